@@ -6,7 +6,11 @@ PKG   ?= ./...
 POSTGRES =
 on_postgres = PATH="$$(scripts/postgres.sh $(POSTGRES)):$$PATH"
 
-.PHONY: help postgres pgbouncer prometheus clickhouse chromium screenshots build demo run test test-postgres lint bench bench-against chaos soak fuzz clean
+# One set of compiled packages serves lint, the tests, and the binaries that the tests build.
+export CGO_ENABLED = 0
+export GOFLAGS += -trimpath
+
+.PHONY: help postgres pgbouncer prometheus clickhouse chromium screenshots build demo run test test-postgres test-clickhouse lint bench bench-against chaos soak fuzz clean
 
 help: ## list these targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sort | awk -F ':.*## ' '{printf "  make %-13s %s\n", $$1, $$2}'
@@ -35,28 +39,33 @@ demo: postgres build ## run everything on a simulated network; needs no configur
 run: postgres build ## run everything on the public Jetstream
 	$(on_postgres) bin/weir dev
 
-test: postgres pgbouncer prometheus clickhouse chromium ## run the whole suite, on Postgres servers that it starts
-	$(on_postgres) go test -parallel 6 -timeout 20m $(PKG)
+test: postgres pgbouncer prometheus chromium ## run the whole suite, on Postgres servers that it starts
+	$(on_postgres) go test -vet=off -ldflags='-s -w' -parallel 6 -timeout 20m $(PKG)
 
-test-postgres: pgbouncer prometheus clickhouse chromium ## run the suite on every supported major version of Postgres, or on POSTGRES="17 18"; SHORT=1 leaves out the long tests
+test-postgres: pgbouncer prometheus chromium ## run the suite on every supported major version of Postgres, or on POSTGRES="17 18"; SHORT=1 leaves out the long tests
 	@failed=; for version in $(or $(POSTGRES),15 16 17 18); do \
 		bin=$$(scripts/postgres.sh $$version) && "$$bin/postgres" --version || exit 1; \
 		skip=; [ -x "$$bin/pg_dump" ] || { skip='-skip RestoredBackup|PgDump'; echo "without backup and restore: $$bin has no pg_dump"; }; \
-		PATH="$$bin:$$PATH" go test -count 1 -timeout 20m $(if $(SHORT),-short) $(if $(RUN),-run '$(RUN)') $$skip $(PKG) || failed="$$failed $$version"; \
+		PATH="$$bin:$$PATH" go test -vet=off -ldflags='-s -w' -count 1 -timeout 20m $(if $(SHORT),-short) $(if $(RUN),-run '$(RUN)') $$skip $(PKG) || failed="$$failed $$version"; \
 	done; [ -z "$$failed" ] || { echo "failed on Postgres$$failed"; exit 1; }
+
+test-clickhouse: postgres clickhouse ## run the tests of the index on a real ClickHouse, which it downloads (98 MB)
+	$(on_postgres) go test -vet=off -tags clickhouse -count 1 -timeout 20m ./archive/clickhouse
 
 screenshots: postgres chromium ## write the picture in the README
 	$(on_postgres) WEIR_SCREENSHOTS=1 go test ./e2e -run DemoShows -count 1
 
 lint: ## run gofmt, go vet and staticcheck
 	@unformatted=$$(gofmt -l .); [ -z "$$unformatted" ] || { echo "run gofmt -w on: $$unformatted"; exit 1; }
-	go vet ./...
-	go tool staticcheck ./...
+	go vet -tags clickhouse ./...
+	go tool staticcheck -tags clickhouse ./...
 
 bench: postgres build ## measure throughput and cost, as ratios; WEIR_BENCH_SIZES=100000,1000000,10000000 adds a large size
 	$(on_postgres) go test ./e2e -run '^$$' -bench . -benchtime 1x -timeout 3h
 	$(on_postgres) go test ./workers -run '^$$' -bench Expire -benchtime 1x -timeout 30m
 	$(on_postgres) go test ./ranking -run '^$$' -bench . -benchtime 1x -timeout 1h
+	go test ./lexicon -run '^$$' -bench BesideIndigo
+	$(on_postgres) go test ./records -run '^$$' -bench . -benchtime 1x -timeout 30m
 
 bench-against: postgres ## measure CPU and WAL per event against the commit BASE, ten times in turn
 	@dir=$$(mktemp -d) && trap 'git worktree remove --force "$$dir/base" 2>/dev/null; rm -rf "$$dir"' EXIT && \

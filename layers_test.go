@@ -18,25 +18,27 @@ const module = "github.com/weir-social/weir"
 // from the commands down to the leaves. A new edge is one reviewed line here.
 func layers() map[string][]string {
 	return map[string][]string{
-		"cmd/weir": {"app", "archive", "bluesky", "devpg", "jobs", "link", "ops/doctor", "ops/health", "ops/trace", "ranking", "schema", "simnet", "web", "workers"},
-		"app":      {"archive", "archive/dir", "archive/s3", "bluesky", "card", "collection", "consumer", "consumer/firehose", "consumer/jetstream", "consumer/recording", "consumer/socket", "devpg", "jobs", "ops/doctor", "ops/health", "ranking", "redirect", "schema", "web", "workers"},
+		"cmd/weir": {"app", "archive", "archive/clickhouse", "bluesky", "devpg", "jobs", "link", "ops/doctor", "ops/health", "ops/trace", "ranking", "schema", "simnet", "web", "workers"},
+		"app":      {"archive", "archive/clickhouse", "archive/dir", "archive/s3", "bluesky", "card", "collection", "consumer", "consumer/firehose", "consumer/jetstream", "consumer/nostr", "consumer/recording", "consumer/socket", "devpg", "jobs", "lexicon/rules", "nostr", "ops/doctor", "ops/health", "ranking", "redirect", "schema", "syntax", "web", "workers"},
 		"e2e":      {},
 
 		"examples/likes": {"app", "jobs", "schema", "workers"},
 
 		"consumer":           {"archive", "schema"},
-		"consumer/firehose":  {"consumer", "consumer/socket", "consumer/syntax"},
-		"consumer/jetstream": {"consumer", "consumer/socket", "consumer/syntax"},
+		"consumer/firehose":  {"consumer", "consumer/socket", "syntax"},
+		"consumer/jetstream": {"consumer", "consumer/socket", "syntax"},
+		"consumer/nostr":     {"consumer", "consumer/socket", "nostr"},
 		"consumer/recording": {"consumer"},
 		"consumer/socket":    {"consumer"},
-		"consumer/syntax":    {},
-		"workers":            {"archive", "bluesky", "card", "collection", "jobs", "link", "ops/health", "ranking", "redirect", "schema"},
+		"workers":            {"archive", "archive/clickhouse", "bluesky", "card", "collection", "jobs", "lexicon", "lexicon/rules", "link", "ops/health", "ranking", "records", "redirect", "schema", "verdict"},
 		"ops/doctor":         {"consumer", "schema"},
 		"ops/health":         {"jobs", "schema"},
-		"ops/trace":          {"link", "ranking", "schema"},
-		"web":                {"ops/health", "ranking", "schema"},
+		"ops/trace":          {"collection", "link", "ranking", "schema"},
+		"web":                {"ops/health", "ranking", "records", "schema", "syntax"},
 		"web/browsertest":    {},
 		"ranking":            {"schema"},
+		"records":            {"lexicon", "schema"},
+		"verdict":            {"lexicon", "schema"},
 
 		"archive":                           {},
 		"archive/archivetest":               {"archive"},
@@ -57,6 +59,10 @@ func layers() map[string][]string {
 		"schema":                            {"archive", "collection"},
 		"schema/schematest":                 {"devpg", "schema"},
 		"simnet":                            {"loopback"},
+		"lexicon":                           {"syntax"},
+		"lexicon/rules":                     {"lexicon", "syntax"},
+		"nostr":                             {},
+		"syntax":                            {},
 	}
 }
 

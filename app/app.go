@@ -140,7 +140,7 @@ func (p App) workers(ctx context.Context, cfg workers.Config) error {
 	if cfg.Webhook, err = p.cfg.webhook(); err != nil {
 		return err
 	}
-	cfg.Projections = p.projections
+	cfg.Projections, cfg.Lexicons = p.projections, p.cfg.lexicons()
 	cfg.More = func(b workers.Bundle) {
 		for _, add := range p.more {
 			add(b)
@@ -167,6 +167,9 @@ func (p App) workers(ctx context.Context, cfg workers.Config) error {
 		return err
 	} else if err := ranking.EnsureDays(ctx, p.pool, now, keep.Shares); err != nil {
 		p.log.Warn("partitions_not_made", "table", "shares", "error", err)
+	}
+	if err := client.StoreLexicons(ctx); err != nil {
+		return err
 	}
 	if err := client.Start(ctx); err != nil {
 		return fmt.Errorf("start the workers: %w", err)
@@ -260,7 +263,9 @@ func (p App) serveHTTP(ctx context.Context, l net.Listener, handler http.Handler
 		return err
 	}
 	server := web.NewServer(web.ServerConfig{Handler: handler, Hosts: hosts, Connections: connections, Within: responseTimeout, Logger: p.log})
+	ended := make(chan struct{})
 	stop := context.AfterFunc(ctx, func() {
+		defer close(ended)
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
 		defer cancel()
 		server.Shutdown(ctx) //nolint:errcheck // remaining connections are closed
@@ -269,6 +274,7 @@ func (p App) serveHTTP(ctx context.Context, l net.Listener, handler http.Handler
 	if err := server.Serve(l); !errors.Is(err, http.ErrServerClosed) {
 		return err
 	}
+	<-ended // Serve returns before the last responses are sent
 	return nil
 }
 

@@ -50,6 +50,13 @@ type Config struct {
 	Verify string `env:"WEIR_VERIFY" envDefault:"signed"`
 	// The Jetstream endpoints to read from, in order of preference, separated by commas.
 	Jetstream []string `env:"WEIR_JETSTREAM" envDefault:"wss://jetstream2.us-west.bsky.network/subscribe,wss://jetstream2.us-east.bsky.network/subscribe,wss://jetstream1.us-west.bsky.network/subscribe,wss://jetstream1.us-east.bsky.network/subscribe"`
+	// Nostr relays to read as well, separated by commas, such as wss://relay.example. Each is a
+	// stream of its own. WEIR_COLLECTIONS names the kinds to store: nostr.1 are notes. While
+	// there is a watch, nothing of them is stored: no watch brings accounts of Nostr yet.
+	Nostr []string `env:"WEIR_NOSTR"`
+	// A secret key, 64 hexadecimal digits, to authenticate with where a relay demands it. Make
+	// one for Weir alone.
+	NostrKey string `env:"WEIR_NOSTR_KEY" secret:"true"`
 	// The name of the stream's row: one name, one cursor, one active consumer.
 	Stream string `env:"WEIR_STREAM" envDefault:"jetstream"`
 	// The collections to store, separated by commas: names, and prefixes that end in a dot and
@@ -136,6 +143,14 @@ type Config struct {
 	// How many accounts, chosen at random, an audit compares.
 	AuditAccounts int `env:"WEIR_AUDIT_ACCOUNTS" envDefault:"20"`
 
+	// A folder of lexicons: schema files, .json. The records of WEIR_COLLECTIONS, except those
+	// that links are made of, are compared with them, and their references and texts are
+	// stored. Read at the start of workers; every worker needs the same files.
+	Lexicons string `env:"WEIR_LEXICONS"`
+	// Names of schemas that are fetched from the accounts that their domains name, separated by
+	// commas, such as com.example.note. A file in WEIR_LEXICONS wins.
+	ResolveLexicons []string `env:"WEIR_RESOLVE_LEXICONS"`
+
 	// The archive
 
 	// Where what is heard is kept in sealed files: dir:/path, or s3://bucket/prefix with the usual
@@ -215,7 +230,7 @@ type Config struct {
 // project read.
 func otherVariables() []string {
 	return []string{"WEIR_TEST_DATABASE_URL", "WEIR_TESTDATA", "WEIR_PG_BINARIES_URL", "WEIR_WRITE_SCHEMA", "WEIR_WRITE_DOCS", "WEIR_SCREENSHOTS", "WEIR_KILLS",
-		"WEIR_CHAOS", "WEIR_SEED", "WEIR_WIRE_COMMITS", "WEIR_REPORT", "WEIR_SOAK", "WEIR_BENCH_SIZES",
+		"WEIR_CHAOS", "WEIR_SEED", "WEIR_WIRE_COMMITS", "WEIR_NOSTR_EVENTS", "WEIR_REPORT", "WEIR_SOAK", "WEIR_BENCH_SIZES",
 		"WEIR_BENCH_BASE", "WEIR_BENCH_TURNS"}
 }
 
@@ -301,12 +316,14 @@ func ReadConfig() (Config, error) {
 // parse returns an error if a variable that is read where it is used cannot be read.
 func (c Config) parse() error {
 	_, stored := c.stored()
+	lexicons := c.checkLexicons()
 	_, webhook := c.webhook()
 	_, hosts := c.hosts()
 	_, proxies := c.proxies()
 	_, archive := c.archive()
 	_, scope := c.archiveScope()
-	return cmp.Or(stored, webhook, hosts, proxies, archive, scope)
+	_, relays := c.nostrRelays()
+	return cmp.Or(stored, lexicons, webhook, hosts, proxies, archive, scope, relays)
 }
 
 // stored returns the registry of the stored collections.

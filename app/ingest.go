@@ -24,12 +24,18 @@ func (p App) Ingest(ctx context.Context, name string, lines io.Reader, work bool
 	if !work {
 		return p.commitAll(ctx, name, lines)
 	}
+	return p.processing(ctx, func(ctx context.Context) error { return p.commitAll(ctx, name, lines) })
+}
+
+// processing calls commit and processes the jobs that result, until none is left that is
+// ready to run.
+func (p App) processing(ctx context.Context, commit func(context.Context) error) error {
 	g, ctx := errgroup.WithContext(ctx)
 	working, stop := context.WithCancel(ctx)
 	g.Go(func() error { return p.workers(working, workers.Config{ProcessOnly: true}) })
 	g.Go(func() error {
 		defer stop()
-		if err := p.commitAll(ctx, name, lines); err != nil {
+		if err := commit(ctx); err != nil {
 			return err
 		}
 		return p.drained(ctx)

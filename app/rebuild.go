@@ -10,15 +10,10 @@ import (
 	"slices"
 	"time"
 
-	"golang.org/x/sync/errgroup"
-
 	"github.com/weir-social/weir/archive"
 	"github.com/weir-social/weir/consumer"
-	"github.com/weir-social/weir/consumer/firehose"
-	"github.com/weir-social/weir/consumer/jetstream"
 	"github.com/weir-social/weir/consumer/recording"
 	"github.com/weir-social/weir/schema"
-	"github.com/weir-social/weir/workers"
 )
 
 // errNoArchive means that no archive is configured.
@@ -31,21 +26,6 @@ func (c Config) OpenArchive() (archive.Store, error) {
 		err = errNoArchive
 	}
 	return store, err
-}
-
-// archivedWires returns the decoders of archived records, for one goroutine. Signatures
-// were checked before the records were archived; since then the hashes of the segments
-// vouch for them.
-func (c Config) archivedWires() (map[string]consumer.Wire, error) {
-	stored, err := c.stored()
-	if err != nil {
-		return nil, err
-	}
-	wires := map[string]consumer.Wire{}
-	for _, wire := range []consumer.Wire{jetstream.Wire(stored.Stores), firehose.Wire(stored.Stores, nil)} {
-		wires[wire.Name] = wire
-	}
-	return wires, nil
 }
 
 // ArchiveCheck is the result of a check of an archive.
@@ -61,10 +41,6 @@ func (p App) VerifyArchive(ctx context.Context) (ArchiveCheck, error) {
 	if err != nil {
 		return ArchiveCheck{}, err
 	}
-	wires, err := p.cfg.archivedWires()
-	if err != nil {
-		return ArchiveCheck{}, err
-	}
 	rows, err := schema.Segments(ctx, p.pool) // before the listing: later ones are in it
 	if err != nil {
 		return ArchiveCheck{}, err
@@ -73,6 +49,7 @@ func (p App) VerifyArchive(ctx context.Context) (ArchiveCheck, error) {
 	if err != nil {
 		return ArchiveCheck{}, err
 	}
+	wires := p.archivedWires()
 	var check ArchiveCheck
 	problem := func(format string, args ...any) {
 		check.Problems = append(check.Problems, fmt.Sprintf(format, args...))
@@ -193,17 +170,7 @@ func (p App) RebuildDatabase(ctx context.Context, progress func(done, all int, m
 	if err := schema.EnsureArchivedDays(ctx, p.pool, now.Add(-p.cfg.ShareRetention), now); err != nil {
 		return err
 	}
-	g, ctx := errgroup.WithContext(ctx)
-	working, stop := context.WithCancel(ctx)
-	g.Go(func() error { return p.workers(working, workers.Config{ProcessOnly: true}) })
-	g.Go(func() error {
-		defer stop()
-		if err := p.rebuild(ctx, store, progress); err != nil {
-			return err
-		}
-		return p.drained(ctx)
-	})
-	return g.Wait()
+	return p.processing(ctx, func(ctx context.Context) error { return p.rebuild(ctx, store, progress) })
 }
 
 // rebuild reads the segments that have not been read, in their order, and sets the
@@ -246,11 +213,7 @@ func (p App) rebuild(ctx context.Context, store archive.Store, progress func(don
 
 // readSegment commits the records of a segment.
 func (p App) readSegment(ctx context.Context, store archive.Store, m archive.Manifest) error {
-	wires, err := p.cfg.archivedWires()
-	if err != nil {
-		return err
-	}
-	wire, ok := wires[m.Wire]
+	wire, ok := p.archivedWires()[m.Wire]
 	if !ok {
 		return fmt.Errorf("segment %s: this version of Weir does not know the wire %s", m.Name, m.Wire)
 	}

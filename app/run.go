@@ -25,13 +25,19 @@ func (c Config) Connections() int32 {
 func New(cfg Config, pool *pgxpool.Pool) App {
 	metrics := prometheus.NewRegistry()
 	metrics.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
-	p := App{cfg: cfg, pool: pool, projections: standard(), log: cfg.Logger(), metrics: metrics, tracer: otel.Tracer("github.com/weir-social/weir"), owner: owner(), stored: cfg.registry(), signatures: &signatures{}}
+	p := App{cfg: cfg, pool: pool, projections: standard(cfg), log: cfg.Logger(), metrics: metrics, tracer: otel.Tracer("github.com/weir-social/weir"), owner: owner(), stored: cfg.registry(), signatures: &signatures{}}
 	logTraceErrors(p.log)
 	return p
 }
 
 // standard returns Weir's own projections.
-func standard() *workers.Projections { return workers.NewProjections(jobs.Links()) }
+func standard(cfg Config) *workers.Projections {
+	all := []jobs.Projection{jobs.Links()}
+	if judged := cfg.judged(); len(judged) > 0 {
+		all = append(all, jobs.Lexicon(judged))
+	}
+	return workers.NewProjections(all...)
+}
 
 // WithProjection returns the app with one more projection. add adds the worker of
 // the projection's jobs.

@@ -11,6 +11,7 @@ import (
 
 	"github.com/weir-social/weir/bluesky"
 	"github.com/weir-social/weir/consumer/firehose"
+	"github.com/weir-social/weir/consumer/nostr"
 	"github.com/weir-social/weir/workers"
 )
 
@@ -20,6 +21,9 @@ type signatures struct {
 	once sync.Once
 	one  *firehose.Verifier
 	err  error
+
+	nostrOnce sync.Once
+	nostr     *nostr.Verifier
 }
 
 // verifier returns the verifier of the process; nil if signatures are not checked.
@@ -47,6 +51,8 @@ func (p App) newVerifier() (*firehose.Verifier, error) {
 		switch {
 		case errors.Is(err, bluesky.ErrGone):
 			err = fmt.Errorf("%w: %w: %w", firehose.ErrNoKey, firehose.ErrGone, err)
+		case errors.Is(err, bluesky.ErrUncertain):
+			err = fmt.Errorf("%w: %w: %w", firehose.ErrNoKey, firehose.ErrUncertain, err)
 		case errors.Is(err, bluesky.ErrNoKey):
 			err = fmt.Errorf("%w: %w", firehose.ErrNoKey, err)
 		}

@@ -14,6 +14,7 @@ import (
 	"github.com/weir-social/weir/consumer"
 	"github.com/weir-social/weir/consumer/firehose"
 	"github.com/weir-social/weir/consumer/jetstream"
+	"github.com/weir-social/weir/consumer/nostr"
 	"github.com/weir-social/weir/consumer/socket"
 	"github.com/weir-social/weir/schema"
 )
@@ -77,7 +78,7 @@ func (c Config) newSource(s socket.Config, stored collection.Registry, verifier 
 	if c.Source == SourceFirehose {
 		return firehose.New(firehose.Config{Config: s, Wanted: stored.Stores, Verifier: verifier})
 	}
-	filter.Collections = stored.Filter()
+	filter.Collections = stored.Repositories().Filter()
 	return jetstream.New(jetstream.Config{Config: s, Filter: filter, Compress: c.Compress, Dictionary: dictionary, Wanted: stored.Stores})
 }
 
@@ -102,11 +103,20 @@ func (p App) wires() (map[string]consumer.Wire, error) {
 	if verifier != nil {
 		verifier = verifier.Patient(p.cfg.JobTimeout / 4)
 	}
+	return p.wiresWith(verifier), nil
+}
+
+// archivedWires returns the wires of archived records, for one goroutine. The signatures
+// of commits were checked before the records were archived; since then the hashes of the
+// segments vouch for them.
+func (p App) archivedWires() map[string]consumer.Wire { return p.wiresWith(nil) }
+
+func (p App) wiresWith(verifier *firehose.Verifier) map[string]consumer.Wire {
 	wires := map[string]consumer.Wire{}
-	for _, wire := range []consumer.Wire{jetstream.Wire(p.stored.Stores), firehose.Wire(p.stored.Stores, verifier)} {
+	for _, wire := range []consumer.Wire{jetstream.Wire(p.stored.Stores), firehose.Wire(p.stored.Stores, verifier), nostr.Wire(p.stored.Kinds(nostrNetwork), p.signatures.events(p))} {
 		wires[wire.Name] = wire
 	}
-	return wires, nil
+	return wires
 }
 
 // dictionary returns the zstd dictionary from the database, or downloads it on the

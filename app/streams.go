@@ -3,6 +3,7 @@ package app
 import (
 	"context"
 	"log/slog"
+	"slices"
 	"sync"
 	"time"
 
@@ -10,6 +11,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/weir-social/weir/consumer"
+	"github.com/weir-social/weir/consumer/nostr"
 	"github.com/weir-social/weir/schema"
 )
 
@@ -25,6 +27,8 @@ type streams struct {
 // while another process holds the lease of the stream.
 type stream struct {
 	name     string
+	network  string        // of its accounts; "": the network of repositories
+	rewind   time.Duration // how far before the position a resume by time starts; 0: as usual
 	source   consumer.Source
 	follows  follows
 	consumer *consumer.Consumer
@@ -33,8 +37,17 @@ type stream struct {
 // Consume reads the streams until ctx ends.
 func (p App) Consume(ctx context.Context) error {
 	s := &streams{App: p}
-	if err := s.add(p.cfg.Stream, p.source); err != nil {
+	if err := s.add(&stream{name: p.cfg.Stream}, p.source); err != nil {
 		return err
+	}
+	relays, err := p.cfg.nostrRelays()
+	if err != nil {
+		return err
+	}
+	for _, relay := range relays {
+		if err := s.add(&stream{name: relay.stream, network: nostrNetwork, rewind: nostr.Overlap}, p.nostrSource(relay.url)); err != nil {
+			return err
+		}
 	}
 	for _, step := range []func(context.Context) error{p.firstWatches, s.refresh} {
 		if err := p.retryTransient(ctx, step); err != nil {
@@ -65,8 +78,11 @@ func (p App) retryTransient(ctx context.Context, step func(context.Context) erro
 	}
 }
 
+// sourceOf returns the source of a stream, which logs and counts there.
+type sourceOf func(*slog.Logger, prometheus.Registerer) (consumer.Source, error)
+
 // add adds the stream of a source.
-func (s *streams) add(name string, source func(*slog.Logger, prometheus.Registerer) (consumer.Source, error)) error {
+func (s *streams) add(added *stream, source sourceOf) error {
 	retention, err := s.retention()
 	if err != nil {
 		return err
@@ -75,14 +91,13 @@ func (s *streams) add(name string, source func(*slog.Logger, prometheus.Register
 	if err != nil {
 		return err
 	}
-	metrics := prometheus.WrapRegistererWith(prometheus.Labels{"stream": name}, s.metrics)
-	one := &stream{name: name}
-	if one.source, err = source(s.log.With("stream", name), metrics); err != nil {
+	metrics := prometheus.WrapRegistererWith(prometheus.Labels{"stream": added.name}, s.metrics)
+	if added.source, err = source(s.log.With("stream", added.name), metrics); err != nil {
 		return err
 	}
-	one.follows.limit = one.source.Capabilities().Accounts
-	one.consumer, err = s.consumer(consumer.Config{
-		Stream: name, Source: one.source, Follows: one.follows.includes, Leased: s.leased,
+	added.follows.limit = added.source.Capabilities().Accounts
+	added.consumer, err = s.consumer(consumer.Config{
+		Stream: added.name, Source: added.source, Rewind: added.rewind, Follows: added.follows.includes, Leased: s.leased,
 		Start: from, BatchEvents: s.cfg.BatchEvents, BatchInterval: s.cfg.BatchInterval, BufferBytes: s.cfg.BufferBytes,
 		LeaseTTL: s.cfg.LeaseTTL, GapThreshold: s.cfg.GapThreshold, QuietAfter: s.cfg.QuietAfter, SilentFor: 3 * s.cfg.QuietAfter,
 		ResumeWithin: retention.Tombstones, Depth: s.depth, MaxDepth: s.cfg.QueueLimit, Registerer: metrics,
@@ -90,7 +105,7 @@ func (s *streams) add(name string, source func(*slog.Logger, prometheus.Register
 	if err != nil {
 		return err
 	}
-	s.all = append(s.all, one)
+	s.all = append(s.all, added)
 	return nil
 }
 
@@ -128,7 +143,7 @@ func (s *streams) refresh(ctx context.Context) error {
 	for _, one := range s.all {
 		one.follows.take(followed)
 		before := one.follows.above
-		filter := s.archived(one.follows.filter(followed, s.stored.Filter()))
+		filter := s.archived(one.follows.filter(one.accounts(followed), s.stored.Repositories().Filter()))
 		if one.follows.above != before {
 			s.log.Info("stream_request_changed", "stream", one.name, "accounts", len(followed.DIDs), "everyone", filter.Everyone)
 		}
@@ -137,6 +152,12 @@ func (s *streams) refresh(ctx context.Context) error {
 		}
 	}
 	return updates.Wait()
+}
+
+// accounts returns those of the followed accounts that are of the stream's network.
+func (s *stream) accounts(followed schema.Followed) schema.Followed {
+	followed.DIDs = slices.DeleteFunc(slices.Clone(followed.DIDs), func(did string) bool { return network(did) != s.network })
+	return followed
 }
 
 // lastHeartbeat returns the oldest heartbeat of the consumers.

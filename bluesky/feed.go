@@ -18,6 +18,7 @@ const (
 	getAuthorFeed = "app.bsky.feed.getAuthorFeed"
 	getPosts      = "app.bsky.feed.getPosts"
 	listRecords   = "com.atproto.repo.listRecords"
+	getRecord     = "com.atproto.repo.getRecord"
 
 	collectionPost = "app.bsky.feed.post"
 	mostPosts      = 100 // per page
@@ -94,6 +95,23 @@ func (c *Client) Records(ctx context.Context, did, collection, cursor string, li
 func (c *Client) LowestRecords(ctx context.Context, did, collection string, limit int) ([]FeedPost, error) {
 	page, _, err := c.records(ctx, did, collection, "", pageParams(url.Values{"reverse": {"true"}}, "", limit))
 	return page, err
+}
+
+// Record returns a record from the account's own PDS. If the account has none, the error
+// is permanent.
+func (c *Client) Record(ctx context.Context, did, collection, rkey string) (record FeedPost, err error) {
+	if _, err := syntax.ParseNSID(collection); err != nil {
+		return FeedPost{}, badInput(getRecord, "%q is not a collection", collection)
+	}
+	r := request{call: getRecord, method: http.MethodGet, path: xrpcPath(getRecord, url.Values{"repo": {did}, "collection": {collection}, "rkey": {rkey}})}
+	r.read = func(body []byte) (err error) {
+		if record, err = readRecord(body, did, collection); err == nil && record.Rkey != rkey {
+			err = malformed("expected the record %s", rkey)
+		}
+		return err
+	}
+	err = c.queryPDS(ctx, did, r)
+	return record, err
 }
 
 func (c *Client) records(ctx context.Context, did, collection, cursor string, params url.Values) (page []FeedPost, next string, err error) {

@@ -17,6 +17,10 @@ import (
 // account.
 var ErrNoKey = errors.New("the account has no signing key")
 
+// ErrUncertain is wrapped, with ErrNoKey, if only the account's own server says so, which
+// may fail for a moment.
+var ErrUncertain = errors.New("its own server says so")
+
 // ErrGone is wrapped, with ErrNoKey, if the directory says that the DID was deleted.
 var ErrGone = errors.New("the DID is deleted")
 
@@ -41,6 +45,10 @@ func (c *Client) SigningKey(ctx context.Context, did string) (key atcrypto.Publi
 		key, invalid = readKey(body, did)
 		return nil
 	}
+	noKey := ErrNoKey
+	if r.origin != c.directory {
+		noKey = fmt.Errorf("%w: %w", ErrNoKey, ErrUncertain)
+	}
 	if err := c.do(ctx, r); err != nil {
 		if e, ok := errors.AsType[*Error](err); ok {
 			switch {
@@ -49,13 +57,13 @@ func (c *Client) SigningKey(ctx context.Context, did string) (key atcrypto.Publi
 				return nil, fmt.Errorf("%w: %w: %w", ErrNoKey, ErrGone, err)
 			case e.Name == nameRefused, e.Status == http.StatusNotFound, e.Status == http.StatusGone, e.Status == http.StatusBadRequest:
 				c.forgetDocument(did)
-				return nil, fmt.Errorf("%w: %w", ErrNoKey, err)
+				return nil, fmt.Errorf("%w: %w", noKey, err)
 			}
 		}
 		return nil, err
 	}
 	if invalid != nil {
-		return nil, fmt.Errorf("%w: %s: %w", ErrNoKey, did, invalid)
+		return nil, fmt.Errorf("%w: %s: %w", noKey, did, invalid)
 	}
 	return key, nil
 }

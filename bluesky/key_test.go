@@ -1,6 +1,7 @@
 package bluesky_test
 
 import (
+	"errors"
 	"fmt"
 	"net/http"
 	"strings"
@@ -119,6 +120,27 @@ func TestAccountWithoutKeyIsToldFromFailure(t *testing.T) {
 	for _, did := range []string{"did:key:zQ3sh", "did:web:127.0.0.1", "did:web:example.com:path"} {
 		_, err := c.SigningKey(t.Context(), did)
 		require.ErrorIs(t, err, bluesky.ErrNoKey, did)
+		require.Equal(t, did == "did:web:127.0.0.1", errors.Is(err, bluesky.ErrUncertain), did)
+	}
+}
+
+// TestServerOfItsOwnDocumentMayErr: what it says of the key may be otherwise in a moment.
+// What the directory says is certain.
+func TestServerOfItsOwnDocumentMayErr(t *testing.T) {
+	t.Parallel()
+	for status, document := range map[int]string{404: `{}`, 410: `{}`, 400: `{}`, 200: `{"id":"%s"}`} {
+		var did string
+		base, _ := serve(t, func(w http.ResponseWriter, _ *http.Request, _ int) {
+			reply(w, status, strings.ReplaceAll(document, "%s", did))
+		})
+		did = "did:web:" + strings.Replace(strings.TrimPrefix(base, "http://"), ":", "%3A", 1)
+		_, err := newClient(t, "http://127.0.0.1:1", noRetries).SigningKey(t.Context(), did)
+		require.ErrorIs(t, err, bluesky.ErrNoKey, status)
+		require.ErrorIs(t, err, bluesky.ErrUncertain, status)
+		did = alice
+		_, err = newClient(t, base, noRetries).SigningKey(t.Context(), did)
+		require.ErrorIs(t, err, bluesky.ErrNoKey, status)
+		require.NotErrorIs(t, err, bluesky.ErrUncertain, status)
 	}
 }
 

@@ -8,7 +8,9 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -112,10 +114,50 @@ func checkPattern(pattern string) error {
 		}
 		name = prefix + ".any"
 	}
-	if _, err := syntax.ParseNSID(name); err != nil {
-		return fmt.Errorf("%q is not a collection: expected a name such as app.bsky.feed.post, or a prefix such as pub.layers.*", pattern)
+	if !IsName(name) {
+		return fmt.Errorf("%q is not a collection: expected a name such as app.bsky.feed.post or nostr.1, or a prefix such as pub.layers.*", pattern)
 	}
 	return nil
+}
+
+// IsName reports whether s is the name of a collection: an NSID, which is a collection of
+// repositories, or the name of another network and the number of a kind, such as nostr.1.
+func IsName(s string) bool {
+	if _, _, ok := parseKind(s); ok {
+		return true
+	}
+	_, err := syntax.ParseNSID(s)
+	return err == nil
+}
+
+// parseKind parses the name of a network and the number of a kind.
+func parseKind(s string) (network string, kind int, ok bool) {
+	network, number, _ := strings.Cut(s, ".")
+	kind, err := strconv.Atoi(number)
+	return network, kind, err == nil && kind >= 0 && number == strconv.Itoa(kind) && network != "" && strings.Trim(network, "abcdefghijklmnopqrstuvwxyz") == ""
+}
+
+// Kinds returns the stored kinds of a network that numbers them, in order.
+func (r Registry) Kinds(network string) []int {
+	var kinds []int
+	for name := range r.names {
+		if of, kind, ok := parseKind(name); ok && of == network {
+			kinds = append(kinds, kind)
+		}
+	}
+	slices.Sort(kinds)
+	return kinds
+}
+
+// Repositories returns the registry of the collections that accounts keep in
+// repositories.
+func (r Registry) Repositories() Registry {
+	of := Registry{names: maps.Clone(r.names), prefixes: r.prefixes}
+	maps.DeleteFunc(of.names, func(name string, _ Entry) bool {
+		_, _, kind := parseKind(name)
+		return kind
+	})
+	return of
 }
 
 // Find returns the entry of a collection; false if it is not stored.

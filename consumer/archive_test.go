@@ -137,7 +137,7 @@ func TestArchivedOnce(t *testing.T) {
 					default:
 						return count(t, s.pool, readUpTo, s.last()) == 1
 					}
-				}, time.Minute, 5*time.Millisecond)
+				}, 5*time.Minute, 5*time.Millisecond)
 				cancel()
 				if died == nil {
 					require.NoError(t, <-ended)

@@ -30,7 +30,7 @@ type batch struct {
 	bytes       int
 	oldest      time.Time // arrival of the first frame
 	opened      time.Time // when decoding began; later than oldest if frames waited
-	unproven    bool      // a frame has a proof
+	unproven    bool      // a frame has a proof or an ID
 
 	desynchronized []schema.Desynchronized // accounts of which something was refused
 	links          []schema.Link           // commits that are proven
@@ -149,18 +149,22 @@ func (b *batch) add(ev *Event, at time.Time) bool {
 	return true
 }
 
-// close ends a frame whose events start at index began, and starts its proof if there
-// are any. moves: the position may be set after this frame. beside: it is archived even
-// if there are none.
+// close ends a frame whose events start at index began. If there are any, it starts the
+// frame's proof, unless the frame may have been seen. moves: the position may be set after
+// this frame. beside: it is archived even if there are none.
 func (b *batch) close(m *Message, began int, moves, beside bool) {
 	f := batchFrame{Place: m.Place, events: len(b.events) - began, beside: beside}
 	if f.events == 0 && !beside {
 		return
 	}
+	seen := m.ID != (ID{})
 	if f.events > 0 && m.Proof != nil {
-		m.Proof.Start()
-		b.unproven, f.proof = true, m.Proof
+		if !seen {
+			m.Proof.Start()
+		}
+		f.proof = m.Proof
 	}
+	b.unproven = b.unproven || f.proof != nil || seen
 	if b.archives {
 		f.unit = archiveUnit(m, b.events[began:])
 		b.units = append(b.units, f.unit)
@@ -199,6 +203,7 @@ func (b *batch) fold() schema.Batch {
 		deletions: map[schema.Key]int{},
 		statuses:  map[string]int{},
 		handles:   map[string]int{},
+		erasures:  map[string]int{},
 	}
 	for i := range b.events {
 		f.add(&b.events[i])
@@ -216,7 +221,13 @@ func (b *batch) fold() schema.Batch {
 	slices.SortFunc(out.Deletions, func(a, b schema.Deletion) int { return byKey(a.Key, b.Key) })
 	slices.SortFunc(out.Statuses, func(a, b schema.Status) int { return cmp.Compare(a.DID, b.DID) })
 	slices.SortFunc(out.Handles, func(a, b schema.Handle) int { return cmp.Compare(a.DID, b.DID) })
+	slices.SortFunc(out.Erasures, func(a, b schema.Erasure) int { return cmp.Compare(a.DID, b.DID) })
 	out.DeadLetters, out.Gap, out.Archive = b.deadLetters, b.gap, b.archiveRow()
+	for i := range b.frames {
+		if id := b.frames[i].ID; id != (ID{}) {
+			out.Seen = append(out.Seen, id)
+		}
+	}
 	out.Retried = b.settled
 	for i := range b.events {
 		if id := b.events[i].DeadLetterID; id != 0 {
@@ -231,6 +242,7 @@ type folding struct {
 	out               schema.Batch
 	writes, deletions map[schema.Key]int
 	statuses, handles map[string]int
+	erasures          map[string]int
 }
 
 func (f *folding) add(ev *Event) {
@@ -239,12 +251,18 @@ func (f *folding) add(ev *Event) {
 		key := schema.Key{Collection: ev.Collection, DID: ev.Author, Rkey: ev.Key}
 		at := storedTime(ev.TimeUS, ev.Arrived)
 		if ev.Operation == Delete {
-			d := schema.Deletion{Key: key, Rev: ev.Revision, At: at}
+			d := schema.Deletion{Key: key, Rev: ev.Revision, At: at, Lasting: ev.Lasting}
 			put(&f.out.Deletions, f.deletions, key, d, func(old schema.Deletion) bool { return d.Rev > old.Rev })
 			return
 		}
-		w := schema.Write{Key: key, Rev: ev.Revision, CID: ev.CID, CreatedAt: schema.CreatedAt(ev.Record, ev.Key, at), Record: ev.Record}
+		w := schema.Write{Key: key, Rev: ev.Revision, CID: ev.CID, Record: ev.Record}
+		if w.CreatedAt = schema.ClampCreatedAt(ev.Written, at); ev.Written.IsZero() {
+			w.CreatedAt = schema.CreatedAt(ev.Record, ev.Key, at)
+		}
 		put(&f.out.Writes, f.writes, key, w, func(old schema.Write) bool { return w.Rev > old.Rev })
+	case KindErasure:
+		e := schema.Erasure{DID: ev.Author, Rev: ev.Revision}
+		put(&f.out.Erasures, f.erasures, ev.Author, e, func(old schema.Erasure) bool { return e.Rev > old.Rev })
 	case KindSync:
 		f.out.Desynchronized = append(f.out.Desynchronized, schema.Desynchronized{DID: ev.Author, Cause: "the repository was declared to be at another commit", Rev: ev.Revision})
 	case KindAccount:

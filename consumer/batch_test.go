@@ -284,7 +284,7 @@ func TestUnprovenFramesAreSetAside(t *testing.T) {
 	b.close(&Message{Proof: proven{Verdict{}, &started}}, len(b.events), true, false) // nothing of it is kept
 	require.Equal(t, 6, started)
 	counted := 0
-	b.prove(time.Now(), func(string) { counted++ })
+	b.prove(time.Now(), nil, func(string) { counted++ })
 	var got []string
 	for _, ev := range b.events {
 		got = append(got, ev.Key)
@@ -303,5 +303,5 @@ func TestUnprovenFramesAreSetAside(t *testing.T) {
 	}
 	require.Equal(t, []string{"verify 2-0  0 forged", "verify 2-1  0 forged", "verify 2-2  0 forged", "verify 3-0 retryable 0 no key now", "verify 5-2 retryable 77 again"}, letters)
 	require.Equal(t, len(letters), counted)
-	b.prove(time.Now(), func(string) { require.Fail(t, "once is enough") })
+	b.prove(time.Now(), nil, func(string) { require.Fail(t, "once is enough") })
 }

@@ -81,11 +81,12 @@ func (s *session) requestedSince(from schema.Position) time.Time {
 // expired reports whether a position is older than deletions are kept, and logs it.
 // A resume could then restore deleted records. Both clocks must agree. A position
 // that this lease has moved recently (at moved; zero: never) is old only because
-// the server's past is being read.
+// the server's past is being read. A source that reads all of a server's past keeps
+// its deletions.
 func (c *Consumer) expired(from schema.Position, moved time.Time) bool {
 	reading := !moved.IsZero() && time.Since(moved) <= c.cfg.ResumeWithin
 	age := c.clock.earliest(time.Now()).Sub(complete(from))
-	if from.CursorKind == string(CursorNone) || reading || age <= c.cfg.ResumeWithin {
+	if from.CursorKind == string(CursorNone) || reading || c.cfg.can.Complete || age <= c.cfg.ResumeWithin {
 		return false
 	}
 	c.log.Error("position_too_old", "age", age, "limit", c.cfg.ResumeWithin, "effect", "the stream starts again at the configured start, and the time between is a gap")

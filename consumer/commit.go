@@ -37,9 +37,9 @@ type committer struct {
 	named       func(collection string) string // in metrics
 	tracer      trace.Tracer
 
-	// alone: another stream may bring the same accounts, as it may beside a
+	// exclusive: another stream may bring the same accounts, as it may beside a
 	// recording.
-	alone bool
+	exclusive bool
 
 	// careful is how many more batches check for stored records instead of assuming
 	// that all are new.
@@ -116,7 +116,7 @@ func (c *committer) persist(ctx context.Context, b *batch) error {
 func (c *committer) try(ctx context.Context, b *batch, write schema.Batch) error {
 	ctx, cancel := context.WithTimeout(ctx, commitTimeout)
 	defer cancel()
-	write.Position, write.Exclusive, write.Projections = c.position, c.alone, c.projections
+	write.Position, write.Exclusive, write.Projections = c.position, c.exclusive, c.projections
 	if b.last != nil {
 		write.Position = *b.last
 		if b.last.Host == c.position.Host {
@@ -132,11 +132,14 @@ func (c *committer) try(ctx context.Context, b *batch, write schema.Batch) error
 		if err == nil && len(write.Resyncs) > 0 && c.resync != nil {
 			err = c.resync(ctx, tx, write.Resyncs)
 		}
-		if err != nil || len(written) == 0 {
+		if err != nil {
 			return err
 		}
 		stored = len(written)
-		return c.enqueue(ctx, tx, written, b.oldest)
+		if named := append(written, c.projections.Deleted(write.Deletions)...); len(named) > 0 {
+			err = c.enqueue(ctx, tx, named, b.oldest)
+		}
+		return err
 	})
 	if err == nil {
 		c.metrics.stored.Add(float64(stored))

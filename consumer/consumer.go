@@ -83,10 +83,11 @@ type Config struct {
 	LeasePoll     time.Duration // 1 s: how often a waiting consumer tries to take the lease
 	Rewind        time.Duration // 5 min: how far before the position a resume by time starts
 	GapThreshold  time.Duration // 5 min: a shorter hole is no gap if the stream was quiet
-	AnchorWithin  time.Duration // 10 s: how long to wait for an anchor
+	AnchorWithin  time.Duration // 10 s: how long to wait for an anchor, from the first event on
+	BeginWithin   time.Duration // 2 min: how long a server that does not filter may take to send the first event of the requested past
 	ResumeWithin  time.Duration // as long as deletions are kept, 8 days: an older position is not resumed, and leaves a gap
 	QuietAfter    time.Duration // 5 s: after this silence the stream is quiet, if its last events were recent
-	SilentFor     time.Duration // 15 s: the same if no recent event has arrived; or a thirtieth of the requested past, if that is longer
+	SilentFor     time.Duration // 15 s: the same if no recent event has arrived; or a thirtieth of the requested past, if that is longer and the server filters
 	DrainWithin   time.Duration // 15 s: how long a stop may take to commit what has been read
 
 	Keep              time.Duration    // how long posts are kept, which sets the size of their partitions; 0: for ever
@@ -151,6 +152,7 @@ func New(cfg Config) (*Consumer, error) {
 	cfg.Rewind = cmp.Or(cfg.Rewind, 5*time.Minute)
 	cfg.GapThreshold = cmp.Or(cfg.GapThreshold, 5*time.Minute)
 	cfg.AnchorWithin = cmp.Or(cfg.AnchorWithin, 10*time.Second)
+	cfg.BeginWithin = cmp.Or(cfg.BeginWithin, 2*time.Minute)
 	cfg.ResumeWithin = cmp.Or(cfg.ResumeWithin, 7*24*time.Hour)
 	cfg.QuietAfter = cmp.Or(cfg.QuietAfter, 5*time.Second)
 	cfg.SilentFor = cmp.Or(cfg.SilentFor, 15*time.Second)
@@ -263,7 +265,7 @@ func (c *Consumer) releaseLease(ctx context.Context, lease schema.Lease) error {
 // connections runs one connection after another. work bounds the commits, stop the
 // reading.
 func (c *Consumer) connections(work, stop context.Context, lease schema.Lease) error {
-	commits := &committer{pool: c.cfg.Pool, enqueue: c.cfg.Enqueue, resync: c.cfg.Resync, lease: lease, projections: c.cfg.Projections, log: c.log, metrics: c.metrics, named: c.cfg.named, tracer: c.cfg.Tracer, position: lease.Position, alone: c.cfg.IgnorePosition}
+	commits := &committer{pool: c.cfg.Pool, enqueue: c.cfg.Enqueue, resync: c.cfg.Resync, lease: lease, projections: c.cfg.Projections, log: c.log, metrics: c.metrics, named: c.cfg.named, tracer: c.cfg.Tracer, position: lease.Position, exclusive: c.cfg.IgnorePosition || c.cfg.can.Overlaps}
 	if c.cfg.IgnorePosition {
 		commits.position = schema.Position{}
 	}

@@ -270,7 +270,7 @@ func TestStopWhileTheLeaseIsTaken(t *testing.T) {
 	go func() { ended <- c.Run(ctx) }()
 	require.Eventually(t, func() bool {
 		return count(t, pool, `SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'`) == 1
-	}, time.Minute, time.Millisecond)
+	}, time.Minute, 10*time.Millisecond)
 	cancel()
 	require.NoError(t, tx.Commit(t.Context()))
 	require.NoError(t, <-ended)

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strconv"
 	"strings"
 	"sync/atomic"
@@ -22,7 +23,7 @@ import (
 // until waits for a count in the database.
 func (s *stream) until(want int, sql string, args ...any) {
 	s.t.Helper()
-	require.Eventually(s.t, func() bool { return count(s.t, s.pool, sql, args...) == want }, time.Minute, 5*time.Millisecond, sql)
+	require.Eventually(s.t, func() bool { return count(s.t, s.pool, sql, args...) == want }, time.Minute, 20*time.Millisecond, sql)
 }
 
 const (
@@ -47,7 +48,7 @@ func TestShortHoleIsAGap(t *testing.T) {
 		s.net.Play(20)
 
 		stop = s.run(func(cfg *consumer.Config) { cfg.AnchorWithin = time.Hour })
-		require.Eventually(t, func() bool { return count(t, s.pool, allPosts) > stored }, time.Minute, 5*time.Millisecond)
+		require.Eventually(t, func() bool { return count(t, s.pool, allPosts) > stored }, time.Minute, 20*time.Millisecond)
 		stop()
 		require.Equal(t, stood, count(t, s.pool, `SELECT cursor FROM streams`), "the question is still open")
 		require.Zero(t, count(t, s.pool, allGaps))
@@ -198,6 +199,47 @@ func TestScanningServerIsNotQuiet(t *testing.T) {
 	stop = s.run(quick, url)
 	s.until(1, `SELECT count(*) FROM streams WHERE state = 'quiet' AND state_detail = '' AND caught_up_at > last_event_at`)
 	stop()
+}
+
+// TestServerMayBeSlowToBegin connects to a server that answers pings, and sends nothing of
+// the requested past for a while. That proves nothing, whether the stored cursor was
+// requested or the oldest event. A server that sends nothing for too long has nothing.
+func TestServerMayBeSlowToBegin(t *testing.T) {
+	t.Parallel()
+	toy := wires()[slices.IndexFunc(wires(), func(w wire) bool { return w.name == "toy" })]
+	for _, host := range []string{"host", "'elsewhere'"} {
+		s := newStreamOf(t, toy, history{events: 50})
+		n := s.net.(*toyNet)
+		stop := s.run(nil)
+		s.stores()
+		stop()
+		n.Play(20)
+		n.Hold(true)
+		s.ping = 10 * time.Millisecond
+		impatient := func(cfg *consumer.Config) {
+			cfg.AnchorWithin, cfg.QuietAfter, cfg.SilentFor, cfg.LeaseTTL = 50*time.Millisecond, 20*time.Millisecond, 50*time.Millisecond, time.Second
+		}
+		_, err := s.pool.Exec(t.Context(), `UPDATE streams SET host = `+host)
+		require.NoError(t, err)
+		stop = s.run(impatient)
+		require.Eventually(t, func() bool { return n.Pongs() > 30 }, time.Minute, time.Millisecond)
+		s.until(1, `SELECT count(*) FROM streams WHERE state = 'catching up' AND (caught_up_at IS NULL OR caught_up_at <= last_event_at)`)
+		n.Hold(false)
+		s.stores()
+		stop()
+		require.Zero(t, count(t, s.pool, allGaps))
+		require.False(t, s.log.has("resume_mismatch"))
+
+		n.Hold(true)
+		_, err = s.pool.Exec(t.Context(), `UPDATE streams SET caught_up_at = last_event_at`) // it was not known to be quiet
+		require.NoError(t, err)
+		stop = s.run(func(cfg *consumer.Config) {
+			impatient(cfg)
+			cfg.BeginWithin = 100 * time.Millisecond
+		})
+		s.until(1, `SELECT count(*) FROM gaps WHERE reason LIKE '%none arrived'`)
+		stop()
+	}
 }
 
 // TestTooOldPositionIsAGap checks that a position older than the kept deletions is

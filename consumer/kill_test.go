@@ -55,7 +55,7 @@ func TestKilledAtAnyCommitLosesNothing(t *testing.T) {
 				default:
 					return count(t, s.pool, readUpTo, s.last()) == 1
 				}
-			}, time.Minute, 5*time.Millisecond)
+			}, time.Minute, 20*time.Millisecond)
 			cancel()
 			if died != nil {
 				require.ErrorIs(t, died, killed)
@@ -184,7 +184,7 @@ func TestMalformedOperationIsOneDeadLetter(t *testing.T) {
 	n.Inject(toyFrame{DID: "did:plc:many", Rev: "3mptbyqhi7s2f", Ops: []json.RawMessage{op("a"), []byte(`7`), op("b"), []byte(`{"path":8}`), op("c")}})
 	n.Inject(toyFrame{Ops: []json.RawMessage{[]byte(`9`)}}) // and nothing else: it moves the position
 	stop := s.run(nil)
-	require.Eventually(t, func() bool { return count(t, s.pool, readUpTo, s.last()) == 1 }, time.Minute, 5*time.Millisecond)
+	require.Eventually(t, func() bool { return count(t, s.pool, readUpTo, s.last()) == 1 }, time.Minute, 20*time.Millisecond)
 	stop()
 	require.Equal(t, 3, count(t, s.pool, `SELECT count(*) FROM posts WHERE did = 'did:plc:many'`))
 	require.Equal(t, 3, count(t, s.pool, `SELECT count(*) FROM dead_letters WHERE stage = 'decode' AND wire = 'toy' AND length(convert_from(raw, 'UTF8')) < 120`))

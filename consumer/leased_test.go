@@ -44,7 +44,7 @@ func TestFollowsAreReadWithEachLease(t *testing.T) {
 	last := s.last()
 	require.Eventually(t, func() bool {
 		return count(t, s.pool, `SELECT count(*) FROM streams WHERE last_event_at >= to_timestamp($1::bigint / 1000000.0)`, last) == 1
-	}, time.Minute, 5*time.Millisecond)
+	}, time.Minute, 20*time.Millisecond)
 	require.Zero(t, count(t, s.pool, `SELECT count(*) FROM posts`), "nobody was followed")
 	followed.Store(true)
 	_, err := s.pool.Exec(t.Context(), `UPDATE streams SET epoch = epoch + 1, cursor_kind = '', cursor = 0, anchor = NULL, last_event_at = NULL, caught_up_at = NULL`)

@@ -26,6 +26,7 @@ type metrics struct {
 	gaps          prometheus.Counter
 	pauses        prometheus.Counter
 	stored        prometheus.Counter
+	duplicates    prometheus.Counter
 	age           prometheus.Histogram
 	lastEvent     prometheus.Gauge
 	epoch         prometheus.Gauge
@@ -37,7 +38,7 @@ func newMetrics(r prometheus.Registerer) *metrics {
 	seconds := prometheus.ExponentialBuckets(0.001, 1.6, 24)
 	m := &metrics{
 		events: f.NewCounterVec(prometheus.CounterOpts{Name: name("events_total"),
-			Help: "Events read, by kind and, for commits, by collection. Kinds: write, delete, account, identity, sync, link (a commit without a stored record), not_followed, and ignored (the collection or kind is not stored). The collection other stands for all that are not stored."},
+			Help: "Events read, by kind and, for commits, by collection. Kinds: write, delete, account, identity, sync, erasure, link (a commit without a stored record), not_followed, and ignored (the collection or kind is not stored). The collection other stands for all that are not stored."},
 			[]string{"kind", "collection"}),
 		deadLettered: f.NewCounterVec(prometheus.CounterOpts{Name: name("dead_lettered_total"),
 			Help: "Frames and events dead-lettered, by stage and by the collection that they claim. The collection other stands for all that are not stored, and for none. Expect zero."},
@@ -60,6 +61,8 @@ func newMetrics(r prometheus.Registerer) *metrics {
 		pauses: f.NewCounter(prometheus.CounterOpts{Name: name("backpressure_pauses_total"),
 			Help: "Pauses of the stream because too many jobs were waiting. Expect zero: start more workers."}),
 		stored: f.NewCounter(prometheus.CounterOpts{Name: name("stored_total"), Help: "Records stored, new ones and newer revisions."}),
+		duplicates: f.NewCounter(prometheus.CounterOpts{Name: name("duplicates_total"),
+			Help: "Events that another server, or an earlier connection, had brought before."}),
 		age: f.NewHistogram(prometheus.HistogramOpts{Name: name("event_age_seconds"),
 			Help: "Time from the last event of a batch, by the server's clock, to its commit.", Buckets: seconds}),
 		lastEvent: f.NewGauge(prometheus.GaugeOpts{Name: name("last_event_timestamp_seconds"), Help: "The time of the last committed event, by the server's clock."}),

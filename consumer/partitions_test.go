@@ -51,7 +51,7 @@ func TestPgDumpAtPartitionEndBlocksNothing(t *testing.T) {
 			return count(t, s.pool, `
 SELECT count(*) FROM pg_locks AS l JOIN pg_stat_activity AS a USING (pid)
 WHERE a.datname = current_database() AND a.application_name = 'pg_dump' AND l.granted AND l.mode = 'AccessShareLock' AND l.relation = 'posts_default'::regclass`) == 1
-		}, time.Minute, time.Millisecond)
+		}, time.Minute, 10*time.Millisecond)
 		return func() {
 			require.NoError(t, dump.Process.Kill())
 			require.Error(t, dump.Wait(), "it was not over")
@@ -83,7 +83,7 @@ func readerAtTheEnd(t *testing.T, read func(*stream) (end func())) {
 	s.net.Play(300)
 	s.stores()
 	set(time.Now())
-	require.Eventually(t, renewed, time.Minute, 10*time.Millisecond)
+	require.Eventually(t, renewed, time.Minute, 20*time.Millisecond)
 	require.Zero(t, count(t, s.pool, `SELECT count(*) FROM partitions WHERE parent = 'posts' AND ends > now() AND part <> 'posts_ahead'`), "the reader is there still")
 	require.False(t, s.log.has("partitions_made"))
 

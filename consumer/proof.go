@@ -10,7 +10,8 @@ import (
 // of a signature whose key must be fetched.
 type Proof interface {
 	// Start begins the check, if an event of the message is to be stored. It is
-	// called before the next message is decoded. It may wait, for a bounded time.
+	// called before the next message is decoded or, if the message has an ID, when that
+	// is known to be new. It may wait, for a bounded time.
 	Start()
 	// Verdict returns the outcome. It waits, for a bounded time.
 	Verdict() Verdict
@@ -33,13 +34,19 @@ type Link struct {
 	Broken           string // why that is not shown; "": it is
 }
 
-// prove waits for the proofs of the batch's frames. Events that are not proven
-// become dead letters: deadLettered is called for the collection of each.
-func (b *batch) prove(now time.Time, deadLettered func(collection string)) {
+// prove drops the frames that were seen and waits for the proofs of the others. Events
+// that are not proven become dead letters: deadLettered is called for the collection of
+// each.
+func (b *batch) prove(now time.Time, seen map[ID]bool, deadLettered func(collection string)) {
 	if !b.unproven {
 		return
 	}
 	b.unproven = false
+	for _, f := range b.frames {
+		if f.ID != (ID{}) && f.proof != nil && !seen[f.ID] {
+			f.proof.Start()
+		}
+	}
 	events, frames, at := b.events[:0], b.frames[:0], 0
 	for _, f := range b.frames {
 		of := b.events[at : at+f.events]
@@ -48,6 +55,9 @@ func (b *batch) prove(now time.Time, deadLettered func(collection string)) {
 			continue
 		}
 		at += f.events
+		if seen[f.ID] {
+			continue
+		}
 		var v Verdict
 		if f.proof != nil {
 			v, f.proof = f.proof.Verdict(), nil

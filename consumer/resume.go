@@ -116,16 +116,17 @@ func (r *resume) open() bool { return !r.settled || r.exact && !r.passed }
 
 // check returns the verdict on the next frame.
 func (r *resume) check(p *Place) verdict {
-	switch {
-	case !r.open():
+	if !r.open() {
 		return proceed
+	}
+	if r.seen++; r.seen == 1 {
+		r.first, r.since = p.happened(), time.Now()
+	}
+	switch {
 	case r.exact && r.from.Anchor.Seq > 0:
 		return r.checkNumber(p)
 	case r.exact:
 		return r.checkTime(p)
-	}
-	if r.seen++; r.seen == 1 {
-		r.first, r.since = p.happened(), time.Now()
 	}
 	if at, ok := revTime(p.Identity.Revision); ok && len(r.written) < firstRevs {
 		r.written = append(r.written, at)
@@ -134,7 +135,7 @@ func (r *resume) check(p *Place) verdict {
 	case r.isAnchor(p):
 		r.settled = true
 		return proceed
-	case r.seen < maxFramesToAnchor && !r.expired:
+	case r.seen < maxFramesToAnchor && !r.expired && !r.can.Complete:
 		return proceed
 	}
 	return r.settle()
@@ -220,7 +221,7 @@ func (r *resume) settle() verdict {
 	r.settled = true
 	from, to := r.interval()
 	switch hole := to.Sub(from); {
-	case hole <= 0:
+	case hole <= 0, r.can.Complete && !r.expired:
 		return proceed
 	case r.expired:
 		return missed

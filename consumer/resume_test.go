@@ -363,6 +363,10 @@ func TestSilenceThreshold(t *testing.T) {
 	require.Equal(t, 5*time.Second, s.silenceThreshold())
 	tip := &session{cfg: s.cfg, clock: &clock{}, connected: now}
 	require.Equal(t, 5*time.Second, tip.silenceThreshold(), "there is no past")
+	relay := &session{cfg: &Config{QuietAfter: 5 * time.Second, SilentFor: 15 * time.Second, BeginWithin: time.Minute}, clock: &clock{}, connected: now, past: now.Add(-6 * time.Hour)}
+	require.Equal(t, time.Minute, relay.silenceThreshold(), "it has not begun")
+	relay.begun.Store(true)
+	require.Equal(t, 15*time.Second, relay.silenceThreshold())
 }
 
 // TestRevTime compares with the network's own library.

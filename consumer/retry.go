@@ -52,7 +52,7 @@ func (r *Retry) Run(ctx context.Context, deadLetters []schema.StoredDeadLetter) 
 		r.add(b, deadLetter, now)
 	}
 	for _, b := range order {
-		b.prove(now, func(string) {})
+		b.prove(now, nil, func(string) {})
 		if err := c.commit(ctx, b); err != nil {
 			return err
 		}

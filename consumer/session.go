@@ -49,7 +49,7 @@ type session struct {
 	lastFrame  MonotonicTime // arrival of the last frame
 	lag        atomic.Int64  // nanoseconds from the last event to its arrival
 	reached    atomic.Int64  // when the last event happened, microseconds since 1970
-	begun      atomic.Bool   // an event has arrived
+	begun      atomic.Bool   // an event has arrived, though it may be known
 	recent     atomic.Bool   // a recent event has arrived
 	settled    atomic.Bool   // the resume is settled
 	pending    atomic.Int64  // batches begun and not committed
@@ -157,14 +157,24 @@ func (s *session) due() time.Duration {
 	}
 	switch {
 	case s.resume.settled:
-	case s.resume.exact:
-		wait = min(wait, s.cfg.AnchorWithin-time.Since(s.connected))
-	case s.resume.seen > 0:
-		wait = min(wait, s.cfg.AnchorWithin-time.Since(s.resume.since))
+	case s.resume.exact, s.resume.seen > 0:
+		wait = min(wait, time.Until(s.anchorBy()))
 	default:
 		wait = min(wait, s.cfg.QuietAfter/5) // until silence counts
 	}
 	return max(0, wait)
+}
+
+// anchorBy returns until when to wait for an anchor. It is among the first events, but a
+// server that sends everything may be slow to begin.
+func (s *session) anchorBy() time.Time {
+	switch {
+	case s.resume.seen > 0:
+		return s.resume.since.Add(s.cfg.AnchorWithin)
+	case s.cfg.can.Filters:
+		return s.connected.Add(s.cfg.AnchorWithin)
+	}
+	return s.connected.Add(s.cfg.BeginWithin)
 }
 
 // await ends the wait for an anchor that does not arrive in time.
@@ -173,15 +183,11 @@ func (s *session) await() error {
 	switch {
 	case r.settled:
 		return nil
+	case (r.exact || r.seen > 0) && time.Now().Before(s.anchorBy()):
+		return nil
 	case r.exact:
-		if time.Since(s.connected) < s.cfg.AnchorWithin {
-			return nil
-		}
-		return errResume // the anchor arrives at once or never
+		return errResume
 	case r.seen > 0:
-		if time.Since(r.since) < s.cfg.AnchorWithin {
-			return nil
-		}
 		s.begin(time.Now())
 	case s.silentUntil().IsZero():
 		return nil
@@ -199,11 +205,25 @@ func (s *session) await() error {
 }
 
 // missed adds the gap of the resume to the open batch.
-func (s *session) missed() {
-	gap := s.resume.gap()
+func (s *session) missed() { s.opened(s.resume.gap()) }
+
+// opened adds a gap to the open batch.
+func (s *session) opened(gap *schema.Gap) {
 	s.metrics.gaps.Inc()
 	s.log.Error("gap_opened", "from", gap.From, "to", gap.To, "reason", gap.Reason)
 	s.open.gap = gap
+}
+
+// record adds a gap that the source knows of to the open batch, which has at most one.
+func (s *session) record(ctx context.Context, missed *Missed, arrived time.Time) error {
+	if s.open != nil && s.open.gap != nil {
+		if err := s.flush(ctx); err != nil {
+			return err
+		}
+	}
+	s.begin(arrived)
+	s.opened(&schema.Gap{From: missed.From, To: missed.To, Reason: missed.Reason, Problem: missed.Problem})
+	return nil
 }
 
 // frame adds one frame to the open batch.
@@ -215,7 +235,13 @@ func (s *session) frame(ctx context.Context, f Frame) error {
 	}
 	m.Arrived = s.clock.latest(f.Arrived)
 	m.locate()
-	moves := m.TimeUS > 0
+	if m.TimeUS > 0 && !s.begun.Load() {
+		s.begun.Store(true)
+	}
+	moves := m.TimeUS > 0 && !m.Still
+	if m.Still { // the past is being read
+		s.lag.Store(int64(m.Arrived.Sub(complete(s.resume.from))))
+	}
 	if moves && s.resume.open() {
 		saw := s.resume.check(&m.Place)
 		s.settled.Store(s.resume.settled)
@@ -229,6 +255,11 @@ func (s *session) frame(ctx context.Context, f Frame) error {
 		case missed:
 			s.begin(f.Arrived)
 			s.missed()
+		}
+	}
+	if m.Missed != nil {
+		if err := s.record(ctx, m.Missed, f.Arrived); err != nil {
+			return err
 		}
 	}
 	if moves {
@@ -262,7 +293,6 @@ func (s *session) advanceTo(p *Place, arrived time.Time) {
 	earliest, latest := s.clock.between(arrived)
 	s.lag.Store(int64(earliest.Sub(at)))
 	s.reached.Store(at.UnixMicro())
-	s.begun.Store(true)
 	if latest.Sub(at) < liveWithin && !s.recent.Load() { // by the clock that is ahead: by the other, old events could seem recent
 		s.recent.Store(true)
 	}
@@ -366,7 +396,8 @@ func (s *session) flush(ctx context.Context) error {
 		}
 	}
 	clear(s.counted)
-	b.prove(time.Now(), s.unproven)
+	seen := s.seen(ctx, b)
+	b.prove(time.Now(), seen, s.unproven)
 	b.write()
 	select {
 	case <-ctx.Done():
@@ -396,6 +427,8 @@ func (c *Config) keeps(ev *Event) (bool, string) {
 		return true, "identity"
 	case KindSync:
 		return true, "sync"
+	case KindErasure:
+		return true, "erasure"
 	case KindLink:
 		return true, "link"
 	}

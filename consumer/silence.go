@@ -13,13 +13,16 @@ const maxLookback = 72 * time.Hour
 // silenceThreshold is how long a connection that answers pings must be silent
 // before it counts as having nothing unread. A server that scans its past for a
 // narrow filter is silent, too. Until a recent event has arrived, the threshold is
-// a thirtieth of the time to scan.
+// a thirtieth of the time to scan. A server that sends everything need not search, but
+// may be slow to begin.
 func (s *session) silenceThreshold() time.Duration {
 	switch {
 	case s.past.IsZero() || s.recent.Load():
 		return s.cfg.QuietAfter
+	case !s.cfg.can.Filters && !s.begun.Load():
+		return s.cfg.BeginWithin
 	case !s.cfg.can.Filters:
-		return s.cfg.SilentFor // it sends everything
+		return s.cfg.SilentFor
 	}
 	at := later(s.past, time.UnixMicro(s.reached.Load()))
 	return max(s.cfg.SilentFor, s.clock.latest(s.connected).Sub(at)/30)

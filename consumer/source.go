@@ -38,6 +38,12 @@ type Capabilities struct {
 	// be delivered. 0 and 1: only the last. More, up to 8, are for servers that may
 	// omit events that they delivered before.
 	Anchors int
+	// Complete: a connection requests everything since the cursor, and has it before its
+	// first frame with a place. Message.Missed names what it could not get, so a resume
+	// needs no other proof.
+	Complete bool
+	// Overlaps: several streams of this source bring the same accounts.
+	Overlaps bool
 	// Filters: the server filters what it sends, and may be silent for long while
 	// it scans its past.
 	Filters bool
@@ -160,7 +166,18 @@ type Message struct {
 	Events    []Event
 	Malformed []*Malformed // the unreadable parts of the frame
 	Proof     Proof        // what must hold before the events are stored; nil: nothing more
+	Missed    *Missed      // what the server did not send, although it may have it; nil: nothing
 }
+
+// Missed is an interval of which a server cannot be made to send everything.
+type Missed struct {
+	From, To time.Time
+	Reason   string
+	Problem  string // why nothing else brings it
+}
+
+// An ID identifies the events of a frame on all servers of a network.
+type ID [16]byte
 
 // A Place is a frame's place in its stream.
 type Place struct {
@@ -169,6 +186,8 @@ type Place struct {
 	Arrived  time.Time // set by the consumer
 	Identity Identity
 	At       time.Time // when the frame was made, by the relay's clock; zero: unknown
+	Still    bool      // the frame does not move the position, although it has a time
+	ID       ID        // events with an ID that was stored are neither proven nor stored again; zero: none
 }
 
 // An Identity names a frame on every host of its network; anchors are made of it.
@@ -182,7 +201,7 @@ type Identity struct {
 // Reset clears m for a new frame, keeping its memory.
 func (m *Message) Reset(raw []byte, arrived time.Time) {
 	m.Place = Place{Arrived: arrived}
-	m.Raw, m.Events, m.Malformed, m.Proof = raw, m.Events[:0], m.Malformed[:0], nil
+	m.Raw, m.Events, m.Malformed, m.Proof, m.Missed = raw, m.Events[:0], m.Malformed[:0], nil, nil
 }
 
 // Add appends an empty event.
@@ -194,7 +213,7 @@ func (m *Message) Add() *Event {
 // Refuse replaces the events by the reason why the frame is malformed. Its place
 // stays.
 func (m *Message) Refuse(bad *Malformed) {
-	m.Identity, m.At, m.Proof = Identity{}, time.Time{}, nil
+	m.Identity, m.At, m.ID, m.Proof = Identity{}, time.Time{}, ID{}, nil
 	m.Events, m.Malformed = m.Events[:0], append(m.Malformed[:0], bad)
 }
 
@@ -215,6 +234,7 @@ const (
 	KindIdentity             // an account's handle may have changed
 	KindAccount              // an account's status changed
 	KindSync                 // an account's repository is at a revision whose changes are not sent
+	KindErasure              // everything of an account up to a revision must go, and not come back
 	KindLink                 // a commit without a wanted record, whose place in the chain of commits is proven
 )
 
@@ -243,6 +263,10 @@ type Event struct {
 	CID        string // "" on delete, or if the network has none
 	Record     []byte // valid JSON object, no NUL, no lone surrogate; nil on delete
 	Replaced   int    // NULs and lone surrogates replaced by U+FFFD in Record
+
+	// Of a commit, if its network does not say it in the record.
+	Written time.Time // when the author claims to have written the record; zero: see its createdAt
+	Lasting bool      // of a deletion: a server may bring the record at any later time, so the tombstone stays
 
 	// Of an identity: the handle in the event, or "".
 	Handle string

@@ -111,7 +111,7 @@ func (s *stream) posts() []post {
 func (s *stream) stores() {
 	s.t.Helper()
 	last := s.last()
-	require.Eventually(s.t, func() bool { return count(s.t, s.pool, readUpTo, last) == 1 }, time.Minute, 5*time.Millisecond, "the last event is not committed")
+	require.Eventually(s.t, func() bool { return count(s.t, s.pool, readUpTo, last) == 1 }, time.Minute, 20*time.Millisecond, "the last event is not committed")
 	s.holds(s.posts())
 }
 
@@ -172,7 +172,7 @@ func TestFullBufferDropsTheConnectionNotEvents(t *testing.T) {
 	stop := s.run(func(cfg *consumer.Config) {
 		cfg.BufferBytes, cfg.FullWait, cfg.Registerer = 128<<10, time.Millisecond, metrics
 		cfg.Enqueue = func(context.Context, pgx.Tx, []schema.Key, time.Time) error {
-			require.Eventually(t, func() bool { return overflows() > 0 }, time.Minute, time.Millisecond)
+			require.Eventually(t, func() bool { return overflows() > 0 }, time.Minute, 10*time.Millisecond)
 			return nil
 		}
 	})
@@ -228,7 +228,9 @@ func TestFutureCursorIsDetected(t *testing.T) {
 		stop()
 		s.net.Play(2)
 		s.net.Renumber() // by four: the position is two beyond the last event
-		stop = s.run(func(cfg *consumer.Config) { cfg.AnchorWithin = 300 * time.Millisecond })
+		stop = s.run(func(cfg *consumer.Config) {
+			cfg.AnchorWithin, cfg.BeginWithin = 300*time.Millisecond, 300*time.Millisecond
+		})
 		s.stores()
 		s.net.Play(50)
 		s.stores()

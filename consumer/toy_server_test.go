@@ -53,6 +53,8 @@ type toyNet struct {
 	floor   int           // the oldest frame that is served
 	shift   int64         // of the first number
 	refuses bool
+	holds   bool            // it answers pings, and sends no frame
+	pongs   int             // since then
 	omitted map[string]bool // accounts
 	conns   map[net.Conn]bool
 }
@@ -117,6 +119,22 @@ func (n *toyNet) Omit(did string) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.omitted[did] = true
+}
+
+// Hold has the server answer pings and send no frame, or send them again.
+func (n *toyNet) Hold(holds bool) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.holds, n.pongs = holds, 0
+	close(n.more)
+	n.more = make(chan struct{})
+}
+
+// Pongs returns how many pings were answered since Hold.
+func (n *toyNet) Pongs() int {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.pongs
 }
 
 func (n *toyNet) cut() {
@@ -242,6 +260,9 @@ func (n *toyNet) serve(c net.Conn) {
 				return
 			}
 			at, _ = n.send(out, at)
+			n.mu.Lock()
+			n.pongs++
+			n.mu.Unlock()
 			out.WriteString("pong\n") //nolint:errcheck // seen at the next flush
 		}
 	}
@@ -262,7 +283,7 @@ func (n *toyNet) start(cursor *int64) int {
 func (n *toyNet) send(out *bufio.Writer, at int) (next int, more chan struct{}) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	for ; at < len(n.frames); at++ {
+	for ; at < len(n.frames) && !n.holds; at++ {
 		f := n.frames[at]
 		if n.omitted[f.DID] {
 			continue

@@ -15,6 +15,7 @@ DO $$ BEGIN
         CREATE ROLE weir_app LOGIN;
     END IF;
     EXECUTE format('GRANT CONNECT ON DATABASE %I TO weir_owner, weir_app', current_database());
+    EXECUTE format('GRANT CREATE ON DATABASE %I TO weir_owner', current_database()); -- for the schemas of the views of records
     EXECUTE format('REVOKE TEMPORARY ON DATABASE %I FROM PUBLIC', current_database());
 END $$;
 

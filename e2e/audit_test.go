@@ -61,7 +61,7 @@ func someoneBusy(t *testing.T, n *simnet.Net, pool *pgxpool.Pool, posts int) (di
 	require.NoError(t, err)
 	require.Eventually(t, func() bool {
 		return count(t, pool, fmt.Sprintf(`SELECT count(*) FROM posts WHERE did = '%s' AND rkey = '%s'`, did, e.Rkey)) == 1
-	}, time.Minute, 10*time.Millisecond)
+	}, time.Minute, 20*time.Millisecond)
 	return did, rkeys
 }
 

@@ -124,12 +124,9 @@ func (r round) number(e *simnet.Entry) int64 {
 // long that took.
 func (c *chaos) recover(after string) time.Duration {
 	c.t.Helper()
-	began, within := time.Now(), 3*time.Minute
-	if c.relay { // with keys that could not be fetched, the stream is paused until a retry, after one minute, then two
-		within = 8 * time.Minute
-	}
+	began := time.Now()
 	mark := c.number(c.net.Log().Last()) + 10 // more than a renumbering shifts
-	require.Eventually(c.t, func() bool { return c.position() >= mark }, within, 10*time.Millisecond, "the stream does not move after: %s", after)
+	finishes(c.t, 10*time.Millisecond, func() (int, error) { return int(mark - c.position()), nil }, "the stream does not move after: %s", after)
 	c.supervise()
 	took := time.Since(began)
 	if took > c.slowest && len(c.fired) > 0 {
@@ -143,14 +140,14 @@ func (c *chaos) recover(after string) time.Duration {
 func (c *chaos) progress(commits int) {
 	c.t.Helper()
 	seen, last := 0, -1
-	require.Eventually(c.t, func() bool {
+	finishes(c.t, 5*time.Millisecond, func() (int, error) {
 		cursor, err := tryCount(c.pool, `SELECT cursor FROM streams`)
 		if err == nil && cursor != last {
 			last = cursor
 			seen++
 		}
-		return seen > commits
-	}, 2*time.Minute, 5*time.Millisecond, "the stream does not move")
+		return commits + 1 - seen, err
+	}, "the stream does not move")
 }
 
 // waitCommitted adds a last post and waits until it is committed. No other events
@@ -158,7 +155,7 @@ func (c *chaos) progress(commits int) {
 func (c *chaos) waitCommitted() *simnet.Entry {
 	c.t.Helper()
 	last := c.post("so far")
-	require.Eventually(c.t, func() bool { return c.position() == c.number(last) }, 3*time.Minute, 10*time.Millisecond, "the end of the stream is not committed")
+	finishes(c.t, 10*time.Millisecond, func() (int, error) { return int(c.number(last) - c.position()), nil }, "the end of the stream is not committed")
 	return last
 }
 
@@ -166,10 +163,7 @@ func (c *chaos) waitCommitted() *simnet.Entry {
 func (c *chaos) drain() *simnet.Entry {
 	c.t.Helper()
 	last := c.waitCommitted()
-	require.Eventually(c.t, func() bool {
-		left, err := tryCount(c.pool, `SELECT `+unprocessed)
-		return err == nil && left == 0
-	}, 8*time.Minute, 50*time.Millisecond, "jobs are left") // a job that has failed three times waits 81 s
+	finishes(c.t, 50*time.Millisecond, func() (int, error) { return tryCount(c.pool, `SELECT `+unprocessed) }, "jobs are left") // one that has failed three times waits 81 s
 	return last
 }
 

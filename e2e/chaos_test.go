@@ -16,8 +16,17 @@ import (
 	"github.com/weir-social/weir/simnet"
 )
 
-// chaosRate is the number of events per second.
+// chaosRate is the number of events per second of make chaos.
 const chaosRate = 300
+
+// rate is the number of events per second: half of chaosRate in the round that runs
+// beside other tests, where each event takes from them.
+func (c *chaos) rate() float64 {
+	if chaosLength(c.t) == 0 {
+		return chaosRate / 2
+	}
+	return chaosRate
+}
 
 // round is what a round reads, and from where.
 type round struct{ follows, relay bool }
@@ -187,7 +196,7 @@ func (c *chaos) play(plan []fault) {
 	c.t.Helper()
 	c.t.Logf("WEIR_SEED=%d: %s", c.seed, names(plan))
 	c.endWatch = c.watch()
-	c.stop = live(c.t, c.net, chaosRate)
+	c.stop = live(c.t, c.net, c.rate())
 	c.recover("the start")
 	if c.follows {
 		c.settleIn()

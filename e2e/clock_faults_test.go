@@ -125,7 +125,7 @@ func (c *chaos) waitForWork() {
 	require.Eventually(c.t, func() bool {
 		done, err := tryCount(c.pool, fmt.Sprintf(`SELECT count(*) FROM river_job WHERE kind = 'process_posts' AND state = 'completed' AND id > %d`, last))
 		return err == nil && done > 0
-	}, time.Minute, 10*time.Millisecond, "no job is completed")
+	}, time.Minute, 20*time.Millisecond, "no job is completed")
 }
 
 // silence stops the events and sets clocks ahead until the stream counts as

@@ -43,7 +43,7 @@ func TestAnyCollection(t *testing.T) {
 		t.Helper()
 		require.Eventually(t, func() bool {
 			return strings.Join(texts(t, pool, `SELECT collection || '/' || rkey || ' ' || (record ->> 'text') FROM records_other ORDER BY 1`), "\n") == strings.Join(want, "\n")
-		}, time.Minute, 10*time.Millisecond, "%v", want)
+		}, time.Minute, 20*time.Millisecond, "%v", want)
 	}
 	records(persona+"/self of before", document+"/self of before")
 	becomes(t, serve.opsURL(t), "quiet")
@@ -52,7 +52,7 @@ func TestAnyCollection(t *testing.T) {
 	put(document, "second", "of the stream")
 	put(mark, "self", "refused")
 	put("com.example.else", "self", "not stored")
-	require.Eventually(t, func() bool { return count(t, pool, `SELECT count(*) FROM dead_letters`) == 1 }, time.Minute, 10*time.Millisecond)
+	require.Eventually(t, func() bool { return count(t, pool, `SELECT count(*) FROM dead_letters`) == 1 }, time.Minute, 20*time.Millisecond)
 	records(persona+"/self of the stream", document+"/second of the stream", document+"/self of before")
 	executes(t, url, `ALTER TABLE records_other DROP CONSTRAINT strict`)
 	succeed(t, env, "deadletter", "retry", "--all")

@@ -32,7 +32,7 @@ func retriesEnd(t *testing.T, pool *pgxpool.Pool) {
 	require.Eventually(t, func() bool {
 		left, err := tryCount(pool, `SELECT count(*) FROM dead_letters WHERE state = 'retrying'`)
 		return err == nil && left == 0
-	}, time.Minute, 10*time.Millisecond)
+	}, time.Minute, 20*time.Millisecond)
 }
 
 // poisoned returns a database that has ingested a recording with bad input of
@@ -97,7 +97,7 @@ func TestDeadLettersAreRetriedAfterTheFix(t *testing.T) {
 	require.Equal(t, 1, count(t, pool, `SELECT count(*) FROM dead_letters WHERE state = 'open' AND stage = 'commit' AND cause LIKE 'the record is larger%' AND last_cause LIKE 'only the beginning%'`))
 	require.Eventually(t, func() bool {
 		return count(t, pool, `SELECT count(*) FROM shares WHERE did LIKE '%bbb'`) > 0
-	}, time.Minute, 10*time.Millisecond, "its jobs were enqueued with it")
+	}, time.Minute, 20*time.Millisecond, "its jobs were enqueued with it")
 
 	var id int64
 	require.NoError(t, pool.QueryRow(t.Context(), `SELECT retry_dead_letter($1)`, decode[0].ID).Scan(&id), "by SQL")
@@ -147,7 +147,7 @@ func TestJobThatEndsWithoutSuccessIsADeadLetter(t *testing.T) {
 	require.Eventually(t, func() bool {
 		deadLetters = listed(t, env, "--stage", "job", "--class", "permanent")
 		return len(deadLetters) == 1
-	}, time.Minute, 10*time.Millisecond)
+	}, time.Minute, 20*time.Millisecond)
 	require.Equal(t, []string{"request_backfill", "network"}, []string{deadLetters[0].Kind, deadLetters[0].Queue})
 	require.Contains(t, deadLetters[0].Cause, "the whole network is followed")
 	require.Contains(t, succeed(t, env, "deadletter", "show", strconv.FormatInt(deadLetters[0].ID, 10)), `"all": true`)
@@ -171,7 +171,7 @@ func TestDeadLetterRefusesWrongArguments(t *testing.T) {
 	t.Parallel()
 	env := []string{"DATABASE_URL=" + schematest.NewURL(t)}
 	for args, want := range map[string]string{
-		"list --stage jobs":         `--stage is "jobs": expected decode, verify, commit, process or job`,
+		"list --stage jobs":         `--stage is "jobs": expected decode, verify, commit, process, lexicon, rules, reference or job`,
 		"list --stage=":             `--stage is "": expected decode`,
 		"list --class bad":          `--class is "bad": expected permanent or retryable`,
 		"list --state x":            `--state is "x": expected open, retrying, retried or dismissed`,

@@ -135,7 +135,7 @@ func TestDoctorChecksSettings(t *testing.T) {
 	require.Eventually(t, func() bool {
 		found, _ = examined(t, env)
 		return finding(t, found, "setting fsync").Level == doctor.Fail
-	}, time.Minute, time.Millisecond, "the server has not reloaded its configuration")
+	}, time.Minute, 10*time.Millisecond, "the server has not reloaded its configuration")
 	var repairs []string
 	for set, level := range hurts {
 		name, _, _ := strings.Cut(set, " ")
@@ -151,7 +151,7 @@ func TestDoctorChecksSettings(t *testing.T) {
 	require.Eventually(t, func() bool {
 		found, _ = examined(t, env)
 		return finding(t, found, "setting fsync").Level == doctor.OK
-	}, time.Minute, time.Millisecond)
+	}, time.Minute, 10*time.Millisecond)
 	for _, f := range found {
 		if strings.HasPrefix(f.Check, "setting ") {
 			require.Equal(t, doctor.OK, f.Level, "still reported after its statement: %+v", f)
@@ -385,7 +385,7 @@ func TestDoctorChecksTheNetwork(t *testing.T) {
 	require.Contains(t, f.Message, "refused")
 	require.Equal(t, before, texts(t, pool, `SELECT concat_ws(' ', cursor, epoch, lease_owner, anchor) FROM streams`))
 	require.NoError(t, n.Restart())
-	require.Eventually(t, func() bool { return count(t, pool, `SELECT count(*) FROM streams WHERE lease_expires_at < now()`) == 1 }, time.Minute, 5*time.Millisecond)
+	require.Eventually(t, func() bool { return count(t, pool, `SELECT count(*) FROM streams WHERE lease_expires_at < now()`) == 1 }, time.Minute, 20*time.Millisecond)
 	found, _ = examined(t, env)
 	require.Contains(t, finding(t, found, "lease").Message, "stopped renewing it")
 }

@@ -129,7 +129,7 @@ func TestKillInExpiry(t *testing.T) {
 	k.process.kill()
 	k.env = append(k.env, "WEIR_RETENTION=24h", "WEIR_COLLECTIONS=app.bsky.feed.post,app.bsky.feed.repost,app.example.*")
 	pool := open(t, k.server.URL("weir"))
-	stop := live(t, k.net, 300)
+	stop := live(t, k.net, 100)
 	var want []string
 	for round := 0; k.kills < wanted; round++ {
 		require.Less(t, round, 3*wanted, "expiry ends before the kill: %d of %d kills hit it", k.kills, wanted)
@@ -191,7 +191,7 @@ func (k *killing) killIn(pool *pgxpool.Pool, sql string) (due, left int) {
 	require.Eventually(k.t, func() bool {
 		n, err := tryCount(pool, sql)
 		return err == nil && n < due && n <= some
-	}, 4*time.Minute, time.Millisecond, "nothing expires: %s", tail(k.process.stderr.String(), 2000))
+	}, 4*time.Minute, 10*time.Millisecond, "nothing expires: %s", tail(k.process.stderr.String(), 2000))
 	k.process.kill()
 	return due, count(k.t, pool, sql)
 }
@@ -255,6 +255,6 @@ func partitioned(t testing.TB, pool *pgxpool.Pool, at time.Time) {
 			err = ranking.EnsureDays(t.Context(), pool, at, 7*24*time.Hour)
 		}
 		return !errors.Is(err, schema.ErrBusy)
-	}, time.Minute, time.Millisecond)
+	}, time.Minute, 10*time.Millisecond)
 	require.NoError(t, err)
 }

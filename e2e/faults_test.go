@@ -290,7 +290,7 @@ func (c *chaos) refuse() {
 	before := c.net.Fired()[simnet.Refuse]
 	require.NoError(c.t, c.net.Do(simnet.Refuse))
 	c.inject(simnet.Cut)
-	require.Eventually(c.t, func() bool { return c.net.Fired()[simnet.Refuse] > before }, time.Minute, 10*time.Millisecond)
+	require.Eventually(c.t, func() bool { return c.net.Fired()[simnet.Refuse] > before }, time.Minute, 20*time.Millisecond)
 }
 
 // poison sends an unreadable frame until it is among the dead letters.
@@ -313,7 +313,7 @@ func (c *chaos) poison(p poison) {
 			time.Sleep(10 * time.Millisecond)
 		}
 		return false // no client was connected when the server sent it, once
-	}, time.Minute, 10*time.Millisecond, "%s does not become a dead letter", p.fault)
+	}, time.Minute, 20*time.Millisecond, "%s does not become a dead letter", p.fault)
 }
 
 // clockStep sets the server's clock ahead until a consumer has received events
@@ -322,17 +322,17 @@ func (c *chaos) clockStep() {
 	c.t.Helper()
 	before := c.net.Fired()[simnet.Ahead]
 	c.net.StepClock(time.Duration(2+c.random.IntN(10)) * time.Second)
-	require.Eventually(c.t, func() bool { return c.net.Fired()[simnet.Ahead] > before+50 }, time.Minute, 10*time.Millisecond)
+	require.Eventually(c.t, func() bool { return c.net.Fired()[simnet.Ahead] > before+50 }, time.Minute, 20*time.Millisecond)
 	c.net.StepClock(0)
 }
 
-// flood generates, at ten times the rate, the events of twenty seconds.
+// flood generates the events of twenty seconds of make chaos, ten times as fast.
 func (c *chaos) flood() {
 	c.t.Helper()
 	until := c.net.Log().Last().Seq + 20*chaosRate
 	stop := live(c.t, c.net, 9*chaosRate)
 	defer stop()
-	require.Eventually(c.t, func() bool { return c.net.Log().Last().Seq >= until }, time.Minute, 10*time.Millisecond)
+	require.Eventually(c.t, func() bool { return c.net.Log().Last().Seq >= until }, time.Minute, 20*time.Millisecond)
 }
 
 // fullDisk fills the server's disk until a process receives the error. Before, it

@@ -3,6 +3,7 @@ package e2e
 import (
 	"context"
 	"fmt"
+	"math"
 	"slices"
 	"time"
 
@@ -165,20 +166,26 @@ func (c *chaos) anHourLater() {
 	c.t.Logf("at rest after %s, and after a sync an hour later in %s", settled.Sub(began).Round(10*time.Millisecond), time.Since(settled).Round(10*time.Millisecond))
 }
 
-// settle waits until every gap is closed and every job that is due has ended.
-// What does not end is a problem in the report.
+// settle waits until every gap is closed and every job that is due has ended. Jobs that
+// have failed become due. What does not end is a problem in the report.
 func (c *chaos) settle() {
 	c.t.Helper()
 	var left string
-	for until := time.Now().Add(8 * time.Minute); time.Now().Before(until); time.Sleep(100 * time.Millisecond) {
+	progress, many := progressing(), math.MaxInt
+	for ; progress(many); time.Sleep(100 * time.Millisecond) {
+		const due = `UPDATE river_job SET scheduled_at = now() WHERE state = 'retryable' AND scheduled_at > now()`
+		if _, err := c.pool.Exec(context.Background(), due); err != nil {
+			continue
+		}
 		const sql = `
-SELECT concat_ws('; ',
+SELECT (SELECT count(*) FROM gaps WHERE closed_at IS NULL)
+     + (SELECT count(*) FROM river_job WHERE finalized_at IS NULL AND NOT 'periodic' = ANY (tags)), concat_ws('; ',
     (SELECT 'subjects: ' || count(*) FROM subjects WHERE fetch_at <= now() OR fetch_at > now() + interval '16 minutes' HAVING count(*) > 0),
     (SELECT 'changed subjects: ' || count(*) FROM changed_subjects HAVING count(*) > 0),
     (SELECT 'gaps: ' || string_agg(concat_ws(' ', id, problem), ', ') FROM gaps WHERE closed_at IS NULL),
     (SELECT 'jobs: ' || string_agg(concat_ws(' ', kind, state, errors[array_length(errors, 1)] ->> 'error'), ', ') FROM river_job
      WHERE finalized_at IS NULL AND NOT (state = 'scheduled' AND scheduled_at > now() + interval '10 s')))`
-		if err := c.pool.QueryRow(context.Background(), sql).Scan(&left); err == nil && left == "" {
+		if err := c.pool.QueryRow(context.Background(), sql).Scan(&many, &left); err == nil && left == "" {
 			return
 		}
 	}

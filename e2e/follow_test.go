@@ -261,7 +261,7 @@ func TestKillWhileFollowing(t *testing.T) {
 		// Between its first call and its last.
 		calls := len(n.Calls())
 		wanted := calls + 3 + rand.IntN(40)
-		require.Eventually(t, func() bool { return len(n.Calls()) >= wanted }, time.Minute, time.Millisecond)
+		require.Eventually(t, func() bool { return len(n.Calls()) >= wanted }, time.Minute, 5*time.Millisecond)
 		serve.kill()
 	}
 	serve := start(t, env, "serve")

@@ -150,7 +150,7 @@ func (k *killing) awaits(pool *pgxpool.Pool, n int, sql string) {
 	require.Eventually(k.t, func() bool {
 		found, err := tryCount(pool, sql)
 		return err == nil && found >= n
-	}, 3*time.Minute, time.Millisecond, "%s stays below %d: %s", sql, n, tail(k.process.stderr.String(), 3000))
+	}, 3*time.Minute, 5*time.Millisecond, "%s stays below %d: %s", sql, n, tail(k.process.stderr.String(), 3000))
 }
 
 // TestKilledHistoryFillsCollections names two new collections to a process that reads a
@@ -241,7 +241,7 @@ func TestRequestedHistory(t *testing.T) {
 		t.Helper()
 		require.Eventually(t, func() bool {
 			return count(t, pool, fmt.Sprintf(`SELECT count(*) FROM histories WHERE collection = '%s' AND run = %d AND completed_at IS NOT NULL AND done = 50 AND limited = 0`, collection, run)) == 1
-		}, 2*time.Minute, 10*time.Millisecond)
+		}, 2*time.Minute, 20*time.Millisecond)
 	}
 	filled(historyNote, 1)
 	require.Equal(t, 50, count(t, pool, `SELECT count(*) FROM records_other WHERE record ->> 'text' = 'kept'`))

@@ -70,7 +70,7 @@ func (c *chaos) hole(after *simnet.Entry, leave, back func()) {
 	c.t.Helper()
 	away, between := c.scripted[1], c.scripted[2]
 	leave()
-	c.stop = live(c.t, c.net, chaosRate)
+	c.stop = live(c.t, c.net, c.rate())
 	time.Sleep(max(0, time.Until(time.UnixMicro(after.TimeUS)))) // if the server's clock was ahead
 	c.post("nobody will read this")
 	c.show(away)

@@ -71,7 +71,7 @@ func TestHostileCommitsStopNothing(t *testing.T) {
 		require.Eventually(t, func() bool {
 			const sql = `SELECT id, concat_ws(' ', stage, cause, expected, received) FROM dead_letters WHERE id > $1`
 			return pool.QueryRow(t.Context(), sql, seen).Scan(&seen, &text) == nil
-		}, time.Minute, time.Millisecond, "%.30q leaves no dead letter", what)
+		}, time.Minute, 10*time.Millisecond, "%.30q leaves no dead letter", what)
 		require.Contains(t, text, "decode ", "%.30q", what)
 		require.Contains(t, text, cause, "%.30q", what)
 		t.Logf("%.30q was refused after %s: %.100q", what, time.Since(began).Round(time.Millisecond), text)

@@ -180,7 +180,7 @@ func TestIngestBesideServeRaisesNoAlarm(t *testing.T) {
 		replay := start(t, env, "ingest", pipe)
 		_, err = held.Write(lines)
 		require.NoError(t, err)
-		require.Eventually(t, func() bool { return count(t, pool, old) == 1 }, time.Minute, 5*time.Millisecond)
+		require.Eventually(t, func() bool { return count(t, pool, old) == 1 }, time.Minute, 20*time.Millisecond)
 		calm("while it runs")
 		replay.signal(end)
 		replay.wait(t, time.Minute)

@@ -77,14 +77,14 @@ func (k *killing) progress(commits int) {
 	pool := open(k.t, k.server.URL("weir"))
 	defer pool.Close()
 	seen, last := 0, -1
-	require.Eventually(k.t, func() bool {
+	finishes(k.t, 3*time.Millisecond, func() (int, error) {
 		cursor, err := tryCount(pool, `SELECT cursor FROM streams`)
 		if err == nil && cursor != last {
 			last = cursor
 			seen++
 		}
-		return seen > commits
-	}, 2*time.Minute, 3*time.Millisecond, "the stream does not move: %s", k.process.stderr.String())
+		return commits + 1 - seen, err
+	}, "the stream does not move: %s", k.process.stderr.String())
 }
 
 // lastDelivered is the latest event that a stream of posts delivers: it filters
@@ -102,14 +102,11 @@ func lastDelivered(n *simnet.Net) *simnet.Entry {
 func (k *killing) drain(pool *pgxpool.Pool) {
 	k.t.Helper()
 	last := lastDelivered(k.net)
-	require.Eventually(k.t, func() bool {
-		n, err := tryCount(pool, fmt.Sprintf(`SELECT count(*) FROM streams WHERE anchor ->> 'rev' = '%s' OR last_event_at >= to_timestamp(%d / 1000000.0)`, last.Rev, last.TimeUS))
-		if err != nil || n == 0 {
-			return false
-		}
-		left, err := tryCount(pool, `SELECT `+unprocessed)
-		return err == nil && left == 0
-	}, 3*time.Minute, 50*time.Millisecond, "not drained: %s", tail(k.process.stderr.String(), 2000))
+	const unread = `
+SELECT CASE WHEN anchor ->> 'rev' = '%[1]s' OR last_event_at >= to_timestamp(%[2]d / 1000000.0) THEN 0 ELSE 1 + (extract(epoch FROM to_timestamp(%[2]d / 1000000.0) - last_event_at) * 1000)::int END
+FROM streams`
+	finishes(k.t, 50*time.Millisecond, func() (int, error) { return tryCount(pool, fmt.Sprintf(unread, last.Rev, last.TimeUS)) }, "not read: %s", tail(k.process.stderr.String(), 2000))
+	finishes(k.t, 50*time.Millisecond, func() (int, error) { return tryCount(pool, `SELECT `+unprocessed) }, "not processed: %s", tail(k.process.stderr.String(), 2000))
 }
 
 // compare drains, stops the process and compares the tables with the oracle.

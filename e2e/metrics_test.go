@@ -75,7 +75,7 @@ func hostile(i int) (frames []string) {
 func TestUntrustedInputAddsNoLabels(t *testing.T) {
 	schematest.Long(t)
 	t.Parallel()
-	const strangers, most = 300, 60
+	const strangers, most = 300, 80
 	n := followNetwork(t, 20)
 	database := schematest.NewURL(t)
 	pool := open(t, database)

@@ -199,7 +199,7 @@ func startPrometheus(t *testing.T, scraped string) server {
 			s.url = "http://" + found[1]
 		}
 		return found != nil
-	}, time.Minute, 10*time.Millisecond, "Prometheus does not listen")
+	}, time.Minute, 20*time.Millisecond, "Prometheus does not listen")
 	require.Eventually(t, func() bool { return s.evaluates(`weir_build_info`) == nil }, time.Minute, 50*time.Millisecond, "Prometheus does not scrape")
 	return s
 }

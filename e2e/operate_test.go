@@ -27,7 +27,7 @@ func (p *process) opsURL(t testing.TB) string {
 	require.Eventually(t, func() bool {
 		at = opsAddress.FindStringSubmatch(p.stderr.String())
 		return at != nil
-	}, time.Minute, 10*time.Millisecond)
+	}, time.Minute, 20*time.Millisecond)
 	return at[1]
 }
 

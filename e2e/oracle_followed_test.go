@@ -285,7 +285,7 @@ func (c *chaos) compareFollowed(ctx context.Context, tx pgx.Tx, end time.Time) (
 		since[did] = c.began.Add(-24 * time.Hour) // WEIR_BACKFILL_WINDOW; no post is older here
 	}
 	tr := foldFollowed(c.net.Log().Entries(), since)
-	tr.deadLettersExpected, tr.doubts, tr.merged = c.deadLetters(), c.doubts, c.merged
+	tr.deadLettersExpected, tr.doubts, tr.merged, tr.keysGone = c.deadLetters(), c.doubts, c.merged, c.relay
 	_, unexpected, err := c.compared(ctx, tx)
 	if err != nil {
 		return nil, 0, 0, err

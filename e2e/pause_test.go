@@ -34,7 +34,7 @@ func TestPausedQueueWaits(t *testing.T) {
 			waiting := func() int {
 				return count(t, pool, `SELECT count(*) FROM river_job WHERE kind = 'process_posts' AND state = 'available'`)
 			}
-			require.Eventually(t, func() bool { return done() > 0 }, time.Minute, 10*time.Millisecond)
+			require.Eventually(t, func() bool { return done() > 0 }, time.Minute, 20*time.Millisecond)
 
 			ui, err := workers.Queue(pool, slog.New(slog.DiscardHandler))
 			require.NoError(t, err)
@@ -48,12 +48,12 @@ func TestPausedQueueWaits(t *testing.T) {
 					before, since = now, piled
 				}
 				return piled > since+30 // ten a second; the workers poll every second
-			}, time.Minute, 10*time.Millisecond, "the queue is not paused")
+			}, time.Minute, 20*time.Millisecond, "the queue is not paused")
 			require.Greater(t, count(t, pool, `SELECT count(*) FROM posts`), at, "the stream is not")
 
 			require.NoError(t, ui.QueueResume(t.Context(), jobs.QueueProcess, nil))
 			stop()
-			require.Eventually(t, func() bool { return waiting() == 0 && done() > before+30 }, time.Minute, 10*time.Millisecond)
+			require.Eventually(t, func() bool { return waiting() == 0 && done() > before+30 }, time.Minute, 20*time.Millisecond)
 		})
 	}
 }
@@ -68,11 +68,11 @@ func TestWorkOnlyTheNamedQueues(t *testing.T) {
 	}
 	start(t, reads(n, database), "consume")
 	work := start(t, reads(n, database), "work", "--queues", "network,maintenance")
-	require.Eventually(t, func() bool { return finished("sync_follows") > 0 }, time.Minute, 10*time.Millisecond)
-	require.Eventually(t, func() bool { return count(t, pool, `SELECT count(*) FROM posts`) > 300 }, time.Minute, 10*time.Millisecond)
+	require.Eventually(t, func() bool { return finished("sync_follows") > 0 }, time.Minute, 20*time.Millisecond)
+	require.Eventually(t, func() bool { return count(t, pool, `SELECT count(*) FROM posts`) > 300 }, time.Minute, 20*time.Millisecond)
 	require.Zero(t, finished("process_posts"))
 	start(t, reads(n, database), "work", "--queues", "process")
-	require.Eventually(t, func() bool { return finished("process_posts") > 0 }, time.Minute, 10*time.Millisecond)
+	require.Eventually(t, func() bool { return finished("process_posts") > 0 }, time.Minute, 20*time.Millisecond)
 	work.kill()
 
 	_, stderr, code := weir(t, reads(n, database), "work", "--queues", "proces")

@@ -48,17 +48,17 @@ CREATE TRIGGER moved AFTER UPDATE ON streams FOR EACH ROW WHEN (OLD.cursor IS DI
 	stop := live(t, n, 500)
 	first := start(t, env("first"), "consume")
 	moves := func(who string) int { return count(t, pool, `SELECT count(*) FROM moves WHERE who = '`+who+`'`) }
-	require.Eventually(t, func() bool { return moves("first") > 20 }, time.Minute, 5*time.Millisecond)
+	require.Eventually(t, func() bool { return moves("first") > 20 }, time.Minute, 20*time.Millisecond)
 	first.signal(syscall.SIGSTOP)
 	second := start(t, env("second"), "consume")
-	require.Eventually(t, func() bool { return moves("second") > 20 }, time.Minute, 5*time.Millisecond, "the second consumer does not take over")
+	require.Eventually(t, func() bool { return moves("second") > 20 }, time.Minute, 20*time.Millisecond, "the second consumer does not take over")
 	paused := moves("first")
 	first.signal(syscall.SIGCONT)
 	require.Eventually(t, func() bool {
 		return strings.Contains(first.stderr.String(), "lease_lost") || moves("first") > paused
-	}, time.Minute, 5*time.Millisecond)
+	}, time.Minute, 20*time.Millisecond)
 	before := moves("second")
-	require.Eventually(t, func() bool { return moves("second") > before+20 }, time.Minute, 5*time.Millisecond)
+	require.Eventually(t, func() bool { return moves("second") > before+20 }, time.Minute, 20*time.Millisecond)
 	stop()
 
 	var raw []byte
@@ -100,7 +100,7 @@ func TestPausedWorkerDelaysNothing(t *testing.T) {
 	consume, work := start(t, env, "consume"), start(t, env, "work")
 	waits := func(sql string, because string) {
 		t.Helper()
-		require.Eventually(t, func() bool { return count(t, pool, sql) >= 1 }, time.Minute, 10*time.Millisecond, because)
+		require.Eventually(t, func() bool { return count(t, pool, sql) >= 1 }, time.Minute, 20*time.Millisecond, because)
 	}
 	last := lastDelivered(n)
 	waits(fmt.Sprintf(`SELECT count(*) FROM streams WHERE last_event_at >= to_timestamp(%d / 1000000.0)

@@ -96,7 +96,7 @@ max_client_conn = 500
 			conn.Close() //nolint:errcheck // it listens
 		}
 		return err == nil
-	}, 20*time.Second, 10*time.Millisecond, "PgBouncer does not listen")
+	}, 20*time.Second, 20*time.Millisecond, "PgBouncer does not listen")
 	return "postgres://weir@/weir?sslmode=disable&port=6432&host=" + url.QueryEscape(dir)
 }
 
@@ -111,7 +111,7 @@ func TestThroughPgBouncer(t *testing.T) {
 	n, server := busyNetwork(t), schematest.Server(t)
 	through := pooled(t, server.URL("weir"))
 	k := begin(t, n, server, through, through, "WEIR_POOLER=transaction")
-	stop := live(t, k.net, 800)
+	stop := live(t, k.net, 300)
 	for range 2 {
 		k.progress(8)
 		k.process.kill()

@@ -19,14 +19,14 @@ import (
 
 // proxy stands between the processes and a server.
 type proxy struct {
-	t      *testing.T
+	t      testing.TB
 	server *toxiproxy.ApiServer // needed for its log alone
 	port   *loopback.Port       // reserved while the proxy is down, too
 	*toxiproxy.Proxy
 	accepted *atomic.Int64 // connections so far
 }
 
-func newProxy(t *testing.T, name, upstream string) *proxy {
+func newProxy(t testing.TB, name, upstream string) *proxy {
 	t.Helper()
 	zerolog.SetGlobalLevel(zerolog.InfoLevel) // a toxic traces every packet
 	accepted := &atomic.Int64{}
@@ -90,7 +90,7 @@ func (p *proxy) renew(toxics ...string) {
 // returned waits until there are more connections than before.
 func (p *proxy) returned(before int64) {
 	p.t.Helper()
-	require.Eventually(p.t, func() bool { return p.accepted.Load() > before }, time.Minute, 10*time.Millisecond, "%s: no client reconnects", p.Name)
+	require.Eventually(p.t, func() bool { return p.accepted.Load() > before }, time.Minute, 20*time.Millisecond, "%s: no client reconnects", p.Name)
 }
 
 func (p *proxy) dial() net.Conn {

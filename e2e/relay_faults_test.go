@@ -3,6 +3,7 @@ package e2e
 import (
 	"context"
 	"fmt"
+	"math"
 	"slices"
 	"strings"
 	"time"
@@ -86,14 +87,14 @@ func (c *chaos) hide(leave, back func()) {
 	hub := c.net.Hub().DID // random events are of others
 	c.stop()
 	last := c.says(hub, "soon hidden")
-	require.Eventually(c.t, func() bool { return c.position() == c.number(last) }, 3*time.Minute, 10*time.Millisecond, "the end of the stream is not committed")
+	require.Eventually(c.t, func() bool { return c.position() == c.number(last) }, 3*time.Minute, 20*time.Millisecond, "the end of the stream is not committed")
 	leave()
 	before, repeated := c.net.Fired()[simnet.Hidden], map[*process]int{}
 	for _, name := range fleet() {
 		repeated[c.member(name)] = c.member(name).mismatches()
 	}
 	c.net.HideFromRelay(hub, true)
-	c.stop = live(c.t, c.net, chaosRate)
+	c.stop = live(c.t, c.net, c.rate())
 	back()
 	require.Eventually(c.t, func() bool { return c.net.Fired()[simnet.Hidden] > before }, time.Minute, 20*time.Millisecond, "no client requests the hidden event")
 	c.progress(2)
@@ -117,7 +118,7 @@ func (c *chaos) forge(f simnet.Forgery) {
 	before := c.net.Fired()[simnet.Fault(f)]
 	require.NoError(c.t, c.net.Forge(f, did))
 	c.says(did, "after a forgery")
-	require.Eventually(c.t, func() bool { return c.net.Fired()[simnet.Fault(f)] > before }, time.Minute, 10*time.Millisecond, "%s reaches no client", f)
+	require.Eventually(c.t, func() bool { return c.net.Fired()[simnet.Fault(f)] > before }, time.Minute, 20*time.Millisecond, "%s reaches no client", f)
 }
 
 // rotateUnread changes the key of an account while its commits are not read: they are
@@ -129,7 +130,7 @@ func (c *chaos) rotateUnread() {
 	require.Eventually(c.t, func() bool { // otherwise nobody knows of it, and it leaves no tombstone
 		stored, err := tryCount(c.pool, fmt.Sprintf(`SELECT count(*) FROM records WHERE did = '%s' AND rkey = '%s'`, did, gone.Rkey))
 		return err == nil && stored == 1
-	}, 2*time.Minute, 10*time.Millisecond, "what %s writes is not stored", did)
+	}, 2*time.Minute, 20*time.Millisecond, "what %s writes is not stored", did)
 	c.killConsumers()
 	c.changes(did, edited, gone)
 	require.NoError(c.t, c.net.RotateKey(did))
@@ -145,7 +146,7 @@ func (c *chaos) failDirectory() {
 	c.killConsumers()
 	require.NoError(c.t, c.net.FailCalls(simnet.CallFault{Kind: simnet.Unavailable, Endpoint: "plc", Count: 5}))
 	c.relaunchConsumers()
-	require.Eventually(c.t, func() bool { return refused() >= before+5 }, time.Minute, 10*time.Millisecond, "nobody reads the directory")
+	require.Eventually(c.t, func() bool { return refused() >= before+5 }, time.Minute, 20*time.Millisecond, "nobody reads the directory")
 }
 
 func (c *chaos) curtail(how simnet.Curtailed) {
@@ -166,7 +167,7 @@ func (c *chaos) leaveOut(set func(did string, out bool)) {
 	require.Eventually(c.t, func() bool {
 		known, err := tryCount(c.pool, fmt.Sprintf(`SELECT count(*) FROM chains WHERE did = '%s' AND rev >= '%s'`, did, gone.Rev))
 		return err == nil && known == 1
-	}, 2*time.Minute, 10*time.Millisecond, "the chain of %s does not reach its last commit", did)
+	}, 2*time.Minute, 20*time.Millisecond, "the chain of %s does not reach its last commit", did)
 	set(did, true)
 	c.changes(did, edited, gone)
 	set(did, false)
@@ -193,7 +194,8 @@ func (c *chaos) synchronize() {
 	c.t.Helper()
 	began := time.Now()
 	var left []string
-	for until := began.Add(3 * time.Minute); time.Now().Before(until); time.Sleep(time.Second) {
+	progress, many := progressing(), math.MaxInt
+	for ; progress(many); time.Sleep(time.Second) {
 		const due = `
 WITH due AS (UPDATE resyncs SET due_at = now() WHERE desynchronized_at IS NOT NULL AND due_at > now())
 UPDATE river_job SET scheduled_at = now() WHERE kind = 'resync_repo' AND state = 'scheduled' AND scheduled_at > now()`
@@ -213,6 +215,7 @@ WHERE desynchronized_at IS NOT NULL AND NOT EXISTS (SELECT FROM accounts AS a WH
 			a, _ := c.net.Account(did)
 			return a.Status != "" && a.Status != "deleted"
 		})
+		many = len(left)
 		if len(left) == 0 {
 			c.t.Logf("synchronized after %s", time.Since(began).Round(10*time.Millisecond))
 			return

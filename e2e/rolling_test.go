@@ -47,7 +47,7 @@ func TestRollingRestart(t *testing.T) {
 	t.Parallel()
 	next, version := nextBinary(t)
 	k := newKilling(t)
-	stop := live(t, k.net, 800)
+	stop := live(t, k.net, 300)
 	k.progress(5)
 	migrate := startProgram(t, next, k.env, "migrate")
 	require.Zero(t, migrate.wait(t, time.Minute), migrate.stderr.String())

@@ -25,7 +25,7 @@ func TestTrace(t *testing.T) {
 	require.NoError(t, err)
 	uri := "at://" + did + "/app.bsky.feed.post/" + e.Rkey
 	where := fmt.Sprintf(` WHERE did = '%s' AND rkey = '%s'`, did, e.Rkey)
-	require.Eventually(t, func() bool { return count(t, pool, `SELECT count(*) FROM shares`+where) == 1 }, time.Minute, 10*time.Millisecond)
+	require.Eventually(t, func() bool { return count(t, pool, `SELECT count(*) FROM shares`+where) == 1 }, time.Minute, 20*time.Millisecond)
 	settled(t, pool)
 	record := func(name string) (trace.Record, string) { return traced[trace.Record](t, env, name) }
 	page := func(name string) (trace.Link, string) { return traced[trace.Link](t, env, name) }
@@ -88,7 +88,7 @@ func TestTrace(t *testing.T) {
 
 	// It was deleted.
 	require.NoError(t, n.DeleteRecord(uri))
-	require.Eventually(t, func() bool { return count(t, pool, `SELECT count(*) FROM tombstones`+where) == 1 }, time.Minute, 10*time.Millisecond)
+	require.Eventually(t, func() bool { return count(t, pool, `SELECT count(*) FROM tombstones`+where) == 1 }, time.Minute, 20*time.Millisecond)
 	r, text = record(uri)
 	require.Nil(t, r.Stored)
 	require.Equal(t, "It does not count: it was deleted, and its tombstone is stored.", r.Message)

@@ -99,7 +99,7 @@ func TestMergeIsTriedAgain(t *testing.T) {
 		var waits bool
 		const sql = `SELECT EXISTS (SELECT FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock')`
 		return other.QueryRow(t.Context(), sql).Scan(&waits) == nil && waits
-	}, time.Minute, time.Millisecond)
+	}, time.Minute, 10*time.Millisecond)
 	_, err = tx.Exec(t.Context(), `DELETE FROM shares WHERE link_id = 4`)
 	require.NoError(t, err, "the merge is ended")
 	require.NoError(t, tx.Commit(t.Context()))

@@ -76,7 +76,7 @@ func (c *crossing) requested(accounts int) {
 	require.Eventually(c.t, func() bool {
 		sizes := c.net.FilterSizes()
 		return len(sizes) > 0 && sizes[len(sizes)-1] == accounts
-	}, time.Minute, 5*time.Millisecond, "no filter of %d accounts", accounts)
+	}, time.Minute, 20*time.Millisecond, "no filter of %d accounts", accounts)
 }
 
 // equal waits until the tables equal the log of the accounts that were always followed.
@@ -103,7 +103,7 @@ func (c *crossing) has(posts []string, known map[string]bool) {
 func (c *crossing) more() {
 	c.t.Helper()
 	posts := count(c.t, c.pool, `SELECT count(*) FROM posts`)
-	require.Eventually(c.t, func() bool { return count(c.t, c.pool, `SELECT count(*) FROM posts`) > posts+20 }, time.Minute, 5*time.Millisecond)
+	require.Eventually(c.t, func() bool { return count(c.t, c.pool, `SELECT count(*) FROM posts`) > posts+20 }, time.Minute, 20*time.Millisecond)
 }
 
 // TestLimitCrossedWhileDownLosesNothing: between two processes the followed accounts
@@ -207,7 +207,7 @@ func (c *crossing) killHolder(processes []*process) []*process {
 		owner := texts(c.t, c.pool, `SELECT coalesce(lease_owner, '') FROM streams`)[0]
 		holder = slices.IndexFunc(processes, func(p *process) bool { return strings.Contains(owner, fmt.Sprintf("/%d/", p.cmd.Process.Pid)) })
 		return holder >= 0
-	}, time.Minute, 5*time.Millisecond)
+	}, time.Minute, 20*time.Millisecond)
 	processes[holder].kill()
 	return append(slices.Delete(processes, holder, holder+1), start(c.t, c.env, "serve"))
 }

@@ -11,6 +11,7 @@ import "github.com/riverqueue/river/rivertype"
 const (
 	QueueNetwork     = "network"  // follow lists, requests, gaps: short jobs that call services
 	QueueBackfill    = "backfill" // one account's feed per job
+	QueueResync      = "resync"   // one account's repository per job, in memory
 	QueueMaintenance = "maintenance"
 	QueueAlerts      = "alerts"
 	QueueCards       = "cards"   // pages of links: one job, which is slow
@@ -19,7 +20,7 @@ const (
 
 // Queues returns all queues except those of the projections.
 func Queues() []string {
-	return []string{QueueNetwork, QueueBackfill, QueueMaintenance, QueueAlerts, QueueCards}
+	return []string{QueueNetwork, QueueBackfill, QueueResync, QueueMaintenance, QueueAlerts, QueueCards}
 }
 
 // unfinished returns the states of a job that has not ended. A unique job has no

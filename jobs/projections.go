@@ -21,17 +21,21 @@ type Projection struct {
 	Job func(Batch) river.JobArgs
 	// Tables are its tables that have the columns collection, did and rkey, and an
 	// index that begins with did. Weir deletes their rows in the transaction that
-	// deletes the record, and when the account is purged, but not when the record
-	// expires.
+	// deletes the record, and when the account is purged; when the record expires, if
+	// Expires is set.
 	Tables []string
 	// Compared are the tables or views, with the same three columns, whose rows an
 	// audit compares with the repositories: those that were made of records which
 	// Weir stored. Empty: Tables.
 	Compared []string
+	// Deletions is true if its jobs also name records that were deleted.
+	Deletions bool
+	// Expires is true if the rows of a record go with it when it expires.
+	Expires bool
 }
 
-// A Batch names the records of a projection's collections that one commit wrote. It
-// carries no records: the worker reads the stored records when it runs. The
+// A Batch names the records of a projection's collections that one commit wrote, and
+// those that it deleted if the projection asks for them. It carries no records: the worker reads the stored records when it runs. The
 // arguments of a job may embed it.
 type Batch struct {
 	Records []Record `json:"records"`

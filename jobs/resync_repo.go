@@ -12,8 +12,7 @@ type ResyncRepo struct {
 // Kind names the job.
 func (ResyncRepo) Kind() string { return "resync_repo" }
 
-// InsertOpts are the defaults of its inserts. Gaps come first: their causes are not of a
-// stranger's making.
+// InsertOpts are the defaults of its inserts.
 func (ResyncRepo) InsertOpts() river.InsertOpts {
-	return river.InsertOpts{Queue: QueueBackfill, Priority: PriorityManual, Tags: []string{"resync"}, UniqueOpts: river.UniqueOpts{ByArgs: true, ByState: unfinished()}}
+	return river.InsertOpts{Queue: QueueResync, Tags: []string{"resync"}, UniqueOpts: river.UniqueOpts{ByArgs: true, ByState: unfinished()}}
 }

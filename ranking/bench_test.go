@@ -5,9 +5,7 @@ import (
 	"fmt"
 	"math"
 	"math/rand/v2"
-	"os"
 	"slices"
-	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -18,6 +16,7 @@ import (
 
 	"github.com/weir-social/weir/devpg"
 	"github.com/weir-social/weir/schema"
+	"github.com/weir-social/weir/schema/schematest"
 )
 
 const (
@@ -129,21 +128,6 @@ INSERT INTO watch_members (watch_id, did) SELECT w.id, a.did FROM w JOIN account
 	b.Logf("counted everything in %s", time.Since(began).Round(time.Second))
 }
 
-// cpu is the CPU time of a backend and of this process together.
-func cpu(b *testing.B, pid uint32) time.Duration {
-	b.Helper()
-	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
-	require.NoError(b, err)
-	fields := strings.Fields(string(stat[strings.LastIndexByte(string(stat), ')')+1:]))
-	ticks := 0
-	for _, field := range fields[11:13] { // user and system time
-		n, err := strconv.Atoi(field)
-		require.NoError(b, err)
-		ticks += n
-	}
-	return time.Duration(ticks) * 10 * time.Millisecond
-}
-
 // single is a pool of one connection, and the process that serves it.
 func single(b *testing.B, pool *pgxpool.Pool) (one *pgxpool.Pool, backend uint32) {
 	b.Helper()
@@ -196,11 +180,11 @@ func benchUpkeep(b *testing.B, pool *pgxpool.Pool) {
 		require.NoError(b, err)
 		pid := conn.Conn().PgConn().PID()
 		write := func(viral bool) time.Duration {
-			began := cpu(b, pid)
+			began := schematest.CPU(b, pid)
 			for range batches {
 				arrive(b, conn.Conn(), r, size, viral)
 			}
-			return (cpu(b, pid) - began) / (batches * size)
+			return (schematest.CPU(b, pid) - began) / (batches * size)
 		}
 		report := func(what string, cost time.Duration) {
 			b.ReportMetric(float64(cost.Nanoseconds())/1000, what+"-µs/share")
@@ -217,11 +201,11 @@ func benchUpkeep(b *testing.B, pool *pgxpool.Pool) {
 				for range every {
 					arrive(b, conn.Conn(), r, size, viral)
 				}
-				at, began := time.Now(), cpu(b, backend)
+				at, began := time.Now(), schematest.CPU(b, backend)
 				done, err := Count(b.Context(), one, time.Now())
 				require.NoError(b, err)
 				took += time.Since(at)
-				server += cpu(b, backend) - began
+				server += schematest.CPU(b, backend) - began
 				counted += done.Pending
 			}
 			return server / time.Duration(counted), took / time.Duration(counted)
@@ -262,13 +246,13 @@ func leaving(b *testing.B, pool *pgxpool.Pool) time.Duration {
 	now := time.Now()
 	_, err := Count(b.Context(), one, now)
 	require.NoError(b, err)
-	began := cpu(b, backend)
+	began := schematest.CPU(b, backend)
 	for n := range steps {
 		_, err := Count(b.Context(), one, now.Add(time.Duration(n+1)*step))
 		require.NoError(b, err)
 	}
 	left := time.Duration(steps*step.Seconds()*benchDay) / (24 * 3600)
-	return (cpu(b, backend) - began) / left
+	return (schematest.CPU(b, backend) - began) / left
 }
 
 // benchTrending measures pages of 50 links while shares arrive and the counter runs,
@@ -336,14 +320,14 @@ func benchPage(b *testing.B, pool *pgxpool.Pool, q Query, beside bool) {
 	}
 	one, backend := single(b, pool)
 	defer one.Close()
-	began := cpu(b, backend)
+	began := schematest.CPU(b, backend)
 	p50, p99 := times(benchTurns, func() {
 		p, err := Trending(b.Context(), one, q)
 		require.NoError(b, err)
 		require.True(b, q.Text != "" || len(p.Links) == 50)
 		require.False(b, p.Recounted)
 	})
-	b.ReportMetric((cpu(b, backend)-began).Seconds()*1000/benchTurns, "cpu-ms") // of the server; depends little on what else runs
+	b.ReportMetric((schematest.CPU(b, backend)-began).Seconds()*1000/benchTurns, "cpu-ms") // of the server; depends little on what else runs
 	b.ReportMetric(p50, "p50-ms")
 	b.ReportMetric(p99, "p99-ms")
 	if beside {

@@ -32,7 +32,7 @@ func TestNobodyWaitsForWhoWaitsToMerge(t *testing.T) {
 	}()
 	require.Eventually(t, func() bool {
 		return column(t, pool, `SELECT count(*)::text FROM pg_locks WHERE locktype = 'advisory' AND NOT granted AND database = (SELECT oid FROM pg_database WHERE datname = current_database())`)[0] == "1"
-	}, time.Minute, time.Millisecond)
+	}, time.Minute, 10*time.Millisecond)
 	require.NoError(t, pgx.BeginFunc(t.Context(), pool, func(tx pgx.Tx) error {
 		if _, err := tx.Exec(t.Context(), `SET LOCAL lock_timeout = '1s'`); err != nil {
 			return err
@@ -50,7 +50,7 @@ func waitsForLock(t *testing.T, pool *pgxpool.Pool) {
 	t.Helper()
 	require.Eventually(t, func() bool {
 		return column(t, pool, `SELECT count(*)::text FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'`)[0] != "0"
-	}, time.Minute, time.Millisecond)
+	}, time.Minute, 10*time.Millisecond)
 }
 
 // TestLinkExpiresWhileItIsMerged: then there is no such link. A foreign key would say that

@@ -100,12 +100,12 @@ func BenchmarkWords(b *testing.B) {
 						without[i].Text = ""
 					}
 				}
-				began := own() + cpu(b, backends[kind])
+				began := own() + schematest.CPU(b, backends[kind])
 				_, err := EnsureLinks(b.Context(), pools[kind], without, time.Now())
 				require.NoError(b, err)
 				require.NoError(b, pgx.BeginFunc(b.Context(), pools[kind], func(tx pgx.Tx) error { return ReplaceShares(b.Context(), tx, keys, without, time.Now()) }))
 				if turn >= 20 {
-					spent[kind] += own() + cpu(b, backends[kind]) - began
+					spent[kind] += own() + schematest.CPU(b, backends[kind]) - began
 				}
 			}
 		}

@@ -23,9 +23,14 @@ type ShortLink struct {
 // queueShortLinks notes which of the links are short, after they were added. added is set
 // when the queue was sent, if one of them is new.
 func queueShortLinks(q *pgx.Batch, shares []Share, now time.Time, added *bool) {
+	// A pause that ends later was written by a clock that was ahead.
 	const sql = `
 INSERT INTO short_links (link_id, resolve_at)
-SELECT l.id, $2 FROM links AS l WHERE l.identity = ANY ($1) ORDER BY l.id
+SELECT l.id, greatest($2::timestamptz, p.until)
+FROM links AS l
+LEFT JOIN paused_shorteners AS p ON p.site = l.site AND p.until <= $2::timestamptz + interval '1 hour'
+WHERE l.identity = ANY ($1)
+ORDER BY l.id
 ON CONFLICT (link_id) DO NOTHING`
 	var short pgtype.FlatArray[string]
 	for i := range shares {
@@ -49,6 +54,22 @@ FROM (SELECT s.link_id, s.resolve_at, s.tries FROM short_links AS s WHERE s.reso
 JOIN links AS l ON l.id = s.link_id
 ORDER BY s.resolve_at, s.link_id`
 	return schema.All(ctx, db, "choose the short links to resolve", pgx.RowToStructByPos[ShortLink], sql, now, limit)
+}
+
+// PauseShortener has no link of a shortener resolved before a time.
+func PauseShortener(ctx context.Context, db batcher, site string, until time.Time) error {
+	q := &pgx.Batch{}
+	q.Queue(`INSERT INTO paused_shorteners (site, until) VALUES ($1, $2) ON CONFLICT (site) DO UPDATE SET until = excluded.until`, site, until)
+	q.Queue(`
+UPDATE short_links AS s SET resolve_at = $2
+FROM (
+    SELECT s.link_id FROM short_links AS s JOIN links AS l ON l.id = s.link_id WHERE l.site = $1 AND s.resolve_at < $2 ORDER BY s.link_id FOR UPDATE OF s
+) AS due
+WHERE s.link_id = due.link_id`, site, until)
+	if err := db.SendBatch(ctx, q).Close(); err != nil {
+		return fmt.Errorf("leave %s alone: %w", site, err)
+	}
+	return nil
 }
 
 // ResolveShortLink stores where a short link leads and merges it into that link, which is

@@ -136,6 +136,37 @@ CROSS JOIN LATERAL (
 	return found, added, due, nil
 }
 
+// NamedLinks returns what the subjects will be that are made of these shares.
+func NamedLinks(ctx context.Context, db schema.DB, shares []Share) (Subjects, error) {
+	if len(shares) == 0 {
+		return nil, nil
+	}
+	const sql = `
+SELECT i.n, l.id
+FROM unnest($1::text[]) WITH ORDINALITY AS i (identity, n)
+CROSS JOIN LATERAL (SELECT l.id FROM links AS l WHERE l.identity = i.identity LIMIT 1) AS l
+ORDER BY l.id`
+	identity := make(pgtype.FlatArray[string], len(shares))
+	for i := range shares {
+		identity[i] = shares[i].Identity
+	}
+	rows, err := db.Query(ctx, sql, identity)
+	if err != nil {
+		return nil, fmt.Errorf("read the links of subjects: %w", err)
+	}
+	found := Subjects{}
+	var n, id int64
+	_, err = pgx.ForEachRow(rows, []any{&n, &id}, func() error {
+		key := shares[n-1].Key
+		found[key] = append(found[key], id)
+		return nil
+	})
+	if err != nil {
+		return nil, fmt.Errorf("read the links of subjects: %w", err)
+	}
+	return found, nil
+}
+
 // syncSubjects gives the subjects among the records the links of their own shares. A
 // subject that was fetched before its author was followed is now stored.
 const syncSubjects = `

@@ -187,15 +187,19 @@ func (w *walk) ordered(ctx context.Context, after *entry, limit int) ([]entry, e
 	}
 	from := `
     FROM link_counts AS c
-    WHERE ` + level + ` >= 1 AND ` + level + ` <= ` + levelOf("$3") + ` AND ` + count + ` >= $1 AND c.level_` + window + ` >= ` + levelOf("$1") + `
+    WHERE ` + level + ` >= 1 AND ` + count + ` >= $1 AND c.level_` + window + ` >= ` + levelOf("$1") + `
       AND ($2 = '' OR (SELECT l.site FROM links AS l WHERE l.id = c.link_id) = $2)
-      AND (` + by + `, c.last_at, c.link_id) < ($3, $4, $5)`
+      AND (` + by + `, c.last_at, c.link_id) < ($3, $4, $5) AND ` + level
+	// The levels are asked one by one, the highest first: whatever the statistics say, no plan reads those below.
 	sql := `
 WITH lowest AS MATERIALIZED (
-    SELECT min(c.level) AS level FROM (SELECT ` + level + ` AS level` + from + ` ORDER BY 1 DESC LIMIT $6) AS c
+    SELECT min(f.level) AS level FROM (
+        SELECT v.level FROM generate_series(` + levelOf("$3") + `, 1, -1) AS v (level)
+        CROSS JOIN LATERAL (SELECT` + from + ` = v.level LIMIT $6) AS c
+        LIMIT $6
+    ) AS f
 )
-SELECT c.link_id, ` + count + `, c.speed, c.last_at, NULL::text[]` + from + `
-  AND ` + level + ` >= (SELECT l.level FROM lowest AS l)
+SELECT c.link_id, ` + count + `, c.speed, c.last_at, NULL::text[]` + from + ` BETWEEN (SELECT l.level FROM lowest AS l) AND ` + levelOf("$3") + `
 ORDER BY ` + by + ` DESC, c.last_at DESC, c.link_id DESC
 LIMIT $6`
 	value, last, id := math.MaxInt32, time.Unix(0, 0), int64(0)

@@ -132,6 +132,26 @@ func bounded(text string) string {
 	return text[:end]
 }
 
+// WordsOf returns the words of the beginning of a text as a tsvector, or nil if it has
+// none: as many bytes of it as most.
+func WordsOf(text string, most int) *string {
+	var parts []string
+	for text != "" && most > 0 {
+		part := bounded(text[:min(len(text), most)])
+		if len(part) < len(text) {
+			if end := strings.LastIndexFunc(part, unicode.IsSpace); end > 0 {
+				part = part[:end]
+			}
+		}
+		if part == "" {
+			break
+		}
+		parts = append(parts, part)
+		text, most = text[len(part):], most-len(part)
+	}
+	return vector(parts...)
+}
+
 // readable returns the host and the path of a URL as people read them.
 func readable(address string) string {
 	_, address, _ = strings.Cut(address, "://")
@@ -174,6 +194,10 @@ func parse(text string) search {
 	s.address, s.part = addressPatterns(text)
 	return s
 }
+
+// TextQuery returns the words that a text asks for as a tsquery. The empty one matches
+// nothing.
+func TextQuery(text string) string { return parse(text).words }
 
 func appendPhrase(phrases []string, text string, begins bool) []string {
 	all := words(text)

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/url"
+	"strconv"
 	"time"
 
 	"github.com/weir-social/weir/guard"
@@ -51,9 +52,37 @@ type Dead struct{ Why string }
 
 func (e *Dead) Error() string { return e.Why }
 
+// Busy is the error if a shortener wants to be left alone for a while.
+type Busy struct {
+	Site   string
+	Status int
+	Wait   time.Duration
+}
+
+func (e *Busy) Error() string { return fmt.Sprintf("ask %s: it answers %d", e.Site, e.Status) }
+
+const (
+	defaultWait = time.Minute // if it does not say how long
+	maxWait     = time.Hour
+)
+
+// newBusy returns a *Busy, or nil if the answer does not ask for a pause.
+func newBusy(site string, resp *http.Response) *Busy {
+	wait := defaultWait
+	raw := resp.Header.Get("Retry-After")
+	if seconds, err := strconv.ParseUint(raw, 10, 31); err == nil {
+		wait = time.Duration(seconds) * time.Second //nolint:gosec // 31 bits
+	} else if at, err := http.ParseTime(raw); err == nil {
+		wait = time.Until(at)
+	} else if resp.StatusCode != http.StatusTooManyRequests {
+		return nil
+	}
+	return &Busy{site, resp.StatusCode, min(max(wait, time.Second), maxWait)}
+}
+
 // Follow returns the link that a short link leads to. It follows it from shortener to
-// shortener, and stops at the first other host. It returns a *Dead, or another error if
-// the shortener could not be asked now.
+// shortener, and stops at the first other host. It returns a *Dead, a *Busy, or another
+// error if the shortener could not be asked now.
 func (c *Client) Follow(ctx context.Context, short link.Link) (link.Link, error) {
 	at := short
 	for range maxHops {
@@ -109,6 +138,9 @@ func (c *Client) ask(ctx context.Context, short link.Link) (link.Link, error) {
 	resp.Body.Close() //nolint:errcheck // its body is not read
 	switch status := resp.StatusCode; {
 	case status == http.StatusTooManyRequests || status == http.StatusRequestTimeout || status >= 500:
+		if busy := newBusy(short.Site, resp); busy != nil {
+			return link.Link{}, busy
+		}
 		return link.Link{}, fmt.Errorf("ask %s: it answers %d", short.Site, status)
 	case status/100 != 3:
 		return link.Link{}, &Dead{fmt.Sprintf("%s answers %d, which is no redirect", short.Site, status)}

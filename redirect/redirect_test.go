@@ -2,6 +2,7 @@ package redirect
 
 import (
 	"context"
+	"errors"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -9,6 +10,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -139,6 +141,39 @@ func TestShortenerThatFailsIsAskedAgain(t *testing.T) {
 		_, err := follow(t, "http://bit.ly/x", func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(status) })
 		var dead *Dead
 		require.ErrorAs(t, err, &dead, status)
+	}
+}
+
+// TestBusyShortenerSaysForHowLong it wants to be left alone: at most an hour counts.
+func TestBusyShortenerSaysForHowLong(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		status int
+		after  string
+		want   time.Duration // 0: it asks for no pause
+	}{
+		{429, "90", 90 * time.Second},
+		{429, "", time.Minute},
+		{429, "soon", time.Minute},
+		{429, "0", time.Second},
+		{429, "86400", time.Hour},
+		{429, "Fri, 31 Dec 9999 23:59:59 GMT", time.Hour},
+		{503, "90", 90 * time.Second},
+		{503, "", 0},
+		{503, "soon", 0},
+	} {
+		_, err := follow(t, "http://bit.ly/x", func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Retry-After", c.after)
+			w.WriteHeader(c.status)
+		})
+		var busy *Busy
+		if c.want == 0 {
+			require.Error(t, err)
+			require.False(t, errors.As(err, &busy), c)
+			continue
+		}
+		require.ErrorAs(t, err, &busy, c)
+		require.Equal(t, Busy{"bit.ly", c.status, c.want}, *busy)
 	}
 }
 

@@ -16,7 +16,8 @@ import (
 //
 // A stream takes the locks in shared mode: an account has one stream, and the
 // fence gives that stream one writer. All other writers take them exclusively:
-// backfills, repairs, retried dead letters and recordings.
+// backfills, repairs, retried dead letters, recordings, and streams that bring the
+// same accounts.
 const (
 	accountLocks     = 32
 	accountLockSpace = 0x77656972 // "weir": the first of the two keys of an advisory lock
@@ -76,6 +77,9 @@ func (b *Batch) accounts() (set accountLockSet) {
 	}
 	for i := range b.Statuses {
 		add(b.Statuses[i].DID)
+	}
+	for i := range b.Erasures {
+		add(b.Erasures[i].DID)
 	}
 	for i := range b.DeadLetters {
 		if b.DeadLetters[i].Key.DID != "" {

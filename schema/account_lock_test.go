@@ -45,7 +45,7 @@ func beside(t *testing.T, pool *pgxpool.Pool, do func(ctx context.Context, tx pg
 		var waits bool
 		err := pool.QueryRow(t.Context(), `SELECT EXISTS (SELECT FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock')`).Scan(&waits)
 		return err == nil && waits
-	}, 30*time.Second, 2*time.Millisecond)
+	}, 30*time.Second, 10*time.Millisecond)
 	return answer
 }
 

@@ -129,17 +129,17 @@ type ExpiredAccounts struct {
 // that are not needed. A row is needed while the account is followed or has records or
 // projected rows. The row of an inactive account is also needed while its status is
 // newer than before, because a replay could bring its records back, and until a
-// deleted account is purged. If Checked is 0, no row is due.
+// deleted account is purged. The row of an erased account stays. If Checked is 0, no row is due.
 func ExpireAccounts(ctx context.Context, db DB, projections Projections, now, before time.Time, limit int) (ExpiredAccounts, error) {
 	sql := `
-` + otherKinds + `, due AS MATERIALIZED (
-    SELECT a.did, a.status, a.status_at, a.purged_for, a.purge_at FROM accounts AS a
+` + kindsIn("records_other") + `, due AS MATERIALIZED (
+    SELECT a.did, a.status, a.status_at, a.purged_for, a.purge_at, a.erased_rev FROM accounts AS a
     WHERE a.check_at <= $1
     ORDER BY a.check_at LIMIT $4
     FOR UPDATE SKIP LOCKED
 ), checked AS MATERIALIZED (
     SELECT s.did,
-           s.status <> 'active' AND NOT (coalesce(s.status_at, '-infinity') <= $2
+           s.erased_rev IS NOT NULL OR s.status <> 'active' AND NOT (coalesce(s.status_at, '-infinity') <= $2
                AND (s.status <> 'deleted' OR s.purge_at IS NULL AND s.purged_for IS NOT DISTINCT FROM coalesce(s.status_at, '-infinity')))
            OR EXISTS (SELECT FROM (` + projections.neededAccount() + `) AS any_of_it OFFSET 0)
            OR EXISTS (SELECT FROM kinds AS k JOIN records_other AS r ON r.collection = k.collection AND r.did = s.did OFFSET 0) AS needed

@@ -1,6 +1,7 @@
 package schema
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -15,6 +16,9 @@ import (
 // StreamRetried is the stream under which retried dead letters are archived: they have
 // none.
 const StreamRetried = "dead-letters"
+
+// archivedAs is the stream under which what is committed with the lease is archived.
+func (l Lease) archivedAs() string { return cmp.Or(l.Stream, StreamRetried) }
 
 // ArchiveRow is what a commit adds to the archive: those of its units that have not
 // been archived.
@@ -79,7 +83,7 @@ RETURNING id`
 // queue adds the statement that makes the events known and, if all of them are new,
 // stores the row. Otherwise it sets fresh to those that are new: storeFresh stores
 // them.
-func (r *ArchiveRow) queue(q *pgx.Batch, stream string, fresh *[]pgtype.UUID) {
+func (r *ArchiveRow) queue(q *pgx.Batch, lease Lease, fresh *[]pgtype.UUID) {
 	const sql = `
 WITH fresh AS (` + insertIDs + `
 ), stored AS (
@@ -93,7 +97,7 @@ SELECT (SELECT array_agg(id) FROM fresh) WHERE NOT EXISTS (SELECT FROM stored)`
 		q.Queue(insertIDs, ids, days)
 		return
 	}
-	q.Queue(sql, ids, days, stream, r.Wire, len(r.Units), r.raw, r.blob).Query(func(rows pgx.Rows) error {
+	q.Queue(sql, ids, days, lease.archivedAs(), r.Wire, len(r.Units), r.raw, r.blob).Query(func(rows pgx.Rows) error {
 		found, err := pgx.CollectRows(rows, pgx.RowTo[[]pgtype.UUID])
 		if len(found) > 0 {
 			*fresh = found[0]
@@ -123,7 +127,7 @@ func (r *ArchiveRow) ids() (pgtype.FlatArray[pgtype.UUID], pgtype.FlatArray[int3
 }
 
 // storeFresh stores the units of which some events are new.
-func (r *ArchiveRow) storeFresh(ctx context.Context, tx pgx.Tx, stream string, fresh []pgtype.UUID) error {
+func (r *ArchiveRow) storeFresh(ctx context.Context, tx pgx.Tx, lease Lease, fresh []pgtype.UUID) error {
 	isNew := make(map[archive.ID]bool, len(fresh))
 	for _, id := range fresh {
 		isNew[id.Bytes] = true
@@ -153,7 +157,7 @@ func (r *ArchiveRow) storeFresh(ctx context.Context, tx pgx.Tx, stream string, f
 	}
 	blob, raw := packRecords(records)
 	const sql = `INSERT INTO archive_open (stream, wire, records, raw_bytes, blob) VALUES ($1, $2, $3, $4, $5)`
-	if _, err := tx.Exec(ctx, sql, stream, r.Wire, len(records), raw, blob); err != nil {
+	if _, err := tx.Exec(ctx, sql, lease.archivedAs(), r.Wire, len(records), raw, blob); err != nil {
 		return fmt.Errorf("store a row of the archive: %w", err)
 	}
 	return nil

@@ -75,6 +75,43 @@ ORDER BY l.did, l.n`
 	})
 }
 
+// comparedWrite names the writes of a commit that its account's compared repository
+// includes.
+type comparedWrite struct{ DID, Rev string }
+
+// queueCompared appends to compared the writes of accounts that were compared with a later
+// repository, if chains are verified.
+func (b *Batch) queueCompared(q *pgx.Batch, compared *[]comparedWrite) {
+	if len(b.Links) == 0 || len(b.Writes) == 0 {
+		return
+	}
+	const sql = `
+SELECT DISTINCT w.did, w.rev
+FROM unnest($1::text[], $2::text[]) AS w (did, rev)
+JOIN resyncs AS r ON r.did = w.did AND r.rev >= w.rev COLLATE "C"`
+	did, rev := make(pgtype.FlatArray[string], len(b.Writes)), make(pgtype.FlatArray[string], len(b.Writes))
+	for i := range b.Writes {
+		did[i], rev[i] = b.Writes[i].DID, b.Writes[i].Rev
+	}
+	q.Queue(sql, did, rev).Query(func(rows pgx.Rows) (err error) {
+		*compared, err = pgx.CollectRows(rows, pgx.RowToStructByPos[comparedWrite])
+		return err
+	})
+}
+
+// returned returns the accounts of which a commit wrote something that their compared
+// repositories do not have, although they include it: its deletion was held back, unless
+// it is older than what was compared.
+func (b *Batch) returned(compared []comparedWrite, written []Key) (all []Desynchronized) {
+	for i := 0; i < len(b.Writes) && len(compared) > 0; i++ {
+		w := &b.Writes[i]
+		if slices.Contains(compared, comparedWrite{w.DID, w.Rev}) && slices.Contains(written, w.Key) {
+			all = append(all, Desynchronized{DID: w.DID, Cause: "an old commit brought back a record"})
+		}
+	}
+	return all
+}
+
 // ExpireChains deletes the chains of accounts that are no longer followed, at most limit.
 func ExpireChains(ctx context.Context, db DB, _ time.Time, limit int) (int, error) {
 	const sql = `

@@ -1,6 +1,7 @@
 package schema_test
 
 import (
+	"fmt"
 	"testing"
 	"time"
 
@@ -121,6 +122,48 @@ func TestResyncGoesOnWithTheChain(t *testing.T) {
 	require.Empty(t, linked(t, pool, link("a", "7", "6")), "an older copy does not move the chain back")
 	end("8", nil)
 	require.Equal(t, []string{"a 9"}, linked(t, pool, link("a", "9", "8")), "the tree was not read")
+}
+
+// TestOldCommitThatWritesIsDoubted: the account was compared since, so its record was
+// deleted. An old commit that writes nothing, or a later one, is not.
+func TestOldCommitThatWritesIsDoubted(t *testing.T) {
+	t.Parallel()
+	for _, more := range []int{0, 100} { // few are inserted, many are copied
+		pool := schematest.New(t)
+		watching(t, pool, "a", "b")
+		post := func(did, rkey, rev string) schema.Write {
+			return schema.Write{Key: schema.Key{Collection: schema.PostCollection, DID: did, Rkey: rkey}, Rev: rev, CID: "c", CreatedAt: time.Now(), Record: []byte(`{}`)}
+		}
+		reads := func(writes ...schema.Write) []string {
+			t.Helper()
+			b := schema.Batch{Links: []schema.Link{link("a", "2", "")}, Writes: writes}
+			for i := range more {
+				b.Writes = append(b.Writes, post("z", fmt.Sprintf("3n2wmidgr%04d", i), writes[0].Rev))
+			}
+			require.NoError(t, pgx.BeginFunc(t.Context(), pool, func(tx pgx.Tx) error {
+				_, err := b.Apply(t.Context(), tx, schema.Lease{}, more == 0)
+				return err
+			}))
+			var dids []string
+			for _, r := range b.Resyncs {
+				dids = append(dids, r.DID)
+			}
+			return dids
+		}
+		require.Empty(t, reads(post("a", "3n2wmidgrvz2a", "2"), post("b", "3n2wmidgrvz2a", "2")))
+		marks(t, pool, lost("a", "4"))
+		require.Zero(t, endResync(t, pool, "a", "5"))
+		if more == 0 { // nothing that is stored can be copied
+			require.Empty(t, reads(post("a", "3n2wmidgrvz2a", "2")), "it writes nothing")
+		} else {
+			_, err := pool.Exec(t.Context(), `DELETE FROM records WHERE did = 'z'`)
+			require.NoError(t, err)
+		}
+		require.Equal(t, []string{"a"}, reads(post("a", "3n2wmidgrvz2b", "3"), post("b", "3n2wmidgrvz2b", "3")))
+		_, err := pool.Exec(t.Context(), `WITH ended AS (UPDATE resyncs SET desynchronized_at = NULL, wanted = '') DELETE FROM records WHERE did = 'z'`)
+		require.NoError(t, err)
+		require.Empty(t, reads(post("a", "3n2wmidgrvz2c", "6")), "it is later")
+	}
 }
 
 // TestAccountThatIsMarkedTwiceNeedsOneJob: in one batch, a commit of it was refused, and

@@ -6,15 +6,24 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// otherKinds begins a query: kinds are the stored collections other than posts, and
-// a NULL. There are few collections and many records, so each next collection is one
-// index lookup.
-const otherKinds = `
+// kindsIn begins a query: kinds are the collections in a table, and a NULL. There are few
+// collections and many rows, so each next collection is one lookup in an index that begins
+// with it. records_other has the collections other than posts.
+func kindsIn(table string) string {
+	return `
 WITH RECURSIVE kinds (collection) AS (
-    SELECT min(collection) FROM records_other
+    SELECT min(collection) FROM ` + table + `
     UNION ALL
-    SELECT (SELECT min(r.collection) FROM records_other AS r WHERE r.collection > k.collection) FROM kinds AS k WHERE k.collection IS NOT NULL
+    SELECT (SELECT min(t.collection) FROM ` + table + ` AS t WHERE t.collection > k.collection) FROM kinds AS k WHERE k.collection IS NOT NULL
 )`
+}
+
+// CollectionsIn lists the collections in a table that has an index which begins with them.
+func CollectionsIn(ctx context.Context, db DB, table string) ([]string, error) {
+	sql := kindsIn(table) + `
+SELECT k.collection FROM kinds AS k WHERE k.collection IS NOT NULL`
+	return All(ctx, db, "list the collections in "+table, pgx.RowTo[string], sql)
+}
 
 // OtherCollections lists at most limit collections, except posts, that have stored
 // records and sort after a name. It needs one index lookup per collection.

@@ -1,7 +1,6 @@
 package schema
 
 import (
-	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -36,8 +35,9 @@ type Write struct {
 // Deletion removes a record and leaves a tombstone.
 type Deletion struct {
 	Key
-	Rev string
-	At  time.Time
+	Rev     string
+	At      time.Time
+	Lasting bool // the tombstone never expires
 }
 
 // Status is the status of an account event.
@@ -67,6 +67,10 @@ type Batch struct {
 	Retried     []int64 // ids of the dead letters whose input this is: the commit marks them retried
 	Gap         *Gap
 	Position    Position
+
+	Erasures []Erasure // at most one per DID, sorted
+
+	Seen [][16]byte // IDs of the events: no other stream stores them again
 
 	Links          []Link           // commits in the order of the stream, if their chains are verified
 	Desynchronized []Desynchronized // accounts that must be compared with their repositories
@@ -101,6 +105,7 @@ func (b *Batch) Apply(ctx context.Context, tx pgx.Tx, lease Lease, careful bool)
 		b.queueAdvance(q, lease)
 	}
 	b.queueAccounts(q) // the statuses decide what is written
+	b.queueErasures(q) // and so do these
 	b.queueTombstones(q)
 	if copying {
 		b.queueDeleted(q, &deleted)
@@ -118,22 +123,20 @@ func (b *Batch) Apply(ctx context.Context, tx pgx.Tx, lease Lease, careful bool)
 	if b.Gap != nil {
 		b.Gap.queue(q, lease.Stream)
 	}
+	b.queueSeen(q)
 	var broken []Desynchronized
+	var compared []comparedWrite
 	b.queueLinks(q, &broken)
+	b.queueCompared(q, &compared)
 	b.Resyncs = nil
 	b.queueDesynchronized(q, b.Desynchronized)
 	var fresh []pgtype.UUID
 	if b.Archive != nil {
-		b.Archive.queue(q, cmp.Or(lease.Stream, StreamRetried), &fresh)
+		b.Archive.queue(q, lease, &fresh)
 	}
 	err = tx.SendBatch(ctx, q).Close()
-	if err == nil && len(broken) > 0 {
-		q := &pgx.Batch{}
-		b.queueDesynchronized(q, broken)
-		err = tx.SendBatch(ctx, q).Close()
-	}
 	if err == nil && len(fresh) > 0 {
-		err = b.Archive.storeFresh(ctx, tx, cmp.Or(lease.Stream, StreamRetried), fresh)
+		err = b.Archive.storeFresh(ctx, tx, lease, fresh)
 	}
 	switch {
 	case err != nil || !copying:
@@ -145,6 +148,14 @@ func (b *Batch) Apply(ctx context.Context, tx pgx.Tx, lease Lease, careful bool)
 		err = tx.SendBatch(ctx, q).Close()
 	default:
 		written, err = b.copyWrites(ctx, tx)
+	}
+	if broken = append(broken, b.returned(compared, written)...); err == nil && len(broken) > 0 {
+		q := &pgx.Batch{}
+		b.queueDesynchronized(q, broken)
+		err = tx.SendBatch(ctx, q).Close()
+	}
+	if err == nil {
+		err = b.erase(ctx, tx)
 	}
 	if err != nil {
 		if Classify(err) == Fenced {
@@ -168,7 +179,7 @@ func (b *Batch) queueAdvance(q *pgx.Batch, lease Lease) {
 func (b *Batch) queueWrites(q *pgx.Batch, written *[]Key) {
 	// A write that is not newer than the record or its tombstone was delivered
 	// before, and changes nothing. Nor does a write of a deleted account, until the
-	// account is active again.
+	// account is active again, or one that is not newer than its account's erasure.
 	const write = `
 INSERT INTO records AS r (collection, did, rkey, rev, cid, created_at, indexed_at, record)
 SELECT w.collection, w.did, w.rkey, w.rev, w.cid, w.created_at, now(), w.record
@@ -180,7 +191,7 @@ FROM (
         SELECT FROM tombstones AS t
         WHERE t.collection = w.collection AND t.did = w.did AND t.rkey = w.rkey AND t.rev >= w.rev AND NOT w.goes
     )
-      AND NOT EXISTS (SELECT FROM accounts AS a WHERE a.did = w.did AND a.status = 'deleted' AND NOT w.goes)
+      AND NOT EXISTS (SELECT FROM accounts AS a WHERE a.did = w.did AND (a.status = 'deleted' OR a.erased_rev >= w.rev) AND NOT w.goes)
     ORDER BY w.n
 ) AS w `
 	// A row to be deleted is locked here, and not inserted.
@@ -273,8 +284,8 @@ func sortedWrites(writes []Write) []Write {
 	return slices.CompactFunc(writes, func(a, b Write) bool { return a.Key == b.Key })
 }
 
-// queueDeleted checks whether any of the records has a tombstone or a deleted
-// account. LATERAL and LIMIT force one index lookup per record, whatever size of the
+// queueDeleted checks whether any of the records has a tombstone, or an account that was
+// deleted or erased. LATERAL and LIMIT force one index lookup per record, whatever size of the
 // table the planner assumes.
 func (b *Batch) queueDeleted(q *pgx.Batch, deleted *bool) {
 	const sql = `
@@ -285,7 +296,7 @@ SELECT EXISTS (
         WHERE t.collection = w.collection AND t.did = w.did AND t.rkey = w.rkey
         LIMIT 1
     ) AS t
-) OR EXISTS (SELECT FROM accounts AS a WHERE a.did = ANY ($4::text[]) AND a.status = 'deleted')`
+) OR EXISTS (SELECT FROM accounts AS a WHERE a.did = ANY ($4::text[]) AND (a.status = 'deleted' OR a.erased_rev IS NOT NULL))`
 	keys := newKeyColumns(len(b.Writes))
 	for i := range b.Writes {
 		keys.set(i, b.Writes[i].Key)
@@ -332,11 +343,13 @@ ON CONFLICT (collection, did, rkey) DO UPDATE
 SET rev = excluded.rev, deleted_at = excluded.deleted_at
 WHERE excluded.rev > t.rev`
 	keys := newKeyColumns(n)
-	rev, at := make(pgtype.FlatArray[string], n), make(pgtype.FlatArray[time.Time], n)
+	rev, at := make(pgtype.FlatArray[string], n), make(pgtype.FlatArray[*time.Time], n)
 	for i := range b.Deletions {
 		d := &b.Deletions[i]
 		keys.set(i, d.Key)
-		rev[i], at[i] = d.Rev, d.At
+		if rev[i] = d.Rev; !d.Lasting {
+			at[i] = &d.At
+		}
 	}
 	q.Queue(sql, keys.collection, keys.did, keys.rkey, rev, at)
 }

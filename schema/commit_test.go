@@ -180,7 +180,7 @@ func TestHolderThatStopsInsideACopyIsEnded(t *testing.T) {
 	require.True(t, stalled)
 	require.Error(t, <-ended)
 	execute(t, pool, `UPDATE streams SET lease_expires_at = clock_timestamp() - interval '1 second'`)
-	require.Eventually(t, free, 10*time.Second, 10*time.Millisecond)
+	require.Eventually(t, free, 10*time.Second, 20*time.Millisecond)
 	require.ErrorIs(t, renew(t, pool, lease), schema.ErrFenced)
 }
 

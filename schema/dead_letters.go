@@ -25,11 +25,14 @@ const (
 
 // The stages at which an input can fail.
 const (
-	StageDecode  = "decode"  // the frame is not an event
-	StageVerify  = "verify"  // the event is not proven: refused, or its key cannot be fetched now
-	StageCommit  = "commit"  // Postgres refuses the event's data
-	StageProcess = "process" // a stored record cannot be projected
-	StageJob     = "job"     // a job ended without success; stored by a trigger of river_job
+	StageDecode    = "decode"    // the frame is not an event
+	StageVerify    = "verify"    // the event is not proven: refused, or its key cannot be fetched now
+	StageCommit    = "commit"    // Postgres refuses the event's data
+	StageProcess   = "process"   // a stored record cannot be projected
+	StageLexicon   = "lexicon"   // a stored record is invalid by its schema
+	StageRules     = "rules"     // a stored record breaks a hard rule of its namespace
+	StageReference = "reference" // a record that a stored one requires cannot be had
+	StageJob       = "job"       // a job ended without success; stored by a trigger of river_job
 )
 
 // DeadLetter is an input that cannot be processed, and the cause.
@@ -48,7 +51,7 @@ type DeadLetter struct {
 	Final    bool   // no retry can succeed: only the beginning of Raw is stored
 	At       time.Time
 
-	Projection string // that failed, at StageProcess
+	Projection string // that failed, at StageProcess and the stages behind it
 }
 
 // insertDeadLetter reads no more rows than the limits allow, through the indexes
@@ -139,6 +142,10 @@ func (d *DeadLetter) Store(ctx context.Context, pool *pgxpool.Pool, stream strin
 	return nil
 }
 
+// Queue queues the statement that stores the dead letter of a stored record. The
+// transaction holds the lock of the record.
+func (d *DeadLetter) Queue(q *pgx.Batch) { d.queue(q, "") }
+
 func (d *DeadLetter) queue(q *pgx.Batch, stream string) {
 	sql, args := d.statement(stream)
 	q.Queue(sql, args...)
@@ -200,7 +207,7 @@ func Text(s string) string {
 // Stages returns the stages of dead letters, in the order in which an input passes
 // them.
 func Stages() []string {
-	return []string{StageDecode, StageVerify, StageCommit, StageProcess, StageJob}
+	return []string{StageDecode, StageVerify, StageCommit, StageProcess, StageLexicon, StageRules, StageReference, StageJob}
 }
 
 // The classes of dead letters.

@@ -119,7 +119,7 @@ func TestRowIsRetriedIfItsPartitionIsMadeMeanwhile(t *testing.T) {
 		}()
 		require.Eventually(t, func() bool {
 			return column(t, pool, `SELECT count(*)::text FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'`)[0] == "1"
-		}, time.Minute, time.Millisecond)
+		}, time.Minute, 10*time.Millisecond)
 		return nil
 	}))
 	err := <-inserted

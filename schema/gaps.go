@@ -22,9 +22,9 @@ type Gap struct {
 
 func (g *Gap) queue(q *pgx.Batch, stream string) {
 	const sql = `
-INSERT INTO gaps (stream, from_at, to_at, reason, opened_at) VALUES ($1, $2, $3, $4, now())
+INSERT INTO gaps (stream, from_at, to_at, reason, problem, opened_at) VALUES ($1, $2, $3, $4, $5, now())
 ON CONFLICT (stream, from_at, to_at) DO NOTHING`
-	q.Queue(sql, stream, g.From, g.To, g.Reason)
+	q.Queue(sql, stream, g.From, g.To, g.Reason, g.Problem)
 }
 
 // RecordGapProblem stores why an open gap cannot be closed.

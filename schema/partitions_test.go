@@ -43,7 +43,7 @@ FROM generate_series(1, $1::int) AS i`, rows)
 	require.Eventually(t, func() bool { // vacuum may be at work
 		err = schema.EnsurePostPartitions(t.Context(), db, noon().Add(12*time.Hour), day)
 		return !errors.Is(err, schema.ErrBusy)
-	}, time.Minute, time.Millisecond)
+	}, time.Minute, 10*time.Millisecond)
 	require.NoError(t, err)
 	require.Equal(t, []string{"posts_20260706_18", "posts_20260707_00"}, partitions(t, pool)[13:])
 	require.GreaterOrEqual(t, statements, 4, "both the constraint and the partition need the lock")

@@ -24,12 +24,16 @@ type Projection struct {
 	Queue       string   // of its jobs
 	// Tables have the columns collection, did and rkey, and an index that begins
 	// with did. Their rows are deleted in the transaction that deletes the record,
-	// and with the account. They stay when the record expires.
+	// and with the account.
 	Tables []string
 	// Compared are tables or views with these columns, Tables if there are none. A row
 	// of them says that its record was stored: if it has expired and is gone from its
 	// repository, an audit deletes it. The database does not hold this list.
 	Compared []string `db:"-"`
+	// Deletions: its jobs also name deleted records.
+	Deletions bool `db:"-"`
+	// Expires: the rows of a record go with it when it expires.
+	Expires bool `db:"-"`
 }
 
 // Reads reports whether the projection reads the records of a collection.
@@ -83,6 +87,27 @@ func (p Projections) tablesOf(collections []string) (tables []string) {
 	}
 	slices.Sort(tables)
 	return slices.Compact(tables)
+}
+
+// Deleted returns the keys of those deletions that jobs of projections name.
+func (p Projections) Deleted(deletions []Deletion) (keys []Key) {
+	for i := range deletions {
+		if slices.ContainsFunc(p, func(one Projection) bool { return one.Deletions && one.Reads(deletions[i].Collection) }) {
+			keys = append(keys, deletions[i].Key)
+		}
+	}
+	return keys
+}
+
+// Expiring returns the tables whose rows go with records of these collections that
+// expire.
+func (p Projections) Expiring(collections []string) (tables []string) {
+	for i := range p {
+		if p[i].Expires && slices.ContainsFunc(collections, p[i].Reads) {
+			tables = append(tables, p[i].Tables...)
+		}
+	}
+	return tables
 }
 
 // deleteProjected deletes the rows of deleted records. A record that was written again

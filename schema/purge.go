@@ -91,7 +91,7 @@ func goes(collection string) string {
 
 // goingRecords selects the records outside posts that a purge deletes.
 func goingRecords() string {
-	return otherKinds + `
+	return kindsIn("records_other") + `
     SELECT r.ctid FROM kinds AS k
     JOIN records_other AS r ON r.collection = k.collection AND r.did = $1
     WHERE` + goes("k.collection")

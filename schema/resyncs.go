@@ -95,20 +95,22 @@ type ResyncState struct {
 	Begun    bool          // this call began a resync
 	Wait     time.Duration // otherwise: until it may begin; zero or less: too many have begun in the last hour
 	Age      time.Duration // since it was desynchronized
+	Failed   bool          // it could not be compared the last time
 	Status   string        // of the account
 	Watched  bool          // the account is followed
 	Everyone bool          // the whole network is followed
 }
 
 // BeginResync begins a resync of an account if it is due and active, and fewer than perHour
-// have begun in the last hour. It returns ErrNoRows if the account is not desynchronized. If
-// the resync does not end, the next one may begin after again.
-func BeginResync(ctx context.Context, db DB, did string, perHour int, again time.Duration) (ResyncState, error) {
+// have begun in the last hour. One that could not be compared the last time begins only if
+// failed is set. It returns ErrNoRows if the account is not desynchronized. If the resync
+// does not end, the next one may begin after again.
+func BeginResync(ctx context.Context, db DB, did string, perHour int, again time.Duration, failed bool) (ResyncState, error) {
 	const sql = `
 WITH begun AS (
     UPDATE resyncs
     SET begun_at = now(), wanted = '', due_at = now() + $3::interval
-    WHERE did = $1 AND desynchronized_at IS NOT NULL AND due_at <= now()
+    WHERE did = $1 AND desynchronized_at IS NOT NULL AND due_at <= now() AND (problem = '' OR $4)
       AND NOT EXISTS (SELECT FROM accounts AS a WHERE a.did = $1 AND a.status <> 'active')
       AND (SELECT count(*) FROM (SELECT FROM resyncs WHERE begun_at > now() - interval '1 hour' LIMIT $2) AS recent) < $2
     RETURNING did
@@ -116,12 +118,13 @@ WITH begun AS (
 SELECT EXISTS (SELECT FROM begun)                                                AS begun,
        r.due_at - now()                                                          AS wait,
        now() - r.desynchronized_at                                               AS age,
+       r.problem <> ''                                                           AS failed,
        coalesce((SELECT a.status FROM accounts AS a WHERE a.did = $1), 'active') AS status,
        EXISTS (SELECT FROM watch_members AS w WHERE w.did = $1)                  AS watched,
        NOT EXISTS (SELECT FROM watches)                                          AS everyone
 FROM resyncs AS r
 WHERE r.did = $1 AND r.desynchronized_at IS NOT NULL`
-	return One(ctx, db, "begin the resync of "+did, pgx.RowToStructByPos[ResyncState], sql, did, perHour, again)
+	return One(ctx, db, "begin the resync of "+did, pgx.RowToStructByPos[ResyncState], sql, did, perHour, again, failed)
 }
 
 // IsDesynchronized reports whether an account must be compared with its repository.

@@ -47,11 +47,11 @@ func TestResyncIsRequestedOnce(t *testing.T) {
 	pool := schematest.New(t)
 	state := func() schema.ResyncState {
 		t.Helper()
-		s, err := schema.BeginResync(t.Context(), pool, "a", 10, time.Minute)
+		s, err := schema.BeginResync(t.Context(), pool, "a", 10, time.Minute, true)
 		require.NoError(t, err)
 		return s
 	}
-	_, err := schema.BeginResync(t.Context(), pool, "a", 10, time.Minute)
+	_, err := schema.BeginResync(t.Context(), pool, "a", 10, time.Minute, true)
 	require.ErrorIs(t, err, schema.ErrNoRows)
 	require.Equal(t, []string{"a", "b"}, marks(t, pool, lost("b", "3"), lost("a", "2"), lost("a", "5"), lost("a", "4")))
 	require.Empty(t, marks(t, pool, lost("a", "6")), "its job has not begun")
@@ -93,7 +93,7 @@ func TestInventedAccountsFillNoTable(t *testing.T) {
 	require.Len(t, marks(t, pool, all[:9_000]...), 9_000)
 	require.Len(t, marks(t, pool, all[9_000:]...), 1_000)
 	require.Empty(t, marks(t, pool, lost("another", "")))
-	_, err := schema.BeginResync(t.Context(), pool, "did:plc:00001", 10, time.Minute)
+	_, err := schema.BeginResync(t.Context(), pool, "did:plc:00001", 10, time.Minute, true)
 	require.NoError(t, err)
 	endResync(t, pool, "did:plc:00001", "3")
 	require.Equal(t, []string{"did:plc:00001"}, marks(t, pool, lost("did:plc:00001", "4")))
@@ -105,7 +105,7 @@ func TestResyncsOfAllAccountsAreBounded(t *testing.T) {
 	pool := schematest.New(t)
 	begins := func(did string) bool {
 		t.Helper()
-		s, err := schema.BeginResync(t.Context(), pool, did, 2, time.Minute)
+		s, err := schema.BeginResync(t.Context(), pool, did, 2, time.Minute, true)
 		require.NoError(t, err)
 		return s.Begun
 	}
@@ -140,7 +140,7 @@ func TestResyncSettlesRefusedCommits(t *testing.T) {
 	store("a", schema.StageCommit, "another stage", "")
 	store("b", schema.StageVerify, "another account", "")
 	marks(t, pool, lost("a", "2"))
-	_, err := schema.BeginResync(t.Context(), pool, "a", 10, time.Minute)
+	_, err := schema.BeginResync(t.Context(), pool, "a", 10, time.Minute, true)
 	require.NoError(t, err)
 	later := schema.DeadLetter{Stage: schema.StageVerify, Key: schema.Key{Collection: "c", DID: "a", Rkey: "later"}, Raw: []byte("l"), At: time.Now().Add(time.Minute)}
 	require.NoError(t, later.Store(t.Context(), pool, "s"))
@@ -204,14 +204,14 @@ func TestPersonRequestsResync(t *testing.T) {
 	for range 2 {
 		_, err := pool.Exec(t.Context(), `SELECT enqueue_resync($1)`, did)
 		require.NoError(t, err)
-		s, err := schema.BeginResync(t.Context(), pool, did, 10, time.Minute)
+		s, err := schema.BeginResync(t.Context(), pool, did, 10, time.Minute, true)
 		require.NoError(t, err)
 		require.True(t, s.Begun)
 		require.Zero(t, endResync(t, pool, did, "3"))
 	}
 	jobs, err := schema.All(t.Context(), pool, "read", pgx.RowTo[string], `SELECT kind || ' ' || queue || ' ' || args::text || ' ' || tags::text FROM river_job`)
 	require.NoError(t, err)
-	require.Equal(t, []string{`resync_repo backfill {"did": "` + did + `"} {resync}`, `resync_repo backfill {"did": "` + did + `"} {resync}`}, jobs)
+	require.Equal(t, []string{`resync_repo resync {"did": "` + did + `"} {resync}`, `resync_repo resync {"did": "` + did + `"} {resync}`}, jobs)
 	for _, account := range []string{"alice.example", "did:plc", ""} {
 		_, err := pool.Exec(t.Context(), `SELECT enqueue_resync($1)`, account)
 		require.ErrorContains(t, err, "is not a DID")

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -42,8 +43,9 @@ type ExpiryRule struct {
 }
 
 // ExpireRecords deletes at most limit expired records of collections other than posts,
-// the oldest of each first, and returns how many. It skips locked records.
-func ExpireRecords(ctx context.Context, db DB, due []ExpiryRule, limit int) (int, error) {
+// the oldest of each first, and their rows in tables of projections. It returns how
+// many. It skips locked records. With tables, db is a transaction.
+func ExpireRecords(ctx context.Context, db DB, due []ExpiryRule, limit int, tables ...string) (int, error) {
 	const sql = `
 DELETE FROM records_other
 WHERE ctid = ANY (ARRAY(
@@ -61,7 +63,21 @@ WHERE ctid = ANY (ARRAY(
 	for i, d := range due {
 		collection[i], before[i] = d.Collection, d.Before
 	}
-	return deleteRows(ctx, db, "expire records", sql, collection, before, limit)
+	if len(tables) == 0 {
+		return deleteRows(ctx, db, "expire records", sql, collection, before, limit)
+	}
+	keys, err := All(ctx, db, "expire records", pgx.RowToStructByPos[Key], sql+` RETURNING collection, did, rkey`, collection, before, limit)
+	if err != nil || len(keys) == 0 {
+		return 0, err
+	}
+	// Only a later snapshot sees what a worker wrote that held the record until now.
+	ofCollection, did, rkey := Columns(len(keys), func(i int) Key { return keys[i] })
+	for _, table := range tables {
+		if _, err := db.Exec(ctx, fmt.Sprintf(deleteProjected, pgx.Identifier{table}.Sanitize()), ofCollection, did, rkey, slices.Min(rkey), slices.Max(rkey)); err != nil {
+			return 0, fmt.Errorf("expire the %s of records: %w", table, err)
+		}
+	}
+	return len(keys), nil
 }
 
 // ExpireTombstones deletes tombstones of deletions at or before a time.

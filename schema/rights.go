@@ -23,9 +23,10 @@ func writtenTables() []string {
 	return []string{
 		"accounts", "alerts", "archive_open", "archived_ids", "archived_ids_default", "api_schedule", "api_slots", "audit_faults", "audits", "card_fetches", "card_hosts", "cards", "chains", "changed_subjects",
 		"claim_votes", "claims", "count_checks", "count_state", "dead_letters", "dictionaries", "feed_entries", "feeds", "gap_backfills", "gaps",
-		"histories", "history_accounts", "history_listings", "leaving_links", "link_counts", "link_merges", "links", "listing_members", "pending_counts",
-		"posts", "posts_default", "projections", "purge_queue", "records", "records_other", "resyncs", "segments", "sharers", "shares", "shares_default",
-		"short_links", "stored_collections", "streams", "subjects", "tombstones", "top_links", "top_links_state", "unshared_links", "waiting",
+		"histories", "history_accounts", "history_listings", "leaving_links", "lexicons", "link_counts", "link_merges", "links", "listing_members",
+		"parked", "paused_shorteners", "pending_counts", "posts", "posts_default", "projections", "purge_queue", "record_refs", "record_texts", "records",
+		"records_other", "resyncs", "seen", "segments", "sharers", "shares", "shares_default", "short_links", "stored_collections", "streams", "subjects",
+		"tombstones", "top_links", "top_links_state", "unshared_links", "verdicts", "waiting",
 		"watch_members", "watches",
 		"river_job", "river_leader", "river_notification", "river_queue",
 	}
@@ -33,14 +34,16 @@ func writtenTables() []string {
 
 // readTables are the tables that the running roles only read.
 func readTables() []string {
-	return []string{"follows", "instance_key", "link_shares", "living_shares", "partitions", "projected_subjects", "river_migration", "weir_migration"}
+	return []string{"follows", "instance_key", "link_shares", "living_shares", "partitions", "projected_subjects", "record_views", "river_migration", "weir_migration"}
 }
 
 // calledFunctions are the functions that Weir, operators and other functions call.
 func calledFunctions() []string {
 	return []string{
-		"advance_stream", "enqueue_retries", "check_dead_letter_filter", "count_jobs", "drop_archived_days", "ensure_archived_day", "dismiss_dead_letter", "dismiss_dead_letters", "drop_partition", "enqueue_backfill",
-		"enqueue_backfill_all", "enqueue_history", "enqueue_job", "enqueue_request", "enqueue_resync", "ensure_partition", "lock_partition", "lock_partitioned", "release_api_slot", "oldest_job", "prepare_default_partition", "retry_dead_letter",
+		"advance_stream", "check_dead_letter_filter", "count_jobs", "dismiss_dead_letter", "dismiss_dead_letters", "drop_archived_days", "drop_partition",
+		"drop_record_view", "enqueue_backfill", "enqueue_backfill_all", "enqueue_history", "enqueue_job", "enqueue_request", "enqueue_resync",
+		"enqueue_retries", "ensure_archived_day", "ensure_partition", "lock_partition", "lock_partitioned", "make_record_view", "oldest_job",
+		"prepare_default_partition", "record_integer", "record_time", "release_api_slot", "retry_dead_letter",
 		"retry_dead_letters", "river_job_state_in_bitmask", "run_projection", "tag", "take_api_slot", "tid_floor", "tid_time", "trending",
 	}
 }

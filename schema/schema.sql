@@ -24,6 +24,7 @@ CREATE TABLE accounts (
     purged_for timestamp with time zone, -- The status_at of the deletion after which the account was purged.
     purge_at timestamp with time zone, -- When the account is purged once more, of what a replay stored in the meantime.
     check_at timestamp with time zone DEFAULT now() + '1 day'::interval NOT NULL, -- When expiry next checks whether anything needs this row.
+    erased_rev text COLLATE "C", -- Nothing of the account up to this revision may be stored: its author has demanded so. NULL: no such demand.
     CONSTRAINT accounts_pkey PRIMARY KEY (did)
 );
 CREATE INDEX accounts_check ON accounts USING btree (check_at);
@@ -251,7 +252,7 @@ CREATE TABLE count_state (
 CREATE TABLE dead_letters (
     id bigint GENERATED ALWAYS AS IDENTITY NOT NULL,
     key bytea NOT NULL, -- sha256 over the stage, the input and its wire; of a job, over its kind and arguments. The same dead letter twice is one row.
-    stage text NOT NULL, -- decode: the frame is not an event; verify: the event is not proven; commit: the event cannot be stored; process: the record cannot be projected; job: the job ended without success.
+    stage text NOT NULL, -- decode: the frame is not an event; verify: the event is not proven; commit: the event cannot be stored; process: the record cannot be projected; lexicon: it is invalid; rules: it breaks a hard rule; reference: a record that it requires cannot be had; job: the job ended without success.
     class text DEFAULT 'permanent'::text NOT NULL, -- permanent: a retry cannot help until something else changes; retryable: every retry of the job failed, or, of an event, it is retried by itself until it passes.
     state text DEFAULT 'open'::text NOT NULL, -- open; retrying: a retry was requested or is running; retried: the retry succeeded; dismissed: it stays dismissed even if it fails again.
     state_at timestamp with time zone,
@@ -277,7 +278,7 @@ CREATE TABLE dead_letters (
     CONSTRAINT dead_letters_pkey PRIMARY KEY (id),
     CONSTRAINT dead_letters_key_key UNIQUE (key),
     CONSTRAINT dead_letters_class_check CHECK (class = ANY (ARRAY['permanent'::text, 'retryable'::text])),
-    CONSTRAINT dead_letters_stage_check CHECK (stage = ANY (ARRAY['decode'::text, 'verify'::text, 'commit'::text, 'process'::text, 'job'::text])),
+    CONSTRAINT dead_letters_stage_check CHECK (stage = ANY (ARRAY['decode'::text, 'verify'::text, 'commit'::text, 'process'::text, 'lexicon'::text, 'rules'::text, 'reference'::text, 'job'::text])),
     CONSTRAINT dead_letters_state_check CHECK (state = ANY (ARRAY['open'::text, 'retrying'::text, 'retried'::text, 'dismissed'::text]))
 );
 CREATE INDEX dead_letters_job ON dead_letters USING btree (job) WHERE job IS NOT NULL;
@@ -361,7 +362,7 @@ CREATE TABLE gaps (
 );
 CREATE INDEX gaps_closed ON gaps USING btree (closed_at) WHERE closed_at IS NOT NULL;
 CREATE INDEX gaps_open ON gaps USING btree (stream, from_at) WHERE closed_at IS NULL;
-CREATE TRIGGER gap_opened AFTER INSERT ON gaps FOR EACH ROW EXECUTE FUNCTION close_gap();
+CREATE TRIGGER gap_opened AFTER INSERT ON gaps FOR EACH ROW WHEN (new.problem = ''::text) EXECUTE FUNCTION close_gap();
 
 -- The collections whose past is read, or was: entries of WEIR_COLLECTIONS, or collections under one. Deleting a row has a collection that is kept for ever read again.
 CREATE TABLE histories (
@@ -440,6 +441,19 @@ CREATE TABLE leaving_links (
     counted timestamp with time zone NOT NULL,
     CONSTRAINT leaving_links_pkey PRIMARY KEY (part, link_id)
 );
+
+-- The schemas that records are compared with. Every process uses exactly these, and notices a change with the next records that it judges.
+CREATE TABLE lexicons (
+    nsid text COLLATE "C" NOT NULL,
+    document jsonb NOT NULL, -- The schema file.
+    hash text NOT NULL, -- SHA-256 of the document. The verdicts name another hash, which covers the definitions in other documents too.
+    source text NOT NULL, -- folder: from WEIR_LEXICONS; resolved: published by the authority of the name. A file in the folder wins.
+    authority text COLLATE "C", -- The account that published a resolved schema.
+    loaded_at timestamp with time zone DEFAULT clock_timestamp() NOT NULL, -- When this document was stored.
+    CONSTRAINT lexicons_pkey PRIMARY KEY (nsid),
+    CONSTRAINT lexicons_source_check CHECK (source = ANY (ARRAY['folder'::text, 'resolved'::text]))
+);
+CREATE TRIGGER lexicon_changed AFTER INSERT OR DELETE OR UPDATE ON lexicons FOR EACH ROW EXECUTE FUNCTION lexicon_changed();
 
 -- How many accounts share each link in each window, as of count_state.as_of. Links with one sharer have no row. Only the counter writes here.
 CREATE TABLE link_counts (
@@ -619,6 +633,25 @@ CREATE VIEW living_shares AS
            FROM accounts b
           WHERE b.did = subject_did AND b.status <> 'active'::text));
 
+-- Records that require a record which is not stored. Nothing is derived from them until it comes, however late.
+CREATE TABLE parked (
+    collection text COLLATE "C" NOT NULL,
+    did text COLLATE "C" NOT NULL,
+    rkey text COLLATE "C" NOT NULL,
+    to_collection text COLLATE "C" NOT NULL, -- The record that it waits for, with to_did and to_rkey.
+    to_did text COLLATE "C" NOT NULL,
+    to_rkey text COLLATE "C" NOT NULL,
+    since timestamp with time zone DEFAULT now() NOT NULL, -- When the record began to wait for it.
+    attempts integer DEFAULT 0 NOT NULL, -- How often the target was looked for since.
+    retry_at timestamp with time zone, -- When it is looked for next. NULL: never; its arrival releases the record.
+    state text DEFAULT 'waiting'::text NOT NULL, -- waiting: it may come any moment; asking: the server of its account is asked for it; missing: the server has none, or gave no answer, and the record is a dead letter.
+    problem text DEFAULT ''::text NOT NULL, -- What the server said.
+    CONSTRAINT parked_pkey PRIMARY KEY (did, collection, rkey, to_did, to_collection, to_rkey),
+    CONSTRAINT parked_state_check CHECK (state = ANY (ARRAY['waiting'::text, 'asking'::text, 'missing'::text]))
+) WITH (autovacuum_vacuum_scale_factor=0.05);
+CREATE INDEX parked_due ON parked USING btree (retry_at) WHERE state = 'waiting'::text;
+CREATE INDEX parked_for ON parked USING btree (to_did, to_collection, to_rkey, did, collection, rkey);
+
 -- The partitions of posts and shares, with the time and the range of rkeys that each holds. ahead: it holds the time after the last one. The default partitions are left out.
 CREATE VIEW partitions AS
  SELECT p.relname::text AS parent,
@@ -636,6 +669,13 @@ CREATE VIEW partitions AS
      CROSS JOIN LATERAL ( SELECT "substring"(bound.bound, 'FROM \(''([^'']*)''\)'::text) COLLATE "C" AS lower,
             "substring"(bound.bound, 'TO \(''([^'']*)''\)'::text) COLLATE "C" AS upper) b
   WHERE t.partstrat = 'r'::"char" AND pg_table_is_visible(p.oid) AND b.lower IS NOT NULL AND b.upper IS NOT NULL;
+
+-- Until when a shortener wants to be left alone. New links of it wait as long; those that were due have been put off.
+CREATE TABLE paused_shorteners (
+    site text NOT NULL,
+    until timestamp with time zone NOT NULL,
+    CONSTRAINT paused_shorteners_pkey PRIMARY KEY (site)
+);
 
 -- What has changed in the ledger, or decides who counts, since it was last counted. Only appended to; the counter deletes what it has counted.
 CREATE TABLE pending_counts (
@@ -676,6 +716,49 @@ CREATE TABLE purge_queue (
     CONSTRAINT purge_queue_pkey PRIMARY KEY (did)
 );
 CREATE INDEX purge_queue_queued_at ON purge_queue USING btree (queued_at);
+
+-- Every reference in the projected records. References to deleted records stay.
+CREATE TABLE record_refs (
+    collection text COLLATE "C" NOT NULL,
+    did text COLLATE "C" NOT NULL,
+    rkey text COLLATE "C" NOT NULL,
+    path text NOT NULL, -- Where it is in the record: a JSON pointer.
+    kind text NOT NULL, -- at-uri; strong-ref: an at-uri with the CID of the version that is meant; did; blob; cid-link.
+    target text NOT NULL, -- The at-uri, the DID or the CID, as it is in the record.
+    to_collection text COLLATE "C", -- The record that it names, with to_did and to_rkey. NULL: it names none, or has a handle in place of a DID.
+    to_did text COLLATE "C",
+    to_rkey text COLLATE "C",
+    cid text, -- Of a strong reference, the version that is meant.
+    declared boolean NOT NULL, -- Whether the schema says that this is a reference. False: it is in a field without a schema.
+    read boolean DEFAULT false NOT NULL, -- A rule reads the target, so that this record is judged again when the target changes.
+    dangling boolean DEFAULT false NOT NULL, -- The target was deleted, or its account was, and it is of a judged collection. False says nothing about targets of other collections.
+    CONSTRAINT record_refs_kind_check CHECK (kind = ANY (ARRAY['at-uri'::text, 'strong-ref'::text, 'did'::text, 'blob'::text, 'cid-link'::text]))
+) WITH (autovacuum_vacuum_scale_factor=0.05);
+CREATE INDEX record_refs_ends ON record_refs USING btree (did, collection, rkey, path) WHERE path ~ '^(/[A-Za-z]{1,40}/[0-9]{1,9})?/(source|target)/recordRef$'::text;
+CREATE INDEX record_refs_record ON record_refs USING btree (did, collection, rkey);
+CREATE INDEX record_refs_target ON record_refs USING btree (to_did, to_collection, to_rkey, did, collection, rkey) WHERE to_rkey IS NOT NULL;
+
+-- What people wrote in the projected records: the strings that the schema declares without a format and without a list of values. A record without any has no row.
+CREATE TABLE record_texts (
+    collection text COLLATE "C" NOT NULL,
+    did text COLLATE "C" NOT NULL,
+    rkey text COLLATE "C" NOT NULL,
+    text text NOT NULL, -- The texts, a line each, in the order of the record: the first 64 KiB.
+    words tsvector NOT NULL, -- The words of the text. Workers make them: Postgres' parser depends on the locale.
+    CONSTRAINT record_texts_pkey PRIMARY KEY (did, collection, rkey)
+) WITH (autovacuum_vacuum_scale_factor=0.05);
+CREATE INDEX record_texts_words ON record_texts USING gin (words) WITH (gin_pending_list_limit='1024');
+
+-- The views of records: one for each collection that has a schema, such as layers.expression for pub.layers.expression.expression. A job makes them again when a schema changes.
+CREATE TABLE record_views (
+    collection text COLLATE "C" NOT NULL,
+    schema_name text COLLATE "C" NOT NULL, -- The schema of the view. Weir makes it and uses no other one.
+    view_name text COLLATE "C" NOT NULL,
+    columns jsonb NOT NULL, -- The columns behind uri, did, rkey, cid, rev, indexed_at, verdict and record: an array of objects with the column's name, the field that it shows, and the field's type.
+    made_at timestamp with time zone DEFAULT now() NOT NULL, -- When the view was made, or changed last.
+    CONSTRAINT record_views_pkey PRIMARY KEY (collection),
+    CONSTRAINT record_views_schema_name_view_name_key UNIQUE (schema_name, view_name)
+);
 
 -- Every stored record of any collection, in its newest revision.
 CREATE TABLE records (
@@ -719,6 +802,12 @@ CREATE TABLE resyncs (
 CREATE INDEX resyncs_begun ON resyncs USING btree (begun_at);
 CREATE INDEX resyncs_open ON resyncs USING btree (desynchronized_at) WHERE desynchronized_at IS NOT NULL;
 CREATE INDEX resyncs_synchronized ON resyncs USING btree (synchronized_at) WHERE desynchronized_at IS NULL;
+
+-- The first 16 bytes of the ids of events that were stored, for networks whose servers bring the same events. They stay, because an event may come again at any time.
+CREATE TABLE seen (
+    id uuid NOT NULL,
+    CONSTRAINT seen_pkey PRIMARY KEY (id)
+);
 
 -- The sealed segments of the archive. A copy of each row is stored beside its segment.
 CREATE TABLE segments (
@@ -871,7 +960,7 @@ CREATE TABLE tombstones (
     did text COLLATE "C" NOT NULL,
     rkey text COLLATE "C" NOT NULL,
     rev text COLLATE "C" NOT NULL,
-    deleted_at timestamp with time zone NOT NULL,
+    deleted_at timestamp with time zone, -- When the record was deleted: the tombstone expires by it. NULL: it stays, because a server may bring the record at any time.
     CONSTRAINT tombstones_pkey PRIMARY KEY (collection, did, rkey)
 ) WITH (autovacuum_vacuum_scale_factor=0.05);
 CREATE INDEX tombstones_deleted_at ON tombstones USING btree (deleted_at);
@@ -898,6 +987,25 @@ CREATE TABLE unshared_links (
     CONSTRAINT unshared_links_pkey PRIMARY KEY (link_id)
 ) WITH (autovacuum_vacuum_scale_factor=0.1);
 CREATE INDEX unshared_links_since ON unshared_links USING btree (since);
+
+-- What each stored record of a judged collection was found to be, in its newest version. A record that is stored and has no row has not been judged yet.
+CREATE TABLE verdicts (
+    collection text COLLATE "C" NOT NULL,
+    did text COLLATE "C" NOT NULL,
+    rkey text COLLATE "C" NOT NULL,
+    cid text NOT NULL, -- The version of the record that was judged.
+    schema_hash text NOT NULL, -- The schema that it was compared with, and every definition that the schema uses. Empty: there was none.
+    verdict text NOT NULL, -- valid, invalid, or unknown: there is no schema, or a part of it is missing; what could be checked is right.
+    state text NOT NULL, -- projected: its references and texts are stored; parked: it waits for a record that it requires; missing: it waited in vain, which is a dead letter; refused: it is invalid or breaks a hard rule, which is a dead letter. Only a projected record has rows in record_refs and record_texts.
+    dangling boolean DEFAULT false NOT NULL, -- A record that it requires was deleted.
+    problems jsonb DEFAULT '[]'::jsonb NOT NULL, -- Why it is invalid or refused: an array of objects with rule, path, expected and received. path is a JSON pointer.
+    warnings jsonb DEFAULT '[]'::jsonb NOT NULL, -- The soft rules that it breaks, as in problems.
+    judged_at timestamp with time zone DEFAULT now() NOT NULL, -- When this was found. Judging it again with the same result changes nothing.
+    CONSTRAINT verdicts_pkey PRIMARY KEY (did, collection, rkey),
+    CONSTRAINT verdicts_state_check CHECK (state = ANY (ARRAY['projected'::text, 'parked'::text, 'missing'::text, 'refused'::text])),
+    CONSTRAINT verdicts_verdict_check CHECK (verdict = ANY (ARRAY['valid'::text, 'invalid'::text, 'unknown'::text]))
+) WITH (autovacuum_vacuum_scale_factor=0.05);
+CREATE INDEX verdicts_schema ON verdicts USING btree (collection, schema_hash, did, rkey);
 
 -- Records that a projection cannot use before another record is known, such as reposts of a post that is not stored or shares no link. A row whose record was deleted goes when its turn comes.
 CREATE TABLE waiting (
@@ -996,15 +1104,15 @@ CREATE OR REPLACE FUNCTION public.check_dead_letter_filter(stage text, class tex
  LANGUAGE plpgsql
 AS $function$
 BEGIN
-    IF stage NOT IN ('decode', 'verify', 'commit', 'process', 'job') THEN
-        RAISE EXCEPTION '% is not a stage', quote_literal(left(stage, 100)) USING ERRCODE = '22023', HINT = 'A stage is decode, verify, commit, process or job.';
+    IF stage NOT IN ('decode', 'verify', 'commit', 'process', 'lexicon', 'rules', 'reference', 'job') THEN
+        RAISE EXCEPTION '% is not a stage', quote_literal(left(stage, 100)) USING ERRCODE = '22023', HINT = 'A stage is decode, verify, commit, process, lexicon, rules, reference or job.';
     END IF;
     IF class NOT IN ('permanent', 'retryable') THEN
         RAISE EXCEPTION '% is not a class', quote_literal(left(class, 100)) USING ERRCODE = '22023', HINT = 'A class is permanent or retryable.';
     END IF;
 END $function$;
 
--- Adds the job that closes a new gap, in the transaction that opens it.
+-- Adds the job that closes a new gap, in the transaction that opens it, unless the gap is known not to be closable.
 CREATE OR REPLACE FUNCTION public.close_gap()
  RETURNS trigger
  LANGUAGE plpgsql
@@ -1116,6 +1224,31 @@ BEGIN
     RETURN true;
 END $function$;
 REVOKE EXECUTE ON FUNCTION drop_partition(text) FROM PUBLIC;
+
+-- Drops the view of a collection's records, and its schema after the last view. An error if something else depends on the view.
+CREATE OR REPLACE FUNCTION public.drop_record_view(p_collection text)
+ RETURNS void
+ LANGUAGE plpgsql
+ SECURITY DEFINER
+ SET lock_timeout TO '2s'
+ SET search_path TO 'public', 'pg_temp'
+AS $function$
+DECLARE
+    old record_views;
+BEGIN
+    DELETE FROM record_views AS v WHERE v.collection = p_collection RETURNING v.* INTO old;
+    IF NOT FOUND THEN
+        RETURN;
+    END IF;
+    EXECUTE format('DROP VIEW IF EXISTS %I.%I', old.schema_name, old.view_name);
+    IF NOT EXISTS (SELECT FROM record_views AS v WHERE v.schema_name = old.schema_name) THEN
+        BEGIN
+            EXECUTE format('DROP SCHEMA IF EXISTS %I', old.schema_name);
+        EXCEPTION WHEN dependent_objects_still_exist THEN NULL; -- somebody made something in it
+        END;
+    END IF;
+END $function$;
+REVOKE EXECUTE ON FUNCTION drop_record_view(text) FROM PUBLIC;
 
 -- Requests a backfill of one account, by handle or DID: its records in every stored collection, as far back as given. Returns the id of the job.
 CREATE OR REPLACE FUNCTION public.enqueue_backfill(account text, back interval DEFAULT '24:00:00'::interval, priority integer DEFAULT 2)
@@ -1240,7 +1373,7 @@ BEGIN
     VALUES (account, now(), 'requested', 'zzzzzzzzzzzzz', now(), now())
     ON CONFLICT (did) DO UPDATE
     SET desynchronized_at = coalesce(r.desynchronized_at, now()), cause = excluded.cause, wanted = excluded.wanted, requested_at = now(), due_at = now();
-    RETURN enqueue_job('resync_repo', 'backfill', jsonb_build_object('did', account), ARRAY['resync']); -- a second job finds nothing to do
+    RETURN enqueue_job('resync_repo', 'resync', jsonb_build_object('did', account), ARRAY['resync']); -- a second job finds nothing to do
 END $function$;
 
 -- Adds a job that retries every dead letter in the state retrying, and wakes a worker.
@@ -1383,6 +1516,18 @@ BEGIN
     RETURN OLD;
 END $function$;
 
+-- Has the views of records made again after a schema changed.
+CREATE OR REPLACE FUNCTION public.lexicon_changed()
+ RETURNS trigger
+ LANGUAGE plpgsql
+AS $function$
+BEGIN
+    IF NOT EXISTS (SELECT FROM river_job WHERE kind = 'make_record_views' AND state = 'available') THEN
+        PERFORM enqueue_job('make_record_views', 'maintenance', '{}', ARRAY['lexicon']);
+    END IF;
+    RETURN NULL;
+END $function$;
+
 -- Locks a partition that the view partitions lists, and its table. False if none has that name, or if it holds the time after the last one. SQLSTATE 55P03 while the table is in use.
 CREATE OR REPLACE FUNCTION public.lock_partition(p_part text)
  RETURNS boolean
@@ -1426,6 +1571,70 @@ BEGIN
     EXECUTE format('LOCK TABLE ONLY %I IN %s MODE', p_parent, p_mode);
 END $function$;
 REVOKE EXECUTE ON FUNCTION lock_partitioned(text,text) FROM PUBLIC;
+
+-- Makes the view of a collection's records, or changes it. False: it is so already. An error if the schema exists and Weir did not make it, or if something else depends on a column that goes.
+CREATE OR REPLACE FUNCTION public.make_record_view(p_collection text, p_schema text, p_view text, p_columns jsonb)
+ RETURNS boolean
+ LANGUAGE plpgsql
+ SECURITY DEFINER
+ SET lock_timeout TO '2s'
+ SET search_path TO 'public', 'pg_temp'
+AS $function$
+DECLARE
+    named  CONSTANT text := '^[a-z][a-z0-9_]{0,62}$';
+    old    record_views;
+    fields text;
+    query  text;
+    reader text;
+BEGIN
+    SELECT v.* INTO old FROM record_views AS v WHERE v.collection = p_collection FOR UPDATE;
+    IF old.schema_name = p_schema AND old.view_name = p_view AND old.columns = p_columns AND to_regclass(format('%I.%I', p_schema, p_view)) IS NOT NULL THEN
+        RETURN false;
+    ELSIF p_schema !~ named OR p_view !~ named OR jsonb_typeof(p_columns) <> 'array' OR jsonb_array_length(p_columns) > 1000 THEN
+        RAISE EXCEPTION 'no view of records can be %.% with these columns', quote_ident(left(p_schema, 100)), quote_ident(left(p_view, 100)) USING ERRCODE = '22023';
+    ELSIF (old.schema_name, old.view_name) <> (p_schema, p_view) THEN
+        PERFORM drop_record_view(p_collection);
+    END IF;
+    IF to_regnamespace(p_schema) IS NULL THEN
+        EXECUTE format('CREATE SCHEMA %I', p_schema);
+        EXECUTE format('COMMENT ON SCHEMA %I IS %L', p_schema, 'Views of records, made by Weir: the table record_views lists them.');
+    ELSIF NOT EXISTS (SELECT FROM record_views AS v WHERE v.schema_name = p_schema) THEN
+        RAISE EXCEPTION 'the schema % is not one of records', p_schema USING ERRCODE = '42939';
+    END IF;
+    SELECT string_agg(format(', %s AS %I', CASE c.value ->> 'type'
+               WHEN 'boolean'  THEN format('CASE jsonb_typeof(r.record -> %1$L) WHEN ''boolean'' THEN (r.record -> %1$L)::boolean END', c.value ->> 'field')
+               WHEN 'integer'  THEN format('record_integer(r.record -> %L)', c.value ->> 'field')
+               WHEN 'string'   THEN format('r.record ->> %L', c.value ->> 'field')
+               WHEN 'datetime' THEN format('record_time(r.record ->> %L)', c.value ->> 'field')
+               WHEN 'cid-link' THEN format('r.record -> %L ->> ''$link''', c.value ->> 'field')
+               ELSE format('r.record -> %L', c.value ->> 'field')
+           END, c.value ->> 'column'), '' ORDER BY c.n)
+    INTO fields
+    FROM jsonb_array_elements(p_columns) WITH ORDINALITY AS c (value, n);
+    query := format('SELECT ''at://'' || r.did || ''/'' || r.collection || ''/'' || r.rkey AS uri, r.did, r.rkey, r.cid, r.rev, r.indexed_at, v.verdict, r.record%s
+        FROM records AS r LEFT JOIN verdicts AS v ON v.did = r.did AND v.collection = r.collection AND v.rkey = r.rkey AND v.cid = r.cid
+        WHERE r.collection = %L', fields, p_collection);
+    BEGIN
+        EXECUTE format('CREATE OR REPLACE VIEW %I.%I AS %s', p_schema, p_view, query);
+    EXCEPTION WHEN invalid_table_definition THEN -- a column is gone, or has another place or type
+        EXECUTE format('DROP VIEW %I.%I', p_schema, p_view);
+        EXECUTE format('CREATE VIEW %I.%I AS %s', p_schema, p_view, query);
+    END;
+    EXECUTE format('COMMENT ON VIEW %I.%I IS %L', p_schema, p_view, 'The stored records of ' || p_collection || ', whatever their verdict. verdict is NULL for a record that has not been judged.');
+    -- Whoever may read the records may read them here.
+    FOR reader IN
+        SELECT DISTINCT CASE a.grantee WHEN 0 THEN 'PUBLIC' ELSE quote_ident(pg_get_userbyid(a.grantee)) END
+        FROM pg_class AS c CROSS JOIN LATERAL aclexplode(coalesce(c.relacl, acldefault('r', c.relowner))) AS a
+        WHERE c.oid = 'records'::regclass AND a.privilege_type = 'SELECT'
+    LOOP
+        EXECUTE format('GRANT USAGE ON SCHEMA %I TO %s', p_schema, reader);
+        EXECUTE format('GRANT SELECT ON %I.%I TO %s', p_schema, p_view, reader);
+    END LOOP;
+    INSERT INTO record_views AS v (collection, schema_name, view_name, columns) VALUES (p_collection, p_schema, p_view, p_columns)
+    ON CONFLICT (collection) DO UPDATE SET schema_name = excluded.schema_name, view_name = excluded.view_name, columns = excluded.columns, made_at = now();
+    RETURN true;
+END $function$;
+REVOKE EXECUTE ON FUNCTION make_record_view(text,text,text,jsonb) FROM PUBLIC;
 
 -- When the longest-waiting job of a queue became available. NULL if none is.
 CREATE OR REPLACE FUNCTION public.oldest_job(p_queue text)
@@ -1513,7 +1722,7 @@ BEGIN
     ELSE -- shares through a subject that was deleted and stored again count again
         INSERT INTO pending_counts (subject_did, subject_rkey)
         SELECT n.did, n.rkey FROM new_rows AS n
-        WHERE n.links <> '{}' AND EXISTS (SELECT FROM shares AS s WHERE s.subject_did = n.did AND s.subject_rkey = n.rkey);
+        WHERE n.links <> '{}' AND (SELECT true FROM shares AS s WHERE s.subject_did = n.did AND s.subject_rkey = n.rkey LIMIT 1); -- EXISTS may read all shares: the plan is made when there are few
     END IF;
     RETURN NULL;
 END $function$;
@@ -1565,6 +1774,17 @@ BEGIN
     RETURN NULL;
 END $function$;
 
+-- An integer in a record. NULL for anything else.
+CREATE OR REPLACE FUNCTION public.record_integer(p_value jsonb)
+ RETURNS bigint
+ LANGUAGE sql
+ IMMUTABLE PARALLEL SAFE
+AS $function$
+    SELECT CASE WHEN jsonb_typeof(p_value) = 'number'
+        THEN CASE WHEN p_value::numeric BETWEEN -9223372036854775808 AND 9223372036854775807 AND p_value::numeric = trunc(p_value::numeric) THEN p_value::numeric::bigint END
+    END
+$function$;
+
 -- Has the counter look again at all that the new and the former members of a watch share.
 CREATE OR REPLACE FUNCTION public.record_member_changes()
  RETURNS trigger
@@ -1596,6 +1816,19 @@ BEGIN
     END IF;
     RETURN NULL;
 END $function$;
+
+-- The time that a datetime in a record says. NULL if it is no datetime of the network: records are stored as strangers wrote them.
+CREATE OR REPLACE FUNCTION public.record_time(p_text text)
+ RETURNS timestamp with time zone
+ LANGUAGE sql
+ STABLE PARALLEL SAFE
+AS $function$
+    -- The shape alone would let 30 February through, and the cast would end the query.
+    SELECT CASE WHEN p_text ~ '^(?!0000)\d{4}-(0[1-9]|1[0-2])-(0[1-9]|[12]\d|3[01])T([01]\d|2[0-3]):[0-5]\d:[0-5]\d(\.\d{1,20})?(Z|[+-](0\d|1[0-4]):[0-5]\d)$'
+        THEN CASE WHEN substr(p_text, 9, 2)::int <= extract(day FROM make_date(substr(p_text, 1, 4)::int, substr(p_text, 6, 2)::int, 1) + interval '1 month - 1 day')
+            THEN p_text::timestamptz END
+    END
+$function$;
 
 -- Has expiry check the accounts that a watch lost.
 CREATE OR REPLACE FUNCTION public.record_unwatched_accounts()

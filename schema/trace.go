@@ -28,8 +28,8 @@ WHERE collection = $1 AND did = $2 AND rkey = $3`
 
 // Tombstone is the newest deletion of a record.
 type Tombstone struct {
-	Rev       string    `json:"rev"`
-	DeletedAt time.Time `json:"deleted_at"`
+	Rev       string     `json:"rev"`
+	DeletedAt *time.Time `json:"deleted_at"` // nil: the tombstone stays
 }
 
 // FindTombstone returns a record's tombstone, or ErrNoRows.

@@ -120,12 +120,7 @@ WHERE ctid = ANY (ARRAY(
 // WaitingSince returns, for each collection with more than most waiting records, the
 // time at or before which all others began to wait.
 func WaitingSince(ctx context.Context, db DB, most int) ([]ExpiryRule, error) {
-	const sql = `
-WITH RECURSIVE kinds (collection) AS (
-    SELECT min(collection) FROM waiting
-    UNION ALL
-    SELECT (SELECT min(w.collection) FROM waiting AS w WHERE w.collection > k.collection) FROM kinds AS k WHERE k.collection IS NOT NULL
-)
+	sql := kindsIn("waiting") + `
 SELECT k.collection, w.since
 FROM kinds AS k
 CROSS JOIN LATERAL (SELECT w.since FROM waiting AS w WHERE w.collection = k.collection ORDER BY w.since DESC OFFSET $1 LIMIT 1) AS w`
@@ -134,14 +129,7 @@ CROSS JOIN LATERAL (SELECT w.since FROM waiting AS w WHERE w.collection = k.coll
 
 // WaitingCollections returns the collections of the records that wait.
 func WaitingCollections(ctx context.Context, db DB) ([]string, error) {
-	const sql = `
-WITH RECURSIVE kinds (collection) AS (
-    SELECT min(collection) FROM waiting
-    UNION ALL
-    SELECT (SELECT min(w.collection) FROM waiting AS w WHERE w.collection > k.collection) FROM kinds AS k WHERE k.collection IS NOT NULL
-)
-SELECT k.collection FROM kinds AS k WHERE k.collection IS NOT NULL`
-	return All(ctx, db, "list the collections that wait", pgx.RowTo[string], sql)
+	return CollectionsIn(ctx, db, "waiting")
 }
 
 // Records reads records by key, in no order, and skips those that are not stored. The

@@ -1,12 +1,16 @@
 package simnet
 
-import "math/big"
+import (
+	"encoding/binary"
+	"math/big"
+	"math/bits"
+)
 
 // k256 is the curve secp256k1, for signatures only. The standard library does not
 // have it, and a library would be the one that verifies.
 type k256 struct {
 	p, n  *big.Int
-	table [64][15][2]*big.Int // the base point times 1 to 15, times each power of 16
+	table [64][15][2]residue // the base point times 1 to 15, times each power of 16
 }
 
 func newK256() *k256 {
@@ -20,7 +24,7 @@ func newK256() *k256 {
 	}
 	x := number("79be667ef9dcbbac55a06295ce870b07029bfcdb2dce28d959f2815b16f81798")
 	y := number("483ada7726a3c4655da4fbfc0e1108a8fd17b448a68554199c47d08ffb10d4b8")
-	one := [2]*big.Int{x, y}
+	one := [2]residue{residueOf(x), residueOf(y)}
 	for i := range c.table {
 		for j := range c.table[i] {
 			if j == 0 {
@@ -35,30 +39,28 @@ func newK256() *k256 {
 }
 
 // add returns the sum of two points that are not opposite.
-func (c *k256) add(a, b [2]*big.Int) [2]*big.Int {
-	rise, run := c.sub(b[1], a[1]), c.sub(b[0], a[0])
-	if run.Sign() == 0 { // the same point: the tangent
-		rise, run = c.mul(big.NewInt(3), c.mul(a[0], a[0])), new(big.Int).Lsh(a[1], 1)
+func (c *k256) add(a, b [2]residue) [2]residue {
+	rise, run := b[1].minus(a[1]), b[0].minus(a[0])
+	if run == (residue{}) { // the same point: the tangent
+		square := a[0].times(a[0])
+		rise, run = square.plus(square).plus(square), a[1].plus(a[1])
 	}
-	slope := c.mul(rise, new(big.Int).ModInverse(run, c.p))
-	x := c.sub(c.sub(c.mul(slope, slope), a[0]), b[0])
-	return [2]*big.Int{x, c.sub(c.mul(slope, c.sub(a[0], x)), a[1])}
+	slope := rise.times(c.inverse(run))
+	x := slope.times(slope).minus(a[0]).minus(b[0])
+	return [2]residue{x, slope.times(a[0].minus(x)).minus(a[1])}
 }
 
-func (c *k256) mul(a, b *big.Int) *big.Int {
-	out := new(big.Int).Mul(a, b)
-	return out.Mod(out, c.p)
-}
-
-func (c *k256) sub(a, b *big.Int) *big.Int {
-	out := new(big.Int).Sub(a, b)
-	return out.Mod(out, c.p)
+// inverse returns the number by which a multiplied is one.
+func (c *k256) inverse(a residue) residue {
+	n := a.number()
+	return residueOf(n.ModInverse(n, c.p))
 }
 
 // point returns the base point times k, which is neither 0 nor a multiple of the
 // order.
 func (c *k256) point(k *big.Int) (x, y *big.Int) {
-	var z *big.Int // x and y are to be divided by its square and its cube; nil: nothing was added yet
+	var at [2]residue
+	var z residue // what was added so far is at, divided by its square and its cube; zero: nothing was
 	digits := k.FillBytes(make([]byte, 32))
 	for i := range c.table {
 		digit := digits[31-i/2] >> (4 * (i % 2)) & 15
@@ -66,21 +68,21 @@ func (c *k256) point(k *big.Int) (x, y *big.Int) {
 			continue
 		}
 		power := c.table[i][digit-1]
-		if z == nil {
-			x, y, z = power[0], power[1], big.NewInt(1)
+		if z == (residue{}) {
+			at, z = power, residue{1}
 			continue
 		}
-		square := c.mul(z, z)
-		h, r := c.sub(c.mul(power[0], square), x), c.sub(c.mul(power[1], c.mul(z, square)), y)
-		h2 := c.mul(h, h)
-		h3, v := c.mul(h, h2), c.mul(x, h2)
-		x = c.sub(c.sub(c.mul(r, r), h3), new(big.Int).Lsh(v, 1))
-		y = c.sub(c.mul(r, c.sub(v, x)), c.mul(y, h3))
-		z = c.mul(z, h)
+		square := z.times(z)
+		h, r := power[0].times(square).minus(at[0]), power[1].times(z.times(square)).minus(at[1])
+		h2 := h.times(h)
+		h3, v := h.times(h2), at[0].times(h2)
+		at[0] = r.times(r).minus(h3).minus(v).minus(v)
+		at[1] = r.times(v.minus(at[0])).minus(at[1].times(h3))
+		z = z.times(h)
 	}
-	inverse := new(big.Int).ModInverse(z, c.p)
-	square := c.mul(inverse, inverse)
-	return c.mul(x, square), c.mul(y, c.mul(inverse, square))
+	inverse := c.inverse(z)
+	square := inverse.times(inverse)
+	return at[0].times(square).number(), at[1].times(inverse.times(square)).number()
 }
 
 // sign returns a signature of a hash with a nonce.
@@ -91,4 +93,90 @@ func (c *k256) sign(secret, nonce, hash *big.Int) (r, s *big.Int) {
 	s.Add(s, hash)
 	s.Mul(s, new(big.Int).ModInverse(nonce, c.n))
 	return r, s.Mod(s, c.n)
+}
+
+// residue is a number modulo the prime of the curve, the lowest word first.
+type residue [4]uint64
+
+// fold is how much the prime is less than 2^256, which is therefore equal to it.
+const fold = 1<<32 + 977
+
+func residueOf(n *big.Int) (a residue) {
+	raw := n.FillBytes(make([]byte, 32))
+	for i := range a {
+		a[i] = binary.BigEndian.Uint64(raw[24-8*i:])
+	}
+	return a
+}
+
+func (a residue) number() *big.Int {
+	raw := make([]byte, 32)
+	for i := range a {
+		binary.BigEndian.PutUint64(raw[24-8*i:], a[i])
+	}
+	return new(big.Int).SetBytes(raw)
+}
+
+func (a residue) plus(b residue) residue { return a.minus(residue{}.minus(b)) }
+
+func (a residue) minus(b residue) residue {
+	var under uint64
+	for i := range a {
+		a[i], under = bits.Sub64(a[i], b[i], under)
+	}
+	if under == 0 {
+		return a
+	}
+	a, _ = a.less(fold) // it became 2^256 too large
+	return a
+}
+
+// less returns a-n, and one if that is below zero: then it is 2^256 too large.
+func (a residue) less(n uint64) (residue, uint64) {
+	for i := range a {
+		a[i], n = bits.Sub64(a[i], n, 0)
+	}
+	return a, n
+}
+
+func (a residue) times(b residue) residue {
+	var all [8]uint64
+	for i := range a {
+		var carry uint64
+		for j := range b {
+			high, low := bits.Mul64(a[i], b[j])
+			var over uint64
+			low, over = bits.Add64(low, carry, 0)
+			high += over
+			all[i+j], over = bits.Add64(all[i+j], low, 0)
+			carry = high + over
+		}
+		all[i+4] = carry
+	}
+	sum, over := residue(all[:4]), uint64(0)
+	for i, word := range all[4:] { // what is above 2^256 counts fold times
+		high, low := bits.Mul64(word, fold)
+		var carry uint64
+		low, carry = bits.Add64(low, over, 0)
+		high += carry
+		sum[i], carry = bits.Add64(sum[i], low, 0)
+		over = high + carry
+	}
+	return sum.reduced(over)
+}
+
+// reduced returns a plus some times 2^256, below the prime.
+func (a residue) reduced(over uint64) residue {
+	for over > 0 {
+		high, low := bits.Mul64(over, fold)
+		a[0], over = bits.Add64(a[0], low, 0)
+		a[1], over = bits.Add64(a[1], high, over)
+		a[2], over = bits.Add64(a[2], 0, over)
+		a[3], over = bits.Add64(a[3], 0, over)
+	}
+	p := residue{}.minus(residue{1}) // the largest residue
+	if a[3] == p[3] && a[2] == p[2] && a[1] == p[1] && a[0] > p[0] {
+		a = residue{a[0] - p[0] - 1}
+	}
+	return a
 }

@@ -106,7 +106,9 @@ func TestPagesFitAndHaveNoBarriers(t *testing.T) {
 	pages := map[string]string{
 		"ranking": "/", "filtered": "/?window=24h&sort=speed&at_least=2&ways=post,quote&domain=news.example&text=the&by=alice3.example&watch=alice.example&degree=first",
 		"long": "/?window=7d&watch=alice.example&limit=20", "compact": "/?density=compact", "link": "/links/1", "other link": "/links/4?window=1h&watch=bob.example", "empty": "/?window=1h&domain=nothing.example", "error": "/?x=1",
+		"record": "/records/" + treeCollection + "/" + aliceDID + "/one",
 	}
+	r.plant()
 	r.give("Another title that few gave", "https://m.news.example/2026/05/04/story-1", "did:plc:p3", "did:plc:p4")
 	r.deadLetter("decode", "open", strings.Repeat("a long cause ", 20), "https://a.example/"+strings.Repeat("long", 40))
 	ops := (&rig{t: t, pool: r.pool, now: r.now, log: r.log}).asOps("")

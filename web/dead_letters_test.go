@@ -45,7 +45,7 @@ func TestDeadLettersAreListedByStageAndState(t *testing.T) {
 	require.Equal(t, []string{"c at c"}, r.causes("/deadletters?stage=job&state=dismissed"))
 	require.Equal(t, []string{"e at e"}, r.causes("/deadletters?state=retried"))
 	stages := find(r.parse(r.get("/deadletters?stage=job")), class("tabs"))
-	require.Equal(t, "all 3 decode 1 verify 0 commit 1 process 0 job 1", text(stages[0]))
+	require.Equal(t, "all 3 decode 1 verify 0 commit 1 process 0 lexicon 0 rules 0 reference 0 job 1", text(stages[0]))
 	for _, n := range find(r.parse(r.get("/deadletters?stage=job")), func(n *html.Node) bool { return n.Data == "a" }) {
 		r.get(attr(n, "href"))
 	}

@@ -16,12 +16,16 @@ type problemView struct {
 	ToHome  string
 }
 
-// writeError writes an error, as JSON under /api/ and as a page elsewhere. The message
-// says what to send instead.
+// writeError writes an error, as JSON under /api/ and /xrpc/, and as a page elsewhere. The
+// message says what to send instead.
 func (s *server) writeError(w http.ResponseWriter, r *http.Request, code int, message string) {
 	w.Header().Set("Cache-Control", "no-store")
 	if strings.HasPrefix(r.URL.Path, "/api/") {
 		writeJSON(w, code, map[string]string{"error": message})
+		return
+	}
+	if strings.HasPrefix(r.URL.Path, "/xrpc/") {
+		writeJSON(w, code, &xrpcError{Name: xrpcName(code), Message: message})
 		return
 	}
 	page := problemView{

@@ -105,7 +105,7 @@ func TestStreamSendsChangesOnly(t *testing.T) {
 	r.exec(`DELETE FROM watches`)
 	require.Eventually(t, func() bool {
 		return r.do(http.MethodGet, "/api/v1/trending/stream?watch=alice.example").Code == http.StatusBadRequest
-	}, time.Minute, 10*time.Millisecond)
+	}, time.Minute, 20*time.Millisecond)
 }
 
 func TestWrongStreamsAreRefused(t *testing.T) {

@@ -45,7 +45,7 @@ func TestEveryTextExistsAndIsUsed(t *testing.T) {
 			}
 		}
 	}
-	for _, prefix := range []string{"word_", "detail_", "way_", "sort_", "degree_", "how_", "why_", "active_degree_", "age_", "expected_", "error_heading_"} { // these are put together
+	for _, prefix := range []string{"word_", "detail_", "way_", "sort_", "degree_", "how_", "why_", "active_degree_", "age_", "expected_", "error_heading_", "error_record_", "record_verdict_", "record_state_"} { // these are put together
 		for key := range texts() {
 			used[key] = used[key] || strings.HasPrefix(key, prefix)
 		}
@@ -73,7 +73,7 @@ func TestTextsHaveValuesAndForms(t *testing.T) {
 // Templates contain no text of their own.
 func TestTemplatesHaveNoTextOfTheirOwn(t *testing.T) {
 	t.Parallel()
-	for _, name := range []string{"page", "shares", "head", "problem", "dead_letters"} {
+	for _, name := range []string{"page", "shares", "head", "problem", "dead_letters", "record"} {
 		content, err := os.ReadFile("templates/" + name + ".html")
 		require.NoError(t, err)
 		rest := regexp.MustCompile(`(?s)\{\{.*?\}\}|<[^>]*>`).ReplaceAllString(regexp.MustCompile(`<([a-z0-9]+)[^>]*\{\{.*?\}\}[^>]*>`).ReplaceAllString(string(content), ""), "")

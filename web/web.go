@@ -3,6 +3,8 @@
 // counted from the shares at the time that it shows. Requests for the same page share one for a
 // second, and streams of the same view share their computations.
 //
+// It also serves the stored records, with what refers to what.
+//
 // Titles, descriptions, handles and URLs come from strangers. html/template escapes
 // them, characters that reorder text are removed, only http and https URLs become
 // links, and the Content-Security-Policy allows no script but the page's own.
@@ -68,7 +70,7 @@ type server struct {
 	corrupt   sync.Once // logs an invalid stored URL once
 }
 
-// Handler serves the page at /, the pages of links, the feeds, and the JSON API under /api/v1/. The error names the field of cfg to change.
+// Handler serves the page at /, the pages of links and records, the feeds, the JSON API under /api/v1/, and two methods of XRPC. The error names the field of cfg to change.
 func Handler(cfg Config) (http.Handler, error) {
 	if cfg.DB == nil || cfg.Now == nil || cfg.Logger == nil {
 		return nil, errors.New("the page needs DB, Now and Logger: set all three")
@@ -88,6 +90,7 @@ func Handler(cfg Config) (http.Handler, error) {
 	mux.HandleFunc("/api/v1/trending/stream", s.serveStream)
 	mux.HandleFunc("/api/v1/links/{id}", s.buffered(s.linkHandler(linkParameters(), s.serveLink)))
 	mux.HandleFunc("/api/v1/links/{id}/shares", s.buffered(s.linkHandler(shareParameters(), s.serveLinkShares)))
+	s.routeRecords(mux)
 	mux.HandleFunc("/static/{build}/{name}", s.serveAsset)
 	mux.HandleFunc("/", s.serveNotFound)
 	return s.secure(s.limited(mux)), nil

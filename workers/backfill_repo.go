@@ -38,7 +38,7 @@ type BackfillRepo struct {
 	projections *Projections
 	read        ReadRepository
 	limits      HistoryLimits
-	memory      chan struct{} // a token per repository in memory, shared with resyncs
+	memory      chan struct{} // the token of the repository in memory
 	patience    time.Duration // how long to read before others go first
 }
 
@@ -50,9 +50,9 @@ const (
 	longestRetry  = 24 * time.Hour
 )
 
-func newBackfillRepo(cfg Config, memory chan struct{}) *BackfillRepo {
+func newBackfillRepo(cfg Config) *BackfillRepo {
 	return &BackfillRepo{pool: cfg.Pool, api: cfg.Bluesky, log: cfg.Logger, stored: cfg.Collections, projections: cfg.Projections, read: cfg.ReadRepository,
-		limits: cfg.History.withDefaults(), memory: memory, patience: cfg.JobTimeout / 2}
+		limits: cfg.History.withDefaults(), memory: make(chan struct{}, 1), patience: cfg.JobTimeout / 2}
 }
 
 // Work reads the account.
@@ -152,7 +152,7 @@ func (h *pastReader) collections(ctx context.Context, of string) ([]string, erro
 func (h *pastReader) copy(ctx context.Context) (release func(), err error) {
 	select {
 	case h.memory <- struct{}{}:
-	default: // resyncs go first
+	default: // another account has it
 		return func() {}, nil
 	}
 	defer func() {

@@ -142,7 +142,7 @@ const checks = `SELECT count(*) FROM river_job WHERE kind = 'check_alerts' AND s
 func (r *rig) moreChecks(n int) {
 	r.t.Helper()
 	before := r.count(checks)
-	require.Eventually(r.t, func() bool { return r.count(checks) >= before+n }, time.Minute, 5*time.Millisecond)
+	require.Eventually(r.t, func() bool { return r.count(checks) >= before+n }, time.Minute, 20*time.Millisecond)
 }
 
 // TestTwoWorkersSendOneMessage when an alert fires, and one when it is resolved.
@@ -154,7 +154,7 @@ func TestTwoWorkersSendOneMessage(t *testing.T) {
 	alerting(t, r.pool, h.URL, nil)
 	alerting(t, r.pool, h.URL, nil)
 	r.execute(letters)
-	require.Eventually(t, func() bool { return len(h.got()) == 1 }, time.Minute, 5*time.Millisecond)
+	require.Eventually(t, func() bool { return len(h.got()) == 1 }, time.Minute, 20*time.Millisecond)
 	require.Contains(t, h.got()[0], `"name":"WeirDeadLetters","severity":"warning","message":"11 dead letters within 10m0s"`)
 	r.moreChecks(5)
 	require.Len(t, h.got(), 1)
@@ -164,7 +164,7 @@ func TestTwoWorkersSendOneMessage(t *testing.T) {
 	r.moreChecks(3) // no check that still saw them is running
 	require.Len(t, h.got(), 1, "gone for a moment is not resolved")
 	r.execute(`UPDATE alerts SET seen_at = seen_at - interval '5 minutes' WHERE name = 'WeirDeadLetters'`)
-	require.Eventually(t, func() bool { return len(h.got()) == 2 }, time.Minute, 5*time.Millisecond)
+	require.Eventually(t, func() bool { return len(h.got()) == 2 }, time.Minute, 20*time.Millisecond)
 	require.Contains(t, h.got()[1], `"resolved":true`)
 	r.moreChecks(5)
 	require.Len(t, h.got(), 2)
@@ -185,5 +185,5 @@ func TestAlertsAreStoredWithoutAWebhook(t *testing.T) {
 	require.NoError(t, silent.StopAndCancel(t.Context()))
 	h := newHook(t, ok)
 	alerting(t, r.pool, h.URL, nil)
-	require.Eventually(t, func() bool { return len(h.got()) == 1 }, time.Minute, 5*time.Millisecond)
+	require.Eventually(t, func() bool { return len(h.got()) == 1 }, time.Minute, 20*time.Millisecond)
 }

@@ -109,15 +109,24 @@ func TestReleaseIsRepeatedAfterADeath(t *testing.T) {
 	for i := range 3 {
 		v.repostsURI(fmt.Sprintf("r%d", i), v.stranger(i, fmt.Sprintf("https://news.example/%d", i)))
 	}
+	_, err := v.pool.Exec(t.Context(), `
+WITH copied AS (
+    INSERT INTO records (collection, did, rkey, rev, cid, created_at, record)
+    SELECT r.collection, r.did, r.rkey || '-' || n, r.rev, r.cid, r.created_at, r.record FROM records AS r, generate_series(1, $1) AS n WHERE r.rkey LIKE '%r0'
+    RETURNING collection, did, rkey, record
+)
+INSERT INTO waiting (projection, collection, did, rkey, for_collection, for_did, for_rkey)
+SELECT w.projection, c.collection, c.did, c.rkey, w.for_collection, w.for_did, w.for_rkey FROM copied AS c, waiting AS w WHERE w.rkey LIKE '%r0'`, releasedAtOnce)
+	require.NoError(t, err)
 	dying, die := context.WithCancel(t.Context())
-	v.checks.links.committed = die // after the first of them
-	err := v.checks.Work(dying, &river.Job[jobs.CheckSubjects]{JobRow: &rivertype.JobRow{}})
+	v.checks.links.committed = die // after the first page of them
+	err = v.checks.Work(dying, &river.Job[jobs.CheckSubjects]{JobRow: &rivertype.JobRow{}})
 	require.ErrorIs(t, err, context.Canceled)
 	require.NotEmpty(t, v.waiting())
 	v.checks.links.committed = nil
 	v.run()
 	require.Empty(t, v.waiting())
-	require.Len(t, v.sharing(), 3)
+	require.Len(t, v.sharing(), releasedAtOnce+3)
 	v.run()
 	require.Equal(t, 2, v.asked(), "not fetched again before the interval")
 }

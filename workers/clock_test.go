@@ -109,7 +109,7 @@ func TestWorkersFollowTheDatabasesClock(t *testing.T) {
 	}
 	eventually := func(sql string, args ...any) {
 		t.Helper()
-		require.Eventually(t, func() bool { return count(sql, args...) > 0 }, 30*time.Second, 10*time.Millisecond, "%s", sql)
+		require.Eventually(t, func() bool { return count(sql, args...) > 0 }, 30*time.Second, 20*time.Millisecond, "%s", sql)
 	}
 	checked := func() {
 		t.Helper()
@@ -147,5 +147,5 @@ func TestDeadLeadersLeaseInTheFutureIsOverridden(t *testing.T) {
 			AND NOT EXISTS (SELECT FROM river_job WHERE created_at > now() OR scheduled_at > now() + interval '1 hour' OR state = 'running' AND attempted_at > now())
 			AND EXISTS (SELECT FROM river_job WHERE kind = 'check_alerts' AND state = 'completed')`).Scan(&led))
 		return led
-	}, time.Minute, 10*time.Millisecond)
+	}, time.Minute, 20*time.Millisecond)
 }

@@ -23,7 +23,7 @@ func TestGapOfTheWholeNetworkIsNoDeadLetter(t *testing.T) {
 			var n int
 			require.NoError(t, pool.QueryRow(t.Context(), `SELECT count(*) FROM river_job WHERE kind = 'close_gap' AND state = 'completed' AND errors IS NULL`).Scan(&n))
 			return n == jobs
-		}, time.Minute, 10*time.Millisecond)
+		}, time.Minute, 20*time.Millisecond)
 	}
 	execute(t, pool, `INSERT INTO gaps (stream, from_at, to_at, reason, opened_at) VALUES ('s', now() - interval '1 h', now(), 'too old', now())`)
 	done(1)

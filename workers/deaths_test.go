@@ -27,7 +27,7 @@ FROM (VALUES ('audit', '{}'::jsonb, 'network'), ('close_gap', '{"gap": 7}', 'net
 		var n int
 		require.NoError(t, pool.QueryRow(t.Context(), `SELECT count(*) FROM river_job WHERE state = 'completed' AND 'dead' = ANY (attempted_by) AND attempt = 6 AND cardinality(errors) = 1`).Scan(&n))
 		return n == 3
-	}, 30*time.Second, 5*time.Millisecond, "the rescued jobs are done")
+	}, 30*time.Second, 20*time.Millisecond, "the rescued jobs are done")
 	var letters int
 	require.NoError(t, pool.QueryRow(t.Context(), `SELECT count(*) FROM dead_letters`).Scan(&letters))
 	require.Zero(t, letters)
@@ -54,7 +54,7 @@ FROM (VALUES ('sync_follows', '{"watch": 1}'::jsonb, 'available', 3, 3),
 			var is bool
 			require.NoError(t, pool.QueryRow(t.Context(), `SELECT EXISTS (SELECT FROM river_job AS j WHERE `+sql+`)`).Scan(&is))
 			return is
-		}, 30*time.Second, 5*time.Millisecond, what)
+		}, 30*time.Second, 20*time.Millisecond, what)
 	}
 	ended("the fourth failure of five", `args ->> 'watch' = '1' AND attempt = 7 AND state = 'retryable' AND abs(extract(epoch FROM scheduled_at - attempted_at) - 256) < 40`)
 	ended("the fifth failure of five", `args ->> 'watch' = '2' AND attempt = 8 AND state = 'discarded'`)
@@ -76,7 +76,7 @@ func TestJobWithFewAttemptsHasThem(t *testing.T) {
 		require.NoError(t, pool.QueryRow(t.Context(), `SELECT state FROM river_job WHERE args ->> 'watch' = '1'`).Scan(&state))
 		require.NotEqual(t, "discarded", state)
 		return state == "retryable"
-	}, 30*time.Second, 5*time.Millisecond, "the first failure of three")
+	}, 30*time.Second, 20*time.Millisecond, "the first failure of three")
 }
 
 // TestRiverRebuildsIndexesThatExist, all of them: at midnight River warns about
@@ -110,7 +110,7 @@ func TestStopDoesNotWaitForOthers(t *testing.T) {
 	}
 	require.Eventually(t, func() bool {
 		return count(`SELECT count(*) FROM river_job WHERE args ->> 'watch' = '1' AND state = 'running'`) == 1
-	}, time.Minute, 5*time.Millisecond)
+	}, time.Minute, 20*time.Millisecond)
 	cancel()
 	select {
 	case <-client.Stopped():

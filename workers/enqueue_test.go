@@ -73,7 +73,7 @@ func fromSQL(t *testing.T, pool *pgxpool.Pool, back string, priority int) {
 		var state string
 		require.NoError(t, pool.QueryRow(t.Context(), `SELECT state::text FROM river_job WHERE id = $1`, id).Scan(&state))
 		return state == "completed"
-	}, time.Minute, 5*time.Millisecond)
+	}, time.Minute, 20*time.Millisecond)
 }
 
 // TestSQLAndGoShareOneJobPerAccount, in both orders, and the better reason wins.
@@ -150,7 +150,7 @@ func TestWholeNetworkHasNoFeeds(t *testing.T) {
 	require.Eventually(t, func() bool {
 		err := pool.QueryRow(t.Context(), `SELECT errors[1] ->> 'error' FROM river_job WHERE id = $1 AND state = 'cancelled'`, id).Scan(&cause)
 		return err == nil
-	}, time.Minute, 5*time.Millisecond)
+	}, time.Minute, 20*time.Millisecond)
 	require.Contains(t, cause, "the whole network is followed: name an account, or add a watch")
 }
 

@@ -9,6 +9,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promauto"
@@ -219,8 +220,12 @@ func (r *expiry) records() error {
 		if len(due) == 0 {
 			continue
 		}
+		tables := r.made.Expiring(names)
 		err = r.batches("records", func(limit int) (examined, deleted int, err error) {
-			deleted, err = schema.ExpireRecords(r.ctx, r.pool, due, limit)
+			err = pgx.BeginFunc(r.ctx, r.pool, func(tx pgx.Tx) (err error) {
+				deleted, err = schema.ExpireRecords(r.ctx, tx, due, limit, tables...)
+				return err
+			})
 			return deleted, deleted, err
 		})
 		if err != nil {

@@ -337,7 +337,7 @@ func TestLinkThatExpiresWhileItIsSharedIsAddedAgain(t *testing.T) {
 		var waiting int
 		err := pool.QueryRow(t.Context(), `SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'`).Scan(&waiting)
 		return err == nil && waiting == 1
-	}, time.Minute, time.Millisecond)
+	}, time.Minute, 10*time.Millisecond)
 	require.NoError(t, expiry.Commit(t.Context()))
 	err = worker.Wait()
 	require.ErrorIs(t, err, schema.ErrBusy)

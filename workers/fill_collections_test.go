@@ -241,7 +241,7 @@ func TestHostileRelay(t *testing.T) {
 			require.Eventually(t, func() bool {
 				r.execute(`UPDATE history_listings SET retry_at = now() WHERE ended_at IS NULL`)
 				return r.count(`SELECT count(*) FROM records WHERE did = $1`, did) == 1
-			}, time.Minute, 10*time.Millisecond)
+			}, 5*time.Minute, 20*time.Millisecond)
 			h := r.filled(persona)
 			require.Positive(t, h.Done)
 			require.Less(t, calls.Load(), int64(1000))

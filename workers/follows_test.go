@@ -101,7 +101,7 @@ func (r *rig) execute(sql string, args ...any) {
 // becomes waits until a count has the expected value.
 func (r *rig) becomes(want int, sql string, args ...any) {
 	r.t.Helper()
-	require.Eventually(r.t, func() bool { return r.count(sql, args...) == want }, time.Minute, 5*time.Millisecond, "%s", sql)
+	require.Eventually(r.t, func() bool { return r.count(sql, args...) == want }, time.Minute, 20*time.Millisecond, "%s", sql)
 }
 
 // idle waits until no job is left but second reads, which are due in a minute.
@@ -121,7 +121,7 @@ func (r *rig) holding(lock func(tx pgx.Tx) error) (awaited, release func()) {
 	awaited = func() {
 		r.t.Helper()
 		const waiting = `SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'`
-		require.Eventually(r.t, func() bool { return r.count(waiting) > 0 }, time.Minute, 5*time.Millisecond)
+		require.Eventually(r.t, func() bool { return r.count(waiting) > 0 }, time.Minute, 20*time.Millisecond)
 	}
 	return awaited, func() {
 		r.t.Helper()

@@ -35,7 +35,7 @@ func TestLogOfAJobIsInItsRow(t *testing.T) {
 	require.Eventually(t, func() bool {
 		err := pool.QueryRow(t.Context(), `SELECT coalesce(metadata -> 'river:log' -> 0 ->> 'log', '') FROM river_job WHERE kind = 'close_gap'`).Scan(&log)
 		return err == nil && log != ""
-	}, time.Minute, 10*time.Millisecond)
+	}, time.Minute, 20*time.Millisecond)
 	require.Contains(t, log, "msg=gap_backfills_enqueued gap=1 accounts=1")
 	require.Contains(t, log, "time=")
 }

@@ -48,7 +48,7 @@ func TestFailedAttemptIsCountedAsFailed(t *testing.T) {
 		}
 		return n
 	}
-	require.Eventually(t, func() bool { return len(counted()) == len(want) && counted()["sync_follows done"] == 2 }, time.Minute, 5*time.Millisecond, "%v", counted())
+	require.Eventually(t, func() bool { return len(counted()) == len(want) && counted()["sync_follows done"] == 2 }, time.Minute, 20*time.Millisecond, "%v", counted())
 	require.Equal(t, want, counted())
 	failed := map[string]int{}
 	for _, span := range spans.Ended() {

@@ -126,6 +126,9 @@ func (w *ProcessPosts) projected(ctx context.Context, keys []schema.Key) (*shari
 	if err := w.addLinks(ctx, p, p.keys()); err != nil && schema.Classify(err) != schema.Data && !errors.Is(err, schema.ErrBusy) {
 		return nil, err // the others occur again below, where the links are added again, or the post is dead-lettered
 	}
+	if err := p.expectSubjects(ctx); err != nil {
+		return nil, err
+	}
 	for i, keys := 0, p.keys(); len(keys) > 0; i++ {
 		if i == looks {
 			return nil, errRestless

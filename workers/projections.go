@@ -46,8 +46,9 @@ func NewProjections(all ...jobs.Projection) *Projections {
 		}
 		p.all = append(p.all, projection{
 			Projection: one,
-			row:        schema.Projection{Name: one.Name, Collections: one.Collections, Kind: args.Kind(), Queue: queue, Tables: one.Tables, Compared: one.Compared},
-			opts:       &river.InsertOpts{Queue: queue},
+			row: schema.Projection{Name: one.Name, Collections: one.Collections, Kind: args.Kind(), Queue: queue, Tables: one.Tables, Compared: one.Compared,
+				Deletions: one.Deletions, Expires: one.Expires},
+			opts: &river.InsertOpts{Queue: queue},
 		})
 	}
 	return p

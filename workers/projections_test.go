@@ -109,7 +109,7 @@ func (a author) commit(p *Projections, b schema.Batch) (err error) {
 		if err != nil {
 			return err
 		}
-		return p.Enqueue(queue, "s")(a.t.Context(), tx, written, time.Now())
+		return p.Enqueue(queue, "s")(a.t.Context(), tx, append(written, p.Rows().Deleted(b.Deletions)...), time.Now())
 	})
 }
 
@@ -132,7 +132,7 @@ func strs(t *testing.T, pool *pgxpool.Pool, sql string) (all []string) {
 
 func becomes(t *testing.T, pool *pgxpool.Pool, want []string, sql string) {
 	t.Helper()
-	require.Eventually(t, func() bool { return fmt.Sprint(want) == fmt.Sprint(strs(t, pool, sql)) }, time.Minute, 5*time.Millisecond, "%s: %s", want, sql)
+	require.Eventually(t, func() bool { return fmt.Sprint(want) == fmt.Sprint(strs(t, pool, sql)) }, time.Minute, 20*time.Millisecond, "%s: %s", want, sql)
 }
 
 const counted = `SELECT rkey || ' ' || n FROM words ORDER BY rkey`
@@ -219,7 +219,7 @@ func TestNewProjectionReadsWhatIsStored(t *testing.T) {
 	before := registered(t, pool)
 	a := newAuthorOf(t, pool)
 	var stored []schema.Write
-	for i := range 3 * runRecords {
+	for i := range 3 * pageRecords {
 		stored = append(stored, notes("1", fmt.Sprintf("r%04d x", i))...)
 	}
 	require.NoError(t, a.commit(before, schema.Batch{Writes: stored}))
@@ -229,13 +229,21 @@ func TestNewProjectionReadsWhatIsStored(t *testing.T) {
 	p := words(t, pool)
 	require.NoError(t, p.Register(t.Context(), pool, slog.New(slog.DiscardHandler)))
 	counting(t, pool, p)
-	becomes(t, pool, []string{"other 1", fmt.Sprint("r ", 3*runRecords)}, `SELECT kind || ' ' || count(*) FROM (SELECT CASE n WHEN 1 THEN rkey ELSE left(rkey, 1) END AS kind FROM words) AS w GROUP BY kind ORDER BY kind`)
+	becomes(t, pool, []string{"other 1", fmt.Sprint("r ", 3*pageRecords)}, `SELECT kind || ' ' || count(*) FROM (SELECT CASE n WHEN 1 THEN rkey ELSE left(rkey, 1) END AS kind FROM words) AS w GROUP BY kind ORDER BY kind`)
 	require.Equal(t, []string{"500", "500", "500", "1"}, strs(t, pool, `SELECT jsonb_array_length(args -> 'records')::text FROM river_job WHERE kind = 'count_words' ORDER BY id`))
 	becomes(t, pool, []string{"completed"}, `SELECT state::text FROM river_job WHERE kind = 'run_projection'`)
 	require.NoError(t, p.Register(t.Context(), pool, slog.New(slog.DiscardHandler)), "again, as at every start")
 	require.Equal(t, []string{"1"}, strs(t, pool, `SELECT count(*)::text FROM river_job WHERE kind = 'run_projection'`))
-	execute(t, pool, `DELETE FROM words; SELECT run_projection('words')`) // as `weir projection run`
-	becomes(t, pool, []string{fmt.Sprint(3*runRecords + 1)}, `SELECT count(*)::text FROM words`)
+	execute(t, pool, `DELETE FROM words`)
+	execute(t, pool, `INSERT INTO words (collection, did, rkey, n) VALUES ('com.example.unread', 'did:plc:a', 'stale', 1)`)
+	id, err := schema.RunProjection(t.Context(), pool, "words") // as `weir rebuild`
+	require.NoError(t, err)
+	require.Eventually(t, func() bool {
+		run, err := schema.FindProjectionRun(t.Context(), pool, id)
+		require.NoError(t, err)
+		return run == schema.ProjectionRun{State: "completed", Records: 3*pageRecords + 1}
+	}, time.Minute, 10*time.Millisecond)
+	require.Equal(t, []string{fmt.Sprint(3*pageRecords + 1)}, strs(t, pool, `SELECT count(*)::text FROM words`))
 }
 
 // TestProgramThatLacksAProjectionStoresNothing, and its error tells the operator

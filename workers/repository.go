@@ -89,11 +89,11 @@ func (r *repository) collections(ctx context.Context) ([]string, error) {
 	if r.names != nil {
 		return r.names, nil
 	}
-	names := r.stored.Names()
+	names := r.stored.Repositories().Names()
 	if r.stored.Stores(schema.PostCollection) && !slices.Contains(names, schema.PostCollection) {
 		names = append(names, schema.PostCollection)
 	}
-	if prefixes := r.stored.Prefixes(); len(prefixes) > 0 {
+	if prefixes := r.stored.Repositories().Prefixes(); len(prefixes) > 0 {
 		found, err := r.api.Collections(ctx, r.did)
 		if err != nil {
 			return nil, err
@@ -305,7 +305,10 @@ func (r *repository) repair(ctx context.Context, client *river.Client[pgx.Tx], r
 			if err := schema.DeleteRecords(ctx, tx, deletions, r.projections.Rows()); err != nil {
 				return err
 			}
-			return schema.LockProjections(ctx, tx, r.projections.Rows()) // the tables of others would keep their rows
+			if err := schema.LockProjections(ctx, tx, r.projections.Rows()); err != nil { // the tables of others would keep their rows
+				return err
+			}
+			return r.projections.Enqueue(client, "")(ctx, tx, r.projections.Rows().Deleted(deletions), time.Time{})
 		}); err != nil {
 			return err
 		}

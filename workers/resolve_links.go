@@ -85,6 +85,15 @@ func (w *ResolveLinks) resolve(ctx context.Context, short ranking.ShortLink) err
 		return ranking.AnswerShortLink(ctx, w.pool, short, err.Error(), nil)
 	default:
 		again := w.now().Add(wait)
+		if busy, ok := errors.AsType[*redirect.Busy](err); ok {
+			pause := w.now().Add(busy.Wait)
+			if err := ranking.PauseShortener(ctx, w.pool, busy.Site, pause); err != nil {
+				return err
+			}
+			if pause.After(again) {
+				again = pause
+			}
+		}
 		return ranking.AnswerShortLink(ctx, w.pool, short, err.Error(), &again)
 	}
 }

@@ -24,7 +24,7 @@ import (
 // shortener is a server that all hosts lead to.
 type shortener struct {
 	mu   sync.Mutex
-	to   map[string]string // targets by host and path; "503": it fails; "hangs": it never answers
+	to   map[string]string // targets by host and path; "503": it fails; "429": it is busy; "hangs": it never answers
 	seen map[string]int
 }
 
@@ -38,6 +38,9 @@ func (s *shortener) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		http.NotFound(w, r)
 	case "503":
 		w.WriteHeader(http.StatusServiceUnavailable)
+	case "429":
+		w.Header().Set("Retry-After", "90")
+		w.WriteHeader(http.StatusTooManyRequests)
 	case "hangs":
 		s.mu.Unlock()
 		<-r.Context().Done()
@@ -100,10 +103,16 @@ func (r *rig) shares(a author, rkey string, urls ...string) {
 func (r *rig) resolvesAgain() {
 	r.t.Helper()
 	r.execute(`UPDATE short_links SET resolve_at = now() - interval '1 second' WHERE resolve_at IS NOT NULL`)
+	r.resolves()
+}
+
+// resolves has what is due resolved now.
+func (r *rig) resolves() {
+	r.t.Helper()
 	require.Eventually(r.t, func() bool { // once the job before has ended
 		done, err := r.client.Insert(r.t.Context(), jobs.ResolveLinks{}, nil)
 		return err == nil && !done.UniqueSkippedAsDuplicate
-	}, time.Minute, 5*time.Millisecond)
+	}, time.Minute, 20*time.Millisecond)
 }
 
 // TestShortLinksCountAsTheirTargets: three spellings, two of them short, are one link,
@@ -156,6 +165,33 @@ func TestShortenerThatFailsIsAskedLater(t *testing.T) {
 	}
 	r.becomes(0, `SELECT count(*) FROM short_links WHERE resolve_at IS NOT NULL`)
 	require.Equal(t, 5, s.asked("bit.ly/down"))
+}
+
+// TestBusyShortenerIsLeftAlone for as long as it asks: with those of its links that are
+// due, and with new ones. Others are asked meanwhile.
+func TestBusyShortenerIsLeftAlone(t *testing.T) {
+	t.Parallel()
+	r, a, s := newResolving(t)
+	s.leads("bit.ly/busy", "429")
+	s.leads("bit.ly/new", "https://paper.example/new")
+	s.leads("t.co/other", "https://paper.example/other")
+	const left = `SELECT count(*) FROM short_links WHERE resolve_at > now() + interval '70 seconds' AND resolve_at <= now() + interval '90 seconds'`
+	r.shares(a, "0", "http://bit.ly/later")
+	r.becomes(1, `SELECT count(*) FROM short_links WHERE resolve_at IS NULL`)
+	r.execute(`UPDATE short_links SET resolve_at = now() + interval '10 seconds'`)
+	r.shares(a, "1", "http://bit.ly/busy")
+	r.becomes(2, `SELECT count(*) FROM short_links`)
+	r.resolves()
+	r.becomes(2, left)
+	r.becomes(1, `SELECT count(*) FROM short_links WHERE tries = 1`)
+	r.shares(a, "2", "http://bit.ly/new", "http://t.co/other")
+	r.becomes(4, `SELECT count(*) FROM short_links`)
+	r.resolves()
+	r.becomes(1, `SELECT count(*) FROM short_links WHERE answer = 'https://paper.example/other'`)
+	require.Equal(t, 3, r.count(left))
+	require.Equal(t, []int{1, 0, 1}, []int{s.asked("bit.ly/busy"), s.asked("bit.ly/new"), s.asked("bit.ly/later")})
+	r.resolvesAgain()
+	r.becomes(1, `SELECT count(*) FROM short_links WHERE answer = 'https://paper.example/new'`)
 }
 
 // TestShortenerThatHangsDelaysNoOther: its links are asked later, like those of one that

@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"math/rand/v2"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/bluesky-social/indigo/atproto/atcrypto"
@@ -37,7 +38,7 @@ type ResyncRepo struct {
 	projections *Projections
 	read        ReadRepository
 	limits      ResyncLimits
-	memory      chan struct{} // a token per repository in memory, shared with histories
+	again       chan struct{} // the token of an account that could not be compared the last time
 }
 
 // ReadRepository reads the CAR of a repository. It returns an error if the repository is
@@ -60,13 +61,13 @@ type ResyncLimits struct {
 	PerHour int           // 600: of all accounts
 	Useful  time.Duration // 1 min: of one account, after a resync that found a difference
 	Useless time.Duration // 1 h: after one that found none; it doubles up to a day
-	Within  time.Duration // 9 min: of one resync, so that the job can still record that it took longer
+	First   time.Duration // 1 min: how long the first resync of an account may take
+	Within  time.Duration // 9 min: how long a later one may take, at most
 }
 
 const (
-	resyncTimeout  = 10 * time.Minute   // a large repository takes minutes to arrive
-	resyncMemory   = 2                  // repositories in memory at once
-	resyncBusy     = 5 * time.Second    // how long the others wait at first, at most
+	resyncsAtOnce  = 2                  // repositories in memory
+	resyncBusy     = 5 * time.Second    // how long accounts that could not be compared wait for each other at first, at most
 	resyncBusyMost = 30 * time.Minute   // and later, when many wait for slow ones
 	resyncInactive = time.Hour          // how often an account that is not active is looked at
 	resyncRefused  = 24 * time.Hour     // until the repository of a server that refuses is requested again
@@ -74,10 +75,11 @@ const (
 	resyncBefore   = 8 * 24 * time.Hour // how far a stream may have reached back before the database was made
 )
 
-func newResyncRepo(cfg Config, memory chan struct{}) *ResyncRepo {
-	limits := ResyncLimits{cmp.Or(cfg.Resync.PerHour, 600), cmp.Or(cfg.Resync.Useful, time.Minute), cmp.Or(cfg.Resync.Useless, time.Hour), cmp.Or(cfg.Resync.Within, resyncTimeout*9/10)}
+func newResyncRepo(cfg Config) *ResyncRepo {
+	limits := ResyncLimits{PerHour: cmp.Or(cfg.Resync.PerHour, 600), Useful: cmp.Or(cfg.Resync.Useful, time.Minute), Useless: cmp.Or(cfg.Resync.Useless, time.Hour),
+		First: cmp.Or(cfg.Resync.First, time.Minute), Within: cmp.Or(cfg.Resync.Within, 9*time.Minute)}
 	return &ResyncRepo{pool: cfg.Pool, api: cfg.Bluesky, log: cfg.Logger, stored: cfg.Collections, projections: cfg.Projections, read: cfg.ReadRepository,
-		limits: limits, memory: memory}
+		limits: limits, again: make(chan struct{}, resyncsAtOnce-1)}
 }
 
 // EnqueueResyncs adds the jobs of accounts that a commit marked, in its transaction. An
@@ -95,19 +97,31 @@ func EnqueueResyncs(queue inserter) func(context.Context, pgx.Tx, []schema.Resyn
 	}
 }
 
-// Timeout is that of a large repository.
-func (w *ResyncRepo) Timeout(*river.Job[jobs.ResyncRepo]) time.Duration { return resyncTimeout }
+// within is how long an attempt may take: as long as the job is old.
+func (w *ResyncRepo) within(job *river.Job[jobs.ResyncRepo]) time.Duration {
+	var age time.Duration
+	if job.AttemptedAt != nil {
+		age = job.AttemptedAt.Sub(job.CreatedAt)
+	}
+	return min(max(w.limits.First, age), w.limits.Within)
+}
 
-// Work compares the account if that is due and allowed.
+// Timeout leaves time to record that the comparison took too long. The job of a killed
+// worker begins again when it has passed: so it is short at first.
+func (w *ResyncRepo) Timeout(job *river.Job[jobs.ResyncRepo]) time.Duration {
+	return w.within(job) * 10 / 9
+}
+
+// Work compares the account if that is due and allowed. Accounts that could not be compared
+// the last time leave one worker of the queue to others: their servers may be slow.
 func (w *ResyncRepo) Work(ctx context.Context, job *river.Job[jobs.ResyncRepo]) error {
 	did := job.Args.DID
-	select {
-	case w.memory <- struct{}{}:
-		defer func() { <-w.memory }()
-	default: // it waits outside the queue, which backfills need too, and begins when it can
-		return snooze(time.Second + rand.N(min(max(resyncBusy, time.Since(job.CreatedAt)), resyncBusyMost)))
+	again, release := w.takeAgain()
+	defer release()
+	state, err := schema.BeginResync(ctx, w.pool, did, w.limits.PerHour, w.limits.Useful, again)
+	if !state.Failed {
+		release()
 	}
-	state, err := schema.BeginResync(ctx, w.pool, did, w.limits.PerHour, w.limits.Useful)
 	switch {
 	case errors.Is(err, schema.ErrNoRows): // it is synchronized
 		return w.finish(ctx, job)
@@ -119,16 +133,22 @@ func (w *ResyncRepo) Work(ctx context.Context, job *river.Job[jobs.ResyncRepo]) 
 		return w.drop(ctx, job)
 	case state.Status != "active": // its server would refuse
 		return w.postpone(ctx, did, errors.New("the account is "+state.Status), resyncInactive)
+	case state.Failed && !again:
+		return snooze(time.Second + rand.N(min(max(resyncBusy, time.Since(job.CreatedAt)), resyncBusyMost)))
 	case !state.Begun: // too many have begun in this hour: this one gets its turn within the next
 		return snooze(time.Minute + rand.N(time.Hour))
 	}
 	log := jobLog(ctx, w.log).With("did", did)
 	result := schema.ResyncResult{Useful: w.limits.Useful, Useless: w.limits.Useless}
-	timed, cancel := context.WithTimeout(ctx, w.limits.Within)
+	within := w.within(job)
+	if !state.Failed { // it may have waited only for others
+		within = min(within, w.limits.First)
+	}
+	timed, cancel := context.WithTimeout(ctx, within)
 	defer cancel()
 	faults, err := w.resync(timed, did, &result)
 	if err != nil && timed.Err() != nil && ctx.Err() == nil {
-		err = &unverifiedError{fmt.Errorf("the comparison did not end within %s: %w", w.limits.Within, err)}
+		err = &unverifiedError{fmt.Errorf("the comparison did not end within %s: %w", within.Round(time.Second), err)}
 	}
 	if err != nil {
 		return w.failed(ctx, job, log, &state, err)
@@ -145,6 +165,17 @@ func (w *ResyncRepo) Work(ctx context.Context, job *river.Job[jobs.ResyncRepo]) 
 	return nil
 }
 
+// takeAgain takes the token of an account that could not be compared the last time, if it
+// is free. release returns it, once.
+func (w *ResyncRepo) takeAgain() (taken bool, release func()) {
+	select {
+	case w.again <- struct{}{}:
+		return true, sync.OnceFunc(func() { <-w.again })
+	default:
+		return false, func() {}
+	}
+}
+
 // failed decides when to try again. An error of the account or its server is no failure
 // of the job: it is stored with the account, and tried again after as long as the
 // account has been desynchronized, a day at most.
@@ -155,6 +186,7 @@ func (w *ResyncRepo) failed(ctx context.Context, job *river.Job[jobs.ResyncRepo]
 	if ctx.Err() != nil || !api && !unverified && !keyless {
 		return err
 	}
+	uncertain := errors.Is(err, bluesky.ErrUncertain)
 	if errors.Is(err, bluesky.ErrGone) {
 		log.Info("account_deleted", "error", err)
 		if err := schema.MarkDeleted(ctx, w.pool, job.Args.DID); err != nil {
@@ -165,8 +197,9 @@ func (w *ResyncRepo) failed(ctx context.Context, job *river.Job[jobs.ResyncRepo]
 	log.Warn("not_resynchronized", "error", err)
 	wait := min(max(state.Age, w.limits.Useful), resyncRefused)
 	switch {
-	case !state.Watched && (keyless || state.Age > resyncGivenUp): // anybody can invent such an account
+	case !state.Watched && (keyless && !uncertain || state.Age > resyncGivenUp): // anybody can invent such an account
 		return w.drop(ctx, job)
+	case uncertain:
 	case refused(err), keyless:
 		wait = resyncRefused
 	case bluesky.Classify(err) == bluesky.RateLimited:

@@ -4,6 +4,8 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"net/http"
+	"net/http/httptest"
 	"slices"
 	"strings"
 	"testing"
@@ -230,12 +232,12 @@ func TestResyncMarkedWhileItsJobEndsIsNotForgotten(t *testing.T) {
 	require.NoError(t, EnqueueResyncs(r.client)(t.Context(), tx, b.Resyncs))
 	ended := make(chan error, 1)
 	go func() {
-		w := newResyncRepo(Config{Pool: r.pool, Logger: slog.New(slog.DiscardHandler)}, make(chan struct{}, resyncMemory))
+		w := newResyncRepo(Config{Pool: r.pool, Logger: slog.New(slog.DiscardHandler)})
 		ended <- w.Work(rivertest.WorkContext(t.Context(), r.client.Client), &river.Job[jobs.ResyncRepo]{JobRow: inserted.Job, Args: jobs.ResyncRepo{DID: did}})
 	}()
 	require.Eventually(t, func() bool {
 		return len(ended) > 0 || r.count(`SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'`) > 0
-	}, time.Minute, time.Millisecond)
+	}, time.Minute, 10*time.Millisecond)
 	require.NoError(t, tx.Commit(t.Context()))
 	snoozed := &river.JobSnoozeError{}
 	require.ErrorAs(t, <-ended, &snoozed)
@@ -388,4 +390,16 @@ func TestInventedAccountsAreForgotten(t *testing.T) {
 	r.refuses(invented, "")
 	r.becomes(1, `SELECT count(*) FROM resyncs WHERE problem <> '' AND due_at > now() + interval '23 hours'`)
 	require.Zero(t, r.fetched())
+}
+
+// TestServerOfItsOwnDocumentIsAskedAgain: an account is not forgotten because its server
+// does not have its document for a moment.
+func TestServerOfItsOwnDocumentIsAskedAgain(t *testing.T) {
+	t.Parallel()
+	r := resyncing(t, func(c *Config) { c.Resync.Useful = time.Hour })
+	server := httptest.NewServer(http.NotFoundHandler())
+	t.Cleanup(server.Close)
+	did := "did:web:" + strings.Replace(strings.TrimPrefix(server.URL, "http://"), ":", "%3A", 1)
+	r.refuses(did, "")
+	r.becomes(1, `SELECT count(*) FROM resyncs WHERE did = $1 AND problem LIKE '%its own server says so%' AND due_at BETWEEN now() + interval '50 minutes' AND now() + interval '1 hour'`, did)
 }

@@ -1,12 +1,17 @@
 package workers
 
 import (
+	"log/slog"
+	"slices"
 	"testing"
 	"time"
 
 	"github.com/bluesky-social/indigo/atproto/atcrypto"
+	"github.com/riverqueue/river"
+	"github.com/riverqueue/river/rivertype"
 	"github.com/stretchr/testify/require"
 
+	"github.com/weir-social/weir/jobs"
 	"github.com/weir-social/weir/simnet"
 )
 
@@ -14,7 +19,7 @@ import (
 // because that would keep others waiting.
 func TestSlowServerIsNoFailedAttempt(t *testing.T) {
 	t.Parallel()
-	r := resyncing(t, func(c *Config) { c.Resync.Useful, c.Resync.Within = time.Hour, 3*time.Second })
+	r := resyncing(t, func(c *Config) { c.Resync.Useful, c.Resync.First = time.Hour, 3*time.Second })
 	did, _ := r.busiest()
 	r.follows(did)
 	require.NoError(t, r.net.FailCalls(simnet.CallFault{Kind: simnet.Unavailable, Endpoint: "com.atproto.sync.getRepo", Count: 1}))
@@ -23,33 +28,79 @@ func TestSlowServerIsNoFailedAttempt(t *testing.T) {
 	r.becomes(1, `SELECT count(*) FROM resyncs WHERE problem LIKE '%getRepo%' AND due_at > now() + interval '50 minutes'`)
 	require.Equal(t, 1, r.fetched())
 	r.due()
-	r.becomes(1, `SELECT count(*) FROM resyncs WHERE problem LIKE 'the comparison did not end within 3s%' AND due_at > now() + interval '50 minutes'`)
+	r.becomes(1, `SELECT count(*) FROM resyncs WHERE problem LIKE 'the comparison did not end within %' AND due_at > now() + interval '50 minutes'`)
 	require.Zero(t, r.count(`SELECT count(*) FROM river_job WHERE kind = 'resync_repo' AND errors IS NOT NULL`), "no attempt has failed")
 	r.due()
 	r.synchronized()
 	require.Equal(t, 3, r.fetched())
 }
 
-// TestResyncsThatWaitForOthersKeepNoWorker: they neither occupy the queue of backfills nor
-// count as begun.
-func TestResyncsThatWaitForOthersKeepNoWorker(t *testing.T) {
+// TestKilledResyncBeginsAgainSoon: the job of a killed worker waits for its timeout.
+func TestKilledResyncBeginsAgainSoon(t *testing.T) {
 	t.Parallel()
+	w := newResyncRepo(Config{Logger: slog.New(slog.DiscardHandler)})
+	for age, want := range map[time.Duration]time.Duration{-time.Hour: time.Minute, 0: time.Minute, 3 * time.Minute: 3 * time.Minute, time.Hour: 9 * time.Minute} {
+		created := time.Now()
+		attempted := created.Add(age)
+		job := &river.Job[jobs.ResyncRepo]{JobRow: &rivertype.JobRow{CreatedAt: created, AttemptedAt: &attempted}}
+		require.InDelta(t, want*10/9, w.Timeout(job), float64(time.Second), age)
+	}
+}
+
+// blocked is a rig whose resyncs of some accounts do not end before the test does.
+func blocked(t *testing.T, which func(did string) bool) *rig {
+	t.Helper()
 	release := make(chan struct{})
 	r := resyncing(t, func(c *Config) {
 		read := c.ReadRepository
 		c.ReadRepository = func(car []byte, did string, key atcrypto.PublicKey) (Repository, error) {
-			<-release
+			if which(did) {
+				<-release
+			}
 			return read(car, did, key)
 		}
 	})
-	defer close(release)
+	t.Cleanup(func() { close(release) })
+	return r
+}
+
+// TestResyncsKeepNoBackfillWaiting: few repositories are in memory at once, and those that
+// wait for these do not count as begun.
+func TestResyncsKeepNoBackfillWaiting(t *testing.T) {
+	t.Parallel()
+	r := blocked(t, func(string) bool { return true })
 	all := r.followed()[:5]
 	r.follows(all...)
 	for _, did := range all {
 		r.refuses(did, "")
 	}
-	r.becomes(len(all)-resyncMemory, `SELECT count(*) FROM river_job WHERE kind = 'resync_repo' AND state = 'scheduled'`)
-	r.becomes(resyncMemory, `SELECT count(*) FROM resyncs WHERE begun_at IS NOT NULL`)
+	r.becomes(resyncsAtOnce, `SELECT count(*) FROM resyncs WHERE begun_at IS NOT NULL`)
+	r.execute(`INSERT INTO watches (target, kind) VALUES ($1, 'account')`, r.followed()[5])
+	r.becomes(1, `SELECT count(*) FROM accounts WHERE did = $1 AND feed_read_at IS NOT NULL`, r.followed()[5])
+	require.Equal(t, len(all)-resyncsAtOnce, r.count(`SELECT count(*) FROM river_job WHERE kind = 'resync_repo' AND state = 'available'`))
+}
+
+// TestSlowRepositoriesLetOthersThrough: accounts that could not be compared in time do not
+// keep all workers the next time.
+func TestSlowRepositoriesLetOthersThrough(t *testing.T) {
+	t.Parallel()
+	var slow []string
+	r := blocked(t, func(did string) bool { return slices.Contains(slow, did) })
+	all := r.followed()[:5]
+	slow = all[:3]
+	r.follows(all...)
+	require.NoError(t, r.client.QueuePause(t.Context(), jobs.QueueResync, nil))
+	for _, did := range slow {
+		r.refuses(did, "")
+	}
+	r.execute(`UPDATE resyncs SET problem = 'the comparison did not end'`)
+	require.NoError(t, r.client.QueueResume(t.Context(), jobs.QueueResync, nil))
+	r.becomes(1, `SELECT count(*) FROM resyncs WHERE begun_at IS NOT NULL`)
+	r.becomes(2, `SELECT count(*) FROM river_job WHERE kind = 'resync_repo' AND state = 'scheduled'`)
+	for _, did := range all[3:] {
+		r.refuses(did, "")
+	}
+	r.becomes(2, `SELECT count(*) FROM resyncs WHERE desynchronized_at IS NULL`)
 }
 
 // TestHugeRepositoryIsListedInstead: it is not read into memory.

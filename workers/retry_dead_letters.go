@@ -72,7 +72,7 @@ func (w *RetryDeadLetters) retry(ctx context.Context, letters []schema.StoredDea
 	var events, records []schema.StoredDeadLetter
 	for _, l := range letters {
 		switch l.Stage {
-		case schema.StageProcess:
+		case schema.StageProcess, schema.StageLexicon, schema.StageRules, schema.StageReference:
 			records = append(records, l)
 		case schema.StageJob:
 			if err := w.job(ctx, &l); err != nil {

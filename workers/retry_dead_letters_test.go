@@ -40,7 +40,7 @@ func letter(t *testing.T, pool *pgxpool.Pool, stage, cond string) schema.StoredD
 	var id int64
 	require.Eventually(t, func() bool {
 		return pool.QueryRow(t.Context(), `SELECT id FROM dead_letters WHERE stage = $1 AND `+cond, stage).Scan(&id) == nil
-	}, time.Minute, 5*time.Millisecond, cond)
+	}, time.Minute, 20*time.Millisecond, cond)
 	var n int
 	require.NoError(t, pool.QueryRow(t.Context(), `SELECT count(*) FROM dead_letters WHERE stage = $1`, stage).Scan(&n))
 	require.Equal(t, 1, n)
@@ -162,7 +162,7 @@ func TestRetryOfAJobWithoutAWorker(t *testing.T) {
 		require.NoError(t, err)
 		return all
 	}
-	require.Eventually(t, func() bool { return len(causes("retried")) == 1 }, time.Minute, 5*time.Millisecond)
+	require.Eventually(t, func() bool { return len(causes("retried")) == 1 }, time.Minute, 20*time.Millisecond)
 	failed := causes("open")
 	require.Len(t, failed, 3)
 	require.Contains(t, failed[0], `first: no worker processes jobs of kind "of_another_version"`)
@@ -186,7 +186,7 @@ func TestRetryPromotesAnUnfinishedJob(t *testing.T) {
 			var left int
 			require.NoError(t, pool.QueryRow(t.Context(), `SELECT count(*) FROM river_job WHERE kind = 'retry_dead_letters' AND state <> 'completed'`).Scan(&left))
 			return left == 0
-		}, time.Minute, 5*time.Millisecond)
+		}, time.Minute, 20*time.Millisecond)
 		found := backfillsOf(t, pool, alice)
 		require.Len(t, found, 1)
 		require.Equal(t, jobs.PriorityManual, found[0].Priority)
@@ -218,7 +218,7 @@ func TestRetryOfAPostProjectsItsCurrentRevision(t *testing.T) {
 			all, err = pgx.CollectRows(rows, pgx.RowTo[string])
 			require.NoError(t, err)
 			return !slices.ContainsFunc(all, func(s string) bool { return strings.Contains(s, "retrying") })
-		}, time.Minute, 5*time.Millisecond)
+		}, time.Minute, 20*time.Millisecond)
 		return all
 	}
 	require.Equal(t, []string{"1 links retried 1 unreadable", `2 links open 2 unreadable "strict"`, "3 links retried 1 unreadable"}, states())

@@ -2,7 +2,6 @@ package workers
 
 import (
 	"context"
-	"fmt"
 	"log/slog"
 	"time"
 
@@ -15,28 +14,15 @@ import (
 )
 
 // RunProjection adds a projection's jobs for all stored records, in the order of
-// their keys. Each job and the new position are committed in one transaction, so
-// a killed worker continues where it stopped. Projecting a record twice changes
+// their keys, and deletes rows that should not exist. Projecting a record twice changes
 // nothing.
 type RunProjection struct {
 	river.WorkerDefaults[jobs.RunProjection]
 	pool        *pgxpool.Pool
 	log         *slog.Logger
 	projections *Projections
-	records     int           // per job
-	patience    time.Duration // how long to run before the job yields to others; shorter than the job's timeout
-}
-
-const (
-	runRecords  = 500
-	runPriority = 4   // behind the jobs of the stream
-	runAhead    = 100 // jobs that may wait in the queue; more would slow down the stream
-)
-
-// runPlace is the position in the records.
-type runPlace struct {
-	After jobs.Record `json:"after"`
-	Count int         `json:"count"`
+	records     int // per job
+	patience    time.Duration
 }
 
 // Work reads all records of the projection's collections.
@@ -45,49 +31,35 @@ func (w *RunProjection) Work(ctx context.Context, job *river.Job[jobs.RunProject
 	if err != nil {
 		return err
 	}
-	return resumable(ctx, "records", func(ctx context.Context, at runPlace) error {
-		for started := time.Now(); ; {
-			if time.Since(started) > w.patience {
-				return snooze(0)
-			}
-			depth, err := schema.DeepestQueue(ctx, w.pool, []string{p.row.Queue}, runAhead+1)
-			if err != nil {
-				return err
-			}
-			if depth > runAhead {
-				return snooze(time.Second)
-			}
-			more, err := w.page(ctx, job, p, &at)
-			if err != nil {
-				return err
-			}
-			if !more {
-				jobLog(ctx, w.log).Info("projection_enqueued", "projection", p.Name, "records", at.Count)
-				return nil
-			}
-		}
-	})
-}
-
-// page adds one job for the next records, and advances the position.
-func (w *RunProjection) page(ctx context.Context, job *river.Job[jobs.RunProjection], p *projection, at *runPlace) (more bool, err error) {
-	next := *at
-	err = pgx.BeginFunc(ctx, w.pool, func(tx pgx.Tx) error {
+	pages := paging{pool: w.pool, queue: p.row.Queue, priority: pagePriority, patience: w.patience}
+	end, err := enqueuePages(ctx, pages, job, func(ctx context.Context, tx pgx.Tx, at *pagePlace) (river.JobArgs, error) {
 		keys, err := schema.RecordsAfter(ctx, tx, &p.row, schema.Key(at.After), w.records)
 		if err != nil || len(keys) == 0 {
-			return err
+			return nil, err
 		}
-		more = true
-		next = runPlace{After: jobs.Record(keys[len(keys)-1]), Count: at.Count + len(keys)}
-		args := p.Job(jobs.Batch{Records: p.of(keys)})
-		if _, err := river.ClientFromContext[pgx.Tx](ctx).InsertTx(ctx, tx, args, &river.InsertOpts{Queue: p.row.Queue, Priority: runPriority}); err != nil {
-			return fmt.Errorf("enqueue %s: %w", args.Kind(), err)
-		}
-		_, err = river.ResumableSetStepCursorTx[*riverDriver](ctx, tx, job, next)
-		return err
+		*at = pagePlace{After: jobs.Record(keys[len(keys)-1]), Count: at.Count + len(keys)}
+		return p.Job(jobs.Batch{Records: p.of(keys)}), nil
 	})
-	if err == nil {
-		*at = next
+	if err != nil {
+		return err
 	}
-	return more, err
+	removed, err := w.removeStale(ctx, p)
+	if err == nil {
+		jobLog(ctx, w.log).Info("projection_enqueued", "projection", p.Name, "records", end.Count, "stale", removed)
+	}
+	return err
+}
+
+// removeStale deletes the rows of records that are gone, or of collections that are not
+// read any more. It is short, and a killed worker begins it again.
+func (w *RunProjection) removeStale(ctx context.Context, p *projection) (removed int, err error) {
+	for started := time.Now(); ; {
+		if time.Since(started) > w.patience {
+			return removed, snooze(0)
+		}
+		n, err := p.row.RemoveStale(ctx, w.pool, w.records)
+		if removed += n; err != nil || n < w.records {
+			return removed, err
+		}
+	}
 }

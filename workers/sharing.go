@@ -65,6 +65,26 @@ func (p *sharing) subjectKeys() []schema.Key {
 	return sortedKeys(keys)
 }
 
+// expectSubjects adds the subjects that are among the records themselves, with the links
+// that they are about to share: so one transaction is enough, unless something changes
+// meanwhile. Look again after it.
+func (p *sharing) expectSubjects(ctx context.Context) error {
+	var own []ranking.Share
+	for _, key := range p.subjectKeys() {
+		if _, ok := p.subjects[key]; !ok {
+			own = append(own, p.shares[key]...)
+		}
+	}
+	expected, err := ranking.NamedLinks(ctx, p.worker.pool, own)
+	if err != nil {
+		return err
+	}
+	for key, links := range expected {
+		p.subjects[key] = links
+	}
+	return nil
+}
+
 // lock locks the records against writers and reads again those that have changed. It
 // reports which of them are stored.
 func (p *sharing) lock(ctx context.Context, tx pgx.Tx, keys []schema.Key) (there map[schema.Key]bool, err error) {

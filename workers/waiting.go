@@ -17,10 +17,10 @@ type waiters struct {
 
 const releasedAtOnce = 500
 
-// release calls project with the records that wait for each of the known ones, page by
-// page. project must make each of them wait anew or no longer. Call it after the commit
-// that made the records known. It returns false if it stopped at until: calling it
-// again continues, because what was projected waits no longer.
+// release calls project with the records that wait for the known ones, at most about
+// releasedAtOnce at a time. project must make each of them wait anew or no longer. Call it
+// after the commit that made the records known. It returns false if it stopped at until:
+// calling it again continues, because what was projected waits no longer.
 func (w waiters) release(ctx context.Context, known []schema.Key, until time.Time, project func([]schema.Key) error) (done bool, err error) {
 	if len(known) == 0 {
 		return true, nil
@@ -28,6 +28,7 @@ func (w waiters) release(ctx context.Context, known []schema.Key, until time.Tim
 	if known, err = schema.WaitedFor(ctx, w.db, w.projection, known); err != nil {
 		return false, err
 	}
+	var released []schema.Key // most records are waited for by few: what waits for several of them is projected at once
 	for _, key := range known {
 		for after := (schema.Key{}); ; {
 			if time.Now().After(until) {
@@ -37,16 +38,22 @@ func (w waiters) release(ctx context.Context, known []schema.Key, until time.Tim
 			if err != nil {
 				return false, err
 			}
-			if len(keys) == 0 {
+			if released = append(released, keys...); len(released) >= releasedAtOnce {
+				if err := project(released); err != nil {
+					return false, err
+				}
+				released = nil
+			}
+			if len(keys) < releasedAtOnce {
 				break
 			}
 			after = keys[len(keys)-1]
-			if err := project(keys); err != nil {
-				return false, err
-			}
 		}
 	}
-	return true, nil
+	if len(released) == 0 {
+		return true, nil
+	}
+	return true, project(released)
 }
 
 // release projects the reposts and quotes that wait for posts. If there are very many,

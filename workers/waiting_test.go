@@ -30,6 +30,21 @@ func TestPostStoredWhileARepostBeginsToWait(t *testing.T) {
 	require.Equal(t, []string{"a/1 post " + c.news, "b/r1 repost " + c.news}, c.sharing())
 }
 
+// TestQuoteBesideItsSubject: a job with both needs one transaction, and the quote counts.
+func TestQuoteBesideItsSubject(t *testing.T) {
+	t.Parallel()
+	c := newTown(t)
+	c.posts("a/1", "", c.news)
+	c.posts("b/1", "a/1")
+	transactions := 0
+	c.w.committed = func() { transactions++ }
+	require.NoError(t, c.w.Work(t.Context(), c.job("b/1", "a/1")))
+	require.Equal(t, 1, transactions)
+	require.Equal(t, []string{"a/1 post " + c.news, "b/1 quote " + c.news}, c.sharing())
+	require.Empty(t, c.waiting())
+	require.Equal(t, 2, c.counts(c.news))
+}
+
 // TestPostDeletedWhileItIsReposted: the share of a post that has gone becomes a row that
 // waits, although the check of the changed post did not see the share.
 func TestPostDeletedWhileItIsReposted(t *testing.T) {

@@ -62,6 +62,7 @@ type Config struct {
 	ReadRepository ReadRepository // of resyncs
 	Resync         ResyncLimits
 	History        HistoryLimits
+	Lexicons       Lexicons
 	Audit          AuditPlan     // zero: no periodic audits
 	Queues         []string      // the queues to process; all of them when empty
 	PollOnly       bool          // poll every second, because LISTEN does not work, as behind a transaction pooler
@@ -140,6 +141,7 @@ func addWorkers(known Bundle, cfg Config) error {
 	interruptible.stopping = cfg.Stopping
 	links := newProcessPosts(cfg, known.Projector(jobs.Links().Name))
 	Add(known, links)
+	addJudges(known, interruptible, cfg)
 	if cfg.More != nil {
 		cfg.More(known)
 	}
@@ -148,7 +150,7 @@ func addWorkers(known Bundle, cfg Config) error {
 			return fmt.Errorf("projection %q: no worker processes its jobs of kind %s", row.Name, row.Kind)
 		}
 	}
-	Add(known, &RunProjection{pool: cfg.Pool, log: cfg.Logger, projections: cfg.Projections, records: runRecords, patience: cfg.JobTimeout / 2})
+	Add(known, &RunProjection{pool: cfg.Pool, log: cfg.Logger, projections: cfg.Projections, records: pageRecords, patience: cfg.JobTimeout / 2})
 	Add(interruptible, &SyncFollows{pool: cfg.Pool, api: cfg.Bluesky, log: cfg.Logger, window: cfg.Window, patience: cfg.JobTimeout / 2})
 	Add(interruptible, &RequestBackfill{pool: cfg.Pool, api: cfg.Bluesky, log: cfg.Logger})
 	Add(interruptible, &BackfillAccount{pool: cfg.Pool, api: cfg.Bluesky, log: cfg.Logger, fromPDS: cfg.FromPDS, stored: cfg.Collections, patience: cfg.JobTimeout / 2, projections: cfg.Projections})
@@ -161,6 +163,7 @@ func addWorkers(known Bundle, cfg Config) error {
 	Add(known, &RetryDeadLetters{pool: cfg.Pool, log: cfg.Logger, projections: cfg.Projections, events: cfg.Retry, args: known.args, patience: cfg.JobTimeout / 2})
 	Add(known, &CheckAlerts{pool: cfg.Pool, log: cfg.Logger, limits: cfg.Limits, notify: cfg.Webhook != nil, now: time.Now})
 	Add(known, &CheckCounts{pool: cfg.Pool, log: cfg.Logger})
+	Add(known, &MakeRecordViews{pool: cfg.Pool, log: cfg.Logger})
 	Add(known, &SendAlert{hook: cfg.Webhook, log: cfg.Logger, now: time.Now})
 	if cfg.Keep != nil {
 		expire, err := newExpire(cfg, *cfg.Keep)
@@ -174,12 +177,10 @@ func addWorkers(known Bundle, cfg Config) error {
 	return nil
 }
 
-// addRepositories adds the workers that read whole repositories. Few of these are in
-// memory at once.
+// addRepositories adds the workers that read whole repositories.
 func addRepositories(b Bundle, cfg Config) {
-	memory := make(chan struct{}, resyncMemory)
-	Add(b, newResyncRepo(cfg, memory))
-	Add(b, newBackfillRepo(cfg, memory))
+	Add(b, newResyncRepo(cfg))
+	Add(b, newBackfillRepo(cfg))
 	Add(b, newFillCollections(cfg))
 }
 
@@ -257,6 +258,7 @@ func queues(cfg Config) (map[string]river.QueueConfig, error) {
 	all := map[string]river.QueueConfig{
 		jobs.QueueNetwork:     queue(4),
 		jobs.QueueBackfill:    queue(cfg.Backfill),
+		jobs.QueueResync:      queue(resyncsAtOnce),
 		jobs.QueueMaintenance: queue(1),
 		jobs.QueueAlerts:      queue(4), // a hanging webhook must not block the next check
 		jobs.QueueCards:       queue(1),
@@ -303,6 +305,12 @@ func (c Config) periodic(start bool) []*river.PeriodicJob {
 	}
 	if c.Keep != nil {
 		list = append(list, every(time.Hour, jobs.Expire{}, start))
+	}
+	if c.judges() != nil {
+		list = append(list, every(time.Minute, jobs.CheckParked{}, start))
+		for _, name := range c.Lexicons.Resolve {
+			list = append(list, every(resolveInterval, jobs.ResolveLexicon{NSID: name}, start))
+		}
 	}
 	if c.Audit.Every > 0 {
 		// The job runs often and checks whether an audit is due, because a restarted process restarts its interval.

@@ -1,3 +1,5 @@
+//go:build clickhouse
+
 package clickhouse
 
 import (
@@ -48,11 +50,14 @@ func (m *memory) Begin(_ context.Context, segment int64, last int) (bool, error)
 	return true, nil
 }
 
-func (m *memory) Indexed(_ context.Context, segment int64) error {
+func (m *memory) Indexed(_ context.Context, segment int64, last int) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.fail != nil {
 		return m.fail
+	}
+	if m.attempt[segment] != last {
+		return nil
 	}
 	m.indexed[segment]++
 	return nil

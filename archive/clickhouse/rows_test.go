@@ -4,14 +4,12 @@ import (
 	"bytes"
 	"fmt"
 	"iter"
-	"strings"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/weir-social/weir/archive"
-	"github.com/weir-social/weir/archive/clickhouse/clickhousetest"
 	"github.com/weir-social/weir/consumer/jetstream"
 )
 
@@ -111,25 +109,4 @@ func FuzzRows(f *testing.F) {
 		require.LessOrEqual(t, len(rows), 1)
 		require.NotEmpty(t, block(1, rows))
 	})
-}
-
-// BenchmarkSegment decodes segments and stores them.
-func BenchmarkSegment(b *testing.B) {
-	const events = 100_000
-	records := make([][]byte, events)
-	for i := range records {
-		records[i] = frame("create", fmt.Sprint(i), `{"$type":"app.bsky.feed.post","createdAt":"2024-09-09T10:00:00Z","text":"`+strings.Repeat("word ", i%40)+` https://example.com/`+fmt.Sprint(i%5000)+`"}`)
-	}
-	all := sealed(b, records)
-	x, err := New(clickhousetest.Start(b).URL, nil)
-	require.NoError(b, err)
-	require.NoError(b, x.Create(b.Context()))
-	number, marks := int64(0), newMemory()
-	for b.Loop() {
-		number++
-		rows, err := Rows(all, "main", jetstream.Wire(nil))
-		require.NoError(b, err)
-		require.NoError(b, x.Put(b.Context(), Segment{Number: number, Rows: rows}, marks))
-	}
-	b.ReportMetric(float64(b.N)*events/b.Elapsed().Seconds(), "events/s")
 }

@@ -51,7 +51,7 @@ func root() *cobra.Command {
 		},
 	}
 	cmd.AddCommand(demoCommand(), devCommand(), serveCommand(), consumeCommand(), workCommand(), webCommand(),
-		migrateCommand(), watchCommand(), backfillCommand(), deadletterCommand(), projectionCommand(), ingestCommand(), trendingCommand(), linkCommand(), recountCommand(), statusCommand(), healthcheckCommand(),
+		migrateCommand(), watchCommand(), backfillCommand(), deadletterCommand(), projectionCommand(), rebuildCommand(), ingestCommand(), trendingCommand(), linkCommand(), recountCommand(), statusCommand(), healthcheckCommand(),
 		doctorCommand(), configCommand(), auditCommand(), archiveCommand(), traceCommand(), simnetCommand(), versionCommand())
 	return cmd
 }

@@ -15,8 +15,8 @@ import (
 )
 
 func projectionCommand() *cobra.Command {
-	cmd := &cobra.Command{Use: "projection", Short: "See, run and remove what is made of the records"}
-	cmd.AddCommand(projectionListCommand(), projectionRunCommand(), projectionRemoveCommand())
+	cmd := &cobra.Command{Use: "projection", Short: "See and remove what is made of the records"}
+	cmd.AddCommand(projectionListCommand(), projectionRemoveCommand())
 	return cmd
 }
 
@@ -58,23 +58,6 @@ func printProjections(w io.Writer, found []schema.RegisteredProjection) error {
 		fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%d\t%d\t%s\n", p.Name, strings.Join(p.Collections, " "), p.Kind, p.Queue, p.Unfinished, p.DeadLetters, running)
 	}
 	return table.Flush()
-}
-
-func projectionRunCommand() *cobra.Command {
-	return &cobra.Command{
-		Use:   "run NAME",
-		Short: "Have every stored record of a projection's collections projected again, by the workers",
-		Args:  cobra.ExactArgs(1),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			return app.With(cmd.Context(), func(ctx context.Context, p app.App) error {
-				id, err := schema.RunProjection(ctx, p.Pool(), args[0])
-				if err == nil {
-					fmt.Fprintf(cmd.OutOrStdout(), "job %d adds the jobs of %s: `weir projection list` shows how far it is\n", id, args[0])
-				}
-				return err
-			})
-		},
-	}
 }
 
 func projectionRemoveCommand() *cobra.Command {

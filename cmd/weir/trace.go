@@ -78,7 +78,11 @@ func printRecordTrace(w io.Writer, r trace.Record) {
 		say("stored", "no")
 	}
 	if r.Tombstone != nil {
-		say("tombstone", "rev %s, deleted %s", r.Tombstone.Rev, at(r.Tombstone.DeletedAt))
+		deleted := "it stays"
+		if r.Tombstone.DeletedAt != nil {
+			deleted = "deleted " + at(*r.Tombstone.DeletedAt)
+		}
+		say("tombstone", "rev %s, %s", r.Tombstone.Rev, deleted)
 	}
 	followed := "followed"
 	if !r.Account.Followed {

@@ -4,7 +4,7 @@ import (
 	"strings"
 
 	"github.com/weir-social/weir/consumer"
-	"github.com/weir-social/weir/consumer/syntax"
+	"github.com/weir-social/weir/syntax"
 )
 
 // addLink adds the event of a commit that has no wanted operation: its place in the chain

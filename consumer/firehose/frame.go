@@ -5,7 +5,7 @@ import (
 	"time"
 
 	"github.com/weir-social/weir/consumer"
-	"github.com/weir-social/weir/consumer/syntax"
+	"github.com/weir-social/weir/syntax"
 )
 
 // decoder decodes one frame after another. It is used by one goroutine. After

@@ -15,6 +15,10 @@ import (
 // ErrNoKey is wrapped by the error of KeySource if the account has no key.
 var ErrNoKey = errors.New("the account has no signing key")
 
+// ErrUncertain is wrapped, with ErrNoKey, if only the account's own server says so, which
+// may fail for a moment.
+var ErrUncertain = errors.New("its own server says so")
+
 // ErrGone is wrapped, with ErrNoKey, if the account's DID was deleted.
 var ErrGone = errors.New("the account's DID is deleted")
 

@@ -6,7 +6,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/weir-social/weir/consumer"
-	"github.com/weir-social/weir/consumer/syntax"
+	"github.com/weir-social/weir/syntax"
 )
 
 // operation is what a commit did to a record, as the frame claims.

@@ -11,7 +11,7 @@ import (
 	atproto "github.com/bluesky-social/indigo/atproto/syntax"
 
 	"github.com/weir-social/weir/consumer"
-	"github.com/weir-social/weir/consumer/syntax"
+	"github.com/weir-social/weir/syntax"
 )
 
 // Repository is a copy of an account's repository whose commit is signed by the account.

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"errors"
 	"log/slog"
-	"sync"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -36,8 +35,8 @@ type Verifier struct {
 	keys *keys
 	pool chan struct{} // a token per proof that has begun
 
-	refused, unreadable *bucket
-	slow                *bucket // waits for documents that accounts serve themselves and that did not arrive
+	refused, unreadable *consumer.Bucket
+	slow                *consumer.Bucket // waits for documents that accounts serve themselves and that did not arrive
 
 	verified, waiting prometheus.Counter
 	refusals          *prometheus.CounterVec
@@ -66,9 +65,9 @@ func NewVerifier(cfg VerifierConfig) *Verifier {
 			running: [2]chan struct{}{make(chan struct{}, cmp.Or(cfg.Lookups, 16)), make(chan struct{}, cmp.Or(cfg.Lookups, 16))}, known: newLRU(cmp.Or(cfg.Cached, 100_000)), absent: newLRU(maxAbsent), pending: map[string]*lookup{},
 			lookups: f.NewCounterVec(prometheus.CounterOpts{Name: "weir_source_key_lookups_total",
 				Help: "DID documents read for the keys of accounts, by outcome: found, absent (the account has no key), failed. Expect no failed ones."}, []string{"outcome"})},
-		refused:    &bucket{size: cmp.Or(cfg.Refused, 100), refill: 10 * time.Minute},
-		unreadable: &bucket{size: cmp.Or(cfg.Unreadable, 1000), refill: 10 * time.Second},
-		slow:       &bucket{size: 10, refill: 30 * time.Second},
+		refused:    consumer.NewBucket(cmp.Or(cfg.Refused, 100)),
+		unreadable: &consumer.Bucket{Size: cmp.Or(cfg.Unreadable, 1000), Refill: 10 * time.Second},
+		slow:       &consumer.Bucket{Size: 10, Refill: 30 * time.Second},
 		verified: f.NewCounter(prometheus.CounterOpts{Name: "weir_source_verified_commits_total",
 			Help: "Commits whose signature is of the account's key."}),
 		waiting: f.NewCounter(prometheus.CounterOpts{Name: "weir_source_unverified_commits_total",
@@ -90,8 +89,8 @@ func NewVerifier(cfg VerifierConfig) *Verifier {
 func (v *Verifier) Patient(wait time.Duration) *Verifier {
 	patient := *v
 	patient.cfg.Wait, patient.pool = wait, make(chan struct{}, maxProofs)
-	patient.cfg.Chained = false                                                                        // what is retried is a part of a commit, and late
-	patient.refused, patient.unreadable = &bucket{size: v.refused.size, refill: v.refused.refill}, nil // what is retried stays a dead letter
+	patient.cfg.Chained = false                                                                                 // what is retried is a part of a commit, and late
+	patient.refused, patient.unreadable = &consumer.Bucket{Size: v.refused.Size, Refill: v.refused.Refill}, nil // what is retried stays a dead letter
 	patient.slow = nil
 	return &patient
 }
@@ -138,7 +137,7 @@ func (p *proof) Start() {
 		switch {
 		case p.verdict.Cause == "":
 			p.verdict.Link = link
-		case p.verdict.Retry && ownDocument(p.commit.did) && !v.unreadable.take(p.deadLetters):
+		case p.verdict.Retry && ownDocument(p.commit.did) && !v.unreadable.Take(p.deadLetters):
 			p.verdict.Drop, p.verdict.Lost = true, true
 		}
 		<-v.pool
@@ -165,7 +164,7 @@ func (v *Verifier) check(c *commit, key *lookup) consumer.Verdict {
 		case errors.Is(key.err, ErrGone):
 			v.refusals.WithLabelValues(causeGone).Inc()
 			return consumer.Verdict{Cause: key.err.Error(), Drop: true, Lost: true} // its records would be purged, and are
-		case errors.Is(key.err, ErrNoKey):
+		case errors.Is(key.err, ErrNoKey) && !errors.Is(key.err, ErrUncertain):
 			return v.refuse(c, causeNoKey, "the account has no key: "+key.err.Error())
 		case key.err != nil:
 			return v.unknown(key.err)
@@ -190,7 +189,7 @@ func (v *Verifier) arrives(did string, key *lookup, timeout <-chan time.Time) bo
 		return true
 	default:
 	}
-	if ownDocument(did) && v.slow.empty() {
+	if ownDocument(did) && v.slow.Empty() {
 		return false
 	}
 	select {
@@ -198,7 +197,7 @@ func (v *Verifier) arrives(did string, key *lookup, timeout <-chan time.Time) bo
 		return true
 	case <-timeout:
 		if ownDocument(did) {
-			v.slow.take(1)
+			v.slow.Take(1)
 		}
 		return false
 	}
@@ -207,7 +206,7 @@ func (v *Verifier) arrives(did string, key *lookup, timeout <-chan time.Time) bo
 // refuse is the verdict on a forgery.
 func (v *Verifier) refuse(c *commit, cause, words string) consumer.Verdict {
 	v.refusals.WithLabelValues(cause).Inc()
-	kept := v.refused.take(1)
+	kept := v.refused.Take(1)
 	if kept {
 		v.log.Warn("commit_refused", "did", c.did, "rev", c.rev, "cause", cause, "error", words)
 	}
@@ -221,50 +220,4 @@ func (v *Verifier) refuse(c *commit, cause, words string) consumer.Verdict {
 func (v *Verifier) unknown(err error) consumer.Verdict {
 	v.waiting.Inc()
 	return consumer.Verdict{Cause: "the account's key cannot be fetched: " + err.Error(), Retry: true}
-}
-
-// bucket allows size events, and one more for every refill that passes. nil allows all.
-type bucket struct {
-	size   int
-	refill time.Duration
-
-	mu    sync.Mutex
-	used  int
-	since time.Time // of the last refill
-}
-
-func (b *bucket) take(n int) bool {
-	if b == nil {
-		return true
-	}
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.fill()
-	if b.used+n > b.size {
-		return false
-	}
-	b.used += n
-	return true
-}
-
-// empty reports whether no event is allowed now.
-func (b *bucket) empty() bool {
-	if b == nil {
-		return false
-	}
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.fill()
-	return b.used >= b.size
-}
-
-// fill adds what has passed since the last refill. The caller holds the lock.
-func (b *bucket) fill() {
-	now := time.Now()
-	if b.used == 0 {
-		b.since = now
-	}
-	if n := int(now.Sub(b.since) / b.refill); n > 0 {
-		b.used, b.since = max(0, b.used-n), b.since.Add(time.Duration(n)*b.refill)
-	}
 }

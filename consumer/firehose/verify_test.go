@@ -299,6 +299,16 @@ func TestKeyThatCannotBeFetchedNowIsNoForgery(t *testing.T) {
 		d.set(testDID, nil, fmt.Errorf("%w: %w", ErrNoKey, ErrGone))
 		_, gone := newDirectory(nil, VerifierConfig{Key: d.key})
 		require.True(t, verdict(t, gone, frame).Drop)
+
+		d.set(testDID, nil, fmt.Errorf("%w: %w: no such page", ErrNoKey, ErrUncertain))
+		_, uncertain := newDirectory(nil, VerifierConfig{Key: d.key})
+		require.True(t, verdict(t, uncertain, frame).Retry)
+		d.set(testDID, r.key, nil)
+		asked := d.count()
+		require.True(t, verdict(t, uncertain, frame).Retry)
+		require.Equal(t, asked, d.count(), "nobody asks for each commit")
+		time.Sleep(6 * time.Minute) // synctest's
+		require.Equal(t, consumer.Verdict{}, verdict(t, uncertain, frame))
 	})
 }
 
@@ -328,7 +338,7 @@ func TestSilentDirectoryBlocksNoThousandCommits(t *testing.T) {
 		synctest.Wait()
 		require.Zero(t, len(v.keys.pending)) //nolint:testifylint // it would print them all
 		p := &proof{verifier: v, deadLetters: 1, commit: commit{did: "did:web:slow.example", raw: []byte{0xa1}}}
-		v.unreadable.size = 0
+		v.unreadable.Size = 0
 		p.Start()
 		<-p.done
 		require.Equal(t, []bool{true, true}, []bool{p.Verdict().Retry, p.Verdict().Drop}, "who serves his own document fills no table")

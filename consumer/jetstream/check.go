@@ -4,7 +4,7 @@ import (
 	"strconv"
 
 	"github.com/weir-social/weir/consumer"
-	"github.com/weir-social/weir/consumer/syntax"
+	"github.com/weir-social/weir/syntax"
 )
 
 // check checks the fields of an event and takes over its record.

@@ -12,7 +12,7 @@ import (
 	"strings"
 
 	"github.com/weir-social/weir/consumer"
-	"github.com/weir-social/weir/consumer/syntax"
+	"github.com/weir-social/weir/syntax"
 )
 
 const (

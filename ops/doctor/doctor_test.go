@@ -197,7 +197,7 @@ func TestHiddenSessions(t *testing.T) {
 		var n int
 		require.NoError(t, admin.QueryRow(t.Context(), invalid).Scan(&n))
 		return n == 1
-	}, time.Minute, time.Millisecond)
+	}, time.Minute, 10*time.Millisecond)
 	_, err = tx.Exec(t.Context(), `SET LOCAL ROLE `+role)
 	require.NoError(t, err)
 	broken, err := schema.InvalidIndexes(t.Context(), tx)

@@ -14,6 +14,7 @@ import (
 
 	"github.com/bluesky-social/indigo/atproto/syntax"
 
+	"github.com/weir-social/weir/collection"
 	"github.com/weir-social/weir/link"
 	"github.com/weir-social/weir/ranking"
 	"github.com/weir-social/weir/schema"
@@ -50,18 +51,18 @@ func Parse(s string) (Target, error) {
 	return Target{URL: l.URL, Identity: l.Identity}, nil
 }
 
-func parseRecord(s, actor, collection, rkey string) (Target, error) {
+func parseRecord(s, actor, name, rkey string) (Target, error) {
 	id, err := syntax.ParseAtIdentifier(strings.TrimPrefix(actor, "@"))
 	if err != nil {
 		return Target{}, fmt.Errorf("%q: %q is neither a handle nor a DID", s, actor)
 	}
-	if _, err := syntax.ParseNSID(collection); err != nil {
-		return Target{}, fmt.Errorf("%q: %q is not a collection", s, collection)
+	if !collection.IsName(name) {
+		return Target{}, fmt.Errorf("%q: %q is not a collection", s, name)
 	}
 	if _, err := syntax.ParseRecordKey(rkey); err != nil {
 		return Target{}, fmt.Errorf("%q: %q is not a record key", s, rkey)
 	}
-	return Target{Actor: id.Normalize().String(), Collection: collection, Rkey: rkey}, nil
+	return Target{Actor: id.Normalize().String(), Collection: name, Rkey: rkey}, nil
 }
 
 // Verdict states whether a share counts in a window, and why.

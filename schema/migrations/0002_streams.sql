@@ -127,9 +127,9 @@ BEGIN
     RETURN NULL;
 END $$;
 
-COMMENT ON FUNCTION close_gap IS 'Adds the job that closes a new gap, in the transaction that opens it.';
+COMMENT ON FUNCTION close_gap IS 'Adds the job that closes a new gap, in the transaction that opens it, unless the gap is known not to be closable.';
 
-CREATE TRIGGER gap_opened AFTER INSERT ON gaps FOR EACH ROW EXECUTE FUNCTION close_gap();
+CREATE TRIGGER gap_opened AFTER INSERT ON gaps FOR EACH ROW WHEN (NEW.problem = '') EXECUTE FUNCTION close_gap();
 
 CREATE TABLE resyncs (
     did               text COLLATE "C" PRIMARY KEY,
@@ -177,7 +177,7 @@ BEGIN
     VALUES (account, now(), 'requested', 'zzzzzzzzzzzzz', now(), now())
     ON CONFLICT (did) DO UPDATE
     SET desynchronized_at = coalesce(r.desynchronized_at, now()), cause = excluded.cause, wanted = excluded.wanted, requested_at = now(), due_at = now();
-    RETURN enqueue_job('resync_repo', 'backfill', jsonb_build_object('did', account), ARRAY['resync']); -- a second job finds nothing to do
+    RETURN enqueue_job('resync_repo', 'resync', jsonb_build_object('did', account), ARRAY['resync']); -- a second job finds nothing to do
 END $$;
 
 COMMENT ON FUNCTION enqueue_resync IS 'Requests that an account is compared with its repository, by DID: at once, however often that was done. Returns the id of the job.';
@@ -185,7 +185,7 @@ COMMENT ON FUNCTION enqueue_resync IS 'Requests that an account is compared with
 CREATE TABLE dead_letters (
     id         bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     key        bytea       NOT NULL UNIQUE,
-    stage      text        NOT NULL CHECK (stage IN ('decode', 'verify', 'commit', 'process', 'job')),
+    stage      text        NOT NULL CHECK (stage IN ('decode', 'verify', 'commit', 'process', 'lexicon', 'rules', 'reference', 'job')),
     class      text        NOT NULL DEFAULT 'permanent' CHECK (class IN ('permanent', 'retryable')),
     state      text        NOT NULL DEFAULT 'open' CHECK (state IN ('open', 'retrying', 'retried', 'dismissed')),
     state_at   timestamptz,
@@ -220,7 +220,7 @@ CREATE INDEX dead_letters_waiting ON dead_letters ((did LIKE 'did:plc:%')) WHERE
 
 COMMENT ON TABLE  dead_letters IS 'Events, records and jobs that could not be processed, with the cause. They are set aside so that the rest goes on.';
 COMMENT ON COLUMN dead_letters.key IS 'sha256 over the stage, the input and its wire; of a job, over its kind and arguments. The same dead letter twice is one row.';
-COMMENT ON COLUMN dead_letters.stage IS 'decode: the frame is not an event; verify: the event is not proven; commit: the event cannot be stored; process: the record cannot be projected; job: the job ended without success.';
+COMMENT ON COLUMN dead_letters.stage IS 'decode: the frame is not an event; verify: the event is not proven; commit: the event cannot be stored; process: the record cannot be projected; lexicon: it is invalid; rules: it breaks a hard rule; reference: a record that it requires cannot be had; job: the job ended without success.';
 COMMENT ON COLUMN dead_letters.class IS 'permanent: a retry cannot help until something else changes; retryable: every retry of the job failed, or, of an event, it is retried by itself until it passes.';
 COMMENT ON COLUMN dead_letters.state IS 'open; retrying: a retry was requested or is running; retried: the retry succeeded; dismissed: it stays dismissed even if it fails again.';
 COMMENT ON COLUMN dead_letters.wire IS 'The format of raw: a retry needs the decoder of this name. Empty: the input came over no wire.';
@@ -298,8 +298,8 @@ COMMENT ON FUNCTION retry_dead_letter IS 'Requests a retry of a dead letter, wha
 
 CREATE FUNCTION check_dead_letter_filter(stage text, class text) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
-    IF stage NOT IN ('decode', 'verify', 'commit', 'process', 'job') THEN
-        RAISE EXCEPTION '% is not a stage', quote_literal(left(stage, 100)) USING ERRCODE = '22023', HINT = 'A stage is decode, verify, commit, process or job.';
+    IF stage NOT IN ('decode', 'verify', 'commit', 'process', 'lexicon', 'rules', 'reference', 'job') THEN
+        RAISE EXCEPTION '% is not a stage', quote_literal(left(stage, 100)) USING ERRCODE = '22023', HINT = 'A stage is decode, verify, commit, process, lexicon, rules, reference or job.';
     END IF;
     IF class NOT IN ('permanent', 'retryable') THEN
         RAISE EXCEPTION '% is not a class', quote_literal(left(class, 100)) USING ERRCODE = '22023', HINT = 'A class is permanent or retryable.';

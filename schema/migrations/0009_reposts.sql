@@ -59,7 +59,7 @@ BEGIN
     ELSE -- shares through a subject that was deleted and stored again count again
         INSERT INTO pending_counts (subject_did, subject_rkey)
         SELECT n.did, n.rkey FROM new_rows AS n
-        WHERE n.links <> '{}' AND EXISTS (SELECT FROM shares AS s WHERE s.subject_did = n.did AND s.subject_rkey = n.rkey);
+        WHERE n.links <> '{}' AND (SELECT true FROM shares AS s WHERE s.subject_did = n.did AND s.subject_rkey = n.rkey LIMIT 1); -- EXISTS may read all shares: the plan is made when there are few
     END IF;
     RETURN NULL;
 END $$;

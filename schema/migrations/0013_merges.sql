@@ -23,5 +23,12 @@ CREATE INDEX short_links_resolve_at ON short_links (resolve_at) WHERE resolve_at
 
 COMMENT ON TABLE  short_links IS 'Links of known shorteners. The job resolve_links asks where they lead.';
 COMMENT ON COLUMN short_links.resolve_at IS 'When the shortener is asked next. NULL: never again, because it has answered or did not several times.';
+CREATE TABLE paused_shorteners (
+    site  text        PRIMARY KEY,
+    until timestamptz NOT NULL
+);
+
+COMMENT ON TABLE  paused_shorteners IS 'Until when a shortener wants to be left alone. New links of it wait as long; those that were due have been put off.';
+
 COMMENT ON COLUMN short_links.tries IS 'How often it was asked in vain.';
 COMMENT ON COLUMN short_links.answer IS 'Where the link leads, or why that is not known.';

@@ -6,8 +6,10 @@ package schematest
 import (
 	"context"
 	"crypto/rand"
+	"fmt"
 	"net/url"
 	"os"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -157,4 +159,20 @@ func Long(t *testing.T) {
 	if testing.Short() {
 		t.Skip("long: skipped by -short")
 	}
+}
+
+// CPU is the CPU time of a process so far, such as that of a connection's backend, in
+// steps of 10 ms.
+func CPU(t testing.TB, pid uint32) time.Duration {
+	t.Helper()
+	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	require.NoError(t, err)
+	fields := strings.Fields(string(stat[strings.LastIndexByte(string(stat), ')')+1:]))
+	ticks := 0
+	for _, field := range fields[11:13] { // user and system time
+		n, err := strconv.Atoi(field)
+		require.NoError(t, err)
+		ticks += n
+	}
+	return time.Duration(ticks) * 10 * time.Millisecond
 }

@@ -1,5 +1,5 @@
-// Package syntax checks the identifiers of the network: what a source decodes comes
-// from strangers. Its functions return what indigo's return, but check common values
+// Package syntax checks the identifiers of the network: what is in events and records
+// comes from strangers. Its functions return what indigo's return, but check common values
 // without regular expressions.
 package syntax
 
@@ -12,14 +12,59 @@ import (
 
 // IsDID reports whether s is a DID.
 func IsDID(s string) bool {
-	_, err := syntax.ParseDID(s)
-	return err == nil
+	rest, ok := strings.CutPrefix(s, "did:")
+	if !ok || len(s) > 2048 {
+		return false
+	}
+	method, id, ok := strings.Cut(rest, ":")
+	if !ok || method == "" || id == "" {
+		return false
+	}
+	for i := range len(method) {
+		if method[i] < 'a' || method[i] > 'z' {
+			return false
+		}
+	}
+	for i := range len(id) {
+		switch c := id[i]; {
+		case isAlphanumeric(c), c == '.', c == '_', c == '-':
+		case (c == ':' || c == '%') && i < len(id)-1:
+		default:
+			return false
+		}
+	}
+	return true
 }
 
 // IsHandle reports whether s is a handle.
 func IsHandle(s string) bool {
-	_, err := syntax.ParseHandle(s)
-	return err == nil
+	if len(s) > 253 {
+		return false
+	}
+	dots, start := 0, 0
+	for i := 0; i <= len(s); i++ {
+		if i < len(s) && s[i] != '.' {
+			if !isAlphanumeric(s[i]) && s[i] != '-' {
+				return false
+			}
+			continue
+		}
+		if i == start || i-start > 63 || s[start] == '-' || s[i-1] == '-' {
+			return false
+		}
+		if i < len(s) {
+			dots, start = dots+1, i+1
+		}
+	}
+	return dots > 0 && (s[start] < '0' || s[start] > '9')
+}
+
+// IsAtIdentifier reports whether s is a DID or a handle.
+func IsAtIdentifier(s string) bool {
+	if strings.HasPrefix(s, "did:") {
+		return IsDID(s)
+	}
+	return IsHandle(s)
 }
 
 // ParseTime parses a time in the network's format, or in the looser formats that it

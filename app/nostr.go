@@ -1,0 +1,82 @@
+package app
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/url"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/weir-social/weir/consumer"
+	"github.com/weir-social/weir/consumer/nostr"
+	"github.com/weir-social/weir/consumer/socket"
+	protocol "github.com/weir-social/weir/nostr"
+)
+
+// nostrNetwork is the part of a collection's name before the kind.
+const nostrNetwork = "nostr"
+
+// nostrRelay is a configured relay, and the name of its stream.
+type nostrRelay struct{ stream, url string }
+
+// nostrRelays returns the configured relays. No message contains the secret key.
+func (c Config) nostrRelays() ([]nostrRelay, error) {
+	var all []nostrRelay
+	names := map[string]bool{}
+	for _, relay := range c.Nostr {
+		u, err := url.Parse(relay)
+		if err != nil || u.Scheme != "ws" && u.Scheme != "wss" || u.Host == "" || u.User != nil {
+			return nil, errors.New("WEIR_NOSTR: expected URLs such as wss://relay.example, separated by commas")
+		}
+		name := nostrNetwork + ":" + u.Host
+		if names[name] {
+			return nil, fmt.Errorf("WEIR_NOSTR: %s occurs twice", u.Host)
+		}
+		names[name] = true
+		all = append(all, nostrRelay{name, relay})
+	}
+	if len(all) > 0 && len(c.registry().Kinds(nostrNetwork)) == 0 {
+		return nil, errors.New("WEIR_NOSTR names relays, and WEIR_COLLECTIONS no kind to store: add nostr.1 for notes")
+	}
+	_, err := c.nostrKey()
+	return all, err
+}
+
+// nostrKey returns the secret key to authenticate with, or nil.
+func (c Config) nostrKey() (*[32]byte, error) {
+	if c.NostrKey == "" {
+		return nil, nil
+	}
+	key, err := protocol.ParseSecret(c.NostrKey)
+	if err != nil {
+		return nil, fmt.Errorf("WEIR_NOSTR_KEY: %w", err)
+	}
+	return &key, nil
+}
+
+// nostrSource returns the source that reads a relay.
+func (p App) nostrSource(relay string) sourceOf {
+	return func(log *slog.Logger, metrics prometheus.Registerer) (consumer.Source, error) {
+		key, err := p.cfg.nostrKey()
+		if err != nil {
+			return nil, err
+		}
+		return nostr.New(nostr.Config{Kinds: p.stored.Kinds(nostrNetwork), Key: key, Verifier: p.signatures.events(p),
+			Config: socket.Config{Endpoints: []string{relay}, QuietAfter: p.cfg.QuietAfter, Logger: log, Registerer: metrics, UserAgent: userAgent}})
+	}
+}
+
+// events returns the verifier of Nostr events, which all relays share.
+func (s *signatures) events(p App) *nostr.Verifier {
+	s.nostrOnce.Do(func() { s.nostr = nostr.NewVerifier(nostr.VerifierConfig{Registerer: p.metrics}) })
+	return s.nostr
+}
+
+// network returns the network of an account, or "" if the account has a repository.
+func network(did string) string {
+	if _, ok := nostr.ParseDID(did); ok {
+		return nostrNetwork
+	}
+	return ""
+}

@@ -1,0 +1,230 @@
+package nostr
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/weir-social/weir/consumer"
+	"github.com/weir-social/weir/consumer/socket"
+	"github.com/weir-social/weir/nostr"
+)
+
+// errFilter ends a connection when other accounts are followed.
+var errFilter = errors.New("the followed accounts have changed")
+
+// conn is one connection. One goroutine calls Next, and another Decode, which asks for one
+// page after another.
+type conn struct {
+	*socket.Conn
+	client  *Client
+	began   time.Time   // before the first subscription
+	arrived atomic.Bool // the past is read
+
+	// Of the decoding goroutine.
+	decoder decoder
+	filters []filter
+	live    map[string]filter // the subscriptions to what arrives
+	opening int               // of these without an EOSE
+	from    consumer.Cursor
+	past    past
+	again   bool   // the past is read once more, since the connection began
+	sub     string // the subscription of the page; "": none
+	pages   int
+	waiting map[string]filter // the subscriptions that were refused until the relay knows who asks
+	notices int
+}
+
+func newConn(c *Client, ws *socket.Conn, filters []filter, limits limits, from consumer.Cursor) *conn {
+	k := &conn{Conn: ws, client: c, began: time.Now(), filters: filters, from: from, live: map[string]filter{}, waiting: map[string]filter{},
+		decoder: decoder{kinds: c.cfg.Kinds, relay: c.cfg.Endpoints[0], verifier: c.cfg.Verifier}, past: past{limit: limits.Page, named: limits.named}}
+	for i, f := range filters {
+		f.Limit = 1 // some relays take 0 for their default; without a date, also late events come
+		k.live["live"+strconv.Itoa(i)] = f
+	}
+	k.opening = len(k.live)
+	k.arrived.Store(len(filters) == 0) // nobody is followed
+	return k
+}
+
+// subscribe subscribes to what arrives from now on.
+func (k *conn) subscribe(ctx context.Context) error {
+	for sub, f := range k.live {
+		if err := k.open(ctx, sub, f); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// open sends a REQ.
+func (k *conn) open(ctx context.Context, sub string, f filter) error {
+	request, err := f.request(sub)
+	if err != nil {
+		return err
+	}
+	return k.Send(ctx, request)
+}
+
+// Proven returns the latest time at which nothing was unread. While the past is being read,
+// that is before the connection.
+func (k *conn) Proven() time.Time {
+	if !k.arrived.Load() {
+		return k.began
+	}
+	return k.Conn.Proven()
+}
+
+// Decode decodes a message, and asks for the next page at the end of one.
+func (k *conn) Decode(f consumer.Frame, m *consumer.Message) error {
+	m.Reset(f.Data, f.Arrived)
+	if f.Truncated {
+		k.decoder.refuse(m, &nostr.Invalid{Cause: "the message is too long"}, causeUnreadable)
+		return nil
+	}
+	msg, err := parse(f.Data)
+	if err != nil {
+		k.decoder.refuse(m, &nostr.Invalid{Cause: "not a message of a relay: " + err.Error()}, causeUnreadable)
+		return nil
+	}
+	switch msg.kind {
+	case "EVENT":
+		e := k.decoder.event(&msg, f.Arrived, m)
+		m.Still = !k.arrived.Load()
+		if msg.sub == k.sub {
+			k.past.event(e)
+		}
+		return nil
+	case "EOSE":
+		return k.ended(msg.sub, f.Arrived, m)
+	case "CLOSED":
+		return k.closed(&msg)
+	case "AUTH":
+		return k.authenticate(msg.sub)
+	case "OK":
+		return k.authenticated(&msg)
+	case "NOTICE":
+		k.notice(msg.text)
+	}
+	return nil
+}
+
+// ended handles the end of what a subscription has stored.
+func (k *conn) ended(sub string, now time.Time, m *consumer.Message) error {
+	if _, live := k.live[sub]; live && k.opening > 0 {
+		if k.opening--; k.opening > 0 {
+			return nil
+		}
+		if k.from.Kind != consumer.CursorNone {
+			k.past.add(k.filters, max(0, k.since()))
+		}
+		return k.next(m)
+	}
+	if sub == "" || sub != k.sub {
+		return nil
+	}
+	if err := k.send([]any{"CLOSE", sub}); err != nil {
+		return err
+	}
+	m.Missed = k.past.end(now)
+	return k.next(m)
+}
+
+// since returns the first second of the cursor.
+func (k *conn) since() int64 {
+	if k.from.Kind == consumer.CursorTime {
+		return k.from.Value / 1e6
+	}
+	return 0
+}
+
+// next asks for the next page. After the last one it reads what was stored since the
+// connection began once more: a relay may end what is stored before it subscribes. Then
+// the position moves to that beginning.
+func (k *conn) next(m *consumer.Message) error {
+	f, more := k.past.request()
+	if !more && !k.again {
+		k.again = true
+		k.past.add(k.filters, k.began.Add(-time.Minute).Unix())
+		f, more = k.past.request()
+	}
+	if !more {
+		k.sub = ""
+		k.arrived.Store(true)
+		m.TimeUS = k.began.UnixMicro()
+		return nil
+	}
+	k.pages++
+	k.sub = "page" + strconv.Itoa(k.pages)
+	return k.openNow(k.sub, f)
+}
+
+// openNow sends a REQ from the decoding goroutine, which has no context. Sending has a
+// timeout of its own.
+func (k *conn) openNow(sub string, f filter) error { return k.open(context.Background(), sub, f) }
+
+func (k *conn) send(message []any) error {
+	text, err := json.Marshal(message)
+	if err != nil {
+		return err
+	}
+	return k.Send(context.Background(), text)
+}
+
+// closed handles the end of a subscription. Most refusals never come here, see refused.
+func (k *conn) closed(msg *message) error {
+	f, live := k.live[msg.sub]
+	switch {
+	case !live && msg.sub != k.sub:
+		return nil // a page that was read
+	case !strings.HasPrefix(msg.text, authRequired):
+		return fmt.Errorf("the relay closed the subscription: %s", consumer.Shorten(msg.text))
+	case k.client.cfg.Key == nil:
+		return errors.New("the relay serves only those who authenticate: set WEIR_NOSTR_KEY")
+	}
+	if !live {
+		f, _ = k.past.request()
+	}
+	k.waiting[msg.sub] = f
+	return nil
+}
+
+// authenticate answers the challenge of a relay, see NIP-42.
+func (k *conn) authenticate(challenge string) error {
+	if k.client.cfg.Key == nil {
+		return nil // it may serve strangers, too
+	}
+	e := nostr.Event{CreatedAt: time.Now().Unix(), Kind: nostr.KindAuth, Tags: [][]string{{"relay", k.client.cfg.Endpoints[0]}, {"challenge", challenge}}}
+	if err := e.Sign(*k.client.cfg.Key); err != nil {
+		return err
+	}
+	return k.send([]any{"AUTH", json.RawMessage(e.AppendJSON(nil))})
+}
+
+// authenticated opens the subscriptions again that the relay had refused.
+func (k *conn) authenticated(msg *message) error {
+	if !msg.ok {
+		return fmt.Errorf("the relay refused the authentication: %s", consumer.Shorten(msg.text))
+	}
+	for sub, f := range k.waiting {
+		if err := k.openNow(sub, f); err != nil {
+			return err
+		}
+	}
+	clear(k.waiting)
+	return nil
+}
+
+// notice logs what a relay says to people.
+func (k *conn) notice(text string) {
+	const logged = 10
+	k.client.notices.Inc()
+	if k.notices++; k.notices <= logged {
+		k.client.log.Warn("relay_notice", "host", k.Host(), "message", consumer.Shorten(text))
+	}
+}

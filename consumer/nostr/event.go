@@ -1,0 +1,250 @@
+package nostr
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/weir-social/weir/consumer"
+	"github.com/weir-social/weir/nostr"
+)
+
+// wireName is stored with dead letters.
+const wireName = "nostr"
+
+// network is the part of a collection's name before the kind.
+const network = "nostr"
+
+// Wire returns the wire of a relay's messages, of which only EVENT has events. The input
+// of a dead letter may begin with the number of its event in the message, on a line of
+// its own.
+func Wire(kinds []int, verifier *Verifier) consumer.Wire {
+	d := &decoder{kinds: kinds, verifier: verifier}
+	return consumer.Wire{Name: wireName, Excerpt: excerpt, Decode: func(input []byte, arrived time.Time, m *consumer.Message) {
+		number, frame, numbered := bytes.Cut(input, []byte("\n"))
+		part, err := strconv.Atoi(string(number))
+		if !numbered || err != nil {
+			d.decode(input, arrived, m)
+			return
+		}
+		d.decode(frame, arrived, m)
+		m.Events = slices.DeleteFunc(m.Events, func(ev consumer.Event) bool { return ev.Part != part })
+	}}
+}
+
+// excerpt returns the input of one event of a frame.
+func excerpt(frame []byte, part int) []byte { return fmt.Appendf(nil, "%d\n%s", part, frame) }
+
+// decoder decodes events.
+type decoder struct {
+	kinds    []int
+	relay    string // its URL; "": of a dead letter, whose relay is not known
+	verifier *Verifier
+}
+
+// decode decodes a message that may be an EVENT.
+func (d *decoder) decode(frame []byte, arrived time.Time, m *consumer.Message) {
+	m.Reset(frame, arrived)
+	msg, err := parse(frame)
+	if err != nil {
+		d.refuse(m, &nostr.Invalid{Cause: "not a message of a relay: " + err.Error()}, causeUnreadable)
+		return
+	}
+	if msg.kind == "EVENT" {
+		d.event(&msg, arrived, m)
+	}
+}
+
+// event adds the events that an EVENT makes, and returns it if it is readable and its id
+// holds.
+func (d *decoder) event(msg *message, arrived time.Time, m *consumer.Message) *nostr.Event {
+	e, err := nostr.Decode(msg.event)
+	if err != nil {
+		d.refuse(m, err, causeUnreadable)
+		return nil
+	}
+	if err := e.CheckID(); err != nil {
+		d.refuse(m, err, causeID)
+		return nil
+	}
+	m.TimeUS, m.ID = arrived.UnixMicro(), consumer.ID(e.ID[:16])
+	m.Proof = &proof{verifier: d.verifier, event: e}
+	if expires, ok := expiry(e); ok && !expires.After(arrived) {
+		return e
+	}
+	switch e.Kind {
+	case nostr.KindDeletion:
+		d.deletions(e, m)
+	case nostr.KindVanish:
+		d.vanish(e, m)
+	}
+	if nostr.ClassOf(e.Kind) != nostr.Ephemeral && slices.Contains(d.kinds, e.Kind) {
+		record(e, m)
+	}
+	return e
+}
+
+// refuse counts an event that cannot be read, or whose id is wrong. It becomes a dead
+// letter, unless there were many.
+func (d *decoder) refuse(m *consumer.Message, err error, cause string) {
+	bad := &consumer.Malformed{Cause: err.Error(), Raw: m.Raw}
+	if invalid, ok := err.(*nostr.Invalid); ok { //nolint:errorlint // it is returned as it is
+		bad.Cause, bad.Path, bad.Expected, bad.Received = invalid.Cause, invalid.Path, invalid.Expected, consumer.Shorten(invalid.Received)
+	}
+	bad.Cause = consumer.Shorten(bad.Cause)
+	if d.verifier.keeps(cause) {
+		m.Malformed = append(m.Malformed, bad)
+	}
+}
+
+// record adds the record that an event is.
+func record(e *nostr.Event, m *consumer.Message) {
+	ev := commit(e, m, consumer.Create, e.Kind, key(e), Revision(e.CreatedAt, e.ID))
+	ev.Written = time.Unix(min(e.CreatedAt, maxTime), 0)
+	ev.Record, ev.Replaced = recordJSON(e)
+}
+
+// maxTime is the last second of the year 9999: Postgres and RFC 3339 can both represent it.
+const maxTime = 253402300799
+
+// recordJSON returns the JSON to store, and how many NULs it replaced, which Postgres
+// cannot store.
+func recordJSON(e *nostr.Event) ([]byte, int) {
+	replaced := 0
+	storable := func(s string) string {
+		replaced += strings.Count(s, "\x00")
+		return strings.ReplaceAll(s, "\x00", "\uFFFD")
+	}
+	stored := *e
+	stored.Content = storable(e.Content)
+	stored.Tags = make([][]string, len(e.Tags))
+	for i, tag := range e.Tags {
+		stored.Tags[i] = make([]string, len(tag))
+		for j, s := range tag {
+			stored.Tags[i][j] = storable(s)
+		}
+	}
+	return stored.AppendJSON(make([]byte, 0, 512+2*len(e.Content))), replaced
+}
+
+// commit adds a change of a record of the event's author.
+func commit(e *nostr.Event, m *consumer.Message, op consumer.Operation, kind int, key, revision string) *consumer.Event {
+	ev := m.Add()
+	ev.Kind, ev.Author, ev.Operation = consumer.KindCommit, DID(e.PubKey), op
+	ev.Collection, ev.Key, ev.Revision = network+"."+strconv.Itoa(kind), key, revision
+	return ev
+}
+
+// The revisions of deletions.
+const (
+	lastID   = "ffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffff"
+	everyRev = "~" // after all revisions
+)
+
+// Revision returns the revision of an event, which sorts as NIP-01 says: the later date is
+// newer and, of the same date, the lower id.
+func Revision(createdAt int64, id [32]byte) string {
+	for i := range id {
+		id[i] = ^id[i]
+	}
+	return date(createdAt) + hex.EncodeToString(id[:])
+}
+
+func date(createdAt int64) string { return fmt.Sprintf("%016d-", createdAt) }
+
+// key returns the key of the record that an event is.
+func key(e *nostr.Event) string {
+	switch nostr.ClassOf(e.Kind) {
+	case nostr.Replaceable:
+		return replaceableKey
+	case nostr.Addressable:
+		d, _ := e.Tag("d")
+		return addressKey(d)
+	}
+	return hex.EncodeToString(e.ID[:])
+}
+
+// replaceableKey is the key of the only record of an author and a replaceable kind.
+const replaceableKey = "self"
+
+// maxKey is the longest key, in bytes, as in repositories.
+const maxKey = 512
+
+// addressKey returns the key of a d tag: the tag itself or, if that cannot be a key, its
+// hash.
+func addressKey(d string) string {
+	if d == "" || d[0] == '#' || len(d) > maxKey || strings.Contains(d, "\x00") {
+		return fmt.Sprintf("#%x", sha256.Sum256([]byte(d)))
+	}
+	return d
+}
+
+// deletions adds what a deletion request deletes: the events in its e tags, whatever their
+// kind, and the addresses in its a tags up to its date. It may come before them.
+func (d *decoder) deletions(e *nostr.Event, m *consumer.Message) {
+	author := hex.EncodeToString(e.PubKey[:])
+	for _, tag := range e.Tags {
+		if len(tag) < 2 {
+			continue
+		}
+		switch tag[0] {
+		case "e":
+			// The author's key in each record's name sees to it that nobody else's event is deleted.
+			if _, ok := nostr.ParseKey(tag[1]); !ok {
+				continue
+			}
+			for _, kind := range d.kinds {
+				if nostr.ClassOf(kind) == nostr.Regular && kind != nostr.KindDeletion && kind != nostr.KindVanish {
+					commit(e, m, consumer.Delete, kind, tag[1], everyRev).Lasting = true
+				}
+			}
+		case "a":
+			if kind, key, ok := d.address(tag[1], author); ok {
+				commit(e, m, consumer.Delete, kind, key, date(e.CreatedAt)+lastID).Lasting = true
+			}
+		}
+	}
+}
+
+// vanish adds the erasure that an author demands of this relay or of all.
+func (d *decoder) vanish(e *nostr.Event, m *consumer.Message) {
+	named := func(tag []string) bool {
+		return len(tag) > 1 && tag[0] == "relay" && (tag[1] == "ALL_RELAYS" || d.relay == "" || strings.TrimRight(tag[1], "/") == strings.TrimRight(d.relay, "/"))
+	}
+	if !slices.ContainsFunc(e.Tags, named) {
+		return
+	}
+	ev := m.Add()
+	ev.Kind, ev.Author, ev.Revision = consumer.KindErasure, DID(e.PubKey), date(e.CreatedAt)+lastID
+}
+
+// address parses the address of replaceable events of an author: kind:author:d.
+func (d *decoder) address(s, author string) (kind int, key string, ok bool) {
+	parts := strings.SplitN(s, ":", 3)
+	if len(parts) != 3 || parts[1] != author {
+		return 0, "", false
+	}
+	kind, err := strconv.Atoi(parts[0])
+	if err != nil || !slices.Contains(d.kinds, kind) {
+		return 0, "", false
+	}
+	switch nostr.ClassOf(kind) {
+	case nostr.Replaceable:
+		return kind, replaceableKey, parts[2] == ""
+	case nostr.Addressable:
+		return kind, addressKey(parts[2]), true
+	}
+	return 0, "", false
+}
+
+// expiry returns when an event expires, see NIP-40.
+func expiry(e *nostr.Event) (time.Time, bool) {
+	text, ok := e.Tag("expiration")
+	seconds, err := strconv.ParseInt(text, 10, 64)
+	return time.Unix(min(seconds, maxTime), 0), ok && err == nil && seconds >= 0
+}

@@ -1,0 +1,190 @@
+package nostr_test
+
+import (
+	"encoding/hex"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/weir-social/weir/consumer"
+	"github.com/weir-social/weir/consumer/nostr"
+	protocol "github.com/weir-social/weir/nostr"
+)
+
+// signed returns an event of one author.
+func signed(t *testing.T, createdAt int64, kind int, content string, tags ...[]string) *protocol.Event {
+	t.Helper()
+	e := &protocol.Event{CreatedAt: createdAt, Kind: kind, Content: content, Tags: append([][]string{}, tags...)}
+	require.NoError(t, e.Sign([32]byte{31: 9}))
+	return e
+}
+
+// frame returns the message of an event.
+func frame(e *protocol.Event) []byte {
+	return fmt.Appendf(nil, `["EVENT","page1",%s]`, e.AppendJSON(nil))
+}
+
+// decoded decodes a message with the wire of the tests.
+func decoded(t *testing.T, input []byte, kinds ...int) *consumer.Message {
+	t.Helper()
+	m := &consumer.Message{}
+	nostr.Wire(kinds, nostr.NewVerifier(nostr.VerifierConfig{})).Decode(input, time.Unix(2_000_000_000, 0), m)
+	return m
+}
+
+func TestNoteIsARecord(t *testing.T) {
+	t.Parallel()
+	e := signed(t, 1_700_000_000, 1, "a\x00b", []string{"t", "\x00"})
+	m := decoded(t, frame(e), 1)
+	require.Empty(t, m.Malformed)
+	require.Len(t, m.Events, 1)
+	ev := m.Events[0]
+	id := hex.EncodeToString(e.ID[:])
+	require.Equal(t, []string{"did:nostr:" + hex.EncodeToString(e.PubKey[:]), "nostr.1", id}, []string{ev.Author, ev.Collection, ev.Key})
+	require.Equal(t, consumer.ID(e.ID[:16]), m.ID)
+	require.Equal(t, time.Unix(1_700_000_000, 0), ev.Written)
+	require.Equal(t, 2, ev.Replaced)
+	require.Contains(t, string(ev.Record), `"content":"a`+"\uFFFD"+`b"`)
+	require.Contains(t, string(ev.Record), `"id":"`+id+`"`)
+	m.Proof.Start()
+	require.Equal(t, consumer.Verdict{}, m.Proof.Verdict())
+	require.Empty(t, decoded(t, frame(e), 7).Events, "the kind is not stored")
+}
+
+// TestRevisionsSortAsTheNetworkDoes checks that the later date is newer, and that of the
+// same date the lower id is.
+func TestRevisionsSortAsTheNetworkDoes(t *testing.T) {
+	t.Parallel()
+	low, high := [32]byte{0: 1}, [32]byte{0: 2}
+	order := []string{nostr.Revision(9, high), nostr.Revision(9, low), nostr.Revision(10, high), nostr.Revision(10, low), nostr.Revision(protocol.MaxCreatedAt, high), "~"}
+	require.IsIncreasing(t, order)
+}
+
+func TestKeys(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		event *protocol.Event
+		key   string
+	}{
+		"replaceable":   {signed(t, 1, 0, ""), "self"},
+		"address":       {signed(t, 1, 30023, "", []string{"d", "a b"}, []string{"d", "other"}), "a b"},
+		"empty address": {signed(t, 1, 30023, "", []string{"d", ""}), "#e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"},
+		"no address":    {signed(t, 1, 30023, ""), "#e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"},
+	} {
+		m := decoded(t, frame(c.event), 0, 30023)
+		require.Len(t, m.Events, 1, name)
+		require.Equal(t, c.key, m.Events[0].Key, name)
+	}
+	for _, d := range []string{strings.Repeat("x", 513), "a\x00b", "#e3"} {
+		m := decoded(t, frame(signed(t, 1, 30023, "", []string{"d", d})), 30023)
+		require.Regexp(t, "^#[0-9a-f]{64}$", m.Events[0].Key, d)
+	}
+}
+
+// TestDeletionNamesItsAuthorsEvents checks that a request deletes only what its author
+// wrote, of every stored kind, and addresses only up to its date.
+func TestDeletionNamesItsAuthorsEvents(t *testing.T) {
+	t.Parallel()
+	target, other := strings.Repeat("ab", 32), strings.Repeat("cd", 32)
+	me := signed(t, 1, 1, "").PubKey
+	author := hex.EncodeToString(me[:])
+	e := signed(t, 1_700_000_000, 5, "", []string{"e", target}, []string{"e", "junk"}, []string{"e"}, []string{"k", "1"},
+		[]string{"a", "30023:" + author + ":one"}, []string{"a", "30023:" + other + ":one"}, []string{"a", "3:" + author + ":"}, []string{"a", "3:" + author + ":x"},
+		[]string{"a", "30024:" + author + ":not stored"}, []string{"a", "1:" + author + ":"}, []string{"a", "x"})
+	m := decoded(t, frame(e), 1, 3, 5, 7, 30023)
+	var got []string
+	for _, ev := range m.Events {
+		require.Equal(t, nostr.DID(e.PubKey), ev.Author)
+		require.Equal(t, ev.Operation == consumer.Delete, ev.Lasting)
+		got = append(got, fmt.Sprintf("%s %s/%s %.17s", ev.Operation, ev.Collection, ev.Key, ev.Revision))
+	}
+	id := hex.EncodeToString(e.ID[:])
+	require.Equal(t, []string{"delete nostr.1/" + target + " ~", "delete nostr.7/" + target + " ~", "delete nostr.30023/one 0000001700000000-", "delete nostr.3/self 0000001700000000-",
+		"create nostr.5/" + id + " 0000001700000000-"}, got)
+	at := m.Events[2].Revision
+	require.GreaterOrEqual(t, at, nostr.Revision(1_700_000_000, [32]byte{}))
+	require.Less(t, at, nostr.Revision(1_700_000_001, [32]byte{0: 255}))
+
+	wire := nostr.Wire([]int{1, 3, 5, 7, 30023}, nostr.NewVerifier(nostr.VerifierConfig{}))
+	for part, want := range got { // a dead letter is one of them
+		again := decoded(t, wire.Excerpt(frame(e), m.Events[part].Part), 1, 3, 5, 7, 30023)
+		require.Len(t, again.Events, 1)
+		require.Equal(t, want, fmt.Sprintf("%s %s/%s %.17s", again.Events[0].Operation, again.Events[0].Collection, again.Events[0].Key, again.Events[0].Revision))
+	}
+}
+
+func TestExpiredAndEphemeralAreNoRecords(t *testing.T) {
+	t.Parallel()
+	require.Empty(t, decoded(t, frame(signed(t, 1, 1, "", []string{"expiration", "2000000000"})), 1).Events)
+	require.Len(t, decoded(t, frame(signed(t, 1, 1, "", []string{"expiration", "2000000001"})), 1).Events, 1)
+	require.Len(t, decoded(t, frame(signed(t, 1, 1, "", []string{"expiration", "soon"})), 1).Events, 1)
+	require.Empty(t, decoded(t, frame(signed(t, 1, 20001, "")), 20001).Events)
+}
+
+// TestForgeriesLeaveFewDeadLetters checks that a forged id is refused by the decoder, a
+// forged signature by the proof, and that only the first ones are kept.
+func TestForgeriesLeaveFewDeadLetters(t *testing.T) {
+	t.Parallel()
+	wire := nostr.Wire([]int{1}, nostr.NewVerifier(nostr.VerifierConfig{Refused: 3}))
+	e := signed(t, 1, 1, "hello")
+	text := string(frame(e))
+	m := &consumer.Message{}
+	kept := 0
+	for range 5 {
+		wire.Decode([]byte(strings.Replace(text, "hello", "hullo", 1)), time.Now(), m)
+		require.Empty(t, m.Events)
+		require.Equal(t, consumer.ID{}, m.ID)
+		kept += len(m.Malformed)
+	}
+	require.Equal(t, 3, kept)
+	e.Sig[40] ^= 1
+	wire.Decode(frame(e), time.Now(), m)
+	m.Proof.Start()
+	verdict := m.Proof.Verdict()
+	require.NotEmpty(t, verdict.Cause)
+	require.True(t, verdict.Drop)
+	for _, input := range []string{"", "{}", "[]", "[7]", `["EVENT"]`, `["EVENT","s"]`, `["EVENT","s",7]`, `["OK","x"]`, "7\n", `["EOSE"]`} {
+		wire.Decode([]byte(input), time.Now(), m)
+		require.Empty(t, m.Events, input)
+	}
+}
+
+func FuzzWire(f *testing.F) {
+	e := &protocol.Event{Kind: 5, Tags: [][]string{{"e", strings.Repeat("ab", 32)}, {"a", "3:x:"}}}
+	require.NoError(f, e.Sign([32]byte{31: 9}))
+	f.Add(frame(e))
+	f.Add(append([]byte("1\n"), frame(e)...))
+	f.Add([]byte(`["CLOSED","live0","auth-required: x"]`))
+	f.Add([]byte(`["OK","x",true,""]`))
+	wire := nostr.Wire([]int{0, 1, 3, 5, 30023}, nostr.NewVerifier(nostr.VerifierConfig{}))
+	f.Fuzz(func(t *testing.T, input []byte) {
+		m := &consumer.Message{}
+		wire.Decode(input, time.Unix(1, 0), m)
+		for i := range m.Events {
+			ev := &m.Events[i]
+			require.NotEmpty(t, ev.Key)
+			require.NotContains(t, ev.Key+string(ev.Record), "\x00")
+			require.LessOrEqual(t, len(ev.Key), 512)
+		}
+	})
+}
+
+// TestVanishErasesOnlyWhereDemanded checks that a demand made to other relays is none.
+func TestVanishErasesOnlyWhereDemanded(t *testing.T) {
+	t.Parallel()
+	for relay, erases := range map[string]bool{"ALL_RELAYS": true, "wss://relay.example/": true, "": false} {
+		tags := [][]string{}
+		if relay != "" {
+			tags = append(tags, []string{"relay", relay})
+		}
+		m := decoded(t, frame(signed(t, 1_700_000_000, 62, "", tags...)), 1)
+		require.Len(t, m.Events, map[bool]int{true: 1}[erases], relay)
+		if erases {
+			require.Equal(t, consumer.KindErasure, m.Events[0].Kind)
+			require.GreaterOrEqual(t, m.Events[0].Revision, nostr.Revision(1_700_000_000, [32]byte{}))
+		}
+	}
+}

@@ -1,0 +1,67 @@
+package nostr
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"slices"
+
+	"github.com/weir-social/weir/nostr"
+)
+
+// maxAuthors is how many authors one filter names: relays limit the length of a message.
+const maxAuthors = 500
+
+// filter is what a request asks a relay for. Its dates are the authors'.
+type filter struct {
+	Kinds   []int    `json:"kinds,omitempty"`
+	Authors []string `json:"authors,omitempty"` // none: everyone
+	Since   *int64   `json:"since,omitempty"`
+	Until   *int64   `json:"until,omitempty"` // included, as Since is
+	Limit   int      `json:"limit"`
+}
+
+// divide returns the filters that request the stored kinds, and what deletes events, of
+// the given authors. No filter means nobody: a relay may take an empty list for everyone.
+// If there are too many filters, one requests everyone.
+func divide(kinds []int, everyone bool, authors []string, most int) []filter {
+	kinds = slices.Concat(kinds, []int{nostr.KindDeletion, nostr.KindVanish})
+	slices.Sort(kinds)
+	kinds = slices.Compact(kinds)
+	if everyone || len(authors) > most*maxAuthors {
+		return []filter{{Kinds: kinds}}
+	}
+	var all []filter
+	for some := range slices.Chunk(authors, maxAuthors) {
+		all = append(all, filter{Kinds: kinds, Authors: some})
+	}
+	return all
+}
+
+// halves divides a filter in two by kind or by author; false if it has one kind, and one
+// author or everyone.
+func (f filter) halves() (a, b filter, ok bool) {
+	a, b = f, f
+	switch kinds, authors := len(f.Kinds), len(f.Authors); {
+	case kinds > 1:
+		a.Kinds, b.Kinds = f.Kinds[:kinds/2], f.Kinds[kinds/2:]
+	case authors > 1:
+		a.Authors, b.Authors = f.Authors[:authors/2], f.Authors[authors/2:]
+	default:
+		return f, f, false
+	}
+	return a, b, true
+}
+
+// request returns the message that opens a subscription.
+func (f filter) request(sub string) ([]byte, error) {
+	return json.Marshal([]any{"REQ", sub, f})
+}
+
+// hashFilter returns a hash of what is requested: equal requests have equal hashes.
+func hashFilter(kinds []int, everyone bool, authors []string) string {
+	h := sha256.New()
+	fmt.Fprintf(h, "%v %t %v", kinds, everyone, authors)
+	return hex.EncodeToString(h.Sum(nil))[:16]
+}

@@ -1,0 +1,133 @@
+package nostr
+
+import (
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/weir-social/weir/consumer"
+	"github.com/weir-social/weir/nostr"
+)
+
+// past reads what a relay has stored, window by window, each page by page. The relay sends
+// the newest events first and cuts a page without a word. So each page ends where the one
+// before it began, that second included, until a page brings nothing new.
+type past struct {
+	windows []window
+	limit   int  // events to ask for in a page
+	named   bool // the relay names no lower limit
+
+	cut int // events of the largest page that was followed by more: the relay cut it
+
+	// Of the first window.
+	page     page
+	previous int               // events of its page before; 0: none
+	before   map[[32]byte]bool // the events of the second at which the page ends that other pages brought
+}
+
+// window is an interval to read, by the authors' dates in seconds, both included.
+type window struct {
+	filter
+	since, until int64
+}
+
+// newest is the end of a window that ends with the newest event.
+const newest = nostr.MaxCreatedAt
+
+// page is what a page has brought so far.
+type page struct {
+	events int
+	oldest int64             // the date of the oldest
+	at     map[[32]byte]bool // the events of that date
+	fresh  bool              // one of them is new
+}
+
+// mayBeCut is the size of a page that may have been cut by a relay that names no limit and
+// of which no other cut page is known.
+const mayBeCut = 20
+
+// maxSecond is how many events of one second are read.
+const maxSecond = 100_000
+
+// add adds a window for each filter.
+func (p *past) add(filters []filter, since int64) {
+	for _, f := range filters {
+		p.windows = append(p.windows, window{f, since, newest})
+	}
+}
+
+// request returns the filter of the next page; false if all windows are read.
+func (p *past) request() (filter, bool) {
+	if len(p.windows) == 0 {
+		return filter{}, false
+	}
+	w := &p.windows[0]
+	p.page = page{oldest: w.until, at: map[[32]byte]bool{}}
+	f := w.filter
+	f.Since, f.Limit = &w.since, p.limit
+	if w.until != newest {
+		until := w.until
+		f.Until = &until
+	}
+	return f, true
+}
+
+// event adds an event to the page; nil: it was refused, and only takes up space.
+func (p *past) event(e *nostr.Event) {
+	p.page.events++
+	w := &p.windows[0]
+	switch {
+	case e == nil, e.CreatedAt < w.since, e.CreatedAt > w.until:
+		return
+	case e.CreatedAt < p.page.oldest:
+		p.page.oldest, p.page.at = e.CreatedAt, map[[32]byte]bool{}
+	}
+	if e.CreatedAt == p.page.oldest {
+		p.page.at[e.ID] = true
+	}
+	p.page.fresh = p.page.fresh || e.CreatedAt < w.until || !p.before[e.ID]
+}
+
+// end ends a page. It returns what the relay cannot be made to send, or nil.
+func (p *past) end(now time.Time) *consumer.Missed {
+	w := &p.windows[0]
+	if p.page.fresh && len(p.before) < maxSecond {
+		if p.previous > 0 {
+			p.cut = max(p.cut, p.previous)
+		}
+		if w.until != p.page.oldest || p.before == nil {
+			p.before = map[[32]byte]bool{}
+		}
+		maps.Copy(p.before, p.page.at)
+		p.previous, w.until = p.page.events, p.page.oldest
+		return nil
+	}
+	read := *w
+	p.windows = p.windows[1:]
+	p.previous, p.before = 0, nil
+	switch {
+	case !p.full():
+		return nil
+	case read.until == newest:
+		return missed(time.Unix(read.since, 0), now, "the relay sends a page of events that cannot be read")
+	case read.until > read.since:
+		p.windows = slices.Insert(p.windows, 0, window{read.filter, read.since, read.until - 1})
+	}
+	if a, b, ok := read.halves(); ok {
+		p.windows = slices.Insert(p.windows, 0, window{a, read.until, read.until}, window{b, read.until, read.until})
+		return nil
+	}
+	return missed(time.Unix(read.until, 0), time.Unix(read.until+1, 0), "the relay has more events of one second than it sends in a page")
+}
+
+// full reports whether a page has so many events that the relay may have cut it.
+func (p *past) full() bool {
+	if p.cut > 0 && p.page.events >= p.cut {
+		return true
+	}
+	return p.page.events >= p.limit || !p.named && p.cut == 0 && p.page.events >= mayBeCut
+}
+
+func missed(from, to time.Time, reason string) *consumer.Missed {
+	return &consumer.Missed{From: from, To: to, Reason: reason, Problem: "no repository has what a relay does not send"}
+}

@@ -1,0 +1,144 @@
+package e2e
+
+import (
+	"bytes"
+	"fmt"
+	"net/url"
+	"os"
+	"path/filepath"
+	"regexp"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/stretchr/testify/require"
+
+	"github.com/weir-social/weir/simnet"
+)
+
+// BenchmarkWorkersWithLatency has one process and then four empty the same queue over a
+// connection that answers 10 ms later, and reports the speed-up. Jobs are small and each
+// process has few of them at once, so that the latency decides, not the processors.
+func BenchmarkWorkersWithLatency(b *testing.B) {
+	const events = 10_000
+	server := benchServer(b)
+	file, _ := benchRecording(b, simnet.MixPosts, events, newPost)
+	var one time.Duration
+	for _, processes := range []int{1, 4} {
+		b.Run(fmt.Sprintf("processes=%d", processes), func(b *testing.B) {
+			for b.Loop() {
+				database, pool := benchDatabase(b, server)
+				require.Zero(b, start(b, []string{"DATABASE_URL=" + database, "WEIR_BATCH_EVENTS=50"}, "ingest", "--work=false", file).wait(b, 5*time.Minute))
+				at, err := url.Parse(database)
+				require.NoError(b, err)
+				slow := newProxy(b, "postgres", at.Host)
+				slow.renew(`{"name": "slow", "type": "latency", "stream": "downstream", "attributes": {"latency": 10}}`)
+				at.Host = slow.Listen
+				took := emptied(b, pool, processes, "DATABASE_URL="+at.String(), "WEIR_LOG_LEVEL=warn", "WEIR_RETENTION=0", "WEIR_WORKERS=2")
+				if processes == 1 {
+					one = took
+				}
+				b.ReportMetric(events/took.Seconds(), "posts/s")
+				b.ReportMetric(float64(one)/float64(took), "x")
+				b.ReportMetric(0, "ns/op")
+			}
+		})
+	}
+}
+
+// emptied has processes empty the queue, and returns how long it took from the first job to
+// the end of the last one: without the starts of the processes.
+func emptied(b *testing.B, pool *pgxpool.Pool, processes int, env ...string) (took time.Duration) {
+	b.Helper()
+	var fleet []*process
+	for range processes {
+		fleet = append(fleet, start(b, env, "work"))
+	}
+	require.Eventually(b, func() bool {
+		left, err := tryCount(pool, `SELECT count(*) FROM river_job WHERE kind = 'process_posts' AND state <> 'completed'`)
+		return err == nil && left == 0
+	}, 5*time.Minute, 20*time.Millisecond)
+	require.NoError(b, pool.QueryRow(b.Context(), `SELECT max(finalized_at) - min(attempted_at) FROM river_job WHERE kind = 'process_posts'`).Scan(&took))
+	for _, p := range fleet {
+		p.signal(syscall.SIGTERM)
+		require.Zero(b, p.wait(b, time.Minute))
+	}
+	return took
+}
+
+// BenchmarkBurst processes many posts at once, and reports how long after the last of them
+// the maintained order is that of the ledger. Readers are exact before: they correct it.
+func BenchmarkBurst(b *testing.B) {
+	server := benchServer(b)
+	file, _ := benchRecording(b, simnet.MixPosts, benchPosts, newPost)
+	for b.Loop() {
+		database, pool := benchDatabase(b, server)
+		timed(b, database, "ingest", "--work=false", file)
+		work := start(b, []string{"DATABASE_URL=" + database, "WEIR_LOG_LEVEL=warn", "WEIR_RETENTION=0"}, "work")
+		var late float64
+		require.Eventually(b, func() bool {
+			const sql = `
+SELECT (SELECT count(*) FROM river_job WHERE kind = 'process_posts' AND state <> 'completed') + (SELECT count(*) FROM pending_counts)
+       + (SELECT count(*) FROM count_state WHERE counted < (SELECT max(pg_xact_commit_timestamp(xmin)) FROM shares))`
+			left, err := tryCount(pool, sql)
+			return err == nil && left == 0
+		}, 5*time.Minute, 20*time.Millisecond)
+		require.NoError(b, pool.QueryRow(b.Context(), `
+SELECT 1000 * extract(epoch FROM (SELECT pg_xact_commit_timestamp(xmin) FROM count_state) - (SELECT max(pg_xact_commit_timestamp(xmin)) FROM shares))::float8`).Scan(&late))
+		work.signal(syscall.SIGTERM)
+		require.Zero(b, work.wait(b, time.Minute))
+		b.ReportMetric(late, "ms-to-order")
+		b.ReportMetric(0, "ns/op")
+	}
+}
+
+// BenchmarkViral processes posts of which every second with a link has the same one, in
+// turn with the same posts with their own links, and reports the ratio of processor time.
+func BenchmarkViral(b *testing.B) {
+	const turns = 3
+	a := newAgainst(b)
+	recordings := []string{a.recording, viral(b, a.recording)}
+	for b.Loop() {
+		var of [2][]costs
+		for range turns {
+			for i, file := range recordings {
+				database, drop := a.database(binary)
+				env := []string{"DATABASE_URL=" + database, "WEIR_LOG_LEVEL=warn"}
+				a.run(env, binary, "ingest", "--work=false", file)
+				cost := costs{}
+				cost.add("process", againstPosts, a.measure(func() *os.ProcessState { return a.run(env, binary, "ingest", os.DevNull) }))
+				of[i] = append(of[i], cost)
+				drop()
+			}
+		}
+		usual, _ := median(of[0], "process"+cpuOfBoth)
+		together, _ := median(of[1], "process"+cpuOfBoth)
+		b.ReportMetric(usual, "µs/post")
+		b.ReportMetric(together, "µs/post-viral")
+		b.ReportMetric(together/usual, "x")
+		b.ReportMetric(0, "ns/op")
+	}
+}
+
+// viral copies a recording: every second post with a link has the same one.
+func viral(b *testing.B, recording string) (file string) {
+	b.Helper()
+	text, err := os.ReadFile(recording)
+	require.NoError(b, err)
+	address := regexp.MustCompile(`"uri":"https?://[^"]*"`)
+	var out bytes.Buffer
+	linked := 0
+	for line := range bytes.Lines(text) {
+		if address.Match(line) {
+			if linked++; linked%2 == 0 {
+				line = address.ReplaceAll(line, []byte(`"uri":"https://viral.example/story"`))
+			}
+		}
+		out.Write(line)
+	}
+	require.Greater(b, linked, againstPosts/10)
+	file = filepath.Join(b.TempDir(), "viral.jsonl")
+	require.NoError(b, os.WriteFile(file, out.Bytes(), 0o600))
+	return file
+}

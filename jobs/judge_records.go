@@ -1,0 +1,54 @@
+package jobs
+
+import "github.com/riverqueue/river"
+
+// JudgeRecords compares records with the schemas of their collections, checks the
+// rules, and stores verdicts, references and texts. It also names deleted records:
+// those that refer to them are judged again.
+type JudgeRecords struct{ Batch }
+
+// Kind names the job.
+func (JudgeRecords) Kind() string { return "judge_records" }
+
+// NameLexicon is the name of the projection of JudgeRecords.
+const NameLexicon = "lexicon"
+
+// Lexicon returns the projection that judges the records of some collections: names,
+// or prefixes such as "pub.layers.*".
+func Lexicon(collections []string) Projection {
+	return Projection{
+		Name: NameLexicon, Collections: collections, Deletions: true, Expires: true,
+		Tables: []string{"verdicts", "record_refs", "record_texts", "parked"}, Compared: []string{"verdicts"},
+		Job: func(b Batch) river.JobArgs { return JudgeRecords{b} },
+	}
+}
+
+// JudgeDependents judges the records again that refer to others which were stored,
+// changed or deleted.
+type JudgeDependents struct {
+	Targets []Record `json:"targets"`
+}
+
+// Kind names the job.
+func (JudgeDependents) Kind() string { return "judge_dependents" }
+
+// InsertOpts are the defaults of its inserts: the process queue.
+func (JudgeDependents) InsertOpts() river.InsertOpts {
+	return river.InsertOpts{Queue: QueueProcess, Priority: 2, Tags: []string{"lexicon"}}
+}
+
+// JudgeOutdated judges the records again whose verdicts were made with other schemas
+// than those of a catalog.
+type JudgeOutdated struct {
+	// Catalog is the version of the catalog. If there is a later one, its own job does
+	// the work.
+	Catalog string `json:"catalog"`
+}
+
+// Kind names the job.
+func (JudgeOutdated) Kind() string { return "judge_outdated" }
+
+// InsertOpts are the defaults of its inserts: one for each catalog.
+func (JudgeOutdated) InsertOpts() river.InsertOpts {
+	return river.InsertOpts{Queue: QueueMaintenance, Tags: []string{"lexicon"}, UniqueOpts: river.UniqueOpts{ByArgs: true, ByState: unfinished()}}
+}

@@ -1,0 +1,155 @@
+package lexicon
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"slices"
+	"strings"
+)
+
+// A Catalog is a set of schemas.
+type Catalog struct {
+	definitions map[string]*definition
+	records     map[string]*recordType
+	names       []string // of the objects, by their number
+}
+
+// New returns the catalog of schema files. If one of them cannot be used the error
+// names every such file, and there is no catalog: keep the one that you have.
+func New(files ...[]byte) (*Catalog, error) {
+	c := &Catalog{definitions: map[string]*definition{}, records: map[string]*recordType{}}
+	var bad []error
+	for _, raw := range files {
+		definitions, err := parse(raw)
+		bad = append(bad, err)
+		for _, d := range definitions {
+			if c.definitions[d.name] != nil {
+				bad = append(bad, fmt.Errorf("two schemas define %s", d.name))
+			}
+			c.definitions[d.name] = d
+		}
+	}
+	if err := errors.Join(bad...); err != nil {
+		return nil, err
+	}
+	return c, c.link()
+}
+
+// Files returns the contents of all .json files in a folder and the folders in it.
+func Files(folder fs.FS) ([][]byte, error) {
+	var files [][]byte
+	err := fs.WalkDir(folder, ".", func(path string, entry fs.DirEntry, err error) error {
+		if err != nil || entry.IsDir() || !strings.HasSuffix(path, ".json") {
+			return err
+		}
+		f, err := folder.Open(path)
+		if err != nil {
+			return err
+		}
+		defer f.Close()
+		raw, err := io.ReadAll(io.LimitReader(f, maxSchema+1))
+		files = append(files, raw)
+		return err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("load lexicons: %w", err)
+	}
+	return files, nil
+}
+
+// Load returns the catalog of the schemas in a folder.
+func Load(folder fs.FS) (*Catalog, error) {
+	files, err := Files(folder)
+	if err != nil {
+		return nil, err
+	}
+	return New(files...)
+}
+
+// link connects the references between definitions. A definition that is not in the
+// catalog stays open: only records that need it are unknown.
+func (c *Catalog) link() error {
+	var bad []error
+	for _, name := range sorted(c.definitions) {
+		d := c.definitions[name]
+		for _, r := range d.refs {
+			target := c.definitions[r.name]
+			if target != nil && target.typ == nil {
+				bad = append(bad, fmt.Errorf("definition %s refers to %s: a %s is not data", name, r.name, target.is))
+			} else if target != nil {
+				r.target = target.typ
+			}
+		}
+		switch t := d.typ.(type) {
+		case *recordType:
+			t.object.number = c.name(name)
+			c.records[name] = t
+		case *objectType:
+			t.number = c.name(name)
+		}
+	}
+	if err := errors.Join(bad...); err != nil {
+		return err
+	}
+	for name, r := range c.records {
+		r.hash = c.hash(name)
+	}
+	return nil
+}
+
+func (c *Catalog) name(name string) uint32 {
+	c.names = append(c.names, name)
+	return uint32(len(c.names))
+}
+
+// Collections returns the collections that the catalog has a schema for, sorted.
+func (c *Catalog) Collections() []string { return sorted(c.records) }
+
+// Hash returns a hash of the schema of a collection and of every definition that it
+// uses, "" if there is none. A verdict holds as long as the hash is the same.
+func (c *Catalog) Hash(collection string) string {
+	if r := c.records[collection]; r != nil {
+		return r.hash
+	}
+	return ""
+}
+
+// hash covers the definitions that can be reached from one.
+func (c *Catalog) hash(from string) string {
+	reached := map[string]bool{from: true}
+	for open := []string{from}; len(open) > 0; {
+		d := c.definitions[open[0]]
+		open = open[1:]
+		if d == nil {
+			continue
+		}
+		for _, r := range d.refs {
+			if !reached[r.name] {
+				reached[r.name] = true
+				open = append(open, r.name)
+			}
+		}
+	}
+	h := sha256.New()
+	for _, name := range sorted(reached) {
+		var content []byte
+		if d := c.definitions[name]; d != nil {
+			content = d.content
+		}
+		fmt.Fprintf(h, "%s %d %s\n", name, len(content), content)
+	}
+	return hex.EncodeToString(h.Sum(nil))
+}
+
+func sorted[T any](m map[string]T) []string {
+	names := make([]string, 0, len(m))
+	for name := range m {
+		names = append(names, name)
+	}
+	slices.Sort(names)
+	return names
+}

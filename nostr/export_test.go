@@ -1,0 +1,3 @@
+package nostr
+
+var DecodeBech32, EncodeBech32 = decodeBech32, encodeBech32

@@ -1,0 +1,34 @@
+package nostr
+
+// The kinds that Weir reads the meaning of.
+const (
+	KindProfile  = 0
+	KindNote     = 1
+	KindFollows  = 3
+	KindDeletion = 5  // NIP-09
+	KindVanish   = 62 // NIP-62
+	KindAuth     = 22242
+)
+
+// A Class says which events of a kind replace one another.
+type Class uint8
+
+const (
+	Regular     Class = iota // none do; also the kinds that NIP-01 does not classify
+	Replaceable              // the latest of an author is valid
+	Addressable              // the latest of an author with the same d tag is valid
+	Ephemeral                // relays do not store them
+)
+
+// ClassOf returns the class of a kind.
+func ClassOf(kind int) Class {
+	switch {
+	case kind == KindProfile, kind == KindFollows, kind >= 10_000 && kind < 20_000:
+		return Replaceable
+	case kind >= 20_000 && kind < 30_000:
+		return Ephemeral
+	case kind >= 30_000 && kind < 40_000:
+		return Addressable
+	}
+	return Regular
+}

@@ -1,0 +1,156 @@
+package records
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/weir-social/weir/schema"
+	"github.com/weir-social/weir/schema/schematest"
+)
+
+// node is the n-th record of a test.
+func node(n int) schema.Key {
+	return schema.Key{Collection: "com.example.town.tree", DID: fmt.Sprintf("did:plc:%03d", n%7), Rkey: fmt.Sprintf("n%d", n)}
+}
+
+func uris(nodes []Node) (all []string) {
+	for _, n := range nodes {
+		all = append(all, n.URI)
+	}
+	return all
+}
+
+// A record that describes an edge joins its ends; its list of edges, each pair.
+func TestRecordsThatDescribeEdgesAreEdges(t *testing.T) {
+	t.Parallel()
+	pool := schematest.New(t)
+	edge := schema.Key{Collection: "example.weir.graph.graphEdge", DID: "did:plc:e", Rkey: "1"}
+	set := schema.Key{Collection: "example.weir.graph.graphEdgeSet", DID: "did:plc:e", Rkey: "2"}
+	store(t, pool, edge.Collection, edge.DID, edge.Rkey, `{"edgeType": "causes"}`)
+	store(t, pool, set.Collection, set.DID, set.Rkey, `{"edgeType": "part-of", "edges": [{"edgeType": "follows"}, {}]}`)
+	store(t, pool, node(1).Collection, node(1).DID, node(1).Rkey, `{}`)
+	execute(t, pool, `INSERT INTO tombstones (collection, did, rkey, rev, deleted_at) VALUES ($1, $2, $3, '1', now())`, node(2).Collection, node(2).DID, node(2).Rkey)
+	refer(t, pool, edge, "/source/recordRef", node(1))
+	refer(t, pool, edge, "/target/recordRef", node(2))
+	refer(t, pool, set, "/edges/0/source/recordRef", node(3))
+	refer(t, pool, set, "/edges/0/target/recordRef", node(1))
+	refer(t, pool, set, "/edges/1/source/recordRef", node(1))
+	refer(t, pool, set, "/edges/1/target/recordRef", node(4))
+	refer(t, pool, set, "/expression", node(1))
+	refer(t, pool, node(1), "/branches/12/wood/ref", node(5))
+
+	g, err := Neighbourhood(t.Context(), pool, node(1), 1, 100)
+	require.NoError(t, err)
+	for i := range g.Edges {
+		g.Edges[i].path = ""
+	}
+	require.ElementsMatch(t, []Edge{
+		{From: node(1).URI(), To: node(2).URI(), Type: "causes", Via: edge.URI()},
+		{From: node(3).URI(), To: node(1).URI(), Type: "follows", Via: set.URI()},
+		{From: node(1).URI(), To: node(4).URI(), Type: "part-of", Via: set.URI()},
+		{From: set.URI(), To: node(1).URI(), Type: "expression"},
+		{From: node(1).URI(), To: node(5).URI(), Type: "branches.wood.ref"},
+	}, g.Edges)
+	require.False(t, g.Truncated)
+	states := map[string]string{}
+	for _, n := range g.Nodes {
+		states[n.URI] = n.State
+	}
+	require.Equal(t, map[string]string{node(1).URI(): Stored, node(2).URI(): Deleted, node(3).URI(): Missing, node(4).URI(): Missing, node(5).URI(): Missing, set.URI(): Stored}, states)
+
+	execute(t, pool, `INSERT INTO accounts (did, status) VALUES ('did:plc:e', 'deactivated'), ($1, 'takendown')`, node(5).DID)
+	g, err = Neighbourhood(t.Context(), pool, node(1), 1, 100)
+	require.NoError(t, err)
+	require.Equal(t, []string{node(1).URI()}, uris(g.Nodes), "what hidden accounts say, and their records, are left out")
+}
+
+// The walk finds what a search in memory finds in any graph: the same distances, edges
+// and lengths of paths.
+func TestWalksEqualASearchInMemory(t *testing.T) {
+	t.Parallel()
+	pool := schematest.New(t)
+	r := rand.New(rand.NewPCG(1, 2))
+	const nodes, edges = 60, 70
+	var all []Edge
+	for i := range edges {
+		from, to := node(r.IntN(nodes)), node(r.IntN(nodes))
+		path := fmt.Sprintf("/ref%d", i)
+		refer(t, pool, from, path, to)
+		all = append(all, Edge{From: from.URI(), To: to.URI(), path: path})
+	}
+	around := neighbours(all)
+	for start := range nodes {
+		for depth := 1; depth <= 4; depth++ {
+			want := distances(around, node(start).URI(), depth)
+			g, err := Neighbourhood(t.Context(), pool, node(start), depth, MaxEdges)
+			require.NoError(t, err)
+			require.False(t, g.Truncated)
+			got := map[string]int{}
+			for _, n := range g.Nodes {
+				got[n.URI] = n.Depth
+			}
+			require.Equal(t, want, got)
+			inside := 0
+			for _, e := range all {
+				from, is := want[e.From]
+				to, also := want[e.To]
+				if is && also && min(from, to) < depth {
+					inside++
+				}
+			}
+			require.Len(t, g.Edges, inside, "each edge once")
+		}
+		for _, end := range []int{0, 7, 31} {
+			want := distances(around, node(start).URI(), MaxDepth)[node(end).URI()]
+			p, err := ShortestPaths(t.Context(), pool, node(start), node(end), MaxDepth, MaxEdges)
+			require.NoError(t, err)
+			require.Equal(t, want, p.Length, "%d to %d", start, end)
+			for _, path := range p.List {
+				at := node(start).URI()
+				for _, e := range path {
+					at = e.other(at)
+				}
+				require.Len(t, path, want)
+				require.Equal(t, node(end).URI(), at)
+			}
+		}
+	}
+}
+
+// However many references there are, a walk ends at its limits and says so.
+func TestWalksAreBounded(t *testing.T) {
+	t.Parallel()
+	pool := schematest.New(t)
+	hub := node(0)
+	execute(t, pool, `INSERT INTO record_refs (collection, did, rkey, path, kind, target, to_collection, to_did, to_rkey, declared)
+		SELECT $1, 'did:plc:x', 'r' || n, '/hub', 'at-uri', '', $1, $2, $3, true FROM generate_series(1, $4) AS n`, hub.Collection, hub.DID, hub.Rkey, maxFan)
+	g, err := Neighbourhood(t.Context(), pool, hub, 2, MaxEdges)
+	require.NoError(t, err)
+	require.Len(t, g.Edges, maxFan)
+	require.False(t, g.Truncated)
+	refer(t, pool, node(1), "/hub", hub)
+	g, err = Neighbourhood(t.Context(), pool, hub, 2, MaxEdges)
+	require.NoError(t, err)
+	require.True(t, g.Truncated, "one more than a node may have")
+	g, err = Neighbourhood(t.Context(), pool, hub, 2, 10)
+	require.NoError(t, err)
+	require.LessOrEqual(t, len(g.Edges), 11)
+	require.True(t, g.Truncated)
+	p, err := ShortestPaths(t.Context(), pool, node(1), node(2), 4, 20)
+	require.NoError(t, err)
+	require.True(t, p.Truncated)
+	require.Empty(t, p.List)
+	require.False(t, slices.ContainsFunc(g.Nodes, func(n Node) bool { return n.Depth > 2 }))
+
+	for i := range 3 {
+		refer(t, pool, node(10), fmt.Sprintf("/%d", i), node(11))
+	}
+	g, err = Neighbourhood(t.Context(), pool, node(10), MaxDepth, 6)
+	require.NoError(t, err)
+	require.Len(t, g.Edges, 3)
+	require.False(t, g.Truncated, "the walk does not go round in a circle")
+}

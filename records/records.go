@@ -1,0 +1,23 @@
+// Package records reads what is stored of any collection: records and lists of them,
+// what refers to what, and texts. It also names the SQL views of records. It writes
+// nothing else.
+//
+// Records of accounts that are not active are left out, here as in the ranking.
+package records
+
+import (
+	"errors"
+
+	"github.com/weir-social/weir/schema"
+)
+
+// DB runs queries: a pool or a transaction.
+type DB = schema.DB
+
+// ErrCursor means that a cursor is invalid, or belongs to another list.
+var ErrCursor = errors.New("the cursor is invalid, or belongs to another list")
+
+// hidden is a condition: the account of this DID is not active.
+func hidden(did string) string {
+	return `EXISTS (SELECT FROM accounts AS a WHERE a.did = ` + did + ` AND a.status <> 'active')`
+}

@@ -1,0 +1,24 @@
+package schema
+
+import (
+	"bytes"
+	"context"
+	"slices"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// SeenIDs returns those of the IDs whose events were stored.
+func SeenIDs(ctx context.Context, db DB, ids [][16]byte) ([][16]byte, error) {
+	return All(ctx, db, "look up the events that were seen", pgx.RowTo[[16]byte], `SELECT id FROM seen WHERE id = ANY ($1::uuid[])`, ids)
+}
+
+// queueSeen stores the IDs of the batch's events, in order, because other streams store
+// the same ones.
+func (b *Batch) queueSeen(q *pgx.Batch) {
+	if len(b.Seen) == 0 {
+		return
+	}
+	ids := slices.SortedFunc(slices.Values(b.Seen), func(a, b [16]byte) int { return bytes.Compare(a[:], b[:]) })
+	q.Queue(`INSERT INTO seen (id) SELECT id FROM unnest($1::uuid[]) AS id ON CONFLICT DO NOTHING`, ids)
+}

@@ -1,0 +1,293 @@
+package simnet
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/coder/websocket"
+)
+
+// NostrRelay says how a relay behaves. Relays differ, and most of it is a fault.
+type NostrRelay struct {
+	Page      int  // events of a page at most; it says nothing when it cuts one
+	Silent    bool // it does not say so in its description either
+	Auth      bool // it serves only those who authenticate
+	LostSeam  bool // what arrives between the stored events and the subscription is not sent
+	CloseEach int  // it closes each nth subscription with an error; 0: none
+	CutAt     int  // it ends a connection at its nth message, once; 0: never
+}
+
+// nostrRelay is a relay.
+type nostrRelay struct {
+	cfg    NostrRelay
+	server *http.Server
+	at     net.Listener
+
+	mu       sync.Mutex // guards what follows
+	stored   []*NostrEvent
+	sessions map[*nostrSession]bool
+	requests int
+	sent     int
+}
+
+// nostrSession is the connection of a client.
+type nostrSession struct {
+	relay *nostrRelay
+	ws    *websocket.Conn
+	known bool // the client has authenticated
+
+	mu   sync.Mutex // guards what follows, and is held while a message is queued
+	live map[string]nostrFilter
+	out  []string
+	more chan struct{} // has an element if out may have one
+}
+
+type nostrFilter struct {
+	Kinds   []int    `json:"kinds"`
+	Authors []string `json:"authors"`
+	Since   *int64   `json:"since"`
+	Until   *int64   `json:"until"`
+	Limit   *int     `json:"limit"`
+}
+
+func startNostrRelay(cfg NostrRelay) (*nostrRelay, error) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return nil, err
+	}
+	r := &nostrRelay{cfg: cfg, at: l, sessions: map[*nostrSession]bool{}}
+	r.server = &http.Server{Handler: r, ReadHeaderTimeout: 10 * time.Second}
+	go r.server.Serve(l) //nolint:errcheck // it ends with stop
+	return r, nil
+}
+
+func (r *nostrRelay) url() string { return "ws://" + r.at.Addr().String() }
+
+func (r *nostrRelay) stop() {
+	r.server.Close() //nolint:errcheck // it is over
+	r.cut()
+}
+
+func (r *nostrRelay) cut() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for s := range r.sessions {
+		go s.ws.CloseNow() //nolint:errcheck // it is over
+	}
+}
+
+// store stores an event and sends it to those who subscribed.
+func (r *nostrRelay) store(e *NostrEvent) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.stored = append(r.stored, e)
+	for s := range r.sessions {
+		s.mu.Lock()
+		for sub, f := range s.live {
+			if f.matches(e) {
+				s.queue(fmt.Sprintf(`["EVENT","%s",%s]`, sub, e.text))
+			}
+		}
+		s.mu.Unlock()
+	}
+}
+
+// ServeHTTP serves the relay's description, and its clients.
+func (r *nostrRelay) ServeHTTP(w http.ResponseWriter, q *http.Request) {
+	if q.Header.Get("Accept") == "application/nostr+json" {
+		if r.cfg.Silent {
+			http.NotFound(w, q)
+			return
+		}
+		fmt.Fprintf(w, `{"name":"simulated","limitation":{"max_limit":%d,"max_subscriptions":20}}`, r.cfg.Page)
+		return
+	}
+	ws, err := websocket.Accept(w, q, nil)
+	if err != nil {
+		return
+	}
+	defer ws.CloseNow() //nolint:errcheck // it is over
+	ws.SetReadLimit(1 << 20)
+	s := &nostrSession{relay: r, ws: ws, live: map[string]nostrFilter{}, more: make(chan struct{}, 1)}
+	ctx, cancel := context.WithCancel(q.Context())
+	defer cancel()
+	go s.write(ctx)
+	r.mu.Lock()
+	r.sessions[s] = true
+	r.mu.Unlock()
+	defer func() {
+		r.mu.Lock()
+		delete(r.sessions, s)
+		r.mu.Unlock()
+	}()
+	if r.cfg.Auth {
+		s.say(`["AUTH","who is there"]`)
+	}
+	for {
+		_, message, err := ws.Read(ctx)
+		if err != nil {
+			return
+		}
+		if err := s.handle(message); err != nil {
+			s.say(fmt.Sprintf(`["NOTICE",%s]`, nostrText(err.Error())))
+		}
+	}
+}
+
+// say queues a message.
+func (s *nostrSession) say(text string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.queue(text)
+}
+
+// queue queues a message. The caller holds the session's lock.
+func (s *nostrSession) queue(text string) {
+	s.out = append(s.out, text)
+	select {
+	case s.more <- struct{}{}:
+	default:
+	}
+}
+
+// write sends what is queued.
+func (s *nostrSession) write(ctx context.Context) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-s.more:
+		}
+		s.mu.Lock()
+		out := s.out
+		s.out = nil
+		s.mu.Unlock()
+		for _, text := range out {
+			if s.relay.cuts() || s.ws.Write(ctx, websocket.MessageText, []byte(text)) != nil {
+				s.ws.CloseNow() //nolint:errcheck // it is over
+				return
+			}
+		}
+	}
+}
+
+// cuts counts a message, and reports whether the connection ends instead.
+func (r *nostrRelay) cuts() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.sent++
+	return r.sent == r.cfg.CutAt
+}
+
+func (s *nostrSession) handle(message []byte) error {
+	var parts []json.RawMessage
+	if err := json.Unmarshal(message, &parts); err != nil || len(parts) < 2 {
+		return errors.New("not a message")
+	}
+	switch string(parts[0]) {
+	case `"REQ"`:
+		return s.request(parts)
+	case `"CLOSE"`:
+		var sub string
+		err := json.Unmarshal(parts[1], &sub)
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		delete(s.live, sub)
+		return err
+	case `"AUTH"`:
+		var e struct {
+			ID   string     `json:"id"`
+			Kind int        `json:"kind"`
+			Tags [][]string `json:"tags"`
+		}
+		err := json.Unmarshal(parts[1], &e)
+		s.known = err == nil && e.Kind == 22242 && slices.ContainsFunc(e.Tags, func(t []string) bool { return slices.Equal(t, []string{"challenge", "who is there"}) })
+		s.say(fmt.Sprintf(`["OK","%s",%t,""]`, e.ID, s.known))
+		return err
+	}
+	return errors.New("unknown message")
+}
+
+// request handles a REQ: what is stored, newest first, then what arrives.
+func (s *nostrSession) request(parts []json.RawMessage) error {
+	var sub string
+	var f nostrFilter
+	if err := json.Unmarshal(parts[1], &sub); err != nil {
+		return err
+	}
+	if len(parts) != 3 {
+		return errors.New("one filter, please")
+	}
+	if err := json.NewDecoder(io.LimitReader(strings.NewReader(string(parts[2])), 1<<20)).Decode(&f); err != nil {
+		return err
+	}
+	r := s.relay
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	r.requests++
+	switch {
+	case r.cfg.Auth && !s.known:
+		s.queue(fmt.Sprintf(`["CLOSED","%s","auth-required: who are you?"]`, sub))
+		return nil
+	case r.cfg.CloseEach > 0 && r.requests%r.cfg.CloseEach == 0:
+		s.queue(fmt.Sprintf(`["CLOSED","%s","error: not now"]`, sub))
+		return nil
+	}
+	for _, e := range r.page(&f) {
+		s.queue(fmt.Sprintf(`["EVENT","%s",%s]`, sub, e.text))
+	}
+	s.queue(fmt.Sprintf(`["EOSE","%s"]`, sub))
+	if r.cfg.LostSeam {
+		time.AfterFunc(5*time.Millisecond, func() { s.subscribe(sub, f) })
+		return nil
+	}
+	s.live[sub] = f
+	return nil
+}
+
+func (s *nostrSession) subscribe(sub string, f nostrFilter) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.live[sub] = f
+}
+
+// page returns the stored events of a filter, cut. The caller holds the relay's lock.
+func (r *nostrRelay) page(f *nostrFilter) []*NostrEvent {
+	var found []*NostrEvent
+	for _, e := range r.stored {
+		if f.matches(e) {
+			found = append(found, e)
+		}
+	}
+	slices.SortFunc(found, func(a, b *NostrEvent) int {
+		return cmp.Or(cmp.Compare(b.CreatedAt, a.CreatedAt), strings.Compare(a.ID, b.ID))
+	})
+	most := r.cfg.Page
+	if f.Limit != nil {
+		most = min(most, *f.Limit)
+	}
+	return found[:min(most, len(found))]
+}
+
+func (f *nostrFilter) matches(e *NostrEvent) bool {
+	switch {
+	case f.Kinds != nil && !slices.Contains(f.Kinds, e.Kind),
+		f.Authors != nil && !slices.Contains(f.Authors, e.Author),
+		f.Since != nil && e.CreatedAt < *f.Since,
+		f.Until != nil && e.CreatedAt > *f.Until:
+		return false
+	}
+	return true
+}

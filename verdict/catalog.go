@@ -1,0 +1,115 @@
+package verdict
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/weir-social/weir/schema"
+)
+
+// The sources of schemas.
+const (
+	SourceFolder   = "folder"
+	SourceResolved = "resolved"
+)
+
+// A Document is a schema file.
+type Document struct {
+	NSID      string
+	JSON      json.RawMessage
+	Source    string
+	Authority string // the account that published it; empty: none
+}
+
+// Hash returns a hash of the document.
+func (d *Document) Hash() string {
+	sum := sha256.Sum256(d.JSON)
+	return hex.EncodeToString(sum[:])
+}
+
+// versionOf is the version of the stored catalog: it changes with every document.
+const versionOf = `SELECT coalesce(encode(sha256(string_agg(nsid || ' ' || hash, E'\n' ORDER BY nsid)::bytea), 'hex'), '') FROM lexicons`
+
+// LockCatalog keeps the stored catalog as it is until the transaction ends, and returns
+// its version.
+func LockCatalog(ctx context.Context, tx pgx.Tx) (version string, err error) {
+	q := &pgx.Batch{}
+	q.Queue(`LOCK TABLE lexicons IN ROW SHARE MODE`)
+	q.Queue(versionOf).QueryRow(func(row pgx.Row) error { return row.Scan(&version) })
+	if err := tx.SendBatch(ctx, q).Close(); err != nil {
+		return "", fmt.Errorf("lock the lexicons: %w", err)
+	}
+	return version, nil
+}
+
+// Documents returns the stored schemas, by name.
+func Documents(ctx context.Context, db schema.DB) ([]Document, error) {
+	const sql = `SELECT nsid, document, source, coalesce(authority, '') FROM lexicons ORDER BY nsid`
+	return schema.All(ctx, db, "read the lexicons", pgx.RowToStructByPos[Document], sql)
+}
+
+// ReplaceDocuments makes the documents of a source the only ones of it, or, with only
+// set, replaces the one document. It returns the catalog's version and whether it has
+// changed. It waits for the transactions that judge with the old catalog. load returns
+// an error if the documents that would be stored cannot be used together: then nothing
+// is changed.
+func ReplaceDocuments(ctx context.Context, tx pgx.Tx, source string, documents []Document, whole bool, load func([]Document) error) (version string, changed bool, err error) {
+	if _, err := tx.Exec(ctx, `LOCK TABLE lexicons IN EXCLUSIVE MODE`); err != nil {
+		return "", false, fmt.Errorf("lock the lexicons: %w", err)
+	}
+	before, err := schema.One(ctx, tx, "read the version of the lexicons", pgx.RowTo[string], versionOf)
+	if err != nil {
+		return "", false, err
+	}
+	const upsert = `
+INSERT INTO lexicons AS l (nsid, document, hash, source, authority)
+SELECT d.nsid, d.document, d.hash, $4, nullif(d.authority, '')
+FROM unnest($1::text[], $2::jsonb[], $3::text[], $5::text[]) AS d (nsid, document, hash, authority)
+ON CONFLICT (nsid) DO UPDATE
+SET document = excluded.document, hash = excluded.hash, source = excluded.source, authority = excluded.authority, loaded_at = excluded.loaded_at
+WHERE (l.hash, l.source, l.authority) IS DISTINCT FROM (excluded.hash, excluded.source, excluded.authority)
+  AND (l.source = excluded.source OR excluded.source = 'folder')`
+	n := len(documents)
+	nsid, json_, hash, authority := make([]string, n), make([]json.RawMessage, n), make([]string, n), make([]string, n)
+	for i := range documents {
+		d := &documents[i]
+		nsid[i], json_[i], hash[i], authority[i] = d.NSID, d.JSON, d.Hash(), d.Authority
+	}
+	q := &pgx.Batch{}
+	if whole {
+		q.Queue(`DELETE FROM lexicons WHERE source = $1 AND nsid <> ALL ($2::text[])`, source, nsid)
+	}
+	q.Queue(upsert, nsid, json_, hash, source, authority)
+	q.Queue(versionOf).QueryRow(func(row pgx.Row) error { return row.Scan(&version) })
+	if err := tx.SendBatch(ctx, q).Close(); err != nil {
+		return "", false, fmt.Errorf("store lexicons: %w", err)
+	}
+	if version == before {
+		return version, false, nil
+	}
+	all, err := Documents(ctx, tx)
+	if err != nil {
+		return "", false, err
+	}
+	return version, true, load(all)
+}
+
+// Collections returns the collections that have verdicts.
+func Collections(ctx context.Context, db schema.DB) ([]string, error) {
+	return schema.CollectionsIn(ctx, db, "verdicts")
+}
+
+// Outdated returns at most limit records of a collection whose verdict was made with
+// another schema than that with a hash, sorted, after a key.
+func Outdated(ctx context.Context, db schema.DB, collection, hash string, after schema.Key, limit int) ([]schema.Key, error) {
+	const sql = `
+SELECT collection, did, rkey FROM verdicts
+WHERE collection = $1 AND schema_hash <> $2 AND (did, rkey) > ($3, $4)
+ORDER BY did, rkey LIMIT $5`
+	return schema.All(ctx, db, "read what was judged with another schema", pgx.RowToStructByPos[schema.Key], sql, collection, hash, after.DID, after.Rkey, limit)
+}

@@ -1,0 +1,56 @@
+package verdict
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/weir-social/weir/schema"
+)
+
+// stages are those of the dead letters of judged records.
+const stages = `('lexicon', 'rules', 'reference')`
+
+// RetriedBy returns the dead letters that a job retries, by their records.
+func RetriedBy(ctx context.Context, db schema.DB, job int64) (map[schema.Key]int64, error) {
+	const sql = `SELECT collection, did, rkey, id FROM dead_letters WHERE job = $1 AND stage IN ` + stages + ` AND state = 'retrying' AND rkey IS NOT NULL`
+	found := map[schema.Key]int64{}
+	rows, err := db.Query(ctx, sql, job)
+	if err == nil {
+		var key schema.Key
+		var id int64
+		_, err = pgx.ForEachRow(rows, []any{&key.Collection, &key.DID, &key.Rkey, &id}, func() error {
+			found[key] = id
+			return nil
+		})
+	}
+	if err != nil {
+		return nil, fmt.Errorf("find the dead letters that the job retries: %w", err)
+	}
+	return found, nil
+}
+
+// ReplaceDeadLetters settles the open dead letters of records that pass now, have
+// changed or were deleted, and stores others.
+func ReplaceDeadLetters(ctx context.Context, tx pgx.Tx, settled []schema.Key, deadLetters []schema.DeadLetter) error {
+	const settle = `
+UPDATE dead_letters AS d SET state = 'retried', state_at = now()
+FROM unnest($1::text[], $2::text[], $3::text[]) AS k (collection, did, rkey)
+WHERE d.did = k.did AND d.collection = k.collection AND d.rkey = k.rkey AND d.state = 'open' AND d.stage IN ` + stages
+	q := &pgx.Batch{}
+	if len(settled) > 0 {
+		collection, did, rkey := schema.Columns(len(settled), func(i int) schema.Key { return settled[i] })
+		q.Queue(settle, collection, did, rkey)
+	}
+	for i := range deadLetters {
+		deadLetters[i].Queue(q)
+	}
+	if q.Len() == 0 {
+		return nil
+	}
+	if err := tx.SendBatch(ctx, q).Close(); err != nil {
+		return fmt.Errorf("store dead letters: %w", err)
+	}
+	return nil
+}

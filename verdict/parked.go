@@ -1,0 +1,171 @@
+package verdict
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/weir-social/weir/schema"
+)
+
+// Whoever parks a record commits, and then looks once more whether the records that it
+// waits for are stored. Whoever stores or deletes a record has those that refer to it
+// judged again by a job that is added with the commit. So one of the two sees the
+// other. The consumer neither reads nor locks parked rows.
+
+// ladder is how long after each look the next one is.
+func ladder() []time.Duration { return []time.Duration{time.Second, 4 * time.Second, 16 * time.Second} }
+
+// FirstLook is how long after a record was parked its target is looked for.
+func FirstLook() time.Duration { return ladder()[0] }
+
+// queueParked makes the waits of the judgments all that the records wait for. What is
+// waited for already keeps its time and its attempts.
+func queueParked(q *pgx.Batch, judged []*Judgment) {
+	const remove = `
+DELETE FROM parked AS p USING unnest($1::text[], $2::text[], $3::text[]) AS k (collection, did, rkey)
+WHERE p.did = k.did AND p.collection = k.collection AND p.rkey = k.rkey
+  AND NOT EXISTS (
+      SELECT FROM unnest($4::text[], $5::text[], $6::text[], $7::text[], $8::text[], $9::text[])
+               AS w (collection, did, rkey, to_collection, to_did, to_rkey)
+      WHERE w.did = p.did AND w.collection = p.collection AND w.rkey = p.rkey
+        AND w.to_did = p.to_did AND w.to_collection = p.to_collection AND w.to_rkey = p.to_rkey
+  )`
+	const insert = `
+INSERT INTO parked (collection, did, rkey, to_collection, to_did, to_rkey, retry_at)
+SELECT w.*, now() + $7::interval
+FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::text[], $6::text[]) AS w (collection, did, rkey, to_collection, to_did, to_rkey)
+ON CONFLICT DO NOTHING`
+	var of, to []schema.Key
+	for _, j := range judged {
+		for _, w := range j.Waits {
+			of, to = append(of, j.Key), append(to, w)
+		}
+	}
+	collection, did, rkey := schema.Columns(len(of), func(i int) schema.Key { return of[i] })
+	toCollection, toDID, toRkey := schema.Columns(len(to), func(i int) schema.Key { return to[i] })
+	allCollection, allDID, allRkey := columns(judged)
+	q.Queue(remove, allCollection, allDID, allRkey, collection, did, rkey, toCollection, toDID, toRkey)
+	if len(of) > 0 {
+		q.Queue(insert, collection, did, rkey, toCollection, toDID, toRkey, FirstLook())
+	}
+}
+
+// Dependents are the records that must be judged again because of a target.
+const dependents = `
+    (SELECT p.collection, p.did, p.rkey FROM parked AS p
+     WHERE p.to_did = k.did AND p.to_collection = k.collection AND p.to_rkey = k.rkey AND (p.did, p.collection, p.rkey) > ($4, $5, $6)
+     ORDER BY p.did, p.collection, p.rkey LIMIT $7)
+    UNION
+    (SELECT r.collection, r.did, r.rkey FROM record_refs AS r
+     WHERE r.to_did = k.did AND r.to_collection = k.collection AND r.to_rkey = k.rkey AND (r.did, r.collection, r.rkey) > ($4, $5, $6)
+       AND (r.read OR r.dangling = EXISTS (SELECT FROM records_other AS s WHERE s.collection = k.collection AND s.did = k.did AND s.rkey = k.rkey))
+     ORDER BY r.did, r.collection, r.rkey LIMIT $7)`
+
+// HaveDependents returns those of the records, stored or deleted, because of which
+// others must be judged again: they wait for it, a rule reads it, or they do not yet
+// know that it was deleted or stored.
+func HaveDependents(ctx context.Context, db schema.DB, keys []schema.Key) ([]schema.Key, error) {
+	const sql = `
+SELECT k.collection, k.did, k.rkey
+FROM unnest($1::text[], $2::text[], $3::text[]) AS k (collection, did, rkey)
+WHERE EXISTS (` + dependents + `)`
+	collection, did, rkey := schema.Columns(len(keys), func(i int) schema.Key { return keys[i] })
+	return schema.All(ctx, db, "find records that others depend on", pgx.RowToStructByPos[schema.Key], sql, collection, did, rkey, "", "", "", 1)
+}
+
+// Dependents returns at most limit of the records that must be judged again because of
+// a target, sorted, after a key.
+func Dependents(ctx context.Context, db schema.DB, of, after schema.Key, limit int) ([]schema.Key, error) {
+	const sql = `
+SELECT d.collection, d.did, d.rkey
+FROM (SELECT $1::text AS collection, $2::text AS did, $3::text AS rkey) AS k
+CROSS JOIN LATERAL (` + dependents + `) AS d
+ORDER BY d.did, d.collection, d.rkey LIMIT $7`
+	return schema.All(ctx, db, "read what depends on "+of.URI(), pgx.RowToStructByPos[schema.Key], sql,
+		of.Collection, of.DID, of.Rkey, after.DID, after.Collection, after.Rkey, limit)
+}
+
+// A Look is a target that was looked for.
+type Look struct {
+	schema.Key
+	Known bool // it is stored, or was deleted
+	Last  bool // it was looked for often enough: its server is asked
+}
+
+// LookForParked looks for the targets that are due, at most limit rows of them, and
+// sets when each is looked for next. more: there may be others that are due. next is
+// when the next row is due that this call dated, if any.
+func LookForParked(ctx context.Context, tx pgx.Tx, limit int) (looks []Look, next *time.Time, more bool, err error) {
+	const sql = `
+WITH due AS (
+    SELECT p.ctid FROM parked AS p
+    WHERE p.state = 'waiting' AND p.retry_at <= now()
+    ORDER BY p.retry_at LIMIT $1 FOR UPDATE SKIP LOCKED
+), looked AS (
+    UPDATE parked AS p
+    SET attempts = p.attempts + 1,
+        state    = CASE WHEN p.attempts + 1 < $2 THEN 'waiting' ELSE 'asking' END,
+        retry_at = CASE WHEN p.attempts + 1 < $2 THEN now() + ($3::interval[])[p.attempts + 2] END
+    FROM due WHERE p.ctid = due.ctid
+    RETURNING p.to_collection, p.to_did, p.to_rkey, p.state, p.retry_at
+)
+SELECT l.to_collection AS collection, l.to_did AS did, l.to_rkey AS rkey, ` + known + ` AS known, bool_or(l.state = 'asking') AS last, min(l.retry_at) AS next, count(*) AS rows
+FROM looked AS l
+GROUP BY l.to_collection, l.to_did, l.to_rkey
+ORDER BY l.to_collection, l.to_did, l.to_rkey`
+	type look struct {
+		Look
+		Next *time.Time
+		Rows int
+	}
+	steps := ladder()
+	found, err := schema.All(ctx, tx, "look for what is waited for", pgx.RowToStructByName[look], sql, limit, len(steps), steps)
+	rows := 0
+	for _, l := range found {
+		rows += l.Rows
+		looks = append(looks, l.Look)
+		if l.Next != nil && (next == nil || l.Next.Before(*next)) {
+			next = l.Next
+		}
+	}
+	return looks, next, rows == limit, err
+}
+
+// known is true if the target of a row l of parked is stored, or was deleted.
+const known = `(
+    EXISTS (SELECT FROM records_other AS r WHERE r.collection = l.to_collection AND r.did = l.to_did AND r.rkey = l.to_rkey)
+    OR EXISTS (SELECT FROM tombstones AS t WHERE t.collection = l.to_collection AND t.did = l.to_did AND t.rkey = l.to_rkey)
+    OR EXISTS (SELECT FROM accounts AS a WHERE a.did = l.to_did AND a.status = 'deleted')
+)`
+
+// GiveUp stores that a target could not be had. What waits for it becomes a dead letter
+// when it is judged again.
+func GiveUp(ctx context.Context, db schema.DB, target schema.Key, problem string) error {
+	const sql = `
+UPDATE parked SET state = 'missing', retry_at = NULL, problem = $4
+WHERE to_did = $2 AND to_collection = $1 AND to_rkey = $3 AND state = 'asking'`
+	if _, err := db.Exec(ctx, sql, target.Collection, target.DID, target.Rkey, schema.Text(problem)); err != nil {
+		return fmt.Errorf("give up on %s: %w", target.URI(), err)
+	}
+	return nil
+}
+
+// GivenUp reports whether others wait for a target in vain already, and what its server
+// said.
+func GivenUp(ctx context.Context, db schema.DB, target schema.Key) (problem string, found bool, err error) {
+	const sql = `SELECT problem FROM parked WHERE to_did = $2 AND to_collection = $1 AND to_rkey = $3 AND state = 'missing' LIMIT 1`
+	problems, err := schema.All(ctx, db, "read what a server said", pgx.RowTo[string], sql, target.Collection, target.DID, target.Rkey)
+	if err != nil || len(problems) == 0 {
+		return "", false, err
+	}
+	return problems[0], true, nil
+}
+
+// Asked returns targets whose servers are being asked, at most limit.
+func Asked(ctx context.Context, db schema.DB, limit int) ([]schema.Key, error) {
+	const sql = `SELECT DISTINCT to_collection, to_did, to_rkey FROM parked WHERE state = 'asking' LIMIT $1`
+	return schema.All(ctx, db, "list what servers are asked for", pgx.RowToStructByPos[schema.Key], sql, limit)
+}

@@ -1,0 +1,62 @@
+package verdict
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/weir-social/weir/schema"
+)
+
+// A Target is what is known of a record that others refer to.
+type Target struct {
+	CID  string // of the stored version; empty: none is stored
+	Gone bool   // it was deleted, or its account was
+}
+
+// Targets returns what is known of records. Those that are neither stored nor gone are
+// missing. They are of collections that are outside the partition of posts.
+func Targets(ctx context.Context, db schema.DB, keys []schema.Key) (map[schema.Key]Target, error) {
+	const sql = `
+SELECT k.collection, k.did, k.rkey, coalesce(r.cid, ''),
+       r.cid IS NULL AND EXISTS (SELECT FROM tombstones AS t WHERE t.collection = k.collection AND t.did = k.did AND t.rkey = k.rkey)
+       OR EXISTS (SELECT FROM accounts AS a WHERE a.did = k.did AND a.status = 'deleted')
+FROM unnest($1::text[], $2::text[], $3::text[]) AS k (collection, did, rkey)
+LEFT JOIN LATERAL (
+    SELECT r.cid FROM records_other AS r WHERE r.collection = k.collection AND r.did = k.did AND r.rkey = k.rkey LIMIT 1
+) AS r ON true`
+	found := make(map[schema.Key]Target, len(keys))
+	if len(keys) == 0 {
+		return found, nil
+	}
+	collection, did, rkey := schema.Columns(len(keys), func(i int) schema.Key { return keys[i] })
+	rows, err := db.Query(ctx, sql, collection, did, rkey)
+	if err == nil {
+		var key schema.Key
+		var t Target
+		_, err = pgx.ForEachRow(rows, []any{&key.Collection, &key.DID, &key.Rkey, &t.CID, &t.Gone}, func() error {
+			if t.Gone {
+				t.CID = ""
+			}
+			if t != (Target{}) {
+				found[key] = t
+			}
+			return nil
+		})
+	}
+	if err != nil {
+		return nil, fmt.Errorf("look for the targets of references: %w", err)
+	}
+	return found, nil
+}
+
+// Content returns the stored JSON of a record; nil if it is not stored.
+func Content(ctx context.Context, db schema.DB, key schema.Key) ([]byte, error) {
+	const sql = `SELECT record FROM records_other WHERE collection = $1 AND did = $2 AND rkey = $3`
+	found, err := schema.All(ctx, db, "read "+key.URI(), pgx.RowTo[[]byte], sql, key.Collection, key.DID, key.Rkey)
+	if err != nil || len(found) == 0 {
+		return nil, err
+	}
+	return found[0], nil
+}

@@ -1,0 +1,55 @@
+package workers
+
+import (
+	"context"
+	"fmt"
+	"sync"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/weir-social/weir/lexicon"
+	"github.com/weir-social/weir/verdict"
+)
+
+// catalogs keeps the catalog of the stored schemas. All workers of a process share it.
+type catalogs struct {
+	mu      sync.Mutex
+	version string
+	current *lexicon.Catalog
+}
+
+// lock returns the stored catalog and its version. Nobody can change it until the
+// transaction ends: a record that is judged now is found by whoever changes it later.
+func (c *catalogs) lock(ctx context.Context, tx pgx.Tx) (*lexicon.Catalog, string, error) {
+	version, err := verdict.LockCatalog(ctx, tx)
+	if err != nil {
+		return nil, "", err
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.current != nil && c.version == version {
+		return c.current, version, nil
+	}
+	documents, err := verdict.Documents(ctx, tx)
+	if err != nil {
+		return nil, "", err
+	}
+	loaded, err := load(documents)
+	if err != nil {
+		return nil, "", err
+	}
+	c.current, c.version = loaded, version
+	return loaded, version, nil
+}
+
+func load(documents []verdict.Document) (*lexicon.Catalog, error) {
+	files := make([][]byte, len(documents))
+	for i := range documents {
+		files[i] = documents[i].JSON
+	}
+	catalog, err := lexicon.New(files...)
+	if err != nil {
+		return nil, fmt.Errorf("load the lexicons: %w", err)
+	}
+	return catalog, nil
+}

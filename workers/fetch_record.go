@@ -1,0 +1,90 @@
+package workers
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/riverqueue/river"
+
+	"github.com/weir-social/weir/bluesky"
+	"github.com/weir-social/weir/jobs"
+	"github.com/weir-social/weir/schema"
+	"github.com/weir-social/weir/verdict"
+)
+
+// FetchRecord asks the server of an account once for a record that parked ones wait
+// for, and stores it. If the server does not have it, they become dead letters, which
+// the record releases if it comes later.
+type FetchRecord struct {
+	river.WorkerDefaults[jobs.FetchRecord]
+	pool        *pgxpool.Pool
+	api         *bluesky.Client
+	projections *Projections
+}
+
+// Work asks once, however many wait. A server that fails is asked again a few times.
+func (w *FetchRecord) Work(ctx context.Context, job *river.Job[jobs.FetchRecord]) error {
+	key := schema.Key(job.Args.Record)
+	at, err := verdict.Targets(ctx, w.pool, []schema.Key{key})
+	if err != nil {
+		return err
+	}
+	if at[key] != (verdict.Target{}) { // it came meanwhile, or was deleted
+		return pgx.BeginFunc(ctx, w.pool, func(tx pgx.Tx) error { return enqueueDependents(ctx, tx, []schema.Key{key}) })
+	}
+	problem, asked, err := verdict.GivenUp(ctx, w.pool, key)
+	switch {
+	case err != nil:
+		return err
+	case asked:
+		return w.giveUp(ctx, key, problem)
+	}
+	record, err := w.api.Record(ctx, key.DID, key.Collection, key.Rkey)
+	failed, ofServer := errors.AsType[*bluesky.Error](err)
+	switch {
+	case err == nil:
+		return w.store(ctx, key, record)
+	case !ofServer || ctx.Err() != nil || failed.Class == bluesky.RateLimited,
+		failed.Class == bluesky.Transient && job.Attempt < jobs.FetchFailures:
+		return err
+	}
+	return w.giveUp(ctx, key, failed.Error())
+}
+
+// store stores the record as a listing would: whatever a stream brought is newer. The
+// jobs of its projections release what waits.
+func (w *FetchRecord) store(ctx context.Context, key schema.Key, record bluesky.FeedPost) error {
+	now, err := schema.LatestTime(ctx, w.pool, time.Now())
+	if err != nil {
+		return err
+	}
+	write := schema.Write{Key: key, Rev: schema.ListedRev, CID: record.CID, CreatedAt: schema.CreatedAt(record.Record, key.Rkey, now), Record: record.Record}
+	stored := 0
+	err = pgx.BeginFunc(ctx, w.pool, func(tx pgx.Tx) error {
+		written, err := schema.StoreRecords(ctx, tx, []schema.Write{write})
+		if stored = len(written); err != nil {
+			return err
+		}
+		return w.projections.Enqueue(river.ClientFromContext[pgx.Tx](ctx), "")(ctx, tx, written, time.Time{})
+	})
+	switch {
+	case err == nil && stored == 0: // it came or was deleted meanwhile
+		return snooze(time.Second)
+	case schema.Classify(err) == schema.Data:
+		return w.giveUp(ctx, key, err.Error())
+	}
+	return err
+}
+
+// giveUp has what waits for a record judged once more, without it.
+func (w *FetchRecord) giveUp(ctx context.Context, key schema.Key, problem string) error {
+	return pgx.BeginFunc(ctx, w.pool, func(tx pgx.Tx) error {
+		if err := verdict.GiveUp(ctx, tx, key, problem); err != nil {
+			return err
+		}
+		return enqueueDependents(ctx, tx, []schema.Key{key})
+	})
+}

@@ -1,0 +1,52 @@
+package workers
+
+import (
+	"context"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/riverqueue/river"
+
+	"github.com/weir-social/weir/jobs"
+	"github.com/weir-social/weir/schema"
+	"github.com/weir-social/weir/verdict"
+)
+
+// JudgeDependents has the records judged again that depend on others, however many.
+type JudgeDependents struct {
+	river.WorkerDefaults[jobs.JudgeDependents]
+	pool     *pgxpool.Pool
+	patience time.Duration
+}
+
+// dependentPriority is behind the jobs of the stream, and before a revalidation.
+const dependentPriority = 2
+
+// Work goes through the dependents of one target after the other.
+func (w *JudgeDependents) Work(ctx context.Context, job *river.Job[jobs.JudgeDependents]) error {
+	pages := paging{pool: w.pool, queue: jobs.QueueProcess, priority: dependentPriority, patience: w.patience}
+	_, err := enqueuePages(ctx, pages, job, func(ctx context.Context, tx pgx.Tx, at *pagePlace) (river.JobArgs, error) {
+		for ; at.Part < len(job.Args.Targets); at.Part, at.After = at.Part+1, (jobs.Record{}) {
+			keys, err := verdict.Dependents(ctx, tx, schema.Key(job.Args.Targets[at.Part]), schema.Key(at.After), pageRecords)
+			if err != nil {
+				return nil, err
+			}
+			if len(keys) > 0 {
+				return at.judge(keys), nil
+			}
+		}
+		return nil, nil
+	})
+	return err
+}
+
+// judge returns the job for the next records, and advances the position.
+func (at *pagePlace) judge(keys []schema.Key) jobs.JudgeRecords {
+	at.After, at.Count = jobs.Record(keys[len(keys)-1]), at.Count+len(keys)
+	args := jobs.JudgeRecords{}
+	for _, key := range keys {
+		args.Records = append(args.Records, jobs.Record(key))
+	}
+	return args
+}

@@ -1,0 +1,61 @@
+package workers
+
+import (
+	"context"
+	"log/slog"
+	"slices"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/riverqueue/river"
+
+	"github.com/weir-social/weir/jobs"
+	"github.com/weir-social/weir/schema"
+	"github.com/weir-social/weir/verdict"
+)
+
+// JudgeOutdated has exactly those records judged again whose verdicts were made with
+// another schema than the stored catalog has.
+type JudgeOutdated struct {
+	river.WorkerDefaults[jobs.JudgeOutdated]
+	pool     *pgxpool.Pool
+	log      *slog.Logger
+	catalogs *catalogs
+	patience time.Duration
+}
+
+// Work goes through the verdicts, one collection after the other. It ends when the
+// catalog changes once more: that has a job of its own.
+func (w *JudgeOutdated) Work(ctx context.Context, job *river.Job[jobs.JudgeOutdated]) error {
+	collections, err := verdict.Collections(ctx, w.pool)
+	if err != nil {
+		return err
+	}
+	pages := paging{pool: w.pool, queue: jobs.QueueProcess, priority: pagePriority, patience: w.patience}
+	end, err := enqueuePages(ctx, pages, job, func(ctx context.Context, tx pgx.Tx, at *pagePlace) (river.JobArgs, error) {
+		catalog, version, err := w.catalogs.lock(ctx, tx)
+		if err != nil || version != job.Args.Catalog {
+			return nil, err
+		}
+		first, _ := slices.BinarySearch(collections, at.After.Collection)
+		for _, collection := range collections[first:] {
+			after := schema.Key{Collection: collection}
+			if collection == at.After.Collection {
+				after = schema.Key(at.After)
+			}
+			keys, err := verdict.Outdated(ctx, tx, collection, catalog.Hash(collection), after, pageRecords)
+			if err != nil {
+				return nil, err
+			}
+			if len(keys) > 0 {
+				return at.judge(keys), nil
+			}
+		}
+		return nil, nil
+	})
+	if err == nil {
+		jobLog(ctx, w.log).Info("revalidation_enqueued", "records", end.Count)
+	}
+	return err
+}

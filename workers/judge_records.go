@@ -1,0 +1,248 @@
+package workers
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/riverqueue/river"
+	"github.com/riverqueue/river/rivertype"
+
+	"github.com/weir-social/weir/jobs"
+	"github.com/weir-social/weir/lexicon/rules"
+	"github.com/weir-social/weir/schema"
+	"github.com/weir-social/weir/verdict"
+)
+
+// JudgeRecords judges a batch of records, under their locks and from what is stored
+// then, so the tables end the same whatever the order of jobs.
+//
+// The records that they refer to are not locked. After each transaction the job looks
+// once more whether these are still as it found them. A record that has changed has
+// those judged again that depend on it, by a job that is added in the same transaction.
+type JudgeRecords struct {
+	river.WorkerDefaults[jobs.JudgeRecords]
+	*Projector
+	catalogs *catalogs
+	rules    rules.Rules
+	judged   func(collection string) bool
+
+	// committed, if not nil, is called after each transaction. Tests change the targets
+	// in it.
+	committed func()
+}
+
+// judgedAtOnce is how many records a transaction judges: each may have 1 MiB.
+const judgedAtOnce = 16
+
+// Work judges the job's records. Of those that were deleted, the ones that depend on
+// them are judged again.
+func (w *JudgeRecords) Work(ctx context.Context, job *river.Job[jobs.JudgeRecords]) error {
+	keys := make([]schema.Key, len(job.Args.Records))
+	for i, r := range job.Args.Records {
+		keys[i] = schema.Key(r)
+	}
+	for chunk := range slices.Chunk(sortedKeys(keys), judgedAtOnce) {
+		if err := w.chunk(ctx, job.JobRow, chunk); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// chunk judges records, until their targets are as the last transaction found them.
+func (w *JudgeRecords) chunk(ctx context.Context, job *rivertype.JobRow, keys []schema.Key) error {
+	seen := targetsSeen{}
+	for i := 0; len(keys) > 0; i++ {
+		if i == looks {
+			return errRestless
+		}
+		if err := w.project(ctx, job, keys, func(ctx context.Context, tx pgx.Tx, records []schema.Record) error {
+			return w.judge(ctx, tx, job, records, seen)
+		}); err != nil {
+			return err
+		}
+		if i == 0 {
+			gone := slices.DeleteFunc(slices.Clone(keys), func(k schema.Key) bool { return seen[k] != nil })
+			if err := w.deleted(ctx, gone); err != nil {
+				return err
+			}
+		}
+		if w.committed != nil {
+			w.committed()
+		}
+		var err error
+		if keys, err = seen.changed(ctx, w.pool, keys); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// deleted settles the dead letters of records that are not stored, and has those judged
+// again that depend on them.
+func (w *JudgeRecords) deleted(ctx context.Context, gone []schema.Key) error {
+	if len(gone) == 0 {
+		return nil
+	}
+	return pgx.BeginFunc(ctx, w.pool, func(tx pgx.Tx) error {
+		if err := verdict.ReplaceDeadLetters(ctx, tx, gone, nil); err != nil {
+			return err
+		}
+		return w.enqueueDependents(ctx, tx, gone)
+	})
+}
+
+// judge is one transaction.
+func (w *JudgeRecords) judge(ctx context.Context, tx pgx.Tx, job *rivertype.JobRow, records []schema.Record, seen targetsSeen) error {
+	catalog, _, err := w.catalogs.lock(ctx, tx)
+	if err != nil {
+		return err
+	}
+	keys := make([]schema.Key, len(records))
+	for i := range records {
+		keys[i] = records[i].Key
+	}
+	before, err := verdict.ReadBefore(ctx, tx, keys)
+	if err != nil {
+		return err
+	}
+	j := &judging{worker: w, tx: tx, catalog: catalog, contents: map[schema.Key]content{}}
+	for i := range records {
+		j.add(&records[i], cmp.Or(before[records[i].Key], &verdict.Before{}))
+	}
+	if err := j.decide(ctx); err != nil {
+		return err
+	}
+	judged := make([]*verdict.Judgment, len(j.records))
+	for i, r := range j.records {
+		judged[i] = &r.Judgment
+		seen[r.Judgment.Key] = j.seenBy(r)
+	}
+	if err := verdict.Store(ctx, tx, judged); err != nil {
+		return err
+	}
+	if err := w.storeDeadLetters(ctx, tx, job, j.records); err != nil {
+		return err
+	}
+	return w.enqueueAfter(ctx, tx, j.records)
+}
+
+// storeDeadLetters stores the dead letters of records that fail, and settles those of records
+// that are as they were not before.
+func (w *JudgeRecords) storeDeadLetters(ctx context.Context, tx pgx.Tx, job *rivertype.JobRow, judged []*judgedRecord) error {
+	var settled []schema.Key
+	var failing []*judgedRecord
+	for _, r := range judged {
+		if r.differs() {
+			settled = append(settled, r.Judgment.Key)
+		}
+		if r.stage() != "" {
+			failing = append(failing, r)
+		}
+	}
+	retried := map[schema.Key]int64{}
+	if len(failing) > 0 {
+		var err error
+		if retried, err = verdict.RetriedBy(ctx, tx, job.ID); err != nil {
+			return err
+		}
+	}
+	var deadLetters []schema.DeadLetter
+	for _, r := range failing {
+		if id := retried[r.Judgment.Key]; id != 0 || r.differs() {
+			deadLetters = append(deadLetters, r.deadLetter(w.name, id, time.Now()))
+		}
+	}
+	return verdict.ReplaceDeadLetters(ctx, tx, settled, deadLetters)
+}
+
+// enqueueAfter adds the job that judges what depends on the records that have changed,
+// and the one that looks for what they wait for.
+func (w *JudgeRecords) enqueueAfter(ctx context.Context, tx pgx.Tx, judged []*judgedRecord) error {
+	var changed []schema.Key
+	waits := false
+	for _, r := range judged {
+		if r.changed() {
+			changed = append(changed, r.Judgment.Key)
+		}
+		for _, target := range r.Judgment.Waits {
+			if _, known := r.before.Waits[target]; !known {
+				waits = true
+			}
+		}
+	}
+	if err := w.enqueueDependents(ctx, tx, changed); err != nil || !waits {
+		return err
+	}
+	return enqueueCheck(ctx, tx, time.Now().Add(verdict.FirstLook()))
+}
+
+// enqueueDependents adds the job that judges what depends on records, if anything does.
+func (w *JudgeRecords) enqueueDependents(ctx context.Context, tx pgx.Tx, changed []schema.Key) error {
+	if len(changed) == 0 {
+		return nil
+	}
+	targets, err := verdict.HaveDependents(ctx, tx, changed)
+	if err != nil || len(targets) == 0 {
+		return err
+	}
+	return enqueueDependents(ctx, tx, targets)
+}
+
+func enqueueDependents(ctx context.Context, tx pgx.Tx, targets []schema.Key) error {
+	client, err := river.ClientFromContextSafely[pgx.Tx](ctx)
+	if err != nil {
+		return nil //nolint:nilerr // outside a client, nothing is enqueued
+	}
+	args := jobs.JudgeDependents{}
+	for _, target := range sortedKeys(targets) {
+		args.Targets = append(args.Targets, jobs.Record(target))
+	}
+	if _, err := client.InsertTx(ctx, tx, args, nil); err != nil {
+		return fmt.Errorf("enqueue the dependents: %w", err)
+	}
+	return nil
+}
+
+// enqueueCheck adds the job that looks for what parked records wait for. A second has
+// one such job, and the periodic one finds what it missed.
+func enqueueCheck(ctx context.Context, tx pgx.Tx, at time.Time) error {
+	client, err := river.ClientFromContextSafely[pgx.Tx](ctx)
+	if err != nil {
+		return nil //nolint:nilerr // outside a client, nothing is enqueued
+	}
+	if _, err := client.InsertTx(ctx, tx, jobs.CheckParked{Due: at.Unix() + 1}, nil); err != nil {
+		return fmt.Errorf("enqueue a look for parked records: %w", err)
+	}
+	return nil
+}
+
+// targetsSeen are the targets of judged records, as their judgments found them.
+type targetsSeen map[schema.Key]map[schema.Key]verdict.Target
+
+// changed returns those of the records of which a target is no longer as it was.
+func (s targetsSeen) changed(ctx context.Context, db schema.DB, keys []schema.Key) (changed []schema.Key, err error) {
+	var targets []schema.Key
+	for _, key := range keys {
+		for target := range s[key] {
+			targets = append(targets, target)
+		}
+	}
+	now, err := verdict.Targets(ctx, db, sortedKeys(targets))
+	if err != nil {
+		return nil, err
+	}
+	for _, key := range keys {
+		for target, then := range s[key] {
+			if now[target] != then {
+				changed = append(changed, key)
+				break
+			}
+		}
+	}
+	return changed, nil
+}

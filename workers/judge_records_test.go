@@ -1,0 +1,284 @@
+package workers
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/stretchr/testify/require"
+
+	"github.com/weir-social/weir/bluesky"
+	"github.com/weir-social/weir/jobs"
+	"github.com/weir-social/weir/lexicon/rules"
+	"github.com/weir-social/weir/schema"
+	"github.com/weir-social/weir/schema/schematest"
+)
+
+const (
+	expressions = "example.weir.expression.expression"
+	memberships = "example.weir.corpus.membership"
+	corpora     = "example.weir.corpus.corpus"
+	typeDefs    = "example.weir.ontology.typeDef"
+	ontologies  = "example.weir.ontology.ontology"
+	changelogs  = "example.weir.changelog.entry"
+	templates   = "example.weir.resource.template"
+	fillings    = "example.weir.resource.filling"
+	layersOf    = "example.weir.annotation.annotationLayer"
+)
+
+// bench judges records of example.weir in a database of its own, with all workers. The
+// accounts' server is asked for records.
+type bench struct {
+	author
+	projections *Projections
+	server      *recordServer
+	client      *Client
+}
+
+// recordServer is the directory of accounts and the server of all of them.
+type recordServer struct {
+	*httptest.Server
+	mu      sync.Mutex
+	records map[string]string // by at-uri
+	asked   map[string]int
+}
+
+func newRecordServer(t testing.TB) *recordServer {
+	s := &recordServer{records: map[string]string{}, asked: map[string]int{}}
+	s.Server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Content-Type", "application/json")
+		if did, ok := strings.CutPrefix(r.URL.Path, "/did:"); ok {
+			fmt.Fprintf(w, `{"id":"did:%s","service":[{"id":"#atproto_pds","type":"AtprotoPersonalDataServer","serviceEndpoint":"%s"}]}`, did, s.URL)
+			return
+		}
+		q := r.URL.Query()
+		uri := "at://" + q.Get("repo") + "/" + q.Get("collection") + "/" + q.Get("rkey")
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.asked[uri]++
+		record, ok := s.records[uri]
+		if !ok {
+			w.WriteHeader(http.StatusBadRequest)
+			fmt.Fprint(w, `{"error":"RecordNotFound","message":"none"}`)
+			return
+		}
+		fmt.Fprintf(w, `{"uri":%q,"cid":"bafyreihdwdcefgh4dqkjv67uzcmw7ojee6xedzdetojuzjevtenxquvyku","value":%s}`, uri, record)
+	}))
+	t.Cleanup(s.Close)
+	return s
+}
+
+func (s *recordServer) has(uri, record string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.records[uri] = record
+}
+
+func (s *recordServer) askedFor(uri string) int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.asked[uri]
+}
+
+func newBench(t *testing.T, change func(*Config)) *bench {
+	t.Helper()
+	pool := schematest.New(t)
+	b := &bench{projections: NewProjections(jobs.Links(), jobs.Lexicon([]string{"example.weir.*"})), server: newRecordServer(t)}
+	require.NoError(t, b.projections.Register(t.Context(), pool, slog.New(slog.DiscardHandler)))
+	lease, ok, err := schema.TakeLease(t.Context(), pool, "s", "wire", "me", time.Hour)
+	require.NoError(t, err)
+	require.True(t, ok)
+	b.author = author{t, pool, lease}
+	api, err := bluesky.New(bluesky.Config{AppView: b.server.URL, Directory: b.server.URL, Retries: []time.Duration{}})
+	require.NoError(t, err)
+	cfg := Config{Pool: pool, Projections: b.projections, ID: t.Name(), Logger: slog.New(slog.DiscardHandler), Bluesky: api, Process: 4,
+		Queues:   []string{jobs.QueueProcess, jobs.QueueNetwork, jobs.QueueMaintenance},
+		Lexicons: Lexicons{Folder: os.DirFS("../lexicon/testdata/lexicons"), Rules: rules.Rules{rules.Layers("example.weir")}}}
+	if change != nil {
+		change(&cfg)
+	}
+	b.client, err = New(cfg)
+	require.NoError(t, err)
+	require.NoError(t, b.client.StoreLexicons(t.Context()))
+	ctx, cancel := context.WithCancel(context.Background())
+	require.NoError(t, b.client.Start(ctx))
+	t.Cleanup(func() {
+		cancel()
+		<-b.client.Stopped()
+	})
+	return b
+}
+
+// write stores a record like the consumer.
+func (b *bench) write(key schema.Key, rev, fields string) {
+	b.t.Helper()
+	require.NoError(b.t, b.commit(b.projections, schema.Batch{Writes: []schema.Write{written(key, rev, fields)}}))
+}
+
+func written(key schema.Key, rev, fields string) schema.Write {
+	return schema.Write{Key: key, Rev: rev, CID: "cid-" + rev, CreatedAt: time.Unix(100, 0),
+		Record: fmt.Appendf(nil, `{"$type":%q,"createdAt":"2026-01-02T03:04:05Z"%s}`, key.Collection, fields)}
+}
+
+func (b *bench) delete(key schema.Key, rev string) {
+	b.t.Helper()
+	require.NoError(b.t, b.commit(b.projections, schema.Batch{Deletions: []schema.Deletion{{Key: key, Rev: rev, At: time.Now()}}}))
+}
+
+// states are what was found of each record, in a form that people read.
+const states = `
+SELECT v.did || ' ' || right(v.rkey, 4) || ' ' || v.verdict || ' ' || v.state || CASE WHEN v.dangling THEN ' dangling' ELSE '' END
+       || coalesce(' ' || (SELECT string_agg(w ->> 'rule', ',' ORDER BY w ->> 'rule') FROM jsonb_array_elements(v.warnings) AS w), '')
+       || coalesce(' refs:' || (SELECT string_agg(r.path || CASE WHEN r.dangling THEN '!' ELSE '' END, ',' ORDER BY r.path) FROM record_refs AS r WHERE (r.did, r.collection, r.rkey) = (v.did, v.collection, v.rkey)), '')
+       || coalesce(' letter:' || (SELECT string_agg(l.stage, ',' ORDER BY l.stage) FROM dead_letters AS l WHERE (l.did, l.collection, l.rkey) = (v.did, v.collection, v.rkey) AND l.state = 'open'), '')
+FROM verdicts AS v ORDER BY 1`
+
+// settled waits until no record waits and no job is left. It does not wait for the times
+// of the looks.
+func (b *bench) settled() {
+	b.t.Helper()
+	require.Eventually(b.t, func() bool {
+		execute(b.t, b.pool, `UPDATE parked SET retry_at = now() WHERE ctid = ANY (ARRAY(SELECT ctid FROM parked WHERE state = 'waiting' FOR UPDATE SKIP LOCKED))`)
+		if _, err := b.client.Insert(b.t.Context(), jobs.CheckParked{}, nil); err != nil {
+			return false
+		}
+		var left int
+		require.NoError(b.t, b.pool.QueryRow(b.t.Context(), `
+SELECT (SELECT count(*) FROM river_job WHERE state NOT IN ('completed', 'discarded', 'cancelled') AND kind IN ('judge_records', 'judge_dependents', 'judge_outdated', 'fetch_record', 'retry_dead_letters')) + (SELECT count(*) FROM parked WHERE state <> 'missing')`).Scan(&left))
+		return left == 0
+	}, time.Minute, 100*time.Millisecond)
+}
+
+func tidOf(n int) string { return fmt.Sprintf("3kabcdefg22%c%c", 'a'+n/26, 'a'+n%26) }
+
+// A history of records of one account, whose final state an independent fold knows.
+type change struct {
+	key    schema.Key
+	rev    string
+	fields string // of a write; empty: a deletion
+}
+
+// histories returns changes of an account, and what every order of them must lead to.
+func histories(did string) (all []change, want []string) {
+	n := 0
+	add := func(collection, fields string) schema.Key {
+		n++
+		key := schema.Key{Collection: collection, DID: did, Rkey: tidOf(n)}
+		all = append(all, change{key, tidOf(1), fields})
+		return key
+	}
+	expect := func(key schema.Key, state string) { want = append(want, did+" "+key.Rkey[9:]+" "+state) }
+	never := func(collection string) schema.Key {
+		n++
+		return schema.Key{Collection: collection, DID: did, Rkey: tidOf(n)}
+	}
+
+	text := add(expressions, `,"id":"x","kind":"document","text":"a long text"`)
+	corpus := add(corpora, `,"name":"c"`)
+	expect(text, "valid projected")
+	expect(corpus, "valid projected")
+	member := func(c, e schema.Key) string {
+		return fmt.Sprintf(`,"corpusRef":%q,"expressionRef":%q`, c.URI(), e.URI())
+	}
+	expect(add(memberships, member(corpus, text)), "valid projected refs:/corpusRef,/expressionRef")
+
+	// A chain, of which each waits for the next.
+	ontology := add(ontologies, `,"name":"o"`)
+	kind := add(typeDefs, fmt.Sprintf(`,"ontologyRef":%q,"name":"t","typeKind":"entity-type"`, ontology.URI()))
+	entry := func(subject schema.Key) string {
+		return fmt.Sprintf(`,"subject":%q,"subjectCollection":%q,"summary":"s","sections":[]`, subject.URI(), subject.Collection)
+	}
+	expect(ontology, "valid projected")
+	expect(kind, "valid projected refs:/ontologyRef")
+	expect(add(changelogs, entry(kind)), "valid projected refs:/subject")
+
+	// A cycle of two.
+	first, second := never(changelogs), never(changelogs)
+	all = append(all, change{first, tidOf(1), entry(second)}, change{second, tidOf(1), entry(first)})
+	expect(first, "valid projected refs:/subject")
+	expect(second, "valid projected refs:/subject")
+
+	// What was deleted, what was never there, and what is invalid but stored.
+	deleted := add(corpora, `,"name":"d"`)
+	all = append(all, change{deleted, tidOf(2), ""})
+	expect(add(memberships, member(deleted, text)), "valid projected dangling refs:/corpusRef!,/expressionRef")
+	missing := never(corpora)
+	expect(add(memberships, member(missing, text)), "valid missing letter:reference")
+	broken := add(templates, `,"name":"t"`)
+	expect(broken, "invalid refused letter:lexicon")
+	expect(add(fillings, fmt.Sprintf(`,"templateRef":%q,"slotFillings":[]`, broken.URI())), "valid projected refs:/templateRef")
+
+	// An optional reference to a deleted record, and a hard rule.
+	parent := add(expressions, `,"id":"p","kind":"document"`)
+	all = append(all, change{parent, tidOf(3), ""})
+	expect(add(expressions, fmt.Sprintf(`,"id":"x","kind":"word","parentRef":%q`, parent.URI())), "valid projected refs:/parentRef!")
+	expect(add(memberships, member(text, text)), "valid refused letter:rules")
+
+	// An edit that takes away the text under a span.
+	edited := add(expressions, `,"id":"e","kind":"document","text":"long enough"`)
+	all = append(all, change{edited, tidOf(4), `,"id":"e","kind":"document","text":"short"`})
+	expect(edited, "valid projected")
+	expect(add(layersOf, fmt.Sprintf(`,"expression":%q,"kind":"span","annotations":[{"uuid":{"value":"u"},"anchor":{"textSpan":{"byteStart":2,"byteEnd":9}}}]`, edited.URI())),
+		"valid projected span_bounds refs:/expression")
+	slices.Sort(want)
+	return all, want
+}
+
+// TestOrderOfArrivalChangesNothing: whatever the order in which records, edits and
+// deletions come, alone or together, each record ends as an independent fold says.
+func TestOrderOfArrivalChangesNothing(t *testing.T) {
+	t.Parallel()
+	b := newBench(t, nil)
+	const orders = 6
+	var want []string
+	random := rand.New(rand.NewPCG(1, uint64(time.Now().UnixNano()))) //nolint:gosec // not for security
+	for i := range orders {
+		all, expected := histories(fmt.Sprintf("did:plc:order%02d", i))
+		want = append(want, expected...)
+		switch i {
+		case 0: // as written
+		case 1:
+			slices.Reverse(all)
+		default:
+			random.Shuffle(len(all), func(a, b int) { all[a], all[b] = all[b], all[a] })
+		}
+		for len(all) > 0 {
+			n := min(1+random.IntN(4), len(all))
+			b.changes(all[:n])
+			all = all[n:]
+		}
+	}
+	b.settled()
+	slices.Sort(want)
+	require.Equal(t, want, strs(t, b.pool, states))
+	require.Zero(t, count(t, b.pool, `SELECT count(*) FROM verdicts AS v WHERE NOT EXISTS (SELECT FROM records AS r WHERE (r.collection, r.did, r.rkey, r.cid) = (v.collection, v.did, v.rkey, v.cid))`))
+	require.Equal(t, orders, count(t, b.pool, `SELECT count(*) FROM record_texts WHERE words @@ 'long'::tsquery`))
+}
+
+// changes commits changes like a batch of the stream: one of each record at most.
+func (b *bench) changes(all []change) {
+	b.t.Helper()
+	for _, c := range all {
+		if c.fields == "" {
+			b.delete(c.key, c.rev)
+		} else {
+			b.write(c.key, c.rev, c.fields)
+		}
+	}
+}
+
+func count(t *testing.T, pool *pgxpool.Pool, sql string, args ...any) (n int) {
+	t.Helper()
+	require.NoError(t, pool.QueryRow(t.Context(), sql, args...).Scan(&n))
+	return n
+}

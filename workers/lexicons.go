@@ -1,0 +1,84 @@
+package workers
+
+import (
+	"context"
+	"io/fs"
+	"net"
+	"slices"
+	"time"
+
+	"github.com/weir-social/weir/jobs"
+	"github.com/weir-social/weir/lexicon"
+	"github.com/weir-social/weir/lexicon/rules"
+	"github.com/weir-social/weir/schema"
+	"github.com/weir-social/weir/verdict"
+)
+
+// Lexicons configures how records are judged, if the projection of jobs.Lexicon is
+// registered.
+type Lexicons struct {
+	Folder  fs.FS     // of schema files; nil: there is none
+	Resolve []string  // names whose schemas are fetched from their authorities
+	TXT     LookupTXT // the resolver of the system when nil
+	Rules   rules.Rules
+}
+
+// resolveInterval is how often a resolved schema is fetched again: DNS announces no
+// changes.
+const resolveInterval = 24 * time.Hour
+
+// judges returns the projection that judges records; nil: the program has none.
+func (c Config) judges() *schema.Projection {
+	rows := c.Projections.Rows()
+	i := slices.IndexFunc(rows, func(row schema.Projection) bool { return row.Name == jobs.NameLexicon })
+	if i < 0 {
+		return nil
+	}
+	return &rows[i]
+}
+
+// addJudges adds the workers that judge records.
+func addJudges(known, interruptible Bundle, cfg Config) {
+	projection := cfg.judges()
+	if projection == nil {
+		return
+	}
+	shared, patience := &catalogs{}, cfg.JobTimeout/2
+	txt := cfg.Lexicons.TXT
+	if txt == nil {
+		txt = net.DefaultResolver.LookupTXT
+	}
+	Add(known, &JudgeRecords{Projector: known.Projector(projection.Name), catalogs: shared, rules: cfg.Lexicons.Rules, judged: projection.Reads})
+	Add(known, &JudgeDependents{pool: cfg.Pool, patience: patience})
+	Add(known, &JudgeOutdated{pool: cfg.Pool, log: cfg.Logger, catalogs: shared, patience: patience})
+	Add(known, &CheckParked{pool: cfg.Pool})
+	Add(interruptible, &FetchRecord{pool: cfg.Pool, api: cfg.Bluesky, projections: cfg.Projections})
+	Add(interruptible, &ResolveLexicon{pool: cfg.Pool, api: cfg.Bluesky, txt: txt, names: cfg.Lexicons.Resolve})
+}
+
+// StoreLexicons stores the schemas of the folder, and removes those that are no longer
+// in it. If one of them cannot be used nothing is changed, and the error names every
+// such file. Call it before Start.
+func (c *Client) StoreLexicons(ctx context.Context) error {
+	if c.cfg.judges() == nil || c.cfg.ProcessOnly {
+		return nil
+	}
+	var documents []verdict.Document
+	if c.cfg.Lexicons.Folder != nil {
+		files, err := lexicon.Files(c.cfg.Lexicons.Folder)
+		if err != nil {
+			return err
+		}
+		if _, err := lexicon.New(files...); err != nil {
+			return err
+		}
+		for _, raw := range files {
+			document, err := schemaDocument(raw)
+			if err != nil {
+				return err
+			}
+			documents = append(documents, document)
+		}
+	}
+	return storeSchemas(ctx, c.cfg.Pool, c.Client, verdict.SourceFolder, documents, true)
+}

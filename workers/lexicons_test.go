@@ -1,0 +1,141 @@
+package workers
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"strings"
+	"testing"
+	"testing/fstest"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/riverqueue/river"
+	"github.com/riverqueue/river/rivertest"
+	"github.com/stretchr/testify/require"
+
+	"github.com/weir-social/weir/jobs"
+	"github.com/weir-social/weir/schema"
+)
+
+// noteSchema is the schema of a collection: its text has at most that many bytes.
+func noteSchema(name string, most int) *fstest.MapFile {
+	return &fstest.MapFile{Data: fmt.Appendf(nil, `{"lexicon":1,"id":"example.weir.%s","defs":{"main":{"type":"record","key":"any","record":{"type":"object","required":["text"],
+		"properties":{"text":{"type":"string","maxLength":%d},"refs":{"type":"array","items":{"type":"string","format":"at-uri"}}}}}}}`, name, most)}
+}
+
+// TestUpdatedSchemasAreUsed without a restart: exactly the records of the collections
+// that a change concerns are judged again. A folder that cannot be used changes nothing.
+func TestUpdatedSchemasAreUsed(t *testing.T) {
+	t.Parallel()
+	folder := fstest.MapFS{"a.json": noteSchema("note", 100), "b.json": noteSchema("other", 100)}
+	b := newBench(t, func(c *Config) { c.Lexicons.Folder = folder })
+	note, other, unknown := schema.Key{Collection: "example.weir.note", DID: "did:plc:a", Rkey: "1"}, schema.Key{Collection: "example.weir.other", DID: "did:plc:a", Rkey: "1"},
+		schema.Key{Collection: "example.weir.unknown", DID: "did:plc:a", Rkey: "1"}
+	for _, k := range []schema.Key{note, other, unknown} {
+		b.write(k, tidOf(1), `,"text":"ten bytes."`)
+	}
+	b.settled()
+	require.Equal(t, []string{"valid projected", "valid projected", "unknown projected"}, []string{b.state(note), b.state(other), b.state(unknown)})
+	require.Equal(t, []string{"example.weir.note folder", "example.weir.other folder"}, strs(t, b.pool, `SELECT nsid || ' ' || source FROM lexicons ORDER BY nsid`))
+
+	execute(t, b.pool, `UPDATE verdicts SET warnings = '[{"rule": "not judged again"}]'`)
+	folder["a.json"], folder["c.json"] = noteSchema("note", 5), noteSchema("unknown", 100)
+	require.NoError(t, b.client.StoreLexicons(t.Context()))
+	b.settled()
+	require.Equal(t, []string{"example.weir.note invalid []", `example.weir.other valid [{"rule": "not judged again"}]`, "example.weir.unknown valid []"},
+		strs(t, b.pool, `SELECT collection || ' ' || verdict || ' ' || warnings FROM verdicts ORDER BY 1`))
+	require.Zero(t, count(t, b.pool, `SELECT count(*) FROM record_texts WHERE collection = $1`, note.Collection))
+	require.Equal(t, 1, count(t, b.pool, `SELECT count(*) FROM dead_letters WHERE stage = 'lexicon' AND path = '/text' AND state = 'open'`))
+
+	folder["b.json"], folder["d.json"] = noteSchema("other", 1), &fstest.MapFile{Data: []byte(`{"lexicon":1,"id":"example.weir.bad","defs":{"main":{"type":"none"}}}`)}
+	require.ErrorContains(t, b.client.StoreLexicons(t.Context()), "example.weir.bad")
+	b.settled()
+	require.Equal(t, 1, count(t, b.pool, `SELECT count(*) FROM verdicts WHERE collection = $1 AND verdict = 'valid'`, other.Collection))
+
+	delete(folder, "d.json")
+	delete(folder, "b.json")
+	folder["a.json"] = noteSchema("note", 50)
+	require.NoError(t, b.client.StoreLexicons(t.Context()))
+	b.settled()
+	require.Equal(t, []string{"valid projected", "unknown projected", "valid projected"}, []string{b.state(note), b.state(other), b.state(unknown)})
+	require.Zero(t, count(t, b.pool, `SELECT count(*) FROM dead_letters WHERE state = 'open'`), "settled")
+
+	// Records that expire take their rows along.
+	execute(t, b.pool, `UPDATE records_other SET indexed_at = now() - interval '2 days' WHERE collection = 'example.weir.note'`)
+	due := []schema.ExpiryRule{{Collection: note.Collection, Before: notesBefore(t, b)}}
+	require.NoError(t, pgx.BeginFunc(t.Context(), b.pool, func(tx pgx.Tx) error {
+		n, err := schema.ExpireRecords(t.Context(), tx, due, 10, b.projections.Rows().Expiring([]string{note.Collection})...)
+		require.Equal(t, 1, n)
+		return err
+	}))
+	require.Equal(t, 2, count(t, b.pool, `SELECT count(*) FROM verdicts`))
+	require.Equal(t, 1, count(t, b.pool, `SELECT count(*) FROM record_texts`), "of the one that has a schema and is stored")
+}
+
+func notesBefore(t *testing.T, b *bench) (before time.Time) {
+	t.Helper()
+	require.NoError(t, b.pool.QueryRow(t.Context(), `SELECT now() - interval '1 day'`).Scan(&before))
+	return before
+}
+
+// TestHostileRecordsAreJudged: many references, deep records, and names that a stranger
+// chose. None of them makes a request, and the rest of the batch is judged.
+func TestHostileRecordsAreJudged(t *testing.T) {
+	t.Parallel()
+	b := newBench(t, func(c *Config) { c.Lexicons.Folder = fstest.MapFS{"a.json": noteSchema("note", 100)} })
+	const many = 10_000
+	var refs strings.Builder
+	for i := range many {
+		fmt.Fprintf(&refs, `%q,`, fmt.Sprintf("at://did:plc:target%d/example.weir.note/%d", i, i))
+	}
+	at := func(rkey string) schema.Key {
+		return schema.Key{Collection: "example.weir.note", DID: "did:plc:a", Rkey: rkey}
+	}
+	long := "at://did:web:" + strings.Repeat("a.", 800) + "example/example.weir.note/1"
+	b.write(at("deep"), tidOf(1), `,"text":"t","unknown":`+strings.Repeat(`{"a":`, 150)+`1`+strings.Repeat(`}`, 150))
+	b.write(at("hosts"), tidOf(1), `,"text":"t","any":{"$type":"com.evil.example.thing","at":"`+long+`"}`)
+	b.write(at("many"), tidOf(1), `,"text":"t","refs":[`+strings.TrimSuffix(refs.String(), ",")+`]`)
+	b.write(at("self"), tidOf(1), `,"text":"t","refs":["`+at("self").URI()+`"]`)
+	b.settled()
+	require.Equal(t, []string{"deep valid 0", "hosts valid 1", "many valid 10000", "self valid 1"},
+		strs(t, b.pool, `SELECT rkey || ' ' || verdict || ' ' || (SELECT count(*) FROM record_refs AS r WHERE r.rkey = v.rkey) FROM verdicts AS v ORDER BY 1`))
+	require.Equal(t, 1, count(t, b.pool, `SELECT count(*) FROM record_refs WHERE to_rkey IS NULL`), "the long one")
+	require.Empty(t, b.server.asked)
+}
+
+// TestLexiconIsResolved from DNS and the account that it names: of configured names only.
+func TestLexiconIsResolved(t *testing.T) {
+	t.Parallel()
+	var asked []string
+	b := newBench(t, func(c *Config) {
+		c.Queues = []string{jobs.QueueProcess, jobs.QueueMaintenance} // the test asks
+		c.Lexicons.Folder, c.Lexicons.Resolve = nil, []string{"example.weir.note", "example.weir.none"}
+	})
+	w := &ResolveLexicon{pool: b.pool, api: b.client.cfg.Bluesky, names: b.client.cfg.Lexicons.Resolve, txt: func(_ context.Context, name string) ([]string, error) {
+		if asked = append(asked, name); len(asked) > 2 {
+			return nil, &net.DNSError{IsNotFound: true}
+		}
+		return []string{"v=spf1", "did=did:plc:authority"}, nil
+	}}
+	resolve := func(nsid string) error {
+		return w.Work(rivertest.WorkContext(t.Context(), b.client.Client), &river.Job[jobs.ResolveLexicon]{Args: jobs.ResolveLexicon{NSID: nsid}})
+	}
+	note := schema.Key{Collection: "example.weir.note", DID: "did:plc:a", Rkey: "1"}
+	b.write(note, tidOf(1), `,"text":"too long"`)
+	b.settled()
+	require.Equal(t, "unknown projected", b.state(note))
+	require.ErrorContains(t, resolve("com.evil.example"), "does not name")
+	require.Empty(t, asked)
+	b.server.has("at://did:plc:authority/com.atproto.lexicon.schema/example.weir.note", `{"$type":"com.atproto.lexicon.schema",`+string(noteSchema("note", 3).Data[1:]))
+	require.NoError(t, resolve("example.weir.note"))
+	require.Equal(t, []string{"_lexicon.weir.example"}, asked)
+	b.settled()
+	require.Equal(t, "invalid refused letter:lexicon", b.state(note))
+	require.Equal(t, []string{"example.weir.note resolved did:plc:authority"}, strs(t, b.pool, `SELECT nsid || ' ' || source || ' ' || authority FROM lexicons`))
+	b.server.has("at://did:plc:authority/com.atproto.lexicon.schema/example.weir.none", string(noteSchema("note", 3).Data))
+	require.ErrorContains(t, resolve("example.weir.none"), "it is the schema of")
+	require.ErrorContains(t, resolve("example.weir.none"), "has no TXT record")
+	require.NoError(t, b.client.StoreLexicons(t.Context()))
+	require.Equal(t, 1, count(t, b.pool, `SELECT count(*) FROM lexicons`), "a folder removes its own schemas only")
+}

@@ -1,0 +1,33 @@
+package workers
+
+import (
+	"context"
+	"log/slog"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/riverqueue/river"
+
+	"github.com/weir-social/weir/jobs"
+	"github.com/weir-social/weir/records"
+)
+
+// MakeRecordViews makes the SQL views of records as the schemas say that are stored when
+// it runs. A second run changes nothing.
+type MakeRecordViews struct {
+	river.WorkerDefaults[jobs.MakeRecordViews]
+	pool *pgxpool.Pool
+	log  *slog.Logger
+}
+
+// Work makes, changes and drops views.
+func (w *MakeRecordViews) Work(ctx context.Context, _ *river.Job[jobs.MakeRecordViews]) error {
+	catalog, err := records.ReadCatalog(ctx, w.pool)
+	if err != nil {
+		return err
+	}
+	made, err := records.MakeViews(ctx, w.pool, catalog)
+	if made > 0 {
+		jobLog(ctx, w.log).Info("record_views_made", "views", made)
+	}
+	return err
+}

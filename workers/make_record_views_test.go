@@ -1,0 +1,40 @@
+package workers
+
+import (
+	"context"
+	"log/slog"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/weir-social/weir/jobs"
+	"github.com/weir-social/weir/schema/schematest"
+)
+
+// The views of records follow the stored schemas, whoever stores them. A transaction
+// that stores many adds one job.
+func TestViewsAreMadeWhenSchemasChange(t *testing.T) {
+	t.Parallel()
+	pool := schematest.New(t)
+	const add = `
+INSERT INTO lexicons (nsid, document, hash, source)
+SELECT n, jsonb_build_object('lexicon', 1, 'id', n, 'defs', jsonb_build_object('main', jsonb_build_object('type', 'record', 'key', 'tid', 'record',
+       jsonb_build_object('type', 'object', 'properties', jsonb_build_object('text', jsonb_build_object('type', 'string')))))), n, 'folder'
+FROM unnest(ARRAY['com.example.town.bird', 'com.example.town.tree']) AS n`
+	execute(t, pool, add)
+	require.Equal(t, []string{"lexicon"}, strs(t, pool, `SELECT array_to_string(tags, ' ') FROM river_job WHERE kind = 'make_record_views'`))
+	client, err := New(Config{Pool: pool, ID: t.Name(), Logger: slog.New(slog.DiscardHandler), Queues: []string{jobs.QueueMaintenance}})
+	require.NoError(t, err)
+	ctx, cancel := context.WithCancel(context.Background())
+	require.NoError(t, client.Start(ctx))
+	t.Cleanup(func() {
+		cancel()
+		<-client.Stopped()
+	})
+	becomes(t, pool, []string{"example.bird", "example.tree"}, `SELECT schema_name || '.' || view_name FROM record_views ORDER BY 1`)
+	require.Empty(t, strs(t, pool, `SELECT text FROM example.tree`))
+	execute(t, pool, `DELETE FROM lexicons WHERE nsid = 'com.example.town.bird'`)
+	becomes(t, pool, []string{"example.tree"}, `SELECT schema_name || '.' || view_name FROM record_views ORDER BY 1`)
+	execute(t, pool, `UPDATE lexicons SET document = jsonb_set(document, '{defs,main,record,properties}', '{"height": {"type": "integer"}}')`)
+	becomes(t, pool, []string{"height"}, `SELECT columns -> 0 ->> 'column' FROM record_views`)
+}

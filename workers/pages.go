@@ -1,0 +1,80 @@
+package workers
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/riverqueue/river"
+
+	"github.com/weir-social/weir/jobs"
+	"github.com/weir-social/weir/schema"
+)
+
+// paging adds jobs for very many records, page by page, while few jobs wait in their
+// queue. Each job and the new position are committed in one transaction, so a killed
+// worker continues where it stopped.
+type paging struct {
+	pool     *pgxpool.Pool
+	queue    string
+	priority int
+	patience time.Duration // how long to run before the job yields to others; shorter than the job's timeout
+}
+
+const (
+	pageRecords  = 500
+	pagePriority = 4   // behind the jobs of the stream
+	pagesAhead   = 100 // jobs that may wait in the queue; more would slow down the stream
+)
+
+// pagePlace is the position in the records.
+type pagePlace struct {
+	Part  int         `json:"part,omitempty"` // of what is paged
+	After jobs.Record `json:"after"`
+	Count int         `json:"count"`
+}
+
+// nextPage returns the job for the next records and advances the position; nil at the
+// end.
+type nextPage func(ctx context.Context, tx pgx.Tx, at *pagePlace) (river.JobArgs, error)
+
+// enqueuePages adds the jobs of all pages, and returns the last position.
+func enqueuePages[T river.JobArgs](ctx context.Context, p paging, job *river.Job[T], next nextPage) (end pagePlace, err error) {
+	err = resumable(ctx, "records", func(ctx context.Context, at pagePlace) error {
+		end = at
+		for started := time.Now(); ; {
+			if time.Since(started) > p.patience {
+				return snooze(0)
+			}
+			depth, err := schema.DeepestQueue(ctx, p.pool, []string{p.queue}, pagesAhead+1)
+			if err != nil {
+				return err
+			}
+			if depth > pagesAhead {
+				return snooze(time.Second)
+			}
+			more := false
+			to := end
+			if err := pgx.BeginFunc(ctx, p.pool, func(tx pgx.Tx) error {
+				args, err := next(ctx, tx, &to)
+				if more = args != nil; err != nil || !more {
+					return err
+				}
+				if _, err := river.ClientFromContext[pgx.Tx](ctx).InsertTx(ctx, tx, args, &river.InsertOpts{Queue: p.queue, Priority: p.priority}); err != nil {
+					return fmt.Errorf("enqueue %s: %w", args.Kind(), err)
+				}
+				_, err = river.ResumableSetStepCursorTx[*riverDriver](ctx, tx, job, to)
+				return err
+			}); err != nil {
+				return err
+			}
+			if !more {
+				return nil
+			}
+			end = to
+		}
+	})
+	return end, err
+}

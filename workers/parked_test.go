@@ -1,0 +1,201 @@
+package workers
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"strings"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/riverqueue/river/rivertype"
+	"github.com/stretchr/testify/require"
+
+	"github.com/weir-social/weir/jobs"
+	"github.com/weir-social/weir/schema"
+	"github.com/weir-social/weir/verdict"
+)
+
+func key(collection, did string, n int) schema.Key {
+	return schema.Key{Collection: collection, DID: did, Rkey: tidOf(n)}
+}
+
+func typeDef(of schema.Key) string {
+	return fmt.Sprintf(`,"ontologyRef":%q,"name":"t","typeKind":"entity-type"`, of.URI())
+}
+
+// state returns what was found of a record.
+func (b *bench) state(k schema.Key) string {
+	b.t.Helper()
+	all := strs(b.t, b.pool, strings.Replace(states, "ORDER BY 1", fmt.Sprintf("WHERE v.did = '%s' AND v.collection = '%s' AND v.rkey = '%s'", k.DID, k.Collection, k.Rkey), 1))
+	_, found, _ := strings.Cut(strings.TrimPrefix(strings.Join(all, "; "), k.DID+" "), " ")
+	return found
+}
+
+// TestParkedIsReleased by whatever decides that it need not wait, however late.
+func TestParkedIsReleased(t *testing.T) {
+	t.Parallel()
+	b := newBench(t, nil)
+	const did = "did:plc:waiter"
+	target := key(ontologies, "did:plc:author", 1)
+	def := key(typeDefs, did, 1)
+
+	// It waits where people see it, and nothing is derived from it.
+	b.write(def, tidOf(1), typeDef(target))
+	becomes(t, b.pool, []string{def.Rkey + " " + target.URI() + " waiting"}, `SELECT rkey || ' at://' || to_did || '/' || to_collection || '/' || to_rkey || ' ' || state FROM parked`)
+	require.Equal(t, "valid parked", b.state(def))
+	require.Zero(t, count(t, b.pool, `SELECT count(*) FROM record_refs`))
+
+	// Its server is asked once, and has none: a dead letter, which the target releases.
+	b.settled()
+	require.Equal(t, "valid missing letter:reference", b.state(def))
+	require.Equal(t, 1, b.server.askedFor(target.URI()))
+	require.Equal(t, 1, count(t, b.pool, `SELECT count(*) FROM dead_letters WHERE state = 'open' AND cause LIKE 'a record that it requires%' AND expected = $1`, target.URI()))
+	for _, retry := range []bool{true, false} {
+		if retry { // in vain
+			_, err := schema.RetryDeadLetters(t.Context(), b.pool, schema.DeadLetterFilter{Stage: schema.StageReference})
+			require.NoError(t, err)
+		} else {
+			b.write(target, tidOf(1), `,"name":"o"`)
+		}
+		b.settled()
+		require.Equal(t, map[bool]string{true: "valid missing letter:reference", false: "valid projected refs:/ontologyRef"}[retry], b.state(def))
+	}
+	require.Equal(t, 1, b.server.askedFor(target.URI()), "asked once")
+	require.Equal(t, 1, count(t, b.pool, `SELECT count(*) FROM dead_letters WHERE stage = 'reference' AND state = 'retried' AND count = 2`))
+
+	// A server that has it gives it.
+	given, takes := key(ontologies, "did:plc:author", 2), key(typeDefs, did, 2)
+	b.server.has(given.URI(), `{"$type":"`+ontologies+`","createdAt":"2026-01-02T03:04:05Z","name":"given"}`)
+	b.write(takes, tidOf(2), typeDef(given))
+	b.settled()
+	require.Equal(t, "valid projected refs:/ontologyRef", b.state(takes))
+	require.Equal(t, "valid projected", b.state(given))
+
+	// The target is deleted, and comes back; a deletion of what never came is known too.
+	b.delete(given, tidOf(9))
+	b.settled()
+	require.Equal(t, "valid projected dangling refs:/ontologyRef!", b.state(takes))
+	execute(t, b.pool, `DELETE FROM tombstones`) // they expire, and the catalog changes
+	execute(t, b.pool, `UPDATE verdicts SET schema_hash = 'old'`)
+	b.judgeAgain(takes)
+	require.Equal(t, "valid projected dangling refs:/ontologyRef!", b.state(takes), "what was known to be deleted stays so")
+	b.write(given, tidOf(12), `,"name":"again"`)
+	b.settled()
+	require.Equal(t, "valid projected refs:/ontologyRef", b.state(takes))
+	never, late := key(ontologies, "did:plc:author", 3), key(typeDefs, did, 3)
+	b.write(late, tidOf(3), typeDef(never))
+	becomes(t, b.pool, []string{"1"}, `SELECT count(*)::text FROM parked WHERE state = 'waiting'`)
+	b.delete(never, tidOf(3))
+	b.settled()
+	require.Equal(t, "valid projected dangling refs:/ontologyRef!", b.state(late))
+
+	// What goes takes its rows along.
+	b.delete(late, tidOf(4))
+	b.delete(takes, tidOf(4))
+	b.write(def, tidOf(5), `,"name":"t"`)
+	b.settled()
+	require.Equal(t, "invalid refused letter:lexicon", b.state(def))
+	b.delete(def, tidOf(6))
+	b.settled()
+	for _, table := range []string{"verdicts", "record_refs", "record_texts", "parked"} {
+		require.Zero(t, count(t, b.pool, `SELECT count(*) FROM `+table+` WHERE did = $1`, did), table)
+	}
+	require.Zero(t, count(t, b.pool, `SELECT count(*) FROM dead_letters WHERE state = 'open' OR did = $1 AND raw_bytes > 0`, did))
+}
+
+func (b *bench) judgeAgain(keys ...schema.Key) {
+	b.t.Helper()
+	at := pagePlace{}
+	_, err := b.client.Insert(b.t.Context(), at.judge(keys), nil)
+	require.NoError(b.t, err)
+	b.settled()
+}
+
+// TestManyWaitForOne: all of them are released, and the one asks for no more than one
+// call.
+func TestManyWaitForOne(t *testing.T) {
+	t.Parallel()
+	b := newBench(t, nil)
+	const many = 600
+	target := key(ontologies, "did:plc:author", 1)
+	for at := 0; at < many; {
+		var writes []schema.Write
+		for ; len(writes) < 200; at++ {
+			writes = append(writes, written(schema.Key{Collection: typeDefs, DID: "did:plc:waiter", Rkey: fmt.Sprintf("3kabcde%s", strings.NewReplacer("0", "a", "1", "b", "8", "y", "9", "z").Replace(fmt.Sprintf("%06d", at)))}, tidOf(1), typeDef(target)))
+		}
+		require.NoError(t, b.commit(b.projections, schema.Batch{Writes: sorted(writes)}))
+	}
+	b.settled()
+	require.Equal(t, many, count(t, b.pool, `SELECT count(*) FROM verdicts WHERE state = 'missing'`))
+	require.Equal(t, 1, b.server.askedFor(target.URI()))
+	b.write(target, tidOf(1), `,"name":"o"`)
+	b.settled()
+	require.Equal(t, many+1, count(t, b.pool, `SELECT count(*) FROM verdicts WHERE state = 'projected' AND NOT dangling`))
+	require.Zero(t, count(t, b.pool, `SELECT count(*) FROM parked`))
+}
+
+func sorted(writes []schema.Write) []schema.Write {
+	keys := map[schema.Key]schema.Write{}
+	var order []schema.Key
+	for _, w := range writes {
+		keys[w.Key], order = w, append(order, w.Key)
+	}
+	out := writes[:0]
+	for _, k := range sortedKeys(order) {
+		out = append(out, keys[k])
+	}
+	return out
+}
+
+// TestTargetThatChangesMeanwhile: between the judgment and its commit, the target is
+// stored, edited or deleted. Nobody else would tell.
+func TestTargetThatChangesMeanwhile(t *testing.T) {
+	t.Parallel()
+	b := newBench(t, func(c *Config) { c.Queues = []string{jobs.QueueMaintenance} }) // nothing else judges
+	w := &JudgeRecords{Projector: newProjector(jobs.NameLexicon, b.pool, slog.New(slog.DiscardHandler), newProjectorMetrics(nil)),
+		catalogs: &catalogs{}, rules: b.client.cfg.Lexicons.Rules, judged: func(string) bool { return true }}
+	target, def := key(ontologies, "did:plc:author", 1), key(typeDefs, "did:plc:waiter", 1)
+	b.write(def, tidOf(1), typeDef(target))
+	for _, c := range []struct {
+		does func()
+		want string
+	}{
+		{func() { b.write(target, tidOf(1), `,"name":"o"`) }, "valid projected refs:/ontologyRef"},
+		{func() { b.delete(target, tidOf(2)) }, "valid projected dangling refs:/ontologyRef!"},
+		{func() { b.write(target, tidOf(3), `,"name":"o"`) }, "valid projected refs:/ontologyRef"},
+	} {
+		once := c.does
+		w.committed = func() {
+			if once != nil {
+				once()
+			}
+			once = nil
+		}
+		require.NoError(t, w.chunk(context.Background(), &rivertype.JobRow{}, []schema.Key{def}))
+		require.Equal(t, c.want, b.state(def))
+	}
+}
+
+// TestLadder: what is missing is looked for after 1, 4 and 16 seconds.
+func TestLadder(t *testing.T) {
+	t.Parallel()
+	b := newBench(t, func(c *Config) { c.Queues = []string{jobs.QueueProcess} })
+	target := key(ontologies, "did:plc:author", 1)
+	b.write(key(typeDefs, "did:plc:waiter", 1), tidOf(1), typeDef(target))
+	becomes(t, b.pool, []string{"waiting 0 1"}, `SELECT state || ' ' || attempts || ' ' || extract(epoch FROM retry_at - since)::int FROM parked`)
+	for i, want := range []string{"waiting 1 4", "waiting 2 16", "asking 3"} {
+		execute(t, b.pool, `UPDATE parked SET retry_at = now() - interval '1 hour'`)
+		require.NoError(t, pgx.BeginFunc(t.Context(), b.pool, func(tx pgx.Tx) error {
+			looks, next, more, err := verdict.LookForParked(t.Context(), tx, 10)
+			require.Equal(t, []verdict.Look{{Key: target, Last: i == 2}}, looks)
+			require.Equal(t, i < 2, next != nil)
+			require.False(t, more)
+			if err == nil {
+				_, err = tx.Exec(t.Context(), `UPDATE parked SET since = now()`)
+			}
+			return err
+		}))
+		require.Equal(t, []string{want}, strs(t, b.pool, `SELECT state || ' ' || attempts || coalesce(' ' || extract(epoch FROM retry_at - since)::int, '') FROM parked`))
+	}
+}

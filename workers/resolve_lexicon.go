@@ -1,0 +1,117 @@
+package workers
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"slices"
+	"strings"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/riverqueue/river"
+
+	"github.com/weir-social/weir/bluesky"
+	"github.com/weir-social/weir/jobs"
+	"github.com/weir-social/weir/verdict"
+)
+
+// ResolveLexicon fetches the schema of a configured name: the domain of the name says
+// in DNS which account publishes it, and that account has a record of it.
+type ResolveLexicon struct {
+	river.WorkerDefaults[jobs.ResolveLexicon]
+	pool  *pgxpool.Pool
+	api   *bluesky.Client
+	txt   LookupTXT
+	names []string // that the configuration names
+}
+
+// LookupTXT returns the TXT records of a domain name.
+type LookupTXT func(ctx context.Context, name string) ([]string, error)
+
+// schemaCollection is the collection of schemas.
+const schemaCollection = "com.atproto.lexicon.schema"
+
+// Work stores the schema. If it has changed, the records that were judged with the old
+// one are judged again.
+func (w *ResolveLexicon) Work(ctx context.Context, job *river.Job[jobs.ResolveLexicon]) error {
+	nsid := job.Args.NSID
+	if !slices.Contains(w.names, nsid) { // nobody else decides which names are looked up
+		return nonRetryable(fmt.Errorf("WEIR_RESOLVE_LEXICONS does not name %s", nsid))
+	}
+	did, err := w.authority(ctx, nsid)
+	if err != nil {
+		return err
+	}
+	record, err := w.api.Record(ctx, did, schemaCollection, nsid)
+	if err != nil {
+		return err
+	}
+	document, err := schemaDocument(record.Record)
+	if err == nil && document.NSID != nsid {
+		err = fmt.Errorf("it is the schema of %q", document.NSID)
+	}
+	if err != nil {
+		return nonRetryable(fmt.Errorf("the schema of %s by %s: %w", nsid, did, err))
+	}
+	document.Authority = did
+	return storeSchemas(ctx, w.pool, river.ClientFromContext[pgx.Tx](ctx), verdict.SourceResolved, []verdict.Document{document}, false)
+}
+
+// authority returns the account that publishes the schemas of a name's group.
+func (w *ResolveLexicon) authority(ctx context.Context, nsid string) (did string, err error) {
+	parts := strings.Split(nsid, ".")
+	parts = parts[:len(parts)-1]
+	slices.Reverse(parts)
+	domain := "_lexicon." + strings.Join(parts, ".")
+	texts, err := w.txt(ctx, domain)
+	if missing, ok := errors.AsType[*net.DNSError](err); ok && missing.IsNotFound {
+		return "", nonRetryable(fmt.Errorf("no account publishes %s: %s has no TXT record", nsid, domain))
+	}
+	if err != nil {
+		return "", fmt.Errorf("look up %s: %w", domain, err)
+	}
+	for _, text := range texts {
+		if found, ok := strings.CutPrefix(text, "did="); ok && did == "" {
+			did = found
+		} else if ok {
+			return "", nonRetryable(fmt.Errorf("%s names several accounts", domain))
+		}
+	}
+	if did == "" {
+		return "", nonRetryable(fmt.Errorf("no account publishes %s: %s has no TXT record that begins with did=", nsid, domain))
+	}
+	return did, nil
+}
+
+// schemaDocument reads the name of a schema file.
+func schemaDocument(raw []byte) (verdict.Document, error) {
+	var named struct{ ID string }
+	if err := json.Unmarshal(raw, &named); err != nil {
+		return verdict.Document{}, fmt.Errorf("read a lexicon: %w", err)
+	}
+	return verdict.Document{NSID: named.ID, JSON: raw}, nil
+}
+
+// storeSchemas stores the schemas of a source. If the catalog has changed, it adds the
+// job that judges again what was judged with the old one.
+func storeSchemas(ctx context.Context, pool *pgxpool.Pool, client *river.Client[pgx.Tx], source string, documents []verdict.Document, whole bool) error {
+	return pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error {
+		version, changed, err := verdict.ReplaceDocuments(ctx, tx, source, documents, whole, func(all []verdict.Document) error {
+			_, err := load(all)
+			if err != nil {
+				err = nonRetryable(err)
+			}
+			return err
+		})
+		if err != nil || !changed {
+			return err
+		}
+		if _, err := client.InsertTx(ctx, tx, jobs.JudgeOutdated{Catalog: version}, nil); err != nil {
+			return fmt.Errorf("enqueue the revalidation: %w", err)
+		}
+		return nil
+	})
+}
