@@ -213,9 +213,9 @@ func (p App) rebuild(ctx context.Context, store archive.Store, progress func(don
 
 // readSegment commits the records of a segment.
 func (p App) readSegment(ctx context.Context, store archive.Store, m archive.Manifest) error {
-	wire, ok := p.archivedWires()[m.Wire]
-	if !ok {
-		return fmt.Errorf("segment %s: this version of Weir does not know the wire %s", m.Name, m.Wire)
+	wire, err := p.archivedWire(m)
+	if err != nil {
+		return err
 	}
 	segment, err := archive.FetchSegment(ctx, store, m)
 	if err == nil {

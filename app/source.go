@@ -10,6 +10,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/weir-social/weir/archive"
 	"github.com/weir-social/weir/collection"
 	"github.com/weir-social/weir/consumer"
 	"github.com/weir-social/weir/consumer/firehose"
@@ -110,6 +111,15 @@ func (p App) wires() (map[string]consumer.Wire, error) {
 // of commits were checked before the records were archived; since then the hashes of the
 // segments vouch for them.
 func (p App) archivedWires() map[string]consumer.Wire { return p.wiresWith(nil) }
+
+// archivedWire returns the wire of a segment's records, for one goroutine.
+func (p App) archivedWire(m archive.Manifest) (consumer.Wire, error) {
+	wire, ok := p.archivedWires()[m.Wire]
+	if !ok {
+		return wire, fmt.Errorf("segment %s: this version of Weir does not know the wire %s", m.Name, m.Wire)
+	}
+	return wire, nil
+}
 
 func (p App) wiresWith(verifier *firehose.Verifier) map[string]consumer.Wire {
 	wires := map[string]consumer.Wire{}

@@ -23,8 +23,9 @@ type Marks interface {
 	// Begin records that an attempt begins after the attempt last. It reports false if
 	// another one began meanwhile.
 	Begin(ctx context.Context, segment int64, last int) (bool, error)
-	// Indexed records that the segment is stored.
-	Indexed(ctx context.Context, segment int64) error
+	// Indexed records that the segment is stored, unless an attempt began after the
+	// attempt last: the rows may have been deleted meanwhile.
+	Indexed(ctx context.Context, segment int64, last int) error
 }
 
 // Settle is how long after the beginning of an attempt nothing of it can arrive any
@@ -65,8 +66,9 @@ func (x *Index) Put(ctx context.Context, s Segment, marks Marks) error {
 		if err := x.attempt(ctx, s, missing, attempt, marks); err != nil {
 			return err
 		}
+		attempt++
 	}
-	return marks.Indexed(ctx, s.Number)
+	return marks.Indexed(ctx, s.Number, attempt)
 }
 
 // attempt inserts the missing rows and counts.

@@ -27,6 +27,17 @@ const insertStatement = `INSERT INTO events (id, source, author, collection, rke
 // windowSetting is how many blocks a server remembers. Without it, a token is ignored.
 const windowSetting = "non_replicated_deduplication_window"
 
+// Empty deletes all rows. Views keep what they counted.
+func (x *Index) Empty(ctx context.Context) error {
+	if err := x.Create(ctx); err != nil {
+		return err
+	}
+	if _, err := x.query(ctx, `TRUNCATE TABLE events`); err != nil {
+		return fmt.Errorf("empty the table of events: %w", err)
+	}
+	return nil
+}
+
 // Create creates the table if there is none.
 func (x *Index) Create(ctx context.Context) error {
 	sql := createTable
