@@ -11,7 +11,8 @@ import (
 // shown chooses the posts that may be shown: not those that are deleted, nor those of
 // accounts whose last known state is not active.
 const shown = `collection = 'app.bsky.feed.post' AND operation IN ('create', 'update')
-  AND (author, rkey) NOT IN (SELECT author, rkey FROM events WHERE collection = 'app.bsky.feed.post' AND operation = 'delete')
+  AND (author, rkey) NOT IN (SELECT author, rkey FROM events
+                             WHERE collection = 'app.bsky.feed.post' AND operation = 'delete')
   AND author NOT IN (SELECT author FROM events WHERE operation = 'account'
                      GROUP BY author HAVING argMax(body, segment * 4294967296 + position) != '')`
 
@@ -25,9 +26,10 @@ type SharedLink struct {
 // TopLinksSQL is the query of TopLinks.
 func TopLinksSQL(days, limit uint32) string {
 	return fmt.Sprintf(`SELECT link, toUInt32(uniqExact(author)) AS sharers, toUInt32(uniqExact(author, rkey)) AS posts
-FROM events ARRAY JOIN links AS link
+FROM (SELECT author, rkey, arrayJoin(links) AS link
+FROM events
 WHERE created_at >= now() - %d * 86400
-  AND %s
+  AND %s)
 GROUP BY link
 ORDER BY sharers DESC, posts DESC, link
 LIMIT %d`, days, shown, limit)
@@ -48,11 +50,12 @@ type DayOfLinks struct {
 
 // LinksByDaySQL is the query of LinksByDay.
 func LinksByDaySQL(days uint32) string {
-	return fmt.Sprintf(`SELECT toString(toDate(created_at, 'UTC')) AS day, toUInt32(uniqExact(link)) AS links,
+	return fmt.Sprintf(`SELECT day, toUInt32(uniqExact(link)) AS links,
        toUInt32(uniqExact(author)) AS sharers, toUInt32(uniqExact(author, rkey)) AS posts
-FROM events ARRAY JOIN links AS link
+FROM (SELECT author, rkey, arrayJoin(links) AS link, toString(toDate(created_at, 'UTC')) AS day
+FROM events
 WHERE created_at >= now() - %d * 86400
-  AND %s
+  AND %s)
 GROUP BY day
 ORDER BY day`, days, shown)
 }
