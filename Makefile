@@ -10,7 +10,7 @@ on_postgres = PATH="$$(scripts/postgres.sh $(POSTGRES)):$$PATH"
 export CGO_ENABLED = 0
 export GOFLAGS += -trimpath
 
-.PHONY: help postgres pgbouncer prometheus chromium screenshots build demo run test test-postgres lint bench bench-against chaos soak fuzz clean
+.PHONY: help postgres pgbouncer prometheus clickhouse chromium screenshots build demo run test test-postgres test-clickhouse lint bench bench-against chaos soak fuzz clean
 
 help: ## list these targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sort | awk -F ':.*## ' '{printf "  make %-13s %s\n", $$1, $$2}'
@@ -23,6 +23,9 @@ pgbouncer: ## install PgBouncer, for the tests, if it is missing
 
 prometheus: ## install Prometheus, for the tests of the alerts, if it is missing
 	@scripts/prometheus.sh
+
+clickhouse: ## fetch ClickHouse's server, for the tests of the archive's index, if it is missing
+	@scripts/clickhouse.sh
 
 chromium: ## install Chromium and axe-core, for the tests of the page, if they are missing
 	@scripts/chromium.sh
@@ -46,13 +49,17 @@ test-postgres: pgbouncer prometheus chromium ## run the suite on every supported
 		PATH="$$bin:$$PATH" go test -vet=off -ldflags='-s -w' -count 1 -timeout 20m $(if $(SHORT),-short) $(if $(RUN),-run '$(RUN)') $$skip $(PKG) || failed="$$failed $$version"; \
 	done; [ -z "$$failed" ] || { echo "failed on Postgres$$failed"; exit 1; }
 
+test-clickhouse: postgres clickhouse ## run the tests of the index on a real ClickHouse, which it downloads (98 MB)
+	go test -vet=off -tags clickhouse -count 1 -timeout 20m ./archive/clickhouse
+	$(on_postgres) go test -vet=off -tags clickhouse -count 1 -timeout 20m ./workers -run TestIndex
+
 screenshots: postgres chromium ## write the picture in the README
 	$(on_postgres) WEIR_SCREENSHOTS=1 go test ./e2e -run DemoShows -count 1
 
 lint: ## run gofmt, go vet and staticcheck
 	@unformatted=$$(gofmt -l .); [ -z "$$unformatted" ] || { echo "run gofmt -w on: $$unformatted"; exit 1; }
-	go vet ./...
-	go tool staticcheck ./...
+	go vet -tags clickhouse ./...
+	go tool staticcheck -tags clickhouse ./...
 
 bench: postgres build ## measure throughput and cost, as ratios; WEIR_BENCH_SIZES=100000,1000000,10000000 adds a large size
 	$(on_postgres) go test ./e2e -run '^$$' -bench . -benchtime 1x -timeout 3h

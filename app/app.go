@@ -123,7 +123,7 @@ func (p App) workers(ctx context.Context, cfg workers.Config) error {
 		return err
 	}
 	cfg.Keep, cfg.Collections, cfg.ReadRepository = &keep, p.stored, p.readRepository
-	if cfg.Archive, err = p.cfg.segments(keep); err != nil {
+	if cfg.Archive, err = p.segments(keep); err != nil {
 		return err
 	}
 	if p.cfg.ResolveLinks {

@@ -1,17 +1,21 @@
 package app
 
 import (
+	"context"
 	"crypto/sha256"
 	"encoding/hex"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
 
 	"github.com/weir-social/weir/archive"
+	"github.com/weir-social/weir/archive/clickhouse"
 	"github.com/weir-social/weir/archive/dir"
 	"github.com/weir-social/weir/archive/s3"
 	"github.com/weir-social/weir/consumer"
+	"github.com/weir-social/weir/schema"
 	"github.com/weir-social/weir/workers"
 )
 
@@ -53,14 +57,74 @@ func (c Config) archiveScope() (consumer.Scope, error) {
 }
 
 // segments returns how the workers write segments; nil: they write none.
-func (c Config) segments(keep workers.Retention) (*workers.Archive, error) {
-	store, err := c.archive()
+func (p App) segments(keep workers.Retention) (*workers.Archive, error) {
+	store, err := p.cfg.archive()
 	if err != nil || store == nil {
 		return nil, err
 	}
-	sum := sha256.Sum256([]byte(store.String() + c.DatabaseURL))
+	sum := sha256.Sum256([]byte(store.String() + p.cfg.DatabaseURL))
 	spool := filepath.Join(os.TempDir(), "weir-archive-"+hex.EncodeToString(sum[:8]))
-	return &workers.Archive{Store: store, Spool: spool, Age: c.ArchiveInterval, Remember: keep.Tombstones}, nil
+	index, err := p.index()
+	if err != nil {
+		return nil, err
+	}
+	return &workers.Archive{Store: store, Spool: spool, Age: p.cfg.ArchiveInterval, Remember: keep.Tombstones, Index: index}, nil
+}
+
+// clickHouse returns the server of the index; nil: there is none.
+func (c Config) clickHouse() (*clickhouse.Index, error) {
+	if c.ClickHouse == "" {
+		return nil, nil
+	}
+	if c.Archive == "" {
+		return nil, errors.New("WEIR_CLICKHOUSE copies the archive, and WEIR_ARCHIVE is empty: set it too")
+	}
+	x, err := clickhouse.New(c.ClickHouse, nil)
+	if err != nil {
+		return nil, fmt.Errorf("WEIR_CLICKHOUSE: %w", err)
+	}
+	return x, nil
+}
+
+// OpenClickHouse returns the configured server of the index.
+func (c Config) OpenClickHouse() (*clickhouse.Index, error) {
+	x, err := c.clickHouse()
+	if err == nil && x == nil {
+		err = errors.New("WEIR_CLICKHOUSE is empty: set it to the server, such as http://host:8123/database")
+	}
+	return x, err
+}
+
+// index returns how the workers copy segments into ClickHouse; nil: they do not.
+func (p App) index() (*workers.Index, error) {
+	x, err := p.cfg.clickHouse()
+	if err != nil || x == nil {
+		return nil, err
+	}
+	return &workers.Index{ClickHouse: x, Rows: func(m archive.Manifest, s *archive.Segment) ([]clickhouse.Row, error) {
+		wire, err := p.archivedWire(m)
+		if err != nil {
+			return nil, err
+		}
+		return clickhouse.Rows(s.Records(), m.Stream, wire)
+	}}, nil
+}
+
+// IndexAgain lets the workers copy all segments into ClickHouse again: the rows that it
+// lacks, or if fresh is set all of them, into an empty table. It returns the number of
+// segments.
+func (p App) IndexAgain(ctx context.Context, fresh bool) (int64, error) {
+	x, err := p.cfg.OpenClickHouse()
+	if err != nil {
+		return 0, err
+	}
+	// This order: an attempt that is running cannot mark its segment as indexed any more,
+	// and no other one begins before its rows are in the table, where it counts them.
+	n, err := schema.IndexAgain(ctx, p.pool)
+	if err == nil && fresh {
+		err = x.Empty(ctx)
+	}
+	return n, err
 }
 
 // archived widens a filter to what is archived.

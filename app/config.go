@@ -163,6 +163,10 @@ type Config struct {
 	// How long an event waits in the database before it is sealed into a file. A file is also
 	// sealed when it has 64 MiB of events.
 	ArchiveInterval time.Duration `env:"WEIR_ARCHIVE_INTERVAL" envDefault:"10m"`
+	// A ClickHouse server that gets a copy of the archive's events, for queries over years, as
+	// http://user:password@host:8123/database. The database must be of this Weir alone. Set it
+	// for workers, and for the commands that query it. Empty: there is none.
+	ClickHouse string `env:"WEIR_CLICKHOUSE" secret:"true"`
 
 	// Services that are called
 
@@ -321,9 +325,10 @@ func (c Config) parse() error {
 	_, hosts := c.hosts()
 	_, proxies := c.proxies()
 	_, archive := c.archive()
+	_, index := c.clickHouse()
 	_, scope := c.archiveScope()
 	_, relays := c.nostrRelays()
-	return cmp.Or(stored, lexicons, webhook, hosts, proxies, archive, scope, relays)
+	return cmp.Or(stored, lexicons, webhook, hosts, proxies, archive, index, scope, relays)
 }
 
 // stored returns the registry of the stored collections.

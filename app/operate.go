@@ -25,7 +25,11 @@ func (c Config) Limits() health.Limits {
 	if c.AuditInterval == 0 {
 		age = -1
 	}
-	return health.Limits{LagCritical: c.LagLimit, Jobs: int64(c.QueueLimit), Bytes: c.DatabaseLimit, AuditAge: age}
+	limits := health.Limits{LagCritical: c.LagLimit, Jobs: int64(c.QueueLimit), Bytes: c.DatabaseLimit, AuditAge: age}
+	if c.ClickHouse != "" {
+		limits.IndexAge = time.Hour
+	}
+	return limits
 }
 
 // webhook returns the webhook for alerts; nil: none.

@@ -10,6 +10,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/weir-social/weir/archive"
 	"github.com/weir-social/weir/collection"
 	"github.com/weir-social/weir/consumer"
 	"github.com/weir-social/weir/consumer/firehose"
@@ -121,6 +122,15 @@ func decodeSnapshot(record []byte, arrived time.Time, m *consumer.Message) {
 	if _, err := schema.ParseSnapshotPart(record); err != nil {
 		m.Refuse(&consumer.Malformed{Cause: err.Error(), Raw: record})
 	}
+}
+
+// archivedWire returns the wire of a segment's records, for one goroutine.
+func (p App) archivedWire(m archive.Manifest) (consumer.Wire, error) {
+	wire, ok := p.archivedWires()[m.Wire]
+	if !ok {
+		return wire, fmt.Errorf("segment %s: this version of Weir does not know the wire %s", m.Name, m.Wire)
+	}
+	return wire, nil
 }
 
 func (p App) wiresWith(verifier *firehose.Verifier) map[string]consumer.Wire {

@@ -50,14 +50,14 @@ func archiveUnit(wire *Wire, m *Message, events []Event) *schema.ArchiveUnit {
 	}
 	u.Events = make([]schema.ArchivedEvent, len(events))
 	for i := range events {
-		u.Events[i] = schema.ArchivedEvent{ID: eventID(&events[i]), Part: events[i].Part}
+		u.Events[i] = schema.ArchivedEvent{ID: EventID(&events[i]), Part: events[i].Part}
 	}
 	return u
 }
 
-// eventID returns what identifies an event on every host. Events of accounts have no
+// EventID returns what identifies an event on every host. Events of accounts have no
 // revision: their time and what they say are theirs.
-func eventID(ev *Event) archive.ID {
+func EventID(ev *Event) archive.ID {
 	switch ev.Kind {
 	case KindCommit:
 		return archive.NewID(ev.Author, ev.Collection, ev.Key, ev.Revision, ev.Operation.String())

@@ -49,6 +49,23 @@ func (SweepArchive) Kind() string { return "sweep_archive" }
 // InsertOpts are the defaults of its inserts.
 func (SweepArchive) InsertOpts() river.InsertOpts { return archiveOpts(3) }
 
+// IndexSegment copies the events of a segment into ClickHouse. There is one unfinished
+// job per segment. It has few attempts: another job is added while the segment is not
+// indexed.
+type IndexSegment struct {
+	Segment int64 `json:"segment" river:"unique"`
+}
+
+// Kind names the job.
+func (IndexSegment) Kind() string { return "index_segment" }
+
+// InsertOpts are the defaults of its inserts.
+func (IndexSegment) InsertOpts() river.InsertOpts {
+	opts := archiveOpts(1)
+	opts.Queue = QueueIndex
+	return opts
+}
+
 func archiveOpts(priority int) river.InsertOpts {
 	return river.InsertOpts{Queue: QueueArchive, Priority: priority, MaxAttempts: 3 + Deaths, Tags: []string{tagPeriodic},
 		UniqueOpts: river.UniqueOpts{ByArgs: true, ByState: unfinished()}}

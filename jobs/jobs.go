@@ -16,6 +16,7 @@ const (
 	QueueAlerts      = "alerts"
 	QueueCards       = "cards"   // pages of links: one job, which is slow
 	QueueArchive     = "archive" // only processes that have WEIR_ARCHIVE process it
+	QueueIndex       = "index"   // and only those that have WEIR_CLICKHOUSE this one
 )
 
 // Queues returns all queues except those of the projections.

@@ -841,9 +841,13 @@ CREATE TABLE segments (
     sealed_at timestamp with time zone NOT NULL,
     synced_at timestamp with time zone, -- When the copy in the store was read back and compared. NULL: not yet, and the rows in archive_open stay.
     store text DEFAULT ''::text NOT NULL, -- Where that copy is. Empty: there is none yet.
+    index_attempt integer DEFAULT 0 NOT NULL, -- How many attempts to insert it into ClickHouse were begun.
+    index_begun_at timestamp with time zone, -- When the last of them was begun. Until it is settled, it may still insert rows.
+    indexed_at timestamp with time zone, -- When ClickHouse was seen to have all its events. NULL: not yet, or WEIR_CLICKHOUSE is not set.
     CONSTRAINT segments_pkey PRIMARY KEY (number),
     CONSTRAINT segments_name_key UNIQUE (name)
 );
+CREATE INDEX segments_unindexed ON segments USING btree (number) WHERE indexed_at IS NULL;
 CREATE INDEX segments_unsynced ON segments USING btree (number) WHERE synced_at IS NULL;
 
 -- Every account that counts as a sharer of a link, once, as far as the ledger is counted. Only the counter writes here.

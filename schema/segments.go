@@ -220,17 +220,22 @@ type ArchiveBacklog struct {
 	Segments int64   `json:"segments"`         // in the store
 	Stored   int64   `json:"stored_bytes"`     // of these
 	Records  int64   `json:"archived_records"` // in these
+	// Of these segments; both are 0 where Weir has no ClickHouse.
+	Unindexed int64   `json:"unindexed"`                // that ClickHouse does not have
+	IndexAge  float64 `json:"oldest_unindexed_seconds"` // since the store has the oldest of these
 }
 
 // ReadArchiveBacklog reads what waits for the archive's store.
 func ReadArchiveBacklog(ctx context.Context, db DB) (ArchiveBacklog, error) {
 	const sql = `
-SELECT o.rows, o.bytes, o.oldest, s.unsynced, s.segments, s.stored, s.records
+SELECT o.rows, o.bytes, o.oldest, s.unsynced, s.segments, s.stored, s.records, s.unindexed, s.index_age
 FROM (SELECT count(*) AS rows, coalesce(sum(raw_bytes), 0)::bigint AS bytes,
              coalesce(extract(epoch FROM clock_timestamp() - min(arrived_at)), 0)::float8 AS oldest FROM archive_open) AS o,
      (SELECT count(*) FILTER (WHERE synced_at IS NULL) AS unsynced, count(*) FILTER (WHERE synced_at IS NOT NULL) AS segments,
              coalesce(sum(stored_bytes) FILTER (WHERE synced_at IS NOT NULL), 0)::bigint AS stored,
-             coalesce(sum(records) FILTER (WHERE synced_at IS NOT NULL), 0)::bigint AS records FROM segments) AS s`
+             coalesce(sum(records) FILTER (WHERE synced_at IS NOT NULL), 0)::bigint AS records,
+             count(*) FILTER (WHERE synced_at IS NOT NULL AND indexed_at IS NULL) AS unindexed,
+             coalesce(extract(epoch FROM clock_timestamp() - min(synced_at) FILTER (WHERE indexed_at IS NULL)), 0)::float8 AS index_age FROM segments) AS s`
 	return One(ctx, db, "read the backlog of the archive", pgx.RowToStructByPos[ArchiveBacklog], sql)
 }
 

@@ -64,6 +64,14 @@ func (a *archiver) enqueue(ctx context.Context) error {
 	for _, number := range segments {
 		due = append(due, river.InsertManyParams{Args: jobs.SyncSegment{Segment: number}})
 	}
+	if a.archive.Index != nil {
+		if segments, err = schema.UnindexedSegments(ctx, a.pool, indexedAtOnce); err != nil {
+			return err
+		}
+		for _, number := range segments {
+			due = append(due, river.InsertManyParams{Args: jobs.IndexSegment{Segment: number}})
+		}
+	}
 	if len(due) == 0 {
 		return nil
 	}

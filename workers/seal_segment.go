@@ -29,6 +29,7 @@ type Archive struct {
 	Bytes    int64         // a segment is sealed at so many raw bytes; 64 MiB when zero
 	Age      time.Duration // or when a record has waited for so long; 10 min when zero
 	Remember time.Duration // how long a server may send an event again; 8 days when zero
+	Index    *Index        // nil: there is none
 
 	timeout time.Duration // of a job: as long as that of a killed process stays "running"
 }

@@ -184,7 +184,7 @@ func addRepositories(b Bundle, cfg Config) {
 	Add(b, newFillCollections(cfg))
 }
 
-// addArchive adds the workers that write segments.
+// addArchive adds the workers of segments.
 func addArchive(b Bundle, cfg Config) {
 	var a Archive
 	if cfg.Archive != nil {
@@ -194,6 +194,7 @@ func addArchive(b Bundle, cfg Config) {
 	Add(b, &SealSegment{pool: cfg.Pool, archive: a})
 	Add(b, &SyncSegment{pool: cfg.Pool, archive: a})
 	Add(b, &SnapshotArchive{pool: cfg.Pool})
+	Add(b, &IndexSegment{pool: cfg.Pool, archive: a})
 	Add(b, &SweepArchive{pool: cfg.Pool, log: cfg.Logger, archive: a, now: time.Now})
 }
 
@@ -266,6 +267,9 @@ func queues(cfg Config) (map[string]river.QueueConfig, error) {
 	}
 	if cfg.Archive != nil {
 		all[jobs.QueueArchive] = queue(2) // one may seal while the other waits for the store
+		if cfg.Archive.Index != nil {
+			all[jobs.QueueIndex] = queue(1) // a segment is in memory, as rows and as a block
+		}
 	}
 	for _, name := range cfg.Projections.Queues() {
 		if _, ok := all[name]; !ok {

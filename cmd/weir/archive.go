@@ -17,7 +17,7 @@ func archiveCommand() *cobra.Command {
 		Use:   "archive",
 		Short: "Check, export and read back the archive in WEIR_ARCHIVE",
 	}
-	cmd.AddCommand(archiveVerifyCommand(), archiveExportCommand(), archiveRebuildCommand())
+	cmd.AddCommand(archiveVerifyCommand(), archiveExportCommand(), archiveRebuildCommand(), archiveIndexCommand())
 	return cmd
 }
 
@@ -92,5 +92,33 @@ func archiveRebuildCommand() *cobra.Command {
 	}
 	cmd.Flags().IntVar(&perSecond, "rate", 0, "records per second at most; 0: as fast as possible")
 	cmd.Flags().BoolVar(&database, "database", false, "fill the empty database in DATABASE_URL")
+	return cmd
+}
+
+func archiveIndexCommand() *cobra.Command {
+	var again, fresh bool
+	cmd := &cobra.Command{
+		Use:   "index",
+		Short: "Have the workers compare ClickHouse with every segment and insert what it lacks",
+		Long: `With --again, the workers count the rows of every segment in ClickHouse and insert those that are missing.
+With --fresh, the table of events is emptied first, so that all rows are inserted; views keep what they counted: empty them too.
+The workers begin two and a half minutes later, when no insert from before can arrive any more.`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if again == fresh {
+				return errors.New("say what to do: --again or --fresh")
+			}
+			return app.With(cmd.Context(), func(ctx context.Context, p app.App) error {
+				n, err := p.IndexAgain(ctx, fresh)
+				if err != nil {
+					return err
+				}
+				fmt.Fprintf(cmd.OutOrStdout(), "the workers will index %s; weir status warns until it is done\n", counts(n, "segment", "segments"))
+				return nil
+			})
+		},
+	}
+	cmd.Flags().BoolVar(&again, "again", false, "insert the rows that ClickHouse lacks")
+	cmd.Flags().BoolVar(&fresh, "fresh", false, "empty the table first")
 	return cmd
 }

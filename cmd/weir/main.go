@@ -52,6 +52,6 @@ func root() *cobra.Command {
 	}
 	cmd.AddCommand(demoCommand(), devCommand(), serveCommand(), consumeCommand(), workCommand(), webCommand(),
 		migrateCommand(), watchCommand(), backfillCommand(), deadletterCommand(), projectionCommand(), rebuildCommand(), ingestCommand(), trendingCommand(), linkCommand(), recountCommand(), statusCommand(), healthcheckCommand(),
-		doctorCommand(), configCommand(), auditCommand(), archiveCommand(), compareCommand(), traceCommand(), simnetCommand(), versionCommand())
+		doctorCommand(), configCommand(), auditCommand(), archiveCommand(), compareCommand(), analyticsCommand(), traceCommand(), simnetCommand(), versionCommand())
 	return cmd
 }

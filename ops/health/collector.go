@@ -84,6 +84,8 @@ var (
 	archiveSegments = desc("archive_segments", "Segments in the archive's store.")
 	archiveStored   = desc("archive_stored_bytes", "The size of the segments in the archive's store.")
 	archiveRecords  = desc("archive_records", "Records of the segments in the archive's store.")
+	indexSegments   = desc("archive_unindexed_segments", "Segments of the archive that ClickHouse does not have; 0 without WEIR_CLICKHOUSE.")
+	indexAge        = desc("archive_unindexed_seconds", "Time since the archive's store has the oldest segment that ClickHouse does not have; 0 without such a segment.")
 	lagLimit        = desc("lag_limit_seconds", "WEIR_LAG_LIMIT of this process: the lag at which a stream is critical.")
 	queueLimit      = desc("queue_limit_jobs", "WEIR_QUEUE_LIMIT of this process: how many jobs of a queue may wait.")
 	databaseLimit   = desc("database_limit_bytes", "WEIR_DATABASE_LIMIT of this process: how large the database may be.")
@@ -191,6 +193,8 @@ func sendArchive(r Report, gauge func(*prometheus.Desc, float64, ...string)) {
 	gauge(archiveSegments, float64(a.Segments))
 	gauge(archiveStored, float64(a.Stored))
 	gauge(archiveRecords, float64(a.Records))
+	gauge(indexSegments, float64(a.Unindexed))
+	gauge(indexAge, a.IndexAge)
 }
 
 // sendHistories exports how far the past of collections, which operators name, has been

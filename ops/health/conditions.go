@@ -89,6 +89,10 @@ func (r *Report) addConditions(limits Limits) {
 		add("WeirArchiveBehind", Warning, "", "SELECT kind, state, errors[array_upper(errors, 1)] ->> 'error' FROM river_job WHERE queue = 'archive'",
 			"the archive's store lacks what has been heard for %s: %d commits, %s", seconds(a.Oldest), a.Rows, plural(a.Unsynced, "segment is sealed", "segments are sealed"))
 	}
+	if a := r.Archive; limits.IndexAge > 0 && seconds(a.IndexAge) > limits.IndexAge {
+		add("WeirIndexBehind", Warning, "", "SELECT state, errors[array_upper(errors, 1)] ->> 'error' FROM river_job WHERE queue = 'index'",
+			"ClickHouse lacks %s, the oldest for %s", plural(a.Unindexed, "segment", "segments"), seconds(a.IndexAge))
+	}
 	slices.SortStableFunc(r.Conditions, func(a, b Condition) int { return cmp.Compare(a.Severity, b.Severity) }) // critical before warning
 	switch {
 	case len(r.Conditions) > 0 && r.Conditions[0].Severity == Critical:

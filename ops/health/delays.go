@@ -25,6 +25,7 @@ func FireAfter() map[string]time.Duration {
 		"WeirAuditScore":     0,
 		"WeirCountsWrong":    0,
 		"WeirArchiveBehind":  0,
+		"WeirIndexBehind":    0,
 	}
 }
 

@@ -40,6 +40,7 @@ type Limits struct {
 	AuditAge     time.Duration // 50 h: since the last audit ended, or since one was possible; negative: audits are off
 	AuditScore   float64       // 0.999: score of the last audit
 	ArchiveAge   time.Duration // 30 min: since the oldest commit that the archive's store does not have
+	IndexAge     time.Duration // since the archive's store has the oldest segment that ClickHouse lacks; zero: there is no ClickHouse
 }
 
 func (l Limits) withDefaults() Limits {
@@ -160,6 +161,9 @@ func Read(ctx context.Context, db schema.DB, now time.Time, limits Limits) (Repo
 	}
 	if r.Archive, err = schema.ReadArchiveBacklog(ctx, db); err != nil {
 		return Report{}, err
+	}
+	if limits.IndexAge == 0 {
+		r.Archive.Unindexed, r.Archive.IndexAge = 0, 0
 	}
 	counts, err := schema.ReadCounts(ctx, db)
 	if err != nil {

@@ -18,9 +18,13 @@ CREATE TABLE segments (
     position     jsonb,
     sealed_at    timestamptz NOT NULL,
     synced_at    timestamptz,
-    store        text        NOT NULL DEFAULT ''
+    store        text        NOT NULL DEFAULT '',
+    index_attempt  int       NOT NULL DEFAULT 0,
+    index_begun_at timestamptz,
+    indexed_at     timestamptz
 );
 CREATE INDEX segments_unsynced ON segments (number) WHERE synced_at IS NULL;
+CREATE INDEX segments_unindexed ON segments (number) WHERE indexed_at IS NULL;
 
 COMMENT ON TABLE  segments IS 'The sealed segments of the archive. A copy of each row is stored beside its segment.';
 COMMENT ON COLUMN segments.number IS 'Of one sequence over all streams. Some numbers may be missing.';
@@ -35,6 +39,9 @@ COMMENT ON COLUMN segments.created_from IS 'The earliest created_at of the recor
 COMMENT ON COLUMN segments.position IS 'The position of the stream: everything up to it is in this segment or an earlier one. NULL: later events were waiting when this one was sealed.';
 COMMENT ON COLUMN segments.synced_at IS 'When the copy in the store was read back and compared. NULL: not yet, and the rows in archive_open stay.';
 COMMENT ON COLUMN segments.store IS 'Where that copy is. Empty: there is none yet.';
+COMMENT ON COLUMN segments.index_attempt IS 'How many attempts to insert it into ClickHouse were begun.';
+COMMENT ON COLUMN segments.index_begun_at IS 'When the last of them was begun. Until it is settled, it may still insert rows.';
+COMMENT ON COLUMN segments.indexed_at IS 'When ClickHouse was seen to have all its events. NULL: not yet, or WEIR_CLICKHOUSE is not set.';
 
 CREATE TABLE archive_open (
     number       bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,

@@ -1,0 +1,153 @@
+// Package clickhouse copies the archive's segments into a ClickHouse server, for queries
+// over years. What it has can always be made again from the archive.
+//
+// The rows of a segment are inserted at most once, also where a materialised view would
+// count a duplicate. A server is believed by its count and not by its answer; and after
+// an attempt whose end is unknown, nothing is inserted until nothing of it can arrive
+// any more.
+package clickhouse
+
+import (
+	"context"
+	"encoding/binary"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// Marks remember the attempts to insert a segment. Each call is a transaction of its own.
+type Marks interface {
+	// Begun returns which attempt was begun last and how long ago; 0: none.
+	Begun(ctx context.Context, segment int64) (attempt int, ago time.Duration, err error)
+	// Begin records that an attempt begins after the attempt last. It reports false if
+	// another one began meanwhile.
+	Begin(ctx context.Context, segment int64, last int) (bool, error)
+	// Indexed records that the segment is stored, unless an attempt began after the
+	// attempt last: the rows may have been deleted meanwhile.
+	Indexed(ctx context.Context, segment int64, last int) error
+}
+
+// Settle is how long after the beginning of an attempt nothing of it can arrive any
+// more: it has insertTimeout to send its block, and a server needs less than a second to
+// store one that it has read.
+const Settle = insertTimeout + 30*time.Second
+
+// Unsettled means that another attempt was begun a short while ago and may still store
+// rows.
+type Unsettled struct{ Wait time.Duration }
+
+func (u *Unsettled) Error() string {
+	return fmt.Sprintf("an earlier attempt may store rows for another %s", u.Wait.Round(time.Second))
+}
+
+// Segment is what is stored of a segment.
+type Segment struct {
+	Number int64
+	SHA256 string // of its file: a segment that was written again has another one
+	Rows   []Row  // in the order of their positions
+}
+
+// Put stores the rows of a segment, unless they are stored already. After any error, the
+// next call continues: it counts what is there and inserts what is missing.
+func (x *Index) Put(ctx context.Context, s Segment, marks Marks) error {
+	attempt, ago, err := marks.Begun(ctx, s.Number)
+	if err != nil {
+		return err
+	}
+	if attempt > 0 && ago < x.settle {
+		return &Unsettled{x.settle - ago}
+	}
+	missing, err := x.missing(ctx, s)
+	if err != nil {
+		return fmt.Errorf("count segment %d in ClickHouse: %w", s.Number, err)
+	}
+	if len(missing) > 0 {
+		if err := x.attempt(ctx, s, missing, attempt, marks); err != nil {
+			return err
+		}
+		attempt++
+	}
+	return marks.Indexed(ctx, s.Number, attempt)
+}
+
+// attempt inserts the missing rows and counts.
+func (x *Index) attempt(ctx context.Context, s Segment, missing []Row, last int, marks Marks) error {
+	body := block(uint64(s.Number), missing) //nolint:gosec // positive
+	token := fmt.Sprintf("weir %d %s %d", s.Number, s.SHA256, len(missing))
+	began := time.Now()
+	ok, err := marks.Begin(ctx, s.Number, last)
+	if err != nil {
+		return err
+	}
+	if !ok {
+		return &Unsettled{x.settle}
+	}
+	// The time counts from the mark: whoever finds it settled must be right.
+	bounded, cancel := context.WithDeadline(ctx, began.Add(insertTimeout))
+	defer cancel()
+	if err := x.insert(bounded, token, body); err != nil {
+		return fmt.Errorf("insert segment %d: %w", s.Number, err)
+	}
+	n, err := x.count(ctx, s.Number)
+	if err == nil && n != len(s.Rows) {
+		err = fmt.Errorf("%w: it has %d of %d rows after the insert", ErrAmbiguous, n, len(s.Rows))
+	}
+	if err != nil {
+		return fmt.Errorf("count segment %d in ClickHouse: %w", s.Number, err)
+	}
+	return nil
+}
+
+// count returns how many rows of a segment are stored.
+func (x *Index) count(ctx context.Context, segment int64) (int, error) {
+	answer, err := x.query(ctx, `SELECT count() FROM events WHERE segment = `+strconv.FormatInt(segment, 10)+` FORMAT TabSeparated`)
+	if err != nil {
+		return 0, err
+	}
+	n, err := strconv.Atoi(strings.TrimSpace(string(answer)))
+	if err != nil {
+		return 0, fmt.Errorf("%w: a count that is no number", ErrAway)
+	}
+	return n, nil
+}
+
+// missing returns the rows that are not stored. The server may hold a part of a segment
+// if somebody else wrote it.
+func (x *Index) missing(ctx context.Context, s Segment) ([]Row, error) {
+	n, err := x.count(ctx, s.Number)
+	switch {
+	case err != nil:
+		return nil, err
+	case n == 0:
+		return s.Rows, nil
+	case n == len(s.Rows):
+		return nil, nil
+	case n > len(s.Rows):
+		return nil, fmt.Errorf("%w: it has %d rows, and the archive has %d", ErrRefused, n, len(s.Rows))
+	}
+	answer, err := x.query(ctx, `SELECT position FROM events WHERE segment = `+strconv.FormatInt(s.Number, 10)+` FORMAT RowBinary`)
+	if err != nil {
+		return nil, err
+	}
+	if len(answer) != 4*n {
+		return nil, fmt.Errorf("%w: its rows change while they are read", ErrAway)
+	}
+	stored := make(map[uint32]bool, n)
+	for ; len(answer) > 0; answer = answer[4:] {
+		stored[binary.LittleEndian.Uint32(answer)] = true
+	}
+	if len(stored) != n {
+		return nil, fmt.Errorf("%w: it has rows twice", ErrRefused)
+	}
+	var missing []Row
+	for i := range s.Rows {
+		if !stored[s.Rows[i].Position] {
+			missing = append(missing, s.Rows[i])
+		}
+	}
+	if n+len(missing) != len(s.Rows) {
+		return nil, fmt.Errorf("%w: it has rows that the archive does not have", ErrRefused)
+	}
+	return missing, nil
+}

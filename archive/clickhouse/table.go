@@ -1,0 +1,55 @@
+package clickhouse
+
+import (
+	"context"
+	"fmt"
+)
+
+// The table works on every server since 18.16. A segment lies in one partition, so its
+// block becomes one part: all of it is stored, or nothing.
+const createTable = `
+CREATE TABLE IF NOT EXISTS events (
+    id         FixedString(16),
+    source     String,
+    author     String,
+    collection String,
+    rkey       String,
+    operation  String,
+    created_at DateTime,
+    body       String,
+    links      Array(String),
+    segment    UInt64,
+    position   UInt32
+) ENGINE = MergeTree PARTITION BY intDiv(segment, 1000) ORDER BY (segment, position)`
+
+const insertStatement = `INSERT INTO events (id, source, author, collection, rkey, operation, created_at, body, links, segment, position) FORMAT Native`
+
+// windowSetting is how many blocks a server remembers. Without it, a token is ignored.
+const windowSetting = "non_replicated_deduplication_window"
+
+// Empty deletes all rows. Views keep what they counted.
+func (x *Index) Empty(ctx context.Context) error {
+	if err := x.Create(ctx); err != nil {
+		return err
+	}
+	if _, err := x.query(ctx, `TRUNCATE TABLE events`); err != nil {
+		return fmt.Errorf("empty the table of events: %w", err)
+	}
+	return nil
+}
+
+// Create creates the table if there is none.
+func (x *Index) Create(ctx context.Context) error {
+	sql := createTable
+	has, err := x.known(ctx)
+	if err == nil && has[tokenSetting] { // the window is older than the token
+		sql += ` SETTINGS ` + windowSetting + ` = 1000`
+	}
+	if err == nil {
+		_, err = x.query(ctx, sql)
+	}
+	if err != nil {
+		return fmt.Errorf("create the table of events: %w", err)
+	}
+	return nil
+}

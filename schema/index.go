@@ -1,0 +1,75 @@
+package schema
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/weir-social/weir/archive"
+)
+
+// UnindexedSegments lists the first segments in the store that ClickHouse does not have,
+// up to most.
+func UnindexedSegments(ctx context.Context, db DB, most int) ([]int64, error) {
+	const sql = `SELECT number FROM segments WHERE indexed_at IS NULL AND synced_at IS NOT NULL ORDER BY number LIMIT $1`
+	return All(ctx, db, "list the segments to index", pgx.RowTo[int64], sql, most)
+}
+
+// UnindexedSegment reads a segment in the store that ClickHouse does not have;
+// ErrNoRows: it has it.
+func UnindexedSegment(ctx context.Context, db DB, number int64) (archive.Manifest, error) {
+	const sql = `SELECT ` + segmentColumns + ` FROM segments WHERE number = $1 AND indexed_at IS NULL AND synced_at IS NOT NULL`
+	return One(ctx, db, "read a segment", scanManifest, sql, number)
+}
+
+// IndexMarks are the columns of segments that remember the attempts to insert a segment
+// into ClickHouse. All times are of the database's clock.
+type IndexMarks struct{ DB DB }
+
+// Begun returns which attempt was begun last and how long ago; 0: none.
+func (m IndexMarks) Begun(ctx context.Context, segment int64) (attempt int, ago time.Duration, err error) {
+	const sql = `SELECT index_attempt, coalesce(clock_timestamp() - index_begun_at, '0') FROM segments WHERE number = $1`
+	last, err := One(ctx, m.DB, "read the attempts to index a segment", pgx.RowToStructByPos[struct {
+		Attempt int
+		Ago     time.Duration
+	}], sql, segment)
+	return last.Attempt, last.Ago, err
+}
+
+// Begin records that an attempt begins after the attempt last. It reports false if
+// another one began meanwhile.
+func (m IndexMarks) Begin(ctx context.Context, segment int64, last int) (bool, error) {
+	const sql = `
+UPDATE segments
+SET index_attempt = index_attempt + 1, index_begun_at = clock_timestamp()
+WHERE number = $1 AND index_attempt = $2 AND indexed_at IS NULL`
+	tag, err := m.DB.Exec(ctx, sql, segment, last)
+	if err != nil {
+		return false, fmt.Errorf("begin to index segment %d: %w", segment, err)
+	}
+	return tag.RowsAffected() == 1, nil
+}
+
+// Indexed records that ClickHouse has a segment, unless an attempt began after the
+// attempt last.
+func (m IndexMarks) Indexed(ctx context.Context, segment int64, last int) error {
+	const sql = `UPDATE segments SET indexed_at = clock_timestamp() WHERE number = $1 AND index_attempt = $2`
+	if _, err := m.DB.Exec(ctx, sql, segment, last); err != nil {
+		return fmt.Errorf("mark segment %d as indexed: %w", segment, err)
+	}
+	return nil
+}
+
+// IndexAgain makes all segments unindexed and returns their number. To running attempts
+// it is as if another one began: none of them can mark its segment as indexed, and
+// nothing is inserted until they are settled.
+func IndexAgain(ctx context.Context, db DB) (int64, error) {
+	const sql = `UPDATE segments SET index_attempt = index_attempt + 1, index_begun_at = clock_timestamp(), indexed_at = NULL`
+	tag, err := db.Exec(ctx, sql)
+	if err != nil {
+		return 0, fmt.Errorf("make all segments unindexed: %w", err)
+	}
+	return tag.RowsAffected(), nil
+}

@@ -1,0 +1,64 @@
+package workers
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/riverqueue/river"
+
+	"github.com/weir-social/weir/archive"
+	"github.com/weir-social/weir/archive/clickhouse"
+	"github.com/weir-social/weir/jobs"
+	"github.com/weir-social/weir/schema"
+)
+
+// Index is where the events of the archive's segments are copied to.
+type Index struct {
+	ClickHouse *clickhouse.Index
+	// Rows returns the events of a segment.
+	Rows func(archive.Manifest, *archive.Segment) ([]clickhouse.Row, error)
+}
+
+// indexedAtOnce is how many jobs wait for ClickHouse at most.
+const indexedAtOnce = 50
+
+// IndexSegment copies the events of a segment into ClickHouse.
+type IndexSegment struct {
+	river.WorkerDefaults[jobs.IndexSegment]
+	pool    *pgxpool.Pool
+	archive Archive
+}
+
+// Timeout bounds a run.
+func (w *IndexSegment) Timeout(*river.Job[jobs.IndexSegment]) time.Duration { return w.archive.timeout }
+
+// Work stores the events, unless ClickHouse has them. However it ends, and however many
+// processes do it, each is stored once: see clickhouse.Index.Put.
+func (w *IndexSegment) Work(ctx context.Context, job *river.Job[jobs.IndexSegment]) error {
+	m, err := schema.UnindexedSegment(ctx, w.pool, job.Args.Segment)
+	if errors.Is(err, schema.ErrNoRows) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	index := w.archive.Index
+	if err := index.ClickHouse.Create(ctx); err != nil { // first: a server that is away costs nothing else
+		return err
+	}
+	segment, err := archive.FetchSegment(ctx, w.archive.Store, m)
+	if err != nil {
+		return err
+	}
+	rows, err := index.Rows(m, segment)
+	if err != nil {
+		return err
+	}
+	err = index.ClickHouse.Put(ctx, clickhouse.Segment{Number: m.Number, SHA256: m.SHA256, Rows: rows}, schema.IndexMarks{DB: w.pool})
+	if unsettled, ok := errors.AsType[*clickhouse.Unsettled](err); ok {
+		return snooze(unsettled.Wait)
+	}
+	return err
+}
