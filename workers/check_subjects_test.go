@@ -177,7 +177,7 @@ func TestStrangersPostIsFetchedAgain(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, v.net.TakeDown(v.net.Accounts()[2].DID))
 	v.execute(`UPDATE shares SET shared_at = shared_at - interval '8 days' WHERE rkey = 'r3'`)
-	v.later = ranking.SubjectInterval - time.Second
+	v.later = ranking.SubjectInterval - time.Minute
 	v.run()
 	require.Equal(t, 1, v.asked())
 	v.later = ranking.SubjectInterval + time.Second
