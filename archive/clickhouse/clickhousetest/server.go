@@ -7,7 +7,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"runtime"
 	"testing"
 	"time"
 
@@ -101,8 +100,13 @@ func program(t testing.TB) string {
 	if path, err := exec.LookPath("clickhouse-server"); err == nil {
 		return path
 	}
-	_, here, _, _ := runtime.Caller(0)
-	for _, path := range []string{"/usr/sbin/clickhouse-server", filepath.Join(filepath.Dir(here), "../../../.weir/clickhouse/clickhouse-server")} {
+	paths := []string{"/usr/sbin/clickhouse-server"}
+	here, err := os.Getwd() // of the package that is tested
+	require.NoError(t, err)
+	for ; here != filepath.Dir(here); here = filepath.Dir(here) {
+		paths = append(paths, filepath.Join(here, ".weir/clickhouse/clickhouse-server"))
+	}
+	for _, path := range paths {
 		if _, err := os.Stat(path); err == nil {
 			return path
 		}
