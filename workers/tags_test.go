@@ -92,6 +92,7 @@ func TestTagsOfJobs(t *testing.T) {
 		{jobs.SyncSegment{Segment: 1}, []string{"periodic"}},
 		{jobs.SweepArchive{}, []string{"periodic"}},
 		{jobs.SnapshotArchive{}, []string{"periodic"}},
+		{jobs.IndexSegment{Segment: 1}, []string{"periodic"}},
 	} {
 		covered[c.args.Kind()] = true
 		inserted, err := queue.Insert(t.Context(), c.args, nil)
