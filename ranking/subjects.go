@@ -234,8 +234,8 @@ ORDER BY s.did, s.collection, s.rkey`
 }
 
 // DropDeadShares deletes those of the records' shares through a subject whose link it
-// does not name. Records that are stored have been projected again and have none left:
-// this is for records that have expired.
+// does not name, if the record has expired. A stored record is projected again: if its
+// shares were deleted here, nobody would find it when the subject changes once more.
 func DropDeadShares(ctx context.Context, db schema.DB, subject schema.Key, records []schema.Key) error {
 	const sql = `
 DELETE FROM shares AS s
@@ -244,7 +244,8 @@ WHERE s.did = k.did AND s.collection = k.collection AND s.rkey = k.rkey AND s.su
   AND NOT EXISTS (
       SELECT FROM subjects AS u
       WHERE u.did = $1 AND u.collection = 'app.bsky.feed.post' AND u.rkey = $2 AND s.named_id = ANY (u.links)
-  )`
+  )
+  AND NOT EXISTS (SELECT FROM records AS r WHERE r.did = s.did AND r.collection = s.collection AND r.rkey = s.rkey)`
 	collection, did, rkey := schema.Columns(len(records), func(i int) schema.Key { return records[i] })
 	if _, err := db.Exec(ctx, sql, subject.DID, subject.Rkey, collection, did, rkey); err != nil {
 		return fmt.Errorf("drop the shares through %s/%s: %w", subject.DID, subject.Rkey, err)

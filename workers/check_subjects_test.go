@@ -149,6 +149,34 @@ func TestChangedSubjectReleasesWhatADeathLeft(t *testing.T) {
 	require.Len(t, v.sharing(), 2)
 }
 
+// TestSubjectThatChangesTwice: the second change may come just after the shares through it
+// were projected for the first. The shares of records that have expired end.
+func TestSubjectThatChangesTwice(t *testing.T) {
+	t.Parallel()
+	v := newVillage(t)
+	subject := postKey("did:plc:a", "3jzfcijpj2z2a")
+	edited := func(rev, url string) {
+		v.apply(schema.Batch{Writes: []schema.Write{{Key: subject, Rev: rev, CID: "c" + rev, CreatedAt: time.Now(), Record: []byte(`{"text":"` + url + `"}`)}}})
+		_, err := v.w.projected(t.Context(), []schema.Key{subject})
+		require.NoError(t, err)
+	}
+	const shared = `SELECT l.url FROM shares AS s JOIN links AS l ON l.id = s.link_id WHERE s.rkey = 'r1'`
+	edited("1", "https://a.example/")
+	v.repostsURI("r1", uri(subject.DID, subject.Rkey))
+	require.Equal(t, []string{"https://a.example/"}, v.rows(shared))
+	edited("2", "https://b.example/")
+	reposts, err := ranking.SharesThrough(t.Context(), v.pool, subject, schema.Key{}, 10)
+	require.NoError(t, err)
+	require.Len(t, reposts, 1)
+	require.NoError(t, ranking.DropDeadShares(t.Context(), v.pool, subject, reposts))
+	v.run()
+	require.Equal(t, []string{"https://b.example/"}, v.rows(shared))
+	v.execute(`DELETE FROM records WHERE rkey = 'r1'`) // expired
+	edited("3", "https://c.example/")
+	v.run()
+	require.Empty(t, v.rows(shared))
+}
+
 // TestFetchRequestedByAClockAhead is not put off as long as the clock was ahead.
 func TestFetchRequestedByAClockAhead(t *testing.T) {
 	t.Parallel()
