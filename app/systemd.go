@@ -115,13 +115,14 @@ func WithSystemd(f func(context.Context, App) error, names ...string) func(conte
 		reporting.Go(func() { p.watch(over, names) })
 		running, ended := context.WithCancel(ctx)
 		reporting.Go(func() { p.reportStatus(running, names) })
-		stop := context.AfterFunc(ctx, func() {
-			p.notify(daemon.SdNotifyStopping + "\nSTATUS=stopping: committing read events and finishing running jobs")
+		reporting.Go(func() {
+			if <-running.Done(); ctx.Err() != nil {
+				p.notify(daemon.SdNotifyStopping + "\nSTATUS=stopping: committing read events and finishing running jobs")
+			}
 		})
 		defer reporting.Wait()
 		defer ended()
 		defer end()
-		defer stop()
 		return f(ctx, p)
 	}
 }
