@@ -114,7 +114,7 @@ func TestPausedWorkerDelaysNothing(t *testing.T) {
 	e, err := n.PostNow(someone(t, n), "a post", "https://a.example/a")
 	require.NoError(t, err)
 	const others = `datname = current_database() AND pid <> pg_backend_pid()`
-	waits(`SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND `+others, "the worker waits")
+	waits(`SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query ~ '(DELETE FROM|INSERT INTO) shares' AND `+others, "the worker waits")
 	work.signal(syscall.SIGSTOP)
 	require.NoError(t, tx.Commit(t.Context()))
 	waits(`SELECT count(*) FROM pg_stat_activity WHERE state = 'idle in transaction' AND `+others, "the worker is stopped in its transaction")

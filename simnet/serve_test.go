@@ -117,7 +117,7 @@ func TestTwoCompressionsAtOnceAreRefused(t *testing.T) {
 
 func TestPingsArriveAndSilentClientsAreCutOff(t *testing.T) {
 	t.Parallel()
-	n := network(t, simnet.Config{Seed: 4, PingEvery: 5 * time.Millisecond, WriteLimit: 200 * time.Millisecond})
+	n := network(t, simnet.Config{Seed: 4, PingEvery: 5 * time.Millisecond, WriteLimit: 3 * time.Second})
 	pings := make(chan struct{}, 100)
 	alive := dialWith(t, n, &websocket.DialOptions{OnPingReceived: func(context.Context, []byte) bool {
 		select {
