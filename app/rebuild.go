@@ -230,9 +230,9 @@ func (r *rebuilding) restoreFetched(ctx context.Context, m archive.Manifest, rec
 
 // commitSegment commits the records of a stream's segment.
 func (r *rebuilding) commitSegment(ctx context.Context, m archive.Manifest, records iter.Seq2[[]byte, error]) error {
-	wire, ok := r.archivedWires()[m.Wire]
-	if !ok {
-		return fmt.Errorf("segment %s: this version of Weir does not know the wire %s", m.Name, m.Wire)
+	wire, err := r.archivedWire(m)
+	if err != nil {
+		return err
 	}
 	stream := r.cfg.Stream + "-rebuild"
 	c, err := r.consumer(consumer.Config{

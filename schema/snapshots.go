@@ -15,8 +15,8 @@ import (
 	"github.com/weir-social/weir/archive"
 )
 
-// StreamSnapshots is the stream under which is archived what no event says: whom Weir
-// follows, what listings said of these accounts, and which links were merged.
+// StreamSnapshots is the stream of the archive that holds what no event says: which
+// accounts Weir follows, what listings said of them, and which links were merged.
 const StreamSnapshots = "snapshots"
 
 // WireSnapshot is the format of its records: parts of snapshots.

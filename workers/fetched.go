@@ -25,7 +25,7 @@ func (f fetched) archive(ctx context.Context, tx pgx.Tx, changes schema.Fetched)
 	return schema.ArchiveFetched(ctx, tx, changes)
 }
 
-// store is schema.StoreRecords or schema.RepairRecords.
+// storeRecords is schema.StoreRecords or schema.RepairRecords.
 type storeRecords func(ctx context.Context, tx pgx.Tx, writes []schema.Write) ([]schema.Key, error)
 
 // store stores records and returns the keys of those that it wrote.
