@@ -57,6 +57,9 @@ func OpenPool(ctx context.Context, raw string, connections int32, pooled bool) (
 	}
 	if err := pool.Ping(ctx); err != nil {
 		pool.Close()
+		if ctx.Err() != nil { // stopped while it connected
+			return nil, ctx.Err()
+		}
 		return nil, fmt.Errorf("DATABASE_URL does not lead to a database: %s", Sentence(err))
 	}
 	return pool, nil

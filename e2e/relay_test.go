@@ -324,25 +324,32 @@ func TestServersAtOnce(t *testing.T) {
 	url := schematest.NewURL(t)
 	pool := open(t, url)
 	want := map[string]string{} // by record: its CID
+	var nets []*simnet.Net
 	var streams []func() *process
 	for i, name := range []string{"one", "two"} {
 		n, err := simnet.New(simnet.Config{Seed: uint64(20 + i), Accounts: 30})
 		require.NoError(t, err)
 		startNetwork(t, n)
-		for _, a := range n.Accounts()[:10] {
-			e, err := n.PostNow(a.DID, "on server "+name)
-			require.NoError(t, err)
-			want[e.DID+"/"+e.Rkey] = e.CID
-		}
 		env := append(append(reads(n, url), readsRelay(n)...), "WEIR_STREAM="+name)
-		streams = append(streams, func() *process { return start(t, env, "consume") })
+		nets, streams = append(nets, n), append(streams, func() *process { return start(t, env, "consume") })
 	}
+	post := func(text string) {
+		for _, n := range nets {
+			for _, a := range n.Accounts()[:10] {
+				e, err := n.PostNow(a.DID, text)
+				require.NoError(t, err)
+				want[e.DID+"/"+e.Rkey] = e.CID
+			}
+		}
+	}
+	post("before the kills")
 	one, two := streams[0](), streams[1]()
 	require.Eventually(t, func() bool { return count(t, pool, `SELECT count(*) FROM streams WHERE cursor > 0`) == 2 }, time.Minute, 20*time.Millisecond)
 	one.kill()
 	one = streams[0]()
 	two.kill()
 	two = streams[1]()
+	post("after them")
 	require.Eventually(t, func() bool { return maps.Equal(want, cids(t, pool)) }, time.Minute, 20*time.Millisecond)
 	require.Regexp(t, `(?s)\bone .*\btwo `, succeed(t, []string{"DATABASE_URL=" + url}, "status"))
 	for _, p := range []*process{one, two} {

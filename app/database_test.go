@@ -1,0 +1,17 @@
+package app
+
+import (
+	"context"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// TestStoppedWhileItConnects: a process that is stopped before it has a database has
+// not failed.
+func TestStoppedWhileItConnects(t *testing.T) {
+	ctx, stop := context.WithCancel(t.Context())
+	stop()
+	_, err := OpenPool(ctx, "postgres://weir@127.0.0.1:1/weir", 1, false)
+	require.ErrorIs(t, err, context.Canceled)
+}
