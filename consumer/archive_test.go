@@ -18,6 +18,7 @@ import (
 
 	"github.com/weir-social/weir/consumer"
 	"github.com/weir-social/weir/schema"
+	"github.com/weir-social/weir/schema/schematest"
 	"github.com/weir-social/weir/simnet"
 )
 
@@ -106,6 +107,7 @@ func differences(want, got map[string]int) (wrong []string) {
 // are split, and renumbers the server, so that much is read several times. Every event is
 // in the archive once, also those that the database refused, and after their retry.
 func TestArchivedOnce(t *testing.T) {
+	schematest.Long(t)
 	t.Parallel()
 	for _, w := range wires() {
 		if w.name != "jetstream v2" && w.name != "firehose" {

@@ -15,6 +15,7 @@ import (
 // TestPageFillsLive: an open page says what it waits for, then offers the links that
 // arrive, and its counts rise while nothing on it moves.
 func TestPageFillsLive(t *testing.T) {
+	schematest.Long(t)
 	t.Parallel()
 	n, err := simnet.New(simnet.Config{Seed: 21, Accounts: 300, Follows: 60})
 	require.NoError(t, err)
@@ -29,20 +30,28 @@ func TestPageFillsLive(t *testing.T) {
 	require.Contains(t, b.Read(".empty"), "weir ")
 
 	b.Until(`/^(Live|Quiet)/.test(document.getElementById("word").innerText)`)
-	// until plays events until an expression is true.
-	until := func(expression string) {
+	// until makes events until an expression is true.
+	until := func(expression string, event func()) {
 		t.Helper()
 		require.Eventually(t, func() bool {
-			n.Play(50)
+			event()
 			return browsertest.Evaluate[bool](b, expression)
 		}, time.Minute, 200*time.Millisecond, expression)
 	}
-	until(`document.querySelectorAll(".link").length > 0`)
+	play := func() { n.Play(50) }
+	until(`document.querySelectorAll(".link").length > 0`, play)
 	require.Contains(t, b.Read("#subtitle"), "by the 60 accounts that hub.example follows.")
 	const places = `JSON.stringify([...document.querySelectorAll(".link")].map((li) => [li.dataset.id, li.getBoundingClientRect().top]))`
 	before := browsertest.Evaluate[string](b, `window.counts = new Map([...document.querySelectorAll("[data-count]")].map((c) => [c, c.innerText])); `+places)
-	until(`[...counts].some(([c, before]) => Number(c.innerText) > Number(before))`)
-	until(`document.querySelector("#waiting button") !== null`)
+	shown, followed := browsertest.Evaluate[string](b, `document.querySelector(".link h2 a").href`), active(n, n.Follows(n.Hub().DID))
+	until(`[...counts].some(([c, before]) => Number(c.innerText) > Number(before))`, func() { // everybody shares the first link
+		if len(followed) > 0 {
+			_, err := n.PostNow(followed[0], "read this", shown)
+			require.NoError(t, err)
+			followed = followed[1:]
+		}
+	})
+	until(`document.querySelector("#waiting button") !== null`, play)
 	require.Equal(t, before, browsertest.Evaluate[string](b, places))
 	b.Press("n")
 	b.Until(`[...counts.keys()].every((c) => !c.isConnected)`)

@@ -18,12 +18,17 @@ import (
 
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/stretchr/testify/require"
+
+	"github.com/weir-social/weir/schema/schematest"
 )
 
 // binary is the real one, built once.
 var binary string
 
+// TestMain builds the binary. It runs many tests at once: they are processes that wait
+// for each other.
 func TestMain(m *testing.M) {
+	schematest.AtOnce(5)
 	os.Exit(func() int {
 		dir, err := os.MkdirTemp("", "weir-binary-")
 		if err != nil {

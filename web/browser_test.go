@@ -18,6 +18,7 @@ import (
 	"github.com/chromedp/chromedp/kb"
 	"github.com/stretchr/testify/require"
 
+	"github.com/weir-social/weir/schema/schematest"
 	"github.com/weir-social/weir/web/browsertest"
 )
 
@@ -99,6 +100,7 @@ func axeSource(t *testing.T) string {
 // Every page fits every screen in both themes, with targets that a finger hits, and
 // without barriers.
 func TestPagesFitAndHaveNoBarriers(t *testing.T) {
+	schematest.Long(t)
 	t.Parallel()
 	r := newRig(t)
 	r.fillNews(50)
@@ -147,6 +149,7 @@ func TestPagesFitAndHaveNoBarriers(t *testing.T) {
 
 // Each control leads to the address of its view.
 func TestControlsLeadToTheirViews(t *testing.T) {
+	schematest.Long(t)
 	t.Parallel()
 	r := newRig(t)
 	r.fillNews(60)
@@ -202,6 +205,7 @@ func TestControlsLeadToTheirViews(t *testing.T) {
 
 // The keys do what the list of keys says, and nothing while somebody types.
 func TestKeys(t *testing.T) {
+	schematest.Long(t)
 	t.Parallel()
 	r := newRig(t)
 	r.fillNews(5)
@@ -258,6 +262,7 @@ func TestKeys(t *testing.T) {
 // Counts change in place. New links wait until the reader asks for them, so nothing under
 // the pointer moves. Only the line about new links is announced, once a minute at most.
 func TestRowsNeverMove(t *testing.T) {
+	schematest.Long(t)
 	t.Parallel()
 	r := newRig(t)
 	r.fillNews(5)
@@ -303,6 +308,7 @@ func TestRowsNeverMove(t *testing.T) {
 // Ages are by the server's clock, and times in the reader's time zone are beside those in
 // UTC.
 func TestTimesOfAPage(t *testing.T) {
+	schematest.Long(t)
 	t.Parallel()
 	r := newRig(t)
 	r.fillNews(1)
@@ -318,6 +324,7 @@ func TestTimesOfAPage(t *testing.T) {
 
 // A number that grows by some digits needs no further line.
 func TestRowKeepsItsHeight(t *testing.T) {
+	schematest.Long(t)
 	t.Parallel()
 	r := newRig(t)
 	r.fillNews(1)
@@ -346,6 +353,7 @@ func TestRowKeepsItsHeight(t *testing.T) {
 
 // Without a script, the page is complete: everything is a link or a form.
 func TestPageWithoutScript(t *testing.T) {
+	schematest.Long(t)
 	t.Parallel()
 	r := newRig(t)
 	r.fillNews(60)
@@ -373,6 +381,7 @@ func TestPageWithoutScript(t *testing.T) {
 
 // A server that goes away is noticed, and when it is back the page goes on.
 func TestLostServerIsSaid(t *testing.T) {
+	schematest.Long(t)
 	t.Parallel()
 	r := newRig(t)
 	r.fillNews(3)
@@ -406,6 +415,7 @@ func TestLostServerIsSaid(t *testing.T) {
 
 // The front page is small, and needs four requests before its pictures.
 func TestFrontPageIsSmall(t *testing.T) {
+	schematest.Long(t)
 	t.Parallel()
 	r := newRig(t)
 	r.fillNews(50)

@@ -15,6 +15,7 @@ import (
 
 	"github.com/weir-social/weir/bluesky"
 	"github.com/weir-social/weir/collection"
+	"github.com/weir-social/weir/schema/schematest"
 	"github.com/weir-social/weir/simnet"
 )
 
@@ -58,6 +59,7 @@ func TestHistoryEndsAtTheLimit(t *testing.T) {
 // TestInterruptedHistoryContinues at its page, whatever ended the attempt: a rate limit, a
 // server that fails, or the loss of the job.
 func TestInterruptedHistoryContinues(t *testing.T) {
+	schematest.Long(t)
 	t.Parallel()
 	r := filling(t, nil)
 	did := r.net.Accounts()[0].DID

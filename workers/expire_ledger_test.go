@@ -145,6 +145,7 @@ func linkNames(t *testing.T, pool *pgxpool.Pool) []string {
 
 // TestLinksOutliveTheirDayIfFiveShareThem follows each case of the rule, hour by hour.
 func TestLinksOutliveTheirDayIfFiveShareThem(t *testing.T) {
+	schematest.Long(t)
 	t.Parallel()
 	pool := schematest.New(t)
 	w := expirer(t, pool, Retention{Links: 10 * day})
@@ -192,6 +193,7 @@ func TestLinksOutliveTheirDayIfFiveShareThem(t *testing.T) {
 
 // TestTenDaysOfSharesStayTheSameSize: from the eighth day on, as many rows go as come.
 func TestTenDaysOfSharesStayTheSameSize(t *testing.T) {
+	schematest.Long(t)
 	t.Parallel()
 	pool := schematest.New(t)
 	w := expirer(t, pool, Retention{Links: day, Grace: 6 * time.Hour})

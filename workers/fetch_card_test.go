@@ -59,6 +59,7 @@ func (r *fetching) works(id string) (stop func()) {
 	r.t.Cleanup(stop)
 	require.NoError(r.t, client.Start(ctx))
 	r.client = client
+	schedules(r.t, r.pool)
 	return stop
 }
 

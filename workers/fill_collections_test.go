@@ -179,6 +179,7 @@ func TestLostJobsOfHistoriesReturn(t *testing.T) {
 // TestHistoriesAddFewJobs: only a bounded number of accounts wait or have jobs, and none
 // gets one while other backfills wait.
 func TestHistoriesAddFewJobs(t *testing.T) {
+	schematest.Long(t)
 	t.Parallel()
 	r := filling(t, func(c *Config) {
 		c.History = HistoryLimits{Waiting: 7, Jobs: 3, Settle: time.Millisecond, Pause: time.Millisecond}

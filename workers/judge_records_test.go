@@ -116,6 +116,7 @@ func newBench(t *testing.T, change func(*Config)) *bench {
 		cancel()
 		<-b.client.Stopped()
 	})
+	schedules(t, b.pool)
 	return b
 }
 
@@ -238,6 +239,7 @@ func histories(did string) (all []change, want []string) {
 // TestOrderOfArrivalChangesNothing: whatever the order in which records, edits and
 // deletions come, alone or together, each record ends as an independent fold says.
 func TestOrderOfArrivalChangesNothing(t *testing.T) {
+	schematest.Long(t)
 	t.Parallel()
 	b := newBench(t, nil)
 	const orders = 6

@@ -14,6 +14,7 @@ import (
 
 	"github.com/weir-social/weir/jobs"
 	"github.com/weir-social/weir/schema"
+	"github.com/weir-social/weir/schema/schematest"
 	"github.com/weir-social/weir/verdict"
 )
 
@@ -35,6 +36,7 @@ func (b *bench) state(k schema.Key) string {
 
 // TestParkedIsReleased by whatever decides that it need not wait, however late.
 func TestParkedIsReleased(t *testing.T) {
+	schematest.Long(t)
 	t.Parallel()
 	b := newBench(t, nil)
 	const did = "did:plc:waiter"
@@ -116,6 +118,7 @@ func (b *bench) judgeAgain(keys ...schema.Key) {
 // TestManyWaitForOne: all of them are released, and the one asks for no more than one
 // call.
 func TestManyWaitForOne(t *testing.T) {
+	schematest.Long(t)
 	t.Parallel()
 	b := newBench(t, nil)
 	const many = 600
@@ -182,6 +185,7 @@ func TestTargetThatChangesMeanwhile(t *testing.T) {
 // TestDeletedAccountIsKnownAtOnce: what refers to its records is dangling, and what waits
 // for them ends to wait. So it is while they are not purged, and when it comes back.
 func TestDeletedAccountIsKnownAtOnce(t *testing.T) {
+	schematest.Long(t)
 	t.Parallel()
 	b := newBench(t, nil)
 	const author, other, did = "did:plc:author", "did:plc:other", "did:plc:waiter"

@@ -88,6 +88,7 @@ func newResolvingWithin(t *testing.T, timeout time.Duration) (*rig, author, *sho
 	ctx, stop := context.WithCancel(context.Background())
 	t.Cleanup(func() { stop(); <-r.client.Stopped() })
 	require.NoError(t, r.client.Start(ctx))
+	schedules(t, r.pool)
 	return r, a, s
 }
 

@@ -266,6 +266,7 @@ func TestResyncRespectsRetention(t *testing.T) {
 // TestForgerCannotHaveRepositoriesFetched more often than the limits allow, and an
 // account that differs is compared again soon.
 func TestForgerCannotHaveRepositoriesFetched(t *testing.T) {
+	schematest.Long(t)
 	t.Parallel()
 	r := resyncing(t, func(c *Config) { c.Resync = ResyncLimits{PerHour: 3, Useful: time.Millisecond, Useless: time.Hour} })
 	did, _ := r.busiest()
@@ -302,6 +303,7 @@ func TestForgerCannotHaveRepositoriesFetched(t *testing.T) {
 // TestResyncNeedsTheAccountsKey: a repository that is not signed with the key of the
 // directory changes nothing. The account stays desynchronized until one is.
 func TestResyncNeedsTheAccountsKey(t *testing.T) {
+	schematest.Long(t)
 	t.Parallel()
 	trusted := make(chan struct{})
 	r := resyncing(t, func(c *Config) {

@@ -12,12 +12,14 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/weir-social/weir/jobs"
+	"github.com/weir-social/weir/schema/schematest"
 	"github.com/weir-social/weir/simnet"
 )
 
 // TestSlowServerIsNoFailedAttempt: the account waits, and the call is not repeated at once,
 // because that would keep others waiting.
 func TestSlowServerIsNoFailedAttempt(t *testing.T) {
+	schematest.Long(t)
 	t.Parallel()
 	r := resyncing(t, func(c *Config) { c.Resync.Useful, c.Resync.First = time.Hour, 3*time.Second })
 	did, _ := r.busiest()
@@ -67,6 +69,7 @@ func blocked(t *testing.T, which func(did string) bool) *rig {
 // TestResyncsKeepNoBackfillWaiting: few repositories are in memory at once, and those that
 // wait for these do not count as begun.
 func TestResyncsKeepNoBackfillWaiting(t *testing.T) {
+	schematest.Long(t)
 	t.Parallel()
 	r := blocked(t, func(string) bool { return true })
 	all := r.followed()[:5]
@@ -83,6 +86,7 @@ func TestResyncsKeepNoBackfillWaiting(t *testing.T) {
 // TestSlowRepositoriesLetOthersThrough: accounts that could not be compared in time do not
 // keep all workers the next time.
 func TestSlowRepositoriesLetOthersThrough(t *testing.T) {
+	schematest.Long(t)
 	t.Parallel()
 	var slow []string
 	r := blocked(t, func(did string) bool { return slices.Contains(slow, did) })

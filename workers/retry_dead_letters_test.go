@@ -120,7 +120,7 @@ func TestJobThatCancelsItselfIsADeadLetter(t *testing.T) {
 	require.Contains(t, again.LastCause, "the whole network is followed")
 
 	execute(t, pool, `INSERT INTO watches (target, kind) VALUES ($1, 'account')`, alice)
-	execute(t, pool, `INSERT INTO watch_members SELECT id, target FROM watches`)
+	execute(t, pool, `INSERT INTO watch_members SELECT id, target FROM watches ON CONFLICT DO NOTHING`)
 	execute(t, pool, `SELECT retry_dead_letters()`)
 	letter(t, pool, "job", "kind = 'request_backfill' AND state = 'retried' AND count = 2")
 	require.Len(t, backfillsOf(t, pool, alice), 1)
@@ -252,7 +252,7 @@ func TestJobWhoseRowsAreRefusedEndsAtOnce(t *testing.T) {
 	t.Parallel()
 	pool := schematest.New(t)
 	execute(t, pool, `INSERT INTO watches (target, kind) VALUES ($1, 'account')`, alice)
-	execute(t, pool, `INSERT INTO watch_members SELECT id, target FROM watches`)
+	execute(t, pool, `INSERT INTO watch_members SELECT id, target FROM watches ON CONFLICT DO NOTHING`)
 	execute(t, pool, `ALTER TABLE gap_backfills ADD CONSTRAINT strict CHECK (did = '')`)
 	execute(t, pool, `DELETE FROM river_job`)
 	execute(t, pool, `INSERT INTO gaps (stream, from_at, to_at, reason, opened_at) VALUES ('s', now() - interval '1 h', now(), 'too old', now())`)

@@ -10,6 +10,7 @@ import (
 
 	"github.com/weir-social/weir/collection"
 	"github.com/weir-social/weir/schema"
+	"github.com/weir-social/weir/schema/schematest"
 )
 
 // TestPostStoredWhileARepostBeginsToWait: whoever begins to wait looks once more.
@@ -88,6 +89,7 @@ func TestJobKilledBetweenItsCommitAndTheRelease(t *testing.T) {
 // TestReleaseContinuesWhereItStopped: a job that has no time left continues later, and
 // the rows that it has released wait no longer.
 func TestReleaseContinuesWhereItStopped(t *testing.T) {
+	schematest.Long(t)
 	t.Parallel()
 	c := newTown(t)
 	var names []string

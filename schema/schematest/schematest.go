@@ -6,9 +6,11 @@ package schematest
 import (
 	"context"
 	"crypto/rand"
+	"flag"
 	"fmt"
 	"net/url"
 	"os"
+	"runtime"
 	"strconv"
 	"strings"
 	"sync"
@@ -150,6 +152,21 @@ func in(admin, database string) string {
 	}
 	u.Path = "/" + database
 	return u.String()
+}
+
+// Main runs a package's tests, three for each core.
+func Main(m *testing.M) {
+	AtOnce(3)
+	os.Exit(m.Run())
+}
+
+// AtOnce sets how many tests of a package run at once for each core, whatever -parallel
+// says: they wait more than they compute. TestMain calls it before it runs the tests.
+func AtOnce(each int) {
+	flag.Parse()
+	if err := flag.Set("test.parallel", strconv.Itoa(each*runtime.GOMAXPROCS(0))); err != nil {
+		panic(err)
+	}
 }
 
 // Long skips a test under -short that takes more than a few seconds, or needs more
