@@ -53,7 +53,7 @@ func layers() map[string][]string {
 		"devpg":                             {"loopback"},
 		"guard":                             {},
 		"guard/guardtest":                   {"guard"},
-		"jobs":                              {},
+		"jobs":                              {"link"},
 		"link":                              {},
 		"redirect":                          {"guard", "link"},
 		"loopback":                          {},

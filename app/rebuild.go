@@ -206,7 +206,7 @@ func (r *rebuilding) restoreFetched(ctx context.Context, m archive.Manifest, rec
 	enqueue := r.projections.Enqueue(queue, "")
 	restore := func(some [][]byte) error {
 		err := schema.RestoreFetched(ctx, r.pool, r.projections.Rows(), r.stored.Stores, some, func(ctx context.Context, tx pgx.Tx, changed []schema.Key) error {
-			return enqueue(ctx, tx, changed, time.Time{})
+			return enqueue(ctx, tx, schema.NotFresh(changed), time.Time{})
 		})
 		if err != nil {
 			return fmt.Errorf("segment %s: %w", m.Name, err)

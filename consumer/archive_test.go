@@ -124,7 +124,7 @@ func TestArchivedOnce(t *testing.T) {
 				lives := 1 + random.IntN(6)
 				ended, cancel := s.start(func(cfg *consumer.Config) {
 					cfg.Archive, cfg.BatchEvents = consumer.ScopeStored, 40
-					cfg.Enqueue = func(context.Context, pgx.Tx, []schema.Key, time.Time) error {
+					cfg.Enqueue = func(context.Context, pgx.Tx, []schema.Stored, time.Time) error {
 						if lives--; lives == 0 {
 							return killed
 						}

@@ -136,7 +136,7 @@ func (c *committer) try(ctx context.Context, b *batch, write schema.Batch) error
 			return err
 		}
 		stored = len(written)
-		if named := append(written, c.projections.Deleted(write.Deletions)...); len(named) > 0 {
+		if named := append(write.Stored(written), schema.NotFresh(c.projections.Deleted(write.Deletions))...); len(named) > 0 {
 			err = c.enqueue(ctx, tx, named, b.oldest)
 		}
 		return err

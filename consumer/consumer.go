@@ -29,7 +29,7 @@ var ErrEnd = errors.New("the stream has ended")
 
 // Enqueue adds the jobs for the records that a commit wrote, in its transaction.
 // arrived is the arrival of the batch's first event.
-type Enqueue func(ctx context.Context, tx pgx.Tx, written []schema.Key, arrived time.Time) error
+type Enqueue func(ctx context.Context, tx pgx.Tx, written []schema.Stored, arrived time.Time) error
 
 // EnqueueResyncs adds the jobs that compare accounts with their repositories, in the
 // transaction that marks them.

@@ -46,7 +46,7 @@ func played(t *testing.T, pool *pgxpool.Pool, lines []string, change func(*consu
 	cfg := consumer.Config{
 		Stream: "s", Wire: "recording", Pool: pool, Owner: t.Name(), IgnorePosition: true, BlockOnFullBuffer: true,
 		Source:  &recording.Source{Name: "test", Lines: strings.NewReader(strings.Join(lines, "\n")), Wire: jetstream.Wire(nil)},
-		Enqueue: func(context.Context, pgx.Tx, []schema.Key, time.Time) error { return nil },
+		Enqueue: func(context.Context, pgx.Tx, []schema.Stored, time.Time) error { return nil },
 		Wanted:  func(collection string) bool { return collection == schema.PostCollection },
 		Logger:  slog.New(slog.DiscardHandler),
 	}
@@ -175,7 +175,7 @@ func TestSecondIngestChangesNothing(t *testing.T) {
 	enqueued := 0
 	counting := func(cfg *consumer.Config) {
 		cfg.BatchEvents = 7
-		cfg.Enqueue = func(_ context.Context, _ pgx.Tx, written []schema.Key, _ time.Time) error {
+		cfg.Enqueue = func(_ context.Context, _ pgx.Tx, written []schema.Stored, _ time.Time) error {
 			enqueued += len(written)
 			return nil
 		}
@@ -200,7 +200,7 @@ func TestJobsAndRecordsAreOneTransaction(t *testing.T) {
 	pool := schematest.New(t)
 	full := errors.New("no room in the queue")
 	err := played(t, pool, []string{line(1, plainRecord)}, func(cfg *consumer.Config) {
-		cfg.Enqueue = func(context.Context, pgx.Tx, []schema.Key, time.Time) error { return full }
+		cfg.Enqueue = func(context.Context, pgx.Tx, []schema.Stored, time.Time) error { return full }
 	}).Run(t.Context())
 	require.ErrorIs(t, err, full)
 	require.Zero(t, count(t, pool, `SELECT count(*) FROM posts`))
@@ -215,7 +215,7 @@ func TestDeadlockIsRetriedInOrder(t *testing.T) {
 	tries := 0
 	require.NoError(t, played(t, pool, []string{line(1, plainRecord), line(2, plainRecord)}, func(cfg *consumer.Config) {
 		cfg.BatchEvents = 1
-		cfg.Enqueue = func(ctx context.Context, tx pgx.Tx, written []schema.Key, _ time.Time) error {
+		cfg.Enqueue = func(ctx context.Context, tx pgx.Tx, written []schema.Stored, _ time.Time) error {
 			if tries++; tries == 1 {
 				_, err := tx.Exec(ctx, `DO $$ BEGIN RAISE EXCEPTION 'deadlock' USING ERRCODE = '40P01'; END $$`)
 				return err
@@ -240,7 +240,7 @@ func TestStopCommitsReadEvents(t *testing.T) {
 	stored := 0
 	require.NoError(t, played(t, pool, lines, func(cfg *consumer.Config) {
 		cfg.BlockOnFullBuffer, cfg.BufferBytes = true, 64<<10 // most lines are not read yet
-		cfg.Enqueue = func(_ context.Context, _ pgx.Tx, written []schema.Key, _ time.Time) error {
+		cfg.Enqueue = func(_ context.Context, _ pgx.Tx, written []schema.Stored, _ time.Time) error {
 			stored += len(written)
 			cancel() // in the middle of the first commit
 			return nil
@@ -315,7 +315,7 @@ func TestPostgresRestartIsTransient(t *testing.T) {
 	commits := 0
 	require.NoError(t, played(t, pool, []string{lines.String()}, func(cfg *consumer.Config) {
 		cfg.BatchEvents = 50
-		cfg.Enqueue = func(ctx context.Context, _ pgx.Tx, _ []schema.Key, _ time.Time) error {
+		cfg.Enqueue = func(ctx context.Context, _ pgx.Tx, _ []schema.Stored, _ time.Time) error {
 			if commits++; commits%20 == 10 {
 				return server.RestartImmediate(context.WithoutCancel(ctx)) // inside the transaction
 			}

@@ -40,7 +40,7 @@ func TestKilledAtAnyCommitLosesNothing(t *testing.T) {
 			lives := 1 + random.IntN(10)
 			ended, cancel := s.start(func(cfg *consumer.Config) {
 				cfg.BatchEvents, cfg.BatchInterval = 60, 50*time.Millisecond
-				cfg.Enqueue = func(context.Context, pgx.Tx, []schema.Key, time.Time) error {
+				cfg.Enqueue = func(context.Context, pgx.Tx, []schema.Stored, time.Time) error {
 					if lives--; lives == 0 {
 						return killed
 					}

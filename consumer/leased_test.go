@@ -62,7 +62,7 @@ func TestOutdatedProgramReleasesLease(t *testing.T) {
 	outdated := &schema.OutdatedError{Name: "words", Missing: true}
 	c, err := consumer.New(consumer.Config{
 		Stream: "s", Wire: "jetstream", Pool: pool, Owner: "me", Source: &recording.Source{Lines: strings.NewReader(""), Wire: jetstream.Wire(nil)},
-		Enqueue: func(context.Context, pgx.Tx, []schema.Key, time.Time) error { return nil },
+		Enqueue: func(context.Context, pgx.Tx, []schema.Stored, time.Time) error { return nil },
 		Wanted:  func(string) bool { return true },
 		Leased:  func(context.Context) error { return outdated },
 		Logger:  slog.New(slog.DiscardHandler),

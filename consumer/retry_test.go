@@ -29,7 +29,7 @@ func retried(t *testing.T, pool *pgxpool.Pool, change func(*consumer.Retry)) {
 	r := consumer.Retry{Wires: map[string]consumer.Wire{wire.Name: wire}, Config: consumer.Config{
 		Pool: pool, Logger: slog.New(slog.DiscardHandler),
 		Wanted:  func(collection string) bool { return collection == schema.PostCollection },
-		Enqueue: func(context.Context, pgx.Tx, []schema.Key, time.Time) error { return nil },
+		Enqueue: func(context.Context, pgx.Tx, []schema.Stored, time.Time) error { return nil },
 	}}
 	if change != nil {
 		change(&r)
@@ -77,7 +77,7 @@ func TestRetryAfterFixStoresEvents(t *testing.T) {
 	require.NoError(t, err)
 	enqueued := 0
 	retried(t, pool, func(r *consumer.Retry) {
-		r.Enqueue = func(_ context.Context, _ pgx.Tx, written []schema.Key, _ time.Time) error {
+		r.Enqueue = func(_ context.Context, _ pgx.Tx, written []schema.Stored, _ time.Time) error {
 			enqueued += len(written)
 			return nil
 		}

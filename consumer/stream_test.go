@@ -61,7 +61,7 @@ func (s *stream) start(change func(*consumer.Config), endpoints ...string) (ende
 	cfg := consumer.Config{
 		Stream: "s", Pool: s.pool, Owner: s.t.Name(), Source: s.wire.source(s.t, endpoints, s.ping, logger),
 		Start: consumer.Cursor{Kind: consumer.CursorSeq}, BatchInterval: 10 * time.Millisecond, Logger: logger,
-		Enqueue: func(context.Context, pgx.Tx, []schema.Key, time.Time) error { return nil },
+		Enqueue: func(context.Context, pgx.Tx, []schema.Stored, time.Time) error { return nil },
 		Wanted:  func(collection string) bool { return collection == schema.PostCollection },
 	}
 	if change != nil {
@@ -171,7 +171,7 @@ func TestFullBufferDropsTheConnectionNotEvents(t *testing.T) {
 	}
 	stop := s.run(func(cfg *consumer.Config) {
 		cfg.BufferBytes, cfg.FullWait, cfg.Registerer = 128<<10, time.Millisecond, metrics
-		cfg.Enqueue = func(context.Context, pgx.Tx, []schema.Key, time.Time) error {
+		cfg.Enqueue = func(context.Context, pgx.Tx, []schema.Stored, time.Time) error {
 			require.Eventually(t, func() bool { return overflows() > 0 }, time.Minute, 10*time.Millisecond)
 			return nil
 		}

@@ -4,6 +4,8 @@ import (
 	"time"
 
 	"github.com/riverqueue/river"
+
+	"github.com/weir-social/weir/link"
 )
 
 // QueueProcess is the queue of ProcessPosts, and of projections that set no other.
@@ -28,6 +30,8 @@ type ProcessPosts struct {
 	Arrived time.Time `json:"arrived,omitzero"`
 	// Stream is the stream that brought them; empty if they came another way.
 	Stream string `json:"stream,omitempty"`
+	// Fresh is true if all records are new, see Batch.
+	Fresh bool `json:"fresh,omitempty"`
 }
 
 // Kind names the job.
@@ -43,8 +47,11 @@ func (p ProcessPosts) InsertOpts() river.InsertOpts {
 func Links() Projection {
 	return Projection{
 		Name: "links", Collections: []string{collectionPost, collectionRepost}, Tables: []string{"shares", "subjects"}, Compared: []string{"shares", "projected_subjects"},
+		Concerns: func(collection string, record []byte) bool {
+			return collection != collectionPost || link.MayShare(record)
+		},
 		Job: func(b Batch) river.JobArgs {
-			job := ProcessPosts{Posts: make([]string, 0, len(b.Records)), Arrived: b.Arrived, Stream: b.Stream}
+			job := ProcessPosts{Posts: make([]string, 0, len(b.Records)), Arrived: b.Arrived, Stream: b.Stream, Fresh: b.Fresh}
 			for _, r := range b.Records {
 				if r.Collection == collectionRepost {
 					job.Reposts = append(job.Reposts, r.DID+"/"+r.Rkey)

@@ -16,6 +16,12 @@ type Projection struct {
 	// Collections are the collections that it reads: names, or prefixes such as
 	// "pub.layers.*".
 	Collections []string
+	// Concerns reports whether a record of one of the collections, as JSON, may give
+	// the projection anything to store. Jobs omit new records for which it returns
+	// false. It is called in the transaction that stores them, so it must be fast. nil:
+	// all records do. Records that are edited, repaired or projected again are always
+	// named, because of what the projection may have stored for an earlier revision.
+	Concerns func(collection string, record []byte) bool
 	// Job returns the arguments of the job for a batch. Their InsertOpts set its
 	// queue and priority.
 	Job func(Batch) river.JobArgs
@@ -35,8 +41,8 @@ type Projection struct {
 }
 
 // A Batch names the records of a projection's collections that one commit wrote, and
-// those that it deleted if the projection asks for them. It carries no records: the worker reads the stored records when it runs. The
-// arguments of a job may embed it.
+// those that it deleted if the projection asks for them. It carries no records: the
+// worker reads the stored records when it runs. The arguments of a job may embed it.
 type Batch struct {
 	Records []Record `json:"records"`
 	// Arrived is when the first event of the batch arrived; zero if its records
@@ -44,6 +50,9 @@ type Batch struct {
 	Arrived time.Time `json:"arrived,omitzero"`
 	// Stream is the stream that brought them; empty if they came another way.
 	Stream string `json:"stream,omitempty"`
+	// Fresh is true if all records are new: until the job's first attempt, the
+	// projection has no rows of them, unless another job has projected them meanwhile.
+	Fresh bool `json:"fresh,omitempty"`
 }
 
 // A Record names a record. Its text is "did/collection/rkey".

@@ -294,13 +294,18 @@ func TestInvalidPostIsAnError(t *testing.T) {
 	}
 }
 
-func FuzzInPost(f *testing.F) {
+// addPosts adds the seeds of the fuzz targets.
+func addPosts(f *testing.F) {
 	text := "é https://bare.example/1 then second.example/a-lon... www.x.com (a.com/b) 日本https://b.example/。"
 	f.Add(textPost(f, text, `"facets":[`+linked(text, "second.example/a-lon...", "https://second.example/a-long-path")+`]`,
 		`"embed":`+card("https://card.example/", `,"title":" a b ","description":"c","thumb":{"ref":{"$link":"bafkreiabc"}}`)))
 	f.Add(textPost(f, "x", `"embed":{"$type":"app.bsky.embed.recordWithMedia","record":{},"media":`+card("https://media.tenor.com/x.gif", "")+`}`))
 	f.Add(textPost(f, "x", `"facets":[{"index":{"byteStart":-1,"byteEnd":1e9},"features":[{"$type":"app.bsky.richtext.facet#link","uri":"https://u@a.example"}]},7]`))
 	f.Add(`{"text":"\ud800 a.example/x","facets":{},"embed":[]}`)
+}
+
+func FuzzInPost(f *testing.F) {
+	addPosts(f)
 	f.Fuzz(func(t *testing.T, record string) {
 		p, err := InPost(poster, []byte(record))
 		if err != nil {

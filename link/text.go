@@ -7,9 +7,26 @@ import (
 	"unicode/utf8"
 )
 
-// mayContainLink rules out most posts quickly.
+// mayContainLink rules out most posts quickly: a link has a host with a full stop, and
+// a scheme, "www." or a path. The text may be written as in JSON.
 func mayContainLink(text string) bool {
-	return strings.IndexByte(text, '.') >= 0
+	dot := strings.IndexByte(text, '.')
+	if dot < 0 {
+		return false
+	}
+	if strings.IndexByte(text, '/') >= 0 {
+		return true
+	}
+	for at := dot; ; {
+		if hasSuffixFold(text[:at], "www") {
+			return true
+		}
+		next := strings.IndexByte(text[at+1:], '.')
+		if next < 0 {
+			return false
+		}
+		at += 1 + next
+	}
 }
 
 // bareLinks returns the links of a text that have no facet: URLs with a scheme,
@@ -72,6 +89,10 @@ func letterOrDigit(c byte) bool {
 }
 
 func hasScheme(s string) bool { return hasPrefixFold(s, "https://") || hasPrefixFold(s, "http://") }
+
+func hasSuffixFold(s, suffix string) bool {
+	return len(s) >= len(suffix) && strings.EqualFold(s[len(s)-len(suffix):], suffix)
+}
 
 func hasPrefixFold(s, prefix string) bool {
 	return len(s) >= len(prefix) && strings.EqualFold(s[:len(prefix)], prefix)

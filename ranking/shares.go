@@ -62,7 +62,7 @@ func ReplaceShares(ctx context.Context, tx pgx.Tx, records []schema.Key, shares 
 		return err
 	}
 	q := &pgx.Batch{}
-	(&Replacement{Records: records, Shares: shares}).Queue(q, now)
+	(&Replacement{Records: records, Before: records, Shares: shares}).Queue(q, now)
 	return WriteShares(ctx, tx, q)
 }
 
@@ -84,6 +84,7 @@ func WriteShares(ctx context.Context, tx pgx.Tx, q *pgx.Batch) error {
 // Replacement is what some records share: all of it replaces what they shared before.
 type Replacement struct {
 	Records []schema.Key
+	Before  []schema.Key // those of Records that may have shares
 	Shares  []Share
 	Through []Through
 
@@ -232,8 +233,8 @@ USING (
     )
 ) AS gone
 WHERE s.did = gone.did AND s.collection = gone.collection AND s.rkey = gone.rkey AND s.named_id = gone.named_id AND s.rkey BETWEEN $8 AND $9`
-	if len(r.Records) > 0 {
-		oldCollection, oldDID, oldRkey := schema.Columns(len(r.Records), func(i int) schema.Key { return r.Records[i] })
+	if len(r.Before) > 0 {
+		oldCollection, oldDID, oldRkey := schema.Columns(len(r.Before), func(i int) schema.Key { return r.Before[i] })
 		q.Queue(remove, oldCollection, oldDID, oldRkey, collection, did, rkey, identity, slices.Min(oldRkey), slices.Max(oldRkey),
 			t.collection, t.did, t.rkey, t.link, t.subjectDID, t.subjectRkey)
 	}

@@ -30,6 +30,23 @@ type Write struct {
 	CID       string
 	CreatedAt time.Time
 	Record    []byte // JSON
+	Edit      bool   // the author says that the record existed before; it may have expired
+}
+
+// Stored is a record that a transaction stored.
+type Stored struct {
+	Key
+	Fresh  bool   // nothing was stored under the key, and the event is no edit: no projection has rows of it
+	Record []byte // JSON; nil unless Fresh
+}
+
+// NotFresh returns records of which a projection may have rows.
+func NotFresh(keys []Key) []Stored {
+	all := make([]Stored, len(keys))
+	for i := range keys {
+		all[i].Key = keys[i]
+	}
+	return all
 }
 
 // Deletion removes a record and leaves a tombstone.
@@ -81,6 +98,23 @@ type Batch struct {
 	Projections Projections // rows of deleted records are deleted from their tables
 
 	Exclusive bool // another stream may have the same accounts: its commits wait for this one
+
+	replaced map[Key]bool // set by Apply: the records that it wrote over an earlier revision
+}
+
+// Stored returns the records whose keys Apply returned.
+func (b *Batch) Stored(keys []Key) []Stored {
+	all := make([]Stored, len(keys))
+	for i, next := 0, 0; i < len(keys); i, next = i+1, next+1 {
+		all[i].Key = keys[i]
+		if next >= len(b.Writes) || b.Writes[next].Key != keys[i] { // not every record is newer than the stored one
+			next, _ = slices.BinarySearchFunc(b.Writes, keys[i], func(w Write, k Key) int { return w.compare(k) })
+		}
+		if next < len(b.Writes) && !b.Writes[next].Edit && !b.replaced[keys[i]] {
+			all[i].Fresh, all[i].Record = true, b.Writes[next].Record
+		}
+	}
+	return all
 }
 
 // copyAtLeast is the number of writes from which a COPY is faster than an INSERT,
@@ -210,7 +244,7 @@ SET rev        = excluded.rev,
     created_at = excluded.created_at,
     record     = excluded.record
 WHERE excluded.rev > r.rev
-RETURNING collection, did, rkey`
+RETURNING collection, did, rkey, r.indexed_at <> now()`
 	n := len(b.Writes) + len(b.Deletions)
 	if n == 0 {
 		return
@@ -222,8 +256,18 @@ RETURNING collection, did, rkey`
 		sql, args = write+lock+newer, append(args, from, to)
 	}
 	q.Queue(sql, args...).Query(func(rows pgx.Rows) error {
-		var err error
-		*written, err = pgx.AppendRows(make([]Key, 0, len(b.Writes)), rows, pgx.RowToStructByPos[Key])
+		*written, b.replaced = make([]Key, 0, len(b.Writes)), nil
+		var k Key
+		var replaced bool // indexed_at is that of the first revision
+		_, err := pgx.ForEachRow(rows, []any{&k.Collection, &k.DID, &k.Rkey, &replaced}, func() error {
+			if *written = append(*written, k); replaced {
+				if b.replaced == nil {
+					b.replaced = map[Key]bool{}
+				}
+				b.replaced[k] = true
+			}
+			return nil
+		})
 		return err
 	})
 }

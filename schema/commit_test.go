@@ -306,3 +306,34 @@ func TestDeadLetterIsOneRowHoweverOftenItIsSeen(t *testing.T) {
 	require.Equal(t, 1<<20, kept)
 	require.Equal(t, 3<<20, size)
 }
+
+// TestStoredRecordsAreFreshUnlessTheyWereStored stores records by COPY and by INSERT,
+// edits some, and repeats others.
+func TestStoredRecordsAreFreshUnlessTheyWereStored(t *testing.T) {
+	t.Parallel()
+	pool := schematest.New(t)
+	lease := take(t, pool, "me")
+	stored := func(careful bool, writes ...schema.Write) (all []string) {
+		t.Helper()
+		b := schema.Batch{Writes: writes}
+		require.NoError(t, pgx.BeginFunc(t.Context(), pool, func(tx pgx.Tx) error {
+			written, err := b.Apply(t.Context(), tx, lease, careful)
+			for _, s := range b.Stored(written) {
+				all = append(all, fmt.Sprintf("%s %t %s", s.Rkey, s.Fresh, s.Record))
+			}
+			return err
+		}))
+		return all
+	}
+	var many []schema.Write
+	var fresh []string
+	for i := range 100 { // by COPY
+		w := post(fmt.Sprintf("k%02d", i), "1")
+		many, fresh = append(many, w), append(fresh, fmt.Sprintf("%s true %s", w.Rkey, w.Record))
+	}
+	require.Equal(t, fresh, stored(false, many...))
+	edit := post("n", "1")
+	edit.Edit = true
+	require.ElementsMatch(t, []string{`k07 false `, `k09 false `, `m true {"rev":"1"}`, `n false `, `o true {"rev":"1"}`},
+		stored(true, post("k07", "2"), post("k08", "1"), post("k09", "2"), post("m", "1"), edit, post("o", "1")))
+}

@@ -236,7 +236,7 @@ func (w *BackfillAccount) page(ctx context.Context, job *river.Job[jobs.Backfill
 		}
 		place.Posts += len(written)
 		place.Links += links(writes, written)
-		if err := w.projections.Enqueue(river.ClientFromContext[pgx.Tx](ctx), "")(ctx, tx, written, time.Time{}); err != nil {
+		if err := w.projections.Enqueue(river.ClientFromContext[pgx.Tx](ctx), "")(ctx, tx, schema.NotFresh(written), time.Time{}); err != nil {
 			return err
 		}
 		_, err = river.ResumableSetStepCursorTx[*riverDriver](ctx, tx, job, place)

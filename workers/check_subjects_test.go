@@ -157,7 +157,7 @@ func TestSubjectThatChangesTwice(t *testing.T) {
 	subject := postKey("did:plc:a", "3jzfcijpj2z2a")
 	edited := func(rev, url string) {
 		v.apply(schema.Batch{Writes: []schema.Write{{Key: subject, Rev: rev, CID: "c" + rev, CreatedAt: time.Now(), Record: []byte(`{"text":"` + url + `"}`)}}})
-		_, err := v.w.projected(t.Context(), []schema.Key{subject})
+		_, err := v.w.projected(t.Context(), []schema.Key{subject}, false)
 		require.NoError(t, err)
 	}
 	const shared = `SELECT l.url FROM shares AS s JOIN links AS l ON l.id = s.link_id WHERE s.rkey = 'r1'`
@@ -309,7 +309,7 @@ func TestStrangerWhoBecomesFollowed(t *testing.T) {
 	v.run()
 	require.Equal(t, 1, v.counts(v.news))
 	v.apply(schema.Batch{Writes: []schema.Write{{Key: key, Rev: "1", CID: "c", CreatedAt: time.Now(), Record: []byte(`{"text":"` + v.news + `"}`)}}})
-	_, err := v.w.projected(t.Context(), []schema.Key{key})
+	_, err := v.w.projected(t.Context(), []schema.Key{key}, false)
 	require.NoError(t, err)
 	v.later = time.Hour
 	v.run()
@@ -364,7 +364,7 @@ func TestRepostOfAStrangerAddsTheJob(t *testing.T) {
 	key := schema.Key{Collection: repostCollection, DID: hub, Rkey: repost.Rkey}
 	a.apply(schema.Batch{Writes: []schema.Write{{Key: key, Rev: repost.Rev, CID: repost.CID, CreatedAt: time.Now(), Record: repost.Record}}})
 	require.NoError(t, pgx.BeginFunc(t.Context(), r.pool, func(tx pgx.Tx) error {
-		return registered(t, r.pool).Enqueue(r.client.Client, "")(t.Context(), tx, []schema.Key{key}, time.Time{})
+		return registered(t, r.pool).Enqueue(r.client.Client, "")(t.Context(), tx, schema.NotFresh([]schema.Key{key}), time.Time{})
 	}))
 	r.becomes(1, `SELECT count(*) FROM shares WHERE how = 'repost'`)
 	require.True(t, slices.ContainsFunc(r.net.Calls(getPosts), func(c simnet.Call) bool { return c.Status == http.StatusOK }))

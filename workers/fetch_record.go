@@ -69,7 +69,7 @@ func (w *FetchRecord) store(ctx context.Context, key schema.Key, record bluesky.
 		if stored = len(written); err != nil {
 			return err
 		}
-		return w.projections.Enqueue(river.ClientFromContext[pgx.Tx](ctx), "")(ctx, tx, written, time.Time{})
+		return w.projections.Enqueue(river.ClientFromContext[pgx.Tx](ctx), "")(ctx, tx, schema.NotFresh(written), time.Time{})
 	})
 	switch {
 	case err == nil && stored == 0: // it came or was deleted meanwhile

@@ -68,7 +68,8 @@ func newProcessPosts(cfg Config, projector *Projector) *ProcessPosts {
 // Work projects the job's records, and then those that waited for them. It does not use
 // Projector.Project, which would lock all of them: most posts share nothing.
 func (w *ProcessPosts) Work(ctx context.Context, job *river.Job[jobs.ProcessPosts]) error {
-	p, err := w.projected(ctx, append(parseKeys(schema.PostCollection, job.Args.Posts), parseKeys(repostCollection, job.Args.Reposts)...))
+	keys := append(parseKeys(schema.PostCollection, job.Args.Posts), parseKeys(repostCollection, job.Args.Reposts)...)
+	p, err := w.projected(ctx, keys, job.Args.Fresh && job.Attempt <= 1)
 	if err != nil {
 		return err
 	}
@@ -114,9 +115,9 @@ var errRestless = errors.New("the subjects of the records keep changing")
 const looks = 5 // transactions after which a job whose subjects keep changing is retried
 
 // projected projects records and writes their shares. The records that failed are in
-// its failures.
-func (w *ProcessPosts) projected(ctx context.Context, keys []schema.Key) (*sharing, error) {
-	p, err := w.read(ctx, sortedKeys(keys))
+// its failures. fresh: they are new, and nothing was projected of them.
+func (w *ProcessPosts) projected(ctx context.Context, keys []schema.Key, fresh bool) (*sharing, error) {
+	p, err := w.read(ctx, sortedKeys(keys), fresh)
 	if err != nil {
 		return nil, err
 	}
@@ -136,6 +137,7 @@ func (w *ProcessPosts) projected(ctx context.Context, keys []schema.Key) (*shari
 		if err := w.write(ctx, p, keys); err != nil {
 			return nil, err
 		}
+		p.fresh = false
 		if w.committed != nil {
 			w.committed()
 		}
@@ -168,8 +170,8 @@ func (w *ProcessPosts) lookAgain(ctx context.Context, p *sharing) (changed []sch
 }
 
 // read reads the records, and which of them have shares or wait.
-func (w *ProcessPosts) read(ctx context.Context, keys []schema.Key) (*sharing, error) {
-	p := &sharing{worker: w, shares: map[schema.Key][]ranking.Share{}, through: map[schema.Key]ranking.Through{}, waited: map[schema.Key]bool{}, revs: map[schema.Key]string{}}
+func (w *ProcessPosts) read(ctx context.Context, keys []schema.Key, fresh bool) (*sharing, error) {
+	p := &sharing{worker: w, fresh: fresh, shares: map[schema.Key][]ranking.Share{}, through: map[schema.Key]ranking.Through{}, waited: map[schema.Key]bool{}, revs: map[schema.Key]string{}, changed: map[schema.Key]bool{}}
 	if len(keys) == 0 {
 		return p, nil
 	}
@@ -182,12 +184,14 @@ func (w *ProcessPosts) read(ctx context.Context, keys []schema.Key) (*sharing, e
 	if err != nil {
 		return nil, err
 	}
-	if p.reprojected, err = ranking.RecordsWithShares(ctx, w.pool, keys); err != nil {
-		return nil, err
-	}
-	waiting, err := schema.WaitingRecords(ctx, w.pool, w.name, keys)
-	if err != nil {
-		return nil, err
+	var waiting []schema.Key
+	if !fresh {
+		if p.reprojected, err = ranking.RecordsWithShares(ctx, w.pool, keys); err != nil {
+			return nil, err
+		}
+		if waiting, err = schema.WaitingRecords(ctx, w.pool, w.name, keys); err != nil {
+			return nil, err
+		}
 	}
 	p.records = len(posts) + len(reposts)
 	for i := range posts {
@@ -267,13 +271,17 @@ func (w *ProcessPosts) replace(ctx context.Context, p *sharing, keys []schema.Ke
 		var waiting []schema.Key
 		for _, key := range keys {
 			t, ok := p.through[key]
-			if ok || p.waited[key] || !there[key] {
+			fresh := p.fresh && !p.changed[key]
+			if ok && !fresh || p.waited[key] || !there[key] {
 				waiting = append(waiting, key)
 			}
 			if !there[key] {
 				continue
 			}
 			shared.Records = append(shared.Records, key)
+			if !fresh {
+				shared.Before = append(shared.Before, key)
+			}
 			shared.Shares = append(shared.Shares, p.shares[key]...)
 			if !ok {
 				continue

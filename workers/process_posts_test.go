@@ -314,7 +314,7 @@ func TestJobIsProcessedThroughTheQueue(t *testing.T) {
 	a.post("1", "1", "https://x.example/")
 	written := []schema.Key{postKey("did:plc:a", "1"), {Collection: "app.bsky.feed.like", DID: "did:plc:a", Rkey: "2"}}
 	require.NoError(t, pgx.BeginFunc(t.Context(), pool, func(tx pgx.Tx) error {
-		return registered(t, pool).Enqueue(queue, "")(t.Context(), tx, written, time.Time{})
+		return registered(t, pool).Enqueue(queue, "")(t.Context(), tx, schema.NotFresh(written), time.Time{})
 	}))
 	event := <-done
 	for event.Job.Kind != (jobs.ProcessPosts{}).Kind() { // a periodic job

@@ -150,34 +150,37 @@ func (p *Projections) optsOf(kind string) *river.InsertOpts {
 	return nil
 }
 
-// of returns the written records that the projection reads. The records of one
-// collection are adjacent.
-func (p *projection) of(written []schema.Key) (records []jobs.Record) {
+// of returns the written records that concern the projection, and whether all of them
+// are fresh. The records of one collection are adjacent.
+func (p *projection) of(written []schema.Stored) (records []jobs.Record, fresh bool) {
 	last, reads := "", false
+	fresh = true
 	for i := range written {
-		if written[i].Collection != last {
-			last = written[i].Collection
+		w := &written[i]
+		if w.Collection != last {
+			last = w.Collection
 			reads = p.row.Reads(last)
 		}
-		if !reads {
+		if !reads || w.Fresh && p.Concerns != nil && !p.Concerns(last, w.Record) {
 			continue
 		}
 		if records == nil {
 			records = make([]jobs.Record, 0, len(written)-i)
 		}
-		records = append(records, jobs.Record(written[i]))
+		records = append(records, jobs.Record(w.Key))
+		fresh = fresh && w.Fresh
 	}
-	return records
+	return records, fresh
 }
 
 // Enqueue returns a function that adds the jobs for the records that a commit
-// wrote, in its transaction: one job per projection. A record that is retried or
-// edited is projected again. stream names the stream whose lease the transaction
+// wrote, in its transaction: one job per projection, unless none of the records
+// concerns it. A record that is retried or edited is projected again. stream names the stream whose lease the transaction
 // holds. Without a stream, the transaction itself keeps projections from being
 // registered before it ends.
-func (p *Projections) Enqueue(client *river.Client[pgx.Tx], stream string) func(ctx context.Context, tx pgx.Tx, written []schema.Key, arrived time.Time) error {
+func (p *Projections) Enqueue(client *river.Client[pgx.Tx], stream string) func(ctx context.Context, tx pgx.Tx, written []schema.Stored, arrived time.Time) error {
 	rows := p.Rows()
-	return func(ctx context.Context, tx pgx.Tx, written []schema.Key, arrived time.Time) error {
+	return func(ctx context.Context, tx pgx.Tx, written []schema.Stored, arrived time.Time) error {
 		if len(written) == 0 {
 			return nil
 		}
@@ -191,8 +194,8 @@ func (p *Projections) Enqueue(client *river.Client[pgx.Tx], stream string) func(
 		}
 		params := make([]river.InsertManyParams, 0, len(p.all))
 		for i := range p.all {
-			if records := p.all[i].of(written); len(records) > 0 {
-				args := p.all[i].Job(jobs.Batch{Records: records, Arrived: arrived, Stream: stream})
+			if records, fresh := p.all[i].of(written); len(records) > 0 {
+				args := p.all[i].Job(jobs.Batch{Records: records, Arrived: arrived, Stream: stream, Fresh: fresh})
 				params = append(params, river.InsertManyParams{Args: args, InsertOpts: p.all[i].opts})
 			}
 		}

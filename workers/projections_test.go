@@ -109,7 +109,7 @@ func (a author) commit(p *Projections, b schema.Batch) (err error) {
 		if err != nil {
 			return err
 		}
-		return p.Enqueue(queue, "s")(a.t.Context(), tx, append(written, p.Rows().Deleted(b.Deletions)...), time.Now())
+		return p.Enqueue(queue, "s")(a.t.Context(), tx, append(b.Stored(written), schema.NotFresh(p.Rows().Deleted(b.Deletions))...), time.Now())
 	})
 }
 
@@ -149,7 +149,7 @@ func TestProjectionOfAnotherProgram(t *testing.T) {
 	a := newAuthorOf(t, pool)
 	w := counting(t, pool, p)
 	w.broken.Store(true)
-	w1 := schema.Write{Key: postKey("did:plc:a", "post"), Rev: "1", CID: "c", CreatedAt: time.Unix(100, 0), Record: []byte(`{}`)}
+	w1 := schema.Write{Key: postKey("did:plc:a", "post"), Rev: "1", CID: "c", CreatedAt: time.Unix(100, 0), Record: []byte(`{"text":"https://a.example"}`)}
 	first := append([]schema.Write{w1}, notes("1", "a b c", "bad x", "long 2 3 4 5 6 7 8 9 10", "worse x", "z")...)
 	require.NoError(t, a.commit(p, schema.Batch{Writes: first}))
 	becomes(t, pool, []string{"a 3", "z 1"}, counted)
@@ -271,7 +271,7 @@ func TestProgramThatLacksAProjectionStoresNothing(t *testing.T) {
 	queue, err := Queue(pool, log)
 	require.NoError(t, err)
 	require.ErrorAs(t, pgx.BeginFunc(t.Context(), pool, func(tx pgx.Tx) error {
-		return older.Enqueue(queue, "")(t.Context(), tx, []schema.Key{noteKey("b")}, time.Time{})
+		return older.Enqueue(queue, "")(t.Context(), tx, schema.NotFresh([]schema.Key{noteKey("b")}), time.Time{})
 	}), &outdated, "so does what comes without a stream")
 	_, err = New(Config{Pool: pool, Projections: newer, Logger: log})
 	require.ErrorContains(t, err, `projection "words": no worker processes its jobs of kind count_words`)

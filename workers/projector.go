@@ -37,7 +37,7 @@ type projectorMetrics struct{ records, deadLettered *prometheus.CounterVec }
 func newProjectorMetrics(r prometheus.Registerer) *projectorMetrics {
 	f := promauto.With(r)
 	return &projectorMetrics{
-		records: f.NewCounterVec(prometheus.CounterOpts{Name: "weir_projector_records_total", Help: "Records projected, by projection."}, []string{"projection"}),
+		records: f.NewCounterVec(prometheus.CounterOpts{Name: "weir_projector_records_total", Help: "Records projected, by projection. New posts that share nothing are ruled out when they are stored, and not counted."}, []string{"projection"}),
 		deadLettered: f.NewCounterVec(prometheus.CounterOpts{Name: "weir_projector_dead_lettered_total",
 			Help: "Records that could not be projected and were dead-lettered, by projection and cause: unreadable, panicked (a bug), or refused (by the database). Expect zero."},
 			[]string{"projection", "cause"}),

@@ -309,7 +309,7 @@ func (r *repository) repair(ctx context.Context, client *river.Client[pgx.Tx], r
 			if err := schema.LockProjections(ctx, tx, r.projections.Rows()); err != nil { // the tables of others would keep their rows
 				return err
 			}
-			return r.projections.Enqueue(client, "")(ctx, tx, r.projections.Rows().Deleted(deletions), time.Time{})
+			return r.projections.Enqueue(client, "")(ctx, tx, schema.NotFresh(r.projections.Rows().Deleted(deletions)), time.Time{})
 		}); err != nil {
 			return err
 		}
@@ -319,7 +319,7 @@ func (r *repository) repair(ctx context.Context, client *river.Client[pgx.Tx], r
 		if err != nil {
 			return err
 		}
-		if err := r.projections.Enqueue(client, "")(ctx, tx, written, time.Time{}); err != nil || also == nil {
+		if err := r.projections.Enqueue(client, "")(ctx, tx, schema.NotFresh(written), time.Time{}); err != nil || also == nil {
 			return err
 		}
 		return also(tx)

@@ -118,7 +118,8 @@ func (w *RetryDeadLetters) records(ctx context.Context, letters []schema.StoredD
 		for i, l := range byName[name] {
 			ids[i], keys[i] = l.ID, l.Key()
 		}
-		if err := w.enqueue(ctx, ids, p.Job(jobs.Batch{Records: p.of(sortedKeys(keys))})); err != nil {
+		records, _ := p.of(schema.NotFresh(sortedKeys(keys)))
+		if err := w.enqueue(ctx, ids, p.Job(jobs.Batch{Records: records})); err != nil {
 			return err
 		}
 	}

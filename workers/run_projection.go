@@ -38,7 +38,8 @@ func (w *RunProjection) Work(ctx context.Context, job *river.Job[jobs.RunProject
 			return nil, err
 		}
 		*at = pagePlace{After: jobs.Record(keys[len(keys)-1]), Count: at.Count + len(keys)}
-		return p.Job(jobs.Batch{Records: p.of(keys)}), nil
+		records, _ := p.of(schema.NotFresh(keys))
+		return p.Job(jobs.Batch{Records: records}), nil
 	})
 	if err != nil {
 		return err

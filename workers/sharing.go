@@ -14,11 +14,13 @@ import (
 type sharing struct {
 	worker      *ProcessPosts
 	records     int                            // number of stored records
+	fresh       bool                           // no shares and waits of the records were stored before they were read
 	shares      map[schema.Key][]ranking.Share // what the records themselves contain; only of those with shares, now or before, or that wait
 	through     map[schema.Key]ranking.Through // reposts and quotes; without their links
 	waited      map[schema.Key]bool            // the records that waited before
 	reprojected []schema.Key                   // the records that had shares before
 	revs        map[schema.Key]string          // the revision projected
+	changed     map[schema.Key]bool            // the records that changed after they were read
 	subjects    ranking.Subjects
 	added       []schema.Key // the subjects whose rows this job made last
 	due         bool         // a subject is to be fetched now, or has changed
@@ -94,15 +96,16 @@ func (p *sharing) lock(ctx context.Context, tx pgx.Tx, keys []schema.Key) (there
 	if err != nil {
 		return nil, err
 	}
-	var changed []schema.Key
+	var reread []schema.Key
 	for i := range posts {
 		key := postKey(posts[i].DID, posts[i].Rkey)
 		there[key] = true
 		if p.revs[key] != posts[i].Rev {
-			changed = append(changed, key)
+			reread = append(reread, key)
+			p.change(key)
 		}
 	}
-	again, err := schema.Posts(ctx, tx, changed)
+	again, err := schema.Posts(ctx, tx, reread)
 	if err != nil {
 		return nil, err
 	}
@@ -114,12 +117,21 @@ func (p *sharing) lock(ctx context.Context, tx pgx.Tx, keys []schema.Key) (there
 		return nil, err
 	}
 	for i := range reposts {
-		there[reposts[i].Key] = true
-		if p.revs[reposts[i].Key] != reposts[i].Rev {
+		key := reposts[i].Key
+		there[key] = true
+		if p.revs[key] != reposts[i].Rev {
+			p.change(key)
 			p.addRepost(&reposts[i])
 		}
 	}
 	return there, nil
+}
+
+// change marks a record that another job may have projected, from an earlier revision,
+// since this one read it.
+func (p *sharing) change(key schema.Key) {
+	p.changed[key] = true
+	p.reprojected = append(p.reprojected, key)
 }
 
 // addPost projects one post and replaces an earlier revision of it.

@@ -70,7 +70,7 @@ func (w *ProcessPosts) release(ctx context.Context, job *rivertype.JobRow, known
 
 // again projects records that were projected before.
 func (w *ProcessPosts) again(ctx context.Context, job *rivertype.JobRow, keys []schema.Key) error {
-	p, err := w.projected(ctx, keys)
+	p, err := w.projected(ctx, keys, false)
 	if err != nil {
 		return err
 	}

@@ -101,14 +101,14 @@ func TestReleaseContinuesWhereItStopped(t *testing.T) {
 	c.posts("a/1", "", c.news)
 	known := []schema.Key{c.key("a/1")}
 	c.w.patience = time.Hour
-	_, err := c.w.projected(t.Context(), known)
+	_, err := c.w.projected(t.Context(), known, false)
 	require.NoError(t, err)
 	pages, until := 0, time.Now().Add(time.Hour)
 	project := func(keys []schema.Key) error {
 		if pages++; pages == 2 {
 			return context.Canceled
 		}
-		_, err := c.w.projected(t.Context(), keys)
+		_, err := c.w.projected(t.Context(), keys, false)
 		return err
 	}
 	waits := waiters{c.pool, c.w.name}

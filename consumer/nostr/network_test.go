@@ -59,7 +59,7 @@ func (n *network) start(relay int, change func(*consumer.Config)) (ended <-chan 
 	require.NoError(n.t, source.SetFilter(n.t.Context(), consumer.Filter{Everyone: true}))
 	cfg := consumer.Config{Stream: "nostr-" + strconv.Itoa(relay), Pool: n.pool, Owner: n.t.Name(), Source: source, Logger: slog.New(slog.DiscardHandler),
 		Start: consumer.Cursor{Kind: consumer.CursorSeq}, BatchInterval: 10 * time.Millisecond, Rewind: 10 * 24 * time.Hour, // authors' clocks are wrong by days
-		Enqueue: func(context.Context, pgx.Tx, []schema.Key, time.Time) error { return nil },
+		Enqueue: func(context.Context, pgx.Tx, []schema.Stored, time.Time) error { return nil },
 		Wanted: func(collection string) bool {
 			kind, err := strconv.Atoi(strings.TrimPrefix(collection, "nostr."))
 			return err == nil && slices.Contains(stored(), kind)
@@ -287,7 +287,7 @@ func TestKilledReadersStoreTheFold(t *testing.T) {
 			lives := 1 + random.IntN(6)
 			ended, cancel := n.start(i, func(cfg *consumer.Config) {
 				cfg.BatchEvents = 60
-				cfg.Enqueue = func(context.Context, pgx.Tx, []schema.Key, time.Time) error {
+				cfg.Enqueue = func(context.Context, pgx.Tx, []schema.Stored, time.Time) error {
 					if lives--; lives <= 0 {
 						return killed
 					}
