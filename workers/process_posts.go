@@ -39,8 +39,7 @@ type ProcessPosts struct {
 
 	resolves bool // short links are resolved
 
-	// find is link.InPost.
-	find func(did string, record []byte) (link.Post, error)
+	find func(did string, record []byte) (link.Post, error) // link.InPost
 
 	// committed, if not nil, is called after each transaction. Tests change the
 	// subjects in it.
@@ -68,7 +67,11 @@ func newProcessPosts(cfg Config, projector *Projector) *ProcessPosts {
 // Work projects the job's records, and then those that waited for them. It does not use
 // Projector.Project, which would lock all of them: most posts share nothing.
 func (w *ProcessPosts) Work(ctx context.Context, job *river.Job[jobs.ProcessPosts]) error {
-	p, err := w.projected(ctx, append(parseKeys(schema.PostCollection, job.Args.Posts), parseKeys(repostCollection, job.Args.Reposts)...))
+	keys := append(parseKeys(schema.PostCollection, job.Args.Posts), parseKeys(repostCollection, job.Args.Reposts)...)
+	for _, r := range job.Args.Others {
+		keys = append(keys, schema.Key(r))
+	}
+	p, err := w.projected(ctx, keys)
 	if err != nil {
 		return err
 	}
@@ -173,12 +176,12 @@ func (w *ProcessPosts) read(ctx context.Context, keys []schema.Key) (*sharing, e
 	if len(keys) == 0 {
 		return p, nil
 	}
-	postKeys, repostKeys := byCollection(keys)
+	postKeys, otherKeys := byCollection(keys)
 	posts, err := schema.Posts(ctx, w.pool, postKeys)
 	if err != nil {
 		return nil, err
 	}
-	reposts, err := schema.Records(ctx, w.pool, repostKeys)
+	others, err := schema.Records(ctx, w.pool, otherKeys)
 	if err != nil {
 		return nil, err
 	}
@@ -189,12 +192,12 @@ func (w *ProcessPosts) read(ctx context.Context, keys []schema.Key) (*sharing, e
 	if err != nil {
 		return nil, err
 	}
-	p.records = len(posts) + len(reposts)
+	p.records = len(posts) + len(others)
 	for i := range posts {
 		p.addPost(&posts[i])
 	}
-	for i := range reposts {
-		p.addRepost(&reposts[i])
+	for i := range others {
+		p.addOther(&others[i])
 	}
 	// A record without shares, now and before, that waits for nothing needs no lock: a
 	// job that read another revision locks it itself.
@@ -310,15 +313,14 @@ func parseKeys(collection string, names []string) []schema.Key {
 	return keys
 }
 
-// byCollection splits sorted keys into those of posts and those of reposts.
-func byCollection(keys []schema.Key) (posts, reposts []schema.Key) {
+// byCollection splits sorted keys into those of posts and those of other collections.
+func byCollection(keys []schema.Key) (posts, others []schema.Key) {
 	for _, key := range keys {
-		switch key.Collection {
-		case schema.PostCollection:
+		if key.Collection == schema.PostCollection {
 			posts = append(posts, key)
-		case repostCollection:
-			reposts = append(reposts, key)
+		} else {
+			others = append(others, key)
 		}
 	}
-	return posts, reposts
+	return posts, others
 }
