@@ -179,7 +179,11 @@ func (p *sharing) addOther(r *schema.Record) {
 // addRepost projects one repost and replaces an earlier revision of it.
 func (p *sharing) addRepost(repost *schema.Record) {
 	p.revs[repost.Key] = repost.Rev
-	subject, err := link.InRepost(repost.Record)
+	find := link.InRepost
+	if repost.Collection != repostCollection {
+		find = func(record []byte) (link.Subject, error) { return link.InEventRepost(repost.Collection, record) }
+	}
+	subject, err := find(repost.Record)
 	if err != nil {
 		p.failed(repost.Key, repost.Record, err)
 		return
@@ -189,7 +193,7 @@ func (p *sharing) addRepost(repost *schema.Record) {
 
 // refer makes a record share through a subject, or through none.
 func (p *sharing) refer(key schema.Key, subject link.Subject, t ranking.Through) {
-	t.Subject = postKey(subject.DID, subject.Rkey)
+	t.Subject = schema.Key(subject)
 	if subject == (link.Subject{}) || t.Subject == key {
 		delete(p.through, key)
 		return
