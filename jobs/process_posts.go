@@ -15,16 +15,23 @@ const QueueProcess = "process"
 const (
 	collectionPost   = "app.bsky.feed.post"
 	collectionRepost = "app.bsky.feed.repost"
+
+	collectionNote        = "nostr.1"
+	collectionNoteRepost  = "nostr.6"
+	collectionEventRepost = "nostr.16"
+	collectionArticle     = "nostr.30023"
 )
 
-// ProcessPosts projects posts and reposts of one commit of a stream into links and
-// shares. It carries names, not records: the worker reads the stored records when it
+// ProcessPosts projects posts, reposts, and and the like of Nostr, of one commit of
+// a stream into links and shares. It carries names, not records: the worker reads the stored records when it
 // runs.
 type ProcessPosts struct {
 	// Posts names the records of app.bsky.feed.post, each as "did/rkey".
 	Posts []string `json:"posts"`
 	// Reposts names the records of app.bsky.feed.repost likewise.
 	Reposts []string `json:"reposts,omitempty"`
+	// Others names the records of the other collections.
+	Others []Record `json:"others,omitempty"`
 	// Arrived is when the first event of the batch arrived; zero if the records came
 	// another way.
 	Arrived time.Time `json:"arrived,omitzero"`
@@ -43,20 +50,24 @@ func (p ProcessPosts) InsertOpts() river.InsertOpts {
 	return Batch{Arrived: p.Arrived, Stream: p.Stream}.InsertOpts()
 }
 
-// Links returns the projection of posts and reposts into shared links.
+// Links returns the projection of posts, notes and what refers to them into shared links.
 func Links() Projection {
 	return Projection{
-		Name: "links", Collections: []string{collectionPost, collectionRepost}, Tables: []string{"shares", "subjects"}, Compared: []string{"shares", "projected_subjects"},
+		Name: "links", Collections: []string{collectionPost, collectionRepost, collectionNote, collectionNoteRepost, collectionEventRepost, collectionArticle},
+		Tables: []string{"shares", "subjects"}, Compared: []string{"shares", "projected_subjects"},
 		Concerns: func(collection string, record []byte) bool {
 			return collection != collectionPost || link.MayShare(record)
 		},
 		Job: func(b Batch) river.JobArgs {
 			job := ProcessPosts{Posts: make([]string, 0, len(b.Records)), Arrived: b.Arrived, Stream: b.Stream, Fresh: b.Fresh}
 			for _, r := range b.Records {
-				if r.Collection == collectionRepost {
-					job.Reposts = append(job.Reposts, r.DID+"/"+r.Rkey)
-				} else {
+				switch r.Collection {
+				case collectionPost:
 					job.Posts = append(job.Posts, r.DID+"/"+r.Rkey)
+				case collectionRepost:
+					job.Reposts = append(job.Reposts, r.DID+"/"+r.Rkey)
+				default:
+					job.Others = append(job.Others, r)
 				}
 			}
 			return job

@@ -9,7 +9,8 @@ import (
 func isExcluded(host string) bool {
 	switch domainOf(host) {
 	case "tenor.com", "tenor.co", "giphy.com", "gph.is", "klipy.com", "gfycat.com", // animated pictures: posts embed them as links
-		"bsky.app", "bsky.social": // the network itself: links to posts and profiles
+		"bsky.app", "bsky.social", // the networks themselves: links to posts and profiles
+		"njump.me", "primal.net", "snort.social", "coracle.social", "iris.to", "nostrudel.ninja", "jumble.social":
 		return true
 	}
 	return false

@@ -67,7 +67,7 @@ func InPost(did string, post []byte) (Post, error) {
 	}
 	text := string(r.Text)
 	links, covered := facetLinks(r.Facets, len(text))
-	links = append(links, bareLinks(text, covered)...)
+	links = append(links, bareLinks(cut(text, maxText), covered)...)
 	slices.SortStableFunc(links, func(a, b rawLink) int { return a.at - b.at })
 
 	p := Post{Text: text}

@@ -29,14 +29,20 @@ func mayContainLink(text string) bool {
 	}
 }
 
+// cut returns at most so many bytes of a text. It ends with a word: half a link leads
+// elsewhere.
+func cut(text string, most int) string {
+	if len(text) <= most {
+		return text
+	}
+	return text[:strings.LastIndexAny(text[:most], " \n")+1]
+}
+
 // bareLinks returns the links of a text that have no facet: URLs with a scheme,
 // "www.host" and "host.tld/path". It skips those that overlap a covered range.
 func bareLinks(text string, covered []span) []rawLink {
 	if !mayContainLink(text) {
 		return nil
-	}
-	if len(text) > maxText { // cut at the end of a word: half a link leads elsewhere
-		text = text[:strings.LastIndexAny(text[:maxText], " \n")+1]
 	}
 	var links []rawLink
 	for i := 0; i < len(text); {

@@ -39,8 +39,7 @@ type ProcessPosts struct {
 
 	resolves bool // short links are resolved
 
-	// find is link.InPost.
-	find func(did string, record []byte) (link.Post, error)
+	find func(did string, record []byte) (link.Post, error) // link.InPost
 
 	// committed, if not nil, is called after each transaction. Tests change the
 	// subjects in it.
@@ -69,7 +68,11 @@ func newProcessPosts(cfg Config, projector *Projector) *ProcessPosts {
 // Projector.Project, which would lock all of them: most posts share nothing.
 func (w *ProcessPosts) Work(ctx context.Context, job *river.Job[jobs.ProcessPosts]) error {
 	keys := append(parseKeys(schema.PostCollection, job.Args.Posts), parseKeys(repostCollection, job.Args.Reposts)...)
-	p, err := w.projected(ctx, keys, job.Args.Fresh && job.Attempt <= 1)
+	for _, r := range job.Args.Others {
+		keys = append(keys, schema.Key(r))
+	}
+	first := job.Attempt <= 1 && len(job.AttemptedBy) <= 1 // a snoozed job has its first attempt again
+	p, err := w.projected(ctx, keys, job.Args.Fresh && first)
 	if err != nil {
 		return err
 	}
@@ -175,12 +178,12 @@ func (w *ProcessPosts) read(ctx context.Context, keys []schema.Key, fresh bool) 
 	if len(keys) == 0 {
 		return p, nil
 	}
-	postKeys, repostKeys := byCollection(keys)
+	postKeys, otherKeys := byCollection(keys)
 	posts, err := schema.Posts(ctx, w.pool, postKeys)
 	if err != nil {
 		return nil, err
 	}
-	reposts, err := schema.Records(ctx, w.pool, repostKeys)
+	others, err := schema.Records(ctx, w.pool, otherKeys)
 	if err != nil {
 		return nil, err
 	}
@@ -193,12 +196,12 @@ func (w *ProcessPosts) read(ctx context.Context, keys []schema.Key, fresh bool) 
 			return nil, err
 		}
 	}
-	p.records = len(posts) + len(reposts)
+	p.records = len(posts) + len(others)
 	for i := range posts {
 		p.addPost(&posts[i])
 	}
-	for i := range reposts {
-		p.addRepost(&reposts[i])
+	for i := range others {
+		p.addOther(&others[i])
 	}
 	// A record without shares, now and before, that waits for nothing needs no lock: a
 	// job that read another revision locks it itself.
@@ -318,15 +321,14 @@ func parseKeys(collection string, names []string) []schema.Key {
 	return keys
 }
 
-// byCollection splits sorted keys into those of posts and those of reposts.
-func byCollection(keys []schema.Key) (posts, reposts []schema.Key) {
+// byCollection splits sorted keys into those of posts and those of other collections.
+func byCollection(keys []schema.Key) (posts, others []schema.Key) {
 	for _, key := range keys {
-		switch key.Collection {
-		case schema.PostCollection:
+		if key.Collection == schema.PostCollection {
 			posts = append(posts, key)
-		case repostCollection:
-			reposts = append(reposts, key)
+		} else {
+			others = append(others, key)
 		}
 	}
-	return posts, reposts
+	return posts, others
 }

@@ -2,6 +2,7 @@ package workers
 
 import (
 	"context"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 
@@ -90,7 +91,7 @@ func (p *sharing) expectSubjects(ctx context.Context) error {
 // lock locks the records against writers and reads again those that have changed. It
 // reports which of them are stored.
 func (p *sharing) lock(ctx context.Context, tx pgx.Tx, keys []schema.Key) (there map[schema.Key]bool, err error) {
-	postKeys, repostKeys := byCollection(keys)
+	postKeys, otherKeys := byCollection(keys)
 	there = make(map[schema.Key]bool, len(keys))
 	posts, err := schema.LockPosts(ctx, tx, postKeys)
 	if err != nil {
@@ -112,16 +113,16 @@ func (p *sharing) lock(ctx context.Context, tx pgx.Tx, keys []schema.Key) (there
 	for i := range again {
 		p.addPost(&again[i])
 	}
-	reposts, err := schema.LockRecords(ctx, tx, repostKeys)
+	others, err := schema.LockRecords(ctx, tx, otherKeys)
 	if err != nil {
 		return nil, err
 	}
-	for i := range reposts {
-		key := reposts[i].Key
+	for i := range others {
+		key := others[i].Key
 		there[key] = true
-		if p.revs[key] != reposts[i].Rev {
+		if p.revs[key] != others[i].Rev {
 			p.change(key)
-			p.addRepost(&reposts[i])
+			p.addOther(&others[i])
 		}
 	}
 	return there, nil
@@ -138,12 +139,17 @@ func (p *sharing) change(key schema.Key) {
 func (p *sharing) addPost(post *schema.Post) {
 	key := postKey(post.DID, post.Rkey)
 	p.revs[key] = post.Rev
-	found, err := p.worker.links(post)
+	found, err := p.worker.links(post.DID, post.Record, p.worker.find)
 	if err != nil {
 		p.failed(key, post.Record, err)
 		return
 	}
-	p.refer(key, found.Quoted, ranking.Through{Key: key, How: "quote", SharedAt: post.CreatedAt, StoredAt: post.IndexedAt, Text: found.Text})
+	p.add(key, post.CreatedAt, post.IndexedAt, &found)
+}
+
+// add sets what a record shares.
+func (p *sharing) add(key schema.Key, createdAt, storedAt time.Time, found *link.Post) {
+	p.refer(key, found.Quoted, ranking.Through{Key: key, How: "quote", SharedAt: createdAt, StoredAt: storedAt, Text: found.Text})
 	if len(found.Links) == 0 {
 		if _, ok := p.shares[key]; ok {
 			p.shares[key] = nil
@@ -153,17 +159,43 @@ func (p *sharing) addPost(post *schema.Post) {
 	shares := make([]ranking.Share, 0, len(found.Links))
 	for _, l := range found.Links {
 		shares = append(shares, ranking.Share{
-			Key: key, Identity: l.Identity, URL: l.URL, Site: l.Site, Short: l.Short, Gift: l.Gift, How: "post", SharedAt: post.CreatedAt, StoredAt: post.IndexedAt, Text: found.Text,
+			Key: key, Identity: l.Identity, URL: l.URL, Site: l.Site, Short: l.Short, Gift: l.Gift, How: "post", SharedAt: createdAt, StoredAt: storedAt, Text: found.Text,
 			Card: ranking.Card{Title: l.Card.Title, Description: l.Card.Description, Image: l.Card.Image},
 		})
 	}
 	p.shares[key] = shares
 }
 
+// addOther projects one record of another collection than that of posts, and replaces an
+// earlier revision of it.
+func (p *sharing) addOther(r *schema.Record) {
+	var find func(did string, record []byte) (link.Post, error)
+	switch r.Collection {
+	case link.CollectionNote:
+		find = func(_ string, record []byte) (link.Post, error) { return link.InNote(record) }
+	case link.CollectionArticle:
+		find = func(_ string, record []byte) (link.Post, error) { return link.InArticle(record) }
+	default:
+		p.addRepost(r)
+		return
+	}
+	p.revs[r.Key] = r.Rev
+	found, err := p.worker.links(r.DID, r.Record, find)
+	if err != nil {
+		p.failed(r.Key, r.Record, err)
+		return
+	}
+	p.add(r.Key, r.CreatedAt, r.IndexedAt, &found)
+}
+
 // addRepost projects one repost and replaces an earlier revision of it.
 func (p *sharing) addRepost(repost *schema.Record) {
 	p.revs[repost.Key] = repost.Rev
-	subject, err := link.InRepost(repost.Record)
+	find := link.InRepost
+	if repost.Collection != repostCollection {
+		find = func(record []byte) (link.Subject, error) { return link.InEventRepost(repost.Collection, record) }
+	}
+	subject, err := find(repost.Record)
 	if err != nil {
 		p.failed(repost.Key, repost.Record, err)
 		return
@@ -173,7 +205,7 @@ func (p *sharing) addRepost(repost *schema.Record) {
 
 // refer makes a record share through a subject, or through none.
 func (p *sharing) refer(key schema.Key, subject link.Subject, t ranking.Through) {
-	t.Subject = postKey(subject.DID, subject.Rkey)
+	t.Subject = schema.Key(subject)
 	if subject == (link.Subject{}) || t.Subject == key {
 		delete(p.through, key)
 		return
@@ -185,10 +217,10 @@ func (p *sharing) failed(key schema.Key, record []byte, cause error) {
 	p.failures = append(p.failures, failure{Key: key, rev: p.revs[key], raw: record, cause: cause})
 }
 
-// links returns the links of a post.
-func (w *ProcessPosts) links(post *schema.Post) (found link.Post, err error) {
+// links returns the links of a record.
+func (w *ProcessPosts) links(did string, record []byte, find func(did string, record []byte) (link.Post, error)) (found link.Post, err error) {
 	defer w.recovered(&err)
-	return w.find(post.DID, post.Record)
+	return find(did, record)
 }
 
 func postKey(did, rkey string) schema.Key {
