@@ -35,9 +35,9 @@ func layers() map[string][]string {
 		"ops/doctor":         {"consumer", "schema"},
 		"ops/health":         {"jobs", "schema"},
 		"ops/trace":          {"collection", "link", "ranking", "schema"},
-		"web":                {"ops/health", "ranking", "records", "schema", "syntax"},
+		"web":                {"nostr", "ops/health", "ranking", "records", "schema", "syntax"},
 		"web/browsertest":    {},
-		"ranking":            {"schema"},
+		"ranking":            {"nostr", "schema"},
 		"records":            {"lexicon", "schema"},
 		"verdict":            {"lexicon", "schema"},
 

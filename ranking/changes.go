@@ -250,9 +250,9 @@ type crossing struct {
 	window int
 }
 
-// readCrossings reads the rows of sharers that leave one of the windows, or enter it,
-// between two times. It reads at most limit rows of a window.
-func readCrossings(ctx context.Context, db schema.DB, from, to time.Time, of []int, limit int) ([]crossing, error) {
+// readCrossings reads the rows of sharers of a network that leave one of the windows, or
+// enter it, between two times. It reads at most limit rows of a window.
+func readCrossings(ctx context.Context, db schema.DB, network Network, from, to time.Time, of []int, limit int) ([]crossing, error) {
 	if to.Before(from) {
 		from, to = to, from
 	}
@@ -262,10 +262,10 @@ func readCrossings(ctx context.Context, db schema.DB, from, to time.Time, of []i
 		length := Windows()[i].Length
 		window, after, until = append(window, i), append(after, from.Add(-length)), append(until, to.Add(-length))
 	}
-	const sql = `
+	sql := `
 SELECT w.i, s.link_id, s.did
 FROM unnest($1::int[], $2::timestamptz[], $3::timestamptz[]) AS w (i, after, until)
-CROSS JOIN LATERAL (SELECT s.link_id, s.did FROM sharers AS s WHERE s.at > w.after AND s.at <= w.until ORDER BY s.at LIMIT $4) AS s`
+CROSS JOIN LATERAL (SELECT s.link_id, s.did FROM sharers AS s WHERE s.at > w.after AND s.at <= w.until AND` + network.has("s.did") + `ORDER BY s.at LIMIT $4) AS s`
 	rows, err := db.Query(ctx, sql, window, after, until, limit)
 	if err != nil {
 		return nil, fmt.Errorf("read who leaves the windows: %w", err)
@@ -282,16 +282,17 @@ type tally struct {
 	last  time.Time // the latest share
 }
 
-// corrected is the tally of a link as link_counts has it, and as it is at another
+// corrected is the tally of a link as its table has it, and as it is at another
 // time and with the changes.
 type corrected struct {
 	old, now tally
-	row      bool // link_counts has a row
+	row      bool // the table has one
 }
 
 // tallies returns the tallies at end of the links that changes and crossings affect,
-// and of the links in more. gone are rows of sharers that the caller deletes.
-func tallies(ctx context.Context, db schema.DB, s state, end time.Time, c changes, crossings []crossing, gone []sharing, more []int64) (map[int64]*corrected, error) {
+// and of the links in more. gone are rows of sharers that the caller deletes. All of them
+// are of accounts of the network.
+func tallies(ctx context.Context, db schema.DB, network Network, s state, end time.Time, c changes, crossings []crossing, gone []sharing, more []int64) (map[int64]*corrected, error) {
 	touched := make(map[int64]int, len(c)+len(crossings)) // the latest rows of sharers to read beside the first
 	for _, link := range more {
 		touched[link] += 0
@@ -308,7 +309,7 @@ func tallies(ctx context.Context, db schema.DB, s state, end time.Time, c change
 	for _, k := range gone {
 		touched[k.link]++
 	}
-	all, err := readTallies(ctx, db, s, end, touched, c, gone)
+	all, err := readTallies(ctx, db, network, touched, s, c, gone)
 	if err != nil {
 		return nil, err
 	}
@@ -343,18 +344,18 @@ func tallies(ctx context.Context, db schema.DB, s state, end time.Time, c change
 
 // readTallies reads the tallies at s.AsOf. The last share of now leaves out the rows of
 // sharers that change or are gone.
-func readTallies(ctx context.Context, db schema.DB, s state, end time.Time, touched map[int64]int, c changes, gone []sharing) (map[int64]*corrected, error) {
+func readTallies(ctx context.Context, db schema.DB, network Network, touched map[int64]int, s state, c changes, gone []sharing) (map[int64]*corrected, error) {
 	all := make(map[int64]*corrected, len(touched))
 	if len(touched) == 0 {
 		return all, nil
 	}
-	// Only links with fewer than two rows in sharers have no row in link_counts: the one row, if any, is the tally.
-	const sql = `
+	// Only links with fewer than two rows in sharers have no row of counts: the one row, if any, is the tally.
+	sql := `
 SELECT k.link_id, c.sharers, c.in_1h, c.in_3h, c.in_6h, c.in_12h, c.in_24h, c.in_7d, c.last_at, f.did, f.at
 FROM unnest($1::bigint[], $2::int[]) AS k (link_id, n)
-LEFT JOIN LATERAL (SELECT c.* FROM link_counts AS c WHERE c.link_id = k.link_id LIMIT 1) AS c ON true
+LEFT JOIN LATERAL (SELECT c.* FROM ` + network.counts() + ` AS c WHERE c.link_id = k.link_id LIMIT 1) AS c ON true
 LEFT JOIN LATERAL (
-    SELECT f.did, f.at FROM sharers AS f WHERE f.link_id = k.link_id
+    SELECT f.did, f.at FROM sharers AS f WHERE f.link_id = k.link_id AND` + network.has("f.did") + `
     ORDER BY f.at DESC
     LIMIT CASE WHEN k.n > 0 OR c.link_id IS NULL THEN k.n + 1 ELSE 0 END
 ) AS f ON true`

@@ -15,7 +15,8 @@ import (
 // Difference is a count that is not what the ledger says.
 type Difference struct {
 	Link     int64
-	DID      string // of a row of sharers; empty: of link_counts
+	DID      string // of a row of sharers; empty: of the counts
+	Network  Network
 	Kept     string // the row; empty: there is none
 	Expected string // what a recount gives; empty: no row
 }
@@ -24,6 +25,9 @@ func (d Difference) String() string {
 	what := fmt.Sprintf("link %d", d.Link)
 	if d.DID != "" {
 		what += ", sharer " + d.DID
+	}
+	if d.Network != BothNetworks {
+		what += " in " + string(d.Network)
 	}
 	for _, side := range []*string{&d.Kept, &d.Expected} {
 		if *side == "" {
@@ -39,7 +43,7 @@ type Checked struct {
 	Sharers int  // rows that pending_counts asks for, which were left out: readers correct them
 }
 
-// Check compares sharers with the ledger, link_counts and claim_votes with sharers, and
+// Check compares sharers with the ledger, the counts and claim_votes with sharers, and
 // the headlines with claim_votes, all of them in one snapshot. What is pending is left out.
 func Check(ctx context.Context, db Beginner, found func(Difference)) (Checked, error) {
 	return check(ctx, db, nil, found)
@@ -104,8 +108,10 @@ func checkIn(ctx context.Context, tx pgx.Tx, links []int64, found func(Differenc
 	if err := checkSharers(ctx, tx, s, c, links, found); err != nil {
 		return done, err
 	}
-	if err := checkCounts(ctx, tx, s, links, found); err != nil {
-		return done, err
+	for _, network := range []Network{BothNetworks, Nostr} {
+		if err := checkCounts(ctx, tx, network, s, links, found); err != nil {
+			return done, err
+		}
 	}
 	return done, checkVotes(ctx, tx, s, c, links, found)
 }
@@ -136,13 +142,13 @@ ORDER BY 1, 2`
 	}, sql, later(s.KeptFrom, s.AsOf.Add(-LongestWindow)), s.Watching, links)
 }
 
-// checkCounts compares link_counts with sharers.
-func checkCounts(ctx context.Context, tx pgx.Tx, s state, links []int64, found func(Difference)) error {
+// checkCounts compares the counts of a network with sharers.
+func checkCounts(ctx context.Context, tx pgx.Tx, network Network, s state, links []int64, found func(Difference)) error {
 	const fields = `CASE WHEN %[1]s.link_id IS NULL THEN '' ELSE jsonb_build_object('sharers', %[1]s.sharers, '1h', %[1]s.in_1h, '3h', %[1]s.in_3h, '6h', %[1]s.in_6h, '12h', %[1]s.in_12h,
         '24h', %[1]s.in_24h, '7d', %[1]s.in_7d, 'last', %[1]s.last_at)::text END`
 	sql := `
-WITH truth AS MATERIALIZED (` + everyCount(among("f.link_id", 2, links)) + `), kept AS MATERIALIZED (
-    SELECT c.* FROM link_counts AS c WHERE ` + among("c.link_id", 2, links) + `
+WITH truth AS MATERIALIZED (` + everyCount(among("f.link_id", 2, links)+` AND`+network.has("f.did")) + `), kept AS MATERIALIZED (
+    SELECT c.* FROM ` + network.counts() + ` AS c WHERE ` + among("c.link_id", 2, links) + `
 )
 SELECT coalesce(k.link_id, t.link_id), '', ` + fmt.Sprintf(fields, "k") + `, ` + fmt.Sprintf(fields, "t") + `
 FROM kept AS k
@@ -150,7 +156,10 @@ FULL JOIN truth AS t ON t.link_id = k.link_id
 WHERE (k.sharers, k.in_1h, k.in_3h, k.in_6h, k.in_12h, k.in_24h, k.in_7d, k.last_at)
       IS DISTINCT FROM (t.sharers, t.in_1h, t.in_3h, t.in_6h, t.in_12h, t.in_24h, t.in_7d, t.last_at)
 ORDER BY 1`
-	return differences(ctx, tx, found, sql, s.AsOf, links)
+	return differences(ctx, tx, func(d Difference) {
+		d.Network = network
+		found(d)
+	}, sql, s.AsOf, links)
 }
 
 // among is a condition: the link is one of those in parameter n. Without links every

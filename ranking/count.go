@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgtype"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/weir-social/weir/schema"
@@ -40,7 +39,7 @@ type Counted struct {
 	Everything bool // everything was counted again
 	Pending    int  // rows of pending_counts that were counted
 	Sharers    int  // rows of sharers that changed
-	Links      int  // rows of link_counts that changed
+	Links      int  // rows of link_counts and nostr_counts that changed
 	Cards      int  // links whose page is to be fetched from now on
 	More       bool // there is more to do at once
 }
@@ -111,7 +110,7 @@ func count(ctx context.Context, tx pgx.Tx, now time.Time, batch int) (done Count
 	if taken == 0 && w.empty() && !done.More && end.Sub(s.AsOf).Abs() < idle {
 		return done, errNothing
 	}
-	done.Sharers, done.Links = len(w.changed.dids)+len(w.removed.dids), len(w.tallies.links)+len(w.dropped)
+	done.Sharers, done.Links = len(w.changed.dids)+len(w.removed.dids), w.both.len()+w.nostr.len()
 	done.Cards, err = w.write(ctx, tx, next, end)
 	return done, err
 }
@@ -152,10 +151,6 @@ func fold(ctx context.Context, tx pgx.Tx, p pending, s state, end time.Time) (*w
 	if err != nil {
 		return nil, err
 	}
-	crossings, err := readCrossings(ctx, tx, s.AsOf, end, []int{0, 1, 2, 3, 4, 5}, unlimited)
-	if err != nil {
-		return nil, err
-	}
 	gone, err := readGone(ctx, tx, s.KeptFrom, c)
 	if err != nil {
 		return nil, err
@@ -164,11 +159,10 @@ func fold(ctx context.Context, tx pgx.Tx, p pending, s state, end time.Time) (*w
 	for i := range gone {
 		leaving[i] = gone[i].sharing
 	}
-	all, err := tallies(ctx, tx, s, end, c, crossings, leaving, nil)
-	if err != nil {
+	w := &written{links: c.links(), watching: s.Watching}
+	if err := w.tally(ctx, tx, s, end, c, leaving); err != nil {
 		return nil, err
 	}
-	w := &written{links: c.links(), watching: s.Watching}
 	if err := w.choose(ctx, tx, c, gone); err != nil {
 		return nil, err
 	}
@@ -184,16 +178,29 @@ func fold(ctx context.Context, tx pgx.Tx, p pending, s state, end time.Time) (*w
 	for _, k := range leaving {
 		w.removed.add(k)
 	}
+	return w, nil
+}
+
+// tally computes the counts that change: of everyone, and of the accounts of Nostr.
+func (w *written) tally(ctx context.Context, tx pgx.Tx, s state, end time.Time, c changes, leaving []sharing) error {
+	crossings, err := readCrossings(ctx, tx, BothNetworks, s.AsOf, end, []int{0, 1, 2, 3, 4, 5}, unlimited)
+	if err != nil {
+		return err
+	}
+	all, err := tallies(ctx, tx, BothNetworks, s, end, c, crossings, leaving, nil)
+	if err != nil {
+		return err
+	}
 	for link, t := range all {
 		w.wanted.add(link, t.now.total)
-		switch {
-		case t.now.total >= 2 && !(t.row && t.now.equal(t.old)):
-			w.tallies.add(link, t.now)
-		case t.now.total < 2 && t.row:
-			w.dropped = append(w.dropped, link)
-		}
 	}
-	return w, nil
+	w.both.add(all)
+	other := func(did string) bool { return !Nostr.includes(did) }
+	crossings = slices.DeleteFunc(crossings, func(x crossing) bool { return other(x.did) })
+	leaving = slices.DeleteFunc(slices.Clone(leaving), func(k sharing) bool { return other(k.did) })
+	all, err = tallies(ctx, tx, Nostr, s, end, Nostr.leaveOutChanges(c), crossings, leaving, nil)
+	w.nostr.add(all)
+	return err
 }
 
 const unlimited = 1 << 30
@@ -228,8 +235,8 @@ func (t tally) equal(other tally) bool {
 type written struct {
 	changed sharerColumns
 	removed sharingColumns
-	tallies tallyColumns
-	dropped pgtype.FlatArray[int64]
+	both    countColumns
+	nostr   countColumns
 
 	sums      sumColumns
 	unvoted   claimedColumns
@@ -239,51 +246,8 @@ type written struct {
 	watching  bool
 }
 
-type sharingColumns struct {
-	links pgtype.FlatArray[int64]
-	dids  pgtype.FlatArray[string]
-}
-
-func (c *sharingColumns) add(k sharing) {
-	c.links, c.dids = append(c.links, k.link), append(c.dids, k.did)
-}
-
-type sharerColumns struct {
-	sharingColumns
-	post, quote, repost pgtype.FlatArray[*time.Time]
-	title, url          voteColumns
-}
-
-func (c *sharerColumns) add(k sharing, t times) {
-	c.sharingColumns.add(k)
-	c.post, c.quote, c.repost = append(c.post, known(t.post)), append(c.quote, known(t.quote)), append(c.repost, known(t.repost))
-	c.title.add(t.votes.title)
-	c.url.add(t.votes.url)
-}
-
-func known(t time.Time) *time.Time {
-	if t.IsZero() {
-		return nil
-	}
-	return &t
-}
-
-type tallyColumns struct {
-	links   pgtype.FlatArray[int64]
-	sharers pgtype.FlatArray[int32]
-	in      [windows]pgtype.FlatArray[int32]
-	last    pgtype.FlatArray[time.Time]
-}
-
-func (c *tallyColumns) add(link int64, t tally) {
-	c.links, c.sharers, c.last = append(c.links, link), append(c.sharers, int32(t.total)), append(c.last, t.last)
-	for i := range c.in {
-		c.in[i] = append(c.in[i], int32(t.in[i]))
-	}
-}
-
 func (w *written) empty() bool {
-	return len(w.changed.dids)+len(w.removed.dids)+len(w.tallies.links)+len(w.dropped)+len(w.sums.claims)+len(w.unvoted.claims)+len(w.links) == 0
+	return len(w.changed.dids)+len(w.removed.dids)+w.both.len()+w.nostr.len()+len(w.sums.claims)+len(w.unvoted.claims)+len(w.links) == 0
 }
 
 // write writes everything in one round trip. It returns the number of links whose page is
@@ -301,14 +265,6 @@ SET at = excluded.at, post_at = excluded.post_at, quote_at = excluded.quote_at, 
 DELETE FROM sharers AS s
 USING unnest($1::text[], $2::bigint[]) AS r (did, link_id)
 WHERE s.did = r.did AND s.link_id = r.link_id`
-	const count = `
-INSERT INTO link_counts (link_id, sharers, in_1h, in_3h, in_6h, in_12h, in_24h, in_7d, last_at)
-SELECT t.link_id, t.sharers, t.in_1h, t.in_3h, t.in_6h, t.in_12h, t.in_24h, t.in_7d, t.last_at
-FROM unnest($1::bigint[], $2::int[], $3::int[], $4::int[], $5::int[], $6::int[], $7::int[], $8::int[], $9::timestamptz[])
-     AS t (link_id, sharers, in_1h, in_3h, in_6h, in_12h, in_24h, in_7d, last_at)
-ON CONFLICT (link_id) DO UPDATE
-SET sharers = excluded.sharers, in_1h = excluded.in_1h, in_3h = excluded.in_3h, in_6h = excluded.in_6h, in_12h = excluded.in_12h,
-    in_24h = excluded.in_24h, in_7d = excluded.in_7d, last_at = excluded.last_at`
 	q := &pgx.Batch{}
 	q.Queue(`UPDATE count_state SET as_of = $1, kept_from = $2, counted = now()`, end, s.KeptFrom)
 	if c := w.changed; len(c.dids) > 0 {
@@ -317,12 +273,8 @@ SET sharers = excluded.sharers, in_1h = excluded.in_1h, in_3h = excluded.in_3h, 
 	if c := w.removed; len(c.dids) > 0 {
 		q.Queue(remove, c.dids, c.links)
 	}
-	if c := w.tallies; len(c.links) > 0 {
-		q.Queue(count, c.links, c.sharers, c.in[0], c.in[1], c.in[2], c.in[3], c.in[4], c.in[5], c.last)
-	}
-	if len(w.dropped) > 0 {
-		q.Queue(`DELETE FROM link_counts WHERE link_id = ANY ($1)`, w.dropped)
-	}
+	w.both.queue(q, BothNetworks.counts())
+	w.nostr.queue(q, Nostr.counts())
 	w.queueVotes(q)
 	queueCards(q, w.wanted, &cards)
 	if err := tx.SendBatch(ctx, q).Close(); err != nil {
@@ -360,22 +312,8 @@ SELECT t.did, t.link_id, t.at, t.post_at, t.quote_at, t.repost_at, t.title_claim
 FROM truth AS t
 WHERE NOT EXISTS (SELECT FROM sharers AS f WHERE f.did = t.did AND f.link_id = t.link_id)
 ORDER BY t.did, t.link_id`, from, s.Watching)
-	q.Queue(`
-WITH truth AS MATERIALIZED (`+everyCount(`true`)+`), stale AS (
-    DELETE FROM link_counts AS c
-    WHERE NOT EXISTS (SELECT FROM truth AS t WHERE t.link_id = c.link_id)
-), other AS (
-    UPDATE link_counts AS c
-    SET sharers = t.sharers, in_1h = t.in_1h, in_3h = t.in_3h, in_6h = t.in_6h, in_12h = t.in_12h, in_24h = t.in_24h, in_7d = t.in_7d, last_at = t.last_at
-    FROM truth AS t
-    WHERE t.link_id = c.link_id
-      AND (c.sharers, c.in_1h, c.in_3h, c.in_6h, c.in_12h, c.in_24h, c.in_7d, c.last_at)
-          IS DISTINCT FROM (t.sharers, t.in_1h, t.in_3h, t.in_6h, t.in_12h, t.in_24h, t.in_7d, t.last_at)
-)
-INSERT INTO link_counts (link_id, sharers, in_1h, in_3h, in_6h, in_12h, in_24h, in_7d, last_at)
-SELECT t.link_id, t.sharers, t.in_1h, t.in_3h, t.in_6h, t.in_12h, t.in_24h, t.in_7d, t.last_at
-FROM truth AS t
-WHERE NOT EXISTS (SELECT FROM link_counts AS c WHERE c.link_id = t.link_id)`, now)
+	queueEveryCount(q, BothNetworks, now)
+	queueEveryCount(q, Nostr, now)
 	queueEveryVote(q, s.Watching)
 	cards := 0
 	queueEveryCard(q, &cards)
@@ -383,6 +321,26 @@ WHERE NOT EXISTS (SELECT FROM link_counts AS c WHERE c.link_id = t.link_id)`, no
 		return Counted{}, fmt.Errorf("count everything: %w", err)
 	}
 	return Counted{Everything: true, More: true, Cards: cards}, nil
+}
+
+// queueEveryCount queues what writes the counts that differ from sharers.
+func queueEveryCount(q *pgx.Batch, network Network, now time.Time) {
+	q.Queue(`
+WITH truth AS MATERIALIZED (`+everyCount(network.has("f.did"))+`), stale AS (
+    DELETE FROM `+network.counts()+` AS c
+    WHERE NOT EXISTS (SELECT FROM truth AS t WHERE t.link_id = c.link_id)
+), other AS (
+    UPDATE `+network.counts()+` AS c
+    SET sharers = t.sharers, in_1h = t.in_1h, in_3h = t.in_3h, in_6h = t.in_6h, in_12h = t.in_12h, in_24h = t.in_24h, in_7d = t.in_7d, last_at = t.last_at
+    FROM truth AS t
+    WHERE t.link_id = c.link_id
+      AND (c.sharers, c.in_1h, c.in_3h, c.in_6h, c.in_12h, c.in_24h, c.in_7d, c.last_at)
+          IS DISTINCT FROM (t.sharers, t.in_1h, t.in_3h, t.in_6h, t.in_12h, t.in_24h, t.in_7d, t.last_at)
+)
+INSERT INTO `+network.counts()+` (link_id, sharers, in_1h, in_3h, in_6h, in_12h, in_24h, in_7d, last_at)
+SELECT t.link_id, t.sharers, t.in_1h, t.in_3h, t.in_6h, t.in_12h, t.in_24h, t.in_7d, t.last_at
+FROM truth AS t
+WHERE NOT EXISTS (SELECT FROM `+network.counts()+` AS c WHERE c.link_id = t.link_id)`, now)
 }
 
 // everySharer is what sharers should hold of some shares s: $1 is its kept_from, $2
@@ -401,7 +359,7 @@ func everySharer(of string) string {
     GROUP BY s.did, s.link_id`
 }
 
-// everyCount is what link_counts should hold at $1 of some rows f of sharers.
+// everyCount is what a table of counts should hold at $1 of some rows f of sharers.
 func everyCount(of string) string {
 	return `
     SELECT f.link_id                                                                AS link_id,

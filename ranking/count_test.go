@@ -39,7 +39,7 @@ func (h *history) now() time.Time { return time.UnixMicro(h.clock.Load()) }
 // step queues one random thing, or sets the clock.
 func (h *history) step(q *pgx.Batch, r *rand.Rand, writer int) {
 	h.steps.Add(1)
-	did := func() string { x := r.Float64(); return fmt.Sprintf("did:plc:%02d", int(historyAccounts*x*x)) }
+	did := func() string { x := r.Float64(); return historyDID(int(historyAccounts * x * x)) }
 	link := func() int64 { x := r.Float64(); return int64(historyLinks*x*x*x) + 1 } // most links have one sharer or two
 	at := func() time.Time {
 		x := r.Float64()
@@ -111,6 +111,14 @@ ON CONFLICT (did, collection, rkey) DO UPDATE SET links = excluded.links`, did()
 	default:
 		h.clock.Add(h.tick(r).Microseconds())
 	}
+}
+
+// historyDID is an account: every third one is of Nostr.
+func historyDID(n int) string {
+	if n%3 == 1 {
+		return fmt.Sprintf("did:nostr:%02d", n)
+	}
+	return fmt.Sprintf("did:plc:%02d", n)
 }
 
 func target(r *rand.Rand) string { return fmt.Sprintf("target%d.example", r.IntN(historyTargets)) }
@@ -296,7 +304,9 @@ func (h *history) finish(t *testing.T) {
 	for _, w := range Windows() {
 		for _, sort := range []Sort{Sharers, Speed, Newest} {
 			for _, watch := range []string{"", "target0.example"} {
-				queries = append(queries, Query{At: h.now(), Window: w.Length, Sort: sort, Watch: watch, Limit: 20})
+				for _, network := range []Network{BothNetworks, Bluesky, Nostr} {
+					queries = append(queries, Query{At: h.now(), Window: w.Length, Sort: sort, Watch: watch, Network: network, Limit: 20})
+				}
 			}
 		}
 	}

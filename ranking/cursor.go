@@ -31,7 +31,7 @@ const (
 func (q Query) View() string {
 	ways := slices.Clone(q.ways())
 	slices.Sort(ways)
-	return fmt.Sprintf("%s %s %d %s %q %q %q %q %q", q.Window, cmp.Or(q.Sort, Sharers), q.least(), strings.Join(ways, ","), q.Site, q.Text, q.By, q.Watch, q.Degree)
+	return fmt.Sprintf("%s %s %d %s %s %q %q %q %q %q", q.Window, cmp.Or(q.Sort, Sharers), q.least(), strings.Join(ways, ","), q.Network, q.Site, q.Text, q.By, q.Watch, q.Degree)
 }
 
 func (q Query) mark() uint32 {

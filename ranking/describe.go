@@ -21,7 +21,7 @@ func (r *reader) describe(ctx context.Context, entries []entry) ([]TrendingLink,
 	for i, e := range entries {
 		ids[i] = e.ID
 	}
-	sql, args := describeEveryone, []any{ids, r.from(), r.q.until(), r.q.ways(), r.state.Watching}
+	sql, args := describeEveryone(r.q.Network), []any{ids, r.from(), r.q.until(), r.q.ways(), r.state.Watching}
 	if r.watches != nil {
 		var members sharingColumns
 		for _, e := range entries {
@@ -52,7 +52,7 @@ func (r *reader) describe(ctx context.Context, entries []entry) ([]TrendingLink,
 		}
 		l.SharedBy, l.Faces = []string{}, []Face{}
 		for i, did := range dids {
-			f := Face{DID: did, Handle: handles[i], DisplayName: names[i], Avatar: avatars[i]}
+			f := Face{DID: did, Handle: handles[i], DisplayName: names[i], Avatar: avatars[i], Network: NetworkOf(did)}
 			l.Faces = append(l.Faces, f)
 			l.SharedBy = append(l.SharedBy, f.Name())
 		}
@@ -78,10 +78,12 @@ func share(columns, also string) string {
     WHERE s.link_id = k.id AND s.shared_at > $2 AND s.shared_at <= $3 AND ($4::text[] IS NULL OR s.how = ANY ($4)) AND` + throughLivingSubject + `AND` + eligible("s.did", "$5") + also
 }
 
-// describeEveryone finds the latest sharers one after the other: each is the latest who
+// describeEveryone describes links by the shares of a network. It finds the latest sharers one after the other: each is the latest who
 // is none of those before. Each is one walk down an index, which another sort key would
 // turn into a sort of all.
-var describeEveryone = `
+func describeEveryone(network Network) string {
+	share := func(columns, also string) string { return share(columns, ` AND`+network.has("s.did")+also) }
+	return `
 SELECT l.id, l.url, l.site, l.title, l.description, l.image, l.card_from, l.first_seen, first.at, a.at, f.dids, f.handles, f.names, f.avatars
 FROM unnest($1::bigint[]) WITH ORDINALITY AS k (id, n)
 CROSS JOIN LATERAL (SELECT l.* FROM links AS l WHERE l.id = k.id LIMIT 1) AS l
@@ -91,6 +93,7 @@ LEFT JOIN LATERAL (` + share("s.did, s.shared_at AS at", " AND s.did <> a.did OR
 LEFT JOIN LATERAL (` + share("s.did, s.shared_at AS at", " AND s.did <> a.did AND s.did <> b.did ORDER BY s.shared_at DESC LIMIT 1") + `) AS c ON true
 CROSS JOIN LATERAL (` + faces("(VALUES (a.did, 1), (b.did, 2), (c.did, 3)) AS f (did, n)") + `) AS f
 ORDER BY k.n`
+}
 
 // faces aggregates the profiles of the accounts f, in the order n.
 func faces(of string) string {

@@ -135,7 +135,11 @@ func newFeedReader(q Query, feed int64, l limits) *feedReader {
 func (q Query) feedView() string {
 	ways := slices.Clone(q.ways())
 	slices.Sort(ways)
-	return fmt.Sprintf("at least %d %s watch %q %s", q.AtLeast, strings.Join(ways, ","), q.Watch, q.Degree)
+	view := fmt.Sprintf("at least %d %s watch %q %s", q.AtLeast, strings.Join(ways, ","), q.Watch, q.Degree)
+	if q.Network != BothNetworks { // the feeds of both have kept their names
+		view += " of " + string(q.Network)
+	}
+	return view
 }
 
 // ensureFeed returns the row of the feed; 0 if there is no room for another. Anyone can
@@ -164,7 +168,7 @@ ON CONFLICT (hash) DO NOTHING`
 		return 0, fmt.Errorf("begin to add a feed: %w", err)
 	}
 	defer tx.Rollback(context.WithoutCancel(ctx)) //nolint:errcheck // it was committed, or failed
-	usual := q.AtLeast == FeedAtLeast && q.ways() == nil && q.Degree == BothDegrees
+	usual := q.AtLeast == FeedAtLeast && q.ways() == nil && q.Network == BothNetworks && q.Degree == BothDegrees
 	b := &pgx.Batch{}
 	b.Queue(wait, int64(feedLock))
 	b.Queue(makeRoom, q.At.Add(-idleFeed), maxFeeds)

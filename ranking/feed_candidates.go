@@ -69,7 +69,7 @@ func (r *feedReader) list(ctx context.Context, counted bool) (all []sharedLink, 
 	if !counted || r.q.least() < 2 { // links with one sharer are not counted
 		return nil, false, nil
 	}
-	sql := `SELECT c.link_id, c.last_at FROM link_counts AS c WHERE c.level_7d >= ` + levelOf("$1") + ` AND c.in_7d >= $1 LIMIT $2`
+	sql := `SELECT c.link_id, c.last_at FROM ` + r.q.Network.counts() + ` AS c WHERE c.level_7d >= ` + levelOf("$1") + ` AND c.in_7d >= $1 LIMIT $2`
 	all, err = schema.All(ctx, r.tx, "list the links with the minimum", pgx.RowToStructByPos[sharedLink], sql, r.q.least(), r.few)
 	return all, len(all) < r.few, err
 }
@@ -81,6 +81,7 @@ func (r *feedReader) sharedByMembers(ctx context.Context, counted bool) (all []s
 	if err != nil {
 		return nil, err
 	}
+	dids = r.q.Network.leaveOutDIDs(dids)
 	rows, err := r.sharedInLedger(ctx, dids, counted)
 	if err != nil {
 		return nil, err
@@ -141,12 +142,12 @@ func (r *feedReader) walk(counted bool, pending []int64) nextLinks {
 	from, at, enough := `shares AS s`, `s.shared_at`, ``
 	if counted {
 		from, at = `sharers AS s`, `s.at`
-		enough = ` AND ($3 < 2 OR EXISTS (SELECT FROM link_counts AS c WHERE c.link_id = p.link_id AND c.in_7d >= $3))`
+		enough = ` AND ($3 < 2 OR EXISTS (SELECT FROM ` + r.q.Network.counts() + ` AS c WHERE c.link_id = p.link_id AND c.in_7d >= $3))`
 	}
 	// All shares of the last moment are passed: a part may end between two of them.
 	sql := `
 WITH part AS MATERIALIZED (
-    SELECT s.link_id, ` + at + ` AS at FROM ` + from + ` WHERE ` + at + ` <= $1 ORDER BY ` + at + ` DESC LIMIT $2
+    SELECT s.link_id, ` + at + ` AS at FROM ` + from + ` WHERE ` + at + ` <= $1 AND` + r.q.Network.walked().has("s.did") + `ORDER BY ` + at + ` DESC LIMIT $2
 )
 SELECT (SELECT min(at) FROM part), (SELECT count(*) FROM part), ARRAY(
     SELECT DISTINCT p.link_id FROM part AS p

@@ -88,7 +88,7 @@ func (r *feedReader) fresh(ctx context.Context) (found []reached, err error) {
 // leaveOutKept removes links that had the minimum before some of their shares expired.
 // That is known of everyone's shares only.
 func (r *feedReader) leaveOutKept(ctx context.Context, of []reached) ([]reached, error) {
-	if len(of) == 0 || r.watches != nil || r.q.ways() != nil {
+	if len(of) == 0 || r.watches != nil || r.q.ways() != nil || r.q.Network != BothNetworks {
 		return of, nil
 	}
 	const sql = `SELECT l.id FROM links AS l WHERE l.id = ANY ($1) AND l.kept_sharers >= $2`
@@ -162,7 +162,7 @@ CROSS JOIN LATERAL (
         FROM (
             SELECT s.did, s.shared_at AS at
             FROM shares AS s
-            WHERE s.link_id = k.id AND s.shared_at > $7 AND ($4::text[] IS NULL OR s.how = ANY ($4)) AND` + throughLivingSubject + `AND` + eligible("s.did", "$5") + `
+            WHERE s.link_id = k.id AND s.shared_at > $7 AND ($4::text[] IS NULL OR s.how = ANY ($4)) AND` + throughLivingSubject + `AND` + r.q.Network.has("s.did") + `AND` + eligible("s.did", "$5") + `
               AND ($6::bigint[] IS NULL OR EXISTS (SELECT FROM watch_members AS w WHERE w.did = s.did AND w.watch_id = ANY ($6)))
             ORDER BY s.shared_at
             LIMIT $3

@@ -30,7 +30,7 @@ func daySpan(keep time.Duration) time.Duration { return max(24*time.Hour, schema
 
 // LedgerRelations returns the maximum number of tables and indexes that hold shares.
 func LedgerRelations(keep time.Duration) int {
-	const indexes = 7 // of a partition
+	const indexes = 8 // of a partition
 	return schema.PartitionsOver(keep, daySpan(keep)) * (1 + indexes)
 }
 

@@ -42,6 +42,7 @@ type LinkQuery struct {
 // LinkShare is a share of a link.
 type LinkShare struct {
 	DID         string    `json:"did"`
+	Network     Network   `json:"network"`
 	Handle      string    `json:"handle,omitempty"`
 	DisplayName string    `json:"display_name,omitempty"`
 	How         string    `json:"how"`
@@ -215,7 +216,7 @@ func subjectBy(did string) string {
 
 // complete sets what follows from the other fields. A hidden account keeps its DID only.
 func (s LinkShare) complete() LinkShare {
-	s.record.DID = s.DID
+	s.record.DID, s.Network = s.DID, NetworkOf(s.DID)
 	s.URI = s.record.URI()
 	if s.subject.DID != "" {
 		s.Subject = s.subject.URI()
@@ -235,14 +236,21 @@ func (r *linkReader) addTexts(ctx context.Context, shares []LinkShare) error {
 		}
 		return s.record
 	}
-	var keys []schema.Key
+	var keys, notes []schema.Key
 	for i := range shares {
-		if key := of(&shares[i]); shares[i].Why != Hidden && shares[i].Why != SubjectHidden && key.Collection == schema.PostCollection {
+		switch key := of(&shares[i]); {
+		case shares[i].Why == Hidden, shares[i].Why == SubjectHidden:
+		case key.Collection == schema.PostCollection:
 			keys = append(keys, key)
+		case key.Collection == schema.NoteCollection, key.Collection == schema.ArticleCollection:
+			notes = append(notes, key)
 		}
 	}
 	texts, err := schema.PostTexts(ctx, r.tx, keys)
 	if err != nil {
+		return err
+	}
+	if err := schema.AddNoteTexts(ctx, r.tx, notes, texts); err != nil {
 		return err
 	}
 	for i := range shares {

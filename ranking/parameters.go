@@ -1,6 +1,7 @@
 package ranking
 
 import (
+	"encoding/hex"
 	"fmt"
 	"regexp"
 	"slices"
@@ -11,6 +12,8 @@ import (
 	"unicode/utf8"
 
 	"github.com/bluesky-social/indigo/atproto/syntax"
+
+	"github.com/weir-social/weir/nostr"
 )
 
 // DefaultWindow is the window of a ranking if none is asked for.
@@ -45,7 +48,7 @@ const (
 
 // Parameters returns the names of the parameters that ParseQuery knows.
 func Parameters() []string {
-	return []string{"window", "sort", "at_least", "ways", "domain", "text", "by", "watch", "degree", "limit", "cursor"}
+	return []string{"window", "sort", "at_least", "ways", "network", "domain", "text", "by", "watch", "degree", "limit", "cursor"}
 }
 
 // Limits are the number of links on a page: if none is asked for, and at most.
@@ -58,6 +61,9 @@ func ParseQuery(value func(name string) (text string, given bool), limits Limits
 	parse := func(name string, expected Expected, values []string, read func(text string) (ok bool)) {
 		text, given := value(name)
 		if given && err == nil && !read(text) {
+			if strings.HasPrefix(strings.ToLower(text), "nsec1") { // a secret key is in no message
+				text = "nsec1…"
+			}
 			err = &ParameterError{name, text, expected, values}
 		}
 	}
@@ -72,6 +78,9 @@ func ParseQuery(value func(name string) (text string, given bool), limits Limits
 	parse("ways", SomeOf, Ways(), func(text string) bool {
 		q.Ways = strings.Split(text, ",")
 		return someOf(q.Ways, Ways())
+	})
+	parse("network", OneOf, append(names(Bluesky, Nostr), "both"), func(text string) bool {
+		return text == "both" || oneOf(&q.Network, text, Bluesky, Nostr)
 	})
 	parse("domain", Host, nil, func(text string) (ok bool) {
 		q.Site, ok = domain(text)
@@ -163,8 +172,11 @@ func domain(text string) (site string, ok bool) {
 	return site, len(site) <= 255 && hostSyntax.MatchString(site)
 }
 
-// account returns a handle or a DID as accounts has it.
+// account returns a handle or a DID as accounts has it. An npub is that of a DID.
 func account(text string) (string, bool) {
+	if n, err := nostr.ParseName(text); err == nil && n.Prefix == "npub" {
+		return nostrDID + hex.EncodeToString(n.Key[:]), true
+	}
 	id, err := syntax.ParseAtIdentifier(strings.TrimPrefix(text, "@"))
 	if err != nil {
 		return "", false
@@ -191,6 +203,8 @@ func (q Query) Parameter(name string, limit int) string {
 		return unless(strconv.Itoa(q.least()), "1")
 	case "ways":
 		return strings.Join(slices.DeleteFunc(Ways(), func(way string) bool { return !slices.Contains(q.ways(), way) }), ",")
+	case "network":
+		return string(q.Network)
 	case "domain":
 		return q.Site
 	case "text":

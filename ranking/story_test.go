@@ -177,12 +177,14 @@ func (l story) fold(q Query) []string {
 // counts reports whether a share counts for everyone, whenever it is.
 func (l story) counts(s toldShare, q Query) bool {
 	alive := s.Author == "" || !l.hidden[s.Author] && slices.Contains(l.subjects[[2]string{s.Author, s.Rkey}], s.Named)
-	return alive && !l.hidden[s.DID] && (!l.watched || l.members[""][s.DID]) && (len(q.Ways) == 0 || slices.Contains(q.Ways, s.How))
+	network := q.Network == BothNetworks || strings.HasPrefix(s.DID, "did:nostr:") == (q.Network == Nostr)
+	return alive && network && !l.hidden[s.DID] && (!l.watched || l.members[""][s.DID]) && (len(q.Ways) == 0 || slices.Contains(q.Ways, s.How))
 }
 
 // by are the links that the account of the query shares in the window.
 func (l story) by(q Query) map[int64]bool {
 	all := map[int64]bool{}
+	q.Network = BothNetworks
 	for _, s := range l.shares {
 		all[s.Link] = all[s.Link] || s.DID == q.By && l.counts(s, q) && q.At.Sub(s.At) < q.Window
 	}
@@ -248,6 +250,9 @@ func randomQuery(r *rand.Rand, now time.Time) Query {
 	if r.IntN(4) == 0 {
 		q.Ways = [][]string{{"post"}, {"repost"}, {"post", "quote"}, {"quote", "repost"}}[r.IntN(4)]
 	}
+	if r.IntN(2) == 0 {
+		q.Network = []Network{Bluesky, Nostr}[r.IntN(2)]
+	}
 	if r.IntN(5) == 0 {
 		q.Site = fmt.Sprintf("site%d.example", r.IntN(3))
 	}
@@ -255,7 +260,7 @@ func randomQuery(r *rand.Rand, now time.Time) Query {
 		q.Text = []string{"heron", "her", "the", "the owl", "seldom", "a", "b d2", "c", "d3", "never", "host1.example/", "host2.example/1", "example/7", "heron a", "page", "page 7"}[r.IntN(16)]
 	}
 	if r.IntN(5) == 0 {
-		q.By = fmt.Sprintf("did:plc:%02d", r.IntN(8))
+		q.By = historyDID(r.IntN(8))
 	}
 	if r.IntN(4) == 0 {
 		q.AtLeast = 1 + r.IntN(4)

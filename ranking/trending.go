@@ -44,6 +44,7 @@ type Query struct {
 	Sort    Sort
 	AtLeast int      // sharers in the window
 	Ways    []string // post, quote, repost: how a link was shared
+	Network Network  // only its accounts count
 	Site    string
 	Text    string // in the title, the description, the address, or what sharers wrote
 	By      string // the handle or DID of an account: only links that it shares in the window, by these ways
@@ -80,10 +81,11 @@ type TrendingLink struct {
 
 // Face is an account that shared a link.
 type Face struct {
-	DID         string `json:"did"`
-	Handle      string `json:"handle,omitempty"`
-	DisplayName string `json:"display_name,omitempty"`
-	Avatar      string `json:"avatar,omitempty"`
+	DID         string  `json:"did"`
+	Handle      string  `json:"handle,omitempty"`
+	DisplayName string  `json:"display_name,omitempty"`
+	Avatar      string  `json:"avatar,omitempty"`
+	Network     Network `json:"network"`
 }
 
 // Page is a part of a ranking. Another page with its Next as Query.After continues it.
@@ -234,6 +236,8 @@ func (q Query) check() error {
 		return fmt.Errorf("the ranking has no order %q", q.Sort)
 	case !slices.Contains([]Degree{BothDegrees, FirstDegree, SecondDegree}, q.Degree):
 		return fmt.Errorf("a watch has no degree %q", q.Degree)
+	case !slices.Contains([]Network{BothNetworks, Bluesky, Nostr}, q.Network):
+		return fmt.Errorf("there is no network %q", q.Network)
 	case q.Limit < 1:
 		return fmt.Errorf("a page has at least one link, not %d", q.Limit)
 	case utf8.RuneCountInString(q.Text) > MaxText:

@@ -12,7 +12,7 @@ import (
 	"github.com/weir-social/weir/schema"
 )
 
-// walk walks down what is counted of everyone, in the order of the ranking. The links
+// walk walks down what is counted of everyone, or of Nostr, in the order of the ranking. The links
 // with pending changes, or with sharers who left the window since the last count, are
 // corrected; the others are taken as they are.
 type walk struct {
@@ -36,9 +36,10 @@ func (r *reader) needed() []int {
 	return all
 }
 
-// correct computes what differs from link_counts. exact is false if that is too much.
+// correct computes what differs from the counts. exact is false if that is too much.
 func (w *walk) correct(ctx context.Context) (exact bool, err error) {
-	crossings, err := readCrossings(ctx, w.tx, w.state.AsOf, w.end, w.needed(), w.pending)
+	network := w.q.Network.walked()
+	crossings, err := readCrossings(ctx, w.tx, network, w.state.AsOf, w.end, w.needed(), w.pending)
 	if err != nil || len(crossings) >= w.pending {
 		return false, err
 	}
@@ -46,7 +47,7 @@ func (w *walk) correct(ctx context.Context) (exact bool, err error) {
 	if err != nil {
 		return false, err
 	}
-	w.corrected, err = tallies(ctx, w.tx, w.state, w.end, w.changes, crossings, nil, few)
+	w.corrected, err = tallies(ctx, w.tx, network, w.state, w.end, network.leaveOutChanges(w.changes), crossings, nil, few)
 	if err != nil {
 		return false, err
 	}
@@ -81,7 +82,7 @@ func (w *walk) candidates(ctx context.Context) (links []int64, err error) {
 		}
 	}
 	if w.q.Sort == Newest {
-		const sql = `SELECT s.link_id FROM sharers AS s WHERE s.at > $1 ORDER BY s.at LIMIT $2`
+		sql := `SELECT s.link_id FROM sharers AS s WHERE s.at > $1 AND` + w.q.Network.walked().has("s.did") + `ORDER BY s.at LIMIT $2`
 		if links, err = schema.All(ctx, w.tx, "list the links of the window", pgx.RowTo[int64], sql, w.from(), w.few); err != nil || len(links) < w.few {
 			return nonNil(links), err
 		}
@@ -96,11 +97,11 @@ func nonNil(links []int64) []int64 {
 	return links
 }
 
-// first returns the first limit links after a position that have the ways and pass the
-// filters.
+// first returns the first limit links after a position that have the ways and the network,
+// and pass the filters.
 func (w *walk) first(ctx context.Context, after *entry, limit int) ([]entry, error) {
-	ways, filtered := w.q.ways() != nil, w.q.Site != "" || w.text != nil || w.by != nil
-	if !ways && !filtered {
+	some, filtered := w.q.ways() != nil || w.q.Network == Bluesky, w.q.Site != "" || w.text != nil || w.by != nil
+	if !some && !filtered {
 		return w.next(ctx, after, limit)
 	}
 	growth := 2
@@ -109,7 +110,7 @@ func (w *walk) first(ctx context.Context, after *entry, limit int) ([]entry, err
 	}
 	var found []entry
 	position := after
-	if ways { // a link before the position may have fewer sharers by these ways
+	if some { // a link before the position may have fewer sharers that count
 		position = nil
 	}
 	for size := 2 * limit; ; size *= growth {
@@ -122,8 +123,8 @@ func (w *walk) first(ctx context.Context, after *entry, limit int) ([]entry, err
 			last := chunk[size-1]
 			position = &last
 		}
-		if chunk, err = w.keep(ctx, chunk); err == nil && ways {
-			chunk, err = w.byWays(ctx, chunk)
+		if chunk, err = w.keep(ctx, chunk); err == nil && some {
+			chunk, err = w.some(ctx, chunk)
 		}
 		if err != nil {
 			return nil, err
@@ -134,7 +135,7 @@ func (w *walk) first(ctx context.Context, after *entry, limit int) ([]entry, err
 			}
 		}
 		slices.SortFunc(found, func(a, b entry) int { return a.compare(b, w.q.Sort) })
-		// A link has at most as many sharers by some ways as it has sharers. So no link can win that comes after one
+		// A link has at most as many sharers by some ways, or of one network, as it has sharers. So no link can win that comes after one
 		// which the last of the page beats.
 		if !more || len(found) >= limit && found[limit-1].compare(*position, w.q.Sort) <= 0 {
 			return found[:min(limit, len(found))], nil
@@ -186,7 +187,7 @@ func (w *walk) ordered(ctx context.Context, after *entry, limit int) ([]entry, e
 		by, level = "c.speed", "c.level_speed"
 	}
 	from := `
-    FROM link_counts AS c
+    FROM ` + w.q.Network.counts() + ` AS c
     WHERE ` + level + ` >= 1 AND ` + count + ` >= $1 AND c.level_` + window + ` >= ` + levelOf("$1") + `
       AND ($2 = '' OR (SELECT l.site FROM links AS l WHERE l.id = c.link_id) = $2)
       AND (` + by + `, c.last_at, c.link_id) < ($3, $4, $5) AND ` + level
@@ -259,8 +260,8 @@ func (w *walk) singles(ctx context.Context, after, last *entry, limit int) ([]en
 	sql := `
 SELECT s.link_id, coalesce(c.n, 1), 0, s.at, NULL::text[]
 FROM sharers AS s
-LEFT JOIN LATERAL (SELECT ` + in + ` AS single, ` + of + ` AS n FROM link_counts AS c WHERE c.link_id = s.link_id LIMIT 1) AS c ON true
-WHERE s.at > $1 AND s.at <= $2 AND (s.at, s.link_id) < ($2, $3) AND coalesce(c.single, 1) = 1 AND coalesce(c.n, 1) >= $4
+LEFT JOIN LATERAL (SELECT ` + in + ` AS single, ` + of + ` AS n FROM ` + w.q.Network.counts() + ` AS c WHERE c.link_id = s.link_id LIMIT 1) AS c ON true
+WHERE s.at > $1 AND s.at <= $2 AND (s.at, s.link_id) < ($2, $3) AND coalesce(c.single, 1) = 1 AND coalesce(c.n, 1) >= $4 AND` + w.q.Network.walked().has("s.did") + `
   AND ($5 = '' OR (SELECT l.site FROM links AS l WHERE l.id = s.link_id) = $5)
 ORDER BY s.at DESC, s.link_id DESC
 LIMIT $6`
@@ -283,11 +284,15 @@ func (w *walk) ageBelow(value func(time.Time) int, v int) time.Time {
 
 // newest walks the links in the order in which they were stored.
 func (w *walk) newest(ctx context.Context, after *entry, limit int) ([]entry, error) {
+	network, links := w.q.Network.walked(), `links`
+	if network == Nostr { // few of all links
+		links = `(SELECT DISTINCT s.link_id AS id, (SELECT l.site FROM links AS l WHERE l.id = s.link_id) AS site FROM sharers AS s WHERE s.link_id < $2 AND` + network.has("s.did") + `ORDER BY s.link_id DESC)`
+	}
 	sql := `
 SELECT l.id, coalesce(c.n, 1), 0, coalesce(c.last_at, s.at), NULL::text[]
-FROM links AS l
-LEFT JOIN LATERAL (SELECT c.in_` + Windows()[w.window].Name + ` AS n, c.last_at FROM link_counts AS c WHERE c.link_id = l.id LIMIT 1) AS c ON true
-LEFT JOIN LATERAL (SELECT s.at FROM sharers AS s WHERE c.n IS NULL AND s.link_id = l.id AND s.at > $1 LIMIT 1) AS s ON true
+FROM ` + links + ` AS l
+LEFT JOIN LATERAL (SELECT c.in_` + Windows()[w.window].Name + ` AS n, c.last_at FROM ` + network.counts() + ` AS c WHERE c.link_id = l.id LIMIT 1) AS c ON true
+LEFT JOIN LATERAL (SELECT s.at FROM sharers AS s WHERE c.n IS NULL AND s.link_id = l.id AND s.at > $1 AND` + network.has("s.did") + `LIMIT 1) AS s ON true
 WHERE l.id < $2 AND coalesce(c.n, CASE WHEN s.at IS NULL THEN 0 ELSE 1 END) >= $3 AND ($4 = '' OR l.site = $4)
 ORDER BY l.id DESC
 LIMIT $5`
@@ -298,14 +303,19 @@ LIMIT $5`
 	return schema.All(ctx, w.tx, "walk the newest links", pgx.RowToStructByPos[entry], sql, w.state.AsOf.Add(-w.q.Window), id, w.q.least(), w.q.Site, limit)
 }
 
-// byWays counts the sharers of the links by the ways of the query.
-func (w *walk) byWays(ctx context.Context, of []entry) ([]entry, error) {
+// some counts the sharers of the links by the ways of the query and of its network.
+func (w *walk) some(ctx context.Context, of []entry) (all []entry, err error) {
+	if w.q.ways() == nil { // most links are shared in one network only: their counts are right as they are
+		if of, all, err = w.mixed(ctx, of); err != nil {
+			return nil, err
+		}
+	}
 	at := w.q.latest("s")
 	sql := `
 SELECT s.link_id, count(*) FILTER (WHERE ` + at + ` > $2), ` + speedOf(at, "$3") + `, max(` + at + `), NULL::text[]
 FROM sharers AS s
 WHERE s.link_id = ANY ($1) AND s.at > $4 AND ` + at + ` > $4
-  AND (s.link_id, s.did) NOT IN (SELECT * FROM unnest($5::bigint[], $6::text[]))
+  AND (s.link_id, s.did) NOT IN (SELECT * FROM unnest($5::bigint[], $6::text[])) AND` + w.q.Network.has("s.did") + `
 GROUP BY s.link_id`
 	ids := make([]int64, len(of))
 	found := make(map[int64]*entry, len(of))
@@ -319,7 +329,7 @@ GROUP BY s.link_id`
 			pending.add(k)
 		}
 	}
-	rows, err := schema.All(ctx, w.tx, "count by ways", pgx.RowToStructByPos[entry], sql, ids, w.from(), w.end, w.earliest(), pending.links, pending.dids)
+	rows, err := schema.All(ctx, w.tx, "count some sharers", pgx.RowToStructByPos[entry], sql, ids, w.from(), w.end, w.earliest(), pending.links, pending.dids)
 	if err != nil {
 		return nil, err
 	}
@@ -327,13 +337,12 @@ GROUP BY s.link_id`
 		*found[e.ID] = e
 	}
 	for k, c := range w.changes {
-		if e := found[k.link]; e != nil {
+		if e := found[k.link]; e != nil && w.q.Network.includes(k.did) {
 			if at := w.q.latestOf(c.truth); at.After(w.earliest()) {
 				w.add(e, at)
 			}
 		}
 	}
-	all := make([]entry, 0, len(found))
 	for _, e := range found {
 		all = append(all, *e)
 	}

@@ -20,6 +20,7 @@ func (r *reader) watched(ctx context.Context, c changes) ([]entry, error) {
 	if err != nil {
 		return nil, err
 	}
+	dids = r.q.Network.leaveOutDIDs(dids)
 	rows, err := r.sharedBy(ctx, dids, c)
 	if err != nil {
 		return nil, err
@@ -34,7 +35,7 @@ func (r *reader) watched(ctx context.Context, c changes) ([]entry, error) {
 		}
 	}
 	all := *r
-	all.q.Ways = nil // rows have only shares by these ways
+	all.q.Ways, all.q.Network = nil, BothNetworks // rows have only shares by these ways, of this network
 	w := &walk{reader: &all, touched: make([]entry, 0, len(rows)), complete: true}
 	place := make(map[int64]int, len(rows)) // in w.touched
 	for _, s := range rows {

@@ -47,3 +47,43 @@ WHERE p.text <> ''`
 	}
 	return texts, nil
 }
+
+// The collections of Nostr events that have a text.
+const (
+	NoteCollection    = "nostr.1"
+	ArticleCollection = "nostr.30023"
+)
+
+// AddNoteTexts adds the texts of notes and articles of Nostr that are stored; an article
+// begins with its title.
+func AddNoteTexts(ctx context.Context, db DB, keys []Key, texts map[Key]string) error {
+	if len(keys) == 0 {
+		return nil
+	}
+	const sql = `
+SELECT k.collection, k.did, k.rkey, r.text
+FROM unnest($1::text[], $2::text[], $3::text[]) AS k (collection, did, rkey)
+CROSS JOIN LATERAL (
+    SELECT left(concat_ws(E'\n',
+               CASE k.collection WHEN 'nostr.30023' THEN jsonb_path_query_first(r.record, '$.tags[*] ? (@[0] == "title")[1]') #>> '{}' END,
+               r.record ->> 'content'), $4) AS text
+    FROM records AS r
+    WHERE r.collection = k.collection AND r.did = k.did AND r.rkey = k.rkey
+    LIMIT 1
+) AS r
+WHERE r.text <> ''`
+	collection, did, rkey := Columns(len(keys), func(i int) Key { return keys[i] })
+	rows, err := db.Query(ctx, sql, collection, did, rkey, maxText)
+	var key Key
+	var text string
+	if err == nil {
+		_, err = pgx.ForEachRow(rows, []any{&key.Collection, &key.DID, &key.Rkey, &text}, func() error {
+			texts[key] = text
+			return nil
+		})
+	}
+	if err != nil {
+		return fmt.Errorf("read the texts of notes: %w", err)
+	}
+	return nil
+}

@@ -681,6 +681,46 @@ CREATE VIEW living_shares AS
              JOIN shares o ON o.did = c.of_did AND o.collection = c.of_collection AND o.rkey = c.of_rkey AND o.link_id = link_id
           WHERE c.did = did AND c.collection = collection AND c.rkey = rkey)));
 
+-- What link_counts is, of the accounts of Nostr alone. A link that one of them shares has no row. Only the counter writes here.
+CREATE TABLE nostr_counts (
+    link_id bigint NOT NULL,
+    last_at timestamp with time zone NOT NULL, -- The latest share of the link.
+    sharers integer NOT NULL, -- The rows of the link in sharers.
+    in_1h integer NOT NULL,
+    in_3h integer NOT NULL,
+    in_6h integer NOT NULL,
+    in_12h integer NOT NULL,
+    in_24h integer NOT NULL,
+    in_7d integer NOT NULL,
+    speed integer GENERATED ALWAYS AS (24 * in_1h + 8 * in_3h + 4 * in_6h + 2 * in_12h + in_24h) NOT NULL, -- Sharers per hour with decay, times 120: the mean of the hourly rates of the windows of 1, 3, 6, 12 and 24 h.
+    level_1h smallint GENERATED ALWAYS AS (width_bucket(in_1h, '{2,8,32,128,512,2048,8192,32768,131072,524288,2097152}'::integer[])) NOT NULL, -- The order of magnitude of in_1h; 1 and more: at least 2 sharers. It is indexed instead of the number, which changes with every share: most updates then write no index.
+    level_3h smallint GENERATED ALWAYS AS (width_bucket(in_3h, '{2,8,32,128,512,2048,8192,32768,131072,524288,2097152}'::integer[])) NOT NULL,
+    level_6h smallint GENERATED ALWAYS AS (width_bucket(in_6h, '{2,8,32,128,512,2048,8192,32768,131072,524288,2097152}'::integer[])) NOT NULL,
+    level_12h smallint GENERATED ALWAYS AS (width_bucket(in_12h, '{2,8,32,128,512,2048,8192,32768,131072,524288,2097152}'::integer[])) NOT NULL,
+    level_24h smallint GENERATED ALWAYS AS (width_bucket(in_24h, '{2,8,32,128,512,2048,8192,32768,131072,524288,2097152}'::integer[])) NOT NULL,
+    level_7d smallint GENERATED ALWAYS AS (width_bucket(in_7d, '{2,8,32,128,512,2048,8192,32768,131072,524288,2097152}'::integer[])) NOT NULL,
+    level_speed smallint GENERATED ALWAYS AS (
+CASE
+    WHEN in_24h >= 2 THEN width_bucket(24 * in_1h + 8 * in_3h + 4 * in_6h + 2 * in_12h + in_24h, '{2,8,32,128,512,2048,8192,32768,131072,524288,2097152}'::integer[])
+    ELSE 0
+END) NOT NULL, -- The order of magnitude of the speed; 0: fewer than 2 sharers in 24 h.
+    CONSTRAINT nostr_counts_pkey PRIMARY KEY (link_id),
+    CONSTRAINT link_counts_check CHECK (in_3h >= in_1h),
+    CONSTRAINT link_counts_check1 CHECK (in_6h >= in_3h),
+    CONSTRAINT link_counts_check2 CHECK (in_12h >= in_6h),
+    CONSTRAINT link_counts_check3 CHECK (in_24h >= in_12h),
+    CONSTRAINT link_counts_check4 CHECK (in_7d >= in_24h AND in_7d <= sharers),
+    CONSTRAINT link_counts_in_1h_check CHECK (in_1h >= 0),
+    CONSTRAINT link_counts_sharers_check CHECK (sharers >= 2)
+) WITH (autovacuum_vacuum_scale_factor=0.1, fillfactor=70);
+CREATE INDEX nostr_counts_level_12h_idx ON nostr_counts USING btree (level_12h) WHERE level_12h >= 1;
+CREATE INDEX nostr_counts_level_1h_idx ON nostr_counts USING btree (level_1h) WHERE level_1h >= 1;
+CREATE INDEX nostr_counts_level_24h_idx ON nostr_counts USING btree (level_24h) WHERE level_24h >= 1;
+CREATE INDEX nostr_counts_level_3h_idx ON nostr_counts USING btree (level_3h) WHERE level_3h >= 1;
+CREATE INDEX nostr_counts_level_6h_idx ON nostr_counts USING btree (level_6h) WHERE level_6h >= 1;
+CREATE INDEX nostr_counts_level_7d_idx ON nostr_counts USING btree (level_7d) WHERE level_7d >= 1;
+CREATE INDEX nostr_counts_level_speed_idx ON nostr_counts USING btree (level_speed) WHERE level_speed >= 1;
+
 -- Records that require a record which is not stored. Nothing is derived from them until it comes, however late.
 CREATE TABLE parked (
     collection text COLLATE "C" NOT NULL,
@@ -905,6 +945,8 @@ CREATE TABLE sharers (
 ) WITH (autovacuum_vacuum_scale_factor=0.05, autovacuum_vacuum_insert_scale_factor=0, autovacuum_vacuum_insert_threshold=20000);
 CREATE INDEX sharers_at ON sharers USING btree (at);
 CREATE INDEX sharers_link ON sharers USING btree (link_id, at);
+CREATE INDEX sharers_nostr_at ON sharers USING btree (at) WHERE did ~~ 'did:nostr:%'::text;
+CREATE INDEX sharers_nostr_link ON sharers USING btree (link_id, at) WHERE did ~~ 'did:nostr:%'::text;
 CREATE INDEX sharers_title ON sharers USING btree (title_claim, title_at) WHERE title_claim IS NOT NULL;
 CREATE INDEX sharers_url ON sharers USING btree (url_claim, url_at) WHERE url_claim IS NOT NULL;
 CREATE INDEX sharers_voted_at ON sharers USING btree (voted_at) WHERE voted_at < at;
@@ -933,6 +975,7 @@ CREATE TABLE shares (
 ) PARTITION BY RANGE (rkey);
 CREATE INDEX shares_gift ON ONLY shares USING btree (link_id, shared_at) WHERE gift IS NOT NULL;
 CREATE INDEX shares_link ON ONLY shares USING btree (link_id, shared_at);
+CREATE INDEX shares_nostr ON ONLY shares USING btree (link_id, shared_at) WHERE did ~~ 'did:nostr:%'::text;
 CREATE INDEX shares_sharer ON ONLY shares USING btree (did, link_id);
 CREATE INDEX shares_subject ON ONLY shares USING btree (subject_did, subject_rkey, did, collection, rkey) WHERE subject_did IS NOT NULL;
 CREATE INDEX shares_window ON ONLY shares USING btree (shared_at, link_id, did);

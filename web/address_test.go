@@ -122,7 +122,7 @@ func TestUnknownParametersOfThePageAreNamed(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
 	for target, want := range map[string]string{
-		"/?utm_source=elsewhere": `unknown parameter "utm_source": send any of window, sort, at_least, ways, domain, text, by, watch, degree, limit, density, cursor`,
+		"/?utm_source=elsewhere": `unknown parameter "utm_source": send any of window, sort, at_least, ways, network, domain, text, by, watch, degree, limit, density, cursor`,
 		"/?density=tight":        `density is "tight": send one of full, compact`,
 		"/?window=2h":            `window is "2h": send one of 1h, 3h, 6h, 12h, 24h, 7d`,
 		"/?window=1h&window=3h":  `window appears 2 times: send it once`,

@@ -23,12 +23,14 @@ type controls struct {
 	Windows   []choice
 	Sorts     []choice
 	Ways      []choice
+	Networks  []choice // none: there is no choice
 	Degrees   []choice // none: no watch is chosen
 	Densities []choice
 	Watches   []choice // none: there is no choice
 	AtLeasts  []choice
 	Active    []choice      // filters, each with the address without it
 	Profile   string        // of the account whose links are shown
+	OnNetwork string        // where that is
 	Kept      []hiddenField // by the form of the filters
 	Searching []hiddenField // by the form of the search
 	Feeds     []feedLink
@@ -40,9 +42,9 @@ type controls struct {
 // formFields are the parameters that the form of the filters sets.
 func formFields() []string { return []string{"watch", "at_least", "domain", "by"} }
 
-func newControls(v view, watches []choice) controls {
+func newControls(v view, watches []choice, networks []ranking.Network) controls {
 	q := v.query
-	c := controls{Watches: watches, Kept: kept(v, formFields()...), Searching: kept(v, "text"), Feeds: feedLinks(v), Text: q.Text, Domain: q.Site, By: q.By}
+	c := controls{Watches: watches, Networks: networkChoices(v, networks), Kept: kept(v, formFields()...), Searching: kept(v, "text"), Feeds: feedLinks(v), Text: q.Text, Domain: q.Site, By: q.By}
 	for _, w := range windows() {
 		c.Windows = append(c.Windows, choice{Name: w.Name, Title: say("window_link", w.Words), Current: w == v.window,
 			Href: rankingHref(v.with(func(v *view) { v.window = w }))})
@@ -70,9 +72,28 @@ func newControls(v view, watches []choice) controls {
 	c.AtLeasts = atLeastChoices(q.AtLeast)
 	c.Active = activeFilters(v)
 	if q.By != "" {
-		c.Profile = newPerson(q.By).Profile
+		by := newPerson(q.By)
+		c.Profile, c.OnNetwork = by.Profile, say("profile")
+		if by.Network != "" {
+			c.OnNetwork = say("profile_nostr")
+		}
 	}
 	return c
+}
+
+// networkChoices choose the accounts that count; none if all are of one network.
+func networkChoices(v view, networks []ranking.Network) (all []choice) {
+	if len(networks) < 2 && v.query.Network == ranking.BothNetworks {
+		return nil
+	}
+	for _, network := range []ranking.Network{ranking.BothNetworks, ranking.Bluesky, ranking.Nostr} {
+		name := say("network_" + string(network))
+		if network == ranking.BothNetworks {
+			name = say("network_both")
+		}
+		all = append(all, choice{Name: name, Current: network == v.query.Network, Href: rankingHref(v.with(func(v *view) { v.query.Network = network }))})
+	}
+	return all
 }
 
 // wayChoices add one of the ways that count, or remove it. The last one stays.
@@ -143,6 +164,9 @@ func activeFilters(v view) (all []choice) {
 			}
 		}
 		add(say("active_ways", strings.Join(names, ", ")), func(v *view) { v.query.Ways = nil })
+	}
+	if q.Network != ranking.BothNetworks {
+		add(say("active_network", say("network_"+string(q.Network))), func(v *view) { v.query.Network = ranking.BothNetworks })
 	}
 	if q.Degree != ranking.BothDegrees {
 		add(say("active_degree_"+string(q.Degree)), func(v *view) { v.query.Degree = ranking.BothDegrees })

@@ -23,7 +23,7 @@ const feedLimit = 100
 
 // feedPages are the addresses of feeds. Windows and orders make no difference to a feed.
 func feedPages() pages {
-	return pages{names: []string{"at_least", "ways", "domain", "text", "by", "watch", "degree", "limit"}, standard: linkWindow, least: ranking.FeedAtLeast, limit: feedLimit}
+	return pages{names: []string{"at_least", "ways", "network", "domain", "text", "by", "watch", "degree", "limit"}, standard: linkWindow, least: ranking.FeedAtLeast, limit: feedLimit}
 }
 
 // feedHref returns the address of the feed of a view of the ranking.

@@ -1,16 +1,33 @@
 package web
 
-import "github.com/weir-social/weir/schema"
+import (
+	"github.com/weir-social/weir/ranking"
+	"github.com/weir-social/weir/schema"
+)
 
 // subtitle describes whose links are counted, and in which window.
-func subtitle(f schema.Following, w window) string {
+func subtitle(snap *snapshot, v view) string {
+	f, w := snap.follows, v.window
 	switch {
 	case f.Watches == 0:
-		return say("head_network", w.Words)
+		return say("head_network", w.Words, countedNetwork(v.query.Network, snap.networks))
 	case f.Accounts == 0:
 		return say("head_unread", w.Words)
 	}
 	return say("head_watch", w.Words, followedAccounts(f))
+}
+
+// countedNetwork names the network that counts, or both.
+func countedNetwork(asked ranking.Network, networks []ranking.Network) string {
+	switch {
+	case asked != ranking.BothNetworks:
+		return say("network_" + string(asked))
+	case len(networks) > 1:
+		return say("network_all")
+	case len(networks) == 1:
+		return say("network_" + string(networks[0]))
+	}
+	return say("network_bluesky")
 }
 
 // followedAccounts describes the accounts that count. If there is one watch, it

@@ -189,12 +189,7 @@ func newShare(s *ranking.LinkShare, l ranking.LinkSummary, in view) shareView {
 		v.By.Name = say("hidden_account")
 		return v
 	}
-	v.By = newPerson(s.DID).in(in, s.DID)
-	if s.Handle != "" {
-		if named := newPerson(s.Handle).in(in, s.Handle); named.Name != "" {
-			v.By = named
-		}
-	}
+	v.By = personOf(s.DID, s.Handle, s.DisplayName, in)
 	v.Href = postURL(s.URI)
 	if s.How == "repost" && s.Why != ranking.SubjectHidden {
 		v.Href = postURL(s.Subject)

@@ -122,13 +122,13 @@ func TestShareNamesItsRecord(t *testing.T) {
 	r.fillLink()
 	var response struct{ Shares []json.RawMessage }
 	require.NoError(t, json.Unmarshal([]byte(r.get("/api/v1/links/1/shares?limit=6")), &response))
-	require.JSONEq(t, `{"did": "did:plc:alice", "handle": "alice.example", "display_name": "Alice", "how": "post", "shared_at": "2026-05-04T11:50:00Z",
+	require.JSONEq(t, `{"did": "did:plc:alice", "network": "bluesky", "handle": "alice.example", "display_name": "Alice", "how": "post", "shared_at": "2026-05-04T11:50:00Z",
 		"uri": "at://did:plc:alice/app.bsky.feed.post/1", "text": "Text of did:plc:alice", "counts": true}`, string(response.Shares[5]))
-	require.JSONEq(t, `{"did": "did:plc:bob", "how": "repost", "shared_at": "2026-05-04T11:55:00Z", "uri": "at://did:plc:bob/app.bsky.feed.repost/1",
+	require.JSONEq(t, `{"did": "did:plc:bob", "network": "bluesky", "how": "repost", "shared_at": "2026-05-04T11:55:00Z", "uri": "at://did:plc:bob/app.bsky.feed.repost/1",
 		"subject": "at://did:plc:alice/app.bsky.feed.post/1", "subject_handle": "alice.example", "text": "Text of did:plc:alice", "counts": true}`, string(response.Shares[4]))
-	require.JSONEq(t, `{"did": "did:plc:carol", "how": "quote", "shared_at": "2026-05-04T11:56:00Z", "uri": "at://did:plc:carol/app.bsky.feed.post/1",
+	require.JSONEq(t, `{"did": "did:plc:carol", "network": "bluesky", "how": "quote", "shared_at": "2026-05-04T11:56:00Z", "uri": "at://did:plc:carol/app.bsky.feed.post/1",
 		"subject": "at://did:plc:gone/app.bsky.feed.post/1", "text": "Text of did:plc:carol", "counts": false, "why": "subject_gone"}`, string(response.Shares[3]))
-	require.JSONEq(t, `{"did": "did:plc:hidden", "how": "post", "shared_at": "2026-05-04T11:57:00Z", "uri": "at://did:plc:hidden/app.bsky.feed.post/1",
+	require.JSONEq(t, `{"did": "did:plc:hidden", "network": "bluesky", "how": "post", "shared_at": "2026-05-04T11:57:00Z", "uri": "at://did:plc:hidden/app.bsky.feed.post/1",
 		"counts": false, "why": "hidden"}`, string(response.Shares[2]), "neither the name nor the text of a hidden account")
 	require.NotContains(t, string(response.Shares[1]), "Text of", "a repost of a hidden account's post")
 }

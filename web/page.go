@@ -91,7 +91,7 @@ func (s *server) servePage(w http.ResponseWriter, r *http.Request) {
 func (s *server) newPage(snap *snapshot) (pageView, error) {
 	v := snap.view
 	page := pageView{
-		frame: s.newFrame().scripted(s), Window: v.window, Subtitle: subtitle(snap.follows, v.window), Controls: newControls(v, snap.watches), Compact: v.compact,
+		frame: s.newFrame().scripted(s), Window: v.window, Subtitle: subtitle(snap, v), Controls: newControls(v, snap.watches, snap.networks), Compact: v.compact,
 		AsOf: newTimestamp(snap.at.Truncate(time.Minute), snap.at), Reload: rankingHref(v), State: newState(snap.streams, snap.gaps, snap.at),
 		Statuses: newStatuses(snap.streams, snap.at), Gaps: newGaps(snap), API: apiHref("/api/v1/trending", v),
 	}

@@ -25,6 +25,7 @@ type recordPage struct {
 	ToHome   string
 	Heading  string
 	URI      string
+	Open     string // where an event of Nostr is shown; empty: it is none
 	Account  person
 	Verdict  string
 	Dangling bool
@@ -73,7 +74,7 @@ func (s *server) serveRecordPage(w http.ResponseWriter, r *http.Request, k schem
 func (s *server) newRecordPage(k schema.Key, d *records.Detail) recordPage {
 	api := recordHref("/api/v1/records/", k)
 	page := recordPage{
-		frame: s.newFrame(), ToHome: s.homeName, Heading: say("record_title", plain(k.Collection, maxDetail)), URI: plain(k.URI(), maxDetail), Account: newPerson(k.DID),
+		frame: s.newFrame(), ToHome: s.homeName, Heading: recordTitle(k.Collection), URI: plain(k.URI(), maxDetail), Open: eventURL(k.URI()), Account: newPerson(k.DID),
 		Verdict: say("record_verdict_" + d.Verdict), Dangling: d.Dangling, Refused: d.Projection == "refused",
 		Problems: problemLines(d.Problems), Warnings: problemLines(d.Warnings), CID: plain(d.CID, maxDetail), Stored: newTimestamp(d.IndexedAt, s.now()),
 		API: api, Graph: "/api/v1/graph/" + segment(k.DID) + "/" + segment(k.Collection) + "/" + segment(k.Rkey),
@@ -99,6 +100,20 @@ func (s *server) newRecordPage(k schema.Key, d *records.Detail) recordPage {
 		page.MoreReferrers = api + "/referrers"
 	}
 	return page
+}
+
+// recordTitle names a record by its collection.
+func recordTitle(collection string) string {
+	switch collection {
+	case schema.NoteCollection:
+		return say("record_title_note")
+	case schema.ArticleCollection:
+		return say("record_title_article")
+	}
+	if strings.HasPrefix(collection, "nostr.") {
+		return say("record_title_nostr", plain(collection, maxDetail))
+	}
+	return say("record_title", plain(collection, maxDetail))
 }
 
 // newTarget returns a link to the record that an at-uri names; any other target is a

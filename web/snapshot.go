@@ -23,16 +23,17 @@ const queryTimeout = 5 * time.Second
 // snapshot holds a page of a ranking and the state of the streams at one time. Requests
 // share it, so it is never changed.
 type snapshot struct {
-	view    view
-	at      time.Time
-	before  int                    // links on the pages before
-	next    ranking.Cursor         // of the next page
-	links   []ranking.TrendingLink // Image is a URL or empty; every URL is http or https
-	streams []schema.StreamStatus
-	gaps    []schema.Gap
-	follows schema.Following
-	watches []choice // to choose from
-	etag    string
+	view     view
+	at       time.Time
+	before   int                    // links on the pages before
+	next     ranking.Cursor         // of the next page
+	links    []ranking.TrendingLink // Image is a URL or empty; every URL is http or https
+	streams  []schema.StreamStatus
+	gaps     []schema.Gap
+	follows  schema.Following
+	watches  []choice // to choose from
+	etag     string
+	networks []ranking.Network // of which accounts are counted
 
 	progress schema.Progress // set where there are no links
 }
@@ -86,6 +87,9 @@ func (s *server) read(ctx context.Context, v view) (*snapshot, error) {
 		return nil, err
 	}
 	if snap.watches, err = s.watchChoices(ctx, q.Watch); err != nil {
+		return nil, err
+	}
+	if snap.networks, err = ranking.Networks(ctx, s.db); err != nil {
 		return nil, err
 	}
 	if len(page.Links) == 0 {

@@ -105,6 +105,7 @@ type person struct {
 	Profile string // empty if the name is neither
 	Href    string // the links that it shared; empty: not to be shown
 	Face    string // the address of its picture; empty: none
+	Network string // if it is not Bluesky
 }
 
 const appBase = "https://bsky.app/profile/"
@@ -113,10 +114,30 @@ func newPerson(name string) person {
 	if h, err := syntax.ParseHandle(name); err == nil && !h.IsInvalidHandle() {
 		return person{Name: "@" + shorten(name, maxName), Known: true, Profile: appBase + url.PathEscape(name)}
 	}
+	if key := npub(name); key != "" {
+		return person{Name: abbreviate(key), Known: true, Profile: nostrBase + url.PathEscape(key), Network: say("network_nostr")}
+	}
 	if isDID(name) {
 		return person{Name: abbreviate(name), Known: true, Profile: appBase + url.PathEscape(name)}
 	}
 	return person{Name: plain(name, maxName)}
+}
+
+// personOf is an account by its handle or, on Nostr, by the name that it gives itself. Such
+// a name is no proof of anything: the page marks the network, and an @ begins handles only.
+func personOf(did, handle, name string, v view) person {
+	if p := newPerson(did).in(v, did); p.Network != "" {
+		if name = strings.TrimLeft(plain(name, maxName), "@ "); name != "" {
+			p.Name = name
+		}
+		return p
+	}
+	if handle != "" {
+		if named := newPerson(handle).in(v, handle); named.Name != "" {
+			return named
+		}
+	}
+	return newPerson(did).in(v, did)
 }
 
 // in sets the address of the links that an account with a name shared, in the window of
@@ -142,8 +163,12 @@ func abbreviate(did string) string {
 	return did[:head] + "…" + did[len(did)-tail:]
 }
 
-// postURL returns the web address of a post; "" if uri is not that of a post.
+// postURL returns the web address of a post, or of an event of Nostr; "" if uri is not that
+// of one.
 func postURL(uri string) string {
+	if address := eventURL(uri); address != "" {
+		return address
+	}
 	at, err := syntax.ParseATURI(uri)
 	if err != nil || at.Collection() != "app.bsky.feed.post" || at.RecordKey() == "" {
 		return ""

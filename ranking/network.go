@@ -1,0 +1,132 @@
+package ranking
+
+import (
+	"context"
+	"strings"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/weir-social/weir/schema"
+)
+
+// Network is where accounts are. With one, only the accounts of that network count.
+type Network string
+
+// The networks. An account belongs to one of them.
+const (
+	BothNetworks Network = ""
+	Bluesky      Network = "bluesky" // and everything else of the AT Protocol
+	Nostr        Network = "nostr"
+)
+
+// nostrDID is what the DIDs of Nostr begin with: an author's public key follows.
+const nostrDID = "did:nostr:"
+
+// NetworkOf returns the network of an account.
+func NetworkOf(did string) Network {
+	if strings.HasPrefix(did, nostrDID) {
+		return Nostr
+	}
+	return Bluesky
+}
+
+// includes reports whether an account counts.
+func (n Network) includes(did string) bool { return n == BothNetworks || n == NetworkOf(did) }
+
+// has is a condition: the account did counts. The indexes of Nostr have the same words.
+func (n Network) has(did string) string {
+	switch n {
+	case Nostr:
+		return ` ` + did + ` LIKE '` + nostrDID + `%' `
+	case Bluesky:
+		return ` ` + did + ` NOT LIKE '` + nostrDID + `%' `
+	}
+	return ` true `
+}
+
+// walked is the network whose counts a ranking walks down: those of Nostr are kept beside
+// those of both. A link of Bluesky has at most as many sharers as it has in both.
+func (n Network) walked() Network {
+	if n == Nostr {
+		return Nostr
+	}
+	return BothNetworks
+}
+
+// counts is the table of the counts that a ranking walks down.
+func (n Network) counts() string {
+	if n == Nostr {
+		return "nostr_counts"
+	}
+	return "link_counts"
+}
+
+// Networks returns the networks of which accounts are counted, each by itself.
+func Networks(ctx context.Context, db schema.DB) ([]Network, error) {
+	const sql = `
+SELECT n.name FROM (VALUES
+    ('bluesky', (SELECT true FROM sharers AS s WHERE s.did < 'did:nostr:' LIMIT 1)),
+    ('bluesky', (SELECT true FROM sharers AS s WHERE s.did >= 'did:nostr;' LIMIT 1)),
+    ('nostr',   (SELECT true FROM sharers AS s WHERE s.did >= 'did:nostr:' AND s.did < 'did:nostr;' LIMIT 1))) AS n (name, counted)
+WHERE n.counted
+GROUP BY n.name
+ORDER BY n.name`
+	return schema.All(ctx, db, "find the networks", pgx.RowTo[Network], sql)
+}
+
+// leaveOutDIDs removes the accounts that do not count.
+func (n Network) leaveOutDIDs(dids []string) (left []string) {
+	for _, did := range dids {
+		if n.includes(did) {
+			left = append(left, did)
+		}
+	}
+	return left
+}
+
+// leaveOutChanges removes the changes of accounts that do not count.
+func (n Network) leaveOutChanges(c changes) changes {
+	if n == BothNetworks {
+		return c
+	}
+	left := make(changes)
+	for k, change := range c {
+		if n.includes(k.did) {
+			left[k] = change
+		}
+	}
+	return left
+}
+
+// mixed returns the links that accounts of Nostr share too, as far as it is counted or
+// pending, and the others.
+func (w *walk) mixed(ctx context.Context, of []entry) (mixed, others []entry, err error) {
+	ids := make([]int64, len(of))
+	for i, e := range of {
+		ids[i] = e.ID
+	}
+	sql := `
+SELECT k.id FROM unnest($1::bigint[]) AS k (id)
+WHERE (SELECT true FROM sharers AS s WHERE s.link_id = k.id AND` + Nostr.has("s.did") + `LIMIT 1)`
+	found, err := schema.All(ctx, w.tx, "find the links of both networks", pgx.RowTo[int64], sql, ids)
+	if err != nil {
+		return nil, nil, err
+	}
+	is := make(map[int64]bool, len(found))
+	for _, id := range found {
+		is[id] = true
+	}
+	for k := range w.changes {
+		if Nostr.includes(k.did) {
+			is[k.link] = true
+		}
+	}
+	for _, e := range of {
+		if is[e.ID] {
+			mixed = append(mixed, e)
+		} else {
+			others = append(others, e)
+		}
+	}
+	return mixed, others, nil
+}
