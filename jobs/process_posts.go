@@ -50,7 +50,7 @@ func (p ProcessPosts) InsertOpts() river.InsertOpts {
 func Links() Projection {
 	return Projection{
 		Name: "links", Collections: []string{collectionPost, collectionRepost, collectionNote, collectionNoteRepost, collectionEventRepost, collectionArticle},
-		Tables: []string{"shares", "subjects"}, Compared: []string{"shares", "projected_subjects"},
+		Tables: []string{"shares", "subjects", "copies"}, Compared: []string{"shares", "projected_subjects"},
 		Job: func(b Batch) river.JobArgs {
 			job := ProcessPosts{Posts: make([]string, 0, len(b.Records)), Arrived: b.Arrived, Stream: b.Stream}
 			for _, r := range b.Records {
