@@ -54,7 +54,7 @@ func (p ProcessPosts) InsertOpts() river.InsertOpts {
 func Links() Projection {
 	return Projection{
 		Name: "links", Collections: []string{collectionPost, collectionRepost, collectionNote, collectionNoteRepost, collectionEventRepost, collectionArticle},
-		Tables: []string{"shares", "subjects"}, Compared: []string{"shares", "projected_subjects"},
+		Tables: []string{"shares", "subjects", "copies"}, Compared: []string{"shares", "projected_subjects"},
 		Concerns: func(collection string, record []byte) bool {
 			return collection != collectionPost || link.MayShare(record)
 		},

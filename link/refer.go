@@ -3,7 +3,6 @@ package link
 import (
 	"encoding/hex"
 	"fmt"
-	"strconv"
 	"strings"
 
 	"github.com/weir-social/weir/nostr"
@@ -12,31 +11,35 @@ import (
 // InEventRepost reads the subject of a repost of Nostr (kinds 6 and 16, NIP-18): the note
 // or article that its first e or a tag names. Who wrote it, the text of the repost says if
 // it is that event, whole and signed; otherwise the first p tag does. A wrong author names
-// a record that does not exist. The subject is zero if the tags name none. It returns an
-// error for a record that is not a JSON object.
-func InEventRepost(collection string, repost []byte) (Subject, error) {
+// a record that does not exist. The subject is zero if the tags name none. original is the
+// repost of another network that a bridge made it of. It returns an error for a record that
+// is not a JSON object.
+func InEventRepost(collection string, repost []byte) (subject, original Subject, err error) {
 	e, err := readEvent(repost)
 	if err != nil {
-		return Subject{}, fmt.Errorf("read repost: %w", err)
+		return Subject{}, Subject{}, fmt.Errorf("read repost: %w", err)
 	}
+	return e.reposted(collection), e.original(), nil
+}
+
+// reposted returns the subject of a repost.
+func (e *event) reposted(collection string) Subject {
 	id, named := nostr.ParseKey(e.Tags.first("e"))
 	if named {
 		if s, ok := innerSubject(string(e.Content), id); ok {
-			return s, nil
+			return s
 		}
 	}
-	kind := nostr.KindNote
 	if collection == CollectionEventRepost {
 		if s := addressed(e.Tags.first("a")); s != (Subject{}) {
-			return s, nil
+			return s
 		}
-		kind, err = strconv.Atoi(e.Tags.first("k"))
-		named = named && err == nil
+		named = named && e.Tags.first("k") == "1" // an article is named by its address
 	}
-	if !named || kind != nostr.KindNote {
-		return Subject{}, nil // an article is named by its address
+	if !named {
+		return Subject{}
 	}
-	return note(id, e.Tags.first("p")), nil
+	return note(id, e.Tags.first("p"))
 }
 
 // innerSubject returns the event that the text of a repost contains, if it has the id and

@@ -60,13 +60,13 @@ func TestSubjectsOfEventReposts(t *testing.T) {
 		{"an address of another kind", "16", "", [][]string{{"a", "30024:" + by + ":x"}}, Subject{}},
 		{"whoever is named", "6", "", [][]string{e, p(other)}, byOther},
 	} {
-		got, err := InEventRepost("nostr."+c.kind, eventOf(t, c.content, c.tags...))
+		got, _, err := InEventRepost("nostr."+c.kind, eventOf(t, c.content, c.tags...))
 		require.NoError(t, err, c.rule)
 		require.Equal(t, c.want, got, c.rule)
 	}
-	_, err := InEventRepost(CollectionNoteRepost, []byte(`[]`))
+	_, _, err := InEventRepost(CollectionNoteRepost, []byte(`[]`))
 	require.Error(t, err)
-	got, err := InEventRepost(CollectionNoteRepost, eventOf(t, strings.Repeat(`{"tags":[`, 100_000), e, p(by)))
+	got, _, err := InEventRepost(CollectionNoteRepost, eventOf(t, strings.Repeat(`{"tags":[`, 100_000), e, p(by)))
 	require.NoError(t, err)
 	require.Equal(t, theNote, got)
 }

@@ -20,6 +20,7 @@ const (
 	NotFollowed   Reason = "not_followed"   // no watch includes the account, or not the one that was asked for
 	SubjectHidden Reason = "subject_hidden" // the author of the post that is quoted or reposted is not active
 	SubjectGone   Reason = "subject_gone"   // that post was deleted, is not shown, or no longer contains the link
+	Copied        Reason = "copy"           // the record is a bridge's copy of one that shares the link too
 	OutsideWindow Reason = "outside_window" // it is dated before the window
 	SamePerson    Reason = "same_person"    // the account shared the link again later
 	Waiting       Reason = "waiting"        // it has not been joined with the post that it quotes or reposts
@@ -27,7 +28,7 @@ const (
 
 // Reasons returns those of shares in the ledger.
 func Reasons() []Reason {
-	return []Reason{Hidden, NotFollowed, SubjectHidden, SubjectGone, OutsideWindow, SamePerson}
+	return []Reason{Hidden, NotFollowed, SubjectHidden, SubjectGone, Copied, OutsideWindow, SamePerson}
 }
 
 // LinkQuery asks who shares a link.
@@ -106,6 +107,7 @@ const notCounted = `CASE
         WHEN $1::boolean AND NOT EXISTS (SELECT FROM watch_members AS w WHERE w.did = s.did AND ($2::bigint[] IS NULL OR w.watch_id = ANY ($2))) THEN 'not_followed'
         WHEN s.subject_did IS NOT NULL AND EXISTS (SELECT FROM accounts AS b WHERE b.did = s.subject_did AND b.status <> 'active') THEN 'subject_hidden'
         WHEN NOT` + throughLivingSubject + `THEN 'subject_gone'
+        WHEN NOT` + originalAbsent + `THEN 'copy'
         WHEN s.shared_at <= $3 THEN 'outside_window'
     END`
 
@@ -160,7 +162,7 @@ WITH page AS MATERIALIZED (
     SELECT p.did, latest.shared_at, latest.collection, latest.rkey, latest.named_id
     FROM (SELECT DISTINCT s.did, s.link_id FROM page AS s) AS p
     LEFT JOIN LATERAL (
-        SELECT s.shared_at, s.collection, s.rkey, s.named_id FROM ` + sharesOfPair + ` AS s WHERE` + throughLivingSubject + `
+        SELECT s.shared_at, s.collection, s.rkey, s.named_id FROM ` + sharesOfPair + ` AS s WHERE` + living + `
         ORDER BY s.shared_at DESC, s.collection DESC, s.rkey DESC, s.named_id DESC
         LIMIT 1
     ) AS latest ON true

@@ -87,6 +87,7 @@ type Replacement struct {
 	Before  []schema.Key // those of Records that may have shares
 	Shares  []Share
 	Through []Through
+	Copies  []Copy // those of the records that are copies
 
 	Changed bool // set when the queue was sent: a subject has other links than before
 }
@@ -97,6 +98,7 @@ type Replacement struct {
 // schema.ErrBusy.
 func (r *Replacement) Queue(q *pgx.Batch, now time.Time) {
 	queueLock(q, r.Shares)
+	queueCopies(q, r.Records, r.Copies)
 	r.queueShares(q, hashesOf(r.Shares), now)
 	if len(r.Records) > 0 {
 		collection, did, rkey := schema.Columns(len(r.Records), func(i int) schema.Key { return r.Records[i] })
@@ -187,6 +189,9 @@ func queueLinks(q *pgx.Batch, shares []Share, now time.Time) {
 	}
 }
 
+// isCopy is true for a record i that is a copy. LIMIT forces an index lookup.
+const isCopy = `(SELECT true FROM copies AS c WHERE c.did = i.did AND c.collection = i.collection AND c.rkey = i.rkey LIMIT 1) IS NOT NULL`
+
 func (r *Replacement) queueShares(q *pgx.Batch, claims pgtype.FlatArray[[]byte], now time.Time) {
 	n := len(r.Shares)
 	collection, did, rkey := schema.Columns(n, func(i int) schema.Key { return r.Shares[i].Key })
@@ -241,28 +246,31 @@ WHERE s.did = gone.did AND s.collection = gone.collection AND s.rkey = gone.rkey
 	}
 	// A link that expired has no id or no claim here, and the share is refused.
 	const insert = `
-INSERT INTO shares AS s (did, collection, rkey, link_id, named_id, how, shared_at, stored_at, claim_id, words, gift)
-SELECT i.did, i.collection, i.rkey, CASE WHEN c.id IS NOT NULL THEN l.counts_as END, l.id, i.how, i.shared_at, i.stored_at, c.id, i.words::tsvector, i.gift
+INSERT INTO shares AS s (did, collection, rkey, link_id, named_id, how, shared_at, stored_at, claim_id, words, gift, copied)
+SELECT i.did, i.collection, i.rkey, CASE WHEN c.id IS NOT NULL THEN l.counts_as END, l.id, i.how, i.shared_at, i.stored_at, c.id, i.words::tsvector, i.gift,
+       ` + isCopy + `
 FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::text[], $6::timestamptz[], $7::timestamptz[], $8::bytea[], $9::text[], $10::text[])
      AS i (collection, did, rkey, identity, how, shared_at, stored_at, hash, words, gift)
 LEFT JOIN LATERAL (SELECT l.id, l.counts_as FROM links AS l WHERE l.identity = i.identity LIMIT 1) AS l ON true
 LEFT JOIN LATERAL (SELECT c.id FROM claims AS c WHERE c.link_id = l.id AND c.hash = i.hash LIMIT 1) AS c ON true
 ON CONFLICT (did, collection, rkey, named_id) DO UPDATE
-SET how = excluded.how, shared_at = excluded.shared_at, subject_did = NULL, subject_collection = NULL, subject_rkey = NULL, claim_id = excluded.claim_id, words = excluded.words, gift = excluded.gift
-WHERE (s.how, s.shared_at, s.claim_id, s.words, s.gift) IS DISTINCT FROM (excluded.how, excluded.shared_at, excluded.claim_id, excluded.words, excluded.gift)`
+SET how = excluded.how, shared_at = excluded.shared_at, subject_did = NULL, subject_collection = NULL, subject_rkey = NULL, claim_id = excluded.claim_id, words = excluded.words, gift = excluded.gift, copied = excluded.copied
+WHERE (s.how, s.shared_at, s.claim_id, s.words, s.gift, s.copied)
+      IS DISTINCT FROM (excluded.how, excluded.shared_at, excluded.claim_id, excluded.words, excluded.gift, excluded.copied)`
 	if n > 0 {
 		q.Queue(insert, collection, did, rkey, identity, how, at, stored, claims, said, gifts)
 	}
 	// A link that the record itself contains is not shared through its subject too.
 	const through = `
-INSERT INTO shares AS s (did, collection, rkey, link_id, named_id, how, shared_at, stored_at, subject_did, subject_rkey, subject_collection, words)
-SELECT i.did, i.collection, i.rkey, l.counts_as, l.id, i.how, i.shared_at, i.stored_at, i.subject_did, i.subject_rkey, i.subject_collection, i.words::tsvector
+INSERT INTO shares AS s (did, collection, rkey, link_id, named_id, how, shared_at, stored_at, subject_did, subject_rkey, subject_collection, words, copied)
+SELECT i.did, i.collection, i.rkey, l.counts_as, l.id, i.how, i.shared_at, i.stored_at, i.subject_did, i.subject_rkey, i.subject_collection, i.words::tsvector,
+       ` + isCopy + `
 FROM unnest($1::text[], $2::text[], $3::text[], $4::bigint[], $5::text[], $6::text[], $7::text[], $8::timestamptz[], $9::timestamptz[], $10::text[], $11::text[])
      AS i (collection, did, rkey, link_id, subject_did, subject_rkey, how, shared_at, stored_at, words, subject_collection)
 CROSS JOIN LATERAL (SELECT l.id, l.counts_as FROM links AS l WHERE l.id = i.link_id LIMIT 1) AS l
 ON CONFLICT (did, collection, rkey, named_id) DO UPDATE
-SET how = excluded.how, shared_at = excluded.shared_at, words = excluded.words
-WHERE s.subject_did IS NOT NULL AND (s.how, s.shared_at, s.words) IS DISTINCT FROM (excluded.how, excluded.shared_at, excluded.words)`
+SET how = excluded.how, shared_at = excluded.shared_at, words = excluded.words, copied = excluded.copied
+WHERE s.subject_did IS NOT NULL AND (s.how, s.shared_at, s.words, s.copied) IS DISTINCT FROM (excluded.how, excluded.shared_at, excluded.words, excluded.copied)`
 	if len(r.Through) > 0 {
 		q.Queue(through, t.collection, t.did, t.rkey, t.link, t.subjectDID, t.subjectRkey, t.how, t.at, t.stored, t.said, t.subjectCollection)
 	}

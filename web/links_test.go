@@ -23,8 +23,8 @@ func (r *rig) fillLink() {
 	r.exec(`INSERT INTO links (identity, url, site, title, first_seen) VALUES ($1, $1, 'a.example', 'T', $2)`, sharedLink, r.now)
 	add := func(did, collection, rkey, how string, ago time.Duration, subject ...any) {
 		subject = append(subject, nil, nil)
-		r.exec(`INSERT INTO shares (did, collection, rkey, link_id, named_id, how, shared_at, subject_did, subject_rkey) VALUES ($1, $2, $3, 1, 1, $4, $5, $6, $7)`,
-			did, collection, rkey, how, r.now.Add(-ago), subject[0], subject[1])
+		r.exec(`INSERT INTO shares (did, collection, rkey, link_id, named_id, how, shared_at, subject_did, subject_collection, subject_rkey) VALUES ($1, $2, $3, 1, 1, $4, $5, $6, $8, $7)`,
+			did, collection, rkey, how, r.now.Add(-ago), subject[0], subject[1], "app.bsky.feed.post")
 	}
 	const post, repost = "app.bsky.feed.post", "app.bsky.feed.repost"
 	add("did:plc:alice", post, "1", "post", 10*time.Minute)

@@ -1,6 +1,7 @@
 package web
 
 import (
+	"cmp"
 	"net/url"
 	"strings"
 	"unicode"
@@ -132,12 +133,8 @@ func personOf(did, handle, name string, v view) person {
 		}
 		return p
 	}
-	if handle != "" {
-		if named := newPerson(handle).in(v, handle); named.Name != "" {
-			return named
-		}
-	}
-	return newPerson(did).in(v, did)
+	name = cmp.Or(handle, did)
+	return newPerson(name).in(v, name)
 }
 
 // in sets the address of the links that an account with a name shared, in the window of

@@ -55,7 +55,7 @@ func newCheckSubjects(cfg Config, links *ProcessPosts) *CheckSubjects {
 // Work runs until nothing is due, its calls are used up, or its time is up.
 func (w *CheckSubjects) Work(ctx context.Context, job *river.Job[jobs.CheckSubjects]) error {
 	r := &subjectCheck{w, job.JobRow, time.Now().Add(w.patience), w.calls}
-	steps := []func(context.Context) (bool, error){r.expireWaiting, r.expireSubjects, r.changed, r.fetch}
+	steps := []func(context.Context) (bool, error){r.expireWaiting, r.expireSubjects, r.expireCopies, r.changed, r.fetch}
 	for {
 		for _, step := range steps {
 			done, err := step(ctx)
@@ -279,6 +279,18 @@ func (w *subjectCheck) expireSubjects(ctx context.Context) (done bool, err error
 	}
 	return repeat(w.until, func() (int, error) {
 		examined, _, err := ranking.ExpireSubjects(ctx, w.pool, now.Add(-subjectIdle), now, expiredAtOnce)
+		return examined, err
+	})
+}
+
+// expireCopies deletes what the ledger no longer needs of copies.
+func (w *subjectCheck) expireCopies(ctx context.Context) (done bool, err error) {
+	now, err := schema.EarliestTime(ctx, w.pool, w.now())
+	if err != nil {
+		return false, err
+	}
+	return repeat(w.until, func() (int, error) {
+		examined, _, err := ranking.ExpireCopies(ctx, w.pool, now.Add(-subjectIdle), now, expiredAtOnce)
 		return examined, err
 	})
 }

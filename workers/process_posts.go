@@ -148,7 +148,7 @@ func (w *ProcessPosts) projected(ctx context.Context, keys []schema.Key, fresh b
 			return nil, err
 		}
 	}
-	return p, nil
+	return p, ranking.RecountCopies(ctx, w.pool, p.keys())
 }
 
 // lookAgain returns the records whose subjects have changed since they were read. A
@@ -174,7 +174,7 @@ func (w *ProcessPosts) lookAgain(ctx context.Context, p *sharing) (changed []sch
 
 // read reads the records, and which of them have shares or wait.
 func (w *ProcessPosts) read(ctx context.Context, keys []schema.Key, fresh bool) (*sharing, error) {
-	p := &sharing{worker: w, fresh: fresh, shares: map[schema.Key][]ranking.Share{}, through: map[schema.Key]ranking.Through{}, waited: map[schema.Key]bool{}, revs: map[schema.Key]string{}, changed: map[schema.Key]bool{}}
+	p := &sharing{worker: w, fresh: fresh, shares: map[schema.Key][]ranking.Share{}, through: map[schema.Key]ranking.Through{}, originals: map[schema.Key]link.Subject{}, waited: map[schema.Key]bool{}, revs: map[schema.Key]string{}, changed: map[schema.Key]bool{}}
 	if len(keys) == 0 {
 		return p, nil
 	}
@@ -286,6 +286,9 @@ func (w *ProcessPosts) replace(ctx context.Context, p *sharing, keys []schema.Ke
 				shared.Before = append(shared.Before, key)
 			}
 			shared.Shares = append(shared.Shares, p.shares[key]...)
+			if of := p.originals[key]; of != (link.Subject{}) {
+				shared.Copies = append(shared.Copies, ranking.Copy{Record: key, Of: schema.Key(of)})
+			}
 			if !ok {
 				continue
 			}
