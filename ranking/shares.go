@@ -246,8 +246,8 @@ WHERE s.did = gone.did AND s.collection = gone.collection AND s.rkey = gone.rkey
 	}
 	// A link that expired has no id or no claim here, and the share is refused.
 	const insert = `
-INSERT INTO shares AS s (did, collection, rkey, link_id, named_id, how, shared_at, stored_at, claim_id, words, gift, copied)
-SELECT i.did, i.collection, i.rkey, CASE WHEN c.id IS NOT NULL THEN l.counts_as END, l.id, i.how, i.shared_at, i.stored_at, c.id, i.words::tsvector, i.gift,
+INSERT INTO shares AS s (did, collection, rkey, link_id, named_id, how, shared_at, stored_at, claim_id, words, gift, subject_collection, copied)
+SELECT i.did, i.collection, i.rkey, CASE WHEN c.id IS NOT NULL THEN l.counts_as END, l.id, i.how, i.shared_at, i.stored_at, c.id, i.words::tsvector, i.gift, NULL,
        ` + isCopy + `
 FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::text[], $6::timestamptz[], $7::timestamptz[], $8::bytea[], $9::text[], $10::text[])
      AS i (collection, did, rkey, identity, how, shared_at, stored_at, hash, words, gift)

@@ -29,8 +29,9 @@ type Write struct {
 	Rev       string
 	CID       string
 	CreatedAt time.Time
-	Record    []byte // JSON
-	Edit      bool   // the author says that the record existed before; it may have expired
+	Record    []byte    // JSON
+	Edit      bool      // the author says that the record existed before; it may have expired
+	Expires   time.Time // when it is deleted, see Expirations; zero: never
 }
 
 // Stored is a record that a transaction stored.
@@ -107,10 +108,11 @@ func (b *Batch) Stored(keys []Key) []Stored {
 	all := make([]Stored, len(keys))
 	for i, next := 0, 0; i < len(keys); i, next = i+1, next+1 {
 		all[i].Key = keys[i]
-		if next >= len(b.Writes) || b.Writes[next].Key != keys[i] { // not every record is newer than the stored one
-			next, _ = slices.BinarySearchFunc(b.Writes, keys[i], func(w Write, k Key) int { return w.compare(k) })
+		found := next < len(b.Writes) && b.Writes[next].Key == keys[i]
+		if !found { // not every record is newer than the stored one
+			next, found = slices.BinarySearchFunc(b.Writes, keys[i], func(w Write, k Key) int { return w.compare(k) })
 		}
-		if next < len(b.Writes) && !b.Writes[next].Edit && !b.replaced[keys[i]] {
+		if found && !b.Writes[next].Edit && !b.replaced[keys[i]] {
 			all[i].Fresh, all[i].Record = true, b.Writes[next].Record
 		}
 	}
@@ -158,6 +160,7 @@ func (b *Batch) Apply(ctx context.Context, tx pgx.Tx, lease Lease, careful bool)
 		b.Gap.queue(q, lease.Stream)
 	}
 	b.queueSeen(q)
+	b.queueExpirations(q)
 	var broken []Desynchronized
 	var compared []comparedWrite
 	b.queueLinks(q, &broken)

@@ -966,7 +966,7 @@ CREATE TABLE shares (
     subject_rkey text COLLATE "C", -- The rkey of that record in subject_collection.
     gift text COLLATE "C", -- The URL with which the post opens the article for readers who have not paid. NULL: it gives none.
     words tsvector, -- The words of the post that the sharer wrote. NULL: none, or a repost. They are searched while the post is stored.
-    subject_collection text COLLATE "C", -- The collection of the record that is quoted or reposted. Without subject_did it says nothing.
+    subject_collection text COLLATE "C" DEFAULT 'app.bsky.feed.post'::text, -- The collection of the record that is quoted or reposted. Without subject_did it says nothing.
     copied boolean DEFAULT false NOT NULL, -- The record is a copy of another one, which the table copies names: it does not count while that one shares the link too.
     CONSTRAINT shares_pkey PRIMARY KEY (did, collection, rkey, named_id),
     CONSTRAINT shares_named_id_link_id_fkey FOREIGN KEY (named_id, link_id) REFERENCES links(id, counts_as) ON UPDATE CASCADE,

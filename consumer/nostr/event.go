@@ -93,7 +93,9 @@ func (d *decoder) decoded(e *nostr.Event, arrived time.Time, m *consumer.Message
 	}
 	m.TimeUS, m.ID = arrived.UnixMicro(), consumer.ID(e.ID[:16])
 	m.Proof = &proof{verifier: d.verifier, event: e}
-	if expires, ok := expiry(e); ok && !expires.After(arrived) {
+	expires, ok := expiry(e)
+	if ok && !expires.After(arrived) {
+		d.expired(e, m)
 		return e
 	}
 	switch e.Kind {
@@ -103,9 +105,16 @@ func (d *decoder) decoded(e *nostr.Event, arrived time.Time, m *consumer.Message
 		d.vanish(e, m)
 	}
 	if nostr.ClassOf(e.Kind) != nostr.Ephemeral && slices.Contains(d.kinds, e.Kind) {
-		record(e, m)
+		record(e, m).Expires = expires
 	}
 	return e
+}
+
+// expired adds what an event that has expired deletes: the older versions that it replaced.
+func (d *decoder) expired(e *nostr.Event, m *consumer.Message) {
+	if class := nostr.ClassOf(e.Kind); slices.Contains(d.kinds, e.Kind) && (class == nostr.Replaceable || class == nostr.Addressable) {
+		commit(e, m, consumer.Delete, e.Kind, e.Record().Key, Revision(e.CreatedAt, e.ID)).Lasting = true
+	}
 }
 
 // refuse counts an event that cannot be read, or whose id is wrong. It becomes a dead
@@ -122,10 +131,11 @@ func (d *decoder) refuse(m *consumer.Message, err error, cause string) {
 }
 
 // record adds the record that an event is.
-func record(e *nostr.Event, m *consumer.Message) {
+func record(e *nostr.Event, m *consumer.Message) *consumer.Event {
 	ev := commit(e, m, consumer.Create, e.Kind, e.Record().Key, Revision(e.CreatedAt, e.ID))
 	ev.Written = time.Unix(min(e.CreatedAt, maxTime), 0)
 	ev.Record, ev.Replaced = recordJSON(e)
+	return ev
 }
 
 // maxTime is the last second of the year 9999: Postgres and RFC 3339 can both represent it.
@@ -221,9 +231,12 @@ func (d *decoder) address(s, author string) (kind int, key string, ok bool) {
 	return kind, r.Key, ok && r.DID == author && slices.Contains(d.kinds, kind)
 }
 
-// expiry returns when an event expires, see NIP-40.
+// expiry returns when an event expires, see NIP-40; false, and the zero time, if it does not.
 func expiry(e *nostr.Event) (time.Time, bool) {
 	text, ok := e.Tag("expiration")
 	seconds, err := strconv.ParseInt(text, 10, 64)
-	return time.Unix(min(seconds, maxTime), 0), ok && err == nil && seconds >= 0
+	if !ok || err != nil || seconds < 0 {
+		return time.Time{}, false
+	}
+	return time.Unix(min(seconds, maxTime), 0), true
 }

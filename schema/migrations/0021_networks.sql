@@ -1,8 +1,7 @@
 -- Shares of several networks: reposts of other records than posts, records that expire at their author's word, and copies of records.
 
--- Rows from before are of posts. The default is only for them, so that no row is rewritten.
+-- Rows from before are of posts: with a default, none is rewritten.
 ALTER TABLE shares ADD COLUMN subject_collection text COLLATE "C" DEFAULT 'app.bsky.feed.post', ADD COLUMN copied boolean NOT NULL DEFAULT false;
-ALTER TABLE shares ALTER COLUMN subject_collection DROP DEFAULT;
 
 COMMENT ON COLUMN shares.subject_collection IS 'The collection of the record that is quoted or reposted. Without subject_did it says nothing.';
 COMMENT ON COLUMN shares.subject_rkey IS 'The rkey of that record in subject_collection.';
