@@ -127,7 +127,7 @@ func (d *decoder) refuse(m *consumer.Message, err error, cause string) {
 
 // record adds the record that an event is.
 func record(e *nostr.Event, m *consumer.Message) {
-	ev := commit(e, m, consumer.Create, e.Kind, key(e), Revision(e.CreatedAt, e.ID))
+	ev := commit(e, m, consumer.Create, e.Kind, key(e), nostr.Revision(e.CreatedAt, e.ID))
 	ev.Written = time.Unix(min(e.CreatedAt, maxTime), 0)
 	ev.Record, ev.Replaced = recordJSON(e)
 }
@@ -158,7 +158,7 @@ func recordJSON(e *nostr.Event) ([]byte, int) {
 // commit adds a change of a record of the event's author.
 func commit(e *nostr.Event, m *consumer.Message, op consumer.Operation, kind int, key, revision string) *consumer.Event {
 	ev := m.Add()
-	ev.Kind, ev.Author, ev.Operation = consumer.KindCommit, DID(e.PubKey), op
+	ev.Kind, ev.Author, ev.Operation = consumer.KindCommit, nostr.DID(e.PubKey), op
 	ev.Collection, ev.Key, ev.Revision = network+"."+strconv.Itoa(kind), key, revision
 	return ev
 }
@@ -168,17 +168,6 @@ const (
 	lastID   = "ffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffff"
 	everyRev = "~" // after all revisions
 )
-
-// Revision returns the revision of an event, which sorts as NIP-01 says: the later date is
-// newer and, of the same date, the lower id.
-func Revision(createdAt int64, id [32]byte) string {
-	for i := range id {
-		id[i] = ^id[i]
-	}
-	return date(createdAt) + hex.EncodeToString(id[:])
-}
-
-func date(createdAt int64) string { return fmt.Sprintf("%016d-", createdAt) }
 
 // key returns the key of the record that an event is.
 func key(e *nostr.Event) string {
@@ -228,7 +217,7 @@ func (d *decoder) deletions(e *nostr.Event, m *consumer.Message) {
 			}
 		case "a":
 			if kind, key, ok := d.address(tag[1], author); ok {
-				commit(e, m, consumer.Delete, kind, key, date(e.CreatedAt)+lastID).Lasting = true
+				commit(e, m, consumer.Delete, kind, key, nostr.RevisionDate(e.CreatedAt)+lastID).Lasting = true
 			}
 		}
 	}
@@ -243,7 +232,7 @@ func (d *decoder) vanish(e *nostr.Event, m *consumer.Message) {
 		return
 	}
 	ev := m.Add()
-	ev.Kind, ev.Author, ev.Revision = consumer.KindErasure, DID(e.PubKey), date(e.CreatedAt)+lastID
+	ev.Kind, ev.Author, ev.Revision = consumer.KindErasure, nostr.DID(e.PubKey), nostr.RevisionDate(e.CreatedAt)+lastID
 }
 
 // address parses the address of replaceable events of an author: kind:author:d.
