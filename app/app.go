@@ -14,8 +14,10 @@ import (
 	"os"
 	"time"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/riverqueue/river"
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/weir-social/weir/card"
@@ -149,6 +151,10 @@ func (p App) workers(ctx context.Context, cfg workers.Config) error {
 	cfg.Pool, cfg.ID, cfg.PollOnly, cfg.Logger, cfg.Registerer, cfg.Tracer = p.pool, p.owner, p.cfg.pooled(), p.log, p.metrics, p.tracer
 	cfg.History = workers.HistoryLimits{Records: p.cfg.HistoryRecords, Bytes: p.cfg.HistoryBytes}
 	cfg.Process, cfg.JobTimeout, cfg.RescueAfter = p.cfg.Workers, p.cfg.JobTimeout, p.cfg.RescueAfter
+	if cfg.Relays, err = p.relays(keep); err != nil {
+		return err
+	}
+	cfg.Names, cfg.AuthorRelays = p.wellKnown(), p.cfg.NostrAuthorRelays
 	cfg.Bluesky, cfg.Backfill, cfg.Window = api, p.cfg.BackfillWorkers, p.cfg.BackfillWindow
 	cfg.SyncInterval, cfg.FromPDS, cfg.Stopping = p.cfg.SyncInterval, p.cfg.BackfillFrom == "pds", ctx.Done()
 	owns, err := schema.OwnsTables(ctx, p.pool)
@@ -196,32 +202,39 @@ func (p App) retryDeadLetters(keep workers.Retention) (func(context.Context, []s
 		return nil, err
 	}
 	return func(ctx context.Context, deadLetters []schema.StoredDeadLetter) error {
-		wires, err := p.wires()
+		retry, err := p.retry(ctx, queue, keep)
 		if err != nil {
 			return err
 		}
-		now, err := schema.FollowedAccounts(ctx, p.pool)
-		if err != nil {
-			return err
-		}
-		followed := &follows{}
-		followed.take(now)
-		scope, err := p.cfg.archiveScope()
-		if err != nil {
-			return err
-		}
-		retry := consumer.Retry{
-			Config: consumer.Config{Archive: scope, Pool: p.pool, Enqueue: p.projections.Enqueue(queue, ""), Resync: workers.EnqueueResyncs(queue), Projections: p.projections.Rows(),
-				Wanted: p.stored.Stores, Follows: followed.includes, Logger: p.log, Tracer: p.tracer},
-			Wires: wires,
-		}
-		// Tombstones expire by this clock too.
-		agreed, err := schema.EarliestTime(ctx, p.pool, time.Now())
-		if err != nil {
-			return err
-		}
-		retry.Since = agreed.Add(-keep.Tombstones)
 		return retry.Run(ctx, deadLetters)
+	}, nil
+}
+
+// retry returns what stores events without a stream, of the accounts that are followed now.
+func (p App) retry(ctx context.Context, queue *river.Client[pgx.Tx], keep workers.Retention) (*consumer.Retry, error) {
+	wires, err := p.wires()
+	if err != nil {
+		return nil, err
+	}
+	now, err := schema.FollowedAccounts(ctx, p.pool)
+	if err != nil {
+		return nil, err
+	}
+	followed := &follows{}
+	followed.take(now)
+	scope, err := p.cfg.archiveScope()
+	if err != nil {
+		return nil, err
+	}
+	// Tombstones expire by this clock too.
+	agreed, err := schema.EarliestTime(ctx, p.pool, time.Now())
+	if err != nil {
+		return nil, err
+	}
+	return &consumer.Retry{
+		Config: consumer.Config{Archive: scope, Pool: p.pool, Enqueue: p.projections.Enqueue(queue, ""), Resync: workers.EnqueueResyncs(queue), Projections: p.projections.Rows(),
+			Wanted: p.stored.Stores, Follows: followed.includes, Logger: p.log, Tracer: p.tracer},
+		Wires: wires, Since: agreed.Add(-keep.Tombstones),
 	}, nil
 }
 

@@ -17,6 +17,7 @@ import (
 
 	"github.com/weir-social/weir/collection"
 	"github.com/weir-social/weir/consumer"
+	protocol "github.com/weir-social/weir/nostr"
 	"github.com/weir-social/weir/schema"
 	"github.com/weir-social/weir/workers"
 )
@@ -51,9 +52,13 @@ type Config struct {
 	// The Jetstream endpoints to read from, in order of preference, separated by commas.
 	Jetstream []string `env:"WEIR_JETSTREAM" envDefault:"wss://jetstream2.us-west.bsky.network/subscribe,wss://jetstream2.us-east.bsky.network/subscribe,wss://jetstream1.us-west.bsky.network/subscribe,wss://jetstream1.us-east.bsky.network/subscribe"`
 	// Nostr relays to read as well, separated by commas, such as wss://relay.example. Each is a
-	// stream of its own. WEIR_COLLECTIONS names the kinds to store: nostr.1 are notes. While
-	// there is a watch, nothing of them is stored: no watch brings accounts of Nostr yet.
+	// stream of its own. WEIR_COLLECTIONS names the kinds to store: nostr.1 are notes. A watch
+	// of an npub follows accounts there; with only other watches, nothing of them is read.
 	Nostr []string `env:"WEIR_NOSTR"`
+	// How many relays are read besides those of WEIR_NOSTR: those that most followed accounts
+	// name in their relay lists. They are strangers' servers, read every five minutes, at public
+	// addresses. 0: none.
+	NostrAuthorRelays int `env:"WEIR_NOSTR_AUTHOR_RELAYS" envDefault:"20"`
 	// A secret key, 64 hexadecimal digits, to authenticate with where a relay demands it. Make
 	// one for Weir alone.
 	NostrKey string `env:"WEIR_NOSTR_KEY" secret:"true"`
@@ -295,6 +300,8 @@ func ReadConfig() (Config, error) {
 		return Config{}, fmt.Errorf("WEIR_BACKFILL_FROM is %q: expected appview or pds", c.BackfillFrom)
 	case c.BackfillWorkers < 1 || c.APIConcurrency < 1:
 		return Config{}, errors.New("WEIR_BACKFILL_WORKERS and WEIR_API_CONCURRENCY must be 1 or more")
+	case c.NostrAuthorRelays < 0 || c.NostrAuthorRelays > 200:
+		return Config{}, errors.New("WEIR_NOSTR_AUTHOR_RELAYS must be 0 to 200")
 	case c.History != historyAuto && c.History != "manual":
 		return Config{}, fmt.Errorf("WEIR_HISTORY is %q: expected auto or manual", c.History)
 	case c.HistoryRecords < 1 || c.HistoryRecords > 1_000_000 || c.HistoryBytes < 1:
@@ -406,12 +413,27 @@ func Variables() []string {
 	return all
 }
 
+// CheckArguments returns an error if an argument contains a secret key of Nostr. It is called
+// before anything else reads them, because errors quote arguments.
+func CheckArguments(arguments []string) error {
+	if slices.ContainsFunc(arguments, protocol.ContainsSecret) {
+		return protocol.ErrSecret
+	}
+	return nil
+}
+
 // CheckVariables returns an error for an unknown variable with Weir's prefix:
 // otherwise a misspelt setting would silently keep its default.
+//
+// A variable that contains a secret key as Nostr writes them is an error too, which does
+// not quote it: `weir config` would print it.
 func CheckVariables(environ []string) error {
 	known := append(otherVariables(), Variables()...)
 	for _, pair := range environ {
-		name, _, _ := strings.Cut(pair, "=")
+		name, value, _ := strings.Cut(pair, "=")
+		if strings.HasPrefix(name, "WEIR_") && protocol.ContainsSecret(value) {
+			return fmt.Errorf("%s: %w", name, protocol.ErrSecret)
+		}
 		if !strings.HasPrefix(name, "WEIR_") || slices.Contains(known, name) {
 			continue
 		}

@@ -12,6 +12,7 @@ import (
 
 	"github.com/weir-social/weir/bluesky"
 	"github.com/weir-social/weir/consumer"
+	protocol "github.com/weir-social/weir/nostr"
 	"github.com/weir-social/weir/schema"
 	"github.com/weir-social/weir/workers"
 )
@@ -103,11 +104,17 @@ func (p App) firstWatches(ctx context.Context) error {
 		return err
 	}
 	for _, named := range p.cfg.Watch {
-		kind, target, err := ParseWatch(named, false)
+		w, err := ParseWatch(named, false)
 		if err != nil {
 			return fmt.Errorf("read WEIR_WATCH: %w", err)
 		}
-		if _, err := schema.AddWatch(ctx, p.pool, kind, target, 0); err != nil {
+		if w.Name != "" {
+			return fmt.Errorf("read WEIR_WATCH: %s is a name, whose domain may be away when Weir starts: `weir watch add` looks it up, or name the npub", w.Name)
+		}
+		if w.Nostr && len(p.cfg.Nostr) == 0 {
+			return fmt.Errorf("read WEIR_WATCH: %w", ErrNoRelays)
+		}
+		if _, err := p.AddWatch(ctx, w, 0); err != nil {
 			return err
 		}
 	}
@@ -130,20 +137,67 @@ func (p App) DID(ctx context.Context, actor string) (string, error) {
 	return api.ResolveHandle(ctx, actor)
 }
 
-// ParseWatch returns the kind of a watch and its target in the stored spelling.
-func ParseWatch(named string, alone bool) (kind, target string, err error) {
+// A WatchRequest is a watch that somebody asks for.
+type WatchRequest struct {
+	Kind   string
+	Target string // in the stored spelling; "" if only Name is known
+	Name   string // of an account of Nostr by NIP-05, to be looked up; "": none
+
+	Nostr  bool
+	Relays []string // where that account may be found
+}
+
+// ParseWatch reads what somebody wants to watch. No error contains a secret key.
+func ParseWatch(named string, alone bool) (WatchRequest, error) {
+	of, ok, err := protocol.ParseTarget(named)
+	if err != nil {
+		return WatchRequest{}, err
+	}
+	if ok {
+		w := WatchRequest{Kind: schema.WatchFollows, Name: of.Name, Nostr: true, Relays: of.Relays}
+		if alone {
+			w.Kind = schema.WatchAccount
+		}
+		if of.Name == "" {
+			w.Target = protocol.Npub(of.Key)
+		}
+		return w, nil
+	}
 	t, err := bluesky.ParseTarget(named)
 	switch {
 	case err != nil:
-		return "", "", err
+		return WatchRequest{}, err
 	case alone && t.Kind != bluesky.TargetAccount:
-		return "", "", fmt.Errorf("--account is for accounts, but %s is a %s: omit it to follow its members", t.URI, t.Kind)
+		return WatchRequest{}, fmt.Errorf("--account is for accounts, but %s is a %s: omit it to follow its members", t.URI, t.Kind)
 	case t.Kind == bluesky.TargetList:
-		return "list", t.URI, nil
+		return WatchRequest{Kind: schema.WatchList, Target: t.URI}, nil
 	case t.Kind == bluesky.TargetStarterPack:
-		return "starterpack", t.URI, nil
+		return WatchRequest{Kind: schema.WatchStarterPack, Target: t.URI}, nil
 	case alone:
-		return "account", t.Actor, nil
+		return WatchRequest{Kind: schema.WatchAccount, Target: t.Actor}, nil
 	}
-	return "follows", t.Actor, nil
+	return WatchRequest{Kind: schema.WatchFollows, Target: t.Actor}, nil
+}
+
+// AddWatch adds a watch and what is known of where its account is found.
+func (p App) AddWatch(ctx context.Context, w WatchRequest, atLeast int) (added bool, err error) {
+	err = pgx.BeginFunc(ctx, p.pool, func(tx pgx.Tx) error {
+		if key, ok := w.key(); ok && len(w.Relays) > 0 {
+			if err := schema.AddRelayHints(ctx, tx, protocol.DID(key), w.Relays); err != nil {
+				return err
+			}
+		}
+		added, err = schema.AddWatch(ctx, tx, w.Kind, w.Target, atLeast)
+		return err
+	})
+	return added, err
+}
+
+// key returns the account of Nostr; false if it is of another network, or not known yet.
+func (w WatchRequest) key() (key [32]byte, ok bool) {
+	if !w.Nostr || w.Target == "" {
+		return key, false
+	}
+	n, err := protocol.ParseName(w.Target)
+	return n.Key, err == nil
 }

@@ -75,7 +75,7 @@ func (s *signatures) events(p App) *nostr.Verifier {
 
 // network returns the network of an account, or "" if the account has a repository.
 func network(did string) string {
-	if _, ok := nostr.ParseDID(did); ok {
+	if _, ok := protocol.ParseDID(did); ok {
 		return nostrNetwork
 	}
 	return ""

@@ -9,6 +9,7 @@ import (
 	"io"
 	"net/http"
 	"net/url"
+	"strings"
 	"time"
 
 	"github.com/weir-social/weir/guard"
@@ -22,6 +23,10 @@ const maxDocument = 1 << 20
 
 // maxErrorBody bounds the body of an error response.
 const maxErrorBody = 64 << 10
+
+// otherNetwork is in the query of a call that names an account of Nostr. No service of this
+// network may be asked for it.
+const otherNetwork = "did%3Anostr%3A"
 
 // request is one call, with its retries.
 type request struct {
@@ -67,6 +72,9 @@ func xrpcPath(call string, params url.Values) string {
 // do sends a request, and repeats it after transient errors until it succeeds or
 // the waits are used up.
 func (c *Client) do(ctx context.Context, r request) error {
+	if strings.Contains(r.path, otherNetwork) {
+		return &Error{Class: Permanent, Call: r.call, Name: nameRefused, Message: "an account of Nostr has no repository"}
+	}
 	for try := 0; ; try++ {
 		err := c.try(ctx, r)
 		if err == nil {

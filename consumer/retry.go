@@ -1,15 +1,11 @@
 package consumer
 
 import (
-	"cmp"
 	"context"
 	"maps"
 	"slices"
 	"strings"
 	"time"
-
-	"go.opentelemetry.io/otel/trace"
-	"go.opentelemetry.io/otel/trace/noop"
 
 	"github.com/weir-social/weir/schema"
 )
@@ -36,7 +32,7 @@ type Retry struct {
 // that fails again is open again, with its first and its last cause. An error is
 // the database's.
 func (r *Retry) Run(ctx context.Context, deadLetters []schema.StoredDeadLetter) error {
-	c := &committer{pool: r.Pool, enqueue: r.Enqueue, resync: r.Resync, projections: r.Projections, log: r.Logger, metrics: newMetrics(nil), named: r.named, tracer: cmp.Or[trace.Tracer](r.Tracer, noop.Tracer{}), careful: carefulFor}
+	c := r.committer()
 	batches := map[string]*batch{}
 	var order []*batch
 	now := time.Now()
@@ -46,7 +42,7 @@ func (r *Retry) Run(ctx context.Context, deadLetters []schema.StoredDeadLetter) 
 		if b == nil {
 			wire := r.Wires[deadLetter.Wire]
 			wire.Name = deadLetter.Wire
-			b = &batch{wire: &wire, oldest: now, opened: now, archives: r.Archive != ScopeNone}
+			b = r.batch(&wire, now)
 			batches[deadLetter.Wire], order = b, append(order, b)
 		}
 		r.add(b, deadLetter, now)

@@ -5,8 +5,9 @@ const (
 	KindProfile  = 0
 	KindNote     = 1
 	KindFollows  = 3
-	KindDeletion = 5  // NIP-09
-	KindVanish   = 62 // NIP-62
+	KindDeletion = 5      // NIP-09
+	KindVanish   = 62     // NIP-62
+	KindRelays   = 10_002 // NIP-65
 	KindAuth     = 22242
 )
 

@@ -13,25 +13,11 @@ import (
 type Record struct{ DID, Collection, Key string }
 
 const (
-	didPrefix  = "did:nostr:"
 	network    = "nostr." // of collections
 	replaced   = "self"   // the key of the only record of an author and a replaceable kind
 	maxKey     = 512      // bytes of a key, as in repositories
 	hashedKeys = "#"      // begins the keys that are hashes
 )
-
-// DID returns the account of a public key.
-func DID(key [32]byte) string { return didPrefix + hex.EncodeToString(key[:]) }
-
-// ParseDID returns the public key of an account; false if the account is of another
-// network.
-func ParseDID(did string) (key [32]byte, ok bool) {
-	s, ok := strings.CutPrefix(did, didPrefix)
-	if !ok {
-		return key, false
-	}
-	return ParseKey(s)
-}
 
 // Collection returns the collection of a kind.
 func Collection(kind int) string { return network + strconv.Itoa(kind) }

@@ -68,13 +68,14 @@ type AuditCandidate struct {
 // should be stored: since the start of what was read or, if the account could not
 // be read, since one minute after it was followed. ready is false while a read is
 // outstanding. If Weir follows the whole network, it selects the accounts of the
-// latest posts, each since the first of these posts.
+// latest posts, each since the first of these posts. Accounts of Nostr have no
+// repository to compare with.
 const auditable = `
     SELECT w.did, least(max(a.feed_since), min(w.added_at) + interval '1 minute') AS since,
            coalesce(max(a.feed_problem), '') <> '' OR max(a.feed_since) IS NOT NULL AND max(a.reread_since) IS NULL AS ready
     FROM watch_members AS w
     LEFT JOIN accounts AS a ON a.did = w.did
-    WHERE a.status IS NULL OR a.status = 'active'
+    WHERE (a.status IS NULL OR a.status = 'active') AND w.did NOT LIKE ` + nostrDIDs + `
     GROUP BY w.did
     UNION ALL
     SELECT l.did, min(l.indexed_at) + interval '1 minute', true

@@ -61,7 +61,11 @@ const closedText = `
            ELSE '; ' || g.unchecked + g.later || ' accounts could not be read and are read later' END
     END`
 
-// StartGap stores the accounts that a gap waits for: all followed, active accounts. It
+// ofGap is true if the account w is of the network of the stream of the gap g.
+const ofGap = `(w.did LIKE ` + nostrDIDs + `) = starts_with(g.stream, 'nostr:')`
+
+// StartGap stores the accounts that a gap waits for: all followed, active accounts of the
+// stream's network. It
 // returns them with the gap's beginning; ok is false if the gap is closed. Inactive
 // accounts do not keep the gap open: they are read when they become active. Deleted
 // accounts are skipped. A gap without accounts is closed at once.
@@ -72,7 +76,7 @@ WITH concerned AS MATERIALIZED (
     SELECT a.did, g.from_at
     FROM gaps AS g
     JOIN accounts AS a ON a.status NOT IN ('active', 'deleted')
-    WHERE g.id = $1 AND g.closed_at IS NULL AND a.did IN (SELECT w.did FROM watch_members AS w)
+    WHERE g.id = $1 AND g.closed_at IS NULL AND a.did IN (SELECT w.did FROM watch_members AS w WHERE ` + ofGap + `)
     ORDER BY a.did
     FOR UPDATE OF a
 )
@@ -99,7 +103,7 @@ WITH waiting AS (
     INSERT INTO gap_backfills (gap_id, did)
     SELECT g.id, a.did
     FROM gaps AS g
-    CROSS JOIN (SELECT DISTINCT w.did FROM watch_members AS w) AS a
+    CROSS JOIN LATERAL (SELECT DISTINCT w.did FROM watch_members AS w WHERE ` + ofGap + `) AS a
     WHERE g.id = $1 AND NOT EXISTS (SELECT FROM accounts AS s WHERE s.did = a.did AND s.status = 'deleted')
       AND a.did NOT IN (SELECT unnest($3::text[]))
     ON CONFLICT DO NOTHING

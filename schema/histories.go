@@ -283,7 +283,7 @@ func AddFollowedToHistory(ctx context.Context, tx pgx.Tx, h HistoryRun, settled 
 	const sql = `
 INSERT INTO history_accounts AS a (collection, did, run)
 SELECT $1, f.did, $2
-FROM (SELECT DISTINCT w.did FROM watch_members AS w WHERE w.added_at < now() - $3::interval) AS f
+FROM (SELECT DISTINCT w.did FROM watch_members AS w WHERE w.added_at < now() - $3::interval AND w.did NOT LIKE ` + nostrDIDs + `) AS f
 WHERE NOT EXISTS (SELECT FROM history_accounts AS k WHERE k.collection = $1 AND k.did = f.did AND k.run >= $2)
   AND NOT EXISTS (SELECT FROM accounts AS c WHERE c.did = f.did AND c.status = 'deleted')
 ORDER BY f.did

@@ -48,7 +48,8 @@ type KeepRule struct {
 // PurgeRecords deletes records of a purgeable account: at most limit posts and at most
 // limit other records. All records of a deleted account are deleted; of other
 // accounts, records of collections without a rule are kept. Purge the projected rows
-// afterwards, because a worker that holds a record may be writing them.
+// afterwards, because a worker that holds a record may be writing them. The IDs of the
+// events are no longer seen: the records come back if the account is followed again.
 func PurgeRecords(ctx context.Context, db DB, did string, rules []KeepRule, limit int) (int, error) {
 	const posts = `
 DELETE FROM posts
@@ -61,17 +62,25 @@ WHERE collection = 'app.bsky.feed.post' AND did = $1
 	// There are few collections and many records: find each next collection by one
 	// index lookup.
 	others := `
-DELETE FROM records_other
-WHERE ctid = ANY (ARRAY(` + goingRecords() + `
-      AND` + purgeable + `
-    LIMIT $4 FOR UPDATE OF r SKIP LOCKED
-))`
+WITH gone AS (
+    DELETE FROM records_other
+    WHERE ctid = ANY (ARRAY(` + goingRecords() + `
+          AND` + purgeable + `
+        LIMIT $4 FOR UPDATE OF r SKIP LOCKED
+    ))
+    RETURNING did, record
+), unseen AS (
+    DELETE FROM seen WHERE id = ANY (ARRAY(
+        SELECT CASE WHEN g.record ->> 'id' ~ '^[0-9a-f]{64}$' THEN left(g.record ->> 'id', 32)::uuid END FROM gone AS g WHERE g.did LIKE ` + nostrDIDs + `
+    ))
+)
+SELECT count(*) FROM gone`
 	n, err := deleteRows(ctx, db, "purge the posts of "+did, posts, did, limit)
 	if err != nil {
 		return n, err
 	}
 	pattern, stays := keepColumns(rules)
-	m, err := deleteRows(ctx, db, "purge the records of "+did, others, did, pattern, stays, limit)
+	m, err := One(ctx, db, "purge the records of "+did, pgx.RowTo[int], others, did, pattern, stays, limit)
 	return n + m, err
 }
 

@@ -681,6 +681,20 @@ CREATE VIEW living_shares AS
              JOIN shares o ON o.did = c.of_did AND o.collection = c.of_collection AND o.rkey = c.of_rkey AND o.link_id = link_id
           WHERE c.did = did AND c.collection = collection AND c.rkey = rkey)));
 
+-- Accounts of Nostr that are watched, or whose follows are. Relays bring the same lists in any order and age: only a newer revision changes anything.
+CREATE TABLE nostr_authors (
+    did text COLLATE "C" NOT NULL,
+    follows_rev text COLLATE "C" DEFAULT ''::text NOT NULL, -- The revision of the follow list (kind 3) that was read last. An older one never changes the members of a watch.
+    profile_rev text COLLATE "C" DEFAULT ''::text NOT NULL, -- The revision of the profile (kind 0) whose name and picture accounts has.
+    name text DEFAULT ''::text NOT NULL, -- The name by NIP-05 that the profile claims: name@domain. It is the handle in accounts once the domain has confirmed it.
+    name_at timestamp with time zone, -- When the domain was last asked. NULL: never.
+    relays_rev text COLLATE "C" DEFAULT ''::text NOT NULL,
+    relays text[] DEFAULT '{}'::text[] NOT NULL, -- The relays that the account writes to (kind 10002, NIP-65) or, before it was read, those that the watch names.
+    read_at timestamp with time zone, -- When profile and relays were last asked for. NULL: never.
+    CONSTRAINT nostr_authors_pkey PRIMARY KEY (did)
+);
+CREATE INDEX nostr_authors_read_at ON nostr_authors USING btree (read_at NULLS FIRST);
+
 -- What link_counts is, of the accounts of Nostr alone. A link that one of them shares has no row. Only the counter writes here.
 CREATE TABLE nostr_counts (
     link_id bigint NOT NULL,
@@ -720,6 +734,16 @@ CREATE INDEX nostr_counts_level_3h_idx ON nostr_counts USING btree (level_3h) WH
 CREATE INDEX nostr_counts_level_6h_idx ON nostr_counts USING btree (level_6h) WHERE level_6h >= 1;
 CREATE INDEX nostr_counts_level_7d_idx ON nostr_counts USING btree (level_7d) WHERE level_7d >= 1;
 CREATE INDEX nostr_counts_level_speed_idx ON nostr_counts USING btree (level_speed) WHERE level_speed >= 1;
+
+-- Relays that followed accounts name, and WEIR_NOSTR does not: they are asked now and then.
+CREATE TABLE nostr_relays (
+    url text COLLATE "C" NOT NULL,
+    read_to timestamp with time zone, -- What the accounts that name the relay wrote until then was read, by the database's clock. NULL: it was never read.
+    next_at timestamp with time zone NOT NULL, -- When the relay is asked next. A relay that fails is asked less often.
+    failures integer DEFAULT 0 NOT NULL, -- How often in a row it could not be read.
+    problem text DEFAULT ''::text NOT NULL, -- Why it could not be read the last time. Empty: it could.
+    CONSTRAINT nostr_relays_pkey PRIMARY KEY (url)
+);
 
 -- Records that require a record which is not stored. Nothing is derived from them until it comes, however late.
 CREATE TABLE parked (
@@ -1140,7 +1164,7 @@ CREATE TRIGGER watch_members_uncounted AFTER DELETE ON watch_members REFERENCING
 -- Why accounts are followed. Without a row here, Weir follows the whole network. Add, change and delete rows freely: the followed accounts change with them.
 CREATE TABLE watches (
     id bigint GENERATED ALWAYS AS IDENTITY NOT NULL,
-    target text NOT NULL, -- A handle, a DID, or the at:// or bsky.app address of a list or starter pack.
+    target text NOT NULL, -- A handle, a DID, the at:// or bsky.app address of a list or starter pack, or the npub of an account of Nostr.
     kind text DEFAULT 'follows'::text NOT NULL, -- follows: the accounts that the target follows; account: the target alone; list, starterpack: its members; second-degree: accounts followed by at_least of the target's follows.
     at_least integer DEFAULT 5 NOT NULL,
     added_at timestamp with time zone DEFAULT now() NOT NULL,
@@ -1154,6 +1178,7 @@ CREATE TABLE watches (
 );
 CREATE TRIGGER watch_added AFTER INSERT ON watches FOR EACH ROW EXECUTE FUNCTION sync_watch();
 CREATE TRIGGER watch_removed AFTER DELETE ON watches FOR EACH ROW EXECUTE FUNCTION dismiss_watch_dead_letters();
+CREATE TRIGGER watch_target_public BEFORE INSERT OR UPDATE OF target ON watches FOR EACH ROW WHEN (new.target ~* 'nsec1[0-9a-z]{20}'::text) EXECUTE FUNCTION refuse_secret_target();
 CREATE TRIGGER watch_turned BEFORE UPDATE OF target, kind ON watches FOR EACH ROW WHEN (old.target <> new.target OR old.kind <> new.kind) EXECUTE FUNCTION reset_watch();
 CREATE TRIGGER watch_updated AFTER UPDATE OF target, kind, at_least ON watches FOR EACH ROW WHEN (old.target <> new.target OR old.kind <> new.kind OR old.at_least <> new.at_least) EXECUTE FUNCTION sync_watch();
 CREATE TRIGGER watches_changed AFTER INSERT OR DELETE OR TRUNCATE ON watches FOR EACH STATEMENT EXECUTE FUNCTION follows_changed();
@@ -1964,6 +1989,15 @@ BEGIN
     INSERT INTO purge_queue (did, queued_at) SELECT DISTINCT g.did, now() FROM gone AS g ORDER BY g.did
     ON CONFLICT (did) DO UPDATE SET queued_at = excluded.queued_at;
     RETURN NULL;
+END $function$;
+
+-- Refuses a watch whose target contains a secret key of Nostr.
+CREATE OR REPLACE FUNCTION public.refuse_secret_target()
+ RETURNS trigger
+ LANGUAGE plpgsql
+AS $function$
+BEGIN
+    RAISE EXCEPTION 'this is a secret key (nsec), which Weir never needs: name the public key (npub), and consider this one stolen if others may have seen it' USING ERRCODE = '22023';
 END $function$;
 
 -- Returns a slot, if the holder still has it.

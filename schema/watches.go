@@ -15,7 +15,7 @@ const FollowsChannel = "weir_follows"
 // Watch is a reason to follow accounts.
 type Watch struct {
 	ID       int64      `json:"id"`
-	Target   string     `json:"target"`   // a handle, a DID, or the address of a list or starter pack
+	Target   string     `json:"target"`   // a handle, a DID, the address of a list or starter pack, or an npub
 	Kind     string     `json:"kind"`     // follows, account, list, starterpack, second-degree
 	AtLeast  int        `json:"at_least"` // of second-degree: the followers that an account needs among the target's follows
 	AddedAt  time.Time  `json:"added_at"`
@@ -252,11 +252,11 @@ ORDER BY m.did
 ON CONFLICT (did) DO UPDATE
 SET handle       = coalesce(excluded.handle, a.handle),
     handle_at    = CASE WHEN excluded.handle IS DISTINCT FROM a.handle THEN excluded.handle_at ELSE a.handle_at END,
-    display_name = excluded.display_name,
-    avatar       = excluded.avatar,
+    display_name = CASE WHEN a.did LIKE ` + nostrDIDs + ` THEN a.display_name ELSE excluded.display_name END, -- their profiles are read separately
+    avatar       = CASE WHEN a.did LIKE ` + nostrDIDs + ` THEN a.avatar ELSE excluded.avatar END,
     status       = CASE WHEN a.status = 'hidden' OR a.status_at IS NULL OR a.status_at < $5 - interval '1 hour' THEN 'active' ELSE a.status END
 WHERE a.status = 'hidden' OR a.status <> 'active' AND (a.status_at IS NULL OR a.status_at < $5 - interval '1 hour')
-   OR (coalesce(excluded.handle, a.handle), excluded.display_name, excluded.avatar) IS DISTINCT FROM (a.handle, a.display_name, a.avatar)`
+   OR a.did NOT LIKE ` + nostrDIDs + ` AND (coalesce(excluded.handle, a.handle), excluded.display_name, excluded.avatar) IS DISTINCT FROM (a.handle, a.display_name, a.avatar)`
 	if _, err := tx.Exec(ctx, names, did, handle, name, avatar, began); err != nil {
 		return fmt.Errorf("store the names of the members of watch %d: %w", watch, err)
 	}

@@ -138,14 +138,45 @@ func (n *Nostr) Play(count int) {
 
 // Write makes the first author write an event, which all relays get.
 func (n *Nostr) Write(createdAt int64, kind int, tags [][]string, content string) *NostrEvent {
+	return n.WriteAs(0, nil, createdAt, kind, tags, content)
+}
+
+// WriteAs makes an author write an event, which some relays get, or all if at is nil.
+func (n *Nostr) WriteAs(author int, at []int, createdAt int64, kind int, tags [][]string, content string) *NostrEvent {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	e := n.sign(n.authors[0], createdAt, kind, tags, content)
+	e := n.sign(n.authors[author], createdAt, kind, tags, content)
 	n.written = append(n.written, e)
-	for _, r := range n.relays {
-		r.store(e)
+	for i, r := range n.relays {
+		if at == nil || slices.Contains(at, i) {
+			r.store(e)
+		}
 	}
 	return e
+}
+
+// Put has a relay get an event once more, as a client or another relay sends it.
+func (n *Nostr) Put(relay int, e *NostrEvent) { n.relays[relay].store(e) }
+
+// Key returns the public key of an author, in hexadecimal.
+func (n *Nostr) Key(author int) string { return n.authors[author].key }
+
+// Forge returns an event with the author's key that somebody else has made.
+func (n *Nostr) Forge(author int, createdAt int64, kind int, tags [][]string, content string) *NostrEvent {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	e := n.sign(n.authors[author], createdAt, kind, tags, content)
+	e.Sig = e.Sig[:64] + strings.Repeat("0", 63) + "1"
+	e.text = e.json()
+	return e
+}
+
+// Requests returns what a relay was asked for, in order.
+func (n *Nostr) Requests(relay int) []NostrRequest {
+	r := n.relays[relay]
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return slices.Clone(r.asked)
 }
 
 // publish stores an event on one to all relays.

@@ -25,6 +25,15 @@ type NostrRelay struct {
 	LostSeam  bool // what arrives between the stored events and the subscription is not sent
 	CloseEach int  // it closes each nth subscription with an error; 0: none
 	CutAt     int  // it ends a connection at its nth message, once; 0: never
+	Message   int  // bytes of a message to it at most; 0: 1 MiB
+}
+
+// NostrRequest is what a relay was asked for.
+type NostrRequest struct {
+	Kinds   []int
+	Authors []string // nil: everyone
+	Since   int64    // 0: not given
+	Bytes   int      // of the message
 }
 
 // nostrRelay is a relay.
@@ -37,6 +46,7 @@ type nostrRelay struct {
 	stored   []*NostrEvent
 	sessions map[*nostrSession]bool
 	requests int
+	asked    []NostrRequest
 	sent     int
 }
 
@@ -109,7 +119,7 @@ func (r *nostrRelay) ServeHTTP(w http.ResponseWriter, q *http.Request) {
 			http.NotFound(w, q)
 			return
 		}
-		fmt.Fprintf(w, `{"name":"simulated","limitation":{"max_limit":%d,"max_subscriptions":20}}`, r.cfg.Page)
+		fmt.Fprintf(w, `{"name":"simulated","limitation":{"max_limit":%d,"max_subscriptions":20,"max_message_length":%d}}`, r.cfg.Page, cmp.Or(r.cfg.Message, 1<<20))
 		return
 	}
 	ws, err := websocket.Accept(w, q, nil)
@@ -137,6 +147,10 @@ func (r *nostrRelay) ServeHTTP(w http.ResponseWriter, q *http.Request) {
 		_, message, err := ws.Read(ctx)
 		if err != nil {
 			return
+		}
+		if most := cmp.Or(r.cfg.Message, 1<<20); len(message) > most {
+			s.say(`["NOTICE","the message is too long"]`)
+			continue
 		}
 		if err := s.handle(message); err != nil {
 			s.say(fmt.Sprintf(`["NOTICE",%s]`, nostrText(err.Error())))
@@ -237,6 +251,11 @@ func (s *nostrSession) request(parts []json.RawMessage) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	r.requests++
+	asked := NostrRequest{Kinds: f.Kinds, Authors: f.Authors, Bytes: len(parts[2])}
+	if f.Since != nil {
+		asked.Since = *f.Since
+	}
+	r.asked = append(r.asked, asked)
 	switch {
 	case r.cfg.Auth && !s.known:
 		s.queue(fmt.Sprintf(`["CLOSED","%s","auth-required: who are you?"]`, sub))

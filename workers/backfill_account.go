@@ -19,6 +19,7 @@ import (
 	"github.com/weir-social/weir/collection"
 	"github.com/weir-social/weir/jobs"
 	"github.com/weir-social/weir/link"
+	"github.com/weir-social/weir/nostr"
 	"github.com/weir-social/weir/schema"
 )
 
@@ -32,10 +33,13 @@ import (
 // then compared with the stored records, and the feed is read only if the
 // repository is unavailable. A feed contains posts only, so other collections
 // are always compared with the repository.
+//
+// An account of Nostr is read from the relays.
 type BackfillAccount struct {
 	river.WorkerDefaults[jobs.BackfillAccount]
 	pool    *pgxpool.Pool
 	api     *bluesky.Client
+	relays  Relays // nil: none is configured
 	log     *slog.Logger
 	fromPDS bool // read the account's PDS instead of the AppView
 	stored  collection.Registry
@@ -80,6 +84,9 @@ func (p *feedPlace) restart(requests int) {
 
 // Work reads the feed.
 func (w *BackfillAccount) Work(ctx context.Context, job *river.Job[jobs.BackfillAccount]) error {
+	if author, ok := nostr.ParseDID(job.Args.DID); ok {
+		return w.fromRelays(ctx, job, author)
+	}
 	return resumable(ctx, "read_feed", func(ctx context.Context, at feedPlace) error { return w.read(ctx, job, at) })
 }
 

@@ -27,6 +27,7 @@ type SyncFollows struct {
 	river.WorkerDefaults[jobs.SyncFollows]
 	pool   *pgxpool.Pool
 	api    *bluesky.Client
+	relays Relays // nil: none is configured
 	log    *slog.Logger
 	window time.Duration // how far back a new account's feed is read
 
@@ -100,15 +101,24 @@ func (w *SyncFollows) read(ctx context.Context, job *river.Job[jobs.SyncFollows]
 		}
 		at = listingPlace{Watch: watch, Began: began}
 	}
+	target, ofNostr, err := nostrTarget(at.Watch.Target)
+	if err != nil {
+		return w.failed(ctx, job, at, nonRetryable(err))
+	}
 	for whole := false; !whole; {
 		if time.Since(started) > w.patience {
 			return snooze(0) // continue behind the waiting jobs
 		}
 		var err error
-		if !at.End {
-			err = w.page(ctx, job, &at)
-		} else {
+		switch {
+		case at.End && ofNostr:
+			whole = true
+		case ofNostr:
+			err = w.fromRelays(ctx, job, &at, target)
+		case at.End:
 			whole, err = w.missing(ctx, job.ID, at.Watch.ID)
+		default:
+			err = w.page(ctx, job, &at)
 		}
 		if err != nil {
 			return w.failed(ctx, job, at, err)

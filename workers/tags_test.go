@@ -72,6 +72,8 @@ func TestTagsOfJobs(t *testing.T) {
 		{jobs.CheckSubjects{}, []string{"periodic"}},
 		{jobs.ResolveLinks{}, []string{"periodic"}},
 		{jobs.FetchCard{}, []string{"periodic"}},
+		{jobs.ReadAuthors{}, []string{"periodic"}},
+		{jobs.ReadRelays{}, []string{"periodic"}},
 		{jobs.Expire{}, []string{"periodic"}},
 		{jobs.Audit{}, []string{"periodic"}},
 		{jobs.CheckCounts{}, []string{"periodic"}},

@@ -45,6 +45,9 @@ type Config struct {
 	JobTimeout   time.Duration // 1 min when zero
 	RescueAfter  time.Duration // how long a killed process's jobs stay "running"; 5 min when zero
 	Bluesky      *bluesky.Client
+	Relays       Relays           // of Nostr; nil: none is configured
+	Names        Names            // asks domains for the keys of names of Nostr; set it with Relays
+	AuthorRelays int              // how many relays that accounts of Nostr name are read besides
 	Backfill     int              // concurrent backfill_account jobs; 4 when zero
 	Window       time.Duration    // how far back a new account's feed is read; 24 h when zero
 	SyncInterval time.Duration    // how often the watches' listings are read again; 1 h when zero
@@ -151,9 +154,11 @@ func addWorkers(known Bundle, cfg Config) error {
 		}
 	}
 	Add(known, &RunProjection{pool: cfg.Pool, log: cfg.Logger, projections: cfg.Projections, records: pageRecords, patience: cfg.JobTimeout / 2})
-	Add(interruptible, &SyncFollows{pool: cfg.Pool, api: cfg.Bluesky, log: cfg.Logger, window: cfg.Window, patience: cfg.JobTimeout / 2})
+	Add(interruptible, &SyncFollows{pool: cfg.Pool, api: cfg.Bluesky, relays: cfg.Relays, log: cfg.Logger, window: cfg.Window, patience: cfg.JobTimeout / 2})
 	Add(interruptible, &RequestBackfill{pool: cfg.Pool, api: cfg.Bluesky, log: cfg.Logger})
-	Add(interruptible, &BackfillAccount{pool: cfg.Pool, api: cfg.Bluesky, log: cfg.Logger, fromPDS: cfg.FromPDS, stored: cfg.Collections, patience: cfg.JobTimeout / 2, projections: cfg.Projections, fetched: cfg.fetched()})
+	Add(interruptible, &BackfillAccount{pool: cfg.Pool, api: cfg.Bluesky, relays: cfg.Relays, log: cfg.Logger, fromPDS: cfg.FromPDS, stored: cfg.Collections, patience: cfg.JobTimeout / 2, projections: cfg.Projections, fetched: cfg.fetched()})
+	Add(interruptible, &ReadAuthors{pool: cfg.Pool, relays: cfg.Relays, names: cfg.Names, log: cfg.Logger, window: cfg.Window, patience: cfg.JobTimeout / 3})
+	Add(interruptible, &ReadRelays{pool: cfg.Pool, relays: cfg.Relays, log: cfg.Logger, most: cfg.AuthorRelays, window: cfg.Window, patience: cfg.JobTimeout / 3})
 	Add(interruptible, newCheckSubjects(cfg, links))
 	Add(interruptible, &ResolveLinks{pool: cfg.Pool, client: cfg.Redirects, patience: cfg.JobTimeout / 2, now: time.Now})
 	Add(interruptible, &FetchCard{pool: cfg.Pool, client: cfg.Cards, patience: cfg.JobTimeout / 2})
@@ -307,6 +312,9 @@ func (c Config) periodic(start bool) []*river.PeriodicJob {
 	}
 	if c.Cards != nil {
 		list = append(list, every(time.Minute, jobs.FetchCard{}, start))
+	}
+	if c.Relays != nil {
+		list = append(list, every(time.Minute, jobs.ReadAuthors{}, start), every(time.Minute, jobs.ReadRelays{}, start))
 	}
 	if c.Keep != nil {
 		list = append(list, every(time.Hour, jobs.Expire{}, start))

@@ -37,6 +37,9 @@ func run(ctx context.Context) error {
 		return err
 	}
 	defer stop()
+	if err := app.CheckArguments(os.Args[1:]); err != nil {
+		return err
+	}
 	return root().ExecuteContext(ctx)
 }
 

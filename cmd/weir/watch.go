@@ -32,23 +32,23 @@ func watchAddCommand() *cobra.Command {
 	)
 	cmd := &cobra.Command{
 		Use:   "add TARGET",
-		Short: "Follow an account's follows, by handle or DID, or the members of a list or starter pack",
-		Example: "  weir watch add alice.example\n  weir watch add --account did:plc:…\n" +
+		Short: "Follow an account's follows, by handle, DID, npub or name@domain, or the members of a list or starter pack",
+		Example: "  weir watch add alice.example\n  weir watch add --account did:plc:…\n  weir watch add npub1…\n  weir watch add alice@example.com\n" +
 			"  weir watch add https://bsky.app/profile/alice.example/lists/3k…\n  weir watch add https://bsky.app/starter-pack/alice.example/3k…",
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			kind, target, err := app.ParseWatch(args[0], alone)
+			w, err := app.ParseWatch(args[0], alone)
 			switch {
 			case err != nil:
 				return err
 			case cmd.Flags().Changed("second-degree"):
-				if kind != "follows" || atLeast < 1 {
-					return fmt.Errorf("--second-degree must be 1 or more, and requires a handle or DID")
+				if w.Kind != schema.WatchFollows || w.Nostr || atLeast < 1 {
+					return fmt.Errorf("--second-degree must be 1 or more, and requires a handle or DID of Bluesky")
 				}
-				kind = "second-degree"
+				w.Kind = schema.WatchSecondDegree
 			}
 			return app.With(cmd.Context(), func(ctx context.Context, p app.App) error {
-				return addWatch(ctx, p, cmd.OutOrStdout(), kind, target, atLeast)
+				return addWatch(ctx, p, cmd.OutOrStdout(), w, atLeast)
 			})
 		},
 	}
@@ -59,7 +59,19 @@ func watchAddCommand() *cobra.Command {
 
 // addWatch adds a watch if its target exists, or if that cannot be checked now, and
 // prints which.
-func addWatch(ctx context.Context, p app.App, w io.Writer, kind, target string, atLeast int) error {
+func addWatch(ctx context.Context, p app.App, w io.Writer, asked app.WatchRequest, atLeast int) error {
+	if asked.Nostr && len(p.Config().Nostr) == 0 {
+		return app.ErrNoRelays
+	}
+	if asked.Name != "" { // the watch has the key: the domain may give the name to somebody else
+		looking, cancel := context.WithTimeout(ctx, lookUpTimeout)
+		defer cancel()
+		var err error
+		if asked, err = p.LookUpName(looking, asked); err != nil {
+			return fmt.Errorf("not watching it: %w", err)
+		}
+	}
+	kind, target := asked.Kind, asked.Target
 	watches, err := schema.Watches(ctx, p.Pool())
 	if err != nil {
 		return err
@@ -68,16 +80,16 @@ func addWatch(ctx context.Context, p app.App, w io.Writer, kind, target string, 
 		fmt.Fprintf(w, "already watching %s\n", target)
 		return nil
 	}
-	found, err := lookUp(ctx, p, kind, target)
+	found, err := lookUp(ctx, p, asked)
 	if apiErr, ok := errors.AsType[*bluesky.Error](err); errors.Is(err, errNotShown) ||
 		ok && apiErr.Class == bluesky.Permanent && apiErr.Status/100 == 4 && apiErr.Name != "" && !errors.Is(err, bluesky.ErrLogin) {
 		return fmt.Errorf("not watching %s: it does not exist or is hidden: %w", target, err)
 	}
-	if _, err := schema.AddWatch(ctx, p.Pool(), kind, target, atLeast); err != nil {
+	if _, err := p.AddWatch(ctx, asked, atLeast); err != nil {
 		return err
 	}
 	if err != nil {
-		fmt.Fprintf(w, "watching %s (%s)\nnot checked: %s. `weir watch list` shows whether its accounts could be read\n", target, kind, app.Sentence(err))
+		fmt.Fprintf(w, "watching %s (%s)\nnot checked: %s. `weir watch list` shows whether its accounts could be read\n", target, kind, web.Plain(app.Sentence(err)))
 		return nil
 	}
 	fmt.Fprintf(w, "watching %s (%s): %s\nits accounts are read as soon as a worker is free\n", target, kind, web.Plain(found))
@@ -91,9 +103,13 @@ var errNotShown = errors.New("the AppView shows no such account")
 
 // lookUp reads the target of a watch from the network, within the rate limit that all
 // processes share, and describes it.
-func lookUp(ctx context.Context, p app.App, kind, target string) (found string, err error) {
+func lookUp(ctx context.Context, p app.App, asked app.WatchRequest) (found string, err error) {
+	kind, target := asked.Kind, asked.Target
 	if p.Config().OfDemo() {
 		return "", app.ErrDemoNetwork
+	}
+	if asked.Nostr {
+		return lookUpNostr(ctx, p, asked)
 	}
 	api, err := p.Bluesky([]time.Duration{}) // no retries: a person waits
 	if err != nil {
@@ -133,6 +149,17 @@ func lookUp(ctx context.Context, p app.App, kind, target string) (found string, 
 	}
 	follows, more, err := api.Follows(ctx, did, "")
 	return found + ", follows " + accounts(len(follows), more), err
+}
+
+// lookUpNostr asks the relays, which may not have an account that exists.
+func lookUpNostr(ctx context.Context, p app.App, asked app.WatchRequest) (string, error) {
+	ctx, cancel := context.WithTimeout(ctx, lookUpTimeout)
+	defer cancel()
+	found, err := p.DescribeNostr(ctx, asked)
+	if err == nil && found == "" {
+		err = errors.New("the relays of WEIR_NOSTR have neither its profile nor its follow list")
+	}
+	return found, err
 }
 
 func members(ctx context.Context, api *bluesky.Client, kind, list string) (string, error) {
@@ -200,8 +227,8 @@ func watchRemoveCommand() *cobra.Command {
 				if err != nil {
 					return err
 				}
-				if _, target, err := app.ParseWatch(args[0], false); err == nil && target != args[0] {
-					more, err := schema.RemoveWatch(ctx, p.Pool(), target)
+				if w, err := app.ParseWatch(args[0], false); err == nil && w.Target != args[0] && w.Target != "" {
+					more, err := schema.RemoveWatch(ctx, p.Pool(), w.Target)
 					if err != nil {
 						return err
 					}

@@ -199,8 +199,8 @@ func (k *conn) authenticate(challenge string) error {
 	if k.client.cfg.Key == nil {
 		return nil // it may serve strangers, too
 	}
-	e := nostr.Event{CreatedAt: time.Now().Unix(), Kind: nostr.KindAuth, Tags: [][]string{{"relay", k.client.cfg.Endpoints[0]}, {"challenge", challenge}}}
-	if err := e.Sign(*k.client.cfg.Key); err != nil {
+	e, err := answer(*k.client.cfg.Key, k.client.cfg.Endpoints[0], challenge)
+	if err != nil {
 		return err
 	}
 	return k.send([]any{"AUTH", json.RawMessage(e.AppendJSON(nil))})

@@ -2,7 +2,6 @@ package nostr
 
 import (
 	"bytes"
-	"encoding/hex"
 	"fmt"
 	"slices"
 	"strconv"
@@ -113,7 +112,7 @@ func (d *decoder) decoded(e *nostr.Event, arrived time.Time, m *consumer.Message
 // expired adds what an event that has expired deletes: the older versions that it replaced.
 func (d *decoder) expired(e *nostr.Event, m *consumer.Message) {
 	if class := nostr.ClassOf(e.Kind); slices.Contains(d.kinds, e.Kind) && (class == nostr.Replaceable || class == nostr.Addressable) {
-		commit(e, m, consumer.Delete, e.Kind, e.Record().Key, Revision(e.CreatedAt, e.ID)).Lasting = true
+		commit(e, m, consumer.Delete, e.Kind, e.Record().Key, nostr.Revision(e.CreatedAt, e.ID)).Lasting = true
 	}
 }
 
@@ -132,7 +131,7 @@ func (d *decoder) refuse(m *consumer.Message, err error, cause string) {
 
 // record adds the record that an event is.
 func record(e *nostr.Event, m *consumer.Message) *consumer.Event {
-	ev := commit(e, m, consumer.Create, e.Kind, e.Record().Key, Revision(e.CreatedAt, e.ID))
+	ev := commit(e, m, consumer.Create, e.Kind, e.Record().Key, nostr.Revision(e.CreatedAt, e.ID))
 	ev.Written = time.Unix(min(e.CreatedAt, maxTime), 0)
 	ev.Record, ev.Replaced = recordJSON(e)
 	return ev
@@ -164,7 +163,7 @@ func recordJSON(e *nostr.Event) ([]byte, int) {
 // commit adds a change of a record of the event's author.
 func commit(e *nostr.Event, m *consumer.Message, op consumer.Operation, kind int, key, revision string) *consumer.Event {
 	ev := m.Add()
-	ev.Kind, ev.Author, ev.Operation = consumer.KindCommit, DID(e.PubKey), op
+	ev.Kind, ev.Author, ev.Operation = consumer.KindCommit, nostr.DID(e.PubKey), op
 	ev.Collection, ev.Key, ev.Revision = nostr.Collection(kind), key, revision
 	return ev
 }
@@ -174,17 +173,6 @@ const (
 	lastID   = "ffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffff"
 	everyRev = "~" // after all revisions
 )
-
-// Revision returns the revision of an event, which sorts as NIP-01 says: the later date is
-// newer and, of the same date, the lower id.
-func Revision(createdAt int64, id [32]byte) string {
-	for i := range id {
-		id[i] = ^id[i]
-	}
-	return date(createdAt) + hex.EncodeToString(id[:])
-}
-
-func date(createdAt int64) string { return fmt.Sprintf("%016d-", createdAt) }
 
 // deletions adds what a deletion request deletes: the events in its e tags, whatever their
 // kind, and the addresses in its a tags up to its date. It may come before them.
@@ -207,7 +195,7 @@ func (d *decoder) deletions(e *nostr.Event, m *consumer.Message) {
 			}
 		case "a":
 			if kind, key, ok := d.address(tag[1], author); ok {
-				commit(e, m, consumer.Delete, kind, key, date(e.CreatedAt)+lastID).Lasting = true
+				commit(e, m, consumer.Delete, kind, key, nostr.RevisionDate(e.CreatedAt)+lastID).Lasting = true
 			}
 		}
 	}
@@ -222,7 +210,7 @@ func (d *decoder) vanish(e *nostr.Event, m *consumer.Message) {
 		return
 	}
 	ev := m.Add()
-	ev.Kind, ev.Author, ev.Revision = consumer.KindErasure, DID(e.PubKey), date(e.CreatedAt)+lastID
+	ev.Kind, ev.Author, ev.Revision = consumer.KindErasure, nostr.DID(e.PubKey), nostr.RevisionDate(e.CreatedAt)+lastID
 }
 
 // address parses the address of stored replaceable events of an author.

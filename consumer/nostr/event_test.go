@@ -85,7 +85,7 @@ func TestArchivedIsTheEvent(t *testing.T) {
 func TestRevisionsSortAsTheNetworkDoes(t *testing.T) {
 	t.Parallel()
 	low, high := [32]byte{0: 1}, [32]byte{0: 2}
-	order := []string{nostr.Revision(9, high), nostr.Revision(9, low), nostr.Revision(10, high), nostr.Revision(10, low), nostr.Revision(protocol.MaxCreatedAt, high), "~"}
+	order := []string{protocol.Revision(9, high), protocol.Revision(9, low), protocol.Revision(10, high), protocol.Revision(10, low), protocol.Revision(protocol.MaxCreatedAt, high), "~"}
 	require.IsIncreasing(t, order)
 }
 
@@ -123,7 +123,7 @@ func TestDeletionNamesItsAuthorsEvents(t *testing.T) {
 	m := decoded(t, frame(e), 1, 3, 5, 7, 30023)
 	var got []string
 	for _, ev := range m.Events {
-		require.Equal(t, nostr.DID(e.PubKey), ev.Author)
+		require.Equal(t, protocol.DID(e.PubKey), ev.Author)
 		require.Equal(t, ev.Operation == consumer.Delete, ev.Lasting)
 		got = append(got, fmt.Sprintf("%s %s/%s %.17s", ev.Operation, ev.Collection, ev.Key, ev.Revision))
 	}
@@ -131,8 +131,8 @@ func TestDeletionNamesItsAuthorsEvents(t *testing.T) {
 	require.Equal(t, []string{"delete nostr.1/" + target + " ~", "delete nostr.7/" + target + " ~", "delete nostr.30023/one 0000001700000000-", "delete nostr.3/self 0000001700000000-",
 		"create nostr.5/" + id + " 0000001700000000-"}, got)
 	at := m.Events[2].Revision
-	require.GreaterOrEqual(t, at, nostr.Revision(1_700_000_000, [32]byte{}))
-	require.Less(t, at, nostr.Revision(1_700_000_001, [32]byte{0: 255}))
+	require.GreaterOrEqual(t, at, protocol.Revision(1_700_000_000, [32]byte{}))
+	require.Less(t, at, protocol.Revision(1_700_000_001, [32]byte{0: 255}))
 
 	wire := nostr.Wire([]int{1, 3, 5, 7, 30023}, nostr.NewVerifier(nostr.VerifierConfig{}))
 	for part, want := range got { // a dead letter is one of them
@@ -212,7 +212,7 @@ func TestVanishErasesOnlyWhereDemanded(t *testing.T) {
 		require.Len(t, m.Events, map[bool]int{true: 1}[erases], relay)
 		if erases {
 			require.Equal(t, consumer.KindErasure, m.Events[0].Kind)
-			require.GreaterOrEqual(t, m.Events[0].Revision, nostr.Revision(1_700_000_000, [32]byte{}))
+			require.GreaterOrEqual(t, m.Events[0].Revision, protocol.Revision(1_700_000_000, [32]byte{}))
 		}
 	}
 }

@@ -25,15 +25,17 @@ type filter struct {
 // divide returns the filters that request the stored kinds, and what deletes events, of
 // the given authors. No filter means nobody: a relay may take an empty list for everyone.
 // If there are too many filters, one requests everyone.
-func divide(kinds []int, everyone bool, authors []string, most int) []filter {
+func divide(kinds []int, everyone bool, authors []string, limits limits) []filter {
 	kinds = slices.Concat(kinds, []int{nostr.KindDeletion, nostr.KindVanish})
 	slices.Sort(kinds)
 	kinds = slices.Compact(kinds)
-	if everyone || len(authors) > most*maxAuthors {
+	each := limits.authors()
+	if everyone || len(authors) > (limits.Subscriptions-1)*each { // one is for pages of the past
+
 		return []filter{{Kinds: kinds}}
 	}
 	var all []filter
-	for some := range slices.Chunk(authors, maxAuthors) {
+	for some := range slices.Chunk(authors, each) {
 		all = append(all, filter{Kinds: kinds, Authors: some})
 	}
 	return all

@@ -4,14 +4,17 @@ import (
 	"context"
 	"encoding/json"
 	"io"
+	"log/slog"
 	"net/http"
 	"strings"
+	"time"
 )
 
 // limits are what a relay says of itself, see NIP-11. Nothing of it is guaranteed.
 type limits struct {
-	Page          int `json:"max_limit"`         // events of a page
-	Subscriptions int `json:"max_subscriptions"` // at once
+	Page          int `json:"max_limit"`          // events of a page
+	Subscriptions int `json:"max_subscriptions"`  // at once
+	Message       int `json:"max_message_length"` // bytes of a message to it; 0: not said
 
 	named bool // it says how long a page is
 }
@@ -22,12 +25,21 @@ const (
 	usualSubscriptions = 20
 )
 
-// limits asks the relay for its limits. Most of what can go wrong here is no reason not to
+// authors returns how many authors one filter may name: each takes 67 bytes of the message.
+func (l limits) authors() int {
+	const besides, each = 1024, 67
+	if l.Message <= 0 {
+		return maxAuthors
+	}
+	return min(maxAuthors, max(1, (l.Message-besides)/each))
+}
+
+// readLimits asks a relay for its limits. Most of what can go wrong here is no reason not to
 // read it.
-func (c *Client) limits(ctx context.Context) limits {
-	found, err := c.readLimits(ctx)
+func readLimits(ctx context.Context, client *http.Client, relay, userAgent string, within time.Duration, log *slog.Logger) limits {
+	found, err := askLimits(ctx, client, relay, userAgent, within)
 	if err != nil {
-		c.log.Info("relay_limits_unknown", "error", err)
+		log.Info("relay_limits_unknown", "relay", relay, "error", err)
 	}
 	if found.named = found.Page >= 1; !found.named || found.Page > 10*usualPage {
 		found.Page = usualPage
@@ -38,20 +50,19 @@ func (c *Client) limits(ctx context.Context) limits {
 	return found
 }
 
-func (c *Client) readLimits(ctx context.Context) (limits, error) {
-	ctx, cancel := context.WithTimeout(ctx, c.cfg.DialTimeout)
+func askLimits(ctx context.Context, client *http.Client, relay, userAgent string, within time.Duration) (limits, error) {
+	ctx, cancel := context.WithTimeout(ctx, within)
 	defer cancel()
-	at := c.cfg.Endpoints[0]
-	if rest, ok := strings.CutPrefix(at, "ws"); ok {
-		at = "http" + rest
+	if rest, ok := strings.CutPrefix(relay, "ws"); ok {
+		relay = "http" + rest
 	}
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, at, nil)
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, relay, nil)
 	if err != nil {
 		return limits{}, err
 	}
 	request.Header.Set("Accept", "application/nostr+json")
-	request.Header.Set("User-Agent", c.cfg.UserAgent)
-	response, err := c.cfg.HTTPClient.Do(request)
+	request.Header.Set("User-Agent", userAgent)
+	response, err := client.Do(request)
 	if err != nil {
 		return limits{}, err
 	}

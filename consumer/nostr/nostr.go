@@ -98,7 +98,7 @@ func (c *Client) FilterHash() string {
 func (c *Client) SetFilter(_ context.Context, wanted consumer.Filter) error {
 	var authors []string
 	for _, did := range wanted.Accounts {
-		if key, ok := ParseDID(did); ok {
+		if key, ok := nostr.ParseDID(did); ok {
 			authors = append(authors, hex.EncodeToString(key[:]))
 		}
 	}
@@ -118,9 +118,9 @@ func (c *Client) SetFilter(_ context.Context, wanted consumer.Filter) error {
 func (c *Client) Connect(ctx context.Context, at func(host string) consumer.Cursor, report func(consumer.Attempt)) (consumer.Conn, error) {
 	var connected *conn
 	err := c.dialer.Connect(ctx, func(ctx context.Context, host string, dial func(url.Values) (*socket.Conn, error)) error {
-		limits := c.limits(ctx)
+		limits := readLimits(ctx, c.cfg.HTTPClient, c.cfg.Endpoints[0], c.cfg.UserAgent, c.cfg.DialTimeout, c.log)
 		c.mu.Lock()
-		filters := divide(c.cfg.Kinds, c.everyone, c.authors, limits.Subscriptions-1)
+		filters := divide(c.cfg.Kinds, c.everyone, c.authors, limits)
 		c.mu.Unlock()
 		from := at(host)
 		ws, err := dial(nil)
@@ -142,10 +142,3 @@ func (c *Client) Connect(ctx context.Context, at func(host string) consumer.Curs
 	}
 	return connected, nil
 }
-
-// DID returns the account of a public key.
-func DID(key [32]byte) string { return nostr.DID(key) }
-
-// ParseDID returns the public key of an account; false if the account is of another
-// network.
-func ParseDID(did string) (key [32]byte, ok bool) { return nostr.ParseDID(did) }

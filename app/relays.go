@@ -1,0 +1,237 @@
+package app
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"net/url"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/riverqueue/river"
+
+	"github.com/weir-social/weir/consumer"
+	"github.com/weir-social/weir/consumer/nostr"
+	"github.com/weir-social/weir/guard"
+	protocol "github.com/weir-social/weir/nostr"
+	"github.com/weir-social/weir/schema"
+	"github.com/weir-social/weir/wellknown"
+	"github.com/weir-social/weir/workers"
+)
+
+// relays asks the relays of Nostr for the workers.
+type relays struct {
+	*nostr.Reader
+	app   App
+	queue *river.Client[pgx.Tx]
+	keep  workers.Retention
+	count int // configured relays
+}
+
+// reader returns what asks the configured relays, and how many these are. It is nil without any.
+func (p App) reader() (*nostr.Reader, int, error) {
+	configured, err := p.cfg.nostrRelays()
+	if err != nil || len(configured) == 0 {
+		return nil, 0, err
+	}
+	key, err := p.cfg.nostrKey()
+	if err != nil {
+		return nil, 0, err
+	}
+	urls, loopback := make([]string, len(configured)), false
+	for i, r := range configured {
+		urls[i] = r.url
+		u, err := url.Parse(r.url)
+		loopback = loopback || err == nil && onThisMachine(u.Hostname())
+	}
+	var strangers *http.Client
+	if p.cfg.NostrAuthorRelays > 0 {
+		strangers = &http.Client{Transport: guard.Transport(http.DefaultTransport.(*http.Transport), loopback)} //nolint:forcetypeassert // it is one
+	}
+	return nostr.NewReader(nostr.ReaderConfig{Relays: urls, Key: key, Strangers: strangers, UserAgent: userAgent, Logger: p.log}), len(urls), nil
+}
+
+// ErrNoRelays is the error of a watch of Nostr where no relay is configured.
+var ErrNoRelays = errors.New("an account of Nostr is read from relays: set WEIR_NOSTR to some, such as wss://relay.example")
+
+// wellKnown returns what asks domains for the keys of names. It reaches public addresses
+// only.
+func (p App) wellKnown() *wellknown.Client {
+	return wellknown.New(wellknown.Config{UserAgent: userAgent})
+}
+
+// LookUpName sets the account of a watch by its name.
+func (p App) LookUpName(ctx context.Context, w WatchRequest) (WatchRequest, error) {
+	found, err := p.wellKnown().LookUp(ctx, w.Name)
+	if err != nil {
+		return w, fmt.Errorf("look up %s: %w", w.Name, err)
+	}
+	w.Target, w.Relays = protocol.Npub(found.Key), found.Relays
+	return w, nil
+}
+
+// DescribeNostr reads the account of a watch from the relays, and describes it. "" means that
+// they do not know it.
+func (p App) DescribeNostr(ctx context.Context, w WatchRequest) (string, error) {
+	reader, _, err := p.reader()
+	if err != nil {
+		return "", err
+	}
+	key, ok := w.key()
+	if reader == nil || !ok {
+		return "", ErrNoRelays
+	}
+	events, _, err := reader.Latest(ctx, w.Relays, []int{protocol.KindProfile, protocol.KindFollows}, [][32]byte{key})
+	if err != nil || len(events) == 0 {
+		return "", err
+	}
+	found := protocol.DID(key)
+	for _, e := range events {
+		profile, _ := e.Profile()
+		switch {
+		case e.Kind == protocol.KindProfile && profile.Name != "":
+			found += ", " + profile.Name
+		case e.Kind == protocol.KindFollows && w.Kind == schema.WatchFollows:
+			found += fmt.Sprintf(", follows %d accounts", len(e.Follows()))
+		}
+	}
+	return found, nil
+}
+
+// relays returns the relays of Nostr; nil: none is configured.
+func (p App) relays(keep workers.Retention) (workers.Relays, error) {
+	reader, count, err := p.reader()
+	if reader == nil || err != nil {
+		return nil, err
+	}
+	queue, err := workers.Queue(p.pool, p.log)
+	if err != nil {
+		return nil, err
+	}
+	return &relays{Reader: reader, app: p, queue: queue, keep: keep, count: count}, nil
+}
+
+// Configured returns the configured relays, in one spelling.
+func (r *relays) Configured() []string {
+	var all []string
+	for _, relay := range r.app.cfg.Nostr {
+		if same, ok := protocol.ParseRelay(relay); ok {
+			all = append(all, same)
+		}
+	}
+	return all
+}
+
+// Read stores what followed authors wrote to a relay that they named.
+func (r *relays) Read(ctx context.Context, relay string, authors [][32]byte, since time.Time) (written int, unread, err error) {
+	retry, err := r.app.retry(ctx, r.queue, r.keep)
+	if err != nil {
+		return 0, nil, err
+	}
+	sum := &backfill{}
+	kinds := append([]int{protocol.KindDeletion, protocol.KindVanish}, r.app.stored.Kinds(nostrNetwork)...)
+	slices.Sort(kinds)
+	q := nostr.Query{Kinds: slices.Compact(kinds), Authors: authors, Since: since, Most: 4 * mostBackfilled}
+	unread = r.Stored(ctx, relay, q, func(page []*protocol.Event) error { return sum.add(ctx, page, retry) })
+	if sum.failed != nil {
+		return sum.found.Written, nil, sum.failed
+	}
+	return sum.found.Written, unread, nil
+}
+
+// mostBackfilled is how many events of an author are read from one relay, at most.
+const mostBackfilled = 5000
+
+// Backfill reads all relays at once. What replaces older versions is read whatever its date.
+func (r *relays) Backfill(ctx context.Context, further []string, author [32]byte, since time.Time) (workers.Backfilled, error) {
+	retry, err := r.app.retry(ctx, r.queue, r.keep)
+	if err != nil {
+		return workers.Backfilled{}, err
+	}
+	retry.Follows = nil // the events are of one author, whom somebody asked for
+	sum := &backfill{}
+	store := func(page []*protocol.Event) error {
+		sum.mu.Lock()
+		defer sum.mu.Unlock()
+		return sum.add(ctx, page, retry)
+	}
+	dated, latest := []int{protocol.KindDeletion, protocol.KindVanish}, []int(nil)
+	for _, kind := range r.app.stored.Kinds(nostrNetwork) {
+		if class := protocol.ClassOf(kind); class == protocol.Replaceable || class == protocol.Addressable {
+			latest = append(latest, kind)
+		} else if !slices.Contains(dated, kind) {
+			dated = append(dated, kind)
+		}
+	}
+	sum.dated = dated
+	q := nostr.Query{Kinds: dated, Authors: [][32]byte{author}, Since: since, Most: mostBackfilled}
+	failed, unread, _ := r.All(ctx, further, func(ctx context.Context, relay string) error {
+		err := r.Stored(ctx, relay, nostr.Query{Kinds: latest, Authors: q.Authors, Most: mostBackfilled}, store)
+		if err == nil {
+			err = r.Stored(ctx, relay, q, store)
+		}
+		return err
+	})
+	sum.mu.Lock()
+	defer sum.mu.Unlock()
+	found := sum.found
+	switch {
+	case sum.failed != nil:
+		return found, sum.failed
+	case failed == r.count:
+		return found, errors.Join(unread...)
+	}
+	for _, err := range unread {
+		switch {
+		case errors.Is(err, nostr.ErrIncomplete):
+			found.Cut = err.Error()
+		case failed > 0:
+			found.Unread = errors.Join(unread...).Error()
+		}
+	}
+	return found, nil
+}
+
+// backfill is what relays have brought so far.
+type backfill struct {
+	dated []int // the kinds of which events since a time are read
+
+	mu     sync.Mutex // guards what follows if several relays are read, and is held while a page is stored
+	found  workers.Backfilled
+	failed error // of the database
+}
+
+// add stores a page.
+func (b *backfill) add(ctx context.Context, page []*protocol.Event, retry *consumer.Retry) error {
+	now := time.Now()
+	frames := make([][]byte, len(page))
+	for i, e := range page {
+		frames[i] = e.AppendNotepack(nil)
+		at := time.Unix(min(e.CreatedAt, now.Unix()), 0)
+		if !slices.Contains(b.dated, e.Kind) {
+			continue
+		}
+		if at.After(b.found.Newest) {
+			b.found.Newest = at
+		}
+		if b.found.Oldest.IsZero() || at.Before(b.found.Oldest) {
+			b.found.Oldest = at
+		}
+	}
+	written, err := retry.Store(ctx, nostr.WireName, frames, now)
+	b.found.Written += written
+	if err != nil && ctx.Err() == nil {
+		b.failed = err
+	}
+	return err
+}
+
+// onThisMachine reports whether a host is this machine: then strangers' relays may be, too.
+func onThisMachine(host string) bool {
+	ip := net.ParseIP(host)
+	return host == "localhost" || ip != nil && ip.IsLoopback()
+}

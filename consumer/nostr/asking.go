@@ -1,0 +1,141 @@
+package nostr
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/coder/websocket"
+
+	"github.com/weir-social/weir/consumer"
+	"github.com/weir-social/weir/nostr"
+)
+
+// asking is a connection that asks a relay for what it has stored. One goroutine uses it.
+type asking struct {
+	ws      *websocket.Conn
+	relay   string
+	key     *[32]byte
+	timeout time.Duration
+	query   Query
+	pages   int
+}
+
+// errAuth is the error of a relay that demands to know who asks.
+var errAuth = errors.New("the relay serves only those who authenticate: set WEIR_NOSTR_KEY")
+
+// dial connects to a relay.
+func (r *Reader) dial(ctx context.Context, client *http.Client, relay string, key *[32]byte) (*asking, error) {
+	ctx, cancel := context.WithTimeout(ctx, r.cfg.Timeout)
+	defer cancel()
+	ws, _, err := websocket.Dial(ctx, relay, &websocket.DialOptions{HTTPClient: client, HTTPHeader: http.Header{"User-Agent": {r.cfg.UserAgent}}}) //nolint:bodyclose // it has none
+	if err != nil {
+		return nil, err
+	}
+	ws.SetReadLimit(readLimit)
+	return &asking{ws: ws, relay: relay, key: key, timeout: r.cfg.Timeout}, nil
+}
+
+// page asks for a page and reads it to its end. What the relay was not asked for only takes
+// up space.
+func (a *asking) page(ctx context.Context, f filter, pages *past) ([]*nostr.Event, error) {
+	a.pages++
+	sub := "q" + strconv.Itoa(a.pages)
+	request, err := f.request(sub)
+	if err != nil {
+		return nil, err
+	}
+	if err := a.send(ctx, request); err != nil {
+		return nil, err
+	}
+	var events []*nostr.Event
+	refused := false // until the relay knows who asks
+	for most := 2*f.Limit + 100; ; most-- {
+		msg, err := a.receive(ctx)
+		switch {
+		case err != nil:
+			return nil, err
+		case most == 0:
+			return nil, fmt.Errorf("the relay sends more than the %d events of a page", f.Limit)
+		}
+		switch {
+		case msg.kind == "EVENT" && msg.sub == sub:
+			e := a.wanted(&msg)
+			if pages.event(e); e != nil {
+				events = append(events, e)
+			}
+		case msg.kind == "EOSE" && msg.sub == sub:
+			return events, a.sendJSON(ctx, []any{"CLOSE", sub})
+		case msg.kind == "CLOSED" && msg.sub == sub:
+			if err := refusal(&msg); a.key == nil || !errors.Is(err, errAuth) || refused {
+				return nil, err
+			}
+			refused = true
+		case msg.kind == "AUTH" && a.key != nil:
+			if err := a.authenticate(ctx, msg.sub); err != nil {
+				return nil, err
+			}
+		case msg.kind == "OK" && !msg.ok:
+			return nil, fmt.Errorf("the relay refused the authentication: %s", consumer.Shorten(msg.text))
+		case msg.kind == "OK" && refused:
+			if err := a.send(ctx, request); err != nil {
+				return nil, err
+			}
+		}
+	}
+}
+
+// wanted returns the event of a message; nil: it cannot be read, or nobody asked for it.
+func (a *asking) wanted(msg *message) *nostr.Event {
+	e, err := nostr.Decode(msg.event)
+	if err != nil || !slices.Contains(a.query.Kinds, e.Kind) || !slices.Contains(a.query.Authors, e.PubKey) || e.CheckID() != nil {
+		return nil
+	}
+	return e
+}
+
+// receive reads a message.
+func (a *asking) receive(ctx context.Context) (message, error) {
+	ctx, cancel := context.WithTimeoutCause(ctx, a.timeout, errors.New("the relay sends nothing"))
+	defer cancel()
+	_, frame, err := a.ws.Read(ctx)
+	if err != nil {
+		return message{}, cmp.Or(context.Cause(ctx), err)
+	}
+	return parse(frame)
+}
+
+func (a *asking) send(ctx context.Context, text []byte) error {
+	ctx, cancel := context.WithTimeout(ctx, a.timeout)
+	defer cancel()
+	return a.ws.Write(ctx, websocket.MessageText, text)
+}
+
+func (a *asking) sendJSON(ctx context.Context, message []any) error {
+	text, err := json.Marshal(message)
+	if err != nil {
+		return err
+	}
+	return a.send(ctx, text)
+}
+
+// authenticate answers the challenge of a relay.
+func (a *asking) authenticate(ctx context.Context, challenge string) error {
+	e, err := answer(*a.key, a.relay, challenge)
+	if err != nil {
+		return err
+	}
+	return a.sendJSON(ctx, []any{"AUTH", json.RawMessage(e.AppendJSON(nil))})
+}
+
+// answer returns the event that answers a relay's challenge, see NIP-42.
+func answer(key [32]byte, relay, challenge string) (*nostr.Event, error) {
+	e := &nostr.Event{CreatedAt: time.Now().Unix(), Kind: nostr.KindAuth, Tags: [][]string{{"relay", relay}, {"challenge", challenge}}}
+	return e, e.Sign(key)
+}

@@ -1,0 +1,218 @@
+package nostr
+
+import (
+	"cmp"
+	"context"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/weir-social/weir/consumer"
+	"github.com/weir-social/weir/nostr"
+)
+
+// ReaderConfig configures a Reader. Zero values take the defaults.
+type ReaderConfig struct {
+	Relays    []string      // the operator's
+	Key       *[32]byte     // the secret key to authenticate with at these; nil: none
+	Strangers *http.Client  // connects to relays that strangers name: it must guard addresses. nil: they are not asked
+	Timeout   time.Duration // 10 s: until a connection, and between two messages
+	UserAgent string
+	Logger    *slog.Logger
+}
+
+// Reader asks relays for what they have stored, each over a connection of its own. It is
+// safe for concurrent use.
+type Reader struct {
+	cfg ReaderConfig
+	log *slog.Logger
+}
+
+// relaysAtOnce is how many relays one question asks at once.
+const relaysAtOnce = 8
+
+// NewReader sets the defaults.
+func NewReader(cfg ReaderConfig) *Reader {
+	cfg.Timeout = cmp.Or(cfg.Timeout, 10*time.Second)
+	cfg.Logger = cmp.Or(cfg.Logger, slog.New(slog.DiscardHandler))
+	return &Reader{cfg: cfg, log: cfg.Logger}
+}
+
+// Query is what relays are asked for.
+type Query struct {
+	Kinds   []int
+	Authors [][32]byte // nobody if it is empty: no relay is asked
+	Since   time.Time  // by the authors' dates; zero: everything
+	Most    int        // events to read from a relay, at most
+}
+
+// ErrIncomplete is in the error of a relay that has more than it sends or than was asked for.
+var ErrIncomplete = errors.New("not everything was read")
+
+// Stored reads what one relay has stored, newest first. It calls each with the events of
+// each page. They have the right ids, kinds and authors; their signatures are not checked.
+func (r *Reader) Stored(ctx context.Context, relay string, q Query, each func([]*nostr.Event) error) error {
+	if len(q.Authors) == 0 || len(q.Kinds) == 0 {
+		return nil
+	}
+	client, key := r.cfg.Strangers, (*[32]byte)(nil)
+	if slices.Contains(r.cfg.Relays, relay) {
+		client, key = http.DefaultClient, r.cfg.Key
+	}
+	if client == nil {
+		return errors.New("relays that others name are not asked")
+	}
+	limits := readLimits(ctx, client, relay, r.cfg.UserAgent, r.cfg.Timeout, r.log)
+	a, err := r.dial(ctx, client, relay, key)
+	if err != nil {
+		return fmt.Errorf("connect to %s: %w", relay, err)
+	}
+	defer a.ws.CloseNow() //nolint:errcheck // it is over
+	a.query = q
+	if err := a.read(ctx, limits, each); err != nil {
+		return fmt.Errorf("read %s: %w", relay, err)
+	}
+	return nil
+}
+
+// read asks for one page after another.
+func (a *asking) read(ctx context.Context, limits limits, each func([]*nostr.Event) error) error {
+	authors := make([]string, len(a.query.Authors))
+	for i, key := range a.query.Authors {
+		authors[i] = hex.EncodeToString(key[:])
+	}
+	var filters []filter
+	for some := range slices.Chunk(authors, limits.authors()) {
+		filters = append(filters, filter{Kinds: a.query.Kinds, Authors: some})
+	}
+	since := int64(0)
+	if !a.query.Since.IsZero() {
+		since = max(0, a.query.Since.Unix())
+	}
+	pages := past{limit: limits.Page, named: limits.named}
+	pages.add(filters, since)
+	var incomplete error
+	for read := 0; ; {
+		f, more := pages.request()
+		switch {
+		case !more:
+			return incomplete
+		case read >= a.query.Most:
+			return fmt.Errorf("%w: more than %d events", ErrIncomplete, a.query.Most)
+		}
+		events, err := a.page(ctx, f, &pages)
+		if err == nil {
+			err = each(events)
+		}
+		if err != nil {
+			return err
+		}
+		read += max(1, pages.page.events)
+		if missed := pages.end(time.Now()); missed != nil {
+			incomplete = fmt.Errorf("%w: %s", ErrIncomplete, missed.Reason)
+		}
+	}
+}
+
+// Latest returns the newest signed event of each kind and author that the configured relays
+// have, and further ones that strangers named. unread has an error for each relay
+// that could not be read to its end. err is that of the first configured relay if all
+// of these failed.
+func (r *Reader) Latest(ctx context.Context, further []string, kinds []int, authors [][32]byte) (found []*nostr.Event, unread []error, err error) {
+	q := Query{Kinds: kinds, Authors: authors, Most: 100 + 4*len(authors)*len(kinds)}
+	latest := latestEvents{}
+	var mu sync.Mutex
+	failed, unread, err := r.All(ctx, further, func(ctx context.Context, relay string) error {
+		return r.Stored(ctx, relay, q, func(page []*nostr.Event) error {
+			mu.Lock()
+			defer mu.Unlock()
+			latest.add(page)
+			return ctx.Err()
+		})
+	})
+	if err != nil {
+		return nil, unread, err
+	}
+	if failed == len(r.cfg.Relays) {
+		return nil, unread, cmp.Or(errors.Join(unread...), errors.New("no relay is configured: set WEIR_NOSTR"))
+	}
+	return latest.events(), unread, nil
+}
+
+// All calls ask for each configured relay, and for further ones, several at once. failed is
+// how many of the configured ones failed.
+func (r *Reader) All(ctx context.Context, further []string, ask func(ctx context.Context, relay string) error) (failed int, unread []error, err error) {
+	var mu sync.Mutex
+	g := errgroup.Group{}
+	g.SetLimit(relaysAtOnce)
+	asked := map[string]bool{}
+	for i, relay := range slices.Concat(r.cfg.Relays, further) {
+		if asked[relay] || i >= len(r.cfg.Relays) && r.cfg.Strangers == nil {
+			continue
+		}
+		asked[relay] = true
+		g.Go(func() error {
+			err := ask(ctx, relay)
+			if err == nil {
+				return nil
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			unread = append(unread, err)
+			if i < len(r.cfg.Relays) && !errors.Is(err, ErrIncomplete) {
+				failed++
+			}
+			return nil
+		})
+	}
+	g.Wait() //nolint:errcheck // it has none
+	return failed, unread, ctx.Err()
+}
+
+// latestEvents keeps the newest event of each kind and author.
+type latestEvents map[authorKind]*nostr.Event
+
+type authorKind struct {
+	author [32]byte
+	kind   int
+}
+
+// add adds the events that their authors have signed.
+func (n latestEvents) add(page []*nostr.Event) {
+	for _, e := range page {
+		at := authorKind{e.PubKey, e.Kind}
+		old := n[at]
+		if old != nil && nostr.Revision(e.CreatedAt, e.ID) <= nostr.Revision(old.CreatedAt, old.ID) || e.CheckSignature() != nil {
+			continue
+		}
+		n[at] = e
+	}
+}
+
+// events returns what is left, in the order of authors and kinds.
+func (n latestEvents) events() []*nostr.Event {
+	all := make([]*nostr.Event, 0, len(n))
+	for _, e := range n {
+		all = append(all, e)
+	}
+	slices.SortFunc(all, func(a, b *nostr.Event) int {
+		return cmp.Or(slices.Compare(a.PubKey[:], b.PubKey[:]), cmp.Compare(a.Kind, b.Kind))
+	})
+	return all
+}
+
+// refusal returns the error of a subscription that a relay closed.
+func refusal(msg *message) error {
+	if strings.HasPrefix(msg.text, authRequired) {
+		return errAuth
+	}
+	return fmt.Errorf("the relay closed the subscription: %s", consumer.Shorten(msg.text))
+}

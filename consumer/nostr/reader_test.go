@@ -1,0 +1,150 @@
+package nostr_test
+
+import (
+	"fmt"
+	"net"
+	"net/http"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/weir-social/weir/consumer"
+	"github.com/weir-social/weir/consumer/nostr"
+	"github.com/weir-social/weir/consumer/socket"
+	"github.com/weir-social/weir/guard"
+	protocol "github.com/weir-social/weir/nostr"
+	"github.com/weir-social/weir/simnet"
+)
+
+// relays starts a network of relays, and a reader of the first ones.
+func relays(t *testing.T, authors, configured int, all ...simnet.NostrRelay) (*simnet.Nostr, *nostr.Reader, [][32]byte) {
+	t.Helper()
+	net, err := simnet.NewNostr(simnet.NostrConfig{Seed: 8, Authors: authors, Now: time.Now(), Relays: all})
+	require.NoError(t, err)
+	t.Cleanup(net.Stop)
+	keys := make([][32]byte, authors)
+	for i := range keys {
+		keys[i], _ = protocol.ParseKey(net.Key(i))
+	}
+	strangers := &http.Client{Transport: guard.Transport(http.DefaultTransport.(*http.Transport), true)}
+	return net, nostr.NewReader(nostr.ReaderConfig{Relays: net.URLs()[:configured], Key: &[32]byte{31: 5}, Strangers: strangers, Timeout: 5 * time.Second}), keys
+}
+
+func ids(events []*protocol.Event) (all []string) {
+	for _, e := range events {
+		all = append(all, fmt.Sprintf("%x", e.ID))
+	}
+	return all
+}
+
+// TestLatestIsTheNewestSignedOne of several relays, one of which is away and one lies.
+func TestLatestIsTheNewestSignedOne(t *testing.T) {
+	t.Parallel()
+	n, reader, keys := relays(t, 3, 2, simnet.NostrRelay{Page: 2}, simnet.NostrRelay{Page: 500, Auth: true}, simnet.NostrRelay{Page: 500})
+	n.WriteAs(0, []int{1}, 100, 3, nil, "old")
+	newest := n.WriteAs(0, []int{0}, 200, 3, nil, "new")
+	n.WriteAs(0, []int{1}, 150, 3, nil, "between")
+	n.Put(0, n.Forge(0, 300, 3, nil, "forged"))
+	n.WriteAs(0, []int{0}, 300, 1, nil, "another kind")
+	a, b := n.WriteAs(1, []int{0}, 100, 3, nil, "a"), n.WriteAs(1, []int{1}, 100, 3, nil, "b")
+	lowest := a.ID
+	if b.ID < a.ID {
+		lowest = b.ID
+	}
+	strangers := n.WriteAs(2, []int{2}, 100, 3, nil, "at a further relay")
+	found, unread, err := reader.Latest(t.Context(), []string{n.URLs()[2]}, []int{3}, keys)
+	require.NoError(t, err)
+	require.Empty(t, unread)
+	require.ElementsMatch(t, []string{newest.ID, lowest, strangers.ID}, ids(found))
+
+	gone, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	require.NoError(t, gone.Close())
+	found, unread, err = reader.Latest(t.Context(), []string{"ws://" + gone.Addr().String()}, []int{3}, keys)
+	require.NoError(t, err)
+	require.Len(t, unread, 1)
+	require.ElementsMatch(t, []string{newest.ID, lowest}, ids(found))
+
+	away := nostr.NewReader(nostr.ReaderConfig{Relays: []string{"ws://" + gone.Addr().String()}})
+	_, _, err = away.Latest(t.Context(), nil, []int{3}, keys)
+	require.ErrorContains(t, err, "connect to ws://"+gone.Addr().String())
+	before := len(n.Requests(0))
+	found, _, err = reader.Latest(t.Context(), nil, []int{3}, nil)
+	require.NoError(t, err)
+	require.Empty(t, found)
+	require.Len(t, n.Requests(0), before, "an empty list is everyone: nobody is asked")
+}
+
+// TestStrangersRelaysAreGuarded: a relay that a stranger names is not asked in a private network.
+func TestStrangersRelaysAreGuarded(t *testing.T) {
+	t.Parallel()
+	n, _, keys := relays(t, 1, 1, simnet.NostrRelay{Page: 500}, simnet.NostrRelay{Page: 500})
+	n.WriteAs(0, nil, 100, 3, nil, "")
+	guarded := &http.Client{Transport: guard.Transport(http.DefaultTransport.(*http.Transport), false)}
+	reader := nostr.NewReader(nostr.ReaderConfig{Relays: n.URLs()[:1], Strangers: guarded})
+	found, unread, err := reader.Latest(t.Context(), n.URLs()[1:], []int{3}, keys)
+	require.NoError(t, err)
+	require.Len(t, found, 1)
+	require.Len(t, unread, 1)
+	require.ErrorIs(t, unread[0], guard.ErrPrivate)
+	require.Empty(t, n.Requests(1))
+}
+
+// TestStoredIsReadToItsEnd, in requests that the relay's limits allow, of the asked authors
+// only, and not further than was asked for.
+func TestStoredIsReadToItsEnd(t *testing.T) {
+	t.Parallel()
+	n, reader, keys := relays(t, 40, 1, simnet.NostrRelay{Page: 7, Message: 2048})
+	want := map[string]bool{}
+	for i := range 100 {
+		e := n.WriteAs(i%40, nil, int64(1000+i/10), 1, nil, strconv.Itoa(i))
+		if i%40 > 0 && e.CreatedAt >= 1002 {
+			want[e.ID] = true
+		}
+	}
+	got := map[string]bool{}
+	each := func(page []*protocol.Event) error {
+		for _, id := range ids(page) {
+			got[id] = true
+		}
+		return nil
+	}
+	q := nostr.Query{Kinds: []int{1}, Authors: keys[1:], Since: time.Unix(1002, 0), Most: 1000}
+	require.NoError(t, reader.Stored(t.Context(), n.URLs()[0], q, each))
+	require.Equal(t, want, got)
+	for _, r := range n.Requests(0) {
+		require.NotEmpty(t, r.Authors)
+		require.LessOrEqual(t, r.Bytes, 2048)
+	}
+	q.Most = 20
+	require.ErrorIs(t, reader.Stored(t.Context(), n.URLs()[0], q, each), nostr.ErrIncomplete)
+}
+
+// TestAuthorsAreDividedByTheRelaysLimits: a relay that takes short messages only is asked for
+// all authors, in several subscriptions.
+func TestAuthorsAreDividedByTheRelaysLimits(t *testing.T) {
+	t.Parallel()
+	n := newNetwork(t, simnet.NostrConfig{Seed: 9, Authors: 40, Relays: []simnet.NostrRelay{{Page: 100, Message: 2048}}})
+	source, err := nostr.New(nostr.Config{Kinds: stored(), Verifier: n.verify, Config: socket.Config{Endpoints: n.URLs()}})
+	require.NoError(t, err)
+	filter := consumer.Filter{Accounts: []string{"did:plc:ewvi7nxzyoun6zhxrhs64oiz"}}
+	for i := range 40 {
+		filter.Accounts = append(filter.Accounts, "did:nostr:"+n.Key(i))
+	}
+	require.NoError(t, source.SetFilter(t.Context(), filter))
+	conn, err := source.Connect(t.Context(), func(string) consumer.Cursor { return consumer.Cursor{} }, nil)
+	require.NoError(t, err)
+	defer conn.Close()
+	require.True(t, waitFor(t, func() bool { return len(n.Requests(0)) >= 3 }))
+	asked := map[string]bool{}
+	for _, r := range n.Requests(0) {
+		require.LessOrEqual(t, r.Bytes, 2048)
+		require.NotEmpty(t, r.Authors)
+		for _, author := range r.Authors {
+			asked[author] = true
+		}
+	}
+	require.Len(t, asked, 40)
+}

@@ -1,0 +1,65 @@
+package consumer
+
+import (
+	"cmp"
+	"context"
+	"slices"
+	"time"
+
+	"go.opentelemetry.io/otel/trace"
+	"go.opentelemetry.io/otel/trace/noop"
+)
+
+// Store stores frames of a wire that were asked for, like events of a stream: what is not
+// proven becomes a dead letter, and what the database rejects too. It moves no position
+// and needs no lease. An ID that was seen does not count, because the records of an
+// account that was purged come back in this way. Revisions and tombstones decide what is
+// written, so storing twice changes nothing. It returns the number of records that it
+// wrote.
+func (r *Retry) Store(ctx context.Context, wire string, frames [][]byte, now time.Time) (written int, err error) {
+	w := r.Wires[wire]
+	c := r.committer()
+	b := r.batch(&w, now)
+	for i, frame := range frames {
+		m := &r.message
+		w.Decode(frame, now, m)
+		m.Arrived = now
+		m.locate()
+		for _, bad := range m.Malformed {
+			b.malformed(bad, 0, now)
+		}
+		m.Events = slices.DeleteFunc(m.Events, func(ev Event) bool {
+			keep, _ := r.keeps(&ev)
+			return !keep
+		})
+		began := len(b.events)
+		for j := range m.Events {
+			b.add(&m.Events[j], now)
+		}
+		b.close(m, began, true, false)
+		b.bytes += len(frame)
+		if len(b.frames) < storedAtOnce && b.bytes < maxBatchBytes && i < len(frames)-1 {
+			continue
+		}
+		b.prove(now, nil, func(string) {})
+		if err := c.commit(ctx, b); err != nil {
+			return written, err
+		}
+		written += c.stored
+		b = r.batch(&w, now)
+	}
+	return written, nil
+}
+
+// storedAtOnce is how many frames one transaction of Store stores.
+const storedAtOnce = 200
+
+// committer returns a committer without a lease.
+func (r *Retry) committer() *committer {
+	return &committer{pool: r.Pool, enqueue: r.Enqueue, resync: r.Resync, projections: r.Projections, log: r.Logger, metrics: newMetrics(nil), named: r.named, tracer: cmp.Or[trace.Tracer](r.Tracer, noop.Tracer{}), careful: carefulFor}
+}
+
+// batch returns an empty batch of a wire.
+func (r *Retry) batch(wire *Wire, now time.Time) *batch {
+	return &batch{wire: wire, oldest: now, opened: now, archives: r.Archive != ScopeNone}
+}

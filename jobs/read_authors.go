@@ -1,0 +1,29 @@
+package jobs
+
+import "github.com/riverqueue/river"
+
+// ReadAuthors reads the profiles and the relay lists of followed accounts of Nostr that are
+// due, and asks the domains of the names that these claim. There is one unfinished job at
+// a time. It has few attempts: the next minute adds another job.
+type ReadAuthors struct{}
+
+// Kind names the job.
+func (ReadAuthors) Kind() string { return "read_authors" }
+
+// InsertOpts are the defaults of its inserts.
+func (ReadAuthors) InsertOpts() river.InsertOpts {
+	return river.InsertOpts{Queue: QueueNetwork, Priority: 3, MaxAttempts: 3 + Deaths, Tags: []string{tagPeriodic}, UniqueOpts: river.UniqueOpts{ByState: unfinished()}}
+}
+
+// ReadRelays reads what followed accounts of Nostr wrote to relays that are not configured,
+// but which the accounts name. There is one unfinished job at a time. It has few attempts:
+// the next minute adds another job.
+type ReadRelays struct{}
+
+// Kind names the job.
+func (ReadRelays) Kind() string { return "read_relays" }
+
+// InsertOpts are the defaults of its inserts.
+func (ReadRelays) InsertOpts() river.InsertOpts {
+	return river.InsertOpts{Queue: QueueNetwork, Priority: 3, MaxAttempts: 3 + Deaths, Tags: []string{tagPeriodic}, UniqueOpts: river.UniqueOpts{ByState: unfinished()}}
+}

@@ -1,0 +1,22 @@
+package nostr
+
+import (
+	"encoding/hex"
+	"strings"
+)
+
+// DIDPrefix is what the DIDs of all accounts of Nostr begin with.
+const DIDPrefix = "did:nostr:"
+
+// DID returns the account of a public key.
+func DID(key [32]byte) string { return DIDPrefix + hex.EncodeToString(key[:]) }
+
+// ParseDID returns the public key of an account; false if the account is of another
+// network.
+func ParseDID(did string) (key [32]byte, ok bool) {
+	rest, ok := strings.CutPrefix(did, DIDPrefix)
+	if !ok {
+		return key, false
+	}
+	return ParseKey(rest)
+}

@@ -1,0 +1,176 @@
+package schema
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgtype"
+)
+
+// nostrDIDs is a pattern of LIKE for the accounts of Nostr, which have no repositories.
+const nostrDIDs = `'did:nostr:%'`
+
+// RecordFollowList stores the revision of an account's follow list. It reports whether
+// the list may be applied: no newer one was read before.
+func RecordFollowList(ctx context.Context, tx pgx.Tx, did, rev string) (newest bool, err error) {
+	const sql = `
+INSERT INTO nostr_authors AS a (did, follows_rev) VALUES ($1, $2)
+ON CONFLICT (did) DO UPDATE SET follows_rev = greatest(a.follows_rev, excluded.follows_rev)
+RETURNING follows_rev = $2`
+	return One(ctx, tx, "store the revision of the follows of "+did, pgx.RowTo[bool], sql, did, rev)
+}
+
+// RelaysOf returns the relays that some accounts write to, without repetitions, in
+// alphabetical order.
+func RelaysOf(ctx context.Context, db DB, dids []string) ([]string, error) {
+	const sql = `SELECT DISTINCT r FROM nostr_authors AS a CROSS JOIN unnest(a.relays) AS r WHERE a.did = ANY ($1) ORDER BY r`
+	return All(ctx, db, "read the relays of accounts", pgx.RowTo[string], sql, dids)
+}
+
+// AddRelayHints stores the relays that a person named for an account, until its own list is
+// read.
+func AddRelayHints(ctx context.Context, db DB, did string, relays []string) error {
+	const sql = `
+INSERT INTO nostr_authors AS a (did, relays) VALUES ($1, $2)
+ON CONFLICT (did) DO UPDATE SET relays = excluded.relays WHERE a.relays_rev = ''`
+	if _, err := db.Exec(ctx, sql, did, relays); err != nil {
+		return fmt.Errorf("store the relays of %s: %w", did, err)
+	}
+	return nil
+}
+
+// UnreadAuthors returns at most limit followed accounts of Nostr whose profiles were not
+// read since a time, those first that were never read.
+func UnreadAuthors(ctx context.Context, db DB, since time.Time, limit int) ([]string, error) {
+	const sql = `
+SELECT m.did
+FROM (SELECT DISTINCT w.did FROM watch_members AS w WHERE w.did LIKE ` + nostrDIDs + `) AS m
+LEFT JOIN nostr_authors AS a ON a.did = m.did
+WHERE a.read_at IS NULL OR a.read_at < $1
+ORDER BY a.read_at NULLS FIRST, m.did
+LIMIT $2`
+	return All(ctx, db, "find the accounts whose profiles must be read", pgx.RowTo[string], sql, since, limit)
+}
+
+// AuthorLists is what relays have of an account: its profile and the list of its relays. A
+// part without a revision was not found.
+type AuthorLists struct {
+	DID         string
+	ProfileRev  string
+	DisplayName string
+	Avatar      string
+	Name        string // by NIP-05, not confirmed
+	RelaysRev   string
+	Relays      []string
+}
+
+// StoreAuthors stores what relays have of accounts, which are sorted by their DIDs, as far as it
+// is newer than what is stored. A name that the profile no longer claims is no
+// handle any more. Storing twice changes nothing but the time. It returns the accounts that
+// name a relay which they did not name before.
+func StoreAuthors(ctx context.Context, tx pgx.Tx, all []AuthorLists, now time.Time) (moved []string, err error) {
+	const authors = `
+WITH given AS (
+    SELECT * FROM unnest($1::text[], $2::text[], $3::text[]) AS g (did, profile_rev, name)
+), known AS (
+    SELECT g.did, coalesce(a.profile_rev, '') AS profile_rev FROM given AS g LEFT JOIN nostr_authors AS a ON a.did = g.did
+), stored AS (
+    INSERT INTO nostr_authors AS a (did, profile_rev, name, read_at)
+    SELECT g.did, g.profile_rev, g.name, $4 FROM given AS g ORDER BY g.did
+    ON CONFLICT (did) DO UPDATE
+    SET name        = CASE WHEN excluded.profile_rev > a.profile_rev THEN excluded.name ELSE a.name END,
+        name_at     = CASE WHEN excluded.profile_rev > a.profile_rev AND excluded.name <> a.name THEN NULL ELSE a.name_at END,
+        profile_rev = greatest(a.profile_rev, excluded.profile_rev),
+        read_at     = excluded.read_at
+)
+SELECT g.did FROM given AS g JOIN known AS k ON k.did = g.did WHERE g.profile_rev > k.profile_rev ORDER BY g.did`
+	n := len(all)
+	did, profileRev, name := make(pgtype.FlatArray[string], n), make(pgtype.FlatArray[string], n), make(pgtype.FlatArray[string], n)
+	byDID := make(map[string]*AuthorLists, n)
+	for i := range all {
+		a := &all[i]
+		did[i], profileRev[i], name[i], byDID[a.DID] = a.DID, a.ProfileRev, a.Name, a
+	}
+	newer, err := All(ctx, tx, "store the lists of accounts", pgx.RowTo[string], authors, did, profileRev, name, now)
+	if err != nil {
+		return nil, err
+	}
+	m := len(newer)
+	display, avatar := make(pgtype.FlatArray[string], m), make(pgtype.FlatArray[string], m)
+	for i, did := range newer {
+		display[i], avatar[i] = Text(byDID[did].DisplayName), Text(byDID[did].Avatar)
+	}
+	const accounts = `
+INSERT INTO accounts AS a (did, display_name, avatar)
+SELECT g.did, nullif(g.display_name, ''), nullif(g.avatar, '') FROM unnest($1::text[], $2::text[], $3::text[]) AS g (did, display_name, avatar)
+ORDER BY g.did
+ON CONFLICT (did) DO UPDATE
+SET display_name = excluded.display_name,
+    avatar       = excluded.avatar,
+    handle       = CASE WHEN a.handle = (SELECT n.name FROM nostr_authors AS n WHERE n.did = a.did) THEN a.handle END`
+	if _, err := tx.Exec(ctx, accounts, newer, display, avatar); err != nil {
+		return nil, fmt.Errorf("store the profiles of accounts: %w", err)
+	}
+	const relays = `
+WITH before AS (SELECT a.relays FROM nostr_authors AS a WHERE a.did = $1)
+UPDATE nostr_authors AS a SET relays = $3, relays_rev = $2 WHERE a.did = $1 AND a.relays_rev < $2
+RETURNING NOT a.relays <@ (SELECT b.relays FROM before AS b)`
+	for i := range all {
+		if all[i].RelaysRev == "" {
+			continue
+		}
+		added, err := All(ctx, tx, "store the relays of "+all[i].DID, pgx.RowTo[bool], relays, all[i].DID, all[i].RelaysRev, append([]string{}, all[i].Relays...))
+		if err != nil {
+			return nil, err
+		}
+		if slices.Contains(added, true) {
+			moved = append(moved, all[i].DID)
+		}
+	}
+	return moved, nil
+}
+
+// UncheckedName is a name that an account claims.
+type UncheckedName struct{ DID, Name string }
+
+// UncheckedNames returns at most limit names of followed accounts whose domains were not
+// asked since a time, those first that were never asked.
+func UncheckedNames(ctx context.Context, db DB, since time.Time, limit int) ([]UncheckedName, error) {
+	const sql = `
+SELECT a.did, a.name FROM nostr_authors AS a
+WHERE a.name <> '' AND (a.name_at IS NULL OR a.name_at < $1) AND EXISTS (SELECT FROM watch_members AS w WHERE w.did = a.did)
+ORDER BY a.name_at NULLS FIRST, a.did
+LIMIT $2`
+	return All(ctx, db, "find the names to check", pgx.RowToStructByPos[UncheckedName], sql, since, limit)
+}
+
+// RecordName stores what the domain of a name says: confirmed, or not. unknown: it could not be
+// asked, so what it said before holds. Nothing changes if the account claims
+// another name meanwhile.
+func RecordName(ctx context.Context, tx pgx.Tx, n UncheckedName, confirmed, unknown bool, now time.Time) error {
+	const asked = `UPDATE nostr_authors SET name_at = $3 WHERE did = $1 AND name = $2`
+	tag, err := tx.Exec(ctx, asked, n.DID, n.Name, now)
+	if err == nil && tag.RowsAffected() > 0 && !unknown {
+		const handle = `UPDATE accounts SET handle = CASE WHEN $3 THEN $2 END, handle_at = $4 WHERE did = $1 AND handle IS DISTINCT FROM CASE WHEN $3 THEN $2 END`
+		_, err = tx.Exec(ctx, handle, n.DID, n.Name, confirmed, now)
+	}
+	if err != nil {
+		return fmt.Errorf("store whether %s is confirmed: %w", n.Name, err)
+	}
+	return nil
+}
+
+// ForgetAuthors deletes at most limit rows of accounts that nobody watches any more.
+func ForgetAuthors(ctx context.Context, db DB, unwatched time.Time, limit int) (int, error) {
+	const sql = `
+DELETE FROM nostr_authors AS n
+WHERE n.did = ANY (ARRAY(
+    SELECT a.did FROM nostr_authors AS a
+    WHERE a.read_at < $1 AND NOT EXISTS (SELECT FROM watch_members AS w WHERE w.did = a.did)
+    LIMIT $2
+))`
+	return deleteRows(ctx, db, "delete what relays said of accounts that nobody watches", sql, unwatched, limit)
+}

@@ -1,0 +1,73 @@
+package schema
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// Relay is a relay that followed accounts of Nostr name.
+type Relay struct {
+	URL      string // empty: none is due
+	ReadTo   *time.Time
+	Failures int
+	Accounts []string // followed accounts that name it
+}
+
+// failingRelay is how many failures in a row let another relay take a relay's place.
+const failingRelay = 8
+
+// ChooseRelays keeps the rows of the relays that most followed accounts name, at most most,
+// except the configured ones. Relays that have failed for long come last.
+func ChooseRelays(ctx context.Context, db DB, configured []string, most int) error {
+	const sql = `
+WITH named AS (
+    SELECT r AS url, count(*) AS accounts
+    FROM nostr_authors AS a
+    CROSS JOIN unnest(a.relays) AS r
+    WHERE r <> ALL ($1::text[]) AND EXISTS (SELECT FROM watch_members AS w WHERE w.did = a.did)
+    GROUP BY r
+), chosen AS (
+    SELECT n.url FROM named AS n LEFT JOIN nostr_relays AS k ON k.url = n.url
+    ORDER BY coalesce(k.failures, 0) >= $3, n.accounts DESC, n.url LIMIT $2
+), gone AS (
+    DELETE FROM nostr_relays AS k WHERE NOT EXISTS (SELECT FROM chosen AS c WHERE c.url = k.url)
+)
+INSERT INTO nostr_relays (url, next_at) SELECT c.url, now() FROM chosen AS c ORDER BY c.url
+ON CONFLICT (url) DO NOTHING`
+	if _, err := db.Exec(ctx, sql, append([]string{}, configured...), most, failingRelay); err != nil {
+		return fmt.Errorf("choose the relays of accounts: %w", err)
+	}
+	return nil
+}
+
+// DueRelay returns the relay that has been due for longest, with at most limit of the followed
+// accounts that name it.
+func DueRelay(ctx context.Context, db DB, limit int) (Relay, error) {
+	const sql = `
+SELECT k.url, k.read_to, k.failures,
+       ARRAY(SELECT a.did FROM nostr_authors AS a WHERE k.url = ANY (a.relays) AND EXISTS (SELECT FROM watch_members AS w WHERE w.did = a.did) ORDER BY a.did LIMIT $1)
+FROM nostr_relays AS k
+WHERE k.next_at <= now()
+ORDER BY k.next_at, k.url
+LIMIT 1`
+	relay, err := One(ctx, db, "find the relay that is due", pgx.RowToStructByPos[Relay], sql, limit)
+	if errors.Is(err, ErrNoRows) {
+		return Relay{}, nil
+	}
+	return relay, err
+}
+
+// RecordRelay stores until when a relay was read, or why it could not be: then readTo is nil.
+func RecordRelay(ctx context.Context, db DB, url string, readTo *time.Time, next time.Time, problem string) error {
+	const sql = `
+UPDATE nostr_relays SET read_to = coalesce($2, read_to), next_at = $3, problem = $4, failures = CASE WHEN $4 = '' THEN 0 ELSE failures + 1 END
+WHERE url = $1`
+	if _, err := db.Exec(ctx, sql, url, readTo, next, Text(problem)); err != nil {
+		return fmt.Errorf("store how far %s was read: %w", url, err)
+	}
+	return nil
+}

@@ -1,0 +1,197 @@
+package workers
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"net/url"
+	"strings"
+	"sync"
+	"time"
+	"unicode"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/riverqueue/river"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/weir-social/weir/jobs"
+	"github.com/weir-social/weir/nostr"
+	"github.com/weir-social/weir/schema"
+	"github.com/weir-social/weir/wellknown"
+)
+
+// Names asks domains for the keys of names.
+type Names interface {
+	LookUp(ctx context.Context, name string) (wellknown.Found, error)
+}
+
+// ReadAuthors reads the newest profile and relay list of each followed account of Nostr, and
+// stores what is newer than what is stored. A name that a profile claims becomes the
+// account's handle only when its domain says so. Running the job twice changes nothing.
+type ReadAuthors struct {
+	river.WorkerDefaults[jobs.ReadAuthors]
+	pool   *pgxpool.Pool
+	relays Relays
+	names  Names
+	log    *slog.Logger
+	window time.Duration // how far back an account's events are read from a relay that it names
+
+	patience time.Duration
+}
+
+const (
+	authorsPage   = 250             // accounts that one question names
+	authorsAgain  = 6 * time.Hour   // how often a profile is read
+	namesAgain    = 24 * time.Hour  // how often a domain is asked for a name
+	namesPage     = 40              // names of one attempt
+	namesAtOnce   = 8               // domains asked at once
+	authorRelays  = 4               // relays of an author that count: lists have two to four
+	forgetAuthors = 1000            // rows of accounts that nobody watches which one job deletes
+	longestName   = 100             // characters of a display name
+	longestAvatar = 2048            // bytes of the address of a picture
+	forgetAfter   = 2 * time.Minute // longer than a watch is without members while it is read
+)
+
+// Work reads pages until none is due, then asks domains.
+func (w *ReadAuthors) Work(ctx context.Context, _ *river.Job[jobs.ReadAuthors]) error {
+	if w.relays == nil {
+		return nonRetryable(errNoRelays) // a process with relays added it
+	}
+	started := time.Now()
+	for time.Since(started) < w.patience {
+		n, err := w.page(ctx)
+		if err != nil {
+			return err
+		}
+		if n < authorsPage {
+			break
+		}
+	}
+	if err := w.checkNames(ctx); err != nil {
+		return err
+	}
+	now, err := schema.Now(ctx, w.pool)
+	if err != nil {
+		return err
+	}
+	_, err = schema.ForgetAuthors(ctx, w.pool, now.Add(-forgetAfter), forgetAuthors)
+	return err
+}
+
+// page reads the lists of some accounts, and returns how many.
+func (w *ReadAuthors) page(ctx context.Context) (int, error) {
+	now, err := schema.Now(ctx, w.pool)
+	if err != nil {
+		return 0, err
+	}
+	dids, err := schema.UnreadAuthors(ctx, w.pool, now.Add(-authorsAgain), authorsPage)
+	if err != nil || len(dids) == 0 {
+		return 0, err
+	}
+	lists := make([]schema.AuthorLists, 0, len(dids))
+	at := make(map[[32]byte]int, len(dids))
+	keys := make([][32]byte, 0, len(dids))
+	for _, did := range dids {
+		if key, ok := nostr.ParseDID(did); ok {
+			at[key] = len(lists)
+			keys, lists = append(keys, key), append(lists, schema.AuthorLists{DID: did})
+		}
+	}
+	found, unread, err := w.relays.Latest(ctx, nil, []int{nostr.KindProfile, nostr.KindRelays}, keys)
+	if err != nil {
+		return 0, err
+	}
+	if len(unread) > 0 {
+		jobLog(ctx, w.log).Info("relays_unread", "accounts", len(dids), "error", errors.Join(unread...))
+	}
+	for _, e := range found {
+		addList(&lists[at[e.PubKey]], e)
+	}
+	err = pgx.BeginFunc(ctx, w.pool, func(tx pgx.Tx) error {
+		moved, err := schema.StoreAuthors(ctx, tx, lists, now)
+		if err != nil || len(moved) == 0 {
+			return err
+		}
+		// What they wrote to these relays before is not read by those that read on from now.
+		_, err = enqueueBackfills(ctx, tx, river.ClientFromContext[pgx.Tx](ctx), moved, now.Add(-w.window), jobs.PriorityColdStart, time.Time{})
+		return err
+	})
+	return len(dids), err
+}
+
+// addList adds what an event says.
+func addList(l *schema.AuthorLists, e *nostr.Event) {
+	rev := nostr.Revision(e.CreatedAt, e.ID)
+	switch e.Kind {
+	case nostr.KindRelays:
+		l.RelaysRev, l.Relays = rev, e.WriteRelays(authorRelays)
+	case nostr.KindProfile:
+		p, _ := e.Profile() // a profile that cannot be read says nothing
+		l.ProfileRev, l.DisplayName, l.Avatar, l.Name = rev, shownName(p.Name), picture(p.Picture), p.Name05
+	}
+}
+
+// shownName returns a name on one line, without what cannot be seen.
+func shownName(s string) string {
+	s = strings.Join(strings.Fields(strings.Map(func(r rune) rune {
+		switch {
+		case unicode.IsSpace(r):
+			return ' '
+		case r == unicode.ReplacementChar, !unicode.IsPrint(r) && r != '\u200d': // which joins emoji
+			return -1
+		}
+		return r
+	}, s)), " ")
+	if runes := []rune(s); len(runes) > longestName {
+		return string(runes[:longestName])
+	}
+	return s
+}
+
+// picture returns the address of a picture, or "" if it is none.
+func picture(s string) string {
+	u, err := url.Parse(strings.TrimSpace(s))
+	if err != nil || u.Scheme != "https" || u.Hostname() == "" || u.User != nil || len(s) > longestAvatar {
+		return ""
+	}
+	return u.String()
+}
+
+// checkNames asks the domains of some names.
+func (w *ReadAuthors) checkNames(ctx context.Context) error {
+	now, err := schema.Now(ctx, w.pool)
+	if err != nil {
+		return err
+	}
+	names, err := schema.UncheckedNames(ctx, w.pool, now.Add(-namesAgain), namesPage)
+	if err != nil || len(names) == 0 {
+		return err
+	}
+	asking, cancel := context.WithTimeout(ctx, w.patience)
+	defer cancel()
+	var g errgroup.Group
+	g.SetLimit(namesAtOnce)
+	var mu sync.Mutex
+	var failed []error
+	for _, n := range names {
+		g.Go(func() error {
+			found, err := w.names.LookUp(asking, n.Name)
+			var denied *wellknown.Denied
+			unknown := err != nil && !errors.As(err, &denied)
+			if asking.Err() != nil {
+				return nil // it was not asked
+			}
+			confirmed := err == nil && nostr.DID(found.Key) == n.DID
+			err = pgx.BeginFunc(ctx, w.pool, func(tx pgx.Tx) error { return schema.RecordName(ctx, tx, n, confirmed, unknown, now) })
+			if err != nil {
+				mu.Lock()
+				defer mu.Unlock()
+				failed = append(failed, err)
+			}
+			return nil
+		})
+	}
+	g.Wait() //nolint:errcheck // it has none
+	return errors.Join(failed...)
+}

@@ -1,0 +1,95 @@
+package workers
+
+import (
+	"cmp"
+	"context"
+	"log/slog"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/riverqueue/river"
+
+	"github.com/weir-social/weir/jobs"
+	"github.com/weir-social/weir/nostr"
+	"github.com/weir-social/weir/schema"
+)
+
+// ReadRelays reads the relays that most followed accounts name, in turn: of each what these
+// accounts wrote since it was read before, and an hour earlier, because events reach relays
+// late. What is stored already does not change, so reading twice changes nothing.
+type ReadRelays struct {
+	river.WorkerDefaults[jobs.ReadRelays]
+	pool   *pgxpool.Pool
+	relays Relays
+	log    *slog.Logger
+	most   int           // relays that are read
+	window time.Duration // how far back a relay is read the first time
+
+	patience time.Duration
+}
+
+const (
+	relayAgain   = 5 * time.Minute // between two readings of a relay
+	relayOverlap = time.Hour       // how late an event may reach a relay
+	relayLongest = 24 * time.Hour  // between two readings of a relay that fails
+	relayAuthors = 1000            // accounts that one relay is asked for
+)
+
+// Work reads the relays that are due.
+func (w *ReadRelays) Work(ctx context.Context, _ *river.Job[jobs.ReadRelays]) error {
+	if w.relays == nil {
+		return nonRetryable(errNoRelays) // a process with relays added it
+	}
+	started := time.Now()
+	configured := w.relays.Configured()
+	if err := schema.ChooseRelays(ctx, w.pool, configured, w.most); err != nil {
+		return err
+	}
+	for time.Since(started) < w.patience {
+		relay, err := schema.DueRelay(ctx, w.pool, relayAuthors)
+		if err != nil || relay.URL == "" {
+			return err
+		}
+		now, err := schema.Now(ctx, w.pool)
+		if err != nil {
+			return err
+		}
+		if err := w.read(ctx, relay, now); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// read reads one relay and stores how far.
+func (w *ReadRelays) read(ctx context.Context, relay schema.Relay, now time.Time) error {
+	since := now.Add(-w.window)
+	if relay.ReadTo != nil && relay.ReadTo.Add(-relayOverlap).After(since) {
+		since = relay.ReadTo.Add(-relayOverlap)
+	}
+	authors := make([][32]byte, 0, len(relay.Accounts))
+	for _, did := range relay.Accounts {
+		if key, ok := nostr.ParseDID(did); ok {
+			authors = append(authors, key)
+		}
+	}
+	reading, cancel := context.WithTimeout(ctx, w.patience)
+	defer cancel()
+	written, unread, err := w.relays.Read(reading, relay.URL, authors, since)
+	if err != nil {
+		return err
+	}
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	wait := relayAgain
+	if unread != nil {
+		wait = min(relayLongest, relayAgain<<min(relay.Failures, 10))
+		jobLog(ctx, w.log).Info("relay_unread", "relay", relay.URL, "failures", relay.Failures+1, "error", unread)
+		return schema.RecordRelay(ctx, w.pool, relay.URL, nil, now.Add(wait), cmp.Or(unread.Error(), "unread"))
+	}
+	if written > 0 {
+		jobLog(ctx, w.log).Info("relay_read", "relay", relay.URL, "accounts", len(authors), "records", written, "since", since)
+	}
+	return schema.RecordRelay(ctx, w.pool, relay.URL, &now, now.Add(wait), "")
+}

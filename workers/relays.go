@@ -1,0 +1,47 @@
+package workers
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/weir-social/weir/nostr"
+)
+
+// Relays asks the relays of Nostr: the configured ones, and further ones that authors
+// named.
+type Relays interface {
+	// Latest returns the newest signed event of each kind and author. unread has an error
+	// for each relay that was not read to its end; err means that no configured
+	// relay was.
+	Latest(ctx context.Context, further []string, kinds []int, authors [][32]byte) (found []*nostr.Event, unread []error, err error)
+	// Backfill stores what an author wrote since a time. An error is the database's,
+	// or that of a relay if no configured relay was read.
+	Backfill(ctx context.Context, further []string, author [32]byte, since time.Time) (Backfilled, error)
+	// Read stores what authors wrote since a time, of one relay that they named, and returns
+	// how many records changed. unread is why the relay was not read to its end; err is the
+	// database's.
+	Read(ctx context.Context, relay string, authors [][32]byte, since time.Time) (written int, unread, err error)
+	// Configured returns the configured relays, in the spelling of nostr.ParseRelay.
+	Configured() []string
+}
+
+// Backfilled is what relays had of an author.
+type Backfilled struct {
+	Written        int // records
+	Oldest, Newest time.Time
+	Unread         string // why configured relays were not read; "": all were
+	Cut            string // why older events are missing; "": none are
+}
+
+// errNoRelays is the error of accounts of Nostr where no relay is configured.
+var errNoRelays = errors.New("accounts of Nostr are read from relays: set WEIR_NOSTR")
+
+// nostrTarget returns the account that a watch names; ok is false if it is not of Nostr.
+func nostrTarget(target string) (t nostr.Target, ok bool, err error) {
+	t, ok, err = nostr.ParseTarget(target)
+	if ok && err == nil && t.Name != "" {
+		err = errors.New("a watch has the key of an account, not a name: `weir watch add` looks names up")
+	}
+	return t, ok, err
+}

@@ -1,0 +1,84 @@
+package workers
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/riverqueue/river"
+
+	"github.com/weir-social/weir/jobs"
+	"github.com/weir-social/weir/nostr"
+	"github.com/weir-social/weir/schema"
+)
+
+// errOlderList is the error of relays that have forgotten the list that was read before.
+var errOlderList = errors.New("the relays have only an older follow list than the one that was read before: its accounts stay followed")
+
+// fromRelays reads a watch of Nostr, whose listing is one event. Who is not in it is no
+// longer followed: no relay hides an account from a list.
+func (w *SyncFollows) fromRelays(ctx context.Context, job *river.Job[jobs.SyncFollows], at *listingPlace, target nostr.Target) error {
+	did := nostr.DID(target.Key)
+	members, rev := []schema.Member{{DID: did}}, ""
+	switch at.Watch.Kind {
+	case schema.WatchAccount:
+	case schema.WatchFollows:
+		list, err := w.followList(ctx, did, target)
+		if err != nil {
+			return err
+		}
+		rev, members = nostr.Revision(list.CreatedAt, list.ID), nil
+		for _, key := range list.Follows() {
+			members = append(members, schema.Member{DID: nostr.DID(key)})
+		}
+	default:
+		return nonRetryable(fmt.Errorf("a watch of the kind %s cannot have an account of Nostr: expected follows or account", at.Watch.Kind))
+	}
+	place := *at
+	place.Pages, place.End = 1, true
+	err := pgx.BeginFunc(ctx, w.pool, func(tx pgx.Tx) error {
+		if err := schema.CheckListing(ctx, tx, at.Watch, at.Began); err != nil {
+			return err
+		}
+		if rev != "" {
+			newest, err := schema.RecordFollowList(ctx, tx, did, rev)
+			if err == nil && !newest {
+				err = nonRetryable(errOlderList)
+			}
+			if err != nil {
+				return err
+			}
+		}
+		if err := schema.AddListingMembers(ctx, tx, job.ID, "", members); err != nil {
+			return err
+		}
+		_, err := river.ResumableSetStepCursorTx[*riverDriver](ctx, tx, job, place)
+		return err
+	})
+	if err == nil {
+		*at = place
+	}
+	return err
+}
+
+// followList returns the newest follow list of an account.
+func (w *SyncFollows) followList(ctx context.Context, did string, target nostr.Target) (*nostr.Event, error) {
+	if w.relays == nil {
+		return nil, nonRetryable(errNoRelays)
+	}
+	further, err := schema.RelaysOf(ctx, w.pool, []string{did})
+	if err != nil {
+		return nil, err
+	}
+	found, unread, err := w.relays.Latest(ctx, further, []int{nostr.KindFollows}, [][32]byte{target.Key})
+	switch {
+	case err != nil:
+		return nil, fmt.Errorf("read the follow list of %s: %w", nostr.Npub(target.Key), err)
+	case len(found) == 0:
+		return nil, nonRetryable(errors.Join(append(unread, fmt.Errorf("no relay has the follow list (kind 3) of %s", nostr.Npub(target.Key)))...))
+	case len(unread) > 0:
+		jobLog(ctx, w.log).Info("relays_unread", "did", did, "error", errors.Join(unread...))
+	}
+	return found[0], nil
+}
