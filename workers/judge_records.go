@@ -208,14 +208,20 @@ func enqueueDependents(ctx context.Context, tx pgx.Tx, targets []schema.Key) err
 	return nil
 }
 
-// enqueueCheck adds the job that looks for what parked records wait for. A second has
-// one such job, and the periodic one finds what it missed.
+// enqueueCheck adds the job that looks for what parked records wait for, in the
+// transaction that parks them. If there is one already, it sees the new rows: it cannot
+// end before this transaction has.
 func enqueueCheck(ctx context.Context, tx pgx.Tx, at time.Time) error {
+	return insertCheck(ctx, tx, at.Unix()+1)
+}
+
+// insertCheck adds the look of a second from 1970. A second has one.
+func insertCheck(ctx context.Context, tx pgx.Tx, due int64) error {
 	client, err := river.ClientFromContextSafely[pgx.Tx](ctx)
 	if err != nil {
 		return nil //nolint:nilerr // outside a client, nothing is enqueued
 	}
-	if _, err := client.InsertTx(ctx, tx, jobs.CheckParked{Due: at.Unix() + 1}, nil); err != nil {
+	if _, err := client.InsertTx(ctx, tx, jobs.CheckParked{Due: due}, nil); err != nil {
 		return fmt.Errorf("enqueue a look for parked records: %w", err)
 	}
 	return nil
