@@ -63,7 +63,7 @@ lint: ## run gofmt, go vet and staticcheck
 
 bench: postgres build ## measure throughput and cost, as ratios; WEIR_BENCH_SIZES=100000,1000000,10000000 adds a large size
 	$(on_postgres) go test ./e2e -run '^$$' -bench . -benchtime 1x -timeout 3h
-	$(on_postgres) go test ./workers -run '^$$' -bench Expire -benchtime 1x -timeout 30m
+	$(on_postgres) go test ./workers -run '^$$' -bench 'Expire|Release' -benchtime 1x -timeout 30m
 	$(on_postgres) go test ./ranking -run '^$$' -bench . -benchtime 1x -timeout 1h
 	go test ./lexicon -run '^$$' -bench BesideIndigo
 	$(on_postgres) go test ./records -run '^$$' -bench . -benchtime 1x -timeout 30m

@@ -35,10 +35,14 @@ type calls struct {
 func (c *calls) arrive(endpoint string, r *http.Request) (leave func(status int)) {
 	q := r.URL.Query()
 	actor := cmp.Or(q.Get("actor"), q.Get("actors"), q.Get("actors[]"), q.Get("repo"), q.Get("did"), q.Get("handle"), q.Get("list"), q.Get("starterPack"), r.PathValue("did"))
+	uris := slices.Concat(q["uris"], q["uris[]"])
+	if rkey := q.Get("rkey"); rkey != "" {
+		uris = append(uris, "at://"+q.Get("repo")+"/"+q.Get("collection")+"/"+rkey)
+	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.now++
-	one := &Call{At: time.Now(), Path: r.URL.Path, Endpoint: endpoint, Actor: actor, Cursor: q.Get("cursor"), URIs: slices.Concat(q["uris"], q["uris[]"]), Concurrent: c.now}
+	one := &Call{At: time.Now(), Path: r.URL.Path, Endpoint: endpoint, Actor: actor, Cursor: q.Get("cursor"), URIs: uris, Concurrent: c.now}
 	c.all = append(c.all, one)
 	return func(status int) {
 		c.mu.Lock()

@@ -28,7 +28,7 @@ func exported(t *testing.T, n *simnet.Net, did string) (*repo.Commit, *repo.Repo
 }
 
 // TestServersExportTheRepositoriesThatTheRelaySends: the tree and the revision are those
-// of the last commit, also after a rotation, and what is withheld from the relay is in
+// of the last commit, also after a rotation, and what is withheld from the streams is in
 // the #sync after it.
 func TestServersExportTheRepositoriesThatTheRelaySends(t *testing.T) {
 	t.Parallel()
@@ -43,7 +43,15 @@ func TestServersExportTheRepositoriesThatTheRelaySends(t *testing.T) {
 	require.NoError(t, n.DeleteRecord("at://"+did+"/"+withheld.Collection+"/"+withheld.Rkey))
 	require.NoError(t, n.Withhold(did, false))
 	require.NoError(t, n.SyncRepo(did))
+	after, err := n.PostNow(did, "sent again")
+	require.NoError(t, err)
 
+	c := dial(t, n, "cursor", "0")
+	for sent := false; !sent; {
+		event := c.next()
+		sent = event.Commit != nil && event.Commit.Rkey == after.Rkey
+		require.False(t, event.Commit != nil && event.DID == did && event.Commit.Rkey == e.Rkey, "Jetstream reads the relay")
+	}
 	last := map[string]*repo.Commit{}
 	for _, m := range subscribeRepos(t, n, "?cursor=0").until(n) {
 		blocks := []byte(nil)

@@ -154,8 +154,8 @@ func (n *Net) act(did string, do func(m *model, a *person) error) error {
 	return nil
 }
 
-// Withhold makes the relay omit, or no longer omit, what an account does by hand: the
-// account's repository changes, and no later frame brings that.
+// Withhold makes the relay, and Jetstream behind it, omit, or no longer omit, what an
+// account does by hand: the account's repository changes, and no later frame brings that.
 func (n *Net) Withhold(did string, withheld bool) error {
 	return n.alterPerson(did, func(a *person) { a.withheld = withheld })
 }

@@ -44,7 +44,7 @@ type Entry struct {
 	RelaySeq   int64           `json:"relayseq"`            // of an identity or account
 	Rotation   int             `json:"rotation,omitempty"`  // of an identity with another key: how many the account had before
 	Forgery    Forgery         `json:"forgery,omitempty"`   // of a forged commit
-	Withheld   bool            `json:"withheld,omitempty"`  // the relay never sends it
+	Withheld   bool            `json:"withheld,omitempty"`  // no stream ever sends it
 	Curtailed  Curtailed       `json:"curtailed,omitempty"` // the relay sends its commit without the operations
 }
 

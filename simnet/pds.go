@@ -19,6 +19,32 @@ func readBody(w http.ResponseWriter, r *http.Request) ([]byte, error) {
 
 var collectionName = regexp.MustCompile(`^[a-zA-Z][a-zA-Z0-9-]*(\.[a-zA-Z0-9][a-zA-Z0-9-]*)+\.[a-zA-Z][a-zA-Z0-9]*$`)
 
+// recordView is a record as servers return it.
+type recordView struct {
+	URI   string          `json:"uri"`
+	CID   string          `json:"cid"`
+	Value json.RawMessage `json:"value"`
+}
+
+func (r *record) view() recordView { return recordView{r.uri(), r.contentID(), r.value()} }
+
+func (v *visit) getRecord() (any, error) {
+	repo, name, rkey := v.query.Get("repo"), v.query.Get("collection"), v.query.Get("rkey")
+	if repo == "" || rkey == "" || !collectionName.MatchString(name) {
+		return nil, invalid("Error: Params must have the properties repo, collection and rkey")
+	}
+	p := v.index.actor(repo)
+	if p == nil || p.status != "" {
+		return nil, invalid("Could not find repo: %s", repo)
+	}
+	all := v.index.collection(p, name)
+	i, known := searchRkey(all, rkey)
+	if !known {
+		return nil, &xrpcError{http.StatusBadRequest, "RecordNotFound", "Could not locate record: at://" + repo + "/" + name + "/" + rkey}
+	}
+	return all[i].view(), nil
+}
+
 func (v *visit) listRecords() (any, error) {
 	limit, err := v.limit()
 	if err != nil {
@@ -39,21 +65,16 @@ func (v *visit) listRecords() (any, error) {
 	if p == nil || p.status != "" {
 		return nil, invalid("Could not find repo: %s", repo)
 	}
-	type view struct {
-		URI   string          `json:"uri"`
-		CID   string          `json:"cid"`
-		Value json.RawMessage `json:"value"`
-	}
 	out := &struct {
-		Records []view `json:"records"`
+		Records []recordView `json:"records"`
 		paging
-	}{Records: []view{}, paging: paging{end: beforeAll}}
+	}{Records: []recordView{}, paging: paging{end: beforeAll}}
 	all := v.index.collection(p, name)
 	if v.flag("reverse") {
 		out.end = strings.Repeat("z", 13)
 	}
 	for _, r := range v.records(all, limit) {
-		out.Records = append(out.Records, view{r.uri(), r.contentID(), r.value()})
+		out.Records = append(out.Records, r.view())
 		out.Cursor = r.rkey // on the last page too
 	}
 	return out, nil

@@ -2,6 +2,7 @@ package simnet_test
 
 import (
 	"encoding/json"
+	"fmt"
 	"net/http"
 	"slices"
 	"testing"
@@ -72,8 +73,15 @@ func TestRecordsOfAnyCollection(t *testing.T) {
 	require.Len(t, records, 2)
 	require.Equal(t, "at://"+did+"/"+persona+"/self", records[0].URI)
 	require.Equal(t, e.CID, records[0].CID)
+	one := fetch[struct {
+		URI, CID string
+		Value    struct{ N int }
+	}](t, n, getRecord, "repo", did, "collection", persona, "rkey", "self")
+	require.Equal(t, records[0].URI+" "+e.CID+" 2", fmt.Sprint(one.URI, " ", one.CID, " ", one.Value.N))
+	require.Equal(t, []string{one.URI}, n.Calls(getRecord)[0].URIs)
 	require.NoError(t, n.DeleteRecord("at://"+did+"/"+persona+"/self"))
 	require.Len(t, listed().Records, 1)
+	requireError(t, call(t, n, getRecord, "repo", did, "collection", persona, "rkey", "self"), http.StatusBadRequest, "RecordNotFound", "Could not locate record: "+one.URI)
 	_, err = n.PutRecord(did, "nonsense", "", json.RawMessage(`{}`))
 	require.Error(t, err)
 }

@@ -256,7 +256,7 @@ func (s *subscriber) deliver(it *item, shift int64) error {
 	if it.again != nil {
 		entry = it.again.entry
 	}
-	if entry != nil && (entry.relayOnly() || !o.wants(entry)) {
+	if entry != nil && (entry.relayOnly() || entry.Withheld || !o.wants(entry)) {
 		return nil
 	}
 	kind, data := websocket.MessageText, it.frame(s.net.cfg.Generation, shift)

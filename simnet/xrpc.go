@@ -64,6 +64,7 @@ func endpoints() map[string]endpoint {
 		"app.bsky.graph.getStarterPack":      {http.MethodGet, (*visit).starterPack},
 		"com.atproto.identity.resolveHandle": {http.MethodGet, (*visit).resolveHandle},
 		"com.atproto.repo.describeRepo":      {http.MethodGet, (*visit).describeRepo},
+		"com.atproto.repo.getRecord":         {http.MethodGet, (*visit).getRecord},
 		"com.atproto.repo.listRecords":       {http.MethodGet, (*visit).listRecords},
 		"com.atproto.server.createSession":   {http.MethodPost, (*visit).createSession},
 		"com.atproto.server.refreshSession":  {http.MethodPost, (*visit).refreshSession},

@@ -23,6 +23,7 @@ const (
 	getAuthorFeed  = "app.bsky.feed.getAuthorFeed"
 	getProfiles    = "app.bsky.actor.getProfiles"
 	resolveHandle  = "com.atproto.identity.resolveHandle"
+	getRecord      = "com.atproto.repo.getRecord"
 	listRecords    = "com.atproto.repo.listRecords"
 	latestCommit   = "com.atproto.sync.getLatestCommit"
 	createSession  = "com.atproto.server.createSession"

@@ -114,9 +114,8 @@ type Look struct {
 }
 
 // LookForParked looks for the targets that are due, at most limit rows of them, and
-// sets when each is looked for next. more: there may be others that are due. next is
-// when the next row is due that this call dated, if any.
-func LookForParked(ctx context.Context, tx pgx.Tx, limit int) (looks []Look, next *time.Time, more bool, err error) {
+// sets when each is looked for next. more: there may be others that are due.
+func LookForParked(ctx context.Context, tx pgx.Tx, limit int) (looks []Look, more bool, err error) {
 	const sql = `
 WITH due AS (
     SELECT p.ctid FROM parked AS p
@@ -128,15 +127,14 @@ WITH due AS (
         state    = CASE WHEN p.attempts + 1 < $2 THEN 'waiting' ELSE 'asking' END,
         retry_at = CASE WHEN p.attempts + 1 < $2 THEN now() + ($3::interval[])[p.attempts + 2] END
     FROM due WHERE p.ctid = due.ctid
-    RETURNING p.to_collection, p.to_did, p.to_rkey, p.state, p.retry_at
+    RETURNING p.to_collection, p.to_did, p.to_rkey, p.state
 )
-SELECT l.to_collection AS collection, l.to_did AS did, l.to_rkey AS rkey, ` + known + ` AS known, bool_or(l.state = 'asking') AS last, min(l.retry_at) AS next, count(*) AS rows
+SELECT l.to_collection AS collection, l.to_did AS did, l.to_rkey AS rkey, ` + known + ` AS known, bool_or(l.state = 'asking') AS last, count(*) AS rows
 FROM looked AS l
 GROUP BY l.to_collection, l.to_did, l.to_rkey
 ORDER BY l.to_collection, l.to_did, l.to_rkey`
 	type look struct {
 		Look
-		Next *time.Time
 		Rows int
 	}
 	steps := ladder()
@@ -145,11 +143,15 @@ ORDER BY l.to_collection, l.to_did, l.to_rkey`
 	for _, l := range found {
 		rows += l.Rows
 		looks = append(looks, l.Look)
-		if l.Next != nil && (next == nil || l.Next.Before(*next)) {
-			next = l.Next
-		}
 	}
-	return looks, next, rows == limit, err
+	return looks, rows == limit, err
+}
+
+// NextLook returns when the next target is due, which may have been before now; nil:
+// nothing is to be looked for.
+func NextLook(ctx context.Context, db schema.DB) (*time.Time, error) {
+	const sql = `SELECT min(retry_at) FROM parked WHERE state = 'waiting'`
+	return schema.One(ctx, db, "read when to look for what is waited for", pgx.RowTo[*time.Time], sql)
 }
 
 // known is true if the target of a row l of parked is stored, or was deleted.

@@ -60,3 +60,27 @@ func Content(ctx context.Context, db schema.DB, key schema.Key) ([]byte, error) 
 	}
 	return found[0], nil
 }
+
+// Sizes returns how many bytes of JSON records have. Those that are not stored are
+// missing.
+func Sizes(ctx context.Context, db schema.DB, keys []schema.Key) (map[schema.Key]int, error) {
+	const sql = `
+SELECT r.collection, r.did, r.rkey, octet_length(r.record::text)
+FROM unnest($1::text[], $2::text[], $3::text[]) AS k (collection, did, rkey)
+JOIN records_other AS r USING (collection, did, rkey)`
+	collection, did, rkey := schema.Columns(len(keys), func(i int) schema.Key { return keys[i] })
+	sizes := make(map[schema.Key]int, len(keys))
+	rows, err := db.Query(ctx, sql, collection, did, rkey)
+	if err == nil {
+		var key schema.Key
+		var size int
+		_, err = pgx.ForEachRow(rows, []any{&key.Collection, &key.DID, &key.Rkey, &size}, func() error {
+			sizes[key] = size
+			return nil
+		})
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read the sizes of records: %w", err)
+	}
+	return sizes, nil
+}

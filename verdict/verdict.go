@@ -25,11 +25,11 @@ type Judgment struct {
 	Hash     string // of the schema
 	Verdict  lexicon.Verdict
 	State    string
-	Dangling bool // a required record was deleted
 	Problems []lexicon.Problem
 	Warnings []lexicon.Problem
 
 	// Of projected records:
+	Dangling   bool // a required record was deleted
 	References []Reference
 	Text       string
 	Words      *string // a tsvector; nil: none

@@ -3,6 +3,7 @@ package workers
 import (
 	"context"
 	"fmt"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -18,14 +19,17 @@ import (
 type CheckParked struct {
 	river.WorkerDefaults[jobs.CheckParked]
 	pool *pgxpool.Pool
+
+	// looked, if not nil, is called after the last look. A test parks a record in it.
+	looked func()
 }
 
 // Work looks for all targets that are due. What was looked for often enough is asked
-// for at the servers of its accounts.
+// for at the servers of its accounts. At its end the job for the next look is added.
 func (w *CheckParked) Work(ctx context.Context, job *river.Job[jobs.CheckParked]) error {
 	for more := true; more; {
 		err := pgx.BeginFunc(ctx, w.pool, func(tx pgx.Tx) error {
-			looks, next, rest, err := verdict.LookForParked(ctx, tx, pageRecords)
+			looks, rest, err := verdict.LookForParked(ctx, tx, pageRecords)
 			if err != nil {
 				return err
 			}
@@ -40,13 +44,9 @@ func (w *CheckParked) Work(ctx context.Context, job *river.Job[jobs.CheckParked]
 				}
 			}
 			if len(known) > 0 {
-				err = enqueueDependents(ctx, tx, known)
-			}
-			if err == nil && next != nil {
-				err = enqueueCheck(ctx, tx, *next)
-			}
-			if err != nil {
-				return err
+				if err := enqueueDependents(ctx, tx, known); err != nil {
+					return err
+				}
 			}
 			return w.ask(ctx, tx, last)
 		})
@@ -54,17 +54,36 @@ func (w *CheckParked) Work(ctx context.Context, job *river.Job[jobs.CheckParked]
 			return err
 		}
 	}
-	if job.Args.Due != 0 {
-		return nil
-	}
-	// A job that somebody cancelled leaves nothing behind.
-	return pgx.BeginFunc(ctx, w.pool, func(tx pgx.Tx) error {
-		asked, err := verdict.Asked(ctx, tx, pageRecords)
+	if job.Args.Due == 0 { // a job that somebody cancelled leaves nothing behind
+		err := pgx.BeginFunc(ctx, w.pool, func(tx pgx.Tx) error {
+			asked, err := verdict.Asked(ctx, tx, pageRecords)
+			if err != nil {
+				return err
+			}
+			return w.ask(ctx, tx, asked)
+		})
 		if err != nil {
 			return err
 		}
-		return w.ask(ctx, tx, asked)
+	}
+	if w.looked != nil {
+		w.looked()
+	}
+	_, err := completeIdle(ctx, w.pool, job, func(ctx context.Context, tx pgx.Tx) (bool, error) {
+		return true, w.lookAgain(ctx, tx, job.Args.Due)
 	})
+	return err
+}
+
+// lookAgain adds the job for the next look, if anything waits, of a later second than this
+// job is of: another of its own second would not be added. What became due since this job
+// looked, or was locked then, is looked for in a second.
+func (w *CheckParked) lookAgain(ctx context.Context, tx pgx.Tx, due int64) error {
+	next, err := verdict.NextLook(ctx, tx)
+	if err != nil || next == nil {
+		return err
+	}
+	return insertCheck(ctx, tx, max(next.Unix(), time.Now().Unix(), due)+1)
 }
 
 // ask adds the jobs that ask for records.

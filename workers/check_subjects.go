@@ -152,7 +152,7 @@ func (w *subjectCheck) fetch(ctx context.Context) (done bool, err error) {
 }
 
 // idle finds out whether subjects have changed or become due.
-func (w *subjectCheck) idle(ctx context.Context, db schema.DB) (bool, error) {
+func (w *subjectCheck) idle(ctx context.Context, db pgx.Tx) (bool, error) {
 	changed, err := ranking.ChangedSubjects(ctx, db, 1)
 	if err != nil || len(changed) > 0 || w.left <= 0 {
 		return len(changed) == 0, err

@@ -7,18 +7,20 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/riverqueue/river"
-
-	"github.com/weir-social/weir/schema"
 )
 
 // completeIdle completes a job of which one is unfinished at a time, if idle finds that nothing
 // is left to do. It returns false if something is. Whoever adds work commits it and then
-// inserts the job. An insert that finds an unfinished job locks its row and adds none: idle
-// sees that work, because it runs after the row was locked here. A later insert waits for
-// the end of this transaction, and adds a job.
-func completeIdle[T river.JobArgs](ctx context.Context, pool *pgxpool.Pool, job *river.Job[T], idle func(context.Context, schema.DB) (bool, error)) (done bool, err error) {
+// inserts the job, or does both in one transaction. An insert that finds an unfinished job
+// locks its row and adds none: idle sees that work, because it runs after the row was
+// locked here. A later insert waits for the end of this transaction, and adds a job.
+func completeIdle[T river.JobArgs](ctx context.Context, pool *pgxpool.Pool, job *river.Job[T], idle func(context.Context, pgx.Tx) (bool, error)) (done bool, err error) {
 	if _, err := river.ClientFromContextSafely[pgx.Tx](ctx); err != nil { //nolint:nilerr // outside a client
-		return idle(ctx, pool) // there is no row to lock
+		err = pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error { // there is no row to lock
+			done, err = idle(ctx, tx)
+			return err
+		})
+		return done && err == nil, err
 	}
 	err = pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error {
 		if _, err := tx.Exec(ctx, `SELECT FROM river_job WHERE id = $1 FOR UPDATE`, job.ID); err != nil {

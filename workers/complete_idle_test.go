@@ -50,7 +50,7 @@ func TestWorkAddedAtTheEndIsDone(t *testing.T) {
 			if first {
 				step(ctx, "looked")
 			}
-			done, err := completeIdle(ctx, pool, job, func(ctx context.Context, db schema.DB) (bool, error) {
+			done, err := completeIdle(ctx, pool, job, func(ctx context.Context, db pgx.Tx) (bool, error) {
 				left, err := schema.One(ctx, db, "count", pgx.RowTo[int], `SELECT count(*)::integer FROM drained WHERE NOT done`)
 				if first && left == 0 {
 					step(ctx, "idle")

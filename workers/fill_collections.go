@@ -104,7 +104,7 @@ func (w *FillCollections) Work(ctx context.Context, job *river.Job[jobs.FillColl
 	case p.full != "": // the next minute looks again
 		return nil
 	case !unfinished:
-		idle, err := completeIdle(ctx, w.pool, job, func(ctx context.Context, db schema.DB) (bool, error) {
+		idle, err := completeIdle(ctx, w.pool, job, func(ctx context.Context, db pgx.Tx) (bool, error) {
 			now, err := schema.HistoryRuns(ctx, db)
 			return !slices.ContainsFunc(now, func(h schema.HistoryRun) bool { return !h.Complete && !slices.Contains(runs, h) }), err
 		})

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"iter"
 	"slices"
 	"time"
 
@@ -35,8 +36,12 @@ type JudgeRecords struct {
 	committed func()
 }
 
-// judgedAtOnce is how many records a transaction judges: each may have 1 MiB.
-const judgedAtOnce = 16
+// Limits on what a transaction judges: it holds the locks of its records, which the
+// consumer may wait for, and has all of them in memory. A record may have 1 MiB.
+const (
+	judgedAtOnce      = 128
+	judgedBytesAtOnce = 1 << 20 // unless one record has more
+)
 
 // Work judges the job's records. Of those that were deleted, the ones that depend on
 // them are judged again.
@@ -45,12 +50,36 @@ func (w *JudgeRecords) Work(ctx context.Context, job *river.Job[jobs.JudgeRecord
 	for i, r := range job.Args.Records {
 		keys[i] = schema.Key(r)
 	}
-	for chunk := range slices.Chunk(sortedKeys(keys), judgedAtOnce) {
+	keys = sortedKeys(keys)
+	sizes, err := verdict.Sizes(ctx, w.pool, keys)
+	if err != nil {
+		return err
+	}
+	for chunk := range chunksOf(keys, sizes) {
 		if err := w.chunk(ctx, job.JobRow, chunk); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// chunksOf cuts keys into parts within the limits.
+func chunksOf(keys []schema.Key, sizes map[schema.Key]int) iter.Seq[[]schema.Key] {
+	return func(yield func([]schema.Key) bool) {
+		from, bytes := 0, 0
+		for i, key := range keys {
+			if i > from && (i-from == judgedAtOnce || bytes+sizes[key] > judgedBytesAtOnce) {
+				if !yield(keys[from:i]) {
+					return
+				}
+				from, bytes = i, 0
+			}
+			bytes += sizes[key]
+		}
+		if from < len(keys) {
+			yield(keys[from:])
+		}
+	}
 }
 
 // chunk judges records, until their targets are as the last transaction found them.
@@ -208,14 +237,20 @@ func enqueueDependents(ctx context.Context, tx pgx.Tx, targets []schema.Key) err
 	return nil
 }
 
-// enqueueCheck adds the job that looks for what parked records wait for. A second has
-// one such job, and the periodic one finds what it missed.
+// enqueueCheck adds the job that looks for what parked records wait for, in the
+// transaction that parks them. If there is one already, it sees the new rows: it cannot
+// end before this transaction has.
 func enqueueCheck(ctx context.Context, tx pgx.Tx, at time.Time) error {
+	return insertCheck(ctx, tx, at.Unix()+1)
+}
+
+// insertCheck adds the look of a second from 1970. A second has one.
+func insertCheck(ctx context.Context, tx pgx.Tx, due int64) error {
 	client, err := river.ClientFromContextSafely[pgx.Tx](ctx)
 	if err != nil {
 		return nil //nolint:nilerr // outside a client, nothing is enqueued
 	}
-	if _, err := client.InsertTx(ctx, tx, jobs.CheckParked{Due: at.Unix() + 1}, nil); err != nil {
+	if _, err := client.InsertTx(ctx, tx, jobs.CheckParked{Due: due}, nil); err != nil {
 		return fmt.Errorf("enqueue a look for parked records: %w", err)
 	}
 	return nil

@@ -90,7 +90,7 @@ func (s *recordServer) askedFor(uri string) int {
 	return s.asked[uri]
 }
 
-func newBench(t *testing.T, change func(*Config)) *bench {
+func newBench(t testing.TB, change func(*Config)) *bench {
 	t.Helper()
 	pool := schematest.New(t)
 	b := &bench{projections: NewProjections(jobs.Links(), jobs.Lexicon([]string{"example.weir.*"})), server: newRecordServer(t)}
@@ -216,6 +216,7 @@ func histories(did string) (all []change, want []string) {
 	expect(add(memberships, member(deleted, text)), "valid projected dangling refs:/corpusRef!,/expressionRef")
 	missing := never(corpora)
 	expect(add(memberships, member(missing, text)), "valid missing letter:reference")
+	expect(add(memberships, member(deleted, never(expressions))), "valid missing letter:reference")
 	broken := add(templates, `,"name":"t"`)
 	expect(broken, "invalid refused letter:lexicon")
 	expect(add(fillings, fmt.Sprintf(`,"templateRef":%q,"slotFillings":[]`, broken.URI())), "valid projected refs:/templateRef")
@@ -280,7 +281,7 @@ func (b *bench) changes(all []change) {
 	}
 }
 
-func count(t *testing.T, pool *pgxpool.Pool, sql string, args ...any) (n int) {
+func count(t testing.TB, pool *pgxpool.Pool, sql string, args ...any) (n int) {
 	t.Helper()
 	require.NoError(t, pool.QueryRow(t.Context(), sql, args...).Scan(&n))
 	return n

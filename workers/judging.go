@@ -203,11 +203,11 @@ func (j *judging) settle(r *judgedRecord) {
 		result.State = verdict.Projected
 	}
 	if result.State == verdict.Refused {
-		result.Dangling, result.Waits = false, nil
+		result.Waits = nil
 	}
 	if result.State != verdict.Projected {
-		// Nobody judges it again when an optional target changes.
-		result.References, result.Warnings = nil, nil
+		// Nobody judges it again when a target changes that it does not wait for.
+		result.References, result.Warnings, result.Dangling = nil, nil, false
 		return
 	}
 	for i := range result.References {

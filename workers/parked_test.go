@@ -5,11 +5,15 @@ import (
 	"fmt"
 	"log/slog"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/riverqueue/river"
+	"github.com/riverqueue/river/rivertest"
 	"github.com/riverqueue/river/rivertype"
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/weir-social/weir/jobs"
@@ -248,10 +252,12 @@ func TestLadder(t *testing.T) {
 	for i, want := range []string{"waiting 1 4", "waiting 2 16", "asking 3"} {
 		execute(t, b.pool, `UPDATE parked SET retry_at = now() - interval '1 hour'`)
 		require.NoError(t, pgx.BeginFunc(t.Context(), b.pool, func(tx pgx.Tx) error {
-			looks, next, more, err := verdict.LookForParked(t.Context(), tx, 10)
+			looks, more, err := verdict.LookForParked(t.Context(), tx, 10)
 			require.Equal(t, []verdict.Look{{Key: target, Last: i == 2}}, looks)
-			require.Equal(t, i < 2, next != nil)
 			require.False(t, more)
+			next, failed := verdict.NextLook(t.Context(), tx)
+			require.NoError(t, failed)
+			require.Equal(t, i < 2, next != nil)
 			if err == nil {
 				_, err = tx.Exec(t.Context(), `UPDATE parked SET since = now()`)
 			}
@@ -259,4 +265,35 @@ func TestLadder(t *testing.T) {
 		}))
 		require.Equal(t, []string{want}, strs(t, b.pool, `SELECT state || ' ' || attempts || coalesce(' ' || extract(epoch FROM retry_at - since)::int, '') FROM parked`))
 	}
+}
+
+// TestParkedAtTheEndOfALook: a record is parked after the job of its second has looked.
+// Its transaction adds no job, and the one that runs waits for it and adds the next.
+func TestParkedAtTheEndOfALook(t *testing.T) {
+	t.Parallel()
+	b := newBench(t, func(c *Config) { c.Queues = []string{jobs.QueueMaintenance} }) // the test looks
+	ctx := rivertest.WorkContext(t.Context(), b.client.Client)
+	due := time.Now().Unix() + 3600 // nobody else has this second
+	inserted, err := b.client.Insert(ctx, jobs.CheckParked{Due: due}, nil)
+	require.NoError(t, err)
+	execute(t, b.pool, fmt.Sprintf(`UPDATE river_job SET state = 'running', attempt = 1, attempted_at = now() WHERE id = %d`, inserted.Job.ID))
+	row, err := b.client.JobGet(ctx, inserted.Job.ID)
+	require.NoError(t, err)
+	var committed sync.WaitGroup
+	w := &CheckParked{pool: b.pool, looked: func() {
+		tx, err := b.pool.Begin(ctx)
+		require.NoError(t, err)
+		_, err = tx.Exec(ctx, `INSERT INTO parked (collection, did, rkey, to_collection, to_did, to_rkey, retry_at) VALUES ('c', 'd', 'r', 'c', 'e', 'r', now() + interval '1 second')`)
+		require.NoError(t, err)
+		require.NoError(t, insertCheck(ctx, tx, due))
+		committed.Go(func() {
+			assert.Eventually(t, func() bool {
+				return count(t, b.pool, `SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'`) == 1
+			}, time.Minute, 10*time.Millisecond, "the job waits for the transaction")
+			assert.NoError(t, tx.Commit(ctx))
+		})
+	}}
+	require.NoError(t, w.Work(ctx, &river.Job[jobs.CheckParked]{JobRow: row, Args: jobs.CheckParked{Due: due}}))
+	committed.Wait()
+	require.Equal(t, []string{"completed 0", "scheduled 1"}, strs(t, b.pool, fmt.Sprintf(`SELECT state || ' ' || (args ->> 'due')::bigint - %d FROM river_job WHERE kind = 'check_parked' AND args ->> 'due' <> '0' ORDER BY id`, due)))
 }

@@ -27,7 +27,7 @@ import (
 
 // author writes posts like the consumer.
 type author struct {
-	t     *testing.T
+	t     testing.TB
 	pool  *pgxpool.Pool
 	lease schema.Lease
 }

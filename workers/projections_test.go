@@ -121,7 +121,7 @@ func notes(rev string, texts ...string) (writes []schema.Write) {
 	return writes
 }
 
-func strs(t *testing.T, pool *pgxpool.Pool, sql string) (all []string) {
+func strs(t testing.TB, pool *pgxpool.Pool, sql string) (all []string) {
 	t.Helper()
 	rows, err := pool.Query(t.Context(), sql)
 	require.NoError(t, err)
@@ -130,7 +130,7 @@ func strs(t *testing.T, pool *pgxpool.Pool, sql string) (all []string) {
 	return all
 }
 
-func becomes(t *testing.T, pool *pgxpool.Pool, want []string, sql string) {
+func becomes(t testing.TB, pool *pgxpool.Pool, want []string, sql string) {
 	t.Helper()
 	require.Eventually(t, func() bool { return fmt.Sprint(want) == fmt.Sprint(strs(t, pool, sql)) }, time.Minute, 20*time.Millisecond, "%s: %s", want, sql)
 }

@@ -14,7 +14,6 @@ import (
 	"github.com/weir-social/weir/link"
 	"github.com/weir-social/weir/ranking"
 	"github.com/weir-social/weir/redirect"
-	"github.com/weir-social/weir/schema"
 )
 
 // ResolveLinks asks shorteners where their links lead, and merges each link with the one
@@ -54,7 +53,7 @@ func (w *ResolveLinks) Work(ctx context.Context, job *river.Job[jobs.ResolveLink
 			return err
 		}
 		if len(due) == 0 {
-			done, err := completeIdle(ctx, w.pool, job, func(ctx context.Context, db schema.DB) (bool, error) {
+			done, err := completeIdle(ctx, w.pool, job, func(ctx context.Context, db pgx.Tx) (bool, error) {
 				due, err := ranking.DueShortLinks(ctx, db, w.now(), 1)
 				return len(due) == 0, err
 			})

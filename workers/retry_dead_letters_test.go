@@ -49,7 +49,7 @@ func letter(t *testing.T, pool *pgxpool.Pool, stage, cond string) schema.StoredD
 	return found
 }
 
-func execute(t *testing.T, pool *pgxpool.Pool, sql string, args ...any) {
+func execute(t testing.TB, pool *pgxpool.Pool, sql string, args ...any) {
 	t.Helper()
 	_, err := pool.Exec(t.Context(), sql, args...)
 	require.NoError(t, err)

@@ -1,0 +1,251 @@
+package e2e
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/stretchr/testify/require"
+
+	"github.com/weir-social/weir/schema/schematest"
+	"github.com/weir-social/weir/simnet"
+)
+
+// TestLayersEndAsAFoldSays: 30 accounts write records of the 26 collections of
+// pub.layers, over a relay and over Jetstream, while the process is killed. Records come
+// up to a minute before what they require, or without it; some are edited, deleted, or
+// broken. In the end each is valid, dangling, parked or a dead letter as an independent
+// fold says, twice: when all that is missing was asked for, and after late changes while
+// the servers answer nothing.
+//
+// WEIR_LAYERS_RECORDS is how many records each wire brings. If it is set, the last step
+// of the ladder takes its 16 seconds; otherwise it is brought forward.
+func TestLayersEndAsAFoldSays(t *testing.T) {
+	schematest.Long(t)
+	t.Parallel()
+	for _, wire := range []string{"firehose", "jetstream"} {
+		t.Run(wire, func(t *testing.T) {
+			t.Parallel()
+			l := newLayered(t, wire)
+			l.writes(l.plan.early, 3)
+			l.asked()
+			l.compare()
+			l.ladder()
+
+			require.NoError(t, l.net.FailCalls(simnet.CallFault{Kind: simnet.TooMany, Endpoint: "com.atproto.repo.getRecord", Count: 1 << 30}))
+			l.writes(l.plan.late, 1)
+			l.compare()
+			counts := map[string]int{}
+			for _, line := range l.states() {
+				counts[strings.Join(strings.Fields(strings.Split(line, " refs:")[0])[2:], " ")]++
+			}
+			for _, state := range []string{"valid projected", "valid projected dangling", "valid parked", "valid missing letter:reference", "invalid refused letter:lexicon", "valid refused letter:rules"} {
+				require.Positive(t, counts[state], "%s: %v", state, counts)
+			}
+			t.Logf("%d changes, %v", len(l.net.Log().Entries()), counts)
+		})
+	}
+}
+
+// layered is a network whose accounts write records of pub.layers, and the process that
+// judges them.
+type layered struct {
+	t       *testing.T
+	net     *simnet.Net
+	plan    *layersPlan
+	env     []string
+	pool    *pgxpool.Pool
+	process *process
+	real    bool // no time is brought forward
+}
+
+func newLayered(t *testing.T, wire string) *layered {
+	t.Helper()
+	records, real := 520, os.Getenv("WEIR_LAYERS_RECORDS") != ""
+	if real {
+		var err error
+		records, err = strconv.Atoi(os.Getenv("WEIR_LAYERS_RECORDS"))
+		require.NoError(t, err, "WEIR_LAYERS_RECORDS")
+	}
+	seed := uint64(time.Now().UnixNano())
+	t.Logf("seed %d", seed)
+	n, err := simnet.New(simnet.Config{Seed: seed, Accounts: 30})
+	require.NoError(t, err)
+	startNetwork(t, n)
+	var dids []string
+	for _, a := range n.Accounts() {
+		dids = append(dids, a.DID)
+	}
+	require.NoError(t, n.Withhold(dids[len(dids)-1], true))
+	url := schematest.NewURL(t)
+	l := &layered{t: t, net: n, plan: newLayersPlan(seed, dids, records), pool: open(t, url+"&application_name=oracle"), real: real}
+	l.env = slices.Concat(follower(n, url), []string{"WEIR_START=oldest", "WEIR_COLLECTIONS=app.bsky.feed.post," + layersName + "*", "WEIR_LEXICONS=" + layersFolder(t),
+		"WEIR_BATCH_EVENTS=50", "WEIR_BATCH_INTERVAL=20ms", "WEIR_JOB_TIMEOUT=1m", "WEIR_RESCUE_AFTER=2m"})
+	if wire == "firehose" {
+		l.env = append(l.env, readsRelay(n)...)
+	}
+	for _, sql := range []string{
+		`CREATE TABLE ladder (step text)`,
+		`CREATE FUNCTION climb() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+    INSERT INTO ladder VALUES (NEW.state || ' ' || NEW.attempts || coalesce(' ' || extract(epoch FROM NEW.retry_at - now())::int, ''));
+    RETURN NULL;
+END $$`,
+		`CREATE TRIGGER climbs AFTER INSERT OR UPDATE OF attempts ON parked FOR EACH ROW EXECUTE FUNCTION climb()`,
+	} {
+		_, err := l.pool.Exec(t.Context(), sql)
+		require.NoError(t, err)
+	}
+	l.process = start(t, l.env, "serve")
+	return l
+}
+
+// layersFolder is a folder of the lexicons of pub.layers: the real ones, or our own under
+// their names.
+func layersFolder(t *testing.T) string {
+	t.Helper()
+	if dir := os.Getenv("WEIR_TESTDATA"); dir != "" {
+		return filepath.Join(dir, "lexicons")
+	}
+	from, to := os.DirFS("../lexicon/testdata/lexicons"), t.TempDir()
+	require.NoError(t, os.CopyFS(to, from))
+	require.NoError(t, filepath.WalkDir(to, func(path string, entry os.DirEntry, err error) error {
+		if err != nil || entry.IsDir() {
+			return err
+		}
+		text, err := os.ReadFile(path) //nolint:gosec // a folder of the test
+		if err != nil {
+			return err
+		}
+		return os.WriteFile(path, []byte(strings.ReplaceAll(string(text), "example.weir.", layersName)), 0o600)
+	}))
+	return to
+}
+
+// writes makes changes happen, and kills the process so many times while it is behind.
+func (l *layered) writes(changes []layersChange, kills int) {
+	l.t.Helper()
+	size := (len(changes) + kills - 1) / kills
+	for part := range slices.Chunk(changes, size) {
+		happen(l.t, l.net, part)
+		before, err := tryCount(l.pool, `SELECT count(*) FROM verdicts`)
+		require.NoError(l.t, err)
+		require.Eventually(l.t, func() bool {
+			now, err := tryCount(l.pool, `SELECT count(*) FROM verdicts`)
+			return err == nil && now != before
+		}, 5*time.Minute, 3*time.Millisecond, "nothing is judged: %s", l.process.stderr.String())
+		l.process.kill()
+		finishes(l.t, 3*time.Millisecond, func() (int, error) { // what it began may still be committed
+			return tryCount(l.pool, `SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND backend_type = 'client backend' AND application_name <> 'oracle'`)
+		}, "the dead process has connections")
+		// What it held is held for minutes. They pass.
+		_, err = l.pool.Exec(l.t.Context(), `WITH dead AS (DELETE FROM river_leader) UPDATE river_job SET attempted_at = attempted_at - interval '1 hour' WHERE state = 'running'`)
+		require.NoError(l.t, err)
+		l.process = start(l.t, l.env, "serve")
+	}
+}
+
+// unjudged counts what is left to do, but for the looks of later times.
+const unjudged = `(SELECT count(*) FROM river_job WHERE kind IN ('judge_records', 'judge_dependents', 'judge_account') AND finalized_at IS NULL)`
+
+// asked waits until every record that is missing was looked for and asked for.
+func (l *layered) asked() {
+	l.t.Helper()
+	l.read()
+	finishes(l.t, 50*time.Millisecond, func() (int, error) {
+		if !l.real {
+			_, err := l.pool.Exec(l.t.Context(), `
+WITH due AS (UPDATE parked SET retry_at = now() WHERE ctid = ANY (ARRAY(SELECT ctid FROM parked WHERE state = 'waiting' AND attempts = 2 AND retry_at > now() FOR UPDATE SKIP LOCKED)) RETURNING 1)
+UPDATE river_job SET scheduled_at = now(), state = 'available' WHERE kind = 'check_parked' AND state IN ('scheduled', 'available') AND scheduled_at > now() AND EXISTS (SELECT FROM due)`)
+			if err != nil {
+				return 0, err
+			}
+		}
+		return tryCount(l.pool, `SELECT `+unjudged+` + (SELECT count(*) FROM parked WHERE state <> 'missing')`)
+	}, "records wait: %s", tail(l.process.stderr.String(), 2000))
+}
+
+// read waits until the last change has been read and everything is judged.
+func (l *layered) read() {
+	l.t.Helper()
+	var last *simnet.Entry
+	for _, e := range l.net.Log().Entries() {
+		if !e.Withheld {
+			last = e
+		}
+	}
+	finishes(l.t, 20*time.Millisecond, func() (int, error) {
+		return tryCount(l.pool, fmt.Sprintf(`SELECT count(*) FROM streams WHERE last_event_at IS NULL OR last_event_at < to_timestamp(%d / 1000000.0)`, last.TimeUS))
+	}, "the last change is not read: %s", tail(l.process.stderr.String(), 2000))
+	finishes(l.t, 20*time.Millisecond, func() (int, error) { return tryCount(l.pool, `SELECT `+unjudged) }, "not judged: %s", tail(l.process.stderr.String(), 2000))
+}
+
+// states are what was found of each record, as layersFold.states has it.
+func (l *layered) states() []string {
+	l.t.Helper()
+	lines := texts(l.t, l.pool, `
+SELECT 'at://' || r.did || '/' || r.collection || '/' || r.rkey || ' ' || coalesce(v.cid || ' ' || v.verdict || ' ' || v.state || CASE WHEN v.dangling THEN ' dangling' ELSE '' END, 'not judged')
+       || coalesce(' refs:' || (SELECT string_agg(f.path || CASE WHEN f.dangling THEN '!' ELSE '' END, ',' ORDER BY (f.path || CASE WHEN f.dangling THEN '!' ELSE '' END) COLLATE "C")
+                                FROM record_refs AS f WHERE (f.did, f.collection, f.rkey) = (r.did, r.collection, r.rkey)), '')
+       || coalesce(' letter:' || (SELECT string_agg(d.stage, ',') FROM dead_letters AS d WHERE (d.did, d.collection, d.rkey) = (r.did, r.collection, r.rkey) AND d.state IN ('open', 'retrying')), '')
+FROM records_other AS r FULL JOIN verdicts AS v ON (v.did, v.collection, v.rkey) = (r.did, r.collection, r.rkey)
+WHERE NOT EXISTS (SELECT FROM accounts AS a WHERE a.did = coalesce(r.did, v.did) AND a.status = 'deleted')`)
+	slices.Sort(lines)
+	return lines
+}
+
+// compare compares all records with the fold, when everything is judged.
+func (l *layered) compare() {
+	l.t.Helper()
+	l.read()
+	want, got := foldLayers(l.net.Log().Entries(), l.net.Calls("com.atproto.repo.getRecord")).states(), l.states()
+	require.NotEmpty(l.t, want)
+	var differ []string
+	for _, line := range want {
+		if _, found := slices.BinarySearch(got, line); !found {
+			differ = append(differ, "- "+line)
+		}
+	}
+	for _, line := range got {
+		if _, found := slices.BinarySearch(want, line); !found {
+			differ = append(differ, "+ "+line)
+		}
+	}
+	slices.SortFunc(differ, func(a, b string) int { return strings.Compare(a[2:], b[2:]) })
+	require.Empty(l.t, differ, strings.Join(differ[:min(len(differ), 40)], "\n"))
+}
+
+// ladder checks that each target was looked for after 1, 4 and 16 seconds, and what was
+// missing then asked for at its server.
+func (l *layered) ladder() {
+	l.t.Helper()
+	require.Equal(l.t, []string{"asking 3", "waiting 0 1", "waiting 1 4", "waiting 2 16"}, texts(l.t, l.pool, `SELECT DISTINCT step FROM ladder ORDER BY 1`))
+	asked := map[string]time.Time{}
+	for _, call := range l.net.Calls("com.atproto.repo.getRecord") {
+		if at, again := asked[call.URIs[0]]; !again || call.At.Before(at) {
+			asked[call.URIs[0]] = call.At
+		}
+	}
+	waited := texts(l.t, l.pool, `SELECT 'at://' || to_did || '/' || to_collection || '/' || to_rkey || ' ' || extract(epoch FROM min(since)) FROM parked WHERE state = 'missing' GROUP BY to_did, to_collection, to_rkey`)
+	require.NotEmpty(l.t, waited)
+	least := 5.0
+	if l.real {
+		least = 21
+	}
+	for _, line := range waited {
+		uri, text, _ := strings.Cut(line, " ")
+		since, err := strconv.ParseFloat(text, 64)
+		require.NoError(l.t, err)
+		require.Contains(l.t, asked, uri, "its server was asked")
+		require.GreaterOrEqual(l.t, float64(asked[uri].UnixMicro())/1e6, since+least, uri)
+	}
+	l.process.signal(syscall.SIGTERM) // and a process that ends in order leaves the rest to the next
+	require.Zero(l.t, l.process.wait(l.t, time.Minute))
+	l.process = start(l.t, l.env, "serve")
+}
