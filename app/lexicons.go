@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"github.com/weir-social/weir/collection"
+	"github.com/weir-social/weir/consumer/firehose"
 	"github.com/weir-social/weir/jobs"
 	"github.com/weir-social/weir/lexicon/rules"
 	"github.com/weir-social/weir/syntax"
@@ -44,7 +45,7 @@ func (c Config) checkLexicons() error {
 
 // lexicons returns the configuration of the workers that judge records.
 func (c Config) lexicons() workers.Lexicons {
-	l := workers.Lexicons{Resolve: c.ResolveLexicons, Rules: rules.Standard()}
+	l := workers.Lexicons{Resolve: c.ResolveLexicons, Read: firehose.ReadRecord, Rules: rules.Standard()}
 	if c.Lexicons != "" {
 		l.Folder = os.DirFS(c.Lexicons)
 	}

@@ -50,18 +50,25 @@ type recordServer struct {
 	*httptest.Server
 	mu      sync.Mutex
 	records map[string]string // by at-uri
+	proofs  map[string][]byte // CARs, by at-uri
+	key     string            // of all accounts, as in a DID document
 	asked   map[string]int
 }
 
 func newRecordServer(t testing.TB) *recordServer {
-	s := &recordServer{records: map[string]string{}, asked: map[string]int{}}
+	s := &recordServer{records: map[string]string{}, proofs: map[string][]byte{}, asked: map[string]int{}}
 	s.Server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Content-Type", "application/json")
 		if did, ok := strings.CutPrefix(r.URL.Path, "/did:"); ok {
-			fmt.Fprintf(w, `{"id":"did:%s","service":[{"id":"#atproto_pds","type":"AtprotoPersonalDataServer","serviceEndpoint":"%s"}]}`, did, s.URL)
+			fmt.Fprintf(w, `{"id":"did:%s","service":[{"id":"#atproto_pds","type":"AtprotoPersonalDataServer","serviceEndpoint":"%s"}],
+				"verificationMethod":[{"id":"#atproto","type":"Multikey","publicKeyMultibase":%q}]}`, did, s.URL, s.key)
 			return
 		}
 		q := r.URL.Query()
+		if r.URL.Path == "/xrpc/com.atproto.sync.getRecord" {
+			w.Write(s.proofs["at://"+q.Get("did")+"/"+q.Get("collection")+"/"+q.Get("rkey")]) //nolint:errcheck // the client may leave
+			return
+		}
 		uri := "at://" + q.Get("repo") + "/" + q.Get("collection") + "/" + q.Get("rkey")
 		s.mu.Lock()
 		defer s.mu.Unlock()

@@ -17,9 +17,10 @@ import (
 // Lexicons configures how records are judged, if the projection of jobs.Lexicon is
 // registered.
 type Lexicons struct {
-	Folder  fs.FS     // of schema files; nil: there is none
-	Resolve []string  // names whose schemas are fetched from their authorities
-	TXT     LookupTXT // the resolver of the system when nil
+	Folder  fs.FS      // of schema files; nil: there is none
+	Resolve []string   // names whose schemas are fetched from their authorities
+	TXT     LookupTXT  // the resolver of the system when nil
+	Read    ReadRecord // checks the schemas that are fetched
 	Rules   rules.Rules
 }
 
@@ -54,7 +55,7 @@ func addJudges(known, interruptible Bundle, cfg Config) {
 	Add(known, &JudgeOutdated{pool: cfg.Pool, log: cfg.Logger, catalogs: shared, patience: patience})
 	Add(known, &CheckParked{pool: cfg.Pool})
 	Add(interruptible, &FetchRecord{pool: cfg.Pool, api: cfg.Bluesky, projections: cfg.Projections, fetched: cfg.fetched()})
-	Add(interruptible, &ResolveLexicon{pool: cfg.Pool, api: cfg.Bluesky, txt: txt, names: cfg.Lexicons.Resolve})
+	Add(interruptible, &ResolveLexicon{pool: cfg.Pool, api: cfg.Bluesky, txt: txt, read: cfg.Lexicons.Read, names: cfg.Lexicons.Resolve})
 }
 
 // StoreLexicons stores the schemas of the folder, and removes those that are no longer

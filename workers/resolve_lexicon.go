@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/bluesky-social/indigo/atproto/atcrypto"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/riverqueue/river"
@@ -19,14 +20,21 @@ import (
 )
 
 // ResolveLexicon fetches the schema of a configured name: the domain of the name says
-// in DNS which account publishes it, and that account has a record of it.
+// in DNS which account publishes it, and that account has a record of it, in a commit
+// that it has signed.
 type ResolveLexicon struct {
 	river.WorkerDefaults[jobs.ResolveLexicon]
 	pool  *pgxpool.Pool
 	api   *bluesky.Client
 	txt   LookupTXT
+	read  ReadRecord
 	names []string // that the configuration names
 }
+
+// ReadRecord reads the CAR that proves a record of a repository. It returns the record as
+// JSON, and an error if the commit is not of the account or not signed with the key, or
+// if the record is not in it.
+type ReadRecord func(car []byte, did string, key atcrypto.PublicKey, collection, rkey string) (json []byte, err error)
 
 // LookupTXT returns the TXT records of a domain name.
 type LookupTXT func(ctx context.Context, name string) ([]string, error)
@@ -45,11 +53,19 @@ func (w *ResolveLexicon) Work(ctx context.Context, job *river.Job[jobs.ResolveLe
 	if err != nil {
 		return err
 	}
-	record, err := w.api.Record(ctx, did, schemaCollection, nsid)
+	key, err := w.api.SigningKey(ctx, did)
 	if err != nil {
 		return err
 	}
-	document, err := schemaDocument(record.Record)
+	car, err := w.api.RecordProof(ctx, did, schemaCollection, nsid)
+	if err != nil {
+		return err
+	}
+	record, err := w.read(car, did, key, schemaCollection, nsid)
+	if err != nil {
+		return nonRetryable(err)
+	}
+	document, err := schemaDocument(record)
 	if err == nil && document.NSID != nsid {
 		err = fmt.Errorf("it is the schema of %q", document.NSID)
 	}
