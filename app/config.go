@@ -150,6 +150,11 @@ type Config struct {
 	// Names of schemas that are fetched from the accounts that their domains name, separated by
 	// commas, such as com.example.note. A file in WEIR_LEXICONS wins.
 	ResolveLexicons []string `env:"WEIR_RESOLVE_LEXICONS"`
+	// Collections whose records are compared strictly, separated by commas: names, and prefixes
+	// such as com.example.*. Fields that the schema does not declare, values that it does not
+	// list, and the like are then errors, although the protocol allows them. For records of
+	// one's own. A change has exactly these records judged again.
+	StrictLexicons []string `env:"WEIR_STRICT_LEXICONS"`
 
 	// The archive
 

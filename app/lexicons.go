@@ -34,6 +34,11 @@ func (c Config) checkLexicons() error {
 			return fmt.Errorf("WEIR_RESOLVE_LEXICONS names %q: expected names of schemas such as com.example.note", name)
 		}
 	}
+	for _, pattern := range c.StrictLexicons {
+		if err := collection.CheckPattern(pattern); err != nil {
+			return fmt.Errorf("WEIR_STRICT_LEXICONS: %w", err)
+		}
+	}
 	if c.Lexicons == "" {
 		return nil
 	}
@@ -45,7 +50,7 @@ func (c Config) checkLexicons() error {
 
 // lexicons returns the configuration of the workers that judge records.
 func (c Config) lexicons() workers.Lexicons {
-	l := workers.Lexicons{Resolve: c.ResolveLexicons, Read: firehose.ReadRecord, Rules: rules.Standard()}
+	l := workers.Lexicons{Resolve: c.ResolveLexicons, Strict: c.StrictLexicons, Read: firehose.ReadRecord, Rules: rules.Standard()}
 	if c.Lexicons != "" {
 		l.Folder = os.DirFS(c.Lexicons)
 	}

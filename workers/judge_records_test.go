@@ -271,6 +271,7 @@ func TestOrderOfArrivalChangesNothing(t *testing.T) {
 	require.Equal(t, want, strs(t, b.pool, states))
 	require.Zero(t, count(t, b.pool, `SELECT count(*) FROM verdicts AS v WHERE NOT EXISTS (SELECT FROM records AS r WHERE (r.collection, r.did, r.rkey, r.cid) = (v.collection, v.did, v.rkey, v.cid))`))
 	require.Equal(t, orders, count(t, b.pool, `SELECT count(*) FROM record_texts WHERE words @@ 'long'::tsquery`))
+	require.Equal(t, []string{"A:x\na long text"}, strs(t, b.pool, `SELECT DISTINCT 'A:' || text FROM record_texts WHERE words @@ 'x:A & long:D & text:D & !document'::tsquery`), "the identifier is what it is called")
 }
 
 // changes commits changes like a batch of the stream: one of each record at most.

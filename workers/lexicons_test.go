@@ -32,7 +32,7 @@ import (
 // noteSchema is the schema of a collection: its text has at most that many bytes.
 func noteSchema(name string, most int) *fstest.MapFile {
 	return &fstest.MapFile{Data: fmt.Appendf(nil, `{"lexicon":1,"id":"example.weir.%s","defs":{"main":{"type":"record","key":"any","record":{"type":"object","required":["text"],
-		"properties":{"text":{"type":"string","maxLength":%d},"refs":{"type":"array","items":{"type":"string","format":"at-uri"}}}}}}}`, name, most)}
+		"properties":{"createdAt":{"type":"string","format":"datetime"},"text":{"type":"string","maxLength":%d},"refs":{"type":"array","items":{"type":"string","format":"at-uri"}}}}}}}`, name, most)}
 }
 
 // TestUpdatedSchemasAreUsed without a restart: exactly the records of the collections
@@ -82,6 +82,39 @@ func TestUpdatedSchemasAreUsed(t *testing.T) {
 	}))
 	require.Equal(t, 2, count(t, b.pool, `SELECT count(*) FROM verdicts`))
 	require.Equal(t, 1, count(t, b.pool, `SELECT count(*) FROM record_texts`), "of the one that has a schema and is stored")
+}
+
+// TestStrictSwitchJudgesAgain exactly what it concerns, in both directions.
+func TestStrictSwitchJudgesAgain(t *testing.T) {
+	t.Parallel()
+	b := newBench(t, func(c *Config) {
+		c.Lexicons.Folder = fstest.MapFS{"a.json": noteSchema("own.note", 100), "b.json": noteSchema("other", 100)}
+	})
+	at := func(collection, rkey string) schema.Key {
+		return schema.Key{Collection: "example.weir." + collection, DID: "did:plc:a", Rkey: rkey}
+	}
+	own, plain, other := at("own.note", "1"), at("own.note", "2"), at("other", "1")
+	b.write(own, tidOf(1), `,"text":"t","newer":1`)
+	b.write(plain, tidOf(1), `,"text":"t"`)
+	b.write(other, tidOf(1), `,"text":"t","newer":1`)
+	b.settled()
+	stored := func(strict ...string) (again int) {
+		t.Helper()
+		execute(t, b.pool, `UPDATE verdicts SET warnings = '[{"rule": "not judged again"}]'`)
+		b.client.cfg.Lexicons.Strict = strict
+		require.NoError(t, b.client.StoreLexicons(t.Context()))
+		b.settled()
+		require.Equal(t, []string{"valid projected", "valid projected"}, []string{b.state(plain)[:15], b.state(other)[:15]})
+		require.NotZero(t, count(t, b.pool, `SELECT count(*) FROM verdicts WHERE collection = $1 AND warnings <> '[]'`, other.Collection))
+		return count(t, b.pool, `SELECT count(*) FROM verdicts WHERE warnings = '[]'`)
+	}
+	require.Equal(t, "valid projected", b.state(own))
+	require.Equal(t, 2, stored("example.weir.own.*"))
+	require.Equal(t, "invalid refused letter:lexicon", b.state(own))
+	require.Equal(t, []string{"undeclared /newer"}, strs(t, b.pool, `SELECT cause || ' ' || path FROM dead_letters WHERE state = 'open'`))
+	require.Zero(t, stored("example.weir.own.*"), "nothing has changed")
+	require.Equal(t, 2, stored())
+	require.Equal(t, "valid projected", b.state(own))
 }
 
 func notesBefore(t *testing.T, b *bench) (before time.Time) {

@@ -73,7 +73,7 @@ func (w *ResolveLexicon) Work(ctx context.Context, job *river.Job[jobs.ResolveLe
 		return nonRetryable(fmt.Errorf("the schema of %s by %s: %w", nsid, did, err))
 	}
 	document.Authority = did
-	return storeSchemas(ctx, w.pool, river.ClientFromContext[pgx.Tx](ctx), verdict.SourceResolved, []verdict.Document{document}, false)
+	return storeSchemas(ctx, w.pool, river.ClientFromContext[pgx.Tx](ctx), &verdict.Change{Source: verdict.SourceResolved, Documents: []verdict.Document{document}})
 }
 
 // authority returns the account that publishes the schemas of a name's group.
@@ -111,11 +111,11 @@ func schemaDocument(raw []byte) (verdict.Document, error) {
 	return verdict.Document{NSID: named.ID, JSON: raw}, nil
 }
 
-// storeSchemas stores the schemas of a source. If the catalog has changed, it adds the
+// storeSchemas changes the stored catalog. If the catalog has changed, it adds the
 // job that judges again what was judged with the old one.
-func storeSchemas(ctx context.Context, pool *pgxpool.Pool, client *river.Client[pgx.Tx], source string, documents []verdict.Document, whole bool) error {
+func storeSchemas(ctx context.Context, pool *pgxpool.Pool, client *river.Client[pgx.Tx], change *verdict.Change) error {
 	return pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error {
-		version, changed, err := verdict.ReplaceDocuments(ctx, tx, source, documents, whole, func(all []verdict.Document) error {
+		version, changed, err := change.Apply(ctx, tx, func(all []verdict.Document) error {
 			_, err := load(all)
 			if err != nil {
 				err = nonRetryable(err)
