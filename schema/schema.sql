@@ -711,9 +711,10 @@ CREATE TABLE projections (
     name text COLLATE "C" NOT NULL,
     collections text[] NOT NULL, -- The collections whose records it reads: names, and prefixes such as pub.layers.*
     kind text NOT NULL, -- The kind of its jobs: a commit adds one for the records it wrote.
-    queue text NOT NULL, -- The queue of its jobs.
+    queue text NOT NULL, -- The queue of its jobs, but for the collections that have one of their own.
     tables text[] NOT NULL, -- Its tables with the columns collection, did and rkey: their rows are deleted in the transaction that deletes the record.
     registered_at timestamp with time zone DEFAULT now() NOT NULL, -- When it was registered, or last changed.
+    queues text[] DEFAULT '{}'::text[] NOT NULL, -- The queues of collections that have one of their own, as in WEIR_QUEUES.
     CONSTRAINT projections_pkey PRIMARY KEY (name),
     CONSTRAINT projections_kind_key UNIQUE (kind),
     CONSTRAINT projections_collections_check CHECK (cardinality(collections) > 0),

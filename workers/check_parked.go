@@ -57,6 +57,10 @@ func (w *CheckParked) Work(ctx context.Context, job *river.Job[jobs.CheckParked]
 	if job.Args.Due != 0 {
 		return nil
 	}
+	// A process that ran with another configuration may have returned a job to a queue that is gone.
+	if _, err := schema.MoveStranded(ctx, w.pool); err != nil {
+		return err
+	}
 	// A job that somebody cancelled leaves nothing behind.
 	return pgx.BeginFunc(ctx, w.pool, func(tx pgx.Tx) error {
 		asked, err := verdict.Asked(ctx, tx, pageRecords)

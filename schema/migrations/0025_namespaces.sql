@@ -1,4 +1,9 @@
--- Namespaces: which records are compared strictly, and which fields are searched.
+-- Namespaces: their queues, which records are compared strictly, and which fields are searched.
+
+ALTER TABLE projections ADD COLUMN queues text[] NOT NULL DEFAULT '{}';
+
+COMMENT ON COLUMN projections.queue IS 'The queue of its jobs, but for the collections that have one of their own.';
+COMMENT ON COLUMN projections.queues IS 'The queues of collections that have one of their own, as in WEIR_QUEUES.';
 
 CREATE TABLE strict_lexicons (
     pattern text COLLATE "C" PRIMARY KEY
