@@ -102,6 +102,12 @@ type Config struct {
 
 	// How many jobs of each queue of the projections run at once in this process.
 	Workers int `env:"WEIR_WORKERS" envDefault:"8"`
+	// The queues in which the records of some collections are compared with their lexicons, each
+	// with its collections, how many of its jobs run at once in this process, and their priority,
+	// 1 (first) to 4: name=collection|collection:jobs:priority, separated by commas. Other
+	// collections are in the queue process. A queue none of whose collections is compared does
+	// not exist. All processes need the same; after a change, jobs move to the queues that exist.
+	Queues []string `env:"WEIR_QUEUES" envDefault:"layers_expression=pub.layers.expression.*:4:1,layers_segmentation=pub.layers.segmentation.*:4:1,layers_annotation=pub.layers.annotation.*:4:1,layers_ontology=pub.layers.ontology.*:2:2,layers_corpus=pub.layers.corpus.*:2:2,layers_resource=pub.layers.resource.*:2:2,layers_judgment=pub.layers.judgment.*:2:2,layers_alignment=pub.layers.alignment.*:2:2,layers_graph=pub.layers.graph.*:2:2,layers_integration=pub.layers.persona.*|pub.layers.media.*|pub.layers.eprint.*|pub.layers.changelog.*:1:3"`
 	// A job that takes longer is ended and retried.
 	JobTimeout time.Duration `env:"WEIR_JOB_TIMEOUT" envDefault:"1m"`
 	// When the jobs of a killed process are started again.
@@ -155,6 +161,11 @@ type Config struct {
 	// Names of schemas that are fetched from the accounts that their domains name, separated by
 	// commas, such as com.example.note. A file in WEIR_LEXICONS wins.
 	ResolveLexicons []string `env:"WEIR_RESOLVE_LEXICONS"`
+	// Collections whose records are compared strictly, separated by commas: names, and prefixes
+	// such as com.example.*. Fields that the schema does not declare, values that it does not
+	// list, and the like are then errors, although the protocol allows them. For records of
+	// one's own. A change has exactly these records judged again.
+	StrictLexicons []string `env:"WEIR_STRICT_LEXICONS"`
 
 	// The archive
 
@@ -328,6 +339,7 @@ func ReadConfig() (Config, error) {
 func (c Config) parse() error {
 	_, stored := c.stored()
 	lexicons := c.checkLexicons()
+	_, queues := c.queues()
 	_, webhook := c.webhook()
 	_, hosts := c.hosts()
 	_, proxies := c.proxies()
@@ -335,7 +347,7 @@ func (c Config) parse() error {
 	_, index := c.clickHouse()
 	_, scope := c.archiveScope()
 	_, relays := c.nostrRelays()
-	return cmp.Or(stored, lexicons, webhook, hosts, proxies, archive, index, scope, relays)
+	return cmp.Or(stored, lexicons, queues, webhook, hosts, proxies, archive, index, scope, relays)
 }
 
 // stored returns the registry of the stored collections.

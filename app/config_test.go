@@ -162,3 +162,40 @@ func TestStartIsAPlaceOrATime(t *testing.T) {
 		require.ErrorContains(t, err, "WEIR_START is", wrong)
 	}
 }
+
+// TestQueuesOfNamespaces: by default those of pub.layers exist if its records are
+// compared with lexicons. What cannot be one is an error that says why.
+func TestQueuesOfNamespaces(t *testing.T) {
+	cfg, err := ReadConfig()
+	require.NoError(t, err)
+	names := func(cfg Config) (all []string) {
+		queues, err := cfg.queues()
+		require.NoError(t, err)
+		for _, q := range queues {
+			all = append(all, fmt.Sprintf("%s %d:%d", q.Name, q.Workers, q.Priority))
+		}
+		return all
+	}
+	require.Empty(t, names(cfg))
+	before := cfg.Connections()
+	cfg.Lexicons, cfg.Collections = t.TempDir(), []string{"app.bsky.feed.post", "pub.layers.graph.*", "pub.layers.media.media=0", "com.example.note"}
+	require.Equal(t, []string{"layers_graph 2:2", "layers_integration 1:3"}, names(cfg))
+	require.Equal(t, before+3, cfg.Connections(), "each running job has a connection")
+	cfg.Collections = []string{"app.bsky.feed.post", "pub.layers.*"}
+	require.Len(t, names(cfg), 10)
+	require.Equal(t, []string{"layers_expression 4:1", "layers_segmentation 4:1", "layers_annotation 4:1", "layers_ontology 2:2"}, names(cfg)[:4])
+
+	for entry, problem := range map[string]string{
+		"notes": "expected a name", "Notes=com.example.note:1:1": "expected a name", "notes=com.example.note:1": "expected a name",
+		"notes=note:1:1": "is not a collection", "notes=com.*.note:1:1": "is not a prefix", "notes=com.example.note:0:1": "is not a number of jobs",
+		"notes=com.example.note:4:5": "is not a priority", "network=com.example.note:4:1": "there is another queue", "process=com.example.note:4:1": "there is another queue",
+	} {
+		t.Setenv("WEIR_QUEUES", entry)
+		_, err := ReadConfig()
+		require.ErrorContains(t, err, "WEIR_QUEUES")
+		require.ErrorContains(t, err, problem, entry)
+	}
+	t.Setenv("WEIR_QUEUES", "notes=com.example.note|com.example.memo.*:4:1, notes=com.example.other:1:1")
+	_, err = ReadConfig()
+	require.ErrorContains(t, err, "there is another queue notes")
+}

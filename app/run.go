@@ -18,7 +18,12 @@ import (
 // Connections returns the size of a process's pool: the workers' transactions,
 // four for the consumer, the page's queries, and five for River.
 func (c Config) Connections() int32 {
-	return int32(c.Workers+c.BackfillWorkers) + 20
+	all := c.Workers + c.BackfillWorkers + 20
+	queues, _ := c.queues() // ReadConfig has checked them
+	for _, q := range queues {
+		all += q.Workers
+	}
+	return int32(all)
 }
 
 // New returns a process on a database, with Weir's own projections.
@@ -34,7 +39,8 @@ func New(cfg Config, pool *pgxpool.Pool) App {
 func standard(cfg Config) *workers.Projections {
 	all := []jobs.Projection{jobs.Links()}
 	if judged := cfg.judged(); len(judged) > 0 {
-		all = append(all, jobs.Lexicon(judged))
+		queues, _ := cfg.queues() // ReadConfig has checked them
+		all = append(all, jobs.Lexicon(judged, queues...))
 	}
 	return workers.NewProjections(all...)
 }

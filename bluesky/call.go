@@ -37,6 +37,7 @@ type request struct {
 	body   []byte
 	token  string // empty: without authorization
 	login  bool   // a call that creates a session: these have their own rate limit
+	proof  bool   // the response is a part of a repository: no JSON
 	car    bool   // the response is a whole repository: longer, slower, and no JSON; its job repeats the call
 	read   func(body []byte) error
 }
@@ -214,6 +215,8 @@ func (c *Client) exchange(ctx context.Context, h *host, r request) ([]byte, erro
 	}
 	if r.car {
 		longest = maxCAR
+	}
+	if r.car || r.proof {
 		req.Header.Set("Accept", "application/vnd.ipld.car")
 	}
 	req.Header.Set("User-Agent", c.cfg.UserAgent)

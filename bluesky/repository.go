@@ -14,6 +14,7 @@ import (
 const (
 	describeRepo = "com.atproto.repo.describeRepo"
 	getRepo      = "com.atproto.sync.getRepo"
+	getProof     = "com.atproto.sync.getRecord"
 )
 
 const (
@@ -29,6 +30,19 @@ var ErrTooLong = errors.New("the repository is too long")
 // is checked.
 func (c *Client) Repository(ctx context.Context, did string) (car []byte, err error) {
 	r := request{call: getRepo, method: http.MethodGet, path: xrpcPath(getRepo, url.Values{"did": {did}}), car: true}
+	r.read = func(body []byte) error {
+		car = body
+		return nil
+	}
+	err = c.queryPDS(ctx, did, r)
+	return car, err
+}
+
+// RecordProof returns the proof that an account's repository has a record, from its own
+// PDS, as a CAR. Nothing of it is checked. If there is no such record, the error is
+// permanent.
+func (c *Client) RecordProof(ctx context.Context, did, collection, rkey string) (car []byte, err error) {
+	r := request{call: getProof, method: http.MethodGet, path: xrpcPath(getProof, url.Values{"did": {did}, "collection": {collection}, "rkey": {rkey}}), proof: true}
 	r.read = func(body []byte) error {
 		car = body
 		return nil

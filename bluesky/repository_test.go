@@ -38,6 +38,16 @@ func TestRepositoryComesFromItsServer(t *testing.T) {
 	require.Equal(t, []string{"/" + alice, "com.atproto.sync.getRepo"}, j.calls())
 	require.Equal(t, alice, j.all()[1].query.Get("did"))
 
+	car = []byte("a proof")
+	got, err = c.RecordProof(t.Context(), alice, "com.example.note", "a b")
+	require.NoError(t, err)
+	require.Equal(t, "a proof", string(got))
+	require.Equal(t, "com.atproto.sync.getRecord", j.calls()[len(j.calls())-1])
+	require.Equal(t, []string{alice, "com.example.note", "a b"}, []string{j.all()[len(j.all())-1].query.Get("did"), j.all()[len(j.all())-1].query.Get("collection"), j.all()[len(j.all())-1].query.Get("rkey")})
+	car = bytes.Repeat([]byte{0, 0xff}, 20<<20)
+	_, err = c.RecordProof(t.Context(), alice, "com.example.note", "a")
+	require.Equal(t, bluesky.Transient, failure(t, err).Class, "a proof is short")
+
 	length = fmt.Sprint(1 << 30)
 	_, err = c.Repository(t.Context(), alice)
 	require.ErrorIs(t, err, bluesky.ErrTooLong)

@@ -88,7 +88,7 @@ func Parse(entries []string, standard time.Duration) (Registry, error) {
 func parseEntry(s string, standard time.Duration) (Entry, error) {
 	pattern, retention, given := strings.Cut(s, "=")
 	e := Entry{Pattern: strings.TrimSpace(pattern), Retention: standard}
-	if err := checkPattern(e.Pattern); err != nil {
+	if err := CheckPattern(e.Pattern); err != nil {
 		return Entry{}, err
 	}
 	if !given {
@@ -102,7 +102,9 @@ func parseEntry(s string, standard time.Duration) (Entry, error) {
 	return e, nil
 }
 
-func checkPattern(pattern string) error {
+// CheckPattern returns an error if a pattern is neither a collection's name nor a prefix
+// such as pub.layers.*.
+func CheckPattern(pattern string) error {
 	name := pattern
 	if strings.Contains(pattern, "*") {
 		prefix, ok := strings.CutSuffix(pattern, ".*")

@@ -14,10 +14,10 @@ func (JudgeRecords) Kind() string { return "judge_records" }
 const NameLexicon = "lexicon"
 
 // Lexicon returns the projection that judges the records of some collections: names,
-// or prefixes such as "pub.layers.*".
-func Lexicon(collections []string) Projection {
+// or prefixes such as "pub.layers.*". Some collections may have queues of their own.
+func Lexicon(collections []string, queues ...Queue) Projection {
 	return Projection{
-		Name: NameLexicon, Collections: collections, Deletions: true, Expires: true,
+		Name: NameLexicon, Collections: collections, Queues: queues, Deletions: true, Expires: true,
 		Tables: []string{"verdicts", "record_refs", "record_texts", "parked"}, Compared: []string{"verdicts"},
 		Job: func(b Batch) river.JobArgs { return JudgeRecords{b} },
 	}

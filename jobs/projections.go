@@ -34,10 +34,21 @@ type Projection struct {
 	// audit compares with the repositories: those that were made of records which
 	// Weir stored. Empty: Tables.
 	Compared []string
+	// Queues are queues of their own for some of its collections. The jobs for the
+	// others go to the queue of Job.
+	Queues []Queue
 	// Deletions is true if its jobs also name records that were deleted.
 	Deletions bool
 	// Expires is true if the rows of a record go with it when it expires.
 	Expires bool
+}
+
+// A Queue is a queue for the jobs of some collections.
+type Queue struct {
+	Name        string
+	Collections []string // names, or prefixes such as "pub.layers.graph.*"
+	Workers     int      // how many of its jobs a process runs at once
+	Priority    int      // of its jobs: 1, the highest, to 4
 }
 
 // A Batch names the records of a projection's collections that one commit wrote, and

@@ -109,6 +109,24 @@ func (c *Catalog) name(name string) uint32 {
 // Collections returns the collections that the catalog has a schema for, sorted.
 func (c *Catalog) Collections() []string { return sorted(c.records) }
 
+// Strictly returns the same catalog, with the records of some collections compared
+// strictly. Their hashes are others. It refuses what the protocol allows because schemas
+// evolve: fields that the schema does not declare, values outside of the known ones,
+// members of open unions that the schema does not list, and integers that JavaScript
+// rounds.
+func (c *Catalog) Strictly(collections func(collection string) bool) *Catalog {
+	strict := *c
+	strict.records = make(map[string]*recordType, len(c.records))
+	for name, r := range c.records {
+		if collections(name) && !r.strict {
+			sum := sha256.Sum256([]byte("strict " + r.hash))
+			r = &recordType{object: r.object, key: r.key, hash: hex.EncodeToString(sum[:]), strict: true}
+		}
+		strict.records[name] = r
+	}
+	return &strict
+}
+
 // Hash returns a hash of the schema of a collection and of every definition that it
 // uses, "" if there is none. A verdict holds as long as the hash is the same.
 func (c *Catalog) Hash(collection string) string {

@@ -92,6 +92,7 @@ type recordType struct {
 	object *objectType
 	key    string
 	hash   string
+	strict bool
 }
 
 func (t *recordType) check(w *walk, at uint32) { t.object.check(w, at) }
@@ -158,11 +159,7 @@ func (t *unionType) checkAs(w *walk, at, typed uint32, name string) {
 	} else if id, fragment, has := strings.Cut(name, "#"); !syntax.IsNSID(id) || has && fragment == "" {
 		w.problem("union", typed, "the name of a definition")
 	} else if w.strict {
-		if d := w.catalog.definitions[name]; d != nil && d.typ != nil {
-			d.typ.check(w, at)
-			return
-		}
-		w.problem("union", typed, "a definition that the catalog has")
+		w.problem("union", typed, "one of the "+strconv.Itoa(len(t.members))+" members that the schema lists")
 	}
 	w.sweep(at)
 }

@@ -92,6 +92,7 @@ func FuzzRecord(f *testing.F) {
 	folder := folders()["own"]
 	ours, err := lexicon.Load(folder)
 	require.NoError(f, err)
+	strict := ours.Strictly(anyCollection)
 	all := newGenerator(f, folder)
 	for seed := range 5 {
 		g := all.seed(uint64(seed))
@@ -105,7 +106,11 @@ func FuzzRecord(f *testing.F) {
 	f.Fuzz(func(t *testing.T, record []byte) {
 		limits := lexicon.Limits{Problems: 5, Collected: 10, Bytes: 1000}
 		for _, collection := range append(ours.Collections(), "a.b.c") {
-			got := ours.Validate(collection, key, record, lexicon.Options{Limits: limits, Strict: len(record)%2 == 0})
+			catalog := ours
+			if len(record)%2 == 0 {
+				catalog = strict
+			}
+			got := catalog.Validate(collection, key, record, lexicon.Options{Limits: limits})
 			require.LessOrEqual(t, len(got.Problems), 5)
 			require.LessOrEqual(t, len(got.References)+len(got.Texts), 10)
 			require.Equal(t, got.Verdict == lexicon.Invalid, len(got.Problems) > 0)
@@ -133,8 +138,9 @@ func FuzzSchema(f *testing.F) {
 		if err != nil {
 			return
 		}
+		c = c.Strictly(anyCollection)
 		for _, collection := range c.Collections() {
-			c.Validate(collection, key, record, lexicon.Options{Strict: true})
+			c.Validate(collection, key, record, lexicon.Options{})
 		}
 	})
 }

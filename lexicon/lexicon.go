@@ -105,10 +105,6 @@ type Limits struct {
 
 // Options choose how a record is validated.
 type Options struct {
-	// Strict also refuses what the protocol allows because schemas evolve: fields that
-	// the schema does not declare, values outside of the known ones, unlisted members
-	// of open unions unless the catalog has them, and integers that JavaScript rounds.
-	Strict bool
 	Limits Limits
 }
 

@@ -31,8 +31,10 @@ func (c *Catalog) Validate(collection, key string, record []byte, options Option
 
 	s := scan(string(record), limits.Problems)
 	s.names = c.names
-	w := &walk{document: s.document, catalog: c, strict: options.Strict, limits: limits, problems: s.problems}
-	w.result.Hash = c.Hash(collection)
+	w := &walk{document: s.document, catalog: c, limits: limits, problems: s.problems}
+	if r := c.records[collection]; r != nil {
+		w.result.Hash, w.strict = r.hash, r.strict
+	}
 	known := w.record(collection, key, s)
 	if !s.fatal {
 		w.result.Root = Value{&w.document, 0}

@@ -275,19 +275,24 @@ func TestRecordTypeAndKey(t *testing.T) {
 func TestStrictRefusesWhatMayBeNewer(t *testing.T) {
 	t.Parallel()
 	c := catalog(t)
+	strict := c.Strictly(func(collection string) bool { return collection == everything })
+	require.NotEqual(t, c.Hash(everything), strict.Hash(everything), "a verdict says which it was")
+	require.Equal(t, strict.Hash(everything), strict.Strictly(anyCollection).Hash(everything))
+	require.Equal(t, c.Hash("example.weir.corpus.corpus"), strict.Hash("example.weir.corpus.corpus"), "another collection")
 	for fields, problems := range map[string]string{
 		`"shade":"middle"`: "known_values /shade",
 		`"extra":1`:        "undeclared /extra",
 		`"node":{"$type":"example.weir.everything#node","x":1}`:                   "undeclared /node/x",
 		`"either":{"$type":"example.weir.other"}`:                                 "union /either/$type",
-		`"either":{"$type":"example.weir.everything#strong","uri":"a.b","cid":5}`: "format /either/uri, type /either/cid",
+		`"either":{"$type":"example.weir.everything#strong","uri":"a.b","cid":5}`: "union /either/$type",
 		`"large":9007199254740992`:                                                "range /large",
 		`"large":9007199254740991`:                                                "",
 		`"large":-9007199254740992`:                                               "range /large",
 		`"shade":"dark","node":{}`:                                                "",
 	} {
 		require.Equal(t, lexicon.Valid, c.Validate(everything, key, with(fields), lexicon.Options{}).Verdict, fields)
-		got := c.Validate(everything, key, with(fields), lexicon.Options{Strict: true})
+		got := strict.Validate(everything, key, with(fields), lexicon.Options{})
+		require.Equal(t, strict.Hash(everything), got.Hash)
 		require.Equal(t, problems, brief(got.Problems), fields)
 	}
 }
@@ -357,3 +362,5 @@ func TestReferencesAndTexts(t *testing.T) {
 func sortedTexts(texts []lexicon.Text) []lexicon.Text {
 	return slices.SortedFunc(slices.Values(texts), func(a, b lexicon.Text) int { return strings.Compare(a.Path, b.Path) })
 }
+
+func anyCollection(string) bool { return true }

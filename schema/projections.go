@@ -26,6 +26,8 @@ type Projection struct {
 	// with did. Their rows are deleted in the transaction that deletes the record,
 	// and with the account.
 	Tables []string
+	// Queues are those of its jobs besides Queue.
+	Queues []string
 	// Compared are tables or views with these columns, Tables if there are none. A row
 	// of them says that its record was stored: if it has expired and is gone from its
 	// repository, an audit deletes it. The database does not hold this list.
@@ -42,6 +44,11 @@ func (p *Projection) Reads(name string) bool {
 }
 
 func (p *Projection) equal(other *Projection) bool {
+	return p.makesAs(other) && slices.Equal(p.Queues, other.Queues)
+}
+
+// makesAs reports whether two projections make the same of the records.
+func (p *Projection) makesAs(other *Projection) bool {
 	return p.Name == other.Name && p.Kind == other.Kind && p.Queue == other.Queue &&
 		slices.Equal(p.Collections, other.Collections) && slices.Equal(p.Tables, other.Tables)
 }
@@ -136,7 +143,7 @@ func (e *OutdatedError) Error() string {
 	return fmt.Sprintf("the projection %q was changed or removed since this program started: start it again", e.Name)
 }
 
-const readProjections = `SELECT name, collections, kind, queue, tables FROM projections ORDER BY name`
+const readProjections = `SELECT name, collections, kind, queue, tables, queues FROM projections ORDER BY name`
 
 // CheckProjections returns an *OutdatedError unless exactly these projections are
 // registered.
@@ -217,7 +224,7 @@ func RegisterProjections(ctx context.Context, pool *pgxpool.Pool, ours Projectio
 			if at >= 0 && registered[at].equal(&ours[i]) {
 				continue
 			}
-			if err := ours[i].register(ctx, tx); err != nil {
+			if err := ours[i].register(ctx, tx, at < 0 || !registered[at].makesAs(&ours[i])); err != nil {
 				return err
 			}
 			changed = append(changed, ours[i].Name)
@@ -272,18 +279,22 @@ WHERE a.attrelid = to_regclass(quote_ident($1)) AND a.attname IN ('collection', 
 	return nil
 }
 
-// register stores the projection's row, and adds a job if it has stored records.
-func (p *Projection) register(ctx context.Context, tx pgx.Tx) error {
+// register stores the projection's row and, if it makes something else of the records
+// than before, adds a job if there are stored ones.
+func (p *Projection) register(ctx context.Context, tx pgx.Tx, runs bool) error {
 	if err := p.checkTables(ctx, tx); err != nil {
 		return err
 	}
 	const row = `
-INSERT INTO projections AS p (name, collections, kind, queue, tables) VALUES ($1, $2, $3, $4, $5)
+INSERT INTO projections AS p (name, collections, kind, queue, tables, queues) VALUES ($1, $2, $3, $4, $5, $6)
 ON CONFLICT (name) DO UPDATE
-SET collections = excluded.collections, kind = excluded.kind, queue = excluded.queue, tables = excluded.tables, registered_at = now()`
-	_, err := tx.Exec(ctx, row, p.Name, p.Collections, p.Kind, p.Queue, append([]string{}, p.Tables...))
+SET collections = excluded.collections, kind = excluded.kind, queue = excluded.queue, tables = excluded.tables, queues = excluded.queues, registered_at = now()`
+	_, err := tx.Exec(ctx, row, p.Name, p.Collections, p.Kind, p.Queue, append([]string{}, p.Tables...), append([]string{}, p.Queues...))
 	if err != nil {
 		return fmt.Errorf("register the projection %s: %w", p.Name, err)
+	}
+	if _, err := MoveStranded(ctx, tx); err != nil || !runs {
+		return err
 	}
 	first, err := RecordsAfter(ctx, tx, p, Key{}, 1)
 	if err != nil || len(first) == 0 {
@@ -291,6 +302,21 @@ SET collections = excluded.collections, kind = excluded.kind, queue = excluded.q
 	}
 	_, err = RunProjection(ctx, tx, p.Name)
 	return err
+}
+
+// MoveStranded moves the waiting jobs of projections that are in none of their queues, as
+// after a change of the configuration, to the queue that every process of jobs knows. It
+// returns how many there were.
+func MoveStranded(ctx context.Context, db DB) (int64, error) {
+	const sql = `
+UPDATE river_job AS j SET queue = p.queue
+FROM projections AS p
+WHERE j.kind = p.kind AND j.state IN ('available', 'pending', 'retryable', 'scheduled') AND j.queue <> p.queue AND j.queue <> ALL (p.queues)`
+	moved, err := db.Exec(ctx, sql)
+	if err != nil {
+		return 0, fmt.Errorf("move the jobs of queues that are gone: %w", err)
+	}
+	return moved.RowsAffected(), nil
 }
 
 // RunProjection adds a job that projects all stored records of a projection's

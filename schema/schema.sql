@@ -811,9 +811,10 @@ CREATE TABLE projections (
     name text COLLATE "C" NOT NULL,
     collections text[] NOT NULL, -- The collections whose records it reads: names, and prefixes such as pub.layers.*
     kind text NOT NULL, -- The kind of its jobs: a commit adds one for the records it wrote.
-    queue text NOT NULL, -- The queue of its jobs.
+    queue text NOT NULL, -- The queue of its jobs, but for the collections that have one of their own.
     tables text[] NOT NULL, -- Its tables with the columns collection, did and rkey: their rows are deleted in the transaction that deletes the record.
     registered_at timestamp with time zone DEFAULT now() NOT NULL, -- When it was registered, or last changed.
+    queues text[] DEFAULT '{}'::text[] NOT NULL, -- The queues of collections that have one of their own, as in WEIR_QUEUES.
     CONSTRAINT projections_pkey PRIMARY KEY (name),
     CONSTRAINT projections_kind_key UNIQUE (kind),
     CONSTRAINT projections_collections_check CHECK (cardinality(collections) > 0),
@@ -850,13 +851,13 @@ CREATE INDEX record_refs_ends ON record_refs USING btree (did, collection, rkey,
 CREATE INDEX record_refs_record ON record_refs USING btree (did, collection, rkey);
 CREATE INDEX record_refs_target ON record_refs USING btree (to_did, to_collection, to_rkey, did, collection, rkey) WHERE to_rkey IS NOT NULL;
 
--- What people wrote in the projected records: the strings that the schema declares without a format and without a list of values. A record without any has no row.
+-- What people wrote in the projected records and look for: the fields that the rules of the namespace name, or else all strings that the schema declares without a format and without a list of values. A record without any has no row.
 CREATE TABLE record_texts (
     collection text COLLATE "C" NOT NULL,
     did text COLLATE "C" NOT NULL,
     rkey text COLLATE "C" NOT NULL,
-    text text NOT NULL, -- The texts, a line each, in the order of the record: the first 64 KiB.
-    words tsvector NOT NULL, -- The words of the text. Workers make them: Postgres' parser depends on the locale.
+    text text NOT NULL, -- The texts, a line each: what the record is called, and then the rest, both in the order of the record. The first 64 KiB.
+    words tsvector NOT NULL, -- The words of the text; those that say what the record is called have the weight A. Workers make them: Postgres' parser depends on the locale.
     CONSTRAINT record_texts_pkey PRIMARY KEY (did, collection, rkey)
 ) WITH (autovacuum_vacuum_scale_factor=0.05);
 CREATE INDEX record_texts_words ON record_texts USING gin (words) WITH (gin_pending_list_limit='1024');
@@ -1057,6 +1058,12 @@ CREATE TABLE streams (
     CONSTRAINT streams_pkey PRIMARY KEY (name),
     CONSTRAINT streams_cursor_kind_check CHECK (cursor_kind = ANY (ARRAY[''::text, 'seq'::text, 'time'::text]))
 ) WITH (fillfactor=50);
+
+-- The collections whose records are compared strictly with their schemas: names, and prefixes that end in a dot and an asterisk. From WEIR_STRICT_LEXICONS of the worker that was started last.
+CREATE TABLE strict_lexicons (
+    pattern text COLLATE "C" NOT NULL,
+    CONSTRAINT strict_lexicons_pkey PRIMARY KEY (pattern)
+);
 
 -- Posts that are reposted or quoted, with the links they share. A deletion removes the row in the transaction that brings it: then no share through the post counts.
 CREATE TABLE subjects (

@@ -32,8 +32,10 @@ func (d *Document) Hash() string {
 	return hex.EncodeToString(sum[:])
 }
 
-// versionOf is the version of the stored catalog: it changes with every document.
-const versionOf = `SELECT coalesce(encode(sha256(string_agg(nsid || ' ' || hash, E'\n' ORDER BY nsid)::bytea), 'hex'), '') FROM lexicons`
+// versionOf is the version of the stored catalog: it changes with every document, and with
+// what is compared strictly.
+const versionOf = `SELECT coalesce(encode(sha256(string_agg(d.line, E'\n' ORDER BY d.line)::bytea), 'hex'), '')
+FROM (SELECT nsid || ' ' || hash FROM lexicons UNION ALL SELECT 'strict ' || pattern FROM strict_lexicons) AS d (line)`
 
 // LockCatalog keeps the stored catalog as it is until the transaction ends, and returns
 // its version.
@@ -53,12 +55,26 @@ func Documents(ctx context.Context, db schema.DB) ([]Document, error) {
 	return schema.All(ctx, db, "read the lexicons", pgx.RowToStructByPos[Document], sql)
 }
 
-// ReplaceDocuments makes the documents of a source the only ones of it, or, with only
-// set, replaces the one document. It returns the catalog's version and whether it has
-// changed. It waits for the transactions that judge with the old catalog. load returns
-// an error if the documents that would be stored cannot be used together: then nothing
-// is changed.
-func ReplaceDocuments(ctx context.Context, tx pgx.Tx, source string, documents []Document, whole bool, load func([]Document) error) (version string, changed bool, err error) {
+// Strict returns the collections that are compared strictly: names and prefixes.
+func Strict(ctx context.Context, db schema.DB) ([]string, error) {
+	const sql = `SELECT pattern FROM strict_lexicons ORDER BY pattern`
+	return schema.All(ctx, db, "read what is compared strictly", pgx.RowTo[string], sql)
+}
+
+// A Change is a change of the stored catalog.
+type Change struct {
+	Source    string
+	Documents []Document // they replace those of the same names
+	// Whole: they are the only ones of their source, and Strict is all that is compared
+	// strictly.
+	Whole  bool
+	Strict []string // names and prefixes of collections
+}
+
+// Apply changes the stored catalog. It returns its version and whether that has changed.
+// It waits for the transactions that judge with the old catalog. load returns an error if
+// the documents that would be stored cannot be used together: then nothing is changed.
+func (c *Change) Apply(ctx context.Context, tx pgx.Tx, load func([]Document) error) (version string, changed bool, err error) {
 	if _, err := tx.Exec(ctx, `LOCK TABLE lexicons IN EXCLUSIVE MODE`); err != nil {
 		return "", false, fmt.Errorf("lock the lexicons: %w", err)
 	}
@@ -74,17 +90,20 @@ ON CONFLICT (nsid) DO UPDATE
 SET document = excluded.document, hash = excluded.hash, source = excluded.source, authority = excluded.authority, loaded_at = excluded.loaded_at
 WHERE (l.hash, l.source, l.authority) IS DISTINCT FROM (excluded.hash, excluded.source, excluded.authority)
   AND (l.source = excluded.source OR excluded.source = 'folder')`
-	n := len(documents)
+	n := len(c.Documents)
 	nsid, json_, hash, authority := make([]string, n), make([]json.RawMessage, n), make([]string, n), make([]string, n)
-	for i := range documents {
-		d := &documents[i]
+	for i := range c.Documents {
+		d := &c.Documents[i]
 		nsid[i], json_[i], hash[i], authority[i] = d.NSID, d.JSON, d.Hash(), d.Authority
 	}
 	q := &pgx.Batch{}
-	if whole {
-		q.Queue(`DELETE FROM lexicons WHERE source = $1 AND nsid <> ALL ($2::text[])`, source, nsid)
+	if c.Whole {
+		strict := append([]string{}, c.Strict...)
+		q.Queue(`DELETE FROM lexicons WHERE source = $1 AND nsid <> ALL ($2::text[])`, c.Source, nsid)
+		q.Queue(`DELETE FROM strict_lexicons WHERE pattern <> ALL ($1::text[])`, strict)
+		q.Queue(`INSERT INTO strict_lexicons (pattern) SELECT unnest($1::text[]) ON CONFLICT DO NOTHING`, strict)
 	}
-	q.Queue(upsert, nsid, json_, hash, source, authority)
+	q.Queue(upsert, nsid, json_, hash, c.Source, authority)
 	q.Queue(versionOf).QueryRow(func(row pgx.Row) error { return row.Scan(&version) })
 	if err := tx.SendBatch(ctx, q).Close(); err != nil {
 		return "", false, fmt.Errorf("store lexicons: %w", err)

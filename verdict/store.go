@@ -136,17 +136,19 @@ func queueTexts(q *pgx.Batch, judged []*Judgment) {
 	queueReplace(q, "record_texts", judged)
 	const sql = `
 INSERT INTO record_texts (collection, did, rkey, text, words)
-SELECT * FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::tsvector[])`
+SELECT collection, did, rkey, text, setweight(coalesce(names, ''), 'A') || coalesce(words, '')
+FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::tsvector[], $6::tsvector[]) AS t (collection, did, rkey, text, names, words)`
 	var with []*Judgment
-	var text, words []string
+	var text []string
+	var names, words []*string
 	for _, j := range judged {
-		if j.Words != nil {
-			with, text, words = append(with, j), append(text, j.Text), append(words, *j.Words)
+		if j.Names != nil || j.Words != nil {
+			with, text, names, words = append(with, j), append(text, j.Text), append(names, j.Names), append(words, j.Words)
 		}
 	}
 	if len(with) == 0 {
 		return
 	}
 	collection, did, rkey := columns(with)
-	q.Queue(sql, collection, did, rkey, text, words)
+	q.Queue(sql, collection, did, rkey, text, names, words)
 }

@@ -32,7 +32,8 @@ type Judgment struct {
 	Dangling   bool // a required record was deleted
 	References []Reference
 	Text       string
-	Words      *string // a tsvector; nil: none
+	Names      *string // a tsvector: what the record is called; nil: none
+	Words      *string // a tsvector of the rest; nil: none
 
 	// Waits are the records that a parked one waits for.
 	Waits []schema.Key

@@ -3,10 +3,12 @@ package workers
 import (
 	"context"
 	"fmt"
+	"slices"
 	"sync"
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/weir-social/weir/collection"
 	"github.com/weir-social/weir/lexicon"
 	"github.com/weir-social/weir/verdict"
 )
@@ -34,9 +36,18 @@ func (c *catalogs) lock(ctx context.Context, tx pgx.Tx) (*lexicon.Catalog, strin
 	if err != nil {
 		return nil, "", err
 	}
+	strict, err := verdict.Strict(ctx, tx)
+	if err != nil {
+		return nil, "", err
+	}
 	loaded, err := load(documents)
 	if err != nil {
 		return nil, "", err
+	}
+	if len(strict) > 0 {
+		loaded = loaded.Strictly(func(name string) bool {
+			return slices.ContainsFunc(strict, func(pattern string) bool { return collection.Match(pattern, name) })
+		})
 	}
 	c.current, c.version = loaded, version
 	return loaded, version, nil

@@ -54,7 +54,12 @@ func (w *CheckParked) Work(ctx context.Context, job *river.Job[jobs.CheckParked]
 			return err
 		}
 	}
-	if job.Args.Due == 0 { // a job that somebody cancelled leaves nothing behind
+	if job.Args.Due == 0 {
+		// A process that ran with another configuration may have returned a job to a queue that is gone.
+		if _, err := schema.MoveStranded(ctx, w.pool); err != nil {
+			return err
+		}
+		// A job that somebody cancelled leaves nothing behind.
 		err := pgx.BeginFunc(ctx, w.pool, func(tx pgx.Tx) error {
 			asked, err := verdict.Asked(ctx, tx, pageRecords)
 			if err != nil {

@@ -50,18 +50,25 @@ type recordServer struct {
 	*httptest.Server
 	mu      sync.Mutex
 	records map[string]string // by at-uri
+	proofs  map[string][]byte // CARs, by at-uri
+	key     string            // of all accounts, as in a DID document
 	asked   map[string]int
 }
 
 func newRecordServer(t testing.TB) *recordServer {
-	s := &recordServer{records: map[string]string{}, asked: map[string]int{}}
+	s := &recordServer{records: map[string]string{}, proofs: map[string][]byte{}, asked: map[string]int{}}
 	s.Server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Content-Type", "application/json")
 		if did, ok := strings.CutPrefix(r.URL.Path, "/did:"); ok {
-			fmt.Fprintf(w, `{"id":"did:%s","service":[{"id":"#atproto_pds","type":"AtprotoPersonalDataServer","serviceEndpoint":"%s"}]}`, did, s.URL)
+			fmt.Fprintf(w, `{"id":"did:%s","service":[{"id":"#atproto_pds","type":"AtprotoPersonalDataServer","serviceEndpoint":"%s"}],
+				"verificationMethod":[{"id":"#atproto","type":"Multikey","publicKeyMultibase":%q}]}`, did, s.URL, s.key)
 			return
 		}
 		q := r.URL.Query()
+		if r.URL.Path == "/xrpc/com.atproto.sync.getRecord" {
+			w.Write(s.proofs["at://"+q.Get("did")+"/"+q.Get("collection")+"/"+q.Get("rkey")]) //nolint:errcheck // the client may leave
+			return
+		}
 		uri := "at://" + q.Get("repo") + "/" + q.Get("collection") + "/" + q.Get("rkey")
 		s.mu.Lock()
 		defer s.mu.Unlock()
@@ -267,6 +274,7 @@ func TestOrderOfArrivalChangesNothing(t *testing.T) {
 	require.Equal(t, want, strs(t, b.pool, states))
 	require.Zero(t, count(t, b.pool, `SELECT count(*) FROM verdicts AS v WHERE NOT EXISTS (SELECT FROM records AS r WHERE (r.collection, r.did, r.rkey, r.cid) = (v.collection, v.did, v.rkey, v.cid))`))
 	require.Equal(t, orders, count(t, b.pool, `SELECT count(*) FROM record_texts WHERE words @@ 'long'::tsquery`))
+	require.Equal(t, []string{"A:x\na long text"}, strs(t, b.pool, `SELECT DISTINCT 'A:' || text FROM record_texts WHERE words @@ 'x:A & long:D & text:D & !document'::tsquery`), "the identifier is what it is called")
 }
 
 // changes commits changes like a batch of the stream: one of each record at most.

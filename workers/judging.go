@@ -214,8 +214,14 @@ func (j *judging) settle(r *judgedRecord) {
 		reference := &result.References[i]
 		reference.Dangling = reference.To != (schema.Key{}) && j.worker.judged(reference.To.Collection) && j.dangling(r, reference.To)
 	}
-	result.Text = textOf(r.Texts)
-	result.Words = ranking.WordsOf(result.Text, mostText)
+	called, others := j.worker.rules.Searched(r.Collection, r.Texts)
+	names := textOf(called, mostText)
+	text := textOf(others, mostText-len(names))
+	result.Names, result.Words = ranking.WordsOf(names, mostText), ranking.WordsOf(text, mostText)
+	if result.Text = names; names != "" && text != "" {
+		result.Text += "\n"
+	}
+	result.Text += text
 }
 
 // dangling reports whether a target was deleted. Tombstones expire: what was known to
@@ -225,14 +231,14 @@ func (j *judging) dangling(r *judgedRecord, key schema.Key) bool {
 	return target.Gone || target.CID == "" && r.before.Dangling[key]
 }
 
-// textOf joins texts, a line each.
-func textOf(texts []lexicon.Text) string {
+// textOf joins texts, a line each, up to a number of bytes.
+func textOf(texts []lexicon.Text, most int) string {
 	var b strings.Builder
 	for i, t := range texts {
 		if i > 0 {
 			b.WriteByte('\n')
 		}
-		left := mostText - b.Len()
+		left := most - b.Len()
 		if len(t.Value) >= left {
 			b.WriteString(strings.ToValidUTF8(t.Value[:max(left, 0)], ""))
 			break

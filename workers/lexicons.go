@@ -17,9 +17,11 @@ import (
 // Lexicons configures how records are judged, if the projection of jobs.Lexicon is
 // registered.
 type Lexicons struct {
-	Folder  fs.FS     // of schema files; nil: there is none
-	Resolve []string  // names whose schemas are fetched from their authorities
-	TXT     LookupTXT // the resolver of the system when nil
+	Folder  fs.FS      // of schema files; nil: there is none
+	Strict  []string   // collections, as names or prefixes, whose records are compared strictly
+	Resolve []string   // names whose schemas are fetched from their authorities
+	TXT     LookupTXT  // the resolver of the system when nil
+	Read    ReadRecord // checks the schemas that are fetched
 	Rules   rules.Rules
 }
 
@@ -54,11 +56,11 @@ func addJudges(known, interruptible Bundle, cfg Config) {
 	Add(known, &JudgeOutdated{pool: cfg.Pool, log: cfg.Logger, catalogs: shared, patience: patience})
 	Add(known, &CheckParked{pool: cfg.Pool})
 	Add(interruptible, &FetchRecord{pool: cfg.Pool, api: cfg.Bluesky, projections: cfg.Projections, fetched: cfg.fetched()})
-	Add(interruptible, &ResolveLexicon{pool: cfg.Pool, api: cfg.Bluesky, txt: txt, names: cfg.Lexicons.Resolve})
+	Add(interruptible, &ResolveLexicon{pool: cfg.Pool, api: cfg.Bluesky, txt: txt, read: cfg.Lexicons.Read, names: cfg.Lexicons.Resolve})
 }
 
-// StoreLexicons stores the schemas of the folder, and removes those that are no longer
-// in it. If one of them cannot be used nothing is changed, and the error names every
+// StoreLexicons stores the schemas of the folder, removes those that are no longer in it,
+// and stores what is compared strictly. If one of them cannot be used nothing is changed, and the error names every
 // such file. Call it before Start.
 func (c *Client) StoreLexicons(ctx context.Context) error {
 	if c.cfg.judges() == nil || c.cfg.ProcessOnly {
@@ -81,5 +83,5 @@ func (c *Client) StoreLexicons(ctx context.Context) error {
 			documents = append(documents, document)
 		}
 	}
-	return storeSchemas(ctx, c.cfg.Pool, c.Client, verdict.SourceFolder, documents, true)
+	return storeSchemas(ctx, c.cfg.Pool, c.Client, &verdict.Change{Source: verdict.SourceFolder, Documents: documents, Whole: true, Strict: c.cfg.Lexicons.Strict})
 }

@@ -1,6 +1,7 @@
 package workers
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"net"
@@ -9,11 +10,21 @@ import (
 	"testing/fstest"
 	"time"
 
+	"github.com/bluesky-social/indigo/atproto/atcrypto"
+	"github.com/bluesky-social/indigo/atproto/atdata"
+	"github.com/bluesky-social/indigo/atproto/repo"
+	"github.com/bluesky-social/indigo/atproto/repo/mst"
+	blockformat "github.com/ipfs/go-block-format"
+	"github.com/ipfs/go-cid"
+	blockstore "github.com/ipfs/go-ipfs-blockstore"
+	"github.com/ipld/go-car"
+	carutil "github.com/ipld/go-car/util"
 	"github.com/jackc/pgx/v5"
 	"github.com/riverqueue/river"
 	"github.com/riverqueue/river/rivertest"
 	"github.com/stretchr/testify/require"
 
+	"github.com/weir-social/weir/consumer/firehose"
 	"github.com/weir-social/weir/jobs"
 	"github.com/weir-social/weir/schema"
 )
@@ -21,7 +32,7 @@ import (
 // noteSchema is the schema of a collection: its text has at most that many bytes.
 func noteSchema(name string, most int) *fstest.MapFile {
 	return &fstest.MapFile{Data: fmt.Appendf(nil, `{"lexicon":1,"id":"example.weir.%s","defs":{"main":{"type":"record","key":"any","record":{"type":"object","required":["text"],
-		"properties":{"text":{"type":"string","maxLength":%d},"refs":{"type":"array","items":{"type":"string","format":"at-uri"}}}}}}}`, name, most)}
+		"properties":{"createdAt":{"type":"string","format":"datetime"},"text":{"type":"string","maxLength":%d},"refs":{"type":"array","items":{"type":"string","format":"at-uri"}}}}}}}`, name, most)}
 }
 
 // TestUpdatedSchemasAreUsed without a restart: exactly the records of the collections
@@ -73,6 +84,39 @@ func TestUpdatedSchemasAreUsed(t *testing.T) {
 	require.Equal(t, 1, count(t, b.pool, `SELECT count(*) FROM record_texts`), "of the one that has a schema and is stored")
 }
 
+// TestStrictSwitchJudgesAgain exactly what it concerns, in both directions.
+func TestStrictSwitchJudgesAgain(t *testing.T) {
+	t.Parallel()
+	b := newBench(t, func(c *Config) {
+		c.Lexicons.Folder = fstest.MapFS{"a.json": noteSchema("own.note", 100), "b.json": noteSchema("other", 100)}
+	})
+	at := func(collection, rkey string) schema.Key {
+		return schema.Key{Collection: "example.weir." + collection, DID: "did:plc:a", Rkey: rkey}
+	}
+	own, plain, other := at("own.note", "1"), at("own.note", "2"), at("other", "1")
+	b.write(own, tidOf(1), `,"text":"t","newer":1`)
+	b.write(plain, tidOf(1), `,"text":"t"`)
+	b.write(other, tidOf(1), `,"text":"t","newer":1`)
+	b.settled()
+	stored := func(strict ...string) (again int) {
+		t.Helper()
+		execute(t, b.pool, `UPDATE verdicts SET warnings = '[{"rule": "not judged again"}]'`)
+		b.client.cfg.Lexicons.Strict = strict
+		require.NoError(t, b.client.StoreLexicons(t.Context()))
+		b.settled()
+		require.Equal(t, []string{"valid projected", "valid projected"}, []string{b.state(plain)[:15], b.state(other)[:15]})
+		require.NotZero(t, count(t, b.pool, `SELECT count(*) FROM verdicts WHERE collection = $1 AND warnings <> '[]'`, other.Collection))
+		return count(t, b.pool, `SELECT count(*) FROM verdicts WHERE warnings = '[]'`)
+	}
+	require.Equal(t, "valid projected", b.state(own))
+	require.Equal(t, 2, stored("example.weir.own.*"))
+	require.Equal(t, "invalid refused letter:lexicon", b.state(own))
+	require.Equal(t, []string{"undeclared /newer"}, strs(t, b.pool, `SELECT cause || ' ' || path FROM dead_letters WHERE state = 'open'`))
+	require.Zero(t, stored("example.weir.own.*"), "nothing has changed")
+	require.Equal(t, 2, stored())
+	require.Equal(t, "valid projected", b.state(own))
+}
+
 func notesBefore(t *testing.T, b *bench) (before time.Time) {
 	t.Helper()
 	require.NoError(t, b.pool.QueryRow(t.Context(), `SELECT now() - interval '1 day'`).Scan(&before))
@@ -104,7 +148,56 @@ func TestHostileRecordsAreJudged(t *testing.T) {
 	require.Empty(t, b.server.asked)
 }
 
-// TestLexiconIsResolved from DNS and the account that it names: of configured names only.
+// proves has the server prove a record of an account, in a commit that is signed with the
+// key of all accounts, or with another.
+func (s *recordServer) proves(t *testing.T, did, collection, rkey string, key atcrypto.PrivateKeyExportable, json string) {
+	t.Helper()
+	value, err := atdata.UnmarshalJSON([]byte(json))
+	require.NoError(t, err)
+	record, err := atdata.MarshalCBOR(value)
+	require.NoError(t, err)
+	var out bytes.Buffer
+	blocks := memory{Buffer: &out}
+	at := blocks.add(t, record)
+	tree := mst.NewEmptyTree()
+	_, err = tree.Insert([]byte(collection+"/"+rkey), at)
+	require.NoError(t, err)
+	root, err := tree.WriteDiffBlocks(t.Context(), &blocks)
+	require.NoError(t, err)
+	commit := repo.Commit{DID: did, Version: 3, Data: *root, Rev: revNow()}
+	require.NoError(t, commit.Sign(key))
+	var signed, all bytes.Buffer
+	require.NoError(t, commit.MarshalCBOR(&signed))
+	head := blocks.add(t, signed.Bytes())
+	require.NoError(t, car.WriteHeader(&car.CarHeader{Roots: []cid.Cid{head}, Version: 1}, &all))
+	all.Write(out.Bytes())
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.proofs["at://"+did+"/"+collection+"/"+rkey] = all.Bytes()
+}
+
+// memory writes blocks as a CAR has them.
+type memory struct {
+	*bytes.Buffer
+	blockstore.Blockstore
+}
+
+func (m *memory) Put(_ context.Context, b blockformat.Block) error {
+	return carutil.LdWrite(m.Buffer, b.Cid().Bytes(), b.RawData())
+}
+
+func (m *memory) add(t *testing.T, data []byte) cid.Cid {
+	t.Helper()
+	id, err := cid.NewPrefixV1(cid.DagCBOR, 0x12).Sum(data)
+	require.NoError(t, err)
+	b, err := blockformat.NewBlockWithCid(data, id)
+	require.NoError(t, err)
+	require.NoError(t, m.Put(t.Context(), b))
+	return id
+}
+
+// TestLexiconIsResolved from DNS and the account that it names: of configured names only,
+// and only if the account has signed it.
 func TestLexiconIsResolved(t *testing.T) {
 	t.Parallel()
 	var asked []string
@@ -112,8 +205,16 @@ func TestLexiconIsResolved(t *testing.T) {
 		c.Queues = []string{jobs.QueueProcess, jobs.QueueMaintenance} // the test asks
 		c.Lexicons.Folder, c.Lexicons.Resolve = nil, []string{"example.weir.note", "example.weir.none"}
 	})
-	w := &ResolveLexicon{pool: b.pool, api: b.client.cfg.Bluesky, names: b.client.cfg.Lexicons.Resolve, txt: func(_ context.Context, name string) ([]string, error) {
-		if asked = append(asked, name); len(asked) > 2 {
+	key, err := atcrypto.GeneratePrivateKeyK256()
+	require.NoError(t, err)
+	other, err := atcrypto.GeneratePrivateKeyK256()
+	require.NoError(t, err)
+	public, err := key.PublicKey()
+	require.NoError(t, err)
+	b.server.key = public.Multibase()
+	const schemas = "com.atproto.lexicon.schema"
+	w := &ResolveLexicon{pool: b.pool, api: b.client.cfg.Bluesky, read: firehose.ReadRecord, names: b.client.cfg.Lexicons.Resolve, txt: func(_ context.Context, name string) ([]string, error) {
+		if asked = append(asked, name); len(asked) > 4 {
 			return nil, &net.DNSError{IsNotFound: true}
 		}
 		return []string{"v=spf1", "did=did:plc:authority"}, nil
@@ -127,13 +228,21 @@ func TestLexiconIsResolved(t *testing.T) {
 	require.Equal(t, "unknown projected", b.state(note))
 	require.ErrorContains(t, resolve("com.evil.example"), "does not name")
 	require.Empty(t, asked)
-	b.server.has("at://did:plc:authority/com.atproto.lexicon.schema/example.weir.note", `{"$type":"com.atproto.lexicon.schema",`+string(noteSchema("note", 3).Data[1:]))
+	published := `{"$type":"com.atproto.lexicon.schema",` + string(noteSchema("note", 3).Data[1:])
+	b.server.has("at://did:plc:authority/"+schemas+"/example.weir.note", published) // what the server says without a proof does not count
+	b.server.proves(t, "did:plc:authority", schemas, "example.weir.note", other, published)
+	require.ErrorContains(t, resolve("example.weir.note"), "is not signed with the account's key")
+	b.server.proves(t, "did:plc:authority", schemas, "example.weir.other", key, published)
+	b.server.proofs["at://did:plc:authority/"+schemas+"/example.weir.note"] = b.server.proofs["at://did:plc:authority/"+schemas+"/example.weir.other"]
+	require.ErrorContains(t, resolve("example.weir.note"), "has no record")
+	require.Zero(t, count(t, b.pool, `SELECT count(*) FROM lexicons`))
+	b.server.proves(t, "did:plc:authority", schemas, "example.weir.note", key, published)
 	require.NoError(t, resolve("example.weir.note"))
-	require.Equal(t, []string{"_lexicon.weir.example"}, asked)
+	require.Equal(t, []string{"_lexicon.weir.example", "_lexicon.weir.example", "_lexicon.weir.example"}, asked)
 	b.settled()
 	require.Equal(t, "invalid refused letter:lexicon", b.state(note))
 	require.Equal(t, []string{"example.weir.note resolved did:plc:authority"}, strs(t, b.pool, `SELECT nsid || ' ' || source || ' ' || authority FROM lexicons`))
-	b.server.has("at://did:plc:authority/com.atproto.lexicon.schema/example.weir.none", string(noteSchema("note", 3).Data))
+	b.server.proves(t, "did:plc:authority", schemas, "example.weir.none", key, string(noteSchema("note", 3).Data))
 	require.ErrorContains(t, resolve("example.weir.none"), "it is the schema of")
 	require.ErrorContains(t, resolve("example.weir.none"), "has no TXT record")
 	require.NoError(t, b.client.StoreLexicons(t.Context()))

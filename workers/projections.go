@@ -14,6 +14,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/riverqueue/river"
 
+	"github.com/weir-social/weir/collection"
 	"github.com/weir-social/weir/jobs"
 	"github.com/weir-social/weir/schema"
 )
@@ -47,11 +48,73 @@ func NewProjections(all ...jobs.Projection) *Projections {
 		p.all = append(p.all, projection{
 			Projection: one,
 			row: schema.Projection{Name: one.Name, Collections: one.Collections, Kind: args.Kind(), Queue: queue, Tables: one.Tables, Compared: one.Compared,
-				Deletions: one.Deletions, Expires: one.Expires},
+				Queues: queuesOf(one), Deletions: one.Deletions, Expires: one.Expires},
 			opts: &river.InsertOpts{Queue: queue},
 		})
 	}
 	return p
+}
+
+// queuesOf returns the names of a projection's own queues.
+func queuesOf(p jobs.Projection) []string {
+	names := make([]string, len(p.Queues))
+	for i := range p.Queues {
+		names[i] = p.Queues[i].Name
+	}
+	return names
+}
+
+// own returns the queue of its own that a collection has in a projection.
+func (p *projection) own(name string) *jobs.Queue {
+	for i := range p.Queues {
+		if slices.ContainsFunc(p.Queues[i].Collections, func(pattern string) bool { return collection.Match(pattern, name) }) {
+			return &p.Queues[i]
+		}
+	}
+	return nil
+}
+
+// jobs returns the jobs for the written records: one for each of the queues.
+func (p *projection) jobs(written []schema.Stored, arrived time.Time, stream string) []river.InsertManyParams {
+	params := make([]river.InsertManyParams, 0, 1)
+	records, fresh := p.of(written)
+	add := func(records []jobs.Record, opts *river.InsertOpts) {
+		if len(records) > 0 {
+			params = append(params, river.InsertManyParams{Args: p.Job(jobs.Batch{Records: records, Arrived: arrived, Stream: stream, Fresh: fresh}), InsertOpts: opts})
+		}
+	}
+	if len(p.Queues) == 0 {
+		add(records, p.opts)
+		return params
+	}
+	parts := make(map[*jobs.Queue][]jobs.Record)
+	var last string
+	var queue *jobs.Queue
+	for _, r := range records {
+		if r.Collection != last {
+			last, queue = r.Collection, p.own(r.Collection)
+		}
+		parts[queue] = append(parts[queue], r)
+	}
+	add(parts[nil], p.opts)
+	for i := range p.Queues {
+		q := &p.Queues[i]
+		add(parts[q], &river.InsertOpts{Queue: q.Name, Priority: q.Priority})
+	}
+	return params
+}
+
+// workers returns how many jobs of a queue run at once; 0: the queue is not one of
+// collections.
+func (p *Projections) workers(queue string) int {
+	for i := range p.all {
+		for _, q := range p.all[i].Queues {
+			if q.Name == queue {
+				return q.Workers
+			}
+		}
+	}
+	return 0
 }
 
 // With returns these projections and one more, not registered yet.
@@ -115,7 +178,7 @@ func (p *Projections) Rows() schema.Projections {
 // Queues returns the queues of their jobs, each once.
 func (p *Projections) Queues() (queues []string) {
 	for _, row := range p.Rows() {
-		queues = append(queues, row.Queue)
+		queues = append(append(queues, row.Queue), row.Queues...)
 	}
 	slices.Sort(queues)
 	return slices.Compact(queues)
@@ -174,8 +237,8 @@ func (p *projection) of(written []schema.Stored) (records []jobs.Record, fresh b
 }
 
 // Enqueue returns a function that adds the jobs for the records that a commit
-// wrote, in its transaction: one job per projection, unless none of the records
-// concerns it. A record that is retried or edited is projected again. stream names the stream whose lease the transaction
+// wrote, in its transaction: one job per projection and queue, unless none of the records
+// concerns the projection. A record that is retried or edited is projected again. stream names the stream whose lease the transaction
 // holds. Without a stream, the transaction itself keeps projections from being
 // registered before it ends.
 func (p *Projections) Enqueue(client *river.Client[pgx.Tx], stream string) func(ctx context.Context, tx pgx.Tx, written []schema.Stored, arrived time.Time) error {
@@ -194,10 +257,7 @@ func (p *Projections) Enqueue(client *river.Client[pgx.Tx], stream string) func(
 		}
 		params := make([]river.InsertManyParams, 0, len(p.all))
 		for i := range p.all {
-			if records, fresh := p.all[i].of(written); len(records) > 0 {
-				args := p.all[i].Job(jobs.Batch{Records: records, Arrived: arrived, Stream: stream, Fresh: fresh})
-				params = append(params, river.InsertManyParams{Args: args, InsertOpts: p.all[i].opts})
-			}
+			params = append(params, p.all[i].jobs(written, arrived, stream)...)
 		}
 		if len(params) == 0 {
 			return nil

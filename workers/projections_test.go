@@ -315,3 +315,53 @@ func TestOutdatedProgramDeletesNothing(t *testing.T) {
 	require.NoError(t, pool.QueryRow(t.Context(), `SELECT count(*) FROM records`).Scan(&left))
 	require.Equal(t, 1, left)
 }
+
+// TestNamespacesHaveQueues: a batch has a job for each of them, and another configuration
+// leaves no job behind.
+func TestNamespacesHaveQueues(t *testing.T) {
+	t.Parallel()
+	pool := schematest.New(t)
+	log := slog.New(slog.DiscardHandler)
+	of := func(queues ...jobs.Queue) *Projections {
+		p := NewProjections(jobs.Links(), jobs.Lexicon([]string{"example.weir.*"}, queues...))
+		require.NoError(t, p.Register(t.Context(), pool, log))
+		return p
+	}
+	graph := jobs.Queue{Name: "weir_graph", Collections: []string{"example.weir.graph.*"}, Workers: 3, Priority: 2}
+	rest := jobs.Queue{Name: "weir_rest", Collections: []string{"example.weir.media.*", "example.weir.persona.persona"}, Workers: 1, Priority: 4}
+	p := of(graph, rest)
+	require.Equal(t, []string{"process", "weir_graph", "weir_rest"}, p.Queues())
+	waiting, err := schema.Queues(t.Context(), pool, nil)
+	require.NoError(t, err)
+	require.Len(t, waiting, 3, "also before any worker has served them")
+	served, err := queues(Config{Projections: p, Process: 8})
+	require.NoError(t, err)
+	require.Equal(t, []int{8, 3, 1}, []int{served["process"].MaxWorkers, served["weir_graph"].MaxWorkers, served["weir_rest"].MaxWorkers})
+
+	write := func(collection string) schema.Write {
+		return schema.Write{Key: schema.Key{Collection: "example.weir." + collection, DID: "did:plc:a", Rkey: "1"}, Rev: "1", CID: "c", CreatedAt: time.Unix(100, 0), Record: []byte(`{}`)}
+	}
+	a := newAuthorOf(t, pool)
+	require.NoError(t, a.commit(p, schema.Batch{Writes: []schema.Write{write("corpus.corpus"), write("graph.graphEdge"), write("graph.graphNode"), write("media.media"), write("persona.other"), write("persona.persona")}}))
+	const all = `SELECT queue || ' ' || priority || ' ' || (SELECT string_agg(split_part(r, '/', 2), ',' ORDER BY r) FROM jsonb_array_elements_text(args -> 'records') AS r) FROM river_job WHERE kind = 'judge_records' ORDER BY id`
+	want := []string{"process 1 example.weir.corpus.corpus,example.weir.persona.other", "weir_graph 2 example.weir.graph.graphEdge,example.weir.graph.graphNode", "weir_rest 4 example.weir.media.media,example.weir.persona.persona"}
+	require.ElementsMatch(t, want, strs(t, pool, all))
+	deepest, err := schema.DeepestQueue(t.Context(), pool, p.Queues(), 10)
+	require.NoError(t, err)
+	require.Equal(t, 1, deepest)
+
+	// A process that runs yet with the other queues returns its job later.
+	execute(t, pool, `UPDATE river_job SET state = 'running', attempt = 1, attempted_at = now() WHERE queue = 'weir_graph'`)
+	other := of(rest)
+	require.Equal(t, []string{"process", "weir_rest"}, other.Queues())
+	require.ErrorContains(t, p.Check(t.Context(), pool), "was changed")
+	require.Equal(t, 1, count(t, pool, `SELECT count(*) FROM river_job WHERE queue = 'weir_graph'`), "it runs")
+	execute(t, pool, `UPDATE river_job SET state = 'retryable' WHERE queue = 'weir_graph'`)
+	moved, err := schema.MoveStranded(t.Context(), pool)
+	require.NoError(t, err)
+	require.EqualValues(t, 1, moved)
+	require.Equal(t, 2, count(t, pool, `SELECT count(*) FROM river_job WHERE kind = 'judge_records' AND queue = 'process'`))
+	of()
+	require.Equal(t, 3, count(t, pool, `SELECT count(*) FROM river_job WHERE kind = 'judge_records' AND queue = 'process'`), "moved by whoever registers")
+	require.Zero(t, count(t, pool, `SELECT count(*) FROM river_job WHERE kind = 'run_projection'`), "the records are not judged again")
+}

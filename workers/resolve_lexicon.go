@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/bluesky-social/indigo/atproto/atcrypto"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/riverqueue/river"
@@ -19,14 +20,21 @@ import (
 )
 
 // ResolveLexicon fetches the schema of a configured name: the domain of the name says
-// in DNS which account publishes it, and that account has a record of it.
+// in DNS which account publishes it, and that account has a record of it, in a commit
+// that it has signed.
 type ResolveLexicon struct {
 	river.WorkerDefaults[jobs.ResolveLexicon]
 	pool  *pgxpool.Pool
 	api   *bluesky.Client
 	txt   LookupTXT
+	read  ReadRecord
 	names []string // that the configuration names
 }
+
+// ReadRecord reads the CAR that proves a record of a repository. It returns the record as
+// JSON, and an error if the commit is not of the account or not signed with the key, or
+// if the record is not in it.
+type ReadRecord func(car []byte, did string, key atcrypto.PublicKey, collection, rkey string) (json []byte, err error)
 
 // LookupTXT returns the TXT records of a domain name.
 type LookupTXT func(ctx context.Context, name string) ([]string, error)
@@ -45,11 +53,19 @@ func (w *ResolveLexicon) Work(ctx context.Context, job *river.Job[jobs.ResolveLe
 	if err != nil {
 		return err
 	}
-	record, err := w.api.Record(ctx, did, schemaCollection, nsid)
+	key, err := w.api.SigningKey(ctx, did)
 	if err != nil {
 		return err
 	}
-	document, err := schemaDocument(record.Record)
+	car, err := w.api.RecordProof(ctx, did, schemaCollection, nsid)
+	if err != nil {
+		return err
+	}
+	record, err := w.read(car, did, key, schemaCollection, nsid)
+	if err != nil {
+		return nonRetryable(err)
+	}
+	document, err := schemaDocument(record)
 	if err == nil && document.NSID != nsid {
 		err = fmt.Errorf("it is the schema of %q", document.NSID)
 	}
@@ -57,7 +73,7 @@ func (w *ResolveLexicon) Work(ctx context.Context, job *river.Job[jobs.ResolveLe
 		return nonRetryable(fmt.Errorf("the schema of %s by %s: %w", nsid, did, err))
 	}
 	document.Authority = did
-	return storeSchemas(ctx, w.pool, river.ClientFromContext[pgx.Tx](ctx), verdict.SourceResolved, []verdict.Document{document}, false)
+	return storeSchemas(ctx, w.pool, river.ClientFromContext[pgx.Tx](ctx), &verdict.Change{Source: verdict.SourceResolved, Documents: []verdict.Document{document}})
 }
 
 // authority returns the account that publishes the schemas of a name's group.
@@ -95,11 +111,11 @@ func schemaDocument(raw []byte) (verdict.Document, error) {
 	return verdict.Document{NSID: named.ID, JSON: raw}, nil
 }
 
-// storeSchemas stores the schemas of a source. If the catalog has changed, it adds the
+// storeSchemas changes the stored catalog. If the catalog has changed, it adds the
 // job that judges again what was judged with the old one.
-func storeSchemas(ctx context.Context, pool *pgxpool.Pool, client *river.Client[pgx.Tx], source string, documents []verdict.Document, whole bool) error {
+func storeSchemas(ctx context.Context, pool *pgxpool.Pool, client *river.Client[pgx.Tx], change *verdict.Change) error {
 	return pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error {
-		version, changed, err := verdict.ReplaceDocuments(ctx, tx, source, documents, whole, func(all []verdict.Document) error {
+		version, changed, err := change.Apply(ctx, tx, func(all []verdict.Document) error {
 			_, err := load(all)
 			if err != nil {
 				err = nonRetryable(err)

@@ -278,7 +278,7 @@ func queues(cfg Config) (map[string]river.QueueConfig, error) {
 	}
 	for _, name := range cfg.Projections.Queues() {
 		if _, ok := all[name]; !ok {
-			all[name] = queue(cfg.Process)
+			all[name] = queue(cmp.Or(cfg.Projections.workers(name), cfg.Process))
 		}
 	}
 	wanted := cfg.Queues

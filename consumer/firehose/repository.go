@@ -48,27 +48,9 @@ const (
 // out. The repository shares memory with the CAR.
 func ReadRepository(car []byte, did string, key atcrypto.PublicKey, wanted func(collection string) bool) (*Repository, error) {
 	r := &Repository{records: map[string][]leaf{}}
-	if bad := r.blocks.read(car); bad != nil {
-		return nil, fmt.Errorf("read the repository of %s: %w", did, bad)
-	}
-	raw, bad := r.blocks.get(&r.blocks.root)
-	if bad != nil {
-		return nil, fmt.Errorf("read the commit of %s: %w", did, bad)
-	}
-	c, bad := readCommit(raw)
-	if bad != nil {
-		return nil, fmt.Errorf("read the commit of %s: %w", did, bad)
-	}
-	switch tid, err := atproto.ParseTID(c.rev); {
-	case c.did != did:
-		return nil, fmt.Errorf("the repository of %s is that of %s", did, consumer.Shorten(c.did))
-	case err != nil:
-		return nil, fmt.Errorf("the revision of %s is no TID: %s", did, consumer.Shorten(c.rev))
-	case tid.Time().After(time.Now().Add(revAhead)): // no later revision would be newer
-		return nil, fmt.Errorf("the revision of %s is of the future: %s", did, tid.Time().UTC().Format(time.RFC3339))
-	}
-	if err := key.HashAndVerify(c.unsigned(), c.sig); err != nil {
-		return nil, fmt.Errorf("the repository of %s is not signed with the account's key: %w", did, err)
+	c, err := r.blocks.signed(car, did, key)
+	if err != nil {
+		return nil, err
 	}
 	r.rev, r.data = strings.Clone(c.rev), c.data
 	w := walk{Repository: r, wanted: wanted, left: len(r.blocks.list)}
@@ -76,6 +58,64 @@ func ReadRepository(car []byte, did string, key atcrypto.PublicKey, wanted func(
 		return nil, fmt.Errorf("read the tree of %s: %w", did, err)
 	}
 	return r, nil
+}
+
+// signed reads a CAR, and returns its commit if that is of the account and signed with
+// the key.
+func (b *blocks) signed(car []byte, did string, key atcrypto.PublicKey) (c commit, err error) {
+	if bad := b.read(car); bad != nil {
+		return c, fmt.Errorf("read the repository of %s: %w", did, bad)
+	}
+	raw, bad := b.get(&b.root)
+	if bad != nil {
+		return c, fmt.Errorf("read the commit of %s: %w", did, bad)
+	}
+	if c, bad = readCommit(raw); bad != nil {
+		return c, fmt.Errorf("read the commit of %s: %w", did, bad)
+	}
+	switch tid, err := atproto.ParseTID(c.rev); {
+	case c.did != did:
+		return c, fmt.Errorf("the repository of %s is that of %s", did, consumer.Shorten(c.did))
+	case err != nil:
+		return c, fmt.Errorf("the revision of %s is no TID: %s", did, consumer.Shorten(c.rev))
+	case tid.Time().After(time.Now().Add(revAhead)): // no later revision would be newer
+		return c, fmt.Errorf("the revision of %s is of the future: %s", did, tid.Time().UTC().Format(time.RFC3339))
+	}
+	if err := key.HashAndVerify(c.unsigned(), c.sig); err != nil {
+		return c, fmt.Errorf("the repository of %s is not signed with the account's key: %w", did, err)
+	}
+	return c, nil
+}
+
+// ReadRecord reads the proof that a repository has a record: a CAR with a commit that the
+// account has signed with the key, the nodes of its tree on the way to the record, and
+// the record. It returns the record as JSON.
+func ReadRecord(car []byte, did string, key atcrypto.PublicKey, collection, rkey string) (json []byte, err error) {
+	var b blocks
+	c, err := b.signed(car, did, key)
+	if err != nil {
+		return nil, err
+	}
+	name := "at://" + did + "/" + collection + "/" + rkey
+	id, found, bad := b.lookup(&c.data, collection+"/"+rkey, nil)
+	switch {
+	case bad != nil:
+		return nil, fmt.Errorf("read the way to %s: %w", name, bad)
+	case !found:
+		return nil, fmt.Errorf("the repository has no record %s", name)
+	}
+	raw, bad := b.get(&id)
+	switch {
+	case bad != nil:
+		return nil, fmt.Errorf("read %s: %w", name, bad)
+	case len(raw) > maxRecord:
+		return nil, fmt.Errorf("%s has %d bytes, more than the network allows", name, len(raw))
+	}
+	var t transcoder
+	if json, _, bad = t.transcode(nil, raw); bad != nil {
+		return nil, fmt.Errorf("read %s: %w", name, bad)
+	}
+	return json, nil
 }
 
 // walk reads a whole tree.

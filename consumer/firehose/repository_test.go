@@ -148,6 +148,58 @@ func TestForgedRepositoriesAreRefused(t *testing.T) {
 	}
 }
 
+// TestRecordsAreProven by the commit, the nodes on the way to them, and themselves. What
+// lacks one of these, or is of another account, is refused.
+func TestRecordsAreProven(t *testing.T) {
+	t.Parallel()
+	r, all := export(t, 500)
+	key := publicOf(t, r.key)
+	read := func(path string, blocks ...blockformat.Block) ([]byte, error) {
+		collection, rkey, _ := strings.Cut(path, "/")
+		return ReadRecord(carOf(t, blocks...), testDID, key, collection, rkey)
+	}
+	refused := func(want, path string, blocks ...blockformat.Block) {
+		t.Helper()
+		_, err := read(path, blocks...)
+		require.ErrorContains(t, err, want)
+	}
+	for path, id := range r.records {
+		needed := 0
+		proof := slices.Clone(all)
+		for i := len(all) - 1; i > 0; i-- { // as little as the server sends: each block that is left out is one that nobody needs
+			if without := slices.Delete(slices.Clone(proof), i, i+1); needed < 3 {
+				if _, err := read(path, without...); err != nil {
+					needed++
+					require.ErrorContains(t, err, "a block is missing")
+				} else {
+					proof = without
+				}
+			}
+		}
+		got, err := read(path, proof...)
+		require.NoError(t, err)
+		require.Contains(t, string(got), `"$type":"app.bsky.feed.post"`)
+		refused("a block is missing", path, slices.DeleteFunc(slices.Clone(all), func(b blockformat.Block) bool { return b.Cid() == id })...)
+		break
+	}
+	refused("has no record", "app.bsky.feed.post/none", all...)
+
+	// A record that its block says, but no commit.
+	other, _ := export(t, 3)
+	for path := range other.records {
+		other.key = highS{r.key}
+		refused("is not signed with the account's key", path, blocksOf(t, other.commit(write{path, post(t, "forged")}))...)
+		break
+	}
+	large, float := "app.bsky.feed.post/large", "app.bsky.feed.post/float"
+	msg := r.commit(write{large, record(t, map[string]any{"text": strings.Repeat("a", maxRecord)})}, write{float, []byte("\xa1\x61a\xf9\x3c\x00")})
+	blocks := append(blocksOf(t, msg), all[1:]...)
+	refused("more than the network allows", large, blocks...)
+	refused("read at://"+testDID+"/"+float, float, blocks...)
+	_, err := ReadRecord(carOf(t, blocks...), "did:plc:another", key, "app.bsky.feed.post", "large")
+	require.ErrorContains(t, err, "is that of "+testDID)
+}
+
 // TestLongKeysFillNoMemory: of a node of a tenth of their size.
 func TestLongKeysFillNoMemory(t *testing.T) {
 	t.Parallel()

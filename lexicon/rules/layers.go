@@ -32,6 +32,7 @@ func Layers(namespace string) Namespace {
 		},
 		wanted:   layersWanted,
 		required: layersRequired,
+		searched: searchedOf(layersSearched()),
 	}
 }
 

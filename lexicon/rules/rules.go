@@ -35,6 +35,7 @@ type Namespace struct {
 	wanted func(*check) []string
 	// required returns those of them without which a record is of no use.
 	required func(*check) []string
+	searched map[string]searched // by the collection within the namespace
 }
 
 // Rules are the registered namespaces.

@@ -85,6 +85,6 @@ func LeftOut() map[string][]string {
 		"what is left to do of expirations":    {"expirations"},
 		"what readers asked for":               {"feed_entries", "feeds"},
 		"of the archive and its known events":  {"archive_open", "archive_snapshots", "archived_ids", "seen", "segments"},
-		"of the program and its configuration": {"dictionaries", "instance_key", "projections", "stored_collections", "weir_migration"},
+		"of the program and its configuration": {"dictionaries", "instance_key", "projections", "stored_collections", "strict_lexicons", "weir_migration"},
 	}
 }

@@ -105,6 +105,8 @@ type Report struct {
 	CountsWrong      int64    `json:"counts_wrong"`       // counts of the last sample that differed from the shares
 
 	Archive schema.ArchiveBacklog `json:"archive"` // what its store has, and what waits for it
+
+	at time.Time // of the report
 }
 
 // Stream is one stream of a report.
@@ -141,7 +143,7 @@ func Read(ctx context.Context, db schema.DB, now time.Time, limits Limits) (Repo
 		return Report{}, err
 	}
 	r := Report{
-		Queues: queues, FollowsCount: totals.Follows, UnreadWatches: totals.FailedWatches, OpenGaps: totals.Gaps, GapSeconds: totals.GapSeconds,
+		at: now, Queues: queues, FollowsCount: totals.Follows, UnreadWatches: totals.FailedWatches, OpenGaps: totals.Gaps, GapSeconds: totals.GapSeconds,
 		GapAccounts: totals.GapAccounts, GapWaiting: totals.GapAccountsLeft, Unclosable: totals.StuckGaps, GapProblem: totals.GapProblem,
 		DeadLetters: totals.DeadLetters, NewDeadLetters: totals.NewDeadLetters, Desynchronized: totals.Desynchronized, DatabaseBytes: totals.Bytes, Conditions: []Condition{}, Streams: []Stream{},
 	}

@@ -202,7 +202,7 @@ INSERT INTO river_queue (name, paused_at, updated_at) VALUES ('network', now(), 
 	for _, c := range r.Conditions {
 		names[c.Name] = c.Subject
 	}
-	require.Equal(t, map[string]string{"WeirNoConsumer": "", "WeirQueueDeep": "process", "WeirQueuePaused": "network", "WeirBackfillsWait": "backfill", "WeirGapOpen": "", "WeirDatabaseLarge": ""}, names)
+	require.Equal(t, map[string]string{"WeirNoConsumer": "", "WeirQueueDeep": "process", "WeirQueuePaused": "network", "WeirBackfillsWait": "backfill", "WeirGapOpen": "", "WeirDatabaseLarge": "", "WeirQueueUnworked": "process"}, names)
 	require.EqualValues(t, 51, r.BackfillQueueDepth)
 	require.EqualValues(t, 21, r.DeadLetters)
 	require.EqualValues(t, 10, r.NewDeadLetters)
@@ -228,4 +228,23 @@ func TestUnreachable(t *testing.T) {
 	r := Unreachable(errors.New("refused"))
 	require.Equal(t, Unhealthy, r.Status)
 	require.Nil(t, r.CursorTimeUS)
+}
+
+// TestUnworkedQueues: jobs wait, and nothing of the queue runs. A queue that is slow,
+// paused, or empty is worked.
+func TestUnworkedQueues(t *testing.T) {
+	t.Parallel()
+	noon := time.Date(2026, 8, 1, 12, 0, 0, 0, time.UTC)
+	old, young := noon.Add(-6*time.Minute), noon.Add(-4*time.Minute)
+	r := Report{at: noon, Queues: []schema.Queue{{Name: "unworked", Available: 1, Oldest: &old}, {Name: "slow", Available: 1, Running: 1, Oldest: &old},
+		{Name: "paused", Available: 1, Oldest: &old, Paused: true}, {Name: "new", Available: 1, Oldest: &young}, {Name: "empty"}}}
+	r.addConditions(Limits{}.withDefaults())
+	var subjects []string
+	for _, c := range r.Conditions {
+		if c.Name == "WeirQueueUnworked" {
+			subjects = append(subjects, c.Subject)
+			require.Equal(t, "no process takes the jobs of queue unworked: the first has waited for 6m0s", c.Message)
+		}
+	}
+	require.Equal(t, []string{"unworked"}, subjects)
 }
