@@ -244,6 +244,7 @@ func (d *decoder) vanish(e *nostr.Event, m *consumer.Message) {
 	}
 	ev := m.Add()
 	ev.Kind, ev.Author, ev.Revision = consumer.KindErasure, DID(e.PubKey), date(e.CreatedAt)+lastID
+	ev.Written = time.Unix(min(e.CreatedAt, maxTime), 0)
 }
 
 // address parses the address of replaceable events of an author: kind:author:d.

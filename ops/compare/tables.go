@@ -83,7 +83,7 @@ func LeftOut() map[string][]string {
 		"how far streams, listings and repositories were read":                                {"chains", "gap_backfills", "gaps", "histories", "history_accounts", "history_listings", "listing_members", "resyncs", "streams"},
 		operation:                              {"alerts", "api_schedule", "api_slots", "audit_faults", "audits", "dead_letters", "purge_queue", "waiting"},
 		"what readers asked for":               {"feed_entries", "feeds"},
-		"of the archive and its known events":  {"archive_open", "archive_snapshots", "archived_ids", "seen", "segments"},
+		"of the archive and its known events":  {"archive_open", "archive_snapshots", "archived_ids", "deleted_records", "forgotten", "seen", "segments"},
 		"of the program and its configuration": {"dictionaries", "instance_key", "projections", "stored_collections", "weir_migration"},
 	}
 }
