@@ -179,6 +179,9 @@ type Config struct {
 	// How long an event waits in the database before it is sealed into a file. A file is also
 	// sealed when it has 64 MiB of events.
 	ArchiveInterval time.Duration `env:"WEIR_ARCHIVE_INTERVAL" envDefault:"10m"`
+	// How often each file is compared with what must be forgotten, and written again without
+	// deleted records and accounts.
+	ArchiveForget time.Duration `env:"WEIR_ARCHIVE_FORGET" envDefault:"720h"`
 	// A ClickHouse server that gets a copy of the archive's events, for queries over years, as
 	// http://user:password@host:8123/database. The database must be of this Weir alone. Set it
 	// for workers, and for the commands that query it. Empty: there is none.
@@ -327,6 +330,8 @@ func ReadConfig() (Config, error) {
 		return Config{}, errors.New("WEIR_LAG_LIMIT and WEIR_DATABASE_LIMIT must be greater than 0")
 	case c.AuditInterval != 0 && c.AuditInterval < time.Hour || c.AuditAccounts < 1 || c.AuditAccounts > 10_000:
 		return Config{}, errors.New("WEIR_AUDIT_INTERVAL must be 1h or more, or 0 for never, and WEIR_AUDIT_ACCOUNTS 1 to 10000")
+	case c.ArchiveForget < time.Second:
+		return Config{}, errors.New("WEIR_ARCHIVE_FORGET must be 1s or longer: it is how often each file is written again without what was deleted")
 	case c.ArchiveInterval < time.Second || c.ArchiveInterval > 20*time.Minute:
 		return Config{}, errors.New("WEIR_ARCHIVE_INTERVAL must be 1s to 20m: an alert fires after half an hour")
 	case c.AlertInterval < time.Second || c.AlertInterval > time.Minute:

@@ -67,6 +67,7 @@ type rebuilding struct {
 	limit     *rate.Limiter // of records
 	snapshots schema.Snapshots
 	follows   func(did string) bool // nil: everyone is stored
+	forgotten archive.Forgetting    // what is not read
 	read      int                   // segments
 	all       int
 }
@@ -78,6 +79,12 @@ type rebuilding struct {
 func (r *rebuilding) run(ctx context.Context) error {
 	manifests, err := archive.Manifests(ctx, r.store)
 	if err != nil {
+		return err
+	}
+	if r.forgotten, err = archive.ReadForgotten(ctx, r.store); err != nil {
+		return err
+	}
+	if err := schema.RestoreForgotten(ctx, r.pool, r.forgotten); err != nil {
 		return err
 	}
 	done, err := schema.Segments(ctx, r.pool)
@@ -148,12 +155,16 @@ func rebuildOrder(stream string) int {
 
 // segment reads a segment, and records that.
 func (r *rebuilding) segment(ctx context.Context, m archive.Manifest, read func(context.Context, archive.Manifest, iter.Seq2[[]byte, error]) error) error {
-	segment, err := archive.FetchSegment(ctx, r.store, m)
+	m, segment, err := archive.FetchLast(ctx, r.store, m)
 	if err == nil {
 		err = segment.Matches(m)
 	}
+	var records iter.Seq2[[]byte, error]
 	if err == nil {
-		err = read(ctx, m, r.limited(ctx, segment.Records()))
+		records, err = remaining(r.forgotten, m, segment)
+	}
+	if err == nil {
+		err = read(ctx, m, r.limited(ctx, records))
 	}
 	if err != nil {
 		return err
@@ -167,6 +178,18 @@ func (r *rebuilding) segment(ctx context.Context, m archive.Manifest, read func(
 	r.read++
 	r.progress(r.read, r.all, m)
 	return nil
+}
+
+// remaining yields the records of a segment without what must be forgotten.
+func remaining(forgotten archive.Forgetting, m archive.Manifest, segment *archive.Segment) (iter.Seq2[[]byte, error], error) {
+	if len(forgotten) == 0 {
+		return segment.Records(), nil
+	}
+	strip, err := strip(m)
+	if err != nil {
+		return nil, err
+	}
+	return forgotten.Records(m, segment.Records(), strip), nil
 }
 
 // limited yields records no faster than the limit.

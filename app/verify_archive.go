@@ -56,7 +56,7 @@ func (p App) VerifyArchive(ctx context.Context) (ArchiveCheck, error) {
 	}
 	there := map[string]archive.Manifest{}
 	for _, m := range manifests {
-		there[m.Name] = m
+		there[m.Versions()] = m
 		if err := verifySegment(ctx, store, m, wires); errors.Is(err, archive.ErrCorrupt) || errors.Is(err, archive.ErrNotFound) {
 			problem("%v", err)
 		} else if err != nil {
@@ -65,11 +65,12 @@ func (p App) VerifyArchive(ctx context.Context) (ArchiveCheck, error) {
 		check.Segments, check.Records, check.RawBytes = check.Segments+1, check.Records+m.Records, check.RawBytes+m.RawBytes
 	}
 	for _, m := range rows {
-		got, ok := there[m.Name]
+		got, ok := there[m.Versions()]
 		switch {
+		case ok && got.Rewritten > m.Rewritten: // the database is about to switch to it
 		case !ok:
 			problem("segment %d, %s: the database knows it, and the store has no manifest of it", m.Number, m.Name)
-		case got.SHA256 != m.SHA256 || got.Sum() != m.Sum():
+		case got.SHA256 != m.SHA256 || got.Rewritten != m.Rewritten || got.Sum() != m.Sum():
 			problem("segment %d, %s: its manifest is not the one in the database", m.Number, m.Name)
 		}
 	}
@@ -78,7 +79,7 @@ func (p App) VerifyArchive(ctx context.Context) (ArchiveCheck, error) {
 
 // verifySegment compares a segment with its manifest and decodes its records.
 func verifySegment(ctx context.Context, store archive.Store, m archive.Manifest, wires map[string]consumer.Wire) error {
-	segment, err := archive.FetchSegment(ctx, store, m)
+	m, segment, err := archive.FetchLast(ctx, store, m)
 	if err != nil {
 		return err
 	}
@@ -103,10 +104,14 @@ func verifySegment(ctx context.Context, store archive.Store, m archive.Manifest,
 }
 
 // ExportArchive writes the records of a store as JSON lines, in the order of their
-// segments. A Nostr event becomes its JSON. Another record that is no JSON becomes an
+// segments, without those of forgotten accounts. A Nostr event becomes its JSON. Another record that is no JSON becomes an
 // object with its wire and its base64.
 func ExportArchive(ctx context.Context, store archive.Store, stream string, out io.Writer) error {
 	manifests, err := archive.Manifests(ctx, store)
+	if err != nil {
+		return err
+	}
+	forgotten, err := archive.ReadForgotten(ctx, store)
 	if err != nil {
 		return err
 	}
@@ -114,11 +119,15 @@ func ExportArchive(ctx context.Context, store archive.Store, stream string, out 
 		if stream != "" && m.Stream != stream {
 			continue
 		}
-		segment, err := archive.FetchSegment(ctx, store, m)
+		m, segment, err := archive.FetchLast(ctx, store, m)
 		if err != nil {
 			return err
 		}
-		for record, err := range segment.Records() {
+		records, err := remaining(forgotten, m, segment)
+		if err != nil {
+			return err
+		}
+		for record, err := range records {
 			if err == nil {
 				err = exportRecord(out, m.Wire, record)
 			}

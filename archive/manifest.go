@@ -2,11 +2,14 @@ package archive
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"net/url"
+	"path"
+	"strconv"
 	"strings"
 	"time"
 )
@@ -33,6 +36,11 @@ type Manifest struct {
 	CreatedTo   *time.Time      `json:"max_created_at,omitempty"`
 	SealedAt    time.Time       `json:"sealed_at"`
 	Position    json.RawMessage `json:"position,omitempty"` // the stream's position; everything up to it is in this segment and earlier ones; absent: it was not known
+
+	// A segment is written again without what must be forgotten.
+	Rewritten   int        `json:"rewritten,omitempty"`    // how often
+	Origin      string     `json:"origin,omitempty"`       // the content of its first version
+	ForgottenAt *time.Time `json:"forgotten_at,omitempty"` // what was to be forgotten then is not in it
 }
 
 // maxManifest bounds a manifest's JSON.
@@ -56,10 +64,50 @@ func (m *Manifest) Refile(sum Sum) {
 
 // ManifestName returns the name of the manifest's copy. It depends on the number and
 // the records and not on how they are compressed, so there is at most one manifest for
-// them, and the segment that it names counts.
+// them, and the segment that it names counts. Likewise there is at most one manifest of
+// the n-th time that a segment is written again.
 func (m Manifest) ManifestName() string {
+	if m.Rewritten == 0 {
+		return m.Versions() + manifestSuffix
+	}
+	return fmt.Sprintf("%s.%d%s", m.Versions(), m.Rewritten, manifestSuffix)
+}
+
+// Versions returns the name that the manifests of all versions of a segment begin with.
+func (m Manifest) Versions() string {
 	folder, _, _ := cutLast(m.Name, "/")
-	return fmt.Sprintf("%s/%012d-%s%s", folder, m.Number, m.Content, manifestSuffix)
+	return fmt.Sprintf("%s/%012d-%s", folder, m.Number, cmp.Or(m.Origin, m.Content))
+}
+
+// Rewrite returns the manifest of the segment's next version, without what was to be
+// forgotten at a time.
+func (m Manifest) Rewrite(sum Sum, forgotten time.Time) Manifest {
+	forgotten = forgotten.UTC()
+	m.Origin, m.ForgottenAt = cmp.Or(m.Origin, m.Content), &forgotten
+	m.Rewritten++
+	folder, _, _ := cutLast(m.Name, "/") // all versions are in one folder
+	m.Refile(sum)
+	m.Name = folder + "/" + path.Base(m.Name)
+	return m
+}
+
+// VersionOf takes the name of a manifest apart: version is how often its segment was
+// written again, and segment is the same for all versions. ok is false for other names.
+func VersionOf(name string) (segment string, version int, ok bool) {
+	name, ok = strings.CutSuffix(name, manifestSuffix)
+	if !ok {
+		return "", 0, false
+	}
+	folder, file, _ := cutLast(name, "/")
+	file, number, rewritten := strings.Cut(file, ".")
+	if rewritten {
+		n, err := strconv.Atoi(number)
+		if err != nil || n < 1 || strconv.Itoa(n) != number {
+			return "", 0, false
+		}
+		version = n
+	}
+	return folder + "/" + file, version, true
 }
 
 // IsManifest reports whether an object's name is that of a manifest.
@@ -98,10 +146,18 @@ func ParseManifest(b []byte) (Manifest, error) {
 		return Manifest{}, corrupt("the hashes of segment %d", m.Number)
 	case m.Number < 1 || m.Records < 0 || m.RawBytes < 0 || m.StoredBytes < 0 || m.StoredBytes > MaxSegment:
 		return Manifest{}, corrupt("the sizes of segment %d", m.Number)
+	case m.Rewritten < 0 || m.Rewritten > 0 && (m.ForgottenAt == nil || !isContent(m.Origin)) || m.Rewritten == 0 && m.Origin != "":
+		return Manifest{}, corrupt("the version of segment %d", m.Number)
 	case !ok || !strings.HasPrefix(folder, url.PathEscape(m.Stream)+"/") || !validName(m.Name):
 		return Manifest{}, corrupt("the name of segment %d", m.Number)
 	}
 	return m, nil
+}
+
+// isContent reports whether s is a content in a manifest.
+func isContent(s string) bool {
+	b, err := hex.DecodeString(s)
+	return err == nil && len(b) == 8
 }
 
 // MaxSegment is the size of the largest segment that is read.

@@ -2,6 +2,7 @@ package archive
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -128,27 +129,81 @@ func ReadManifest(ctx context.Context, s Store, name string) (Manifest, error) {
 	return m, nil
 }
 
-// Manifests reads all manifests of a store, in the order of their numbers.
+// Manifests reads the manifests of the segments of a store, in the order of their
+// numbers: of each the last version.
 func Manifests(ctx context.Context, s Store) ([]Manifest, error) {
-	var all []Manifest
-	for o, err := range s.List(ctx, "") {
-		if err != nil {
-			return nil, fmt.Errorf("list %s: %w", s, err)
-		}
-		if !IsManifest(o.Name) {
-			continue
-		}
-		m, err := ReadManifest(ctx, s, o.Name)
+	last, err := lastVersions(ctx, s, "")
+	if err != nil {
+		return nil, err
+	}
+	all := make([]Manifest, 0, len(last))
+	for segment := range last {
+		m, err := readLast(ctx, s, segment, last[segment])
 		if err != nil {
 			return nil, err
 		}
 		all = append(all, m)
 	}
 	slices.SortFunc(all, func(a, b Manifest) int {
-		if a.Number != b.Number {
-			return int(a.Number - b.Number)
-		}
-		return strings.Compare(a.Content, b.Content)
+		return cmp.Or(cmp.Compare(a.Number, b.Number), strings.Compare(a.Versions(), b.Versions()))
 	})
 	return all, nil
+}
+
+// lastVersions returns the name of the manifest of each segment's last version.
+func lastVersions(ctx context.Context, s Store, prefix string) (map[string]string, error) {
+	last, versions := map[string]string{}, map[string]int{}
+	for o, err := range s.List(ctx, prefix) {
+		if err != nil {
+			return nil, fmt.Errorf("list %s: %w", s, err)
+		}
+		segment, version, ok := VersionOf(o.Name)
+		if !ok {
+			continue
+		}
+		if _, seen := last[segment]; !seen || version > versions[segment] {
+			last[segment], versions[segment] = o.Name, version
+		}
+	}
+	return last, nil
+}
+
+// readLast reads a manifest. If it was deleted meanwhile, it reads that of a later version.
+func readLast(ctx context.Context, s Store, segment, name string) (Manifest, error) {
+	for {
+		m, err := ReadManifest(ctx, s, name)
+		if !errors.Is(err, ErrNotFound) {
+			return m, err
+		}
+		last, listed := lastVersions(ctx, s, segment)
+		if listed != nil {
+			return m, listed
+		}
+		if last[segment] == "" || last[segment] == name {
+			return m, err
+		}
+		name = last[segment]
+	}
+}
+
+// FetchLast reads a segment, or its last version if m's was deleted. It also returns
+// that version's manifest.
+func FetchLast(ctx context.Context, s Store, m Manifest) (Manifest, *Segment, error) {
+	for {
+		segment, err := FetchSegment(ctx, s, m)
+		if !errors.Is(err, ErrNotFound) {
+			return m, segment, err
+		}
+		last, listed := lastVersions(ctx, s, m.Versions())
+		if listed != nil {
+			return m, nil, listed
+		}
+		name := last[m.Versions()]
+		if _, version, _ := VersionOf(name); name == "" || version <= m.Rewritten {
+			return m, nil, err
+		}
+		if m, err = readLast(ctx, s, m.Versions(), name); err != nil {
+			return m, nil, err
+		}
+	}
 }

@@ -264,12 +264,12 @@ func (f *folding) add(ev *Event) {
 		}
 		put(&f.out.Writes, f.writes, key, w, func(old schema.Write) bool { return w.Rev > old.Rev })
 	case KindErasure:
-		e := schema.Erasure{DID: ev.Author, Rev: ev.Revision}
+		e := schema.Erasure{DID: ev.Author, Rev: ev.Revision, At: ev.Written}
 		put(&f.out.Erasures, f.erasures, ev.Author, e, func(old schema.Erasure) bool { return e.Rev > old.Rev })
 	case KindSync:
 		f.out.Desynchronized = append(f.out.Desynchronized, schema.Desynchronized{DID: ev.Author, Cause: "the repository was declared to be at another commit", Rev: ev.Revision})
 	case KindAccount:
-		s := schema.Status{DID: ev.Author, Status: status(ev), At: eventTime(ev.At, ev.TimeUS, ev.Arrived)}
+		s := schema.Status{DID: ev.Author, Status: status(ev), At: eventTime(ev.At, ev.TimeUS, ev.Arrived), Sent: storedTime(ev.TimeUS, ev.Arrived)}
 		put(&f.out.Statuses, f.statuses, ev.Author, s, func(old schema.Status) bool { return !s.At.Before(old.At) })
 	case KindIdentity:
 		h := schema.Handle{DID: ev.Author, Handle: ev.Handle, At: eventTime(ev.At, ev.TimeUS, ev.Arrived)}

@@ -267,8 +267,8 @@ type Event struct {
 	Record     []byte // valid JSON object, no NUL, no lone surrogate; nil on delete
 	Replaced   int    // NULs and lone surrogates replaced by U+FFFD in Record
 
-	// Of a commit, if its network does not say it in the record.
-	Written time.Time // when the author claims to have written the record; zero: see its createdAt
+	// Of an erasure, and of a commit if its network does not say it in the record.
+	Written time.Time // when the author claims to have written it; zero: see the record's createdAt
 	Lasting bool      // of a deletion: a server may bring the record at any later time, so the tombstone stays
 
 	Expires time.Time // of a record: when its author wants it deleted; zero: never

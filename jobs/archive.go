@@ -66,6 +66,29 @@ func (IndexSegment) InsertOpts() river.InsertOpts {
 	return opts
 }
 
+// ForgetSegment compares a segment with what must be forgotten, and writes it again
+// without that. There is one unfinished job per segment. It has few attempts: another job
+// is added while the segment is due.
+type ForgetSegment struct {
+	Segment int64 `json:"segment" river:"unique"`
+}
+
+// Kind names the job.
+func (ForgetSegment) Kind() string { return "forget_segment" }
+
+// InsertOpts are the defaults of its inserts.
+func (ForgetSegment) InsertOpts() river.InsertOpts { return archiveOpts(4) }
+
+// ListForgotten writes lists of forgotten accounts to the archive's store. There is one
+// unfinished job at a time.
+type ListForgotten struct{}
+
+// Kind names the job.
+func (ListForgotten) Kind() string { return "list_forgotten" }
+
+// InsertOpts are the defaults of its inserts.
+func (ListForgotten) InsertOpts() river.InsertOpts { return archiveOpts(1) }
+
 func archiveOpts(priority int) river.InsertOpts {
 	return river.InsertOpts{Queue: QueueArchive, Priority: priority, MaxAttempts: 3 + Deaths, Tags: []string{tagPeriodic},
 		UniqueOpts: river.UniqueOpts{ByArgs: true, ByState: unfinished()}}

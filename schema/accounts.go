@@ -109,7 +109,7 @@ func MarkDeleted(ctx context.Context, tx pgx.Tx, did string) (Status, error) {
 	if err != nil {
 		return Status{}, err
 	}
-	deleted := Status{DID: did, Status: "deleted", At: now}
+	deleted := Status{DID: did, Status: "deleted", At: now, Sent: now}
 	_, err = (&Batch{Statuses: []Status{deleted}}).Apply(ctx, tx, Lease{}, true)
 	return deleted, err
 }

@@ -211,6 +211,7 @@ func DeleteRecords(ctx context.Context, tx pgx.Tx, deletions []Deletion, project
 	q := &pgx.Batch{}
 	b.accounts().queueLocks(q, true)
 	b.queueTombstones(q)
+	b.queueDeletedRecords(q)
 	b.queueWrites(q, new([]Key)) // locks the rows
 	b.queueDeletions(q)
 	if err := tx.SendBatch(ctx, q).Close(); err != nil {

@@ -63,6 +63,7 @@ type Status struct {
 	DID    string
 	Status string
 	At     time.Time
+	Sent   time.Time // by the server; not before At. What it sent until then, the archive forgets if the account was deleted
 }
 
 // Handle is the handle of an identity event; empty if the event has none.
@@ -142,7 +143,9 @@ func (b *Batch) Apply(ctx context.Context, tx pgx.Tx, lease Lease, careful bool)
 	}
 	b.queueAccounts(q) // the statuses decide what is written
 	b.queueErasures(q) // and so do these
+	b.queueForgotten(q)
 	b.queueTombstones(q)
+	b.queueDeletedRecords(q)
 	if copying {
 		b.queueDeleted(q, &deleted)
 		(&Batch{Deletions: b.Deletions}).queueWrites(q, &written) // locks the deleted rows; the copied records are not stored yet

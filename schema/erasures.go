@@ -2,6 +2,7 @@ package schema
 
 import (
 	"context"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgtype"
@@ -11,6 +12,7 @@ import (
 type Erasure struct {
 	DID string
 	Rev string
+	At  time.Time // what is dated up to then goes
 }
 
 // erasureColumns returns the erasures, sorted by account, as columns.

@@ -11,5 +11,5 @@ func ParseFetched(record []byte) (id archive.ID, day int32, err error) {
 	if err != nil {
 		return id, 0, err
 	}
-	return e.id(), e.day(), nil
+	return e.id(nil), e.day(), nil
 }

@@ -83,10 +83,15 @@ func (f Fetched) events(now time.Time) []fetchedEvent {
 }
 
 // id returns what identifies the event. A server may list two versions of a record under
-// one revision.
-func (e *fetchedEvent) id() archive.ID {
+// one revision. What was fetched before the account was forgotten is another event: the
+// archive does not have it any more.
+func (e *fetchedEvent) id(forgotten map[string]time.Time) archive.ID {
 	if c := e.Commit; c != nil {
-		return archive.NewID("fetched", e.DID, c.Collection, c.Rkey, c.Rev, c.Operation, c.CID)
+		parts := []string{"fetched", e.DID, c.Collection, c.Rkey, c.Rev, c.Operation, c.CID}
+		if until, ok := forgotten[e.DID]; ok {
+			parts = append(parts, until.UTC().Format(time.RFC3339Nano))
+		}
+		return archive.NewID(parts...)
 	}
 	return archive.NewID("fetched account", e.DID, e.Account.Status, e.Account.Time.Format(time.RFC3339Nano))
 }
@@ -104,14 +109,27 @@ func (e *fetchedEvent) day() int32 {
 }
 
 // archiveRow returns what events add to the archive.
-func archiveRow(events []fetchedEvent) (*ArchiveRow, error) {
+func archiveRow(ctx context.Context, db DB, events []fetchedEvent) (*ArchiveRow, error) {
+	dids := make([]string, len(events))
+	for i := range events {
+		dids[i] = events[i].DID
+	}
+	const sql = `SELECT did, until, reason FROM forgotten WHERE did = ANY ($1)`
+	found, err := All(ctx, db, "look up forgotten accounts", scanForgotten, sql, dids)
+	if err != nil {
+		return nil, err
+	}
+	forgotten := make(map[string]time.Time, len(found))
+	for _, f := range found {
+		forgotten[f.DID] = f.Until
+	}
 	r := &ArchiveRow{Wire: wireFetched, Units: make([]ArchiveUnit, len(events))}
 	for i := range events {
 		raw, err := json.Marshal(&events[i])
 		if err != nil {
 			return nil, fmt.Errorf("archive what was fetched: %w", err)
 		}
-		r.Units[i] = ArchiveUnit{Raw: raw, Events: []ArchivedEvent{{ID: events[i].id()}}, Day: events[i].day()}
+		r.Units[i] = ArchiveUnit{Raw: raw, Events: []ArchivedEvent{{ID: events[i].id(forgotten)}}, Day: events[i].day()}
 	}
 	return r, nil
 }
@@ -124,7 +142,7 @@ func ArchiveFetched(ctx context.Context, tx pgx.Tx, f Fetched) error {
 	if err != nil {
 		return err
 	}
-	row, err := archiveRow(f.events(now))
+	row, err := archiveRow(ctx, tx, f.events(now))
 	if err != nil || len(row.Units) == 0 {
 		return err
 	}
@@ -195,7 +213,7 @@ func restoreRun(ctx context.Context, tx pgx.Tx, projections Projections, events 
 	for i := range events {
 		e := &events[i]
 		if e.Commit == nil {
-			b.Statuses = append(b.Statuses, Status{DID: e.DID, Status: e.Account.Status, At: e.Account.Time})
+			b.Statuses = append(b.Statuses, Status{DID: e.DID, Status: e.Account.Status, At: e.Account.Time, Sent: e.Account.Time})
 			continue
 		}
 		key := Key{Collection: e.Commit.Collection, DID: e.DID, Rkey: e.Commit.Rkey}
@@ -226,7 +244,7 @@ func restoreRun(ctx context.Context, tx pgx.Tx, projections Projections, events 
 	if err != nil {
 		return nil, err
 	}
-	row, err := archiveRow(events)
+	row, err := archiveRow(ctx, tx, events)
 	if err != nil {
 		return nil, err
 	}

@@ -22,7 +22,7 @@ type Rights struct {
 func writtenTables() []string {
 	return []string{
 		"accounts", "alerts", "archive_open", "archive_snapshots", "archived_ids", "archived_ids_default", "api_schedule", "api_slots", "audit_faults", "audits", "card_fetches", "card_hosts", "cards", "chains", "changed_subjects",
-		"claim_votes", "claims", "copies", "count_checks", "count_state", "dead_letters", "dictionaries", "expirations", "feed_entries", "feeds", "gap_backfills", "gaps",
+		"claim_votes", "claims", "copies", "count_checks", "count_state", "dead_letters", "deleted_records", "dictionaries", "expirations", "feed_entries", "feeds", "forgotten", "gap_backfills", "gaps",
 		"histories", "history_accounts", "history_listings", "leaving_links", "lexicons", "link_counts", "link_merges", "links", "listing_members", "nostr_authors", "nostr_counts", "nostr_relays",
 		"parked", "paused_shorteners", "pending_counts", "posts", "posts_default", "projections", "purge_queue", "record_refs", "record_texts", "records",
 		"records_other", "resyncs", "seen", "segments", "sharers", "shares", "shares_default", "short_links", "stored_collections", "streams", "strict_lexicons", "subjects",
@@ -40,7 +40,7 @@ func readTables() []string {
 // calledFunctions are the functions that Weir, operators and other functions call.
 func calledFunctions() []string {
 	return []string{
-		"advance_stream", "check_dead_letter_filter", "count_jobs", "dismiss_dead_letter", "dismiss_dead_letters", "drop_archived_days", "drop_partition",
+		"advance_stream", "author_hash", "check_dead_letter_filter", "count_jobs", "dismiss_dead_letter", "dismiss_dead_letters", "drop_archived_days", "drop_partition",
 		"drop_record_view", "enqueue_backfill", "enqueue_backfill_all", "enqueue_history", "enqueue_job", "enqueue_request", "enqueue_resync",
 		"enqueue_retries", "ensure_archived_day", "ensure_partition", "lock_partition", "lock_partitioned", "make_record_view", "oldest_job",
 		"prepare_default_partition", "record_integer", "record_time", "release_api_slot", "retry_dead_letter",

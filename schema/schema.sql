@@ -316,6 +316,19 @@ CREATE INDEX dead_letters_record ON dead_letters USING btree (did, collection, r
 CREATE INDEX dead_letters_retrying ON dead_letters USING btree (id) WHERE state = 'retrying'::text;
 CREATE INDEX dead_letters_waiting ON dead_letters USING btree ((did ~~ 'did:plc:%'::text)) WHERE class = 'retryable'::text AND stage <> 'job'::text AND (state = ANY (ARRAY['open'::text, 'retrying'::text]));
 
+-- Records that were deleted, until every segment of the archive has been compared with them. Tombstones expire sooner.
+CREATE TABLE deleted_records (
+    author bigint GENERATED ALWAYS AS (author_hash(did)) NOT NULL, -- See author_hash.
+    did text COLLATE "C" NOT NULL,
+    collection text COLLATE "C" NOT NULL,
+    rkey text COLLATE "C" NOT NULL,
+    rev text COLLATE "C" NOT NULL, -- The record's text up to this revision must go.
+    deleted_at timestamp with time zone NOT NULL, -- When the record was deleted, by the server's clock.
+    at timestamp with time zone DEFAULT now() NOT NULL,
+    CONSTRAINT deleted_records_pkey PRIMARY KEY (author, did, collection, rkey)
+);
+CREATE INDEX deleted_records_at ON deleted_records USING btree (at);
+
 -- Compression dictionaries, kept after the first download.
 CREATE TABLE dictionaries (
     sha256 text NOT NULL,
@@ -368,6 +381,19 @@ CREATE VIEW follows AS
      JOIN watches s ON s.id = w.watch_id
      LEFT JOIN accounts a ON a.did = w.did
   GROUP BY w.did, a.handle, a.display_name, a.feed_read_at;
+
+-- Accounts that the archive must forget. Lists of them are in its store.
+CREATE TABLE forgotten (
+    did text COLLATE "C" NOT NULL,
+    author bigint GENERATED ALWAYS AS (author_hash(did)) NOT NULL, -- See author_hash.
+    until timestamp with time zone NOT NULL, -- What servers sent up to then is forgotten: when they sent the deletion. What came later belongs to an account that came back.
+    reason text NOT NULL, -- deleted: the account was deleted. erased: its author demanded that everything vanishes.
+    at timestamp with time zone DEFAULT now() NOT NULL,
+    listed_at timestamp with time zone, -- When a list with it was read back from the store. NULL: not yet, and the account's purge is not finished.
+    CONSTRAINT forgotten_pkey PRIMARY KEY (did)
+);
+CREATE INDEX forgotten_author ON forgotten USING btree (author);
+CREATE INDEX forgotten_unlisted ON forgotten USING btree (at) WHERE listed_at IS NULL;
 
 -- The accounts that must still be compared with their repositories before a gap closes.
 CREATE TABLE gap_backfills (
@@ -945,6 +971,9 @@ CREATE TABLE segments (
     index_attempt integer DEFAULT 0 NOT NULL, -- How many attempts to insert it into ClickHouse were begun.
     index_begun_at timestamp with time zone, -- When the last of them was begun. Until it is settled, it may still insert rows.
     indexed_at timestamp with time zone, -- When ClickHouse was seen to have all its events. NULL: not yet, or WEIR_CLICKHOUSE is not set.
+    rewritten integer DEFAULT 0 NOT NULL, -- How often the segment was written again without what must be forgotten.
+    origin text DEFAULT ''::text NOT NULL, -- The content of the first version. Empty: this is it.
+    forgotten_at timestamp with time zone, -- When it was compared with what must be forgotten the last time. NULL: never.
     CONSTRAINT segments_pkey PRIMARY KEY (number),
     CONSTRAINT segments_name_key UNIQUE (name)
 );
@@ -1228,6 +1257,15 @@ BEGIN
             USING ERRCODE = 'WR001';
     END IF;
 END $function$;
+
+-- The first 40 bits of the SHA-256 of a DID: indexes of authors in the archive have the same.
+CREATE OR REPLACE FUNCTION public.author_hash(p_did text)
+ RETURNS bigint
+ LANGUAGE sql
+ IMMUTABLE PARALLEL SAFE STRICT
+AS $function$
+    SELECT ('x' || encode(substring(sha256(convert_to(p_did, 'UTF8')) FROM 1 FOR 5), 'hex'))::bit(40)::bigint
+$function$;
 
 -- Refuses a stage or class that does not exist and would match nothing. NULL matches all.
 CREATE OR REPLACE FUNCTION public.check_dead_letter_filter(stage text, class text)

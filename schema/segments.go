@@ -137,23 +137,23 @@ func StoreSegment(ctx context.Context, tx pgx.Tx, m archive.Manifest, rows []int
 func insertSegment(ctx context.Context, db DB, m archive.Manifest, synced *time.Time, store string) (inserted bool, err error) {
 	const sql = `
 INSERT INTO segments (number, stream, wire, name, format, records, raw_bytes, stored_bytes, sha256, content, first_at, last_at, position, sealed_at, synced_at, store,
-    created_from, created_to)
-VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18)
+    created_from, created_to, rewritten, origin, forgotten_at)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21)
 ON CONFLICT DO NOTHING`
 	tag, err := db.Exec(ctx, sql, m.Number, m.Stream, m.Wire, m.Name, m.Format, m.Records, m.RawBytes, m.StoredBytes, m.SHA256, m.Content,
-		m.FirstAt, m.LastAt, m.Position, m.SealedAt, synced, store, m.CreatedFrom, m.CreatedTo)
+		m.FirstAt, m.LastAt, m.Position, m.SealedAt, synced, store, m.CreatedFrom, m.CreatedTo, m.Rewritten, m.Origin, m.ForgottenAt)
 	if err != nil {
 		return false, fmt.Errorf("store the manifest of segment %d: %w", m.Number, err)
 	}
 	return tag.RowsAffected() == 1, nil
 }
 
-const segmentColumns = `number, stream, wire, name, format, records, raw_bytes, stored_bytes, sha256, content, first_at, last_at, sealed_at, position, created_from, created_to`
+const segmentColumns = `number, stream, wire, name, format, records, raw_bytes, stored_bytes, sha256, content, first_at, last_at, sealed_at, position, created_from, created_to, rewritten, origin, CASE WHEN rewritten > 0 AND isfinite(forgotten_at) THEN forgotten_at END`
 
 func scanManifest(row pgx.CollectableRow) (m archive.Manifest, err error) {
 	err = row.Scan(&m.Number, &m.Stream, &m.Wire, &m.Name, &m.Format, &m.Records, &m.RawBytes, &m.StoredBytes, &m.SHA256, &m.Content,
-		&m.FirstAt, &m.LastAt, &m.SealedAt, &m.Position, &m.CreatedFrom, &m.CreatedTo)
-	m.CreatedFrom, m.CreatedTo = inUTC(m.CreatedFrom), inUTC(m.CreatedTo)
+		&m.FirstAt, &m.LastAt, &m.SealedAt, &m.Position, &m.CreatedFrom, &m.CreatedTo, &m.Rewritten, &m.Origin, &m.ForgottenAt)
+	m.ForgottenAt, m.CreatedFrom, m.CreatedTo = inUTC(m.ForgottenAt), inUTC(m.CreatedFrom), inUTC(m.CreatedTo)
 	m.FirstAt, m.LastAt, m.SealedAt = m.FirstAt.UTC(), m.LastAt.UTC(), m.SealedAt.UTC()
 	return m, err
 }
@@ -255,7 +255,11 @@ SELECT CASE
 // two databases have archived to one place, some numbers are there twice: the first
 // segment of a number is recorded, and an interrupted rebuild reads the other one again.
 func RestoreSegment(ctx context.Context, db DB, m archive.Manifest, store string, now time.Time) error {
-	if _, err := insertSegment(ctx, db, m, &now, store); err != nil {
+	inserted, err := insertSegment(ctx, db, m, &now, store)
+	if err == nil && !inserted && m.Rewritten > 0 {
+		err = ReplaceSegment(ctx, db, m) // an interrupted rebuild read an earlier version
+	}
+	if err != nil {
 		return err
 	}
 	const next = `SELECT setval(pg_get_serial_sequence('segments', 'number'), greatest((SELECT max(number) FROM segments), 1))`

@@ -45,8 +45,9 @@ func ParseSnapshotPart(record []byte) (SnapshotPart, error) {
 
 // The tables that are archived as snapshots.
 const (
-	SnapshotOfMerges = "link_merges"
-	snapshotMembers  = "watch_members"
+	SnapshotOfMerges   = "link_merges"
+	SnapshotOfAccounts = "accounts"
+	snapshotMembers    = "watch_members"
 )
 
 // snapshotTable is how a table is read into a snapshot and restored from it.
@@ -74,7 +75,7 @@ ON CONFLICT DO NOTHING`},
 SELECT to_jsonb(p) FROM (SELECT did, queued_at FROM purge_queue ORDER BY did) AS p`, `
 INSERT INTO purge_queue (did, queued_at) SELECT did, queued_at FROM jsonb_populate_recordset(NULL::purge_queue, $1)
 ON CONFLICT DO NOTHING`},
-		{"accounts", `
+		{SnapshotOfAccounts, `
 SELECT to_jsonb(k) FROM (
     SELECT a.did, a.handle, a.handle_at, a.display_name, a.avatar, a.status, a.status_at FROM accounts AS a
     WHERE a.display_name IS NOT NULL OR a.avatar IS NOT NULL OR a.status = 'hidden' OR EXISTS (SELECT FROM watch_members AS w WHERE w.did = a.did)

@@ -64,6 +64,9 @@ func (a *archiver) enqueue(ctx context.Context) error {
 	for _, number := range segments {
 		due = append(due, river.InsertManyParams{Args: jobs.SyncSegment{Segment: number}})
 	}
+	if due, err = a.toForget(ctx, due); err != nil {
+		return err
+	}
 	if a.archive.Index != nil {
 		if segments, err = schema.UnindexedSegments(ctx, a.pool, indexedAtOnce); err != nil {
 			return err
@@ -85,4 +88,26 @@ func (a *archiver) enqueue(ctx context.Context) error {
 		a.snapped = time.Now()
 	}
 	return nil
+}
+
+// forgottenAtOnce is how many jobs wait to compare segments with what must be forgotten.
+const forgottenAtOnce = 50
+
+// toForget adds the jobs that list forgotten accounts, and that forget them.
+func (a *archiver) toForget(ctx context.Context, due []river.InsertManyParams) ([]river.InsertManyParams, error) {
+	unlisted, err := schema.UnlistedAccounts(ctx, a.pool, 1)
+	if err != nil {
+		return due, err
+	}
+	if len(unlisted) > 0 {
+		due = append(due, river.InsertManyParams{Args: jobs.ListForgotten{}})
+	}
+	if a.archive.Strip == nil {
+		return due, nil
+	}
+	segments, err := schema.SegmentsToForget(ctx, a.pool, a.archive.Forget, forgottenAtOnce)
+	for _, number := range segments {
+		due = append(due, river.InsertManyParams{Args: jobs.ForgetSegment{Segment: number}})
+	}
+	return due, err
 }

@@ -48,7 +48,7 @@ func (w *IndexSegment) Work(ctx context.Context, job *river.Job[jobs.IndexSegmen
 	if err := index.ClickHouse.Create(ctx); err != nil { // first: a server that is away costs nothing else
 		return err
 	}
-	segment, err := archive.FetchSegment(ctx, w.archive.Store, m)
+	segment, err := archive.FetchSegment(ctx, w.archive.Store, m) // this version: another one has other rows
 	if err != nil {
 		return err
 	}
@@ -56,7 +56,7 @@ func (w *IndexSegment) Work(ctx context.Context, job *river.Job[jobs.IndexSegmen
 	if err != nil {
 		return err
 	}
-	err = index.ClickHouse.Put(ctx, clickhouse.Segment{Number: m.Number, SHA256: m.SHA256, Rows: rows}, schema.IndexMarks{DB: w.pool})
+	err = index.ClickHouse.Put(ctx, clickhouse.Segment{Number: m.Number, Version: m.Rewritten, SHA256: m.SHA256, Rows: rows}, schema.IndexMarks{DB: w.pool})
 	if unsettled, ok := errors.AsType[*clickhouse.Unsettled](err); ok {
 		return snooze(unsettled.Wait)
 	}

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -203,4 +204,33 @@ func TestIndexAgain(t *testing.T) {
 		i.once()
 	}
 	require.Equal(t, 2, i.lossy.inserts)
+}
+
+// TestIndexForgets replaces the rows of a segment that was written again, while an attempt
+// with those of the version before ends late.
+func TestIndexForgets(t *testing.T) {
+	t.Parallel()
+	i := newIndexTest(t)
+	f := &forgetTest{i.archiveTest, map[string]bool{}}
+	f.archive.Forget, f.archive.Strip = time.Hour, stripOfTest
+	segment := i.sealed()
+	require.NoError(t, i.index(segment))
+	marks := schema.IndexMarks{DB: i.pool}
+	attempt, _, err := marks.Begun(t.Context(), segment)
+	require.NoError(t, err)
+	f.due()
+	f.deletesRecord(3)
+	require.NoError(t, f.forget(f.store))
+	require.NoError(t, marks.Indexed(t.Context(), segment, attempt), "the attempt from before")
+	begun, err := marks.Begin(t.Context(), segment, attempt)
+	require.NoError(t, err)
+	require.False(t, begun, "nor does another one begin with the rows from before")
+	require.ErrorContains(t, i.index(segment), "JobSnoozeError")
+	i.settled()
+	require.Eventually(t, func() bool { return i.index(segment) == nil }, time.Minute, 100*time.Millisecond, "the server deletes rows later")
+	want := fmt.Sprint(len(f.remaining()))
+	require.Equal(t, want+"\t"+want, i.ask(`SELECT count(), uniqExact(body) FROM events`))
+	require.Equal(t, "0", i.ask(`SELECT count() FROM events WHERE body = '`+i.records[3]+`'`))
+	require.Equal(t, "1", i.ask(`SELECT count(DISTINCT bitAnd(segment, 4294967295)) FROM events`))
+	require.Zero(t, i.count(`SELECT count(*) FROM segments WHERE indexed_at IS NULL`))
 }

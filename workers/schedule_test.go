@@ -16,7 +16,7 @@ import (
 // schedules makes jobs available as soon as they are due, with River's own statement.
 // River's leader does so every five seconds, which no setting changes, and most of the
 // tests would wait for that several times.
-func schedules(t *testing.T, pool *pgxpool.Pool) {
+func schedules(t testing.TB, pool *pgxpool.Pool) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan struct{})

@@ -31,6 +31,12 @@ type Archive struct {
 	Remember time.Duration // how long a server may send an event again; 8 days when zero
 	Index    *Index        // nil: there is none
 
+	// Forget is how often a segment is compared with what must be forgotten, and written
+	// again; 30 days when zero.
+	Forget time.Duration
+	// Strip returns how the records of a segment are read for that, in one goroutine.
+	Strip func(archive.Manifest) (archive.Strip, error)
+
 	timeout time.Duration // of a job: as long as that of a killed process stays "running"
 }
 
@@ -44,6 +50,7 @@ func (a Archive) withDefaults() *Archive {
 	a.Bytes = cmp.Or(a.Bytes, 64<<20)
 	a.Age = cmp.Or(a.Age, 10*time.Minute)
 	a.Remember = cmp.Or(a.Remember, 8*24*time.Hour)
+	a.Forget = cmp.Or(a.Forget, 30*24*time.Hour)
 	return &a
 }
 
@@ -108,6 +115,11 @@ func (a Archive) spooled(sha string) string { return filepath.Join(a.Spool, sha+
 
 // write writes a segment of these rows into the spool.
 func (a Archive) write(ctx context.Context, pool *pgxpool.Pool, rows []int64) (path string, sum archive.Sum, err error) {
+	return a.spool(func(file io.Writer) (archive.Sum, error) { return a.fill(ctx, file, pool, rows) })
+}
+
+// spool writes a segment into the spool.
+func (a Archive) spool(fill func(io.Writer) (archive.Sum, error)) (path string, sum archive.Sum, err error) {
 	if err := os.MkdirAll(a.Spool, 0o700); err != nil {
 		return "", sum, fmt.Errorf("make the folder for segments: %w", err)
 	}
@@ -116,7 +128,7 @@ func (a Archive) write(ctx context.Context, pool *pgxpool.Pool, rows []int64) (p
 		return "", sum, fmt.Errorf("write a segment: %w", err)
 	}
 	defer os.Remove(file.Name()) //nolint:errcheck // after the rename there is none
-	sum, err = a.fill(ctx, file, pool, rows)
+	sum, err = fill(file)
 	if err == nil {
 		err = file.Sync()
 	}

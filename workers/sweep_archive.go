@@ -35,7 +35,7 @@ func (w *SweepArchive) Timeout(*river.Job[jobs.SweepArchive]) time.Duration { re
 
 // Work sweeps. A server that is away is no reason to leave the rest.
 func (w *SweepArchive) Work(ctx context.Context, _ *river.Job[jobs.SweepArchive]) error {
-	return errors.Join(w.days(ctx), w.spool(), w.objects(ctx))
+	return errors.Join(w.days(ctx), w.deletions(ctx), w.spool(), w.objects(ctx))
 }
 
 // days makes and drops partitions. They follow the clock that is behind.
@@ -49,6 +49,17 @@ func (w *SweepArchive) days(ctx context.Context) error {
 	}
 	_, err = schema.DropArchivedDays(ctx, w.pool, now.Add(-w.archive.Remember-24*time.Hour))
 	return err
+}
+
+// deletions drops the deletions that every segment was compared with.
+func (w *SweepArchive) deletions(ctx context.Context) error {
+	const page = 5000
+	for {
+		n, err := schema.DropDeletedRecords(ctx, w.pool, page)
+		if err != nil || n < page {
+			return err
+		}
+	}
 }
 
 // spool deletes old files. A segment that still needs one is written again.
@@ -67,22 +78,118 @@ func (w *SweepArchive) spool() error {
 	return nil
 }
 
-// objects deletes old segments in the store that no manifest names: their job died
-// before it stored the manifest, and stored the same records again later.
+// objects deletes what nothing names in the store, and what is named by a version of a
+// segment that has been replaced.
 func (w *SweepArchive) objects(ctx context.Context) error {
 	store := w.archive.Store
-	var old []string
-	manifests := map[string][]string{} // by folder and number
+	listed := storeListing{manifests: map[string][]archive.Object{}, segments: map[string]bool{}}
 	for o, err := range store.List(ctx, "") {
-		switch {
-		case err != nil:
+		if err != nil {
 			return fmt.Errorf("list %s: %w", store, err)
-		case archive.IsManifest(o.Name):
-			manifests[numbered(o.Name)] = append(manifests[numbered(o.Name)], o.Name)
-		case strings.HasSuffix(o.Name, segmentSuffix) && w.now().Sub(o.Modified) > orphanAge:
-			old = append(old, o.Name)
+		}
+		listed.add(o, w.now().Add(-orphanAge))
+	}
+	if err := w.replaced(ctx, listed); err != nil {
+		return err
+	}
+	if err := w.orphans(ctx, listed); err != nil {
+		return err
+	}
+	for _, name := range listed.authors {
+		if !listed.segments[archive.SegmentName(name)] {
+			if err := w.delete(ctx, "orphan_deleted", name); err != nil {
+				return err
+			}
 		}
 	}
+	const lists = 64 // a few kilobytes each
+	return archive.JoinForgotten(ctx, store, w.now().Add(-orphanAge), lists)
+}
+
+// storeListing is what a store has.
+type storeListing struct {
+	manifests map[string][]archive.Object // by folder and number
+	segments  map[string]bool
+	old       []string // segments
+	authors   []string // likewise, indexes of authors
+}
+
+func (l *storeListing) add(o archive.Object, old time.Time) {
+	switch {
+	case archive.IsManifest(o.Name):
+		l.manifests[numbered(o.Name)] = append(l.manifests[numbered(o.Name)], o)
+	case strings.HasSuffix(o.Name, segmentSuffix):
+		l.segments[o.Name] = true
+		if o.Modified.Before(old) {
+			l.old = append(l.old, o.Name)
+		}
+	case archive.IsAuthors(o.Name) && o.Modified.Before(old):
+		l.authors = append(l.authors, o.Name)
+	}
+}
+
+func (w *SweepArchive) delete(ctx context.Context, message, name string) error {
+	err := w.archive.Store.Delete(ctx, name)
+	if err == nil {
+		w.log.Info(message, "object", name)
+	}
+	return err
+}
+
+// replaced deletes versions of segments whose next version has been in the store for a
+// day, which is how long a reader may need for one segment. The manifest goes first: who
+// looks for the segment in vain finds the last version.
+func (w *SweepArchive) replaced(ctx context.Context, listed storeListing) error {
+	store := w.archive.Store
+	for _, manifests := range listed.manifests {
+		if len(manifests) == 1 {
+			continue
+		}
+		for _, o := range manifests {
+			later := laterVersion(o.Name, manifests)
+			if later == nil || w.now().Sub(later.Modified) <= orphanAge {
+				continue
+			}
+			last, err := archive.ReadManifest(ctx, store, later.Name)
+			if err == nil {
+				err = archive.Verify(ctx, store, last)
+			}
+			if err != nil {
+				return err
+			}
+			m, err := archive.ReadManifest(ctx, store, o.Name)
+			if err != nil {
+				return err
+			}
+			for _, name := range []string{o.Name, archive.AuthorsName(m.Name), m.Name} {
+				if m.Name == last.Name && name != o.Name {
+					continue
+				}
+				if err := w.delete(ctx, "replaced_version_deleted", name); err != nil {
+					return err
+				}
+			}
+		}
+	}
+	return nil
+}
+
+// laterVersion returns the manifest of the last version of a manifest's segment; nil: it is
+// that.
+func laterVersion(name string, manifests []archive.Object) *archive.Object {
+	segment, version, _ := archive.VersionOf(name)
+	var last *archive.Object
+	for i := range manifests {
+		if of, n, ok := archive.VersionOf(manifests[i].Name); ok && of == segment && n > version {
+			last, version = &manifests[i], n
+		}
+	}
+	return last
+}
+
+// orphans deletes old segments in the store that no manifest names: their job died before
+// it stored the manifest, and stored the same records again later.
+func (w *SweepArchive) orphans(ctx context.Context, listed storeListing) error {
 	waiting, err := schema.All(ctx, w.pool, "list the segments", pgx.RowTo[string], `SELECT name FROM segments WHERE synced_at IS NULL`)
 	if err != nil {
 		return err
@@ -92,27 +199,29 @@ func (w *SweepArchive) objects(ctx context.Context) error {
 		keep[name] = true
 	}
 	counts := map[string]int{}
-	for _, name := range old {
+	for _, name := range listed.old {
 		counts[numbered(name)]++
 	}
-	for _, name := range old {
-		named := manifests[numbered(name)]
-		if keep[name] || len(named) > 0 && counts[numbered(name)] == 1 {
+	for _, name := range listed.old {
+		named := listed.manifests[numbered(name)]
+		if keep[name] || len(named) == 1 && counts[numbered(name)] == 1 {
 			continue // the usual case needs no look at the manifest
 		}
 		orphan := true
 		for _, manifest := range named {
-			m, err := archive.ReadManifest(ctx, store, manifest)
+			m, err := archive.ReadManifest(ctx, w.archive.Store, manifest.Name)
+			if errors.Is(err, archive.ErrNotFound) {
+				continue // it was just deleted
+			}
 			if err != nil {
 				return err
 			}
 			orphan = orphan && m.Name != name
 		}
 		if orphan {
-			if err := store.Delete(ctx, name); err != nil {
+			if err := w.delete(ctx, "orphan_deleted", name); err != nil {
 				return err
 			}
-			w.log.Info("orphan_deleted", "object", name)
 		}
 	}
 	return nil

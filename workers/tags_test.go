@@ -95,6 +95,8 @@ func TestTagsOfJobs(t *testing.T) {
 		{jobs.SweepArchive{}, []string{"periodic"}},
 		{jobs.SnapshotArchive{}, []string{"periodic"}},
 		{jobs.IndexSegment{Segment: 1}, []string{"periodic"}},
+		{jobs.ForgetSegment{Segment: 1}, []string{"periodic"}},
+		{jobs.ListForgotten{}, []string{"periodic"}},
 	} {
 		covered[c.args.Kind()] = true
 		inserted, err := queue.Insert(t.Context(), c.args, nil)

@@ -200,6 +200,8 @@ func addArchive(b Bundle, cfg Config) {
 	Add(b, &SyncSegment{pool: cfg.Pool, archive: a})
 	Add(b, &SnapshotArchive{pool: cfg.Pool})
 	Add(b, &IndexSegment{pool: cfg.Pool, archive: a})
+	Add(b, &ForgetSegment{pool: cfg.Pool, log: cfg.Logger, archive: a})
+	Add(b, &ListForgotten{pool: cfg.Pool, archive: a})
 	Add(b, &SweepArchive{pool: cfg.Pool, log: cfg.Logger, archive: a, now: time.Now})
 }
 

@@ -14,7 +14,7 @@ const shown = `collection = 'app.bsky.feed.post' AND operation IN ('create', 'up
   AND (author, rkey) NOT IN (SELECT author, rkey FROM events
                              WHERE collection = 'app.bsky.feed.post' AND operation = 'delete')
   AND author NOT IN (SELECT author FROM events WHERE operation = 'account'
-                     GROUP BY author HAVING argMax(body, segment * 4294967296 + position) != '')`
+                     GROUP BY author HAVING argMax(body, bitAnd(segment, 4294967295) * 4294967296 + position) != '')`
 
 // SharedLink is a link and how many shared it.
 type SharedLink struct {

@@ -43,10 +43,15 @@ func (u *Unsettled) Error() string {
 
 // Segment is what is stored of a segment.
 type Segment struct {
-	Number int64
-	SHA256 string // of its file: a segment that was written again has another one
-	Rows   []Row  // in the order of their positions
+	Number  int64
+	Version int    // how often it was written again: rows of earlier versions are deleted
+	SHA256  string // of its file: a segment that was written again has another one
+	Rows    []Row  // in the order of their positions
 }
+
+// id returns what the column segment has: the number and, above its 32 bits, the version.
+// So nothing that ends late can meet the rows of a later version.
+func (s Segment) id() uint64 { return uint64(s.Version)<<32 | uint64(s.Number) } //nolint:gosec // both are positive and smaller
 
 // Put stores the rows of a segment, unless they are stored already. After any error, the
 // next call continues: it counts what is there and inserts what is missing.
@@ -57,6 +62,9 @@ func (x *Index) Put(ctx context.Context, s Segment, marks Marks) error {
 	}
 	if attempt > 0 && ago < x.settle {
 		return &Unsettled{x.settle - ago}
+	}
+	if err := x.deleteEarlier(ctx, s); err != nil {
+		return err
 	}
 	missing, err := x.missing(ctx, s)
 	if err != nil {
@@ -71,9 +79,36 @@ func (x *Index) Put(ctx context.Context, s Segment, marks Marks) error {
 	return marks.Indexed(ctx, s.Number, attempt)
 }
 
+// deleting is how long a server may need to delete rows before they are counted again.
+const deleting = 5 * time.Second
+
+// deleteEarlier deletes the rows of earlier versions. A server does so later, and then
+// nothing else is counted or inserted: it returns Unsettled until they are gone.
+func (x *Index) deleteEarlier(ctx context.Context, s Segment) error {
+	if s.Version == 0 {
+		return nil
+	}
+	ids := make([]string, s.Version)
+	for i := range ids {
+		ids[i] = strconv.FormatUint(Segment{Number: s.Number, Version: i}.id(), 10)
+	}
+	earlier := ` segment IN (` + strings.Join(ids, ", ") + `)`
+	n, err := x.counted(ctx, earlier)
+	if err != nil {
+		return fmt.Errorf("count the earlier versions of segment %d in ClickHouse: %w", s.Number, err)
+	}
+	if n == 0 {
+		return nil
+	}
+	if _, err := x.query(ctx, `ALTER TABLE events DELETE WHERE`+earlier); err != nil {
+		return fmt.Errorf("delete the earlier versions of segment %d from ClickHouse: %w", s.Number, err)
+	}
+	return &Unsettled{deleting}
+}
+
 // attempt inserts the missing rows and counts.
 func (x *Index) attempt(ctx context.Context, s Segment, missing []Row, last int, marks Marks) error {
-	body := block(uint64(s.Number), missing) //nolint:gosec // positive
+	body := block(s.id(), missing)
 	token := fmt.Sprintf("weir %d %s %d", s.Number, s.SHA256, len(missing))
 	began := time.Now()
 	ok, err := marks.Begin(ctx, s.Number, last)
@@ -89,7 +124,7 @@ func (x *Index) attempt(ctx context.Context, s Segment, missing []Row, last int,
 	if err := x.insert(bounded, token, body); err != nil {
 		return fmt.Errorf("insert segment %d: %w", s.Number, err)
 	}
-	n, err := x.count(ctx, s.Number)
+	n, err := x.count(ctx, s)
 	if err == nil && n != len(s.Rows) {
 		err = fmt.Errorf("%w: it has %d of %d rows after the insert", ErrAmbiguous, n, len(s.Rows))
 	}
@@ -100,8 +135,13 @@ func (x *Index) attempt(ctx context.Context, s Segment, missing []Row, last int,
 }
 
 // count returns how many rows of a segment are stored.
-func (x *Index) count(ctx context.Context, segment int64) (int, error) {
-	answer, err := x.query(ctx, `SELECT count() FROM events WHERE segment = `+strconv.FormatInt(segment, 10)+` FORMAT TabSeparated`)
+func (x *Index) count(ctx context.Context, s Segment) (int, error) {
+	return x.counted(ctx, ` segment = `+strconv.FormatUint(s.id(), 10))
+}
+
+// counted returns how many rows are stored for which a condition is true.
+func (x *Index) counted(ctx context.Context, condition string) (int, error) {
+	answer, err := x.query(ctx, `SELECT count() FROM events WHERE`+condition+` FORMAT TabSeparated`)
 	if err != nil {
 		return 0, err
 	}
@@ -115,7 +155,7 @@ func (x *Index) count(ctx context.Context, segment int64) (int, error) {
 // missing returns the rows that are not stored. The server may hold a part of a segment
 // if somebody else wrote it.
 func (x *Index) missing(ctx context.Context, s Segment) ([]Row, error) {
-	n, err := x.count(ctx, s.Number)
+	n, err := x.count(ctx, s)
 	switch {
 	case err != nil:
 		return nil, err
@@ -126,7 +166,7 @@ func (x *Index) missing(ctx context.Context, s Segment) ([]Row, error) {
 	case n > len(s.Rows):
 		return nil, fmt.Errorf("%w: it has %d rows, and the archive has %d", ErrRefused, n, len(s.Rows))
 	}
-	answer, err := x.query(ctx, `SELECT position FROM events WHERE segment = `+strconv.FormatInt(s.Number, 10)+` FORMAT RowBinary`)
+	answer, err := x.query(ctx, `SELECT position FROM events WHERE segment = `+strconv.FormatUint(s.id(), 10)+` FORMAT RowBinary`)
 	if err != nil {
 		return nil, err
 	}

@@ -17,7 +17,7 @@ func archiveCommand() *cobra.Command {
 		Use:   "archive",
 		Short: "Check, export and read back the archive in WEIR_ARCHIVE",
 	}
-	cmd.AddCommand(archiveVerifyCommand(), archiveExportCommand(), archiveRebuildCommand(), archiveIndexCommand())
+	cmd.AddCommand(archiveVerifyCommand(), archiveExportCommand(), archiveRebuildCommand(), archiveIndexCommand(), archiveForgetCommand())
 	return cmd
 }
 

@@ -211,6 +211,7 @@ func (d *decoder) vanish(e *nostr.Event, m *consumer.Message) {
 	}
 	ev := m.Add()
 	ev.Kind, ev.Author, ev.Revision = consumer.KindErasure, nostr.DID(e.PubKey), nostr.RevisionDate(e.CreatedAt)+lastID
+	ev.Written = time.Unix(min(e.CreatedAt, maxTime), 0)
 }
 
 // address parses the address of stored replaceable events of an author.

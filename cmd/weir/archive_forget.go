@@ -1,0 +1,57 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/weir-social/weir/app"
+	"github.com/weir-social/weir/schema"
+)
+
+func archiveForgetCommand() *cobra.Command {
+	var now, asJSON bool
+	cmd := &cobra.Command{
+		Use:   "forget",
+		Short: "Show how far deleted accounts and records are gone from the archive",
+		Long: `The workers compare each segment with what was deleted every WEIR_ARCHIVE_FORGET, and write it again without that.
+With --now, all segments are compared as soon as possible. A version that was replaced is deleted a day later.`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return app.With(cmd.Context(), func(ctx context.Context, p app.App) error {
+				if now {
+					n, err := schema.ForgetAgain(ctx, p.Pool())
+					if err != nil {
+						return err
+					}
+					fmt.Fprintf(cmd.ErrOrStderr(), "the workers will compare %s\n", counts(n, "segment", "segments"))
+				}
+				progress, err := schema.ReadForgetProgress(ctx, p.Pool())
+				if err != nil {
+					return err
+				}
+				if asJSON {
+					return printJSON(cmd.OutOrStdout(), progress)
+				}
+				printForgetProgress(cmd.OutOrStdout(), progress)
+				return nil
+			})
+		},
+	}
+	cmd.Flags().BoolVar(&now, "now", false, "compare all segments as soon as possible")
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
+	return cmd
+}
+
+func printForgetProgress(w io.Writer, p schema.ForgetProgress) {
+	fmt.Fprintf(w, "%s to forget, %d of them on no list in the store yet\n", counts(p.Accounts, "account", "accounts"), p.Unlisted)
+	fmt.Fprintf(w, "%s that some segments may still have\n", counts(p.Records, "deleted record", "deleted records"))
+	fmt.Fprintf(w, "%s: %d compared, %d written again\n", counts(p.Segments, "segment", "segments"), p.Compared, p.Written)
+	if p.Segments > 0 {
+		age := time.Duration(p.Age * float64(time.Second)).Round(time.Second)
+		fmt.Fprintf(w, "the segment that waits longest was compared or sealed %s ago\n", age)
+	}
+}

@@ -1,0 +1,279 @@
+package schema
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgtype"
+
+	"github.com/weir-social/weir/archive"
+)
+
+// archives is true if there is an archive that may have to forget something.
+const archives = ` (EXISTS (SELECT FROM segments) OR EXISTS (SELECT FROM archive_open)) `
+
+// queueForgotten has the archive forget the accounts that the batch deletes or erases. It
+// comes after the statements that do so, because an older event does neither.
+func (b *Batch) queueForgotten(q *pgx.Batch) {
+	const sql = `
+INSERT INTO forgotten AS f (did, until, reason)
+SELECT e.did, max(e.until), min(e.reason)
+FROM unnest($1::text[], $2::timestamptz[], $3::text[], $4::timestamptz[], $5::text[]) AS e (did, until, reason, status_at, rev)
+JOIN accounts AS a ON a.did = e.did
+WHERE CASE e.reason WHEN 'deleted' THEN a.status = 'deleted' AND a.status_at = e.status_at ELSE a.erased_rev = e.rev END AND ($6 OR` + archives + `)
+GROUP BY e.did
+ORDER BY e.did
+ON CONFLICT (did) DO UPDATE
+SET until = excluded.until, reason = excluded.reason, at = now(), listed_at = NULL
+WHERE excluded.until > f.until`
+	var did, reason, rev pgtype.FlatArray[string]
+	var until, at pgtype.FlatArray[time.Time]
+	for _, s := range b.Statuses {
+		if s.Status == "deleted" {
+			did, reason, rev = append(did, s.DID), append(reason, archive.ReasonDeleted), append(rev, "")
+			until, at = append(until, later(s.Sent, s.At)), append(at, s.At)
+		}
+	}
+	for _, e := range b.Erasures {
+		did, reason, rev = append(did, e.DID), append(reason, archive.ReasonErased), append(rev, e.Rev)
+		until, at = append(until, e.At), append(at, e.At)
+	}
+	if len(did) > 0 {
+		q.Queue(sql, did, until, reason, at, rev, b.Archive != nil)
+	}
+}
+
+func later(a, b time.Time) time.Time {
+	if a.After(b) {
+		return a
+	}
+	return b
+}
+
+// queueDeletedRecords remembers the deletions until no segment has the records.
+func (b *Batch) queueDeletedRecords(q *pgx.Batch) {
+	const sql = `
+INSERT INTO deleted_records AS d (did, collection, rkey, rev, deleted_at)
+SELECT e.did, e.collection, e.rkey, e.rev, e.deleted_at
+FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::timestamptz[]) AS e (collection, did, rkey, rev, deleted_at)
+WHERE $6 OR` + archives + `
+ON CONFLICT (author, did, collection, rkey) DO UPDATE
+SET rev = excluded.rev, deleted_at = excluded.deleted_at, at = now()
+WHERE excluded.rev > d.rev`
+	n := len(b.Deletions)
+	if n == 0 {
+		return
+	}
+	keys := newKeyColumns(n)
+	rev, at := make(pgtype.FlatArray[string], n), make(pgtype.FlatArray[time.Time], n)
+	for i := range b.Deletions {
+		d := &b.Deletions[i]
+		keys.set(i, d.Key)
+		rev[i], at[i] = d.Rev, d.At
+	}
+	q.Queue(sql, keys.collection, keys.did, keys.rkey, rev, at, b.Archive != nil)
+}
+
+// UnlistedAccounts lists the first forgotten accounts that are on no list in the store.
+func UnlistedAccounts(ctx context.Context, db DB, limit int) ([]archive.Forgotten, error) {
+	const sql = `SELECT did, until, reason FROM forgotten WHERE listed_at IS NULL ORDER BY at LIMIT $1`
+	return All(ctx, db, "list the forgotten accounts", scanForgotten, sql, limit)
+}
+
+func scanForgotten(row pgx.CollectableRow) (f archive.Forgotten, err error) {
+	err = row.Scan(&f.DID, &f.Until, &f.Reason)
+	f.Until = f.Until.UTC()
+	return f, err
+}
+
+// ListedAccounts records that a list in the store names these accounts.
+func ListedAccounts(ctx context.Context, db DB, list []archive.Forgotten) error {
+	const sql = `
+UPDATE forgotten AS f
+SET listed_at = now()
+FROM unnest($1::text[], $2::timestamptz[]) AS l (did, until)
+WHERE f.did = l.did AND f.until = l.until AND f.listed_at IS NULL`
+	did, until := make([]string, len(list)), make([]time.Time, len(list))
+	for i, f := range list {
+		did[i], until[i] = f.DID, f.Until
+	}
+	if _, err := db.Exec(ctx, sql, did, until); err != nil {
+		return fmt.Errorf("mark forgotten accounts as listed: %w", err)
+	}
+	return nil
+}
+
+// RestoreForgotten stores the accounts of the store's lists in a database that is rebuilt.
+func RestoreForgotten(ctx context.Context, db DB, list archive.Forgetting) error {
+	const sql = `
+INSERT INTO forgotten AS f (did, until, reason, listed_at)
+SELECT did, until, reason, now() FROM unnest($1::text[], $2::timestamptz[], $3::text[]) AS l (did, until, reason)
+ON CONFLICT (did) DO UPDATE
+SET until = excluded.until, reason = excluded.reason, listed_at = excluded.listed_at
+WHERE excluded.until >= f.until`
+	var did, reason []string
+	var until []time.Time
+	for _, f := range list {
+		did, reason, until = append(did, f.DID), append(reason, f.Reason), append(until, f.Until)
+	}
+	if _, err := db.Exec(ctx, sql, did, until, reason); err != nil {
+		return fmt.Errorf("restore the forgotten accounts: %w", err)
+	}
+	return nil
+}
+
+// Forget is what a segment must not have any more.
+type Forget struct {
+	Accounts archive.Forgetting
+	records  map[Key]deletedRecord
+}
+
+type deletedRecord struct {
+	rev string
+	at  time.Time
+}
+
+// Empty reports whether there is nothing to forget.
+func (f Forget) Empty() bool { return len(f.Accounts) == 0 && len(f.records) == 0 }
+
+// Goes reports whether something must be forgotten: all that a forgotten account sent
+// before, and the text of deleted records. A listing does not know revisions, so a record
+// of one goes if it was read before the deletion.
+func (f Forget) Goes(s archive.Said) bool {
+	if f.Accounts.Goes(s) {
+		return true
+	}
+	d, ok := f.records[Key{Collection: s.Collection, DID: s.Author, Rkey: s.Key}]
+	return ok && s.Collection != "" && s.Revision <= d.rev && (s.Revision != ListedRev || !s.At.After(d.at))
+}
+
+// ToForget reads what must be forgotten of accounts, by their hashes. An account that is
+// still deleted is forgotten until now: what its servers sent late was never stored.
+func ToForget(ctx context.Context, db DB, authors []int64) (Forget, error) {
+	const accounts = `
+SELECT f.did, CASE a.status WHEN 'deleted' THEN greatest(f.until, now()) ELSE f.until END, f.reason
+FROM forgotten AS f LEFT JOIN accounts AS a ON a.did = f.did
+WHERE f.author = ANY ($1::bigint[])`
+	const records = `SELECT collection, did, rkey, rev, deleted_at FROM deleted_records WHERE author = ANY ($1::bigint[])`
+	f := Forget{Accounts: archive.Forgetting{}, records: map[Key]deletedRecord{}}
+	const page = 10_000
+	for len(authors) > 0 {
+		some := authors[:min(page, len(authors))]
+		authors = authors[len(some):]
+		found, err := All(ctx, db, "read the forgotten accounts", scanForgotten, accounts, some)
+		if err != nil {
+			return f, err
+		}
+		for _, one := range found {
+			f.Accounts[one.DID] = one
+		}
+		type row struct {
+			Key
+			Rev string
+			At  time.Time
+		}
+		deleted, err := All(ctx, db, "read the deleted records", func(r pgx.CollectableRow) (d row, err error) {
+			err = r.Scan(&d.Collection, &d.DID, &d.Rkey, &d.Rev, &d.At)
+			return d, err
+		}, records, some)
+		if err != nil {
+			return f, err
+		}
+		for _, d := range deleted {
+			f.records[d.Key] = deletedRecord{d.Rev, d.At}
+		}
+	}
+	return f, nil
+}
+
+// dueToForget is true of segments that have not been compared for the interval $1 with
+// what must be forgotten. A new segment has what was heard until it was sealed.
+const dueToForget = ` synced_at IS NOT NULL AND coalesce(forgotten_at, sealed_at) <= clock_timestamp() - $1::interval `
+
+// SegmentsToForget lists the first segments that are due to be compared with what must be
+// forgotten.
+func SegmentsToForget(ctx context.Context, db DB, every time.Duration, most int) ([]int64, error) {
+	const sql = `SELECT number FROM segments WHERE` + dueToForget + `ORDER BY coalesce(forgotten_at, sealed_at), number LIMIT $2`
+	return All(ctx, db, "list the segments to forget in", pgx.RowTo[int64], sql, every, most)
+}
+
+// SegmentToForget reads a segment that is due to be compared with what must be forgotten;
+// ErrNoRows: it is not. now is the time of the comparison.
+func SegmentToForget(ctx context.Context, db DB, number int64, every time.Duration) (m archive.Manifest, now time.Time, err error) {
+	const sql = `SELECT ` + segmentColumns + ` FROM segments WHERE number = $2 AND` + dueToForget
+	if m, err = One(ctx, db, "read a segment", scanManifest, sql, every, number); err == nil {
+		now, err = Now(ctx, db)
+	}
+	return m, now, err
+}
+
+// ComparedSegment records that a version of a segment has nothing that must be forgotten
+// at a time.
+func ComparedSegment(ctx context.Context, db DB, m archive.Manifest, at time.Time) error {
+	const sql = `UPDATE segments SET forgotten_at = $2 WHERE number = $1 AND rewritten = $3`
+	if _, err := db.Exec(ctx, sql, m.Number, at, m.Rewritten); err != nil {
+		return fmt.Errorf("mark segment %d as compared: %w", m.Number, err)
+	}
+	return nil
+}
+
+// ReplaceSegment switches to a later version of a segment. To running attempts to index
+// it, it is as if another one began, and nothing is inserted until they are settled.
+func ReplaceSegment(ctx context.Context, db DB, m archive.Manifest) error {
+	const sql = `
+UPDATE segments
+SET name = $2, records = $3, raw_bytes = $4, stored_bytes = $5, sha256 = $6, content = $7, rewritten = $8, origin = $9, forgotten_at = $10,
+    index_attempt = index_attempt + 1, index_begun_at = clock_timestamp(), indexed_at = NULL
+WHERE number = $1 AND rewritten < $8 AND CASE origin WHEN '' THEN content ELSE origin END = $9`
+	_, err := db.Exec(ctx, sql, m.Number, m.Name, m.Records, m.RawBytes, m.StoredBytes, m.SHA256, m.Content, m.Rewritten, m.Origin, m.ForgottenAt)
+	if err != nil {
+		return fmt.Errorf("replace segment %d: %w", m.Number, err)
+	}
+	return nil
+}
+
+// DropDeletedRecords deletes at most limit remembered deletions that every segment was
+// compared with, and so was what is not sealed yet. What committed within the last hour
+// before a comparison may have been invisible to it.
+func DropDeletedRecords(ctx context.Context, db DB, limit int) (int, error) {
+	const sql = `
+DELETE FROM deleted_records
+WHERE (author, did, collection, rkey) IN (
+    SELECT author, did, collection, rkey FROM deleted_records
+    WHERE at < least((SELECT min(coalesce(forgotten_at, first_at)) FROM segments), (SELECT min(arrived_at) FROM archive_open), now()) - interval '1 hour'
+    ORDER BY at LIMIT $1 FOR UPDATE SKIP LOCKED)`
+	return deleteRows(ctx, db, "drop remembered deletions", sql, limit)
+}
+
+// ForgetAgain makes all segments due to be compared with what must be forgotten, and
+// returns their number.
+func ForgetAgain(ctx context.Context, db DB) (int64, error) {
+	tag, err := db.Exec(ctx, `UPDATE segments SET forgotten_at = '-infinity' WHERE synced_at IS NOT NULL`)
+	if err != nil {
+		return 0, fmt.Errorf("make all segments due: %w", err)
+	}
+	return tag.RowsAffected(), nil
+}
+
+// ForgetProgress is what the archive has forgotten, and what it must.
+type ForgetProgress struct {
+	Accounts int64   `json:"accounts"`        // that must be forgotten
+	Unlisted int64   `json:"unlisted"`        // of these, those that are on no list in the store
+	Records  int64   `json:"deleted_records"` // that some segments may have
+	Segments int64   `json:"segments"`        // in the store
+	Written  int64   `json:"rewritten"`       // of these, those that were written again
+	Compared int64   `json:"compared"`        // and those that were compared at least once
+	Age      float64 `json:"oldest_seconds"`  // since the segment was compared or sealed that waits longest; 0: there is none
+}
+
+// ReadForgetProgress reads what the archive has forgotten.
+func ReadForgetProgress(ctx context.Context, db DB) (ForgetProgress, error) {
+	const sql = `
+SELECT (SELECT count(*) FROM forgotten), (SELECT count(*) FROM forgotten WHERE listed_at IS NULL), (SELECT count(*) FROM deleted_records),
+       count(*), count(*) FILTER (WHERE rewritten > 0), count(forgotten_at),
+       coalesce(extract(epoch FROM clock_timestamp() - min(CASE WHEN isfinite(forgotten_at) THEN forgotten_at ELSE sealed_at END)), 0)::float8
+FROM segments WHERE synced_at IS NOT NULL`
+	return One(ctx, db, "read what the archive has forgotten", pgx.RowToStructByPos[ForgetProgress], sql)
+}

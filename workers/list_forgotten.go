@@ -1,0 +1,42 @@
+package workers
+
+import (
+	"context"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/riverqueue/river"
+
+	"github.com/weir-social/weir/archive"
+	"github.com/weir-social/weir/jobs"
+	"github.com/weir-social/weir/schema"
+)
+
+// ListForgotten writes lists of forgotten accounts to the store.
+type ListForgotten struct {
+	river.WorkerDefaults[jobs.ListForgotten]
+	pool    *pgxpool.Pool
+	archive Archive
+}
+
+// Timeout bounds a run.
+func (w *ListForgotten) Timeout(*river.Job[jobs.ListForgotten]) time.Duration {
+	return w.archive.timeout
+}
+
+// Work stores lists until every forgotten account is on one. A job that dies before it has
+// marked the accounts leaves a list, and the next one stores it again or a longer one.
+func (w *ListForgotten) Work(ctx context.Context, _ *river.Job[jobs.ListForgotten]) error {
+	for {
+		list, err := schema.UnlistedAccounts(ctx, w.pool, archive.MaxForgotten)
+		if err != nil || len(list) == 0 {
+			return err
+		}
+		if _, err := archive.PutForgotten(ctx, w.archive.Store, list); err != nil {
+			return err
+		}
+		if err := schema.ListedAccounts(ctx, w.pool, list); err != nil {
+			return err
+		}
+	}
+}
