@@ -110,7 +110,7 @@ func stripNostr() archive.Strip {
 		if err != nil || e.Kind == protocol.KindVanish || e.CheckID() != nil {
 			return [][]byte{record}
 		}
-		said := archive.Said{Author: nostr.DID(e.PubKey), At: time.Unix(e.CreatedAt, 0)}
+		said := archive.Said{Author: protocol.DID(e.PubKey), At: time.Unix(e.CreatedAt, 0)}
 		wire, ok := wires[e.Kind]
 		if !ok {
 			wire = nostr.Wire([]int{e.Kind}, nil)

@@ -62,7 +62,7 @@ func ReplaceShares(ctx context.Context, tx pgx.Tx, records []schema.Key, shares 
 		return err
 	}
 	q := &pgx.Batch{}
-	(&Replacement{Records: records, Before: records, Shares: shares}).Queue(q, now)
+	(&Replacement{Records: records, Subjects: records, Before: records, Shares: shares}).Queue(q, now)
 	return WriteShares(ctx, tx, q)
 }
 
@@ -83,11 +83,12 @@ func WriteShares(ctx context.Context, tx pgx.Tx, q *pgx.Batch) error {
 
 // Replacement is what some records share: all of it replaces what they shared before.
 type Replacement struct {
-	Records []schema.Key
-	Before  []schema.Key // those of Records that may have shares
-	Shares  []Share
-	Through []Through
-	Copies  []Copy // those of the records that are copies
+	Records  []schema.Key // all of them
+	Before   []schema.Key // those that may have shares
+	Subjects []schema.Key // those that contain links, or did
+	Shares   []Share
+	Through  []Through
+	Copies   []Copy // those that are copies
 
 	Changed bool // set when the queue was sent: a subject has other links than before
 }
@@ -100,9 +101,9 @@ func (r *Replacement) Queue(q *pgx.Batch, now time.Time) {
 	queueLock(q, r.Shares)
 	queueCopies(q, r.Records, r.Copies)
 	r.queueShares(q, hashesOf(r.Shares), now)
-	if len(r.Records) > 0 {
-		collection, did, rkey := schema.Columns(len(r.Records), func(i int) schema.Key { return r.Records[i] })
-		q.Queue(syncSubjects, collection, did, rkey).Exec(func(done pgconn.CommandTag) error {
+	if len(r.Subjects) > 0 {
+		collection, did, rkey := schema.Columns(len(r.Subjects), func(i int) schema.Key { return r.Subjects[i] })
+		q.Queue(syncSubjects, collection, did, rkey, slices.Min(rkey), slices.Max(rkey)).Exec(func(done pgconn.CommandTag) error {
 			r.Changed = done.RowsAffected() > 0
 			return nil
 		})

@@ -3,6 +3,7 @@ package ranking
 import (
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -47,125 +48,10 @@ type batcher interface {
 	SendBatch(ctx context.Context, b *pgx.Batch) pgx.BatchResults
 }
 
-// Subjects are the links of subjects, by their ids; a subject without links is missing.
-type Subjects map[schema.Key][]int64
-
-// FindSubjects returns the subjects that share links, and adds the missing rows: of
-// stored posts, from their shares; of other posts, if accounts are followed, rows that
-// are to be fetched. due reports whether any of them is to be fetched now. A post that
-// was fetched a while ago is fetched again.
-//
-// added are the rows made of shares. Whoever changed these shares at the same time did not
-// see the row, so call SyncSubjects with them.
-func FindSubjects(ctx context.Context, db batcher, keys []schema.Key) (found Subjects, added []schema.Key, due bool, err error) {
-	if len(keys) == 0 {
-		return nil, nil, false, nil
-	}
-	// The locks make a deletion of the post wait: it then deletes the new row too.
-	// LATERAL and LIMIT force one index lookup per subject, which is skipped if the
-	// subject is known.
-	const add = `
-WITH own AS MATERIALIZED (
-    SELECT s.did, s.collection, s.rkey, s.named_id
-    FROM unnest($1::text[], $2::text[], $3::text[]) AS k (collection, did, rkey)
-    CROSS JOIN LATERAL (
-        SELECT FROM (SELECT) AS unknown
-        WHERE NOT EXISTS (
-            SELECT FROM subjects AS u
-            WHERE u.did = k.did AND u.collection = k.collection AND u.rkey = k.rkey AND u.fetched_at IS NULL AND u.fetch_at IS NULL AND u.links <> '{}'
-        )
-        LIMIT 1
-    ) AS unknown
-    CROSS JOIN LATERAL (
-        SELECT s.did, s.collection, s.rkey, s.named_id FROM shares AS s
-        WHERE s.did = k.did AND s.collection = k.collection AND s.rkey = k.rkey AND s.subject_did IS NULL
-        LIMIT 1000
-        FOR SHARE
-    ) AS s
-)
-INSERT INTO subjects AS u (did, collection, rkey, links)
-SELECT did, collection, rkey, array_agg(named_id ORDER BY named_id) FROM own GROUP BY did, collection, rkey ORDER BY did, collection, rkey
-ON CONFLICT (did, collection, rkey) DO UPDATE SET links = excluded.links, shown = true, fetched_at = NULL, fetch_at = NULL, tries = 0
-RETURNING collection, did, rkey`
-	const fetch = `
-INSERT INTO subjects AS u (did, collection, rkey, fetch_at)
-SELECT k.did, k.collection, k.rkey, now()
-FROM unnest($1::text[], $2::text[], $3::text[]) AS k (collection, did, rkey)
-WHERE EXISTS (SELECT FROM watches)
-  AND k.collection = 'app.bsky.feed.post'
-  AND NOT EXISTS (
-      SELECT FROM subjects AS u
-      WHERE u.did = k.did AND u.collection = k.collection AND u.rkey = k.rkey
-        AND (u.fetch_at IS NOT NULL OR u.fetched_at IS NULL OR u.fetched_at > now() - $4::interval)
-  )
-  AND NOT EXISTS (SELECT FROM posts AS p WHERE p.collection = 'app.bsky.feed.post' AND p.did = k.did AND p.rkey = k.rkey)
-  AND NOT EXISTS (SELECT FROM tombstones AS t WHERE t.collection = k.collection AND t.did = k.did AND t.rkey = k.rkey)
-ORDER BY k.did, k.collection, k.rkey
-ON CONFLICT (did, collection, rkey) DO UPDATE SET fetch_at = excluded.fetch_at WHERE u.fetch_at IS NULL AND u.fetched_at IS NOT NULL`
-	const read = `
-SELECT u.collection, u.did, u.rkey, ARRAY(SELECT l.id FROM links AS l WHERE l.id = ANY (u.links) ORDER BY l.id) AS links, u.fetch_at <= now()
-FROM unnest($1::text[], $2::text[], $3::text[]) AS k (collection, did, rkey)
-CROSS JOIN LATERAL (
-    SELECT * FROM subjects AS u WHERE u.did = k.did AND u.collection = k.collection AND u.rkey = k.rkey LIMIT 1
-) AS u`
-	collection, did, rkey := schema.Columns(len(keys), func(i int) schema.Key { return keys[i] })
-	q := &pgx.Batch{}
-	q.Queue(add, collection, did, rkey).Query(func(rows pgx.Rows) (err error) {
-		added, err = pgx.CollectRows(rows, pgx.RowToStructByPos[schema.Key])
-		return err
-	})
-	q.Queue(fetch, collection, did, rkey, SubjectInterval)
-	found = Subjects{}
-	q.Queue(read, collection, did, rkey).Query(func(rows pgx.Rows) error {
-		for rows.Next() {
-			var key schema.Key
-			var links []int64
-			var now *bool
-			if err := rows.Scan(&key.Collection, &key.DID, &key.Rkey, &links, &now); err != nil {
-				return err
-			}
-			due = due || now != nil && *now
-			if len(links) > 0 {
-				found[key] = links
-			}
-		}
-		return rows.Err()
-	})
-	if err := db.SendBatch(ctx, q).Close(); err != nil {
-		return nil, nil, false, fmt.Errorf("find the subjects: %w", err)
-	}
-	return found, added, due, nil
-}
-
-// NamedLinks returns what the subjects will be that are made of these shares.
-func NamedLinks(ctx context.Context, db schema.DB, shares []Share) (Subjects, error) {
-	if len(shares) == 0 {
-		return nil, nil
-	}
-	const sql = `
-SELECT i.n, l.id
-FROM unnest($1::text[]) WITH ORDINALITY AS i (identity, n)
-CROSS JOIN LATERAL (SELECT l.id FROM links AS l WHERE l.identity = i.identity LIMIT 1) AS l
-ORDER BY l.id`
-	identity := make(pgtype.FlatArray[string], len(shares))
-	for i := range shares {
-		identity[i] = shares[i].Identity
-	}
-	rows, err := db.Query(ctx, sql, identity)
-	if err != nil {
-		return nil, fmt.Errorf("read the links of subjects: %w", err)
-	}
-	found := Subjects{}
-	var n, id int64
-	_, err = pgx.ForEachRow(rows, []any{&n, &id}, func() error {
-		key := shares[n-1].Key
-		found[key] = append(found[key], id)
-		return nil
-	})
-	if err != nil {
-		return nil, fmt.Errorf("read the links of subjects: %w", err)
-	}
-	return found, nil
+// database is a batcher that runs single queries too.
+type database interface {
+	schema.DB
+	batcher
 }
 
 // syncSubjects gives the subjects among the records the links of their own shares. A
@@ -176,7 +62,7 @@ SET links = n.links, shown = true, fetched_at = NULL, fetch_at = NULL, tries = 0
 FROM (
     SELECT u.did, u.collection, u.rkey,
            ARRAY(SELECT s.named_id FROM shares AS s
-                 WHERE s.did = u.did AND s.collection = u.collection AND s.rkey = u.rkey AND s.subject_did IS NULL ORDER BY s.named_id) AS links
+                 WHERE s.did = u.did AND s.collection = u.collection AND s.rkey = u.rkey AND s.rkey BETWEEN $4 AND $5 AND s.subject_did IS NULL ORDER BY s.named_id) AS links
     FROM unnest($1::text[], $2::text[], $3::text[]) AS k (collection, did, rkey)
     CROSS JOIN LATERAL (
         SELECT u.did, u.collection, u.rkey FROM subjects AS u WHERE u.did = k.did AND u.collection = k.collection AND u.rkey = k.rkey LIMIT 1
@@ -192,7 +78,7 @@ func SyncSubjects(ctx context.Context, db schema.DB, records []schema.Key) error
 		return nil
 	}
 	collection, did, rkey := schema.Columns(len(records), func(i int) schema.Key { return records[i] })
-	if _, err := db.Exec(ctx, syncSubjects, collection, did, rkey); err != nil {
+	if _, err := db.Exec(ctx, syncSubjects, pgx.QueryExecModeCacheDescribe, collection, did, rkey, slices.Min(rkey), slices.Max(rkey)); err != nil {
 		return fmt.Errorf("update the subjects: %w", err)
 	}
 	return nil

@@ -131,3 +131,31 @@ func TestSecondAttemptIsNotFresh(t *testing.T) {
 	}
 	require.Empty(t, shares(t, pool))
 }
+
+// TestFreshQuoteOfAPostThatIsEdited has another job project a quote after its own job
+// has begun, and then edits the quoted post. What the other job wrote counts no more, and
+// is gone when the subject is checked.
+func TestFreshQuoteOfAPostThatIsEdited(t *testing.T) {
+	t.Parallel()
+	c := newTown(t)
+	const later = "https://later.example/"
+	c.posts("a/1", "", c.news)
+	c.project("a/1")
+	c.posts("b/2", "a/1")
+	w := worker(c.pool)
+	w.find = func(did string, record []byte) (link.Post, error) {
+		w.find = link.InPost
+		c.project("b/2")
+		require.Equal(t, []string{"a/1 post " + c.news, "b/2 quote " + c.news}, c.sharing())
+		c.posts("a/1", "", later)
+		c.project("a/1")
+		return link.InPost(did, record)
+	}
+	job := c.job("b/2")
+	job.Args.Fresh = true
+	require.NoError(t, w.Work(t.Context(), job))
+	require.Equal(t, []string{"a/1 post " + later, "b/2 quote " + later}, c.sharing())
+	c.check(c.checks())
+	require.Equal(t, []string{"a/1 post " + later, "b/2 quote " + later}, c.sharing())
+	require.Equal(t, []string{"2"}, c.rows(`SELECT count(*)::text FROM shares`))
+}

@@ -140,7 +140,7 @@ func (w *ProcessPosts) projected(ctx context.Context, keys []schema.Key, fresh b
 		if err := w.write(ctx, p, keys); err != nil {
 			return nil, err
 		}
-		p.fresh = false
+		p.written = true
 		if w.committed != nil {
 			w.committed()
 		}
@@ -174,7 +174,7 @@ func (w *ProcessPosts) lookAgain(ctx context.Context, p *sharing) (changed []sch
 
 // read reads the records, and which of them have shares or wait.
 func (w *ProcessPosts) read(ctx context.Context, keys []schema.Key, fresh bool) (*sharing, error) {
-	p := &sharing{worker: w, fresh: fresh, shares: map[schema.Key][]ranking.Share{}, through: map[schema.Key]ranking.Through{}, originals: map[schema.Key]link.Subject{}, waited: map[schema.Key]bool{}, revs: map[schema.Key]string{}, changed: map[schema.Key]bool{}}
+	p := newSharing(w)
 	if len(keys) == 0 {
 		return p, nil
 	}
@@ -206,6 +206,7 @@ func (w *ProcessPosts) read(ctx context.Context, keys []schema.Key, fresh bool) 
 	// A record without shares, now and before, that waits for nothing needs no lock: a
 	// job that read another revision locks it itself.
 	for _, key := range p.reprojected {
+		p.shared[key] = true
 		p.touch(key)
 	}
 	for _, key := range waiting {
@@ -274,16 +275,22 @@ func (w *ProcessPosts) replace(ctx context.Context, p *sharing, keys []schema.Ke
 		var waiting []schema.Key
 		for _, key := range keys {
 			t, ok := p.through[key]
-			fresh := p.fresh && !p.changed[key]
-			if ok && !fresh || p.waited[key] || !there[key] {
+			// Whoever writes shares or waits of the record at the same time looks once more
+			// too, and finds what a changed subject has made of them.
+			again := p.written || p.changed[key]
+			if ok && again || p.waited[key] || !there[key] {
 				waiting = append(waiting, key)
 			}
 			if !there[key] {
 				continue
 			}
 			shared.Records = append(shared.Records, key)
-			if !fresh {
+			before := again || p.shared[key]
+			if before {
 				shared.Before = append(shared.Before, key)
+			}
+			if before || len(p.shares[key]) > 0 { // no others can name links
+				shared.Subjects = append(shared.Subjects, key)
 			}
 			shared.Shares = append(shared.Shares, p.shares[key]...)
 			if of := p.originals[key]; of != (link.Subject{}) {

@@ -15,19 +15,25 @@ import (
 type sharing struct {
 	worker      *ProcessPosts
 	records     int                            // number of stored records
-	fresh       bool                           // no shares and waits of the records were stored before they were read
 	shares      map[schema.Key][]ranking.Share // what the records themselves contain; only of those with shares, now or before, or that wait
 	through     map[schema.Key]ranking.Through // reposts and quotes; without their links
 	originals   map[schema.Key]link.Subject    // what the records are copies of; zero: they are none
 	waited      map[schema.Key]bool            // the records that waited before
-	reprojected []schema.Key                   // the records that had shares before
+	shared      map[schema.Key]bool            // the records that had shares before
+	reprojected []schema.Key                   // the records that had shares, or were changed
 	revs        map[schema.Key]string          // the revision projected
 	changed     map[schema.Key]bool            // the records that changed after they were read
+	written     bool                           // a transaction has committed
 	subjects    ranking.Subjects
 	added       []schema.Key // the subjects whose rows this job made last
 	due         bool         // a subject is to be fetched now, or has changed
 	short       bool         // a link of a shortener is new
 	failures    []failure
+}
+
+func newSharing(w *ProcessPosts) *sharing {
+	return &sharing{worker: w, shares: map[schema.Key][]ranking.Share{}, through: map[schema.Key]ranking.Through{}, originals: map[schema.Key]link.Subject{},
+		waited: map[schema.Key]bool{}, shared: map[schema.Key]bool{}, changed: map[schema.Key]bool{}, revs: map[schema.Key]string{}}
 }
 
 func (p *sharing) touch(key schema.Key) {
