@@ -51,8 +51,10 @@ type Config struct {
 	// The Jetstream endpoints to read from, in order of preference, separated by commas.
 	Jetstream []string `env:"WEIR_JETSTREAM" envDefault:"wss://jetstream2.us-west.bsky.network/subscribe,wss://jetstream2.us-east.bsky.network/subscribe,wss://jetstream1.us-west.bsky.network/subscribe,wss://jetstream1.us-east.bsky.network/subscribe"`
 	// Nostr relays to read as well, separated by commas, such as wss://relay.example. Each is a
-	// stream of its own. WEIR_COLLECTIONS names the kinds to store: nostr.1 are notes. While
-	// there is a watch, nothing of them is stored: no watch brings accounts of Nostr yet.
+	// stream of its own. WEIR_COLLECTIONS names the kinds to store. To rank the links of both
+	// networks, add nostr.1,nostr.6,nostr.16,nostr.30023 (notes, their reposts, reposts of
+	// others, articles) to its default. While there is a watch, nothing of them is stored: no
+	// watch brings accounts of Nostr yet.
 	Nostr []string `env:"WEIR_NOSTR"`
 	// A secret key, 64 hexadecimal digits, to authenticate with where a relay demands it. Make
 	// one for Weir alone.
