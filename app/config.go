@@ -52,8 +52,10 @@ type Config struct {
 	// The Jetstream endpoints to read from, in order of preference, separated by commas.
 	Jetstream []string `env:"WEIR_JETSTREAM" envDefault:"wss://jetstream2.us-west.bsky.network/subscribe,wss://jetstream2.us-east.bsky.network/subscribe,wss://jetstream1.us-west.bsky.network/subscribe,wss://jetstream1.us-east.bsky.network/subscribe"`
 	// Nostr relays to read as well, separated by commas, such as wss://relay.example. Each is a
-	// stream of its own. WEIR_COLLECTIONS names the kinds to store: nostr.1 are notes. A watch
-	// of an npub follows accounts there; with only other watches, nothing of them is read.
+	// stream of its own. WEIR_COLLECTIONS names the kinds to store. To rank the links of both
+	// networks, add nostr.1,nostr.6,nostr.16,nostr.30023 (notes, their reposts, reposts of
+	// others, articles) to its default. A watch of an npub follows accounts there; with only
+	// other watches, nothing of them is read.
 	Nostr []string `env:"WEIR_NOSTR"`
 	// How many relays are read besides those of WEIR_NOSTR: those that most followed accounts
 	// name in their relay lists. They are strangers' servers, read every five minutes, at public

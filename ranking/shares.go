@@ -190,6 +190,18 @@ func queueLinks(q *pgx.Batch, shares []Share, now time.Time) {
 	}
 }
 
+// insertThrough adds shares through subjects. A link that the record itself contains is not shared through its subject too.
+const insertThrough = `
+INSERT INTO shares AS s (did, collection, rkey, link_id, named_id, how, shared_at, stored_at, subject_did, subject_rkey, subject_collection, words, copied)
+SELECT i.did, i.collection, i.rkey, l.counts_as, l.id, i.how, i.shared_at, i.stored_at, i.subject_did, i.subject_rkey, i.subject_collection, i.words::tsvector,
+       ` + isCopy + `
+FROM unnest($1::text[], $2::text[], $3::text[], $4::bigint[], $5::text[], $6::text[], $7::text[], $8::timestamptz[], $9::timestamptz[], $10::text[], $11::text[])
+     AS i (collection, did, rkey, link_id, subject_did, subject_rkey, how, shared_at, stored_at, words, subject_collection)
+CROSS JOIN LATERAL (SELECT l.id, l.counts_as FROM links AS l WHERE l.id = i.link_id LIMIT 1) AS l
+ON CONFLICT (did, collection, rkey, named_id) DO UPDATE
+SET how = excluded.how, shared_at = excluded.shared_at, words = excluded.words, copied = excluded.copied
+WHERE s.subject_did IS NOT NULL AND (s.how, s.shared_at, s.words, s.copied) IS DISTINCT FROM (excluded.how, excluded.shared_at, excluded.words, excluded.copied)`
+
 // isCopy is true for a record i that is a copy. LIMIT forces an index lookup.
 const isCopy = `(SELECT true FROM copies AS c WHERE c.did = i.did AND c.collection = i.collection AND c.rkey = i.rkey LIMIT 1) IS NOT NULL`
 
@@ -261,19 +273,8 @@ WHERE (s.how, s.shared_at, s.claim_id, s.words, s.gift, s.copied)
 	if n > 0 {
 		q.Queue(insert, collection, did, rkey, identity, how, at, stored, claims, said, gifts)
 	}
-	// A link that the record itself contains is not shared through its subject too.
-	const through = `
-INSERT INTO shares AS s (did, collection, rkey, link_id, named_id, how, shared_at, stored_at, subject_did, subject_rkey, subject_collection, words, copied)
-SELECT i.did, i.collection, i.rkey, l.counts_as, l.id, i.how, i.shared_at, i.stored_at, i.subject_did, i.subject_rkey, i.subject_collection, i.words::tsvector,
-       ` + isCopy + `
-FROM unnest($1::text[], $2::text[], $3::text[], $4::bigint[], $5::text[], $6::text[], $7::text[], $8::timestamptz[], $9::timestamptz[], $10::text[], $11::text[])
-     AS i (collection, did, rkey, link_id, subject_did, subject_rkey, how, shared_at, stored_at, words, subject_collection)
-CROSS JOIN LATERAL (SELECT l.id, l.counts_as FROM links AS l WHERE l.id = i.link_id LIMIT 1) AS l
-ON CONFLICT (did, collection, rkey, named_id) DO UPDATE
-SET how = excluded.how, shared_at = excluded.shared_at, words = excluded.words, copied = excluded.copied
-WHERE s.subject_did IS NOT NULL AND (s.how, s.shared_at, s.words, s.copied) IS DISTINCT FROM (excluded.how, excluded.shared_at, excluded.words, excluded.copied)`
 	if len(r.Through) > 0 {
-		q.Queue(through, t.collection, t.did, t.rkey, t.link, t.subjectDID, t.subjectRkey, t.how, t.at, t.stored, t.said, t.subjectCollection)
+		q.Queue(insertThrough, t.collection, t.did, t.rkey, t.link, t.subjectDID, t.subjectRkey, t.how, t.at, t.stored, t.said, t.subjectCollection)
 	}
 }
 

@@ -26,6 +26,8 @@ type Nostr struct {
 	authors []*nostrAuthor
 	written []*NostrEvent
 	forged  []*NostrEvent
+
+	rightClocks bool
 }
 
 // NostrConfig configures a simulated network.
@@ -35,6 +37,7 @@ type NostrConfig struct {
 	Forged  float64      // the part of events that are followed by a forged or unreadable one
 	Now     time.Time    // the date of the first event
 	Relays  []NostrRelay // each event is stored by one to all of them
+	Refer   bool         // some events repost or quote others, or expire within seconds
 }
 
 type nostrAuthor struct {
@@ -193,13 +196,18 @@ func (n *Nostr) write() *NostrEvent {
 		n.now++
 	}
 	at := n.now
-	if n.random.IntN(20) == 0 { // an author whose clock is wrong
+	if n.random.IntN(20) == 0 && !n.rightClocks { // an author whose clock is wrong
 		at += int64(n.random.IntN(6*86400)) - 3*86400
 	}
 	a := n.authors[n.random.IntN(len(n.authors))]
 	text := fmt.Sprintf("note %d <a&b> \u2028 \\ \"quoted\"\n\x01 é 😀 https://news.example/%d", len(n.written), n.random.IntN(50))
 	if n.random.IntN(300) == 0 {
 		return n.sign(a, at, 62, [][]string{{"relay", "ALL_RELAYS"}}, "")
+	}
+	if n.cfg.Refer && n.random.IntN(4) == 0 {
+		if e := n.refer(a, at, text); e != nil {
+			return e
+		}
 	}
 	switch d := n.random.IntN(100); {
 	case d < 8:
@@ -216,6 +224,46 @@ func (n *Nostr) write() *NostrEvent {
 		return n.sign(a, at, 1, nil, text+"\x00")
 	}
 	e := n.sign(a, at, 1, [][]string{{"t", "<tag>"}, {}}, text)
+	a.notes = append(a.notes, e)
+	return e
+}
+
+// RightClocks ends that authors date events wrongly.
+func (n *Nostr) RightClocks() {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.rightClocks = true
+}
+
+// refer makes an event that reposts or quotes another one, or expires soon; nil if there is
+// nothing to refer to.
+func (n *Nostr) refer(a *nostrAuthor, at int64, text string) *NostrEvent {
+	of := n.authors[n.random.IntN(len(n.authors))]
+	soon := []string{"expiration", strconv.FormatInt(time.Now().Unix()+1+int64(n.random.IntN(4)), 10)}
+	article := []string{"a", "30023:" + of.key + ":" + n.address()}
+	kind := n.random.IntN(8)
+	if kind < 4 && len(of.notes) == 0 {
+		return nil
+	}
+	switch kind {
+	case 0:
+		note := of.notes[n.random.IntN(len(of.notes))]
+		return n.sign(a, at, 6, [][]string{{"e", note.ID}, {"p", of.key}}, "")
+	case 1:
+		note := of.notes[n.random.IntN(len(of.notes))]
+		return n.sign(a, at, 6, [][]string{{"e", note.ID}}, note.text)
+	case 2:
+		note := of.notes[n.random.IntN(len(of.notes))]
+		return n.sign(a, at, 1, [][]string{{"q", note.ID, "", of.key}}, "look at note "+strconv.Itoa(len(n.written)))
+	case 3:
+		note := of.notes[n.random.IntN(len(of.notes))]
+		return n.sign(a, at, 16, [][]string{{"e", note.ID}, {"k", "1"}, {"p", of.key}}, "")
+	case 4:
+		return n.sign(a, at, 16, [][]string{article, {"k", "30023"}}, "")
+	case 5:
+		return n.sign(a, at, 30023, [][]string{{"d", n.address()}, soon}, text)
+	}
+	e := n.sign(a, at, 1, [][]string{soon}, text)
 	a.notes = append(a.notes, e)
 	return e
 }
