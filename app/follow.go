@@ -179,6 +179,21 @@ func ParseWatch(named string, alone bool) (WatchRequest, error) {
 	return WatchRequest{Kind: schema.WatchFollows, Target: t.Actor}, nil
 }
 
+// AccountToRead returns the account that somebody names as a backfill takes it: a handle or a
+// DID.
+func AccountToRead(named string) (string, error) {
+	of, ok, err := protocol.ParseTarget(named)
+	switch {
+	case err != nil:
+		return "", err
+	case !ok:
+		return named, nil
+	case of.Name != "":
+		return "", fmt.Errorf("%s is a name of Nostr: give the npub that `weir watch list` shows", of.Name)
+	}
+	return protocol.DID(of.Key), nil
+}
+
 // AddWatch adds a watch and what is known of where its account is found.
 func (p App) AddWatch(ctx context.Context, w WatchRequest, atLeast int) (added bool, err error) {
 	err = pgx.BeginFunc(ctx, p.pool, func(tx pgx.Tx) error {

@@ -85,17 +85,26 @@ func TestWatchedNpubBringsItsFollows(t *testing.T) {
 	require.Equal(t, 2, count(t, pool, `SELECT count(*) FROM watch_members WHERE did LIKE 'did:nostr:%'`))
 	require.Equal(t, 4, count(t, pool, `SELECT count(*) FROM records WHERE did = 'did:nostr:`+nostr.Key(1)+`'`), "what nobody follows is not read")
 
-	for relay := range urls {
+	eachNetworkForItself(t, n, nostr)
+	require.Zero(t, count(t, pool, `SELECT count(*) FROM dead_letters`))
+	require.Contains(t, succeed(t, env, "backfill", "add", "--back", "100h", npubOf(t, nostr.Key(2))), "backfill of did:nostr:"+nostr.Key(2)+" requested")
+	notes(2, 6)
+	require.Contains(t, succeed(t, env, "watch", "remove", npub), "no longer watching")
+	stopServe(t, serve)
+}
+
+// eachNetworkForItself checks that no relay was asked for everyone, and no service of Bluesky for an
+// account of Nostr.
+func eachNetworkForItself(t *testing.T, n *simnet.Net, nostr *simnet.Nostr) {
+	t.Helper()
+	for relay := range nostr.URLs() {
 		for _, r := range nostr.Requests(relay) {
 			require.NotEmpty(t, r.Authors, "an empty list is everyone")
 		}
 	}
 	for _, c := range n.Calls() {
-		require.NotContains(t, fmt.Sprint(c), "nostr", "a service of Bluesky was asked for an account of Nostr")
+		require.NotContains(t, fmt.Sprint(c), "did:nostr")
 	}
-	require.Zero(t, count(t, pool, `SELECT count(*) FROM dead_letters`))
-	require.Contains(t, succeed(t, env, "watch", "remove", npub), "no longer watching")
-	stopServe(t, serve)
 }
 
 // readsRelays has the relays that accounts name read again and again, until a condition holds.
@@ -157,4 +166,45 @@ func npubOf(t *testing.T, key string) string {
 		text += string(digits[g])
 	}
 	return text
+}
+
+// TestSecretKeysAreRefused in every argument and variable, and never quoted. A name is not looked
+// up at a start, and without relays there is nothing to watch.
+func TestSecretKeysAreRefused(t *testing.T) {
+	t.Parallel()
+	const secret = "nsec1vl029mgpspedva04g90vltkh6fvh240zqtv9k0t9af8935ke9laqsnlfe5"
+	env := []string{"DATABASE_URL=" + schematest.NewURL(t)}
+	refused := func(env []string, args ...string) {
+		t.Helper()
+		stdout, stderr, code := weir(t, env, args...)
+		require.Equal(t, 1, code, args)
+		require.Contains(t, stderr, "this is a secret key (nsec), which Weir never needs")
+		require.NotContains(t, strings.ToLower(stdout+stderr), secret[5:20])
+	}
+	for _, args := range [][]string{{"watch", "add", secret}, {"watch", "add", "--account", "nostr:" + secret}, {"watch", "remove", secret}, {"watch", secret}, {secret}, {"trace", strings.ToUpper(secret)},
+		{"watch", "add", "alice@" + secret + ".example"}, {"backfill", "add", secret[:50]}, {"--" + secret}} {
+		refused(env, args...)
+	}
+	refused(append(env, "WEIR_WATCH=alice.example,"+secret), "config")
+	refused(append(env, "WEIR_STREAM="+secret), "serve")
+
+	_, stderr, code := weir(t, env, "watch", "add", strings.Repeat("0a", 32))
+	require.Equal(t, 1, code)
+	require.Contains(t, stderr, "may be a secret key")
+	require.NotContains(t, stderr, "0a0a")
+	for _, target := range []string{npubOf(t, strings.Repeat("0a", 32)), "alice@example.com"} {
+		_, stderr, code = weir(t, env, "watch", "add", target)
+		require.Equal(t, 1, code)
+		require.Contains(t, stderr, "set WEIR_NOSTR")
+	}
+	relays := append(env, "WEIR_NOSTR=ws://127.0.0.1:9", "WEIR_COLLECTIONS=nostr.1")
+	_, stderr, code = weir(t, relays, "watch", "add", "--second-degree", "2", npubOf(t, strings.Repeat("0a", 32)))
+	require.Equal(t, 1, code)
+	require.Contains(t, stderr, "--second-degree must be 1 or more, and requires a handle or DID of Bluesky")
+	_, stderr, code = weir(t, relays, "watch", "add", "alice@domain.invalid")
+	require.Equal(t, 1, code)
+	require.Contains(t, stderr, "not watching it: look up alice@domain.invalid")
+	_, stderr, code = weir(t, append(relays, "WEIR_WATCH=alice@example.com"), "consume")
+	require.Equal(t, 1, code)
+	require.Contains(t, stderr, "`weir watch add` looks it up")
 }

@@ -30,7 +30,7 @@ func backfillAddCommand() *cobra.Command {
 	)
 	cmd := &cobra.Command{
 		Use:   "add [ACCOUNT…]",
-		Short: "Request backfills of accounts, by handle or DID, of all followed accounts, or of a collection",
+		Short: "Request backfills of accounts, by handle, DID or npub, of all followed accounts, or of a collection",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if chosen := []bool{len(args) > 0, all, name != ""}; count(chosen) != 1 {
 				return fmt.Errorf("give accounts, --all or --collection")
@@ -56,7 +56,11 @@ func backfillAddCommand() *cobra.Command {
 					}
 					return err
 				}
-				for _, account := range args {
+				for _, named := range args {
+					account, err := app.AccountToRead(named)
+					if err != nil {
+						return err
+					}
 					id, err := schema.RequestBackfill(ctx, p.Pool(), account, back)
 					if err != nil {
 						return err

@@ -36,8 +36,12 @@ type Reader struct {
 	log *slog.Logger
 }
 
-// relaysAtOnce is how many relays one question asks at once.
-const relaysAtOnce = 8
+const (
+	relaysAtOnce = 8                // relays that one question asks at once
+	latestWithin = 30 * time.Second // how long one relay may take for the latest lists: it may send a little now and then
+)
+
+var errSlow = errors.New("the relay is too slow")
 
 // NewReader sets the defaults.
 func NewReader(cfg ReaderConfig) *Reader {
@@ -131,6 +135,8 @@ func (r *Reader) Latest(ctx context.Context, further []string, kinds []int, auth
 	latest := latestEvents{}
 	var mu sync.Mutex
 	failed, unread, err := r.All(ctx, further, func(ctx context.Context, relay string) error {
+		ctx, cancel := context.WithTimeoutCause(ctx, latestWithin, errSlow)
+		defer cancel()
 		return r.Stored(ctx, relay, q, func(page []*nostr.Event) error {
 			mu.Lock()
 			defer mu.Unlock()
@@ -155,10 +161,14 @@ func (r *Reader) All(ctx context.Context, further []string, ask func(ctx context
 	g.SetLimit(relaysAtOnce)
 	asked := map[string]bool{}
 	for i, relay := range slices.Concat(r.cfg.Relays, further) {
-		if asked[relay] || i >= len(r.cfg.Relays) && r.cfg.Strangers == nil {
+		one := relay
+		if same, ok := nostr.ParseRelay(relay); ok {
+			one = same
+		}
+		if asked[one] || i >= len(r.cfg.Relays) && r.cfg.Strangers == nil {
 			continue
 		}
-		asked[relay] = true
+		asked[one] = true
 		g.Go(func() error {
 			err := ask(ctx, relay)
 			if err == nil {

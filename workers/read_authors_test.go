@@ -1,0 +1,97 @@
+package workers
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/riverqueue/river"
+	"github.com/riverqueue/river/rivertype"
+	"github.com/stretchr/testify/require"
+
+	"github.com/weir-social/weir/consumer/nostr"
+	"github.com/weir-social/weir/guard/guardtest"
+	"github.com/weir-social/weir/jobs"
+	"github.com/weir-social/weir/schema/schematest"
+	"github.com/weir-social/weir/simnet"
+	"github.com/weir-social/weir/wellknown"
+)
+
+// onlyLatest are relays that are asked for lists.
+type onlyLatest struct{ *nostr.Reader }
+
+func (onlyLatest) Backfill(context.Context, []string, [32]byte, time.Time) (Backfilled, error) {
+	return Backfilled{}, errors.New("not of this test")
+}
+
+func (onlyLatest) Read(context.Context, string, [][32]byte, time.Time) (int, error, error) {
+	return 0, nil, errors.New("not of this test")
+}
+func (onlyLatest) Configured() []string { return nil }
+
+// TestNamesAreShownOnceTheirDomainsConfirmThem: a profile can claim any name.
+func TestNamesAreShownOnceTheirDomainsConfirmThem(t *testing.T) {
+	t.Parallel()
+	n, err := simnet.NewNostr(simnet.NostrConfig{Seed: 4, Authors: 4, Now: time.Now(), Relays: []simnet.NostrRelay{{Page: 100}}})
+	require.NoError(t, err)
+	t.Cleanup(n.Stop)
+	web := guardtest.New(t, true, func(w http.ResponseWriter, _ *http.Request) {
+		fmt.Fprintf(w, `{"names":{"_":%q,"bob":%q}}`, n.Key(0), n.Key(1))
+	})
+	r := &rig{t: t, pool: schematest.New(t)}
+	r.execute(`INSERT INTO watches (target) VALUES ('npub')`)
+	for author := range 4 {
+		r.execute(`INSERT INTO watch_members (watch_id, did) VALUES (1, $1)`, "did:nostr:"+n.Key(author))
+	}
+	claim := func(author int, at int64, name string) {
+		n.WriteAs(author, nil, at, 0, nil, fmt.Sprintf(`{"name":"author %d","nip05":%q}`, author, name))
+	}
+	claim(0, 100, "example.com")
+	claim(1, 100, "Bob@example.com")
+	claim(2, 100, "bob@example.com") // of author 1
+	claim(3, 100, "no name")
+	w := &ReadAuthors{pool: r.pool, log: slog.New(slog.DiscardHandler), patience: 10 * time.Second, relays: onlyLatest{nostr.NewReader(nostr.ReaderConfig{Relays: n.URLs()})},
+		names: wellknown.New(wellknown.Config{Guard: web.Guard, Port: web.Port, Transport: &http.Transport{TLSClientConfig: &tls.Config{RootCAs: web.Roots}}})} //nolint:gosec // of a test
+	work := func() {
+		t.Helper()
+		require.NoError(t, w.Work(t.Context(), &river.Job[jobs.ReadAuthors]{JobRow: &rivertype.JobRow{}}))
+	}
+	handles := func() (all []string) {
+		t.Helper()
+		for author := range 4 {
+			var handle string
+			require.NoError(t, r.pool.QueryRow(t.Context(), `SELECT display_name || ' ' || coalesce(handle, '-') FROM accounts WHERE did = $1`, "did:nostr:"+n.Key(author)).Scan(&handle))
+			all = append(all, handle)
+		}
+		return all
+	}
+	work()
+	require.Equal(t, []string{"author 0 _@example.com", "author 1 bob@example.com", "author 2 -", "author 3 -"}, handles())
+	require.Len(t, web.Asked(), 3)
+	work()
+	require.Len(t, web.Asked(), 3, "a domain is asked once a day")
+
+	claim(1, 200, "else@example.com")
+	claim(0, 50, "old@example.com")
+	r.execute(`UPDATE nostr_authors SET read_at = now() - interval '7 hours'`)
+	work()
+	require.Equal(t, []string{"author 0 _@example.com", "author 1 -", "author 2 -", "author 3 -"}, handles())
+}
+
+// TestProfilesOfStrangersArePlain: names have one line and an end, pictures an address.
+func TestProfilesOfStrangersArePlain(t *testing.T) {
+	t.Parallel()
+	for name, want := range map[string]string{"  A\n\tB\u202e\x00\x1b[31m ": "A B[31m", strings.Repeat("é", 300): strings.Repeat("é", 100), "\u200b": "", "a\xff": "a"} {
+		require.Equal(t, want, shownName(name))
+	}
+	for address, want := range map[string]string{"https://x.example/a.png?b": "https://x.example/a.png?b", "http://x.example/a": "", "javascript:alert(1)": "", "data:image/png;base64,AA": "", "https://a:b@x.example/": "",
+		"https:///a": "", "https://x.example/" + strings.Repeat("a", 3000): "", "": ""} {
+		require.Equal(t, want, picture(address), address)
+	}
+}
