@@ -54,7 +54,7 @@ func layers() map[string][]string {
 		"guard":                             {},
 		"guard/guardtest":                   {"guard"},
 		"jobs":                              {},
-		"link":                              {},
+		"link":                              {"nostr"},
 		"redirect":                          {"guard", "link"},
 		"loopback":                          {},
 		"schema":                            {"archive", "collection"},

@@ -258,7 +258,7 @@ func (f *folding) add(ev *Event) {
 			put(&f.out.Deletions, f.deletions, key, d, func(old schema.Deletion) bool { return d.Rev > old.Rev })
 			return
 		}
-		w := schema.Write{Key: key, Rev: ev.Revision, CID: ev.CID, Record: ev.Record}
+		w := schema.Write{Key: key, Rev: ev.Revision, CID: ev.CID, Record: ev.Record, Expires: ev.Expires}
 		if w.CreatedAt = schema.ClampCreatedAt(ev.Written, at); ev.Written.IsZero() {
 			w.CreatedAt = schema.CreatedAt(ev.Record, ev.Key, at)
 		}

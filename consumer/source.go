@@ -271,6 +271,8 @@ type Event struct {
 	Written time.Time // when the author claims to have written the record; zero: see its createdAt
 	Lasting bool      // of a deletion: a server may bring the record at any later time, so the tombstone stays
 
+	Expires time.Time // of a record: when its author wants it deleted; zero: never
+
 	// Of an identity: the handle in the event, or "".
 	Handle string
 

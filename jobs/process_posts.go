@@ -14,11 +14,13 @@ const (
 	collectionPost   = "app.bsky.feed.post"
 	collectionRepost = "app.bsky.feed.repost"
 
-	collectionNote    = "nostr.1"
-	collectionArticle = "nostr.30023"
+	collectionNote        = "nostr.1"
+	collectionNoteRepost  = "nostr.6"
+	collectionEventRepost = "nostr.16"
+	collectionArticle     = "nostr.30023"
 )
 
-// ProcessPosts projects posts, reposts, and notes and articles of Nostr, of one commit of
+// ProcessPosts projects posts, reposts, and and the like of Nostr, of one commit of
 // a stream into links and shares. It carries names, not records: the worker reads the stored records when it
 // runs.
 type ProcessPosts struct {
@@ -47,8 +49,8 @@ func (p ProcessPosts) InsertOpts() river.InsertOpts {
 // Links returns the projection of posts, notes and what refers to them into shared links.
 func Links() Projection {
 	return Projection{
-		Name: "links", Collections: []string{collectionPost, collectionRepost, collectionNote, collectionArticle},
-		Tables: []string{"shares", "subjects"}, Compared: []string{"shares", "projected_subjects"},
+		Name: "links", Collections: []string{collectionPost, collectionRepost, collectionNote, collectionNoteRepost, collectionEventRepost, collectionArticle},
+		Tables: []string{"shares", "subjects", "copies"}, Compared: []string{"shares", "projected_subjects"},
 		Job: func(b Batch) river.JobArgs {
 			job := ProcessPosts{Posts: make([]string, 0, len(b.Records)), Arrived: b.Arrived, Stream: b.Stream}
 			for _, r := range b.Records {

@@ -10,10 +10,16 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 )
 
-// The collections of Nostr events that contain links.
+// The collections of records that share links.
 const (
+	CollectionPost    = "app.bsky.feed.post"
 	CollectionNote    = "nostr.1"
 	CollectionArticle = "nostr.30023"
+
+	collectionRepost = "app.bsky.feed.repost"
+
+	CollectionNoteRepost  = "nostr.6"  // of a note
+	CollectionEventRepost = "nostr.16" // of any other event
 )
 
 const (
@@ -66,7 +72,7 @@ func readEvent(record []byte) (e event, err error) {
 
 // post returns what an event shares whose links are in a text.
 func (e *event) post(text string) Post {
-	p := Post{Text: string(e.Content)}
+	p := Post{Text: string(e.Content), Quoted: e.quoted(), Original: e.original()}
 	media := e.media()
 	for _, l := range bareLinks(text, nil) {
 		if len(p.Links) == maxLinks {

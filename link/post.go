@@ -42,6 +42,8 @@ type Post struct {
 	Links  []Link  // at most 25, distinct by Identity, in order of appearance; the card's link is last
 	Quoted Subject // the post that it quotes
 	Text   string  // what the author wrote
+
+	Original Subject // the record of another network that a bridge made it of
 }
 
 // rawLink is a URL as it is written in a post.
@@ -70,7 +72,7 @@ func InPost(did string, post []byte) (Post, error) {
 	links = append(links, bareLinks(cut(text, maxText), covered)...)
 	slices.SortStableFunc(links, func(a, b rawLink) int { return a.at - b.at })
 
-	p := Post{Text: text}
+	p := Post{Text: text, Original: originalEvent(string(r.BridgedFrom))}
 	for _, l := range links {
 		if len(p.Links) == maxLinks {
 			break

@@ -83,7 +83,7 @@ func TestCardFillsItsLinkAnywhereInThePost(t *testing.T) {
 func TestQuoteIsRecordedWithAndWithoutACard(t *testing.T) {
 	t.Parallel()
 	quoted := `{"$type":"app.bsky.embed.record","record":{"uri":"at://did:plc:x/app.bsky.feed.post/1","cid":"c"}}`
-	subject := Subject{"did:plc:x", "1"}
+	subject := Subject{CollectionPost, "did:plc:x", "1"}
 	for _, c := range []struct {
 		rule, embed string
 		want        Post

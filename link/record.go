@@ -13,6 +13,8 @@ type record struct {
 	Text   str               `json:"text"`
 	Facets list[facet]       `json:"facets"`
 	Embed  object[embedding] `json:"embed"`
+
+	BridgedFrom str `json:"bridgyOriginalUrl"` // Bridgy Fed writes it
 }
 
 type facet struct {

@@ -9,8 +9,9 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 )
 
-// Subject names the post that a record quotes or reposts. The zero value names none.
-type Subject struct{ DID, Rkey string }
+// Subject names the record that another one quotes or reposts, or copies. The zero value
+// names none.
+type Subject struct{ Collection, DID, Rkey string }
 
 // maxDID bounds the DID of a subject: the network allows 2,048 bytes, an index of
 // Postgres less. No method in use makes longer ones.
@@ -48,10 +49,10 @@ func InRepost(repost []byte) (Subject, error) {
 // DID names no post: whose handle it was then is unknown.
 func parseSubject(uri string) Subject {
 	at, err := syntax.ParseATURI(uri)
-	if err != nil || !at.Authority().IsDID() || at.Collection() != "app.bsky.feed.post" || at.RecordKey() == "" {
+	if err != nil || !at.Authority().IsDID() || at.Collection() != CollectionPost || at.RecordKey() == "" {
 		return Subject{}
 	}
-	s := Subject{DID: at.Authority().String(), Rkey: at.RecordKey().String()}
+	s := Subject{Collection: CollectionPost, DID: at.Authority().String(), Rkey: at.RecordKey().String()}
 	if len(s.DID) > maxDID {
 		return Subject{}
 	}

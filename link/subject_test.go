@@ -12,8 +12,8 @@ import (
 func TestSubjectsAreAddressesOfPosts(t *testing.T) {
 	t.Parallel()
 	for uri, want := range map[string]Subject{
-		"at://did:plc:x/app.bsky.feed.post/3k":                               {"did:plc:x", "3k"},
-		"at://did:web:a.example/app.bsky.feed.post/self":                     {"did:web:a.example", "self"},
+		"at://did:plc:x/app.bsky.feed.post/3k":                               {CollectionPost, "did:plc:x", "3k"},
+		"at://did:web:a.example/app.bsky.feed.post/self":                     {CollectionPost, "did:web:a.example", "self"},
 		"at://alice.example/app.bsky.feed.post/3k":                           {},
 		"at://did:plc:x/app.bsky.feed.repost/3k":                             {},
 		"at://did:plc:x/app.bsky.feed.generator/3k":                          {},

@@ -231,7 +231,7 @@ LEFT JOIN LATERAL (
            max(s.shared_at) FILTER (WHERE s.how = 'quote')  AS quote_at,
            max(s.shared_at) FILTER (WHERE s.how = 'repost') AS repost_at` + aggregates + `
     FROM ` + sharesOfPair + ` AS s
-    WHERE s.shared_at > $3 AND` + throughLivingSubject + `AND` + eligible("p.did", "$4") + `
+    WHERE s.shared_at > $3 AND` + living + `AND` + eligible("p.did", "$4") + `
 ) AS t ON true`
 }
 

@@ -78,7 +78,7 @@ func (f Face) Name() string {
 // share selects the shares of the link k.id that count in the window.
 func share(columns, also string) string {
 	return `SELECT ` + columns + ` FROM shares AS s
-    WHERE s.link_id = k.id AND s.shared_at > $2 AND s.shared_at <= $3 AND ($4::text[] IS NULL OR s.how = ANY ($4)) AND` + throughLivingSubject + `AND` + eligible("s.did", "$5") + also
+    WHERE s.link_id = k.id AND s.shared_at > $2 AND s.shared_at <= $3 AND ($4::text[] IS NULL OR s.how = ANY ($4)) AND` + living + `AND` + eligible("s.did", "$5") + also
 }
 
 // describeEveryone describes links by the shares of a network. It finds the latest sharers one after the other: each is the latest who

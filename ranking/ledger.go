@@ -110,11 +110,14 @@ SELECT coalesce(max(link_id), $1), count(*) FROM leaving`
 // DropDay drops a partition of shares. dropped is false if there is none. It returns
 // schema.ErrBusy if others use shares for longer than a moment. Count its links first.
 func DropDay(ctx context.Context, db schema.Batcher, part string) (dropped bool, err error) {
-	// The authors of some records date them later than their rkeys do. If those are many, shares are kept for less than the
+	// The authors of some records date them later than their rkeys do, and copies may be later than their originals. If those are many, shares are kept for less than the
 	// longest window.
 	pending := fmt.Sprintf(`
 WITH late AS MATERIALIZED (
-    SELECT DISTINCT s.link_id, s.did FROM %s AS s WHERE s.shared_at > now() - $1::interval LIMIT $2::int + 1
+    SELECT s.link_id, s.did FROM %[1]s AS s WHERE s.shared_at > now() - $1::interval
+    UNION
+    SELECT s.link_id, c.did FROM copies AS c JOIN %[1]s AS s ON s.did = c.of_did AND s.collection = c.of_collection AND s.rkey = c.of_rkey
+    LIMIT $2::int + 1
 )
 INSERT INTO pending_counts (link_id, did)
 SELECT link_id, did FROM late WHERE (SELECT count(*) FROM late) <= $2::int

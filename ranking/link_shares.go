@@ -20,6 +20,7 @@ const (
 	NotFollowed   Reason = "not_followed"   // no watch includes the account, or not the one that was asked for
 	SubjectHidden Reason = "subject_hidden" // the author of the post that is quoted or reposted is not active
 	SubjectGone   Reason = "subject_gone"   // that post was deleted, is not shown, or no longer contains the link
+	Copied        Reason = "copy"           // the record is a bridge's copy of one that shares the link too
 	OutsideWindow Reason = "outside_window" // it is dated before the window
 	SamePerson    Reason = "same_person"    // the account shared the link again later
 	Waiting       Reason = "waiting"        // it has not been joined with the post that it quotes or reposts
@@ -27,7 +28,7 @@ const (
 
 // Reasons returns those of shares in the ledger.
 func Reasons() []Reason {
-	return []Reason{Hidden, NotFollowed, SubjectHidden, SubjectGone, OutsideWindow, SamePerson}
+	return []Reason{Hidden, NotFollowed, SubjectHidden, SubjectGone, Copied, OutsideWindow, SamePerson}
 }
 
 // LinkQuery asks who shares a link.
@@ -106,6 +107,7 @@ const notCounted = `CASE
         WHEN $1::boolean AND NOT EXISTS (SELECT FROM watch_members AS w WHERE w.did = s.did AND ($2::bigint[] IS NULL OR w.watch_id = ANY ($2))) THEN 'not_followed'
         WHEN s.subject_did IS NOT NULL AND EXISTS (SELECT FROM accounts AS b WHERE b.did = s.subject_did AND b.status <> 'active') THEN 'subject_hidden'
         WHEN NOT` + throughLivingSubject + `THEN 'subject_gone'
+        WHEN NOT` + originalAbsent + `THEN 'copy'
         WHEN s.shared_at <= $3 THEN 'outside_window'
     END`
 
@@ -154,7 +156,7 @@ func (r *linkReader) shares(ctx context.Context, after sharePosition, limit int)
 	// An account may share the link very often: its latest share that could count is found once.
 	sql := `
 WITH page AS MATERIALIZED (
-    SELECT s.did, s.collection, s.rkey, s.link_id, s.named_id, s.how, s.shared_at, s.subject_did, s.subject_rkey
+    SELECT s.did, s.collection, s.rkey, s.link_id, s.named_id, s.how, s.shared_at, s.subject_did, s.subject_collection, s.subject_rkey, s.copied
     FROM shares AS s
     WHERE s.link_id = $4 AND s.shared_at <= $5 AND (s.shared_at, s.did, s.collection, s.rkey, s.named_id) < ($5, $6, $7, $8, $9)
     ORDER BY s.shared_at DESC, s.did DESC, s.collection DESC, s.rkey DESC, s.named_id DESC
@@ -163,12 +165,12 @@ WITH page AS MATERIALIZED (
     SELECT p.did, latest.shared_at, latest.collection, latest.rkey, latest.named_id
     FROM (SELECT DISTINCT s.did, s.link_id FROM page AS s) AS p
     LEFT JOIN LATERAL (
-        SELECT s.shared_at, s.collection, s.rkey, s.named_id FROM ` + sharesOfPair + ` AS s WHERE` + throughLivingSubject + `
+        SELECT s.shared_at, s.collection, s.rkey, s.named_id FROM ` + sharesOfPair + ` AS s WHERE` + living + `
         ORDER BY s.shared_at DESC, s.collection DESC, s.rkey DESC, s.named_id DESC
         LIMIT 1
     ) AS latest ON true
 )
-SELECT s.did, coalesce(a.handle, ''), coalesce(a.display_name, ''), s.collection, s.rkey, s.how, s.shared_at, coalesce(s.subject_did, ''), coalesce(s.subject_rkey, ''), ` + subjectBy("s.subject_did") + `,
+SELECT s.did, coalesce(a.handle, ''), coalesce(a.display_name, ''), s.collection, s.rkey, s.how, s.shared_at, coalesce(s.subject_did, ''), coalesce(s.subject_collection, ''), coalesce(s.subject_rkey, ''), ` + subjectBy("s.subject_did") + `,
        coalesce(` + notCounted + `, CASE WHEN (s.shared_at, s.collection, s.rkey, s.named_id) < (p.shared_at, p.collection, p.rkey, p.named_id) THEN 'same_person' ELSE '' END),
        s.named_id, CASE WHEN s.named_id <> s.link_id THEN (SELECT l.url FROM links AS l WHERE l.id = s.named_id) ELSE '' END
 FROM page AS s
@@ -176,8 +178,7 @@ JOIN people AS p ON p.did = s.did
 LEFT JOIN LATERAL (SELECT a.handle, a.display_name, a.status FROM accounts AS a WHERE a.did = s.did LIMIT 1) AS a ON true
 ORDER BY s.shared_at DESC, s.did DESC, s.collection DESC, s.rkey DESC, s.named_id DESC`
 	return schema.All(ctx, r.tx, "read the shares of a link", func(row pgx.CollectableRow) (s LinkShare, err error) {
-		err = row.Scan(&s.DID, &s.Handle, &s.DisplayName, &s.record.Collection, &s.record.Rkey, &s.How, &s.SharedAt, &s.subject.DID, &s.subject.Rkey, &s.SubjectBy, &s.Why, &s.named, &s.Named)
-		s.subject.Collection = schema.PostCollection
+		err = row.Scan(&s.DID, &s.Handle, &s.DisplayName, &s.record.Collection, &s.record.Rkey, &s.How, &s.SharedAt, &s.subject.DID, &s.subject.Collection, &s.subject.Rkey, &s.SubjectBy, &s.Why, &s.named, &s.Named)
 		return s.complete(), err
 	}, sql, r.args(r.of.ID, after.At, after.Record.DID, after.Record.Collection, after.Record.Rkey, after.Named, limit)...)
 }
@@ -186,11 +187,11 @@ ORDER BY s.shared_at DESC, s.did DESC, s.collection DESC, s.rkey DESC, s.named_i
 func (r *linkReader) waiting(ctx context.Context, after sharePosition, limit int) ([]LinkShare, error) {
 	sql := `
 SELECT w.did, coalesce(a.handle, ''), coalesce(a.display_name, ''), w.collection, w.rkey,
-       CASE w.collection WHEN 'app.bsky.feed.repost' THEN 'repost' ELSE 'quote' END, w.since, w.for_did, w.for_collection, w.for_rkey, ` + subjectBy("w.for_did") + `,
+       CASE WHEN w.collection IN ('app.bsky.feed.repost', 'nostr.6', 'nostr.16') THEN 'repost' ELSE 'quote' END, w.since, w.for_did, w.for_collection, w.for_rkey, ` + subjectBy("w.for_did") + `,
        CASE WHEN a.status <> 'active' THEN 'hidden'
             WHEN EXISTS (SELECT FROM accounts AS b WHERE b.did = w.for_did AND b.status <> 'active') THEN 'subject_hidden' ELSE 'waiting' END
 FROM (
-    SELECT DISTINCT coalesce(s.subject_did, s.did) AS did, CASE WHEN s.subject_did IS NULL THEN s.collection ELSE 'app.bsky.feed.post' END AS collection,
+    SELECT DISTINCT coalesce(s.subject_did, s.did) AS did, CASE WHEN s.subject_did IS NULL THEN s.collection ELSE s.subject_collection END AS collection,
            coalesce(s.subject_rkey, s.rkey) AS rkey
     FROM shares AS s
     WHERE s.link_id = $1 AND EXISTS (SELECT FROM waiting)

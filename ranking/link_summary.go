@@ -157,7 +157,7 @@ func (r *linkReader) readGiven(ctx context.Context, l *LinkSummary) (err error) 
 SELECT c.` + column + ` AS text, count(DISTINCT s.did) AS accounts
 FROM shares AS s
 JOIN claims AS c ON c.id = s.claim_id
-WHERE s.link_id = $1 AND s.subject_did IS NULL AND c.` + column + ` NOT IN ('', $3) AND` + eligible("s.did", "$2") + `
+WHERE s.link_id = $1 AND s.subject_did IS NULL AND c.` + column + ` NOT IN ('', $3) AND` + originalAbsent + `AND` + eligible("s.did", "$2") + `
 GROUP BY c.` + column + `
 ORDER BY count(DISTINCT s.did) DESC, c.` + column + `
 LIMIT $4`

@@ -22,7 +22,7 @@ func (r *reader) recount(ctx context.Context) ([]entry, error) {
 WITH pairs AS MATERIALIZED (
     SELECT s.link_id, s.did, max(s.shared_at) AS at
     FROM shares AS s
-    WHERE s.shared_at > $5 AND s.shared_at <= $6 AND` + throughLivingSubject + `
+    WHERE s.shared_at > $5 AND s.shared_at <= $6 AND` + living + `
       AND ($7::text[] IS NULL OR s.how = ANY ($7)) AND` + r.q.Network.has("s.did") + `
       AND NOT EXISTS (SELECT FROM accounts AS a WHERE a.did = s.did AND a.status <> 'active')
       AND (NOT $3::boolean OR EXISTS (SELECT FROM watch_members AS w WHERE w.did = s.did))

@@ -86,6 +86,7 @@ type Replacement struct {
 	Records []schema.Key
 	Shares  []Share
 	Through []Through
+	Copies  []Copy // those of the records that are copies
 
 	Changed bool // set when the queue was sent: a subject has other links than before
 }
@@ -96,6 +97,7 @@ type Replacement struct {
 // schema.ErrBusy.
 func (r *Replacement) Queue(q *pgx.Batch, now time.Time) {
 	queueLock(q, r.Shares)
+	queueCopies(q, r.Records, r.Copies)
 	r.queueShares(q, hashesOf(r.Shares), now)
 	if len(r.Records) > 0 {
 		collection, did, rkey := schema.Columns(len(r.Records), func(i int) schema.Key { return r.Records[i] })
@@ -186,6 +188,9 @@ func queueLinks(q *pgx.Batch, shares []Share, now time.Time) {
 	}
 }
 
+// isCopy is true for a record i that is a copy. LIMIT forces an index lookup.
+const isCopy = `(SELECT true FROM copies AS c WHERE c.did = i.did AND c.collection = i.collection AND c.rkey = i.rkey LIMIT 1) IS NOT NULL`
+
 func (r *Replacement) queueShares(q *pgx.Batch, claims pgtype.FlatArray[[]byte], now time.Time) {
 	n := len(r.Shares)
 	collection, did, rkey := schema.Columns(n, func(i int) schema.Key { return r.Shares[i].Key })
@@ -216,7 +221,7 @@ USING (
     SELECT s.did, s.collection, s.rkey, s.named_id
     FROM unnest($1::text[], $2::text[], $3::text[]) AS r (collection, did, rkey)
     CROSS JOIN LATERAL (
-        SELECT s.did, s.collection, s.rkey, s.named_id, s.subject_did, s.subject_rkey FROM shares AS s
+        SELECT s.did, s.collection, s.rkey, s.named_id, s.subject_did, s.subject_collection, s.subject_rkey FROM shares AS s
         WHERE s.did = r.did AND s.collection = r.collection AND s.rkey = r.rkey AND s.rkey BETWEEN $8 AND $9
         LIMIT 1000
     ) AS s
@@ -226,52 +231,57 @@ USING (
         WHERE i.did = s.did AND i.collection = s.collection AND i.rkey = s.rkey AND l.id = s.named_id
     )
       AND NOT EXISTS (
-        SELECT FROM unnest($10::text[], $11::text[], $12::text[], $13::bigint[], $14::text[], $15::text[]) AS t (collection, did, rkey, link_id, subject_did, subject_rkey)
+        SELECT FROM unnest($10::text[], $11::text[], $12::text[], $13::bigint[], $14::text[], $15::text[], $16::text[])
+                 AS t (collection, did, rkey, link_id, subject_did, subject_rkey, subject_collection)
         WHERE t.did = s.did AND t.collection = s.collection AND t.rkey = s.rkey AND t.link_id = s.named_id
-          AND t.subject_did = s.subject_did AND t.subject_rkey = s.subject_rkey
+          AND t.subject_did = s.subject_did AND t.subject_rkey = s.subject_rkey AND t.subject_collection = s.subject_collection
     )
 ) AS gone
 WHERE s.did = gone.did AND s.collection = gone.collection AND s.rkey = gone.rkey AND s.named_id = gone.named_id AND s.rkey BETWEEN $8 AND $9`
 	if len(r.Records) > 0 {
 		oldCollection, oldDID, oldRkey := schema.Columns(len(r.Records), func(i int) schema.Key { return r.Records[i] })
 		q.Queue(remove, oldCollection, oldDID, oldRkey, collection, did, rkey, identity, slices.Min(oldRkey), slices.Max(oldRkey),
-			t.collection, t.did, t.rkey, t.link, t.subjectDID, t.subjectRkey)
+			t.collection, t.did, t.rkey, t.link, t.subjectDID, t.subjectRkey, t.subjectCollection)
 	}
 	// A link that expired has no id or no claim here, and the share is refused.
 	const insert = `
-INSERT INTO shares AS s (did, collection, rkey, link_id, named_id, how, shared_at, stored_at, claim_id, words, gift)
-SELECT i.did, i.collection, i.rkey, CASE WHEN c.id IS NOT NULL THEN l.counts_as END, l.id, i.how, i.shared_at, i.stored_at, c.id, i.words::tsvector, i.gift
+INSERT INTO shares AS s (did, collection, rkey, link_id, named_id, how, shared_at, stored_at, claim_id, words, gift, subject_collection, copied)
+SELECT i.did, i.collection, i.rkey, CASE WHEN c.id IS NOT NULL THEN l.counts_as END, l.id, i.how, i.shared_at, i.stored_at, c.id, i.words::tsvector, i.gift, NULL,
+       ` + isCopy + `
 FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::text[], $6::timestamptz[], $7::timestamptz[], $8::bytea[], $9::text[], $10::text[])
      AS i (collection, did, rkey, identity, how, shared_at, stored_at, hash, words, gift)
 LEFT JOIN LATERAL (SELECT l.id, l.counts_as FROM links AS l WHERE l.identity = i.identity LIMIT 1) AS l ON true
 LEFT JOIN LATERAL (SELECT c.id FROM claims AS c WHERE c.link_id = l.id AND c.hash = i.hash LIMIT 1) AS c ON true
 ON CONFLICT (did, collection, rkey, named_id) DO UPDATE
-SET how = excluded.how, shared_at = excluded.shared_at, subject_did = NULL, subject_rkey = NULL, claim_id = excluded.claim_id, words = excluded.words, gift = excluded.gift
-WHERE (s.how, s.shared_at, s.claim_id, s.words, s.gift) IS DISTINCT FROM (excluded.how, excluded.shared_at, excluded.claim_id, excluded.words, excluded.gift)`
+SET how = excluded.how, shared_at = excluded.shared_at, subject_did = NULL, subject_collection = NULL, subject_rkey = NULL, claim_id = excluded.claim_id, words = excluded.words, gift = excluded.gift, copied = excluded.copied
+WHERE (s.how, s.shared_at, s.claim_id, s.words, s.gift, s.copied)
+      IS DISTINCT FROM (excluded.how, excluded.shared_at, excluded.claim_id, excluded.words, excluded.gift, excluded.copied)`
 	if n > 0 {
 		q.Queue(insert, collection, did, rkey, identity, how, at, stored, claims, said, gifts)
 	}
 	// A link that the record itself contains is not shared through its subject too.
 	const through = `
-INSERT INTO shares AS s (did, collection, rkey, link_id, named_id, how, shared_at, stored_at, subject_did, subject_rkey, words)
-SELECT i.did, i.collection, i.rkey, l.counts_as, l.id, i.how, i.shared_at, i.stored_at, i.subject_did, i.subject_rkey, i.words::tsvector
-FROM unnest($1::text[], $2::text[], $3::text[], $4::bigint[], $5::text[], $6::text[], $7::text[], $8::timestamptz[], $9::timestamptz[], $10::text[])
-     AS i (collection, did, rkey, link_id, subject_did, subject_rkey, how, shared_at, stored_at, words)
+INSERT INTO shares AS s (did, collection, rkey, link_id, named_id, how, shared_at, stored_at, subject_did, subject_rkey, subject_collection, words, copied)
+SELECT i.did, i.collection, i.rkey, l.counts_as, l.id, i.how, i.shared_at, i.stored_at, i.subject_did, i.subject_rkey, i.subject_collection, i.words::tsvector,
+       ` + isCopy + `
+FROM unnest($1::text[], $2::text[], $3::text[], $4::bigint[], $5::text[], $6::text[], $7::text[], $8::timestamptz[], $9::timestamptz[], $10::text[], $11::text[])
+     AS i (collection, did, rkey, link_id, subject_did, subject_rkey, how, shared_at, stored_at, words, subject_collection)
 CROSS JOIN LATERAL (SELECT l.id, l.counts_as FROM links AS l WHERE l.id = i.link_id LIMIT 1) AS l
 ON CONFLICT (did, collection, rkey, named_id) DO UPDATE
-SET how = excluded.how, shared_at = excluded.shared_at, words = excluded.words
-WHERE s.subject_did IS NOT NULL AND (s.how, s.shared_at, s.words) IS DISTINCT FROM (excluded.how, excluded.shared_at, excluded.words)`
+SET how = excluded.how, shared_at = excluded.shared_at, words = excluded.words, copied = excluded.copied
+WHERE s.subject_did IS NOT NULL AND (s.how, s.shared_at, s.words, s.copied) IS DISTINCT FROM (excluded.how, excluded.shared_at, excluded.words, excluded.copied)`
 	if len(r.Through) > 0 {
-		q.Queue(through, t.collection, t.did, t.rkey, t.link, t.subjectDID, t.subjectRkey, t.how, t.at, t.stored, t.said)
+		q.Queue(through, t.collection, t.did, t.rkey, t.link, t.subjectDID, t.subjectRkey, t.how, t.at, t.stored, t.said, t.subjectCollection)
 	}
 }
 
 // throughColumns are shares through subjects, a row a link, as columns.
 type throughColumns struct {
-	collection, did, rkey, subjectDID, subjectRkey, how pgtype.FlatArray[string]
-	link                                                pgtype.FlatArray[int64]
-	at, stored                                          pgtype.FlatArray[time.Time]
-	said                                                pgtype.FlatArray[*string]
+	collection, did, rkey, how                 pgtype.FlatArray[string]
+	subjectDID, subjectCollection, subjectRkey pgtype.FlatArray[string]
+	link                                       pgtype.FlatArray[int64]
+	at, stored                                 pgtype.FlatArray[time.Time]
+	said                                       pgtype.FlatArray[*string]
 }
 
 func newThroughColumns(all []Through) (c throughColumns) {
@@ -280,7 +290,7 @@ func newThroughColumns(all []Through) (c throughColumns) {
 		said := vector(t.Text)
 		for _, link := range t.Links {
 			c.collection, c.did, c.rkey = append(c.collection, t.Collection), append(c.did, t.DID), append(c.rkey, t.Rkey)
-			c.subjectDID, c.subjectRkey = append(c.subjectDID, t.Subject.DID), append(c.subjectRkey, t.Subject.Rkey)
+			c.subjectDID, c.subjectCollection, c.subjectRkey = append(c.subjectDID, t.Subject.DID), append(c.subjectCollection, t.Subject.Collection), append(c.subjectRkey, t.Subject.Rkey)
 			c.link, c.how = append(c.link, link), append(c.how, t.How)
 			c.at, c.stored, c.said = append(c.at, t.SharedAt), append(c.stored, t.StoredAt), append(c.said, said)
 		}

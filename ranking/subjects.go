@@ -11,7 +11,7 @@ import (
 	"github.com/weir-social/weir/schema"
 )
 
-// A subject is a post that others repost or quote. Its row in subjects names the links
+// A subject is a record that others repost or quote, most often a post. Its row in subjects names the links
 // that the post itself contains. The row of a stored post is made of the post's own
 // shares; that of a stranger's post is fetched. A share through a subject counts only
 // while the row names its link, so that deleting one row ends the shares of everybody
@@ -27,7 +27,7 @@ const throughLivingSubject = ` (
     s.subject_did IS NULL
     OR EXISTS (
         SELECT FROM subjects AS u
-        WHERE u.did = s.subject_did AND u.collection = 'app.bsky.feed.post' AND u.rkey = s.subject_rkey AND s.named_id = ANY (u.links)
+        WHERE u.did = s.subject_did AND u.collection = s.subject_collection AND u.rkey = s.subject_rkey AND s.named_id = ANY (u.links)
     ) AND NOT EXISTS (SELECT FROM accounts AS a WHERE a.did = s.subject_did AND a.status <> 'active')
 ) `
 
@@ -92,6 +92,7 @@ INSERT INTO subjects AS u (did, collection, rkey, fetch_at)
 SELECT k.did, k.collection, k.rkey, now()
 FROM unnest($1::text[], $2::text[], $3::text[]) AS k (collection, did, rkey)
 WHERE EXISTS (SELECT FROM watches)
+  AND k.collection = 'app.bsky.feed.post'
   AND NOT EXISTS (
       SELECT FROM subjects AS u
       WHERE u.did = k.did AND u.collection = k.collection AND u.rkey = k.rkey
@@ -240,14 +241,14 @@ func DropDeadShares(ctx context.Context, db schema.DB, subject schema.Key, recor
 	const sql = `
 DELETE FROM shares AS s
 USING unnest($3::text[], $4::text[], $5::text[]) AS k (collection, did, rkey)
-WHERE s.did = k.did AND s.collection = k.collection AND s.rkey = k.rkey AND s.subject_did = $1 AND s.subject_rkey = $2
+WHERE s.did = k.did AND s.collection = k.collection AND s.rkey = k.rkey AND s.subject_did = $1 AND s.subject_rkey = $2 AND s.subject_collection = $6
   AND NOT EXISTS (
       SELECT FROM subjects AS u
-      WHERE u.did = $1 AND u.collection = 'app.bsky.feed.post' AND u.rkey = $2 AND s.named_id = ANY (u.links)
+      WHERE u.did = $1 AND u.collection = $6 AND u.rkey = $2 AND s.named_id = ANY (u.links)
   )
   AND NOT EXISTS (SELECT FROM records AS r WHERE r.did = s.did AND r.collection = s.collection AND r.rkey = s.rkey)`
 	collection, did, rkey := schema.Columns(len(records), func(i int) schema.Key { return records[i] })
-	if _, err := db.Exec(ctx, sql, subject.DID, subject.Rkey, collection, did, rkey); err != nil {
+	if _, err := db.Exec(ctx, sql, subject.DID, subject.Rkey, collection, did, rkey, subject.Collection); err != nil {
 		return fmt.Errorf("drop the shares through %s/%s: %w", subject.DID, subject.Rkey, err)
 	}
 	return nil

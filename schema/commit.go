@@ -29,7 +29,8 @@ type Write struct {
 	Rev       string
 	CID       string
 	CreatedAt time.Time
-	Record    []byte // JSON
+	Record    []byte    // JSON
+	Expires   time.Time // when it is deleted, see Expirations; zero: never
 }
 
 // Deletion removes a record and leaves a tombstone.
@@ -124,6 +125,7 @@ func (b *Batch) Apply(ctx context.Context, tx pgx.Tx, lease Lease, careful bool)
 		b.Gap.queue(q, lease.Stream)
 	}
 	b.queueSeen(q)
+	b.queueExpirations(q)
 	var broken []Desynchronized
 	var compared []comparedWrite
 	b.queueLinks(q, &broken)

@@ -22,7 +22,7 @@ type Rights struct {
 func writtenTables() []string {
 	return []string{
 		"accounts", "alerts", "archive_open", "archive_snapshots", "archived_ids", "archived_ids_default", "api_schedule", "api_slots", "audit_faults", "audits", "card_fetches", "card_hosts", "cards", "chains", "changed_subjects",
-		"claim_votes", "claims", "count_checks", "count_state", "dead_letters", "dictionaries", "feed_entries", "feeds", "gap_backfills", "gaps",
+		"claim_votes", "claims", "copies", "count_checks", "count_state", "dead_letters", "dictionaries", "expirations", "feed_entries", "feeds", "gap_backfills", "gaps",
 		"histories", "history_accounts", "history_listings", "leaving_links", "lexicons", "link_counts", "link_merges", "links", "listing_members", "nostr_counts",
 		"parked", "paused_shorteners", "pending_counts", "posts", "posts_default", "projections", "purge_queue", "record_refs", "record_texts", "records",
 		"records_other", "resyncs", "seen", "segments", "sharers", "shares", "shares_default", "short_links", "stored_collections", "streams", "subjects",

@@ -239,6 +239,20 @@ CREATE TABLE claims (
 ) WITH (autovacuum_vacuum_scale_factor=0.1);
 CREATE INDEX claims_words ON claims USING gin (words) WITH (gin_pending_list_limit='1024');
 
+-- Records that share links and are copies of records of another network, made by a bridge. Whether the original is stored does not matter here.
+CREATE TABLE copies (
+    did text COLLATE "C" NOT NULL,
+    collection text COLLATE "C" NOT NULL,
+    rkey text COLLATE "C" NOT NULL,
+    of_did text COLLATE "C" NOT NULL,
+    of_collection text COLLATE "C" NOT NULL,
+    of_rkey text COLLATE "C" NOT NULL,
+    checked_at timestamp with time zone DEFAULT now() NOT NULL, -- When it was last checked that the record has shares.
+    CONSTRAINT copies_pkey PRIMARY KEY (did, collection, rkey)
+) WITH (autovacuum_vacuum_scale_factor=0.05);
+CREATE INDEX copies_checked_at ON copies USING btree (checked_at);
+CREATE INDEX copies_of ON copies USING btree (of_did, of_collection, of_rkey);
+
 -- The last comparison of the counts of some links with the ledger. No row: none yet.
 CREATE TABLE count_checks (
     one boolean DEFAULT true NOT NULL,
@@ -310,6 +324,17 @@ CREATE TABLE dictionaries (
     fetched_at timestamp with time zone NOT NULL,
     CONSTRAINT dictionaries_pkey PRIMARY KEY (sha256)
 );
+
+-- Revisions of records that their authors let expire. The job check_subjects deletes those that are due, and the row.
+CREATE TABLE expirations (
+    did text COLLATE "C" NOT NULL,
+    collection text COLLATE "C" NOT NULL,
+    rkey text COLLATE "C" NOT NULL,
+    rev text COLLATE "C" NOT NULL, -- The latest revision that expires. A newer revision without an expiration stays.
+    expires_at timestamp with time zone NOT NULL, -- When it is deleted, by the author's word.
+    CONSTRAINT expirations_pkey PRIMARY KEY (did, collection, rkey)
+) WITH (autovacuum_vacuum_scale_factor=0.05);
+CREATE INDEX expirations_expires_at ON expirations USING btree (expires_at);
 
 -- The links that a feed has published: the newest 2,000. They keep their ids and dates whatever is deleted or merged afterwards.
 CREATE TABLE feed_entries (
@@ -538,15 +563,19 @@ CREATE VIEW link_shares AS
     s.how,
     s.shared_at,
     (((('at://'::text || s.did) || '/'::text) || s.collection) || '/'::text) || s.rkey AS uri,
-    (('at://'::text || s.subject_did) || '/app.bsky.feed.post/'::text) || s.subject_rkey AS subject,
+    (((('at://'::text || s.subject_did) || '/'::text) || s.subject_collection) || '/'::text) || s.subject_rkey AS subject,
         CASE
-            WHEN (y.why <> ALL (ARRAY['hidden'::text, 'subject_hidden'::text])) OR y.why IS NULL THEN ( SELECT p.record ->> 'text'::text
-               FROM posts p
-              WHERE p.collection = 'app.bsky.feed.post'::text AND p.did =
+            WHEN (y.why <> ALL (ARRAY['hidden'::text, 'subject_hidden'::text])) OR y.why IS NULL THEN ( SELECT COALESCE(r.record ->> 'text'::text, r.record ->> 'content'::text) AS "coalesce"
+               FROM records r
+              WHERE r.collection =
+                    CASE s.how
+                        WHEN 'repost'::text THEN s.subject_collection
+                        ELSE s.collection
+                    END AND r.did =
                     CASE s.how
                         WHEN 'repost'::text THEN s.subject_did
                         ELSE s.did
-                    END AND p.rkey =
+                    END AND r.rkey =
                     CASE s.how
                         WHEN 'repost'::text THEN s.subject_rkey
                         ELSE s.rkey
@@ -572,7 +601,11 @@ CREATE VIEW link_shares AS
                       WHERE b.did = s.subject_did AND b.status <> 'active'::text)) THEN 'subject_hidden'::text
                     WHEN s.subject_did IS NOT NULL AND NOT (EXISTS ( SELECT
                        FROM subjects u
-                      WHERE u.did = s.subject_did AND u.collection = 'app.bsky.feed.post'::text AND u.rkey = s.subject_rkey AND (s.named_id = ANY (u.links)))) THEN 'subject_gone'::text
+                      WHERE u.did = s.subject_did AND u.collection = s.subject_collection AND u.rkey = s.subject_rkey AND (s.named_id = ANY (u.links)))) THEN 'subject_gone'::text
+                    WHEN s.copied AND (EXISTS ( SELECT
+                       FROM copies c
+                         JOIN shares o ON o.did = c.of_did AND o.collection = c.of_collection AND o.rkey = c.of_rkey AND o.link_id = s.link_id
+                      WHERE c.did = s.did AND c.collection = s.collection AND c.rkey = s.rkey)) THEN 'copy'::text
                     WHEN s.shared_at <= (now() - '7 days'::interval) THEN 'outside_window'::text
                     WHEN (EXISTS ( SELECT
                        FROM living_shares n_1
@@ -581,10 +614,10 @@ CREATE VIEW link_shares AS
                 END AS why) y;
 COMMENT ON COLUMN link_shares.handle IS 'Of an active account, if it is known.';
 COMMENT ON COLUMN link_shares.named IS 'The URL of the link that the record names: not that of the link if the two are merged.';
-COMMENT ON COLUMN link_shares.subject IS 'The AT-URI of the post that is quoted or reposted.';
+COMMENT ON COLUMN link_shares.subject IS 'The AT-URI of the record that is quoted or reposted.';
 COMMENT ON COLUMN link_shares.text IS 'The text of the post, or of the one that is reposted, while it is stored.';
 COMMENT ON COLUMN link_shares.uri IS 'The AT-URI of the record.';
-COMMENT ON COLUMN link_shares.why IS 'Why the share does not count; NULL: it counts. hidden: the account is not active; not_followed: no watch includes it; subject_hidden: the author of the subject is not active; subject_gone: the subject no longer contains the link; outside_window: older than seven days; same_person: the account shared the link again later.';
+COMMENT ON COLUMN link_shares.why IS 'Why the share does not count; NULL: it counts. hidden: the account is not active; not_followed: no watch includes it; subject_hidden: the author of the subject is not active; subject_gone: the subject no longer contains the link; copy: the record is a copy of one that shares the link too; outside_window: older than seven days; same_person: the account shared the link again later.';
 
 -- Every shared article, under its identity, with the spelling and the card that most sharers give. Workers add the row; the counter writes the spelling and the card.
 CREATE TABLE links (
@@ -629,7 +662,7 @@ CREATE TABLE listing_members (
     CONSTRAINT listing_members_degree_check CHECK (degree >= 0 AND degree <= 2)
 );
 
--- The shares of posts, and those of reposts and quotes whose post still contains the link and has an active author. Whether the sharer counts is not considered.
+-- The shares of posts, those of reposts and quotes whose post still contains the link and has an active author, and those of copies whose original does not share the link. Whether the sharer counts is not considered.
 CREATE VIEW living_shares AS
  SELECT did,
     collection,
@@ -639,11 +672,14 @@ CREATE VIEW living_shares AS
     how,
     shared_at
    FROM shares s
-  WHERE subject_did IS NULL OR (EXISTS ( SELECT
+  WHERE (subject_did IS NULL OR (EXISTS ( SELECT
            FROM subjects u
-          WHERE u.did = subject_did AND u.collection = 'app.bsky.feed.post'::text AND u.rkey = subject_rkey AND (named_id = ANY (u.links)))) AND NOT (EXISTS ( SELECT
+          WHERE u.did = subject_did AND u.collection = subject_collection AND u.rkey = subject_rkey AND (named_id = ANY (u.links)))) AND NOT (EXISTS ( SELECT
            FROM accounts b
-          WHERE b.did = subject_did AND b.status <> 'active'::text));
+          WHERE b.did = subject_did AND b.status <> 'active'::text))) AND (NOT copied OR NOT (EXISTS ( SELECT
+           FROM copies c
+             JOIN shares o ON o.did = c.of_did AND o.collection = c.of_collection AND o.rkey = c.of_rkey AND o.link_id = link_id
+          WHERE c.did = did AND c.collection = collection AND c.rkey = rkey)));
 
 -- What link_counts is, of the accounts of Nostr alone. A link that one of them shares has no row. Only the counter writes here.
 CREATE TABLE nostr_counts (
@@ -927,9 +963,11 @@ CREATE TABLE shares (
     stored_at timestamp with time zone DEFAULT now() NOT NULL, -- When the record was first stored, by the database's clock.
     claim_id bigint, -- What the record says about the link. NULL: nothing, because the record only reposts or quotes a post that contains the link.
     subject_did text COLLATE "C", -- The author of the post that is quoted or reposted. NULL: the record itself contains the link.
-    subject_rkey text COLLATE "C", -- The rkey of that post in app.bsky.feed.post.
+    subject_rkey text COLLATE "C", -- The rkey of that record in subject_collection.
     gift text COLLATE "C", -- The URL with which the post opens the article for readers who have not paid. NULL: it gives none.
     words tsvector, -- The words of the post that the sharer wrote. NULL: none, or a repost. They are searched while the post is stored.
+    subject_collection text COLLATE "C" DEFAULT 'app.bsky.feed.post'::text, -- The collection of the record that is quoted or reposted. Without subject_did it says nothing.
+    copied boolean DEFAULT false NOT NULL, -- The record is a copy of another one, which the table copies names: it does not count while that one shares the link too.
     CONSTRAINT shares_pkey PRIMARY KEY (did, collection, rkey, named_id),
     CONSTRAINT shares_named_id_link_id_fkey FOREIGN KEY (named_id, link_id) REFERENCES links(id, counts_as) ON UPDATE CASCADE,
     CONSTRAINT shares_gift_check CHECK (octet_length(gift) <= 2048),
@@ -1877,7 +1915,7 @@ BEGIN
     RETURN NULL;
 END $function$;
 
--- Has the counter look again at the accounts and links of changed shares.
+-- Has the counter look again at the accounts and links of changed shares, and at those of their copies.
 CREATE OR REPLACE FUNCTION public.record_share_changes()
  RETURNS trigger
  LANGUAGE plpgsql
@@ -1885,11 +1923,21 @@ AS $function$
 BEGIN
     IF TG_OP = 'INSERT' THEN
         INSERT INTO pending_counts (link_id, did) SELECT DISTINCT a.link_id, a.did FROM added AS a;
+        INSERT INTO pending_counts (link_id, did)
+        SELECT DISTINCT a.link_id, c.did FROM added AS a
+        CROSS JOIN LATERAL (SELECT c.did FROM copies AS c WHERE c.of_did = a.did AND c.of_collection = a.collection AND c.of_rkey = a.rkey OFFSET 0) AS c;
     ELSIF TG_OP = 'DELETE' THEN
         INSERT INTO pending_counts (link_id, did) SELECT DISTINCT r.link_id, r.did FROM removed AS r;
+        INSERT INTO pending_counts (link_id, did)
+        SELECT DISTINCT r.link_id, c.did FROM removed AS r
+        CROSS JOIN LATERAL (SELECT c.did FROM copies AS c WHERE c.of_did = r.did AND c.of_collection = r.collection AND c.of_rkey = r.rkey OFFSET 0) AS c;
     ELSE
         INSERT INTO pending_counts (link_id, did)
         SELECT a.link_id, a.did FROM added AS a UNION SELECT r.link_id, r.did FROM removed AS r;
+        INSERT INTO pending_counts (link_id, did)
+        SELECT a.link_id, c.did
+        FROM (SELECT link_id, did, collection, rkey FROM added UNION SELECT link_id, did, collection, rkey FROM removed) AS a
+        CROSS JOIN LATERAL (SELECT c.did FROM copies AS c WHERE c.of_did = a.did AND c.of_collection = a.collection AND c.of_rkey = a.rkey OFFSET 0) AS c;
     END IF;
     RETURN NULL;
 END $function$;

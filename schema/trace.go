@@ -97,7 +97,8 @@ const TracedJobs = 50_000
 func JobsOf(ctx context.Context, db DB, k Key) ([]TracedJob, error) {
 	const sql = `
 SELECT j.id AS id, j.kind AS kind, j.state::text AS state, j.attempt::int AS attempt, j.max_attempts::int AS max_attempts,
-       CASE WHEN j.kind <> 'backfill_account' THEN jsonb_array_length(coalesce(j.args -> 'records', j.args -> 'posts')) + coalesce(jsonb_array_length(j.args -> 'reposts'), 0) ELSE 0 END AS records,
+       CASE WHEN j.kind <> 'backfill_account' THEN jsonb_array_length(coalesce(j.args -> 'records', j.args -> 'posts')) + coalesce(jsonb_array_length(j.args -> 'reposts'), 0)
+            + coalesce(jsonb_array_length(j.args -> 'others'), 0) ELSE 0 END AS records,
        j.created_at AS created_at, j.attempted_at AS attempted_at, j.finalized_at AS finalized_at, coalesce(j.attempted_by, '{}') AS by,
        ARRAY(SELECT e ->> 'error' FROM unnest(j.errors) AS e) AS errors,
        CASE WHEN j.metadata = '{}' THEN '' ELSE left(j.metadata::text, 4000) END AS metadata
@@ -105,7 +106,8 @@ FROM (SELECT * FROM river_job ORDER BY id DESC LIMIT $4) AS j
 WHERE j.kind = ANY (ARRAY(SELECT p.kind FROM projections AS p))
       AND CASE WHEN jsonb_typeof(j.args -> 'records') = 'array' THEN j.args -> 'records' ? ($2 || '/' || $1 || '/' || $3)
                WHEN $1 = 'app.bsky.feed.post' THEN jsonb_typeof(j.args -> 'posts') = 'array' AND j.args -> 'posts' ? ($2 || '/' || $3)
-               WHEN $1 = 'app.bsky.feed.repost' THEN jsonb_typeof(j.args -> 'reposts') = 'array' AND j.args -> 'reposts' ? ($2 || '/' || $3) END
+               WHEN $1 = 'app.bsky.feed.repost' THEN jsonb_typeof(j.args -> 'reposts') = 'array' AND j.args -> 'reposts' ? ($2 || '/' || $3)
+               ELSE jsonb_typeof(j.args -> 'others') = 'array' AND j.args -> 'others' ? ($2 || '/' || $1 || '/' || $3) END
    OR j.kind = 'backfill_account' AND j.args ->> 'did' = $2
 ORDER BY j.id DESC
 LIMIT 20`

@@ -23,7 +23,7 @@ import (
 
 // CheckSubjects keeps reposts and quotes in step with their subjects. It projects again
 // what refers to a subject that was deleted or edited, fetches the subjects that no
-// stream delivers, and deletes what waited too long. Each step is a transaction of its
+// stream delivers, and deletes what waited too long or has expired by its author's word. Each step is a transaction of its
 // own and finds its work in the tables, so that a killed run is continued by the next.
 type CheckSubjects struct {
 	river.WorkerDefaults[jobs.CheckSubjects]
@@ -32,6 +32,7 @@ type CheckSubjects struct {
 	log        *slog.Logger
 	links      *ProcessPosts
 	stored     collection.Registry
+	made       schema.Projections
 	patience   time.Duration // how long to run before the job yields to others; shorter than the job's timeout
 	calls      int           // most calls of a run
 	waitAtMost int           // rows of a collection in waiting
@@ -48,14 +49,14 @@ const (
 )
 
 func newCheckSubjects(cfg Config, links *ProcessPosts) *CheckSubjects {
-	return &CheckSubjects{pool: cfg.Pool, api: cfg.Bluesky, log: cfg.Logger, links: links, stored: cfg.Collections, patience: cfg.JobTimeout / 2,
+	return &CheckSubjects{pool: cfg.Pool, api: cfg.Bluesky, log: cfg.Logger, links: links, stored: cfg.Collections, made: cfg.Projections.Rows(), patience: cfg.JobTimeout / 2,
 		calls: subjectCalls, waitAtMost: waitingRows, now: time.Now}
 }
 
 // Work runs until nothing is due, its calls are used up, or its time is up.
 func (w *CheckSubjects) Work(ctx context.Context, job *river.Job[jobs.CheckSubjects]) error {
 	r := &subjectCheck{w, job.JobRow, time.Now().Add(w.patience), w.calls}
-	steps := []func(context.Context) (bool, error){r.expireWaiting, r.expireSubjects, r.changed, r.fetch}
+	steps := []func(context.Context) (bool, error){r.expireRecords, r.expireWaiting, r.expireSubjects, r.expireCopies, r.changed, r.fetch}
 	for {
 		for _, step := range steps {
 			done, err := step(ctx)
@@ -279,6 +280,29 @@ func (w *subjectCheck) expireSubjects(ctx context.Context) (done bool, err error
 	}
 	return repeat(w.until, func() (int, error) {
 		examined, _, err := ranking.ExpireSubjects(ctx, w.pool, now.Add(-subjectIdle), now, expiredAtOnce)
+		return examined, err
+	})
+}
+
+// expireRecords deletes the records that their authors let expire.
+func (w *subjectCheck) expireRecords(ctx context.Context) (done bool, err error) {
+	return repeat(w.until, func() (n int, err error) {
+		err = pgx.BeginFunc(ctx, w.pool, func(tx pgx.Tx) error {
+			n, err = schema.DeleteExpired(ctx, tx, w.made, w.now(), subjectPage)
+			return err
+		})
+		return n, err
+	})
+}
+
+// expireCopies deletes what the ledger no longer needs of copies.
+func (w *subjectCheck) expireCopies(ctx context.Context) (done bool, err error) {
+	now, err := schema.EarliestTime(ctx, w.pool, w.now())
+	if err != nil {
+		return false, err
+	}
+	return repeat(w.until, func() (int, error) {
+		examined, _, err := ranking.ExpireCopies(ctx, w.pool, now.Add(-subjectIdle), now, expiredAtOnce)
 		return examined, err
 	})
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/weir-social/weir/jobs"
+	"github.com/weir-social/weir/ranking"
 	"github.com/weir-social/weir/schema"
 )
 
@@ -79,4 +80,75 @@ func TestNotesAndArticlesAreShares(t *testing.T) {
 	c.work(note)
 	require.Empty(t, c.sharedBy(note))
 	require.Equal(t, []string{"did:nostr:" + strings.Repeat("a", 64)}, c.rows(`SELECT DISTINCT did FROM shares`))
+}
+
+// sharers returns the number of sharers of a link in the ranking of a day.
+func (c *town) sharers(url string) (n int) {
+	c.t.Helper()
+	page, err := ranking.Trending(c.t.Context(), c.pool, ranking.Query{Window: 24 * time.Hour, Limit: 1000})
+	require.NoError(c.t, err)
+	for _, l := range page.Links {
+		if l.URL == url {
+			n = l.Sharers
+		}
+	}
+	return n
+}
+
+// TestRepostsAndQuotesOfNotes: whatever is processed first, a repost and a quote share what
+// their note or article contains, once a person, until either goes.
+func TestRepostsAndQuotesOfNotes(t *testing.T) {
+	t.Parallel()
+	note, article := nostrKey("1", "a", noteID("1")), nostrKey("30023", "b", "d")
+	repost, quote := nostrKey("6", "c", noteID("2")), nostrKey("1", "d", noteID("3"))
+	again, ofArticle := nostrKey("16", "c", noteID("4")), nostrKey("16", "e", noteID("5"))
+	all := []schema.Key{note, article, repost, quote, again, ofArticle}
+	by := func(key schema.Key) string { return strings.TrimPrefix(key.DID, "did:nostr:") }
+	for name, order := range map[string][]int{"subjects first": {0, 1, 2, 3, 4, 5}, "subjects last": {5, 4, 3, 2, 1, 0}, "between": {2, 5, 0, 3, 1, 4}} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			c := newTown(t)
+			write := []func(){
+				func() { c.event(note, "1", c.news) },
+				func() { c.event(article, "1", "[x]("+c.news+")") },
+				func() { c.event(repost, "1", "", []string{"e", note.Rkey}, []string{"p", by(note)}) },
+				func() { c.event(quote, "1", "look", []string{"q", note.Rkey, "", by(note)}) },
+				func() {
+					c.event(again, "1", "", []string{"e", note.Rkey}, []string{"k", "1"}, []string{"p", by(note)})
+				},
+				func() { c.event(ofArticle, "1", "", []string{"a", "30023:" + by(article) + ":d"}) },
+			}
+			for _, i := range order {
+				write[i]()
+				c.work(all[i])
+			}
+			require.Equal(t, []string{"repost news.example/1"}, c.sharedBy(repost))
+			require.Equal(t, []string{"repost news.example/1"}, c.sharedBy(again))
+			require.Equal(t, []string{"quote news.example/1"}, c.sharedBy(quote))
+			require.Equal(t, []string{"repost news.example/1"}, c.sharedBy(ofArticle))
+			require.Equal(t, 5, c.sharers(c.news), "of six records, two are one person's")
+			require.Empty(t, c.rows(`SELECT rkey FROM waiting`))
+			subject := c.rows(`SELECT DISTINCT subject FROM link_shares WHERE how = 'quote'`)
+			require.Equal(t, []string{note.URI()}, subject)
+
+			remove := func(key schema.Key) {
+				c.apply(schema.Batch{Deletions: []schema.Deletion{{Key: key, Rev: "~", At: time.Now(), Lasting: true}}})
+			}
+			remove(again)
+			require.Equal(t, 5, c.sharers(c.news))
+			remove(note)
+			require.Equal(t, 2, c.sharers(c.news), "the article and its repost")
+			c.check(c.checks())
+			require.Empty(t, c.sharedBy(repost))
+			require.Equal(t, []string{note.Rkey, note.Rkey}, c.rows(`SELECT for_rkey FROM waiting`))
+			remove(ofArticle)
+			require.Equal(t, 1, c.sharers(c.news))
+
+			_, err := c.pool.Exec(t.Context(), `INSERT INTO watches (target) VALUES ('w')`)
+			require.NoError(t, err)
+			c.event(ofArticle, "~~", "", []string{"a", "30023:" + by(article) + ":unknown"})
+			c.work(ofArticle)
+			require.Empty(t, c.rows(`SELECT rkey FROM subjects WHERE fetch_at IS NOT NULL`), "the AppView knows none of them")
+		})
+	}
 }

@@ -146,7 +146,7 @@ func (w *ProcessPosts) projected(ctx context.Context, keys []schema.Key) (*shari
 			return nil, err
 		}
 	}
-	return p, nil
+	return p, ranking.RecountCopies(ctx, w.pool, p.keys())
 }
 
 // lookAgain returns the records whose subjects have changed since they were read. A
@@ -172,7 +172,7 @@ func (w *ProcessPosts) lookAgain(ctx context.Context, p *sharing) (changed []sch
 
 // read reads the records, and which of them have shares or wait.
 func (w *ProcessPosts) read(ctx context.Context, keys []schema.Key) (*sharing, error) {
-	p := &sharing{worker: w, shares: map[schema.Key][]ranking.Share{}, through: map[schema.Key]ranking.Through{}, waited: map[schema.Key]bool{}, revs: map[schema.Key]string{}}
+	p := &sharing{worker: w, shares: map[schema.Key][]ranking.Share{}, through: map[schema.Key]ranking.Through{}, originals: map[schema.Key]link.Subject{}, waited: map[schema.Key]bool{}, revs: map[schema.Key]string{}}
 	if len(keys) == 0 {
 		return p, nil
 	}
@@ -278,6 +278,9 @@ func (w *ProcessPosts) replace(ctx context.Context, p *sharing, keys []schema.Ke
 			}
 			shared.Records = append(shared.Records, key)
 			shared.Shares = append(shared.Shares, p.shares[key]...)
+			if of := p.originals[key]; of != (link.Subject{}) {
+				shared.Copies = append(shared.Copies, ranking.Copy{Record: key, Of: schema.Key(of)})
+			}
 			if !ok {
 				continue
 			}

@@ -17,6 +17,7 @@ type sharing struct {
 	records     int                            // number of stored records
 	shares      map[schema.Key][]ranking.Share // what the records themselves contain; only of those with shares, now or before, or that wait
 	through     map[schema.Key]ranking.Through // reposts and quotes; without their links
+	originals   map[schema.Key]link.Subject    // what the records are copies of; zero: they are none
 	waited      map[schema.Key]bool            // the records that waited before
 	reprojected []schema.Key                   // the records that had shares before
 	revs        map[schema.Key]string          // the revision projected
@@ -137,6 +138,7 @@ func (p *sharing) addPost(post *schema.Post) {
 
 // add sets what a record shares.
 func (p *sharing) add(key schema.Key, createdAt, storedAt time.Time, found *link.Post) {
+	p.originals[key] = found.Original
 	p.refer(key, found.Quoted, ranking.Through{Key: key, How: "quote", SharedAt: createdAt, StoredAt: storedAt, Text: found.Text})
 	if len(found.Links) == 0 {
 		if _, ok := p.shares[key]; ok {
@@ -179,17 +181,24 @@ func (p *sharing) addOther(r *schema.Record) {
 // addRepost projects one repost and replaces an earlier revision of it.
 func (p *sharing) addRepost(repost *schema.Record) {
 	p.revs[repost.Key] = repost.Rev
-	subject, err := link.InRepost(repost.Record)
+	var subject, original link.Subject
+	var err error
+	if repost.Collection == repostCollection {
+		subject, err = link.InRepost(repost.Record)
+	} else {
+		subject, original, err = link.InEventRepost(repost.Collection, repost.Record)
+	}
 	if err != nil {
 		p.failed(repost.Key, repost.Record, err)
 		return
 	}
+	p.originals[repost.Key] = original
 	p.refer(repost.Key, subject, ranking.Through{Key: repost.Key, How: "repost", SharedAt: repost.CreatedAt, StoredAt: repost.IndexedAt})
 }
 
 // refer makes a record share through a subject, or through none.
 func (p *sharing) refer(key schema.Key, subject link.Subject, t ranking.Through) {
-	t.Subject = postKey(subject.DID, subject.Rkey)
+	t.Subject = schema.Key(subject)
 	if subject == (link.Subject{}) || t.Subject == key {
 		delete(p.through, key)
 		return

@@ -2,7 +2,6 @@ package nostr
 
 import (
 	"bytes"
-	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
 	"slices"
@@ -16,9 +15,6 @@ import (
 
 // WireName is stored with dead letters and archived events.
 const WireName = "nostr"
-
-// network is the part of a collection's name before the kind.
-const network = "nostr"
 
 // Wire returns the wire of a relay's messages, of which only EVENT has events. The input
 // of a dead letter may begin with the number of its event in the message, on a line of
@@ -97,7 +93,9 @@ func (d *decoder) decoded(e *nostr.Event, arrived time.Time, m *consumer.Message
 	}
 	m.TimeUS, m.ID = arrived.UnixMicro(), consumer.ID(e.ID[:16])
 	m.Proof = &proof{verifier: d.verifier, event: e}
-	if expires, ok := expiry(e); ok && !expires.After(arrived) {
+	expires, ok := expiry(e)
+	if ok && !expires.After(arrived) {
+		d.expired(e, m)
 		return e
 	}
 	switch e.Kind {
@@ -107,9 +105,16 @@ func (d *decoder) decoded(e *nostr.Event, arrived time.Time, m *consumer.Message
 		d.vanish(e, m)
 	}
 	if nostr.ClassOf(e.Kind) != nostr.Ephemeral && slices.Contains(d.kinds, e.Kind) {
-		record(e, m)
+		record(e, m).Expires = expires
 	}
 	return e
+}
+
+// expired adds what an event that has expired deletes: the older versions that it replaced.
+func (d *decoder) expired(e *nostr.Event, m *consumer.Message) {
+	if class := nostr.ClassOf(e.Kind); slices.Contains(d.kinds, e.Kind) && (class == nostr.Replaceable || class == nostr.Addressable) {
+		commit(e, m, consumer.Delete, e.Kind, e.Record().Key, Revision(e.CreatedAt, e.ID)).Lasting = true
+	}
 }
 
 // refuse counts an event that cannot be read, or whose id is wrong. It becomes a dead
@@ -126,10 +131,11 @@ func (d *decoder) refuse(m *consumer.Message, err error, cause string) {
 }
 
 // record adds the record that an event is.
-func record(e *nostr.Event, m *consumer.Message) {
-	ev := commit(e, m, consumer.Create, e.Kind, key(e), Revision(e.CreatedAt, e.ID))
+func record(e *nostr.Event, m *consumer.Message) *consumer.Event {
+	ev := commit(e, m, consumer.Create, e.Kind, e.Record().Key, Revision(e.CreatedAt, e.ID))
 	ev.Written = time.Unix(min(e.CreatedAt, maxTime), 0)
 	ev.Record, ev.Replaced = recordJSON(e)
+	return ev
 }
 
 // maxTime is the last second of the year 9999: Postgres and RFC 3339 can both represent it.
@@ -159,7 +165,7 @@ func recordJSON(e *nostr.Event) ([]byte, int) {
 func commit(e *nostr.Event, m *consumer.Message, op consumer.Operation, kind int, key, revision string) *consumer.Event {
 	ev := m.Add()
 	ev.Kind, ev.Author, ev.Operation = consumer.KindCommit, DID(e.PubKey), op
-	ev.Collection, ev.Key, ev.Revision = network+"."+strconv.Itoa(kind), key, revision
+	ev.Collection, ev.Key, ev.Revision = nostr.Collection(kind), key, revision
 	return ev
 }
 
@@ -180,37 +186,10 @@ func Revision(createdAt int64, id [32]byte) string {
 
 func date(createdAt int64) string { return fmt.Sprintf("%016d-", createdAt) }
 
-// key returns the key of the record that an event is.
-func key(e *nostr.Event) string {
-	switch nostr.ClassOf(e.Kind) {
-	case nostr.Replaceable:
-		return replaceableKey
-	case nostr.Addressable:
-		d, _ := e.Tag("d")
-		return addressKey(d)
-	}
-	return hex.EncodeToString(e.ID[:])
-}
-
-// replaceableKey is the key of the only record of an author and a replaceable kind.
-const replaceableKey = "self"
-
-// maxKey is the longest key, in bytes, as in repositories.
-const maxKey = 512
-
-// addressKey returns the key of a d tag: the tag itself or, if that cannot be a key, its
-// hash.
-func addressKey(d string) string {
-	if d == "" || d[0] == '#' || len(d) > maxKey || strings.Contains(d, "\x00") {
-		return fmt.Sprintf("#%x", sha256.Sum256([]byte(d)))
-	}
-	return d
-}
-
 // deletions adds what a deletion request deletes: the events in its e tags, whatever their
 // kind, and the addresses in its a tags up to its date. It may come before them.
 func (d *decoder) deletions(e *nostr.Event, m *consumer.Message) {
-	author := hex.EncodeToString(e.PubKey[:])
+	author := nostr.DID(e.PubKey)
 	for _, tag := range e.Tags {
 		if len(tag) < 2 {
 			continue
@@ -246,28 +225,18 @@ func (d *decoder) vanish(e *nostr.Event, m *consumer.Message) {
 	ev.Kind, ev.Author, ev.Revision = consumer.KindErasure, DID(e.PubKey), date(e.CreatedAt)+lastID
 }
 
-// address parses the address of replaceable events of an author: kind:author:d.
+// address parses the address of stored replaceable events of an author.
 func (d *decoder) address(s, author string) (kind int, key string, ok bool) {
-	parts := strings.SplitN(s, ":", 3)
-	if len(parts) != 3 || parts[1] != author {
-		return 0, "", false
-	}
-	kind, err := strconv.Atoi(parts[0])
-	if err != nil || !slices.Contains(d.kinds, kind) {
-		return 0, "", false
-	}
-	switch nostr.ClassOf(kind) {
-	case nostr.Replaceable:
-		return kind, replaceableKey, parts[2] == ""
-	case nostr.Addressable:
-		return kind, addressKey(parts[2]), true
-	}
-	return 0, "", false
+	kind, r, ok := nostr.ParseAddress(s)
+	return kind, r.Key, ok && r.DID == author && slices.Contains(d.kinds, kind)
 }
 
-// expiry returns when an event expires, see NIP-40.
+// expiry returns when an event expires, see NIP-40; false, and the zero time, if it does not.
 func expiry(e *nostr.Event) (time.Time, bool) {
 	text, ok := e.Tag("expiration")
 	seconds, err := strconv.ParseInt(text, 10, 64)
-	return time.Unix(min(seconds, maxTime), 0), ok && err == nil && seconds >= 0
+	if !ok || err != nil || seconds < 0 {
+		return time.Time{}, false
+	}
+	return time.Unix(min(seconds, maxTime), 0), true
 }

@@ -144,15 +144,8 @@ func (c *Client) Connect(ctx context.Context, at func(host string) consumer.Curs
 }
 
 // DID returns the account of a public key.
-func DID(key [32]byte) string { return didPrefix + hex.EncodeToString(key[:]) }
-
-const didPrefix = "did:nostr:"
+func DID(key [32]byte) string { return nostr.DID(key) }
 
 // ParseDID returns the public key of an account; false if the account is of another
 // network.
-func ParseDID(did string) (key [32]byte, ok bool) {
-	if len(did) < len(didPrefix) || did[:len(didPrefix)] != didPrefix {
-		return key, false
-	}
-	return nostr.ParseKey(did[len(didPrefix):])
-}
+func ParseDID(did string) (key [32]byte, ok bool) { return nostr.ParseDID(did) }

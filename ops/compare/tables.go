@@ -17,7 +17,7 @@ const kept = ` NOT EXISTS (SELECT FROM accounts AS gone WHERE gone.did = k.did A
 
 // ofStored leaves out shares of posts that are not stored.
 const ofStored = ` (k.subject_did IS NULL OR EXISTS (
-    SELECT FROM posts AS p WHERE p.collection = 'app.bsky.feed.post' AND p.did = k.subject_did AND p.rkey = k.subject_rkey)) `
+    SELECT FROM records AS p WHERE p.collection = k.subject_collection AND p.did = k.subject_did AND p.rkey = k.subject_rkey)) `
 
 // Why rows are left out.
 const (
@@ -59,10 +59,10 @@ WHERE k.status <> 'active' OR k.erased_rev IS NOT NULL OR EXISTS (SELECT FROM wa
 		{Name: "watch_members", Key: []string{"target", "kind", "did"}, Columns: []string{"added_at"},
 			From:    `SELECT w.target, w.kind, m.did, m.added_at FROM watch_members AS m JOIN watches AS w ON w.id = m.watch_id`,
 			Without: map[string]string{"watch_id": "compared as the target and kind of the watch"}},
-		{Name: "shares", Key: []string{"collection", "did", "rkey", "named"}, Columns: []string{"link", "how", "shared_at", "subject_did", "subject_rkey", "gift"},
-			From:    `SELECT k.*, n.identity AS named, l.identity AS link FROM shares AS k JOIN links AS n ON n.id = k.named_id JOIN links AS l ON l.id = k.link_id WHERE` + kept + `AND` + ofStored,
+		{Name: "shares", Key: []string{"collection", "did", "rkey", "named"}, Columns: []string{"link", "how", "shared_at", "subject_did", "subject_of", "subject_rkey", "gift", "copied"},
+			From:    `SELECT k.*, CASE WHEN k.subject_did IS NOT NULL THEN k.subject_collection END AS subject_of, n.identity AS named, l.identity AS link FROM shares AS k JOIN links AS n ON n.id = k.named_id JOIN links AS l ON l.id = k.link_id WHERE` + kept + `AND` + ofStored,
 			Rows:    purged + "; and " + asked,
-			Without: map[string]string{"link_id": inLinks, "named_id": inLinks, "claim_id": numbered, "stored_at": clock, "words": wordsOf}},
+			Without: map[string]string{"link_id": inLinks, "named_id": inLinks, "claim_id": numbered, "stored_at": clock, "words": wordsOf, "subject_collection": "compared as subject_of, if there is a subject"}},
 		{Name: "links", Key: []string{"identity"}, Columns: []string{"site"},
 			From: `SELECT * FROM links AS l WHERE EXISTS (SELECT FROM shares AS k WHERE k.named_id = l.id AND` + kept + `AND` + ofStored + `)`, Rows: "those without a share that is compared",
 			Without: map[string]string{"id": numbered, "url": votes, "title": votes, "description": votes, "image": votes, "card_from": votes, "first_seen": clock,
@@ -78,10 +78,11 @@ func LeftOut() map[string][]string {
 	return map[string][]string{
 		"counted from shares: `weir recount --check` compares them in each database": {"changed_subjects", "claim_votes", "claims", "count_checks", "count_state", "leaving_links",
 			"link_counts", "nostr_counts", "pending_counts", "sharers", "top_links", "top_links_state", "unshared_links"},
-		"made from records, which are compared; `weir rebuild --projection` makes them again": {"parked", "record_refs", "record_texts", "record_views", "verdicts"},
+		"made from records, which are compared; `weir rebuild --projection` makes them again": {"copies", "parked", "record_refs", "record_texts", "record_views", "verdicts"},
 		"what servers said when they were asked; they are asked again":                        {"card_fetches", "card_hosts", "cards", "lexicons", "paused_shorteners", "short_links", "subjects"},
 		"how far streams, listings and repositories were read":                                {"chains", "gap_backfills", "gaps", "histories", "history_accounts", "history_listings", "listing_members", "resyncs", "streams"},
 		operation:                              {"alerts", "api_schedule", "api_slots", "audit_faults", "audits", "dead_letters", "purge_queue", "waiting"},
+		"what is left to do of expirations":    {"expirations"},
 		"what readers asked for":               {"feed_entries", "feeds"},
 		"of the archive and its known events":  {"archive_open", "archive_snapshots", "archived_ids", "seen", "segments"},
 		"of the program and its configuration": {"dictionaries", "instance_key", "projections", "stored_collections", "weir_migration"},

@@ -90,6 +90,8 @@ func newShare(s ranking.TracedShare, now time.Time) Share {
 			v.Because = "no watch includes its account"
 		case !s.Alive:
 			v.Because = "the post that it reposts or quotes was deleted, is hidden, or no longer contains the link"
+		case s.Copied:
+			v.Because = "it is a bridge's copy of a record that shares the link too"
 		case age >= w.Length:
 			v.Because = fmt.Sprintf("it was shared %s ago", age.Round(time.Second))
 		default:

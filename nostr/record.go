@@ -1,0 +1,85 @@
+package nostr
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"strconv"
+	"strings"
+)
+
+// A Record is the name under which Weir stores an event: its account, its collection and
+// its key.
+type Record struct{ DID, Collection, Key string }
+
+const (
+	didPrefix  = "did:nostr:"
+	network    = "nostr." // of collections
+	replaced   = "self"   // the key of the only record of an author and a replaceable kind
+	maxKey     = 512      // bytes of a key, as in repositories
+	hashedKeys = "#"      // begins the keys that are hashes
+)
+
+// DID returns the account of a public key.
+func DID(key [32]byte) string { return didPrefix + hex.EncodeToString(key[:]) }
+
+// ParseDID returns the public key of an account; false if the account is of another
+// network.
+func ParseDID(did string) (key [32]byte, ok bool) {
+	s, ok := strings.CutPrefix(did, didPrefix)
+	if !ok {
+		return key, false
+	}
+	return ParseKey(s)
+}
+
+// Collection returns the collection of a kind.
+func Collection(kind int) string { return network + strconv.Itoa(kind) }
+
+// Record returns the name of an event.
+func (e *Event) Record() Record {
+	r := Record{DID: DID(e.PubKey), Collection: Collection(e.Kind)}
+	switch ClassOf(e.Kind) {
+	case Replaceable:
+		r.Key = replaced
+	case Addressable:
+		d, _ := e.Tag("d")
+		r.Key = addressKey(d)
+	default:
+		r.Key = hex.EncodeToString(e.ID[:])
+	}
+	return r
+}
+
+// ParseAddress reads the address of replaceable events: kind:author:d. It returns false
+// for any other text.
+func ParseAddress(s string) (kind int, r Record, ok bool) {
+	parts := strings.SplitN(s, ":", 3)
+	if len(parts) != 3 {
+		return 0, r, false
+	}
+	author, ok := ParseKey(parts[1])
+	kind, err := strconv.Atoi(parts[0])
+	if !ok || err != nil || kind < 0 || kind > MaxKind {
+		return 0, r, false
+	}
+	r = Record{DID: DID(author), Collection: Collection(kind)}
+	switch ClassOf(kind) {
+	case Replaceable:
+		r.Key = replaced
+		return kind, r, parts[2] == ""
+	case Addressable:
+		r.Key = addressKey(parts[2])
+		return kind, r, true
+	}
+	return 0, r, false
+}
+
+// addressKey returns the key of a d tag: the tag itself or, if that cannot be a key, its
+// hash.
+func addressKey(d string) string {
+	if d == "" || strings.HasPrefix(d, hashedKeys) || len(d) > maxKey || strings.Contains(d, "\x00") {
+		return fmt.Sprintf(hashedKeys+"%x", sha256.Sum256([]byte(d)))
+	}
+	return d
+}

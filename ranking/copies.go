@@ -1,0 +1,115 @@
+package ranking
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/weir-social/weir/schema"
+)
+
+// A bridge copies records from one network to another. The copy is a record of another
+// account, but the same person's: it does not count while the ledger has a share of the
+// same link by the original. Whether that one counts does not matter. A copy says itself
+// that it is one, so a false word harms only who gives it.
+
+// Copy is a record that is a copy of another one, which need not be stored.
+type Copy struct{ Record, Of schema.Key }
+
+// originalAbsent is true for a share s whose record is no copy, or whose original does not
+// share the link.
+const originalAbsent = ` (
+    NOT s.copied
+    OR NOT EXISTS (
+        SELECT FROM copies AS c
+        JOIN shares AS o ON o.did = c.of_did AND o.collection = c.of_collection AND o.rkey = c.of_rkey AND o.link_id = s.link_id
+        WHERE c.did = s.did AND c.collection = s.collection AND c.rkey = s.rkey
+    )
+) `
+
+// living is true for a share s that counts if its account does.
+const living = throughLivingSubject + `AND` + originalAbsent
+
+// queueCopies queues statements that make these the copies among the records. The shares
+// that are written later in the same batch find them.
+func queueCopies(q *pgx.Batch, records []schema.Key, copies []Copy) {
+	const remove = `
+DELETE FROM copies AS c
+USING unnest($1::text[], $2::text[], $3::text[]) AS r (collection, did, rkey)
+WHERE c.did = r.did AND c.collection = r.collection AND c.rkey = r.rkey
+  AND NOT EXISTS (
+      SELECT FROM unnest($4::text[], $5::text[], $6::text[]) AS i (collection, did, rkey) WHERE i.did = c.did AND i.collection = c.collection AND i.rkey = c.rkey
+  )`
+	const insert = `
+INSERT INTO copies AS c (collection, did, rkey, of_collection, of_did, of_rkey)
+SELECT i.* FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::text[], $6::text[]) AS i (collection, did, rkey, of_collection, of_did, of_rkey)
+ON CONFLICT (did, collection, rkey) DO UPDATE
+SET of_collection = excluded.of_collection, of_did = excluded.of_did, of_rkey = excluded.of_rkey
+WHERE (c.of_collection, c.of_did, c.of_rkey) IS DISTINCT FROM (excluded.of_collection, excluded.of_did, excluded.of_rkey)`
+	var events []schema.Key // only these can stop being copies: bridges do not edit posts
+	for _, key := range records {
+		if strings.HasPrefix(key.DID, "did:nostr:") {
+			events = append(events, key)
+		}
+	}
+	collection, did, rkey := schema.Columns(len(copies), func(i int) schema.Key { return copies[i].Record })
+	if len(events) > 0 {
+		ofCollection, ofDID, ofRkey := schema.Columns(len(events), func(i int) schema.Key { return events[i] })
+		q.Queue(remove, ofCollection, ofDID, ofRkey, collection, did, rkey)
+	}
+	// The locks make a deletion of an original's shares wait: its trigger then finds the copy.
+	const lock = `
+SELECT FROM unnest($1::text[], $2::text[], $3::text[]) AS k (collection, did, rkey)
+CROSS JOIN LATERAL (SELECT FROM shares AS s WHERE s.did = k.did AND s.collection = k.collection AND s.rkey = k.rkey LIMIT 1000 FOR KEY SHARE) AS s`
+	if len(copies) > 0 {
+		ofCollection, ofDID, ofRkey := schema.Columns(len(copies), func(i int) schema.Key { return copies[i].Of })
+		q.Queue(insert, collection, did, rkey, ofCollection, ofDID, ofRkey)
+		q.Queue(lock, ofCollection, ofDID, ofRkey)
+	}
+}
+
+// RecountCopies has the copies of records counted again. Call it after the commit that wrote
+// the records' shares: a copy that was written at the same time did not see them, and was
+// not seen by their trigger.
+func RecountCopies(ctx context.Context, db schema.DB, records []schema.Key) error {
+	const sql = `
+INSERT INTO pending_counts (link_id, did)
+SELECT DISTINCT s.link_id, c.did
+FROM unnest($1::text[], $2::text[], $3::text[]) AS k (collection, did, rkey)
+CROSS JOIN LATERAL (SELECT c.did FROM copies AS c WHERE c.of_did = k.did AND c.of_collection = k.collection AND c.of_rkey = k.rkey OFFSET 0) AS c
+CROSS JOIN LATERAL (SELECT s.link_id FROM shares AS s WHERE s.did = k.did AND s.collection = k.collection AND s.rkey = k.rkey OFFSET 0) AS s`
+	if len(records) == 0 {
+		return nil
+	}
+	collection, did, rkey := schema.Columns(len(records), func(i int) schema.Key { return records[i] })
+	if _, err := db.Exec(ctx, sql, collection, did, rkey); err != nil {
+		return fmt.Errorf("have copies counted again: %w", err)
+	}
+	return nil
+}
+
+// ExpireCopies examines at most limit rows that were last examined at or before a time: it
+// deletes those whose record has no share, and marks the others as examined now. A record
+// that is stored keeps its row: a repost may share again when its subject comes.
+func ExpireCopies(ctx context.Context, db schema.DB, before, now time.Time, limit int) (examined, deleted int, err error) {
+	const sql = `
+WITH old AS MATERIALIZED (
+    SELECT c.did, c.collection, c.rkey,
+           EXISTS (SELECT FROM shares AS s WHERE s.did = c.did AND s.collection = c.collection AND s.rkey = c.rkey)
+           OR EXISTS (SELECT FROM records AS r WHERE r.did = c.did AND r.collection = c.collection AND r.rkey = c.rkey) AS needed
+    FROM copies AS c WHERE c.checked_at <= $1 ORDER BY c.checked_at LIMIT $3
+    FOR UPDATE SKIP LOCKED
+), kept AS (
+    UPDATE copies AS c SET checked_at = $2 FROM old AS o WHERE c.did = o.did AND c.collection = o.collection AND c.rkey = o.rkey AND o.needed
+), gone AS (
+    DELETE FROM copies AS c USING old AS o WHERE c.did = o.did AND c.collection = o.collection AND c.rkey = o.rkey AND NOT o.needed
+    RETURNING 1
+)
+SELECT (SELECT count(*) FROM old)::int AS examined, (SELECT count(*) FROM gone)::int AS deleted`
+	type result struct{ Examined, Deleted int }
+	r, err := schema.One(ctx, db, "expire copies", pgx.RowToStructByName[result], sql, before, now, limit)
+	return r.Examined, r.Deleted, err
+}

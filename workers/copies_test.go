@@ -1,0 +1,155 @@
+package workers
+
+import (
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/stretchr/testify/require"
+
+	"github.com/weir-social/weir/ranking"
+	"github.com/weir-social/weir/schema"
+)
+
+// counted has the counter run to its end, and requires that the counts it keeps equal those
+// of the shares.
+func (c *town) counted() {
+	c.t.Helper()
+	for {
+		done, err := ranking.Count(c.t.Context(), c.pool, time.Now())
+		require.NoError(c.t, err)
+		if !done.More {
+			break
+		}
+	}
+	_, err := ranking.Check(c.t.Context(), c.pool, func(d ranking.Difference) { c.t.Errorf("a count is wrong: %+v", d) })
+	require.NoError(c.t, err)
+}
+
+// TestCopiesDoNotCountASecondTime: a note that a bridge made of a post, and a repost that it
+// made of a repost, count only while the original does not share the link, whichever is
+// processed first, and whatever the counter had counted before.
+func TestCopiesDoNotCountASecondTime(t *testing.T) {
+	t.Parallel()
+	for name, copyFirst := range map[string]bool{"original first": false, "copy first": true} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			c := newTown(t)
+			note, other := nostrKey("1", "a", noteID("1")), nostrKey("1", "b", noteID("2"))
+			proxy := func(key schema.Key) []string { return []string{"proxy", key.URI(), "atproto"} }
+			original := func() {
+				c.posts("a/1", "", c.news)
+				c.project("a/1")
+				c.counted()
+			}
+			copied := func() {
+				c.event(note, "1", c.news+" https://news.example/2", proxy(c.key("a/1")))
+				c.event(other, "1", c.news)
+				c.work(note)
+				c.work(other)
+				c.counted()
+			}
+			reasons := func() []string {
+				return c.rows(`SELECT left(did, 10) || ' ' || coalesce(why, 'counts') FROM link_shares WHERE url = '` + c.news + `' ORDER BY 1`)
+			}
+			if copyFirst {
+				copied()
+				require.Equal(t, 2, c.sharers(c.news))
+				original()
+			} else {
+				original()
+				copied()
+			}
+			require.Equal(t, 2, c.sharers(c.news), "two persons: the one on two networks counts once")
+			require.Equal(t, []string{"did:nostr: copy", "did:nostr: counts", "did:plc:a counts"}, reasons())
+			require.Equal(t, 1, c.sharers("https://news.example/2"), "the original does not share this one")
+			id, err := schema.One(t.Context(), c.pool, "find the link", pgx.RowTo[int64], `SELECT id FROM links WHERE url = $1`, c.news)
+			require.NoError(t, err)
+			page, err := ranking.LinkShares(t.Context(), c.pool, ranking.LinkQuery{ID: id, Window: 24 * time.Hour}, 10, "")
+			require.NoError(t, err)
+			why := map[string]ranking.Reason{}
+			for _, s := range page.Shares {
+				why[s.URI] = s.Why
+			}
+			require.Equal(t, map[string]ranking.Reason{note.URI(): ranking.Copied, other.URI(): "", c.uri("a/1"): ""}, why)
+
+			c.posts("a/1", "", "https://news.example/3") // an edit: the original shares something else now
+			c.project("a/1")
+			c.counted()
+			require.Equal(t, 2, c.sharers(c.news))
+			c.posts("a/1", "", c.news)
+			c.project("a/1")
+			c.counted()
+			require.Equal(t, []string{"did:nostr: copy", "did:nostr: counts", "did:plc:a counts"}, reasons())
+
+			c.deletes("a/1")
+			c.counted()
+			require.Equal(t, 2, c.sharers(c.news), "the copy counts in its place")
+			require.Equal(t, []string{"did:nostr: counts", "did:nostr: counts"}, reasons())
+			c.apply(schema.Batch{Deletions: []schema.Deletion{{Key: note, Rev: "~", At: time.Now()}}})
+			c.counted()
+			require.Equal(t, 1, c.sharers(c.news))
+			require.Empty(t, c.rows(`SELECT rkey FROM copies`))
+		})
+	}
+}
+
+// TestCopyOfARepost: what is copied may be a repost, and an event that is edited may stop
+// being a copy.
+func TestCopyOfARepost(t *testing.T) {
+	t.Parallel()
+	c := newTown(t)
+	note, repost, article := nostrKey("1", "a", noteID("1")), nostrKey("6", "b", noteID("2")), nostrKey("30023", "c", "d")
+	c.posts("a/1", "", c.news)
+	c.reposts("b/r1", "a/1")
+	c.project("a/1", "b/r1")
+	c.event(note, "1", c.news)
+	c.event(repost, "1", "", []string{"e", note.Rkey}, []string{"p", note.DID[len("did:nostr:"):]}, []string{"proxy", c.uri("b/r1"), "atproto"})
+	c.event(article, "1", c.news, []string{"proxy", c.uri("a/1"), "web"})
+	c.work(note, repost, article)
+	c.counted()
+	require.Equal(t, 3, c.sharers(c.news), "the post, its repost and the note")
+	c.event(article, "2", c.news)
+	c.work(article)
+	c.counted()
+	require.Equal(t, 4, c.sharers(c.news))
+	c.deletes("b/r1")
+	c.counted()
+	require.Equal(t, 4, c.sharers(c.news), "the copy of the repost counts in its place")
+
+	w := c.checks()
+	w.now = func() time.Time { return time.Now().Add(subjectIdle + time.Hour) }
+	_, err := c.pool.Exec(t.Context(), `UPDATE copies SET checked_at = now() - interval '3 days'`)
+	require.NoError(t, err)
+	c.check(w)
+	require.Equal(t, []string{repost.Rkey}, c.rows(`SELECT rkey FROM copies`))
+	_, err = c.pool.Exec(t.Context(), `DELETE FROM records WHERE collection = 'nostr.6'; DELETE FROM shares WHERE collection = 'nostr.6'; UPDATE copies SET checked_at = now() - interval '3 days'`)
+	require.NoError(t, err)
+	c.check(w)
+	require.Empty(t, c.rows(`SELECT rkey FROM copies`), "nothing needs it")
+}
+
+// TestCopyAndOriginalAtTheSameTime: neither transaction sees the other. What runs after the
+// later commit has the copy counted again.
+func TestCopyAndOriginalAtTheSameTime(t *testing.T) {
+	t.Parallel()
+	c := newTown(t)
+	note := nostrKey("1", "a", noteID("1"))
+	c.posts("a/1", "", c.news)
+	c.project("a/1")
+	_, err := c.pool.Exec(t.Context(), `CREATE TABLE uncommitted AS SELECT * FROM shares; DELETE FROM shares`)
+	require.NoError(t, err)
+	tx, err := c.pool.Begin(t.Context())
+	require.NoError(t, err)
+	defer tx.Rollback(t.Context()) //nolint:errcheck // committed below
+	_, err = tx.Exec(t.Context(), `INSERT INTO shares SELECT * FROM uncommitted`)
+	require.NoError(t, err)
+	c.event(note, "1", c.news, []string{"proxy", c.key("a/1").URI(), "atproto"})
+	c.work(note)
+	c.counted()
+	require.Equal(t, 1, c.sharers(c.news), "the original is not committed")
+	require.NoError(t, tx.Commit(t.Context()))
+	c.project("a/1")
+	c.counted()
+	require.Equal(t, 1, c.sharers(c.news))
+}
