@@ -3,6 +3,8 @@ package e2e
 import (
 	"bytes"
 	"context"
+	"encoding/json"
+	"fmt"
 	"image/png"
 	"io"
 	"net"
@@ -10,6 +12,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -283,4 +286,50 @@ func TestDictionaryIsKept(t *testing.T) {
 	last := n.Log().Last().Seq
 	require.Eventually(t, func() bool { return count(t, pool, `SELECT cursor FROM streams`) == int(last) }, time.Minute, 20*time.Millisecond)
 	require.NotContains(t, second.stderr.String(), "plain_frames")
+}
+
+// TestDemoShowsBothNetworks of simulated people in a browser, and each by itself.
+func TestDemoShowsBothNetworks(t *testing.T) {
+	t.Parallel()
+	env := []string{"WEIR_HOME=" + t.TempDir(), "WEIR_LISTEN=127.0.0.1:0"}
+	demo := start(t, env, "demo", "--nostr")
+	url := demo.page(t)
+	b := browsertest.Open(t, url)
+	b.Size(900, 1000)
+	shows := func(address, condition string) {
+		t.Helper()
+		require.Eventually(t, func() bool {
+			b.Show(address)
+			return browsertest.Evaluate[bool](b, condition)
+		}, time.Minute, 250*time.Millisecond, demo.stderr.String())
+	}
+	shows("", `document.querySelectorAll(".link").length > 20 && document.getElementById("subtitle").innerText.includes("Bluesky and Nostr")
+		&& [...document.querySelectorAll(".filters a")].some((a) => a.textContent === "Nostr")`)
+	shows("?network=nostr", `document.querySelectorAll(".link").length > 5
+		&& [...document.querySelectorAll(".by a[href*='by=']")].every((a) => a.href.includes("did:nostr:") && a.querySelector(".network").innerText === "Nostr")
+		&& [...document.querySelectorAll(".by bdi")].some((n) => /^[a-z]+ [a-z]+$/.test(n.innerText))`)
+	shows("?network=bluesky", `document.querySelectorAll(".link").length > 20 && !document.querySelector(".by .network")`)
+	// An article that people of both networks share, and what they wrote.
+	var both int64
+	require.Eventually(t, func() bool {
+		var nostr, bluesky struct{ Links []struct{ ID int64 } }
+		for network, to := range map[string]any{"nostr": &nostr, "bluesky": &bluesky} {
+			body, err := get(url + "api/v1/trending?limit=200&network=" + network)
+			if err != nil || json.Unmarshal([]byte(body), to) != nil {
+				return false
+			}
+		}
+		for _, l := range nostr.Links {
+			if slices.Contains(bluesky.Links, l) {
+				both = l.ID
+			}
+		}
+		return both != 0
+	}, time.Minute, 100*time.Millisecond)
+	page, err := get(fmt.Sprint(url, "links/", both))
+	require.NoError(t, err)
+	require.Contains(t, page, "https://njump.me/nevent1")
+	require.Contains(t, page, "https://bsky.app/profile/")
+	demo.signal(syscall.SIGINT)
+	require.Zero(t, demo.wait(t, time.Minute))
 }

@@ -27,6 +27,7 @@ const (
 	benchMembers  = 1000 // of the watch
 	benchArriving = 100  // shares a second that arrive during the measurement
 	benchTurns    = 200  // requests of each kind
+	benchNostr    = 50   // of so many accounts, one is of Nostr
 )
 
 // grouped is the ranking as a query that groups all shares of the window at each
@@ -72,6 +73,11 @@ func benchPool(b *testing.B) *pgxpool.Pool {
 	return pool
 }
 
+// benchDID is the account with the number in a column.
+func benchDID(n string) string {
+	return fmt.Sprintf(`CASE mod(%[2]s, %[1]d) WHEN 0 THEN 'did:nostr:' ELSE 'did:plc:' END || lpad(%[2]s::text, 24, '0')`, benchNostr, n)
+}
+
 func benchFill(b *testing.B, pool *pgxpool.Pool) {
 	b.Helper()
 	began := time.Now()
@@ -79,7 +85,7 @@ func benchFill(b *testing.B, pool *pgxpool.Pool) {
 	require.NoError(b, EnsureDays(b.Context(), pool, began, 7*24*time.Hour))
 	for _, sql := range []string{
 		`DROP INDEX shares_window, shares_link, shares_sharer, shares_words, claims_words, links_address`, // faster to make them at once
-		fmt.Sprintf(`INSERT INTO accounts (did, handle) SELECT 'did:plc:' || lpad(n::text, 24, '0'), 'user' || n || '.example' FROM generate_series(0, %d) AS n`, benchAccounts-1),
+		fmt.Sprintf(`INSERT INTO accounts (did, handle) SELECT `+benchDID("n")+`, 'user' || n || '.example' FROM generate_series(0, %d) AS n`, benchAccounts-1),
 		fmt.Sprintf(`INSERT INTO links (identity, url, site, title, first_seen) SELECT substr(md5((n %% 5000)::text), 1, 9) || '.example/2026/' || n, 'https://site' || n %% 5000 || '.example/an/article/' || n, 'site' || n %% 5000 || '.example', 'An article', now() FROM generate_series(1, %d) AS n`, 7*benchLinks),
 		fmt.Sprintf(`INSERT INTO claims (id, link_id, hash, url, site, title, description, image, words) OVERRIDING SYSTEM VALUE
 SELECT 2 * l.id + k, l.id, decode(lpad(k::text, 32, '0'), 'hex'), l.url, l.site, repeat('A title ', 5 + k), repeat('A description. ', 10), 'bafkreih25gep6oitcncurehgwzfd7ygezmukp7frooflsgqmy65dxtrevm',
@@ -87,10 +93,10 @@ SELECT 2 * l.id + k, l.id, decode(lpad(k::text, 32, '0'), 'hex'), l.url, l.site,
 FROM generate_series(1, %d) AS n JOIN links AS l ON l.id = n CROSS JOIN generate_series(0, 1) AS k`, 7*benchLinks),
 		// The links of the last day have the highest ids.
 		fmt.Sprintf(`INSERT INTO shares (did, collection, rkey, how, shared_at, link_id, named_id, claim_id, words)
-SELECT did, 'app.bsky.feed.post', CASE WHEN n <= %[1]d THEN lpad(n::text, 13, '0') ELSE tid_floor(at) END, how, at, link, link, CASE how WHEN 'post' THEN 2 * link + (random() ^ 2)::int END,
+SELECT `+benchDID("account")+`, 'app.bsky.feed.post', CASE WHEN n <= %[1]d THEN lpad(n::text, 13, '0') ELSE tid_floor(at) END, how, at, link, link, CASE how WHEN 'post' THEN 2 * link + (random() ^ 2)::int END,
        CASE WHEN n > %[1]d AND how <> 'repost' THEN `+benchWords("p", 15)+` END
 FROM (
-SELECT n, 'did:plc:' || lpad((random() * %[3]d)::int::text, 24, '0') AS did,
+SELECT n, (random() * %[3]d)::int AS account,
        CASE WHEN n <= %[1]d THEN (random() ^ 4 * %[2]d)::int + 1 + (6 - n %% 6 - 1) * %[2]d ELSE (random() ^ 4 * (%[2]d - 1))::int + 1 + 6 * %[2]d END AS link,
        CASE WHEN n %% 4 = 0 THEN 'repost' WHEN n %% 9 = 0 THEN 'quote' ELSE 'post' END AS how,
        CASE WHEN n <= %[1]d THEN now() - interval '7 days' + interval '6 days' * (n / %[1]d.0) ELSE now() - interval '1 day' + interval '1 day' * ((n - %[1]d) / %[4]d.0) END AS at
@@ -145,7 +151,10 @@ func arrive(b *testing.B, conn *pgx.Conn, r *rand.Rand, n int, viral bool) {
 	b.Helper()
 	did, rkey, link := make([]string, n), make([]string, n), make([]int64, n)
 	for i := range n {
-		did[i] = fmt.Sprintf("did:plc:%024d", r.IntN(benchAccounts))
+		n := r.IntN(benchAccounts)
+		if did[i] = fmt.Sprintf("did:plc:%024d", n); n%benchNostr == 0 {
+			did[i] = fmt.Sprintf("did:nostr:%024d", n)
+		}
 		rkey[i] = fmt.Sprintf("4%012x", r.Uint64()>>16)
 		link[i] = int64(math.Pow(r.Float64(), 4)*(benchLinks-1)) + 1 + 6*benchLinks
 		if viral && i%2 == 0 {
@@ -272,6 +281,17 @@ func benchTrending(b *testing.B, pool *pgxpool.Pool) {
 				b.Run(name, func(b *testing.B) {
 					for b.Loop() {
 						benchPage(b, pool, Query{Window: w.Length, Sort: sort, Watch: watch, Limit: 50}, w.Length <= 24*time.Hour && sort == Sharers)
+					}
+				})
+			}
+		}
+	}
+	for _, network := range []Network{Bluesky, Nostr} {
+		for _, sort := range []Sort{Sharers, Speed, Newest} {
+			for _, w := range []Window{Windows()[2], Windows()[4], Windows()[5]} {
+				b.Run(fmt.Sprintf("network=%s/sort=%s/window=%s", network, sort, w.Name), func(b *testing.B) {
+					for b.Loop() {
+						benchPage(b, pool, Query{Window: w.Length, Sort: sort, Network: network, Limit: 50}, false)
 					}
 				})
 			}

@@ -61,6 +61,9 @@ func (r *reader) describe(ctx context.Context, entries []entry) ([]TrendingLink,
 	if err != nil {
 		return nil, fmt.Errorf("describe the links: %w", err)
 	}
+	if err := r.nameFaces(ctx, links); err != nil {
+		return nil, fmt.Errorf("name the sharers: %w", err)
+	}
 	return links, nil
 }
 

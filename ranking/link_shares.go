@@ -143,6 +143,9 @@ func LinkShares(ctx context.Context, db Beginner, of LinkQuery, limit int, after
 			p.Shares = p.Shares[:limit]
 			p.Next = p.Shares[limit-1].position().cursor(of)
 		}
+		if err := r.nameSharers(ctx, p.Shares); err != nil {
+			return err
+		}
 		return r.addTexts(ctx, p.Shares)
 	})
 	return p, err

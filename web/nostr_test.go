@@ -43,7 +43,8 @@ func TestAddressesOfNostr(t *testing.T) {
 	}
 }
 
-func (r *rig) nostrShare(did, name, url string, ago time.Duration) {
+// nostrShare stores a share. An account without a name has a profile.
+func (r *rig) nostrShare(did, name, profile, url string, ago time.Duration) {
 	r.t.Helper()
 	r.exec(`INSERT INTO links (identity, url, site, first_seen) VALUES ($1, $1, 'a.example', $2) ON CONFLICT DO NOTHING`, url, r.now)
 	collection, rkey := "app.bsky.feed.post", "1"
@@ -53,6 +54,9 @@ func (r *rig) nostrShare(did, name, url string, ago time.Duration) {
 			collection, did, rkey, r.now, `{"kind":1,"tags":[],"content":"A <b>note</b>\u202e about `+url+`"}`)
 	}
 	r.exec(`INSERT INTO accounts (did, handle, display_name) VALUES ($1, NULL, $2) ON CONFLICT DO NOTHING`, did, name)
+	if name == "" {
+		r.exec(`INSERT INTO records (collection, did, rkey, rev, cid, created_at, record) VALUES ('nostr.0', $1, 'self', '1', 'c', $2, jsonb_build_object('content', $3::text)) ON CONFLICT DO NOTHING`, did, r.now, profile)
+	}
 	r.exec(`INSERT INTO shares (did, collection, rkey, link_id, named_id, how, shared_at) SELECT $1, $2, $3, id, id, 'post', $5 FROM links WHERE identity = $4`, did, collection, rkey, url, r.now.Add(-ago))
 }
 
@@ -65,28 +69,33 @@ func TestPageShowsBothNetworks(t *testing.T) {
 		_, err := ranking.Count(t.Context(), r.pool, r.now)
 		require.NoError(t, err)
 	}
-	r.nostrShare("did:plc:alice", "Alice", "https://a.example/", time.Minute)
+	r.nostrShare("did:plc:alice", "Alice", "", "https://a.example/", time.Minute)
 	count()
 	require.NotContains(t, r.get("/"), "network=nostr", "there is no choice")
 	require.Contains(t, r.get("/"), "most shared on Bluesky in")
-	r.nostrShare(noteAuthor, "@<i>Bob</i>\u202e", "https://a.example/", 2*time.Minute)
-	r.nostrShare(nostrDID+strings.Repeat("ab", 32), "", "https://b.example/", time.Minute)
+	r.nostrShare(noteAuthor, "@<i>Bob</i>\u202e", "", "https://a.example/", 2*time.Minute)
+	r.nostrShare(nostrDID+strings.Repeat("ab", 32), "", `{"name":7,"display_name":["x"]}`, "https://b.example/", time.Minute)
+	r.nostrShare(nostrDID+strings.Repeat("cd", 32), "", `{"name":" carol ","display_name":""}`, "https://b.example/", 2*time.Minute)
+	r.nostrShare(nostrDID+strings.Repeat("ef", 32), "", `{"name":`, "https://b.example/", 3*time.Minute)
 	count()
 	page := r.get("/")
 	r.audit(page)
 	require.Contains(t, page, "most shared on Bluesky and Nostr in")
 	require.Contains(t, page, `href="/?network=nostr"`)
 	require.Contains(t, page, `<bdi>&lt;i&gt;Bob&lt;/i&gt;</bdi> <span class="network">Nostr</span>`, "a name that is no handle")
-	require.Contains(t, page, "npub14w46h2a…6zts")
+	require.Contains(t, page, "npub14w46h2a…6zts", "a profile without a name")
+	require.Contains(t, page, `<bdi>carol</bdi> <span class="network">`)
+	require.Contains(t, page, newPerson(nostrDID+strings.Repeat("ef", 32)).Name, "a profile that cannot be read")
+	require.Contains(t, r.get("/links/3"), `<bdi>carol</bdi> <span class="network">`)
 	sites := func(address string) (all []string) {
 		for _, li := range find(r.parse(r.get(address)), class("link")) {
 			all = append(all, strings.TrimSpace(text(find(li, class("count"))[0]))+" "+attr(find(li, func(n *html.Node) bool { return n.Data == "h2" })[0].FirstChild, "href"))
 		}
 		return all
 	}
-	require.Equal(t, []string{"shared by 2 https://a.example/", "shared by 1 https://b.example/"}, sites("/"))
+	require.Equal(t, []string{"shared by 3 https://b.example/", "shared by 2 https://a.example/"}, sites("/"))
 	require.Equal(t, []string{"shared by 1 https://a.example/"}, sites("/?network=bluesky"))
-	require.Equal(t, []string{"shared by 1 https://b.example/", "shared by 1 https://a.example/"}, sites("/?network=nostr"))
+	require.Equal(t, []string{"shared by 3 https://b.example/", "shared by 1 https://a.example/"}, sites("/?network=nostr"))
 	require.Contains(t, r.get("/?network=nostr"), "most shared on Nostr in")
 	require.Contains(t, r.get("/?network=nostr"), "only Nostr", "the filter can be removed")
 	require.Contains(t, r.get("/?network=nostr"), "/feed.atom?network=nostr")

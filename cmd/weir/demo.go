@@ -21,10 +21,14 @@ const (
 	demoRate           = 25     // events per second from then on
 	demoSpacing        = 10 * time.Millisecond
 	demoFollowInterval = 20 * time.Second
+
+	demoAuthors = 60  // of Nostr
+	demoNotes   = 600 // events of theirs in the six hours before the start
+	demoTalk    = 2.0 // events per second from then on
 )
 
 func demoCommand() *cobra.Command {
-	source := ""
+	source, both := "", false
 	cmd := &cobra.Command{
 		Use:   "demo",
 		Short: "Run everything on a throwaway Postgres, against a simulated network",
@@ -51,13 +55,22 @@ func demoCommand() *cobra.Command {
 			}
 			defer network.Stop()
 			useSimnet(&cfg, network)
+			what := "Weir follows " + network.Hub().Handle + "'s network, on a small simulated Bluesky."
+			var relay *simnet.Nostr
+			if both {
+				if relay, err = useSimnetNostr(&cfg, network); err != nil {
+					return err
+				}
+				defer relay.Stop()
+				what = "Weir reads a small simulated Bluesky and a simulated relay of Nostr."
+			}
 			return app.WithServer(ctx, cfg, devpg.Options{Dir: cfg.DemoDir(), Ephemeral: true}, func(pool *pgxpool.Pool) error {
 				l, err := listenOrFallback(cmd.OutOrStdout(), cfg.Listen)
 				if err != nil {
 					return err
 				}
 				p := app.New(cfg, pool)
-				announce(cmd.OutOrStdout(), "Weir follows "+network.Hub().Handle+"'s network, on a small simulated Bluesky. All data is deleted when you stop it.", l)
+				announce(cmd.OutOrStdout(), what+" All data is deleted when you stop it.", l)
 				g, ctx := errgroup.WithContext(ctx)
 				g.Go(func() error {
 					return p.WithOps(ctx, true, func(ctx context.Context) error { return p.RunAll(ctx, l) })
@@ -66,11 +79,19 @@ func demoCommand() *cobra.Command {
 					network.Live(ctx, demoRate)
 					return nil
 				})
-				g.Go(func() error { return followMore(ctx, network) })
+				if relay == nil {
+					g.Go(func() error { return followMore(ctx, network) })
+				} else {
+					g.Go(func() error {
+						relay.Speak(ctx, demoTalk, network.Articles)
+						return nil
+					})
+				}
 				return g.Wait()
 			})
 		},
 	}
+	cmd.Flags().BoolVar(&both, "nostr", false, "read a simulated relay of Nostr too, and the whole of both networks")
 	cmd.Flags().StringVar(&source, "source", app.SourceJetstream, "what the stream is read from: jetstream or firehose; the default is WEIR_SOURCE")
 	return cmd
 }
@@ -91,6 +112,20 @@ func useSimnet(c *app.Config, n *simnet.Net) {
 	if !app.IsSet("WEIR_SYNC_INTERVAL") {
 		c.SyncInterval = time.Minute
 	}
+}
+
+// useSimnetNostr starts a relay whose authors share some of the articles of a simulated
+// network, and has it read too. Nothing is watched: the watch of a Bluesky account leads to no author of
+// Nostr. The history of both is read from their servers.
+func useSimnetNostr(c *app.Config, n *simnet.Net) (*simnet.Nostr, error) {
+	relay, err := simnet.NewNostr(simnet.NostrConfig{Seed: uint64(time.Now().UnixNano()), Authors: demoAuthors, Now: time.Now(), Relays: []simnet.NostrRelay{{Page: 500}}}) //nolint:gosec // a seed
+	if err != nil {
+		return nil, err
+	}
+	relay.Populate(demoNotes, 6*time.Hour, n.Articles())
+	c.Nostr, c.Watch, c.Start = relay.URLs(), nil, "oldest"
+	c.Collections = append(slices.Clone(c.Collections), "nostr.0", "nostr.1", "nostr.6")
+	return relay, nil
 }
 
 // followMore makes the network's hub follow another account at intervals, so that there
