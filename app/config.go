@@ -8,16 +8,12 @@ import (
 	"log/slog"
 	"os"
 	"reflect"
-	"slices"
-	"strings"
 	"time"
 
-	"github.com/agnivade/levenshtein"
 	"github.com/caarlos0/env/v11"
 
 	"github.com/weir-social/weir/collection"
 	"github.com/weir-social/weir/consumer"
-	protocol "github.com/weir-social/weir/nostr"
 	"github.com/weir-social/weir/schema"
 	"github.com/weir-social/weir/workers"
 )
@@ -316,8 +312,6 @@ func ReadConfig() (Config, error) {
 		return Config{}, fmt.Errorf("WEIR_BACKFILL_FROM is %q: expected appview or pds", c.BackfillFrom)
 	case c.BackfillWorkers < 1 || c.APIConcurrency < 1:
 		return Config{}, errors.New("WEIR_BACKFILL_WORKERS and WEIR_API_CONCURRENCY must be 1 or more")
-	case c.NostrAuthorRelays < 0 || c.NostrAuthorRelays > 200:
-		return Config{}, errors.New("WEIR_NOSTR_AUTHOR_RELAYS must be 0 to 200")
 	case c.History != historyAuto && c.History != "manual":
 		return Config{}, fmt.Errorf("WEIR_HISTORY is %q: expected auto or manual", c.History)
 	case c.HistoryRecords < 1 || c.HistoryRecords > 1_000_000 || c.HistoryBytes < 1:
@@ -421,45 +415,4 @@ func (c Config) loggerTo(out io.Writer, journaled bool) *slog.Logger {
 		handler = journal{handler, lines}
 	}
 	return slog.New(handler)
-}
-
-// Variables returns the names of the environment variables of Config.
-func Variables() []string {
-	var all []string
-	for field := range reflect.TypeFor[Config]().Fields() {
-		all = append(all, field.Tag.Get("env"))
-	}
-	return all
-}
-
-// CheckArguments returns an error if an argument contains a secret key of Nostr. It is called
-// before anything else reads them, because errors quote arguments.
-func CheckArguments(arguments []string) error {
-	if slices.ContainsFunc(arguments, protocol.ContainsSecret) {
-		return protocol.ErrSecret
-	}
-	return nil
-}
-
-// CheckVariables returns an error for an unknown variable with Weir's prefix:
-// otherwise a misspelt setting would silently keep its default.
-//
-// A variable that contains a secret key as Nostr writes them is an error too, which does
-// not quote it: `weir config` would print it.
-func CheckVariables(environ []string) error {
-	known := append(otherVariables(), Variables()...)
-	for _, pair := range environ {
-		name, value, _ := strings.Cut(pair, "=")
-		if strings.HasPrefix(name, "WEIR_") && protocol.ContainsSecret(value) {
-			return fmt.Errorf("%s: %w", name, protocol.ErrSecret)
-		}
-		if !strings.HasPrefix(name, "WEIR_") || slices.Contains(known, name) {
-			continue
-		}
-		nearest := slices.MinFunc(known, func(a, b string) int {
-			return levenshtein.ComputeDistance(name, a) - levenshtein.ComputeDistance(name, b)
-		})
-		return fmt.Errorf("%s is not a variable of weir: did you mean %s? (docs/configuration.md lists them all)", name, nearest)
-	}
-	return nil
 }

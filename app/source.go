@@ -45,13 +45,17 @@ func (c *Config) SetSource(source string) error {
 	return nil
 }
 
-// checkSource returns an error if the source or what it verifies is unknown.
+// checkSource returns an error if the source or what it verifies is unknown, or too many
+// relays of Nostr are to be read.
 func (c *Config) checkSource() error {
 	if err := c.SetSource(c.Source); err != nil {
 		return fmt.Errorf("WEIR_SOURCE: %w", err)
 	}
 	if c.Verify != VerifyWhole && c.Verify != VerifySigned && c.Verify != VerifyChained {
 		return fmt.Errorf("WEIR_VERIFY is %q: expected %s, %s or %s", c.Verify, VerifyWhole, VerifySigned, VerifyChained)
+	}
+	if c.NostrAuthorRelays < 0 || c.NostrAuthorRelays > 200 {
+		return errors.New("WEIR_NOSTR_AUTHOR_RELAYS must be 0 to 200")
 	}
 	return nil
 }

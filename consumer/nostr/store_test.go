@@ -46,8 +46,8 @@ func TestWhatIsAskedForIsStored(t *testing.T) {
 	var enqueued int
 	retry := consumer.Retry{Wires: map[string]consumer.Wire{nostr.WireName: nostr.Wire(stored(), n.verify)}, Config: consumer.Config{Pool: n.pool, Logger: slog.New(slog.DiscardHandler),
 		Wanted: func(collection string) bool { return collection == "nostr.1" },
-		Enqueue: func(_ context.Context, _ pgx.Tx, keys []schema.Key, _ time.Time) error {
-			enqueued += len(keys)
+		Enqueue: func(_ context.Context, _ pgx.Tx, written []schema.Stored, _ time.Time) error {
+			enqueued += len(written)
 			return nil
 		}}}
 	for _, want := range []int{5, 0} {

@@ -1,0 +1,53 @@
+package app
+
+import (
+	"fmt"
+	"reflect"
+	"slices"
+	"strings"
+
+	"github.com/agnivade/levenshtein"
+
+	protocol "github.com/weir-social/weir/nostr"
+)
+
+// Variables returns the names of the environment variables of Config.
+func Variables() []string {
+	var all []string
+	for field := range reflect.TypeFor[Config]().Fields() {
+		all = append(all, field.Tag.Get("env"))
+	}
+	return all
+}
+
+// CheckArguments returns an error if an argument contains a secret key of Nostr. It is called
+// before anything else reads them, because errors quote arguments.
+func CheckArguments(arguments []string) error {
+	if slices.ContainsFunc(arguments, protocol.ContainsSecret) {
+		return protocol.ErrSecret
+	}
+	return nil
+}
+
+// CheckVariables returns an error for an unknown variable with Weir's prefix:
+// otherwise a misspelt setting would silently keep its default.
+//
+// A variable that contains a secret key as Nostr writes them is an error too, which does
+// not quote it: `weir config` would print it.
+func CheckVariables(environ []string) error {
+	known := append(otherVariables(), Variables()...)
+	for _, pair := range environ {
+		name, value, _ := strings.Cut(pair, "=")
+		if strings.HasPrefix(name, "WEIR_") && protocol.ContainsSecret(value) {
+			return fmt.Errorf("%s: %w", name, protocol.ErrSecret)
+		}
+		if !strings.HasPrefix(name, "WEIR_") || slices.Contains(known, name) {
+			continue
+		}
+		nearest := slices.MinFunc(known, func(a, b string) int {
+			return levenshtein.ComputeDistance(name, a) - levenshtein.ComputeDistance(name, b)
+		})
+		return fmt.Errorf("%s is not a variable of weir: did you mean %s? (docs/configuration.md lists them all)", name, nearest)
+	}
+	return nil
+}
