@@ -60,7 +60,14 @@ func TestFoldKeepsLatestAccountEvent(t *testing.T) {
 		account(false, "takendown", at.Add(time.Second)),
 		account(true, "", at),
 	}}).fold()
-	require.Equal(t, []schema.Status{{DID: "did:plc:a", Status: "takendown", At: at.Add(time.Second)}}, out.Statuses)
+	require.Equal(t, []schema.Status{{DID: "did:plc:a", Status: "takendown", At: at.Add(time.Second), Sent: at.Add(time.Hour + time.Second)}}, utc(out.Statuses))
+}
+
+func utc(statuses []schema.Status) []schema.Status {
+	for i := range statuses {
+		statuses[i].Sent = statuses[i].Sent.UTC()
+	}
+	return statuses
 }
 
 // TestAccountEventFromTheFutureIsNotFinal checks that a status is not dated after
