@@ -167,7 +167,8 @@ func (c *chaos) anHourLater() {
 }
 
 // settle waits until every gap is closed and every job that is due has ended. Jobs that
-// have failed become due. What does not end is a problem in the report.
+// have failed become due, and what is due to be fetched waits for no minute to pass. What
+// does not end is a problem in the report.
 func (c *chaos) settle() {
 	c.t.Helper()
 	var left string
@@ -175,6 +176,11 @@ func (c *chaos) settle() {
 	for ; progress(many); time.Sleep(100 * time.Millisecond) {
 		const due = `UPDATE river_job SET scheduled_at = now() WHERE state = 'retryable' AND scheduled_at > now()`
 		if _, err := c.pool.Exec(context.Background(), due); err != nil {
+			continue
+		}
+		const fetch = `SELECT enqueue_job('check_subjects', 'network', '{}') WHERE EXISTS (SELECT FROM subjects WHERE fetch_at <= now())
+			AND NOT EXISTS (SELECT FROM river_job WHERE kind = 'check_subjects' AND finalized_at IS NULL)`
+		if _, err := c.pool.Exec(context.Background(), fetch); err != nil {
 			continue
 		}
 		const sql = `

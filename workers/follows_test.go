@@ -28,6 +28,7 @@ type rig struct {
 	pool   *pgxpool.Pool
 	client *Client
 	api    *bluesky.Client
+	calm   func() // jobs are made available by River's leader alone
 }
 
 func newRig(t *testing.T, change func(*Config)) *rig {
@@ -57,7 +58,7 @@ func newRigOn(t *testing.T, network simnet.Config, change func(*Config)) *rig {
 		cancel()
 		<-r.client.Stopped()
 	})
-	schedules(t, r.pool)
+	r.calm = schedules(t, r.pool)
 	r.becomes(1, `SELECT count(*) FROM river_job WHERE kind = 'sync_follows' AND state = 'completed'`) // the sync at the start, which would read a test's watches again
 	return r
 }

@@ -269,6 +269,7 @@ func TestForgerCannotHaveRepositoriesFetched(t *testing.T) {
 	schematest.Long(t)
 	t.Parallel()
 	r := resyncing(t, func(c *Config) { c.Resync = ResyncLimits{PerHour: 3, Useful: time.Millisecond, Useless: time.Hour} })
+	r.calm() // what is due at once would not be seen to wait
 	did, _ := r.busiest()
 	r.follows(did)
 	forge := func() {

@@ -15,15 +15,16 @@ import (
 
 // schedules makes jobs available as soon as they are due, with River's own statement.
 // River's leader does so every five seconds, which no setting changes, and most of the
-// tests would wait for that several times.
-func schedules(t testing.TB, pool *pgxpool.Pool) {
+// tests would wait for that several times. stop leaves it to the leader.
+func schedules(t testing.TB, pool *pgxpool.Pool) (stop func()) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan struct{})
-	t.Cleanup(func() {
+	stop = func() {
 		cancel()
 		<-ended
-	})
+	}
+	t.Cleanup(stop)
 	go func() {
 		defer close(ended)
 		for ctx.Err() == nil {
@@ -34,6 +35,7 @@ func schedules(t testing.TB, pool *pgxpool.Pool) {
 			sleep(ctx, 50*time.Millisecond) //nolint:errcheck // the loop looks at the context
 		}
 	}()
+	return stop
 }
 
 // makeAvailable makes the jobs available that are due, and tells their queues.

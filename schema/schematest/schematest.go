@@ -108,6 +108,7 @@ func NewURL(t testing.TB) string {
 			t.Logf("the test's database is %s (kept where the server outlives the test)", at)
 			return
 		}
+		execute(t, admin, `ALTER DATABASE `+name+` ALLOW_CONNECTIONS false`) // a pooler may be about to open one
 		execute(t, admin, `DROP DATABASE `+name+` WITH (FORCE)`)
 	})
 	return at
