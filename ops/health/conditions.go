@@ -78,6 +78,12 @@ func (r *Report) addConditions(limits Limits) {
 	if r.NewDeadLetters > limits.DeadLetters {
 		add("WeirDeadLetters", Warning, "", "weir deadletter list", "%d dead letters within %s", r.NewDeadLetters, newWithin)
 	}
+	for _, c := range r.CollectionDeadLetters {
+		if c.New > c.Most {
+			add("WeirCollectionDeadLetters", Warning, c.Collections, "SELECT stage, cause, path, count(*) FROM dead_letters WHERE state = 'open' GROUP BY 1, 2, 3 ORDER BY 4 DESC",
+				"%d dead letters of %s within %s, more than %d", c.New, c.Collections, newWithin, c.Most)
+		}
+	}
 	if r.OpenGaps > 0 {
 		add("WeirGapOpen", Warning, "", "SELECT * FROM gaps WHERE closed_at IS NULL", "%s", r.gaps())
 	}
