@@ -235,6 +235,10 @@ type Config struct {
 
 	// The URL to send alerts to, a secret. Set it for every worker.
 	AlertWebhook string `env:"WEIR_ALERT_WEBHOOK" secret:"true"`
+	// How many new dead letters collections may have within ten minutes before an alert, separated
+	// by commas: com.example.note=0,pub.layers.*=100. The first entry that covers a collection
+	// counts. All others together may have ten.
+	DeadLetterLimits []string `env:"WEIR_DEAD_LETTER_LIMITS"`
 	// The format of these messages: slack, discord or json. Empty: chosen by the host.
 	AlertFormat string `env:"WEIR_ALERT_FORMAT"`
 	// How often the conditions of alerts are checked.
@@ -341,6 +345,7 @@ func (c Config) parse() error {
 	_, stored := c.stored()
 	lexicons := c.checkLexicons()
 	_, queues := c.queues()
+	_, letters := c.deadLetterLimits()
 	_, webhook := c.webhook()
 	_, hosts := c.hosts()
 	_, proxies := c.proxies()
@@ -348,7 +353,7 @@ func (c Config) parse() error {
 	_, index := c.clickHouse()
 	_, scope := c.archiveScope()
 	_, relays := c.nostrRelays()
-	return cmp.Or(stored, lexicons, queues, webhook, hosts, proxies, archive, index, scope, relays)
+	return cmp.Or(stored, lexicons, queues, letters, webhook, hosts, proxies, archive, index, scope, relays)
 }
 
 // stored returns the registry of the stored collections.

@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/weir-social/weir/consumer"
+	"github.com/weir-social/weir/ops/health"
 )
 
 const configurationFile = "../docs/configuration.md"
@@ -198,4 +199,17 @@ func TestQueuesOfNamespaces(t *testing.T) {
 	t.Setenv("WEIR_QUEUES", "notes=com.example.note|com.example.memo.*:4:1, notes=com.example.other:1:1")
 	_, err = ReadConfig()
 	require.ErrorContains(t, err, "there is another queue notes")
+}
+
+// TestDeadLetterLimitsAreRead in their order.
+func TestDeadLetterLimitsAreRead(t *testing.T) {
+	t.Setenv("WEIR_DEAD_LETTER_LIMITS", "com.example.note=0, pub.layers.*=100")
+	cfg, err := ReadConfig()
+	require.NoError(t, err)
+	require.Equal(t, []health.DeadLetterLimit{{Pattern: "com.example.note"}, {Pattern: "pub.layers.*", Most: 100}}, cfg.Limits().Collections)
+	for _, entry := range []string{"com.example.note", "com.example.note=-1", "note=1", "com.example.note=x", "com.example.note=1,com.example.note=2"} {
+		t.Setenv("WEIR_DEAD_LETTER_LIMITS", entry)
+		_, err := ReadConfig()
+		require.ErrorContains(t, err, "WEIR_DEAD_LETTER_LIMITS", entry)
+	}
 }

@@ -8,11 +8,13 @@ import (
 	"os"
 	"runtime/debug"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/weir-social/weir/collection"
 	"github.com/weir-social/weir/ops/health"
 	"github.com/weir-social/weir/schema"
 	"github.com/weir-social/weir/web"
@@ -26,10 +28,30 @@ func (c Config) Limits() health.Limits {
 		age = -1
 	}
 	limits := health.Limits{LagCritical: c.LagLimit, Jobs: int64(c.QueueLimit), Bytes: c.DatabaseLimit, AuditAge: age}
+	limits.Collections, _ = c.deadLetterLimits() // ReadConfig has checked them
 	if c.ClickHouse != "" {
 		limits.IndexAge = time.Hour
 	}
 	return limits
+}
+
+// deadLetterLimits returns the limits of collections.
+func (c Config) deadLetterLimits() (limits []health.DeadLetterLimit, err error) {
+	for _, entry := range c.DeadLetterLimits {
+		pattern, number, _ := strings.Cut(strings.TrimSpace(entry), "=")
+		most, err := strconv.ParseInt(number, 10, 32)
+		if err == nil {
+			err = collection.CheckPattern(pattern)
+		}
+		switch {
+		case err != nil || most < 0:
+			return nil, fmt.Errorf("WEIR_DEAD_LETTER_LIMITS: %q: expected a collection and a number, such as com.example.note=0 or pub.layers.*=100", entry)
+		case slices.ContainsFunc(limits, func(l health.DeadLetterLimit) bool { return l.Pattern == pattern }):
+			return nil, fmt.Errorf("WEIR_DEAD_LETTER_LIMITS: %s occurs twice", pattern)
+		}
+		limits = append(limits, health.DeadLetterLimit{Pattern: pattern, Most: most})
+	}
+	return limits, nil
 }
 
 // webhook returns the webhook for alerts; nil: none.

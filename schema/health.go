@@ -64,13 +64,12 @@ type Totals struct {
 	StuckGaps       int64   // open gaps that cannot be closed
 	GapProblem      string  // why they cannot be closed; empty if there are none
 	DeadLetters     int64   // open and retrying
-	NewDeadLetters  int64   // of DeadLetters, those first seen after since
 	Desynchronized  int64   // accounts that must be compared with their repositories
 	Bytes           int64   // of the database on disk
 }
 
-// ReadTotals reads the totals. Dead letters first seen after since are new.
-func ReadTotals(ctx context.Context, db DB, since time.Time) (Totals, error) {
+// ReadTotals reads the totals.
+func ReadTotals(ctx context.Context, db DB) (Totals, error) {
 	const sql = `
 SELECT (SELECT count(DISTINCT did) FROM watch_members)                                            AS follows,
        (SELECT count(*) FROM watches WHERE problem <> '')                                   AS failed_watches,
@@ -84,11 +83,9 @@ SELECT (SELECT count(DISTINCT did) FROM watch_members)                          
        (SELECT coalesce(string_agg(DISTINCT problem, '; '), '')
         FROM gaps WHERE closed_at IS NULL AND problem <> '')                                AS gap_problem,
        (SELECT count(*) FROM dead_letters WHERE state IN ('open', 'retrying'))             AS dead_letters,
-       (SELECT count(*) FROM dead_letters
-        WHERE state IN ('open', 'retrying') AND first_seen > $1)                           AS new_dead_letters,
        (SELECT count(*) FROM resyncs WHERE desynchronized_at IS NOT NULL)                   AS desynchronized,
        pg_database_size(current_database())                                                 AS bytes`
-	return One(ctx, db, "read the totals", pgx.RowToStructByName[Totals], sql, since)
+	return One(ctx, db, "read the totals", pgx.RowToStructByName[Totals], sql)
 }
 
 // DatabaseBytes returns the size of the database on disk.
@@ -142,4 +139,24 @@ JOIN pg_class AS r ON r.oid = coalesce(pg_partition_root(t.relid), t.relid)
 WHERE t.schemaname = current_schema()
 GROUP BY r.relname`
 	return All(ctx, db, "read the dead rows of the tables", pgx.RowToStructByName[Sum], sql)
+}
+
+// CountNewDeadLetters counts the dead letters first seen after since, neither retried nor
+// dismissed, by the first of the patterns that covers their collection: names, and
+// prefixes such as pub.layers.*. The last count is that of the others.
+func CountNewDeadLetters(ctx context.Context, db DB, since time.Time, patterns []string) ([]int64, error) {
+	const sql = `
+WITH pattern AS (
+    SELECT p.pattern, p.n FROM unnest($2::text[]) WITH ORDINALITY AS p (pattern, n)
+), letter AS (
+    SELECT (SELECT min(p.n) FROM pattern AS p
+            WHERE d.collection = p.pattern OR right(p.pattern, 1) = '*' AND starts_with(d.collection, rtrim(p.pattern, '*'))) AS n
+    FROM dead_letters AS d
+    WHERE d.state IN ('open', 'retrying') AND d.first_seen > $1
+)
+SELECT count(l.n) + CASE WHEN s.n > cardinality($2::text[]) THEN (SELECT count(*) FROM letter WHERE n IS NULL) ELSE 0 END
+FROM generate_series(1, cardinality($2::text[]) + 1) AS s (n)
+LEFT JOIN letter AS l ON l.n = s.n
+GROUP BY s.n ORDER BY s.n`
+	return All(ctx, db, "count new dead letters", pgx.RowTo[int64], sql, since, append([]string{}, patterns...))
 }

@@ -60,7 +60,9 @@ var (
 	gapsOpen        = desc("gaps_open", "Open gaps: intervals of a stream that may have been missed. Expect zero.")
 	gapsUnclosable  = desc("gaps_unclosable", "Open gaps that cannot be closed, for example because the whole network is followed. Expect zero.")
 	gapSeconds      = desc("gaps_open_seconds", "The total length of the open gaps. Expect zero.")
-	deadLettersNew  = desc("dead_letters_new", "Dead letters of the last ten minutes. Expect zero.")
+	deadLettersNew  = desc("dead_letters_new", "Dead letters of the last ten minutes, of collections that have no limit of their own. Expect zero.")
+	collectionNew   = desc("collection_dead_letters_new", "Dead letters of the last ten minutes of collections that have a limit of their own.", "collections")
+	collectionLimit = desc("collection_dead_letters_limit", "WEIR_DEAD_LETTER_LIMITS of this process: how many new dead letters these collections may have.", "collections")
 	deadLetters     = desc("dead_letters", "Dead letters that were neither retried nor dismissed, by stage. Expect zero.", "stage")
 	desynchronized  = desc("desynchronized_accounts", "Accounts that must be compared with their repositories, because a commit of them could not be verified. At 10,000 no further ones are marked. Expect zero after a while.")
 	historyAccount  = desc("history_accounts", "Accounts of the histories of collections, by state: waiting, done, unread (cannot be read for now) and limited (of done, those that reached the limit of an account).", "collection", "state")
@@ -146,6 +148,9 @@ func (c *Collector) Collect(out chan<- prometheus.Metric) {
 	gauge(gapsUnclosable, float64(r.Unclosable))
 	gauge(gapSeconds, r.GapSeconds)
 	gauge(deadLettersNew, float64(r.NewDeadLetters))
+	for _, n := range r.CollectionDeadLetters {
+		gauge(collectionNew, float64(n.New), n.Collections)
+	}
 	for _, s := range byStage {
 		gauge(deadLetters, float64(s.Count), s.Stage)
 	}
@@ -176,6 +181,9 @@ func (c *Collector) sendLimits(gauge func(*prometheus.Desc, float64, ...string))
 	gauge(lagLimit, c.limits.LagCritical.Seconds())
 	gauge(queueLimit, float64(c.limits.Jobs))
 	gauge(databaseLimit, float64(c.limits.Bytes))
+	for _, l := range c.limits.Collections {
+		gauge(collectionLimit, float64(l.Most), l.Pattern)
+	}
 	age := math.Inf(1)
 	if c.limits.AuditAge >= 0 {
 		age = c.limits.AuditAge.Seconds()

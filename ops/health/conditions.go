@@ -75,9 +75,7 @@ func (r *Report) addConditions(limits Limits) {
 	if r.BackfillQueueDepth > limits.Backfills {
 		add("WeirBackfillsWait", Warning, jobs.QueueBackfill, "weir backfill status; after a first start, wait until every feed is read", "%s feeds are waiting to be read", atLeast(r.BackfillQueueDepth, r.BackfillQueueDepth > schema.CountedOthers))
 	}
-	if r.NewDeadLetters > limits.DeadLetters {
-		add("WeirDeadLetters", Warning, "", "weir deadletter list", "%d dead letters within %s", r.NewDeadLetters, newWithin)
-	}
+	r.addDeadLetterConditions(limits, add)
 	if r.OpenGaps > 0 {
 		add("WeirGapOpen", Warning, "", "SELECT * FROM gaps WHERE closed_at IS NULL", "%s", r.gaps())
 	}
@@ -118,6 +116,18 @@ func (r *Report) gaps() string {
 		message += fmt.Sprintf("; %d cannot be closed: %s", r.Unclosable, r.GapProblem)
 	}
 	return message
+}
+
+func (r *Report) addDeadLetterConditions(limits Limits, add func(name, severity, subject, do, message string, args ...any)) {
+	if r.NewDeadLetters > limits.DeadLetters {
+		add("WeirDeadLetters", Warning, "", "weir deadletter list", "%d dead letters within %s", r.NewDeadLetters, newWithin)
+	}
+	for _, c := range r.CollectionDeadLetters {
+		if c.New > c.Most {
+			add("WeirCollectionDeadLetters", Warning, c.Collections, "SELECT stage, cause, path, count(*) FROM dead_letters WHERE state = 'open' GROUP BY 1, 2, 3 ORDER BY 4 DESC",
+				"%d dead letters of %s within %s, more than %d", c.New, c.Collections, newWithin, c.Most)
+		}
+	}
 }
 
 // addAuditConditions adds the conditions about the audits and their results.

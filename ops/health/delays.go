@@ -7,26 +7,27 @@ import "time"
 // the condition already contains a time or a count.
 func FireAfter() map[string]time.Duration {
 	return map[string]time.Duration{
-		"WeirDatabaseDown":   time.Minute,
-		"WeirNoConsumer":     time.Minute, // a restart
-		"WeirNoEvents":       0,
-		"WeirDisconnected":   0,
-		"WeirReconnectsFail": 0,
-		"WeirLagCritical":    time.Minute,
-		"WeirLag":            time.Minute,
-		"WeirQueueDeep":      time.Minute,
-		"WeirQueueUnworked":  time.Minute,
-		"WeirQueuePaused":    10 * time.Minute, // an operator may have paused it
-		"WeirBackfillsWait":  15 * time.Minute, // a first start adds hundreds at once
-		"WeirDeadLetters":    0,
-		"WeirGapOpen":        10 * time.Minute, // most gaps are closed by then
-		"WeirDatabaseLarge":  0,
-		"WeirAuditOld":       0,
-		"WeirAuditFails":     0,
-		"WeirAuditScore":     0,
-		"WeirCountsWrong":    0,
-		"WeirArchiveBehind":  0,
-		"WeirIndexBehind":    0,
+		"WeirDatabaseDown":          time.Minute,
+		"WeirNoConsumer":            time.Minute, // a restart
+		"WeirNoEvents":              0,
+		"WeirDisconnected":          0,
+		"WeirReconnectsFail":        0,
+		"WeirLagCritical":           time.Minute,
+		"WeirLag":                   time.Minute,
+		"WeirQueueDeep":             time.Minute,
+		"WeirQueueUnworked":         time.Minute,
+		"WeirQueuePaused":           10 * time.Minute, // an operator may have paused it
+		"WeirBackfillsWait":         15 * time.Minute, // a first start adds hundreds at once
+		"WeirDeadLetters":           0,
+		"WeirCollectionDeadLetters": 0,
+		"WeirGapOpen":               10 * time.Minute, // most gaps are closed by then
+		"WeirDatabaseLarge":         0,
+		"WeirAuditOld":              0,
+		"WeirAuditFails":            0,
+		"WeirAuditScore":            0,
+		"WeirCountsWrong":           0,
+		"WeirArchiveBehind":         0,
+		"WeirIndexBehind":           0,
 	}
 }
 

@@ -35,12 +35,20 @@ type Limits struct {
 	Tries        int           // 10: failed attempts to connect
 	Backfills    int64         // 50: feeds that are waiting to be read
 	Jobs         int64         // 10,000: jobs of any queue that are waiting
-	DeadLetters  int64         // 10: new dead letters within ten minutes
+	DeadLetters  int64         // 10: new dead letters within ten minutes, of collections that have no limit of their own
+	Collections  []DeadLetterLimit
 	Bytes        int64         // 3 GB: size of the database
 	AuditAge     time.Duration // 50 h: since the last audit ended, or since one was possible; negative: audits are off
 	AuditScore   float64       // 0.999: score of the last audit
 	ArchiveAge   time.Duration // 30 min: since the oldest commit that the archive's store does not have
 	IndexAge     time.Duration // since the archive's store has the oldest segment that ClickHouse lacks; zero: there is no ClickHouse
+}
+
+// DeadLetterLimit is how many new dead letters some collections may have within ten
+// minutes. The first limit that covers a collection is its own.
+type DeadLetterLimit struct {
+	Pattern string // a collection's name, or a prefix such as pub.layers.*
+	Most    int64
 }
 
 func (l Limits) withDefaults() Limits {
@@ -84,16 +92,17 @@ type Report struct {
 	Streams    []Stream       `json:"streams"`
 	Queues     []schema.Queue `json:"queues"`
 
-	OpenGaps       int64   `json:"open_gaps"`
-	GapSeconds     float64 `json:"gap_seconds"`
-	GapAccounts    int64   `json:"gap_accounts"`    // accounts to compare with their repositories before the open gaps close
-	GapWaiting     int64   `json:"gap_waiting"`     // of these, the accounts not compared yet
-	Unclosable     int64   `json:"unclosable_gaps"` // open gaps that cannot be closed
-	GapProblem     string  `json:"gap_problem"`     // why they cannot be closed; empty if all can be
-	DeadLetters    int64   `json:"dead_letters"`
-	NewDeadLetters int64   `json:"new_dead_letters"`        // of the last ten minutes
-	Desynchronized int64   `json:"desynchronized_accounts"` // accounts that must be compared with their repositories
-	DatabaseBytes  int64   `json:"database_bytes"`
+	OpenGaps              int64                   `json:"open_gaps"`
+	GapSeconds            float64                 `json:"gap_seconds"`
+	GapAccounts           int64                   `json:"gap_accounts"`    // accounts to compare with their repositories before the open gaps close
+	GapWaiting            int64                   `json:"gap_waiting"`     // of these, the accounts not compared yet
+	Unclosable            int64                   `json:"unclosable_gaps"` // open gaps that cannot be closed
+	GapProblem            string                  `json:"gap_problem"`     // why they cannot be closed; empty if all can be
+	DeadLetters           int64                   `json:"dead_letters"`
+	NewDeadLetters        int64                   `json:"new_dead_letters"` // of the last ten minutes, of collections without a limit of their own
+	CollectionDeadLetters []CollectionDeadLetters `json:"collection_dead_letters"`
+	Desynchronized        int64                   `json:"desynchronized_accounts"` // accounts that must be compared with their repositories
+	DatabaseBytes         int64                   `json:"database_bytes"`
 
 	Histories []schema.History `json:"histories"` // of collections: how far their past has been read
 
@@ -107,6 +116,14 @@ type Report struct {
 	Archive schema.ArchiveBacklog `json:"archive"` // what its store has, and what waits for it
 
 	at time.Time // of the report
+}
+
+// CollectionDeadLetters are new dead letters of collections that have a limit of their
+// own.
+type CollectionDeadLetters struct {
+	Collections string `json:"collections"` // as it is configured: a name or a prefix
+	New         int64  `json:"new"`         // of the last ten minutes
+	Most        int64  `json:"most"`        // an alert fires above it
 }
 
 // Stream is one stream of a report.
@@ -138,14 +155,17 @@ func Read(ctx context.Context, db schema.DB, now time.Time, limits Limits) (Repo
 	if err != nil {
 		return Report{}, err
 	}
-	totals, err := schema.ReadTotals(ctx, db, now.Add(-newWithin))
+	totals, err := schema.ReadTotals(ctx, db)
 	if err != nil {
 		return Report{}, err
 	}
 	r := Report{
 		at: now, Queues: queues, FollowsCount: totals.Follows, UnreadWatches: totals.FailedWatches, OpenGaps: totals.Gaps, GapSeconds: totals.GapSeconds,
 		GapAccounts: totals.GapAccounts, GapWaiting: totals.GapAccountsLeft, Unclosable: totals.StuckGaps, GapProblem: totals.GapProblem,
-		DeadLetters: totals.DeadLetters, NewDeadLetters: totals.NewDeadLetters, Desynchronized: totals.Desynchronized, DatabaseBytes: totals.Bytes, Conditions: []Condition{}, Streams: []Stream{},
+		DeadLetters: totals.DeadLetters, Desynchronized: totals.Desynchronized, DatabaseBytes: totals.Bytes, Conditions: []Condition{}, Streams: []Stream{},
+	}
+	if err := r.readDeadLetters(ctx, db, limits); err != nil {
+		return Report{}, err
 	}
 	for _, st := range statuses {
 		r.Streams = append(r.Streams, stream(st, now, limits))
@@ -175,6 +195,24 @@ func Read(ctx context.Context, db schema.DB, now time.Time, limits Limits) (Repo
 	r.summarize()
 	r.addConditions(limits)
 	return r, nil
+}
+
+// readDeadLetters counts the new dead letters by the limits.
+func (r *Report) readDeadLetters(ctx context.Context, db schema.DB, limits Limits) error {
+	r.CollectionDeadLetters = make([]CollectionDeadLetters, len(limits.Collections))
+	patterns := make([]string, len(limits.Collections))
+	for i, l := range limits.Collections {
+		patterns[i] = l.Pattern
+	}
+	counts, err := schema.CountNewDeadLetters(ctx, db, r.at.Add(-newWithin), patterns)
+	if err != nil {
+		return err
+	}
+	for i, l := range limits.Collections {
+		r.CollectionDeadLetters[i] = CollectionDeadLetters{l.Pattern, counts[i], l.Most}
+	}
+	r.NewDeadLetters = counts[len(patterns)]
+	return nil
 }
 
 // readAudit reads the result of the last audit.

@@ -248,3 +248,37 @@ func TestUnworkedQueues(t *testing.T) {
 	}
 	require.Equal(t, []string{"unworked"}, subjects)
 }
+
+// TestCollectionsHaveLimits of dead letters: what they have does not count elsewhere, and
+// the first limit that covers a collection is its own.
+func TestCollectionsHaveLimits(t *testing.T) {
+	t.Parallel()
+	pool := schematest.New(t)
+	noon := time.Date(2026, 8, 1, 12, 0, 0, 0, time.UTC)
+	_, err := pool.Exec(t.Context(), `
+INSERT INTO dead_letters (key, stage, collection, did, rkey, cause, raw, raw_bytes, state, first_seen, last_seen)
+SELECT int8send(row_number() OVER ()), 'lexicon', l.collection, 'did:plc:a', n::text, 'x', '', 0, l.state, l.at, l.at
+FROM (VALUES ('com.example.note', 'open', 3, $1::timestamptz), ('com.example.note', 'open', 50, $1 - interval '11 minutes'), ('com.example.note', 'dismissed', 50, $1),
+             ('com.example.memo', 'retrying', 5, $1), ('com.examples.note', 'open', 2, $1), (NULL, 'open', 1, $1)) AS l (collection, state, n, at)
+CROSS JOIN LATERAL generate_series(1, l.n) AS n`, noon.Add(-time.Minute))
+	require.NoError(t, err)
+	read := func(limits ...DeadLetterLimit) (r Report, subjects []string) {
+		r, err := Read(t.Context(), pool, noon, Limits{Collections: limits})
+		require.NoError(t, err)
+		for _, c := range r.Conditions {
+			if c.Name == "WeirCollectionDeadLetters" || c.Name == "WeirDeadLetters" {
+				subjects = append(subjects, c.Name+" "+c.Subject)
+			}
+		}
+		return r, subjects
+	}
+	r, subjects := read()
+	require.EqualValues(t, 11, r.NewDeadLetters)
+	require.Equal(t, []string{"WeirDeadLetters "}, subjects)
+	r, subjects = read(DeadLetterLimit{"com.example.note", 2}, DeadLetterLimit{"com.example.*", 5})
+	require.EqualValues(t, 3, r.NewDeadLetters)
+	require.Equal(t, []CollectionDeadLetters{{"com.example.note", 3, 2}, {"com.example.*", 5, 5}}, r.CollectionDeadLetters)
+	require.Equal(t, []string{"WeirCollectionDeadLetters com.example.note"}, subjects)
+	_, subjects = read(DeadLetterLimit{"com.example.*", 7}, DeadLetterLimit{"com.example.note", 0})
+	require.Equal(t, []string{"WeirCollectionDeadLetters com.example.*"}, subjects)
+}
