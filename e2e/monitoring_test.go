@@ -273,7 +273,7 @@ func TestAlertsAndDashboardReadMetricsThatExist(t *testing.T) {
 	database := schematest.NewURL(t)
 	pool := open(t, database)
 	n.SetRate(simnet.Rate{Calls: 100_000})
-	env := append(follower(n, database), "WEIR_WATCH="+n.Hub().Handle)
+	env := append(follower(n, database), "WEIR_DEAD_LETTER_LIMITS=app.bsky.feed.post=100", "WEIR_WATCH="+n.Hub().Handle)
 	weir := start(t, env, "serve")
 	at := weir.opsURL(t)
 	stop := live(t, n, 100)

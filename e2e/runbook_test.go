@@ -32,8 +32,8 @@ func TestRunbookNamesWhatExists(t *testing.T) {
 	require.True(t, found)
 	n := followNetwork(t, 20)
 	database := schematest.NewURL(t)
-	n.SetRate(simnet.Rate{Calls: 100_000})                                                                                   // and sends what remains
-	env := append(follower(n, database), "WEIR_WATCH="+n.Hub().Handle, "WEIR_JETSTREAM=ws://127.0.0.1:1/subscribe,"+n.URL()) // the first try fails
+	n.SetRate(simnet.Rate{Calls: 100_000})                                                                                                                                     // and sends what remains
+	env := append(follower(n, database), "WEIR_DEAD_LETTER_LIMITS=app.bsky.feed.post=100", "WEIR_WATCH="+n.Hub().Handle, "WEIR_JETSTREAM=ws://127.0.0.1:1/subscribe,"+n.URL()) // the first try fails
 	pool := open(t, database)
 	at := start(t, env, "serve").opsURL(t)
 	settled(t, pool)

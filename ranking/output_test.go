@@ -48,8 +48,7 @@ WITH made AS (
     INSERT INTO copies (did, collection, rkey, of_did, of_collection, of_rkey)
     SELECT DISTINCT ON (c.did, c.collection, c.rkey) c.did, c.collection, c.rkey, o.did, o.collection, o.rkey
     FROM shares AS c JOIN shares AS o ON o.link_id = c.link_id AND o.did > c.did
-    WHERE c.did LIKE 'did:nostr:%'
-    ORDER BY c.did, c.collection, c.rkey LIMIT 20
+    ORDER BY c.did, c.collection, c.rkey, o.did, o.rkey LIMIT 100
     ON CONFLICT DO NOTHING
     RETURNING did, collection, rkey
 )

@@ -257,10 +257,10 @@ func TestCollectionsHaveLimits(t *testing.T) {
 	noon := time.Date(2026, 8, 1, 12, 0, 0, 0, time.UTC)
 	_, err := pool.Exec(t.Context(), `
 INSERT INTO dead_letters (key, stage, collection, did, rkey, cause, raw, raw_bytes, state, first_seen, last_seen)
-SELECT int8send(row_number() OVER ()), 'lexicon', l.collection, 'did:plc:a', n::text, 'x', '', 0, l.state, l.at, l.at
+SELECT int8send(row_number() OVER ()), 'lexicon', l.collection, 'did:plc:a', i::text, 'x', '', 0, l.state, l.at, l.at
 FROM (VALUES ('com.example.note', 'open', 3, $1::timestamptz), ('com.example.note', 'open', 50, $1 - interval '11 minutes'), ('com.example.note', 'dismissed', 50, $1),
              ('com.example.memo', 'retrying', 5, $1), ('com.examples.note', 'open', 2, $1), (NULL, 'open', 1, $1)) AS l (collection, state, n, at)
-CROSS JOIN LATERAL generate_series(1, l.n) AS n`, noon.Add(-time.Minute))
+CROSS JOIN LATERAL generate_series(1, l.n) AS i`, noon.Add(-time.Minute))
 	require.NoError(t, err)
 	read := func(limits ...DeadLetterLimit) (r Report, subjects []string) {
 		r, err := Read(t.Context(), pool, noon, Limits{Collections: limits})
