@@ -189,22 +189,27 @@ func TestStopClosesEveryClient(t *testing.T) {
 	n := network(t, simnet.Config{Seed: 4, History: 20_000})
 	busy := dial(t, n, "cursor", "0")
 	busy.next()
-	clients := []*client{busy}
+	var clients []*client
 	for range 20 {
 		clients = append(clients, dial(t, n), dial(t, n, "requireHello", "true"))
 	}
-	ends := make(chan error, len(clients))
+	ends, cut := make(chan error, len(clients)), make(chan error, 1)
 	for _, c := range clients {
 		go func() {
 			_, err := c.ending()
 			ends <- err
 		}()
 	}
+	go func() {
+		_, err := busy.ending()
+		cut <- err
+	}()
 	n.Stop()
 	for range clients {
 		err := <-ends
 		require.Equal(t, websocket.StatusGoingAway, websocket.CloseStatus(err), "%v", err)
 	}
+	require.Error(t, <-cut, "a client that is sent the past may be cut off inside a frame")
 	n.Stop() // a second stop does nothing
 	require.NoError(t, n.Restart())
 	require.Len(t, dial(t, n, "cursor", "0").seqs(10), 10)
