@@ -12,9 +12,9 @@ import (
 	"github.com/weir-social/weir/schema"
 )
 
-// walk walks down what is counted of everyone, or of Nostr, in the order of the ranking. The links
-// with pending changes, or with sharers who left the window since the last count, are
-// corrected; the others are taken as they are.
+// walk walks down what is counted of everyone, or of Nostr, in the order of the
+// ranking. The links with pending changes, or with sharers who left the window since
+// the last count, are corrected; the others are taken as they are.
 type walk struct {
 	*reader
 	changes   changes

@@ -236,11 +236,11 @@ func (p *projection) of(written []schema.Stored) (records []jobs.Record, fresh b
 	return records, fresh
 }
 
-// Enqueue returns a function that adds the jobs for the records that a commit
-// wrote, in its transaction: one job per projection and queue, unless none of the records
-// concerns the projection. A record that is retried or edited is projected again. stream names the stream whose lease the transaction
-// holds. Without a stream, the transaction itself keeps projections from being
-// registered before it ends.
+// Enqueue returns a function that adds the jobs for the records that a commit wrote,
+// in its transaction: one job per projection and queue, unless none of the records
+// concerns the projection. A record that is retried or edited is projected again.
+// stream names the stream whose lease the transaction holds. Without a stream, the
+// transaction itself keeps projections from being registered before it ends.
 func (p *Projections) Enqueue(client *river.Client[pgx.Tx], stream string) func(ctx context.Context, tx pgx.Tx, written []schema.Stored, arrived time.Time) error {
 	rows := p.Rows()
 	return func(ctx context.Context, tx pgx.Tx, written []schema.Stored, arrived time.Time) error {
