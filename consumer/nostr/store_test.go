@@ -2,6 +2,7 @@ package nostr_test
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
 	"testing"
 	"time"
@@ -22,7 +23,7 @@ func TestWhatIsAskedForIsStored(t *testing.T) {
 	t.Parallel()
 	n := newNetwork(t, simnet.NostrConfig{Seed: 11, Authors: 1, Relays: []simnet.NostrRelay{{Page: 100}}})
 	for i := range 5 {
-		n.Write(time.Now().Unix()-int64(i), 1, nil, "note")
+		n.Write(time.Now().Unix()-int64(i), 1, nil, fmt.Sprint("note ", i))
 	}
 	forged := n.Forge(0, time.Now().Unix(), 1, nil, "forged")
 	stop := n.run(nil)
