@@ -202,7 +202,7 @@ func (p App) retryDeadLetters(keep workers.Retention) (func(context.Context, []s
 		return nil, err
 	}
 	return func(ctx context.Context, deadLetters []schema.StoredDeadLetter) error {
-		retry, err := p.retry(ctx, queue, keep)
+		retry, err := p.retryOfFollowed(ctx, queue, keep)
 		if err != nil {
 			return err
 		}
@@ -210,9 +210,10 @@ func (p App) retryDeadLetters(keep workers.Retention) (func(context.Context, []s
 	}, nil
 }
 
-// retry returns what stores events without a stream, of the accounts that are followed now.
-func (p App) retry(ctx context.Context, queue *river.Client[pgx.Tx], keep workers.Retention) (*consumer.Retry, error) {
-	wires, err := p.wires()
+// retryOfFollowed returns what stores events without a stream, of the accounts that are
+// followed now.
+func (p App) retryOfFollowed(ctx context.Context, queue *river.Client[pgx.Tx], keep workers.Retention) (*consumer.Retry, error) {
+	retry, err := p.retry(ctx, queue, keep)
 	if err != nil {
 		return nil, err
 	}
@@ -222,6 +223,16 @@ func (p App) retry(ctx context.Context, queue *river.Client[pgx.Tx], keep worker
 	}
 	followed := &follows{}
 	followed.take(now)
+	retry.Follows = followed.includes
+	return retry, nil
+}
+
+// retry returns what stores events without a stream, of all accounts.
+func (p App) retry(ctx context.Context, queue *river.Client[pgx.Tx], keep workers.Retention) (*consumer.Retry, error) {
+	wires, err := p.wires()
+	if err != nil {
+		return nil, err
+	}
 	scope, err := p.cfg.archiveScope()
 	if err != nil {
 		return nil, err
@@ -233,7 +244,7 @@ func (p App) retry(ctx context.Context, queue *river.Client[pgx.Tx], keep worker
 	}
 	return &consumer.Retry{
 		Config: consumer.Config{Archive: scope, Pool: p.pool, Enqueue: p.projections.Enqueue(queue, ""), Resync: workers.EnqueueResyncs(queue), Projections: p.projections.Rows(),
-			Wanted: p.stored.Stores, Follows: followed.includes, Logger: p.log, Tracer: p.tracer},
+			Wanted: p.stored.Stores, Logger: p.log, Tracer: p.tracer},
 		Wires: wires, Since: agreed.Add(-keep.Tombstones),
 	}, nil
 }

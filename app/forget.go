@@ -136,7 +136,7 @@ func stripSnapshot(m archive.Manifest, record []byte, goes func(archive.Said) bo
 	if err != nil || part.Table != schema.SnapshotOfAccounts {
 		return [][]byte{record}
 	}
-	gone := false
+	names, gone := []string{"handle", "display_name", "avatar"}, false
 	for i, row := range part.Rows {
 		var account map[string]json.RawMessage
 		var did string
@@ -144,14 +144,14 @@ func stripSnapshot(m archive.Manifest, record []byte, goes func(archive.Said) bo
 			continue
 		}
 		named := false
-		for _, name := range []string{"handle", "display_name", "avatar"} {
+		for _, name := range names {
 			named = named || account[name] != nil && string(account[name]) != "null"
 		}
 		if !named || !goes(archive.Said{Author: did, At: m.FirstAt}) {
 			continue
 		}
 		gone = true
-		for _, name := range []string{"handle", "display_name", "avatar"} {
+		for _, name := range names {
 			account[name] = json.RawMessage("null")
 		}
 		if part.Rows[i], err = json.Marshal(account); err != nil {

@@ -128,7 +128,7 @@ func (r *relays) Configured() []string {
 
 // Read stores what followed authors wrote to a relay that they named.
 func (r *relays) Read(ctx context.Context, relay string, authors [][32]byte, since time.Time) (written int, unread, err error) {
-	retry, err := r.app.retry(ctx, r.queue, r.keep)
+	retry, err := r.app.retryOfFollowed(ctx, r.queue, r.keep)
 	if err != nil {
 		return 0, nil, err
 	}
@@ -148,11 +148,10 @@ const mostBackfilled = 5000
 
 // Backfill reads all relays at once. What replaces older versions is read whatever its date.
 func (r *relays) Backfill(ctx context.Context, further []string, author [32]byte, since time.Time) (workers.Backfilled, error) {
-	retry, err := r.app.retry(ctx, r.queue, r.keep)
+	retry, err := r.app.retry(ctx, r.queue, r.keep) // whoever the author is: somebody asked for him
 	if err != nil {
 		return workers.Backfilled{}, err
 	}
-	retry.Follows = nil // the events are of one author, whom somebody asked for
 	sum := &backfill{}
 	store := func(page []*protocol.Event) error {
 		sum.mu.Lock()

@@ -15,8 +15,8 @@ import (
 )
 
 // TestWatchedNpubBringsItsFollows watches an account of Nostr and one of Bluesky with the real
-// binary. The notes of those whom the first follows are stored, from before and after, and
-// of nobody else. Who is unfollowed leaves, and an older list changes nothing.
+// binary. The notes of those whom the first follows are stored, whether they were written
+// before the watch or after it, and nobody else's. Who is unfollowed leaves, and an older list changes nothing.
 func TestWatchedNpubBringsItsFollows(t *testing.T) {
 	schematest.Long(t)
 	t.Parallel()

@@ -11,20 +11,9 @@ import (
 // QueueProcess is the queue of ProcessPosts, and of projections that set no other.
 const QueueProcess = "process"
 
-// The collections of the projection of links.
-const (
-	collectionPost   = "app.bsky.feed.post"
-	collectionRepost = "app.bsky.feed.repost"
-
-	collectionNote        = "nostr.1"
-	collectionNoteRepost  = "nostr.6"
-	collectionEventRepost = "nostr.16"
-	collectionArticle     = "nostr.30023"
-)
-
-// ProcessPosts projects posts, reposts, and and the like of Nostr, of one commit of
-// a stream into links and shares. It carries names, not records: the worker reads the stored records when it
-// runs.
+// ProcessPosts projects posts and reposts, and the like of Nostr, of one commit of a
+// stream into links and shares. It carries names, not records: the worker reads the
+// stored records when it runs.
 type ProcessPosts struct {
 	// Posts names the records of app.bsky.feed.post, each as "did/rkey".
 	Posts []string `json:"posts"`
@@ -53,18 +42,18 @@ func (p ProcessPosts) InsertOpts() river.InsertOpts {
 // Links returns the projection of posts, notes and what refers to them into shared links.
 func Links() Projection {
 	return Projection{
-		Name: "links", Collections: []string{collectionPost, collectionRepost, collectionNote, collectionNoteRepost, collectionEventRepost, collectionArticle},
+		Name: "links", Collections: []string{link.CollectionPost, link.CollectionRepost, link.CollectionNote, link.CollectionNoteRepost, link.CollectionEventRepost, link.CollectionArticle},
 		Tables: []string{"shares", "subjects", "copies"}, Compared: []string{"shares", "projected_subjects"},
 		Concerns: func(collection string, record []byte) bool {
-			return collection != collectionPost || link.MayShare(record)
+			return collection != link.CollectionPost || link.MayShare(record)
 		},
 		Job: func(b Batch) river.JobArgs {
 			job := ProcessPosts{Posts: make([]string, 0, len(b.Records)), Arrived: b.Arrived, Stream: b.Stream, Fresh: b.Fresh}
 			for _, r := range b.Records {
 				switch r.Collection {
-				case collectionPost:
+				case link.CollectionPost:
 					job.Posts = append(job.Posts, r.DID+"/"+r.Rkey)
-				case collectionRepost:
+				case link.CollectionRepost:
 					job.Reposts = append(job.Reposts, r.DID+"/"+r.Rkey)
 				default:
 					job.Others = append(job.Others, r)

@@ -16,7 +16,7 @@ const (
 	CollectionNote    = "nostr.1"
 	CollectionArticle = "nostr.30023"
 
-	collectionRepost = "app.bsky.feed.repost"
+	CollectionRepost = "app.bsky.feed.repost"
 
 	CollectionNoteRepost  = "nostr.6"  // of a note
 	CollectionEventRepost = "nostr.16" // of any other event

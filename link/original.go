@@ -53,10 +53,10 @@ func parseRecord(uri string) Subject {
 		return s
 	}
 	at, err := syntax.ParseATURI(uri)
-	if err != nil || !at.Authority().IsDID() || at.Collection() != collectionRepost || at.RecordKey() == "" || len(at.Authority()) > maxDID {
+	if err != nil || !at.Authority().IsDID() || at.Collection() != CollectionRepost || at.RecordKey() == "" || len(at.Authority()) > maxDID {
 		return Subject{}
 	}
-	return Subject{collectionRepost, at.Authority().String(), at.RecordKey().String()}
+	return Subject{CollectionRepost, at.Authority().String(), at.RecordKey().String()}
 }
 
 // originalEvent returns the note that the address of an original names: nostr:nevent1…, or

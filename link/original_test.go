@@ -69,7 +69,7 @@ func TestOriginalsOfCopies(t *testing.T) {
 	post := Subject{CollectionPost, "did:plc:x", "3k"}
 	for id, want := range map[string]Subject{
 		"at://did:plc:x/app.bsky.feed.post/3k":                                            post,
-		"at://did:plc:x/app.bsky.feed.repost/3k":                                          {collectionRepost, "did:plc:x", "3k"},
+		"at://did:plc:x/app.bsky.feed.repost/3k":                                          {CollectionRepost, "did:plc:x", "3k"},
 		"https://bsky.brid.gy/convert/ap/at://did:plc:x/app.bsky.feed.post/3k":            post,
 		"https://bsky.brid.gy/convert/ap/at:/did:plc:x/app.bsky.feed.post/3k":             post,
 		"https://bsky.brid.gy/convert/ap/at%3A%2F%2Fdid:plc:x%2Fapp.bsky.feed.post/3k":    post,

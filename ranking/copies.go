@@ -3,7 +3,6 @@ package ranking
 import (
 	"context"
 	"fmt"
-	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -51,7 +50,7 @@ SET of_collection = excluded.of_collection, of_did = excluded.of_did, of_rkey = 
 WHERE (c.of_collection, c.of_did, c.of_rkey) IS DISTINCT FROM (excluded.of_collection, excluded.of_did, excluded.of_rkey)`
 	var events []schema.Key // only these can stop being copies: bridges do not edit posts
 	for _, key := range records {
-		if strings.HasPrefix(key.DID, "did:nostr:") {
+		if Nostr.includes(key.DID) {
 			events = append(events, key)
 		}
 	}
@@ -91,25 +90,10 @@ CROSS JOIN LATERAL (SELECT s.link_id FROM shares AS s WHERE s.did = k.did AND s.
 	return nil
 }
 
-// ExpireCopies examines at most limit rows that were last examined at or before a time: it
-// deletes those whose record has no share, and marks the others as examined now. A record
-// that is stored keeps its row: a repost may share again when its subject comes.
+// ExpireCopies is ExpireSubjects for copies: it deletes those whose record has no share. A
+// record that is stored keeps its row: a repost may share again when its subject comes.
 func ExpireCopies(ctx context.Context, db schema.DB, before, now time.Time, limit int) (examined, deleted int, err error) {
-	const sql = `
-WITH old AS MATERIALIZED (
-    SELECT c.did, c.collection, c.rkey,
-           EXISTS (SELECT FROM shares AS s WHERE s.did = c.did AND s.collection = c.collection AND s.rkey = c.rkey)
-           OR EXISTS (SELECT FROM records AS r WHERE r.did = c.did AND r.collection = c.collection AND r.rkey = c.rkey) AS needed
-    FROM copies AS c WHERE c.checked_at <= $1 ORDER BY c.checked_at LIMIT $3
-    FOR UPDATE SKIP LOCKED
-), kept AS (
-    UPDATE copies AS c SET checked_at = $2 FROM old AS o WHERE c.did = o.did AND c.collection = o.collection AND c.rkey = o.rkey AND o.needed
-), gone AS (
-    DELETE FROM copies AS c USING old AS o WHERE c.did = o.did AND c.collection = o.collection AND c.rkey = o.rkey AND NOT o.needed
-    RETURNING 1
-)
-SELECT (SELECT count(*) FROM old)::int AS examined, (SELECT count(*) FROM gone)::int AS deleted`
-	type result struct{ Examined, Deleted int }
-	r, err := schema.One(ctx, db, "expire copies", pgx.RowToStructByName[result], sql, before, now, limit)
-	return r.Examined, r.Deleted, err
+	return expireIdle(ctx, db, "copies", `
+EXISTS (SELECT FROM shares AS s WHERE s.did = i.did AND s.collection = i.collection AND s.rkey = i.rkey)
+OR EXISTS (SELECT FROM records AS r WHERE r.did = i.did AND r.collection = i.collection AND r.rkey = i.rkey)`, before, now, limit)
 }

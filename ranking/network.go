@@ -6,6 +6,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/weir-social/weir/nostr"
 	"github.com/weir-social/weir/schema"
 )
 
@@ -19,12 +20,9 @@ const (
 	Nostr        Network = "nostr"
 )
 
-// nostrDID is what the DIDs of Nostr begin with: an author's public key follows.
-const nostrDID = "did:nostr:"
-
 // NetworkOf returns the network of an account.
 func NetworkOf(did string) Network {
-	if strings.HasPrefix(did, nostrDID) {
+	if strings.HasPrefix(did, nostr.DIDPrefix) {
 		return Nostr
 	}
 	return Bluesky
@@ -37,9 +35,9 @@ func (n Network) includes(did string) bool { return n == BothNetworks || n == Ne
 func (n Network) has(did string) string {
 	switch n {
 	case Nostr:
-		return ` ` + did + ` LIKE '` + nostrDID + `%' `
+		return ` ` + did + ` LIKE '` + nostr.DIDPrefix + `%' `
 	case Bluesky:
-		return ` ` + did + ` NOT LIKE '` + nostrDID + `%' `
+		return ` ` + did + ` NOT LIKE '` + nostr.DIDPrefix + `%' `
 	}
 	return ` true `
 }

@@ -1,7 +1,6 @@
 package ranking
 
 import (
-	"encoding/hex"
 	"fmt"
 	"regexp"
 	"slices"
@@ -175,7 +174,7 @@ func domain(text string) (site string, ok bool) {
 // account returns a handle or a DID as accounts has it. An npub is that of a DID.
 func account(text string) (string, bool) {
 	if n, err := nostr.ParseName(text); err == nil && n.Prefix == "npub" {
-		return nostrDID + hex.EncodeToString(n.Key[:]), true
+		return nostr.DID(n.Key), true
 	}
 	id, err := syntax.ParseAtIdentifier(strings.TrimPrefix(text, "@"))
 	if err != nil {

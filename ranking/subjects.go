@@ -293,21 +293,26 @@ WHERE u.did = k.did AND u.collection = k.collection AND u.rkey = k.rkey AND u.fe
 // time: it deletes those that no share needs and nothing waits for, and marks the others
 // as examined now.
 func ExpireSubjects(ctx context.Context, db schema.DB, before, now time.Time, limit int) (examined, deleted int, err error) {
-	const sql = `
+	return expireIdle(ctx, db, "subjects", `
+EXISTS (SELECT FROM shares AS s WHERE s.subject_did = i.did AND s.subject_rkey = i.rkey)
+OR EXISTS (SELECT FROM waiting AS w WHERE w.for_did = i.did AND w.for_collection = i.collection AND w.for_rkey = i.rkey)`, before, now, limit)
+}
+
+// expireIdle does so with the rows i of a table of records that are not needed.
+func expireIdle(ctx context.Context, db schema.DB, table, needed string, before, now time.Time, limit int) (examined, deleted int, err error) {
+	sql := `
 WITH old AS MATERIALIZED (
-    SELECT u.did, u.collection, u.rkey,
-           EXISTS (SELECT FROM shares AS s WHERE s.subject_did = u.did AND s.subject_rkey = u.rkey)
-           OR EXISTS (SELECT FROM waiting AS w WHERE w.for_did = u.did AND w.for_collection = u.collection AND w.for_rkey = u.rkey) AS needed
-    FROM subjects AS u WHERE u.checked_at <= $1 ORDER BY u.checked_at LIMIT $3
+    SELECT i.did, i.collection, i.rkey, (` + needed + `) AS needed
+    FROM ` + table + ` AS i WHERE i.checked_at <= $1 ORDER BY i.checked_at LIMIT $3
     FOR UPDATE SKIP LOCKED
 ), kept AS (
-    UPDATE subjects AS u SET checked_at = $2 FROM old AS o WHERE u.did = o.did AND u.collection = o.collection AND u.rkey = o.rkey AND o.needed
+    UPDATE ` + table + ` AS i SET checked_at = $2 FROM old AS o WHERE i.did = o.did AND i.collection = o.collection AND i.rkey = o.rkey AND o.needed
 ), gone AS (
-    DELETE FROM subjects AS u USING old AS o WHERE u.did = o.did AND u.collection = o.collection AND u.rkey = o.rkey AND NOT o.needed
+    DELETE FROM ` + table + ` AS i USING old AS o WHERE i.did = o.did AND i.collection = o.collection AND i.rkey = o.rkey AND NOT o.needed
     RETURNING 1
 )
 SELECT (SELECT count(*) FROM old)::int AS examined, (SELECT count(*) FROM gone)::int AS deleted`
 	type result struct{ Examined, Deleted int }
-	r, err := schema.One(ctx, db, "expire subjects", pgx.RowToStructByName[result], sql, before, now, limit)
+	r, err := schema.One(ctx, db, "expire "+table, pgx.RowToStructByName[result], sql, before, now, limit)
 	return r.Examined, r.Deleted, err
 }

@@ -12,22 +12,12 @@ import (
 // own client from there. A nostr: address would open nothing for readers who have none.
 const nostrBase = "https://njump.me/"
 
-const nostrDID = "did:nostr:"
-
 // npub returns the npub of an account; "" if it is not one of Nostr.
 func npub(did string) string {
-	if key, ok := nostrKey(did); ok {
+	if key, ok := nostr.ParseDID(did); ok {
 		return nostr.Npub(key)
 	}
 	return ""
-}
-
-func nostrKey(did string) (key [32]byte, ok bool) {
-	hex, is := strings.CutPrefix(did, nostrDID)
-	if key, ok = nostr.ParseKey(hex); !is {
-		ok = false
-	}
-	return key, ok
 }
 
 // eventURL returns the web address of an event of Nostr; "" if uri is not that of one. An
@@ -37,8 +27,8 @@ func eventURL(uri string) string {
 	collection, rkey, _ := strings.Cut(record, "/")
 	number, is := strings.CutPrefix(collection, "nostr.")
 	kind, err := strconv.Atoi(number)
-	author, ok := nostrKey(did)
-	if !ok || !is || err != nil || kind < 0 || kind > 65535 {
+	author, ok := nostr.ParseDID(did)
+	if !ok || !is || err != nil || kind < 0 || kind > nostr.MaxKind {
 		return ""
 	}
 	name := ""

@@ -28,7 +28,7 @@ func TestAddressesOfNostr(t *testing.T) {
 	nevent := strings.TrimPrefix(eventURL("at://"+noteAuthor+"/nostr.1/"+noteID), nostrBase)
 	name, err := nostr.ParseName(nevent)
 	require.NoError(t, err)
-	require.Equal(t, []any{"nevent", noteID, strings.TrimPrefix(noteAuthor, nostrDID), 1}, []any{name.Prefix, hex.EncodeToString(name.Key[:]), hex.EncodeToString(name.Author[:]), name.Kind})
+	require.Equal(t, []any{"nevent", noteID, strings.TrimPrefix(noteAuthor, nostr.DIDPrefix), 1}, []any{name.Prefix, hex.EncodeToString(name.Key[:]), hex.EncodeToString(name.Author[:]), name.Kind})
 	require.True(t, strings.HasPrefix(eventURL("at://"+noteAuthor+"/nostr.30023/a title/with: <signs>"), nostrBase+"naddr1"))
 	for uri, want := range map[string]string{
 		"at://" + noteAuthor + "/nostr.0/self":           nostrBase + noteNpub,
@@ -48,7 +48,7 @@ func (r *rig) nostrShare(did, name, profile, url string, ago time.Duration) {
 	r.t.Helper()
 	r.exec(`INSERT INTO links (identity, url, site, first_seen) VALUES ($1, $1, 'a.example', $2) ON CONFLICT DO NOTHING`, url, r.now)
 	collection, rkey := "app.bsky.feed.post", "1"
-	if strings.HasPrefix(did, nostrDID) {
+	if strings.HasPrefix(did, nostr.DIDPrefix) {
 		collection, rkey = "nostr.1", noteID
 		r.exec(`INSERT INTO records (collection, did, rkey, rev, cid, created_at, record) VALUES ($1, $2, $3, '1', 'c', $4, $5) ON CONFLICT DO NOTHING`,
 			collection, did, rkey, r.now, `{"kind":1,"tags":[],"content":"A <b>note</b>\u202e about `+url+`"}`)
@@ -74,9 +74,9 @@ func TestPageShowsBothNetworks(t *testing.T) {
 	require.NotContains(t, r.get("/"), "network=nostr", "there is no choice")
 	require.Contains(t, r.get("/"), "most shared on Bluesky in")
 	r.nostrShare(noteAuthor, "@<i>Bob</i>\u202e", "", "https://a.example/", 2*time.Minute)
-	r.nostrShare(nostrDID+strings.Repeat("ab", 32), "", `{"name":7,"display_name":["x"]}`, "https://b.example/", time.Minute)
-	r.nostrShare(nostrDID+strings.Repeat("cd", 32), "", `{"name":" carol ","display_name":""}`, "https://b.example/", 2*time.Minute)
-	r.nostrShare(nostrDID+strings.Repeat("ef", 32), "", `{"name":`, "https://b.example/", 3*time.Minute)
+	r.nostrShare(nostr.DIDPrefix+strings.Repeat("ab", 32), "", `{"name":7,"display_name":["x"]}`, "https://b.example/", time.Minute)
+	r.nostrShare(nostr.DIDPrefix+strings.Repeat("cd", 32), "", `{"name":" carol ","display_name":""}`, "https://b.example/", 2*time.Minute)
+	r.nostrShare(nostr.DIDPrefix+strings.Repeat("ef", 32), "", `{"name":`, "https://b.example/", 3*time.Minute)
 	count()
 	page := r.get("/")
 	r.audit(page)
@@ -85,7 +85,7 @@ func TestPageShowsBothNetworks(t *testing.T) {
 	require.Contains(t, page, `<bdi>&lt;i&gt;Bob&lt;/i&gt;</bdi> <span class="network">Nostr</span>`, "a name that is no handle")
 	require.Contains(t, page, "npub14w46h2a…6zts", "a profile without a name")
 	require.Contains(t, page, `<bdi>carol</bdi> <span class="network">`)
-	require.Contains(t, page, newPerson(nostrDID+strings.Repeat("ef", 32)).Name, "a profile that cannot be read")
+	require.Contains(t, page, newPerson(nostr.DIDPrefix+strings.Repeat("ef", 32)).Name, "a profile that cannot be read")
 	require.Contains(t, r.get("/links/3"), `<bdi>carol</bdi> <span class="network">`)
 	sites := func(address string) (all []string) {
 		for _, li := range find(r.parse(r.get(address)), class("link")) {

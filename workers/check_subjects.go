@@ -274,12 +274,17 @@ func (w *subjectCheck) expireWaiting(ctx context.Context) (done bool, err error)
 // expireSubjects deletes subjects that no share has needed and nothing has waited for in a
 // day.
 func (w *subjectCheck) expireSubjects(ctx context.Context) (done bool, err error) {
+	return w.expireIdle(ctx, ranking.ExpireSubjects)
+}
+
+// expireIdle examines the rows that were not examined in a day.
+func (w *subjectCheck) expireIdle(ctx context.Context, expire func(ctx context.Context, db schema.DB, before, now time.Time, limit int) (examined, deleted int, err error)) (done bool, err error) {
 	now, err := schema.EarliestTime(ctx, w.pool, w.now()) // a clock that is ahead makes no row idle
 	if err != nil {
 		return false, err
 	}
 	return repeat(w.until, func() (int, error) {
-		examined, _, err := ranking.ExpireSubjects(ctx, w.pool, now.Add(-subjectIdle), now, expiredAtOnce)
+		examined, _, err := expire(ctx, w.pool, now.Add(-subjectIdle), now, expiredAtOnce)
 		return examined, err
 	})
 }
@@ -297,14 +302,7 @@ func (w *subjectCheck) expireRecords(ctx context.Context) (done bool, err error)
 
 // expireCopies deletes what the ledger no longer needs of copies.
 func (w *subjectCheck) expireCopies(ctx context.Context) (done bool, err error) {
-	now, err := schema.EarliestTime(ctx, w.pool, w.now())
-	if err != nil {
-		return false, err
-	}
-	return repeat(w.until, func() (int, error) {
-		examined, _, err := ranking.ExpireCopies(ctx, w.pool, now.Add(-subjectIdle), now, expiredAtOnce)
-		return examined, err
-	})
+	return w.expireIdle(ctx, ranking.ExpireCopies)
 }
 
 // repeat repeats a step until it does nothing more; done is false if the time is up.

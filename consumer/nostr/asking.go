@@ -127,15 +127,18 @@ func (a *asking) sendJSON(ctx context.Context, message []any) error {
 
 // authenticate answers the challenge of a relay.
 func (a *asking) authenticate(ctx context.Context, challenge string) error {
-	e, err := answer(*a.key, a.relay, challenge)
+	text, err := answer(*a.key, a.relay, challenge)
 	if err != nil {
 		return err
 	}
-	return a.sendJSON(ctx, []any{"AUTH", json.RawMessage(e.AppendJSON(nil))})
+	return a.send(ctx, text)
 }
 
-// answer returns the event that answers a relay's challenge, see NIP-42.
-func answer(key [32]byte, relay, challenge string) (*nostr.Event, error) {
+// answer returns the message that answers a relay's challenge, see NIP-42.
+func answer(key [32]byte, relay, challenge string) ([]byte, error) {
 	e := &nostr.Event{CreatedAt: time.Now().Unix(), Kind: nostr.KindAuth, Tags: [][]string{{"relay", relay}, {"challenge", challenge}}}
-	return e, e.Sign(key)
+	if err := e.Sign(key); err != nil {
+		return nil, err
+	}
+	return json.Marshal([]any{"AUTH", json.RawMessage(e.AppendJSON(nil))})
 }

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
-	"strings"
 	"sync/atomic"
 	"time"
 
@@ -179,13 +178,11 @@ func (k *conn) send(message []any) error {
 // closed handles the end of a subscription. Most refusals never come here, see refused.
 func (k *conn) closed(msg *message) error {
 	f, live := k.live[msg.sub]
-	switch {
-	case !live && msg.sub != k.sub:
+	if !live && msg.sub != k.sub {
 		return nil // a page that was read
-	case !strings.HasPrefix(msg.text, authRequired):
-		return fmt.Errorf("the relay closed the subscription: %s", consumer.Shorten(msg.text))
-	case k.client.cfg.Key == nil:
-		return errors.New("the relay serves only those who authenticate: set WEIR_NOSTR_KEY")
+	}
+	if err := refusal(msg); k.client.cfg.Key == nil || !errors.Is(err, errAuth) {
+		return err
 	}
 	if !live {
 		f, _ = k.past.request()
@@ -199,11 +196,11 @@ func (k *conn) authenticate(challenge string) error {
 	if k.client.cfg.Key == nil {
 		return nil // it may serve strangers, too
 	}
-	e, err := answer(*k.client.cfg.Key, k.client.cfg.Endpoints[0], challenge)
+	text, err := answer(*k.client.cfg.Key, k.client.cfg.Endpoints[0], challenge)
 	if err != nil {
 		return err
 	}
-	return k.send([]any{"AUTH", json.RawMessage(e.AppendJSON(nil))})
+	return k.Send(context.Background(), text)
 }
 
 // authenticated opens the subscriptions again that the relay had refused.
