@@ -5,7 +5,6 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"net/http"
 	"slices"
 	"strconv"
@@ -13,7 +12,6 @@ import (
 
 	"github.com/coder/websocket"
 
-	"github.com/weir-social/weir/consumer"
 	"github.com/weir-social/weir/nostr"
 )
 
@@ -25,10 +23,14 @@ type asking struct {
 	timeout time.Duration
 	query   Query
 	pages   int
+	known   bool // the relay has accepted an answer to its challenge
 }
 
 // errAuth is the error of a relay that demands to know who asks.
 var errAuth = errors.New("the relay serves only those who authenticate: set WEIR_NOSTR_KEY")
+
+// errKey is the error of a relay that knows who asks, and still refuses.
+var errKey = errors.New("the relay does not serve the key in WEIR_NOSTR_KEY")
 
 // dial connects to a relay.
 func (r *Reader) dial(ctx context.Context, client *http.Client, relay string, key *[32]byte) (*asking, error) {
@@ -56,13 +58,13 @@ func (a *asking) page(ctx context.Context, f filter, pages *past) ([]*nostr.Even
 	}
 	var events []*nostr.Event
 	refused := false // until the relay knows who asks
-	for most := 2*f.Limit + 100; ; most-- {
+	for most := pages.most(); ; most-- {
 		msg, err := a.receive(ctx)
 		switch {
 		case err != nil:
 			return nil, err
 		case most == 0:
-			return nil, fmt.Errorf("the relay sends more than the %d events of a page", f.Limit)
+			return nil, pages.tooMany()
 		}
 		switch {
 		case msg.kind == "EVENT" && msg.sub == sub:
@@ -73,17 +75,29 @@ func (a *asking) page(ctx context.Context, f filter, pages *past) ([]*nostr.Even
 		case msg.kind == "EOSE" && msg.sub == sub:
 			return events, a.sendJSON(ctx, []any{"CLOSE", sub})
 		case msg.kind == "CLOSED" && msg.sub == sub:
-			if err := refusal(&msg); a.key == nil || !errors.Is(err, errAuth) || refused {
+			err := refusal(&msg)
+			switch {
+			case a.key == nil || !errors.Is(err, errAuth):
+				return nil, err
+			case refused:
+				return nil, errKey
+			}
+			if refused = true; !a.known {
+				continue
+			}
+			if err := a.send(ctx, request); err != nil { // it had not yet read the answer when it was asked
 				return nil, err
 			}
-			refused = true
 		case msg.kind == "AUTH" && a.key != nil:
 			if err := a.authenticate(ctx, msg.sub); err != nil {
 				return nil, err
 			}
 		case msg.kind == "OK" && !msg.ok:
-			return nil, fmt.Errorf("the relay refused the authentication: %s", consumer.Shorten(msg.text))
-		case msg.kind == "OK" && refused:
+			return nil, refusedAnswer(&msg)
+		case msg.kind == "OK" && !a.known:
+			if a.known = true; !refused {
+				continue
+			}
 			if err := a.send(ctx, request); err != nil {
 				return nil, err
 			}

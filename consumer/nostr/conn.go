@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"strconv"
 	"sync/atomic"
 	"time"
@@ -29,24 +28,32 @@ type conn struct {
 	decoder decoder
 	filters []filter
 	live    map[string]filter // the subscriptions to what arrives
-	opening int               // of these without an EOSE
+	opening map[string]bool   // of these without an EOSE
 	from    consumer.Cursor
 	past    past
 	again   bool   // the past is read once more, since the connection began
 	sub     string // the subscription of the page; "": none
 	pages   int
-	waiting map[string]filter // the subscriptions that were refused until the relay knows who asks
 	notices int
+
+	// Of a relay that demands to know who asks.
+	waiting    map[string]filter // the subscriptions that it refused until then
+	known      bool              // it has accepted an answer
+	challenges int
 }
 
+// maxChallenges is how many challenges of one connection are answered: each costs a
+// signature.
+const maxChallenges = 10
+
 func newConn(c *Client, ws *socket.Conn, filters []filter, limits limits, from consumer.Cursor) *conn {
-	k := &conn{Conn: ws, client: c, began: time.Now(), filters: filters, from: from, live: map[string]filter{}, waiting: map[string]filter{},
+	k := &conn{Conn: ws, client: c, began: time.Now(), filters: filters, from: from, live: map[string]filter{}, opening: map[string]bool{}, waiting: map[string]filter{},
 		decoder: decoder{kinds: c.cfg.Kinds, relay: c.cfg.Endpoints[0], verifier: c.cfg.Verifier}, past: past{limit: limits.Page, named: limits.named}}
 	for i, f := range filters {
 		f.Limit = 1 // some relays take 0 for their default; without a date, also late events come
-		k.live["live"+strconv.Itoa(i)] = f
+		sub := liveSub + strconv.Itoa(i)
+		k.live[sub], k.opening[sub] = f, true
 	}
-	k.opening = len(k.live)
 	k.arrived.Store(len(filters) == 0) // nobody is followed
 	return k
 }
@@ -84,21 +91,20 @@ func (k *conn) Decode(f consumer.Frame, m *consumer.Message) error {
 	m.Reset(f.Data, f.Arrived)
 	if f.Truncated {
 		k.decoder.refuse(m, &nostr.Invalid{Cause: "the message is too long"}, causeUnreadable)
-		return nil
+		return k.paged(nil) // it may be an event of the page
 	}
 	msg, err := parse(f.Data)
 	if err != nil {
 		k.decoder.refuse(m, &nostr.Invalid{Cause: "not a message of a relay: " + err.Error()}, causeUnreadable)
-		return nil
+		return k.paged(nil)
 	}
 	switch msg.kind {
 	case "EVENT":
 		e := k.decoder.event(&msg, f.Arrived, m)
 		m.Still = !k.arrived.Load()
 		if msg.sub == k.sub {
-			k.past.event(e)
+			return k.paged(e)
 		}
-		return nil
 	case "EOSE":
 		return k.ended(msg.sub, f.Arrived, m)
 	case "CLOSED":
@@ -113,16 +119,28 @@ func (k *conn) Decode(f consumer.Frame, m *consumer.Message) error {
 	return nil
 }
 
+// paged adds an event to the page that is being read, if there is one; nil: one that cannot
+// be read. A relay that never ends a page would be read for ever.
+func (k *conn) paged(e *nostr.Event) error {
+	if k.sub == "" {
+		return nil
+	}
+	if k.past.event(e); k.past.page.events > k.past.most() {
+		return k.past.tooMany()
+	}
+	return nil
+}
+
 // ended handles the end of what a subscription has stored.
 func (k *conn) ended(sub string, now time.Time, m *consumer.Message) error {
-	if _, live := k.live[sub]; live && k.opening > 0 {
-		if k.opening--; k.opening > 0 {
+	if k.opening[sub] {
+		if delete(k.opening, sub); len(k.opening) > 0 {
 			return nil
 		}
 		if k.from.Kind != consumer.CursorNone {
 			k.past.add(k.filters, max(0, k.since()))
 		}
-		return k.next(m)
+		return k.next(now, m)
 	}
 	if sub == "" || sub != k.sub {
 		return nil
@@ -131,7 +149,7 @@ func (k *conn) ended(sub string, now time.Time, m *consumer.Message) error {
 		return err
 	}
 	m.Missed = k.past.end(now)
-	return k.next(m)
+	return k.next(now, m)
 }
 
 // since returns the first second of the cursor.
@@ -144,8 +162,8 @@ func (k *conn) since() int64 {
 
 // next asks for the next page. After the last one it reads what was stored since the
 // connection began once more: a relay may end what is stored before it subscribes. Then
-// the position moves to that beginning.
-func (k *conn) next(m *consumer.Message) error {
+// the position moves to that beginning, by the clock as it is now.
+func (k *conn) next(now time.Time, m *consumer.Message) error {
 	f, more := k.past.request()
 	if !more && !k.again {
 		k.again = true
@@ -155,11 +173,11 @@ func (k *conn) next(m *consumer.Message) error {
 	if !more {
 		k.sub = ""
 		k.arrived.Store(true)
-		m.TimeUS = k.began.UnixMicro()
+		m.TimeUS = now.Add(-now.Sub(k.began)).UnixMicro()
 		return nil
 	}
 	k.pages++
-	k.sub = "page" + strconv.Itoa(k.pages)
+	k.sub = pageSub + strconv.Itoa(k.pages)
 	return k.openNow(k.sub, f)
 }
 
@@ -178,16 +196,24 @@ func (k *conn) send(message []any) error {
 // closed handles the end of a subscription. Most refusals never come here, see refused.
 func (k *conn) closed(msg *message) error {
 	f, live := k.live[msg.sub]
-	if !live && msg.sub != k.sub {
+	if !live && (k.sub == "" || msg.sub != k.sub) {
 		return nil // a page that was read
 	}
-	if err := refusal(msg); k.client.cfg.Key == nil || !errors.Is(err, errAuth) {
+	err := refusal(msg)
+	_, again := k.waiting[msg.sub]
+	opened := live && !k.opening[msg.sub] // what arrived since may be lost: the next connection reads it
+	switch {
+	case k.client.cfg.Key == nil || !errors.Is(err, errAuth):
 		return err
+	case again || opened:
+		return errKey
 	}
 	if !live {
 		f, _ = k.past.request()
 	}
-	k.waiting[msg.sub] = f
+	if k.waiting[msg.sub] = f; k.known { // it had not yet read the answer when it was asked
+		return k.openNow(msg.sub, f)
+	}
 	return nil
 }
 
@@ -196,6 +222,9 @@ func (k *conn) authenticate(challenge string) error {
 	if k.client.cfg.Key == nil {
 		return nil // it may serve strangers, too
 	}
+	if k.challenges++; k.challenges > maxChallenges {
+		return errors.New("the relay does not stop asking who reads it")
+	}
 	text, err := answer(*k.client.cfg.Key, k.client.cfg.Endpoints[0], challenge)
 	if err != nil {
 		return err
@@ -203,17 +232,21 @@ func (k *conn) authenticate(challenge string) error {
 	return k.Send(context.Background(), text)
 }
 
-// authenticated opens the subscriptions again that the relay had refused.
+// authenticated opens the subscriptions again that the relay had refused. They stay in
+// waiting: one that is refused again ends the connection.
 func (k *conn) authenticated(msg *message) error {
 	if !msg.ok {
-		return fmt.Errorf("the relay refused the authentication: %s", consumer.Shorten(msg.text))
+		return refusedAnswer(msg)
 	}
+	if k.known {
+		return nil
+	}
+	k.known = true
 	for sub, f := range k.waiting {
 		if err := k.openNow(sub, f); err != nil {
 			return err
 		}
 	}
-	clear(k.waiting)
 	return nil
 }
 

@@ -68,15 +68,21 @@ func parse(frame []byte) (message, error) {
 // The beginnings of a relay's reasons.
 const authRequired = "auth-required:"
 
-// refused returns an error if a relay refuses a subscription for another reason than that
-// it wants to know who asks. It ends the connection, and the next attempt waits longer.
+// How the subscriptions of a connection are named, each with a number.
+const (
+	liveSub = "live"
+	pageSub = "page"
+)
+
+// refused returns an error if a relay refuses what arrives for another reason than that it
+// wants to know who asks. It ends the connection, and the next attempt waits longer.
 func refused(frame []byte) error {
 	if !bytes.HasPrefix(frame, []byte(`["CLOSED"`)) {
 		return nil
 	}
 	m, err := parse(frame)
-	if err != nil || m.text == "" || strings.HasPrefix(m.text, authRequired) {
-		return nil // Decode knows whether it matters
+	if err != nil || !strings.HasPrefix(m.sub, liveSub) || strings.HasPrefix(m.text, authRequired) {
+		return nil // Decode knows whether it matters: some relays say that they have closed what was closed
 	}
 	return fmt.Errorf("the relay closed the subscription: %s", consumer.Shorten(m.text))
 }

@@ -120,7 +120,7 @@ func (c *Client) Connect(ctx context.Context, at func(host string) consumer.Curs
 	err := c.dialer.Connect(ctx, func(ctx context.Context, host string, dial func(url.Values) (*socket.Conn, error)) error {
 		limits := readLimits(ctx, c.cfg.HTTPClient, c.cfg.Endpoints[0], c.cfg.UserAgent, c.cfg.DialTimeout, c.log)
 		c.mu.Lock()
-		filters := divide(c.cfg.Kinds, c.everyone, c.authors, limits)
+		filters, everyone, authors := divide(c.cfg.Kinds, c.everyone, c.authors, limits), c.everyone, c.authors
 		c.mu.Unlock()
 		from := at(host)
 		ws, err := dial(nil)
@@ -133,8 +133,10 @@ func (c *Client) Connect(ctx context.Context, at func(host string) consumer.Curs
 			return fmt.Errorf("subscribe: %w", err)
 		}
 		c.mu.Lock()
-		c.live = connected
-		c.mu.Unlock()
+		defer c.mu.Unlock()
+		if c.live = connected; everyone != c.everyone || !slices.Equal(authors, c.authors) { // during the dial
+			connected.Fail(errFilter)
+		}
 		return nil
 	}, report)
 	if err != nil {

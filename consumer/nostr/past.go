@@ -1,6 +1,7 @@
 package nostr
 
 import (
+	"fmt"
 	"maps"
 	"slices"
 	"time"
@@ -70,6 +71,14 @@ func (p *past) request() (filter, bool) {
 		f.Until = &until
 	}
 	return f, true
+}
+
+// most returns how many events of a page are read: some relays send what they were not asked
+// for.
+func (p *past) most() int { return 2*p.limit + 100 }
+
+func (p *past) tooMany() error {
+	return fmt.Errorf("the relay sends more than the %d events of a page", p.limit)
 }
 
 // event adds an event to the page; nil: it was refused, and only takes up space.

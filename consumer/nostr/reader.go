@@ -226,3 +226,8 @@ func refusal(msg *message) error {
 	}
 	return fmt.Errorf("the relay closed the subscription: %s", consumer.Shorten(msg.text))
 }
+
+// refusedAnswer returns the error of a relay that does not accept an answer.
+func refusedAnswer(msg *message) error {
+	return fmt.Errorf("the relay refused the authentication: %s", consumer.Shorten(msg.text))
+}

@@ -1,0 +1,305 @@
+package nostr_test
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/coder/websocket"
+	"github.com/stretchr/testify/require"
+
+	"github.com/weir-social/weir/consumer"
+	"github.com/weir-social/weir/consumer/nostr"
+	"github.com/weir-social/weir/consumer/socket"
+	protocol "github.com/weir-social/weir/nostr"
+)
+
+// scripted is the side of a relay that does what a test says.
+type scripted struct {
+	ctx context.Context
+	ws  *websocket.Conn
+}
+
+// say sends a message; false: the client has gone.
+func (s *scripted) say(format string, args ...any) bool {
+	return s.ws.Write(s.ctx, websocket.MessageText, fmt.Appendf(nil, format, args...)) == nil
+}
+
+// hear returns the kind of the next message, and its subscription; empty if the client has gone.
+func (s *scripted) hear() (kind, sub string) {
+	var parts []json.RawMessage
+	_, message, err := s.ws.Read(s.ctx)
+	if err != nil || json.Unmarshal(message, &parts) != nil || json.Unmarshal(parts[0], &kind) != nil {
+		return "", ""
+	}
+	json.Unmarshal(parts[1], &sub) //nolint:errcheck // of AUTH it is an event
+	return kind, sub
+}
+
+// scriptedRelay starts a relay. Each connection follows the script, and ends with it.
+func scriptedRelay(t *testing.T, script func(*scripted)) (url string) {
+	t.Helper()
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Header.Get("Accept") == "application/nostr+json" {
+			fmt.Fprint(w, `{"limitation":{"max_limit":10,"max_subscriptions":20,"max_message_length":2048}}`)
+			return
+		}
+		ws, err := websocket.Accept(w, r, nil)
+		if err != nil {
+			return
+		}
+		defer ws.CloseNow() //nolint:errcheck // it is over
+		script(&scripted{r.Context(), ws})
+	}))
+	t.Cleanup(server.Close)
+	return "ws" + strings.TrimPrefix(server.URL, "http")
+}
+
+// scriptedSource reads a scripted relay, for this many authors; 0: for everyone.
+func scriptedSource(t *testing.T, url string, authors int) *nostr.Client {
+	t.Helper()
+	source, err := nostr.New(nostr.Config{Kinds: stored(), Verifier: nostr.NewVerifier(nostr.VerifierConfig{}), Key: &[32]byte{31: 5}, Config: socket.Config{Endpoints: []string{url}}})
+	require.NoError(t, err)
+	require.NoError(t, source.SetFilter(t.Context(), filterOf(authors)))
+	return source
+}
+
+func filterOf(authors int) consumer.Filter {
+	f := consumer.Filter{Everyone: authors == 0}
+	for i := range authors {
+		f.Accounts = append(f.Accounts, fmt.Sprintf("did:nostr:%064x", i))
+	}
+	return f
+}
+
+// listen connects from a position and decodes until the connection ends. It returns why, and
+// how many events came.
+func listen(t *testing.T, source *nostr.Client, each func(*consumer.Message)) (events int, ended error) {
+	t.Helper()
+	conn, err := source.Connect(t.Context(), func(string) consumer.Cursor {
+		return consumer.Cursor{Kind: consumer.CursorTime, Value: time.Now().Add(-time.Hour).UnixMicro()}
+	}, nil)
+	require.NoError(t, err)
+	defer conn.Close() //nolint:errcheck // it is over
+	for {
+		f, err := conn.Next(t.Context())
+		if err != nil {
+			return events, err
+		}
+		var m consumer.Message
+		if err := conn.Decode(f, &m); err != nil {
+			return events, err
+		}
+		events += len(m.Events)
+		if each != nil {
+			each(&m)
+		}
+	}
+}
+
+// note returns the JSON of a signed note.
+func note(t *testing.T, text string) []byte {
+	t.Helper()
+	e := &protocol.Event{CreatedAt: time.Now().Unix(), Kind: 1, Tags: [][]string{}, Content: text}
+	require.NoError(t, e.Sign([32]byte{31: 9}))
+	return e.AppendJSON(nil)
+}
+
+// open reads the REQ of each live subscription, and ends its stored events.
+func (s *scripted) open(subscriptions int) {
+	for range subscriptions {
+		_, sub := s.hear()
+		s.say(`["EOSE",%q]`, sub)
+	}
+}
+
+// TestMessagesWithoutASubscriptionEndNothing: they belong to no page.
+func TestMessagesWithoutASubscriptionEndNothing(t *testing.T) {
+	t.Parallel()
+	signed := note(t, "")
+	noise := func(s *scripted) {
+		for _, sub := range []string{"", "page7", "other"} {
+			s.say(`["EVENT",%q,%s]`, sub, signed)
+			s.say(`["EOSE",%q]`, sub)
+			s.say(`["CLOSED",%q,"auth-required: who are you?"]`, sub)
+			s.say(`["CLOSED",%q,"error: no"]`, sub)
+		}
+		s.say(`["EVENT","",{}]`)
+		s.say(`["OK","",true]`)
+	}
+	url := scriptedRelay(t, func(s *scripted) {
+		s.hear()
+		noise(s)
+		s.say(`["EOSE","live0"]`)
+		for range 4 { // two pages, each with its CLOSE
+			if kind, sub := s.hear(); kind == "REQ" {
+				noise(s)
+				s.say(`["EOSE",%q]`, sub)
+			}
+		}
+		noise(s)
+		s.say(`["NOTICE","the end"]`)
+		s.ws.Close(websocket.StatusNormalClosure, "as planned") //nolint:errcheck // it is over
+	})
+	moved := 0
+	events, err := listen(t, scriptedSource(t, url, 0), func(m *consumer.Message) {
+		if m.TimeUS > 0 && len(m.Events) == 0 {
+			moved++
+		}
+	})
+	require.ErrorContains(t, err, "as planned")
+	require.Equal(t, 4*3, events)
+	require.Equal(t, 1, moved)
+}
+
+// TestPageWithoutEndEndsTheConnection, whatever it consists of.
+func TestPageWithoutEndEndsTheConnection(t *testing.T) {
+	t.Parallel()
+	signed := note(t, "")
+	for name, message := range map[string]string{"one event": string(signed), "no event": "{}", "no JSON": "]"} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			url := scriptedRelay(t, func(s *scripted) {
+				s.open(1)
+				_, sub := s.hear()
+				for s.say(`["EVENT",%q,%s]`, sub, message) { //nolint:revive // until the client has gone
+				}
+			})
+			_, err := listen(t, scriptedSource(t, url, 0), nil)
+			require.EqualError(t, err, "the relay sends more than the 10 events of a page")
+		})
+	}
+}
+
+// TestEverySubscriptionIsOpenBeforeThePastIsRead: an end that comes twice stands for one.
+func TestEverySubscriptionIsOpenBeforeThePastIsRead(t *testing.T) {
+	t.Parallel()
+	heard := make(chan string, 10)
+	url := scriptedRelay(t, func(s *scripted) {
+		_, one := s.hear()
+		_, other := s.hear()
+		s.say(`["EOSE",%q]`, one)
+		s.say(`["EOSE",%q]`, one)
+		s.say(`["AUTH","who is there"]`)
+		kind, _ := s.hear()
+		heard <- kind
+		s.say(`["EOSE",%q]`, other)
+		kind, _ = s.hear()
+		heard <- kind
+	})
+	_, err := listen(t, scriptedSource(t, url, 20), nil)
+	require.Error(t, err)
+	require.Equal(t, "AUTH", <-heard)
+	require.Equal(t, "REQ", <-heard)
+}
+
+// TestFilterChangedInADial ends that connection: it would read the old accounts until
+// the next one.
+func TestFilterChangedInADial(t *testing.T) {
+	t.Parallel()
+	url := scriptedRelay(t, func(s *scripted) {
+		for kind, _ := s.hear(); kind != ""; kind, _ = s.hear() { //nolint:revive // until the client has gone
+		}
+	})
+	source := scriptedSource(t, url, 2)
+	dials := 0
+	for range 2 {
+		conn, err := source.Connect(t.Context(), func(string) consumer.Cursor {
+			if dials++; dials == 1 {
+				require.NoError(t, source.SetFilter(t.Context(), filterOf(3)))
+			}
+			return consumer.Cursor{}
+		}, nil)
+		require.NoError(t, err)
+		defer conn.Close() //nolint:errcheck // it is over
+		if dials == 1 {
+			_, err = conn.Next(t.Context())
+			require.EqualError(t, err, "the followed accounts have changed")
+			continue
+		}
+		ended := make(chan error, 1)
+		go func() {
+			_, err := conn.Next(t.Context())
+			ended <- err
+		}()
+		require.NoError(t, source.SetFilter(t.Context(), filterOf(3)), "it is the same")
+		require.Empty(t, ended)
+		require.NoError(t, source.SetFilter(t.Context(), filterOf(4)))
+		require.EqualError(t, <-ended, "the followed accounts have changed")
+	}
+}
+
+// acceptsFirst accepts the answer to its challenge, and then refuses the request that came
+// before it. It returns that request once it is repeated.
+func (s *scripted) acceptsFirst() (sub string) {
+	s.say(`["AUTH","who is there"]`)
+	_, sub = s.hear()
+	s.hear()
+	s.say(`["OK","",true,""]`)
+	s.say(`["CLOSED",%q,"auth-required: who are you?"]`, sub)
+	_, sub = s.hear()
+	return sub
+}
+
+// TestRelayRefusesAfterItAccepted: it read the request before the answer, and says so after
+// it. The request is repeated, once.
+func TestRelayRefusesAfterItAccepted(t *testing.T) {
+	t.Parallel()
+	url := scriptedRelay(t, func(s *scripted) {
+		s.say(`["EOSE",%q]`, s.acceptsFirst())
+		for range 2 {
+			_, sub := s.hear()
+			s.say(`["CLOSED",%q,"auth-required: who are you?"]`, sub)
+		}
+		s.hear()
+	})
+	_, err := listen(t, scriptedSource(t, url, 0), nil)
+	require.EqualError(t, err, "the relay does not serve the key in WEIR_NOSTR_KEY")
+
+	signed := note(t, "")
+	author, err := protocol.Decode(signed)
+	require.NoError(t, err)
+	url = scriptedRelay(t, func(s *scripted) {
+		sub := s.acceptsFirst()
+		s.say(`["EVENT",%q,%s]`, sub, signed)
+		for kind := "REQ"; kind != ""; kind, sub = s.hear() {
+			if kind == "REQ" {
+				s.say(`["EOSE",%q]`, sub)
+			}
+		}
+	})
+	reader := nostr.NewReader(nostr.ReaderConfig{Relays: []string{url}, Key: &[32]byte{31: 5}})
+	found, _, err := reader.Latest(t.Context(), nil, []int{1}, [][32]byte{author.PubKey})
+	require.NoError(t, err)
+	require.Len(t, found, 1)
+}
+
+// TestOpenSubscriptionThatIsRefused ends the connection: what arrived meanwhile would be missed.
+func TestOpenSubscriptionThatIsRefused(t *testing.T) {
+	t.Parallel()
+	url := scriptedRelay(t, func(s *scripted) {
+		s.open(1)
+		s.say(`["CLOSED","live0","auth-required: who are you?"]`)
+		for kind, _ := s.hear(); kind != ""; kind, _ = s.hear() { //nolint:revive // until the client has gone
+		}
+	})
+	_, err := listen(t, scriptedSource(t, url, 0), nil)
+	require.EqualError(t, err, "the relay does not serve the key in WEIR_NOSTR_KEY")
+}
+
+// TestChallengesWithoutEnd are not answered without end.
+func TestChallengesWithoutEnd(t *testing.T) {
+	t.Parallel()
+	url := scriptedRelay(t, func(s *scripted) {
+		for s.say(`["AUTH","who is there"]`) {
+			s.hear()
+		}
+	})
+	_, err := listen(t, scriptedSource(t, url, 0), nil)
+	require.EqualError(t, err, "the relay does not stop asking who reads it")
+}
