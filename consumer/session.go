@@ -264,7 +264,11 @@ func (s *session) frame(ctx context.Context, f Frame) error {
 	}
 	if moves {
 		s.begin(f.Arrived)
-		s.advanceTo(&m.Place, f.Arrived)
+		at := m.Place
+		if s.cfg.can.Complete { // it is dated by this process's clock: one that is ahead must not hide a gap
+			at.TimeUS -= f.Arrived.Sub(s.clock.earliest(f.Arrived)).Microseconds()
+		}
+		s.advanceTo(&at, f.Arrived)
 	}
 	s.add(m, moves, f.Arrived)
 	if s.open == nil {
