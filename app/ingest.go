@@ -43,10 +43,13 @@ func (p App) processing(ctx context.Context, commit func(context.Context) error)
 	return g.Wait()
 }
 
-// drained waits until no job is running or ready to run.
+// drained waits until no job is running or ready to run. What a killed process left running
+// runs again: it may have been the last one with a leader, which would see to that.
 func (p App) drained(ctx context.Context) error {
-	tick := time.NewTicker(50 * time.Millisecond)
+	const margin = 5 * time.Second // for a process to end a job that has run too long
+	tick, release := time.NewTicker(50*time.Millisecond), time.NewTicker(time.Second)
 	defer tick.Stop()
+	defer release.Stop()
 	for {
 		left, err := schema.UnfinishedJobs(ctx, p.pool, p.projections.Kinds()...)
 		if err != nil && ctx.Err() == nil {
@@ -59,6 +62,10 @@ func (p App) drained(ctx context.Context) error {
 		case <-ctx.Done():
 			return nil
 		case <-tick.C:
+		case <-release.C:
+			if err := schema.ReleaseJobs(ctx, p.pool, p.cfg.JobTimeout+margin, p.projections.Kinds()...); err != nil && ctx.Err() == nil {
+				return err
+			}
 		}
 	}
 }

@@ -49,7 +49,7 @@ func (p App) RebuildDatabase(ctx context.Context, how Rebuild) error {
 		return err
 	}
 	// No leader runs beside a rebuild, and so nobody else releases what a killed one left.
-	if err := schema.ReleaseJobs(ctx, p.pool, p.projections.Kinds()...); err != nil {
+	if err := schema.ReleaseJobs(ctx, p.pool, 0, p.projections.Kinds()...); err != nil {
 		return err
 	}
 	r := rebuilding{App: p, store: store, progress: how.Progress, limit: rate.NewLimiter(rate.Inf, 0)}

@@ -92,6 +92,11 @@ func TestIngestStoresTheRecording(t *testing.T) {
 	before := state(t, pool)
 	succeed(t, env, "ingest", file)
 	require.Equal(t, before, state(t, pool), "a second ingest changes nothing")
+
+	_, err = pool.Exec(t.Context(), `UPDATE river_job SET state = 'running', finalized_at = NULL, attempted_by = '{killed}', attempted_at = now() - interval '66 seconds' WHERE kind = 'process_posts'`)
+	require.NoError(t, err)
+	require.Contains(t, succeed(t, env, "ingest", file), "jobs left 0\n", "nobody leads")
+	require.Zero(t, count(t, pool, `SELECT count(*) FROM river_leader`))
 }
 
 // TestIngestReadsRecordings of the simulated network and, if WEIR_TESTDATA has

@@ -3,6 +3,7 @@ package schema
 import (
 	"context"
 	"fmt"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 )
@@ -26,10 +27,14 @@ WHERE kind = ANY ($1) AND state IN ` + unfinished
 	return One(ctx, db, "count unfinished jobs", pgx.RowToStructByName[Unfinished], sql, kinds)
 }
 
-// ReleaseJobs makes running jobs of some kinds available again: the process that ran them
-// was killed. A job that runs after all runs twice, which changes nothing.
-func ReleaseJobs(ctx context.Context, db DB, kinds ...string) error {
-	if _, err := db.Exec(ctx, `UPDATE river_job SET state = 'available', scheduled_at = now() WHERE kind = ANY ($1) AND state = 'running'`, kinds); err != nil {
+// ReleaseJobs makes jobs of some kinds available again that have been running for longer
+// than this: the process that ran them was killed. A job that runs after all runs twice,
+// which changes nothing.
+func ReleaseJobs(ctx context.Context, db DB, longer time.Duration, kinds ...string) error {
+	const sql = `
+UPDATE river_job SET state = 'available', scheduled_at = now()
+WHERE kind = ANY ($1) AND state = 'running' AND attempted_at <= clock_timestamp() - $2::interval`
+	if _, err := db.Exec(ctx, sql, kinds, longer); err != nil {
 		return fmt.Errorf("release the jobs of a killed process: %w", err)
 	}
 	return nil

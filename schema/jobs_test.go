@@ -57,3 +57,17 @@ func added(t *testing.T, conn *pgxpool.Conn, sql string) (job string) {
 	require.Contains(t, job, " "+strings.Split(notified.Payload, `"`)[3]+" ")
 	return job
 }
+
+// TestJobsOfTheLivingStayRunning: only what has been running for longer is released.
+func TestJobsOfTheLivingStayRunning(t *testing.T) {
+	t.Parallel()
+	pool := schematest.New(t)
+	execute(t, pool, `
+INSERT INTO river_job (kind, queue, args, max_attempts, state, attempted_at)
+SELECT kind, 'process', '{}', 5, 'running', clock_timestamp() - age FROM (VALUES ('a', interval '2 minutes'), ('a', interval '1 second'), ('b', interval '2 minutes')) AS j (kind, age)`)
+	running := func() int { return ask[int](t, pool, `SELECT count(*) FROM river_job WHERE state = 'running'`) }
+	require.NoError(t, schema.ReleaseJobs(t.Context(), pool, time.Minute, "a"))
+	require.Equal(t, 2, running())
+	require.NoError(t, schema.ReleaseJobs(t.Context(), pool, 0, "a"))
+	require.Equal(t, 1, running())
+}
