@@ -130,12 +130,17 @@ func TestKilledServeRefusesForgeries(t *testing.T) {
 	require.Contains(t, k.process.stderr.String(), "commit_refused")
 }
 
-// synchronized waits until every account has been compared with its repository of which
-// something was refused.
+// synchronized waits until no event waits for its account's key, which a busy machine may
+// bring too late, and until every account has been compared with its repository of
+// which something was refused.
 func (k *killing) synchronized() {
 	k.t.Helper()
 	pool := open(k.t, k.server.URL("weir"))
 	defer pool.Close()
+	k.drain(pool)
+	finishes(k.t, 50*time.Millisecond, func() (int, error) {
+		return tryCount(pool, `SELECT count(*) FROM dead_letters WHERE stage = 'verify' AND class = 'retryable' AND state IN ('open', 'retrying')`)
+	}, "events wait for keys: %s", k.process.stderr.String())
 	finishes(k.t, 50*time.Millisecond, func() (int, error) {
 		return tryCount(pool, `SELECT count(*) FROM resyncs WHERE desynchronized_at IS NOT NULL`)
 	}, "accounts stay desynchronized: %s", k.process.stderr.String())
