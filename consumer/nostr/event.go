@@ -174,10 +174,16 @@ const (
 	everyRev = "~" // after all revisions
 )
 
+// maxDeletions is how many records one request deletes. Each of them leaves tombstones for
+// ever. Relays refuse events with more tags, such as strfry with more than 2,000.
+const maxDeletions = 2000
+
 // deletions adds what a deletion request deletes: the events in its e tags, whatever their
-// kind, and the addresses in its a tags up to its date. It may come before them.
+// kind, and the addresses in its a tags up to its date. It may come before them. The tags
+// after the first maxDeletions are not obeyed, and the request becomes a dead letter as well.
 func (d *decoder) deletions(e *nostr.Event, m *consumer.Message) {
 	author := nostr.DID(e.PubKey)
+	obeyed := 0
 	for _, tag := range e.Tags {
 		if len(tag) < 2 {
 			continue
@@ -188,16 +194,27 @@ func (d *decoder) deletions(e *nostr.Event, m *consumer.Message) {
 			if _, ok := nostr.ParseKey(tag[1]); !ok {
 				continue
 			}
+			if obeyed++; obeyed > maxDeletions {
+				continue
+			}
 			for _, kind := range d.kinds {
 				if nostr.ClassOf(kind) == nostr.Regular && kind != nostr.KindDeletion && kind != nostr.KindVanish {
 					commit(e, m, consumer.Delete, kind, tag[1], everyRev).Lasting = true
 				}
 			}
 		case "a":
-			if kind, key, ok := d.address(tag[1], author); ok {
+			kind, key, ok := d.address(tag[1], author)
+			if !ok {
+				continue
+			}
+			if obeyed++; obeyed <= maxDeletions {
 				commit(e, m, consumer.Delete, kind, key, nostr.RevisionDate(e.CreatedAt)+lastID).Lasting = true
 			}
 		}
+	}
+	if obeyed > maxDeletions {
+		d.refuse(m, &nostr.Invalid{Cause: "a deletion request names too many events: only the first ones were deleted", Path: "/tags",
+			Expected: fmt.Sprintf("at most %d", maxDeletions), Received: strconv.Itoa(obeyed)}, causeDeletions)
 	}
 }
 

@@ -142,6 +142,28 @@ func TestDeletionNamesItsAuthorsEvents(t *testing.T) {
 	}
 }
 
+// TestDeletionRequestLeavesABoundedNumberOfTombstones: the tags after the first 2,000 that name
+// something are not obeyed, and the operator sees it.
+func TestDeletionRequestLeavesABoundedNumberOfTombstones(t *testing.T) {
+	t.Parallel()
+	const most = 2000
+	me := signed(t, 1, 1, "").PubKey
+	tags := [][]string{{"e", "junk"}, {"a", "30023:" + hex.EncodeToString(me[:]) + ":first"}}
+	for i := range most - 1 {
+		tags = append(tags, []string{"e", fmt.Sprintf("%064x", i)})
+	}
+	m := decoded(t, frame(signed(t, 1_700_000_000, 5, "", tags...)), 1, 7, 30023)
+	require.Empty(t, m.Malformed)
+	require.Len(t, m.Events, 1+2*(most-1))
+
+	tags = append(tags, []string{"e", strings.Repeat("ab", 32)}, []string{"a", "30023:" + hex.EncodeToString(me[:]) + ":last"})
+	more := decoded(t, frame(signed(t, 1_700_000_000, 5, "", tags...)), 1, 7, 30023)
+	require.Len(t, more.Events, len(m.Events))
+	require.NotContains(t, more.Events[len(more.Events)-1].Key, "ab")
+	require.Len(t, more.Malformed, 1)
+	require.Equal(t, []string{"/tags", "at most 2000", "2002"}, []string{more.Malformed[0].Path, more.Malformed[0].Expected, more.Malformed[0].Received})
+}
+
 func TestExpiredAndEphemeralAreNoRecords(t *testing.T) {
 	t.Parallel()
 	require.Empty(t, decoded(t, frame(signed(t, 1, 1, "", []string{"expiration", "2000000000"})), 1).Events)
