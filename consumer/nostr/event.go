@@ -143,21 +143,24 @@ const maxTime = 253402300799
 // recordJSON returns the JSON to store, and how many NULs it replaced, which Postgres
 // cannot store.
 func recordJSON(e *nostr.Event) ([]byte, int) {
-	replaced := 0
-	storable := func(s string) string {
-		replaced += strings.Count(s, "\x00")
-		return strings.ReplaceAll(s, "\x00", "\uFFFD")
-	}
-	stored := *e
-	stored.Content = storable(e.Content)
-	stored.Tags = make([][]string, len(e.Tags))
-	for i, tag := range e.Tags {
-		stored.Tags[i] = make([]string, len(tag))
-		for j, s := range tag {
-			stored.Tags[i][j] = storable(s)
+	nuls := strings.Count(e.Content, "\x00")
+	for _, tag := range e.Tags {
+		for _, s := range tag {
+			nuls += strings.Count(s, "\x00")
 		}
 	}
-	return stored.AppendJSON(make([]byte, 0, 512+2*len(e.Content))), replaced
+	stored := *e
+	if nuls > 0 {
+		storable := func(s string) string { return strings.ReplaceAll(s, "\x00", "\uFFFD") }
+		stored.Content, stored.Tags = storable(e.Content), make([][]string, len(e.Tags))
+		for i, tag := range e.Tags {
+			stored.Tags[i] = make([]string, len(tag))
+			for j, s := range tag {
+				stored.Tags[i][j] = storable(s)
+			}
+		}
+	}
+	return stored.AppendJSON(make([]byte, 0, 512+len(e.Content)+len(e.Content)/4)), nuls
 }
 
 // commit adds a change of a record of the event's author.

@@ -52,6 +52,12 @@ func TestNoteIsARecord(t *testing.T) {
 	m.Proof.Start()
 	require.Equal(t, consumer.Verdict{}, m.Proof.Verdict())
 	require.Empty(t, decoded(t, frame(e), 7).Events, "the kind is not stored")
+
+	spaced := strings.Replace(strings.ReplaceAll(string(frame(e)), `","`, `" , "`), `"id"`, `"\u0069d"`, 1) // as JSON allows
+	spaced = strings.Replace(spaced, `"pubkey":"`+hex.EncodeToString(e.PubKey[:])[:1], fmt.Sprintf(`"pubkey":"\u%04x`, hex.EncodeToString(e.PubKey[:])[0]), 1)
+	require.NotContains(t, spaced, `"EVENT","`)
+	require.NotContains(t, spaced, hex.EncodeToString(e.PubKey[:]))
+	require.Equal(t, m.Events, decoded(t, []byte(spaced), 1).Events)
 }
 
 // TestArchivedIsTheEvent checks that what the archive keeps of a message is shorter, and
