@@ -34,6 +34,7 @@ type NostrRequest struct {
 	Kinds   []int
 	Authors []string // nil: everyone
 	Since   int64    // 0: not given
+	Limit   int      // 0: not given
 	Bytes   int      // of the message
 }
 
@@ -43,7 +44,7 @@ type nostrRelay struct {
 	server *http.Server
 	at     net.Listener
 
-	mu       sync.Mutex // guards what follows
+	mu       sync.Mutex    // guards what follows
 	stored   []*NostrEvent // newest first, as they are sent, except the last ones
 	unsorted int           // how many these are
 	sessions map[*nostrSession]bool
@@ -257,6 +258,9 @@ func (s *nostrSession) request(parts []json.RawMessage) error {
 	asked := NostrRequest{Kinds: f.Kinds, Authors: f.Authors, Bytes: len(parts[2])}
 	if f.Since != nil {
 		asked.Since = *f.Since
+	}
+	if f.Limit != nil {
+		asked.Limit = *f.Limit
 	}
 	r.asked = append(r.asked, asked)
 	switch {

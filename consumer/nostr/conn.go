@@ -35,6 +35,7 @@ type conn struct {
 	again   bool   // the past is read once more, since the connection began
 	sub     string // the subscription of the page; "": none
 	pages   int
+	refused int               // how often in succession the relay refused the page
 	waiting map[string]filter // the subscriptions that were refused until the relay knows who asks
 	notices int
 }
@@ -130,6 +131,7 @@ func (k *conn) ended(sub string, now time.Time, m *consumer.Message) error {
 	if err := k.send([]any{"CLOSE", sub}); err != nil {
 		return err
 	}
+	k.refused = 0
 	m.Missed = k.past.end(now)
 	return k.next(m)
 }
@@ -158,10 +160,18 @@ func (k *conn) next(m *consumer.Message) error {
 		m.TimeUS = k.began.UnixMicro()
 		return nil
 	}
-	k.pages++
-	k.sub = "page" + strconv.Itoa(k.pages)
+	k.namePage()
 	return k.openNow(k.sub, f)
 }
+
+// namePage names the subscription of the next page.
+func (k *conn) namePage() {
+	k.pages++
+	k.sub = pageSub + strconv.Itoa(k.pages)
+}
+
+// pageSub begins the names of the subscriptions of pages.
+const pageSub = "page"
 
 // openNow sends a REQ from the decoding goroutine, which has no context. Sending has a
 // timeout of its own.
@@ -181,14 +191,39 @@ func (k *conn) closed(msg *message) error {
 	if !live && msg.sub != k.sub {
 		return nil // a page that was read
 	}
-	if err := refusal(msg); k.client.cfg.Key == nil || !errors.Is(err, errAuth) {
+	err := refusal(msg)
+	switch {
+	case errors.Is(err, errAuth) && k.client.cfg.Key != nil:
+		if !live {
+			f, _ = k.past.request()
+		}
+		k.waiting[msg.sub] = f
+		return nil
+	case live || !passes(msg) || k.refused >= maxRefused:
 		return err
 	}
-	if !live {
-		f, _ = k.past.request()
-	}
-	k.waiting[msg.sub] = f
+	k.askAgain(msg)
 	return nil
+}
+
+// maxRefused is how often in succession a page is asked for again, each time after twice
+// the wait: for about a minute. A new connection would have to begin with the newest
+// page.
+const maxRefused = 7
+
+// askAgain asks for a page again that the relay has refused, after a while.
+func (k *conn) askAgain(msg *message) {
+	wait := k.client.cfg.MinWait << k.refused
+	k.refused++
+	k.client.log.Info("page_refused", "host", k.Host(), "message", consumer.Shorten(msg.text), "wait", wait)
+	f, _ := k.past.request()
+	k.namePage()
+	sub := k.sub
+	time.AfterFunc(wait, func() {
+		if err := k.openNow(sub, f); err != nil {
+			k.Fail(err)
+		}
+	})
 }
 
 // authenticate answers the challenge of a relay, see NIP-42.

@@ -87,14 +87,20 @@ func parse(frame []byte) (message, error) {
 // The beginnings of a relay's reasons.
 const authRequired = "auth-required:"
 
+// passes reports whether a relay that closes a subscription may serve it later.
+func passes(m *message) bool {
+	return strings.HasPrefix(m.text, "error:") || strings.HasPrefix(m.text, "rate-limited:")
+}
+
 // refused returns an error if a relay refuses a subscription for another reason than that
-// it wants to know who asks. It ends the connection, and the next attempt waits longer.
+// it wants to know who asks, or one that passes: a page is asked for again. The error ends
+// the connection, and the next attempt waits longer.
 func refused(frame []byte) error {
 	if !bytes.HasPrefix(frame, []byte(`["CLOSED"`)) {
 		return nil
 	}
 	m, err := parse(frame)
-	if err != nil || m.text == "" || strings.HasPrefix(m.text, authRequired) {
+	if err != nil || m.text == "" || strings.HasPrefix(m.text, authRequired) || strings.HasPrefix(m.sub, pageSub) && passes(&m) {
 		return nil // Decode knows whether it matters
 	}
 	return fmt.Errorf("the relay closed the subscription: %s", consumer.Shorten(m.text))
