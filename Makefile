@@ -65,6 +65,7 @@ bench: postgres build ## measure throughput and cost, as ratios; WEIR_BENCH_SIZE
 	$(on_postgres) go test ./e2e -run '^$$' -bench . -benchtime 1x -timeout 3h
 	$(on_postgres) go test ./workers -run '^$$' -bench 'Expire|Release' -benchtime 1x -timeout 30m
 	$(on_postgres) go test ./ranking -run '^$$' -bench . -benchtime 1x -timeout 1h
+	$(on_postgres) go test ./consumer/nostr -run '^$$' -bench Verification -benchtime 20x
 	go test ./lexicon -run '^$$' -bench BesideIndigo
 	$(on_postgres) go test ./records -run '^$$' -bench . -benchtime 1x -timeout 30m
 

@@ -5,7 +5,6 @@ package nostr
 
 import (
 	"bytes"
-	"encoding/hex"
 	"errors"
 	"io"
 	"strconv"
@@ -54,7 +53,7 @@ func (e *Invalid) Error() string {
 // id nor the signature covers them. Text that is not UTF-8 and lone surrogates are
 // refused: their id cannot be computed. An error is an *Invalid.
 func Decode(data []byte) (*Event, error) {
-	d := decoder{json: jsontext.NewDecoder(bytes.NewBuffer(data))}
+	d := decoder{json: jsontext.NewDecoder(bytes.NewBuffer(data), jsontext.AllowDuplicateNames(true))} // field looks for them
 	if err := d.event(); err != nil {
 		invalid, ok := errors.AsType[*Invalid](err)
 		if !ok {
@@ -80,11 +79,11 @@ func (d *decoder) event() error {
 		return err
 	}
 	for d.json.PeekKind() == '"' {
-		name, err := d.json.ReadToken()
+		name, err := d.json.ReadValue()
 		if err != nil {
 			return err
 		}
-		if err := d.field(name.String()); err != nil {
+		if err := d.field(content(name)); err != nil {
 			return err
 		}
 	}
@@ -102,12 +101,27 @@ func (d *decoder) event() error {
 	return nil
 }
 
-func (d *decoder) field(name string) error {
+// content returns what is between the quotes of a valid string.
+func content(quoted jsontext.Value) []byte {
+	if bytes.IndexByte(quoted, '\\') < 0 {
+		return quoted[1 : len(quoted)-1]
+	}
+	text, _ := jsontext.AppendUnquote(nil, quoted) // it was read, so it is valid
+	return text
+}
+
+func (d *decoder) field(name []byte) error {
 	for i := range fields {
-		d.read[i] = d.read[i] || fields[i] == name
+		if string(name) != fields[i] {
+			continue
+		}
+		if d.read[i] {
+			return &Invalid{Cause: "a duplicate field", Path: "/" + fields[i]}
+		}
+		d.read[i] = true
 	}
 	var err error
-	switch name {
+	switch string(name) {
 	case "id":
 		return d.hex("/id", d.ev.ID[:])
 	case "pubkey":
@@ -135,27 +149,35 @@ func (d *decoder) tags() error {
 	if err := d.begin('[', "/tags", "an array"); err != nil {
 		return err
 	}
-	d.ev.Tags = [][]string{}
+	d.ev.Tags = make([][]string, 0, 4)
 	for d.json.PeekKind() != ']' {
-		path := "/tags/" + strconv.Itoa(len(d.ev.Tags))
-		if err := d.begin('[', path, "an array"); err != nil {
-			return err
+		tag, err := d.tag()
+		if invalid, ok := err.(*Invalid); ok { //nolint:errorlint // it is returned as it is
+			invalid.Path = "/tags/" + strconv.Itoa(len(d.ev.Tags))
 		}
-		tag := []string{}
-		for d.json.PeekKind() != ']' {
-			s, err := d.text(path)
-			if err != nil {
-				return err
-			}
-			tag = append(tag, s)
-		}
-		if _, err := d.json.ReadToken(); err != nil {
+		if err != nil {
 			return err
 		}
 		d.ev.Tags = append(d.ev.Tags, tag)
 	}
 	_, err := d.json.ReadToken()
 	return err
+}
+
+func (d *decoder) tag() ([]string, error) {
+	if err := d.begin('[', "", "an array"); err != nil {
+		return nil, err
+	}
+	tag := make([]string, 0, 4)
+	for d.json.PeekKind() != ']' {
+		s, err := d.text("")
+		if err != nil {
+			return nil, err
+		}
+		tag = append(tag, s)
+	}
+	_, err := d.json.ReadToken()
+	return tag, err
 }
 
 // begin reads the beginning of an object or an array.
@@ -183,32 +205,43 @@ func (d *decoder) text(path string) (string, error) {
 
 // hex reads lower-case hexadecimal digits that fill to.
 func (d *decoder) hex(path string, to []byte) error {
-	s, err := d.text(path)
+	v, err := d.json.ReadValue()
 	if err != nil {
 		return err
 	}
-	if !decodeHex(to, s) {
-		return &Invalid{Cause: "wrong length or digits", Path: path, Expected: strconv.Itoa(2*len(to)) + " lower-case hexadecimal digits", Received: s}
+	if v.Kind() != '"' {
+		return &Invalid{Cause: "wrong type", Path: path, Expected: "a string", Received: string(v)}
+	}
+	if s := content(v); !decodeHex(to, s) {
+		return &Invalid{Cause: "wrong length or digits", Path: path, Expected: strconv.Itoa(2*len(to)) + " lower-case hexadecimal digits", Received: string(s)}
 	}
 	return nil
 }
 
 // decodeHex decodes lower-case hexadecimal digits that fill to exactly.
-func decodeHex(to []byte, s string) bool {
-	if len(s) != 2*len(to) || !lowerHex(s) {
+func decodeHex[T string | []byte](to []byte, s T) bool {
+	if len(s) != 2*len(to) {
 		return false
 	}
-	_, err := hex.Decode(to, []byte(s))
-	return err == nil
-}
-
-func lowerHex(s string) bool {
-	for i := range len(s) {
-		if c := s[i]; (c < '0' || c > '9') && (c < 'a' || c > 'f') {
+	for i := range to {
+		high, low := hexDigit(s[2*i]), hexDigit(s[2*i+1])
+		if high|low > 15 {
 			return false
 		}
+		to[i] = high<<4 | low
 	}
 	return true
+}
+
+// hexDigit returns the value of a digit; 255: it is none.
+func hexDigit(c byte) byte {
+	switch {
+	case c >= '0' && c <= '9':
+		return c - '0'
+	case c >= 'a' && c <= 'f':
+		return c - 'a' + 10
+	}
+	return 255
 }
 
 // number reads an integer from 0 to most, written with digits only.

@@ -118,3 +118,12 @@ func (p *packed) element() string {
 	p.bad = p.bad || head>>1 == 0
 	return hex.EncodeToString(p.take(int(head >> 1))) //nolint:gosec // bounded
 }
+
+func lowerHex(s string) bool {
+	for i := range len(s) {
+		if hexDigit(s[i]) > 15 {
+			return false
+		}
+	}
+	return true
+}

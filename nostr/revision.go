@@ -1,9 +1,6 @@
 package nostr
 
-import (
-	"encoding/hex"
-	"fmt"
-)
+import "encoding/hex"
 
 // Revision returns the revision of an event, which sorts as NIP-01 says: the later date is
 // newer and, of the same date, the lower id.
@@ -11,8 +8,17 @@ func Revision(createdAt int64, id [32]byte) string {
 	for i := range id {
 		id[i] = ^id[i]
 	}
-	return RevisionDate(createdAt) + hex.EncodeToString(id[:])
+	b := appendDate(make([]byte, 0, 17+2*len(id)), createdAt)
+	return string(hex.AppendEncode(b, id[:]))
 }
 
 // RevisionDate returns what the revisions of all events of a date begin with.
-func RevisionDate(createdAt int64) string { return fmt.Sprintf("%016d-", createdAt) }
+func RevisionDate(createdAt int64) string { return string(appendDate(nil, createdAt)) }
+
+// appendDate appends a date with 16 digits, as many as MaxCreatedAt has.
+func appendDate(b []byte, createdAt int64) []byte {
+	for scale := int64(1e15); scale > 0; scale /= 10 {
+		b = append(b, byte('0'+createdAt/scale%10)) //nolint:gosec // a digit
+	}
+	return append(b, '-')
+}

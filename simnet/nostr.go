@@ -228,11 +228,11 @@ func (n *Nostr) write() *NostrEvent {
 	return e
 }
 
-// RightClocks ends that authors date events wrongly.
-func (n *Nostr) RightClocks() {
+// RightClocks ends that authors date events wrongly: the next ones are dated from now on.
+func (n *Nostr) RightClocks(now time.Time) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	n.rightClocks = true
+	n.rightClocks, n.now = true, now.Unix()
 }
 
 // refer makes an event that reposts or quotes another one, or expires soon; nil if there is
@@ -347,11 +347,19 @@ func nostrTags(tags [][]string) string {
 }
 
 func nostrText(s string) string {
-	escapes := []string{`\`, `\\`, `"`, `\"`, "\n", `\n`, "\r", `\r`, "\t", `\t`, "\b", `\b`, "\f", `\f`}
-	for c := range 32 {
-		escapes = append(escapes, string(rune(c)), fmt.Sprintf(`\u%04x`, c))
+	const escaped = "\"\\\n\r\t\b\f"
+	text := append(make([]byte, 0, len(s)+2), '"')
+	for i := range len(s) {
+		switch at := strings.IndexByte(escaped, s[i]); {
+		case at >= 0:
+			text = append(text, '\\', `"\nrtbf`[at])
+		case s[i] < 32:
+			text = fmt.Appendf(text, `\u%04x`, s[i])
+		default:
+			text = append(text, s[i])
+		}
 	}
-	return `"` + strings.NewReplacer(escapes...).Replace(s) + `"`
+	return string(append(text, '"'))
 }
 
 // schnorr returns the BIP-340 signature of an id.

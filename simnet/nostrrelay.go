@@ -10,6 +10,7 @@ import (
 	"net"
 	"net/http"
 	"slices"
+	"sort"
 	"strings"
 	"sync"
 	"time"
@@ -33,6 +34,7 @@ type NostrRequest struct {
 	Kinds   []int
 	Authors []string // nil: everyone
 	Since   int64    // 0: not given
+	Limit   int      // 0: not given
 	Bytes   int      // of the message
 }
 
@@ -42,8 +44,9 @@ type nostrRelay struct {
 	server *http.Server
 	at     net.Listener
 
-	mu       sync.Mutex // guards what follows
-	stored   []*NostrEvent
+	mu       sync.Mutex    // guards what follows
+	stored   []*NostrEvent // newest first, as they are sent, except the last ones
+	unsorted int           // how many these are
 	sessions map[*nostrSession]bool
 	requests int
 	asked    []NostrRequest
@@ -101,6 +104,7 @@ func (r *nostrRelay) store(e *NostrEvent) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.stored = append(r.stored, e)
+	r.unsorted++
 	for s := range r.sessions {
 		s.mu.Lock()
 		for sub, f := range s.live {
@@ -255,6 +259,9 @@ func (s *nostrSession) request(parts []json.RawMessage) error {
 	if f.Since != nil {
 		asked.Since = *f.Since
 	}
+	if f.Limit != nil {
+		asked.Limit = *f.Limit
+	}
 	r.asked = append(r.asked, asked)
 	switch {
 	case r.cfg.Auth && !s.known:
@@ -284,20 +291,44 @@ func (s *nostrSession) subscribe(sub string, f nostrFilter) {
 
 // page returns the stored events of a filter, cut. The caller holds the relay's lock.
 func (r *nostrRelay) page(f *nostrFilter) []*NostrEvent {
+	r.sort()
+	most, from := r.cfg.Page, 0
+	if f.Limit != nil {
+		most = min(most, *f.Limit)
+	}
+	if f.Until != nil {
+		from = sort.Search(len(r.stored), func(i int) bool { return r.stored[i].CreatedAt <= *f.Until })
+	}
 	var found []*NostrEvent
-	for _, e := range r.stored {
+	for _, e := range r.stored[from:] {
+		if len(found) >= most || f.Since != nil && e.CreatedAt < *f.Since {
+			break
+		}
 		if f.matches(e) {
 			found = append(found, e)
 		}
 	}
-	slices.SortFunc(found, func(a, b *NostrEvent) int {
+	return found
+}
+
+// sort sorts what was stored since the last request into the rest. The caller holds the
+// relay's lock.
+func (r *nostrRelay) sort() {
+	newer := func(a, b *NostrEvent) int {
 		return cmp.Or(cmp.Compare(b.CreatedAt, a.CreatedAt), strings.Compare(a.ID, b.ID))
-	})
-	most := r.cfg.Page
-	if f.Limit != nil {
-		most = min(most, *f.Limit)
 	}
-	return found[:min(most, len(found))]
+	late := slices.Clone(r.stored[len(r.stored)-r.unsorted:])
+	slices.SortFunc(late, newer)
+	to := len(r.stored)
+	for from := to - len(late); len(late) > 0; to-- { // from the oldest on
+		if last := late[len(late)-1]; from == 0 || newer(r.stored[from-1], last) <= 0 {
+			r.stored[to-1], late = last, late[:len(late)-1]
+		} else {
+			from--
+			r.stored[to-1] = r.stored[from]
+		}
+	}
+	r.unsorted = 0
 }
 
 func (f *nostrFilter) matches(e *NostrEvent) bool {

@@ -34,6 +34,7 @@ type conn struct {
 	again   bool   // the past is read once more, since the connection began
 	sub     string // the subscription of the page; "": none
 	pages   int
+	refused int // how often in succession the relay refused the page
 	notices int
 
 	// Of a relay that demands to know who asks.
@@ -148,6 +149,7 @@ func (k *conn) ended(sub string, now time.Time, m *consumer.Message) error {
 	if err := k.send([]any{"CLOSE", sub}); err != nil {
 		return err
 	}
+	k.refused = 0
 	m.Missed = k.past.end(now)
 	return k.next(now, m)
 }
@@ -176,9 +178,14 @@ func (k *conn) next(now time.Time, m *consumer.Message) error {
 		m.TimeUS = now.Add(-now.Sub(k.began)).UnixMicro()
 		return nil
 	}
+	k.namePage()
+	return k.openNow(k.sub, f)
+}
+
+// namePage names the subscription of the next page.
+func (k *conn) namePage() {
 	k.pages++
 	k.sub = pageSub + strconv.Itoa(k.pages)
-	return k.openNow(k.sub, f)
 }
 
 // openNow sends a REQ from the decoding goroutine, which has no context. Sending has a
@@ -202,19 +209,42 @@ func (k *conn) closed(msg *message) error {
 	err := refusal(msg)
 	_, again := k.waiting[msg.sub]
 	opened := live && !k.opening[msg.sub] // what arrived since may be lost: the next connection reads it
-	switch {
-	case k.client.cfg.Key == nil || !errors.Is(err, errAuth):
-		return err
-	case again || opened:
+	switch auth := k.client.cfg.Key != nil && errors.Is(err, errAuth); {
+	case auth && (again || opened):
 		return errKey
+	case auth:
+		if !live {
+			f, _ = k.past.request()
+		}
+		if k.waiting[msg.sub] = f; k.known { // it had not yet read the answer when it was asked
+			return k.openNow(msg.sub, f)
+		}
+		return nil
+	case live || !passes(msg) || k.refused >= maxRefused:
+		return err
 	}
-	if !live {
-		f, _ = k.past.request()
-	}
-	if k.waiting[msg.sub] = f; k.known { // it had not yet read the answer when it was asked
-		return k.openNow(msg.sub, f)
-	}
+	k.askAgain(msg)
 	return nil
+}
+
+// maxRefused is how often in succession a page is asked for again, each time after twice
+// the wait: for about a minute. A new connection would have to begin with the newest
+// page.
+const maxRefused = 7
+
+// askAgain asks for a page again that the relay has refused, after a while.
+func (k *conn) askAgain(msg *message) {
+	wait := k.client.cfg.MinWait << k.refused
+	k.refused++
+	k.client.log.Info("page_refused", "host", k.Host(), "message", consumer.Shorten(msg.text), "wait", wait)
+	f, _ := k.past.request()
+	k.namePage()
+	sub := k.sub
+	time.AfterFunc(wait, func() {
+		if err := k.openNow(sub, f); err != nil {
+			k.Fail(err)
+		}
+	})
 }
 
 // authenticate answers the challenge of a relay, see NIP-42.

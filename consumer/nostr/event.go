@@ -143,21 +143,24 @@ const maxTime = 253402300799
 // recordJSON returns the JSON to store, and how many NULs it replaced, which Postgres
 // cannot store.
 func recordJSON(e *nostr.Event) ([]byte, int) {
-	replaced := 0
-	storable := func(s string) string {
-		replaced += strings.Count(s, "\x00")
-		return strings.ReplaceAll(s, "\x00", "\uFFFD")
-	}
-	stored := *e
-	stored.Content = storable(e.Content)
-	stored.Tags = make([][]string, len(e.Tags))
-	for i, tag := range e.Tags {
-		stored.Tags[i] = make([]string, len(tag))
-		for j, s := range tag {
-			stored.Tags[i][j] = storable(s)
+	nuls := strings.Count(e.Content, "\x00")
+	for _, tag := range e.Tags {
+		for _, s := range tag {
+			nuls += strings.Count(s, "\x00")
 		}
 	}
-	return stored.AppendJSON(make([]byte, 0, 512+2*len(e.Content))), replaced
+	stored := *e
+	if nuls > 0 {
+		storable := func(s string) string { return strings.ReplaceAll(s, "\x00", "\uFFFD") }
+		stored.Content, stored.Tags = storable(e.Content), make([][]string, len(e.Tags))
+		for i, tag := range e.Tags {
+			stored.Tags[i] = make([]string, len(tag))
+			for j, s := range tag {
+				stored.Tags[i][j] = storable(s)
+			}
+		}
+	}
+	return stored.AppendJSON(make([]byte, 0, 512+len(e.Content)+len(e.Content)/4)), nuls
 }
 
 // commit adds a change of a record of the event's author.
@@ -174,10 +177,16 @@ const (
 	everyRev = "~" // after all revisions
 )
 
+// maxDeletions is how many records one request deletes. Each of them leaves tombstones for
+// ever. Relays refuse events with more tags, such as strfry with more than 2,000.
+const maxDeletions = 2000
+
 // deletions adds what a deletion request deletes: the events in its e tags, whatever their
-// kind, and the addresses in its a tags up to its date. It may come before them.
+// kind, and the addresses in its a tags up to its date. It may come before them. The tags
+// after the first maxDeletions are not obeyed, and the request becomes a dead letter as well.
 func (d *decoder) deletions(e *nostr.Event, m *consumer.Message) {
 	author := nostr.DID(e.PubKey)
+	obeyed := 0
 	for _, tag := range e.Tags {
 		if len(tag) < 2 {
 			continue
@@ -188,16 +197,27 @@ func (d *decoder) deletions(e *nostr.Event, m *consumer.Message) {
 			if _, ok := nostr.ParseKey(tag[1]); !ok {
 				continue
 			}
+			if obeyed++; obeyed > maxDeletions {
+				continue
+			}
 			for _, kind := range d.kinds {
 				if nostr.ClassOf(kind) == nostr.Regular && kind != nostr.KindDeletion && kind != nostr.KindVanish {
 					commit(e, m, consumer.Delete, kind, tag[1], everyRev).Lasting = true
 				}
 			}
 		case "a":
-			if kind, key, ok := d.address(tag[1], author); ok {
+			kind, key, ok := d.address(tag[1], author)
+			if !ok {
+				continue
+			}
+			if obeyed++; obeyed <= maxDeletions {
 				commit(e, m, consumer.Delete, kind, key, nostr.RevisionDate(e.CreatedAt)+lastID).Lasting = true
 			}
 		}
+	}
+	if obeyed > maxDeletions {
+		d.refuse(m, &nostr.Invalid{Cause: "a deletion request names too many events: only the first ones were deleted", Path: "/tags",
+			Expected: fmt.Sprintf("at most %d", maxDeletions), Received: strconv.Itoa(obeyed)}, causeDeletions)
 	}
 }
 

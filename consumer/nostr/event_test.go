@@ -52,6 +52,12 @@ func TestNoteIsARecord(t *testing.T) {
 	m.Proof.Start()
 	require.Equal(t, consumer.Verdict{}, m.Proof.Verdict())
 	require.Empty(t, decoded(t, frame(e), 7).Events, "the kind is not stored")
+
+	spaced := strings.Replace(strings.ReplaceAll(string(frame(e)), `","`, `" , "`), `"id"`, `"\u0069d"`, 1) // as JSON allows
+	spaced = strings.Replace(spaced, `"pubkey":"`+hex.EncodeToString(e.PubKey[:])[:1], fmt.Sprintf(`"pubkey":"\u%04x`, hex.EncodeToString(e.PubKey[:])[0]), 1)
+	require.NotContains(t, spaced, `"EVENT","`)
+	require.NotContains(t, spaced, hex.EncodeToString(e.PubKey[:]))
+	require.Equal(t, m.Events, decoded(t, []byte(spaced), 1).Events)
 }
 
 // TestArchivedIsTheEvent checks that what the archive keeps of a message is shorter, and
@@ -140,6 +146,28 @@ func TestDeletionNamesItsAuthorsEvents(t *testing.T) {
 		require.Len(t, again.Events, 1)
 		require.Equal(t, want, fmt.Sprintf("%s %s/%s %.17s", again.Events[0].Operation, again.Events[0].Collection, again.Events[0].Key, again.Events[0].Revision))
 	}
+}
+
+// TestDeletionRequestLeavesABoundedNumberOfTombstones: the tags after the first 2,000 that name
+// something are not obeyed, and the operator sees it.
+func TestDeletionRequestLeavesABoundedNumberOfTombstones(t *testing.T) {
+	t.Parallel()
+	const most = 2000
+	me := signed(t, 1, 1, "").PubKey
+	tags := [][]string{{"e", "junk"}, {"a", "30023:" + hex.EncodeToString(me[:]) + ":first"}}
+	for i := range most - 1 {
+		tags = append(tags, []string{"e", fmt.Sprintf("%064x", i)})
+	}
+	m := decoded(t, frame(signed(t, 1_700_000_000, 5, "", tags...)), 1, 7, 30023)
+	require.Empty(t, m.Malformed)
+	require.Len(t, m.Events, 1+2*(most-1))
+
+	tags = append(tags, []string{"e", strings.Repeat("ab", 32)}, []string{"a", "30023:" + hex.EncodeToString(me[:]) + ":last"})
+	more := decoded(t, frame(signed(t, 1_700_000_000, 5, "", tags...)), 1, 7, 30023)
+	require.Len(t, more.Events, len(m.Events))
+	require.NotContains(t, more.Events[len(more.Events)-1].Key, "ab")
+	require.Len(t, more.Malformed, 1)
+	require.Equal(t, []string{"/tags", "at most 2000", "2002"}, []string{more.Malformed[0].Path, more.Malformed[0].Expected, more.Malformed[0].Received})
 }
 
 func TestExpiredAndEphemeralAreNoRecords(t *testing.T) {

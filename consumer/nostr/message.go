@@ -15,13 +15,32 @@ import (
 type message struct {
 	kind  string         // EVENT, EOSE, CLOSED, NOTICE, AUTH, OK or an unknown one
 	sub   string         // the subscription; of OK the event, of AUTH the challenge
-	event jsontext.Value // of EVENT
+	event jsontext.Value // of EVENT; it may be no valid JSON
 	text  string         // of CLOSED, NOTICE and OK
 	ok    bool           // of OK
 }
 
+// plainEvent reads an EVENT whose spelling is the usual one: all that relays send. The event
+// is not checked yet; nostr.Decode does that. false: it is something else.
+func plainEvent(frame []byte) (message, bool) {
+	rest, ok := bytes.CutPrefix(frame, []byte(`["EVENT","`))
+	sub, rest, found := bytes.Cut(rest, []byte(`",{`))
+	if !ok || !found || !bytes.HasSuffix(rest, []byte(`}]`)) {
+		return message{}, false
+	}
+	for _, c := range sub { // as ours are
+		if (c < 'a' || c > 'z') && (c < '0' || c > '9') {
+			return message{}, false
+		}
+	}
+	return message{kind: "EVENT", sub: string(sub), event: frame[len(frame)-len(rest)-1 : len(frame)-1]}, true
+}
+
 // parse reads a message of a relay.
 func parse(frame []byte) (message, error) {
+	if m, ok := plainEvent(frame); ok {
+		return m, nil
+	}
 	d := jsontext.NewDecoder(bytes.NewBuffer(frame))
 	if t, err := d.ReadToken(); err != nil || t.Kind() != '[' {
 		return message{}, errors.New("a message is an array")
@@ -73,6 +92,11 @@ const (
 	liveSub = "live"
 	pageSub = "page"
 )
+
+// passes reports whether a relay that closes a subscription may serve it later.
+func passes(m *message) bool {
+	return strings.HasPrefix(m.text, "error:") || strings.HasPrefix(m.text, "rate-limited:")
+}
 
 // refused returns an error if a relay refuses what arrives for another reason than that it
 // wants to know who asks. It ends the connection, and the next attempt waits longer.

@@ -69,6 +69,7 @@ func New(cfg Config) (*Client, error) {
 	cfg.Logger = cmp.Or(cfg.Logger, slog.New(slog.DiscardHandler))
 	cfg.HTTPClient = cmp.Or(cfg.HTTPClient, http.DefaultClient)
 	cfg.DialTimeout = cmp.Or(cfg.DialTimeout, 10*time.Second)
+	cfg.MinWait = cmp.Or(cfg.MinWait, 500*time.Millisecond)
 	if len(cfg.Endpoints) != 1 || len(cfg.Kinds) == 0 {
 		return nil, fmt.Errorf("a Nostr stream has one relay and at least one kind: received %d relays and %d kinds", len(cfg.Endpoints), len(cfg.Kinds))
 	}

@@ -1,6 +1,7 @@
 package nostr_test
 
 import (
+	"slices"
 	"strconv"
 	"testing"
 	"time"
@@ -60,4 +61,21 @@ func TestPositionMovesOnlyAtTheEnd(t *testing.T) {
 	n.read()
 	n.holds()
 	require.Equal(t, 1, n.count(`SELECT count(*) FROM streams WHERE last_event_at >= $1 AND anchor IS NULL`, before.Add(-time.Second)), "the position is of our clock")
+}
+
+// TestRefusedPageIsAskedForAgain on the same connection: a relay that refuses a request now
+// and then would otherwise never be read to its end, because each connection begins with
+// the newest page.
+func TestRefusedPageIsAskedForAgain(t *testing.T) {
+	t.Parallel()
+	n := newNetwork(t, simnet.NostrConfig{Seed: 7, Relays: []simnet.NostrRelay{{Page: 20, CloseEach: 3}}})
+	n.Play(200)
+	stop := n.run(nil)
+	n.read()
+	n.holds()
+	stop()
+	asked := n.Requests(0)
+	subscribed := slices.DeleteFunc(slices.Clone(asked), func(r simnet.NostrRequest) bool { return r.Limit != 1 })
+	require.Len(t, subscribed, 1, "one connection")
+	require.Greater(t, len(asked), 15)
 }

@@ -31,6 +31,7 @@ const (
 	causeUnreadable = "unreadable"
 	causeID         = "id"        // not the hash of the event
 	causeSignature  = "signature" // not of the author
+	causeDeletions  = "deletions" // of a request that deletes too much, the rest
 )
 
 // NewVerifier sets the defaults.
@@ -42,9 +43,9 @@ func NewVerifier(cfg VerifierConfig) *Verifier {
 		verified: f.NewCounter(prometheus.CounterOpts{Name: "weir_nostr_verified_events_total",
 			Help: "Events whose signature is of their author."}),
 		refused: f.NewCounterVec(prometheus.CounterOpts{Name: "weir_nostr_refused_events_total",
-			Help: "Events refused, by cause: unreadable, id (not the hash of the event), signature (not of the author). Expect zero: a relay forwards forgeries."}, []string{"cause"}),
+			Help: "Events refused, or obeyed in part, by cause: unreadable, id (not the hash of the event), signature (not of the author), deletions (the rest of a request that deletes more than 2,000). Expect zero: a relay forwards forgeries."}, []string{"cause"}),
 	}
-	for _, cause := range []string{causeUnreadable, causeID, causeSignature} {
+	for _, cause := range []string{causeUnreadable, causeID, causeSignature, causeDeletions} {
 		v.refused.WithLabelValues(cause)
 	}
 	return v
