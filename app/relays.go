@@ -136,7 +136,7 @@ func (r *relays) Read(ctx context.Context, relay string, authors [][32]byte, sin
 	kinds := append([]int{protocol.KindDeletion, protocol.KindVanish}, r.app.stored.Kinds(nostrNetwork)...)
 	slices.Sort(kinds)
 	q := nostr.Query{Kinds: slices.Compact(kinds), Authors: authors, Since: since, Most: 4 * mostBackfilled}
-	unread = r.Stored(ctx, relay, q, func(page []*protocol.Event) error { return sum.add(ctx, page, retry) })
+	unread = r.Stored(ctx, relay, func(page []*protocol.Event) error { return sum.add(ctx, page, retry) }, q)
 	if sum.failed != nil {
 		return sum.found.Written, nil, sum.failed
 	}
@@ -169,11 +169,7 @@ func (r *relays) Backfill(ctx context.Context, further []string, author [32]byte
 	sum.dated = dated
 	q := nostr.Query{Kinds: dated, Authors: [][32]byte{author}, Since: since, Most: mostBackfilled}
 	failed, unread, _ := r.All(ctx, further, func(ctx context.Context, relay string) error {
-		err := r.Stored(ctx, relay, nostr.Query{Kinds: latest, Authors: q.Authors, Most: mostBackfilled}, store)
-		if err == nil {
-			err = r.Stored(ctx, relay, q, store)
-		}
-		return err
+		return r.Stored(ctx, relay, store, nostr.Query{Kinds: latest, Authors: q.Authors, Most: mostBackfilled}, q)
 	})
 	sum.mu.Lock()
 	defer sum.mu.Unlock()

@@ -61,10 +61,13 @@ type Query struct {
 // ErrIncomplete is in the error of a relay that has more than it sends or than was asked for.
 var ErrIncomplete = errors.New("not everything was read")
 
-// Stored reads what one relay has stored, newest first. It calls each with the events of
-// each page. They have the right ids, kinds and authors; their signatures are not checked.
-func (r *Reader) Stored(ctx context.Context, relay string, q Query, each func([]*nostr.Event) error) error {
-	if len(q.Authors) == 0 || len(q.Kinds) == 0 {
+// Stored reads what one relay has stored, newest first, one query after the other over one
+// connection. It calls each with the events of each page. They have the right ids,
+// kinds and authors; their signatures are not checked. A query that is not answered
+// completely does not end the others.
+func (r *Reader) Stored(ctx context.Context, relay string, each func([]*nostr.Event) error, queries ...Query) error {
+	queries = slices.DeleteFunc(slices.Clone(queries), func(q Query) bool { return len(q.Authors) == 0 || len(q.Kinds) == 0 })
+	if len(queries) == 0 {
 		return nil
 	}
 	client, key := r.cfg.Strangers, (*[32]byte)(nil)
@@ -80,9 +83,19 @@ func (r *Reader) Stored(ctx context.Context, relay string, q Query, each func([]
 		return fmt.Errorf("connect to %s: %w", relay, err)
 	}
 	defer a.ws.CloseNow() //nolint:errcheck // it is over
-	a.query = q
-	if err := a.read(ctx, limits, each); err != nil {
-		return fmt.Errorf("read %s: %w", relay, err)
+	var incomplete error
+	for _, q := range queries {
+		a.query = q
+		err := a.read(ctx, limits, each)
+		if errors.Is(err, ErrIncomplete) {
+			incomplete, err = cmp.Or(incomplete, err), nil
+		}
+		if err != nil {
+			return fmt.Errorf("read %s: %w", relay, err)
+		}
+	}
+	if incomplete != nil {
+		return fmt.Errorf("read %s: %w", relay, incomplete)
 	}
 	return nil
 }
@@ -137,12 +150,12 @@ func (r *Reader) Latest(ctx context.Context, further []string, kinds []int, auth
 	failed, unread, err := r.All(ctx, further, func(ctx context.Context, relay string) error {
 		ctx, cancel := context.WithTimeoutCause(ctx, latestWithin, errSlow)
 		defer cancel()
-		return r.Stored(ctx, relay, q, func(page []*nostr.Event) error {
+		return r.Stored(ctx, relay, func(page []*nostr.Event) error {
 			mu.Lock()
 			defer mu.Unlock()
 			latest.add(page)
 			return ctx.Err()
-		})
+		}, q)
 	})
 	if err != nil {
 		return nil, unread, err

@@ -112,14 +112,36 @@ func TestStoredIsReadToItsEnd(t *testing.T) {
 		return nil
 	}
 	q := nostr.Query{Kinds: []int{1}, Authors: keys[1:], Since: time.Unix(1002, 0), Most: 1000}
-	require.NoError(t, reader.Stored(t.Context(), n.URLs()[0], q, each))
+	require.NoError(t, reader.Stored(t.Context(), n.URLs()[0], each, q))
 	require.Equal(t, want, got)
 	for _, r := range n.Requests(0) {
 		require.NotEmpty(t, r.Authors)
 		require.LessOrEqual(t, r.Bytes, 2048)
 	}
 	q.Most = 20
-	require.ErrorIs(t, reader.Stored(t.Context(), n.URLs()[0], q, each), nostr.ErrIncomplete)
+	require.ErrorIs(t, reader.Stored(t.Context(), n.URLs()[0], each, q), nostr.ErrIncomplete)
+}
+
+// TestIncompleteQueryDoesNotEndTheOthers: more articles of one second than a page has must not
+// hide the notes.
+func TestIncompleteQueryDoesNotEndTheOthers(t *testing.T) {
+	t.Parallel()
+	n, reader, keys := relays(t, 1, 1, simnet.NostrRelay{Page: 5})
+	for i := range 20 {
+		n.WriteAs(0, nil, 1000, 30023, [][]string{{"d", strconv.Itoa(i)}}, "")
+		n.WriteAs(0, nil, int64(2000+i), 1, nil, "")
+	}
+	notes := map[string]bool{}
+	err := reader.Stored(t.Context(), n.URLs()[0], func(page []*protocol.Event) error {
+		for i, id := range ids(page) {
+			if page[i].Kind == 1 {
+				notes[id] = true
+			}
+		}
+		return nil
+	}, nostr.Query{Kinds: []int{30023}, Authors: keys, Most: 1000}, nostr.Query{Kinds: []int{1}, Authors: keys, Most: 1000})
+	require.ErrorIs(t, err, nostr.ErrIncomplete)
+	require.Len(t, notes, 20)
 }
 
 // TestAuthorsAreDividedByTheRelaysLimits: a relay that takes short messages only is asked for

@@ -38,12 +38,12 @@ func TestWhatIsAskedForIsStored(t *testing.T) {
 	key, _ := protocol.ParseKey(n.Key(0))
 	reader := nostr.NewReader(nostr.ReaderConfig{Relays: n.URLs()})
 	var frames [][]byte
-	require.NoError(t, reader.Stored(t.Context(), n.URLs()[0], nostr.Query{Kinds: []int{1}, Authors: [][32]byte{key}, Most: 100}, func(page []*protocol.Event) error {
+	require.NoError(t, reader.Stored(t.Context(), n.URLs()[0], func(page []*protocol.Event) error {
 		for _, e := range page {
 			frames = append(frames, e.AppendNotepack(nil))
 		}
 		return nil
-	}))
+	}, nostr.Query{Kinds: []int{1}, Authors: [][32]byte{key}, Most: 100}))
 	var enqueued int
 	retry := consumer.Retry{Wires: map[string]consumer.Wire{nostr.WireName: nostr.Wire(stored(), n.verify)}, Config: consumer.Config{Pool: n.pool, Logger: slog.New(slog.DiscardHandler),
 		Wanted: func(collection string) bool { return collection == "nostr.1" },
