@@ -105,10 +105,12 @@ func (a *asking) page(ctx context.Context, f filter, pages *past) ([]*nostr.Even
 	}
 }
 
-// wanted returns the event of a message; nil: it cannot be read, or nobody asked for it.
+// wanted returns the event of a message; nil: it cannot be read, nobody asked for it, or
+// it is a demand to vanish from other relays: whoever decodes it does not know where it is
+// from.
 func (a *asking) wanted(msg *message) *nostr.Event {
 	e, err := nostr.Decode(msg.event)
-	if err != nil || !slices.Contains(a.query.Kinds, e.Kind) || !slices.Contains(a.query.Authors, e.PubKey) || e.CheckID() != nil {
+	if err != nil || e.Kind == nostr.KindVanish && !demanded(e, a.relay) || !slices.Contains(a.query.Kinds, e.Kind) || !slices.Contains(a.query.Authors, e.PubKey) || e.CheckID() != nil {
 		return nil
 	}
 	return e

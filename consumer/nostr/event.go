@@ -223,15 +223,19 @@ func (d *decoder) deletions(e *nostr.Event, m *consumer.Message) {
 
 // vanish adds the erasure that an author demands of this relay or of all.
 func (d *decoder) vanish(e *nostr.Event, m *consumer.Message) {
-	named := func(tag []string) bool {
-		return len(tag) > 1 && tag[0] == "relay" && (tag[1] == "ALL_RELAYS" || d.relay == "" || strings.TrimRight(tag[1], "/") == strings.TrimRight(d.relay, "/"))
-	}
-	if !slices.ContainsFunc(e.Tags, named) {
+	if !demanded(e, d.relay) {
 		return
 	}
 	ev := m.Add()
 	ev.Kind, ev.Author, ev.Revision = consumer.KindErasure, nostr.DID(e.PubKey), nostr.RevisionDate(e.CreatedAt)+lastID
 	ev.Written = time.Unix(min(e.CreatedAt, maxTime), 0)
+}
+
+// demanded reports whether a demand to vanish names a relay, or all; "": any.
+func demanded(e *nostr.Event, relay string) bool {
+	return slices.ContainsFunc(e.Tags, func(tag []string) bool {
+		return len(tag) > 1 && tag[0] == "relay" && (relay == "" || tag[1] == "ALL_RELAYS" || strings.TrimRight(tag[1], "/") == strings.TrimRight(relay, "/"))
+	})
 }
 
 // address parses the address of stored replaceable events of an author.

@@ -144,6 +144,27 @@ func TestIncompleteQueryDoesNotEndTheOthers(t *testing.T) {
 	require.Len(t, notes, 20)
 }
 
+// TestDemandsToVanishElsewhereAreNotRead: an author who leaves another relay stays here.
+func TestDemandsToVanishElsewhereAreNotRead(t *testing.T) {
+	t.Parallel()
+	n, reader, keys := relays(t, 1, 1, simnet.NostrRelay{Page: 5})
+	want := map[string]bool{}
+	for i, relay := range []string{"wss://other.example", n.URLs()[0] + "/", "ALL_RELAYS", ""} {
+		e := n.WriteAs(0, nil, int64(1000+i), protocol.KindVanish, [][]string{{"relay", relay}}, "")
+		if i == 1 || i == 2 {
+			want[e.ID] = true
+		}
+	}
+	got := map[string]bool{}
+	require.NoError(t, reader.Stored(t.Context(), n.URLs()[0], func(page []*protocol.Event) error {
+		for _, id := range ids(page) {
+			got[id] = true
+		}
+		return nil
+	}, nostr.Query{Kinds: []int{protocol.KindVanish}, Authors: keys, Most: 100}))
+	require.Equal(t, want, got)
+}
+
 // TestAuthorsAreDividedByTheRelaysLimits: a relay that takes short messages only is asked for
 // all authors, in several subscriptions.
 func TestAuthorsAreDividedByTheRelaysLimits(t *testing.T) {
