@@ -103,8 +103,8 @@ type Config struct {
 	// The queues in which the records of some collections are compared with their lexicons, each
 	// with its collections, how many of its jobs run at once in this process, and their priority,
 	// 1 (first) to 4: name=collection|collection:jobs:priority, separated by commas. Other
-	// collections are in the queue process. A queue none of whose collections is compared does
-	// not exist. All processes need the same; after a change, jobs move to the queues that exist.
+	// collections are in the queue process. A queue exists only if some of its collections are
+	// compared. All processes need the same; after a change, jobs move to the queues that exist.
 	Queues []string `env:"WEIR_QUEUES" envDefault:"layers_expression=pub.layers.expression.*:4:1,layers_segmentation=pub.layers.segmentation.*:4:1,layers_annotation=pub.layers.annotation.*:4:1,layers_ontology=pub.layers.ontology.*:2:2,layers_corpus=pub.layers.corpus.*:2:2,layers_resource=pub.layers.resource.*:2:2,layers_judgment=pub.layers.judgment.*:2:2,layers_alignment=pub.layers.alignment.*:2:2,layers_graph=pub.layers.graph.*:2:2,layers_integration=pub.layers.persona.*|pub.layers.media.*|pub.layers.eprint.*|pub.layers.changelog.*:1:3"`
 	// A job that takes longer is ended and retried.
 	JobTimeout time.Duration `env:"WEIR_JOB_TIMEOUT" envDefault:"1m"`

@@ -7,6 +7,8 @@ import (
 	"strings"
 
 	"github.com/bluesky-social/indigo/atproto/syntax"
+
+	"github.com/weir-social/weir/nostr"
 )
 
 // images returns the URLs of stored images on one host. The zero value returns none.
@@ -66,8 +68,11 @@ func (i images) url(stored string) string {
 
 // face returns the URL of an account's picture; "" if there is none, or no content
 // address in the stored one. Wherever the network's own address of it leads, the picture
-// comes from the configured host.
+// comes from the configured host, which has none of other networks.
 func (i images) face(did, stored string) string {
+	if strings.HasPrefix(did, nostr.DIDPrefix) {
+		return ""
+	}
 	cid, _, _ := strings.Cut(stored[strings.LastIndexByte(stored, '/')+1:], "@")
 	return i.url("blob:" + did + "/" + cid)
 }
