@@ -128,3 +128,27 @@ WHERE (SELECT true FROM sharers AS s WHERE s.link_id = k.id AND` + Nostr.has("s.
 	}
 	return mixed, others, nil
 }
+
+// withoutNostr subtracts the sharers of Nostr, who are few, from counts of both networks.
+// The links in again must be counted again: their last share may be one of Nostr.
+func (w *walk) withoutNostr(ctx context.Context, of []entry) (subtracted, again []entry, err error) {
+	recounted, err := w.recount(ctx, Nostr, of)
+	if err != nil {
+		return nil, nil, err
+	}
+	onNostr := make(map[int64]entry, len(recounted))
+	for _, e := range recounted {
+		onNostr[e.ID] = e
+	}
+	for _, e := range of {
+		nostr := onNostr[e.ID]
+		if !nostr.Last.Before(e.Last) {
+			again = append(again, e)
+			continue
+		}
+		e.Sharers -= nostr.Sharers
+		e.Speed -= nostr.Speed
+		subtracted = append(subtracted, e)
+	}
+	return subtracted, again, nil
+}

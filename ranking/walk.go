@@ -305,17 +305,32 @@ LIMIT $5`
 
 // some counts the sharers of the links by the ways of the query and of its network.
 func (w *walk) some(ctx context.Context, of []entry) (all []entry, err error) {
-	if w.q.ways() == nil { // most links are shared in one network only: their counts are right as they are
-		if of, all, err = w.mixed(ctx, of); err != nil {
-			return nil, err
-		}
+	if w.q.ways() != nil {
+		return w.recount(ctx, w.q.Network, of)
+	}
+	mixed, all, err := w.mixed(ctx, of) // most links are shared in one network only: their counts are right as they are
+	if err != nil {
+		return nil, err
+	}
+	subtracted, again, err := w.withoutNostr(ctx, mixed)
+	if err != nil {
+		return nil, err
+	}
+	recounted, err := w.recount(ctx, w.q.Network, again)
+	return slices.Concat(all, subtracted, recounted), err
+}
+
+// recount counts the sharers of the links by the ways of the query and of a network.
+func (w *walk) recount(ctx context.Context, network Network, of []entry) (all []entry, err error) {
+	if len(of) == 0 {
+		return nil, nil
 	}
 	at := w.q.latest("s")
 	sql := `
 SELECT s.link_id, count(*) FILTER (WHERE ` + at + ` > $2), ` + speedOf(at, "$3") + `, max(` + at + `), NULL::text[]
 FROM sharers AS s
 WHERE s.link_id = ANY ($1) AND s.at > $4 AND ` + at + ` > $4
-  AND (s.link_id, s.did) NOT IN (SELECT * FROM unnest($5::bigint[], $6::text[])) AND` + w.q.Network.has("s.did") + `
+  AND (s.link_id, s.did) NOT IN (SELECT * FROM unnest($5::bigint[], $6::text[])) AND` + network.has("s.did") + `
 GROUP BY s.link_id`
 	ids := make([]int64, len(of))
 	found := make(map[int64]*entry, len(of))
@@ -337,7 +352,7 @@ GROUP BY s.link_id`
 		*found[e.ID] = e
 	}
 	for k, c := range w.changes {
-		if e := found[k.link]; e != nil && w.q.Network.includes(k.did) {
+		if e := found[k.link]; e != nil && network.includes(k.did) {
 			if at := w.q.latestOf(c.truth); at.After(w.earliest()) {
 				w.add(e, at)
 			}

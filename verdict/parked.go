@@ -3,6 +3,7 @@ package verdict
 import (
 	"context"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -53,23 +54,33 @@ ON CONFLICT DO NOTHING`
 	}
 }
 
-// Dependents are the records that must be judged again because of a target.
-const dependents = `
+// dependents are the records that must be judged again because of a target. The target is
+// a range of keys, and not equal to one, and its dependents are in the order of the index
+// of targets: if most rows have one target, Postgres expects any row to be one of its
+// dependents, and would look for those of another target in all rows.
+var dependents = `
     (SELECT p.collection, p.did, p.rkey FROM parked AS p
-     WHERE p.to_did = k.did AND p.to_collection = k.collection AND p.to_rkey = k.rkey AND (p.did, p.collection, p.rkey) > ($4, $5, $6)
-     ORDER BY p.did, p.collection, p.rkey LIMIT $7)
+     WHERE ` + ofTarget("p") + `LIMIT $7)
     UNION
     (SELECT r.collection, r.did, r.rkey FROM record_refs AS r
-     WHERE r.to_did = k.did AND r.to_collection = k.collection AND r.to_rkey = k.rkey AND (r.did, r.collection, r.rkey) > ($4, $5, $6)
+     WHERE r.to_rkey IS NOT NULL
        AND (r.read OR r.dangling = (EXISTS (SELECT FROM records_other AS s WHERE s.collection = k.collection AND s.did = k.did AND s.rkey = k.rkey)
                                     AND NOT EXISTS (SELECT FROM accounts AS a WHERE a.did = k.did AND a.status = 'deleted')))
-     ORDER BY r.did, r.collection, r.rkey LIMIT $7)`
+       AND ` + ofTarget("r") + `LIMIT $7)`
+
+// ofTarget is a condition of the rows whose target is k, after the key $4 to $6, and
+// their order.
+func ofTarget(row string) string {
+	return strings.ReplaceAll(`(x.to_did, x.to_collection, x.to_rkey, x.did, x.collection, x.rkey) > (k.did, k.collection, k.rkey, $4, $5, $6)
+       AND (x.to_did, x.to_collection, x.to_rkey) <= (k.did, k.collection, k.rkey)
+     ORDER BY x.to_did, x.to_collection, x.to_rkey, x.did, x.collection, x.rkey `, "x.", row+".")
+}
 
 // HaveDependents returns those of the records, stored or deleted, because of which
 // others must be judged again: they wait for it, a rule reads it, or they do not yet
 // know that it was deleted or stored.
 func HaveDependents(ctx context.Context, db schema.DB, keys []schema.Key) ([]schema.Key, error) {
-	const sql = `
+	sql := `
 SELECT k.collection, k.did, k.rkey
 FROM unnest($1::text[], $2::text[], $3::text[]) AS k (collection, did, rkey)
 WHERE EXISTS (` + dependents + `)`
@@ -80,7 +91,7 @@ WHERE EXISTS (` + dependents + `)`
 // Dependents returns at most limit of the records that must be judged again because of
 // a target, sorted, after a key.
 func Dependents(ctx context.Context, db schema.DB, of, after schema.Key, limit int) ([]schema.Key, error) {
-	const sql = `
+	sql := `
 SELECT d.collection, d.did, d.rkey
 FROM (SELECT $1::text AS collection, $2::text AS did, $3::text AS rkey) AS k
 CROSS JOIN LATERAL (` + dependents + `) AS d

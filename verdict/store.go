@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"strings"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgtype"
@@ -14,19 +15,9 @@ import (
 // ReadBefore returns what is stored about locked records. A record that was not judged
 // yet is missing.
 func ReadBefore(ctx context.Context, tx pgx.Tx, keys []schema.Key) (map[schema.Key]*Before, error) {
-	const verdicts = `
-SELECT v.collection, v.did, v.rkey, v.cid, v.schema_hash, v.state
-FROM unnest($1::text[], $2::text[], $3::text[]) AS k (collection, did, rkey)
-JOIN verdicts AS v USING (collection, did, rkey)`
-	const dangling = `
-SELECT r.collection, r.did, r.rkey, r.to_collection, r.to_did, r.to_rkey
-FROM unnest($1::text[], $2::text[], $3::text[]) AS k (collection, did, rkey)
-JOIN record_refs AS r USING (collection, did, rkey)
-WHERE r.dangling`
-	const waits = `
-SELECT p.collection, p.did, p.rkey, p.to_collection, p.to_did, p.to_rkey, p.state = 'missing'
-FROM unnest($1::text[], $2::text[], $3::text[]) AS k (collection, did, rkey)
-JOIN parked AS p USING (collection, did, rkey)`
+	verdicts := ofRecords("verdicts", "r.cid, r.schema_hash, r.state")
+	dangling := ofRecords("record_refs", "r.to_collection, r.to_did, r.to_rkey", "r.dangling")
+	waits := ofRecords("parked", "r.to_collection, r.to_did, r.to_rkey, r.state = 'missing'")
 	collection, did, rkey := schema.Columns(len(keys), func(i int) schema.Key { return keys[i] })
 	found := make(map[schema.Key]*Before, len(keys))
 	var of, to schema.Key
@@ -59,6 +50,18 @@ JOIN parked AS p USING (collection, did, rkey)`
 		return nil, fmt.Errorf("read the verdicts: %w", err)
 	}
 	return found, nil
+}
+
+// ofRecords reads keys and columns of the rows r of a table, of the records $1 to $3. It
+// asks for one record after the other, because a plan made while the table was empty
+// would join all of its rows.
+func ofRecords(table, columns string, conditions ...string) string {
+	const all = `
+SELECT k.collection, k.did, k.rkey, r.*
+FROM unnest($1::text[], $2::text[], $3::text[]) AS k (collection, did, rkey)
+CROSS JOIN LATERAL (SELECT %s FROM %s AS r WHERE %s OFFSET 0) AS r`
+	conditions = append(conditions, "r.did = k.did", "r.collection = k.collection", "r.rkey = k.rkey")
+	return fmt.Sprintf(all, columns, table, strings.Join(conditions, " AND "))
 }
 
 // Store replaces what is stored about locked records.
@@ -101,9 +104,8 @@ func columns(judged []*Judgment) (collection, did, rkey pgtype.FlatArray[string]
 // queueReplace queues the deletion of the records' rows in a table.
 func queueReplace(q *pgx.Batch, table string, judged []*Judgment) {
 	collection, did, rkey := columns(judged)
-	q.Queue(`
-DELETE FROM `+table+` AS t USING unnest($1::text[], $2::text[], $3::text[]) AS k (collection, did, rkey)
-WHERE t.did = k.did AND t.collection = k.collection AND t.rkey = k.rkey`, collection, did, rkey)
+	sql := `DELETE FROM ` + table + ` WHERE ctid = ANY (ARRAY(SELECT d.row FROM (` + ofRecords(table, "r.ctid AS row") + `) AS d))`
+	q.Queue(sql, collection, did, rkey)
 }
 
 func queueReferences(q *pgx.Batch, judged []*Judgment) {
@@ -151,4 +153,14 @@ FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::tsvector[], $6::
 	}
 	collection, did, rkey := columns(with)
 	q.Queue(sql, collection, did, rkey, text, names, words)
+}
+
+// UseIndexes has the statements of a transaction use indexes. Statistics of tables that
+// were empty a moment ago make a scan of the whole table look cheap, and a prepared
+// statement keeps such a plan.
+func UseIndexes(ctx context.Context, tx pgx.Tx) error {
+	if _, err := tx.Exec(ctx, `SELECT set_config('enable_seqscan', 'off', true)`); err != nil {
+		return fmt.Errorf("set the transaction to use indexes: %w", err)
+	}
+	return nil
 }

@@ -27,6 +27,9 @@ const dependentPriority = 2
 func (w *JudgeDependents) Work(ctx context.Context, job *river.Job[jobs.JudgeDependents]) error {
 	pages := paging{pool: w.pool, queue: jobs.QueueProcess, priority: dependentPriority, patience: w.patience}
 	_, err := enqueuePages(ctx, pages, job, func(ctx context.Context, tx pgx.Tx, at *pagePlace) (river.JobArgs, error) {
+		if err := verdict.UseIndexes(ctx, tx); err != nil {
+			return nil, err
+		}
 		for ; at.Part < len(job.Args.Targets); at.Part, at.After = at.Part+1, (jobs.Record{}) {
 			keys, err := verdict.Dependents(ctx, tx, schema.Key(job.Args.Targets[at.Part]), schema.Key(at.After), pageRecords)
 			if err != nil {

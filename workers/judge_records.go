@@ -118,6 +118,9 @@ func (w *JudgeRecords) deleted(ctx context.Context, gone []schema.Key) error {
 		return nil
 	}
 	return pgx.BeginFunc(ctx, w.pool, func(tx pgx.Tx) error {
+		if err := verdict.UseIndexes(ctx, tx); err != nil {
+			return err
+		}
 		if err := verdict.ReplaceDeadLetters(ctx, tx, gone, nil); err != nil {
 			return err
 		}
@@ -127,6 +130,9 @@ func (w *JudgeRecords) deleted(ctx context.Context, gone []schema.Key) error {
 
 // judge is one transaction.
 func (w *JudgeRecords) judge(ctx context.Context, tx pgx.Tx, job *rivertype.JobRow, records []schema.Record, seen targetsSeen) error {
+	if err := verdict.UseIndexes(ctx, tx); err != nil {
+		return err
+	}
 	catalog, _, err := w.catalogs.lock(ctx, tx)
 	if err != nil {
 		return err
