@@ -124,7 +124,7 @@ func (f *nostrFold) share(name, how string, e *simnet.NostrEvent) {
 // is only found while the past is read, so authors have the right time afterwards.
 func TestSharesOfNostrEqualTheFold(t *testing.T) {
 	schematest.Long(t)
-	t.Parallel()
+	parallel(t)
 	events := nostrEvents(t)
 	n := network(t, 50)
 	nostr, err := simnet.NewNostr(simnet.NostrConfig{Seed: 11, Authors: 30, Forged: 0.05, Refer: true, Now: time.Now().Add(-time.Duration(events/8+300) * time.Second),
