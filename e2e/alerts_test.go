@@ -20,7 +20,7 @@ import (
 // holds the webhook's URL.
 func TestKillBetweenAlertStateAndWebhook(t *testing.T) {
 	schematest.Long(t)
-	t.Parallel()
+	parallel(t)
 	n := network(t, 10)
 	database := schematest.NewURL(t)
 	pool := open(t, database)

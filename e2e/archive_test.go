@@ -116,7 +116,7 @@ func storedText(t *testing.T, pool *pgxpool.Pool) []string {
 // rebuilt from them has the same records, and the stream resumes where they end.
 func TestArchive(t *testing.T) {
 	schematest.Long(t)
-	t.Parallel()
+	parallel(t)
 	n := busyNetwork(t)
 	root := filepath.Join(t.TempDir(), "archive")
 	require.NoError(t, os.Mkdir(root, 0o750))
@@ -218,7 +218,7 @@ func damage(t *testing.T, root string) {
 // killed once, is then equal to its own.
 func TestRebuiltEqualsRunning(t *testing.T) {
 	schematest.Long(t)
-	t.Parallel()
+	parallel(t)
 	n := followNetwork(t, 40)
 	database, second := schematest.NewURL(t), schematest.NewURL(t)
 	pool, hub := open(t, database), n.Hub()

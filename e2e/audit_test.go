@@ -69,7 +69,7 @@ func someoneBusy(t *testing.T, n *simnet.Net, pool *pgxpool.Pool, posts int) (di
 // altered, one with another version, one hidden by a tombstone.
 func TestAuditFindsAndRepairs(t *testing.T) {
 	schematest.Long(t)
-	t.Parallel()
+	parallel(t)
 	n, pool, env, serve := followedForLong(t)
 	sum, faults := audited(t, env, "--all")
 	require.Empty(t, faults)
@@ -125,7 +125,7 @@ func TestAuditFindsAndRepairs(t *testing.T) {
 // posts, and there is an alert when no audit has run for long.
 func TestAuditOfFailingServers(t *testing.T) {
 	schematest.Long(t)
-	t.Parallel()
+	parallel(t)
 	n, pool, env, _ := followedForLong(t)
 	someoneBusy(t, n, pool, 1)
 	require.NoError(t, n.FailCalls(simnet.CallFault{Kind: simnet.Forbidden, Endpoint: "com.atproto.repo.listRecords", Count: 1_000_000}))
@@ -150,7 +150,7 @@ func TestAuditOfFailingServers(t *testing.T) {
 
 // TestAuditRefusesWrongArguments in one sentence.
 func TestAuditRefusesWrongArguments(t *testing.T) {
-	t.Parallel()
+	parallel(t)
 	for _, args := range []string{"audit --accounts 0", "audit --all --accounts 3", "audit --window 0s", "audit --settle -1s"} {
 		_, stderr, code := weir(t, nil, strings.Fields(args)...)
 		require.Equal(t, 1, code)

@@ -41,7 +41,7 @@ func runs(t *testing.T, program string, args ...string) {
 // With the lost database's cursor in the restored one, the test fails.
 func TestRestoredBackupResumesWithoutLoss(t *testing.T) {
 	schematest.Long(t)
-	t.Parallel()
+	parallel(t)
 	lost, fresh := schematest.Server(t), schematest.Server(t)
 	withRoles(t, lost.URL("weir"))
 	k := begin(t, busyNetwork(t), lost, as(t, "weir_owner", lost.URL("weir")), as(t, "weir_app", lost.URL("weir")))

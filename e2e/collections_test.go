@@ -19,7 +19,7 @@ import (
 // entry in WEIR_COLLECTIONS, and trace and doctor know them.
 func TestAnyCollection(t *testing.T) {
 	schematest.Long(t)
-	t.Parallel()
+	parallel(t)
 	n, err := simnet.New(simnet.Config{Seed: 12, Accounts: 10, History: 50, HistorySpan: time.Hour})
 	require.NoError(t, err)
 	startNetwork(t, n)

@@ -17,7 +17,7 @@ import (
 // TestNoSecretIsPrinted, in whatever variable it is and whatever is wrong.
 func TestNoSecretIsPrinted(t *testing.T) {
 	schematest.Long(t)
-	t.Parallel()
+	parallel(t)
 	n := network(t, 20)
 	good := append(follower(n, schematest.NewURL(t)), "WEIR_IDENTIFIER="+n.Hub().Handle, "WEIR_PDS="+n.PDSURL(), "WEIR_APP_PASSWORD=s3cret-app", "WEIR_OPS_TOKEN=s3cret-token")
 	password := regexp.MustCompile(`:([^:@]+)@`).FindStringSubmatch(good[0])[1]
@@ -44,7 +44,7 @@ func TestNoSecretIsPrinted(t *testing.T) {
 
 // TestSecretsAreMarked: every variable named like a secret has the tag.
 func TestSecretsAreMarked(t *testing.T) {
-	t.Parallel()
+	parallel(t)
 	sounds := regexp.MustCompile(`PASSWORD|TOKEN|SECRET|WEBHOOK|KEY$`)
 	fields := reflect.TypeFor[app.Config]()
 	marked := 0
@@ -60,7 +60,7 @@ func TestSecretsAreMarked(t *testing.T) {
 
 // TestConfigPrintsEveryVariable with its value and its source.
 func TestConfigPrintsEveryVariable(t *testing.T) {
-	t.Parallel()
+	parallel(t)
 	out := succeed(t, []string{"WEIR_WORKERS=3", "WEIR_APP_PASSWORD=x", "WEIR_IDENTIFIER=y", "WEIR_IMAGE_BASE="}, "config")
 	require.Regexp(t, `WEIR_WORKERS +environment +3\n`, out)
 	require.Regexp(t, `WEIR_LEASE_TTL +default +10s\n`, out)
@@ -72,7 +72,7 @@ func TestConfigPrintsEveryVariable(t *testing.T) {
 // TestConfigRefusesWhatServeRefuses, and still prints everything. An address in
 // use by a running weir is no error.
 func TestConfigRefusesWhatServeRefuses(t *testing.T) {
-	t.Parallel()
+	parallel(t)
 	for name, wrong := range map[string]string{
 		"WEIR_LISTEN": "nonsense", "WEIR_OPS_LISTEN": "127.0.0.1:99999", "WEIR_JETSTREAM": "nonsense", "WEIR_APPVIEW": "nonsense", "WEIR_IMAGE_BASE": "ftp://x",
 	} {
@@ -90,7 +90,7 @@ func TestConfigRefusesWhatServeRefuses(t *testing.T) {
 // TestConfigAcceptsTheVariablesOfTheTests that CONTRIBUTING.md lists: the binary
 // inherits them.
 func TestConfigAcceptsTheVariablesOfTheTests(t *testing.T) {
-	t.Parallel()
+	parallel(t)
 	var env []string
 	for _, name := range regexp.MustCompile("`(WEIR_[A-Z_]+)`").FindAllStringSubmatch(read(t, "CONTRIBUTING.md"), -1) {
 		env = append(env, name[1]+"=")

@@ -63,7 +63,7 @@ func poisoned(t *testing.T) (pool *pgxpool.Pool, env []string) {
 // it, valid records are stored and count, and the rest stays.
 func TestDeadLettersAreRetriedAfterTheFix(t *testing.T) {
 	schematest.Long(t)
-	t.Parallel()
+	parallel(t)
 	pool, env := poisoned(t)
 	decode, commit := listed(t, env, "--stage", "decode"), listed(t, env, "--stage", "commit")
 	require.Len(t, decode, 7)
@@ -137,7 +137,7 @@ func deadLetterIn(t *testing.T, deadLetters []schema.StoredDeadLetter, id int64)
 // cause is gone. A retry that is requested while no worker runs waits for one.
 func TestJobThatEndsWithoutSuccessIsADeadLetter(t *testing.T) {
 	schematest.Long(t)
-	t.Parallel()
+	parallel(t)
 	url := schematest.NewURL(t)
 	pool, env := open(t, url), []string{"DATABASE_URL=" + url, "WEIR_RETENTION=0", "WEIR_APPVIEW=http://127.0.0.1:1"}
 	work := start(t, env, "work")
@@ -168,7 +168,7 @@ func TestJobThatEndsWithoutSuccessIsADeadLetter(t *testing.T) {
 
 // TestDeadLetterRefusesWrongArguments in one sentence.
 func TestDeadLetterRefusesWrongArguments(t *testing.T) {
-	t.Parallel()
+	parallel(t)
 	env := []string{"DATABASE_URL=" + schematest.NewURL(t)}
 	for args, want := range map[string]string{
 		"list --stage jobs":         `--stage is "jobs": expected decode, verify, commit, process, lexicon, rules, reference or job`,
@@ -191,7 +191,6 @@ func TestDeadLetterRefusesWrongArguments(t *testing.T) {
 		"dismiss 7":                 "there is no dead letter 7",
 	} {
 		t.Run(args, func(t *testing.T) {
-			t.Parallel()
 			_, stderr, code := weir(t, env, append([]string{"deadletter"}, strings.Fields(args)...)...)
 			require.Equal(t, 1, code)
 			require.Contains(t, stderr, want)

@@ -80,7 +80,7 @@ func finding(t *testing.T, found []doctor.Finding, check string) doctor.Finding 
 // TestDoctorFindsNothing in a healthy system, and reports every check as ok.
 func TestDoctorFindsNothing(t *testing.T) {
 	schematest.Long(t)
-	t.Parallel()
+	parallel(t)
 	n, err := simnet.New(simnet.Config{Seed: 11, Accounts: 400, History: 100, HistorySpan: time.Hour, Password: "only for Weir"})
 	require.NoError(t, err)
 	startNetwork(t, n)
@@ -111,7 +111,7 @@ func TestDoctorFindsNothing(t *testing.T) {
 // repairs it.
 func TestDoctorChecksSettings(t *testing.T) {
 	schematest.Long(t)
-	t.Parallel()
+	parallel(t)
 	n := network(t, 50)
 	server := careful(t)
 	database := server.URL("weir")
@@ -163,7 +163,7 @@ func TestDoctorChecksSettings(t *testing.T) {
 // the encoding and the pooler.
 func TestDoctorChecksTheDatabase(t *testing.T) {
 	schematest.Long(t)
-	t.Parallel()
+	parallel(t)
 	n := network(t, 50)
 	server := careful(t)
 	database := server.URL("weir")
@@ -212,7 +212,7 @@ func allWell(t *testing.T, found []doctor.Finding) {
 // the doctor says what the role cannot see. It finds missing privileges.
 func TestDoctorUnderLeastPrivilege(t *testing.T) {
 	schematest.Long(t)
-	t.Parallel()
+	parallel(t)
 	n := network(t, 300)
 	server := careful(t)
 	database := server.URL("weir")
@@ -260,7 +260,7 @@ func TestDoctorUnderLeastPrivilege(t *testing.T) {
 // other check is as without a pooler.
 func TestDoctorThroughPgBouncer(t *testing.T) {
 	schematest.Long(t)
-	t.Parallel()
+	parallel(t)
 	n := network(t, 300)
 	database := careful(t).URL("weir")
 	succeed(t, follower(n, database), "migrate")
@@ -348,7 +348,7 @@ func relabel(client net.Conn, behind string) {
 // Jetstream. The stream's row is not changed.
 func TestDoctorChecksTheNetwork(t *testing.T) {
 	schematest.Long(t)
-	t.Parallel()
+	parallel(t)
 	n := network(t, 300)
 	database := schematest.NewURL(t)
 	pool := open(t, database)
@@ -392,7 +392,7 @@ func TestDoctorChecksTheNetwork(t *testing.T) {
 
 // TestDoctorTimesOut if servers accept connections and never respond.
 func TestDoctorTimesOut(t *testing.T) {
-	t.Parallel()
+	parallel(t)
 	silent, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	t.Cleanup(func() { silent.Close() }) //nolint:errcheck // it is over

@@ -93,7 +93,7 @@ func settled(t *testing.T, pool *pgxpool.Pool) {
 // and their new posts. Unfollowed accounts stop counting at once.
 func TestWatchFillsThePage(t *testing.T) {
 	schematest.Long(t)
-	t.Parallel()
+	parallel(t)
 	watchFillsThePage(t, func(string) []string { return nil })
 }
 
@@ -172,7 +172,7 @@ func watchFillsThePage(t *testing.T, more func(database string) []string) {
 // consumer's downtime.
 func TestGapIsClosedFromTheFeeds(t *testing.T) {
 	schematest.Long(t)
-	t.Parallel()
+	parallel(t)
 	n := followNetwork(t, 40)
 	database := schematest.NewURL(t)
 	pool := open(t, database)
@@ -211,7 +211,7 @@ func TestGapIsClosedFromTheFeeds(t *testing.T) {
 // spacing of a few calls says little.
 func TestThreeProcessesShareTheLimit(t *testing.T) {
 	schematest.Long(t)
-	t.Parallel()
+	parallel(t)
 	n := followNetwork(t, 30)
 	n.SetLatency(1500 * time.Millisecond) // long enough to use all ten slots
 	database := schematest.NewURL(t)
@@ -249,7 +249,7 @@ func TestThreeProcessesShareTheLimit(t *testing.T) {
 // accounts.
 func TestKillWhileFollowing(t *testing.T) {
 	schematest.Long(t)
-	t.Parallel()
+	parallel(t)
 	n := followNetwork(t, 60)
 	n.SetLatency(30 * time.Millisecond) // long enough to be killed in a call
 	database := schematest.NewURL(t)

@@ -49,7 +49,7 @@ func tid(at time.Time) string {
 // back, before its segment was written again. Neither a rebuild nor an export shows what is
 // older than the deletion.
 func TestForgottenStaysForgotten(t *testing.T) {
-	t.Parallel()
+	parallel(t)
 	root := t.TempDir()
 	store, err := dir.New(root)
 	require.NoError(t, err)

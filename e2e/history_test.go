@@ -159,7 +159,7 @@ func (k *killing) awaits(pool *pgxpool.Pool, n int, sql string) {
 // limit: these have their newest records.
 func TestKilledHistoryFillsCollections(t *testing.T) {
 	schematest.Long(t)
-	t.Parallel()
+	parallel(t)
 	p := past{t, calmNetwork(t)}
 	var dids []string
 	for _, a := range p.net.Accounts() {
@@ -220,7 +220,7 @@ func TestKilledHistoryFillsCollections(t *testing.T) {
 // only names the accounts.
 func TestRequestedHistory(t *testing.T) {
 	schematest.Long(t)
-	t.Parallel()
+	parallel(t)
 	p := past{t, calmNetwork(t)}
 	for i, a := range p.net.Accounts() {
 		p.put(a.DID, historyNote, longAgo(i), "expired")

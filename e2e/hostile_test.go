@@ -48,7 +48,7 @@ func hostileFrames() map[string]string {
 // once, to a process that starts.
 func TestHostileCommitsStopNothing(t *testing.T) {
 	schematest.Long(t)
-	t.Parallel()
+	parallel(t)
 	n := calmNetwork(t)
 	k, url := readingRelay(t, n)
 	pool := open(t, url)

@@ -54,7 +54,7 @@ const mostLinks = 1000
 // TestIngestStoresTheRecording ingests a recording written by hand, with bad input
 // of every kind. The counts were made by hand.
 func TestIngestStoresTheRecording(t *testing.T) {
-	t.Parallel()
+	parallel(t)
 	url := schematest.NewURL(t)
 	pool, env := open(t, url), []string{"DATABASE_URL=" + url}
 
@@ -103,7 +103,7 @@ func TestIngestStoresTheRecording(t *testing.T) {
 // them, of real servers. The counts of the production recording were made by hand.
 func TestIngestReadsRecordings(t *testing.T) {
 	schematest.Long(t)
-	t.Parallel()
+	parallel(t)
 	url := schematest.NewURL(t)
 	pool, env := open(t, url), []string{"DATABASE_URL=" + url}
 	n := network(t, 3000)
@@ -155,7 +155,7 @@ func TestIngestReadsRecordings(t *testing.T) {
 // recording's stream is removed.
 func TestIngestBesideServeRaisesNoAlarm(t *testing.T) {
 	schematest.Long(t)
-	t.Parallel()
+	parallel(t)
 	database := schematest.NewURL(t)
 	pool, env := open(t, database), reads(network(t, 300), database)
 	serve := start(t, env, "serve")

@@ -14,7 +14,7 @@ import (
 // TestPrioritiesAreOnlyForTheJournal: JOURNAL_STREAM is inherited by child
 // processes, and identifies the journal's socket.
 func TestPrioritiesAreOnlyForTheJournal(t *testing.T) {
-	t.Parallel()
+	parallel(t)
 	for begins, inode := range map[string]uint64{"<3>weir: DATABASE_URL": 0, "weir: DATABASE_URL": 1} {
 		stderr, err := os.Create(filepath.Join(t.TempDir(), "stderr"))
 		require.NoError(t, err)

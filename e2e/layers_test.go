@@ -29,7 +29,7 @@ import (
 // of the ladder takes its 16 seconds; otherwise it is brought forward.
 func TestLayersEndAsAFoldSays(t *testing.T) {
 	schematest.Long(t)
-	t.Parallel()
+	parallel(t)
 	for _, wire := range []string{"firehose", "jetstream"} {
 		t.Run(wire, func(t *testing.T) {
 			t.Parallel()

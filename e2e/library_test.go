@@ -19,7 +19,7 @@ import (
 // lacks the projection refuses the database.
 func TestLibraryExample(t *testing.T) {
 	schematest.Long(t)
-	t.Parallel()
+	parallel(t)
 	program := filepath.Join(t.TempDir(), "likes")
 	build := exec.Command("go", buildArguments(program, "../examples/likes")...)
 	build.Env = append(os.Environ(), "CGO_ENABLED=0")

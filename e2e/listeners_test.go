@@ -35,7 +35,7 @@ func resident(t *testing.T, pid int) int {
 // it are closed, on both listeners, and the memory does not grow.
 func TestUnfinishedRequestsAreClosed(t *testing.T) {
 	schematest.Long(t)
-	t.Parallel()
+	parallel(t)
 	web := start(t, []string{"DATABASE_URL=" + schematest.NewURL(t), "WEIR_LISTEN=127.0.0.1:0", "WEIR_LOG_LEVEL=info"}, "web")
 	page, opsURL := strings.TrimSuffix(web.page(t), "/"), web.opsURL(t)
 	for _, url := range []string{page + "/", opsURL + "/health"} {
@@ -76,7 +76,7 @@ func TestUnfinishedRequestsAreClosed(t *testing.T) {
 // TestListenersServeOnlyTheirHosts: the configured ones and those of probes. The
 // ops endpoints are on the ops listener alone.
 func TestListenersServeOnlyTheirHosts(t *testing.T) {
-	t.Parallel()
+	parallel(t)
 	env := []string{"DATABASE_URL=" + schematest.NewURL(t), "WEIR_LISTEN=127.0.0.1:0", "WEIR_LOG_LEVEL=info", "WEIR_HOSTS=weir.example,serve", "WEIR_URL=https://public.example/"}
 	web := start(t, env, "web")
 	page, opsURL := strings.TrimSuffix(web.page(t), "/"), web.opsURL(t)

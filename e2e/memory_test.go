@@ -17,7 +17,7 @@ import (
 // than they can be stored.
 func TestCatchingUpTakesLittleMemory(t *testing.T) {
 	schematest.Long(t)
-	t.Parallel()
+	parallel(t)
 	n, err := simnet.New(simnet.Config{Seed: 9, Accounts: 2000, History: 130_000})
 	require.NoError(t, err)
 	require.NoError(t, n.Start("127.0.0.1:0"))

@@ -74,7 +74,7 @@ func hostile(i int) (frames []string) {
 // contains untrusted text.
 func TestUntrustedInputAddsNoLabels(t *testing.T) {
 	schematest.Long(t)
-	t.Parallel()
+	parallel(t)
 	const strangers, most = 300, 80
 	n := followNetwork(t, 20)
 	database := schematest.NewURL(t)
@@ -175,7 +175,7 @@ func everyName() []documented {
 // TestEveryDocumentedMetricIsExposed by a running Weir, its health or its rules.
 func TestEveryDocumentedMetricIsExposed(t *testing.T) {
 	schematest.Long(t)
-	t.Parallel()
+	parallel(t)
 	n := followNetwork(t, 20)
 	database := schematest.NewURL(t)
 	env := append(reads(n, database), "WEIR_JETSTREAM=ws://127.0.0.1:1/subscribe,"+n.URL()) // the first try fails

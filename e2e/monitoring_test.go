@@ -41,7 +41,7 @@ func tool(t *testing.T, name string) string {
 // TestRules runs the unit tests of the alerts.
 func TestRules(t *testing.T) {
 	schematest.Long(t)
-	t.Parallel()
+	parallel(t)
 	out, err := exec.CommandContext(t.Context(), tool(t, "promtool"), "test", "rules", strings.Replace(rulesFile, ".yml", "_test.yml", 1)).CombinedOutput()
 	require.NoError(t, err, string(out))
 }
@@ -49,7 +49,7 @@ func TestRules(t *testing.T) {
 // TestLimitsAgreeEverywhere: in the metrics that the rules compare with, in
 // /health, and in the alerts of the workers.
 func TestLimitsAgreeEverywhere(t *testing.T) {
-	t.Parallel()
+	parallel(t)
 	database := schematest.NewURL(t)
 	serve := start(t, append(follower(network(t, 50), database), "WEIR_LAG_LIMIT=7m", "WEIR_QUEUE_LIMIT=77", "WEIR_DATABASE_LIMIT=1000", "WEIR_AUDIT_INTERVAL=0", "WEIR_ALERT_INTERVAL=1s"), "serve")
 	at := serve.opsURL(t)
@@ -71,7 +71,7 @@ func TestLimitsAgreeEverywhere(t *testing.T) {
 // limit allowed.
 func TestHighestQueueLimitCanBePassed(t *testing.T) {
 	schematest.Long(t)
-	t.Parallel()
+	parallel(t)
 	database := schematest.NewURL(t)
 	limited := func(limit int) []string {
 		return []string{"DATABASE_URL=" + database, fmt.Sprint("WEIR_QUEUE_LIMIT=", limit)}
@@ -139,7 +139,7 @@ func readDashboard(t *testing.T) (d dashboard) {
 // TestDashboardIsLaidOut in rows without overlaps, "Expect zero" first, every
 // panel with a unit, a question, and the data source of the variable.
 func TestDashboardIsLaidOut(t *testing.T) {
-	t.Parallel()
+	parallel(t)
 	d := readDashboard(t)
 	require.GreaterOrEqual(t, d.SchemaVersion, 39)
 	require.Equal(t, "datasource", d.Templating.List[0].Type)
@@ -268,7 +268,7 @@ func selectors(expr string) (found []string) {
 // metric and label value in their expressions.
 func TestAlertsAndDashboardReadMetricsThatExist(t *testing.T) {
 	schematest.Long(t)
-	t.Parallel()
+	parallel(t)
 	n := followNetwork(t, 20)
 	database := schematest.NewURL(t)
 	pool := open(t, database)

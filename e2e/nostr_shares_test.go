@@ -166,7 +166,7 @@ func (f *nostrFold) share(name, how string, e *simnet.NostrEvent) {
 // afterwards. One relay has more events of a second than it sends: that is a gap.
 func TestSharesOfNostrEqualTheFold(t *testing.T) {
 	schematest.Long(t)
-	t.Parallel()
+	parallel(t)
 	events := nostrEvents(t)
 	live, tick := max(200, events/100), time.Duration(max(5, events/1000))*time.Millisecond
 	n := network(t, 50)

@@ -75,7 +75,7 @@ func (s *systemd) hearStatus(words string) {
 // TestEveryCommandNotifiesSystemd that it is ready, alive, and stopping.
 func TestEveryCommandNotifiesSystemd(t *testing.T) {
 	schematest.Long(t)
-	t.Parallel()
+	parallel(t)
 	for _, command := range []string{"serve", "consume", "work", "web"} {
 		t.Run(command, func(t *testing.T) {
 			t.Parallel()
@@ -96,7 +96,7 @@ func TestEveryCommandNotifiesSystemd(t *testing.T) {
 // for a readiness that never comes.
 func TestFailedStartEndsUnderSystemd(t *testing.T) {
 	schematest.Long(t)
-	t.Parallel()
+	parallel(t)
 	taken, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	defer taken.Close()
@@ -113,7 +113,7 @@ func TestFailedStartEndsUnderSystemd(t *testing.T) {
 // finish starting it.
 func TestConsumerWithoutTheLeaseIsReady(t *testing.T) {
 	schematest.Long(t)
-	t.Parallel()
+	parallel(t)
 	n, database := network(t, 50), schematest.NewURL(t)
 	s := newSystemd(t)
 	for range 2 {
@@ -126,7 +126,7 @@ func TestConsumerWithoutTheLeaseIsReady(t *testing.T) {
 // It changes when the database is down, and when it is back.
 func TestSystemdStatusIsTheHealth(t *testing.T) {
 	schematest.Long(t)
-	t.Parallel()
+	parallel(t)
 	s := newSystemd(t)
 	n, direct := network(t, 50), schematest.NewURL(t)
 	defer live(t, n, 20)()
@@ -145,7 +145,7 @@ func TestSystemdStatusIsTheHealth(t *testing.T) {
 // heartbeat. The rest of the process is alive all the time.
 func TestStuckConsumerStopsTheWatchdog(t *testing.T) {
 	schematest.Long(t)
-	t.Parallel()
+	parallel(t)
 	s := newSystemd(t)
 	database := schematest.NewURL(t)
 	env := append(reads(network(t, 50), database), "NOTIFY_SOCKET="+s.path, "WATCHDOG_USEC=4000000", "WEIR_LEASE_TTL=1h")

@@ -19,7 +19,7 @@ import (
 // before the watch or after it, and nobody else's. Who is unfollowed leaves, and an older list changes nothing.
 func TestWatchedNpubBringsItsFollows(t *testing.T) {
 	schematest.Long(t)
-	t.Parallel()
+	parallel(t)
 	n := followNetwork(t, 40)
 	nostr, err := simnet.NewNostr(simnet.NostrConfig{Seed: 6, Authors: 5, Now: time.Now(), Relays: []simnet.NostrRelay{{Page: 20}, {Page: 500, Auth: true}, {Page: 100}}})
 	require.NoError(t, err)
@@ -171,7 +171,7 @@ func npubOf(t *testing.T, key string) string {
 // TestSecretKeysAreRefused in every argument and variable, and never quoted. A name is not looked
 // up at a start, and without relays there is nothing to watch.
 func TestSecretKeysAreRefused(t *testing.T) {
-	t.Parallel()
+	parallel(t)
 	const secret = "nsec1vl029mgpspedva04g90vltkh6fvh240zqtv9k0t9af8935ke9laqsnlfe5"
 	env := []string{"DATABASE_URL=" + schematest.NewURL(t)}
 	refused := func(env []string, args ...string) {

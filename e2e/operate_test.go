@@ -69,7 +69,7 @@ func becomes(t testing.TB, opsURL, state string) health.Report {
 // the lease, and an unreachable network.
 func TestHealthReportsTheState(t *testing.T) {
 	schematest.Long(t)
-	t.Parallel()
+	parallel(t)
 	n := network(t, 2000)
 	database := schematest.NewURL(t)
 	env := reads(n, database)
@@ -129,7 +129,7 @@ func TestHealthReportsTheState(t *testing.T) {
 // and everything is healthy once the database is back.
 func TestOpsListenerWithoutADatabase(t *testing.T) {
 	schematest.Long(t)
-	t.Parallel()
+	parallel(t)
 	n := network(t, 500)
 	server := schematest.Server(t)
 	env := append(reads(n, server.URL("weir")), "WEIR_OPS_TOKEN=open sesame")
@@ -179,7 +179,7 @@ func TestOpsListenerWithoutADatabase(t *testing.T) {
 // full, reports it, and misses nothing.
 func TestBackpressure(t *testing.T) {
 	schematest.Long(t)
-	t.Parallel()
+	parallel(t)
 	n := network(t, 3000)
 	database := schematest.NewURL(t)
 	pool := open(t, database)
@@ -229,7 +229,7 @@ func lag(t testing.TB, opsURL string) float64 {
 // consumer is not ready, until it has caught up.
 func TestFarBehindIsNotReady(t *testing.T) {
 	schematest.Long(t)
-	t.Parallel()
+	parallel(t)
 	const limit = 5
 	n := network(t, 3000) // of the last hour
 	env := append(reads(n, schematest.NewURL(t)), fmt.Sprintf("WEIR_LAG_LIMIT=%ds", limit), "WEIR_QUEUE_LIMIT=20", "WEIR_BATCH_EVENTS=10", "WEIR_BATCH_INTERVAL=10ms")
@@ -274,7 +274,7 @@ func TestFarBehindIsNotReady(t *testing.T) {
 // TestAddressInUse: the default falls back to another one, a configured address
 // fails.
 func TestAddressInUse(t *testing.T) {
-	t.Parallel()
+	parallel(t)
 	n := network(t, 10)
 	env := reads(n, schematest.NewURL(t))
 	first := start(t, env, "work")

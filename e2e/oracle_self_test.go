@@ -83,7 +83,7 @@ VALUES ('\x00', 'process', 'did:plc:a', 'r', 'it is broken', '', 0, now(), now()
 )
 
 func TestOracleFindsNoProblemInACorrectDatabase(t *testing.T) {
-	t.Parallel()
+	parallel(t)
 	tr, pool := oracleDatabase(t)
 	problems, err := tr.problems(t.Context(), pool, oracleEnd)
 	require.NoError(t, err)
@@ -106,7 +106,7 @@ type breakage struct {
 // TestOracleReportsEveryBreakage breaks one row at a time, and requires that the
 // oracle names it and no other table.
 func TestOracleReportsEveryBreakage(t *testing.T) {
-	t.Parallel()
+	parallel(t)
 	tr, pool := oracleDatabase(t)
 	for _, b := range slices.Concat(brokenRecords(t, tr), brokenShares(t, tr), brokenAccounts(t, tr), brokenWork()) {
 		t.Run(b.name, func(t *testing.T) {

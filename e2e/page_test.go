@@ -16,7 +16,7 @@ import (
 // arrive, and its counts rise while nothing on it moves.
 func TestPageFillsLive(t *testing.T) {
 	schematest.Long(t)
-	t.Parallel()
+	parallel(t)
 	n, err := simnet.New(simnet.Config{Seed: 21, Accounts: 300, Follows: 60})
 	require.NoError(t, err)
 	startNetwork(t, n)

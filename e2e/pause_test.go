@@ -17,7 +17,7 @@ import (
 // queue resumes.
 func TestPausedQueueWaits(t *testing.T) {
 	schematest.Long(t)
-	t.Parallel()
+	parallel(t)
 	for _, pooler := range []string{"none", "transaction"} {
 		t.Run("pooler "+pooler, func(t *testing.T) {
 			t.Parallel()
@@ -60,7 +60,7 @@ func TestPausedQueueWaits(t *testing.T) {
 
 // TestWorkOnlyTheNamedQueues: their jobs are processed, and unknown queues refused.
 func TestWorkOnlyTheNamedQueues(t *testing.T) {
-	t.Parallel()
+	parallel(t)
 	n, database := network(t, 500), schematest.NewURL(t)
 	pool := open(t, database)
 	finished := func(kind string) int {

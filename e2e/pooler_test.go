@@ -107,7 +107,7 @@ max_client_conn = 500
 // Without WEIR_POOLER it fails: prepared statements are missing.
 func TestThroughPgBouncer(t *testing.T) {
 	schematest.Long(t)
-	t.Parallel()
+	parallel(t)
 	n, server := busyNetwork(t), schematest.Server(t)
 	through := pooled(t, server.URL("weir"))
 	k := begin(t, n, server, through, through, "WEIR_POOLER=transaction")
@@ -132,7 +132,7 @@ func TestThroughPgBouncer(t *testing.T) {
 // accounts of a new watch before their past is read.
 func TestWatchesThroughPgBouncer(t *testing.T) {
 	schematest.Long(t)
-	t.Parallel()
+	parallel(t)
 	watchFillsThePage(t, func(database string) []string {
 		return []string{"DATABASE_URL=" + pooled(t, database), "WEIR_POOLER=transaction"}
 	})

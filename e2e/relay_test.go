@@ -36,7 +36,7 @@ func readingRelay(t *testing.T, n *simnet.Net, env ...string) (k *killing, url s
 // renumbers and repeats itself meanwhile. The tables are those of the oracle.
 func TestKilledServeReadsRelay(t *testing.T) {
 	schematest.Long(t)
-	t.Parallel()
+	parallel(t)
 	n := busyNetwork(t)
 	k, _ := readingRelay(t, n)
 	k.signed = true
@@ -62,7 +62,7 @@ func TestKilledServeReadsRelay(t *testing.T) {
 
 // TestDemoReadsRelay shows ranked links of a demo that reads the relay.
 func TestDemoReadsRelay(t *testing.T) {
-	t.Parallel()
+	parallel(t)
 	env := []string{"WEIR_HOME=" + t.TempDir(), "WEIR_LISTEN=127.0.0.1:0", "WEIR_OPS_LISTEN=127.0.0.1:0"}
 	_, refused, code := weir(t, env, "demo", "--source", "elsewhere")
 	require.Equal(t, 1, code)
@@ -80,7 +80,7 @@ func TestDemoReadsRelay(t *testing.T) {
 // everything true is: what waited for a key is stored without help.
 func TestKilledServeRefusesForgeries(t *testing.T) {
 	schematest.Long(t)
-	t.Parallel()
+	parallel(t)
 	n := calmNetwork(t)
 	dids := make([]string, 12)
 	for i, a := range n.Accounts()[:len(dids)] {
@@ -167,7 +167,7 @@ func cids(t *testing.T, pool *pgxpool.Pool) map[string]string {
 // them. The tables are those of the repositories, each fetched once.
 func TestRotationReadLateLosesNothing(t *testing.T) {
 	schematest.Long(t)
-	t.Parallel()
+	parallel(t)
 	n := calmNetwork(t)
 	k, url := readingRelay(t, n)
 	want, deleted := map[string]string{}, 0
@@ -242,7 +242,7 @@ func TestRotationReadLateLosesNothing(t *testing.T) {
 // account shows it, and the repositories restore it, while the process is killed.
 func TestChainShowsWhatARelayLeavesOut(t *testing.T) {
 	schematest.Long(t)
-	t.Parallel()
+	parallel(t)
 	n := calmNetwork(t)
 	want := map[string]string{}
 	post := func(did, text string) (uri string) {
@@ -325,7 +325,7 @@ func (k *killing) reaches(seq int64) {
 // its own, while their processes are killed.
 func TestServersAtOnce(t *testing.T) {
 	schematest.Long(t)
-	t.Parallel()
+	parallel(t)
 	url := schematest.NewURL(t)
 	pool := open(t, url)
 	want := map[string]string{} // by record: its CID

@@ -34,7 +34,7 @@ func withRoles(t *testing.T, database string) {
 // role has no privileges that it does not need.
 func TestLeastPrivilege(t *testing.T) {
 	schematest.Long(t)
-	t.Parallel()
+	parallel(t)
 	server := schematest.Server(t)
 	database := server.URL("weir")
 	withRoles(t, database)

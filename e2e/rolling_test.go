@@ -44,7 +44,7 @@ func nextBinary(t *testing.T) (path string, version int) {
 // to start, and says why.
 func TestRollingRestart(t *testing.T) {
 	schematest.Long(t)
-	t.Parallel()
+	parallel(t)
 	next, version := nextBinary(t)
 	k := newKilling(t)
 	stop := live(t, k.net, 300)

@@ -25,10 +25,10 @@ import (
 // binary is the real one, built once.
 var binary string
 
-// TestMain builds the binary. It runs many tests at once: they are processes that wait
-// for each other.
+// TestMain builds the binary. Package testing wakes all tests at once: parallel lets them
+// begin.
 func TestMain(m *testing.M) {
-	schematest.AtOnce(5)
+	schematest.AtOnce(1000)
 	os.Exit(func() int {
 		dir, err := os.MkdirTemp("", "weir-binary-")
 		if err != nil {

@@ -25,7 +25,7 @@ var (
 // docs/operations.md exists, and each entry names something to look at.
 func TestRunbookNamesWhatExists(t *testing.T) {
 	schematest.Long(t)
-	t.Parallel()
+	parallel(t)
 	raw, err := os.ReadFile("../docs/operations.md")
 	require.NoError(t, err)
 	_, alerts, found := strings.Cut(string(raw), "\n## Alerts\n")

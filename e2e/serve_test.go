@@ -103,7 +103,7 @@ func photograph(t *testing.T, url string) {
 // TestDemoShowsRankedLinks of followed accounts without any configuration, and
 // leaves nothing behind.
 func TestDemoShowsRankedLinks(t *testing.T) {
-	t.Parallel()
+	parallel(t)
 	home := t.TempDir()
 	taken, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
@@ -143,7 +143,7 @@ func TestDemoShowsRankedLinks(t *testing.T) {
 // TestUnreachableJetstreamIsReported on the page and in the log, and retried.
 func TestUnreachableJetstreamIsReported(t *testing.T) {
 	schematest.Long(t)
-	t.Parallel()
+	parallel(t)
 	url := schematest.NewURL(t)
 	n := network(t, 200)
 	env := reads(n, url)
@@ -172,7 +172,7 @@ func TestUnreachableJetstreamIsReported(t *testing.T) {
 // TestUsageErrorsAreOneSentence: each ends the command at once, and says what to
 // do and nothing else.
 func TestUsageErrorsAreOneSentence(t *testing.T) {
-	t.Parallel()
+	parallel(t)
 	database := schematest.NewURL(t)
 	for want, c := range map[string]struct {
 		env  []string
@@ -206,7 +206,6 @@ func TestUsageErrorsAreOneSentence(t *testing.T) {
 		"no such file":                                                       {[]string{"DATABASE_URL=" + database}, "ingest nowhere.jsonl"},
 	} {
 		t.Run(c.args+": "+want, func(t *testing.T) {
-			t.Parallel()
 			_, stderr, code := weir(t, c.env, strings.Fields(c.args)...)
 			require.Equal(t, 1, code)
 			require.Contains(t, stderr, want)
@@ -217,7 +216,7 @@ func TestUsageErrorsAreOneSentence(t *testing.T) {
 }
 
 func TestUnknownCommandIsAnError(t *testing.T) {
-	t.Parallel()
+	parallel(t)
 	_, stderr, code := weir(t, nil, "serv")
 	require.Equal(t, 1, code)
 	require.Contains(t, stderr, `unknown command "serv"`)
@@ -227,7 +226,7 @@ func TestUnknownCommandIsAnError(t *testing.T) {
 // TestUnmigratedDatabaseNamesTheCommand that migrates it.
 func TestUnmigratedDatabaseNamesTheCommand(t *testing.T) {
 	schematest.Long(t)
-	t.Parallel()
+	parallel(t)
 	server := schematest.Server(t)
 	env := []string{"DATABASE_URL=" + server.URL("weir")}
 	_, stderr, code := weir(t, env, "serve")
@@ -240,7 +239,7 @@ func TestUnmigratedDatabaseNamesTheCommand(t *testing.T) {
 
 // TestSpellingsOfAnAccountAreOneWatch, and any of them removes it.
 func TestSpellingsOfAnAccountAreOneWatch(t *testing.T) {
-	t.Parallel()
+	parallel(t)
 	database := schematest.NewURL(t)
 	env := []string{"DATABASE_URL=" + database, "WEIR_APPVIEW=http://127.0.0.1:1"}
 	for _, name := range []string{"alice.example", "ALICE.example", "@alice.example", "https://bsky.app/profile/alice.example", "at://alice.example"} {
@@ -254,7 +253,7 @@ func TestSpellingsOfAnAccountAreOneWatch(t *testing.T) {
 
 // TestIngestOfAPipeEndsWithASignal, and says that it is incomplete.
 func TestIngestOfAPipeEndsWithASignal(t *testing.T) {
-	t.Parallel()
+	parallel(t)
 	pipe := filepath.Join(t.TempDir(), "pipe")
 	require.NoError(t, syscall.Mkfifo(pipe, 0o600))
 	database := schematest.NewURL(t)
@@ -272,7 +271,7 @@ func TestIngestOfAPipeEndsWithASignal(t *testing.T) {
 // TestDictionaryIsKept after the first download: a later start does not need the
 // network for it.
 func TestDictionaryIsKept(t *testing.T) {
-	t.Parallel()
+	parallel(t)
 	n := network(t, 300)
 	database := schematest.NewURL(t)
 	pool := open(t, database)
@@ -290,7 +289,7 @@ func TestDictionaryIsKept(t *testing.T) {
 
 // TestDemoShowsBothNetworks of simulated people in a browser, and each by itself.
 func TestDemoShowsBothNetworks(t *testing.T) {
-	t.Parallel()
+	parallel(t)
 	env := []string{"WEIR_HOME=" + t.TempDir(), "WEIR_LISTEN=127.0.0.1:0"}
 	demo := start(t, env, "demo", "--nostr")
 	url := demo.page(t)

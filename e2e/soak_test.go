@@ -41,7 +41,7 @@ const (
 // so their bloat is measured in bytes per row.
 func TestSoak(t *testing.T) {
 	schematest.Long(t)
-	t.Parallel()
+	parallel(t)
 	length, err := time.ParseDuration(cmp.Or(os.Getenv("WEIR_SOAK"), "6s"))
 	require.NoError(t, err, "WEIR_SOAK")
 	every := min(30*time.Second, length/6)

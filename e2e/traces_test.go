@@ -99,7 +99,7 @@ func attributes(span *tracev1.Span) map[string]any {
 // calls that read the feeds of its accounts.
 func TestOneTraceFromTheEventToTheRanking(t *testing.T) {
 	schematest.Long(t)
-	t.Parallel()
+	parallel(t)
 	n := followNetwork(t, 20)
 	s := newSpans(t)
 	env := append(follower(n, schematest.NewURL(t)), "WEIR_WATCH="+n.Hub().Handle, "OTEL_EXPORTER_OTLP_ENDPOINT="+s.URL, "OTEL_BSP_SCHEDULE_DELAY=100")
@@ -132,7 +132,7 @@ func TestOneTraceFromTheEventToTheRanking(t *testing.T) {
 // TestRetriedEventsAreTraced: from the job that retries a dead letter to the batch
 // that stores it and the job that ranks its links.
 func TestRetriedEventsAreTraced(t *testing.T) {
-	t.Parallel()
+	parallel(t)
 	pool, env := poisoned(t)
 	_, err := pool.Exec(t.Context(), `ALTER TABLE posts_default DROP CONSTRAINT strict`)
 	require.NoError(t, err)
@@ -153,7 +153,7 @@ func TestRetriedEventsAreTraced(t *testing.T) {
 // once.
 func TestUnreachableCollectorDelaysNothing(t *testing.T) {
 	schematest.Long(t)
-	t.Parallel()
+	parallel(t)
 	hanging := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
 		io.Copy(io.Discard, r.Body) //nolint:errcheck // otherwise the end of the request is not noticed
 		<-r.Context().Done()
@@ -178,7 +178,7 @@ func TestUnreachableCollectorDelaysNothing(t *testing.T) {
 
 // TestTracesAreOffByDefault, and unsupported settings are reported.
 func TestTracesAreOffByDefault(t *testing.T) {
-	t.Parallel()
+	parallel(t)
 	database := schematest.NewURL(t)
 	pool := open(t, database)
 	serve := start(t, reads(network(t, 500), database), "serve")

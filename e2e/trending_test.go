@@ -39,7 +39,7 @@ func rankedDatabase(t *testing.T) string {
 
 // TestLinksAreMergedAndSplit by their ids and URLs, and errors say what to do.
 func TestLinksAreMergedAndSplit(t *testing.T) {
-	t.Parallel()
+	parallel(t)
 	env := []string{"DATABASE_URL=" + rankedDatabase(t)}
 	trending := func() (all []string) {
 		var page struct{ Links []ranking.TrendingLink }
@@ -76,7 +76,7 @@ func TestLinksAreMergedAndSplit(t *testing.T) {
 
 // TestMergeIsTriedAgain when Postgres ends it for a deadlock with the deletion of shares.
 func TestMergeIsTriedAgain(t *testing.T) {
-	t.Parallel()
+	parallel(t)
 	at := rankedDatabase(t)
 	conn, err := pgx.Connect(t.Context(), at)
 	require.NoError(t, err)
@@ -108,7 +108,7 @@ func TestMergeIsTriedAgain(t *testing.T) {
 
 // TestTrendingHasTheOptionsOfTheAPI, as flags of the same names.
 func TestTrendingHasTheOptionsOfTheAPI(t *testing.T) {
-	t.Parallel()
+	parallel(t)
 	env := []string{"DATABASE_URL=" + rankedDatabase(t)}
 	for args, want := range map[string]string{
 		"":                               "5 5, 4 4, 3 3, 2 2, 1 1",
@@ -157,7 +157,7 @@ func TestTrendingHasTheOptionsOfTheAPI(t *testing.T) {
 
 // TestStreamEndsWithItsProcess: it delivers changes, and its end is complete.
 func TestStreamEndsWithItsProcess(t *testing.T) {
-	t.Parallel()
+	parallel(t)
 	url := rankedDatabase(t)
 	pool := open(t, url)
 	web := start(t, []string{"DATABASE_URL=" + url, "WEIR_LISTEN=127.0.0.1:0", "WEIR_OPS_LISTEN="}, "web")

@@ -8,6 +8,6 @@ import (
 
 // TestVersionIsPrinted: a build from a checkout names its commit.
 func TestVersionIsPrinted(t *testing.T) {
-	t.Parallel()
+	parallel(t)
 	require.Regexp(t, `^weir \S+\ncommit .+\ngo1\.\d+\S*\nschema [1-9]\d* \([a-z_]+\), River's [1-9]\d*\n$`, succeed(t, nil, "version"))
 }

@@ -13,9 +13,6 @@ import (
 	"github.com/weir-social/weir/schema/schematest"
 )
 
-// The longest tests are in the last file: package testing starts the parallel tests of
-// the last file first, and a long one that starts late prolongs the whole run.
-
 // TestChaos runs a fleet of processes that store a simulated network while
 // faults are injected, then compares the tables with the fold of the network's
 // log. Each round has a network, a database and a fleet of its own; every second
@@ -30,7 +27,7 @@ import (
 // file for the report.
 func TestChaos(t *testing.T) {
 	schematest.Long(t)
-	t.Parallel()
+	parallel(t)
 	began, s := time.Now(), seed(t)
 	var all chaosReport
 	for until := began.Add(chaosLength(t)); len(all) == 0 || time.Now().Before(until); s++ {
@@ -51,7 +48,7 @@ func TestChaos(t *testing.T) {
 // whether it reads Jetstream or a relay, which then leaves out commits.
 func TestFollowedRound(t *testing.T) {
 	schematest.Long(t)
-	t.Parallel()
+	parallel(t)
 	s := seed(t)
 	plan := []string{"followed and unfollowed, in SQL", "short retention, after SIGKILL of the consumers", "SIGKILL of a worker"}
 	read := round{follows: true, relay: s&4 != 0}
