@@ -50,10 +50,11 @@ func (h *history) step(q *pgx.Batch, r *rand.Rand, writer int) {
 	// No two accounts share at the same time: the latest sharer is one.
 	dated := `$5::timestamptz + right($1, 2)::int * interval '1 microsecond'`
 	add := `
-INSERT INTO shares (did, collection, rkey, link_id, named_id, how, shared_at, claim_id, words)
-SELECT $1, 'app.bsky.feed.post', $2, l.counts_as, l.id, $4, ` + dated + `, CASE WHEN $4 = 'post' THEN 10 * l.id + $6 END, $7::tsvector FROM links AS l WHERE l.id = ANY ($3)
-ON CONFLICT (did, collection, rkey, named_id) DO UPDATE SET how = excluded.how, shared_at = excluded.shared_at, claim_id = excluded.claim_id, words = excluded.words`
-	store := `INSERT INTO posts (collection, did, rkey, rev, cid, created_at, record) VALUES ('app.bsky.feed.post', $1, $2, '1', '', now(), '{}') ON CONFLICT DO NOTHING`
+INSERT INTO shares (did, collection, rkey, link_id, named_id, how, shared_at, claim_id, words, copied)
+SELECT $1, $8, $2, l.counts_as, l.id, $4, ` + dated + `, CASE WHEN $4 = 'post' THEN 10 * l.id + $6 END, $7::tsvector,
+       EXISTS (SELECT FROM copies AS c WHERE c.did = $1 AND c.collection = $8 AND c.rkey = $2) FROM links AS l WHERE l.id = ANY ($3)
+ON CONFLICT (did, collection, rkey, named_id) DO UPDATE SET how = excluded.how, shared_at = excluded.shared_at, claim_id = excluded.claim_id, words = excluded.words, copied = excluded.copied`
+	store := `INSERT INTO records (collection, did, rkey, rev, cid, created_at, record) VALUES ($3, $1, $2, '1', '', now(), '{}') ON CONFLICT DO NOTHING`
 	through := `
 INSERT INTO shares (did, collection, rkey, link_id, named_id, how, shared_at, subject_did, subject_rkey) SELECT $1, 'app.bsky.feed.post', $2, l.counts_as, l.id, $4, ` + dated + `, $6, $7 FROM links AS l WHERE l.id = ANY ($3)
 ON CONFLICT (did, collection, rkey, named_id) DO UPDATE SET how = excluded.how, shared_at = excluded.shared_at, subject_did = excluded.subject_did, subject_rkey = excluded.subject_rkey`
@@ -67,8 +68,12 @@ ON CONFLICT (did, collection, rkey, named_id) DO UPDATE SET how = excluded.how, 
 		q.Queue(through, did(), rkey(), []int64{link(), link()}[:1+r.IntN(2)], Ways()[1+r.IntN(2)], at(), did(), subject())
 	case k < 45:
 		author, name := did(), rkey()
-		q.Queue(store, author, name)
-		q.Queue(add, author, name, []int64{link(), link()}[:1+r.IntN(2)], way(), at(), r.IntN(10), vector(randomText(r)))
+		collection := historyCollection(author)
+		q.Queue(store, author, name, collection)
+		if r.IntN(3) == 0 {
+			copyOf(q, schema.Key{Collection: collection, DID: author, Rkey: name}, did(), rkey(), r.IntN(2) > 0)
+		}
+		q.Queue(add, author, name, []int64{link(), link()}[:1+r.IntN(2)], way(), at(), r.IntN(10), vector(randomText(r)), collection)
 	case k < 55:
 		q.Queue(`UPDATE shares SET how = $2, shared_at = $3::timestamptz + right(did, 2)::int * interval '1 microsecond', claim_id = CASE WHEN $2 = 'post' THEN 10 * named_id + $4 END WHERE rkey = $1`, rkey(), way(), at(), r.IntN(10))
 	case k < 60:
@@ -76,7 +81,7 @@ ON CONFLICT (did, collection, rkey, named_id) DO UPDATE SET how = excluded.how, 
 	case k < 65:
 		q.Queue(`DELETE FROM shares WHERE rkey = $1`, rkey())
 	case k < 70:
-		q.Queue(`DELETE FROM posts WHERE rkey = $1`, rkey()) // it expires
+		q.Queue(`DELETE FROM records WHERE rkey = $1`, rkey()) // it expires
 	case k < 71:
 		q.Queue(`DELETE FROM shares WHERE rkey LIKE $1 AND did = $2`, fmt.Sprintf("%d-%%", writer), did())
 	case k < 79:

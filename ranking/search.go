@@ -12,7 +12,7 @@ import (
 )
 
 // texts selects the shares whose posts' words may be found: posts of the days of which
-// posts are still stored, and of rkeys that name no day. $2 is the first of these days,
+// posts are still stored, and of rkeys that name no day, such as those of notes. $2 is the first of these days,
 // as an rkey. The condition follows each of both.
 func texts(columns, condition string) string {
 	return `(SELECT ` + columns + ` FROM shares AS s WHERE s.rkey >= $2 AND ` + condition + `)
@@ -41,7 +41,7 @@ func matches(link, places string) string {
     OR ` + in(inCards) + ` (
         SELECT FROM cards AS c JOIN links AS m ON m.id = c.link_id WHERE m.id = ANY (` + membersOf(link) + `) AND c.words @@ $1::tsquery AND ` + cardCounts + `)
     OR ` + in(inPosts) + ` (
-        SELECT FROM (` + texts("s.did, s.rkey, s.words", `s.link_id = `+link+` OFFSET 0`) + `) AS s
+        SELECT FROM (` + texts("s.collection, s.did, s.rkey, s.words", `s.link_id = `+link+` OFFSET 0`) + `) AS s
         WHERE s.words @@ $1::tsquery AND` + eligible("s.did", "$3") + `AND ` + stored + `)) `
 }
 
@@ -50,8 +50,10 @@ func membersOf(link string) string {
 	return `ARRAY(SELECT ` + link + ` UNION ALL SELECT m.id FROM links AS m WHERE m.merged_into = ` + link + `)`
 }
 
-// stored is a condition: the post of the share s is stored.
-const stored = `EXISTS (SELECT FROM posts AS p WHERE p.collection = 'app.bsky.feed.post' AND p.did = s.did AND p.rkey = s.rkey)`
+// stored is a condition: the post or the note of the share s is stored.
+const stored = `CASE s.collection
+    WHEN 'app.bsky.feed.post' THEN EXISTS (SELECT FROM posts AS p WHERE p.collection = 'app.bsky.feed.post' AND p.did = s.did AND p.rkey = s.rkey)
+    ELSE EXISTS (SELECT FROM records_other AS p WHERE p.collection = s.collection AND p.did = s.did AND p.rkey = s.rkey) END`
 
 // searched is the text of the query as matches needs it.
 type searched struct {
@@ -134,7 +136,7 @@ func (r *reader) matchEach(ctx context.Context) error {
 // matching selects the links that match in cards and posts, from what matches rather than
 // from the links.
 var matching = `
-SELECT s.link_id FROM (` + texts("s.link_id, s.did, s.rkey", "s.words @@ $1::tsquery OFFSET 0") + `) AS s
+SELECT s.link_id FROM (` + texts("s.link_id, s.collection, s.did, s.rkey", "s.words @@ $1::tsquery OFFSET 0") + `) AS s
 WHERE` + eligible("s.did", "$3") + `AND ` + stored + `
 UNION
 SELECT c.link_id FROM (

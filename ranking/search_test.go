@@ -23,11 +23,14 @@ type library struct {
 	now  time.Time
 }
 
-// add stores a post and its share of a page.
+// add stores a post, or a note of Nostr, and its share of a page.
 func (l *library) add(did, rkey, page, text string, card ranking.Card) {
 	l.Helper()
 	k := schema.Key{Collection: schema.PostCollection, DID: did, Rkey: rkey}
-	execute(l.T, l.pool, `INSERT INTO posts (collection, did, rkey, rev, cid, created_at, record) VALUES ($1, $2, $3, '1', '', $4, '{}') ON CONFLICT DO NOTHING`, k.Collection, did, rkey, l.now)
+	if ranking.NetworkOf(did) == ranking.Nostr {
+		k.Collection = schema.NoteCollection
+	}
+	execute(l.T, l.pool, `INSERT INTO records (collection, did, rkey, rev, cid, created_at, record) VALUES ($1, $2, $3, '1', '', $4, '{}') ON CONFLICT DO NOTHING`, k.Collection, did, rkey, l.now)
 	s := ranking.Share{Key: k, Identity: page, URL: "https://" + page, Site: "news.example", How: "post", SharedAt: l.now, Card: card, Text: text}
 	require.NoError(l, pgx.BeginFunc(l.Context(), l.pool, func(tx pgx.Tx) error {
 		return ranking.ReplaceShares(l.Context(), tx, []schema.Key{k}, []ranking.Share{s}, l.now)
@@ -185,6 +188,28 @@ func TestTextOfAPostIsFoundWhileThePostIsStored(t *testing.T) {
 	execute(t, l.pool, `DELETE FROM posts WHERE did IN ('did:plc:c', 'did:plc:d')`) // those expire one by one
 	require.Equal(t, []string{late}, l.find(l.pool, "written"))
 	require.Equal(t, []string{early}, l.find(l.pool, "heron"))
+}
+
+// TestTextOfANoteIsFoundWhileTheNoteIsStored: by its words, as that of a post is. The key of a
+// note names no day, and may come before or after those of the stored posts.
+func TestTextOfANoteIsFoundWhileTheNoteIsStored(t *testing.T) {
+	t.Parallel()
+	l := &library{t, schematest.New(t), time.Now().Truncate(time.Second)}
+	require.NoError(t, schema.EnsurePostPartitions(t.Context(), l.pool, l.now, 24*time.Hour))
+	require.NoError(t, ranking.EnsureDays(t.Context(), l.pool, l.now, 7*24*time.Hour))
+	author := func(digit string) string { return "did:nostr:" + strings.Repeat(digit, 64) }
+	const low, high, post = "news.example/low", "news.example/high", "news.example/post"
+	l.add(author("a"), strings.Repeat("0", 64), low, "written zap", ranking.Card{})
+	l.add(author("b"), strings.Repeat("f", 64), high, "written", ranking.Card{})
+	l.add("did:plc:a", syntax.NewTID(l.now.Add(-time.Minute).UnixMicro(), 0).String(), post, "written", ranking.Card{})
+	for range 2 {
+		require.ElementsMatch(t, []string{low, high, post}, l.find(l.pool, "written"))
+		require.Equal(t, []string{low}, l.find(l.pool, "zap writ"))
+		require.Empty(t, l.find(l.pool, "post zap"))
+		l.count()
+	}
+	execute(t, l.pool, `DELETE FROM records WHERE did = '`+author("b")+`'`) // it expires, and its share stays
+	require.ElementsMatch(t, []string{low, post}, l.find(l.pool, "written"))
 }
 
 // TestHostileTextsAreIndexedInPart: whatever somebody posts, it is stored, and its

@@ -40,19 +40,21 @@ type toldShare struct {
 	Key      string
 	Claim    int64
 	Words    []string
-	Stored   bool  // its post
+	Stored   bool  // its record
 	Link     int64 // for which it counts
+	Copied   bool  // its record is a copy of one that shares the link
 }
 
 func readLedger(t *testing.T, tx pgx.Tx) (l story) {
 	t.Helper()
 	ctx := t.Context()
 	rows, err := tx.Query(ctx, `SELECT did, how, named_id, shared_at, coalesce(subject_did, ''), coalesce(subject_rkey, ''), collection || '/' || rkey, coalesce(claim_id, 0), tsvector_to_array(words),
-       EXISTS (SELECT FROM posts AS p WHERE p.did = s.did AND p.rkey = s.rkey), link_id FROM shares AS s`)
+       EXISTS (SELECT FROM records AS p WHERE p.collection = s.collection AND p.did = s.did AND p.rkey = s.rkey), link_id, false FROM shares AS s`)
 	require.NoError(t, err)
 	l.shares, err = pgx.CollectRows(rows, pgx.RowToStructByPos[toldShare])
 	require.NoError(t, err)
 	l.readMerges(t, tx)
+	l.readCopies(t, tx)
 	l.readClaims(t, tx)
 	l.readPages(t, tx)
 	l.subjects = map[[2]string][]int64{}
@@ -97,6 +99,24 @@ func (l *story) readMerges(t *testing.T, tx pgx.Tx) {
 	for i := range l.shares {
 		s := &l.shares[i]
 		require.Equal(t, l.root(s.Named), s.Link, "a share that names link %d", s.Named)
+	}
+}
+
+// readCopies marks the shares of copies of records that share the same link.
+func (l *story) readCopies(t *testing.T, tx pgx.Tx) {
+	t.Helper()
+	linked := map[string][]int64{}
+	for _, s := range l.shares {
+		linked[s.DID+" "+s.Key] = append(linked[s.DID+" "+s.Key], s.Link)
+	}
+	originals := map[string]string{}
+	var key, of string
+	rows, _ := tx.Query(t.Context(), `SELECT did || ' ' || collection || '/' || rkey, of_did || ' ' || of_collection || '/' || of_rkey FROM copies`)
+	_, err := pgx.ForEachRow(rows, []any{&key, &of}, func() error { originals[key] = of; return nil })
+	require.NoError(t, err)
+	for i := range l.shares {
+		s := &l.shares[i]
+		s.Copied = slices.Contains(linked[originals[s.DID+" "+s.Key]], s.Link)
 	}
 }
 
@@ -178,7 +198,7 @@ func (l story) fold(q Query) []string {
 func (l story) counts(s toldShare, q Query) bool {
 	alive := s.Author == "" || !l.hidden[s.Author] && slices.Contains(l.subjects[[2]string{s.Author, s.Rkey}], s.Named)
 	network := q.Network == BothNetworks || strings.HasPrefix(s.DID, "did:nostr:") == (q.Network == Nostr)
-	return alive && network && !l.hidden[s.DID] && (!l.watched || l.members[""][s.DID]) && (len(q.Ways) == 0 || slices.Contains(q.Ways, s.How))
+	return alive && network && !s.Copied && !l.hidden[s.DID] && (!l.watched || l.members[""][s.DID]) && (len(q.Ways) == 0 || slices.Contains(q.Ways, s.How))
 }
 
 // by are the links that the account of the query shares in the window.

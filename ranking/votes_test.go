@@ -116,7 +116,7 @@ func (l story) headline(q Query, link int64) said {
 	posts := map[string][]post{}
 	alive := false // a post with a title, however old
 	for _, s := range l.shares {
-		if s.Link != link || s.Author != "" || s.Claim == 0 || l.hidden[s.DID] || l.watched && !l.members[""][s.DID] {
+		if s.Link != link || s.Author != "" || s.Copied || s.Claim == 0 || l.hidden[s.DID] || l.watched && !l.members[""][s.DID] {
 			continue
 		}
 		c := l.claims[s.Claim]

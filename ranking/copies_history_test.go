@@ -1,0 +1,28 @@
+package ranking
+
+import (
+	"strings"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/weir-social/weir/schema"
+)
+
+// historyCollection is that of the records in which an account shares links.
+func historyCollection(did string) string {
+	if strings.HasPrefix(did, "did:nostr:") {
+		return schema.NoteCollection
+	}
+	return schema.PostCollection
+}
+
+// copyOf queues that a bridge makes or edits a record: it is a copy of another one, or is
+// none. The rest of the writer's transaction writes its shares.
+func copyOf(q *pgx.Batch, record schema.Key, did, rkey string, is bool) {
+	var copies []Copy
+	if is {
+		copies = []Copy{{Record: record, Of: schema.Key{Collection: historyCollection(did), DID: did, Rkey: rkey}}}
+	}
+	queueCopies(q, []schema.Key{record}, copies)
+	q.Queue(`UPDATE shares SET copied = $4 WHERE did = $1 AND collection = $2 AND rkey = $3 AND copied <> $4`, record.DID, record.Collection, record.Rkey, is)
+}
