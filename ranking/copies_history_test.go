@@ -1,12 +1,21 @@
 package ranking
 
 import (
+	"fmt"
 	"strings"
 
 	"github.com/jackc/pgx/v5"
 
 	"github.com/weir-social/weir/schema"
 )
+
+// historyDID is an account: every third one is of Nostr.
+func historyDID(n int) string {
+	if n%3 == 1 {
+		return fmt.Sprintf("did:nostr:%02d", n)
+	}
+	return fmt.Sprintf("did:plc:%02d", n)
+}
 
 // historyCollection is that of the records in which an account shares links.
 func historyCollection(did string) string {

@@ -118,14 +118,6 @@ ON CONFLICT (did, collection, rkey) DO UPDATE SET links = excluded.links`, did()
 	}
 }
 
-// historyDID is an account: every third one is of Nostr.
-func historyDID(n int) string {
-	if n%3 == 1 {
-		return fmt.Sprintf("did:nostr:%02d", n)
-	}
-	return fmt.Sprintf("did:plc:%02d", n)
-}
-
 func target(r *rand.Rand) string { return fmt.Sprintf("target%d.example", r.IntN(historyTargets)) }
 
 // tick is how far the clock goes: mostly a little, sometimes back, sometimes far.

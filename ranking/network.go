@@ -96,39 +96,6 @@ func (n Network) leaveOutChanges(c changes) changes {
 	return left
 }
 
-// mixed returns the links that accounts of Nostr share too, as far as it is counted or
-// pending, and the others.
-func (w *walk) mixed(ctx context.Context, of []entry) (mixed, others []entry, err error) {
-	ids := make([]int64, len(of))
-	for i, e := range of {
-		ids[i] = e.ID
-	}
-	sql := `
-SELECT k.id FROM unnest($1::bigint[]) AS k (id)
-WHERE (SELECT true FROM sharers AS s WHERE s.link_id = k.id AND` + Nostr.has("s.did") + `LIMIT 1)`
-	found, err := schema.All(ctx, w.tx, "find the links of both networks", pgx.RowTo[int64], sql, ids)
-	if err != nil {
-		return nil, nil, err
-	}
-	is := make(map[int64]bool, len(found))
-	for _, id := range found {
-		is[id] = true
-	}
-	for k := range w.changes {
-		if Nostr.includes(k.did) {
-			is[k.link] = true
-		}
-	}
-	for _, e := range of {
-		if is[e.ID] {
-			mixed = append(mixed, e)
-		} else {
-			others = append(others, e)
-		}
-	}
-	return mixed, others, nil
-}
-
 // withoutNostr subtracts the sharers of Nostr, who are few, from counts of both networks.
 // The links in again must be counted again: their last share may be one of Nostr.
 func (w *walk) withoutNostr(ctx context.Context, of []entry) (subtracted, again []entry, err error) {

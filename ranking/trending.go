@@ -208,9 +208,8 @@ func (r *reader) read(ctx context.Context, db Beginner, f func() error) error {
 // begin reads the state of the counts and the watches of the query in a transaction.
 func (r *reader) begin(ctx context.Context, tx pgx.Tx) (err error) {
 	r.tx = tx
-	// With stale statistics, or none, a scan of a whole table looks cheap. Starting parallel workers, or compiling, takes longer than a page.
-	const settings = `SELECT set_config('enable_seqscan', 'off', true), set_config('max_parallel_workers_per_gather', '0', true), set_config('jit', 'off', true)`
-	if _, err := tx.Exec(ctx, settings); err != nil {
+	// With stale statistics, or none, a scan of a whole table looks cheap. Starting parallel workers takes longer than a page.
+	if _, err := tx.Exec(ctx, `SELECT set_config('enable_seqscan', 'off', true), set_config('max_parallel_workers_per_gather', '0', true)`); err != nil {
 		return err
 	}
 	if r.state, err = readState(ctx, tx); err != nil {

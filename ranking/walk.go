@@ -308,16 +308,12 @@ func (w *walk) some(ctx context.Context, of []entry) (all []entry, err error) {
 	if w.q.ways() != nil {
 		return w.recount(ctx, w.q.Network, of)
 	}
-	mixed, all, err := w.mixed(ctx, of) // most links are shared in one network only: their counts are right as they are
-	if err != nil {
-		return nil, err
-	}
-	subtracted, again, err := w.withoutNostr(ctx, mixed)
+	subtracted, again, err := w.withoutNostr(ctx, of)
 	if err != nil {
 		return nil, err
 	}
 	recounted, err := w.recount(ctx, w.q.Network, again)
-	return slices.Concat(all, subtracted, recounted), err
+	return append(subtracted, recounted...), err
 }
 
 // recount counts the sharers of the links by the ways of the query and of a network.
