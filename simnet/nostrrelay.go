@@ -45,8 +45,7 @@ type nostrRelay struct {
 	at     net.Listener
 
 	mu       sync.Mutex    // guards what follows
-	stored   []*NostrEvent // newest first, as they are sent, except the last ones
-	unsorted int           // how many these are
+	stored   []*NostrEvent // in the opposite of the order in which they are sent
 	sessions map[*nostrSession]bool
 	requests int
 	asked    []NostrRequest
@@ -103,8 +102,10 @@ func (r *nostrRelay) cut() {
 func (r *nostrRelay) store(e *NostrEvent) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.stored = append(r.stored, e)
-	r.unsorted++
+	at, _ := slices.BinarySearchFunc(r.stored, e, func(a, b *NostrEvent) int {
+		return cmp.Or(cmp.Compare(a.CreatedAt, b.CreatedAt), strings.Compare(b.ID, a.ID))
+	})
+	r.stored = slices.Insert(r.stored, at, e)
 	for s := range r.sessions {
 		s.mu.Lock()
 		for sub, f := range s.live {
@@ -291,16 +292,15 @@ func (s *nostrSession) subscribe(sub string, f nostrFilter) {
 
 // page returns the stored events of a filter, cut. The caller holds the relay's lock.
 func (r *nostrRelay) page(f *nostrFilter) []*NostrEvent {
-	r.sort()
-	most, from := r.cfg.Page, 0
+	most, until := r.cfg.Page, len(r.stored)
 	if f.Limit != nil {
 		most = min(most, *f.Limit)
 	}
 	if f.Until != nil {
-		from = sort.Search(len(r.stored), func(i int) bool { return r.stored[i].CreatedAt <= *f.Until })
+		until = sort.Search(until, func(i int) bool { return r.stored[i].CreatedAt > *f.Until })
 	}
 	var found []*NostrEvent
-	for _, e := range r.stored[from:] {
+	for _, e := range slices.Backward(r.stored[:until]) {
 		if len(found) >= most || f.Since != nil && e.CreatedAt < *f.Since {
 			break
 		}
@@ -309,26 +309,6 @@ func (r *nostrRelay) page(f *nostrFilter) []*NostrEvent {
 		}
 	}
 	return found
-}
-
-// sort sorts what was stored since the last request into the rest. The caller holds the
-// relay's lock.
-func (r *nostrRelay) sort() {
-	newer := func(a, b *NostrEvent) int {
-		return cmp.Or(cmp.Compare(b.CreatedAt, a.CreatedAt), strings.Compare(a.ID, b.ID))
-	}
-	late := slices.Clone(r.stored[len(r.stored)-r.unsorted:])
-	slices.SortFunc(late, newer)
-	to := len(r.stored)
-	for from := to - len(late); len(late) > 0; to-- { // from the oldest on
-		if last := late[len(late)-1]; from == 0 || newer(r.stored[from-1], last) <= 0 {
-			r.stored[to-1], late = last, late[:len(late)-1]
-		} else {
-			from--
-			r.stored[to-1] = r.stored[from]
-		}
-	}
-	r.unsorted = 0
 }
 
 func (f *nostrFilter) matches(e *NostrEvent) bool {
