@@ -221,6 +221,7 @@ func TestRenumberedServerIsDetected(t *testing.T) {
 // and silently treats the cursor as the live tip. Events from the meantime still
 // arrive.
 func TestFutureCursorIsDetected(t *testing.T) {
+	schematest.Long(t)
 	onEveryWire(t, func(t *testing.T, w wire) {
 		s := newStreamOf(t, w, history{events: 300})
 		stop := s.run(nil)

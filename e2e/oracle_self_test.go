@@ -106,6 +106,7 @@ type breakage struct {
 // TestOracleReportsEveryBreakage breaks one row at a time, and requires that the
 // oracle names it and no other table.
 func TestOracleReportsEveryBreakage(t *testing.T) {
+	schematest.Long(t)
 	parallel(t)
 	tr, pool := oracleDatabase(t)
 	for _, b := range slices.Concat(brokenRecords(t, tr), brokenShares(t, tr), brokenAccounts(t, tr), brokenWork()) {

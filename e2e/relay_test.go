@@ -62,6 +62,7 @@ func TestKilledServeReadsRelay(t *testing.T) {
 
 // TestDemoReadsRelay shows ranked links of a demo that reads the relay.
 func TestDemoReadsRelay(t *testing.T) {
+	schematest.Long(t)
 	parallel(t)
 	env := []string{"WEIR_HOME=" + t.TempDir(), "WEIR_LISTEN=127.0.0.1:0", "WEIR_OPS_LISTEN=127.0.0.1:0"}
 	_, refused, code := weir(t, env, "demo", "--source", "elsewhere")

@@ -289,6 +289,7 @@ func TestDictionaryIsKept(t *testing.T) {
 
 // TestDemoShowsBothNetworks of simulated people in a browser, and each by itself.
 func TestDemoShowsBothNetworks(t *testing.T) {
+	schematest.Long(t)
 	parallel(t)
 	env := []string{"WEIR_HOME=" + t.TempDir(), "WEIR_LISTEN=127.0.0.1:0"}
 	demo := start(t, env, "demo", "--nostr")

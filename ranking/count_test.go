@@ -216,6 +216,7 @@ func (h *history) compare(t *testing.T, queries []Query) (counted, recounted int
 // TestCountsEqualAFoldAfterAnyHistory reads snapshots while the writers and the counter
 // run.
 func TestCountsEqualAFoldAfterAnyHistory(t *testing.T) {
+	schematest.Long(t)
 	t.Parallel()
 	const writers, least = 3, 10_000
 	seed := rand.Uint64()

@@ -203,6 +203,7 @@ func TestRankingEqualsAnIndependentCount(t *testing.T) {
 // TestThousandsOfLinksByOneAccount: whatever it says first or often, each of its links
 // has one sharer and is below what two accounts share. When it is hidden, all go at once.
 func TestThousandsOfLinksByOneAccount(t *testing.T) {
+	schematest.Long(t)
 	t.Parallel()
 	const many = 5000
 	pool := schematest.New(t)

@@ -9,6 +9,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 	"golang.org/x/net/html"
+
+	"github.com/weir-social/weir/schema/schematest"
 )
 
 // marked returns the current choices of a page, in order.
@@ -71,6 +73,7 @@ func TestViewHasOneAddress(t *testing.T) {
 
 // The page shows what the API does, for every option, and says which options are chosen.
 func TestPageHasEveryOption(t *testing.T) {
+	schematest.Long(t)
 	t.Parallel()
 	r := newRig(t)
 	r.fillOptions()

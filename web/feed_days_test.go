@@ -201,6 +201,7 @@ func dayStart() time.Time { return time.Date(2026, 5, 4, 0, 0, 0, 0, time.UTC) }
 // edited, accounts are hidden and shown, links are merged and split, and the server
 // restarts under another name. It sees each link once.
 func TestFeedReaderSeesEachLinkOnce(t *testing.T) {
+	schematest.Long(t)
 	t.Parallel()
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)

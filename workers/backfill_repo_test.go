@@ -136,6 +136,7 @@ func TestRefusedCollectionEndsNoOther(t *testing.T) {
 // TestHostileRepository: a server that lists a million records, one to a page, in a wrong
 // order, or the same again. The account ends at the limit, or is tried again later.
 func TestHostileRepository(t *testing.T) {
+	schematest.Long(t)
 	t.Parallel()
 	item := func(did string, rkey int) string {
 		return fmt.Sprintf(`{"uri": "at://%s/%s/k%07d", "cid": "bafyreib2rxk3rybk3aobmv5cjuql3bm2twh4jo5uxgf5kpqcsgz7soitae", "value": {"text": "t"}}`, did, persona, rkey)
@@ -209,6 +210,7 @@ func raw(items []string) []json.RawMessage {
 // TestHistoryOfAccountsThatCannotBeRead: deleted ones leave it, others are tried again,
 // but not for ever.
 func TestHistoryOfAccountsThatCannotBeRead(t *testing.T) {
+	schematest.Long(t)
 	t.Parallel()
 	r := filling(t, nil)
 	accounts := r.net.Accounts()[:4]

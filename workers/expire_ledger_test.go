@@ -53,6 +53,7 @@ func storedLedger(t *testing.T, pool *pgxpool.Pool) []string {
 // after runs killed at random points and repeated, and after two runs at once and the
 // next sweep.
 func TestExpiryEqualsCheckingEveryLink(t *testing.T) {
+	schematest.Long(t)
 	t.Parallel()
 	for name, run := range map[string]func(ctx context.Context, w *Expire, now time.Time, random *rand.Rand) error{
 		"undisturbed": func(ctx context.Context, w *Expire, now time.Time, _ *rand.Rand) error { return w.Run(ctx, now) },

@@ -217,6 +217,7 @@ func TestHistoriesAddFewJobs(t *testing.T) {
 // TestHostileRelay: endless pages, repeated cursors, invalid and repeated DIDs. Each ends,
 // and the next relay names the accounts.
 func TestHostileRelay(t *testing.T) {
+	schematest.Long(t)
 	t.Parallel()
 	for name, reply := range map[string]func(calls int, cursor string) string{
 		"the same cursor": func(int, string) string { return `{"repos": [{"did": "did:plc:a"}], "cursor": "c"}` },

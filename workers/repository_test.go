@@ -65,6 +65,7 @@ func (r *rig) audits(repair bool) schema.Audit {
 // TestClosedGapStoresEditsAndDeletions, also of posts from before the gap, and
 // continues at the page at which it was interrupted.
 func TestClosedGapStoresEditsAndDeletions(t *testing.T) {
+	schematest.Long(t)
 	t.Parallel()
 	r := newRig(t, nil)
 	did, posts := r.busiest()

@@ -109,6 +109,7 @@ func TestSlowRepositoriesLetOthersThrough(t *testing.T) {
 
 // TestHugeRepositoryIsListedInstead: it is not read into memory.
 func TestHugeRepositoryIsListedInstead(t *testing.T) {
+	schematest.Long(t)
 	t.Parallel()
 	r := resyncing(t, nil)
 	did, _ := r.busiest()
