@@ -1,0 +1,212 @@
+// Package negentropy finds the events that a relay has and we lack, by comparing ranges of
+// two sorted sets (NIP-77, protocol version 1): only fingerprints cross the wire where both
+// are the same.
+package negentropy
+
+import (
+	"bytes"
+	"cmp"
+	"errors"
+	"fmt"
+	"math"
+	"slices"
+)
+
+// Item is an event: its date in seconds, and its id.
+type Item struct {
+	At int64
+	ID [32]byte
+}
+
+func (a Item) compare(b Item) int {
+	return cmp.Or(cmp.Compare(a.At, b.At), bytes.Compare(a.ID[:], b.ID[:]))
+}
+
+const (
+	version = 0x61 // of the protocol
+
+	buckets  = 16  // that a range is divided into
+	idList   = 32  // items of a range that are sent themselves
+	leftOver = 200 // bytes of a message for the end, and for a range that is skipped
+)
+
+// The modes of a range.
+const (
+	modeSkip        = 0
+	modeFingerprint = 1
+	modeIDs         = 2
+)
+
+// Session compares a set with that of a relay. One goroutine uses it.
+type Session struct {
+	items   []Item
+	frame   int // bytes of a message that it sends
+	most    int // ids to find
+	missing [][32]byte
+}
+
+// ErrMany is the error of a relay that has more events that we lack than are looked for.
+var ErrMany = errors.New("too many events are missing")
+
+// New begins a comparison of the events that we have, in any order. frame is how many bytes
+// a message may have, at least 4096; most is how many missing events are looked for.
+func New(have []Item, frame, most int) *Session {
+	items := slices.Clone(have)
+	slices.SortFunc(items, Item.compare)
+	return &Session{items: slices.Compact(items), frame: max(4096, frame), most: most}
+}
+
+// Begin returns the first message.
+func (s *Session) Begin() []byte {
+	w := writer{buf: []byte{version}}
+	s.split(&w, 0, len(s.items), infinity)
+	return w.buf
+}
+
+// Missing returns the ids that the relay has named so far and that we lack, in no order. An
+// id may be there more than once.
+func (s *Session) Missing() [][32]byte { return s.missing }
+
+// Answer reads a message of the relay and returns the reply; nil: the comparison is complete.
+func (s *Session) Answer(message []byte) (reply []byte, err error) {
+	r := reader{buf: message}
+	if v, ok := r.byte(); !ok || v != version {
+		return nil, fmt.Errorf("the relay does not speak version 1 of the protocol: its message begins with %x", message[:min(1, len(message))])
+	}
+	w := writer{buf: []byte{version}}
+	var from bound
+	lower := 0
+	for len(r.buf) > 0 {
+		to, mode, err := r.rangeEnd()
+		if err != nil {
+			return nil, err
+		}
+		if to.compare(from) < 0 {
+			return nil, errors.New("the relay's ranges are not in order")
+		}
+		before := w
+		upper := lower + s.below(s.items[lower:], to)
+		switch mode {
+		case modeSkip:
+			w.skipped = &to
+		case modeFingerprint:
+			theirs, err := r.bytes(fingerprintSize)
+			if err != nil {
+				return nil, err
+			}
+			if same := fingerprint(s.items[lower:upper]); bytes.Equal(theirs, same[:]) {
+				w.skipped = &to
+			} else {
+				s.split(&w, lower, upper, to)
+			}
+		case modeIDs:
+			if err := s.read(&r, lower, upper); err != nil {
+				return nil, err
+			}
+			w.skipped = &to
+		default:
+			return nil, fmt.Errorf("the relay sends a range of the unknown mode %d", mode)
+		}
+		if len(w.buf) > s.frame-leftOver { // the relay asks for the rest in its next message
+			w = before
+			w.fingerprint(infinity, s.items[lower:])
+			return w.buf, nil
+		}
+		from, lower = to, upper
+	}
+	if len(w.buf) == 1 {
+		return nil, nil
+	}
+	return w.buf, nil
+}
+
+// below returns how many items are before a bound.
+func (s *Session) below(items []Item, to bound) int {
+	at, _ := slices.BinarySearchFunc(items, to, func(i Item, b bound) int {
+		if i.before(b) {
+			return -1
+		}
+		return 1
+	})
+	return at
+}
+
+// read reads the ids of a range, and keeps those that our part of it lacks.
+func (s *Session) read(r *reader, lower, upper int) error {
+	count, err := r.varint()
+	if err != nil || count > uint64(len(r.buf)/32) {
+		return errTruncated
+	}
+	ours := map[[32]byte]bool{}
+	for _, i := range s.items[lower:upper] {
+		ours[i.ID] = true
+	}
+	for range count {
+		id, err := r.bytes(32)
+		if err != nil {
+			return err
+		}
+		if ours[[32]byte(id)] {
+			continue
+		}
+		if len(s.missing) == s.most {
+			return ErrMany
+		}
+		s.missing = append(s.missing, [32]byte(id))
+	}
+	return nil
+}
+
+// split writes a range as the ids in it or, if these are many, as the fingerprints of its
+// parts.
+func (s *Session) split(w *writer, lower, upper int, to bound) {
+	items := s.items[lower:upper]
+	if len(items) < idList {
+		w.ids(to, items)
+		return
+	}
+	for i := range buckets {
+		size := len(items) / (buckets - i)
+		if len(items)%(buckets-i) > 0 { // the first ones are larger
+			size++
+		}
+		until := to
+		if i < buckets-1 {
+			until = between(items[size-1], items[size])
+		}
+		w.fingerprint(until, items[:size])
+		items = items[size:]
+	}
+}
+
+// bound is the end of a range: what is before it is in the range.
+type bound struct {
+	at     uint64
+	prefix []byte // of ids, as if zeros followed
+}
+
+// infinity is after all items.
+var infinity = bound{at: math.MaxUint64}
+
+func (b bound) compare(other bound) int {
+	return cmp.Or(cmp.Compare(b.at, other.at), bytes.Compare(bytes.TrimRight(b.prefix, "\x00"), bytes.TrimRight(other.prefix, "\x00")))
+}
+
+func (a Item) before(b bound) bool {
+	at := uint64(max(0, a.At)) //nolint:gosec // not negative
+	return at < b.at || at == b.at && bytes.Compare(a.ID[:], b.prefix) < 0
+}
+
+// between returns the shortest bound that ends a range after one item and before the next.
+func between(last, next Item) bound {
+	b := bound{at: uint64(max(0, next.At))} //nolint:gosec // not negative
+	if last.At != next.At {
+		return b
+	}
+	same := 0
+	for last.ID[same] == next.ID[same] {
+		same++
+	}
+	b.prefix = next.ID[:same+1]
+	return b
+}
