@@ -182,6 +182,24 @@ func (n *Nostr) Requests(relay int) []NostrRequest {
 	return slices.Clone(r.asked)
 }
 
+// Lose has a relay lose the events of which something is true, and says how many these were.
+func (n *Nostr) Lose(relay int, lost func(*NostrEvent) bool) int {
+	r := n.relays[relay]
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	before := len(r.stored)
+	r.stored = slices.DeleteFunc(r.stored, lost)
+	return before - len(r.stored)
+}
+
+// Compared returns how many sets of events clients have compared with a relay's.
+func (n *Nostr) Compared(relay int) int {
+	r := n.relays[relay]
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.compared
+}
+
 // publish stores an event on one to all relays.
 func (n *Nostr) publish(e *NostrEvent) {
 	at := n.random.Perm(len(n.relays))

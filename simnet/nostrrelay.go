@@ -27,10 +27,13 @@ type NostrRelay struct {
 	CloseEach int  // it closes each nth subscription with an error; 0: none
 	CutAt     int  // it ends a connection at its nth message, once; 0: never
 	Message   int  // bytes of a message to it at most; 0: 1 MiB
+
+	Sync NostrSync
 }
 
 // NostrRequest is what a relay was asked for.
 type NostrRequest struct {
+	IDs     []string // nil: all
 	Kinds   []int
 	Authors []string // nil: everyone
 	Since   int64    // 0: not given
@@ -50,6 +53,7 @@ type nostrRelay struct {
 	requests int
 	asked    []NostrRequest
 	sent     int
+	compared int // sets
 }
 
 // nostrSession is the connection of a client.
@@ -60,11 +64,13 @@ type nostrSession struct {
 
 	mu   sync.Mutex // guards what follows, and is held while a message is queued
 	live map[string]nostrFilter
+	sets map[string]*nostrSet
 	out  []string
 	more chan struct{} // has an element if out may have one
 }
 
 type nostrFilter struct {
+	IDs     []string `json:"ids"`
 	Kinds   []int    `json:"kinds"`
 	Authors []string `json:"authors"`
 	Since   *int64   `json:"since"`
@@ -124,7 +130,11 @@ func (r *nostrRelay) ServeHTTP(w http.ResponseWriter, q *http.Request) {
 			http.NotFound(w, q)
 			return
 		}
-		fmt.Fprintf(w, `{"name":"simulated","limitation":{"max_limit":%d,"max_subscriptions":20,"max_message_length":%d}}`, r.cfg.Page, cmp.Or(r.cfg.Message, 1<<20))
+		nips := "1,11,42"
+		if r.cfg.Sync != SyncUnknown {
+			nips += ",77"
+		}
+		fmt.Fprintf(w, `{"name":"simulated","supported_nips":[%s],"limitation":{"max_limit":%d,"max_subscriptions":20,"max_message_length":%d}}`, nips, r.cfg.Page, cmp.Or(r.cfg.Message, 1<<20))
 		return
 	}
 	ws, err := websocket.Accept(w, q, nil)
@@ -133,7 +143,7 @@ func (r *nostrRelay) ServeHTTP(w http.ResponseWriter, q *http.Request) {
 	}
 	defer ws.CloseNow() //nolint:errcheck // it is over
 	ws.SetReadLimit(1 << 20)
-	s := &nostrSession{relay: r, ws: ws, live: map[string]nostrFilter{}, more: make(chan struct{}, 1)}
+	s := &nostrSession{relay: r, ws: ws, live: map[string]nostrFilter{}, sets: map[string]*nostrSet{}, more: make(chan struct{}, 1)}
 	ctx, cancel := context.WithCancel(q.Context())
 	defer cancel()
 	go s.write(ctx)
@@ -213,9 +223,11 @@ func (s *nostrSession) handle(message []byte) error {
 	if err := json.Unmarshal(message, &parts); err != nil || len(parts) < 2 {
 		return errors.New("not a message")
 	}
-	switch string(parts[0]) {
+	switch kind := string(parts[0]); kind {
 	case `"REQ"`:
 		return s.request(parts)
+	case `"NEG-OPEN"`, `"NEG-MSG"`, `"NEG-CLOSE"`:
+		return s.compare(kind, parts)
 	case `"CLOSE"`:
 		var sub string
 		err := json.Unmarshal(parts[1], &sub)
@@ -256,7 +268,7 @@ func (s *nostrSession) request(parts []json.RawMessage) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	r.requests++
-	asked := NostrRequest{Kinds: f.Kinds, Authors: f.Authors, Bytes: len(parts[2])}
+	asked := NostrRequest{IDs: f.IDs, Kinds: f.Kinds, Authors: f.Authors, Bytes: len(parts[2])}
 	if f.Since != nil {
 		asked.Since = *f.Since
 	}
@@ -313,7 +325,8 @@ func (r *nostrRelay) page(f *nostrFilter) []*NostrEvent {
 
 func (f *nostrFilter) matches(e *NostrEvent) bool {
 	switch {
-	case f.Kinds != nil && !slices.Contains(f.Kinds, e.Kind),
+	case f.IDs != nil && !slices.Contains(f.IDs, e.ID),
+		f.Kinds != nil && !slices.Contains(f.Kinds, e.Kind),
 		f.Authors != nil && !slices.Contains(f.Authors, e.Author),
 		f.Since != nil && e.CreatedAt < *f.Since,
 		f.Until != nil && e.CreatedAt > *f.Until:

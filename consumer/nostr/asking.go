@@ -22,8 +22,10 @@ type asking struct {
 	key     *[32]byte
 	timeout time.Duration
 	query   Query
-	pages   int
-	known   bool // the relay has accepted an answer to its challenge
+
+	everyone bool // whoever the authors are
+	pages    int
+	known    bool // the relay has accepted an answer to its challenge
 }
 
 // errAuth is the error of a relay that demands to know who asks.
@@ -88,21 +90,31 @@ func (a *asking) page(ctx context.Context, f filter, pages *past) ([]*nostr.Even
 			if err := a.send(ctx, request); err != nil { // it had not yet read the answer when it was asked
 				return nil, err
 			}
-		case msg.kind == "AUTH" && a.key != nil:
-			if err := a.authenticate(ctx, msg.sub); err != nil {
-				return nil, err
+		default:
+			again, err := a.recognised(ctx, &msg, refused)
+			if err == nil && again {
+				err = a.send(ctx, request)
 			}
-		case msg.kind == "OK" && !msg.ok:
-			return nil, refusedAnswer(&msg)
-		case msg.kind == "OK" && !a.known:
-			if a.known = true; !refused {
-				continue
-			}
-			if err := a.send(ctx, request); err != nil {
+			if err != nil {
 				return nil, err
 			}
 		}
 	}
+}
+
+// recognised handles what a relay says to know who asks. It reports whether a request that
+// was refused until then is to be sent again.
+func (a *asking) recognised(ctx context.Context, msg *message, refused bool) (again bool, err error) {
+	switch {
+	case msg.kind == "AUTH" && a.key != nil:
+		return false, a.authenticate(ctx, msg.sub)
+	case msg.kind == "OK" && !msg.ok:
+		return false, refusedAnswer(msg)
+	case msg.kind == "OK" && !a.known:
+		a.known = true
+		return refused, nil
+	}
+	return false, nil
 }
 
 // wanted returns the event of a message; nil: it cannot be read, nobody asked for it, or
@@ -110,7 +122,7 @@ func (a *asking) page(ctx context.Context, f filter, pages *past) ([]*nostr.Even
 // from.
 func (a *asking) wanted(msg *message) *nostr.Event {
 	e, err := nostr.Decode(msg.event)
-	if err != nil || e.Kind == nostr.KindVanish && !demanded(e, a.relay) || !slices.Contains(a.query.Kinds, e.Kind) || !slices.Contains(a.query.Authors, e.PubKey) || e.CheckID() != nil {
+	if err != nil || e.Kind == nostr.KindVanish && !demanded(e, a.relay) || !slices.Contains(a.query.Kinds, e.Kind) || !a.everyone && !slices.Contains(a.query.Authors, e.PubKey) || e.CheckID() != nil {
 		return nil
 	}
 	return e

@@ -15,11 +15,12 @@ const maxAuthors = 500
 
 // filter is what a request asks a relay for. Its dates are the authors'.
 type filter struct {
+	IDs     []string `json:"ids,omitempty"`
 	Kinds   []int    `json:"kinds,omitempty"`
 	Authors []string `json:"authors,omitempty"` // none: everyone
 	Since   *int64   `json:"since,omitempty"`
 	Until   *int64   `json:"until,omitempty"` // included, as Since is
-	Limit   int      `json:"limit"`
+	Limit   int      `json:"limit,omitempty"` // 0: as many as there are
 }
 
 // divide returns the filters that request the stored kinds, and what deletes events, of

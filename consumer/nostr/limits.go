@@ -6,6 +6,7 @@ import (
 	"io"
 	"log/slog"
 	"net/http"
+	"slices"
 	"strings"
 	"time"
 )
@@ -17,6 +18,7 @@ type limits struct {
 	Message       int `json:"max_message_length"` // bytes of a message to it; 0: not said
 
 	named bool // it says how long a page is
+	syncs bool // it says that it compares sets of events
 }
 
 // The limits of a relay that names none.
@@ -69,7 +71,9 @@ func askLimits(ctx context.Context, client *http.Client, relay, userAgent string
 	defer response.Body.Close() //nolint:errcheck // it was read
 	var document struct {
 		Limitation limits `json:"limitation"`
+		NIPs       []any  `json:"supported_nips"`
 	}
 	err = json.NewDecoder(io.LimitReader(response.Body, 64<<10)).Decode(&document)
+	document.Limitation.syncs = slices.Contains(document.NIPs, any(77.0))
 	return document.Limitation, err
 }

@@ -13,10 +13,10 @@ import (
 
 // message is what a relay sends. Fields that its kind does not have are empty.
 type message struct {
-	kind  string         // EVENT, EOSE, CLOSED, NOTICE, AUTH, OK or an unknown one
+	kind  string         // EVENT, EOSE, CLOSED, NOTICE, AUTH, OK, NEG-MSG, NEG-ERR or an unknown one
 	sub   string         // the subscription; of OK the event, of AUTH the challenge
 	event jsontext.Value // of EVENT; it may be no valid JSON
-	text  string         // of CLOSED, NOTICE and OK
+	text  string         // of CLOSED, NOTICE, OK, NEG-MSG and NEG-ERR
 	ok    bool           // of OK
 }
 
@@ -62,7 +62,7 @@ func parse(frame []byte) (message, error) {
 		if err = text(&m.sub); err == nil {
 			m.event, err = d.ReadValue()
 		}
-	case "CLOSED":
+	case "CLOSED", "NEG-MSG", "NEG-ERR":
 		if err = text(&m.sub); err == nil && d.PeekKind() == '"' {
 			err = text(&m.text)
 		}

@@ -70,17 +70,9 @@ func (r *Reader) Stored(ctx context.Context, relay string, each func([]*nostr.Ev
 	if len(queries) == 0 {
 		return nil
 	}
-	client, key := r.cfg.Strangers, (*[32]byte)(nil)
-	if slices.Contains(r.cfg.Relays, relay) {
-		client, key = http.DefaultClient, r.cfg.Key
-	}
-	if client == nil {
-		return errors.New("relays that others name are not asked")
-	}
-	limits := readLimits(ctx, client, relay, r.cfg.UserAgent, r.cfg.Timeout, r.log)
-	a, err := r.dial(ctx, client, relay, key)
+	a, limits, err := r.connect(ctx, relay)
 	if err != nil {
-		return fmt.Errorf("connect to %s: %w", relay, err)
+		return err
 	}
 	defer a.ws.CloseNow() //nolint:errcheck // it is over
 	var incomplete error
@@ -98,6 +90,23 @@ func (r *Reader) Stored(ctx context.Context, relay string, each func([]*nostr.Ev
 		return fmt.Errorf("read %s: %w", relay, incomplete)
 	}
 	return nil
+}
+
+// connect connects to a configured relay, or to one that strangers name.
+func (r *Reader) connect(ctx context.Context, relay string) (*asking, limits, error) {
+	client, key := r.cfg.Strangers, (*[32]byte)(nil)
+	if slices.Contains(r.cfg.Relays, relay) {
+		client, key = http.DefaultClient, r.cfg.Key
+	}
+	if client == nil {
+		return nil, limits{}, errors.New("relays that others name are not asked")
+	}
+	limits := readLimits(ctx, client, relay, r.cfg.UserAgent, r.cfg.Timeout, r.log)
+	a, err := r.dial(ctx, client, relay, key)
+	if err != nil {
+		return nil, limits, fmt.Errorf("connect to %s: %w", relay, err)
+	}
+	return a, limits, nil
 }
 
 // read asks for one page after another.

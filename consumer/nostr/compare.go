@@ -1,0 +1,321 @@
+package nostr
+
+import (
+	"cmp"
+	"context"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/weir-social/weir/consumer"
+	"github.com/weir-social/weir/nostr"
+	"github.com/weir-social/weir/nostr/negentropy"
+)
+
+// Comparison is what a relay is compared for.
+type Comparison struct {
+	Query              // Most is how many events may be missing
+	Until    time.Time // by the authors' dates; not included
+	Everyone bool      // Authors does not matter
+
+	Have []Known // events of that time that are stored, in any order
+	// Unknown returns those of some ids that were never stored, also not for a while.
+	Unknown func(ctx context.Context, ids [][32]byte) ([][32]byte, error)
+	// Store stores events that were missing. They have the right ids, kinds and authors; their
+	// signatures are not checked.
+	Store func(ctx context.Context, events []*nostr.Event) error
+}
+
+// Known is an event that is stored.
+type Known struct {
+	Author [32]byte
+	negentropy.Item
+}
+
+// Compared is what a comparison has found so far.
+type Compared struct {
+	By      string // how: BySets or ByPages
+	Missing int    // events that the relay names, and that were never stored
+	Sent    int    // of these, those that it sent, and that can be read
+}
+
+// How a relay was compared.
+const (
+	BySets  = "negentropy" // see NIP-77
+	ByPages = "pages"      // everything was read
+)
+
+const (
+	syncRounds = 1000  // messages that one comparison sends
+	syncFrame  = 60000 // bytes of one, if the relay does not say how long they may be
+	idsAtOnce  = 100   // events that are asked for by their ids
+)
+
+// errUnlike is the error of a comparison that failed with a relay that may still send pages.
+var errUnlike = errors.New("the sets of events could not be compared")
+
+// Compare finds the events that one relay has of a time, and that were never stored, and
+// has them stored. It compares sets of ids if the relay says that it can do that (NIP-77),
+// and otherwise reads all events.
+func (r *Reader) Compare(ctx context.Context, relay string, c Comparison) (Compared, error) {
+	found := Compared{By: ByPages}
+	if len(c.Kinds) == 0 || len(c.Authors) == 0 && !c.Everyone {
+		return found, nil
+	}
+	a, limits, err := r.connect(ctx, relay)
+	if err != nil {
+		return found, err
+	}
+	defer func() { a.ws.CloseNow() }() //nolint:errcheck // it is over
+	a.query, a.everyone = c.Query, c.Everyone
+	if limits.syncs {
+		found.By = BySets
+	}
+	for _, f := range c.filters(limits) {
+		k := comparing{asking: a, Comparison: &c, filter: f, limits: limits, found: &found}
+		if found.By == BySets {
+			err := k.bySets(ctx)
+			if err != nil && !errors.Is(err, errUnlike) {
+				return found, fmt.Errorf("compare with %s: %w", relay, err)
+			}
+			if err == nil {
+				continue
+			}
+			r.log.Info("relay_sets_not_compared", "relay", relay, "error", err)
+			found.By = ByPages
+			a.ws.CloseNow() //nolint:errcheck // it may be in the middle of an answer
+			if a, _, err = r.connect(ctx, relay); err != nil {
+				return found, err
+			}
+			a.query, a.everyone = c.Query, c.Everyone
+			k.asking = a
+		}
+		if err := k.byPages(ctx); err != nil {
+			return found, fmt.Errorf("compare with %s: %w", relay, err)
+		}
+	}
+	return found, nil
+}
+
+// filters divides the authors among filters.
+func (c *Comparison) filters(limits limits) (all []filter) {
+	since, until := max(0, c.Since.Unix()), c.Until.Unix()-1
+	f := filter{Kinds: c.Kinds, Since: &since, Until: &until}
+	if c.Everyone {
+		return []filter{f}
+	}
+	for some := range slices.Chunk(c.Authors, limits.authors()) {
+		f.Authors = nil
+		for _, key := range some {
+			f.Authors = append(f.Authors, hex.EncodeToString(key[:]))
+		}
+		all = append(all, f)
+	}
+	return all
+}
+
+// comparing is the comparison of what one filter selects.
+type comparing struct {
+	*asking
+	*Comparison
+	filter filter
+	limits limits
+	found  *Compared
+}
+
+// have returns the stored events of the filter.
+func (k *comparing) have() (items []negentropy.Item) {
+	authors := map[[32]byte]bool{}
+	for _, author := range k.filter.Authors {
+		key, _ := hex.DecodeString(author) //nolint:errcheck // it is one
+		authors[[32]byte(key)] = true
+	}
+	for _, known := range k.Have {
+		if k.Everyone || authors[known.Author] {
+			items = append(items, known.Item)
+		}
+	}
+	return items
+}
+
+// bySets compares ids, and asks for the events that are missing.
+func (k *comparing) bySets(ctx context.Context) error {
+	ids, err := k.named(ctx)
+	if err != nil {
+		return err
+	}
+	if ids, err = k.unknown(ctx, ids); err != nil {
+		return err
+	}
+	if k.found.Missing += len(ids); k.found.Missing > k.Most {
+		return k.tooMany()
+	}
+	for some := range slices.Chunk(ids, min(idsAtOnce, k.limits.Page, k.limits.authors())) {
+		if err := k.fetch(ctx, some); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// unknown returns those of some ids that were never stored, each once.
+func (k *comparing) unknown(ctx context.Context, ids [][32]byte) ([][32]byte, error) {
+	slices.SortFunc(ids, func(a, b [32]byte) int { return slices.Compare(a[:], b[:]) })
+	return k.Unknown(ctx, slices.Compact(ids))
+}
+
+func (k *comparing) tooMany() error {
+	return fmt.Errorf("%w: more than %d events are missing", ErrIncomplete, k.Most)
+}
+
+// named returns the ids that the relay names, and that are not among the stored events.
+func (k *comparing) named(ctx context.Context) ([][32]byte, error) {
+	frame := syncFrame
+	if k.limits.Message > 0 {
+		frame = min(frame, (k.limits.Message-1024)/2) // a byte takes two characters
+	}
+	s := negentropy.New(k.have(), frame, 10*k.Most)
+	k.pages++
+	sub := "n" + strconv.Itoa(k.pages)
+	begin := func() error {
+		return k.sendJSON(ctx, []any{"NEG-OPEN", sub, k.filter, hex.EncodeToString(s.Begin())})
+	}
+	if err := begin(); err != nil {
+		return nil, err
+	}
+	refused := false // until the relay knows who asks
+	for range syncRounds {
+		msg, err := k.receive(ctx)
+		switch {
+		case err != nil && ctx.Err() != nil:
+			return nil, err
+		case err != nil:
+			return nil, fmt.Errorf("%w: %w", errUnlike, err)
+		}
+		switch {
+		case msg.kind == "NEG-MSG" && msg.sub == sub:
+			message, err := hex.DecodeString(msg.text)
+			if err != nil {
+				return nil, fmt.Errorf("%w: a message is not hexadecimal", errUnlike)
+			}
+			reply, err := s.Answer(message)
+			switch {
+			case errors.Is(err, negentropy.ErrMany):
+				return nil, k.tooMany()
+			case err != nil:
+				return nil, fmt.Errorf("%w: %w", errUnlike, err)
+			case reply == nil:
+				return s.Missing(), k.sendJSON(ctx, []any{"NEG-CLOSE", sub})
+			}
+			if err := k.sendJSON(ctx, []any{"NEG-MSG", sub, hex.EncodeToString(reply)}); err != nil {
+				return nil, err
+			}
+		case msg.kind == "NEG-ERR" && msg.sub == sub:
+			err := refusal(&msg)
+			switch {
+			case k.key == nil || !errors.Is(err, errAuth):
+				return nil, fmt.Errorf("%w: %w", errUnlike, err)
+			case refused:
+				return nil, errKey
+			}
+			if refused = true; k.known { // it had not yet read the answer when it was asked
+				if err := begin(); err != nil {
+					return nil, err
+				}
+			}
+		case msg.kind == "NOTICE":
+			return nil, fmt.Errorf("%w: %s", errUnlike, consumer.Shorten(msg.text))
+		default:
+			again, err := k.recognised(ctx, &msg, refused)
+			if err == nil && again {
+				err = begin()
+			}
+			if err != nil {
+				return nil, err
+			}
+		}
+	}
+	return nil, fmt.Errorf("%w: no end after %d messages", errUnlike, syncRounds)
+}
+
+// fetch asks for events by their ids, and stores them.
+func (k *comparing) fetch(ctx context.Context, ids [][32]byte) error {
+	f, wanted := filter{Limit: len(ids)}, map[[32]byte]bool{}
+	for _, id := range ids {
+		f.IDs = append(f.IDs, hex.EncodeToString(id[:]))
+		wanted[id] = true
+	}
+	pages := past{limit: len(ids), windows: []window{{f, 0, newest}}}
+	events, err := k.page(ctx, f, &pages)
+	if err != nil {
+		return err
+	}
+	return k.store(ctx, events, wanted)
+}
+
+// store stores those events that are wanted, each once.
+func (k *comparing) store(ctx context.Context, events []*nostr.Event, wanted map[[32]byte]bool) error {
+	events = slices.DeleteFunc(events, func(e *nostr.Event) bool {
+		again := !wanted[e.ID]
+		wanted[e.ID] = false
+		return again
+	})
+	if len(events) == 0 {
+		return nil
+	}
+	k.found.Sent += len(events)
+	return k.Store(ctx, events)
+}
+
+// byPages reads all events of the filter, and stores those that are missing.
+func (k *comparing) byPages(ctx context.Context) error {
+	have := map[[32]byte]bool{}
+	for _, item := range k.have() {
+		have[item.ID] = true
+	}
+	pages := past{limit: k.limits.Page, named: k.limits.named, windows: []window{{k.filter, *k.filter.Since, *k.filter.Until}}}
+	var incomplete error
+	for read := 0; ; {
+		f, more := pages.request()
+		switch {
+		case !more:
+			return incomplete
+		case read >= maxCompared:
+			return fmt.Errorf("%w: more than %d events", ErrIncomplete, maxCompared)
+		}
+		events, err := k.page(ctx, f, &pages)
+		if err != nil {
+			return err
+		}
+		read += max(1, pages.page.events)
+		var ids [][32]byte
+		for _, e := range events {
+			if !have[e.ID] && e.CreatedAt >= *k.filter.Since && e.CreatedAt <= *k.filter.Until {
+				ids = append(ids, e.ID)
+			}
+			have[e.ID] = true
+		}
+		if ids, err = k.unknown(ctx, ids); err != nil {
+			return err
+		}
+		if k.found.Missing += len(ids); k.found.Missing > k.Most {
+			return k.tooMany()
+		}
+		wanted := map[[32]byte]bool{}
+		for _, id := range ids {
+			wanted[id] = true
+		}
+		if err := k.store(ctx, events, wanted); err != nil {
+			return err
+		}
+		if missed := pages.end(time.Now()); missed != nil {
+			incomplete = cmp.Or(incomplete, fmt.Errorf("%w: %s", ErrIncomplete, missed.Reason))
+		}
+	}
+}
+
+// maxCompared is how many events of a relay are read, if sets of ids cannot be compared.
+const maxCompared = 1_000_000
