@@ -29,18 +29,19 @@ type relays struct {
 	app   App
 	queue *river.Client[pgx.Tx]
 	keep  workers.Retention
-	count int // configured relays
+
+	configured []nostrRelay
 }
 
-// reader returns what asks the configured relays, and how many these are. It is nil without any.
-func (p App) reader() (*nostr.Reader, int, error) {
+// reader returns what asks the configured relays, and these. It is nil without any.
+func (p App) reader() (*nostr.Reader, []nostrRelay, error) {
 	configured, err := p.cfg.nostrRelays()
 	if err != nil || len(configured) == 0 {
-		return nil, 0, err
+		return nil, nil, err
 	}
 	key, err := p.cfg.nostrKey()
 	if err != nil {
-		return nil, 0, err
+		return nil, nil, err
 	}
 	urls, loopback := make([]string, len(configured)), false
 	for i, r := range configured {
@@ -52,7 +53,7 @@ func (p App) reader() (*nostr.Reader, int, error) {
 	if p.cfg.NostrAuthorRelays > 0 {
 		strangers = &http.Client{Transport: guard.Transport(http.DefaultTransport.(*http.Transport), loopback)} //nolint:forcetypeassert // it is one
 	}
-	return nostr.NewReader(nostr.ReaderConfig{Relays: urls, Key: key, Strangers: strangers, UserAgent: userAgent, Logger: p.log}), len(urls), nil
+	return nostr.NewReader(nostr.ReaderConfig{Relays: urls, Key: key, Strangers: strangers, UserAgent: userAgent, Logger: p.log}), configured, nil
 }
 
 // ErrNoRelays is the error of a watch of Nostr where no relay is configured.
@@ -104,7 +105,7 @@ func (p App) DescribeNostr(ctx context.Context, w WatchRequest) (string, error) 
 
 // relays returns the relays of Nostr; nil: none is configured.
 func (p App) relays(keep workers.Retention) (workers.Relays, error) {
-	reader, count, err := p.reader()
+	reader, configured, err := p.reader()
 	if reader == nil || err != nil {
 		return nil, err
 	}
@@ -112,7 +113,7 @@ func (p App) relays(keep workers.Retention) (workers.Relays, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &relays{Reader: reader, app: p, queue: queue, keep: keep, count: count}, nil
+	return &relays{Reader: reader, app: p, queue: queue, keep: keep, configured: configured}, nil
 }
 
 // Configured returns the configured relays, in one spelling.
@@ -133,14 +134,19 @@ func (r *relays) Read(ctx context.Context, relay string, authors [][32]byte, sin
 		return 0, nil, err
 	}
 	sum := &backfill{}
-	kinds := append([]int{protocol.KindDeletion, protocol.KindVanish}, r.app.stored.Kinds(nostrNetwork)...)
-	slices.Sort(kinds)
-	q := nostr.Query{Kinds: slices.Compact(kinds), Authors: authors, Since: since, Most: 4 * mostBackfilled}
+	q := nostr.Query{Kinds: r.kinds(), Authors: authors, Since: since, Most: 4 * mostBackfilled}
 	unread = r.Stored(ctx, relay, func(page []*protocol.Event) error { return sum.add(ctx, page, retry) }, q)
 	if sum.failed != nil {
 		return sum.found.Written, nil, sum.failed
 	}
 	return sum.found.Written, unread, nil
+}
+
+// kinds returns the stored kinds, and those that delete.
+func (r *relays) kinds() []int {
+	kinds := append([]int{protocol.KindDeletion, protocol.KindVanish}, r.app.stored.Kinds(nostrNetwork)...)
+	slices.Sort(kinds)
+	return slices.Compact(kinds)
 }
 
 // mostBackfilled is how many events of an author are read from one relay, at most.
@@ -177,7 +183,7 @@ func (r *relays) Backfill(ctx context.Context, further []string, author [32]byte
 	switch {
 	case sum.failed != nil:
 		return found, sum.failed
-	case failed == r.count:
+	case failed == len(r.configured):
 		return found, errors.Join(unread...)
 	}
 	for _, err := range unread {

@@ -25,7 +25,7 @@ func writtenTables() []string {
 		"claim_votes", "claims", "copies", "count_checks", "count_state", "dead_letters", "deleted_records", "dictionaries", "expirations", "feed_entries", "feeds", "forgotten", "gap_backfills", "gaps",
 		"histories", "history_accounts", "history_listings", "leaving_links", "lexicons", "link_counts", "link_merges", "links", "listing_members", "nostr_authors", "nostr_counts", "nostr_relays",
 		"parked", "paused_shorteners", "pending_counts", "posts", "posts_default", "projections", "purge_queue", "record_refs", "record_texts", "records",
-		"records_other", "resyncs", "seen", "segments", "sharers", "shares", "shares_default", "short_links", "stored_collections", "streams", "strict_lexicons", "subjects",
+		"records_other", "relay_audits", "resyncs", "seen", "segments", "sharers", "shares", "shares_default", "short_links", "stored_collections", "streams", "strict_lexicons", "subjects",
 		"tombstones", "top_links", "top_links_state", "unshared_links", "verdicts", "waiting",
 		"watch_members", "watches",
 		"river_job", "river_leader", "river_notification", "river_queue",

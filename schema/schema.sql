@@ -923,6 +923,21 @@ CREATE INDEX records_other_indexed_at ON records_other USING btree (collection, 
 -- Posts whose rkey is not a TID, or is a TID of a time before the partitions. They expire by indexed_at.
 CREATE TABLE posts_default PARTITION OF posts DEFAULT;
 
+-- What a relay of Nostr had of a day, by the authors' dates in UTC, compared with what was stored. Rows stay for a month.
+CREATE TABLE relay_audits (
+    stream text COLLATE "C" NOT NULL,
+    day date NOT NULL,
+    method text NOT NULL, -- negentropy: sets of ids were compared (NIP-77). pages: all events were read.
+    events integer NOT NULL, -- Events of that day that were stored before.
+    missing integer NOT NULL, -- Events that the relay named, and that had never been stored. The sum of all tries.
+    stored integer NOT NULL, -- Records that changed because of them. Forged, deleted and replaced events change none. The sum of all tries.
+    problem text DEFAULT ''::text NOT NULL, -- Why the day was not compared completely. Empty: it was.
+    tries integer DEFAULT 1 NOT NULL,
+    retry_at timestamp with time zone, -- When it is tried again. NULL: never.
+    ended_at timestamp with time zone DEFAULT now() NOT NULL,
+    CONSTRAINT relay_audits_pkey PRIMARY KEY (stream, day)
+);
+
 -- Accounts whose stored records may differ from their repositories, because a commit of them could not be verified, or was announced without its contents. Those that were compared since stay for as long as deletions are known.
 CREATE TABLE resyncs (
     did text COLLATE "C" NOT NULL,

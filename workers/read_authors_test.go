@@ -18,6 +18,7 @@ import (
 	"github.com/weir-social/weir/consumer/nostr"
 	"github.com/weir-social/weir/guard/guardtest"
 	"github.com/weir-social/weir/jobs"
+	"github.com/weir-social/weir/schema"
 	"github.com/weir-social/weir/schema/schematest"
 	"github.com/weir-social/weir/simnet"
 	"github.com/weir-social/weir/wellknown"
@@ -33,7 +34,12 @@ func (onlyLatest) Backfill(context.Context, []string, [32]byte, time.Time) (Back
 func (onlyLatest) Read(context.Context, string, [][32]byte, time.Time) (int, error, error) {
 	return 0, nil, errors.New("not of this test")
 }
+
+func (onlyLatest) Audit(context.Context, string, time.Time, time.Time) (schema.RelayAudit, error, error) {
+	return schema.RelayAudit{}, nil, errors.New("not of this test")
+}
 func (onlyLatest) Configured() []string { return nil }
+func (onlyLatest) Streams() []string    { return nil }
 
 // TestNamesAreShownOnceTheirDomainsConfirmThem: a profile can claim any name.
 func TestNamesAreShownOnceTheirDomainsConfirmThem(t *testing.T) {

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/weir-social/weir/nostr"
+	"github.com/weir-social/weir/schema"
 )
 
 // Relays asks the relays of Nostr: the configured ones, and further ones that authors
@@ -22,6 +23,13 @@ type Relays interface {
 	// how many records changed. unread is why the relay was not read to its end; err is the
 	// database's.
 	Read(ctx context.Context, relay string, authors [][32]byte, since time.Time) (written int, unread, err error)
+	// Audit stores what the configured relay of a stream has of a time, by the authors'
+	// dates, and what was never stored. unread is why it was not compared
+	// completely, in which ErrIncomplete means that it never can be; err is the
+	// database's.
+	Audit(ctx context.Context, stream string, from, to time.Time) (found schema.RelayAudit, unread, err error)
+	// Streams returns the names of the configured relays' streams.
+	Streams() []string
 	// Configured returns the configured relays, in the spelling of nostr.ParseRelay.
 	Configured() []string
 }
@@ -33,6 +41,9 @@ type Backfilled struct {
 	Unread         string // why configured relays were not read; "": all were
 	Cut            string // why older events are missing; "": none are
 }
+
+// ErrIncomplete is in the error of a relay that does not send everything that it has.
+var ErrIncomplete = errors.New("the relay does not send everything")
 
 // errNoRelays is the error of accounts of Nostr where no relay is configured.
 var errNoRelays = errors.New("accounts of Nostr are read from relays: set WEIR_NOSTR")

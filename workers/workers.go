@@ -159,6 +159,7 @@ func addWorkers(known Bundle, cfg Config) error {
 	Add(interruptible, &BackfillAccount{pool: cfg.Pool, api: cfg.Bluesky, relays: cfg.Relays, log: cfg.Logger, fromPDS: cfg.FromPDS, stored: cfg.Collections, patience: cfg.JobTimeout / 2, projections: cfg.Projections, fetched: cfg.fetched()})
 	Add(interruptible, &ReadAuthors{pool: cfg.Pool, relays: cfg.Relays, names: cfg.Names, log: cfg.Logger, window: cfg.Window, patience: cfg.JobTimeout / 3})
 	Add(interruptible, &ReadRelays{pool: cfg.Pool, relays: cfg.Relays, log: cfg.Logger, most: cfg.AuthorRelays, window: cfg.Window, patience: cfg.JobTimeout / 3})
+	Add(interruptible, &AuditRelays{pool: cfg.Pool, relays: cfg.Relays, log: cfg.Logger, patience: cfg.JobTimeout})
 	Add(interruptible, newCheckSubjects(cfg, links))
 	Add(interruptible, &ResolveLinks{pool: cfg.Pool, client: cfg.Redirects, patience: cfg.JobTimeout / 2, now: time.Now})
 	Add(interruptible, &FetchCard{pool: cfg.Pool, client: cfg.Cards, patience: cfg.JobTimeout / 2})
@@ -330,6 +331,9 @@ func (c Config) periodic(start bool) []*river.PeriodicJob {
 	if c.Audit.Every > 0 {
 		// The job runs often and checks whether an audit is due, because a restarted process restarts its interval.
 		list = append(list, every(min(c.Audit.Every, time.Hour), jobs.Audit{}, false))
+		if c.Relays != nil {
+			list = append(list, every(time.Hour, jobs.AuditRelays{}, start))
+		}
 	}
 	return list
 }

@@ -1,0 +1,126 @@
+package app
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"time"
+
+	"github.com/weir-social/weir/consumer/nostr"
+	protocol "github.com/weir-social/weir/nostr"
+	"github.com/weir-social/weir/nostr/negentropy"
+	"github.com/weir-social/weir/schema"
+	"github.com/weir-social/weir/workers"
+)
+
+const (
+	mostMissing = 20_000    // events of a day that one relay may bring
+	mostKnown   = 2_000_000 // records of a day that can be compared: 150 MB of memory
+)
+
+// Streams returns the names of the configured relays' streams.
+func (r *relays) Streams() (all []string) {
+	for _, relay := range r.configured {
+		all = append(all, relay.stream)
+	}
+	return all
+}
+
+// Audit compares a relay with what is stored of the accounts that have been followed since
+// that time, or of everyone.
+func (r *relays) Audit(ctx context.Context, stream string, from, to time.Time) (found schema.RelayAudit, unread, err error) {
+	c := nostr.Comparison{Query: nostr.Query{Kinds: r.kinds(), Since: from, Most: mostMissing}, Until: to}
+	dids, everyone, err := schema.AuditedAuthors(ctx, r.app.pool, from)
+	if err != nil {
+		return found, nil, err
+	}
+	c.Everyone = everyone
+	for _, did := range dids {
+		if key, ok := protocol.ParseDID(did); ok {
+			c.Authors = append(c.Authors, key)
+		}
+	}
+	if c.Have, err = r.known(ctx, from, to); errors.Is(err, schema.ErrManyRecords) {
+		return found, fmt.Errorf("%w: %w", workers.ErrIncomplete, err), nil
+	}
+	if err != nil {
+		return found, nil, err
+	}
+	found.Events = len(c.Have)
+	retry, err := r.app.retryOfFollowed(ctx, r.queue, r.keep)
+	if err != nil {
+		return found, nil, err
+	}
+	c.Unknown = func(ctx context.Context, ids [][32]byte) ([][32]byte, error) {
+		unknown, failed := r.neverSeen(ctx, ids)
+		if failed != nil && ctx.Err() == nil {
+			err = failed
+		}
+		return unknown, failed
+	}
+	sum := &backfill{}
+	c.Store = func(ctx context.Context, events []*protocol.Event) error { return sum.add(ctx, events, retry) }
+	result, unread := r.Compare(ctx, r.url(stream), c)
+	found.Method, found.Missing, found.Stored = result.By, result.Missing, sum.found.Written
+	switch {
+	case err != nil:
+		return found, nil, err
+	case sum.failed != nil:
+		return found, nil, sum.failed
+	case errors.Is(unread, nostr.ErrIncomplete):
+		unread = fmt.Errorf("%w: %w", workers.ErrIncomplete, unread)
+	case unread == nil && result.Sent < result.Missing:
+		unread = fmt.Errorf("%w: it names %d events more than it sends", workers.ErrIncomplete, result.Missing-result.Sent)
+	}
+	return found, unread, nil
+}
+
+// url returns the address of a stream's relay.
+func (r *relays) url(stream string) string {
+	for _, relay := range r.configured {
+		if relay.stream == stream {
+			return relay.url
+		}
+	}
+	return ""
+}
+
+// known returns the stored events of a time.
+func (r *relays) known(ctx context.Context, from, to time.Time) (known []nostr.Known, err error) {
+	var collections []string
+	for _, kind := range r.app.stored.Kinds(nostrNetwork) {
+		collections = append(collections, nostrNetwork+"."+strconv.Itoa(kind))
+	}
+	records, err := schema.RecordsBetween(ctx, r.app.pool, collections, protocol.RevisionDate(from.Unix()), protocol.RevisionDate(to.Unix()), mostKnown)
+	for _, record := range records {
+		author, ok := protocol.ParseDID(record.DID)
+		at, id, dated := protocol.ParseRevision(record.Rev)
+		if ok && dated {
+			known = append(known, nostr.Known{Author: author, Item: negentropy.Item{At: at, ID: id}})
+		}
+	}
+	return known, err
+}
+
+// neverSeen returns those of some ids whose events were never stored.
+func (r *relays) neverSeen(ctx context.Context, ids [][32]byte) (unknown [][32]byte, err error) {
+	short := make([][16]byte, len(ids))
+	for i, id := range ids {
+		short[i] = [16]byte(id[:])
+	}
+	found, err := schema.SeenIDs(ctx, r.app.pool, short)
+	if err != nil {
+		return nil, err
+	}
+	seen := map[[16]byte]bool{}
+	for _, id := range found {
+		seen[id] = true
+	}
+	for i, id := range ids {
+		if !seen[short[i]] {
+			unknown = append(unknown, id)
+		}
+	}
+	return unknown, nil
+}

@@ -1,0 +1,75 @@
+package e2e
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/weir-social/weir/schema/schematest"
+	"github.com/weir-social/weir/simnet"
+)
+
+// TestRelaysAreComparedDaily: events that reached relays a day late, while the process was
+// down, are found and stored, by sets of ids or by pages, although the process is
+// killed in the middle. What was deleted does not come back, nor what was forged.
+func TestRelaysAreComparedDaily(t *testing.T) {
+	schematest.Long(t)
+	parallel(t)
+	n := network(t, 20)
+	nostr, err := simnet.NewNostr(simnet.NostrConfig{Seed: 5, Authors: 3, Now: time.Now(), Relays: []simnet.NostrRelay{{Page: 20, Sync: simnet.SyncAnswers}, {Page: 50}, {Page: 50, Sync: simnet.SyncSilent}}})
+	require.NoError(t, err)
+	t.Cleanup(nostr.Stop)
+	url := schematest.NewURL(t)
+	pool := open(t, url)
+	var day time.Time
+	require.NoError(t, pool.QueryRow(t.Context(), `SELECT ((now() - interval '1 hour') AT TIME ZONE 'UTC')::date - 1`).Scan(&day))
+	written := 0
+	write := func(relay, second, kind int, tags ...[]string) *simnet.NostrEvent {
+		written++
+		return nostr.WriteAs(written%3, []int{relay}, day.Unix()+int64(second), kind, tags, fmt.Sprint("note ", written))
+	}
+	var first *simnet.NostrEvent
+	for i := range 60 {
+		first = write(i%3, 1000*i, 1)
+	}
+	write(0, 86400, 1) // of the next day
+	env := append(reads(n, url), "WEIR_COLLECTIONS=app.bsky.feed.post,nostr.1=0", "WEIR_NOSTR="+strings.Join(nostr.URLs(), ","))
+	notes := func(want int) {
+		t.Helper()
+		require.Eventually(t, func() bool {
+			return count(t, pool, `SELECT count(*) FROM records WHERE collection = 'nostr.1'`) == want
+		}, time.Minute, 20*time.Millisecond)
+	}
+	serve := start(t, env, "serve")
+	notes(61)
+	becomes(t, serve.opsURL(t), "quiet")
+	serve.kill()
+
+	for relay := range 3 {
+		for i := range 10 {
+			write(relay, 50*i, 1)
+		}
+	}
+	nostr.WriteAs(60%3, []int{0}, day.Unix()+80000, 5, [][]string{{"e", first.ID}}, "")
+	nostr.Put(0, nostr.Forge(1, day.Unix()+7, 1, nil, "forged"))
+	_, err = pool.Exec(t.Context(), `DELETE FROM relay_audits`)
+	require.NoError(t, err)
+	_, err = pool.Exec(t.Context(), `SELECT enqueue_job('audit_relays', 'network', '{}', '{periodic}') WHERE NOT EXISTS (SELECT FROM river_job WHERE kind = 'audit_relays' AND finalized_at IS NULL)`)
+	require.NoError(t, err)
+	serve = start(t, env, "serve")
+	require.Eventually(t, func() bool { // the silent relay is waited for
+		return count(t, pool, `SELECT count(*) FROM river_job WHERE kind = 'audit_relays' AND state = 'running'`) == 1
+	}, time.Minute, 5*time.Millisecond)
+	serve.kill()
+	_, err = pool.Exec(t.Context(), `UPDATE river_job SET attempted_at = attempted_at - interval '2 hours' WHERE kind = 'audit_relays' AND state = 'running'`) // it may run for one hour
+	require.NoError(t, err)
+	serve = start(t, env, "serve")
+	notes(61 + 30 - 1)
+	require.Eventually(t, func() bool { return count(t, pool, `SELECT count(*) FROM relay_audits WHERE problem = ''`) == 3 }, 2*time.Minute, 50*time.Millisecond)
+	require.Equal(t, []string{"negentropy", "pages", "pages"}, texts(t, pool, `SELECT method FROM relay_audits ORDER BY method`))
+	require.Zero(t, count(t, pool, `SELECT count(*) FROM records WHERE rkey = '`+first.ID+`'`), "it was deleted")
+	stopServe(t, serve)
+}

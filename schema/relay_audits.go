@@ -1,0 +1,106 @@
+package schema
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// RelayAudit is the comparison of a day of a relay of Nostr with what is stored.
+type RelayAudit struct {
+	Stream  string    `json:"stream"`
+	Day     time.Time `json:"day"`     // its begin, in UTC
+	Method  string    `json:"method"`  // negentropy or pages
+	Events  int       `json:"events"`  // that were stored before
+	Missing int       `json:"missing"` // that the relay named, and that had never been stored
+	Stored  int       `json:"stored"`  // records that changed because of them
+	Problem string    `json:"problem"` // why the day was not compared completely; "": it was
+}
+
+const (
+	relayAuditTries = 24                  // an hour apart
+	relayAuditDays  = 7                   // how far back days are compared that were missed
+	relayAuditsKept = 30 * 24 * time.Hour // how long results stay
+)
+
+// DueRelayAudit returns the latest day that is to be compared with one of some streams'
+// relays: yesterday, from one hour after its end, because events reach relays late. If that was
+// done, an earlier day of the last week, but none before the first one of that stream.
+// ErrNoRows means that nothing is due.
+func DueRelayAudit(ctx context.Context, db DB, streams []string) (stream string, day time.Time, err error) {
+	const sql = `
+SELECT s.stream, d.day
+FROM unnest($1::text[]) AS s (stream)
+CROSS JOIN LATERAL (
+    SELECT ((now() - interval '1 hour') AT TIME ZONE 'UTC')::date - n AS day, n FROM generate_series(1, $2::int) AS n
+) AS d
+LEFT JOIN relay_audits AS a ON a.stream = s.stream AND a.day = d.day
+WHERE (a.stream IS NULL OR a.retry_at <= now())
+  AND (d.n = 1 OR EXISTS (SELECT FROM relay_audits AS f WHERE f.stream = s.stream AND f.day < d.day))
+ORDER BY d.day DESC, s.stream
+LIMIT 1`
+	type due struct {
+		Stream string
+		Day    time.Time
+	}
+	found, err := One(ctx, db, "find the relay to compare", pgx.RowToStructByPos[due], sql, streams, relayAuditDays)
+	return found.Stream, found.Day, err
+}
+
+// StoreRelayAudit stores a result, and adds it to that of the tries before. One with a problem
+// is tried again if again is set.
+func StoreRelayAudit(ctx context.Context, db DB, a RelayAudit, again bool) error {
+	const sql = `
+WITH old AS (
+    DELETE FROM relay_audits WHERE ended_at < now() - $9::interval
+)
+INSERT INTO relay_audits AS r (stream, day, method, events, missing, stored, problem, retry_at)
+VALUES ($1, $2, $3, $4, $5, $6, $7, CASE WHEN $8 THEN now() + interval '1 hour' END)
+ON CONFLICT (stream, day) DO UPDATE
+SET method = excluded.method, events = excluded.events, missing = r.missing + excluded.missing, stored = r.stored + excluded.stored, problem = excluded.problem,
+    tries = r.tries + 1, retry_at = CASE WHEN r.tries + 1 < $10 THEN excluded.retry_at END, ended_at = now()`
+	_, err := db.Exec(ctx, sql, a.Stream, a.Day, a.Method, a.Events, a.Missing, a.Stored, Text(a.Problem), again && a.Problem != "", relayAuditsKept, relayAuditTries)
+	if err != nil {
+		return fmt.Errorf("store the comparison with %s: %w", a.Stream, err)
+	}
+	return nil
+}
+
+// LastRelayAudits returns the latest result of each stream.
+func LastRelayAudits(ctx context.Context, db DB) ([]RelayAudit, error) {
+	const sql = `
+SELECT DISTINCT ON (stream) stream, day, method, events, missing, stored, problem
+FROM relay_audits ORDER BY stream, day DESC`
+	return All(ctx, db, "read the comparisons with relays", pgx.RowToStructByPos[RelayAudit], sql)
+}
+
+// AuditedAuthors returns the accounts of Nostr that have been followed since a time;
+// everyone is true if the whole network is.
+func AuditedAuthors(ctx context.Context, db DB, since time.Time) (dids []string, everyone bool, err error) {
+	const sql = `SELECT w.did FROM watch_members AS w WHERE w.did LIKE ` + nostrDIDs + ` GROUP BY w.did HAVING min(w.added_at) <= $1 ORDER BY w.did`
+	if dids, err = All(ctx, db, "list the accounts of Nostr", pgx.RowTo[string], sql, since); err != nil {
+		return nil, false, err
+	}
+	everyone, err = FollowsEveryone(ctx, db)
+	return dids, everyone, err
+}
+
+// DatedRecord is a record by its account and revision.
+type DatedRecord struct{ DID, Rev string }
+
+// ErrManyRecords is the error of more records than were asked for.
+var ErrManyRecords = errors.New("more records than can be compared at once")
+
+// RecordsBetween returns the records of some collections whose revisions are at or after from
+// and before to, at most limit.
+func RecordsBetween(ctx context.Context, db DB, collections []string, from, to string, limit int) ([]DatedRecord, error) {
+	const sql = `SELECT did, rev FROM records WHERE collection = ANY ($1) AND rev >= $2 AND rev < $3 LIMIT $4`
+	found, err := All(ctx, db, "list the records of a time", pgx.RowToStructByPos[DatedRecord], sql, collections, from, to, limit+1)
+	if err == nil && len(found) > limit {
+		err = ErrManyRecords
+	}
+	return found, err
+}

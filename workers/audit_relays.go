@@ -1,0 +1,66 @@
+package workers
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/riverqueue/river"
+
+	"github.com/weir-social/weir/jobs"
+	"github.com/weir-social/weir/schema"
+)
+
+// AuditRelays compares yesterday at each configured relay of Nostr with what is stored, by the
+// authors' dates, and stores what is missing. A day that was compared twice has nothing
+// that is missing the second time, so a job that was killed is simply run again.
+type AuditRelays struct {
+	river.WorkerDefaults[jobs.AuditRelays]
+	pool   *pgxpool.Pool
+	relays Relays
+	log    *slog.Logger
+
+	patience time.Duration
+}
+
+// relayAuditWithin is how long one relay may take.
+const relayAuditWithin = 20 * time.Minute
+
+// Timeout is long because a relay may be slow, and have much.
+func (w *AuditRelays) Timeout(*river.Job[jobs.AuditRelays]) time.Duration { return time.Hour }
+
+// Work compares what is due, until it has taken long.
+func (w *AuditRelays) Work(ctx context.Context, _ *river.Job[jobs.AuditRelays]) error {
+	if w.relays == nil {
+		return nonRetryable(errNoRelays) // a process with relays added it
+	}
+	for started := time.Now(); time.Since(started) < w.patience; {
+		stream, day, err := schema.DueRelayAudit(ctx, w.pool, w.relays.Streams())
+		if errors.Is(err, schema.ErrNoRows) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		reading, cancel := context.WithTimeout(ctx, relayAuditWithin)
+		found, unread, err := w.relays.Audit(reading, stream, day, day.AddDate(0, 0, 1))
+		cancel()
+		if err != nil {
+			return err
+		}
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+		found.Stream, found.Day = stream, day
+		if unread != nil {
+			found.Problem = unread.Error()
+		}
+		jobLog(ctx, w.log).Info("relay_compared", "stream", stream, "day", day.Format(time.DateOnly), "method", found.Method, "events", found.Events, "missing", found.Missing, "stored", found.Stored, "problem", found.Problem)
+		if err := schema.StoreRelayAudit(ctx, w.pool, found, !errors.Is(unread, ErrIncomplete)); err != nil {
+			return err
+		}
+	}
+	return snooze(0)
+}
