@@ -19,7 +19,7 @@ const module = "github.com/weir-social/weir"
 func layers() map[string][]string {
 	return map[string][]string{
 		"cmd/weir": {"app", "archive", "archive/clickhouse", "bluesky", "devpg", "jobs", "link", "ops/compare", "ops/doctor", "ops/health", "ops/trace", "ranking", "schema", "simnet", "web", "workers"},
-		"app":      {"archive", "archive/clickhouse", "archive/dir", "archive/s3", "bluesky", "card", "collection", "consumer", "consumer/firehose", "consumer/jetstream", "consumer/nostr", "consumer/recording", "consumer/socket", "devpg", "guard", "jobs", "lexicon/rules", "nostr", "ops/compare", "ops/doctor", "ops/health", "ranking", "redirect", "schema", "syntax", "web", "wellknown", "workers"},
+		"app":      {"archive", "archive/clickhouse", "archive/dir", "archive/s3", "bluesky", "card", "collection", "consumer", "consumer/firehose", "consumer/jetstream", "consumer/nostr", "consumer/recording", "consumer/socket", "devpg", "guard", "jobs", "lexicon/rules", "nostr", "nostr/negentropy", "ops/compare", "ops/doctor", "ops/health", "ranking", "redirect", "schema", "syntax", "web", "wellknown", "workers"},
 		"e2e":      {},
 
 		"examples/likes": {"app", "jobs", "schema", "workers"},
@@ -27,7 +27,7 @@ func layers() map[string][]string {
 		"consumer":           {"archive", "schema"},
 		"consumer/firehose":  {"consumer", "consumer/socket", "syntax"},
 		"consumer/jetstream": {"consumer", "consumer/socket", "syntax"},
-		"consumer/nostr":     {"consumer", "consumer/socket", "nostr"},
+		"consumer/nostr":     {"consumer", "consumer/socket", "nostr", "nostr/negentropy"},
 		"consumer/recording": {"consumer"},
 		"consumer/socket":    {"consumer"},
 		"workers":            {"archive", "archive/clickhouse", "bluesky", "card", "collection", "jobs", "lexicon", "lexicon/rules", "link", "nostr", "ops/health", "ranking", "records", "redirect", "schema", "verdict", "wellknown"},
@@ -63,6 +63,7 @@ func layers() map[string][]string {
 		"lexicon":                           {"syntax"},
 		"lexicon/rules":                     {"lexicon", "syntax"},
 		"nostr":                             {},
+		"nostr/negentropy":                  {},
 		"syntax":                            {},
 		"wellknown":                         {"guard", "nostr"},
 	}

@@ -147,7 +147,7 @@ type Config struct {
 	// How many bytes of JSON of an account are read from its past.
 	HistoryBytes int64 `env:"WEIR_HISTORY_BYTES" envDefault:"33554432"`
 	// How often stored records are compared with their accounts' own repositories, and
-	// repaired. 0: never.
+	// repaired. 0: never. Relays of Nostr are compared once a day, unless it is 0.
 	AuditInterval time.Duration `env:"WEIR_AUDIT_INTERVAL" envDefault:"24h"`
 	// How many accounts, chosen at random, an audit compares.
 	AuditAccounts int `env:"WEIR_AUDIT_ACCOUNTS" envDefault:"20"`

@@ -76,6 +76,8 @@ var (
 	auditRecords    = desc("audit_records", "Posts that the last audit compared.")
 	auditAccounts   = desc("audit_accounts", "Accounts in the last audit.")
 	auditFailures   = desc("audit_failures", "Accounts that the last audit could not read.")
+	relayMissing    = desc("relay_audits_missing_events", "Events that relays of Nostr had of the last compared day, and that had never been stored.")
+	relayIncomplete = desc("relay_audits_incomplete", "Relays of Nostr whose last day could not be compared completely. Expect zero.")
 	countsPending   = desc("counts_pending", "Changes that the ranking's counts do not contain yet, up to 100,000. Readers correct them.")
 	countsAge       = desc("counts_age_seconds", "Time since the time for which the ranking's counts are kept. Up to a minute while nothing changes; grows if no worker runs.")
 	countsWrong     = desc("counts_wrong", "Counts of the last sample of links that differed from a recount of their shares. Expect zero.")
@@ -220,6 +222,14 @@ func sendHistories(r Report, gauge func(*prometheus.Desc, float64, ...string)) {
 // sendAudit exports the result of the last audit.
 func sendAudit(r Report, gauge func(*prometheus.Desc, float64, ...string)) {
 	gauge(auditAge, r.AuditSecondsAgo)
+	missing, incomplete := 0, 0
+	for _, relay := range r.RelayAudits {
+		if missing += relay.Missing; relay.Problem != "" {
+			incomplete++
+		}
+	}
+	gauge(relayMissing, float64(missing))
+	gauge(relayIncomplete, float64(incomplete))
 	a := r.Audit
 	if a == nil {
 		return

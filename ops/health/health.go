@@ -109,6 +109,8 @@ type Report struct {
 	Audit           *schema.Audit `json:"audit"`             // the last audit; null: none yet
 	AuditSecondsAgo float64       `json:"audit_seconds_ago"` // since it ended, or since one was possible
 
+	RelayAudits []schema.RelayAudit `json:"relay_audits"` // of each relay of Nostr, the last day that was compared
+
 	CountsPending    int64    `json:"counts_pending"`     // changes that the ranking's counts do not contain yet; readers correct them
 	CountsSecondsAgo *float64 `json:"counts_seconds_ago"` // since the time for which the counts are kept; null: nothing is counted yet
 	CountsWrong      int64    `json:"counts_wrong"`       // counts of the last sample that differed from the shares
@@ -230,7 +232,8 @@ func (r *Report) readAudit(ctx context.Context, db schema.DB, now time.Time) err
 		return err
 	}
 	r.AuditSecondsAgo = max(0, now.Sub(at).Seconds())
-	return nil
+	r.RelayAudits, err = schema.LastRelayAudits(ctx, db)
+	return err
 }
 
 // liveWithin is the lag below which a stream counts as live.
