@@ -24,7 +24,6 @@ type compared struct {
 	net    *simnet.Nostr
 	reader *nostr.Reader
 	c      nostr.Comparison
-	relay  int
 
 	want   []string        // the ids that are missing
 	seen   map[string]bool // ids that were stored for a while
