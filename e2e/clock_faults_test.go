@@ -78,18 +78,20 @@ WHERE finalized_at IS NULL AND scheduled_at > now() + interval '1 hour'
 	)
 }
 
-// steppableDatabase shadows now() and clock_timestamp() with functions that add
-// the interval stored in a table. Column defaults keep the right time.
-func (c *chaos) steppableDatabase() {
-	c.t.Helper()
-	const sql = `
+// steppableClock shadows now() and clock_timestamp(), see steppableDatabase.
+const steppableClock = `
 CREATE SCHEMA stepped;
 CREATE TABLE stepped.clock (by interval NOT NULL);
 INSERT INTO stepped.clock VALUES ('0');
 CREATE FUNCTION stepped.now() RETURNS timestamptz LANGUAGE sql STABLE AS 'SELECT pg_catalog.now() + by FROM stepped.clock';
 CREATE FUNCTION stepped.clock_timestamp() RETURNS timestamptz LANGUAGE sql VOLATILE AS 'SELECT pg_catalog.clock_timestamp() + by FROM stepped.clock';
 DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET search_path = public, stepped, pg_catalog', current_database()); END $$`
-	_, err := c.pool.Exec(c.t.Context(), sql)
+
+// steppableDatabase shadows now() and clock_timestamp() with functions that add
+// the interval stored in a table. Column defaults keep the right time.
+func (c *chaos) steppableDatabase() {
+	c.t.Helper()
+	_, err := c.pool.Exec(c.t.Context(), steppableClock)
 	require.NoError(c.t, err)
 	c.pool.Reset()
 }

@@ -117,7 +117,7 @@ func (n *Net) Follow(did string, others ...string) error {
 				return fmt.Errorf("no account has the DID %q", other)
 			}
 		}
-		now := time.Now()
+		now := n.here()
 		for _, other := range others {
 			if _, err := m.commit(a, follow, &bsky.GraphFollow{LexiconTypeID: follow, CreatedAt: stamped(now.UnixMicro()), Subject: other}, now); err != nil {
 				return err
@@ -144,7 +144,7 @@ func (n *Net) Unfollow(did string, others ...string) error {
 		for _, r := range ix.collection(ix.byDID[did], follow) {
 			if leaving[r.subject] {
 				found[r.subject] = true
-				m.erase(did, follow, r.rkey)
+				m.erase(did, follow, r.rkey, n.here())
 			}
 		}
 		if len(found) < len(leaving) {
@@ -203,7 +203,7 @@ func (n *Net) RemoveFromList(uri string, dids ...string) error {
 		removed := false
 		for _, r := range ix.lists[uri] {
 			if leaving[r.subject] {
-				m.erase(owner, listItem, r.rkey)
+				m.erase(owner, listItem, r.rkey, n.here())
 				removed = true
 			}
 		}
@@ -222,7 +222,7 @@ func (n *Net) MakeStarterPack(owner, name string, dids ...string) (uri string, e
 		if err != nil {
 			return err
 		}
-		now := time.Now()
+		now := n.here()
 		e, err := m.commit(a, starterPack, &bsky.GraphStarterpack{LexiconTypeID: starterPack, CreatedAt: stamped(now.UnixMicro()), List: members, Name: name}, now)
 		if err == nil {
 			uri = e.uri()

@@ -1,0 +1,371 @@
+package e2e
+
+import (
+	"encoding/json"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/stretchr/testify/require"
+
+	"github.com/weir-social/weir/schema/schematest"
+	"github.com/weir-social/weir/simnet"
+)
+
+const (
+	weekDays    = 8
+	weekStep    = 12*time.Hour + 10*time.Minute // events are never at the edge of a window
+	weekBluesky = 240                           // follows
+	weekNostr   = 60
+	weekStrange = 20 // accounts that nobody follows and whose posts are reposted
+)
+
+// week is two networks and an instance that reads them. All clocks are stepped together.
+type week struct {
+	t      *testing.T
+	random *rand.Rand
+	later  time.Duration
+	clock  wallClock
+	pool   *pgxpool.Pool
+	env    []string
+	serve  *process
+
+	net       *simnet.Net
+	nostr     *simnet.Nostr
+	follows   []string // of Bluesky
+	strangers []string
+	acts      []*act
+	written   int
+}
+
+// act is what somebody did that may share a link.
+type act struct {
+	who, network string
+	author       int // of Nostr
+	followed     bool
+	at           time.Time
+	link         string
+	own          bool // the link is in its text, not in that of what it refers to
+	name         string
+	event        *simnet.NostrEvent
+	subject      *act
+	gone         bool
+}
+
+func (w *week) now() time.Time { return time.Now().Add(w.later) }
+
+func (w *week) exec(sql string, args ...any) {
+	w.t.Helper()
+	_, err := w.pool.Exec(w.t.Context(), sql, args...)
+	require.NoError(w.t, err)
+}
+
+func newWeek(t *testing.T) *week {
+	t.Helper()
+	w := &week{t: t, random: rand.New(rand.NewPCG(3, 3)), clock: newWallClock(t)}
+	var err error
+	w.net, err = simnet.New(simnet.Config{Seed: 14, Accounts: 400, Follows: weekBluesky, History: 50, HistorySpan: time.Hour, Start: time.Now().Add(-48 * time.Hour)})
+	require.NoError(t, err)
+	startNetwork(t, w.net)
+	w.nostr, err = simnet.NewNostr(simnet.NostrConfig{Seed: 9, Authors: weekNostr + 1, Now: time.Now(), Relays: []simnet.NostrRelay{{Page: 100}, {Page: 60, Silent: true}}})
+	require.NoError(t, err)
+	t.Cleanup(w.nostr.Stop)
+	var tags [][]string
+	for author := range weekNostr {
+		tags = append(tags, []string{"p", w.nostr.Key(author + 1)})
+	}
+	w.nostr.WriteAs(0, nil, time.Now().Unix()-1000, 3, tags, "")
+	hub := w.net.Hub()
+	w.follows = w.net.Follows(hub.DID)
+	for _, a := range w.net.Accounts() {
+		if len(w.strangers) < weekStrange && a.DID != hub.DID && !slices.Contains(w.follows, a.DID) {
+			w.strangers = append(w.strangers, a.DID)
+		}
+	}
+
+	url := schematest.NewURL(t)
+	w.pool = open(t, url)
+	w.exec(steppedClock)
+	w.pool.Reset()
+	w.env = append(follower(w.net, url), w.clock.env(), "WEIR_COLLECTIONS=app.bsky.feed.post,app.bsky.feed.repost,nostr.1,nostr.6", "WEIR_RETENTION=24h", "WEIR_SHARE_RETENTION=48h",
+		"WEIR_NOSTR="+strings.Join(w.nostr.URLs(), ","), "WEIR_START=oldest")
+	succeed(t, w.env, "watch", "add", npubOf(t, w.nostr.Key(0)))
+	succeed(t, w.env, "watch", "add", hub.Handle)
+	return w
+}
+
+// steppedClock has the database's clock follow a row, column defaults included.
+const steppedClock = steppableClock + `;
+DO $$ DECLARE c record; BEGIN
+    FOR c IN SELECT a.attrelid::regclass AS t, a.attname AS name, pg_get_expr(d.adbin, d.adrelid) AS expr
+             FROM pg_attrdef AS d JOIN pg_attribute AS a ON a.attrelid = d.adrelid AND a.attnum = d.adnum
+             JOIN pg_class AS r ON r.oid = a.attrelid AND r.relkind IN ('r', 'p') AND r.relnamespace = 'public'::regnamespace
+             WHERE a.attgenerated = '' AND pg_get_expr(d.adbin, d.adrelid) ~ 'now\(\)' LOOP
+        EXECUTE format('ALTER TABLE %s ALTER COLUMN %I SET DEFAULT %s', c.t, c.name, replace(c.expr, 'now()', 'stepped.now()'));
+    END LOOP;
+END $$`
+
+// travel stops the process and sets all clocks ahead.
+func (w *week) travel(by time.Duration) {
+	w.t.Helper()
+	if w.serve != nil {
+		w.serve.signal(syscall.SIGTERM)
+		require.Zero(w.t, w.serve.wait(w.t, time.Minute), w.serve.stderr.String())
+	}
+	w.later += by
+	w.net.Travel(w.later)
+	w.clock.step(w.later)
+	w.exec(`UPDATE stepped.clock SET by = $1`, w.later)
+}
+
+// live begins the process.
+func (w *week) live() {
+	w.t.Helper()
+	program, err := steppable()
+	require.NoError(w.t, err)
+	w.serve = startProgram(w.t, program, w.env, "serve")
+}
+
+// recent returns a random act of the last day of a network that something can refer to; nil:
+// there is none.
+func (w *week) recent(network string, fits func(*act) bool) *act {
+	var all []*act
+	for _, a := range w.acts {
+		if a.network == network && !a.gone && a.own && w.now().Sub(a.at) < 24*time.Hour && fits(a) {
+			all = append(all, a)
+		}
+	}
+	if len(all) == 0 {
+		return nil
+	}
+	return all[w.random.IntN(len(all))]
+}
+
+// url returns one of few links, which both networks share, or a new one.
+func (w *week) url() string {
+	if w.random.IntN(2) == 0 {
+		return fmt.Sprintf("https://news.example/%d", w.random.IntN(25))
+	}
+	return fmt.Sprintf("https://news.example/once/%d", w.written)
+}
+
+// play lets people of both networks post, repost, quote and delete.
+func (w *week) play(count int) {
+	w.t.Helper()
+	for range count {
+		w.written++
+		if w.random.IntN(3) == 0 {
+			w.actNostr(w.random.IntN(20))
+		} else {
+			w.actBluesky(w.random.IntN(20))
+		}
+	}
+}
+
+func (w *week) actBluesky(dice int) {
+	who, followed := w.follows[w.random.IntN(len(w.follows))], true
+	if dice == 0 {
+		who, followed = w.strangers[w.random.IntN(len(w.strangers))], false
+	}
+	a := &act{network: "bluesky", who: who, followed: followed, at: w.now()}
+	var e *simnet.Entry
+	var err error
+	switch subject := w.recent("bluesky", func(s *act) bool { return s.who != who }); {
+	case dice >= 17: // deletes something of a followed account
+		w.forget("bluesky", func(a *act) { require.NoError(w.t, w.net.DeleteRecord(a.name)) })
+		return
+	case dice >= 12 && subject != nil && dice%2 == 0:
+		a.subject, a.link = subject, subject.link
+		e, err = w.net.RepostNow(who, subject.name)
+	case dice >= 12 && subject != nil:
+		a.subject, a.link = subject, subject.link
+		e, err = w.net.QuoteNow(who, subject.name, fmt.Sprint("look ", w.written))
+	default:
+		a.own, a.link = true, w.url()
+		e, err = w.net.PostNow(who, fmt.Sprint("post ", w.written), a.link)
+	}
+	require.NoError(w.t, err)
+	a.name = "at://" + e.DID + "/" + e.Collection + "/" + e.Rkey
+	w.acts = append(w.acts, a)
+}
+
+func (w *week) actNostr(dice int) {
+	author := 1 + w.random.IntN(weekNostr)
+	a := &act{network: "nostr", who: w.nostr.Key(author), author: author, followed: true, at: w.now().Truncate(time.Second)}
+	write := func(kind int, tags [][]string, content string) {
+		a.event = w.nostr.WriteAs(author, nil, a.at.Unix(), kind, tags, content)
+		w.acts = append(w.acts, a)
+	}
+	switch subject := w.recent("nostr", func(s *act) bool { return s.who != a.who }); {
+	case dice >= 17:
+		w.forget("nostr", func(a *act) {
+			w.nostr.WriteAs(a.author, nil, w.now().Unix(), 5, [][]string{{"e", a.event.ID}}, "")
+		})
+	case dice >= 12 && subject != nil && dice%2 == 0:
+		a.subject, a.link = subject, subject.link
+		write(6, [][]string{{"e", subject.event.ID}, {"p", subject.who}}, "")
+	case dice >= 12 && subject != nil:
+		a.subject, a.link = subject, subject.link
+		write(1, [][]string{{"q", subject.event.ID, "", subject.who}}, fmt.Sprint("look ", w.written))
+	default:
+		a.own, a.link = true, w.url()
+		write(1, nil, fmt.Sprint("note ", w.written, " ", a.link))
+	}
+}
+
+// forget deletes a random act of a followed account.
+func (w *week) forget(network string, do func(*act)) {
+	var all []*act
+	for _, a := range w.acts {
+		if a.network == network && a.followed && !a.gone && w.now().Sub(a.at) < 24*time.Hour {
+			all = append(all, a)
+		}
+	}
+	if len(all) > 0 {
+		a := all[w.random.IntN(len(all))]
+		do(a)
+		a.gone = true
+	}
+}
+
+// want returns how many people share each link.
+func (w *week) want(window time.Duration, network string) map[string]int {
+	people := map[string]map[string]bool{}
+	for _, a := range w.acts {
+		if a.gone || !a.followed || a.subject != nil && a.subject.gone || w.now().Sub(a.at) >= window || network != "" && network != a.network {
+			continue
+		}
+		if people[a.link] == nil {
+			people[a.link] = map[string]bool{}
+		}
+		people[a.link][a.who] = true
+	}
+	counts := map[string]int{}
+	for link, who := range people {
+		counts[link] = len(who)
+	}
+	return counts
+}
+
+// found returns the ranking that the API has.
+func (w *week) found(query string) map[string]int {
+	counts, cursor := map[string]int{}, ""
+	for {
+		text, err := get(w.serve.page(w.t) + "api/v1/trending?limit=200&" + query + cursor)
+		require.NoError(w.t, err)
+		var page struct {
+			Cursor string `json:"cursor"`
+			Links  []struct {
+				URL     string `json:"url"`
+				Sharers int    `json:"sharers"`
+			} `json:"links"`
+		}
+		require.NoError(w.t, json.Unmarshal([]byte(text), &page), text)
+		for _, l := range page.Links {
+			counts[l.URL] = l.Sharers
+		}
+		if cursor = "&cursor=" + page.Cursor; page.Cursor == "" {
+			return counts
+		}
+	}
+}
+
+// equal waits until every ranking is that of the acts.
+func (w *week) equal() {
+	w.t.Helper()
+	var problems []string
+	require.Eventually(w.t, func() bool {
+		w.exec(`SELECT enqueue_job('check_subjects', 'network', '{}', '{periodic}') WHERE EXISTS (SELECT FROM changed_subjects UNION ALL SELECT FROM subjects WHERE fetch_at <= now())
+			AND NOT EXISTS (SELECT FROM river_job WHERE kind = 'check_subjects' AND state IN ('available', 'running'))`)
+		for _, network := range []string{"", "bluesky", "nostr"} {
+			for _, hours := range []int{1, 3, 6, 12, 24} {
+				query := fmt.Sprintf("window=%dh", hours)
+				if network != "" {
+					query += "&network=" + network
+				}
+				if problems = differences(w.want(time.Duration(hours)*time.Hour, network), w.found(query)); len(problems) > 0 {
+					problems = append([]string{query}, problems...)
+					return false
+				}
+			}
+		}
+		return true
+	}, time.Minute, 100*time.Millisecond, "after %s: %q", w.later, &problems)
+}
+
+// differences names the links that two rankings count differently.
+func differences(want, found map[string]int) (all []string) {
+	links := map[string]int{}
+	maps.Copy(links, want)
+	maps.Copy(links, found)
+	for _, link := range slices.Sorted(maps.Keys(links)) {
+		if want[link] != found[link] {
+			all = append(all, fmt.Sprintf("%s by %d, found %d", link, want[link], found[link]))
+		}
+	}
+	return all
+}
+
+// sizes expires what is due, and returns the rows of each table that may not grow.
+func (w *week) sizes() map[string]int {
+	w.t.Helper()
+	w.exec(`SELECT enqueue_job('expire', 'maintenance', '{}', '{periodic}') WHERE NOT EXISTS (SELECT FROM river_job WHERE kind = 'expire' AND finalized_at IS NULL)`)
+	finishes(w.t, 50*time.Millisecond, func() (int, error) {
+		return tryCount(w.pool, `SELECT count(*) FROM river_job WHERE kind IN ('expire', 'process_posts') AND state IN ('available', 'running')`)
+	}, "jobs are left")
+	all := map[string]int{}
+	for _, table := range texts(w.t, w.pool, `SELECT relname::text FROM pg_class WHERE relnamespace = 'public'::regnamespace AND relkind IN ('r', 'p') AND NOT relispartition AND relname NOT LIKE 'river_%'`) {
+		all[table] = count(w.t, w.pool, `SELECT count(*) FROM `+table)
+	}
+	all["tombstones"] = count(w.t, w.pool, `SELECT count(*) FROM tombstones WHERE deleted_at IS NOT NULL`)
+	return all
+}
+
+// TestWeekOfTwoNetworks plays eight days of 300 follows, 240 of Bluesky and 60 of Nostr,
+// with WEIR_WEEK_EVENTS a day. The ranking is that of what they did, of both networks and of
+// each, twice a day. Records expire after a day and shares after two, so from the fourth
+// day on no table grows, except the seen ids of Nostr and its tombstones, which stay.
+func TestWeekOfTwoNetworks(t *testing.T) {
+	schematest.Long(t)
+	parallel(t)
+	each := 100
+	if text := os.Getenv("WEIR_WEEK_EVENTS"); text != "" {
+		var err error
+		each, err = strconv.Atoi(text)
+		require.NoError(t, err)
+	}
+	w := newWeek(t)
+	var settled, last map[string]int
+	for step := range 2 * weekDays {
+		w.travel(weekStep)
+		w.play(each / 4) // while the process is down
+		w.live()
+		w.play(each / 4)
+		w.equal()
+		if step%2 == 1 {
+			last = w.sizes()
+			t.Logf("day %d: %v", step/2+1, last)
+			if step/2+1 == 5 {
+				settled = last
+			}
+		}
+	}
+	stays := []string{"seen", "audits", "audit_faults", "relay_audits", "pending_counts"} // the last is what has not been counted yet
+	for table, rows := range last {
+		if !slices.Contains(stays, table) {
+			require.LessOrEqual(t, rows, settled[table]*5/4+20, table)
+		}
+	}
+	require.Zero(t, count(t, w.pool, `SELECT count(*) FROM dead_letters`))
+	require.Zero(t, count(t, w.pool, `SELECT count(*) FROM gaps WHERE closed_at IS NULL`))
+	succeed(t, w.env, "recount", "--check")
+	stopServe(t, w.serve)
+}
