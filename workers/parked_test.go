@@ -143,6 +143,29 @@ func TestManyWaitForOne(t *testing.T) {
 	require.Zero(t, count(t, b.pool, `SELECT count(*) FROM parked`))
 }
 
+// TestManyTargetsAtOnce: far more jobs judge what depends on targets than may wait in their
+// queue. If each waited for the queue to become short, all would wait for ever. One job is
+// enough for all dependents of its targets.
+func TestManyTargetsAtOnce(t *testing.T) {
+	t.Parallel()
+	b := newBench(t, nil)
+	var job jobs.JudgeDependents
+	for i := range 20 {
+		target := key(ontologies, "did:plc:author", i)
+		b.write(key(typeDefs, "did:plc:waiter", i), tidOf(1), typeDef(target))
+		job.Targets = append(job.Targets, jobs.Record(target))
+	}
+	becomes(t, b.pool, []string{"20"}, `SELECT count(*)::text FROM parked`)
+	many := []river.InsertManyParams{{Args: job}}
+	for range 6 * pagesAhead {
+		many = append(many, river.InsertManyParams{Args: jobs.JudgeDependents{Targets: []jobs.Record{{Collection: ontologies, DID: "did:plc:nobody", Rkey: "1"}}}})
+	}
+	_, err := b.client.InsertMany(t.Context(), many)
+	require.NoError(t, err)
+	becomes(t, b.pool, []string{"601"}, `SELECT count(*)::text FROM river_job WHERE kind = 'judge_dependents' AND state = 'completed'`)
+	require.Equal(t, 1, count(t, b.pool, `SELECT count(*) FROM river_job WHERE kind = 'judge_records' AND jsonb_array_length(args -> 'records') = 20`))
+}
+
 func sorted(writes []schema.Write) []schema.Write {
 	keys := map[schema.Key]schema.Write{}
 	var order []schema.Key
