@@ -141,6 +141,9 @@ func TestManyWaitForOne(t *testing.T) {
 	b.settled()
 	require.Equal(t, many+1, count(t, b.pool, `SELECT count(*) FROM verdicts WHERE state = 'projected' AND NOT dangling`))
 	require.Zero(t, count(t, b.pool, `SELECT count(*) FROM parked`))
+	const judge = ` FROM river_job WHERE kind IN ('judge_records', 'judge_dependents')`
+	require.Less(t, count(t, b.pool, `SELECT count(*)`+judge), many/10, "pages, and no retries")
+	require.Zero(t, count(t, b.pool, `SELECT coalesce(sum((metadata ->> 'snoozes')::int), 0)`+judge))
 }
 
 // TestManyTargetsAtOnce: far more jobs judge what depends on targets than may wait in their
