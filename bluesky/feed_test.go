@@ -91,9 +91,11 @@ func TestBrokenRecordIsRepairedOrOmitted(t *testing.T) {
 		"too long":             {`{"text":"` + strings.Repeat("x", 2<<20) + `"}`, ""},
 		"same names":           {`{"a":1,"a":2}`, ""},
 		"the same when mended": {`{"a\u0000":1,"a\ud800":2}`, ""},
+		"some exponents":       {`{"n":[` + strings.Repeat("1e324,", 6000) + `1]}`, `{"n":[` + strings.Repeat("1e324,", 6000) + `1]}`},
 		"absurd exponent":      {`{"n":1e99999}`, ""},
 		"negative exponent":    {`{"n":1E-99999}`, ""},
 		"endless exponent":     {`{"n":1e+99999999999999999999}`, ""},
+		"many exponents":       {`{"n":[` + strings.Repeat("1e-324,", 6500) + `1]}`, ""}, // 2 MiB when Postgres returns them
 		"endless number":       {`{"n":` + strings.Repeat("9", 140000) + `}`, ""},
 		"no object":            {`["x"]`, ""},
 		"null":                 {`null`, ""},

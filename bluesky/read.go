@@ -142,6 +142,7 @@ func storable(record jsontext.Value) ([]byte, error) {
 		return nil, errors.New("the record is not UTF-8")
 	}
 	var out bytes.Buffer
+	size := len(record) // as Postgres returns it
 	dec := jsontext.NewDecoder(bytes.NewBuffer(record), jsontext.AllowInvalidUTF8(true), jsontext.AllowDuplicateNames(true))
 	enc := jsontext.NewEncoder(&out) // rejects duplicate names, also after replacement
 	for {
@@ -156,8 +157,12 @@ func storable(record jsontext.Value) ([]byte, error) {
 		case '"':
 			token = jsontext.String(strings.ReplaceAll(token.String(), "\x00", replacement))
 		case '0':
-			if unrepresentable(token.String()) {
+			zeros, ok := writtenOut(token.String())
+			if !ok {
 				return nil, errors.New("the record has a number out of the range of a double")
+			}
+			if size += zeros; size > maxRecord {
+				return nil, errors.New("the record with its numbers written out is longer than " + strconv.Itoa(maxRecord) + " bytes")
 			}
 		}
 		if dec.StackDepth() > maxDepth {
@@ -173,16 +178,16 @@ func storable(record jsontext.Value) ([]byte, error) {
 	return bytes.TrimRight(out.Bytes(), "\n"), nil
 }
 
-// unrepresentable reports whether Postgres would reject a number, or write it out
-// at a much larger size.
-func unrepresentable(number string) bool {
+// writtenOut returns how many zeros Postgres adds to a number with an exponent, and false if
+// it would reject the number or it has more digits than a double.
+func writtenOut(number string) (zeros int, ok bool) {
 	if len(number) > maxNumber {
-		return true
+		return 0, false
 	}
 	at := strings.IndexAny(number, "eE")
 	if at < 0 {
-		return false
+		return 0, true
 	}
 	exponent, err := strconv.Atoi(strings.TrimPrefix(number[at+1:], "+"))
-	return err != nil || exponent > maxExponent || exponent < -maxExponent
+	return max(exponent, -exponent), err == nil && exponent <= maxExponent && exponent >= -maxExponent
 }

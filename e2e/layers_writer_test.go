@@ -120,7 +120,7 @@ func newLayersPlan(seed uint64, dids []string, records int) *layersPlan {
 		p.late = append(p.late, layersChange{at: float64(100 + i), uri: p.uri(kind, p.one(dids[:len(dids)-3])), record: p.record(kind, p.texts[kind][0], true)})
 	}
 	p.early = append(p.early, layersChange{at: 30, uri: dids[len(dids)-2], status: "deleted"})
-	p.late = append(p.late, layersChange{at: 130, uri: dids[len(dids)-3], status: "deleted"}, layersChange{at: 131, uri: dids[0], status: "takendown"})
+	p.late = append(p.late, layersChange{at: 130, uri: dids[len(dids)-3], status: "deleted"}, layersChange{at: 161, uri: dids[0], status: "takendown"}) // its records are all written
 	for _, changes := range [][]layersChange{p.early, p.late} {
 		slices.SortStableFunc(changes, func(a, b layersChange) int { return cmp.Compare(a.at, b.at) })
 	}

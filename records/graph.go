@@ -3,6 +3,7 @@ package records
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/jackc/pgx/v5"
@@ -233,7 +234,8 @@ ORDER BY k.n`
 	return typed(ctx, db, g.Edges)
 }
 
-// typed sets the types of edges.
+// typed sets the types of edges. A record that describes many is read once: it may have a
+// megabyte.
 func typed(ctx context.Context, db DB, edges []Edge) error {
 	var via []int
 	for i := range edges {
@@ -246,17 +248,29 @@ func typed(ctx context.Context, db DB, edges []Edge) error {
 	if len(via) == 0 {
 		return nil
 	}
-	const sql = `
-SELECT left(coalesce(r.record #>> (string_to_array(substr(k.path, 2), '/') || 'edgeType'::text), r.record ->> 'edgeType', r.record ->> 'kind', ''), $5)
-FROM unnest($1::text[], $2::text[], $3::text[], $4::text[]) WITH ORDINALITY AS k (collection, did, rkey, path, n)
-LEFT JOIN records AS r ON r.collection = k.collection AND r.did = k.did AND r.rkey = k.rkey
-ORDER BY k.n`
+	slices.SortStableFunc(via, func(a, b int) int { return strings.Compare(edges[a].Via, edges[b].Via) })
+	var of []schema.Key
+	var first, last []int // of a record's paths, from 1
 	paths := make([]string, len(via))
 	for n, i := range via {
+		if n == 0 || edges[i].Via != edges[via[n-1]].Via {
+			of, first, last = append(of, keyOf(edges[i].Via)), append(first, n+1), append(last, n)
+		}
+		last[len(last)-1]++
 		paths[n] = edges[i].path
 	}
-	collections, dids, rkeys := schema.Columns(len(via), func(n int) schema.Key { return keyOf(edges[via[n]].Via) })
-	types, err := schema.All(ctx, db, "read the types of the edges", pgx.RowTo[string], sql, collections, dids, rkeys, paths, maxType)
+	const sql = `
+SELECT left(coalesce(d.record #>> (string_to_array(substr(p.path, 2), '/') || 'edgeType'::text), d.record ->> 'edgeType', d.record ->> 'kind', ''), $7)
+FROM unnest($1::text[], $2::text[], $3::text[], $4::int[], $5::int[]) WITH ORDINALITY AS k (collection, did, rkey, first, last, n)
+LEFT JOIN LATERAL (
+    SELECT r.record || '{}' AS record -- what is concatenated is in memory, and not read for each path
+    FROM records AS r WHERE r.collection = k.collection AND r.did = k.did AND r.rkey = k.rkey
+    OFFSET 0
+) AS d ON true
+CROSS JOIN LATERAL unnest(($6::text[])[k.first:k.last]) WITH ORDINALITY AS p (path, m)
+ORDER BY k.n, p.m`
+	collections, dids, rkeys := schema.Columns(len(of), func(n int) schema.Key { return of[n] })
+	types, err := schema.All(ctx, db, "read the types of the edges", pgx.RowTo[string], sql, collections, dids, rkeys, first, last, paths, maxType)
 	for n := range types {
 		edges[via[n]].Type = types[n]
 	}

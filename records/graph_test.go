@@ -1,11 +1,14 @@
 package records
 
 import (
+	"crypto/sha256"
 	"fmt"
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"testing"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/require"
 
 	"github.com/weir-social/weir/schema"
@@ -153,4 +156,36 @@ func TestWalksAreBounded(t *testing.T) {
 	require.NoError(t, err)
 	require.Len(t, g.Edges, 3)
 	require.False(t, g.Truncated, "the walk does not go round in a circle")
+}
+
+// TestLargeRecordOfEdgesIsReadOnce: a record describes many edges around a node, and is so
+// large that reading it for each of them would take a second.
+func TestLargeRecordOfEdgesIsReadOnce(t *testing.T) {
+	t.Parallel()
+	pool := schematest.New(t)
+	const many = 40
+	set := schema.Key{Collection: "example.weir.graph.graphEdgeSet", DID: "did:plc:e", Rkey: "1"}
+	var edges, pad strings.Builder
+	types := map[string]string{} // by the other end
+	for i := range many {
+		types[node(i+1).URI()] = fmt.Sprintf("type%d", i)
+		fmt.Fprintf(&edges, `{"edgeType": "type%d"},`, i)
+		fmt.Fprintf(&pad, "%x", sha256.Sum256([]byte{byte(i)})) // which cannot be compressed much
+		refer(t, pool, set, fmt.Sprintf("/edges/%d/source/recordRef", i), node(0))
+		refer(t, pool, set, fmt.Sprintf("/edges/%d/target/recordRef", i), node(i+1))
+	}
+	store(t, pool, set.Collection, set.DID, set.Rkey, fmt.Sprintf(`{"edges": [%s], "pad": [%q]}`, strings.TrimSuffix(edges.String(), ","), strings.Repeat(pad.String(), 4)))
+	require.NoError(t, pgx.BeginFunc(t.Context(), pool, func(tx pgx.Tx) error {
+		g, err := Neighbourhood(t.Context(), tx, node(0), 1, 1000)
+		require.NoError(t, err)
+		require.Len(t, g.Edges, many)
+		for _, e := range g.Edges {
+			require.Equal(t, types[e.To], e.Type)
+		}
+		var reads int
+		require.NoError(t, tx.QueryRow(t.Context(), `SELECT sum(idx_scan) FROM pg_stat_xact_all_tables WHERE relid IN (SELECT reltoastrelid FROM pg_class WHERE relname LIKE 'records%')`).Scan(&reads))
+		require.Positive(t, reads)
+		require.Less(t, reads, many/4)
+		return nil
+	}))
 }

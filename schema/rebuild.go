@@ -20,8 +20,12 @@ func (p *Projection) RemoveStale(ctx context.Context, pool *pgxpool.Pool, limit 
 	if err != nil {
 		return 0, err
 	}
+	tables := p.made()
+	if p.Expires { // no table has rows without a stored record
+		tables = p.Tables
+	}
 	var keys []Key
-	for _, table := range p.made() {
+	for _, table := range tables {
 		found, err := p.stale(ctx, pool, table, unread, limit-len(keys))
 		if err != nil {
 			return 0, err

@@ -1722,7 +1722,8 @@ CREATE OR REPLACE FUNCTION public.lexicon_changed()
  LANGUAGE plpgsql
 AS $function$
 BEGIN
-    IF NOT EXISTS (SELECT FROM river_job WHERE kind = 'make_record_views' AND state = 'available') THEN
+    PERFORM FROM river_job WHERE kind = 'make_record_views' AND state = 'available' LIMIT 1 FOR UPDATE SKIP LOCKED;
+    IF NOT FOUND THEN
         PERFORM enqueue_job('make_record_views', 'maintenance', '{}', ARRAY['lexicon']);
     END IF;
     RETURN NULL;

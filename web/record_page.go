@@ -150,17 +150,57 @@ func problemLines(raw json.RawMessage) (lines []string) {
 
 var atURI = regexp.MustCompile(`at://[^"\\\s]+`)
 
+// indented returns the beginning of a record with a line for each of its values. Blanks
+// before many deep values would be hundreds of times as long as the record, so it writes no
+// more than is shown.
+func indented(record []byte) (text string, cut bool) {
+	var b strings.Builder
+	depth := 0
+	line := func() { b.WriteString("\n" + strings.Repeat("  ", depth)) }
+	for at := 0; at < len(record); at++ {
+		if b.Len() > maxShownRecord {
+			return b.String()[:maxShownRecord], true
+		}
+		switch c := record[at]; c {
+		case ' ', '\n', '\t', '\r':
+		case '"':
+			from := at
+			for at++; at < len(record) && record[at] != '"'; at++ {
+				if record[at] == '\\' {
+					at++
+				}
+			}
+			b.Write(record[from:min(at+1, len(record))])
+		case '{', '[':
+			b.WriteByte(c)
+			rest := bytes.TrimLeft(record[at+1:], " \n\t\r")
+			if len(rest) > 0 && (rest[0] == '}' || rest[0] == ']') {
+				b.WriteByte(rest[0])
+				at = len(record) - len(rest)
+				continue
+			}
+			depth++
+			line()
+		case '}', ']':
+			depth = max(depth-1, 0)
+			line()
+			b.WriteByte(c)
+		case ',':
+			b.WriteByte(c)
+			line()
+		case ':':
+			b.WriteString(": ")
+		default:
+			b.WriteByte(c)
+		}
+	}
+	return b.String()[:min(b.Len(), maxShownRecord)], b.Len() > maxShownRecord
+}
+
 // linked returns the beginning of a record, indented, with the at-uris of records as
 // links.
 func linked(record json.RawMessage) (parts []targetView, cut bool) {
-	var b bytes.Buffer
-	if json.Indent(&b, record, "", "  ") != nil {
-		return []targetView{{Text: plain(string(record), maxShownLine)}}, false
-	}
-	text := b.String()
-	if cut = len(text) > maxShownRecord; cut {
-		text = text[:maxShownRecord]
-	}
+	text, cut := indented(record)
 	for line := range strings.Lines(text) {
 		bare := strings.TrimLeft(line, " ")
 		indent := line[:len(line)-len(bare)]

@@ -23,23 +23,28 @@ type JudgeDependents struct {
 // dependentPriority is behind the jobs of the stream, and before a revalidation.
 const dependentPriority = 2
 
-// Work goes through the dependents of one target after the other.
+// Work goes through the dependents of one target after the other. A page may have those of
+// many.
 func (w *JudgeDependents) Work(ctx context.Context, job *river.Job[jobs.JudgeDependents]) error {
 	pages := paging{pool: w.pool, queue: jobs.QueueProcess, priority: dependentPriority, patience: w.patience}
 	_, err := enqueuePages(ctx, pages, job, func(ctx context.Context, tx pgx.Tx, at *pagePlace) (river.JobArgs, error) {
 		if err := verdict.UseIndexes(ctx, tx); err != nil {
 			return nil, err
 		}
+		var keys []schema.Key
 		for ; at.Part < len(job.Args.Targets); at.Part, at.After = at.Part+1, (jobs.Record{}) {
-			keys, err := verdict.Dependents(ctx, tx, schema.Key(job.Args.Targets[at.Part]), schema.Key(at.After), pageRecords)
+			found, err := verdict.Dependents(ctx, tx, schema.Key(job.Args.Targets[at.Part]), schema.Key(at.After), pageRecords-len(keys))
 			if err != nil {
 				return nil, err
 			}
-			if len(keys) > 0 {
-				return at.judge(keys), nil
+			if keys = append(keys, found...); len(keys) == pageRecords {
+				break
 			}
 		}
-		return nil, nil
+		if len(keys) == 0 {
+			return nil, nil
+		}
+		return at.judge(keys), nil
 	})
 	return err
 }

@@ -4,9 +4,13 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"maps"
 	"math/rand/v2"
+	"net"
 	"net/http"
 	"net/http/httptest"
+	"net/http/httptrace"
+	"net/url"
 	"os"
 	"slices"
 	"strings"
@@ -48,41 +52,69 @@ type bench struct {
 // recordServer is the directory of accounts and the server of all of them.
 type recordServer struct {
 	*httptest.Server
-	mu      sync.Mutex
+	mu      sync.Mutex        // guards what follows
 	records map[string]string // by at-uri
 	proofs  map[string][]byte // CARs, by at-uri
 	key     string            // of all accounts, as in a DID document
-	asked   map[string]int
+	asked   map[string]int    // every request, by path and query
+	outside []string          // names that jobs looked up, and other hosts that they connected to
 }
 
 func newRecordServer(t testing.TB) *recordServer {
 	s := &recordServer{records: map[string]string{}, proofs: map[string][]byte{}, asked: map[string]int{}}
-	s.Server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		w.Header().Set("Content-Type", "application/json")
-		if did, ok := strings.CutPrefix(r.URL.Path, "/did:"); ok {
-			fmt.Fprintf(w, `{"id":"did:%s","service":[{"id":"#atproto_pds","type":"AtprotoPersonalDataServer","serviceEndpoint":"%s"}],
-				"verificationMethod":[{"id":"#atproto","type":"Multikey","publicKeyMultibase":%q}]}`, did, s.URL, s.key)
-			return
-		}
-		q := r.URL.Query()
-		if r.URL.Path == "/xrpc/com.atproto.sync.getRecord" {
-			w.Write(s.proofs["at://"+q.Get("did")+"/"+q.Get("collection")+"/"+q.Get("rkey")]) //nolint:errcheck // the client may leave
-			return
-		}
-		uri := "at://" + q.Get("repo") + "/" + q.Get("collection") + "/" + q.Get("rkey")
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		s.asked[uri]++
-		record, ok := s.records[uri]
-		if !ok {
-			w.WriteHeader(http.StatusBadRequest)
-			fmt.Fprint(w, `{"error":"RecordNotFound","message":"none"}`)
-			return
-		}
-		fmt.Fprintf(w, `{"uri":%q,"cid":"bafyreihdwdcefgh4dqkjv67uzcmw7ojee6xedzdetojuzjevtenxquvyku","value":%s}`, uri, record)
-	}))
+	s.Server = httptest.NewServer(s)
 	t.Cleanup(s.Close)
 	return s
+}
+
+func (s *recordServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.asked[r.URL.RequestURI()]++
+	w.Header().Set("Content-Type", "application/json")
+	q := r.URL.Query()
+	if did, ok := strings.CutPrefix(r.URL.Path, "/did:"); ok {
+		fmt.Fprintf(w, `{"id":"did:%s","service":[{"id":"#atproto_pds","type":"AtprotoPersonalDataServer","serviceEndpoint":"%s"}],
+			"verificationMethod":[{"id":"#atproto","type":"Multikey","publicKeyMultibase":%q}]}`, did, s.URL, s.key)
+		return
+	}
+	if r.URL.Path == "/xrpc/com.atproto.sync.getRecord" {
+		w.Write(s.proofs["at://"+q.Get("did")+"/"+q.Get("collection")+"/"+q.Get("rkey")]) //nolint:errcheck // the client may leave
+		return
+	}
+	uri := "at://" + q.Get("repo") + "/" + q.Get("collection") + "/" + q.Get("rkey")
+	record, ok := s.records[uri]
+	if !ok {
+		w.WriteHeader(http.StatusBadRequest)
+		fmt.Fprint(w, `{"error":"RecordNotFound","message":"none"}`)
+		return
+	}
+	fmt.Fprintf(w, `{"uri":%q,"cid":"bafyreihdwdcefgh4dqkjv67uzcmw7ojee6xedzdetojuzjevtenxquvyku","value":%s}`, uri, record)
+}
+
+// watched returns a context for the jobs. The host of every HTTP request is noted before it
+// is dialled, and so is every name that is dialled, except for the database's.
+func (s *recordServer) watched(ctx context.Context, database string) context.Context {
+	return httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{GetConn: s.reached, DNSStart: func(name httptrace.DNSStartInfo) {
+		if name.Host != database {
+			s.reached(name.Host)
+		}
+	}})
+}
+
+// reached notes a host, unless it is the server itself.
+func (s *recordServer) reached(host string) {
+	if host != s.Listener.Addr().String() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.outside = append(s.outside, host)
+	}
+}
+
+// noNames notes which name was looked up, and has no records of it.
+func (s *recordServer) noNames(_ context.Context, name string) ([]string, error) {
+	s.reached(name)
+	return nil, &net.DNSError{Err: "no such host", Name: name, IsNotFound: true}
 }
 
 func (s *recordServer) has(uri, record string) {
@@ -91,10 +123,21 @@ func (s *recordServer) has(uri, record string) {
 	s.records[uri] = record
 }
 
+// askedFor returns how often the server was asked for a record.
 func (s *recordServer) askedFor(uri string) int {
+	parts := strings.SplitN(strings.TrimPrefix(uri, "at://"), "/", 3)
+	q := url.Values{"repo": parts[:1], "collection": parts[1:2], "rkey": parts[2:]}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.asked[uri]
+	return s.asked["/xrpc/com.atproto.repo.getRecord?"+q.Encode()]
+}
+
+// requests returns every request to the server, and every other host that a job tried to
+// reach.
+func (s *recordServer) requests() (asked map[string]int, outside []string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return maps.Clone(s.asked), slices.Clone(s.outside)
 }
 
 func newBench(t testing.TB, change func(*Config)) *bench {
@@ -110,18 +153,20 @@ func newBench(t testing.TB, change func(*Config)) *bench {
 	require.NoError(t, err)
 	cfg := Config{Pool: pool, Projections: b.projections, ID: t.Name(), Logger: slog.New(slog.DiscardHandler), Bluesky: api, Process: 4,
 		Queues:   []string{jobs.QueueProcess, jobs.QueueNetwork, jobs.QueueMaintenance},
-		Lexicons: Lexicons{Folder: os.DirFS("../lexicon/testdata/lexicons"), Rules: rules.Rules{rules.Layers("example.weir")}}}
+		Lexicons: Lexicons{Folder: os.DirFS("../lexicon/testdata/lexicons"), Rules: rules.Rules{rules.Layers("example.weir")}, TXT: b.server.noNames}}
 	if change != nil {
 		change(&cfg)
 	}
 	b.client, err = New(cfg)
 	require.NoError(t, err)
 	require.NoError(t, b.client.StoreLexicons(t.Context()))
-	ctx, cancel := context.WithCancel(context.Background())
+	ctx, cancel := context.WithCancel(b.server.watched(context.Background(), pool.Config().ConnConfig.Host))
 	require.NoError(t, b.client.Start(ctx))
 	t.Cleanup(func() {
 		cancel()
 		<-b.client.Stopped()
+		_, outside := b.server.requests()
+		require.Empty(t, outside, "jobs tried to reach other hosts")
 	})
 	schedules(t, b.pool)
 	return b
@@ -250,9 +295,11 @@ func TestOrderOfArrivalChangesNothing(t *testing.T) {
 	schematest.Long(t)
 	t.Parallel()
 	b := newBench(t, nil)
-	const orders = 6
+	const orders, parts = 6, 5
 	var want []string
+	var left [orders][]change
 	random := rand.New(rand.NewPCG(1, uint64(time.Now().UnixNano()))) //nolint:gosec // not for security
+	most := 0
 	for i := range orders {
 		all, expected := histories(fmt.Sprintf("did:plc:order%02d", i))
 		want = append(want, expected...)
@@ -263,11 +310,15 @@ func TestOrderOfArrivalChangesNothing(t *testing.T) {
 		default:
 			random.Shuffle(len(all), func(a, b int) { all[a], all[b] = all[b], all[a] })
 		}
-		for len(all) > 0 {
-			n := min(1+random.IntN(4), len(all))
+		left[i], most = all, max(most, len(all))
+	}
+	for range parts { // what comes in the next part finds the ones before judged
+		for i, all := range left {
+			n := min(1+most/parts, len(all))
 			b.changes(all[:n])
-			all = all[n:]
+			left[i] = all[n:]
 		}
+		becomes(t, b.pool, []string{"0"}, `SELECT count(*)::text FROM river_job WHERE kind IN ('judge_records', 'judge_dependents') AND finalized_at IS NULL`)
 	}
 	b.settled()
 	slices.Sort(want)

@@ -38,3 +38,35 @@ FROM unnest(ARRAY['com.example.town.bird', 'com.example.town.tree']) AS n`
 	execute(t, pool, `UPDATE lexicons SET document = jsonb_set(document, '{defs,main,record,properties}', '{"height": {"type": "integer"}}')`)
 	becomes(t, pool, []string{"height"}, `SELECT columns -> 0 ->> 'column' FROM record_views`)
 }
+
+// TestLateSchemaHasItsView: while a transaction stores a schema, a job waits that would make
+// its view. It does not run before the transaction has ended.
+func TestLateSchemaHasItsView(t *testing.T) {
+	t.Parallel()
+	pool := schematest.New(t)
+	const add = `
+INSERT INTO lexicons (nsid, document, hash, source)
+SELECT n, jsonb_build_object('lexicon', 1, 'id', n, 'defs', jsonb_build_object('main', jsonb_build_object('type', 'record', 'key', 'tid', 'record',
+       jsonb_build_object('type', 'object', 'properties', '{}'::jsonb)))), n, 'folder' FROM unnest(ARRAY[$1]) AS n`
+	_, err := pool.Exec(t.Context(), add, "com.example.town.bird")
+	require.NoError(t, err)
+	late, err := pool.Begin(t.Context())
+	require.NoError(t, err)
+	defer late.Rollback(t.Context()) //nolint:errcheck // it has ended already, unless the test fails
+	_, err = late.Exec(t.Context(), add, "com.example.town.tree")
+	require.NoError(t, err)
+
+	client, err := New(Config{Pool: pool, ID: t.Name(), Logger: slog.New(slog.DiscardHandler), Queues: []string{jobs.QueueMaintenance}})
+	require.NoError(t, err)
+	ctx, cancel := context.WithCancel(context.Background())
+	_, err = client.Insert(ctx, jobs.CheckCounts{}, nil) // behind the one that waits
+	require.NoError(t, err)
+	require.NoError(t, client.Start(ctx))
+	t.Cleanup(func() {
+		cancel()
+		<-client.Stopped()
+	})
+	becomes(t, pool, []string{"0"}, `SELECT count(*)::text FROM river_job WHERE kind = 'check_counts' AND finalized_at IS NULL`)
+	require.NoError(t, late.Commit(t.Context()))
+	becomes(t, pool, []string{"example.bird", "example.tree"}, `SELECT schema_name || '.' || view_name FROM record_views ORDER BY 1`)
+}

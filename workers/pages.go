@@ -40,7 +40,9 @@ type pagePlace struct {
 // end.
 type nextPage func(ctx context.Context, tx pgx.Tx, at *pagePlace) (river.JobArgs, error)
 
-// enqueuePages adds the jobs of all pages, and returns the last position.
+// enqueuePages adds the jobs of all pages, and returns the last position. A job in the
+// queue that it fills adds a page before it waits: jobs that are more than pagesAhead
+// would wait for each other for ever.
 func enqueuePages[T river.JobArgs](ctx context.Context, p paging, job *river.Job[T], next nextPage) (end pagePlace, err error) {
 	err = resumable(ctx, "records", func(ctx context.Context, at pagePlace) error {
 		end = at
@@ -52,7 +54,7 @@ func enqueuePages[T river.JobArgs](ctx context.Context, p paging, job *river.Job
 			if err != nil {
 				return err
 			}
-			if depth > pagesAhead {
+			if depth > pagesAhead && (job.Queue != p.queue || end.Count > at.Count) {
 				return snooze(time.Second)
 			}
 			more := false

@@ -141,6 +141,32 @@ func TestManyWaitForOne(t *testing.T) {
 	b.settled()
 	require.Equal(t, many+1, count(t, b.pool, `SELECT count(*) FROM verdicts WHERE state = 'projected' AND NOT dangling`))
 	require.Zero(t, count(t, b.pool, `SELECT count(*) FROM parked`))
+	const judge = ` FROM river_job WHERE kind IN ('judge_records', 'judge_dependents')`
+	require.Less(t, count(t, b.pool, `SELECT count(*)`+judge), many/10, "pages, and no retries")
+	require.Zero(t, count(t, b.pool, `SELECT coalesce(sum((metadata ->> 'snoozes')::int), 0)`+judge))
+}
+
+// TestManyTargetsAtOnce: far more jobs judge what depends on targets than may wait in their
+// queue. If each waited for the queue to become short, all would wait for ever. One job is
+// enough for all dependents of its targets.
+func TestManyTargetsAtOnce(t *testing.T) {
+	t.Parallel()
+	b := newBench(t, nil)
+	var job jobs.JudgeDependents
+	for i := range 20 {
+		target := key(ontologies, "did:plc:author", i)
+		b.write(key(typeDefs, "did:plc:waiter", i), tidOf(1), typeDef(target))
+		job.Targets = append(job.Targets, jobs.Record(target))
+	}
+	becomes(t, b.pool, []string{"20"}, `SELECT count(*)::text FROM parked`)
+	many := []river.InsertManyParams{{Args: job}}
+	for range 6 * pagesAhead {
+		many = append(many, river.InsertManyParams{Args: jobs.JudgeDependents{Targets: []jobs.Record{{Collection: ontologies, DID: "did:plc:nobody", Rkey: "1"}}}})
+	}
+	_, err := b.client.InsertMany(t.Context(), many)
+	require.NoError(t, err)
+	becomes(t, b.pool, []string{"601"}, `SELECT count(*)::text FROM river_job WHERE kind = 'judge_dependents' AND state = 'completed'`)
+	require.Equal(t, 1, count(t, b.pool, `SELECT count(*) FROM river_job WHERE kind = 'judge_records' AND jsonb_array_length(args -> 'records') = 20`))
 }
 
 func sorted(writes []schema.Write) []schema.Write {

@@ -2,6 +2,7 @@ package workers
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
 	"time"
 
@@ -15,7 +16,7 @@ import (
 
 // RunProjection adds a projection's jobs for all stored records, in the order of
 // their keys, and deletes rows that should not exist. Projecting a record twice changes
-// nothing.
+// nothing. Behind that of the lexicons, the views of records that are missing are made.
 type RunProjection struct {
 	river.WorkerDefaults[jobs.RunProjection]
 	pool        *pgxpool.Pool
@@ -45,6 +46,11 @@ func (w *RunProjection) Work(ctx context.Context, job *river.Job[jobs.RunProject
 		return err
 	}
 	removed, err := w.removeStale(ctx, p)
+	if err == nil && p.Name == jobs.NameLexicon {
+		if _, err = river.ClientFromContext[pgx.Tx](ctx).Insert(ctx, jobs.MakeRecordViews{}, nil); err != nil {
+			err = fmt.Errorf("enqueue the views of records: %w", err)
+		}
+	}
 	if err == nil {
 		jobLog(ctx, w.log).Info("projection_enqueued", "projection", p.Name, "records", end.Count, "stale", removed)
 	}
