@@ -1,7 +1,6 @@
 package archive
 
 import (
-	"bytes"
 	"cmp"
 	"encoding/hex"
 	"encoding/json"
@@ -133,8 +132,7 @@ func ParseManifest(b []byte) (Manifest, error) {
 		return Manifest{}, corrupt("a manifest of %d bytes", len(b))
 	}
 	var m Manifest
-	d := json.NewDecoder(bytes.NewReader(b))
-	if err := d.Decode(&m); err != nil {
+	if err := json.Unmarshal(b, &m); err != nil { // unlike a Decoder, it refuses what follows
 		return Manifest{}, errors.Join(corrupt("a manifest that is no JSON"), err)
 	}
 	sha, err := hex.DecodeString(m.SHA256)

@@ -36,8 +36,19 @@ func (w *ForgetSegment) Timeout(*river.Job[jobs.ForgetSegment]) time.Duration {
 // of each version, so several processes, and one that wakes up after long, all end with
 // the same. The version before stays in the store until its readers have finished: see
 // SweepArchive.
+//
+// A failure is recorded: the segment waits for an hour, and health shows it.
 func (w *ForgetSegment) Work(ctx context.Context, job *river.Job[jobs.ForgetSegment]) error {
-	m, now, err := schema.SegmentToForget(ctx, w.pool, job.Args.Segment, w.archive.Forget)
+	err := w.compare(ctx, job.Args.Segment)
+	if _, snoozed := errors.AsType[*river.JobSnoozeError](err); err == nil || snoozed || ctx.Err() != nil {
+		return err
+	}
+	return errors.Join(err, schema.ForgetFailed(ctx, w.pool, job.Args.Segment))
+}
+
+// compare compares a segment if it is due.
+func (w *ForgetSegment) compare(ctx context.Context, number int64) error {
+	m, now, err := schema.SegmentToForget(ctx, w.pool, number, w.archive.Forget)
 	if errors.Is(err, schema.ErrNoRows) {
 		return nil
 	}

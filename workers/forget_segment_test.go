@@ -70,7 +70,7 @@ func (f *forgetTest) sealed(rows int) (from, to int) {
 }
 
 func (f *forgetTest) due() {
-	f.exec(`UPDATE segments SET sealed_at = sealed_at - interval '1 hour', forgotten_at = forgotten_at - interval '1 hour'`)
+	f.exec(`UPDATE segments SET sealed_at = sealed_at - interval '1 hour', forgotten_at = forgotten_at - interval '1 hour', forget_failed_at = forget_failed_at - interval '1 hour'`)
 }
 
 // deletes has an account deleted after its records before n.
@@ -267,6 +267,7 @@ func TestKilledInForget(t *testing.T) {
 			}
 			f.sweep(25 * time.Hour)
 			f.kept()
+			f.due()
 			require.NoError(t, f.forget(f.store))
 			f.complete()
 		}
@@ -304,6 +305,7 @@ func TestKilledBeforeTheSwitch(t *testing.T) {
 	f.exec(`DROP TRIGGER killed ON segments`)
 	f.sweep(25 * time.Hour)
 	f.kept()
+	f.due()
 	require.NoError(t, f.forget(f.store))
 	f.complete()
 	f.sweep(25 * time.Hour)
@@ -356,7 +358,7 @@ func TestDeletionsAreRemembered(t *testing.T) {
 	f.sealed(12)
 	f.deletesRecord(1)
 	drop := func() int {
-		n, err := schema.DropDeletedRecords(t.Context(), f.pool, 100)
+		n, err := schema.DropDeletedRecords(t.Context(), f.pool, f.archive.Forget, 100)
 		require.NoError(t, err)
 		return n
 	}
