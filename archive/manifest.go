@@ -97,7 +97,10 @@ func VersionOf(name string) (segment string, version int, ok bool) {
 	if !ok {
 		return "", 0, false
 	}
-	folder, file, _ := cutLast(name, "/")
+	folder, file, ok := cutLast(name, "/")
+	if !ok {
+		return "", 0, false // each segment is in a folder
+	}
 	file, number, rewritten := strings.Cut(file, ".")
 	if rewritten {
 		n, err := strconv.Atoi(number)

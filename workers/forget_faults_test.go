@@ -1,6 +1,7 @@
 package workers
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"io"
@@ -144,6 +145,56 @@ func TestDamagedVersionHoldsNothingBack(t *testing.T) {
 		}
 		require.ErrorIs(t, err, archive.ErrNotFound)
 	}
+}
+
+// damaging is a store that flips a byte of the next segment that it stores.
+type damaging struct {
+	archive.Store
+	left int
+}
+
+func (d *damaging) Put(ctx context.Context, name string, content io.ReadSeeker, size int64) error {
+	if d.left == 0 || !strings.HasSuffix(name, ".seg.zst") {
+		return d.Store.Put(ctx, name, content, size)
+	}
+	d.left--
+	b, err := io.ReadAll(content)
+	if err != nil {
+		return err
+	}
+	b[len(b)/2] ^= 8
+	return d.Store.Put(ctx, name, bytes.NewReader(b), size)
+}
+
+// TestDamagedOnTheWay damages a version of a segment while it is stored, and one after that
+// before the database switches to it. Neither counts: the segment stays as it was, and the
+// first is stored again.
+func TestDamagedOnTheWay(t *testing.T) {
+	t.Parallel()
+	f := newForgetTest(t)
+	f.sealed(3)
+	f.deletesRecord(1)
+	require.ErrorIs(t, f.forget(&damaging{f.store, 1}), archive.ErrCorrupt)
+	f.kept()
+	require.Zero(t, f.count(`SELECT max(rewritten) FROM segments`))
+	f.due()
+	require.NoError(t, f.forget(f.store))
+	f.complete()
+
+	f.deletesRecord(2)
+	f.due()
+	f.exec(`CREATE FUNCTION killed() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION 'killed'; END $$`)
+	f.exec(`CREATE TRIGGER killed BEFORE UPDATE OF rewritten ON segments FOR EACH ROW EXECUTE FUNCTION killed()`)
+	require.ErrorContains(t, f.forget(f.store), "killed")
+	f.exec(`DROP TRIGGER killed ON segments`)
+	repair := f.damaged(f.manifests()[0].Name)
+	f.due()
+	require.ErrorIs(t, f.forget(f.store), archive.ErrCorrupt)
+	require.Equal(t, 1, f.count(`SELECT max(rewritten) FROM segments`))
+	repair()
+	f.due()
+	require.NoError(t, f.forget(f.store))
+	f.complete()
 }
 
 // TestDamagedIndexOfAuthors damages the index of a segment that was compared, in any way.

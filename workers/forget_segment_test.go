@@ -122,10 +122,19 @@ func (f *forgetTest) sweep(after time.Duration) {
 	require.NoError(f.t, runJob(f.archiveTest, &SweepArchive{pool: f.pool, log: slog.New(slog.DiscardHandler), archive: f.archive, now: func() time.Time { return time.Now().Add(after) }}, jobs.SweepArchive{}))
 }
 
-// complete checks that the store has what remains, each record once, and nothing else.
+// complete checks that the store has what remains, each record once, and nothing else, and
+// that the database knows these segments.
 func (f *forgetTest) complete() {
 	f.t.Helper()
 	require.Equal(f.t, numbersOf(f.remaining()), numbersOf(f.stored()))
+	rows, err := schema.Segments(f.t.Context(), f.pool)
+	require.NoError(f.t, err)
+	manifests, err := archive.Manifests(f.t.Context(), f.store)
+	require.NoError(f.t, err)
+	require.Len(f.t, rows, len(manifests))
+	for i, m := range manifests {
+		require.Equal(f.t, []any{m.Name, m.Sum(), m.Rewritten}, []any{rows[i].Name, rows[i].Sum(), rows[i].Rewritten})
+	}
 }
 
 func numbersOf(records []string) (numbers []int) {
