@@ -96,9 +96,11 @@ func TestStripsNostr(t *testing.T) {
 	require.NoError(t, key.Sign([32]byte{31: vanished}))
 	did := protocol.DID(key.PubKey)
 	_, wanted := signedBy(t, other, protocol.Event{CreatedAt: until, Kind: 1, Content: "deleted"})
+	expired := protocol.Event{CreatedAt: until, Kind: 1, Content: "deleted", Tags: [][]string{{"expiration", "1600000000"}}}
+	_, too := signedBy(t, other, expired)
 	goes := func(s archive.Said) bool {
 		forgotten := archive.Forgetting{did: {DID: did, Until: time.Unix(until, 0), Reason: archive.ReasonErased}}
-		return forgotten.Goes(s) || s.Collection == "nostr.1" && s.Key == wanted || s.Collection == "nostr.30023" && s.Key == "a page"
+		return forgotten.Goes(s) || s.Collection == "nostr.1" && (s.Key == wanted || s.Key == too) || s.Collection == "nostr.30023" && s.Key == "a page"
 	}
 	all := [][]string{{"relay", "ALL_RELAYS"}}
 	for name, one := range map[string]struct {
@@ -117,6 +119,7 @@ func TestStripsNostr(t *testing.T) {
 		"the demand":                      {vanished, protocol.Event{CreatedAt: until, Kind: protocol.KindVanish, Tags: all}, true},
 		"somebody else's note":            {other, protocol.Event{CreatedAt: until, Kind: 1, Content: "x"}, true},
 		"a deleted note":                  {other, protocol.Event{CreatedAt: until, Kind: 1, Content: "deleted"}, false},
+		"a deleted note that expired":     {other, expired, false},
 		"the same key of another kind":    {other, protocol.Event{CreatedAt: until, Kind: 30024, Tags: [][]string{{"d", "a page"}}}, true},
 		"a deleted address":               {other, protocol.Event{CreatedAt: until, Kind: 30023, Tags: [][]string{{"d", "a page"}}}, false},
 		"somebody's request for deletion": {other, protocol.Event{CreatedAt: until, Kind: protocol.KindDeletion, Tags: [][]string{{"e", wanted}}}, true},
