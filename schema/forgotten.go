@@ -191,7 +191,7 @@ WHERE f.author = ANY ($1::bigint[])`
 
 // dueToForget is true of segments that have not been compared for the interval $1 with
 // what must be forgotten. A new segment has what was heard until it was sealed.
-const dueToForget = ` synced_at IS NOT NULL AND coalesce(forgotten_at, sealed_at) <= clock_timestamp() - $1::interval `
+const dueToForget = ` synced_at IS NOT NULL AND (forget_again OR coalesce(forgotten_at, sealed_at) <= clock_timestamp() - $1::interval) `
 
 // SegmentsToForget lists the first segments that are due to be compared with what must be
 // forgotten.
@@ -219,7 +219,7 @@ func SegmentToForget(ctx context.Context, db DB, number int64, every time.Durati
 // ComparedSegment records that a version of a segment has nothing that must be forgotten
 // at a time.
 func ComparedSegment(ctx context.Context, db DB, m archive.Manifest, at time.Time) error {
-	const sql = `UPDATE segments SET forgotten_at = $2, forget_failing_since = NULL, forget_failed_at = NULL WHERE number = $1 AND rewritten = $3`
+	const sql = `UPDATE segments SET forgotten_at = $2, forget_again = false, forget_failing_since = NULL, forget_failed_at = NULL WHERE number = $1 AND rewritten = $3`
 	if _, err := db.Exec(ctx, sql, m.Number, at, m.Rewritten); err != nil {
 		return fmt.Errorf("mark segment %d as compared: %w", m.Number, err)
 	}
@@ -232,7 +232,7 @@ func ReplaceSegment(ctx context.Context, db DB, m archive.Manifest) error {
 	const sql = `
 UPDATE segments
 SET name = $2, records = $3, raw_bytes = $4, stored_bytes = $5, sha256 = $6, content = $7, rewritten = $8, origin = $9, forgotten_at = $10,
-    forget_failing_since = NULL, forget_failed_at = NULL, index_attempt = index_attempt + 1, index_begun_at = clock_timestamp(), indexed_at = NULL
+    forget_again = false, forget_failing_since = NULL, forget_failed_at = NULL, index_attempt = index_attempt + 1, index_begun_at = clock_timestamp(), indexed_at = NULL
 WHERE number = $1 AND rewritten < $8 AND CASE origin WHEN '' THEN content ELSE origin END = $9`
 	_, err := db.Exec(ctx, sql, m.Number, m.Name, m.Records, m.RawBytes, m.StoredBytes, m.SHA256, m.Content, m.Rewritten, m.Origin, m.ForgottenAt)
 	if err != nil {
@@ -299,7 +299,7 @@ ON CONFLICT (name) DO UPDATE SET error = excluded.error WHERE unreadable_lists.e
 // ForgetAgain makes all segments due to be compared with what must be forgotten, and
 // returns their number.
 func ForgetAgain(ctx context.Context, db DB) (int64, error) {
-	tag, err := db.Exec(ctx, `UPDATE segments SET forgotten_at = '-infinity', forget_failed_at = NULL WHERE synced_at IS NOT NULL`)
+	tag, err := db.Exec(ctx, `UPDATE segments SET forget_again = true, forget_failed_at = NULL WHERE synced_at IS NOT NULL`)
 	if err != nil {
 		return 0, fmt.Errorf("make all segments due: %w", err)
 	}
@@ -324,8 +324,8 @@ type ForgetProgress struct {
 func ReadForgetProgress(ctx context.Context, db DB) (ForgetProgress, error) {
 	const sql = `
 SELECT (SELECT count(*) FROM forgotten), (SELECT count(*) FROM forgotten WHERE listed_at IS NULL), (SELECT count(*) FROM deleted_records),
-       count(*), count(*) FILTER (WHERE rewritten > 0), count(forgotten_at), count(forget_failed_at), count(missed_until), (SELECT count(*) FROM unreadable_lists),
-       coalesce(extract(epoch FROM clock_timestamp() - min(CASE WHEN isfinite(forgotten_at) THEN forgotten_at ELSE sealed_at END)), 0)::float8
+       count(*), count(*) FILTER (WHERE rewritten > 0), count(forgotten_at), count(forget_failing_since), count(missed_until), (SELECT count(*) FROM unreadable_lists),
+       coalesce(extract(epoch FROM clock_timestamp() - min(coalesce(forgotten_at, sealed_at))), 0)::float8
 FROM segments WHERE synced_at IS NOT NULL`
 	return One(ctx, db, "read what the archive has forgotten", pgx.RowToStructByPos[ForgetProgress], sql)
 }

@@ -977,6 +977,7 @@ CREATE TABLE segments (
     forget_failing_since timestamp with time zone, -- When the comparison with what must be forgotten failed first. NULL: the last one succeeded.
     forget_failed_at timestamp with time zone, -- When it failed last. NULL: the last one succeeded.
     missed_until timestamp with time zone, -- The segment could not be compared for so long that deletions up to then were dropped without it. NULL: it missed none.
+    forget_again boolean DEFAULT false NOT NULL, -- An operator wants it to be compared at once.
     CONSTRAINT segments_pkey PRIMARY KEY (number),
     CONSTRAINT segments_name_key UNIQUE (name)
 );

@@ -235,12 +235,12 @@ type ForgetBacklog struct {
 }
 
 // ReadForgetBacklog reads what the archive must forget and has not yet, if segments are
-// compared once per interval.
+// compared once per interval. What a rebuild brought is not overdue before that.
 func ReadForgetBacklog(ctx context.Context, db DB, every time.Duration) (ForgetBacklog, error) {
 	const sql = `
-SELECT (SELECT coalesce(greatest(extract(epoch FROM clock_timestamp() - $1::interval - min(CASE WHEN isfinite(forgotten_at) THEN forgotten_at ELSE sealed_at END)), 0), 0)::float8
+SELECT (SELECT coalesce(greatest(extract(epoch FROM clock_timestamp() - min(greatest(coalesce(forgotten_at, sealed_at) + $1::interval, synced_at))), 0), 0)::float8
         FROM segments WHERE synced_at IS NOT NULL),
-       (SELECT count(*) FROM segments WHERE forget_failed_at IS NOT NULL),
+       (SELECT count(*) FROM segments WHERE forget_failing_since IS NOT NULL),
        (SELECT coalesce(extract(epoch FROM clock_timestamp() - min(at)), 0)::float8 FROM forgotten WHERE listed_at IS NULL),
        (SELECT count(*) FROM unreadable_lists)`
 	return One(ctx, db, "read what the archive must forget", pgx.RowToStructByPos[ForgetBacklog], sql, every)

@@ -13,6 +13,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/riverqueue/river"
+	"github.com/riverqueue/river/rivertest"
+	"github.com/riverqueue/river/rivertype"
 	"github.com/stretchr/testify/require"
 
 	"github.com/weir-social/weir/archive"
@@ -87,6 +90,8 @@ func TestBadSegmentHoldsNothingBack(t *testing.T) {
 	require.Equal(t, 2, f.count(`SELECT count(*) FROM deleted_records`), "the damaged segment may have them")
 	require.False(t, f.fires("WeirForgetBehind"))
 	f.exec(`UPDATE segments SET sealed_at = sealed_at - interval '24 hours' WHERE number = $1`, bad.Number)
+	require.False(t, f.fires("WeirForgetBehind"), "a rebuild has just brought it")
+	f.exec(`UPDATE segments SET synced_at = synced_at - interval '25 hours'`)
 	require.True(t, f.fires("WeirForgetBehind"))
 	f.exec(`UPDATE segments SET forget_failing_since = forget_failing_since - 2 * interval '1 hour' WHERE forget_failing_since IS NOT NULL`)
 	require.NoError(t, f.sweeps(0))
@@ -107,6 +112,58 @@ func TestBadSegmentHoldsNothingBack(t *testing.T) {
 	require.NotContains(t, f.everywhereIn(f.manifests()[0]), f.records[3])
 	require.Zero(t, f.count(`SELECT count(*) FROM segments WHERE forget_failing_since IS NOT NULL OR forget_failed_at IS NOT NULL`))
 	require.False(t, f.fires("WeirForgetBehind"))
+}
+
+// slowStore is a store whose objects take longer than any job has.
+type slowStore struct{ archive.Store }
+
+func (slowStore) Get(ctx context.Context, _ string) (io.ReadCloser, error) {
+	<-ctx.Done()
+	return nil, ctx.Err()
+}
+
+// TestSlowSegmentIsAFailure compares a segment for longer than a job may take, which is
+// recorded, and stops one with its process, which is not.
+func TestSlowSegmentIsAFailure(t *testing.T) {
+	t.Parallel()
+	f := newForgetTest(t)
+	f.sealed(3)
+	compares := func(ctx context.Context) error {
+		in := f.archive
+		in.Store = slowStore{f.store}
+		return (&ForgetSegment{pool: f.pool, log: slog.New(slog.DiscardHandler), archive: in}).Work(rivertest.WorkContext(ctx, f.queue),
+			&river.Job[jobs.ForgetSegment]{JobRow: &rivertype.JobRow{}, Args: jobs.ForgetSegment{Segment: f.manifests()[0].Number}})
+	}
+	stopped, cancel := context.WithCancel(t.Context())
+	cancel()
+	require.ErrorIs(t, compares(stopped), context.Canceled)
+	require.Zero(t, f.count(`SELECT count(*) FROM segments WHERE forget_failing_since IS NOT NULL`))
+	slow, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+	defer cancel()
+	require.ErrorIs(t, compares(slow), context.DeadlineExceeded)
+	require.Equal(t, 1, f.count(`SELECT count(*) FROM segments WHERE forget_failing_since IS NOT NULL`))
+}
+
+// TestForgetAgain has all segments compared at once, also those that failed, and nothing
+// looks overdue because of that.
+func TestForgetAgain(t *testing.T) {
+	t.Parallel()
+	f := newForgetTest(t)
+	f.sealed(12)
+	require.NoError(t, f.forget(f.store))
+	f.deletesRecord(3)
+	f.exec(`UPDATE segments SET sealed_at = sealed_at - interval '1 year', synced_at = synced_at - interval '1 year'`)
+	f.exec(`UPDATE segments SET forget_failing_since = now(), forget_failed_at = now() WHERE number = (SELECT min(number) FROM segments)`)
+	none, err := schema.SegmentsToForget(t.Context(), f.pool, f.archive.Forget, 1000)
+	require.NoError(t, err)
+	require.Empty(t, none)
+	n, err := schema.ForgetAgain(t.Context(), f.pool)
+	require.NoError(t, err)
+	require.Equal(t, int(n), len(f.manifests()))
+	require.False(t, f.fires("WeirForgetBehind"))
+	require.NoError(t, f.forget(f.store))
+	f.complete()
+	require.Zero(t, f.count(`SELECT count(*) FROM segments WHERE forget_again OR forget_failing_since IS NOT NULL`))
 }
 
 // everywhereIn returns the records of a segment.

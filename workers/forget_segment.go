@@ -40,11 +40,16 @@ func (w *ForgetSegment) Timeout(*river.Job[jobs.ForgetSegment]) time.Duration {
 // A failure is recorded: the segment waits for an hour, and health shows it.
 func (w *ForgetSegment) Work(ctx context.Context, job *river.Job[jobs.ForgetSegment]) error {
 	err := w.compare(ctx, job.Args.Segment)
-	if _, snoozed := errors.AsType[*river.JobSnoozeError](err); err == nil || snoozed || ctx.Err() != nil {
+	if _, snoozed := errors.AsType[*river.JobSnoozeError](err); err == nil || snoozed || errors.Is(ctx.Err(), context.Canceled) {
 		return err
 	}
-	return errors.Join(err, schema.ForgetFailed(ctx, w.pool, job.Args.Segment))
+	recording, cancel := context.WithTimeout(context.WithoutCancel(ctx), recordTimeout) // the comparison may have taken too long
+	defer cancel()
+	return errors.Join(err, schema.ForgetFailed(recording, w.pool, job.Args.Segment))
 }
+
+// recordTimeout bounds the statement that records a failure.
+const recordTimeout = 10 * time.Second
 
 // compare compares a segment if it is due.
 func (w *ForgetSegment) compare(ctx context.Context, number int64) error {
