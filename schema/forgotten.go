@@ -254,7 +254,8 @@ WHERE number = $1`
 
 // DropDeletedRecords deletes at most limit remembered deletions that every segment was
 // compared with, and so was what is not sealed yet. What committed within the last hour
-// before a comparison may have been invisible to it.
+// before a comparison may have been invisible to it. A deletion stays as long as its
+// tombstone: a server may bring the record until then, and the archive then has it again.
 //
 // A segment that has failed for two intervals is not waited for any longer: a single bad
 // file would otherwise keep all deletions for ever. The segment remembers what it missed.
@@ -267,7 +268,9 @@ WITH waited AS (
 ), dropped AS (
     DELETE FROM deleted_records
     WHERE (author, did, collection, rkey) IN (
-        SELECT author, did, collection, rkey FROM deleted_records WHERE at < (SELECT until FROM waited) ORDER BY at LIMIT $2 FOR UPDATE SKIP LOCKED)
+        SELECT author, did, collection, rkey FROM deleted_records AS d
+        WHERE at < (SELECT until FROM waited) AND NOT EXISTS (SELECT FROM tombstones AS t WHERE t.collection = d.collection AND t.did = d.did AND t.rkey = d.rkey)
+        ORDER BY at LIMIT $2 FOR UPDATE SKIP LOCKED)
     RETURNING at
 ), missed AS (
     UPDATE segments SET missed_until = greatest(missed_until, (SELECT max(at) FROM dropped))

@@ -84,6 +84,7 @@ func TestBadSegmentHoldsNothingBack(t *testing.T) {
 	require.NoError(t, f.forget(f.store))
 	require.NotContains(t, f.everywhereIn(f.manifests()[len(manifests)-1]), f.records[other+40], good.Name)
 
+	f.exec(`DELETE FROM tombstones`)
 	f.exec(`UPDATE deleted_records SET at = at - interval '2 hours'`)
 	f.exec(`UPDATE segments SET first_at = first_at - interval '3 hours'`)
 	require.NoError(t, f.sweeps(0))
@@ -149,7 +150,7 @@ func TestSlowSegmentIsAFailure(t *testing.T) {
 func TestForgetAgain(t *testing.T) {
 	t.Parallel()
 	f := newForgetTest(t)
-	f.sealed(12)
+	f.sealed(40)
 	require.NoError(t, f.forget(f.store))
 	f.deletesRecord(3)
 	f.exec(`UPDATE segments SET sealed_at = sealed_at - interval '1 year', synced_at = synced_at - interval '1 year'`)

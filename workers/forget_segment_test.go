@@ -359,12 +359,13 @@ func (l *lateStore) Put(ctx context.Context, name string, content io.ReadSeeker,
 	return l.Store.Put(ctx, name, content, size)
 }
 
-// TestDeletionsAreRemembered until every segment was compared with them, and every row
-// that is not sealed has been.
+// TestDeletionsAreRemembered until every segment was compared with them, every row that is
+// not sealed has been, and no server can bring the records again.
 func TestDeletionsAreRemembered(t *testing.T) {
 	t.Parallel()
 	f := newForgetTest(t)
 	f.sealed(12)
+	sealed := f.records
 	f.deletesRecord(1)
 	drop := func() int {
 		n, err := schema.DropDeletedRecords(t.Context(), f.pool, f.archive.Forget, 100)
@@ -379,5 +380,16 @@ func TestDeletionsAreRemembered(t *testing.T) {
 	f.exec(`UPDATE archive_open SET arrived_at = arrived_at - interval '3 hours'`)
 	require.Zero(t, drop(), "so may what is not sealed")
 	f.exec(`DELETE FROM archive_open`)
+	require.Zero(t, drop(), "a server may bring it again")
+	f.add(1)
+	f.exec(`UPDATE archive_open SET blob = $1`, archive.PackRow(archive.AppendRecord(nil, []byte(sealed[1])))) // it does
+	f.records = sealed
+	require.NoError(t, f.seal())
+	require.NoError(t, f.sync(f.store))
+	f.due()
+	require.NoError(t, f.forget(f.store))
+	f.complete()
+	f.exec(`UPDATE segments SET first_at = first_at - interval '3 hours', forgotten_at = now()`)
+	f.exec(`DELETE FROM tombstones`)
 	require.Equal(t, 1, drop())
 }
