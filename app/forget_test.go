@@ -1,6 +1,8 @@
 package app
 
 import (
+	"bytes"
+	"encoding/hex"
 	"fmt"
 	"testing"
 	"time"
@@ -8,6 +10,10 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/weir-social/weir/archive"
+	"github.com/weir-social/weir/consumer/firehose"
+	"github.com/weir-social/weir/consumer/jetstream"
+	"github.com/weir-social/weir/consumer/nostr"
+	protocol "github.com/weir-social/weir/nostr"
 	"github.com/weir-social/weir/schema"
 )
 
@@ -54,10 +60,104 @@ func TestStripsSnapshots(t *testing.T) {
 	m := archive.Manifest{Wire: schema.WireSnapshot, FirstAt: at, LastAt: at}
 	strip, err := strip(m)
 	require.NoError(t, err)
-	until := archive.Forgetting{"did:plc:g": {DID: "did:plc:g", Until: at}}
-	rest := strip(m, []byte(`{"table":"accounts","part":0,"last":true,"rows":[{"did":"did:plc:g","handle":"g.example","avatar":null,"status":"hidden"},{"did":"did:plc:s","handle":"s.example"}]}`), until.Goes)
+	until := archive.Forgetting{"did:plc:g": {DID: "did:plc:g", Until: at}, "did:plc:b": {DID: "did:plc:b", Until: at.Add(-time.Second)}}
+	rest := strip(m, []byte(`{"table":"accounts","part":0,"last":true,"rows":[{"did":"did:plc:g","handle":"g.example","display_name":"G","avatar":"https://g.example/a","status":"hidden"},`+
+		`{"did":"did:plc:s","handle":"s.example"},{"did":"did:plc:b","display_name":"came back"}]}`), until.Goes)
 	require.Len(t, rest, 1)
-	require.JSONEq(t, `{"table":"accounts","part":0,"last":true,"rows":[{"did":"did:plc:g","handle":null,"display_name":null,"avatar":null,"status":"hidden"},{"did":"did:plc:s","handle":"s.example"}]}`, string(rest[0]))
+	require.JSONEq(t, `{"table":"accounts","part":0,"last":true,"rows":[{"did":"did:plc:g","handle":null,"display_name":null,"avatar":null,"status":"hidden"},`+
+		`{"did":"did:plc:s","handle":"s.example"},{"did":"did:plc:b","display_name":"came back"}]}`, string(rest[0]))
+	for _, one := range []string{`"handle":"g.example"`, `"display_name":"G"`, `"avatar":"a"`} {
+		rest := strip(m, []byte(`{"table":"accounts","part":0,"last":true,"rows":[{"did":"did:plc:g",`+one+`}]}`), until.Goes)
+		require.Len(t, rest, 1)
+		require.JSONEq(t, `{"table":"accounts","part":0,"last":true,"rows":[{"did":"did:plc:g","handle":null,"display_name":null,"avatar":null}]}`, string(rest[0]), one)
+	}
 	members := []byte(`{"table":"watch_members","part":0,"last":true,"rows":[{"did":"did:plc:g","handle":"x"}]}`)
 	require.Equal(t, [][]byte{members}, strip(m, members, until.Goes))
+}
+
+// signedBy returns an event as the archive keeps it.
+func signedBy(t testing.TB, secret byte, e protocol.Event) (record []byte, id string) {
+	t.Helper()
+	require.NoError(t, e.Sign([32]byte{31: secret}))
+	return e.AppendNotepack(nil), hex.EncodeToString(e.ID[:])
+}
+
+// TestStripsNostr takes out what an author wrote up to the date of a demand to vanish, of
+// whatever kind and however it was written, and single events that were deleted. The demand
+// itself stays, and so do requests for deletions of those who did not vanish.
+func TestStripsNostr(t *testing.T) {
+	t.Parallel()
+	const until = 1_700_000_000
+	m := archive.Manifest{Wire: nostr.WireName, FirstAt: time.Unix(until+5, 0), LastAt: time.Unix(until+9, 0)}
+	strip, err := strip(m)
+	require.NoError(t, err)
+	const vanished, other = 7, 8
+	var key protocol.Event
+	require.NoError(t, key.Sign([32]byte{31: vanished}))
+	did := protocol.DID(key.PubKey)
+	_, wanted := signedBy(t, other, protocol.Event{CreatedAt: until, Kind: 1, Content: "deleted"})
+	expired := protocol.Event{CreatedAt: until, Kind: 1, Content: "deleted", Tags: [][]string{{"expiration", "1600000000"}}}
+	_, too := signedBy(t, other, expired)
+	goes := func(s archive.Said) bool {
+		forgotten := archive.Forgetting{did: {DID: did, Until: time.Unix(until, 0), Reason: archive.ReasonErased}}
+		return forgotten.Goes(s) || s.Collection == "nostr.1" && (s.Key == wanted || s.Key == too) || s.Collection == "nostr.30023" && s.Key == "a page"
+	}
+	all := [][]string{{"relay", "ALL_RELAYS"}}
+	for name, one := range map[string]struct {
+		secret byte
+		event  protocol.Event
+		stays  bool
+	}{
+		"a note from before":              {vanished, protocol.Event{CreatedAt: until - 1, Kind: 1, Content: "x"}, false},
+		"a note of that second":           {vanished, protocol.Event{CreatedAt: until, Kind: 1, Content: "x"}, false},
+		"a note from after":               {vanished, protocol.Event{CreatedAt: until + 1, Kind: 1, Content: "x"}, true},
+		"its profile":                     {vanished, protocol.Event{CreatedAt: until, Kind: 0, Content: "{}"}, false},
+		"a kind that nobody stores":       {vanished, protocol.Event{CreatedAt: until, Kind: 21234, Content: "x"}, false},
+		"an expired note":                 {vanished, protocol.Event{CreatedAt: until, Kind: 1, Content: "x", Tags: [][]string{{"expiration", "1600000000"}}}, false},
+		"an encrypted message":            {vanished, protocol.Event{CreatedAt: until, Kind: 1059, Content: "x"}, false},
+		"its request for a deletion":      {vanished, protocol.Event{CreatedAt: until, Kind: protocol.KindDeletion, Tags: [][]string{{"e", wanted}}}, false},
+		"the demand":                      {vanished, protocol.Event{CreatedAt: until, Kind: protocol.KindVanish, Tags: all}, true},
+		"somebody else's note":            {other, protocol.Event{CreatedAt: until, Kind: 1, Content: "x"}, true},
+		"a deleted note":                  {other, protocol.Event{CreatedAt: until, Kind: 1, Content: "deleted"}, false},
+		"a deleted note that expired":     {other, expired, false},
+		"the same key of another kind":    {other, protocol.Event{CreatedAt: until, Kind: 30024, Tags: [][]string{{"d", "a page"}}}, true},
+		"a deleted address":               {other, protocol.Event{CreatedAt: until, Kind: 30023, Tags: [][]string{{"d", "a page"}}}, false},
+		"somebody's request for deletion": {other, protocol.Event{CreatedAt: until, Kind: protocol.KindDeletion, Tags: [][]string{{"e", wanted}}}, true},
+	} {
+		record, _ := signedBy(t, one.secret, one.event)
+		rest := strip(m, record, goes)
+		if one.stays {
+			require.Equal(t, [][]byte{record}, rest, name)
+			continue
+		}
+		require.Empty(t, rest, name)
+	}
+	record, _ := signedBy(t, vanished, protocol.Event{CreatedAt: until, Kind: 1, Content: "x"})
+	damaged := record[:len(record)-1]
+	require.Equal(t, [][]byte{damaged}, strip(m, damaged, goes), "nobody can say whose it is")
+}
+
+// FuzzStrip checks that no record of an archive breaks who forgets, that a record stays as
+// it is if nothing goes, and that what remains has nothing more to forget.
+func FuzzStrip(f *testing.F) {
+	wires := []string{schema.WireSnapshot, nostr.WireName, "jetstream-v1", jetstream.Wire(nil).Name, firehose.Wire(nil, nil).Name}
+	note, _ := signedBy(f, 7, protocol.Event{CreatedAt: 1, Kind: 1, Content: "x"})
+	f.Add(byte(0), []byte(`{"table":"accounts","part":0,"last":true,"rows":[{"did":"did:plc:g","handle":"g.example"},7,{"did":3}]}`))
+	f.Add(byte(1), note)
+	f.Add(byte(2), []byte(`{"did":"did:plc:gggggggggggggggggggggggg","time_us":1,"kind":"identity","identity":{"did":"did:plc:gggggggggggggggggggggggg","handle":"a.example","seq":1,"time":"2026-02-02T02:40:00Z"}}`))
+	f.Add(byte(4), []byte("\xa2"))
+	f.Fuzz(func(t *testing.T, which byte, record []byte) {
+		m := archive.Manifest{Wire: wires[int(which)%len(wires)], FirstAt: time.Unix(9, 0), LastAt: time.Unix(9, 0)}
+		strip, err := strip(m)
+		if err != nil {
+			return
+		}
+		asked := 0
+		require.Equal(t, [][]byte{record}, strip(m, record, func(archive.Said) bool { asked++; return false }))
+		for _, rest := range strip(m, record, func(archive.Said) bool { return true }) {
+			again := strip(m, rest, func(archive.Said) bool { return true })
+			require.Equal(t, [][]byte{rest}, again)
+			require.True(t, asked > 0 || bytes.Equal(record, rest))
+		}
+	})
 }

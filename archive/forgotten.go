@@ -73,14 +73,23 @@ func readForgotten(ctx context.Context, s Store, name string) ([]Forgotten, erro
 	if err != nil {
 		return nil, err
 	}
+	list, err := ParseForgotten(name, b)
+	if err != nil {
+		return nil, fmt.Errorf("list %s: %w", name, err)
+	}
+	return list, nil
+}
+
+// ParseForgotten decodes the list in an object of this name.
+func ParseForgotten(name string, b []byte) ([]Forgotten, error) {
 	if sum := sha256.Sum256(b); forgottenFolder+hex.EncodeToString(sum[:16])+forgottenSuffix != name {
-		return nil, fmt.Errorf("list %s: %w", name, corrupt("its name is not its hash"))
+		return nil, corrupt("its name is not its hash")
 	}
 	var list []Forgotten
 	for line := range bytes.Lines(b) {
 		var f Forgotten
 		if err := json.Unmarshal(line, &f); err != nil || f.DID == "" || f.Until.IsZero() {
-			return nil, fmt.Errorf("list %s: %w", name, errors.Join(corrupt("account %d", len(list)), err))
+			return nil, errors.Join(corrupt("account %d", len(list)), err)
 		}
 		list = append(list, f)
 	}
@@ -129,8 +138,29 @@ func readLists(ctx context.Context, s Store) (Forgetting, error) {
 	return all, nil
 }
 
+// UnreadableLists reads each list of a store and returns the errors of those that cannot be
+// read, by their names.
+func UnreadableLists(ctx context.Context, s Store) (map[string]string, error) {
+	lists, err := ForgottenLists(ctx, s)
+	if err != nil {
+		return nil, err
+	}
+	unreadable := map[string]string{}
+	for _, o := range lists {
+		_, err := readForgotten(ctx, s, o.Name)
+		if ctx.Err() != nil {
+			return nil, ctx.Err()
+		}
+		if err != nil && !errors.Is(err, ErrNotFound) { // else it was joined with others meanwhile
+			unreadable[o.Name] = err.Error()
+		}
+	}
+	return unreadable, nil
+}
+
 // JoinForgotten writes lists that are older than a time into as few as possible, if they
 // are at least so many, and then deletes them. A reader that misses one lists them again.
+// A damaged list stays as it is, and is in the error.
 func JoinForgotten(ctx context.Context, s Store, before time.Time, least int) error {
 	lists, err := ForgottenLists(ctx, s)
 	if err != nil {
@@ -140,13 +170,18 @@ func JoinForgotten(ctx context.Context, s Store, before time.Time, least int) er
 	if len(lists) < least {
 		return nil
 	}
-	all := Forgetting{}
+	all, read, damaged := Forgetting{}, []string{}, []error{}
 	for _, o := range lists {
 		list, err := readForgotten(ctx, s, o.Name)
+		if errors.Is(err, ErrCorrupt) {
+			damaged = append(damaged, err)
+			continue
+		}
 		if err != nil {
 			return err
 		}
 		all.add(list)
+		read = append(read, o.Name)
 	}
 	joined := map[string]bool{}
 	for some := range slices.Chunk(all.sorted(), MaxForgotten) {
@@ -156,15 +191,15 @@ func JoinForgotten(ctx context.Context, s Store, before time.Time, least int) er
 		}
 		joined[name] = true
 	}
-	for _, o := range lists {
-		if joined[o.Name] {
+	for _, name := range read {
+		if joined[name] {
 			continue
 		}
-		if err := s.Delete(ctx, o.Name); err != nil {
+		if err := s.Delete(ctx, name); err != nil {
 			return err
 		}
 	}
-	return nil
+	return errors.Join(damaged...)
 }
 
 // Forgetting is until when accounts are forgotten, by their DIDs.
@@ -291,14 +326,19 @@ func AuthorsOf(m Manifest, records iter.Seq2[[]byte, error], strip Strip) ([]int
 	return authors, nil
 }
 
-// PutAuthors stores the index of a segment's authors.
-func PutAuthors(ctx context.Context, s Store, m Manifest, authors []int64) error {
+// EncodeAuthors returns an index of authors with these hashes.
+func EncodeAuthors(authors []int64) []byte {
 	b := make([]byte, 0, len(authors)*authorBytes+sha256.Size)
 	for _, author := range authors {
 		b = append(b, binary.BigEndian.AppendUint64(nil, uint64(author))[8-authorBytes:]...) //nolint:gosec // positive
 	}
 	sum := sha256.Sum256(b)
-	b = append(b, sum[:]...)
+	return append(b, sum[:]...)
+}
+
+// PutAuthors stores the index of a segment's authors.
+func PutAuthors(ctx context.Context, s Store, m Manifest, authors []int64) error {
+	b := EncodeAuthors(authors)
 	if err := s.Put(ctx, AuthorsName(m.Name), bytes.NewReader(b), int64(len(b))); err != nil && !errors.Is(err, ErrExists) {
 		return err
 	}
@@ -312,9 +352,18 @@ func ReadAuthors(ctx context.Context, s Store, m Manifest) ([]int64, error) {
 	if err != nil {
 		return nil, err
 	}
+	authors, err := ParseAuthors(b)
+	if err != nil {
+		return nil, fmt.Errorf("authors of %s: %w", m.Name, err)
+	}
+	return authors, nil
+}
+
+// ParseAuthors decodes an index of authors: sorted hashes.
+func ParseAuthors(b []byte) ([]int64, error) {
 	n := len(b) - sha256.Size
 	if n < 0 || n%authorBytes != 0 || sha256.Sum256(b[:n]) != [sha256.Size]byte(b[n:]) {
-		return nil, fmt.Errorf("authors of %s: %w", m.Name, corrupt("the index of authors"))
+		return nil, corrupt("the index of authors")
 	}
 	authors := make([]int64, 0, n/authorBytes)
 	var author [8]byte

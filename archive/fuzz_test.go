@@ -2,6 +2,9 @@ package archive_test
 
 import (
 	"bytes"
+	"crypto/sha256"
+	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -79,5 +82,61 @@ func FuzzParseManifest(f *testing.F) {
 		require.NoError(t, err)
 		_, err = archive.ParseManifest(encoded)
 		require.NoError(t, err)
+	})
+}
+
+// FuzzVersionOf checks that whatever is accepted is the name of a version, in one spelling.
+func FuzzVersionOf(f *testing.F) {
+	f.Add("s/2026-01-01/000000000001-0123456789abcdef.json")
+	f.Add("s/2026-01-01/000000000001-0123456789abcdef.2.json")
+	f.Add("a.01.json")
+	f.Fuzz(func(t *testing.T, name string) {
+		segment, version, ok := archive.VersionOf(name)
+		if !ok {
+			return
+		}
+		require.True(t, archive.IsManifest(name))
+		again := segment + ".json"
+		if version > 0 {
+			again = fmt.Sprintf("%s.%d.json", segment, version)
+		}
+		require.Equal(t, name, again)
+	})
+}
+
+// FuzzParseAuthors checks that whatever is accepted is encoded as it was.
+func FuzzParseAuthors(f *testing.F) {
+	f.Add(archive.EncodeAuthors([]int64{1, 1<<40 - 1}))
+	f.Add(archive.EncodeAuthors(nil))
+	f.Fuzz(func(t *testing.T, b []byte) {
+		authors, err := archive.ParseAuthors(b)
+		if err != nil {
+			require.ErrorIs(t, err, archive.ErrCorrupt)
+			return
+		}
+		require.True(t, bytes.Equal(b, archive.EncodeAuthors(authors)))
+	})
+}
+
+// FuzzParseForgotten gives a list the name that belongs to its content. What is accepted
+// names accounts and times.
+func FuzzParseForgotten(f *testing.F) {
+	f.Add([]byte("{\"did\":\"did:plc:a\",\"until\":\"2026-01-01T00:00:00Z\",\"reason\":\"deleted\"}\n"))
+	f.Add([]byte("{\"did\":\"did:plc:a\"}\n"))
+	f.Add([]byte("\n"))
+	f.Fuzz(func(t *testing.T, b []byte) {
+		_, err := archive.ParseForgotten("forgotten/"+strings.Repeat("0", 32)+".forgotten.jsonl", b)
+		require.ErrorIs(t, err, archive.ErrCorrupt)
+		sum := sha256.Sum256(b)
+		list, err := archive.ParseForgotten(fmt.Sprintf("forgotten/%x.forgotten.jsonl", sum[:16]), b)
+		if err != nil {
+			require.ErrorIs(t, err, archive.ErrCorrupt)
+			return
+		}
+		require.GreaterOrEqual(t, bytes.Count(b, []byte("\n"))+1, len(list))
+		for _, one := range list {
+			require.NotEmpty(t, one.DID)
+			require.False(t, one.Until.IsZero())
+		}
 	})
 }

@@ -1,7 +1,6 @@
 package archive
 
 import (
-	"bytes"
 	"cmp"
 	"encoding/hex"
 	"encoding/json"
@@ -98,7 +97,10 @@ func VersionOf(name string) (segment string, version int, ok bool) {
 	if !ok {
 		return "", 0, false
 	}
-	folder, file, _ := cutLast(name, "/")
+	folder, file, ok := cutLast(name, "/")
+	if !ok {
+		return "", 0, false // each segment is in a folder
+	}
 	file, number, rewritten := strings.Cut(file, ".")
 	if rewritten {
 		n, err := strconv.Atoi(number)
@@ -133,8 +135,7 @@ func ParseManifest(b []byte) (Manifest, error) {
 		return Manifest{}, corrupt("a manifest of %d bytes", len(b))
 	}
 	var m Manifest
-	d := json.NewDecoder(bytes.NewReader(b))
-	if err := d.Decode(&m); err != nil {
+	if err := json.Unmarshal(b, &m); err != nil { // unlike a Decoder, it refuses what follows
 		return Manifest{}, errors.Join(corrupt("a manifest that is no JSON"), err)
 	}
 	sha, err := hex.DecodeString(m.SHA256)

@@ -3,6 +3,7 @@ package schema
 import (
 	"context"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -190,12 +191,18 @@ WHERE f.author = ANY ($1::bigint[])`
 
 // dueToForget is true of segments that have not been compared for the interval $1 with
 // what must be forgotten. A new segment has what was heard until it was sealed.
-const dueToForget = ` synced_at IS NOT NULL AND coalesce(forgotten_at, sealed_at) <= clock_timestamp() - $1::interval `
+const dueToForget = ` synced_at IS NOT NULL AND (forget_again OR coalesce(forgotten_at, sealed_at) <= clock_timestamp() - $1::interval) `
 
 // SegmentsToForget lists the first segments that are due to be compared with what must be
 // forgotten.
+//
+// A segment that failed waits for an hour, because each attempt may read all of it, and comes
+// after the others, so that many bad segments do not hold back the good ones.
 func SegmentsToForget(ctx context.Context, db DB, every time.Duration, most int) ([]int64, error) {
-	const sql = `SELECT number FROM segments WHERE` + dueToForget + `ORDER BY coalesce(forgotten_at, sealed_at), number LIMIT $2`
+	const sql = `
+SELECT number FROM segments
+WHERE` + dueToForget + `AND (forget_failed_at IS NULL OR forget_failed_at <= clock_timestamp() - interval '1 hour')
+ORDER BY forget_failed_at NULLS FIRST, coalesce(forgotten_at, sealed_at), number LIMIT $2`
 	return All(ctx, db, "list the segments to forget in", pgx.RowTo[int64], sql, every, most)
 }
 
@@ -212,7 +219,7 @@ func SegmentToForget(ctx context.Context, db DB, number int64, every time.Durati
 // ComparedSegment records that a version of a segment has nothing that must be forgotten
 // at a time.
 func ComparedSegment(ctx context.Context, db DB, m archive.Manifest, at time.Time) error {
-	const sql = `UPDATE segments SET forgotten_at = $2 WHERE number = $1 AND rewritten = $3`
+	const sql = `UPDATE segments SET forgotten_at = $2, forget_again = false, forget_failing_since = NULL, forget_failed_at = NULL WHERE number = $1 AND rewritten = $3`
 	if _, err := db.Exec(ctx, sql, m.Number, at, m.Rewritten); err != nil {
 		return fmt.Errorf("mark segment %d as compared: %w", m.Number, err)
 	}
@@ -225,7 +232,7 @@ func ReplaceSegment(ctx context.Context, db DB, m archive.Manifest) error {
 	const sql = `
 UPDATE segments
 SET name = $2, records = $3, raw_bytes = $4, stored_bytes = $5, sha256 = $6, content = $7, rewritten = $8, origin = $9, forgotten_at = $10,
-    index_attempt = index_attempt + 1, index_begun_at = clock_timestamp(), indexed_at = NULL
+    forget_again = false, forget_failing_since = NULL, forget_failed_at = NULL, index_attempt = index_attempt + 1, index_begun_at = clock_timestamp(), indexed_at = NULL
 WHERE number = $1 AND rewritten < $8 AND CASE origin WHEN '' THEN content ELSE origin END = $9`
 	_, err := db.Exec(ctx, sql, m.Number, m.Name, m.Records, m.RawBytes, m.StoredBytes, m.SHA256, m.Content, m.Rewritten, m.Origin, m.ForgottenAt)
 	if err != nil {
@@ -234,23 +241,68 @@ WHERE number = $1 AND rewritten < $8 AND CASE origin WHEN '' THEN content ELSE o
 	return nil
 }
 
+// ForgetFailed records that a segment could not be compared with what must be forgotten.
+func ForgetFailed(ctx context.Context, db DB, number int64) error {
+	const sql = `
+UPDATE segments SET forget_failing_since = coalesce(forget_failing_since, clock_timestamp()), forget_failed_at = clock_timestamp()
+WHERE number = $1`
+	if _, err := db.Exec(ctx, sql, number); err != nil {
+		return fmt.Errorf("record that segment %d was not compared: %w", number, err)
+	}
+	return nil
+}
+
 // DropDeletedRecords deletes at most limit remembered deletions that every segment was
 // compared with, and so was what is not sealed yet. What committed within the last hour
-// before a comparison may have been invisible to it.
-func DropDeletedRecords(ctx context.Context, db DB, limit int) (int, error) {
+// before a comparison may have been invisible to it. A deletion stays as long as its
+// tombstone: a server may bring the record until then, and the archive then has it again.
+//
+// A segment that has failed for two intervals is not waited for any longer: a single bad
+// file would otherwise keep all deletions for ever. The segment remembers what it missed.
+func DropDeletedRecords(ctx context.Context, db DB, every time.Duration, limit int) (int, error) {
 	const sql = `
-DELETE FROM deleted_records
-WHERE (author, did, collection, rkey) IN (
-    SELECT author, did, collection, rkey FROM deleted_records
-    WHERE at < least((SELECT min(coalesce(forgotten_at, first_at)) FROM segments), (SELECT min(arrived_at) FROM archive_open), now()) - interval '1 hour'
-    ORDER BY at LIMIT $1 FOR UPDATE SKIP LOCKED)`
-	return deleteRows(ctx, db, "drop remembered deletions", sql, limit)
+WITH waited AS (
+    SELECT least(
+        (SELECT min(coalesce(forgotten_at, first_at)) FROM segments WHERE forget_failing_since IS NULL OR forget_failing_since > now() - 2 * $1::interval),
+        (SELECT min(arrived_at) FROM archive_open), now()) - interval '1 hour' AS until
+), dropped AS (
+    DELETE FROM deleted_records
+    WHERE (author, did, collection, rkey) IN (
+        SELECT author, did, collection, rkey FROM deleted_records AS d
+        WHERE at < (SELECT until FROM waited) AND NOT EXISTS (SELECT FROM tombstones AS t WHERE t.collection = d.collection AND t.did = d.did AND t.rkey = d.rkey)
+        ORDER BY at LIMIT $2 FOR UPDATE SKIP LOCKED)
+    RETURNING at
+), missed AS (
+    UPDATE segments SET missed_until = greatest(missed_until, (SELECT max(at) FROM dropped))
+    WHERE forget_failing_since <= now() - 2 * $1::interval AND coalesce(forgotten_at, first_at) - interval '1 hour' <= (SELECT max(at) FROM dropped)
+)
+SELECT count(*) FROM dropped`
+	return One(ctx, db, "drop remembered deletions", pgx.RowTo[int], sql, every, limit)
+}
+
+// SetUnreadableLists replaces what is known of lists of forgotten accounts that cannot be
+// read: their errors by their names.
+func SetUnreadableLists(ctx context.Context, db DB, unreadable map[string]string) error {
+	const sql = `
+WITH now_readable AS (DELETE FROM unreadable_lists WHERE name <> ALL ($1::text[]))
+INSERT INTO unreadable_lists (name, error)
+SELECT name, error FROM unnest($1::text[], $2::text[]) AS u (name, error)
+ORDER BY name
+ON CONFLICT (name) DO UPDATE SET error = excluded.error WHERE unreadable_lists.error <> excluded.error`
+	names, causes := make([]string, 0, len(unreadable)), make([]string, 0, len(unreadable))
+	for name, cause := range unreadable {
+		names, causes = append(names, name), append(causes, strings.ToValidUTF8(strings.ReplaceAll(cause, "\x00", ""), "\uFFFD"))
+	}
+	if _, err := db.Exec(ctx, sql, names, causes); err != nil {
+		return fmt.Errorf("record the lists that cannot be read: %w", err)
+	}
+	return nil
 }
 
 // ForgetAgain makes all segments due to be compared with what must be forgotten, and
 // returns their number.
 func ForgetAgain(ctx context.Context, db DB) (int64, error) {
-	tag, err := db.Exec(ctx, `UPDATE segments SET forgotten_at = '-infinity' WHERE synced_at IS NOT NULL`)
+	tag, err := db.Exec(ctx, `UPDATE segments SET forget_again = true, forget_failed_at = NULL WHERE synced_at IS NOT NULL`)
 	if err != nil {
 		return 0, fmt.Errorf("make all segments due: %w", err)
 	}
@@ -265,15 +317,18 @@ type ForgetProgress struct {
 	Segments int64   `json:"segments"`        // in the store
 	Written  int64   `json:"rewritten"`       // of these, those that were written again
 	Compared int64   `json:"compared"`        // and those that were compared at least once
-	Age      float64 `json:"oldest_seconds"`  // since the segment was compared or sealed that waits longest; 0: there is none
+	Failing  int64   `json:"failing"`         // those whose last comparison failed
+	Missed   int64   `json:"missed"`          // those that deletions of records were not compared with, because they failed for long
+	Lists    int64   `json:"unreadable_lists"`
+	Age      float64 `json:"oldest_seconds"` // since the segment was compared or sealed that waits longest; 0: there is none
 }
 
 // ReadForgetProgress reads what the archive has forgotten.
 func ReadForgetProgress(ctx context.Context, db DB) (ForgetProgress, error) {
 	const sql = `
 SELECT (SELECT count(*) FROM forgotten), (SELECT count(*) FROM forgotten WHERE listed_at IS NULL), (SELECT count(*) FROM deleted_records),
-       count(*), count(*) FILTER (WHERE rewritten > 0), count(forgotten_at),
-       coalesce(extract(epoch FROM clock_timestamp() - min(CASE WHEN isfinite(forgotten_at) THEN forgotten_at ELSE sealed_at END)), 0)::float8
+       count(*), count(*) FILTER (WHERE rewritten > 0), count(forgotten_at), count(forget_failing_since), count(missed_until), (SELECT count(*) FROM unreadable_lists),
+       coalesce(extract(epoch FROM clock_timestamp() - min(coalesce(forgotten_at, sealed_at))), 0)::float8
 FROM segments WHERE synced_at IS NOT NULL`
 	return One(ctx, db, "read what the archive has forgotten", pgx.RowToStructByPos[ForgetProgress], sql)
 }

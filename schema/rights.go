@@ -26,7 +26,7 @@ func writtenTables() []string {
 		"histories", "history_accounts", "history_listings", "leaving_links", "lexicons", "link_counts", "link_merges", "links", "listing_members", "nostr_authors", "nostr_counts", "nostr_relays",
 		"parked", "paused_shorteners", "pending_counts", "posts", "posts_default", "projections", "purge_queue", "record_refs", "record_texts", "records",
 		"records_other", "relay_audits", "resyncs", "seen", "segments", "sharers", "shares", "shares_default", "short_links", "stored_collections", "streams", "strict_lexicons", "subjects",
-		"tombstones", "top_links", "top_links_state", "unshared_links", "verdicts", "waiting",
+		"tombstones", "top_links", "top_links_state", "unreadable_lists", "unshared_links", "verdicts", "waiting",
 		"watch_members", "watches",
 		"river_job", "river_leader", "river_notification", "river_queue",
 	}

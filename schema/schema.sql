@@ -989,6 +989,10 @@ CREATE TABLE segments (
     rewritten integer DEFAULT 0 NOT NULL, -- How often the segment was written again without what must be forgotten.
     origin text DEFAULT ''::text NOT NULL, -- The content of the first version. Empty: this is it.
     forgotten_at timestamp with time zone, -- When it was compared with what must be forgotten the last time. NULL: never.
+    forget_failing_since timestamp with time zone, -- When the comparison with what must be forgotten failed first. NULL: the last one succeeded.
+    forget_failed_at timestamp with time zone, -- When it failed last. NULL: the last one succeeded.
+    missed_until timestamp with time zone, -- The segment could not be compared for so long that deletions up to then were dropped without it. NULL: it missed none.
+    forget_again boolean DEFAULT false NOT NULL, -- An operator wants it to be compared at once.
     CONSTRAINT segments_pkey PRIMARY KEY (number),
     CONSTRAINT segments_name_key UNIQUE (name)
 );
@@ -1152,6 +1156,14 @@ CREATE TABLE top_links_state (
     announced_at timestamp with time zone NOT NULL,
     CONSTRAINT top_links_state_pkey PRIMARY KEY (one),
     CONSTRAINT top_links_state_one_check CHECK (one)
+);
+
+-- Lists of forgotten accounts in the archive's store that could not be read when sweep_archive last tried.
+CREATE TABLE unreadable_lists (
+    name text COLLATE "C" NOT NULL,
+    since timestamp with time zone DEFAULT now() NOT NULL, -- When that was found first.
+    error text NOT NULL,
+    CONSTRAINT unreadable_lists_pkey PRIMARY KEY (name)
 );
 
 -- Links without a share since expiry noticed it. They are deleted after a day of grace, unless somebody shares them again.

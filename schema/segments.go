@@ -221,8 +221,29 @@ type ArchiveBacklog struct {
 	Stored   int64   `json:"stored_bytes"`     // of these
 	Records  int64   `json:"archived_records"` // in these
 	// Of these segments; both are 0 where Weir has no ClickHouse.
-	Unindexed int64   `json:"unindexed"`                // that ClickHouse does not have
-	IndexAge  float64 `json:"oldest_unindexed_seconds"` // since the store has the oldest of these
+	Unindexed int64         `json:"unindexed"`                // that ClickHouse does not have
+	IndexAge  float64       `json:"oldest_unindexed_seconds"` // since the store has the oldest of these
+	Forget    ForgetBacklog `json:"forget" db:"-"`
+}
+
+// ForgetBacklog is what the archive must forget and has not yet.
+type ForgetBacklog struct {
+	Overdue    float64 `json:"overdue_seconds"`  // since the segment was due that has waited longest to be compared with what must be forgotten
+	Failing    int64   `json:"failing"`          // segments whose last comparison failed
+	Unlisted   float64 `json:"unlisted_seconds"` // since the oldest forgotten account that is on no list in the store
+	Unreadable int64   `json:"unreadable_lists"` // lists in the store that could not be read
+}
+
+// ReadForgetBacklog reads what the archive must forget and has not yet, if segments are
+// compared once per interval. What a rebuild brought is not overdue before that.
+func ReadForgetBacklog(ctx context.Context, db DB, every time.Duration) (ForgetBacklog, error) {
+	const sql = `
+SELECT (SELECT coalesce(greatest(extract(epoch FROM clock_timestamp() - min(greatest(coalesce(forgotten_at, sealed_at) + $1::interval, synced_at))), 0), 0)::float8
+        FROM segments WHERE synced_at IS NOT NULL),
+       (SELECT count(*) FROM segments WHERE forget_failing_since IS NOT NULL),
+       (SELECT coalesce(extract(epoch FROM clock_timestamp() - min(at)), 0)::float8 FROM forgotten WHERE listed_at IS NULL),
+       (SELECT count(*) FROM unreadable_lists)`
+	return One(ctx, db, "read what the archive must forget", pgx.RowToStructByPos[ForgetBacklog], sql, every)
 }
 
 // ReadArchiveBacklog reads what waits for the archive's store.

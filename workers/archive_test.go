@@ -66,6 +66,17 @@ func (f *faulty) Get(ctx context.Context, name string) (io.ReadCloser, error) {
 	return f.Store.Get(ctx, name)
 }
 
+func (f *faulty) Delete(ctx context.Context, name string) error {
+	if f.fails(false) {
+		return errKilled
+	}
+	err := f.Store.Delete(ctx, name)
+	if f.fails(true) {
+		return errKilled
+	}
+	return err
+}
+
 func (f *faulty) List(ctx context.Context, prefix string) iter.Seq2[archive.Object, error] {
 	return f.Store.List(ctx, prefix)
 }

@@ -36,8 +36,24 @@ func (w *ForgetSegment) Timeout(*river.Job[jobs.ForgetSegment]) time.Duration {
 // of each version, so several processes, and one that wakes up after long, all end with
 // the same. The version before stays in the store until its readers have finished: see
 // SweepArchive.
+//
+// A failure is recorded: the segment waits for an hour, and health shows it.
 func (w *ForgetSegment) Work(ctx context.Context, job *river.Job[jobs.ForgetSegment]) error {
-	m, now, err := schema.SegmentToForget(ctx, w.pool, job.Args.Segment, w.archive.Forget)
+	err := w.compare(ctx, job.Args.Segment)
+	if _, snoozed := errors.AsType[*river.JobSnoozeError](err); err == nil || snoozed || errors.Is(ctx.Err(), context.Canceled) {
+		return err
+	}
+	recording, cancel := context.WithTimeout(context.WithoutCancel(ctx), recordTimeout) // the comparison may have taken too long
+	defer cancel()
+	return errors.Join(err, schema.ForgetFailed(recording, w.pool, job.Args.Segment))
+}
+
+// recordTimeout bounds the statement that records a failure.
+const recordTimeout = 10 * time.Second
+
+// compare compares a segment if it is due.
+func (w *ForgetSegment) compare(ctx context.Context, number int64) error {
+	m, now, err := schema.SegmentToForget(ctx, w.pool, number, w.archive.Forget)
 	if errors.Is(err, schema.ErrNoRows) {
 		return nil
 	}

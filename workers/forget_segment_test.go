@@ -70,7 +70,7 @@ func (f *forgetTest) sealed(rows int) (from, to int) {
 }
 
 func (f *forgetTest) due() {
-	f.exec(`UPDATE segments SET sealed_at = sealed_at - interval '1 hour', forgotten_at = forgotten_at - interval '1 hour'`)
+	f.exec(`UPDATE segments SET sealed_at = sealed_at - interval '1 hour', forgotten_at = forgotten_at - interval '1 hour', forget_failed_at = forget_failed_at - interval '1 hour'`)
 }
 
 // deletes has an account deleted after its records before n.
@@ -122,10 +122,19 @@ func (f *forgetTest) sweep(after time.Duration) {
 	require.NoError(f.t, runJob(f.archiveTest, &SweepArchive{pool: f.pool, log: slog.New(slog.DiscardHandler), archive: f.archive, now: func() time.Time { return time.Now().Add(after) }}, jobs.SweepArchive{}))
 }
 
-// complete checks that the store has what remains, each record once, and nothing else.
+// complete checks that the store has what remains, each record once, and nothing else, and
+// that the database knows these segments.
 func (f *forgetTest) complete() {
 	f.t.Helper()
 	require.Equal(f.t, numbersOf(f.remaining()), numbersOf(f.stored()))
+	rows, err := schema.Segments(f.t.Context(), f.pool)
+	require.NoError(f.t, err)
+	manifests, err := archive.Manifests(f.t.Context(), f.store)
+	require.NoError(f.t, err)
+	require.Len(f.t, rows, len(manifests))
+	for i, m := range manifests {
+		require.Equal(f.t, []any{m.Name, m.Sum(), m.Rewritten}, []any{rows[i].Name, rows[i].Sum(), rows[i].Rewritten})
+	}
 }
 
 func numbersOf(records []string) (numbers []int) {
@@ -267,6 +276,7 @@ func TestKilledInForget(t *testing.T) {
 			}
 			f.sweep(25 * time.Hour)
 			f.kept()
+			f.due()
 			require.NoError(t, f.forget(f.store))
 			f.complete()
 		}
@@ -304,6 +314,7 @@ func TestKilledBeforeTheSwitch(t *testing.T) {
 	f.exec(`DROP TRIGGER killed ON segments`)
 	f.sweep(25 * time.Hour)
 	f.kept()
+	f.due()
 	require.NoError(t, f.forget(f.store))
 	f.complete()
 	f.sweep(25 * time.Hour)
@@ -348,18 +359,21 @@ func (l *lateStore) Put(ctx context.Context, name string, content io.ReadSeeker,
 	return l.Store.Put(ctx, name, content, size)
 }
 
-// TestDeletionsAreRemembered until every segment was compared with them, and every row
-// that is not sealed has been.
+// TestDeletionsAreRemembered until every segment was compared with them, every row that is
+// not sealed has been, and no server can bring the records again.
 func TestDeletionsAreRemembered(t *testing.T) {
 	t.Parallel()
 	f := newForgetTest(t)
 	f.sealed(12)
+	sealed := f.records
 	f.deletesRecord(1)
 	drop := func() int {
-		n, err := schema.DropDeletedRecords(t.Context(), f.pool, 100)
+		n, err := schema.DropDeletedRecords(t.Context(), f.pool, f.archive.Forget, 100)
 		require.NoError(t, err)
 		return n
 	}
+	f.exec(`CREATE TABLE aside AS TABLE tombstones`)
+	f.exec(`DELETE FROM tombstones`)
 	f.exec(`UPDATE deleted_records SET at = at - interval '2 hours'`)
 	f.exec(`UPDATE segments SET first_at = first_at - interval '3 hours'`)
 	require.Zero(t, drop(), "the segment has it")
@@ -368,5 +382,17 @@ func TestDeletionsAreRemembered(t *testing.T) {
 	f.exec(`UPDATE archive_open SET arrived_at = arrived_at - interval '3 hours'`)
 	require.Zero(t, drop(), "so may what is not sealed")
 	f.exec(`DELETE FROM archive_open`)
+	f.exec(`INSERT INTO tombstones TABLE aside`)
+	require.Zero(t, drop(), "a server may bring it again")
+	f.add(1)
+	f.exec(`UPDATE archive_open SET blob = $1`, archive.PackRow(archive.AppendRecord(nil, []byte(sealed[1])))) // it does
+	f.records = sealed
+	require.NoError(t, f.seal())
+	require.NoError(t, f.sync(f.store))
+	f.due()
+	require.NoError(t, f.forget(f.store))
+	f.complete()
+	f.exec(`UPDATE segments SET first_at = first_at - interval '3 hours', forgotten_at = now()`)
+	f.exec(`DELETE FROM tombstones`)
 	require.Equal(t, 1, drop())
 }

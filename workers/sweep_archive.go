@@ -35,7 +35,7 @@ func (w *SweepArchive) Timeout(*river.Job[jobs.SweepArchive]) time.Duration { re
 
 // Work sweeps. A server that is away is no reason to leave the rest.
 func (w *SweepArchive) Work(ctx context.Context, _ *river.Job[jobs.SweepArchive]) error {
-	return errors.Join(w.days(ctx), w.deletions(ctx), w.spool(), w.objects(ctx))
+	return errors.Join(w.days(ctx), w.deletions(ctx), w.spool(), w.objects(ctx), w.lists(ctx))
 }
 
 // days makes and drops partitions. They follow the clock that is behind.
@@ -51,11 +51,11 @@ func (w *SweepArchive) days(ctx context.Context) error {
 	return err
 }
 
-// deletions drops the deletions that every segment was compared with.
+// deletions drops the deletions that every segment was compared with, or failed for long.
 func (w *SweepArchive) deletions(ctx context.Context) error {
 	const page = 5000
 	for {
-		n, err := schema.DropDeletedRecords(ctx, w.pool, page)
+		n, err := schema.DropDeletedRecords(ctx, w.pool, w.archive.Forget, page)
 		if err != nil || n < page {
 			return err
 		}
@@ -89,21 +89,44 @@ func (w *SweepArchive) objects(ctx context.Context) error {
 		}
 		listed.add(o, w.now().Add(-orphanAge))
 	}
-	if err := w.replaced(ctx, listed); err != nil {
-		return err
-	}
-	if err := w.orphans(ctx, listed); err != nil {
-		return err
-	}
+	err := errors.Join(w.replaced(ctx, listed), w.orphans(ctx, listed))
 	for _, name := range listed.authors {
 		if !listed.segments[archive.SegmentName(name)] {
-			if err := w.delete(ctx, "orphan_deleted", name); err != nil {
-				return err
+			if failed := w.delete(ctx, "orphan_deleted", name); failed != nil {
+				return errors.Join(err, failed)
 			}
 		}
 	}
-	const lists = 64 // a few kilobytes each
-	return archive.JoinForgotten(ctx, store, w.now().Add(-orphanAge), lists)
+	return err
+}
+
+// damages are the errors of single objects, which do not hold back the others.
+type damages []error
+
+// add adds an error, one of the first few. It returns errors of the store.
+func (d *damages) add(err error) error {
+	const most = 5
+	if !errors.Is(err, archive.ErrCorrupt) && !errors.Is(err, archive.ErrNotFound) {
+		return err
+	}
+	if len(*d) < most {
+		*d = append(*d, err)
+	}
+	return nil
+}
+
+// lists joins the lists of forgotten accounts, and records which cannot be read.
+func (w *SweepArchive) lists(ctx context.Context) error {
+	const many = 64 // a few kilobytes each
+	joined := archive.JoinForgotten(ctx, w.archive.Store, w.now().Add(-orphanAge), many)
+	unreadable, err := archive.UnreadableLists(ctx, w.archive.Store)
+	if err == nil {
+		err = schema.SetUnreadableLists(ctx, w.pool, unreadable)
+	}
+	for name, cause := range unreadable {
+		w.log.Error("forgotten_list_unreadable", "object", name, "error", cause)
+	}
+	return errors.Join(joined, err)
 }
 
 // storeListing is what a store has.
@@ -138,9 +161,10 @@ func (w *SweepArchive) delete(ctx context.Context, message, name string) error {
 
 // replaced deletes versions of segments whose next version has been in the store for a
 // day, which is how long a reader may need for one segment. The manifest goes first: who
-// looks for the segment in vain finds the last version.
+// looks for the segment in vain finds the last version. A segment whose last version is
+// damaged keeps what it has, and does not hold back the others.
 func (w *SweepArchive) replaced(ctx context.Context, listed storeListing) error {
-	store := w.archive.Store
+	var damaged damages
 	for _, manifests := range listed.manifests {
 		if len(manifests) == 1 {
 			continue
@@ -150,25 +174,35 @@ func (w *SweepArchive) replaced(ctx context.Context, listed storeListing) error 
 			if later == nil || w.now().Sub(later.Modified) <= orphanAge {
 				continue
 			}
-			last, err := archive.ReadManifest(ctx, store, later.Name)
-			if err == nil {
-				err = archive.Verify(ctx, store, last)
-			}
-			if err != nil {
+			if err := damaged.add(w.deleteVersion(ctx, o.Name, later.Name)); err != nil {
 				return err
 			}
-			m, err := archive.ReadManifest(ctx, store, o.Name)
-			if err != nil {
-				return err
-			}
-			for _, name := range []string{o.Name, archive.AuthorsName(m.Name), m.Name} {
-				if m.Name == last.Name && name != o.Name {
-					continue
-				}
-				if err := w.delete(ctx, "replaced_version_deleted", name); err != nil {
-					return err
-				}
-			}
+		}
+	}
+	return errors.Join(damaged...)
+}
+
+// deleteVersion deletes a version of a segment, by the name of its manifest, after the last
+// one was read back once more.
+func (w *SweepArchive) deleteVersion(ctx context.Context, name, later string) error {
+	store := w.archive.Store
+	last, err := archive.ReadManifest(ctx, store, later)
+	if err == nil {
+		err = archive.Verify(ctx, store, last)
+	}
+	if err != nil {
+		return err
+	}
+	m, err := archive.ReadManifest(ctx, store, name)
+	if err != nil {
+		return err
+	}
+	for _, object := range []string{name, archive.AuthorsName(m.Name), m.Name} {
+		if m.Name == last.Name && object != name {
+			continue
+		}
+		if err := w.delete(ctx, "replaced_version_deleted", object); err != nil {
+			return err
 		}
 	}
 	return nil
@@ -202,29 +236,35 @@ func (w *SweepArchive) orphans(ctx context.Context, listed storeListing) error {
 	for _, name := range listed.old {
 		counts[numbered(name)]++
 	}
+	var damaged damages
 	for _, name := range listed.old {
 		named := listed.manifests[numbered(name)]
 		if keep[name] || len(named) == 1 && counts[numbered(name)] == 1 {
 			continue // the usual case needs no look at the manifest
 		}
-		orphan := true
-		for _, manifest := range named {
-			m, err := archive.ReadManifest(ctx, w.archive.Store, manifest.Name)
-			if errors.Is(err, archive.ErrNotFound) {
-				continue // it was just deleted
-			}
-			if err != nil {
-				return err
-			}
-			orphan = orphan && m.Name != name
+		orphan, err := w.orphan(ctx, name, named)
+		if err == nil && orphan {
+			err = w.delete(ctx, "orphan_deleted", name)
 		}
-		if orphan {
-			if err := w.delete(ctx, "orphan_deleted", name); err != nil {
-				return err
-			}
+		if err := damaged.add(err); err != nil {
+			return err
 		}
 	}
-	return nil
+	return errors.Join(damaged...)
+}
+
+// orphan reports whether none of these manifests names a segment.
+func (w *SweepArchive) orphan(ctx context.Context, name string, manifests []archive.Object) (bool, error) {
+	for _, manifest := range manifests {
+		m, err := archive.ReadManifest(ctx, w.archive.Store, manifest.Name)
+		if errors.Is(err, archive.ErrNotFound) {
+			continue // it was just deleted
+		}
+		if err != nil || m.Name == name {
+			return false, err
+		}
+	}
+	return true, nil
 }
 
 // numbered returns the part of an object's name that its manifest's name has too.

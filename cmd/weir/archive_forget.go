@@ -50,6 +50,15 @@ func printForgetProgress(w io.Writer, p schema.ForgetProgress) {
 	fmt.Fprintf(w, "%s to forget, %d of them on no list in the store yet\n", counts(p.Accounts, "account", "accounts"), p.Unlisted)
 	fmt.Fprintf(w, "%s that some segments may still have\n", counts(p.Records, "deleted record", "deleted records"))
 	fmt.Fprintf(w, "%s: %d compared, %d written again\n", counts(p.Segments, "segment", "segments"), p.Compared, p.Written)
+	if p.Failing > 0 {
+		fmt.Fprintf(w, "%s could not be compared: weir archive verify names damaged files\n", counts(p.Failing, "segment", "segments"))
+	}
+	if p.Missed > 0 {
+		fmt.Fprintf(w, "%s failed for so long that deletions of records were dropped without it: see segments.missed_until\n", counts(p.Missed, "segment", "segments"))
+	}
+	if p.Lists > 0 {
+		fmt.Fprintf(w, "%s of forgotten accounts cannot be read: see unreadable_lists\n", counts(p.Lists, "list", "lists"))
+	}
 	if p.Segments > 0 {
 		age := time.Duration(p.Age * float64(time.Second)).Round(time.Second)
 		fmt.Fprintf(w, "the segment that waits longest was compared or sealed %s ago\n", age)

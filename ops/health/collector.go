@@ -90,6 +90,10 @@ var (
 	archiveRecords  = desc("archive_records", "Records of the segments in the archive's store.")
 	indexSegments   = desc("archive_unindexed_segments", "Segments of the archive that ClickHouse does not have; 0 without WEIR_CLICKHOUSE.")
 	indexAge        = desc("archive_unindexed_seconds", "Time since the archive's store has the oldest segment that ClickHouse does not have; 0 without such a segment.")
+	forgetOverdue   = desc("archive_forget_overdue_seconds", "Time since the segment was due that has waited longest to be compared with what must be forgotten; 0 if none is due.")
+	forgetFailing   = desc("archive_forget_failing_segments", "Segments that could not be compared with what must be forgotten. Expect zero: such a file is damaged or missing.")
+	unlistedAge     = desc("archive_unlisted_seconds", "Time since the oldest forgotten account that is on no list in the archive's store; 0 if all are.")
+	unreadableLists = desc("archive_unreadable_lists", "Lists of forgotten accounts in the archive's store that cannot be read. Expect zero: exports and rebuilds fail.")
 	lagLimit        = desc("lag_limit_seconds", "WEIR_LAG_LIMIT of this process: the lag at which a stream is critical.")
 	queueLimit      = desc("queue_limit_jobs", "WEIR_QUEUE_LIMIT of this process: how many jobs of a queue may wait.")
 	databaseLimit   = desc("database_limit_bytes", "WEIR_DATABASE_LIMIT of this process: how large the database may be.")
@@ -205,6 +209,10 @@ func sendArchive(r Report, gauge func(*prometheus.Desc, float64, ...string)) {
 	gauge(archiveRecords, float64(a.Records))
 	gauge(indexSegments, float64(a.Unindexed))
 	gauge(indexAge, a.IndexAge)
+	gauge(forgetOverdue, a.Forget.Overdue)
+	gauge(forgetFailing, float64(a.Forget.Failing))
+	gauge(unlistedAge, a.Forget.Unlisted)
+	gauge(unreadableLists, float64(a.Forget.Unreadable))
 }
 
 // sendHistories exports how far the past of collections, which operators name, has been

@@ -29,6 +29,8 @@ func FireAfter() map[string]time.Duration {
 		"WeirCountsWrong":           0,
 		"WeirArchiveBehind":         0,
 		"WeirIndexBehind":           0,
+		"WeirForgetBehind":          0,
+		"WeirForgottenLists":        0,
 	}
 }
 

@@ -42,6 +42,9 @@ type Limits struct {
 	AuditScore   float64       // 0.999: score of the last audit
 	ArchiveAge   time.Duration // 30 min: since the oldest commit that the archive's store does not have
 	IndexAge     time.Duration // since the archive's store has the oldest segment that ClickHouse lacks; zero: there is no ClickHouse
+	Forget       time.Duration // 30 days: how often segments of the archive are compared with what must be forgotten
+	ForgetAge    time.Duration // 24 h: since a segment was due to be compared
+	ListAge      time.Duration // 1 h: since an account had to be forgotten that is on no list in the archive's store
 }
 
 // DeadLetterLimit is how many new dead letters some collections may have within ten
@@ -64,6 +67,9 @@ func (l Limits) withDefaults() Limits {
 	l.AuditAge = cmp.Or(l.AuditAge, 50*time.Hour)
 	l.AuditScore = cmp.Or(l.AuditScore, 0.999)
 	l.ArchiveAge = cmp.Or(l.ArchiveAge, 30*time.Minute)
+	l.Forget = cmp.Or(l.Forget, 30*24*time.Hour)
+	l.ForgetAge = cmp.Or(l.ForgetAge, 24*time.Hour)
+	l.ListAge = cmp.Or(l.ListAge, time.Hour)
 	return l
 }
 
@@ -184,6 +190,9 @@ func Read(ctx context.Context, db schema.DB, now time.Time, limits Limits) (Repo
 		return Report{}, err
 	}
 	if r.Archive, err = schema.ReadArchiveBacklog(ctx, db); err != nil {
+		return Report{}, err
+	}
+	if r.Archive.Forget, err = schema.ReadForgetBacklog(ctx, db, limits.Forget); err != nil {
 		return Report{}, err
 	}
 	if limits.IndexAge == 0 {

@@ -1,0 +1,215 @@
+package e2e
+
+import (
+	"bytes"
+	"io"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/klauspost/compress/zstd"
+	"github.com/stretchr/testify/require"
+
+	"github.com/weir-social/weir/schema/schematest"
+	"github.com/weir-social/weir/simnet"
+)
+
+// recordsIn reads all segments of the bucket, without the code that wrote them.
+func recordsIn(t *testing.T, b *bucket, stream string) (records [][]byte) {
+	t.Helper()
+	for name, file := range b.objects(".seg.zst") {
+		if !strings.HasPrefix(name, stream) {
+			continue
+		}
+		d, err := zstd.NewReader(bytes.NewReader(file))
+		require.NoError(t, err)
+		raw, err := io.ReadAll(d)
+		require.NoError(t, err)
+		d.Close()
+		for len(raw) > 0 {
+			n := uint32(raw[0]) | uint32(raw[1])<<8 | uint32(raw[2])<<16 | uint32(raw[3])<<24
+			records = append(records, raw[4:4+n])
+			raw = raw[4+n:]
+		}
+	}
+	return records
+}
+
+// archivedBy counts the events in the bucket.
+func archivedBy(t *testing.T, b *bucket) map[string]int {
+	t.Helper()
+	events := map[string]int{}
+	for _, record := range recordsIn(t, b, "") {
+		countEvent(t, record, func(event string) { events[event]++ })
+	}
+	return events
+}
+
+// rememberedOf returns the events of the network that an archive keeps, each once: that an
+// account or a record was deleted, and not what it was.
+func rememberedOf(n *simnet.Net) map[string]int {
+	events, revs := onceEach(n), map[string]string{}
+	for _, e := range n.Log().Entries() {
+		if e.Operation == "delete" {
+			revs[e.DID+" "+e.Collection+" "+e.Rkey] = e.Rev
+		}
+		if e.Status == "deleted" {
+			revs[e.DID] = "deleted"
+		}
+	}
+	for event := range events {
+		part := strings.Fields(event)
+		gone := revs[part[0]] != "" && part[1] != "account"
+		if len(part) == 5 {
+			gone = part[4] != "delete" && (gone || part[3] <= revs[strings.Join(part[:3], " ")])
+		}
+		if gone {
+			delete(events, event)
+		}
+	}
+	return events
+}
+
+// storedTextOf returns what an archive restores, without the rows of active accounts: whether
+// there is one depends on when the account's posts were processed.
+func storedTextOf(t *testing.T, pool *pgxpool.Pool) []string {
+	t.Helper()
+	return slices.DeleteFunc(storedText(t, pool), func(row string) bool { return strings.HasSuffix(row, " active") })
+}
+
+// archiveKills is a process that archives and forgets, and that is killed.
+type archiveKills struct {
+	*killing
+	pool   *pgxpool.Pool
+	bucket *bucket
+	spool  string
+}
+
+// kills kills the process. Its jobs begin again at once, and not after WEIR_RESCUE_AFTER.
+func (a *archiveKills) kills() {
+	a.t.Helper()
+	a.process.kill()
+	_, err := a.pool.Exec(a.t.Context(), `UPDATE river_job SET state = 'available' WHERE state = 'running'`)
+	require.NoError(a.t, err)
+}
+
+// deletes has the next account deleted that has written something.
+func (a *archiveKills) deletes() {
+	a.t.Helper()
+	for _, one := range a.net.Accounts() {
+		if one.Status == "" && slices.ContainsFunc(a.net.Log().Entries(), func(e *simnet.Entry) bool { return e.DID == one.DID && e.Collection == "app.bsky.feed.post" }) {
+			require.NoError(a.t, a.net.Delete(one.DID))
+			return
+		}
+	}
+	require.Fail(a.t, "nobody is left")
+}
+
+// killsIn kills the process in a step.
+func (a *archiveKills) killsIn(step string) {
+	a.t.Helper()
+	reached, _ := a.bucket.holds(step, 1)
+	a.process = start(a.t, a.env, "serve")
+	a.net.Play(60)
+	a.deletes()
+	reached(a.process)
+	a.kills()
+}
+
+// killsInSeal kills the process when a segment's file is complete, and its manifest is not
+// in the database.
+func (a *archiveKills) killsInSeal() {
+	a.t.Helper()
+	conn, err := pgx.Connect(a.t.Context(), a.server.URL("weir"))
+	require.NoError(a.t, err)
+	_, err = conn.Exec(a.t.Context(), `BEGIN; LOCK TABLE segments IN SHARE MODE`)
+	require.NoError(a.t, err)
+	a.process = start(a.t, a.env, "serve")
+	a.net.Play(60)
+	require.Eventually(a.t, func() bool {
+		files, err := filepath.Glob(filepath.Join(a.spool, "*", "*.seg.zst"))
+		return err == nil && len(files) > 0
+	}, time.Minute, 5*time.Millisecond)
+	a.process.kill()
+	require.NoError(a.t, conn.Close(a.t.Context()))
+	a.kills()
+}
+
+// settled waits until everything is in the bucket, and every segment was compared with what
+// must be forgotten.
+func (a *archiveKills) settled() {
+	a.t.Helper()
+	a.drain(a.pool)
+	var since time.Time
+	require.NoError(a.t, a.pool.QueryRow(a.t.Context(), `SELECT clock_timestamp()`).Scan(&since))
+	finishes(a.t, 50*time.Millisecond, func() (left int, err error) {
+		err = a.pool.QueryRow(a.t.Context(), `
+SELECT (SELECT count(*) FROM archive_open) + (SELECT count(*) FROM forgotten WHERE listed_at IS NULL) +
+       (SELECT count(*) FROM segments WHERE synced_at IS NULL OR forgotten_at IS NULL OR forgotten_at < $1)`, since).Scan(&left)
+		return left, err
+	}, "something is not forgotten: %s", tail(a.process.stderr.String(), 2000))
+}
+
+// TestKilledArchive kills the process in each step of sealing, syncing, forgetting and
+// sweeping, crashes Postgres and the bucket between a manifest and its switch, and kills two
+// rebuilds. Every event is in the segments once, and of what was deleted nothing. A database
+// that is rebuilt has the same records.
+func TestKilledArchive(t *testing.T) {
+	schematest.Long(t)
+	parallel(t)
+	n, server, b, folder := busyNetwork(t), schematest.Server(t), newBucket(t), t.TempDir()
+	settings := slices.Concat(b.env(), []string{"WEIR_ARCHIVE_INTERVAL=1s", "WEIR_ARCHIVE_FORGET=1s", "WEIR_RESOLVE_LINKS=false", "TMPDIR=" + folder})
+	a := &archiveKills{killing: &killing{t: t, net: n, server: server, env: append(reads(n, server.URL("weir")), settings...)}, bucket: b, spool: folder}
+	succeed(t, a.env, "migrate")
+	a.pool = open(t, server.URL("weir"))
+	a.killsInSeal()
+	for _, step := range []string{
+		"before PUT segment", "after PUT segment", "before GET segment", "before PUT manifest", "after PUT manifest",
+		"after PUT jsonl", "after PUT authors", "before PUT later segment", "after PUT later segment", "before PUT later manifest", "after PUT later manifest",
+	} {
+		a.killsIn(step)
+	}
+	for _, step := range []string{"after PUT manifest", "after PUT later manifest"} {
+		reached, release := b.holds(step, 1)
+		a.process = start(t, a.env, "serve")
+		n.Play(60)
+		a.deletes()
+		reached(a.process)
+		require.NoError(t, server.Crash(t.Context()))
+		release()
+		b.server.CloseClientConnections()
+		require.NoError(t, server.Resume(t.Context()))
+		a.pool = open(t, server.URL("weir"))
+		a.settled()
+		stopServe(t, a.process)
+	}
+	b.ages()
+	for _, step := range []string{"after DELETE manifest", "before DELETE later segment"} {
+		reached, _ := b.holds(step, 1)
+		a.process = start(t, a.env, "serve")
+		reached(a.process)
+		a.kills()
+	}
+	a.process = start(t, a.env, "serve")
+	a.settled()
+	require.Eventually(t, b.once, time.Minute, 50*time.Millisecond, "versions that were replaced, or orphans, are left")
+	stopServe(t, a.process)
+	require.Empty(t, notOnce(rememberedOf(n), archivedBy(t, b)))
+	require.Less(t, len(rememberedOf(n)), len(onceEach(n)))
+	require.Contains(t, succeed(t, a.env, "archive", "verify"), "records")
+
+	second := schematest.NewURL(t)
+	env := append(reads(n, second), settings...)
+	for _, segment := range []int{2, 5} {
+		reached, _ := b.holds("before GET later segment", segment)
+		rebuild := start(t, env, "archive", "rebuild", "--database")
+		reached(rebuild)
+		rebuild.kill()
+	}
+	succeed(t, env, "archive", "rebuild", "--database")
+	require.Equal(t, storedTextOf(t, a.pool), storedTextOf(t, open(t, second)))
+}
