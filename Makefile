@@ -53,6 +53,7 @@ test-postgres: pgbouncer prometheus chromium ## run the suite on every supported
 test-clickhouse: postgres clickhouse ## run the tests of the index on a real ClickHouse, which it downloads (98 MB)
 	go test -vet=off -tags clickhouse -count 1 -timeout 20m ./archive/clickhouse
 	$(on_postgres) go test -vet=off -tags clickhouse -count 1 -timeout 20m ./workers -run TestIndex
+	$(on_postgres) go test -vet=off -tags clickhouse -count 1 -timeout 20m ./e2e -run TestIndex
 
 screenshots: postgres chromium ## write the picture in the README
 	$(on_postgres) WEIR_SCREENSHOTS=1 go test ./e2e -run DemoShows -count 1

@@ -10,7 +10,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/weir-social/weir/archive/clickhouse/clickhousetest"
-	"github.com/weir-social/weir/consumer/jetstream"
 )
 
 // BenchmarkSegment decodes segments and stores them.
@@ -27,7 +26,7 @@ func BenchmarkSegment(b *testing.B) {
 	number, marks := int64(0), newMemory()
 	for b.Loop() {
 		number++
-		rows, err := Rows(all, "main", jetstream.Wire(nil))
+		rows, err := Rows(all, "main", wire)
 		require.NoError(b, err)
 		require.NoError(b, x.Put(b.Context(), Segment{Number: number, Rows: rows}, marks))
 	}
