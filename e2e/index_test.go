@@ -273,7 +273,7 @@ func TestIndexWithoutServer(t *testing.T) {
 			waiting, err := tryCount(i.pool, `SELECT count(*) FROM segments WHERE indexed_at IS NULL AND synced_at IS NOT NULL`)
 			return err == nil && waiting > n
 		}, time.Minute, 20*time.Millisecond, "the archive stops")
-		i.due(`'retryable'`) // its retries come earlier than they would
+		i.due(`'retryable', 'scheduled'`) // the retries come earlier than they would
 	}
 	k := &killing{t: t, net: i.net, process: i.process}
 	k.drain(i.pool)
@@ -282,8 +282,10 @@ func TestIndexWithoutServer(t *testing.T) {
 	require.NoError(t, err)
 	require.Eventually(t, func() bool { return slices.Equal(conditions(t, ops), []string{"WeirIndexBehind"}) }, time.Minute, 50*time.Millisecond)
 	require.Zero(t, count(t, i.pool, `SELECT max(index_attempt) FROM segments WHERE indexed_at IS NULL`), "no attempt needs to settle")
+	require.Zero(t, count(t, i.pool, `SELECT count(*) FROM river_job WHERE kind = 'index_segment' AND state = 'discarded'`), "a job waits, and no others take its place")
+	require.Equal(t, 1, count(t, i.pool, `SELECT max(array_length(errors, 1)) FROM river_job WHERE kind = 'index_segment' AND state <> 'completed'`), "it has one error")
 	i.server.Start(t)
-	i.due(`'retryable'`)
+	i.due(`'retryable', 'scheduled'`)
 	i.once()
 	require.Empty(t, conditions(t, ops))
 }
