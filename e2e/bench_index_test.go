@@ -1,4 +1,4 @@
-//go:build clickclickHouse
+//go:build clickhouse
 
 package e2e
 
@@ -13,7 +13,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/weir-social/weir/archive/clickclickHouse/clickclickHousetest"
+	"github.com/weir-social/weir/archive/clickhouse/clickhousetest"
 	"github.com/weir-social/weir/simnet"
 )
 
@@ -33,7 +33,7 @@ func BenchmarkIndex(b *testing.B) {
 	finishes(b, 50*time.Millisecond, func() (int, error) { return tryCount(pool, `SELECT count(*) FROM archive_open`) }, "not everything is in the store")
 	work.kill()
 
-	clickHouse := clickclickHousetest.Start(b)
+	clickHouse := clickhousetest.Start(b)
 	work = start(b, append(env, "WEIR_CLICKHOUSE="+clickHouse.URL), "work", "--queues", "index")
 	finishes(b, 50*time.Millisecond, func() (int, error) {
 		return tryCount(pool, `SELECT count(*) FROM segments WHERE indexed_at IS NULL`)
