@@ -69,6 +69,7 @@ bench: postgres build ## measure throughput and cost, as ratios; WEIR_BENCH_SIZE
 	$(on_postgres) go test ./ranking -run '^$$' -bench . -benchtime 1x -timeout 1h
 	$(on_postgres) go test ./consumer/nostr -run '^$$' -bench Verification -benchtime 20x
 	go test ./lexicon -run '^$$' -bench BesideIndigo
+	go test ./archive -run '^$$' -bench Segment -benchtime 10x
 	$(on_postgres) go test ./records -run '^$$' -bench . -benchtime 1x -timeout 30m
 
 bench-against: postgres ## measure CPU and WAL per event against the commit BASE, ten times in turn
