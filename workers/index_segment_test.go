@@ -227,6 +227,12 @@ func TestIndexForgets(t *testing.T) {
 	require.False(t, begun, "nor does another one begin with the rows from before")
 	require.ErrorContains(t, i.index(segment), "JobSnoozeError")
 	i.settled()
+	i.ask(`SYSTEM STOP MERGES`) // nor deletions
+	for range 3 {
+		require.ErrorContains(t, i.index(segment), "JobSnoozeError")
+	}
+	require.Equal(t, "1", i.ask(`SELECT count() FROM system.mutations`), "it deletes once, however often it looks")
+	i.ask(`SYSTEM START MERGES`)
 	require.Eventually(t, func() bool { return i.index(segment) == nil }, time.Minute, 100*time.Millisecond, "the server deletes rows later")
 	want := fmt.Sprint(len(f.remaining()))
 	require.Equal(t, want+"\t"+want, i.ask(`SELECT count(), uniqExact(body) FROM events`))

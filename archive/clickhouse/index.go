@@ -102,7 +102,12 @@ func (x *Index) deleteEarlier(ctx context.Context, s Segment) error {
 	if n == 0 {
 		return nil
 	}
-	if _, err := x.query(ctx, `ALTER TABLE events DELETE WHERE`+earlier); err != nil {
+	// Each deletion writes parts of the table again, and a server may take hours for one.
+	answer, err := x.query(ctx, `SELECT count() FROM system.mutations WHERE database = currentDatabase() AND table = 'events' AND NOT is_done FORMAT TabSeparated`)
+	if err == nil && strings.TrimSpace(string(answer)) == "0" {
+		_, err = x.query(ctx, `ALTER TABLE events DELETE WHERE`+earlier)
+	}
+	if err != nil {
 		return fmt.Errorf("delete the earlier versions of segment %d from ClickHouse: %w", s.Number, err)
 	}
 	return &Unsettled{deleting}
