@@ -53,6 +53,7 @@ test-postgres: pgbouncer prometheus chromium ## run the suite on every supported
 test-clickhouse: postgres clickhouse ## run the tests of the index on a real ClickHouse, which it downloads (98 MB)
 	go test -vet=off -tags clickhouse -count 1 -timeout 20m ./archive/clickhouse
 	$(on_postgres) go test -vet=off -tags clickhouse -count 1 -timeout 20m ./workers -run TestIndex
+	$(on_postgres) go test -vet=off -tags clickhouse -count 1 -timeout 20m ./e2e -run TestIndex
 
 screenshots: postgres chromium ## write the picture in the README
 	$(on_postgres) WEIR_SCREENSHOTS=1 go test ./e2e -run DemoShows -count 1
@@ -68,6 +69,7 @@ bench: postgres build ## measure throughput and cost, as ratios; WEIR_BENCH_SIZE
 	$(on_postgres) go test ./ranking -run '^$$' -bench . -benchtime 1x -timeout 1h
 	$(on_postgres) go test ./consumer/nostr -run '^$$' -bench Verification -benchtime 20x
 	go test ./lexicon -run '^$$' -bench BesideIndigo
+	go test ./archive -run '^$$' -bench Segment -benchtime 10x
 	$(on_postgres) go test ./records -run '^$$' -bench . -benchtime 1x -timeout 30m
 
 bench-against: postgres ## measure CPU and WAL per event against the commit BASE, ten times in turn

@@ -102,11 +102,7 @@ func (p App) index() (*workers.Index, error) {
 		return nil, err
 	}
 	return &workers.Index{ClickHouse: x, Rows: func(m archive.Manifest, s *archive.Segment) ([]clickhouse.Row, error) {
-		wire, err := p.archivedWire(m)
-		if err != nil {
-			return nil, err
-		}
-		return clickhouse.Rows(s.Records(), m.Stream, wire)
+		return clickhouse.Rows(s, m.Stream, func() (consumer.Wire, error) { return p.archivedWire(m) })
 	}}, nil
 }
 

@@ -28,6 +28,13 @@ import (
 func archivedIn(t *testing.T, root string) map[string]int {
 	t.Helper()
 	events := map[string]int{}
+	eachArchived(t, root, func(frame []byte) { countEvent(t, frame, func(event string) { events[event]++ }) })
+	return events
+}
+
+// eachArchived calls do for each record of the segments in a directory.
+func eachArchived(t *testing.T, root string, do func(record []byte)) {
+	t.Helper()
 	require.NoError(t, filepath.WalkDir(root, func(path string, _ fs.DirEntry, err error) error {
 		if err != nil || !strings.HasSuffix(path, ".seg.zst") {
 			return err
@@ -41,13 +48,11 @@ func archivedIn(t *testing.T, root string) map[string]int {
 		require.NoError(t, err)
 		for len(raw) > 0 {
 			n := uint32(raw[0]) | uint32(raw[1])<<8 | uint32(raw[2])<<16 | uint32(raw[3])<<24
-			count := func(event string) { events[event]++ }
-			countEvent(t, raw[4:4+n], count)
+			do(raw[4 : 4+n])
 			raw = raw[4+n:]
 		}
 		return nil
 	}))
-	return events
 }
 
 // countEvent calls count with what identifies the event of a frame.

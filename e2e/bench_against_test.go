@@ -81,6 +81,19 @@ type against struct {
 
 func newAgainst(b *testing.B) *against {
 	b.Helper()
+	a := newMeasured(b)
+	var err error
+	a.recording, _ = benchRecording(b, simnet.MixPosts, againstPosts, newPost)
+	a.net, err = simnet.New(simnet.Config{Seed: 6, Accounts: 20_000, History: againstLive, HistorySpan: 6 * time.Hour})
+	require.NoError(b, err)
+	require.NoError(b, a.net.Start("127.0.0.1:0"))
+	b.Cleanup(a.net.Stop)
+	return a
+}
+
+// newMeasured returns a server whose processor time and WAL can be measured.
+func newMeasured(b *testing.B) *against {
+	b.Helper()
 	a := &against{b: b}
 	var err error
 	// Background work of Postgres is switched off: it would count for the binary
@@ -95,11 +108,6 @@ func newAgainst(b *testing.B) *against {
 	var backend int
 	require.NoError(b, a.admin.QueryRow(b.Context(), `SELECT pg_backend_pid()`).Scan(&backend))
 	a.postmaster = readProcess(b, backend).parent
-	a.recording, _ = benchRecording(b, simnet.MixPosts, againstPosts, newPost)
-	a.net, err = simnet.New(simnet.Config{Seed: 6, Accounts: 20_000, History: againstLive, HistorySpan: 6 * time.Hour})
-	require.NoError(b, err)
-	require.NoError(b, a.net.Start("127.0.0.1:0"))
-	b.Cleanup(a.net.Stop)
 	return a
 }
 

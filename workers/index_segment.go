@@ -44,6 +44,23 @@ func (w *IndexSegment) Work(ctx context.Context, job *river.Job[jobs.IndexSegmen
 	if err != nil {
 		return err
 	}
+	err = w.store(ctx, m)
+	if unsettled, ok := errors.AsType[*clickhouse.Unsettled](err); ok {
+		return snooze(unsettled.Wait)
+	}
+	// The row has the error already. Another one per attempt, and a new job after the last,
+	// would be thousands of each for a server that is away for a day.
+	if errors.Is(err, clickhouse.ErrAway) && len(job.Errors) > 0 {
+		return snooze(awayWait)
+	}
+	return err
+}
+
+// awayWait is how long a job waits for a server that was away twice.
+const awayWait = 30 * time.Second
+
+// store stores the events of a segment.
+func (w *IndexSegment) store(ctx context.Context, m archive.Manifest) error {
 	index := w.archive.Index
 	if err := index.ClickHouse.Create(ctx); err != nil { // first: a server that is away costs nothing else
 		return err
@@ -56,9 +73,5 @@ func (w *IndexSegment) Work(ctx context.Context, job *river.Job[jobs.IndexSegmen
 	if err != nil {
 		return err
 	}
-	err = index.ClickHouse.Put(ctx, clickhouse.Segment{Number: m.Number, Version: m.Rewritten, SHA256: m.SHA256, Rows: rows}, schema.IndexMarks{DB: w.pool})
-	if unsettled, ok := errors.AsType[*clickhouse.Unsettled](err); ok {
-		return snooze(unsettled.Wait)
-	}
-	return err
+	return index.ClickHouse.Put(ctx, clickhouse.Segment{Number: m.Number, Version: m.Rewritten, SHA256: m.SHA256, Rows: rows}, schema.IndexMarks{DB: w.pool})
 }

@@ -15,6 +15,7 @@ import (
 	"strings"
 	"sync"
 	"time"
+	"unicode"
 )
 
 // Error classes. Every error of an Index is of one of them, or the context's.
@@ -56,17 +57,19 @@ func wanted() map[string]string {
 // tokenSetting names a block, so that newer servers store it once.
 const tokenSetting = "insert_deduplication_token"
 
+// everywhere is a setting of every server. Without it in the answer, something else
+// answered, such as a proxy's page.
+const everywhere = "max_block_size"
+
 // New returns the index at a URL such as http://user:password@host:8123/database. It
 // connects to nothing yet. transport may be nil.
 func New(address string, transport http.RoundTripper) (*Index, error) {
+	// The error does not quote the address: wherever its parts are, one may be a password.
 	u, err := url.Parse(address)
-	if err != nil {
-		return nil, errors.New("the URL of ClickHouse cannot be parsed") // it may hold a password
+	if err != nil || (u.Scheme != "http" && u.Scheme != "https") || u.Hostname() == "" || u.RawQuery != "" || u.Fragment != "" || strings.Contains(strings.Trim(u.Path, "/"), "/") {
+		return nil, errors.New("this is no URL of ClickHouse: expected http://user:password@host:8123/database; write / # ? % @ in a password as %2F %23 %3F %25 %40")
 	}
 	database := strings.Trim(u.Path, "/")
-	if (u.Scheme != "http" && u.Scheme != "https") || u.Host == "" || u.RawQuery != "" || strings.Contains(database, "/") {
-		return nil, fmt.Errorf("%s is no URL of ClickHouse: expected http://host:8123/database", u.Redacted())
-	}
 	x := &Index{base: url.URL{Scheme: u.Scheme, Host: u.Host, Path: "/"}, user: u.User, settle: Settle}
 	if database != "" {
 		x.base.RawQuery = url.Values{"database": {database}}.Encode()
@@ -96,21 +99,27 @@ func (x *Index) query(ctx context.Context, sql string) ([]byte, error) {
 }
 
 // known returns which of the settings that Weir wants the server has: an old server
-// refuses others.
-func (x *Index) known(ctx context.Context) (map[string]bool, error) {
+// refuses others. It asks again if fresh is set: the server may be another one by now.
+func (x *Index) known(ctx context.Context, fresh bool) (map[string]bool, error) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	if x.settings != nil {
+	if x.settings != nil && !fresh {
 		return x.settings, nil
 	}
-	names := append(slices.Sorted(maps.Keys(wanted())), tokenSetting)
+	names := append(slices.Sorted(maps.Keys(wanted())), tokenSetting, everywhere)
 	answer, err := x.query(ctx, `SELECT name FROM system.settings WHERE name IN ('`+strings.Join(names, `', '`)+`') FORMAT TabSeparated`)
 	if err != nil {
 		return nil, err
 	}
 	has := map[string]bool{}
 	for name := range strings.FieldsSeq(string(answer)) {
+		if !slices.Contains(names, name) {
+			return nil, fmt.Errorf("%w: something else than ClickHouse answers at %s", ErrAway, x)
+		}
 		has[name] = true
+	}
+	if !has[everywhere] {
+		return nil, fmt.Errorf("%w: something else than ClickHouse answers at %s", ErrAway, x)
 	}
 	x.settings = has
 	return has, nil
@@ -118,7 +127,7 @@ func (x *Index) known(ctx context.Context) (map[string]bool, error) {
 
 // insert sends one block. token names it.
 func (x *Index) insert(ctx context.Context, token string, block []byte) error {
-	has, err := x.known(ctx)
+	has, err := x.known(ctx, false)
 	if err != nil {
 		return err
 	}
@@ -173,7 +182,7 @@ func (x *Index) send(ctx context.Context, settings url.Values, body []byte) (ans
 	case len(answer) > maxAnswer:
 		return nil, true, fmt.Errorf("the answer has more than %d bytes", maxAnswer)
 	case response.StatusCode != http.StatusOK:
-		return nil, true, statusError(response.StatusCode, answer)
+		return nil, true, statusError(response.StatusCode, x.withoutPassword(answer))
 	}
 	return answer, true, nil
 }
@@ -184,6 +193,28 @@ func withoutURL(err error) error {
 		return wrapped.Err
 	}
 	return err
+}
+
+// withoutPassword removes the password from an answer that repeats it, as an error page of
+// a proxy may.
+func (x *Index) withoutPassword(answer []byte) []byte {
+	if password, _ := x.user.Password(); x.user != nil && password != "" {
+		return bytes.ReplaceAll(answer, []byte(password), []byte("[password]"))
+	}
+	return answer
+}
+
+// printable returns the beginning of an answer for an error, which goes into logs, onto
+// terminals and into the row of a job: Postgres stores no zero byte.
+func printable(answer []byte) string {
+	const quoted = 300
+	text := strings.ToValidUTF8(string(answer[:min(len(answer), quoted)]), "")
+	return strings.TrimSpace(strings.Map(func(r rune) rune {
+		if !unicode.IsPrint(r) {
+			return ' '
+		}
+		return r
+	}, text))
 }
 
 var codePattern = regexp.MustCompile(`Code: (\d+)`)
@@ -200,9 +231,7 @@ func transient(code int) bool {
 
 // statusError returns the error of an answer that is not 200.
 func statusError(status int, answer []byte) error {
-	const quoted = 300
-	text := strings.ToValidUTF8(string(answer[:min(len(answer), quoted)]), "")
-	err := fmt.Errorf("status %d: %s", status, strings.TrimSpace(text))
+	err := fmt.Errorf("status %d: %s", status, printable(answer))
 	m := codePattern.FindSubmatch(answer)
 	if m == nil {
 		return err // a proxy

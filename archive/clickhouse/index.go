@@ -14,6 +14,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/weir-social/weir/archive"
 )
 
 // Marks remember the attempts to insert a segment. Each call is a transaction of its own.
@@ -100,7 +102,12 @@ func (x *Index) deleteEarlier(ctx context.Context, s Segment) error {
 	if n == 0 {
 		return nil
 	}
-	if _, err := x.query(ctx, `ALTER TABLE events DELETE WHERE`+earlier); err != nil {
+	// Each deletion writes parts of the table again, and a server may take hours for one.
+	answer, err := x.query(ctx, `SELECT count() FROM system.mutations WHERE database = currentDatabase() AND table = 'events' AND NOT is_done FORMAT TabSeparated`)
+	if err == nil && strings.TrimSpace(string(answer)) == "0" {
+		_, err = x.query(ctx, `ALTER TABLE events DELETE WHERE`+earlier)
+	}
+	if err != nil {
 		return fmt.Errorf("delete the earlier versions of segment %d from ClickHouse: %w", s.Number, err)
 	}
 	return &Unsettled{deleting}
@@ -166,24 +173,29 @@ func (x *Index) missing(ctx context.Context, s Segment) ([]Row, error) {
 	case n > len(s.Rows):
 		return nil, fmt.Errorf("%w: it has %d rows, and the archive has %d", ErrRefused, n, len(s.Rows))
 	}
-	answer, err := x.query(ctx, `SELECT position FROM events WHERE segment = `+strconv.FormatUint(s.id(), 10)+` FORMAT RowBinary`)
+	const size = 4 + len(archive.ID{})
+	answer, err := x.query(ctx, `SELECT position, id FROM events WHERE segment = `+strconv.FormatUint(s.id(), 10)+` FORMAT RowBinary`)
 	if err != nil {
 		return nil, err
 	}
-	if len(answer) != 4*n {
+	if len(answer) != size*n {
 		return nil, fmt.Errorf("%w: its rows change while they are read", ErrAway)
 	}
-	stored := make(map[uint32]bool, n)
-	for ; len(answer) > 0; answer = answer[4:] {
-		stored[binary.LittleEndian.Uint32(answer)] = true
+	stored := make(map[uint32]archive.ID, n)
+	for ; len(answer) > 0; answer = answer[size:] {
+		stored[binary.LittleEndian.Uint32(answer)] = archive.ID(answer[4:size])
 	}
 	if len(stored) != n {
 		return nil, fmt.Errorf("%w: it has rows twice", ErrRefused)
 	}
 	var missing []Row
 	for i := range s.Rows {
-		if !stored[s.Rows[i].Position] {
+		id, found := stored[s.Rows[i].Position]
+		switch {
+		case !found:
 			missing = append(missing, s.Rows[i])
+		case id != s.Rows[i].ID: // other collections are stored than before, and the others moved
+			return nil, fmt.Errorf("%w: it has other rows than the archive gives now: weir archive index --fresh begins again", ErrRefused)
 		}
 	}
 	if n+len(missing) != len(s.Rows) {

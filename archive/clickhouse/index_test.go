@@ -370,6 +370,14 @@ func TestPartialSegment(t *testing.T) {
 	w.once(s)
 	w.marks.settled()
 	require.ErrorIs(t, w.put(Segment{Number: 1, Rows: s.Rows[:99]}), ErrRefused)
+	moved := segment(3, 100)
+	require.NoError(t, w.index.insert(t.Context(), "moved", block(3, moved.Rows[:50])))
+	for n := range moved.Rows { // as after another collection is stored
+		moved.Rows[n].Position++
+	}
+	moved.Rows = append([]Row{{ID: archive.NewID("new")}}, moved.Rows...)
+	require.ErrorIs(t, w.put(moved), ErrRefused)
+	require.Equal(t, "50", w.ask(`SELECT count() FROM events WHERE segment = 3`))
 	require.NoError(t, w.index.insert(t.Context(), "again", block(2, []Row{s.Rows[0], s.Rows[0]})))
 	require.ErrorIs(t, w.put(Segment{Number: 2, Rows: s.Rows}), ErrRefused)
 }

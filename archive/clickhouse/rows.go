@@ -3,31 +3,63 @@ package clickhouse
 import (
 	"fmt"
 	"iter"
+	"runtime"
+	"slices"
+	"sync/atomic"
 	"time"
 
 	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
+	"golang.org/x/sync/errgroup"
 
+	"github.com/weir-social/weir/archive"
 	"github.com/weir-social/weir/consumer"
 	"github.com/weir-social/weir/link"
 	"github.com/weir-social/weir/schema"
 )
 
-// Rows returns the events of a segment's records. A record may hold several; what the
-// wire does not know is left out, and so is what it cannot read.
-func Rows(records iter.Seq2[[]byte, error], source string, wire consumer.Wire) ([]Row, error) {
+// Rows returns the events of a segment. A record may hold several; what the wire does not
+// know is left out, and so is what it cannot read. The frames are decoded side by side:
+// wire is called once for each of the goroutines.
+func Rows(s *archive.Segment, source string, wire func() (consumer.Wire, error)) ([]Row, error) {
+	frames := make([][]Row, s.Frames())
+	var next atomic.Int64
+	var all errgroup.Group
+	for range min(runtime.GOMAXPROCS(0), len(frames)) {
+		all.Go(func() error {
+			w, err := wire()
+			for i := next.Add(1) - 1; err == nil && i < int64(len(frames)); i = next.Add(1) - 1 {
+				var raw []byte
+				if raw, err = s.Frame(int(i)); err == nil {
+					frames[i], err = rowsOf(archive.Records(raw), w)
+				}
+			}
+			return err
+		})
+	}
+	if err := all.Wait(); err != nil {
+		return nil, fmt.Errorf("read a segment: %w", err)
+	}
+	rows := slices.Concat(frames...)
+	for i := range rows {
+		rows[i].Source, rows[i].Position = source, uint32(i) //nolint:gosec // far fewer
+	}
+	return rows, nil
+}
+
+// rowsOf returns the events of records.
+func rowsOf(records iter.Seq2[[]byte, error], wire consumer.Wire) ([]Row, error) {
 	var rows []Row
 	var m consumer.Message
 	for record, err := range records {
 		if err != nil {
-			return nil, fmt.Errorf("read a segment: %w", err)
+			return nil, err
 		}
 		wire.Decode(record, time.Time{}, &m)
 		for i := range m.Events {
 			ev := &m.Events[i]
 			ev.TimeUS = m.TimeUS
 			if r, ok := rowOf(ev); ok {
-				r.Source, r.Position = source, uint32(len(rows)) //nolint:gosec // far fewer
 				rows = append(rows, r)
 			}
 		}

@@ -3,13 +3,15 @@ package clickhouse
 import (
 	"bytes"
 	"fmt"
-	"iter"
+	"io"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/weir-social/weir/archive"
+	"github.com/weir-social/weir/consumer"
 	"github.com/weir-social/weir/consumer/jetstream"
 )
 
@@ -22,8 +24,8 @@ func frame(operation, key, record string) []byte {
 		operation, key, record)
 }
 
-// sealed returns the records of a segment, through its file.
-func sealed(t testing.TB, records [][]byte) iter.Seq2[[]byte, error] {
+// sealed returns a segment of records.
+func sealed(t testing.TB, records [][]byte) *archive.Segment {
 	t.Helper()
 	var file bytes.Buffer
 	w, err := archive.NewWriter(&file)
@@ -35,8 +37,11 @@ func sealed(t testing.TB, records [][]byte) iter.Seq2[[]byte, error] {
 	require.NoError(t, err)
 	s, err := archive.Open(file.Bytes())
 	require.NoError(t, err)
-	return s.Records()
+	return s
 }
+
+// wire is that of Jetstream.
+func wire() (consumer.Wire, error) { return jetstream.Wire(nil), nil }
 
 func TestRowsOfFrames(t *testing.T) {
 	t.Parallel()
@@ -55,7 +60,7 @@ func TestRowsOfFrames(t *testing.T) {
 		[]byte(`{"did":"` + did + `","time_us":1725911162329308,"kind":"identity","identity":{"did":"` + did + `","handle":"a.example.com","seq":1,"time":"2024-09-09T10:00:00Z"}}`),
 		[]byte(`{"did":"` + did + `","time_us":1725911162329308,"kind":"news"}`), // unknown
 	}
-	rows, err := Rows(sealed(t, records), "main", jetstream.Wire(nil))
+	rows, err := Rows(sealed(t, records), "main", wire)
 	require.NoError(t, err)
 	type short struct {
 		Operation, Key, Body string
@@ -83,20 +88,41 @@ func TestRowsOfFrames(t *testing.T) {
 		ids[r.ID] = true
 	}
 	require.Len(t, ids, len(rows))
-	again, err := Rows(sealed(t, records), "main", jetstream.Wire(nil))
+	again, err := Rows(sealed(t, records), "main", wire)
 	require.NoError(t, err)
 	require.Equal(t, rows, again, "the same records give the same rows")
 }
 
-// TestDamagedSegmentHasNoRows: a part of a segment would be counted as the whole.
-func TestDamagedSegmentHasNoRows(t *testing.T) {
+// TestRowsOfManyFrames: the rows are in the order of the records, however many goroutines
+// decode them; and a segment with a damaged frame has none, because a part of a segment
+// would be counted as the whole.
+func TestRowsOfManyFrames(t *testing.T) {
 	t.Parallel()
-	records := func(yield func([]byte, error) bool) {
-		_ = yield(frame("delete", "a", ""), nil) && yield(nil, archive.ErrCorrupt)
+	var file bytes.Buffer
+	w, err := archive.NewWriter(&file)
+	require.NoError(t, err)
+	const records = 20_000
+	for i := range records {
+		require.NoError(t, w.Add(frame("create", fmt.Sprint(i), `{"text":"`+strings.Repeat("word ", i%50)+`"}`)))
 	}
-	rows, err := Rows(records, "main", jetstream.Wire(nil))
+	_, err = w.Close()
+	require.NoError(t, err)
+	s, err := archive.Open(file.Bytes())
+	require.NoError(t, err)
+	require.Greater(t, s.Frames(), 5)
+	rows, err := Rows(s, "main", wire)
+	require.NoError(t, err)
+	require.Len(t, rows, records)
+	for i, r := range rows {
+		require.Equal(t, fmt.Sprint(i), r.Key)
+		require.Equal(t, i, int(r.Position))
+	}
+	file.Bytes()[file.Len()/2] ^= 4
+	rows, err = Rows(s, "main", wire)
 	require.ErrorIs(t, err, archive.ErrCorrupt)
 	require.Empty(t, rows)
+	_, err = Rows(s, "main", func() (consumer.Wire, error) { return consumer.Wire{}, io.EOF })
+	require.ErrorIs(t, err, io.EOF)
 }
 
 // FuzzRows checks that whatever a record holds, its rows can be written.
@@ -104,7 +130,7 @@ func FuzzRows(f *testing.F) {
 	f.Add(frame("create", "a", `{"text":"https://example.com","createdAt":"2024-09-09T10:00:00Z"}`))
 	f.Add([]byte(`{}`))
 	f.Fuzz(func(t *testing.T, record []byte) {
-		rows, err := Rows(func(yield func([]byte, error) bool) { yield(record, nil) }, "main", jetstream.Wire(nil))
+		rows, err := rowsOf(func(yield func([]byte, error) bool) { yield(record, nil) }, jetstream.Wire(nil))
 		require.NoError(t, err)
 		require.LessOrEqual(t, len(rows), 1)
 		require.NotEmpty(t, block(1, rows))

@@ -3,6 +3,8 @@ package clickhouse
 import (
 	"context"
 	"fmt"
+	"strconv"
+	"strings"
 )
 
 // The table works on every server since 18.16. A segment lies in one partition, so its
@@ -41,7 +43,7 @@ func (x *Index) Empty(ctx context.Context) error {
 // Create creates the table if there is none.
 func (x *Index) Create(ctx context.Context) error {
 	sql := createTable
-	has, err := x.known(ctx)
+	has, err := x.known(ctx, true)
 	if err == nil && has[tokenSetting] { // the window is older than the token
 		sql += ` SETTINGS ` + windowSetting + ` = 1000`
 	}
@@ -50,6 +52,19 @@ func (x *Index) Create(ctx context.Context) error {
 	}
 	if err != nil {
 		return fmt.Errorf("create the table of events: %w", err)
+	}
+	return x.checkEngine(ctx)
+}
+
+// checkEngine refuses a table that somebody else created with another engine: a replica's
+// count may be behind, and other engines drop rows later.
+func (x *Index) checkEngine(ctx context.Context) error {
+	answer, err := x.query(ctx, `SELECT engine FROM system.tables WHERE database = currentDatabase() AND name = 'events' FORMAT TabSeparated`)
+	if err != nil {
+		return fmt.Errorf("read the engine of the table of events: %w", err)
+	}
+	if engine := strings.TrimSpace(string(answer)); engine != "MergeTree" {
+		return fmt.Errorf("%w: the table events has the engine %s, and counts are exact with MergeTree only: let Weir create it in a database of its own", ErrRefused, strconv.QuoteToASCII(engine))
 	}
 	return nil
 }
