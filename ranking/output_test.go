@@ -58,6 +58,8 @@ UPDATE shares AS s SET copied = true FROM made AS c WHERE (s.did, s.collection, 
 		counted += n
 	}
 	require.Greater(t, counted, 200)
+	_, err = h.pool.Exec(t.Context(), `SELECT FROM trending('1h', network => 'fediverse')`)
+	require.ErrorContains(t, err, "the network is 'fediverse': expected bluesky, nostr, or NULL for both")
 	require.Positive(t, h.merged)
 	for _, reason := range append([]Reason{Counts}, Reasons()...) {
 		require.Positive(t, reasonsSeen[reason], "no share was %q", reason)
@@ -76,17 +78,19 @@ func (h *history) compareSQL(t *testing.T, seen map[Reason]int) (links int) {
 	require.NoError(t, err)
 	for _, w := range Windows() {
 		for _, target := range append([]string{""}, targets...) { // the spellings in SQL are those last counted
-			page, err := Trending(t.Context(), within{tx}, Query{At: now, Window: w.Length, Limit: 1000, Watch: target})
-			require.NoError(t, err)
-			want := []string{}
-			for _, l := range page.Links {
-				want = append(want, fmt.Sprintf("%d %d %d", l.ID, l.Sharers, l.LastShared.UnixMicro()))
+			for _, network := range []Network{BothNetworks, Bluesky, Nostr} {
+				page, err := Trending(t.Context(), within{tx}, Query{At: now, Window: w.Length, Limit: 1000, Watch: target, Network: network})
+				require.NoError(t, err)
+				want := []string{}
+				for _, l := range page.Links {
+					want = append(want, fmt.Sprintf("%d %d %d", l.ID, l.Sharers, l.LastShared.UnixMicro()))
+				}
+				const sql = `SELECT concat_ws(' ', link_id, sharers, (extract(epoch FROM last_shared) * 1000000)::bigint) FROM trending($1::text::interval, nullif($2, ''), nullif($3, '')) LIMIT 1000`
+				got, err := schema.All(t.Context(), tx, "rank in SQL", pgx.RowTo[string], sql, w.Name, target, string(network))
+				require.NoError(t, err)
+				require.Equal(t, want, got, "%s of %q on %q", w.Name, target, network)
+				links += len(got)
 			}
-			const sql = `SELECT concat_ws(' ', link_id, sharers, (extract(epoch FROM last_shared) * 1000000)::bigint) FROM trending($1::text::interval, nullif($2, '')) LIMIT 1000`
-			got, err := schema.All(t.Context(), tx, "rank in SQL", pgx.RowTo[string], sql, w.Name, target)
-			require.NoError(t, err)
-			require.Equal(t, want, got, "%s of %q", w.Name, target)
-			links += len(got)
 		}
 	}
 	of, err := schema.All(t.Context(), tx, "list the links", pgx.RowTo[int64], `SELECT id FROM links ORDER BY id LIMIT 25`)

@@ -1728,6 +1728,19 @@ BEGIN
     RETURN OLD;
 END $function$;
 
+-- Returns a network, and refuses one that does not exist. NULL means both.
+CREATE OR REPLACE FUNCTION public.known_network(p_network text)
+ RETURNS text
+ LANGUAGE plpgsql
+ STABLE
+AS $function$
+BEGIN
+    IF p_network NOT IN ('bluesky', 'nostr') THEN
+        RAISE EXCEPTION 'the network is %: expected bluesky, nostr, or NULL for both', quote_literal(p_network) USING ERRCODE = '22023';
+    END IF;
+    RETURN p_network;
+END $function$;
+
 -- Has the views of records made again after a schema changed.
 CREATE OR REPLACE FUNCTION public.lexicon_changed()
  RETURNS trigger
@@ -2239,15 +2252,18 @@ AS $function$
     WHERE tid ~ '^[2-7a-j][2-7a-z]{0,12}$'
 $function$;
 
--- The links shared within a span of time such as '24h', the most sharers first; for everyone, or for the accounts that the watches of a target include. Counted from the shares, as exactly as the API: with millions of them that takes seconds. Titles and spellings are as last counted, a second or two ago.
-CREATE OR REPLACE FUNCTION public.trending(span interval DEFAULT '06:00:00'::interval, watch text DEFAULT NULL::text)
+-- The links shared within a span of time such as '24h', the most sharers first; for everyone, or for the accounts that the watches of a target include, and of one network or both. Counted from the shares, as exactly as the API: with millions of them that takes seconds. Titles and spellings are as last counted, a second or two ago.
+CREATE OR REPLACE FUNCTION public.trending(span interval DEFAULT '06:00:00'::interval, watch text DEFAULT NULL::text, network text DEFAULT NULL::text)
  RETURNS TABLE(link_id bigint, url text, site text, title text, sharers bigint, shares bigint, first_shared timestamp with time zone, last_shared timestamp with time zone)
  LANGUAGE sql
  STABLE
 AS $function$
-    WITH counted AS (
+    WITH asked AS MATERIALIZED (
+        SELECT known_network(trending.network) AS network
+    ), counted AS (
         SELECT s.link_id, s.did, count(*) AS shares, min(s.shared_at) AS first_shared, max(s.shared_at) AS last_shared
-        FROM living_shares AS s
+        FROM asked AS k
+        JOIN living_shares AS s ON k.network IS NULL OR k.network = CASE WHEN s.did LIKE 'did:nostr:%' THEN 'nostr' ELSE 'bluesky' END
         WHERE s.shared_at > now() - span
           AND NOT EXISTS (SELECT FROM accounts AS a WHERE a.did = s.did AND a.status <> 'active')
           AND (NOT EXISTS (SELECT FROM watches) AND trending.watch IS NULL
