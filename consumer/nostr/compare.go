@@ -87,9 +87,11 @@ func (r *Reader) Compare(ctx context.Context, relay string, c Comparison) (Compa
 			r.log.Info("relay_sets_not_compared", "relay", relay, "error", err)
 			found.By = ByPages
 			a.ws.CloseNow() //nolint:errcheck // it may be in the middle of an answer
-			if a, _, err = r.connect(ctx, relay); err != nil {
+			again, _, err := r.connect(ctx, relay)
+			if err != nil {
 				return found, err
 			}
+			a = again
 			a.query, a.everyone = c.Query, c.Everyone
 			k.asking = a
 		}

@@ -4,12 +4,18 @@ import (
 	"context"
 	"encoding/hex"
 	"fmt"
+	"io"
 	"math/rand/v2"
+	"net/http"
+	"net/http/httptest"
 	"slices"
 	"strconv"
+	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
+	"github.com/coder/websocket"
 	"github.com/stretchr/testify/require"
 
 	"github.com/weir-social/weir/consumer/nostr"
@@ -122,6 +128,30 @@ func TestSilentRelayIsReadByPages(t *testing.T) {
 	found, err := x.run()
 	require.NoError(t, err)
 	require.Equal(t, nostr.Compared{By: nostr.ByPages, Missing: len(x.want), Sent: len(x.want)}, found)
+}
+
+// TestRelayGoesAwayInTheMiddle: it breaks the comparison off, and does not come back.
+func TestRelayGoesAwayInTheMiddle(t *testing.T) {
+	t.Parallel()
+	var served atomic.Bool
+	relay := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Header.Get("Accept") == "application/nostr+json" {
+			io.WriteString(w, `{"supported_nips":[77]}`) //nolint:errcheck // a test
+			return
+		}
+		if served.Swap(true) {
+			http.Error(w, "away", http.StatusServiceUnavailable)
+			return
+		}
+		if ws, err := websocket.Accept(w, r, nil); err == nil {
+			ws.CloseNow() //nolint:errcheck // it goes away
+		}
+	}))
+	t.Cleanup(relay.Close)
+	address := "ws" + strings.TrimPrefix(relay.URL, "http")
+	reader := nostr.NewReader(nostr.ReaderConfig{Relays: []string{address}})
+	_, err := reader.Compare(t.Context(), address, nostr.Comparison{Query: nostr.Query{Kinds: []int{1}, Most: 5}, Until: time.Now(), Everyone: true})
+	require.ErrorContains(t, err, "503")
 }
 
 // TestInventedEventsAreNoneThatWereSent: a relay names events that nobody has.
