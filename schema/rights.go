@@ -42,7 +42,7 @@ func calledFunctions() []string {
 	return []string{
 		"advance_stream", "author_hash", "check_dead_letter_filter", "count_jobs", "dismiss_dead_letter", "dismiss_dead_letters", "drop_archived_days", "drop_partition",
 		"drop_record_view", "enqueue_backfill", "enqueue_backfill_all", "enqueue_history", "enqueue_job", "enqueue_request", "enqueue_resync",
-		"enqueue_retries", "ensure_archived_day", "ensure_partition", "lock_partition", "lock_partitioned", "make_record_view", "oldest_job",
+		"enqueue_retries", "ensure_archived_day", "ensure_partition", "known_network", "lock_partition", "lock_partitioned", "make_record_view", "oldest_job",
 		"prepare_default_partition", "record_integer", "record_time", "release_api_slot", "retry_dead_letter",
 		"retry_dead_letters", "river_job_state_in_bitmask", "run_projection", "tag", "take_api_slot", "tid_floor", "tid_time", "trending",
 	}
