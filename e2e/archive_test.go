@@ -116,6 +116,24 @@ func storedText(t *testing.T, pool *pgxpool.Pool) []string {
 		texts(t, pool, `SELECT did || ' ' || status FROM accounts ORDER BY 1`))
 }
 
+// exportLacks names the events that an export does not have once. Records and names of
+// deleted accounts are not exported.
+func exportLacks(t *testing.T, n *simnet.Net, env []string) []string {
+	t.Helper()
+	exported, events := map[string]int{}, onceEach(n)
+	for line := range strings.Lines(succeed(t, env, "archive", "export")) {
+		countEvent(t, []byte(line), func(event string) { exported[event]++ })
+	}
+	for _, e := range n.Log().Entries() {
+		if e.Status == "deleted" {
+			maps.DeleteFunc(events, func(event string, _ int) bool {
+				return exported[event] == 0 && (strings.HasPrefix(event, e.DID+" app.") || strings.HasPrefix(event, e.DID+" identity "))
+			})
+		}
+	}
+	return notOnce(events, exported)
+}
+
 // TestArchive kills a process that archives, again and again, takes its disk away, and
 // lets the server repeat itself. Every event is in the segments once. A database that is
 // rebuilt from them has the same records, and the stream resumes where they end.
@@ -164,18 +182,7 @@ func TestArchive(t *testing.T) {
 	stopServe(t, k.process)
 	require.Empty(t, notOnce(onceEach(n), archivedIn(t, root)))
 	require.Contains(t, succeed(t, env, "archive", "verify"), fmt.Sprint(count(t, pool, `SELECT sum(records) FROM segments`), " records"))
-	exported, events := map[string]int{}, onceEach(n)
-	for line := range strings.Lines(succeed(t, env, "archive", "export")) {
-		countEvent(t, []byte(line), func(event string) { exported[event]++ })
-	}
-	for _, e := range n.Log().Entries() { // records and names of deleted accounts are not exported
-		if e.Status == "deleted" {
-			maps.DeleteFunc(events, func(event string, _ int) bool {
-				return exported[event] == 0 && (strings.HasPrefix(event, e.DID+" app.") || strings.HasPrefix(event, e.DID+" identity "))
-			})
-		}
-	}
-	require.Empty(t, notOnce(events, exported))
+	require.Empty(t, exportLacks(t, n, env))
 
 	second := schematest.NewURL(t)
 	rebuilt := open(t, second)
