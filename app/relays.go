@@ -119,8 +119,8 @@ func (p App) relays(keep workers.Retention) (workers.Relays, error) {
 // Configured returns the configured relays, in one spelling.
 func (r *relays) Configured() []string {
 	var all []string
-	for _, relay := range r.app.cfg.Nostr {
-		if same, ok := protocol.ParseRelay(relay); ok {
+	for _, relay := range r.configured {
+		if same, ok := protocol.ParseRelay(relay.url); ok {
 			all = append(all, same)
 		}
 	}

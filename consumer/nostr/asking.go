@@ -22,10 +22,8 @@ type asking struct {
 	key     *[32]byte
 	timeout time.Duration
 	query   Query
-
-	everyone bool // whoever the authors are
-	pages    int
-	known    bool // the relay has accepted an answer to its challenge
+	pages   int
+	known   bool // the relay has accepted an answer to its challenge
 }
 
 // errAuth is the error of a relay that demands to know who asks.
@@ -122,7 +120,7 @@ func (a *asking) recognised(ctx context.Context, msg *message, refused bool) (ag
 // from.
 func (a *asking) wanted(msg *message) *nostr.Event {
 	e, err := nostr.Decode(msg.event)
-	if err != nil || e.Kind == nostr.KindVanish && !demanded(e, a.relay) || !slices.Contains(a.query.Kinds, e.Kind) || !a.everyone && !slices.Contains(a.query.Authors, e.PubKey) || e.CheckID() != nil {
+	if err != nil || e.Kind == nostr.KindVanish && !demanded(e, a.relay) || !slices.Contains(a.query.Kinds, e.Kind) || !a.query.Everyone && !slices.Contains(a.query.Authors, e.PubKey) || e.CheckID() != nil {
 		return nil
 	}
 	return e

@@ -1,7 +1,6 @@
 package nostr
 
 import (
-	"cmp"
 	"context"
 	"encoding/hex"
 	"errors"
@@ -17,9 +16,8 @@ import (
 
 // Comparison is what a relay is compared for.
 type Comparison struct {
-	Query              // Most is how many events may be missing
-	Until    time.Time // by the authors' dates; not included
-	Everyone bool      // Authors does not matter
+	Query           // Most is how many events may be missing
+	Until time.Time // by the authors' dates; not included
 
 	Have []Known // events of that time that are stored, in any order
 	// Unknown returns those of some ids that were never stored, also not for a while.
@@ -70,11 +68,13 @@ func (r *Reader) Compare(ctx context.Context, relay string, c Comparison) (Compa
 		return found, err
 	}
 	defer func() { a.ws.CloseNow() }() //nolint:errcheck // it is over
-	a.query, a.everyone = c.Query, c.Everyone
+	a.query = c.Query
 	if limits.syncs {
 		found.By = BySets
 	}
+	since, until := max(0, c.Since.Unix()), c.Until.Unix()-1
 	for _, f := range c.filters(limits) {
+		f.Since, f.Until = &since, &until
 		k := comparing{asking: a, Comparison: &c, filter: f, limits: limits, found: &found}
 		if found.By == BySets {
 			err := k.bySets(ctx)
@@ -92,7 +92,7 @@ func (r *Reader) Compare(ctx context.Context, relay string, c Comparison) (Compa
 				return found, err
 			}
 			a = again
-			a.query, a.everyone = c.Query, c.Everyone
+			a.query = c.Query
 			k.asking = a
 		}
 		if err := k.byPages(ctx); err != nil {
@@ -100,23 +100,6 @@ func (r *Reader) Compare(ctx context.Context, relay string, c Comparison) (Compa
 		}
 	}
 	return found, nil
-}
-
-// filters divides the authors among filters.
-func (c *Comparison) filters(limits limits) (all []filter) {
-	since, until := max(0, c.Since.Unix()), c.Until.Unix()-1
-	f := filter{Kinds: c.Kinds, Since: &since, Until: &until}
-	if c.Everyone {
-		return []filter{f}
-	}
-	for some := range slices.Chunk(c.Authors, limits.authors()) {
-		f.Authors = nil
-		for _, key := range some {
-			f.Authors = append(f.Authors, hex.EncodeToString(key[:]))
-		}
-		all = append(all, f)
-	}
-	return all
 }
 
 // comparing is the comparison of what one filter selects.
@@ -245,21 +228,24 @@ func (k *comparing) named(ctx context.Context) ([][32]byte, error) {
 
 // fetch asks for events by their ids, and stores them.
 func (k *comparing) fetch(ctx context.Context, ids [][32]byte) error {
-	f, wanted := filter{Limit: len(ids)}, map[[32]byte]bool{}
+	f := filter{Limit: len(ids)}
 	for _, id := range ids {
 		f.IDs = append(f.IDs, hex.EncodeToString(id[:]))
-		wanted[id] = true
 	}
 	pages := past{limit: len(ids), windows: []window{{f, 0, newest}}}
 	events, err := k.page(ctx, f, &pages)
 	if err != nil {
 		return err
 	}
-	return k.store(ctx, events, wanted)
+	return k.store(ctx, events, ids)
 }
 
-// store stores those events that are wanted, each once.
-func (k *comparing) store(ctx context.Context, events []*nostr.Event, wanted map[[32]byte]bool) error {
+// store stores the events that have these ids, each once.
+func (k *comparing) store(ctx context.Context, events []*nostr.Event, ids [][32]byte) error {
+	wanted := map[[32]byte]bool{}
+	for _, id := range ids {
+		wanted[id] = true
+	}
 	events = slices.DeleteFunc(events, func(e *nostr.Event) bool {
 		again := !wanted[e.ID]
 		wanted[e.ID] = false
@@ -279,20 +265,7 @@ func (k *comparing) byPages(ctx context.Context) error {
 		have[item.ID] = true
 	}
 	pages := past{limit: k.limits.Page, named: k.limits.named, windows: []window{{k.filter, *k.filter.Since, *k.filter.Until}}}
-	var incomplete error
-	for read := 0; ; {
-		f, more := pages.request()
-		switch {
-		case !more:
-			return incomplete
-		case read >= maxCompared:
-			return fmt.Errorf("%w: more than %d events", ErrIncomplete, maxCompared)
-		}
-		events, err := k.page(ctx, f, &pages)
-		if err != nil {
-			return err
-		}
-		read += max(1, pages.page.events)
+	return k.through(ctx, &pages, maxCompared, func(events []*nostr.Event) error {
 		var ids [][32]byte
 		for _, e := range events {
 			if !have[e.ID] && e.CreatedAt >= *k.filter.Since && e.CreatedAt <= *k.filter.Until {
@@ -300,23 +273,15 @@ func (k *comparing) byPages(ctx context.Context) error {
 			}
 			have[e.ID] = true
 		}
-		if ids, err = k.unknown(ctx, ids); err != nil {
+		ids, err := k.unknown(ctx, ids)
+		if err != nil {
 			return err
 		}
 		if k.found.Missing += len(ids); k.found.Missing > k.Most {
 			return k.tooMany()
 		}
-		wanted := map[[32]byte]bool{}
-		for _, id := range ids {
-			wanted[id] = true
-		}
-		if err := k.store(ctx, events, wanted); err != nil {
-			return err
-		}
-		if missed := pages.end(time.Now()); missed != nil {
-			incomplete = cmp.Or(incomplete, fmt.Errorf("%w: %s", ErrIncomplete, missed.Reason))
-		}
-	}
+		return k.store(ctx, events, ids)
+	})
 }
 
 // maxCompared is how many events of a relay are read, if sets of ids cannot be compared.

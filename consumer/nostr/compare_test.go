@@ -150,7 +150,7 @@ func TestRelayGoesAwayInTheMiddle(t *testing.T) {
 	t.Cleanup(relay.Close)
 	address := "ws" + strings.TrimPrefix(relay.URL, "http")
 	reader := nostr.NewReader(nostr.ReaderConfig{Relays: []string{address}})
-	_, err := reader.Compare(t.Context(), address, nostr.Comparison{Query: nostr.Query{Kinds: []int{1}, Most: 5}, Until: time.Now(), Everyone: true})
+	_, err := reader.Compare(t.Context(), address, nostr.Comparison{Query: nostr.Query{Kinds: []int{1}, Everyone: true, Most: 5}, Until: time.Now()})
 	require.ErrorContains(t, err, "503")
 }
 

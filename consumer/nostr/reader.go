@@ -52,10 +52,26 @@ func NewReader(cfg ReaderConfig) *Reader {
 
 // Query is what relays are asked for.
 type Query struct {
-	Kinds   []int
-	Authors [][32]byte // nobody if it is empty: no relay is asked
-	Since   time.Time  // by the authors' dates; zero: everything
-	Most    int        // events to read from a relay, at most
+	Kinds    []int
+	Authors  [][32]byte // nobody if it is empty: no relay is asked
+	Everyone bool       // whoever the authors are; only a comparison asks for everyone
+	Since    time.Time  // by the authors' dates; zero: everything
+	Most     int        // events to read from a relay, at most
+}
+
+// filters divides the authors among filters.
+func (q *Query) filters(limits limits) (all []filter) {
+	if q.Everyone {
+		return []filter{{Kinds: q.Kinds}}
+	}
+	for some := range slices.Chunk(q.Authors, limits.authors()) {
+		f := filter{Kinds: q.Kinds}
+		for _, key := range some {
+			f.Authors = append(f.Authors, hex.EncodeToString(key[:]))
+		}
+		all = append(all, f)
+	}
+	return all
 }
 
 // ErrIncomplete is in the error of a relay that has more than it sends or than was asked for.
@@ -109,32 +125,29 @@ func (r *Reader) connect(ctx context.Context, relay string) (*asking, limits, er
 	return a, limits, nil
 }
 
-// read asks for one page after another.
+// read reads what the query selects.
 func (a *asking) read(ctx context.Context, limits limits, each func([]*nostr.Event) error) error {
-	authors := make([]string, len(a.query.Authors))
-	for i, key := range a.query.Authors {
-		authors[i] = hex.EncodeToString(key[:])
-	}
-	var filters []filter
-	for some := range slices.Chunk(authors, limits.authors()) {
-		filters = append(filters, filter{Kinds: a.query.Kinds, Authors: some})
-	}
 	since := int64(0)
 	if !a.query.Since.IsZero() {
 		since = max(0, a.query.Since.Unix())
 	}
 	pages := past{limit: limits.Page, named: limits.named}
-	pages.add(filters, since)
+	pages.add(a.query.filters(limits), since)
+	return a.through(ctx, &pages, a.query.Most, each)
+}
+
+// through asks for one page after another, until most events were read.
+func (a *asking) through(ctx context.Context, pages *past, most int, each func([]*nostr.Event) error) error {
 	var incomplete error
 	for read := 0; ; {
 		f, more := pages.request()
 		switch {
 		case !more:
 			return incomplete
-		case read >= a.query.Most:
-			return fmt.Errorf("%w: more than %d events", ErrIncomplete, a.query.Most)
+		case read >= most:
+			return fmt.Errorf("%w: more than %d events", ErrIncomplete, most)
 		}
-		events, err := a.page(ctx, f, &pages)
+		events, err := a.page(ctx, f, pages)
 		if err == nil {
 			err = each(events)
 		}
