@@ -48,18 +48,17 @@ type Session struct {
 // ErrMany is the error of a relay that has more events that we lack than are looked for.
 var ErrMany = errors.New("too many events are missing")
 
-// New begins a comparison of the events that we have, in any order. frame is how many bytes
+// New begins a comparison of the events that we have, which it sorts. frame is how many bytes
 // a message may have, at least 4096; most is how many missing events are looked for.
 func New(have []Item, frame, most int) *Session {
-	items := slices.Clone(have)
-	slices.SortFunc(items, Item.compare)
-	return &Session{items: slices.Compact(items), frame: max(4096, frame), most: most}
+	slices.SortFunc(have, Item.compare)
+	return &Session{items: slices.Compact(have), frame: max(4096, frame), most: most}
 }
 
 // Begin returns the first message.
 func (s *Session) Begin() []byte {
 	w := writer{buf: []byte{version}}
-	s.split(&w, 0, len(s.items), infinity)
+	w.split(s.items, infinity)
 	return w.buf
 }
 
@@ -85,7 +84,8 @@ func (s *Session) Answer(message []byte) (reply []byte, err error) {
 			return nil, errors.New("the relay's ranges are not in order")
 		}
 		before := w
-		upper := lower + s.below(s.items[lower:], to)
+		ours := s.items[lower:]
+		ours = ours[:below(ours, to)]
 		switch mode {
 		case modeSkip:
 			w.skipped = &to
@@ -94,13 +94,13 @@ func (s *Session) Answer(message []byte) (reply []byte, err error) {
 			if err != nil {
 				return nil, err
 			}
-			if same := fingerprint(s.items[lower:upper]); bytes.Equal(theirs, same[:]) {
+			if same := fingerprint(ours); bytes.Equal(theirs, same[:]) {
 				w.skipped = &to
 			} else {
-				s.split(&w, lower, upper, to)
+				w.split(ours, to)
 			}
 		case modeIDs:
-			if err := s.read(&r, lower, upper); err != nil {
+			if err := s.read(&r, ours); err != nil {
 				return nil, err
 			}
 			w.skipped = &to
@@ -112,7 +112,7 @@ func (s *Session) Answer(message []byte) (reply []byte, err error) {
 			w.fingerprint(infinity, s.items[lower:])
 			return w.buf, nil
 		}
-		from, lower = to, upper
+		from, lower = to, lower+len(ours)
 	}
 	if len(w.buf) == 1 {
 		return nil, nil
@@ -121,7 +121,7 @@ func (s *Session) Answer(message []byte) (reply []byte, err error) {
 }
 
 // below returns how many items are before a bound.
-func (s *Session) below(items []Item, to bound) int {
+func below(items []Item, to bound) int {
 	at, _ := slices.BinarySearchFunc(items, to, func(i Item, b bound) int {
 		if i.before(b) {
 			return -1
@@ -132,13 +132,13 @@ func (s *Session) below(items []Item, to bound) int {
 }
 
 // read reads the ids of a range, and keeps those that our part of it lacks.
-func (s *Session) read(r *reader, lower, upper int) error {
+func (s *Session) read(r *reader, part []Item) error {
 	count, err := r.varint()
 	if err != nil || count > uint64(len(r.buf)/32) {
 		return errTruncated
 	}
 	ours := map[[32]byte]bool{}
-	for _, i := range s.items[lower:upper] {
+	for _, i := range part {
 		ours[i.ID] = true
 	}
 	for range count {
@@ -159,8 +159,7 @@ func (s *Session) read(r *reader, lower, upper int) error {
 
 // split writes a range as the ids in it or, if these are many, as the fingerprints of its
 // parts.
-func (s *Session) split(w *writer, lower, upper int, to bound) {
-	items := s.items[lower:upper]
+func (w *writer) split(items []Item, to bound) {
 	if len(items) < idList {
 		w.ids(to, items)
 		return
