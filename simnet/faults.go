@@ -157,7 +157,7 @@ func (n *Net) StepClock(ahead time.Duration) {
 func (n *Net) now() time.Time {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	return n.here().Add(n.model.ahead)
+	return n.model.clock().Add(n.model.ahead)
 }
 
 // items returns log items for new entries. The caller holds n.mu.

@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"time"
 )
 
 // Forgery is a way in which a relay can lie about an account's commits.
@@ -38,7 +37,7 @@ func (e *Entry) relayOnly() bool { return e.Kind == syncKind || e.Kind == forged
 func (n *Net) RotateKey(did string) error {
 	return n.act(did, func(m *model, a *person) error {
 		a.rotation++
-		e := m.beginEvent(time.Now())
+		e := m.beginEvent(m.clock())
 		e.Kind, e.DID, e.Handle, e.Rotation = "identity", did, a.handle, a.rotation
 		return nil
 	})
@@ -58,7 +57,7 @@ func (n *Net) Forge(f Forgery, did string) error {
 		case !wrote:
 			return fmt.Errorf("forge a commit of %s: it has written nothing", did)
 		}
-		e := m.beginEvent(time.Now())
+		e := m.beginEvent(m.clock())
 		e.Kind, e.DID, e.Forgery, e.Rev, e.Rkey = forgedKind, did, f, m.tid(m.now), m.tid(m.now)
 		return nil
 	})

@@ -117,7 +117,7 @@ func (n *Net) Follow(did string, others ...string) error {
 				return fmt.Errorf("no account has the DID %q", other)
 			}
 		}
-		now := n.here()
+		now := m.clock()
 		for _, other := range others {
 			if _, err := m.commit(a, follow, &bsky.GraphFollow{LexiconTypeID: follow, CreatedAt: stamped(now.UnixMicro()), Subject: other}, now); err != nil {
 				return err
@@ -144,7 +144,7 @@ func (n *Net) Unfollow(did string, others ...string) error {
 		for _, r := range ix.collection(ix.byDID[did], follow) {
 			if leaving[r.subject] {
 				found[r.subject] = true
-				m.erase(did, follow, r.rkey, n.here())
+				m.erase(did, follow, r.rkey)
 			}
 		}
 		if len(found) < len(leaving) {
@@ -165,7 +165,7 @@ func (n *Net) MakeList(owner string, dids ...string) (uri string, err error) {
 }
 
 func (m *model) makeList(a *person, purpose, name string, dids []string) (string, error) {
-	now := time.Now()
+	now := m.clock()
 	e, err := m.commit(a, list, &bsky.GraphList{LexiconTypeID: list, CreatedAt: stamped(now.UnixMicro()), Name: name, Purpose: &purpose}, now)
 	if err != nil {
 		return "", err
@@ -181,7 +181,7 @@ func (n *Net) AddToList(uri string, dids ...string) error {
 }
 
 func (m *model) addToList(a *person, uri string, dids []string) error {
-	now := time.Now()
+	now := m.clock()
 	for _, did := range dids {
 		if _, err := m.commit(a, listItem, &bsky.GraphListitem{LexiconTypeID: listItem, CreatedAt: stamped(now.UnixMicro()), List: uri, Subject: did}, now); err != nil {
 			return err
@@ -203,7 +203,7 @@ func (n *Net) RemoveFromList(uri string, dids ...string) error {
 		removed := false
 		for _, r := range ix.lists[uri] {
 			if leaving[r.subject] {
-				m.erase(owner, listItem, r.rkey, n.here())
+				m.erase(owner, listItem, r.rkey)
 				removed = true
 			}
 		}
@@ -222,7 +222,7 @@ func (n *Net) MakeStarterPack(owner, name string, dids ...string) (uri string, e
 		if err != nil {
 			return err
 		}
-		now := n.here()
+		now := m.clock()
 		e, err := m.commit(a, starterPack, &bsky.GraphStarterpack{LexiconTypeID: starterPack, CreatedAt: stamped(now.UnixMicro()), List: members, Name: name}, now)
 		if err == nil {
 			uri = e.uri()

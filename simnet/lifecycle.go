@@ -107,7 +107,7 @@ func (n *Net) setStatus(did, status string) error {
 		if status == "deleted" && at >= 0 {
 			m.accounts[at] = m.join()
 		}
-		e := m.beginEvent(time.Now())
+		e := m.beginEvent(m.clock())
 		e.Kind, e.DID, e.Active, e.Status = "account", did, status == "", status
 		return nil
 	})
@@ -124,7 +124,7 @@ func (n *Net) Rename(did, handle string) error {
 	}
 	return n.act(did, func(m *model, a *person) error {
 		a.handle = handle
-		e := m.beginEvent(time.Now())
+		e := m.beginEvent(m.clock())
 		e.Kind, e.DID, e.Handle = "identity", did, handle
 		return nil
 	})

@@ -96,6 +96,7 @@ type model struct {
 	first, last      []string // names
 
 	now     time.Time     // of the last event
+	later   time.Duration // than now everybody lives
 	ahead   time.Duration // of the server's clock
 	latest  int64         // latest time that the server has sent, µs
 	unique  int64         // the last unique time, µs
@@ -269,6 +270,9 @@ func (m *model) next(at time.Time) *Entry {
 }
 
 // stamp begins the event of a time and sets m.now to it.
+// clock returns the time at which everybody lives.
+func (m *model) clock() time.Time { return time.Now().Add(m.later) }
+
 func (m *model) stamp(at time.Time) *Entry {
 	if at.Before(m.now) {
 		at = m.now

@@ -65,7 +65,6 @@ type Net struct {
 	mu    sync.Mutex // guards the model: it generates one event at a time
 	model *model
 
-	later   atomic.Int64 // see Travel
 	shift   atomic.Int64 // added to every sequence number of a renumbered server
 	floor   atomic.Int64 // position in the log of the oldest event served
 	refuse  atomic.Bool
@@ -148,10 +147,11 @@ func (n *Net) connect(began time.Time) {
 }
 
 // Travel makes everybody in the network live this much later than now, more than before.
-func (n *Net) Travel(later time.Duration) { n.later.Store(int64(later)) }
-
-// here returns the time where the network is.
-func (n *Net) here() time.Time { return time.Now().Add(time.Duration(n.later.Load())) }
+func (n *Net) Travel(later time.Duration) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.model.later = later
+}
 
 // Play generates count events now.
 func (n *Net) Play(count int) {
@@ -159,7 +159,7 @@ func (n *Net) Play(count int) {
 	defer n.mu.Unlock()
 	entries := make([]*Entry, 0, count)
 	for range count {
-		entries = append(entries, n.model.next(n.here()))
+		entries = append(entries, n.model.next(n.model.clock()))
 	}
 	n.model.same = nil // the operations of a commit come together
 	n.log.add(n.items(entries...)...)

@@ -56,7 +56,7 @@ func (n *Net) HideFromRelay(did string, hidden bool) {
 // SyncRepo makes the relay send a #sync of an account. Jetstream has no such event.
 func (n *Net) SyncRepo(did string) error {
 	return n.act(did, func(m *model, a *person) error {
-		e := m.beginEvent(time.Now())
+		e := m.beginEvent(m.clock())
 		e.Kind, e.DID, e.Rev = syncKind, did, m.tid(m.now)
 		return nil
 	})

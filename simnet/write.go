@@ -27,8 +27,8 @@ func (m *model) commit(a *person, collection string, value any, at time.Time) (*
 }
 
 // erase deletes a record by hand.
-func (m *model) erase(did, collection, rkey string, at time.Time) {
-	e := m.beginEvent(at)
+func (m *model) erase(did, collection, rkey string) {
+	e := m.beginEvent(m.clock())
 	e.Kind, e.DID, e.Operation, e.Collection, e.Rkey, e.Rev = "commit", did, "delete", collection, rkey, m.tid(m.now)
 }
 
@@ -55,7 +55,7 @@ func spelled(links []string) []Claim {
 func (n *Net) PostNow(did, text string, links ...string) (*Entry, error) {
 	var e *Entry
 	err := n.act(did, func(m *model, a *person) (err error) {
-		now := n.here()
+		now := m.clock()
 		if e, err = m.commit(a, post, m.postOf(text, links, now), now); err == nil {
 			e.Links, e.Claims = slices.Clone(links), spelled(links)
 		}
@@ -75,7 +75,7 @@ func (n *Net) PutRecord(did, collection, rkey string, record json.RawMessage) (*
 		ix := n.indexNow()
 		_, known := searchRkey(ix.collection(ix.byDID[did], collection), rkey)
 		ix.mu.Unlock()
-		if e, err = m.commit(a, collection, record, n.here()); err != nil || rkey == "" {
+		if e, err = m.commit(a, collection, record, m.clock()); err != nil || rkey == "" {
 			return err
 		}
 		if e.Rkey = rkey; known {
@@ -93,7 +93,7 @@ func (n *Net) EditPost(uri, text string, links ...string) (*Entry, error) {
 		if r.collection != post {
 			return fmt.Errorf("edit %s: it is not a post", uri)
 		}
-		now := n.here()
+		now := m.clock()
 		if e, err = m.commit(a, r.collection, m.postOf(text, links, now), now); err == nil {
 			e.Operation, e.Rkey = "update", r.rkey
 			e.Links, e.Claims = slices.Clone(links), spelled(links)
@@ -106,7 +106,7 @@ func (n *Net) EditPost(uri, text string, links ...string) (*Entry, error) {
 // DeleteRecord deletes the record of a URI.
 func (n *Net) DeleteRecord(uri string) error {
 	return n.alter(uri, func(m *model, _ *person, r *record) error {
-		m.erase(r.owner.did, r.collection, r.rkey, n.here())
+		m.erase(r.owner.did, r.collection, r.rkey)
 		return nil
 	})
 }
@@ -119,7 +119,7 @@ func (n *Net) RepostNow(did, uri string) (*Entry, error) {
 	}
 	var e *Entry
 	err = n.act(did, func(m *model, a *person) (err error) {
-		now := n.here()
+		now := m.clock()
 		e, err = m.commit(a, repost, &bsky.FeedRepost{LexiconTypeID: repost, CreatedAt: stamped(now.UnixMicro()), Subject: subject}, now)
 		return err
 	})
@@ -135,7 +135,7 @@ func (n *Net) QuoteNow(did, uri, text string, links ...string) (*Entry, error) {
 	}
 	var e *Entry
 	err = n.act(did, func(m *model, a *person) (err error) {
-		now := n.here()
+		now := m.clock()
 		quote := m.postOf(text, links, now)
 		quote.Embed = &bsky.FeedPost_Embed{EmbedRecord: &bsky.EmbedRecord{LexiconTypeID: "app.bsky.embed.record", Record: subject}}
 		if e, err = m.commit(a, post, quote, now); err == nil {
@@ -156,7 +156,7 @@ func (n *Net) Pin(uri string) error {
 		if r.collection != post {
 			return fmt.Errorf("pin %s: it is not a post", uri)
 		}
-		now := n.here()
+		now := m.clock()
 		created := stamped(now.UnixMicro())
 		e, err := m.commit(a, profile, &bsky.ActorProfile{LexiconTypeID: profile, CreatedAt: &created, DisplayName: displayName(r.owner), PinnedPost: pinned}, now)
 		if err == nil {
