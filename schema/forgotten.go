@@ -3,7 +3,6 @@ package schema
 import (
 	"context"
 	"fmt"
-	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -291,7 +290,7 @@ ORDER BY name
 ON CONFLICT (name) DO UPDATE SET error = excluded.error WHERE unreadable_lists.error <> excluded.error`
 	names, causes := make([]string, 0, len(unreadable)), make([]string, 0, len(unreadable))
 	for name, cause := range unreadable {
-		names, causes = append(names, name), append(causes, strings.ToValidUTF8(strings.ReplaceAll(cause, "\x00", ""), "\uFFFD"))
+		names, causes = append(names, name), append(causes, Text(cause))
 	}
 	if _, err := db.Exec(ctx, sql, names, causes); err != nil {
 		return fmt.Errorf("record the lists that cannot be read: %w", err)
