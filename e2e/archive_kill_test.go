@@ -1,8 +1,6 @@
 package e2e
 
 import (
-	"bytes"
-	"io"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -11,7 +9,6 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
-	"github.com/klauspost/compress/zstd"
 	"github.com/stretchr/testify/require"
 
 	"github.com/weir-social/weir/schema/schematest"
@@ -25,16 +22,7 @@ func recordsIn(t *testing.T, b *bucket, stream string) (records [][]byte) {
 		if !strings.HasPrefix(name, stream) {
 			continue
 		}
-		d, err := zstd.NewReader(bytes.NewReader(file))
-		require.NoError(t, err)
-		raw, err := io.ReadAll(d)
-		require.NoError(t, err)
-		d.Close()
-		for len(raw) > 0 {
-			n := uint32(raw[0]) | uint32(raw[1])<<8 | uint32(raw[2])<<16 | uint32(raw[3])<<24
-			records = append(records, raw[4:4+n])
-			raw = raw[4+n:]
-		}
+		recordsOf(t, file, func(record []byte) { records = append(records, record) })
 	}
 	return records
 }

@@ -41,18 +41,24 @@ func eachArchived(t *testing.T, root string, do func(record []byte)) {
 		}
 		file, err := os.ReadFile(path)
 		require.NoError(t, err)
-		d, err := zstd.NewReader(bytes.NewReader(file))
-		require.NoError(t, err)
-		defer d.Close()
-		raw, err := io.ReadAll(d)
-		require.NoError(t, err)
-		for len(raw) > 0 {
-			n := uint32(raw[0]) | uint32(raw[1])<<8 | uint32(raw[2])<<16 | uint32(raw[3])<<24
-			do(raw[4 : 4+n])
-			raw = raw[4+n:]
-		}
+		recordsOf(t, file, do)
 		return nil
 	}))
+}
+
+// recordsOf calls do for each record of a segment.
+func recordsOf(t *testing.T, segment []byte, do func(record []byte)) {
+	t.Helper()
+	d, err := zstd.NewReader(bytes.NewReader(segment))
+	require.NoError(t, err)
+	defer d.Close()
+	raw, err := io.ReadAll(d)
+	require.NoError(t, err)
+	for len(raw) > 0 {
+		n := uint32(raw[0]) | uint32(raw[1])<<8 | uint32(raw[2])<<16 | uint32(raw[3])<<24
+		do(raw[4 : 4+n])
+		raw = raw[4+n:]
+	}
 }
 
 // countEvent calls count with what identifies the event of a frame.
