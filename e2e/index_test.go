@@ -6,8 +6,6 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
-	"io"
-	"net/http"
 	"slices"
 	"strings"
 	"testing"
@@ -54,13 +52,7 @@ func (i *indexing) start() { i.process = start(i.t, i.env, "serve") }
 // ask runs a statement on the server, past the gate.
 func (i *indexing) ask(sql string) string {
 	i.t.Helper()
-	r, err := http.Post(i.server.URL, "text/plain", strings.NewReader(sql))
-	require.NoError(i.t, err)
-	defer r.Body.Close() //nolint:errcheck // it was only read
-	answer, err := io.ReadAll(r.Body)
-	require.NoError(i.t, err)
-	require.Equal(i.t, http.StatusOK, r.StatusCode, string(answer))
-	return strings.TrimSpace(string(answer))
+	return i.server.Ask(i.t, sql)
 }
 
 // elapse lets all attempts be settled and all jobs be due. No process may be running, and

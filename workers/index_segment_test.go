@@ -3,10 +3,8 @@
 package workers
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
-	"io"
 	"net/http"
 	"strings"
 	"sync"
@@ -83,14 +81,7 @@ func newIndexTest(t *testing.T) *indexTest {
 
 func (i *indexTest) ask(sql string) string {
 	i.t.Helper()
-	r, err := http.Post(i.server.URL, "text/plain", strings.NewReader(sql))
-	require.NoError(i.t, err)
-	defer r.Body.Close() //nolint:errcheck // it was only read
-	var answer bytes.Buffer
-	_, err = io.Copy(&answer, r.Body)
-	require.NoError(i.t, err)
-	require.Equal(i.t, http.StatusOK, r.StatusCode, answer.String())
-	return strings.TrimSpace(answer.String())
+	return i.server.Ask(i.t, sql)
 }
 
 // sealed seals and syncs new records, and returns the number of their segment.

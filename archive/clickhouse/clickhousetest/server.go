@@ -3,10 +3,12 @@ package clickhousetest
 
 import (
 	"fmt"
+	"io"
 	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -84,6 +86,18 @@ func (s *Server) Start(t testing.TB) {
 		}
 		return answer.Body.Close() == nil && answer.StatusCode == http.StatusOK
 	}, time.Minute, 20*time.Millisecond, "ClickHouse does not start, see %s", out.Name())
+}
+
+// Ask runs a statement and returns what the server answers.
+func (s *Server) Ask(t testing.TB, sql string) string {
+	t.Helper()
+	r, err := http.Post(s.URL, "text/plain", strings.NewReader(sql))
+	require.NoError(t, err)
+	defer r.Body.Close() //nolint:errcheck // it was only read
+	answer, err := io.ReadAll(r.Body)
+	require.NoError(t, err)
+	require.Equal(t, http.StatusOK, r.StatusCode, string(answer))
+	return strings.TrimSpace(string(answer))
 }
 
 // Kill kills the server.
