@@ -9,6 +9,8 @@ import (
 	"regexp"
 	"strings"
 
+	"github.com/go-json-experiment/json/jsontext"
+
 	"github.com/weir-social/weir/records"
 	"github.com/weir-social/weir/schema"
 	"github.com/weir-social/weir/syntax"
@@ -154,47 +156,20 @@ var atURI = regexp.MustCompile(`at://[^"\\\s]+`)
 // before many deep values would be hundreds of times as long as the record, so it writes no
 // more than is shown.
 func indented(record []byte) (text string, cut bool) {
-	var b strings.Builder
-	depth := 0
-	line := func() { b.WriteString("\n" + strings.Repeat("  ", depth)) }
-	for at := 0; at < len(record); at++ {
-		if b.Len() > maxShownRecord {
-			return b.String()[:maxShownRecord], true
+	asWritten := []jsontext.Options{jsontext.AllowDuplicateNames(true), jsontext.AllowInvalidUTF8(true), jsontext.PreserveRawStrings(true), jsontext.WithIndent("  ")}
+	var b bytes.Buffer
+	from, to := jsontext.NewDecoder(bytes.NewReader(record), asWritten[:3]...), jsontext.NewEncoder(&b, asWritten...)
+	for b.Len() <= maxShownRecord {
+		token, err := from.ReadToken()
+		if err == nil {
+			err = to.WriteToken(token)
 		}
-		switch c := record[at]; c {
-		case ' ', '\n', '\t', '\r':
-		case '"':
-			from := at
-			for at++; at < len(record) && record[at] != '"'; at++ {
-				if record[at] == '\\' {
-					at++
-				}
-			}
-			b.Write(record[from:min(at+1, len(record))])
-		case '{', '[':
-			b.WriteByte(c)
-			rest := bytes.TrimLeft(record[at+1:], " \n\t\r")
-			if len(rest) > 0 && (rest[0] == '}' || rest[0] == ']') {
-				b.WriteByte(rest[0])
-				at = len(record) - len(rest)
-				continue
-			}
-			depth++
-			line()
-		case '}', ']':
-			depth = max(depth-1, 0)
-			line()
-			b.WriteByte(c)
-		case ',':
-			b.WriteByte(c)
-			line()
-		case ':':
-			b.WriteString(": ")
-		default:
-			b.WriteByte(c)
+		if err != nil {
+			break
 		}
 	}
-	return b.String()[:min(b.Len(), maxShownRecord)], b.Len() > maxShownRecord
+	text = strings.TrimSpace(b.String())
+	return text[:min(len(text), maxShownRecord)], len(text) > maxShownRecord
 }
 
 // linked returns the beginning of a record, indented, with the at-uris of records as
