@@ -106,8 +106,8 @@ func TestPausedWorkerDelaysNothing(t *testing.T) {
 	waits(fmt.Sprintf(`SELECT count(*) FROM streams WHERE last_event_at >= to_timestamp(%d / 1000000.0)
 		AND `, last.TimeUS)+unprocessed+` = 0`, "everything is processed")
 
-	// The worker has locked the post when it waits for the lock on shares. Other jobs wait for it too, with a single
-	// statement that begins its own transaction.
+	// The worker has locked the post when it waits for the lock on shares. Other jobs wait for the lock too, each with a
+	// single statement, which locks no post and ends its transaction.
 	tx, err := pool.Begin(t.Context())
 	require.NoError(t, err)
 	_, err = tx.Exec(t.Context(), `LOCK TABLE shares IN SHARE MODE`)
@@ -115,7 +115,8 @@ func TestPausedWorkerDelaysNothing(t *testing.T) {
 	e, err := n.PostNow(someone(t, n), "a post", "https://a.example/a")
 	require.NoError(t, err)
 	const others = `datname = current_database() AND pid <> pg_backend_pid()`
-	waits(`SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query ~ '(DELETE FROM|INSERT INTO) shares' AND xact_start < query_start AND `+others, "the worker waits")
+	waits(`SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query ~ '(DELETE FROM|INSERT INTO) shares' AND pid IN (
+			SELECT pid FROM pg_locks WHERE mode = 'RowShareLock' AND relation IN (SELECT relid FROM pg_partition_tree('posts'))) AND `+others, "the worker waits")
 	work.signal(syscall.SIGSTOP)
 	require.NoError(t, tx.Commit(t.Context()))
 	waits(`SELECT count(*) FROM pg_stat_activity WHERE state = 'idle in transaction' AND `+others, "the worker is stopped in its transaction")
