@@ -31,13 +31,27 @@ func RetriedBy(ctx context.Context, db schema.DB, job int64) (map[schema.Key]int
 	return found, nil
 }
 
-// ReplaceDeadLetters settles the open dead letters of records that pass now, have
-// changed or were deleted, and stores others.
-func ReplaceDeadLetters(ctx context.Context, tx pgx.Tx, settled []schema.Key, deadLetters []schema.DeadLetter) error {
-	const settle = `
+// settle settles the open dead letters of records k.
+const settle = `
 UPDATE dead_letters AS d SET state = 'retried', state_at = now()
 FROM unnest($1::text[], $2::text[], $3::text[]) AS k (collection, did, rkey)
 WHERE d.did = k.did AND d.collection = k.collection AND d.rkey = k.rkey AND d.state = 'open' AND d.stage IN ` + stages
+
+// SettleDeleted settles the open dead letters of those records that are not stored. One
+// that was stored again, and judged, keeps that of its new version.
+func SettleDeleted(ctx context.Context, tx pgx.Tx, deleted []schema.Key) error {
+	const sql = settle + `
+  AND NOT EXISTS (SELECT FROM records_other AS r WHERE r.collection = k.collection AND r.did = k.did AND r.rkey = k.rkey)`
+	collection, did, rkey := schema.Columns(len(deleted), func(i int) schema.Key { return deleted[i] })
+	if _, err := tx.Exec(ctx, sql, collection, did, rkey); err != nil {
+		return fmt.Errorf("settle the dead letters of deleted records: %w", err)
+	}
+	return nil
+}
+
+// ReplaceDeadLetters settles the open dead letters of records that pass now or have
+// changed, and stores others.
+func ReplaceDeadLetters(ctx context.Context, tx pgx.Tx, settled []schema.Key, deadLetters []schema.DeadLetter) error {
 	q := &pgx.Batch{}
 	if len(settled) > 0 {
 		collection, did, rkey := schema.Columns(len(settled), func(i int) schema.Key { return settled[i] })

@@ -94,14 +94,14 @@ func (w *JudgeRecords) chunk(ctx context.Context, job *rivertype.JobRow, keys []
 		}); err != nil {
 			return err
 		}
+		if w.committed != nil {
+			w.committed()
+		}
 		if i == 0 {
 			gone := slices.DeleteFunc(slices.Clone(keys), func(k schema.Key) bool { return seen[k] != nil })
 			if err := w.deleted(ctx, gone); err != nil {
 				return err
 			}
-		}
-		if w.committed != nil {
-			w.committed()
 		}
 		var err error
 		if keys, err = seen.changed(ctx, w.pool, keys); err != nil {
@@ -111,8 +111,8 @@ func (w *JudgeRecords) chunk(ctx context.Context, job *rivertype.JobRow, keys []
 	return nil
 }
 
-// deleted settles the dead letters of records that are not stored, and has those judged
-// again that depend on them.
+// deleted settles the dead letters of records that were not stored, unless they have been
+// stored again since, and has those judged again that depend on them.
 func (w *JudgeRecords) deleted(ctx context.Context, gone []schema.Key) error {
 	if len(gone) == 0 {
 		return nil
@@ -121,7 +121,7 @@ func (w *JudgeRecords) deleted(ctx context.Context, gone []schema.Key) error {
 		if err := verdict.UseIndexes(ctx, tx); err != nil {
 			return err
 		}
-		if err := verdict.ReplaceDeadLetters(ctx, tx, gone, nil); err != nil {
+		if err := verdict.SettleDeleted(ctx, tx, gone); err != nil {
 			return err
 		}
 		return w.enqueueDependents(ctx, tx, gone)

@@ -187,8 +187,7 @@ func sorted(writes []schema.Write) []schema.Write {
 func TestTargetThatChangesMeanwhile(t *testing.T) {
 	t.Parallel()
 	b := newBench(t, func(c *Config) { c.Queues = []string{jobs.QueueMaintenance} }) // nothing else judges
-	w := &JudgeRecords{Projector: newProjector(jobs.NameLexicon, b.pool, slog.New(slog.DiscardHandler), newProjectorMetrics(nil)),
-		catalogs: &catalogs{}, rules: b.client.cfg.Lexicons.Rules, judged: func(string) bool { return true }}
+	w := b.judge()
 	target, def := key(ontologies, "did:plc:author", 1), key(typeDefs, "did:plc:waiter", 1)
 	b.write(def, tidOf(1), typeDef(target))
 	for _, c := range []struct {
@@ -210,6 +209,37 @@ func TestTargetThatChangesMeanwhile(t *testing.T) {
 		require.NoError(t, w.chunk(context.Background(), &rivertype.JobRow{}, []schema.Key{def}))
 		require.Equal(t, c.want, b.state(def))
 	}
+}
+
+// judge returns a worker that judges what a test gives it.
+func (b *bench) judge() *JudgeRecords {
+	return &JudgeRecords{Projector: newProjector(jobs.NameLexicon, b.pool, slog.New(slog.DiscardHandler), newProjectorMetrics(nil)),
+		catalogs: &catalogs{}, rules: b.client.cfg.Lexicons.Rules, judged: func(string) bool { return true }}
+}
+
+// TestRecordThatReturnsMeanwhile: a job finds that a record was deleted. Before it settles
+// the dead letter, the record is stored again and refused again, by another job.
+func TestRecordThatReturnsMeanwhile(t *testing.T) {
+	t.Parallel()
+	b := newBench(t, func(c *Config) { c.Queues = []string{jobs.QueueMaintenance} }) // nothing else judges
+	w, other := b.judge(), b.judge()
+	def := key(typeDefs, "did:plc:waiter", 1)
+	judges := func(w *JudgeRecords) {
+		t.Helper()
+		require.NoError(t, w.chunk(context.Background(), &rivertype.JobRow{}, []schema.Key{def}))
+	}
+	b.write(def, tidOf(1), `,"name":1`)
+	judges(w)
+	b.delete(def, tidOf(2))
+	w.committed = func() {
+		b.write(def, tidOf(3), `,"name":2`)
+		judges(other)
+	}
+	judges(w)
+	require.Equal(t, "invalid refused letter:lexicon", b.state(def))
+	b.delete(def, tidOf(4))
+	judges(other)
+	require.Zero(t, count(t, b.pool, `SELECT count(*) FROM dead_letters WHERE state = 'open'`))
 }
 
 // TestDeletedAccountIsKnownAtOnce: what refers to its records is dangling, and what waits
