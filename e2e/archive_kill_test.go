@@ -62,13 +62,6 @@ func rememberedOf(n *simnet.Net) map[string]int {
 	return events
 }
 
-// storedTextOf returns what an archive restores, without the rows of active accounts: whether
-// there is one depends on when the account's posts were processed.
-func storedTextOf(t *testing.T, pool *pgxpool.Pool) []string {
-	t.Helper()
-	return slices.DeleteFunc(storedText(t, pool), func(row string) bool { return strings.HasSuffix(row, " active") })
-}
-
 // archiveKills is a process that archives and forgets, and that is killed.
 type archiveKills struct {
 	*killing
@@ -199,5 +192,5 @@ func TestKilledArchive(t *testing.T) {
 		rebuild.kill()
 	}
 	succeed(t, env, "archive", "rebuild", "--database")
-	require.Equal(t, storedTextOf(t, a.pool), storedTextOf(t, open(t, second)))
+	require.Equal(t, storedText(t, a.pool), storedText(t, open(t, second)))
 }
