@@ -293,8 +293,8 @@ func (w *week) equal() {
 				if network != "" {
 					query += "&network=" + network
 				}
-				if problems = differences(w.want(time.Duration(hours)*time.Hour, network), w.found(query)); len(problems) > 0 {
-					problems = append([]string{query}, problems...)
+				if differ := differences(w.want(time.Duration(hours)*time.Hour, network), w.found(query)); len(differ) > 0 {
+					problems = append([]string{query}, differ...)
 					return false
 				}
 			}

@@ -201,7 +201,7 @@ FROM verdicts AS v ORDER BY 1`
 func (b *bench) settled() {
 	b.t.Helper()
 	require.Eventually(b.t, func() bool {
-		execute(b.t, b.pool, `UPDATE parked SET retry_at = now() WHERE ctid = ANY (ARRAY(SELECT ctid FROM parked WHERE state = 'waiting' FOR UPDATE SKIP LOCKED))`)
+		execute(b.t, b.pool, `UPDATE parked SET retry_at = now() WHERE ctid = ANY (ARRAY(SELECT ctid FROM parked WHERE state = 'waiting' AND retry_at > now() FOR UPDATE SKIP LOCKED))`)
 		if _, err := b.client.Insert(b.t.Context(), jobs.CheckParked{}, nil); err != nil {
 			return false
 		}

@@ -125,12 +125,14 @@ func TestManyWaitForOne(t *testing.T) {
 	schematest.Long(t)
 	t.Parallel()
 	b := newBench(t, nil)
-	const many = 600
+	const many = 10_000
 	target := key(ontologies, "did:plc:author", 1)
+	name := strings.NewReplacer("0", "a", "1", "b", "8", "y", "9", "z")
 	for at := 0; at < many; {
 		var writes []schema.Write
-		for ; len(writes) < 200; at++ {
-			writes = append(writes, written(schema.Key{Collection: typeDefs, DID: "did:plc:waiter", Rkey: fmt.Sprintf("3kabcde%s", strings.NewReplacer("0", "a", "1", "b", "8", "y", "9", "z").Replace(fmt.Sprintf("%06d", at)))}, tidOf(1), typeDef(target)))
+		for ; len(writes) < 500; at++ {
+			key := schema.Key{Collection: typeDefs, DID: fmt.Sprint("did:plc:waiter", at%100), Rkey: name.Replace(fmt.Sprintf("3kabcde%06d", at))}
+			writes = append(writes, written(key, tidOf(1), typeDef(target)))
 		}
 		require.NoError(t, b.commit(b.projections, schema.Batch{Writes: sorted(writes)}))
 	}
