@@ -213,7 +213,8 @@ func (w *week) actNostr(dice int) {
 		})
 	case dice >= 12 && subject != nil && dice%2 == 0:
 		a.subject, a.link = subject, subject.link
-		write(6, [][]string{{"e", subject.event.ID}, {"p", subject.who}}, "")
+		// Two reposts of one note in one second would be one event.
+		write(6, [][]string{{"e", subject.event.ID}, {"p", subject.who}, {"alt", fmt.Sprint("repost ", w.written)}}, "")
 	case dice >= 12 && subject != nil:
 		a.subject, a.link = subject, subject.link
 		write(1, [][]string{{"q", subject.event.ID, "", subject.who}}, fmt.Sprint("look ", w.written))
