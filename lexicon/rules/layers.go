@@ -130,8 +130,12 @@ func span(c *check, v lexicon.Value) {
 	}
 	first, has := v.Field("charStart").Int()
 	last, hasLast := v.Field("charEnd").Int()
-	if has && hasLast && first > last {
+	switch {
+	case !has || !hasLast:
+	case first > last:
 		c.reject("span_order", v.Field("charStart"), "at most charEnd, "+decimal(last))
+	case first == last && from < to:
+		c.warn("span_empty", v.Field("charStart"), "less than charEnd, as the bytes are")
 	}
 }
 

@@ -1,6 +1,7 @@
 package rules
 
 import (
+	"iter"
 	"strings"
 	"unicode/utf8"
 
@@ -28,9 +29,12 @@ func layersWanted(c *check) []string {
 	var uris []string
 	required, parent := blocking(c.name), parents(c.name)
 	for _, v := range c.Root.Items() {
-		if _, ok := required[v.Key()]; ok || v.Key() == parent {
+		if _, ok := required[v.Key()]; ok || parent != "" && v.Key() == parent {
 			uris = append(uris, v.Text())
 		}
+	}
+	for uri := range compositions(c.Root) {
+		uris = append(uris, uri.Text())
 	}
 	for _, t := range c.Root.Field("tokenizations").Items() {
 		if ref := t.Field("expressionRef"); ref.Exists() {
@@ -60,6 +64,8 @@ func layersTargets(c *check) {
 		segmentation(c)
 	case "annotation.annotationLayer":
 		layerIn(c)
+	case "resource.templateComposition":
+		contains(c)
 	case "resource.filling":
 		fills(c, c.target(c.Root.Field("templateRef").Text(), "resource.template"))
 	case "judgment.judgmentSet":
@@ -70,6 +76,9 @@ func layersTargets(c *check) {
 // chain: following the parents does not lead back.
 func chain(c *check) {
 	field := parents(c.name)
+	if field == "" {
+		return
+	}
 	at := c.Root.Field(field)
 	self := c.URI()
 	for range maxChain {
@@ -80,6 +89,35 @@ func chain(c *check) {
 		}
 		if at = c.target(uri, c.name).Field(field); !at.Exists() {
 			return
+		}
+	}
+}
+
+// compositions yields the references of a composition to others that are its members.
+func compositions(composition lexicon.Value) iter.Seq[lexicon.Value] {
+	return func(yield func(lexicon.Value) bool) {
+		for _, m := range composition.Field("members").Items() {
+			if ref := m.Field("compositionRef"); ref.Exists() && !yield(ref) {
+				return
+			}
+		}
+	}
+}
+
+// contains: a composition is no member of itself, nor of one of its members.
+func contains(c *check) {
+	leadsBack := map[string]bool{c.URI(): true} // each is read once: thousands of members may be the same
+	for ref := range compositions(c.Root) {
+		uri := ref.Text()
+		back, known := leadsBack[uri]
+		if !known {
+			for inner := range compositions(c.target(uri, c.name)) {
+				back = back || inner.Text() == c.URI()
+			}
+			leadsBack[uri] = back
+		}
+		if back {
+			c.warn("parent_cycle", ref, "a composition that does not contain this one")
 		}
 	}
 }
@@ -180,8 +218,10 @@ func layerIn(c *check) {
 		if span := a.Field("anchor").Field("textSpan"); hasText && span.Exists() {
 			spanIn(text, span, a.Field("text")).warn(c)
 		}
-		if index, ok := a.Field("tokenIndex").Int(); ok && hasTokens && index >= tokens {
-			c.warn("token_index", a.Field("tokenIndex"), "less than "+decimal(tokens)+", the tokens")
+		for _, name := range []string{"tokenIndex", "headIndex", "targetIndex"} {
+			if index, ok := a.Field(name).Int(); ok && hasTokens && index >= tokens {
+				c.warn("token_index", a.Field(name), "less than "+decimal(tokens)+", the tokens")
+			}
 		}
 	}
 }

@@ -96,6 +96,8 @@ func orders() []ruleCase {
 		{annotations, span(`"byteStart":2,"byteEnd":1`), "span_order /annotations/0/anchor/textSpan/byteStart", ""},
 		{annotations, span(`"byteStart":2,"byteEnd":2`), "", "span_empty /annotations/0/anchor/textSpan/byteStart"},
 		{annotations, span(`"byteStart":1,"byteEnd":2,"charStart":3,"charEnd":2`), "span_order /annotations/0/anchor/textSpan/charStart", ""},
+		{annotations, span(`"byteStart":1,"byteEnd":2,"charStart":3,"charEnd":3`), "", "span_empty /annotations/0/anchor/textSpan/charStart"},
+		{annotations, span(`"byteStart":2,"byteEnd":2,"charStart":3,"charEnd":3`), "", "span_empty /annotations/0/anchor/textSpan/byteStart"},
 		{annotations, span(`"byteStart":1,"byteEnd":2,"charStart":3`), "", ""},
 		{"segmentation.segmentation", segmentation(`{"tokenIndex":0,"textSpan":{"byteStart":5,"byteEnd":4}}`), "span_order /tokenizations/0/tokens/0/textSpan/byteStart", ""},
 		{"expression.expression", `"id":"e","kind":"word","anchor":{"textSpan":{"byteStart":5,"byteEnd":4}}`, "span_order /anchor/textSpan/byteStart", ""},
@@ -202,11 +204,13 @@ func TestLayersRulesOfOneRecord(t *testing.T) {
 	}
 }
 
-// TestLayersRulesBetweenRecords: the text "naïve 日本" has 13 bytes; ï is the third and
-// fourth, 日 the eighth to tenth.
-func TestLayersRulesBetweenRecords(t *testing.T) {
-	t.Parallel()
-	all := spaces(t)
+// A pairCase is a record, another one that it refers to, and the problems that the rules
+// find.
+type pairCase struct{ collection, fields, targetOf, target, soft string }
+
+// pairs: the text "naïve 日本" has 13 bytes; ï is the third and fourth, 日 the eighth to
+// tenth.
+func pairs() []pairCase {
 	const text = `"id":"e","kind":"document","text":"naïve 日本"`
 	span := func(from, to, quoted string) string {
 		if quoted != "" {
@@ -232,7 +236,13 @@ func TestLayersRulesBetweenRecords(t *testing.T) {
 	filling := func(f string) string {
 		return `"templateRef":"` + uri("resource.template") + `","slotFillings":[` + f + `]`
 	}
-	for _, test := range []struct{ collection, fields, targetOf, target, soft string }{
+	composed := func(of string) string {
+		return `"compositionType":"sequence","members":[{"ordinal":1,"compositionRef":"` + uri(of) + `"}]`
+	}
+	headed := func(head, target string) string {
+		return `"tokenizationId":{"value":"t"},` + layer(a+`,"headIndex":`+head+`,"targetIndex":`+target+`}`)
+	}
+	return []pairCase{
 		{"segmentation.segmentation", segmentation(token("0", span("0", "6", "naïve")) + "," + token("1", span("7", "13", "日本"))), "expression.expression", text, ""},
 		{"segmentation.segmentation", segmentation(token("0", span("0", "5", "naïv"))), "expression.expression", text, ""},
 		{"segmentation.segmentation", segmentation(token("0", span("0", "5", "naïve"))), "expression.expression", text, "span_text /tokenizations/0/tokens/0/text"},
@@ -261,11 +271,23 @@ func TestLayersRulesBetweenRecords(t *testing.T) {
 		{"judgment.judgmentSet", judgment(`"textSpan":{"byteStart":1,"byteEnd":3}`), "expression.expression", text, "span_boundary /judgments/0/textSpan/byteEnd"},
 		{"ontology.typeDef", `"ontologyRef":"` + uri("ontology.ontology") + `","name":"n","typeKind":"entity-type","parentTypeRef":"` + uri("ontology.typeDef") + `"`, "ontology.ontology", `"name":"n"`, "parent_cycle /parentTypeRef"},
 		{"ontology.ontology", `"name":"n","parentRef":"` + uri("ontology.above") + `"`, "ontology.above", `"name":"a","parentRef":"` + uri("ontology.ontology") + `"`, "parent_cycle /parentRef"},
+		{"resource.templateComposition", composed("resource.above"), "resource.above", composed("resource.templateComposition"), "parent_cycle /members/0/compositionRef"},
+		{"resource.templateComposition", composed("resource.templateComposition"), "resource.templateComposition", composed("resource.above"), "parent_cycle /members/0/compositionRef"},
+		{"resource.templateComposition", composed("resource.above"), "resource.above", composed("resource.above"), ""},
+		{annotations, headed("1", "0"), "segmentation.segmentation", segmentation(`{"tokenIndex":0}`), "token_index /annotations/0/headIndex"},
+		{annotations, headed("-1", "1"), "segmentation.segmentation", segmentation(`{"tokenIndex":0}`), "token_index /annotations/0/targetIndex"},
+		{annotations, headed("-1", "0"), "segmentation.segmentation", segmentation(`{"tokenIndex":0}`), ""},
 		{"ontology.ontology", `"name":"n","parentRef":"` + uri("ontology.above") + `"`, "ontology.above", `"name":"a","parentRef":"` + uri("ontology.above") + `"`, ""},
-	} {
+	}
+}
+
+func TestLayersRulesBetweenRecords(t *testing.T) {
+	t.Parallel()
+	all := spaces(t)
+	for _, test := range pairs() {
 		for _, s := range all {
 			record := s.record(t, test.collection, test.fields)
-			is := strings.NewReplacer("expression.part", "expression.expression", "ontology.above", "ontology.ontology").Replace(test.targetOf)
+			is := strings.NewReplacer("expression.part", "expression.expression", "ontology.above", "ontology.ontology", "resource.above", "resource.templateComposition").Replace(test.targetOf)
 			target := strings.ReplaceAll(uri(test.targetOf), "NS", s.name)
 			record.Targets[target] = s.record(t, is, test.target).Root
 			if test.targetOf == "expression.part" && test.collection == "segmentation.segmentation" {
@@ -299,6 +321,13 @@ func TestRulesNeedAValidRecordOfTheirNamespace(t *testing.T) {
 
 	hard, soft = rules.Standard().Check(record)
 	require.Empty(t, append(hard, soft...), "another namespace")
+	// A field without a name is not the parent of a record that has none.
+	nameless := s.record(t, "corpus.membership", `"corpusRef":"`+uri("corpus.corpus")+`","expressionRef":"`+uri("expression.expression")+`","":"`+uri("corpus.membership")+`"`)
+	require.Len(t, s.rules.Wanted(nameless), 2)
+	nameless.Targets[strings.ReplaceAll(uri("corpus.corpus"), "NS", s.name)] = s.record(t, "corpus.corpus", `"name":"n"`).Root
+	_, soft = s.rules.Check(nameless)
+	require.Empty(t, soft)
+
 	record.Verdict = lexicon.Unknown
 	hard, soft = s.rules.Check(record)
 	require.Empty(t, append(hard, soft...))
