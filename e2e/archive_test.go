@@ -110,26 +110,24 @@ func notOnce(want, got map[string]int) (wrong []string) {
 	return wrong[:min(len(wrong), 10)]
 }
 
-// storedText returns the columns that an archive restores. What refers to other posts is
-// projected again when these change, later, and accounts that were deleted are purged later.
-// Whether an active account has a row depends on when its posts were processed.
-func storedText(t *testing.T, pool *pgxpool.Pool) []string {
+// restorable returns how often the columns occur that an archive restores. What refers to other
+// posts is projected again when these change, later, and accounts that were deleted are
+// purged later. Whether an active account has a row depends on when its posts were processed.
+func restorable(t *testing.T, pool *pgxpool.Pool) map[string]int {
 	t.Helper()
 	const kept = ` WHERE did NOT IN (SELECT did FROM accounts WHERE status = 'deleted') `
-	return slices.Concat(
-		texts(t, pool, `SELECT collection || ' ' || did || ' ' || rkey || ' ' || rev || ' ' || cid || ' ' || created_at || ' ' || record FROM records`+kept+`ORDER BY 1`),
-		texts(t, pool, `SELECT collection || ' ' || did || ' ' || rkey || ' ' || rev FROM tombstones`+kept+`ORDER BY 1`),
-		texts(t, pool, `SELECT did || ' ' || rkey || ' ' || identity || ' ' || shared_at FROM shares JOIN links ON links.id = link_id`+kept+`AND how = 'post' ORDER BY 1`),
-		texts(t, pool, `SELECT did || ' ' || status FROM accounts WHERE status <> 'active' ORDER BY 1`))
-}
-
-// counted says how often each row occurs.
-func counted(rows []string) map[string]int {
-	of := map[string]int{}
-	for _, row := range rows {
-		of[row]++
+	rows := map[string]int{}
+	for _, sql := range []string{
+		`SELECT collection || ' ' || did || ' ' || rkey || ' ' || rev || ' ' || cid || ' ' || created_at || ' ' || record FROM records` + kept,
+		`SELECT collection || ' ' || did || ' ' || rkey || ' ' || rev FROM tombstones` + kept,
+		`SELECT did || ' ' || rkey || ' ' || identity || ' ' || shared_at FROM shares JOIN links ON links.id = link_id` + kept + `AND how = 'post'`,
+		`SELECT did || ' ' || status FROM accounts WHERE status <> 'active'`,
+	} {
+		for _, row := range texts(t, pool, sql) {
+			rows[row]++
+		}
 	}
-	return of
+	return rows
 }
 
 // exportLacks names the events that an export does not have once. Records and names of
@@ -204,7 +202,7 @@ func TestArchive(t *testing.T) {
 	rebuilt := open(t, second)
 	env = append(reads(n, second), settings...)
 	succeed(t, env, "archive", "rebuild", "--database")
-	require.Empty(t, notOnce(counted(storedText(t, pool)), counted(storedText(t, rebuilt))))
+	require.Empty(t, notOnce(restorable(t, pool), restorable(t, rebuilt)))
 	_, stderr, code := weir(t, env, "archive", "rebuild", "--database")
 	require.NotZero(t, code)
 	require.Contains(t, stderr, "the database is not empty")

@@ -31,23 +31,22 @@ func RetriedBy(ctx context.Context, db schema.DB, job int64) (map[schema.Key]int
 	return found, nil
 }
 
-// settle settles the open dead letters of records k, of which a condition is true. LATERAL and
-// LIMIT force index lookups, however many dead letters there are.
-func settle(condition string) string {
-	return `
+// settle settles the open dead letters of records k. LATERAL and LIMIT force index lookups,
+// however many dead letters there are. An account keeps fewer than the limit.
+const settle = `
 UPDATE dead_letters AS d SET state = 'retried', state_at = now()
 FROM unnest($1::text[], $2::text[], $3::text[]) AS k (collection, did, rkey)
 CROSS JOIN LATERAL (
     SELECT l.id FROM dead_letters AS l WHERE l.did = k.did AND l.collection = k.collection AND l.rkey = k.rkey AND l.state = 'open' AND l.stage IN ` + stages + `
-    LIMIT 1000
+    LIMIT 10000
 ) AS l
-WHERE d.id = l.id AND d.state = 'open' AND ` + condition
-}
+WHERE d.id = l.id AND d.state = 'open'`
 
 // SettleDeleted settles the open dead letters of those records that are not stored. One
 // that was stored again, and judged, keeps that of its new version.
 func SettleDeleted(ctx context.Context, tx pgx.Tx, deleted []schema.Key) error {
-	sql := settle(`NOT EXISTS (SELECT FROM records_other AS r WHERE r.collection = k.collection AND r.did = k.did AND r.rkey = k.rkey)`)
+	const sql = settle + `
+  AND NOT EXISTS (SELECT FROM records_other AS r WHERE r.collection = k.collection AND r.did = k.did AND r.rkey = k.rkey)`
 	collection, did, rkey := schema.Columns(len(deleted), func(i int) schema.Key { return deleted[i] })
 	if _, err := tx.Exec(ctx, sql, collection, did, rkey); err != nil {
 		return fmt.Errorf("settle the dead letters of deleted records: %w", err)
@@ -61,7 +60,7 @@ func ReplaceDeadLetters(ctx context.Context, tx pgx.Tx, settled []schema.Key, de
 	q := &pgx.Batch{}
 	if len(settled) > 0 {
 		collection, did, rkey := schema.Columns(len(settled), func(i int) schema.Key { return settled[i] })
-		q.Queue(settle(`true`), collection, did, rkey)
+		q.Queue(settle, collection, did, rkey)
 	}
 	for i := range deadLetters {
 		deadLetters[i].Queue(q)

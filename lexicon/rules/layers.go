@@ -135,7 +135,7 @@ func span(c *check, v lexicon.Value) {
 	case first > last:
 		c.reject("span_order", v.Field("charStart"), "at most charEnd, "+decimal(last))
 	case first == last && from < to:
-		c.warn("span_empty", v.Field("charStart"), "less than charEnd, as the bytes are")
+		c.warn("span_empty", v.Field("charStart"), "less than charEnd")
 	}
 }
 
