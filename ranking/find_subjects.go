@@ -159,7 +159,8 @@ CROSS JOIN LATERAL (
 	return added, due, nil
 }
 
-// NamedLinks returns what the subjects will be that are made of these shares.
+// NamedLinks returns the links of shares, by the records that share them: what the
+// subjects will be that are made of these shares.
 func NamedLinks(ctx context.Context, db schema.DB, shares []Share) (Subjects, error) {
 	if len(shares) == 0 {
 		return nil, nil

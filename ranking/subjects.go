@@ -105,6 +105,16 @@ ORDER BY c.id LIMIT $1`
 	}, sql, limit)
 }
 
+// QueueChangedSubjects queues a statement after which the reposts and quotes of subjects
+// are projected again.
+func QueueChangedSubjects(q *pgx.Batch, subjects []schema.Key) {
+	const sql = `INSERT INTO changed_subjects (collection, did, rkey) SELECT * FROM unnest($1::text[], $2::text[], $3::text[])`
+	if len(subjects) > 0 {
+		collection, did, rkey := schema.Columns(len(subjects), func(i int) schema.Key { return subjects[i] })
+		q.Queue(sql, collection, did, rkey)
+	}
+}
+
 // SharesThrough returns at most limit records that share something through a subject,
 // sorted by account, after a key.
 func SharesThrough(ctx context.Context, db schema.DB, subject, after schema.Key, limit int) ([]schema.Key, error) {

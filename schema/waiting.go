@@ -17,14 +17,15 @@ import (
 //   - Whoever makes a record known commits, and then releases the records that wait for
 //     it: it reads them with WaitingFor, page by page, and projects them again.
 //
-// So one of the two sees the other. Projecting a record replaces its rows.
+// So one of the two sees the other. Projecting a record replaces its rows. A job that dies
+// in between is retried, so it must find the records again that it was projecting.
 
 // Wait is a record that waits for another one.
 type Wait struct{ Record, For Key }
 
 // QueueWaiting queues statements that make waits all that these records wait for, as
-// far as the projection is concerned. The caller holds the locks of the records that
-// are stored.
+// far as the projection is concerned. The caller holds the locks of the records. An insert
+// locks the row that is there, so that QueueNotWaiting does not delete it unseen.
 func QueueWaiting(q *pgx.Batch, projection string, records []Key, waits []Wait) {
 	const remove = `
 DELETE FROM waiting AS w
@@ -40,7 +41,7 @@ WHERE w.projection = $1 AND w.did = r.did AND w.collection = r.collection AND w.
 INSERT INTO waiting (projection, collection, did, rkey, for_collection, for_did, for_rkey)
 SELECT $1, i.collection, i.did, i.rkey, i.for_collection, i.for_did, i.for_rkey
 FROM unnest($2::text[], $3::text[], $4::text[], $5::text[], $6::text[], $7::text[]) AS i (collection, did, rkey, for_collection, for_did, for_rkey)
-ON CONFLICT DO NOTHING`
+ON CONFLICT (did, collection, rkey, projection, for_did, for_collection, for_rkey) DO UPDATE SET since = waiting.since`
 	collection, did, rkey := Columns(len(waits), func(i int) Key { return waits[i].Record })
 	forCollection, forDID, forRkey := Columns(len(waits), func(i int) Key { return waits[i].For })
 	if len(records) > 0 {
@@ -50,6 +51,28 @@ ON CONFLICT DO NOTHING`
 	if len(waits) > 0 {
 		q.Queue(insert, projection, collection, did, rkey, forCollection, forDID, forRkey)
 	}
+}
+
+// QueueNotWaiting queues statements that end the waiting of records that were deleted,
+// unless one is stored again by now. They lock the rows first: whoever stored the record
+// again meanwhile, and makes it wait for the same, adds the row after the deletion.
+func QueueNotWaiting(q *pgx.Batch, projection string, deleted []Key) {
+	const lock = `
+SELECT FROM waiting AS w
+JOIN unnest($2::text[], $3::text[], $4::text[]) AS r (collection, did, rkey) ON w.did = r.did AND w.collection = r.collection AND w.rkey = r.rkey
+WHERE w.projection = $1
+FOR UPDATE OF w`
+	const remove = `
+DELETE FROM waiting AS w
+USING unnest($2::text[], $3::text[], $4::text[]) AS r (collection, did, rkey)
+WHERE w.projection = $1 AND w.did = r.did AND w.collection = r.collection AND w.rkey = r.rkey
+  AND NOT EXISTS (SELECT FROM records AS s WHERE s.did = w.did AND s.collection = w.collection AND s.rkey = w.rkey)`
+	if len(deleted) == 0 {
+		return
+	}
+	collection, did, rkey := Columns(len(deleted), func(i int) Key { return deleted[i] })
+	q.Queue(lock, projection, collection, did, rkey)
+	q.Queue(remove, projection, collection, did, rkey)
 }
 
 // WaitingRecords returns those of the records that wait.

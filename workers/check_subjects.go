@@ -102,7 +102,7 @@ func (w *subjectCheck) changed(ctx context.Context) (done bool, err error) {
 					break
 				}
 				after = keys[len(keys)-1]
-				if err := w.links.again(ctx, w.job, slices.Clone(keys)); err != nil {
+				if err := w.links.again(ctx, w.job, slices.Clone(keys), []schema.Key{subject.Key}); err != nil {
 					return false, err
 				}
 				if err := ranking.DropDeadShares(ctx, w.pool, subject.Key, keys); err != nil {

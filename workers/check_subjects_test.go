@@ -44,12 +44,6 @@ func newVillage(t *testing.T) *village {
 	return v
 }
 
-func (v *village) execute(sql string, args ...any) {
-	v.t.Helper()
-	_, err := v.pool.Exec(v.t.Context(), sql, args...)
-	require.NoError(v.t, err)
-}
-
 // stranger makes an account post, and returns the URI.
 func (v *village) stranger(i int, urls ...string) string {
 	v.t.Helper()
@@ -157,7 +151,7 @@ func TestSubjectThatChangesTwice(t *testing.T) {
 	subject := postKey("did:plc:a", "3jzfcijpj2z2a")
 	edited := func(rev, url string) {
 		v.apply(schema.Batch{Writes: []schema.Write{{Key: subject, Rev: rev, CID: "c" + rev, CreatedAt: time.Now(), Record: []byte(`{"text":"` + url + `"}`)}}})
-		_, err := v.w.projected(t.Context(), []schema.Key{subject}, false)
+		_, err := v.w.projected(t.Context(), []schema.Key{subject}, false, nil)
 		require.NoError(t, err)
 	}
 	const shared = `SELECT l.url FROM shares AS s JOIN links AS l ON l.id = s.link_id WHERE s.rkey = 'r1'`
@@ -309,7 +303,7 @@ func TestStrangerWhoBecomesFollowed(t *testing.T) {
 	v.run()
 	require.Equal(t, 1, v.counts(v.news))
 	v.apply(schema.Batch{Writes: []schema.Write{{Key: key, Rev: "1", CID: "c", CreatedAt: time.Now(), Record: []byte(`{"text":"` + v.news + `"}`)}}})
-	_, err := v.w.projected(t.Context(), []schema.Key{key}, false)
+	_, err := v.w.projected(t.Context(), []schema.Key{key}, false, nil)
 	require.NoError(t, err)
 	v.later = time.Hour
 	v.run()

@@ -72,8 +72,11 @@ func (w *ProcessPosts) Work(ctx context.Context, job *river.Job[jobs.ProcessPost
 		keys = append(keys, schema.Key(r))
 	}
 	first := job.Attempt <= 1 && len(job.AttemptedBy) <= 1 // a snoozed job has its first attempt again
-	p, err := w.projected(ctx, keys, job.Args.Fresh && first)
+	p, err := w.projected(ctx, keys, job.Args.Fresh && first, nil)
 	if err != nil {
+		return err
+	}
+	if err := w.recover(ctx, job.JobRow, p); err != nil {
 		return err
 	}
 	if err := w.settle(ctx, job.JobRow, p); err != nil {
@@ -84,6 +87,23 @@ func (w *ProcessPosts) Work(ctx context.Context, job *river.Job[jobs.ProcessPost
 		w.whole.Observe(max(0, time.Since(job.Args.Arrived).Seconds()))
 	}
 	return w.release(ctx, job.JobRow, p.linked())
+}
+
+// recover has everything projected again that shares through the records of a job that
+// died or failed. A run that ended between the transaction for records that it released and
+// the look after it may have left shares of an earlier revision, which no longer wait.
+func (w *ProcessPosts) recover(ctx context.Context, job *rivertype.JobRow, p *sharing) error {
+	linked := p.linked()
+	if job.Attempt <= 1 || len(linked) == 0 {
+		return nil
+	}
+	q := &pgx.Batch{}
+	ranking.QueueChangedSubjects(q, linked)
+	if err := w.pool.SendBatch(ctx, q).Close(); err != nil {
+		return fmt.Errorf("have the reposts projected again: %w", err)
+	}
+	p.due = true
+	return nil
 }
 
 // settle dead-letters the records that failed, and adds a job if a subject must be
@@ -118,12 +138,14 @@ var errRestless = errors.New("the subjects of the records keep changing")
 const looks = 5 // transactions after which a job whose subjects keep changing is retried
 
 // projected projects records and writes their shares. The records that failed are in
-// its failures. fresh: they are new, and nothing was projected of them.
-func (w *ProcessPosts) projected(ctx context.Context, keys []schema.Key, fresh bool) (*sharing, error) {
+// its failures. fresh: they are new, and nothing was projected of them. known: the
+// subjects by which the records were found; nil: the job names the records.
+func (w *ProcessPosts) projected(ctx context.Context, keys []schema.Key, fresh bool, known []schema.Key) (*sharing, error) {
 	p, err := w.read(ctx, sortedKeys(keys), fresh)
 	if err != nil {
 		return nil, err
 	}
+	p.known = known
 	if p.subjects, p.added, p.due, err = ranking.FindSubjects(ctx, w.pool, p.subjectKeys()); err != nil {
 		return nil, err
 	}
@@ -268,21 +290,29 @@ func (w *ProcessPosts) replace(ctx context.Context, p *sharing, keys []schema.Ke
 		if err != nil {
 			return err
 		}
+		contained, err := p.contained(ctx, tx, keys)
+		if err != nil {
+			return err
+		}
 		// The transaction that deleted a record has deleted its shares. The shares of
 		// an expired record outlive it. A deleted record waits no longer.
 		var shared ranking.Replacement
 		var waits []schema.Wait
-		var waiting []schema.Key
+		var waiting, deleted, strays []schema.Key
 		for _, key := range keys {
 			t, ok := p.through[key]
 			// Whoever writes shares or waits of the record at the same time looks once more
 			// too, and finds what a changed subject has made of them.
 			again := p.written || p.changed[key]
-			if ok && again || p.waited[key] || !there[key] {
+			if !there[key] {
+				deleted = append(deleted, key)
+				continue
+			}
+			if ok && again || p.waited[key] {
 				waiting = append(waiting, key)
 			}
-			if !there[key] {
-				continue
+			if ok && p.known != nil && !slices.Contains(p.known, t.Subject) {
+				strays = append(strays, t.Subject)
 			}
 			shared.Records = append(shared.Records, key)
 			before := again || p.shared[key]
@@ -299,7 +329,9 @@ func (w *ProcessPosts) replace(ctx context.Context, p *sharing, keys []schema.Ke
 			if !ok {
 				continue
 			}
-			if t.Links = p.subjects[t.Subject]; len(t.Links) == 0 {
+			// A link that the record itself contains is not shared through its subject too.
+			// If no other is left, it waits until the subject changes.
+			if t.Links = without(p.subjects[t.Subject], contained[key]); len(t.Links) == 0 {
 				waits = append(waits, schema.Wait{Record: key, For: t.Subject})
 			} else {
 				shared.Through = append(shared.Through, t)
@@ -308,13 +340,15 @@ func (w *ProcessPosts) replace(ctx context.Context, p *sharing, keys []schema.Ke
 		q := &pgx.Batch{}
 		shared.Queue(q, time.Now())
 		schema.QueueWaiting(q, w.name, waiting, waits)
+		schema.QueueNotWaiting(q, w.name, deleted)
+		ranking.QueueChangedSubjects(q, strays)
 		if q.Len() == 0 {
 			return nil
 		}
 		if err := ranking.WriteShares(ctx, tx, q); err != nil {
 			return err
 		}
-		p.due = p.due || shared.Changed
+		p.due = p.due || shared.Changed || len(strays) > 0
 		return nil
 	})
 }

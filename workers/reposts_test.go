@@ -56,7 +56,7 @@ func TestQuoteOfAQuoteSharesOnlyWhatTheQuotedPostContains(t *testing.T) {
 	c.posts("f/1", "f/1", same) // itself
 	c.project("c/1", "e/1", "d/1", "b/1", "a/1", "f/1")
 	require.Equal(t, []string{"a/1 post " + c.news, "b/1 post " + own, "b/1 quote " + c.news, "c/1 quote " + own, "d/1 post " + same, "e/1 post " + same, "f/1 post " + same}, c.sharing())
-	require.Empty(t, c.waiting())
+	require.Equal(t, []string{"d/1 for e/1", "e/1 for d/1"}, c.waiting())
 }
 
 // TestStrangeRepostsShareNothing and are no dead letters, but what is no object is one.

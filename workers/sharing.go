@@ -2,6 +2,7 @@ package workers
 
 import (
 	"context"
+	"slices"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -24,6 +25,7 @@ type sharing struct {
 	revs        map[schema.Key]string          // the revision projected
 	changed     map[schema.Key]bool            // the records that changed after they were read
 	written     bool                           // a transaction has committed
+	known       []schema.Key                   // the subjects by which the records were found; a run that dies may not find those that refer to others again
 	subjects    ranking.Subjects
 	added       []schema.Key // the subjects whose rows this job made last
 	due         bool         // a subject is to be fetched now, or has changed
@@ -93,6 +95,26 @@ func (p *sharing) expectSubjects(ctx context.Context) error {
 		p.subjects[key] = links
 	}
 	return nil
+}
+
+// contained returns the links that quotes contain themselves, if their subjects have
+// links too.
+func (p *sharing) contained(ctx context.Context, tx pgx.Tx, keys []schema.Key) (ranking.Subjects, error) {
+	var own []ranking.Share
+	for _, key := range keys {
+		if t, ok := p.through[key]; ok && len(p.subjects[t.Subject]) > 0 {
+			own = append(own, p.shares[key]...)
+		}
+	}
+	return ranking.NamedLinks(ctx, tx, own)
+}
+
+// without returns the links that are not among others.
+func without(links, others []int64) []int64 {
+	if len(others) == 0 {
+		return links
+	}
+	return slices.DeleteFunc(slices.Clone(links), func(id int64) bool { return slices.Contains(others, id) })
 }
 
 // lock locks the records against writers and reads again those that have changed. It

@@ -116,6 +116,12 @@ func (c *town) rows(sql string) []string {
 	return all
 }
 
+func (c *town) execute(sql string, args ...any) {
+	c.t.Helper()
+	_, err := c.pool.Exec(c.t.Context(), sql, args...)
+	require.NoError(c.t, err)
+}
+
 // shares returns the shares that count, as "a/1 post https://…".
 func (c *town) sharing() []string {
 	c.t.Helper()

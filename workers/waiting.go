@@ -20,7 +20,7 @@ const releasedAtOnce = 500
 // release calls project with the records that wait for the known ones, at most about
 // releasedAtOnce at a time. project must make each of them wait anew or no longer. Call it
 // after the commit that made the records known. It returns false if it stopped at until:
-// calling it again continues, because what was projected waits no longer.
+// calling it again continues: most of what was projected waits no longer.
 func (w waiters) release(ctx context.Context, known []schema.Key, until time.Time, project func([]schema.Key) error) (done bool, err error) {
 	if len(known) == 0 {
 		return true, nil
@@ -60,7 +60,7 @@ func (w waiters) release(ctx context.Context, known []schema.Key, until time.Tim
 // the job yields to others in between.
 func (w *ProcessPosts) release(ctx context.Context, job *rivertype.JobRow, known []schema.Key) error {
 	done, err := waiters{w.pool, w.name}.release(ctx, known, time.Now().Add(w.patience), func(keys []schema.Key) error {
-		return w.again(ctx, job, keys)
+		return w.again(ctx, job, keys, known)
 	})
 	if err == nil && !done {
 		return snooze(0)
@@ -68,9 +68,9 @@ func (w *ProcessPosts) release(ctx context.Context, job *rivertype.JobRow, known
 	return err
 }
 
-// again projects records that were projected before.
-func (w *ProcessPosts) again(ctx context.Context, job *rivertype.JobRow, keys []schema.Key) error {
-	p, err := w.projected(ctx, keys, false)
+// again projects records that were found by what they refer to.
+func (w *ProcessPosts) again(ctx context.Context, job *rivertype.JobRow, keys, known []schema.Key) error {
+	p, err := w.projected(ctx, keys, false, known)
 	if err != nil {
 		return err
 	}

@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/require"
 
 	"github.com/weir-social/weir/collection"
@@ -44,6 +45,37 @@ func TestQuoteBesideItsSubject(t *testing.T) {
 	require.Equal(t, []string{"a/1 post " + c.news, "b/1 quote " + c.news}, c.sharing())
 	require.Empty(t, c.waiting())
 	require.Equal(t, 2, c.counts(c.news))
+}
+
+// TestQuoteWithTheLinkOfItsSubject shares the link once. When the subject gets another
+// one, the quote shares that too.
+func TestQuoteWithTheLinkOfItsSubject(t *testing.T) {
+	t.Parallel()
+	c := newTown(t)
+	other, third := "https://news.example/2", "https://news.example/3"
+	c.posts("a/1", "", c.news)
+	c.posts("b/1", "a/1", c.news)
+	c.project("a/1", "b/1")
+	require.Equal(t, []string{"a/1 post " + c.news, "b/1 post " + c.news}, c.sharing())
+	require.Equal(t, []string{"b/1 for a/1"}, c.waiting())
+	c.project("b/1", "a/1")
+	require.Equal(t, []string{"b/1 for a/1"}, c.waiting())
+
+	c.posts("a/1", "", c.news, other)
+	c.project("a/1")
+	require.Equal(t, []string{"a/1 post " + c.news, "a/1 post " + other, "b/1 post " + c.news, "b/1 quote " + other}, c.sharing())
+	require.Empty(t, c.waiting())
+
+	c.posts("a/1", "", c.news)
+	c.project("a/1")
+	c.check(c.checks())
+	require.Equal(t, []string{"a/1 post " + c.news, "b/1 post " + c.news}, c.sharing())
+
+	c.posts("a/1", "", third)
+	c.project("a/1")
+	c.check(c.checks())
+	require.Equal(t, []string{"a/1 post " + third, "b/1 post " + c.news, "b/1 quote " + third}, c.sharing())
+	require.Empty(t, c.waiting())
 }
 
 // TestPostDeletedWhileItIsReposted: the share of a post that has gone becomes a row that
@@ -86,6 +118,90 @@ func TestJobKilledBetweenItsCommitAndTheRelease(t *testing.T) {
 	require.Empty(t, c.waiting())
 }
 
+// TestReleaseKilledWhileTheRecordSaysSomethingElse: the quote that it released was edited
+// meanwhile and quotes another post, whose job did not see yet that the quote waits.
+func TestReleaseKilledWhileTheRecordSaysSomethingElse(t *testing.T) {
+	t.Parallel()
+	c := newTown(t)
+	other := worker(c.pool)
+	c.posts("b/1", "a/1")
+	c.project("b/1")
+	c.posts("b/1", "a/2")
+	c.posts("a/1", "", "https://old.example/")
+	ctx, kill := context.WithCancel(t.Context())
+	transactions := 0
+	c.w.committed = func() {
+		if transactions++; transactions < 2 {
+			return
+		}
+		require.Equal(t, []string{"b/1 for a/2"}, c.waiting())
+		c.execute(`WITH w AS (DELETE FROM waiting RETURNING *) SELECT * INTO later FROM w`)
+		c.posts("a/2", "", c.news)
+		require.NoError(t, other.Work(t.Context(), c.job("a/2")))
+		require.NoError(t, other.Work(t.Context(), c.job("b/1")))
+		c.execute(`INSERT INTO waiting SELECT * FROM later; DELETE FROM shares WHERE rkey = '1' AND how = 'quote'`) // as if it had written now
+		kill()
+	}
+	require.Error(t, c.w.Work(ctx, c.job("a/1")))
+	c.w.committed = nil
+	c.project("a/1")
+	c.check(c.checks())
+	require.Equal(t, []string{"a/1 post https://old.example/", "a/2 post " + c.news, "b/1 quote " + c.news}, c.sharing())
+}
+
+// TestReleaseKilledWhileThePostChanges: nothing waits any more, and the check of the
+// changed post was over before the repost shared through it.
+func TestReleaseKilledWhileThePostChanges(t *testing.T) {
+	t.Parallel()
+	c := newTown(t)
+	other := worker(c.pool)
+	c.reposts("b/r1", "a/1")
+	c.project("b/r1")
+	c.posts("a/1", "", "https://old.example/")
+	ctx, kill := context.WithCancel(t.Context())
+	transactions := 0
+	c.w.committed = func() {
+		if transactions++; transactions < 2 {
+			return
+		}
+		c.posts("a/1", "", c.news)
+		require.NoError(t, other.Work(t.Context(), c.job("a/1")))
+		c.execute(`DELETE FROM changed_subjects`)
+		kill()
+	}
+	job := c.job("a/1")
+	require.Error(t, c.w.Work(ctx, job))
+	c.w.committed = nil
+	job.Attempt = 2
+	require.NoError(t, c.w.Work(t.Context(), job))
+	c.check(c.checks())
+	require.Equal(t, []string{"a/1 post " + c.news, "b/r1 repost " + c.news}, c.sharing())
+}
+
+// TestWaitingEndsWithTheRecord, unless it was stored again meanwhile.
+func TestWaitingEndsWithTheRecord(t *testing.T) {
+	t.Parallel()
+	c := newTown(t)
+	end := func() {
+		require.NoError(t, pgx.BeginFunc(t.Context(), c.pool, func(tx pgx.Tx) error {
+			q := &pgx.Batch{}
+			schema.QueueNotWaiting(q, c.w.name, []schema.Key{c.key("b/1"), c.key("b/r1")})
+			return tx.SendBatch(t.Context(), q).Close()
+		}))
+	}
+	c.reposts("b/r1", "a/1")
+	c.posts("b/1", "a/1")
+	c.project("b/r1", "b/1")
+	end()
+	require.Equal(t, []string{"b/1 for a/1", "b/r1 for a/1"}, c.waiting())
+	c.deletes("b/1")
+	end()
+	require.Equal(t, []string{"b/r1 for a/1"}, c.waiting())
+	c.deletes("b/r1")
+	end()
+	require.Empty(t, c.waiting())
+}
+
 // TestReleaseContinuesWhereItStopped: a job that has no time left continues later, and
 // the rows that it has released wait no longer.
 func TestReleaseContinuesWhereItStopped(t *testing.T) {
@@ -101,14 +217,14 @@ func TestReleaseContinuesWhereItStopped(t *testing.T) {
 	c.posts("a/1", "", c.news)
 	known := []schema.Key{c.key("a/1")}
 	c.w.patience = time.Hour
-	_, err := c.w.projected(t.Context(), known, false)
+	_, err := c.w.projected(t.Context(), known, false, nil)
 	require.NoError(t, err)
 	pages, until := 0, time.Now().Add(time.Hour)
 	project := func(keys []schema.Key) error {
 		if pages++; pages == 2 {
 			return context.Canceled
 		}
-		_, err := c.w.projected(t.Context(), keys, false)
+		_, err := c.w.projected(t.Context(), keys, false, nil)
 		return err
 	}
 	waits := waiters{c.pool, c.w.name}
