@@ -17,21 +17,28 @@ type Subjects map[schema.Key][]int64
 // FindSubjects returns the subjects that share links, and adds the missing rows: of
 // stored posts, from their shares; of other posts, if accounts are followed, rows that
 // are to be fetched. due reports whether any of them is to be fetched now. A post that
-// was fetched a while ago is fetched again.
-//
-// added are the rows made of shares. Whoever changed these shares at the same time did not
-// see the row, so call SyncSubjects with them.
-func FindSubjects(ctx context.Context, db database, keys []schema.Key) (found Subjects, added []schema.Key, due bool, err error) {
+// was fetched a while ago is fetched again. db is no transaction.
+func FindSubjects(ctx context.Context, db database, keys []schema.Key) (found Subjects, due bool, err error) {
 	if len(keys) == 0 {
-		return nil, nil, false, nil
+		return nil, false, nil
 	}
 	found = Subjects{}
 	missing, fetched, due, err := found.look(ctx, db, keys)
-	if err != nil || len(missing) == 0 {
-		return found, nil, due, err
+	if err != nil {
+		return nil, false, err
 	}
-	added, late, err := found.add(ctx, db, missing, fetched)
-	return found, added, due || late, err
+	for len(missing) > 0 {
+		added, late, err := found.add(ctx, db, missing, fetched)
+		if err != nil {
+			return nil, false, err
+		}
+		due = due || late
+		// Whoever changed the shares at the same time did not see the rows made of them.
+		if missing, err = SyncSubjects(ctx, db, added); err != nil {
+			return nil, false, err
+		}
+	}
+	return found, due, nil
 }
 
 // look reads the subjects. missing are those without a row that is made of their own

@@ -71,17 +71,16 @@ FROM (
 WHERE u.did = n.did AND u.collection = n.collection AND u.rkey = n.rkey
   AND (u.links <> n.links OR u.fetched_at IS NOT NULL OR u.fetch_at IS NOT NULL)`
 
-// SyncSubjects repeats what QueueShares did to the subjects among the records, after
-// its commit: FindSubjects may have added a row of the shares from before.
-func SyncSubjects(ctx context.Context, db schema.DB, records []schema.Key) error {
+// SyncSubjects repeats what Replacement did to the subjects among the records, after
+// its commit: FindSubjects may have added a row of the shares from before. It returns the
+// subjects that have other links than before.
+func SyncSubjects(ctx context.Context, db schema.DB, records []schema.Key) (changed []schema.Key, err error) {
 	if len(records) == 0 {
-		return nil
+		return nil, nil
 	}
 	collection, did, rkey := schema.Columns(len(records), func(i int) schema.Key { return records[i] })
-	if _, err := db.Exec(ctx, syncSubjects, pgx.QueryExecModeCacheDescribe, collection, did, rkey, slices.Min(rkey), slices.Max(rkey)); err != nil {
-		return fmt.Errorf("update the subjects: %w", err)
-	}
-	return nil
+	return schema.All(ctx, db, "update the subjects", pgx.RowToStructByPos[schema.Key], syncSubjects+` RETURNING u.collection, u.did, u.rkey`,
+		pgx.QueryExecModeCacheDescribe, collection, did, rkey, slices.Min(rkey), slices.Max(rkey))
 }
 
 // ChangedSubject is a subject whose reposts and quotes must be projected again.

@@ -63,7 +63,7 @@ func TestAuditComparesProjectedSubjects(t *testing.T) {
 	stored, asked, fetched, hidden := tid(now.Add(-2*time.Hour), 1), tid(now.Add(-3*time.Hour), 2), tid(now.Add(-4*time.Hour), 3), tid(now.Add(-5*time.Hour), 4)
 	own := postKey(alice, stored)
 	require.NoError(t, setShares(t.Context(), r.pool, own, []ranking.Share{{Key: own, Identity: "https://a.example/", URL: "https://a.example/", How: "post", SharedAt: now}}, now))
-	_, _, due, err := ranking.FindSubjects(t.Context(), r.pool, []schema.Key{own, postKey(alice, asked), postKey(alice, fetched), postKey(alice, hidden)})
+	_, due, err := ranking.FindSubjects(t.Context(), r.pool, []schema.Key{own, postKey(alice, asked), postKey(alice, fetched), postKey(alice, hidden)})
 	require.NoError(t, err)
 	require.True(t, due)
 	r.execute(`DELETE FROM shares`) // the subject needs only those that go through it

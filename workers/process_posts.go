@@ -146,7 +146,7 @@ func (w *ProcessPosts) projected(ctx context.Context, keys []schema.Key, fresh b
 		return nil, err
 	}
 	p.known = known
-	if p.subjects, p.added, p.due, err = ranking.FindSubjects(ctx, w.pool, p.subjectKeys()); err != nil {
+	if p.subjects, p.due, err = ranking.FindSubjects(ctx, w.pool, p.subjectKeys()); err != nil {
 		return nil, err
 	}
 	if err := w.addLinks(ctx, p, p.keys()); err != nil && schema.Classify(err) != schema.Data && !errors.Is(err, schema.ErrBusy) {
@@ -177,12 +177,12 @@ func (w *ProcessPosts) projected(ctx context.Context, keys []schema.Key, fresh b
 // subject that was stored meanwhile did not see that the record began to wait, and one
 // that was deleted meanwhile did not see its share.
 func (w *ProcessPosts) lookAgain(ctx context.Context, p *sharing) (changed []schema.Key, err error) {
-	if err := ranking.SyncSubjects(ctx, w.pool, slices.Concat(p.reprojected, p.added)); err != nil {
+	if _, err := ranking.SyncSubjects(ctx, w.pool, p.reprojected); err != nil {
 		return nil, err
 	}
 	before := p.subjects
 	var due bool
-	if p.subjects, p.added, due, err = ranking.FindSubjects(ctx, w.pool, p.subjectKeys()); err != nil {
+	if p.subjects, due, err = ranking.FindSubjects(ctx, w.pool, p.subjectKeys()); err != nil {
 		return nil, err
 	}
 	p.due = p.due || due

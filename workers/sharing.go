@@ -27,9 +27,8 @@ type sharing struct {
 	written     bool                           // a transaction has committed
 	known       []schema.Key                   // the subjects by which the records were found; a run that dies may not find those that refer to others again
 	subjects    ranking.Subjects
-	added       []schema.Key // the subjects whose rows this job made last
-	due         bool         // a subject is to be fetched now, or has changed
-	short       bool         // a link of a shortener is new
+	due         bool // a subject is to be fetched now, or has changed
+	short       bool // a link of a shortener is new
 	failures    []failure
 }
 

@@ -7,9 +7,11 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/weir-social/weir/collection"
+	"github.com/weir-social/weir/ranking"
 	"github.com/weir-social/weir/schema"
 	"github.com/weir-social/weir/schema/schematest"
 )
@@ -76,6 +78,33 @@ func TestQuoteWithTheLinkOfItsSubject(t *testing.T) {
 	c.check(c.checks())
 	require.Equal(t, []string{"a/1 post " + third, "b/1 post " + c.news, "b/1 quote " + third}, c.sharing())
 	require.Empty(t, c.waiting())
+}
+
+// TestSubjectAddedWhileItsSharesGrow: a transaction that adds a link to a post does not see
+// the subject's row that is being made of the links from before.
+func TestSubjectAddedWhileItsSharesGrow(t *testing.T) {
+	t.Parallel()
+	c := newTown(t)
+	c.posts("a/1", "", c.news)
+	c.project("a/1")
+	subject := c.key("a/1")
+	tx, err := c.pool.Begin(t.Context())
+	require.NoError(t, err)
+	defer tx.Rollback(context.Background()) //nolint:errcheck // committed
+	var both []ranking.Share
+	for _, identity := range append(c.rows(`SELECT identity FROM links`), "news.example/2") {
+		both = append(both, ranking.Share{Key: subject, Identity: identity, URL: "https://" + identity, Site: "news.example", How: "post", SharedAt: time.Now()})
+	}
+	require.NoError(t, ranking.ReplaceShares(t.Context(), tx, []schema.Key{subject}, both, time.Now()))
+	found := make(chan ranking.Subjects)
+	go func() {
+		all, _, err := ranking.FindSubjects(t.Context(), c.pool, []schema.Key{subject})
+		assert.NoError(t, err)
+		found <- all
+	}()
+	becomes(t, c.pool, []string{"1"}, `SELECT count(*)::text FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'`)
+	require.NoError(t, tx.Commit(t.Context()))
+	require.Len(t, (<-found)[subject], 2)
 }
 
 // TestPostDeletedWhileItIsReposted: the share of a post that has gone becomes a row that
