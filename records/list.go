@@ -2,7 +2,9 @@ package records
 
 import (
 	"context"
+	"crypto/sha256"
 	"encoding/base64"
+	"encoding/hex"
 	"encoding/json"
 	"fmt"
 	"slices"
@@ -37,18 +39,26 @@ type Cursor string
 
 // position is what a cursor contains. Its fields are those that a list is sorted by.
 type position struct {
-	Of     string     // the list
-	At     time.Time  // when the record was stored
-	Rank   float32    // how well the record matches
-	Key    schema.Key // of the record
-	Path   string     // of a reference in it
-	Target string     // of the reference
+	Of   string     // the list; of a cursor that was read, its hash
+	At   time.Time  // when the record was stored
+	Rank float32    // how well the record matches
+	Key  schema.Key // of the record
+	Path []byte     // of a reference in it; as bytes, which JSON does not make six times as long
+	Skip int        // references of a record
 }
 
-const maxCursor = 16 << 10 // bytes: long keys and paths
+// maxCursor is in bytes. The longest keys and paths need less, so that every cursor fits
+// into the header of a request.
+const maxCursor = 10 << 10
+
+// hash makes the name of a list short: words of a search may be long.
+func hash(of string) string {
+	sum := sha256.Sum256([]byte(of))
+	return hex.EncodeToString(sum[:8])
+}
 
 func (p position) cursor() Cursor {
-	p.At = p.At.UTC()
+	p.At, p.Of = p.At.UTC(), hash(p.Of)
 	raw, _ := json.Marshal(p) //nolint:errcheck // it has no field that cannot be written
 	return Cursor(base64.RawURLEncoding.EncodeToString(raw))
 }
@@ -57,10 +67,10 @@ func (p position) cursor() Cursor {
 // written the cursor.
 func (c Cursor) read(of string) (p position, err error) {
 	raw, err := base64.RawURLEncoding.DecodeString(string(c))
-	if len(c) > maxCursor || err != nil || json.Unmarshal(raw, &p) != nil || p.Of != of || p.At.Year() < 0 || p.At.Year() > 9999 {
+	if len(c) > maxCursor || err != nil || json.Unmarshal(raw, &p) != nil || p.Of != hash(of) || p.Skip < 0 || p.At.Year() < 0 || p.At.Year() > 9999 {
 		return p, ErrCursor
 	}
-	for _, text := range []string{p.Key.DID, p.Key.Collection, p.Key.Rkey, p.Path, p.Target} {
+	for _, text := range []string{p.Key.DID, p.Key.Collection, p.Key.Rkey, string(p.Path)} {
 		if !utf8.ValidString(text) || strings.ContainsRune(text, 0) {
 			return p, ErrCursor
 		}

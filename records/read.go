@@ -114,7 +114,8 @@ WHERE r.collection = $1 AND r.did = $2 AND r.rkey = $3`
 	return d, err
 }
 
-// ReadReferences returns a part of what a record refers to.
+// ReadReferences returns a part of what a record refers to. They are those of one version of
+// it: if it is edited between two pages, some may be missing or occur twice.
 func ReadReferences(ctx context.Context, db DB, k schema.Key, limit int, after Cursor) (page References, err error) {
 	of, from := "references "+k.URI(), position{}
 	if after != "" {
@@ -128,16 +129,15 @@ SELECT k.path, k.kind, k.target, coalesce('at://' || k.did || '/' || k.collectio
 FROM (
     SELECT r.path, r.kind, r.target, r.to_collection AS collection, r.to_did AS did, r.to_rkey AS rkey, r.cid, r.dangling, r.declared
     FROM record_refs AS r
-    WHERE r.did = $1 AND r.collection = $2 AND r.rkey = $3 AND (r.path COLLATE "C", r.target COLLATE "C") > ($4, $5)
+    WHERE r.did = $1 AND r.collection = $2 AND r.rkey = $3
     ORDER BY r.path COLLATE "C", r.target COLLATE "C"
-    LIMIT $6
+    OFFSET $4 LIMIT $5
 ) AS k
 ORDER BY k.path COLLATE "C", k.target COLLATE "C"`
-	page.List, err = schema.All(ctx, db, "read the references of a record", pgx.RowToStructByPos[Reference], sql, k.DID, k.Collection, k.Rkey, from.Path, from.Target, limit+1)
+	page.List, err = schema.All(ctx, db, "read the references of a record", pgx.RowToStructByPos[Reference], sql, k.DID, k.Collection, k.Rkey, from.Skip, limit+1)
 	if len(page.List) > limit {
 		page.List = page.List[:limit]
-		last := page.List[limit-1]
-		page.Next = position{Of: of, Path: last.Path, Target: last.Target}.cursor()
+		page.Next = position{Of: of, Skip: from.Skip + limit}.cursor()
 	}
 	for i := range page.List { // what was deleted since the reference was stored
 		page.List[i].Dangling = page.List[i].Dangling || page.List[i].State == Deleted
@@ -163,11 +163,11 @@ LIMIT $8`
 		err = row.Scan(&r.key.Collection, &r.key.DID, &r.key.Rkey, &r.Path, &r.Kind)
 		r.URI = r.key.URI()
 		return r, err
-	}, sql, k.DID, k.Collection, k.Rkey, from.Key.DID, from.Key.Collection, from.Key.Rkey, from.Path, limit+1)
+	}, sql, k.DID, k.Collection, k.Rkey, from.Key.DID, from.Key.Collection, from.Key.Rkey, string(from.Path), limit+1)
 	if len(page.List) > limit {
 		page.List = page.List[:limit]
 		last := page.List[limit-1]
-		page.Next = position{Of: of, Key: last.key, Path: last.Path}.cursor()
+		page.Next = position{Of: of, Key: last.key, Path: []byte(last.Path)}.cursor()
 	}
 	return page, err
 }

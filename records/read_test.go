@@ -144,6 +144,37 @@ func TestRecordsHaveReferencesAndReferrers(t *testing.T) {
 	require.ErrorIs(t, err, schema.ErrNoRows)
 }
 
+// The cursors behind the longest keys, paths and targets are read again.
+func TestLongCursors(t *testing.T) {
+	t.Parallel()
+	pool := schematest.New(t)
+	long := schema.Key{DID: "did:web:" + strings.Repeat("d", 248), Collection: "com.example." + strings.Repeat("c", 300), Rkey: strings.Repeat("r", 512)}
+	path, to := "/"+strings.Repeat("\x01", 2047), node(1)
+	for i := range 3 {
+		execute(t, pool, `INSERT INTO record_refs (collection, did, rkey, path, kind, target, to_collection, to_did, to_rkey, declared) VALUES ($1, $2, $3, $4, 'at-uri', $5, $6, $7, $8, true)`,
+			long.Collection, long.DID, long.Rkey, path, to.URI()+strings.Repeat("<", 100_000)+fmt.Sprint(i), to.Collection, to.DID, to.Rkey)
+	}
+	var targets []string
+	for after := Cursor(""); ; {
+		page, err := ReadReferences(t.Context(), pool, long, 1, after)
+		require.NoError(t, err)
+		targets = append(targets, page.List[0].Target[len(page.List[0].Target)-1:])
+		if after = page.Next; after == "" {
+			break
+		}
+	}
+	require.Equal(t, []string{"0", "1", "2"}, targets)
+	page, err := ReadReferrers(t.Context(), pool, to, 1, "")
+	require.NoError(t, err)
+	require.LessOrEqual(t, len(page.Next), maxCursor)
+	_, err = ReadReferrers(t.Context(), pool, to, 1, page.Next)
+	require.NoError(t, err)
+	for _, cursor := range []Cursor{position{Of: "references " + long.URI(), Skip: -1}.cursor(), page.Next} {
+		_, err = ReadReferences(t.Context(), pool, long, 1, cursor)
+		require.ErrorIs(t, err, ErrCursor)
+	}
+}
+
 // The best matches come first, each once, of one collection or of all.
 func TestSearchFindsWords(t *testing.T) {
 	t.Parallel()
