@@ -121,12 +121,12 @@ func SharesThrough(ctx context.Context, db schema.DB, subject, after schema.Key,
 SELECT DISTINCT s.collection, s.did, s.rkey
 FROM (
     SELECT s.did, s.collection, s.rkey FROM shares AS s
-    WHERE s.subject_did = $1 AND s.subject_rkey = $2 AND (s.did, s.collection, s.rkey) > ($3, $4, $5)
+    WHERE s.subject_did = $1 AND s.subject_rkey = $2 AND s.subject_collection = $7 AND (s.did, s.collection, s.rkey) > ($3, $4, $5)
     ORDER BY s.did, s.collection, s.rkey
     LIMIT $6
 ) AS s
 ORDER BY s.did, s.collection, s.rkey`
-	return schema.All(ctx, db, "read the shares through a subject", pgx.RowToStructByPos[schema.Key], sql, subject.DID, subject.Rkey, after.DID, after.Collection, after.Rkey, limit)
+	return schema.All(ctx, db, "read the shares through a subject", pgx.RowToStructByPos[schema.Key], sql, subject.DID, subject.Rkey, after.DID, after.Collection, after.Rkey, limit, subject.Collection)
 }
 
 // DropDeadShares deletes those of the records' shares through a subject whose link it

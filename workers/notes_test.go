@@ -95,6 +95,27 @@ func (c *town) sharers(url string) (n int) {
 	return n
 }
 
+// TestArticleNamedLikeANote: the check of a changed note leaves alone what was shared through
+// an article of the same author whose name is the note's, and ends.
+func TestArticleNamedLikeANote(t *testing.T) {
+	t.Parallel()
+	c := newTown(t)
+	note, article := nostrKey("1", "a", noteID("1")), nostrKey("30023", "a", noteID("1"))
+	ofNote, ofArticle := nostrKey("6", "b", noteID("2")), nostrKey("16", "c", noteID("3"))
+	c.event(note, "1", c.news)
+	c.event(article, "1", "[x]("+c.news+")")
+	author := strings.TrimPrefix(note.DID, "did:nostr:")
+	c.event(ofNote, "1", "", []string{"e", note.Rkey}, []string{"p", author})
+	c.event(ofArticle, "1", "", []string{"a", "30023:" + author + ":" + article.Rkey})
+	c.work(note, article, ofNote, ofArticle)
+	require.Equal(t, []string{"repost news.example/1", "repost news.example/1"}, append(c.sharedBy(ofNote), c.sharedBy(ofArticle)...))
+	c.execute(`INSERT INTO changed_subjects (did, collection, rkey) VALUES ($1, $2, $3)`, note.DID, note.Collection, note.Rkey)
+	checks := c.checks()
+	checks.patience = 5 * time.Second
+	c.check(checks)
+	require.Empty(t, c.rows(`SELECT rkey FROM changed_subjects`))
+}
+
 // TestRepostsAndQuotesOfNotes: whatever is processed first, a repost and a quote share what
 // their note or article contains, once a person, until either goes.
 func TestRepostsAndQuotesOfNotes(t *testing.T) {
