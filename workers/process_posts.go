@@ -312,7 +312,7 @@ func (w *ProcessPosts) replace(ctx context.Context, p *sharing, keys []schema.Ke
 				waiting = append(waiting, key)
 			}
 			if ok && p.known != nil && !slices.Contains(p.known, t.Subject) {
-				strays = append(strays, t.Subject)
+				strays = append(strays, key)
 			}
 			shared.Records = append(shared.Records, key)
 			before := again || p.shared[key]
@@ -341,16 +341,32 @@ func (w *ProcessPosts) replace(ctx context.Context, p *sharing, keys []schema.Ke
 		shared.Queue(q, time.Now())
 		schema.QueueWaiting(q, w.name, waiting, waits)
 		schema.QueueNotWaiting(q, w.name, deleted)
-		ranking.QueueChangedSubjects(q, strays)
 		if q.Len() == 0 {
 			return nil
 		}
 		if err := ranking.WriteShares(ctx, tx, q); err != nil {
 			return err
 		}
-		p.due = p.due || shared.Changed || len(strays) > 0
-		return nil
+		p.due = p.due || shared.Changed
+		return name(ctx, tx, strays)
 	})
+}
+
+// name adds a job that names records. A run that found them by what they referred to before
+// they were edited would not find them again if it died before its next look.
+func name(ctx context.Context, tx pgx.Tx, strays []schema.Key) error {
+	client, err := river.ClientFromContextSafely[pgx.Tx](ctx)
+	if err != nil || len(strays) == 0 {
+		return nil //nolint:nilerr // outside a client, nothing is enqueued
+	}
+	records := make([]jobs.Record, len(strays))
+	for i, key := range strays {
+		records[i] = jobs.Record(key)
+	}
+	if _, err := client.InsertTx(ctx, tx, jobs.Links().Job(jobs.Batch{Records: records}), nil); err != nil {
+		return fmt.Errorf("enqueue the projection of edited records: %w", err)
+	}
+	return nil
 }
 
 // parseKeys parses the job's "did/rkey" names. Malformed names name no record and are

@@ -92,12 +92,13 @@ func TestAnyOrderOfQuotesEndsTheSame(t *testing.T) {
 func (c *town) busy(random *rand.Rand, enqueue func(todo chan<- *river.Job[jobs.ProcessPosts])) {
 	c.t.Helper()
 	todo := make(chan *river.Job[jobs.ProcessPosts])
+	working := c.working(c.t.Context())
 	var workers, checker errgroup.Group
 	for range 4 {
 		w, own := worker(c.pool), rand.New(rand.NewPCG(random.Uint64(), 0))
 		workers.Go(func() error {
 			for job := range todo {
-				if err := killed(c.t.Context(), w, job, own); err != nil {
+				if err := killed(working, w, job, own); err != nil {
 					return err
 				}
 			}
@@ -123,6 +124,7 @@ func (c *town) busy(random *rand.Rand, enqueue func(todo chan<- *river.Job[jobs.
 	require.NoError(c.t, workers.Wait())
 	close(over)
 	require.NoError(c.t, checker.Wait())
+	c.enqueued()
 }
 
 // converse writes and deletes records, enqueues their jobs, and keeps what is stored.

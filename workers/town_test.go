@@ -1,6 +1,7 @@
 package workers
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"log/slog"
@@ -10,6 +11,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/riverqueue/river"
+	"github.com/riverqueue/river/rivertest"
 	"github.com/riverqueue/river/rivertype"
 	"github.com/stretchr/testify/require"
 
@@ -86,6 +88,26 @@ func (c *town) job(names ...string) *river.Job[jobs.ProcessPosts] {
 	}
 	args, _ := jobs.Links().Job(jobs.Batch{Records: records}).(jobs.ProcessPosts)
 	return &river.Job[jobs.ProcessPosts]{JobRow: &rivertype.JobRow{CreatedAt: time.Now()}, Args: args}
+}
+
+// working returns the context in which jobs may enqueue others.
+func (c *town) working(ctx context.Context) context.Context {
+	c.t.Helper()
+	queue, err := Queue(c.pool, slog.New(slog.DiscardHandler))
+	require.NoError(c.t, err)
+	return rivertest.WorkContext(ctx, queue)
+}
+
+// enqueued works on the jobs that other jobs enqueued for records, and returns how many.
+func (c *town) enqueued() (n int) {
+	c.t.Helper()
+	for _, raw := range c.rows(`WITH d AS (DELETE FROM river_job WHERE kind = 'process_posts' RETURNING *) SELECT args::text FROM d ORDER BY id`) {
+		job := c.job()
+		require.NoError(c.t, json.Unmarshal([]byte(raw), &job.Args))
+		require.NoError(c.t, c.w.Work(c.t.Context(), job))
+		n++
+	}
+	return n
 }
 
 // project processes records, a job each.

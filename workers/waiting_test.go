@@ -171,10 +171,10 @@ func TestReleaseKilledWhileTheRecordSaysSomethingElse(t *testing.T) {
 		c.execute(`INSERT INTO waiting SELECT * FROM later; DELETE FROM shares WHERE rkey = '1' AND how = 'quote'`) // as if it had written now
 		kill()
 	}
-	require.Error(t, c.w.Work(ctx, c.job("a/1")))
+	require.Error(t, c.w.Work(c.working(ctx), c.job("a/1")))
 	c.w.committed = nil
 	c.project("a/1")
-	c.check(c.checks())
+	require.Equal(t, 1, c.enqueued())
 	require.Equal(t, []string{"a/1 post https://old.example/", "a/2 post " + c.news, "b/1 quote " + c.news}, c.sharing())
 }
 
