@@ -104,14 +104,14 @@ ORDER BY c.id LIMIT $1`
 	}, sql, limit)
 }
 
-// QueueChangedSubjects queues a statement after which the reposts and quotes of subjects
-// are projected again.
-func QueueChangedSubjects(q *pgx.Batch, subjects []schema.Key) {
+// AddChangedSubjects has the reposts and quotes of subjects projected again.
+func AddChangedSubjects(ctx context.Context, db schema.DB, subjects []schema.Key) error {
 	const sql = `INSERT INTO changed_subjects (collection, did, rkey) SELECT * FROM unnest($1::text[], $2::text[], $3::text[])`
-	if len(subjects) > 0 {
-		collection, did, rkey := schema.Columns(len(subjects), func(i int) schema.Key { return subjects[i] })
-		q.Queue(sql, collection, did, rkey)
+	collection, did, rkey := schema.Columns(len(subjects), func(i int) schema.Key { return subjects[i] })
+	if _, err := db.Exec(ctx, sql, collection, did, rkey); err != nil {
+		return fmt.Errorf("have the reposts of posts projected again: %w", err)
 	}
+	return nil
 }
 
 // SharesThrough returns at most limit records that share something through a subject,

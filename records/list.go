@@ -51,7 +51,8 @@ type position struct {
 // into the header of a request.
 const maxCursor = 10 << 10
 
-// hash makes the name of a list short: words of a search may be long.
+// hash is short and the same for the same text: the name of a list, or of what a view
+// shows, may be long.
 func hash(of string) string {
 	sum := sha256.Sum256([]byte(of))
 	return hex.EncodeToString(sum[:8])

@@ -2,8 +2,6 @@ package records
 
 import (
 	"context"
-	"crypto/sha256"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"slices"
@@ -124,8 +122,7 @@ func candidate(names []string, level int, id string) string {
 
 // hashed shortens a name and makes it one that nothing else has.
 func hashed(name, id string) string {
-	sum := sha256.Sum256([]byte(id))
-	suffix := "_" + hex.EncodeToString(sum[:8])
+	suffix := "_" + hash(id)
 	return name[:min(len(name), maxName-len(suffix))] + suffix
 }
 

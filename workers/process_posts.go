@@ -97,13 +97,8 @@ func (w *ProcessPosts) recover(ctx context.Context, job *rivertype.JobRow, p *sh
 	if job.Attempt <= 1 || len(linked) == 0 {
 		return nil
 	}
-	q := &pgx.Batch{}
-	ranking.QueueChangedSubjects(q, linked)
-	if err := w.pool.SendBatch(ctx, q).Close(); err != nil {
-		return fmt.Errorf("have the reposts projected again: %w", err)
-	}
 	p.due = true
-	return nil
+	return ranking.AddChangedSubjects(ctx, w.pool, linked)
 }
 
 // settle dead-letters the records that failed, and adds a job if a subject must be
@@ -348,13 +343,13 @@ func (w *ProcessPosts) replace(ctx context.Context, p *sharing, keys []schema.Ke
 			return err
 		}
 		p.due = p.due || shared.Changed
-		return name(ctx, tx, strays)
+		return enqueueStrays(ctx, tx, strays)
 	})
 }
 
-// name adds a job that names records. A run that found them by what they referred to before
+// enqueueStrays adds a job that names records. A run that found them by what they referred to before
 // they were edited would not find them again if it died before its next look.
-func name(ctx context.Context, tx pgx.Tx, strays []schema.Key) error {
+func enqueueStrays(ctx context.Context, tx pgx.Tx, strays []schema.Key) error {
 	client, err := river.ClientFromContextSafely[pgx.Tx](ctx)
 	if err != nil || len(strays) == 0 {
 		return nil //nolint:nilerr // outside a client, nothing is enqueued

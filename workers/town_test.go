@@ -98,6 +98,17 @@ func (c *town) working(ctx context.Context) context.Context {
 	return rivertest.WorkContext(ctx, queue)
 }
 
+// afterTransaction calls a function after a transaction of the worker, and after all later
+// ones.
+func (c *town) afterTransaction(number int, do func()) {
+	transactions := 0
+	c.w.committed = func() {
+		if transactions++; transactions >= number {
+			do()
+		}
+	}
+}
+
 // enqueued works on the jobs that other jobs enqueued for records, and returns how many.
 func (c *town) enqueued() (n int) {
 	c.t.Helper()

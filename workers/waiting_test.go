@@ -158,11 +158,7 @@ func TestReleaseKilledWhileTheRecordSaysSomethingElse(t *testing.T) {
 	c.posts("b/1", "a/2")
 	c.posts("a/1", "", "https://old.example/")
 	ctx, kill := context.WithCancel(t.Context())
-	transactions := 0
-	c.w.committed = func() {
-		if transactions++; transactions < 2 {
-			return
-		}
+	c.afterTransaction(2, func() {
 		require.Equal(t, []string{"b/1 for a/2"}, c.waiting())
 		c.execute(`WITH w AS (DELETE FROM waiting RETURNING *) SELECT * INTO later FROM w`)
 		c.posts("a/2", "", c.news)
@@ -170,7 +166,7 @@ func TestReleaseKilledWhileTheRecordSaysSomethingElse(t *testing.T) {
 		require.NoError(t, other.Work(t.Context(), c.job("b/1")))
 		c.execute(`INSERT INTO waiting SELECT * FROM later; DELETE FROM shares WHERE rkey = '1' AND how = 'quote'`) // as if it had written now
 		kill()
-	}
+	})
 	require.Error(t, c.w.Work(c.working(ctx), c.job("a/1")))
 	c.w.committed = nil
 	c.project("a/1")
@@ -188,16 +184,12 @@ func TestReleaseKilledWhileThePostChanges(t *testing.T) {
 	c.project("b/r1")
 	c.posts("a/1", "", "https://old.example/")
 	ctx, kill := context.WithCancel(t.Context())
-	transactions := 0
-	c.w.committed = func() {
-		if transactions++; transactions < 2 {
-			return
-		}
+	c.afterTransaction(2, func() {
 		c.posts("a/1", "", c.news)
 		require.NoError(t, other.Work(t.Context(), c.job("a/1")))
 		c.execute(`DELETE FROM changed_subjects`)
 		kill()
-	}
+	})
 	job := c.job("a/1")
 	require.Error(t, c.w.Work(ctx, job))
 	c.w.committed = nil
