@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/weir-social/weir/devpg"
@@ -162,22 +163,23 @@ func (a *against) run(env []string, program string, args ...string) *os.ProcessS
 func (a *against) live(program, url string) *os.ProcessState {
 	a.b.Helper()
 	cmd := exec.Command(program, "consume")
-	cmd.Env = slices.DeleteFunc(reads(a.net, url), func(v string) bool { return strings.HasPrefix(v, "WEIR_QUIET_AFTER=") }) // unknown to older commits
-	cmd.Env = append(cmd.Env, "WEIR_OPS_LISTEN=off", "WEIR_LOG_LEVEL=warn", "WEIR_BATCH_EVENTS=20", "WEIR_LEASE_TTL=10s")
+	cmd.Env = []string{"DATABASE_URL=" + url, "WEIR_JETSTREAM=" + a.net.URL(), "WEIR_START=oldest", "WEIR_DICTIONARY_URL=" + a.net.DictionaryURL(), "WEIR_DICTIONARY_SHA256=" + a.net.DictionarySHA256(),
+		"WEIR_OPS_LISTEN=off", "WEIR_LOG_LEVEL=warn", "WEIR_BATCH_EVENTS=20"} // older commits know these
 	var out bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &out
 	require.NoError(a.b, cmd.Start())
 	conn, err := pgx.Connect(a.b.Context(), url)
 	require.NoError(a.b, err)
 	last := time.UnixMicro(lastDelivered(a.net).TimeUS)
-	require.Eventually(a.b, func() bool {
+	read := assert.Eventually(a.b, func() bool {
 		var read bool
 		err := conn.QueryRow(a.b.Context(), `SELECT coalesce(bool_or(last_event_at >= $1), false) FROM streams`, last).Scan(&read)
 		return err == nil && read
-	}, 2*time.Minute, 50*time.Millisecond, "the stream is not read")
+	}, 2*time.Minute, 50*time.Millisecond)
 	require.NoError(a.b, conn.Close(a.b.Context()))
 	require.NoError(a.b, cmd.Process.Signal(syscall.SIGTERM))
 	require.NoError(a.b, cmd.Wait(), out.String())
+	require.True(a.b, read, "%s does not read the stream: %s", program, &out)
 	return cmd.ProcessState
 }
 

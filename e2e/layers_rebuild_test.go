@@ -116,9 +116,11 @@ func (l *layered) views() {
 	require.NotEmpty(l.t, want)
 	require.ElementsMatch(l.t, want, got)
 	views := texts(l.t, l.pool, `SELECT collection || ' ' || schema_name || '.' || view_name FROM record_views WHERE collection LIKE 'pub.layers.%'`)
-	require.Len(l.t, views, len(l.plan.kinds))
+	var viewed []string
 	for _, line := range views {
 		collection, view, _ := strings.Cut(line, " ")
+		viewed = append(viewed, strings.TrimPrefix(collection, layersName))
 		require.Zero(l.t, count(l.t, l.pool, `SELECT (SELECT count(*) FROM `+view+`) - (SELECT count(*) FROM records WHERE collection = '`+collection+`')`), line)
 	}
+	require.Subset(l.t, viewed, l.plan.kinds) // a lexicon without records has a view too
 }

@@ -80,11 +80,14 @@ func TestHealthReportsTheState(t *testing.T) {
 
 	stop := live(t, n, 50)
 	becomes(t, at, "live")
-	r, code := reported(t, at)
+	var r health.Report
+	require.Eventually(t, func() bool {
+		r, code = reported(t, at)
+		return r.LastEventSecondsAgo != nil
+	}, time.Minute, 20*time.Millisecond, "no event is stored")
 	require.Equal(t, health.Healthy, r.Status, "%+v", r.Conditions)
 	require.Equal(t, http.StatusOK, code)
 	require.True(t, r.WebsocketConnected)
-	require.NotNil(t, r.LastEventSecondsAgo)
 	require.GreaterOrEqual(t, *r.LastEventSecondsAgo, 0.0)
 	require.Positive(t, *r.CursorTimeUS)
 	var fields map[string]any
