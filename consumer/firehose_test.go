@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/weir-social/weir/consumer"
+	"github.com/weir-social/weir/schema/schematest"
 	"github.com/weir-social/weir/simnet"
 )
 
@@ -126,6 +127,7 @@ func TestWiresStoreTheSameRecords(t *testing.T) {
 // TestSourceCanBeChanged reads a stream through Jetstream, then through the relay,
 // and back: the anchors are others, and nothing counts as missed.
 func TestSourceCanBeChanged(t *testing.T) {
+	schematest.Long(t)
 	t.Parallel()
 	n := startJetstream(t, simnet.Config{History: 500})
 	relay, throughJetstream := relayWire(t, n), wires()[1]

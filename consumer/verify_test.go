@@ -15,6 +15,7 @@ import (
 	"github.com/weir-social/weir/consumer"
 	"github.com/weir-social/weir/consumer/firehose"
 	"github.com/weir-social/weir/schema"
+	"github.com/weir-social/weir/schema/schematest"
 	"github.com/weir-social/weir/simnet"
 )
 
@@ -65,6 +66,7 @@ func (s *stream) reads(n jetstreamNet) {
 // TestForgeriesAreNeverStored sends every forgery in the name of accounts with keys
 // of both curves, among true commits. All of these are stored, and nothing else.
 func TestForgeriesAreNeverStored(t *testing.T) {
+	schematest.Long(t)
 	t.Parallel()
 	n := quietNetwork(t)
 	curves := map[string]bool{}

@@ -60,6 +60,7 @@ func TestPausedQueueWaits(t *testing.T) {
 
 // TestWorkOnlyTheNamedQueues: their jobs are processed, and unknown queues refused.
 func TestWorkOnlyTheNamedQueues(t *testing.T) {
+	schematest.Long(t)
 	parallel(t)
 	n, database := network(t, 500), schematest.NewURL(t)
 	pool := open(t, database)

@@ -134,6 +134,7 @@ func traceTheUnstored(t *testing.T, env []string, did string) {
 
 // TestTraceRefusesWrongArguments in one sentence.
 func TestTraceRefusesWrongArguments(t *testing.T) {
+	schematest.Long(t)
 	parallel(t)
 	for _, name := range []string{"nonsense", "at://did:plc:x", "at://did:plc:aaaaaaaaaaaaaaaaaaaaaaaa/post/3k", "at://not a did/app.bsky.feed.post/3k", "https://bsky.app/profile/-/post/3k", "ftp://x.example/"} {
 		_, stderr, code := weir(t, nil, "trace", name)

@@ -132,6 +132,7 @@ func TestOneTraceFromTheEventToTheRanking(t *testing.T) {
 // TestRetriedEventsAreTraced: from the job that retries a dead letter to the batch
 // that stores it and the job that ranks its links.
 func TestRetriedEventsAreTraced(t *testing.T) {
+	schematest.Long(t)
 	parallel(t)
 	pool, env := poisoned(t)
 	_, err := pool.Exec(t.Context(), `ALTER TABLE posts_default DROP CONSTRAINT strict`)

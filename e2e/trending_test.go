@@ -39,6 +39,7 @@ func rankedDatabase(t *testing.T) string {
 
 // TestLinksAreMergedAndSplit by their ids and URLs, and errors say what to do.
 func TestLinksAreMergedAndSplit(t *testing.T) {
+	schematest.Long(t)
 	parallel(t)
 	env := []string{"DATABASE_URL=" + rankedDatabase(t)}
 	trending := func() (all []string) {
@@ -76,6 +77,7 @@ func TestLinksAreMergedAndSplit(t *testing.T) {
 
 // TestMergeIsTriedAgain when Postgres ends it for a deadlock with the deletion of shares.
 func TestMergeIsTriedAgain(t *testing.T) {
+	schematest.Long(t)
 	parallel(t)
 	at := rankedDatabase(t)
 	conn, err := pgx.Connect(t.Context(), at)
@@ -108,6 +110,7 @@ func TestMergeIsTriedAgain(t *testing.T) {
 
 // TestTrendingHasTheOptionsOfTheAPI, as flags of the same names.
 func TestTrendingHasTheOptionsOfTheAPI(t *testing.T) {
+	schematest.Long(t)
 	parallel(t)
 	env := []string{"DATABASE_URL=" + rankedDatabase(t)}
 	for args, want := range map[string]string{
@@ -157,6 +160,7 @@ func TestTrendingHasTheOptionsOfTheAPI(t *testing.T) {
 
 // TestStreamEndsWithItsProcess: it delivers changes, and its end is complete.
 func TestStreamEndsWithItsProcess(t *testing.T) {
+	schematest.Long(t)
 	parallel(t)
 	url := rankedDatabase(t)
 	pool := open(t, url)

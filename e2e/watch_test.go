@@ -12,6 +12,7 @@ import (
 // TestWatchAddReportsTheTarget: a target that does not exist is refused. One that
 // cannot be looked up is added, and reported as not checked.
 func TestWatchAddReportsTheTarget(t *testing.T) {
+	schematest.Long(t)
 	parallel(t)
 	n := followNetwork(t, 40)
 	database := schematest.NewURL(t)

@@ -236,6 +236,7 @@ func TestSplitLinkIsNotMergedByItsPage(t *testing.T) {
 // TestPageAtWhichManyLinksEndIsNoTarget: the fourth link of a host that ends there splits
 // the others.
 func TestPageAtWhichManyLinksEndIsNoTarget(t *testing.T) {
+	schematest.Long(t)
 	t.Parallel()
 	for _, lead := range []func(string) func(*ranking.PageCard){leadsTo, calls} {
 		p := newPress(t)

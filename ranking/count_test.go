@@ -318,6 +318,7 @@ func (h *history) finish(t *testing.T) {
 // links is hidden, and a link that thousands share is shared once more. Each transaction
 // writes one row for the counter and none that others use, and the next request knows.
 func TestWriterDoesTheSameForAPopularLinkOrAccount(t *testing.T) {
+	schematest.Long(t)
 	t.Parallel()
 	const many = 4000
 	pool := schematest.New(t)

@@ -116,6 +116,7 @@ func TestInterruptedHistoryContinues(t *testing.T) {
 
 // TestRefusedCollectionEndsNoOther of the account.
 func TestRefusedCollectionEndsNoOther(t *testing.T) {
+	schematest.Long(t)
 	t.Parallel()
 	r := filling(t, nil)
 	did := r.net.Accounts()[0].DID

@@ -16,6 +16,7 @@ import (
 	"github.com/weir-social/weir/jobs"
 	"github.com/weir-social/weir/ranking"
 	"github.com/weir-social/weir/schema"
+	"github.com/weir-social/weir/schema/schematest"
 	"github.com/weir-social/weir/simnet"
 )
 
@@ -342,6 +343,7 @@ func TestRunsAreBounded(t *testing.T) {
 
 // TestRepostOfAStrangerAddsTheJob that fetches the post, once.
 func TestRepostOfAStrangerAddsTheJob(t *testing.T) {
+	schematest.Long(t)
 	t.Parallel()
 	r := newRig(t, nil)
 	hub := r.net.Hub().DID

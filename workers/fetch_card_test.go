@@ -112,6 +112,7 @@ func TestPagesOfSharedLinksAreFetched(t *testing.T) {
 
 // TestPageThatFailsIsTriedFourTimes, and one that does not exist once.
 func TestPageThatFailsIsTriedFourTimes(t *testing.T) {
+	schematest.Long(t)
 	t.Parallel()
 	r := newFetching(t, guardtest.Site(func(name string) (string, bool) { return "503", name == "busy.example/a" }))
 	r.works("a")

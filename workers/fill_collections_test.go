@@ -92,6 +92,7 @@ func old(i int) string { return tidBefore(1000*time.Hour - time.Duration(i)*time
 // TestHistoryOfAPrefix: relays are asked for the collections that are known, which are
 // those of the stream and those that the repositories show.
 func TestHistoryOfAPrefix(t *testing.T) {
+	schematest.Long(t)
 	t.Parallel()
 	r := filling(t, nil)
 	accounts := r.net.Accounts()
@@ -272,6 +273,7 @@ func apiWith(t *testing.T, c *Config, relay string) *bluesky.Client {
 // TestHistoryWaitsForItsStream, for workers that know the collection, and for room in the
 // database.
 func TestHistoryWaitsForItsStream(t *testing.T) {
+	schematest.Long(t)
 	t.Parallel()
 	r := filling(t, nil)
 	r.puts(r.net.Accounts()[0].DID, persona, old(1), "p")

@@ -201,6 +201,7 @@ func TestSecondDegreeIsFollowedByMany(t *testing.T) {
 
 // TestBrokenListingRemovesNobody: only a complete listing removes accounts.
 func TestBrokenListingRemovesNobody(t *testing.T) {
+	schematest.Long(t)
 	t.Parallel()
 	r := newRig(t, nil)
 	hub := r.net.Hub()
@@ -288,6 +289,7 @@ func TestRunningBackfillIsWidened(t *testing.T) {
 // TestListedPostNeverBeatsADeletion: the client chooses the rkey, and its clock
 // may be ahead of the deletion.
 func TestListedPostNeverBeatsADeletion(t *testing.T) {
+	schematest.Long(t)
 	t.Parallel()
 	r := newRig(t, nil)
 	did, _ := r.busiest()

@@ -12,6 +12,7 @@ import (
 	"github.com/weir-social/weir/collection"
 	"github.com/weir-social/weir/ranking"
 	"github.com/weir-social/weir/schema"
+	"github.com/weir-social/weir/schema/schematest"
 )
 
 // TestAuditComparesTheLedger: posts expire after a day and their shares after a week.
@@ -85,6 +86,7 @@ func TestAuditComparesProjectedSubjects(t *testing.T) {
 
 // TestClosedGapRemovesSharesOfDeletedPosts, also of posts that have expired.
 func TestClosedGapRemovesSharesOfDeletedPosts(t *testing.T) {
+	schematest.Long(t)
 	t.Parallel()
 	r := newRig(t, nil)
 	did, _ := r.busiest()

@@ -27,6 +27,7 @@ import (
 	"github.com/weir-social/weir/consumer/firehose"
 	"github.com/weir-social/weir/jobs"
 	"github.com/weir-social/weir/schema"
+	"github.com/weir-social/weir/schema/schematest"
 )
 
 // noteSchema is the schema of a collection: its text has at most that many bytes.
@@ -86,6 +87,7 @@ func TestUpdatedSchemasAreUsed(t *testing.T) {
 
 // TestStrictSwitchJudgesAgain exactly what it concerns, in both directions.
 func TestStrictSwitchJudgesAgain(t *testing.T) {
+	schematest.Long(t)
 	t.Parallel()
 	b := newBench(t, func(c *Config) {
 		c.Lexicons.Folder = fstest.MapFS{"a.json": noteSchema("own.note", 100), "b.json": noteSchema("other", 100)}

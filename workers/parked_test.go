@@ -152,6 +152,7 @@ func TestManyWaitForOne(t *testing.T) {
 // queue. If each waited for the queue to become short, all would wait for ever. One job is
 // enough for all dependents of its targets.
 func TestManyTargetsAtOnce(t *testing.T) {
+	schematest.Long(t)
 	t.Parallel()
 	b := newBench(t, nil)
 	var job jobs.JudgeDependents

@@ -15,6 +15,7 @@ import (
 
 	"github.com/weir-social/weir/jobs"
 	"github.com/weir-social/weir/schema"
+	"github.com/weir-social/weir/schema/schematest"
 )
 
 // conversation is what a town's posts say: their own links, and what they quote or
@@ -72,6 +73,7 @@ func killed(ctx context.Context, w *ProcessPosts, job *river.Job[jobs.ProcessPos
 // the same few links and quote each other, while four workers process them, die, and
 // begin again, and another one follows the subjects that change.
 func TestAnyOrderOfQuotesEndsTheSame(t *testing.T) {
+	schematest.Long(t)
 	t.Parallel()
 	for seed := range uint64(4) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {

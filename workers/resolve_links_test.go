@@ -144,6 +144,7 @@ func TestShortLinksCountAsTheirTargets(t *testing.T) {
 
 // TestShortenerThatFailsIsAskedLater, and one that does not know the link is not.
 func TestShortenerThatFailsIsAskedLater(t *testing.T) {
+	schematest.Long(t)
 	t.Parallel()
 	r, a, s := newResolving(t)
 	s.leads("bit.ly/a", "503")
@@ -198,6 +199,7 @@ func TestBusyShortenerIsLeftAlone(t *testing.T) {
 // TestShortenerThatHangsDelaysNoOther: its links are asked later, like those of one that
 // fails, though a request may take longer than a job.
 func TestShortenerThatHangsDelaysNoOther(t *testing.T) {
+	schematest.Long(t)
 	t.Parallel()
 	r, a, s := newResolvingWithin(t, 3*time.Second)
 	for n := range 9 {

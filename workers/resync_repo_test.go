@@ -80,6 +80,7 @@ func (r *rig) due() {
 
 // TestResyncStoresEditsAndDeletions in every collection, and projects what it writes.
 func TestResyncStoresEditsAndDeletions(t *testing.T) {
+	schematest.Long(t)
 	t.Parallel()
 	r := resyncing(t, nil)
 	did, _ := r.busiest()
@@ -117,6 +118,7 @@ func TestResyncStoresEditsAndDeletions(t *testing.T) {
 // TestResyncKeepsWhatArrivesMeanwhile: a deletion and an edit of later revisions than
 // the repository that was fetched.
 func TestResyncKeepsWhatArrivesMeanwhile(t *testing.T) {
+	schematest.Long(t)
 	t.Parallel()
 	fetched, release := make(chan struct{}), make(chan struct{})
 	r := resyncing(t, func(c *Config) {
@@ -155,6 +157,7 @@ func TestResyncKeepsWhatArrivesMeanwhile(t *testing.T) {
 // TestResyncRepeatsForLaterRefusals: what was refused after the repository was fetched
 // needs another resync, which the same job does.
 func TestResyncRepeatsForLaterRefusals(t *testing.T) {
+	schematest.Long(t)
 	t.Parallel()
 	fetched, release := make(chan struct{}, 10), make(chan struct{})
 	r := resyncing(t, func(c *Config) {
@@ -184,6 +187,7 @@ func TestResyncRepeatsForLaterRefusals(t *testing.T) {
 // compared bring back no record that was deleted, and no text that was edited, when they
 // are proven at last. Later ones still count.
 func TestWaitingEventsUndoNoResync(t *testing.T) {
+	schematest.Long(t)
 	t.Parallel()
 	r := resyncing(t, nil)
 	did, _ := r.busiest()
@@ -246,6 +250,7 @@ func TestResyncMarkedWhileItsJobEndsIsNotForgotten(t *testing.T) {
 
 // TestResyncRespectsRetention: expired records are neither fetched nor deleted.
 func TestResyncRespectsRetention(t *testing.T) {
+	schematest.Long(t)
 	t.Parallel()
 	r := resyncing(t, nil)
 	did, _ := r.busiest()
@@ -366,6 +371,7 @@ func TestResyncOfAnAccountThatIsGone(t *testing.T) {
 
 // TestDeletedDIDIsADeletedAccount: the directory says so, whatever the stream said.
 func TestDeletedDIDIsADeletedAccount(t *testing.T) {
+	schematest.Long(t)
 	t.Parallel()
 	r := resyncing(t, nil)
 	did, _ := r.busiest()
@@ -382,6 +388,7 @@ func TestDeletedDIDIsADeletedAccount(t *testing.T) {
 // TestInventedAccountsAreForgotten where the whole network is followed, and kept where
 // they are followed.
 func TestInventedAccountsAreForgotten(t *testing.T) {
+	schematest.Long(t)
 	t.Parallel()
 	r := resyncing(t, nil)
 	const invented = "did:plc:nobodynobodynobodynobody"

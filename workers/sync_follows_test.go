@@ -195,6 +195,7 @@ func TestPageIsCountedOnce(t *testing.T) {
 // TestLongListingIsNotStartedTwice by the hourly sync, and the rows of an
 // abandoned listing are deleted.
 func TestLongListingIsNotStartedTwice(t *testing.T) {
+	schematest.Long(t)
 	t.Parallel()
 	r := newRig(t, nil)
 	require.NoError(t, r.client.QueuePause(t.Context(), jobs.QueueNetwork, nil))
@@ -221,6 +222,7 @@ func TestLongListingIsNotStartedTwice(t *testing.T) {
 // not count, and count again when they return. Unfollowed accounts leave, and a
 // failed call hides no account.
 func TestSyncDetectsHiddenAccounts(t *testing.T) {
+	schematest.Long(t)
 	t.Parallel()
 	r := newRig(t, nil)
 	hub, followed := r.net.Hub(), r.followed()
@@ -271,6 +273,7 @@ func TestSyncDetectsHiddenAccounts(t *testing.T) {
 // TestMissingTargetIsNoDeadLetter, however often it is read: the watch stores
 // the problem, and the job succeeds.
 func TestMissingTargetIsNoDeadLetter(t *testing.T) {
+	schematest.Long(t)
 	t.Parallel()
 	r := newRig(t, nil)
 	r.execute(`INSERT INTO watches (target, kind) VALUES ('nobody.example', 'follows'), ('did:plc:zzzzzzzzzzzzzzzzzzzzzzzz', 'account'),
