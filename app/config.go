@@ -57,6 +57,9 @@ type Config struct {
 	// name in their relay lists. They are strangers' servers, read every five minutes, at public
 	// addresses. 0: none.
 	NostrAuthorRelays int `env:"WEIR_NOSTR_AUTHOR_RELAYS" envDefault:"20"`
+	// These relays may be on this machine. Only for simulated networks: otherwise an author
+	// could have Weir call any service that runs here.
+	NostrAuthorLoopback bool `env:"WEIR_NOSTR_AUTHOR_LOOPBACK" envDefault:"false"`
 	// A secret key, 64 hexadecimal digits, to authenticate with where a relay demands it. Make
 	// one for Weir alone.
 	NostrKey string `env:"WEIR_NOSTR_KEY" secret:"true"`

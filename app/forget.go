@@ -113,7 +113,7 @@ func stripNostr() archive.Strip {
 		said := archive.Said{Author: protocol.DID(e.PubKey), At: time.Unix(e.CreatedAt, 0)}
 		wire, ok := wires[e.Kind]
 		if !ok {
-			wire = nostr.Wire([]int{e.Kind}, nil)
+			wire = nostr.Wire([]int{e.Kind}, nil, nil)
 			wires[e.Kind] = wire
 		}
 		if e.Kind != protocol.KindDeletion {

@@ -67,6 +67,12 @@ func (p App) nostrSource(relay string) sourceOf {
 	}
 }
 
+// nostrWire returns the wire of the stored kinds. It obeys demands to vanish that name one of these
+// relays; nil: whatever relay they name.
+func (p App) nostrWire(relays []string) consumer.Wire {
+	return nostr.Wire(p.stored.Kinds(nostrNetwork), p.signatures.events(p), relays)
+}
+
 // events returns the verifier of Nostr events, which all relays share.
 func (s *signatures) events(p App) *nostr.Verifier {
 	s.nostrOnce.Do(func() { s.nostr = nostr.NewVerifier(nostr.VerifierConfig{Registerer: p.metrics}) })

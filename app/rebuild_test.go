@@ -5,9 +5,33 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"github.com/stretchr/testify/require"
 	"golang.org/x/time/rate"
+
+	"github.com/weir-social/weir/archive"
+	"github.com/weir-social/weir/consumer"
+	"github.com/weir-social/weir/consumer/nostr"
+	protocol "github.com/weir-social/weir/nostr"
+	"github.com/weir-social/weir/schema"
 )
+
+// TestArchivedDemandsToVanishAreObeyed whatever relay they name: the archive has those that were, of
+// relays that authors name too, and of relays that are no longer configured.
+func TestArchivedDemandsToVanishAreObeyed(t *testing.T) {
+	t.Parallel()
+	e := &protocol.Event{Kind: protocol.KindVanish, CreatedAt: 1_700_000_000, Tags: [][]string{{"relay", "wss://author.example/inbox"}}}
+	require.NoError(t, e.Sign([32]byte{31: 9}))
+	p := App{cfg: Config{Nostr: []string{"wss://relay.example"}}, signatures: &signatures{}, metrics: prometheus.NewRegistry()}
+	for _, stream := range []string{"nostr:relay.example", "nostr:author.example", schema.StreamRetried} {
+		wire, err := p.archivedWire(archive.Manifest{Wire: nostr.WireName, Stream: stream})
+		require.NoError(t, err)
+		var m consumer.Message
+		wire.Decode(e.AppendNotepack(nil), time.Now(), &m)
+		require.Len(t, m.Events, 1, stream)
+		require.Equal(t, consumer.KindErasure, m.Events[0].Kind)
+	}
+}
 
 // TestRebuildKeepsItsRate reads a thousand records at a hundred a second.
 func TestRebuildKeepsItsRate(t *testing.T) {

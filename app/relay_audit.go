@@ -68,12 +68,10 @@ func (r *relays) Audit(ctx context.Context, stream string, from, to time.Time) (
 		return found, nil, err
 	case sum.failed != nil:
 		return found, nil, sum.failed
-	case errors.Is(unread, nostr.ErrIncomplete):
-		unread = fmt.Errorf("%w: %w", workers.ErrIncomplete, unread)
 	case unread == nil && result.Sent < result.Missing:
 		unread = fmt.Errorf("%w: it names %d events more than it sends", workers.ErrIncomplete, result.Missing-result.Sent)
 	}
-	return found, unread, nil
+	return found, incomplete(unread), nil
 }
 
 // url returns the address of a stream's relay.

@@ -4,9 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
 	"net/http"
-	"net/url"
 	"slices"
 	"sync"
 	"time"
@@ -43,15 +41,13 @@ func (p App) reader() (*nostr.Reader, []nostrRelay, error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	urls, loopback := make([]string, len(configured)), false
+	urls := make([]string, len(configured))
 	for i, r := range configured {
 		urls[i] = r.url
-		u, err := url.Parse(r.url)
-		loopback = loopback || err == nil && onThisMachine(u.Hostname())
 	}
 	var strangers *http.Client
 	if p.cfg.NostrAuthorRelays > 0 {
-		strangers = &http.Client{Transport: guard.Transport(http.DefaultTransport.(*http.Transport), loopback)} //nolint:forcetypeassert // it is one
+		strangers = &http.Client{Transport: guard.Transport(http.DefaultTransport.(*http.Transport), p.cfg.NostrAuthorLoopback)} //nolint:forcetypeassert // it is one
 	}
 	return nostr.NewReader(nostr.ReaderConfig{Relays: urls, Key: key, Strangers: strangers, UserAgent: userAgent, Logger: p.log}), configured, nil
 }
@@ -133,13 +129,28 @@ func (r *relays) Read(ctx context.Context, relay string, authors [][32]byte, sin
 	if err != nil {
 		return 0, nil, err
 	}
+	r.obey(retry)
 	sum := &backfill{}
 	q := nostr.Query{Kinds: r.kinds(), Authors: authors, Since: since, Most: 4 * mostBackfilled}
 	unread = r.Stored(ctx, relay, func(page []*protocol.Event) error { return sum.add(ctx, page, retry) }, q)
 	if sum.failed != nil {
 		return sum.found.Written, nil, sum.failed
 	}
-	return sum.found.Written, unread, nil
+	return sum.found.Written, incomplete(unread), nil
+}
+
+// incomplete names the error of a relay that cannot be read to its end in the words of the workers.
+func incomplete(unread error) error {
+	if errors.Is(unread, nostr.ErrIncomplete) {
+		return fmt.Errorf("%w: %w", workers.ErrIncomplete, unread)
+	}
+	return unread
+}
+
+// obey has demands to vanish obeyed whatever relay they name: the reader yields none that
+// does not name the relay that it comes from.
+func (r *relays) obey(retry *consumer.Retry) {
+	retry.Wires[nostr.WireName] = r.app.nostrWire(nil)
 }
 
 // kinds returns the stored kinds, and those that delete.
@@ -152,30 +163,45 @@ func (r *relays) kinds() []int {
 // mostBackfilled is how many events of an author are read from one relay, at most.
 const mostBackfilled = 5000
 
-// Backfill reads all relays at once. What replaces older versions is read whatever its date.
+// Backfill reads all relays at once. What replaces older versions, and what deletes, is read
+// whatever its date: another relay may still have what was deleted long ago.
 func (r *relays) Backfill(ctx context.Context, further []string, author [32]byte, since time.Time) (workers.Backfilled, error) {
 	retry, err := r.app.retry(ctx, r.queue, r.keep) // whoever the author is: somebody asked for him
 	if err != nil {
 		return workers.Backfilled{}, err
 	}
+	r.obey(retry)
 	sum := &backfill{}
-	store := func(page []*protocol.Event) error {
-		sum.mu.Lock()
-		defer sum.mu.Unlock()
-		return sum.add(ctx, page, retry)
-	}
-	dated, latest := []int{protocol.KindDeletion, protocol.KindVanish}, []int(nil)
+	deletes := []int{protocol.KindDeletion, protocol.KindVanish}
+	var dated, latest []int
 	for _, kind := range r.app.stored.Kinds(nostrNetwork) {
 		if class := protocol.ClassOf(kind); class == protocol.Replaceable || class == protocol.Addressable {
 			latest = append(latest, kind)
-		} else if !slices.Contains(dated, kind) {
+		} else if !slices.Contains(deletes, kind) {
 			dated = append(dated, kind)
 		}
 	}
 	sum.dated = dated
-	q := nostr.Query{Kinds: dated, Authors: [][32]byte{author}, Since: since, Most: mostBackfilled}
+	of := func(kinds []int, since time.Time) nostr.Query {
+		return nostr.Query{Kinds: kinds, Authors: [][32]byte{author}, Since: since, Most: mostBackfilled}
+	}
 	failed, unread, _ := r.All(ctx, further, func(ctx context.Context, relay string) error {
-		return r.Stored(ctx, relay, store, nostr.Query{Kinds: latest, Authors: q.Authors, Most: mostBackfilled}, q)
+		var oldest time.Time // of what this relay sent
+		err := r.Stored(ctx, relay, func(page []*protocol.Event) error {
+			sum.mu.Lock()
+			defer sum.mu.Unlock()
+			for _, e := range page {
+				if at := time.Unix(min(e.CreatedAt, time.Now().Unix()), 0); slices.Contains(dated, e.Kind) && !at.Before(since) && (oldest.IsZero() || at.Before(oldest)) {
+					oldest = at
+				}
+			}
+			return sum.add(ctx, page, retry)
+		}, of(deletes, time.Time{}), of(latest, time.Time{}), of(dated, since))
+		if errors.Is(err, nostr.ErrIncomplete) {
+			sum.cut(r.trusts(relay), oldest, err)
+			return nil
+		}
+		return err
 	})
 	sum.mu.Lock()
 	defer sum.mu.Unlock()
@@ -186,15 +212,16 @@ func (r *relays) Backfill(ctx context.Context, further []string, author [32]byte
 	case failed == len(r.configured):
 		return found, errors.Join(unread...)
 	}
-	for _, err := range unread {
-		switch {
-		case errors.Is(err, nostr.ErrIncomplete):
-			found.Cut = err.Error()
-		case failed > 0:
-			found.Unread = errors.Join(unread...).Error()
-		}
+	if failed > 0 {
+		found.Unread = errors.Join(unread...).Error()
 	}
 	return found, nil
+}
+
+// trusts reports whether a relay is configured: what a stranger's relay does not send is its
+// own affair, and no reason to read the account again.
+func (r *relays) trusts(relay string) bool {
+	return slices.ContainsFunc(r.configured, func(c nostrRelay) bool { return c.url == relay })
 }
 
 // backfill is what relays have brought so far.
@@ -204,6 +231,23 @@ type backfill struct {
 	mu     sync.Mutex // guards what follows if several relays are read, and is held while a page is stored
 	found  workers.Backfilled
 	failed error // of the database
+}
+
+// cut notes that a relay did not send everything, and back to when it did. If several did not,
+// the latest time counts.
+func (b *backfill) cut(trusted bool, oldest time.Time, err error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if !trusted {
+		return
+	}
+	if oldest.IsZero() {
+		oldest = time.Now()
+	}
+	b.found.Cut = err.Error()
+	if oldest.After(b.found.Oldest) {
+		b.found.Oldest = oldest
+	}
 }
 
 // add stores a page.
@@ -219,9 +263,6 @@ func (b *backfill) add(ctx context.Context, page []*protocol.Event, retry *consu
 		if at.After(b.found.Newest) {
 			b.found.Newest = at
 		}
-		if b.found.Oldest.IsZero() || at.Before(b.found.Oldest) {
-			b.found.Oldest = at
-		}
 	}
 	written, err := retry.Store(ctx, nostr.WireName, frames, now)
 	b.found.Written += written
@@ -229,10 +270,4 @@ func (b *backfill) add(ctx context.Context, page []*protocol.Event, retry *consu
 		b.failed = err
 	}
 	return err
-}
-
-// onThisMachine reports whether a host is this machine: then strangers' relays may be, too.
-func onThisMachine(host string) bool {
-	ip := net.ParseIP(host)
-	return host == "localhost" || ip != nil && ip.IsLoopback()
 }

@@ -113,9 +113,10 @@ func (p App) wires() (map[string]consumer.Wire, error) {
 
 // archivedWires returns the wires of archived records, for one goroutine. The signatures
 // of commits were checked before the records were archived; since then the hashes of the
-// segments vouch for them.
+// segments vouch for them. Demands to vanish that were archived were obeyed.
 func (p App) archivedWires() map[string]consumer.Wire {
 	wires := p.wiresWith(nil)
+	wires[nostr.WireName] = p.nostrWire(nil)
 	wires[schema.WireSnapshot] = consumer.Wire{Name: schema.WireSnapshot, Decode: decodeSnapshot}
 	return wires
 }
@@ -139,7 +140,7 @@ func (p App) archivedWire(m archive.Manifest) (consumer.Wire, error) {
 
 func (p App) wiresWith(verifier *firehose.Verifier) map[string]consumer.Wire {
 	wires := map[string]consumer.Wire{}
-	for _, wire := range []consumer.Wire{jetstream.Wire(p.stored.Stores), firehose.Wire(p.stored.Stores, verifier), nostr.Wire(p.stored.Kinds(nostrNetwork), p.signatures.events(p))} {
+	for _, wire := range []consumer.Wire{jetstream.Wire(p.stored.Stores), firehose.Wire(p.stored.Stores, verifier), p.nostrWire(append([]string{}, p.cfg.Nostr...))} { // never nil
 		wires[wire.Name] = wire
 	}
 	return wires

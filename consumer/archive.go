@@ -83,7 +83,10 @@ func (b *batch) archiveRow() *schema.ArchiveRow {
 	if len(b.units) == 0 {
 		return nil
 	}
-	r := &schema.ArchiveRow{Wire: b.wire.Name, Excerpt: b.wire.Excerpt, Known: b.known, Units: make([]schema.ArchiveUnit, len(b.units))}
+	r := &schema.ArchiveRow{Wire: b.wire.Name, Known: b.known, Units: make([]schema.ArchiveUnit, len(b.units))}
+	if !b.wire.Shared {
+		r.Excerpt = b.wire.Excerpt
+	}
 	for i, u := range b.units {
 		r.Units[i] = *u
 	}

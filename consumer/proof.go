@@ -81,6 +81,8 @@ func (b *batch) prove(now time.Time, seen map[ID]bool, deadLettered func(collect
 		}
 		if last := len(of) - 1; of[last].DeadLetterID != 0 { // the dead letter has the whole frame
 			of, v.Drop = of[last:], false
+		} else if b.wire.Shared {
+			of = of[last:]
 		}
 		for i := range of {
 			if v.Drop || link {
@@ -101,6 +103,9 @@ func (b *batch) prove(now time.Time, seen map[ID]bool, deadLettered func(collect
 func (b *batch) unprovenLetter(ev *Event, v *Verdict, now time.Time) schema.DeadLetter {
 	deadLetter := b.deadLetter(ev, now)
 	deadLetter.Stage, deadLetter.Cause = schema.StageVerify, v.Cause
+	if b.wire.Shared {
+		deadLetter.Raw = ev.Raw
+	}
 	if v.Retry {
 		deadLetter.Class = schema.ClassRetryable
 	}

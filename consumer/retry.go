@@ -79,6 +79,9 @@ func (r *Retry) add(b *batch, deadLetter *schema.StoredDeadLetter, now time.Time
 		if i == 0 && len(m.Events) == 0 {
 			id = deadLetter.ID
 		}
+		if bad.Drop && id == 0 {
+			continue
+		}
 		b.malformed(bad, id, now)
 		r.lost(b, bad)
 	}

@@ -306,6 +306,9 @@ func (s *session) advanceTo(p *Place, arrived time.Time) {
 // this frame.
 func (s *session) add(m *Message, moves bool, arrived time.Time) {
 	for _, bad := range m.Malformed {
+		if bad.Drop {
+			continue
+		}
 		s.metrics.deadLettered.WithLabelValues(schema.StageDecode, s.cfg.named(bad.Collection)).Inc()
 		s.log.Warn("frame_dead_lettered", "error", bad.Error())
 		s.begin(arrived)

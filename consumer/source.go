@@ -87,6 +87,9 @@ type Wire struct {
 	// of the frame with this Part. nil: every frame has one event and is that
 	// input.
 	Excerpt func(frame []byte, part int) []byte
+	// Shared: the excerpts of a frame are as long as the frame. A refused frame leaves one
+	// dead letter for all its events, and the archive keeps it whole.
+	Shared bool
 	// Archived returns a shorter form of a frame that Decode decodes into the same
 	// events: the archive keeps it. nil: the archive keeps the frame.
 	Archived func(frame []byte) []byte
@@ -304,6 +307,7 @@ type Malformed struct {
 	Revision   string // the record's revision; may be ""
 	Lost       bool   // an event of Author may be lost with it, of Revision if that is known: the account must be compared with its repository
 	Raw        []byte // an input that the decoder rejects in the same way: the frame, or an excerpt of it
+	Drop       bool   // it leaves no dead letter, because too many were refused; one that is retried stays one
 }
 
 func (m *Malformed) Error() string {

@@ -26,7 +26,9 @@ func (r *Retry) Store(ctx context.Context, wire string, frames [][]byte, now tim
 		m.Arrived = now
 		m.locate()
 		for _, bad := range m.Malformed {
-			b.malformed(bad, 0, now)
+			if !bad.Drop {
+				b.malformed(bad, 0, now)
+			}
 		}
 		m.Events = slices.DeleteFunc(m.Events, func(ev Event) bool {
 			keep, _ := r.keeps(&ev)
@@ -38,7 +40,7 @@ func (r *Retry) Store(ctx context.Context, wire string, frames [][]byte, now tim
 		}
 		b.close(m, began, true, false)
 		b.bytes += len(frame)
-		if len(b.frames) < storedAtOnce && b.bytes < maxBatchBytes && i < len(frames)-1 {
+		if len(b.frames) < storedAtOnce && len(b.events) < storedEvents && b.bytes < maxBatchBytes && i < len(frames)-1 {
 			continue
 		}
 		b.prove(now, nil, func(string) {})
@@ -51,8 +53,12 @@ func (r *Retry) Store(ctx context.Context, wire string, frames [][]byte, now tim
 	return written, nil
 }
 
-// storedAtOnce is how many frames one transaction of Store stores.
-const storedAtOnce = 200
+// How many frames one transaction of Store stores, and at how many events it ends: one frame may
+// delete thousands of records.
+const (
+	storedAtOnce = 200
+	storedEvents = 4000
+)
 
 // committer returns a committer without a lease.
 func (r *Retry) committer() *committer {

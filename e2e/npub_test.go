@@ -46,9 +46,11 @@ func TestWatchedNpubBringsItsFollows(t *testing.T) {
 		note(author, 1, 3600*3)
 		note(author, 1, 3600*72) // before the window of a new follow
 	}
+	deleted := nostr.WriteAs(3, []int{1}, now-3000, 1, nil, "deleted elsewhere, long ago by the author's clock").ID
+	nostr.WriteAs(3, []int{0}, now-100*3600, 5, [][]string{{"e", deleted}}, "")
 	url := schematest.NewURL(t)
 	pool := open(t, url)
-	env := append(follower(n, url), "WEIR_COLLECTIONS=app.bsky.feed.post,nostr.1=0", "WEIR_NOSTR="+urls[0]+","+urls[1],
+	env := append(follower(n, url), "WEIR_COLLECTIONS=app.bsky.feed.post,nostr.1=0", "WEIR_NOSTR="+urls[0]+","+urls[1], "WEIR_NOSTR_AUTHOR_LOOPBACK=true",
 		"WEIR_NOSTR_KEY=0000000000000000000000000000000000000000000000000000000000000007")
 	notes := func(author, want int) {
 		t.Helper()
@@ -87,6 +89,9 @@ func TestWatchedNpubBringsItsFollows(t *testing.T) {
 
 	eachNetworkForItself(t, n, nostr)
 	require.Zero(t, count(t, pool, `SELECT count(*) FROM dead_letters`))
+	require.Eventually(t, func() bool {
+		return count(t, pool, `SELECT count(*) FROM tombstones WHERE rkey = '`+deleted+`' AND NOT EXISTS (SELECT FROM records WHERE rkey = '`+deleted+`')`) == 1
+	}, time.Minute, 10*time.Millisecond)
 	require.Contains(t, succeed(t, env, "backfill", "add", "--back", "100h", npubOf(t, nostr.Key(2))), "backfill of did:nostr:"+nostr.Key(2)+" requested")
 	notes(2, 6)
 	require.Contains(t, succeed(t, env, "watch", "remove", npub), "no longer watching")

@@ -6,6 +6,7 @@ package nostr
 import (
 	"bytes"
 	"errors"
+	"fmt"
 	"io"
 	"strconv"
 
@@ -66,9 +67,10 @@ func Decode(data []byte) (*Event, error) {
 
 // decoder decodes one event.
 type decoder struct {
-	json *jsontext.Decoder
-	ev   Event
-	read [len(fields)]bool
+	json   *jsontext.Decoder
+	ev     Event
+	read   [len(fields)]bool
+	values int // of tags
 }
 
 // fields are the fields of an event; nothing else in the object counts.
@@ -144,6 +146,13 @@ func (d *decoder) field(name []byte) error {
 	return err
 }
 
+// What an event may have in its tags. An empty tag takes two bytes on the wire and a hundred in
+// memory; follow lists of some ten thousand accounts are the longest real ones.
+const (
+	maxTags   = 30_000
+	maxValues = 4 * maxTags
+)
+
 // tags reads an array of arrays of strings.
 func (d *decoder) tags() error {
 	if err := d.begin('[', "/tags", "an array"); err != nil {
@@ -151,6 +160,9 @@ func (d *decoder) tags() error {
 	}
 	d.ev.Tags = make([][]string, 0, 4)
 	for d.json.PeekKind() != ']' {
+		if len(d.ev.Tags) == maxTags {
+			return &Invalid{Cause: "too many tags", Path: "/tags", Expected: fmt.Sprintf("at most %d", maxTags), Received: "more"}
+		}
 		tag, err := d.tag()
 		if invalid, ok := err.(*Invalid); ok { //nolint:errorlint // it is returned as it is
 			invalid.Path = "/tags/" + strconv.Itoa(len(d.ev.Tags))
@@ -168,8 +180,14 @@ func (d *decoder) tag() ([]string, error) {
 	if err := d.begin('[', "", "an array"); err != nil {
 		return nil, err
 	}
-	tag := make([]string, 0, 4)
+	tag := []string{}
 	for d.json.PeekKind() != ']' {
+		if d.values++; d.values > maxValues {
+			return nil, &Invalid{Cause: "too many values of tags", Expected: fmt.Sprintf("at most %d", maxValues), Received: "more"}
+		}
+		if len(tag) == 0 {
+			tag = make([]string, 0, 4)
+		}
 		s, err := d.text("")
 		if err != nil {
 			return nil, err

@@ -111,6 +111,8 @@ func TestDecodeRefuses(t *testing.T) {
 		{`[["t","a"]]`, `[["t",null]]`, "wrong type at /tags/0"},
 		{`[["t","a"]]`, `[["t"],"a"]`, "wrong type at /tags/1"},
 		{`[["t","a"]]`, `{}`, "wrong type at /tags"},
+		{`[["t","a"]]`, `[[]` + strings.Repeat(",[]", 30_000) + `]`, "too many tags at /tags"},
+		{`[["t","a"]]`, `[[""` + strings.Repeat(`,""`, 120_000) + `]]`, "too many values of tags at /tags/0"},
 		{`1700000000`, `-0`, "/created_at"},
 		{`1700000000`, `1.7e9`, "/created_at"},
 		{`1700000000`, `9007199254740992`, "/created_at"},

@@ -25,8 +25,8 @@ func (l Lease) archivedAs() string { return cmp.Or(l.Stream, StreamRetried) }
 type ArchiveRow struct {
 	Wire  string
 	Units []ArchiveUnit
-	// Excerpt returns a record with a single event of a unit; nil: every unit has one
-	// event.
+	// Excerpt returns a record with a single event of a unit; nil: a unit with a new event is
+	// kept whole.
 	Excerpt func(raw []byte, part int) []byte
 	// Known: the units are in the archive, and only become known as such.
 	Known bool

@@ -217,7 +217,7 @@ func TestRelaysOfMostAccountsAreRead(t *testing.T) {
 	require.Equal(t, []string{"wss://1", "wss://2", "wss://3"}, choose(9))
 	due := func() schema.Relay {
 		t.Helper()
-		relay, err := schema.DueRelay(t.Context(), pool, 10)
+		relay, err := schema.DueRelay(t.Context(), pool)
 		require.NoError(t, err)
 		return relay
 	}

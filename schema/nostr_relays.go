@@ -44,24 +44,24 @@ ON CONFLICT (url) DO NOTHING`
 	return nil
 }
 
-// DueRelay returns the relay that has been due for longest, with at most limit of the followed
-// accounts that name it.
-func DueRelay(ctx context.Context, db DB, limit int) (Relay, error) {
+// DueRelay returns the relay that has been due for longest, with the followed accounts that name it.
+func DueRelay(ctx context.Context, db DB) (Relay, error) {
 	const sql = `
 SELECT k.url, k.read_to, k.failures,
-       ARRAY(SELECT a.did FROM nostr_authors AS a WHERE k.url = ANY (a.relays) AND EXISTS (SELECT FROM watch_members AS w WHERE w.did = a.did) ORDER BY a.did LIMIT $1)
+       ARRAY(SELECT a.did FROM nostr_authors AS a WHERE k.url = ANY (a.relays) AND EXISTS (SELECT FROM watch_members AS w WHERE w.did = a.did) ORDER BY a.did)
 FROM nostr_relays AS k
 WHERE k.next_at <= now()
 ORDER BY k.next_at, k.url
 LIMIT 1`
-	relay, err := One(ctx, db, "find the relay that is due", pgx.RowToStructByPos[Relay], sql, limit)
+	relay, err := One(ctx, db, "find the relay that is due", pgx.RowToStructByPos[Relay], sql)
 	if errors.Is(err, ErrNoRows) {
 		return Relay{}, nil
 	}
 	return relay, err
 }
 
-// RecordRelay stores until when a relay was read, or why it could not be: then readTo is nil.
+// RecordRelay stores until when a relay was read, nil if it was not, and why it was not or not
+// completely.
 func RecordRelay(ctx context.Context, db DB, url string, readTo *time.Time, next time.Time, problem string) error {
 	const sql = `
 UPDATE nostr_relays SET read_to = coalesce($2, read_to), next_at = $3, problem = $4, failures = CASE WHEN $4 = '' THEN 0 ELSE failures + 1 END

@@ -3,7 +3,9 @@ package workers
 import (
 	"cmp"
 	"context"
+	"errors"
 	"log/slog"
+	"slices"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -32,7 +34,7 @@ const (
 	relayAgain   = 5 * time.Minute // between two readings of a relay
 	relayOverlap = time.Hour       // how late an event may reach a relay
 	relayLongest = 24 * time.Hour  // between two readings of a relay that fails
-	relayAuthors = 1000            // accounts that one relay is asked for
+	relayAuthors = 500             // accounts that a relay is asked for at once
 )
 
 // Work reads the relays that are due.
@@ -46,7 +48,7 @@ func (w *ReadRelays) Work(ctx context.Context, _ *river.Job[jobs.ReadRelays]) er
 		return err
 	}
 	for time.Since(started) < w.patience {
-		relay, err := schema.DueRelay(ctx, w.pool, relayAuthors)
+		relay, err := schema.DueRelay(ctx, w.pool)
 		if err != nil || relay.URL == "" {
 			return err
 		}
@@ -75,7 +77,7 @@ func (w *ReadRelays) read(ctx context.Context, relay schema.Relay, now time.Time
 	}
 	reading, cancel := context.WithTimeout(ctx, w.patience)
 	defer cancel()
-	written, unread, err := w.relays.Read(reading, relay.URL, authors, since)
+	written, unread, err := w.ask(reading, relay.URL, authors, since)
 	if err != nil {
 		return err
 	}
@@ -86,10 +88,28 @@ func (w *ReadRelays) read(ctx context.Context, relay schema.Relay, now time.Time
 	if unread != nil {
 		wait = min(relayLongest, relayAgain<<min(relay.Failures, 10))
 		jobLog(ctx, w.log).Info("relay_unread", "relay", relay.URL, "failures", relay.Failures+1, "error", unread)
-		return schema.RecordRelay(ctx, w.pool, relay.URL, nil, now.Add(wait), cmp.Or(unread.Error(), "unread"))
+		var readTo *time.Time
+		if errors.Is(unread, ErrIncomplete) { // it would send no more the next time, and have more
+			readTo = &now
+		}
+		return schema.RecordRelay(ctx, w.pool, relay.URL, readTo, now.Add(wait), cmp.Or(unread.Error(), "unread"))
 	}
 	if written > 0 {
 		jobLog(ctx, w.log).Info("relay_read", "relay", relay.URL, "accounts", len(authors), "records", written, "since", since)
 	}
 	return schema.RecordRelay(ctx, w.pool, relay.URL, &now, now.Add(wait), "")
+}
+
+// ask reads what accounts wrote to a relay, some accounts at a time. If the relay has too much of
+// some of them, it is read for the others all the same.
+func (w *ReadRelays) ask(ctx context.Context, relay string, authors [][32]byte, since time.Time) (written int, unread, err error) {
+	for some := range slices.Chunk(authors, relayAuthors) {
+		more, problem, err := w.relays.Read(ctx, relay, some, since)
+		written += more
+		if err != nil || problem != nil && !errors.Is(problem, ErrIncomplete) {
+			return written, problem, err
+		}
+		unread = cmp.Or(unread, problem)
+	}
+	return written, unread, nil
 }

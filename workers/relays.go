@@ -20,8 +20,8 @@ type Relays interface {
 	// or that of a relay if no configured relay was read.
 	Backfill(ctx context.Context, further []string, author [32]byte, since time.Time) (Backfilled, error)
 	// Read stores what authors wrote since a time, of one relay that they named, and returns
-	// how many records changed. unread is why the relay was not read to its end; err is the
-	// database's.
+	// how many records changed. unread is why the relay was not read to its end, in which
+	// ErrIncomplete means that it would not be the next time either; err is the database's.
 	Read(ctx context.Context, relay string, authors [][32]byte, since time.Time) (written int, unread, err error)
 	// Audit stores what the configured relay of a stream has of a time, by the authors'
 	// dates, and what was never stored. unread is why it was not compared
@@ -36,10 +36,11 @@ type Relays interface {
 
 // Backfilled is what relays had of an author.
 type Backfilled struct {
-	Written        int // records
-	Oldest, Newest time.Time
-	Unread         string // why configured relays were not read; "": all were
-	Cut            string // why older events are missing; "": none are
+	Written int // records
+	Newest  time.Time
+	Unread  string    // why configured relays were not read; "": all were
+	Cut     string    // why older events are missing; "": none are
+	Oldest  time.Time // since when none are
 }
 
 // ErrIncomplete is in the error of a relay that does not send everything that it has.

@@ -5,6 +5,8 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
+	"io"
 	"net/http"
 	"slices"
 	"strconv"
@@ -40,12 +42,31 @@ func (r *Reader) dial(ctx context.Context, client *http.Client, relay string, ke
 	if err != nil {
 		return nil, err
 	}
-	ws.SetReadLimit(readLimit)
+	ws.SetReadLimit(-1) // see receive
 	return &asking{ws: ws, relay: relay, key: key, timeout: r.cfg.Timeout}, nil
 }
 
-// page asks for a page and reads it to its end. What the relay was not asked for only takes
-// up space.
+// askedPage is how many events of a page are asked for, at most, and maxPageMemory at how many bytes
+// a page ends early: its events are all in memory, of several relays at once.
+const (
+	askedPage     = 250
+	maxPageMemory = 16 << 20
+)
+
+// memory returns about how many bytes an event takes: of short tags, more than on the wire.
+func memory(e *nostr.Event) int {
+	n := len(e.Content)
+	for _, tag := range e.Tags {
+		n += 100
+		for _, value := range tag {
+			n += 16 + len(value)
+		}
+	}
+	return n
+}
+
+// page asks for a page and reads it to its end, or until it takes too much memory. What cannot be
+// read, or the relay was not asked for, only takes up space in it.
 func (a *asking) page(ctx context.Context, f filter, pages *past) ([]*nostr.Event, error) {
 	a.pages++
 	sub := "q" + strconv.Itoa(a.pages)
@@ -58,19 +79,27 @@ func (a *asking) page(ctx context.Context, f filter, pages *past) ([]*nostr.Even
 	}
 	var events []*nostr.Event
 	refused := false // until the relay knows who asks
+	held := 0
 	for most := pages.most(); ; most-- {
 		msg, err := a.receive(ctx)
 		switch {
-		case err != nil:
+		case err != nil && !errors.Is(err, errUnreadable):
 			return nil, err
 		case most == 0:
 			return nil, pages.tooMany()
 		}
 		switch {
+		case err != nil:
+			pages.event(nil)
 		case msg.kind == "EVENT" && msg.sub == sub:
 			e := a.wanted(&msg)
-			if pages.event(e); e != nil {
-				events = append(events, e)
+			if pages.event(e); e == nil {
+				continue
+			}
+			events = append(events, e)
+			if held += memory(e); held > maxPageMemory {
+				pages.page.short = true
+				return events, a.sendJSON(ctx, []any{"CLOSE", sub})
 			}
 		case msg.kind == "EOSE" && msg.sub == sub:
 			return events, a.sendJSON(ctx, []any{"CLOSE", sub})
@@ -120,21 +149,38 @@ func (a *asking) recognised(ctx context.Context, msg *message, refused bool) (ag
 // from.
 func (a *asking) wanted(msg *message) *nostr.Event {
 	e, err := nostr.Decode(msg.event)
-	if err != nil || e.Kind == nostr.KindVanish && !demanded(e, a.relay) || !slices.Contains(a.query.Kinds, e.Kind) || !a.query.Everyone && !slices.Contains(a.query.Authors, e.PubKey) || e.CheckID() != nil {
+	if err != nil || e.Kind == nostr.KindVanish && !demanded(e, []string{a.relay}) || !slices.Contains(a.query.Kinds, e.Kind) || !a.query.Everyone && !slices.Contains(a.query.Authors, e.PubKey) || e.CheckID() != nil {
 		return nil
 	}
 	return e
 }
 
+// errUnreadable is in the error of a message that cannot be read. The next one can.
+var errUnreadable = errors.New("the message cannot be read")
+
 // receive reads a message.
 func (a *asking) receive(ctx context.Context) (message, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, a.timeout, errors.New("the relay sends nothing"))
 	defer cancel()
-	_, frame, err := a.ws.Read(ctx)
+	_, r, err := a.ws.Reader(ctx)
+	var frame []byte
+	if err == nil {
+		frame, err = io.ReadAll(io.LimitReader(r, readLimit+1))
+	}
+	if err == nil && len(frame) > readLimit {
+		_, err = io.Copy(io.Discard, r)
+	}
 	if err != nil {
 		return message{}, cmp.Or(context.Cause(ctx), err)
 	}
-	return parse(frame)
+	if len(frame) > readLimit {
+		return message{}, fmt.Errorf("%w: it is longer than %d bytes", errUnreadable, readLimit)
+	}
+	msg, err := parse(frame)
+	if err != nil {
+		return msg, fmt.Errorf("%w: %w", errUnreadable, err)
+	}
+	return msg, nil
 }
 
 func (a *asking) send(ctx context.Context, text []byte) error {

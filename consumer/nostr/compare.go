@@ -226,7 +226,8 @@ func (k *comparing) named(ctx context.Context) ([][32]byte, error) {
 	return nil, fmt.Errorf("%w: no end after %d messages", errUnlike, syncRounds)
 }
 
-// fetch asks for events by their ids, and stores them.
+// fetch asks for events by their ids, and stores them. If they take too much memory, it asks again
+// for the rest.
 func (k *comparing) fetch(ctx context.Context, ids [][32]byte) error {
 	f := filter{Limit: len(ids)}
 	for _, id := range ids {
@@ -237,7 +238,13 @@ func (k *comparing) fetch(ctx context.Context, ids [][32]byte) error {
 	if err != nil {
 		return err
 	}
-	return k.store(ctx, events, ids)
+	rest := slices.DeleteFunc(slices.Clone(ids), func(id [32]byte) bool {
+		return slices.ContainsFunc(events, func(e *nostr.Event) bool { return e.ID == id })
+	})
+	if err := k.store(ctx, events, ids); err != nil || !pages.page.short || len(rest) == 0 || len(rest) == len(ids) {
+		return err
+	}
+	return k.fetch(ctx, rest)
 }
 
 // store stores the events that have these ids, each once.

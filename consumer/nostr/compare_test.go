@@ -120,6 +120,19 @@ func TestComparisonFindsWhatIsMissing(t *testing.T) {
 	}
 }
 
+// TestLongEventsAreFetched although they take too much memory to be read at once.
+func TestLongEventsAreFetched(t *testing.T) {
+	t.Parallel()
+	x := compare(t, 0, simnet.NostrRelay{Page: 250, Sync: simnet.SyncAnswers})
+	for i := range int64(30) {
+		x.want = append(x.want, x.net.WriteAs(1, nil, x.c.Since.Unix()+i, 1, nil, strings.Repeat("x", 900_000)).ID)
+	}
+	found, err := x.run()
+	require.NoError(t, err)
+	require.Equal(t, nostr.Compared{By: nostr.BySets, Missing: len(x.want), Sent: len(x.want)}, found)
+	require.ElementsMatch(t, x.want, x.stored)
+}
+
 // TestSilentRelayIsReadByPages: one that says that it compares sets, and then says nothing.
 func TestSilentRelayIsReadByPages(t *testing.T) {
 	t.Parallel()

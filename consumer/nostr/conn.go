@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"strconv"
 	"sync/atomic"
 	"time"
@@ -23,6 +24,7 @@ type conn struct {
 	client  *Client
 	began   time.Time   // before the first subscription
 	arrived atomic.Bool // the past is read
+	answer  *time.Timer // ends the connection if the relay answers nothing while the past is read
 
 	// Of the decoding goroutine.
 	decoder decoder
@@ -49,14 +51,28 @@ const maxChallenges = 10
 
 func newConn(c *Client, ws *socket.Conn, filters []filter, limits limits, from consumer.Cursor) *conn {
 	k := &conn{Conn: ws, client: c, began: time.Now(), filters: filters, from: from, live: map[string]filter{}, opening: map[string]bool{}, waiting: map[string]filter{},
-		decoder: decoder{kinds: c.cfg.Kinds, relay: c.cfg.Endpoints[0], verifier: c.cfg.Verifier}, past: past{limit: limits.Page, named: limits.named}}
+		decoder: decoder{kinds: c.cfg.Kinds, relays: c.cfg.Endpoints, verifier: c.cfg.Verifier}, past: past{limit: limits.Page, named: limits.named}}
 	for i, f := range filters {
 		f.Limit = 1 // some relays take 0 for their default; without a date, also late events come
 		sub := liveSub + strconv.Itoa(i)
 		k.live[sub], k.opening[sub] = f, true
 	}
+	k.answer = time.AfterFunc(c.cfg.AnswerWithin, func() {
+		k.Fail(fmt.Errorf("the relay has not answered a request for %s", c.cfg.AnswerWithin))
+	})
 	k.arrived.Store(len(filters) == 0) // nobody is followed
+	k.answered()
 	return k
+}
+
+// answered gives the relay time for its next answer. When the past is read, nothing is
+// waited for any more.
+func (k *conn) answered() {
+	if k.arrived.Load() {
+		k.answer.Stop()
+	} else {
+		k.answer.Reset(k.client.cfg.AnswerWithin)
+	}
 }
 
 // subscribe subscribes to what arrives from now on.
@@ -104,15 +120,19 @@ func (k *conn) Decode(f consumer.Frame, m *consumer.Message) error {
 		e := k.decoder.event(&msg, f.Arrived, m)
 		m.Still = !k.arrived.Load()
 		if msg.sub == k.sub {
+			k.answered()
 			return k.paged(e)
 		}
 	case "EOSE":
+		defer k.answered()
 		return k.ended(msg.sub, f.Arrived, m)
 	case "CLOSED":
+		defer k.answered()
 		return k.closed(&msg)
 	case "AUTH":
 		return k.authenticate(msg.sub)
 	case "OK":
+		defer k.answered()
 		return k.authenticated(&msg)
 	case "NOTICE":
 		k.notice(msg.text)

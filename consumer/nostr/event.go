@@ -17,10 +17,11 @@ const WireName = "nostr"
 
 // Wire returns the wire of a relay's messages, of which only EVENT has events. The input
 // of a dead letter may begin with the number of its event in the message, on a line of
-// its own. An event may also be alone, in the form notepack: so it is archived.
-func Wire(kinds []int, verifier *Verifier) consumer.Wire {
-	d := &decoder{kinds: kinds, verifier: verifier}
-	return consumer.Wire{Name: WireName, Excerpt: excerpt, Archived: archived, Decode: func(input []byte, arrived time.Time, m *consumer.Message) {
+// its own. An event may also be alone, in the form notepack: so it is archived. A demand to
+// vanish is obeyed if it names one of the relays, or all; nil: whatever relay it names.
+func Wire(kinds []int, verifier *Verifier, relays []string) consumer.Wire {
+	d := &decoder{kinds: kinds, verifier: verifier, relays: relays}
+	return consumer.Wire{Name: WireName, Excerpt: excerpt, Shared: true, Archived: archived, Decode: func(input []byte, arrived time.Time, m *consumer.Message) {
 		number, frame, numbered := bytes.Cut(input, []byte("\n"))
 		part, err := strconv.Atoi(string(number))
 		if !numbered || err != nil {
@@ -52,7 +53,7 @@ func archived(frame []byte) []byte {
 // decoder decodes events.
 type decoder struct {
 	kinds    []int
-	relay    string // its URL; "": of a dead letter, whose relay is not known
+	relays   []string // whose demands to vanish are obeyed, see Wire
 	verifier *Verifier
 }
 
@@ -99,9 +100,14 @@ func (d *decoder) decoded(e *nostr.Event, arrived time.Time, m *consumer.Message
 	}
 	switch e.Kind {
 	case nostr.KindDeletion:
-		d.deletions(e, m)
+		if !d.deletions(e, m) {
+			return e
+		}
 	case nostr.KindVanish:
-		d.vanish(e, m)
+		if !demanded(e, d.relays) { // the relay that it names may send it later, so it is not seen
+			return e
+		}
+		vanish(e, m)
 	}
 	if nostr.ClassOf(e.Kind) != nostr.Ephemeral && slices.Contains(d.kinds, e.Kind) {
 		record(e, m).Expires = expires
@@ -124,9 +130,8 @@ func (d *decoder) refuse(m *consumer.Message, err error, cause string) {
 		bad.Cause, bad.Path, bad.Expected, bad.Received = invalid.Cause, invalid.Path, invalid.Expected, consumer.Shorten(invalid.Received)
 	}
 	bad.Cause = consumer.Shorten(bad.Cause)
-	if d.verifier.keeps(cause) {
-		m.Malformed = append(m.Malformed, bad)
-	}
+	bad.Drop = !d.verifier.keeps(cause)
+	m.Malformed = append(m.Malformed, bad)
 }
 
 // record adds the record that an event is.
@@ -177,16 +182,16 @@ const (
 	everyRev = "~" // after all revisions
 )
 
-// maxDeletions is how many records one request deletes. Each of them leaves tombstones for
+// maxDeletions is how many records one request may name. Each of them leaves tombstones for
 // ever. Relays refuse events with more tags, such as strfry with more than 2,000.
 const maxDeletions = 2000
 
 // deletions adds what a deletion request deletes: the events in its e tags, whatever their
-// kind, and the addresses in its a tags up to its date. It may come before them. The tags
-// after the first maxDeletions are not obeyed, and the request becomes a dead letter as well.
-func (d *decoder) deletions(e *nostr.Event, m *consumer.Message) {
+// kind, and the addresses in its a tags up to its date. It may come before them. A request
+// that names too many is refused.
+func (d *decoder) deletions(e *nostr.Event, m *consumer.Message) (ok bool) {
 	author := nostr.DID(e.PubKey)
-	obeyed := 0
+	named := 0
 	for _, tag := range e.Tags {
 		if len(tag) < 2 {
 			continue
@@ -195,9 +200,6 @@ func (d *decoder) deletions(e *nostr.Event, m *consumer.Message) {
 		case "e":
 			// The author's key in each record's name sees to it that nobody else's event is deleted.
 			if _, ok := nostr.ParseKey(tag[1]); !ok {
-				continue
-			}
-			if obeyed++; obeyed > maxDeletions {
 				continue
 			}
 			for _, kind := range d.kinds {
@@ -210,32 +212,39 @@ func (d *decoder) deletions(e *nostr.Event, m *consumer.Message) {
 			if !ok {
 				continue
 			}
-			if obeyed++; obeyed <= maxDeletions {
-				commit(e, m, consumer.Delete, kind, key, nostr.RevisionDate(e.CreatedAt)+lastID).Lasting = true
-			}
+			commit(e, m, consumer.Delete, kind, key, nostr.RevisionDate(e.CreatedAt)+lastID).Lasting = true
+		default:
+			continue
+		}
+		if named++; named > maxDeletions {
+			m.Events, m.ID, m.Proof = m.Events[:0], consumer.ID{}, nil
+			d.refuse(m, &nostr.Invalid{Cause: "a deletion request names too many events: none was deleted", Path: "/tags",
+				Expected: fmt.Sprintf("at most %d", maxDeletions), Received: "more"}, causeDeletions)
+			return false
 		}
 	}
-	if obeyed > maxDeletions {
-		d.refuse(m, &nostr.Invalid{Cause: "a deletion request names too many events: only the first ones were deleted", Path: "/tags",
-			Expected: fmt.Sprintf("at most %d", maxDeletions), Received: strconv.Itoa(obeyed)}, causeDeletions)
-	}
+	return true
 }
 
-// vanish adds the erasure that an author demands of this relay or of all.
-func (d *decoder) vanish(e *nostr.Event, m *consumer.Message) {
-	if !demanded(e, d.relay) {
-		return
-	}
+// vanish adds the erasure that an author demands.
+func vanish(e *nostr.Event, m *consumer.Message) {
 	ev := m.Add()
 	ev.Kind, ev.Author, ev.Revision = consumer.KindErasure, nostr.DID(e.PubKey), nostr.RevisionDate(e.CreatedAt)+lastID
 	ev.Written = time.Unix(min(e.CreatedAt, maxTime), 0)
 }
 
-// demanded reports whether a demand to vanish names a relay, or all; "": any.
-func demanded(e *nostr.Event, relay string) bool {
+// demanded reports whether a demand to vanish names one of the relays, or all; nil: any.
+func demanded(e *nostr.Event, relays []string) bool {
 	return slices.ContainsFunc(e.Tags, func(tag []string) bool {
-		return len(tag) > 1 && tag[0] == "relay" && (relay == "" || tag[1] == "ALL_RELAYS" || strings.TrimRight(tag[1], "/") == strings.TrimRight(relay, "/"))
+		return len(tag) > 1 && tag[0] == "relay" && (relays == nil || tag[1] == "ALL_RELAYS" || slices.ContainsFunc(relays, func(relay string) bool { return sameRelay(relay, tag[1]) }))
 	})
+}
+
+// sameRelay compares addresses of relays, of which each has several spellings.
+func sameRelay(a, b string) bool {
+	one, ok := nostr.ParseRelay(a)
+	other, also := nostr.ParseRelay(b)
+	return a == b || ok && also && one == other
 }
 
 // address parses the address of stored replaceable events of an author.

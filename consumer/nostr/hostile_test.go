@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -172,6 +173,95 @@ func TestPageWithoutEndEndsTheConnection(t *testing.T) {
 			})
 			_, err := listen(t, scriptedSource(t, url, 0), nil)
 			require.EqualError(t, err, "the relay sends more than the 10 events of a page")
+		})
+	}
+}
+
+// TestRelayThatSendsNothingReadableIsMissed: it is not read for ever, and what it may have is known
+// to be missing.
+func TestRelayThatSendsNothingReadableIsMissed(t *testing.T) {
+	t.Parallel()
+	var pages atomic.Int64
+	url := scriptedRelay(t, func(s *scripted) {
+		s.open(1)
+		for kind, sub := s.hear(); kind != ""; kind, sub = s.hear() {
+			if kind != "REQ" {
+				continue
+			}
+			pages.Add(1)
+			for range 10 {
+				s.say(`["EVENT",%q,{}]`, sub)
+			}
+			s.say(`["EOSE",%q]`, sub)
+		}
+	})
+	since := time.Now().Add(-24 * time.Hour)
+	conn, err := scriptedSource(t, url, 0).Connect(t.Context(), func(string) consumer.Cursor {
+		return consumer.Cursor{Kind: consumer.CursorTime, Value: since.UnixMicro()}
+	}, nil)
+	require.NoError(t, err)
+	defer conn.Close() //nolint:errcheck // it is over
+	missed := map[int64]bool{}
+	var m consumer.Message
+	for m.TimeUS == 0 {
+		f, err := conn.Next(t.Context())
+		require.NoError(t, err)
+		require.NoError(t, conn.Decode(f, &m))
+		if m.Missed == nil {
+			continue
+		}
+		require.True(t, m.Missed.From.Before(m.Missed.To))
+		for at := m.Missed.From.Unix(); at < m.Missed.To.Unix() && at <= time.Now().Unix(); at++ {
+			missed[at] = true
+		}
+	}
+	for at := since.Unix(); at <= m.TimeUS/1e6; at++ {
+		require.True(t, missed[at], time.Unix(at, 0))
+	}
+	require.Less(t, pages.Load(), int64(5000))
+}
+
+// TestRelayThatDoesNotAnswerIsLeft: it replies to pings, but drops a request, or never ends a
+// page or says whether it accepts who asks.
+func TestRelayThatDoesNotAnswerIsLeft(t *testing.T) {
+	t.Parallel()
+	for name, script := range map[string]func(s *scripted){
+		"the subscription": func(*scripted) {},
+		"the page":         func(s *scripted) { s.open(1) },
+		"the end of the page": func(s *scripted) {
+			s.open(1)
+			_, sub := s.hear()
+			s.say(`["EVENT",%q,%s]`, sub, note(t, ""))
+		},
+		"the authentication": func(s *scripted) {
+			_, sub := s.hear()
+			s.say(`["AUTH","who is there"]`)
+			s.say(`["CLOSED",%q,"auth-required: who are you?"]`, sub)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			url := scriptedRelay(t, func(s *scripted) {
+				script(s)
+				for kind, _ := s.hear(); kind != ""; kind, _ = s.hear() {
+					s.say(`["NOTICE","patience"]`)
+				}
+			})
+			source, err := nostr.New(nostr.Config{Kinds: stored(), Verifier: nostr.NewVerifier(nostr.VerifierConfig{}), Key: &[32]byte{31: 5}, AnswerWithin: 100 * time.Millisecond, Config: socket.Config{Endpoints: []string{url}}})
+			require.NoError(t, err)
+			require.NoError(t, source.SetFilter(t.Context(), filterOf(0)))
+			conn, err := source.Connect(t.Context(), func(string) consumer.Cursor { return consumer.Cursor{Kind: consumer.CursorTime} }, nil)
+			require.NoError(t, err)
+			defer conn.Close() //nolint:errcheck // it is over
+			var m consumer.Message
+			for {
+				f, err := conn.Next(t.Context())
+				if err != nil {
+					require.ErrorContains(t, err, "has not answered a request")
+					return
+				}
+				require.NoError(t, conn.Decode(f, &m))
+			}
 		})
 	}
 }

@@ -16,7 +16,6 @@ import (
 	"encoding/hex"
 	"fmt"
 	"log/slog"
-	"net/http"
 	"net/url"
 	"slices"
 	"sync"
@@ -47,6 +46,8 @@ type Config struct {
 	Kinds    []int // to be stored
 	Verifier *Verifier
 	Key      *[32]byte // the secret key to authenticate with, where a relay demands it; nil: none
+
+	AnswerWithin time.Duration // 2 min: how long the relay may not answer a request while the past is read
 }
 
 // Client reads one relay. One goroutine at a time uses Connect and the connection.
@@ -67,9 +68,10 @@ type Client struct {
 func New(cfg Config) (*Client, error) {
 	cfg.ReadLimit = cmp.Or(cfg.ReadLimit, readLimit)
 	cfg.Logger = cmp.Or(cfg.Logger, slog.New(slog.DiscardHandler))
-	cfg.HTTPClient = cmp.Or(cfg.HTTPClient, http.DefaultClient)
+	cfg.HTTPClient = cmp.Or(cfg.HTTPClient, socket.NoRedirects)
 	cfg.DialTimeout = cmp.Or(cfg.DialTimeout, 10*time.Second)
 	cfg.MinWait = cmp.Or(cfg.MinWait, 500*time.Millisecond)
+	cfg.AnswerWithin = cmp.Or(cfg.AnswerWithin, 2*time.Minute)
 	if len(cfg.Endpoints) != 1 || len(cfg.Kinds) == 0 {
 		return nil, fmt.Errorf("a Nostr stream has one relay and at least one kind: received %d relays and %d kinds", len(cfg.Endpoints), len(cfg.Kinds))
 	}
@@ -84,7 +86,7 @@ func New(cfg Config) (*Client, error) {
 
 // Capabilities returns the capabilities of a relay.
 func (c *Client) Capabilities() consumer.Capabilities {
-	return consumer.Capabilities{Wire: Wire(c.cfg.Kinds, c.cfg.Verifier), TimeCursor: true, Complete: true, Overlaps: true, Filters: true, Accounts: maxAccounts}
+	return consumer.Capabilities{Wire: Wire(c.cfg.Kinds, c.cfg.Verifier, c.cfg.Endpoints), TimeCursor: true, Complete: true, Overlaps: true, Filters: true, Accounts: maxAccounts}
 }
 
 // FilterHash returns a hash of the filter. A cursor is valid for one filter.

@@ -18,7 +18,8 @@ type past struct {
 	limit   int  // events to ask for in a page
 	named   bool // the relay names no lower limit
 
-	cut int // events of the largest page that was followed by more: the relay cut it
+	cut        int // events of the largest page that was followed by more: the relay cut it
+	unreadable int // pages of which no event could be read
 
 	// Of the first window.
 	page     page
@@ -32,8 +33,8 @@ type window struct {
 	since, until int64
 }
 
-// newest is the end of a window that ends with the newest event.
-const newest = nostr.MaxCreatedAt
+// newest is the end of a window that ends with the newest event. No event has this date.
+const newest = nostr.MaxCreatedAt + 1
 
 // page is what a page has brought so far.
 type page struct {
@@ -41,6 +42,7 @@ type page struct {
 	oldest int64             // the date of the oldest
 	at     map[[32]byte]bool // the events of that date
 	fresh  bool              // one of them is new
+	short  bool              // it was not read to its end
 }
 
 // mayBeCut is the size of a page that may have been cut by a relay that names no limit and
@@ -49,6 +51,10 @@ const mayBeCut = 20
 
 // maxSecond is how many events of one second are read.
 const maxSecond = 100_000
+
+// maxUnreadable is how often a window is divided because no event of a page can be read. To
+// find where such events end takes some fifty pages.
+const maxUnreadable = 200
 
 // add adds a window for each filter.
 func (p *past) add(filters []filter, since int64) {
@@ -108,7 +114,9 @@ func (p *past) end(now time.Time) *consumer.Missed {
 			p.before = map[[32]byte]bool{}
 		}
 		maps.Copy(p.before, p.page.at)
-		p.previous, w.until = p.page.events, p.page.oldest
+		if p.previous, w.until = p.page.events, p.page.oldest; p.page.short {
+			p.previous = 0 // it was not the relay that cut it
+		}
 		return nil
 	}
 	read := *w
@@ -117,8 +125,13 @@ func (p *past) end(now time.Time) *consumer.Missed {
 	switch {
 	case !p.full():
 		return nil
-	case read.until == newest:
-		return missed(time.Unix(read.since, 0), now, "the relay sends a page of events that cannot be read")
+	case len(p.page.at) == 0 && read.until > read.since:
+		if p.unreadable++; p.unreadable > maxUnreadable {
+			return missed(read.since, min(read.until, max(read.since, now.Unix()))+1, "the relay sends pages of events that cannot be read")
+		}
+		first, second := read.divide(now)
+		p.windows = slices.Insert(p.windows, 0, first, second)
+		return nil
 	case read.until > read.since:
 		p.windows = slices.Insert(p.windows, 0, window{read.filter, read.since, read.until - 1})
 	}
@@ -126,17 +139,33 @@ func (p *past) end(now time.Time) *consumer.Missed {
 		p.windows = slices.Insert(p.windows, 0, window{a, read.until, read.until}, window{b, read.until, read.until})
 		return nil
 	}
-	return missed(time.Unix(read.until, 0), time.Unix(read.until+1, 0), "the relay has more events of one second than it sends in a page")
+	return missed(read.until, read.until+1, "the relay has more events of one second than it sends in a page")
+}
+
+// divide divides a window in two, by dates, the later one first. Only dates later than tomorrow are
+// read last: they are wrong.
+func (w window) divide(now time.Time) (first, second window) {
+	first, second = w, w
+	if tomorrow := now.Add(24 * time.Hour).Unix(); w.until == newest && w.since <= tomorrow {
+		first.until, second.since, second.until = tomorrow, tomorrow+1, nostr.MaxCreatedAt
+		return first, second
+	}
+	middle := w.since + (w.until-w.since)/2
+	first.since, second.until = middle+1, middle
+	return first, second
 }
 
 // full reports whether a page has so many events that the relay may have cut it.
 func (p *past) full() bool {
-	if p.cut > 0 && p.page.events >= p.cut {
+	if p.page.short || p.cut > 0 && p.page.events >= p.cut {
 		return true
 	}
 	return p.page.events >= p.limit || !p.named && p.cut == 0 && p.page.events >= mayBeCut
 }
 
-func missed(from, to time.Time, reason string) *consumer.Missed {
-	return &consumer.Missed{From: from, To: to, Reason: reason, Problem: "no repository has what a relay does not send"}
+// missed returns an interval, whose beginning is included. What is later than the year 9999 counts
+// as its last second but one day: it is of that year in every time zone.
+func missed(from, to int64, reason string) *consumer.Missed {
+	const latest = maxTime - 24*60*60
+	return &consumer.Missed{From: time.Unix(min(from, latest-1), 0), To: time.Unix(min(to, latest), 0), Reason: reason, Problem: "no repository has what a relay does not send"}
 }

@@ -9,6 +9,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/weir-social/weir/consumer"
+	"github.com/weir-social/weir/consumer/nostr"
+	protocol "github.com/weir-social/weir/nostr"
 	"github.com/weir-social/weir/simnet"
 )
 
@@ -44,6 +46,54 @@ func TestSecondLongerThanPageIsSplitOrAGap(t *testing.T) {
 		require.Equal(t, 1, n.count(`SELECT count(*) FROM gaps WHERE from_at = to_timestamp($1) AND to_at = to_timestamp($1 + 1) AND problem <> '' AND closed_at IS NULL`, at))
 		require.Equal(t, 1, n.count(`SELECT count(*) FROM gaps`))
 		require.Zero(t, n.count(`SELECT count(*) FROM river_job WHERE kind = 'close_gap'`), "no repository has what is missing")
+	}
+}
+
+// TestPagesThatCannotBeReadHideNothing: anybody can have a relay's newest page consist of events
+// with the last date that there is, with a later one, or of text that nobody can read.
+func TestPagesThatCannotBeReadHideNothing(t *testing.T) {
+	t.Parallel()
+	const page = 30
+	yesterday := time.Now().Add(-24 * time.Hour).Unix()
+	for name, c := range map[string]struct {
+		at             func(i int64) int64
+		text           string
+		readable, gaps int
+	}{
+		"the last date":          {func(int64) int64 { return protocol.MaxCreatedAt }, "", page, 1},
+		"a later date":           {func(i int64) int64 { return protocol.MaxCreatedAt + 1 + i }, "", 0, 0},
+		"no text":                {func(i int64) int64 { return yesterday + i }, "\xff", 0, 0},
+		"no text, in one second": {func(int64) int64 { return yesterday }, "\xff", 0, 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			n := newNetwork(t, simnet.NostrConfig{Authors: 1, Relays: []simnet.NostrRelay{{Page: page}}})
+			for i := range int64(page + 10) {
+				n.Write(c.at(i), 1, nil, strconv.FormatInt(i, 10)+c.text)
+				n.Write(yesterday-1-i, 1, nil, "older")
+			}
+			stop := n.run(nil)
+			n.read()
+			stop()
+			require.Equal(t, page+10, n.count(`SELECT count(*) FROM records WHERE record ->> 'content' = 'older'`))
+			require.Equal(t, page+10+c.readable, n.count(`SELECT count(*) FROM records`))
+			require.Equal(t, c.gaps, n.count(`SELECT count(*) FROM gaps WHERE to_at = from_at + interval '1 second' AND problem <> ''
+AND to_at BETWEEN now() - interval '2 days' AND '9999-12-31'`))
+			require.Equal(t, c.gaps, n.count(`SELECT count(*) FROM gaps`))
+
+			key, _ := protocol.ParseKey(n.Key(0))
+			found := 0
+			err := nostr.NewReader(nostr.ReaderConfig{Relays: n.URLs()}).Stored(t.Context(), n.URLs()[0], func(page []*protocol.Event) error {
+				found += len(slices.DeleteFunc(page, func(e *protocol.Event) bool { return e.Content != "older" }))
+				return nil
+			}, nostr.Query{Kinds: []int{1}, Authors: [][32]byte{key}, Most: 5000})
+			require.GreaterOrEqual(t, found, page+10)
+			if c.gaps == 0 {
+				require.NoError(t, err)
+			} else {
+				require.ErrorIs(t, err, nostr.ErrIncomplete)
+			}
+		})
 	}
 }
 

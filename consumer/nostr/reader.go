@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/weir-social/weir/consumer"
+	"github.com/weir-social/weir/consumer/socket"
 	"github.com/weir-social/weir/nostr"
 )
 
@@ -47,6 +48,11 @@ var errSlow = errors.New("the relay is too slow")
 func NewReader(cfg ReaderConfig) *Reader {
 	cfg.Timeout = cmp.Or(cfg.Timeout, 10*time.Second)
 	cfg.Logger = cmp.Or(cfg.Logger, slog.New(slog.DiscardHandler))
+	if cfg.Strangers != nil {
+		guarded := *cfg.Strangers
+		guarded.CheckRedirect = socket.NoRedirects.CheckRedirect
+		cfg.Strangers = &guarded
+	}
 	return &Reader{cfg: cfg, log: cfg.Logger}
 }
 
@@ -112,12 +118,13 @@ func (r *Reader) Stored(ctx context.Context, relay string, each func([]*nostr.Ev
 func (r *Reader) connect(ctx context.Context, relay string) (*asking, limits, error) {
 	client, key := r.cfg.Strangers, (*[32]byte)(nil)
 	if slices.Contains(r.cfg.Relays, relay) {
-		client, key = http.DefaultClient, r.cfg.Key
+		client, key = socket.NoRedirects, r.cfg.Key
 	}
 	if client == nil {
 		return nil, limits{}, errors.New("relays that others name are not asked")
 	}
 	limits := readLimits(ctx, client, relay, r.cfg.UserAgent, r.cfg.Timeout, r.log)
+	limits.Page = min(limits.Page, askedPage)
 	a, err := r.dial(ctx, client, relay, key)
 	if err != nil {
 		return nil, limits, fmt.Errorf("connect to %s: %w", relay, err)

@@ -1,10 +1,14 @@
 package nostr_test
 
 import (
+	"context"
 	"fmt"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"strconv"
+	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -90,6 +94,90 @@ func TestStrangersRelaysAreGuarded(t *testing.T) {
 	require.Len(t, unread, 1)
 	require.ErrorIs(t, unread[0], guard.ErrPrivate)
 	require.Empty(t, n.Requests(1))
+}
+
+// TestRelaysRedirectNowhere: neither the stream of a configured relay nor the reader goes
+// where a relay sends them.
+func TestRelaysRedirectNowhere(t *testing.T) {
+	t.Parallel()
+	var hidden, asked atomic.Int64
+	private := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { hidden.Add(1) }))
+	t.Cleanup(private.Close)
+	relay := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		asked.Add(1)
+		http.Redirect(w, r, private.URL+"/admin", http.StatusFound)
+	}))
+	t.Cleanup(relay.Close)
+	url := "ws" + strings.TrimPrefix(relay.URL, "http")
+	_, _, err := nostr.NewReader(nostr.ReaderConfig{Relays: []string{url}}).Latest(t.Context(), nil, []int{3}, [][32]byte{{1}})
+	require.ErrorContains(t, err, "302")
+	strangers := nostr.NewReader(nostr.ReaderConfig{Strangers: &http.Client{Transport: guard.Transport(http.DefaultTransport.(*http.Transport), true)}})
+	err = strangers.Stored(t.Context(), url, func([]*protocol.Event) error { return nil }, nostr.Query{Kinds: []int{3}, Authors: [][32]byte{{1}}, Most: 1})
+	require.ErrorContains(t, err, "302")
+
+	source, err := nostr.New(nostr.Config{Kinds: stored(), Verifier: nostr.NewVerifier(nostr.VerifierConfig{}), Config: socket.Config{Endpoints: []string{url}, MinWait: time.Millisecond, MaxWait: time.Millisecond}})
+	require.NoError(t, err)
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan struct{})
+	before := asked.Load()
+	go func() {
+		source.Connect(ctx, func(string) consumer.Cursor { return consumer.Cursor{} }, func(consumer.Attempt) {}) //nolint:errcheck // cancelled
+		close(ended)
+	}()
+	require.Eventually(t, func() bool { return asked.Load() > before+4 }, time.Minute, time.Millisecond)
+	cancel()
+	<-ended
+	require.Zero(t, hidden.Load())
+}
+
+// TestOneMessageHidesNoOther: a message that is too long, or no JSON, is one author's; the others
+// are read.
+func TestOneMessageHidesNoOther(t *testing.T) {
+	t.Parallel()
+	good := signed(t, 1000, 1, "good")
+	url := scriptedRelay(t, func(s *scripted) {
+		for kind, sub := s.hear(); kind == "REQ" || kind == "CLOSE"; kind, sub = s.hear() {
+			if kind == "REQ" {
+				s.say(`["EVENT",%q,{"content":"%s"}]`, sub, strings.Repeat("x", 1<<20))
+				s.say(`["EVENT", %q, {"content":"\\ud800"}]`, sub)
+				s.say(`["EVENT",%q,%s]`, sub, good.AppendJSON(nil))
+				s.say(`["EOSE",%q]`, sub)
+			}
+		}
+	})
+	var got []string
+	err := nostr.NewReader(nostr.ReaderConfig{Relays: []string{url}}).Stored(t.Context(), url, func(page []*protocol.Event) error {
+		got = append(got, ids(page)...)
+		return nil
+	}, nostr.Query{Kinds: []int{1}, Authors: [][32]byte{good.PubKey}, Most: 100})
+	require.NoError(t, err)
+	require.Subset(t, got, ids([]*protocol.Event{good}))
+}
+
+// TestLongEventsHideNoOthers: a page ends early if its events take too much memory, and the next one
+// goes on from there.
+func TestLongEventsHideNoOthers(t *testing.T) {
+	t.Parallel()
+	n, reader, keys := relays(t, 2, 1, simnet.NostrRelay{Page: 250})
+	now := time.Now().Unix()
+	text := strings.Repeat("x", 900_000)
+	for i := range int64(30) {
+		n.WriteAs(0, nil, now-i, 1, nil, text)
+		n.WriteAs(1, nil, now-100-i, 1, nil, "short")
+	}
+	found, longest := map[[32]byte]bool{}, 0
+	err := reader.Stored(t.Context(), n.URLs()[0], func(page []*protocol.Event) error {
+		size := 0
+		for _, e := range page {
+			found[e.ID] = true
+			size += len(e.Content)
+		}
+		longest = max(longest, size)
+		return nil
+	}, nostr.Query{Kinds: []int{1}, Authors: keys, Most: 1000})
+	require.NoError(t, err)
+	require.Len(t, found, 60)
+	require.Less(t, longest, 17<<20+len(text))
 }
 
 // TestStoredIsReadToItsEnd, in requests that the relay's limits allow, of the asked authors

@@ -31,7 +31,7 @@ type Config struct {
 	PongWithin   time.Duration // 10 s: how long the pong may take
 	DialTimeout  time.Duration // 10 s: for one endpoint
 
-	HTTPClient *http.Client // nil: http.DefaultClient
+	HTTPClient *http.Client // nil: NoRedirects
 	Logger     *slog.Logger
 	Registerer prometheus.Registerer // nil: not exposed
 	UserAgent  string
@@ -83,13 +83,17 @@ type metrics struct {
 	bytes    prometheus.Counter
 }
 
+// NoRedirects calls the endpoints. It does not go where they redirect to, which could be
+// any address that only this machine reaches.
+var NoRedirects = &http.Client{CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
+
 // New checks the configuration and sets the defaults.
 func New(cfg Config, service Service) (*Dialer, error) {
 	if len(cfg.Endpoints) == 0 {
 		return nil, fmt.Errorf("no %s endpoint is configured: name at least one", service.Name)
 	}
 	cfg.Logger = cmp.Or(cfg.Logger, slog.New(slog.DiscardHandler))
-	cfg.HTTPClient = cmp.Or(cfg.HTTPClient, http.DefaultClient)
+	cfg.HTTPClient = cmp.Or(cfg.HTTPClient, NoRedirects)
 	cfg.ReadLimit = cmp.Or(cfg.ReadLimit, 8<<20)
 	cfg.MinWait = cmp.Or(cfg.MinWait, 500*time.Millisecond)
 	cfg.MaxWait = cmp.Or(cfg.MaxWait, 30*time.Second)

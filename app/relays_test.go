@@ -1,0 +1,86 @@
+package app
+
+import (
+	"log/slog"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/stretchr/testify/require"
+
+	"github.com/weir-social/weir/consumer"
+	protocol "github.com/weir-social/weir/nostr"
+	"github.com/weir-social/weir/schema/schematest"
+	"github.com/weir-social/weir/simnet"
+	"github.com/weir-social/weir/workers"
+)
+
+// backfilledFrom returns a network of relays, of which the first ones are configured, and a function
+// that backfills the first author from all of them.
+func backfilledFrom(t *testing.T, configured int, all ...simnet.NostrRelay) (n *simnet.Nostr, pool *pgxpool.Pool, backfill func(since time.Time) workers.Backfilled) {
+	t.Helper()
+	n, err := simnet.NewNostr(simnet.NostrConfig{Seed: 9, Authors: 1, Now: time.Now(), Relays: all})
+	require.NoError(t, err)
+	t.Cleanup(n.Stop)
+	pool = schematest.New(t)
+	p := New(Config{Nostr: n.URLs()[:configured], NostrAuthorRelays: 5, NostrAuthorLoopback: true, Collections: []string{"nostr.1=0", "nostr.30023=0"}, ArchiveScope: string(consumer.ScopeStored), Retention: 96 * time.Hour, ShareRetention: 240 * time.Hour}, pool)
+	p.log = slog.New(slog.DiscardHandler)
+	require.NoError(t, p.register(t.Context()))
+	keep, err := p.retention()
+	require.NoError(t, err)
+	relays, err := p.relays(keep)
+	require.NoError(t, err)
+	key, _ := protocol.ParseKey(n.Key(0))
+	return n, pool, func(since time.Time) workers.Backfilled {
+		t.Helper()
+		found, err := relays.Backfill(t.Context(), n.URLs()[configured:], key, since)
+		require.NoError(t, err)
+		return found
+	}
+}
+
+// TestOldRequestsToDeleteAreReadBack: another relay may still have what they delete.
+func TestOldRequestsToDeleteAreReadBack(t *testing.T) {
+	t.Parallel()
+	n, pool, backfill := backfilledFrom(t, 2, simnet.NostrRelay{Page: 100}, simnet.NostrRelay{Page: 100})
+	month := time.Now().Add(-30 * 24 * time.Hour).Unix()
+	n.WriteAs(0, []int{1}, month, 30023, [][]string{{"d", "gone"}}, "article")
+	n.WriteAs(0, []int{1}, month, 30023, [][]string{{"d", "here"}}, "article")
+	n.WriteAs(0, []int{0}, month+1, 5, [][]string{{"a", "30023:" + n.Key(0) + ":gone"}}, "")
+	found := backfill(time.Now().Add(-24 * time.Hour))
+	require.Empty(t, found.Cut)
+	var left string
+	require.NoError(t, pool.QueryRow(t.Context(), `SELECT string_agg(rkey, ' ') FROM records`).Scan(&left))
+	require.Equal(t, "here", left)
+}
+
+// TestCutBackfillSaysHowFarItWent, whatever dates authors invent, and by what the configured relays
+// sent alone.
+func TestCutBackfillSaysHowFarItWent(t *testing.T) {
+	t.Parallel()
+	since := time.Now().Add(-24 * time.Hour)
+	for name, c := range map[string]struct {
+		full int
+		at   int64
+	}{
+		"a configured relay":                {0, time.Now().Unix() - 100},
+		"a configured relay, the last date": {0, protocol.MaxCreatedAt},
+		"a relay of the author":             {1, time.Now().Unix() - 100},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			n, _, backfill := backfilledFrom(t, 1, simnet.NostrRelay{Page: 30}, simnet.NostrRelay{Page: 30})
+			for i := range 40 { // of one second the relay does not send all
+				n.WriteAs(0, []int{c.full}, c.at, 1, [][]string{{"n", string(rune('a' + i))}}, "")
+			}
+			n.WriteAs(0, []int{1}, since.Unix()+1, 1, nil, "old")
+			found := backfill(since)
+			if c.full == 1 {
+				require.Empty(t, found.Cut)
+				return
+			}
+			require.NotEmpty(t, found.Cut)
+			require.WithinRange(t, found.Oldest, time.Unix(min(c.at, time.Now().Add(-time.Minute).Unix()), 0), time.Now())
+		})
+	}
+}

@@ -1,0 +1,93 @@
+package workers
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/riverqueue/river"
+	"github.com/riverqueue/river/rivertype"
+	"github.com/stretchr/testify/require"
+
+	"github.com/weir-social/weir/consumer/nostr"
+	"github.com/weir-social/weir/jobs"
+	protocol "github.com/weir-social/weir/nostr"
+	"github.com/weir-social/weir/schema/schematest"
+	"github.com/weir-social/weir/simnet"
+)
+
+// bounded are relays of which few events are read at once. It counts what came of each author.
+type bounded struct {
+	onlyLatest
+	most int
+	read map[string]int
+}
+
+func (b bounded) Read(ctx context.Context, relay string, authors [][32]byte, since time.Time) (int, error, error) {
+	err := b.Stored(ctx, relay, func(page []*protocol.Event) error {
+		for _, e := range page {
+			b.read[protocol.DID(e.PubKey)]++
+		}
+		return nil
+	}, nostr.Query{Kinds: []int{1}, Authors: authors, Since: since, Most: b.most})
+	if err != nil {
+		err = fmt.Errorf("%w: %w", ErrIncomplete, err)
+	}
+	return len(b.read), err, nil
+}
+
+// TestRelayIsReadForAllAccountsThatNameIt, however many they are. One account of which the relay
+// has more than is read at once keeps none of the others from being read, now or later.
+func TestRelayIsReadForAllAccountsThatNameIt(t *testing.T) {
+	t.Parallel()
+	n, err := simnet.NewNostr(simnet.NostrConfig{Seed: 4, Authors: 2, Now: time.Now(), Relays: []simnet.NostrRelay{{Page: 100}}})
+	require.NoError(t, err)
+	t.Cleanup(n.Stop)
+	keys := []string{n.Key(0), n.Key(1)}
+	slices.Sort(keys)
+	much, little := slices.Index([]string{n.Key(0), n.Key(1)}, keys[0]), slices.Index([]string{n.Key(0), n.Key(1)}, keys[1])
+	now := time.Now().Unix()
+	for i := range int64(150) {
+		n.WriteAs(much, nil, now-7200-i, 1, nil, "much")
+	}
+	n.WriteAs(little, nil, now-7200, 1, nil, "little")
+
+	r := &rig{t: t, pool: schematest.New(t)}
+	r.execute(`INSERT INTO watches (target) VALUES ('npub')`)
+	member := func(key string) {
+		r.execute(`INSERT INTO watch_members (watch_id, did) VALUES (1, $1)`, "did:nostr:"+key)
+		r.execute(`INSERT INTO nostr_authors (did, relays) VALUES ($1, ARRAY[$2])`, "did:nostr:"+key, n.URLs()[0])
+	}
+	member(keys[0])
+	for i := range 1100 { // they come between the two
+		member(keys[1][:48] + fmt.Sprintf("%016x", i))
+	}
+	member(keys[1])
+
+	relays := bounded{onlyLatest{nostr.NewReader(nostr.ReaderConfig{Relays: n.URLs()})}, 100, map[string]int{}}
+	w := &ReadRelays{pool: r.pool, log: slog.New(slog.DiscardHandler), patience: 10 * time.Second, relays: relays, most: 5, window: 24 * time.Hour}
+	work := func() {
+		t.Helper()
+		r.execute(`UPDATE nostr_relays SET next_at = now()`)
+		require.NoError(t, w.Work(t.Context(), &river.Job[jobs.ReadRelays]{JobRow: &rivertype.JobRow{}}))
+	}
+	work()
+	require.Positive(t, relays.read["did:nostr:"+keys[1]])
+	require.Less(t, relays.read["did:nostr:"+keys[0]], 150)
+	require.Equal(t, 1, r.count(`SELECT count(*) FROM nostr_relays WHERE read_to > now() - interval '1 minute' AND problem LIKE '%more than 100 events%' AND failures = 1 AND next_at > now()`))
+	asked := map[string]bool{}
+	for _, request := range n.Requests(0) {
+		for _, author := range request.Authors {
+			asked[author] = true
+		}
+	}
+	require.Len(t, asked, 1102)
+
+	work()
+	last := n.Requests(0)[len(n.Requests(0))-1]
+	require.Greater(t, last.Since, now-3600-60, "an hour before it was read the last time")
+	require.Equal(t, 1, r.count(`SELECT count(*) FROM nostr_relays WHERE problem = '' AND failures = 0`))
+}
