@@ -81,7 +81,7 @@ type Config struct {
 	// The dictionary's SHA-256. A download with another hash is refused.
 	DictionarySHA256 string `env:"WEIR_DICTIONARY_SHA256" envDefault:"b8d77b46933aceecbdd5275a01241efc985c970c78162b8150cf67a26522f70c"`
 	// A batch closes at this many events, or at WEIR_BATCH_INTERVAL, whichever comes first.
-	BatchEvents int `env:"WEIR_BATCH_EVENTS" envDefault:"500"`
+	BatchEvents int `env:"WEIR_BATCH_EVENTS" envDefault:"4000"`
 	// A batch closes after this time.
 	BatchInterval time.Duration `env:"WEIR_BATCH_INTERVAL" envDefault:"100ms"`
 	// How many bytes may be read and not yet stored, per connection. When the buffer is full,

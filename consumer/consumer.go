@@ -75,7 +75,7 @@ type Config struct {
 	// limit: for a source that does not drop slow readers and cannot be resumed.
 	BlockOnFullBuffer bool
 
-	BatchEvents   int           // 500
+	BatchEvents   int           // 4000
 	BatchInterval time.Duration // 100 ms
 	BufferBytes   int64         // 16 MiB
 	FullWait      time.Duration // 2 s: how long the reader waits for space in a full buffer; servers drop a client after 5 s
@@ -140,7 +140,7 @@ func New(cfg Config) (*Consumer, error) {
 	cfg.Wire = cmp.Or(cfg.Wire, cfg.can.Wire.Name)
 	cfg.Tracer = cmp.Or[trace.Tracer](cfg.Tracer, noop.Tracer{})
 	cfg.MaxDepth = cmp.Or(cfg.MaxDepth, 10_000)
-	cfg.BatchEvents = cmp.Or(cfg.BatchEvents, 500)
+	cfg.BatchEvents = cmp.Or(cfg.BatchEvents, 4000)
 	cfg.BatchInterval = cmp.Or(cfg.BatchInterval, 100*time.Millisecond)
 	cfg.BufferBytes = cmp.Or(cfg.BufferBytes, 16<<20)
 	cfg.FullWait = cmp.Or(cfg.FullWait, 2*time.Second)

@@ -47,7 +47,7 @@ func newMetrics(r prometheus.Registerer) *metrics {
 			Help: "Characters that Postgres cannot store (NUL, lone surrogates) and that were replaced by U+FFFD."}),
 		batches: f.NewCounter(prometheus.CounterOpts{Name: name("batches_total"), Help: "Transactions committed."}),
 		batchEvents: f.NewHistogram(prometheus.HistogramOpts{Name: name("batch_events"), Help: "Events in a committed batch.",
-			Buckets: []float64{1, 5, 10, 25, 50, 100, 250, 500, 1000, 5000}}),
+			Buckets: []float64{1, 5, 10, 25, 50, 100, 250, 500, 1000, 2000, 4000}}),
 		commitSeconds: f.NewHistogram(prometheus.HistogramOpts{Name: name("commit_seconds"), Help: "Duration of a commit, without retries.", Buckets: seconds}),
 		commitRetries: f.NewCounter(prometheus.CounterOpts{Name: name("commit_retries_total"), Help: "Commits retried because the database did not respond. Expect zero."}),
 		latency: f.NewHistogram(prometheus.HistogramOpts{Name: name("event_to_row_seconds"),
