@@ -430,8 +430,8 @@ WHERE l.collection = d.collection AND l.did = d.did AND l.rkey = d.rkey AND l.ra
 	}
 	from, to := b.deletedRkeys()
 	q.Queue(records, keys.collection, keys.did, keys.rkey, rev, from, to)
-	if tables := b.Projections.tablesOf(keys.collection); len(tables) > 0 {
-		q.Queue(deleteProjected(tables), keys.collection, keys.did, keys.rkey, from, to)
+	for _, table := range b.Projections.tablesOf(keys.collection) {
+		q.Queue(fmt.Sprintf(deleteProjected, pgx.Identifier{table}.Sanitize()), keys.collection, keys.did, keys.rkey, from, to)
 	}
 	q.Queue(deadLetters, keys.collection, keys.did, keys.rkey)
 }

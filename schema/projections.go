@@ -117,36 +117,18 @@ func (p Projections) Expiring(collections []string) (tables []string) {
 	return tables
 }
 
-// deleteProjected returns a statement that deletes the rows of deleted records from tables,
-// in the tables' order. A record that was written again after its deletion keeps its rows.
-// The range of the keys bounds which partitions are opened, and one statement for all
-// tables is planned much faster than several, because the partitions are planned once.
-func deleteProjected(tables []string) string {
-	var sql strings.Builder
-	sql.WriteString(`
-WITH gone AS MATERIALIZED (
-    SELECT d.collection, d.did, d.rkey
-    FROM unnest($1::text[], $2::text[], $3::text[]) AS d (collection, did, rkey)
-    WHERE NOT EXISTS (
-        SELECT FROM records AS r
-        WHERE r.collection = d.collection AND r.did = d.did AND r.rkey = d.rkey AND r.rkey BETWEEN $4 AND $5
-    )
-)`)
-	for i, table := range tables {
-		fmt.Fprintf(&sql, `, deleted_%d AS (
-    DELETE FROM %s AS p USING gone AS d
-    WHERE p.collection = d.collection AND p.did = d.did AND p.rkey = d.rkey AND p.rkey BETWEEN $4 AND $5`, i, pgx.Identifier{table}.Sanitize())
-		if i > 0 {
-			fmt.Fprintf(&sql, ` AND (SELECT count(*) FROM deleted_%d) >= 0`, i-1) // after it
-		}
-		sql.WriteString(`
-    RETURNING 1
-)`)
-	}
-	fmt.Fprintf(&sql, `
-SELECT count(*) FROM deleted_%d`, len(tables)-1)
-	return sql.String()
-}
+// deleteProjected deletes the rows of deleted records. A record that was written again
+// after its deletion keeps its rows. The range of the keys bounds which partitions are
+// opened. Each table needs a statement of its own: while the one for shares waits for a
+// worker's lock, the worker may add a row to subjects, which only a later statement sees.
+const deleteProjected = `
+DELETE FROM %s AS p
+USING unnest($1::text[], $2::text[], $3::text[]) AS d (collection, did, rkey)
+WHERE p.collection = d.collection AND p.did = d.did AND p.rkey = d.rkey AND p.rkey BETWEEN $4 AND $5
+  AND NOT EXISTS (
+      SELECT FROM records AS r
+      WHERE r.collection = d.collection AND r.did = d.did AND r.rkey = d.rkey AND r.rkey BETWEEN $4 AND $5
+  )`
 
 // OutdatedError means that the database and this program have different projections.
 // The program must not store records, because some of their jobs would be missing.

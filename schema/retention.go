@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -73,8 +72,10 @@ WHERE ctid = ANY (ARRAY(
 	}
 	// Only a later snapshot sees what a worker wrote that held the record until now.
 	ofCollection, did, rkey := Columns(len(keys), func(i int) Key { return keys[i] })
-	if _, err := db.Exec(ctx, deleteProjected(tables), ofCollection, did, rkey, slices.Min(rkey), slices.Max(rkey)); err != nil {
-		return 0, fmt.Errorf("expire what was made of records (%s): %w", strings.Join(tables, ", "), err)
+	for _, table := range tables {
+		if _, err := db.Exec(ctx, fmt.Sprintf(deleteProjected, pgx.Identifier{table}.Sanitize()), ofCollection, did, rkey, slices.Min(rkey), slices.Max(rkey)); err != nil {
+			return 0, fmt.Errorf("expire the %s of records: %w", table, err)
+		}
 	}
 	return len(keys), nil
 }

@@ -107,6 +107,31 @@ func TestSubjectAddedWhileItsSharesGrow(t *testing.T) {
 	require.Len(t, (<-found)[subject], 2)
 }
 
+// TestPostDeletedWhileItBecomesASubject: the deletion waits for the transaction that makes
+// the subject's row of the post's shares, and then deletes the row too.
+func TestPostDeletedWhileItBecomesASubject(t *testing.T) {
+	t.Parallel()
+	c := newTown(t)
+	c.posts("a/1", "", c.news)
+	c.project("a/1")
+	tx, err := c.pool.Begin(t.Context())
+	require.NoError(t, err)
+	defer tx.Rollback(context.Background()) //nolint:errcheck // committed
+	found, _, err := ranking.FindSubjects(t.Context(), tx, []schema.Key{c.key("a/1")})
+	require.NoError(t, err)
+	require.Len(t, found, 1)
+	deleted := make(chan struct{})
+	go func() {
+		defer close(deleted)
+		c.deletes("a/1")
+	}()
+	becomes(t, c.pool, []string{"1"}, `SELECT count(*)::text FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'`)
+	require.NoError(t, tx.Commit(t.Context()))
+	<-deleted
+	require.Empty(t, c.rows(`SELECT rkey FROM shares`))
+	require.Empty(t, c.rows(`SELECT rkey FROM subjects`))
+}
+
 // TestPostDeletedWhileItIsReposted: the share of a post that has gone becomes a row that
 // waits, although the check of the changed post did not see the share.
 func TestPostDeletedWhileItIsReposted(t *testing.T) {
