@@ -3,6 +3,7 @@ package e2e
 import (
 	"context"
 	"fmt"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -10,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/stretchr/testify/require"
 
@@ -127,11 +129,32 @@ func (k *killing) compare() {
 	end := time.Now().Truncate(time.Second).Add(time.Second).UTC()
 	problems, err := oracle.problems(t.Context(), pool, end)
 	require.NoError(t, err)
-	require.Empty(t, problems, strings.Join(problems, "\n"))
+	require.Empty(t, problems, "%s\n%s", strings.Join(problems, "\n"), rowsOfProblems(t, pool, problems))
 	for _, window := range []time.Duration{time.Hour, 24 * time.Hour} {
 		got := rankedLinks(t, k.env, strconv.Itoa(int(window.Hours()))+"h", end.Format(time.RFC3339))
 		require.NotEmpty(t, got)
 		require.Empty(t, oracle.compareTrending(got, end, window))
 	}
 	t.Logf("equal: %d events, %d posts, %d shares", len(k.net.Log().Entries()), count(t, pool, `SELECT count(*) FROM posts`), count(t, pool, `SELECT count(*) FROM shares`))
+}
+
+// rowsOfProblems returns what the database says of the records that the first problems name.
+func rowsOfProblems(t *testing.T, pool *pgxpool.Pool, problems []string) string {
+	t.Helper()
+	var text strings.Builder
+	for _, named := range regexp.MustCompile(`did:plc:\w+/(\w+)`).FindAllStringSubmatch(strings.Join(problems[:min(3, len(problems))], "\n"), -1) {
+		for table, sql := range map[string]string{
+			"records":    `SELECT to_jsonb(r) FROM records AS r WHERE rkey = $1`,
+			"tombstones": `SELECT to_jsonb(r) FROM tombstones AS r WHERE rkey = $1`,
+			"shares":     `SELECT to_jsonb(s) || jsonb_build_object('address', l.url) FROM shares AS s JOIN links AS l ON l.id = s.link_id WHERE rkey = $1`,
+			"subjects":   `SELECT to_jsonb(s) FROM subjects AS s WHERE rkey = $1 OR rkey IN (SELECT subject_rkey FROM shares WHERE rkey = $1)`,
+			"waiting":    `SELECT to_jsonb(w) FROM waiting AS w WHERE $1 IN (rkey, for_rkey)`,
+			"river_job":  `SELECT to_jsonb(j) - 'metadata' || jsonb_build_object('args', left(j.args::text, 300)) FROM river_job AS j WHERE args::text LIKE '%' || $1 || '%'`,
+		} {
+			rows, err := pool.Query(context.Background(), sql, named[1])
+			lines, err2 := pgx.CollectRows(rows, pgx.RowTo[string])
+			fmt.Fprintf(&text, "%s of %s: %s %v %v\n", table, named[1], strings.Join(lines, "\n  "), err, err2)
+		}
+	}
+	return text.String()
 }

@@ -14,6 +14,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/weir-social/weir/schema/schematest"
@@ -229,24 +230,21 @@ func equalsFold(t *testing.T, pool *pgxpool.Pool, nostr *simnet.Nostr, patience 
 		require.True(t, slices.ContainsFunc(want.shares, func(s string) bool { return strings.Contains(s, how) }), how)
 	}
 	const records, shares = ` FROM records WHERE collection LIKE 'nostr.%'`, ` FROM living_shares AS s JOIN links AS l ON l.id = s.named_id WHERE s.collection LIKE 'nostr.%'`
-	require.Eventually(t, func() bool {
+	// What the rows are still waiting for.
+	const waits = `
+SELECT coalesce((SELECT 'jobs ' || jsonb_agg(to_jsonb(j) - 'metadata') FROM river_job AS j WHERE kind = 'process_posts' AND state <> 'completed'), '')
+    || coalesce((SELECT ' expirations ' || jsonb_agg(e) FROM expirations AS e), '')
+    || (SELECT CASE count(*) WHEN $1 THEN '' ELSE ' records ' || count(*) END` + records + `) || (SELECT CASE count(*) WHEN $2 THEN '' ELSE ' shares ' || count(*) END` + shares + `)`
+	left := ""
+	if !assert.Eventually(t, func() bool {
 		_, err := pool.Exec(t.Context(), `INSERT INTO river_job (kind, queue, args, max_attempts, state) SELECT 'check_subjects', 'network', '{}', 3, 'available'
 			WHERE EXISTS (SELECT FROM expirations WHERE expires_at < now()) AND NOT EXISTS (SELECT FROM river_job WHERE kind = 'check_subjects' AND state IN ('available', 'running', 'scheduled', 'retryable'))`)
 		require.NoError(t, err)
-		if left, err := tryCount(pool, `SELECT count(*) FROM river_job WHERE kind = 'process_posts' AND state <> 'completed'`); err != nil || left > 0 {
-			return false
-		}
-		left, err := tryCount(pool, `SELECT count(*) FROM expirations`)
-		if err != nil || left > 0 {
-			return false
-		}
-		n, err := tryCount(pool, `SELECT count(*)`+records)
-		if err != nil || n != len(want.records) {
-			return false
-		}
-		n, err = tryCount(pool, `SELECT count(*)`+shares)
-		return err == nil && n == len(want.shares)
-	}, patience, time.Duration(max(20, len(want.records)/500))*time.Millisecond)
+		err = pool.QueryRow(t.Context(), waits, len(want.records), len(want.shares)).Scan(&left)
+		return err == nil && left == ""
+	}, patience, time.Duration(max(20, len(want.records)/500))*time.Millisecond) {
+		t.Logf("of %d records and %d shares: %s", len(want.records), len(want.shares), left)
+	}
 
 	const name = `replace(did, 'did:nostr:', '') || ' ' || replace(collection, 'nostr.', '') || ' ' || rkey`
 	require.Equal(t, want.records, sortedRows(t, pool, `SELECT `+name+` || ' ' || (record ->> 'id') || ' ' || md5(record ->> 'content')`+records))
