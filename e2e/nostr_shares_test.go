@@ -232,16 +232,18 @@ func equalsFold(t *testing.T, pool *pgxpool.Pool, nostr *simnet.Nostr, patience 
 	const records, shares = ` FROM records WHERE collection LIKE 'nostr.%'`, ` FROM living_shares AS s JOIN links AS l ON l.id = s.named_id WHERE s.collection LIKE 'nostr.%'`
 	// What the rows are still waiting for.
 	const waits = `
-SELECT coalesce((SELECT 'jobs ' || jsonb_agg(to_jsonb(j) - 'metadata') FROM river_job AS j WHERE kind = 'process_posts' AND state <> 'completed'), '')
-    || coalesce((SELECT ' expirations ' || jsonb_agg(e) FROM expirations AS e), '')
+SELECT coalesce((SELECT 'jobs ' || jsonb_agg(to_jsonb(j) - 'metadata')::text FROM river_job AS j WHERE kind = 'process_posts' AND state <> 'completed'), '')
+    || coalesce((SELECT ' expirations ' || jsonb_agg(e)::text FROM expirations AS e), '')
     || (SELECT CASE count(*) WHEN $1 THEN '' ELSE ' records ' || count(*) END` + records + `) || (SELECT CASE count(*) WHEN $2 THEN '' ELSE ' shares ' || count(*) END` + shares + `)`
 	left := ""
 	if !assert.Eventually(t, func() bool {
 		_, err := pool.Exec(t.Context(), `INSERT INTO river_job (kind, queue, args, max_attempts, state) SELECT 'check_subjects', 'network', '{}', 3, 'available'
 			WHERE EXISTS (SELECT FROM expirations WHERE expires_at < now()) AND NOT EXISTS (SELECT FROM river_job WHERE kind = 'check_subjects' AND state IN ('available', 'running', 'scheduled', 'retryable'))`)
 		require.NoError(t, err)
-		err = pool.QueryRow(t.Context(), waits, len(want.records), len(want.shares)).Scan(&left)
-		return err == nil && left == ""
+		if err := pool.QueryRow(t.Context(), waits, len(want.records), len(want.shares)).Scan(&left); err != nil {
+			left = err.Error()
+		}
+		return left == ""
 	}, patience, time.Duration(max(20, len(want.records)/500))*time.Millisecond) {
 		t.Logf("of %d records and %d shares: %s", len(want.records), len(want.shares), left)
 	}
