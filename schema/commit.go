@@ -156,6 +156,7 @@ func (b *Batch) Apply(ctx context.Context, tx pgx.Tx, lease Lease, careful bool)
 	for i := range b.DeadLetters {
 		b.DeadLetters[i].queue(q, lease.Stream)
 	}
+	b.queueSettled(q)
 	if len(b.Retried) > 0 {
 		q.Queue(markRetried, b.Retried)
 	}

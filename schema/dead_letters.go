@@ -170,13 +170,18 @@ func (d *DeadLetter) why() string {
 	return s
 }
 
-func (d *DeadLetter) args(stream string) []any {
+// hash is what makes two dead letters one row.
+func (d *DeadLetter) hash() []byte {
 	h := sha256.New()
 	fmt.Fprintf(h, "%s\n%s\n%s\n%s\n%s\n", d.Stage, d.Projection, d.Key.Collection, d.Key.DID, d.Key.Rkey)
 	h.Write(d.Raw)
 	if d.Wire != "" {
 		fmt.Fprintf(h, "\n%s", d.Wire)
 	}
+	return h.Sum(nil)
+}
+
+func (d *DeadLetter) args(stream string) []any {
 	limit := maxRaw
 	switch {
 	case d.Class == ClassRetryable:
@@ -189,7 +194,7 @@ func (d *DeadLetter) args(stream string) []any {
 		raw = []byte{}
 	}
 	counted := sha256.Sum256([]byte("counted\n" + d.Stage + "\n" + d.Key.DID))
-	return []any{h.Sum(nil), d.Stage, stream, Text(d.Key.Collection), Text(d.Key.DID), Text(d.Key.Rkey), Text(d.Cause), Text(d.Path),
+	return []any{d.hash(), d.Stage, stream, Text(d.Key.Collection), Text(d.Key.DID), Text(d.Key.Rkey), Text(d.Cause), Text(d.Path),
 		Text(d.Expected), Text(d.Received), raw, int64(len(d.Raw)), d.At, Text(d.why()),
 		counted[:], maxPerAccount, maxLarge, cutRaw, d.Rev, d.Wire, d.Projection, cmp.Or(d.Class, ClassPermanent)}
 }

@@ -147,7 +147,19 @@ type ResyncResult struct {
 // revision was refused meanwhile. What waited for the comparison as dead letters is
 // settled: whatever of it was true is stored.
 func EndResync(ctx context.Context, tx pgx.Tx, did string, r ResyncResult) (again time.Duration, err error) {
-	if err := settleRefused(ctx, tx, did, `last_seen < (SELECT r.begun_at FROM resyncs AS r WHERE r.did = $1)`); err != nil {
+	// The lock makes a commit wait that marks the account now.
+	wanted, err := One(ctx, tx, "end the resync of "+did, pgx.RowTo[string], `SELECT wanted FROM resyncs WHERE did = $1 FOR UPDATE`, did)
+	if errors.Is(err, ErrNoRows) { // the account was purged meanwhile
+		return 0, nil
+	}
+	if err != nil {
+		return 0, err
+	}
+	refused := `last_seen < (SELECT r.begun_at FROM resyncs AS r WHERE r.did = $1)`
+	if wanted != "" && wanted <= r.Rev {
+		refused = `true` // what was refused since then is not later than the repository either
+	}
+	if err := settleRefused(ctx, tx, did, refused); err != nil {
 		return 0, err
 	}
 	// The chain goes on from the commit that was compared.
@@ -165,11 +177,30 @@ SET desynchronized_at = CASE WHEN wanted > $2 THEN desynchronized_at END,
     problem           = ''
 WHERE did = $1
 RETURNING CASE WHEN desynchronized_at IS NOT NULL THEN due_at - now() ELSE interval '0' END`
-	again, err = One(ctx, tx, "end the resync of "+did, pgx.RowTo[time.Duration], sql, did, r.Rev, r.Changed, r.Useful, r.Useless)
-	if errors.Is(err, ErrNoRows) { // the account was purged meanwhile
-		return 0, nil
+	return One(ctx, tx, "end the resync of "+did, pgx.RowTo[time.Duration], sql, did, r.Rev, r.Changed, r.Useful, r.Useless)
+}
+
+// queueSettled dismisses the dead letters of this batch whose commits were refused but are
+// not later than what a resync of their account has compared: whatever of them is true is
+// stored, and no other resync will settle them.
+func (b *Batch) queueSettled(q *pgx.Batch) {
+	const sql = `
+UPDATE dead_letters AS l
+SET state = 'dismissed', state_at = now()
+FROM unnest($1::bytea[], $2::bigint[], $3::text[], $4::text[]) AS d (key, id, did, rev)
+JOIN resyncs AS r ON r.did = d.did AND r.rev >= d.rev COLLATE "C"
+WHERE CASE WHEN d.id <> 0 THEN l.id = d.id ELSE l.key = d.key END AND l.state = 'open'`
+	var key [][]byte
+	var id []int64
+	var did, rev []string
+	for i := range b.DeadLetters {
+		if d := &b.DeadLetters[i]; d.Stage == StageVerify && d.Class != ClassRetryable && d.Rev != "" {
+			key, id, did, rev = append(key, d.hash()), append(id, d.ID), append(did, d.Key.DID), append(rev, d.Rev)
+		}
 	}
-	return again, err
+	if len(key) > 0 {
+		q.Queue(sql, key, id, did, rev)
+	}
 }
 
 // settleRefused dismisses the dead letters of what was refused of an account, under a

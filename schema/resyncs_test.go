@@ -217,3 +217,53 @@ func TestPersonRequestsResync(t *testing.T) {
 		require.ErrorContains(t, err, "is not a DID")
 	}
 }
+
+// TestRefusedCommitsThatWereComparedAreSettled, whether they come after the resync that
+// compared them or while it runs. No other resync would settle them.
+func TestRefusedCommitsThatWereComparedAreSettled(t *testing.T) {
+	t.Parallel()
+	pool := schematest.New(t)
+	refuse := func(did, rev string) {
+		t.Helper()
+		b := schema.Batch{
+			DeadLetters:    []schema.DeadLetter{{Stage: schema.StageVerify, Key: schema.Key{Collection: "c", DID: did, Rkey: rev}, Rev: rev, Raw: []byte(rev), At: time.Now()}},
+			Desynchronized: []schema.Desynchronized{lost(did, rev)},
+		}
+		require.NoError(t, pgx.BeginFunc(t.Context(), pool, func(tx pgx.Tx) error {
+			_, err := b.Apply(t.Context(), tx, schema.Lease{}, true)
+			return err
+		}))
+	}
+	begin := func() {
+		t.Helper()
+		_, err := pool.Exec(t.Context(), `UPDATE resyncs SET due_at = now()`)
+		require.NoError(t, err)
+		s, err := schema.BeginResync(t.Context(), pool, "a", 10, time.Minute, true)
+		require.NoError(t, err)
+		require.True(t, s.Begun)
+	}
+	open := func(want ...string) {
+		t.Helper()
+		got, err := schema.All(t.Context(), pool, "read", pgx.RowTo[string], `SELECT rkey FROM dead_letters WHERE state = 'open' ORDER BY rkey`)
+		require.NoError(t, err)
+		require.Equal(t, want, append([]string(nil), got...))
+	}
+	refuse("a", "5")
+	refuse("b", "2")
+	open("2", "5")
+	begin()
+	refuse("a", "4") // the repository has it
+	refuse("a", "7")
+	open("2", "4", "5", "7")
+	require.Zero(t, endResync(t, pool, "a", "7"))
+	open("2")
+
+	refuse("a", "6") // again, from before
+	refuse("a", "7")
+	open("2")
+	refuse("a", "9")
+	begin()
+	refuse("a", "95")
+	require.Positive(t, endResync(t, pool, "a", "9"))
+	open("2", "95")
+}
