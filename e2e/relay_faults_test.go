@@ -188,6 +188,11 @@ func (c *chaos) verifyAll() {
 	c.t.Logf("nothing waits for a key after %s", time.Since(began).Round(10*time.Millisecond))
 }
 
+// dueResyncs makes the resyncs due that have to wait, most for an hour.
+const dueResyncs = `
+WITH due AS (UPDATE resyncs SET due_at = now() WHERE desynchronized_at IS NOT NULL AND due_at > now())
+UPDATE river_job SET scheduled_at = now() WHERE kind = 'resync_repo' AND state = 'scheduled' AND scheduled_at > now()`
+
 // synchronize brings the resyncs to rest: those that have to wait become due. Accounts
 // that are hidden, or were when the stream last mentioned them, stay desynchronized.
 func (c *chaos) synchronize() {
@@ -196,10 +201,7 @@ func (c *chaos) synchronize() {
 	var left []string
 	progress, many := progressing(), math.MaxInt
 	for ; progress(many); time.Sleep(time.Second) {
-		const due = `
-WITH due AS (UPDATE resyncs SET due_at = now() WHERE desynchronized_at IS NOT NULL AND due_at > now())
-UPDATE river_job SET scheduled_at = now() WHERE kind = 'resync_repo' AND state = 'scheduled' AND scheduled_at > now()`
-		if _, err := c.pool.Exec(context.Background(), due); err != nil {
+		if _, err := c.pool.Exec(context.Background(), dueResyncs); err != nil {
 			continue
 		}
 		rows, err := c.pool.Query(context.Background(), `
