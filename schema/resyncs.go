@@ -185,11 +185,13 @@ RETURNING CASE WHEN desynchronized_at IS NOT NULL THEN due_at - now() ELSE inter
 // stored, and no other resync will settle them.
 func (b *Batch) queueSettled(q *pgx.Batch) {
 	const sql = `
-UPDATE dead_letters AS l
+UPDATE dead_letters
 SET state = 'dismissed', state_at = now()
-FROM unnest($1::bytea[], $2::bigint[], $3::text[], $4::text[]) AS d (key, id, did, rev)
-JOIN resyncs AS r ON r.did = d.did AND r.rev >= d.rev COLLATE "C"
-WHERE CASE WHEN d.id <> 0 THEN l.id = d.id ELSE l.key = d.key END AND l.state = 'open'`
+WHERE id = ANY (ARRAY(
+    SELECT coalesce(nullif(d.id, 0), (SELECT l.id FROM dead_letters AS l WHERE l.key = d.key))
+    FROM unnest($1::bytea[], $2::bigint[], $3::text[], $4::text[]) AS d (key, id, did, rev)
+    JOIN resyncs AS r ON r.did = d.did AND r.rev >= d.rev COLLATE "C"
+)) AND state = 'open'`
 	var key [][]byte
 	var id []int64
 	var did, rev []string
