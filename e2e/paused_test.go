@@ -96,8 +96,7 @@ func TestPausedWorkerDelaysNothing(t *testing.T) {
 	n := network(t, 300)
 	database := schematest.NewURL(t)
 	pool := open(t, database)
-	env := reads(n, database)
-	consume, work := start(t, env, "consume"), start(t, env, "work")
+	consume, work := start(t, reads(n, database+"&application_name=consume"), "consume"), start(t, reads(n, database+"&application_name=work"), "work")
 	waits := func(sql string, because string) {
 		t.Helper()
 		require.Eventually(t, func() bool { return count(t, pool, sql) >= 1 }, time.Minute, 20*time.Millisecond, because)
@@ -114,12 +113,12 @@ func TestPausedWorkerDelaysNothing(t *testing.T) {
 	require.NoError(t, err)
 	e, err := n.PostNow(someone(t, n), "a post", "https://a.example/a")
 	require.NoError(t, err)
-	const others = `datname = current_database() AND pid <> pg_backend_pid()`
+	const ofWorker = `datname = current_database() AND application_name = 'work'`
 	waits(`SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query ~ '(DELETE FROM|INSERT INTO) shares' AND pid IN (
-			SELECT pid FROM pg_locks WHERE mode = 'RowShareLock' AND relation IN (SELECT relid FROM pg_partition_tree('posts'))) AND `+others, "the worker waits")
+			SELECT pid FROM pg_locks WHERE mode = 'RowShareLock' AND relation IN (SELECT relid FROM pg_partition_tree('posts'))) AND `+ofWorker, "the worker waits")
 	work.signal(syscall.SIGSTOP)
 	require.NoError(t, tx.Commit(t.Context()))
-	waits(`SELECT count(*) FROM pg_stat_activity WHERE state = 'idle in transaction' AND `+others, "the worker is stopped in its transaction")
+	waits(`SELECT count(*) FROM pg_stat_activity WHERE state = 'idle in transaction' AND `+ofWorker, "the worker is stopped in its transaction")
 
 	require.NoError(t, n.DeleteRecord("at://"+e.DID+"/"+e.Collection+"/"+e.Rkey))
 	waits(fmt.Sprintf(`SELECT count(*) FROM tombstones WHERE did = '%s' AND rkey = '%s'`, e.DID, e.Rkey), "the stream waits for the stopped worker")
