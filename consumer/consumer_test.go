@@ -354,6 +354,7 @@ func TestDeadLettersAreCountedByStageAndCollection(t *testing.T) {
 // byte, not as the six of its JSON escape. A record that is too large leaves a
 // small dead letter.
 func TestRecordSizeIsMeasuredInCBOR(t *testing.T) {
+	schematest.Long(t)
 	t.Parallel()
 	pool := schematest.New(t)
 	text := func(n int, character string) string { return `{"text":"` + strings.Repeat(character, n) + `"}` }

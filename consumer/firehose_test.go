@@ -83,6 +83,7 @@ func wireCommits(t *testing.T) int {
 // TestWiresStoreTheSameRecords reads a history through Jetstream and through the
 // relay: all columns but indexed_at are equal.
 func TestWiresStoreTheSameRecords(t *testing.T) {
+	schematest.Long(t)
 	t.Parallel()
 	n, many := startJetstream(t, simnet.Config{}), wireCommits(t)
 	commits := map[[2]string]bool{}

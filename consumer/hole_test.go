@@ -245,6 +245,7 @@ func TestServerMayBeSlowToBegin(t *testing.T) {
 // TestTooOldPositionIsAGap checks that a position older than the kept deletions is
 // not resumed: it could restore deleted records.
 func TestTooOldPositionIsAGap(t *testing.T) {
+	schematest.Long(t)
 	onEveryWire(t, func(t *testing.T, w wire) {
 		for _, start := range []consumer.Cursor{{}, {Kind: consumer.CursorSeq}} {
 			s := newStreamOf(t, w, history{events: 300})

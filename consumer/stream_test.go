@@ -262,6 +262,7 @@ func TestLostEventsAreAGap(t *testing.T) {
 // TestOtherHostIsReadFromEarlier fails over to a host with other sequence numbers
 // and the same history.
 func TestOtherHostIsReadFromEarlier(t *testing.T) {
+	schematest.Long(t)
 	onEveryWire(t, func(t *testing.T, w wire) {
 		at := time.Now()
 		s := newStreamOf(t, w, history{events: 300, end: at})
@@ -309,6 +310,7 @@ func TestQuietStartIsAPosition(t *testing.T) {
 // TestStreamStartsAtATime stores everything since then, and little from before. The toy
 // takes no time for a cursor.
 func TestStreamStartsAtATime(t *testing.T) {
+	schematest.Long(t)
 	onEveryWire(t, func(t *testing.T, w wire) {
 		s := newStreamOf(t, w, history{events: 3000}) // in a day
 		alive, ok := s.net.(interface {

@@ -167,6 +167,7 @@ func TestTitleOfThePageBeatsTheVotes(t *testing.T) {
 
 // TestTitleOfAnotherPageDoesNotCount: of a wall, of another site, or of none.
 func TestTitleOfAnotherPageDoesNotCount(t *testing.T) {
+	schematest.Long(t)
 	t.Parallel()
 	for why, page := range map[string]func(*ranking.PageCard){
 		"a wall":              func(c *ranking.PageCard) { c.Why = "a wall" },

@@ -390,6 +390,7 @@ func TestWriterDoesTheSameForAPopularLinkOrAccount(t *testing.T) {
 // TestDifferencesAreFound: a count that is wrong is reported, by its link, and a recount
 // repairs it.
 func TestDifferencesAreFound(t *testing.T) {
+	schematest.Long(t)
 	t.Parallel()
 	pool := schematest.New(t)
 	now := time.Date(2026, 7, 4, 12, 0, 0, 0, time.UTC)

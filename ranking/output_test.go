@@ -18,6 +18,7 @@ import (
 // TestSQLSaysWhatTheAPISays: after a random history, trending() is the ranking, and
 // link_shares and the summaries of the links say of each share what LinkShares says.
 func TestSQLSaysWhatTheAPISays(t *testing.T) {
+	schematest.Long(t)
 	t.Parallel()
 	r := rand.New(rand.NewPCG(7, 7))
 	h := &history{pool: schematest.New(t)}

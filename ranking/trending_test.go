@@ -176,6 +176,7 @@ func (c *crowd) ranking() (lines []string) {
 
 // TestRankingEqualsAnIndependentCount: the query counts in two steps, the test in one.
 func TestRankingEqualsAnIndependentCount(t *testing.T) {
+	schematest.Long(t)
 	t.Parallel()
 	now := time.Date(2026, 7, 4, 12, 0, 0, 0, time.UTC)
 	for _, watched := range []bool{false, true} {

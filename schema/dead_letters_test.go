@@ -252,6 +252,7 @@ func TestRedeliveredDeletionKeepsNewerInput(t *testing.T) {
 // TestAccountsWithTheirOwnDocumentsPauseNoStream: what waits for their servers may wait
 // for ever, and is not what the pause of the stream bounds.
 func TestAccountsWithTheirOwnDocumentsPauseNoStream(t *testing.T) {
+	schematest.Long(t)
 	t.Parallel()
 	pool := schematest.New(t)
 	store := func(did string, size int) {

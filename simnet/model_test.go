@@ -34,6 +34,9 @@ func history(t *testing.T, mix simnet.Mix) []*simnet.Entry {
 
 func TestEventKindsFollowTheMix(t *testing.T) {
 	t.Parallel()
+	if testing.Short() {
+		t.Skip("long: skipped by -short")
+	}
 	want := map[simnet.Mix]map[string]float64{ // per thousand
 		simnet.MixPosts: {"create " + feedPost: 870, "delete " + feedRepost: 5, "update " + feedPost: 20, "delete " + feedPost: 40,
 			"create " + feedLike: 10, "create " + feedRepost: 45, "identity": 6, "account": 4},
@@ -196,6 +199,9 @@ func shared(t *testing.T, p *bsky.FeedPost) (uris []string) {
 
 func TestLinksAreThePagesOfThePost(t *testing.T) {
 	t.Parallel()
+	if testing.Short() {
+		t.Skip("long: skipped by -short")
+	}
 	ways := map[string]int{}
 	for _, e := range history(t, simnet.MixPosts) {
 		if e.Collection != feedPost || e.Record == nil {

@@ -40,6 +40,7 @@ func (r *rig) fillOptions() {
 // Every view has one address, whatever the order of its parameters and however a form
 // sends them.
 func TestViewHasOneAddress(t *testing.T) {
+	schematest.Long(t)
 	t.Parallel()
 	r := newRig(t)
 	r.fillOptions()

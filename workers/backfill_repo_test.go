@@ -22,6 +22,7 @@ import (
 // TestHistoryEndsAtTheLimit of an account, over all collections: the newest records are
 // stored, and the rows, the figures and the next run say so.
 func TestHistoryEndsAtTheLimit(t *testing.T) {
+	schematest.Long(t)
 	t.Parallel()
 	for name, limits := range map[string]HistoryLimits{"records": {Records: 150}, "bytes": {Records: 10_000, Bytes: 150*44 - 1}} { // the last record may exceed them
 		t.Run(name, func(t *testing.T) {

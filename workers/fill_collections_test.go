@@ -162,6 +162,7 @@ func TestHistoryOfFollowedAccounts(t *testing.T) {
 
 // TestLostJobsOfHistoriesReturn: whoever deletes the jobs, the accounts still wait.
 func TestLostJobsOfHistoriesReturn(t *testing.T) {
+	schematest.Long(t)
 	t.Parallel()
 	r := filling(t, nil)
 	for i, a := range r.net.Accounts() {

@@ -22,6 +22,7 @@ import (
 	"github.com/weir-social/weir/jobs"
 	"github.com/weir-social/weir/ops/health"
 	"github.com/weir-social/weir/schema"
+	"github.com/weir-social/weir/schema/schematest"
 )
 
 // file returns the path of an object.
@@ -318,6 +319,7 @@ func (f *forgetTest) lists(n int) archive.Forgetting {
 // name every account, until the latest time, and a reader that listed them before reads
 // them too.
 func TestKilledInJoin(t *testing.T) {
+	schematest.Long(t)
 	t.Parallel()
 	for failAt := 1; ; failAt++ {
 		failed := false

@@ -20,6 +20,7 @@ import (
 	"github.com/weir-social/weir/archive"
 	"github.com/weir-social/weir/jobs"
 	"github.com/weir-social/weir/schema"
+	"github.com/weir-social/weir/schema/schematest"
 )
 
 // forgetTest is an archive whose n-th record is the write of the record n by author n
@@ -257,6 +258,7 @@ func TestForgetsAllOfASegment(t *testing.T) {
 // and the switch at the end. At any time the store has everything that stays, once, and
 // after the next run nothing else.
 func TestKilledInForget(t *testing.T) {
+	schematest.Long(t)
 	t.Parallel()
 	for failAt := 1; ; failAt++ {
 		failed := false
