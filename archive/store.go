@@ -38,6 +38,13 @@ type Store interface {
 	String() string
 }
 
+// Sweeper is a store in which a process that is killed in a Put leaves something that is no
+// object.
+type Sweeper interface {
+	// Sweep deletes what was left before a time, and returns how much that was.
+	Sweep(ctx context.Context, before time.Time) (deleted int, err error)
+}
+
 // Object is an entry of a store's listing.
 type Object struct {
 	Name     string
