@@ -132,12 +132,7 @@ func (r *rebuilding) run(ctx context.Context) error {
 	if err := ranking.RestoreMerges(ctx, r.pool, r.snapshots.Rows(schema.SnapshotOfMerges)); err != nil {
 		return err
 	}
-	for stream, position := range positions { // the last step: with them the rebuild is finished
-		if err := schema.RestorePosition(ctx, r.pool, stream, position); err != nil {
-			return err
-		}
-	}
-	return nil
+	return schema.RestorePositions(ctx, r.pool, positions) // the last step: with them the rebuild is finished
 }
 
 // rebuildOrder returns when a stream is read: snapshots first, because they say who is

@@ -1,6 +1,7 @@
 package schema_test
 
 import (
+	"encoding/json"
 	"strings"
 	"testing"
 	"time"
@@ -34,4 +35,30 @@ func TestNumbersOfTwoDatabases(t *testing.T) {
 	require.ErrorContains(t, pgx.BeginFunc(t.Context(), pool, func(tx pgx.Tx) error {
 		return schema.StoreSegment(t.Context(), tx, manifest("cc"), nil)
 	}), "segment 7 exists", "no rows are assigned to the segment of another database")
+}
+
+// TestPositionsAreRestoredTogether: a rebuild dies between two of them. With one of them it
+// would count as finished, and the other stream would begin at its tip without a gap.
+func TestPositionsAreRestoredTogether(t *testing.T) {
+	t.Parallel()
+	pool := schematest.New(t)
+	positions := map[string]json.RawMessage{}
+	for _, name := range []string{"a", "b", "c"} {
+		positions[name] = json.RawMessage(`{"wire":"jetstream","host":"h","cursor_kind":"time","cursor":7,"anchor":"","anchors":[],"anchor_seqs":[],"filter_hash":"f"}`)
+	}
+	exec := func(sql string) {
+		_, err := pool.Exec(t.Context(), sql)
+		require.NoError(t, err)
+	}
+	exec(`CREATE FUNCTION killed() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION 'killed'; END $$`)
+	exec(`CREATE TRIGGER killed BEFORE INSERT ON streams FOR EACH ROW WHEN (NEW.name = 'b') EXECUTE FUNCTION killed()`)
+	require.ErrorContains(t, schema.RestorePositions(t.Context(), pool, positions), "killed")
+	reason, err := schema.Rebuildable(t.Context(), pool)
+	require.NoError(t, err)
+	require.Empty(t, reason, "it goes on")
+	exec(`DROP TRIGGER killed ON streams`)
+	require.NoError(t, schema.RestorePositions(t.Context(), pool, positions))
+	restored, err := schema.All(t.Context(), pool, "read", pgx.RowTo[string], `SELECT name || cursor FROM streams ORDER BY name`)
+	require.NoError(t, err)
+	require.Equal(t, []string{"a7", "b7", "c7"}, restored)
 }
