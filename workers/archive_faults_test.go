@@ -15,6 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/weir-social/weir/archive"
+	"github.com/weir-social/weir/jobs"
 	"github.com/weir-social/weir/ops/health"
 	"github.com/weir-social/weir/schema"
 )
@@ -142,4 +143,34 @@ func TestManifestNamesDates(t *testing.T) {
 	rows, err := schema.Segments(t.Context(), a.pool)
 	require.NoError(t, err)
 	require.Equal(t, manifests, rows)
+}
+
+// TestMountPointIsNoEmptyArchive: a disk is not mounted, so its directory is there and
+// empty. Nothing is written to it and no row is deleted, until the disk is back.
+func TestMountPointIsNoEmptyArchive(t *testing.T) {
+	t.Parallel()
+	a := newArchiveTest(t)
+	a.add(12)
+	a.complete()
+	root := strings.TrimPrefix(a.store.String(), "dir:")
+	require.NoError(t, os.Rename(root, root+"-disk"))
+	require.NoError(t, os.Mkdir(root, 0o700))
+	a.add(12)
+	require.NoError(t, a.seal())
+	open := a.count(`SELECT count(*) FROM archive_open`)
+	a.exec(`INSERT INTO forgotten (did, until, reason) VALUES ('did:plc:a', now(), 'deleted')`)
+	list := func() error {
+		return runJob(a, &ListForgotten{pool: a.pool, archive: a.archive}, jobs.ListForgotten{})
+	}
+	require.ErrorContains(t, a.sync(a.store), "mount its disk")
+	require.ErrorContains(t, list(), "mount its disk")
+	require.Equal(t, open, a.count(`SELECT count(*) FROM archive_open`))
+	require.Zero(t, a.count(`SELECT count(*) FROM forgotten WHERE listed_at IS NOT NULL`))
+	files, err := os.ReadDir(root)
+	require.NoError(t, err)
+	require.Empty(t, files)
+	require.NoError(t, os.Remove(root))
+	require.NoError(t, os.Rename(root+"-disk", root))
+	a.complete()
+	require.NoError(t, list())
 }

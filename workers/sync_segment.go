@@ -3,6 +3,7 @@ package workers
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"time"
 
@@ -39,6 +40,9 @@ func (w *SyncSegment) Work(ctx context.Context, job *river.Job[jobs.SyncSegment]
 	case after:
 		return snooze(time.Second) // a position holds for earlier segments too
 	}
+	if err := w.archive.present(ctx, w.pool); err != nil {
+		return err
+	}
 	sealed := m.SHA256
 	store := w.archive.Store
 	m, err = w.stored(ctx, m)
@@ -53,6 +57,23 @@ func (w *SyncSegment) Work(ctx context.Context, job *river.Job[jobs.SyncSegment]
 		os.Remove(w.archive.spooled(sha)) //nolint:errcheck // a leftover is swept
 	}
 	return nil
+}
+
+// present returns an error if the store has none of the last segments that it should have.
+// The directory of a disk that is not mounted is empty, and so is a bucket under another
+// prefix: what is written there would be missing where the others are.
+func (a Archive) present(ctx context.Context, pool *pgxpool.Pool) error {
+	const looks = 3 // one may have been damaged or deleted
+	last, err := schema.LastSegments(ctx, pool, a.Store.String(), looks)
+	if err != nil || len(last) == 0 {
+		return err
+	}
+	for _, m := range last {
+		if _, err := a.Store.Stat(ctx, m.ManifestName()); !errors.Is(err, archive.ErrNotFound) {
+			return err
+		}
+	}
+	return fmt.Errorf("%s lacks the last segments that were stored there, such as %s: mount its disk, or correct WEIR_ARCHIVE; if they are lost, set WEIR_ARCHIVE to a new place", a.Store, last[0].Name)
 }
 
 // stored returns the manifest in the store, whose segment has been read back. It puts
