@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"net/url"
 	"path"
+	"regexp"
 	"strconv"
 	"strings"
 	"time"
@@ -15,6 +16,9 @@ import (
 
 // Format is the version of the format of segments and manifests.
 const Format = 1
+
+// errFormat means that another version of Weir wrote a manifest.
+var errFormat = errors.New("this version of Weir reads format")
 
 // Manifest describes a sealed segment. A copy is stored beside the segment, so that the
 // archive can be read without a database.
@@ -90,30 +94,26 @@ func (m Manifest) Rewrite(sum Sum, forgotten time.Time) Manifest {
 	return m
 }
 
+// manifestName matches the end of the name of a manifest, see ManifestName.
+var manifestName = regexp.MustCompile(`^(.+/[0-9]{12,}-[0-9a-f]{16})(?:\.([1-9][0-9]{0,8}))?\.json$`)
+
 // VersionOf takes the name of a manifest apart: version is how often its segment was
-// written again, and segment is the same for all versions. ok is false for other names.
+// written again, and segment is the same for all versions. ok is false for other names,
+// such as those of files that are not of the archive.
 func VersionOf(name string) (segment string, version int, ok bool) {
-	name, ok = strings.CutSuffix(name, manifestSuffix)
-	if !ok {
+	parts := manifestName.FindStringSubmatch(name)
+	if parts == nil {
 		return "", 0, false
 	}
-	folder, file, ok := cutLast(name, "/")
-	if !ok {
-		return "", 0, false // each segment is in a folder
-	}
-	file, number, rewritten := strings.Cut(file, ".")
-	if rewritten {
-		n, err := strconv.Atoi(number)
-		if err != nil || n < 1 || strconv.Itoa(n) != number {
-			return "", 0, false
-		}
-		version = n
-	}
-	return folder + "/" + file, version, true
+	version, _ = strconv.Atoi(parts[2]) // 0: there is no number
+	return parts[1], version, true
 }
 
 // IsManifest reports whether an object's name is that of a manifest.
-func IsManifest(name string) bool { return strings.HasSuffix(name, manifestSuffix) }
+func IsManifest(name string) bool {
+	_, _, ok := VersionOf(name)
+	return ok
+}
 
 // Sum returns what the manifest says about the file.
 func (m Manifest) Sum() Sum {
@@ -142,7 +142,7 @@ func ParseManifest(b []byte) (Manifest, error) {
 	folder, _, ok := cutLast(m.Name, "/")
 	switch {
 	case m.Format != Format:
-		return Manifest{}, fmt.Errorf("segment %d has format %d: this version of Weir reads format %d", m.Number, m.Format, Format)
+		return Manifest{}, fmt.Errorf("segment %d has format %d: %w %d", m.Number, m.Format, errFormat, Format)
 	case err != nil || len(sha) != 32 || len(m.Content) != 16:
 		return Manifest{}, corrupt("the hashes of segment %d", m.Number)
 	case m.Number < 1 || m.Records < 0 || m.RawBytes < 0 || m.StoredBytes < 0 || m.StoredBytes > MaxSegment:
