@@ -175,6 +175,13 @@ WHERE number = $1 AND synced_at IS NULL`
 	return m, after, err
 }
 
+// LockUnsyncedSegment reads a segment that is not in the store yet, and has FinishSegment wait
+// for the transaction; ErrNoRows: it is there.
+func LockUnsyncedSegment(ctx context.Context, tx pgx.Tx, number int64) (archive.Manifest, error) {
+	const sql = `SELECT ` + segmentColumns + ` FROM segments WHERE number = $1 AND synced_at IS NULL FOR UPDATE`
+	return One(ctx, tx, "lock a segment", scanManifest, sql, number)
+}
+
 // UnsyncedSegments lists the numbers of the segments that are not in the store.
 func UnsyncedSegments(ctx context.Context, db DB) ([]int64, error) {
 	const sql = `SELECT number FROM segments WHERE synced_at IS NULL ORDER BY number`

@@ -174,3 +174,40 @@ func TestMountPointIsNoEmptyArchive(t *testing.T) {
 	a.complete()
 	require.NoError(t, list())
 }
+
+// TestDamagedBeforeItsRowsAreDeleted: a process dies after it stored a manifest, and then the
+// segment or the manifest is damaged or lost. The rows are there, so it is stored again.
+func TestDamagedBeforeItsRowsAreDeleted(t *testing.T) {
+	t.Parallel()
+	a := newArchiveTest(t)
+	root := strings.TrimPrefix(a.store.String(), "dir:")
+	a.exec(`CREATE FUNCTION killed() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION 'killed'; END $$`)
+	damage := func(file string) { require.NoError(t, os.WriteFile(file, []byte("damaged"), 0o600)) }
+	remove := func(file string) { require.NoError(t, os.Remove(file)) }
+	for _, c := range []struct {
+		suffix string
+		does   func(file string)
+	}{{segmentSuffix, damage}, {segmentSuffix, remove}, {".json", damage}} {
+		a.add(12)
+		require.NoError(t, a.seal())
+		a.exec(`CREATE TRIGGER killed BEFORE DELETE ON archive_open EXECUTE FUNCTION killed()`)
+		require.ErrorContains(t, a.sync(a.store), "killed")
+		a.exec(`DROP TRIGGER killed ON archive_open`)
+		files, err := filepath.Glob(filepath.Join(root, "s", "*", "*"+c.suffix))
+		require.NoError(t, err)
+		c.does(files[len(files)-1]) // the one with the highest number
+		a.complete()
+	}
+	a.add(12)
+	require.NoError(t, a.seal())
+	a.exec(`CREATE TRIGGER killed BEFORE DELETE ON archive_open EXECUTE FUNCTION killed()`)
+	require.ErrorContains(t, a.sync(a.store), "killed")
+	a.exec(`DROP TRIGGER killed ON archive_open`)
+	files, err := filepath.Glob(filepath.Join(root, "s", "*", "*"+segmentSuffix))
+	require.NoError(t, err)
+	damage(files[len(files)-1])
+	a.exec(`UPDATE archive_open SET blob = $1`, archive.PackRow(archive.AppendRecord(nil, []byte("other"))))
+	require.NoError(t, os.RemoveAll(a.archive.Spool))
+	require.ErrorContains(t, a.sync(a.store), "are not those that were sealed")
+	require.FileExists(t, files[len(files)-1], "it may still be of use")
+}
