@@ -44,7 +44,7 @@ func TestVerifyAcceptsWhatIsArchived(t *testing.T) {
 		}
 		sum, err := out.Close()
 		require.NoError(t, err)
-		m := archive.NewManifest(number, "s", "toy", sum, time.Now())
+		m := archive.NewManifest(number, "s", "toy", sum, time.Now(), time.Now())
 		require.NoError(t, store.Put(t.Context(), m.Name, bytes.NewReader(file.Bytes()), sum.StoredBytes))
 		return verifySegment(t.Context(), store, m, wires)
 	}
@@ -68,7 +68,7 @@ func TestDamagedManifestIsAProblem(t *testing.T) {
 		require.NoError(t, out.Add(fmt.Appendf(nil, `{"did":"did:plc:eygmaihciaxprqvxpfvl6flk","time_us":17259111623%d,"kind":"identity","identity":{"did":"did:plc:eygmaihciaxprqvxpfvl6flk","seq":1,"time":"2024-09-09T10:00:00Z"}}`, 29308+number)))
 		sum, err := out.Close()
 		require.NoError(t, err)
-		m := archive.NewManifest(1+number, "s", jetstream.Wire(nil).Name, sum, time.Now())
+		m := archive.NewManifest(1+number, "s", jetstream.Wire(nil).Name, sum, time.Now(), time.Now())
 		require.NoError(t, store.Put(t.Context(), m.Name, bytes.NewReader(file.Bytes()), sum.StoredBytes))
 		_, err = archive.PutManifest(t.Context(), store, m)
 		require.NoError(t, err)

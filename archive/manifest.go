@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"net/url"
-	"path"
 	"regexp"
 	"strconv"
 	"strings"
@@ -52,17 +51,20 @@ const maxManifest = 64 << 10
 // manifestSuffix ends the names of manifests.
 const manifestSuffix = ".json"
 
-// NewManifest returns the manifest of a segment that was sealed.
-func NewManifest(number int64, stream, wire string, sum Sum, sealed time.Time) Manifest {
-	m := Manifest{Number: number, Stream: stream, Wire: wire, Format: Format, SealedAt: sealed.UTC()}
+// NewManifest returns the manifest of a segment that was sealed. Its folder is the day, in
+// UTC, on which its first record arrived.
+func NewManifest(number int64, stream, wire string, sum Sum, first, sealed time.Time) Manifest {
+	m := Manifest{Number: number, Stream: stream, Wire: wire, Format: Format, FirstAt: first.UTC(), SealedAt: sealed.UTC()}
+	m.Name = url.PathEscape(stream) + "/" + m.FirstAt.Format(time.DateOnly) + "/"
 	m.Refile(sum)
 	return m
 }
 
-// Refile has the manifest describe another file of its segment.
+// Refile has the manifest describe another file of its segment, in the same folder.
 func (m *Manifest) Refile(sum Sum) {
 	m.Records, m.RawBytes, m.StoredBytes, m.SHA256, m.Content = sum.Records, sum.RawBytes, sum.StoredBytes, sum.SHA256, sum.Content
-	m.Name = fmt.Sprintf("%s/%s/%012d-%s.seg.zst", url.PathEscape(m.Stream), m.SealedAt.Format(time.DateOnly), m.Number, sum.SHA256[:8])
+	folder, _, _ := cutLast(m.Name, "/")
+	m.Name = fmt.Sprintf("%s/%012d-%s.seg.zst", folder, m.Number, sum.SHA256[:8])
 }
 
 // ManifestName returns the name of the manifest's copy. It depends on the number and
@@ -88,9 +90,7 @@ func (m Manifest) Rewrite(sum Sum, forgotten time.Time) Manifest {
 	forgotten = forgotten.UTC()
 	m.Origin, m.ForgottenAt = cmp.Or(m.Origin, m.Content), &forgotten
 	m.Rewritten++
-	folder, _, _ := cutLast(m.Name, "/") // all versions are in one folder
 	m.Refile(sum)
-	m.Name = folder + "/" + path.Base(m.Name)
 	return m
 }
 

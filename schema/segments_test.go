@@ -20,7 +20,7 @@ func TestNumbersOfTwoDatabases(t *testing.T) {
 	t.Parallel()
 	pool, now := schematest.New(t), time.Now()
 	manifest := func(sha string) archive.Manifest {
-		return archive.NewManifest(7, "s", "w", archive.Sum{Records: 1, SHA256: strings.Repeat(sha, 32), Content: strings.Repeat(sha, 8)}, now)
+		return archive.NewManifest(7, "s", "w", archive.Sum{Records: 1, SHA256: strings.Repeat(sha, 32), Content: strings.Repeat(sha, 8)}, now, now)
 	}
 	for range 2 {
 		require.NoError(t, schema.RestoreSegment(t.Context(), pool, manifest("aa"), "dir:/a", now))

@@ -316,7 +316,7 @@ func TestLateProcess(t *testing.T) {
 	require.NoError(t, err)
 	// Another version of Weir has stored the same records, compressed in another way.
 	file, sum := recompressed(t, a.archive.spooled(m.SHA256))
-	theirs := archive.NewManifest(number, m.Stream, m.Wire, sum, m.SealedAt)
+	theirs := archive.NewManifest(number, m.Stream, m.Wire, sum, m.FirstAt, m.SealedAt)
 	theirs.FirstAt, theirs.LastAt, theirs.Position = m.FirstAt, m.LastAt, m.Position
 	require.NotEqual(t, m.Name, theirs.Name)
 	require.Equal(t, m.ManifestName(), theirs.ManifestName())
