@@ -276,13 +276,13 @@ FROM (SELECT count(*) AS rows, coalesce(sum(raw_bytes), 0)::bigint AS bytes,
 }
 
 // Rebuildable reports why the archive must not be read into a database; empty: it may.
-// An interrupted rebuild may go on.
+// An interrupted rebuild may go on: it left segments, or the stream that it read them with.
 func Rebuildable(ctx context.Context, db DB) (reason string, err error) {
 	const sql = `
 SELECT CASE
     WHEN EXISTS (SELECT FROM streams WHERE wire <> $1) THEN 'a stream has been read into it'
     WHEN EXISTS (SELECT FROM archive_open) THEN 'it archives events itself'
-    WHEN EXISTS (SELECT FROM records) AND NOT EXISTS (SELECT FROM archived_ids) THEN 'it has records'
+    WHEN EXISTS (SELECT FROM records) AND NOT EXISTS (SELECT FROM segments) AND NOT EXISTS (SELECT FROM streams) THEN 'it has records'
     ELSE '' END`
 	return One(ctx, db, "look into the database", pgx.RowTo[string], sql, WireRecording)
 }

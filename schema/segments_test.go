@@ -62,3 +62,25 @@ func TestPositionsAreRestoredTogether(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, []string{"a7", "b7", "c7"}, restored)
 }
+
+// TestInterruptedRebuildGoesOn: it left records, and a segment or the stream with which it
+// read one. Records alone are not of a rebuild.
+func TestInterruptedRebuildGoesOn(t *testing.T) {
+	t.Parallel()
+	for sql, want := range map[string]string{
+		`SELECT`: "it has records",
+		`INSERT INTO streams (name, wire) VALUES ('x-rebuild', 'recording')`: "",
+		`INSERT INTO streams (name, wire) VALUES ('x', 'jetstream')`:         "a stream has been read into it",
+		`INSERT INTO segments (number, stream, wire, name, format, records, raw_bytes, stored_bytes, sha256, content, first_at, last_at, sealed_at)
+		 VALUES (1, 's', 'w', 'n', 1, 1, 1, 1, 's', 'c', now(), now(), now())`: "",
+	} {
+		pool := schematest.New(t)
+		_, err := pool.Exec(t.Context(), `INSERT INTO records (collection, did, rkey, rev, cid, record, created_at) VALUES ('a.b.c', 'did:plc:a', 'k', '3222222222222', '', '{}', now())`)
+		require.NoError(t, err)
+		_, err = pool.Exec(t.Context(), sql)
+		require.NoError(t, err)
+		reason, err := schema.Rebuildable(t.Context(), pool)
+		require.NoError(t, err)
+		require.Equal(t, want, reason, sql)
+	}
+}
