@@ -993,6 +993,7 @@ CREATE TABLE segments (
     forget_failed_at timestamp with time zone, -- When it failed last. NULL: the last one succeeded.
     missed_until timestamp with time zone, -- The segment could not be compared for so long that deletions up to then were dropped without it. NULL: it missed none.
     forget_again boolean DEFAULT false NOT NULL, -- An operator wants it to be compared at once.
+    index_generation integer DEFAULT 0 NOT NULL, -- How often weir archive index began again. It is part of the tokens by which ClickHouse drops a block that comes twice.
     CONSTRAINT segments_pkey PRIMARY KEY (number),
     CONSTRAINT segments_name_key UNIQUE (name)
 );

@@ -103,6 +103,21 @@ func TestRowsOfFrames(t *testing.T) {
 	require.Equal(t, rows, again, "the same records give the same rows")
 }
 
+// TestTokens: the same block has the same token, and others have others; those that are
+// inserted again after weir archive index too.
+func TestTokens(t *testing.T) {
+	t.Parallel()
+	rows := []Row{{Position: 0}, {Position: 1}, {Position: 2}, {Position: 3}}
+	s := Segment{Number: 1, SHA256: "a", Rows: rows}
+	require.Equal(t, s.token(rows), s.token(rows))
+	again := s
+	again.Generation++
+	for _, other := range []string{s.token(rows[2:]), again.token(rows), (Segment{Number: 1, SHA256: "b"}).token(rows), (Segment{Number: 2, SHA256: "a"}).token(rows)} {
+		require.NotEqual(t, s.token(rows), other)
+	}
+	require.NotEqual(t, s.token(rows[:2]), s.token(rows[2:]))
+}
+
 // TestRowsOfManyFrames: the rows are in the order of the records, however many goroutines
 // decode them; and a segment with a damaged frame has none, because a part of a segment
 // would be counted as the whole.
