@@ -102,7 +102,7 @@ func (p App) index() (*workers.Index, error) {
 		return nil, err
 	}
 	return &workers.Index{ClickHouse: x, Rows: func(m archive.Manifest, s *archive.Segment) ([]clickhouse.Row, error) {
-		return clickhouse.Rows(s, m.Stream, func() (consumer.Wire, error) { return p.archivedWire(m) })
+		return clickhouse.Rows(m, s, func() (consumer.Wire, error) { return p.archivedWire(m) })
 	}}, nil
 }
 

@@ -30,7 +30,7 @@ type Rebuild struct {
 // processes the jobs that result. The streams are then at the archived position. An
 // interrupted rebuild goes on after the last whole segment.
 func (p App) RebuildDatabase(ctx context.Context, how Rebuild) error {
-	store, err := p.cfg.OpenArchive()
+	r, err := p.rebuilding(how)
 	if err != nil {
 		return err
 	}
@@ -45,18 +45,26 @@ func (p App) RebuildDatabase(ctx context.Context, how Rebuild) error {
 		return err
 	}
 	now := time.Now()
-	if err := schema.EnsureArchivedDays(ctx, p.pool, now.Add(-p.cfg.ShareRetention), now); err != nil {
+	if r.reach, err = p.reach(now); err != nil {
+		return err
+	}
+	if err := p.ensureDays(ctx, r.reach, now); err != nil {
 		return err
 	}
 	// No leader runs beside a rebuild, and so nobody else releases what a killed one left.
 	if err := schema.ReleaseJobs(ctx, p.pool, 0, p.projections.Kinds()...); err != nil {
 		return err
 	}
-	r := rebuilding{App: p, store: store, progress: how.Progress, limit: rate.NewLimiter(rate.Inf, 0)}
+	return p.processing(ctx, r.run)
+}
+
+func (p App) rebuilding(how Rebuild) (*rebuilding, error) {
+	store, err := p.cfg.OpenArchive()
+	r := &rebuilding{App: p, store: store, progress: how.Progress, limit: rate.NewLimiter(rate.Inf, 0)}
 	if how.PerSecond > 0 {
 		r.limit = rate.NewLimiter(rate.Limit(how.PerSecond), how.PerSecond)
 	}
-	return p.processing(ctx, r.run)
+	return r, err
 }
 
 // rebuilding is a rebuild that runs.
@@ -67,6 +75,7 @@ type rebuilding struct {
 	limit     *rate.Limiter // of records
 	snapshots schema.Snapshots
 	follows   func(did string) bool // nil: everyone is stored
+	reach     time.Time             // what was archived before is not sent again
 	forgotten archive.Forgetting    // what is not read
 	read      int                   // segments
 	all       int
@@ -132,12 +141,7 @@ func (r *rebuilding) run(ctx context.Context) error {
 	if err := ranking.RestoreMerges(ctx, r.pool, r.snapshots.Rows(schema.SnapshotOfMerges)); err != nil {
 		return err
 	}
-	for stream, position := range positions { // the last step: with them the rebuild is finished
-		if err := schema.RestorePosition(ctx, r.pool, stream, position); err != nil {
-			return err
-		}
-	}
-	return nil
+	return schema.RestorePositions(ctx, r.pool, positions) // the last step: with them the rebuild is finished
 }
 
 // rebuildOrder returns when a stream is read: snapshots first, because they say who is
@@ -154,18 +158,8 @@ func rebuildOrder(stream string) int {
 }
 
 // segment reads a segment, and records that.
-func (r *rebuilding) segment(ctx context.Context, m archive.Manifest, read func(context.Context, archive.Manifest, iter.Seq2[[]byte, error]) error) error {
-	m, segment, err := archive.FetchLast(ctx, r.store, m)
-	if err == nil {
-		err = segment.Matches(m)
-	}
-	var records iter.Seq2[[]byte, error]
-	if err == nil {
-		records, err = remaining(r.forgotten, m, segment)
-	}
-	if err == nil {
-		err = read(ctx, m, r.limited(ctx, records))
-	}
+func (r *rebuilding) segment(ctx context.Context, m archive.Manifest, read readRecords) error {
+	m, err := r.records(ctx, m, read)
 	if err != nil {
 		return err
 	}
@@ -178,6 +172,25 @@ func (r *rebuilding) segment(ctx context.Context, m archive.Manifest, read func(
 	r.read++
 	r.progress(r.read, r.all, m)
 	return nil
+}
+
+// readRecords reads the records of a segment.
+type readRecords func(context.Context, archive.Manifest, iter.Seq2[[]byte, error]) error
+
+// records has the records of a segment's last version read, and returns its manifest.
+func (r *rebuilding) records(ctx context.Context, m archive.Manifest, read readRecords) (archive.Manifest, error) {
+	m, segment, err := archive.FetchLast(ctx, r.store, m)
+	if err == nil {
+		err = segment.Matches(m)
+	}
+	var records iter.Seq2[[]byte, error]
+	if err == nil {
+		records, err = remaining(r.forgotten, m, segment)
+	}
+	if err == nil {
+		err = read(ctx, m, r.limited(ctx, records))
+	}
+	return m, err
 }
 
 // remaining yields the records of a segment without what must be forgotten.
@@ -221,14 +234,13 @@ func (r *rebuilding) readSnapshots(_ context.Context, m archive.Manifest, record
 
 // restoreFetched stores what was fetched, a few hundred records at a time.
 func (r *rebuilding) restoreFetched(ctx context.Context, m archive.Manifest, records iter.Seq2[[]byte, error]) error {
-	const page = 500
 	queue, err := workers.Queue(r.pool, r.log)
 	if err != nil {
 		return err
 	}
 	enqueue := r.projections.Enqueue(queue, "")
 	restore := func(some [][]byte) error {
-		err := schema.RestoreFetched(ctx, r.pool, r.projections.Rows(), r.stored.Stores, some, func(ctx context.Context, tx pgx.Tx, changed []schema.Key) error {
+		err := schema.RestoreFetched(ctx, r.pool, r.projections.Rows(), r.stored.Stores, r.reach, some, func(ctx context.Context, tx pgx.Tx, changed []schema.Key) error {
 			return enqueue(ctx, tx, schema.NotFresh(changed), time.Time{})
 		})
 		if err != nil {
@@ -236,19 +248,15 @@ func (r *rebuilding) restoreFetched(ctx context.Context, m archive.Manifest, rec
 		}
 		return nil
 	}
-	var some [][]byte
-	for record, err := range records {
+	for some, err := range pages(records) {
+		if err == nil {
+			err = restore(some)
+		}
 		if err != nil {
 			return err
 		}
-		if some = append(some, record); len(some) == page {
-			if err := restore(some); err != nil {
-				return err
-			}
-			some = some[:0]
-		}
 	}
-	return restore(some)
+	return nil
 }
 
 // commitSegment commits the records of a stream's segment.
@@ -260,7 +268,7 @@ func (r *rebuilding) commitSegment(ctx context.Context, m archive.Manifest, reco
 	stream := r.cfg.Stream + "-rebuild"
 	c, err := r.consumer(consumer.Config{
 		Stream: stream, Wire: schema.WireRecording, Source: &recording.Records{Name: m.Name, Wire: wire, Frames: records}, IgnorePosition: true, BlockOnFullBuffer: true, Follows: r.follows,
-		Archived: true, BatchEvents: r.cfg.BatchEvents, BatchInterval: r.cfg.BatchInterval, BufferBytes: min(r.cfg.BufferBytes, 8<<20), LeaseTTL: r.cfg.LeaseTTL,
+		Archived: true, OutOfReach: m.LastAt.Before(r.reach), BatchEvents: r.cfg.BatchEvents, BatchInterval: r.cfg.BatchInterval, BufferBytes: min(r.cfg.BufferBytes, 8<<20), LeaseTTL: r.cfg.LeaseTTL,
 	})
 	if err != nil {
 		return err

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"slices"
 
 	"github.com/weir-social/weir/archive"
@@ -45,7 +46,7 @@ func (p App) VerifyArchive(ctx context.Context) (ArchiveCheck, error) {
 	if err != nil {
 		return ArchiveCheck{}, err
 	}
-	manifests, err := archive.Manifests(ctx, store)
+	manifests, damaged, err := archive.ReadableManifests(ctx, store)
 	if err != nil {
 		return ArchiveCheck{}, err
 	}
@@ -53,6 +54,9 @@ func (p App) VerifyArchive(ctx context.Context) (ArchiveCheck, error) {
 	var check ArchiveCheck
 	problem := func(format string, args ...any) {
 		check.Problems = append(check.Problems, fmt.Sprintf(format, args...))
+	}
+	for _, segment := range slices.Sorted(maps.Keys(damaged)) {
+		problem("%v", damaged[segment])
 	}
 	there := map[string]archive.Manifest{}
 	for _, m := range manifests {
@@ -67,6 +71,7 @@ func (p App) VerifyArchive(ctx context.Context) (ArchiveCheck, error) {
 	for _, m := range rows {
 		got, ok := there[m.Versions()]
 		switch {
+		case damaged[m.Versions()] != nil: // see above
 		case ok && got.Rewritten > m.Rewritten: // the database is about to switch to it
 		case !ok:
 			problem("segment %d, %s: the database knows it, and the store has no manifest of it", m.Number, m.Name)

@@ -2,14 +2,21 @@ package app
 
 import (
 	"bytes"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
 	"testing"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"github.com/stretchr/testify/require"
 
 	"github.com/weir-social/weir/archive"
 	"github.com/weir-social/weir/archive/dir"
 	"github.com/weir-social/weir/consumer"
+	"github.com/weir-social/weir/consumer/jetstream"
+	"github.com/weir-social/weir/schema/schematest"
 )
 
 // TestVerifyAcceptsWhatIsArchived checks that a frame with an event that cannot be read
@@ -37,10 +44,54 @@ func TestVerifyAcceptsWhatIsArchived(t *testing.T) {
 		}
 		sum, err := out.Close()
 		require.NoError(t, err)
-		m := archive.NewManifest(number, "s", "toy", sum, time.Now())
+		m := archive.NewManifest(number, "s", "toy", sum, time.Now(), time.Now())
 		require.NoError(t, store.Put(t.Context(), m.Name, bytes.NewReader(file.Bytes()), sum.StoredBytes))
 		return verifySegment(t.Context(), store, m, wires)
 	}
 	require.NoError(t, verify(1, "ok", "oxo"))
 	require.ErrorIs(t, verify(2, "ok", "x"), archive.ErrCorrupt)
+}
+
+// TestDamagedManifestIsAProblem and the other segments are checked. An export and a rebuild
+// would lack its segment, so they fail and name it. A file that is not of the archive is
+// neither.
+func TestDamagedManifestIsAProblem(t *testing.T) {
+	t.Parallel()
+	root := t.TempDir()
+	store, err := dir.New(root)
+	require.NoError(t, err)
+	var names []string
+	for number := range int64(3) {
+		var file bytes.Buffer
+		out, err := archive.NewWriter(&file)
+		require.NoError(t, err)
+		require.NoError(t, out.Add(fmt.Appendf(nil, `{"did":"did:plc:eygmaihciaxprqvxpfvl6flk","time_us":17259111623%d,"kind":"identity","identity":{"did":"did:plc:eygmaihciaxprqvxpfvl6flk","seq":1,"time":"2024-09-09T10:00:00Z"}}`, 29308+number)))
+		sum, err := out.Close()
+		require.NoError(t, err)
+		m := archive.NewManifest(1+number, "s", jetstream.Wire(nil).Name, sum, time.Now(), time.Now())
+		require.NoError(t, store.Put(t.Context(), m.Name, bytes.NewReader(file.Bytes()), sum.StoredBytes))
+		_, err = archive.PutManifest(t.Context(), store, m)
+		require.NoError(t, err)
+		names = append(names, m.ManifestName())
+	}
+	p := App{cfg: Config{Archive: store.String()}, pool: schematest.New(t), signatures: &signatures{}, metrics: prometheus.NewRegistry()}
+	require.NoError(t, os.WriteFile(filepath.Join(root, "s", "notes.json"), []byte("mine"), 0o600))
+	check, err := p.VerifyArchive(t.Context())
+	require.NoError(t, err)
+	require.Empty(t, check.Problems)
+	require.Equal(t, int64(3), check.Segments)
+	require.NoError(t, ExportArchive(t.Context(), store, "", io.Discard))
+
+	require.NoError(t, os.WriteFile(filepath.Join(root, names[1]), []byte("{"), 0o600))
+	p.metrics = prometheus.NewRegistry()
+	check, err = p.VerifyArchive(t.Context())
+	require.NoError(t, err)
+	require.Len(t, check.Problems, 1)
+	require.Contains(t, check.Problems[0], names[1])
+	require.Equal(t, int64(2), check.Segments)
+	for _, err := range []error{ExportArchive(t.Context(), store, "", io.Discard), (&rebuilding{App: p, store: store}).run(t.Context())} {
+		require.ErrorIs(t, err, archive.ErrCorrupt)
+		require.ErrorContains(t, err, names[1])
+		require.ErrorContains(t, err, "restore it from a copy")
+	}
 }

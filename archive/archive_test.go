@@ -147,7 +147,8 @@ func TestFlippedBytes(t *testing.T) {
 func TestManifestRoundTrip(t *testing.T) {
 	t.Parallel()
 	_, sum := segment(t, someRecords(1000))
-	m := archive.NewManifest(7, "a/b stream", "jetstream-v1", sum, time.Date(2026, 3, 4, 23, 59, 0, 0, time.FixedZone("", -3600)))
+	first := time.Date(2026, 3, 4, 23, 59, 0, 0, time.FixedZone("", -3600))
+	m := archive.NewManifest(7, "a/b stream", "jetstream-v1", sum, first, first.AddDate(0, 0, 1))
 	require.Equal(t, "a%2Fb%20stream/2026-03-05/000000000007-"+sum.SHA256[:8]+".seg.zst", m.Name)
 	require.Equal(t, "a%2Fb%20stream/2026-03-05/000000000007-"+sum.Content+".json", m.ManifestName())
 	b, err := m.Encode()

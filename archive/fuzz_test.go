@@ -69,7 +69,7 @@ func FuzzUnpackRow(f *testing.F) {
 // and survives another round.
 func FuzzParseManifest(f *testing.F) {
 	_, sum := segment(f, nil)
-	b, err := archive.NewManifest(1, "s", "w", sum, time.Unix(0, 0)).Encode()
+	b, err := archive.NewManifest(1, "s", "w", sum, time.Unix(0, 0), time.Unix(0, 0)).Encode()
 	require.NoError(f, err)
 	f.Add(b)
 	f.Fuzz(func(t *testing.T, b []byte) {

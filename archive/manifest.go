@@ -7,7 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"net/url"
-	"path"
+	"regexp"
 	"strconv"
 	"strings"
 	"time"
@@ -15,6 +15,9 @@ import (
 
 // Format is the version of the format of segments and manifests.
 const Format = 1
+
+// errFormat means that another version of Weir wrote a manifest.
+var errFormat = errors.New("this version of Weir reads format")
 
 // Manifest describes a sealed segment. A copy is stored beside the segment, so that the
 // archive can be read without a database.
@@ -48,17 +51,20 @@ const maxManifest = 64 << 10
 // manifestSuffix ends the names of manifests.
 const manifestSuffix = ".json"
 
-// NewManifest returns the manifest of a segment that was sealed.
-func NewManifest(number int64, stream, wire string, sum Sum, sealed time.Time) Manifest {
-	m := Manifest{Number: number, Stream: stream, Wire: wire, Format: Format, SealedAt: sealed.UTC()}
+// NewManifest returns the manifest of a segment that was sealed. Its folder is the day, in
+// UTC, on which its first record arrived.
+func NewManifest(number int64, stream, wire string, sum Sum, first, sealed time.Time) Manifest {
+	m := Manifest{Number: number, Stream: stream, Wire: wire, Format: Format, FirstAt: first.UTC(), SealedAt: sealed.UTC()}
+	m.Name = url.PathEscape(stream) + "/" + m.FirstAt.Format(time.DateOnly) + "/"
 	m.Refile(sum)
 	return m
 }
 
-// Refile has the manifest describe another file of its segment.
+// Refile has the manifest describe another file of its segment, in the same folder.
 func (m *Manifest) Refile(sum Sum) {
 	m.Records, m.RawBytes, m.StoredBytes, m.SHA256, m.Content = sum.Records, sum.RawBytes, sum.StoredBytes, sum.SHA256, sum.Content
-	m.Name = fmt.Sprintf("%s/%s/%012d-%s.seg.zst", url.PathEscape(m.Stream), m.SealedAt.Format(time.DateOnly), m.Number, sum.SHA256[:8])
+	folder, _, _ := cutLast(m.Name, "/")
+	m.Name = fmt.Sprintf("%s/%012d-%s.seg.zst", folder, m.Number, sum.SHA256[:8])
 }
 
 // ManifestName returns the name of the manifest's copy. It depends on the number and
@@ -84,36 +90,30 @@ func (m Manifest) Rewrite(sum Sum, forgotten time.Time) Manifest {
 	forgotten = forgotten.UTC()
 	m.Origin, m.ForgottenAt = cmp.Or(m.Origin, m.Content), &forgotten
 	m.Rewritten++
-	folder, _, _ := cutLast(m.Name, "/") // all versions are in one folder
 	m.Refile(sum)
-	m.Name = folder + "/" + path.Base(m.Name)
 	return m
 }
 
+// manifestName matches the end of the name of a manifest, see ManifestName.
+var manifestName = regexp.MustCompile(`^(.+/[0-9]{12,}-[0-9a-f]{16})(?:\.([1-9][0-9]{0,8}))?\.json$`)
+
 // VersionOf takes the name of a manifest apart: version is how often its segment was
-// written again, and segment is the same for all versions. ok is false for other names.
+// written again, and segment is the same for all versions. ok is false for other names,
+// such as those of files that are not of the archive.
 func VersionOf(name string) (segment string, version int, ok bool) {
-	name, ok = strings.CutSuffix(name, manifestSuffix)
-	if !ok {
+	parts := manifestName.FindStringSubmatch(name)
+	if parts == nil {
 		return "", 0, false
 	}
-	folder, file, ok := cutLast(name, "/")
-	if !ok {
-		return "", 0, false // each segment is in a folder
-	}
-	file, number, rewritten := strings.Cut(file, ".")
-	if rewritten {
-		n, err := strconv.Atoi(number)
-		if err != nil || n < 1 || strconv.Itoa(n) != number {
-			return "", 0, false
-		}
-		version = n
-	}
-	return folder + "/" + file, version, true
+	version, _ = strconv.Atoi(parts[2]) // 0: there is no number
+	return parts[1], version, true
 }
 
 // IsManifest reports whether an object's name is that of a manifest.
-func IsManifest(name string) bool { return strings.HasSuffix(name, manifestSuffix) }
+func IsManifest(name string) bool {
+	_, _, ok := VersionOf(name)
+	return ok
+}
 
 // Sum returns what the manifest says about the file.
 func (m Manifest) Sum() Sum {
@@ -142,7 +142,7 @@ func ParseManifest(b []byte) (Manifest, error) {
 	folder, _, ok := cutLast(m.Name, "/")
 	switch {
 	case m.Format != Format:
-		return Manifest{}, fmt.Errorf("segment %d has format %d: this version of Weir reads format %d", m.Number, m.Format, Format)
+		return Manifest{}, fmt.Errorf("segment %d has format %d: %w %d", m.Number, m.Format, errFormat, Format)
 	case err != nil || len(sha) != 32 || len(m.Content) != 16:
 		return Manifest{}, corrupt("the hashes of segment %d", m.Number)
 	case m.Number < 1 || m.Records < 0 || m.RawBytes < 0 || m.StoredBytes < 0 || m.StoredBytes > MaxSegment:

@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"io"
 	"iter"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -36,6 +37,13 @@ type Store interface {
 	Delete(ctx context.Context, name string) error
 	// String returns where the store is, without secrets.
 	String() string
+}
+
+// Sweeper is a store in which a process that is killed in a Put leaves something that is no
+// object.
+type Sweeper interface {
+	// Sweep deletes what was left before a time, and returns how much that was.
+	Sweep(ctx context.Context, before time.Time) (deleted int, err error)
 }
 
 // Object is an entry of a store's listing.
@@ -130,24 +138,42 @@ func ReadManifest(ctx context.Context, s Store, name string) (Manifest, error) {
 }
 
 // Manifests reads the manifests of the segments of a store, in the order of their
-// numbers: of each the last version.
+// numbers: of each the last version. It fails if one cannot be read, because its segment
+// would be missing.
 func Manifests(ctx context.Context, s Store) ([]Manifest, error) {
-	last, err := lastVersions(ctx, s, "")
+	all, damaged, err := ReadableManifests(ctx, s)
 	if err != nil {
 		return nil, err
 	}
-	all := make([]Manifest, 0, len(last))
+	for _, segment := range slices.Sorted(maps.Keys(damaged)) {
+		return nil, fmt.Errorf("%w: restore it from a copy of the archive, or move it out of the archive to go on without its segment", damaged[segment])
+	}
+	return all, nil
+}
+
+// ReadableManifests is Manifests without those that cannot be read, and the errors of
+// these, by Manifest.Versions.
+func ReadableManifests(ctx context.Context, s Store) (all []Manifest, damaged map[string]error, err error) {
+	last, err := lastVersions(ctx, s, "")
+	if err != nil {
+		return nil, nil, err
+	}
+	all, damaged = make([]Manifest, 0, len(last)), map[string]error{}
 	for segment := range last {
 		m, err := readLast(ctx, s, segment, last[segment])
-		if err != nil {
-			return nil, err
+		switch {
+		case err == nil:
+			all = append(all, m)
+		case errors.Is(err, ErrCorrupt), errors.Is(err, ErrNotFound), errors.Is(err, errFormat):
+			damaged[segment] = err
+		default:
+			return nil, nil, err
 		}
-		all = append(all, m)
 	}
 	slices.SortFunc(all, func(a, b Manifest) int {
 		return cmp.Or(cmp.Compare(a.Number, b.Number), strings.Compare(a.Versions(), b.Versions()))
 	})
-	return all, nil
+	return all, damaged, nil
 }
 
 // lastVersions returns the name of the manifest of each segment's last version.

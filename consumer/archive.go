@@ -55,6 +55,27 @@ func archiveUnit(wire *Wire, m *Message, events []Event) *schema.ArchiveUnit {
 	return u
 }
 
+// ArchivedUnits returns what makes archived records known, and the IDs of those that several
+// streams bring. All events of a record are known, whichever was stored, and so is the record
+// itself.
+func ArchivedUnits(wire *Wire, records [][]byte) (units []schema.ArchiveUnit, seen [][16]byte) {
+	var m Message
+	for _, record := range records {
+		wire.Decode(record, time.Time{}, &m) // before everything expires
+		m.locate()
+		if m.ID != (ID{}) {
+			seen = append(seen, m.ID)
+		}
+		if m.named() {
+			units = append(units, *archiveUnit(wire, &m, nil))
+		}
+		if len(m.Events) > 0 {
+			units = append(units, *archiveUnit(wire, &m, m.Events))
+		}
+	}
+	return units, seen
+}
+
 // EventID returns what identifies an event on every host. Events of accounts have no
 // revision: their time and what they say are theirs.
 func EventID(ev *Event) archive.ID {

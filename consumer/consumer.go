@@ -62,6 +62,8 @@ type Config struct {
 
 	Archive  Scope // which frames are archived; none if empty
 	Archived bool  // what is read is in the archive already, and only becomes known
+	// OutOfReach: with Archived, it need not become known, because no server sends it again.
+	OutOfReach bool
 
 	// With more than MaxDepth waiting jobs or events the consumer disconnects until at most
 	// half remain: the server keeps events better than the queue.

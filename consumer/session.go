@@ -281,7 +281,7 @@ func (s *session) frame(ctx context.Context, f Frame) error {
 func (s *session) begin(arrived time.Time) {
 	if s.open == nil {
 		s.open = &batch{wire: &s.cfg.can.Wire, oldest: arrived, opened: time.Now(), events: make([]Event, 0, s.events), frames: make([]batchFrame, 0, s.frames),
-			archives: s.cfg.Archive != ScopeNone, known: s.cfg.Archived}
+			archives: s.cfg.Archive != ScopeNone && !s.cfg.OutOfReach, known: s.cfg.Archived}
 		s.pending.Add(1)
 	}
 }

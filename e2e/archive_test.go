@@ -150,7 +150,8 @@ func exportLacks(t *testing.T, n *simnet.Net, env []string) []string {
 
 // TestArchive kills a process that archives, again and again, takes its disk away, and
 // lets the server repeat itself. Every event is in the segments once. A database that is
-// rebuilt from them has the same records, and the stream resumes where they end.
+// rebuilt from them has the same records, and the stream resumes where they end. If it loses
+// what is archived, it learns that from them too.
 func TestArchive(t *testing.T) {
 	schematest.Long(t)
 	parallel(t)
@@ -213,6 +214,12 @@ func TestArchive(t *testing.T) {
 	stopServe(t, k.process)
 	require.NotContains(t, k.process.stderr.String(), "gap_opened")
 	require.Empty(t, notOnce(onceEach(n), archivedIn(t, root)), "the rebuilt database knows what is archived")
+	execute(t, second, `DELETE FROM archived_ids; DELETE FROM streams`) // the server sends everything again
+	require.Contains(t, succeed(t, env, "archive", "rebuild", "--seen", "--rate", "1000000"), " records")
+	k.process = start(t, env, "serve")
+	archived()
+	stopServe(t, k.process)
+	require.Empty(t, notOnce(onceEach(n), archivedIn(t, root)), "what is archived is known again")
 	damage(t, root)
 	stdout, _, code := weir(t, env, "archive", "verify")
 	require.NotZero(t, code)

@@ -9,6 +9,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgtype"
+	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/weir-social/weir/archive"
 )
@@ -180,6 +181,46 @@ func insertOpenRow(ctx context.Context, tx pgx.Tx, stream string, records int, r
 		return fmt.Errorf("store a row of the archive: %w", err)
 	}
 	return nil
+}
+
+// RestoreIDs makes archived events known: those of units, and the IDs of those that several
+// streams bring.
+func RestoreIDs(ctx context.Context, pool *pgxpool.Pool, units []ArchiveUnit, seen [][16]byte) error {
+	err := pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error {
+		q := &pgx.Batch{}
+		(&Batch{Seen: seen}).queueSeen(q)
+		(&ArchiveRow{Known: true, Units: units}).queue(q, Lease{}, nil)
+		return tx.SendBatch(ctx, q).Close()
+	})
+	if err != nil {
+		return fmt.Errorf("restore what is archived: %w", err)
+	}
+	return nil
+}
+
+// OpenRow is an open row of the archive.
+type OpenRow struct {
+	Number       int64
+	Stream, Wire string
+	Blob         []byte
+}
+
+// EachOpenRow calls use for the rows that are in no segment of the store, in their order.
+func EachOpenRow(ctx context.Context, db DB, use func(OpenRow) error) error {
+	const sql = `SELECT number, stream, wire, blob FROM archive_open WHERE number > $1 ORDER BY number LIMIT 100`
+	last := int64(0)
+	for {
+		rows, err := All(ctx, db, "read open rows of the archive", pgx.RowToStructByPos[OpenRow], sql, last)
+		if err != nil || len(rows) == 0 {
+			return err
+		}
+		for _, row := range rows {
+			if err := use(row); err != nil {
+				return err
+			}
+			last = row.Number
+		}
+	}
 }
 
 // EnsureArchivedDays makes the partitions of the known events from a time to two days

@@ -152,10 +152,10 @@ func ArchiveFetched(ctx context.Context, tx pgx.Tx, f Fetched) error {
 }
 
 // RestoreFetched stores archived events that were fetched, in their order and as they were
-// stored first, if stores returns true for their collection. It calls also in each
-// transaction with the records that have changed. Restoring twice changes nothing the
-// second time.
-func RestoreFetched(ctx context.Context, pool *pgxpool.Pool, projections Projections, stores func(collection string) bool, records [][]byte, also func(context.Context, pgx.Tx, []Key) error) error {
+// stored first, if stores returns true for their collection. What was fetched before reach
+// does not become known. It calls also in each transaction with the records that have
+// changed. Restoring twice changes nothing the second time.
+func RestoreFetched(ctx context.Context, pool *pgxpool.Pool, projections Projections, stores func(collection string) bool, reach time.Time, records [][]byte, also func(context.Context, pgx.Tx, []Key) error) error {
 	events := make([]fetchedEvent, 0, len(records))
 	for _, record := range records {
 		e, err := parseFetched(record)
@@ -172,7 +172,7 @@ func RestoreFetched(ctx context.Context, pool *pgxpool.Pool, projections Project
 			run++
 		}
 		if err := pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error {
-			changed, err := restoreRun(ctx, tx, projections, events[:run])
+			changed, err := restoreRun(ctx, tx, projections, events[:run], reach)
 			if err == nil && len(changed) > 0 {
 				err = also(ctx, tx, changed)
 			}
@@ -183,6 +183,22 @@ func RestoreFetched(ctx context.Context, pool *pgxpool.Pool, projections Project
 		events = events[run:]
 	}
 	return nil
+}
+
+// FetchedUnits returns what makes archived events known that were fetched.
+func FetchedUnits(ctx context.Context, db DB, records [][]byte) ([]ArchiveUnit, error) {
+	events := make([]fetchedEvent, len(records))
+	for i, record := range records {
+		var err error
+		if events[i], err = parseFetched(record); err != nil {
+			return nil, err
+		}
+	}
+	row, err := archiveRow(ctx, db, events)
+	if err != nil {
+		return nil, err
+	}
+	return row.Units, nil
 }
 
 // parseFetched reads an archived event.
@@ -205,8 +221,8 @@ func (e *fetchedEvent) sort() string {
 	return e.Kind
 }
 
-// restoreRun restores events of one sort, and makes them known as archived.
-func restoreRun(ctx context.Context, tx pgx.Tx, projections Projections, events []fetchedEvent) (changed []Key, err error) {
+// restoreRun restores events of one sort, and makes those known that were fetched since reach.
+func restoreRun(ctx context.Context, tx pgx.Tx, projections Projections, events []fetchedEvent, reach time.Time) (changed []Key, err error) {
 	var writes []Write
 	var deletions []Deletion
 	b := Batch{}
@@ -244,9 +260,10 @@ func restoreRun(ctx context.Context, tx pgx.Tx, projections Projections, events 
 	if err != nil {
 		return nil, err
 	}
+	events = slices.DeleteFunc(events, func(e fetchedEvent) bool { return time.UnixMicro(e.TimeUS).Before(reach) })
 	row, err := archiveRow(ctx, tx, events)
-	if err != nil {
-		return nil, err
+	if err != nil || len(events) == 0 {
+		return changed, err
 	}
 	row.Known = true
 	return changed, row.store(ctx, tx, Lease{})

@@ -42,7 +42,7 @@ func fetches(t *testing.T, pool *pgxpool.Pool, f schema.Fetched) {
 // restores restores records and returns the keys that changed.
 func restores(t *testing.T, pool *pgxpool.Pool, records [][]byte) (changed []schema.Key) {
 	t.Helper()
-	require.NoError(t, schema.RestoreFetched(t.Context(), pool, nil, stores, records, func(_ context.Context, _ pgx.Tx, keys []schema.Key) error {
+	require.NoError(t, schema.RestoreFetched(t.Context(), pool, nil, stores, time.Time{}, records, func(_ context.Context, _ pgx.Tx, keys []schema.Key) error {
 		changed = append(changed, keys...)
 		return nil
 	}))
@@ -95,6 +95,21 @@ func TestFetchedIsRestored(t *testing.T) {
 	require.Equal(t, want, held(t, second), "a second time changes nothing")
 	fetches(t, second, schema.Fetched{Writes: []schema.Write{edited}, Deletions: []schema.Deletion{deletion("b", "3222222222223")}})
 	require.Empty(t, archivedBy(t, second, schema.StreamFetched), "it is archived already")
+
+	_, err := second.Exec(t.Context(), `DELETE FROM archived_ids`)
+	require.NoError(t, err)
+	units, err := schema.FetchedUnits(t.Context(), second, records)
+	require.NoError(t, err)
+	require.NoError(t, schema.RestoreIDs(t.Context(), second, units, nil))
+	fetches(t, second, schema.Fetched{Writes: []schema.Write{edited}, Deletions: []schema.Deletion{deletion("b", "3222222222223")}})
+	require.Empty(t, archivedBy(t, second, schema.StreamFetched), "it is known again")
+
+	third := schematest.New(t)
+	require.NoError(t, schema.RestoreFetched(t.Context(), third, nil, stores, time.Now().Add(time.Hour), records, func(context.Context, pgx.Tx, []schema.Key) error { return nil }))
+	require.Equal(t, want, held(t, third))
+	known, err := schema.One(t.Context(), third, "count", pgx.RowTo[int], `SELECT count(*) FROM archived_ids`)
+	require.NoError(t, err)
+	require.Zero(t, known, "no server sends it again")
 }
 
 // members makes an account a member of the only watch.

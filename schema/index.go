@@ -18,10 +18,15 @@ func UnindexedSegments(ctx context.Context, db DB, most int) ([]int64, error) {
 }
 
 // UnindexedSegment reads a segment in the store that ClickHouse does not have;
-// ErrNoRows: it has it.
-func UnindexedSegment(ctx context.Context, db DB, number int64) (archive.Manifest, error) {
-	const sql = `SELECT ` + segmentColumns + ` FROM segments WHERE number = $1 AND indexed_at IS NULL AND synced_at IS NOT NULL`
-	return One(ctx, db, "read a segment", scanManifest, sql, number)
+// ErrNoRows: it has it. generation is how often IndexAgain was called.
+func UnindexedSegment(ctx context.Context, db DB, number int64) (m archive.Manifest, generation int, err error) {
+	const sql = ` FROM segments WHERE number = $1 AND indexed_at IS NULL AND synced_at IS NOT NULL`
+	// Who reads it before IndexAgain finds an unsettled attempt, and reads it again later.
+	if generation, err = One(ctx, db, "read a segment", pgx.RowTo[int], `SELECT index_generation`+sql, number); err != nil {
+		return m, 0, err
+	}
+	m, err = One(ctx, db, "read a segment", scanManifest, `SELECT `+segmentColumns+sql, number)
+	return m, generation, err
 }
 
 // IndexMarks are the columns of segments that remember the attempts to insert a segment
@@ -64,9 +69,10 @@ func (m IndexMarks) Indexed(ctx context.Context, segment int64, last int) error 
 
 // IndexAgain makes all segments unindexed and returns their number. To running attempts
 // it is as if another one began: none of them can mark its segment as indexed, and
-// nothing is inserted until they are settled.
+// nothing is inserted until they are settled. Then ClickHouse stores what it has stored and
+// lost before.
 func IndexAgain(ctx context.Context, db DB) (int64, error) {
-	const sql = `UPDATE segments SET index_attempt = index_attempt + 1, index_begun_at = clock_timestamp(), indexed_at = NULL`
+	const sql = `UPDATE segments SET index_generation = index_generation + 1, index_attempt = index_attempt + 1, index_begun_at = clock_timestamp(), indexed_at = NULL`
 	tag, err := db.Exec(ctx, sql)
 	if err != nil {
 		return 0, fmt.Errorf("make all segments unindexed: %w", err)

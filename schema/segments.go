@@ -5,6 +5,8 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -173,6 +175,13 @@ WHERE number = $1 AND synced_at IS NULL`
 	return m, after, err
 }
 
+// LockUnsyncedSegment reads a segment that is not in the store yet, and has FinishSegment wait
+// for the transaction; ErrNoRows: it is there.
+func LockUnsyncedSegment(ctx context.Context, tx pgx.Tx, number int64) (archive.Manifest, error) {
+	const sql = `SELECT ` + segmentColumns + ` FROM segments WHERE number = $1 AND synced_at IS NULL FOR UPDATE`
+	return One(ctx, tx, "lock a segment", scanManifest, sql, number)
+}
+
 // UnsyncedSegments lists the numbers of the segments that are not in the store.
 func UnsyncedSegments(ctx context.Context, db DB) ([]int64, error) {
 	const sql = `SELECT number FROM segments WHERE synced_at IS NULL ORDER BY number`
@@ -183,6 +192,12 @@ func UnsyncedSegments(ctx context.Context, db DB) ([]int64, error) {
 func Segments(ctx context.Context, db DB) ([]archive.Manifest, error) {
 	const sql = `SELECT ` + segmentColumns + ` FROM segments WHERE synced_at IS NOT NULL ORDER BY number`
 	return All(ctx, db, "list the segments", scanManifest, sql)
+}
+
+// LastSegments reads the manifests of the last segments that are in a store, the latest first.
+func LastSegments(ctx context.Context, db DB, store string, limit int) ([]archive.Manifest, error) {
+	const sql = `SELECT ` + segmentColumns + ` FROM segments WHERE synced_at IS NOT NULL AND store = $1 ORDER BY number DESC LIMIT $2`
+	return All(ctx, db, "list the last segments", scanManifest, sql, store, limit)
 }
 
 // SegmentRows lists the open rows that are sealed in a segment.
@@ -261,13 +276,13 @@ FROM (SELECT count(*) AS rows, coalesce(sum(raw_bytes), 0)::bigint AS bytes,
 }
 
 // Rebuildable reports why the archive must not be read into a database; empty: it may.
-// An interrupted rebuild may go on.
+// An interrupted rebuild may go on: it left segments, or the stream that it read them with.
 func Rebuildable(ctx context.Context, db DB) (reason string, err error) {
 	const sql = `
 SELECT CASE
     WHEN EXISTS (SELECT FROM streams WHERE wire <> $1) THEN 'a stream has been read into it'
     WHEN EXISTS (SELECT FROM archive_open) THEN 'it archives events itself'
-    WHEN EXISTS (SELECT FROM records) AND NOT EXISTS (SELECT FROM archived_ids) THEN 'it has records'
+    WHEN EXISTS (SELECT FROM records) AND NOT EXISTS (SELECT FROM segments) AND NOT EXISTS (SELECT FROM streams) THEN 'it has records'
     ELSE '' END`
 	return One(ctx, db, "look into the database", pgx.RowTo[string], sql, WireRecording)
 }
@@ -290,16 +305,22 @@ func RestoreSegment(ctx context.Context, db DB, m archive.Manifest, store string
 	return nil
 }
 
-// RestorePosition makes the row of a stream with the position in a manifest, unless there
-// is one. A resume verifies it.
-func RestorePosition(ctx context.Context, db DB, stream string, position json.RawMessage) error {
+// RestorePositions makes the rows of streams with the positions in manifests, unless there
+// are some: all or none, because with one of them a rebuild is finished. A resume verifies
+// them.
+func RestorePositions(ctx context.Context, db DB, positions map[string]json.RawMessage) error {
 	const sql = `
 INSERT INTO streams (name, wire, host, cursor_kind, cursor, anchor, anchors, anchor_seqs, filter_hash, last_event_at, written_at, caught_up_at)
-SELECT $1, p.wire, p.host, p.cursor_kind, p.cursor, p.anchor, p.anchors, p.anchor_seqs, p.filter_hash, p.last_event_at, p.written_at, p.caught_up_at
-FROM jsonb_populate_record(NULL::streams, $2) AS p
+SELECT s.name, p.wire, p.host, p.cursor_kind, p.cursor, p.anchor, p.anchors, p.anchor_seqs, p.filter_hash, p.last_event_at, p.written_at, p.caught_up_at
+FROM unnest($1::text[], $2::jsonb[]) AS s (name, position), jsonb_populate_record(NULL::streams, s.position) AS p
 ON CONFLICT (name) DO NOTHING`
-	if _, err := db.Exec(ctx, sql, stream, position); err != nil {
-		return fmt.Errorf("restore the position of stream %s: %w", stream, err)
+	names := slices.Sorted(maps.Keys(positions))
+	of := make([]json.RawMessage, len(names))
+	for i, name := range names {
+		of[i] = positions[name]
+	}
+	if _, err := db.Exec(ctx, sql, names, of); err != nil {
+		return fmt.Errorf("restore the positions of the streams: %w", err)
 	}
 	return nil
 }

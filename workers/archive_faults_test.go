@@ -15,6 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/weir-social/weir/archive"
+	"github.com/weir-social/weir/jobs"
 	"github.com/weir-social/weir/ops/health"
 	"github.com/weir-social/weir/schema"
 )
@@ -125,12 +126,14 @@ func TestHourWithoutTheStore(t *testing.T) {
 }
 
 // TestManifestNamesDates checks that a manifest says between which dates the records of
-// its segment were created, also if the file was written again.
+// its segment were created, also if the file was written again. Its folder is the day on
+// which the first of them arrived, however late the segment was sealed.
 func TestManifestNamesDates(t *testing.T) {
 	t.Parallel()
 	a := newArchiveTest(t)
 	a.add(3)
 	a.exec(`UPDATE archive_open SET created_from = '2026-01-01Z'::timestamptz + number * interval '1 day', created_to = '2026-02-01Z'::timestamptz - number * interval '1 day' WHERE number > 1`)
+	a.exec(`UPDATE archive_open SET arrived_at = '2026-03-03T23:59:59Z'::timestamptz + number * interval '1 minute'`)
 	a.archive.Age = time.Nanosecond
 	require.NoError(t, a.seal())
 	require.NoError(t, os.RemoveAll(a.archive.Spool))
@@ -139,7 +142,75 @@ func TestManifestNamesDates(t *testing.T) {
 	require.NoError(t, err)
 	require.Len(t, manifests, 1)
 	require.Equal(t, "2026-01-03 2026-01-30", fmt.Sprint(manifests[0].CreatedFrom.Format(time.DateOnly), " ", manifests[0].CreatedTo.Format(time.DateOnly)))
+	require.Contains(t, manifests[0].Name, "s/2026-03-04/", "the first row arrived a minute after that")
 	rows, err := schema.Segments(t.Context(), a.pool)
 	require.NoError(t, err)
 	require.Equal(t, manifests, rows)
+}
+
+// TestMountPointIsNoEmptyArchive: a disk is not mounted, so its directory is there and
+// empty. Nothing is written to it and no row is deleted, until the disk is back.
+func TestMountPointIsNoEmptyArchive(t *testing.T) {
+	t.Parallel()
+	a := newArchiveTest(t)
+	a.add(12)
+	a.complete()
+	root := strings.TrimPrefix(a.store.String(), "dir:")
+	require.NoError(t, os.Rename(root, root+"-disk"))
+	require.NoError(t, os.Mkdir(root, 0o700))
+	a.add(12)
+	require.NoError(t, a.seal())
+	open := a.count(`SELECT count(*) FROM archive_open`)
+	a.exec(`INSERT INTO forgotten (did, until, reason) VALUES ('did:plc:a', now(), 'deleted')`)
+	list := func() error {
+		return runJob(a, &ListForgotten{pool: a.pool, archive: a.archive}, jobs.ListForgotten{})
+	}
+	require.ErrorContains(t, a.sync(a.store), "mount its disk")
+	require.ErrorContains(t, list(), "mount its disk")
+	require.Equal(t, open, a.count(`SELECT count(*) FROM archive_open`))
+	require.Zero(t, a.count(`SELECT count(*) FROM forgotten WHERE listed_at IS NOT NULL`))
+	files, err := os.ReadDir(root)
+	require.NoError(t, err)
+	require.Empty(t, files)
+	require.NoError(t, os.Remove(root))
+	require.NoError(t, os.Rename(root+"-disk", root))
+	a.complete()
+	require.NoError(t, list())
+}
+
+// TestDamagedBeforeItsRowsAreDeleted: a process dies after it stored a manifest, and then the
+// segment or the manifest is damaged or lost. The rows are there, so it is stored again.
+func TestDamagedBeforeItsRowsAreDeleted(t *testing.T) {
+	t.Parallel()
+	a := newArchiveTest(t)
+	root := strings.TrimPrefix(a.store.String(), "dir:")
+	a.exec(`CREATE FUNCTION killed() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION 'killed'; END $$`)
+	damage := func(file string) { require.NoError(t, os.WriteFile(file, []byte("damaged"), 0o600)) }
+	remove := func(file string) { require.NoError(t, os.Remove(file)) }
+	for _, c := range []struct {
+		suffix string
+		does   func(file string)
+	}{{segmentSuffix, damage}, {segmentSuffix, remove}, {".json", damage}} {
+		a.add(12)
+		require.NoError(t, a.seal())
+		a.exec(`CREATE TRIGGER killed BEFORE DELETE ON archive_open EXECUTE FUNCTION killed()`)
+		require.ErrorContains(t, a.sync(a.store), "killed")
+		a.exec(`DROP TRIGGER killed ON archive_open`)
+		files, err := filepath.Glob(filepath.Join(root, "s", "*", "*"+c.suffix))
+		require.NoError(t, err)
+		c.does(files[len(files)-1]) // the one with the highest number
+		a.complete()
+	}
+	a.add(12)
+	require.NoError(t, a.seal())
+	a.exec(`CREATE TRIGGER killed BEFORE DELETE ON archive_open EXECUTE FUNCTION killed()`)
+	require.ErrorContains(t, a.sync(a.store), "killed")
+	a.exec(`DROP TRIGGER killed ON archive_open`)
+	files, err := filepath.Glob(filepath.Join(root, "s", "*", "*"+segmentSuffix))
+	require.NoError(t, err)
+	damage(files[len(files)-1])
+	a.exec(`UPDATE archive_open SET blob = $1`, archive.PackRow(archive.AppendRecord(nil, []byte("other"))))
+	require.NoError(t, os.RemoveAll(a.archive.Spool))
+	require.ErrorContains(t, a.sync(a.store), "are not those that were sealed")
+	require.FileExists(t, files[len(files)-1], "it may still be of use")
 }

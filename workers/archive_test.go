@@ -264,6 +264,21 @@ func TestKilledInSeal(t *testing.T) {
 	require.Empty(t, files)
 }
 
+// TestUnfinishedObjectsAreSwept: a process was killed while it put an object.
+func TestUnfinishedObjectsAreSwept(t *testing.T) {
+	t.Parallel()
+	a := newArchiveTest(t)
+	left := filepath.Join(strings.TrimPrefix(a.store.String(), "dir:"), ".tmp-1")
+	require.NoError(t, os.WriteFile(left, []byte("text"), 0o600))
+	sweep := func(after time.Duration) {
+		require.NoError(t, runJob(a, &SweepArchive{pool: a.pool, log: slog.New(slog.DiscardHandler), archive: a.archive, now: func() time.Time { return time.Now().Add(after) }}, jobs.SweepArchive{}))
+	}
+	sweep(23 * time.Hour)
+	require.FileExists(t, left, "it may still be written")
+	sweep(25 * time.Hour)
+	require.NoFileExists(t, left)
+}
+
 // recompressed returns the segment in a file with the same records and other bytes.
 func recompressed(t *testing.T, path string) ([]byte, archive.Sum) {
 	t.Helper()
@@ -301,7 +316,7 @@ func TestLateProcess(t *testing.T) {
 	require.NoError(t, err)
 	// Another version of Weir has stored the same records, compressed in another way.
 	file, sum := recompressed(t, a.archive.spooled(m.SHA256))
-	theirs := archive.NewManifest(number, m.Stream, m.Wire, sum, m.SealedAt)
+	theirs := archive.NewManifest(number, m.Stream, m.Wire, sum, m.FirstAt, m.SealedAt)
 	theirs.FirstAt, theirs.LastAt, theirs.Position = m.FirstAt, m.LastAt, m.Position
 	require.NotEqual(t, m.Name, theirs.Name)
 	require.Equal(t, m.ManifestName(), theirs.ManifestName())

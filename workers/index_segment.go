@@ -37,14 +37,14 @@ func (w *IndexSegment) Timeout(*river.Job[jobs.IndexSegment]) time.Duration { re
 // Work stores the events, unless ClickHouse has them. However it ends, and however many
 // processes do it, each is stored once: see clickhouse.Index.Put.
 func (w *IndexSegment) Work(ctx context.Context, job *river.Job[jobs.IndexSegment]) error {
-	m, err := schema.UnindexedSegment(ctx, w.pool, job.Args.Segment)
+	m, generation, err := schema.UnindexedSegment(ctx, w.pool, job.Args.Segment)
 	if errors.Is(err, schema.ErrNoRows) {
 		return nil
 	}
 	if err != nil {
 		return err
 	}
-	err = w.store(ctx, m)
+	err = w.store(ctx, m, generation)
 	if unsettled, ok := errors.AsType[*clickhouse.Unsettled](err); ok {
 		return snooze(unsettled.Wait)
 	}
@@ -60,7 +60,7 @@ func (w *IndexSegment) Work(ctx context.Context, job *river.Job[jobs.IndexSegmen
 const awayWait = 30 * time.Second
 
 // store stores the events of a segment.
-func (w *IndexSegment) store(ctx context.Context, m archive.Manifest) error {
+func (w *IndexSegment) store(ctx context.Context, m archive.Manifest, generation int) error {
 	index := w.archive.Index
 	if err := index.ClickHouse.Create(ctx); err != nil { // first: a server that is away costs nothing else
 		return err
@@ -73,5 +73,5 @@ func (w *IndexSegment) store(ctx context.Context, m archive.Manifest) error {
 	if err != nil {
 		return err
 	}
-	return index.ClickHouse.Put(ctx, clickhouse.Segment{Number: m.Number, Version: m.Rewritten, SHA256: m.SHA256, Rows: rows}, schema.IndexMarks{DB: w.pool})
+	return index.ClickHouse.Put(ctx, clickhouse.Segment{Number: m.Number, Version: m.Rewritten, SHA256: m.SHA256, Generation: generation, Rows: rows}, schema.IndexMarks{DB: w.pool})
 }

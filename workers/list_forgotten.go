@@ -32,6 +32,9 @@ func (w *ListForgotten) Work(ctx context.Context, _ *river.Job[jobs.ListForgotte
 		if err != nil || len(list) == 0 {
 			return err
 		}
+		if err := w.archive.present(ctx, w.pool); err != nil {
+			return err
+		}
 		if _, err := archive.PutForgotten(ctx, w.archive.Store, list); err != nil {
 			return err
 		}

@@ -97,7 +97,7 @@ func (w *SealSegment) seal(ctx context.Context, of schema.OpenStream, plan schem
 	if err != nil {
 		return err
 	}
-	m := archive.NewManifest(number, of.Stream, of.Wire, sum, now)
+	m := archive.NewManifest(number, of.Stream, of.Wire, sum, *plan.FirstAt, now)
 	plan.Describe(&m)
 	return pgx.BeginFunc(ctx, w.pool, func(tx pgx.Tx) error {
 		if err := schema.StoreSegment(ctx, tx, m, plan.Numbers); err != nil {

@@ -35,7 +35,7 @@ func (w *SweepArchive) Timeout(*river.Job[jobs.SweepArchive]) time.Duration { re
 
 // Work sweeps. A server that is away is no reason to leave the rest.
 func (w *SweepArchive) Work(ctx context.Context, _ *river.Job[jobs.SweepArchive]) error {
-	return errors.Join(w.days(ctx), w.deletions(ctx), w.spool(), w.objects(ctx), w.lists(ctx))
+	return errors.Join(w.days(ctx), w.deletions(ctx), w.spool(), w.unfinished(ctx), w.objects(ctx), w.lists(ctx))
 }
 
 // days makes and drops partitions. They follow the clock that is behind.
@@ -76,6 +76,19 @@ func (w *SweepArchive) spool() error {
 		}
 	}
 	return nil
+}
+
+// unfinished deletes what killed processes left unfinished in the store.
+func (w *SweepArchive) unfinished(ctx context.Context) error {
+	store, ok := w.archive.Store.(archive.Sweeper)
+	if !ok {
+		return nil
+	}
+	deleted, err := store.Sweep(ctx, w.now().Add(-orphanAge))
+	if deleted > 0 {
+		w.log.Info("unfinished_files_deleted", "files", deleted)
+	}
+	return err
 }
 
 // objects deletes what nothing names in the store, and what is named by a version of a

@@ -3,6 +3,7 @@ package workers
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"time"
 
@@ -39,9 +40,18 @@ func (w *SyncSegment) Work(ctx context.Context, job *river.Job[jobs.SyncSegment]
 	case after:
 		return snooze(time.Second) // a position holds for earlier segments too
 	}
+	if err := w.archive.present(ctx, w.pool); err != nil {
+		return err
+	}
 	sealed := m.SHA256
 	store := w.archive.Store
 	m, err = w.stored(ctx, m)
+	if errors.Is(err, errDamaged) {
+		m, err = w.repaired(ctx, m)
+	}
+	if errors.Is(err, schema.ErrNoRows) {
+		return nil // another process has repaired it
+	}
 	if err != nil {
 		return err
 	}
@@ -55,15 +65,44 @@ func (w *SyncSegment) Work(ctx context.Context, job *river.Job[jobs.SyncSegment]
 	return nil
 }
 
+// present returns an error if the store has none of the last segments that it should have.
+// The directory of a disk that is not mounted is empty, and so is a bucket under another
+// prefix: what is written there would be missing where the others are.
+func (a Archive) present(ctx context.Context, pool *pgxpool.Pool) error {
+	const looks = 3 // one may have been damaged or deleted
+	last, err := schema.LastSegments(ctx, pool, a.Store.String(), looks)
+	if err != nil || len(last) == 0 {
+		return err
+	}
+	for _, m := range last {
+		if _, err := a.Store.Stat(ctx, m.ManifestName()); !errors.Is(err, archive.ErrNotFound) {
+			return err
+		}
+	}
+	return fmt.Errorf("%s lacks the last segments that were stored there, such as %s: mount its disk, or correct WEIR_ARCHIVE; if they are lost, set WEIR_ARCHIVE to a new place", a.Store, last[0].Name)
+}
+
+// errDamaged means that a segment or its manifest was damaged in the store, or lost, after the
+// manifest was stored.
+var errDamaged = errors.New("damaged since it was stored")
+
 // stored returns the manifest in the store, whose segment has been read back. It puts
 // both there if they are missing.
 func (w *SyncSegment) stored(ctx context.Context, m archive.Manifest) (archive.Manifest, error) {
 	store := w.archive.Store
 	there, err := archive.ReadManifest(ctx, store, m.ManifestName())
 	if err == nil {
-		return there, archive.Verify(ctx, store, there)
+		m = there
+		if err = archive.Verify(ctx, store, m); errors.Is(err, archive.ErrNotFound) {
+			return m, fmt.Errorf("%w: %w", errDamaged, err)
+		}
 	}
-	if !errors.Is(err, archive.ErrNotFound) {
+	switch {
+	case err == nil:
+		return m, nil
+	case errors.Is(err, archive.ErrCorrupt):
+		return m, fmt.Errorf("%w: %w", errDamaged, err)
+	case !errors.Is(err, archive.ErrNotFound):
 		return m, err
 	}
 	if err := w.put(ctx, &m); err != nil {
@@ -73,6 +112,35 @@ func (w *SyncSegment) stored(ctx context.Context, m archive.Manifest) (archive.M
 	if err == nil && there.SHA256 != m.SHA256 {
 		err = archive.Verify(ctx, store, there)
 	}
+	return there, err
+}
+
+// repaired replaces a damaged segment and its manifest, which stored found. That loses nothing:
+// the rows are there and are what was sealed, and the lock of the segment's row keeps other
+// processes from deleting them meanwhile. It returns ErrNoRows if one has done so before.
+func (w *SyncSegment) repaired(ctx context.Context, m archive.Manifest) (there archive.Manifest, err error) {
+	err = pgx.BeginFunc(ctx, w.pool, func(tx pgx.Tx) error {
+		sealed, err := schema.LockUnsyncedSegment(ctx, tx, m.Number)
+		if err != nil {
+			return err
+		}
+		if there, err = w.stored(ctx, sealed); !errors.Is(err, errDamaged) {
+			return err
+		}
+		damaged := []string{sealed.ManifestName(), there.Name}
+		file, err := w.archive.open(ctx, w.pool, &sealed)
+		if err != nil {
+			return err
+		}
+		file.Close() //nolint:errcheck // it is read below
+		for _, name := range damaged {
+			if err := w.archive.Store.Delete(ctx, name); err != nil {
+				return err
+			}
+		}
+		there, err = w.stored(ctx, sealed)
+		return err
+	})
 	return there, err
 }
 

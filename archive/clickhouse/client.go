@@ -38,9 +38,15 @@ type Index struct {
 	client *http.Client
 	settle time.Duration // Settle, or less in tests
 
+	blockRows int // of a block: blockRows, or less in tests
+
 	mu       sync.Mutex
 	settings map[string]bool // of the server, among wanted; nil: not asked yet
 }
+
+// blockRows is how many rows are one block at most. A server divides a larger one (18.16 at
+// 1,048,576 rows, 26.7 at 1,048,449), and stores its parts one by one.
+const blockRows = 1_000_000
 
 const (
 	statementTimeout = time.Minute     // of a count or a query
@@ -70,7 +76,7 @@ func New(address string, transport http.RoundTripper) (*Index, error) {
 		return nil, errors.New("this is no URL of ClickHouse: expected http://user:password@host:8123/database; write / # ? % @ in a password as %2F %23 %3F %25 %40")
 	}
 	database := strings.Trim(u.Path, "/")
-	x := &Index{base: url.URL{Scheme: u.Scheme, Host: u.Host, Path: "/"}, user: u.User, settle: Settle}
+	x := &Index{base: url.URL{Scheme: u.Scheme, Host: u.Host, Path: "/"}, user: u.User, settle: Settle, blockRows: blockRows}
 	if database != "" {
 		x.base.RawQuery = url.Values{"database": {database}}.Encode()
 	}

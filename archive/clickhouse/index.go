@@ -49,6 +49,15 @@ type Segment struct {
 	Version int    // how often it was written again: rows of earlier versions are deleted
 	SHA256  string // of its file: a segment that was written again has another one
 	Rows    []Row  // in the order of their positions
+	// Generation is raised to insert rows again that a server has stored and lost: it may
+	// remember their token.
+	Generation int
+}
+
+// token names a block of a segment's rows. The same block has the same token in every
+// attempt, so that newer servers store it once.
+func (s Segment) token(rows []Row) string {
+	return fmt.Sprintf("weir %d %s %d %d %d", s.Number, s.SHA256, s.Generation, rows[0].Position, len(rows))
 }
 
 // id returns what the column segment has: the number and, above its 32 bits, the version.
@@ -72,10 +81,13 @@ func (x *Index) Put(ctx context.Context, s Segment, marks Marks) error {
 	if err != nil {
 		return fmt.Errorf("count segment %d in ClickHouse: %w", s.Number, err)
 	}
-	if len(missing) > 0 {
-		if err := x.attempt(ctx, s, missing, attempt, marks); err != nil {
+	for len(missing) > 0 {
+		stored := len(s.Rows) - len(missing)
+		some := missing[:min(x.blockRows, len(missing))]
+		if err := x.attempt(ctx, s, some, stored, attempt, marks); err != nil {
 			return err
 		}
+		missing = missing[len(some):]
 		attempt++
 	}
 	return marks.Indexed(ctx, s.Number, attempt)
@@ -113,10 +125,9 @@ func (x *Index) deleteEarlier(ctx context.Context, s Segment) error {
 	return &Unsettled{deleting}
 }
 
-// attempt inserts the missing rows and counts.
-func (x *Index) attempt(ctx context.Context, s Segment, missing []Row, last int, marks Marks) error {
-	body := block(s.id(), missing)
-	token := fmt.Sprintf("weir %d %s %d", s.Number, s.SHA256, len(missing))
+// attempt inserts rows beside those that are stored, and counts.
+func (x *Index) attempt(ctx context.Context, s Segment, rows []Row, stored, last int, marks Marks) error {
+	body := block(s.id(), rows)
 	began := time.Now()
 	ok, err := marks.Begin(ctx, s.Number, last)
 	if err != nil {
@@ -128,12 +139,12 @@ func (x *Index) attempt(ctx context.Context, s Segment, missing []Row, last int,
 	// The time counts from the mark: whoever finds it settled must be right.
 	bounded, cancel := context.WithDeadline(ctx, began.Add(insertTimeout))
 	defer cancel()
-	if err := x.insert(bounded, token, body); err != nil {
+	if err := x.insert(bounded, s.token(rows), body); err != nil {
 		return fmt.Errorf("insert segment %d: %w", s.Number, err)
 	}
 	n, err := x.count(ctx, s)
-	if err == nil && n != len(s.Rows) {
-		err = fmt.Errorf("%w: it has %d of %d rows after the insert", ErrAmbiguous, n, len(s.Rows))
+	if err == nil && n != stored+len(rows) {
+		err = fmt.Errorf("%w: it has %d of %d rows after the insert", ErrAmbiguous, n, stored+len(rows))
 	}
 	if err != nil {
 		return fmt.Errorf("count segment %d in ClickHouse: %w", s.Number, err)

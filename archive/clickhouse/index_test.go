@@ -236,6 +236,32 @@ func TestLostResponse(t *testing.T) {
 	w.once(s)
 }
 
+// TestSeveralBlocks stores a segment with more rows than a server stores at once, as one
+// request to delete can make of a frame. It goes on after a lost answer.
+func TestSeveralBlocks(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.index.blockRows = 100
+	s := segment(1, 250)
+	inserts := 0
+	w.faults.set(func(next http.RoundTripper, r *http.Request) (*http.Response, error) {
+		inserts++
+		response, err := next.RoundTrip(r)
+		if inserts == 2 && err == nil {
+			response.Body.Close() //nolint:errcheck // it is lost
+			return nil, errors.New("connection reset")
+		}
+		return response, err
+	})
+	require.ErrorIs(t, w.put(s), ErrAmbiguous)
+	require.Equal(t, "200", w.ask(`SELECT count() FROM events`))
+	require.Zero(t, w.marks.indexed[1])
+	w.marks.settled()
+	require.NoError(t, w.put(s))
+	require.Equal(t, []int{3, 3, 1}, []int{inserts, w.marks.attempt[1], w.marks.indexed[1]})
+	w.once(s)
+}
+
 // TestFalseSuccess checks that a 200 is not believed: a proxy answers without the server.
 func TestFalseSuccess(t *testing.T) {
 	t.Parallel()

@@ -15,13 +15,12 @@ import (
 	"github.com/weir-social/weir/archive"
 	"github.com/weir-social/weir/consumer"
 	"github.com/weir-social/weir/link"
-	"github.com/weir-social/weir/schema"
 )
 
 // Rows returns the events of a segment. A record may hold several; what the wire does not
 // know is left out, and so is what it cannot read. The frames are decoded side by side:
 // wire is called once for each of the goroutines.
-func Rows(s *archive.Segment, source string, wire func() (consumer.Wire, error)) ([]Row, error) {
+func Rows(m archive.Manifest, s *archive.Segment, wire func() (consumer.Wire, error)) ([]Row, error) {
 	frames := make([][]Row, s.Frames())
 	var next atomic.Int64
 	var all errgroup.Group
@@ -31,7 +30,7 @@ func Rows(s *archive.Segment, source string, wire func() (consumer.Wire, error))
 			for i := next.Add(1) - 1; err == nil && i < int64(len(frames)); i = next.Add(1) - 1 {
 				var raw []byte
 				if raw, err = s.Frame(int(i)); err == nil {
-					frames[i], err = rowsOf(archive.Records(raw), w)
+					frames[i], err = rowsOf(archive.Records(raw), m.LastAt, w)
 				}
 			}
 			return err
@@ -42,20 +41,24 @@ func Rows(s *archive.Segment, source string, wire func() (consumer.Wire, error))
 	}
 	rows := slices.Concat(frames...)
 	for i := range rows {
-		rows[i].Source, rows[i].Position = source, uint32(i) //nolint:gosec // far fewer
+		rows[i].Source, rows[i].Position = m.Stream, uint32(i) //nolint:gosec // far fewer
 	}
 	return rows, nil
 }
 
-// rowsOf returns the events of records.
-func rowsOf(records iter.Seq2[[]byte, error], wire consumer.Wire) ([]Row, error) {
+// rowsOf returns the events of records, of which the last arrived at a time. Records of
+// Nostr do not have the time of a server, so that is theirs.
+func rowsOf(records iter.Seq2[[]byte, error], last time.Time, wire consumer.Wire) ([]Row, error) {
 	var rows []Row
 	var m consumer.Message
 	for record, err := range records {
 		if err != nil {
 			return nil, err
 		}
-		wire.Decode(record, time.Time{}, &m)
+		wire.Decode(record, time.Time{}, &m) // before everything expires
+		if m.TimeUS <= 0 {
+			m.TimeUS = last.UnixMicro()
+		}
 		for i := range m.Events {
 			ev := &m.Events[i]
 			ev.TimeUS = m.TimeUS
@@ -73,8 +76,8 @@ func rowOf(ev *consumer.Event) (Row, bool) {
 	switch ev.Kind {
 	case consumer.KindCommit:
 		r.Collection, r.Key, r.Operation, r.Body = ev.Collection, ev.Key, ev.Operation.String(), string(ev.Record)
-		r.CreatedAt = created(ev.Record, r.CreatedAt)
-		if ev.Collection == schema.PostCollection && ev.Record != nil {
+		r.CreatedAt = created(ev, r.CreatedAt)
+		if ev.Record != nil {
 			r.Links = linksOf(ev)
 		}
 	case consumer.KindIdentity:
@@ -91,30 +94,52 @@ func rowOf(ev *consumer.Event) (Row, bool) {
 
 // created returns when a record was created: as its author claims, but not later than the
 // server's time. Without a claim it is the server's time.
-func created(record []byte, at time.Time) time.Time {
+func created(ev *consumer.Event, at time.Time) time.Time {
+	claimed := ev.Written
+	if claimed.IsZero() {
+		claimed = claim(ev.Record)
+	}
+	if claimed.IsZero() || claimed.After(at) {
+		return at
+	}
+	return claimed
+}
+
+// claim returns the time in a record; zero: there is none.
+func claim(record []byte) time.Time {
 	var claim struct {
 		CreatedAt jsontext.Value `json:"createdAt"`
 	}
 	var text string
 	if record == nil || json.Unmarshal(record, &claim, jsontext.AllowInvalidUTF8(true)) != nil || json.Unmarshal(claim.CreatedAt, &text) != nil {
-		return at
+		return time.Time{}
 	}
-	if t, err := time.Parse(time.RFC3339, text); err == nil && t.Before(at) {
-		return t
+	at, err := time.Parse(time.RFC3339, text)
+	if err != nil {
+		return time.Time{}
 	}
 	return at
 }
 
-// linksOf returns the identities of a post's links: they are the same for all spellings
-// of one article.
+// linksOf returns the identities of the links of a post, a note or an article: they are
+// the same for all spellings of one page.
 func linksOf(ev *consumer.Event) []string {
-	post, err := link.InPost(ev.Author, ev.Record)
-	if err != nil {
-		return nil // not a post, whatever its collection is
+	var found link.Post
+	var err error
+	switch ev.Collection {
+	case link.CollectionPost:
+		found, err = link.InPost(ev.Author, ev.Record)
+	case link.CollectionNote:
+		found, err = link.InNote(ev.Record)
+	case link.CollectionArticle:
+		found, err = link.InArticle(ev.Record)
 	}
-	links := make([]string, len(post.Links))
-	for i := range post.Links {
-		links[i] = post.Links[i].Identity
+	if err != nil || len(found.Links) == 0 {
+		return nil // an error: not a post, whatever its collection is
+	}
+	links := make([]string, len(found.Links))
+	for i := range found.Links {
+		links[i] = found.Links[i].Identity
 	}
 	return links
 }

@@ -25,7 +25,7 @@ func BenchmarkRows(b *testing.B) {
 	frames := simulatedPosts(b, 50_000)
 	all := sealed(b, frames)
 	for b.Loop() {
-		rows, err := Rows(all, "main", wire)
+		rows, err := Rows(main, all, wire)
 		require.NoError(b, err)
 		require.NotEmpty(b, block(1, rows))
 	}

@@ -4,15 +4,22 @@ import (
 	"bytes"
 	"fmt"
 	"io"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/coder/websocket"
+	"github.com/prometheus/client_golang/prometheus"
 	"github.com/stretchr/testify/require"
 
 	"github.com/weir-social/weir/archive"
 	"github.com/weir-social/weir/consumer"
+	"github.com/weir-social/weir/consumer/firehose"
 	"github.com/weir-social/weir/consumer/jetstream"
+	"github.com/weir-social/weir/consumer/nostr"
+	protocol "github.com/weir-social/weir/nostr"
+	"github.com/weir-social/weir/simnet"
 )
 
 // frame returns a Jetstream frame of a post.
@@ -40,6 +47,9 @@ func sealed(t testing.TB, records [][]byte) *archive.Segment {
 	return s
 }
 
+// main is the manifest of a stream's segment.
+var main = archive.Manifest{Stream: "main", LastAt: time.Date(2025, 1, 2, 3, 4, 5, 0, time.UTC)}
+
 // wire is that of Jetstream.
 func wire() (consumer.Wire, error) { return jetstream.Wire(nil), nil }
 
@@ -60,7 +70,7 @@ func TestRowsOfFrames(t *testing.T) {
 		[]byte(`{"did":"` + did + `","time_us":1725911162329308,"kind":"identity","identity":{"did":"` + did + `","handle":"a.example.com","seq":1,"time":"2024-09-09T10:00:00Z"}}`),
 		[]byte(`{"did":"` + did + `","time_us":1725911162329308,"kind":"news"}`), // unknown
 	}
-	rows, err := Rows(sealed(t, records), "main", wire)
+	rows, err := Rows(main, sealed(t, records), wire)
 	require.NoError(t, err)
 	type short struct {
 		Operation, Key, Body string
@@ -88,9 +98,24 @@ func TestRowsOfFrames(t *testing.T) {
 		ids[r.ID] = true
 	}
 	require.Len(t, ids, len(rows))
-	again, err := Rows(sealed(t, records), "main", wire)
+	again, err := Rows(main, sealed(t, records), wire)
 	require.NoError(t, err)
 	require.Equal(t, rows, again, "the same records give the same rows")
+}
+
+// TestTokens: the same block has the same token, and others have others; those that are
+// inserted again after weir archive index too.
+func TestTokens(t *testing.T) {
+	t.Parallel()
+	rows := []Row{{Position: 0}, {Position: 1}, {Position: 2}, {Position: 3}}
+	s := Segment{Number: 1, SHA256: "a", Rows: rows}
+	require.Equal(t, s.token(rows), s.token(rows))
+	again := s
+	again.Generation++
+	for _, other := range []string{s.token(rows[2:]), again.token(rows), (Segment{Number: 1, SHA256: "b"}).token(rows), (Segment{Number: 2, SHA256: "a"}).token(rows)} {
+		require.NotEqual(t, s.token(rows), other)
+	}
+	require.NotEqual(t, s.token(rows[:2]), s.token(rows[2:]))
 }
 
 // TestRowsOfManyFrames: the rows are in the order of the records, however many goroutines
@@ -110,7 +135,7 @@ func TestRowsOfManyFrames(t *testing.T) {
 	s, err := archive.Open(file.Bytes())
 	require.NoError(t, err)
 	require.Greater(t, s.Frames(), 5)
-	rows, err := Rows(s, "main", wire)
+	rows, err := Rows(main, s, wire)
 	require.NoError(t, err)
 	require.Len(t, rows, records)
 	for i, r := range rows {
@@ -118,21 +143,111 @@ func TestRowsOfManyFrames(t *testing.T) {
 		require.Equal(t, i, int(r.Position))
 	}
 	file.Bytes()[file.Len()/2] ^= 4
-	rows, err = Rows(s, "main", wire)
+	rows, err = Rows(main, s, wire)
 	require.ErrorIs(t, err, archive.ErrCorrupt)
 	require.Empty(t, rows)
-	_, err = Rows(s, "main", func() (consumer.Wire, error) { return consumer.Wire{}, io.EOF })
+	_, err = Rows(main, s, func() (consumer.Wire, error) { return consumer.Wire{}, io.EOF })
 	require.ErrorIs(t, err, io.EOF)
 }
 
-// FuzzRows checks that whatever a record holds, its rows can be written.
+// TestRowsOfNostr: relays send no time, so an event is as old as its author claims, but
+// not younger than its segment. Notes and articles share links, in the same spelling as
+// posts.
+func TestRowsOfNostr(t *testing.T) {
+	t.Parallel()
+	signed := func(kind int, at time.Time, content string, tags ...[]string) []byte {
+		e := &protocol.Event{Kind: kind, CreatedAt: at.Unix(), Content: content, Tags: tags}
+		require.NoError(t, e.Sign([32]byte{31: 9}))
+		return e.AppendNotepack(nil)
+	}
+	claimed, later := main.LastAt.Add(-time.Hour), main.LastAt.Add(time.Hour)
+	rows, err := Rows(main, sealed(t, [][]byte{
+		signed(1, claimed, "see https://www.example.com/a/?utm_source=x"),
+		signed(30023, claimed, "[a](https://example.com/a)", []string{"d", "x"}),
+		signed(7, claimed, "https://example.com/a"), // a reaction
+		signed(1, later, "from the future"),
+		signed(1, claimed, "gone soon", []string{"expiration", strconv.FormatInt(main.LastAt.Unix()-1, 10)}),
+		signed(5, claimed, "", []string{"e", strings.Repeat("ab", 32)}), // says which one, not when
+	}), notes)
+	require.NoError(t, err)
+	type short struct {
+		Collection, Operation string
+		Links                 []string
+		At                    time.Time
+	}
+	var got []short
+	for _, r := range rows {
+		got = append(got, short{r.Collection, r.Operation, r.Links, r.CreatedAt.UTC()})
+	}
+	links := []string{"example.com/a"}
+	require.Equal(t, []short{
+		{"nostr.1", "create", links, claimed},
+		{"nostr.30023", "create", links, claimed},
+		{"nostr.7", "create", nil, claimed},
+		{"nostr.1", "create", nil, main.LastAt},
+		{"nostr.1", "create", nil, claimed},
+		{"nostr.1", "delete", nil, main.LastAt},
+		{"nostr.7", "delete", nil, main.LastAt},
+	}, got)
+}
+
+// notes is the wire of Nostr.
+func notes() (consumer.Wire, error) {
+	return nostr.Wire([]int{1, 7, 30023}, nostr.NewVerifier(nostr.VerifierConfig{Registerer: prometheus.NewRegistry()}), nil), nil
+}
+
+// relayFrames returns frames of a relay, with and without events.
+func relayFrames(f *testing.F) (frames [][]byte) {
+	f.Helper()
+	n, err := simnet.New(simnet.Config{Seed: 5, Accounts: 20, History: 40, HistorySpan: time.Hour})
+	require.NoError(f, err)
+	require.NoError(f, n.Start("127.0.0.1:0"))
+	defer n.Stop()
+	conn, _, err := websocket.Dial(f.Context(), n.RelayURL()+"?cursor=0", nil)
+	require.NoError(f, err)
+	defer conn.CloseNow() //nolint:errcheck // it is over
+	for range 30 {
+		_, frame, err := conn.Read(f.Context())
+		require.NoError(f, err)
+		frames = append(frames, frame)
+	}
+	return frames
+}
+
+// FuzzRows checks that whatever a record holds, its rows can be written, and that none is
+// younger than its segment or than what the server says.
 func FuzzRows(f *testing.F) {
 	f.Add(frame("create", "a", `{"text":"https://example.com","createdAt":"2024-09-09T10:00:00Z"}`))
 	f.Add([]byte(`{}`))
+	note := &protocol.Event{Kind: 1, CreatedAt: main.LastAt.Unix() - 60, Content: "https://example.com"}
+	require.NoError(f, note.Sign([32]byte{31: 9}))
+	f.Add(note.AppendNotepack(nil))
+	relay, found := firehose.Wire(nil, nil), 0
+	for _, frame := range relayFrames(f) {
+		f.Add(frame)
+		rows, err := rowsOf(func(yield func([]byte, error) bool) { yield(frame, nil) }, main.LastAt, relay)
+		require.NoError(f, err)
+		found += len(rows)
+	}
+	require.NotZero(f, found)
+	nostrWire, err := notes()
+	require.NoError(f, err)
 	f.Fuzz(func(t *testing.T, record []byte) {
-		rows, err := rowsOf(func(yield func([]byte, error) bool) { yield(record, nil) }, jetstream.Wire(nil))
-		require.NoError(t, err)
-		require.LessOrEqual(t, len(rows), 1)
-		require.NotEmpty(t, block(1, rows))
+		for _, w := range []consumer.Wire{jetstream.Wire(nil), relay, nostrWire} {
+			rows, err := rowsOf(func(yield func([]byte, error) bool) { yield(record, nil) }, main.LastAt, w)
+			require.NoError(t, err)
+			require.NotEmpty(t, block(1, rows))
+			e, err := protocol.DecodeNotepack(record)
+			if err != nil || w.Name != nostr.WireName {
+				continue
+			}
+			for _, r := range rows {
+				at := main.LastAt
+				if r.Operation == "create" && e.CreatedAt < at.Unix() {
+					at = time.Unix(e.CreatedAt, 0)
+				}
+				require.True(t, at.Equal(r.CreatedAt), "%v: %s", r.CreatedAt, r.Operation)
+			}
+		}
 	})
 }

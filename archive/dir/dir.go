@@ -11,12 +11,13 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"time"
 
 	"github.com/weir-social/weir/archive"
 )
 
 // temporary begins the names of files that are being written. A listing leaves them
-// out.
+// out. A process that is killed leaves one: a second name of the object, or a part of it.
 const temporary = ".tmp-"
 
 // Store is a directory. It must exist: a disk that is not mounted is no empty archive.
@@ -189,4 +190,31 @@ func (s *Store) Delete(_ context.Context, name string) error {
 		return fmt.Errorf("delete %s: %w", name, err)
 	}
 	return nil
+}
+
+// Sweep deletes the files that killed processes left unfinished before a time. Otherwise
+// the content of an object that was deleted would remain under such a name.
+func (s *Store) Sweep(ctx context.Context, before time.Time) (deleted int, err error) {
+	err = filepath.WalkDir(s.root, func(path string, entry fs.DirEntry, err error) error {
+		if err = errors.Join(err, ctx.Err()); err != nil {
+			return err
+		}
+		if !entry.Type().IsRegular() || !strings.HasPrefix(entry.Name(), temporary) {
+			return nil
+		}
+		info, err := entry.Info()
+		if err == nil && info.ModTime().Before(before) {
+			if err = os.Remove(path); err == nil {
+				deleted++
+			}
+		}
+		if errors.Is(err, fs.ErrNotExist) {
+			return nil // deleted meanwhile
+		}
+		return err
+	})
+	if err != nil {
+		return deleted, fmt.Errorf("sweep %s: %w", s, err)
+	}
+	return deleted, nil
 }

@@ -5,6 +5,7 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -50,6 +51,27 @@ func TestUnfinishedFileIsNoObject(t *testing.T) {
 	require.Empty(t, files)
 	require.NoError(t, os.WriteFile(filepath.Join(root, "a", ".tmp-1"), []byte("x"), 0o600))
 	require.Empty(t, archivetest.Names(t, s, ""))
+}
+
+// TestUnfinishedFilesAreSwept: a process that is killed in a put leaves a second name of
+// the object. Deleting the object does not delete its content until that is gone too.
+func TestUnfinishedFilesAreSwept(t *testing.T) {
+	t.Parallel()
+	root := t.TempDir()
+	s, err := dir.New(root)
+	require.NoError(t, err)
+	require.NoError(t, archivetest.Put(t.Context(), s, "a/2026-01-01/1", []byte("text")))
+	old, recent := filepath.Join(root, "a", "2026-01-01", ".tmp-1"), filepath.Join(root, "a", ".tmp-2")
+	require.NoError(t, os.Link(filepath.Join(root, "a", "2026-01-01", "1"), old))
+	require.NoError(t, os.WriteFile(recent, []byte("x"), 0o600))
+	now := time.Now()
+	require.NoError(t, os.Chtimes(old, now, now.Add(-time.Hour)))
+	deleted, err := s.Sweep(t.Context(), now.Add(-time.Minute))
+	require.NoError(t, err)
+	require.Equal(t, 1, deleted)
+	require.NoFileExists(t, old)
+	require.FileExists(t, recent)
+	require.Equal(t, []string{"a/2026-01-01/1"}, archivetest.Names(t, s, ""))
 }
 
 func TestNamesStayInside(t *testing.T) {

@@ -118,7 +118,7 @@ func TestDamagedObject(t *testing.T) {
 	require.NoError(t, w.Add([]byte("a record")))
 	sum, err := w.Close()
 	require.NoError(t, err)
-	m := archive.NewManifest(1, "s", "w", sum, time.Unix(1, 0))
+	m := archive.NewManifest(1, "s", "w", sum, time.Unix(1, 0), time.Unix(1, 0))
 	require.NoError(t, archivetest.Put(t.Context(), s, m.Name, file.Bytes()))
 	require.NoError(t, archive.Verify(t.Context(), s, m))
 	f.inject(1, func(next http.RoundTripper, r *http.Request) (*http.Response, error) {

@@ -5,11 +5,15 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
+	"time"
 
+	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/spf13/cobra"
 
 	"github.com/weir-social/weir/app"
 	"github.com/weir-social/weir/archive"
+	"github.com/weir-social/weir/schema"
 )
 
 func archiveCommand() *cobra.Command {
@@ -69,22 +73,28 @@ func archiveExportCommand() *cobra.Command {
 }
 
 func archiveRebuildCommand() *cobra.Command {
-	database, perSecond := false, 0
+	database, seen, perSecond := false, false, 0
 	cmd := &cobra.Command{
 		Use:   "rebuild",
-		Short: "Fill an empty database from the archive; its streams then resume where the archive ends",
-		Args:  cobra.NoArgs,
+		Short: "Fill an empty database from the archive, or only what it knows of archived events",
+		Long: `With --database, an empty database is filled; its streams then resume where the archive ends.
+With --seen, a database that runs learns again which events are archived, as far as a server may send them again: so none is archived twice.`,
+		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if !database {
-				return errors.New("say what to rebuild: --database")
+			if database == seen {
+				return errors.New("say what to rebuild: --database or --seen")
 			}
 			return app.With(cmd.Context(), func(ctx context.Context, p app.App) error {
 				defer printStopping(ctx, cmd.ErrOrStderr())()
-				err := p.RebuildDatabase(ctx, app.Rebuild{PerSecond: perSecond, Progress: func(done, all int, m archive.Manifest) {
+				rebuild, again := p.RebuildDatabase, "run it again to go on after the last whole segment"
+				if seen {
+					rebuild, again = p.RebuildSeen, "run it again: what is known already stays"
+				}
+				err := rebuild(ctx, app.Rebuild{PerSecond: perSecond, Progress: func(done, all int, m archive.Manifest) {
 					fmt.Fprintf(cmd.OutOrStdout(), "%d of %d: %s, %s\n", done, all, m.Name, counts(m.Records, "record", "records"))
 				}})
 				if ctx.Err() != nil {
-					return errors.New("stopped: run it again to go on after the last whole segment")
+					return errors.New("stopped: " + again)
 				}
 				return err
 			})
@@ -92,17 +102,19 @@ func archiveRebuildCommand() *cobra.Command {
 	}
 	cmd.Flags().IntVar(&perSecond, "rate", 0, "records per second at most; 0: as fast as possible")
 	cmd.Flags().BoolVar(&database, "database", false, "fill the empty database in DATABASE_URL")
+	cmd.Flags().BoolVar(&seen, "seen", false, "restore which events are archived")
 	return cmd
 }
 
 func archiveIndexCommand() *cobra.Command {
-	var again, fresh bool
+	var again, fresh, detach bool
 	cmd := &cobra.Command{
 		Use:   "index",
 		Short: "Have the workers compare ClickHouse with every segment and insert what it lacks",
 		Long: `With --again, the workers count the rows of every segment in ClickHouse and insert those that are missing.
 With --fresh, the table of events is emptied first, so that all rows are inserted; views keep what they counted: empty them too.
-The workers begin two and a half minutes later, when no insert from before can arrive any more.`,
+The workers begin two and a half minutes later, when no insert from before can arrive any more.
+This command shows how many segments are left. Ending it does not stop them.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if again == fresh {
@@ -114,11 +126,37 @@ The workers begin two and a half minutes later, when no insert from before can a
 					return err
 				}
 				fmt.Fprintf(cmd.OutOrStdout(), "the workers will index %s; weir status warns until it is done\n", counts(n, "segment", "segments"))
-				return nil
+				if detach {
+					return nil
+				}
+				return followIndex(ctx, cmd.OutOrStdout(), p.Pool())
 			})
 		},
 	}
 	cmd.Flags().BoolVar(&again, "again", false, "insert the rows that ClickHouse lacks")
 	cmd.Flags().BoolVar(&fresh, "fresh", false, "empty the table first")
+	cmd.Flags().BoolVar(&detach, "detach", false, "do not wait for the end")
 	return cmd
+}
+
+// followIndex prints how many segments ClickHouse lacks, when that changes, until it has all.
+func followIndex(ctx context.Context, out io.Writer, pool *pgxpool.Pool) error {
+	last := int64(-1)
+	for {
+		backlog, err := schema.ReadArchiveBacklog(ctx, pool)
+		if err != nil {
+			return err
+		}
+		if backlog.Unindexed != last {
+			fmt.Fprintf(out, "%d of %s left\n", backlog.Unindexed, counts(backlog.Segments, "segment", "segments"))
+		}
+		if last = backlog.Unindexed; last == 0 {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(followInterval):
+		}
+	}
 }
