@@ -21,7 +21,9 @@ import (
 // NostrRelay says how a relay behaves. Relays differ, and most of it is a fault.
 type NostrRelay struct {
 	Page      int  // events of a page at most; it says nothing when it cuts one
-	Silent    bool // it does not say so in its description either
+	Says      int  // events of a page by its description; 0: Page
+	Silent    bool // its description says nothing of a page
+	Oldest    bool // a page begins with the oldest events
 	Auth      bool // it serves only those who authenticate
 	LostSeam  bool // what arrives between the stored events and the subscription is not sent
 	CloseEach int  // it closes each nth subscription with an error; 0: none
@@ -134,7 +136,7 @@ func (r *nostrRelay) ServeHTTP(w http.ResponseWriter, q *http.Request) {
 		if r.cfg.Sync != SyncUnknown {
 			nips += ",77"
 		}
-		fmt.Fprintf(w, `{"name":"simulated","supported_nips":[%s],"limitation":{"max_limit":%d,"max_subscriptions":20,"max_message_length":%d}}`, nips, r.cfg.Page, cmp.Or(r.cfg.Message, 1<<20))
+		fmt.Fprintf(w, `{"name":"simulated","supported_nips":[%s],"limitation":{"max_limit":%d,"max_subscriptions":20,"max_message_length":%d}}`, nips, cmp.Or(r.cfg.Says, r.cfg.Page), cmp.Or(r.cfg.Message, 1<<20))
 		return
 	}
 	ws, err := websocket.Accept(w, q, nil)
@@ -311,9 +313,17 @@ func (r *nostrRelay) page(f *nostrFilter) []*NostrEvent {
 	if f.Until != nil {
 		until = sort.Search(until, func(i int) bool { return r.stored[i].CreatedAt > *f.Until })
 	}
+	since := 0
+	if f.Since != nil {
+		since = sort.Search(until, func(i int) bool { return r.stored[i].CreatedAt >= *f.Since })
+	}
+	order := slices.Backward(r.stored[since:until])
+	if r.cfg.Oldest {
+		order = slices.All(r.stored[since:until])
+	}
 	var found []*NostrEvent
-	for _, e := range slices.Backward(r.stored[:until]) {
-		if len(found) >= most || f.Since != nil && e.CreatedAt < *f.Since {
+	for _, e := range order {
+		if len(found) >= most {
 			break
 		}
 		if f.matches(e) {

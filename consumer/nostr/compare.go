@@ -233,7 +233,7 @@ func (k *comparing) fetch(ctx context.Context, ids [][32]byte) error {
 	for _, id := range ids {
 		f.IDs = append(f.IDs, hex.EncodeToString(id[:]))
 	}
-	pages := past{limit: len(ids), windows: []window{{f, 0, newest}}}
+	pages := past{limit: len(ids), windows: []window{{filter: f, since: 0, until: newest}}}
 	events, err := k.page(ctx, f, &pages)
 	if err != nil {
 		return err
@@ -271,7 +271,7 @@ func (k *comparing) byPages(ctx context.Context) error {
 	for _, item := range k.have() {
 		have[item.ID] = true
 	}
-	pages := past{limit: k.limits.Page, named: k.limits.named, windows: []window{{k.filter, *k.filter.Since, *k.filter.Until}}}
+	pages := past{limit: k.limits.Page, named: k.limits.named, windows: []window{{filter: k.filter, since: *k.filter.Since, until: *k.filter.Until}}}
 	return k.through(ctx, &pages, maxCompared, func(events []*nostr.Event) error {
 		var ids [][32]byte
 		for _, e := range events {

@@ -64,7 +64,9 @@ func TestRelayThatDoesNotServeIsAskedLess(t *testing.T) {
 			require.NoError(t, source.SetFilter(t.Context(), filterOf(0)))
 			var tries []consumer.Attempt
 			for range 6 {
-				conn, err := source.Connect(t.Context(), func(string) consumer.Cursor { return consumer.Cursor{Kind: consumer.CursorTime, Value: time.Now().UnixMicro()} },
+				conn, err := source.Connect(t.Context(), func(string) consumer.Cursor {
+					return consumer.Cursor{Kind: consumer.CursorTime, Value: time.Now().UnixMicro()}
+				},
 					func(a consumer.Attempt) { tries = append(tries, a) })
 				require.NoError(t, err)
 				var m consumer.Message
