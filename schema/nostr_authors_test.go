@@ -209,7 +209,7 @@ func TestRelaysOfMostAccountsAreRead(t *testing.T) {
 	choose := func(most int) []string {
 		t.Helper()
 		require.NoError(t, schema.ChooseRelays(t.Context(), pool, []string{"wss://own"}, most))
-		all, err := schema.All(t.Context(), pool, "", pgx.RowTo[string], `SELECT url FROM nostr_relays ORDER BY url`)
+		all, err := schema.All(t.Context(), pool, "", pgx.RowTo[string], `SELECT url FROM nostr_relays WHERE chosen ORDER BY url`)
 		require.NoError(t, err)
 		return all
 	}
@@ -229,12 +229,29 @@ func TestRelaysOfMostAccountsAreRead(t *testing.T) {
 	require.Equal(t, schema.Relay{URL: "wss://3", Accounts: []string{b}}, due(), "c is not followed")
 	require.NoError(t, schema.RecordRelay(t.Context(), pool, "wss://3", nil, now.Add(time.Hour), "away"))
 	require.Empty(t, due().URL)
+	for range 2 {
+		require.Equal(t, []string{"wss://1", "wss://3"}, choose(2), "the one that fails does not come back")
+	}
+	do(t, pool, `UPDATE nostr_relays SET next_at = now() - interval '8 days' WHERE url = 'wss://2'`)
+	require.Equal(t, []string{"wss://1", "wss://2"}, choose(2), "but for another chance")
+	require.Equal(t, 8, due().Failures)
+	require.NoError(t, schema.RecordRelay(t.Context(), pool, "wss://2", nil, now.Add(time.Hour), "away"))
 	require.Equal(t, []string{"wss://1", "wss://3"}, choose(2))
 	do(t, pool, `UPDATE nostr_relays SET next_at = now() - interval '1 s' * length(problem)`)
-	require.Equal(t, 1, due().Failures)
+	require.Equal(t, 1, due().Failures, "of wss://3, which has the longest problem of the chosen ones")
 	require.NoError(t, schema.RecordRelay(t.Context(), pool, "wss://3", nil, now.Add(time.Hour), "away"))
 	relay := due()
 	require.Equal(t, "wss://1", relay.URL)
 	require.True(t, relay.ReadTo.Equal(now))
 	require.Empty(t, choose(0))
+	require.Equal(t, []string{"wss://1", "wss://3"}, choose(2))
+	do(t, pool, `UPDATE nostr_relays SET next_at = now()`)
+	relay = due()
+	require.Equal(t, "wss://1", relay.URL)
+	require.True(t, relay.ReadTo.Equal(now), "it is known how far it was read")
+	do(t, pool, `DELETE FROM watch_members WHERE did = '`+a+`'`)
+	choose(2)
+	left, err := schema.All(t.Context(), pool, "", pgx.RowTo[string], `SELECT url FROM nostr_relays ORDER BY url`)
+	require.NoError(t, err)
+	require.Equal(t, []string{"wss://2", "wss://3"}, left, "nobody names wss://1 any more")
 }

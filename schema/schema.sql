@@ -768,6 +768,7 @@ CREATE TABLE nostr_relays (
     next_at timestamp with time zone NOT NULL, -- When the relay is asked next. A relay that fails is asked less often.
     failures integer DEFAULT 0 NOT NULL, -- How often in a row it could not be read.
     problem text DEFAULT ''::text NOT NULL, -- Why it could not be read the last time. Empty: it could.
+    chosen boolean DEFAULT true NOT NULL, -- Whether the relay is among those that are asked. Others keep what is known of them as long as a followed account names them.
     CONSTRAINT nostr_relays_pkey PRIMARY KEY (url)
 );
 
