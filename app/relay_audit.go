@@ -59,7 +59,10 @@ func (r *relays) Audit(ctx context.Context, stream string, from, to time.Time) (
 		}
 		return unknown, failed
 	}
-	sum := &backfill{}
+	sum, err := r.backfill(ctx)
+	if err != nil {
+		return found, nil, err
+	}
 	c.Store = func(ctx context.Context, events []*protocol.Event) error { return sum.add(ctx, events, retry) }
 	result, unread := r.Compare(ctx, r.url(stream), c)
 	found.Method, found.Missing, found.Stored = result.By, result.Missing, sum.found.Written

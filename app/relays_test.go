@@ -2,6 +2,7 @@ package app
 
 import (
 	"log/slog"
+	"strconv"
 	"testing"
 	"time"
 
@@ -83,4 +84,22 @@ func TestCutBackfillSaysHowFarItWent(t *testing.T) {
 			require.WithinRange(t, found.Oldest, time.Unix(min(c.at, time.Now().Add(-time.Minute).Unix()), 0), time.Now())
 		})
 	}
+}
+
+// TestNothingIsBackfilledAsExpiredByAClockThatIsAhead: the older version, which the event replaced,
+// would be deleted for ever.
+func TestNothingIsBackfilledAsExpiredByAClockThatIsAhead(t *testing.T) {
+	t.Parallel()
+	n, pool, backfill := backfilledFrom(t, 1, simnet.NostrRelay{Page: 100})
+	_, err := pool.Exec(t.Context(), `CREATE SCHEMA behind;
+CREATE FUNCTION behind.clock_timestamp() RETURNS timestamptz LANGUAGE sql VOLATILE AS $$SELECT pg_catalog.clock_timestamp() - interval '1 day'$$;
+DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET search_path = public, behind, pg_catalog', current_database()); END $$`)
+	require.NoError(t, err)
+	pool.Reset()
+	expires := time.Now().Add(-18 * time.Hour).Unix()
+	n.WriteAs(0, nil, expires-10, 30023, [][]string{{"d", "here"}, {"expiration", strconv.FormatInt(expires, 10)}}, "article")
+	backfill(time.Now().Add(-48 * time.Hour))
+	var records, tombstones int
+	require.NoError(t, pool.QueryRow(t.Context(), `SELECT (SELECT count(*) FROM records), (SELECT count(*) FROM tombstones)`).Scan(&records, &tombstones))
+	require.Equal(t, [2]int{1, 0}, [2]int{records, tombstones})
 }

@@ -126,7 +126,7 @@ func (k *conn) decode(f consumer.Frame, m *consumer.Message) error {
 	}
 	switch msg.kind {
 	case "EVENT":
-		e := k.decoder.event(&msg, f.Arrived, m)
+		e := k.decoder.event(&msg, f.Arrived, f.Earliest, m)
 		m.Still = !k.arrived.Load()
 		if msg.sub == k.sub {
 			k.answered()

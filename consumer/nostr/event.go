@@ -61,7 +61,7 @@ type decoder struct {
 func (d *decoder) decode(frame []byte, arrived time.Time, m *consumer.Message) {
 	m.Reset(frame, arrived)
 	if e, err := nostr.DecodeNotepack(frame); err == nil {
-		d.decoded(e, arrived, m)
+		d.decoded(e, arrived, arrived, m)
 		return
 	}
 	msg, err := parse(frame)
@@ -70,23 +70,24 @@ func (d *decoder) decode(frame []byte, arrived time.Time, m *consumer.Message) {
 		return
 	}
 	if msg.kind == "EVENT" {
-		d.event(&msg, arrived, m)
+		d.event(&msg, arrived, arrived, m)
 	}
 }
 
 // event adds the events that an EVENT makes, and returns it if it is readable and its id
-// holds.
-func (d *decoder) event(msg *message, arrived time.Time, m *consumer.Message) *nostr.Event {
+// holds. It has expired if that is so at earliest: a clock that is ahead must not delete
+// what an event replaced.
+func (d *decoder) event(msg *message, arrived, earliest time.Time, m *consumer.Message) *nostr.Event {
 	e, err := nostr.Decode(msg.event)
 	if err != nil {
 		d.refuse(m, err, causeUnreadable)
 		return nil
 	}
-	return d.decoded(e, arrived, m)
+	return d.decoded(e, arrived, earliest, m)
 }
 
 // decoded adds the events that a readable event makes, and returns it if its id holds.
-func (d *decoder) decoded(e *nostr.Event, arrived time.Time, m *consumer.Message) *nostr.Event {
+func (d *decoder) decoded(e *nostr.Event, arrived, earliest time.Time, m *consumer.Message) *nostr.Event {
 	if err := e.CheckID(); err != nil {
 		d.refuse(m, err, causeID)
 		return nil
@@ -94,7 +95,7 @@ func (d *decoder) decoded(e *nostr.Event, arrived time.Time, m *consumer.Message
 	m.TimeUS, m.ID = arrived.UnixMicro(), consumer.ID(e.ID[:16])
 	m.Proof = &proof{verifier: d.verifier, event: e}
 	expires, ok := expiry(e)
-	if ok && !expires.After(arrived) {
+	if ok && !expires.After(earliest) {
 		d.expired(e, m)
 		return e
 	}
