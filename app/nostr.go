@@ -1,17 +1,20 @@
 package app
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"log/slog"
 	"net/url"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/weir-social/weir/consumer"
 	"github.com/weir-social/weir/consumer/nostr"
 	"github.com/weir-social/weir/consumer/socket"
 	protocol "github.com/weir-social/weir/nostr"
+	"github.com/weir-social/weir/schema"
 )
 
 // nostrNetwork is the part of a collection's name before the kind.
@@ -71,6 +74,36 @@ func (p App) nostrSource(relay string) sourceOf {
 // relays; nil: whatever relay they name.
 func (p App) nostrWire(relays []string) consumer.Wire {
 	return nostr.Wire(p.stored.Kinds(nostrNetwork), p.signatures.events(p), relays)
+}
+
+// coveredAtOnce is how many tombstones one transaction leaves.
+const coveredAtOnce = 10_000
+
+// coverDeletions gives deletions by id, which were read before these kinds were stored, their
+// tombstones in these kinds, too. A relay may bring what they delete at any time, and the requests
+// to delete were seen.
+func (p App) coverDeletions(ctx context.Context, stream string) error {
+	var collections []string
+	for _, kind := range p.stored.Kinds(nostrNetwork) {
+		if nostr.DeletesByID(kind) {
+			collections = append(collections, protocol.Collection(kind))
+		}
+	}
+	covered, err := schema.CoversDeletions(ctx, p.pool, stream, append([]string{}, collections...))
+	if err != nil || covered {
+		return err
+	}
+	for more := true; more; {
+		err := pgx.BeginFunc(ctx, p.pool, func(tx pgx.Tx) error {
+			n, err := schema.CoverDeletions(ctx, tx, p.projections.Rows(), nostrNetwork+".", nostr.EveryRevision, collections, coveredAtOnce)
+			more = n > 0
+			return err
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return schema.RecordDeletionsCovered(ctx, p.pool, stream, append([]string{}, collections...))
 }
 
 // events returns the verifier of Nostr events, which all relays share.

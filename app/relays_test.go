@@ -24,20 +24,66 @@ func backfilledFrom(t *testing.T, configured int, all ...simnet.NostrRelay) (n *
 	require.NoError(t, err)
 	t.Cleanup(n.Stop)
 	pool = schematest.New(t)
-	p := New(Config{Nostr: n.URLs()[:configured], NostrAuthorRelays: 5, NostrAuthorLoopback: true, Collections: []string{"nostr.1=0", "nostr.30023=0"}, ArchiveScope: string(consumer.ScopeStored), Retention: 96 * time.Hour, ShareRetention: 240 * time.Hour}, pool)
+	p := reads(t, pool, n.URLs()[:configured], "nostr.1=0", "nostr.30023=0")
+	return n, pool, func(since time.Time) workers.Backfilled {
+		t.Helper()
+		return backfillFirst(t, p, n, n.URLs()[configured:], since)
+	}
+}
+
+// reads returns a process that reads these relays and stores these collections.
+func reads(t *testing.T, pool *pgxpool.Pool, urls []string, collections ...string) App {
+	t.Helper()
+	p := New(Config{Nostr: urls, NostrAuthorRelays: 5, NostrAuthorLoopback: true, Collections: collections, ArchiveScope: string(consumer.ScopeStored), Retention: 96 * time.Hour, ShareRetention: 240 * time.Hour}, pool)
 	p.log = slog.New(slog.DiscardHandler)
 	require.NoError(t, p.register(t.Context()))
+	return p
+}
+
+// backfillFirst backfills the first author.
+func backfillFirst(t *testing.T, p App, n *simnet.Nostr, further []string, since time.Time) workers.Backfilled {
+	t.Helper()
 	keep, err := p.retention()
 	require.NoError(t, err)
 	relays, err := p.relays(keep)
 	require.NoError(t, err)
 	key, _ := protocol.ParseKey(n.Key(0))
-	return n, pool, func(since time.Time) workers.Backfilled {
+	found, err := relays.Backfill(t.Context(), further, key, since)
+	require.NoError(t, err)
+	return found
+}
+
+// TestDeletedRepostStaysDeletedWhenRepostsAreStored: the request to delete it came before, and named
+// an id of no kind.
+func TestDeletedRepostStaysDeletedWhenRepostsAreStored(t *testing.T) {
+	t.Parallel()
+	n, err := simnet.NewNostr(simnet.NostrConfig{Seed: 9, Authors: 1, Now: time.Now(), Relays: []simnet.NostrRelay{{Page: 100}, {Page: 100}}})
+	require.NoError(t, err)
+	t.Cleanup(n.Stop)
+	pool := schematest.New(t)
+	now := time.Now().Unix()
+	gone := n.WriteAs(0, []int{1}, now-20, 6, nil, "gone")
+	n.WriteAs(0, []int{1}, now-20, 6, nil, "here")
+	article := n.WriteAs(0, []int{1}, now-20, 30023, [][]string{{"d", "gone"}}, "gone")
+	n.WriteAs(0, []int{0}, now-10, 5, [][]string{{"e", gone.ID}, {"a", "30023:" + article.Author + ":gone"}}, "")
+	backfillFirst(t, reads(t, pool, n.URLs()[:1], "nostr.1=0"), n, nil, time.Unix(now-3600, 0))
+
+	p := reads(t, pool, n.URLs()[1:], "nostr.1=0", "nostr.6=0", "nostr.30023=0")
+	_, err = pool.Exec(t.Context(), `INSERT INTO streams (name, wire) VALUES ('nostr:there', 'nostr')`)
+	require.NoError(t, err)
+	count := func(sql string) (n int) {
 		t.Helper()
-		found, err := relays.Backfill(t.Context(), n.URLs()[configured:], key, since)
-		require.NoError(t, err)
-		return found
+		require.NoError(t, pool.QueryRow(t.Context(), sql).Scan(&n))
+		return n
 	}
+	for range 2 {
+		require.NoError(t, p.coverDeletions(t.Context(), "nostr:there"))
+		require.Equal(t, 1, count(`SELECT count(*) FROM tombstones WHERE collection = 'nostr.6' AND deleted_at IS NULL`))
+		require.Equal(t, 1, count(`SELECT count(*) FROM streams WHERE deletes_in = '{nostr.1,nostr.6}'`))
+	}
+	backfillFirst(t, p, n, nil, time.Unix(now-3600, 0))
+	require.Equal(t, 1, count(`SELECT count(*) FROM records WHERE record ->> 'content' = 'here'`))
+	require.Equal(t, 1, count(`SELECT count(*) FROM records`))
 }
 
 // TestOldRequestsToDeleteAreReadBack: another relay may still have what they delete.

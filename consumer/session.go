@@ -422,11 +422,11 @@ func (c *Config) keeps(ev *Event) (bool, string) {
 	}
 	switch ev.Kind {
 	case KindCommit:
-		if !c.Wanted(ev.Collection) {
-			return false, "ignored"
-		}
-		if ev.Operation == Delete {
+		switch {
+		case ev.Operation == Delete && (ev.Lasting || c.Wanted(ev.Collection)): // the collection may be stored later
 			return true, "delete"
+		case !c.Wanted(ev.Collection):
+			return false, "ignored"
 		}
 		return true, "write"
 	case KindAccount:

@@ -1104,6 +1104,7 @@ CREATE TABLE streams (
     lease_renewed_at timestamp with time zone, -- When the lease was renewed, by the database's clock. If this is in the future, the clock has been set back since, and the lease is free.
     lease_expires_at timestamp with time zone,
     epoch bigint DEFAULT 0 NOT NULL, -- Each new lease holder raises it. A commit that carries an older epoch is refused.
+    deletes_in text[] DEFAULT '{}'::text[] NOT NULL, -- The collections in which deletions by id have tombstones, of those that were made before the stream was read. Empty: the network has no such deletions.
     CONSTRAINT streams_pkey PRIMARY KEY (name),
     CONSTRAINT streams_cursor_kind_check CHECK (cursor_kind = ANY (ARRAY[''::text, 'seq'::text, 'time'::text]))
 ) WITH (fillfactor=50);

@@ -177,11 +177,16 @@ func commit(e *nostr.Event, m *consumer.Message, op consumer.Operation, kind int
 	return ev
 }
 
-// The revisions of deletions.
-const (
-	lastID   = "ffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffff"
-	everyRev = "~" // after all revisions
-)
+// lastID makes a revision the last one of its date.
+const lastID = "ffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffff"
+
+// EveryRevision is the revision of a deletion by id: it is after all others.
+const EveryRevision = "~"
+
+// DeletesByID reports whether deletions by id leave tombstones in a kind.
+func DeletesByID(kind int) bool {
+	return nostr.ClassOf(kind) == nostr.Regular && kind != nostr.KindDeletion && kind != nostr.KindVanish
+}
 
 // maxDeletions is how many records one request may name. Each of them leaves tombstones for
 // ever. Relays refuse events with more tags, such as strfry with more than 2,000.
@@ -204,12 +209,12 @@ func (d *decoder) deletions(e *nostr.Event, m *consumer.Message) (ok bool) {
 				continue
 			}
 			for _, kind := range d.kinds {
-				if nostr.ClassOf(kind) == nostr.Regular && kind != nostr.KindDeletion && kind != nostr.KindVanish {
-					commit(e, m, consumer.Delete, kind, tag[1], everyRev).Lasting = true
+				if DeletesByID(kind) {
+					commit(e, m, consumer.Delete, kind, tag[1], EveryRevision).Lasting = true
 				}
 			}
 		case "a":
-			kind, key, ok := d.address(tag[1], author)
+			kind, key, ok := address(tag[1], author) // of any kind: it may be stored later
 			if !ok {
 				continue
 			}
@@ -248,10 +253,10 @@ func sameRelay(a, b string) bool {
 	return a == b || ok && also && one == other
 }
 
-// address parses the address of stored replaceable events of an author.
-func (d *decoder) address(s, author string) (kind int, key string, ok bool) {
+// address parses the address of replaceable events of an author.
+func address(s, author string) (kind int, key string, ok bool) {
 	kind, r, ok := nostr.ParseAddress(s)
-	return kind, r.Key, ok && r.DID == author && slices.Contains(d.kinds, kind)
+	return kind, r.Key, ok && r.DID == author
 }
 
 // expiry returns when an event expires, see NIP-40; false, and the zero time, if it does not.
