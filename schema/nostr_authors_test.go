@@ -132,11 +132,11 @@ func TestUnwatchedAuthorsAreForgotten(t *testing.T) {
 	pool := schematest.New(t)
 	do(t, pool, `INSERT INTO watches (target) VALUES ('npub')`)
 	do(t, pool, `INSERT INTO watch_members (watch_id, did) VALUES (1, 'did:nostr:a')`)
-	do(t, pool, `INSERT INTO nostr_authors (did, read_at) VALUES ('did:nostr:a', now()), ('did:nostr:b', now()), ('did:nostr:c', NULL)`)
-	n, err := schema.ForgetAuthors(t.Context(), pool, time.Now().Add(time.Minute), 10)
+	do(t, pool, `INSERT INTO nostr_authors (did, read_at) VALUES ('did:nostr:a', now()), ('did:nostr:b', now()), ('did:nostr:c', NULL), ('did:nostr:d', now())`)
+	n, err := schema.ForgetAuthors(t.Context(), pool, []string{"did:nostr:d"}, time.Now().Add(time.Minute), 10)
 	require.NoError(t, err)
 	require.Equal(t, 1, n)
-	require.Equal(t, 2, ask[int](t, pool, `SELECT count(*)::int FROM nostr_authors WHERE did IN ('did:nostr:a', 'did:nostr:c')`))
+	require.Equal(t, 3, ask[int](t, pool, `SELECT count(*)::int FROM nostr_authors WHERE did IN ('did:nostr:a', 'did:nostr:c', 'did:nostr:d')`))
 }
 
 // TestGapsConcernTheirNetwork: a gap of one network's stream does not wait for accounts of the

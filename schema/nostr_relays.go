@@ -64,6 +64,16 @@ LIMIT 1`
 	return relay, err
 }
 
+// ServingRelaysOf returns the relays that some of these accounts name, of those that are asked and
+// were read the last time.
+func ServingRelaysOf(ctx context.Context, db DB, dids []string) ([]string, error) {
+	const sql = `
+SELECT k.url FROM nostr_relays AS k
+WHERE k.chosen AND k.failures = 0 AND k.read_to IS NOT NULL AND EXISTS (SELECT FROM nostr_authors AS a WHERE a.did = ANY ($1) AND k.url = ANY (a.relays))
+ORDER BY k.url`
+	return All(ctx, db, "find the relays that serve accounts", pgx.RowTo[string], sql, dids)
+}
+
 // RecordRelay stores until when a relay was read, nil if it was not, and why it was not or not
 // completely.
 func RecordRelay(ctx context.Context, db DB, url string, readTo *time.Time, next time.Time, problem string) error {
