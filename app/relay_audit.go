@@ -93,7 +93,7 @@ func (r *relays) known(ctx context.Context, from, to time.Time) (known []nostr.K
 	for _, kind := range r.app.stored.Kinds(nostrNetwork) {
 		collections = append(collections, nostrNetwork+"."+strconv.Itoa(kind))
 	}
-	records, err := schema.RecordsBetween(ctx, r.app.pool, collections, protocol.RevisionDate(from.Unix()), protocol.RevisionDate(to.Unix()), mostKnown)
+	records, err := schema.EventsBetween(ctx, r.app.pool, collections, protocol.RevisionDate(from.Unix()), protocol.RevisionDate(to.Unix()), mostKnown)
 	for _, record := range records {
 		author, ok := protocol.ParseDID(record.DID)
 		at, id, dated := protocol.ParseRevision(record.Rev)

@@ -94,11 +94,15 @@ type DatedRecord struct{ DID, Rev string }
 // ErrManyRecords is the error of more records than were asked for.
 var ErrManyRecords = errors.New("more records than can be compared at once")
 
-// RecordsBetween returns the records of some collections whose revisions are at or after from
-// and before to, at most limit.
-func RecordsBetween(ctx context.Context, db DB, collections []string, from, to string, limit int) ([]DatedRecord, error) {
-	const sql = `SELECT did, rev FROM records WHERE collection = ANY ($1) AND rev >= $2 AND rev < $3 LIMIT $4`
-	found, err := All(ctx, db, "list the records of a time", pgx.RowToStructByPos[DatedRecord], sql, collections, from, to, limit+1)
+// eventsBetween reads the index of events by their dates, which revisions begin with.
+const eventsBetween = `
+SELECT did, rev FROM records
+WHERE collection = ANY ($1) AND collection >= 'nostr.' AND collection < 'nostr/' AND left(rev, 16) >= $2 AND left(rev, 16) < $3 LIMIT $4`
+
+// EventsBetween returns the records of some collections of Nostr whose dates, as in revisions, are
+// at or after from and before to, at most limit.
+func EventsBetween(ctx context.Context, db DB, collections []string, from, to string, limit int) ([]DatedRecord, error) {
+	found, err := All(ctx, db, "list the events of a time", pgx.RowToStructByPos[DatedRecord], eventsBetween, collections, from, to, limit+1)
 	if err == nil && len(found) > limit {
 		err = ErrManyRecords
 	}

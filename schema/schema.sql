@@ -919,6 +919,7 @@ CREATE INDEX posts_indexed_at ON ONLY posts USING btree (indexed_at);
 
 -- The records of all other collections. Each expires by indexed_at, under the retention that WEIR_COLLECTIONS gives it.
 CREATE TABLE records_other PARTITION OF records DEFAULT;
+CREATE INDEX records_other_dated ON records_other USING btree (collection, "left"(rev, 16)) WHERE collection >= 'nostr.'::text AND collection < 'nostr/'::text;
 CREATE INDEX records_other_indexed_at ON records_other USING btree (collection, indexed_at);
 
 -- Posts whose rkey is not a TID, or is a TID of a time before the partitions. They expire by indexed_at.
