@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net/url"
+	"strings"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/prometheus/client_golang/prometheus"
@@ -32,9 +33,9 @@ func (c Config) nostrRelays() ([]nostrRelay, error) {
 		if err != nil || u.Scheme != "ws" && u.Scheme != "wss" || u.Host == "" || u.User != nil {
 			return nil, errors.New("WEIR_NOSTR: expected URLs such as wss://relay.example, separated by commas")
 		}
-		name := nostrNetwork + ":" + u.Host
+		name := nostrNetwork + ":" + u.Host + strings.TrimRight(u.Path, "/") // a host may have several relays
 		if names[name] {
-			return nil, fmt.Errorf("WEIR_NOSTR: %s occurs twice", u.Host)
+			return nil, fmt.Errorf("WEIR_NOSTR: %s occurs twice", u.Host+u.Path)
 		}
 		names[name] = true
 		all = append(all, nostrRelay{name, relay})
