@@ -135,11 +135,30 @@ func (r *relays) Read(ctx context.Context, relay string, authors [][32]byte, sin
 		return 0, nil, err
 	}
 	q := nostr.Query{Kinds: r.kinds(), Authors: authors, Since: since, Most: 4 * mostBackfilled}
-	unread = r.Stored(ctx, relay, func(page []*protocol.Event) error { return sum.add(ctx, page, retry) }, q)
+	unread = r.Stored(ctx, relay, func(page []*protocol.Event) error { // the last hour is read again and again
+		unseen, err := r.unseen(ctx, page)
+		if err != nil {
+			if ctx.Err() == nil {
+				sum.failed = err
+			}
+			return err
+		}
+		return sum.add(ctx, unseen, retry)
+	}, q)
 	if sum.failed != nil {
 		return sum.found.Written, nil, sum.failed
 	}
 	return sum.found.Written, incomplete(unread), nil
+}
+
+// unseen returns those of some events that were never stored.
+func (r *relays) unseen(ctx context.Context, page []*protocol.Event) ([]*protocol.Event, error) {
+	ids := make([][32]byte, len(page))
+	for i, e := range page {
+		ids[i] = e.ID
+	}
+	unknown, err := r.neverSeen(ctx, ids)
+	return slices.DeleteFunc(page, func(e *protocol.Event) bool { return !slices.Contains(unknown, e.ID) }), err
 }
 
 // incomplete names the error of a relay that cannot be read to its end in the words of the workers.

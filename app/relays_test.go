@@ -149,3 +149,47 @@ DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET search_path = public, behind, 
 	require.NoError(t, pool.QueryRow(t.Context(), `SELECT (SELECT count(*) FROM records), (SELECT count(*) FROM tombstones)`).Scan(&records, &tombstones))
 	require.Equal(t, [2]int{1, 0}, [2]int{records, tombstones})
 }
+
+// TestSeenEventsAreNotVerifiedAgain: the relays that authors name are read every five minutes, each
+// time from an hour before.
+func TestSeenEventsAreNotVerifiedAgain(t *testing.T) {
+	t.Parallel()
+	n, err := simnet.NewNostr(simnet.NostrConfig{Seed: 9, Authors: 1, Now: time.Now(), Relays: []simnet.NostrRelay{{Page: 100}}})
+	require.NoError(t, err)
+	t.Cleanup(n.Stop)
+	pool := schematest.New(t)
+	_, err = pool.Exec(t.Context(), `INSERT INTO watches (target) VALUES ('npub')`)
+	require.NoError(t, err)
+	_, err = pool.Exec(t.Context(), `INSERT INTO watch_members (watch_id, did) VALUES (1, $1)`, "did:nostr:"+n.Key(0))
+	require.NoError(t, err)
+	p := reads(t, pool, n.URLs(), "nostr.1=0")
+	keep, err := p.retention()
+	require.NoError(t, err)
+	asked, err := p.relays(keep)
+	require.NoError(t, err)
+	key, _ := protocol.ParseKey(n.Key(0))
+	for round, want := range []int{3, 1, 0} {
+		for i := range want {
+			n.WriteAs(0, nil, time.Now().Unix()-int64(i), 1, nil, strconv.Itoa(10*round+i))
+		}
+		before := metric(t, p, "weir_nostr_verified_events_total")
+		written, unread, err := asked.Read(t.Context(), n.URLs()[0], [][32]byte{key}, time.Now().Add(-time.Hour))
+		require.NoError(t, err)
+		require.NoError(t, unread)
+		require.Equal(t, want, written)
+		require.EqualValues(t, want, metric(t, p, "weir_nostr_verified_events_total")-before, round)
+	}
+}
+
+// metric returns the value of a counter; 0 if it does not exist yet.
+func metric(t *testing.T, p App, name string) float64 {
+	t.Helper()
+	families, err := p.metrics.Gather()
+	require.NoError(t, err)
+	for _, f := range families {
+		if f.GetName() == name {
+			return f.GetMetric()[0].GetCounter().GetValue()
+		}
+	}
+	return 0
+}
