@@ -46,6 +46,7 @@ type NostrRequest struct {
 // nostrRelay is a relay.
 type nostrRelay struct {
 	cfg    NostrRelay
+	curve  *k256
 	server *http.Server
 	at     net.Listener
 
@@ -80,12 +81,12 @@ type nostrFilter struct {
 	Limit   *int     `json:"limit"`
 }
 
-func startNostrRelay(cfg NostrRelay) (*nostrRelay, error) {
+func startNostrRelay(cfg NostrRelay, curve *k256) (*nostrRelay, error) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		return nil, err
 	}
-	r := &nostrRelay{cfg: cfg, at: l, sessions: map[*nostrSession]bool{}}
+	r := &nostrRelay{cfg: cfg, curve: curve, at: l, sessions: map[*nostrSession]bool{}}
 	r.server = &http.Server{Handler: r, ReadHeaderTimeout: 10 * time.Second}
 	go r.server.Serve(l) //nolint:errcheck // it ends with stop
 	return r, nil
@@ -238,14 +239,14 @@ func (s *nostrSession) handle(message []byte) error {
 		delete(s.live, sub)
 		return err
 	case `"AUTH"`:
-		var e struct {
-			ID   string     `json:"id"`
-			Kind int        `json:"kind"`
-			Tags [][]string `json:"tags"`
-		}
+		var e nostrAnswer
 		err := json.Unmarshal(parts[1], &e)
-		s.known = err == nil && e.Kind == 22242 && slices.ContainsFunc(e.Tags, func(t []string) bool { return slices.Equal(t, []string{"challenge", "who is there"}) })
-		s.say(fmt.Sprintf(`["OK","%s",%t,""]`, e.ID, s.known))
+		problem := "not an event"
+		if err == nil {
+			problem = s.relay.recognise(&e, time.Now())
+		}
+		s.known = problem == ""
+		s.say(fmt.Sprintf(`["OK","%s",%t,%s]`, e.ID, s.known, nostrText(problem)))
 		return err
 	}
 	return errors.New("unknown message")
