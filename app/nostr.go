@@ -1,17 +1,21 @@
 package app
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"log/slog"
 	"net/url"
+	"strings"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/weir-social/weir/consumer"
 	"github.com/weir-social/weir/consumer/nostr"
 	"github.com/weir-social/weir/consumer/socket"
 	protocol "github.com/weir-social/weir/nostr"
+	"github.com/weir-social/weir/schema"
 )
 
 // nostrNetwork is the part of a collection's name before the kind.
@@ -29,9 +33,9 @@ func (c Config) nostrRelays() ([]nostrRelay, error) {
 		if err != nil || u.Scheme != "ws" && u.Scheme != "wss" || u.Host == "" || u.User != nil {
 			return nil, errors.New("WEIR_NOSTR: expected URLs such as wss://relay.example, separated by commas")
 		}
-		name := nostrNetwork + ":" + u.Host
+		name := nostrNetwork + ":" + u.Host + strings.TrimRight(u.Path, "/") // a host may have several relays
 		if names[name] {
-			return nil, fmt.Errorf("WEIR_NOSTR: %s occurs twice", u.Host)
+			return nil, fmt.Errorf("WEIR_NOSTR: %s occurs twice", u.Host+u.Path)
 		}
 		names[name] = true
 		all = append(all, nostrRelay{name, relay})
@@ -71,6 +75,36 @@ func (p App) nostrSource(relay string) sourceOf {
 // relays; nil: whatever relay they name.
 func (p App) nostrWire(relays []string) consumer.Wire {
 	return nostr.Wire(p.stored.Kinds(nostrNetwork), p.signatures.events(p), relays)
+}
+
+// coveredAtOnce is how many tombstones one transaction leaves.
+const coveredAtOnce = 10_000
+
+// coverDeletions gives deletions by id, which were read before these kinds were stored, their
+// tombstones in these kinds, too. A relay may bring what they delete at any time, and the requests
+// to delete were seen.
+func (p App) coverDeletions(ctx context.Context, stream string) error {
+	var collections []string
+	for _, kind := range p.stored.Kinds(nostrNetwork) {
+		if nostr.DeletesByID(kind) {
+			collections = append(collections, protocol.Collection(kind))
+		}
+	}
+	covered, err := schema.CoversDeletions(ctx, p.pool, stream, append([]string{}, collections...))
+	if err != nil || covered {
+		return err
+	}
+	for more := true; more; {
+		err := pgx.BeginFunc(ctx, p.pool, func(tx pgx.Tx) error {
+			n, err := schema.CoverDeletions(ctx, tx, p.projections.Rows(), nostrNetwork+".", nostr.EveryRevision, collections, coveredAtOnce)
+			more = n > 0
+			return err
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return schema.RecordDeletionsCovered(ctx, p.pool, stream, append([]string{}, collections...))
 }
 
 // events returns the verifier of Nostr events, which all relays share.

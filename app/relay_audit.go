@@ -59,7 +59,10 @@ func (r *relays) Audit(ctx context.Context, stream string, from, to time.Time) (
 		}
 		return unknown, failed
 	}
-	sum := &backfill{}
+	sum, err := r.backfill(ctx)
+	if err != nil {
+		return found, nil, err
+	}
 	c.Store = func(ctx context.Context, events []*protocol.Event) error { return sum.add(ctx, events, retry) }
 	result, unread := r.Compare(ctx, r.url(stream), c)
 	found.Method, found.Missing, found.Stored = result.By, result.Missing, sum.found.Written
@@ -90,7 +93,7 @@ func (r *relays) known(ctx context.Context, from, to time.Time) (known []nostr.K
 	for _, kind := range r.app.stored.Kinds(nostrNetwork) {
 		collections = append(collections, nostrNetwork+"."+strconv.Itoa(kind))
 	}
-	records, err := schema.RecordsBetween(ctx, r.app.pool, collections, protocol.RevisionDate(from.Unix()), protocol.RevisionDate(to.Unix()), mostKnown)
+	records, err := schema.EventsBetween(ctx, r.app.pool, collections, protocol.RevisionDate(from.Unix()), protocol.RevisionDate(to.Unix()), mostKnown)
 	for _, record := range records {
 		author, ok := protocol.ParseDID(record.DID)
 		at, id, dated := protocol.ParseRevision(record.Rev)

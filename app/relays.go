@@ -130,13 +130,35 @@ func (r *relays) Read(ctx context.Context, relay string, authors [][32]byte, sin
 		return 0, nil, err
 	}
 	r.obey(retry)
-	sum := &backfill{}
+	sum, err := r.backfill(ctx)
+	if err != nil {
+		return 0, nil, err
+	}
 	q := nostr.Query{Kinds: r.kinds(), Authors: authors, Since: since, Most: 4 * mostBackfilled}
-	unread = r.Stored(ctx, relay, func(page []*protocol.Event) error { return sum.add(ctx, page, retry) }, q)
+	unread = r.Stored(ctx, relay, func(page []*protocol.Event) error { // the last hour is read again and again
+		unseen, err := r.unseen(ctx, page)
+		if err != nil {
+			if ctx.Err() == nil {
+				sum.failed = err
+			}
+			return err
+		}
+		return sum.add(ctx, unseen, retry)
+	}, q)
 	if sum.failed != nil {
 		return sum.found.Written, nil, sum.failed
 	}
 	return sum.found.Written, incomplete(unread), nil
+}
+
+// unseen returns those of some events that were never stored.
+func (r *relays) unseen(ctx context.Context, page []*protocol.Event) ([]*protocol.Event, error) {
+	ids := make([][32]byte, len(page))
+	for i, e := range page {
+		ids[i] = e.ID
+	}
+	unknown, err := r.neverSeen(ctx, ids)
+	return slices.DeleteFunc(page, func(e *protocol.Event) bool { return !slices.Contains(unknown, e.ID) }), err
 }
 
 // incomplete names the error of a relay that cannot be read to its end in the words of the workers.
@@ -171,7 +193,10 @@ func (r *relays) Backfill(ctx context.Context, further []string, author [32]byte
 		return workers.Backfilled{}, err
 	}
 	r.obey(retry)
-	sum := &backfill{}
+	sum, err := r.backfill(ctx)
+	if err != nil {
+		return workers.Backfilled{}, err
+	}
 	deletes := []int{protocol.KindDeletion, protocol.KindVanish}
 	var dated, latest []int
 	for _, kind := range r.app.stored.Kinds(nostrNetwork) {
@@ -226,11 +251,18 @@ func (r *relays) trusts(relay string) bool {
 
 // backfill is what relays have brought so far.
 type backfill struct {
-	dated []int // the kinds of which events since a time are read
+	dated []int         // the kinds of which events since a time are read
+	ahead time.Duration // how far our clock is ahead of the database's
 
 	mu     sync.Mutex // guards what follows if several relays are read, and is held while a page is stored
 	found  workers.Backfilled
 	failed error // of the database
+}
+
+// backfill returns an empty one.
+func (r *relays) backfill(ctx context.Context) (*backfill, error) {
+	now, err := schema.Now(ctx, r.app.pool)
+	return &backfill{ahead: max(0, time.Since(now))}, err
 }
 
 // cut notes that a relay did not send everything, and back to when it did. If several did not,
@@ -252,7 +284,7 @@ func (b *backfill) cut(trusted bool, oldest time.Time, err error) {
 
 // add stores a page.
 func (b *backfill) add(ctx context.Context, page []*protocol.Event, retry *consumer.Retry) error {
-	now := time.Now()
+	now := time.Now().Add(-b.ahead)
 	frames := make([][]byte, len(page))
 	for i, e := range page {
 		frames[i] = e.AppendNotepack(nil)

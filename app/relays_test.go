@@ -2,6 +2,7 @@ package app
 
 import (
 	"log/slog"
+	"strconv"
 	"testing"
 	"time"
 
@@ -23,20 +24,66 @@ func backfilledFrom(t *testing.T, configured int, all ...simnet.NostrRelay) (n *
 	require.NoError(t, err)
 	t.Cleanup(n.Stop)
 	pool = schematest.New(t)
-	p := New(Config{Nostr: n.URLs()[:configured], NostrAuthorRelays: 5, NostrAuthorLoopback: true, Collections: []string{"nostr.1=0", "nostr.30023=0"}, ArchiveScope: string(consumer.ScopeStored), Retention: 96 * time.Hour, ShareRetention: 240 * time.Hour}, pool)
+	p := reads(t, pool, n.URLs()[:configured], "nostr.1=0", "nostr.30023=0")
+	return n, pool, func(since time.Time) workers.Backfilled {
+		t.Helper()
+		return backfillFirst(t, p, n, n.URLs()[configured:], since)
+	}
+}
+
+// reads returns a process that reads these relays and stores these collections.
+func reads(t *testing.T, pool *pgxpool.Pool, urls []string, collections ...string) App {
+	t.Helper()
+	p := New(Config{Nostr: urls, NostrAuthorRelays: 5, NostrAuthorLoopback: true, Collections: collections, ArchiveScope: string(consumer.ScopeStored), Retention: 96 * time.Hour, ShareRetention: 240 * time.Hour}, pool)
 	p.log = slog.New(slog.DiscardHandler)
 	require.NoError(t, p.register(t.Context()))
+	return p
+}
+
+// backfillFirst backfills the first author.
+func backfillFirst(t *testing.T, p App, n *simnet.Nostr, further []string, since time.Time) workers.Backfilled {
+	t.Helper()
 	keep, err := p.retention()
 	require.NoError(t, err)
 	relays, err := p.relays(keep)
 	require.NoError(t, err)
 	key, _ := protocol.ParseKey(n.Key(0))
-	return n, pool, func(since time.Time) workers.Backfilled {
+	found, err := relays.Backfill(t.Context(), further, key, since)
+	require.NoError(t, err)
+	return found
+}
+
+// TestDeletedRepostStaysDeletedWhenRepostsAreStored: the request to delete it came before, and named
+// an id of no kind.
+func TestDeletedRepostStaysDeletedWhenRepostsAreStored(t *testing.T) {
+	t.Parallel()
+	n, err := simnet.NewNostr(simnet.NostrConfig{Seed: 9, Authors: 1, Now: time.Now(), Relays: []simnet.NostrRelay{{Page: 100}, {Page: 100}}})
+	require.NoError(t, err)
+	t.Cleanup(n.Stop)
+	pool := schematest.New(t)
+	now := time.Now().Unix()
+	gone := n.WriteAs(0, []int{1}, now-20, 6, nil, "gone")
+	n.WriteAs(0, []int{1}, now-20, 6, nil, "here")
+	article := n.WriteAs(0, []int{1}, now-20, 30023, [][]string{{"d", "gone"}}, "gone")
+	n.WriteAs(0, []int{0}, now-10, 5, [][]string{{"e", gone.ID}, {"a", "30023:" + article.Author + ":gone"}}, "")
+	backfillFirst(t, reads(t, pool, n.URLs()[:1], "nostr.1=0"), n, nil, time.Unix(now-3600, 0))
+
+	p := reads(t, pool, n.URLs()[1:], "nostr.1=0", "nostr.6=0", "nostr.30023=0")
+	_, err = pool.Exec(t.Context(), `INSERT INTO streams (name, wire) VALUES ('nostr:there', 'nostr')`)
+	require.NoError(t, err)
+	count := func(sql string) (n int) {
 		t.Helper()
-		found, err := relays.Backfill(t.Context(), n.URLs()[configured:], key, since)
-		require.NoError(t, err)
-		return found
+		require.NoError(t, pool.QueryRow(t.Context(), sql).Scan(&n))
+		return n
 	}
+	for range 2 {
+		require.NoError(t, p.coverDeletions(t.Context(), "nostr:there"))
+		require.Equal(t, 1, count(`SELECT count(*) FROM tombstones WHERE collection = 'nostr.6' AND deleted_at IS NULL`))
+		require.Equal(t, 1, count(`SELECT count(*) FROM streams WHERE deletes_in = '{nostr.1,nostr.6}'`))
+	}
+	backfillFirst(t, p, n, nil, time.Unix(now-3600, 0))
+	require.Equal(t, 1, count(`SELECT count(*) FROM records WHERE record ->> 'content' = 'here'`))
+	require.Equal(t, 1, count(`SELECT count(*) FROM records`))
 }
 
 // TestOldRequestsToDeleteAreReadBack: another relay may still have what they delete.
@@ -83,4 +130,66 @@ func TestCutBackfillSaysHowFarItWent(t *testing.T) {
 			require.WithinRange(t, found.Oldest, time.Unix(min(c.at, time.Now().Add(-time.Minute).Unix()), 0), time.Now())
 		})
 	}
+}
+
+// TestNothingIsBackfilledAsExpiredByAClockThatIsAhead: the older version, which the event replaced,
+// would be deleted for ever.
+func TestNothingIsBackfilledAsExpiredByAClockThatIsAhead(t *testing.T) {
+	t.Parallel()
+	n, pool, backfill := backfilledFrom(t, 1, simnet.NostrRelay{Page: 100})
+	_, err := pool.Exec(t.Context(), `CREATE SCHEMA behind;
+CREATE FUNCTION behind.clock_timestamp() RETURNS timestamptz LANGUAGE sql VOLATILE AS $$SELECT pg_catalog.clock_timestamp() - interval '1 day'$$;
+DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET search_path = public, behind, pg_catalog', current_database()); END $$`)
+	require.NoError(t, err)
+	pool.Reset()
+	expires := time.Now().Add(-18 * time.Hour).Unix()
+	n.WriteAs(0, nil, expires-10, 30023, [][]string{{"d", "here"}, {"expiration", strconv.FormatInt(expires, 10)}}, "article")
+	backfill(time.Now().Add(-48 * time.Hour))
+	var records, tombstones int
+	require.NoError(t, pool.QueryRow(t.Context(), `SELECT (SELECT count(*) FROM records), (SELECT count(*) FROM tombstones)`).Scan(&records, &tombstones))
+	require.Equal(t, [2]int{1, 0}, [2]int{records, tombstones})
+}
+
+// TestSeenEventsAreNotVerifiedAgain: the relays that authors name are read every five minutes, each
+// time from an hour before.
+func TestSeenEventsAreNotVerifiedAgain(t *testing.T) {
+	t.Parallel()
+	n, err := simnet.NewNostr(simnet.NostrConfig{Seed: 9, Authors: 1, Now: time.Now(), Relays: []simnet.NostrRelay{{Page: 100}}})
+	require.NoError(t, err)
+	t.Cleanup(n.Stop)
+	pool := schematest.New(t)
+	_, err = pool.Exec(t.Context(), `INSERT INTO watches (target) VALUES ('npub')`)
+	require.NoError(t, err)
+	_, err = pool.Exec(t.Context(), `INSERT INTO watch_members (watch_id, did) VALUES (1, $1)`, "did:nostr:"+n.Key(0))
+	require.NoError(t, err)
+	p := reads(t, pool, n.URLs(), "nostr.1=0")
+	keep, err := p.retention()
+	require.NoError(t, err)
+	asked, err := p.relays(keep)
+	require.NoError(t, err)
+	key, _ := protocol.ParseKey(n.Key(0))
+	for round, want := range []int{3, 1, 0} {
+		for i := range want {
+			n.WriteAs(0, nil, time.Now().Unix()-int64(i), 1, nil, strconv.Itoa(10*round+i))
+		}
+		before := metric(t, p, "weir_nostr_verified_events_total")
+		written, unread, err := asked.Read(t.Context(), n.URLs()[0], [][32]byte{key}, time.Now().Add(-time.Hour))
+		require.NoError(t, err)
+		require.NoError(t, unread)
+		require.Equal(t, want, written)
+		require.EqualValues(t, want, metric(t, p, "weir_nostr_verified_events_total")-before, round)
+	}
+}
+
+// metric returns the value of a counter; 0 if it does not exist yet.
+func metric(t *testing.T, p App, name string) float64 {
+	t.Helper()
+	families, err := p.metrics.Gather()
+	require.NoError(t, err)
+	for _, f := range families {
+		if f.GetName() == name {
+			return f.GetMetric()[0].GetCounter().GetValue()
+		}
+	}
+	return 0
 }

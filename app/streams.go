@@ -97,7 +97,7 @@ func (s *streams) add(added *stream, source sourceOf) error {
 	}
 	added.follows.limit = added.source.Capabilities().Accounts
 	added.consumer, err = s.consumer(consumer.Config{
-		Stream: added.name, Source: added.source, Rewind: added.rewind, Follows: added.follows.includes, Leased: s.leased,
+		Stream: added.name, Source: added.source, Rewind: added.rewind, Follows: added.follows.includes, Leased: func(ctx context.Context) error { return s.leased(ctx, added) },
 		Start: from, BatchEvents: s.cfg.BatchEvents, BatchInterval: s.cfg.BatchInterval, BufferBytes: s.cfg.BufferBytes,
 		LeaseTTL: s.cfg.LeaseTTL, GapThreshold: s.cfg.GapThreshold, QuietAfter: s.cfg.QuietAfter, SilentFor: 3 * s.cfg.QuietAfter,
 		ResumeWithin: retention.Tombstones, Depth: s.depth, MaxDepth: s.cfg.QueueLimit, Registerer: metrics,
@@ -109,10 +109,15 @@ func (s *streams) add(added *stream, source sourceOf) error {
 	return nil
 }
 
-// leased prepares the process for the streams that it is about to read.
-func (s *streams) leased(ctx context.Context) error {
+// leased prepares the process for a stream that it is about to read.
+func (s *streams) leased(ctx context.Context, one *stream) error {
 	if err := s.storeCollections(ctx); err != nil {
 		return err
+	}
+	if one.network == nostrNetwork {
+		if err := s.coverDeletions(ctx, one.name); err != nil {
+			return err
+		}
 	}
 	return s.refresh(ctx)
 }

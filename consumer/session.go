@@ -230,6 +230,7 @@ func (s *session) record(ctx context.Context, missed *Missed, arrived time.Time)
 func (s *session) frame(ctx context.Context, f Frame) error {
 	defer s.buf.release(f)
 	m := &s.message
+	f.Earliest = s.clock.earliest(f.Arrived)
 	if err := s.conn.Decode(f, m); err != nil {
 		return fmt.Errorf("decode a frame of %s: %w", s.conn.Host(), err)
 	}
@@ -266,7 +267,7 @@ func (s *session) frame(ctx context.Context, f Frame) error {
 		s.begin(f.Arrived)
 		at := m.Place
 		if s.cfg.can.Complete { // it is dated by this process's clock: one that is ahead must not hide a gap
-			at.TimeUS -= f.Arrived.Sub(s.clock.earliest(f.Arrived)).Microseconds()
+			at.TimeUS -= f.Arrived.Sub(f.Earliest).Microseconds()
 		}
 		s.advanceTo(&at, f.Arrived)
 	}
@@ -421,11 +422,11 @@ func (c *Config) keeps(ev *Event) (bool, string) {
 	}
 	switch ev.Kind {
 	case KindCommit:
-		if !c.Wanted(ev.Collection) {
-			return false, "ignored"
-		}
-		if ev.Operation == Delete {
+		switch {
+		case ev.Operation == Delete && (ev.Lasting || c.Wanted(ev.Collection)): // the collection may be stored later
 			return true, "delete"
+		case !c.Wanted(ev.Collection):
+			return false, "ignored"
 		}
 		return true, "write"
 	case KindAccount:

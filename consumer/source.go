@@ -162,6 +162,7 @@ type Frame struct {
 	Compressed bool
 	Truncated  bool      // longer than the read limit: Data holds the beginning
 	Arrived    time.Time // when the last byte was read
+	Earliest   time.Time // the same by the clock that is behind, ours or the database's; set before Decode
 }
 
 // A Message is a decoded frame: its place in the stream and its events. Strings and

@@ -14,8 +14,9 @@ import (
 // proven becomes a dead letter, and what the database rejects too. It moves no position
 // and needs no lease. An ID that was seen does not count, because the records of an
 // account that was purged come back in this way. Revisions and tombstones decide what is
-// written, so storing twice changes nothing. It returns the number of records that it
-// wrote.
+// written, so storing twice changes nothing. now is by the clock that is behind, ours or
+// the database's: what has expired then is not stored. It returns the number of records
+// that it wrote.
 func (r *Retry) Store(ctx context.Context, wire string, frames [][]byte, now time.Time) (written int, err error) {
 	w := r.Wires[wire]
 	c := r.committer()

@@ -2,6 +2,8 @@ package nostr_test
 
 import (
 	"encoding/hex"
+	"encoding/json"
+	"slices"
 	"strings"
 	"testing"
 	"unicode/utf8"
@@ -156,6 +158,15 @@ func FuzzDecode(f *testing.F) {
 		packed, err := nostr.DecodeNotepack(e.AppendNotepack(nil))
 		require.NoError(t, err)
 		require.Equal(t, e, packed)
+		var text struct {
+			zero, author, date, kind any
+			tags                     [][]string
+			content                  string
+		}
+		require.NoError(t, json.Unmarshal(e.AppendCanonical(nil), &[]any{&text.zero, &text.author, &text.date, &text.kind, &text.tags, &text.content}))
+		require.Equal(t, e.Content, text.content)
+		require.True(t, slices.EqualFunc(e.Tags, text.tags, slices.Equal[[]string]), text.tags)
+		require.Equal(t, []any{0.0, hex.EncodeToString(e.PubKey[:]), float64(e.CreatedAt), float64(e.Kind)}, []any{text.zero, text.author, text.date, text.kind})
 	})
 }
 

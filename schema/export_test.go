@@ -13,3 +13,6 @@ func ParseFetched(record []byte) (id archive.ID, day int32, err error) {
 	}
 	return e.id(nil), e.day(), nil
 }
+
+// EventsBetweenSQL is what EventsBetween asks.
+const EventsBetweenSQL = eventsBetween

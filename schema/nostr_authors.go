@@ -163,14 +163,15 @@ func RecordName(ctx context.Context, tx pgx.Tx, n UncheckedName, confirmed, unkn
 	return nil
 }
 
-// ForgetAuthors deletes at most limit rows of accounts that nobody watches any more.
-func ForgetAuthors(ctx context.Context, db DB, unwatched time.Time, limit int) (int, error) {
+// ForgetAuthors deletes at most limit rows of accounts that nobody watches any more. owners are the
+// targets of watches: the revisions of their follow lists are needed, also if nobody follows them.
+func ForgetAuthors(ctx context.Context, db DB, owners []string, unwatched time.Time, limit int) (int, error) {
 	const sql = `
 DELETE FROM nostr_authors AS n
 WHERE n.did = ANY (ARRAY(
     SELECT a.did FROM nostr_authors AS a
-    WHERE a.read_at < $1 AND NOT EXISTS (SELECT FROM watch_members AS w WHERE w.did = a.did)
+    WHERE a.read_at < $1 AND a.did <> ALL ($3::text[]) AND NOT EXISTS (SELECT FROM watch_members AS w WHERE w.did = a.did)
     LIMIT $2
 ))`
-	return deleteRows(ctx, db, "delete what relays said of accounts that nobody watches", sql, unwatched, limit)
+	return deleteRows(ctx, db, "delete what relays said of accounts that nobody watches", sql, unwatched, limit, append([]string{}, owners...))
 }

@@ -132,11 +132,11 @@ func TestUnwatchedAuthorsAreForgotten(t *testing.T) {
 	pool := schematest.New(t)
 	do(t, pool, `INSERT INTO watches (target) VALUES ('npub')`)
 	do(t, pool, `INSERT INTO watch_members (watch_id, did) VALUES (1, 'did:nostr:a')`)
-	do(t, pool, `INSERT INTO nostr_authors (did, read_at) VALUES ('did:nostr:a', now()), ('did:nostr:b', now()), ('did:nostr:c', NULL)`)
-	n, err := schema.ForgetAuthors(t.Context(), pool, time.Now().Add(time.Minute), 10)
+	do(t, pool, `INSERT INTO nostr_authors (did, read_at) VALUES ('did:nostr:a', now()), ('did:nostr:b', now()), ('did:nostr:c', NULL), ('did:nostr:d', now())`)
+	n, err := schema.ForgetAuthors(t.Context(), pool, []string{"did:nostr:d"}, time.Now().Add(time.Minute), 10)
 	require.NoError(t, err)
 	require.Equal(t, 1, n)
-	require.Equal(t, 2, ask[int](t, pool, `SELECT count(*)::int FROM nostr_authors WHERE did IN ('did:nostr:a', 'did:nostr:c')`))
+	require.Equal(t, 3, ask[int](t, pool, `SELECT count(*)::int FROM nostr_authors WHERE did IN ('did:nostr:a', 'did:nostr:c', 'did:nostr:d')`))
 }
 
 // TestGapsConcernTheirNetwork: a gap of one network's stream does not wait for accounts of the
@@ -209,7 +209,7 @@ func TestRelaysOfMostAccountsAreRead(t *testing.T) {
 	choose := func(most int) []string {
 		t.Helper()
 		require.NoError(t, schema.ChooseRelays(t.Context(), pool, []string{"wss://own"}, most))
-		all, err := schema.All(t.Context(), pool, "", pgx.RowTo[string], `SELECT url FROM nostr_relays ORDER BY url`)
+		all, err := schema.All(t.Context(), pool, "", pgx.RowTo[string], `SELECT url FROM nostr_relays WHERE chosen ORDER BY url`)
 		require.NoError(t, err)
 		return all
 	}
@@ -229,12 +229,29 @@ func TestRelaysOfMostAccountsAreRead(t *testing.T) {
 	require.Equal(t, schema.Relay{URL: "wss://3", Accounts: []string{b}}, due(), "c is not followed")
 	require.NoError(t, schema.RecordRelay(t.Context(), pool, "wss://3", nil, now.Add(time.Hour), "away"))
 	require.Empty(t, due().URL)
+	for range 2 {
+		require.Equal(t, []string{"wss://1", "wss://3"}, choose(2), "the one that fails does not come back")
+	}
+	do(t, pool, `UPDATE nostr_relays SET next_at = now() - interval '8 days' WHERE url = 'wss://2'`)
+	require.Equal(t, []string{"wss://1", "wss://2"}, choose(2), "but for another chance")
+	require.Equal(t, 8, due().Failures)
+	require.NoError(t, schema.RecordRelay(t.Context(), pool, "wss://2", nil, now.Add(time.Hour), "away"))
 	require.Equal(t, []string{"wss://1", "wss://3"}, choose(2))
 	do(t, pool, `UPDATE nostr_relays SET next_at = now() - interval '1 s' * length(problem)`)
-	require.Equal(t, 1, due().Failures)
+	require.Equal(t, 1, due().Failures, "of wss://3, which has the longest problem of the chosen ones")
 	require.NoError(t, schema.RecordRelay(t.Context(), pool, "wss://3", nil, now.Add(time.Hour), "away"))
 	relay := due()
 	require.Equal(t, "wss://1", relay.URL)
 	require.True(t, relay.ReadTo.Equal(now))
 	require.Empty(t, choose(0))
+	require.Equal(t, []string{"wss://1", "wss://3"}, choose(2))
+	do(t, pool, `UPDATE nostr_relays SET next_at = now()`)
+	relay = due()
+	require.Equal(t, "wss://1", relay.URL)
+	require.True(t, relay.ReadTo.Equal(now), "it is known how far it was read")
+	do(t, pool, `DELETE FROM watch_members WHERE did = '`+a+`'`)
+	choose(2)
+	left, err := schema.All(t.Context(), pool, "", pgx.RowTo[string], `SELECT url FROM nostr_relays ORDER BY url`)
+	require.NoError(t, err)
+	require.Equal(t, []string{"wss://2", "wss://3"}, left, "nobody names wss://1 any more")
 }

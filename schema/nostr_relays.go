@@ -20,8 +20,9 @@ type Relay struct {
 // failingRelay is how many failures in a row let another relay take a relay's place.
 const failingRelay = 8
 
-// ChooseRelays keeps the rows of the relays that most followed accounts name, at most most,
-// except the configured ones. Relays that have failed for long come last.
+// ChooseRelays chooses the relays that most followed accounts name, at most most, except the
+// configured ones. Relays that have failed for long come last; a week after they were due, they
+// get another chance. What is known of a relay is kept as long as an account names it.
 func ChooseRelays(ctx context.Context, db DB, configured []string, most int) error {
 	const sql = `
 WITH named AS (
@@ -32,12 +33,15 @@ WITH named AS (
     GROUP BY r
 ), chosen AS (
     SELECT n.url FROM named AS n LEFT JOIN nostr_relays AS k ON k.url = n.url
-    ORDER BY coalesce(k.failures, 0) >= $3, n.accounts DESC, n.url LIMIT $2
+    ORDER BY coalesce(k.failures >= $3 AND k.next_at > now() - interval '7 days', false), n.accounts DESC, n.url LIMIT $2
 ), gone AS (
-    DELETE FROM nostr_relays AS k WHERE NOT EXISTS (SELECT FROM chosen AS c WHERE c.url = k.url)
+    DELETE FROM nostr_relays AS k WHERE NOT EXISTS (SELECT FROM named AS n WHERE n.url = k.url)
+), left_out AS (
+    UPDATE nostr_relays AS k SET chosen = false
+    WHERE k.chosen AND EXISTS (SELECT FROM named AS n WHERE n.url = k.url) AND NOT EXISTS (SELECT FROM chosen AS c WHERE c.url = k.url)
 )
-INSERT INTO nostr_relays (url, next_at) SELECT c.url, now() FROM chosen AS c ORDER BY c.url
-ON CONFLICT (url) DO NOTHING`
+INSERT INTO nostr_relays AS k (url, next_at) SELECT c.url, now() FROM chosen AS c ORDER BY c.url
+ON CONFLICT (url) DO UPDATE SET chosen = true WHERE NOT k.chosen`
 	if _, err := db.Exec(ctx, sql, append([]string{}, configured...), most, failingRelay); err != nil {
 		return fmt.Errorf("choose the relays of accounts: %w", err)
 	}
@@ -50,7 +54,7 @@ func DueRelay(ctx context.Context, db DB) (Relay, error) {
 SELECT k.url, k.read_to, k.failures,
        ARRAY(SELECT a.did FROM nostr_authors AS a WHERE k.url = ANY (a.relays) AND EXISTS (SELECT FROM watch_members AS w WHERE w.did = a.did) ORDER BY a.did)
 FROM nostr_relays AS k
-WHERE k.next_at <= now()
+WHERE k.chosen AND k.next_at <= now()
 ORDER BY k.next_at, k.url
 LIMIT 1`
 	relay, err := One(ctx, db, "find the relay that is due", pgx.RowToStructByPos[Relay], sql)
@@ -58,6 +62,16 @@ LIMIT 1`
 		return Relay{}, nil
 	}
 	return relay, err
+}
+
+// ServingRelaysOf returns the relays that some of these accounts name, of those that are asked and
+// were read the last time.
+func ServingRelaysOf(ctx context.Context, db DB, dids []string) ([]string, error) {
+	const sql = `
+SELECT k.url FROM nostr_relays AS k
+WHERE k.chosen AND k.failures = 0 AND k.read_to IS NOT NULL AND EXISTS (SELECT FROM nostr_authors AS a WHERE a.did = ANY ($1) AND k.url = ANY (a.relays))
+ORDER BY k.url`
+	return All(ctx, db, "find the relays that serve accounts", pgx.RowTo[string], sql, dids)
 }
 
 // RecordRelay stores until when a relay was read, nil if it was not, and why it was not or not

@@ -23,13 +23,15 @@ type RelayAudit struct {
 const (
 	relayAuditTries = 24                  // an hour apart
 	relayAuditDays  = 7                   // how far back days are compared that were missed
+	relayAuditAgain = 3                   // how far back days are compared again each day, by sets of ids
 	relayAuditsKept = 30 * 24 * time.Hour // how long results stay
 )
 
 // DueRelayAudit returns the latest day that is to be compared with one of some streams'
 // relays: yesterday, from one hour after its end, because events reach relays late. If that was
-// done, an earlier day of the last week, but none before the first one of that stream.
-// ErrNoRows means that nothing is due.
+// done, an earlier day of the last week, but none before the first one of that stream; and, once
+// more on each of the next days, one that was compared by sets, because authors' clocks are wrong by
+// days. ErrNoRows means that nothing is due.
 func DueRelayAudit(ctx context.Context, db DB, streams []string) (stream string, day time.Time, err error) {
 	const sql = `
 SELECT s.stream, d.day
@@ -38,7 +40,9 @@ CROSS JOIN LATERAL (
     SELECT ((now() - interval '1 hour') AT TIME ZONE 'UTC')::date - n AS day, n FROM generate_series(1, $2::int) AS n
 ) AS d
 LEFT JOIN relay_audits AS a ON a.stream = s.stream AND a.day = d.day
-WHERE (a.stream IS NULL OR a.retry_at <= now())
+WHERE (a.stream IS NULL OR a.retry_at <= now()
+       OR d.n <= $3 AND a.method = 'negentropy' AND a.problem = ''
+          AND a.ended_at < (((now() - interval '1 hour') AT TIME ZONE 'UTC')::date + interval '1 hour') AT TIME ZONE 'UTC')
   AND (d.n = 1 OR EXISTS (SELECT FROM relay_audits AS f WHERE f.stream = s.stream AND f.day < d.day))
 ORDER BY d.day DESC, s.stream
 LIMIT 1`
@@ -46,7 +50,7 @@ LIMIT 1`
 		Stream string
 		Day    time.Time
 	}
-	found, err := One(ctx, db, "find the relay to compare", pgx.RowToStructByPos[due], sql, streams, relayAuditDays)
+	found, err := One(ctx, db, "find the relay to compare", pgx.RowToStructByPos[due], sql, streams, relayAuditDays, relayAuditAgain)
 	return found.Stream, found.Day, err
 }
 
@@ -94,11 +98,15 @@ type DatedRecord struct{ DID, Rev string }
 // ErrManyRecords is the error of more records than were asked for.
 var ErrManyRecords = errors.New("more records than can be compared at once")
 
-// RecordsBetween returns the records of some collections whose revisions are at or after from
-// and before to, at most limit.
-func RecordsBetween(ctx context.Context, db DB, collections []string, from, to string, limit int) ([]DatedRecord, error) {
-	const sql = `SELECT did, rev FROM records WHERE collection = ANY ($1) AND rev >= $2 AND rev < $3 LIMIT $4`
-	found, err := All(ctx, db, "list the records of a time", pgx.RowToStructByPos[DatedRecord], sql, collections, from, to, limit+1)
+// eventsBetween reads the index of events by their dates, which revisions begin with.
+const eventsBetween = `
+SELECT did, rev FROM records
+WHERE collection = ANY ($1) AND collection >= 'nostr.' AND collection < 'nostr/' AND left(rev, 16) >= $2 AND left(rev, 16) < $3 LIMIT $4`
+
+// EventsBetween returns the records of some collections of Nostr whose dates, as in revisions, are
+// at or after from and before to, at most limit.
+func EventsBetween(ctx context.Context, db DB, collections []string, from, to string, limit int) ([]DatedRecord, error) {
+	found, err := All(ctx, db, "list the events of a time", pgx.RowToStructByPos[DatedRecord], eventsBetween, collections, from, to, limit+1)
 	if err == nil && len(found) > limit {
 		err = ErrManyRecords
 	}

@@ -768,6 +768,7 @@ CREATE TABLE nostr_relays (
     next_at timestamp with time zone NOT NULL, -- When the relay is asked next. A relay that fails is asked less often.
     failures integer DEFAULT 0 NOT NULL, -- How often in a row it could not be read.
     problem text DEFAULT ''::text NOT NULL, -- Why it could not be read the last time. Empty: it could.
+    chosen boolean DEFAULT true NOT NULL, -- Whether the relay is among those that are asked. Others keep what is known of them as long as a followed account names them.
     CONSTRAINT nostr_relays_pkey PRIMARY KEY (url)
 );
 
@@ -918,6 +919,7 @@ CREATE INDEX posts_indexed_at ON ONLY posts USING btree (indexed_at);
 
 -- The records of all other collections. Each expires by indexed_at, under the retention that WEIR_COLLECTIONS gives it.
 CREATE TABLE records_other PARTITION OF records DEFAULT;
+CREATE INDEX records_other_dated ON records_other USING btree (collection, "left"(rev, 16)) WHERE collection >= 'nostr.'::text AND collection < 'nostr/'::text;
 CREATE INDEX records_other_indexed_at ON records_other USING btree (collection, indexed_at);
 
 -- Posts whose rkey is not a TID, or is a TID of a time before the partitions. They expire by indexed_at.
@@ -1104,6 +1106,7 @@ CREATE TABLE streams (
     lease_renewed_at timestamp with time zone, -- When the lease was renewed, by the database's clock. If this is in the future, the clock has been set back since, and the lease is free.
     lease_expires_at timestamp with time zone,
     epoch bigint DEFAULT 0 NOT NULL, -- Each new lease holder raises it. A commit that carries an older epoch is refused.
+    deletes_in text[] DEFAULT '{}'::text[] NOT NULL, -- The collections in which deletions by id have tombstones, of those that were made before the stream was read. Empty: the network has no such deletions.
     CONSTRAINT streams_pkey PRIMARY KEY (name),
     CONSTRAINT streams_cursor_kind_check CHECK (cursor_kind = ANY (ARRAY[''::text, 'seq'::text, 'time'::text]))
 ) WITH (fillfactor=50);

@@ -71,7 +71,7 @@ func NewNostr(cfg NostrConfig) (*Nostr, error) {
 		n.authors = append(n.authors, a)
 	}
 	for _, cfg := range cfg.Relays {
-		r, err := startNostrRelay(cfg)
+		r, err := startNostrRelay(cfg, n.curve)
 		if err != nil {
 			n.Stop()
 			return nil, err
@@ -380,6 +380,13 @@ func nostrText(s string) string {
 	return string(append(text, '"'))
 }
 
+// schnorrChallenge returns the number by which a signature multiplies the secret key.
+func schnorrChallenge(r, key, message []byte) *big.Int {
+	tag := sha256.Sum256([]byte("BIP0340/challenge"))
+	hash := sha256.Sum256(slices.Concat(tag[:], tag[:], r, key, message))
+	return new(big.Int).SetBytes(hash[:])
+}
+
 // schnorr returns the BIP-340 signature of an id.
 func (n *Nostr) schnorr(a *nostrAuthor, id string) string {
 	c := n.curve
@@ -392,9 +399,7 @@ func (n *Nostr) schnorr(a *nostrAuthor, id string) string {
 		nonce.Sub(c.n, nonce)
 	}
 	r := x.FillBytes(make([]byte, 32))
-	tag := sha256.Sum256([]byte("BIP0340/challenge"))
-	challenge := sha256.Sum256(slices.Concat(tag[:], tag[:], r, key, message))
-	s := new(big.Int).SetBytes(challenge[:])
+	s := schnorrChallenge(r, key, message)
 	s.Mul(s, a.secret).Add(s, nonce).Mod(s, c.n)
 	return hex.EncodeToString(append(r, s.FillBytes(make([]byte, 32))...))
 }

@@ -21,7 +21,9 @@ import (
 // NostrRelay says how a relay behaves. Relays differ, and most of it is a fault.
 type NostrRelay struct {
 	Page      int  // events of a page at most; it says nothing when it cuts one
-	Silent    bool // it does not say so in its description either
+	Says      int  // events of a page by its description; 0: Page
+	Silent    bool // its description says nothing of a page
+	Oldest    bool // a page begins with the oldest events
 	Auth      bool // it serves only those who authenticate
 	LostSeam  bool // what arrives between the stored events and the subscription is not sent
 	CloseEach int  // it closes each nth subscription with an error; 0: none
@@ -44,6 +46,7 @@ type NostrRequest struct {
 // nostrRelay is a relay.
 type nostrRelay struct {
 	cfg    NostrRelay
+	curve  *k256
 	server *http.Server
 	at     net.Listener
 
@@ -78,12 +81,12 @@ type nostrFilter struct {
 	Limit   *int     `json:"limit"`
 }
 
-func startNostrRelay(cfg NostrRelay) (*nostrRelay, error) {
+func startNostrRelay(cfg NostrRelay, curve *k256) (*nostrRelay, error) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		return nil, err
 	}
-	r := &nostrRelay{cfg: cfg, at: l, sessions: map[*nostrSession]bool{}}
+	r := &nostrRelay{cfg: cfg, curve: curve, at: l, sessions: map[*nostrSession]bool{}}
 	r.server = &http.Server{Handler: r, ReadHeaderTimeout: 10 * time.Second}
 	go r.server.Serve(l) //nolint:errcheck // it ends with stop
 	return r, nil
@@ -134,7 +137,7 @@ func (r *nostrRelay) ServeHTTP(w http.ResponseWriter, q *http.Request) {
 		if r.cfg.Sync != SyncUnknown {
 			nips += ",77"
 		}
-		fmt.Fprintf(w, `{"name":"simulated","supported_nips":[%s],"limitation":{"max_limit":%d,"max_subscriptions":20,"max_message_length":%d}}`, nips, r.cfg.Page, cmp.Or(r.cfg.Message, 1<<20))
+		fmt.Fprintf(w, `{"name":"simulated","supported_nips":[%s],"limitation":{"max_limit":%d,"max_subscriptions":20,"max_message_length":%d}}`, nips, cmp.Or(r.cfg.Says, r.cfg.Page), cmp.Or(r.cfg.Message, 1<<20))
 		return
 	}
 	ws, err := websocket.Accept(w, q, nil)
@@ -236,14 +239,14 @@ func (s *nostrSession) handle(message []byte) error {
 		delete(s.live, sub)
 		return err
 	case `"AUTH"`:
-		var e struct {
-			ID   string     `json:"id"`
-			Kind int        `json:"kind"`
-			Tags [][]string `json:"tags"`
-		}
+		var e nostrAnswer
 		err := json.Unmarshal(parts[1], &e)
-		s.known = err == nil && e.Kind == 22242 && slices.ContainsFunc(e.Tags, func(t []string) bool { return slices.Equal(t, []string{"challenge", "who is there"}) })
-		s.say(fmt.Sprintf(`["OK","%s",%t,""]`, e.ID, s.known))
+		problem := "not an event"
+		if err == nil {
+			problem = s.relay.recognise(&e, time.Now())
+		}
+		s.known = problem == ""
+		s.say(fmt.Sprintf(`["OK","%s",%t,%s]`, e.ID, s.known, nostrText(problem)))
 		return err
 	}
 	return errors.New("unknown message")
@@ -311,9 +314,17 @@ func (r *nostrRelay) page(f *nostrFilter) []*NostrEvent {
 	if f.Until != nil {
 		until = sort.Search(until, func(i int) bool { return r.stored[i].CreatedAt > *f.Until })
 	}
+	since := 0
+	if f.Since != nil {
+		since = sort.Search(until, func(i int) bool { return r.stored[i].CreatedAt >= *f.Since })
+	}
+	order := slices.Backward(r.stored[since:until])
+	if r.cfg.Oldest {
+		order = slices.All(r.stored[since:until])
+	}
 	var found []*NostrEvent
-	for _, e := range slices.Backward(r.stored[:until]) {
-		if len(found) >= most || f.Since != nil && e.CreatedAt < *f.Since {
+	for _, e := range order {
+		if len(found) >= most {
 			break
 		}
 		if f.matches(e) {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"math"
 	"net/url"
 	"strings"
 	"sync"
@@ -75,8 +76,23 @@ func (w *ReadAuthors) Work(ctx context.Context, _ *river.Job[jobs.ReadAuthors]) 
 	if err != nil {
 		return err
 	}
-	_, err = schema.ForgetAuthors(ctx, w.pool, now.Add(-forgetAfter), forgetAuthors)
+	owners, err := w.owners(ctx)
+	if err != nil {
+		return err
+	}
+	_, err = schema.ForgetAuthors(ctx, w.pool, owners, now.Add(-forgetAfter), forgetAuthors)
 	return err
+}
+
+// owners returns the accounts that are the targets of watches.
+func (w *ReadAuthors) owners(ctx context.Context) (dids []string, err error) {
+	targets, err := schema.WatchTargets(ctx, w.pool, math.MaxInt32)
+	for _, text := range targets {
+		if target, ok, err := nostrTarget(text); ok && err == nil {
+			dids = append(dids, nostr.DID(target.Key))
+		}
+	}
+	return dids, err
 }
 
 // page reads the lists of some accounts, and returns how many.
@@ -98,7 +114,11 @@ func (w *ReadAuthors) page(ctx context.Context) (int, error) {
 			keys, lists = append(keys, key), append(lists, schema.AuthorLists{DID: did})
 		}
 	}
-	found, unread, err := w.relays.Latest(ctx, nil, []int{nostr.KindProfile, nostr.KindRelays}, keys)
+	further, err := schema.ServingRelaysOf(ctx, w.pool, dids)
+	if err != nil {
+		return 0, err
+	}
+	found, unread, err := w.relays.Latest(ctx, further, []int{nostr.KindProfile, nostr.KindRelays}, keys)
 	if err != nil {
 		return 0, err
 	}

@@ -18,6 +18,7 @@ import (
 	"github.com/weir-social/weir/consumer/nostr"
 	"github.com/weir-social/weir/guard/guardtest"
 	"github.com/weir-social/weir/jobs"
+	protocol "github.com/weir-social/weir/nostr"
 	"github.com/weir-social/weir/schema"
 	"github.com/weir-social/weir/schema/schematest"
 	"github.com/weir-social/weir/simnet"
@@ -88,6 +89,41 @@ func TestNamesAreShownOnceTheirDomainsConfirmThem(t *testing.T) {
 	r.execute(`UPDATE nostr_authors SET read_at = now() - interval '7 hours'`)
 	work()
 	require.Equal(t, []string{"author 0 _@example.com", "author 1 -", "author 2 -", "author 3 -"}, handles())
+}
+
+// TestListsAreReadWhereTheirAuthorsWrite: a profile from a relay that its author names, and the
+// follow list of a watch's owner, whom nobody follows. What is known of his list is kept.
+func TestListsAreReadWhereTheirAuthorsWrite(t *testing.T) {
+	t.Parallel()
+	n, err := simnet.NewNostr(simnet.NostrConfig{Seed: 4, Authors: 3, Now: time.Now(), Relays: []simnet.NostrRelay{{Page: 100}, {Page: 100}}})
+	require.NoError(t, err)
+	t.Cleanup(n.Stop)
+	own, other := n.URLs()[0], n.URLs()[1]
+	owner, member := "did:nostr:"+n.Key(0), "did:nostr:"+n.Key(1)
+	key, _ := protocol.ParseKey(n.Key(0))
+	r := &rig{t: t, pool: schematest.New(t)}
+	r.execute(`INSERT INTO watches (target) VALUES ($1)`, protocol.Npub(key))
+	r.execute(`INSERT INTO watch_members (watch_id, did) VALUES (1, $1)`, member)
+	r.execute(`INSERT INTO nostr_authors (did, follows_rev, read_at) VALUES ($1, '5', now() - interval '1 day')`, owner)
+	r.execute(`INSERT INTO nostr_authors (did, relays) VALUES ($1, ARRAY[$2])`, member, other)
+	r.execute(`INSERT INTO nostr_relays (url, next_at, read_to) VALUES ($1, now(), now())`, other)
+	n.WriteAs(1, []int{0}, 100, 0, nil, `{"name":"old"}`)
+	n.WriteAs(1, []int{1}, 200, 0, nil, `{"name":"new"}`)
+	n.WriteAs(0, []int{0}, 100, 10002, [][]string{{"r", other}}, "")
+	n.WriteAs(0, []int{0}, 100, 3, [][]string{{"p", n.Key(1)}}, "")
+	n.WriteAs(0, []int{1}, 200, 3, [][]string{{"p", n.Key(2)}}, "")
+
+	relays := onlyLatest{nostr.NewReader(nostr.ReaderConfig{Relays: []string{own}, Strangers: &http.Client{}})}
+	reads := &ReadAuthors{pool: r.pool, log: slog.New(slog.DiscardHandler), patience: 10 * time.Second, relays: relays}
+	require.NoError(t, reads.Work(t.Context(), &river.Job[jobs.ReadAuthors]{JobRow: &rivertype.JobRow{}}))
+	require.Equal(t, 1, r.count(`SELECT count(*) FROM accounts WHERE did = $1 AND display_name = 'new'`, member))
+	require.Equal(t, 1, r.count(`SELECT count(*) FROM nostr_authors WHERE did = $1 AND follows_rev = '5'`, owner))
+
+	syncs := &SyncFollows{pool: r.pool, log: slog.New(slog.DiscardHandler), relays: relays}
+	list, err := syncs.followList(t.Context(), owner, protocol.Target{Key: key})
+	require.NoError(t, err)
+	wanted, _ := protocol.ParseKey(n.Key(2))
+	require.Equal(t, [][32]byte{wanted}, list.Follows())
 }
 
 // TestProfilesOfStrangersArePlain: names have one line and an end, pictures an address.

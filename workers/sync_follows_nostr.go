@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/riverqueue/river"
@@ -62,7 +63,8 @@ func (w *SyncFollows) fromRelays(ctx context.Context, job *river.Job[jobs.SyncFo
 	return err
 }
 
-// followList returns the newest follow list of an account.
+// followList returns the newest follow list of an account. Its relay list comes with it: nobody
+// else reads it, unless somebody follows the account. Relays that it names are asked, too.
 func (w *SyncFollows) followList(ctx context.Context, did string, target nostr.Target) (*nostr.Event, error) {
 	if w.relays == nil {
 		return nil, nonRetryable(errNoRelays)
@@ -71,14 +73,36 @@ func (w *SyncFollows) followList(ctx context.Context, did string, target nostr.T
 	if err != nil {
 		return nil, err
 	}
-	found, unread, err := w.relays.Latest(ctx, further, []int{nostr.KindFollows}, [][32]byte{target.Key})
-	switch {
-	case err != nil:
+	found, unread, err := w.relays.Latest(ctx, further, []int{nostr.KindFollows, nostr.KindRelays}, [][32]byte{target.Key})
+	if err != nil {
 		return nil, fmt.Errorf("read the follow list of %s: %w", nostr.Npub(target.Key), err)
-	case len(found) == 0:
+	}
+	var list *nostr.Event
+	var named []string
+	for _, e := range found {
+		switch e.Kind {
+		case nostr.KindFollows:
+			list = e
+		case nostr.KindRelays:
+			named = slices.DeleteFunc(e.WriteRelays(authorRelays), func(relay string) bool { return slices.Contains(further, relay) })
+		}
+	}
+	if len(named) > 0 {
+		found, more, err := w.relays.Latest(ctx, named, []int{nostr.KindFollows}, [][32]byte{target.Key})
+		if unread = append(unread, more...); err != nil {
+			return nil, fmt.Errorf("read the follow list of %s: %w", nostr.Npub(target.Key), err)
+		}
+		for _, e := range found {
+			if list == nil || nostr.Revision(e.CreatedAt, e.ID) > nostr.Revision(list.CreatedAt, list.ID) {
+				list = e
+			}
+		}
+	}
+	if list == nil {
 		return nil, nonRetryable(errors.Join(append(unread, fmt.Errorf("no relay has the follow list (kind 3) of %s", nostr.Npub(target.Key)))...))
-	case len(unread) > 0:
+	}
+	if len(unread) > 0 {
 		jobLog(ctx, w.log).Info("relays_unread", "did", did, "error", errors.Join(unread...))
 	}
-	return found[0], nil
+	return list, nil
 }

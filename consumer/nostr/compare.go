@@ -37,7 +37,7 @@ type Known struct {
 type Compared struct {
 	By      string // how: BySets or ByPages
 	Missing int    // events that the relay names, and that were never stored
-	Sent    int    // of these, those that it sent, and that can be read
+	Sent    int    // of these, those that it sent, also if they are not wanted or cannot be read
 }
 
 // How a relay was compared.
@@ -119,7 +119,7 @@ func (k *comparing) have() (items []negentropy.Item) {
 		authors[[32]byte(key)] = true
 	}
 	for _, known := range k.Have {
-		if k.Everyone || authors[known.Author] {
+		if (k.Everyone || authors[known.Author]) && known.At >= *k.filter.Since && known.At <= *k.filter.Until {
 			items = append(items, known.Item)
 		}
 	}
@@ -129,17 +129,35 @@ func (k *comparing) have() (items []negentropy.Item) {
 // bySets compares ids, and asks for the events that are missing.
 func (k *comparing) bySets(ctx context.Context) error {
 	ids, err := k.named(ctx)
-	if err != nil {
+	many := errors.Is(err, negentropy.ErrMany)
+	if err != nil && !many {
 		return err
 	}
 	if ids, err = k.unknown(ctx, ids); err != nil {
 		return err
 	}
-	if k.found.Missing += len(ids); k.found.Missing > k.Most {
+	if many && k.found.Missing+len(ids) <= k.Most && *k.filter.Since < *k.filter.Until {
+		return k.inHalves(ctx) // most of them were stored once
+	}
+	if k.found.Missing += len(ids); many || k.found.Missing > k.Most {
 		return k.tooMany()
 	}
 	for some := range slices.Chunk(ids, min(idsAtOnce, k.limits.Page, k.limits.authors())) {
 		if err := k.fetch(ctx, some); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// inHalves compares the halves of the filter's time.
+func (k *comparing) inHalves(ctx context.Context) error {
+	since, until := *k.filter.Since, *k.filter.Until
+	middle := since + (until-since)/2
+	for _, part := range [][2]int64{{since, middle}, {middle + 1, until}} {
+		half := *k
+		half.filter.Since, half.filter.Until = &part[0], &part[1]
+		if err := half.bySets(ctx); err != nil {
 			return err
 		}
 	}
@@ -156,7 +174,8 @@ func (k *comparing) tooMany() error {
 	return fmt.Errorf("%w: more than %d events are missing", ErrIncomplete, k.Most)
 }
 
-// named returns the ids that the relay names, and that are not among the stored events.
+// named returns the ids that the relay names, and that are not among the stored events; some of
+// them with negentropy.ErrMany.
 func (k *comparing) named(ctx context.Context) ([][32]byte, error) {
 	frame := syncFrame
 	if k.limits.Message > 0 {
@@ -189,7 +208,7 @@ func (k *comparing) named(ctx context.Context) ([][32]byte, error) {
 			reply, err := s.Answer(message)
 			switch {
 			case errors.Is(err, negentropy.ErrMany):
-				return nil, k.tooMany()
+				return s.Missing(), errors.Join(err, k.sendJSON(ctx, []any{"NEG-CLOSE", sub}))
 			case err != nil:
 				return nil, fmt.Errorf("%w: %w", errUnlike, err)
 			case reply == nil:
@@ -227,13 +246,14 @@ func (k *comparing) named(ctx context.Context) ([][32]byte, error) {
 }
 
 // fetch asks for events by their ids, and stores them. If they take too much memory, it asks again
-// for the rest.
+// for the rest. An event that is not wanted was sent all the same, such as a demand to vanish from
+// another relay; so was one that cannot be read.
 func (k *comparing) fetch(ctx context.Context, ids [][32]byte) error {
 	f := filter{Limit: len(ids)}
 	for _, id := range ids {
 		f.IDs = append(f.IDs, hex.EncodeToString(id[:]))
 	}
-	pages := past{limit: len(ids), windows: []window{{f, 0, newest}}}
+	pages := past{limit: len(ids), windows: []window{{filter: f, since: 0, until: newest}}}
 	events, err := k.page(ctx, f, &pages)
 	if err != nil {
 		return err
@@ -241,8 +261,15 @@ func (k *comparing) fetch(ctx context.Context, ids [][32]byte) error {
 	rest := slices.DeleteFunc(slices.Clone(ids), func(id [32]byte) bool {
 		return slices.ContainsFunc(events, func(e *nostr.Event) bool { return e.ID == id })
 	})
-	if err := k.store(ctx, events, ids); err != nil || !pages.page.short || len(rest) == 0 || len(rest) == len(ids) {
+	if err := k.store(ctx, events, ids); err != nil {
 		return err
+	}
+	if !pages.page.short || len(rest) == len(ids) {
+		k.found.Sent += min(len(rest), pages.page.events-len(events))
+		return nil
+	}
+	if len(rest) == 0 {
+		return nil
 	}
 	return k.fetch(ctx, rest)
 }
@@ -271,7 +298,7 @@ func (k *comparing) byPages(ctx context.Context) error {
 	for _, item := range k.have() {
 		have[item.ID] = true
 	}
-	pages := past{limit: k.limits.Page, named: k.limits.named, windows: []window{{k.filter, *k.filter.Since, *k.filter.Until}}}
+	pages := past{limit: k.limits.Page, named: k.limits.named, windows: []window{{filter: k.filter, since: *k.filter.Since, until: *k.filter.Until}}}
 	return k.through(ctx, &pages, maxCompared, func(events []*nostr.Event) error {
 		var ids [][32]byte
 		for _, e := range events {

@@ -133,6 +133,36 @@ func TestLongEventsAreFetched(t *testing.T) {
 	require.ElementsMatch(t, x.want, x.stored)
 }
 
+// TestSentEventsThatAreNotStoredAreNotMissing: a demand to vanish from another relay, and an event
+// that is too long to be read. The relay sends what it names.
+func TestSentEventsThatAreNotStoredAreNotMissing(t *testing.T) {
+	t.Parallel()
+	x := compare(t, 50, simnet.NostrRelay{Page: 250, Sync: simnet.SyncAnswers})
+	x.c.Kinds = append(x.c.Kinds, 62)
+	x.net.WriteAs(1, nil, x.c.Since.Unix()+9, 62, [][]string{{"relay", "wss://other.example"}}, "")
+	x.net.WriteAs(1, nil, x.c.Since.Unix()+10, 1, nil, strings.Repeat("x", 1_100_000))
+	found, err := x.run()
+	require.NoError(t, err)
+	require.Equal(t, nostr.Compared{By: nostr.BySets, Missing: len(x.want) + 2, Sent: len(x.want) + 2}, found)
+	require.ElementsMatch(t, x.want, x.stored)
+}
+
+// TestManyEventsThatWereStoredOnceAreNotMissing: a relay that keeps events for longer names more
+// of them than are looked for at once.
+func TestManyEventsThatWereStoredOnceAreNotMissing(t *testing.T) {
+	t.Parallel()
+	x := compare(t, 0, simnet.NostrRelay{Page: 250, Sync: simnet.SyncAnswers})
+	x.c.Most = 20
+	for i := range 700 {
+		x.seen[x.net.WriteAs(i%3, nil, x.c.Since.Unix()+int64(i*100), 1, nil, strconv.Itoa(i)).ID] = true
+	}
+	found, err := x.run()
+	require.NoError(t, err)
+	require.Equal(t, nostr.Compared{By: nostr.BySets, Missing: len(x.want), Sent: len(x.want)}, found)
+	require.ElementsMatch(t, x.want, x.stored)
+	require.Greater(t, x.net.Compared(0), 4)
+}
+
 // TestSilentRelayIsReadByPages: one that says that it compares sets, and then says nothing.
 func TestSilentRelayIsReadByPages(t *testing.T) {
 	t.Parallel()

@@ -103,8 +103,17 @@ func (k *conn) Proven() time.Time {
 	return k.Conn.Proven()
 }
 
-// Decode decodes a message, and asks for the next page at the end of one.
+// Decode decodes a message, and asks for the next page at the end of one. An error ends the
+// connection.
 func (k *conn) Decode(f consumer.Frame, m *consumer.Message) error {
+	err := k.decode(f, m)
+	if err != nil {
+		k.Refuses(err)
+	}
+	return err
+}
+
+func (k *conn) decode(f consumer.Frame, m *consumer.Message) error {
 	m.Reset(f.Data, f.Arrived)
 	if f.Truncated {
 		k.decoder.refuse(m, &nostr.Invalid{Cause: "the message is too long"}, causeUnreadable)
@@ -117,7 +126,7 @@ func (k *conn) Decode(f consumer.Frame, m *consumer.Message) error {
 	}
 	switch msg.kind {
 	case "EVENT":
-		e := k.decoder.event(&msg, f.Arrived, m)
+		e := k.decoder.event(&msg, f.Arrived, f.Earliest, m)
 		m.Still = !k.arrived.Load()
 		if msg.sub == k.sub {
 			k.answered()
@@ -195,6 +204,7 @@ func (k *conn) next(now time.Time, m *consumer.Message) error {
 	if !more {
 		k.sub = ""
 		k.arrived.Store(true)
+		k.Serves() // and not before: a relay that fails in its past is read from its newest page again
 		m.TimeUS = now.Add(-now.Sub(k.began)).UnixMicro()
 		return nil
 	}

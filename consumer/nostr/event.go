@@ -61,7 +61,7 @@ type decoder struct {
 func (d *decoder) decode(frame []byte, arrived time.Time, m *consumer.Message) {
 	m.Reset(frame, arrived)
 	if e, err := nostr.DecodeNotepack(frame); err == nil {
-		d.decoded(e, arrived, m)
+		d.decoded(e, arrived, arrived, m)
 		return
 	}
 	msg, err := parse(frame)
@@ -70,23 +70,24 @@ func (d *decoder) decode(frame []byte, arrived time.Time, m *consumer.Message) {
 		return
 	}
 	if msg.kind == "EVENT" {
-		d.event(&msg, arrived, m)
+		d.event(&msg, arrived, arrived, m)
 	}
 }
 
 // event adds the events that an EVENT makes, and returns it if it is readable and its id
-// holds.
-func (d *decoder) event(msg *message, arrived time.Time, m *consumer.Message) *nostr.Event {
+// holds. It has expired if that is so at earliest: a clock that is ahead must not delete
+// what an event replaced.
+func (d *decoder) event(msg *message, arrived, earliest time.Time, m *consumer.Message) *nostr.Event {
 	e, err := nostr.Decode(msg.event)
 	if err != nil {
 		d.refuse(m, err, causeUnreadable)
 		return nil
 	}
-	return d.decoded(e, arrived, m)
+	return d.decoded(e, arrived, earliest, m)
 }
 
 // decoded adds the events that a readable event makes, and returns it if its id holds.
-func (d *decoder) decoded(e *nostr.Event, arrived time.Time, m *consumer.Message) *nostr.Event {
+func (d *decoder) decoded(e *nostr.Event, arrived, earliest time.Time, m *consumer.Message) *nostr.Event {
 	if err := e.CheckID(); err != nil {
 		d.refuse(m, err, causeID)
 		return nil
@@ -94,7 +95,7 @@ func (d *decoder) decoded(e *nostr.Event, arrived time.Time, m *consumer.Message
 	m.TimeUS, m.ID = arrived.UnixMicro(), consumer.ID(e.ID[:16])
 	m.Proof = &proof{verifier: d.verifier, event: e}
 	expires, ok := expiry(e)
-	if ok && !expires.After(arrived) {
+	if ok && !expires.After(earliest) {
 		d.expired(e, m)
 		return e
 	}
@@ -176,11 +177,16 @@ func commit(e *nostr.Event, m *consumer.Message, op consumer.Operation, kind int
 	return ev
 }
 
-// The revisions of deletions.
-const (
-	lastID   = "ffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffff"
-	everyRev = "~" // after all revisions
-)
+// lastID makes a revision the last one of its date.
+const lastID = "ffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffff"
+
+// EveryRevision is the revision of a deletion by id: it is after all others.
+const EveryRevision = "~"
+
+// DeletesByID reports whether deletions by id leave tombstones in a kind.
+func DeletesByID(kind int) bool {
+	return nostr.ClassOf(kind) == nostr.Regular && kind != nostr.KindDeletion && kind != nostr.KindVanish
+}
 
 // maxDeletions is how many records one request may name. Each of them leaves tombstones for
 // ever. Relays refuse events with more tags, such as strfry with more than 2,000.
@@ -203,12 +209,12 @@ func (d *decoder) deletions(e *nostr.Event, m *consumer.Message) (ok bool) {
 				continue
 			}
 			for _, kind := range d.kinds {
-				if nostr.ClassOf(kind) == nostr.Regular && kind != nostr.KindDeletion && kind != nostr.KindVanish {
-					commit(e, m, consumer.Delete, kind, tag[1], everyRev).Lasting = true
+				if DeletesByID(kind) {
+					commit(e, m, consumer.Delete, kind, tag[1], EveryRevision).Lasting = true
 				}
 			}
 		case "a":
-			kind, key, ok := d.address(tag[1], author)
+			kind, key, ok := address(tag[1], author) // of any kind: it may be stored later
 			if !ok {
 				continue
 			}
@@ -247,10 +253,10 @@ func sameRelay(a, b string) bool {
 	return a == b || ok && also && one == other
 }
 
-// address parses the address of stored replaceable events of an author.
-func (d *decoder) address(s, author string) (kind int, key string, ok bool) {
+// address parses the address of replaceable events of an author.
+func address(s, author string) (kind int, key string, ok bool) {
 	kind, r, ok := nostr.ParseAddress(s)
-	return kind, r.Key, ok && r.DID == author && slices.Contains(d.kinds, kind)
+	return kind, r.Key, ok && r.DID == author
 }
 
 // expiry returns when an event expires, see NIP-40; false, and the zero time, if it does not.

@@ -118,7 +118,7 @@ func TestKeys(t *testing.T) {
 }
 
 // TestDeletionNamesItsAuthorsEvents checks that a request deletes only what its author
-// wrote, of every stored kind, and addresses only up to its date.
+// wrote, of every stored kind, and addresses of any kind only up to its date.
 func TestDeletionNamesItsAuthorsEvents(t *testing.T) {
 	t.Parallel()
 	target, other := strings.Repeat("ab", 32), strings.Repeat("cd", 32)
@@ -136,7 +136,7 @@ func TestDeletionNamesItsAuthorsEvents(t *testing.T) {
 	}
 	id := hex.EncodeToString(e.ID[:])
 	require.Equal(t, []string{"delete nostr.1/" + target + " ~", "delete nostr.7/" + target + " ~", "delete nostr.30023/one 0000001700000000-", "delete nostr.3/self 0000001700000000-",
-		"create nostr.5/" + id + " 0000001700000000-"}, got)
+		"delete nostr.30024/not stored 0000001700000000-", "create nostr.5/" + id + " 0000001700000000-"}, got)
 	at := m.Events[2].Revision
 	require.GreaterOrEqual(t, at, protocol.Revision(1_700_000_000, [32]byte{}))
 	require.Less(t, at, protocol.Revision(1_700_000_001, [32]byte{0: 255}))

@@ -322,28 +322,3 @@ func TestKilledReadersStoreTheFold(t *testing.T) {
 	require.Positive(t, n.count(`SELECT count(*) FROM tombstones WHERE deleted_at IS NULL`))
 	require.Positive(t, n.count(`SELECT count(*) FROM accounts WHERE erased_rev IS NOT NULL`))
 }
-
-// TestPositionIsOfTheEarlierClock: a process whose clock is a day ahead would otherwise have
-// the next connection ask for what comes tomorrow.
-func TestPositionIsOfTheEarlierClock(t *testing.T) {
-	t.Parallel()
-	n := newNetwork(t, simnet.NostrConfig{Seed: 10, Relays: []simnet.NostrRelay{{Page: 500}}})
-	_, err := n.pool.Exec(t.Context(), `CREATE SCHEMA behind;
-CREATE FUNCTION behind.clock_timestamp() RETURNS timestamptz LANGUAGE sql VOLATILE AS $$SELECT pg_catalog.clock_timestamp() - interval '1 day'$$;
-DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET search_path = public, behind, pg_catalog', current_database()); END $$`)
-	require.NoError(t, err)
-	n.pool.Reset()
-	ahead := func() int {
-		return n.count(`SELECT count(*) FROM streams WHERE last_event_at > clock_timestamp() OR to_timestamp(cursor / 1e6) > clock_timestamp() OR caught_up_at > clock_timestamp()`)
-	}
-	n.Play(20)
-	defer n.run(nil)()
-	n.read()
-	n.holds()
-	require.Zero(t, ahead())
-	before := n.count(`SELECT cursor FROM streams`)
-	n.Play(20)
-	n.holds()
-	require.True(t, waitFor(t, func() bool { return n.count(`SELECT cursor FROM streams`) > before }))
-	require.Zero(t, ahead())
-}

@@ -75,7 +75,7 @@ func New(cfg Config) (*Client, error) {
 	if len(cfg.Endpoints) != 1 || len(cfg.Kinds) == 0 {
 		return nil, fmt.Errorf("a Nostr stream has one relay and at least one kind: received %d relays and %d kinds", len(cfg.Endpoints), len(cfg.Kinds))
 	}
-	dialer, err := socket.New(cfg.Config, socket.Service{Name: "Nostr relay", Path: "/", Example: "wss://relay.example", Check: refused})
+	dialer, err := socket.New(cfg.Config, socket.Service{Name: "Nostr relay", Path: "/", Example: "wss://relay.example", Check: refused, Serves: true})
 	if err != nil {
 		return nil, err
 	}
@@ -112,7 +112,7 @@ func (c *Client) SetFilter(_ context.Context, wanted consumer.Filter) error {
 	live := c.live
 	c.mu.Unlock()
 	if live != nil && !same {
-		live.Fail(errFilter)
+		live.Leave(errFilter)
 	}
 	return nil
 }
@@ -138,7 +138,7 @@ func (c *Client) Connect(ctx context.Context, at func(host string) consumer.Curs
 		c.mu.Lock()
 		defer c.mu.Unlock()
 		if c.live = connected; everyone != c.everyone || !slices.Equal(authors, c.authors) { // during the dial
-			connected.Fail(errFilter)
+			connected.Leave(errFilter)
 		}
 		return nil
 	}, report)

@@ -18,8 +18,9 @@ type past struct {
 	limit   int  // events to ask for in a page
 	named   bool // the relay names no lower limit
 
-	cut        int // events of the largest page that was followed by more: the relay cut it
-	unreadable int // pages of which no event could be read
+	cut     int  // events of the largest page that was followed by more: the relay cut it
+	mixed   bool // the relay does not send the newest events first
+	divided int  // windows that were divided by dates
 
 	// Of the first window.
 	page     page
@@ -31,6 +32,7 @@ type past struct {
 type window struct {
 	filter
 	since, until int64
+	after        int // events of a page that consisted of the next second, and may have been cut; 0: none
 }
 
 // newest is the end of a window that ends with the newest event. No event has this date.
@@ -41,8 +43,10 @@ type page struct {
 	events int
 	oldest int64             // the date of the oldest
 	at     map[[32]byte]bool // the events of that date
+	last   int64             // the date of the last
 	fresh  bool              // one of them is new
 	short  bool              // it was not read to its end
+	mixed  bool              // an older one came before a newer one
 }
 
 // mayBeCut is the size of a page that may have been cut by a relay that names no limit and
@@ -52,14 +56,15 @@ const mayBeCut = 20
 // maxSecond is how many events of one second are read.
 const maxSecond = 100_000
 
-// maxUnreadable is how often a window is divided because no event of a page can be read. To
-// find where such events end takes some fifty pages.
-const maxUnreadable = 200
+// maxDivided is how often a window is divided because its page says nothing about dates: no event of
+// it can be read, or the newest ones did not come first. To find where unreadable events end takes
+// some fifty pages.
+const maxDivided = 200
 
 // add adds a window for each filter.
 func (p *past) add(filters []filter, since int64) {
 	for _, f := range filters {
-		p.windows = append(p.windows, window{f, since, newest})
+		p.windows = append(p.windows, window{filter: f, since: since, until: newest})
 	}
 }
 
@@ -69,7 +74,7 @@ func (p *past) request() (filter, bool) {
 		return filter{}, false
 	}
 	w := &p.windows[0]
-	p.page = page{oldest: w.until, at: map[[32]byte]bool{}}
+	p.page = page{oldest: w.until, last: w.until, at: map[[32]byte]bool{}}
 	f := w.filter
 	f.Since, f.Limit = &w.since, p.limit
 	if w.until != newest {
@@ -100,46 +105,82 @@ func (p *past) event(e *nostr.Event) {
 	if e.CreatedAt == p.page.oldest {
 		p.page.at[e.ID] = true
 	}
+	p.page.mixed = p.page.mixed || e.CreatedAt > p.page.last
+	p.page.last = e.CreatedAt
 	p.page.fresh = p.page.fresh || e.CreatedAt < w.until || !p.before[e.ID]
 }
 
 // end ends a page. It returns what the relay cannot be made to send, or nil.
 func (p *past) end(now time.Time) *consumer.Missed {
 	w := &p.windows[0]
+	if w.after > 0 && p.page.events > 0 { // the page before was cut indeed
+		p.cut = max(p.cut, w.after)
+		w.after = 0
+		p.windows = slices.Insert(p.windows, 1, window{filter: w.filter, since: w.until + 1, until: w.until + 1})
+		w = &p.windows[0]
+	}
+	p.mixed = p.mixed || p.page.mixed
+	if p.mixed && p.page.events >= mayBeCut && w.until > w.since {
+		return p.divide(now, "the relay does not send the newest events first")
+	}
 	if p.page.fresh && len(p.before) < maxSecond {
-		if p.previous > 0 {
-			p.cut = max(p.cut, p.previous)
-		}
-		if w.until != p.page.oldest || p.before == nil {
-			p.before = map[[32]byte]bool{}
-		}
-		maps.Copy(p.before, p.page.at)
-		if p.previous, w.until = p.page.events, p.page.oldest; p.page.short {
-			p.previous = 0 // it was not the relay that cut it
-		}
+		p.follow()
 		return nil
 	}
 	read := *w
-	p.windows = p.windows[1:]
-	p.previous, p.before = 0, nil
+	full := p.full()
 	switch {
-	case !p.full():
+	case full && len(p.page.at) == 0 && read.until > read.since:
+		return p.divide(now, "the relay sends pages of events that cannot be read")
+	case !full && p.page.oldest == read.until && read.until > read.since && p.page.events >= mayBeCut:
+		p.take(window{read.filter, read.since, read.until - 1, p.page.events}) // if there is more, the page was cut
 		return nil
-	case len(p.page.at) == 0 && read.until > read.since:
-		if p.unreadable++; p.unreadable > maxUnreadable {
-			return missed(read.since, min(read.until, max(read.since, now.Unix()))+1, "the relay sends pages of events that cannot be read")
-		}
-		first, second := read.divide(now)
-		p.windows = slices.Insert(p.windows, 0, first, second)
+	}
+	p.take()
+	if !full {
 		return nil
-	case read.until > read.since:
-		p.windows = slices.Insert(p.windows, 0, window{read.filter, read.since, read.until - 1})
+	}
+	if read.until > read.since {
+		p.windows = slices.Insert(p.windows, 0, window{filter: read.filter, since: read.since, until: read.until - 1})
 	}
 	if a, b, ok := read.halves(); ok {
-		p.windows = slices.Insert(p.windows, 0, window{a, read.until, read.until}, window{b, read.until, read.until})
+		p.windows = slices.Insert(p.windows, 0, window{filter: a, since: read.until, until: read.until}, window{filter: b, since: read.until, until: read.until})
 		return nil
 	}
 	return missed(read.until, read.until+1, "the relay has more events of one second than it sends in a page")
+}
+
+// follow goes on in the first window where its page ended.
+func (p *past) follow() {
+	w := &p.windows[0]
+	if p.previous > 0 {
+		p.cut = max(p.cut, p.previous)
+	}
+	if w.until != p.page.oldest || p.before == nil {
+		p.before = map[[32]byte]bool{}
+	}
+	maps.Copy(p.before, p.page.at)
+	if p.previous, w.until = p.page.events, p.page.oldest; p.page.short {
+		p.previous = 0 // it was not the relay that cut it
+	}
+}
+
+// take takes other windows in place of the first one.
+func (p *past) take(others ...window) {
+	p.windows = append(others, p.windows[1:]...)
+	p.previous, p.before = 0, nil
+}
+
+// divide divides the first window, unless that was done too often: then it is missed.
+func (p *past) divide(now time.Time, reason string) *consumer.Missed {
+	w := p.windows[0]
+	if p.divided++; p.divided > maxDivided {
+		p.take()
+		return missed(w.since, min(w.until, max(w.since, now.Unix()))+1, reason)
+	}
+	first, second := w.divide(now)
+	p.take(first, second)
+	return nil
 }
 
 // divide divides a window in two, by dates, the later one first. Only dates later than tomorrow are
@@ -160,7 +201,7 @@ func (p *past) full() bool {
 	if p.page.short || p.cut > 0 && p.page.events >= p.cut {
 		return true
 	}
-	return p.page.events >= p.limit || !p.named && p.cut == 0 && p.page.events >= mayBeCut
+	return p.page.events >= p.limit || (p.mixed || !p.named && p.cut == 0) && p.page.events >= mayBeCut
 }
 
 // missed returns an interval, whose beginning is included. What is later than the year 9999 counts

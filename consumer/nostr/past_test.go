@@ -14,39 +14,70 @@ import (
 	"github.com/weir-social/weir/simnet"
 )
 
-// TestSecondLongerThanPageIsSplitOrAGap reads a relay with more events of one second than
-// it sends in a page: by kind it sends all of them, of one kind it cannot be made to. What
+// TestSecondLongerThanPageIsSplitOrAGap reads relays with more events of one second than
+// they send in a page: by kind they send all of them, of one kind they cannot be made to. What
 // is older is read all the same.
 func TestSecondLongerThanPageIsSplitOrAGap(t *testing.T) {
 	t.Parallel()
 	const page = 30
-	for _, same := range []bool{false, true} {
-		n := newNetwork(t, simnet.NostrConfig{Authors: 1, Relays: []simnet.NostrRelay{{Page: page, Silent: true}}})
-		at := time.Now().Add(-time.Hour).Unix()
-		for i := range 5 {
-			n.Write(at-100-int64(i), 1, nil, "older")
-		}
-		for i := range page + 10 {
-			kind := 1
-			if !same && i%2 == 0 {
-				kind = 30023
+	for name, c := range map[string]struct {
+		relay       simnet.NostrRelay
+		same, newer bool
+	}{
+		"by kind":                           {simnet.NostrRelay{Page: page, Silent: true}, false, true},
+		"of one kind":                       {simnet.NostrRelay{Page: page, Silent: true}, true, true},
+		"the newest, by kind":               {simnet.NostrRelay{Page: page, Says: 500}, false, false},
+		"the newest, of one kind":           {simnet.NostrRelay{Page: page, Says: 500}, true, false},
+		"the newest, and the oldest first":  {simnet.NostrRelay{Page: page, Says: 500, Oldest: true}, false, false},
+		"not the newest, the oldest first":  {simnet.NostrRelay{Page: page, Silent: true, Oldest: true}, false, true},
+		"of one kind, and the oldest first": {simnet.NostrRelay{Page: page, Silent: true, Oldest: true}, true, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			n := newNetwork(t, simnet.NostrConfig{Authors: 1, Relays: []simnet.NostrRelay{c.relay}})
+			at := time.Now().Add(-time.Hour).Unix()
+			for i := range page + 5 {
+				n.Write(at-100-int64(i), 1, nil, "older")
 			}
-			n.Write(at, kind, [][]string{{"d", strconv.Itoa(i)}}, strconv.Itoa(i))
-		}
-		n.Write(at+1, 1, nil, "newer")
-		stop := n.run(nil)
-		n.read()
-		stop()
-		if !same {
-			require.Equal(t, n.fold(), n.records())
-			require.Zero(t, n.count(`SELECT count(*) FROM gaps`))
-			continue
-		}
-		require.Equal(t, page+6, n.count(`SELECT count(*) FROM records`))
-		require.Equal(t, 1, n.count(`SELECT count(*) FROM gaps WHERE from_at = to_timestamp($1) AND to_at = to_timestamp($1 + 1) AND problem <> '' AND closed_at IS NULL`, at))
-		require.Equal(t, 1, n.count(`SELECT count(*) FROM gaps`))
-		require.Zero(t, n.count(`SELECT count(*) FROM river_job WHERE kind = 'close_gap'`), "no repository has what is missing")
+			for i := range page + 6 {
+				kind := 1
+				if !c.same && i%2 == 0 {
+					kind = 30023
+				}
+				n.Write(at, kind, [][]string{{"d", strconv.Itoa(i)}}, strconv.Itoa(i))
+			}
+			if c.newer {
+				n.Write(at+1, 1, nil, "newer")
+			}
+			stop := n.run(nil)
+			n.read()
+			stop()
+			if !c.same {
+				require.Equal(t, n.fold(), n.records())
+				require.Zero(t, n.count(`SELECT count(*) FROM gaps`))
+				return
+			}
+			require.Equal(t, len(n.fold())-6, n.count(`SELECT count(*) FROM records`))
+			require.Equal(t, 1, n.count(`SELECT count(*) FROM gaps WHERE from_at = to_timestamp($1) AND to_at = to_timestamp($1 + 1) AND problem <> '' AND closed_at IS NULL`, at))
+			require.Equal(t, 1, n.count(`SELECT count(*) FROM gaps`))
+			require.Zero(t, n.count(`SELECT count(*) FROM river_job WHERE kind = 'close_gap'`), "no repository has what is missing")
+		})
 	}
+}
+
+// TestSecondThatIsNotCutIsNoGap: nothing older follows it.
+func TestSecondThatIsNotCutIsNoGap(t *testing.T) {
+	t.Parallel()
+	n := newNetwork(t, simnet.NostrConfig{Authors: 1, Relays: []simnet.NostrRelay{{Page: 500}}})
+	at := time.Now().Add(-time.Hour).Unix()
+	for i := range 40 {
+		n.Write(at, 1, nil, strconv.Itoa(i))
+	}
+	stop := n.run(nil)
+	n.read()
+	stop()
+	require.Equal(t, n.fold(), n.records())
+	require.Zero(t, n.count(`SELECT count(*) FROM gaps`))
 }
 
 // TestPagesThatCannotBeReadHideNothing: anybody can have a relay's newest page consist of events

@@ -167,3 +167,19 @@ func TestRequestIsArchivedOnce(t *testing.T) {
 	require.Equal(t, 2, n.count(`SELECT sum(records) FROM archive_open`))
 	require.Less(t, n.count(`SELECT sum(raw_bytes) FROM archive_open`), 2*(len(frames[0])+len(frames[1])))
 }
+
+// TestErasureByAnOutdatedProgramErasesNothing: it does not know the tables of a projection that
+// another program has registered meanwhile.
+func TestErasureByAnOutdatedProgramErasesNothing(t *testing.T) {
+	t.Parallel()
+	n := newNetwork(t, simnet.NostrConfig{Seed: 12, Authors: 1, Relays: []simnet.NostrRelay{{Page: 100}}})
+	retry := consumer.Retry{Wires: map[string]consumer.Wire{nostr.WireName: nostr.Wire(stored(), n.verify, nil)}, Config: consumer.Config{Pool: n.pool, Logger: slog.New(slog.DiscardHandler),
+		Wanted: func(string) bool { return true }, Enqueue: func(context.Context, pgx.Tx, []schema.Stored, time.Time) error { return nil }}}
+	_, err := retry.Store(t.Context(), nostr.WireName, [][]byte{signed(t, 1_700_000_000, 1, "").AppendNotepack(nil)}, time.Now())
+	require.NoError(t, err)
+	_, err = n.pool.Exec(t.Context(), `INSERT INTO projections (name, collections, kind, queue, tables) VALUES ('later', '{nostr.1}', 'k', 'q', '{}')`)
+	require.NoError(t, err)
+	_, err = retry.Store(t.Context(), nostr.WireName, [][]byte{signed(t, 1_700_000_001, 62, "", []string{"relay", "ALL_RELAYS"}).AppendNotepack(nil)}, time.Now())
+	require.ErrorAs(t, err, new(*schema.OutdatedError))
+	require.Equal(t, 1, n.count(`SELECT count(*) FROM records`))
+}

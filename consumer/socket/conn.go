@@ -35,9 +35,15 @@ type Conn struct {
 
 	// Of the reading goroutine.
 	slab     []byte
-	received bool        // an event has arrived
+	received bool        // a frame has arrived
 	probes   bool        // see Probes
 	stop     func() bool // ends the wait for the context of Next
+
+	// The dialer's lock guards what follows.
+	served time.Time // when the server began to serve; zero: not yet
+	before int       // failures until then
+	left   bool      // this side ended the connection for reasons of its own
+	over   bool      // it is known whether the connection failed
 }
 
 func newConn(d *Dialer, host string, ws *websocket.Conn) *Conn {
@@ -55,10 +61,62 @@ func (k *Conn) Host() string { return k.host }
 // Proven returns when the connection was last known to be alive.
 func (k *Conn) Proven() time.Time { return k.proven.At() }
 
-// Close ends the connection at once.
+// Close ends the connection at once. That is no failure of the server.
 func (k *Conn) Close() error {
-	k.Fail(nil)
+	k.Leave(nil)
 	return nil
+}
+
+// Leave ends the connection with the error that Next returns, for a reason that is no
+// failure of the server.
+func (k *Conn) Leave(closeErr error) {
+	k.dialer.mu.Lock()
+	k.left = true
+	k.dialer.mu.Unlock()
+	k.Fail(closeErr)
+}
+
+// Serves says that the server does what it was asked for. It ends a row of failures.
+func (k *Conn) Serves() {
+	d := k.dialer
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if k.over || k.probes || !k.served.IsZero() {
+		return
+	}
+	k.served, k.before = time.Now(), d.failed
+	d.failed, d.lastErr = 0, nil
+	d.metrics.failed.Set(0)
+}
+
+// Refuses ends the connection because the server refuses what it was asked for. That is a
+// failure. If the server served only briefly before, the row of failures goes on: it would
+// otherwise be asked again and again after the shortest wait.
+func (k *Conn) Refuses(closeErr error) {
+	k.fails(closeErr, true)
+	k.Fail(closeErr)
+}
+
+// fails records the end of a connection: as a failure if the server refuses, or did not serve.
+func (k *Conn) fails(err error, refuses bool) {
+	d := k.dialer
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if k.over {
+		return
+	}
+	k.over = true
+	served := !k.served.IsZero()
+	briefly := served && time.Since(k.served) < d.cfg.MaxWait
+	if refuses && briefly {
+		d.failed = k.before
+	}
+	if served && !(refuses && briefly) {
+		d.retries.Reset()
+	}
+	if refuses || !served && !k.probes && !k.left {
+		d.recordFailure(err)
+	}
 }
 
 // Fail ends the connection with the error that Next returns.
@@ -88,7 +146,9 @@ func (k *Conn) Next(ctx context.Context) (consumer.Frame, error) {
 	}
 	f, err := k.read()
 	if check := k.dialer.service.Check; err == nil && check != nil {
-		err = check(f.Data)
+		if err = check(f.Data); err != nil {
+			k.Refuses(err)
+		}
 	}
 	if err != nil {
 		return consumer.Frame{}, k.ended(ctx, err)
@@ -96,12 +156,10 @@ func (k *Conn) Next(ctx context.Context) (consumer.Frame, error) {
 	k.lastFrame.Set(f.Arrived)
 	k.proven.Set(f.Arrived)
 	k.dialer.metrics.bytes.Add(float64(len(f.Data)))
-	if !k.received {
-		k.received = true
-		if !k.probes {
-			k.dialer.resetFailures()
-		}
+	if !k.received && !k.dialer.service.Serves {
+		k.Serves()
 	}
+	k.received = true
 	return f, nil
 }
 
@@ -110,6 +168,10 @@ func (k *Conn) ended(ctx context.Context, err error) error {
 	k.Fail(nil) // ends watch too
 	k.stop()
 	if ctx.Err() != nil {
+		k.dialer.mu.Lock()
+		k.left = true
+		k.dialer.mu.Unlock()
+		k.fails(ctx.Err(), false)
 		return ctx.Err()
 	}
 	<-k.done
@@ -123,9 +185,11 @@ func (k *Conn) ended(ctx context.Context, err error) error {
 	case errors.Is(err, io.EOF):
 		err = errors.New("the connection was lost")
 	}
-	if !k.received && !k.probes {
-		k.dialer.recordFailure(fmt.Errorf("no event arrived: %w", err))
+	failure := err
+	if !k.received {
+		failure = fmt.Errorf("no event arrived: %w", err)
 	}
+	k.fails(failure, false)
 	return err
 }
 

@@ -22,8 +22,8 @@ type Attempt func(ctx context.Context, host string, dial func(parameters url.Val
 
 // Connect tries one endpoint after another until one succeeds or ctx ends. After a
 // connection that brought events, it starts with the same endpoint, for which the
-// cursor is exact. Waits double until an event arrives: a server that accepts and
-// sends nothing counts as failed. A long wait may end early, see wait.
+// cursor is exact. Waits double until the server serves, see Conn.Serves: one that accepts
+// and sends nothing counts as failed. A long wait may end early, see wait.
 func (d *Dialer) Connect(ctx context.Context, try Attempt, report func(consumer.Attempt)) error {
 	if report == nil {
 		report = func(consumer.Attempt) {}
@@ -45,29 +45,20 @@ func (d *Dialer) Connect(ctx context.Context, try Attempt, report func(consumer.
 			return ctx.Err()
 		}
 		d.metrics.connects.WithLabelValues(e.host, "failed").Inc()
+		d.mu.Lock()
 		d.recordFailure(err)
+		d.mu.Unlock()
 	}
 }
 
-// recordFailure counts an attempt that brought no event. The next one goes to
-// another endpoint.
+// recordFailure counts an attempt that brought nothing. The next one goes to another
+// endpoint. The caller has the lock.
 func (d *Dialer) recordFailure(err error) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
 	d.failed++
 	d.last = d.at
 	d.lastErr = fmt.Errorf("%s: %w", d.endpoints[d.at].host, err)
 	d.metrics.failed.Set(float64(d.failed))
 	d.at = (d.at + 1) % len(d.endpoints)
-}
-
-// resetFailures resets the failures after an event has arrived.
-func (d *Dialer) resetFailures() {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	d.failed, d.lastErr = 0, nil
-	d.retries.Reset()
-	d.metrics.failed.Set(0)
 }
 
 // dial makes one connection.

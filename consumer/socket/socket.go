@@ -42,8 +42,10 @@ type Service struct {
 	Name    string // in errors, such as Jetstream
 	Path    string // of a URL without one
 	Example string // the URL of an endpoint
-	// Check returns an error if a frame ends the connection. nil: none does.
+	// Check returns an error if a server refuses by a frame what it was asked for. nil: none does.
 	Check func(frame []byte) error
+	// Serves: the source says when a server serves, see Conn.Serves. false: the first frame does.
+	Serves bool
 }
 
 // Dialer connects to one of several servers. One goroutine at a time uses Connect
@@ -64,7 +66,7 @@ type Dialer struct {
 	refused  bool                        // the last response was 4xx
 
 	mu      sync.Mutex // guards what follows
-	failed  int        // attempts since the last event
+	failed  int        // attempts since a server served
 	lastErr error      // why the last one failed
 }
 
