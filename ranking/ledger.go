@@ -56,6 +56,17 @@ func CompleteSince(ctx context.Context, db schema.DB) (time.Time, error) {
 	return oldest, err
 }
 
+// CompleteAfter returns since when all shares are stored, if that is after a time, such as
+// the beginning of a window; nil: all shares since that time are stored.
+func CompleteAfter(ctx context.Context, db schema.DB, from time.Time) (*time.Time, error) {
+	since, err := CompleteSince(ctx, db)
+	if err != nil || !since.After(from) {
+		return nil, err
+	}
+	since = since.UTC()
+	return &since, nil
+}
+
 // LinkRule decides which links stay without shares.
 type LinkRule struct {
 	Now     time.Time

@@ -34,6 +34,8 @@ type LinkSummary struct {
 	HistoryFrom *time.Time     `json:"history_from"`         // the first share in the window that counts, or would without a later one; nil: there is none
 	OtherTitles []Given        `json:"other_titles"`         // that lost the vote
 	OtherURLs   []Given        `json:"other_urls"`           // other spellings
+
+	CompleteSince *time.Time `json:"complete_since,omitempty"` // all shares are stored; nil: since the window began
 }
 
 // Given is what posts say of a link, and the number of accounts that did.
@@ -72,6 +74,9 @@ func ReadLink(ctx context.Context, db Beginner, of LinkQuery) (l LinkSummary, er
 			return err
 		}
 		if l.Page, err = fetchedPage(ctx, r.tx, l.ID); err != nil {
+			return err
+		}
+		if l.CompleteSince, err = CompleteAfter(ctx, r.tx, of.At.Add(-of.Window)); err != nil {
 			return err
 		}
 		switch {

@@ -92,7 +92,7 @@ func (s *server) newPage(snap *snapshot) (pageView, error) {
 	v := snap.view
 	page := pageView{
 		frame: s.newFrame().scripted(s), Window: v.window, Subtitle: subtitle(snap, v), Controls: newControls(v, snap.watches, snap.networks), Compact: v.compact,
-		AsOf: newTimestamp(snap.at.Truncate(time.Minute), snap.at), Reload: rankingHref(v), State: newState(snap.streams, snap.gaps, snap.at),
+		AsOf: newTimestamp(snap.at.Truncate(time.Minute), snap.at), Reload: rankingHref(v), State: newState(snap.streams, snap.gaps, snap.complete, snap.at),
 		Statuses: newStatuses(snap.streams, snap.at), Gaps: newGaps(snap), API: apiHref("/api/v1/trending", v),
 	}
 	for i := range snap.links {
