@@ -82,7 +82,7 @@ func readLink(ctx context.Context, db Beginner, of LinkQuery, f func(*linkReader
 		of.At = time.Now()
 	}
 	of.At = of.At.Truncate(time.Microsecond)
-	r := &linkReader{of: of, reader: reader{q: Query{Watch: of.Watch, Degree: of.Degree}}}
+	r := &linkReader{of: of, reader: reader{q: Query{Window: of.Window, Watch: of.Watch, Degree: of.Degree}, end: of.At, limits: usualLimits()}}
 	err := r.read(ctx, db, func() error {
 		into, err := schema.One(ctx, r.tx, "look up whether the link is merged", pgx.RowTo[*int64], `SELECT (SELECT l.merged_into FROM links AS l WHERE l.id = $1)`, of.ID)
 		if err != nil {

@@ -67,6 +67,9 @@ func ReadLink(ctx context.Context, db Beginner, of LinkQuery) (l LinkSummary, er
 		if err != nil {
 			return err
 		}
+		if err = r.correctCard(ctx, &l.LinkCard); err != nil {
+			return err
+		}
 		if err = r.addGift(ctx, &l.LinkCard); err != nil {
 			return err
 		}
@@ -92,6 +95,19 @@ func ReadLink(ctx context.Context, db Beginner, of LinkQuery) (l LinkSummary, er
 		return r.readGiven(ctx, &l)
 	})
 	return l, err
+}
+
+// correctCard corrects what is stored by what is pending, as the ranking does.
+func (r *linkReader) correctCard(ctx context.Context, l *LinkCard) error {
+	if r.countable() {
+		if _, _, err := r.readPending(ctx, l.ID); err != nil {
+			return err
+		}
+	}
+	page := []TrendingLink{{LinkCard: *l}}
+	err := r.correctHeadlines(ctx, page)
+	*l = page[0].LinkCard
+	return err
 }
 
 // count counts the shares of the link, and its sharers over time: each since the first of

@@ -326,10 +326,10 @@ HAVING count(*) > 0`
 // counted returns the page from what is counted. exact is false if too much is pending
 // or the counts are of another time.
 func (r *reader) counted(ctx context.Context) (entries []entry, exact bool, err error) {
-	if s := r.state; r.q.Past || !s.Counted || s.Watched != s.Watching || r.from().Before(s.KeptFrom) {
+	if !r.countable() {
 		return nil, false, nil
 	}
-	c, exact, err := r.readPending(ctx)
+	c, exact, err := r.readPending(ctx, 0)
 	if err != nil || !exact {
 		return nil, false, err
 	}
@@ -345,10 +345,16 @@ func (r *reader) counted(ctx context.Context) (entries []entry, exact bool, err 
 	return entries, true, err
 }
 
-// readPending reads what has changed since the last count. exact is false if that is too
-// much.
-func (r *reader) readPending(ctx context.Context) (c changes, exact bool, err error) {
-	rows, err := r.tx.Query(ctx, `SELECT `+pendingColumns+` FROM pending_counts LIMIT $1`, r.pending)
+// countable reports whether what is counted can be corrected for the window.
+func (r *reader) countable() bool {
+	s := r.state
+	return !r.q.Past && s.Counted && s.Watched == s.Watching && !r.from().Before(s.KeptFrom)
+}
+
+// readPending reads what has changed since the last count, and leaves out what concerns
+// other links than the given one; 0: all do. exact is false if that is too much.
+func (r *reader) readPending(ctx context.Context, link int64) (c changes, exact bool, err error) {
+	rows, err := r.tx.Query(ctx, `SELECT `+pendingColumns+` FROM pending_counts WHERE $2::bigint = 0 OR link_id = $2 OR link_id IS NULL LIMIT $1`, r.pending, link)
 	if err != nil {
 		return nil, false, fmt.Errorf("read what is pending: %w", err)
 	}

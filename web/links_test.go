@@ -20,7 +20,8 @@ const sharedLink = "https://a.example/"
 // fillLink stores a link that is shared in every way, with every reason not to count.
 func (r *rig) fillLink() {
 	r.t.Helper()
-	r.exec(`INSERT INTO links (identity, url, site, title, first_seen) VALUES ($1, $1, 'a.example', 'T', $2)`, sharedLink, r.now)
+	// Nobody votes for its card: a link that is kept has it still.
+	r.exec(`INSERT INTO links (identity, url, site, title, first_seen, kept_sharers, kept_at) VALUES ($1, $1, 'a.example', 'T', $2, 6, $2::timestamptz - interval '1 hour')`, sharedLink, r.now)
 	add := func(did, collection, rkey, how string, ago time.Duration, subject ...any) {
 		subject = append(subject, nil, nil)
 		r.exec(`INSERT INTO shares (did, collection, rkey, link_id, named_id, how, shared_at, subject_did, subject_collection, subject_rkey) VALUES ($1, $2, $3, 1, 1, $4, $5, $6, $8, $7)`,
