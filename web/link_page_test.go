@@ -41,8 +41,8 @@ func TestSharersLeadToTheShares(t *testing.T) {
 		"did:plc:eve posted it 1 min ago Does not count: the account is not one of those that count here.",
 		"a hidden account posted it 3 min ago Does not count: the account is not active. did:plc:dan reposted it 2 min ago Does not count: the author of the post is not active.",
 		"A post by did:plc:gone open it did:plc:carol quoted it 4 min ago Text of did:plc:carol Does not count: the post was deleted, is not shown, or no longer contains the link. " +
-			"did:plc:will reposted it just now Does not count: it waits to be joined with the post.",
-		"@alice.example posted it 10 min ago Text of did:plc:alice did:plc:bob reposted it 5 min ago did:plc:wendy reposted it just now Does not count: it waits to be joined with the post.",
+			"did:plc:will reposted it just now Does not count: the account is not one of those that count here.",
+		"@alice.example posted it 10 min ago Text of did:plc:alice did:plc:bob reposted it 5 min ago did:plc:wendy reposted it just now Does not count: the account is not one of those that count here.",
 		"@alice.example posted it 20 min ago Does not count: the account shared it again later.",
 	}, threads[:5])
 	require.Contains(t, threads[6], "Does not count: it is older than the window.")
