@@ -35,6 +35,9 @@ type LinkSummary struct {
 	OtherTitles []Given        `json:"other_titles"`         // that lost the vote
 	OtherURLs   []Given        `json:"other_urls"`           // other spellings
 
+	KeptSharers int        `json:"kept_sharers,omitempty"` // at most, when some of its shares expired; 0: they were too few to keep it
+	KeptAt      *time.Time `json:"kept_at,omitempty"`      // when some did last
+
 	CompleteSince *time.Time `json:"complete_since,omitempty"` // all shares are stored; nil: since the window began
 }
 
@@ -56,10 +59,10 @@ var ErrLink = errors.New("there is no such link")
 // a *MergedError if it is merged into another.
 func ReadLink(ctx context.Context, db Beginner, of LinkQuery) (l LinkSummary, err error) {
 	err = readLink(ctx, db, of, func(r *linkReader) error {
-		const sql = `SELECT l.id, l.url, l.site, l.title, l.description, l.image, l.card_from, l.first_seen FROM links AS l WHERE l.id = $1`
+		const sql = `SELECT l.id, l.url, l.site, l.title, l.description, l.image, l.card_from, l.first_seen, coalesce(l.kept_sharers, 0), l.kept_at FROM links AS l WHERE l.id = $1`
 		l.At = r.of.At
 		l, err = schema.One(ctx, r.tx, "read the link", func(row pgx.CollectableRow) (_ LinkSummary, err error) {
-			return l, row.Scan(&l.ID, &l.URL, &l.Site, &l.Title, &l.Description, &l.Image, &l.CardFrom, &l.FirstSeen)
+			return l, row.Scan(&l.ID, &l.URL, &l.Site, &l.Title, &l.Description, &l.Image, &l.CardFrom, &l.FirstSeen, &l.KeptSharers, &l.KeptAt)
 		}, sql, of.ID)
 		if errors.Is(err, schema.ErrNoRows) {
 			return ErrLink

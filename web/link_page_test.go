@@ -263,3 +263,26 @@ func TestPageSaysWhereTheTitleIsFrom(t *testing.T) {
 		require.Equal(t, want[2], found)
 	}
 }
+
+// TestKeptLinkSaysHowManySharedIt: its shares have expired, and it stays.
+func TestKeptLinkSaysHowManySharedIt(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	how := func() string { return text(find(r.parse(r.get("/links/1")), class("how"))[0]) }
+	r.exec(`INSERT INTO links (identity, url, site, first_seen) VALUES ('a.example', 'https://a.example/', 'a.example', $1)`, r.now)
+	require.NotContains(t, how(), "expired")
+	require.NotContains(t, r.get("/api/v1/links/1"), "kept")
+	r.exec(`UPDATE links SET kept_sharers = 1700, kept_at = $1`, r.now.Add(-36*time.Hour))
+	require.Contains(t, how(), "Some of its shares have expired, last on 3 May, 00:00 UTC. Up to 1,700 accounts counted until then.")
+}
+
+// TestPageSaysHowOldTheKnowledgeOfStrangersPostsMayBe, if only followed accounts count.
+func TestPageSaysHowOldTheKnowledgeOfStrangersPostsMayBe(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	foot := func() string { return text(find(r.parse(r.get("/")), element("footer"))[0]) }
+	require.NotContains(t, foot(), "looked up again")
+	r.watch("follows", "alice.example", "did:plc:aaa")
+	require.Contains(t, foot(), "The posts of others that these accounts repost or quote are looked up again every 15 min: until then, a deleted one still counts.")
+	require.Equal(t, 15*time.Minute, ranking.SubjectInterval)
+}

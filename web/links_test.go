@@ -145,7 +145,7 @@ func TestLinkSaysHowItIsCounted(t *testing.T) {
 		"shares": 10, "accounts": 8, "sharers": 4, "windows": {"1h": 2, "3h": 2, "6h": 2, "12h": 2, "24h": 2, "7d": 4}, "ways": {"post": 7, "quote": 1, "repost": 2},
 		"not_counted": {"hidden": 1, "not_followed": 1, "same_person": 2, "subject_gone": 1, "subject_hidden": 1},
 		"first_shared": "2026-05-03T06:00:00Z", "last_shared": "2026-05-04T11:59:00Z",
-		"history_from": "2026-05-03T06:00:00Z", "history": [`+strings.Repeat("1,", 6)+strings.Repeat("2,", 41)+`4], "other_titles": [], "other_urls": []}`, r.get("/api/v1/links/1"))
+		"history_from": "2026-05-03T06:00:00Z", "history": [`+strings.Repeat("1,", 6)+strings.Repeat("2,", 41)+`4], "other_titles": [], "other_urls": [], "kept_sharers": 6, "kept_at": "2026-05-04T11:00:00Z"}`, r.get("/api/v1/links/1"))
 	var l ranking.LinkSummary
 	require.NoError(t, json.Unmarshal([]byte(r.get("/api/v1/links/1?window=3h&watch=hub.example")), &l))
 	require.Equal(t, 2, l.Sharers)
