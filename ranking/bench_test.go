@@ -297,8 +297,29 @@ func benchTrending(b *testing.B, pool *pgxpool.Pool) {
 			}
 		}
 	}
+	for _, sort := range []Sort{Sharers, Speed} {
+		for _, age := range []time.Duration{10 * time.Minute, 50 * time.Minute} { // of the first page
+			b.Run(fmt.Sprintf("second-page/sort=%s/window=24h/after=%s", sort, age), func(b *testing.B) {
+				q := Query{Window: 24 * time.Hour, Sort: sort, Limit: 50}
+				for b.Loop() {
+					benchPage(b, pool, benchCursor(b, pool, q, age), false)
+				}
+			})
+		}
+	}
 	close(stop)
 	require.NoError(b, <-ended)
+}
+
+// benchCursor continues a ranking whose first page was read so long ago.
+func benchCursor(b *testing.B, pool *pgxpool.Pool, q Query, age time.Duration) Query {
+	q.At = time.Now()
+	p, err := Trending(b.Context(), pool, q)
+	require.NoError(b, err)
+	end, before, last, err := p.Next.read(q, q.At)
+	require.NoError(b, err)
+	q.After, q.At = newCursor(end.Add(-age), before, *last, q), time.Time{}
+	return q
 }
 
 // live adds benchArriving shares a second, and counts every second.

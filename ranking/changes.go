@@ -251,7 +251,7 @@ type crossing struct {
 }
 
 // readCrossings reads the rows of sharers of a network that leave one of the windows, or
-// enter it, between two times. It reads at most limit rows of a window.
+// enter it, between two times. It reads at most limit rows.
 func readCrossings(ctx context.Context, db schema.DB, network Network, from, to time.Time, of []int, limit int) ([]crossing, error) {
 	if to.Before(from) {
 		from, to = to, from
@@ -265,7 +265,8 @@ func readCrossings(ctx context.Context, db schema.DB, network Network, from, to 
 	sql := `
 SELECT w.i, s.link_id, s.did
 FROM unnest($1::int[], $2::timestamptz[], $3::timestamptz[]) AS w (i, after, until)
-CROSS JOIN LATERAL (SELECT s.link_id, s.did FROM sharers AS s WHERE s.at > w.after AND s.at <= w.until AND` + network.has("s.did") + `ORDER BY s.at LIMIT $4) AS s`
+CROSS JOIN LATERAL (SELECT s.link_id, s.did FROM sharers AS s WHERE s.at > w.after AND s.at <= w.until AND` + network.has("s.did") + `ORDER BY s.at LIMIT $4) AS s
+LIMIT $4`
 	rows, err := db.Query(ctx, sql, window, after, until, limit)
 	if err != nil {
 		return nil, fmt.Errorf("read who leaves the windows: %w", err)

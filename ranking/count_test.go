@@ -29,6 +29,7 @@ type history struct {
 	steps atomic.Int64
 
 	compared int // how often
+	moved    int // rankings of another time than was asked for
 	merged   int // links that were found merged
 }
 
@@ -201,9 +202,13 @@ func (h *history) compare(t *testing.T, queries []Query) (counted, recounted int
 			require.ErrorIs(t, err, ErrWatch)
 			continue
 		}
-		got, again := pages(t, within{tx}, q, limits{pending: []int{5000, 30}[i%2], few: []int{2000, 2}[i/2%2], many: []int{50_000, 4}[(i+h.compared)%2]})
+		got, again, at := pages(t, within{tx}, q, limits{pending: []int{5000, 30}[i%2], crossings: []int{5000, 1}[(i/2+h.compared)%2], few: []int{2000, 2}[i/2%2], many: []int{50_000, 4}[(i+h.compared)%2]})
+		if !at.Equal(q.At) {
+			require.Equal(t, l.asOf, at)
+			h.moved, q.At = h.moved+1, at
+		}
 		require.Equal(t, l.fold(q), got, "%+v, pending %t, recounted %t", q, pending, again)
-		h.compareFeed(t, tx, l, q, limits{pending: []int{5000, 30}[i%2], few: []int{2000, 2}[h.compared%2], many: []int{50_000, 4}[i/2%2]})
+		h.compareFeed(t, tx, l, q, limits{pending: []int{5000, 30}[i%2], crossings: 5000, few: []int{2000, 2}[h.compared%2], many: []int{50_000, 4}[i/2%2]})
 		if again {
 			recounted++
 		} else {
@@ -261,7 +266,7 @@ func TestCountsEqualAFoldAfterAnyHistory(t *testing.T) {
 	}
 	var merged, split int
 	require.NoError(t, h.pool.QueryRow(t.Context(), `SELECT count(*) FILTER (WHERE split_at IS NULL), count(split_at) FROM link_merges`).Scan(&merged, &split))
-	t.Logf("%d steps; rankings: %v; %d merged, %d split", h.steps.Load(), rounds, merged, split)
+	t.Logf("%d steps; rankings: %v, %d of another time; %d merged, %d split", h.steps.Load(), rounds, h.moved, merged, split)
 	require.Greater(t, min(merged, split), 5)
 	for _, what := range []string{"counted", "recounted", "corrected"} {
 		require.Greater(t, rounds[what], 5, what)

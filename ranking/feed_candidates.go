@@ -32,7 +32,7 @@ func (r *feedReader) candidates(ctx context.Context) (nextLinks, error) {
 	counted := r.state.Counted && r.state.Watched == r.state.Watching && !r.from().Before(r.state.KeptFrom)
 	if counted {
 		var err error
-		if _, counted, err = r.readPending(ctx); err != nil {
+		if _, counted, err = r.readPending(ctx, 0); err != nil {
 			return nil, err
 		}
 	}

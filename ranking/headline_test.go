@@ -58,7 +58,10 @@ func (s *story) shown() string {
 	p, err := ranking.Trending(s.t.Context(), s.pool, ranking.Query{At: s.now, Window: 24 * time.Hour, Limit: 1})
 	require.NoError(s.t, err)
 	require.Len(s.t, p.Links, 1)
-	l := p.Links[0]
+	l := p.Links[0].LinkCard
+	summary, err := ranking.ReadLink(s.t.Context(), s.pool, ranking.LinkQuery{ID: l.ID, At: s.now, Window: 24 * time.Hour})
+	require.NoError(s.t, err)
+	require.Equal(s.t, l, summary.LinkCard, "the link by itself")
 	said := strings.Join([]string{strings.TrimSuffix(l.URL, "://news.example/story"), l.Title, l.Description, l.Image, strings.TrimPrefix(l.CardFrom, "at://")}, " ")
 	return strings.Join(strings.Fields(said), " ")
 }

@@ -56,6 +56,17 @@ func CompleteSince(ctx context.Context, db schema.DB) (time.Time, error) {
 	return oldest, err
 }
 
+// CompleteAfter returns since when all shares are stored, if that is after a time, such as
+// the beginning of a window; nil: all shares since that time are stored.
+func CompleteAfter(ctx context.Context, db schema.DB, from time.Time) (*time.Time, error) {
+	since, err := CompleteSince(ctx, db)
+	if err != nil || !since.After(from) {
+		return nil, err
+	}
+	since = since.UTC()
+	return &since, nil
+}
+
 // LinkRule decides which links stay without shares.
 type LinkRule struct {
 	Now     time.Time
@@ -72,17 +83,22 @@ func (r LinkRule) keptUntil() time.Time {
 	return r.Now.Add(-r.Keep)
 }
 
+// countingSharers is the number of accounts that share a link and count, as in the ranking.
+func countingSharers(link string) string {
+	return `(SELECT count(*) FROM (SELECT DISTINCT s.did FROM shares AS s WHERE s.link_id = ` + link + ` AND` + living + `) AS s WHERE` + eligible("s.did", "(SELECT EXISTS (SELECT FROM watches))") + `)`
+}
+
 // CountLeaving counts the sharers of links that have a share in a partition: at most
 // limit links, with ids above after. It stores those with enough sharers in
 // leaving_links. It returns the last id, and the number of links. If the partition was
 // dropped meanwhile, there are none.
 func CountLeaving(ctx context.Context, db schema.DB, rule LinkRule, part string, after int64, limit int) (last int64, links int, err error) {
 	// Most links have few shares: only those with as many shares as sharers needed are counted.
-	const sql = `
+	sql := `
 WITH leaving AS MATERIALIZED (
     SELECT DISTINCT p.link_id FROM %s AS p WHERE p.link_id > $1 ORDER BY p.link_id LIMIT $2
 ), counted AS MATERIALIZED (
-    SELECT l.link_id, (SELECT count(DISTINCT s.did) FROM shares AS s WHERE s.link_id = l.link_id) AS sharers
+    SELECT l.link_id, ` + countingSharers("l.link_id") + ` AS sharers
     FROM leaving AS l
     WHERE (SELECT count(*) FROM (SELECT FROM shares AS s WHERE s.link_id = l.link_id LIMIT $3) AS s) >= $3
 ), kept AS (
@@ -164,11 +180,11 @@ SELECT count(*) FROM taken`
 // locked rows.
 func ExpireOtherShares(ctx context.Context, db schema.DB, rule LinkRule, before time.Time, limit int) (int, error) {
 	// The links are marked before a share is locked: workers lock them in this order.
-	const sql = `
+	sql := `
 WITH old AS MATERIALIZED (
     SELECT s.did, s.collection, s.rkey, s.named_id, s.link_id FROM %[1]s AS s WHERE s.stored_at <= $1 ORDER BY s.stored_at LIMIT $2
 ), counted AS MATERIALIZED (
-    SELECT o.link_id, (SELECT count(DISTINCT s.did) FROM shares AS s WHERE s.link_id = o.link_id) AS sharers
+    SELECT o.link_id, ` + countingSharers("o.link_id") + ` AS sharers
     FROM (SELECT DISTINCT link_id FROM old) AS o
 ), marked AS (
     UPDATE links AS l SET kept_sharers = greatest(l.kept_sharers, c.sharers), kept_at = $3

@@ -82,7 +82,7 @@ func readLink(ctx context.Context, db Beginner, of LinkQuery, f func(*linkReader
 		of.At = time.Now()
 	}
 	of.At = of.At.Truncate(time.Microsecond)
-	r := &linkReader{of: of, reader: reader{q: Query{Watch: of.Watch, Degree: of.Degree}}}
+	r := &linkReader{of: of, reader: reader{q: Query{Window: of.Window, Watch: of.Watch, Degree: of.Degree}, end: of.At, limits: usualLimits()}}
 	err := r.read(ctx, db, func() error {
 		into, err := schema.One(ctx, r.tx, "look up whether the link is merged", pgx.RowTo[*int64], `SELECT (SELECT l.merged_into FROM links AS l WHERE l.id = $1)`, of.ID)
 		if err != nil {
@@ -189,6 +189,7 @@ func (r *linkReader) waiting(ctx context.Context, after sharePosition, limit int
 SELECT w.did, coalesce(a.handle, ''), coalesce(a.display_name, ''), w.collection, w.rkey,
        CASE WHEN w.collection IN ('app.bsky.feed.repost', 'nostr.6', 'nostr.16') THEN 'repost' ELSE 'quote' END, w.since, w.for_did, w.for_collection, w.for_rkey, ` + subjectBy("w.for_did") + `,
        CASE WHEN a.status <> 'active' THEN 'hidden'
+            WHEN $9::boolean AND NOT EXISTS (SELECT FROM watch_members AS m WHERE m.did = w.did AND ($10::bigint[] IS NULL OR m.watch_id = ANY ($10))) THEN 'not_followed'
             WHEN EXISTS (SELECT FROM accounts AS b WHERE b.did = w.for_did AND b.status <> 'active') THEN 'subject_hidden' ELSE 'waiting' END
 FROM (
     SELECT DISTINCT coalesce(s.subject_did, s.did) AS did, CASE WHEN s.subject_did IS NULL THEN s.collection ELSE s.subject_collection END AS collection,
@@ -211,7 +212,7 @@ LIMIT $8`
 		err = row.Scan(&s.DID, &s.Handle, &s.DisplayName, &s.record.Collection, &s.record.Rkey, &s.How, &s.SharedAt, &s.subject.DID, &s.subject.Collection, &s.subject.Rkey, &s.SubjectBy, &s.Why)
 		s.waits = true
 		return s.complete(), err
-	}, sql, r.of.ID, after.Subject.DID, after.Subject.Collection, after.Subject.Rkey, after.Record.DID, after.Record.Collection, after.Record.Rkey, limit)
+	}, sql, r.of.ID, after.Subject.DID, after.Subject.Collection, after.Subject.Rkey, after.Record.DID, after.Record.Collection, after.Record.Rkey, limit, r.state.Watching, r.watches)
 }
 
 // subjectBy is the handle of the author of a post, if it is active.

@@ -34,6 +34,11 @@ type LinkSummary struct {
 	HistoryFrom *time.Time     `json:"history_from"`         // the first share in the window that counts, or would without a later one; nil: there is none
 	OtherTitles []Given        `json:"other_titles"`         // that lost the vote
 	OtherURLs   []Given        `json:"other_urls"`           // other spellings
+
+	KeptSharers int        `json:"kept_sharers,omitempty"` // at most, when some of its shares expired; 0: they were too few to keep it
+	KeptAt      *time.Time `json:"kept_at,omitempty"`      // when some did last
+
+	CompleteSince *time.Time `json:"complete_since,omitempty"` // all shares are stored; nil: since the window began
 }
 
 // Given is what posts say of a link, and the number of accounts that did.
@@ -54,15 +59,18 @@ var ErrLink = errors.New("there is no such link")
 // a *MergedError if it is merged into another.
 func ReadLink(ctx context.Context, db Beginner, of LinkQuery) (l LinkSummary, err error) {
 	err = readLink(ctx, db, of, func(r *linkReader) error {
-		const sql = `SELECT l.id, l.url, l.site, l.title, l.description, l.image, l.card_from, l.first_seen FROM links AS l WHERE l.id = $1`
+		const sql = `SELECT l.id, l.url, l.site, l.title, l.description, l.image, l.card_from, l.first_seen, coalesce(l.kept_sharers, 0), l.kept_at FROM links AS l WHERE l.id = $1`
 		l.At = r.of.At
 		l, err = schema.One(ctx, r.tx, "read the link", func(row pgx.CollectableRow) (_ LinkSummary, err error) {
-			return l, row.Scan(&l.ID, &l.URL, &l.Site, &l.Title, &l.Description, &l.Image, &l.CardFrom, &l.FirstSeen)
+			return l, row.Scan(&l.ID, &l.URL, &l.Site, &l.Title, &l.Description, &l.Image, &l.CardFrom, &l.FirstSeen, &l.KeptSharers, &l.KeptAt)
 		}, sql, of.ID)
 		if errors.Is(err, schema.ErrNoRows) {
 			return ErrLink
 		}
 		if err != nil {
+			return err
+		}
+		if err = r.correctCard(ctx, &l.LinkCard); err != nil {
 			return err
 		}
 		if err = r.addGift(ctx, &l.LinkCard); err != nil {
@@ -72,6 +80,9 @@ func ReadLink(ctx context.Context, db Beginner, of LinkQuery) (l LinkSummary, er
 			return err
 		}
 		if l.Page, err = fetchedPage(ctx, r.tx, l.ID); err != nil {
+			return err
+		}
+		if l.CompleteSince, err = CompleteAfter(ctx, r.tx, of.At.Add(-of.Window)); err != nil {
 			return err
 		}
 		switch {
@@ -87,6 +98,19 @@ func ReadLink(ctx context.Context, db Beginner, of LinkQuery) (l LinkSummary, er
 		return r.readGiven(ctx, &l)
 	})
 	return l, err
+}
+
+// correctCard corrects what is stored by what is pending, as the ranking does.
+func (r *linkReader) correctCard(ctx context.Context, l *LinkCard) error {
+	if r.countable() {
+		if _, _, err := r.readPending(ctx, l.ID); err != nil {
+			return err
+		}
+	}
+	page := []TrendingLink{{LinkCard: *l}}
+	err := r.correctHeadlines(ctx, page)
+	*l = page[0].LinkCard
+	return err
 }
 
 // count counts the shares of the link, and its sharers over time: each since the first of

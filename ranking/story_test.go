@@ -21,6 +21,7 @@ type story struct {
 	claims     map[int64]said
 	links      map[int64]said // the headlines that are stored
 	keptFrom   time.Time
+	asOf       time.Time // of the counts; zero: nothing was counted
 	subjects   map[[2]string][]int64
 	hidden     map[string]bool
 	members    map[string]map[string]bool // of each target and degree
@@ -293,19 +294,22 @@ type within struct{ tx pgx.Tx }
 
 func (w within) BeginTx(ctx context.Context, _ pgx.TxOptions) (pgx.Tx, error) { return w.tx.Begin(ctx) }
 
-// pages reads a whole ranking, page by page.
-func pages(t *testing.T, db Beginner, q Query, l limits) (lines []string, recounted bool) {
+// pages reads a whole ranking, page by page. at is the time of which they are: where too
+// much has crossed the end of a window, that of the counts.
+func pages(t *testing.T, db Beginner, q Query, l limits) (lines []string, recounted bool, at time.Time) {
 	t.Helper()
 	for {
 		p, err := trending(t.Context(), db, q, l)
 		require.NoError(t, err)
+		require.True(t, at.IsZero() || at.Equal(p.At), "pages of different times")
+		at = p.At
 		recounted = recounted || p.Recounted
 		for _, k := range p.Links {
 			lines = append(lines, line(k.ID, k.Sharers, k.Speed, k.FirstShared, k.LastShared, k.Faces[0].DID,
 				said{k.URL, k.Site, k.Title, k.Description, k.Image, k.CardFrom}))
 		}
 		if p.Next == "" {
-			return lines, recounted
+			return lines, recounted, at
 		}
 		q.After = p.Next
 	}

@@ -90,12 +90,16 @@ type Face struct {
 
 // Page is a part of a ranking. Another page with its Next as Query.After continues it.
 type Page struct {
-	At        time.Time // the end of the window
+	At        time.Time // the end of the window; earlier or later than it was asked for if correcting the counts would take long
 	Links     []TrendingLink
 	Before    int    // the links on the pages before
 	Next      Cursor // empty at the end
 	Recounted bool   // counted from the ledger, because too much was pending
 }
+
+// errCrossed means that so many accounts left a window, or entered it, since it was
+// counted that the page is rather of that time.
+var errCrossed = errors.New("the window has changed too much")
 
 // ErrWatch means that there is no watch with the target.
 var ErrWatch = errors.New("no watch has this target")
@@ -156,9 +160,10 @@ type reader struct {
 
 // limits decide how a page is read, and never what is on it.
 type limits struct {
-	pending int // from here on, what is pending is not corrected: a recount of the ledger is faster
-	few     int // fewer links than this are read one by one rather than walked
-	many    int // from here on, those that match a text in one place are not listed ahead
+	pending   int // from here on, what is pending is not corrected: a recount of the ledger is faster
+	crossings int // from here on, the windows end when they were last counted
+	few       int // fewer links than this are read one by one rather than walked
+	many      int // from here on, those that match a text in one place are not listed ahead
 }
 
 // Trending returns a page of the ranking. Everything is read in one snapshot: every
@@ -167,7 +172,7 @@ func Trending(ctx context.Context, db Beginner, q Query) (Page, error) {
 	return trending(ctx, db, q, usualLimits())
 }
 
-func usualLimits() limits { return limits{pending: 5000, few: 2000, many: 50_000} }
+func usualLimits() limits { return limits{pending: 5000, crossings: 5000, few: 2000, many: 50_000} }
 
 func trending(ctx context.Context, db Beginner, q Query, l limits) (p Page, err error) {
 	r := &reader{q: q, end: q.At, limits: l}
@@ -284,6 +289,10 @@ func (r *reader) page(ctx context.Context) (p Page, err error) {
 	}
 	p.At, p.Before = r.end, r.before
 	entries, exact, err := r.counted(ctx)
+	if errors.Is(err, errCrossed) {
+		r.end = r.state.AsOf
+		return r.page(ctx)
+	}
 	if err == nil && !exact {
 		p.Recounted, r.unread = true, nil
 		if _, err = r.tx.Exec(ctx, `SELECT set_config('enable_seqscan', 'on', true)`); err == nil {
@@ -326,10 +335,10 @@ HAVING count(*) > 0`
 // counted returns the page from what is counted. exact is false if too much is pending
 // or the counts are of another time.
 func (r *reader) counted(ctx context.Context) (entries []entry, exact bool, err error) {
-	if s := r.state; r.q.Past || !s.Counted || s.Watched != s.Watching || r.from().Before(s.KeptFrom) {
+	if !r.countable() {
 		return nil, false, nil
 	}
-	c, exact, err := r.readPending(ctx)
+	c, exact, err := r.readPending(ctx, 0)
 	if err != nil || !exact {
 		return nil, false, err
 	}
@@ -345,10 +354,16 @@ func (r *reader) counted(ctx context.Context) (entries []entry, exact bool, err 
 	return entries, true, err
 }
 
-// readPending reads what has changed since the last count. exact is false if that is too
-// much.
-func (r *reader) readPending(ctx context.Context) (c changes, exact bool, err error) {
-	rows, err := r.tx.Query(ctx, `SELECT `+pendingColumns+` FROM pending_counts LIMIT $1`, r.pending)
+// countable reports whether what is counted can be corrected for the window.
+func (r *reader) countable() bool {
+	s := r.state
+	return !r.q.Past && s.Counted && s.Watched == s.Watching && !r.from().Before(s.KeptFrom)
+}
+
+// readPending reads what has changed since the last count, and leaves out what concerns
+// other links than the given one; 0: all do. exact is false if that is too much.
+func (r *reader) readPending(ctx context.Context, link int64) (c changes, exact bool, err error) {
+	rows, err := r.tx.Query(ctx, `SELECT `+pendingColumns+` FROM pending_counts WHERE $2::bigint = 0 OR link_id = $2 OR link_id IS NULL LIMIT $1`, r.pending, link)
 	if err != nil {
 		return nil, false, fmt.Errorf("read what is pending: %w", err)
 	}

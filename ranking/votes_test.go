@@ -41,13 +41,10 @@ func (l *story) readClaims(t *testing.T, tx pgx.Tx) {
 	}
 	l.claims = read(`SELECT id, url, site, title, description, image, '' FROM claims`)
 	l.links = read(`SELECT id, url, site, title, description, image, card_from FROM links`)
-	rows, err := tx.Query(t.Context(), `SELECT kept_from FROM count_state`)
+	rows, err := tx.Query(t.Context(), `SELECT kept_from, as_of FROM count_state`)
 	require.NoError(t, err)
-	kept, err := pgx.CollectRows(rows, pgx.RowTo[time.Time])
+	_, err = pgx.ForEachRow(rows, []any{&l.keptFrom, &l.asOf}, func() error { return nil })
 	require.NoError(t, err)
-	if len(kept) > 0 {
-		l.keptFrom = kept[0]
-	}
 }
 
 // poll counts votes in Go.

@@ -39,9 +39,14 @@ func (r *reader) needed() []int {
 // correct computes what differs from the counts. exact is false if that is too much.
 func (w *walk) correct(ctx context.Context) (exact bool, err error) {
 	network := w.q.Network.walked()
-	crossings, err := readCrossings(ctx, w.tx, network, w.state.AsOf, w.end, w.needed(), w.pending)
-	if err != nil || len(crossings) >= w.pending {
+	crossings, err := readCrossings(ctx, w.tx, network, w.state.AsOf, w.end, w.needed(), w.crossings)
+	switch {
+	case err != nil:
 		return false, err
+	case len(crossings) >= w.crossings && w.end.Sub(w.state.AsOf).Abs() <= CursorAge:
+		return false, errCrossed
+	case len(crossings) >= w.crossings:
+		return false, nil
 	}
 	few, err := w.candidates(ctx)
 	if err != nil {

@@ -19,7 +19,8 @@ type trendingJSON struct {
 	Window      string                 `json:"window"`
 	GeneratedAt time.Time              `json:"generated_at"`
 	Stream      []streamJSON           `json:"stream"`
-	Gaps        []gapJSON              `json:"gaps"` // open gaps that overlap the window
+	Gaps        []gapJSON              `json:"gaps"`                     // open gaps that overlap the window
+	Complete    *time.Time             `json:"complete_since,omitempty"` // all shares are stored; absent: since the window began
 	Links       []ranking.TrendingLink `json:"links"`
 	Next        ranking.Cursor         `json:"next,omitempty"` // of the next page; absent on the last one
 }
@@ -60,7 +61,7 @@ func (s *server) serveTrending(w http.ResponseWriter, r *http.Request) {
 
 func (snap *snapshot) json() trendingJSON {
 	response := trendingJSON{
-		Window: snap.view.Name, GeneratedAt: snap.at, Links: snap.links, Next: snap.next,
+		Window: snap.view.Name, GeneratedAt: snap.at, Complete: snap.complete, Links: snap.links, Next: snap.next,
 		Stream: make([]streamJSON, 0, len(snap.streams)), Gaps: make([]gapJSON, 0, len(snap.gaps)),
 	}
 	for _, st := range snap.streams {

@@ -27,6 +27,9 @@ type linkPage struct {
 	Chart      *chartView
 	NotCounted []string
 	Gaps       []gapView
+	Kept       string // how many shared it when shares expired; empty: it is not kept
+	KeptAt     *timestamp
+	Complete   *timestamp // since when all shares are stored; nil: since the window began
 	Titles     []ranking.Given
 	Spellings  []ranking.Given
 	Threads    []thread
@@ -93,6 +96,12 @@ func (s *server) newLinkPage(request linkRequest, l ranking.LinkSummary, shares 
 		frame: s.newFrame().scripted(s), Now: l.At.Format(time.RFC3339), Link: shown, Back: rankingHref(first), Words: v.Words, Shares: say("shares_n", l.Shares), Accounts: say("accounts_n", l.Accounts),
 		Counted: grouped(l.Sharers), Gift: l.Gift, Verb: say("counts_in", l.Sharers, v.Words), Chart: newChart(l),
 		NotCounted: notCounted(l), Gaps: newGaps(&snapshot{gaps: gaps, at: l.At}), API: apiHref("/api/v1/links/"+strconv.FormatInt(l.ID, 10)+"/shares", first),
+	}
+	if l.KeptAt != nil {
+		page.Kept, page.KeptAt = say("kept_sharers", l.KeptSharers), newTimestamp(*l.KeptAt, l.At)
+	}
+	if l.CompleteSince != nil {
+		page.Complete = newTimestamp(*l.CompleteSince, l.At)
 	}
 	if watch := request.query.Watch; watch != "" {
 		page.Whose = say("of_watch", targetName(watch))

@@ -41,8 +41,8 @@ func TestSharersLeadToTheShares(t *testing.T) {
 		"did:plc:eve posted it 1 min ago Does not count: the account is not one of those that count here.",
 		"a hidden account posted it 3 min ago Does not count: the account is not active. did:plc:dan reposted it 2 min ago Does not count: the author of the post is not active.",
 		"A post by did:plc:gone open it did:plc:carol quoted it 4 min ago Text of did:plc:carol Does not count: the post was deleted, is not shown, or no longer contains the link. " +
-			"did:plc:will reposted it just now Does not count: it waits to be joined with the post.",
-		"@alice.example posted it 10 min ago Text of did:plc:alice did:plc:bob reposted it 5 min ago did:plc:wendy reposted it just now Does not count: it waits to be joined with the post.",
+			"did:plc:will reposted it just now Does not count: the account is not one of those that count here.",
+		"@alice.example posted it 10 min ago Text of did:plc:alice did:plc:bob reposted it 5 min ago did:plc:wendy reposted it just now Does not count: the account is not one of those that count here.",
 		"@alice.example posted it 20 min ago Does not count: the account shared it again later.",
 	}, threads[:5])
 	require.Contains(t, threads[6], "Does not count: it is older than the window.")
@@ -246,6 +246,10 @@ func TestPageSaysWhereTheTitleIsFrom(t *testing.T) {
 		"at://did:plc:aaa/app.bsky.feed.post/3kabcdef": {"post", "https://bsky.app/profile/did:plc:aaa/post/3kabcdef", "The title is from a post"},
 	} {
 		r.exec(`UPDATE links SET title = 'T', card_from = $1`, from)
+		r.exec(`DELETE FROM cards`)
+		if want[0] == "page" {
+			r.exec(`INSERT INTO cards (link_id, sharers, fetched_at, title, address, same_site) VALUES (1, 5, now(), 'T', $1, true)`, from)
+		}
 		var l ranking.LinkSummary
 		require.NoError(t, json.Unmarshal([]byte(r.get("/api/v1/links/1")), &l))
 		require.Equal(t, want[0], l.TitleFrom)
@@ -258,4 +262,27 @@ func TestPageSaysWhereTheTitleIsFrom(t *testing.T) {
 		}
 		require.Equal(t, want[2], found)
 	}
+}
+
+// TestKeptLinkSaysHowManySharedIt: its shares have expired, and it stays.
+func TestKeptLinkSaysHowManySharedIt(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	how := func() string { return text(find(r.parse(r.get("/links/1")), class("how"))[0]) }
+	r.exec(`INSERT INTO links (identity, url, site, first_seen) VALUES ('a.example', 'https://a.example/', 'a.example', $1)`, r.now)
+	require.NotContains(t, how(), "expired")
+	require.NotContains(t, r.get("/api/v1/links/1"), "kept")
+	r.exec(`UPDATE links SET kept_sharers = 1700, kept_at = $1`, r.now.Add(-36*time.Hour))
+	require.Contains(t, how(), "Some of its shares have expired, last on 3 May, 00:00 UTC. Up to 1,700 accounts counted until then.")
+}
+
+// TestPageSaysHowOldTheKnowledgeOfStrangersPostsMayBe, if only followed accounts count.
+func TestPageSaysHowOldTheKnowledgeOfStrangersPostsMayBe(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	foot := func() string { return text(find(r.parse(r.get("/")), element("footer"))[0]) }
+	require.NotContains(t, foot(), "looked up again")
+	r.watch("follows", "alice.example", "did:plc:aaa")
+	require.Contains(t, foot(), "The posts of others that these accounts repost or quote are looked up again every 15 min: until then, a deleted one still counts.")
+	require.Equal(t, 15*time.Minute, ranking.SubjectInterval)
 }

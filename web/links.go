@@ -111,7 +111,7 @@ func (s *server) link(ctx context.Context, request linkRequest) (ranking.LinkSum
 	l.Gift = giftHref(l.Gift)
 	l.Image, l.FirstSeen, l.At = s.images.url(l.Image), l.FirstSeen.UTC(), l.At.UTC()
 	l.FirstShared, l.LastShared = utc(l.FirstShared), utc(l.LastShared)
-	l.HistoryFrom = utc(l.HistoryFrom)
+	l.HistoryFrom, l.KeptAt = utc(l.HistoryFrom), utc(l.KeptAt)
 	return l, nil
 }
 

@@ -20,7 +20,8 @@ const sharedLink = "https://a.example/"
 // fillLink stores a link that is shared in every way, with every reason not to count.
 func (r *rig) fillLink() {
 	r.t.Helper()
-	r.exec(`INSERT INTO links (identity, url, site, title, first_seen) VALUES ($1, $1, 'a.example', 'T', $2)`, sharedLink, r.now)
+	// Nobody votes for its card: a link that is kept has it still.
+	r.exec(`INSERT INTO links (identity, url, site, title, first_seen, kept_sharers, kept_at) VALUES ($1, $1, 'a.example', 'T', $2, 6, $2::timestamptz - interval '1 hour')`, sharedLink, r.now)
 	add := func(did, collection, rkey, how string, ago time.Duration, subject ...any) {
 		subject = append(subject, nil, nil)
 		r.exec(`INSERT INTO shares (did, collection, rkey, link_id, named_id, how, shared_at, subject_did, subject_collection, subject_rkey) VALUES ($1, $2, $3, 1, 1, $4, $5, $6, $8, $7)`,
@@ -46,6 +47,7 @@ func (r *rig) fillLink() {
 		('links', $2, 'did:plc:other', '1', $1, 'did:plc:alice', '9', $3), ('else', $2, 'did:plc:other', '2', $1, 'did:plc:alice', '1', $3)`, post, repost, r.now)
 	r.watch("follows", "hub.example", "did:plc:alice", "did:plc:bob", "did:plc:carol", "did:plc:hidden", "did:plc:dan", "did:plc:frank", "did:plc:gina")
 	r.watch("account", "did:plc:bob", "did:plc:bob")
+	r.watch("account", "did:plc:will", "did:plc:will")
 }
 
 // shares returns all shares of a link as "account rkey why", page by page.
@@ -71,7 +73,7 @@ func TestEveryShareOfALinkIsListedWithItsReason(t *testing.T) {
 	r := newRig(t)
 	r.fillLink()
 	want := []string{"eve 1 not_followed", "dan 1 subject_hidden", "hidden 1 hidden", "carol 1 subject_gone", "bob 1", "alice 1", "alice 2 same_person",
-		"gina 2", "frank 1", "gina 1 same_person", "wendy 1 waiting", "will 1 waiting"}
+		"gina 2", "frank 1", "gina 1 same_person", "wendy 1 not_followed", "will 1 waiting"}
 	for _, limit := range []string{"200", "7", "3", "1"} {
 		got, _ := r.shares("limit=" + limit)
 		require.Equal(t, want, got, limit)
@@ -80,9 +82,11 @@ func TestEveryShareOfALinkIsListedWithItsReason(t *testing.T) {
 	require.Equal(t, []string{"gina 2 outside_window", "frank 1 outside_window", "gina 1 outside_window"}, got[7:10])
 	got, _ = r.shares("watch=did:plc:bob&limit=4")
 	require.Equal(t, []string{"eve 1 not_followed", "dan 1 not_followed", "hidden 1 hidden", "carol 1 not_followed", "bob 1", "alice 1 not_followed", "alice 2 not_followed"}, got[:7])
+	require.Equal(t, []string{"wendy 1 not_followed", "will 1 not_followed"}, got[len(got)-2:])
 	r.exec(`DELETE FROM watches`)
 	got, _ = r.shares("limit=5")
 	require.Equal(t, "eve 1", got[0], "everyone counts")
+	require.Equal(t, []string{"wendy 1 waiting", "will 1 waiting"}, got[len(got)-2:])
 }
 
 // TestMergedLinkLeadsToTheOneThatCounts, whose shares say what they name, until it is
@@ -141,7 +145,7 @@ func TestLinkSaysHowItIsCounted(t *testing.T) {
 		"shares": 10, "accounts": 8, "sharers": 4, "windows": {"1h": 2, "3h": 2, "6h": 2, "12h": 2, "24h": 2, "7d": 4}, "ways": {"post": 7, "quote": 1, "repost": 2},
 		"not_counted": {"hidden": 1, "not_followed": 1, "same_person": 2, "subject_gone": 1, "subject_hidden": 1},
 		"first_shared": "2026-05-03T06:00:00Z", "last_shared": "2026-05-04T11:59:00Z",
-		"history_from": "2026-05-03T06:00:00Z", "history": [`+strings.Repeat("1,", 6)+strings.Repeat("2,", 41)+`4], "other_titles": [], "other_urls": []}`, r.get("/api/v1/links/1"))
+		"history_from": "2026-05-03T06:00:00Z", "history": [`+strings.Repeat("1,", 6)+strings.Repeat("2,", 41)+`4], "other_titles": [], "other_urls": [], "kept_sharers": 6, "kept_at": "2026-05-04T11:00:00Z"}`, r.get("/api/v1/links/1"))
 	var l ranking.LinkSummary
 	require.NoError(t, json.Unmarshal([]byte(r.get("/api/v1/links/1?window=3h&watch=hub.example")), &l))
 	require.Equal(t, 2, l.Sharers)
@@ -199,7 +203,7 @@ func TestWrongRequestsOfALinkSayWhatToSend(t *testing.T) {
 		"/api/v1/links/1/shares?sort=speed":                                `unknown parameter "sort": send any of window, watch, degree, limit, cursor`,
 		"/api/v1/links/1/shares?limit=-1":                                  `limit is "-1": send a whole number from 1 to 200`,
 		"/api/v1/links/1/shares?window=2h":                                 `window is "2h": send one of`,
-		"/api/v1/links/1/shares?watch=nobody.example":                      `watch is "nobody.example": send the target of a watch: did:plc:bob, hub.example`,
+		"/api/v1/links/1/shares?watch=nobody.example":                      `watch is "nobody.example": send the target of a watch: did:plc:bob, did:plc:will, hub.example`,
 		"/api/v1/links/2/shares?cursor=" + string(response.Next):           `cursor is`,
 		"/api/v1/links/1/shares?window=1h&cursor=" + string(response.Next): `cursor is`,
 		"/api/v1/links/1/shares?cursor=" + strings.Repeat("e", 9000):       `cursor is`,

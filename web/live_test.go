@@ -17,6 +17,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/weir-social/weir/ranking"
+	"github.com/weir-social/weir/schema"
 )
 
 // rankedTown is a ranking in memory, for tests with synthetic time: links by id, and how long
@@ -229,26 +230,31 @@ func (c counting) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// An open stream with little change costs less than 10 kB per minute. It outlasts the
-// server's limits for requests.
+// An open stream with little change costs less than 10 kB per minute, also while the state
+// of the streams changes with every computation. It outlasts the server's limits for
+// requests.
 func TestOpenStreamIsCheap(t *testing.T) {
 	t.Parallel()
+	shares := func(town *rankedTown) {
+		n := town.ranks[defaultLimit]
+		at := n * 7 % len(town.links)
+		town.links[at].Sharers++
+		town.links[at].LastShared = time.Now()
+		if n%10 == 0 {
+			last := &town.links[len(town.links)-1]
+			last.ID += 1000
+			last.Sharers = 1
+		}
+	}
 	for name, c := range map[string]struct {
-		step func(*rankedTown)
-		most int
+		step  func(*rankedTown)
+		state string
+		most  int
 	}{
-		"nothing changes": {nil, 1000},
-		"thirty shares and three new links a minute": {func(town *rankedTown) {
-			n := town.ranks[defaultLimit]
-			at := n * 7 % len(town.links)
-			town.links[at].Sharers++
-			town.links[at].LastShared = time.Now()
-			if n%10 == 0 {
-				last := &town.links[len(town.links)-1]
-				last.ID += 1000
-				last.Sharers = 1
-			}
-		}, 10_000},
+		"nothing changes": {nil, schema.StateLive, 1000},
+		"nothing changes, and the consumer catches up":                        {nil, schema.StateCatchingUp, 4000},
+		"thirty shares and three new links a minute":                          {shares, schema.StateLive, 10_000},
+		"thirty shares and three new links a minute, while it is catching up": {shares, schema.StateCatchingUp, 10_000},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -256,6 +262,14 @@ func TestOpenStreamIsCheap(t *testing.T) {
 				town := newTown(defaultLimit)
 				town.step = c.step
 				s, stop := liveServer(t, town)
+				states, made := 0, time.Now()
+				s.live.streams = func(context.Context, time.Duration) (streamState, error) {
+					states++
+					now := time.Now()
+					behind := now.Add(-time.Duration(20+states%7) * time.Second) // the page shows seconds
+					status := schema.StreamStatus{Name: "jetstream", Host: "jetstream.example", State: c.state, Leased: true, StateSince: made, LastEvent: &behind}
+					return newState([]schema.StreamStatus{status}, make([]schema.Gap, 2), &made, now), nil
+				}
 				l := startInMemory(t, s.serveStream)
 				conn := l.dial()
 				read, n := requestStream(t, conn)
@@ -276,6 +290,7 @@ func TestOpenStreamIsCheap(t *testing.T) {
 				require.Greater(t, town.ranks[defaultLimit], minutes*29, "the stream is still open")
 				t.Logf("a snapshot of %d bytes, then %d a minute", snapshot, (*n-snapshot)/minutes)
 				require.Less(t, snapshot, 6000)
+				require.Greater(t, states, minutes*29)
 				require.Less(t, (*n-snapshot)/minutes, c.most)
 				stop()
 				synctest.Wait()

@@ -48,6 +48,8 @@ type pageView struct {
 	First    string     // the address of the first page, on the others
 	Next     string     // that of the next page
 	API      string
+
+	Strangers string // how often the posts of accounts that are not followed are looked up again; empty: everybody counts
 }
 
 func (s *server) servePage(w http.ResponseWriter, r *http.Request) {
@@ -92,7 +94,7 @@ func (s *server) newPage(snap *snapshot) (pageView, error) {
 	v := snap.view
 	page := pageView{
 		frame: s.newFrame().scripted(s), Window: v.window, Subtitle: subtitle(snap, v), Controls: newControls(v, snap.watches, snap.networks), Compact: v.compact,
-		AsOf: newTimestamp(snap.at.Truncate(time.Minute), snap.at), Reload: rankingHref(v), State: newState(snap.streams, snap.gaps, snap.at),
+		AsOf: newTimestamp(snap.at.Truncate(time.Minute), snap.at), Reload: rankingHref(v), State: newState(snap.streams, snap.gaps, snap.complete, snap.at),
 		Statuses: newStatuses(snap.streams, snap.at), Gaps: newGaps(snap), API: apiHref("/api/v1/trending", v),
 	}
 	for i := range snap.links {
@@ -106,6 +108,9 @@ func (s *server) newPage(snap *snapshot) (pageView, error) {
 	if len(page.Links) == 0 {
 		empty := newEmpty(snap)
 		page.Empty = &empty
+	}
+	if snap.follows.Watches > 0 {
+		page.Strangers = say("about_strangers", duration(ranking.SubjectInterval))
 	}
 	if snap.next != "" {
 		page.Next = rankingHref(v.with(func(v *view) { v.query.After = snap.next }))

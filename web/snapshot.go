@@ -30,6 +30,7 @@ type snapshot struct {
 	links    []ranking.TrendingLink // Image is a URL or empty; every URL is http or https
 	streams  []schema.StreamStatus
 	gaps     []schema.Gap
+	complete *time.Time // since when all shares are stored; nil: since the window began
 	follows  schema.Following
 	watches  []choice // to choose from
 	etag     string
@@ -83,6 +84,9 @@ func (s *server) read(ctx context.Context, v view) (*snapshot, error) {
 	if snap.gaps, err = schema.OpenGaps(ctx, s.db, snap.at.Add(-v.Length), snap.at); err != nil {
 		return nil, err
 	}
+	if snap.complete, err = ranking.CompleteAfter(ctx, s.db, snap.at.Add(-v.Length)); err != nil {
+		return nil, err
+	}
 	if snap.follows, err = s.follows(ctx, q); err != nil {
 		return nil, err
 	}
@@ -113,7 +117,11 @@ func (s *server) readStreams(ctx context.Context, window time.Duration) (streamS
 		return streamState{}, err
 	}
 	gaps, err := schema.OpenGaps(ctx, s.db, now.Add(-window), now)
-	return newState(streams, gaps, now), err
+	if err != nil {
+		return streamState{}, err
+	}
+	complete, err := ranking.CompleteAfter(ctx, s.db, now.Add(-window))
+	return newState(streams, gaps, complete, now), err
 }
 
 // follows describes the accounts that count.
@@ -152,7 +160,7 @@ func (s *server) etag(snap *snapshot) (string, error) {
 	if snap.next != "" {
 		next = snap.at.Truncate(ranking.CursorAge / 6)
 	}
-	content, err := json.Marshal([]any{s.assets.build, snap.view.key(), next, snap.links, snap.streams, snap.gaps, snap.follows})
+	content, err := json.Marshal([]any{s.assets.build, snap.view.key(), next, snap.links, snap.streams, snap.gaps, snap.complete, snap.follows})
 	if err != nil {
 		return "", fmt.Errorf("hash the ranking: %w", err)
 	}

@@ -20,11 +20,13 @@ type streamState struct {
 	Text  string     `json:"text"`
 	Since *timestamp `json:"since,omitempty"` // of the state; nil: the text has no time
 	Gaps  int        `json:"gaps"`            // that may hide shares of the window
+
+	CompleteSince *timestamp `json:"complete_since,omitempty"` // all shares are stored; nil: since the window began
 }
 
 // newState describes the stream whose state is the worst. A database without streams has
 // never had a consumer.
-func newState(all []schema.StreamStatus, gaps []schema.Gap, now time.Time) streamState {
+func newState(all []schema.StreamStatus, gaps []schema.Gap, complete *time.Time, now time.Time) streamState {
 	if len(all) == 0 {
 		all = []schema.StreamStatus{{}}
 	}
@@ -35,6 +37,9 @@ func newState(all []schema.StreamStatus, gaps []schema.Gap, now time.Time) strea
 		}
 	}
 	worst.Gaps = len(gaps)
+	if complete != nil {
+		worst.CompleteSince = newTimestamp(*complete, now)
+	}
 	return worst
 }
 

@@ -52,6 +52,7 @@ const testImages = "https://images.example/{did}/{cid}"
 func newRig(t *testing.T) *rig {
 	t.Helper()
 	r := &rig{t: t, pool: schematest.New(t), now: time.Date(2026, 5, 4, 12, 0, 0, 0, time.UTC), log: &lines{}}
+	r.exec(`UPDATE weir_migration SET applied_at = $1`, r.now.AddDate(-1, 0, 0))
 	var err error
 	r.handler, err = Handler(Config{
 		DB: r.pool, Now: func() time.Time { return r.now }, ImageBase: testImages, Title: "Weir",

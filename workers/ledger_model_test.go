@@ -23,6 +23,8 @@ type ledger struct {
 	swept         time.Time
 	shares        map[ledgerKey]ledgerShare
 	links         map[string]*ledgerLink
+	hidden        map[string]bool
+	followed      map[string]bool // empty: there are no watches
 }
 
 type ledgerKey struct {
@@ -57,10 +59,21 @@ func (l *ledger) share(url string, key schema.Key, at, now time.Time) {
 	}
 }
 
+// shared reports whether anyone shares a link, whether it counts or not.
+func (l *ledger) shared(url string) bool {
+	for k := range l.shares {
+		if k.url == url {
+			return true
+		}
+	}
+	return false
+}
+
+// sharers counts the accounts that share a link and count.
 func (l *ledger) sharers(url string) int {
 	dids := map[string]bool{}
 	for k := range l.shares {
-		if k.url == url {
+		if k.url == url && !l.hidden[k.DID] && (len(l.followed) == 0 || l.followed[k.DID]) {
 			dids[k.DID] = true
 		}
 	}
@@ -115,7 +128,7 @@ func (l *ledger) expire(now time.Time) (kept, gone int) {
 		l.swept = now
 	}
 	for url, link := range l.links {
-		shared := l.sharers(url) > 0
+		shared := l.shared(url)
 		switch {
 		case sweep && shared:
 			link.unshared = time.Time{}
@@ -143,6 +156,34 @@ func (l *ledger) lines() []string {
 	}
 	slices.Sort(lines)
 	return lines
+}
+
+// decide hides or shows an account, or follows or unfollows it, here and in the database.
+func (l *ledger) decide(t *testing.T, pool *pgxpool.Pool, random *rand.Rand) {
+	t.Helper()
+	exec := func(sql string, args ...any) {
+		_, err := pool.Exec(t.Context(), sql, args...)
+		require.NoError(t, err)
+	}
+	did, counts := fmt.Sprint("did:", random.IntN(4)), random.IntN(5) > 0
+	if random.IntN(2) == 0 {
+		l.hidden[did] = !counts
+		exec(`INSERT INTO accounts (did, status) VALUES ($1, $2) ON CONFLICT (did) DO UPDATE SET status = excluded.status`, did, map[bool]string{true: "deactivated", false: "active"}[l.hidden[did]])
+		return
+	}
+	if len(l.followed) == 0 { // the first watch
+		exec(`INSERT INTO watches (target) VALUES ('hub.example')`)
+		for i := range 4 {
+			l.followed[fmt.Sprint("did:", i)] = true
+			exec(`INSERT INTO watch_members (watch_id, did) SELECT id, $1 FROM watches`, fmt.Sprint("did:", i))
+		}
+		return
+	}
+	l.followed[did] = counts
+	exec(`DELETE FROM watch_members WHERE did = $1`, did)
+	if counts {
+		exec(`INSERT INTO watch_members (watch_id, did) SELECT id, $1 FROM watches`, did)
+	}
 }
 
 // change adds a share of a link, or removes those of an account, here and in the

@@ -19,6 +19,7 @@ import (
 // trendingJSON is what weir trending --json prints.
 type trendingJSON struct {
 	GeneratedAt time.Time              `json:"generated_at"`
+	Complete    *time.Time             `json:"complete_since,omitempty"` // all shares are stored; absent: since the window began
 	Links       []ranking.TrendingLink `json:"links"`
 	Next        ranking.Cursor         `json:"next,omitempty"` // --cursor of the next page
 }
@@ -52,8 +53,15 @@ func trendingCommand() *cobra.Command {
 				case err != nil:
 					return err
 				}
+				complete, err := ranking.CompleteAfter(ctx, p.Pool(), page.At.Add(-q.Window))
+				if err != nil {
+					return err
+				}
 				if asJSON {
-					return printJSON(cmd.OutOrStdout(), trendingJSON{page.At.UTC(), page.Links, page.Next})
+					return printJSON(cmd.OutOrStdout(), trendingJSON{page.At.UTC(), complete, page.Links, page.Next})
+				}
+				if complete != nil {
+					fmt.Fprintf(cmd.OutOrStdout(), "the counts may be too low: all shares are stored only since %s\n", complete.Format(time.RFC3339))
 				}
 				printLinks(cmd.OutOrStdout(), page, q)
 				return nil

@@ -73,6 +73,8 @@ function showState(s) {
   const line = state.querySelector(".now");
   line.className = `now ${s.level}`;
   if ("gaps" in s) document.getElementById("gapped").hidden = s.gaps === 0;
+  const incomplete = document.getElementById("incomplete");
+  if (incomplete && "gaps" in s) incomplete.hidden = !("complete_since" in s);
   document.getElementById("word").replaceChildren(s.text, ...(s.since ? [" ", stamp(s.since, "clock")] : []));
   updateTimes();
 }
