@@ -47,11 +47,12 @@ func BenchmarkWorkersWithLatency(b *testing.B) {
 	}
 }
 
-// emptied has processes empty the queue, and returns how long it took from the first job to
-// the end of the last one: without the starts of the processes.
+// emptied has processes empty the queue, and returns how long that takes at the pace that
+// they have while all of them work: the first one works while the others start.
 func emptied(b *testing.B, pool *pgxpool.Pool, processes int, env ...string) (took time.Duration) {
 	b.Helper()
 	var fleet []*process
+	worked := 0
 	for range processes {
 		fleet = append(fleet, start(b, env, "work"))
 	}
@@ -59,7 +60,14 @@ func emptied(b *testing.B, pool *pgxpool.Pool, processes int, env ...string) (to
 		left, err := tryCount(pool, `SELECT count(*) FROM river_job WHERE kind = 'process_posts' AND state <> 'completed'`)
 		return err == nil && left == 0
 	}, 5*time.Minute, 20*time.Millisecond)
-	require.NoError(b, pool.QueryRow(b.Context(), `SELECT max(finalized_at) - min(attempted_at) FROM river_job WHERE kind = 'process_posts'`).Scan(&took))
+	require.NoError(b, pool.QueryRow(b.Context(), `
+WITH jobs AS MATERIALIZED (
+    SELECT attempted_by[1] AS process, attempted_at, finalized_at FROM river_job WHERE kind = 'process_posts'
+), started AS (
+    SELECT max(s.at) AS at, count(*) AS processes FROM (SELECT min(attempted_at) AS at FROM jobs GROUP BY process) AS s
+)
+SELECT (max(j.finalized_at) - s.at) * count(*)::float8 / count(*) FILTER (WHERE j.finalized_at > s.at), s.processes FROM jobs AS j, started AS s GROUP BY s.at, s.processes`).Scan(&took, &worked))
+	require.Equal(b, processes, worked)
 	for _, p := range fleet {
 		p.signal(syscall.SIGTERM)
 		require.Zero(b, p.wait(b, time.Minute))
@@ -78,9 +86,10 @@ func BenchmarkBurst(b *testing.B) {
 		work := start(b, []string{"DATABASE_URL=" + database, "WEIR_LOG_LEVEL=warn", "WEIR_RETENTION=0"}, "work")
 		var late float64
 		require.Eventually(b, func() bool {
+			// The dates of all shares are read at the end only: it takes 50 ms.
 			const sql = `
-SELECT (SELECT count(*) FROM river_job WHERE kind = 'process_posts' AND state <> 'completed') + (SELECT count(*) FROM pending_counts)
-       + (SELECT count(*) FROM count_state WHERE counted < (SELECT max(pg_xact_commit_timestamp(xmin)) FROM shares))`
+SELECT CASE WHEN EXISTS (SELECT FROM river_job WHERE kind = 'process_posts' AND state <> 'completed') OR EXISTS (SELECT FROM pending_counts) THEN 1
+       ELSE (SELECT count(*) FROM count_state WHERE counted < (SELECT max(pg_xact_commit_timestamp(xmin)) FROM shares)) END`
 			left, err := tryCount(pool, sql)
 			return err == nil && left == 0
 		}, 5*time.Minute, 20*time.Millisecond)

@@ -219,6 +219,13 @@ WITH asked AS MATERIALIZED (
     SELECT s.link_id, s.did
     FROM asked AS a
     CROSS JOIN LATERAL (SELECT DISTINCT s.link_id, s.did FROM shares AS s WHERE s.subject_did = a.subject_did AND s.subject_rkey = a.subject_rkey LIMIT $5) AS s
+    WHERE a.subject_did IS NOT NULL
+    UNION
+    SELECT s.link_id, c.did
+    FROM asked AS a
+    CROSS JOIN LATERAL (SELECT c.did, c.collection, c.rkey FROM copies AS c WHERE c.of_did = a.subject_did AND c.of_rkey = a.subject_rkey LIMIT $5) AS c
+    CROSS JOIN LATERAL (SELECT s.link_id FROM shares AS s WHERE s.did = c.did AND s.collection = c.collection AND s.rkey = c.rkey LIMIT $5) AS s
+    WHERE a.subject_did IS NOT NULL
     LIMIT $5
 )
 SELECT p.link_id, p.did, f.post_at, f.quote_at, f.repost_at, t.post_at, t.quote_at, t.repost_at` + columns + `

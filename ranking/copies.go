@@ -19,12 +19,13 @@ import (
 type Copy struct{ Record, Of schema.Key }
 
 // originalAbsent is true for a share s whose record is no copy, or whose original does not
-// share the link.
+// share the link. OFFSET 0 has the original looked up by its key: without statistics, the
+// planner would read all shares of the link for each copy.
 const originalAbsent = ` (
     NOT s.copied
     OR NOT EXISTS (
         SELECT FROM copies AS c
-        JOIN shares AS o ON o.did = c.of_did AND o.collection = c.of_collection AND o.rkey = c.of_rkey AND o.link_id = s.link_id
+        CROSS JOIN LATERAL (SELECT FROM shares AS o WHERE o.did = c.of_did AND o.collection = c.of_collection AND o.rkey = c.of_rkey AND o.link_id = s.link_id OFFSET 0) AS o
         WHERE c.did = s.did AND c.collection = s.collection AND c.rkey = s.rkey
     )
 ) `
@@ -42,12 +43,20 @@ WHERE c.did = r.did AND c.collection = r.collection AND c.rkey = r.rkey
   AND NOT EXISTS (
       SELECT FROM unnest($4::text[], $5::text[], $6::text[]) AS i (collection, did, rkey) WHERE i.did = c.did AND i.collection = c.collection AND i.rkey = c.rkey
   )`
+	// A share that is there already may count as another original's copy, though nothing else of it changes.
 	const insert = `
-INSERT INTO copies AS c (collection, did, rkey, of_collection, of_did, of_rkey)
-SELECT i.* FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::text[], $6::text[]) AS i (collection, did, rkey, of_collection, of_did, of_rkey)
-ON CONFLICT (did, collection, rkey) DO UPDATE
-SET of_collection = excluded.of_collection, of_did = excluded.of_did, of_rkey = excluded.of_rkey
-WHERE (c.of_collection, c.of_did, c.of_rkey) IS DISTINCT FROM (excluded.of_collection, excluded.of_did, excluded.of_rkey)`
+WITH named AS (
+    INSERT INTO copies AS c (collection, did, rkey, of_collection, of_did, of_rkey)
+    SELECT i.* FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::text[], $6::text[]) AS i (collection, did, rkey, of_collection, of_did, of_rkey)
+    ON CONFLICT (did, collection, rkey) DO UPDATE
+    SET of_collection = excluded.of_collection, of_did = excluded.of_did, of_rkey = excluded.of_rkey
+    WHERE (c.of_collection, c.of_did, c.of_rkey) IS DISTINCT FROM (excluded.of_collection, excluded.of_did, excluded.of_rkey)
+    RETURNING did, collection, rkey
+)
+INSERT INTO pending_counts (link_id, did)
+SELECT DISTINCT s.link_id, n.did
+FROM named AS n
+CROSS JOIN LATERAL (SELECT s.link_id FROM shares AS s WHERE s.did = n.did AND s.collection = n.collection AND s.rkey = n.rkey LIMIT 1000) AS s`
 	var events []schema.Key // only these can stop being copies: bridges do not edit posts
 	for _, key := range records {
 		if Nostr.includes(key.DID) {
@@ -75,11 +84,10 @@ CROSS JOIN LATERAL (SELECT FROM shares AS s WHERE s.did = k.did AND s.collection
 // not seen by their trigger.
 func RecountCopies(ctx context.Context, db schema.DB, records []schema.Key) error {
 	const sql = `
-INSERT INTO pending_counts (link_id, did)
-SELECT DISTINCT s.link_id, c.did
+INSERT INTO pending_counts (subject_did, subject_rkey)
+SELECT DISTINCT k.did, k.rkey
 FROM unnest($1::text[], $2::text[], $3::text[]) AS k (collection, did, rkey)
-CROSS JOIN LATERAL (SELECT c.did FROM copies AS c WHERE c.of_did = k.did AND c.of_collection = k.collection AND c.of_rkey = k.rkey OFFSET 0) AS c
-CROSS JOIN LATERAL (SELECT s.link_id FROM shares AS s WHERE s.did = k.did AND s.collection = k.collection AND s.rkey = k.rkey OFFSET 0) AS s`
+WHERE (SELECT true FROM copies AS c WHERE c.of_did = k.did AND c.of_rkey = k.rkey AND c.of_collection = k.collection LIMIT 1)`
 	if len(records) == 0 {
 		return nil
 	}

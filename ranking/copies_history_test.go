@@ -2,6 +2,7 @@ package ranking
 
 import (
 	"fmt"
+	"math/rand/v2"
 	"strings"
 
 	"github.com/jackc/pgx/v5"
@@ -26,12 +27,14 @@ func historyCollection(did string) string {
 }
 
 // copyOf queues that a bridge makes or edits a record: it is a copy of another one, or is
-// none. The rest of the writer's transaction writes its shares.
-func copyOf(q *pgx.Batch, record schema.Key, did, rkey string, is bool) {
+// none. It reports whether the record's shares stay as they are; otherwise the rest of the
+// writer's transaction writes them.
+func copyOf(q *pgx.Batch, r *rand.Rand, record schema.Key, did, rkey string) (stay bool) {
 	var copies []Copy
-	if is {
+	if r.IntN(2) > 0 {
 		copies = []Copy{{Record: record, Of: schema.Key{Collection: historyCollection(did), DID: did, Rkey: rkey}}}
 	}
 	queueCopies(q, []schema.Key{record}, copies)
-	q.Queue(`UPDATE shares SET copied = $4 WHERE did = $1 AND collection = $2 AND rkey = $3 AND copied <> $4`, record.DID, record.Collection, record.Rkey, is)
+	q.Queue(`UPDATE shares SET copied = $4 WHERE did = $1 AND collection = $2 AND rkey = $3 AND copied <> $4`, record.DID, record.Collection, record.Rkey, len(copies) > 0)
+	return r.IntN(3) == 0
 }

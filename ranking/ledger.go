@@ -130,15 +130,15 @@ func DropDay(ctx context.Context, db schema.Batcher, part string) (dropped bool,
 	// longest window.
 	pending := fmt.Sprintf(`
 WITH late AS MATERIALIZED (
-    SELECT s.link_id, s.did FROM %[1]s AS s WHERE s.shared_at > now() - $1::interval
+    SELECT s.link_id, s.did, NULL AS subject_did, NULL AS subject_rkey FROM %[1]s AS s WHERE s.shared_at > now() - $1::interval
     UNION
-    SELECT s.link_id, c.did FROM copies AS c JOIN %[1]s AS s ON s.did = c.of_did AND s.collection = c.of_collection AND s.rkey = c.of_rkey
+    SELECT NULL, NULL, s.did, s.rkey FROM copies AS c JOIN %[1]s AS s ON s.did = c.of_did AND s.collection = c.of_collection AND s.rkey = c.of_rkey
     LIMIT $2::int + 1
 )
-INSERT INTO pending_counts (link_id, did)
-SELECT link_id, did FROM late WHERE (SELECT count(*) FROM late) <= $2::int
+INSERT INTO pending_counts (link_id, did, subject_did, subject_rkey)
+SELECT link_id, did, subject_did, subject_rkey FROM late WHERE (SELECT count(*) FROM late) <= $2::int
 UNION ALL
-SELECT NULL, NULL WHERE (SELECT count(*) FROM late) > $2::int`, pgx.Identifier{part}.Sanitize())
+SELECT NULL, NULL, NULL, NULL WHERE (SELECT count(*) FROM late) > $2::int`, pgx.Identifier{part}.Sanitize())
 	dropped, err = schema.DropPartition(ctx, db, part, func(q *pgx.Batch) { q.Queue(pending, LongestWindow, countBatch) })
 	if gone, ok := errors.AsType[*pgconn.PgError](err); ok && gone.Code == "42P01" {
 		return false, nil

@@ -251,7 +251,7 @@ CREATE TABLE copies (
     CONSTRAINT copies_pkey PRIMARY KEY (did, collection, rkey)
 ) WITH (autovacuum_vacuum_scale_factor=0.05);
 CREATE INDEX copies_checked_at ON copies USING btree (checked_at);
-CREATE INDEX copies_of ON copies USING btree (of_did, of_collection, of_rkey);
+CREATE INDEX copies_of ON copies USING btree (of_did, of_rkey, of_collection);
 
 -- The last comparison of the counts of some links with the ledger. No row: none yet.
 CREATE TABLE count_checks (
@@ -820,7 +820,7 @@ CREATE TABLE paused_shorteners (
 CREATE TABLE pending_counts (
     link_id bigint, -- The link of the share that changed. NULL: every link that the account shares.
     did text COLLATE "C", -- The account of the share that changed. NULL: everyone who shares the link. All columns NULL: count everything again.
-    subject_did text COLLATE "C", -- The author of a post, named with subject_rkey, that others repost or quote: what they share through it may count again, or no longer.
+    subject_did text COLLATE "C", -- The author of a record, named with subject_rkey, that others repost, quote or copy: what they share through it, and the shares of its copies, may count again, or no longer.
     subject_rkey text COLLATE "C"
 ) WITH (autovacuum_vacuum_scale_factor=0, autovacuum_vacuum_threshold=2000, autovacuum_vacuum_insert_scale_factor=0);
 
@@ -2031,29 +2031,30 @@ BEGIN
     RETURN NULL;
 END $function$;
 
--- Has the counter look again at the accounts and links of changed shares, and at those of their copies.
+-- Has the counter look again at the accounts and links of changed shares, and at their copies.
 CREATE OR REPLACE FUNCTION public.record_share_changes()
  RETURNS trigger
  LANGUAGE plpgsql
 AS $function$
 BEGIN
+    -- A scalar subquery with LIMIT, as EXISTS may read all copies: the plan is made when there are few.
     IF TG_OP = 'INSERT' THEN
         INSERT INTO pending_counts (link_id, did) SELECT DISTINCT a.link_id, a.did FROM added AS a;
-        INSERT INTO pending_counts (link_id, did)
-        SELECT DISTINCT a.link_id, c.did FROM added AS a
-        CROSS JOIN LATERAL (SELECT c.did FROM copies AS c WHERE c.of_did = a.did AND c.of_collection = a.collection AND c.of_rkey = a.rkey OFFSET 0) AS c;
+        INSERT INTO pending_counts (subject_did, subject_rkey)
+        SELECT DISTINCT a.did, a.rkey FROM added AS a
+        WHERE (SELECT true FROM copies AS c WHERE c.of_did = a.did AND c.of_rkey = a.rkey AND c.of_collection = a.collection LIMIT 1);
     ELSIF TG_OP = 'DELETE' THEN
         INSERT INTO pending_counts (link_id, did) SELECT DISTINCT r.link_id, r.did FROM removed AS r;
-        INSERT INTO pending_counts (link_id, did)
-        SELECT DISTINCT r.link_id, c.did FROM removed AS r
-        CROSS JOIN LATERAL (SELECT c.did FROM copies AS c WHERE c.of_did = r.did AND c.of_collection = r.collection AND c.of_rkey = r.rkey OFFSET 0) AS c;
+        INSERT INTO pending_counts (subject_did, subject_rkey)
+        SELECT DISTINCT r.did, r.rkey FROM removed AS r
+        WHERE (SELECT true FROM copies AS c WHERE c.of_did = r.did AND c.of_rkey = r.rkey AND c.of_collection = r.collection LIMIT 1);
     ELSE
         INSERT INTO pending_counts (link_id, did)
         SELECT a.link_id, a.did FROM added AS a UNION SELECT r.link_id, r.did FROM removed AS r;
-        INSERT INTO pending_counts (link_id, did)
-        SELECT a.link_id, c.did
-        FROM (SELECT link_id, did, collection, rkey FROM added UNION SELECT link_id, did, collection, rkey FROM removed) AS a
-        CROSS JOIN LATERAL (SELECT c.did FROM copies AS c WHERE c.of_did = a.did AND c.of_collection = a.collection AND c.of_rkey = a.rkey OFFSET 0) AS c;
+        INSERT INTO pending_counts (subject_did, subject_rkey)
+        SELECT DISTINCT a.did, a.rkey
+        FROM (SELECT did, collection, rkey FROM added UNION SELECT did, collection, rkey FROM removed) AS a
+        WHERE (SELECT true FROM copies AS c WHERE c.of_did = a.did AND c.of_rkey = a.rkey AND c.of_collection = a.collection LIMIT 1);
     END IF;
     RETURN NULL;
 END $function$;

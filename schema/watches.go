@@ -141,24 +141,38 @@ const (
 // Following is the number of accounts that Weir follows, and the reason.
 type Following struct {
 	Watches  int    // 0: the whole network
-	Accounts int    // the members of all watches, each counted once
+	Accounts int    // their members, each counted once
 	Kind     string // of the only watch, like the fields below; empty if there are several, or none
 	Target   string
 	AtLeast  int
 }
 
-// ReadFollowing counts the accounts that Weir follows.
+// ReadFollowing returns what Weir follows, without the number of accounts, which
+// CountMembers counts.
 func ReadFollowing(ctx context.Context, db DB) (Following, error) {
 	const sql = `
-SELECT w.watches                                                    AS watches,
-       (SELECT count(*) FROM (SELECT DISTINCT did FROM watch_members) AS d) AS accounts,
-       CASE WHEN w.watches = 1 THEN w.kind ELSE '' END              AS kind,
-       CASE WHEN w.watches = 1 THEN w.target ELSE '' END            AS target,
-       CASE WHEN w.watches = 1 THEN w.at_least ELSE 0 END           AS at_least
-FROM (
-    SELECT count(*) AS watches, coalesce(min(kind), '') AS kind, coalesce(min(target), '') AS target, coalesce(min(at_least), 0) AS at_least FROM watches
-) AS w`
-	return One(ctx, db, "count the followed accounts", pgx.RowToStructByName[Following], sql)
+SELECT count(*)                                             AS watches,
+       0                                                    AS accounts,
+       CASE WHEN count(*) = 1 THEN min(kind) ELSE '' END    AS kind,
+       CASE WHEN count(*) = 1 THEN min(target) ELSE '' END  AS target,
+       CASE WHEN count(*) = 1 THEN min(at_least) ELSE 0 END AS at_least
+FROM watches`
+	return One(ctx, db, "read what is followed", pgx.RowToStructByName[Following], sql)
+}
+
+// Members is the number of members of all watches.
+type Members struct {
+	Accounts int // each counted once
+	Members  int // each counted once for each watch
+}
+
+// CountMembers reads all members of all watches.
+func CountMembers(ctx context.Context, db DB) (Members, error) {
+	const sql = `
+SELECT count(*)                    AS accounts,
+       coalesce(sum(a.watches), 0) AS members
+FROM (SELECT count(*) AS watches FROM watch_members GROUP BY did) AS a`
+	return One(ctx, db, "count the members of the watches", pgx.RowToStructByName[Members], sql)
 }
 
 // Member is an account in a watch's listing.

@@ -64,6 +64,7 @@ type server struct {
 	counting  singleflight.Group // the running counts, by view
 	rendering singleflight.Group // the pages that are rendered, by address
 	cache     *cache
+	following following
 	feeds     *feedCache
 	feedTurns chan struct{} // a token per feed that is being computed
 	clients   *clients

@@ -1,6 +1,7 @@
 package workers
 
 import (
+	"fmt"
 	"testing"
 	"time"
 
@@ -152,4 +153,25 @@ func TestCopyAndOriginalAtTheSameTime(t *testing.T) {
 	c.project("a/1")
 	c.counted()
 	require.Equal(t, 1, c.sharers(c.news))
+}
+
+// TestCopyOfAnotherOriginal: an article that is edited within a second names another
+// original from then on, and nothing else of its share changes.
+func TestCopyOfAnotherOriginal(t *testing.T) {
+	t.Parallel()
+	c := newTown(t)
+	article, at := nostrKey("30023", "c", "d"), time.Now().Add(-time.Hour)
+	c.posts("a/1", "", c.news)
+	c.posts("b/1", "", "https://news.example/2")
+	c.project("a/1", "b/1")
+	for i, edit := range []struct {
+		original string
+		sharers  int
+	}{{"a/1", 1}, {"b/1", 2}, {"a/1", 1}} {
+		raw := fmt.Sprintf(`{"content": %q, "tags": [["proxy", %q, "atproto"]]}`, c.news, c.uri(edit.original))
+		c.apply(schema.Batch{Writes: []schema.Write{{Key: article, Rev: fmt.Sprint(i), CreatedAt: at, Record: []byte(raw)}}})
+		c.work(article)
+		require.Equal(t, edit.sharers, c.sharers(c.news), "it is a copy of %s", edit.original)
+		c.counted()
+	}
 }

@@ -1,0 +1,152 @@
+package ranking
+
+import (
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/stretchr/testify/require"
+
+	"github.com/weir-social/weir/schema"
+	"github.com/weir-social/weir/schema/schematest"
+)
+
+// popularity is a database in which thousands share a link, or an account shares thousands.
+type popularity struct {
+	*testing.T
+	pool *pgxpool.Pool
+	now  time.Time
+}
+
+func (p *popularity) exec(db schema.DB, sql string, args ...any) {
+	p.Helper()
+	_, err := db.Exec(p.Context(), sql, args...)
+	require.NoError(p, err)
+}
+
+func (p *popularity) count() Counted {
+	p.Helper()
+	done, err := Count(p.Context(), p.pool, p.now)
+	require.NoError(p, err)
+	return done
+}
+
+// sharers returns the number beside a link, corrected from the counts.
+func (p *popularity) sharers(url string) int {
+	p.Helper()
+	page, err := Trending(p.Context(), p.pool, Query{At: p.now, Window: time.Hour, Limit: 5})
+	require.NoError(p, err)
+	require.False(p, page.Recounted)
+	for _, l := range page.Links {
+		if l.URL == url {
+			return l.Sharers
+		}
+	}
+	return 0
+}
+
+// pending runs a statement on a new connection, and returns how many rows it writes for the
+// counter. It writes none that other writers use.
+func (p *popularity) pending(sql string) (rows int) {
+	p.Helper()
+	conn, err := pgx.ConnectConfig(p.Context(), p.pool.Config().ConnConfig)
+	require.NoError(p, err)
+	defer conn.Close(p.Context()) //nolint:errcheck // the connection is no longer needed
+	tx, err := conn.Begin(p.Context())
+	require.NoError(p, err)
+	p.exec(tx, sql)
+	found, err := tx.Query(p.Context(), `SELECT relname::text, (n_tup_ins + n_tup_upd + n_tup_del)::int FROM pg_stat_xact_user_tables WHERE n_tup_ins + n_tup_upd + n_tup_del > 0`)
+	require.NoError(p, err)
+	var table string
+	var n int
+	_, err = pgx.ForEachRow(found, []any{&table, &n}, func() error {
+		require.NotContains(p, []string{"links", "sharers", "link_counts", "count_state"}, table)
+		if table == "pending_counts" {
+			rows = n
+		}
+		return nil
+	})
+	require.NoError(p, err)
+	require.NoError(p, tx.Commit(p.Context()))
+	return rows
+}
+
+// check compares what is kept, and what readers show, with the ledger.
+func (p *popularity) check(limit int) {
+	p.Helper()
+	h := &history{pool: p.pool}
+	h.check(p.T)
+	h.compare(p.T, []Query{{At: p.now, Window: time.Hour, Sort: Sharers, Limit: limit}, {At: p.now, Window: 24 * time.Hour, Sort: Speed, Limit: limit}})
+}
+
+// newPopularity has a number of links, all shared by did:plc:busy a minute ago.
+func newPopularity(t *testing.T, links int) *popularity {
+	t.Helper()
+	p := &popularity{t, schematest.New(t), time.Date(2026, 7, 4, 12, 0, 0, 0, time.UTC)}
+	p.exec(p.pool, `INSERT INTO links (identity, url, site, first_seen) SELECT n::text, n::text, 's', $1 FROM generate_series(1, $2::int) AS n`, p.now, links)
+	p.exec(p.pool, `INSERT INTO shares (did, collection, rkey, link_id, named_id, how, shared_at) SELECT 'did:plc:busy', 'c', id::text, id, id, 'post', $1 FROM links`, p.now.Add(-time.Minute))
+	return p
+}
+
+// TestWriterDoesTheSameForAPopularLinkOrAccount: an account that shares thousands of
+// links is hidden, and a link that thousands share is shared once more. Each transaction
+// writes one row for the counter and none that others use, and the next request knows.
+func TestWriterDoesTheSameForAPopularLinkOrAccount(t *testing.T) {
+	schematest.Long(t)
+	t.Parallel()
+	const many = 4000
+	p := newPopularity(t, many)
+	p.exec(p.pool, `INSERT INTO shares (did, collection, rkey, link_id, named_id, how, shared_at) SELECT 'did:plc:' || n, 'c', 'r', 1, 1, 'post', $1 FROM generate_series(2, $2::int) AS n`, p.now.Add(-time.Minute), many)
+	p.count()
+	require.Equal(t, many, p.sharers("1"))
+
+	require.Equal(t, 1, p.pending(`INSERT INTO accounts (did, status) VALUES ('did:plc:busy', 'takendown')`))
+	require.Equal(t, many-1, p.sharers("1"), "the request corrects thousands of links")
+	require.Equal(t, many, p.count().Sharers)
+	require.Equal(t, 1, p.pending(`UPDATE accounts SET status = 'active' WHERE did = 'did:plc:busy'`))
+	require.Equal(t, many, p.sharers("1"))
+	require.Equal(t, 1, p.pending(`DELETE FROM shares WHERE did = 'did:plc:2'`))
+	require.Equal(t, many-1, p.sharers("1"))
+	require.Equal(t, 0, p.pending(`UPDATE accounts SET handle = 'busy.example' WHERE did = 'did:plc:busy'`), "it counts as before")
+
+	// A step of the counter reads neither of them from the first share on.
+	p.count()
+	p.exec(p.pool, `INSERT INTO shares (did, collection, rkey, link_id, named_id, how, shared_at) VALUES ('did:plc:new', 'c', 'r', 1, 1, 'post', $1)`, p.now)
+	require.Equal(t, Counted{Pending: 1, Sharers: 1, Links: 1}, p.count())
+	p.check(2 * many)
+}
+
+// TestWriterDoesTheSameForAPopularRecord: thousands of records name one as their original,
+// and thousands repost or quote another one. Whoever deletes, edits or stores such a record
+// writes one row for all of them, and the next request knows.
+func TestWriterDoesTheSameForAPopularRecord(t *testing.T) {
+	schematest.Long(t)
+	t.Parallel()
+	const many = 1000
+	p := newPopularity(t, 3)
+	p.exec(p.pool, `INSERT INTO copies (did, collection, rkey, of_did, of_collection, of_rkey) SELECT 'did:nostr:' || n, 'nostr.1', 'r', 'did:plc:busy', 'c', '2' FROM generate_series(1, $1::int) AS n`, many)
+	p.exec(p.pool, `INSERT INTO shares (did, collection, rkey, link_id, named_id, how, shared_at, copied) SELECT 'did:nostr:' || n, 'nostr.1', 'r', 2, 2, 'post', $1::timestamptz + n * interval '1 microsecond', true FROM generate_series(1, $2::int) AS n`, p.now.Add(-time.Minute), many)
+	p.exec(p.pool, `INSERT INTO subjects (did, collection, rkey, links) VALUES ('did:plc:author', 'app.bsky.feed.post', 's', '{3}')`)
+	p.exec(p.pool, `
+INSERT INTO shares (did, collection, rkey, link_id, named_id, how, shared_at, subject_did, subject_collection, subject_rkey)
+SELECT 'did:plc:' || n, 'c', 'r', 3, 3, 'repost', $1::timestamptz + n * interval '1 microsecond', 'did:plc:author', 'app.bsky.feed.post', 's' FROM generate_series(1, $2::int) AS n`, p.now.Add(-time.Minute), many)
+	p.count()
+	step := func(rows int, sql string, copied, through int) {
+		t.Helper()
+		require.Equal(t, rows, p.pending(sql), sql)
+		require.Equal(t, []int{copied, through}, []int{p.sharers("2"), p.sharers("3")}, sql)
+		p.count()
+		require.Equal(t, []int{copied, through}, []int{p.sharers("2"), p.sharers("3")}, sql)
+	}
+	step(0, `SELECT`, 1, many+1)
+	step(3, `UPDATE shares SET link_id = 1, named_id = 1 WHERE did = 'did:plc:busy' AND rkey = '2'`, many, many+1)
+	step(3, `UPDATE shares SET link_id = 2, named_id = 2 WHERE did = 'did:plc:busy' AND rkey = '2'`, 1, many+1)
+	step(2, `DELETE FROM shares WHERE did = 'did:plc:busy' AND rkey = '2'`, many, many+1)
+	step(2, `INSERT INTO shares (did, collection, rkey, link_id, named_id, how, shared_at) VALUES ('did:plc:busy', 'c', '2', 2, 2, 'post', '2026-07-04 12:00Z')`, 1, many+1)
+	step(1, `DELETE FROM subjects`, 1, 1)
+	step(1, `INSERT INTO subjects (did, collection, rkey, links) VALUES ('did:plc:author', 'app.bsky.feed.post', 's', '{3}')`, 1, many+1)
+	require.NoError(t, RecountCopies(t.Context(), p.pool, []schema.Key{{Collection: "c", DID: "did:plc:busy", Rkey: "2"}, {Collection: "c", DID: "did:plc:busy", Rkey: "3"}}))
+	require.Equal(t, 1, p.count().Pending)
+	p.check(many)
+}

@@ -1,0 +1,38 @@
+package web
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/net/html"
+)
+
+// TestManyMembersAreNotCountedForEachPage: each page shows how many accounts are followed. If
+// the watches have thousands of members, it is not counted again for each.
+func TestManyMembersAreNotCountedForEachPage(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	views := 0
+	says := func() string {
+		t.Helper()
+		views++ // no page is the same as before
+		doc := r.parse(r.get("/?window=3h&at_least=" + string(rune('1'+views))))
+		return text(find(doc, func(n *html.Node) bool { return attr(n, "id") == "subtitle" })[0])
+	}
+	const all, fewer = "The links most shared in the last 3 hours by the 1,000 followed accounts.", "The links most shared in the last 3 hours by the 999 followed accounts."
+	r.exec(`INSERT INTO watches (kind, target) SELECT 'follows', 'a' || n || '.example' FROM generate_series(1, 10) AS n`)
+	r.exec(`INSERT INTO watch_members (watch_id, did) SELECT w.id, 'did:plc:' || n FROM watches AS w, generate_series(1, 1000) AS n`)
+	require.Equal(t, all, says())
+	r.exec(`DELETE FROM watch_members WHERE did = 'did:plc:1'`)
+	require.Equal(t, all, says(), "it was counted a moment ago")
+	r.now = r.now.Add(31 * time.Second)
+	require.Equal(t, fewer, says(), "and is counted again after half a minute")
+	r.exec(`INSERT INTO watch_members (watch_id, did) SELECT id, 'did:plc:1' FROM watches`)
+	require.Equal(t, all, says(), "few members are counted each time: the last count had fewer than ten thousand")
+	r.exec(`INSERT INTO watches (kind, target) VALUES ('follows', 'b.example')`)
+	r.exec(`INSERT INTO watch_members (watch_id, did) SELECT max(id), 'did:plc:b' FROM watches`)
+	require.Equal(t, "The links most shared in the last 3 hours by the 1,001 followed accounts.", says(), "a watch was added")
+	r.exec(`DELETE FROM watches`)
+	require.Equal(t, "The links most shared on Bluesky in the last 3 hours.", says())
+}
