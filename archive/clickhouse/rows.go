@@ -128,7 +128,9 @@ func linksOf(ev *consumer.Event) []string {
 	var err error
 	switch ev.Collection {
 	case link.CollectionPost:
-		found, err = link.InPost(ev.Author, ev.Record)
+		if link.MayShare(ev.Record) { // most posts have no links
+			found, err = link.InPost(ev.Author, ev.Record)
+		}
 	case link.CollectionNote:
 		found, err = link.InNote(ev.Record)
 	case link.CollectionArticle:
