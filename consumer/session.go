@@ -422,11 +422,10 @@ func (c *Config) keeps(ev *Event) (bool, string) {
 	}
 	switch ev.Kind {
 	case KindCommit:
-		switch {
-		case ev.Operation == Delete && (ev.Lasting || c.Wanted(ev.Collection)): // the collection may be stored later
-			return true, "delete"
-		case !c.Wanted(ev.Collection):
+		if deletes := ev.Operation == Delete; !c.Wanted(ev.Collection) && (!deletes || !ev.Lasting) { // it may be wanted later
 			return false, "ignored"
+		} else if deletes {
+			return true, "delete"
 		}
 		return true, "write"
 	case KindAccount:

@@ -131,6 +131,8 @@ func (f *nostrFold) delete(e *simnet.NostrEvent) {
 			}
 		} else if d, ok := strings.CutPrefix(tag[1], "30023:"+e.Author+":"); ok && tag[0] == "a" {
 			f.bury(e.Author+" 30023 "+nostrAddress(d), nostrUntil(e.CreatedAt))
+		} else if tag[0] == "a" && tag[1] == "3:"+e.Author+":" { // this kind is not stored, and may be later
+			f.bury(e.Author+" 3 self", nostrUntil(e.CreatedAt))
 		}
 	}
 }

@@ -37,7 +37,7 @@ func TestPositionIsOfTheEarlierClock(t *testing.T) {
 	before := n.count(`SELECT cursor FROM streams`)
 	n.Play(20)
 	n.holds()
-	require.True(t, waitFor(t, func() bool { return n.count(`SELECT cursor FROM streams`) > before }))
+	require.True(t, n.waitFor(func() bool { return n.count(`SELECT cursor FROM streams`) > before }))
 	require.Zero(t, ahead())
 }
 

@@ -32,10 +32,11 @@ func stored() []int { return []int{0, 1, 3, 30023} }
 // network is a simulated network and the database that its relays are read into.
 type network struct {
 	*simnet.Nostr
-	t      *testing.T
-	pool   *pgxpool.Pool
-	verify *nostr.Verifier
-	key    *[32]byte
+	t        *testing.T
+	pool     *pgxpool.Pool
+	verify   *nostr.Verifier
+	key      *[32]byte
+	patience time.Duration // how long to wait for what is read
 }
 
 func newNetwork(t *testing.T, cfg simnet.NostrConfig) *network {
@@ -47,7 +48,7 @@ func newNetwork(t *testing.T, cfg simnet.NostrConfig) *network {
 	net, err := simnet.NewNostr(cfg)
 	require.NoError(t, err)
 	t.Cleanup(net.Stop)
-	return &network{Nostr: net, t: t, pool: schematest.New(t), verify: nostr.NewVerifier(nostr.VerifierConfig{})}
+	return &network{Nostr: net, t: t, pool: schematest.New(t), verify: nostr.NewVerifier(nostr.VerifierConfig{}), patience: time.Minute}
 }
 
 // start reads one relay until cancel is called or the consumer fails.
@@ -185,7 +186,7 @@ func (n *network) holds() {
 	want := n.fold()
 	require.NotEmpty(n.t, want)
 	var got []record
-	if !waitFor(n.t, func() bool {
+	if !n.waitFor(func() bool {
 		got = n.records()
 		return slices.Equal(want, got)
 	}) {
@@ -193,10 +194,10 @@ func (n *network) holds() {
 	}
 }
 
-// waitFor waits up to a minute for a condition.
-func waitFor(t *testing.T, condition func() bool) bool {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+// waitFor waits for a condition.
+func (n *network) waitFor(condition func() bool) bool {
+	n.t.Helper()
+	ctx, cancel := context.WithTimeout(n.t.Context(), n.patience)
 	defer cancel()
 	tick := time.NewTicker(20 * time.Millisecond)
 	defer tick.Stop()
@@ -221,7 +222,7 @@ func (n *network) count(sql string, args ...any) int {
 func (n *network) read() {
 	n.t.Helper()
 	relays := len(n.URLs())
-	require.Eventually(n.t, func() bool { return n.count(`SELECT count(*) FROM streams WHERE cursor_kind = 'time'`) == relays }, time.Minute, 5*time.Millisecond)
+	require.Eventually(n.t, func() bool { return n.count(`SELECT count(*) FROM streams WHERE cursor_kind = 'time'`) == relays }, n.patience, 5*time.Millisecond)
 }
 
 // TestRelaysAreReadToTheirEnd reads relays that cut pages within a second, some of them
@@ -273,6 +274,7 @@ func TestKilledReadersStoreTheFold(t *testing.T) {
 	n := newNetwork(t, simnet.NostrConfig{Seed: 2, Forged: 0.05, Authors: 50, Relays: []simnet.NostrRelay{
 		{Page: 100, LostSeam: true}, {Page: 60, Silent: true, CutAt: 700}, {Page: 300, CloseEach: 17}, {Page: 500, Auth: true}}})
 	n.key = &[32]byte{31: 5}
+	n.patience += time.Duration(events) * 5 * time.Millisecond
 	n.Play(events / 2)
 	killed := errors.New("killed")
 	random := rand.New(rand.NewPCG(3, 3))

@@ -268,7 +268,7 @@ func TestAuthorsAreDividedByTheRelaysLimits(t *testing.T) {
 	conn, err := source.Connect(t.Context(), func(string) consumer.Cursor { return consumer.Cursor{} }, nil)
 	require.NoError(t, err)
 	defer conn.Close()
-	require.True(t, waitFor(t, func() bool { return len(n.Requests(0)) >= 3 }))
+	require.True(t, n.waitFor(func() bool { return len(n.Requests(0)) >= 3 }))
 	asked := map[string]bool{}
 	for _, r := range n.Requests(0) {
 		require.LessOrEqual(t, r.Bytes, 2048)

@@ -114,7 +114,7 @@ func (k *Conn) fails(err error, refuses bool) {
 	if served && !(refuses && briefly) {
 		d.retries.Reset()
 	}
-	if refuses || !served && !k.probes && !k.left {
+	if !k.probes && (refuses || !served && !k.left) {
 		d.recordFailure(err)
 	}
 }
@@ -146,7 +146,7 @@ func (k *Conn) Next(ctx context.Context) (consumer.Frame, error) {
 	}
 	f, err := k.read()
 	if check := k.dialer.service.Check; err == nil && check != nil {
-		if err = check(f.Data); err != nil {
+		if err = check(f.Data); err != nil && k.dialer.service.Serves {
 			k.Refuses(err)
 		}
 	}

@@ -42,9 +42,10 @@ type Service struct {
 	Name    string // in errors, such as Jetstream
 	Path    string // of a URL without one
 	Example string // the URL of an endpoint
-	// Check returns an error if a server refuses by a frame what it was asked for. nil: none does.
+	// Check returns an error if a frame ends the connection. nil: none does.
 	Check func(frame []byte) error
-	// Serves: the source says when a server serves, see Conn.Serves. false: the first frame does.
+	// Serves: the source says when a server serves, see Conn.Serves, and what Check returns is a refusal.
+	// false: the first frame says so, and a connection that had one has not failed.
 	Serves bool
 }
 
