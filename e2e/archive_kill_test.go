@@ -93,7 +93,7 @@ func (a *archiveKills) deletes() {
 // killsIn kills the process in a step.
 func (a *archiveKills) killsIn(step string) {
 	a.t.Helper()
-	reached, _ := a.bucket.holds(step, 1)
+	reached := a.bucket.holds(step, 1)
 	a.process = start(a.t, a.env, "serve")
 	a.net.Play(60)
 	a.deletes()
@@ -118,6 +118,15 @@ func (a *archiveKills) killsInSeal() {
 	a.process.kill()
 	require.NoError(a.t, conn.Close(a.t.Context()))
 	a.kills()
+}
+
+// meetsNoBucket waits until a job has failed because nobody listens.
+func (a *archiveKills) meetsNoBucket() {
+	a.t.Helper()
+	require.Eventually(a.t, func() bool {
+		n, err := tryCount(a.pool, `SELECT count(*) FROM river_job WHERE queue = 'archive' AND finalized_at IS NULL AND errors[array_upper(errors, 1)] ->> 'error' LIKE '%connection refused%'`)
+		return err == nil && n > 0
+	}, time.Minute, 20*time.Millisecond, "no job has met it: %s", tail(a.process.stderr.String(), 2000))
 }
 
 // settled waits until everything is in the bucket, and every segment was compared with what
@@ -155,22 +164,23 @@ func TestKilledArchive(t *testing.T) {
 		a.killsIn(step)
 	}
 	for _, step := range []string{"after PUT manifest", "after PUT later manifest"} {
-		reached, release := b.holds(step, 1)
+		reached := b.holds(step, 1)
 		a.process = start(t, a.env, "serve")
 		n.Play(60)
 		a.deletes()
 		reached(a.process)
 		require.NoError(t, server.Crash(t.Context()))
-		release()
-		b.server.CloseClientConnections()
+		b.crashes()
 		require.NoError(t, server.Resume(t.Context()))
 		a.pool = open(t, server.URL("weir"))
+		a.meetsNoBucket()
+		b.starts()
 		a.settled()
 		stopServe(t, a.process)
 	}
 	b.ages()
 	for _, step := range []string{"after DELETE manifest", "before DELETE later segment"} {
-		reached, _ := b.holds(step, 1)
+		reached := b.holds(step, 1)
 		a.process = start(t, a.env, "serve")
 		reached(a.process)
 		a.kills()
@@ -186,11 +196,13 @@ func TestKilledArchive(t *testing.T) {
 	second := schematest.NewURL(t)
 	env := append(reads(n, second), settings...)
 	for _, segment := range []int{2, 5} {
-		reached, _ := b.holds("before GET later segment", segment)
+		reached := b.holds("before GET later segment", segment)
 		rebuild := start(t, env, "archive", "rebuild", "--database")
 		reached(rebuild)
 		rebuild.kill()
 	}
 	succeed(t, env, "archive", "rebuild", "--database")
 	require.Empty(t, notOnce(restorable(t, a.pool), restorable(t, open(t, second))))
+	stdout, stderr, code := weir(t, env, "compare", "--with", server.URL("weir"))
+	require.Zero(t, code, stdout+stderr)
 }

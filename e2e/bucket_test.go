@@ -16,6 +16,8 @@ import (
 	"github.com/johannesboyne/gofakes3"
 	"github.com/johannesboyne/gofakes3/backend/s3mem"
 	"github.com/stretchr/testify/require"
+
+	"github.com/weir-social/weir/loopback"
 )
 
 // bucket is an archive's store that can hold a request, so that a process is killed in
@@ -23,13 +25,13 @@ import (
 type bucket struct {
 	t       *testing.T
 	server  *httptest.Server
+	port    *loopback.Port
 	backend *s3mem.Backend
 	s3      http.Handler
 
 	mu   sync.Mutex // guards what follows
 	hold func(step string) bool
 	held chan struct{} // closed when a request is held
-	free chan struct{} // closed when it may go on
 	aged bool          // all objects are a day older
 	done map[string]bool
 }
@@ -39,9 +41,29 @@ func newBucket(t *testing.T) *bucket {
 	b := &bucket{t: t, backend: s3mem.New(), done: map[string]bool{}}
 	require.NoError(t, b.backend.CreateBucket("weir"))
 	b.s3 = gofakes3.New(b.backend).Server()
-	b.server = httptest.NewServer(b)
-	t.Cleanup(b.server.Close)
+	port, err := loopback.Reserve("127.0.0.1:0")
+	require.NoError(t, err)
+	b.port = port
+	b.starts()
+	t.Cleanup(func() { b.server.Close() })
 	return b
+}
+
+// starts has the bucket listen at its port.
+func (b *bucket) starts() {
+	b.t.Helper()
+	listener, err := b.port.Listen()
+	require.NoError(b.t, err)
+	b.server = httptest.NewUnstartedServer(b)
+	require.NoError(b.t, b.server.Listener.Close())
+	b.server.Listener = listener
+	b.server.Start()
+}
+
+// crashes ends all connections and listens no more.
+func (b *bucket) crashes() {
+	b.server.CloseClientConnections()
+	b.server.Close()
 }
 
 // env returns the variables of a process that archives there.
@@ -111,7 +133,7 @@ func (b *bucket) note(r *http.Request, code int) {
 	}
 }
 
-// waits holds a request until it may go on, or its client has died, which it reports.
+// waits holds a request until its client has died, which it reports.
 func (b *bucket) waits(step string, r *http.Request) (died bool) {
 	b.mu.Lock()
 	if b.hold == nil || !b.hold(step) {
@@ -119,21 +141,16 @@ func (b *bucket) waits(step string, r *http.Request) (died bool) {
 		return false
 	}
 	b.hold = nil
-	free := b.free
 	close(b.held)
 	b.mu.Unlock()
-	select {
-	case <-r.Context().Done():
-		return true
-	case <-free:
-		return false
-	}
+	<-r.Context().Done()
+	return true
 }
 
 // holds has the bucket hold the n-th request of a step, such as "after PUT manifest".
-// reached waits for it, and release lets it go on.
-func (b *bucket) holds(step string, n int) (reached func(*process), release func()) {
-	held, free := make(chan struct{}), make(chan struct{})
+// reached waits for it. It is held until its client, or the bucket, has died.
+func (b *bucket) holds(step string, n int) (reached func(*process)) {
+	held := make(chan struct{})
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.hold = func(s string) bool {
@@ -142,7 +159,7 @@ func (b *bucket) holds(step string, n int) (reached func(*process), release func
 		}
 		return s == step && n == 0
 	}
-	b.held, b.free = held, free
+	b.held = held
 	return func(p *process) {
 		b.t.Helper()
 		select {
@@ -152,7 +169,7 @@ func (b *bucket) holds(step string, n int) (reached func(*process), release func
 		case <-time.After(time.Minute):
 			require.Fail(b.t, "not reached: "+step, tail(p.stderr.String(), 4000))
 		}
-	}, func() { close(free) }
+	}
 }
 
 // ages lets a day pass for the objects.

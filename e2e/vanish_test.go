@@ -56,7 +56,7 @@ func TestVanishedAuthorIsForgotten(t *testing.T) {
 		archived, err := tryCount(k.pool, `SELECT coalesce(sum(records), 0) FROM segments WHERE stream LIKE 'nostr%' AND synced_at IS NOT NULL`)
 		return err == nil && archived == 20
 	}, time.Minute, 20*time.Millisecond)
-	reached, _ := b.holds("after PUT later manifest", 1)
+	reached := b.holds("after PUT later manifest", 1)
 	nostr.WriteAs(0, nil, date+50, 62, [][]string{{"relay", "ALL_RELAYS"}}, "forget me")
 	reached(k.process)
 	k.kills()

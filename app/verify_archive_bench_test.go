@@ -1,0 +1,45 @@
+package app
+
+import (
+	"bytes"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/stretchr/testify/require"
+
+	"github.com/weir-social/weir/archive"
+	"github.com/weir-social/weir/archive/dir"
+	"github.com/weir-social/weir/collection"
+	"github.com/weir-social/weir/consumer/jetstream"
+	"github.com/weir-social/weir/simnet"
+)
+
+// BenchmarkVerify checks a segment of posts as weir archive verify does: its hashes, and each
+// record by the decoder of its wire. MB/s are of raw data, in one goroutine.
+func BenchmarkVerify(b *testing.B) {
+	const events = 50_000
+	n, err := simnet.New(simnet.Config{Seed: 5, Accounts: 20_000, Mix: simnet.MixPosts, History: events, HistorySpan: 6 * time.Hour})
+	require.NoError(b, err)
+	var lines, file bytes.Buffer
+	require.NoError(b, n.Log().WriteJSONL(&lines, simnet.V2))
+	out, err := archive.NewWriter(&file)
+	require.NoError(b, err)
+	for _, frame := range bytes.Split(bytes.TrimSpace(lines.Bytes()), []byte("\n")) {
+		require.NoError(b, out.Add(frame))
+	}
+	sum, err := out.Close()
+	require.NoError(b, err)
+	store, err := dir.New(b.TempDir())
+	require.NoError(b, err)
+	m := archive.NewManifest(1, "main", jetstream.Wire(nil).Name, sum, time.Now(), time.Now())
+	require.NoError(b, store.Put(b.Context(), m.Name, bytes.NewReader(file.Bytes()), sum.StoredBytes))
+	stored, err := collection.Parse([]string{"app.bsky.feed.post"}, 48*time.Hour)
+	require.NoError(b, err)
+	p := App{stored: stored, signatures: &signatures{}, metrics: prometheus.NewRegistry()}
+	wires := p.archivedWires()
+	b.SetBytes(sum.RawBytes)
+	for b.Loop() {
+		require.NoError(b, verifySegment(b.Context(), store, m, wires))
+	}
+}

@@ -1,0 +1,84 @@
+package e2e
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/weir-social/weir/schema/schematest"
+)
+
+// fillable returns a folder that can become unable to take anything more: a small disk that
+// fills up. Where none can be mounted, nobody may write there meanwhile.
+func fillable(t *testing.T, folders ...string) (root string, fill, free func(), says string) {
+	t.Helper()
+	d, err := newDisk(t)
+	if err != nil {
+		t.Log(err)
+		root = t.TempDir()
+	} else {
+		root = d.dir
+	}
+	mode := func(mode os.FileMode) {
+		require.NoError(t, filepath.WalkDir(root, func(path string, entry os.DirEntry, err error) error {
+			if err != nil || !entry.IsDir() {
+				return err
+			}
+			return os.Chmod(path, mode)
+		}))
+	}
+	for _, folder := range folders {
+		require.NoError(t, os.Mkdir(filepath.Join(root, folder), 0o700))
+	}
+	if d == nil {
+		return root, func() { mode(0o500) }, func() { mode(0o700) }, "permission denied"
+	}
+	filler := filepath.Join(root, "filler")
+	return root, func() {
+			d.fill()
+			file, err := os.Create(filler)
+			require.NoError(t, err)
+			for err == nil {
+				_, err = file.Write(make([]byte, 4096))
+			}
+			require.NoError(t, file.Close())
+		}, func() {
+			require.NoError(t, os.Remove(filler))
+			d.free()
+		}, "no space left on device"
+}
+
+// TestFullDiskOfTheArchive fills the disk of the archive and of its temporary files while a
+// process archives. The stream goes on, and everything arrives when there is space again.
+func TestFullDiskOfTheArchive(t *testing.T) {
+	schematest.Long(t)
+	parallel(t)
+	n := busyNetwork(t)
+	root, fill, free, says := fillable(t, "archive", "tmp")
+	url := schematest.NewURL(t)
+	pool := open(t, url)
+	env := append(reads(n, url), "WEIR_ARCHIVE=dir:"+filepath.Join(root, "archive"), "WEIR_ARCHIVE_INTERVAL=1s", "WEIR_RESOLVE_LINKS=false", "TMPDIR="+filepath.Join(root, "tmp"))
+	k := &killing{t: t, net: n, process: start(t, env, "serve")}
+	require.Eventually(t, func() bool {
+		stored, err := tryCount(pool, `SELECT count(*) FROM segments WHERE synced_at IS NOT NULL`)
+		return err == nil && stored > 0
+	}, time.Minute, 20*time.Millisecond)
+	fill()
+	n.Play(300)
+	k.drain(pool)
+	require.Eventually(t, func() bool {
+		failed, err := tryCount(pool, `SELECT count(*) FROM river_job WHERE queue = 'archive' AND errors[array_upper(errors, 1)] ->> 'error' LIKE '%`+says+`'`)
+		return err == nil && failed > 0
+	}, time.Minute, 20*time.Millisecond, "no job has met it")
+	n.Play(100)
+	k.drain(pool)
+	require.NotZero(t, count(t, pool, `SELECT count(*) FROM archive_open`), "it waits in the database")
+	free()
+	finishes(t, 50*time.Millisecond, func() (int, error) { return tryCount(pool, `SELECT count(*) FROM archive_open`) }, "not everything is in the store")
+	stopServe(t, k.process)
+	require.Empty(t, notOnce(onceEach(n), archivedIn(t, filepath.Join(root, "archive"))))
+	require.Contains(t, succeed(t, env, "archive", "verify"), " records")
+}
