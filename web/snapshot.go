@@ -127,7 +127,7 @@ func (s *server) readStreams(ctx context.Context, window time.Duration) (streamS
 // follows describes the accounts that count.
 func (s *server) follows(ctx context.Context, q ranking.Query) (schema.Following, error) {
 	if q.Watch == "" {
-		return s.following.read(ctx, s.db, s.now())
+		return s.following.read(ctx, s.db, q.At)
 	}
 	var second *bool
 	if q.Degree != ranking.BothDegrees {
