@@ -103,6 +103,7 @@ func photograph(t *testing.T, url string) {
 // TestDemoShowsRankedLinks of followed accounts without any configuration, and
 // leaves nothing behind.
 func TestDemoShowsRankedLinks(t *testing.T) {
+	schematest.Long(t)
 	parallel(t)
 	home := t.TempDir()
 	taken, err := net.Listen("tcp", "127.0.0.1:0")

@@ -52,6 +52,7 @@ func beside(t *testing.T, pool *pgxpool.Pool, do func(ctx context.Context, tx pg
 // TestDeletionIsNeverLostBesideAnotherWriter: of two transactions that overlap,
 // one writes a record and the other deletes it. Neither sees the other's row.
 func TestDeletionIsNeverLostBesideAnotherWriter(t *testing.T) {
+	schematest.Long(t)
 	t.Parallel()
 	type transaction func(ctx context.Context, tx pgx.Tx, lease schema.Lease) error
 	batch := func(b schema.Batch, replayed bool) transaction {

@@ -234,6 +234,9 @@ func TestFiltersLeaveShortPages(t *testing.T) {
 
 func TestFeedOfTwentyThousandPostsIsPagedQuickly(t *testing.T) {
 	t.Parallel()
+	if testing.Short() {
+		t.Skip("long: skipped by -short")
+	}
 	n := network(t, simnet.Config{Seed: 3})
 	hub := n.Hub().DID
 	var uris []string

@@ -133,6 +133,9 @@ func known(t *testing.T, record json.RawMessage) any {
 
 func TestRecordsMatchTheLexicons(t *testing.T) {
 	t.Parallel()
+	if testing.Short() {
+		t.Skip("long: skipped by -short")
+	}
 	for _, e := range append(history(t, simnet.MixPosts)[:3000], history(t, simnet.MixNetwork)[:3000]...) {
 		if e.Record == nil || strings.HasPrefix(e.Collection, "fm.teal.") {
 			continue

@@ -15,6 +15,7 @@ import (
 // were empty when their statistics were made. Whoever asks for what depends on other
 // targets, or for what is stored of other records, reads none of those rows.
 func TestDependentsOfOthersAreNotRead(t *testing.T) {
+	schematest.Long(t)
 	const many, others = 2000, 20
 	pool := schematest.New(t)
 	exec := func(sql string, args ...any) {

@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/weir-social/weir/schema"
+	"github.com/weir-social/weir/schema/schematest"
 )
 
 // TestReposterSharesTheLinksOfThePost in either order of arrival, in one job or in two.
@@ -109,6 +110,7 @@ func TestDeletedRepostSharesNothing(t *testing.T) {
 // TestDeletedPostEndsTheSharesOfAllWhoRepostedIt in the transaction of the deletion,
 // which writes one row however many reposted it. If the post returns, so do the shares.
 func TestDeletedPostEndsTheSharesOfAllWhoRepostedIt(t *testing.T) {
+	schematest.Long(t)
 	t.Parallel()
 	c := newTown(t)
 	c.posts("a/1", "", c.news)

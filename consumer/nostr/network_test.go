@@ -228,6 +228,7 @@ func (n *network) read() {
 // TestRelaysAreReadToTheirEnd reads relays that cut pages within a second, some of them
 // without a word, and one that demands to know who asks.
 func TestRelaysAreReadToTheirEnd(t *testing.T) {
+	schematest.Long(t)
 	t.Parallel()
 	n := newNetwork(t, simnet.NostrConfig{Seed: 1, Forged: 0.05, Relays: []simnet.NostrRelay{{Page: 500}, {Page: 40, Silent: true}, {Page: 60, Auth: true}}})
 	n.key = &[32]byte{31: 5}

@@ -11,6 +11,7 @@ import (
 	"github.com/weir-social/weir/consumer"
 	"github.com/weir-social/weir/consumer/nostr"
 	protocol "github.com/weir-social/weir/nostr"
+	"github.com/weir-social/weir/schema/schematest"
 	"github.com/weir-social/weir/simnet"
 )
 
@@ -18,6 +19,7 @@ import (
 // they send in a page: by kind they send all of them, of one kind they cannot be made to. What
 // is older is read all the same.
 func TestSecondLongerThanPageIsSplitOrAGap(t *testing.T) {
+	schematest.Long(t)
 	t.Parallel()
 	const page = 30
 	for name, c := range map[string]struct {
