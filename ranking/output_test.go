@@ -37,13 +37,14 @@ func TestSQLSaysWhatTheAPISays(t *testing.T) {
 		give(merges, cap(merges))
 		close(merges)
 		require.NoError(t, h.merge(t.Context(), r, merges))
-		switch round {
-		case 2:
+		if round == 2 || round == 4 { // what is written may have removed them
 			_, err = h.pool.Exec(t.Context(), `INSERT INTO watches (target) VALUES ('target0.example'), ('target1.example') ON CONFLICT DO NOTHING`)
-		case 4:
-			_, err = h.pool.Exec(t.Context(), `INSERT INTO watch_members (did, watch_id) SELECT DISTINCT did, (SELECT min(id) FROM watches) FROM shares WHERE did > 'did:plc:05' ON CONFLICT DO NOTHING`)
+			require.NoError(t, err)
 		}
-		require.NoError(t, err)
+		if round == 4 {
+			_, err = h.pool.Exec(t.Context(), `INSERT INTO watch_members (did, watch_id) SELECT DISTINCT did, (SELECT min(id) FROM watches) FROM shares WHERE did > 'did:plc:05' ON CONFLICT DO NOTHING`)
+			require.NoError(t, err)
+		}
 		_, err = h.pool.Exec(t.Context(), `
 WITH made AS (
     INSERT INTO copies (did, collection, rkey, of_did, of_collection, of_rkey)

@@ -15,14 +15,18 @@ type Table struct {
 const kept = ` NOT EXISTS (SELECT FROM accounts AS gone WHERE gone.did = k.did AND gone.status = 'deleted')
   AND NOT EXISTS (SELECT FROM purge_queue AS gone WHERE gone.did = k.did) `
 
-// ofStored leaves out shares of posts that are not stored.
+// ofStored leaves out shares of posts that are not stored, and those that do not count.
 const ofStored = ` (k.subject_did IS NULL OR EXISTS (
-    SELECT FROM records AS p WHERE p.collection = k.subject_collection AND p.did = k.subject_did AND p.rkey = k.subject_rkey)) `
+    SELECT FROM records AS p WHERE p.collection = k.subject_collection AND p.did = k.subject_did AND p.rkey = k.subject_rkey)
+  AND EXISTS (
+    SELECT FROM subjects AS u
+    WHERE u.collection = k.subject_collection AND u.did = k.subject_did AND u.rkey = k.subject_rkey AND k.named_id = ANY (u.links))
+  AND NOT EXISTS (SELECT FROM accounts AS gone WHERE gone.did = k.subject_did AND gone.status = 'deleted')) `
 
 // Why rows are left out.
 const (
-	purged = "those of deleted accounts and of accounts that wait for a purge: the next purge deletes them, at another moment in each database"
-	asked  = "those of quotes and reposts of posts that are not stored: the AppView is asked for their links again"
+	purged = "those of deleted accounts, through their posts, and of accounts that wait for a purge: the next purge deletes them, at another moment in each database"
+	asked  = "those of quotes and reposts of posts that are not stored: the AppView is asked for their links again; and those of links that the post no longer has: they do not count, and the next check deletes them"
 )
 
 // Why columns are left out.
@@ -49,10 +53,10 @@ func Tables() []Table {
     SELECT FROM records AS r WHERE r.collection = k.collection AND r.did = k.did AND r.rkey = k.rkey)`,
 			Rows: purged + "; and those of records that are stored again: they say nothing any more"},
 		{Name: "accounts", Key: []string{"did"}, Columns: []string{"handle", "handle_at", "display_name", "avatar", "status", "status_at", "erased_rev"},
-			From: `SELECT k.did, k.handle, CASE WHEN k.status <> 'deleted' THEN k.handle_at END AS handle_at, k.display_name, k.avatar, k.status, k.status_at, k.erased_rev
+			From: `SELECT k.did, CASE WHEN k.status <> 'deleted' THEN k.handle END AS handle, CASE WHEN k.status <> 'deleted' THEN k.handle_at END AS handle_at, k.display_name, k.avatar, k.status, k.status_at, k.erased_rev
 FROM accounts AS k
 WHERE k.status <> 'active' OR k.erased_rev IS NOT NULL OR EXISTS (SELECT FROM watch_members AS w WHERE w.did = k.did)`,
-			Rows: "active accounts that are not followed: which of their handles are stored depends on how batches were cut; of a deleted account, when it had its last handle: the archive forgets that",
+			Rows: "active accounts that are not followed: which of their handles are stored depends on how batches were cut; of a deleted account, its last handle and when it had it: the archive forgets that",
 			Without: map[string]string{"feed_since": reading, "feed_newest": reading, "feed_read_at": reading, "feed_problem": reading, "reread_since": reading, "reread_count": reading,
 				"reread_at": schedule, "purged_for": schedule, "purge_at": schedule, "check_at": schedule}},
 		{Name: "watches", Key: []string{"target", "kind"}, Columns: []string{"at_least", "added_at"},
