@@ -105,14 +105,14 @@ func (c *chaos) deadLetters() (kinds int) {
 	return kinds
 }
 
-// rankingProblems compares the rankings that `weir trending` prints.
+// rankingProblems compares the rankings that `weir trending` prints, and what the counter keeps.
 func (c *chaos) rankingProblems(oracle oracle, end time.Time) (problems []string) {
 	for _, window := range []time.Duration{time.Hour, 24 * time.Hour} {
 		got := rankedLinks(c.t, c.env, strconv.Itoa(int(window.Hours()))+"h", end.Format(time.RFC3339))
 		require.NotEmpty(c.t, got)
 		problems = append(problems, oracle.compareTrending(got, end, window)...)
 	}
-	return problems
+	return append(problems, oracle.countedProblems(c.t, c.env)...)
 }
 
 // holeProblems requires one gap over each hole, and no other gap. Gaps must be

@@ -135,6 +135,7 @@ func (k *killing) compare() {
 		require.NotEmpty(t, got)
 		require.Empty(t, oracle.compareTrending(got, end, window))
 	}
+	require.Empty(t, oracle.countedProblems(t, k.env))
 	t.Logf("equal: %d events, %d posts, %d shares", len(k.net.Log().Entries()), count(t, pool, `SELECT count(*) FROM posts`), count(t, pool, `SELECT count(*) FROM shares`))
 }
 

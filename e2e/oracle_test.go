@@ -30,6 +30,7 @@ type oracle struct {
 
 	doubts   []string // accounts of which commits were refused: their dead letters are not counted
 	restored comparisons
+	ahead    bool // shares dated after the end of a window count too, as they do if the window ends now
 	keysGone bool // what deleted accounts signed may never have been verified: their deletions are not required
 }
 
