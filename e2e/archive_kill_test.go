@@ -152,7 +152,8 @@ func TestKilledArchive(t *testing.T) {
 	schematest.Long(t)
 	parallel(t)
 	n, server, b, folder := busyNetwork(t), schematest.Server(t), newBucket(t), t.TempDir()
-	settings := slices.Concat(b.env(), []string{"WEIR_ARCHIVE_INTERVAL=1s", "WEIR_ARCHIVE_FORGET=1s", "WEIR_RESOLVE_LINKS=false", "TMPDIR=" + folder})
+	settings := slices.Concat(b.env(), []string{"WEIR_ARCHIVE_INTERVAL=1s", "WEIR_ARCHIVE_FORGET=1s", "WEIR_RESOLVE_LINKS=false", "TMPDIR=" + folder,
+		"WEIR_JOB_TIMEOUT=5s", "WEIR_RESCUE_AFTER=6s"}) // a job of the archive that is slow three times waits for an hour
 	a := &archiveKills{killing: &killing{t: t, net: n, server: server, env: append(reads(n, server.URL("weir")), settings...)}, bucket: b, spool: folder}
 	succeed(t, a.env, "migrate")
 	a.pool = open(t, server.URL("weir"))
@@ -202,6 +203,7 @@ func TestKilledArchive(t *testing.T) {
 		rebuild.kill()
 	}
 	succeed(t, env, "archive", "rebuild", "--database")
+	checksSubjects(t, env, open(t, second))
 	require.Empty(t, notOnce(restorable(t, a.pool), restorable(t, open(t, second))))
 	stdout, stderr, code := weir(t, env, "compare", "--with", server.URL("weir"))
 	require.Zero(t, code, stdout+stderr)

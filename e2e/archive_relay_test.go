@@ -11,6 +11,7 @@ import (
 	"time"
 
 	comatproto "github.com/bluesky-social/indigo/api/atproto"
+	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/stretchr/testify/require"
 
 	"github.com/weir-social/weir/schema/schematest"
@@ -103,10 +104,16 @@ func TestRelayIsRebuilt(t *testing.T) {
 	}, 5*time.Minute, time.Millisecond)
 	killed.kill()
 	require.Contains(t, succeed(t, env, "archive", "rebuild", "--database"), "records")
-	work := start(t, env, "work", "--queues", "network") // completes what the killed one left half done
-	finishes(t, 50*time.Millisecond, func() (int, error) { return tryCount(rebuilt, `SELECT `+unprocessed) }, "subjects are not checked")
-	work.kill()
+	checksSubjects(t, env, rebuilt)
 	stdout, stderr, code := weir(t, env, "compare", "--with", url)
 	require.Zero(t, code, stdout+stderr)
 	require.Positive(t, count(t, rebuilt, `SELECT count(*) FROM records`))
+}
+
+// checksSubjects runs a worker that completes what a killed rebuild left half done.
+func checksSubjects(t *testing.T, env []string, rebuilt *pgxpool.Pool) {
+	t.Helper()
+	work := start(t, env, "work", "--queues", "network")
+	finishes(t, 50*time.Millisecond, func() (int, error) { return tryCount(rebuilt, `SELECT `+unprocessed) }, "subjects are not checked")
+	work.kill()
 }
