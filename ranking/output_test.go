@@ -50,7 +50,8 @@ WITH made AS (
     INSERT INTO copies (did, collection, rkey, of_did, of_collection, of_rkey)
     SELECT DISTINCT ON (c.did, c.collection, c.rkey) c.did, c.collection, c.rkey, o.did, o.collection, o.rkey
     FROM shares AS c JOIN shares AS o ON o.link_id = c.link_id AND o.did > c.did
-    ORDER BY c.did, c.collection, c.rkey, o.did, o.rkey LIMIT 100
+    WHERE hashtext(c.rkey) % 4 = 0 -- of accounts that are followed too
+    ORDER BY c.did, c.collection, c.rkey, o.did, o.rkey
     ON CONFLICT DO NOTHING
     RETURNING did, collection, rkey
 )
