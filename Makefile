@@ -41,7 +41,7 @@ run: postgres build ## run everything on the public Jetstream
 	$(on_postgres) bin/weir dev
 
 test: postgres pgbouncer prometheus chromium ## run the whole suite, on Postgres servers that it starts
-	$(on_postgres) go test -vet=off -ldflags='-s -w' -p 3 -parallel 6 -timeout 20m $(PKG)
+	$(on_postgres) go test -vet=off -ldflags='-s -w' -parallel 6 -timeout 20m $(PKG)
 
 test-postgres: pgbouncer prometheus chromium ## run the suite on every supported major version of Postgres, or on POSTGRES="17 18"; SHORT=1 leaves out the long tests
 	@failed=; for version in $(or $(POSTGRES),15 16 17 18); do \
