@@ -92,7 +92,7 @@ func TestNamesAreShownOnceTheirDomainsConfirmThem(t *testing.T) {
 }
 
 // TestListsAreReadWhereTheirAuthorsWrite: a profile from a relay that its author names, and the
-// follow list of a watch's owner, whom nobody follows. What is known of his list is kept.
+// follow list of a watch's owner, who is not followed. What is known of his list is kept.
 func TestListsAreReadWhereTheirAuthorsWrite(t *testing.T) {
 	t.Parallel()
 	n, err := simnet.NewNostr(simnet.NostrConfig{Seed: 4, Authors: 3, Now: time.Now(), Relays: []simnet.NostrRelay{{Page: 100}, {Page: 100}}})
