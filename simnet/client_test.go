@@ -51,6 +51,14 @@ type event struct {
 	} `json:"account"`
 }
 
+// long skips a test under -short, as schematest.Long does, which needs Postgres.
+func long(t *testing.T) {
+	t.Helper()
+	if testing.Short() {
+		t.Skip("long: skipped by -short")
+	}
+}
+
 // network creates a network that serves until the test ends.
 func network(t testing.TB, cfg simnet.Config) *simnet.Net {
 	t.Helper()

@@ -234,9 +234,7 @@ func TestFiltersLeaveShortPages(t *testing.T) {
 
 func TestFeedOfTwentyThousandPostsIsPagedQuickly(t *testing.T) {
 	t.Parallel()
-	if testing.Short() {
-		t.Skip("long: skipped by -short")
-	}
+	long(t)
 	n := network(t, simnet.Config{Seed: 3})
 	hub := n.Hub().DID
 	var uris []string

@@ -83,9 +83,7 @@ func TestDeletedAccountIsReplacedAndStaysDeleted(t *testing.T) {
 
 func TestStatusesOfAccountsEqualTheLog(t *testing.T) {
 	t.Parallel()
-	if testing.Short() {
-		t.Skip("long: skipped by -short")
-	}
+	long(t)
 	n := network(t, simnet.Config{Seed: 6, Accounts: 300, History: 12_000})
 	active := slices.DeleteFunc(n.Accounts(), func(a simnet.Account) bool { return a.Status != "" })
 	for i, hide := range []func(string) error{n.TakeDown, n.Suspend, n.Deactivate} { // others were hidden at random

@@ -34,9 +34,7 @@ func history(t *testing.T, mix simnet.Mix) []*simnet.Entry {
 
 func TestEventKindsFollowTheMix(t *testing.T) {
 	t.Parallel()
-	if testing.Short() {
-		t.Skip("long: skipped by -short")
-	}
+	long(t)
 	want := map[simnet.Mix]map[string]float64{ // per thousand
 		simnet.MixPosts: {"create " + feedPost: 870, "delete " + feedRepost: 5, "update " + feedPost: 20, "delete " + feedPost: 40,
 			"create " + feedLike: 10, "create " + feedRepost: 45, "identity": 6, "account": 4},
@@ -133,9 +131,7 @@ func known(t *testing.T, record json.RawMessage) any {
 
 func TestRecordsMatchTheLexicons(t *testing.T) {
 	t.Parallel()
-	if testing.Short() {
-		t.Skip("long: skipped by -short")
-	}
+	long(t)
 	for _, e := range append(history(t, simnet.MixPosts)[:3000], history(t, simnet.MixNetwork)[:3000]...) {
 		if e.Record == nil || strings.HasPrefix(e.Collection, "fm.teal.") {
 			continue
@@ -202,9 +198,7 @@ func shared(t *testing.T, p *bsky.FeedPost) (uris []string) {
 
 func TestLinksAreThePagesOfThePost(t *testing.T) {
 	t.Parallel()
-	if testing.Short() {
-		t.Skip("long: skipped by -short")
-	}
+	long(t)
 	ways := map[string]int{}
 	for _, e := range history(t, simnet.MixPosts) {
 		if e.Collection != feedPost || e.Record == nil {
@@ -333,9 +327,7 @@ func TestHandlesChangeAndHiddenAccountsAreSilent(t *testing.T) {
 
 func TestSharersOfLinksHaveALongTail(t *testing.T) {
 	t.Parallel()
-	if testing.Short() {
-		t.Skip("long: skipped by -short")
-	}
+	long(t)
 	sharers := map[string]map[string]bool{}
 	posts := map[string]int{}
 	for _, e := range history(t, simnet.MixPosts) {
@@ -374,9 +366,7 @@ func median(all []int) int {
 // The smallest network must stay active: at least one account can always write.
 func TestSmallNetworkStaysActive(t *testing.T) {
 	t.Parallel()
-	if testing.Short() {
-		t.Skip("long: skipped by -short")
-	}
+	long(t)
 	n, err := simnet.New(simnet.Config{Seed: 1, Accounts: 10, History: 60_000, Start: fixedStart()})
 	require.NoError(t, err)
 	late := map[string]bool{}

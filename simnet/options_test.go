@@ -27,9 +27,7 @@ func chosen(n *simnet.Net, judge func(*simnet.Entry) bool) (seqs []int64) {
 
 func TestFiltersByCollection(t *testing.T) {
 	t.Parallel()
-	if testing.Short() {
-		t.Skip("long: skipped by -short")
-	}
+	long(t)
 	for _, wanted := range [][]string{{feedPost}, {feedLike, feedPost}, {"app.bsky.feed.*"}, {"app.bsky.graph.*", "fm.teal.alpha.actor.status"}, {"app.bsky.feed.pos"}} {
 		n := network(t, simnet.Config{Seed: 2, Mix: simnet.MixNetwork, History: 3000})
 		want := chosen(n, func(e *simnet.Entry) bool {
@@ -179,9 +177,7 @@ func TestUpdateAcceptsTenThousandAccounts(t *testing.T) {
 
 func TestInvalidUpdateClosesWithAReason(t *testing.T) {
 	t.Parallel()
-	if testing.Short() {
-		t.Skip("long: skipped by -short")
-	}
+	long(t)
 	n := network(t, simnet.Config{Seed: 2, History: 20_000})
 	for _, message := range []string{
 		update(t, []string{"nonsense"}, nil), update(t, nil, []string{"alice.example"}), update(t, []string{strings.Repeat("☃", 500)}, nil),

@@ -16,9 +16,7 @@ import (
 
 func TestRecordsAreListedInBothDirections(t *testing.T) {
 	t.Parallel()
-	if testing.Short() {
-		t.Skip("long: skipped by -short")
-	}
+	long(t)
 	n := network(t, simnet.Config{Seed: 5, Accounts: 40, Mix: simnet.MixNetwork, History: 3000, Start: fixedStart()})
 	require.NoError(t, n.Do(simnet.TooOld))
 	listed := 0

@@ -140,9 +140,7 @@ func sortedJSON(t *testing.T, text []byte) string {
 // commit follows the one before, is signed, and can be inverted.
 func TestRelayProvesItsCommits(t *testing.T) {
 	t.Parallel()
-	if testing.Short() {
-		t.Skip("long: skipped by -short")
-	}
+	long(t)
 	n := network(t, simnet.Config{Seed: 5, Accounts: 60, History: 3000})
 	type state struct{ rev, data string }
 	states, records, several, deleted := map[string]state{}, map[string]string{}, 0, 0

@@ -142,9 +142,7 @@ func TestPingsArriveAndSilentClientsAreCutOff(t *testing.T) {
 // sequence of numbers.
 func TestReplayBecomesLiveWithoutAGap(t *testing.T) {
 	t.Parallel()
-	if testing.Short() {
-		t.Skip("long: skipped by -short")
-	}
+	long(t)
 	dict := dictionary(t, network(t, simnet.Config{Seed: 900})) // once, for all of the rounds
 	for round := range 15 {
 		n := network(t, simnet.Config{Seed: uint64(round), History: 200, Dictionary: dict})
