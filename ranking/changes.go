@@ -3,6 +3,7 @@ package ranking
 import (
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 	"time"
 
@@ -367,9 +368,10 @@ LEFT JOIN LATERAL (
     ORDER BY f.at DESC
     LIMIT CASE WHEN k.n > 0 OR c.link_id IS NULL THEN k.n + 1 ELSE 0 END
 ) AS f ON true`
-	links, n := make(pgtype.FlatArray[int64], 0, len(touched)), make(pgtype.FlatArray[int32], 0, len(touched))
-	for link, k := range touched {
-		links, n = append(links, link), append(n, int32(k))
+	links := pgtype.FlatArray[int64](slices.Sorted(maps.Keys(touched))) // in the order of the index
+	n := make(pgtype.FlatArray[int32], len(links))
+	for i, link := range links {
+		n[i] = int32(touched[link])
 	}
 	leaving := make(map[sharing]struct{}, len(gone))
 	for _, k := range gone {

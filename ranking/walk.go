@@ -290,8 +290,10 @@ func (w *walk) ageBelow(value func(time.Time) int, v int) time.Time {
 // newest walks the links in the order in which they were stored.
 func (w *walk) newest(ctx context.Context, after *entry, limit int) ([]entry, error) {
 	network, links := w.q.Network.walked(), `links`
-	if network == Nostr { // few of all links
-		links = `(SELECT DISTINCT s.link_id AS id, (SELECT l.site FROM links AS l WHERE l.id = s.link_id) AS site FROM sharers AS s WHERE s.link_id < $2 AND` + network.has("s.did") + `ORDER BY s.link_id DESC)`
+	if network == Nostr { // few of all links; its index has their order
+		links = `(
+    SELECT d.id, (SELECT l.site FROM links AS l WHERE l.id = d.id) AS site
+    FROM (SELECT DISTINCT s.link_id AS id FROM sharers AS s WHERE s.link_id < $2 AND` + network.has("s.did") + `ORDER BY s.link_id DESC) AS d)`
 	}
 	sql := `
 SELECT l.id, coalesce(c.n, 1), 0, coalesce(c.last_at, s.at), NULL::text[]

@@ -1,0 +1,70 @@
+package ranking
+
+import (
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/stretchr/testify/require"
+
+	"github.com/weir-social/weir/schema"
+	"github.com/weir-social/weir/schema/schematest"
+)
+
+// TestTextFindsTheSameInEveryWay: whether the planner expects few rows or many, whether
+// few links match or many, and whether a link that matches is merged into another.
+func TestTextFindsTheSameInEveryWay(t *testing.T) {
+	t.Parallel()
+	pool, now := schematest.New(t), time.Date(2026, 7, 4, 12, 0, 0, 0, time.UTC)
+	require.NoError(t, pgx.BeginFunc(t.Context(), pool, func(tx pgx.Tx) error {
+		var keys []schema.Key
+		var shares []Share
+		for _, s := range []struct{ page, text, title string }{
+			{"old.example/heron", "", "The heron returns"}, {"new.example/birds", "", "Birds"}, {"other.example/1", "A heron!", ""}, {"heron.example/2", "", "Trams"},
+		} {
+			k := schema.Key{Collection: schema.PostCollection, DID: "did:plc:" + s.page[:3], Rkey: "1"}
+			if _, err := tx.Exec(t.Context(), `INSERT INTO records (collection, did, rkey, rev, cid, created_at, record) VALUES ($1, $2, $3, '1', '', $4, '{}')`, k.Collection, k.DID, k.Rkey, now); err != nil {
+				return err
+			}
+			keys = append(keys, k)
+			shares = append(shares, Share{Key: k, Identity: s.page, URL: "https://" + s.page, Site: "l.example", How: "post", SharedAt: now, Text: s.text, Card: Card{Title: s.title}})
+		}
+		return ReplaceShares(t.Context(), tx, keys, shares, now)
+	}))
+	ids := map[string]int64{}
+	rows, err := schema.All(t.Context(), pool, "read the links", pgx.RowToStructByPos[struct {
+		Identity string
+		ID       int64
+	}], `SELECT identity, id FROM links`)
+	require.NoError(t, err)
+	for _, row := range rows {
+		ids[row.Identity] = row.ID
+	}
+	require.NoError(t, pgx.BeginFunc(t.Context(), pool, func(tx pgx.Tx) error {
+		return MergeLinks(t.Context(), tx, Merge{Link: ids["old.example/heron"], Into: ids["new.example/birds"], Why: ByHand, Now: now})
+	}))
+	_, err = Count(t.Context(), pool, now)
+	require.NoError(t, err)
+	for text, want := range map[string][]string{
+		"heron": {"new.example/birds", "other.example/1", "heron.example/2"}, "trams": {"heron.example/2"}, "heron.example/": {"heron.example/2"}, "birds": {"new.example/birds"}, "geese": nil,
+	} {
+		var links []int64
+		for _, page := range want {
+			links = append(links, ids[page])
+		}
+		for _, few := range []int{0, 2, 2000} { // links
+			for _, many := range []int{1, 2, 50_000} { // rows; a planner expects at least one
+				for _, sort := range []Sort{Sharers, Newest} {
+					p, err := trending(t.Context(), pool, Query{At: now, Window: time.Hour, Sort: sort, Text: text, Limit: 10, Bare: true}, limits{pending: 5000, crossings: 5000, few: few, many: many})
+					require.NoError(t, err)
+					require.False(t, p.Recounted)
+					var got []int64
+					for _, l := range p.Links {
+						got = append(got, l.ID)
+					}
+					require.ElementsMatch(t, links, got, "%q by %s, few %d, many %d", text, sort, few, many)
+				}
+			}
+		}
+	}
+}
