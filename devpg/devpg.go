@@ -245,8 +245,8 @@ func (s *Server) makeSockets() error {
 func (s *Server) arguments() []string {
 	args := []string{"-D", s.data(), "-k", s.sockets, "-h", "127.0.0.1", "-p", strconv.Itoa(s.port.Number()),
 		"-c", "max_connections=200", "-c", "timezone=UTC", "-c", "unix_socket_permissions=0700"}
-	if !s.options.Fsync {
-		args = append(args, "-c", "fsync=off", "-c", "full_page_writes=off")
+	if !s.options.Fsync { // a server for tests: to compile one of their queries takes longer than to run it
+		args = append(args, "-c", "fsync=off", "-c", "full_page_writes=off", "-c", "jit=off")
 	}
 	for name, value := range s.options.Settings {
 		args = append(args, "-c", name+"="+value)
