@@ -235,20 +235,24 @@ func (a *against) quiet() {
 // processes, as the kernel counts it in hundredths of a second.
 func (a *against) postgres() time.Duration {
 	a.b.Helper()
-	all, err := os.ReadDir("/proc")
-	require.NoError(a.b, err, "processor time is read from /proc, as on Linux")
-	main := readProcess(a.b, a.postmaster)
-	ticks := main.own + main.ended
-	for _, entry := range all {
-		pid, err := strconv.Atoi(entry.Name())
-		if err != nil {
-			continue
+	for {
+		main := readProcess(a.b, a.postmaster)
+		all, err := os.ReadDir("/proc")
+		require.NoError(a.b, err, "processor time is read from /proc, as on Linux")
+		ticks := main.own + main.ended
+		for _, entry := range all {
+			pid, err := strconv.Atoi(entry.Name())
+			if err != nil {
+				continue
+			}
+			if p, err := parseProcess(pid); err == nil && p.parent == a.postmaster {
+				ticks += p.own
+			}
 		}
-		if p, err := parseProcess(pid); err == nil && p.parent == a.postmaster {
-			ticks += p.own
+		if readProcess(a.b, a.postmaster).ended == main.ended { // no process ended before it was read
+			return time.Duration(ticks) * 10 * time.Millisecond
 		}
 	}
-	return time.Duration(ticks) * 10 * time.Millisecond
 }
 
 // kernelProcess is what the kernel reports of a process: times in ticks, its own
