@@ -109,7 +109,15 @@ func (c *chaos) position() int64 {
 	if err != nil {
 		return 0
 	}
-	return int64(seq) + int64(4*c.net.Fired()[simnet.Renumber])
+	return c.unshifted(int64(seq))
+}
+
+// renumbering is how far simnet.Renumber lowers every number.
+const renumbering = 4
+
+// unshifted returns a stored number as it is before any renumbering.
+func (c *chaos) unshifted(seq int64) int64 {
+	return seq + int64(renumbering*c.net.Fired()[simnet.Renumber])
 }
 
 // number is the number of an entry on the wire, before any renumbering.

@@ -119,6 +119,7 @@ func roundFigures() []roundFigure {
 		total("events that the server forgot unread", func(r roundReport) int { return len(r.chaos.lost) }),
 		total("rows lost", func(r roundReport) int { return r.lost }),
 		total("rows doubled or invented", func(r roundReport) int { return r.doubled }),
+		total("counts that one account more would make wrong", func(r roundReport) int { return r.responses.strict }),
 		total("problems of any kind", func(r roundReport) int { return r.problems }),
 		{"longest time until the stream was stored again", func(of chaosReport) string {
 			var slowest roundReport

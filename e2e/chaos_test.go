@@ -78,14 +78,14 @@ type chaos struct {
 
 	mu         sync.Mutex // guards what the watcher reads
 	fleet      map[string]*process
-	everMerged [][2]string // URLs of links that were merged, also for a while
+	everMerged [][2]string            // URLs of links that were merged, also for a while
+	lost       map[*simnet.Entry]bool // events that the server has forgotten unread
 
-	scripted []string               // accounts that only do what the test scripts; the hub follows them
-	byHand   []string               // accounts with a watch of their own
-	known    map[string]bool        // accounts that were ever followed
-	doubts   []string               // accounts of which something could not be verified
-	posted   []*simnet.Entry        // posts of the first scripted account that still exist
-	lost     map[*simnet.Entry]bool // events that the server has forgotten unread
+	scripted []string        // accounts that only do what the test scripts; the hub follows them
+	byHand   []string        // accounts with a watch of their own
+	known    map[string]bool // accounts that were ever followed
+	doubts   []string        // accounts of which something could not be verified
+	posted   []*simnet.Entry // posts of the first scripted account that still exist
 	holes    []hole
 	merged   map[string]string // the URL of the link into which another one is merged
 

@@ -88,6 +88,7 @@ func (c *chaos) hole(after *simnet.Entry, leave, back func()) {
 	clamped := c.net.Fired()[simnet.TooOld]
 	first := c.net.Forget(time.Duration(c.random.IntN(300)) * time.Millisecond) // in a silence, still longer than the threshold there
 	var h hole
+	c.mu.Lock()
 	for _, e := range c.net.Log().Entries() {
 		if e.Seq <= after.Seq || e.Seq >= first {
 			continue
@@ -100,6 +101,7 @@ func (c *chaos) hole(after *simnet.Entry, leave, back func()) {
 			}
 		}
 	}
+	c.mu.Unlock()
 	require.False(c.t, h.from.IsZero(), "the server has forgotten nothing")
 	c.holes = append(c.holes, h)
 	back()

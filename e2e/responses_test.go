@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
-	"maps"
 	"net/http"
 	"time"
 
@@ -13,7 +12,6 @@ import (
 
 	"github.com/weir-social/weir/ops/health"
 	"github.com/weir-social/weir/ranking"
-	"github.com/weir-social/weir/simnet"
 )
 
 // responses are those of the web process during a round.
@@ -22,6 +20,7 @@ type responses struct {
 	away     int         // requests that failed while it was killed
 	silent   []string    // requests that failed while it was running
 	wrong    []string    // responses that cannot be right
+	strict   int         // counts that would be wrong if one account more that once shared the link were counted
 }
 
 // watcher polls the web process: the page's API and the ops listener.
@@ -29,16 +28,14 @@ type watcher struct {
 	c         *chaos
 	client    *http.Client
 	responses responses
-	seen      int                        // number of log entries read so far
-	ever      map[string]map[string]bool // the DIDs that ever shared each URL
-	links     map[recordKey][]string     // the URLs that each post ever contained
-	through   map[recordKey][]string     // the DIDs that ever reposted or quoted each post
+	history   *history
+	windows   []string // the next one is first
 }
 
 // watch starts polling; the returned function stops it and returns the results.
 func (c *chaos) watch() func() responses {
-	w := &watcher{c: c, client: &http.Client{Timeout: 15 * time.Second}, responses: responses{statuses: map[int]int{}}, ever: map[string]map[string]bool{},
-		links: map[recordKey][]string{}, through: map[recordKey][]string{}}
+	w := &watcher{c: c, client: &http.Client{Timeout: 15 * time.Second}, responses: responses{statuses: map[int]int{}},
+		history: newHistory(), windows: []string{"1h", "24h"}}
 	ctx, cancel := context.WithCancel(c.t.Context())
 	ended := make(chan struct{})
 	go func() {
@@ -67,8 +64,10 @@ func (w *watcher) poll(ctx context.Context) {
 	if page == "" || opsURL == nil {
 		return // it is starting
 	}
-	if body, ok := w.fetch(ctx, p, page+"api/v1/trending?window=1h&limit=100"); ok {
-		w.check(body)
+	w.windows[0], w.windows[1] = w.windows[1], w.windows[0]
+	before := w.c.committed(ctx)
+	if body, ok := w.fetch(ctx, p, page+"api/v1/trending?limit=100&window="+w.windows[0]); ok {
+		w.check(body, before)
 	}
 	if body, ok := w.fetch(ctx, p, opsURL[1]+"/health"); ok {
 		var r health.Report
@@ -108,18 +107,9 @@ func (w *watcher) fetch(ctx context.Context, p *process, url string) (body []byt
 	return body, response.StatusCode == http.StatusOK || response.Header.Get("Content-Type") == "application/json" && response.StatusCode == http.StatusServiceUnavailable
 }
 
-// most is how many accounts ever shared a link, or one that was merged with it at any time.
-func (w *watcher) most(url string) int {
-	all := map[string]bool{}
-	for _, other := range w.c.everOneWith(url) {
-		maps.Copy(all, w.ever[other])
-	}
-	return len(all)
-}
-
-// check requires that no link has more sharers than accounts ever shared it. The
-// log is read after the response, so it holds every event that the response can.
-func (w *watcher) check(body []byte) {
+// check requires that no link has more sharers than accounts may share it. The log is read
+// after the response, so it holds every event that the response can.
+func (w *watcher) check(body []byte, before committed) {
 	var ranking struct {
 		Links []ranking.TrendingLink `json:"links"`
 	}
@@ -127,45 +117,23 @@ func (w *watcher) check(body []byte) {
 		w.responses.wrong = append(w.responses.wrong, fmt.Sprintf("no JSON: %v: %.200s", err, body))
 		return
 	}
-	w.learn(w.c.net.Log().Entries())
+	w.history.learn(w.c.net.Log().Entries())
 	listed := map[string]bool{} // by canonical URL: one article is one row
 	for i, l := range ranking.Links {
 		l.URL = canonical(l.URL)
+		urls := w.c.everOneWith(l.URL)
+		most, ever := len(w.history.sharers(urls, before)), len(w.history.sharers(urls, committed{}))
+		if l.Sharers == most && most < ever {
+			w.responses.strict++
+		}
 		switch {
-		case l.Sharers > w.most(l.URL):
-			w.responses.wrong = append(w.responses.wrong, fmt.Sprintf("%s is counted %d times, and %d accounts have ever shared it", l.URL, l.Sharers, w.most(l.URL)))
+		case l.Sharers > most:
+			w.responses.wrong = append(w.responses.wrong, fmt.Sprintf("%s is counted %d times in %s: at most %d accounts share it after event %d, and %d have ever shared it", l.URL, l.Sharers, w.windows[0], most, before.until, ever))
 		case listed[l.URL]:
 			w.responses.wrong = append(w.responses.wrong, l.URL+" is listed twice")
 		case i > 0 && l.Sharers > ranking.Links[i-1].Sharers:
 			w.responses.wrong = append(w.responses.wrong, l.URL+" is ranked below a link with fewer sharers")
 		}
 		listed[l.URL] = true
-	}
-}
-
-func (w *watcher) learn(all []*simnet.Entry) {
-	for _, e := range all[w.seen:] {
-		key := recordKey{e.Collection, e.DID, e.Rkey}
-		w.links[key] = append(w.links[key], e.Links...)
-		w.share(e.Links, append([]string{e.DID}, w.through[key]...))
-		if e.Record == nil || e.Collection != "app.bsky.feed.post" && e.Collection != "app.bsky.feed.repost" {
-			continue
-		}
-		if subject, _ := subjectOf(key, e.Record); subject != (recordKey{}) {
-			w.through[subject] = append(w.through[subject], e.DID)
-			w.share(w.links[subject], []string{e.DID})
-		}
-	}
-	w.seen = len(all)
-}
-
-func (w *watcher) share(urls, dids []string) {
-	for _, url := range urls {
-		if w.ever[url] == nil {
-			w.ever[url] = map[string]bool{}
-		}
-		for _, did := range dids {
-			w.ever[url][did] = true
-		}
 	}
 }

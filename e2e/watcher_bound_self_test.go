@@ -1,0 +1,75 @@
+package e2e
+
+import (
+	"maps"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/weir-social/weir/simnet"
+)
+
+func TestWatcherKnowsWhoMayCount(t *testing.T) {
+	parallel(t)
+	const page, repost = "https://a.example", "app.bsky.feed.repost"
+	edit := wrote("f", "1", "r2", time.Minute)
+	edit.Operation = "update"
+	log := []*simnet.Entry{
+		wrote("a", "1", "r1", time.Minute, page),                               // 1
+		refers(wrote("b", "1", "r1", time.Minute), repost, "a", "1"),           // 2
+		refers(wrote("c", "1", "r1", time.Minute, page), oraclePost, "a", "1"), // 3: shares it by itself too
+		refers(wrote("e", "1", "r1", time.Minute), oraclePost, "c", "1"),       // 4
+		wrote("d", "1", "r1", time.Minute, page),                               // 5
+		removed("a", "1", "r2"),                                                // 6
+		{Kind: "account", DID: "d", Status: "deactivated"},                     // 7
+		{Kind: "account", DID: "d", Active: true},                              // 8
+		{Kind: "account", DID: "c", Status: "deleted"},                         // 9
+		wrote("f", "1", "r1", time.Minute, page),                               // 10
+		edit,                                                                   // 11: without the link
+		removed("f", "1", "r3"),                                                // 12
+		wrote("a", "1", "r4", time.Minute, page),                               // 13: once more
+	}
+	for i, e := range log {
+		e.Seq, e.RelaySeq = int64(i+1), int64(i+1)
+	}
+	sharers := func(h *history, of committed) string {
+		return strings.Join(slices.Sorted(maps.Keys(h.sharers([]string{"https://b.example", page}, of))), "")
+	}
+	for _, of := range []struct {
+		before, after int // the last event committed before the request, and the last one of the log after it
+		want          string
+	}{
+		{0, 5, "abcde"}, {5, 5, "abcde"},
+		{5, 6, "abcde"}, {6, 6, "cde"}, // the deletion takes its reposts along
+		{6, 7, "cde"}, {7, 7, "ce"}, {7, 8, "cde"}, {8, 8, "cde"}, {6, 8, "cde"},
+		{8, 9, "cde"}, {9, 9, "d"}, // the deleted account, and who quoted it
+		{10, 10, "df"}, {11, 11, "df"}, {11, 12, "df"}, {12, 12, "d"}, // an edit takes effect later
+		{12, 13, "abd"}, {13, 13, "abd"},
+		{0, 13, "abcdef"},
+	} {
+		h := newHistory()
+		for after := range of.after + 1 { // as it grows
+			h.learn(log[:after])
+		}
+		require.Equal(t, of.want, sharers(h, committed{until: int64(of.before)}), "%+v", of)
+	}
+	lost := func(seq int) map[*simnet.Entry]bool { return map[*simnet.Entry]bool{log[seq-1]: true} }
+	for _, of := range []struct {
+		m    committed
+		want string
+	}{
+		{committed{until: 9, lost: lost(6)}, "abd"}, // nobody read that the post was deleted
+		{committed{until: 9, lost: lost(6), round: round{relay: true}}, "abd"},
+		{committed{until: 9, lost: lost(8)}, ""},                                 // nobody read that the account is active again
+		{committed{until: 4, lost: lost(1)}, "cde"},                              // nobody read the post
+		{committed{until: 4, lost: lost(1), round: round{relay: true}}, "abcde"}, // it may be found in the repository
+		{committed{until: 9, doubted: []string{"c"}}, "cde"},                     // the deletion may wait for a key
+	} {
+		h := newHistory()
+		h.learn(log[:9])
+		require.Equal(t, of.want, sharers(h, of.m), "%+v", of)
+	}
+}
