@@ -26,7 +26,9 @@ func TestKilledRebuildOfLinks(t *testing.T) {
 SELECT did || ' ' || rkey FROM posts WHERE did >= (SELECT did FROM posts ORDER BY did OFFSET (SELECT count(*) / 2 FROM posts) LIMIT 1)
 AND EXISTS (SELECT FROM shares AS s WHERE s.did = posts.did AND s.rkey = posts.rkey) ORDER BY did, rkey LIMIT 1`
 	var did, rkey string
-	require.NoError(t, pool.QueryRow(t.Context(), `SELECT split_part(m, ' ', 1), split_part(m, ' ', 2) FROM (`+middle+`) AS m (m)`).Scan(&did, &rkey))
+	require.Eventually(t, func() bool { // the posts are stored before their shares
+		return pool.QueryRow(t.Context(), `SELECT split_part(m, ' ', 1), split_part(m, ' ', 2) FROM (`+middle+`) AS m (m)`).Scan(&did, &rkey) == nil
+	}, time.Minute, 20*time.Millisecond)
 	execute(t, k.server.URL("weir"), `DELETE FROM shares; DELETE FROM subjects`)
 	held, err := pool.Begin(t.Context())
 	require.NoError(t, err)
