@@ -238,7 +238,7 @@ WITH next AS MATERIALIZED (
     ON CONFLICT (link_id) DO NOTHING
     RETURNING 1
 ), again AS (
-    DELETE FROM unshared_links AS u USING shared AS s WHERE u.link_id = s.link_id
+    DELETE FROM unshared_links AS u USING shared AS s WHERE u.link_id = s.link_id AND u.link_id > $1 AND u.link_id <= (SELECT last FROM ends)
 )
 SELECT e.last, e.n, (SELECT count(*) FROM found) FROM ends AS e`
 	return schema.One(ctx, db, "find links without shares", pgx.RowToStructByPos[Examined], sql, after, limit, rule.Now, rule.keptUntil())
