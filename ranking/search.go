@@ -84,115 +84,104 @@ func (r *reader) readSearch(ctx context.Context) (err error) {
 	if r.text.from, err = schema.One(ctx, r.tx, "find the first day of posts", pgx.RowTo[string], from); err != nil {
 		return err
 	}
-	list, err := r.expectFew(ctx)
-	if err != nil {
+	if err = r.expectMany(ctx); err != nil {
 		return err
 	}
+	most := func(place int) int { // rows that are listed
+		if r.text.other&place != 0 {
+			return 0
+		}
+		return r.many
+	}
+	// The empty string keeps the second condition on the address from the index.
 	sql := `
 WITH found AS MATERIALIZED (
-    SELECT l.link_id, 1 AS place FROM (SELECT l.counts_as AS link_id FROM` + addressed + ` LIMIT $6) AS l
+    SELECT l.link_id, 1 AS place FROM (SELECT l.counts_as AS link_id FROM links AS l WHERE l.identity ILIKE $5::text AND l.identity || '' ILIKE $4::text LIMIT $6) AS l
     UNION ALL (SELECT c.link_id, 2 FROM claims AS c WHERE c.words @@ $1::tsquery LIMIT $7)
     UNION ALL (SELECT c.link_id, 2 FROM cards AS c WHERE c.words @@ $1::tsquery LIMIT $7)
     UNION ALL SELECT s.link_id, 4 FROM (` + texts("s.link_id", "s.words @@ $1::tsquery LIMIT $3") + ` LIMIT $3) AS s
 )
 SELECT f.place, count(*), array_agg(DISTINCT f.link_id ORDER BY f.link_id) FROM found AS f GROUP BY f.place`
-	rows, err := r.tx.Query(ctx, sql, r.text.words, r.text.from, list[inPosts], r.text.address, r.text.part, list[inAddress], list[inCards])
+	rows, err := r.tx.Query(ctx, sql, r.text.words, r.text.from, most(inPosts), r.text.address, r.text.part, most(inAddress), most(inCards))
 	if err != nil {
 		return fmt.Errorf("find the links that match: %w", err)
 	}
-	all := 0
-	for place, most := range list {
-		if most == 0 {
-			r.text.other |= place
-			all += r.many
-		}
-	}
-	links := map[int][]int64{}
-	var place, n int
-	var ids []int64
-	if _, err = pgx.ForEachRow(rows, []any{&place, &n, &ids}, func() error {
+	r.text.places = map[int64]int{}
+	var place, n, all int
+	var links, named []int64
+	if _, err = pgx.ForEachRow(rows, []any{&place, &n, &links}, func() error {
 		if all += n; n >= r.many {
 			r.text.other |= place
-		} else {
-			links[place] = ids
+			return nil
 		}
-		ids = nil
+		for _, id := range links {
+			r.text.places[id] |= place
+		}
+		if place == inCards {
+			named = slices.Clone(links)
+		}
 		return nil
 	}); err != nil {
 		return fmt.Errorf("find the links that match: %w", err)
 	}
-	if r.text.places, err = r.places(ctx, links); err != nil {
+	if err = r.countMerged(ctx, named); err != nil {
 		return err
 	}
-	if all < min(r.few, r.many) {
+	if r.text.other == 0 && all < min(r.few, r.many) {
 		return r.matchEach(ctx)
 	}
 	return nil
 }
 
-// places returns where each link may match. A card names the link that was shared: one that
-// is merged into another counts as that.
-func (r *reader) places(ctx context.Context, links map[int][]int64) (map[int64]int, error) {
-	const sql = `SELECT l.id, l.counts_as FROM links AS l WHERE l.id = ANY ($1) AND l.counts_as <> l.id`
-	merged := map[int64]int64{}
-	if named := links[inCards]; len(named) > 0 {
-		rows, err := r.tx.Query(ctx, sql, named)
-		if err != nil {
-			return nil, fmt.Errorf("find the links that are merged: %w", err)
-		}
-		var id, into int64
-		if _, err = pgx.ForEachRow(rows, []any{&id, &into}, func() error {
-			merged[id] = into
-			return nil
-		}); err != nil {
-			return nil, fmt.Errorf("find the links that are merged: %w", err)
-		}
-	}
-	places := map[int64]int{}
-	for place, ids := range links {
-		for _, id := range ids {
-			if into, ok := merged[id]; ok && place == inCards {
-				id = into
-			}
-			places[id] |= place
-		}
-	}
-	return places, nil
-}
-
-// addressed selects the links whose addresses match. The empty string keeps the second
-// condition from the index.
-const addressed = ` links AS l WHERE l.identity ILIKE $5::text AND l.identity || '' ILIKE $4::text`
-
-// expectFew returns how many of the rows that match are listed, by place: r.many, or none
-// where the planner expects as many. To read them only to find that they are too many takes
-// longer than all the rest.
-func (r *reader) expectFew(ctx context.Context) (list map[int]int, err error) {
-	list = map[int]int{inAddress: r.many, inCards: r.many, inPosts: r.many}
+// expectMany marks the places in which the planner expects r.many rows that match. To read
+// them only to find that they are too many takes longer than all the rest.
+func (r *reader) expectMany(ctx context.Context) error {
 	q := &pgx.Batch{}
-	expect := func(place int, sql string, args ...any) {
-		q.Queue(`EXPLAIN (FORMAT JSON) SELECT FROM`+sql, args...).QueryRow(func(row pgx.Row) error {
-			var plans []struct {
+	expect := func(place int, from string, args ...any) {
+		q.Queue(`EXPLAIN (FORMAT JSON) SELECT FROM `+from, args...).QueryRow(func(row pgx.Row) error {
+			var plans [1]struct {
 				Plan struct {
 					Rows float64 `json:"Plan Rows"`
 				}
 			}
-			if err := row.Scan(&plans); err != nil || len(plans) != 1 {
-				return fmt.Errorf("%d plans: %w", len(plans), err)
-			}
+			err := row.Scan(&plans)
 			if plans[0].Plan.Rows >= float64(r.many) {
-				list[place] = 0
+				r.text.other |= place
 			}
-			return nil
+			return err
 		})
 	}
-	expect(inAddress, ` links AS l WHERE l.identity ILIKE $1::text`, r.text.part)
-	expect(inCards, ` claims AS c WHERE c.words @@ $1::tsquery`, r.text.words)
-	expect(inPosts, ` shares AS s WHERE s.rkey >= $2 AND s.words @@ $1::tsquery`, r.text.words, r.text.from)
+	expect(inAddress, `links AS l WHERE l.identity ILIKE $1::text`, r.text.part)
+	expect(inCards, `claims AS c WHERE c.words @@ $1::tsquery`, r.text.words)
+	expect(inPosts, `shares AS s WHERE s.rkey >= $2 AND s.words @@ $1::tsquery`, r.text.words, r.text.from)
 	if err := r.tx.SendBatch(ctx, q).Close(); err != nil {
-		return nil, fmt.Errorf("estimate how many links match: %w", err)
+		return fmt.Errorf("estimate how many links match: %w", err)
 	}
-	return list, nil
+	return nil
+}
+
+// countMerged moves the matches in cards, which name the link that was shared, to the link
+// as which that counts.
+func (r *reader) countMerged(ctx context.Context, named []int64) error {
+	if len(named) == 0 {
+		return nil
+	}
+	const sql = `SELECT l.id, l.counts_as FROM links AS l WHERE l.id = ANY ($1) AND l.counts_as <> l.id`
+	rows, err := r.tx.Query(ctx, sql, named)
+	if err != nil {
+		return fmt.Errorf("find the links that are merged: %w", err)
+	}
+	var id, into int64
+	if _, err = pgx.ForEachRow(rows, []any{&id, &into}, func() error {
+		r.text.places[into] |= inCards
+		if r.text.places[id] &^= inCards; r.text.places[id] == 0 {
+			delete(r.text.places, id)
+		}
+		return nil
+	}); err != nil {
+		return fmt.Errorf("find the links that are merged: %w", err)
+	}
+	return nil
 }
 
 // matchEach looks at each of few matches in cards and posts: those in addresses never
