@@ -105,16 +105,13 @@ func TestLastCauseIsTheLast(t *testing.T) {
 func TestRowIsRetriedIfItsPartitionIsMadeMeanwhile(t *testing.T) {
 	t.Parallel()
 	pool := schematest.New(t)
-	day := time.Date(2031, 5, 4, 0, 0, 0, 0, time.UTC)
-	var rkey string
-	require.NoError(t, pool.QueryRow(t.Context(), `SELECT tid_floor($1)`, day.Add(time.Hour)).Scan(&rkey))
 	inserted := make(chan error, 1)
 	require.NoError(t, pgx.BeginFunc(t.Context(), pool, func(tx pgx.Tx) error {
-		if _, err := tx.Exec(t.Context(), `SELECT ensure_partition('posts', $1, '6 hours')`, day); err != nil {
+		if _, err := tx.Exec(t.Context(), `SELECT ensure_archived_day(20001)`); err != nil {
 			return err
 		}
 		go func() {
-			_, err := pool.Exec(context.Background(), `INSERT INTO records (collection, did, rkey, rev, cid, created_at, record) VALUES ('app.bsky.feed.post', 'd', $1, 'r', '', now(), '{}')`, rkey)
+			_, err := pool.Exec(context.Background(), `INSERT INTO archived_ids (id, day) VALUES (gen_random_uuid(), 20001)`)
 			inserted <- err
 		}()
 		require.Eventually(t, func() bool {

@@ -15,6 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/weir-social/weir/devpg"
+	"github.com/weir-social/weir/ranking"
 	"github.com/weir-social/weir/schema"
 	"github.com/weir-social/weir/schema/schematest"
 )
@@ -240,4 +241,53 @@ func TestPartitionsOfAnotherRetentionLeaveNoHole(t *testing.T) {
 	require.NoError(t, schema.EnsurePostPartitions(t.Context(), pool, now, 30*day))
 	require.Contains(t, column(t, pool, `SELECT (ends - begins)::text FROM partitions WHERE parent = 'posts' AND part <> 'posts_ahead'`), "1 day")
 	require.Empty(t, column(t, pool, `SELECT part FROM (SELECT part, begins, lag(ends) OVER (ORDER BY begins) AS was FROM partitions WHERE parent = 'posts') AS p WHERE begins <> was`))
+}
+
+// TestReadersFindTheRowsThatAPartitionTakes: one that began before the partition was
+// made, and waits for it, looks for its rows where they are now.
+func TestReadersFindTheRowsThatAPartitionTakes(t *testing.T) {
+	t.Parallel()
+	for table, read := range map[string]func(*pgxpool.Pool, []schema.Key) (int, error){
+		"posts": func(pool *pgxpool.Pool, keys []schema.Key) (int, error) {
+			posts, err := schema.Posts(t.Context(), pool, keys)
+			return len(posts), err
+		},
+		"records": func(pool *pgxpool.Pool, keys []schema.Key) (n int, err error) {
+			err = pool.QueryRow(t.Context(), `SELECT count(*) FROM records WHERE collection = $1 AND rkey = $2`, keys[0].Collection, keys[0].Rkey).Scan(&n)
+			return n, err
+		},
+		"shares": func(pool *pgxpool.Pool, keys []schema.Key) (int, error) {
+			shared, err := ranking.RecordsWithShares(t.Context(), pool, keys)
+			return len(shared), err
+		},
+	} {
+		t.Run(table, func(t *testing.T) {
+			t.Parallel()
+			pool := schematest.New(t)
+			keys := []schema.Key{key(column(t, pool, `SELECT tid_floor($1)`, noon())[0])}
+			share(t, pool, keys[0].DID, keys[0].Rkey, "x", noon(), ranking.Card{})
+			execute(t, pool, `INSERT INTO records (collection, did, rkey, rev, cid, created_at, record) VALUES ($1, $2, $3, '1', 'c', now(), '{}')`,
+				keys[0].Collection, keys[0].DID, keys[0].Rkey)
+			parent := table
+			if table == "records" {
+				parent = "posts"
+			}
+			found := make(chan error, 1)
+			n := 0
+			require.NoError(t, pgx.BeginFunc(t.Context(), pool, func(tx pgx.Tx) error {
+				require.Equal(t, []string{"true"}, column(t, tx, `SELECT ensure_partition($1, $2, '6 hours')::text`, parent, noon()))
+				go func() {
+					var err error
+					n, err = read(pool, keys)
+					found <- err
+				}()
+				require.Eventually(t, func() bool {
+					return column(t, tx, `SELECT count(*)::text FROM pg_locks WHERE NOT granted AND database = (SELECT oid FROM pg_database WHERE datname = current_database())`)[0] == "1"
+				}, time.Minute, 10*time.Millisecond)
+				return nil
+			}))
+			require.NoError(t, <-found)
+			require.Equal(t, 1, n)
+		})
+	}
 }

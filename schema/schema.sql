@@ -1784,7 +1784,7 @@ BEGIN
 END $function$;
 REVOKE EXECUTE ON FUNCTION lock_partition(text) FROM PUBLIC;
 
--- Locks a partitioned table, after the tables that its foreign keys refer to.
+-- Locks a partitioned table against everybody. Before it, locks the tables that its foreign keys refer to: in ACCESS EXCLUSIVE mode if p_mode says so, else in SHARE ROW EXCLUSIVE mode.
 CREATE OR REPLACE FUNCTION public.lock_partitioned(p_parent text, p_mode text)
  RETURNS void
  LANGUAGE plpgsql
@@ -1798,7 +1798,8 @@ BEGIN
         PERFORM set_config('lock_timeout', '25ms', true);
         EXECUTE format('LOCK TABLE %s IN %s MODE', other, CASE p_mode WHEN 'ACCESS EXCLUSIVE' THEN p_mode ELSE 'SHARE ROW EXCLUSIVE' END);
     END LOOP;
-    EXECUTE format('LOCK TABLE ONLY %I IN %s MODE', p_parent, p_mode);
+    -- A query plans for the partitions that it sees under its lock on the table. It then sees the rows of the moment at which it runs.
+    EXECUTE format('LOCK TABLE ONLY %I IN ACCESS EXCLUSIVE MODE', p_parent);
 END $function$;
 REVOKE EXECUTE ON FUNCTION lock_partitioned(text,text) FROM PUBLIC;
 
