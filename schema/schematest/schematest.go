@@ -47,20 +47,20 @@ func shared() (string, error) {
 
 // template returns the name of the migrated database on the shared server.
 var template = sync.OnceValues(func() (string, error) {
-	admin, err := shared()
+	at, err := shared()
 	if err != nil {
 		return "", err
 	}
 	name := "weir_template_" + schema.Fingerprint()[:16]
-	return name, makeTemplate(admin, name)
+	return name, makeTemplate(at, name)
 })
 
 // makeTemplate makes and migrates a database, once for all test processes that share
 // a server.
-func makeTemplate(admin, name string) error {
+func makeTemplate(at, name string) error {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
-	conn, err := pgx.Connect(ctx, admin)
+	conn, err := pgx.Connect(ctx, at)
 	if err != nil {
 		return err
 	}
@@ -79,7 +79,7 @@ func makeTemplate(admin, name string) error {
 			return err
 		}
 	}
-	pool, err := pgxpool.New(ctx, in(admin, unfinished))
+	pool, err := pgxpool.New(ctx, in(at, unfinished))
 	if err != nil {
 		return err
 	}
@@ -98,18 +98,18 @@ func NewURL(t testing.TB) string {
 	t.Helper()
 	from, err := template()
 	require.NoError(t, err)
-	admin, err := shared()
+	at, err := shared()
 	require.NoError(t, err)
 	name := "weir_test_" + strings.ToLower(rand.Text()[:12])
-	execute(t, admin, `CREATE DATABASE `+name+` TEMPLATE `+from+` STRATEGY FILE_COPY`) // half the CPU of the default, which writes WAL
-	at := in(admin, name)
+	execute(t, `CREATE DATABASE `+name+` TEMPLATE `+from+` STRATEGY FILE_COPY`) // half the CPU of the default, which writes WAL
+	at = in(at, name)
 	t.Cleanup(func() {
 		if t.Failed() {
 			t.Logf("the test's database is %s (kept where the server outlives the test)", at)
 			return
 		}
-		execute(t, admin, `ALTER DATABASE `+name+` ALLOW_CONNECTIONS false`) // a pooler may be about to open one
-		execute(t, admin, `DROP DATABASE `+name+` WITH (FORCE)`)
+		execute(t, `ALTER DATABASE `+name+` ALLOW_CONNECTIONS false`) // a pooler may be about to open one
+		execute(t, `DROP DATABASE `+name+` WITH (FORCE)`)
 	})
 	return at
 }
@@ -136,20 +136,29 @@ func Server(t testing.TB) *devpg.Server {
 	return server
 }
 
-func execute(t testing.TB, admin, sql string) {
+// admin is a pool on the shared server, from which databases are made and dropped. It stays open: most
+// tests would spend as much on connections of their own as on their database.
+var admin = sync.OnceValues(func() (*pgxpool.Pool, error) {
+	at, err := shared()
+	if err != nil {
+		return nil, err
+	}
+	return pgxpool.New(context.Background(), at)
+})
+
+func execute(t testing.TB, sql string) {
 	t.Helper()
-	conn, err := pgx.Connect(context.Background(), admin)
+	pool, err := admin()
 	require.NoError(t, err)
-	defer conn.Close(context.Background()) //nolint:errcheck // the connection is no longer needed
-	_, err = conn.Exec(context.Background(), sql)
+	_, err = pool.Exec(context.Background(), sql)
 	require.NoError(t, err)
 }
 
 // in returns the URL of another database on the same server.
-func in(admin, database string) string {
-	u, err := url.Parse(admin)
+func in(at, database string) string {
+	u, err := url.Parse(at)
 	if err != nil {
-		return admin
+		return at
 	}
 	u.Path = "/" + database
 	return u.String()
