@@ -22,9 +22,8 @@ type state struct {
 	Counted  bool // the row exists
 }
 
-// readState reads count_state. Without a row, nothing was counted yet.
-func readState(ctx context.Context, db schema.DB) (state, error) {
-	const sql = `
+// selectState reads count_state. Without a row, nothing was counted yet.
+const selectState = `
 SELECT coalesce(s.as_of, 'epoch')      AS as_of,
        coalesce(s.kept_from, 'epoch')  AS kept_from,
        coalesce(s.watched, false)      AS watched,
@@ -32,7 +31,9 @@ SELECT coalesce(s.as_of, 'epoch')      AS as_of,
        s.one IS NOT NULL               AS counted
 FROM (VALUES (true)) AS one (one)
 LEFT JOIN count_state AS s ON s.one = one.one`
-	return schema.One(ctx, db, "read the state of the counts", pgx.RowToStructByName[state], sql)
+
+func readState(ctx context.Context, db schema.DB) (state, error) {
+	return schema.One(ctx, db, "read the state of the counts", pgx.RowToStructByName[state], selectState)
 }
 
 // sharing identifies an account that shares a link.
@@ -137,44 +138,66 @@ func eligible(did, watched string) string {
 // shares of the link.
 const sharesOfPair = `(SELECT s.* FROM shares AS s WHERE s.did = p.did AND s.link_id = p.link_id OFFSET 0)`
 
-// readChanges reads the rows of sharers that pending asks for, and what they should be,
-// without the votes. It reads at most limit rows.
-func readChanges(ctx context.Context, db schema.DB, p pending, s state, limit int) (changes, error) {
+// queueChanges queues the reading of the rows of sharers that pending asks for, and of
+// what they should be, without the votes. It reads at most limit rows.
+func queueChanges(q *pgx.Batch, p pending, s state, limit int, to *changes) {
+	*to = nil
 	if len(p.links) == 0 {
-		return nil, nil
+		return
 	}
-	rows, err := db.Query(ctx, changesQuery("", ""), p.links, p.dids, s.KeptFrom, s.Watching, limit, p.subjectDIDs, p.subjectRkeys)
-	if err != nil {
-		return nil, fmt.Errorf("read the pending shares: %w", err)
-	}
-	all := make(changes, len(p.links))
-	var k sharing
-	var found [6]*time.Time
-	_, err = pgx.ForEachRow(rows, []any{&k.link, &k.did, &found[0], &found[1], &found[2], &found[3], &found[4], &found[5]}, func() error {
-		all[k] = change{timesOf(found[:3]), timesOf(found[3:])}
+	q.Queue(changesQuery("", ""), p.links, p.dids, s.KeptFrom, s.Watching, limit, p.subjectDIDs, p.subjectRkeys).Query(func(rows pgx.Rows) error {
+		all := make(changes, len(p.links))
+		var k sharing
+		var found [6]*time.Time
+		_, err := pgx.ForEachRow(rows, []any{&k.link, &k.did, &found[0], &found[1], &found[2], &found[3], &found[4], &found[5]}, func() error {
+			all[k] = change{timesOf(found[:3]), timesOf(found[3:])}
+			return nil
+		})
+		if err != nil {
+			return fmt.Errorf("read the pending shares: %w", err)
+		}
+		*to = all
 		return nil
 	})
-	if err != nil {
-		return nil, fmt.Errorf("read the pending shares: %w", err)
-	}
-	return all, nil
 }
 
 // readChangesAndVotes reads all of them with the votes.
-func readChangesAndVotes(ctx context.Context, db schema.DB, p pending, s state) (changes, error) {
+func readChangesAndVotes(ctx context.Context, db database, p pending, s state) (changes, error) {
+	q := &pgx.Batch{}
+	posts := changesAndPosts{}
+	posts.queue(q, p, s)
+	if err := send(ctx, db, q); err != nil {
+		return nil, err
+	}
+	return posts.changes, posts.changes.addVotes(ctx, db, posts.posts)
+}
+
+// changesAndPosts are changes, and the posts that decide their votes.
+type changesAndPosts struct {
+	changes changes
+	posts   map[sharing][]ownPost
+}
+
+// queue queues their reading.
+func (c *changesAndPosts) queue(q *pgx.Batch, p pending, s state) {
 	if len(p.links) == 0 {
-		return nil, nil
+		return
 	}
 	const own = `FILTER (WHERE s.subject_did IS NULL AND s.claim_id IS NOT NULL)`
 	sql := changesQuery(`,
        f.title_claim, f.title_at, f.title_key, f.url_claim, f.url_at, f.url_key, t.claims, t.named, t.dates, t.collections, t.rkeys`, `,
            array_agg(s.claim_id) `+own+` AS claims, array_agg(s.named_id = s.link_id) `+own+` AS named, array_agg(s.shared_at) `+own+` AS dates,
            array_agg(s.collection) `+own+` AS collections, array_agg(s.rkey) `+own+` AS rkeys`)
-	rows, err := db.Query(ctx, sql, p.links, p.dids, s.KeptFrom, s.Watching, unlimited, p.subjectDIDs, p.subjectRkeys)
-	if err != nil {
-		return nil, fmt.Errorf("read the pending shares: %w", err)
-	}
-	all, posts := make(changes, len(p.links)), make(map[sharing][]ownPost, len(p.links))
+	q.Queue(sql, p.links, p.dids, s.KeptFrom, s.Watching, unlimited, p.subjectDIDs, p.subjectRkeys).Query(func(rows pgx.Rows) error {
+		c.changes, c.posts = make(changes, len(p.links)), make(map[sharing][]ownPost, len(p.links))
+		if err := c.collect(rows); err != nil {
+			return fmt.Errorf("read the pending shares: %w", err)
+		}
+		return nil
+	})
+}
+
+func (c *changesAndPosts) collect(rows pgx.Rows) error {
 	var k sharing
 	var found [6]*time.Time
 	var title, url nullVote
@@ -183,19 +206,16 @@ func readChangesAndVotes(ctx context.Context, db schema.DB, p pending, s state) 
 	var dates []time.Time
 	var collections, rkeys []string
 	targets := slices.Concat([]any{&k.link, &k.did, &found[0], &found[1], &found[2], &found[3], &found[4], &found[5]}, title.targets(), url.targets(), []any{&claims, &named, &dates, &collections, &rkeys})
-	_, err = pgx.ForEachRow(rows, targets, func() error {
-		c := change{timesOf(found[:3]), timesOf(found[3:])}
-		c.folded.votes = votes{title.vote(), url.vote()}
-		all[k] = c
+	_, err := pgx.ForEachRow(rows, targets, func() error {
+		one := change{timesOf(found[:3]), timesOf(found[3:])}
+		one.folded.votes = votes{title.vote(), url.vote()}
+		c.changes[k] = one
 		for i := range claims {
-			posts[k] = append(posts[k], ownPost{claims[i], named[i], dates[i], collections[i], rkeys[i]})
+			c.posts[k] = append(c.posts[k], ownPost{claims[i], named[i], dates[i], collections[i], rkeys[i]})
 		}
 		return nil
 	})
-	if err != nil {
-		return nil, fmt.Errorf("read the pending shares: %w", err)
-	}
-	return all, all.addVotes(ctx, db, posts)
+	return err
 }
 
 // changesQuery reads changes, with further columns of the rows f of sharers and t of what
@@ -260,7 +280,13 @@ type crossing struct {
 
 // readCrossings reads the rows of sharers of a network that leave one of the windows, or
 // enter it, between two times. It reads at most limit rows.
-func readCrossings(ctx context.Context, db schema.DB, network Network, from, to time.Time, of []int, limit int) ([]crossing, error) {
+func readCrossings(ctx context.Context, db batcher, network Network, from, to time.Time, of []int, limit int) (found []crossing, err error) {
+	q := &pgx.Batch{}
+	queueCrossings(q, network, from, to, of, limit, &found)
+	return found, send(ctx, db, q)
+}
+
+func queueCrossings(q *pgx.Batch, network Network, from, to time.Time, of []int, limit int, found *[]crossing) {
 	if to.Before(from) {
 		from, to = to, from
 	}
@@ -275,13 +301,9 @@ SELECT w.i, s.link_id, s.did
 FROM unnest($1::int[], $2::timestamptz[], $3::timestamptz[]) AS w (i, after, until)
 CROSS JOIN LATERAL (SELECT s.link_id, s.did FROM sharers AS s WHERE s.at > w.after AND s.at <= w.until AND` + network.has("s.did") + `ORDER BY s.at LIMIT $4) AS s
 LIMIT $4`
-	rows, err := db.Query(ctx, sql, window, after, until, limit)
-	if err != nil {
-		return nil, fmt.Errorf("read who leaves the windows: %w", err)
-	}
-	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (c crossing, err error) {
+	schema.QueueAll(q, "read who leaves the windows", func(row pgx.CollectableRow) (c crossing, err error) {
 		return c, row.Scan(&c.window, &c.link, &c.did)
-	})
+	}, found, sql, window, after, until, limit)
 }
 
 // tally is what is counted of one link.

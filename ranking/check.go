@@ -100,8 +100,10 @@ func checkIn(ctx context.Context, tx pgx.Tx, links []int64, found func(Differenc
 	if !s.Counted || s.Watched != s.Watching || p.everything {
 		return Checked{Pending: true}, nil
 	}
-	c, err := readChanges(ctx, tx, p, s, unlimited)
-	if err != nil {
+	var c changes
+	q := &pgx.Batch{}
+	queueChanges(q, p, s, unlimited, &c)
+	if err := send(ctx, tx, q); err != nil {
 		return done, err
 	}
 	done.Sharers = len(c)

@@ -3,12 +3,15 @@ package ranking
 import (
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/jackc/pgx/v5"
+
+	"github.com/weir-social/weir/schema"
 )
 
-// describe reads what a page shows of its links. In the ranking of everyone, the dates and
+// describe reads what a page shows of its links, with the headlines of now. In the ranking of everyone, the dates and
 // the latest sharers come from the ledger, so nothing that is pending changes them.
 func (r *reader) describe(ctx context.Context, entries []entry) ([]TrendingLink, error) {
 	if len(entries) == 0 {
@@ -21,6 +24,28 @@ func (r *reader) describe(ctx context.Context, entries []entry) ([]TrendingLink,
 	for i, e := range entries {
 		ids[i] = e.ID
 	}
+	q := &pgx.Batch{}
+	var links []TrendingLink
+	var gifts []gift
+	r.queueDescriptions(q, entries, ids, &links)
+	queueGifts(q, ids, r.state.Watching, &gifts)
+	unread := r.queueUnread(q, ids)
+	if err := send(ctx, r.tx, q); err != nil {
+		return nil, err
+	}
+	for i := range links {
+		if n := slices.IndexFunc(gifts, func(g gift) bool { return g.Link == links[i].ID }); n >= 0 {
+			links[i].Gift = gifts[n].URL
+		}
+	}
+	if err := r.nameFaces(ctx, links); err != nil {
+		return nil, fmt.Errorf("name the sharers: %w", err)
+	}
+	return links, r.correctBy(ctx, links, unread)
+}
+
+// queueDescriptions queues the reading of what is stored of the links.
+func (r *reader) queueDescriptions(q *pgx.Batch, entries []entry, ids []int64, to *[]TrendingLink) {
 	sql, args := describeEveryone(r.q.Network), []any{ids, r.from(), r.q.until(), r.q.ways(), r.state.Watching}
 	if r.watches != nil {
 		var members sharingColumns
@@ -31,15 +56,11 @@ func (r *reader) describe(ctx context.Context, entries []entry) ([]TrendingLink,
 		}
 		sql, args = describeMembers, []any{ids, members.links, members.dids}
 	}
-	rows, err := r.tx.Query(ctx, sql, args...)
-	if err != nil {
-		return nil, fmt.Errorf("describe the links: %w", err)
-	}
 	byID := make(map[int64]entry, len(entries))
 	for _, e := range entries {
 		byID[e.ID] = e
 	}
-	links, err := pgx.CollectRows(rows, func(found pgx.CollectableRow) (l TrendingLink, err error) {
+	schema.QueueAll(q, "describe the links", func(found pgx.CollectableRow) (l TrendingLink, err error) {
 		var dids, handles, names, avatars []string
 		var first, last *time.Time
 		err = found.Scan(&l.ID, &l.URL, &l.Site, &l.Title, &l.Description, &l.Image, &l.CardFrom, &l.FirstSeen, &first, &last, &dids, &handles, &names, &avatars)
@@ -57,14 +78,7 @@ func (r *reader) describe(ctx context.Context, entries []entry) ([]TrendingLink,
 			l.SharedBy = append(l.SharedBy, f.Name())
 		}
 		return l, err
-	})
-	if err != nil {
-		return nil, fmt.Errorf("describe the links: %w", err)
-	}
-	if err := r.nameFaces(ctx, links); err != nil {
-		return nil, fmt.Errorf("name the sharers: %w", err)
-	}
-	return links, nil
+	}, to, sql, args...)
 }
 
 // Name returns the handle, or the DID if no handle is known.

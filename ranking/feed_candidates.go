@@ -106,7 +106,10 @@ func (r *feedReader) sharedByMembers(ctx context.Context, counted bool) (all []s
 // sharedInLedger returns a row for each link that a member shares.
 func (r *feedReader) sharedInLedger(ctx context.Context, dids []string, counted bool) ([]pair, error) {
 	if counted {
-		return r.sharedBy(ctx, dids, nil)
+		var rows []pair
+		q := &pgx.Batch{}
+		r.queueSharedBy(q, dids, &rows)
+		return rows, send(ctx, r.tx, q)
 	}
 	const sql = `
 SELECT m.n, s.link_id, s.at

@@ -3,6 +3,7 @@ package ranking
 import (
 	"context"
 	"fmt"
+	"slices"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgtype"
@@ -170,6 +171,33 @@ func headlineColumns(all []headline) []any {
 // correctHeadlines gives the links of a page the headlines that the votes choose now:
 // counted ones are corrected by what is pending, as the numbers are.
 func (r *reader) correctHeadlines(ctx context.Context, page []TrendingLink) error {
+	ids := make([]int64, len(page))
+	for i := range page {
+		ids[i] = page[i].ID
+	}
+	q := &pgx.Batch{}
+	unread := r.queueUnread(q, ids)
+	if err := send(ctx, r.tx, q); err != nil {
+		return err
+	}
+	return r.correctBy(ctx, page, unread)
+}
+
+// queueUnread queues the reading of what is pending of some links, with the votes.
+func (r *reader) queueUnread(q *pgx.Batch, links []int64) *changesAndPosts {
+	var p pending
+	for k := range r.unread {
+		if slices.Contains(links, k.link) {
+			p.add(&k.link, &k.did)
+		}
+	}
+	unread := &changesAndPosts{}
+	unread.queue(q, p, r.state)
+	return unread
+}
+
+// correctBy is correctHeadlines by what queueUnread has read.
+func (r *reader) correctBy(ctx context.Context, page []TrendingLink, unread *changesAndPosts) error {
 	if len(page) == 0 {
 		return nil
 	}
@@ -192,14 +220,8 @@ func (r *reader) correctHeadlines(ctx context.Context, page []TrendingLink) erro
 			return err
 		}
 	} else {
-		var p pending
-		for k := range r.unread {
-			if shown[k.link] != nil {
-				p.add(&k.link, &k.did)
-			}
-		}
-		of, err := readChangesAndVotes(ctx, r.tx, p, r.state)
-		if err != nil {
+		of := unread.changes
+		if err := of.addVotes(ctx, r.tx, unread.posts); err != nil {
 			return err
 		}
 		links = of.links()

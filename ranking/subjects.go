@@ -48,6 +48,14 @@ type batcher interface {
 	SendBatch(ctx context.Context, b *pgx.Batch) pgx.BatchResults
 }
 
+// send runs the queries of a batch in one round trip.
+func send(ctx context.Context, db batcher, q *pgx.Batch) error {
+	if q.Len() == 0 {
+		return nil
+	}
+	return db.SendBatch(ctx, q).Close()
+}
+
 // database is a batcher that runs single queries too.
 type database interface {
 	schema.DB

@@ -154,6 +154,9 @@ type reader struct {
 	text    *searched // nil: any text
 	before  int       // the links on the pages before
 	by      []int64   // the links that q.By shares, in order; nil: any link
+	asked   pending   // what the rows of pending_counts ask for
+	rows    int       // of pending_counts
+	members []string  // of the watches
 	unread  changes   // what is pending; nil: counted from the ledger
 	limits
 }
@@ -192,7 +195,7 @@ func trending(ctx context.Context, db Beginner, q Query, l limits) (p Page, err 
 		return p, err
 	}
 	r.window = slices.IndexFunc(Windows(), func(w Window) bool { return w.Length == q.Window })
-	err = r.read(ctx, db, func() error { p, err = r.page(ctx); return err })
+	err = r.read(ctx, db, func() error { p, err = r.page(ctx); return err }, r.queuePending(0), r.queueMembers)
 	if err != nil {
 		return p, fmt.Errorf("rank the links: %w", err)
 	}
@@ -200,27 +203,33 @@ func trending(ctx context.Context, db Beginner, q Query, l limits) (p Page, err 
 }
 
 // read calls f in one snapshot, with the state of the counts and the watches of the
-// query.
-func (r *reader) read(ctx context.Context, db Beginner, f func() error) error {
+// query, and what also queues.
+func (r *reader) read(ctx context.Context, db Beginner, f func() error, also ...func(*pgx.Batch)) error {
 	return snapshot(ctx, db, func(tx pgx.Tx) error {
-		if err := r.begin(ctx, tx); err != nil {
+		if err := r.begin(ctx, tx, also...); err != nil {
 			return err
 		}
 		return f()
 	})
 }
 
-// begin reads the state of the counts and the watches of the query in a transaction.
-func (r *reader) begin(ctx context.Context, tx pgx.Tx) (err error) {
+// begin reads the state of the counts and the watches of the query in a transaction, and
+// what also queues. A page is read in few round trips: while others use the CPUs, each
+// waits for its turn twice.
+func (r *reader) begin(ctx context.Context, tx pgx.Tx, also ...func(*pgx.Batch)) error {
 	r.tx = tx
+	q := &pgx.Batch{}
 	// With stale statistics, or none, a scan of a whole table looks cheap. Starting parallel workers takes longer than a page.
-	if _, err := tx.Exec(ctx, `SELECT set_config('enable_seqscan', 'off', true), set_config('max_parallel_workers_per_gather', '0', true)`); err != nil {
+	q.Queue(`SELECT set_config('enable_seqscan', 'off', true), set_config('max_parallel_workers_per_gather', '0', true)`)
+	q.Queue(selectState).Query(func(rows pgx.Rows) (err error) {
+		r.state, err = pgx.CollectExactlyOneRow(rows, pgx.RowToStructByName[state])
 		return err
+	})
+	r.queueWatches(q)
+	for _, queue := range also {
+		queue(q)
 	}
-	if r.state, err = readState(ctx, tx); err != nil {
-		return err
-	}
-	return r.findWatches(ctx)
+	return send(ctx, tx, q)
 }
 
 // snapshot calls f in one snapshot of the database.
@@ -306,30 +315,36 @@ func (r *reader) page(ctx context.Context) (p Page, err error) {
 		entries = entries[:r.q.Limit]
 		p.Next = newCursor(r.end, r.before+r.q.Limit, entries[r.q.Limit-1], r.q)
 	}
-	if p.Links, err = r.describe(ctx, entries); err != nil || r.q.Bare {
-		return p, err
-	}
-	if err := r.correctHeadlines(ctx, p.Links); err != nil {
-		return p, err
-	}
-	return p, r.addGifts(ctx, p.Links)
+	p.Links, err = r.describe(ctx, entries)
+	return p, err
 }
 
-// findWatches finds the watches of the target.
-func (r *reader) findWatches(ctx context.Context) (err error) {
+// ofDegree is true for a watch w of the degree $2.
+const ofDegree = `($2 = '' OR (w.kind = 'second-degree') = ($2 = 'second'))`
+
+// queueWatches queues the search for the watches of the target.
+func (r *reader) queueWatches(q *pgx.Batch) {
 	if r.q.Watch == "" {
-		return nil
+		return
 	}
-	const sql = `
-SELECT coalesce(array_agg(w.id) FILTER (WHERE $2 = '' OR (w.kind = 'second-degree') = ($2 = 'second')), '{}')
-FROM watches AS w
-WHERE w.target = $1
-HAVING count(*) > 0`
-	r.watches, err = schema.One(ctx, r.tx, "find the watches", pgx.RowTo[[]int64], sql, r.q.Watch, string(r.q.Degree))
-	if errors.Is(err, schema.ErrNoRows) {
-		return fmt.Errorf("%q: %w", r.q.Watch, ErrWatch)
+	const sql = `SELECT coalesce(array_agg(w.id) FILTER (WHERE ` + ofDegree + `), '{}') FROM watches AS w WHERE w.target = $1 HAVING count(*) > 0`
+	q.Queue(sql, r.q.Watch, string(r.q.Degree)).QueryRow(func(row pgx.Row) error {
+		err := row.Scan(&r.watches)
+		if errors.Is(err, schema.ErrNoRows) {
+			return fmt.Errorf("%q: %w", r.q.Watch, ErrWatch)
+		}
+		return err
+	})
+}
+
+// queueMembers queues the reading of the members of the watches.
+func (r *reader) queueMembers(q *pgx.Batch) {
+	if r.q.Watch == "" {
+		return
 	}
-	return err
+	// In their order, neighbours in the index of sharers are read together.
+	const sql = `SELECT DISTINCT m.did FROM watch_members AS m WHERE m.watch_id = ANY (ARRAY(SELECT w.id FROM watches AS w WHERE w.target = $1 AND ` + ofDegree + `)) ORDER BY m.did`
+	schema.QueueAll(q, "read the members", pgx.RowTo[string], &r.members, sql, r.q.Watch, string(r.q.Degree))
 }
 
 // counted returns the page from what is counted. exact is false if too much is pending
@@ -338,15 +353,10 @@ func (r *reader) counted(ctx context.Context) (entries []entry, exact bool, err 
 	if !r.countable() {
 		return nil, false, nil
 	}
-	c, exact, err := r.readPending(ctx, 0)
-	if err != nil || !exact {
-		return nil, false, err
-	}
 	if r.watches != nil {
-		entries, err = r.watched(ctx, c)
-		return entries, true, err
+		return r.watched(ctx)
 	}
-	w := &walk{reader: r, changes: c}
+	w := &walk{reader: r}
 	if exact, err = w.correct(ctx); err != nil || !exact {
 		return nil, false, err
 	}
@@ -363,18 +373,37 @@ func (r *reader) countable() bool {
 // readPending reads what has changed since the last count, and leaves out what concerns
 // other links than the given one; 0: all do. exact is false if that is too much.
 func (r *reader) readPending(ctx context.Context, link int64) (c changes, exact bool, err error) {
-	rows, err := r.tx.Query(ctx, `SELECT `+pendingColumns+` FROM pending_counts WHERE $2::bigint = 0 OR link_id = $2 OR link_id IS NULL LIMIT $1`, r.pending, link)
-	if err != nil {
-		return nil, false, fmt.Errorf("read what is pending: %w", err)
+	q := &pgx.Batch{}
+	r.queuePending(link)(q)
+	if err := send(ctx, r.tx, q); err != nil {
+		return nil, false, err
 	}
-	p, n, err := distinct(rows)
-	if err != nil {
-		return nil, false, fmt.Errorf("read what is pending: %w", err)
+	return r.readChanges(ctx, func(*pgx.Batch) {})
+}
+
+// queuePending queues the first step of readPending, for readChanges.
+func (r *reader) queuePending(link int64) func(*pgx.Batch) {
+	return func(q *pgx.Batch) {
+		const sql = `SELECT ` + pendingColumns + ` FROM pending_counts WHERE $2::bigint = 0 OR link_id = $2 OR link_id IS NULL LIMIT $1`
+		q.Queue(sql, r.pending, link).Query(func(rows pgx.Rows) (err error) {
+			if r.asked, r.rows, err = distinct(rows); err != nil {
+				return fmt.Errorf("read what is pending: %w", err)
+			}
+			return nil
+		})
 	}
-	if p.everything || n == r.pending {
+}
+
+// readChanges is the second step of readPending. It also runs what also queues, unless
+// too much is pending.
+func (r *reader) readChanges(ctx context.Context, also func(*pgx.Batch)) (c changes, exact bool, err error) {
+	if r.asked.everything || r.rows == r.pending {
 		return nil, false, nil
 	}
-	if c, err = readChanges(ctx, r.tx, p, r.state, r.pending); err != nil || len(c) == r.pending {
+	q := &pgx.Batch{}
+	queueChanges(q, r.asked, r.state, r.pending, &c)
+	also(q)
+	if err := send(ctx, r.tx, q); err != nil || len(c) == r.pending {
 		return nil, false, err
 	}
 	r.unread = changes{}

@@ -32,6 +32,9 @@ func (v vote) equal(other vote) bool {
 	return v.claim == other.claim && v.at.Equal(other.at) && v.key == other.key
 }
 
+// uri is that of the post.
+func (v vote) uri(did string) string { return "at://" + did + "/" + v.key }
+
 // votes are the votes of an account on a link.
 type votes struct{ title, url vote }
 
@@ -206,7 +209,7 @@ type sum struct {
 
 func (s *sum) add(did string, v vote) {
 	s.n++
-	s.earlier(v.at, "at://"+did+"/"+v.key)
+	s.earlier(v.at, v.uri(did))
 }
 
 func (s *sum) earlier(at time.Time, uri string) {
@@ -219,15 +222,13 @@ func (s *sum) earlier(at time.Time, uri string) {
 type claimed struct{ claim, link int64 }
 
 // claimSums is the rest of the row.
-type claimSums struct {
-	title, url sum
-	lost       bool // a vote is taken away: another may be the earliest
-}
+type claimSums struct{ title, url sum }
 
 func (c *claimSums) empty() bool { return c.title.n+c.url.n == 0 }
 
 // sumVotes returns the rows of claim_votes that the ballots change, as they are with
-// them. It costs one row for each claim, however many vote for it.
+// them. It costs one row for each claim, however many vote for it, unless the earliest vote
+// is taken away: then it looks for the next.
 func sumVotes(ctx context.Context, db schema.DB, ballots []ballot) (map[claimed]*claimSums, error) {
 	all := map[claimed]*claimSums{}
 	if len(ballots) == 0 {
@@ -241,15 +242,16 @@ func sumVotes(ctx context.Context, db schema.DB, ballots []ballot) (map[claimed]
 		return all[k]
 	}
 	var pairs sharingColumns
+	var lostTitles, lostURLs pgtype.FlatArray[string] // the posts of the votes that are taken away
 	for _, b := range ballots {
 		pairs.add(b.sharing)
 		if v := b.folded.title; v.claim != 0 {
-			c := of(v.claim, b.link)
-			c.title.n, c.lost = c.title.n-1, true
+			of(v.claim, b.link).title.n--
+			lostTitles = append(lostTitles, v.uri(b.did))
 		}
 		if v := b.folded.url; v.claim != 0 {
-			c := of(v.claim, b.link)
-			c.url.n, c.lost = c.url.n-1, true
+			of(v.claim, b.link).url.n--
+			lostURLs = append(lostURLs, v.uri(b.did))
 		}
 		if v := b.truth.title; v.claim != 0 {
 			of(v.claim, b.link).title.add(b.did, v)
@@ -259,18 +261,22 @@ func sumVotes(ctx context.Context, db schema.DB, ballots []ballot) (map[claimed]
 		}
 	}
 	var ids, links pgtype.FlatArray[int64]
-	var lost pgtype.FlatArray[bool]
-	for k, c := range all {
-		ids, links, lost = append(ids, k.claim), append(links, k.link), append(lost, c.lost)
+	for k := range all {
+		ids, links = append(ids, k.claim), append(links, k.link)
 	}
 	sql := `
-SELECT v.claim_id, v.link_id, v.titles, v.urls, CASE WHEN k.lost THEN t.at ELSE v.title_at END, CASE WHEN k.lost THEN t.uri ELSE v.title_from END,
-       CASE WHEN k.lost THEN u.at ELSE v.url_at END, CASE WHEN k.lost THEN u.uri ELSE v.url_from END
-FROM unnest($1::bigint[], $2::bigint[], $3::boolean[]) AS k (id, link_id, lost)
-CROSS JOIN LATERAL (SELECT * FROM claim_votes AS v WHERE v.claim_id = k.id AND v.link_id = k.link_id LIMIT 1) AS v
+SELECT v.claim_id, v.link_id, v.titles, v.urls, CASE WHEN v.title_lost THEN t.at ELSE v.title_at END, CASE WHEN v.title_lost THEN t.uri ELSE v.title_from END,
+       CASE WHEN v.url_lost THEN u.at ELSE v.url_at END, CASE WHEN v.url_lost THEN u.uri ELSE v.url_from END
+FROM unnest($1::bigint[], $2::bigint[]) AS k (id, link_id)
+CROSS JOIN LATERAL (
+    SELECT v.*, v.title_from = ANY ($5::text[]) AS title_lost, v.url_from = ANY ($6::text[]) AS url_lost
+    FROM claim_votes AS v
+    WHERE v.claim_id = k.id AND v.link_id = k.link_id
+    LIMIT 1
+) AS v
 LEFT JOIN LATERAL (` + earliestVote("title") + `) AS t ON true
 LEFT JOIN LATERAL (` + earliestVote("url") + `) AS u ON true`
-	rows, err := db.Query(ctx, sql, ids, links, lost, pairs.links, pairs.dids)
+	rows, err := db.Query(ctx, sql, ids, links, pairs.links, pairs.dids, lostTitles, lostURLs)
 	if err != nil {
 		return nil, fmt.Errorf("read the sums of votes: %w", err)
 	}
@@ -296,12 +302,12 @@ LEFT JOIN LATERAL (` + earliestVote("url") + `) AS u ON true`
 }
 
 // earliestVote reads the earliest vote for the claim k.id of the link k.link_id among
-// those that stay.
+// those that stay, if the earliest of all is taken away. A popular link has thousands.
 func earliestVote(kind string) string {
 	return strings.ReplaceAll(`
     SELECT f.KIND_at AS at, 'at://' || f.did || '/' || f.KIND_key AS uri
     FROM sharers AS f
-    WHERE k.lost AND f.KIND_claim = k.id AND f.link_id = k.link_id AND (f.link_id, f.did) NOT IN (SELECT * FROM unnest($4::bigint[], $5::text[]))
+    WHERE v.KIND_lost AND f.KIND_claim = k.id AND f.link_id = k.link_id AND (f.link_id, f.did) NOT IN (SELECT * FROM unnest($3::bigint[], $4::text[]))
     ORDER BY f.KIND_at, 'at://' || f.did || '/' || f.KIND_key COLLATE "C"
     LIMIT 1`, "KIND", kind)
 }

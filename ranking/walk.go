@@ -39,9 +39,12 @@ func (r *reader) needed() []int {
 // correct computes what differs from the counts. exact is false if that is too much.
 func (w *walk) correct(ctx context.Context) (exact bool, err error) {
 	network := w.q.Network.walked()
-	crossings, err := readCrossings(ctx, w.tx, network, w.state.AsOf, w.end, w.needed(), w.crossings)
+	var crossings []crossing
+	w.changes, exact, err = w.readChanges(ctx, func(q *pgx.Batch) {
+		queueCrossings(q, network, w.state.AsOf, w.end, w.needed(), w.crossings, &crossings)
+	})
 	switch {
-	case err != nil:
+	case err != nil || !exact:
 		return false, err
 	case len(crossings) >= w.crossings && w.end.Sub(w.state.AsOf).Abs() <= CursorAge:
 		return false, errCrossed

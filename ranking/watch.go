@@ -8,23 +8,18 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
-
-	"github.com/weir-social/weir/schema"
 )
 
 // watched ranks the links that the members of the watches share. Nothing is counted
 // ahead for a watch: the rows of sharers of its members are few enough to read.
-func (r *reader) watched(ctx context.Context, c changes) ([]entry, error) {
-	const members = `SELECT DISTINCT m.did FROM watch_members AS m WHERE m.watch_id = ANY ($1)`
-	dids, err := schema.All(ctx, r.tx, "read the members", pgx.RowTo[string], members, r.watches)
-	if err != nil {
-		return nil, err
+func (r *reader) watched(ctx context.Context) (chosen []entry, exact bool, err error) {
+	dids := r.q.Network.leaveOutDIDs(r.members)
+	var rows []pair
+	c, exact, err := r.readChanges(ctx, func(q *pgx.Batch) { r.queueSharedBy(q, dids, &rows) })
+	if err != nil || !exact {
+		return nil, false, err
 	}
-	dids = r.q.Network.leaveOutDIDs(dids)
-	rows, err := r.sharedBy(ctx, dids, c)
-	if err != nil {
-		return nil, err
-	}
+	rows = slices.DeleteFunc(rows, func(s pair) bool { _, changes := c[s.sharing]; return changes })
 	is := make(map[string]bool, len(dids))
 	for _, did := range dids {
 		is[did] = true
@@ -48,9 +43,9 @@ func (r *reader) watched(ctx context.Context, c changes) ([]entry, error) {
 		r.add(&w.touched[n], s.at)
 	}
 	w.touched = r.leaveOut(slices.DeleteFunc(w.touched, func(e entry) bool { return !w.qualifies(e) }))
-	chosen, err := w.first(ctx, r.after, r.q.Limit+1)
+	chosen, err = w.first(ctx, r.after, r.q.Limit+1)
 	nameSharers(chosen, rows)
-	return chosen, err
+	return chosen, true, err
 }
 
 // pair is an account's latest share of a link.
@@ -79,30 +74,30 @@ func nameSharers(links []entry, rows []pair) {
 	}
 }
 
-// sharedBy reads the members' rows of sharers that do not change. Grouping them here
+// queueSharedBy queues the reading of the members' rows of sharers. Grouping them here
 // takes less time than in SQL.
-func (r *reader) sharedBy(ctx context.Context, dids []string, c changes) ([]pair, error) {
-	at := r.q.latest("s")
+func (r *reader) queueSharedBy(q *pgx.Batch, dids []string, to *[]pair) {
+	at, after := r.q.latest("s"), ""
+	if r.q.ways() != nil {
+		after = ` AND ` + at + ` > $2`
+	}
 	sql := `
 SELECT m.n, s.link_id, s.at
 FROM unnest($1::text[]) WITH ORDINALITY AS m (did, n)
-CROSS JOIN LATERAL (SELECT s.link_id, ` + at + ` AS at FROM sharers AS s WHERE s.did = m.did AND s.at > $2 AND ` + at + ` > $2 OFFSET 0) AS s`
-	found, err := r.tx.Query(ctx, sql, dids, r.earliest())
-	if err != nil {
-		return nil, fmt.Errorf("read what the members share: %w", err)
-	}
-	rows := make([]pair, 0, 16*len(dids))
-	var n int64
-	var s pair
-	_, err = pgx.ForEachRow(found, []any{&n, &s.link, &s.at}, func() error {
-		s.did = dids[n-1]
-		if _, changes := c[s.sharing]; !changes {
+CROSS JOIN LATERAL (SELECT s.link_id, ` + at + ` AS at FROM sharers AS s WHERE s.did = m.did AND s.at > $2` + after + ` OFFSET 0) AS s`
+	q.Queue(sql, dids, r.earliest()).Query(func(found pgx.Rows) error {
+		rows := make([]pair, 0, 16*len(dids))
+		var n int64
+		var s pair
+		_, err := pgx.ForEachRow(found, []any{&n, &s.link, &s.at}, func() error {
+			s.did = dids[n-1]
 			rows = append(rows, s)
+			return nil
+		})
+		if err != nil {
+			return fmt.Errorf("read what the members share: %w", err)
 		}
+		*to = rows
 		return nil
 	})
-	if err != nil {
-		return nil, fmt.Errorf("read what the members share: %w", err)
-	}
-	return rows, nil
 }

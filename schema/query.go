@@ -34,6 +34,18 @@ func All[T any](ctx context.Context, db DB, what string, row pgx.RowToFunc[T], s
 	return nil, fmt.Errorf("%s: %w", what, err)
 }
 
+// QueueAll queues a query, all rows of which are in to once the batch has been read.
+func QueueAll[T any](q *pgx.Batch, what string, row pgx.RowToFunc[T], to *[]T, sql string, args ...any) {
+	q.Queue(sql, args...).Query(func(rows pgx.Rows) error {
+		found, err := pgx.CollectRows(rows, row)
+		if err != nil {
+			return fmt.Errorf("%s: %w", what, err)
+		}
+		*to = found
+		return nil
+	})
+}
+
 // ApplySettings sets the server's settings for a connection of Weir.
 //
 // The server ends a transaction that is idle for ten seconds. Otherwise a paused
