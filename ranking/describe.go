@@ -7,12 +7,12 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgtype"
 
 	"github.com/weir-social/weir/schema"
 )
 
-// describe reads what a page shows of its links, with the headlines of now. In the ranking of everyone, the dates and
-// the latest sharers come from the ledger, so nothing that is pending changes them.
+// describe reads what a page shows of its links, with the headlines of now.
 func (r *reader) describe(ctx context.Context, entries []entry) ([]TrendingLink, error) {
 	if len(entries) == 0 {
 		return []TrendingLink{}, nil
@@ -46,8 +46,16 @@ func (r *reader) describe(ctx context.Context, entries []entry) ([]TrendingLink,
 
 // queueDescriptions queues the reading of what is stored of the links.
 func (r *reader) queueDescriptions(q *pgx.Batch, entries []entry, ids []int64, to *[]TrendingLink) {
+	byID := make(map[int64]entry, len(entries))
+	for _, e := range entries {
+		byID[e.ID] = e
+	}
 	sql, args := describeEveryone(r.q.Network), []any{ids, r.from(), r.q.until(), r.q.ways(), r.state.Watching}
-	if r.watches != nil {
+	switch {
+	case r.watches == nil && r.unread != nil && r.q.ways() == nil:
+		sql = describeCounted(r.q.Network)
+		args = append(args, r.unreadColumns(byID)...)
+	case r.watches != nil:
 		var members sharingColumns
 		for _, e := range entries {
 			for _, did := range e.DIDs {
@@ -55,10 +63,6 @@ func (r *reader) queueDescriptions(q *pgx.Batch, entries []entry, ids []int64, t
 			}
 		}
 		sql, args = describeMembers, []any{ids, members.links, members.dids}
-	}
-	byID := make(map[int64]entry, len(entries))
-	for _, e := range entries {
-		byID[e.ID] = e
 	}
 	schema.QueueAll(q, "describe the links", func(found pgx.CollectableRow) (l TrendingLink, err error) {
 		var dids, handles, names, avatars []string
@@ -95,13 +99,55 @@ func share(columns, also string) string {
     WHERE s.link_id = k.id AND s.shared_at > $2 AND s.shared_at <= $3 AND ($4::text[] IS NULL OR s.how = ANY ($4)) AND` + living + `AND` + eligible("s.did", "$5") + also
 }
 
+// shownColumns are those of a link l that a page shows.
+const shownColumns = `l.id, l.url, l.site, l.title, l.description, l.image, l.card_from, l.first_seen`
+
+// describeCounted describes links by the sharers of a network. $6, $7 and $8 are the rows of
+// sharers that are not yet as the ledger has them, and the shares that they are to have; NULL:
+// none.
+func describeCounted(network Network) string {
+	return `
+SELECT ` + shownColumns + `, first.at, latest.at, f.dids, f.handles, f.names, f.avatars
+FROM unnest($1::bigint[]) WITH ORDINALITY AS k (id, n)
+CROSS JOIN LATERAL (SELECT l.* FROM links AS l WHERE l.id = k.id LIMIT 1) AS l
+CROSS JOIN LATERAL (` + share("s.shared_at AS at", ` AND`+network.has("s.did")+"ORDER BY s.shared_at LIMIT 1") + `) AS first
+CROSS JOIN LATERAL (
+    SELECT array_agg(s.did ORDER BY s.at DESC) AS dids, max(s.at) AS at
+    FROM (
+        SELECT * FROM (
+            SELECT s.did, s.at FROM sharers AS s
+            WHERE s.link_id = k.id AND s.at > $2 AND (s.link_id, s.did) NOT IN (SELECT * FROM unnest($6::bigint[], $7::text[])) AND` + network.has("s.did") + `
+            ORDER BY s.at DESC LIMIT 3
+        ) AS s
+        UNION ALL
+        SELECT u.did, u.at FROM unnest($6::bigint[], $7::text[], $8::timestamptz[]) AS u (id, did, at) WHERE u.id = k.id AND u.at > $2 AND` + network.has("u.did") + `
+        ORDER BY at DESC LIMIT 3
+    ) AS s
+) AS latest
+CROSS JOIN LATERAL (` + faces("unnest(latest.dids) WITH ORDINALITY AS f (did, n)") + `) AS f
+ORDER BY k.n`
+}
+
+// unreadColumns are the parameters of describeCounted for what is pending of some links.
+func (r *reader) unreadColumns(of map[int64]entry) []any {
+	var pending sharingColumns
+	var at pgtype.FlatArray[*time.Time]
+	for k, c := range r.unread {
+		if _, shown := of[k.link]; shown {
+			pending.add(k)
+			at = append(at, known(c.truth.at()))
+		}
+	}
+	return []any{pending.links, pending.dids, at}
+}
+
 // describeEveryone describes links by the shares of a network. It finds the latest sharers one after the other: each is the latest who
 // is none of those before. Each is one walk down an index, which another sort key would
 // turn into a sort of all.
 func describeEveryone(network Network) string {
 	share := func(columns, also string) string { return share(columns, ` AND`+network.has("s.did")+also) }
 	return `
-SELECT l.id, l.url, l.site, l.title, l.description, l.image, l.card_from, l.first_seen, first.at, a.at, f.dids, f.handles, f.names, f.avatars
+SELECT ` + shownColumns + `, first.at, a.at, f.dids, f.handles, f.names, f.avatars
 FROM unnest($1::bigint[]) WITH ORDINALITY AS k (id, n)
 CROSS JOIN LATERAL (SELECT l.* FROM links AS l WHERE l.id = k.id LIMIT 1) AS l
 CROSS JOIN LATERAL (` + share("s.shared_at AS at", " ORDER BY s.shared_at LIMIT 1") + `) AS first
@@ -127,7 +173,7 @@ func faces(of string) string {
 // describeMembers reads the profiles of the accounts $3 that shared the links $2, in
 // order.
 var describeMembers = `
-SELECT l.id, l.url, l.site, l.title, l.description, l.image, l.card_from, l.first_seen, NULL::timestamptz, NULL::timestamptz, f.dids, f.handles, f.names, f.avatars
+SELECT ` + shownColumns + `, NULL::timestamptz, NULL::timestamptz, f.dids, f.handles, f.names, f.avatars
 FROM unnest($1::bigint[]) WITH ORDINALITY AS k (id, n)
 CROSS JOIN LATERAL (SELECT l.* FROM links AS l WHERE l.id = k.id LIMIT 1) AS l
 CROSS JOIN LATERAL (` + faces("(SELECT f.did, f.n FROM unnest($2::bigint[], $3::text[]) WITH ORDINALITY AS f (id, did, n) WHERE f.id = k.id) AS f") + `) AS f

@@ -97,7 +97,7 @@ func TestWriterDoesTheSameForAPopularLinkOrAccount(t *testing.T) {
 	t.Parallel()
 	const many = 4000
 	p := newPopularity(t, many)
-	p.exec(p.pool, `INSERT INTO shares (did, collection, rkey, link_id, named_id, how, shared_at) SELECT 'did:plc:' || n, 'c', 'r', 1, 1, 'post', $1 FROM generate_series(2, $2::int) AS n`, p.now.Add(-time.Minute), many)
+	p.exec(p.pool, `INSERT INTO shares (did, collection, rkey, link_id, named_id, how, shared_at) SELECT 'did:plc:' || n, 'c', 'r', 1, 1, 'post', $1::timestamptz - n * interval '1 microsecond' FROM generate_series(2, $2::int) AS n`, p.now.Add(-time.Minute), many)
 	p.count()
 	require.Equal(t, many, p.sharers("1"))
 

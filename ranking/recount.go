@@ -16,7 +16,7 @@ import (
 func (r *reader) recount(ctx context.Context) ([]entry, error) {
 	dids := `'{}'::text[]`
 	if r.watches != nil {
-		dids = `(array_agg(p.did ORDER BY p.at DESC, p.did))[1:3]`
+		dids = `(array_agg(p.did ORDER BY p.at DESC, p.did) FILTER (WHERE p.at > $9))[1:3]`
 	}
 	sql := `
 WITH pairs AS MATERIALIZED (

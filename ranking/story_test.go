@@ -149,12 +149,12 @@ func (l story) fold(q Query) []string {
 		}
 	}
 	type ranked struct {
-		id         int64
-		key        int
-		n          int
-		speed      float64
-		last       time.Time
-		lastSharer string
+		id    int64
+		key   int
+		n     int
+		speed float64
+		last  time.Time
+		dids  []string // of the latest sharers
 	}
 	var all []ranked
 	for id, sharers := range latest {
@@ -162,9 +162,8 @@ func (l story) fold(q Query) []string {
 		for did, at := range sharers {
 			if q.At.Sub(at) < q.Window {
 				k.n++
-				if at.After(k.last) || at.Equal(k.last) && did < k.lastSharer {
-					k.last, k.lastSharer = at, did
-				}
+				k.last = later(k.last, at)
+				k.dids = append(k.dids, did)
 			}
 			for _, hours := range []float64{1, 3, 6, 12, 24} { // the mean of the hourly rates
 				if q.At.Sub(at).Hours() < hours {
@@ -176,6 +175,7 @@ func (l story) fold(q Query) []string {
 		if k.n < max(q.AtLeast, 1) || q.Sort == Speed && k.key == 0 {
 			continue
 		}
+		slices.SortFunc(k.dids, func(a, b string) int { return cmp.Or(sharers[b].Compare(sharers[a]), cmp.Compare(a, b)) })
 		switch q.Sort {
 		case Newest:
 			k.key = int(id)
@@ -190,7 +190,7 @@ func (l story) fold(q Query) []string {
 	slices.SortFunc(all, func(a, b ranked) int { return cmp.Or(b.key-a.key, b.last.Compare(a.last), int(b.id-a.id)) })
 	var lines []string
 	for _, k := range all {
-		lines = append(lines, line(k.id, k.n, k.speed, first[k.id], k.last, k.lastSharer, l.headline(q, k.id)))
+		lines = append(lines, line(k.id, k.n, k.speed, first[k.id], k.last, k.dids[:min(3, len(k.dids))], l.headline(q, k.id)))
 	}
 	return lines
 }
@@ -255,7 +255,7 @@ func randomText(r *rand.Rand) (text string) {
 	return text
 }
 
-func line(id int64, sharers int, speed float64, first, last time.Time, by string, headline said) string {
+func line(id int64, sharers int, speed float64, first, last time.Time, by []string, headline said) string {
 	return fmt.Sprintf("link %d: %d sharers, speed %.4f, from %s to %s by %s, %v", id, sharers, speed, first.UTC().Format(time.RFC3339Nano), last.UTC().Format(time.RFC3339Nano), by, headline)
 }
 
@@ -305,7 +305,11 @@ func pages(t *testing.T, db Beginner, q Query, l limits) (lines []string, recoun
 		at = p.At
 		recounted = recounted || p.Recounted
 		for _, k := range p.Links {
-			lines = append(lines, line(k.ID, k.Sharers, k.Speed, k.FirstShared, k.LastShared, k.Faces[0].DID,
+			var by []string
+			for _, f := range k.Faces {
+				by = append(by, f.DID)
+			}
+			lines = append(lines, line(k.ID, k.Sharers, k.Speed, k.FirstShared, k.LastShared, by,
 				said{k.URL, k.Site, k.Title, k.Description, k.Image, k.CardFrom}))
 		}
 		if p.Next == "" {

@@ -44,7 +44,7 @@ func (r *reader) watched(ctx context.Context) (chosen []entry, exact bool, err e
 	}
 	w.touched = r.leaveOut(slices.DeleteFunc(w.touched, func(e entry) bool { return !w.qualifies(e) }))
 	chosen, err = w.first(ctx, r.after, r.q.Limit+1)
-	nameSharers(chosen, rows)
+	nameSharers(chosen, rows, r.from())
 	return chosen, true, err
 }
 
@@ -54,14 +54,15 @@ type pair struct {
 	at time.Time
 }
 
-// nameSharers sets the latest three sharers of each link.
-func nameSharers(links []entry, rows []pair) {
+// nameSharers sets the latest three sharers of each link in the window. Its speed may count
+// others.
+func nameSharers(links []entry, rows []pair, from time.Time) {
 	of := make(map[int64][]pair, len(links))
 	for _, e := range links {
 		of[e.ID] = nil
 	}
 	for _, s := range rows {
-		if list, ok := of[s.link]; ok {
+		if list, ok := of[s.link]; ok && s.at.After(from) {
 			of[s.link] = append(list, s)
 		}
 	}
