@@ -1,6 +1,8 @@
 package ranking
 
 import (
+	"context"
+	"fmt"
 	"testing"
 	"time"
 
@@ -149,4 +151,48 @@ SELECT 'did:plc:' || n, 'c', 'r', 3, 3, 'repost', $1::timestamptz + n * interval
 	require.NoError(t, RecountCopies(t.Context(), p.pool, []schema.Key{{Collection: "c", DID: "did:plc:busy", Rkey: "2"}, {Collection: "c", DID: "did:plc:busy", Rkey: "3"}}))
 	require.Equal(t, 1, p.count().Pending)
 	p.check(many)
+}
+
+// TestLostVoteReadsTheOthersOnlyIfItWasTheEarliest: an account that shares a popular link
+// again takes its vote away and votes anew. The thousands of others are not read for that.
+func TestLostVoteReadsTheOthersOnlyIfItWasTheEarliest(t *testing.T) {
+	schematest.Long(t)
+	t.Parallel()
+	const many = 2000
+	p := newPopularity(t, 1)
+	p.exec(p.pool, historyClaims, nil)
+	const share = `INSERT INTO shares (did, collection, rkey, link_id, named_id, how, shared_at, claim_id) SELECT 'did:plc:' || n, 'c', $1, 1, 1, 'post', $2::timestamptz + n * interval '1 microsecond', 11 FROM generate_series($3::int, $4::int) AS n`
+	p.exec(p.pool, share, "r", p.now.Add(-time.Minute), 1, many)
+	p.count()
+	p.exec(p.pool, `VACUUM ANALYZE`)
+	read := func(account int) (rows int) {
+		t.Helper()
+		tx, err := p.pool.Begin(t.Context())
+		require.NoError(t, err)
+		defer tx.Rollback(context.Background()) //nolint:errcheck // it wrote nothing
+		s, err := readState(t.Context(), tx)
+		require.NoError(t, err)
+		link, did := int64(1), fmt.Sprintf("did:plc:%d", account)
+		var asked pending
+		asked.add(&link, &did)
+		p.exec(tx, `UPDATE shares SET claim_id = 13 WHERE did = $1`, did) // another title
+		c, err := readChangesAndVotes(t.Context(), tx, asked, s)
+		require.NoError(t, err)
+		count := func() (n int) {
+			require.NoError(t, tx.QueryRow(t.Context(), `SELECT idx_tup_fetch FROM pg_stat_xact_user_tables WHERE relname = 'sharers'`).Scan(&n))
+			return n
+		}
+		before := count()
+		sums, err := sumVotes(t.Context(), tx, c.ballots())
+		require.NoError(t, err)
+		require.Equal(t, many-1, sums[claimed{11, 1}].title.n)
+		earliest := 1
+		if account == 1 {
+			earliest = 2
+		}
+		require.Equal(t, fmt.Sprintf("at://did:plc:%d/c/r", earliest), sums[claimed{11, 1}].title.uri)
+		return count() - before
+	}
+	require.Zero(t, read(many/2))
+	require.Positive(t, read(1))
 }
