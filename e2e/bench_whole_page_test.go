@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"context"
 	"fmt"
 	"log/slog"
 	"net/http"
@@ -67,9 +68,50 @@ SELECT w.id, 'did:plc:' || lpad(((w.id * 7919 + k) % $1::int)::text, 24, '0') FR
 	require.NoError(b, err)
 }
 
+// liven stores a hundred shares per second of the links of fillPages, and counts every second,
+// until the benchmark ends.
+func liven(b *testing.B, pool *pgxpool.Pool, shares int) {
+	b.Helper()
+	const arrive = `
+INSERT INTO shares (did, collection, rkey, how, shared_at, link_id, named_id, claim_id)
+SELECT 'did:plc:' || lpad(account::text, 24, '0'), 'app.bsky.feed.post', tid_floor(at), 'post', at, link, link, 2 * link
+FROM (
+    SELECT clock_timestamp() + n * interval '1 millisecond' AS at, floor(random() * $2)::int AS account, CASE WHEN n = 1 THEN 1 ELSE 1 + floor(random() ^ 4 * $1)::int END AS link
+    FROM generate_series(1, 5) AS n
+) AS s
+ON CONFLICT DO NOTHING`
+	links, accounts := shares*175/1000, shares*148/1000
+	ctx, stop := context.WithCancel(b.Context())
+	ended := make(chan error, 1)
+	go func() {
+		tick := time.NewTicker(50 * time.Millisecond)
+		defer tick.Stop()
+		for n := 0; ; n++ {
+			select {
+			case <-ctx.Done():
+				ended <- nil
+				return
+			case <-tick.C:
+			}
+			_, err := pool.Exec(ctx, arrive, links, accounts)
+			if err == nil && n%20 == 0 {
+				_, err = ranking.Count(ctx, pool, time.Now())
+			}
+			if err != nil && ctx.Err() == nil {
+				ended <- err
+				return
+			}
+		}
+	}()
+	b.Cleanup(func() {
+		stop()
+		require.NoError(b, <-ended)
+	})
+}
+
 // BenchmarkWholePage computes whole pages of 50 links, one after the other, with a thousand
-// watches and 200,000 shares in a day, or as many as WEIR_PAGE_SHARES says. Beside the time it
-// reports the processor time of Postgres.
+// watches and 200,000 shares in a day, or as many as WEIR_PAGE_SHARES says, while shares
+// arrive. Beside the time it reports the processor time of Postgres.
 func BenchmarkWholePage(b *testing.B) {
 	const turns = 300
 	shares := 200_000
@@ -80,6 +122,7 @@ func BenchmarkWholePage(b *testing.B) {
 	}
 	_, pool := benchDatabase(b, benchServer(b))
 	fillPages(b, pool, shares)
+	liven(b, pool, shares)
 	config := pool.Config()
 	config.MaxConns = 1
 	one, err := pgxpool.NewWithConfig(b.Context(), config)

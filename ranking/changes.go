@@ -138,57 +138,31 @@ func eligible(did, watched string) string {
 // shares of the link.
 const sharesOfPair = `(SELECT s.* FROM shares AS s WHERE s.did = p.did AND s.link_id = p.link_id OFFSET 0)`
 
-// queueChanges queues the reading of the rows of sharers that pending asks for, and of
-// what they should be, without the votes. It reads at most limit rows.
-func queueChanges(q *pgx.Batch, p pending, s state, limit int, to *changes) {
-	*to = nil
-	if len(p.links) == 0 {
-		return
-	}
-	q.Queue(changesQuery("", ""), p.links, p.dids, s.KeptFrom, s.Watching, limit, p.subjectDIDs, p.subjectRkeys).Query(func(rows pgx.Rows) error {
-		all := make(changes, len(p.links))
-		var k sharing
-		var found [6]*time.Time
-		_, err := pgx.ForEachRow(rows, []any{&k.link, &k.did, &found[0], &found[1], &found[2], &found[3], &found[4], &found[5]}, func() error {
-			all[k] = change{timesOf(found[:3]), timesOf(found[3:])}
-			return nil
-		})
-		if err != nil {
-			return fmt.Errorf("read the pending shares: %w", err)
-		}
-		*to = all
-		return nil
-	})
-}
-
-// readChangesAndVotes reads all of them with the votes.
+// readChangesAndVotes reads the rows of sharers that pending asks for, and what they should
+// be.
 func readChangesAndVotes(ctx context.Context, db database, p pending, s state) (changes, error) {
 	q := &pgx.Batch{}
 	posts := changesAndPosts{}
-	posts.queue(q, p, s)
+	posts.queue(q, p, s, unlimited)
 	if err := send(ctx, db, q); err != nil {
 		return nil, err
 	}
 	return posts.changes, posts.changes.addVotes(ctx, db, posts.posts)
 }
 
-// changesAndPosts are changes, and the posts that decide their votes.
+// changesAndPosts are changes, and the posts that decide the votes that they should have:
+// addVotes gives them those.
 type changesAndPosts struct {
 	changes changes
 	posts   map[sharing][]ownPost
 }
 
-// queue queues their reading.
-func (c *changesAndPosts) queue(q *pgx.Batch, p pending, s state) {
+// queue queues their reading, of at most limit changes.
+func (c *changesAndPosts) queue(q *pgx.Batch, p pending, s state, limit int) {
 	if len(p.links) == 0 {
 		return
 	}
-	const own = `FILTER (WHERE s.subject_did IS NULL AND s.claim_id IS NOT NULL)`
-	sql := changesQuery(`,
-       f.title_claim, f.title_at, f.title_key, f.url_claim, f.url_at, f.url_key, t.claims, t.named, t.dates, t.collections, t.rkeys`, `,
-           array_agg(s.claim_id) `+own+` AS claims, array_agg(s.named_id = s.link_id) `+own+` AS named, array_agg(s.shared_at) `+own+` AS dates,
-           array_agg(s.collection) `+own+` AS collections, array_agg(s.rkey) `+own+` AS rkeys`)
-	q.Queue(sql, p.links, p.dids, s.KeptFrom, s.Watching, unlimited, p.subjectDIDs, p.subjectRkeys).Query(func(rows pgx.Rows) error {
+	q.Queue(selectChanges, p.links, p.dids, s.KeptFrom, s.Watching, limit, p.subjectDIDs, p.subjectRkeys).Query(func(rows pgx.Rows) error {
 		c.changes, c.posts = make(changes, len(p.links)), make(map[sharing][]ownPost, len(p.links))
 		if err := c.collect(rows); err != nil {
 			return fmt.Errorf("read the pending shares: %w", err)
@@ -218,10 +192,12 @@ func (c *changesAndPosts) collect(rows pgx.Rows) error {
 	return err
 }
 
-// changesQuery reads changes, with further columns of the rows f of sharers and t of what
-// they should be, of which t aggregates some shares s.
-func changesQuery(columns, aggregates string) string {
-	return `
+// ofOwn are the shares s of posts that say something about the link.
+const ofOwn = `FILTER (WHERE s.subject_did IS NULL AND s.claim_id IS NOT NULL)`
+
+// selectChanges reads the rows f of sharers that are asked for, and t, what they should be, with
+// the posts that decide the votes.
+var selectChanges = `
 WITH asked AS MATERIALIZED (
     SELECT a.* FROM unnest($1::bigint[], $2::text[], $6::text[], $7::text[]) AS a (link_id, did, subject_did, subject_rkey)
 ), pairs AS MATERIALIZED (
@@ -249,7 +225,8 @@ WITH asked AS MATERIALIZED (
     WHERE a.subject_did IS NOT NULL
     LIMIT $5
 )
-SELECT p.link_id, p.did, f.post_at, f.quote_at, f.repost_at, t.post_at, t.quote_at, t.repost_at` + columns + `
+SELECT p.link_id, p.did, f.post_at, f.quote_at, f.repost_at, t.post_at, t.quote_at, t.repost_at,
+       f.title_claim, f.title_at, f.title_key, f.url_claim, f.url_at, f.url_key, t.claims, t.named, t.dates, t.collections, t.rkeys
 FROM pairs AS p
 LEFT JOIN LATERAL (
     SELECT f.* FROM sharers AS f WHERE f.did = p.did AND f.link_id = p.link_id LIMIT 1
@@ -257,11 +234,12 @@ LEFT JOIN LATERAL (
 LEFT JOIN LATERAL (
     SELECT max(s.shared_at) FILTER (WHERE s.how = 'post')   AS post_at,
            max(s.shared_at) FILTER (WHERE s.how = 'quote')  AS quote_at,
-           max(s.shared_at) FILTER (WHERE s.how = 'repost') AS repost_at` + aggregates + `
+           max(s.shared_at) FILTER (WHERE s.how = 'repost') AS repost_at,
+           array_agg(s.claim_id) ` + ofOwn + ` AS claims, array_agg(s.named_id = s.link_id) ` + ofOwn + ` AS named, array_agg(s.shared_at) ` + ofOwn + ` AS dates,
+           array_agg(s.collection) ` + ofOwn + ` AS collections, array_agg(s.rkey) ` + ofOwn + ` AS rkeys
     FROM ` + sharesOfPair + ` AS s
     WHERE s.shared_at > $3 AND` + living + `AND` + eligible("p.did", "$4") + `
 ) AS t ON true`
-}
 
 func timesOf(at []*time.Time) (t times) {
 	for i, to := range []*time.Time{&t.post, &t.quote, &t.repost} {

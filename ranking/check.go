@@ -100,10 +100,8 @@ func checkIn(ctx context.Context, tx pgx.Tx, links []int64, found func(Differenc
 	if !s.Counted || s.Watched != s.Watching || p.everything {
 		return Checked{Pending: true}, nil
 	}
-	var c changes
-	q := &pgx.Batch{}
-	queueChanges(q, p, s, unlimited, &c)
-	if err := send(ctx, tx, q); err != nil {
+	c, err := readChangesAndVotes(ctx, tx, p, s)
+	if err != nil {
 		return done, err
 	}
 	done.Sharers = len(c)

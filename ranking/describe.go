@@ -29,7 +29,6 @@ func (r *reader) describe(ctx context.Context, entries []entry) ([]TrendingLink,
 	var gifts []gift
 	r.queueDescriptions(q, entries, ids, &links)
 	queueGifts(q, ids, r.state.Watching, &gifts)
-	unread := r.queueUnread(q, ids)
 	if err := send(ctx, r.tx, q); err != nil {
 		return nil, err
 	}
@@ -41,7 +40,7 @@ func (r *reader) describe(ctx context.Context, entries []entry) ([]TrendingLink,
 	if err := r.nameFaces(ctx, links); err != nil {
 		return nil, fmt.Errorf("name the sharers: %w", err)
 	}
-	return links, r.correctBy(ctx, links, unread)
+	return links, r.correctHeadlines(ctx, links)
 }
 
 // queueDescriptions queues the reading of what is stored of the links.

@@ -3,7 +3,6 @@ package ranking
 import (
 	"context"
 	"fmt"
-	"slices"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgtype"
@@ -171,33 +170,6 @@ func headlineColumns(all []headline) []any {
 // correctHeadlines gives the links of a page the headlines that the votes choose now:
 // counted ones are corrected by what is pending, as the numbers are.
 func (r *reader) correctHeadlines(ctx context.Context, page []TrendingLink) error {
-	ids := make([]int64, len(page))
-	for i := range page {
-		ids[i] = page[i].ID
-	}
-	q := &pgx.Batch{}
-	unread := r.queueUnread(q, ids)
-	if err := send(ctx, r.tx, q); err != nil {
-		return err
-	}
-	return r.correctBy(ctx, page, unread)
-}
-
-// queueUnread queues the reading of what is pending of some links, with the votes.
-func (r *reader) queueUnread(q *pgx.Batch, links []int64) *changesAndPosts {
-	var p pending
-	for k := range r.unread {
-		if slices.Contains(links, k.link) {
-			p.add(&k.link, &k.did)
-		}
-	}
-	unread := &changesAndPosts{}
-	unread.queue(q, p, r.state)
-	return unread
-}
-
-// correctBy is correctHeadlines by what queueUnread has read.
-func (r *reader) correctBy(ctx context.Context, page []TrendingLink, unread *changesAndPosts) error {
 	if len(page) == 0 {
 		return nil
 	}
@@ -220,8 +192,18 @@ func (r *reader) correctBy(ctx context.Context, page []TrendingLink, unread *cha
 			return err
 		}
 	} else {
-		of := unread.changes
-		if err := of.addVotes(ctx, r.tx, unread.posts); err != nil {
+		of, posts := changes{}, map[sharing][]ownPost{}
+		for k, c := range r.unread {
+			if shown[k.link] != nil {
+				of[k] = c
+			}
+		}
+		for k, p := range r.posts {
+			if shown[k.link] != nil {
+				posts[k] = p
+			}
+		}
+		if err := of.addVotes(ctx, r.tx, posts); err != nil {
 			return err
 		}
 		links = of.links()

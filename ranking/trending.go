@@ -149,15 +149,16 @@ type reader struct {
 	end     time.Time
 	after   *entry
 	state   state
-	watches []int64   // nil: everyone
-	window  int       // the index of q.Window
-	text    *searched // nil: any text
-	before  int       // the links on the pages before
-	by      []int64   // the links that q.By shares, in order; nil: any link
-	asked   pending   // what the rows of pending_counts ask for
-	rows    int       // of pending_counts
-	members []string  // of the watches
-	unread  changes   // what is pending; nil: counted from the ledger
+	watches []int64               // nil: everyone
+	window  int                   // the index of q.Window
+	text    *searched             // nil: any text
+	before  int                   // the links on the pages before
+	by      []int64               // the links that q.By shares, in order; nil: any link
+	asked   pending               // what the rows of pending_counts ask for
+	rows    int                   // of pending_counts
+	members []string              // of the watches
+	unread  changes               // what is pending; nil: counted from the ledger
+	posts   map[sharing][]ownPost // of the changes in unread
 	limits
 }
 
@@ -401,11 +402,13 @@ func (r *reader) readChanges(ctx context.Context, also func(*pgx.Batch)) (c chan
 		return nil, false, nil
 	}
 	q := &pgx.Batch{}
-	queueChanges(q, r.asked, r.state, r.pending, &c)
+	var read changesAndPosts
+	read.queue(q, r.asked, r.state, r.pending)
 	also(q)
-	if err := send(ctx, r.tx, q); err != nil || len(c) == r.pending {
+	if err := send(ctx, r.tx, q); err != nil || len(read.changes) == r.pending {
 		return nil, false, err
 	}
+	c, r.posts = read.changes, read.posts
 	r.unread = changes{}
 	maps.Copy(r.unread, c)
 	return c, true, nil
