@@ -1,7 +1,7 @@
 # `make demo` and `make test` need Go, make and a package manager, and install the rest.
 SHELL := /bin/bash
-# e2e takes longest: it begins first.
-PKG   ?= ./e2e ./...
+# e2e takes longest, and of the others workers: they begin first.
+PKG   ?= ./e2e ./workers ./...
 
 # POSTGRES=18 uses that major version. Without it, the server on PATH comes first.
 POSTGRES =
