@@ -205,7 +205,7 @@ func TestLongListingIsNotStartedTwice(t *testing.T) {
 	due, err := schema.DueWatches(t.Context(), r.pool, time.Now().Add(-longListing))
 	require.NoError(t, err)
 	require.Equal(t, []schema.DueWatch{{ID: 1, Kind: "follows"}}, due)
-	r.execute(`UPDATE river_job SET state = 'retryable' WHERE args ->> 'watch' = '2'`)
+	r.execute(`UPDATE river_job SET state = 'retryable', scheduled_at = now() + interval '1 hour' WHERE args ->> 'watch' = '2'`)
 	due, err = schema.DueWatches(t.Context(), r.pool, time.Now().Add(-longListing))
 	require.NoError(t, err)
 	require.Equal(t, []schema.DueWatch{{ID: 1, Kind: "follows"}, {ID: 2, Kind: "follows"}}, due, "a failing watch does not delay others")
