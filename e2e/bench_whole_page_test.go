@@ -21,12 +21,15 @@ import (
 	"github.com/weir-social/weir/web"
 )
 
+// pageData returns how many links and accounts a number of shares has.
+func pageData(shares int) (links, accounts int) { return shares * 175 / 1000, shares * 148 / 1000 }
+
 // fillPages stores a day of shares of links with titles that sharers gave: 175 links and 148
 // accounts for 1,000 shares. A shared link has two claims; one has 30 of 1,000 shares. A
 // thousand watches have a thousand members each. Everything is counted.
 func fillPages(b *testing.B, pool *pgxpool.Pool, shares int) {
 	b.Helper()
-	links, accounts := shares*175/1000, shares*148/1000
+	links, accounts := pageData(shares)
 	require.NoError(b, ranking.EnsureDays(b.Context(), pool, time.Now(), 7*24*time.Hour))
 	conn, err := pool.Acquire(b.Context())
 	require.NoError(b, err)
@@ -80,7 +83,7 @@ FROM (
     FROM generate_series(1, 5) AS n
 ) AS s
 ON CONFLICT DO NOTHING`
-	links, accounts := shares*175/1000, shares*148/1000
+	links, accounts := pageData(shares)
 	ctx, stop := context.WithCancel(b.Context())
 	ended := make(chan error, 1)
 	go func() {

@@ -141,13 +141,18 @@ const sharesOfPair = `(SELECT s.* FROM shares AS s WHERE s.did = p.did AND s.lin
 // readChangesAndVotes reads the rows of sharers that pending asks for, and what they should
 // be.
 func readChangesAndVotes(ctx context.Context, db database, p pending, s state) (changes, error) {
-	q := &pgx.Batch{}
-	posts := changesAndPosts{}
-	posts.queue(q, p, s, unlimited)
-	if err := send(ctx, db, q); err != nil {
+	read, err := readChanges(ctx, db, p, s)
+	if err != nil {
 		return nil, err
 	}
-	return posts.changes, posts.changes.addVotes(ctx, db, posts.posts)
+	return read.changes, read.changes.addVotes(ctx, db, read.posts)
+}
+
+// readChanges reads all of them, without the votes that they should have.
+func readChanges(ctx context.Context, db batcher, p pending, s state) (read changesAndPosts, err error) {
+	q := &pgx.Batch{}
+	read.queue(q, p, s, unlimited)
+	return read, send(ctx, db, q)
 }
 
 // changesAndPosts are changes, and the posts that decide the votes that they should have:
@@ -159,11 +164,11 @@ type changesAndPosts struct {
 
 // queue queues their reading, of at most limit changes.
 func (c *changesAndPosts) queue(q *pgx.Batch, p pending, s state, limit int) {
+	c.changes, c.posts = make(changes, len(p.links)), make(map[sharing][]ownPost, len(p.links))
 	if len(p.links) == 0 {
 		return
 	}
 	q.Queue(selectChanges, p.links, p.dids, s.KeptFrom, s.Watching, limit, p.subjectDIDs, p.subjectRkeys).Query(func(rows pgx.Rows) error {
-		c.changes, c.posts = make(changes, len(p.links)), make(map[sharing][]ownPost, len(p.links))
 		if err := c.collect(rows); err != nil {
 			return fmt.Errorf("read the pending shares: %w", err)
 		}

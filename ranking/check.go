@@ -100,12 +100,12 @@ func checkIn(ctx context.Context, tx pgx.Tx, links []int64, found func(Differenc
 	if !s.Counted || s.Watched != s.Watching || p.everything {
 		return Checked{Pending: true}, nil
 	}
-	c, err := readChangesAndVotes(ctx, tx, p, s)
+	read, err := readChanges(ctx, tx, p, s)
 	if err != nil {
 		return done, err
 	}
-	done.Sharers = len(c)
-	if err := checkSharers(ctx, tx, s, c, links, found); err != nil {
+	done.Sharers = len(read.changes)
+	if err := checkSharers(ctx, tx, s, read.changes, links, found); err != nil {
 		return done, err
 	}
 	for _, network := range []Network{BothNetworks, Nostr} {
@@ -113,7 +113,7 @@ func checkIn(ctx context.Context, tx pgx.Tx, links []int64, found func(Differenc
 			return done, err
 		}
 	}
-	return done, checkVotes(ctx, tx, s, c, links, found)
+	return done, checkVotes(ctx, tx, s, read.changes, links, found)
 }
 
 // checkSharers compares sharers with the ledger. Dates before the longest window

@@ -32,7 +32,7 @@ func (r *feedReader) candidates(ctx context.Context) (nextLinks, error) {
 	counted := r.state.Counted && r.state.Watched == r.state.Watching && !r.from().Before(r.state.KeptFrom)
 	if counted {
 		var err error
-		if _, counted, err = r.readPending(ctx, 0); err != nil {
+		if counted, err = r.readPending(ctx, 0); err != nil {
 			return nil, err
 		}
 	}
@@ -76,13 +76,12 @@ func (r *feedReader) list(ctx context.Context, counted bool) (all []sharedLink, 
 
 // sharedByMembers lists the links that enough members of the watches share.
 func (r *feedReader) sharedByMembers(ctx context.Context, counted bool) (all []sharedLink, err error) {
-	const members = `SELECT DISTINCT m.did FROM watch_members AS m WHERE m.watch_id = ANY ($1)`
-	dids, err := schema.All(ctx, r.tx, "read the members", pgx.RowTo[string], members, r.watches)
-	if err != nil {
+	q := &pgx.Batch{}
+	r.queueMembers(q)
+	if err := send(ctx, r.tx, q); err != nil {
 		return nil, err
 	}
-	dids = r.q.Network.leaveOutDIDs(dids)
-	rows, err := r.sharedInLedger(ctx, dids, counted)
+	rows, err := r.sharedInLedger(ctx, r.q.Network.leaveOutDIDs(r.members), counted)
 	if err != nil {
 		return nil, err
 	}

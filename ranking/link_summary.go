@@ -103,7 +103,7 @@ func ReadLink(ctx context.Context, db Beginner, of LinkQuery) (l LinkSummary, er
 // correctCard corrects what is stored by what is pending, as the ranking does.
 func (r *linkReader) correctCard(ctx context.Context, l *LinkCard) error {
 	if r.countable() {
-		if _, _, err := r.readPending(ctx, l.ID); err != nil {
+		if _, err := r.readPending(ctx, l.ID); err != nil {
 			return err
 		}
 	}

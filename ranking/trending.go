@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"slices"
 	"time"
 	"unicode/utf8"
@@ -373,16 +372,16 @@ func (r *reader) countable() bool {
 
 // readPending reads what has changed since the last count, and leaves out what concerns
 // other links than the given one; 0: all do. exact is false if that is too much.
-func (r *reader) readPending(ctx context.Context, link int64) (c changes, exact bool, err error) {
+func (r *reader) readPending(ctx context.Context, link int64) (exact bool, err error) {
 	q := &pgx.Batch{}
 	r.queuePending(link)(q)
 	if err := send(ctx, r.tx, q); err != nil {
-		return nil, false, err
+		return false, err
 	}
-	return r.readChanges(ctx, func(*pgx.Batch) {})
+	return r.readUnread(ctx, &pgx.Batch{})
 }
 
-// queuePending queues the first step of readPending, for readChanges.
+// queuePending queues the first step of readPending, for readUnread.
 func (r *reader) queuePending(link int64) func(*pgx.Batch) {
 	return func(q *pgx.Batch) {
 		const sql = `SELECT ` + pendingColumns + ` FROM pending_counts WHERE $2::bigint = 0 OR link_id = $2 OR link_id IS NULL LIMIT $1`
@@ -395,23 +394,19 @@ func (r *reader) queuePending(link int64) func(*pgx.Batch) {
 	}
 }
 
-// readChanges is the second step of readPending. It also runs what also queues, unless
-// too much is pending.
-func (r *reader) readChanges(ctx context.Context, also func(*pgx.Batch)) (c changes, exact bool, err error) {
+// readUnread is the second step of readPending. It also runs what is in q, unless too much
+// is pending.
+func (r *reader) readUnread(ctx context.Context, q *pgx.Batch) (exact bool, err error) {
 	if r.asked.everything || r.rows == r.pending {
-		return nil, false, nil
+		return false, nil
 	}
-	q := &pgx.Batch{}
 	var read changesAndPosts
 	read.queue(q, r.asked, r.state, r.pending)
-	also(q)
 	if err := send(ctx, r.tx, q); err != nil || len(read.changes) == r.pending {
-		return nil, false, err
+		return false, err
 	}
-	c, r.posts = read.changes, read.posts
-	r.unread = changes{}
-	maps.Copy(r.unread, c)
-	return c, true, nil
+	r.unread, r.posts = read.changes, read.posts
+	return true, nil
 }
 
 // topCounted calls f with the links that have the most sharers in each window, as they

@@ -17,7 +17,6 @@ import (
 // the last count, are corrected; the others are taken as they are.
 type walk struct {
 	*reader
-	changes   changes
 	corrected map[int64]*corrected
 	touched   []entry // the corrected links
 	complete  bool    // touched has all links that can be in the ranking
@@ -40,9 +39,9 @@ func (r *reader) needed() []int {
 func (w *walk) correct(ctx context.Context) (exact bool, err error) {
 	network := w.q.Network.walked()
 	var crossings []crossing
-	w.changes, exact, err = w.readChanges(ctx, func(q *pgx.Batch) {
-		queueCrossings(q, network, w.state.AsOf, w.end, w.needed(), w.crossings, &crossings)
-	})
+	q := &pgx.Batch{}
+	queueCrossings(q, network, w.state.AsOf, w.end, w.needed(), w.crossings, &crossings)
+	exact, err = w.readUnread(ctx, q)
 	switch {
 	case err != nil || !exact:
 		return false, err
@@ -55,7 +54,7 @@ func (w *walk) correct(ctx context.Context) (exact bool, err error) {
 	if err != nil {
 		return false, err
 	}
-	w.corrected, err = tallies(ctx, w.tx, network, w.state, w.end, network.leaveOutChanges(w.changes), crossings, nil, few)
+	w.corrected, err = tallies(ctx, w.tx, network, w.state, w.end, network.leaveOutChanges(w.unread), crossings, nil, few)
 	if err != nil {
 		return false, err
 	}
@@ -345,7 +344,7 @@ GROUP BY s.link_id`
 		found[e.ID] = &entry{ID: e.ID}
 	}
 	var pending sharingColumns
-	for k := range w.changes {
+	for k := range w.unread {
 		if found[k.link] != nil {
 			pending.add(k)
 		}
@@ -357,7 +356,7 @@ GROUP BY s.link_id`
 	for _, e := range rows {
 		*found[e.ID] = e
 	}
-	for k, c := range w.changes {
+	for k, c := range w.unread {
 		if e := found[k.link]; e != nil && network.includes(k.did) {
 			if at := w.q.latestOf(c.truth); at.After(w.earliest()) {
 				w.add(e, at)

@@ -15,16 +15,17 @@ import (
 func (r *reader) watched(ctx context.Context) (chosen []entry, exact bool, err error) {
 	dids := r.q.Network.leaveOutDIDs(r.members)
 	var rows []pair
-	c, exact, err := r.readChanges(ctx, func(q *pgx.Batch) { r.queueSharedBy(q, dids, &rows) })
-	if err != nil || !exact {
+	q := &pgx.Batch{}
+	r.queueSharedBy(q, dids, &rows)
+	if exact, err := r.readUnread(ctx, q); err != nil || !exact {
 		return nil, false, err
 	}
-	rows = slices.DeleteFunc(rows, func(s pair) bool { _, changes := c[s.sharing]; return changes })
+	rows = slices.DeleteFunc(rows, func(s pair) bool { _, changes := r.unread[s.sharing]; return changes })
 	is := make(map[string]bool, len(dids))
 	for _, did := range dids {
 		is[did] = true
 	}
-	for k, change := range c {
+	for k, change := range r.unread {
 		if at := r.q.latestOf(change.truth); is[k.did] && at.After(r.earliest()) {
 			rows = append(rows, pair{k, at})
 		}
