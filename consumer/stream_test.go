@@ -171,6 +171,7 @@ func TestFullBufferDropsTheConnectionNotEvents(t *testing.T) {
 	}
 	stop := s.run(func(cfg *consumer.Config) {
 		cfg.BufferBytes, cfg.FullWait, cfg.Registerer = 128<<10, time.Millisecond, metrics
+		cfg.BatchEvents = 50 // the first commit leaves most of the history to the buffer, however late it begins
 		cfg.Enqueue = func(context.Context, pgx.Tx, []schema.Stored, time.Time) error {
 			require.Eventually(t, func() bool { return overflows() > 0 }, time.Minute, 10*time.Millisecond)
 			return nil
