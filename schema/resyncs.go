@@ -77,11 +77,14 @@ RETURNING did, due_at, requested_at = now()`
 		did[i], cause[i], rev[i] = m.DID, Text(m.Cause), m.Rev
 	}
 	q.Queue(sql, did, cause, rev, maxDesynchronized, resyncLost).Query(func(rows pgx.Rows) error {
+		before := make(map[string]bool, len(b.Resyncs)) // an account whose chain is broken may have been marked before
+		for i := range b.Resyncs {
+			before[b.Resyncs[i].DID] = true
+		}
 		var r Resync
 		var due bool
 		_, err := pgx.ForEachRow(rows, []any{&r.DID, &r.Due, &due}, func() error {
-			marked := slices.ContainsFunc(b.Resyncs, func(before Resync) bool { return before.DID == r.DID })
-			if due && !marked { // an account whose chain is broken may have been marked before
+			if due && !before[r.DID] {
 				b.Resyncs = append(b.Resyncs, r)
 			}
 			return nil
