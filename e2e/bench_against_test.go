@@ -130,7 +130,11 @@ func (a *against) turn(program string) costs {
 	}))
 	drop()
 	url, drop = a.database(program)
+	environment = []string{"DATABASE_URL=" + url, "WEIR_LOG_LEVEL=warn"}
 	cost.add("small batches", againstLive, a.measure(func() *os.ProcessState { return a.live(program, url) }))
+	cost.add("process small batches", againstLive, a.measure(func() *os.ProcessState {
+		return a.run(environment, program, ingest, os.DevNull)
+	}))
 	drop()
 	return cost
 }

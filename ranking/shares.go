@@ -251,10 +251,14 @@ USING (
           AND t.subject_did = s.subject_did AND t.subject_rkey = s.subject_rkey AND t.subject_collection = s.subject_collection
     )
 ) AS gone
-WHERE s.did = gone.did AND s.collection = gone.collection AND s.rkey = gone.rkey AND s.named_id = gone.named_id AND s.rkey BETWEEN $8 AND $9`
+WHERE s.did = gone.did AND s.collection = gone.collection AND s.rkey = gone.rkey AND s.named_id = gone.named_id`
 	if len(r.Before) > 0 {
 		oldCollection, oldDID, oldRkey := schema.Columns(len(r.Before), func(i int) schema.Key { return r.Before[i] })
-		q.Queue(remove, oldCollection, oldDID, oldRkey, collection, did, rkey, identity, slices.Min(oldRkey), slices.Max(oldRkey),
+		sql := remove
+		if len(r.Before) > schema.FewKeys { // see schema.Lookups
+			sql += ` AND s.rkey BETWEEN $8 AND $9`
+		}
+		q.Queue(sql, oldCollection, oldDID, oldRkey, collection, did, rkey, identity, slices.Min(oldRkey), slices.Max(oldRkey),
 			t.collection, t.did, t.rkey, t.link, t.subjectDID, t.subjectRkey, t.subjectCollection)
 	}
 	// A link that expired has no id or no claim here, and the share is refused.

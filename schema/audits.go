@@ -213,7 +213,7 @@ func DeleteRecords(ctx context.Context, tx pgx.Tx, deletions []Deletion, project
 	b.queueTombstones(q)
 	b.queueDeletedRecords(q)
 	b.queueWrites(q, new([]Key)) // locks the rows
-	b.queueDeletions(q)
+	b.queueDeletions(q, tx)
 	if err := tx.SendBatch(ctx, q).Close(); err != nil {
 		return fmt.Errorf("delete records: %w", err)
 	}

@@ -152,7 +152,7 @@ func (b *Batch) Apply(ctx context.Context, tx pgx.Tx, lease Lease, careful bool)
 	} else {
 		b.queueWrites(q, &written)
 	}
-	b.queueDeletions(q)
+	b.queueDeletions(q, tx)
 	for i := range b.DeadLetters {
 		b.DeadLetters[i].queue(q, lease.Stream)
 	}
@@ -302,16 +302,6 @@ func (b *Batch) writeColumns(n int) []any {
 	return []any{keys.collection, keys.did, keys.rkey, rev, cid, createdAt, record, goes}
 }
 
-// deletedRkeys returns the smallest and the largest rkey of the deletions. A query
-// bounded by them opens only the partitions of posts in between.
-func (b *Batch) deletedRkeys() (from, to string) {
-	from, to = b.Deletions[0].Rkey, b.Deletions[0].Rkey
-	for i := range b.Deletions {
-		from, to = min(from, b.Deletions[i].Rkey), max(to, b.Deletions[i].Rkey)
-	}
-	return from, to
-}
-
 // StoreRecords writes records that did not come from a stream, under the same rules:
 // a record must be newer than the stored revision and its tombstone. It returns the
 // keys of the records that it wrote. Call it before the transaction locks anything
@@ -378,63 +368,6 @@ func (b *Batch) copyWrites(ctx context.Context, tx pgx.Tx) ([]Key, error) {
 		written[i] = b.Writes[i].Key
 	}
 	return written, nil
-}
-
-// queueTombstones stores the tombstones of the deletions.
-func (b *Batch) queueTombstones(q *pgx.Batch) {
-	n := len(b.Deletions)
-	if n == 0 {
-		return
-	}
-	const sql = `
-INSERT INTO tombstones AS t (collection, did, rkey, rev, deleted_at)
-SELECT d.collection, d.did, d.rkey, d.rev, d.deleted_at
-FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::timestamptz[]) AS d (collection, did, rkey, rev, deleted_at)
-ON CONFLICT (collection, did, rkey) DO UPDATE
-SET rev = excluded.rev, deleted_at = excluded.deleted_at
-WHERE excluded.rev > t.rev`
-	keys := newKeyColumns(n)
-	rev, at := make(pgtype.FlatArray[string], n), make(pgtype.FlatArray[*time.Time], n)
-	for i := range b.Deletions {
-		d := &b.Deletions[i]
-		keys.set(i, d.Key)
-		if rev[i] = d.Rev; !d.Lasting {
-			at[i] = &d.At
-		}
-	}
-	q.Queue(sql, keys.collection, keys.did, keys.rkey, rev, at)
-}
-
-// queueDeletions deletes records, which queueWrites has locked, then their rows in
-// the projections' tables, and clears the inputs of their dead letters. The
-// projected rows need a statement of their own: the lock may have waited for a
-// worker that projected the record, and only a later snapshot sees its rows.
-func (b *Batch) queueDeletions(q *pgx.Batch) {
-	n := len(b.Deletions)
-	if n == 0 {
-		return
-	}
-	const records = `
-DELETE FROM records AS r
-USING unnest($1::text[], $2::text[], $3::text[], $4::text[]) AS d (collection, did, rkey, rev)
-WHERE r.collection = d.collection AND r.did = d.did AND r.rkey = d.rkey AND r.rev <= d.rev AND r.rkey BETWEEN $5 AND $6`
-	const deadLetters = `
-UPDATE dead_letters AS l
-SET ` + clearInput + `
-FROM unnest($1::text[], $2::text[], $3::text[]) AS d (collection, did, rkey)
-WHERE l.collection = d.collection AND l.did = d.did AND l.rkey = d.rkey AND l.raw_bytes > 0`
-	keys := newKeyColumns(n)
-	rev := make(pgtype.FlatArray[string], n)
-	for i := range b.Deletions {
-		keys.set(i, b.Deletions[i].Key)
-		rev[i] = b.Deletions[i].Rev
-	}
-	from, to := b.deletedRkeys()
-	q.Queue(records, keys.collection, keys.did, keys.rkey, rev, from, to)
-	for _, table := range b.Projections.tablesOf(keys.collection) {
-		q.Queue(fmt.Sprintf(deleteProjected, pgx.Identifier{table}.Sanitize()), keys.collection, keys.did, keys.rkey, from, to)
-	}
-	q.Queue(deadLetters, keys.collection, keys.did, keys.rkey)
 }
 
 // keyColumns is a list of keys as one array per column, for unnest.

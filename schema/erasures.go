@@ -66,7 +66,7 @@ FOR UPDATE OF r`
 		return err
 	}
 	q := &pgx.Batch{}
-	gone.queueDeletions(q)
+	gone.queueDeletions(q, tx)
 	q.Queue(deadLetters, did)
 	return tx.SendBatch(ctx, q).Close()
 }

@@ -1,6 +1,10 @@
 package schema
 
-import "github.com/weir-social/weir/archive"
+import (
+	"github.com/jackc/pgx/v5"
+
+	"github.com/weir-social/weir/archive"
+)
 
 // RequireExtension is requireExtension.
 var RequireExtension = requireExtension
@@ -16,3 +20,11 @@ func ParseFetched(record []byte) (id archive.ID, day int32, err error) {
 
 // EventsBetweenSQL is what EventsBetween asks.
 const EventsBetweenSQL = eventsBetween
+
+// QueuedDeletions returns the statements that delete a batch's records and what is projected
+// of them.
+func QueuedDeletions(b *Batch, tx pgx.Tx) []*pgx.QueuedQuery {
+	q := &pgx.Batch{}
+	b.queueDeletions(q, tx)
+	return q.QueuedQueries
+}

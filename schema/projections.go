@@ -117,18 +117,25 @@ func (p Projections) Expiring(collections []string) (tables []string) {
 	return tables
 }
 
-// deleteProjected deletes the rows of deleted records. A record that was written again
-// after its deletion keeps its rows. The range of the keys bounds which partitions are
-// opened. Each table needs a statement of its own: while the one for shares waits for a
-// worker's lock, the worker may add a row to subjects, which only a later statement sees.
-const deleteProjected = `
-DELETE FROM %s AS p
+// deleteProjected deletes the rows of deleted records from a table. A record that was
+// written again after its deletion keeps its rows. Each table needs a statement of its own:
+// while the one for shares waits for a worker's lock, the worker may add a row to subjects,
+// which only a later statement sees. within: $4 and $5 are the range of the keys. It bounds
+// which partitions are opened.
+func deleteProjected(table string, within bool) string {
+	ofTable, ofRecords := "", ""
+	if within {
+		ofTable, ofRecords = ` AND p.rkey BETWEEN $4 AND $5`, ` AND r.rkey BETWEEN $4 AND $5`
+	}
+	return `
+DELETE FROM ` + pgx.Identifier{table}.Sanitize() + ` AS p
 USING unnest($1::text[], $2::text[], $3::text[]) AS d (collection, did, rkey)
-WHERE p.collection = d.collection AND p.did = d.did AND p.rkey = d.rkey AND p.rkey BETWEEN $4 AND $5
+WHERE p.collection = d.collection AND p.did = d.did AND p.rkey = d.rkey` + ofTable + `
   AND NOT EXISTS (
       SELECT FROM records AS r
-      WHERE r.collection = d.collection AND r.did = d.did AND r.rkey = d.rkey AND r.rkey BETWEEN $4 AND $5
+      WHERE r.collection = d.collection AND r.did = d.did AND r.rkey = d.rkey` + ofRecords + `
   )`
+}
 
 // OutdatedError means that the database and this program have different projections.
 // The program must not store records, because some of their jobs would be missing.

@@ -3,6 +3,7 @@ package schema
 import (
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -27,10 +28,11 @@ type Wait struct{ Record, For Key }
 // far as the projection is concerned. The caller holds the locks of the records. An insert
 // locks the row that is there, so that QueueNotWaiting does not delete it unseen.
 func QueueWaiting(q *pgx.Batch, projection string, records []Key, waits []Wait) {
+	// The projection is joined like the rest of the key: see planOnce.
 	const remove = `
 DELETE FROM waiting AS w
-USING unnest($2::text[], $3::text[], $4::text[]) AS r (collection, did, rkey)
-WHERE w.projection = $1 AND w.did = r.did AND w.collection = r.collection AND w.rkey = r.rkey
+USING unnest($1::text[], $2::text[], $3::text[], $4::text[]) AS r (projection, collection, did, rkey)
+WHERE w.projection = r.projection AND w.did = r.did AND w.collection = r.collection AND w.rkey = r.rkey
   AND NOT EXISTS (
       SELECT FROM unnest($5::text[], $6::text[], $7::text[], $8::text[], $9::text[], $10::text[])
                AS i (collection, did, rkey, for_collection, for_did, for_rkey)
@@ -46,7 +48,7 @@ ON CONFLICT (did, collection, rkey, projection, for_did, for_collection, for_rke
 	forCollection, forDID, forRkey := Columns(len(waits), func(i int) Key { return waits[i].For })
 	if len(records) > 0 {
 		ofCollection, ofDID, ofRkey := Columns(len(records), func(i int) Key { return records[i] })
-		q.Queue(remove, projection, ofCollection, ofDID, ofRkey, collection, did, rkey, forCollection, forDID, forRkey)
+		q.Queue(remove, slices.Repeat([]string{projection}, len(records)), ofCollection, ofDID, ofRkey, collection, did, rkey, forCollection, forDID, forRkey)
 	}
 	if len(waits) > 0 {
 		q.Queue(insert, projection, collection, did, rkey, forCollection, forDID, forRkey)
@@ -59,20 +61,21 @@ ON CONFLICT (did, collection, rkey, projection, for_did, for_collection, for_rke
 func QueueNotWaiting(q *pgx.Batch, projection string, deleted []Key) {
 	const lock = `
 SELECT FROM waiting AS w
-JOIN unnest($2::text[], $3::text[], $4::text[]) AS r (collection, did, rkey) ON w.did = r.did AND w.collection = r.collection AND w.rkey = r.rkey
-WHERE w.projection = $1
+JOIN unnest($1::text[], $2::text[], $3::text[], $4::text[]) AS r (projection, collection, did, rkey)
+  ON w.projection = r.projection AND w.did = r.did AND w.collection = r.collection AND w.rkey = r.rkey
 FOR UPDATE OF w`
 	const remove = `
 DELETE FROM waiting AS w
-USING unnest($2::text[], $3::text[], $4::text[]) AS r (collection, did, rkey)
-WHERE w.projection = $1 AND w.did = r.did AND w.collection = r.collection AND w.rkey = r.rkey
+USING unnest($1::text[], $2::text[], $3::text[], $4::text[]) AS r (projection, collection, did, rkey)
+WHERE w.projection = r.projection AND w.did = r.did AND w.collection = r.collection AND w.rkey = r.rkey
   AND NOT EXISTS (SELECT FROM records AS s WHERE s.did = w.did AND s.collection = w.collection AND s.rkey = w.rkey)`
 	if len(deleted) == 0 {
 		return
 	}
 	collection, did, rkey := Columns(len(deleted), func(i int) Key { return deleted[i] })
-	q.Queue(lock, projection, collection, did, rkey)
-	q.Queue(remove, projection, collection, did, rkey)
+	of := slices.Repeat([]string{projection}, len(deleted))
+	q.Queue(lock, of, collection, did, rkey)
+	q.Queue(remove, of, collection, did, rkey)
 }
 
 // WaitingRecords returns those of the records that wait.

@@ -135,13 +135,13 @@ const looks = 5 // transactions after which a job whose subjects keep changing i
 // projected projects records and writes their shares. The records that failed are in
 // its failures. fresh: they are new, and nothing was projected of them. known: the
 // subjects by which the records were found; nil: the job names the records.
-func (w *ProcessPosts) projected(ctx context.Context, keys []schema.Key, fresh bool, known []schema.Key) (*sharing, error) {
-	p, err := w.read(ctx, sortedKeys(keys), fresh)
-	if err != nil {
+func (w *ProcessPosts) projected(ctx context.Context, keys []schema.Key, fresh bool, known []schema.Key) (p *sharing, err error) {
+	p = newSharing(w, len(keys))
+	if err := p.read(ctx, sortedKeys(keys), fresh); err != nil {
 		return nil, err
 	}
 	p.known = known
-	if p.subjects, p.due, err = ranking.FindSubjects(ctx, w.pool, p.subjectKeys()); err != nil {
+	if p.subjects, p.due, err = ranking.FindSubjects(ctx, p.db, p.subjectKeys()); err != nil {
 		return nil, err
 	}
 	if err := w.addLinks(ctx, p, p.keys()); err != nil && schema.Classify(err) != schema.Data && !errors.Is(err, schema.ErrBusy) {
@@ -165,19 +165,19 @@ func (w *ProcessPosts) projected(ctx context.Context, keys []schema.Key, fresh b
 			return nil, err
 		}
 	}
-	return p, ranking.RecountCopies(ctx, w.pool, p.keys())
+	return p, ranking.RecountCopies(ctx, p.db, p.keys())
 }
 
 // lookAgain returns the records whose subjects have changed since they were read. A
 // subject that was stored meanwhile did not see that the record began to wait, and one
 // that was deleted meanwhile did not see its share.
 func (w *ProcessPosts) lookAgain(ctx context.Context, p *sharing) (changed []schema.Key, err error) {
-	if _, err := ranking.SyncSubjects(ctx, w.pool, p.reprojected); err != nil {
+	if _, err := ranking.SyncSubjects(ctx, p.db, p.reprojected); err != nil {
 		return nil, err
 	}
 	before := p.subjects
 	var due bool
-	if p.subjects, due, err = ranking.FindSubjects(ctx, w.pool, p.subjectKeys()); err != nil {
+	if p.subjects, due, err = ranking.FindSubjects(ctx, p.db, p.subjectKeys()); err != nil {
 		return nil, err
 	}
 	p.due = p.due || due
@@ -187,50 +187,6 @@ func (w *ProcessPosts) lookAgain(ctx context.Context, p *sharing) (changed []sch
 		}
 	}
 	return sortedKeys(changed), nil
-}
-
-// read reads the records, and which of them have shares or wait.
-func (w *ProcessPosts) read(ctx context.Context, keys []schema.Key, fresh bool) (*sharing, error) {
-	p := newSharing(w)
-	if len(keys) == 0 {
-		return p, nil
-	}
-	postKeys, otherKeys := byCollection(keys)
-	posts, err := schema.Posts(ctx, w.pool, postKeys)
-	if err != nil {
-		return nil, err
-	}
-	others, err := schema.Records(ctx, w.pool, otherKeys)
-	if err != nil {
-		return nil, err
-	}
-	var waiting []schema.Key
-	if !fresh {
-		if p.reprojected, err = ranking.RecordsWithShares(ctx, w.pool, keys); err != nil {
-			return nil, err
-		}
-		if waiting, err = schema.WaitingRecords(ctx, w.pool, w.name, keys); err != nil {
-			return nil, err
-		}
-	}
-	p.records = len(posts) + len(others)
-	for i := range posts {
-		p.addPost(&posts[i])
-	}
-	for i := range others {
-		p.addOther(&others[i])
-	}
-	// A record without shares, now and before, that waits for nothing needs no lock: a
-	// job that read another revision locks it itself.
-	for _, key := range p.reprojected {
-		p.shared[key] = true
-		p.touch(key)
-	}
-	for _, key := range waiting {
-		p.waited[key] = true
-		p.touch(key)
-	}
-	return p, nil
 }
 
 // write stores the shares of the records. If the database refuses the data, the
@@ -272,7 +228,7 @@ func (w *ProcessPosts) addLinks(ctx context.Context, p *sharing, keys []schema.K
 	for _, key := range keys {
 		shares = append(shares, p.shares[key]...)
 	}
-	short, err := ranking.EnsureLinks(ctx, w.pool, shares, time.Now())
+	short, err := ranking.EnsureLinks(ctx, p.db, shares, time.Now())
 	p.short = p.short || short
 	return err
 }
@@ -280,7 +236,7 @@ func (w *ProcessPosts) addLinks(ctx context.Context, p *sharing, keys []schema.K
 // replace is the transaction: it locks the records, reads again those that have
 // changed, and writes.
 func (w *ProcessPosts) replace(ctx context.Context, p *sharing, keys []schema.Key) error {
-	return pgx.BeginFunc(ctx, w.pool, func(tx pgx.Tx) error {
+	return p.db.BeginFunc(ctx, func(tx pgx.Tx) error {
 		there, err := p.lock(ctx, tx, keys)
 		if err != nil {
 			return err

@@ -15,6 +15,7 @@ import (
 // sharing holds what the records of one job share.
 type sharing struct {
 	worker      *ProcessPosts
+	db          schema.Lookups
 	records     int                            // number of stored records
 	shares      map[schema.Key][]ranking.Share // what the records themselves contain; only of those with shares, now or before, or that wait
 	through     map[schema.Key]ranking.Through // reposts and quotes; without their links
@@ -32,9 +33,53 @@ type sharing struct {
 	failures    []failure
 }
 
-func newSharing(w *ProcessPosts) *sharing {
-	return &sharing{worker: w, shares: map[schema.Key][]ranking.Share{}, through: map[schema.Key]ranking.Through{}, originals: map[schema.Key]link.Subject{},
+// newSharing is for a job of a number of records.
+func newSharing(w *ProcessPosts, records int) *sharing {
+	return &sharing{worker: w, db: schema.NewLookups(w.pool, records), shares: map[schema.Key][]ranking.Share{}, through: map[schema.Key]ranking.Through{}, originals: map[schema.Key]link.Subject{},
 		waited: map[schema.Key]bool{}, shared: map[schema.Key]bool{}, changed: map[schema.Key]bool{}, revs: map[schema.Key]string{}}
+}
+
+// read reads the records, and which of them have shares or wait.
+func (p *sharing) read(ctx context.Context, keys []schema.Key, fresh bool) error {
+	if len(keys) == 0 {
+		return nil
+	}
+	postKeys, otherKeys := byCollection(keys)
+	posts, err := schema.Posts(ctx, p.db, postKeys)
+	if err != nil {
+		return err
+	}
+	others, err := schema.Records(ctx, p.db, otherKeys)
+	if err != nil {
+		return err
+	}
+	var waiting []schema.Key
+	if !fresh {
+		if p.reprojected, err = ranking.RecordsWithShares(ctx, p.db, keys); err != nil {
+			return err
+		}
+		if waiting, err = schema.WaitingRecords(ctx, p.db, p.worker.name, keys); err != nil {
+			return err
+		}
+	}
+	p.records = len(posts) + len(others)
+	for i := range posts {
+		p.addPost(&posts[i])
+	}
+	for i := range others {
+		p.addOther(&others[i])
+	}
+	// A record without shares, now and before, that waits for nothing needs no lock: a
+	// job that read another revision locks it itself.
+	for _, key := range p.reprojected {
+		p.shared[key] = true
+		p.touch(key)
+	}
+	for _, key := range waiting {
+		p.waited[key] = true
+		p.touch(key)
+	}
+	return nil
 }
 
 func (p *sharing) touch(key schema.Key) {
@@ -86,7 +131,7 @@ func (p *sharing) expectSubjects(ctx context.Context) error {
 			own = append(own, p.shares[key]...)
 		}
 	}
-	expected, err := ranking.NamedLinks(ctx, p.worker.pool, own)
+	expected, err := ranking.NamedLinks(ctx, p.db, own)
 	if err != nil {
 		return err
 	}

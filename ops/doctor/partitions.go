@@ -55,7 +55,7 @@ func checkPartitions(until, now time.Time) Finding {
 
 const (
 	otherLocks       = 30 // locks of a transaction on relations other than records and the projections' tables, rounded up
-	wideTransactions = 3  // concurrent transactions that use every partition for any keys: a deletion of the stream, expiry, an audit
+	wideTransactions = 8  // concurrent transactions that use every partition for any keys: small batches and jobs, see schema.Lookups, expiry, an audit
 )
 
 // checkLocks compares the server's lock table with the locks that all transactions

@@ -29,7 +29,7 @@ func TestLocksOfAConfiguration(t *testing.T) {
 	require.Contains(t, f.Do, "max_locks_per_transaction = 512")
 	defaults["max_locks_per_transaction"] = 512
 	require.Equal(t, OK, checkLocks(Needs{Keep: 180 * day, Projected: 52, Transactions: 16}, tree(720), defaults).Level, "the recommended value is enough")
-	defaults["max_locks_per_transaction"] = 128
+	defaults["max_locks_per_transaction"] = 256
 	require.Equal(t, Warn, checkLocks(Needs{Keep: 180 * day, Projected: 52, Transactions: 16}, tree(720), defaults).Level)
 }
 

@@ -1,0 +1,58 @@
+package schema_test
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/stretchr/testify/require"
+
+	"github.com/weir-social/weir/schema"
+	"github.com/weir-social/weir/schema/schematest"
+)
+
+// TestFewDeletionsArePlannedOnce, and each plan looks up the keys in an index, though it is
+// made while the tables are empty and have no statistics.
+func TestFewDeletionsArePlannedOnce(t *testing.T) {
+	t.Parallel()
+	pool := schematest.New(t)
+	// As in use: Postgres 18 forgets that a plan for the only partition is not allowed.
+	for _, table := range []string{"posts", "shares"} {
+		do(t, pool, `SELECT ensure_partition($1, now(), '1 day')`, table)
+	}
+	tx, err := pool.Begin(t.Context())
+	require.NoError(t, err)
+	defer tx.Rollback(t.Context()) //nolint:errcheck // nothing is left to roll back
+	b := schema.Batch{Deletions: []schema.Deletion{deletion("a", "1"), deletion("b", "1")}, Projections: schema.Projections{
+		{Name: "links", Collections: []string{schema.PostCollection}, Tables: []string{"shares", "subjects", "copies"}}}}
+	var deletes int
+	for i, queued := range schema.QueuedDeletions(&b, tx) {
+		if !strings.Contains(queued.SQL, "DELETE") {
+			_, err := tx.Exec(t.Context(), queued.SQL, queued.Arguments...)
+			require.NoError(t, err)
+			continue
+		}
+		deletes++
+		_, err := tx.Exec(t.Context(), fmt.Sprintf(`PREPARE p%d AS %s`, i, queued.SQL))
+		require.NoError(t, err)
+		keys := strings.TrimSuffix(strings.Repeat(`'{x}', `, len(queued.Arguments)), ", ")
+		rows, err := tx.Query(t.Context(), fmt.Sprintf(`EXPLAIN (COSTS OFF) EXECUTE p%d (%s)`, i, keys), pgx.QueryExecModeSimpleProtocol)
+		require.NoError(t, err)
+		plan, err := pgx.CollectRows(rows, pgx.RowTo[string])
+		require.NoError(t, err)
+		for _, line := range plan {
+			require.NotRegexp(t, `Seq Scan|Hash|Merge`, line, strings.Join(plan, "\n"))
+			if strings.Contains(line, "Index Cond") {
+				require.Contains(t, line, "d.did", strings.Join(plan, "\n"))
+			}
+		}
+		require.Regexp(t, `rkey = \(?d\.rkey`, strings.Join(plan, "\n"))
+		require.NotContains(t, strings.Join(plan, "\n"), "'{x}'", "it is for any keys")
+	}
+	require.Equal(t, 4, deletes)
+	settings := make([]string, 4)
+	require.NoError(t, tx.QueryRow(t.Context(), `SELECT current_setting('plan_cache_mode'), current_setting('enable_seqscan'), current_setting('enable_indexscan'), current_setting('enable_indexonlyscan')`).
+		Scan(&settings[0], &settings[1], &settings[2], &settings[3]))
+	require.Equal(t, []string{"auto", "on", "on", "on"}, settings, "for the statements that follow")
+}
