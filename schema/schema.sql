@@ -1708,11 +1708,9 @@ CREATE OR REPLACE FUNCTION public.judge_account()
  LANGUAGE plpgsql
 AS $function$
 BEGIN
-    -- A judgment under way looks at its targets once more after its commit. So either it sees this change, or its rows are seen here.
+    -- A judgment under way looks at its targets once more after its commit. So either it sees this change, or the job sees its rows.
     -- Without the projection no worker knows the job.
-    IF EXISTS (SELECT FROM projections AS l WHERE l.name = 'lexicon')
-       AND (EXISTS (SELECT FROM record_refs AS r WHERE r.to_did = NEW.did AND r.to_rkey IS NOT NULL)
-            OR EXISTS (SELECT FROM parked AS p WHERE p.to_did = NEW.did)) THEN
+    IF EXISTS (SELECT FROM projections AS l WHERE l.name = 'lexicon') THEN
         PERFORM enqueue_job('judge_account', 'process', jsonb_build_object('did', NEW.did), ARRAY['lexicon']);
     END IF;
     RETURN NULL;

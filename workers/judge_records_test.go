@@ -197,20 +197,25 @@ SELECT v.did || ' ' || right(v.rkey, 4) || ' ' || v.verdict || ' ' || v.state ||
 FROM verdicts AS v ORDER BY 1`
 
 // settled waits until no record waits and no job is left in the queues that are worked. It does not wait for the times
-// of the looks.
+// of the looks: what waits is looked at when nothing else is to do.
 func (b *bench) settled() {
 	b.t.Helper()
 	require.Eventually(b.t, func() bool {
-		execute(b.t, b.pool, `UPDATE parked SET retry_at = now() WHERE ctid = ANY (ARRAY(SELECT ctid FROM parked WHERE state = 'waiting' AND retry_at > now() FOR UPDATE SKIP LOCKED))`)
-		if _, err := b.client.Insert(b.t.Context(), jobs.CheckParked{}, nil); err != nil {
-			return false
-		}
-		var left int
+		var left, ready, parked int
 		require.NoError(b.t, b.pool.QueryRow(b.t.Context(), `
-SELECT (SELECT count(*) FROM river_job WHERE state NOT IN ('completed', 'discarded', 'cancelled') AND kind IN ('judge_records', 'judge_dependents', 'judge_account', 'judge_outdated', 'fetch_record', 'retry_dead_letters')
-           AND (cardinality($1::text[]) = 0 OR queue = ANY ($1))) + (SELECT count(*) FROM parked WHERE state <> 'missing')`, append([]string{}, b.client.cfg.Queues...)).Scan(&left))
-		return left == 0
-	}, time.Minute, 100*time.Millisecond)
+SELECT count(*), count(*) FILTER (WHERE state IN ('available', 'running')), (SELECT count(*) FROM parked WHERE state <> 'missing')
+FROM river_job WHERE finalized_at IS NULL AND kind IN ('judge_records', 'judge_dependents', 'judge_account', 'judge_outdated', 'fetch_record', 'retry_dead_letters')
+  AND (cardinality($1::text[]) = 0 OR queue = ANY ($1))`, append([]string{}, b.client.cfg.Queues...)).Scan(&left, &ready, &parked))
+		if left == 0 && parked == 0 {
+			return true
+		}
+		if ready == 0 {
+			execute(b.t, b.pool, `UPDATE parked SET retry_at = now() WHERE ctid = ANY (ARRAY(SELECT ctid FROM parked WHERE state = 'waiting' AND retry_at > now() FOR UPDATE SKIP LOCKED))`)
+			_, err := b.client.Insert(b.t.Context(), jobs.CheckParked{}, nil)
+			require.NoError(b.t, err)
+		}
+		return false
+	}, 5*time.Minute, 50*time.Millisecond)
 }
 
 func tidOf(n int) string { return fmt.Sprintf("3kabcdefg22%c%c", 'a'+n/26, 'a'+n%26) }
