@@ -69,7 +69,8 @@ func RepairJobSchedule(ctx context.Context, db DB, back time.Duration) (int, err
 	// River sets created_at and attempted_at by the database's clock. If one of them is in the future, all the dates of the job are
 	// late by as much. River's scheduler makes jobs available five seconds before they are due. A job that began before the clock was
 	// ahead, and failed before a worker noticed that it is right again, is only retried too late. Among the jobs that wait for longer
-	// than the step, it cannot be told from others: those are retried earlier than planned, which does no harm.
+	// than the step, it cannot be told from others: those are retried earlier than planned, which does no harm. If it was to be retried
+	// at once, it waits a little less, because some time has passed since the step.
 	const sql = `
 WITH late AS (
     SELECT id, CASE WHEN created_at > now() OR attempted_at > now() THEN greatest(created_at, attempted_at) - now() ELSE $1 END AS by
@@ -77,7 +78,8 @@ WITH late AS (
     WHERE state IN ` + unfinished + `
       AND (created_at > now() + interval '1 second' OR attempted_at > now() + interval '1 second'
            OR state = 'available' AND scheduled_at > now() + interval '10 seconds'
-           OR state IN ('retryable', 'scheduled') AND attempted_at IS NOT NULL AND $1 > interval '0' AND scheduled_at >= now() + $1)
+           OR state IN ('retryable', 'scheduled') AND attempted_at IS NOT NULL AND $1 > interval '0'
+              AND scheduled_at >= now() + $1 - least($1 / 2, interval '1 minute'))
     LIMIT 10000
     FOR UPDATE SKIP LOCKED
 )

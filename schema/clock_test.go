@@ -122,6 +122,12 @@ FROM (VALUES ('due',      'available', interval '-1 minute',  NULL::interval,   
 	for kind, want := range map[string]time.Duration{"retried": 5 * time.Minute, "snoozed": 5 * time.Minute, "planned": 24*time.Hour + 5*time.Minute} {
 		require.Equal(t, want, waits(kind), kind)
 	}
+
+	// It was to be retried at once, and the step is noticed a second later.
+	do(t, pool, `UPDATE river_job SET scheduled_at = now() + interval '1 day' - interval '2 seconds' WHERE kind = 'retried'`)
+	require.Equal(t, 1, repair(24*time.Hour))
+	require.Zero(t, waits("retried"))
+	require.Zero(t, repair(24*time.Hour), "once is enough")
 }
 
 // TestEarliestTime of three clocks.
