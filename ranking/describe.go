@@ -52,8 +52,7 @@ func (r *reader) queueDescriptions(q *pgx.Batch, entries []entry, ids []int64, t
 	sql, args := describeEveryone(r.q.Network), []any{ids, r.from(), r.q.until(), r.q.ways(), r.state.Watching}
 	switch {
 	case r.watches == nil && r.unread != nil && r.q.ways() == nil:
-		sql = describeCounted(r.q.Network)
-		args = append(args, r.unreadColumns(byID)...)
+		sql, args = describeCounted(r.q.Network), append([]any{ids, r.from()}, r.unreadColumns(byID)...)
 	case r.watches != nil:
 		var members sharingColumns
 		for _, e := range entries {
@@ -65,11 +64,11 @@ func (r *reader) queueDescriptions(q *pgx.Batch, entries []entry, ids []int64, t
 	}
 	schema.QueueAll(q, "describe the links", func(found pgx.CollectableRow) (l TrendingLink, err error) {
 		var dids, handles, names, avatars []string
-		var first, last *time.Time
-		err = found.Scan(&l.ID, &l.URL, &l.Site, &l.Title, &l.Description, &l.Image, &l.CardFrom, &l.FirstSeen, &first, &last, &dids, &handles, &names, &avatars)
+		var last *time.Time
+		err = found.Scan(&l.ID, &l.URL, &l.Site, &l.Title, &l.Description, &l.Image, &l.CardFrom, &l.FirstSeen, &last, &dids, &handles, &names, &avatars)
 		l.Sharers, l.LastShared = byID[l.ID].Sharers, byID[l.ID].Last
-		if first != nil {
-			l.FirstShared, l.LastShared = *first, *last
+		if last != nil {
+			l.LastShared = *last
 		}
 		if r.q.Sort == Speed {
 			l.Speed = float64(byID[l.ID].Speed) / speedPerHour
@@ -101,25 +100,24 @@ func share(columns, also string) string {
 // shownColumns are those of a link l that a page shows.
 const shownColumns = `l.id, l.url, l.site, l.title, l.description, l.image, l.card_from, l.first_seen`
 
-// describeCounted describes links by the sharers of a network. $6, $7 and $8 are the rows of
+// describeCounted describes links by the sharers of a network. $3, $4 and $5 are the rows of
 // sharers that are not yet as the ledger has them, and the shares that they are to have; NULL:
 // none.
 func describeCounted(network Network) string {
 	return `
-SELECT ` + shownColumns + `, first.at, latest.at, f.dids, f.handles, f.names, f.avatars
+SELECT ` + shownColumns + `, latest.at, f.dids, f.handles, f.names, f.avatars
 FROM unnest($1::bigint[]) WITH ORDINALITY AS k (id, n)
 CROSS JOIN LATERAL (SELECT l.* FROM links AS l WHERE l.id = k.id LIMIT 1) AS l
-CROSS JOIN LATERAL (` + share("s.shared_at AS at", ` AND`+network.has("s.did")+"ORDER BY s.shared_at LIMIT 1") + `) AS first
 CROSS JOIN LATERAL (
     SELECT array_agg(s.did ORDER BY s.at DESC) AS dids, max(s.at) AS at
     FROM (
         SELECT * FROM (
             SELECT s.did, s.at FROM sharers AS s
-            WHERE s.link_id = k.id AND s.at > $2 AND (s.link_id, s.did) NOT IN (SELECT * FROM unnest($6::bigint[], $7::text[])) AND` + network.has("s.did") + `
+            WHERE s.link_id = k.id AND s.at > $2 AND (s.link_id, s.did) NOT IN (SELECT * FROM unnest($3::bigint[], $4::text[])) AND` + network.has("s.did") + `
             ORDER BY s.at DESC LIMIT 3
         ) AS s
         UNION ALL
-        SELECT u.did, u.at FROM unnest($6::bigint[], $7::text[], $8::timestamptz[]) AS u (id, did, at) WHERE u.id = k.id AND u.at > $2 AND` + network.has("u.did") + `
+        SELECT u.did, u.at FROM unnest($3::bigint[], $4::text[], $5::timestamptz[]) AS u (id, did, at) WHERE u.id = k.id AND u.at > $2 AND` + network.has("u.did") + `
         ORDER BY at DESC LIMIT 3
     ) AS s
 ) AS latest
@@ -146,10 +144,9 @@ func (r *reader) unreadColumns(of map[int64]entry) []any {
 func describeEveryone(network Network) string {
 	share := func(columns, also string) string { return share(columns, ` AND`+network.has("s.did")+also) }
 	return `
-SELECT ` + shownColumns + `, first.at, a.at, f.dids, f.handles, f.names, f.avatars
+SELECT ` + shownColumns + `, a.at, f.dids, f.handles, f.names, f.avatars
 FROM unnest($1::bigint[]) WITH ORDINALITY AS k (id, n)
 CROSS JOIN LATERAL (SELECT l.* FROM links AS l WHERE l.id = k.id LIMIT 1) AS l
-CROSS JOIN LATERAL (` + share("s.shared_at AS at", " ORDER BY s.shared_at LIMIT 1") + `) AS first
 CROSS JOIN LATERAL (` + share("s.did, s.shared_at AS at", " ORDER BY s.shared_at DESC LIMIT 1") + `) AS a
 LEFT JOIN LATERAL (` + share("s.did, s.shared_at AS at", " AND s.did <> a.did ORDER BY s.shared_at DESC LIMIT 1") + `) AS b ON true
 LEFT JOIN LATERAL (` + share("s.did, s.shared_at AS at", " AND s.did <> a.did AND s.did <> b.did ORDER BY s.shared_at DESC LIMIT 1") + `) AS c ON true
@@ -172,7 +169,7 @@ func faces(of string) string {
 // describeMembers reads the profiles of the accounts $3 that shared the links $2, in
 // order.
 var describeMembers = `
-SELECT ` + shownColumns + `, NULL::timestamptz, NULL::timestamptz, f.dids, f.handles, f.names, f.avatars
+SELECT ` + shownColumns + `, NULL::timestamptz, f.dids, f.handles, f.names, f.avatars
 FROM unnest($1::bigint[]) WITH ORDINALITY AS k (id, n)
 CROSS JOIN LATERAL (SELECT l.* FROM links AS l WHERE l.id = k.id LIMIT 1) AS l
 CROSS JOIN LATERAL (` + faces("(SELECT f.did, f.n FROM unnest($2::bigint[], $3::text[]) WITH ORDINALITY AS f (id, did, n) WHERE f.id = k.id) AS f") + `) AS f

@@ -131,7 +131,7 @@ func (l story) root(link int64) int64 {
 
 // fold ranks the links of a story, without any SQL: a line each.
 func (l story) fold(q Query) []string {
-	latest, first := map[int64]map[string]time.Time{}, map[int64]time.Time{}
+	latest := map[int64]map[string]time.Time{}
 	who := l.members[strings.TrimSpace(q.Watch+" "+string(q.Degree))]
 	found, by := l.found(q.Text), l.by(q)
 	for _, s := range l.shares {
@@ -139,9 +139,6 @@ func (l story) fold(q Query) []string {
 		if counts && s.At.After(q.At.Add(-8*24*time.Hour)) {
 			if latest[s.Link] == nil {
 				latest[s.Link] = map[string]time.Time{}
-			}
-			if q.At.Sub(s.At) < q.Window && (first[s.Link].IsZero() || s.At.Before(first[s.Link])) && q.Watch == "" {
-				first[s.Link] = s.At
 			}
 			if s.At.After(latest[s.Link][s.DID]) {
 				latest[s.Link][s.DID] = s.At
@@ -190,7 +187,7 @@ func (l story) fold(q Query) []string {
 	slices.SortFunc(all, func(a, b ranked) int { return cmp.Or(b.key-a.key, b.last.Compare(a.last), int(b.id-a.id)) })
 	var lines []string
 	for _, k := range all {
-		lines = append(lines, line(k.id, k.n, k.speed, first[k.id], k.last, k.dids[:min(3, len(k.dids))], l.headline(q, k.id)))
+		lines = append(lines, line(k.id, k.n, k.speed, k.last, k.dids[:min(3, len(k.dids))], l.headline(q, k.id)))
 	}
 	return lines
 }
@@ -255,8 +252,8 @@ func randomText(r *rand.Rand) (text string) {
 	return text
 }
 
-func line(id int64, sharers int, speed float64, first, last time.Time, by []string, headline said) string {
-	return fmt.Sprintf("link %d: %d sharers, speed %.4f, from %s to %s by %s, %v", id, sharers, speed, first.UTC().Format(time.RFC3339Nano), last.UTC().Format(time.RFC3339Nano), by, headline)
+func line(id int64, sharers int, speed float64, last time.Time, by []string, headline said) string {
+	return fmt.Sprintf("link %d: %d sharers, speed %.4f, last at %s by %s, %v", id, sharers, speed, last.UTC().Format(time.RFC3339Nano), by, headline)
 }
 
 func randomQuery(r *rand.Rand, now time.Time) Query {
@@ -309,7 +306,7 @@ func pages(t *testing.T, db Beginner, q Query, l limits) (lines []string, recoun
 			for _, f := range k.Faces {
 				by = append(by, f.DID)
 			}
-			lines = append(lines, line(k.ID, k.Sharers, k.Speed, k.FirstShared, k.LastShared, by,
+			lines = append(lines, line(k.ID, k.Sharers, k.Speed, k.LastShared, by,
 				said{k.URL, k.Site, k.Title, k.Description, k.Image, k.CardFrom}))
 		}
 		if p.Next == "" {

@@ -69,13 +69,12 @@ type LinkCard struct {
 // TrendingLink is one entry of the ranking.
 type TrendingLink struct {
 	LinkCard
-	FirstSeen   time.Time `json:"first_seen,omitzero"`   // when the link was stored
-	Sharers     int       `json:"sharers"`               // distinct accounts inside the window
-	Speed       float64   `json:"speed,omitempty"`       // sharers per hour with decay, if the ranking is sorted by it
-	FirstShared time.Time `json:"first_shared,omitzero"` // first share inside the window; zero in the ranking of a watch
-	LastShared  time.Time `json:"last_shared"`
-	SharedBy    []string  `json:"shared_by"` // the names of Faces: handles, or DIDs if no handle is known
-	Faces       []Face    `json:"faces"`     // the latest three sharers, the latest first
+	FirstSeen  time.Time `json:"first_seen,omitzero"` // when the link was stored
+	Sharers    int       `json:"sharers"`             // distinct accounts inside the window
+	Speed      float64   `json:"speed,omitempty"`     // sharers per hour with decay, if the ranking is sorted by it
+	LastShared time.Time `json:"last_shared"`         // the latest share inside the window
+	SharedBy   []string  `json:"shared_by"`           // the names of Faces: handles, or DIDs if no handle is known
+	Faces      []Face    `json:"faces"`               // the latest three sharers, the latest first
 }
 
 // Face is an account that shared a link.

@@ -38,7 +38,7 @@ func TestAPIReturnsTheRanking(t *testing.T) {
 		"links": [{"url": "https://a.example/?a=1&b=2", "site": "site.example", "title": "T", "image": "https://images.example/did:plc:abc/bafkreiabcdefgh",
 			"card_from": "at://did:plc:abc/app.bsky.feed.post/3k", "sharers": 2, "id": 1,
 			"faces": [{"did": "did:plc:bbb", "network": "bluesky"}, {"did": "did:plc:aaa", "network": "bluesky"}],
-			"first_seen": "2026-05-04T12:00:00Z", "first_shared": "2026-05-04T10:30:00Z", "last_shared": "2026-05-04T11:59:00Z", "shared_by": ["did:plc:bbb", "did:plc:aaa"]}]
+			"first_seen": "2026-05-04T12:00:00Z", "last_shared": "2026-05-04T11:59:00Z", "shared_by": ["did:plc:bbb", "did:plc:aaa"]}]
 	}`, rec.Body.String())
 }
 

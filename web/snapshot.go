@@ -146,7 +146,7 @@ func (s *server) shown(links []ranking.TrendingLink) []ranking.TrendingLink {
 			continue
 		}
 		l.Image, l.Gift = s.images.url(l.Image), giftHref(l.Gift)
-		l.FirstShared, l.LastShared = l.FirstShared.UTC(), l.LastShared.UTC()
+		l.LastShared = l.LastShared.UTC()
 		shown = append(shown, l)
 	}
 	return shown
