@@ -53,8 +53,11 @@ func hasPage(link string) string {
     OR EXISTS (SELECT FROM links AS m JOIN cards AS c ON c.link_id = m.id WHERE m.merged_into = ` + link + `.id AND ` + cardCounts + `))`
 }
 
-// hasAnyPage is the same for many links: the pages are read once.
-func hasAnyPage(link string) string {
+// hasPageAmong is the same for some links; nil: for all, whose pages are read once.
+func hasPageAmong(link string, links []int64) string {
+	if links != nil {
+		return hasPage(link)
+	}
 	return link + `.id IN (SELECT m.counts_as FROM cards AS c JOIN links AS m ON m.id = c.link_id WHERE ` + cardCounts + `)`
 }
 
@@ -87,9 +90,16 @@ LIMIT 1`
 	return &p, err
 }
 
+// queueLockPages queues what locks those of some links, nil: of all, whose titles are those
+// of pages. The counter does so before it changes their votes: if the page has stopped to
+// count since the counter's snapshot, its transaction fails and is repeated. If it is about
+// to, refreshHeadlines waits for the new votes. Its own changes of a headline need no lock.
+func queueLockPages(q *pgx.Batch, links []int64) {
+	q.Queue(`SELECT FROM links AS l WHERE `+among("l.id", 1, links)+` AND (`+hasPageAmong("l", links)+`) ORDER BY l.id FOR NO KEY UPDATE OF l`, links)
+}
+
 // refreshHeadlines writes the headlines of links after something about their pages has
-// changed. It locks the links first: a step of the counter that chose a headline from an
-// older snapshot then fails, and is repeated.
+// changed. It locks the links first, as the counter does.
 func refreshHeadlines(ctx context.Context, tx pgx.Tx, links ...int64) error {
 	found, err := schema.One(ctx, tx, "look for pages", pgx.RowTo[bool],
 		`SELECT EXISTS (SELECT FROM links AS m JOIN cards AS c ON c.link_id = m.id WHERE m.id = ANY ($1) OR m.merged_into = ANY ($1))`, links)

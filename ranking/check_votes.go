@@ -56,7 +56,8 @@ ORDER BY 1`
 }
 
 // checkHeadlines compares the headlines with claim_votes. The card of a link without
-// votes for a title may stay.
+// votes for a title may stay. Links with a vote for a claim that has expired are left out: its
+// share is gone, and the vote is pending.
 func checkHeadlines(ctx context.Context, tx pgx.Tx, links []int64, found func(Difference)) error {
 	sql := `
 WITH v AS MATERIALIZED (
@@ -66,8 +67,9 @@ SELECT l.id, '', jsonb_build_object('url', l.url, 'site', l.site, 'title', l.tit
        jsonb_build_object('url', h.url, 'site', h.site, 'title', h.title, 'description', h.description, 'image', h.image, 'card_from', h."from")::text
 FROM chosen AS h
 JOIN links AS l ON l.id = h.link
-WHERE h.url <> '' AND (l.url, l.site) IS DISTINCT FROM (h.url, h.site)
-   OR h.title <> '' AND (l.title, l.description, l.image, l.card_from) IS DISTINCT FROM (h.title, h.description, h.image, h."from")
+WHERE (h.url <> '' AND (l.url, l.site) IS DISTINCT FROM (h.url, h.site)
+       OR h.title <> '' AND (l.title, l.description, l.image, l.card_from) IS DISTINCT FROM (h.title, h.description, h.image, h."from"))
+  AND NOT EXISTS (SELECT FROM v WHERE v.link_id = l.id AND NOT EXISTS (SELECT FROM claims AS c WHERE c.id = v.claim_id))
 ORDER BY 1`
 	return differences(ctx, tx, found, sql, links)
 }

@@ -76,3 +76,20 @@ func TestClaimStaysForTheWorkerThatFoundIt(t *testing.T) {
 	require.Equal(t, ranking.Examined{Last: 1, Links: 1}, done)
 	require.Equal(t, []string{"https://news.example/story T: b"}, claims(t, pool))
 }
+
+// TestClaimExpiresBeforeItsVoteIsCounted: readers see the headline that the other votes choose,
+// and the check raises no alarm.
+func TestClaimExpiresBeforeItsVoteIsCounted(t *testing.T) {
+	t.Parallel()
+	s := newStory(t)
+	s.post("a", 1, "", "Title")
+	s.post("b", 2, "", "Title|Description")
+	s.requires("https Title Description " + from("a", 1))
+	execute(t, s.pool, `DELETE FROM shares WHERE did = 'a'`)
+	done, err := ranking.ExpireClaims(t.Context(), s.pool, 0, 10)
+	require.NoError(t, err)
+	require.Equal(t, 1, done.Found)
+	_, err = ranking.Check(t.Context(), s.pool, func(d ranking.Difference) { require.Fail(t, d.String()) })
+	require.NoError(t, err)
+	s.requires("https Title Description " + from("b", 2))
+}

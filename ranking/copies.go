@@ -68,10 +68,11 @@ CROSS JOIN LATERAL (SELECT s.link_id FROM shares AS s WHERE s.did = n.did AND s.
 		ofCollection, ofDID, ofRkey := schema.Columns(len(events), func(i int) schema.Key { return events[i] })
 		q.Queue(remove, ofCollection, ofDID, ofRkey, collection, did, rkey)
 	}
-	// The locks make a deletion of an original's shares wait: its trigger then finds the copy.
+	// The locks make wait who deletes an original's shares, or merges their links: the triggers
+	// then find the copy.
 	const lock = `
 SELECT FROM unnest($1::text[], $2::text[], $3::text[]) AS k (collection, did, rkey)
-CROSS JOIN LATERAL (SELECT FROM shares AS s WHERE s.did = k.did AND s.collection = k.collection AND s.rkey = k.rkey LIMIT 1000 FOR KEY SHARE) AS s`
+CROSS JOIN LATERAL (SELECT FROM shares AS s WHERE s.did = k.did AND s.collection = k.collection AND s.rkey = k.rkey LIMIT 1000 FOR SHARE) AS s`
 	if len(copies) > 0 {
 		ofCollection, ofDID, ofRkey := schema.Columns(len(copies), func(i int) schema.Key { return copies[i].Of })
 		q.Queue(insert, collection, did, rkey, ofCollection, ofDID, ofRkey)

@@ -28,6 +28,10 @@ type history struct {
 	clock atomic.Int64 // microseconds
 	steps atomic.Int64
 
+	// bridging is held for writing while copies are made: nobody writes their originals
+	// meanwhile. Otherwise they would count until RecountCopies.
+	bridging sync.RWMutex
+
 	compared int // how often
 	moved    int // rankings of another time than was asked for
 	merged   int // links that were found merged
@@ -38,7 +42,7 @@ const historyAccounts, historyLinks, historyTargets = 40, 120, 2
 func (h *history) now() time.Time { return time.UnixMicro(h.clock.Load()) }
 
 // step queues one random thing, or sets the clock.
-func (h *history) step(q *pgx.Batch, r *rand.Rand, writer int) {
+func (h *history) step(q *pgx.Batch, r *rand.Rand, writer int, bridges bool) {
 	h.steps.Add(1)
 	did := func() string { x := r.Float64(); return historyDID(int(historyAccounts * x * x)) }
 	link := func() int64 { x := r.Float64(); return int64(historyLinks*x*x*x) + 1 } // most links have one sharer or two
@@ -71,7 +75,7 @@ ON CONFLICT (did, collection, rkey, named_id) DO UPDATE SET how = excluded.how, 
 		author, name := did(), rkey()
 		collection := historyCollection(author)
 		q.Queue(store, author, name, collection)
-		if r.IntN(3) == 0 && copyOf(q, r, schema.Key{Collection: collection, DID: author, Rkey: name}, did(), rkey()) {
+		if bridges && copyOf(q, r, schema.Key{Collection: collection, DID: author, Rkey: name}, did(), rkey()) {
 			return
 		}
 		q.Queue(add, author, name, []int64{link(), link()}[:1+r.IntN(2)], way(), at(), r.IntN(10), vector(randomText(r)), collection)
@@ -147,16 +151,23 @@ func (h *history) write(ctx context.Context, r *rand.Rand, writer int, turns <-c
 		most = 2
 	}
 	for range turns {
+		lock, unlock := h.bridging.RLock, h.bridging.RUnlock
+		bridges := writer > 0 && r.IntN(3) == 0
+		if bridges {
+			lock, unlock = h.bridging.Lock, h.bridging.Unlock
+		}
+		lock()
 		err := pgx.BeginFunc(ctx, h.pool, func(tx pgx.Tx) error {
 			q := &pgx.Batch{}
 			for range most - r.IntN(most) {
-				h.step(q, r, writer)
+				h.step(q, r, writer, bridges)
 			}
 			if err := tx.SendBatch(ctx, q).Close(); err != nil || r.IntN(15) > 0 {
 				return err
 			}
 			return rolled
 		})
+		unlock()
 		var pgErr *pgconn.PgError
 		expected := errors.Is(err, rolled) || errors.As(err, &pgErr) && slices.Contains([]string{"40P01", "23503", "23505"}, pgErr.Code)
 		if err != nil && !expected { // a deadlock, a link that another writer deletes, a move onto another share

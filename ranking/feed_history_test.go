@@ -80,3 +80,28 @@ func joined(watch, degree string) string {
 	}
 	return watch + " " + degree
 }
+
+// TestFeedOfOneMoment: many links were first shared at the same time. Those with the highest
+// ids come first, in whatever order they are found.
+func TestFeedOfOneMoment(t *testing.T) {
+	t.Parallel()
+	const links = 40
+	p := newPopularity(t, links)
+	p.exec(p.pool, `DELETE FROM shares`)
+	// The walk passes the last written first.
+	p.exec(p.pool, `INSERT INTO shares (did, collection, rkey, link_id, named_id, how, shared_at) SELECT 'did:plc:' || 1000 - id, 'c', 'r', id, id, 'post', $1 FROM links ORDER BY links.id DESC`, p.now)
+	for _, counted := range []bool{false, true} {
+		if counted {
+			p.count()
+		}
+		require.NoError(t, snapshot(t.Context(), p.pool, func(tx pgx.Tx) error {
+			r := newFeedReader(Query{At: p.now, Window: LongestWindow, Sort: Sharers, AtLeast: 1, Limit: 3}, 0, limits{pending: 5000, few: 1})
+			require.NoError(t, r.begin(t.Context(), tx))
+			f, err := r.compute(t.Context())
+			require.NoError(t, err)
+			require.Len(t, f.Entries, 3)
+			require.Equal(t, []int64{links, links - 1, links - 2}, []int64{f.Entries[0].ID, f.Entries[1].ID, f.Entries[2].ID})
+			return nil
+		}))
+	}
+}

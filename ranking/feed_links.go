@@ -79,7 +79,7 @@ func (r *feedReader) fresh(ctx context.Context) (found []reached, err error) {
 		found = append(found, part...)
 		sortReached(found)
 		found = found[:min(len(found), r.q.Limit)]
-		if !more || len(found) == r.q.Limit && !found[r.q.Limit-1].at.Before(after) {
+		if !more || len(found) == r.q.Limit && found[r.q.Limit-1].at.After(after) {
 			return found, nil
 		}
 	}

@@ -138,16 +138,12 @@ WITH chosen AS (
 // votes any more; nil: of all. watching says whether only members of watches count. One
 // statement for both would get one plan for both, which reads all links.
 func queueDropCards(q *pgx.Batch, links []int64, watching bool) {
-	page := hasPage("l")
-	if links == nil {
-		page = hasAnyPage("l")
-	}
 	// OFFSET keeps the planner from joining: where it expects few links with a title, it would
 	// read all votes for each.
 	q.Queue(`
 UPDATE links AS l SET title = '', description = '', image = '', card_from = ''
 WHERE `+among("l.id", 1, links)+` AND l.title <> ''
-  AND NOT EXISTS (SELECT FROM claim_votes AS v WHERE v.link_id = l.id AND v.titles > 0 OFFSET 0) AND NOT`+livingCardOf("l", "$2", page), links, watching)
+  AND NOT EXISTS (SELECT FROM claim_votes AS v WHERE v.link_id = l.id AND v.titles > 0 OFFSET 0) AND NOT`+livingCardOf("l", "$2", hasPageAmong("l", links)), links, watching)
 }
 
 // headlineColumns returns headlines as columns.

@@ -142,3 +142,45 @@ func TestLinkIsKeptForTheSharesOfAMergedOne(t *testing.T) {
 	require.Equal(t, 1, marked)
 	require.Equal(t, []string{"2 5"}, column(t, pool, `SELECT id || ' ' || kept_sharers FROM links WHERE kept_at IS NOT NULL`))
 }
+
+// TestOriginalIsMergedWhileItsCopyIsWritten: the copy shares the link into which that of its
+// original is being merged. It counts until that is done, and not afterwards.
+func TestOriginalIsMergedWhileItsCopyIsWritten(t *testing.T) {
+	t.Parallel()
+	p := newPress(t)
+	p.posts("a.example/1", "")
+	p.posts("a.example/2", "")
+	original := schema.Key{Collection: schema.PostCollection, DID: "did:plc:original", Rkey: "1"}
+	s := shareOf("a.example/1")
+	s.Key, s.SharedAt = original, p.now
+	require.NoError(t, pgx.BeginFunc(t.Context(), p.pool, func(tx pgx.Tx) error {
+		return ranking.ReplaceShares(t.Context(), tx, []schema.Key{original}, []ranking.Share{s}, p.now)
+	}))
+	p.counts()
+
+	bridge, err := p.pool.Begin(t.Context())
+	require.NoError(t, err)
+	defer bridge.Rollback(t.Context()) //nolint:errcheck // nothing is left to roll back
+	s = shareOf("a.example/2")
+	s.Key, s.SharedAt = schema.Key{Collection: schema.NoteCollection, DID: "did:nostr:copy", Rkey: "1"}, p.now
+	q := &pgx.Batch{}
+	(&ranking.Replacement{Records: []schema.Key{s.Key}, Shares: []ranking.Share{s}, Copies: []ranking.Copy{{Record: s.Key, Of: original}}}).Queue(q, p.now)
+	_, err = ranking.EnsureLinks(t.Context(), p.pool, []ranking.Share{s}, p.now)
+	require.NoError(t, err)
+	require.NoError(t, ranking.WriteShares(t.Context(), bridge, q))
+
+	merges, err := p.pool.Begin(t.Context())
+	require.NoError(t, err)
+	defer merges.Rollback(t.Context()) //nolint:errcheck // nothing is left to roll back
+	merged := make(chan error, 1)
+	m := ranking.Merge{Link: p.id("a.example/1"), Into: p.id("a.example/2"), Why: ranking.ByHand, Now: p.now}
+	go func() { merged <- ranking.MergeLinks(t.Context(), merges, m) }()
+	waitsForLock(t, p.pool)
+	require.NoError(t, bridge.Commit(t.Context()))
+	require.NoError(t, <-merged)
+	p.counts()
+	require.Equal(t, []string{"a.example/1 2  ", "a.example/2 2  "}, p.shown())
+	require.NoError(t, merges.Commit(t.Context()))
+	p.counts()
+	require.Equal(t, []string{"a.example/2 2  "}, p.shown())
+}

@@ -411,6 +411,9 @@ INSERT INTO claim_votes (claim_id, link_id, titles, title_at, title_from, urls, 
 SELECT * FROM unnest($1::bigint[], $2::bigint[], $3::int[], $4::timestamptz[], $5::text[], $6::int[], $7::timestamptz[], $8::text[])
 ON CONFLICT (claim_id, link_id) DO UPDATE
 SET titles = excluded.titles, title_at = excluded.title_at, title_from = excluded.title_from, urls = excluded.urls, url_at = excluded.url_at, url_from = excluded.url_from`
+	if links := slices.Concat(w.sums.links, w.unvoted.links); len(links) > 0 {
+		queueLockPages(q, links)
+	}
 	if len(w.sums.claims) > 0 {
 		q.Queue(store, w.sums.args()...)
 	}
@@ -439,6 +442,7 @@ func everySharerAndVote(of string) string {
 // queueEveryVote queues what brings claim_votes and the headlines up to date with
 // sharers.
 func queueEveryVote(q *pgx.Batch, watching bool) {
+	queueLockPages(q, nil)
 	q.Queue(`DELETE FROM claim_votes`)
 	q.Queue(`INSERT INTO claim_votes (claim_id, link_id, titles, title_at, title_from, urls, url_at, url_from) ` + sumOfVotes(`sharers AS f WHERE true`))
 	q.Queue(`WITH v AS MATERIALIZED (SELECT * FROM claim_votes),` + chosen(0, nil) + storeChosen)
