@@ -70,11 +70,12 @@ type archiveKills struct {
 	spool  string
 }
 
-// kills kills the process. Its jobs begin again at once, and not after WEIR_RESCUE_AFTER.
+// kills kills the process. Its jobs begin again at once, and not after WEIR_RESCUE_AFTER. The
+// try does not count: after the fifth, a job that the bucket refuses waits for ten minutes.
 func (a *archiveKills) kills() {
 	a.t.Helper()
 	a.process.kill()
-	_, err := a.pool.Exec(a.t.Context(), `UPDATE river_job SET state = 'available' WHERE state = 'running'`)
+	_, err := a.pool.Exec(a.t.Context(), `UPDATE river_job SET state = 'available', attempt = attempt - 1 WHERE state = 'running'`)
 	require.NoError(a.t, err)
 }
 

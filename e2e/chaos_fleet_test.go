@@ -56,7 +56,7 @@ func (c *chaos) reader() (reading, waiting string) {
 	require.Eventually(c.t, func() bool {
 		reading = c.holder()
 		return reading != ""
-	}, time.Minute, 20*time.Millisecond, "no consumer takes the lease")
+	}, patience, 20*time.Millisecond, "no consumer takes the lease")
 	if reading == "consume 1" {
 		return reading, "consume 2"
 	}
@@ -183,6 +183,6 @@ func (c *chaos) end() {
 		c.member(name).signal(syscall.SIGTERM)
 	}
 	for _, name := range fleet() {
-		require.Zero(c.t, c.member(name).wait(c.t, time.Minute), name)
+		require.Zero(c.t, c.member(name).wait(c.t, patience), name)
 	}
 }

@@ -196,7 +196,7 @@ func (c *chaos) play(plan []fault) {
 	c.t.Helper()
 	c.t.Logf("WEIR_SEED=%d: %s", c.seed, names(plan))
 	c.endWatch = c.watch()
-	c.stop = live(c.t, c.net, c.rate())
+	c.stop = c.events()
 	c.recover("the start")
 	if c.follows {
 		c.settleIn()
@@ -229,14 +229,41 @@ func (c *chaos) play(plan []fault) {
 	c.responses = c.endWatch()
 }
 
+// mostUnread is how many events may be unread before fewer happen.
+const mostUnread = 500
+
+// events has events happen until the returned function is called: a tenth of the rate while
+// too many are unread. What happens during a fault must be read before it is over, so
+// a machine that is too slow for the rate would fall further behind with each fault.
+func (c *chaos) events() (stop func()) {
+	return background(c.t, func(ctx context.Context) {
+		for read := int64(0); ctx.Err() == nil; {
+			read = max(read, c.position()) // of which nothing is known while Postgres is down
+			rate := c.rate()
+			if last := c.net.Log().Last(); last != nil && c.number(last)-read > mostUnread {
+				rate /= 10
+			}
+			turn, end := context.WithTimeout(ctx, time.Second)
+			c.net.Live(turn, rate)
+			end()
+		}
+	})
+}
+
 // live generates events until the returned function is called and returns.
 func live(t *testing.T, n *simnet.Net, rate float64) (stop func()) {
+	t.Helper()
+	return background(t, func(ctx context.Context) { n.Live(ctx, rate) })
+}
+
+// background runs do beside the test. The returned function ends its context, and waits for it.
+func background(t *testing.T, do func(ctx context.Context)) (stop func()) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
-		n.Live(ctx, rate)
+		do(ctx)
 	}()
 	return func() {
 		cancel()

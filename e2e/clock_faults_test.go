@@ -73,7 +73,7 @@ SELECT count(*) FROM river_job AS j
 WHERE finalized_at IS NULL AND scheduled_at > now() + interval '1 hour'
   AND NOT (kind = 'resync_repo' AND EXISTS (SELECT FROM resyncs AS r WHERE r.did = j.args ->> 'did' AND j.scheduled_at < r.due_at + interval '1 minute'))`)
 				return err == nil && late == 0
-			}, time.Minute, 20*time.Millisecond, "jobs wait for the time of the wrong clock")
+			}, patience, 20*time.Millisecond, "jobs wait for the time of the wrong clock")
 		}},
 	)
 }
@@ -127,7 +127,7 @@ func (c *chaos) waitForWork() {
 	require.Eventually(c.t, func() bool {
 		done, err := tryCount(c.pool, fmt.Sprintf(`SELECT count(*) FROM river_job WHERE kind = 'process_posts' AND state = 'completed' AND id > %d`, last))
 		return err == nil && done > 0
-	}, time.Minute, 20*time.Millisecond, "no job is completed")
+	}, patience, 20*time.Millisecond, "no job is completed")
 }
 
 // silence stops the events and sets clocks ahead until the stream counts as
@@ -145,7 +145,7 @@ func (c *chaos) silence(names ...string) {
 	require.Eventually(c.t, func() bool {
 		quiet, err := tryCount(c.pool, `SELECT count(*) FROM streams WHERE state = 'quiet'`)
 		return err == nil && quiet > 0
-	}, 3*time.Minute, 20*time.Millisecond, "the stream does not become quiet") // two minutes if the step moves the lease to the other consumer
+	}, patience, 20*time.Millisecond, "the stream does not become quiet") // two minutes if the step moves the lease to the other consumer
 	c.step(0, names...)
 	c.hole(last, c.refuse, c.accept)
 	c.recover("a hole in silence")

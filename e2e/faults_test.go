@@ -194,7 +194,7 @@ func (c *chaos) killAll(names ...string) {
 func (c *chaos) terminate(name string) {
 	c.t.Helper()
 	c.member(name).signal(syscall.SIGTERM)
-	require.Zero(c.t, c.member(name).wait(c.t, time.Minute), name)
+	require.Zero(c.t, c.member(name).wait(c.t, patience), name)
 	c.relaunch(name)
 }
 
@@ -203,11 +203,11 @@ func (c *chaos) terminate(name string) {
 func (c *chaos) pauseReader() {
 	c.t.Helper()
 	reading, waiting := c.reader()
-	c.member(reading).signal(syscall.SIGSTOP)
-	require.Eventually(c.t, func() bool { return c.holder() == waiting }, time.Minute, 20*time.Millisecond, "the standby does not take over")
+	c.member(reading).pause(c.t)
+	require.Eventually(c.t, func() bool { return c.holder() == waiting }, patience, 20*time.Millisecond, "the standby does not take over")
 	before := c.logged("lease_lost")
 	c.member(reading).signal(syscall.SIGCONT)
-	require.Eventually(c.t, func() bool { return c.logged("lease_lost") > before }, time.Minute, 20*time.Millisecond)
+	require.Eventually(c.t, func() bool { return c.logged("lease_lost") > before }, patience, 20*time.Millisecond)
 }
 
 // pauseWorkers stops the workers until the full queue pauses the stream.
@@ -215,10 +215,10 @@ func (c *chaos) pauseWorkers() {
 	c.t.Helper()
 	before := c.logged("paused_by_backpressure")
 	for _, name := range []string{"work 1", "work 2"} {
-		c.member(name).signal(syscall.SIGSTOP)
+		c.member(name).pause(c.t)
 		defer c.member(name).signal(syscall.SIGCONT)
 	}
-	require.Eventually(c.t, func() bool { return c.logged("paused_by_backpressure") > before }, time.Minute, 20*time.Millisecond)
+	require.Eventually(c.t, func() bool { return c.logged("paused_by_backpressure") > before }, patience, 20*time.Millisecond)
 }
 
 // crash kills Postgres, calls while, and starts Postgres again.
@@ -281,7 +281,7 @@ func (c *chaos) inject(f simnet.Fault) {
 	require.Eventually(c.t, func() bool {
 		require.NoError(c.t, c.net.Do(f))
 		return c.net.Fired()[f] > before
-	}, time.Minute, 50*time.Millisecond, "%s reaches no client", f)
+	}, patience, 50*time.Millisecond, "%s reaches no client", f)
 }
 
 // refuse ends the connections and refuses new ones.
@@ -290,7 +290,7 @@ func (c *chaos) refuse() {
 	before := c.net.Fired()[simnet.Refuse]
 	require.NoError(c.t, c.net.Do(simnet.Refuse))
 	c.inject(simnet.Cut)
-	require.Eventually(c.t, func() bool { return c.net.Fired()[simnet.Refuse] > before }, time.Minute, 20*time.Millisecond)
+	require.Eventually(c.t, func() bool { return c.net.Fired()[simnet.Refuse] > before }, patience, 20*time.Millisecond)
 }
 
 // poison sends an unreadable frame until it is among the dead letters.
@@ -313,7 +313,7 @@ func (c *chaos) poison(p poison) {
 			time.Sleep(10 * time.Millisecond)
 		}
 		return false // no client was connected when the server sent it, once
-	}, time.Minute, 20*time.Millisecond, "%s does not become a dead letter", p.fault)
+	}, patience, 20*time.Millisecond, "%s does not become a dead letter", p.fault)
 }
 
 // clockStep sets the server's clock ahead until a consumer has received events
@@ -322,7 +322,7 @@ func (c *chaos) clockStep() {
 	c.t.Helper()
 	before := c.net.Fired()[simnet.Ahead]
 	c.net.StepClock(time.Duration(2+c.random.IntN(10)) * time.Second)
-	require.Eventually(c.t, func() bool { return c.net.Fired()[simnet.Ahead] > before+50 }, time.Minute, 20*time.Millisecond)
+	require.Eventually(c.t, func() bool { return c.net.Fired()[simnet.Ahead] > before+50 }, patience, 20*time.Millisecond)
 	c.net.StepClock(0)
 }
 
@@ -332,7 +332,7 @@ func (c *chaos) flood() {
 	until := c.net.Log().Last().Seq + 20*chaosRate
 	stop := live(c.t, c.net, 9*chaosRate)
 	defer stop()
-	require.Eventually(c.t, func() bool { return c.net.Log().Last().Seq >= until }, time.Minute, 20*time.Millisecond)
+	require.Eventually(c.t, func() bool { return c.net.Log().Last().Seq >= until }, patience, 20*time.Millisecond)
 }
 
 // fullDisk fills the server's disk until a process receives the error. Before, it
@@ -347,7 +347,7 @@ func (c *chaos) fullDisk() {
 	const full = "SQLSTATE 53100"
 	before := c.logged(full)
 	c.disk.fill()
-	require.Eventually(c.t, func() bool { return c.logged(full) > before }, time.Minute, 20*time.Millisecond)
+	require.Eventually(c.t, func() bool { return c.logged(full) > before }, patience, 20*time.Millisecond)
 	c.disk.free()
 	for range 100 {
 		if _, err := tryCount(c.pool, `SELECT 1`); err == nil {

@@ -46,10 +46,9 @@ func followFaults() []fault {
 // follows two more.
 func (c *chaos) settleIn() {
 	c.t.Helper()
-	require.Eventually(c.t, func() bool {
-		left, err := tryCount(c.pool, `SELECT count(*) FROM river_job WHERE kind IN ('sync_follows', 'backfill_account') AND finalized_at IS NULL`)
-		return err == nil && left == 0
-	}, 5*time.Minute, 20*time.Millisecond, "the first follow syncs and backfills do not end")
+	finishes(c.t, 20*time.Millisecond, func() (int, error) {
+		return tryCount(c.pool, `SELECT count(*) FROM river_job WHERE kind IN ('sync_follows', 'backfill_account') AND finalized_at IS NULL`)
+	}, "the first follow syncs and backfills do not end")
 	c.followSomebody(2)
 }
 
@@ -81,7 +80,7 @@ func (c *chaos) read(dids ...string) {
 		require.Eventually(c.t, func() bool {
 			read, err := tryCount(c.pool, fmt.Sprintf(`SELECT count(*) FROM watch_members AS w JOIN accounts AS a USING (did) WHERE w.did = '%s' AND (a.feed_read_at IS NOT NULL OR a.feed_problem <> '')`, did))
 			return err == nil && read > 0
-		}, 5*time.Minute, 20*time.Millisecond, "the feed of %s is not read", did)
+		}, patience, 20*time.Millisecond, "the feed of %s is not read", did)
 	}
 }
 
@@ -138,7 +137,7 @@ func (c *chaos) sync() {
 	require.Eventually(c.t, func() bool {
 		left, err := tryCount(c.pool, fmt.Sprintf(`SELECT count(*) FROM watches WHERE (synced_at IS NULL OR synced_at < to_timestamp(%d / 1000000.0)) AND problem = ''`, asked.UnixMicro()))
 		return err == nil && left == 0
-	}, 5*time.Minute, 20*time.Millisecond, "the listings are not read")
+	}, patience, 20*time.Millisecond, "the listings are not read")
 }
 
 // anHourLater brings the round to rest. Followed accounts that are deactivated

@@ -22,7 +22,7 @@ func (r round) retentionFaults() []fault {
 					c.member(name).signal(syscall.SIGTERM)
 				}
 				for _, name := range consumers {
-					require.Zero(c.t, c.member(name).wait(c.t, time.Minute), name)
+					require.Zero(c.t, c.member(name).wait(c.t, patience), name)
 				}
 			}, c.relaunchConsumers)
 		}},
@@ -70,7 +70,7 @@ func (c *chaos) hole(after *simnet.Entry, leave, back func()) {
 	c.t.Helper()
 	away, between := c.scripted[1], c.scripted[2]
 	leave()
-	c.stop = live(c.t, c.net, c.rate())
+	c.stop = c.events()
 	time.Sleep(max(0, time.Until(time.UnixMicro(after.TimeUS)))) // if the server's clock was ahead
 	c.post("nobody will read this")
 	c.show(away)
@@ -105,7 +105,7 @@ func (c *chaos) hole(after *simnet.Entry, leave, back func()) {
 	require.False(c.t, h.from.IsZero(), "the server has forgotten nothing")
 	c.holes = append(c.holes, h)
 	back()
-	require.Eventually(c.t, func() bool { return c.net.Fired()[simnet.TooOld] > clamped }, time.Minute, 20*time.Millisecond, "no client requests the forgotten events")
+	require.Eventually(c.t, func() bool { return c.net.Fired()[simnet.TooOld] > clamped }, patience, 20*time.Millisecond, "no client requests the forgotten events")
 }
 
 // post adds a post with a link, by the first scripted account.

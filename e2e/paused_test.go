@@ -49,7 +49,7 @@ CREATE TRIGGER moved AFTER UPDATE ON streams FOR EACH ROW WHEN (OLD.cursor IS DI
 	first := start(t, env("first"), "consume")
 	moves := func(who string) int { return count(t, pool, `SELECT count(*) FROM moves WHERE who = '`+who+`'`) }
 	require.Eventually(t, func() bool { return moves("first") > 20 }, time.Minute, 20*time.Millisecond)
-	first.signal(syscall.SIGSTOP)
+	first.pause(t)
 	second := start(t, env("second"), "consume")
 	require.Eventually(t, func() bool { return moves("second") > 20 }, time.Minute, 20*time.Millisecond, "the second consumer does not take over")
 	paused := moves("first")
@@ -116,7 +116,7 @@ func TestPausedWorkerDelaysNothing(t *testing.T) {
 	const ofWorker = `datname = current_database() AND application_name = 'work'`
 	waits(`SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query ~ '(DELETE FROM|INSERT INTO) shares' AND pid IN (
 			SELECT pid FROM pg_locks WHERE mode = 'RowShareLock' AND relation IN (SELECT relid FROM pg_partition_tree('posts'))) AND `+ofWorker, "the worker waits")
-	work.signal(syscall.SIGSTOP)
+	work.pause(t)
 	require.NoError(t, tx.Commit(t.Context()))
 	waits(`SELECT count(*) FROM pg_stat_activity WHERE state = 'idle in transaction' AND `+ofWorker, "the worker is stopped in its transaction")
 

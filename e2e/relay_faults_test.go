@@ -87,16 +87,16 @@ func (c *chaos) hide(leave, back func()) {
 	hub := c.net.Hub().DID // random events are of others
 	c.stop()
 	last := c.says(hub, "soon hidden")
-	require.Eventually(c.t, func() bool { return c.position() == c.number(last) }, 3*time.Minute, 20*time.Millisecond, "the end of the stream is not committed")
+	require.Eventually(c.t, func() bool { return c.position() == c.number(last) }, patience, 20*time.Millisecond, "the end of the stream is not committed")
 	leave()
 	before, repeated := c.net.Fired()[simnet.Hidden], map[*process]int{}
 	for _, name := range fleet() {
 		repeated[c.member(name)] = c.member(name).mismatches()
 	}
 	c.net.HideFromRelay(hub, true)
-	c.stop = live(c.t, c.net, c.rate())
+	c.stop = c.events()
 	back()
-	require.Eventually(c.t, func() bool { return c.net.Fired()[simnet.Hidden] > before }, time.Minute, 20*time.Millisecond, "no client requests the hidden event")
+	require.Eventually(c.t, func() bool { return c.net.Fired()[simnet.Hidden] > before }, patience, 20*time.Millisecond, "no client requests the hidden event")
 	c.progress(2)
 	for _, name := range fleet() {
 		require.Equal(c.t, repeated[c.member(name)], c.member(name).mismatches(), "the resume of %s needed the hidden event", name)
@@ -118,7 +118,7 @@ func (c *chaos) forge(f simnet.Forgery) {
 	before := c.net.Fired()[simnet.Fault(f)]
 	require.NoError(c.t, c.net.Forge(f, did))
 	c.says(did, "after a forgery")
-	require.Eventually(c.t, func() bool { return c.net.Fired()[simnet.Fault(f)] > before }, time.Minute, 20*time.Millisecond, "%s reaches no client", f)
+	require.Eventually(c.t, func() bool { return c.net.Fired()[simnet.Fault(f)] > before }, patience, 20*time.Millisecond, "%s reaches no client", f)
 }
 
 // rotateUnread changes the key of an account while its commits are not read: they are
@@ -130,7 +130,7 @@ func (c *chaos) rotateUnread() {
 	require.Eventually(c.t, func() bool { // otherwise nobody knows of it, and it leaves no tombstone
 		stored, err := tryCount(c.pool, fmt.Sprintf(`SELECT count(*) FROM records WHERE did = '%s' AND rkey = '%s'`, did, gone.Rkey))
 		return err == nil && stored == 1
-	}, 2*time.Minute, 20*time.Millisecond, "what %s writes is not stored", did)
+	}, patience, 20*time.Millisecond, "what %s writes is not stored", did)
 	c.killConsumers()
 	c.changes(did, edited, gone)
 	require.NoError(c.t, c.net.RotateKey(did))
@@ -146,7 +146,7 @@ func (c *chaos) failDirectory() {
 	c.killConsumers()
 	require.NoError(c.t, c.net.FailCalls(simnet.CallFault{Kind: simnet.Unavailable, Endpoint: "plc", Count: 5}))
 	c.relaunchConsumers()
-	require.Eventually(c.t, func() bool { return refused() >= before+5 }, time.Minute, 20*time.Millisecond, "nobody reads the directory")
+	require.Eventually(c.t, func() bool { return refused() >= before+5 }, patience, 20*time.Millisecond, "nobody reads the directory")
 }
 
 func (c *chaos) curtail(how simnet.Curtailed) {
@@ -167,7 +167,7 @@ func (c *chaos) leaveOut(set func(did string, out bool)) {
 	require.Eventually(c.t, func() bool {
 		known, err := tryCount(c.pool, fmt.Sprintf(`SELECT count(*) FROM chains WHERE did = '%s' AND rev >= '%s'`, did, gone.Rev))
 		return err == nil && known == 1
-	}, 2*time.Minute, 20*time.Millisecond, "the chain of %s does not reach its last commit", did)
+	}, patience, 20*time.Millisecond, "the chain of %s does not reach its last commit", did)
 	set(did, true)
 	c.changes(did, edited, gone)
 	set(did, false)
@@ -184,7 +184,7 @@ func (c *chaos) verifyAll() {
 		_, err := c.pool.Exec(context.Background(), hour)
 		waiting, countErr := tryCount(c.pool, `SELECT count(*) FROM dead_letters WHERE class = 'retryable' AND state IN ('open', 'retrying')`)
 		return err == nil && countErr == nil && waiting == 0
-	}, 8*time.Minute, 100*time.Millisecond, "what waits for a key is not retried")
+	}, patience, 100*time.Millisecond, "what waits for a key is not retried")
 	c.t.Logf("nothing waits for a key after %s", time.Since(began).Round(10*time.Millisecond))
 }
 

@@ -36,10 +36,7 @@ type watcher struct {
 func (c *chaos) watch() func() responses {
 	w := &watcher{c: c, client: &http.Client{Timeout: 15 * time.Second}, responses: responses{statuses: map[int]int{}},
 		history: newHistory(), windows: []string{"1h", "24h"}}
-	ctx, cancel := context.WithCancel(c.t.Context())
-	ended := make(chan struct{})
-	go func() {
-		defer close(ended)
+	stop := background(c.t, func(ctx context.Context) {
 		tick := time.NewTicker(200 * time.Millisecond)
 		defer tick.Stop()
 		for ctx.Err() == nil {
@@ -49,10 +46,9 @@ func (c *chaos) watch() func() responses {
 			case <-tick.C:
 			}
 		}
-	}()
+	})
 	return func() responses {
-		cancel()
-		<-ended
+		stop()
 		return w.responses
 	}
 }
@@ -67,6 +63,9 @@ func (w *watcher) poll(ctx context.Context) {
 	w.windows[0], w.windows[1] = w.windows[1], w.windows[0]
 	before := w.c.committed(ctx)
 	if body, ok := w.fetch(ctx, p, page+"api/v1/trending?limit=100&window="+w.windows[0]); ok {
+		if w.c.follows {
+			before = before.joined(w.c.members(ctx))
+		}
 		w.check(body, before)
 	}
 	if body, ok := w.fetch(ctx, p, opsURL[1]+"/health"); ok {
@@ -128,7 +127,7 @@ func (w *watcher) check(body []byte, before committed) {
 		}
 		switch {
 		case l.Sharers > most:
-			w.responses.wrong = append(w.responses.wrong, fmt.Sprintf("%s is counted %d times in %s: at most %d accounts share it after event %d, and %d have ever shared it", l.URL, l.Sharers, w.windows[0], most, before.until, ever))
+			w.responses.wrong = append(w.responses.wrong, fmt.Sprintf("%s is counted %d times in %s: at most %d accounts share it after event %d, of %d that are followed, and %d have ever shared it", l.URL, l.Sharers, w.windows[0], most, before.until, len(before.members), ever))
 		case listed[l.URL]:
 			w.responses.wrong = append(w.responses.wrong, l.URL+" is listed twice")
 		case i > 0 && l.Sharers > ranking.Links[i-1].Sharers:

@@ -18,6 +18,7 @@ import (
 
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
 
 	"github.com/weir-social/weir/schema/schematest"
 )
@@ -89,6 +90,21 @@ func startProgram(t testing.TB, program string, env []string, args ...string) *p
 }
 
 func (p *process) signal(s syscall.Signal) { p.cmd.Process.Signal(s) } //nolint:errcheck // it has ended already
+
+// pause sends SIGSTOP and waits until the whole process has stopped: until then, its other
+// threads go on.
+func (p *process) pause(t testing.TB) {
+	t.Helper()
+	p.signal(syscall.SIGSTOP)
+	for {
+		err := unix.Waitid(unix.P_PID, p.cmd.Process.Pid, nil, unix.WSTOPPED|unix.WEXITED|unix.WNOWAIT, nil)
+		if errors.Is(err, unix.EINTR) {
+			continue
+		}
+		require.NoError(t, err, "wait until the process is paused")
+		return
+	}
+}
 
 // kill sends SIGKILL and waits for the end.
 func (p *process) kill() {

@@ -63,10 +63,15 @@ func TestWatcherKnowsWhoMayCount(t *testing.T) {
 	}{
 		{committed{until: 9, lost: lost(6)}, "abd"}, // nobody read that the post was deleted
 		{committed{until: 9, lost: lost(6), round: round{relay: true}}, "abd"},
-		{committed{until: 9, lost: lost(8)}, ""},                                 // nobody read that the account is active again
-		{committed{until: 4, lost: lost(1)}, "cde"},                              // nobody read the post
-		{committed{until: 4, lost: lost(1), round: round{relay: true}}, "abcde"}, // it may be found in the repository
-		{committed{until: 9, doubted: []string{"c"}}, "cde"},                     // the deletion may wait for a key
+		{committed{until: 9, lost: lost(8)}, ""},                                     // nobody read that the account is active again
+		{committed{until: 4, lost: lost(1)}, "cde"},                                  // nobody read the post
+		{committed{until: 4, lost: lost(1), round: round{relay: true}}, "abcde"},     // it may be found in the repository
+		{committed{members: map[string]bool{"b": true, "e": true, "x": true}}, "be"}, // strangers do not count
+		{committed{members: map[string]bool{}}, ""},
+		{committed{members: map[string]bool{"b": true}}.joined(map[string]bool{"d": true}), "bd"}, // followed meanwhile
+		{committed{members: map[string]bool{"b": true}}.joined(nil), "abcde"},                     // Postgres was away
+		{committed{}.joined(map[string]bool{"b": true}), "abcde"},
+		{committed{until: 9, doubted: []string{"c"}}, "cde"}, // the deletion may wait for a key
 	} {
 		h := newHistory()
 		h.learn(log[:9])

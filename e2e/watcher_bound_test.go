@@ -13,6 +13,7 @@ import (
 // sent. The zero value is none: then everyone may count who ever shared a link.
 type committed struct {
 	round
+	members map[string]bool        // accounts of which some may count; nil: of all
 	until   int64                  // the number of the last event
 	lost    map[*simnet.Entry]bool // events that the server forgot unread
 	doubted []string               // accounts of which something up to it was ever refused
@@ -27,11 +28,12 @@ func (m committed) has(e *simnet.Entry) bool {
 func (m committed) never(e *simnet.Entry) bool { return m.lost[e] && !m.relay }
 
 // committed reads how far the stream is committed, without the proxy. It returns none while
-// Postgres is away, and in rounds of followed accounts: their stream does not bring what
-// others delete.
+// Postgres is away. In rounds of followed accounts it returns no events, for their stream does
+// not bring what others delete, but who is followed.
 func (c *chaos) committed(ctx context.Context) committed {
 	m := committed{round: c.round}
 	if c.follows {
+		m.members = c.members(ctx)
 		return m
 	}
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
@@ -46,6 +48,32 @@ FROM streams`
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	m.lost = maps.Clone(c.lost)
+	return m
+}
+
+// members are the accounts that are followed now; nil while Postgres is away.
+func (c *chaos) members(ctx context.Context) map[string]bool {
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+	defer cancel()
+	var dids []string
+	if c.pool.QueryRow(ctx, `SELECT ARRAY(SELECT did FROM watch_members)`).Scan(&dids) != nil {
+		return nil
+	}
+	all := make(map[string]bool, len(dids))
+	for _, did := range dids {
+		all[did] = true
+	}
+	return all
+}
+
+// joined adds who is followed after the response: an account may have been followed
+// meanwhile.
+func (m committed) joined(after map[string]bool) committed {
+	if m.members == nil || after == nil {
+		m.members = nil
+		return m
+	}
+	maps.Copy(m.members, after)
 	return m
 }
 
@@ -134,7 +162,7 @@ func (h *history) stored(key recordKey, after committed, such func(revision) boo
 
 // sharers returns the accounts that may count for any of the URLs in a response to a
 // request: those that share it in the state after what was committed before the request,
-// or in a later one. The log must be learned after the response.
+// or in a later one, and are followed if it says who is. The log must be learned after the response.
 func (h *history) sharers(urls []string, before committed) map[string]bool {
 	all := map[string]bool{}
 	for _, url := range urls {
@@ -149,6 +177,9 @@ func (h *history) sharers(urls []string, before committed) map[string]bool {
 				}
 			}
 		}
+	}
+	if before.members != nil {
+		maps.DeleteFunc(all, func(did string, _ bool) bool { return !before.members[did] })
 	}
 	return all
 }

@@ -88,7 +88,7 @@ func (c *crossing) equal() {
 		var err error
 		problems, err = fold(entries).problems(c.t.Context(), c.pool, time.Now().Truncate(time.Second).Add(time.Second).UTC())
 		return err == nil && len(problems) == 0
-	}, 3*time.Minute, 100*time.Millisecond, "%v", &problems) // the jobs of a killed process are worked again after a minute
+	}, 3*time.Minute, time.Second, "%v", &problems) // the jobs of a killed process are worked again after a minute
 }
 
 // has waits until exactly these of the known posts are stored.
