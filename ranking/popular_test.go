@@ -2,6 +2,7 @@ package ranking
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"testing"
 	"time"
@@ -195,4 +196,62 @@ func TestLostVoteReadsTheOthersOnlyIfItWasTheEarliest(t *testing.T) {
 	}
 	require.Zero(t, read(many/2))
 	require.Positive(t, read(1))
+}
+
+// TestPageReadsTheLatestSharersOfAPopularLink rather than all of them, though most links have
+// few.
+func TestPageReadsTheLatestSharersOfAPopularLink(t *testing.T) {
+	schematest.Long(t)
+	t.Parallel()
+	const many, others = 4000, 4000
+	p := newPopularity(t, others)
+	const share = `INSERT INTO shares (did, collection, rkey, link_id, named_id, how, shared_at) SELECT 'did:plc:' || n, 'c', `
+	p.exec(p.pool, share+`'r', 1, 1, 'post', $1::timestamptz - n * interval '1 microsecond' FROM generate_series(2, $2::int) AS n`, p.now.Add(-time.Minute), many)
+	p.exec(p.pool, share+`id::text, id, id, 'post', $1::timestamptz - random() * interval '50 minutes' FROM links, generate_series(1, 2) AS n WHERE id > 1 ORDER BY random()`, p.now.Add(-2*time.Minute))
+	for more := true; more; more = p.count().More {
+	}
+	p.exec(p.pool, `CREATE INDEX shuffled ON sharers (md5(did || link_id::text))`) // as they are after a while
+	p.exec(p.pool, `CLUSTER sharers USING shuffled`)
+	p.exec(p.pool, `DROP INDEX shuffled`)
+	p.exec(p.pool, `VACUUM ANALYZE`)
+	db := &fetching{Pool: p.pool}
+	page, err := Trending(t.Context(), db, Query{At: p.now, Window: time.Hour, Limit: 5})
+	require.NoError(t, err)
+	require.Equal(t, many, page.Links[0].Sharers)
+	require.Equal(t, []string{"did:plc:busy", "did:plc:2", "did:plc:3"}, page.Links[0].SharedBy)
+	require.Less(t, db.rows, 50)
+}
+
+// fetching counts the rows of sharers that its last transaction fetched.
+type fetching struct {
+	*pgxpool.Pool
+	rows int
+}
+
+func (f *fetching) BeginTx(ctx context.Context, options pgx.TxOptions) (pgx.Tx, error) {
+	tx, err := f.Pool.BeginTx(ctx, options)
+	if err != nil {
+		return nil, err
+	}
+	before, err := fetched(ctx, tx)
+	return fetchingTx{tx, f, before}, err
+}
+
+// fetched returns how many rows of sharers a connection has fetched. Only differences have a
+// meaning.
+func fetched(ctx context.Context, db schema.DB) (int, error) {
+	const sql = `SELECT sum(seq_tup_read + coalesce(idx_tup_fetch, 0))::int FROM pg_stat_xact_user_tables WHERE relname = 'sharers'`
+	return schema.One(ctx, db, "count what was fetched", pgx.RowTo[int], sql)
+}
+
+type fetchingTx struct {
+	pgx.Tx
+	to     *fetching
+	before int
+}
+
+func (t fetchingTx) Rollback(ctx context.Context) error {
+	after, err := fetched(ctx, t)
+	t.to.rows = after - t.before
+	return errors.Join(err, t.Tx.Rollback(ctx))
 }
