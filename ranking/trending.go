@@ -174,7 +174,7 @@ func Trending(ctx context.Context, db Beginner, q Query) (Page, error) {
 	return trending(ctx, db, q, usualLimits())
 }
 
-func usualLimits() limits { return limits{pending: 5000, crossings: 5000, few: 2000, many: 50_000} }
+func usualLimits() limits { return limits{pending: 5000, crossings: 5000, few: 2000, many: 10_000} }
 
 func trending(ctx context.Context, db Beginner, q Query, l limits) (p Page, err error) {
 	r := &reader{q: q, end: q.At, limits: l}

@@ -111,20 +111,18 @@ func (w *walk) first(ctx context.Context, after *entry, limit int) ([]entry, err
 	if !some && !filtered {
 		return w.next(ctx, after, limit)
 	}
-	growth := 2
-	if w.text != nil || w.by != nil { // most links do not match
-		growth = 4
-	}
 	var found []entry
 	position := after
 	if some { // a link before the position may have fewer sharers that count
 		position = nil
 	}
-	for size := 2 * limit; ; size *= growth {
+	passed := 0
+	for size := 2 * limit; ; size = w.chunk(size, passed, len(found), limit) {
 		chunk, err := w.next(ctx, position, size)
 		if err != nil {
 			return nil, err
 		}
+		passed += len(chunk)
 		more := len(chunk) == size
 		if more {
 			last := chunk[size-1]
@@ -148,6 +146,18 @@ func (w *walk) first(ctx context.Context, after *entry, limit int) ([]entry, err
 			return found[:min(limit, len(found))], nil
 		}
 	}
+}
+
+// chunk returns how many links to read next, after found of the passed ones were kept: half
+// as many again as should complete the page, for further down fewer match.
+func (w *walk) chunk(last, passed, found, limit int) int {
+	if w.text == nil && w.by == nil { // most links are kept
+		return 2 * last
+	}
+	if found == 0 {
+		return 4 * last
+	}
+	return min(max(last, 3*(limit-found)*passed/found/2), 4*last)
 }
 
 // next returns the next limit links after a position, whatever the way.

@@ -671,6 +671,7 @@ CREATE TABLE links (
     CONSTRAINT links_url_check CHECK (octet_length(url) <= 2048)
 ) WITH (autovacuum_vacuum_scale_factor=0.1, fillfactor=60);
 CREATE INDEX links_address ON links USING gin (identity gin_trgm_ops) WITH (gin_pending_list_limit='1024');
+CREATE INDEX links_merged ON links USING btree (id) INCLUDE (counts_as) WHERE counts_as <> id;
 CREATE INDEX links_merged_into ON links USING btree (merged_into) WHERE merged_into IS NOT NULL;
 CREATE INDEX links_site ON links USING btree (site);
 
