@@ -280,6 +280,7 @@ func TestDoctorThroughPgBouncer(t *testing.T) {
 		"sessions, and the variable": {session, "transaction", doctor.OK, "keeps no state in its sessions"},
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			found, code := examined(t, append(follower(n, c.database), "WEIR_POOLER="+c.variable))
 			f := finding(t, found, "pooler")
 			require.Equal(t, c.level, f.Level, "%+v", f)

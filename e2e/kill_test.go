@@ -108,7 +108,7 @@ func (k *killing) drain(pool *pgxpool.Pool) {
 SELECT CASE WHEN anchor ->> 'rev' = '%[1]s' OR last_event_at >= to_timestamp(%[2]d / 1000000.0) THEN 0 ELSE 1 + (extract(epoch FROM to_timestamp(%[2]d / 1000000.0) - last_event_at) * 1000)::int END
 FROM streams`
 	finishes(k.t, 50*time.Millisecond, func() (int, error) { return tryCount(pool, fmt.Sprintf(unread, last.Rev, last.TimeUS)) }, "not read: %s", tail(k.process.stderr.String(), 2000))
-	finishes(k.t, 50*time.Millisecond, func() (int, error) { return tryCount(pool, `SELECT `+unprocessed) }, "not processed: %s", tail(k.process.stderr.String(), 2000))
+	finishes(k.t, 50*time.Millisecond, func() (int, error) { return unprocessed(pool) }, "not processed: %s", tail(k.process.stderr.String(), 2000))
 }
 
 // compare drains, stops the process and compares the tables with the oracle.

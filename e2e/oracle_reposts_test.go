@@ -4,6 +4,8 @@ import (
 	"encoding/json"
 	"fmt"
 	"strings"
+
+	"github.com/jackc/pgx/v5/pgxpool"
 )
 
 // share gives each record its shares, through the subjects among these records.
@@ -62,10 +64,19 @@ func (tr oracle) counts(key shareKey, s shareRow) bool {
 	return !hidden(key.did) && !(s.through != "" && hidden(s.through))
 }
 
-// unprocessed is how many jobs and changed subjects are left. When it is 0, shares has
-// what the stored records share.
-const unprocessed = `
-    (SELECT count(*) FROM river_job WHERE kind = 'process_posts' AND finalized_at IS NULL) + (SELECT count(*) FROM changed_subjects) `
+// unprocessed counts the jobs and changed subjects that are left. When it is 0, shares has
+// what the stored records share. Changed subjects are checked every minute, and now.
+func unprocessed(pool *pgxpool.Pool) (left int, err error) {
+	const sql = `
+WITH checked AS (
+    SELECT enqueue_job('check_subjects', 'network', '{}', '{periodic}')
+    WHERE EXISTS (SELECT FROM changed_subjects)
+      AND NOT EXISTS (SELECT FROM river_job WHERE kind = 'process_posts' AND state IN ('available', 'running'))
+      AND NOT EXISTS (SELECT FROM river_job WHERE kind = 'check_subjects' AND (state = 'available' OR state = 'running' AND attempted_at > now() - interval '3 seconds'))
+)
+SELECT (SELECT count(*) FROM river_job WHERE kind = 'process_posts' AND finalized_at IS NULL) + (SELECT count(*) FROM changed_subjects) + 0 * (SELECT count(*) FROM checked)`
+	return tryCount(pool, sql)
+}
 
 // living is true for the shares s that need no subject, or have one. Others may remain
 // until the next check of the subjects, but do not count.
