@@ -57,7 +57,7 @@ func (p *proxy) cut() {
 	_, err := witness.Read(make([]byte, 1))
 	require.Error(p.t, err)
 	require.NotErrorIs(p.t, err, os.ErrDeadlineExceeded, "%s: the connection outlives the proxy", p.Name)
-	require.NoError(p.t, p.Start())
+	p.up()
 }
 
 // down refuses connections until up.
@@ -68,8 +68,12 @@ func (p *proxy) down() {
 	require.ErrorIs(p.t, err, syscall.ECONNREFUSED, "%s: the proxy accepts connections", p.Name)
 }
 
+// up starts the proxy again. A process that is just being started has copies of all
+// listeners until it runs its program, also of the proxy's last one: no other could listen.
 func (p *proxy) up() {
 	p.t.Helper()
+	syscall.ForkLock.RLock()
+	defer syscall.ForkLock.RUnlock()
 	require.NoError(p.t, p.Start())
 }
 
@@ -84,7 +88,7 @@ func (p *proxy) renew(toxics ...string) {
 		_, err := p.Toxics.AddToxicJson(strings.NewReader(toxic))
 		require.NoError(p.t, err)
 	}
-	require.NoError(p.t, p.Start())
+	p.up()
 }
 
 // returned waits until there are more connections than before.

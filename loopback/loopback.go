@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"syscall"
 )
 
 // Port is a reserved address.
@@ -39,7 +40,12 @@ func (p *Port) Address() string { return p.at.String() }
 func (p *Port) Number() int { return p.at.Port }
 
 // Listen listens on the port. When the listener is closed, Listen may be called again.
-func (p *Port) Listen() (net.Listener, error) { return net.Listen("tcp4", p.Address()) }
+func (p *Port) Listen() (net.Listener, error) {
+	// A process that is just being started has copies of all listeners until it runs its program, also of the last one of this port.
+	syscall.ForkLock.RLock()
+	defer syscall.ForkLock.RUnlock()
+	return net.Listen("tcp4", p.Address())
+}
 
 // Release ends the reservation. A listener on the port stays open.
 func (p *Port) Release() error { return p.hold.Close() }
