@@ -130,6 +130,7 @@ func TestStopIsNoError(t *testing.T) {
 	log.ErrorContext(stopped, "before", "error", "context canceled")
 	stop()
 	log.ErrorContext(stopped, "cancelled", "error", "begin: context canceled")
+	log.ErrorContext(stopped, "closed", "err", "conn closed")
 	log.ErrorContext(stopped, "broken", "error", "the disk is full")
 	log.InfoContext(t.Context(), "chatter")
 	require.Equal(t, 2, strings.Count(out.String(), "\n"), out.String())

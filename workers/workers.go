@@ -386,14 +386,15 @@ func quiet(log *slog.Logger) *slog.Logger {
 }
 
 // atLeast is a handler that drops records below the level of a warning, and the errors
-// of what its context cancelled.
+// of what its context cancelled: a listener that is stopped finds its connection closed.
 type atLeast struct{ slog.Handler }
 
 func (h atLeast) Handle(ctx context.Context, r slog.Record) error {
 	cancelled := false
 	if ctx.Err() != nil {
 		r.Attrs(func(a slog.Attr) bool {
-			cancelled = (a.Key == "error" || a.Key == "err") && strings.HasSuffix(a.Value.String(), context.Canceled.Error())
+			text := a.Value.String()
+			cancelled = (a.Key == "error" || a.Key == "err") && (strings.HasSuffix(text, context.Canceled.Error()) || strings.HasSuffix(text, "conn closed"))
 			return !cancelled
 		})
 	}
