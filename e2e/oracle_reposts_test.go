@@ -64,8 +64,9 @@ func (tr oracle) counts(key shareKey, s shareRow) bool {
 	return !hidden(key.did) && !(s.through != "" && hidden(s.through))
 }
 
-// unprocessed counts the jobs and changed subjects that are left. When it is 0, shares has
-// what the stored records share. Changed subjects are checked every minute, and now.
+// unprocessed returns how many jobs and changed subjects are left. When it is 0, shares has
+// what the stored records share. Weir checks changed subjects once a minute. So that a test
+// does not wait for that, each call adds a check once no job is waiting or running.
 func unprocessed(pool *pgxpool.Pool) (left int, err error) {
 	const sql = `
 WITH checked AS (

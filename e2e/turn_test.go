@@ -21,8 +21,8 @@ const atOnce = 3
 // longest are the tests that take most time, the longest first: one that starts late
 // prolongs the whole run.
 var longest = []string{
-	"TestChaos", "TestFollowedRound", "TestKillInExpiry", "TestChainShowsWhatARelayLeavesOut", "TestKilledServeRefusesForgeries",
-	"TestKilledServeReadsRelay", "TestBackpressure", "TestRotationReadLateLosesNothing", "TestRollingRestart", "TestSoak", "TestTrace",
+	"TestChaos", "TestFollowedRound", "TestWeekOfTwoNetworks", "TestKillInExpiry", "TestChainShowsWhatARelayLeavesOut", "TestKilledServeRefusesForgeries",
+	"TestKilledServeReadsRelay", "TestKilledArchive", "TestRotationReadLateLosesNothing", "TestRollingRestart", "TestSoak", "TestTrace",
 }
 
 // turns lets tests begin: the longest first, whatever the order in which package testing
