@@ -213,13 +213,13 @@ func (h *history) compare(t *testing.T, queries []Query) (counted, recounted int
 			require.ErrorIs(t, err, ErrWatch)
 			continue
 		}
-		got, again, at := pages(t, within{tx}, q, limits{pending: []int{5000, 30}[i%2], crossings: []int{5000, 1}[(i/2+h.compared)%2], few: []int{2000, 2}[i/2%2], many: []int{50_000, 4, 1}[(i+h.compared)%3]})
+		got, again, at := pages(t, within{tx}, q, limits{pending: []int{5000, 30}[i%2], crossings: []int{5000, 1}[(i/2+h.compared)%2], few: []int{2000, 2}[i/2%2], many: []int{usualLimits().many, 4, 1}[(i+h.compared)%3]})
 		if !at.Equal(q.At) {
 			require.Equal(t, l.asOf, at)
 			h.moved, q.At = h.moved+1, at
 		}
 		require.Equal(t, l.fold(q), got, "%+v, pending %t, recounted %t", q, pending, again)
-		h.compareFeed(t, tx, l, q, limits{pending: []int{5000, 30}[i%2], crossings: 5000, few: []int{2000, 2}[h.compared%2], many: []int{50_000, 4, 1}[i/2%3]})
+		h.compareFeed(t, tx, l, q, limits{pending: []int{5000, 30}[i%2], crossings: 5000, few: []int{2000, 2}[h.compared%2], many: []int{usualLimits().many, 4, 1}[i/2%3]})
 		if again {
 			recounted++
 		} else {

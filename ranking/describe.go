@@ -27,8 +27,8 @@ func (r *reader) describe(ctx context.Context, entries []entry) ([]TrendingLink,
 	q := &pgx.Batch{}
 	var links []TrendingLink
 	var gifts []gift
-	// The statistics say that a link has few sharers, so Postgres would read all of each link and sort them. Without bitmaps it
-	// reads the latest by their index.
+	// Most links have few sharers, so Postgres would read all sharers of each link with a bitmap, and sort those. Without bitmaps
+	// it reads the latest ones by their index.
 	q.Queue(`SELECT set_config('enable_bitmapscan', 'off', true)`)
 	r.queueDescriptions(q, entries, ids, &links)
 	queueGifts(q, ids, r.state.Watching, &gifts)

@@ -70,7 +70,7 @@ func TestNewestOfANetwork(t *testing.T) {
 	for _, few := range []int{0, 2000} {
 		for network, want := range map[Network][]int64{BothNetworks: {3, 2, 1}, Bluesky: {3, 2}, Nostr: {1}} {
 			for _, sort := range []Sort{Newest, Sharers, Speed} {
-				p, err := trending(t.Context(), pool, Query{At: now, Window: time.Hour, Sort: sort, Network: network, Limit: 10, Bare: true}, limits{pending: 5000, crossings: 5000, few: few, many: 50_000})
+				p, err := trending(t.Context(), pool, Query{At: now, Window: time.Hour, Sort: sort, Network: network, Limit: 10, Bare: true}, limits{pending: 5000, crossings: 5000, few: few, many: usualLimits().many})
 				require.NoError(t, err)
 				require.False(t, p.Recounted)
 				var got []int64

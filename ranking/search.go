@@ -84,15 +84,60 @@ func (r *reader) readSearch(ctx context.Context) (err error) {
 	if r.text.from, err = schema.One(ctx, r.tx, "find the first day of posts", pgx.RowTo[string], from); err != nil {
 		return err
 	}
-	if err = r.expectMany(ctx); err != nil {
+	frequent, err := r.expect(ctx)
+	if err != nil {
 		return err
 	}
-	most := func(place int) int { // rows that are listed
-		if r.text.other&place != 0 {
+	r.text.places = map[int64]int{}
+	found, err := r.list(ctx, func(place int) int {
+		switch {
+		case r.text.other&place != 0:
 			return 0
+		case frequent&place != 0:
+			return min(sampled, r.many)
 		}
 		return r.many
+	})
+	if err != nil {
+		return err
 	}
+	if found.again != 0 {
+		more, err := r.list(ctx, func(place int) int {
+			if found.again&place == 0 {
+				return 0
+			}
+			return r.most()
+		})
+		if err != nil {
+			return err
+		}
+		found.rows, found.named = found.rows+more.rows, append(found.named, more.named...)
+	}
+	if err := r.countMerged(ctx, found.named); err != nil {
+		return err
+	}
+	if r.text.other == 0 && found.rows < min(r.few, r.many) {
+		return r.matchEach(ctx)
+	}
+	return nil
+}
+
+// sampled is how many rows of a place are listed first if the planner expects r.many.
+const sampled = 1000
+
+// most is how many rows of a place are listed if they are of few links.
+func (l limits) most() int { return 5 * l.many }
+
+// listed is what was listed of the places.
+type listed struct {
+	rows  int
+	again int     // places of which more is to be listed
+	named []int64 // links of cards, which may be merged
+}
+
+// list lists at most limit rows that match in each place. If there are more, the place is left
+// out: a walk soon finds enough of its links, unless the rows are of a few links.
+func (r *reader) list(ctx context.Context, limit func(place int) int) (all listed, err error) {
 	// The empty string keeps the second condition on the address from the index.
 	sql := `
 WITH found AS MATERIALIZED (
@@ -102,15 +147,19 @@ WITH found AS MATERIALIZED (
     UNION ALL SELECT s.link_id, 4 FROM (` + texts("s.link_id", "s.words @@ $1::tsquery LIMIT $3") + ` LIMIT $3) AS s
 )
 SELECT f.place, count(*), array_agg(DISTINCT f.link_id ORDER BY f.link_id) FROM found AS f GROUP BY f.place`
-	rows, err := r.tx.Query(ctx, sql, r.text.words, r.text.from, most(inPosts), r.text.address, r.text.part, most(inAddress), most(inCards))
+	rows, err := r.tx.Query(ctx, sql, r.text.words, r.text.from, limit(inPosts), r.text.address, r.text.part, limit(inAddress), limit(inCards))
 	if err != nil {
-		return fmt.Errorf("find the links that match: %w", err)
+		return all, fmt.Errorf("find the links that match: %w", err)
 	}
-	r.text.places = map[int64]int{}
-	var place, n, all int
-	var links, named []int64
+	var place, n int
+	var links []int64
 	if _, err = pgx.ForEachRow(rows, []any{&place, &n, &links}, func() error {
-		if all += n; n >= r.many {
+		all.rows += n
+		switch at := limit(place); {
+		case n >= at && at < r.most() && len(links) < n/4:
+			all.again |= place
+			return nil
+		case n >= at:
 			r.text.other |= place
 			return nil
 		}
@@ -118,26 +167,21 @@ SELECT f.place, count(*), array_agg(DISTINCT f.link_id ORDER BY f.link_id) FROM 
 			r.text.places[id] |= place
 		}
 		if place == inCards {
-			named = slices.Clone(links)
+			all.named = slices.Clone(links)
 		}
 		return nil
 	}); err != nil {
-		return fmt.Errorf("find the links that match: %w", err)
+		return all, fmt.Errorf("find the links that match: %w", err)
 	}
-	if err = r.countMerged(ctx, named); err != nil {
-		return err
-	}
-	if r.text.other == 0 && all < min(r.few, r.many) {
-		return r.matchEach(ctx)
-	}
-	return nil
+	return all, nil
 }
 
-// expectMany marks the places in which the planner expects r.many rows that match. To read
-// them only to find that they are too many takes longer than all the rest.
-func (r *reader) expectMany(ctx context.Context) error {
+// expect asks the planner how many rows match in each place: to read them only to find that
+// they are too many takes longer than all the rest. It marks the places that are not listed,
+// and returns those of which many match.
+func (r *reader) expect(ctx context.Context) (frequent int, err error) {
 	q := &pgx.Batch{}
-	expect := func(place int, from string, args ...any) {
+	ask := func(place int, from string, args ...any) {
 		q.Queue(`EXPLAIN (FORMAT JSON) SELECT FROM `+from, args...).QueryRow(func(row pgx.Row) error {
 			var plans [1]struct {
 				Plan struct {
@@ -145,19 +189,22 @@ func (r *reader) expectMany(ctx context.Context) error {
 				}
 			}
 			err := row.Scan(&plans)
-			if plans[0].Plan.Rows >= float64(r.many) {
+			switch n := plans[0].Plan.Rows; {
+			case n >= float64(r.most()):
 				r.text.other |= place
+			case n >= float64(r.many):
+				frequent |= place
 			}
 			return err
 		})
 	}
-	expect(inAddress, `links AS l WHERE l.identity ILIKE $1::text`, r.text.part)
-	expect(inCards, `claims AS c WHERE c.words @@ $1::tsquery`, r.text.words)
-	expect(inPosts, `shares AS s WHERE s.rkey >= $2 AND s.words @@ $1::tsquery`, r.text.words, r.text.from)
+	ask(inAddress, `links AS l WHERE l.identity ILIKE $1::text`, r.text.part)
+	ask(inCards, `claims AS c WHERE c.words @@ $1::tsquery`, r.text.words)
+	ask(inPosts, `shares AS s WHERE s.rkey >= $2 AND s.words @@ $1::tsquery`, r.text.words, r.text.from)
 	if err := r.tx.SendBatch(ctx, q).Close(); err != nil {
-		return fmt.Errorf("estimate how many links match: %w", err)
+		return 0, fmt.Errorf("estimate how many links match: %w", err)
 	}
-	return nil
+	return frequent, nil
 }
 
 // countMerged moves the matches in cards, which name the link that was shared, to the link
@@ -166,6 +213,7 @@ func (r *reader) countMerged(ctx context.Context, named []int64) error {
 	if len(named) == 0 {
 		return nil
 	}
+	// With this very condition, the index links_merged has the answer.
 	const sql = `SELECT l.id, l.counts_as FROM links AS l WHERE l.id = ANY ($1) AND l.counts_as <> l.id`
 	rows, err := r.tx.Query(ctx, sql, named)
 	if err != nil {

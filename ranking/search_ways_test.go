@@ -1,6 +1,7 @@
 package ranking
 
 import (
+	"fmt"
 	"testing"
 	"time"
 
@@ -53,7 +54,7 @@ func TestTextFindsTheSameInEveryWay(t *testing.T) {
 			links = append(links, ids[page])
 		}
 		for _, few := range []int{0, 2, 2000} { // links
-			for _, many := range []int{1, 2, 50_000} { // rows; a planner expects at least one
+			for _, many := range []int{1, 2, usualLimits().many} { // rows; a planner expects at least one
 				for _, sort := range []Sort{Sharers, Newest} {
 					p, err := trending(t.Context(), pool, Query{At: now, Window: time.Hour, Sort: sort, Text: text, Limit: 10, Bare: true}, limits{pending: 5000, crossings: 5000, few: few, many: many})
 					require.NoError(t, err)
@@ -67,4 +68,43 @@ func TestTextFindsTheSameInEveryWay(t *testing.T) {
 			}
 		}
 	}
+}
+
+// TestTextOfFewLinksIsListed: a walk would pass every link of the window to find them. What
+// is in the posts of many links is found sooner by asking the first ones.
+func TestTextOfFewLinksIsListed(t *testing.T) {
+	schematest.Long(t)
+	t.Parallel()
+	p := newPopularity(t, 40)
+	const share = `INSERT INTO shares (did, collection, rkey, link_id, named_id, how, shared_at, words) SELECT 'did:plc:' || n, 'c', $1, %[1]s, %[1]s, 'post', $2, to_tsvector('simple', $1) FROM generate_series(1, 30) AS n`
+	p.exec(p.pool, fmt.Sprintf(share, "1"), "crowd", p.now)
+	p.exec(p.pool, fmt.Sprintf(share, "n"), "spread", p.now)
+	for _, statistics := range []bool{false, true} { // with them, the planner expects as many as there are
+		if statistics {
+			p.exec(p.pool, `ANALYZE`)
+		}
+		for text, want := range map[string]searched{"crowd": {places: map[int64]int{1: inPosts}}, "spread": {places: map[int64]int{}, other: inPosts}} {
+			r := &reader{q: Query{Text: text}, limits: limits{few: 0, many: 10}}
+			require.NoError(t, r.read(t.Context(), p.pool, func() error { return r.readSearch(t.Context()) }))
+			require.Equal(t, want.places, r.text.places, text)
+			require.Equal(t, want.other, r.text.other, text)
+		}
+	}
+}
+
+func TestWalkTakesFewSteps(t *testing.T) {
+	t.Parallel()
+	for _, text := range []*searched{nil, {}} {
+		w := &walk{reader: &reader{text: text}}
+		for found := range 60 { // of 50, and no more
+			size, passed, steps := 100, 0, 0
+			for ; passed < 20_000; steps++ {
+				passed += size
+				size = w.chunk(size, passed, found, 50)
+			}
+			require.LessOrEqual(t, steps, 15, found)
+		}
+	}
+	w := &walk{reader: &reader{text: &searched{}}}
+	require.Equal(t, 2250, w.chunk(1000, 1500, 75, 150), "half as many again as the other 75 should need")
 }

@@ -165,7 +165,7 @@ type limits struct {
 	pending   int // from here on, what is pending is not corrected: a recount of the ledger is faster
 	crossings int // from here on, the windows end when they were last counted
 	few       int // fewer links than this are read one by one rather than walked
-	many      int // from here on, those that match a text in one place are not listed ahead
+	many      int // from here on, rows that match a text in one place are listed ahead only if they are of few links, up to five times as many
 }
 
 // Trending returns a page of the ranking. Everything is read in one snapshot: every

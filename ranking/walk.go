@@ -148,16 +148,17 @@ func (w *walk) first(ctx context.Context, after *entry, limit int) ([]entry, err
 	}
 }
 
-// chunk returns how many links to read next, after found of the passed ones were kept: half
-// as many again as should complete the page, for further down fewer match.
+// chunk returns how many links to read next, after found of the passed ones were kept: half as
+// many again as should complete the page, for further down fewer match. Every step passes at
+// least half as many as all before, so that there are few.
 func (w *walk) chunk(last, passed, found, limit int) int {
-	if w.text == nil && w.by == nil { // most links are kept
+	switch {
+	case w.text == nil && w.by == nil: // most links are kept
 		return 2 * last
-	}
-	if found == 0 {
+	case found == 0, found >= limit: // a link further down may beat the last one of the page
 		return 4 * last
 	}
-	return min(max(last, 3*(limit-found)*passed/found/2), 4*last)
+	return min(max(last, passed/2, 3*(limit-found)*passed/found/2), 4*last)
 }
 
 // next returns the next limit links after a position, whatever the way.

@@ -1,3 +1,3 @@
--- The links of many matches of a text are looked up here: few of them are merged. The condition is one that no other statement has: with
+-- A search with many matches looks up here which of their links are merged: few are. The condition is one that no other statement has: with
 -- merged_into IS NOT NULL, those that look for the links merged into one might read this index whole.
 CREATE INDEX links_merged ON links (id) INCLUDE (counts_as) WHERE counts_as <> id;
