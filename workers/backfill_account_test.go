@@ -73,10 +73,16 @@ func TestPartlyReadBackfillReadsTheGapToo(t *testing.T) {
 		_, err := tx.Exec(t.Context(), `LOCK TABLE records IN SHARE MODE`)
 		return err
 	})
+	const feed = "app.bsky.feed.getAuthorFeed"
+	r.net.ForgetCalls()
 	_, err := r.client.Insert(t.Context(), jobs.BackfillAccount{DID: did, Since: time.Now().Add(-24 * time.Hour)}, &river.InsertOpts{Priority: jobs.PriorityManual})
 	require.NoError(t, err)
+	require.Eventually(t, func() bool { // other transactions may wait too
+		calls := r.net.Calls(feed)
+		return len(calls) > 0 && calls[0].Status == 200
+	}, time.Minute, time.Millisecond)
 	awaited()
-	require.NoError(t, r.net.FailCalls(simnet.CallFault{Kind: simnet.TooMany, Endpoint: "app.bsky.feed.getAuthorFeed", Count: 1000, Wait: 3 * time.Second}))
+	require.NoError(t, r.net.FailCalls(simnet.CallFault{Kind: simnet.TooMany, Endpoint: feed, Count: 1000, Wait: 3 * time.Second}))
 	release()
 	r.becomes(1, `SELECT count(*) FROM river_job WHERE kind = 'backfill_account' AND state IN ('scheduled', 'available') AND metadata::text LIKE '%pages%'`)
 	// The stream is down while the account writes.
