@@ -93,8 +93,7 @@ func (c *chaos) stranger() string {
 		if a.Status != "" || a.DID == hub || c.known[a.DID] || slices.Contains(c.net.Follows(hub), a.DID) || len(current(c.net, []string{a.DID})) < 2 {
 			continue
 		}
-		require.NoError(c.t, c.net.Deactivate(a.DID))
-		require.NoError(c.t, c.net.Reactivate(a.DID))
+		leaveAlone(c.t, c.net, a.DID)
 		c.known[a.DID] = true
 		return a.DID
 	}
@@ -120,8 +119,7 @@ func (c *chaos) followOnTheNetwork() {
 		}
 		c.known[other] = true
 	}
-	require.NoError(c.t, c.net.Deactivate(leaves)) // from now on the simulation does not hide it at random: a hidden account stays
-	require.NoError(c.t, c.net.Reactivate(leaves))
+	leaveAlone(c.t, c.net, leaves) // a hidden account stays
 	require.NoError(c.t, c.net.Follow(hub, did))
 	require.NoError(c.t, c.net.Unfollow(hub, leaves))
 	c.sync()

@@ -163,13 +163,20 @@ func watchFillsThePage(t *testing.T, more func(database string) []string) {
 	require.Zero(t, serve.wait(t, time.Minute))
 }
 
+// leaveAlone keeps the simulation from hiding an active account: random events do not change
+// a status that was set by hand.
+func leaveAlone(t *testing.T, n *simnet.Net, did string) {
+	t.Helper()
+	require.NoError(t, n.Deactivate(did))
+	require.NoError(t, n.Reactivate(did))
+}
+
 // stranger returns an account with posts that is not followed. The simulation no longer hides it.
 func stranger(t *testing.T, n *simnet.Net, followed []string) string {
 	t.Helper()
 	for _, a := range n.Accounts() {
 		if !slices.Contains(followed, a.DID) && a.DID != n.Hub().DID && a.Status == "" && len(current(n, []string{a.DID})) > 5 {
-			require.NoError(t, n.Deactivate(a.DID))
-			require.NoError(t, n.Reactivate(a.DID)) // random events do not change a status that was set by hand
+			leaveAlone(t, n, a.DID)
 			return a.DID
 		}
 	}
