@@ -80,6 +80,8 @@ type chaos struct {
 	fleet      map[string]*process
 	everMerged [][2]string            // URLs of links that were merged, also for a while
 	lost       map[*simnet.Entry]bool // events that the server has forgotten unread
+	steady     map[string]bool        // who is followed since the event number since: account, watch and date of each
+	since      int64
 
 	scripted []string        // accounts that only do what the test scripts; the hub follows them
 	byHand   []string        // accounts with a watch of their own
@@ -199,6 +201,7 @@ func (c *chaos) play(plan []fault) {
 	c.recover("the start")
 	if c.follows {
 		c.settleIn()
+		c.rememberFollowed()
 	}
 	for _, f := range plan {
 		c.progress(2 + c.random.IntN(4))

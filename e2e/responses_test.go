@@ -121,13 +121,15 @@ func (w *watcher) check(body []byte, before committed) {
 	for i, l := range ranking.Links {
 		l.URL = canonical(l.URL)
 		urls := w.c.everOneWith(l.URL)
-		most, ever := len(w.history.sharers(urls, before)), len(w.history.sharers(urls, committed{}))
+		gone := before
+		gone.until = 0 // nothing is deleted or hidden
+		most, ever := len(w.history.sharers(urls, before)), len(w.history.sharers(urls, gone))
 		if l.Sharers == most && most < ever {
 			w.responses.strict++
 		}
 		switch {
 		case l.Sharers > most:
-			w.responses.wrong = append(w.responses.wrong, fmt.Sprintf("%s is counted %d times in %s: at most %d accounts share it after event %d, of %d that are followed, and %d have ever shared it", l.URL, l.Sharers, w.windows[0], most, before.until, len(before.members), ever))
+			w.responses.wrong = append(w.responses.wrong, fmt.Sprintf("%s is counted %d times in %s: at most %d accounts share it after event %d, of %d that are followed, and %d of them have ever shared it", l.URL, l.Sharers, w.windows[0], most, before.until, len(before.members), ever))
 		case listed[l.URL]:
 			w.responses.wrong = append(w.responses.wrong, l.URL+" is listed twice")
 		case i > 0 && l.Sharers > ranking.Links[i-1].Sharers:

@@ -4,8 +4,13 @@ import (
 	"context"
 	"maps"
 	"slices"
+	"strings"
 	"time"
 
+	"github.com/jackc/pgx/v5"
+	"github.com/stretchr/testify/require"
+
+	"github.com/weir-social/weir/schema"
 	"github.com/weir-social/weir/simnet"
 )
 
@@ -14,41 +19,84 @@ import (
 type committed struct {
 	round
 	members map[string]bool        // accounts of which some may count; nil: of all
+	steady  map[string]bool        // accounts whose deletions the stream brings, if not all of them do
+	since   int64                  // the number of the event after which it brings them
 	until   int64                  // the number of the last event
 	lost    map[*simnet.Entry]bool // events that the server forgot unread
 	doubted []string               // accounts of which something up to it was ever refused
 }
 
 func (m committed) has(e *simnet.Entry) bool {
+	if m.follows && (!m.steady[e.DID] || m.number(e) <= m.since) {
+		return false
+	}
 	return m.number(e) <= m.until && !m.lost[e] && !slices.Contains(m.doubted, e.DID)
 }
 
+// hides reports whether an event, which hides an account, had certainly taken effect. Of
+// followed accounts that is unknown: with a clock that is an hour ahead, a listing that is
+// older than the event shows them until the next one.
+func (m committed) hides(e *simnet.Entry) bool { return !m.follows && m.has(e) }
+
 // never reports whether an event takes no effect: the server forgot it unread, and nobody
-// compares its account with the repository, as may happen with what a relay sends.
-func (m committed) never(e *simnet.Entry) bool { return m.lost[e] && !m.relay }
+// compares its account with the repository, as may happen with what a relay sends, nor reads
+// its feed, as of followed accounts.
+func (m committed) never(e *simnet.Entry) bool { return m.lost[e] && !m.relay && !m.follows }
 
 // committed reads how far the stream is committed, without the proxy. It returns none while
-// Postgres is away. In rounds of followed accounts it returns no events, for their stream does
-// not bring what others delete, but who is followed.
+// Postgres is away. In rounds of followed accounts it also reads who is followed: the stream
+// brings only what they delete.
 func (c *chaos) committed(ctx context.Context) committed {
 	m := committed{round: c.round}
-	if c.follows {
-		m.members = c.members(ctx)
-		return m
-	}
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
 	const sql = `
-SELECT coalesce((anchor ->> 'seq')::bigint, 0), ARRAY(SELECT did FROM dead_letters WHERE did IS NOT NULL UNION SELECT did FROM resyncs)
-FROM streams`
-	if err := c.pool.QueryRow(ctx, sql).Scan(&m.until, &m.doubted); err != nil {
+SELECT coalesce((SELECT min(coalesce((anchor ->> 'seq')::bigint, 0)) FROM streams), 0),
+       ARRAY(SELECT did FROM dead_letters WHERE did IS NOT NULL UNION SELECT did FROM resyncs),
+       ARRAY(SELECT did || ' ' || watch_id || ' ' || extract(epoch FROM added_at) FROM watch_members)`
+	var followed []string
+	if err := c.pool.QueryRow(ctx, sql).Scan(&m.until, &m.doubted, &followed); err != nil {
 		return committed{}
 	}
 	m.until = c.unshifted(m.until) - renumbering // the position may be older than the last renumbering
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	m.lost = maps.Clone(c.lost)
+	if c.follows {
+		m.since, m.members, m.steady = c.since, map[string]bool{}, map[string]bool{}
+		for _, f := range followed {
+			did, _, _ := strings.Cut(f, " ")
+			m.members[did] = true
+			if c.steady[f] {
+				m.steady[did] = true
+			}
+		}
+		// Who leaves and returns has another date, so this one is steady no more.
+		maps.DeleteFunc(c.steady, func(f string, _ bool) bool { return !slices.Contains(followed, f) })
+	}
 	return m
+}
+
+// rememberFollowed notes who is followed now, and that their feeds have been read. Some of
+// them share one link, and one deletes its post: the watcher must not see it counted.
+func (c *chaos) rememberFollowed() {
+	c.t.Helper()
+	const sql = `SELECT w.did || ' ' || w.watch_id || ' ' || extract(epoch FROM w.added_at) FROM watch_members AS w JOIN accounts AS a USING (did) WHERE a.feed_read_at IS NOT NULL`
+	all, err := schema.All(context.Background(), c.pool, "read who is followed", pgx.RowTo[string], sql)
+	require.NoError(c.t, err)
+	steady := map[string]bool{}
+	for _, f := range all {
+		steady[f] = true
+	}
+	c.mu.Lock()
+	c.steady, c.since = steady, c.number(c.net.Log().Last())
+	c.mu.Unlock()
+	var last *simnet.Entry
+	for _, did := range c.scripted {
+		last, err = c.net.PostNow(did, "soon one fewer", "https://forgotten.example/one-fewer")
+		require.NoError(c.t, err)
+	}
+	require.NoError(c.t, c.net.DeleteRecord(uriOf(last)))
 }
 
 // members are the accounts that are followed now; nil while Postgres is away.
@@ -137,7 +185,7 @@ func (h *history) shown(did string, after committed) bool {
 		case after.never(e):
 		case e.Active:
 			return true
-		case after.has(e):
+		case after.hides(e):
 			return false
 		}
 	}
