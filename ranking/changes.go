@@ -303,14 +303,11 @@ type corrected struct {
 	row      bool // the table has one
 }
 
-// tallies returns the tallies at end of the links that changes and crossings affect,
-// and of the links in more. gone are rows of sharers that the caller deletes. All of them
-// are of accounts of the network.
-func tallies(ctx context.Context, db schema.DB, network Network, s state, end time.Time, c changes, crossings []crossing, gone []sharing, more []int64) (map[int64]*corrected, error) {
+// tallies returns the tallies at end of the links that changes and crossings affect.
+// gone are rows of sharers that the caller deletes. All of them are of accounts of the
+// network.
+func tallies(ctx context.Context, db schema.DB, network Network, s state, end time.Time, c changes, crossings []crossing, gone []sharing) (map[int64]*corrected, error) {
 	touched := make(map[int64]int, len(c)+len(crossings)) // the latest rows of sharers to read beside the first
-	for _, link := range more {
-		touched[link] += 0
-	}
 	for k, change := range c {
 		touched[k.link] += 0
 		if change.folded != (times{}) {

@@ -187,7 +187,7 @@ func (w *written) tally(ctx context.Context, tx pgx.Tx, s state, end time.Time, 
 	if err != nil {
 		return err
 	}
-	all, err := tallies(ctx, tx, BothNetworks, s, end, c, crossings, leaving, nil)
+	all, err := tallies(ctx, tx, BothNetworks, s, end, c, crossings, leaving)
 	if err != nil {
 		return err
 	}
@@ -198,7 +198,7 @@ func (w *written) tally(ctx context.Context, tx pgx.Tx, s state, end time.Time, 
 	other := func(did string) bool { return !Nostr.includes(did) }
 	crossings = slices.DeleteFunc(crossings, func(x crossing) bool { return other(x.did) })
 	leaving = slices.DeleteFunc(slices.Clone(leaving), func(k sharing) bool { return other(k.did) })
-	all, err = tallies(ctx, tx, Nostr, s, end, Nostr.leaveOutChanges(c), crossings, leaving, nil)
+	all, err = tallies(ctx, tx, Nostr, s, end, Nostr.leaveOutChanges(c), crossings, leaving)
 	w.nostr.add(all)
 	return err
 }

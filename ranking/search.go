@@ -61,6 +61,7 @@ type searched struct {
 	from string // the first rkey of the partitions of posts
 	// places has the links that match, and where; also those that matched before something was deleted or hidden.
 	places map[int64]int
+	rows   int  // so many matches were listed for places
 	other  int  // the places in which so many match that places has none of them
 	exact  bool // every link in places matches
 }
@@ -116,6 +117,7 @@ func (r *reader) readSearch(ctx context.Context) (err error) {
 	if err := r.countMerged(ctx, found.named); err != nil {
 		return err
 	}
+	r.text.rows = found.rows
 	if r.text.other == 0 && found.rows < min(r.few, r.many) {
 		return r.matchEach(ctx)
 	}
@@ -232,14 +234,13 @@ func (r *reader) countMerged(ctx context.Context, named []int64) error {
 	return nil
 }
 
-// matchEach looks at each of few matches in cards and posts: those in addresses never
-// change. That takes less time than to ask the links.
+// matchEach looks at each of few matches. That takes less time than to ask the links.
 func (r *reader) matchEach(ctx context.Context) error {
-	links, err := schema.All(ctx, r.tx, "read what matches", pgx.RowTo[int64], matching, r.searchArgs()[:3]...)
+	links, err := r.matchListed(ctx, slices.Collect(maps.Keys(r.text.places)))
 	if err != nil {
 		return err
 	}
-	maps.DeleteFunc(r.text.places, func(_ int64, places int) bool { return places&inAddress == 0 })
+	clear(r.text.places)
 	for _, id := range links {
 		r.text.places[id] = anywhere
 	}
@@ -247,20 +248,52 @@ func (r *reader) matchEach(ctx context.Context) error {
 	return nil
 }
 
-// matching selects the links that match in cards and posts, from what matches rather than
-// from the links.
-var matching = `
-SELECT s.link_id FROM (` + texts("s.link_id, s.collection, s.did, s.rkey", "s.words @@ $1::tsquery OFFSET 0") + `) AS s
-WHERE` + eligible("s.did", "$3") + `AND ` + stored + `
+// matchListed returns which of the links match, if everything that matches is listed. It
+// looks at all of that rather than at the links, whatever number of people shared them.
+// Matches in addresses never change.
+func (r *reader) matchListed(ctx context.Context, links []int64) ([]int64, error) {
+	matching, err := schema.All(ctx, r.tx, "read what matches", pgx.RowTo[int64], listedMatches, append(r.searchArgs()[:3], links)...)
+	if err != nil {
+		return nil, err
+	}
+	for _, id := range links {
+		if r.text.places[id]&inAddress != 0 {
+			matching = append(matching, id)
+		}
+	}
+	return matching, nil
+}
+
+// listedMatches selects which of the links match in cards and posts, from what matches
+// rather than from the links.
+var listedMatches = `
+WITH listed AS (SELECT DISTINCT k.id FROM unnest($4::bigint[]) AS k (id))
+SELECT g.link_id
+FROM (
+    SELECT s.link_id, array_agg(s.collection) AS collections, array_agg(s.did) AS dids, array_agg(s.rkey) AS rkeys
+    FROM (` + texts("s.link_id, s.collection, s.did, s.rkey", "s.words @@ $1::tsquery OFFSET 0") + `) AS s
+    JOIN listed AS k ON k.id = s.link_id
+    GROUP BY s.link_id
+    OFFSET 0
+) AS g
+WHERE EXISTS (
+    SELECT FROM (SELECT * FROM unnest(g.collections, g.dids, g.rkeys) AS s (collection, did, rkey) OFFSET 0) AS s
+    WHERE` + eligible("s.did", "$3") + `AND ` + stored + `)
 UNION
 SELECT c.link_id FROM (
-    SELECT c.id, l.counts_as AS link_id FROM claims AS c JOIN links AS l ON l.id = c.link_id WHERE c.words @@ $1::tsquery OFFSET 0
+    SELECT c.id, k.id AS link_id
+    FROM (SELECT c.id, c.link_id FROM claims AS c WHERE c.words @@ $1::tsquery OFFSET 0) AS c
+    JOIN links AS l ON l.id = c.link_id JOIN listed AS k ON k.id = l.counts_as
+    OFFSET 0
 ) AS c
 WHERE EXISTS (
     SELECT FROM (SELECT s.did, s.claim_id FROM shares AS s WHERE s.link_id = c.link_id OFFSET 0) AS s
     WHERE s.claim_id = c.id AND` + eligible("s.did", "$3") + `)
 UNION
-SELECT m.counts_as FROM (SELECT c.* FROM cards AS c WHERE c.words @@ $1::tsquery OFFSET 0) AS c JOIN links AS m ON m.id = c.link_id WHERE ` + cardCounts
+SELECT k.id
+FROM (SELECT c.* FROM cards AS c WHERE c.words @@ $1::tsquery OFFSET 0) AS c
+JOIN links AS m ON m.id = c.link_id JOIN listed AS k ON k.id = m.counts_as
+WHERE ` + cardCounts
 
 // found returns the links that may match; nil: any may.
 func (t *searched) found() []int64 {
@@ -279,8 +312,14 @@ func (r *reader) keep(ctx context.Context, of []entry) ([]entry, error) {
 		return of, nil
 	}
 	ids := make([]int64, len(of))
+	sharers := 0
 	for i, e := range of {
 		ids[i] = e.ID
+		sharers += e.Sharers
+	}
+	if r.q.Site == "" && r.text.other == 0 && sharers > r.text.rows { // to ask the links would read more
+		kept, err := r.matchListed(ctx, ids)
+		return only(of, kept), err
 	}
 	sql, args := `SELECT l.id FROM links AS l WHERE l.id = ANY ($1) AND l.site = $2`, []any{ids, r.q.Site}
 	if r.text.doubtful() {
@@ -295,12 +334,17 @@ func (r *reader) keep(ctx context.Context, of []entry) ([]entry, error) {
 	if err != nil {
 		return nil, err
 	}
-	is := make(map[int64]struct{}, len(kept))
-	for _, id := range kept {
+	return only(of, kept), nil
+}
+
+// only removes the links that are not among the ids.
+func only(of []entry, ids []int64) []entry {
+	is := make(map[int64]struct{}, len(ids))
+	for _, id := range ids {
 		is[id] = struct{}{}
 	}
 	return slices.DeleteFunc(of, func(e entry) bool {
 		_, ok := is[e.ID]
 		return !ok
-	}), nil
+	})
 }

@@ -19,7 +19,7 @@ type walk struct {
 	*reader
 	corrected map[int64]*corrected
 	touched   []entry // the corrected links
-	complete  bool    // touched has all links that can be in the ranking
+	only      []int64 // the other links that can be in the ranking; nil: any can
 }
 
 // needed returns the windows that the ranking depends on.
@@ -50,11 +50,10 @@ func (w *walk) correct(ctx context.Context) (exact bool, err error) {
 	case len(crossings) >= w.crossings:
 		return false, nil
 	}
-	few, err := w.candidates(ctx)
-	if err != nil {
+	if w.only, err = w.candidates(ctx); err != nil {
 		return false, err
 	}
-	w.corrected, err = tallies(ctx, w.tx, network, w.state, w.end, network.leaveOutChanges(w.unread), crossings, nil, few)
+	w.corrected, err = tallies(ctx, w.tx, network, w.state, w.end, network.leaveOutChanges(w.unread), crossings, nil)
 	if err != nil {
 		return false, err
 	}
@@ -63,7 +62,6 @@ func (w *walk) correct(ctx context.Context) (exact bool, err error) {
 			w.touched = append(w.touched, e)
 		}
 	}
-	w.complete = few != nil
 	return true, nil
 }
 
@@ -91,7 +89,8 @@ func (w *walk) candidates(ctx context.Context) (links []int64, err error) {
 	if w.q.Sort == Newest {
 		sql := `SELECT s.link_id FROM sharers AS s WHERE s.at > $1 AND` + w.q.Network.walked().has("s.did") + `ORDER BY s.at LIMIT $2`
 		if links, err = schema.All(ctx, w.tx, "list the links of the window", pgx.RowTo[int64], sql, w.from(), w.few); err != nil || len(links) < w.few {
-			return nonNil(links), err
+			slices.Sort(links)
+			return nonNil(slices.Compact(links)), err
 		}
 	}
 	return nil, nil
@@ -158,29 +157,28 @@ func (w *walk) chunk(last, passed, found, limit int) int {
 	case found == 0, found >= limit: // a link further down may beat the last one of the page
 		return 4 * last
 	}
-	return min(max(last, passed/2, 3*(limit-found)*passed/found/2), 4*last)
+	return min(max(passed/2, 3*(limit-found)*passed/found/2), 16*last)
 }
 
 // next returns the next limit links after a position, whatever the way.
 func (w *walk) next(ctx context.Context, after *entry, limit int) ([]entry, error) {
-	var found []entry
-	if !w.complete {
-		untouched, err := w.untouched(ctx, after, limit+len(w.corrected))
-		if err != nil {
-			return nil, err
-		}
-		for _, e := range untouched {
-			if _, ok := w.corrected[e.ID]; !ok {
-				found = append(found, e)
-			}
-		}
+	found, err := w.untouched(ctx, after, limit+len(w.corrected))
+	if err != nil {
+		return nil, err
 	}
+	found = slices.DeleteFunc(found, func(e entry) bool {
+		_, touched := w.corrected[e.ID]
+		return touched
+	})
 	return w.merge(found, w.touched, after, limit), nil
 }
 
 // untouched returns the next limit links after a position as they are counted.
 func (w *walk) untouched(ctx context.Context, after *entry, limit int) ([]entry, error) {
-	if w.q.Sort == Newest {
+	switch {
+	case w.only != nil && len(w.only) == 0:
+		return nil, nil
+	case w.q.Sort == Newest:
 		return w.newest(ctx, after, limit)
 	}
 	found, err := w.ordered(ctx, after, limit)
@@ -197,7 +195,7 @@ func (w *walk) untouched(ctx context.Context, after *entry, limit int) ([]entry,
 
 // ordered walks the links with at least two sharers in the window of the order. The
 // indexes have only levels of counts, so it reads all links of the levels that contain
-// the first limit, and sorts those.
+// the first limit, and sorts those. Of only some links it reads all.
 func (w *walk) ordered(ctx context.Context, after *entry, limit int) ([]entry, error) {
 	window := Windows()[w.window].Name
 	count, by, level := "c.in_"+window, "c.in_"+window, "c.level_"+window
@@ -208,24 +206,37 @@ func (w *walk) ordered(ctx context.Context, after *entry, limit int) ([]entry, e
     FROM ` + w.q.Network.counts() + ` AS c
     WHERE ` + level + ` >= 1 AND ` + count + ` >= $1 AND c.level_` + window + ` >= ` + levelOf("$1") + `
       AND ($2 = '' OR (SELECT l.site FROM links AS l WHERE l.id = c.link_id) = $2)
-      AND (` + by + `, c.last_at, c.link_id) < ($3, $4, $5) AND ` + level
+      AND (` + by + `, c.last_at, c.link_id) < ($3, $4, $5) AND `
 	// The levels are asked one by one, the highest first: whatever the statistics say, no plan reads those below.
-	sql := `
+	with, those := `
 WITH lowest AS MATERIALIZED (
     SELECT min(f.level) AS level FROM (
-        SELECT v.level FROM generate_series(` + levelOf("$3") + `, 1, -1) AS v (level)
-        CROSS JOIN LATERAL (SELECT` + from + ` = v.level LIMIT $6) AS c
+        SELECT v.level FROM generate_series(`+levelOf("$3")+`, 1, -1) AS v (level)
+        CROSS JOIN LATERAL (SELECT`+from+level+` = v.level LIMIT $6) AS c
         LIMIT $6
     ) AS f
-)
-SELECT c.link_id, ` + count + `, c.speed, c.last_at, NULL::text[]` + from + ` BETWEEN (SELECT l.level FROM lowest AS l) AND ` + levelOf("$3") + `
+)`, level+` BETWEEN (SELECT l.level FROM lowest AS l) AND `+levelOf("$3")
+	if w.only != nil {
+		with, those = "", `c.link_id = ANY ($7)`
+	}
+	sql := with + `
+SELECT c.link_id, ` + count + `, c.speed, c.last_at, NULL::text[]` + from + those + `
 ORDER BY ` + by + ` DESC, c.last_at DESC, c.link_id DESC
 LIMIT $6`
 	value, last, id := math.MaxInt32, time.Unix(0, 0), int64(0)
 	if after != nil {
 		value, last, id = after.value(w.q.Sort), after.Last, after.ID
 	}
-	return schema.All(ctx, w.tx, "walk the counts", pgx.RowToStructByPos[entry], sql, w.q.least(), w.q.Site, value, last, id, limit)
+	return schema.All(ctx, w.tx, "walk the counts", pgx.RowToStructByPos[entry], sql, w.andOnly(w.q.least(), w.q.Site, value, last, id, limit)...)
+}
+
+// andOnly adds the links that can be in the ranking to the arguments of a query, if not
+// any can.
+func (w *walk) andOnly(args ...any) []any {
+	if w.only == nil {
+		return args
+	}
+	return append(args, w.only)
 }
 
 // levelOf is the level of a number, as the generated columns of link_counts have it.
@@ -275,15 +286,19 @@ func (w *walk) singles(ctx context.Context, after, last *entry, limit int) ([]en
 		}
 	}
 	in, of := "c.in_"+Windows()[single].Name, "c.in_"+Windows()[window].Name
+	those := ""
+	if w.only != nil {
+		those = `s.link_id = ANY ($7) AND `
+	}
 	sql := `
 SELECT s.link_id, coalesce(c.n, 1), 0, s.at, NULL::text[]
 FROM sharers AS s
 LEFT JOIN LATERAL (SELECT ` + in + ` AS single, ` + of + ` AS n FROM ` + w.q.Network.counts() + ` AS c WHERE c.link_id = s.link_id LIMIT 1) AS c ON true
-WHERE s.at > $1 AND s.at <= $2 AND (s.at, s.link_id) < ($2, $3) AND coalesce(c.single, 1) = 1 AND coalesce(c.n, 1) >= $4 AND` + w.q.Network.walked().has("s.did") + `
+WHERE ` + those + `s.at > $1 AND s.at <= $2 AND (s.at, s.link_id) < ($2, $3) AND coalesce(c.single, 1) = 1 AND coalesce(c.n, 1) >= $4 AND` + w.q.Network.walked().has("s.did") + `
   AND ($5 = '' OR (SELECT l.site FROM links AS l WHERE l.id = s.link_id) = $5)
 ORDER BY s.at DESC, s.link_id DESC
 LIMIT $6`
-	found, err := schema.All(ctx, w.tx, "walk the single shares", pgx.RowToStructByPos[entry], sql, from, until, id, w.q.least(), w.q.Site, limit)
+	found, err := schema.All(ctx, w.tx, "walk the single shares", pgx.RowToStructByPos[entry], sql, w.andOnly(from, until, id, w.q.least(), w.q.Site, limit)...)
 	for i := range found {
 		found[i].Speed = counted(found[i].Last, w.end).speed()
 	}
@@ -303,7 +318,12 @@ func (w *walk) ageBelow(value func(time.Time) int, v int) time.Time {
 // newest walks the links in the order in which they were stored.
 func (w *walk) newest(ctx context.Context, after *entry, limit int) ([]entry, error) {
 	network, links := w.q.Network.walked(), `links`
-	if network == Nostr { // few of all links; its index has their order
+	switch {
+	case w.only != nil:
+		links = `(
+    SELECT k.id, (SELECT l.site FROM links AS l WHERE l.id = k.id) AS site
+    FROM (SELECT k.id FROM unnest($6::bigint[]) AS k (id) ORDER BY k.id DESC) AS k)`
+	case network == Nostr: // few of all links; its index has their order
 		links = `(
     SELECT d.id, (SELECT l.site FROM links AS l WHERE l.id = d.id) AS site
     FROM (SELECT DISTINCT s.link_id AS id FROM sharers AS s WHERE s.link_id < $2 AND` + network.has("s.did") + `ORDER BY s.link_id DESC) AS d)`
@@ -320,7 +340,7 @@ LIMIT $5`
 	if after != nil {
 		id = after.ID
 	}
-	return schema.All(ctx, w.tx, "walk the newest links", pgx.RowToStructByPos[entry], sql, w.state.AsOf.Add(-w.q.Window), id, w.q.least(), w.q.Site, limit)
+	return schema.All(ctx, w.tx, "walk the newest links", pgx.RowToStructByPos[entry], sql, w.andOnly(w.state.AsOf.Add(-w.q.Window), id, w.q.least(), w.q.Site, limit)...)
 }
 
 // some counts the sharers of the links by the ways of the query and of its network.
