@@ -222,10 +222,10 @@ func TestPageReadsTheLatestSharersOfAPopularLink(t *testing.T) {
 	require.Less(t, db.rows, 50)
 }
 
-// fetching counts the rows of sharers that its last transaction fetched.
+// fetching counts the rows of sharers, and of the ledger, that its last transaction fetched.
 type fetching struct {
 	*pgxpool.Pool
-	rows int
+	rows, shares int
 }
 
 func (f *fetching) BeginTx(ctx context.Context, options pgx.TxOptions) (pgx.Tx, error) {
@@ -237,21 +237,52 @@ func (f *fetching) BeginTx(ctx context.Context, options pgx.TxOptions) (pgx.Tx, 
 	return fetchingTx{tx, f, before}, err
 }
 
-// fetched returns how many rows of sharers a connection has fetched. Only differences have a
-// meaning.
-func fetched(ctx context.Context, db schema.DB) (int, error) {
-	const sql = `SELECT sum(seq_tup_read + coalesce(idx_tup_fetch, 0))::int FROM pg_stat_xact_user_tables WHERE relname = 'sharers'`
-	return schema.One(ctx, db, "count what was fetched", pgx.RowTo[int], sql)
+// fetched returns how many rows of sharers and of shares a connection has fetched. Only
+// differences have a meaning.
+func fetched(ctx context.Context, tx pgx.Tx) (n [2]int, err error) {
+	const sql = `
+SELECT sum(seq_tup_read + coalesce(idx_tup_fetch, 0)) FILTER (WHERE relname = 'sharers')::int, sum(seq_tup_read + coalesce(idx_tup_fetch, 0)) FILTER (WHERE relname ~ '^shares_')::int
+FROM pg_stat_xact_user_tables`
+	err = tx.QueryRow(ctx, sql).Scan(&n[0], &n[1])
+	return n, err
 }
 
 type fetchingTx struct {
 	pgx.Tx
 	to     *fetching
-	before int
+	before [2]int
 }
 
 func (t fetchingTx) Rollback(ctx context.Context) error {
 	after, err := fetched(ctx, t)
-	t.to.rows = after - t.before
+	t.to.rows, t.to.shares = after[0]-t.before[0], after[1]-t.before[1]
 	return errors.Join(err, t.Tx.Rollback(ctx))
+}
+
+// TestPageOfFewLinksReadsNoSharersOfThePopularOnes: a site has a popular link and others,
+// and so has what an account shares, and what a text finds.
+func TestPageOfFewLinksReadsNoSharersOfThePopularOnes(t *testing.T) {
+	t.Parallel()
+	const many, claims = 5000, 500
+	p := newPopularity(t, many)
+	p.exec(p.pool, `UPDATE links SET site = 'few' WHERE id <= 20`)
+	p.exec(p.pool, `INSERT INTO claims (id, link_id, hash, url, site, title, words) OVERRIDING SYSTEM VALUE SELECT n, 1, decode(md5(n::text), 'hex'), 'u', 's', 'heron', 'heron:1' FROM generate_series(1, $1::int) AS n`, 2*claims)
+	// Half of the claims have no share any more.
+	p.exec(p.pool, `INSERT INTO shares (did, collection, rkey, link_id, named_id, how, shared_at, claim_id)
+SELECT 'did:plc:' || n, 'c', 'r', 1, 1, 'post', $1::timestamptz - n * interval '1 second', 1 + n % $2::int FROM generate_series(2, $3::int) AS n`, p.now.Add(-time.Minute), claims, many)
+	p.exec(p.pool, `INSERT INTO shares (did, collection, rkey, link_id, named_id, how, shared_at) SELECT 'did:plc:2', 'c', n::text, n, n, 'post', $1::timestamptz FROM generate_series(2, 20) AS n`, p.now.Add(-time.Minute))
+	for more := true; more; more = p.count().More {
+	}
+	p.exec(p.pool, `ANALYZE`)
+	for _, sort := range []Sort{Sharers, Speed, Newest} {
+		for _, q := range []Query{{Site: "few"}, {By: "did:plc:2"}, {Text: "heron"}} {
+			q.At, q.Window, q.Sort, q.Limit, q.Bare = p.now, 24*time.Hour, sort, 50, true
+			db := &fetching{Pool: p.pool}
+			page, err := Trending(t.Context(), db, q)
+			require.NoError(t, err)
+			require.NotEmpty(t, page.Links)
+			require.Less(t, db.rows, 200, "%+v", q)
+			require.Less(t, db.shares, 2*many, "%+v", q)
+		}
+	}
 }

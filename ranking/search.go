@@ -234,7 +234,7 @@ func (r *reader) countMerged(ctx context.Context, named []int64) error {
 	return nil
 }
 
-// matchEach looks at each of few matches. That takes less time than to ask the links.
+// matchEach looks at each of few matches. That takes less time than to ask each link.
 func (r *reader) matchEach(ctx context.Context) error {
 	links, err := r.matchListed(ctx, slices.Collect(maps.Keys(r.text.places)))
 	if err != nil {
@@ -249,8 +249,8 @@ func (r *reader) matchEach(ctx context.Context) error {
 }
 
 // matchListed returns which of the links match, if everything that matches is listed. It
-// looks at all of that rather than at the links, whatever number of people shared them.
-// Matches in addresses never change.
+// reads all of that, and so only those posts of a link that match. Matches in addresses
+// never change.
 func (r *reader) matchListed(ctx context.Context, links []int64) ([]int64, error) {
 	matching, err := schema.All(ctx, r.tx, "read what matches", pgx.RowTo[int64], listedMatches, append(r.searchArgs()[:3], links)...)
 	if err != nil {
@@ -264,8 +264,8 @@ func (r *reader) matchListed(ctx context.Context, links []int64) ([]int64, error
 	return matching, nil
 }
 
-// listedMatches selects which of the links match in cards and posts, from what matches
-// rather than from the links.
+// listedMatches selects which of the links match in cards and posts. It reads what matches
+// once, rather than what each link has.
 var listedMatches = `
 WITH listed AS (SELECT DISTINCT k.id FROM unnest($4::bigint[]) AS k (id))
 SELECT g.link_id
@@ -280,15 +280,17 @@ WHERE EXISTS (
     SELECT FROM (SELECT * FROM unnest(g.collections, g.dids, g.rkeys) AS s (collection, did, rkey) OFFSET 0) AS s
     WHERE` + eligible("s.did", "$3") + `AND ` + stored + `)
 UNION
-SELECT c.link_id FROM (
-    SELECT c.id, k.id AS link_id
+SELECT g.link_id
+FROM (
+    SELECT k.id AS link_id, array_agg(c.id) AS claims
     FROM (SELECT c.id, c.link_id FROM claims AS c WHERE c.words @@ $1::tsquery OFFSET 0) AS c
     JOIN links AS l ON l.id = c.link_id JOIN listed AS k ON k.id = l.counts_as
+    GROUP BY k.id
     OFFSET 0
-) AS c
+) AS g
 WHERE EXISTS (
-    SELECT FROM (SELECT s.did, s.claim_id FROM shares AS s WHERE s.link_id = c.link_id OFFSET 0) AS s
-    WHERE s.claim_id = c.id AND` + eligible("s.did", "$3") + `)
+    SELECT FROM (SELECT s.did, s.claim_id FROM shares AS s WHERE s.link_id = g.link_id OFFSET 0) AS s
+    WHERE s.claim_id = ANY (g.claims) AND` + eligible("s.did", "$3") + `)
 UNION
 SELECT k.id
 FROM (SELECT c.* FROM cards AS c WHERE c.words @@ $1::tsquery OFFSET 0) AS c
@@ -312,12 +314,14 @@ func (r *reader) keep(ctx context.Context, of []entry) ([]entry, error) {
 		return of, nil
 	}
 	ids := make([]int64, len(of))
-	sharers := 0
+	read := 0 // rows, to ask each link: where it matches in a card or its address, few
 	for i, e := range of {
 		ids[i] = e.ID
-		sharers += e.Sharers
+		if r.text.doubtful() && r.text.places[e.ID] == inPosts {
+			read += e.Sharers
+		}
 	}
-	if r.q.Site == "" && r.text.other == 0 && sharers > r.text.rows { // to ask the links would read more
+	if r.q.Site == "" && r.text.other == 0 && read > r.text.rows {
 		kept, err := r.matchListed(ctx, ids)
 		return only(of, kept), err
 	}

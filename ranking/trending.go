@@ -164,7 +164,7 @@ type reader struct {
 type limits struct {
 	pending   int // from here on, what is pending is not corrected: a recount of the ledger is faster
 	crossings int // from here on, the windows end when they were last counted
-	few       int // fewer links than this are read one by one rather than walked
+	few       int // fewer links than this are read by their ids rather than in the order of the ranking; of a text, five times as many
 	many      int // from here on, rows that match a text in one place are listed ahead only if they are of few links, up to five times as many
 }
 

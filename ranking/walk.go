@@ -115,8 +115,8 @@ func (w *walk) first(ctx context.Context, after *entry, limit int) ([]entry, err
 	if some { // a link before the position may have fewer sharers that count
 		position = nil
 	}
-	passed := 0
-	for size := 2 * limit; ; size = w.chunk(size, passed, len(found), limit) {
+	passed, kept := 0, 0
+	for size := 2 * limit; ; size = w.chunk(size, passed, kept, limit-len(found)) {
 		chunk, err := w.next(ctx, position, size)
 		if err != nil {
 			return nil, err
@@ -133,6 +133,7 @@ func (w *walk) first(ctx context.Context, after *entry, limit int) ([]entry, err
 		if err != nil {
 			return nil, err
 		}
+		kept += len(chunk)
 		for _, e := range chunk {
 			if w.qualifies(e) && (after == nil || after.compare(e, w.q.Sort) < 0) {
 				found = append(found, e)
@@ -147,17 +148,17 @@ func (w *walk) first(ctx context.Context, after *entry, limit int) ([]entry, err
 	}
 }
 
-// chunk returns how many links to read next, after found of the passed ones were kept: half as
-// many again as should complete the page, for further down fewer match. Every step passes at
-// least half as many as all before, so that there are few.
-func (w *walk) chunk(last, passed, found, limit int) int {
+// chunk returns how many links to read next, after some of the passed ones were kept and
+// more are needed: half as many again as should complete the page, for further down fewer
+// match. Every step passes at least half as many as all before, so that there are few.
+func (w *walk) chunk(last, passed, kept, more int) int {
 	switch {
 	case w.text == nil && w.by == nil: // most links are kept
 		return 2 * last
-	case found == 0, found >= limit: // a link further down may beat the last one of the page
+	case kept == 0, more <= 0: // a link further down may beat the last one of the page
 		return 4 * last
 	}
-	return min(max(passed/2, 3*(limit-found)*passed/found/2), 16*last)
+	return min(max(passed/2, 3*more*passed/kept/2), 16*last)
 }
 
 // next returns the next limit links after a position, whatever the way.
@@ -286,15 +287,18 @@ func (w *walk) singles(ctx context.Context, after, last *entry, limit int) ([]en
 		}
 	}
 	in, of := "c.in_"+Windows()[single].Name, "c.in_"+Windows()[window].Name
-	those := ""
-	if w.only != nil {
-		those = `s.link_id = ANY ($7) AND `
+	counts := func(link string) string {
+		return `LEFT JOIN LATERAL (SELECT ` + in + ` AS single, ` + of + ` AS n FROM ` + w.q.Network.counts() + ` AS c WHERE c.link_id = ` + link + ` LIMIT 1) AS c ON true`
+	}
+	those := `sharers AS s ` + counts("s.link_id")
+	if w.only != nil { // a popular link has many rows that no single share is among
+		those = `unnest($7::bigint[]) AS k (id) ` + counts("k.id") + `
+CROSS JOIN LATERAL (SELECT s.link_id, s.did, s.at FROM sharers AS s WHERE coalesce(c.single, 1) = 1 AND s.link_id = k.id AND s.at > $1 OFFSET 0) AS s`
 	}
 	sql := `
 SELECT s.link_id, coalesce(c.n, 1), 0, s.at, NULL::text[]
-FROM sharers AS s
-LEFT JOIN LATERAL (SELECT ` + in + ` AS single, ` + of + ` AS n FROM ` + w.q.Network.counts() + ` AS c WHERE c.link_id = s.link_id LIMIT 1) AS c ON true
-WHERE ` + those + `s.at > $1 AND s.at <= $2 AND (s.at, s.link_id) < ($2, $3) AND coalesce(c.single, 1) = 1 AND coalesce(c.n, 1) >= $4 AND` + w.q.Network.walked().has("s.did") + `
+FROM ` + those + `
+WHERE s.at > $1 AND s.at <= $2 AND (s.at, s.link_id) < ($2, $3) AND coalesce(c.single, 1) = 1 AND coalesce(c.n, 1) >= $4 AND` + w.q.Network.walked().has("s.did") + `
   AND ($5 = '' OR (SELECT l.site FROM links AS l WHERE l.id = s.link_id) = $5)
 ORDER BY s.at DESC, s.link_id DESC
 LIMIT $6`
