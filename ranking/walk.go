@@ -231,8 +231,8 @@ LIMIT $6`
 	return schema.All(ctx, w.tx, "walk the counts", pgx.RowToStructByPos[entry], sql, w.andOnly(w.q.least(), w.q.Site, value, last, id, limit)...)
 }
 
-// andOnly adds the links that can be in the ranking to the arguments of a query, if not
-// any can.
+// andOnly adds the listed links to the arguments of a query, unless any link can be in the
+// ranking.
 func (w *walk) andOnly(args ...any) []any {
 	if w.only == nil {
 		return args
