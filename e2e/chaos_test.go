@@ -80,7 +80,7 @@ type chaos struct {
 	fleet      map[string]*process
 	everMerged [][2]string            // URLs of links that were merged, also for a while
 	lost       map[*simnet.Entry]bool // events that the server has forgotten unread
-	steady     map[string]bool        // who is followed since the event number since: account, watch and date of each
+	steady     map[string]bool        // who is followed since the event with the number since, as following selects them
 	since      int64
 
 	scripted []string        // accounts that only do what the test scripts; the hub follows them

@@ -202,11 +202,7 @@ func TestBackpressure(t *testing.T) {
 	becomes(t, at, "quiet")
 	last := lastDelivered(n)
 	require.Eventually(t, func() bool {
-		if count(t, pool, fmt.Sprintf(`SELECT count(*) FROM streams WHERE last_event_at >= to_timestamp(%d / 1000000.0)`, last.TimeUS)) == 0 {
-			return false
-		}
-		left, err := unprocessed(pool)
-		return err == nil && left == 0
+		return count(t, pool, fmt.Sprintf(`SELECT count(*) FROM streams WHERE last_event_at >= to_timestamp(%d / 1000000.0)`, last.TimeUS)) == 1 && processed(pool)
 	}, time.Minute, 20*time.Millisecond)
 	oracle := fold(n.Log().Entries())
 	problems, err := oracle.problems(t.Context(), pool, time.Now())

@@ -79,6 +79,12 @@ SELECT (SELECT count(*) FROM river_job WHERE kind = 'process_posts' AND finalize
 	return tryCount(pool, sql)
 }
 
+// processed reports whether nothing is left to process.
+func processed(pool *pgxpool.Pool) bool {
+	left, err := unprocessed(pool)
+	return err == nil && left == 0
+}
+
 // living is true for the shares s that need no subject, or have one. Others may remain
 // until the next check of the subjects, but do not count.
 const living = ` (s.subject_did IS NULL OR EXISTS (

@@ -64,11 +64,7 @@ func TestSoak(t *testing.T) {
 	last := lastDelivered(n)
 	began := time.Now()
 	require.Eventually(t, func() bool {
-		if count(t, pool, fmt.Sprintf(`SELECT count(*) FROM streams WHERE (anchor ->> 'seq')::bigint = %d`, last.Seq)) == 0 {
-			return false
-		}
-		left, err := unprocessed(pool)
-		return err == nil && left == 0
+		return count(t, pool, fmt.Sprintf(`SELECT count(*) FROM streams WHERE (anchor ->> 'seq')::bigint = %d`, last.Seq)) == 1 && processed(pool)
 	}, time.Minute, 20*time.Millisecond, "Weir has not kept up")
 	behind := time.Since(began)
 	serve.signal(syscall.SIGTERM)

@@ -43,6 +43,10 @@ func (m committed) hides(e *simnet.Entry) bool { return !m.follows && m.has(e) }
 // its feed, as of followed accounts.
 func (m committed) never(e *simnet.Entry) bool { return m.lost[e] && !m.relay && !m.follows }
 
+// following selects who is followed: the account, the watch and the date of each. Who leaves
+// and returns has another date.
+const following = `SELECT w.did || ' ' || w.watch_id || ' ' || extract(epoch FROM w.added_at) AS following FROM watch_members AS w`
+
 // committed reads how far the stream is committed, without the proxy. It returns none while
 // Postgres is away. In rounds of followed accounts it also reads who is followed: the stream
 // brings only what they delete.
@@ -51,9 +55,10 @@ func (c *chaos) committed(ctx context.Context) committed {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
 	const sql = `
+WITH following AS (` + following + `)
 SELECT coalesce((SELECT min(coalesce((anchor ->> 'seq')::bigint, 0)) FROM streams), 0),
        ARRAY(SELECT did FROM dead_letters WHERE did IS NOT NULL UNION SELECT did FROM resyncs),
-       ARRAY(SELECT did || ' ' || watch_id || ' ' || extract(epoch FROM added_at) FROM watch_members)`
+       ARRAY(SELECT following FROM following)`
 	var followed []string
 	if err := c.pool.QueryRow(ctx, sql).Scan(&m.until, &m.doubted, &followed); err != nil {
 		return committed{}
@@ -71,7 +76,6 @@ SELECT coalesce((SELECT min(coalesce((anchor ->> 'seq')::bigint, 0)) FROM stream
 				m.steady[did] = true
 			}
 		}
-		// Who leaves and returns has another date, so this one is steady no more.
 		maps.DeleteFunc(c.steady, func(f string, _ bool) bool { return !slices.Contains(followed, f) })
 	}
 	return m
@@ -81,7 +85,7 @@ SELECT coalesce((SELECT min(coalesce((anchor ->> 'seq')::bigint, 0)) FROM stream
 // them share one link, and one deletes its post: the watcher must not see it counted.
 func (c *chaos) rememberFollowed() {
 	c.t.Helper()
-	const sql = `SELECT w.did || ' ' || w.watch_id || ' ' || extract(epoch FROM w.added_at) FROM watch_members AS w JOIN accounts AS a USING (did) WHERE a.feed_read_at IS NOT NULL`
+	const sql = following + ` JOIN accounts AS a USING (did) WHERE a.feed_read_at IS NOT NULL`
 	all, err := schema.All(context.Background(), c.pool, "read who is followed", pgx.RowTo[string], sql)
 	require.NoError(c.t, err)
 	steady := map[string]bool{}

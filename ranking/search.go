@@ -130,8 +130,8 @@ const sampled = 1000
 // most is how many rows of a place are listed if they are of few links.
 func (l limits) most() int { return 5 * l.many }
 
-// listed is what was listed of the places.
-type listed struct {
+// listing is what was listed of the places.
+type listing struct {
 	rows  int
 	again int     // places of which more is to be listed
 	named []int64 // links of cards, which may be merged
@@ -139,7 +139,7 @@ type listed struct {
 
 // list lists at most limit rows that match in each place. If there are more, the place is left
 // out: a walk soon finds enough of its links, unless the rows are of a few links.
-func (r *reader) list(ctx context.Context, limit func(place int) int) (all listed, err error) {
+func (r *reader) list(ctx context.Context, limit func(place int) int) (all listing, err error) {
 	// The empty string keeps the second condition on the address from the index.
 	sql := `
 WITH found AS MATERIALIZED (
