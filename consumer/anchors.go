@@ -51,12 +51,12 @@ func anchorText(s string) string {
 	return strings.ReplaceAll(strings.ToValidUTF8(strings.Clone(s), "\uFFFD"), "\x00", "\uFFFD")
 }
 
-// maxLag is the longest plausible time between the writing of an event and the date
-// that the server gives it.
+// maxLag is the largest plausible difference between the time when an event was
+// written and the date that the server gives it.
 const maxLag = 24 * time.Hour
 
 // trail holds the most recent frames of a stream: the anchors of its position, and
-// the lag of the frames' dates behind their revs. Clients choose revs, so the lag
+// how far the frames' dates lag behind their revs. Clients choose revs, so the lag
 // is a median.
 type trail struct {
 	anchors schema.Anchors // of the last marked position

@@ -8,7 +8,7 @@ import (
 	"github.com/weir-social/weir/schema"
 )
 
-// Scope is which frames of a stream are archived.
+// Scope selects the frames of a stream that are archived.
 type Scope string
 
 const (
@@ -18,7 +18,7 @@ const (
 	ScopeEverything Scope = "everything" // all that the server sends
 )
 
-// archivesBeside reports whether a frame is archived although nothing of it is stored.
+// archivesBeside reports whether a frame is archived although none of its events is stored.
 func (c *Config) archivesBeside(m *Message) bool {
 	switch c.Archive {
 	case ScopeFollowed:
@@ -29,8 +29,8 @@ func (c *Config) archivesBeside(m *Message) bool {
 	return false
 }
 
-// archiveUnit returns what the archive keeps of a frame. events are those that are
-// stored; without any, the frame is known by its own identity.
+// archiveUnit returns the unit that the archive keeps of a frame. events are those that are
+// stored. If there are none, the unit has the frame's own identity.
 func archiveUnit(wire *Wire, m *Message, events []Event) *schema.ArchiveUnit {
 	u := &schema.ArchiveUnit{Raw: m.Raw}
 	if wire.Archived != nil {
@@ -55,13 +55,13 @@ func archiveUnit(wire *Wire, m *Message, events []Event) *schema.ArchiveUnit {
 	return u
 }
 
-// ArchivedUnits returns what makes archived records known, and the IDs of those that several
-// streams bring. All events of a record are known, whichever was stored, and so is the record
-// itself.
+// ArchivedUnits returns the units that make archived records known, and the IDs of the events
+// that several streams bring. It makes all events of a record known, even if only some of
+// them were stored, and the record itself.
 func ArchivedUnits(wire *Wire, records [][]byte) (units []schema.ArchiveUnit, seen [][16]byte) {
 	var m Message
 	for _, record := range records {
-		wire.Decode(record, time.Time{}, &m) // before everything expires
+		wire.Decode(record, time.Time{}, &m) // a zero time: nothing has expired yet
 		m.locate()
 		if m.ID != (ID{}) {
 			seen = append(seen, m.ID)
@@ -76,8 +76,8 @@ func ArchivedUnits(wire *Wire, records [][]byte) (units []schema.ArchiveUnit, se
 	return units, seen
 }
 
-// EventID returns what identifies an event on every host. Events of accounts have no
-// revision: their time and what they say are theirs.
+// EventID returns the ID of an event, which is the same on every host. Account and identity
+// events have no revision, so their time and their content identify them.
 func EventID(ev *Event) archive.ID {
 	switch ev.Kind {
 	case KindCommit:
@@ -90,8 +90,8 @@ func EventID(ev *Event) archive.ID {
 	return archive.NewID("kind "+strconv.Itoa(int(ev.Kind)), ev.Author, ev.Revision)
 }
 
-// madeAt returns when something without a revision was made: by the relay, whose date all
-// its servers pass on, or else by the server.
+// madeAt returns when an event without a revision was made: the relay's date, which all its
+// servers pass on, or else the server's date.
 func madeAt(at time.Time, timeUS int64) string {
 	if !at.IsZero() {
 		timeUS = at.UnixMicro()
@@ -99,7 +99,7 @@ func madeAt(at time.Time, timeUS int64) string {
 	return strconv.FormatInt(timeUS, 10)
 }
 
-// archiveRow returns what the batch adds to the archive; nil: nothing.
+// archiveRow returns the row that the batch adds to the archive, or nil if it adds nothing.
 func (b *batch) archiveRow() *schema.ArchiveRow {
 	if len(b.units) == 0 {
 		return nil
@@ -115,7 +115,7 @@ func (b *batch) archiveRow() *schema.ArchiveRow {
 	return r
 }
 
-// unitsOf returns what the archive keeps of some frames.
+// unitsOf returns the archive units of some frames.
 func unitsOf(frames []batchFrame) []*schema.ArchiveUnit {
 	var units []*schema.ArchiveUnit
 	for i := range frames {

@@ -32,11 +32,11 @@ type batch struct {
 	opened      time.Time // when decoding began; later than oldest if frames waited
 	unproven    bool      // a frame has a proof or an ID
 
-	desynchronized []schema.Desynchronized // accounts of which something was refused
+	desynchronized []schema.Desynchronized // accounts from which something was refused
 	links          []schema.Link           // commits that are proven
 
 	archives bool                  // frames with events are archived
-	known    bool                  // they are in the archive already
+	known    bool                  // the frames are in the archive already
 	units    []*schema.ArchiveUnit // what is archived of the frames
 
 	folded *schema.Batch
@@ -48,7 +48,7 @@ type batchFrame struct {
 	events int
 	proof  Proof               // nil: none, or it is done
 	unit   *schema.ArchiveUnit // nil: it is not archived
-	beside bool                // it is archived even if nothing of it is stored
+	beside bool                // the frame is archived even if none of its events is stored
 }
 
 // split cuts a batch of several events in two, between two frames if it has
@@ -90,8 +90,9 @@ func (b *batch) split() (first, second *batch) {
 	return first, second
 }
 
-// cut cuts a batch in two after a number of events. The position moves with the
-// second. Both archive their frame: what one has archived is known to the other.
+// cut cuts a batch in two after a number of events. The position moves with the second
+// half. Both halves archive their frame; the events that the first half archived are known
+// to the second.
 func (b *batch) cut(events int) (first, second *batch) {
 	first = &batch{wire: b.wire, events: b.events[:events], deadLetters: b.deadLetters, desynchronized: b.desynchronized, links: b.links, settled: b.settled, oldest: b.oldest, known: b.known, units: b.units}
 	second = &batch{wire: b.wire, events: b.events[events:], gap: b.gap, last: b.last, count: b.count, oldest: b.oldest, known: b.known, units: b.units}
@@ -118,8 +119,8 @@ func (b *batch) deadLetter(ev *Event, now time.Time) schema.DeadLetter {
 	}
 }
 
-// malformed adds a dead letter for an input that cannot be decoded. id is that of
-// the dead letter being retried, or 0.
+// malformed adds a dead letter for an input that cannot be decoded. id is the id of the
+// dead letter being retried, or 0.
 func (b *batch) malformed(bad *Malformed, id int64, at time.Time) {
 	deadLetter := schema.DeadLetter{ID: id, Stage: schema.StageDecode, Wire: b.wire.Name, Key: schema.Key{DID: bad.Author}, Cause: bad.Cause, Path: bad.Path,
 		Expected: bad.Expected, Received: bad.Received, Raw: bad.Raw, At: at}
@@ -130,8 +131,8 @@ func (b *batch) malformed(bad *Malformed, id int64, at time.Time) {
 	b.count++
 }
 
-// desynchronize marks an account: something of it was refused, or not sent. rev is the
-// revision of that; empty if it is unknown.
+// desynchronize marks an account from which something was refused, or was not sent. rev is
+// the revision of the refused part, or "" if it is unknown.
 func (b *batch) desynchronize(did, cause, rev string) {
 	b.desynchronized = append(b.desynchronized, schema.Desynchronized{DID: did, Cause: cause, Rev: rev})
 }
@@ -149,9 +150,9 @@ func (b *batch) add(ev *Event, at time.Time) bool {
 	return true
 }
 
-// close ends a frame whose events start at index began. If there are any, it starts the
-// frame's proof, unless the frame may have been seen. moves: the position may be set after
-// this frame. beside: it is archived even if there are none.
+// close ends a frame whose events start at index began. If it has events, close starts the
+// frame's proof, unless the frame may have been seen before. moves: the position may be
+// set after this frame. beside: the frame is archived even if it has no events.
 func (b *batch) close(m *Message, began int, moves, beside bool) {
 	f := batchFrame{Place: m.Place, events: len(b.events) - began, beside: beside}
 	if f.events == 0 && !beside {

@@ -7,9 +7,9 @@ import (
 	"github.com/weir-social/weir/schema"
 )
 
-// begin commits the starting position of a stream that has none, or whose position
-// is too old, and that starts at the live tip. Otherwise a process that dies before
-// its first event would restart at a later tip and lose the events between.
+// begin commits the starting position of a stream that starts at the live tip because it
+// has no position or its position is too old. Otherwise a process that dies before its
+// first event would restart at a later tip and lose the events between.
 func (c *Consumer) begin(ctx context.Context, s *session, commits *committer) error {
 	fresh := commits.position.CursorKind == string(CursorNone)
 	if c.cfg.IgnorePosition || s.requested.Kind != CursorNone || !fresh && !s.resume.expired {
@@ -59,8 +59,8 @@ func (c *Consumer) connect(ctx context.Context, commits *committer, anew bool) (
 	return s, nil
 }
 
-// requestedSince returns the time from which the server was asked for events: the past that
-// it may have to scan. It is zero at the live tip.
+// requestedSince returns the time from which events were requested. The server may have to
+// scan its past from there. It is zero at the live tip.
 func (s *session) requestedSince(from schema.Position) time.Time {
 	oldest := s.clock.latest(s.connected).Add(-maxLookback)
 	switch {
@@ -78,11 +78,11 @@ func (s *session) requestedSince(from schema.Position) time.Time {
 	return s.resume.requested
 }
 
-// expired reports whether a position is older than deletions are kept, and logs it.
-// A resume could then restore deleted records. Both clocks must agree. A position
-// that this lease has moved recently (at moved; zero: never) is old only because
-// the server's past is being read. A source that reads all of a server's past keeps
-// its deletions.
+// expired reports whether a position is older than deletions are kept, and logs it. A
+// resume from there could restore deleted records. Both clocks must agree. moved is when
+// this lease last moved the position, or zero: a position that it moved recently is old
+// only because the server's past is being read. The position of a source that reads all of
+// a server's past never expires, because that source keeps its deletions.
 func (c *Consumer) expired(from schema.Position, moved time.Time) bool {
 	reading := !moved.IsZero() && time.Since(moved) <= c.cfg.ResumeWithin
 	age := c.clock.earliest(time.Now()).Sub(complete(from))

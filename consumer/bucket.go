@@ -5,8 +5,9 @@ import (
 	"time"
 )
 
-// A Bucket bounds what strangers can make a source keep. It allows a number of things, and
-// one more for every refill that passes. nil allows all. It is safe for concurrent use.
+// A Bucket limits how many things strangers can make a source keep. It allows Size things,
+// and one more after every Refill. A nil Bucket allows everything. It is safe for
+// concurrent use.
 type Bucket struct {
 	Size   int
 	Refill time.Duration
@@ -45,7 +46,7 @@ func (b *Bucket) Empty() bool {
 	return b.used >= b.Size
 }
 
-// fill adds what has passed since the last refill. The caller holds the lock.
+// fill adds the things allowed since the last refill. The caller holds the lock.
 func (b *Bucket) fill() {
 	now := time.Now()
 	if b.used == 0 {

@@ -7,7 +7,7 @@ import (
 	"unsafe"
 )
 
-// chunkFrames is how many frames are taken from the buffer at once, at most.
+// chunkFrames is the maximum number of frames taken from the buffer at once.
 // Decoded frames stay in memory until the next chunk is taken.
 const chunkFrames = 256
 
@@ -58,7 +58,7 @@ func frameSize(f Frame) int64 { return int64(len(f.Data)) + frameBytes }
 
 // putWithin adds a frame, and waits for space if there is none. After a wait at
 // least a sixteenth of the limit is free, so the reader can take many frames from
-// the socket. It returns false if the time passes or ctx ends.
+// the socket. It returns false if the time runs out or ctx ends.
 func (b *buffer) putWithin(ctx context.Context, f Frame, within time.Duration) bool {
 	if b.put(f) {
 		return true

@@ -46,7 +46,7 @@ func (c *clock) earliest(at time.Time) time.Time {
 }
 
 // latest returns a time by the clock that is ahead. Use it to check the claims of
-// servers: a server is not ahead because one of our clocks is behind.
+// servers: a slow clock of ours must not make a server seem ahead.
 func (c *clock) latest(at time.Time) time.Time {
 	_, latest := c.between(at)
 	return latest

@@ -37,8 +37,8 @@ type committer struct {
 	named       func(collection string) string // in metrics
 	tracer      trace.Tracer
 
-	// exclusive: another stream may bring the same accounts, as it may beside a
-	// recording.
+	// exclusive: another stream, or a recording that is read at the same time, may
+	// bring the same accounts.
 	exclusive bool
 
 	// careful is how many more batches check for stored records instead of assuming
@@ -127,7 +127,7 @@ func (c *committer) try(ctx context.Context, b *batch, write schema.Batch) error
 	err := pgx.BeginFunc(ctx, c.pool, func(tx pgx.Tx) error {
 		written, err := write.Apply(ctx, tx, c.lease, c.careful > 0)
 		if err == nil && c.lease == (schema.Lease{}) && len(write.Deletions)+len(write.Erasures) > 0 {
-			err = schema.LockProjections(ctx, tx, c.projections) // the tables of others would keep their rows
+			err = schema.LockProjections(ctx, tx, c.projections) // tables of projections that this program does not know would keep their rows
 		}
 		if err == nil && len(write.Resyncs) > 0 && c.resync != nil {
 			err = c.resync(ctx, tx, write.Resyncs)

@@ -35,8 +35,8 @@ type Enqueue func(ctx context.Context, tx pgx.Tx, written []schema.Stored, arriv
 // transaction that marks them.
 type EnqueueResyncs func(ctx context.Context, tx pgx.Tx, resyncs []schema.Resync) error
 
-// Depth counts the waiting jobs for the stream's records, or the events that wait as
-// dead letters if these are more, up to most.
+// Depth counts up to most waiting jobs for the stream's records. If more events than jobs
+// wait as dead letters, it counts those instead.
 type Depth func(ctx context.Context, most int) (int, error)
 
 // Config configures a consumer. Zero durations and sizes take the defaults.
@@ -61,8 +61,9 @@ type Config struct {
 	Leased func(context.Context) error
 
 	Archive  Scope // which frames are archived; none if empty
-	Archived bool  // what is read is in the archive already, and only becomes known
-	// OutOfReach: with Archived, it need not become known, because no server sends it again.
+	Archived bool  // what is read is already in the archive, and only has to become known
+	// OutOfReach: with Archived, the events need not become known, because no server sends
+	// them again.
 	OutOfReach bool
 
 	// With more than MaxDepth waiting jobs or events the consumer disconnects until at most
@@ -85,11 +86,11 @@ type Config struct {
 	LeasePoll     time.Duration // 1 s: how often a waiting consumer tries to take the lease
 	Rewind        time.Duration // 5 min: how far before the position a resume by time starts
 	GapThreshold  time.Duration // 5 min: a shorter hole is no gap if the stream was quiet
-	AnchorWithin  time.Duration // 10 s: how long to wait for an anchor, from the first event on
+	AnchorWithin  time.Duration // 10 s: how long to wait for an anchor, counted from the first event
 	BeginWithin   time.Duration // 2 min: how long a server that does not filter may take to send the first event of the requested past
 	ResumeWithin  time.Duration // as long as deletions are kept, 8 days: an older position is not resumed, and leaves a gap
 	QuietAfter    time.Duration // 5 s: after this silence the stream is quiet, if its last events were recent
-	SilentFor     time.Duration // 15 s: the same if no recent event has arrived; or a thirtieth of the requested past, if that is longer and the server filters
+	SilentFor     time.Duration // 15 s: the same if no recent event has arrived; a thirtieth of the requested past if that is longer and the server filters
 	DrainWithin   time.Duration // 15 s: how long a stop may take to commit what has been read
 
 	Keep              time.Duration    // how long posts are kept, which sets the size of their partitions; 0: for ever
@@ -249,8 +250,8 @@ func (c *Consumer) holdLease(ctx context.Context, lease schema.Lease) error {
 	return errors.Join(err, c.releaseLease(ctx, lease))
 }
 
-// takeLease takes the lease if it is free. A stop waits a second for the answer: a lease
-// that was taken and not released would keep the stream until it expires.
+// takeLease takes the lease if it is free. When ctx ends, it waits another second for the
+// result: a lease that was taken and not released would block the stream until it expires.
 func (c *Consumer) takeLease(ctx context.Context) (schema.Lease, bool, error) {
 	take, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	defer cancel()
@@ -264,7 +265,7 @@ func (c *Consumer) releaseLease(ctx context.Context, lease schema.Lease) error {
 	return lease.Release(ctx, c.cfg.Pool)
 }
 
-// connections runs one connection after another. work bounds the commits, stop the
+// connections runs one connection after another. work bounds the commits, stop ends the
 // reading.
 func (c *Consumer) connections(work, stop context.Context, lease schema.Lease) error {
 	commits := &committer{pool: c.cfg.Pool, enqueue: c.cfg.Enqueue, resync: c.cfg.Resync, lease: lease, projections: c.cfg.Projections, log: c.log, metrics: c.metrics, named: c.cfg.named, tracer: c.cfg.Tracer, position: lease.Position, exclusive: c.cfg.IgnorePosition || c.cfg.can.Overlaps}

@@ -15,7 +15,7 @@ const (
 	partitionsWithin      = 5 * time.Minute // timeout of an attempt, which may have to read all of posts_default
 	partitionsRetry       = time.Second     // the first wait after a failed attempt; it doubles, up to a minute
 	partitionsMaxFailures = 10              // failures in a row that are an error: about four minutes
-	busyMaxFailures       = 3               // failures in a row that are logged if posts are only in use
+	busyMaxFailures       = 3               // failures in a row that are logged if posts are only locked by others
 	partitionsLate        = 12 * time.Hour  // time before the end of the last partition at which failures are an error
 )
 

@@ -6,12 +6,12 @@ import (
 	"github.com/weir-social/weir/schema"
 )
 
-// A Proof is a check of a message that takes longer than its decoding, such as that
-// of a signature whose key must be fetched.
+// A Proof is a check of a message that takes longer than its decoding, such as the
+// check of a signature whose key must be fetched.
 type Proof interface {
-	// Start begins the check, if an event of the message is to be stored. It is
-	// called before the next message is decoded or, if the message has an ID, when that
-	// is known to be new. It may wait, for a bounded time.
+	// Start begins the check, if an event of the message is to be stored. It is called
+	// before the next message is decoded. If the message has an ID, it is called once
+	// that ID is known to be new. It may wait, for a bounded time.
 	Start()
 	// Verdict returns the outcome. It waits, for a bounded time.
 	Verdict() Verdict
@@ -20,9 +20,9 @@ type Proof interface {
 // A Verdict is the outcome of a Proof.
 type Verdict struct {
 	Cause string // why the events are not stored; "": they are proven
-	Retry bool   // the cause may pass: the events wait as dead letters and are checked again
+	Retry bool   // the cause may be temporary: the events wait as dead letters and are checked again
 	Drop  bool   // the events leave no dead letter, because too many were refused
-	Link  *Link  // the commit in the chain of its account, if that is verified; nil: it is not
+	Link  *Link  // the commit's place in its account's chain, if chains are verified; otherwise nil
 	Lost  bool   // the account may have changed in a way that is not stored: it must be compared with its repository
 }
 
@@ -30,13 +30,13 @@ type Verdict struct {
 type Link struct {
 	Author, Revision string
 	Data             []byte // hash of the repository after the commit
-	Prev             []byte // the same before it, as its operations show; nil: it is the first
-	Broken           string // why that is not shown; "": it is
+	Prev             []byte // the hash before the commit, as its operations show; nil: this is the first commit
+	Broken           string // why Prev is not shown; "": it is shown
 }
 
-// prove drops the frames that were seen and waits for the proofs of the others. Events
-// that are not proven become dead letters: deadLettered is called for the collection of
-// each.
+// prove drops the frames that were seen before and waits for the proofs of the others.
+// Events that are not proven become dead letters; for each, prove calls deadLettered
+// with its collection.
 func (b *batch) prove(now time.Time, seen map[ID]bool, deadLettered func(collection string)) {
 	if !b.unproven {
 		return
@@ -50,7 +50,7 @@ func (b *batch) prove(now time.Time, seen map[ID]bool, deadLettered func(collect
 	events, frames, at := b.events[:0], b.frames[:0], 0
 	for _, f := range b.frames {
 		of := b.events[at : at+f.events]
-		if len(of) == 0 { // only archived
+		if len(of) == 0 { // the frame is only archived
 			frames = append(frames, f)
 			continue
 		}

@@ -31,7 +31,7 @@ func storedTime(timeUS int64, arrived time.Time) time.Time {
 }
 
 // eventTime returns when an event was made, by the relay's clock, but never later
-// than its stored time: a later date would outlive all newer events.
+// than its stored time: an event with a later date would outlive all newer events.
 func eventTime(made time.Time, timeUS int64, arrived time.Time) time.Time {
 	at := storedTime(timeUS, arrived)
 	if made.IsZero() || made.After(at) {

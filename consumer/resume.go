@@ -19,13 +19,13 @@ type resume struct {
 	exact         bool // the stored cursor was requested; else an earlier time
 	expired       bool // the position is too old: the configured start was requested
 	expectsAnchor bool // the filter passes the last event, so an anchor should come
-	otherHost     bool // the position is of another host
+	otherHost     bool // the position was made on another host
 	requested     time.Time
 	can           Capabilities
 	threshold     time.Duration
 	connected     time.Time // when the connection was made; zero: unknown
 	settled       bool
-	passed        bool // frames are now after the position; before that, a settled resume skips them
+	passed        bool // frames now come after the position; until then, a settled resume skips them
 
 	// What the connection has delivered.
 	seen    int
@@ -49,12 +49,13 @@ const (
 // ends.
 const maxFramesToAnchor = 100
 
-// firstRevs is how many revs the median of the first events' times takes: a single
+// firstRevs is how many revs the median of the first events' times needs: a single
 // one may be wrong.
 const firstRevs = 3
 
-// changedWithin is the longest hole that is no gap after the stream's accounts have
-// changed, when no anchor can be expected. It covers the time of a reconnect.
+// changedWithin is the longest hole that does not count as a gap after the stream's
+// accounts have changed: no anchor can be expected then. It covers the time of a
+// reconnect.
 const changedWithin = 30 * time.Second
 
 // exactFor reports whether the stored cursor of a position can be requested.
@@ -211,12 +212,12 @@ func (r *resume) last() time.Time {
 	return later(r.from.LastEvent, time.UnixMicro(r.from.Anchor.TimeUS))
 }
 
-// needsRevs reports whether revs must confirm the dates of this connection: the
-// clock of another host may differ, a server without time cursors cannot be asked for
-// a time, and dates may be informal.
+// needsRevs reports whether revs must confirm the dates of this connection. They must
+// if the position is from another host, whose clock may differ; if the server has no
+// time cursors; or if dates are informal.
 func (r *resume) needsRevs() bool { return r.otherHost || !r.can.TimeCursor || r.can.Informal }
 
-// settle ends a resume by time in which no anchor has arrived.
+// settle ends a resume by time for which no anchor has arrived.
 func (r *resume) settle() verdict {
 	r.settled = true
 	from, to := r.interval()
@@ -233,9 +234,9 @@ func (r *resume) settle() verdict {
 	return missed
 }
 
-// interval returns the interval that the resume could not prove to be covered; if
-// to is not after from, there is none. It ends at the first event, or at the time
-// of the connection, because everything later has been delivered.
+// interval returns the interval that the resume could not prove to be covered. There
+// is none if to is not after from. The interval ends at the first event, or at the
+// time of the connection, because everything later has been delivered.
 func (r *resume) interval() (from, to time.Time) {
 	from, to = r.covered(), r.first
 	switch {

@@ -28,9 +28,9 @@ type Retry struct {
 }
 
 // Run retries dead letters of the stages decode, verify and commit, those of each wire in
-// the given order. Each is settled in the transaction that stores its events. One
-// that fails again is open again, with its first and its last cause. An error is
-// the database's.
+// the given order. The transaction that stores a dead letter's events also settles it.
+// One that fails again is open again, with its first and its last cause. The error is
+// always the database's.
 func (r *Retry) Run(ctx context.Context, deadLetters []schema.StoredDeadLetter) error {
 	c := r.committer()
 	batches := map[string]*batch{}
@@ -75,7 +75,7 @@ func (r *Retry) add(b *batch, deadLetter *schema.StoredDeadLetter, now time.Time
 	m.Arrived = deadLetter.FirstSeen
 	m.locate()
 	for i, bad := range m.Malformed {
-		id := int64(0) // the readable events of a frame are stored, each unreadable one is a new dead letter
+		id := int64(0) // a frame's readable events are stored, and each unreadable one becomes a new dead letter
 		if i == 0 && len(m.Events) == 0 {
 			id = deadLetter.ID
 		}
@@ -106,7 +106,7 @@ func (r *Retry) addEvents(b *batch, deadLetter int64, now time.Time) {
 	if at := m.happened(); at.Before(r.Since) && slices.ContainsFunc(m.Events, writes) {
 		b.malformed(&Malformed{Cause: "the record may have been deleted since, and that deletion may have expired", Path: "/time_us",
 			Expected: "an event after " + r.Since.UTC().Format(time.RFC3339), Received: at.UTC().Format(time.RFC3339)}, deadLetter, now)
-		if m.Proof != nil { // it waited too long for that
+		if m.Proof != nil { // the proof has waited too long for that
 			b.desynchronize(m.Events[0].Author, "an event could not be verified in time", m.Events[0].Revision)
 		}
 		return

@@ -6,8 +6,8 @@ import (
 	"github.com/weir-social/weir/schema"
 )
 
-// seen returns the IDs of a batch that are stored. If they cannot be read, the events are
-// proven and stored once more, which changes nothing.
+// seen returns those IDs of a batch that are already stored. If they cannot be read, the
+// events are proven and stored once more, which changes nothing.
 func (s *session) seen(ctx context.Context, b *batch) map[ID]bool {
 	var ids [][16]byte
 	for i := range b.frames {

@@ -48,8 +48,8 @@ type session struct {
 
 	lastFrame  MonotonicTime // arrival of the last frame
 	lag        atomic.Int64  // nanoseconds from the last event to its arrival
-	reached    atomic.Int64  // when the last event happened, microseconds since 1970
-	begun      atomic.Bool   // an event has arrived, though it may be known
+	reached    atomic.Int64  // when the latest event happened, in microseconds since 1970
+	begun      atomic.Bool   // an event has arrived, even if it was known already
 	recent     atomic.Bool   // a recent event has arrived
 	settled    atomic.Bool   // the resume is settled
 	pending    atomic.Int64  // batches begun and not committed
@@ -149,7 +149,7 @@ func (s *session) decode(ctx context.Context) error {
 	return s.flush(ctx)
 }
 
-// due returns how long decode may wait if no frame arrives.
+// due returns how long decode may wait for the next frame.
 func (s *session) due() time.Duration {
 	wait := time.Hour
 	if s.open != nil {
@@ -160,13 +160,13 @@ func (s *session) due() time.Duration {
 	case s.resume.exact, s.resume.seen > 0:
 		wait = min(wait, time.Until(s.anchorBy()))
 	default:
-		wait = min(wait, s.cfg.QuietAfter/5) // until silence counts
+		wait = min(wait, s.cfg.QuietAfter/5) // after that, silence may count
 	}
 	return max(0, wait)
 }
 
-// anchorBy returns until when to wait for an anchor. It is among the first events, but a
-// server that sends everything may be slow to begin.
+// anchorBy returns the time until which to wait for an anchor. The anchor is among the first
+// events, but a server that sends everything may take long to send the first.
 func (s *session) anchorBy() time.Time {
 	switch {
 	case s.resume.seen > 0:
@@ -214,7 +214,7 @@ func (s *session) opened(gap *schema.Gap) {
 	s.open.gap = gap
 }
 
-// record adds a gap that the source knows of to the open batch, which has at most one.
+// record adds a gap that the source reported to the open batch, which has at most one.
 func (s *session) record(ctx context.Context, missed *Missed, arrived time.Time) error {
 	if s.open != nil && s.open.gap != nil {
 		if err := s.flush(ctx); err != nil {
@@ -266,7 +266,7 @@ func (s *session) frame(ctx context.Context, f Frame) error {
 	if moves {
 		s.begin(f.Arrived)
 		at := m.Place
-		if s.cfg.can.Complete { // it is dated by this process's clock: one that is ahead must not hide a gap
+		if s.cfg.can.Complete { // the place is dated by this process's clock: a clock that is ahead must not hide a gap
 			at.TimeUS -= f.Arrived.Sub(f.Earliest).Microseconds()
 		}
 		s.advanceTo(&at, f.Arrived)
@@ -298,7 +298,7 @@ func (s *session) advanceTo(p *Place, arrived time.Time) {
 	earliest, latest := s.clock.between(arrived)
 	s.lag.Store(int64(earliest.Sub(at)))
 	s.reached.Store(at.UnixMicro())
-	if latest.Sub(at) < liveWithin && !s.recent.Load() { // by the clock that is ahead: by the other, old events could seem recent
+	if latest.Sub(at) < liveWithin && !s.recent.Load() { // by the clock that is ahead: by the other one, old events could seem recent
 		s.recent.Store(true)
 	}
 }
@@ -422,7 +422,7 @@ func (c *Config) keeps(ev *Event) (bool, string) {
 	}
 	switch ev.Kind {
 	case KindCommit:
-		if deletes := ev.Operation == Delete; !c.Wanted(ev.Collection) && (!deletes || !ev.Lasting) { // it may be wanted later
+		if deletes := ev.Operation == Delete; !c.Wanted(ev.Collection) && (!deletes || !ev.Lasting) { // a lasting deletion is kept: the collection may be wanted later
 			return false, "ignored"
 		} else if deletes {
 			return true, "delete"
@@ -442,7 +442,7 @@ func (c *Config) keeps(ev *Event) (bool, string) {
 	return false, "ignored"
 }
 
-// lost marks the account of a malformed input if an event of it may be lost.
+// lost marks the account of a malformed input if one of its events may be lost.
 func (c *Config) lost(b *batch, bad *Malformed) {
 	if bad.Lost && (c.Follows == nil || c.Follows(bad.Author)) {
 		b.desynchronize(bad.Author, bad.Error(), bad.Revision)

@@ -6,15 +6,15 @@ import (
 	"github.com/weir-social/weir/schema"
 )
 
-// maxLookback is how far back a server is assumed to reach if its oldest event was
-// requested.
+// maxLookback is how far into the past a server is assumed to reach if its oldest
+// event was requested.
 const maxLookback = 72 * time.Hour
 
-// silenceThreshold is how long a connection that answers pings must be silent
-// before it counts as having nothing unread. A server that scans its past for a
-// narrow filter is silent, too. Until a recent event has arrived, the threshold is
-// a thirtieth of the time to scan. A server that sends everything need not search, but
-// may be slow to begin.
+// silenceThreshold returns how long a connection that answers pings must be silent
+// before nothing counts as unread. A server that scans its past for a narrow filter is
+// silent, too: until a recent event has arrived, the threshold is a thirtieth of the
+// time to scan. A server that sends everything does not scan, but may take long to
+// send its first event.
 func (s *session) silenceThreshold() time.Duration {
 	switch {
 	case s.past.IsZero() || s.recent.Load():

@@ -5,10 +5,10 @@ import (
 	"strconv"
 )
 
-// networkBytes returns the size of a record as the network limits it, in CBOR,
-// where a control character takes one byte instead of six. It never overestimates,
-// so no valid record is rejected for its JSON encoding. The record must be valid
-// JSON.
+// networkBytes returns the size of a record in CBOR, which is what the network
+// limits. A control character takes one byte there and six in JSON. The result is
+// never too large, so no valid record is rejected for its JSON encoding. The record
+// must be valid JSON.
 func networkBytes(record []byte) (size int) {
 	key := "" // the name of the next value
 	for i := 0; i < len(record); {

@@ -7,18 +7,18 @@ import (
 	"time"
 )
 
-// A Source is a network stream that can be resumed. It dials, fails over and backs
-// off by itself, and has no access to the database. Each package below this one
-// that implements it speaks one wire.
+// A Source is a network stream that can be resumed. It dials, fails over and backs off by
+// itself, and has no access to the database. Each package below this one that implements
+// it reads one wire.
 type Source interface {
 	// Capabilities returns what the source and its servers can do. It never
 	// changes.
 	Capabilities() Capabilities
 
-	// Connect blocks until one endpoint accepts the connection or ctx ends. Before
-	// every attempt it calls at for the cursor to send to that host (the host and
-	// port of the endpoint's URL). It calls report, which may be nil, after every
-	// failed attempt, before the wait that follows.
+	// Connect blocks until one endpoint accepts the connection or ctx ends. Before every
+	// attempt it calls at to get the cursor for that host (the host and port of the
+	// endpoint's URL). After every failed attempt, before the wait that follows, it calls
+	// report, which may be nil.
 	Connect(ctx context.Context, at func(host string) Cursor, report func(Attempt)) (Conn, error)
 }
 
@@ -29,23 +29,23 @@ type Capabilities struct {
 	// TimeCursor: the server accepts a time as a cursor. Without it, a resume on
 	// another host starts at the server's oldest event.
 	TimeCursor bool
-	// Informal: anybody may have dated an event, so the revisions must confirm where a
+	// Informal: anybody may have set an event's date, so revisions must confirm where a
 	// connection by time begins.
 	Informal bool
 	// Exclusive: the server may start after the frame of the cursor.
 	Exclusive bool
-	// Anchors is how many of the last anchors a resume requests; one of them must
-	// be delivered. 0 and 1: only the last. More, up to 8, are for servers that may
-	// omit events that they delivered before.
+	// Anchors is how many of the last anchors a resume requests; one of them must be
+	// delivered. 0 and 1: only the last. More, up to 8, are for servers that may omit
+	// events that they delivered before.
 	Anchors int
-	// Complete: a connection requests everything since the cursor, and has it before its
-	// first frame with a place. Message.Missed names what it could not get, so a resume
-	// needs no other proof.
+	// Complete: a connection requests everything since the cursor and receives it before
+	// its first frame with a place. Message.Missed names what it could not get, so a
+	// resume needs no other proof.
 	Complete bool
 	// Overlaps: several streams of this source bring the same accounts.
 	Overlaps bool
-	// Filters: the server filters what it sends, and may be silent for long while
-	// it scans its past.
+	// Filters: the server filters what it sends. It may be silent for a long time while it
+	// scans its past.
 	Filters bool
 	// Accounts is how many accounts one connection can request; 0: the server does
 	// not filter by account.
@@ -57,8 +57,8 @@ type Filter struct {
 	// Collections are names or prefixes such as app.bsky.feed.*; none: all
 	// collections. Account and identity events are always included.
 	Collections []string
-	// Everyone requests the whole network. Otherwise only the events of Accounts
-	// come; none if that list is empty.
+	// Everyone requests the whole network. Otherwise only the events of Accounts come; no
+	// events come if that list is empty.
 	Everyone bool
 	Accounts []string
 }
@@ -87,8 +87,8 @@ type Wire struct {
 	// of the frame with this Part. nil: every frame has one event and is that
 	// input.
 	Excerpt func(frame []byte, part int) []byte
-	// Shared: the excerpts of a frame are as long as the frame. A refused frame leaves one
-	// dead letter for all its events, and the archive keeps it whole.
+	// Shared: an excerpt is as long as its frame. A refused frame leaves one dead letter
+	// for all its events, and the archive keeps it whole.
 	Shared bool
 	// Archived returns a shorter form of a frame that Decode decodes into the same
 	// events: the archive keeps it. nil: the archive keeps the frame.
@@ -131,7 +131,7 @@ type Conn interface {
 
 // An Attempt is a failed attempt to connect.
 type Attempt struct {
-	Endpoint string        // the URL dialled
+	Endpoint string        // the dialled URL
 	Failed   int           // failures since the last event, including this one
 	Err      error         // why
 	Wait     time.Duration // until the next attempt, at most
@@ -176,11 +176,11 @@ type Message struct {
 	Missed    *Missed      // what the server did not send, although it may have it; nil: nothing
 }
 
-// Missed is an interval of which a server cannot be made to send everything.
+// Missed is an interval that a server cannot be made to send completely.
 type Missed struct {
 	From, To time.Time
 	Reason   string
-	Problem  string // why nothing else brings it
+	Problem  string // why no other way brings it
 }
 
 // An ID identifies the events of a frame on all servers of a network.
@@ -194,7 +194,7 @@ type Place struct {
 	Identity Identity
 	At       time.Time // when the frame was made, by the relay's clock; zero: unknown
 	Still    bool      // the frame does not move the position, although it has a time
-	ID       ID        // events with an ID that was stored are neither proven nor stored again; zero: none
+	ID       ID        // events with an ID that was stored are not proven and stored again; zero: none
 }
 
 // An Identity names a frame on every host of its network; anchors are made of it.
@@ -217,8 +217,8 @@ func (m *Message) Add() *Event {
 	return &m.Events[len(m.Events)-1]
 }
 
-// Refuse replaces the events by the reason why the frame is malformed. Its place
-// stays.
+// Refuse replaces the events by the reason why the frame is malformed. The frame keeps its
+// place.
 func (m *Message) Refuse(bad *Malformed) {
 	m.Identity, m.At, m.ID, m.Proof = Identity{}, time.Time{}, ID{}, nil
 	m.Events, m.Malformed = m.Events[:0], append(m.Malformed[:0], bad)
@@ -240,8 +240,8 @@ const (
 	KindCommit               // a record was written or deleted
 	KindIdentity             // an account's handle may have changed
 	KindAccount              // an account's status changed
-	KindSync                 // an account's repository is at a revision whose changes are not sent
-	KindErasure              // everything of an account up to a revision must go, and not come back
+	KindSync                 // an account's repository is at a revision whose changes were not sent
+	KindErasure              // everything of an account up to a revision must be deleted and must not come back
 	KindLink                 // a commit without a wanted record, whose place in the chain of commits is proven
 )
 
@@ -262,29 +262,30 @@ type Event struct {
 	Author string // the account
 	Part   int    // its index in the frame, see Wire.Excerpt
 
-	// Of a commit.
+	// For a commit.
 	Operation  Operation
 	Collection string
 	Key        string
-	Revision   string // sorts by time; of a sync too
+	Revision   string // sorts by time; set for a sync, too
 	CID        string // "" on delete, or if the network has none
 	Record     []byte // valid JSON object, no NUL, no lone surrogate; nil on delete
 	Replaced   int    // NULs and lone surrogates replaced by U+FFFD in Record
 
-	// Of an erasure, and of a commit if its network does not say it in the record.
+	// For an erasure, and for a commit if its network does not put the date into the
+	// record.
 	Written time.Time // when the author claims to have written it; zero: see the record's createdAt
-	Lasting bool      // of a deletion: a server may bring the record at any later time, so the tombstone stays
+	Lasting bool      // for a deletion: a server may send the record at any later time, so the tombstone stays
 
-	Expires time.Time // of a record: when its author wants it deleted; zero: never
+	Expires time.Time // for a record: when its author wants it deleted; zero: never
 
-	// Of an identity: the handle in the event, or "".
+	// For an identity: the handle in the event, or "".
 	Handle string
 
-	// Of an account.
+	// For an account.
 	Active bool
 	Status string // if not active: deactivated, suspended, takendown, deleted, …
 
-	// Of an identity and an account: when it happened, by the relay's clock.
+	// For an identity and an account: when it happened, by the relay's clock.
 	At time.Time
 
 	// The consumer copies these from the message.
@@ -302,13 +303,13 @@ type Malformed struct {
 	Path       string // where: a JSON pointer such as "/commit/rev"; may be ""
 	Expected   string // may be ""
 	Received   string // may be ""; shortened
-	Collection string // the collection that it claims, unchecked; may be ""
-	Author     string // the account that it claims; "" if unreadable
+	Collection string // the collection that the input claims, unchecked; may be ""
+	Author     string // the account that the input claims; "" if unreadable
 	Key        string // the record's key, which implies a checked Collection; "" if unreadable
 	Revision   string // the record's revision; may be ""
-	Lost       bool   // an event of Author may be lost with it, of Revision if that is known: the account must be compared with its repository
-	Raw        []byte // an input that the decoder rejects in the same way: the frame, or an excerpt of it
-	Drop       bool   // it leaves no dead letter, because too many were refused; one that is retried stays one
+	Lost       bool   // an event of Author may be lost, at Revision if that is known: the account must be compared with its repository
+	Raw        []byte // an input that the decoder rejects for the same reason: the frame, or an excerpt of it
+	Drop       bool   // leave no dead letter, because too many inputs were refused; a retried dead letter stays
 }
 
 func (m *Malformed) Error() string {

@@ -10,13 +10,12 @@ import (
 	"go.opentelemetry.io/otel/trace/noop"
 )
 
-// Store stores frames of a wire that were asked for, like events of a stream: what is not
-// proven becomes a dead letter, and what the database rejects too. It moves no position
-// and needs no lease. An ID that was seen does not count, because the records of an
-// account that was purged come back in this way. Revisions and tombstones decide what is
-// written, so storing twice changes nothing. now is by the clock that is behind, ours or
-// the database's: what has expired then is not stored. It returns the number of records
-// that it wrote.
+// Store stores frames of a wire that Weir requested, like events of a stream. Events that are
+// not proven, or that the database rejects, become dead letters. Store moves no position and
+// needs no lease. It stores an event even if its ID was seen, because the records of a purged
+// account come back this way. Revisions and tombstones decide what is written, so storing twice
+// changes nothing. now is by the clock that is behind, ours or the database's: records that have
+// expired by then are not stored. It returns the number of records that it wrote.
 func (r *Retry) Store(ctx context.Context, wire string, frames [][]byte, now time.Time) (written int, err error) {
 	w := r.Wires[wire]
 	c := r.committer()
@@ -54,8 +53,8 @@ func (r *Retry) Store(ctx context.Context, wire string, frames [][]byte, now tim
 	return written, nil
 }
 
-// How many frames one transaction of Store stores, and at how many events it ends: one frame may
-// delete thousands of records.
+// Limits of one transaction of Store: the number of frames, and the number of events after which
+// it ends. One frame may delete thousands of records.
 const (
 	storedAtOnce = 200
 	storedEvents = 4000

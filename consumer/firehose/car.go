@@ -7,8 +7,8 @@ import (
 	"github.com/weir-social/weir/consumer"
 )
 
-// blocks are the blocks of a CAR. Their hashes are checked when they are used, and
-// blocks that nobody needs are not looked at: a sender may add any.
+// blocks are the blocks of a CAR. A block's hash is checked when the block is used.
+// Blocks that nobody needs are never checked: a sender may add any.
 type blocks struct {
 	root  digest
 	list  []block
@@ -22,11 +22,11 @@ type block struct {
 }
 
 const (
-	shortList  = 16   // blocks that are searched without an index
-	keepBlocks = 1024 // for how many blocks memory is kept
+	shortList  = 16   // longer lists get an index
+	keepBlocks = 1024 // the memory of at most this many blocks is kept
 )
 
-// read reads a CAR, which the blocks then share memory with.
+// read reads a CAR. The blocks share its memory.
 func (b *blocks) read(car []byte) *consumer.Malformed {
 	b.list, b.index = b.list[:0], nil
 	if cap(b.list) > keepBlocks {
@@ -46,7 +46,7 @@ func (b *blocks) read(car []byte) *consumer.Malformed {
 		}
 		const size = len(cidPrefix) + sha256.Size
 		if len(s) < size || string(s[:len(cidPrefix)]) != cidPrefix {
-			continue // of another codec: no operation can name it
+			continue // the block has another codec: no operation can name it
 		}
 		b.list = append(b.list, block{digest: digest(s[len(cidPrefix):size]), data: s[size:len(s):len(s)]})
 	}

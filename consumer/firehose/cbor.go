@@ -35,9 +35,9 @@ const (
 // data, so no length from the network allocates memory.
 //
 // It accepts keys in any order and lengths that are longer than necessary: servers
-// send them, they have one meaning, and hashes are of the bytes. It refuses what two
-// readers could understand differently: indefinite lengths, and a name that occurs
-// twice in a map.
+// send them, they have only one meaning, and hashes are computed from the bytes. It
+// refuses what two readers could understand differently: indefinite lengths, and a
+// name that occurs twice in a map.
 type reader struct {
 	data []byte
 	at   int
@@ -207,9 +207,9 @@ func (r *reader) skip() *consumer.Malformed {
 	return nil
 }
 
-// object reads a map and calls field for each name, to read its value. It reads on
+// object reads a map and calls field for each name, to read its value. It continues
 // after an error that leaves the structure readable, so that a refused frame keeps
-// its place, and returns the first one.
+// its place, and returns the first error.
 func (r *reader) object(field func(name []byte) *consumer.Malformed) *consumer.Malformed {
 	n, first := r.count(majorMap)
 	if first != nil {
@@ -307,10 +307,10 @@ func itemName(first byte) string {
 	return majorName(first >> 5)
 }
 
-// within returns the error of a value with the path of the value before its own.
+// within puts the path of an enclosing value in front of the error's path.
 func within(path string, bad *consumer.Malformed) *consumer.Malformed {
 	bad.Path = consumer.Shorten(path) + bad.Path
-	if len(bad.Path) > 4*consumer.MaxQuoted { // of a deep record
+	if len(bad.Path) > 4*consumer.MaxQuoted { // the path of a deep record
 		bad.Path = consumer.Shorten(bad.Path)
 	}
 	return bad

@@ -7,8 +7,8 @@ import (
 	"github.com/weir-social/weir/syntax"
 )
 
-// addLink adds the event of a commit that has no wanted operation: its place in the chain
-// of commits counts.
+// addLink adds an event for a commit that has no wanted operation, because its place in
+// the chain of commits counts.
 func (d *decoder) addLink(m *consumer.Message) {
 	if len(m.Events) > 0 || !syntax.IsDID(d.did) || !syntax.IsTID(d.rev) {
 		return
@@ -17,13 +17,13 @@ func (d *decoder) addLink(m *consumer.Message) {
 	ev.Kind, ev.Author, ev.Revision = consumer.KindLink, d.did, d.rev
 }
 
-// chained returns the place of the commit that was decoded last in the chain of its
-// account's commits. Its operations, applied backwards, must give the tree that prevData
-// names: otherwise it does not say everything that it changed.
+// chained returns the link of the last decoded commit in its account's chain of commits.
+// Its operations, applied backwards, must give the tree that prevData names. Otherwise
+// the commit does not list everything that it changed.
 func (d *decoder) chained() *consumer.Link {
 	l := &consumer.Link{Author: strings.Clone(d.did), Revision: strings.Clone(d.rev), Data: append([]byte(nil), d.signed.data[:]...)}
 	before, bad := d.signed.data, (*consumer.Malformed)(nil)
-	if len(d.ops) > 0 { // otherwise servers include no nodes
+	if len(d.ops) > 0 { // servers include no nodes if there are no operations
 		before, bad = d.blocks.invert(d.signed.data, d.ops)
 	}
 	switch {

@@ -8,7 +8,7 @@ import (
 	"github.com/weir-social/weir/consumer"
 )
 
-// digest is the SHA-256 of a block of DAG-CBOR: the part of its CID that varies.
+// digest is the SHA-256 of a block of DAG-CBOR: the variable part of its CID.
 type digest [sha256.Size]byte
 
 // The constant parts of the CID of a block, and of a link to it in CBOR.

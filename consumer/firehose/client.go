@@ -16,8 +16,8 @@ import (
 	"github.com/weir-social/weir/consumer/socket"
 )
 
-// readLimit is a little above the longest valid frame, so that the decoder names
-// what is too long.
+// readLimit is slightly above the longest valid frame, so that the decoder can name
+// the part that is too long.
 const readLimit = maxFrame + 1<<10
 
 // Config configures a client.
@@ -27,7 +27,7 @@ type Config struct {
 	Verifier      *Verifier                    // checks signatures; nil: they are not checked
 }
 
-// Client reads one of several servers: relays, or single servers of accounts. One
+// Client reads one of several servers: relays, or servers of single accounts. One
 // goroutine at a time uses Connect and the connection.
 type Client struct {
 	cfg     Config
@@ -52,10 +52,11 @@ func New(cfg Config) (*Client, error) {
 	return c, nil
 }
 
-// Capabilities returns what relays and servers of accounts have in common. Whether
-// a cursor is inclusive differs between them, and is not known: the consumer asks
-// for the number before. A relay that took an account down omits its past events,
-// so several anchors are requested. A time is found by the dates of the events.
+// Capabilities returns the capabilities that relays and account servers have in
+// common. They differ in whether a cursor is inclusive, so the consumer requests
+// the number before the one it needs. A relay omits the past events of an account
+// that it took down, so several anchors are requested. To start at a time, the
+// client searches by the dates of the events.
 func (c *Client) Capabilities() consumer.Capabilities {
 	return consumer.Capabilities{Wire: Wire(c.cfg.Wanted, c.cfg.Verifier), TimeCursor: true, Informal: true, Exclusive: true, Anchors: 8}
 }
@@ -87,8 +88,9 @@ func (c *Client) Connect(ctx context.Context, at func(host string) consumer.Curs
 	return connected, nil
 }
 
-// check returns the notice of an error frame: the server closes the connection
-// after it, and it is no event that shows that the server works.
+// check returns the notice of an error frame as an error. The server closes the
+// connection after it, and it does not show that the server works, as an event
+// does.
 func (c *Client) check(frame []byte) error {
 	d := decoder{reader: reader{data: frame}}
 	if d.object(d.headerField) != nil || d.op != opError {
@@ -106,7 +108,7 @@ func (c *Client) check(frame []byte) error {
 	return fmt.Errorf("the server ended the connection: %w", notice)
 }
 
-// count counts a notice.
+// count counts a notice in the metrics.
 func (c *Client) count(n *Notice) {
 	switch n.Name {
 	case FutureCursor, ConsumerTooSlow, OutdatedCursor:
@@ -130,7 +132,8 @@ func (k *conn) Next(ctx context.Context) (consumer.Frame, error) {
 	return f, err
 }
 
-// Decode decodes a frame. A notice has no events: one that is no error is logged.
+// Decode decodes a frame. A notice has no events. It is logged unless it is an
+// error.
 func (k *conn) Decode(f consumer.Frame, m *consumer.Message) error {
 	if f.Truncated {
 		k.decoder.decodeBeginning(f.Data, f.Arrived, m)

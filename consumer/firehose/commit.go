@@ -71,7 +71,7 @@ func readCommit(raw []byte) (c commit, bad *consumer.Malformed) {
 	return c, nil
 }
 
-// unsigned returns what the signature is of: the commit without it.
+// unsigned returns the bytes that are signed: the commit without its signature.
 func (c *commit) unsigned() []byte {
 	without := make([]byte, 0, len(c.raw))
 	without = append(append(without, c.raw[:c.sigAt]...), c.raw[c.sigEnd:]...)

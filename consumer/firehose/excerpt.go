@@ -5,9 +5,9 @@ import (
 	"slices"
 )
 
-// excerpt returns a frame with one operation of a commit, and of the blocks only
-// those that prove it. It is not a whole commit: what the other operations did to
-// the tree is missing.
+// excerpt returns a frame with one operation of a commit and only those blocks that
+// prove it. It is not a whole commit: what the other operations did to the tree is
+// missing.
 func excerpt(data []byte, part int) []byte {
 	var d decoder
 	if d.read(data) != nil || d.kind != typeCommit || part >= len(d.ops) || d.readSigned() != nil {
@@ -16,8 +16,8 @@ func excerpt(data []byte, part int) []byte {
 	return d.excerpt(part)
 }
 
-// excerpt returns the excerpt of an operation of the frame that was decoded last.
-// Blocks are copied as they came, also wrong ones.
+// excerpt returns the excerpt of one operation of the last decoded frame. Blocks
+// are copied as they came, even if they are wrong.
 func (d *decoder) excerpt(part int) []byte {
 	if len(d.ops) == 1 {
 		return d.data
@@ -25,7 +25,7 @@ func (d *decoder) excerpt(part int) []byte {
 	o := &d.ops[part]
 	names := []digest{d.commit}
 	if o.path != "" {
-		d.blocks.lookup(&d.signed.data, o.path, &names) //nolint:errcheck // the names that it reached are enough
+		d.blocks.lookup(&d.signed.data, o.path, &names) //nolint:errcheck // the names that lookup reached are enough
 	}
 	if o.hasCID {
 		names = append(names, o.cid)

@@ -2,11 +2,11 @@
 // a relay or of a single server. A frame is one change of an account or a signed commit
 // of its repository, with the blocks that prove it.
 //
-// An event is emitted only if its record has the CID that the operation names, and
-// if the repository's tree has that CID at the path, or no record there after a
-// deletion. With a Verifier, the commit must be signed by the account's key as well:
-// without, a server that lies can invent a whole commit. Unless the chain of commits is
-// checked, a server can leave out operations and commits.
+// An event is emitted only if its record has the CID that the operation names, and if
+// the repository's tree has that CID at the path, or no record there after a deletion.
+// With a Verifier, the commit must also be signed by the account's key. Without one, a
+// server that lies can invent a whole commit. Unless the chain of commits is checked, a
+// server can leave out operations and commits.
 package firehose
 
 import (
@@ -17,9 +17,9 @@ import (
 
 // The network's limits. A sender that exceeds one is broken or hostile.
 const (
-	maxFrame      = 5_000_000 // bytes; relays read no more
+	maxFrame      = 5_000_000 // bytes; relays do not read longer ones
 	maxBlocks     = 2_000_000 // bytes of a commit's CAR
-	maxOperations = 200       // of a commit
+	maxOperations = 200       // in one commit
 	maxRecord     = 1 << 20   // bytes; servers differ between this and 1,000,000
 	maxSeq        = 1<<53 - 1 // sequence numbers must survive JavaScript
 )
@@ -40,12 +40,13 @@ const (
 	typeInfo     = "#info"
 )
 
-// Wire returns the wire of subscribeRepos. A commit has an event per operation of a
-// wanted collection; nil wants all. Without any, its blocks are not read. A frame
-// that cannot be read keeps its place if that is readable. An operation that cannot
-// be read is one Malformed; the others of its frame become events.
+// Wire returns the wire of subscribeRepos. A commit has one event per operation of a
+// wanted collection; if wanted is nil, all collections are wanted. If there is no such
+// operation, the commit's blocks are not read. A frame that cannot be read keeps its
+// place if the place is readable. An operation that cannot be read is one Malformed; the
+// others of its frame become events.
 //
-// With a verifier, events of a commit are to be stored only if its signature is of the
+// With a verifier, events of a commit are stored only if the commit is signed by the
 // account's key.
 //
 // Unknown fields, unknown kinds of frames and unknown types of messages are ignored.
@@ -58,11 +59,11 @@ func Wire(wanted func(collection string) bool, verifier *Verifier) consumer.Wire
 // Names of notices.
 const (
 	FutureCursor    = "FutureCursor"    // an error: the cursor is ahead of the stream
-	ConsumerTooSlow = "ConsumerTooSlow" // an error: too much is unsent
-	OutdatedCursor  = "OutdatedCursor"  // the cursor is older than what the server keeps
+	ConsumerTooSlow = "ConsumerTooSlow" // an error: too many events are waiting to be sent
+	OutdatedCursor  = "OutdatedCursor"  // the cursor is older than anything the server keeps
 )
 
-// A Notice is what a server says about the connection. It has no place in the
+// A Notice is a message from the server about the connection. It has no place in the
 // stream.
 type Notice struct {
 	Name    string // may be unknown

@@ -8,8 +8,8 @@ import (
 	"github.com/weir-social/weir/syntax"
 )
 
-// decoder decodes one frame after another. It is used by one goroutine. After
-// decode it holds the last frame, for further checks of it.
+// decoder decodes one frame after another. It is used by one goroutine. After decode
+// it keeps the last frame, so that it can be checked further.
 type decoder struct {
 	wanted   func(collection string) bool // nil: all are wanted
 	verifier *Verifier                    // nil: signatures are not checked
@@ -34,7 +34,7 @@ type frame struct {
 	seq  int64
 	did  string
 	date string
-	time time.Time // zero: date is no time
+	time time.Time // zero: the date cannot be read
 
 	rev, since       string
 	commit, prevData digest
@@ -49,7 +49,7 @@ type frame struct {
 	name, message string // of a notice
 }
 
-// The kinds of frames, by op in the header.
+// The kinds of frames, as op in the header names them.
 const (
 	opMessage = 1
 	opError   = -1
@@ -88,7 +88,7 @@ func (d *decoder) decode(data []byte, arrived time.Time, m *consumer.Message) *N
 // that is in it.
 func (d *decoder) decodeBeginning(data []byte, arrived time.Time, m *consumer.Message) {
 	m.Reset(data, arrived)
-	d.read(data) //nolint:errcheck // it ends too early
+	d.read(data) //nolint:errcheck // the frame ends too early
 	d.place(m)   //nolint:errcheck // as above
 	d.refuse(m, &consumer.Malformed{Cause: "the frame is too long", Expected: "at most " + strconv.Itoa(maxFrame) + " bytes", Received: "more"})
 }
@@ -97,7 +97,7 @@ func (d *decoder) decodeBeginning(data []byte, arrived time.Time, m *consumer.Me
 // are unreadable.
 func (d *decoder) position(data []byte) (seq int64, at time.Time) {
 	var m consumer.Message
-	d.read(data) //nolint:errcheck // the rest of it has no meaning here
+	d.read(data) //nolint:errcheck // the rest of the frame does not matter here
 	d.place(&m)  //nolint:errcheck // as above
 	return m.Seq, m.At
 }
@@ -161,7 +161,7 @@ func (d *decoder) bodyField() func(name []byte) *consumer.Malformed {
 	return d.accountField
 }
 
-// placeField reads what all messages have but #info.
+// placeField reads the fields that every message except #info has.
 func (d *decoder) placeField(name []byte) *consumer.Malformed {
 	switch string(name) {
 	case "seq":
@@ -245,8 +245,8 @@ func (r *reader) optional(s *string) *consumer.Malformed {
 	return r.text(s)
 }
 
-// place sets the place of the message. Frames that no version of the protocol
-// describes may have none.
+// place sets the place of the message. A frame of a kind that no version of the
+// protocol describes may have none.
 func (d *decoder) place(m *consumer.Message) *consumer.Malformed {
 	timeUS := d.time.UnixMicro()
 	valid := timeUS > 0 && timeUS <= maxTimeUS
@@ -313,9 +313,8 @@ func (d *decoder) checkStatus() *consumer.Malformed {
 	return nil
 }
 
-// refuse reduces a frame that cannot be read to its place, the error, and the
-// account as far as it is readable. A commit of a single operation names its record
-// too.
+// refuse reduces a frame that cannot be read to its place, the error and, if it is
+// readable, the account. A commit with a single operation also names its record.
 func (d *decoder) refuse(m *consumer.Message, bad *consumer.Malformed) {
 	m.Refuse(bad)
 	bad.Raw = m.Raw
@@ -331,7 +330,7 @@ func (d *decoder) refuse(m *consumer.Message, bad *consumer.Malformed) {
 	}
 }
 
-// lost says of a failed proof that the account must be compared with its repository.
+// lost marks the account of a failed proof: it must be compared with its repository.
 // Without a verifier, relays are trusted, and nothing is compared.
 func (d *decoder) lost(bad *consumer.Malformed) *consumer.Malformed {
 	if bad.Lost = d.verifier != nil; bad.Lost && bad.Revision == "" && syntax.IsTID(d.rev) {

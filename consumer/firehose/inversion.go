@@ -10,13 +10,13 @@ import (
 	"github.com/weir-social/weir/consumer"
 )
 
-// maxKeys bounds the keys that one inversion rebuilds, in bytes: a node of a few
-// bytes per key may name keys of a kilobyte.
+// maxKeys limits the total size of the keys that one inversion rebuilds, in bytes: a
+// node that uses a few bytes per key may have keys of a kilobyte.
 const maxKeys = 8 << 20
 
-// invert returns the root of the tree as it was before the operations: their
-// inverses are applied to the tree below root, of which only the nodes in b are
-// known. A commit whose prevData is another root does not say everything that it
+// invert returns the root of the tree before the operations. It applies their
+// inverses to the tree below root, of which only the nodes in b are known. If a
+// commit's prevData is another root, the commit does not list everything that it
 // changed.
 func (b *blocks) invert(root digest, ops []operation) (before digest, bad *consumer.Malformed) {
 	sorted, bad := inversionOrder(ops)
@@ -55,8 +55,8 @@ func (b *blocks) invert(root digest, ops []operation) (before digest, bad *consu
 	return t.root.hash(), nil
 }
 
-// inversionOrder returns the operations in the order in which the nodes that a
-// commit includes are enough: deletions first.
+// inversionOrder returns the operations in an order for which the nodes that a
+// commit includes are sufficient: deletions first.
 func inversionOrder(ops []operation) ([]*operation, *consumer.Malformed) {
 	sorted := make([]*operation, 0, len(ops))
 	for i := range ops {
@@ -94,16 +94,16 @@ func inversionOrder(ops []operation) ([]*operation, *consumer.Malformed) {
 	return sorted, nil
 }
 
-// partialTree is a tree of which only some nodes are known. A change that needs
-// another node is an error.
+// partialTree is a tree of which only some nodes are known. A change that needs an
+// unknown node is an error.
 type partialTree struct {
 	blocks *blocks
 	root   *subtree // nil: an empty tree
-	layer  int      // of the root
-	keys   int      // bytes of rebuilt keys
+	layer  int      // the layer of the root
+	keys   int      // total bytes of rebuilt keys
 }
 
-// subtree is a node and what is below it. nil is none.
+// subtree is a node and everything below it. A nil subtree is empty.
 type subtree struct {
 	cid     digest
 	known   bool // cid is right
@@ -125,10 +125,10 @@ func newSubtree(left *subtree, entries []treeEntry) *subtree {
 	return &subtree{loaded: true, left: left, entries: entries}
 }
 
-// anyLayer is the layer of a node whose keys tell it.
+// anyLayer means that the node's keys determine its layer.
 const anyLayer = 1 << 10
 
-// load reads a node and checks its order and its layer.
+// load reads a node, and checks the order of its keys and its layer.
 func (t *partialTree) load(s *subtree, layer int) (*subtree, *consumer.Malformed) {
 	if layer < 0 {
 		return nil, &consumer.Malformed{Cause: "the tree has a node below its lowest layer"}
@@ -175,7 +175,7 @@ func (t *partialTree) load(s *subtree, layer int) (*subtree, *consumer.Malformed
 	return s, bad
 }
 
-// find returns the index of a key in a node, or where it belongs.
+// find returns the index of a key in a node, or the index at which it belongs.
 func (s *subtree) find(key string) (int, bool) {
 	return slices.BinarySearchFunc(s.entries, key, func(e treeEntry, key string) int { return strings.Compare(alias(e.key), key) })
 }
@@ -228,7 +228,7 @@ func (t *partialTree) insertBelow(s *subtree, layer int, key string, at int, val
 	return s, nil
 }
 
-// split cuts a subtree in two, before and after a key that it does not have.
+// split cuts a subtree in two, before and after a key that it does not contain.
 func (t *partialTree) split(s *subtree, layer int, key string) (left, right *subtree, bad *consumer.Malformed) {
 	if s == nil {
 		return nil, nil, nil
@@ -249,7 +249,8 @@ func (t *partialTree) split(s *subtree, layer int, key string) (left, right *sub
 	return newSubtree(s.left, s.entries[:i:i]), right, nil
 }
 
-// below finds the node of a record with a value, and marks the way to it as changed.
+// below finds the node of a record with a value, calls change on it, and marks the
+// path to it as changed.
 func (t *partialTree) below(key string, value digest, change func(s *subtree, layer, i int) *consumer.Malformed) *consumer.Malformed {
 	at, s, layer := layerOf(key), t.root, t.layer
 	for ; s != nil && layer >= at; layer-- {
@@ -294,7 +295,7 @@ func (t *partialTree) remove(key string, value digest) *consumer.Malformed {
 	return bad
 }
 
-// prune returns s without the nodes that became empty on the way to a key.
+// prune returns s without the nodes on the path to a key that became empty.
 func (s *subtree) prune(key string) *subtree {
 	if s == nil || !s.loaded {
 		return s
@@ -333,8 +334,8 @@ func (t *partialTree) merge(a, b *subtree, layer int) (*subtree, *consumer.Malfo
 	return a, nil
 }
 
-// trim removes nodes without keys from the top. A node that is not known is taken
-// for one with keys: if it has none, the hash shows it.
+// trim removes nodes without keys from the top. It assumes that an unknown node has
+// keys: if that is wrong, the hash differs.
 func (t *partialTree) trim() *consumer.Malformed {
 	for t.root != nil && (t.root.loaded || t.blocks.find(&t.root.cid) != nil) {
 		s, bad := t.load(t.root, t.layer)
@@ -347,7 +348,7 @@ func (t *partialTree) trim() *consumer.Malformed {
 	return nil
 }
 
-// hash returns the CID of a subtree, whose changed nodes it encodes.
+// hash returns the CID of a subtree. It encodes the nodes that have changed.
 func (s *subtree) hash() digest {
 	if s == nil {
 		s = &subtree{} // a tree without records is a node without entries

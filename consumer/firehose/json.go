@@ -10,9 +10,9 @@ import (
 	"github.com/weir-social/weir/consumer"
 )
 
-// maxDepth bounds the nesting of a record, in levels: as much as Jetstream reads.
-// Without a bound, a record of a megabyte of arrays overflows the stack, which ends
-// the process.
+// maxDepth limits the nesting of a record, in levels, to what Jetstream reads.
+// Without a limit, a record that is a megabyte of arrays overflows the stack, which
+// ends the process.
 const maxDepth = 128
 
 // keepBuffer is how much memory a buffer keeps between records.
@@ -34,7 +34,7 @@ type transcoder struct {
 
 // field is a field of a map.
 type field struct {
-	name       []byte // as it came
+	name       []byte // as received
 	start, end int    // of the name and the value in the output
 	colon      int
 }
@@ -62,7 +62,7 @@ func (t *transcoder) transcode(dst, record []byte) (out []byte, replaced int, ba
 	return out, t.replaced, bad
 }
 
-// writeValue writes the next item, which is inside of depth others.
+// writeValue writes the next item, which is nested inside depth others.
 func (t *transcoder) writeValue(depth int) *consumer.Malformed {
 	if t.at >= len(t.data) {
 		return t.ends()
@@ -204,8 +204,8 @@ func (t *transcoder) writeObject(depth int) *consumer.Malformed {
 	return bad
 }
 
-// distinct returns an error if two names are equal as they are written: they may have
-// differed in what was replaced.
+// distinct returns an error if two names are written the same. They may have been
+// different before characters were replaced.
 func (t *transcoder) distinct(fields []field) *consumer.Malformed {
 	seen := make(map[string]bool, len(fields))
 	for _, f := range fields {
@@ -218,7 +218,7 @@ func (t *transcoder) distinct(fields []field) *consumer.Malformed {
 	return nil
 }
 
-// sort sorts the fields of a map, which are written from start on. CBOR has short
+// sort sorts the fields of a map, which are written from start on. CBOR sorts short
 // names first.
 func (t *transcoder) sort(fields []field, start int) *consumer.Malformed {
 	sorted := true

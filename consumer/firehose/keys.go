@@ -15,22 +15,22 @@ import (
 // ErrNoKey is wrapped by the error of KeySource if the account has no key.
 var ErrNoKey = errors.New("the account has no signing key")
 
-// ErrUncertain is wrapped, with ErrNoKey, if only the account's own server says so, which
-// may fail for a moment.
+// ErrUncertain is wrapped together with ErrNoKey if only the account's own server reports
+// that there is no key. That server may be failing for a moment.
 var ErrUncertain = errors.New("its own server says so")
 
 // ErrGone is wrapped, with ErrNoKey, if the account's DID was deleted.
 var ErrGone = errors.New("the account's DID is deleted")
 
-// A KeySource reads the key of an account from its DID document, as it is now.
+// A KeySource reads the current key of an account from its DID document.
 type KeySource func(ctx context.Context, did string) (atcrypto.PublicKey, error)
 
 const (
-	keyLife    = 24 * time.Hour // how long a key is used, as in other consumers: an #identity ends it earlier
+	keyLife    = 24 * time.Hour // how long a key is used, as in other consumers; an #identity event ends it earlier
 	absentLife = 5 * time.Minute
 	maxAbsent  = 10_000 // accounts without a key that are cached
 
-	// maxPending bounds the lookups that wait or run. Nobody may wait for some of
+	// maxPending limits the lookups that wait or run. Some may have nobody waiting for
 	// them any more: their keys are for the next commit.
 	maxPending = 1024
 )
@@ -44,20 +44,20 @@ type keys struct {
 	source  KeySource
 	timeout time.Duration
 	pace    pace
-	running [2]chan struct{} // a token per lookup: of the directory, and of servers that anybody has, which may be slow
+	running [2]chan struct{} // a token per running lookup: in the directory, and from accounts' own servers, which anybody can run and which may be slow
 	lookups *prometheus.CounterVec
 
 	mu      sync.Mutex
 	known   lru // lookups that found a key
-	absent  lru // lookups that found that there is none: apart, so that made-up accounts evict no key
+	absent  lru // lookups that found no key; separate from known, so that invented accounts evict no key
 	pending map[string]*lookup
-	own     int // of pending, those of servers that anybody has
+	own     int // how many of pending are lookups from accounts' own servers
 }
 
 // ownDocument reports whether the account's own server serves its document.
 func ownDocument(did string) bool { return !strings.HasPrefix(did, "did:plc:") }
 
-// lookup is a key being fetched. After done is closed its other fields are constant.
+// lookup is a key being fetched. Once done is closed, its other fields do not change.
 type lookup struct {
 	done chan struct{}
 	key  atcrypto.PublicKey
@@ -65,7 +65,7 @@ type lookup struct {
 	at   time.Time // when it was requested
 
 	begun, stale bool    // the document is being read; the account's key may have changed since
-	after        *lookup // of the same account; it must end first
+	after        *lookup // an earlier lookup of the same account, which must end first
 }
 
 // ended returns a lookup that is done.
@@ -75,7 +75,7 @@ func ended(err error) *lookup {
 	return l
 }
 
-// of returns the lookup of an account's key: one that is done if the key is cached.
+// of returns the lookup of an account's key. It is done already if the key is cached.
 func (k *keys) of(did string) *lookup {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -88,18 +88,18 @@ func (k *keys) of(did string) *lookup {
 	return k.fetch(did)
 }
 
-// again returns a later lookup than one that is done.
+// again returns a later lookup than old, which is done.
 func (k *keys) again(did string, old *lookup) *lookup {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if l := k.known.get(did, keyLife); l != nil && l != old {
-		return l // for another commit
+		return l // a lookup that another commit started
 	}
 	return k.fetch(did)
 }
 
-// forget makes the next commit of an account wait for a lookup that begins now or
-// later. One that still waits for its turn will do.
+// forget makes the next commit of an account wait for a lookup that begins now or later.
+// A pending lookup that has not begun yet is sufficient.
 func (k *keys) forget(did string) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -110,9 +110,9 @@ func (k *keys) forget(did string) {
 	}
 }
 
-// fetch returns the pending lookup of an account, or a new one. An account has one that
-// runs and one that waits at most, however often its key is forgotten. The caller holds
-// the lock.
+// fetch returns the pending lookup of an account, or a new one. An account has at most
+// one running and one waiting lookup, however often its key is forgotten. The caller
+// holds the lock.
 func (k *keys) fetch(did string) *lookup {
 	before := k.pending[did]
 	switch {
@@ -124,14 +124,14 @@ func (k *keys) fetch(did string) *lookup {
 	if before == nil && ownDocument(did) {
 		k.own++
 	}
-	did = strings.Clone(did) // it shares memory with its frame
+	did = strings.Clone(did) // the DID shares memory with its frame
 	l := &lookup{done: make(chan struct{}), at: time.Now(), after: before}
 	k.pending[did] = l
 	go k.run(did, l)
 	return l
 }
 
-// run makes a lookup when it is its turn.
+// run makes a lookup when its turn comes.
 func (k *keys) run(did string, l *lookup) {
 	if l.after != nil {
 		<-l.after.done
@@ -151,7 +151,7 @@ func (k *keys) run(did string, l *lookup) {
 	cancel()
 	<-running
 	k.mu.Lock()
-	if k.pending[did] == l { // otherwise another one waits for this one
+	if k.pending[did] == l { // otherwise a later lookup waits for this one
 		delete(k.pending, did)
 		if ownDocument(did) {
 			k.own--
@@ -178,7 +178,7 @@ func (k *keys) run(did string, l *lookup) {
 	close(l.done)
 }
 
-// pace spaces the starts of lookups.
+// pace limits how often lookups start.
 type pace struct {
 	spacing time.Duration
 	mu      sync.Mutex
@@ -196,11 +196,11 @@ func (p *pace) wait() {
 	time.Sleep(time.Until(at))
 }
 
-// lru holds the lookups that were used last.
+// lru holds the most recently used lookups.
 type lru struct {
 	most  int
 	at    map[string]*list.Element
-	order *list.List // of held, the last used in front
+	order *list.List // of held, most recently used first
 }
 
 type held struct {

@@ -9,10 +9,10 @@ import (
 	"github.com/weir-social/weir/syntax"
 )
 
-// operation is what a commit did to a record, as the frame claims.
+// operation is a change of a record by a commit, as the frame claims.
 type operation struct {
 	action, path    string
-	cid, prev       digest // the record after and before
+	cid, prev       digest // the record's CID after and before
 	hasCID, hasPrev bool
 	raw             []byte
 	bad             *consumer.Malformed // why it cannot be read
@@ -21,7 +21,7 @@ type operation struct {
 // collection returns the part of the path before the key.
 func (o *operation) collection() (collection, key string, ok bool) { return strings.Cut(o.path, "/") }
 
-// claim names the record in a Malformed, as far as it is readable.
+// claim names the record in a Malformed, if it is readable.
 func (o *operation) claim(bad *consumer.Malformed, rev string) {
 	collection, key, _ := o.collection()
 	if !syntax.IsNSID(collection) {
@@ -36,8 +36,8 @@ func (o *operation) claim(bad *consumer.Malformed, rev string) {
 	}
 }
 
-// operations reads the operations of a commit. One that is unreadable spoils no
-// other.
+// operations reads the operations of a commit. An unreadable operation does not affect
+// the others.
 func (d *decoder) operations() *consumer.Malformed {
 	n, bad := d.count(majorArray)
 	if bad != nil {
@@ -83,8 +83,8 @@ func (o *operation) field(r *reader, name []byte) *consumer.Malformed {
 	return r.skip()
 }
 
-// commitEvents decodes the operations of wanted collections. What concerns the
-// whole commit is checked only if there are any.
+// commitEvents decodes the operations of wanted collections. It checks the commit as a
+// whole only if there are any.
 func (d *decoder) commitEvents(m *consumer.Message) *consumer.Malformed {
 	if d.did != "" && d.rev != "" {
 		m.Identity = consumer.Identity{Kind: "commit", Author: d.did, Revision: d.rev}
@@ -114,14 +114,15 @@ func (d *decoder) commitEvents(m *consumer.Message) *consumer.Malformed {
 	return nil
 }
 
-// wants reports whether an operation is of a wanted collection, as far as that can
-// be read.
+// wants reports whether an operation is of a wanted collection, if the collection is
+// readable.
 func (d *decoder) wants(o *operation) bool {
 	collection, _, _ := o.collection()
 	return d.wanted == nil || collection == "" || d.wanted(collection)
 }
 
-// checkCommit checks what the operations of a commit have in common, and reads it, once.
+// checkCommit reads and checks the parts that a commit's operations share. It does so
+// once.
 func (d *decoder) checkCommit() *consumer.Malformed {
 	if d.checked {
 		return nil
@@ -134,8 +135,8 @@ func (d *decoder) checkCommit() *consumer.Malformed {
 	return bad
 }
 
-// readSigned reads the blocks, and the signed commit from them, which must be of the
-// account and revision that the frame names.
+// readSigned reads the blocks and the signed commit in them. The commit must have the
+// account and the revision that the frame names.
 func (d *decoder) readSigned() *consumer.Malformed {
 	switch {
 	case !syntax.IsTID(d.rev):
@@ -147,7 +148,7 @@ func (d *decoder) readSigned() *consumer.Malformed {
 		return within("/blocks", bad)
 	}
 	switch {
-	case d.kind == typeSync: // it names no commit
+	case d.kind == typeSync: // a sync frame names no commit
 	case !d.named:
 		return &consumer.Malformed{Cause: "the commit is missing", Path: "/commit", Expected: "a link", Received: "nothing"}
 	case d.blocks.root != d.commit:
@@ -245,8 +246,8 @@ func (d *decoder) record(ev *consumer.Event, cid *digest) *consumer.Malformed {
 	return nil
 }
 
-// chunk is how much memory records share. A record that outlives its batch keeps a
-// chunk.
+// chunk is the size of the memory that several records share. A record that outlives its
+// batch keeps a whole chunk in memory.
 const chunk = 64 << 10
 
 // room returns an empty slice for the JSON of a record of size bytes, and its CID.
@@ -261,7 +262,7 @@ func (d *decoder) room(size int) []byte {
 	return d.arena[:0:len(d.arena)]
 }
 
-// taken removes what was written into the room from it.
+// taken marks the part of the chunk that out uses as taken.
 func (d *decoder) taken(out []byte) {
 	if len(out) > 0 && len(d.arena) >= len(out) && &out[0] == &d.arena[0] {
 		d.arena = d.arena[len(out):]

@@ -10,17 +10,18 @@ import (
 	"github.com/weir-social/weir/consumer/socket"
 )
 
-// A relay has no cursor by time. The number of an event from a given time is found by
-// short connections, between the numbers of the oldest and of the newest event.
+// A relay has no cursor by time. The client finds the sequence number of an event at a
+// given time with short connections, which search between the oldest and the newest
+// event.
 
 const (
-	mostProbes   = 24               // halving alone takes 20 in a window of a billion events
-	probeFrames  = 5                // the median of their times counts: the sender of an event may have dated it
-	pastWithin   = 20 * time.Second // for the first frames of the past: a server may have to look for them
-	liveWithin   = 5 * time.Second  // for the next live frames
-	findWithin   = time.Minute      // for all of them
-	nearPosition = time.Minute      // an event so long before the time is near enough
-	nearNumbers  = 10 * probeFrames // two numbers with fewer between them are near enough
+	mostProbes   = 24               // maximum; halving alone takes 20 in a window of a billion events
+	probeFrames  = 5                // the median of their times counts: an event's sender may have set its date
+	pastWithin   = 20 * time.Second // timeout for the first frames of the past: a server may have to search for them
+	liveWithin   = 5 * time.Second  // timeout for the next live frames
+	findWithin   = time.Minute      // timeout for all probes
+	nearPosition = time.Minute      // an event at most this long before the time is near enough
+	nearNumbers  = 10 * probeFrames // two numbers with fewer than this between them are near enough
 )
 
 // dialer makes one connection to the host of an attempt.
@@ -32,9 +33,10 @@ type place struct {
 	at  time.Time
 }
 
-// find returns a cursor from which all events since a time come, as far as the server has
-// them. If that cannot be found, it is that of an earlier event. The dates of a relay
-// are informal: the consumer has to verify the start. An error is that of a connection.
+// find returns a cursor from which the server sends all events since a time that it still
+// has. If it cannot find that place, it returns the cursor of an earlier event. A relay's
+// dates are informal, so the consumer has to verify the start. An error is a connection
+// error.
 func (c *Client) find(ctx context.Context, dial dialer, since time.Time) (int64, error) {
 	ctx, cancel := context.WithTimeout(ctx, findWithin)
 	defer cancel()
@@ -43,14 +45,14 @@ func (c *Client) find(ctx context.Context, dial dialer, since time.Time) (int64,
 		return 0, err
 	}
 	newest, err := c.probe(ctx, dial, nil)
-	if err != nil || newest == nil { // a quiet server has little to read
+	if err != nil || newest == nil { // a quiet server has few events to read
 		return 0, err
 	}
 	if !newest.at.After(since) {
 		return newest.seq - 1, nil
 	}
 	from, to, probes := *oldest, *newest, 2
-	late, again := false, false // the last probe came too late; the one before it came on the same side
+	late, again := false, false // the last probe was too late; the last two probes were on the same side
 	for ; probes < mostProbes && to.seq-from.seq > nearNumbers && since.Sub(from.at) > nearPosition; probes++ {
 		middle := from.seq + between(from, to, since.Add(-nearPosition/2), again)
 		found, err := c.probe(ctx, dial, url.Values{"cursor": {strconv.FormatInt(middle, 10)}})
@@ -72,8 +74,8 @@ func (c *Client) find(ctx context.Context, dial dialer, since time.Time) (int64,
 	return from.seq - 1, nil
 }
 
-// between returns how far after from to look: where the time would be if events came
-// evenly, or halfway, which comes to an end however they came.
+// between returns how far after from the next probe is: where the time would be if events
+// came at an even rate, or halfway. Halving ends however unevenly events came.
 func between(from, to place, since time.Time, halfway bool) int64 {
 	numbers := to.seq - from.seq
 	at := numbers / 2
@@ -83,7 +85,7 @@ func between(from, to place, since time.Time, halfway bool) int64 {
 	return min(max(1, at), numbers-1)
 }
 
-// probe returns where a connection begins; nil if no event comes in time.
+// probe returns where a connection begins, or nil if no event arrives in time.
 func (c *Client) probe(ctx context.Context, dial dialer, parameters url.Values) (*place, error) {
 	conn, err := dial(parameters)
 	if err != nil {

@@ -14,8 +14,8 @@ import (
 	"github.com/weir-social/weir/syntax"
 )
 
-// Repository is a copy of an account's repository whose commit is signed by the account.
-// Its tree is read, and every record is checked when it is read. It is not safe for
+// Repository is a copy of an account's repository. The account has signed its commit. The
+// tree has been read; each record is checked when it is read. It is not safe for
 // concurrent use.
 type Repository struct {
 	rev     string
@@ -32,19 +32,19 @@ type leaf struct {
 }
 
 const (
-	// maxLayers bounds the layers of a tree: a hash has no more zeros.
+	// maxLayers limits the layers of a tree: a hash has no more zeros.
 	maxLayers = 128
 
-	// maxRepositoryKeys bounds the keys of a repository, in bytes: a tree of 128 MiB may
-	// name keys of 2 GiB, which share their beginnings.
+	// maxRepositoryKeys limits the total size of a repository's keys, in bytes: a tree of
+	// 128 MiB may have keys of 2 GiB, because keys share prefixes.
 	maxRepositoryKeys = 128 << 20
 
 	// revAhead is how far the clock of an account's server may be ahead.
 	revAhead = time.Hour
 )
 
-// ReadRepository reads a CAR that an account's server exports. Its commit must be of the
-// account and signed with the key. Records of other collections than wanted are left
+// ReadRepository reads a CAR that an account's server exports. Its commit must be the
+// account's, and signed with the key. Records of collections that are not wanted are left
 // out. The repository shares memory with the CAR.
 func ReadRepository(car []byte, did string, key atcrypto.PublicKey, wanted func(collection string) bool) (*Repository, error) {
 	r := &Repository{records: map[string][]leaf{}}
@@ -60,8 +60,8 @@ func ReadRepository(car []byte, did string, key atcrypto.PublicKey, wanted func(
 	return r, nil
 }
 
-// signed reads a CAR, and returns its commit if that is of the account and signed with
-// the key.
+// signed reads a CAR and returns its commit, if the commit is the account's and signed
+// with the key.
 func (b *blocks) signed(car []byte, did string, key atcrypto.PublicKey) (c commit, err error) {
 	if bad := b.read(car); bad != nil {
 		return c, fmt.Errorf("read the repository of %s: %w", did, bad)
@@ -78,7 +78,7 @@ func (b *blocks) signed(car []byte, did string, key atcrypto.PublicKey) (c commi
 		return c, fmt.Errorf("the repository of %s is that of %s", did, consumer.Shorten(c.did))
 	case err != nil:
 		return c, fmt.Errorf("the revision of %s is no TID: %s", did, consumer.Shorten(c.rev))
-	case tid.Time().After(time.Now().Add(revAhead)): // no later revision would be newer
+	case tid.Time().After(time.Now().Add(revAhead)): // otherwise no later revision would be newer
 		return c, fmt.Errorf("the revision of %s is of the future: %s", did, tid.Time().UTC().Format(time.RFC3339))
 	}
 	if err := key.HashAndVerify(c.unsigned(), c.sig); err != nil {
@@ -87,9 +87,9 @@ func (b *blocks) signed(car []byte, did string, key atcrypto.PublicKey) (c commi
 	return c, nil
 }
 
-// ReadRecord reads the proof that a repository has a record: a CAR with a commit that the
-// account has signed with the key, the nodes of its tree on the way to the record, and
-// the record. It returns the record as JSON.
+// ReadRecord reads a proof that a repository contains a record: a CAR with a commit that
+// the account has signed with the key, the nodes of the tree on the path to the record,
+// and the record. It returns the record as JSON.
 func ReadRecord(car []byte, did string, key atcrypto.PublicKey, collection, rkey string) (json []byte, err error) {
 	var b blocks
 	c, err := b.signed(car, did, key)
@@ -122,12 +122,12 @@ func ReadRecord(car []byte, did string, key atcrypto.PublicKey, collection, rkey
 type walk struct {
 	*Repository
 	wanted func(collection string) bool
-	left   int    // nodes that may still be read: each is read once, if the keys are sorted
+	left   int    // nodes that may still be read: if the keys are sorted, each is read once
 	last   string // the last key
-	keys   int    // bytes of the wanted keys
+	keys   int    // total bytes of the wanted keys
 }
 
-// node reads a node and what is below it.
+// node reads a node and everything below it.
 func (w *walk) node(at *digest, layers int) error {
 	if w.left--; w.left < 0 || layers < 0 {
 		return errors.New("its nodes contain each other")
@@ -169,7 +169,8 @@ func (w *walk) node(at *digest, layers int) error {
 	return nil
 }
 
-// leftOf returns the link before the entries of a node, which comes last in its block.
+// leftOf returns the link before the entries of a node. It is the last field of the
+// block.
 func leftOf(data []byte) (*digest, error) {
 	n, bad := readNode(data)
 	if bad != nil {
@@ -227,10 +228,10 @@ func (r *Repository) Collections() []string {
 // Len returns the number of records of a collection.
 func (r *Repository) Len(collection string) int { return len(r.records[collection]) }
 
-// Key returns the key of a record of a collection, by its place in their order.
+// Key returns the key of a record of a collection, by its index in the order of keys.
 func (r *Repository) Key(collection string, i int) string { return r.records[collection][i].key }
 
-// Record returns a record of a collection, by its place. The JSON is nil if the record
+// Record returns a record of a collection, by its index. The JSON is nil if the record
 // cannot be read, or is not in the copy.
 func (r *Repository) Record(collection string, i int) (cid string, json []byte) {
 	l := &r.records[collection][i]

@@ -2,7 +2,7 @@ package firehose
 
 import "unicode/utf8"
 
-// plain is a set of the ASCII characters below 64 that JSON writes as they are.
+// plain is the set of the ASCII characters below 64 that JSON writes unchanged.
 const plain = ^uint64(0) &^ (1<<32 - 1) &^ (1<<'"' | 1<<'&' | 1<<'<' | 1<<'>')
 
 // writeText writes a string.

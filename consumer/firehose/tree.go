@@ -68,7 +68,7 @@ func (n *nodeReader) notNode() *consumer.Malformed {
 	return &consumer.Malformed{Cause: "not a node of a repository's tree", Received: "other data at byte " + strconv.Itoa(n.at)}
 }
 
-// next reads an entry. Call it as often as n.left says.
+// next reads an entry. Call it n.left times.
 func (n *nodeReader) next(e *entry) (bad *consumer.Malformed) {
 	n.left--
 	if !n.literal("\xa4\x61k") {
@@ -103,7 +103,7 @@ func (n *nodeReader) next(e *entry) (bad *consumer.Malformed) {
 	return n.link(&e.value)
 }
 
-// end reads the link before the entries, which comes last.
+// end reads the link before the entries, which is the last field of the block.
 func (n *nodeReader) end(left *digest) (hasLeft bool, bad *consumer.Malformed) {
 	if !n.literal("\x61l") {
 		return false, n.notNode()
@@ -121,14 +121,14 @@ func (n *nodeReader) end(left *digest) (hasLeft bool, bad *consumer.Malformed) {
 type position struct {
 	found    bool
 	value    digest // of the key
-	child    digest // otherwise: the node that the key would be below
+	child    digest // if the key is not here: the node below which it would be
 	hasChild bool
-	top      int // the layer of the node's first key; -1: it has no key
+	top      int // the layer of the node's first key; -1: the node has no key
 }
 
-// search finds a key in a node. It compares without rebuilding the node's keys: of
-// each it needs only how many bytes it shares with the one before it, which must be
-// the right number. measure: the first key's layer is needed.
+// search finds a key in a node. It compares without rebuilding the node's keys: it
+// only needs how many bytes each key shares with the one before it, and checks that
+// this number is right. measure: the layer of the first key is needed.
 func search(data []byte, key string, measure bool) (p position, bad *consumer.Malformed) {
 	n, bad := readNode(data)
 	if bad != nil {
@@ -136,8 +136,8 @@ func search(data []byte, key string, measure bool) (p position, bad *consumer.Ma
 	}
 	var e entry
 	p.top = -1
-	shared := 0                     // bytes that the last smaller key shares with ours
-	smaller, passed := false, false // one was read; our key or a larger one was read
+	shared := 0                     // bytes that the last smaller key shares with the key
+	smaller, passed := false, false // a smaller key was read; the key itself or a larger one was read
 	for i := 0; n.left > 0; i++ {
 		if bad := n.next(&e); bad != nil {
 			return p, bad
@@ -183,8 +183,8 @@ func sharedPrefix(a []byte, b string) int {
 }
 
 // lookup returns the CID that the tree below root has for a key. It needs the nodes
-// on the way to the key's layer, and adds them to trace if that is not nil. Every
-// step is one layer down and checks a hash, so it ends.
+// on the path to the key's layer, and adds them to trace if that is not nil. Every
+// step goes one layer down and checks a hash, so it ends.
 func (b *blocks) lookup(root *digest, key string, trace *[]digest) (value digest, found bool, bad *consumer.Malformed) {
 	at, below := *root, layerOf(key)
 	for layer, top := 0, true; ; top, layer = false, layer-1 {

@@ -15,13 +15,13 @@ import (
 // VerifierConfig configures a Verifier. Zero values take the defaults.
 type VerifierConfig struct {
 	Key        KeySource
-	Chained    bool          // check the chain of each account's commits, too
+	Chained    bool          // also check the chain of each account's commits
 	Wait       time.Duration // 3 s: how long a commit waits for a key
-	Timeout    time.Duration // 10 s: for one lookup
-	Lookups    int           // 16: lookups at once, and as many of documents that accounts serve themselves
+	Timeout    time.Duration // 10 s: timeout of one lookup
+	Lookups    int           // 16: lookups at once in the directory, and as many from accounts' own servers
 	Spacing    time.Duration // 10 ms: between the starts of two lookups
 	Cached     int           // 100,000: accounts whose keys are cached
-	Refresh    time.Duration // 30 s: a key that is younger is not fetched again because a signature does not fit
+	Refresh    time.Duration // 30 s: a younger key is not fetched again when a signature does not match
 	Refused    int           // 100: refused commits that leave dead letters, and one more every ten minutes
 	Unreadable int           // 1,000: dead letters of accounts whose own server does not serve their DID document, and one more every ten seconds
 	Logger     *slog.Logger
@@ -36,21 +36,21 @@ type Verifier struct {
 	pool chan struct{} // a token per proof that has begun
 
 	refused, unreadable *consumer.Bucket
-	slow                *consumer.Bucket // waits for documents that accounts serve themselves and that did not arrive
+	slow                *consumer.Bucket // limits the waits for documents on accounts' own servers that do not arrive
 
 	verified, waiting prometheus.Counter
 	refusals          *prometheus.CounterVec
 }
 
-// maxProofs bounds the proofs that have begun. Most of them only wait for a key.
+// maxProofs limits the proofs that have begun. Most of them only wait for a key.
 const maxProofs = 256
 
 // Why a commit is refused, in metrics.
 const (
-	causeSignature = "signature" // not of the account's key
-	causeHighS     = "high_s"    // of the account's key, but in the form that anybody can make of another
+	causeSignature = "signature" // not made with the account's key
+	causeHighS     = "high_s"    // made with the account's key, but in the form that anybody can derive from another signature
 	causeNoKey     = "no_key"    // the account has no key
-	causeGone      = "gone"      // the account's DID was deleted, as it may be since an old commit
+	causeGone      = "gone"      // the account's DID was deleted, perhaps after the commit
 )
 
 // NewVerifier sets the defaults.
@@ -84,20 +84,21 @@ func NewVerifier(cfg VerifierConfig) *Verifier {
 	return v
 }
 
-// Patient returns a verifier with the same keys and metrics, and its own pool, whose
-// commits wait longer for a key: for retries, which delay no stream.
+// Patient returns a verifier that waits longer for a key. It has the same keys and
+// metrics, and a pool of its own. It is for retries, which delay no stream.
 func (v *Verifier) Patient(wait time.Duration) *Verifier {
 	patient := *v
 	patient.cfg.Wait, patient.pool = wait, make(chan struct{}, maxProofs)
-	patient.cfg.Chained = false                                                                                 // what is retried is a part of a commit, and late
-	patient.refused, patient.unreadable = &consumer.Bucket{Size: v.refused.Size, Refill: v.refused.Refill}, nil // what is retried stays a dead letter
+	patient.cfg.Chained = false                                                                                 // a retried input is only a part of a commit, and late
+	patient.refused, patient.unreadable = &consumer.Bucket{Size: v.refused.Size, Refill: v.refused.Refill}, nil // a retried input stays a dead letter
 	patient.slow = nil
 	return &patient
 }
 
-// prove returns the proof of the commit that d decoded last into some events.
+// prove returns the proof of the last commit that d decoded. events is the number of its
+// events.
 func (v *Verifier) prove(d *decoder, events int) *proof {
-	const large = 16 << 10 // bytes of a dead letter that count as another one
+	const large = 16 << 10 // every so many bytes of a dead letter count as one more dead letter
 	p := &proof{verifier: v, commit: d.signed, deadLetters: events + len(d.data)/large}
 	if v.cfg.Chained {
 		p.decoder = d
@@ -109,20 +110,20 @@ func (v *Verifier) prove(d *decoder, events int) *proof {
 type proof struct {
 	verifier    *Verifier
 	commit      commit
-	deadLetters int      // the number as which its dead letters count
+	deadLetters int      // how many dead letters the commit counts as
 	decoder     *decoder // nil: the chain is not checked
 	done        chan struct{}
 	verdict     consumer.Verdict
 }
 
-// Start begins the check with the key that is cached now: that of before a later
+// Start begins the check with the key that is cached now: the key from before a later
 // #identity.
 func (p *proof) Start() {
 	v := p.verifier
 	p.done = make(chan struct{})
 	var link *consumer.Link
 	if d := p.decoder; d != nil {
-		p.decoder = nil // it decodes the next frame
+		p.decoder = nil // the decoder will decode the next frame
 		if bad := d.checkCommit(); bad != nil {
 			p.verdict = consumer.Verdict{Cause: bad.Error(), Lost: true}
 			close(p.done)
@@ -150,8 +151,8 @@ func (p *proof) Verdict() consumer.Verdict {
 	return p.verdict
 }
 
-// check checks a signature. If it does not fit, the key is fetched once more, unless
-// it is new: the account may have a new key without an #identity that was seen.
+// check checks a signature. If it does not match, check fetches the key once more, unless
+// the key is new: the account may have changed its key without an #identity that was seen.
 func (v *Verifier) check(c *commit, key *lookup) consumer.Verdict {
 	wait := time.NewTimer(v.cfg.Wait)
 	defer wait.Stop()
@@ -163,7 +164,7 @@ func (v *Verifier) check(c *commit, key *lookup) consumer.Verdict {
 		switch {
 		case errors.Is(key.err, ErrGone):
 			v.refusals.WithLabelValues(causeGone).Inc()
-			return consumer.Verdict{Cause: key.err.Error(), Drop: true, Lost: true} // its records would be purged, and are
+			return consumer.Verdict{Cause: key.err.Error(), Drop: true, Lost: true} // the account's records would be purged, and are
 		case errors.Is(key.err, ErrNoKey) && !errors.Is(key.err, ErrUncertain):
 			return v.refuse(c, causeNoKey, "the account has no key: "+key.err.Error())
 		case key.err != nil:
@@ -180,9 +181,9 @@ func (v *Verifier) check(c *commit, key *lookup) consumer.Verdict {
 	}
 }
 
-// arrives waits for a key, and reports whether it has arrived. If too many servers of
-// accounts have been slow lately, it does not wait for others of these: anybody has such a
-// server, and a batch of the stream waits for the slowest.
+// arrives waits for a key, and reports whether it has arrived. If too many accounts' own
+// servers have been slow lately, it does not wait for such a server: anybody can run one,
+// and a batch of the stream waits for the slowest.
 func (v *Verifier) arrives(did string, key *lookup, timeout <-chan time.Time) bool {
 	select {
 	case <-key.done:
@@ -203,20 +204,20 @@ func (v *Verifier) arrives(did string, key *lookup, timeout <-chan time.Time) bo
 	}
 }
 
-// refuse is the verdict on a forgery.
+// refuse returns the verdict on a forged commit.
 func (v *Verifier) refuse(c *commit, cause, words string) consumer.Verdict {
 	v.refusals.WithLabelValues(cause).Inc()
 	kept := v.refused.Take(1)
 	if kept {
 		v.log.Warn("commit_refused", "did", c.did, "rev", c.rev, "cause", cause, "error", words)
 	}
-	return consumer.Verdict{Cause: words, Drop: !kept, Lost: cause != causeNoKey} // without a key its repository cannot be verified either
+	return consumer.Verdict{Cause: words, Drop: !kept, Lost: cause != causeNoKey} // without a key, its repository cannot be verified either
 }
 
-// unknown is the verdict on a commit whose key cannot be fetched now. How much waits for
-// the directory is bounded by a pause of the stream. Anybody can have accounts whose own
-// server fails: what these leave waiting is bounded by a bucket, and the rest of it is
-// read from their repositories.
+// unknown returns the verdict on a commit whose key cannot be fetched now: it waits as a
+// dead letter. If the directory fails, the stream pauses, which limits how many commits
+// wait. Anybody can have accounts whose own server fails. For these a bucket limits how
+// many commits wait; the rest are read from their repositories.
 func (v *Verifier) unknown(err error) consumer.Verdict {
 	v.waiting.Inc()
 	return consumer.Verdict{Cause: "the account's key cannot be fetched: " + err.Error(), Retry: true}

@@ -7,7 +7,7 @@ import (
 	"github.com/weir-social/weir/syntax"
 )
 
-// check checks the fields of an event and takes over its record.
+// check checks the fields of an event and copies its record.
 func (d *decoder) check(ev *consumer.Event) error {
 	switch d.kind {
 	case "":
@@ -89,7 +89,7 @@ func (d *decoder) checkIdentity(ev *consumer.Event) error {
 	return nil
 }
 
-// maxStatus bounds an account's status, in bytes: the known ones are single words.
+// maxStatus limits an account's status, in bytes: the known ones are single words.
 const maxStatus = 64
 
 func (d *decoder) checkAccount(ev *consumer.Event) error {

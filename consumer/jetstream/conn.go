@@ -20,7 +20,7 @@ type conn struct {
 	client *Client
 	zip    *zstd.Decoder // nil: frames are plain
 
-	// Of the decoding goroutine.
+	// Used by the decoding goroutine.
 	decode   decoder
 	unzipped []byte
 }
@@ -58,7 +58,7 @@ func (k *conn) Decode(f consumer.Frame, m *consumer.Message) error {
 	return nil
 }
 
-// readBeginning reads the place of a frame that is too long, if it is not
+// readBeginning reads the place of a frame that is too long, unless the frame is
 // compressed.
 func (d *decoder) readBeginning(f consumer.Frame, bad *consumer.Malformed, m *consumer.Message) {
 	m.Reset(f.Data, f.Arrived)

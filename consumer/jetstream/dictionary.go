@@ -16,7 +16,7 @@ import (
 	"github.com/weir-social/weir/consumer/socket"
 )
 
-// maxDictionary bounds the size of a dictionary, in bytes; the v1 dictionary has
+// maxDictionary limits the size of a dictionary, in bytes; the v1 dictionary has
 // 112,640.
 const maxDictionary = 4 << 20
 
@@ -33,8 +33,8 @@ type dictionaryState struct {
 	refused bool      // the server uses another dictionary
 }
 
-// Dictionary fetches the zstd dictionary at url. It rejects one with another
-// SHA-256, in hexadecimal, than the given one.
+// Dictionary fetches the zstd dictionary at url. It returns an error if the SHA-256
+// of the dictionary is not sum, which is in hexadecimal.
 func Dictionary(ctx context.Context, client *http.Client, url, sum string) ([]byte, error) {
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
@@ -60,7 +60,8 @@ func Dictionary(ctx context.Context, client *http.Client, url, sum string) ([]by
 	return data, nil
 }
 
-// decoder returns the decoder of compressed frames; nil if frames are to be plain.
+// decoder returns the decoder of compressed frames, or nil if frames are requested
+// uncompressed.
 func (c *Client) decoder(ctx context.Context) *zstd.Decoder {
 	z := &c.zip
 	switch {
@@ -93,7 +94,7 @@ func (c *Client) dictionaryRefused() bool {
 	return c.zip.refused
 }
 
-// unzip decompresses a frame into memory of its own.
+// unzip decompresses a frame into memory that nothing else uses.
 func (k *conn) unzip(data []byte) ([]byte, error) {
 	if k.zip == nil {
 		return nil, &consumer.Malformed{Cause: "the frame is compressed, but plain frames were requested", Raw: data}
@@ -117,7 +118,7 @@ func (k *conn) unzip(data []byte) ([]byte, error) {
 	case err != nil:
 		return nil, &consumer.Malformed{Cause: consumer.Shorten("the frame cannot be decompressed: " + err.Error()), Raw: data}
 	}
-	if slab := k.unzipped[start:cap(k.unzipped)]; len(out) > 0 && &out[0] == &slab[0] { // else a larger slab was allocated
+	if slab := k.unzipped[start:cap(k.unzipped)]; len(out) > 0 && &out[0] == &slab[0] { // otherwise a larger slab was allocated
 		k.unzipped = k.unzipped[:start+len(out)]
 	}
 	return out[:len(out):len(out)], nil

@@ -26,10 +26,10 @@ const maxSeq = 1e15 - 1
 const wireName = "jetstream-v1"
 
 // Wire returns the v1 wire: a frame is a JSON object with one event, or none. A
-// malformed frame keeps its place if that is readable. Strings and bytes of decoded
-// messages are parts of the frame, which must not be modified afterwards. For
-// collections that are not wanted, the record is omitted and the syntax of its
-// identity is not checked; nil wants all.
+// malformed frame keeps its place if the place is readable. Strings and bytes of
+// decoded messages are parts of the frame, which must not be modified afterwards.
+// For collections that are not wanted, the record is omitted and the syntax of its
+// identity is not checked. If wanted is nil, all are wanted.
 //
 // Unknown fields and unknown kinds are ignored. A duplicate name in an object is an
 // error, because two decoders could read it differently.
@@ -79,7 +79,7 @@ func (d *decoder) decode(data []byte, arrived time.Time, m *consumer.Message) {
 	d.refused(bad)
 }
 
-// identity returns the identity of an event's frame, of which anchors are made.
+// identity returns the identity of an event's frame, from which anchors are made.
 func identity(ev *consumer.Event) consumer.Identity {
 	switch ev.Kind {
 	case consumer.KindCommit:
@@ -92,8 +92,8 @@ func identity(ev *consumer.Event) consumer.Identity {
 	return consumer.Identity{Kind: "other", Author: ev.Author}
 }
 
-// refused reduces a malformed frame to its place, the error, and the account and
-// record as far as they are readable.
+// refused reduces a malformed frame to its place, the error and, if they are
+// readable, the account and the record.
 func (d *decoder) refused(bad *consumer.Malformed) {
 	m := d.m
 	m.Refuse(bad)
@@ -127,7 +127,7 @@ func (d *decoder) refused(bad *consumer.Malformed) {
 		m.Seq, m.TimeUS = 0, 0
 	}
 	if !utf8.Valid(d.raw) {
-		bad.Collection = "" // not valid strings
+		bad.Collection = "" // they are not valid strings
 		return
 	}
 	if !syntax.IsDID(did) {
@@ -164,8 +164,8 @@ func (d *decoder) frame(ev *consumer.Event) error {
 	return nil
 }
 
-// read starts decoding JSON that is known to be UTF-8. Lone surrogates pass here:
-// in a record they are replaced, elsewhere rejected.
+// read starts decoding JSON that is known to be UTF-8. Lone surrogates are accepted
+// here: in a record they are replaced later, elsewhere they are rejected.
 func (d *decoder) read(data []byte) {
 	d.buf = *bytes.NewBuffer(data)
 	d.json.Reset(&d.buf, jsontext.AllowInvalidUTF8(true))

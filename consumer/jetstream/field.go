@@ -32,7 +32,7 @@ func (d *decoder) object(path string, field func(name string) error) error {
 			if err != nil {
 				return d.syntax(err)
 			}
-			word, _ := unquote(name) // an unreadable name is no known field
+			word, _ := unquote(name) // an unreadable name is not a known field
 			if err := field(word); err != nil {
 				return err
 			}
@@ -43,8 +43,7 @@ func (d *decoder) object(path string, field func(name string) error) error {
 	}
 }
 
-// text decodes a string into s, which shares the frame's memory if nothing is
-// escaped.
+// text decodes a string into s. s shares the frame's memory if nothing is escaped.
 func (d *decoder) text(path string, s *string) error {
 	if d.json.PeekKind() != '"' {
 		return d.wrongType(path, "a string")
@@ -60,8 +59,8 @@ func (d *decoder) text(path string, s *string) error {
 	return nil
 }
 
-// unquote returns the content of a JSON string. It returns false if that has a NUL
-// or a lone surrogate.
+// unquote returns the content of a JSON string. It returns false if the content has
+// a NUL or a lone surrogate.
 func unquote(v jsontext.Value) (string, bool) {
 	inside := v[1 : len(v)-1]
 	if bytes.IndexByte(inside, '\\') < 0 {
@@ -114,7 +113,7 @@ func (d *decoder) datetime(path string, at *time.Time) error {
 	return nil
 }
 
-// sameDID checks the DID that a body repeats: a frame may name only one.
+// sameDID checks the DID in a body: it must be the DID of the frame.
 func (d *decoder) sameDID(path string, ev *consumer.Event) error {
 	var did string
 	if err := d.text(path, &did); err != nil {

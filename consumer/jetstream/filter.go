@@ -137,8 +137,8 @@ func (c *Client) FilterHash() string {
 }
 
 // SetFilter changes the filter of the current connection, without a new dial, and
-// of later ones. If that fails, the connection ends, and the next one has the new
-// filter.
+// of later ones. If the change fails, the connection ends, and the next one has the
+// new filter.
 func (c *Client) SetFilter(ctx context.Context, wanted consumer.Filter) error {
 	f := filter{wanted}
 	if err := f.check(); err != nil {

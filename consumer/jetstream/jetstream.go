@@ -21,7 +21,8 @@ type Config struct {
 
 	Filter   consumer.Filter // the first filter
 	Compress bool            // request zstd frames
-	// Dictionary returns the zstd dictionary. If it fails, frames are plain.
+	// Dictionary returns the zstd dictionary. If it fails, frames are requested
+	// uncompressed.
 	Dictionary func(context.Context) ([]byte, error)
 	Wanted     func(collection string) bool // the collections whose records are decoded; nil: all
 }
@@ -34,14 +35,14 @@ type Client struct {
 	dialer *socket.Dialer
 	zip    dictionaryState
 
-	filterMu sync.Mutex // held while a filter is sent, so that the latest is sent last
+	filterMu sync.Mutex // held while a filter is sent, so that the newest filter is sent last
 
 	mu     sync.Mutex // guards what follows
 	filter filter
 	live   *conn // the latest connection
 }
 
-// readLimit is how long a frame may be, in bytes.
+// readLimit is the maximum length of a frame, in bytes.
 const readLimit = 8 << 20
 
 // New checks the configuration and sets the defaults.
@@ -84,8 +85,8 @@ func (c *Client) Connect(ctx context.Context, at func(host string) consumer.Curs
 	return connected, nil
 }
 
-// install makes a connection the one whose filter SetFilter changes. The server
-// knows the given filter if that fits into the URL.
+// install makes k the connection whose filter SetFilter changes. If the filter fits
+// into the URL, the server already has it.
 func (c *Client) install(ctx context.Context, k *conn, filter filter) error {
 	if !filter.inURL() {
 		if err := k.setFilter(ctx, filter); err != nil {
@@ -98,7 +99,7 @@ func (c *Client) install(ctx context.Context, k *conn, filter filter) error {
 	c.live = k
 	latest := c.filter
 	c.mu.Unlock()
-	if latest.hash() != filter.hash() { // it changed during the dial
+	if latest.hash() != filter.hash() { // the filter changed during the dial
 		if err := k.setFilter(ctx, latest); err != nil {
 			return fmt.Errorf("change the filter: %w", err)
 		}

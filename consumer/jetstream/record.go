@@ -10,13 +10,13 @@ import (
 	"github.com/weir-social/weir/consumer"
 )
 
-// maxDepth bounds the nesting of a record, in levels.
+// maxDepth limits the nesting of a record, in levels.
 const maxDepth = 200
 
 // tooDeep reports whether a record in the frame is nested deeper than maxDepth.
 // Most frames have too few brackets for that, which is a fast check.
 func tooDeep(frame []byte) bool {
-	const above = 2 // the frame and its commit
+	const above = 2 // the levels of the frame and its commit
 	if bytes.Count(frame, []byte("{"))+bytes.Count(frame, []byte("[")) <= maxDepth+above {
 		return false
 	}
@@ -40,9 +40,9 @@ func tooDeep(frame []byte) bool {
 	return false
 }
 
-// maxExponent bounds the exponents of a record's numbers: the range of a double.
-// Postgres accepts more, but writes such numbers out in full: a record of 60 kB
-// becomes a gigabyte when it is read.
+// maxExponent limits the exponents of a record's numbers to the range of a double.
+// Postgres accepts larger ones, but writes such numbers out in full: a record of 60
+// kB becomes a gigabyte when it is read.
 const maxExponent = 324
 
 // takeRecord sets the event's record, without the characters that jsonb rejects.
@@ -66,7 +66,7 @@ func (d *decoder) takeRecord(ev *consumer.Event) error {
 }
 
 // absurdNumber returns the first number of a record whose exponent is beyond
-// maxExponent, from its "e" on. It skips strings, most of a record.
+// maxExponent, starting at its "e". It skips strings, which are most of a record.
 func absurdNumber(record []byte) []byte {
 	for i := 0; i < len(record); i++ {
 		switch c := record[i]; {
@@ -109,7 +109,8 @@ func closing(record []byte, i int) int {
 }
 
 // replaced replaces every escaped NUL and every escaped lone surrogate by U+FFFD,
-// and returns how many. Without any it returns the record itself, else a copy.
+// and returns their number. If there are none, it returns the record itself,
+// otherwise a copy.
 func replaced(record []byte) ([]byte, int) {
 	out, n := record, 0
 	replace := func(at int) {

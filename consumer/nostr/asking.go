@@ -17,7 +17,7 @@ import (
 	"github.com/weir-social/weir/nostr"
 )
 
-// asking is a connection that asks a relay for what it has stored. One goroutine uses it.
+// asking is a connection that requests a relay's stored events. One goroutine uses it.
 type asking struct {
 	ws      *websocket.Conn
 	relay   string
@@ -25,13 +25,13 @@ type asking struct {
 	timeout time.Duration
 	query   Query
 	pages   int
-	known   bool // the relay has accepted an answer to its challenge
+	known   bool // the relay has accepted the response to its challenge
 }
 
-// errAuth is the error of a relay that demands to know who asks.
+// errAuth is the error of a relay that requires authentication.
 var errAuth = errors.New("the relay serves only those who authenticate: set WEIR_NOSTR_KEY")
 
-// errKey is the error of a relay that knows who asks, and still refuses.
+// errKey is the error of a relay that refuses although the client has authenticated.
 var errKey = errors.New("the relay does not serve the key in WEIR_NOSTR_KEY")
 
 // dial connects to a relay.
@@ -46,14 +46,16 @@ func (r *Reader) dial(ctx context.Context, client *http.Client, relay string, ke
 	return &asking{ws: ws, relay: relay, key: key, timeout: r.cfg.Timeout}, nil
 }
 
-// askedPage is how many events of a page are asked for, at most, and maxPageMemory at how many bytes
-// a page ends early: its events are all in memory, of several relays at once.
+// askedPage is the maximum number of events requested per page. maxPageMemory is the number of
+// bytes at which a page ends early: all its events are in memory, and several relays are read at
+// once.
 const (
 	askedPage     = 250
 	maxPageMemory = 16 << 20
 )
 
-// memory returns about how many bytes an event takes: of short tags, more than on the wire.
+// memory returns about how many bytes an event takes in memory. With short tags that is more than
+// on the wire.
 func memory(e *nostr.Event) int {
 	n := len(e.Content)
 	for _, tag := range e.Tags {
@@ -65,8 +67,8 @@ func memory(e *nostr.Event) int {
 	return n
 }
 
-// page asks for a page and reads it to its end, or until it takes too much memory. What cannot be
-// read, or the relay was not asked for, only takes up space in it.
+// page requests a page and reads it to its end, or until it takes too much memory. Events that
+// cannot be read, or were not requested, count towards the page but are not returned.
 func (a *asking) page(ctx context.Context, f filter, pages *past) ([]*nostr.Event, error) {
 	a.pages++
 	sub := "q" + strconv.Itoa(a.pages)
@@ -78,7 +80,7 @@ func (a *asking) page(ctx context.Context, f filter, pages *past) ([]*nostr.Even
 		return nil, err
 	}
 	var events []*nostr.Event
-	refused := false // until the relay knows who asks
+	refused := false // the relay refused this request because the client had not authenticated
 	held := 0
 	for most := pages.most(); ; most-- {
 		msg, err := a.receive(ctx)
@@ -114,7 +116,7 @@ func (a *asking) page(ctx context.Context, f filter, pages *past) ([]*nostr.Even
 			if refused = true; !a.known {
 				continue
 			}
-			if err := a.send(ctx, request); err != nil { // it had not yet read the answer when it was asked
+			if err := a.send(ctx, request); err != nil { // the relay had not read the response to its challenge before this request
 				return nil, err
 			}
 		default:
@@ -129,8 +131,8 @@ func (a *asking) page(ctx context.Context, f filter, pages *past) ([]*nostr.Even
 	}
 }
 
-// recognised handles what a relay says to know who asks. It reports whether a request that
-// was refused until then is to be sent again.
+// recognised handles a relay's messages about authentication. It reports whether a request that was
+// refused for lack of it must be sent again.
 func (a *asking) recognised(ctx context.Context, msg *message, refused bool) (again bool, err error) {
 	switch {
 	case msg.kind == "AUTH" && a.key != nil:
@@ -144,9 +146,9 @@ func (a *asking) recognised(ctx context.Context, msg *message, refused bool) (ag
 	return false, nil
 }
 
-// wanted returns the event of a message; nil: it cannot be read, nobody asked for it, or
-// it is a demand to vanish from other relays: whoever decodes it does not know where it is
-// from.
+// wanted returns the event of a message. It returns nil if the event cannot be read, was not
+// requested, or is a request to vanish from other relays: the decoder does not know which relay an
+// event came from.
 func (a *asking) wanted(msg *message) *nostr.Event {
 	e, err := nostr.Decode(msg.event)
 	if err != nil || e.Kind == nostr.KindVanish && !demanded(e, []string{a.relay}) || !slices.Contains(a.query.Kinds, e.Kind) || !a.query.Everyone && !slices.Contains(a.query.Authors, e.PubKey) || e.CheckID() != nil {
@@ -155,7 +157,8 @@ func (a *asking) wanted(msg *message) *nostr.Event {
 	return e
 }
 
-// errUnreadable is in the error of a message that cannot be read. The next one can.
+// errUnreadable is wrapped by the error of a message that cannot be read. The next message may be
+// readable.
 var errUnreadable = errors.New("the message cannot be read")
 
 // receive reads a message.
@@ -197,7 +200,7 @@ func (a *asking) sendJSON(ctx context.Context, message []any) error {
 	return a.send(ctx, text)
 }
 
-// authenticate answers the challenge of a relay.
+// authenticate responds to the challenge of a relay.
 func (a *asking) authenticate(ctx context.Context, challenge string) error {
 	text, err := answer(*a.key, a.relay, challenge)
 	if err != nil {
@@ -206,7 +209,7 @@ func (a *asking) authenticate(ctx context.Context, challenge string) error {
 	return a.send(ctx, text)
 }
 
-// answer returns the message that answers a relay's challenge, see NIP-42.
+// answer returns the message that responds to a relay's challenge, see NIP-42.
 func answer(key [32]byte, relay, challenge string) ([]byte, error) {
 	e := &nostr.Event{CreatedAt: time.Now().Unix(), Kind: nostr.KindAuth, Tags: [][]string{{"relay", relay}, {"challenge", challenge}}}
 	if err := e.Sign(key); err != nil {

@@ -14,13 +14,13 @@ import (
 	"github.com/weir-social/weir/nostr/negentropy"
 )
 
-// Comparison is what a relay is compared for.
+// Comparison selects the events for which a relay is compared with the store.
 type Comparison struct {
 	Query           // Most is how many events may be missing
-	Until time.Time // by the authors' dates; not included
+	Until time.Time // by the authors' dates, exclusive
 
-	Have []Known // events of that time that are stored, in any order
-	// Unknown returns those of some ids that were never stored, also not for a while.
+	Have []Known // stored events of that time, in any order
+	// Unknown returns those ids that were never stored, not even for a while.
 	Unknown func(ctx context.Context, ids [][32]byte) ([][32]byte, error)
 	// Store stores events that were missing. They have the right ids, kinds and authors; their
 	// signatures are not checked.
