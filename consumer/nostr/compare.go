@@ -36,8 +36,8 @@ type Known struct {
 // Compared is what a comparison has found so far.
 type Compared struct {
 	By      string // how: BySets or ByPages
-	Missing int    // events that the relay names, and that were never stored
-	Sent    int    // of these, those that it sent, also if they are not wanted or cannot be read
+	Missing int    // events that the relay has and that were never stored
+	Sent    int    // of these, those that it sent, including unwanted and unreadable ones
 }
 
 // How a relay was compared.
@@ -47,17 +47,17 @@ const (
 )
 
 const (
-	syncRounds = 1000  // messages that one comparison sends
-	syncFrame  = 60000 // bytes of one, if the relay does not say how long they may be
+	syncRounds = 1000  // messages that one comparison may send
+	syncFrame  = 60000 // bytes of one message, if the relay names no limit
 	idsAtOnce  = 100   // events that are asked for by their ids
 )
 
 // errUnlike is the error of a comparison that failed with a relay that may still send pages.
 var errUnlike = errors.New("the sets of events could not be compared")
 
-// Compare finds the events that one relay has of a time, and that were never stored, and
-// has them stored. It compares sets of ids if the relay says that it can do that (NIP-77),
-// and otherwise reads all events.
+// Compare finds the events of a time that one relay has and that were never stored, and stores
+// them. It compares sets of ids if the relay says that it supports NIP-77, and otherwise reads all
+// events.
 func (r *Reader) Compare(ctx context.Context, relay string, c Comparison) (Compared, error) {
 	found := Compared{By: ByPages}
 	if len(c.Kinds) == 0 || len(c.Authors) == 0 && !c.Everyone {
@@ -86,7 +86,7 @@ func (r *Reader) Compare(ctx context.Context, relay string, c Comparison) (Compa
 			}
 			r.log.Info("relay_sets_not_compared", "relay", relay, "error", err)
 			found.By = ByPages
-			a.ws.CloseNow() //nolint:errcheck // it may be in the middle of an answer
+			a.ws.CloseNow() //nolint:errcheck // the connection may be in the middle of a response
 			again, _, err := r.connect(ctx, relay)
 			if err != nil {
 				return found, err
@@ -102,7 +102,7 @@ func (r *Reader) Compare(ctx context.Context, relay string, c Comparison) (Compa
 	return found, nil
 }
 
-// comparing is the comparison of what one filter selects.
+// comparing is the comparison of the events that one filter selects.
 type comparing struct {
 	*asking
 	*Comparison
@@ -126,7 +126,7 @@ func (k *comparing) have() (items []negentropy.Item) {
 	return items
 }
 
-// bySets compares ids, and asks for the events that are missing.
+// bySets compares ids, and requests the events that are missing.
 func (k *comparing) bySets(ctx context.Context) error {
 	ids, err := k.named(ctx)
 	many := errors.Is(err, negentropy.ErrMany)
@@ -137,7 +137,7 @@ func (k *comparing) bySets(ctx context.Context) error {
 		return err
 	}
 	if many && k.found.Missing+len(ids) <= k.Most && *k.filter.Since < *k.filter.Until {
-		return k.inHalves(ctx) // most of them were stored once
+		return k.inHalves(ctx) // most of the ids were stored once
 	}
 	if k.found.Missing += len(ids); many || k.found.Missing > k.Most {
 		return k.tooMany()
@@ -164,7 +164,7 @@ func (k *comparing) inHalves(ctx context.Context) error {
 	return nil
 }
 
-// unknown returns those of some ids that were never stored, each once.
+// unknown returns those ids that were never stored, each once.
 func (k *comparing) unknown(ctx context.Context, ids [][32]byte) ([][32]byte, error) {
 	slices.SortFunc(ids, func(a, b [32]byte) int { return slices.Compare(a[:], b[:]) })
 	return k.Unknown(ctx, slices.Compact(ids))
@@ -174,8 +174,8 @@ func (k *comparing) tooMany() error {
 	return fmt.Errorf("%w: more than %d events are missing", ErrIncomplete, k.Most)
 }
 
-// named returns the ids that the relay names, and that are not among the stored events; some of
-// them with negentropy.ErrMany.
+// named returns the ids that the relay has and that are not among the stored events. If there are
+// too many, it returns some of them and negentropy.ErrMany.
 func (k *comparing) named(ctx context.Context) ([][32]byte, error) {
 	frame := syncFrame
 	if k.limits.Message > 0 {
@@ -190,7 +190,7 @@ func (k *comparing) named(ctx context.Context) ([][32]byte, error) {
 	if err := begin(); err != nil {
 		return nil, err
 	}
-	refused := false // until the relay knows who asks
+	refused := false // the relay refused this request because the client had not authenticated
 	for range syncRounds {
 		msg, err := k.receive(ctx)
 		switch {
@@ -225,7 +225,7 @@ func (k *comparing) named(ctx context.Context) ([][32]byte, error) {
 			case refused:
 				return nil, errKey
 			}
-			if refused = true; k.known { // it had not yet read the answer when it was asked
+			if refused = true; k.known { // the relay had not read the response to its challenge before this request
 				if err := begin(); err != nil {
 					return nil, err
 				}
@@ -245,9 +245,9 @@ func (k *comparing) named(ctx context.Context) ([][32]byte, error) {
 	return nil, fmt.Errorf("%w: no end after %d messages", errUnlike, syncRounds)
 }
 
-// fetch asks for events by their ids, and stores them. If they take too much memory, it asks again
-// for the rest. An event that is not wanted was sent all the same, such as a demand to vanish from
-// another relay; so was one that cannot be read.
+// fetch requests events by their ids, and stores them. If they take too much memory, it requests
+// the rest again. Events that cannot be read, or are not wanted (such as a request to vanish from
+// another relay), count as sent.
 func (k *comparing) fetch(ctx context.Context, ids [][32]byte) error {
 	f := filter{Limit: len(ids)}
 	for _, id := range ids {
@@ -318,5 +318,5 @@ func (k *comparing) byPages(ctx context.Context) error {
 	})
 }
 
-// maxCompared is how many events of a relay are read, if sets of ids cannot be compared.
+// maxCompared is the maximum number of events read from a relay if sets of ids cannot be compared.
 const maxCompared = 1_000_000

@@ -14,38 +14,38 @@ import (
 	"github.com/weir-social/weir/nostr"
 )
 
-// errFilter ends a connection when other accounts are followed.
+// errFilter ends a connection when the followed accounts change.
 var errFilter = errors.New("the followed accounts have changed")
 
-// conn is one connection. One goroutine calls Next, and another Decode, which asks for one
-// page after another.
+// conn is one connection. One goroutine calls Next. Another calls Decode, which requests
+// one page after another.
 type conn struct {
 	*socket.Conn
 	client  *Client
 	began   time.Time   // before the first subscription
-	arrived atomic.Bool // the past is read
-	answer  *time.Timer // ends the connection if the relay answers nothing while the past is read
+	arrived atomic.Bool // the past has been read
+	answer  *time.Timer // ends the connection if the relay does not respond while the past is read
 
-	// Of the decoding goroutine.
+	// Used by the decoding goroutine.
 	decoder decoder
 	filters []filter
-	live    map[string]filter // the subscriptions to what arrives
-	opening map[string]bool   // of these without an EOSE
+	live    map[string]filter // the subscriptions to new events
+	opening map[string]bool   // those of live that have not had an EOSE
 	from    consumer.Cursor
 	past    past
-	again   bool   // the past is read once more, since the connection began
-	sub     string // the subscription of the page; "": none
+	again   bool   // the events since the beginning of the connection are being read once more
+	sub     string // the subscription of the current page; "": none
 	pages   int
-	refused int // how often in succession the relay refused the page
+	refused int // how many times in a row the relay refused the page
 	notices int
 
-	// Of a relay that demands to know who asks.
-	waiting    map[string]filter // the subscriptions that it refused until then
-	known      bool              // it has accepted an answer
+	// For a relay that requires authentication.
+	waiting    map[string]filter // the subscriptions that it refused before that
+	known      bool              // it has accepted a response to its challenge
 	challenges int
 }
 
-// maxChallenges is how many challenges of one connection are answered: each costs a
+// maxChallenges limits how many challenges of one connection get a response: each costs a
 // signature.
 const maxChallenges = 10
 
@@ -53,7 +53,7 @@ func newConn(c *Client, ws *socket.Conn, filters []filter, limits limits, from c
 	k := &conn{Conn: ws, client: c, began: time.Now(), filters: filters, from: from, live: map[string]filter{}, opening: map[string]bool{}, waiting: map[string]filter{},
 		decoder: decoder{kinds: c.cfg.Kinds, relays: c.cfg.Endpoints, verifier: c.cfg.Verifier}, past: past{limit: limits.Page, named: limits.named}}
 	for i, f := range filters {
-		f.Limit = 1 // some relays take 0 for their default; without a date, also late events come
+		f.Limit = 1 // some relays take 0 as their default; there is no date, so late events come too
 		sub := liveSub + strconv.Itoa(i)
 		k.live[sub], k.opening[sub] = f, true
 	}
@@ -65,8 +65,8 @@ func newConn(c *Client, ws *socket.Conn, filters []filter, limits limits, from c
 	return k
 }
 
-// answered gives the relay time for its next answer. When the past is read, nothing is
-// waited for any more.
+// answered restarts the timer for the relay's next response. It stops the timer once the
+// past has been read.
 func (k *conn) answered() {
 	if k.arrived.Load() {
 		k.answer.Stop()
@@ -75,7 +75,7 @@ func (k *conn) answered() {
 	}
 }
 
-// subscribe subscribes to what arrives from now on.
+// subscribe subscribes to new events.
 func (k *conn) subscribe(ctx context.Context) error {
 	for sub, f := range k.live {
 		if err := k.open(ctx, sub, f); err != nil {
@@ -95,7 +95,7 @@ func (k *conn) open(ctx context.Context, sub string, f filter) error {
 }
 
 // Proven returns the latest time at which nothing was unread. While the past is being read,
-// that is before the connection.
+// it returns a time before the connection.
 func (k *conn) Proven() time.Time {
 	if !k.arrived.Load() {
 		return k.began
@@ -103,7 +103,7 @@ func (k *conn) Proven() time.Time {
 	return k.Conn.Proven()
 }
 
-// Decode decodes a message, and asks for the next page at the end of one. An error ends the
+// Decode decodes a message, and requests the next page at the end of one. An error ends the
 // connection.
 func (k *conn) Decode(f consumer.Frame, m *consumer.Message) error {
 	err := k.decode(f, m)
@@ -149,8 +149,9 @@ func (k *conn) decode(f consumer.Frame, m *consumer.Message) error {
 	return nil
 }
 
-// paged adds an event to the page that is being read, if there is one; nil: one that cannot
-// be read. A relay that never ends a page would be read for ever.
+// paged adds an event to the page that is being read, if there is one; nil stands for an
+// event that cannot be read. It returns an error if the page is too long: a relay that
+// never ends a page would be read for ever.
 func (k *conn) paged(e *nostr.Event) error {
 	if k.sub == "" {
 		return nil
@@ -161,7 +162,7 @@ func (k *conn) paged(e *nostr.Event) error {
 	return nil
 }
 
-// ended handles the end of what a subscription has stored.
+// ended handles an EOSE: the end of a subscription's stored events.
 func (k *conn) ended(sub string, now time.Time, m *consumer.Message) error {
 	if k.opening[sub] {
 		if delete(k.opening, sub); len(k.opening) > 0 {
@@ -183,7 +184,7 @@ func (k *conn) ended(sub string, now time.Time, m *consumer.Message) error {
 	return k.next(now, m)
 }
 
-// since returns the first second of the cursor.
+// since returns the cursor in seconds, or 0 without a time cursor.
 func (k *conn) since() int64 {
 	if k.from.Kind == consumer.CursorTime {
 		return k.from.Value / 1e6
@@ -191,9 +192,10 @@ func (k *conn) since() int64 {
 	return 0
 }
 
-// next asks for the next page. After the last one it reads what was stored since the
-// connection began once more: a relay may end what is stored before it subscribes. Then
-// the position moves to that beginning, by the clock as it is now.
+// next requests the next page. After the last one it reads the events since the connection
+// began once more: a relay may look up its stored events before it subscribes, and miss
+// those in between. Then the position moves to the beginning of the connection, by the
+// clock as it is now.
 func (k *conn) next(now time.Time, m *consumer.Message) error {
 	f, more := k.past.request()
 	if !more && !k.again {
@@ -204,7 +206,7 @@ func (k *conn) next(now time.Time, m *consumer.Message) error {
 	if !more {
 		k.sub = ""
 		k.arrived.Store(true)
-		k.Serves() // and not before: a relay that fails in its past is read from its newest page again
+		k.Serves() // not earlier: a relay that fails in its past is read from its newest page again
 		m.TimeUS = now.Add(-now.Sub(k.began)).UnixMicro()
 		return nil
 	}
@@ -218,8 +220,8 @@ func (k *conn) namePage() {
 	k.sub = pageSub + strconv.Itoa(k.pages)
 }
 
-// openNow sends a REQ from the decoding goroutine, which has no context. Sending has a
-// timeout of its own.
+// openNow sends a REQ from the decoding goroutine, which has no context. The send has its
+// own timeout.
 func (k *conn) openNow(sub string, f filter) error { return k.open(context.Background(), sub, f) }
 
 func (k *conn) send(message []any) error {
@@ -230,15 +232,16 @@ func (k *conn) send(message []any) error {
 	return k.Send(context.Background(), text)
 }
 
-// closed handles the end of a subscription. Most refusals never come here, see refused.
+// closed handles the end of a subscription. Most refusals end the connection earlier, see
+// refused.
 func (k *conn) closed(msg *message) error {
 	f, live := k.live[msg.sub]
 	if !live && (k.sub == "" || msg.sub != k.sub) {
-		return nil // a page that was read
+		return nil // a page that has been read
 	}
 	err := refusal(msg)
 	_, again := k.waiting[msg.sub]
-	opened := live && !k.opening[msg.sub] // what arrived since may be lost: the next connection reads it
+	opened := live && !k.opening[msg.sub] // events that arrived since may be lost: the next connection reads them
 	switch auth := k.client.cfg.Key != nil && errors.Is(err, errAuth); {
 	case auth && (again || opened):
 		return errKey
@@ -246,7 +249,7 @@ func (k *conn) closed(msg *message) error {
 		if !live {
 			f, _ = k.past.request()
 		}
-		if k.waiting[msg.sub] = f; k.known { // it had not yet read the answer when it was asked
+		if k.waiting[msg.sub] = f; k.known { // the relay had not read the response to its challenge before this request
 			return k.openNow(msg.sub, f)
 		}
 		return nil
@@ -257,12 +260,12 @@ func (k *conn) closed(msg *message) error {
 	return nil
 }
 
-// maxRefused is how often in succession a page is asked for again, each time after twice
-// the wait: for about a minute. A new connection would have to begin with the newest
-// page.
+// maxRefused is how many times in a row a page is requested again. Each wait is twice the
+// one before; together they take about a minute. A new connection would have to begin with
+// the newest page.
 const maxRefused = 7
 
-// askAgain asks for a page again that the relay has refused, after a while.
+// askAgain requests a page that the relay has refused again, after a wait.
 func (k *conn) askAgain(msg *message) {
 	wait := k.client.cfg.MinWait << k.refused
 	k.refused++
@@ -277,10 +280,10 @@ func (k *conn) askAgain(msg *message) {
 	})
 }
 
-// authenticate answers the challenge of a relay, see NIP-42.
+// authenticate responds to the challenge of a relay, see NIP-42.
 func (k *conn) authenticate(challenge string) error {
 	if k.client.cfg.Key == nil {
-		return nil // it may serve strangers, too
+		return nil // the relay may serve clients that do not authenticate, too
 	}
 	if k.challenges++; k.challenges > maxChallenges {
 		return errors.New("the relay does not stop asking who reads it")
@@ -292,8 +295,8 @@ func (k *conn) authenticate(challenge string) error {
 	return k.Send(context.Background(), text)
 }
 
-// authenticated opens the subscriptions again that the relay had refused. They stay in
-// waiting: one that is refused again ends the connection.
+// authenticated reopens the subscriptions that the relay had refused. They stay in waiting,
+// because one that is refused again ends the connection.
 func (k *conn) authenticated(msg *message) error {
 	if !msg.ok {
 		return refusedAnswer(msg)
@@ -310,7 +313,7 @@ func (k *conn) authenticated(msg *message) error {
 	return nil
 }
 
-// notice logs what a relay says to people.
+// notice logs a message that a relay sends for people to read.
 func (k *conn) notice(text string) {
 	const logged = 10
 	k.client.notices.Inc()

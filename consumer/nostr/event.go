@@ -15,10 +15,11 @@ import (
 // WireName is stored with dead letters and archived events.
 const WireName = "nostr"
 
-// Wire returns the wire of a relay's messages, of which only EVENT has events. The input
-// of a dead letter may begin with the number of its event in the message, on a line of
-// its own. An event may also be alone, in the form notepack: so it is archived. A demand to
-// vanish is obeyed if it names one of the relays, or all; nil: whatever relay it names.
+// Wire returns the wire of a relay's messages. Only EVENT messages have events. The input of a dead
+// letter may begin with the number of its event in the message, on a line of its own. An event may
+// also be alone, in the notepack form in which it is archived. relays are the addresses of the
+// relays read: a request to vanish takes effect if it names one of them, or all relays. If relays
+// is nil, it always takes effect.
 func Wire(kinds []int, verifier *Verifier, relays []string) consumer.Wire {
 	d := &decoder{kinds: kinds, verifier: verifier, relays: relays}
 	return consumer.Wire{Name: WireName, Excerpt: excerpt, Shared: true, Archived: archived, Decode: func(input []byte, arrived time.Time, m *consumer.Message) {
@@ -36,8 +37,8 @@ func Wire(kinds []int, verifier *Verifier, relays []string) consumer.Wire {
 // excerpt returns the input of one event of a frame.
 func excerpt(frame []byte, part int) []byte { return fmt.Appendf(nil, "%d\n%s", part, frame) }
 
-// archived returns the event of a message in the form notepack, or the message if it has
-// none.
+// archived returns the event of a message in the notepack form, or the message itself if it has no
+// event.
 func archived(frame []byte) []byte {
 	msg, err := parse(frame)
 	if err != nil || msg.kind != "EVENT" {
@@ -53,7 +54,7 @@ func archived(frame []byte) []byte {
 // decoder decodes events.
 type decoder struct {
 	kinds    []int
-	relays   []string // whose demands to vanish are obeyed, see Wire
+	relays   []string // a request to vanish must name one of them, see Wire
 	verifier *Verifier
 }
 
@@ -74,9 +75,9 @@ func (d *decoder) decode(frame []byte, arrived time.Time, m *consumer.Message) {
 	}
 }
 
-// event adds the events that an EVENT makes, and returns it if it is readable and its id
-// holds. It has expired if that is so at earliest: a clock that is ahead must not delete
-// what an event replaced.
+// event adds the events of an EVENT message, and returns the message's event if that is readable
+// and its id is right. The event has expired if it has at earliest: a clock that is ahead must not
+// delete the versions that the event replaced.
 func (d *decoder) event(msg *message, arrived, earliest time.Time, m *consumer.Message) *nostr.Event {
 	e, err := nostr.Decode(msg.event)
 	if err != nil {
@@ -86,7 +87,7 @@ func (d *decoder) event(msg *message, arrived, earliest time.Time, m *consumer.M
 	return d.decoded(e, arrived, earliest, m)
 }
 
-// decoded adds the events that a readable event makes, and returns it if its id holds.
+// decoded adds the events of a readable event, and returns it if its id is right.
 func (d *decoder) decoded(e *nostr.Event, arrived, earliest time.Time, m *consumer.Message) *nostr.Event {
 	if err := e.CheckID(); err != nil {
 		d.refuse(m, err, causeID)
@@ -105,7 +106,7 @@ func (d *decoder) decoded(e *nostr.Event, arrived, earliest time.Time, m *consum
 			return e
 		}
 	case nostr.KindVanish:
-		if !demanded(e, d.relays) { // the relay that it names may send it later, so it is not seen
+		if !demanded(e, d.relays) { // the relay that the request names may send it later, so it does not count as seen
 			return e
 		}
 		vanish(e, m)
@@ -116,15 +117,15 @@ func (d *decoder) decoded(e *nostr.Event, arrived, earliest time.Time, m *consum
 	return e
 }
 
-// expired adds what an event that has expired deletes: the older versions that it replaced.
+// expired adds the deletions that an expired event causes: of the older versions that it replaced.
 func (d *decoder) expired(e *nostr.Event, m *consumer.Message) {
 	if class := nostr.ClassOf(e.Kind); slices.Contains(d.kinds, e.Kind) && (class == nostr.Replaceable || class == nostr.Addressable) {
 		commit(e, m, consumer.Delete, e.Kind, e.Record().Key, nostr.Revision(e.CreatedAt, e.ID)).Lasting = true
 	}
 }
 
-// refuse counts an event that cannot be read, or whose id is wrong. It becomes a dead
-// letter, unless there were many.
+// refuse counts an event that cannot be read or has a wrong id. It becomes a dead letter, unless
+// there were too many.
 func (d *decoder) refuse(m *consumer.Message, err error, cause string) {
 	bad := &consumer.Malformed{Cause: err.Error(), Raw: m.Raw}
 	if invalid, ok := err.(*nostr.Invalid); ok { //nolint:errorlint // it is returned as it is
@@ -135,7 +136,7 @@ func (d *decoder) refuse(m *consumer.Message, err error, cause string) {
 	m.Malformed = append(m.Malformed, bad)
 }
 
-// record adds the record that an event is.
+// record adds the event as a record.
 func record(e *nostr.Event, m *consumer.Message) *consumer.Event {
 	ev := commit(e, m, consumer.Create, e.Kind, e.Record().Key, nostr.Revision(e.CreatedAt, e.ID))
 	ev.Written = time.Unix(min(e.CreatedAt, maxTime), 0)
@@ -146,8 +147,7 @@ func record(e *nostr.Event, m *consumer.Message) *consumer.Event {
 // maxTime is the last second of the year 9999: Postgres and RFC 3339 can both represent it.
 const maxTime = 253402300799
 
-// recordJSON returns the JSON to store, and how many NULs it replaced, which Postgres
-// cannot store.
+// recordJSON returns the JSON to store, and how many NULs it replaced. Postgres cannot store a NUL.
 func recordJSON(e *nostr.Event) ([]byte, int) {
 	nuls := strings.Count(e.Content, "\x00")
 	for _, tag := range e.Tags {
@@ -180,20 +180,20 @@ func commit(e *nostr.Event, m *consumer.Message, op consumer.Operation, kind int
 // lastID makes a revision the last one of its date.
 const lastID = "ffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffff"
 
-// EveryRevision is the revision of a deletion by id: it is after all others.
+// EveryRevision is the revision of a deletion by id: it sorts after all others.
 const EveryRevision = "~"
 
-// DeletesByID reports whether deletions by id leave tombstones in a kind.
+// DeletesByID reports whether deletions by id leave tombstones in the collection of a kind.
 func DeletesByID(kind int) bool {
 	return nostr.ClassOf(kind) == nostr.Regular && kind != nostr.KindDeletion && kind != nostr.KindVanish
 }
 
-// maxDeletions is how many records one request may name. Each of them leaves tombstones for
-// ever. Relays refuse events with more tags, such as strfry with more than 2,000.
+// maxDeletions is how many records one request may name, because each leaves tombstones for ever.
+// Relays refuse events with more tags; strfry, for example, refuses more than 2,000.
 const maxDeletions = 2000
 
-// deletions adds what a deletion request deletes: the events in its e tags, whatever their
-// kind, and the addresses in its a tags up to its date. It may come before them. A request
+// deletions adds the deletions that a request demands: of the events in its e tags, whatever their
+// kind, and of the addresses in its a tags up to its date. The request may arrive before them. One
 // that names too many is refused.
 func (d *decoder) deletions(e *nostr.Event, m *consumer.Message) (ok bool) {
 	author := nostr.DID(e.PubKey)
@@ -204,7 +204,7 @@ func (d *decoder) deletions(e *nostr.Event, m *consumer.Message) (ok bool) {
 		}
 		switch tag[0] {
 		case "e":
-			// The author's key in each record's name sees to it that nobody else's event is deleted.
+			// A record's name contains its author's key, so nobody else's event is deleted.
 			if _, ok := nostr.ParseKey(tag[1]); !ok {
 				continue
 			}
@@ -214,7 +214,7 @@ func (d *decoder) deletions(e *nostr.Event, m *consumer.Message) (ok bool) {
 				}
 			}
 		case "a":
-			kind, key, ok := address(tag[1], author) // of any kind: it may be stored later
+			kind, key, ok := address(tag[1], author) // of any kind: the record may be stored later
 			if !ok {
 				continue
 			}
@@ -232,34 +232,35 @@ func (d *decoder) deletions(e *nostr.Event, m *consumer.Message) (ok bool) {
 	return true
 }
 
-// vanish adds the erasure that an author demands.
+// vanish adds the erasure that an author requests.
 func vanish(e *nostr.Event, m *consumer.Message) {
 	ev := m.Add()
 	ev.Kind, ev.Author, ev.Revision = consumer.KindErasure, nostr.DID(e.PubKey), nostr.RevisionDate(e.CreatedAt)+lastID
 	ev.Written = time.Unix(min(e.CreatedAt, maxTime), 0)
 }
 
-// demanded reports whether a demand to vanish names one of the relays, or all; nil: any.
+// demanded reports whether a request to vanish names one of the relays, or all relays. If relays is
+// nil, it returns true.
 func demanded(e *nostr.Event, relays []string) bool {
 	return slices.ContainsFunc(e.Tags, func(tag []string) bool {
 		return len(tag) > 1 && tag[0] == "relay" && (relays == nil || tag[1] == "ALL_RELAYS" || slices.ContainsFunc(relays, func(relay string) bool { return sameRelay(relay, tag[1]) }))
 	})
 }
 
-// sameRelay compares addresses of relays, of which each has several spellings.
+// sameRelay compares two addresses of relays. An address has several spellings.
 func sameRelay(a, b string) bool {
 	one, ok := nostr.ParseRelay(a)
 	other, also := nostr.ParseRelay(b)
 	return a == b || ok && also && one == other
 }
 
-// address parses the address of replaceable events of an author.
+// address parses the address of an author's replaceable events.
 func address(s, author string) (kind int, key string, ok bool) {
 	kind, r, ok := nostr.ParseAddress(s)
 	return kind, r.Key, ok && r.DID == author
 }
 
-// expiry returns when an event expires, see NIP-40; false, and the zero time, if it does not.
+// expiry returns when an event expires, see NIP-40. It returns false if the event does not expire.
 func expiry(e *nostr.Event) (time.Time, bool) {
 	text, ok := e.Tag("expiration")
 	seconds, err := strconv.ParseInt(text, 10, 64)

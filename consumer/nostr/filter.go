@@ -10,28 +10,28 @@ import (
 	"github.com/weir-social/weir/nostr"
 )
 
-// maxAuthors is how many authors one filter names: relays limit the length of a message.
+// maxAuthors limits the authors of one filter: relays limit the length of a message.
 const maxAuthors = 500
 
-// filter is what a request asks a relay for. Its dates are the authors'.
+// filter selects the events that a request asks for. Its dates are the authors' dates.
 type filter struct {
 	IDs     []string `json:"ids,omitempty"`
 	Kinds   []int    `json:"kinds,omitempty"`
 	Authors []string `json:"authors,omitempty"` // none: everyone
 	Since   *int64   `json:"since,omitempty"`
-	Until   *int64   `json:"until,omitempty"` // included, as Since is
-	Limit   int      `json:"limit,omitempty"` // 0: as many as there are
+	Until   *int64   `json:"until,omitempty"` // inclusive, as Since is
+	Limit   int      `json:"limit,omitempty"` // 0: no limit
 }
 
-// divide returns the filters that request the stored kinds, and what deletes events, of
-// the given authors. No filter means nobody: a relay may take an empty list for everyone.
-// If there are too many filters, one requests everyone.
+// divide returns the filters that request events of the stored kinds and deletions by the
+// given authors. Without authors it returns no filter: a relay may take an empty list for
+// everyone. If there are too many filters, it returns one that requests everyone.
 func divide(kinds []int, everyone bool, authors []string, limits limits) []filter {
 	kinds = slices.Concat(kinds, []int{nostr.KindDeletion, nostr.KindVanish})
 	slices.Sort(kinds)
 	kinds = slices.Compact(kinds)
 	each := limits.authors()
-	if everyone || len(authors) > (limits.Subscriptions-1)*each { // one is for pages of the past
+	if everyone || len(authors) > (limits.Subscriptions-1)*each { // one subscription is reserved for pages of the past
 
 		return []filter{{Kinds: kinds}}
 	}
@@ -42,8 +42,8 @@ func divide(kinds []int, everyone bool, authors []string, limits limits) []filte
 	return all
 }
 
-// halves divides a filter in two by kind or by author; false if it has one kind, and one
-// author or everyone.
+// halves divides a filter in two by kind or by author. It returns false if the filter has
+// a single kind, and a single author or everyone.
 func (f filter) halves() (a, b filter, ok bool) {
 	a, b = f, f
 	switch kinds, authors := len(f.Kinds), len(f.Authors); {
@@ -62,7 +62,7 @@ func (f filter) request(sub string) ([]byte, error) {
 	return json.Marshal([]any{"REQ", sub, f})
 }
 
-// hashFilter returns a hash of what is requested: equal requests have equal hashes.
+// hashFilter returns a hash of what a filter requests: equal requests have equal hashes.
 func hashFilter(kinds []int, everyone bool, authors []string) string {
 	h := sha256.New()
 	fmt.Fprintf(h, "%v %t %v", kinds, everyone, authors)

@@ -11,17 +11,17 @@ import (
 	"time"
 )
 
-// limits are what a relay says of itself, see NIP-11. Nothing of it is guaranteed.
+// limits are the limits that a relay states, see NIP-11. A relay may not keep to them.
 type limits struct {
-	Page          int `json:"max_limit"`          // events of a page
+	Page          int `json:"max_limit"`          // events per page
 	Subscriptions int `json:"max_subscriptions"`  // at once
-	Message       int `json:"max_message_length"` // bytes of a message to it; 0: not said
+	Message       int `json:"max_message_length"` // bytes of a message to the relay; 0: not stated
 
-	named bool // it says how long a page is
-	syncs bool // it says that it compares sets of events
+	named bool // the relay states the length of a page
+	syncs bool // the relay supports comparing sets of events
 }
 
-// The limits of a relay that names none.
+// The limits of a relay that states none.
 const (
 	usualPage          = 500
 	usualSubscriptions = 20
@@ -36,8 +36,7 @@ func (l limits) authors() int {
 	return min(maxAuthors, max(1, (l.Message-besides)/each))
 }
 
-// readLimits asks a relay for its limits. Most of what can go wrong here is no reason not to
-// read it.
+// readLimits reads a relay's limits. Most errors here are no reason not to read the relay.
 func readLimits(ctx context.Context, client *http.Client, relay, userAgent string, within time.Duration, log *slog.Logger) limits {
 	found, err := askLimits(ctx, client, relay, userAgent, within)
 	if err != nil {
@@ -68,7 +67,7 @@ func askLimits(ctx context.Context, client *http.Client, relay, userAgent string
 	if err != nil {
 		return limits{}, err
 	}
-	defer response.Body.Close() //nolint:errcheck // it was read
+	defer response.Body.Close() //nolint:errcheck // the body was read
 	var document struct {
 		Limitation limits `json:"limitation"`
 		NIPs       []any  `json:"supported_nips"`

@@ -11,24 +11,24 @@ import (
 	"github.com/weir-social/weir/consumer"
 )
 
-// message is what a relay sends. Fields that its kind does not have are empty.
+// message is a message from a relay. Fields that its kind does not have are empty.
 type message struct {
 	kind  string         // EVENT, EOSE, CLOSED, NOTICE, AUTH, OK, NEG-MSG, NEG-ERR or an unknown one
-	sub   string         // the subscription; of OK the event, of AUTH the challenge
-	event jsontext.Value // of EVENT; it may be no valid JSON
+	sub   string         // the subscription; for OK the event, for AUTH the challenge
+	event jsontext.Value // of EVENT; it may be invalid JSON
 	text  string         // of CLOSED, NOTICE, OK, NEG-MSG and NEG-ERR
 	ok    bool           // of OK
 }
 
-// plainEvent reads an EVENT whose spelling is the usual one: all that relays send. The event
-// is not checked yet; nostr.Decode does that. false: it is something else.
+// plainEvent reads an EVENT with the usual spelling, which all relays use. It does not check
+// the event; nostr.Decode does. It returns false for any other message.
 func plainEvent(frame []byte) (message, bool) {
 	rest, ok := bytes.CutPrefix(frame, []byte(`["EVENT","`))
 	sub, rest, found := bytes.Cut(rest, []byte(`",{`))
 	if !ok || !found || !bytes.HasSuffix(rest, []byte(`}]`)) {
 		return message{}, false
 	}
-	for _, c := range sub { // as ours are
+	for _, c := range sub { // our names contain only these
 		if (c < 'a' || c > 'z') && (c < '0' || c > '9') {
 			return message{}, false
 		}
@@ -84,29 +84,30 @@ func parse(frame []byte) (message, error) {
 	return m, err
 }
 
-// The beginnings of a relay's reasons.
+// Prefixes of a relay's reasons.
 const authRequired = "auth-required:"
 
-// How the subscriptions of a connection are named, each with a number.
+// The prefixes of the names of a connection's subscriptions. A number follows.
 const (
 	liveSub = "live"
 	pageSub = "page"
 )
 
-// passes reports whether a relay that closes a subscription may serve it later.
+// passes reports whether a relay that closed a subscription may serve it later.
 func passes(m *message) bool {
 	return strings.HasPrefix(m.text, "error:") || strings.HasPrefix(m.text, "rate-limited:")
 }
 
-// refused returns an error if a relay refuses what arrives for another reason than that it
-// wants to know who asks. It ends the connection, and the next attempt waits longer.
+// refused returns an error if a relay refuses a subscription to new events for any other
+// reason than missing authentication. The error ends the connection, and the next attempt
+// waits longer.
 func refused(frame []byte) error {
 	if !bytes.HasPrefix(frame, []byte(`["CLOSED"`)) {
 		return nil
 	}
 	m, err := parse(frame)
 	if err != nil || !strings.HasPrefix(m.sub, liveSub) || strings.HasPrefix(m.text, authRequired) {
-		return nil // Decode knows whether it matters: some relays say that they have closed what was closed
+		return nil // Decode knows whether it matters: some relays report the end of a subscription that this side closed
 	}
 	return fmt.Errorf("the relay closed the subscription: %s", consumer.Shorten(m.text))
 }

@@ -1,13 +1,15 @@
-// Package nostr is a source that reads Nostr relays, one relay a stream.
+// Package nostr is a source that reads Nostr relays. Each relay is a stream.
 //
-// A relay has neither cursors nor times of arrival: what it stores is asked for by the
-// authors' dates, newest first, in pages that it cuts without a word. So a connection
-// subscribes to what arrives from now on, then reads the past page by page to its end.
-// Only then does the position move, to the moment before it subscribed, by our clock. The
-// next connection reads the past from an hour before the position, because events reach
-// relays late. What arrives twice is dropped by its id.
+// A relay has neither cursors nor times of arrival. Its stored events can only be
+// requested by the authors' dates, newest first, in pages that the relay cuts without
+// saying so. So a connection first subscribes to new events, and then reads the past page
+// by page to its end. Only then does the position move, to the moment before the
+// subscription, by our clock. The next connection reads the past from an hour before the
+// position, because events reach relays late. An event that arrives twice is dropped by
+// its id.
 //
-// An event is emitted only if its id is its hash. Its signature is its proof.
+// An event is emitted only if its id is the hash of its content. Its signature is its
+// proof.
 package nostr
 
 import (
@@ -29,25 +31,25 @@ import (
 	"github.com/weir-social/weir/nostr"
 )
 
-// Overlap is how long before the position a connection reads again: events reach a relay
+// Overlap is how far before the position a connection reads again: events reach a relay
 // after their authors dated them.
 const Overlap = time.Hour
 
-// readLimit is how long a message may be: follow lists have over 100 kB.
+// readLimit is the maximum length of a message, in bytes: follow lists have over 100 kB.
 const readLimit = 1 << 20
 
-// maxAccounts is how many authors one connection can request.
+// maxAccounts is the maximum number of authors that one connection can request.
 const maxAccounts = 10 * maxAuthors
 
 // Config configures a client.
 type Config struct {
 	socket.Config // one endpoint: the relay
 
-	Kinds    []int // to be stored
+	Kinds    []int // the kinds to store
 	Verifier *Verifier
 	Key      *[32]byte // the secret key to authenticate with, where a relay demands it; nil: none
 
-	AnswerWithin time.Duration // 2 min: how long the relay may not answer a request while the past is read
+	AnswerWithin time.Duration // 2 min: how long the relay may take to respond to a request while the past is read
 }
 
 // Client reads one relay. One goroutine at a time uses Connect and the connection.
@@ -96,8 +98,8 @@ func (c *Client) FilterHash() string {
 	return hashFilter(c.cfg.Kinds, c.everyone, c.authors)
 }
 
-// SetFilter changes what the next connections request, and ends the current one. Accounts
-// of other networks are left out.
+// SetFilter changes what the next connections request, and ends the current one. It
+// ignores accounts of other networks.
 func (c *Client) SetFilter(_ context.Context, wanted consumer.Filter) error {
 	var authors []string
 	for _, did := range wanted.Accounts {
@@ -137,7 +139,7 @@ func (c *Client) Connect(ctx context.Context, at func(host string) consumer.Curs
 		}
 		c.mu.Lock()
 		defer c.mu.Unlock()
-		if c.live = connected; everyone != c.everyone || !slices.Equal(authors, c.authors) { // during the dial
+		if c.live = connected; everyone != c.everyone || !slices.Equal(authors, c.authors) { // the filter changed during the dial
 			connected.Leave(errFilter)
 		}
 		return nil

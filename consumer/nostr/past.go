@@ -10,55 +10,55 @@ import (
 	"github.com/weir-social/weir/nostr"
 )
 
-// past reads what a relay has stored, window by window, each page by page. The relay sends
-// the newest events first and cuts a page without a word. So each page ends where the one
-// before it began, that second included, until a page brings nothing new.
+// past reads a relay's stored events, window by window and page by page. The relay sends the newest
+// events first and cuts a page without saying so. So each page ends at the second at which the page
+// before began, until a page brings nothing new.
 type past struct {
 	windows []window
-	limit   int  // events to ask for in a page
-	named   bool // the relay names no lower limit
+	limit   int  // events to request per page
+	named   bool // the relay states no lower limit
 
-	cut     int  // events of the largest page that was followed by more: the relay cut it
+	cut     int  // events of the largest page that turned out to be cut, because more events followed
 	mixed   bool // the relay does not send the newest events first
-	divided int  // windows that were divided by dates
+	divided int  // how many windows were divided by dates
 
-	// Of the first window.
+	// Used for the first window.
 	page     page
-	previous int               // events of its page before; 0: none
-	before   map[[32]byte]bool // the events of the second at which the page ends that other pages brought
+	previous int               // events of the page before; 0: none
+	before   map[[32]byte]bool // the events that earlier pages brought of the second at which this page ends
 }
 
-// window is an interval to read, by the authors' dates in seconds, both included.
+// window is an interval to read, by the authors' dates in seconds, both ends inclusive.
 type window struct {
 	filter
 	since, until int64
-	after        int // events of a page that consisted of the next second, and may have been cut; 0: none
+	after        int // events of the previous page, if all were of the second after until and it may have been cut; 0: none
 }
 
 // newest is the end of a window that ends with the newest event. No event has this date.
 const newest = nostr.MaxCreatedAt + 1
 
-// page is what a page has brought so far.
+// page summarises the events of a page so far.
 type page struct {
 	events int
-	oldest int64             // the date of the oldest
+	oldest int64             // the oldest date
 	at     map[[32]byte]bool // the events of that date
-	last   int64             // the date of the last
-	fresh  bool              // one of them is new
-	short  bool              // it was not read to its end
-	mixed  bool              // an older one came before a newer one
+	last   int64             // the date of the last event
+	fresh  bool              // an event is new
+	short  bool              // the page was not read to its end
+	mixed  bool              // an older event came before a newer one
 }
 
-// mayBeCut is the size of a page that may have been cut by a relay that names no limit and
-// of which no other cut page is known.
+// mayBeCut is the number of events from which a page may have been cut, if the relay states no
+// limit and no other page is known to be cut.
 const mayBeCut = 20
 
 // maxSecond is how many events of one second are read.
 const maxSecond = 100_000
 
-// maxDivided is how often a window is divided because its page says nothing about dates: no event of
-// it can be read, or the newest ones did not come first. To find where unreadable events end takes
-// some fifty pages.
+// maxDivided is how many times a window is divided because its page cannot be used for dates: none
+// of its events can be read, or the newest ones did not come first. Finding where unreadable events
+// end takes some fifty pages.
 const maxDivided = 200
 
 // add adds a window for each filter.
@@ -84,15 +84,14 @@ func (p *past) request() (filter, bool) {
 	return f, true
 }
 
-// most returns how many events of a page are read: some relays send what they were not asked
-// for.
+// most returns how many events of a page are read: some relays send events that were not requested.
 func (p *past) most() int { return 2*p.limit + 100 }
 
 func (p *past) tooMany() error {
 	return fmt.Errorf("the relay sends more than the %d events of a page", p.limit)
 }
 
-// event adds an event to the page; nil: it was refused, and only takes up space.
+// event adds an event to the page. nil is a refused event, which only counts.
 func (p *past) event(e *nostr.Event) {
 	p.page.events++
 	w := &p.windows[0]
@@ -110,10 +109,10 @@ func (p *past) event(e *nostr.Event) {
 	p.page.fresh = p.page.fresh || e.CreatedAt < w.until || !p.before[e.ID]
 }
 
-// end ends a page. It returns what the relay cannot be made to send, or nil.
+// end ends a page. It returns the interval that the relay cannot be made to send, or nil.
 func (p *past) end(now time.Time) *consumer.Missed {
 	w := &p.windows[0]
-	if w.after > 0 && p.page.events > 0 { // the page before was cut indeed
+	if w.after > 0 && p.page.events > 0 { // this page shows that the page before was cut
 		p.cut = max(p.cut, w.after)
 		w.after = 0
 		p.windows = slices.Insert(p.windows, 1, window{filter: w.filter, since: w.until + 1, until: w.until + 1})
@@ -133,7 +132,7 @@ func (p *past) end(now time.Time) *consumer.Missed {
 	case full && len(p.page.at) == 0 && read.until > read.since:
 		return p.divide(now, "the relay sends pages of events that cannot be read")
 	case !full && p.page.oldest == read.until && read.until > read.since && p.page.events >= mayBeCut:
-		p.take(window{read.filter, read.since, read.until - 1, p.page.events}) // if there is more, the page was cut
+		p.take(window{read.filter, read.since, read.until - 1, p.page.events}) // if there are more events, the page was cut
 		return nil
 	}
 	p.take()
@@ -150,7 +149,7 @@ func (p *past) end(now time.Time) *consumer.Missed {
 	return missed(read.until, read.until+1, "the relay has more events of one second than it sends in a page")
 }
 
-// follow goes on in the first window where its page ended.
+// follow continues the first window at the end of its page.
 func (p *past) follow() {
 	w := &p.windows[0]
 	if p.previous > 0 {
@@ -161,17 +160,18 @@ func (p *past) follow() {
 	}
 	maps.Copy(p.before, p.page.at)
 	if p.previous, w.until = p.page.events, p.page.oldest; p.page.short {
-		p.previous = 0 // it was not the relay that cut it
+		p.previous = 0 // we cut the page, not the relay
 	}
 }
 
-// take takes other windows in place of the first one.
+// take replaces the first window with others.
 func (p *past) take(others ...window) {
 	p.windows = append(others, p.windows[1:]...)
 	p.previous, p.before = 0, nil
 }
 
-// divide divides the first window, unless that was done too often: then it is missed.
+// divide divides the first window. If windows were divided too often, it returns the window as
+// missed.
 func (p *past) divide(now time.Time, reason string) *consumer.Missed {
 	w := p.windows[0]
 	if p.divided++; p.divided > maxDivided {
@@ -183,8 +183,8 @@ func (p *past) divide(now time.Time, reason string) *consumer.Missed {
 	return nil
 }
 
-// divide divides a window in two, by dates, the later one first. Only dates later than tomorrow are
-// read last: they are wrong.
+// divide divides a window in two by dates, the later half first. Dates after tomorrow are wrong, so
+// they are read last.
 func (w window) divide(now time.Time) (first, second window) {
 	first, second = w, w
 	if tomorrow := now.Add(24 * time.Hour).Unix(); w.until == newest && w.since <= tomorrow {
@@ -204,8 +204,8 @@ func (p *past) full() bool {
 	return p.page.events >= p.limit || (p.mixed || !p.named && p.cut == 0) && p.page.events >= mayBeCut
 }
 
-// missed returns an interval, whose beginning is included. What is later than the year 9999 counts
-// as its last second but one day: it is of that year in every time zone.
+// missed returns an interval that includes from. Dates after the year 9999 become its last second
+// but one day, which is in that year in every time zone.
 func missed(from, to int64, reason string) *consumer.Missed {
 	const latest = maxTime - 24*60*60
 	return &consumer.Missed{From: time.Unix(min(from, latest-1), 0), To: time.Unix(min(to, latest), 0), Reason: reason, Problem: "no repository has what a relay does not send"}

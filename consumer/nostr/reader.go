@@ -22,24 +22,24 @@ import (
 
 // ReaderConfig configures a Reader. Zero values take the defaults.
 type ReaderConfig struct {
-	Relays    []string      // the operator's
-	Key       *[32]byte     // the secret key to authenticate with at these; nil: none
-	Strangers *http.Client  // connects to relays that strangers name: it must guard addresses. nil: they are not asked
-	Timeout   time.Duration // 10 s: until a connection, and between two messages
+	Relays    []string      // the operator's relays
+	Key       *[32]byte     // the secret key to authenticate with at Relays; nil: none
+	Strangers *http.Client  // connects to relays that strangers name, so it must guard addresses; nil: such relays are not read
+	Timeout   time.Duration // 10 s: to connect, and between two messages
 	UserAgent string
 	Logger    *slog.Logger
 }
 
-// Reader asks relays for what they have stored, each over a connection of its own. It is
-// safe for concurrent use.
+// Reader requests stored events from relays, each over its own connection. It is safe for
+// concurrent use.
 type Reader struct {
 	cfg ReaderConfig
 	log *slog.Logger
 }
 
 const (
-	relaysAtOnce = 8                // relays that one question asks at once
-	latestWithin = 30 * time.Second // how long one relay may take for the latest lists: it may send a little now and then
+	relaysAtOnce = 8                // relays that one call reads at once
+	latestWithin = 30 * time.Second // timeout for the latest lists of one relay, which may keep sending a little
 )
 
 var errSlow = errors.New("the relay is too slow")
@@ -56,13 +56,13 @@ func NewReader(cfg ReaderConfig) *Reader {
 	return &Reader{cfg: cfg, log: cfg.Logger}
 }
 
-// Query is what relays are asked for.
+// Query selects the events to request from relays.
 type Query struct {
 	Kinds    []int
-	Authors  [][32]byte // nobody if it is empty: no relay is asked
-	Everyone bool       // whoever the authors are; only a comparison asks for everyone
+	Authors  [][32]byte // if empty, no relay is contacted
+	Everyone bool       // events of all authors; only comparisons use it
 	Since    time.Time  // by the authors' dates; zero: everything
-	Most     int        // events to read from a relay, at most
+	Most     int        // maximum number of events to read from a relay
 }
 
 // filters divides the authors among filters.
@@ -80,13 +80,14 @@ func (q *Query) filters(limits limits) (all []filter) {
 	return all
 }
 
-// ErrIncomplete is in the error of a relay that has more than it sends or than was asked for.
+// ErrIncomplete is wrapped by the error of a relay that has more events than it sent or than
+// were requested.
 var ErrIncomplete = errors.New("not everything was read")
 
-// Stored reads what one relay has stored, newest first, one query after the other over one
-// connection. It calls each with the events of each page. They have the right ids,
-// kinds and authors; their signatures are not checked. A query that is not answered
-// completely does not end the others.
+// Stored reads the stored events of one relay, newest first. It sends one query after the
+// other over one connection, and calls each with the events of each page. They have the right
+// ids, kinds and authors; their signatures are not checked. If a query is not answered
+// completely, the others are still sent.
 func (r *Reader) Stored(ctx context.Context, relay string, each func([]*nostr.Event) error, queries ...Query) error {
 	queries = slices.DeleteFunc(slices.Clone(queries), func(q Query) bool { return len(q.Authors) == 0 || len(q.Kinds) == 0 })
 	if len(queries) == 0 {
@@ -143,7 +144,7 @@ func (a *asking) read(ctx context.Context, limits limits, each func([]*nostr.Eve
 	return a.through(ctx, &pages, a.query.Most, each)
 }
 
-// through asks for one page after another, until most events were read.
+// through requests one page after another, until most events have been read.
 func (a *asking) through(ctx context.Context, pages *past, most int, each func([]*nostr.Event) error) error {
 	var incomplete error
 	for read := 0; ; {
@@ -168,10 +169,10 @@ func (a *asking) through(ctx context.Context, pages *past, most int, each func([
 	}
 }
 
-// Latest returns the newest signed event of each kind and author that the configured relays
-// have, and further ones that strangers named. unread has an error for each relay
-// that could not be read to its end. err is that of the first configured relay if all
-// of these failed.
+// Latest returns the newest signed event of each kind and author from the configured relays
+// and from further ones that strangers named. unread has an error for each relay that could
+// not be read to its end. err is the error of the first configured relay if all configured
+// relays failed.
 func (r *Reader) Latest(ctx context.Context, further []string, kinds []int, authors [][32]byte) (found []*nostr.Event, unread []error, err error) {
 	q := Query{Kinds: kinds, Authors: authors, Most: 100 + 4*len(authors)*len(kinds)}
 	latest := latestEvents{}
@@ -195,8 +196,8 @@ func (r *Reader) Latest(ctx context.Context, further []string, kinds []int, auth
 	return latest.events(), unread, nil
 }
 
-// All calls ask for each configured relay, and for further ones, several at once. failed is
-// how many of the configured ones failed.
+// All calls ask for each configured relay and for further ones, several at once. failed is
+// the number of configured relays that failed.
 func (r *Reader) All(ctx context.Context, further []string, ask func(ctx context.Context, relay string) error) (failed int, unread []error, err error) {
 	var mu sync.Mutex
 	g := errgroup.Group{}
@@ -225,7 +226,7 @@ func (r *Reader) All(ctx context.Context, further []string, ask func(ctx context
 			return nil
 		})
 	}
-	g.Wait() //nolint:errcheck // it has none
+	g.Wait() //nolint:errcheck // the goroutines return no error
 	return failed, unread, ctx.Err()
 }
 
@@ -237,7 +238,7 @@ type authorKind struct {
 	kind   int
 }
 
-// add adds the events that their authors have signed.
+// add adds those events whose signatures are valid.
 func (n latestEvents) add(page []*nostr.Event) {
 	for _, e := range page {
 		at := authorKind{e.PubKey, e.Kind}
@@ -249,7 +250,7 @@ func (n latestEvents) add(page []*nostr.Event) {
 	}
 }
 
-// events returns what is left, in the order of authors and kinds.
+// events returns the kept events, ordered by author and kind.
 func (n latestEvents) events() []*nostr.Event {
 	all := make([]*nostr.Event, 0, len(n))
 	for _, e := range n {
@@ -269,7 +270,8 @@ func refusal(msg *message) error {
 	return fmt.Errorf("the relay closed the subscription: %s", consumer.Shorten(msg.text))
 }
 
-// refusedAnswer returns the error of a relay that does not accept an answer.
+// refusedAnswer returns the error of a relay that does not accept the response to its
+// challenge.
 func refusedAnswer(msg *message) error {
 	return fmt.Errorf("the relay refused the authentication: %s", consumer.Shorten(msg.text))
 }

@@ -13,7 +13,7 @@ import (
 
 // VerifierConfig configures a Verifier. Zero values take the defaults.
 type VerifierConfig struct {
-	Workers    int                   // signatures checked at once: the number of processors
+	Workers    int                   // signatures checked at once; default: the number of processors
 	Refused    int                   // 100: forged or unreadable events that leave dead letters, and one more every ten minutes
 	Registerer prometheus.Registerer // nil: not exposed
 }
@@ -30,8 +30,8 @@ type Verifier struct {
 const (
 	causeUnreadable = "unreadable"
 	causeID         = "id"        // not the hash of the event
-	causeSignature  = "signature" // not of the author
-	causeDeletions  = "deletions" // of a request that deletes too much, the rest
+	causeSignature  = "signature" // the signature is not the author's
+	causeDeletions  = "deletions" // the rest of a request that deletes too many records
 )
 
 // NewVerifier sets the defaults.
@@ -52,7 +52,7 @@ func NewVerifier(cfg VerifierConfig) *Verifier {
 }
 
 // keeps counts a refused event, and reports whether it leaves a dead letter. Anybody can
-// make as many of them as a relay forwards.
+// send as many of them as a relay forwards.
 func (v *Verifier) keeps(cause string) bool {
 	v.refused.WithLabelValues(cause).Inc()
 	return v.kept.Take(1)
@@ -65,7 +65,8 @@ type proof struct {
 	done     chan error
 }
 
-// Start waits for a free place in the pool: so many checks take a millisecond.
+// Start waits for a place in the pool. When the pool is full, the wait is about a
+// millisecond.
 func (p *proof) Start() {
 	p.done = make(chan error, 1)
 	p.verifier.pool <- struct{}{}

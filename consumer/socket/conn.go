@@ -13,7 +13,7 @@ import (
 	"github.com/weir-social/weir/consumer"
 )
 
-// MaxKept is how many bytes are kept of a frame beyond the read limit.
+// MaxKept is how many bytes of a frame beyond the read limit are kept.
 const MaxKept = 16 << 10
 
 // slabBytes is the size of an allocation that many frames share.
@@ -33,17 +33,17 @@ type Conn struct {
 	lastFrame consumer.MonotonicTime
 	proven    consumer.MonotonicTime
 
-	// Of the reading goroutine.
+	// Used by the reading goroutine.
 	slab     []byte
 	received bool        // a frame has arrived
 	probes   bool        // see Probes
 	stop     func() bool // ends the wait for the context of Next
 
-	// The dialer's lock guards what follows.
+	// Guarded by the dialer's lock.
 	served time.Time // when the server began to serve; zero: not yet
-	before int       // failures until then
-	left   bool      // this side ended the connection for reasons of its own
-	over   bool      // it is known whether the connection failed
+	before int       // failures before that
+	left   bool      // this side ended the connection for its own reasons
+	over   bool      // it has been recorded whether the connection failed
 }
 
 func newConn(d *Dialer, host string, ws *websocket.Conn) *Conn {
@@ -61,14 +61,14 @@ func (k *Conn) Host() string { return k.host }
 // Proven returns when the connection was last known to be alive.
 func (k *Conn) Proven() time.Time { return k.proven.At() }
 
-// Close ends the connection at once. That is no failure of the server.
+// Close ends the connection at once. This does not count as a failure of the server.
 func (k *Conn) Close() error {
 	k.Leave(nil)
 	return nil
 }
 
-// Leave ends the connection with the error that Next returns, for a reason that is no
-// failure of the server.
+// Leave ends the connection with the error that Next returns. This does not count as a failure
+// of the server.
 func (k *Conn) Leave(closeErr error) {
 	k.dialer.mu.Lock()
 	k.left = true
@@ -76,7 +76,7 @@ func (k *Conn) Leave(closeErr error) {
 	k.Fail(closeErr)
 }
 
-// Serves says that the server does what it was asked for. It ends a row of failures.
+// Serves records that the server does what was requested. It resets the count of failures.
 func (k *Conn) Serves() {
 	d := k.dialer
 	d.mu.Lock()
@@ -89,15 +89,16 @@ func (k *Conn) Serves() {
 	d.metrics.failed.Set(0)
 }
 
-// Refuses ends the connection because the server refuses what it was asked for. That is a
-// failure. If the server served only briefly before, the row of failures goes on: it would
-// otherwise be asked again and again after the shortest wait.
+// Refuses ends the connection because the server refuses the request, and counts it as a
+// failure. If the server served only briefly before, the count of failures continues:
+// otherwise the server would be asked again and again after the shortest wait.
 func (k *Conn) Refuses(closeErr error) {
 	k.fails(closeErr, true)
 	k.Fail(closeErr)
 }
 
-// fails records the end of a connection: as a failure if the server refuses, or did not serve.
+// fails records the end of a connection. It counts as a failure if the server refused or did
+// not serve.
 func (k *Conn) fails(err error, refuses bool) {
 	d := k.dialer
 	d.mu.Lock()
@@ -124,12 +125,12 @@ func (k *Conn) Fail(closeErr error) {
 	k.once.Do(func() {
 		k.closeErr = closeErr
 		close(k.done)
-		k.ws.CloseNow() //nolint:errcheck // it is over either way
+		k.ws.CloseNow() //nolint:errcheck // the connection is over either way
 	})
 }
 
-// Probes says that the connection only looks at what the server has. Its end is no
-// failure, and its events do not end a row of failures. It is called before Next.
+// Probes marks the connection as one that only looks at what the server has. Its end is not a
+// failure, and its events do not reset the count of failures. Call it before Next.
 func (k *Conn) Probes() { k.probes = true }
 
 // Send sends a text message.
@@ -139,7 +140,7 @@ func (k *Conn) Send(ctx context.Context, message []byte) error {
 	return k.ws.Write(ctx, websocket.MessageText, message)
 }
 
-// Next reads the next frame. Compressed says that the message was binary.
+// Next reads the next frame. It sets Compressed if the message was binary.
 func (k *Conn) Next(ctx context.Context) (consumer.Frame, error) {
 	if k.stop == nil {
 		k.stop = context.AfterFunc(ctx, func() { k.Fail(ctx.Err()) })
@@ -193,8 +194,8 @@ func (k *Conn) ended(ctx context.Context, err error) error {
 	return err
 }
 
-// read reads one message into memory of its own. The reads have no context: a
-// context that ends closes the connection, see Next.
+// read reads one message into memory of its own. The reads have no context: Next closes the
+// connection when its context ends.
 func (k *Conn) read() (consumer.Frame, error) {
 	kind, message, err := k.ws.Reader(context.Background())
 	if err != nil {

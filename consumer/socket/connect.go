@@ -21,9 +21,9 @@ import (
 type Attempt func(ctx context.Context, host string, dial func(parameters url.Values) (*Conn, error)) error
 
 // Connect tries one endpoint after another until one succeeds or ctx ends. After a
-// connection that brought events, it starts with the same endpoint, for which the
-// cursor is exact. Waits double until the server serves, see Conn.Serves: one that accepts
-// and sends nothing counts as failed. A long wait may end early, see wait.
+// connection that brought events, it starts with the same endpoint, for which the cursor
+// is exact. Waits double until the server serves, see Conn.Serves: a server that accepts
+// the connection and sends nothing counts as failed. A long wait may end early, see wait.
 func (d *Dialer) Connect(ctx context.Context, try Attempt, report func(consumer.Attempt)) error {
 	if report == nil {
 		report = func(consumer.Attempt) {}
@@ -51,8 +51,8 @@ func (d *Dialer) Connect(ctx context.Context, try Attempt, report func(consumer.
 	}
 }
 
-// recordFailure counts an attempt that brought nothing. The next one goes to another
-// endpoint. The caller has the lock.
+// recordFailure counts a failed attempt. The next attempt goes to another endpoint. The
+// caller holds the lock.
 func (d *Dialer) recordFailure(err error) {
 	d.failed++
 	d.last = d.at
@@ -92,7 +92,7 @@ func (d *Dialer) dial(ctx context.Context, e *endpoint, parameters url.Values) (
 	return newConn(d, e.host, ws), nil
 }
 
-// refusal returns why a dial failed, with the server's message if it has one.
+// refusal returns why a dial failed, with the server's message if there is one.
 func refusal(err error, response *http.Response) error {
 	if response == nil {
 		return unwrapDial(err)
@@ -110,7 +110,7 @@ func refusal(err error, response *http.Response) error {
 	return fmt.Errorf("the server responded with status %d%s", response.StatusCode, words)
 }
 
-// unwrapDial removes the URL, which may contain many DIDs, from a dial's error.
+// unwrapDial removes the URL from a dial's error, because it may contain many DIDs.
 func unwrapDial(err error) error {
 	for inner := err; inner != nil; inner = errors.Unwrap(inner) {
 		if deeper := errors.Unwrap(inner); deeper == nil || strings.HasPrefix(inner.Error(), "dial ") {

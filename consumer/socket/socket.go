@@ -1,6 +1,6 @@
-// Package socket reads frames from one of several WebSocket servers: it dials, fails
-// over, waits between attempts, and checks that a silent server is alive. It knows
-// nothing of what the frames mean; the sources that use it do.
+// Package socket reads frames from one of several WebSocket servers: it dials, fails over, waits
+// between attempts, and checks that a silent server is alive. It does not interpret the frames; the
+// sources that use it do.
 package socket
 
 import (
@@ -25,9 +25,9 @@ type Config struct {
 	MinWait      time.Duration // 500 ms: the first wait before a retry
 	MaxWait      time.Duration // 30 s: the waits double up to this
 	ProbeEvery   time.Duration // 2 s: how often, during a longer wait, unreachable hosts are probed
-	StartingWait time.Duration // 5 s: the longest wait after 502, 503 or 504: the server is starting
-	AlertAfter   int           // 10: from this many failures in a row on, failures are logged as errors
-	QuietAfter   time.Duration // 5 s: ping the server after this time without a frame
+	StartingWait time.Duration // 5 s: the longest wait after 502, 503 or 504, which mean that the server is starting
+	AlertAfter   int           // 10: after this many failures in a row, failures are logged as errors
+	QuietAfter   time.Duration // 5 s: after this time without a frame, the server is pinged
 	PongWithin   time.Duration // 10 s: how long the pong may take
 	DialTimeout  time.Duration // 10 s: for one endpoint
 
@@ -37,15 +37,16 @@ type Config struct {
 	UserAgent  string
 }
 
-// A Service is what the servers are.
+// A Service describes the servers.
 type Service struct {
-	Name    string // in errors, such as Jetstream
-	Path    string // of a URL without one
+	Name    string // for errors, such as Jetstream
+	Path    string // the path for a URL without one
 	Example string // the URL of an endpoint
 	// Check returns an error if a frame ends the connection. nil: none does.
 	Check func(frame []byte) error
-	// Serves: the source says when a server serves, see Conn.Serves, and what Check returns is a refusal.
-	// false: the first frame says so, and a connection that had one has not failed.
+	// Serves: the source reports when a server serves, see Conn.Serves, and an error of Check is a
+	// refusal. If false, a server serves from the first frame on, and a connection that had a frame
+	// has not failed.
 	Serves bool
 }
 
@@ -58,7 +59,7 @@ type Dialer struct {
 	endpoints []endpoint
 	metrics   metrics
 
-	// Of the goroutine that connects and reads.
+	// Used by the goroutine that connects and reads.
 	at       int                         // the endpoint to try next
 	last     int                         // the endpoint that failed last
 	dialed   bool                        // an attempt was made
@@ -75,9 +76,9 @@ type endpoint struct {
 	url  *url.URL
 	host string
 
-	// Of the goroutine that connects and reads.
+	// Used by the goroutine that connects and reads.
 	unreachable bool      // the last attempt made no TCP connection
-	notBefore   time.Time // from its Retry-After header
+	notBefore   time.Time // from the host's Retry-After header
 }
 
 type metrics struct {
@@ -86,8 +87,8 @@ type metrics struct {
 	bytes    prometheus.Counter
 }
 
-// NoRedirects calls the endpoints. It does not go where they redirect to, which could be
-// any address that only this machine reaches.
+// NoRedirects is the default client. It does not follow redirects, which could lead to an address
+// that only this machine can reach.
 var NoRedirects = &http.Client{CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
 
 // New checks the configuration and sets the defaults.
@@ -130,7 +131,7 @@ func New(cfg Config, service Service) (*Dialer, error) {
 func (s *Service) parse(raw string) (endpoint, error) {
 	u, err := url.Parse(raw)
 	if err != nil {
-		raw = "something" // it may hold a password
+		raw = "something" // the URL may hold a password
 	} else {
 		raw = u.Redacted()
 	}

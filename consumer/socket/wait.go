@@ -21,9 +21,9 @@ const maxRetryAfter = 5 * time.Minute
 const probeTimeout = 2 * time.Second
 
 // wait reports the last failure and waits before the next attempt. A long wait ends
-// early if an unreachable host accepts TCP connections again: that host is tried at
-// once, and the waits restart at the shortest. A host that responds with an error
-// is not probed.
+// early if an unreachable host accepts TCP connections again. That host is then
+// tried at once, and the waits start again with the shortest. A host that responds
+// with an error is not probed.
 func (d *Dialer) wait(ctx context.Context, report func(consumer.Attempt)) error {
 	d.mu.Lock()
 	failed, lastErr := d.failed, d.lastErr
@@ -61,7 +61,7 @@ func (d *Dialer) wait(ctx context.Context, report func(consumer.Attempt)) error 
 	}
 }
 
-// pause returns the wait before the next attempt, and moves d.at past hosts whose
+// pause returns the wait before the next attempt. It moves d.at past hosts whose
 // Retry-After is later than that of another host.
 func (d *Dialer) pause() time.Duration {
 	now := time.Now()
@@ -72,7 +72,7 @@ func (d *Dialer) pause() time.Duration {
 	pause := min(d.retries.NextBackOff(), longest)
 	last := &d.endpoints[d.last]
 	if d.refused && last.notBefore.Before(now.Add(pause)) {
-		last.notBefore = now.Add(pause) // even if another host resets the waits
+		last.notBefore = now.Add(pause) // this holds even if another host resets the waits
 	}
 	best := d.at
 	for i := range d.endpoints {
@@ -89,7 +89,8 @@ func (d *Dialer) pause() time.Duration {
 	return max(pause, d.endpoints[best].notBefore.Sub(now))
 }
 
-// jitter is the largest part of a wait that chance adds or takes.
+// jitter is the largest fraction by which a wait is randomly lengthened or
+// shortened.
 const jitter = 0.25
 
 // newRetries returns the waits after failures: doubled after each, from the
@@ -140,7 +141,8 @@ func (e *endpoint) address() string {
 }
 
 // recordResponse records when a response allows the next attempt at this host. A
-// server that is starting, or a proxy before one, responds with 502, 503 or 504.
+// server that is starting, or a proxy in front of one, responds with 502, 503 or
+// 504.
 func (d *Dialer) recordResponse(e *endpoint, response *http.Response) {
 	d.starting, d.refused = false, false
 	if response == nil {
