@@ -7,17 +7,16 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// A transaction that deletes a record cannot lock a row that another transaction
-// has inserted and not committed, and the insert does not see the tombstone. Both
-// would commit, and the record would outlive a newer deletion. So every
-// transaction that writes or deletes records first takes the locks of their
-// accounts. Accounts are hashed onto a fixed number of locks, which bounds the
-// locks of the largest batch.
+// A transaction that deletes a record cannot lock a row that another transaction has
+// inserted and not committed, and the insert does not see the tombstone. Both would
+// commit, and the record would outlive a newer deletion. So every transaction that
+// writes or deletes records first takes the locks of their accounts. Accounts are
+// hashed onto a fixed number of locks, which limits the locks of the largest batch.
 //
-// A stream takes the locks in shared mode: an account has one stream, and the
-// fence gives that stream one writer. All other writers take them exclusively:
-// backfills, repairs, retried dead letters, recordings, and streams that bring the
-// same accounts.
+// A stream takes the locks in shared mode: an account has one stream, and the fence
+// gives that stream one writer. All other writers take them exclusively: backfills,
+// repairs, retried dead letters, recordings, and streams that bring the same
+// accounts.
 const (
 	accountLocks     = 32
 	accountLockSpace = 0x77656972 // "weir": the first of the two keys of an advisory lock
@@ -37,9 +36,9 @@ func (s *accountLockSet) add(did string) {
 
 // queueLocks takes the locks, in order, until the transaction ends. It is a separate
 // statement, because a statement's snapshot is older than the locks that it waits
-// for. It also sets a timeout, so that the server ends the transaction if this
-// process pauses before the commit: others wait for these locks and for the
-// stream's row.
+// for. It also sets a timeout: if this process pauses before the commit, the server
+// ends the transaction, because others wait for these locks and for the stream's
+// row.
 func (s accountLockSet) queueLocks(q *pgx.Batch, exclusive bool) {
 	const (
 		begin  = `SELECT set_config('idle_in_transaction_session_timeout', '5s', true), count(`

@@ -102,8 +102,8 @@ WHERE excluded.status_at >= coalesce(a.status_at, '-infinity') OR excluded.handl
 	q.Queue(sql, did, status, statusAt, handle, handleAt, needed)
 }
 
-// MarkDeleted marks an account as deleted, as a stream does that reports it: its records
-// are purged. A later event makes it active again. It returns the status.
+// MarkDeleted marks an account as deleted, as a stream does when it reports the deletion: its
+// records are purged. A later event makes the account active again. It returns the status.
 func MarkDeleted(ctx context.Context, tx pgx.Tx, did string) (Status, error) {
 	now, err := Now(ctx, tx)
 	if err != nil {
@@ -122,11 +122,11 @@ type ExpiredAccounts struct {
 	Checked, Deleted int
 }
 
-// ExpireAccounts checks at most limit account rows that are due, and deletes those
-// that are not needed. A row is needed while the account is followed or has records or
-// projected rows. The row of an inactive account is also needed while its status is
-// newer than before, because a replay could bring its records back, and until a
-// deleted account is purged. The row of an erased account stays. If Checked is 0, no row is due.
+// ExpireAccounts checks at most limit account rows that are due, and deletes those that are not
+// needed. If Checked is 0, no row is due. A row is needed while the account is followed or has
+// records or projected rows. The row of an inactive account is also needed while its status is
+// newer than before, because a replay could bring its records back, and, for a deleted account,
+// until it is purged. The row of an erased account stays.
 func ExpireAccounts(ctx context.Context, db DB, projections Projections, now, before time.Time, limit int) (ExpiredAccounts, error) {
 	sql := `
 ` + kindsIn("records_other") + `, due AS MATERIALIZED (

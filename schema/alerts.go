@@ -15,7 +15,7 @@ const (
 )
 
 // Alert is a condition over time. It is pending until FiredAt, firing until
-// ResolvedAt, and then resolved. If it never fired, it ends when the condition
+// ResolvedAt, and then resolved. If it never fires, it ends when the condition
 // ends.
 type Alert struct {
 	Name         string

@@ -14,22 +14,22 @@ import (
 	"github.com/weir-social/weir/archive"
 )
 
-// StreamRetried is the stream under which retried dead letters are archived: they have
-// none.
+// StreamRetried is the stream name under which retried dead letters are archived: they belong
+// to no stream.
 const StreamRetried = "dead-letters"
 
-// archivedAs is the stream under which what is committed with the lease is archived.
+// archivedAs returns the stream name under which commits with this lease are archived.
 func (l Lease) archivedAs() string { return cmp.Or(l.Stream, StreamRetried) }
 
-// ArchiveRow is what a commit adds to the archive: those of its units that have not
-// been archived.
+// ArchiveRow is what a commit adds to the archive: those of its units that are not archived
+// yet.
 type ArchiveRow struct {
 	Wire  string
 	Units []ArchiveUnit
 	// Excerpt returns a record with a single event of a unit; nil: a unit with a new event is
 	// kept whole.
 	Excerpt func(raw []byte, part int) []byte
-	// Known: the units are in the archive, and only become known as such.
+	// Known: the units are already in the archive, and are only recorded as known.
 	Known bool
 
 	blob     []byte // all units; set by Pack
@@ -41,7 +41,7 @@ type ArchiveRow struct {
 type ArchiveUnit struct {
 	Raw    []byte
 	Events []ArchivedEvent
-	Day    int32 // the day in the events' revision, in days since 1970; 0: it names none
+	Day    int32 // the day of the events' revision, in days since 1970; 0: the revision names none
 }
 
 // ArchivedEvent is an event of a unit.
@@ -50,8 +50,8 @@ type ArchivedEvent struct {
 	Part int // its index in the frame
 }
 
-// Pack compresses the units in the expectation that all of them are new, as nearly
-// always. The commit then needs no time for it.
+// Pack compresses the units before the commit, on the assumption that all of them are new.
+// That is nearly always true.
 func (r *ArchiveRow) Pack() {
 	if r.Known {
 		return
@@ -63,7 +63,7 @@ func (r *ArchiveRow) Pack() {
 	r.blob, r.raw = packRecords(records)
 }
 
-// Date sets between which dates the records of the commit were created.
+// Date sets the range in which the commit's records were created.
 func (r *ArchiveRow) Date(writes []Write) {
 	for i := range writes {
 		at := &writes[i].CreatedAt
@@ -88,15 +88,15 @@ func packRecords(records [][]byte) (blob []byte, raw int) {
 	return archive.PackRow(plain), size
 }
 
-// insertIDs makes events known and returns those that were not.
+// insertIDs records events as known, and returns those that were not known before.
 const insertIDs = `
 INSERT INTO archived_ids (id, day)
 SELECT id, day FROM unnest($1::uuid[], $2::int[]) AS e (id, day)
 ON CONFLICT DO NOTHING
 RETURNING id`
 
-// queue adds the statement that makes the events known and, if all of them are new,
-// stores the row. Otherwise it sets fresh to those that are new: storeFresh stores
+// queue adds the statement that records the events as known and, if all of them are new,
+// stores the row. If some are not new, it sets fresh to the new ones, and storeFresh stores
 // them.
 func (r *ArchiveRow) queue(q *pgx.Batch, lease Lease, fresh *[]pgtype.UUID) {
 	const sql = `
@@ -141,7 +141,7 @@ func (r *ArchiveRow) ids() (pgtype.FlatArray[pgtype.UUID], pgtype.FlatArray[int3
 	return ids, days
 }
 
-// storeFresh stores the units of which some events are new.
+// storeFresh stores the units that contain new events.
 func (r *ArchiveRow) storeFresh(ctx context.Context, tx pgx.Tx, lease Lease, fresh []pgtype.UUID) error {
 	isNew := make(map[archive.ID]bool, len(fresh))
 	for _, id := range fresh {
@@ -154,7 +154,7 @@ func (r *ArchiveRow) storeFresh(ctx context.Context, tx pgx.Tx, lease Lease, fre
 		for _, e := range u.Events {
 			if isNew[e.ID] {
 				parts = append(parts, e.Part)
-				delete(isNew, e.ID) // the same event may be in the batch twice
+				delete(isNew, e.ID) // the batch may contain the same event twice
 			}
 		}
 		switch {
@@ -174,7 +174,7 @@ func (r *ArchiveRow) storeFresh(ctx context.Context, tx pgx.Tx, lease Lease, fre
 	return insertOpenRow(ctx, tx, lease.archivedAs(), len(records), &ArchiveRow{Wire: r.Wire, blob: blob, raw: raw, from: r.from, to: r.to})
 }
 
-// insertOpenRow stores a packed row of so many records.
+// insertOpenRow stores a packed row with a number of records.
 func insertOpenRow(ctx context.Context, tx pgx.Tx, stream string, records int, r *ArchiveRow) error {
 	const sql = `INSERT INTO archive_open (stream, wire, records, raw_bytes, blob, created_from, created_to) VALUES ($1, $2, $3, $4, $5, $6, $7)`
 	if _, err := tx.Exec(ctx, sql, stream, r.Wire, records, r.raw, r.blob, r.from, r.to); err != nil {
@@ -183,8 +183,8 @@ func insertOpenRow(ctx context.Context, tx pgx.Tx, stream string, records int, r
 	return nil
 }
 
-// RestoreIDs makes archived events known: those of units, and the IDs of those that several
-// streams bring.
+// RestoreIDs records archived events as known: those of units, and the IDs of those that
+// several streams bring.
 func RestoreIDs(ctx context.Context, pool *pgxpool.Pool, units []ArchiveUnit, seen [][16]byte) error {
 	err := pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error {
 		q := &pgx.Batch{}
@@ -205,7 +205,7 @@ type OpenRow struct {
 	Blob         []byte
 }
 
-// EachOpenRow calls use for the rows that are in no segment of the store, in their order.
+// EachOpenRow calls use for the rows that are in no segment of the store, in order.
 func EachOpenRow(ctx context.Context, db DB, use func(OpenRow) error) error {
 	const sql = `SELECT number, stream, wire, blob FROM archive_open WHERE number > $1 ORDER BY number LIMIT 100`
 	last := int64(0)
@@ -223,8 +223,8 @@ func EachOpenRow(ctx context.Context, db DB, use func(OpenRow) error) error {
 	}
 }
 
-// EnsureArchivedDays makes the partitions of the known events from a time to two days
-// after now.
+// EnsureArchivedDays makes the partitions for known events, from a time to two days after
+// now.
 func EnsureArchivedDays(ctx context.Context, db DB, since, now time.Time) error {
 	for day := daysSince1970(since); day <= daysSince1970(now)+2; day++ {
 		if _, err := db.Exec(ctx, `SELECT ensure_archived_day($1)`, day); err != nil {

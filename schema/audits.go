@@ -18,7 +18,7 @@ type Audit struct {
 	Ended    time.Time  `json:"ended_at"`
 	From     *time.Time `json:"from"`     // the start of the compared records; nil: none were compared
 	To       *time.Time `json:"to"`       // the end of the compared records
-	Accounts int        `json:"accounts"` // that were to be compared
+	Accounts int        `json:"accounts"` // to be compared
 	Failures int        `json:"failures"` // of these, those that could not be compared
 	Pending  int        `json:"pending"`  // left out, because their backfill is not complete
 	Records  int        `json:"records"`  // records compared
@@ -64,12 +64,12 @@ type AuditCandidate struct {
 	Since time.Time // everything that the account wrote since then should be stored
 }
 
-// auditable selects the followed, visible accounts, and since when their records
-// should be stored: since the start of what was read or, if the account could not
-// be read, since one minute after it was followed. ready is false while a read is
-// outstanding. If Weir follows the whole network, it selects the accounts of the
-// latest posts, each since the first of these posts. Accounts of Nostr have no
-// repository to compare with.
+// auditable selects the followed, visible accounts, and the time since which their
+// records should be stored: the start of what was read or, if the account could not be
+// read, one minute after it was followed. ready is false while a read is outstanding. If
+// Weir follows the whole network, it selects the accounts of the latest posts, and for
+// each the time of the first of these posts. Nostr accounts have no repository to
+// compare with.
 const auditable = `
     SELECT w.did, least(max(a.feed_since), min(w.added_at) + interval '1 minute') AS since,
            coalesce(max(a.feed_problem), '') <> '' OR max(a.feed_since) IS NOT NULL AND max(a.reread_since) IS NULL AS ready
@@ -106,20 +106,20 @@ type SourceRecord struct {
 	Record []byte // JSON
 }
 
-// Span is the range of a collection's records that a comparison covers: rkeys from
-// Lower to below Upper and, if they are TIDs, from From to below To. Rows that
-// projections made of records which have expired are covered from Since on.
+// Span is the range of a collection's records that a comparison covers: rkeys from Lower
+// to below Upper and, if they are TIDs, from From to below To. Projected rows whose
+// records have expired are covered from Since on.
 type Span struct {
 	Collection   string
 	Lower, Upper string
 	From, To     string
 	Undated      bool     // compare rkeys that are not TIDs too
 	Since        string   // at or before From
-	Tables       []string // Compared of the projections that read the collection
+	Tables       []string // the Compared tables of the projections that read the collection
 }
 
-// OldestProjected returns the smallest rkey from since to below from whose record has
-// rows in the tables of a span, or from if there is none.
+// OldestProjected returns the smallest rkey between since and from (exclusive) whose
+// record has rows in the tables of a span, or from if there is none.
 func OldestProjected(ctx context.Context, db DB, did string, in Span, since string) (string, error) {
 	oldest := in.From
 	for _, table := range in.Tables {
@@ -136,10 +136,10 @@ func OldestProjected(ctx context.Context, db DB, did string, in Span, since stri
 // isTID is true if the rkey of the row p is a TID.
 const isTID = `p.rkey ~ '^[234567a-j][234567a-z]{12}$'`
 
-// Compare returns the differences between the stored records of an account and
-// those that its repository lists, within a span. others are further rkeys that the
-// repository lists. A record that has expired is extra if projections still have rows
-// of it, and the repository lists it no longer.
+// Compare returns the differences between the stored records of an account and those
+// that its repository lists, within a span. others are further rkeys that the repository
+// lists. An expired record is extra if projections still have rows of it but the
+// repository no longer lists it.
 func Compare(ctx context.Context, db DB, did string, in Span, listed []SourceRecord, others []string) ([]Fault, error) {
 	// Naming the table keeps a plan from opening all partitions.
 	const sql = `
@@ -189,8 +189,8 @@ WHERE p.rkey <> ALL ($11::text[]) AND NOT EXISTS (SELECT FROM listed AS l WHERE 
 	return All(ctx, db, "compare the records of "+did, pgx.RowToStructByName[Fault], fmt.Sprintf(sql, table, projected, extra), args...)
 }
 
-// projectedRows is the part of Compare that finds the rkeys of rows whose records are
-// not stored.
+// projectedRows returns the part of Compare that finds the rkeys of rows whose records
+// are not stored.
 func projectedRows(records string, tables []string) string {
 	const sql = `
     SELECT p.rkey FROM %s AS p
@@ -203,9 +203,9 @@ func projectedRows(records string, tables []string) string {
 	return ", projected AS MATERIALIZED (" + strings.Join(selects, "\n    UNION") + "\n)"
 }
 
-// DeleteRecords deletes records that no stream deleted, under the rules of a stream:
-// it leaves a tombstone, and keeps newer revisions. Call it before the transaction
-// locks anything else.
+// DeleteRecords deletes records that no stream deleted, by the same rules as a stream:
+// it leaves tombstones and keeps newer revisions. Call it before the transaction locks
+// anything else.
 func DeleteRecords(ctx context.Context, tx pgx.Tx, deletions []Deletion, projections Projections) error {
 	b := Batch{Deletions: deletions, Projections: projections}
 	q := &pgx.Batch{}
@@ -220,10 +220,10 @@ func DeleteRecords(ctx context.Context, tx pgx.Tx, deletions []Deletion, project
 	return nil
 }
 
-// RepairRecords replaces records with their repository's version, if the stored
-// revision is not later. A later tombstone keeps a record deleted. It returns the
-// keys of the records that it wrote. Call it before the transaction locks anything
-// else, except through DeleteRecords.
+// RepairRecords replaces records by their repository's version, unless the stored
+// revision is later. A later tombstone keeps a record deleted. It returns the keys of
+// the records that it wrote. Call it before the transaction locks anything else, except
+// through DeleteRecords.
 func RepairRecords(ctx context.Context, tx pgx.Tx, writes []Write) (written []Key, err error) {
 	if len(writes) == 0 {
 		return nil, nil
@@ -261,7 +261,8 @@ WHERE r.collection = w.collection AND r.did = w.did AND r.rkey = w.rkey AND r.re
 	return StoreRecords(ctx, tx, writes)
 }
 
-// maxFaultsPerKind is how many faults of a kind an audit keeps; auditsKept for how long.
+// maxFaultsPerKind limits the stored faults of a kind in one audit. auditsKept is how
+// long audits are kept.
 const (
 	maxFaultsPerKind = 1000
 	auditRetention   = 90 * 24 * time.Hour
@@ -310,7 +311,7 @@ LIMIT 1`
 	return One(ctx, db, "read the last audit", pgx.RowToStructByName[Audit], sql)
 }
 
-// MadeAt returns when the database was made: no audit can be older. It returns the zero
+// MadeAt returns when the database was made; no audit can be older. It returns the zero
 // time if that is unknown.
 func MadeAt(ctx context.Context, db DB) (time.Time, error) {
 	at, err := One(ctx, db, "read the age of the database", pgx.RowTo[*time.Time], `SELECT min(applied_at) FROM weir_migration`)

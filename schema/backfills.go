@@ -13,12 +13,12 @@ import (
 type APISlot struct {
 	Slot *int          // nil: all slots are taken
 	Wait time.Duration // until the call may start; without a slot, until the next try
-	Now  time.Time     // when Wait begins, by the database's clock
+	Now  time.Time     // by the database's clock; Wait starts here
 }
 
 // TakeAPISlot reserves the start of a call. All processes together make at most
 // slots calls at once, and start them at least spacing apart. A slot that is not
-// released is free again after ttl.
+// released becomes free after ttl.
 func TakeAPISlot(ctx context.Context, db DB, holder string, slots int, spacing, ttl time.Duration) (APISlot, error) {
 	const sql = `SELECT slot, wait, now_at FROM take_api_slot($1, $2, $3, $4)`
 	return One(ctx, db, "reserve a call", pgx.RowToStructByPos[APISlot], sql, holder, slots, spacing, ttl)
@@ -37,7 +37,7 @@ type Feed struct {
 	Handle           string
 	Newest           *time.Time // the newest post of a complete backfill
 	Problem          string
-	CompleteSince    *time.Time // what the account wrote since then is stored or will be reread; nil: it is not followed, or was never read
+	CompleteSince    *time.Time // posts since then are stored or will be reread; nil: the account is not followed, or was never read
 	RereadsRequested int        // how many rereads were requested
 }
 
@@ -69,8 +69,8 @@ type Reading struct {
 // account off the gaps that waited for this read, and closes the gaps that have no
 // accounts left.
 func RecordReading(ctx context.Context, tx pgx.Tx, did string, r Reading) error {
-	// An account that could not be read is tried again after as long as it has been
-	// unreadable: at least an hour, at most a day.
+	// The next attempt for an account that could not be read comes after as long as
+	// it has been unreadable: at least an hour, at most a day.
 	const feed = `
 INSERT INTO accounts AS a (did, feed_newest, feed_read_at, feed_problem, feed_since, reread_since, reread_at)
 VALUES ($1, $2, CASE WHEN $4 = '' THEN $3::timestamptz END, $4, $5, CASE WHEN $7 THEN $6::timestamptz END, CASE WHEN $7 THEN $3::timestamptz + interval '1 hour' END)
@@ -88,8 +88,8 @@ SET feed_newest  = greatest(a.feed_newest, excluded.feed_newest),
 	return settleGaps(ctx, tx, did, r)
 }
 
-// PromoteBackfills gives unfinished backfill jobs the priority, start and window
-// given, each only if it is better than the job's. reasons are the tags of the
+// PromoteBackfills gives unfinished backfill jobs the given priority, start and
+// window, each only where it is better than the job's. reasons are the tags of the
 // priorities: a better priority replaces the tag. It returns the ids of the jobs
 // that are still unfinished.
 func PromoteBackfills(ctx context.Context, tx pgx.Tx, ids []int64, priority int, reasons []string, since, at time.Time) ([]int64, error) {
@@ -134,8 +134,8 @@ type Backfills struct {
 	Running    int `json:"running"`
 	Failing    int `json:"failing"`     // waiting for a retry
 	Done       int `json:"done"`        // in the last hour
-	LastMinute int `json:"last_minute"` // of Done, those of the last minute
-	Posts      int `json:"posts"`       // stored by the jobs of the last hour and the running jobs
+	LastMinute int `json:"last_minute"` // the part of Done in the last minute
+	Posts      int `json:"posts"`       // posts stored by the jobs of the last hour and the running jobs
 }
 
 // CountBackfills counts backfill jobs, except rereads that are not due yet.

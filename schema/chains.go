@@ -14,11 +14,11 @@ type Link struct {
 	DID    string
 	Rev    string
 	Data   []byte // hash of the root of the repository's tree
-	Prev   []byte // the same of the commit before, as the commit's operations show it; nil: there is none
-	Broken string // why Prev is not shown; empty: it is
+	Prev   []byte // the hash before the commit, as its operations show; nil: there is none
+	Broken string // why Prev is not shown; empty: it is shown
 }
 
-// rising returns the links without those that repeat earlier ones, in order.
+// rising returns the links in order, without those that repeat earlier ones.
 func rising(links []Link) []Link {
 	last := map[string]string{}
 	return slices.DeleteFunc(slices.Clone(links), func(l Link) bool {
@@ -30,12 +30,11 @@ func rising(links []Link) []Link {
 	})
 }
 
-// queueLinks compares links with the last known commits of their accounts, and moves
-// these forward. It appends to broken the accounts of which a commit is missing. The
-// chain of an account begins with the first commit that is seen of it. Only those of
-// followed accounts are kept.
+// queueLinks compares links with the last known commits of their accounts, and moves these
+// forward. It appends to broken the accounts with a missing commit. An account's chain
+// begins with its first commit that Weir sees. Only chains of followed accounts are kept.
 //
-// A gap makes them unknown: the accounts are compared anyway.
+// A gap clears them: its accounts are compared anyway.
 func (b *Batch) queueLinks(q *pgx.Batch, broken *[]Desynchronized) {
 	if b.Gap != nil {
 		q.Queue(`DELETE FROM chains`)
@@ -75,11 +74,11 @@ ORDER BY l.did, l.n`
 	})
 }
 
-// comparedWrite names the writes of a commit that its account's compared repository
-// includes.
+// comparedWrite identifies the writes of a commit that is part of its account's compared
+// repository.
 type comparedWrite struct{ DID, Rev string }
 
-// queueCompared appends to compared the writes of accounts that were compared with a later
+// queueCompared appends to compared the writes whose accounts were compared with a later
 // repository, if chains are verified.
 func (b *Batch) queueCompared(q *pgx.Batch, compared *[]comparedWrite) {
 	if len(b.Links) == 0 || len(b.Writes) == 0 {
@@ -99,9 +98,9 @@ JOIN resyncs AS r ON r.did = w.did AND r.rev >= w.rev COLLATE "C"`
 	})
 }
 
-// returned returns the accounts of which a commit wrote something that their compared
-// repositories do not have, although they include it: its deletion was held back, unless
-// it is older than what was compared.
+// returned returns the accounts for which a commit wrote a record that the compared
+// repository lacks, although the repository includes that commit. The record's deletion
+// was held back, unless it is older than what was compared.
 func (b *Batch) returned(compared []comparedWrite, written []Key) (all []Desynchronized) {
 	for i := 0; i < len(b.Writes) && len(compared) > 0; i++ {
 		w := &b.Writes[i]
@@ -112,7 +111,7 @@ func (b *Batch) returned(compared []comparedWrite, written []Key) (all []Desynch
 	return all
 }
 
-// ExpireChains deletes the chains of accounts that are no longer followed, at most limit.
+// ExpireChains deletes at most limit chains of accounts that are no longer followed.
 func ExpireChains(ctx context.Context, db DB, _ time.Time, limit int) (int, error) {
 	const sql = `
 DELETE FROM chains

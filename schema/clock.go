@@ -60,17 +60,18 @@ func ServerTime(now, server time.Time) time.Time {
 	return now
 }
 
-// RepairJobSchedule corrects unfinished jobs that are dated in the future because
-// the database's clock was set back. An available job becomes due now. A retryable
-// or scheduled job waits at most as long as its original delay. back is how far the
-// clock was just set back, or 0. It reads all unfinished jobs, and returns how many
-// it changed, at most 10,000.
+// RepairJobSchedule corrects unfinished jobs that are dated in the future because the database's
+// clock was set back. An available job becomes due now. A retryable or scheduled job waits at most
+// as long as its original delay. back is how far the clock was just set back, or 0. It reads all
+// unfinished jobs, and returns how many it changed, at most 10,000.
 func RepairJobSchedule(ctx context.Context, db DB, back time.Duration) (int, error) {
-	// River sets created_at and attempted_at by the database's clock. If one of them is in the future, all the dates of the job are
-	// late by as much. River's scheduler makes jobs available five seconds before they are due. A job that began before the clock was
-	// ahead, and failed before a worker noticed that it is right again, is only retried too late. Among the jobs that wait for longer
-	// than the step, it cannot be told from others: those are retried earlier than planned, which does no harm. If it was to be retried
-	// at once, it waits a little less, because some time has passed since the step.
+	// River sets created_at and attempted_at by the database's clock. If one of them is in the
+	// future, all dates of the job are late by the same amount. River's scheduler makes jobs
+	// available five seconds before they are due. A job may have begun before the clock was ahead
+	// and failed before a worker noticed that the clock was right again; it is only retried too
+	// late. Among the jobs that wait for longer than the step, such a job looks like any other:
+	// these are retried earlier than planned, which does no harm. A job that was to be retried at
+	// once waits a little less, because some time has passed since the step.
 	const sql = `
 WITH late AS (
     SELECT id, CASE WHEN created_at > now() OR attempted_at > now() THEN greatest(created_at, attempted_at) - now() ELSE $1 END AS by

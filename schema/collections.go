@@ -6,9 +6,10 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// kindsIn begins a query: kinds are the collections in a table, and a NULL. There are few
-// collections and many rows, so each next collection is one lookup in an index that begins
-// with it. records_other has the collections other than posts.
+// kindsIn returns the beginning of a query: the CTE kinds contains the collections in a
+// table, and a NULL. There are few collections and many rows, so it finds each next
+// collection with one lookup in an index that begins with the collection. records_other
+// has the collections other than posts.
 func kindsIn(table string) string {
 	return `
 WITH RECURSIVE kinds (collection) AS (
@@ -18,7 +19,8 @@ WITH RECURSIVE kinds (collection) AS (
 )`
 }
 
-// CollectionsIn lists the collections in a table that has an index which begins with them.
+// CollectionsIn lists the collections in a table. The table needs an index that begins
+// with them.
 func CollectionsIn(ctx context.Context, db DB, table string) ([]string, error) {
 	sql := kindsIn(table) + `
 SELECT k.collection FROM kinds AS k WHERE k.collection IS NOT NULL`

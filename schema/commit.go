@@ -30,8 +30,8 @@ type Write struct {
 	CID       string
 	CreatedAt time.Time
 	Record    []byte    // JSON
-	Edit      bool      // the author says that the record existed before; it may have expired
-	Expires   time.Time // when it is deleted, see Expirations; zero: never
+	Edit      bool      // the author says that the record existed before; the earlier version may have expired
+	Expires   time.Time // when the record is deleted, see Expirations; zero: never
 }
 
 // Stored is a record that a transaction stored.
@@ -63,7 +63,7 @@ type Status struct {
 	DID    string
 	Status string
 	At     time.Time
-	Sent   time.Time // by the server; not before At. What it sent until then, the archive forgets if the account was deleted
+	Sent   time.Time // by the server; not before At. If the account was deleted, the archive forgets what it sent until then
 }
 
 // Handle is the handle of an identity event; empty if the event has none.
@@ -83,7 +83,7 @@ type Batch struct {
 	Statuses    []Status
 	Handles     []Handle
 	DeadLetters []DeadLetter
-	Retried     []int64 // ids of the dead letters whose input this is: the commit marks them retried
+	Retried     []int64 // ids of the dead letters whose input the batch contains: the commit marks them retried
 	Gap         *Gap
 	Position    Position
 
@@ -91,20 +91,20 @@ type Batch struct {
 
 	Seen [][16]byte // IDs of the events: no other stream stores them again
 
-	Links          []Link           // commits in the order of the stream, if their chains are verified
+	Links          []Link           // commits in stream order, if their chains are verified
 	Desynchronized []Desynchronized // accounts that must be compared with their repositories
-	Resyncs        []Resync         // set by Apply: those of them that need a job
+	Resyncs        []Resync         // set by Apply: those of Desynchronized that need a job
 
-	Archive *ArchiveRow // what is archived; nil: nothing
+	Archive *ArchiveRow // what the commit archives; nil: nothing
 
 	Projections Projections // rows of deleted records are deleted from their tables
 
 	Exclusive bool // another stream may have the same accounts: its commits wait for this one
 
-	replaced map[Key]bool // set by Apply: the records that it wrote over an earlier revision
+	replaced map[Key]bool // set by Apply: the records that replaced an earlier revision
 }
 
-// Stored returns the records whose keys Apply returned.
+// Stored returns the records for the keys that Apply returned.
 func (b *Batch) Stored(keys []Key) []Stored {
 	all := make([]Stored, len(keys))
 	for i, next := 0, 0; i < len(keys); i, next = i+1, next+1 {
@@ -218,9 +218,9 @@ func (b *Batch) queueAdvance(q *pgx.Batch, lease Lease) {
 // queueWrites writes the records and locks those that will be deleted, in one pass
 // ordered by key: the order in which workers lock them.
 func (b *Batch) queueWrites(q *pgx.Batch, written *[]Key) {
-	// A write that is not newer than the record or its tombstone was delivered
-	// before, and changes nothing. Nor does a write of a deleted account, until the
-	// account is active again, or one that is not newer than its account's erasure.
+	// A write that is not newer than the record or its tombstone was delivered before, and
+	// changes nothing. The same holds for a write of a deleted account, until the account is
+	// active again, and for one that is not newer than its account's erasure.
 	const write = `
 INSERT INTO records AS r (collection, did, rkey, rev, cid, created_at, indexed_at, record)
 SELECT w.collection, w.did, w.rkey, w.rev, w.cid, w.created_at, now(), w.record
@@ -302,10 +302,9 @@ func (b *Batch) writeColumns(n int) []any {
 	return []any{keys.collection, keys.did, keys.rkey, rev, cid, createdAt, record, goes}
 }
 
-// StoreRecords writes records that did not come from a stream, under the same rules:
-// a record must be newer than the stored revision and its tombstone. It returns the
-// keys of the records that it wrote. Call it before the transaction locks anything
-// else.
+// StoreRecords writes records that did not come from a stream, by the same rules: a record
+// must be newer than the stored revision and its tombstone. It returns the keys of the records
+// that it wrote. Call it before the transaction locks anything else.
 func StoreRecords(ctx context.Context, tx pgx.Tx, writes []Write) (written []Key, err error) {
 	b := Batch{Writes: sortedWrites(writes)}
 	q := &pgx.Batch{}
@@ -317,17 +316,17 @@ func StoreRecords(ctx context.Context, tx pgx.Tx, writes []Write) (written []Key
 	return written, nil
 }
 
-// sortedWrites returns the writes in the order in which rows are locked, one per
-// key: a page lists a pinned post twice.
+// sortedWrites returns the writes in the order in which rows are locked, one per key: a page
+// may list a pinned post twice.
 func sortedWrites(writes []Write) []Write {
 	writes = slices.Clone(writes)
 	slices.SortStableFunc(writes, func(a, b Write) int { return a.compare(b.Key) })
 	return slices.CompactFunc(writes, func(a, b Write) bool { return a.Key == b.Key })
 }
 
-// queueDeleted checks whether any of the records has a tombstone, or an account that was
-// deleted or erased. LATERAL and LIMIT force one index lookup per record, whatever size of the
-// table the planner assumes.
+// queueDeleted checks whether a record has a tombstone, or an account that was deleted or
+// erased. LATERAL and LIMIT force one index lookup per record, regardless of the table size
+// that the planner assumes.
 func (b *Batch) queueDeleted(q *pgx.Batch, deleted *bool) {
 	const sql = `
 SELECT EXISTS (
@@ -346,8 +345,8 @@ SELECT EXISTS (
 	q.Queue(sql, keys.collection, keys.did, keys.rkey, accounts).QueryRow(func(row pgx.Row) error { return row.Scan(deleted) })
 }
 
-// copyWrites copies records that have no tombstone. It returns ErrStored if one of
-// them is stored.
+// copyWrites copies records that have no tombstone. It returns ErrStored if one of them is
+// stored.
 func (b *Batch) copyWrites(ctx context.Context, tx pgx.Tx) ([]Key, error) {
 	columns := []string{"collection", "did", "rkey", "rev", "cid", "created_at", "record"}
 	row := make([]any, len(columns))

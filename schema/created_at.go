@@ -22,8 +22,8 @@ func CreatedAt(record []byte, rkey string, at time.Time) time.Time {
 	return ClampCreatedAt(claim, at)
 }
 
-// ClampCreatedAt returns an author's date of a record, clamped between 1970 and at, the
-// time when the record arrived.
+// ClampCreatedAt returns the date that an author gave a record, clamped between 1970
+// and at, the time when the record arrived.
 func ClampCreatedAt(claim, at time.Time) time.Time {
 	switch {
 	case claim.After(at):

@@ -16,7 +16,7 @@ import (
 // see docs/decisions/dead-letters.md.
 const (
 	maxRaw        = 1 << 20  // bytes of one input
-	maxWaitingRaw = 5 << 20  // bytes of one input that waits for a retry: a frame of the network
+	maxWaitingRaw = 5 << 20  // bytes of one input that waits for a retry: the longest frame of the network
 	largeRaw      = 16 << 10 // a longer input is large; bytes kept if no retry can succeed
 	maxLarge      = 64       // number of large inputs that are kept whole
 	cutRaw        = 4 << 10  // bytes kept of further large inputs
@@ -31,7 +31,7 @@ const (
 	StageProcess   = "process"   // a stored record cannot be projected
 	StageLexicon   = "lexicon"   // a stored record is invalid by its schema
 	StageRules     = "rules"     // a stored record breaks a hard rule of its namespace
-	StageReference = "reference" // a record that a stored one requires cannot be had
+	StageReference = "reference" // a record that a stored one requires cannot be found
 	StageJob       = "job"       // a job ended without success; stored by a trigger of river_job
 )
 
@@ -39,7 +39,7 @@ const (
 type DeadLetter struct {
 	ID       int64 // of the dead letter whose retry failed; 0: a first failure
 	Stage    string
-	Wire     string // of the input; empty if it came over no wire
+	Wire     string // wire of the input; empty if it came over no wire
 	Key      Key    // of the record; empty if unknown
 	Rev      string // of the record; empty if unknown
 	Cause    string
@@ -51,14 +51,14 @@ type DeadLetter struct {
 	Final    bool   // no retry can succeed: only the beginning of Raw is stored
 	At       time.Time
 
-	Projection string // that failed, at StageProcess and the stages behind it
+	Projection string // the projection that failed, at StageProcess and later stages
 }
 
 // insertDeadLetter reads no more rows than the limits allow, through the indexes
 // dead_letters_record, dead_letters_nameless and dead_letters_large. It does not
 // store the input of a deleted record or account. If an older deletion cleared an
-// input that arrives again, it stores the input again. An input that waits for a
-// retry is kept whole: what the stream may leave waiting is bounded, see
+// input and the input arrives again, it is stored again. An input that waits for a
+// retry is kept whole, because the number of waiting inputs is limited: see
 // WaitingDeadLetters.
 const insertDeadLetter = `
 WITH bounds AS MATERIALIZED (
@@ -112,8 +112,8 @@ const clearInput = `raw = '', raw_bytes = 0, expected = '', received = '', last_
 
 // retryFailed reopens a dead letter whose retry failed. An event whose input was
 // cleared cannot be retried, so it is dismissed. job is cleared because the job that
-// retries a record succeeds even if the record fails again. The class of an event is
-// that of its last failure.
+// retries a record succeeds even if the record fails again. An event gets the class
+// of its last failure.
 const retryFailed = `
 UPDATE dead_letters
 SET job        = NULL,
@@ -170,7 +170,7 @@ func (d *DeadLetter) why() string {
 	return s
 }
 
-// hash is what makes two dead letters one row.
+// hash identifies a dead letter: those with equal hashes are one row.
 func (d *DeadLetter) hash() []byte {
 	h := sha256.New()
 	fmt.Fprintf(h, "%s\n%s\n%s\n%s\n%s\n", d.Stage, d.Projection, d.Key.Collection, d.Key.DID, d.Key.Rkey)
@@ -218,7 +218,7 @@ func Stages() []string {
 // The classes of dead letters.
 const (
 	ClassPermanent = "permanent" // a retry cannot help until something else changes
-	ClassRetryable = "retryable" // every retry failed; of an event: it is retried until it passes
+	ClassRetryable = "retryable" // every retry failed; an event is retried until it succeeds
 )
 
 // Classes returns the classes of dead letters.
@@ -249,9 +249,9 @@ type StoredDeadLetter struct {
 	Collection string     `json:"collection,omitempty"`
 	DID        string     `json:"did,omitempty"`
 	Rkey       string     `json:"rkey,omitempty"`
-	Kind       string     `json:"kind,omitempty"` // of a job, as are Queue and Job
+	Kind       string     `json:"kind,omitempty"` // kind of the job, like Queue and Job
 	Queue      string     `json:"queue,omitempty"`
-	Projection string     `json:"projection,omitempty"` // that could not project the record
+	Projection string     `json:"projection,omitempty"` // the projection that could not project the record
 	Job        *int64     `json:"job,omitempty"`
 	Cause      string     `json:"cause"` // the first cause, with Path, Expected and Received if known
 	Path       string     `json:"path,omitempty"`

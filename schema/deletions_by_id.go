@@ -8,13 +8,13 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// CoversDeletions reports whether deletions by id have tombstones in all these collections, as far
-// as the stream knows.
+// CoversDeletions reports whether a stream has recorded that deletions by id have tombstones in
+// all these collections.
 func CoversDeletions(ctx context.Context, db DB, stream string, collections []string) (bool, error) {
 	return One(ctx, db, "read the collections of deletions by id", pgx.RowTo[bool], `SELECT coalesce((SELECT deletes_in = $2 FROM streams WHERE name = $1), false)`, stream, collections)
 }
 
-// RecordDeletionsCovered stores that they have.
+// RecordDeletionsCovered records that deletions by id have tombstones in these collections.
 func RecordDeletionsCovered(ctx context.Context, db DB, stream string, collections []string) error {
 	if _, err := db.Exec(ctx, `UPDATE streams SET deletes_in = $2 WHERE name = $1`, stream, collections); err != nil {
 		return fmt.Errorf("store the collections of deletions by id: %w", err)
@@ -23,8 +23,8 @@ func RecordDeletionsCovered(ctx context.Context, db DB, stream string, collectio
 }
 
 // CoverDeletions gives at most limit deletions by id their tombstones in these collections, and
-// deletes what they name there. A deletion by id has the revision rev, and tombstones in any
-// collection that begins with prefix. It returns how many tombstones it left.
+// deletes the records there that they name. A deletion by id has the revision rev, and tombstones
+// in any collection that begins with prefix. It returns how many tombstones it added.
 func CoverDeletions(ctx context.Context, tx pgx.Tx, made Projections, prefix, rev string, collections []string, limit int) (int, error) {
 	const sql = `
 SELECT c.collection, d.did, d.rkey

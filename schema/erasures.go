@@ -8,11 +8,12 @@ import (
 	"github.com/jackc/pgx/v5/pgtype"
 )
 
-// Erasure removes everything of an account up to a revision. It must not come back.
+// Erasure removes everything of an account up to a revision. What it removes must not
+// come back.
 type Erasure struct {
 	DID string
 	Rev string
-	At  time.Time // what is dated up to then goes
+	At  time.Time // everything dated up to then is removed
 }
 
 // erasureColumns returns the erasures, sorted by account, as columns.
@@ -23,7 +24,7 @@ func (b *Batch) erasureColumns() (did, rev pgtype.FlatArray[string]) {
 	return did, rev
 }
 
-// queueErasures stores the erasures: from now on nothing older is written.
+// queueErasures stores the erasures. From then on, nothing older is written.
 func (b *Batch) queueErasures(q *pgx.Batch) {
 	if len(b.Erasures) == 0 {
 		return

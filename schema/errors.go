@@ -20,7 +20,7 @@ var ErrStored = errors.New("a record of this batch is stored already")
 // ErrNoRows means that the requested row does not exist.
 var ErrNoRows = pgx.ErrNoRows
 
-// Class is how to react to a database error.
+// Class says how to react to a database error.
 type Class uint8
 
 const (
@@ -52,10 +52,10 @@ func Classify(err error) Class {
 	case "WR001":
 		return Fenced
 	case "23514":
-		if pgErr.Routine == "ExecPartitionCheckEmitError" { // the row's partition was made during the statement
+		if pgErr.Routine == "ExecPartitionCheckEmitError" { // the row's partition was made while the statement ran
 			return Transient
 		}
-	case "54001", "54000": // stack depth, program limit: a record that is nested too deep or too large
+	case "54001", "54000": // stack depth, program limit: a record is nested too deep or too large
 		return Data
 	case "55P03", "55006", "25P03", "25P04": // lock not available, object in use, idle or long transaction ended
 		return Transient

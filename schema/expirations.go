@@ -9,8 +9,8 @@ import (
 	"github.com/jackc/pgx/v5/pgtype"
 )
 
-// queueExpirations stores when records expire. A revision that expires stays in the table
-// when a newer one does not: deleting the old revision then deletes nothing.
+// queueExpirations stores when records expire. If a revision with an expiry is replaced by
+// one without, its row stays; deleting the old revision later deletes nothing.
 func (b *Batch) queueExpirations(q *pgx.Batch) {
 	const sql = `
 INSERT INTO expirations AS e (collection, did, rkey, rev, expires_at)
@@ -31,9 +31,10 @@ WHERE excluded.rev > e.rev`
 	}
 }
 
-// DeleteExpired deletes at most limit records that their authors let expire at or before a
-// time, with their rows in the projections' tables, and returns how many rows of expirations
-// it took. A lasting tombstone keeps older revisions away, which a server may bring later.
+// DeleteExpired deletes at most limit records whose authors set them to expire at or before
+// a time, with their rows in the projections' tables. It returns how many rows of
+// expirations it processed. A lasting tombstone blocks older revisions, which a server may
+// bring later.
 func DeleteExpired(ctx context.Context, tx pgx.Tx, made Projections, now time.Time, limit int) (int, error) {
 	const due = `
 SELECT e.collection, e.did, e.rkey, e.rev FROM expirations AS e WHERE e.expires_at <= least($1::timestamptz, now()) ORDER BY e.expires_at LIMIT $2`

@@ -15,15 +15,15 @@ import (
 	"github.com/weir-social/weir/archive"
 )
 
-// StreamFetched is the stream under which is archived what no stream brought: Weir asked
-// a server for it.
+// StreamFetched is the stream name under which Weir archives records that it fetched from a
+// server and that no stream brought.
 const StreamFetched = "fetched"
 
-// wireFetched is the wire of Jetstream, whose format the archived events have: whoever
-// reads the archive of a stream reads them too.
+// wireFetched is Jetstream's wire. Archived events use its format, so that a reader of a
+// stream's archive can read them too.
 const wireFetched = "jetstream-v1"
 
-// Fetched is what was asked for, as far as it has changed the tables.
+// Fetched is the part of a fetched response that changed the tables.
 type Fetched struct {
 	Writes    []Write
 	Deletions []Deletion
@@ -37,7 +37,7 @@ type fetchedEvent struct {
 	Kind      string          `json:"kind"`
 	Commit    *fetchedCommit  `json:"commit,omitempty"`
 	Account   *fetchedAccount `json:"account,omitempty"`
-	CreatedAt *time.Time      `json:"created_at,omitempty"` // as it was stored; not of Jetstream
+	CreatedAt *time.Time      `json:"created_at,omitempty"` // as stored; not part of Jetstream's format
 }
 
 type fetchedCommit struct {
@@ -63,7 +63,7 @@ const (
 	fetchedDeletion = "delete"
 )
 
-// events returns the events of what was fetched. now dates writes.
+// events returns the fetched events. now is the date of the writes.
 func (f Fetched) events(now time.Time) []fetchedEvent {
 	events := make([]fetchedEvent, 0, len(f.Writes)+len(f.Deletions)+len(f.Statuses))
 	for _, w := range f.Writes {
@@ -82,9 +82,9 @@ func (f Fetched) events(now time.Time) []fetchedEvent {
 	return events
 }
 
-// id returns what identifies the event. A server may list two versions of a record under
-// one revision. What was fetched before the account was forgotten is another event: the
-// archive does not have it any more.
+// id returns the event's ID. A server may list two versions of a record under one revision.
+// What was fetched before the account was forgotten gets another ID, because the archive no
+// longer has it.
 func (e *fetchedEvent) id(forgotten map[string]time.Time) archive.ID {
 	if c := e.Commit; c != nil {
 		parts := []string{"fetched", e.DID, c.Collection, c.Rkey, c.Rev, c.Operation, c.CID}
@@ -96,7 +96,8 @@ func (e *fetchedEvent) id(forgotten map[string]time.Time) archive.ID {
 	return archive.NewID("fetched account", e.DID, e.Account.Status, e.Account.Time.Format(time.RFC3339Nano))
 }
 
-// day returns the day in the event's revision, in days since 1970; 0: it names none.
+// day returns the day of the event's revision, in days since 1970, or 0 if the revision names
+// none.
 func (e *fetchedEvent) day() int32 {
 	if e.Commit == nil || e.Commit.Rev == ListedRev {
 		return 0
@@ -108,7 +109,7 @@ func (e *fetchedEvent) day() int32 {
 	return daysSince1970(at)
 }
 
-// archiveRow returns what events add to the archive.
+// archiveRow returns the row that events add to the archive.
 func archiveRow(ctx context.Context, db DB, events []fetchedEvent) (*ArchiveRow, error) {
 	dids := make([]string, len(events))
 	for i := range events {
@@ -134,9 +135,9 @@ func archiveRow(ctx context.Context, db DB, events []fetchedEvent) (*ArchiveRow,
 	return r, nil
 }
 
-// ArchiveFetched adds what was fetched to the archive, in the transaction that stores it,
-// after the locks of its accounts: so the rows of one account are in the order in which
-// they were stored.
+// ArchiveFetched adds fetched events to the archive, in the transaction that stores them. Call
+// it after the locks of the accounts are taken, so that the rows of one account are in the
+// order in which they were stored.
 func ArchiveFetched(ctx context.Context, tx pgx.Tx, f Fetched) error {
 	now, err := Now(ctx, tx)
 	if err != nil {
@@ -151,10 +152,10 @@ func ArchiveFetched(ctx context.Context, tx pgx.Tx, f Fetched) error {
 	return row.store(ctx, tx, Lease{Stream: StreamFetched})
 }
 
-// RestoreFetched stores archived events that were fetched, in their order and as they were
-// stored first, if stores returns true for their collection. What was fetched before reach
-// does not become known. It calls also in each transaction with the records that have
-// changed. Restoring twice changes nothing the second time.
+// RestoreFetched stores archived fetched events in order, as they were first stored, if stores
+// returns true for their collection. Events fetched before reach are not recorded as known. In
+// each transaction it calls also with the records that have changed. Restoring twice changes
+// nothing the second time.
 func RestoreFetched(ctx context.Context, pool *pgxpool.Pool, projections Projections, stores func(collection string) bool, reach time.Time, records [][]byte, also func(context.Context, pgx.Tx, []Key) error) error {
 	events := make([]fetchedEvent, 0, len(records))
 	for _, record := range records {
@@ -185,7 +186,7 @@ func RestoreFetched(ctx context.Context, pool *pgxpool.Pool, projections Project
 	return nil
 }
 
-// FetchedUnits returns what makes archived events known that were fetched.
+// FetchedUnits returns the units that make archived fetched events known.
 func FetchedUnits(ctx context.Context, db DB, records [][]byte) ([]ArchiveUnit, error) {
 	events := make([]fetchedEvent, len(records))
 	for i, record := range records {
@@ -213,7 +214,7 @@ func parseFetched(record []byte) (fetchedEvent, error) {
 	return e, nil
 }
 
-// sort returns what one transaction restores: writes, deletions or statuses.
+// sort returns the group in which the event is restored: writes, deletions or statuses.
 func (e *fetchedEvent) sort() string {
 	if e.Commit != nil {
 		return e.Commit.Operation
@@ -221,7 +222,7 @@ func (e *fetchedEvent) sort() string {
 	return e.Kind
 }
 
-// restoreRun restores events of one sort, and makes those known that were fetched since reach.
+// restoreRun restores events of one sort, and records those fetched since reach as known.
 func restoreRun(ctx context.Context, tx pgx.Tx, projections Projections, events []fetchedEvent, reach time.Time) (changed []Key, err error) {
 	var writes []Write
 	var deletions []Deletion
@@ -250,7 +251,7 @@ func restoreRun(ctx context.Context, tx pgx.Tx, projections Projections, events 
 		deletions = lastOf(deletions, func(d Deletion) Key { return d.Key })
 		slices.SortFunc(deletions, func(a, b Deletion) int { return a.compare(b.Key) })
 		if err = DeleteRecords(ctx, tx, deletions, projections); err == nil {
-			changed, err = projections.Deleted(deletions), LockProjections(ctx, tx, projections) // the tables of others would keep their rows
+			changed, err = projections.Deleted(deletions), LockProjections(ctx, tx, projections) // the projections of other programs would keep their rows
 		}
 	default:
 		b.Statuses = lastOf(b.Statuses, func(s Status) Key { return Key{DID: s.DID} })
@@ -269,7 +270,7 @@ func restoreRun(ctx context.Context, tx pgx.Tx, projections Projections, events 
 	return changed, row.store(ctx, tx, Lease{})
 }
 
-// lastOf returns the last of those with the same key, in the order of their first.
+// lastOf returns the last element of each key, in the order in which the keys first appear.
 func lastOf[T any](all []T, key func(T) Key) []T {
 	at := make(map[Key]int, len(all))
 	last := all[:0:0]
@@ -284,7 +285,7 @@ func lastOf[T any](all []T, key func(T) Key) []T {
 	return last
 }
 
-// store makes the events known and stores the row, outside a batch of statements.
+// store records the events as known and stores the row, outside a batch of statements.
 func (r *ArchiveRow) store(ctx context.Context, tx pgx.Tx, lease Lease) error {
 	var fresh []pgtype.UUID
 	q := &pgx.Batch{}
@@ -299,7 +300,7 @@ func (r *ArchiveRow) store(ctx context.Context, tx pgx.Tx, lease Lease) error {
 	return nil
 }
 
-// Written returns the writes of these keys, the first of each.
+// Written returns the first write of each of these keys.
 func Written(writes []Write, keys []Key) []Write {
 	wrote := make(map[Key]bool, len(keys))
 	for _, k := range keys {

@@ -11,11 +11,12 @@ import (
 	"github.com/weir-social/weir/archive"
 )
 
-// archives is true if there is an archive that may have to forget something.
+// archives is true if there is an archive that may have to forget data.
 const archives = ` (EXISTS (SELECT FROM segments) OR EXISTS (SELECT FROM archive_open)) `
 
-// queueForgotten has the archive forget the accounts that the batch deletes or erases. It
-// comes after the statements that do so, because an older event does neither.
+// queueForgotten queues the accounts that the batch deletes or erases for the archive to
+// forget. It comes after the statements that delete and erase, because an event older than
+// the stored state does neither.
 func (b *Batch) queueForgotten(q *pgx.Batch) {
 	const sql = `
 INSERT INTO forgotten AS f (did, until, reason)
@@ -52,7 +53,7 @@ func later(a, b time.Time) time.Time {
 	return b
 }
 
-// queueDeletedRecords remembers the deletions until no segment has the records.
+// queueDeletedRecords stores the deletions until no segment contains the records.
 func (b *Batch) queueDeletedRecords(q *pgx.Batch) {
 	const sql = `
 INSERT INTO deleted_records AS d (did, collection, rkey, rev, deleted_at)
@@ -76,7 +77,7 @@ WHERE excluded.rev > d.rev`
 	q.Queue(sql, keys.collection, keys.did, keys.rkey, rev, at, b.Archive != nil)
 }
 
-// UnlistedAccounts lists the first forgotten accounts that are on no list in the store.
+// UnlistedAccounts lists the first forgotten accounts that no list in the store contains.
 func UnlistedAccounts(ctx context.Context, db DB, limit int) ([]archive.Forgotten, error) {
 	const sql = `SELECT did, until, reason FROM forgotten WHERE listed_at IS NULL ORDER BY at LIMIT $1`
 	return All(ctx, db, "list the forgotten accounts", scanForgotten, sql, limit)
@@ -88,7 +89,7 @@ func scanForgotten(row pgx.CollectableRow) (f archive.Forgotten, err error) {
 	return f, err
 }
 
-// ListedAccounts records that a list in the store names these accounts.
+// ListedAccounts records that a list in the store contains these accounts.
 func ListedAccounts(ctx context.Context, db DB, list []archive.Forgotten) error {
 	const sql = `
 UPDATE forgotten AS f
@@ -105,7 +106,8 @@ WHERE f.did = l.did AND f.until = l.until AND f.listed_at IS NULL`
 	return nil
 }
 
-// RestoreForgotten stores the accounts of the store's lists in a database that is rebuilt.
+// RestoreForgotten stores the accounts of the store's lists in a database that is being
+// rebuilt.
 func RestoreForgotten(ctx context.Context, db DB, list archive.Forgetting) error {
 	const sql = `
 INSERT INTO forgotten AS f (did, until, reason, listed_at)
@@ -124,7 +126,7 @@ WHERE excluded.until >= f.until`
 	return nil
 }
 
-// Forget is what a segment must not have any more.
+// Forget is the data that a segment must no longer contain.
 type Forget struct {
 	Accounts archive.Forgetting
 	records  map[Key]deletedRecord
@@ -138,9 +140,9 @@ type deletedRecord struct {
 // Empty reports whether there is nothing to forget.
 func (f Forget) Empty() bool { return len(f.Accounts) == 0 && len(f.records) == 0 }
 
-// Goes reports whether something must be forgotten: all that a forgotten account sent
-// before, and the text of deleted records. A listing does not know revisions, so a record
-// of one goes if it was read before the deletion.
+// Goes reports whether an archived item must be forgotten: everything that a forgotten
+// account sent before it was forgotten, and the text of deleted records. A listing has no
+// revisions, so a record from one must be forgotten if it was read before the deletion.
 func (f Forget) Goes(s archive.Said) bool {
 	if f.Accounts.Goes(s) {
 		return true
@@ -149,8 +151,9 @@ func (f Forget) Goes(s archive.Said) bool {
 	return ok && s.Collection != "" && s.Revision <= d.rev && (s.Revision != ListedRev || !s.At.After(d.at))
 }
 
-// ToForget reads what must be forgotten of accounts, by their hashes. An account that is
-// still deleted is forgotten until now: what its servers sent late was never stored.
+// ToForget reads what must be forgotten of accounts, given by their hashes. For an account
+// that is still deleted, that is everything until now: what its servers sent late was never
+// stored.
 func ToForget(ctx context.Context, db DB, authors []int64) (Forget, error) {
 	const accounts = `
 SELECT f.did, CASE a.status WHEN 'deleted' THEN greatest(f.until, now()) ELSE f.until END, f.reason
@@ -188,14 +191,14 @@ WHERE f.author = ANY ($1::bigint[])`
 	return f, nil
 }
 
-// dueToForget is true of segments that have not been compared for the interval $1 with
-// what must be forgotten. A new segment has what was heard until it was sealed.
+// dueToForget is true for segments that have not been compared with the data to forget for
+// the interval $1. A new segment already respects everything known until it was sealed.
 const dueToForget = ` synced_at IS NOT NULL AND (forget_again OR coalesce(forgotten_at, sealed_at) <= clock_timestamp() - $1::interval) `
 
-// SegmentsToForget lists the first segments that are due to be compared with what must be
-// forgotten.
+// SegmentsToForget lists the first segments that are due to be compared with the data to
+// forget.
 //
-// A segment that failed waits for an hour, because each attempt may read all of it, and comes
+// A segment that failed waits for an hour, because each attempt may read all of it. It comes
 // after the others, so that many bad segments do not hold back the good ones.
 func SegmentsToForget(ctx context.Context, db DB, every time.Duration, most int) ([]int64, error) {
 	const sql = `
@@ -205,8 +208,8 @@ ORDER BY forget_failed_at NULLS FIRST, coalesce(forgotten_at, sealed_at), number
 	return All(ctx, db, "list the segments to forget in", pgx.RowTo[int64], sql, every, most)
 }
 
-// SegmentToForget reads a segment that is due to be compared with what must be forgotten;
-// ErrNoRows: it is not. now is the time of the comparison.
+// SegmentToForget reads a segment that is due to be compared with the data to forget. It
+// returns ErrNoRows if the segment is not due. now is the time of the comparison.
 func SegmentToForget(ctx context.Context, db DB, number int64, every time.Duration) (m archive.Manifest, now time.Time, err error) {
 	const sql = `SELECT ` + segmentColumns + ` FROM segments WHERE number = $2 AND` + dueToForget
 	if m, err = One(ctx, db, "read a segment", scanManifest, sql, every, number); err == nil {
@@ -215,8 +218,8 @@ func SegmentToForget(ctx context.Context, db DB, number int64, every time.Durati
 	return m, now, err
 }
 
-// ComparedSegment records that a version of a segment has nothing that must be forgotten
-// at a time.
+// ComparedSegment records that, at a time, a version of a segment contained no data that must
+// be forgotten.
 func ComparedSegment(ctx context.Context, db DB, m archive.Manifest, at time.Time) error {
 	const sql = `UPDATE segments SET forgotten_at = $2, forget_again = false, forget_failing_since = NULL, forget_failed_at = NULL WHERE number = $1 AND rewritten = $3`
 	if _, err := db.Exec(ctx, sql, m.Number, at, m.Rewritten); err != nil {
@@ -225,8 +228,8 @@ func ComparedSegment(ctx context.Context, db DB, m archive.Manifest, at time.Tim
 	return nil
 }
 
-// ReplaceSegment switches to a later version of a segment. To running attempts to index
-// it, it is as if another one began, and nothing is inserted until they are settled.
+// ReplaceSegment switches to a later version of a segment. Running attempts to index the
+// segment then count as superseded, and nothing is inserted until they are settled.
 func ReplaceSegment(ctx context.Context, db DB, m archive.Manifest) error {
 	const sql = `
 UPDATE segments
@@ -240,7 +243,7 @@ WHERE number = $1 AND rewritten < $8 AND CASE origin WHEN '' THEN content ELSE o
 	return nil
 }
 
-// ForgetFailed records that a segment could not be compared with what must be forgotten.
+// ForgetFailed records that a segment could not be compared with the data to forget.
 func ForgetFailed(ctx context.Context, db DB, number int64) error {
 	const sql = `
 UPDATE segments SET forget_failing_since = coalesce(forget_failing_since, clock_timestamp()), forget_failed_at = clock_timestamp()
@@ -251,13 +254,14 @@ WHERE number = $1`
 	return nil
 }
 
-// DropDeletedRecords deletes at most limit remembered deletions that every segment was
-// compared with, and so was what is not sealed yet. What committed within the last hour
-// before a comparison may have been invisible to it. A deletion stays as long as its
-// tombstone: a server may bring the record until then, and the archive then has it again.
+// DropDeletedRecords deletes at most limit stored deletions that every segment has been
+// compared with, and that are older than everything not sealed yet. A comparison may have
+// missed transactions that committed within the hour before it. A deletion stays as long as
+// its tombstone: until then, a server may bring the record back, and the archive then has it
+// again.
 //
-// A segment that has failed for two intervals is not waited for any longer: a single bad
-// file would otherwise keep all deletions for ever. The segment remembers what it missed.
+// A segment that has failed for two intervals is no longer waited for: otherwise a single bad
+// file would keep all deletions for ever. The segment records what it missed.
 func DropDeletedRecords(ctx context.Context, db DB, every time.Duration, limit int) (int, error) {
 	const sql = `
 WITH waited AS (
@@ -279,8 +283,8 @@ SELECT count(*) FROM dropped`
 	return One(ctx, db, "drop remembered deletions", pgx.RowTo[int], sql, every, limit)
 }
 
-// SetUnreadableLists replaces what is known of lists of forgotten accounts that cannot be
-// read: their errors by their names.
+// SetUnreadableLists replaces the stored errors of lists of forgotten accounts that cannot be
+// read, by the names of the lists.
 func SetUnreadableLists(ctx context.Context, db DB, unreadable map[string]string) error {
 	const sql = `
 WITH now_readable AS (DELETE FROM unreadable_lists WHERE name <> ALL ($1::text[]))
@@ -298,8 +302,8 @@ ON CONFLICT (name) DO UPDATE SET error = excluded.error WHERE unreadable_lists.e
 	return nil
 }
 
-// ForgetAgain makes all segments due to be compared with what must be forgotten, and
-// returns their number.
+// ForgetAgain makes all segments due to be compared with the data to forget, and returns
+// their number.
 func ForgetAgain(ctx context.Context, db DB) (int64, error) {
 	tag, err := db.Exec(ctx, `UPDATE segments SET forget_again = true, forget_failed_at = NULL WHERE synced_at IS NOT NULL`)
 	if err != nil {
@@ -308,18 +312,18 @@ func ForgetAgain(ctx context.Context, db DB) (int64, error) {
 	return tag.RowsAffected(), nil
 }
 
-// ForgetProgress is what the archive has forgotten, and what it must.
+// ForgetProgress says how far the archive has forgotten what it must.
 type ForgetProgress struct {
 	Accounts int64   `json:"accounts"`        // that must be forgotten
 	Unlisted int64   `json:"unlisted"`        // of these, those that are on no list in the store
-	Records  int64   `json:"deleted_records"` // that some segments may have
+	Records  int64   `json:"deleted_records"` // deletions whose records some segments may contain
 	Segments int64   `json:"segments"`        // in the store
 	Written  int64   `json:"rewritten"`       // of these, those that were written again
-	Compared int64   `json:"compared"`        // and those that were compared at least once
-	Failing  int64   `json:"failing"`         // those whose last comparison failed
-	Missed   int64   `json:"missed"`          // those that deletions of records were not compared with, because they failed for long
+	Compared int64   `json:"compared"`        // of Segments, those that were compared at least once
+	Failing  int64   `json:"failing"`         // of Segments, those whose last comparison failed
+	Missed   int64   `json:"missed"`          // of Segments, those that were not compared with some deletions of records, because they failed for too long
 	Lists    int64   `json:"unreadable_lists"`
-	Age      float64 `json:"oldest_seconds"` // since the segment was compared or sealed that waits longest; 0: there is none
+	Age      float64 `json:"oldest_seconds"` // since the longest-waiting segment was compared or sealed; 0: there is none
 }
 
 // ReadForgetProgress reads what the archive has forgotten.

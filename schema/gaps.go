@@ -15,9 +15,9 @@ type Gap struct {
 	To     time.Time
 	Reason string
 
-	Accounts int    // to be compared with their repositories before the gap closes; set when read
-	Done     int    // of these
-	Problem  string // why it cannot be closed; empty: it can
+	Accounts int    // accounts to compare with their repositories before the gap closes; set when read
+	Done     int    // of Accounts
+	Problem  string // why the gap cannot be closed; empty: it can
 }
 
 func (g *Gap) queue(q *pgx.Batch, stream string) {
@@ -65,10 +65,9 @@ const closedText = `
 const ofGap = `(w.did LIKE ` + nostrDIDs + `) = starts_with(g.stream, 'nostr:')`
 
 // StartGap stores the accounts that a gap waits for: all followed, active accounts of the
-// stream's network. It
-// returns them with the gap's beginning; ok is false if the gap is closed. Inactive
-// accounts do not keep the gap open: they are read when they become active. Deleted
-// accounts are skipped. A gap without accounts is closed at once.
+// stream's network. It returns them with the gap's beginning; ok is false if the gap is
+// closed. Inactive accounts do not keep the gap open: they are read when they become
+// active. Deleted accounts are skipped. A gap without accounts is closed at once.
 func StartGap(ctx context.Context, tx pgx.Tx, gap int64, now time.Time) (s StartedGap, ok bool, err error) {
 	// Lock accounts before gaps, as the end of a backfill does.
 	const later = `
@@ -131,8 +130,8 @@ func settleGaps(ctx context.Context, tx pgx.Tx, did string, r Reading) error {
 	if !r.Compared && !r.RetryLater {
 		return nil
 	}
-	// Lock the gaps first: if two accounts end at once, one of them sees that no
-	// account is left.
+	// Lock the gaps first: if the reads of two accounts end at once, one of them sees
+	// that no account is left.
 	const gaps = `
 SELECT g.id FROM gaps AS g
 WHERE g.closed_at IS NULL AND (g.from_at >= $2 OR $3)
@@ -155,7 +154,7 @@ WHERE id = ANY ($2)`
 	return closeGaps(ctx, tx, ids, r.Now)
 }
 
-// closeGaps closes those of the gaps that have no accounts left.
+// closeGaps closes those gaps that have no accounts left.
 func closeGaps(ctx context.Context, tx pgx.Tx, ids []int64, now time.Time) error {
 	const sql = `
 UPDATE gaps AS g
@@ -181,10 +180,10 @@ GROUP BY b.did`
 	return accountsSince(ctx, tx, "find the accounts of gaps without a backfill", sql)
 }
 
-// AccountsToReread returns the followed, active accounts whose reread is due, and that
-// have no unfinished backfill: those that could not be read, and those whose job is
-// lost. since is the latest moment since which posts of one of them may be missing.
-// Each account is compared since its own moment (Feed.CompleteSince).
+// AccountsToReread returns the followed, active accounts whose reread is due and that
+// have no unfinished backfill: accounts that could not be read, and accounts whose job is
+// lost. since is the latest time since which posts of one of them may be missing. Each
+// account is compared since its own time (Feed.CompleteSince).
 func AccountsToReread(ctx context.Context, tx pgx.Tx) (dids []string, since time.Time, err error) {
 	const sql = `
 SELECT a.did, max(a.reread_since) OVER ()
@@ -196,7 +195,7 @@ WHERE a.reread_since IS NOT NULL AND a.status = 'active' AND (a.reread_at IS NUL
 	return accountsSince(ctx, tx, "find the accounts to reread", sql)
 }
 
-// accountsSince reads accounts and the moment that all rows share.
+// accountsSince reads accounts and the time that all rows share.
 func accountsSince(ctx context.Context, tx pgx.Tx, what, sql string) (dids []string, since time.Time, err error) {
 	rows, err := tx.Query(ctx, sql)
 	if err != nil {

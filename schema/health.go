@@ -8,8 +8,8 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// Queue is the depth of a queue. The counts have a limit: they are read every few
-// seconds, and must cost the same for a deep queue.
+// Queue is the depth of a queue. The counts are limited, because they are read every few
+// seconds and must cost the same for a deep queue.
 type Queue struct {
 	Name      string     `json:"name"`
 	Paused    bool       `json:"paused"`    // by a person, in River UI
@@ -17,13 +17,12 @@ type Queue struct {
 	Running   int64      `json:"running"`
 	Retryable int64      `json:"retryable"` // failed, waiting for a retry
 	Scheduled int64      `json:"scheduled"`
-	Oldest    *time.Time `json:"oldest"` // since when the job that has waited longest is available
+	Oldest    *time.Time `json:"oldest"` // when the job that has waited longest became available
 }
 
-// The most jobs of a queue that are counted in each state. A count that is one
-// larger means more, so that a configured limit of this size can be exceeded. Each
-// counted job can cost two microseconds, so the less important states have a lower
-// limit.
+// The maximum number of jobs of a queue that are counted in each state. A count that is
+// one larger means more, so that a configured limit of this size can be exceeded. Each
+// counted job can cost two microseconds, so the less important states have a lower limit.
 const (
 	CountedJobs   = 50_000 // available, retryable
 	CountedOthers = 10_000 // running, scheduled
@@ -58,11 +57,11 @@ type Totals struct {
 	Follows         int64   // accounts followed; 0 with the whole network
 	FailedWatches   int64   // watches whose last sync failed
 	Gaps            int64   // open
-	GapSeconds      float64 // the total time that they cover
-	GapAccounts     int64   // the total number of accounts that they wait for
-	GapAccountsLeft int64   // of GapAccounts, those that are left
+	GapSeconds      float64 // total time that the open gaps cover
+	GapAccounts     int64   // total number of accounts that they wait for
+	GapAccountsLeft int64   // those of GapAccounts that are not done yet
 	StuckGaps       int64   // open gaps that cannot be closed
-	GapProblem      string  // why they cannot be closed; empty if there are none
+	GapProblem      string  // why they cannot be closed; empty if StuckGaps is 0
 	DeadLetters     int64   // open and retrying
 	Desynchronized  int64   // accounts that must be compared with their repositories
 	Bytes           int64   // of the database on disk
@@ -100,7 +99,7 @@ type Counts struct {
 	Wrong   int64      // counts of the last sample that differed from the ledger
 }
 
-// CountedPending is the most pending changes that are counted.
+// CountedPending is the maximum number of pending changes that are counted.
 const CountedPending = 100_000
 
 // ReadCounts reads the state of the ranking's counts.
@@ -141,9 +140,10 @@ GROUP BY r.relname`
 	return All(ctx, db, "read the dead rows of the tables", pgx.RowToStructByName[Sum], sql)
 }
 
-// CountNewDeadLetters counts the dead letters first seen after since, neither retried nor
-// dismissed, by the first of the patterns that covers their collection: names, and
-// prefixes such as pub.layers.*. The last count is that of the others.
+// CountNewDeadLetters counts the dead letters first seen after since that were neither
+// retried nor dismissed. Each is counted for the first pattern that covers its
+// collection; patterns are names, and prefixes such as pub.layers.*. The last count is
+// for collections that no pattern covers.
 func CountNewDeadLetters(ctx context.Context, db DB, since time.Time, patterns []string) ([]int64, error) {
 	const sql = `
 WITH pattern AS (

@@ -13,26 +13,26 @@ import (
 // The states of a history.
 const (
 	HistoryWaiting   = "waiting" // for a stream that stores the collection
-	HistoryListing   = "listing" // relays are asked for its accounts
-	HistoryReading   = "reading" // all accounts are known, and are being read
+	HistoryListing   = "listing" // relays are asked for the accounts
+	HistoryReading   = "reading" // all accounts are known and are being read
 	HistoryComplete  = "complete"
 	HistoryCancelled = "cancelled"
 )
 
-// History is how far the past of a collection has been read.
+// History is the progress of reading a collection's past.
 type History struct {
 	Collection string `json:"collection"` // a name, or a prefix such as pub.layers.*
 	State      string `json:"state"`
 	Accounts   int64  `json:"accounts"` // known so far
 	Done       int64  `json:"done"`
 	Unread     int64  `json:"unread"`  // cannot be read for now
-	Limited    int64  `json:"limited"` // of Done, those that reached the limit of an account
-	Records    int64  `json:"records"` // of the accounts in Done
+	Limited    int64  `json:"limited"` // those of Done that reached the limit per account
+	Records    int64  `json:"records"` // records of the accounts in Done
 	Bytes      int64  `json:"bytes"`
-	Problem    string `json:"problem"` // why it does not advance; empty: it does
+	Problem    string `json:"problem"` // why it makes no progress; empty: it does
 }
 
-// maxHistories bounds the histories that reports show.
+// maxHistories limits the histories that reports show.
 const maxHistories = 100
 
 // Histories lists the first histories by name.
@@ -72,9 +72,9 @@ func CancelHistories(ctx context.Context, db DB) (int, error) {
 // covers is true if the entry s of stored_collections covers the history h.
 const covers = `(s.collection = h.collection OR right(s.collection, 1) = '*' AND starts_with(h.collection, left(s.collection, -1)))`
 
-// StoreCollections records the entries by which a stream is read from now on, and begins
-// histories of those in full that have none. An entry that returns is read again: the
-// stream did not bring its records meanwhile.
+// StoreCollections records the entries that a stream reads from now on, and begins
+// histories of those entries in full that have none. An entry that was removed and comes
+// back is read again, because the stream did not bring its records meanwhile.
 func StoreCollections(ctx context.Context, tx pgx.Tx, entries, full []string) error {
 	if _, err := tx.Exec(ctx, `DELETE FROM stored_collections WHERE collection <> ALL ($1::text[])`, entries); err != nil {
 		return fmt.Errorf("store the collections of the stream: %w", err)
@@ -114,7 +114,7 @@ type HistoryRun struct {
 	Began      bool
 	Complete   bool
 	Stored     bool // a stream stores the collection
-	Streamed   bool // and has advanced since
+	Streamed   bool // and that stream has advanced since
 }
 
 // HistoryRuns lists the histories that were not cancelled.
@@ -140,7 +140,7 @@ func BeginHistory(ctx context.Context, db DB, h HistoryRun) error {
 	return nil
 }
 
-// SetHistoryProblem records why a history does not advance; empty: it does.
+// SetHistoryProblem records why a history makes no progress; empty: it does.
 func SetHistoryProblem(ctx context.Context, db DB, h HistoryRun, problem string) error {
 	const sql = `UPDATE histories SET problem = $3 WHERE collection = $1 AND run = $2 AND problem <> $3`
 	if _, err := db.Exec(ctx, sql, h.Collection, h.Run, Text(problem)); err != nil {
@@ -149,8 +149,9 @@ func SetHistoryProblem(ctx context.Context, db DB, h HistoryRun, problem string)
 	return nil
 }
 
-// CompleteHistory ends a run whose accounts are all read, except those that cannot be.
-// With listings, its listings must have ended too. It reports whether it did.
+// CompleteHistory ends a run whose accounts have all been read, except those that cannot
+// be. If listings is set, the run's listings must have ended too. It reports whether it
+// ended the run.
 func CompleteHistory(ctx context.Context, db DB, h HistoryRun, listings bool) (History, bool, error) {
 	const sql = `
 UPDATE histories AS h
@@ -167,12 +168,12 @@ RETURNING h.collection, 'complete', h.accounts, h.done, h.unread, h.limited, h.r
 	return done, err == nil, err
 }
 
-// AccountListing is how far relays have named the accounts of a collection.
+// AccountListing is the progress of listing a collection's accounts from relays.
 type AccountListing struct {
-	Collection string // of the history
-	Name       string // of the collection that relays are asked for
+	Collection string // the collection of the history
+	Name       string // the collection that relays are asked for
 	Run        int
-	Host       string // the relay that gave Cursor; empty: none yet
+	Host       string // the relay that returned Cursor; empty: none yet
 	Cursor     string
 	Pages      int64
 	Seen       int64
@@ -180,7 +181,7 @@ type AccountListing struct {
 	Known      int64 // the accounts of the history
 }
 
-// MaxHistoryNames bounds the names of a history: those under a prefix come from
+// MaxHistoryNames limits the names of a history: the names under a prefix come from
 // strangers.
 const MaxHistoryNames = 1000
 
@@ -204,7 +205,8 @@ WHERE l.run < excluded.run`
 	return nil
 }
 
-// HistoryNames returns the names of the earlier runs of a history, and those of its run.
+// HistoryNames returns the names of all runs of a history so far, including the current
+// one.
 func HistoryNames(ctx context.Context, db DB, collection string) ([]string, error) {
 	return All(ctx, db, "read the names of the history of "+collection, pgx.RowTo[string], `SELECT name FROM history_listings WHERE collection = $1`, collection)
 }
@@ -220,14 +222,15 @@ ORDER BY l.name`
 	return All(ctx, db, "read the listings of "+h.Collection, pgx.RowToStructByName[AccountListing], sql, h.Collection, h.Run)
 }
 
-// newWaiting makes an account of an earlier run, or of none, wait for a run.
+// newWaiting inserts an account that waits for a run, or moves it there from an earlier
+// run.
 const newWaiting = `
 ON CONFLICT (collection, did) DO UPDATE
 SET run = excluded.run, state = 'waiting', place = NULL, records = 0, bytes = 0, limited = false, tries = 0, retry_at = NULL, problem = ''
 WHERE a.run < excluded.run`
 
-// ErrMoved is returned if another process has moved a listing, or the position of an
-// account, or if its history began again.
+// ErrMoved means that another process has moved a listing or an account's position, or
+// that the history began again.
 var ErrMoved = errors.New("the history has moved meanwhile")
 
 // MoveListing stores the accounts of a listing's next page, and the position after it.
@@ -251,7 +254,7 @@ WHERE collection = $1 AND name = $2 AND run = $3 AND pages = $7 AND host = $8 AN
 	return tag.RowsAffected(), countAccounts(ctx, tx, l.Collection, l.Run, tag.RowsAffected())
 }
 
-// countAccounts counts new accounts of a run. A run that was complete goes on.
+// countAccounts counts new accounts of a run. A run that was complete continues.
 func countAccounts(ctx context.Context, tx pgx.Tx, collection string, run int, added int64) error {
 	if added == 0 {
 		return nil
@@ -263,8 +266,8 @@ func countAccounts(ctx context.Context, tx pgx.Tx, collection string, run int, a
 	return nil
 }
 
-// FailListing records a failed try of a listing. With restart it begins at the top of
-// another host.
+// FailListing records a failed attempt at a listing. With restart, the listing starts
+// over at another host.
 func FailListing(ctx context.Context, db DB, l AccountListing, host, problem string, restart bool, wait time.Duration) error {
 	const sql = `
 UPDATE history_listings
@@ -277,8 +280,9 @@ WHERE collection = $1 AND name = $2 AND run = $3 AND pages = $4 AND ended_at IS 
 	return nil
 }
 
-// AddFollowedToHistory adds at most limit followed accounts to a run, if they have been
-// followed for as long as settled: their stream brings what they write from now on.
+// AddFollowedToHistory adds at most limit followed accounts to a run. It only adds
+// accounts that have been followed for settled or longer: their stream brings what they
+// write from now on.
 func AddFollowedToHistory(ctx context.Context, tx pgx.Tx, h HistoryRun, settled time.Duration, limit int) (added int64, err error) {
 	const sql = `
 INSERT INTO history_accounts AS a (collection, did, run)

@@ -12,7 +12,7 @@ import (
 // waitingAccounts are the accounts that a running history waits for.
 const waitingAccounts = `history_accounts AS a JOIN histories AS h ON h.collection = a.collection AND h.run = a.run AND h.cancelled_at IS NULL WHERE a.state = 'waiting'`
 
-// HistoryQueue is what decides how many jobs histories may add.
+// HistoryQueue holds the counts that decide how many jobs histories may add.
 type HistoryQueue struct {
 	Waiting int  // accounts that wait for their turn, up to the limit
 	Jobs    int  // unfinished jobs of histories
@@ -38,8 +38,8 @@ LIMIT $1`
 	return All(ctx, db, "list the accounts of histories", pgx.RowTo[string], sql, limit)
 }
 
-// RetryHistoryAccounts makes at most limit accounts wait again that could not be read, if
-// they are due and active.
+// RetryHistoryAccounts makes at most limit accounts that could not be read wait again, if
+// they are active and a retry is due.
 func RetryHistoryAccounts(ctx context.Context, db DB, limit int) error {
 	const sql = `
 WITH due AS (
@@ -66,7 +66,7 @@ WHERE h.collection = n.collection AND h.run = n.run`
 
 // HistoryAccount is an account that a history waits for.
 type HistoryAccount struct {
-	Collection string // of the history
+	Collection string // the collection of the history
 	DID        string
 	Run        int
 	Place      json.RawMessage // nil: it has not been read
@@ -75,15 +75,15 @@ type HistoryAccount struct {
 	Tries      int
 }
 
-// HistoryOwner is what the reading of an account needs to know besides.
+// HistoryOwner is the further state of an account that reading it depends on.
 type HistoryOwner struct {
 	Status  string
 	Wanted  bool  // it is followed, or everyone is
-	Records int64 // that histories have read of it
+	Records int64 // records that histories have read of it
 	Bytes   int64
 }
 
-// FindHistoryOwner reads what is known of an account of histories.
+// FindHistoryOwner reads the state of an account of histories.
 func FindHistoryOwner(ctx context.Context, db DB, did string) (HistoryOwner, error) {
 	const sql = `
 SELECT coalesce((SELECT c.status FROM accounts AS c WHERE c.did = $1), 'active')                                     AS status,
@@ -104,8 +104,8 @@ ORDER BY a.collection`
 	return All(ctx, db, "read the histories of "+did, pgx.RowToStructByName[HistoryAccount], sql, did)
 }
 
-// MoveHistoryAccount stores the position in an account's repository, and what has been
-// read of it.
+// MoveHistoryAccount stores the position in an account's repository, and counts the
+// records that were read.
 func MoveHistoryAccount(ctx context.Context, tx pgx.Tx, a HistoryAccount) error {
 	const sql = `UPDATE history_accounts SET place = $4, records = $5, bytes = $6 WHERE collection = $1 AND did = $2 AND run = $3 AND state = 'waiting'`
 	tag, err := tx.Exec(ctx, sql, a.Collection, a.DID, a.Run, a.Place, a.Records, a.Bytes)
@@ -136,7 +136,8 @@ WHERE h.collection = $1 AND h.run = e.run`
 }
 
 // PostponeHistoryAccount records why an account cannot be read, and when to try again;
-// zero: not in this run. counts: it is a failed try. again: it is then read from its top.
+// zero: not in this run. counts: this is a failed attempt. again: the next attempt starts
+// from the beginning.
 func PostponeHistoryAccount(ctx context.Context, db DB, a HistoryAccount, problem string, wait time.Duration, counts, again bool) error {
 	const sql = `
 WITH postponed AS (
@@ -155,8 +156,8 @@ UPDATE histories AS h SET unread = h.unread + 1 FROM postponed AS p WHERE h.coll
 	return nil
 }
 
-// DropHistoryAccount takes an account off a history that waits for it: it is deleted, or
-// no longer followed.
+// DropHistoryAccount takes an account off a history that waits for it, because it is
+// deleted or no longer followed.
 func DropHistoryAccount(ctx context.Context, db DB, a HistoryAccount) error {
 	const sql = `
 WITH dropped AS (
@@ -169,8 +170,8 @@ UPDATE histories AS h SET accounts = h.accounts - 1 FROM dropped AS d WHERE h.co
 	return nil
 }
 
-// PurgeHistories forgets that a purgeable account was read: if it returns, it is read
-// again. There are few histories, so no limit is needed.
+// PurgeHistories deletes the record that a purgeable account was read: if the account
+// returns, it is read again. There are few histories, so it needs no limit.
 func PurgeHistories(ctx context.Context, db DB, did string, _ int) (int, error) {
 	const sql = `
 WITH forgotten AS (

@@ -10,18 +10,19 @@ import (
 	"github.com/weir-social/weir/archive"
 )
 
-// UnindexedSegments lists the first segments in the store that ClickHouse does not have,
-// up to most.
+// UnindexedSegments lists the first segments in the store that ClickHouse does not have, at
+// most most of them.
 func UnindexedSegments(ctx context.Context, db DB, most int) ([]int64, error) {
 	const sql = `SELECT number FROM segments WHERE indexed_at IS NULL AND synced_at IS NOT NULL ORDER BY number LIMIT $1`
 	return All(ctx, db, "list the segments to index", pgx.RowTo[int64], sql, most)
 }
 
-// UnindexedSegment reads a segment in the store that ClickHouse does not have;
-// ErrNoRows: it has it. generation is how often IndexAgain was called.
+// UnindexedSegment reads a segment in the store that ClickHouse does not have. It returns
+// ErrNoRows if ClickHouse has it. generation is the number of calls of IndexAgain.
 func UnindexedSegment(ctx context.Context, db DB, number int64) (m archive.Manifest, generation int, err error) {
 	const sql = ` FROM segments WHERE number = $1 AND indexed_at IS NULL AND synced_at IS NOT NULL`
-	// Who reads it before IndexAgain finds an unsettled attempt, and reads it again later.
+	// A process that reads it before IndexAgain finds an unsettled attempt, and reads it
+	// again later.
 	if generation, err = One(ctx, db, "read a segment", pgx.RowTo[int], `SELECT index_generation`+sql, number); err != nil {
 		return m, 0, err
 	}
@@ -29,11 +30,11 @@ func UnindexedSegment(ctx context.Context, db DB, number int64) (m archive.Manif
 	return m, generation, err
 }
 
-// IndexMarks are the columns of segments that remember the attempts to insert a segment
-// into ClickHouse. All times are of the database's clock.
+// IndexMarks accesses the columns of segments that record attempts to insert a segment into
+// ClickHouse. All times are by the database's clock.
 type IndexMarks struct{ DB DB }
 
-// Begun returns which attempt was begun last and how long ago; 0: none.
+// Begun returns the last attempt that was begun, and how long ago that was; 0: none.
 func (m IndexMarks) Begun(ctx context.Context, segment int64) (attempt int, ago time.Duration, err error) {
 	const sql = `SELECT index_attempt, coalesce(clock_timestamp() - index_begun_at, '0') FROM segments WHERE number = $1`
 	last, err := One(ctx, m.DB, "read the attempts to index a segment", pgx.RowToStructByPos[struct {
@@ -43,8 +44,8 @@ func (m IndexMarks) Begun(ctx context.Context, segment int64) (attempt int, ago 
 	return last.Attempt, last.Ago, err
 }
 
-// Begin records that an attempt begins after the attempt last. It reports false if
-// another one began meanwhile.
+// Begin records that an attempt begins. It returns false if another attempt was begun after
+// the attempt last.
 func (m IndexMarks) Begin(ctx context.Context, segment int64, last int) (bool, error) {
 	const sql = `
 UPDATE segments
@@ -57,7 +58,7 @@ WHERE number = $1 AND index_attempt = $2 AND indexed_at IS NULL`
 	return tag.RowsAffected() == 1, nil
 }
 
-// Indexed records that ClickHouse has a segment, unless an attempt began after the
+// Indexed records that ClickHouse has a segment, unless another attempt was begun after the
 // attempt last.
 func (m IndexMarks) Indexed(ctx context.Context, segment int64, last int) error {
 	const sql = `UPDATE segments SET indexed_at = clock_timestamp() WHERE number = $1 AND index_attempt = $2`
@@ -67,10 +68,10 @@ func (m IndexMarks) Indexed(ctx context.Context, segment int64, last int) error 
 	return nil
 }
 
-// IndexAgain makes all segments unindexed and returns their number. To running attempts
-// it is as if another one began: none of them can mark its segment as indexed, and
-// nothing is inserted until they are settled. Then ClickHouse stores what it has stored and
-// lost before.
+// IndexAgain makes all segments unindexed and returns their number. Running attempts then
+// count as superseded: none of them can mark its segment as indexed, and nothing is
+// inserted until they are settled. Afterwards ClickHouse gets everything again, including
+// what it has lost.
 func IndexAgain(ctx context.Context, db DB) (int64, error) {
 	const sql = `UPDATE segments SET index_generation = index_generation + 1, index_attempt = index_attempt + 1, index_begun_at = clock_timestamp(), indexed_at = NULL`
 	tag, err := db.Exec(ctx, sql)

@@ -14,7 +14,7 @@ const unfinished = `('available', 'pending', 'retryable', 'running', 'scheduled'
 // Unfinished counts unfinished jobs.
 type Unfinished struct {
 	Ready   int // running, or ready to run
-	Waiting int // for a retry, or scheduled
+	Waiting int // waiting for a retry, or scheduled
 }
 
 // UnfinishedJobs counts the unfinished jobs of some kinds.
@@ -28,8 +28,8 @@ WHERE kind = ANY ($1) AND state IN ` + unfinished
 }
 
 // ReleaseJobs makes jobs of some kinds available again that have been running for longer
-// than this: the process that ran them was killed. A job that runs after all runs twice,
-// which changes nothing.
+// than a duration, on the assumption that the process that ran them was killed. If a job
+// is still running, it runs twice, which changes nothing.
 func ReleaseJobs(ctx context.Context, db DB, longer time.Duration, kinds ...string) error {
 	const sql = `
 UPDATE river_job SET state = 'available', scheduled_at = now()

@@ -10,8 +10,8 @@ import (
 	"github.com/jackc/pgx/v5/pgtype"
 )
 
-// AddListingMembers stores the accounts on a page of a listing. The page is of the
-// watch's own listing or, if by is set, of the follows of the account by. Each
+// AddListingMembers stores the accounts on a page of a listing. The page belongs to
+// the watch's own listing or, if by is set, to the follows of the account by. Each
 // account is counted once per by, even if a page is read twice.
 func AddListingMembers(ctx context.Context, tx pgx.Tx, job int64, by string, members []Member) error {
 	const sql = `
@@ -29,8 +29,8 @@ WHERE l.last_by <> excluded.last_by`
 	return nil
 }
 
-// UncountFollows undoes the counts of one account's follows, if by was the account
-// that was counted last.
+// UncountFollows undoes the counts of one account's follows, if by was the last
+// account that was counted.
 func UncountFollows(ctx context.Context, tx pgx.Tx, job int64, by string) error {
 	const sql = `UPDATE listing_members SET times = times - 1, last_by = '' WHERE job_id = $1 AND degree = 2 AND last_by = $2`
 	if _, err := tx.Exec(ctx, sql, job, by); err != nil {
@@ -50,8 +50,9 @@ func NextListingMember(ctx context.Context, tx pgx.Tx, job int64, after string) 
 	return did, nil
 }
 
-// ListingMembers returns the accounts of a listing, ordered by DID: of degree 1, or
-// those of degree 2 that at least atLeast accounts follow.
+// ListingMembers returns the accounts of a listing, ordered by DID. For degree 1
+// these are the accounts of the watch's own listing; for degree 2, those followed by
+// at least atLeast of them.
 func ListingMembers(ctx context.Context, tx pgx.Tx, job int64, degree, atLeast int) ([]Member, error) {
 	const sql = `
 SELECT did, handle, display_name, avatar FROM listing_members
@@ -86,14 +87,14 @@ ON CONFLICT DO NOTHING`
 	return nil
 }
 
-// HiddenMembers returns the members that a listing lacks because the network hides
-// them.
+// HiddenMembers returns the members that are missing from a listing because the
+// network hides them.
 func HiddenMembers(ctx context.Context, tx pgx.Tx, job int64) ([]string, error) {
 	const sql = `SELECT did FROM listing_members WHERE job_id = $1 AND degree = 0 AND times = 0 ORDER BY did`
 	return All(ctx, tx, "read the hidden members", pgx.RowTo[string], sql, job)
 }
 
-// DropListing deletes a listing that was applied or given up.
+// DropListing deletes a listing that was applied or abandoned.
 func DropListing(ctx context.Context, db DB, job int64) error {
 	if _, err := db.Exec(ctx, `DELETE FROM listing_members WHERE job_id = $1`, job); err != nil {
 		return fmt.Errorf("delete the listing of job %d: %w", job, err)
@@ -102,7 +103,7 @@ func DropListing(ctx context.Context, db DB, job int64) error {
 }
 
 // DropOrphanedListings deletes at most limit rows of listings whose jobs were deleted
-// or failed for good.
+// or failed permanently.
 func DropOrphanedListings(ctx context.Context, db DB, limit int) (int, error) {
 	const sql = `
 WITH RECURSIVE jobs (id) AS (

@@ -9,18 +9,20 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-// FewKeys is up to how many keys planning a statement takes longer than running it.
+// FewKeys is the number of keys up to which planning a statement takes longer than running
+// it.
 const FewKeys = 32
 
-// planOnce has Postgres plan the statements that follow once for a connection, for any
-// keys, instead of every time for these keys and the partitions that they need. It ends with
-// the transaction, or with planEachTime.
+// planOnce makes Postgres plan the following statements once per connection, for any keys.
+// Otherwise it plans them every time, for the given keys and the partitions that they need.
+// The setting ends with the transaction, or with planEachTime.
 //
-// Such a plan must be good whatever the tables hold later, and they may be empty when it is
-// made. So only bitmap scans are allowed, which need a condition on an index. It must be
-// enough to find the rows of a key: where a statement joins a table with the keys, a range
-// of rkeys, which picks partitions, would be another condition, with which Postgres reads
-// whole indexes. A subquery with LATERAL and LIMIT looks up one key at a time.
+// The tables may be empty when such a plan is made, and the plan must still be good when
+// they are full. So only bitmap scans are allowed, which need a condition on an index. That
+// one condition must be enough to find the rows of a key. Where a statement joins a table
+// with the keys, a range of rkeys, which selects partitions, would be a second condition,
+// and Postgres would use it to read whole indexes. A subquery with LATERAL and LIMIT looks
+// up one key at a time.
 const planOnce = `
 SELECT set_config('plan_cache_mode', 'force_generic_plan', true), set_config('enable_seqscan', 'off', true),
        set_config('enable_indexscan', 'off', true), set_config('enable_indexonlyscan', 'off', true)`
@@ -35,20 +37,20 @@ func preparesStatements(config *pgx.ConnConfig) bool {
 	return config.DefaultQueryExecMode == pgx.QueryExecModeCacheStatement
 }
 
-// Lookups runs statements that find rows by few keys. A connection plans each once, under
-// the conditions that planOnce names.
+// Lookups runs statements that find rows by few keys. A connection plans each statement
+// once, under the conditions described at planOnce.
 type Lookups struct {
 	pool *pgxpool.Pool
 	once bool
 }
 
 // NewLookups returns the pool as Lookups. With more than FewKeys keys, or through a
-// transaction pooler, statements are planned as ever.
+// transaction pooler, statements are planned every time.
 func NewLookups(pool *pgxpool.Pool, keys int) Lookups {
 	return Lookups{pool, keys <= FewKeys && preparesStatements(pool.Config().ConnConfig)}
 }
 
-// SendBatch sends a batch whose results callbacks read.
+// SendBatch sends a batch whose results are read by callbacks.
 func (l Lookups) SendBatch(ctx context.Context, b *pgx.Batch) pgx.BatchResults {
 	if !l.once {
 		return l.pool.SendBatch(ctx, b)
@@ -59,7 +61,7 @@ func (l Lookups) SendBatch(ctx context.Context, b *pgx.Batch) pgx.BatchResults {
 	return l.pool.SendBatch(ctx, q)
 }
 
-// Query runs a statement. It ignores how the statement asks to be planned.
+// Query runs a statement. It ignores a query mode in args.
 func (l Lookups) Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error) {
 	if !l.once {
 		return l.pool.Query(ctx, sql, args...)
@@ -79,7 +81,7 @@ func (l Lookups) Query(ctx context.Context, sql string, args ...any) (pgx.Rows, 
 	return &lookedUp{Rows: rows, sent: sent}, nil
 }
 
-// Exec runs a statement. It ignores how the statement asks to be planned.
+// Exec runs a statement. It ignores a query mode in args.
 func (l Lookups) Exec(ctx context.Context, sql string, args ...any) (pgconn.CommandTag, error) {
 	rows, err := l.Query(ctx, sql, args...)
 	if err != nil {
@@ -89,7 +91,7 @@ func (l Lookups) Exec(ctx context.Context, sql string, args ...any) (pgconn.Comm
 	return rows.CommandTag(), rows.Err()
 }
 
-// BeginFunc calls f in a transaction, which is committed unless f fails.
+// BeginFunc calls f in a transaction. It commits the transaction unless f returns an error.
 func (l Lookups) BeginFunc(ctx context.Context, f func(pgx.Tx) error) error {
 	return pgx.BeginFunc(ctx, l.pool, func(tx pgx.Tx) error {
 		if !l.once {
@@ -102,7 +104,7 @@ func (l Lookups) BeginFunc(ctx context.Context, f func(pgx.Tx) error) error {
 	})
 }
 
-// lookedUp are the rows of the last statement of a batch.
+// lookedUp is the rows of the last statement of a batch.
 type lookedUp struct {
 	pgx.Rows
 	sent pgx.BatchResults
@@ -132,7 +134,7 @@ func (t lookupsTx) Exec(ctx context.Context, sql string, args ...any) (pgconn.Co
 	return t.Tx.Exec(ctx, sql, withoutMode(args)...)
 }
 
-// withoutMode removes the mode in which the arguments ask to run the statement.
+// withoutMode removes the query mode from the arguments.
 func withoutMode(args []any) []any {
 	if len(args) > 0 {
 		if _, ok := args[0].(pgx.QueryExecMode); ok {

@@ -10,11 +10,11 @@ import (
 	"github.com/jackc/pgx/v5/pgtype"
 )
 
-// nostrDIDs is a pattern of LIKE for the accounts of Nostr, which have no repositories.
+// nostrDIDs is a LIKE pattern for Nostr accounts, which have no repositories.
 const nostrDIDs = `'did:nostr:%'`
 
-// RecordFollowList stores the revision of an account's follow list. It reports whether
-// the list may be applied: no newer one was read before.
+// RecordFollowList stores the revision of an account's follow list. It reports whether the list may
+// be applied, that is, whether no newer list was read before.
 func RecordFollowList(ctx context.Context, tx pgx.Tx, did, rev string) (newest bool, err error) {
 	const sql = `
 INSERT INTO nostr_authors AS a (did, follows_rev) VALUES ($1, $2)
@@ -23,15 +23,15 @@ RETURNING follows_rev = $2`
 	return One(ctx, tx, "store the revision of the follows of "+did, pgx.RowTo[bool], sql, did, rev)
 }
 
-// RelaysOf returns the relays that some accounts write to, without repetitions, in
-// alphabetical order.
+// RelaysOf returns the relays that some accounts write to, without duplicates, in alphabetical
+// order.
 func RelaysOf(ctx context.Context, db DB, dids []string) ([]string, error) {
 	const sql = `SELECT DISTINCT r FROM nostr_authors AS a CROSS JOIN unnest(a.relays) AS r WHERE a.did = ANY ($1) ORDER BY r`
 	return All(ctx, db, "read the relays of accounts", pgx.RowTo[string], sql, dids)
 }
 
-// AddRelayHints stores the relays that a person named for an account, until its own list is
-// read.
+// AddRelayHints stores the relays that a user named for an account. They are used until the
+// account's own list is read.
 func AddRelayHints(ctx context.Context, db DB, did string, relays []string) error {
 	const sql = `
 INSERT INTO nostr_authors AS a (did, relays) VALUES ($1, $2)
@@ -42,8 +42,8 @@ ON CONFLICT (did) DO UPDATE SET relays = excluded.relays WHERE a.relays_rev = ''
 	return nil
 }
 
-// UnreadAuthors returns at most limit followed accounts of Nostr whose profiles were not
-// read since a time, those first that were never read.
+// UnreadAuthors returns at most limit followed Nostr accounts whose profiles have not been read
+// since a time. Accounts that were never read come first.
 func UnreadAuthors(ctx context.Context, db DB, since time.Time, limit int) ([]string, error) {
 	const sql = `
 SELECT m.did
@@ -55,22 +55,22 @@ LIMIT $2`
 	return All(ctx, db, "find the accounts whose profiles must be read", pgx.RowTo[string], sql, since, limit)
 }
 
-// AuthorLists is what relays have of an account: its profile and the list of its relays. A
-// part without a revision was not found.
+// AuthorLists is what relays have of an account: its profile and its relay list. A part without a
+// revision was not found.
 type AuthorLists struct {
 	DID         string
 	ProfileRev  string
 	DisplayName string
 	Avatar      string
-	Name        string // by NIP-05, not confirmed
+	Name        string // by NIP-05, unconfirmed
 	RelaysRev   string
 	Relays      []string
 }
 
-// StoreAuthors stores what relays have of accounts, which are sorted by their DIDs, as far as it
-// is newer than what is stored. A name that the profile no longer claims is no
-// handle any more. Storing twice changes nothing but the time. It returns the accounts that
-// name a relay which they did not name before.
+// StoreAuthors stores the profiles and relay lists of accounts, which must be sorted by DID, where
+// they are newer than the stored ones. If the profile no longer claims a name, the account loses
+// that name as its handle. Storing twice changes only the time. It returns the accounts that name a
+// relay which they did not name before.
 func StoreAuthors(ctx context.Context, tx pgx.Tx, all []AuthorLists, now time.Time) (moved []string, err error) {
 	const authors = `
 WITH given AS (
@@ -133,11 +133,11 @@ RETURNING NOT a.relays <@ (SELECT b.relays FROM before AS b)`
 	return moved, nil
 }
 
-// UncheckedName is a name that an account claims.
+// UncheckedName is a name that an account claims and that must be checked.
 type UncheckedName struct{ DID, Name string }
 
-// UncheckedNames returns at most limit names of followed accounts whose domains were not
-// asked since a time, those first that were never asked.
+// UncheckedNames returns at most limit names of followed accounts whose domains have not been asked
+// since a time. Names that were never checked come first.
 func UncheckedNames(ctx context.Context, db DB, since time.Time, limit int) ([]UncheckedName, error) {
 	const sql = `
 SELECT a.did, a.name FROM nostr_authors AS a
@@ -147,9 +147,8 @@ LIMIT $2`
 	return All(ctx, db, "find the names to check", pgx.RowToStructByPos[UncheckedName], sql, since, limit)
 }
 
-// RecordName stores what the domain of a name says: confirmed, or not. unknown: it could not be
-// asked, so what it said before holds. Nothing changes if the account claims
-// another name meanwhile.
+// RecordName stores whether the domain confirmed a name. unknown: the domain could not be asked, so
+// its earlier answer stays. Nothing changes if the account claims another name meanwhile.
 func RecordName(ctx context.Context, tx pgx.Tx, n UncheckedName, confirmed, unknown bool, now time.Time) error {
 	const asked = `UPDATE nostr_authors SET name_at = $3 WHERE did = $1 AND name = $2`
 	tag, err := tx.Exec(ctx, asked, n.DID, n.Name, now)
@@ -164,7 +163,8 @@ func RecordName(ctx context.Context, tx pgx.Tx, n UncheckedName, confirmed, unkn
 }
 
 // ForgetAuthors deletes at most limit rows of accounts that nobody watches any more. owners are the
-// targets of watches: the revisions of their follow lists are needed, also if nobody follows them.
+// targets of watches: their rows stay even if nobody follows them, because the revisions of their
+// follow lists are needed.
 func ForgetAuthors(ctx context.Context, db DB, owners []string, unwatched time.Time, limit int) (int, error) {
 	const sql = `
 DELETE FROM nostr_authors AS n

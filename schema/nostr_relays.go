@@ -9,20 +9,20 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// Relay is a relay that followed accounts of Nostr name.
+// Relay is a relay that followed Nostr accounts name.
 type Relay struct {
-	URL      string // empty: none is due
+	URL      string // empty: no relay is due
 	ReadTo   *time.Time
 	Failures int
 	Accounts []string // followed accounts that name it
 }
 
-// failingRelay is how many failures in a row let another relay take a relay's place.
+// failingRelay is the number of failures in a row after which another relay may replace a relay.
 const failingRelay = 8
 
-// ChooseRelays chooses the relays that most followed accounts name, at most most, except the
-// configured ones. Relays that have failed for long come last; a week after they were due, they
-// get another chance. What is known of a relay is kept as long as an account names it.
+// ChooseRelays chooses the relays that the largest numbers of followed accounts name, at most most,
+// without the configured ones. Relays that have failed for long come last; a week after they were
+// due, they get another chance. A relay's row is kept as long as an account names the relay.
 func ChooseRelays(ctx context.Context, db DB, configured []string, most int) error {
 	const sql = `
 WITH named AS (
@@ -64,8 +64,8 @@ LIMIT 1`
 	return relay, err
 }
 
-// ServingRelaysOf returns the relays that some of these accounts name, of those that are asked and
-// were read the last time.
+// ServingRelaysOf returns the chosen relays that some of these accounts name and whose last read
+// succeeded.
 func ServingRelaysOf(ctx context.Context, db DB, dids []string) ([]string, error) {
 	const sql = `
 SELECT k.url FROM nostr_relays AS k
@@ -74,8 +74,8 @@ ORDER BY k.url`
 	return All(ctx, db, "find the relays that serve accounts", pgx.RowTo[string], sql, dids)
 }
 
-// RecordRelay stores until when a relay was read, nil if it was not, and why it was not or not
-// completely.
+// RecordRelay stores the time up to which a relay was read, nil if it was not, and why the read
+// failed or was incomplete.
 func RecordRelay(ctx context.Context, db DB, url string, readTo *time.Time, next time.Time, problem string) error {
 	const sql = `
 UPDATE nostr_relays SET read_to = coalesce($2, read_to), next_at = $3, problem = $4, failures = CASE WHEN $4 = '' THEN 0 ELSE failures + 1 END

@@ -32,7 +32,7 @@ func SpanFor(keep time.Duration) time.Duration {
 }
 
 // PartitionsFor returns the maximum number of partitions of posts for a retention,
-// including posts_ahead and posts_default. For ever counts as ten years.
+// including posts_ahead and posts_default. 0, for ever, counts as ten years.
 func PartitionsFor(keep time.Duration) int {
 	span := SpanFor(keep)
 	if keep == 0 {
@@ -41,7 +41,7 @@ func PartitionsFor(keep time.Duration) int {
 	return PartitionsOver(keep, span)
 }
 
-// PartitionsOver returns the maximum number of partitions of a table that each hold a
+// PartitionsOver returns the maximum number of partitions of a table if each covers a
 // span.
 func PartitionsOver(keep, span time.Duration) int {
 	return int((keep+partitionsAhead)/span) + 4 // the first and the last partition, the one ahead, and the default partition
@@ -56,8 +56,8 @@ func EnsurePostPartitions(ctx context.Context, db DB, now time.Time, keep time.D
 // EnsurePartitions makes the partitions of a table, each for a time span, from now to
 // two days ahead. If there are none yet, it begins a day before now. Each partition is
 // made in short transactions of its own. It returns ErrBusy if others use the table for
-// longer than a moment. Then the finished partitions stay, and rows of the missing ones
-// are stored in the partition ahead or in the default partition until the next call.
+// longer than a moment. The finished partitions then stay. Rows of the missing ones are
+// stored in the partition ahead or in the default partition until the next call.
 func EnsurePartitions(ctx context.Context, db DB, table string, now time.Time, span time.Duration) error {
 	until, err := PartitionsUntil(ctx, db, table)
 	if err != nil {
@@ -84,9 +84,9 @@ func EnsurePartitions(ctx context.Context, db DB, table string, now time.Time, s
 	}
 }
 
-// ensurePartition makes the partition of a moment. After a pause it first makes one for
-// the whole pause. A constraint, made before a partition is split off the one ahead,
-// saves a scan of the default partition under a lock.
+// ensurePartition makes the partition that contains a time. After a pause it first makes
+// one for the whole pause. A constraint, added before a partition is split off the one
+// ahead, saves a scan of the default partition under a lock.
 func ensurePartition(ctx context.Context, db DB, table string, at time.Time, span time.Duration) error {
 	const ahead = `SELECT EXISTS (SELECT FROM partitions WHERE parent = $1 AND ahead AND tid_floor($2) >= lower)`
 	for made := true; made; {
@@ -126,9 +126,9 @@ func ExpiredPartitions(ctx context.Context, db DB, table string, before time.Tim
 }
 
 // DropPartition drops a partition. dropped is false if there is none. It returns ErrBusy
-// if others use the table for longer than a moment. The statements that leaving adds run
-// in the same transaction, when nobody else can use the table any more and the rows are
-// still there; it may be nil.
+// if others use the table for longer than a moment. leaving, which may be nil, adds
+// statements that run in the same transaction, after the table is locked and before its
+// rows are gone.
 func DropPartition(ctx context.Context, db Batcher, name string, leaving func(*pgx.Batch)) (dropped bool, err error) {
 	q := &pgx.Batch{}
 	if leaving != nil {
@@ -142,7 +142,7 @@ func DropPartition(ctx context.Context, db Batcher, name string, leaving func(*p
 	return dropped, nil
 }
 
-// Batcher sends several statements at once. Outside a transaction they are one.
+// Batcher sends several statements at once. Outside a transaction they run as one.
 type Batcher interface {
 	SendBatch(ctx context.Context, b *pgx.Batch) pgx.BatchResults
 }

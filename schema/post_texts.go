@@ -9,11 +9,11 @@ import (
 	"github.com/jackc/pgx/v5/pgtype"
 )
 
-// maxText bounds the text of a post, in characters. The network allows fewer.
+// maxText limits the text of a post, in characters. The network allows fewer.
 const maxText = 3000
 
-// PostTexts returns the texts of those of the posts that are stored. It reads them as
-// Posts does.
+// PostTexts returns the texts of the posts that are stored. It reads them in the same
+// way as Posts.
 func PostTexts(ctx context.Context, db DB, keys []Key) (map[Key]string, error) {
 	texts := make(map[Key]string, len(keys))
 	if len(keys) == 0 {
@@ -48,14 +48,14 @@ WHERE p.text <> ''`
 	return texts, nil
 }
 
-// The collections of Nostr events that have a text.
+// The collections of Nostr events that have texts.
 const (
 	NoteCollection    = "nostr.1"
 	ArticleCollection = "nostr.30023"
 )
 
-// AddNoteTexts adds the texts of notes and articles of Nostr that are stored; an article
-// begins with its title.
+// AddNoteTexts adds the texts of stored Nostr notes and articles to texts. The text of
+// an article begins with its title.
 func AddNoteTexts(ctx context.Context, db DB, keys []Key, texts map[Key]string) error {
 	if len(keys) == 0 {
 		return nil

@@ -28,10 +28,10 @@ type Post struct {
 	Record    []byte // JSON; nil if the query omits it
 }
 
-// Posts reads stored posts by key, in no order, and skips those that are not stored.
-// LATERAL and LIMIT force one lookup in one partition's index per post; otherwise the
-// planner may read a whole day for a few hundred posts. The range of the keys limits
-// which partitions are locked.
+// Posts reads stored posts by key, in no particular order, and skips those that are
+// not stored. LATERAL and LIMIT force one lookup in one partition's index per post;
+// otherwise the planner may read a whole day for a few hundred posts. The range of
+// the keys limits which partitions are locked.
 func Posts(ctx context.Context, db DB, keys []Key) ([]Post, error) {
 	const sql = `
 SELECT p.did        AS did,

@@ -26,15 +26,15 @@ type Projection struct {
 	// with did. Their rows are deleted in the transaction that deletes the record,
 	// and with the account.
 	Tables []string
-	// Queues are those of its jobs besides Queue.
+	// Queues are its jobs' queues other than Queue.
 	Queues []string
-	// Compared are tables or views with these columns, Tables if there are none. A row
-	// of them says that its record was stored: if it has expired and is gone from its
-	// repository, an audit deletes it. The database does not hold this list.
+	// Compared are tables or views with these columns; Tables if empty. Each row means that
+	// its record was stored. If the record has expired and is gone from its repository, an
+	// audit deletes the row. This list is not stored in the database.
 	Compared []string `db:"-"`
 	// Deletions: its jobs also name deleted records.
 	Deletions bool `db:"-"`
-	// Expires: the rows of a record go with it when it expires.
+	// Expires: when a record expires, its rows are deleted too.
 	Expires bool `db:"-"`
 }
 
@@ -47,7 +47,7 @@ func (p *Projection) equal(other *Projection) bool {
 	return p.makesAs(other) && slices.Equal(p.Queues, other.Queues)
 }
 
-// makesAs reports whether two projections make the same of the records.
+// makesAs reports whether two projections derive the same rows from the records.
 func (p *Projection) makesAs(other *Projection) bool {
 	return p.Name == other.Name && p.Kind == other.Kind && p.Queue == other.Queue &&
 		slices.Equal(p.Collections, other.Collections) && slices.Equal(p.Tables, other.Tables)
@@ -65,7 +65,8 @@ func (p Projections) AllTables() (tables []string) {
 	return slices.Compact(tables)
 }
 
-// Compared returns what an audit compares of the projections that read a collection.
+// Compared returns the tables that an audit compares for the projections that read a
+// collection.
 func (p Projections) Compared(collection string) (tables []string) {
 	for i := range p {
 		switch {
@@ -84,7 +85,7 @@ func (p Projections) Compared(collection string) (tables []string) {
 func (p Projections) tablesOf(collections []string) (tables []string) {
 	for i := range p {
 		last := ""
-		for _, collection := range collections { // sorted: skip repetitions
+		for _, collection := range collections { // sorted: skip duplicates
 			if collection != last && p[i].Reads(collection) {
 				tables = append(tables, p[i].Tables...)
 				break
@@ -106,7 +107,7 @@ func (p Projections) Deleted(deletions []Deletion) (keys []Key) {
 	return keys
 }
 
-// Expiring returns the tables whose rows go with records of these collections that
+// Expiring returns the tables whose rows are deleted when records of these collections
 // expire.
 func (p Projections) Expiring(collections []string) (tables []string) {
 	for i := range p {
@@ -117,11 +118,11 @@ func (p Projections) Expiring(collections []string) (tables []string) {
 	return tables
 }
 
-// deleteProjected deletes the rows of deleted records from a table. A record that was
-// written again after its deletion keeps its rows. Each table needs a statement of its own:
-// while the one for shares waits for a worker's lock, the worker may add a row to subjects,
-// which only a later statement sees. within: $4 and $5 are the range of the keys. It bounds
-// which partitions are opened.
+// deleteProjected returns the statement that deletes the rows of deleted records from a
+// table. A record that was written again after its deletion keeps its rows. Each table
+// needs its own statement: while the statement for shares waits for a worker's lock, the
+// worker may add a row to subjects, which only a later statement sees. within: $4 and $5
+// are the range of the keys, which limits the partitions that are opened.
 func deleteProjected(table string, within bool) string {
 	ofTable, ofRecords := "", ""
 	if within {
@@ -140,8 +141,8 @@ WHERE p.collection = d.collection AND p.did = d.did AND p.rkey = d.rkey` + ofTab
 // OutdatedError means that the database and this program have different projections.
 // The program must not store records, because some of their jobs would be missing.
 type OutdatedError struct {
-	Name    string // of the projection that differs
-	Missing bool   // this program lacks it
+	Name    string // the projection that differs
+	Missing bool   // this program does not have it
 }
 
 func (e *OutdatedError) Error() string {
@@ -243,7 +244,7 @@ func RegisterProjections(ctx context.Context, pool *pgxpool.Pool, ours Projectio
 				return fmt.Errorf("end the leases of the streams: %w", err)
 			}
 		}
-		return CheckProjections(ctx, tx, ours) // another process may have registered others
+		return CheckProjections(ctx, tx, ours) // another process may have registered other projections
 	})
 	return changed, err
 }
@@ -287,8 +288,8 @@ WHERE a.attrelid = to_regclass(quote_ident($1)) AND a.attname IN ('collection', 
 	return nil
 }
 
-// register stores the projection's row and, if it makes something else of the records
-// than before, adds a job if there are stored ones.
+// register stores the projection's row. If runs is set and matching records are stored, it
+// adds a job that projects them.
 func (p *Projection) register(ctx context.Context, tx pgx.Tx, runs bool) error {
 	if err := p.checkTables(ctx, tx); err != nil {
 		return err
@@ -312,9 +313,9 @@ SET collections = excluded.collections, kind = excluded.kind, queue = excluded.q
 	return err
 }
 
-// MoveStranded moves the waiting jobs of projections that are in none of their queues, as
-// after a change of the configuration, to the queue that every process of jobs knows. It
-// returns how many there were.
+// MoveStranded moves waiting jobs of projections that are in none of the projection's
+// queues, as after a change of the configuration, to the queue that every worker process
+// serves. It returns how many it moved.
 func MoveStranded(ctx context.Context, db DB) (int64, error) {
 	const sql = `
 UPDATE river_job AS j SET queue = p.queue

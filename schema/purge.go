@@ -9,17 +9,17 @@ import (
 	"github.com/jackc/pgx/v5/pgtype"
 )
 
-// purgeable is true if the records and projected rows of the account $1 must be
-// deleted: the account is deleted, or it left a watch and no watch has it now. Each
-// deleting statement contains it, because both can change at any time.
+// purgeable is true if the records and projected rows of the account $1 must be deleted:
+// the account is deleted, or it left a watch and is in no watch now. Each deleting
+// statement contains the condition, because it can change at any time.
 const purgeable = ` (
     EXISTS (SELECT FROM accounts WHERE did = $1 AND status = 'deleted')
     OR EXISTS (SELECT FROM purge_queue WHERE did = $1)
        AND EXISTS (SELECT FROM watches) AND NOT EXISTS (SELECT FROM watch_members WHERE did = $1)
 ) `
 
-// Purgeable lists at most limit accounts to purge, sorted, after a DID. Deleted
-// accounts are due at once, accounts that left a watch when that was at or before
+// Purgeable lists at most limit accounts to purge, sorted, after a DID. Deleted accounts
+// are due at once. Accounts that left a watch are due if they left at or before
 // unwatched.
 func Purgeable(ctx context.Context, db DB, now, unwatched time.Time, after string, limit int) ([]string, error) {
 	const sql = `
@@ -46,10 +46,10 @@ type KeepRule struct {
 }
 
 // PurgeRecords deletes records of a purgeable account: at most limit posts and at most
-// limit other records. All records of a deleted account are deleted; of other
-// accounts, records of collections without a rule are kept. Purge the projected rows
-// afterwards, because a worker that holds a record may be writing them. The IDs of the
-// events are no longer seen: the records come back if the account is followed again.
+// limit other records. All records of a deleted account are deleted. Of other accounts,
+// records of collections without a rule are kept. Purge the projected rows afterwards,
+// because a worker that holds a record may be writing them. The IDs of the events no
+// longer count as seen, so the records come back if the account is followed again.
 func PurgeRecords(ctx context.Context, db DB, did string, rules []KeepRule, limit int) (int, error) {
 	const posts = `
 DELETE FROM posts
@@ -59,7 +59,7 @@ WHERE collection = 'app.bsky.feed.post' AND did = $1
       WHERE p.collection = 'app.bsky.feed.post' AND p.did = $1 AND` + purgeable + `
       LIMIT $2 FOR UPDATE OF p SKIP LOCKED
   ))`
-	// There are few collections and many records: find each next collection by one
+	// There are few collections and many records, so find each next collection with one
 	// index lookup.
 	others := `
 WITH gone AS (
@@ -84,9 +84,9 @@ SELECT count(*) FROM gone`
 	return n + m, err
 }
 
-// goes is a condition: a purge of account $1 deletes its records of this collection.
-// For a deleted account it is always true; for another one it is true for posts, and
-// for what the rules in $2 and $3 do not keep.
+// goes returns a condition: a purge of account $1 deletes its records of this
+// collection. For a deleted account it is always true. For other accounts it is true for
+// posts, and for collections that the rules in $2 and $3 do not keep.
 func goes(collection string) string {
 	return ` (
     EXISTS (SELECT FROM accounts WHERE did = $1 AND status = 'deleted')
@@ -114,10 +114,10 @@ func keepColumns(rules []KeepRule) (pattern pgtype.FlatArray[string], stays pgty
 	return pattern, stays
 }
 
-// PurgeProjected deletes at most limit rows of a purgeable account from a
-// projection's table, whatever their age. The rows of kept records are kept.
+// PurgeProjected deletes at most limit rows of a purgeable account from a projection's
+// table, whatever their age. The rows of kept records are kept.
 func PurgeProjected(ctx context.Context, db DB, table, did string, rules []KeepRule, limit int) (int, error) {
-	// The table may be partitioned: then a ctid names a row of each partition.
+	// The table may be partitioned, and then a ctid names a row in each partition.
 	sql := `
 WITH going AS MATERIALIZED (
     SELECT p.tableoid, p.ctid, p.collection, p.rkey FROM %[1]s AS p
@@ -140,11 +140,11 @@ WHERE id = ANY (ARRAY(SELECT l.id FROM dead_letters AS l WHERE l.did = $1 AND l.
 	return deleteRows(ctx, db, "clear the dead letters of "+did, sql, did, limit)
 }
 
-// FinishPurge ends the purge of an account that has no records or projected rows
-// left. It clears the profile of a deleted account and schedules a second purge
-// after again, when no replay can bring its records back. It also ends the purge of
-// an account that is no longer purgeable. done is false if something is left, or if no
-// list in the archive's store names the account yet: that is waited for, a week at most.
+// FinishPurge ends the purge of an account that has no records or projected rows left.
+// It clears the profile of a deleted account and schedules a second purge after again,
+// when no replay can bring its records back. It also ends the purge of an account that
+// is no longer purgeable. done is false if something is left, or if no list in the
+// archive's store names the account yet. It waits for the list for at most a week.
 func FinishPurge(ctx context.Context, db DB, projections Projections, did string, rules []KeepRule, now time.Time, again time.Duration) (done bool, err error) {
 	nothing := ` NOT EXISTS (SELECT FROM posts WHERE collection = 'app.bsky.feed.post' AND did = $1) AND NOT EXISTS (` + goingRecords() + `)`
 	for _, table := range projections.AllTables() {

@@ -34,7 +34,7 @@ func All[T any](ctx context.Context, db DB, what string, row pgx.RowToFunc[T], s
 	return nil, fmt.Errorf("%s: %w", what, err)
 }
 
-// QueueAll queues a query, all rows of which are in to once the batch has been read.
+// QueueAll queues a query. Once the batch has been read, to contains all its rows.
 func QueueAll[T any](q *pgx.Batch, what string, row pgx.RowToFunc[T], to *[]T, sql string, args ...any) {
 	q.Queue(sql, args...).Query(func(rows pgx.Rows) error {
 		found, err := pgx.CollectRows(rows, row)

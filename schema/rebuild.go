@@ -9,19 +9,19 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-// RemoveStale deletes rows of a projection that should not exist, those of at most limit
-// records, and returns the number of records. Fewer than limit: none is left.
+// RemoveStale deletes rows of a projection that should not exist, for at most limit records, and
+// returns the number of records. If it is less than limit, no stale row is left.
 //
-// A row is stale if the projection does not read its collection any more, or if its
-// record is not stored and was deleted. If the projection's rows go with a record that
-// expires, a row without a stored record is stale.
+// A row is stale if the projection no longer reads its collection, or if its record is not stored
+// and was deleted. If the projection's rows are deleted when a record expires, every row without a
+// stored record is stale.
 func (p *Projection) RemoveStale(ctx context.Context, pool *pgxpool.Pool, limit int) (int, error) {
 	unread, err := p.unread(ctx, pool)
 	if err != nil {
 		return 0, err
 	}
 	tables := p.made()
-	if p.Expires { // no table has rows without a stored record
+	if p.Expires { // no table may have rows without a stored record
 		tables = p.Tables
 	}
 	var keys []Key
@@ -37,7 +37,8 @@ func (p *Projection) RemoveStale(ctx context.Context, pool *pgxpool.Pool, limit 
 	if len(keys) == 0 {
 		return 0, nil
 	}
-	// The record may have been stored meanwhile. Nobody stores it while this transaction has the lock of its account.
+	// The record may have been stored meanwhile. Nobody can store it while this transaction has the
+	// lock of its account.
 	const remove = `
 DELETE FROM %s AS p
 USING unnest($1::text[], $2::text[], $3::text[]) AS d (collection, did, rkey)
@@ -62,7 +63,7 @@ WHERE p.collection = d.collection AND p.did = d.did AND p.rkey = d.rkey
 	return len(keys), nil
 }
 
-// made are the tables or views whose rows were made of stored records.
+// made returns the tables or views whose rows were made from stored records.
 func (p *Projection) made() []string {
 	if len(p.Compared) > 0 {
 		return p.Compared
@@ -70,7 +71,7 @@ func (p *Projection) made() []string {
 	return p.Tables
 }
 
-// unread returns the collections that have rows and that the projection does not read.
+// unread returns the collections that have rows but that the projection does not read.
 func (p *Projection) unread(ctx context.Context, db DB) ([]string, error) {
 	unread := []string{}
 	for _, table := range p.made() {
@@ -95,15 +96,15 @@ LIMIT $3`
 	return All(ctx, db, "find stale rows in "+table, pgx.RowToStructByName[Key], fmt.Sprintf(sql, pgx.Identifier{table}.Sanitize()), unread, p.Expires, limit)
 }
 
-// ProjectionRun is how far a run_projection job is.
+// ProjectionRun is the progress of a run_projection job.
 type ProjectionRun struct {
 	State      string // of the job, as River names it
 	Records    int64  // for which jobs were added
-	Unfinished int64  // of these jobs; they have the lowest priority
-	Problem    string // of the last attempt that failed
+	Unfinished int64  // unfinished jobs among these; they have the lowest priority
+	Problem    string // of the last failed attempt
 }
 
-// FindProjectionRun returns how far a run_projection job is, or ErrNoRows.
+// FindProjectionRun returns the progress of a run_projection job, or ErrNoRows.
 func FindProjectionRun(ctx context.Context, db DB, job int64) (ProjectionRun, error) {
 	const sql = `
 SELECT j.state::text                                                                             AS state,

@@ -9,29 +9,29 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// RelayAudit is the comparison of a day of a relay of Nostr with what is stored.
+// RelayAudit is the comparison of one day of a Nostr relay with the stored events.
 type RelayAudit struct {
 	Stream  string    `json:"stream"`
-	Day     time.Time `json:"day"`     // its begin, in UTC
+	Day     time.Time `json:"day"`     // its beginning, in UTC
 	Method  string    `json:"method"`  // negentropy or pages
 	Events  int       `json:"events"`  // that were stored before
-	Missing int       `json:"missing"` // that the relay named, and that had never been stored
+	Missing int       `json:"missing"` // that the relay has, and that had never been stored
 	Stored  int       `json:"stored"`  // records that changed because of them
-	Problem string    `json:"problem"` // why the day was not compared completely; "": it was
+	Problem string    `json:"problem"` // why the comparison of the day is incomplete; "": it is complete
 }
 
 const (
-	relayAuditTries = 24                  // an hour apart
-	relayAuditDays  = 7                   // how far back days are compared that were missed
-	relayAuditAgain = 3                   // how far back days are compared again each day, by sets of ids
+	relayAuditTries = 24                  // attempts, an hour apart
+	relayAuditDays  = 7                   // missed days this far back are compared
+	relayAuditAgain = 3                   // days this far back are compared again each day, by sets of ids
 	relayAuditsKept = 30 * 24 * time.Hour // how long results stay
 )
 
-// DueRelayAudit returns the latest day that is to be compared with one of some streams'
-// relays: yesterday, from one hour after its end, because events reach relays late. If that was
-// done, an earlier day of the last week, but none before the first one of that stream; and, once
-// more on each of the next days, one that was compared by sets, because authors' clocks are wrong by
-// days. ErrNoRows means that nothing is due.
+// DueRelayAudit returns the latest day for which one of some streams' relays must be compared.
+// Yesterday is due from one hour after its end, because events reach relays late. Then an earlier
+// day of the last week is due if it was missed, but none before the stream's first audited day. A
+// day that was compared by sets is due once more on each of the next days, because authors' clocks
+// may be wrong by days. ErrNoRows means that nothing is due.
 func DueRelayAudit(ctx context.Context, db DB, streams []string) (stream string, day time.Time, err error) {
 	const sql = `
 SELECT s.stream, d.day
@@ -54,8 +54,8 @@ LIMIT 1`
 	return found.Stream, found.Day, err
 }
 
-// StoreRelayAudit stores a result, and adds it to that of the tries before. One with a problem
-// is tried again if again is set.
+// StoreRelayAudit stores a result, and adds it to the results of earlier attempts. If again is set,
+// a result with a problem leads to another attempt.
 func StoreRelayAudit(ctx context.Context, db DB, a RelayAudit, again bool) error {
 	const sql = `
 WITH old AS (
@@ -81,8 +81,8 @@ FROM relay_audits ORDER BY stream, day DESC`
 	return All(ctx, db, "read the comparisons with relays", pgx.RowToStructByPos[RelayAudit], sql)
 }
 
-// AuditedAuthors returns the accounts of Nostr that have been followed since a time;
-// everyone is true if the whole network is.
+// AuditedAuthors returns the Nostr accounts that have been followed since a time; everyone is true
+// if the whole network is followed.
 func AuditedAuthors(ctx context.Context, db DB, since time.Time) (dids []string, everyone bool, err error) {
 	const sql = `SELECT w.did FROM watch_members AS w WHERE w.did LIKE ` + nostrDIDs + ` GROUP BY w.did HAVING min(w.added_at) <= $1 ORDER BY w.did`
 	if dids, err = All(ctx, db, "list the accounts of Nostr", pgx.RowTo[string], sql, since); err != nil {
@@ -92,19 +92,19 @@ func AuditedAuthors(ctx context.Context, db DB, since time.Time) (dids []string,
 	return dids, everyone, err
 }
 
-// DatedRecord is a record by its account and revision.
+// DatedRecord identifies a record by its account and revision.
 type DatedRecord struct{ DID, Rev string }
 
-// ErrManyRecords is the error of more records than were asked for.
+// ErrManyRecords means that there are more records than the limit.
 var ErrManyRecords = errors.New("more records than can be compared at once")
 
-// eventsBetween reads the index of events by their dates, which revisions begin with.
+// eventsBetween reads the index of events by date. Revisions begin with the date.
 const eventsBetween = `
 SELECT did, rev FROM records
 WHERE collection = ANY ($1) AND collection >= 'nostr.' AND collection < 'nostr/' AND left(rev, 16) >= $2 AND left(rev, 16) < $3 LIMIT $4`
 
-// EventsBetween returns the records of some collections of Nostr whose dates, as in revisions, are
-// at or after from and before to, at most limit.
+// EventsBetween returns the records of some Nostr collections whose dates, as in revisions, are at
+// or after from and before to, at most limit.
 func EventsBetween(ctx context.Context, db DB, collections []string, from, to string, limit int) ([]DatedRecord, error) {
 	found, err := All(ctx, db, "list the events of a time", pgx.RowToStructByPos[DatedRecord], eventsBetween, collections, from, to, limit+1)
 	if err == nil && len(found) > limit {

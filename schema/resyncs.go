@@ -26,15 +26,15 @@ type Resync struct {
 }
 
 const (
-	// maxDesynchronized bounds the accounts that are desynchronized at the same time.
+	// maxDesynchronized limits the accounts that are desynchronized at the same time.
 	// Further ones are not marked: anybody can invent accounts.
 	maxDesynchronized = 10_000
 
 	// unknownRev sorts after every revision.
 	unknownRev = "zzzzzzzzzzzzz"
 
-	// resyncLost is how long after its due time a job that has not begun counts as
-	// lost: somebody deleted it.
+	// resyncLost is how long after its due time a job that has not begun counts as lost,
+	// because somebody deleted it.
 	resyncLost = 24 * time.Hour
 )
 
@@ -49,8 +49,8 @@ func sortedDesynchronized(marks []Desynchronized) []Desynchronized {
 	return slices.CompactFunc(marks, func(a, b Desynchronized) bool { return a.DID == b.DID })
 }
 
-// queueDesynchronized marks accounts. It adds those that have no job yet to b.Resyncs.
-// What a resync has compared already needs no other one.
+// queueDesynchronized marks accounts. It adds those that have no job yet to b.Resyncs. An
+// account needs no resync for a revision that a resync has already compared.
 func (b *Batch) queueDesynchronized(q *pgx.Batch, marks []Desynchronized) {
 	if len(marks) == 0 {
 		return
@@ -77,7 +77,7 @@ RETURNING did, due_at, requested_at = now()`
 		did[i], cause[i], rev[i] = m.DID, Text(m.Cause), m.Rev
 	}
 	q.Queue(sql, did, cause, rev, maxDesynchronized, resyncLost).Query(func(rows pgx.Rows) error {
-		before := make(map[string]bool, len(b.Resyncs)) // an account whose chain is broken may have been marked before
+		before := make(map[string]bool, len(b.Resyncs)) // an account may have been marked before because its chain is broken
 		for i := range b.Resyncs {
 			before[b.Resyncs[i].DID] = true
 		}
@@ -96,18 +96,18 @@ RETURNING did, due_at, requested_at = now()`
 // ResyncState is what a resync needs to know of an account.
 type ResyncState struct {
 	Begun    bool          // this call began a resync
-	Wait     time.Duration // otherwise: until it may begin; zero or less: too many have begun in the last hour
+	Wait     time.Duration // if not: the time until it may begin; zero or less: too many have begun in the last hour
 	Age      time.Duration // since it was desynchronized
-	Failed   bool          // it could not be compared the last time
+	Failed   bool          // the last comparison failed
 	Status   string        // of the account
 	Watched  bool          // the account is followed
 	Everyone bool          // the whole network is followed
 }
 
 // BeginResync begins a resync of an account if it is due and active, and fewer than perHour
-// have begun in the last hour. One that could not be compared the last time begins only if
-// failed is set. It returns ErrNoRows if the account is not desynchronized. If the resync
-// does not end, the next one may begin after again.
+// have begun in the last hour. If the account's last comparison failed, the resync begins
+// only if failed is set. It returns ErrNoRows if the account is not desynchronized. If the
+// resync does not end, the next one may begin after again.
 func BeginResync(ctx context.Context, db DB, did string, perHour int, again time.Duration, failed bool) (ResyncState, error) {
 	const sql = `
 WITH begun AS (
@@ -138,19 +138,19 @@ func IsDesynchronized(ctx context.Context, db DB, did string) (bool, error) {
 
 // ResyncResult is the result of comparing an account with its repository.
 type ResyncResult struct {
-	Rev     string // the repository's
-	Data    []byte // hash of the root of its tree; nil: unknown
+	Rev     string // the repository's revision
+	Data    []byte // hash of the root of the repository's tree; nil: unknown
 	Changed bool   // a difference was found
 	Useful  time.Duration
-	Useless time.Duration // how long until the next resync, after one that found a difference, or none: then it doubles up to a day
+	Useless time.Duration // the wait until the next resync: Useful after a difference, else Useless, which doubles up to a day
 }
 
 // EndResync records that an account was compared with its repository. It returns zero if
-// the account is synchronized now, or how long the next resync has to wait, if a later
-// revision was refused meanwhile. What waited for the comparison as dead letters is
-// settled: whatever of it was true is stored.
+// the account is synchronized now. If a later revision was refused meanwhile, it returns
+// how long the next resync has to wait. Dead letters that waited for the comparison are
+// settled: what was true in them is stored.
 func EndResync(ctx context.Context, tx pgx.Tx, did string, r ResyncResult) (again time.Duration, err error) {
-	// The lock makes a commit wait that marks the account now.
+	// The lock makes a commit that marks the account now wait.
 	wanted, err := One(ctx, tx, "end the resync of "+did, pgx.RowTo[string], `SELECT wanted FROM resyncs WHERE did = $1 FOR UPDATE`, did)
 	if errors.Is(err, ErrNoRows) { // the account was purged meanwhile
 		return 0, nil
@@ -160,12 +160,12 @@ func EndResync(ctx context.Context, tx pgx.Tx, did string, r ResyncResult) (agai
 	}
 	refused := `last_seen < (SELECT r.begun_at FROM resyncs AS r WHERE r.did = $1)`
 	if wanted != "" && wanted <= r.Rev {
-		refused = `true` // what was refused since then is not later than the repository either
+		refused = `true` // events refused since then are not later than the repository either
 	}
 	if err := settleRefused(ctx, tx, did, refused); err != nil {
 		return 0, err
 	}
-	// The chain goes on from the commit that was compared.
+	// The chain continues from the commit that was compared.
 	const chain = `UPDATE chains SET rev = $2, data = $3 WHERE did = $1 AND rev < $2 AND $3::bytea IS NOT NULL`
 	if _, err := tx.Exec(ctx, chain, did, r.Rev, r.Data); err != nil {
 		return 0, fmt.Errorf("move the chain of %s: %w", did, err)
@@ -184,7 +184,7 @@ RETURNING CASE WHEN desynchronized_at IS NOT NULL THEN due_at - now() ELSE inter
 }
 
 // queueSettled dismisses the dead letters of this batch whose commits were refused but are
-// not later than what a resync of their account has compared: whatever of them is true is
+// not later than what a resync of their account has compared. What is true in them is
 // stored, and no other resync will settle them.
 func (b *Batch) queueSettled(q *pgx.Batch) {
 	const sql = `
@@ -208,7 +208,7 @@ WHERE id = ANY (ARRAY(
 	}
 }
 
-// settleRefused dismisses the dead letters of what was refused of an account, under a
+// settleRefused dismisses the dead letters of an account's refused commits, under a
 // condition.
 func settleRefused(ctx context.Context, tx pgx.Tx, did, condition string) error {
 	sql := `
@@ -229,8 +229,8 @@ func PostponeResync(ctx context.Context, db DB, did, problem string, wait time.D
 	return nil
 }
 
-// DropResync forgets an account that needs no resync any more, because nothing of it is
-// stored. What was refused of it is settled too.
+// DropResync deletes the mark of an account that needs no resync any more, because nothing
+// of it is stored. It also settles the account's refused commits.
 func DropResync(ctx context.Context, tx pgx.Tx, did string) error {
 	if err := settleRefused(ctx, tx, did, `true`); err != nil {
 		return err
@@ -242,7 +242,7 @@ func DropResync(ctx context.Context, tx pgx.Tx, did string) error {
 }
 
 // ExpireResyncs deletes the rows of accounts that were synchronized at or before a time.
-// Their last revision is then forgotten.
+// This forgets their last compared revision.
 func ExpireResyncs(ctx context.Context, db DB, before time.Time, limit int) (int, error) {
 	const sql = `
 DELETE FROM resyncs

@@ -6,13 +6,13 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// Rights are the rights of this role in Weir's schema.
+// Rights describes the rights of this role in Weir's schema.
 type Rights struct {
 	Role       string
-	Schema     string   // where Weir's tables are, or would be created; empty: none that this role may use
+	Schema     string   // where Weir's tables are or would be created; empty: this role may use no schema
 	Migrated   bool     // the tables exist
 	Create     bool     // it may create tables, as `weir migrate` does
-	Owner      string   // of the tables; empty if they do not exist
+	Owner      string   // the tables' owner; empty if there are no tables
 	Owns       bool     // this role owns the tables, or is a member of the owner
 	Partitions bool     // it may create and drop partitions, as retention does every day
 	Missing    []string // missing rights that Weir needs, such as "INSERT, UPDATE on links"

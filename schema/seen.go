@@ -8,13 +8,13 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// SeenIDs returns those of the IDs whose events were stored.
+// SeenIDs returns those IDs whose events were stored.
 func SeenIDs(ctx context.Context, db DB, ids [][16]byte) ([][16]byte, error) {
 	return All(ctx, db, "look up the events that were seen", pgx.RowTo[[16]byte], `SELECT id FROM seen WHERE id = ANY ($1::uuid[])`, ids)
 }
 
 // queueSeen stores the IDs of the batch's events, in order, because other streams store
-// the same ones.
+// the same IDs.
 func (b *Batch) queueSeen(q *pgx.Batch) {
 	if len(b.Seen) == 0 {
 		return

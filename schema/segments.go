@@ -20,8 +20,8 @@ var ErrSealed = errors.New("the rows are in a segment already")
 // OpenStream is a stream with rows that are in no segment.
 type OpenStream struct{ Stream, Wire string }
 
-// DueStreams lists the streams whose open rows have so many bytes, or of which one is
-// older than that.
+// DueStreams lists the streams whose open rows have at least rawBytes bytes, or of which one
+// is older than age.
 func DueStreams(ctx context.Context, db DB, rawBytes int64, age time.Duration) ([]OpenStream, error) {
 	const sql = `
 SELECT stream, wire
@@ -33,19 +33,19 @@ ORDER BY min(arrived_at)`
 	return All(ctx, db, "list the open rows of the archive", pgx.RowToStructByPos[OpenStream], sql, rawBytes, age)
 }
 
-// SegmentPlan is what the next segment of a stream consists of.
+// SegmentPlan describes the content of the next segment of a stream.
 type SegmentPlan struct {
-	Numbers  []int64 // of the rows, ascending
+	Numbers  []int64 // numbers of the rows, ascending
 	FirstAt  *time.Time
 	LastAt   *time.Time
-	Position json.RawMessage // of the stream; nil: more rows are left
+	Position json.RawMessage // position of the stream; nil: more rows are left
 	Due      bool
 
 	CreatedFrom *time.Time // of the records; nil: there is none
 	CreatedTo   *time.Time
 }
 
-// Describe sets what a manifest says of the rows.
+// Describe sets the fields of a manifest that describe the rows.
 func (p *SegmentPlan) Describe(m *archive.Manifest) {
 	m.FirstAt, m.LastAt, m.Position = p.FirstAt.UTC(), p.LastAt.UTC(), p.Position
 	m.CreatedFrom, m.CreatedTo = inUTC(p.CreatedFrom), inUTC(p.CreatedTo)
@@ -59,10 +59,10 @@ func inUTC(t *time.Time) *time.Time {
 	return &at
 }
 
-// PlanSegment chooses the open rows of the next segment: those of about rawBytes, half of
-// it more if that takes all. Due is as for DueStreams. The position is read in the same
-// snapshot: if all rows of the stream are chosen, everything up to it is in them or in
-// earlier segments.
+// PlanSegment chooses the open rows of the next segment: about rawBytes of them, or half as
+// many again if that takes all. Due is defined as for DueStreams. The position is read in the
+// same snapshot: if all rows of the stream are chosen, everything up to the position is in
+// them or in earlier segments.
 func PlanSegment(ctx context.Context, db DB, of OpenStream, rawBytes int64, age time.Duration) (SegmentPlan, error) {
 	const sql = `
 WITH open AS (
@@ -84,8 +84,8 @@ SELECT coalesce((SELECT array_agg(number ORDER BY number) FROM chosen), '{}') AS
 	return One(ctx, db, "plan a segment of "+of.Stream, pgx.RowToStructByName[SegmentPlan], sql, of.Stream, of.Wire, rawBytes, age)
 }
 
-// ReadOpenRows calls use for the rows of these numbers, in their order. It returns
-// ErrSealed if one of them is gone.
+// ReadOpenRows calls use for the rows with these numbers, in order. It returns ErrSealed if
+// one of them is gone.
 func ReadOpenRows(ctx context.Context, db DB, numbers []int64, use func(packed []byte) error) error {
 	const sql = `SELECT blob FROM archive_open WHERE number = ANY ($1) ORDER BY number`
 	const page = 100 // a few MiB
@@ -135,7 +135,8 @@ func StoreSegment(ctx context.Context, tx pgx.Tx, m archive.Manifest, rows []int
 	return nil
 }
 
-// insertSegment reports whether there was no segment of the same number or name.
+// insertSegment inserts a segment, and reports whether there was none with the same number or
+// name.
 func insertSegment(ctx context.Context, db DB, m archive.Manifest, synced *time.Time, store string) (inserted bool, err error) {
 	const sql = `
 INSERT INTO segments (number, stream, wire, name, format, records, raw_bytes, stored_bytes, sha256, content, first_at, last_at, position, sealed_at, synced_at, store,
@@ -160,8 +161,9 @@ func scanManifest(row pgx.CollectableRow) (m archive.Manifest, err error) {
 	return m, err
 }
 
-// UnsyncedSegment reads a segment that is not in the store yet; ErrNoRows: it is there.
-// after reports whether an earlier one of its stream is not, either.
+// UnsyncedSegment reads a segment that is not in the store yet. It returns ErrNoRows if the
+// segment is there. after reports whether an earlier segment of its stream is not there
+// either.
 func UnsyncedSegment(ctx context.Context, db DB, number int64) (m archive.Manifest, after bool, err error) {
 	const sql = `
 SELECT ` + segmentColumns + `
@@ -175,8 +177,8 @@ WHERE number = $1 AND synced_at IS NULL`
 	return m, after, err
 }
 
-// LockUnsyncedSegment reads a segment that is not in the store yet, and has FinishSegment wait
-// for the transaction; ErrNoRows: it is there.
+// LockUnsyncedSegment reads a segment that is not in the store yet, and makes FinishSegment
+// wait for the transaction. It returns ErrNoRows if the segment is there.
 func LockUnsyncedSegment(ctx context.Context, tx pgx.Tx, number int64) (archive.Manifest, error) {
 	const sql = `SELECT ` + segmentColumns + ` FROM segments WHERE number = $1 AND synced_at IS NULL FOR UPDATE`
 	return One(ctx, tx, "lock a segment", scanManifest, sql, number)
@@ -194,7 +196,7 @@ func Segments(ctx context.Context, db DB) ([]archive.Manifest, error) {
 	return All(ctx, db, "list the segments", scanManifest, sql)
 }
 
-// LastSegments reads the manifests of the last segments that are in a store, the latest first.
+// LastSegments reads the manifests of the last segments in a store, latest first.
 func LastSegments(ctx context.Context, db DB, store string, limit int) ([]archive.Manifest, error) {
 	const sql = `SELECT ` + segmentColumns + ` FROM segments WHERE synced_at IS NOT NULL AND store = $1 ORDER BY number DESC LIMIT $2`
 	return All(ctx, db, "list the last segments", scanManifest, sql, store, limit)
@@ -226,31 +228,32 @@ WHERE number = $1 AND content = $7`
 	return nil
 }
 
-// ArchiveBacklog is what waits for the archive's store.
+// ArchiveBacklog counts what waits for the archive's store.
 type ArchiveBacklog struct {
-	Rows     int64   `json:"rows"`             // commits
+	Rows     int64   `json:"rows"`             // archived commits that are in no segment
 	Bytes    int64   `json:"bytes"`            // of their records, decompressed
-	Oldest   float64 `json:"oldest_seconds"`   // since the oldest of them; 0: there is none
+	Oldest   float64 `json:"oldest_seconds"`   // since the oldest of the rows; 0: there are none
 	Unsynced int64   `json:"unsynced"`         // sealed segments that are not in the store
 	Segments int64   `json:"segments"`         // in the store
-	Stored   int64   `json:"stored_bytes"`     // of these
-	Records  int64   `json:"archived_records"` // in these
-	// Of these segments; both are 0 where Weir has no ClickHouse.
-	Unindexed int64         `json:"unindexed"`                // that ClickHouse does not have
-	IndexAge  float64       `json:"oldest_unindexed_seconds"` // since the store has the oldest of these
+	Stored   int64   `json:"stored_bytes"`     // of Segments
+	Records  int64   `json:"archived_records"` // in Segments
+	// About Segments; both are 0 without ClickHouse.
+	Unindexed int64         `json:"unindexed"`                // segments that ClickHouse does not have
+	IndexAge  float64       `json:"oldest_unindexed_seconds"` // since the oldest of these reached the store
 	Forget    ForgetBacklog `json:"forget" db:"-"`
 }
 
-// ForgetBacklog is what the archive must forget and has not yet.
+// ForgetBacklog counts what the archive must forget and has not forgotten yet.
 type ForgetBacklog struct {
-	Overdue    float64 `json:"overdue_seconds"`  // since the segment was due that has waited longest to be compared with what must be forgotten
+	Overdue    float64 `json:"overdue_seconds"`  // since the segment that has waited longest was due to be compared with the data to forget
 	Failing    int64   `json:"failing"`          // segments whose last comparison failed
 	Unlisted   float64 `json:"unlisted_seconds"` // since the oldest forgotten account that is on no list in the store
 	Unreadable int64   `json:"unreadable_lists"` // lists in the store that could not be read
 }
 
-// ReadForgetBacklog reads what the archive must forget and has not yet, if segments are
-// compared once per interval. What a rebuild brought is not overdue before that.
+// ReadForgetBacklog reads what the archive must forget and has not forgotten yet, if segments
+// are compared once per interval. Segments from a rebuild become overdue only after that
+// interval.
 func ReadForgetBacklog(ctx context.Context, db DB, every time.Duration) (ForgetBacklog, error) {
 	const sql = `
 SELECT (SELECT coalesce(greatest(extract(epoch FROM clock_timestamp() - min(greatest(coalesce(forgotten_at, sealed_at) + $1::interval, synced_at))), 0), 0)::float8
@@ -261,7 +264,7 @@ SELECT (SELECT coalesce(greatest(extract(epoch FROM clock_timestamp() - min(grea
 	return One(ctx, db, "read what the archive must forget", pgx.RowToStructByPos[ForgetBacklog], sql, every)
 }
 
-// ReadArchiveBacklog reads what waits for the archive's store.
+// ReadArchiveBacklog reads the backlog of the archive's store.
 func ReadArchiveBacklog(ctx context.Context, db DB) (ArchiveBacklog, error) {
 	const sql = `
 SELECT o.rows, o.bytes, o.oldest, s.unsynced, s.segments, s.stored, s.records, s.unindexed, s.index_age
@@ -275,8 +278,9 @@ FROM (SELECT count(*) AS rows, coalesce(sum(raw_bytes), 0)::bigint AS bytes,
 	return One(ctx, db, "read the backlog of the archive", pgx.RowToStructByPos[ArchiveBacklog], sql)
 }
 
-// Rebuildable reports why the archive must not be read into a database; empty: it may.
-// An interrupted rebuild may go on: it left segments, or the stream that it read them with.
+// Rebuildable returns why the archive must not be read into a database, or "" if it may be
+// read. An interrupted rebuild may continue. It is recognised by its segments or the stream
+// that it reads.
 func Rebuildable(ctx context.Context, db DB) (reason string, err error) {
 	const sql = `
 SELECT CASE
@@ -287,9 +291,9 @@ SELECT CASE
 	return One(ctx, db, "look into the database", pgx.RowTo[string], sql, WireRecording)
 }
 
-// RestoreSegment records that a segment of the store has been read into this database. If
-// two databases have archived to one place, some numbers are there twice: the first
-// segment of a number is recorded, and an interrupted rebuild reads the other one again.
+// RestoreSegment records that a segment of the store has been read into this database. If two
+// databases have archived to one place, some numbers exist twice. Then the first segment of a
+// number is recorded, and an interrupted rebuild reads the other one again.
 func RestoreSegment(ctx context.Context, db DB, m archive.Manifest, store string, now time.Time) error {
 	inserted, err := insertSegment(ctx, db, m, &now, store)
 	if err == nil && !inserted && m.Rewritten > 0 {
@@ -305,9 +309,9 @@ func RestoreSegment(ctx context.Context, db DB, m archive.Manifest, store string
 	return nil
 }
 
-// RestorePositions makes the rows of streams with the positions in manifests, unless there
-// are some: all or none, because with one of them a rebuild is finished. A resume verifies
-// them.
+// RestorePositions makes the rows of streams with the positions in manifests, unless some of
+// the rows exist. It makes all or none, because a rebuild with one of them is finished. A
+// resume verifies the positions.
 func RestorePositions(ctx context.Context, db DB, positions map[string]json.RawMessage) error {
 	const sql = `
 INSERT INTO streams (name, wire, host, cursor_kind, cursor, anchor, anchors, anchor_seqs, filter_hash, last_event_at, written_at, caught_up_at)

@@ -13,7 +13,7 @@ type Setting struct {
 	Name   string
 	Value  string
 	Unit   string // such as 8kB, MB, ms, s; empty: none
-	Source string // where it comes from: default, configuration file, database, user, …
+	Source string // where the value comes from: default, configuration file, database, user, …
 }
 
 // Settings reads settings by name. It skips settings that this server does not have or
@@ -30,15 +30,15 @@ ORDER BY name`
 	return All(ctx, db, "read the settings of the server", pgx.RowToStructByName[Setting], sql, names)
 }
 
-// Server is the state of the server and the database.
+// Server describes the state of the server and the database.
 type Server struct {
-	Now         time.Time // by its clock
+	Now         time.Time // by the server's clock
 	Backend     int64     // the process id of the backend
 	Version     int       // such as 150004
 	Encoding    string
 	Database    string
 	Bytes       int64  // of the database on disk
-	Standby     bool   // it replays another server's log
+	Standby     bool   // the server replays another server's log
 	Collation   string // version of the default collation when the database was created; empty: it has none
 	CollationIs string // the current version of that collation
 	XIDAge      int64  // transactions since the database was last frozen
@@ -87,8 +87,8 @@ type Snapshot struct {
 }
 
 // OldSnapshots lists at most ten transactions that began before a time, including
-// prepared ones, oldest first. It lists those of other roles only if CanSeeSessions
-// returns true.
+// prepared ones, oldest first. It lists transactions of other roles only if
+// CanSeeSessions returns true.
 func OldSnapshots(ctx context.Context, db DB, before time.Time) ([]Snapshot, error) {
 	const sql = `
 SELECT what AS what, since AS since FROM (

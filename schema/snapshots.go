@@ -15,15 +15,15 @@ import (
 	"github.com/weir-social/weir/archive"
 )
 
-// StreamSnapshots is the stream of the archive that holds what no event says: which
-// accounts Weir follows, what listings said of them, and which links were merged.
+// StreamSnapshots is the archive's stream for data that is in no event: which accounts
+// Weir follows, what listings said about them, and which links were merged.
 const StreamSnapshots = "snapshots"
 
-// WireSnapshot is the format of its records: parts of snapshots.
+// WireSnapshot is the format of that stream's records: parts of snapshots.
 const WireSnapshot = "snapshot"
 
-// SnapshotPart is a part of a snapshot of one table. A snapshot counts if its last part
-// is archived.
+// SnapshotPart is a part of a snapshot of one table. A snapshot is valid once its last
+// part is archived.
 type SnapshotPart struct {
 	Table string            `json:"table"`
 	Part  int               `json:"part"` // from 0
@@ -50,11 +50,11 @@ const (
 	snapshotMembers    = "watch_members"
 )
 
-// snapshotTable is how a table is read into a snapshot and restored from it.
+// snapshotTable says how a table is read into a snapshot and restored from it.
 type snapshotTable struct {
 	name    string
-	read    string // rows of one jsonb
-	restore string // of the rows in $1, in order; empty: not here
+	read    string // query that returns rows of one jsonb
+	restore string // statement that restores the rows in $1, in order; empty: restored elsewhere
 }
 
 // snapshotTables returns the tables in the order in which they are restored.
@@ -106,8 +106,8 @@ const (
 	snapshotRowBytes = 4 << 20
 )
 
-// ArchiveSnapshots adds to the archive the tables that have changed since their last
-// snapshot, all of them at one moment. It returns how many.
+// ArchiveSnapshots archives snapshots of the tables that have changed since their last
+// snapshot. All of them are taken at the same moment. It returns how many.
 func ArchiveSnapshots(ctx context.Context, pool *pgxpool.Pool) (changed int, err error) {
 	err = pgx.BeginTxFunc(ctx, pool, pgx.TxOptions{IsoLevel: pgx.RepeatableRead}, func(tx pgx.Tx) error {
 		for _, table := range snapshotTables() {
@@ -139,7 +139,7 @@ ON CONFLICT (name) DO UPDATE SET content = excluded.content, archived_at = exclu
 type snapshot struct {
 	table string
 	rows  []packedRow
-	raw   []byte // of the row that is not full
+	raw   []byte // content of the row that is not full
 	parts int
 	inRow int // parts in raw
 	hash  [sha256.Size]byte
@@ -164,7 +164,7 @@ func takeSnapshot(ctx context.Context, tx pgx.Tx, table snapshotTable) (*snapsho
 	var part []json.RawMessage
 	for rows.Next() {
 		raw := rows.RawValues()[0]
-		if len(raw) > 0 && raw[0] == 1 { // the binary form of jsonb has a version before the text
+		if len(raw) > 0 && raw[0] == 1 { // the binary form of jsonb begins with a version byte
 			raw = raw[1:]
 		}
 		row := json.RawMessage(bytes.Clone(raw))
@@ -215,7 +215,7 @@ func (s *snapshot) store(ctx context.Context, tx pgx.Tx) error {
 type Snapshots struct {
 	whole map[string][]json.RawMessage
 	begun map[string][]json.RawMessage
-	next  map[string]int // the part that goes on
+	next  map[string]int // the number of the next part
 	ever  map[string]bool
 }
 
@@ -246,7 +246,7 @@ func (s *Snapshots) Add(record []byte) error {
 	return nil
 }
 
-// remember adds the members of watches to those that were ever followed.
+// remember adds the members of watches to the accounts that were ever followed.
 func (s *Snapshots) remember(rows []json.RawMessage) error {
 	for _, row := range rows {
 		var m struct {
@@ -269,9 +269,9 @@ func (s *Snapshots) FollowsEveryone() bool { return len(s.whole["watches"]) == 0
 // EverFollowed reports whether an account was a member of a watch in any snapshot.
 func (s *Snapshots) EverFollowed(did string) bool { return s.ever[did] }
 
-// Restore restores the tables, except the merges of links. What was restored before, or
-// what events have changed since, stays. Accounts that are no longer followed are queued
-// for a purge.
+// Restore restores the tables, except the merges of links. It keeps rows that were
+// restored before, or that events have changed since. It queues accounts that are no
+// longer followed for a purge.
 func (s *Snapshots) Restore(ctx context.Context, pool *pgxpool.Pool) error {
 	return pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error {
 		for _, table := range snapshotTables() {

@@ -9,8 +9,8 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// Position is how far a stream has been committed. If CursorKind is empty, nothing has
-// been read yet.
+// Position is the point up to which a stream has been committed. If CursorKind is empty,
+// nothing has been read yet.
 type Position struct {
 	Host       string
 	CursorKind string // "", "seq" or "time"
@@ -24,7 +24,7 @@ type Position struct {
 	FilterHash string
 }
 
-// Lag returns how much later than WrittenAt the last event is dated: a lagging server
+// Lag returns how much later than WrittenAt the last event is dated. A server that lags
 // dates late events by its own clock.
 func (p Position) Lag() time.Duration {
 	if p.WrittenAt.IsZero() || p.LastEvent.IsZero() {
@@ -33,11 +33,11 @@ func (p Position) Lag() time.Duration {
 	return max(0, p.LastEvent.Sub(p.WrittenAt))
 }
 
-// Anchors are the last frames of different accounts, latest first. Unknown ones are
+// Anchors are the last frames of different accounts, latest first. Unused entries are
 // zero.
 type Anchors [8]AnchorHash
 
-// AnchorHash is the hash of an anchor and, if the source needs it, the sequence number.
+// AnchorHash is the hash of an anchor and, if the source needs it, its sequence number.
 type AnchorHash struct{ Hash, Seq int64 }
 
 // columns returns the known anchors as arrays, or nil if there are none.
@@ -118,8 +118,8 @@ type StreamStatus struct {
 	Cursor     int64
 	CursorKind string
 	Epoch      int64
-	Failed     int    // failed tries to connect since the last event
-	Owner      string // who took the lease last; empty: the lease was released
+	Failed     int    // failed attempts to connect since the last event
+	Owner      string // the last holder of the lease; empty: the lease was released
 	Leased     bool   // a consumer holds the lease now
 }
 
@@ -188,10 +188,9 @@ RETURNING s.epoch, s.host, s.cursor_kind, s.cursor, s.anchor, s.last_event_at, s
 // makeStream makes the row of a stream if there is none.
 func makeStream(ctx context.Context, db DB, stream, wire string) error {
 	// A paused holder may have a transaction open on the row, and even ON CONFLICT DO
-	// NOTHING would wait for it: so check first. TakeLease skips the locked row.
-	// The row of a recording is deleted after the ingest. The epochs of the next
-	// ingest begin at the current time, so that no epoch is used twice and a paused
-	// ingest stays fenced.
+	// NOTHING would wait for it, so check first. TakeLease skips the locked row. The row
+	// of a recording is deleted after the ingest. The epochs of the next ingest begin at
+	// the current time, so that no epoch is used twice and a paused ingest stays fenced.
 	const sql = `
 INSERT INTO streams (name, wire, epoch)
 SELECT $1, $2, CASE $2 WHEN $3 THEN extract(epoch FROM clock_timestamp()) * 1000000 ELSE 0 END::bigint
@@ -203,14 +202,14 @@ ON CONFLICT (name) DO NOTHING`
 	return nil
 }
 
-// StalledAfter is the time after the end of a lease after which a holder with an open
-// transaction counts as stalled. No commit takes longer.
+// StalledAfter is how long after the end of its lease a holder with an open transaction
+// counts as stalled. No commit takes longer.
 const StalledAfter = 30 * time.Second
 
 // EndStalled ends the session of a holder whose lease ended long ago and whose
-// transaction still locks the stream's row. It reports whether there was one. The
-// server itself ends sessions that are idle in a transaction, but not those that wait
-// for the rest of a message, such as the data of a COPY from a paused process.
+// transaction still locks the stream's row. It reports whether there was one. The server
+// itself ends sessions that are idle in a transaction. It does not end sessions that
+// wait for the rest of a message, such as the data of a COPY from a paused process.
 func EndStalled(ctx context.Context, db DB, stream string, after time.Duration) (bool, error) {
 	const sql = `
 SELECT coalesce(bool_or(pg_terminate_backend(l.pid)), false)
@@ -237,13 +236,13 @@ WHERE name = $1 AND epoch = $2`
 type Heartbeat struct {
 	State    string
 	Detail   string
-	Failed   int       // failed tries to connect since the last event
+	Failed   int       // failed attempts to connect since the last event
 	CaughtUp time.Time // moves the stream's caught_up_at forward, unless zero
 }
 
 // Renew extends the lease, stores the heartbeat, and returns the time by the database's
-// clock. It returns ErrFenced if the lease was lost or released: a cancelled renewal
-// may still arrive after the release.
+// clock. It returns ErrFenced if the lease was lost or released: a cancelled renewal may
+// still arrive after the release.
 func (l Lease) Renew(ctx context.Context, db DB, heartbeat Heartbeat) (now time.Time, err error) {
 	const sql = `
 UPDATE streams
@@ -278,8 +277,8 @@ func DropRecording(ctx context.Context, db DB, stream string) error {
 	return nil
 }
 
-// StreamStatuses lists all streams by name, except recordings: their events are old and
-// they end, which would look like a fault.
+// StreamStatuses lists all streams by name. It omits recordings, whose events are old
+// and which end: they would look like a fault.
 func StreamStatuses(ctx context.Context, db DB) ([]StreamStatus, error) {
 	const sql = `
 SELECT name          AS name,

@@ -38,13 +38,13 @@ func FindTombstone(ctx context.Context, db DB, k Key) (Tombstone, error) {
 	return One(ctx, db, "read the tombstone", pgx.RowToStructByName[Tombstone], sql, k.Collection, k.DID, k.Rkey)
 }
 
-// AccountStanding decides whether an account counts.
+// AccountStanding holds the facts that decide whether an account counts.
 type AccountStanding struct {
 	DID      string   `json:"did"`
 	Handle   string   `json:"handle,omitempty"`
 	Status   string   `json:"status"`            // only active accounts count
 	Followed bool     `json:"followed"`          // by a watch, or because Weir follows the whole network
-	Watches  []string `json:"watches,omitempty"` // the targets of the watches that have it
+	Watches  []string `json:"watches,omitempty"` // the targets of the watches that include it
 	Problem  string   `json:"feed_problem,omitempty"`
 }
 
@@ -72,20 +72,20 @@ func FindDID(ctx context.Context, db DB, handle string) (string, error) {
 	return One(ctx, db, "find the handle "+handle, pgx.RowTo[string], `SELECT did FROM accounts WHERE handle = $1 ORDER BY handle_at DESC NULLS LAST LIMIT 1`, handle)
 }
 
-// TracedJob is a job of a record or its account.
+// TracedJob is a job about a record or its account.
 type TracedJob struct {
 	ID          int64      `json:"id"`
 	Kind        string     `json:"kind"`
 	State       string     `json:"state"`
 	Attempt     int        `json:"attempt"`
 	MaxAttempts int        `json:"max_attempts"`
-	Records     int        `json:"records"` // of its batch
+	Records     int        `json:"records"` // number of records in its batch
 	CreatedAt   time.Time  `json:"created_at"`
 	AttemptedAt *time.Time `json:"attempted_at,omitempty"`
 	FinalizedAt *time.Time `json:"finalized_at,omitempty"`
 	By          []string   `json:"attempted_by,omitempty"`
 	Errors      []string   `json:"errors,omitempty"`
-	Metadata    string     `json:"metadata,omitempty"` // JSON: the place in a feed, and River's log
+	Metadata    string     `json:"metadata,omitempty"` // JSON: the position in a feed, and River's log
 }
 
 // TracedJobs is the number of newest jobs that a trace searches. There is no index on

@@ -10,23 +10,23 @@ import (
 	"github.com/jackc/pgx/v5/pgtype"
 )
 
-// A record that a projection cannot use before another record is known waits in the
-// table waiting. The consumer neither reads nor locks its rows:
+// A record that a projection cannot use before another record is known waits in the table
+// waiting. The consumer neither reads nor locks its rows:
 //
-//   - Whoever begins to wait commits, and then looks once more whether the other
-//     record is known.
-//   - Whoever makes a record known commits, and then releases the records that wait for
-//     it: it reads them with WaitingFor, page by page, and projects them again.
+//   - A process that makes a record wait commits, and then checks once more whether the
+//     other record is known.
+//   - A process that makes a record known commits, and then releases the records that
+//     wait for it: it reads them with WaitingFor, page by page, and projects them again.
 //
 // So one of the two sees the other. Projecting a record replaces its rows. A job that dies
-// in between is retried, so it must find the records again that it was projecting.
+// in between is retried, so it must find the records that it was projecting again.
 
 // Wait is a record that waits for another one.
 type Wait struct{ Record, For Key }
 
-// QueueWaiting queues statements that make waits all that these records wait for, as
-// far as the projection is concerned. The caller holds the locks of the records. An insert
-// locks the row that is there, so that QueueNotWaiting does not delete it unseen.
+// QueueWaiting queues statements that make waits everything that these records wait for,
+// in one projection. The caller holds the locks of the records. An insert locks an
+// existing row, so that QueueNotWaiting does not delete it unseen.
 func QueueWaiting(q *pgx.Batch, projection string, records []Key, waits []Wait) {
 	// The projection is joined like the rest of the key: see planOnce.
 	const remove = `
@@ -55,9 +55,10 @@ ON CONFLICT (did, collection, rkey, projection, for_did, for_collection, for_rke
 	}
 }
 
-// QueueNotWaiting queues statements that end the waiting of records that were deleted,
-// unless one is stored again by now. They lock the rows first: whoever stored the record
-// again meanwhile, and makes it wait for the same, adds the row after the deletion.
+// QueueNotWaiting queues statements that remove deleted records from the table waiting,
+// unless a record is stored again by now. They lock the rows first: a process that has
+// stored the record again meanwhile, and makes it wait for the same record, adds its row
+// after the deletion.
 func QueueNotWaiting(q *pgx.Batch, projection string, deleted []Key) {
 	const lock = `
 SELECT FROM waiting AS w
@@ -78,7 +79,7 @@ WHERE w.projection = r.projection AND w.did = r.did AND w.collection = r.collect
 	q.Queue(remove, of, collection, did, rkey)
 }
 
-// WaitingRecords returns those of the records that wait.
+// WaitingRecords returns those records that wait.
 func WaitingRecords(ctx context.Context, db DB, projection string, keys []Key) ([]Key, error) {
 	const sql = `
 SELECT k.collection, k.did, k.rkey
@@ -90,13 +91,13 @@ CROSS JOIN LATERAL (
 	return All(ctx, db, "find the records that wait", pgx.RowToStructByPos[Key], sql, projection, collection, did, rkey)
 }
 
-// WaitsOf returns what a record waits for.
+// WaitsOf returns the records that a record waits for.
 func WaitsOf(ctx context.Context, db DB, k Key) ([]Key, error) {
 	const sql = `SELECT for_collection, for_did, for_rkey FROM waiting WHERE did = $1 AND collection = $2 AND rkey = $3 ORDER BY 1, 2, 3`
 	return All(ctx, db, "read what the record waits for", pgx.RowToStructByPos[Key], sql, k.DID, k.Collection, k.Rkey)
 }
 
-// WaitedFor returns those of the records that others wait for.
+// WaitedFor returns those records that other records wait for.
 func WaitedFor(ctx context.Context, db DB, projection string, keys []Key) ([]Key, error) {
 	const sql = `
 SELECT k.collection, k.did, k.rkey
@@ -108,7 +109,7 @@ CROSS JOIN LATERAL (
 	return All(ctx, db, "find the records that others wait for", pgx.RowToStructByPos[Key], sql, projection, collection, did, rkey)
 }
 
-// WaitingFor returns at most limit records that wait for one, sorted, after a key.
+// WaitingFor returns at most limit records that wait for known, sorted, after a key.
 func WaitingFor(ctx context.Context, db DB, projection string, known, after Key, limit int) ([]Key, error) {
 	const sql = `
 SELECT w.collection, w.did, w.rkey
@@ -120,8 +121,8 @@ LIMIT $8`
 		projection, known.DID, known.Collection, known.Rkey, after.DID, after.Collection, after.Rkey, limit)
 }
 
-// ExpireWaiting deletes rows of records of some collections that began to wait at or
-// before a time, at most limit of them, and returns how many.
+// ExpireWaiting deletes at most limit rows of records that began to wait at or before the
+// time given for their collection, and returns how many.
 func ExpireWaiting(ctx context.Context, db DB, due []ExpiryRule, limit int) (int, error) {
 	const sql = `
 DELETE FROM waiting
@@ -143,8 +144,8 @@ WHERE ctid = ANY (ARRAY(
 	return deleteRows(ctx, db, "expire what waits", sql, collection, before, limit)
 }
 
-// WaitingSince returns, for each collection with more than most waiting records, the
-// time at or before which all others began to wait.
+// WaitingSince returns, for each collection with more than most waiting records, the time
+// at or before which all but the newest most of them began to wait.
 func WaitingSince(ctx context.Context, db DB, most int) ([]ExpiryRule, error) {
 	sql := kindsIn("waiting") + `
 SELECT k.collection, w.since
@@ -158,8 +159,8 @@ func WaitingCollections(ctx context.Context, db DB) ([]string, error) {
 	return CollectionsIn(ctx, db, "waiting")
 }
 
-// Records reads records by key, in no order, and skips those that are not stored. The
-// keys are of one collection other than posts.
+// Records reads records by key, in no particular order, and skips those that are not
+// stored. The keys must be of one collection other than posts.
 func Records(ctx context.Context, db DB, keys []Key) ([]Record, error) {
 	const sql = `
 SELECT r.collection, r.did, r.rkey, r.rev, r.cid, r.created_at, r.indexed_at, r.record

@@ -7,14 +7,14 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// waiting is true for the dead letters of events that are retried until they pass. The
+// waiting is true for the dead letters of events that are retried until they succeed. The
 // index dead_letters_waiting has the same condition.
 const waiting = `class = 'retryable' AND stage <> 'job' AND state IN ('open', 'retrying')`
 
-// WaitingDeadLetters returns how many events wait as dead letters until the directory
-// of DIDs can prove them, up to most. A large input counts as several. Those of accounts
-// that serve their own documents are not counted: their number is bounded by what makes
-// them, and they may wait for a server that never comes back.
+// WaitingDeadLetters returns how many events wait as dead letters until the DID directory
+// can prove them, up to most. A large input counts as several. It does not count accounts
+// that serve their own documents: the code that makes those dead letters limits their
+// number, and they may wait for a server that never comes back.
 func WaitingDeadLetters(ctx context.Context, db DB, most int) (int, error) {
 	const sql = `
 SELECT least(coalesce(sum(1 + w.raw_bytes / 16384), 0), $1)::int
@@ -22,9 +22,9 @@ FROM (SELECT d.raw_bytes FROM dead_letters AS d WHERE ` + waiting + ` AND (d.did
 	return One(ctx, db, "count the events that wait as dead letters", pgx.RowTo[int], sql, most)
 }
 
-// RequestDueRetries requests a retry of the events that wait as dead letters, a minute
-// after their first failure, then two minutes after the next, up to an hour. It
-// returns how many.
+// RequestDueRetries requests a retry of events that wait as dead letters: a minute after
+// the first failure, two minutes after the second, and so on, up to an hour. It returns
+// how many.
 func RequestDueRetries(ctx context.Context, db DB) (int64, error) {
 	const sql = `
 UPDATE dead_letters
@@ -50,8 +50,8 @@ ORDER BY collection, rkey`
 	return All(ctx, db, "list the unproven records of "+did, pgx.RowToStructByName[Key], sql, did)
 }
 
-// BuryRecords leaves tombstones of records that are not stored: no event up to these
-// revisions brings them back. Call it before the transaction locks anything else.
+// BuryRecords stores tombstones of records that are not stored, so that no event up to
+// these revisions brings them back. Call it before the transaction locks anything else.
 func BuryRecords(ctx context.Context, tx pgx.Tx, deletions []Deletion) error {
 	b := Batch{Deletions: deletions}
 	q := &pgx.Batch{}

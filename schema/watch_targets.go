@@ -11,8 +11,9 @@ func WatchTargets(ctx context.Context, db DB, limit int) ([]string, error) {
 	return All(ctx, db, "list the targets of the watches", pgx.RowTo[string], `SELECT DISTINCT target FROM watches ORDER BY target LIMIT $1`, limit)
 }
 
-// ReadFollowingOf counts the accounts that the watches of a target include: all of
-// them, or those that are followed by the target's follows, or those that are not.
+// ReadFollowingOf counts the accounts that the watches of a target include. If
+// second is nil, it counts all its watches; if true, only those of the kind
+// second-degree; if false, only the others.
 func ReadFollowingOf(ctx context.Context, db DB, target string, second *bool) (Following, error) {
 	const sql = `
 WITH chosen AS (SELECT w.* FROM watches AS w WHERE w.target = $1 AND ($2::boolean IS NULL OR (w.kind = 'second-degree') = $2))
@@ -30,16 +31,18 @@ func HasWatch(ctx context.Context, db DB, target string) (bool, error) {
 	return One(ctx, db, "find the watch", pgx.RowTo[bool], `SELECT EXISTS (SELECT FROM watches AS w WHERE w.target = $1)`, target)
 }
 
-// Progress is how far the follow lists and the past posts of accounts were read.
+// Progress says how far the follow lists and the past posts of accounts have been
+// read.
 type Progress struct {
 	Watches  int
 	Unread   int // watches whose list was never read to its end
-	Problems int // of these, those that could not be read the last time
+	Problems int // of these, those whose last read failed
 	Accounts int // members
 	Read     int // of these, those whose past posts were read to the end of a window
 }
 
-// ReadProgress returns that of the watches of a target, or of all if it is empty.
+// ReadProgress returns the progress of the watches of a target, or of all watches
+// if target is empty.
 func ReadProgress(ctx context.Context, db DB, target string) (Progress, error) {
 	const sql = `
 WITH chosen AS MATERIALIZED (SELECT w.* FROM watches AS w WHERE $1 IN ('', w.target)),

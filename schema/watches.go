@@ -17,7 +17,7 @@ type Watch struct {
 	ID       int64      `json:"id"`
 	Target   string     `json:"target"`   // a handle, a DID, the address of a list or starter pack, or an npub
 	Kind     string     `json:"kind"`     // follows, account, list, starterpack, second-degree
-	AtLeast  int        `json:"at_least"` // of second-degree: the followers that an account needs among the target's follows
+	AtLeast  int        `json:"at_least"` // for second-degree: how many of the target's follows must follow an account
 	AddedAt  time.Time  `json:"added_at"`
 	SyncedAt *time.Time `json:"synced_at,omitempty"`
 	Problem  string     `json:"problem,omitempty"`
@@ -47,7 +47,7 @@ type DueWatch struct {
 }
 
 // DueWatches returns the watches whose listings must be read. It skips watches with a
-// job from before since: if a new read replaced it each time, no read would end.
+// job from before since: if a new read replaced that job each time, no read would end.
 func DueWatches(ctx context.Context, db DB, since time.Time) ([]DueWatch, error) {
 	const sql = `
 SELECT w.id, w.kind FROM watches AS w
@@ -90,7 +90,7 @@ func SyncWatches(ctx context.Context, db DB) error {
 }
 
 // RecordWatchProblem stores why a read that began at a time could not read a watch's
-// members, unless the watch was changed, or a later read succeeded.
+// members, unless the watch was changed or a later read succeeded.
 func RecordWatchProblem(ctx context.Context, db DB, w Watch, began time.Time, problem string) error {
 	const sql = `UPDATE watches SET problem = $5 WHERE id = $1 AND target = $2 AND kind = $3 AND (synced_at IS NULL OR synced_at <= $4 OR synced_at > clock_timestamp())`
 	if _, err := db.Exec(ctx, sql, w.ID, w.Target, w.Kind, began, problem); err != nil {
@@ -105,8 +105,8 @@ type Followed struct {
 	DIDs     []string
 }
 
-// AddedMembers returns the accounts that were not followed before a watch's listing
-// that began at a time.
+// AddedMembers returns the accounts that a watch's listing added and that were not
+// followed before. began is when the listing began.
 func AddedMembers(ctx context.Context, db DB, watch int64, began time.Time) ([]string, error) {
 	const sql = `
 SELECT w.did FROM watch_members AS w
@@ -142,7 +142,7 @@ const (
 type Following struct {
 	Watches  int    // 0: the whole network
 	Accounts int    // their members, each counted once
-	Kind     string // of the only watch, like the fields below; empty if there are several, or none
+	Kind     string // of the only watch, like the fields below; empty if there are several watches or none
 	Target   string
 	AtLeast  int
 }
@@ -160,13 +160,13 @@ FROM watches`
 	return One(ctx, db, "read what is followed", pgx.RowToStructByName[Following], sql)
 }
 
-// Members is the number of members of all watches.
+// Members counts the members of all watches.
 type Members struct {
 	Accounts int // each counted once
-	Members  int // each counted once for each watch
+	Members  int // each counted once per watch
 }
 
-// CountMembers reads all members of all watches.
+// CountMembers counts the members of all watches.
 func CountMembers(ctx context.Context, db DB) (Members, error) {
 	const sql = `
 SELECT count(*)                    AS accounts,
@@ -185,15 +185,15 @@ type Member struct {
 
 // MemberChanges is what a new listing changes.
 type MemberChanges struct {
-	Added   []string // accounts that no watch had before
+	Added   []string // accounts that were in no watch before
 	Stored  []string // of Added, those with stored posts, which may have been edited or deleted while the account was not followed
 	Removed int      // number of members that left this watch
 	First   bool     // the watch was never read before
 }
 
 // lockWatch locks a watch while a listing is applied to it, and reports whether the
-// watch was never read before. It returns ErrNoRows if the listing, which began at a
-// time, is obsolete: the watch was removed or changed, or has a later listing.
+// watch was never read before. It returns ErrNoRows if the listing, which began at
+// began, is obsolete: the watch was removed or changed, or has a later listing.
 func lockWatch(ctx context.Context, tx pgx.Tx, w Watch, began time.Time) (first bool, err error) {
 	if err := tx.QueryRow(ctx, neverSynced+` FOR UPDATE`, w.ID, w.Target, w.Kind, w.AtLeast, began).Scan(&first); err != nil {
 		return false, fmt.Errorf("lock watch %d: %w", w.ID, err)
@@ -203,7 +203,7 @@ func lockWatch(ctx context.Context, tx pgx.Tx, w Watch, began time.Time) (first 
 
 // SetMembers replaces the members of a watch, and stores their names. A member in the
 // listing becomes active, unless the stream reported another status in the last hour.
-// Hidden members remain members, and do not count until a listing has them again.
+// Hidden members remain members, but do not count until a listing contains them again.
 // began is the time when the first page of the listing was requested. SetMembers
 // returns ErrNoRows if the listing is obsolete: the watch was removed or changed, or
 // has a later listing.
@@ -286,9 +286,9 @@ WHERE a.status = 'active' AND (a.status_at IS NULL OR a.status_at < $2 - interva
 }
 
 // resetFeeds clears how far the feeds of new members were read, and requests a reread
-// of those with stored posts, which it returns. What was read before the account was
-// followed has holes: hours that an operator requested, days that were purged. The
-// stored posts must be compared, from the first on.
+// of those with stored posts. It returns the latter. What was read before the account
+// was followed has holes: hours that an operator requested, days that were purged. So
+// all stored posts must be compared, from the first one on.
 func resetFeeds(ctx context.Context, tx pgx.Tx, watch int64, added []string) (withPosts []string, err error) {
 	const reset = `
 UPDATE accounts AS a
@@ -321,9 +321,9 @@ RETURNING a.did, k.first IS NOT NULL`
 	return withPosts, nil
 }
 
-// PollFollows replaces ListenFollows if LISTEN does not work, as behind a transaction
-// pooler. It polls at the interval often, and calls changed after every change and at
-// least every interval, until ctx ends or a query fails.
+// PollFollows replaces ListenFollows where LISTEN does not work, as behind a
+// transaction pooler. It polls at the interval often, and calls changed after every
+// change and at least every interval, until ctx ends or a query fails.
 func PollFollows(ctx context.Context, db DB, often, interval time.Duration, changed func(context.Context) error) error {
 	tick := time.NewTicker(often)
 	defer tick.Stop()
@@ -335,7 +335,7 @@ func PollFollows(ctx context.Context, db DB, often, interval time.Duration, chan
 			return err
 		}
 		if seen != known || time.Since(at) >= interval {
-			known, at = seen, time.Now() // a later change changes the mark
+			known, at = seen, time.Now() // a later change will change the mark
 			if err := changed(ctx); err != nil {
 				return err
 			}
@@ -357,7 +357,8 @@ FROM watch_members`
 }
 
 // ListenFollows calls changed after every change of the followed accounts, and at least
-// every interval, until ctx ends or the connection breaks. It needs conn for itself.
+// every interval, until ctx ends or the connection breaks. Nothing else may use conn
+// meanwhile.
 func ListenFollows(ctx context.Context, conn *pgx.Conn, interval time.Duration, changed func(context.Context) error) error {
 	if _, err := conn.Exec(ctx, `LISTEN `+FollowsChannel); err != nil {
 		return fmt.Errorf("listen for follows: %w", err)

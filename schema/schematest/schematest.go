@@ -101,7 +101,7 @@ func NewURL(t testing.TB) string {
 	at, err := shared()
 	require.NoError(t, err)
 	name := "weir_test_" + strings.ToLower(rand.Text()[:12])
-	execute(t, `CREATE DATABASE `+name+` TEMPLATE `+from+` STRATEGY FILE_COPY`) // half the CPU of the default, which writes WAL
+	execute(t, `CREATE DATABASE `+name+` TEMPLATE `+from+` STRATEGY FILE_COPY`) // takes half the CPU of the default, which writes WAL
 	at = in(at, name)
 	t.Cleanup(func() {
 		if t.Failed() {
@@ -136,8 +136,8 @@ func Server(t testing.TB) *devpg.Server {
 	return server
 }
 
-// admin is a pool on the shared server, from which databases are made and dropped. It stays open: most
-// tests would spend as much on connections of their own as on their database.
+// admin is a pool on the shared server, for making and dropping databases. It stays open: most
+// tests would otherwise spend as much on connections of their own as on their database.
 var admin = sync.OnceValues(func() (*pgxpool.Pool, error) {
 	at, err := shared()
 	if err != nil {
@@ -164,14 +164,14 @@ func in(at, database string) string {
 	return u.String()
 }
 
-// Main runs a package's tests, three for each core.
+// Main runs a package's tests, three at once for each core.
 func Main(m *testing.M) {
 	AtOnce(3)
 	os.Exit(m.Run())
 }
 
-// AtOnce sets how many tests of a package run at once for each core, whatever -parallel
-// says: they wait more than they compute. TestMain calls it before it runs the tests.
+// AtOnce sets how many tests of a package run at once for each core, regardless of -parallel: they
+// wait more than they compute. TestMain calls it before it runs the tests.
 func AtOnce(each int) {
 	flag.Parse()
 	if err := flag.Set("test.parallel", strconv.Itoa(each*runtime.GOMAXPROCS(0))); err != nil {
@@ -179,8 +179,7 @@ func AtOnce(each int) {
 	}
 }
 
-// Long skips a test under -short that takes more than a few seconds, or needs more
-// than Postgres.
+// Long skips a test under -short that takes more than a few seconds, or needs more than Postgres.
 func Long(t *testing.T) {
 	t.Helper()
 	if testing.Short() {
@@ -188,8 +187,8 @@ func Long(t *testing.T) {
 	}
 }
 
-// CPU is the CPU time of a process so far, such as that of a connection's backend, in
-// steps of 10 ms.
+// CPU returns the CPU time that a process has used so far, such as a connection's backend, in steps
+// of 10 ms.
 func CPU(t testing.TB, pid uint32) time.Duration {
 	t.Helper()
 	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
