@@ -9,18 +9,19 @@ import (
 
 const (
 	announceInterval = 2 * time.Second  // over all processes
-	announceAnyway   = 10 * time.Second // links also enter the top because others leave it
+	announceAnyway   = 10 * time.Second // links also enter the top when others leave it
 )
 
-// announcer announces the links that enter the top of a window, after what the counter
-// committed. The process that counted does it: of several, one at a time.
+// announcer announces the links that enter the top of a window, after the counter has
+// committed. The process that counted announces them; if there are several, one does
+// at a time.
 type announcer struct {
 	every   time.Duration
 	changed bool // counts changed since the last announcement
 	last    time.Time
 }
 
-// announce announces links if it is time to.
+// announce announces links if an announcement is due.
 func (c *counter) announce(ctx context.Context) {
 	if !c.changed && time.Since(c.last) < announceAnyway {
 		return

@@ -18,8 +18,8 @@ const (
 	archiveSweeps   = time.Hour
 )
 
-// archiver adds the jobs of the archive. It runs in every process that has one, and not
-// in the leader, which may have none: the jobs are unique.
+// archiver adds the jobs of the archive. It runs in every process that has an archive.
+// It does not run in the leader, which may have none. The jobs are unique.
 type archiver struct {
 	pool    *pgxpool.Pool
 	log     *slog.Logger
@@ -41,7 +41,7 @@ func (a *archiver) run(ctx context.Context) {
 	}
 }
 
-// enqueue adds what is due.
+// enqueue adds the jobs that are due.
 func (a *archiver) enqueue(ctx context.Context) error {
 	var due []river.InsertManyParams
 	if time.Since(a.swept) >= archiveSweeps {
@@ -90,10 +90,11 @@ func (a *archiver) enqueue(ctx context.Context) error {
 	return nil
 }
 
-// forgottenAtOnce is how many jobs wait to compare segments with what must be forgotten.
+// forgottenAtOnce limits how many jobs wait to compare segments with the data to forget.
 const forgottenAtOnce = 50
 
-// toForget adds the jobs that list forgotten accounts, and that forget them.
+// toForget adds the jobs that list forgotten accounts, and those that rewrite segments
+// without them.
 func (a *archiver) toForget(ctx context.Context, due []river.InsertManyParams) ([]river.InsertManyParams, error) {
 	unlisted, err := schema.UnlistedAccounts(ctx, a.pool, 1)
 	if err != nil {

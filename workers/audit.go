@@ -28,14 +28,14 @@ type Auditor struct {
 	Client *river.Client[pgx.Tx] // enqueues the projection of repaired records
 	Log    *slog.Logger
 
-	Projections *Projections // that repaired records are enqueued for
+	Projections *Projections // the projections for which repaired records are enqueued
 
 	Accounts    int                 // size of the random sample; 0: all
 	Window      time.Duration       // how far back to compare records whose rkeys are TIDs
 	Collections collection.Registry // the stored collections and their retention: older records are not missing; empty: posts, kept for ever
 	Settle      time.Duration       // how long a difference must last before it is a fault
 	Repair      bool
-	Archived    bool // what is repaired is archived
+	Archived    bool // repairs are archived
 }
 
 const (
@@ -142,12 +142,12 @@ type accountAudit struct {
 	*Auditor
 	did      string
 	from, to time.Time
-	since    time.Time // everything that it wrote since then was stored
+	since    time.Time // since then, everything that the account wrote was stored
 	claimed  time.Time // from, before it was moved to exclude expired posts; zero: not compared yet
 
 	records int
 	faults  []schema.Fault
-	failure string // why it could not be compared
+	failure string // why the account could not be compared
 }
 
 // compareOnce compares the account without repairing anything.
@@ -223,7 +223,7 @@ func (x *accountAudit) compare(ctx context.Context, found func(context.Context, 
 		if err != nil {
 			return err
 		}
-		if repo.retention(c.collection) > 0 { // without a TID it is unknown whether they have expired
+		if repo.retention(c.collection) > 0 { // without a TID it is unknown whether the records have expired
 			c.faults = slices.DeleteFunc(c.faults, func(f schema.Fault) bool { return f.Fault == schema.FaultMissing && !isTID(f.Rkey) })
 		}
 		x.records += c.records

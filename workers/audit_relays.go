@@ -13,9 +13,9 @@ import (
 	"github.com/weir-social/weir/schema"
 )
 
-// AuditRelays compares yesterday at each configured relay of Nostr with what is stored, by the
-// authors' dates, and stores what is missing. A day that was compared twice has nothing
-// that is missing the second time, so a job that was killed is simply run again.
+// AuditRelays compares yesterday at each configured Nostr relay with the stored events, by the
+// authors' dates, and stores what is missing. If a killed job runs again, the days that it
+// compared have nothing missing any more.
 type AuditRelays struct {
 	river.WorkerDefaults[jobs.AuditRelays]
 	pool   *pgxpool.Pool
@@ -25,16 +25,16 @@ type AuditRelays struct {
 	patience time.Duration
 }
 
-// relayAuditWithin is how long one relay may take.
+// relayAuditWithin limits the time for one relay.
 const relayAuditWithin = 20 * time.Minute
 
-// Timeout is long because a relay may be slow, and have much.
+// Timeout is long because a relay may be slow, and may have many events.
 func (w *AuditRelays) Timeout(*river.Job[jobs.AuditRelays]) time.Duration { return time.Hour }
 
-// Work compares what is due, until it has taken long.
+// Work compares the days that are due, until it has run for long.
 func (w *AuditRelays) Work(ctx context.Context, _ *river.Job[jobs.AuditRelays]) error {
 	if w.relays == nil {
-		return nonRetryable(errNoRelays) // a process with relays added it
+		return nonRetryable(errNoRelays) // a process with configured relays added it
 	}
 	for started := time.Now(); time.Since(started) < w.patience; {
 		stream, day, err := schema.DueRelayAudit(ctx, w.pool, w.relays.Streams())

@@ -23,18 +23,18 @@ import (
 	"github.com/weir-social/weir/schema"
 )
 
-// BackfillAccount reads an account's feed, newest first, back to a given time.
-// Each page's posts, their jobs and the new position are committed in one
-// transaction, so a retry continues at the next page. Records that are already
-// stored, newer or deleted do not change, so reading a page twice has no effect.
+// BackfillAccount reads an account's feed, newest first, back to a given time. Each
+// page's posts, their jobs and the new position are committed in one transaction,
+// so a retry continues at the next page. Records that are already stored, newer or
+// deleted do not change, so reading a page twice has no effect.
 //
-// After a gap in the stream a feed is not enough: it shows no deletions, and
-// edits are hard to find among many stored posts. The account's repository is
-// then compared with the stored records, and the feed is read only if the
-// repository is unavailable. A feed contains posts only, so other collections
-// are always compared with the repository.
+// After a gap in the stream a feed is not enough: it shows no deletions, and edits
+// are hard to find among many stored posts. The account's repository is then
+// compared with the stored records, and the feed is read only if the repository is
+// unavailable. A feed contains posts only, so other collections are always compared
+// with the repository.
 //
-// An account of Nostr is read from the relays.
+// A Nostr account is read from the relays.
 type BackfillAccount struct {
 	river.WorkerDefaults[jobs.BackfillAccount]
 	pool    *pgxpool.Pool
@@ -65,7 +65,7 @@ const (
 type feedPlace struct {
 	Cursor   string    `json:"cursor"`
 	Pages    int       `json:"pages"`
-	Posts    int       `json:"posts"` // stored, new or newer
+	Posts    int       `json:"posts"` // posts that were new or newer than the stored ones
 	Links    int       `json:"links"` // in these posts
 	Newest   time.Time `json:"newest"`
 	Oldest   time.Time `json:"oldest"`   // the time that has been reached

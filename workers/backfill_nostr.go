@@ -10,10 +10,10 @@ import (
 	"github.com/weir-social/weir/schema"
 )
 
-// fromRelays reads what an account of Nostr wrote from the relays. All stored kinds come, and
-// the requests to delete: a relay has nothing else that could be compared. Which
-// records are stored already does not matter, so a job that is repeated reads everything
-// again. If a configured relay cannot be read, the account is read again later.
+// fromRelays reads an author's events from the relays: those of all stored kinds, and the
+// requests to delete. Relays have nothing else to compare with. It does not matter which
+// records are stored already, so a repeated job reads everything again. If a configured relay
+// cannot be read, the account is read again later.
 func (w *BackfillAccount) fromRelays(ctx context.Context, job *river.Job[jobs.BackfillAccount], author [32]byte) error {
 	did := job.Args.DID
 	at := feedPlace{State: "relays", End: true}
@@ -45,7 +45,7 @@ func (w *BackfillAccount) fromRelays(ctx context.Context, job *river.Job[jobs.Ba
 		}
 		at.Posts, at.Newest, at.Oldest = at.Posts+read.Written, read.Newest, read.Oldest
 		at.Unread, at.End = read.Unread, read.Cut == ""
-		if job.Priority == jobs.PriorityGap { // something of the gap may be missing
+		if job.Priority == jobs.PriorityGap { // events of the gap may be missing
 			at.Unread = cmp.Or(at.Unread, read.Cut)
 		}
 		at.Repository.Done = at.Unread == ""

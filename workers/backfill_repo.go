@@ -22,13 +22,14 @@ import (
 )
 
 // BackfillRepo reads the past of an account in every collection whose history waits for
-// it, newest first, from the account's own server: by listing, or by one copy of the
-// repository where that takes fewer calls. It compares and repairs as a gap does, under
-// the repository's revision, so what the stream brings meanwhile stays.
+// it, newest first, from the account's own server. It lists the records, or fetches one
+// copy of the repository if that takes fewer calls. It compares and repairs in the same
+// way as after a gap, under the repository's revision, so newer records from the stream
+// stay.
 //
-// Each page is committed with the position after it, in history_accounts: a killed job,
-// or the next job of the account, continues there. What cannot be read is no failure of
-// the job: it is stored with the account, which is tried again later.
+// Each page is committed with the position after it, in history_accounts: after a killed
+// job, the next job of the account continues there. If the account cannot be read, the
+// job does not fail. The reason is stored with the account, which is tried again later.
 type BackfillRepo struct {
 	river.WorkerDefaults[jobs.BackfillRepo]
 	pool        *pgxpool.Pool
@@ -40,14 +41,14 @@ type BackfillRepo struct {
 	read        ReadRepository
 	limits      HistoryLimits
 	memory      chan struct{} // the token of the repository in memory
-	patience    time.Duration // how long to read before others go first
+	patience    time.Duration // how long to read before yielding to other jobs
 }
 
 const (
-	copiedFrom    = 3  // collections from which on a copy takes fewer calls than listing
-	historyTries  = 10 // failed tries of an account in a run
+	copiedFrom    = 3  // from this many collections on, a copy takes fewer calls than listing
+	historyTries  = 10 // failed attempts at an account in a run
 	historyRetry  = time.Minute
-	historyClosed = time.Hour // after a server has refused
+	historyClosed = time.Hour // wait after a server has refused
 	longestRetry  = 24 * time.Hour
 )
 
@@ -68,7 +69,7 @@ func (w *BackfillRepo) Work(ctx context.Context, job *river.Job[jobs.BackfillRep
 	}
 	h := &pastReader{BackfillRepo: w, log: jobLog(ctx, w.log).With("did", job.Args.DID), did: job.Args.DID, until: time.Now().Add(w.patience),
 		limited: limited{listing: w.api, records: w.limits.Records - owner.Records, bytes: w.limits.Bytes - owner.Bytes}}
-	for _, a := range histories { // what is read already counts too
+	for _, a := range histories { // records that have been read already count too
 		h.limited.records -= a.Records
 		h.limited.bytes -= a.Bytes
 	}
@@ -89,8 +90,8 @@ func (w *BackfillRepo) Work(ctx context.Context, job *river.Job[jobs.BackfillRep
 		err := h.fill(reading, a)
 		switch {
 		case errors.Is(err, errPatience), errors.Is(err, schema.ErrMoved):
-			return snooze(0) // continue behind more urgent jobs, from what is stored then
-		case refused(err): // perhaps this collection only
+			return snooze(0) // continue behind more urgent jobs, from the stored position
+		case refused(err): // the server may refuse only this collection
 			if err := h.failed(ctx, histories[i:i+1], err); err != nil {
 				return err
 			}
@@ -112,10 +113,10 @@ type pastReader struct {
 	copied  Repository          // nil: the account's server lists the records
 }
 
-// errPatience ends an attempt that has not failed.
+// errPatience ends an attempt that has used its time. The attempt has not failed.
 var errPatience = errors.New("others go first")
 
-// open reads which collections the account has, and fetches its repository if that takes
+// open reads which collections the account has. It fetches the repository if that takes
 // fewer calls than listing them.
 func (h *pastReader) open(ctx context.Context, histories []schema.HistoryAccount) (release func(), err error) {
 	fresh := 0
@@ -148,12 +149,12 @@ func (h *pastReader) collections(ctx context.Context, of string) ([]string, erro
 	return found[:min(len(found), mostCollections)], nil
 }
 
-// copy fetches the repository, which must be signed by the account. Without a copy, the
-// server lists the records.
+// copy fetches the repository, which the account must have signed. If there is no copy,
+// the records are listed from the server.
 func (h *pastReader) copy(ctx context.Context) (release func(), err error) {
 	select {
 	case h.memory <- struct{}{}:
-	default: // another account has it
+	default: // another account uses the memory
 		return func() {}, nil
 	}
 	defer func() {
@@ -172,7 +173,7 @@ func (h *pastReader) copy(ctx context.Context) (release func(), err error) {
 	fetching, cancel := context.WithTimeout(ctx, h.patience/2)
 	defer cancel()
 	car, err := h.api.Repository(fetching, h.did)
-	if err != nil { // it is too large, or slow, or the server does not export it
+	if err != nil { // the repository is too large, the server is too slow, or it does not export repositories
 		return nil, nil
 	}
 	copied, err := h.read(car, h.did, key)
@@ -191,7 +192,7 @@ func (h *pastReader) fill(ctx context.Context, a schema.HistoryAccount) error {
 			return fmt.Errorf("read the position in %s: %w", h.did, err)
 		}
 	}
-	if at.Collection == "" { // it begins at the top
+	if at.Collection == "" { // start at the beginning
 		h.limited.records, h.limited.bytes = h.limited.records+a.Records, h.limited.bytes+a.Bytes
 		a.Records, a.Bytes = 0, 0
 	}
@@ -200,7 +201,7 @@ func (h *pastReader) fill(ctx context.Context, a schema.HistoryAccount) error {
 	}
 	names := h.names[a.Collection]
 	repo := &repository{pool: h.pool, api: &h.limited, did: h.did, stored: h.stored, projections: h.projections, fetched: h.fetched}
-	now, err := schema.EarliestTime(ctx, h.pool, time.Now()) // the clock of the retention
+	now, err := schema.EarliestTime(ctx, h.pool, time.Now()) // retention uses this clock
 	if err != nil {
 		return err
 	}
@@ -240,7 +241,7 @@ func (h *pastReader) page(ctx context.Context, repo *repository, a *schema.Histo
 	if err != nil {
 		return err
 	}
-	if repo.retention(at.Collection) == 0 { // below the smallest TID, too
+	if repo.retention(at.Collection) == 0 { // include keys below the smallest TID
 		in.From, in.Since = "", ""
 	}
 	before := h.limited
@@ -253,7 +254,7 @@ func (h *pastReader) page(ctx context.Context, repo *repository, a *schema.Histo
 	moved.Records += before.records - h.limited.records
 	moved.Bytes += before.bytes - h.limited.bytes
 	stored := next
-	if h.copied != nil { // the next attempt lists, from the top: this copy is gone then
+	if h.copied != nil { // this copy will be gone, so the next attempt lists from the beginning
 		stored = repositoryPlace{}
 	}
 	if moved.Place, err = json.Marshal(stored); err != nil {
@@ -272,8 +273,8 @@ func (p *repositoryPlace) peek(names []string) bool {
 	return next.next(names)
 }
 
-// inHistory reports whether a collection is read for a history: it is stored, and no
-// entry of its own, or longer prefix, has a history of its own.
+// inHistory reports whether a collection is read for a history. It must be stored, and
+// must not have a history of its own, through its own entry or a longer prefix.
 func inHistory(stored collection.Registry, of, name string) bool {
 	e, ok := stored.Find(name)
 	return ok && (name == of || collection.Match(of, name) && len(e.Pattern) <= len(of))
@@ -287,12 +288,12 @@ func (h *pastReader) end(ctx context.Context, a schema.HistoryAccount, limited b
 	return schema.EndHistoryAccount(ctx, h.pool, a, limited)
 }
 
-// failed decides when an account that cannot be read is tried again.
+// failed decides when to try an account again that cannot be read.
 func (h *pastReader) failed(ctx context.Context, histories []schema.HistoryAccount, err error) error {
 	_, api := errors.AsType[*bluesky.Error](err)
 	_, unverified := errors.AsType[*unverifiedError](err)
 	switch {
-	case ctx.Err() == nil && (bluesky.Unsent(err) || !api && errors.Is(err, context.DeadlineExceeded)): // others were first
+	case ctx.Err() == nil && (bluesky.Unsent(err) || !api && errors.Is(err, context.DeadlineExceeded)): // other jobs used the slots first
 		return snooze(0)
 	case ctx.Err() != nil || !api && !unverified && !errors.Is(err, bluesky.ErrGone):
 		return err
@@ -314,8 +315,9 @@ func (h *pastReader) failed(ctx context.Context, histories []schema.HistoryAccou
 	return h.postpone(ctx, histories, err, historyRetry<<min(2*tries, 20), true, false)
 }
 
-// postpone records why the account cannot be read, and when it is tried again. Tries that
-// count end the run of the account some time. again: it is then read from its top.
+// postpone records why the account cannot be read, and when to try again. Attempts that
+// count eventually end the account's run. again: the next attempt starts at the
+// beginning.
 func (h *pastReader) postpone(ctx context.Context, histories []schema.HistoryAccount, cause error, wait time.Duration, counts, again bool) error {
 	h.log.Info("history_postponed", "error", cause)
 	for _, a := range histories {
@@ -343,14 +345,14 @@ func (h *pastReader) drop(ctx context.Context, histories []schema.HistoryAccount
 // limited is a listing that ends at a limit.
 type limited struct {
 	listing
-	records, bytes int64 // that may still be read
+	records, bytes int64 // the rest of the limits
 }
 
 // left reports whether more may be read.
 func (l *limited) left() bool { return l.records > 0 && l.bytes > 0 }
 
-// Records returns a page, or as much of it as may be read: the last record may exceed
-// the bytes.
+// Records returns a page, cut off at the limits. The last record may exceed the limit in
+// bytes.
 func (l *limited) Records(ctx context.Context, did, name, cursor string, limit int) (page []bluesky.FeedPost, next string, err error) {
 	page, next, err = l.listing.Records(ctx, did, name, cursor, limit)
 	if err != nil {

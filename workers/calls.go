@@ -19,7 +19,7 @@ type Calls struct {
 	Pool    *pgxpool.Pool
 	Slots   int           // calls at once
 	Spacing time.Duration // between the starts of two calls
-	TTL     time.Duration // after which a dead process's slot is free again; longer than any call
+	TTL     time.Duration // when a dead process's slot becomes free again; longer than any call
 	Logger  *slog.Logger
 
 	clock  databaseClock
@@ -34,11 +34,12 @@ const late = 4 * time.Millisecond
 // network delays of two calls.
 const margin = 10 * time.Millisecond
 
-// maxJitter bounds what the measured jitter adds to the margin.
+// maxJitter limits what the measured jitter adds to the margin.
 const maxJitter = 50 * time.Millisecond
 
-// Take waits for permission to make one call; done releases it. A start that
-// this process misses is lost, so that no call follows another too closely.
+// Take waits for permission to make one call; done releases the slot. If this
+// process misses a reserved start, it takes a new one, so that no call follows
+// another too closely.
 func (c *Calls) Take(ctx context.Context) (done func(), err error) {
 	holder := rand.Text()
 	for {

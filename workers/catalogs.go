@@ -20,8 +20,9 @@ type catalogs struct {
 	current *lexicon.Catalog
 }
 
-// lock returns the stored catalog and its version. Nobody can change it until the
-// transaction ends: a record that is judged now is found by whoever changes it later.
+// lock returns the stored catalog and its version. Nobody can change the catalog until
+// the transaction ends, so a later change of the catalog finds the records that are
+// judged now.
 func (c *catalogs) lock(ctx context.Context, tx pgx.Tx) (*lexicon.Catalog, string, error) {
 	version, err := verdict.LockCatalog(ctx, tx)
 	if err != nil {

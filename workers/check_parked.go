@@ -14,8 +14,8 @@ import (
 	"github.com/weir-social/weir/verdict"
 )
 
-// CheckParked looks for what parked records wait for. The arrival of a record releases
-// what waits for it; these looks find what is missing for good.
+// CheckParked looks for the records that parked records wait for. When such a record arrives, it
+// releases the parked ones. CheckParked finds those that never arrive.
 type CheckParked struct {
 	river.WorkerDefaults[jobs.CheckParked]
 	pool *pgxpool.Pool
@@ -24,8 +24,8 @@ type CheckParked struct {
 	looked func()
 }
 
-// Work looks for all targets that are due. What was looked for often enough is asked
-// for at the servers of its accounts. At its end the job for the next look is added.
+// Work looks for all targets that are due. A target that was looked for often enough is requested
+// from its account's server. At its end it adds the job for the next look.
 func (w *CheckParked) Work(ctx context.Context, job *river.Job[jobs.CheckParked]) error {
 	for more := true; more; {
 		err := pgx.BeginFunc(ctx, w.pool, func(tx pgx.Tx) error {
@@ -55,11 +55,12 @@ func (w *CheckParked) Work(ctx context.Context, job *river.Job[jobs.CheckParked]
 		}
 	}
 	if job.Args.Due == 0 {
-		// A process that ran with another configuration may have returned a job to a queue that is gone.
+		// A process with another configuration may have put a job into a queue that no longer
+		// exists.
 		if _, err := schema.MoveStranded(ctx, w.pool); err != nil {
 			return err
 		}
-		// A job that somebody cancelled leaves nothing behind.
+		// If somebody cancels the job, nothing is left behind.
 		err := pgx.BeginFunc(ctx, w.pool, func(tx pgx.Tx) error {
 			asked, err := verdict.Asked(ctx, tx, pageRecords)
 			if err != nil {
@@ -80,9 +81,9 @@ func (w *CheckParked) Work(ctx context.Context, job *river.Job[jobs.CheckParked]
 	return err
 }
 
-// lookAgain adds the job for the next look, if anything waits, of a later second than this
-// job is of: another of its own second would not be added. What became due since this job
-// looked, or was locked then, is looked for in a second.
+// lookAgain adds the job for the next look if records wait. Its second is later than this job's,
+// because a job for the same second would not be added. Targets that became due since this job
+// looked, or that were locked then, are looked for in a second.
 func (w *CheckParked) lookAgain(ctx context.Context, tx pgx.Tx, due int64) error {
 	next, err := verdict.NextLook(ctx, tx)
 	if err != nil || next == nil {
@@ -91,7 +92,7 @@ func (w *CheckParked) lookAgain(ctx context.Context, tx pgx.Tx, due int64) error
 	return insertCheck(ctx, tx, max(next.Unix(), time.Now().Unix(), due)+1)
 }
 
-// ask adds the jobs that ask for records.
+// ask adds the jobs that request records from servers.
 func (w *CheckParked) ask(ctx context.Context, tx pgx.Tx, keys []schema.Key) error {
 	if len(keys) == 0 {
 		return nil

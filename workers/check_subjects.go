@@ -21,10 +21,10 @@ import (
 	"github.com/weir-social/weir/schema"
 )
 
-// CheckSubjects keeps reposts and quotes in step with their subjects. It projects again
-// what refers to a subject that was deleted or edited, fetches the subjects that no
-// stream delivers, and deletes what waited too long or has expired by its author's word. Each step is a transaction of its
-// own and finds its work in the tables, so that a killed run is continued by the next.
+// CheckSubjects updates reposts and quotes when their subjects change. It projects them again when
+// a subject was deleted or edited, fetches subjects that no stream delivers, and deletes records
+// that have waited too long or whose author let them expire. Each step is its own transaction and
+// finds its work in the tables, so the next run continues after a killed one.
 type CheckSubjects struct {
 	river.WorkerDefaults[jobs.CheckSubjects]
 	pool       *pgxpool.Pool
@@ -34,17 +34,17 @@ type CheckSubjects struct {
 	stored     collection.Registry
 	made       schema.Projections
 	patience   time.Duration // how long to run before the job yields to others; shorter than the job's timeout
-	calls      int           // most calls of a run
+	calls      int           // maximum calls per run
 	waitAtMost int           // rows of a collection in waiting
 	now        func() time.Time
 }
 
 const (
-	subjectCalls  = 200                // of one run: 5,000 subjects
-	waitingRows   = 2_000_000          // of each collection that wait; beyond, those that have waited longest go
-	waitingTime   = 7 * 24 * time.Hour // after which no window of the ranking holds the share
+	subjectCalls  = 200                // per run: 5,000 subjects
+	waitingRows   = 2_000_000          // waiting rows per collection; above this, those that have waited longest are deleted
+	waitingTime   = 7 * 24 * time.Hour // after this time no window of the ranking contains the share
 	subjectPage   = 500                // records projected at once
-	subjectIdle   = 24 * time.Hour     // after which a subject that no share needs is deleted
+	subjectIdle   = 24 * time.Hour     // after this time a subject that no share needs is deleted
 	expiredAtOnce = 1000
 )
 
@@ -79,7 +79,7 @@ type subjectCheck struct {
 	*CheckSubjects
 	job   *rivertype.JobRow
 	until time.Time // when it yields to others
-	left  int       // calls that it may make
+	left  int       // calls that it may still make
 }
 
 // changed projects the reposts and quotes of changed subjects again, page by page.
@@ -109,8 +109,8 @@ func (w *subjectCheck) changed(ctx context.Context) (done bool, err error) {
 					return false, err
 				}
 			}
-			// A run that died here may have left records waiting that shared through the subject before. If it has no
-			// links yet, whoever gives it some releases them.
+			// A run that died here may have left records waiting that shared through the subject
+			// before. If the subject has no links yet, they are released when it gets some.
 			if subject.Linked {
 				if err := w.links.release(ctx, w.job, []schema.Key{subject.Key}); err != nil {
 					return false, err
@@ -123,8 +123,8 @@ func (w *subjectCheck) changed(ctx context.Context) (done bool, err error) {
 	}
 }
 
-// fetch fetches the subjects that are due, at most MostByURI a call, and releases what
-// waited for them.
+// fetch fetches the subjects that are due, at most MostByURI per call, and releases the records
+// that waited for them.
 func (w *subjectCheck) fetch(ctx context.Context) (done bool, err error) {
 	for ; w.left > 0; w.left-- {
 		if time.Now().After(w.until) {
@@ -161,8 +161,8 @@ func (w *subjectCheck) idle(ctx context.Context, db pgx.Tx) (bool, error) {
 	return len(due) == 0, err
 }
 
-// fetchPosts fetches subjects and stores what the AppView shows of them. If it refuses
-// the request, they are fetched one by one, and the one at fault counts as not shown.
+// fetchPosts fetches subjects and stores the posts that the AppView shows. If the AppView refuses
+// the request, it fetches them one by one, and treats the one that is refused as not shown.
 func (w *subjectCheck) fetchPosts(ctx context.Context, due []ranking.DueSubject) error {
 	if len(due) == 0 {
 		return nil
@@ -208,8 +208,7 @@ func (w *subjectCheck) fetchPosts(ctx context.Context, due []ranking.DueSubject)
 	return ranking.FetchAgain(ctx, w.pool, linked, now.Add(ranking.SubjectInterval))
 }
 
-// store stores fetched subjects. If the database refuses one, it counts as one without
-// links.
+// store stores fetched subjects. If the database refuses one, it is stored without links.
 func (w *CheckSubjects) store(ctx context.Context, fetched []ranking.FetchedSubject, now time.Time) (linked []ranking.DueSubject, err error) {
 	err = pgx.BeginFunc(ctx, w.pool, func(tx pgx.Tx) error {
 		linked, err = ranking.StoreSubjects(ctx, tx, fetched, now)
@@ -234,7 +233,7 @@ func (w *CheckSubjects) store(ctx context.Context, fetched []ranking.FetchedSubj
 	return w.store(ctx, fetched, now)
 }
 
-// subjectLinks returns the links of a fetched post; none if it cannot be read.
+// subjectLinks returns the links of a fetched post, or none if the post cannot be read.
 func subjectLinks(key schema.Key, record []byte, now time.Time) (links []ranking.Share) {
 	found, err := link.InPost(key.DID, record)
 	if err != nil {
@@ -246,8 +245,8 @@ func subjectLinks(key schema.Key, record []byte, now time.Time) (links []ranking
 	return links
 }
 
-// expireWaiting deletes what has waited longer than its collection is kept, and, if too
-// many records wait, those that have waited longest.
+// expireWaiting deletes records that have waited longer than the retention of their collection. If
+// too many records wait, it deletes those that have waited longest.
 func (w *subjectCheck) expireWaiting(ctx context.Context) (done bool, err error) {
 	names, err := schema.WaitingCollections(ctx, w.pool)
 	if err != nil {
@@ -257,7 +256,7 @@ func (w *subjectCheck) expireWaiting(ctx context.Context) (done bool, err error)
 	if err != nil {
 		return false, err
 	}
-	now, err := schema.EarliestTime(ctx, w.pool, w.now()) // a clock that is ahead ends no waiting
+	now, err := schema.EarliestTime(ctx, w.pool, w.now()) // a clock that is ahead must not end the wait
 	if err != nil {
 		return false, err
 	}
@@ -271,15 +270,15 @@ func (w *subjectCheck) expireWaiting(ctx context.Context) (done bool, err error)
 	return repeat(w.until, func() (int, error) { return schema.ExpireWaiting(ctx, w.pool, due, expiredAtOnce) })
 }
 
-// expireSubjects deletes subjects that no share has needed and nothing has waited for in a
+// expireSubjects deletes subjects that no share has needed, and that nothing has waited for, for a
 // day.
 func (w *subjectCheck) expireSubjects(ctx context.Context) (done bool, err error) {
 	return w.expireIdle(ctx, ranking.ExpireSubjects)
 }
 
-// expireIdle examines the rows that were not examined in a day.
+// expireIdle examines the rows that have not been examined for a day.
 func (w *subjectCheck) expireIdle(ctx context.Context, expire func(ctx context.Context, db schema.DB, before, now time.Time, limit int) (examined, deleted int, err error)) (done bool, err error) {
-	now, err := schema.EarliestTime(ctx, w.pool, w.now()) // a clock that is ahead makes no row idle
+	now, err := schema.EarliestTime(ctx, w.pool, w.now()) // a clock that is ahead must not make a row idle
 	if err != nil {
 		return false, err
 	}
@@ -289,7 +288,7 @@ func (w *subjectCheck) expireIdle(ctx context.Context, expire func(ctx context.C
 	})
 }
 
-// expireRecords deletes the records that their authors let expire.
+// expireRecords deletes the records whose authors let them expire.
 func (w *subjectCheck) expireRecords(ctx context.Context) (done bool, err error) {
 	return repeat(w.until, func() (n int, err error) {
 		err = pgx.BeginFunc(ctx, w.pool, func(tx pgx.Tx) error {
@@ -300,7 +299,7 @@ func (w *subjectCheck) expireRecords(ctx context.Context) (done bool, err error)
 	})
 }
 
-// expireCopies deletes what the ledger no longer needs of copies.
+// expireCopies deletes rows about copies that the ledger no longer needs.
 func (w *subjectCheck) expireCopies(ctx context.Context) (done bool, err error) {
 	return w.expireIdle(ctx, ranking.ExpireCopies)
 }

@@ -61,8 +61,8 @@ func (c *clock) step(reading time.Time) time.Duration {
 	return 0
 }
 
-// set takes over a reading of the database's clock. A slow reply makes the
-// reading seem late, so only a step moves the clock back.
+// set stores a reading of the database's clock. A slow reply makes the reading seem
+// late, so only a step moves the clock back.
 func (c *clock) set(reading time.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -144,9 +144,9 @@ func (c *Client) followClock(ctx context.Context) {
 	}
 }
 
-// readClock takes over the database's time. If its clock was set, the periodic
-// jobs are scheduled again. If it was set back, jobs with times in its future
-// get new times.
+// readClock reads the database's time. If the database's clock was set, the
+// periodic jobs are scheduled again. If it was set back, jobs that are dated in its
+// future get new times.
 func (c *Client) readClock(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, clockWithin)
 	defer cancel()
@@ -157,7 +157,7 @@ func (c *Client) readClock(ctx context.Context) error {
 	c.watchLease(read.Lease)
 	step := c.clock.step(read.Now)
 	if step != 0 {
-		c.PeriodicJobs().Clear() // before River sees the new time: it would add a job for each interval between the two
+		c.PeriodicJobs().Clear() // before River sees the new time: otherwise it adds a job for each interval between the two
 	}
 	c.clock.set(read.Now)
 	if step != 0 {

@@ -17,15 +17,15 @@ import (
 
 const (
 	countInterval = time.Second
-	countBackoff  = 30 * time.Second // the longest pause after an error
-	checkedLinks  = 300              // in each check of a sample
+	countBackoff  = 30 * time.Second // the longest wait after an error
+	checkedLinks  = 300              // per check of a sample
 
 	countsCheckInterval = 10 * time.Minute
 )
 
 // counter keeps the counts of the ranking up to date. Every worker process has one, and
-// one of them writes at a time. It is no job: it runs every second, and readers are exact
-// without it.
+// one of them writes at a time. It is not a job, because it runs every second and reads
+// are exact without it.
 type counter struct {
 	pool *pgxpool.Pool
 	log  *slog.Logger
@@ -88,7 +88,7 @@ func (c *counter) count(ctx context.Context) error {
 }
 
 // CheckCounts compares the counts of some links with the ledger, and stores how many
-// differ. It changes no count, so it may run twice.
+// differ. It changes no counts, so it may run twice.
 type CheckCounts struct {
 	river.WorkerDefaults[jobs.CheckCounts]
 	pool *pgxpool.Pool

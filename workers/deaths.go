@@ -42,7 +42,7 @@ type deaths struct{ river.HookDefaults }
 
 // WorkBegin changes the attempt limit that River checks, in memory only.
 func (deaths) WorkBegin(_ context.Context, job *rivertype.JobRow) error {
-	if job.MaxAttempts > jobs.Deaths { // else its inserter knows nothing of deaths, and they count
+	if job.MaxAttempts > jobs.Deaths { // otherwise the inserter does not know about deaths, and they count
 		job.MaxAttempts -= jobs.Deaths - deathCount(job)
 	}
 	return nil

@@ -87,7 +87,7 @@ func riverError(err error) error {
 	return err
 }
 
-// retryAfter returns how long the service asks callers to wait; 0 if it does not
+// retryAfter returns how long the service asks callers to wait, or 0 if it does not
 // say.
 func retryAfter(err error) time.Duration {
 	if webhook, ok := errors.AsType[*webhookError](err); ok {
@@ -103,9 +103,9 @@ type classifiedWorker[T river.JobArgs] struct {
 	stopping <-chan struct{} // nil: the job is not interrupted
 }
 
-// Work processes the job and logs a failure in the job's row too, because River
-// keeps no error of a snooze and no outcome. It also logs a job that will not be
-// retried: a periodic job leaves no dead letter.
+// Work processes the job. It also logs a failure in the job's row, because River
+// keeps neither the error of a snooze nor an outcome, and logs a job that will not
+// be retried, because a periodic job leaves no dead letter.
 func (w classifiedWorker[T]) Work(ctx context.Context, job *river.Job[T]) error {
 	err := checkDeaths(job.JobRow)
 	if err == nil {

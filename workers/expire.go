@@ -22,11 +22,11 @@ import (
 
 // Retention is how long stored rows are kept. A zero field gets its default.
 type Retention struct {
-	Forever      bool          // keep posts, also of accounts no longer watched; Window is ignored
+	Forever      bool          // keep posts, even of accounts no longer watched; Window is ignored
 	Window       time.Duration // posts; 24 h, which is also the minimum
 	Shares       time.Duration // the ledger; 7 days, at least 24 h
 	LinksForever bool          // Links is ignored
-	Links        time.Duration // links that enough accounts shared, since some of these shares expired; 90 days
+	Links        time.Duration // links that enough accounts shared, counted from when some of these shares expired; 90 days
 	Tombstones   time.Duration // deletions, so that no replay or backfill restores what was deleted; 7 days, or a day longer than shares
 	Gaps         time.Duration // closed gaps; 30 days, or a day longer than shares
 	DeadLetters  time.Duration // dead letters, since they last occurred; 90 days
@@ -41,7 +41,7 @@ func (r Retention) WithDefaults() (Retention, error) {
 	if r.Shares == 0 {
 		r.Shares = 7 * day
 	}
-	longer := r.Shares + day // a replay, or closing a gap, may still change what is in the ledger
+	longer := r.Shares + day // until then, a replay or closing a gap may still change the ledger
 	for _, d := range []struct {
 		field *time.Duration
 		value time.Duration
@@ -77,12 +77,12 @@ const (
 	batchMost = 1000
 	busyTries = 40 // for about half a minute
 
-	sweepInterval = 6 * time.Hour // between two searches for links without shares, except after a day has expired
+	sweepInterval = 6 * time.Hour // how often links without shares are searched for, except after a day has expired
 )
 
-// Expire deletes rows that are older than their retention, in batches with a
-// transaction each. That transaction also selects the rows. The job may run
-// twice, beside itself, or be killed at any point: the next run continues.
+// Expire deletes rows that are older than their retention, in batches. Each batch
+// is one transaction, which also selects the rows. The job may run twice, run in
+// several processes at once, or be killed at any point: the next run continues.
 type Expire struct {
 	river.WorkerDefaults[jobs.Expire]
 	pool    *pgxpool.Pool
@@ -145,7 +145,7 @@ func (w *Expire) Run(ctx context.Context, now time.Time) error {
 	for _, step := range append(posts,
 		r.ensureDays,
 		r.records,
-		r.accounts, // before links: purged shares let links expire
+		r.accounts, // before links, because purged shares let links expire
 		r.ledger,
 		func() error { return r.rows("tombstones", schema.ExpireTombstones, now.Add(-w.keep.Tombstones)) },
 		func() error { return r.rows("gaps", schema.ExpireGaps, now.Add(-w.keep.Gaps)) },
@@ -234,8 +234,8 @@ func (r *expiry) records() error {
 	}
 }
 
-// accounts purges accounts that are deleted or no longer watched. If posts are
-// kept for ever, accounts no longer watched are kept too.
+// accounts purges accounts that are deleted or no longer watched. If posts are kept
+// for ever, accounts that are no longer watched are kept too.
 func (r *expiry) accounts() error {
 	unwatched := r.now.Add(-r.keep.Grace)
 	if r.keep.Forever {
@@ -285,7 +285,7 @@ func (r *expiry) account(did string) error {
 	return err
 }
 
-// keptCollections returns which collections are kept for ever, also for accounts
+// keptCollections returns the collections that are kept for ever, even for accounts
 // no longer watched.
 func (r *expiry) keptCollections() (all []schema.KeepRule) {
 	for _, e := range r.stored.Entries() {
@@ -330,7 +330,7 @@ func (r *expiry) batches(what string, step func(limit int) (examined, deleted in
 				return nil
 			}
 			limit = max(limit/2, 10)
-			sleep(r.ctx, time.Duration(busy)*25*time.Millisecond+rand.N(50*time.Millisecond)) //nolint:errcheck // the next turn checks the context
+			sleep(r.ctx, time.Duration(busy)*25*time.Millisecond+rand.N(50*time.Millisecond)) //nolint:errcheck // the next iteration checks the context
 			continue
 		case err != nil:
 			return err
@@ -348,7 +348,7 @@ func (r *expiry) batches(what string, step func(limit int) (examined, deleted in
 			logged = time.Now()
 			logProgress("expiring")
 		}
-		sleep(r.ctx, took/2) //nolint:errcheck // the next turn checks the context; transactions that waited for the batch go first
+		sleep(r.ctx, took/2) //nolint:errcheck // lets transactions that waited for the batch go first; the next iteration checks the context
 	}
 	if total > 0 {
 		logProgress("expired")

@@ -9,12 +9,12 @@ import (
 	"github.com/weir-social/weir/schema"
 )
 
-// ensureDays makes the partitions of shares for the next days. Without them shares are
-// stored too, and expire row by row.
+// ensureDays makes the partitions of shares for the next days. Shares without a
+// partition are stored too, and expire row by row.
 func (r *expiry) ensureDays() error {
 	err := ranking.EnsureDays(r.ctx, r.pool, r.now, r.keep.Shares)
 	for try := 1; try < r.tries && errors.Is(err, schema.ErrBusy) && r.ctx.Err() == nil; try++ {
-		sleep(r.ctx, time.Duration(try)*25*time.Millisecond) //nolint:errcheck // the next turn checks the context
+		sleep(r.ctx, time.Duration(try)*25*time.Millisecond) //nolint:errcheck // the next iteration checks the context
 		err = ranking.EnsureDays(r.ctx, r.pool, r.now, r.keep.Shares)
 	}
 	if errors.Is(err, schema.ErrBusy) {
@@ -59,15 +59,15 @@ func (r *expiry) ledger() error {
 	return nil
 }
 
-// days drops the partitions of shares that ended at or before a time. The sharers of
-// their links are counted just before, without a lock.
+// days drops the partitions of shares that ended at or before a time. Just before, it
+// counts the sharers of their links, without a lock.
 func (r *expiry) days(rule ranking.LinkRule, before time.Time) error {
 	names, err := ranking.ExpiredDays(r.ctx, r.pool, before)
 	if err != nil {
 		return err
 	}
 	for _, name := range names {
-		r.swept.Store(nil) // search again, also if this run is interrupted
+		r.swept.Store(nil) // search again, even if this run is interrupted
 		after := int64(0)
 		err := r.batches("leaving_links", func(limit int) (examined, deleted int, err error) {
 			last, examined, err := ranking.CountLeaving(r.ctx, r.pool, rule, name, after, limit)
@@ -86,8 +86,8 @@ func (r *expiry) days(rule ranking.LinkRule, before time.Time) error {
 	return nil
 }
 
-// sweep searches all links for those without shares (of expired days, deleted by their
-// authors, or never shared), and for claims that no share names.
+// sweep searches all links for those without shares (because they expired, their
+// authors deleted them, or there never were any), and for claims that no share names.
 func (r *expiry) sweep(rule ranking.LinkRule) error {
 	if last := r.swept.Load(); last != nil && r.now.Sub(*last).Abs() < sweepInterval {
 		return nil

@@ -18,8 +18,8 @@ import (
 	"github.com/weir-social/weir/schema"
 )
 
-// FetchCard fetches the pages of links, for their titles. What is due is in the table
-// cards, so a killed run is continued by the next.
+// FetchCard fetches the pages of links to read their titles. The pages that are due are in
+// the table cards, so the next run continues after a killed one.
 type FetchCard struct {
 	river.WorkerDefaults[jobs.FetchCard]
 	pool     *pgxpool.Pool
@@ -27,12 +27,12 @@ type FetchCard struct {
 	patience time.Duration // how long to run before the job yields to others; shorter than the job's timeout
 }
 
-// fetchCardAgain returns the wait after a number of tries in vain.
+// fetchCardAgain returns the wait after a number of failed attempts.
 func fetchCardAgain(tries int) time.Duration {
 	return []time.Duration{time.Minute, 10 * time.Minute, time.Hour}[min(tries, 3)-1]
 }
 
-// longestRetryAfter bounds what a server may ask for.
+// longestRetryAfter limits the wait that a server may request.
 const longestRetryAfter = 6 * time.Hour
 
 // Work runs until nothing is due, the hour's fetches are used up, or its time is up.
@@ -74,7 +74,7 @@ func (w *FetchCard) Work(ctx context.Context, _ *river.Job[jobs.FetchCard]) erro
 	return nil
 }
 
-// fetch fetches one page and stores what it says.
+// fetch fetches one page and stores its card.
 func (w *FetchCard) fetch(ctx context.Context, f ranking.CardFetch) (err error) {
 	storing, cancel := context.WithTimeout(context.WithoutCancel(ctx), w.patience)
 	defer cancel()
@@ -84,7 +84,7 @@ func (w *FetchCard) fetch(ctx context.Context, f ranking.CardFetch) (err error) 
 	page, err := w.client.Fetch(fetching, f.URL)
 	var dead *card.Dead
 	switch {
-	case ctx.Err() != nil: // the process stops
+	case ctx.Err() != nil: // the process is stopping
 		return errors.Join(ctx.Err(), ranking.InterruptCardFetch(storing, w.pool, f))
 	case errors.As(err, &dead):
 		return ranking.FailCardFetch(storing, w.pool, f, err.Error(), 0)
@@ -97,12 +97,12 @@ func (w *FetchCard) fetch(ctx context.Context, f ranking.CardFetch) (err error) 
 	return err
 }
 
-// store stores a page. The counter and those who merge write the same links: a deadlock is
-// no reason to fetch it again.
+// store stores a page. The counter and merges write the same links: after a deadlock the
+// page need not be fetched again.
 func (w *FetchCard) store(ctx context.Context, f ranking.CardFetch, p ranking.PageCard) (err error) {
 	for try := 0; try < 4; try++ {
 		err = pgx.BeginFunc(ctx, w.pool, func(tx pgx.Tx) error { return ranking.StoreCard(ctx, tx, f, p, time.Now()) })
-		if errors.Is(err, ranking.ErrLink) { // what it leads to expired meanwhile
+		if errors.Is(err, ranking.ErrLink) { // the link's target has expired meanwhile
 			continue
 		}
 		if err == nil || schema.Classify(err) != schema.Transient {
@@ -127,8 +127,8 @@ const (
 	hostLate     = 250 * time.Millisecond // how much later than reserved a request may start
 )
 
-// HostTurns returns what waits until a request to a host may start: one a second, over all
-// processes. A start that this process misses is lost.
+// HostTurns returns a function that waits until a request to a host may start: one a
+// second, over all processes. If this process misses a reserved start, it takes a new one.
 func HostTurns(pool *pgxpool.Pool) func(ctx context.Context, host string) error {
 	return func(ctx context.Context, host string) error {
 		for {
@@ -147,15 +147,15 @@ func HostTurns(pool *pgxpool.Pool) func(ctx context.Context, host string) error 
 	}
 }
 
-// fetchEnqueuer enqueues the job for the pages that a step of the counter asked for.
+// fetchEnqueuer enqueues the job for the pages that the counter has requested.
 type fetchEnqueuer struct {
 	fetches bool // pages are fetched
 	client  *river.Client[pgx.Tx]
-	owed    bool // a page was asked for, and no job was added since
+	owed    bool // a page was requested, and no job has been added since
 }
 
-// enqueueFetch adds a job if one is owed. A job that runs may have seen that nothing was
-// due, so it is asked for again until it has ended.
+// enqueueFetch adds a job if one is owed. A running job may already have seen that nothing
+// is due, so the job stays owed until that one has ended.
 func (c *counter) enqueueFetch(ctx context.Context) {
 	if !c.owed || !c.fetches {
 		return

@@ -15,9 +15,9 @@ import (
 	"github.com/weir-social/weir/verdict"
 )
 
-// FetchRecord asks the server of an account once for a record that parked ones wait
-// for, and stores it. If the server does not have it, they become dead letters, which
-// the record releases if it comes later.
+// FetchRecord requests a record that parked records wait for from its account's
+// server, and stores it. If the server does not have it, the parked records become
+// dead letters. They are released if the record arrives later.
 type FetchRecord struct {
 	river.WorkerDefaults[jobs.FetchRecord]
 	pool        *pgxpool.Pool
@@ -26,14 +26,15 @@ type FetchRecord struct {
 	fetched     fetched
 }
 
-// Work asks once, however many wait. A server that fails is asked again a few times.
+// Work makes one request, however many records wait. A server that fails is asked a
+// few more times.
 func (w *FetchRecord) Work(ctx context.Context, job *river.Job[jobs.FetchRecord]) error {
 	key := schema.Key(job.Args.Record)
 	at, err := verdict.Targets(ctx, w.pool, []schema.Key{key})
 	if err != nil {
 		return err
 	}
-	if at[key] != (verdict.Target{}) { // it came meanwhile, or was deleted
+	if at[key] != (verdict.Target{}) { // the record arrived meanwhile, or was deleted
 		return pgx.BeginFunc(ctx, w.pool, func(tx pgx.Tx) error { return enqueueDependents(ctx, tx, []schema.Key{key}) })
 	}
 	problem, asked, err := verdict.GivenUp(ctx, w.pool, key)
@@ -55,8 +56,8 @@ func (w *FetchRecord) Work(ctx context.Context, job *river.Job[jobs.FetchRecord]
 	return w.giveUp(ctx, key, failed.Error())
 }
 
-// store stores the record as a listing would: whatever a stream brought is newer. The
-// jobs of its projections release what waits.
+// store stores the record in the same way as one from a listing: records from a
+// stream are newer. The jobs of its projections release the records that wait.
 func (w *FetchRecord) store(ctx context.Context, key schema.Key, record bluesky.FeedPost) error {
 	now, err := schema.LatestTime(ctx, w.pool, time.Now())
 	if err != nil {
@@ -72,7 +73,7 @@ func (w *FetchRecord) store(ctx context.Context, key schema.Key, record bluesky.
 		return w.projections.Enqueue(river.ClientFromContext[pgx.Tx](ctx), "")(ctx, tx, schema.NotFresh(written), time.Time{})
 	})
 	switch {
-	case err == nil && stored == 0: // it came or was deleted meanwhile
+	case err == nil && stored == 0: // the record arrived or was deleted meanwhile
 		return snooze(time.Second)
 	case schema.Classify(err) == schema.Data:
 		return w.giveUp(ctx, key, err.Error())
@@ -80,7 +81,7 @@ func (w *FetchRecord) store(ctx context.Context, key schema.Key, record bluesky.
 	return err
 }
 
-// giveUp has what waits for a record judged once more, without it.
+// giveUp has the records that wait for a record judged once more, without it.
 func (w *FetchRecord) giveUp(ctx context.Context, key schema.Key, problem string) error {
 	return pgx.BeginFunc(ctx, w.pool, func(tx pgx.Tx) error {
 		if err := verdict.GiveUp(ctx, tx, key, problem); err != nil {

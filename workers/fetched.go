@@ -9,15 +9,16 @@ import (
 	"github.com/weir-social/weir/schema"
 )
 
-// fetched stores what was asked for, and archives what that changes, in one transaction.
+// fetched stores what Weir requests from servers and archives the changes, in one
+// transaction.
 type fetched struct {
 	archived bool // there is an archive
 }
 
-// fetched returns how the workers store what they ask for.
+// fetched returns the fetched that the workers use.
 func (c Config) fetched() fetched { return fetched{archived: c.Archive != nil} }
 
-// archive adds what was stored to the archive.
+// archive adds changes to the archive.
 func (f fetched) archive(ctx context.Context, tx pgx.Tx, changes schema.Fetched) error {
 	if !f.archived {
 		return nil
@@ -44,7 +45,7 @@ func (f fetched) remove(ctx context.Context, tx pgx.Tx, deletions []schema.Delet
 	return f.archive(ctx, tx, schema.Fetched{Deletions: deletions})
 }
 
-// bury leaves tombstones of records that are not stored.
+// bury stores tombstones of records that are not stored.
 func (f fetched) bury(ctx context.Context, tx pgx.Tx, deletions []schema.Deletion) error {
 	if err := schema.BuryRecords(ctx, tx, deletions); err != nil {
 		return err

@@ -20,13 +20,13 @@ import (
 	"github.com/weir-social/weir/schema"
 )
 
-// FillCollections advances the histories of collections. Where the whole network is
-// followed, relays name the accounts, page by page; otherwise the followed accounts are
-// read. Each page is committed with the position after it, so a killed job continues
-// there. A page that is stored twice changes nothing the second time.
+// FillCollections advances the histories of collections. If the whole network is followed,
+// relays list the accounts, page by page; otherwise the followed accounts are read. Each
+// page is committed with the position after it, so a killed job continues there. Storing a
+// page a second time changes nothing.
 //
-// The accounts wait in history_accounts, and a bounded number of them have jobs. The
-// relays are asked for more only while few accounts wait.
+// The accounts wait in history_accounts, and a limited number of them have jobs. Relays
+// are asked for more only while few accounts wait.
 type FillCollections struct {
 	river.WorkerDefaults[jobs.FillCollections]
 	pool        *pgxpool.Pool
@@ -35,20 +35,20 @@ type FillCollections struct {
 	stored      collection.Registry
 	projections *Projections
 	limits      HistoryLimits
-	jobsLimit   int           // how deep a queue of projections may be
-	bytesLimit  int64         // how large the database may be; 0: any size
-	patience    time.Duration // how long to work before others go first
+	jobsLimit   int           // maximum depth of a projection's queue
+	bytesLimit  int64         // maximum size of the database; 0: no limit
+	patience    time.Duration // how long to run before yielding to other jobs
 }
 
-// HistoryLimits bound what histories read. Zero fields take the defaults.
+// HistoryLimits limit what histories read. Zero fields take the defaults.
 type HistoryLimits struct {
-	Records int64         // 10,000: of an account, over all collections
-	Bytes   int64         // 32 MiB: their JSON
-	Waiting int           // 2,000: accounts that a listing lets wait
+	Records int64         // 10,000: per account, over all collections
+	Bytes   int64         // 32 MiB: JSON of these records
+	Waiting int           // 2,000: accounts from listings that may wait
 	Jobs    int           // 32: unfinished jobs; more would look like a backlog
 	Settle  time.Duration // 10 s: how long an account must have been followed
 	Pause   time.Duration // 2 s: between two passes
-	Endless int64         // 10,000: how many accounts, or empty pages, more than there should be a listing may have
+	Endless int64         // 10,000: how many more accounts, or empty pages, than expected a listing may have
 }
 
 func (l HistoryLimits) withDefaults() HistoryLimits {
@@ -60,9 +60,9 @@ func (l HistoryLimits) withDefaults() HistoryLimits {
 }
 
 const (
-	listingTries   = 3               // failed tries of a listing before another relay is asked
-	listingPage    = 500             // accounts of a page: small enough to stop soon when many wait
-	longestListing = 5 * time.Minute // between two tries
+	listingTries   = 3               // failed attempts at a listing before another relay is asked
+	listingPage    = 500             // accounts per page: small enough to stop soon when many wait
+	longestListing = 5 * time.Minute // wait between two attempts
 )
 
 func newFillCollections(cfg Config) *FillCollections {
@@ -70,7 +70,7 @@ func newFillCollections(cfg Config) *FillCollections {
 		jobsLimit: int(cfg.Limits.Jobs), bytesLimit: cfg.Limits.Bytes, patience: cfg.JobTimeout / 2}
 }
 
-// Work makes one pass over the histories, and continues soon while there is more to do.
+// Work makes one pass over the histories, and runs again soon while there is more to do.
 func (w *FillCollections) Work(ctx context.Context, job *river.Job[jobs.FillCollections]) error {
 	p := &historyPass{FillCollections: w, log: jobLog(ctx, w.log), until: time.Now().Add(w.patience / 2)}
 	if err := p.read(ctx); err != nil {
@@ -101,7 +101,7 @@ func (w *FillCollections) Work(ctx context.Context, job *river.Job[jobs.FillColl
 		unfinished = unfinished || more
 	}
 	switch {
-	case p.full != "": // the next minute looks again
+	case p.full != "": // the job of the next minute tries again
 		return nil
 	case !unfinished:
 		idle, err := completeIdle(ctx, w.pool, job, func(ctx context.Context, db pgx.Tx) (bool, error) {
@@ -127,12 +127,12 @@ func (p *historyPass) visit(ctx context.Context, h *schema.HistoryRun) (soon boo
 	return !h.Complete && (problem == "" || h.Stored && !h.Began), schema.SetHistoryProblem(ctx, p.pool, *h, problem)
 }
 
-// errUnlisted means that the last accounts of a history brought collections that were not
+// errUnlisted means that the last accounts of a history had collections that were not
 // known before.
 var errUnlisted = errors.New("there are collections that no relay was asked for")
 
-// complete ends a run whose accounts are all read. more: they have brought collections for
-// which relays must be asked.
+// complete ends a run if all its accounts have been read. more: the accounts had
+// collections for which relays must be asked.
 func (p *historyPass) complete(ctx context.Context, h schema.HistoryRun) (more bool, err error) {
 	if !h.Began || h.Complete {
 		return false, nil
@@ -143,7 +143,7 @@ func (p *historyPass) complete(ctx context.Context, h schema.HistoryRun) (more b
 		if done, ended, err = schema.CompleteHistory(ctx, tx, h, p.everyone); err != nil || !ended || !p.everyone {
 			return err
 		}
-		names, err := p.names(ctx, tx, h.Collection) // after it was seen that no account waits
+		names, err := p.names(ctx, tx, h.Collection) // after the check that no account waits
 		if err != nil {
 			return err
 		}
@@ -197,11 +197,11 @@ type historyPass struct {
 	log      *slog.Logger
 	until    time.Time
 	everyone bool
-	full     string // why no more may be read for now; empty: it may
+	full     string // why no more may be read for now; empty: more may be read
 }
 
-// read reads what every history depends on, and lets accounts wait again that could not
-// be read and are due.
+// read reads the state that every history depends on. It also makes accounts wait again
+// that could not be read and are due.
 func (p *historyPass) read(ctx context.Context) (err error) {
 	if p.everyone, err = schema.FollowsEveryone(ctx, p.pool); err != nil {
 		return err
@@ -212,7 +212,7 @@ func (p *historyPass) read(ctx context.Context) (err error) {
 	return schema.RetryHistoryAccounts(ctx, p.pool, p.limits.Waiting)
 }
 
-// obstacle returns why no more may be read for now: what is stored already does not fit.
+// obstacle returns why no more may be read for now: a queue or the database is too full.
 func (p *historyPass) obstacle(ctx context.Context) (string, error) {
 	if p.bytesLimit > 0 {
 		size, err := schema.DatabaseBytes(ctx, p.pool)
@@ -224,13 +224,13 @@ func (p *historyPass) obstacle(ctx context.Context) (string, error) {
 		return "", nil
 	}
 	depth, err := schema.DeepestQueue(ctx, p.pool, p.projections.Queues(), p.jobsLimit/2+1)
-	if err == nil && depth > p.jobsLimit/2 { // at the limit, the stream would be paused
+	if err == nil && depth > p.jobsLimit/2 { // at the limit itself, the stream would be paused
 		return "the projections are behind", nil
 	}
 	return "", err
 }
 
-// run begins a history and finds accounts of it. It returns why it cannot advance.
+// run begins a history and finds accounts for it. It returns why it makes no progress.
 func (p *historyPass) run(ctx context.Context, h *schema.HistoryRun) (problem string, err error) {
 	if problem, err = p.begin(ctx, h); err != nil || problem != "" {
 		return problem, err
@@ -250,7 +250,7 @@ func (p *historyPass) run(ctx context.Context, h *schema.HistoryRun) (problem st
 	})
 }
 
-// advance finds accounts of a history where the whole network is followed.
+// advance finds accounts of a history. It is for a Weir that follows the whole network.
 func (p *historyPass) advance(ctx context.Context, h schema.HistoryRun) (problem string, err error) {
 	names, err := p.names(ctx, p.pool, h.Collection)
 	switch {
@@ -277,8 +277,8 @@ func (p *historyPass) advance(ctx context.Context, h schema.HistoryRun) (problem
 }
 
 // names returns the collections that relays are asked for. Under a prefix these are the
-// ones that have stored records: first by the stream, then from the repositories that are
-// read. Earlier runs knew others, perhaps.
+// collections with stored records: first those from the stream, then those from the
+// repositories that are read. Earlier runs may have known others.
 func (p *historyPass) names(ctx context.Context, db schema.DB, of string) ([]string, error) {
 	prefix, ok := strings.CutSuffix(of, "*")
 	if !ok {
@@ -292,13 +292,13 @@ func (p *historyPass) names(ctx context.Context, db schema.DB, of string) ([]str
 	if err != nil {
 		return nil, err
 	}
-	names = append(append(names, found...), schema.PostCollection) // which is in another table
+	names = append(append(names, found...), schema.PostCollection) // posts are in another table
 	slices.Sort(names)
 	return slices.DeleteFunc(slices.Compact(names), func(name string) bool { return !inHistory(p.stored, of, name) }), nil
 }
 
-// list stores pages of a listing while there is room for more accounts. A relay that
-// fails is recorded; the next pass tries again.
+// list stores pages of a listing while more accounts may wait. It records the failure of a
+// relay; the next pass tries again.
 func (p *historyPass) list(ctx context.Context, l schema.AccountListing) error {
 	for time.Now().Before(p.until) {
 		queue, err := schema.ReadHistoryQueue(ctx, p.pool, p.limits.Waiting)
@@ -324,7 +324,7 @@ func (p *historyPass) list(ctx context.Context, l schema.AccountListing) error {
 			added, err = schema.MoveListing(ctx, tx, l, relay, next, dids)
 			return err
 		})
-		if errors.Is(err, schema.ErrMoved) { // another process lists it
+		if errors.Is(err, schema.ErrMoved) { // another process advances the listing
 			return nil
 		}
 		if err != nil {
@@ -346,13 +346,14 @@ func (p *historyPass) accounts(ctx context.Context, relay string, l schema.Accou
 	return p.api.AccountsWith(ctx, relay, l.Name, l.Cursor, min(listingPage, p.limits.Waiting))
 }
 
-// endless reports whether a listing has named far more accounts than it has, or has far
-// too many pages for them.
+// endless reports whether a listing has returned far more accounts than the collection
+// has, or far too many pages for its accounts.
 func (p *historyPass) endless(l schema.AccountListing) bool {
 	return l.Seen > 2*l.Known+p.limits.Endless || l.Pages > l.Seen+p.limits.Endless
 }
 
-// relay returns the relay to ask: the one that gave the cursor, while it is configured.
+// relay returns the relay to ask: the one that returned the cursor, if it is still
+// configured.
 func (p *historyPass) relay(host string) string {
 	relays := p.api.Relays()
 	if slices.Contains(relays, host) {
@@ -361,8 +362,9 @@ func (p *historyPass) relay(host string) string {
 	return relays[0]
 }
 
-// failed records that a relay failed. One that refuses, or fails several times, is
-// followed by the next, which begins at the top: a cursor belongs to its relay.
+// failed records that a relay failed. If it refuses, or fails several times, the next
+// relay is asked. That listing starts at the beginning, because a cursor is valid for one
+// relay.
 func (p *historyPass) failed(ctx context.Context, l schema.AccountListing, relay string, cause error) error {
 	_, api := errors.AsType[*bluesky.Error](cause)
 	wait := min(time.Second<<min(l.Tries, 10), longestListing)
@@ -373,14 +375,14 @@ func (p *historyPass) failed(ctx context.Context, l schema.AccountListing, relay
 	if restart {
 		relays := p.api.Relays()
 		next = relays[(slices.Index(relays, relay)+1)%len(relays)]
-		restart = next != relay || !api || refused(cause) // the only relay may go on at its cursor
+		restart = next != relay || !api || refused(cause) // a single relay may continue at its cursor
 	}
 	p.log.Warn("accounts_not_listed", "collection", l.Name, "relay", relay, "error", cause, "next", next, "wait", wait)
 	return schema.FailListing(ctx, p.pool, l, next, cause.Error(), restart, wait)
 }
 
 // enqueue adds jobs for accounts that wait, while few have one and no other backfill
-// waits. A job that is lost is added again. It returns how many accounts wait.
+// waits. It adds a lost job again. It returns how many accounts wait.
 func (p *historyPass) enqueue(ctx context.Context) (waiting int, err error) {
 	queue, err := schema.ReadHistoryQueue(ctx, p.pool, p.limits.Jobs)
 	room := p.limits.Jobs - queue.Jobs

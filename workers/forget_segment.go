@@ -17,7 +17,7 @@ import (
 	"github.com/weir-social/weir/schema"
 )
 
-// ForgetSegment writes segments again without what must be forgotten.
+// ForgetSegment rewrites segments without the data to forget.
 type ForgetSegment struct {
 	river.WorkerDefaults[jobs.ForgetSegment]
 	pool    *pgxpool.Pool
@@ -25,17 +25,17 @@ type ForgetSegment struct {
 	archive Archive
 }
 
-// Timeout bounds a run.
+// Timeout limits a run.
 func (w *ForgetSegment) Timeout(*river.Job[jobs.ForgetSegment]) time.Duration {
 	return w.archive.timeout
 }
 
-// Work compares a segment with what must be forgotten. If some of that is in it, it stores
-// the segment's next version, reads it back, stores its manifest, and only then switches
-// the database to it. The manifest is what counts, as in SyncSegment: there is at most one
-// of each version, so several processes, and one that wakes up after long, all end with
-// the same. The version before stays in the store until its readers have finished: see
-// SweepArchive.
+// Work compares a segment with the data to forget. If the segment contains some of it,
+// Work stores the segment's next version, reads it back, stores its manifest, and only
+// then switches the database to it. The manifest decides, as in SyncSegment: there is at
+// most one for each version, so several processes, and one that wakes up after a long
+// time, all end with the same version. The previous version stays in the store until its
+// readers have finished: see SweepArchive.
 //
 // A failure is recorded: the segment waits for an hour, and health shows it.
 func (w *ForgetSegment) Work(ctx context.Context, job *river.Job[jobs.ForgetSegment]) error {
@@ -48,7 +48,7 @@ func (w *ForgetSegment) Work(ctx context.Context, job *river.Job[jobs.ForgetSegm
 	return errors.Join(err, schema.ForgetFailed(recording, w.pool, job.Args.Segment))
 }
 
-// recordTimeout bounds the statement that records a failure.
+// recordTimeout limits the statement that records a failure.
 const recordTimeout = 10 * time.Second
 
 // compare compares a segment if it is due.
@@ -77,8 +77,9 @@ func (w *ForgetSegment) compare(ctx context.Context, number int64) error {
 	return nil
 }
 
-// stored returns the manifest of the segment's next version, which has been read back, or
-// ErrNotFound: a job that stored one died before it switched to it.
+// stored returns the manifest of the segment's next version after reading it back. If
+// there is none, it returns ErrNotFound. There is one if an earlier job stored it and died
+// before the switch.
 func (w *ForgetSegment) stored(ctx context.Context, m archive.Manifest) (archive.Manifest, error) {
 	next, err := archive.ReadManifest(ctx, w.archive.Store, m.Rewrite(m.Sum(), time.Time{}).ManifestName())
 	if err != nil {
@@ -91,8 +92,8 @@ func (w *ForgetSegment) stored(ctx context.Context, m archive.Manifest) (archive
 	return next, err
 }
 
-// forget returns the manifest of the next version, which is in the store; or m, if nothing
-// must go.
+// forget returns the manifest of the next version, which is in the store. If nothing must
+// be forgotten, it returns m.
 func (w *ForgetSegment) forget(ctx context.Context, m archive.Manifest, now time.Time) (archive.Manifest, error) {
 	store := w.archive.Store
 	strip, err := w.archive.Strip(m)
@@ -129,15 +130,16 @@ func (w *ForgetSegment) forget(ctx context.Context, m archive.Manifest, now time
 	if err != nil {
 		return m, err
 	}
-	defer os.Remove(path) //nolint:errcheck // a leftover is swept
+	defer os.Remove(path) //nolint:errcheck // a leftover is swept later
 	if sum.Content == m.Content && sum.Records == m.Records {
 		return m, nil
 	}
 	return w.put(ctx, path, m.Rewrite(sum, now), strip)
 }
 
-// authors returns the index of a segment's authors. The first comparison makes it, also of
-// segments that are older than it, and so does the first one after it was damaged.
+// authors returns the index of a segment's authors. The first comparison makes the index,
+// including for segments older than this feature; so does the first one after the index
+// was damaged.
 func (w *ForgetSegment) authors(ctx context.Context, m archive.Manifest, strip archive.Strip) ([]int64, error) {
 	store := w.archive.Store
 	authors, err := archive.ReadAuthors(ctx, store, m)
@@ -158,7 +160,7 @@ func (w *ForgetSegment) authors(ctx context.Context, m archive.Manifest, strip a
 	return authors, archive.PutAuthors(ctx, store, m, authors)
 }
 
-// put stores a version of a segment and its manifest. It returns the manifest that counts.
+// put stores a version of a segment and its manifest. It returns the manifest in the store.
 func (w *ForgetSegment) put(ctx context.Context, path string, m archive.Manifest, strip archive.Strip) (archive.Manifest, error) {
 	store := w.archive.Store
 	file, err := os.Open(path)
@@ -170,7 +172,7 @@ func (w *ForgetSegment) put(ctx context.Context, path string, m archive.Manifest
 	if errors.Is(err, archive.ErrExists) {
 		var left archive.Object
 		if left, err = store.Stat(ctx, m.Name); err == nil && time.Since(left.Modified) > orphanAge/2 {
-			return m, snooze(time.Hour) // of a job that died: a sweep may be about to delete it
+			return m, snooze(time.Hour) // left by a job that died: a sweep may be about to delete it
 		}
 	}
 	if err != nil {

@@ -14,14 +14,14 @@ import (
 	"github.com/weir-social/weir/schema"
 )
 
-// Index is where the events of the archive's segments are copied to.
+// Index is the destination to which the events of the archive's segments are copied.
 type Index struct {
 	ClickHouse *clickhouse.Index
 	// Rows returns the events of a segment.
 	Rows func(archive.Manifest, *archive.Segment) ([]clickhouse.Row, error)
 }
 
-// indexedAtOnce is how many jobs wait for ClickHouse at most.
+// indexedAtOnce limits how many jobs wait for ClickHouse.
 const indexedAtOnce = 50
 
 // IndexSegment copies the events of a segment into ClickHouse.
@@ -31,11 +31,11 @@ type IndexSegment struct {
 	archive Archive
 }
 
-// Timeout bounds a run.
+// Timeout limits a run.
 func (w *IndexSegment) Timeout(*river.Job[jobs.IndexSegment]) time.Duration { return w.archive.timeout }
 
-// Work stores the events, unless ClickHouse has them. However it ends, and however many
-// processes do it, each is stored once: see clickhouse.Index.Put.
+// Work stores the events, unless ClickHouse has them. However the job ends, and however
+// many processes run it, each event is stored once: see clickhouse.Index.Put.
 func (w *IndexSegment) Work(ctx context.Context, job *river.Job[jobs.IndexSegment]) error {
 	m, generation, err := schema.UnindexedSegment(ctx, w.pool, job.Args.Segment)
 	if errors.Is(err, schema.ErrNoRows) {
@@ -48,21 +48,21 @@ func (w *IndexSegment) Work(ctx context.Context, job *river.Job[jobs.IndexSegmen
 	if unsettled, ok := errors.AsType[*clickhouse.Unsettled](err); ok {
 		return snooze(unsettled.Wait)
 	}
-	// The row has the error already. Another one per attempt, and a new job after the last,
-	// would be thousands of each for a server that is away for a day.
+	// The row has the error already. For a server that is away for a day, another error per
+	// attempt and a new job after the last attempt would add thousands of each.
 	if errors.Is(err, clickhouse.ErrAway) && len(job.Errors) > 0 {
 		return snooze(awayWait)
 	}
 	return err
 }
 
-// awayWait is how long a job waits for a server that was away twice.
+// awayWait is how long a job waits after its server was away twice.
 const awayWait = 30 * time.Second
 
 // store stores the events of a segment.
 func (w *IndexSegment) store(ctx context.Context, m archive.Manifest, generation int) error {
 	index := w.archive.Index
-	if err := index.ClickHouse.Create(ctx); err != nil { // first: a server that is away costs nothing else
+	if err := index.ClickHouse.Create(ctx); err != nil { // first, because a server that is away then costs nothing else
 		return err
 	}
 	segment, err := archive.FetchSegment(ctx, w.archive.Store, m) // this version: another one has other rows

@@ -13,9 +13,9 @@ import (
 	"github.com/weir-social/weir/verdict"
 )
 
-// JudgeAccount has the records judged again that depend on the records of an account,
-// after the account was deleted or came back. Their rows may be purged meanwhile: what
-// refers to them is found by its own rows.
+// JudgeAccount makes Weir judge again the records that depend on an account's records,
+// after the account was deleted or came back. The account's rows may be purged
+// meanwhile, so it finds the dependent records by their own rows.
 type JudgeAccount struct {
 	river.WorkerDefaults[jobs.JudgeAccount]
 	pool     *pgxpool.Pool
@@ -23,7 +23,7 @@ type JudgeAccount struct {
 }
 
 // Work adds a job for each page of the account's records that others depend on. A second
-// run finds those that still do not know it.
+// run finds the records that have not been judged again yet.
 func (w *JudgeAccount) Work(ctx context.Context, job *river.Job[jobs.JudgeAccount]) error {
 	pages := paging{pool: w.pool, queue: jobs.QueueProcess, priority: dependentPriority, patience: w.patience}
 	_, err := enqueuePages(ctx, pages, job, func(ctx context.Context, tx pgx.Tx, at *pagePlace) (river.JobArgs, error) {

@@ -13,18 +13,20 @@ import (
 	"github.com/weir-social/weir/verdict"
 )
 
-// JudgeDependents has the records judged again that depend on others, however many.
+// JudgeDependents makes Weir judge again the records that depend on others, however many
+// there are.
 type JudgeDependents struct {
 	river.WorkerDefaults[jobs.JudgeDependents]
 	pool     *pgxpool.Pool
 	patience time.Duration
 }
 
-// dependentPriority is behind the jobs of the stream, and before a revalidation.
+// dependentPriority is lower than that of the stream's jobs, and higher than that of a
+// revalidation.
 const dependentPriority = 2
 
-// Work goes through the dependents of one target after the other. A page may have those of
-// many.
+// Work processes the dependents of one target after the other. A page may contain
+// dependents of several targets.
 func (w *JudgeDependents) Work(ctx context.Context, job *river.Job[jobs.JudgeDependents]) error {
 	pages := paging{pool: w.pool, queue: jobs.QueueProcess, priority: dependentPriority, patience: w.patience}
 	_, err := enqueuePages(ctx, pages, job, func(ctx context.Context, tx pgx.Tx, at *pagePlace) (river.JobArgs, error) {

@@ -15,8 +15,8 @@ import (
 	"github.com/weir-social/weir/verdict"
 )
 
-// JudgeOutdated has exactly those records judged again whose verdicts were made with
-// another schema than the stored catalog has.
+// JudgeOutdated makes Weir judge again exactly those records whose verdicts were
+// made with another schema than the one in the stored catalog.
 type JudgeOutdated struct {
 	river.WorkerDefaults[jobs.JudgeOutdated]
 	pool     *pgxpool.Pool
@@ -25,8 +25,8 @@ type JudgeOutdated struct {
 	patience time.Duration
 }
 
-// Work goes through the verdicts, one collection after the other. It ends when the
-// catalog changes once more: that has a job of its own.
+// Work processes the verdicts, one collection after the other. It ends when the
+// catalog changes again, because that change has its own job.
 func (w *JudgeOutdated) Work(ctx context.Context, job *river.Job[jobs.JudgeOutdated]) error {
 	collections, err := verdict.Collections(ctx, w.pool)
 	if err != nil {

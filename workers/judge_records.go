@@ -18,12 +18,12 @@ import (
 	"github.com/weir-social/weir/verdict"
 )
 
-// JudgeRecords judges a batch of records, under their locks and from what is stored
-// then, so the tables end the same whatever the order of jobs.
+// JudgeRecords judges a batch of records. It holds their locks and uses what is stored at
+// that time, so the order of jobs does not change the result.
 //
-// The records that they refer to are not locked. After each transaction the job looks
-// once more whether these are still as it found them. A record that has changed has
-// those judged again that depend on it, by a job that is added in the same transaction.
+// The records that they refer to are not locked. After each transaction the job checks
+// whether these are still as it found them. If a record has changed, a job that is added in
+// the same transaction judges the records that depend on it again.
 type JudgeRecords struct {
 	river.WorkerDefaults[jobs.JudgeRecords]
 	*Projector
@@ -31,20 +31,20 @@ type JudgeRecords struct {
 	rules    rules.Rules
 	judged   func(collection string) bool
 
-	// committed, if not nil, is called after each transaction. Tests change the targets
-	// in it.
+	// committed, if not nil, is called after each transaction. Tests use it to change the
+	// targets.
 	committed func()
 }
 
-// Limits on what a transaction judges: it holds the locks of its records, which the
-// consumer may wait for, and has all of them in memory. A record may have 1 MiB.
+// Limits on what a transaction judges: it holds the locks of its records, for which the
+// consumer may have to wait, and all of them are in memory. A record may have 1 MiB.
 const (
 	judgedAtOnce      = 128
 	judgedBytesAtOnce = 1 << 20 // unless one record has more
 )
 
-// Work judges the job's records. Of those that were deleted, the ones that depend on
-// them are judged again.
+// Work judges the job's records. For deleted records, it judges again the records that depend
+// on them.
 func (w *JudgeRecords) Work(ctx context.Context, job *river.Job[jobs.JudgeRecords]) error {
 	keys := make([]schema.Key, len(job.Args.Records))
 	for i, r := range job.Args.Records {
@@ -82,7 +82,8 @@ func chunksOf(keys []schema.Key, sizes map[schema.Key]int) iter.Seq[[]schema.Key
 	}
 }
 
-// chunk judges records, until their targets are as the last transaction found them.
+// chunk judges records, and repeats that until no target has changed since the last
+// transaction.
 func (w *JudgeRecords) chunk(ctx context.Context, job *rivertype.JobRow, keys []schema.Key) error {
 	seen := targetsSeen{}
 	for i := 0; len(keys) > 0; i++ {
@@ -111,8 +112,8 @@ func (w *JudgeRecords) chunk(ctx context.Context, job *rivertype.JobRow, keys []
 	return nil
 }
 
-// deleted settles the dead letters of records that were not stored, unless they have been
-// stored again since, and has those judged again that depend on them.
+// deleted settles the dead letters of records that are not stored, unless they have been
+// stored again since, and enqueues the records that depend on them to be judged again.
 func (w *JudgeRecords) deleted(ctx context.Context, gone []schema.Key) error {
 	if len(gone) == 0 {
 		return nil
@@ -166,8 +167,8 @@ func (w *JudgeRecords) judge(ctx context.Context, tx pgx.Tx, job *rivertype.JobR
 	return w.enqueueAfter(ctx, tx, j.records)
 }
 
-// storeDeadLetters stores the dead letters of records that fail, and settles those of records
-// that are as they were not before.
+// storeDeadLetters stores dead letters for records that fail, and settles those of records
+// that have changed.
 func (w *JudgeRecords) storeDeadLetters(ctx context.Context, tx pgx.Tx, job *rivertype.JobRow, judged []*judgedRecord) error {
 	var settled []schema.Key
 	var failing []*judgedRecord
@@ -195,8 +196,8 @@ func (w *JudgeRecords) storeDeadLetters(ctx context.Context, tx pgx.Tx, job *riv
 	return verdict.ReplaceDeadLetters(ctx, tx, settled, deadLetters)
 }
 
-// enqueueAfter adds the job that judges what depends on the records that have changed,
-// and the one that looks for what they wait for.
+// enqueueAfter adds the job that judges the records that depend on changed records, and the
+// job that looks for the records that they wait for.
 func (w *JudgeRecords) enqueueAfter(ctx context.Context, tx pgx.Tx, judged []*judgedRecord) error {
 	var changed []schema.Key
 	waits := false
@@ -216,7 +217,8 @@ func (w *JudgeRecords) enqueueAfter(ctx context.Context, tx pgx.Tx, judged []*ju
 	return enqueueCheck(ctx, tx, time.Now().Add(verdict.FirstLook()))
 }
 
-// enqueueDependents adds the job that judges what depends on records, if anything does.
+// enqueueDependents adds the job that judges the records that depend on changed ones, if
+// there are any.
 func (w *JudgeRecords) enqueueDependents(ctx context.Context, tx pgx.Tx, changed []schema.Key) error {
 	if len(changed) == 0 {
 		return nil
@@ -243,14 +245,14 @@ func enqueueDependents(ctx context.Context, tx pgx.Tx, targets []schema.Key) err
 	return nil
 }
 
-// enqueueCheck adds the job that looks for what parked records wait for, in the
-// transaction that parks them. If there is one already, it sees the new rows: it cannot
-// end before this transaction has.
+// enqueueCheck adds the job that looks for the records that parked records wait for, in the
+// transaction that parks them. If there already is a job, it sees the new rows: it cannot end
+// before this transaction has.
 func enqueueCheck(ctx context.Context, tx pgx.Tx, at time.Time) error {
 	return insertCheck(ctx, tx, at.Unix()+1)
 }
 
-// insertCheck adds the look of a second from 1970. A second has one.
+// insertCheck adds the look at a second since 1970. There is one per second.
 func insertCheck(ctx context.Context, tx pgx.Tx, due int64) error {
 	client, err := river.ClientFromContextSafely[pgx.Tx](ctx)
 	if err != nil {
@@ -262,10 +264,10 @@ func insertCheck(ctx context.Context, tx pgx.Tx, due int64) error {
 	return nil
 }
 
-// targetsSeen are the targets of judged records, as their judgments found them.
+// targetsSeen holds the targets of judged records, as their judgments found them.
 type targetsSeen map[schema.Key]map[schema.Key]verdict.Target
 
-// changed returns those of the records of which a target is no longer as it was.
+// changed returns those records with a target that has changed since it was read.
 func (s targetsSeen) changed(ctx context.Context, db schema.DB, keys []schema.Key) (changed []schema.Key, err error) {
 	var targets []schema.Key
 	for _, key := range keys {

@@ -16,13 +16,13 @@ import (
 
 // Limits on what one record can make a judgment read and store.
 const (
-	mostRead      = 32      // records that its rules read
-	mostReadBytes = 4 << 20 // of their JSON
+	mostRead      = 32      // records that a record's rules may read
+	mostReadBytes = 4 << 20 // total size of their JSON
 	mostText      = 64 << 10
-	mostCached    = 16 << 20 // bytes of targets that are kept for the next record
+	mostCached    = 16 << 20 // bytes of targets kept for the next record
 )
 
-// judging is the judgment of some records, in one transaction.
+// judging is the judgment of some records in one transaction.
 type judging struct {
 	worker   *JudgeRecords
 	tx       pgx.Tx
@@ -30,24 +30,24 @@ type judging struct {
 	records  []*judgedRecord
 	targets  map[schema.Key]verdict.Target
 	contents map[schema.Key]content
-	cached   int // bytes of contents
+	cached   int // total bytes of contents
 }
 
-// content is a record that rules read: Root does not exist unless it is valid.
+// content is a record that rules read. Root is set only if the record is valid.
 type content struct {
 	root  lexicon.Value
 	bytes int
 }
 
-// judgedRecord is one of them.
+// judgedRecord is one of the judged records.
 type judgedRecord struct {
 	rules.Record
 	raw      []byte
 	rev      string
 	before   *verdict.Before
-	read     map[schema.Key]string // what rules read: the at-uri of each
+	read     map[schema.Key]string // the records that rules read, and the at-uri of each
 	required []schema.Key
-	hard     bool // it breaks a hard rule
+	hard     bool // the record breaks a hard rule
 	Judgment verdict.Judgment
 }
 
@@ -81,7 +81,7 @@ func (j *judging) add(stored *schema.Record, before *verdict.Before) {
 	j.records = append(j.records, r)
 }
 
-// maxTargetDID keeps the rows of an index below Postgres' limit.
+// maxTargetDID keeps index rows below Postgres' size limit.
 const maxTargetDID = 256
 
 // target returns the record that an at-uri names, if it is of a judged collection.
@@ -93,7 +93,7 @@ func (j *judging) target(uri string) (schema.Key, bool) {
 	return schema.Key{Collection: collection, DID: did, Rkey: rkey}, true
 }
 
-// decide looks for the targets and decides what becomes of each record.
+// decide looks for the targets and decides the state of each record.
 func (j *judging) decide(ctx context.Context) (err error) {
 	var keys []schema.Key
 	for _, r := range j.records {
@@ -127,12 +127,11 @@ func (j *judging) seenBy(r *judgedRecord) map[schema.Key]verdict.Target {
 	return seen
 }
 
-// check checks the rules. What a rule says of other records than valid ones is not
-// asked for.
+// check checks the rules. They see a target only if it is valid.
 func (j *judging) check(ctx context.Context, r *judgedRecord) error {
 	r.Targets = map[string]lexicon.Value{}
 	left := mostReadBytes
-	for _, uri := range j.worker.rules.Wanted(r.Record) { // in their order: the limits must not depend on chance
+	for _, uri := range j.worker.rules.Wanted(r.Record) { // in order: chance must not decide what the limits cut off
 		key, ok := j.target(uri)
 		if _, reads := r.read[key]; !ok || !reads || j.targets[key].CID == "" {
 			continue
@@ -179,7 +178,7 @@ func (j *judging) content(ctx context.Context, key schema.Key) (content, error) 
 	return c, nil
 }
 
-// settle decides the state of a record. What depends on the record alone comes first.
+// settle decides the state of a record. Its own faults take precedence over its targets.
 func (j *judging) settle(r *judgedRecord) {
 	result := &r.Judgment
 	missing := false
@@ -206,7 +205,8 @@ func (j *judging) settle(r *judgedRecord) {
 		result.Waits = nil
 	}
 	if result.State != verdict.Projected {
-		// Nobody judges it again when a target changes that it does not wait for.
+		// This record is not judged again when a target changes, unless it waits for
+		// that target.
 		result.References, result.Warnings, result.Dangling = nil, nil, false
 		return
 	}
@@ -224,14 +224,14 @@ func (j *judging) settle(r *judgedRecord) {
 	result.Text += text
 }
 
-// dangling reports whether a target was deleted. Tombstones expire: what was known to
-// be deleted stays so until it is stored again.
+// dangling reports whether a target was deleted. Tombstones expire, so a target that was
+// known to be deleted counts as deleted until it is stored again.
 func (j *judging) dangling(r *judgedRecord, key schema.Key) bool {
 	target := j.targets[key]
 	return target.Gone || target.CID == "" && r.before.Dangling[key]
 }
 
-// textOf joins texts, a line each, up to a number of bytes.
+// textOf joins texts, one per line, up to a number of bytes.
 func textOf(texts []lexicon.Text, most int) string {
 	var b strings.Builder
 	for i, t := range texts {
@@ -248,17 +248,18 @@ func textOf(texts []lexicon.Text, most int) string {
 	return b.String()
 }
 
-// changed reports whether others may see the record in another way than before.
+// changed reports whether other records may now see the record differently.
 func (r *judgedRecord) changed() bool {
 	return r.before.CID != r.Judgment.CID || r.before.Hash != r.Judgment.Hash
 }
 
-// differs reports whether the record is not as it was, or was not judged yet.
+// differs reports whether the record's state has changed, or whether it was not judged
+// before.
 func (r *judgedRecord) differs() bool {
 	return r.changed() || r.before.State != r.Judgment.State
 }
 
-// stage returns the stage at which a record fails; empty: none.
+// stage returns the stage at which a record fails, or "" if it does not fail.
 func (r *judgedRecord) stage() string {
 	switch {
 	case r.Judgment.Verdict == lexicon.Invalid:
@@ -271,8 +272,8 @@ func (r *judgedRecord) stage() string {
 	return ""
 }
 
-// deadLetter returns the dead letter of a record that fails. id is that of the one whose
-// retry failed.
+// deadLetter returns the dead letter of a record that fails. id is that of the dead
+// letter whose retry failed.
 func (r *judgedRecord) deadLetter(projection string, id int64, now time.Time) schema.DeadLetter {
 	letter := schema.DeadLetter{ID: id, Stage: r.stage(), Projection: projection, Key: r.Judgment.Key, Rev: r.rev, Raw: r.raw, At: now}
 	if r.Judgment.State == verdict.Missing {

@@ -14,22 +14,21 @@ import (
 	"github.com/weir-social/weir/verdict"
 )
 
-// Lexicons configures how records are judged, if the projection of jobs.Lexicon is
+// Lexicons configures how records are judged. It is used if the projection of jobs.Lexicon is
 // registered.
 type Lexicons struct {
 	Folder  fs.FS      // of schema files; nil: there is none
 	Strict  []string   // collections, as names or prefixes, whose records are compared strictly
 	Resolve []string   // names whose schemas are fetched from their authorities
-	TXT     LookupTXT  // the resolver of the system when nil
-	Read    ReadRecord // checks the schemas that are fetched
+	TXT     LookupTXT  // nil: the system's resolver
+	Read    ReadRecord // checks the fetched schemas
 	Rules   rules.Rules
 }
 
-// resolveInterval is how often a resolved schema is fetched again: DNS announces no
-// changes.
+// resolveInterval is how often a resolved schema is fetched again: DNS does not announce changes.
 const resolveInterval = 24 * time.Hour
 
-// judges returns the projection that judges records; nil: the program has none.
+// judges returns the projection that judges records, or nil if the program has none.
 func (c Config) judges() *schema.Projection {
 	rows := c.Projections.Rows()
 	i := slices.IndexFunc(rows, func(row schema.Projection) bool { return row.Name == jobs.NameLexicon })
@@ -59,9 +58,9 @@ func addJudges(known, interruptible Bundle, cfg Config) {
 	Add(interruptible, &ResolveLexicon{pool: cfg.Pool, api: cfg.Bluesky, txt: txt, read: cfg.Lexicons.Read, names: cfg.Lexicons.Resolve})
 }
 
-// StoreLexicons stores the schemas of the folder, removes those that are no longer in it,
-// and stores what is compared strictly. If one of them cannot be used nothing is changed, and the error names every
-// such file. Call it before Start.
+// StoreLexicons stores the schemas of the folder, removes those that are no longer in it, and
+// stores which collections are compared strictly. If a schema cannot be used, nothing is changed,
+// and the error names every file with such a schema. Call it before Start.
 func (c *Client) StoreLexicons(ctx context.Context) error {
 	if c.cfg.judges() == nil || c.cfg.ProcessOnly {
 		return nil

@@ -19,13 +19,14 @@ type ListForgotten struct {
 	archive Archive
 }
 
-// Timeout bounds a run.
+// Timeout limits a run.
 func (w *ListForgotten) Timeout(*river.Job[jobs.ListForgotten]) time.Duration {
 	return w.archive.timeout
 }
 
-// Work stores lists until every forgotten account is on one. A job that dies before it has
-// marked the accounts leaves a list, and the next one stores it again or a longer one.
+// Work stores lists until every forgotten account is on one. If a job dies before it has
+// marked the accounts, its list stays, and the next job stores the same list or a longer
+// one.
 func (w *ListForgotten) Work(ctx context.Context, _ *river.Job[jobs.ListForgotten]) error {
 	for {
 		list, err := schema.UnlistedAccounts(ctx, w.pool, archive.MaxForgotten)

@@ -15,7 +15,8 @@ type listing interface {
 	LowestRecords(ctx context.Context, did, collection string, limit int) ([]bluesky.FeedPost, error)
 }
 
-// exported lists a copy of a repository, like its server would: the highest keys first.
+// exported lists a copy of a repository in the same way as its server: the highest keys
+// first.
 type exported struct{ Repository }
 
 // Collections returns the collections that have records.
@@ -23,7 +24,7 @@ func (e exported) Collections(context.Context, string) ([]string, error) {
 	return e.Repository.Collections(), nil
 }
 
-// Records returns a page. The cursor is the key before which it begins.
+// Records returns a page. The page begins below the key in cursor.
 func (e exported) Records(_ context.Context, did, collection, cursor string, limit int) (page []bluesky.FeedPost, next string, err error) {
 	end := e.Len(collection)
 	if cursor != "" {
@@ -47,7 +48,7 @@ func (e exported) LowestRecords(_ context.Context, did, collection string, limit
 	return page, nil
 }
 
-// find returns the place of a record.
+// find returns the index of a record, and whether it exists.
 func (e exported) find(collection, key string) (int, bool) {
 	return sort.Find(e.Len(collection), func(i int) int { return strings.Compare(key, e.Key(collection, i)) })
 }

@@ -11,8 +11,8 @@ import (
 	"github.com/weir-social/weir/records"
 )
 
-// MakeRecordViews makes the SQL views of records as the schemas say that are stored when
-// it runs. A second run changes nothing.
+// MakeRecordViews makes the SQL views of records, according to the schemas that are
+// stored when it runs. A second run changes nothing.
 type MakeRecordViews struct {
 	river.WorkerDefaults[jobs.MakeRecordViews]
 	pool *pgxpool.Pool

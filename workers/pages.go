@@ -13,9 +13,9 @@ import (
 	"github.com/weir-social/weir/schema"
 )
 
-// paging adds jobs for very many records, page by page, while few jobs wait in their
-// queue. Each job and the new position are committed in one transaction, so a killed
-// worker continues where it stopped.
+// paging adds jobs for a very large number of records, page by page, while few jobs
+// wait in their queue. Each job and the new position are committed in one transaction,
+// so a killed worker continues where it stopped.
 type paging struct {
 	pool     *pgxpool.Pool
 	queue    string
@@ -25,24 +25,24 @@ type paging struct {
 
 const (
 	pageRecords  = 500
-	pagePriority = 4   // behind the jobs of the stream
+	pagePriority = 4   // lower than that of the stream's jobs
 	pagesAhead   = 100 // jobs that may wait in the queue; more would slow down the stream
 )
 
 // pagePlace is the position in the records.
 type pagePlace struct {
-	Part  int         `json:"part,omitempty"` // of what is paged
+	Part  int         `json:"part,omitempty"` // the current part, if the records have several
 	After jobs.Record `json:"after"`
 	Count int         `json:"count"`
 }
 
-// nextPage returns the job for the next records and advances the position; nil at the
-// end.
+// nextPage returns the job for the next records and advances the position. It returns
+// nil at the end.
 type nextPage func(ctx context.Context, tx pgx.Tx, at *pagePlace) (river.JobArgs, error)
 
-// enqueuePages adds the jobs of all pages, and returns the last position. A job in the
-// queue that it fills adds a page before it waits: jobs that are more than pagesAhead
-// would wait for each other for ever.
+// enqueuePages adds the jobs of all pages, and returns the last position. If the job
+// itself is in the queue that it fills, it adds a page before it waits: otherwise more
+// than pagesAhead such jobs would wait for each other for ever.
 func enqueuePages[T river.JobArgs](ctx context.Context, p paging, job *river.Job[T], next nextPage) (end pagePlace, err error) {
 	err = resumable(ctx, "records", func(ctx context.Context, at pagePlace) error {
 		end = at

@@ -21,21 +21,20 @@ import (
 	"github.com/weir-social/weir/schema"
 )
 
-// ProcessPosts projects a batch of posts and reposts into links and shares. It reads
-// the current rows and writes their shares under their locks, so the tables end the
-// same whatever the order of jobs. Running a job twice changes nothing.
+// ProcessPosts projects a batch of posts and reposts into links and shares. It reads the current
+// rows and writes their shares under their locks, so the order of jobs does not change the result.
+// Running a job twice changes nothing.
 //
-// A repost or a quote shares the links of its subject, which may be stored later, be
-// changed or be deleted at any time. Its lock is not taken: a popular post would be
-// locked all the time. Instead, a share through a subject counts only while the subject
-// names the link, and after each transaction the job looks once more whether the
-// subjects are still as it found them.
+// A repost or a quote shares the links of its subject, which may be stored later, be changed or be
+// deleted at any time. The job does not lock the subject: a popular post would be locked all the
+// time. Instead, a share through a subject counts only while the subject names the link, and after
+// each transaction the job checks whether the subjects are still as it found them.
 type ProcessPosts struct {
 	river.WorkerDefaults[jobs.ProcessPosts]
 	*Projector
 	delay    prometheus.Histogram
 	whole    prometheus.Histogram
-	patience time.Duration // how long to release what waits before the job yields to others; shorter than the job's timeout
+	patience time.Duration // how long to release waiting records before the job yields to others; shorter than the job's timeout
 
 	resolves bool // short links are resolved
 
@@ -64,14 +63,14 @@ func newProcessPosts(cfg Config, projector *Projector) *ProcessPosts {
 	}
 }
 
-// Work projects the job's records, and then those that waited for them. It does not use
-// Projector.Project, which would lock all of them: most posts share nothing.
+// Work projects the job's records, and then the records that waited for them. It does not use
+// Projector.Project, which would lock all of them, although most posts share nothing.
 func (w *ProcessPosts) Work(ctx context.Context, job *river.Job[jobs.ProcessPosts]) error {
 	keys := append(parseKeys(schema.PostCollection, job.Args.Posts), parseKeys(repostCollection, job.Args.Reposts)...)
 	for _, r := range job.Args.Others {
 		keys = append(keys, schema.Key(r))
 	}
-	first := job.Attempt <= 1 && len(job.AttemptedBy) <= 1 // a snoozed job has its first attempt again
+	first := job.Attempt <= 1 && len(job.AttemptedBy) <= 1 // a snoozed job is at its first attempt again
 	p, err := w.projected(ctx, keys, job.Args.Fresh && first, nil)
 	if err != nil {
 		return err
@@ -89,9 +88,9 @@ func (w *ProcessPosts) Work(ctx context.Context, job *river.Job[jobs.ProcessPost
 	return w.release(ctx, job.JobRow, p.linked())
 }
 
-// recover has everything projected again that shares through the records of a job that
-// died or failed. A run that ended between the transaction for records that it released and
-// the look after it may have left shares of an earlier revision, which no longer wait.
+// recover makes Weir project again everything that shares through the records of a job that died or
+// failed. If a run ended between the transaction for records that it released and the check after
+// it, shares of an earlier revision may be left, which no longer wait.
 func (w *ProcessPosts) recover(ctx context.Context, job *rivertype.JobRow, p *sharing) error {
 	linked := p.linked()
 	if job.Attempt <= 1 || len(linked) == 0 {
@@ -101,8 +100,8 @@ func (w *ProcessPosts) recover(ctx context.Context, job *rivertype.JobRow, p *sh
 	return ranking.AddChangedSubjects(ctx, w.pool, linked)
 }
 
-// settle dead-letters the records that failed, and adds a job if a subject must be
-// fetched or has changed, and one if a short link is new.
+// settle dead-letters the records that failed. It adds a job if a subject must be fetched or has
+// changed, and another if a short link is new.
 func (w *ProcessPosts) settle(ctx context.Context, job *rivertype.JobRow, p *sharing) error {
 	for _, f := range p.failures {
 		if err := w.deadLetter(ctx, job, f); err != nil {
@@ -130,11 +129,11 @@ func (w *ProcessPosts) settle(ctx context.Context, job *rivertype.JobRow, p *sha
 // errRestless means that the subjects changed after each of several transactions.
 var errRestless = errors.New("the subjects of the records keep changing")
 
-const looks = 5 // transactions after which a job whose subjects keep changing is retried
+const looks = 5 // a job whose subjects still change after this many transactions is retried
 
-// projected projects records and writes their shares. The records that failed are in
-// its failures. fresh: they are new, and nothing was projected of them. known: the
-// subjects by which the records were found; nil: the job names the records.
+// projected projects records and writes their shares. The records that failed are in the failures
+// of p. fresh: the records are new, and nothing was projected from them. known: the subjects by
+// which the records were found; nil: the job names the records.
 func (w *ProcessPosts) projected(ctx context.Context, keys []schema.Key, fresh bool, known []schema.Key) (p *sharing, err error) {
 	p = newSharing(w, len(keys))
 	if err := p.read(ctx, sortedKeys(keys), fresh); err != nil {
@@ -145,7 +144,7 @@ func (w *ProcessPosts) projected(ctx context.Context, keys []schema.Key, fresh b
 		return nil, err
 	}
 	if err := w.addLinks(ctx, p, p.keys()); err != nil && schema.Classify(err) != schema.Data && !errors.Is(err, schema.ErrBusy) {
-		return nil, err // the others occur again below, where the links are added again, or the post is dead-lettered
+		return nil, err // the other errors occur again below: there the links are added again, or the post is dead-lettered
 	}
 	if err := p.expectSubjects(ctx); err != nil {
 		return nil, err
@@ -168,9 +167,9 @@ func (w *ProcessPosts) projected(ctx context.Context, keys []schema.Key, fresh b
 	return p, ranking.RecountCopies(ctx, p.db, p.keys())
 }
 
-// lookAgain returns the records whose subjects have changed since they were read. A
-// subject that was stored meanwhile did not see that the record began to wait, and one
-// that was deleted meanwhile did not see its share.
+// lookAgain returns the records whose subjects have changed since they were read. A process that
+// stored a subject meanwhile did not see that the record began to wait, and one that deleted a
+// subject meanwhile did not see its share.
 func (w *ProcessPosts) lookAgain(ctx context.Context, p *sharing) (changed []schema.Key, err error) {
 	if _, err := ranking.SyncSubjects(ctx, p.db, p.reprojected); err != nil {
 		return nil, err
@@ -189,15 +188,15 @@ func (w *ProcessPosts) lookAgain(ctx context.Context, p *sharing) (changed []sch
 	return sortedKeys(changed), nil
 }
 
-// write stores the shares of the records. If the database refuses the data, the
-// records are written one by one, and the one at fault is dead-lettered.
+// write stores the shares of the records. If the database refuses the data, it writes the records
+// one by one and dead-letters the one at fault.
 func (w *ProcessPosts) write(ctx context.Context, p *sharing, keys []schema.Key) error {
 	if len(keys) == 0 {
 		return nil
 	}
 	err := w.replace(ctx, p, keys)
 	for try := 1; try <= 3 && schema.Classify(err) == schema.Transient && ctx.Err() == nil; try++ {
-		if errors.Is(err, schema.ErrBusy) { // a link expired meanwhile, or a record contains another one now
+		if errors.Is(err, schema.ErrBusy) { // a link has expired meanwhile, or a record contains another one now
 			if err = w.addLinks(ctx, p, keys); errors.Is(err, schema.ErrBusy) {
 				continue
 			}
@@ -205,7 +204,7 @@ func (w *ProcessPosts) write(ctx context.Context, p *sharing, keys []schema.Key)
 				break
 			}
 		}
-		err = w.replace(ctx, p, keys) // most often a deadlock's victim
+		err = w.replace(ctx, p, keys) // usually this transaction was the victim of a deadlock
 	}
 	if err == nil || schema.Classify(err) != schema.Data {
 		return err
@@ -233,8 +232,8 @@ func (w *ProcessPosts) addLinks(ctx context.Context, p *sharing, keys []schema.K
 	return err
 }
 
-// replace is the transaction: it locks the records, reads again those that have
-// changed, and writes.
+// replace is the transaction: it locks the records, reads those again that have changed, and
+// writes.
 func (w *ProcessPosts) replace(ctx context.Context, p *sharing, keys []schema.Key) error {
 	return p.db.BeginFunc(ctx, func(tx pgx.Tx) error {
 		there, err := p.lock(ctx, tx, keys)
@@ -245,15 +244,15 @@ func (w *ProcessPosts) replace(ctx context.Context, p *sharing, keys []schema.Ke
 		if err != nil {
 			return err
 		}
-		// The transaction that deleted a record has deleted its shares. The shares of
-		// an expired record outlive it. A deleted record waits no longer.
+		// The transaction that deleted a record has deleted its shares. The shares of an expired
+		// record stay. A deleted record no longer waits.
 		var shared ranking.Replacement
 		var waits []schema.Wait
 		var waiting, deleted, strays []schema.Key
 		for _, key := range keys {
 			t, ok := p.through[key]
-			// Whoever writes shares or waits of the record at the same time looks once more
-			// too, and finds what a changed subject has made of them.
+			// A job that writes shares or waits of the record at the same time also checks again,
+			// and finds what a changed subject has made of them.
 			again := p.written || p.changed[key]
 			if !there[key] {
 				deleted = append(deleted, key)
@@ -270,7 +269,7 @@ func (w *ProcessPosts) replace(ctx context.Context, p *sharing, keys []schema.Ke
 			if before {
 				shared.Before = append(shared.Before, key)
 			}
-			if before || len(p.shares[key]) > 0 { // no others can name links
+			if before || len(p.shares[key]) > 0 { // only these can name links
 				shared.Subjects = append(shared.Subjects, key)
 			}
 			shared.Shares = append(shared.Shares, p.shares[key]...)
@@ -303,8 +302,9 @@ func (w *ProcessPosts) replace(ctx context.Context, p *sharing, keys []schema.Ke
 	})
 }
 
-// enqueueStrays adds a job that names records. A run that found them by what they referred to before
-// they were edited would not find them again if it died before its next look.
+// enqueueStrays adds a job that names records. These were found through the subject that they
+// referred to before they were edited. A run that died before its next check would not find them
+// again.
 func enqueueStrays(ctx context.Context, tx pgx.Tx, strays []schema.Key) error {
 	client, err := river.ClientFromContextSafely[pgx.Tx](ctx)
 	if err != nil || len(strays) == 0 {

@@ -19,17 +19,16 @@ import (
 	"github.com/weir-social/weir/schema"
 )
 
-// Projections are the projections of this program. Each gets a job for the
-// records that a commit writes. Nothing can be enqueued before they are
-// registered in the database, so that no process stores records without the jobs
-// of every projection.
+// Projections are the projections of this program. Each gets a job for the records
+// that a commit writes. Nothing can be enqueued before they are registered in the
+// database. So no process stores records without the jobs of every projection.
 type Projections struct {
 	all        []projection
 	registered atomic.Bool
 	watchEvery time.Duration
 }
 
-// projection is one of them, with the values that every commit needs.
+// projection is one projection, with the values that every commit needs.
 type projection struct {
 	jobs.Projection
 	row  schema.Projection
@@ -64,7 +63,7 @@ func queuesOf(p jobs.Projection) []string {
 	return names
 }
 
-// own returns the queue of its own that a collection has in a projection.
+// own returns the queue that a projection has for a collection alone, or nil.
 func (p *projection) own(name string) *jobs.Queue {
 	for i := range p.Queues {
 		if slices.ContainsFunc(p.Queues[i].Collections, func(pattern string) bool { return collection.Match(pattern, name) }) {
@@ -74,7 +73,7 @@ func (p *projection) own(name string) *jobs.Queue {
 	return nil
 }
 
-// jobs returns the jobs for the written records: one for each of the queues.
+// jobs returns the jobs for the written records: one for each queue.
 func (p *projection) jobs(written []schema.Stored, arrived time.Time, stream string) []river.InsertManyParams {
 	params := make([]river.InsertManyParams, 0, 1)
 	records, fresh := p.of(written)
@@ -104,8 +103,8 @@ func (p *projection) jobs(written []schema.Stored, arrived time.Time, stream str
 	return params
 }
 
-// workers returns how many jobs of a queue run at once; 0: the queue is not one of
-// collections.
+// workers returns how many jobs of a queue run at once, or 0 if the queue is not one
+// of collections.
 func (p *Projections) workers(queue string) int {
 	for i := range p.all {
 		for _, q := range p.all[i].Queues {
@@ -117,7 +116,7 @@ func (p *Projections) workers(queue string) int {
 	return 0
 }
 
-// With returns these projections and one more, not registered yet.
+// With returns these projections and another one, not registered yet.
 func (p *Projections) With(one jobs.Projection) *Projections {
 	all := make([]jobs.Projection, 0, len(p.all)+1)
 	for i := range p.all {
@@ -147,8 +146,8 @@ func (p *Projections) Check(ctx context.Context, db schema.DB) error {
 	return schema.CheckProjections(ctx, db, p.Rows())
 }
 
-// watchEvery is how often Watch checks. It is much shorter than the time after
-// which River rescues a job, and gives it up if its kind is unknown.
+// watchEvery is how often Watch checks. It is much shorter than the time after which
+// River rescues a job and, if its kind is unknown, discards it.
 const watchEvery = 5 * time.Second
 
 // Watch returns an error as soon as the database has other projections than
@@ -202,8 +201,8 @@ func (p *Projections) named(name string) (*projection, error) {
 	return nil, nonRetryable(fmt.Errorf("there is no projection %q", name))
 }
 
-// optsOf returns the insert options of a projection's jobs by their kind; nil
-// for any other kind.
+// optsOf returns the insert options of a projection's jobs by their kind, or nil for
+// any other kind.
 func (p *Projections) optsOf(kind string) *river.InsertOpts {
 	for i := range p.all {
 		if p.all[i].row.Kind == kind {
@@ -213,7 +212,7 @@ func (p *Projections) optsOf(kind string) *river.InsertOpts {
 	return nil
 }
 
-// of returns the written records that concern the projection, and whether all of them
+// of returns the written records that the projection reads, and whether all of them
 // are fresh. The records of one collection are adjacent.
 func (p *projection) of(written []schema.Stored) (records []jobs.Record, fresh bool) {
 	last, reads := "", false
@@ -237,10 +236,10 @@ func (p *projection) of(written []schema.Stored) (records []jobs.Record, fresh b
 }
 
 // Enqueue returns a function that adds the jobs for the records that a commit wrote,
-// in its transaction: one job per projection and queue, unless none of the records
-// concerns the projection. A record that is retried or edited is projected again.
-// stream names the stream whose lease the transaction holds. Without a stream, the
-// transaction itself keeps projections from being registered before it ends.
+// in its transaction: one job per projection and queue with records for it. A record
+// that is retried or edited is projected again. stream names the stream whose lease
+// the transaction holds. Without a stream, the transaction itself keeps projections
+// from being registered before it ends.
 func (p *Projections) Enqueue(client *river.Client[pgx.Tx], stream string) func(ctx context.Context, tx pgx.Tx, written []schema.Stored, arrived time.Time) error {
 	rows := p.Rows()
 	return func(ctx context.Context, tx pgx.Tx, written []schema.Stored, arrived time.Time) error {

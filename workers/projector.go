@@ -22,9 +22,9 @@ import (
 	"github.com/weir-social/weir/schema"
 )
 
-// Projector is the common part of the workers of projections. It reads the
-// current records under their locks, dead-letters those that cannot be
-// projected, and counts.
+// Projector is the common part of the workers of projections. It reads the current
+// records under their locks, dead-letters those that cannot be projected, and
+// counts both.
 type Projector struct {
 	name    string
 	pool    *pgxpool.Pool
@@ -88,7 +88,7 @@ func (p *Projector) project(ctx context.Context, job *rivertype.JobRow, keys []s
 	}
 	records, err := p.try(ctx, keys, apply)
 	for try := 1; try <= 3 && schema.Classify(err) == schema.Transient && ctx.Err() == nil; try++ {
-		records, err = p.try(ctx, keys, apply) // most often a deadlock's victim
+		records, err = p.try(ctx, keys, apply) // usually this transaction was the victim of a deadlock
 	}
 	switch {
 	case err == nil:
@@ -129,8 +129,8 @@ func (p *Projector) recovered(err *error) {
 	}
 }
 
-// ofRecord reports whether a record caused an error: all errors of the
-// projection itself, and database errors that refuse the data.
+// ofRecord reports whether a record caused an error. This is so for all errors of
+// the projection itself, and for database errors that refuse the data.
 func ofRecord(err error) bool {
 	_, cancelled := errors.AsType[*river.JobCancelError](err)
 	_, snoozed := errors.AsType[*river.JobSnoozeError](err)

@@ -22,42 +22,43 @@ import (
 	"github.com/weir-social/weir/wellknown"
 )
 
-// Names asks domains for the keys of names.
+// Names looks names up at their domains.
 type Names interface {
 	LookUp(ctx context.Context, name string) (wellknown.Found, error)
 }
 
-// ReadAuthors reads the newest profile and relay list of each followed account of Nostr, and
-// stores what is newer than what is stored. A name that a profile claims becomes the
-// account's handle only when its domain says so. Running the job twice changes nothing.
+// ReadAuthors reads the newest profile and relay list of each followed Nostr account, and
+// stores those that are newer than the stored ones. A name that a profile claims becomes the
+// account's handle only when the name's domain confirms it. Running the job twice changes
+// nothing.
 type ReadAuthors struct {
 	river.WorkerDefaults[jobs.ReadAuthors]
 	pool   *pgxpool.Pool
 	relays Relays
 	names  Names
 	log    *slog.Logger
-	window time.Duration // how far back an account's events are read from a relay that it names
+	window time.Duration // how far back an account's events are read from a relay that it newly names
 
 	patience time.Duration
 }
 
 const (
-	authorsPage   = 250             // accounts that one question names
-	authorsAgain  = 6 * time.Hour   // how often a profile is read
-	namesAgain    = 24 * time.Hour  // how often a domain is asked for a name
-	namesPage     = 40              // names of one attempt
+	authorsPage   = 250             // accounts per request
+	authorsAgain  = 6 * time.Hour   // how often a profile is read again
+	namesAgain    = 24 * time.Hour  // how often a domain is asked again for a name
+	namesPage     = 40              // names per attempt
 	namesAtOnce   = 8               // domains asked at once
-	authorRelays  = 4               // relays of an author that count: lists have two to four
-	forgetAuthors = 1000            // rows of accounts that nobody watches which one job deletes
+	authorRelays  = 4               // how many of an author's relays are used: lists have two to four
+	forgetAuthors = 1000            // rows of unwatched accounts that one job deletes
 	longestName   = 100             // characters of a display name
 	longestAvatar = 2048            // bytes of the address of a picture
-	forgetAfter   = 2 * time.Minute // longer than a watch is without members while it is read
+	forgetAfter   = 2 * time.Minute // longer than a watch has no members while it is read
 )
 
-// Work reads pages until none is due, then asks domains.
+// Work reads pages until no account is due, then asks domains.
 func (w *ReadAuthors) Work(ctx context.Context, _ *river.Job[jobs.ReadAuthors]) error {
 	if w.relays == nil {
-		return nonRetryable(errNoRelays) // a process with relays added it
+		return nonRetryable(errNoRelays) // a process with configured relays added it
 	}
 	started := time.Now()
 	for time.Since(started) < w.patience {
@@ -95,7 +96,7 @@ func (w *ReadAuthors) owners(ctx context.Context) (dids []string, err error) {
 	return dids, err
 }
 
-// page reads the lists of some accounts, and returns how many.
+// page reads the lists of some accounts, and returns how many accounts it read.
 func (w *ReadAuthors) page(ctx context.Context) (int, error) {
 	now, err := schema.Now(ctx, w.pool)
 	if err != nil {
@@ -133,26 +134,27 @@ func (w *ReadAuthors) page(ctx context.Context) (int, error) {
 		if err != nil || len(moved) == 0 {
 			return err
 		}
-		// What they wrote to these relays before is not read by those that read on from now.
+		// Relays that are read from now on do not return what these accounts wrote to them
+		// before.
 		_, err = enqueueBackfills(ctx, tx, river.ClientFromContext[pgx.Tx](ctx), moved, now.Add(-w.window), jobs.PriorityColdStart, time.Time{})
 		return err
 	})
 	return len(dids), err
 }
 
-// addList adds what an event says.
+// addList adds the content of an event.
 func addList(l *schema.AuthorLists, e *nostr.Event) {
 	rev := nostr.Revision(e.CreatedAt, e.ID)
 	switch e.Kind {
 	case nostr.KindRelays:
 		l.RelaysRev, l.Relays = rev, e.WriteRelays(authorRelays)
 	case nostr.KindProfile:
-		p, _ := e.Profile() // a profile that cannot be read says nothing
+		p, _ := e.Profile() // a profile that cannot be read has no fields
 		l.ProfileRev, l.DisplayName, l.Avatar, l.Name = rev, shownName(p.Name), picture(p.Picture), p.Name05
 	}
 }
 
-// shownName returns a name on one line, without what cannot be seen.
+// shownName returns a name on one line, without invisible characters.
 func shownName(s string) string {
 	s = strings.Join(strings.Fields(strings.Map(func(r rune) rune {
 		switch {
@@ -169,7 +171,7 @@ func shownName(s string) string {
 	return s
 }
 
-// picture returns the address of a picture, or "" if it is none.
+// picture returns the address of a picture, or "" if s is not such an address.
 func picture(s string) string {
 	u, err := url.Parse(strings.TrimSpace(s))
 	if err != nil || u.Scheme != "https" || u.Hostname() == "" || u.User != nil || len(s) > longestAvatar {
@@ -200,7 +202,7 @@ func (w *ReadAuthors) checkNames(ctx context.Context) error {
 			var denied *wellknown.Denied
 			unknown := err != nil && !errors.As(err, &denied)
 			if asking.Err() != nil {
-				return nil // it was not asked
+				return nil // the domain was not asked
 			}
 			confirmed := err == nil && nostr.DID(found.Key) == n.DID
 			err = pgx.BeginFunc(ctx, w.pool, func(tx pgx.Tx) error { return schema.RecordName(ctx, tx, n, confirmed, unknown, now) })
@@ -212,6 +214,6 @@ func (w *ReadAuthors) checkNames(ctx context.Context) error {
 			return nil
 		})
 	}
-	g.Wait() //nolint:errcheck // it has none
+	g.Wait() //nolint:errcheck // the goroutines return no error
 	return errors.Join(failed...)
 }

@@ -16,31 +16,31 @@ import (
 	"github.com/weir-social/weir/schema"
 )
 
-// ReadRelays reads the relays that most followed accounts name, in turn: of each what these
-// accounts wrote since it was read before, and an hour earlier, because events reach relays
-// late. What is stored already does not change, so reading twice changes nothing.
+// ReadRelays reads, in turn, the relays that most followed accounts name. From each it reads what
+// these accounts wrote since an hour before its last read, because events reach relays late.
+// Events that are stored already do not change, so reading twice changes nothing.
 type ReadRelays struct {
 	river.WorkerDefaults[jobs.ReadRelays]
 	pool   *pgxpool.Pool
 	relays Relays
 	log    *slog.Logger
-	most   int           // relays that are read
+	most   int           // maximum number of relays
 	window time.Duration // how far back a relay is read the first time
 
 	patience time.Duration
 }
 
 const (
-	relayAgain   = 5 * time.Minute // between two readings of a relay
+	relayAgain   = 5 * time.Minute // between two reads of a relay
 	relayOverlap = time.Hour       // how late an event may reach a relay
-	relayLongest = 24 * time.Hour  // between two readings of a relay that fails
-	relayAuthors = 500             // accounts that a relay is asked for at once
+	relayLongest = 24 * time.Hour  // between two reads of a relay that fails
+	relayAuthors = 500             // accounts per request
 )
 
 // Work reads the relays that are due.
 func (w *ReadRelays) Work(ctx context.Context, _ *river.Job[jobs.ReadRelays]) error {
 	if w.relays == nil {
-		return nonRetryable(errNoRelays) // a process with relays added it
+		return nonRetryable(errNoRelays) // a process with configured relays added it
 	}
 	started := time.Now()
 	configured := w.relays.Configured()
@@ -63,7 +63,7 @@ func (w *ReadRelays) Work(ctx context.Context, _ *river.Job[jobs.ReadRelays]) er
 	return nil
 }
 
-// read reads one relay and stores how far.
+// read reads one relay and stores up to when it was read.
 func (w *ReadRelays) read(ctx context.Context, relay schema.Relay, now time.Time) error {
 	since := now.Add(-w.window)
 	if relay.ReadTo != nil && relay.ReadTo.Add(-relayOverlap).After(since) {
@@ -89,7 +89,7 @@ func (w *ReadRelays) read(ctx context.Context, relay schema.Relay, now time.Time
 		wait = min(relayLongest, relayAgain<<min(relay.Failures, 10))
 		jobLog(ctx, w.log).Info("relay_unread", "relay", relay.URL, "failures", relay.Failures+1, "error", unread)
 		var readTo *time.Time
-		if errors.Is(unread, ErrIncomplete) { // it would send no more the next time, and have more
+		if errors.Is(unread, ErrIncomplete) { // the relay would not send more the next time, and would have more to send
 			readTo = &now
 		}
 		return schema.RecordRelay(ctx, w.pool, relay.URL, readTo, now.Add(wait), cmp.Or(unread.Error(), "unread"))
@@ -100,8 +100,8 @@ func (w *ReadRelays) read(ctx context.Context, relay schema.Relay, now time.Time
 	return schema.RecordRelay(ctx, w.pool, relay.URL, &now, now.Add(wait), "")
 }
 
-// ask reads what accounts wrote to a relay, some accounts at a time. If the relay has too much of
-// some of them, it is read for the others all the same.
+// ask reads what accounts wrote to a relay, some accounts at a time. If the relay has too many
+// events of some accounts, it still reads the others.
 func (w *ReadRelays) ask(ctx context.Context, relay string, authors [][32]byte, since time.Time) (written int, unread, err error) {
 	for some := range slices.Chunk(authors, relayAuthors) {
 		more, problem, err := w.relays.Read(ctx, relay, some, since)

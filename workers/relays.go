@@ -9,24 +9,23 @@ import (
 	"github.com/weir-social/weir/schema"
 )
 
-// Relays asks the relays of Nostr: the configured ones, and further ones that authors
-// named.
+// Relays reads Nostr relays: the configured ones, and further ones that authors named.
 type Relays interface {
 	// Latest returns the newest signed event of each kind and author. unread has an error
-	// for each relay that was not read to its end; err means that no configured
-	// relay was.
+	// for each relay that was not read to its end. err means that no configured relay was
+	// read.
 	Latest(ctx context.Context, further []string, kinds []int, authors [][32]byte) (found []*nostr.Event, unread []error, err error)
 	// Backfill stores what an author wrote since a time. An error is the database's,
 	// or that of a relay if no configured relay was read.
 	Backfill(ctx context.Context, further []string, author [32]byte, since time.Time) (Backfilled, error)
-	// Read stores what authors wrote since a time, of one relay that they named, and returns
-	// how many records changed. unread is why the relay was not read to its end, in which
-	// ErrIncomplete means that it would not be the next time either; err is the database's.
+	// Read stores what authors wrote since a time to a relay that they named, and returns
+	// how many records changed. unread says why the relay was not read to its end; if it is
+	// ErrIncomplete, another attempt would not read more. err is the database's error.
 	Read(ctx context.Context, relay string, authors [][32]byte, since time.Time) (written int, unread, err error)
-	// Audit stores what the configured relay of a stream has of a time, by the authors'
-	// dates, and what was never stored. unread is why it was not compared
-	// completely, in which ErrIncomplete means that it never can be; err is the
-	// database's.
+	// Audit compares a time at the configured relay of a stream, by the authors' dates, with
+	// the stored events, and stores the events that were never stored. unread says why the
+	// comparison is incomplete; if it is ErrIncomplete, it can never be completed. err is
+	// the database's error.
 	Audit(ctx context.Context, stream string, from, to time.Time) (found schema.RelayAudit, unread, err error)
 	// Streams returns the names of the configured relays' streams.
 	Streams() []string
@@ -34,22 +33,24 @@ type Relays interface {
 	Configured() []string
 }
 
-// Backfilled is what relays had of an author.
+// Backfilled is the result of reading an author's events from relays.
 type Backfilled struct {
 	Written int // records
 	Newest  time.Time
-	Unread  string    // why configured relays were not read; "": all were
-	Cut     string    // why older events are missing; "": none are
-	Oldest  time.Time // since when none are
+	Unread  string    // why configured relays were not read; "": all were read
+	Cut     string    // why older events are missing; "": none are missing
+	Oldest  time.Time // no events are missing since then
 }
 
-// ErrIncomplete is in the error of a relay that does not send everything that it has.
+// ErrIncomplete is wrapped by the error of a relay that does not send everything that it
+// has.
 var ErrIncomplete = errors.New("the relay does not send everything")
 
-// errNoRelays is the error of accounts of Nostr where no relay is configured.
+// errNoRelays means that a Nostr account cannot be read because no relay is configured.
 var errNoRelays = errors.New("accounts of Nostr are read from relays: set WEIR_NOSTR")
 
-// nostrTarget returns the account that a watch names; ok is false if it is not of Nostr.
+// nostrTarget returns the account that a watch names. ok is false if it is not a Nostr
+// account.
 func nostrTarget(target string) (t nostr.Target, ok bool, err error) {
 	t, ok, err = nostr.ParseTarget(target)
 	if ok && err == nil && t.Name != "" {

@@ -34,12 +34,12 @@ type repository struct {
 }
 
 // Limits on what an endless or maliciously expensive repository can cost. Records
-// beyond these pages are not compared.
+// beyond these limits are not compared.
 const (
 	repositoryPage  = 100    // records per page: the maximum of a PDS
 	repositoryPages = 20_000 // pages of one comparison: more than an account can fill
-	wholePages      = 100    // pages of a collection with rkeys that are no TIDs, before it ends at the window all the same
-	mostCollections = 100    // collections of an account that match prefixes
+	wholePages      = 100    // after this many pages a collection with rkeys that are no TIDs ends at the window
+	mostCollections = 100    // collections per account that match prefixes
 
 	aboveAll = "\x7f" // sorts after every rkey
 )
@@ -127,10 +127,9 @@ func (r *repository) retention(name string) time.Duration {
 	return e.Retention
 }
 
-// span returns what is compared of a collection: records with TIDs between two
-// times that have not expired and, except for posts, every record whose rkey is
-// no TID. What projections made of expired records is compared too, as far back as
-// since, if there is any.
+// span returns the part of a collection that is compared: records with TIDs between
+// two times that have not expired and, except for posts, every record whose rkey is
+// no TID. Projected rows of expired records are compared too, as far back as since.
 func (r *repository) span(ctx context.Context, name string, since, from, now time.Time, to string) (schema.Span, error) {
 	in := schema.Span{Collection: name, From: tidAt(notExpired(from, r.retention(name), now)), To: to, Undated: name != schema.PostCollection}
 	if r.projections != nil {
@@ -162,7 +161,7 @@ func (r *repository) page(ctx context.Context, at *repositoryPlace, in schema.Sp
 	if err != nil {
 		return c, err
 	}
-	// In a wrong order, a record on another page would look deleted. An endless
+	// If the order is wrong, a record on another page would look deleted. An endless
 	// listing must stop.
 	whole := next == "" && at.Listed == 0
 	if !whole && !descends(page, at.Last) || next != "" && (len(page) == 0 || at.Pages >= repositoryPages) {
@@ -274,11 +273,11 @@ func descends(page []bluesky.FeedPost, below string) bool {
 	return true
 }
 
-// repair makes the stored records equal to the repository's: it deletes extra
-// ones, and writes missing or different ones, at a revision that was read before
-// the records. The records are at that revision or later, so a later revision
-// wins, whether it is stored already or comes from the stream. also runs in the
-// last transaction.
+// repair makes the stored records equal to the repository's. It deletes extra ones
+// and writes missing or different ones, at a revision that was read before the
+// records. The records are at that revision or later, so a later revision wins,
+// whether it is stored already or comes from the stream. also runs in the last
+// transaction.
 func (r *repository) repair(ctx context.Context, client *river.Client[pgx.Tx], rev string, c compared, also func(pgx.Tx) error) error {
 	now, err := schema.LatestTime(ctx, r.pool, time.Now())
 	if err != nil {
@@ -306,7 +305,7 @@ func (r *repository) repair(ctx context.Context, client *river.Client[pgx.Tx], r
 			if err := r.fetched.remove(ctx, tx, deletions, r.projections.Rows()); err != nil {
 				return err
 			}
-			if err := schema.LockProjections(ctx, tx, r.projections.Rows()); err != nil { // the tables of others would keep their rows
+			if err := schema.LockProjections(ctx, tx, r.projections.Rows()); err != nil { // the projections of other programs would keep their rows
 				return err
 			}
 			return r.projections.Enqueue(client, "")(ctx, tx, schema.NotFresh(r.projections.Rows().Deleted(deletions)), time.Time{})
@@ -363,12 +362,12 @@ func (w *BackfillAccount) compareRepository(ctx context.Context, job *river.Job[
 			return nil
 		}
 	}
-	now, err := schema.EarliestTime(ctx, w.pool, time.Now()) // the clock of the retention
+	now, err := schema.EarliestTime(ctx, w.pool, time.Now()) // retention uses this clock
 	if err != nil {
 		return err
 	}
 	since := job.Args.Since
-	if job.Priority == jobs.PriorityGap && feed.CompleteSince != nil && feed.CompleteSince.Before(since) { // compare everything that is claimed as stored
+	if job.Priority == jobs.PriorityGap && feed.CompleteSince != nil && feed.CompleteSince.Before(since) { // compare everything that counts as stored
 		since = *feed.CompleteSince
 	}
 	in, err := repo.span(ctx, place.Repository.Collection, since, since, now, aboveAll)
@@ -393,8 +392,8 @@ func (w *BackfillAccount) compareRepository(ctx context.Context, job *river.Job[
 	return err
 }
 
-// notExpired returns from or, if that is later, the time before which rows may
-// expire at any moment; keep 0: for ever.
+// notExpired returns from or, if that is later, the time before which rows may expire
+// at any moment. keep 0 means for ever.
 func notExpired(from time.Time, keep time.Duration, now time.Time) time.Time {
 	if oldest := now.Add(expiring - keep); keep > 0 && oldest.After(from) {
 		return oldest

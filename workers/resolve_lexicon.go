@@ -19,21 +19,21 @@ import (
 	"github.com/weir-social/weir/verdict"
 )
 
-// ResolveLexicon fetches the schema of a configured name: the domain of the name says
-// in DNS which account publishes it, and that account has a record of it, in a commit
-// that it has signed.
+// ResolveLexicon fetches the schema of a configured name. DNS names the account that
+// publishes it. That account has a record with the schema, in a commit that it has
+// signed.
 type ResolveLexicon struct {
 	river.WorkerDefaults[jobs.ResolveLexicon]
 	pool  *pgxpool.Pool
 	api   *bluesky.Client
 	txt   LookupTXT
 	read  ReadRecord
-	names []string // that the configuration names
+	names []string // the names in the configuration
 }
 
-// ReadRecord reads the CAR that proves a record of a repository. It returns the record as
-// JSON, and an error if the commit is not of the account or not signed with the key, or
-// if the record is not in it.
+// ReadRecord reads a CAR that proves that a repository contains a record. It returns the
+// record as JSON. It returns an error if the commit is not the account's or not signed
+// with the key, or if the record is not in it.
 type ReadRecord func(car []byte, did string, key atcrypto.PublicKey, collection, rkey string) (json []byte, err error)
 
 // LookupTXT returns the TXT records of a domain name.
@@ -46,7 +46,7 @@ const schemaCollection = "com.atproto.lexicon.schema"
 // one are judged again.
 func (w *ResolveLexicon) Work(ctx context.Context, job *river.Job[jobs.ResolveLexicon]) error {
 	nsid := job.Args.NSID
-	if !slices.Contains(w.names, nsid) { // nobody else decides which names are looked up
+	if !slices.Contains(w.names, nsid) { // only the configuration decides which names are looked up
 		return nonRetryable(fmt.Errorf("WEIR_RESOLVE_LEXICONS does not name %s", nsid))
 	}
 	did, err := w.authority(ctx, nsid)
@@ -102,7 +102,7 @@ func (w *ResolveLexicon) authority(ctx context.Context, nsid string) (did string
 	return did, nil
 }
 
-// schemaDocument reads the name of a schema file.
+// schemaDocument parses a schema file.
 func schemaDocument(raw []byte) (verdict.Document, error) {
 	var named struct{ ID string }
 	if err := json.Unmarshal(raw, &named); err != nil {
@@ -111,8 +111,8 @@ func schemaDocument(raw []byte) (verdict.Document, error) {
 	return verdict.Document{NSID: named.ID, JSON: raw}, nil
 }
 
-// storeSchemas changes the stored catalog. If the catalog has changed, it adds the
-// job that judges again what was judged with the old one.
+// storeSchemas changes the stored catalog. If the catalog has changed, it adds the job
+// that judges again the records that were judged with the old one.
 func storeSchemas(ctx context.Context, pool *pgxpool.Pool, client *river.Client[pgx.Tx], change *verdict.Change) error {
 	return pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error {
 		version, changed, err := change.Apply(ctx, tx, func(all []verdict.Document) error {

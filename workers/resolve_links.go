@@ -16,9 +16,9 @@ import (
 	"github.com/weir-social/weir/redirect"
 )
 
-// ResolveLinks asks shorteners where their links lead, and merges each link with the one
-// that it leads to. What is due is in the table short_links, so a killed run is continued
-// by the next.
+// ResolveLinks asks shorteners where their links lead, and merges each link with its
+// target. The links that are due are in the table short_links, so the next run continues
+// after a killed one.
 type ResolveLinks struct {
 	river.WorkerDefaults[jobs.ResolveLinks]
 	pool     *pgxpool.Pool
@@ -31,7 +31,7 @@ type ResolveLinks struct {
 // the limit of all external calls.
 const resolveAtOnce = 4
 
-// resolveAgain returns the wait after a number of requests in vain. ok is false when the
+// resolveAgain returns the wait after a number of failed requests. ok is false if the
 // shortener is not asked again.
 func resolveAgain(tries int) (wait time.Duration, ok bool) {
 	waits := []time.Duration{time.Minute, 10 * time.Minute, time.Hour, 6 * time.Hour}
@@ -75,7 +75,7 @@ func (w *ResolveLinks) Work(ctx context.Context, job *river.Job[jobs.ResolveLink
 	}
 }
 
-// resolve resolves one link and stores the answer.
+// resolve resolves one link and stores the result.
 func (w *ResolveLinks) resolve(ctx context.Context, short ranking.ShortLink) error {
 	to, err := w.follow(ctx, short)
 	if ctx.Err() != nil {
@@ -87,7 +87,7 @@ func (w *ResolveLinks) resolve(ctx context.Context, short ranking.ShortLink) err
 		err := pgx.BeginFunc(ctx, w.pool, func(tx pgx.Tx) error {
 			return ranking.ResolveShortLink(ctx, tx, short, ranking.Share{Identity: to.Identity, URL: to.URL, Site: to.Site}, w.now())
 		})
-		if errors.Is(err, ranking.ErrLink) { // it has expired meanwhile
+		if errors.Is(err, ranking.ErrLink) { // the link has expired meanwhile
 			return nil
 		}
 		return err
@@ -108,8 +108,8 @@ func (w *ResolveLinks) resolve(ctx context.Context, short ranking.ShortLink) err
 	}
 }
 
-// follow asks where a link leads. It gives up in time for the job to store that. Otherwise
-// each job would fail with the same links.
+// follow finds out where a link leads. It times out early enough for the job to store the
+// timeout. Otherwise each job would fail with the same links.
 func (w *ResolveLinks) follow(ctx context.Context, short ranking.ShortLink) (link.Link, error) {
 	ctx, cancel := context.WithTimeout(ctx, w.patience*2/3)
 	defer cancel()

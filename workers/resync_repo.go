@@ -23,12 +23,12 @@ import (
 )
 
 // ResyncRepo fetches an account's repository, whose commit must be signed with the
-// account's key, and makes the stored records equal to it: records written, edited and
-// deleted. All of it has the revision of that commit, so what the stream brings
-// meanwhile is newer and stays. Running the job twice changes nothing the second time.
+// account's key, and makes the stored records equal to it. It writes, edits and deletes
+// records at the revision of that commit, so newer records from the stream stay. Running
+// the job twice changes nothing the second time.
 //
-// How often a repository is fetched is bounded for each account and for all together:
-// forgeries cause resyncs too.
+// Forged events cause resyncs too. So there is a limit on how often repositories are
+// fetched, per account and in total.
 type ResyncRepo struct {
 	river.WorkerDefaults[jobs.ResyncRepo]
 	pool        *pgxpool.Pool
@@ -39,40 +39,40 @@ type ResyncRepo struct {
 	fetched     fetched
 	read        ReadRepository
 	limits      ResyncLimits
-	again       chan struct{} // the token of an account that could not be compared the last time
+	again       chan struct{} // a token for one account whose last comparison failed
 }
 
 // ReadRepository reads the CAR of a repository. It returns an error if the repository is
-// not of the account, or not signed with the key.
+// not the account's, or not signed with the key.
 type ReadRepository func(car []byte, did string, key atcrypto.PublicKey) (Repository, error)
 
 // Repository is a verified copy of an account's repository. The keys of a collection are
 // sorted.
 type Repository interface {
 	Rev() string
-	Data() []byte // hash of the root of its tree
+	Data() []byte // hash of the root of the repository's tree
 	Collections() []string
 	Len(collection string) int
 	Key(collection string, i int) string
-	Record(collection string, i int) (cid string, record []byte) // nil: it cannot be read
+	Record(collection string, i int) (cid string, record []byte) // nil: the record cannot be read
 }
 
-// ResyncLimits bound how often repositories are fetched. Zero fields take the defaults.
+// ResyncLimits limit how often repositories are fetched. Zero fields take the defaults.
 type ResyncLimits struct {
-	PerHour int           // 600: of all accounts
-	Useful  time.Duration // 1 min: of one account, after a resync that found a difference
-	Useless time.Duration // 1 h: after one that found none; it doubles up to a day
+	PerHour int           // 600: for all accounts together
+	Useful  time.Duration // 1 min: the wait for one account after a resync that found a difference
+	Useless time.Duration // 1 h: the wait after a resync that found none; it doubles up to a day
 	First   time.Duration // 1 min: how long the first resync of an account may take
-	Within  time.Duration // 9 min: how long a later one may take, at most
+	Within  time.Duration // 9 min: how long a later one may take
 }
 
 const (
 	resyncsAtOnce  = 2                  // repositories in memory
-	resyncBusy     = 5 * time.Second    // how long accounts that could not be compared wait for each other at first, at most
-	resyncBusyMost = 30 * time.Minute   // and later, when many wait for slow ones
-	resyncInactive = time.Hour          // how often an account that is not active is looked at
-	resyncRefused  = 24 * time.Hour     // until the repository of a server that refuses is requested again
-	resyncGivenUp  = 8 * 24 * time.Hour // an account that nobody follows and that could not be read for so long
+	resyncBusy     = 5 * time.Second    // maximum wait of accounts for each other at first, if their last comparison failed
+	resyncBusyMost = 30 * time.Minute   // the same later, when many wait for slow ones
+	resyncInactive = time.Hour          // how often an inactive account is checked
+	resyncRefused  = 24 * time.Hour     // wait before the repository of a server that refuses is requested again
+	resyncGivenUp  = 8 * 24 * time.Hour // an account that nobody follows is given up after failing for this long
 	resyncBefore   = 8 * 24 * time.Hour // how far a stream may have reached back before the database was made
 )
 
@@ -84,7 +84,7 @@ func newResyncRepo(cfg Config) *ResyncRepo {
 }
 
 // EnqueueResyncs adds the jobs of accounts that a commit marked, in its transaction. An
-// account has at most one.
+// account has at most one job.
 func EnqueueResyncs(queue inserter) func(context.Context, pgx.Tx, []schema.Resync) error {
 	return func(ctx context.Context, tx pgx.Tx, resyncs []schema.Resync) error {
 		params := make([]river.InsertManyParams, len(resyncs))
@@ -98,7 +98,7 @@ func EnqueueResyncs(queue inserter) func(context.Context, pgx.Tx, []schema.Resyn
 	}
 }
 
-// within is how long an attempt may take: as long as the job is old.
+// within returns how long an attempt may take: the age of the job, within limits.
 func (w *ResyncRepo) within(job *river.Job[jobs.ResyncRepo]) time.Duration {
 	var age time.Duration
 	if job.AttemptedAt != nil {
@@ -107,14 +107,15 @@ func (w *ResyncRepo) within(job *river.Job[jobs.ResyncRepo]) time.Duration {
 	return min(max(w.limits.First, age), w.limits.Within)
 }
 
-// Timeout leaves time to record that the comparison took too long. The job of a killed
-// worker begins again when it has passed: so it is short at first.
+// Timeout leaves time to record that the comparison took too long. After a worker was
+// killed, its job starts again only once the timeout has passed, so the timeout is short at
+// first.
 func (w *ResyncRepo) Timeout(job *river.Job[jobs.ResyncRepo]) time.Duration {
 	return w.within(job) * 10 / 9
 }
 
-// Work compares the account if that is due and allowed. Accounts that could not be compared
-// the last time leave one worker of the queue to others: their servers may be slow.
+// Work compares the account if that is due and allowed. Accounts whose last comparison
+// failed use at most one worker of the queue, because their servers may be slow.
 func (w *ResyncRepo) Work(ctx context.Context, job *river.Job[jobs.ResyncRepo]) error {
 	did := job.Args.DID
 	again, release := w.takeAgain()
@@ -124,7 +125,7 @@ func (w *ResyncRepo) Work(ctx context.Context, job *river.Job[jobs.ResyncRepo]) 
 		release()
 	}
 	switch {
-	case errors.Is(err, schema.ErrNoRows): // it is synchronized
+	case errors.Is(err, schema.ErrNoRows): // the account is synchronized
 		return w.finish(ctx, job)
 	case err != nil:
 		return err
@@ -136,13 +137,13 @@ func (w *ResyncRepo) Work(ctx context.Context, job *river.Job[jobs.ResyncRepo]) 
 		return w.postpone(ctx, did, errors.New("the account is "+state.Status), resyncInactive)
 	case state.Failed && !again:
 		return snooze(time.Second + rand.N(min(max(resyncBusy, time.Since(job.CreatedAt)), resyncBusyMost)))
-	case !state.Begun: // too many have begun in this hour: this one gets its turn within the next
+	case !state.Begun: // too many have begun in this hour: this account's turn comes within the next
 		return snooze(time.Minute + rand.N(time.Hour))
 	}
 	log := jobLog(ctx, w.log).With("did", did)
 	result := schema.ResyncResult{Useful: w.limits.Useful, Useless: w.limits.Useless}
 	within := w.within(job)
-	if !state.Failed { // it may have waited only for others
+	if !state.Failed { // it may have waited only for other accounts
 		within = min(within, w.limits.First)
 	}
 	timed, cancel := context.WithTimeout(ctx, within)
@@ -166,8 +167,8 @@ func (w *ResyncRepo) Work(ctx context.Context, job *river.Job[jobs.ResyncRepo]) 
 	return nil
 }
 
-// takeAgain takes the token of an account that could not be compared the last time, if it
-// is free. release returns it, once.
+// takeAgain takes the token for an account whose last comparison failed, if the token is
+// free. release returns it, once.
 func (w *ResyncRepo) takeAgain() (taken bool, release func()) {
 	select {
 	case w.again <- struct{}{}:
@@ -177,9 +178,9 @@ func (w *ResyncRepo) takeAgain() (taken bool, release func()) {
 	}
 }
 
-// failed decides when to try again. An error of the account or its server is no failure
-// of the job: it is stored with the account, and tried again after as long as the
-// account has been desynchronized, a day at most.
+// failed decides when to try again. If the account or its server caused the error, the job
+// does not fail: the error is stored with the account. The next attempt comes after as long
+// as the account has been desynchronized, at most a day.
 func (w *ResyncRepo) failed(ctx context.Context, job *river.Job[jobs.ResyncRepo], log *slog.Logger, state *schema.ResyncState, err error) error {
 	_, api := errors.AsType[*bluesky.Error](err)
 	_, unverified := errors.AsType[*unverifiedError](err)
@@ -209,13 +210,13 @@ func (w *ResyncRepo) failed(ctx context.Context, job *river.Job[jobs.ResyncRepo]
 	return w.postpone(ctx, job.Args.DID, err, wait)
 }
 
-// unverifiedError is why a repository is not the account's.
+// unverifiedError says why a repository is not the account's.
 type unverifiedError struct{ error }
 
 func (e *unverifiedError) Unwrap() error { return e.error }
 
-// resync makes the stored records equal to the repository, whose commit it stores in r. It
-// returns how many records differed.
+// resync makes the stored records equal to the repository. It stores the repository's
+// commit in r, and returns how many records differed.
 func (w *ResyncRepo) resync(ctx context.Context, did string, r *schema.ResyncResult) (faults int, err error) {
 	since, err := w.since(ctx, did)
 	if err != nil {
@@ -225,7 +226,7 @@ func (w *ResyncRepo) resync(ctx context.Context, did string, r *schema.ResyncRes
 	if repo.api, err = w.fetch(ctx, did, r); err != nil {
 		return 0, err
 	}
-	now, err := schema.EarliestTime(ctx, w.pool, time.Now()) // the clock of the retention
+	now, err := schema.EarliestTime(ctx, w.pool, time.Now()) // retention uses this clock
 	if err != nil {
 		return 0, err
 	}
@@ -257,9 +258,10 @@ func (w *ResyncRepo) resync(ctx context.Context, did string, r *schema.ResyncRes
 	return faults, err
 }
 
-// outdate gives the records whose events wait as dead letters the state and the revision
-// of the repository. Otherwise the retry of such an event could bring back what was
-// deleted since, or undo an edit, because the stream has not brought that.
+// outdate gives records whose events wait as dead letters the state and the revision that
+// they have in the repository. Otherwise a retry of such an event could restore a record
+// that was deleted since, or undo an edit, because the stream has not brought the deletion
+// or the edit.
 func (w *ResyncRepo) outdate(ctx context.Context, repo *repository, copied exported) error {
 	keys, err := schema.UnprovenRecords(ctx, w.pool, repo.did)
 	if err != nil {
@@ -275,7 +277,7 @@ func (w *ResyncRepo) outdate(ctx context.Context, repo *repository, copied expor
 		for _, k := range page {
 			i, ok := copied.find(k.Collection, k.Rkey)
 			switch {
-			case !w.stored.Stores(k.Collection): // the copy lacks it
+			case !w.stored.Stores(k.Collection): // the copy does not have this collection
 				continue
 			case !ok:
 				gone = append(gone, schema.Deletion{Key: k, Rev: copied.Rev(), At: now})
@@ -303,7 +305,7 @@ func (w *ResyncRepo) outdate(ctx context.Context, repo *repository, copied expor
 	return nil
 }
 
-// since returns since when the records of an account should be stored.
+// since returns the time since which the records of an account should be stored.
 func (w *ResyncRepo) since(ctx context.Context, did string) (time.Time, error) {
 	feed, err := schema.FindFeed(ctx, w.pool, did)
 	if err != nil {
@@ -316,8 +318,8 @@ func (w *ResyncRepo) since(ctx context.Context, did string) (time.Time, error) {
 	return made.Add(-resyncBefore), err
 }
 
-// fetch returns the listing of a repository, whose commit it stores in r: of the verified
-// copy or, if the repository is too large for one, of the account's own server.
+// fetch returns the listing of a repository, and stores its commit in r. It lists the
+// verified copy or, if the repository is too large for one, the account's own server.
 func (w *ResyncRepo) fetch(ctx context.Context, did string, r *schema.ResyncResult) (listing, error) {
 	key, err := w.api.SigningKey(ctx, did)
 	if err != nil {
@@ -339,9 +341,9 @@ func (w *ResyncRepo) fetch(ctx context.Context, did string, r *schema.ResyncResu
 	return exported{copied}, nil
 }
 
-// finish ends the job of an account that is synchronized. Who marks the account before the
-// job has ended adds no other one, but locks it: so what was marked is looked at again
-// after the end.
+// finish ends the job of an account that is synchronized. A process that marks the account
+// before the job has ended adds no other job, but locks this one, so the mark is checked
+// again after the end.
 func (w *ResyncRepo) finish(ctx context.Context, job *river.Job[jobs.ResyncRepo]) error {
 	errMarked := errors.New("it was marked meanwhile")
 	err := pgx.BeginFunc(ctx, w.pool, func(tx pgx.Tx) error {
@@ -381,7 +383,7 @@ func (w *ResyncRepo) postpone(ctx context.Context, did string, cause error, wait
 	return snooze(wait)
 }
 
-// drop ends the job of an account that nothing is stored of any more.
+// drop ends the job of an account of which nothing is stored any more.
 func (w *ResyncRepo) drop(ctx context.Context, job *river.Job[jobs.ResyncRepo]) error {
 	return pgx.BeginFunc(ctx, w.pool, func(tx pgx.Tx) error {
 		if err := schema.DropResync(ctx, tx, job.Args.DID); err != nil {

@@ -17,11 +17,11 @@ import (
 )
 
 // RetryDeadLetters retries the requested dead letters, and the events that wait as
-// dead letters until they can be proven, oldest first: events
-// through the stream's code, records by a job of the failed projection, jobs by
-// enqueueing them again. A dead letter leaves the state "retrying" in the
-// transaction that settles it, so a killed worker continues where it stopped.
-// Retrying twice changes nothing.
+// dead letters until they can be proven, oldest first. Events go through the
+// stream's code, records through a job of the failed projection, and jobs are
+// enqueued again. A dead letter leaves the state "retrying" in the transaction that
+// settles it, so a killed worker continues where it stopped. Retrying twice changes
+// nothing.
 type RetryDeadLetters struct {
 	river.WorkerDefaults[jobs.RetryDeadLetters]
 	pool     *pgxpool.Pool
@@ -90,9 +90,9 @@ func (w *RetryDeadLetters) retry(ctx context.Context, letters []schema.StoredDea
 	return w.records(ctx, records)
 }
 
-// records adds one job per projection. The job reads the current records: a
-// deleted record needs no projection. A dead letter that stands for many records
-// names none, and is settled at once.
+// records adds one job per projection. The job reads the current records: a deleted
+// record needs no projection. A dead letter that counts many records names none,
+// and is settled at once.
 func (w *RetryDeadLetters) records(ctx context.Context, letters []schema.StoredDeadLetter) error {
 	var nameless []int64
 	byName := map[string][]*schema.StoredDeadLetter{}
@@ -157,8 +157,8 @@ func (w *RetryDeadLetters) enqueue(ctx context.Context, ids []int64, args river.
 	})
 }
 
-// enqueueAgain adds a job with its usual options. It returns the job's id, or
-// the id of the unfinished job that makes it superfluous.
+// enqueueAgain adds a job with its usual options. It returns the job's id, or the
+// id of the unfinished job that makes it unnecessary.
 func enqueueAgain(ctx context.Context, tx pgx.Tx, projections *Projections, args river.JobArgs) (int64, error) {
 	result, err := river.ClientFromContext[pgx.Tx](ctx).InsertTx(ctx, tx, args, projections.optsOf(args.Kind()))
 	if err != nil {

@@ -14,9 +14,9 @@ import (
 	"github.com/weir-social/weir/schema"
 )
 
-// RunProjection adds a projection's jobs for all stored records, in the order of
-// their keys, and deletes rows that should not exist. Projecting a record twice changes
-// nothing. Behind that of the lexicons, the views of records that are missing are made.
+// RunProjection adds a projection's jobs for all stored records, in key order, and
+// deletes rows that should not exist. Projecting a record twice changes nothing. For
+// the projection of lexicons, it then makes the missing views of records.
 type RunProjection struct {
 	river.WorkerDefaults[jobs.RunProjection]
 	pool        *pgxpool.Pool
@@ -57,8 +57,8 @@ func (w *RunProjection) Work(ctx context.Context, job *river.Job[jobs.RunProject
 	return err
 }
 
-// removeStale deletes the rows of records that are gone, or of collections that are not
-// read any more. It is short, and a killed worker begins it again.
+// removeStale deletes the rows of records that no longer exist, or of collections that
+// are no longer read. It is short, and a killed worker starts it again.
 func (w *RunProjection) removeStale(ctx context.Context, p *projection) (removed int, err error) {
 	for started := time.Now(); ; {
 		if time.Since(started) > w.patience {

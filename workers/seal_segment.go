@@ -22,26 +22,27 @@ import (
 	"github.com/weir-social/weir/schema"
 )
 
-// Archive is where and when segments are written.
+// Archive configures where and when segments are written.
 type Archive struct {
 	Store    archive.Store
 	Spool    string        // a directory for segments that are not in the store yet; it may be lost
-	Bytes    int64         // a segment is sealed at so many raw bytes; 64 MiB when zero
-	Age      time.Duration // or when a record has waited for so long; 10 min when zero
-	Remember time.Duration // how long a server may send an event again; 8 days when zero
-	Index    *Index        // nil: there is none
+	Bytes    int64         // a segment is sealed at this many raw bytes; 64 MiB when zero
+	Age      time.Duration // or when a record has waited for this long; 10 min when zero
+	Remember time.Duration // how long after its first arrival a server may send an event again; 8 days when zero
+	Index    *Index        // nil: there is no index
 
-	// Forget is how often a segment is compared with what must be forgotten, and written
-	// again; 30 days when zero.
+	// Forget is how often a segment is compared with the data to forget, and rewritten if
+	// necessary; 30 days when zero.
 	Forget time.Duration
-	// Strip returns how the records of a segment are read for that, in one goroutine.
+	// Strip returns the function that reads the records of a segment for that, for one
+	// goroutine.
 	Strip func(archive.Manifest) (archive.Strip, error)
 
-	timeout time.Duration // of a job: as long as that of a killed process stays "running"
+	timeout time.Duration // of a job, and how long a killed process's job stays "running"
 }
 
 const (
-	orphanAge      = 24 * time.Hour // an object that nothing names is deleted after this
+	orphanAge      = 24 * time.Hour // an object that nothing names is deleted after this time
 	segmentSuffix  = ".seg.zst"
 	unfinishedFile = ".tmp-"
 )
@@ -61,11 +62,11 @@ type SealSegment struct {
 	archive Archive
 }
 
-// Timeout bounds a run.
+// Timeout limits a run.
 func (w *SealSegment) Timeout(*river.Job[jobs.SealSegment]) time.Duration { return w.archive.timeout }
 
-// Work seals one segment after another while they are due. A job that dies leaves a file
-// at most.
+// Work seals one segment after another while segments are due. A job that dies leaves at
+// most a file.
 func (w *SealSegment) Work(ctx context.Context, job *river.Job[jobs.SealSegment]) error {
 	of := schema.OpenStream{Stream: job.Args.Stream, Wire: job.Args.Wire}
 	for {
@@ -75,7 +76,7 @@ func (w *SealSegment) Work(ctx context.Context, job *river.Job[jobs.SealSegment]
 		}
 		err = w.seal(ctx, of, plan)
 		if errors.Is(err, schema.ErrSealed) {
-			return nil // another process does it
+			return nil // another process has sealed them
 		}
 		if err != nil {
 			return err
@@ -127,7 +128,7 @@ func (a Archive) spool(fill func(io.Writer) (archive.Sum, error)) (path string, 
 	if err != nil {
 		return "", sum, fmt.Errorf("write a segment: %w", err)
 	}
-	defer os.Remove(file.Name()) //nolint:errcheck // after the rename there is none
+	defer os.Remove(file.Name()) //nolint:errcheck // after the rename, there is no such file
 	sum, err = fill(file)
 	if err == nil {
 		err = file.Sync()
@@ -180,9 +181,9 @@ func syncFolder(path string) error {
 	return nil
 }
 
-// open opens the file of a segment, or writes it again from its rows if it is not in this
-// process's spool. The records are the same; another version of Weir may compress them
-// differently, and the manifest then says so.
+// open opens the file of a segment. If the file is not in this process's spool, open
+// writes it again from its rows. The records are the same. Another version of Weir may
+// compress them differently; open then updates the manifest.
 func (a Archive) open(ctx context.Context, pool *pgxpool.Pool, m *archive.Manifest) (*os.File, error) {
 	path := a.spooled(m.SHA256)
 	if sha, err := hashFile(path); err != nil && !errors.Is(err, fs.ErrNotExist) {

@@ -35,7 +35,7 @@ const (
 	defaultSnooze = 30 * time.Second // without Retry-After
 	elsewhere     = time.Minute      // wait for another worker, if this one has no webhook
 	maxHookBody   = 4 << 10          // bytes read of a response
-	maxHookReason = 200              // bytes of it that are kept as the reason
+	maxHookReason = 200              // bytes of the response that are kept as the reason
 )
 
 // Work sends the message. After status 429 the job is snoozed, other statuses
@@ -84,7 +84,7 @@ func (w *SendAlert) post(ctx context.Context, body []byte) error {
 		if wrong.Timeout() && ctx.Err() == nil {
 			return fmt.Errorf("the webhook did not respond within %s", h.client.Timeout)
 		}
-		err = wrong.Err // without the URL
+		err = wrong.Err // does not contain the URL
 	}
 	if err != nil {
 		return err

@@ -17,9 +17,9 @@ type sharing struct {
 	worker      *ProcessPosts
 	db          schema.Lookups
 	records     int                            // number of stored records
-	shares      map[schema.Key][]ranking.Share // what the records themselves contain; only of those with shares, now or before, or that wait
-	through     map[schema.Key]ranking.Through // reposts and quotes; without their links
-	originals   map[schema.Key]link.Subject    // what the records are copies of; zero: they are none
+	shares      map[schema.Key][]ranking.Share // the shares that the records themselves contain; only for records that wait, or have or had shares
+	through     map[schema.Key]ranking.Through // reposts and quotes, without their links
+	originals   map[schema.Key]link.Subject    // what the records are copies of; zero: they are not copies
 	waited      map[schema.Key]bool            // the records that waited before
 	shared      map[schema.Key]bool            // the records that had shares before
 	reprojected []schema.Key                   // the records that had shares, or were changed
@@ -33,7 +33,7 @@ type sharing struct {
 	failures    []failure
 }
 
-// newSharing is for a job of a number of records.
+// newSharing returns a sharing for a job with a number of records.
 func newSharing(w *ProcessPosts, records int) *sharing {
 	return &sharing{worker: w, db: schema.NewLookups(w.pool, records), shares: map[schema.Key][]ranking.Share{}, through: map[schema.Key]ranking.Through{}, originals: map[schema.Key]link.Subject{},
 		waited: map[schema.Key]bool{}, shared: map[schema.Key]bool{}, changed: map[schema.Key]bool{}, revs: map[schema.Key]string{}}
@@ -69,8 +69,8 @@ func (p *sharing) read(ctx context.Context, keys []schema.Key, fresh bool) error
 	for i := range others {
 		p.addOther(&others[i])
 	}
-	// A record without shares, now and before, that waits for nothing needs no lock: a
-	// job that read another revision locks it itself.
+	// A record that has no shares, had none, and waits for nothing needs no lock: a job
+	// that read another revision locks it itself.
 	for _, key := range p.reprojected {
 		p.shared[key] = true
 		p.touch(key)
@@ -88,7 +88,7 @@ func (p *sharing) touch(key schema.Key) {
 	}
 }
 
-// keys returns the records to write, sorted, so that concurrent jobs lock in one
+// keys returns the records to write, sorted, so that concurrent jobs lock in the same
 // order.
 func (p *sharing) keys() []schema.Key {
 	keys := make([]schema.Key, 0, len(p.shares)+len(p.through))
@@ -122,8 +122,8 @@ func (p *sharing) subjectKeys() []schema.Key {
 }
 
 // expectSubjects adds the subjects that are among the records themselves, with the links
-// that they are about to share: so one transaction is enough, unless something changes
-// meanwhile. Look again after it.
+// that they are about to share. So one transaction is enough, unless something changes
+// meanwhile. Check the subjects again after it.
 func (p *sharing) expectSubjects(ctx context.Context) error {
 	var own []ranking.Share
 	for _, key := range p.subjectKeys() {
@@ -141,8 +141,8 @@ func (p *sharing) expectSubjects(ctx context.Context) error {
 	return nil
 }
 
-// contained returns the links that quotes contain themselves, if their subjects have
-// links too.
+// contained returns the links that quotes contain themselves, for those whose subjects
+// have links too.
 func (p *sharing) contained(ctx context.Context, tx pgx.Tx, keys []schema.Key) (ranking.Subjects, error) {
 	var own []ranking.Share
 	for _, key := range keys {
@@ -201,14 +201,14 @@ func (p *sharing) lock(ctx context.Context, tx pgx.Tx, keys []schema.Key) (there
 	return there, nil
 }
 
-// change marks a record that another job may have projected, from an earlier revision,
-// since this one read it.
+// change marks a record that another job may have projected from an earlier revision
+// since this job read it.
 func (p *sharing) change(key schema.Key) {
 	p.changed[key] = true
 	p.reprojected = append(p.reprojected, key)
 }
 
-// addPost projects one post and replaces an earlier revision of it.
+// addPost projects one post. It replaces an earlier revision of the post.
 func (p *sharing) addPost(post *schema.Post) {
 	key := postKey(post.DID, post.Rkey)
 	p.revs[key] = post.Rev
@@ -240,8 +240,8 @@ func (p *sharing) add(key schema.Key, createdAt, storedAt time.Time, found *link
 	p.shares[key] = shares
 }
 
-// addOther projects one record of another collection than that of posts, and replaces an
-// earlier revision of it.
+// addOther projects one record of a collection other than posts. It replaces an earlier
+// revision of the record.
 func (p *sharing) addOther(r *schema.Record) {
 	var find func(did string, record []byte) (link.Post, error)
 	switch r.Collection {
@@ -262,7 +262,7 @@ func (p *sharing) addOther(r *schema.Record) {
 	p.add(r.Key, r.CreatedAt, r.IndexedAt, &found)
 }
 
-// addRepost projects one repost and replaces an earlier revision of it.
+// addRepost projects one repost. It replaces an earlier revision of the repost.
 func (p *sharing) addRepost(repost *schema.Record) {
 	p.revs[repost.Key] = repost.Rev
 	var subject, original link.Subject

@@ -30,10 +30,10 @@ type SweepArchive struct {
 	now     func() time.Time
 }
 
-// Timeout bounds a run: a store may list for long.
+// Timeout limits a run: listing a store may take long.
 func (w *SweepArchive) Timeout(*river.Job[jobs.SweepArchive]) time.Duration { return w.archive.timeout }
 
-// Work sweeps. A server that is away is no reason to leave the rest.
+// Work sweeps. If ClickHouse is away, it does the rest.
 func (w *SweepArchive) Work(ctx context.Context, _ *river.Job[jobs.SweepArchive]) error {
 	return errors.Join(w.days(ctx), w.deletions(ctx), w.spool(), w.unfinished(ctx), w.objects(ctx), w.lists(ctx))
 }
@@ -51,7 +51,8 @@ func (w *SweepArchive) days(ctx context.Context) error {
 	return err
 }
 
-// deletions drops the deletions that every segment was compared with, or failed for long.
+// deletions drops the deletions that every segment has been compared with, or has failed to
+// be for long.
 func (w *SweepArchive) deletions(ctx context.Context) error {
 	const page = 5000
 	for {
@@ -72,7 +73,7 @@ func (w *SweepArchive) spool() error {
 		info, err := os.Stat(file)
 		ours := strings.HasSuffix(file, segmentSuffix) || strings.HasPrefix(filepath.Base(file), unfinishedFile)
 		if err == nil && ours && w.now().Sub(info.ModTime()) > orphanAge {
-			os.Remove(file) //nolint:errcheck // tried again
+			os.Remove(file) //nolint:errcheck // the next sweep tries again
 		}
 	}
 	return nil
@@ -91,8 +92,8 @@ func (w *SweepArchive) unfinished(ctx context.Context) error {
 	return err
 }
 
-// objects deletes what nothing names in the store, and what is named by a version of a
-// segment that has been replaced.
+// objects deletes objects in the store that nothing names, and objects of segment versions
+// that have been replaced.
 func (w *SweepArchive) objects(ctx context.Context) error {
 	store := w.archive.Store
 	listed := storeListing{manifests: map[string][]archive.Object{}, segments: map[string]bool{}}
@@ -116,7 +117,7 @@ func (w *SweepArchive) objects(ctx context.Context) error {
 // damages are the errors of single objects, which do not hold back the others.
 type damages []error
 
-// add adds an error, one of the first few. It returns errors of the store.
+// add adds an error, if it is one of the first few. It returns errors of the store.
 func (d *damages) add(err error) error {
 	const most = 5
 	if !errors.Is(err, archive.ErrCorrupt) && !errors.Is(err, archive.ErrNotFound) {
@@ -128,7 +129,7 @@ func (d *damages) add(err error) error {
 	return nil
 }
 
-// lists joins the lists of forgotten accounts, and records which cannot be read.
+// lists joins the lists of forgotten accounts, and records which of them cannot be read.
 func (w *SweepArchive) lists(ctx context.Context) error {
 	const many = 64 // a few kilobytes each
 	joined := archive.JoinForgotten(ctx, w.archive.Store, w.now().Add(-orphanAge), many)
@@ -142,12 +143,12 @@ func (w *SweepArchive) lists(ctx context.Context) error {
 	return errors.Join(joined, err)
 }
 
-// storeListing is what a store has.
+// storeListing is the content of a store.
 type storeListing struct {
 	manifests map[string][]archive.Object // by folder and number
 	segments  map[string]bool
-	old       []string // segments
-	authors   []string // likewise, indexes of authors
+	old       []string // old segments
+	authors   []string // old indexes of authors
 }
 
 func (l *storeListing) add(o archive.Object, old time.Time) {
@@ -172,10 +173,10 @@ func (w *SweepArchive) delete(ctx context.Context, message, name string) error {
 	return err
 }
 
-// replaced deletes versions of segments whose next version has been in the store for a
-// day, which is how long a reader may need for one segment. The manifest goes first: who
-// looks for the segment in vain finds the last version. A segment whose last version is
-// damaged keeps what it has, and does not hold back the others.
+// replaced deletes versions of segments whose next version has been in the store for a day.
+// That is how long a reader may take for one segment. The manifest is deleted first: a
+// reader that does not find the segment then finds the last version. A segment whose last
+// version is damaged keeps its other versions, and does not hold back other segments.
 func (w *SweepArchive) replaced(ctx context.Context, listed storeListing) error {
 	var damaged damages
 	for _, manifests := range listed.manifests {
@@ -195,8 +196,8 @@ func (w *SweepArchive) replaced(ctx context.Context, listed storeListing) error 
 	return errors.Join(damaged...)
 }
 
-// deleteVersion deletes a version of a segment, by the name of its manifest, after the last
-// one was read back once more.
+// deleteVersion deletes a version of a segment, given by the name of its manifest. First it
+// reads back the last version once more.
 func (w *SweepArchive) deleteVersion(ctx context.Context, name, later string) error {
 	store := w.archive.Store
 	last, err := archive.ReadManifest(ctx, store, later)
@@ -221,8 +222,8 @@ func (w *SweepArchive) deleteVersion(ctx context.Context, name, later string) er
 	return nil
 }
 
-// laterVersion returns the manifest of the last version of a manifest's segment; nil: it is
-// that.
+// laterVersion returns the manifest of the last version of a manifest's segment, or nil if
+// name is that version.
 func laterVersion(name string, manifests []archive.Object) *archive.Object {
 	segment, version, _ := archive.VersionOf(name)
 	var last *archive.Object
@@ -234,8 +235,8 @@ func laterVersion(name string, manifests []archive.Object) *archive.Object {
 	return last
 }
 
-// orphans deletes old segments in the store that no manifest names: their job died before
-// it stored the manifest, and stored the same records again later.
+// orphans deletes old segments in the store that no manifest names. Their job died before
+// it stored the manifest, and a later job stored the same records again.
 func (w *SweepArchive) orphans(ctx context.Context, listed storeListing) error {
 	waiting, err := schema.All(ctx, w.pool, "list the segments", pgx.RowTo[string], `SELECT name FROM segments WHERE synced_at IS NULL`)
 	if err != nil {
@@ -253,7 +254,7 @@ func (w *SweepArchive) orphans(ctx context.Context, listed storeListing) error {
 	for _, name := range listed.old {
 		named := listed.manifests[numbered(name)]
 		if keep[name] || len(named) == 1 && counts[numbered(name)] == 1 {
-			continue // the usual case needs no look at the manifest
+			continue // usually the manifest need not be read
 		}
 		orphan, err := w.orphan(ctx, name, named)
 		if err == nil && orphan {
@@ -266,12 +267,12 @@ func (w *SweepArchive) orphans(ctx context.Context, listed storeListing) error {
 	return errors.Join(damaged...)
 }
 
-// orphan reports whether none of these manifests names a segment.
+// orphan reports whether no manifest among these names the segment.
 func (w *SweepArchive) orphan(ctx context.Context, name string, manifests []archive.Object) (bool, error) {
 	for _, manifest := range manifests {
 		m, err := archive.ReadManifest(ctx, w.archive.Store, manifest.Name)
 		if errors.Is(err, archive.ErrNotFound) {
-			continue // it was just deleted
+			continue // it has just been deleted
 		}
 		if err != nil || m.Name == name {
 			return false, err
@@ -280,7 +281,7 @@ func (w *SweepArchive) orphan(ctx context.Context, name string, manifests []arch
 	return true, nil
 }
 
-// numbered returns the part of an object's name that its manifest's name has too.
+// numbered returns the part of an object's name that its manifest's name shares.
 func numbered(name string) string {
 	number, _, _ := strings.Cut(path.Base(name), "-")
 	return path.Dir(name) + "/" + number

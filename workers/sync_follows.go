@@ -20,8 +20,8 @@ import (
 
 // SyncFollows sets the members of a watch to its current listing, and enqueues
 // backfills of new accounts, in one transaction. Only a complete listing changes
-// members: one that fails removes no account. Each page and the new position are
-// committed in one transaction, so a long listing is read in several turns, and
+// members: a listing that fails removes no account. Each page and the new position
+// are committed in one transaction, so a long listing is read in several turns, and
 // a retry continues at the next page. Running the job twice changes nothing.
 type SyncFollows struct {
 	river.WorkerDefaults[jobs.SyncFollows]
@@ -35,7 +35,7 @@ type SyncFollows struct {
 }
 
 // settle is how long after a follow the account's feed is read. By then the
-// consumers have requested its posts, so no post falls between feed and stream.
+// consumers have requested its posts, so no post is missed between feed and stream.
 const settle = 3 * time.Second
 
 // longestSettle is longer than any such wait. If a job is to wait longer, the
@@ -55,17 +55,17 @@ const secondRead = time.Minute
 
 const (
 	maxListing  = 10_000           // pages: a million accounts
-	longListing = 10 * time.Minute // a listing may take this long before it is started again
+	longListing = 10 * time.Minute // after this time a listing may be started again
 	lostChunk   = 10_000           // rows of abandoned listings that one statement deletes
 )
 
 // listingPlace is the position in a listing. The accounts listed so far are in
 // the table listing_members.
 type listingPlace struct {
-	Watch  schema.Watch `json:"watch"`  // the watch when the listing began
+	Watch  schema.Watch `json:"watch"`  // the watch, as it was when the listing began
 	Began  time.Time    `json:"began"`  // time of the first request
 	List   string       `json:"list"`   // of a starter pack
-	Source string       `json:"source"` // of the second degree: the account whose follows are being read; empty: the target
+	Source string       `json:"source"` // for the second degree: the account whose follows are being read; empty: the target
 	Cursor string       `json:"cursor"` // of the next page
 	Pages  int          `json:"pages"`  // of Source's listing, or of the watch's own
 	End    bool         `json:"end"`    // all pages are read
@@ -93,8 +93,8 @@ func (w *SyncFollows) read(ctx context.Context, job *river.Job[jobs.SyncFollows]
 		if err != nil {
 			return err
 		}
-		// By the database's clock, which all workers share: of two listings the one
-		// that began later holds.
+		// By the database's clock, which all workers share: if there are two
+		// listings, the one that began later is used.
 		began, err := schema.Now(ctx, w.pool)
 		if err != nil {
 			return err
@@ -130,9 +130,9 @@ func (w *SyncFollows) read(ctx context.Context, job *river.Job[jobs.SyncFollows]
 	return nil
 }
 
-// missing looks up some of the members that the listing lacks. An account with a
-// profile has been unfollowed; one without is hidden, and the stream's event for
-// it may have been missed. done reports that no such member is left.
+// missing looks up some of the members that the listing lacks. A member with a
+// profile has been unfollowed. A member without one is hidden; the stream's event
+// for that may have been missed. done reports that no member is left to look up.
 func (w *SyncFollows) missing(ctx context.Context, job, watch int64) (done bool, err error) {
 	dids, err := schema.MissingMembers(ctx, w.pool, job, watch, bluesky.MostProfiles)
 	if err != nil || len(dids) == 0 {
@@ -185,7 +185,7 @@ func (w *SyncFollows) page(ctx context.Context, job *river.Job[jobs.SyncFollows]
 			return err
 		}
 		var err error
-		if unread { // its follows do not count
+		if unread { // the account's follows do not count
 			err = schema.UncountFollows(ctx, tx, job.ID, at.Source)
 		} else {
 			err = schema.AddListingMembers(ctx, tx, job.ID, at.Source, members)

@@ -14,11 +14,11 @@ import (
 	"github.com/weir-social/weir/schema"
 )
 
-// errOlderList is the error of relays that have forgotten the list that was read before.
+// errOlderList means that the relays no longer have the list that was read before.
 var errOlderList = errors.New("the relays have only an older follow list than the one that was read before: its accounts stay followed")
 
-// fromRelays reads a watch of Nostr, whose listing is one event. Who is not in it is no
-// longer followed: no relay hides an account from a list.
+// fromRelays reads the listing of a Nostr watch, which is one event. Accounts that are not in
+// it are no longer followed, because relays do not hide accounts from a list.
 func (w *SyncFollows) fromRelays(ctx context.Context, job *river.Job[jobs.SyncFollows], at *listingPlace, target nostr.Target) error {
 	did := nostr.DID(target.Key)
 	members, rev := []schema.Member{{DID: did}}, ""
@@ -63,8 +63,9 @@ func (w *SyncFollows) fromRelays(ctx context.Context, job *river.Job[jobs.SyncFo
 	return err
 }
 
-// followList returns the newest follow list of an account. Its relay list comes with it: nobody
-// else reads it, unless somebody follows the account. Relays that it names are asked, too.
+// followList returns the newest follow list of an account. It also reads the account's relay
+// list, because no other job does so unless the account is followed. It asks the relays on that
+// list, too.
 func (w *SyncFollows) followList(ctx context.Context, did string, target nostr.Target) (*nostr.Event, error) {
 	if w.relays == nil {
 		return nil, nonRetryable(errNoRelays)

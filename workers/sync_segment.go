@@ -23,13 +23,13 @@ type SyncSegment struct {
 	archive Archive
 }
 
-// Timeout bounds a run.
+// Timeout limits a run.
 func (w *SyncSegment) Timeout(*river.Job[jobs.SyncSegment]) time.Duration { return w.archive.timeout }
 
-// Work stores the segment, reads it back, stores its manifest, and only then deletes the
-// rows. The manifest is what counts: there is one at most for these records. If two
-// processes do this at once, or one wakes up after long, all of them finish with the
-// segment that the manifest names.
+// Work stores the segment, reads it back, stores its manifest, and only then deletes the rows.
+// The manifest decides: there is at most one for these records. If two processes do this at
+// once, or one wakes up after a long time, all of them finish with the segment that the
+// manifest names.
 func (w *SyncSegment) Work(ctx context.Context, job *river.Job[jobs.SyncSegment]) error {
 	m, after, err := schema.UnsyncedSegment(ctx, w.pool, job.Args.Segment)
 	switch {
@@ -38,7 +38,7 @@ func (w *SyncSegment) Work(ctx context.Context, job *river.Job[jobs.SyncSegment]
 	case err != nil:
 		return err
 	case after:
-		return snooze(time.Second) // a position holds for earlier segments too
+		return snooze(time.Second) // a position is valid only with all earlier segments
 	}
 	if err := w.archive.present(ctx, w.pool); err != nil {
 		return err
@@ -60,16 +60,16 @@ func (w *SyncSegment) Work(ctx context.Context, job *river.Job[jobs.SyncSegment]
 		return err
 	}
 	for _, sha := range []string{sealed, m.SHA256} {
-		os.Remove(w.archive.spooled(sha)) //nolint:errcheck // a leftover is swept
+		os.Remove(w.archive.spooled(sha)) //nolint:errcheck // a leftover is swept later
 	}
 	return nil
 }
 
-// present returns an error if the store has none of the last segments that it should have.
-// The directory of a disk that is not mounted is empty, and so is a bucket under another
-// prefix: what is written there would be missing where the others are.
+// present returns an error if the store has none of the last segments that it should have. An
+// unmounted disk has an empty directory, and a bucket looks empty under another prefix: a
+// segment written there would be missing from the others.
 func (a Archive) present(ctx context.Context, pool *pgxpool.Pool) error {
-	const looks = 3 // one may have been damaged or deleted
+	const looks = 3 // one of them may have been damaged or deleted
 	last, err := schema.LastSegments(ctx, pool, a.Store.String(), looks)
 	if err != nil || len(last) == 0 {
 		return err
@@ -86,8 +86,8 @@ func (a Archive) present(ctx context.Context, pool *pgxpool.Pool) error {
 // manifest was stored.
 var errDamaged = errors.New("damaged since it was stored")
 
-// stored returns the manifest in the store, whose segment has been read back. It puts
-// both there if they are missing.
+// stored returns the manifest in the store after reading back its segment. It puts both into
+// the store if they are missing.
 func (w *SyncSegment) stored(ctx context.Context, m archive.Manifest) (archive.Manifest, error) {
 	store := w.archive.Store
 	there, err := archive.ReadManifest(ctx, store, m.ManifestName())
@@ -115,9 +115,10 @@ func (w *SyncSegment) stored(ctx context.Context, m archive.Manifest) (archive.M
 	return there, err
 }
 
-// repaired replaces a damaged segment and its manifest, which stored found. That loses nothing:
-// the rows are there and are what was sealed, and the lock of the segment's row keeps other
-// processes from deleting them meanwhile. It returns ErrNoRows if one has done so before.
+// repaired replaces a segment and its manifest that stored found damaged. This loses nothing:
+// the rows are still there and unchanged since they were sealed, and the lock of the segment's
+// row keeps other processes from deleting them. It returns ErrNoRows if another process has
+// done so before.
 func (w *SyncSegment) repaired(ctx context.Context, m archive.Manifest) (there archive.Manifest, err error) {
 	err = pgx.BeginFunc(ctx, w.pool, func(tx pgx.Tx) error {
 		sealed, err := schema.LockUnsyncedSegment(ctx, tx, m.Number)
@@ -144,7 +145,7 @@ func (w *SyncSegment) repaired(ctx context.Context, m archive.Manifest) (there a
 	return there, err
 }
 
-// put puts a segment into the store and reads it back. What came out wrong is deleted.
+// put puts a segment into the store and reads it back. It deletes the object if it differs.
 func (w *SyncSegment) put(ctx context.Context, m *archive.Manifest) error {
 	file, err := w.archive.open(ctx, w.pool, m)
 	if err != nil {

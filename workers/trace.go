@@ -15,8 +15,8 @@ import (
 )
 
 // traced writes the span that enqueues a job into the job's metadata, under
-// traceparent, and processes the job in a child span. A job enqueued by SQL
-// begins a new trace. Without a tracer it writes nothing.
+// traceparent, and processes the job in a child span. A job enqueued by SQL begins
+// a new trace. Without a tracer, traced writes nothing.
 type traced struct {
 	river.MiddlewareDefaults
 	tracer trace.Tracer

@@ -17,10 +17,10 @@ type waiters struct {
 
 const releasedAtOnce = 500
 
-// release calls project with the records that wait for the known ones, at most about
-// releasedAtOnce at a time. project must make each of them wait anew or no longer. Call it
-// after the commit that made the records known. It returns false if it stopped at until:
-// calling it again continues: most of what was projected waits no longer.
+// release calls project with the records that wait for the known ones, about
+// releasedAtOnce at a time. project must make each of them wait anew or stop waiting. Call
+// release after the commit that made the records known. It returns false if it stopped at
+// until. Calling it again continues, because most of the projected records no longer wait.
 func (w waiters) release(ctx context.Context, known []schema.Key, until time.Time, project func([]schema.Key) error) (done bool, err error) {
 	if len(known) == 0 {
 		return true, nil
@@ -28,7 +28,7 @@ func (w waiters) release(ctx context.Context, known []schema.Key, until time.Tim
 	if known, err = schema.WaitedFor(ctx, w.db, w.projection, known); err != nil {
 		return false, err
 	}
-	var released []schema.Key // most records are waited for by few: what waits for several of them is projected at once
+	var released []schema.Key // most records have few waiting for them, so several are projected at once
 	for _, key := range known {
 		for after := (schema.Key{}); ; {
 			if time.Now().After(until) {
@@ -56,8 +56,8 @@ func (w waiters) release(ctx context.Context, known []schema.Key, until time.Tim
 	return true, project(released)
 }
 
-// release projects the reposts and quotes that wait for posts. If there are very many,
-// the job yields to others in between.
+// release projects the reposts and quotes that wait for posts. If there are very many, the
+// job yields to other jobs in between.
 func (w *ProcessPosts) release(ctx context.Context, job *rivertype.JobRow, known []schema.Key) error {
 	done, err := waiters{w.pool, w.name}.release(ctx, known, time.Now().Add(w.patience), func(keys []schema.Key) error {
 		return w.again(ctx, job, keys, known)
@@ -68,7 +68,7 @@ func (w *ProcessPosts) release(ctx context.Context, job *rivertype.JobRow, known
 	return err
 }
 
-// again projects records that were found by what they refer to.
+// again projects records that were found through their subjects.
 func (w *ProcessPosts) again(ctx context.Context, job *rivertype.JobRow, keys, known []schema.Key) error {
 	p, err := w.projected(ctx, keys, false, known)
 	if err != nil {

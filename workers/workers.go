@@ -1,7 +1,7 @@
-// Package workers processes the jobs, one file per job kind. A job may run twice,
-// be killed at any point, or run beside another on the same records: the tables
-// end the same. A worker returns nil, a snooze, or an error whose class decides
-// whether the job is retried, cancelled or snoozed.
+// Package workers processes the jobs, one file per job kind. A job may run twice, be killed at any
+// point, or run at the same time as another on the same records; the tables end the same. A worker
+// returns nil, a snooze, or an error whose class decides whether the job is retried, cancelled or
+// snoozed.
 package workers
 
 import (
@@ -47,7 +47,7 @@ type Config struct {
 	Bluesky      *bluesky.Client
 	Relays       Relays           // of Nostr; nil: none is configured
 	Names        Names            // asks domains for the keys of names of Nostr; set it with Relays
-	AuthorRelays int              // how many relays that accounts of Nostr name are read besides
+	AuthorRelays int              // how many further relays, named by Nostr accounts, are read
 	Backfill     int              // concurrent backfill_account jobs; 4 when zero
 	Window       time.Duration    // how far back a new account's feed is read; 24 h when zero
 	SyncInterval time.Duration    // how often the watches' listings are read again; 1 h when zero
@@ -82,8 +82,8 @@ type Config struct {
 	Tracer     trace.Tracer          // nil: no traces
 }
 
-// New builds the client that processes the queues. Start it with Start and stop
-// it through its context: running jobs have 20 s to finish.
+// New builds the client that processes the queues. Start it with Start and stop it by cancelling
+// that context: running jobs have 20 s to finish.
 func New(cfg Config) (*Client, error) {
 	cfg.Process = cmp.Or(cfg.Process, 8)
 	cfg.JobTimeout = cmp.Or(cfg.JobTimeout, time.Minute)
@@ -274,9 +274,9 @@ func queues(cfg Config) (map[string]river.QueueConfig, error) {
 		jobs.QueueCards:       queue(1),
 	}
 	if cfg.Archive != nil {
-		all[jobs.QueueArchive] = queue(2) // one may seal while the other waits for the store
+		all[jobs.QueueArchive] = queue(2) // one job may seal while the other waits for the store
 		if cfg.Archive.Index != nil {
-			all[jobs.QueueIndex] = queue(1) // a segment is in memory, as rows and as a block
+			all[jobs.QueueIndex] = queue(1) // a segment is in memory twice, as rows and as a block
 		}
 	}
 	for _, name := range cfg.Projections.Queues() {
@@ -302,11 +302,11 @@ func queues(cfg Config) (map[string]river.QueueConfig, error) {
 	return chosen, nil
 }
 
-// periodic returns the jobs that the leader adds periodically, and if start is
-// set also when it starts.
+// periodic returns the jobs that the leader adds periodically. If start is set, it also adds them
+// when it starts.
 func (c Config) periodic(start bool) []*river.PeriodicJob {
 	if c.ProcessOnly {
-		return nil // such a client never becomes leader
+		return nil // this client never becomes leader
 	}
 	list := []*river.PeriodicJob{every(c.SyncInterval, jobs.SyncFollows{}, start), every(c.AlertInterval, jobs.CheckAlerts{}, start), every(time.Minute, jobs.CheckSubjects{}, start),
 		every(time.Minute, jobs.RetryDeadLetters{}, start), every(countsCheckInterval, jobs.CheckCounts{}, false), every(time.Minute, jobs.FillCollections{}, start)}
@@ -329,7 +329,8 @@ func (c Config) periodic(start bool) []*river.PeriodicJob {
 		}
 	}
 	if c.Audit.Every > 0 {
-		// The job runs often and checks whether an audit is due, because a restarted process restarts its interval.
+		// The job runs often and checks whether an audit is due, because its interval starts again
+		// when a process restarts.
 		list = append(list, every(min(c.Audit.Every, time.Hour), jobs.Audit{}, false))
 		if c.Relays != nil {
 			list = append(list, every(time.Hour, jobs.AuditRelays{}, start))
@@ -379,14 +380,14 @@ func CancelBackfills(ctx context.Context, client *river.Client[pgx.Tx]) (int, er
 	}
 }
 
-// quiet returns a logger that keeps River's warnings and errors only, and of these none
-// that say no more than that something was stopped.
+// quiet returns a logger that keeps only River's warnings and errors, except those that only report
+// that something was stopped.
 func quiet(log *slog.Logger) *slog.Logger {
 	return slog.New(atLeast{log.Handler()})
 }
 
-// atLeast is a handler that drops records below the level of a warning, and the errors
-// of what its context cancelled: a listener that is stopped finds its connection closed.
+// atLeast is a handler that drops records below the level of a warning. It also drops errors that
+// follow from a cancelled context: a listener that is stopped finds its connection closed.
 type atLeast struct{ slog.Handler }
 
 func (h atLeast) Handle(ctx context.Context, r slog.Record) error {
