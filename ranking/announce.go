@@ -16,22 +16,23 @@ import (
 const (
 	// LinksChannel is the channel that is notified when a link enters the top of a window.
 	LinksChannel = "weir_links"
-	// TopLinks is how many links are the top of a window.
+	// TopLinks is how many links belong to the top of a window.
 	TopLinks = 50
 
 	announceLock = 0x77656972746f70
 )
 
-// Announce notifies LinksChannel of every link that is among the top of a window and was
-// not when this was last done, by whatever process. The top is that of the counts, which
-// are a second or two old. done is false if another process does it, did it less than
-// interval ago, or if nothing is counted.
+// Announce notifies LinksChannel of every link in the top of a window that was not there at the
+// last announcement, by any process. The top follows the counts, which are a second or two old.
+// done is false if another process is announcing, if one did so less than interval ago, or if
+// nothing is counted.
 //
-// A transaction that notifies waits at its commit for all others that do. So this is one
-// of its own, and nothing that stores or processes records notifies.
+// A transaction that notifies waits at its commit for all others that do. So Announce uses its own
+// transaction, and code that stores or processes records does not notify.
 func Announce(ctx context.Context, pool *pgxpool.Pool, interval time.Duration) (announced int, done bool, err error) {
 	err = pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error {
-		// Of two processes, the one that locks first compares with the later ranking, too: it reads that after the lock.
+		// If two processes announce, the one that locks first also compares with the later ranking:
+		// it reads the ranking after the lock.
 		const turn = `
 INSERT INTO top_links_state AS s (announced_at)
 SELECT now() FROM (SELECT pg_try_advisory_xact_lock($1) AS locked) AS l

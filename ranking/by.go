@@ -9,8 +9,8 @@ import (
 	"github.com/weir-social/weir/schema"
 )
 
-// readBy finds the links that the account of the query shares. That depends on the ledger
-// alone, so nothing that is pending changes it.
+// readBy finds the links that the account of the query shares. It uses only the ledger,
+// so pending changes do not affect it.
 func (r *reader) readBy(ctx context.Context) (err error) {
 	if r.q.By == "" {
 		return nil
@@ -30,7 +30,7 @@ ORDER BY s.link_id`
 	return err
 }
 
-// leaveOut removes the links that cannot match.
+// leaveOut removes links that cannot match.
 func (r *reader) leaveOut(of []entry) []entry {
 	if r.by == nil && (r.text == nil || r.text.other != 0) {
 		return of
@@ -48,7 +48,7 @@ func (r *reader) listsID(id int64) bool {
 	return r.text == nil || r.text.other != 0 || r.text.places[id] != 0
 }
 
-// listed returns the links that may match; nil: any may.
+// listed returns the links that may match; nil: all may.
 func (r *reader) listed() []int64 {
 	if r.by == nil {
 		return r.text.found()

@@ -15,23 +15,23 @@ import (
 )
 
 // The pages of links that enough accounts share are fetched. The counter decides which, in
-// the transaction that counts them: the primary key of cards keeps it to one fetch for each
-// link. All times are of the database's clock.
+// the transaction that counts the links. The primary key of cards limits this to one fetch
+// per link. All times are by the database's clock.
 
 // The limits of fetches, over all processes.
 const (
 	CardsPerHour = 1000
 	CardsAtOnce  = 2
-	CardTries    = 4 // the first and three more
+	CardTries    = 4 // the first attempt and three more
 
-	fetchedAt         = 5 // sharers: the page of the link is fetched, whatever they say
-	fetchedUntitledAt = 2 // sharers: it is fetched if none of them gives a title
+	fetchedAt         = 5 // sharers: the page is fetched, whatever titles they give
+	fetchedUntitledAt = 2 // sharers: the page is fetched if none of them gives a title
 
 	cardLock  = 0x77656972637264
-	cardLease = time.Minute // after which nobody waits for a fetch; longer than any
+	cardLease = time.Minute // after this time a fetch is no longer waited for; longer than any fetch
 )
 
-// wantedColumns are links that several accounts share, as columns.
+// wantedColumns holds links that several accounts share, as columns.
 type wantedColumns struct {
 	links   pgtype.FlatArray[int64]
 	sharers pgtype.FlatArray[int16]
@@ -46,8 +46,9 @@ func (c *wantedColumns) add(link int64, sharers int) {
 	}
 }
 
-// wantCards adds the links k to cards that are to be there. It locks them: a link that was
-// deleted or merged after the snapshot of the counter fails its step, which is then repeated.
+// wantCards returns the statement that adds the links k to cards if they qualify. It locks
+// them. If a link was deleted or merged after the counter's snapshot, the counter's step
+// fails and is repeated.
 func wantCards(k string) string {
 	return `
 WITH wanted AS MATERIALIZED (
@@ -62,15 +63,15 @@ CROSS JOIN LATERAL (SELECT l.id FROM links AS l WHERE l.id = w.link_id AND l.mer
 ON CONFLICT (link_id) DO UPDATE SET sharers = excluded.sharers`
 }
 
-// queueCards queues what adds links to cards, after their votes. added is set when the
-// queue was sent.
+// queueCards queues the statements that add links to cards, after their votes. added is set
+// when the queue has been sent.
 func queueCards(q *pgx.Batch, of wantedColumns, added *int) {
 	if len(of.links) > 0 {
 		q.Queue(wantCards(`unnest($1::bigint[], $2::smallint[]) AS k (link_id, sharers)`), of.links, of.sharers).Exec(rowsInto(added))
 	}
 }
 
-// queueEveryCard does it for all links that are counted.
+// queueEveryCard queues the same for all counted links.
 func queueEveryCard(q *pgx.Batch, added *int) {
 	sharers := fmt.Sprintf(`CASE WHEN n.sharers >= %[1]d THEN %[1]d ELSE %[2]d END::smallint`, fetchedAt, fetchedUntitledAt)
 	q.Queue(wantCards(`(SELECT n.link_id, ` + sharers + ` AS sharers FROM link_counts AS n) AS k`)).Exec(rowsInto(added))
@@ -83,17 +84,17 @@ func rowsInto(n *int) func(pgconn.CommandTag) error {
 	}
 }
 
-// CardFetch is a fetch that was started.
+// CardFetch is a fetch that has started.
 type CardFetch struct {
 	ID   int64 // in card_fetches
 	Link int64
 	URL  string
-	Try  int // 1: the first
+	Try  int // 1: the first attempt
 }
 
-// StartCardFetch starts the fetch that is most due: of the link that most accounts share,
-// and of two such links the latest. It returns nil if none may start: wait is 0 if nothing
-// is due, or the hour's fetches are used up, and otherwise how long to wait.
+// StartCardFetch starts the fetch that is most urgent: that of the link with the most sharers
+// or, among equals, of the latest link. It returns nil if no fetch may start. wait is then 0
+// if nothing is due or the hour's fetches are used up, and otherwise how long to wait.
 func StartCardFetch(ctx context.Context, pool Beginner) (started *CardFetch, wait time.Duration, err error) {
 	err = pgx.BeginTxFunc(ctx, pool, pgx.TxOptions{}, func(tx pgx.Tx) error {
 		if _, err := tx.Exec(ctx, `SELECT pg_advisory_xact_lock($1)`, int64(cardLock)); err != nil {
@@ -135,8 +136,8 @@ func StartCardFetch(ctx context.Context, pool Beginner) (started *CardFetch, wai
 // cardPause is how long to wait for another fetch to end, or for the turn of a host.
 const cardPause = 250 * time.Millisecond
 
-// roomForCards returns how many fetches may start in this hour: -1 if some may as soon as
-// another ends.
+// roomForCards returns how many more fetches may start in this hour, or -1 if some may start
+// as soon as another ends.
 func roomForCards(ctx context.Context, tx pgx.Tx) (int, error) {
 	q := &pgx.Batch{}
 	q.Queue(`DELETE FROM card_fetches WHERE started_at NOT BETWEEN clock_timestamp() - interval '1 hour' AND clock_timestamp() + interval '1 hour'`)
@@ -154,15 +155,15 @@ FROM card_fetches AS f`, cardLease).QueryRow(func(row pgx.Row) error { return ro
 	return max(0, CardsPerHour-hour), nil
 }
 
-// dueCard is a condition: the page of c is to be fetched now. A first fetch is due however
-// the clock was set since it was wanted, and so is one that is due in more than a day.
+// dueCard is a condition: the page of c must be fetched now. A first fetch is due even if the
+// clock was set since it was requested. So is one that is due in more than a day.
 const dueCard = `c.fetch_at IS NOT NULL AND (c.tries = 0 OR c.fetch_at NOT BETWEEN now() AND now() + interval '1 day')`
 
-// hostOfURL is the host of l.url.
+// hostOfURL is the SQL expression for the host of l.url.
 const hostOfURL = `split_part(split_part(l.url, '/', 3), ':', 1)`
 
-// nextCard returns the page that is most due, of a host that may be asked now. It is
-// unwanted if the link counts as another one, or somebody gave a title meanwhile.
+// nextCard returns the most urgent page of a host that may be asked now. unwanted is true if
+// the link now counts as another one, or if a sharer has given a title meanwhile.
 func nextCard(ctx context.Context, tx pgx.Tx) (due CardFetch, unwanted bool, err error) {
 	const sql = `
 SELECT c.link_id, l.url, c.tries + 1,
@@ -188,7 +189,8 @@ func cardsWait(ctx context.Context, tx pgx.Tx) (wait time.Duration, err error) {
 	return wait, err
 }
 
-// forgetCard has a page not fetched. The counter may ask for it again if it never was.
+// forgetCard cancels the fetch of a page. The counter may request it again if it was never
+// fetched.
 func forgetCard(ctx context.Context, tx pgx.Tx, due CardFetch) error {
 	q := &pgx.Batch{}
 	q.Queue(`DELETE FROM cards WHERE link_id = $1 AND tries = 0`, due.Link)
@@ -196,7 +198,7 @@ func forgetCard(ctx context.Context, tx pgx.Tx, due CardFetch) error {
 	return tx.SendBatch(ctx, q).Close()
 }
 
-// startCard notes a start. If the process dies, the next try comes after the lease.
+// startCard records a start. If the process dies, the next attempt comes after the lease.
 func startCard(ctx context.Context, tx pgx.Tx, f *CardFetch) error {
 	q := &pgx.Batch{}
 	q.Queue(`UPDATE cards SET tries = $2, fetch_at = CASE WHEN $2 < $3::int THEN now() + 2 * $4::interval END WHERE link_id = $1`, f.Link, f.Try, CardTries, cardLease)
@@ -204,7 +206,7 @@ func startCard(ctx context.Context, tx pgx.Tx, f *CardFetch) error {
 	return tx.SendBatch(ctx, q).Close()
 }
 
-// EndCardFetch lets another fetch start.
+// EndCardFetch records the end of a fetch, so that another may start.
 func EndCardFetch(ctx context.Context, db schema.DB, f CardFetch) error {
 	if _, err := db.Exec(ctx, `UPDATE card_fetches SET ended_at = clock_timestamp() WHERE id = $1`, f.ID); err != nil {
 		return fmt.Errorf("end the fetch of a page: %w", err)
@@ -212,7 +214,8 @@ func EndCardFetch(ctx context.Context, db schema.DB, f CardFetch) error {
 	return nil
 }
 
-// InterruptCardFetch puts back a fetch that its process ended: it was no try.
+// InterruptCardFetch puts back a fetch that ended with its process. It does not count as an
+// attempt.
 func InterruptCardFetch(ctx context.Context, db schema.DB, f CardFetch) error {
 	if _, err := db.Exec(ctx, `UPDATE cards SET tries = tries - 1, fetch_at = now() WHERE link_id = $1 AND tries = $2`, f.Link, f.Try); err != nil {
 		return fmt.Errorf("put back the fetch of a page: %w", err)
@@ -220,7 +223,8 @@ func InterruptCardFetch(ctx context.Context, db schema.DB, f CardFetch) error {
 	return nil
 }
 
-// FailCardFetch stores why a page could not be read, and tries again after a wait; 0: never.
+// FailCardFetch stores why a page could not be read. The next attempt comes after again; 0:
+// never.
 func FailCardFetch(ctx context.Context, db schema.DB, f CardFetch, why string, again time.Duration) error {
 	const sql = `
 UPDATE cards
@@ -233,7 +237,7 @@ WHERE link_id = $1 AND tries = $2`
 }
 
 // TakeHostTurn reserves the start of a request to a host, and returns how long to wait for
-// it. All processes together start one at least spacing after the other.
+// it. All processes together start requests at least spacing apart.
 func TakeHostTurn(ctx context.Context, db schema.DB, host string, spacing time.Duration) (time.Duration, error) {
 	// A turn in the far future was reserved before the clock was set back.
 	const sql = `

@@ -14,18 +14,18 @@ import (
 	"github.com/weir-social/weir/schema"
 )
 
-// The title that a page gives itself beats the votes. It counts for the link of the page,
-// and for the link that counts in place of that one. Whoever changes what counts (a page
-// that was read, a merge, a split) writes the headlines in the same transaction: at every
-// moment a headline depends on claim_votes and cards alone.
+// The title that a page gives itself takes precedence over the votes. It counts for the
+// link of the page, and for the link that this one is merged into. Code that changes what
+// counts (reading a page, a merge, a split) writes the headlines in the same transaction.
+// So at any time a headline depends only on claim_votes and cards.
 
 // cardCounts is a condition: the title of the page c of the link m counts.
 const cardCounts = `c.title <> '' AND c.status = ''
       AND (c.same_site OR m.merged_into IS NOT NULL AND EXISTS (SELECT FROM link_merges AS g WHERE g.link_id = m.id AND g.split_at IS NULL AND g.why <> 'by hand'))`
 
-// countingCards is the common table expression pages: the page whose title counts for each
-// of some links. Its own comes before that of a link which is merged into it. param is as
-// in among; 0: all links.
+// countingCards returns the common table expression pages: for each of some links, the page
+// whose title counts. The link's own page takes precedence over that of a link merged into
+// it. param is as in among; 0: all links.
 func countingCards(param int, links []int64) string {
 	of := func(column string) string {
 		if param == 0 {
@@ -53,7 +53,8 @@ func hasPage(link string) string {
     OR EXISTS (SELECT FROM links AS m JOIN cards AS c ON c.link_id = m.id WHERE m.merged_into = ` + link + `.id AND ` + cardCounts + `))`
 }
 
-// hasPageAmong is the same for some links; nil: for all, whose pages are read once.
+// hasPageAmong is hasPage for some links, or for all if links is nil. It then reads all
+// pages once.
 func hasPageAmong(link string, links []int64) string {
 	if links != nil {
 		return hasPage(link)
@@ -61,19 +62,19 @@ func hasPageAmong(link string, links []int64) string {
 	return link + `.id IN (SELECT m.counts_as FROM cards AS c JOIN links AS m ON m.id = c.link_id WHERE ` + cardCounts + `)`
 }
 
-// FetchedPage is what the page of a link says about itself.
+// FetchedPage describes a link's page, as the page describes itself.
 type FetchedPage struct {
 	Title       string    `json:"title,omitempty"`
 	Description string    `json:"description,omitempty"`
 	SiteName    string    `json:"site_name,omitempty"`
 	Address     string    `json:"address,omitempty"` // where the redirects ended
 	FetchedAt   time.Time `json:"fetched_at"`
-	Counts      bool      `json:"counts"`        // its title is shown
-	Why         string    `json:"why,omitempty"` // it does not count
+	Counts      bool      `json:"counts"`        // the title is shown
+	Why         string    `json:"why,omitempty"` // why the title is not shown
 }
 
-// fetchedPage returns the page whose title counts for a link, or else the page of the link
-// itself, or of one that is merged into it; nil: none was fetched.
+// fetchedPage returns the page whose title counts for a link. If there is none, it returns
+// the page of the link itself, or of one that is merged into it; nil: no page was fetched.
 func fetchedPage(ctx context.Context, db schema.DB, link int64) (*FetchedPage, error) {
 	const sql = `
 SELECT c.title, c.description, c.site_name, c.address, c.fetched_at, coalesce(` + cardCounts + `, false) AS counts,
@@ -90,16 +91,17 @@ LIMIT 1`
 	return &p, err
 }
 
-// queueLockPages queues what locks those of some links, nil: of all, whose titles are those
-// of pages. The counter does so before it changes their votes: if the page has stopped to
-// count since the counter's snapshot, its transaction fails and is repeated. If it is about
-// to, refreshHeadlines waits for the new votes. Its own changes of a headline need no lock.
+// queueLockPages queues a lock on those of some links whose titles come from pages; nil: of
+// all links. The counter does so before it changes their votes. If the page has stopped
+// counting since the counter's snapshot, its transaction fails and is repeated. If the page
+// is about to stop, refreshHeadlines waits for the new votes. The counter's own changes of
+// a headline need no lock.
 func queueLockPages(q *pgx.Batch, links []int64) {
 	q.Queue(`SELECT FROM links AS l WHERE `+among("l.id", 1, links)+` AND (`+hasPageAmong("l", links)+`) ORDER BY l.id FOR NO KEY UPDATE OF l`, links)
 }
 
-// refreshHeadlines writes the headlines of links after something about their pages has
-// changed. It locks the links first, as the counter does.
+// refreshHeadlines writes the headlines of links after their pages have changed. It locks
+// the links first, as the counter does.
 func refreshHeadlines(ctx context.Context, tx pgx.Tx, links ...int64) error {
 	found, err := schema.One(ctx, tx, "look for pages", pgx.RowTo[bool],
 		`SELECT EXISTS (SELECT FROM links AS m JOIN cards AS c ON c.link_id = m.id WHERE m.id = ANY ($1) OR m.merged_into = ANY ($1))`, links)
@@ -128,27 +130,27 @@ func refreshHeadlines(ctx context.Context, tx pgx.Tx, links ...int64) error {
 	return nil
 }
 
-// PageCard is what a page that was fetched says about itself.
+// PageCard describes a fetched page, as the page describes itself.
 type PageCard struct {
 	Title       string
 	Description string
 	SiteName    string
 	Address     string // where the redirects ended
-	SameSite    bool   // that has the registrable domain of the link's URL
-	Ends        *Share // the same as a link: its Identity, URL and Site; nil: it is none
-	Canonical   *Share // the address that the page calls its own; nil: none, or another site's
-	Why         string // why it is not the page of an article; empty: it is
+	SameSite    bool   // Address has the registrable domain of the link's URL
+	Ends        *Share // Address as a link: its Identity, URL and Site; nil: it is not a link
+	Canonical   *Share // the address that the page names as its own; nil: none, or one on another site
+	Why         string // why it is not the page of an article; empty: it is one
 }
 
-// maxEnds is how many links of a host may end at an address that another link has. Where
-// more do is a page for logins or errors, and not what all of them are about.
+// maxEnds is how many links of a host may end at an address that another link has. If more
+// do, the address is a page for logins or errors, and not the article of all these links.
 const maxEnds = 3
 
-// StoreCard stores the page of a link, and merges the link with the one that the page leads
-// to: the address that it calls its own, or else where the redirects ended. It does nothing
-// if the link has expired, or a later fetch of it was started.
+// StoreCard stores the page of a link, and merges the link with the page's target: the
+// address that the page names as its own, or else the end of the redirects. It does nothing
+// if the link has expired, or if a later fetch of it has started.
 func StoreCard(ctx context.Context, tx pgx.Tx, f CardFetch, p PageCard, now time.Time) error {
-	if err := waitForMerges(ctx, tx); err != nil { // before links are locked; those who store pages see each other's
+	if err := waitForMerges(ctx, tx); err != nil { // before links are locked; transactions that store pages see each other's merges
 		return err
 	}
 	var own string
@@ -204,11 +206,11 @@ type storing struct {
 	tx       pgx.Tx
 	now      time.Time
 	host     string
-	affected []int64 // links whose headlines may change, beside those that are merged or split
-	crowded  bool    // it is a page at which too many links end
+	affected []int64 // links whose headlines may change, besides merged and split ones
+	crowded  bool    // too many links end at the page
 }
 
-// store stores what the page says. It reports whether the fetch was the latest.
+// store stores the page. It reports whether the fetch was the latest.
 func (s *storing) store(ctx context.Context, f CardFetch, p PageCard) (bool, error) {
 	const sql = `
 UPDATE cards
@@ -229,9 +231,9 @@ WHERE link_id = $1 AND tries = $2`
 	return done.RowsAffected() > 0, nil
 }
 
-// target returns the link with which the link of the page is to be merged; nil: with none.
-// column says where cards has its identity. If too many links of the host end there, those
-// that were merged into it because of their pages are split again.
+// target returns the link to merge the page's link with, or nil if there is none. column is
+// the column of cards with the target's identity. If too many links of the host end there,
+// the ones that were merged into it because of their pages are split again.
 func (s *storing) target(ctx context.Context, to *Share, own, column string) (*Share, error) {
 	if to == nil || to.Identity == own {
 		return nil, nil
@@ -245,13 +247,13 @@ SELECT count(*) FROM (SELECT FROM cards AS c JOIN links AS l ON l.id = c.link_id
 		return nil, s.distrust(ctx, to.Identity, column)
 	}
 	if u, err := url.Parse(to.URL); err != nil || strings.Trim(u.Path, "/") == "" {
-		return nil, nil //nolint:nilerr // it is no address to merge into
+		return nil, nil //nolint:nilerr // the address cannot be merged into
 	}
 	return to, nil
 }
 
-// distrust splits the links of the host from the address at which they end. If their
-// redirects led there, their titles are not theirs.
+// distrust splits the links of the host from the address at which they end. If they were
+// redirected there, their titles do not belong to them.
 func (s *storing) distrust(ctx context.Context, identity, column string) error {
 	if column == "ends_at" {
 		s.crowded = true
@@ -265,8 +267,8 @@ func (s *storing) distrust(ctx context.Context, identity, column string) error {
 	return s.split(ctx, "c.canonical = $2 AND i.identity = $2", identity)
 }
 
-// split undoes the merges of links of the host that their pages made, if they meet a
-// condition on $2.
+// split undoes the merges that pages caused for links of the host, if they meet a condition
+// on $2.
 func (s *storing) split(ctx context.Context, which, value string) error {
 	merged, err := schema.All(ctx, s.tx, "read which links were merged", pgx.RowTo[int64], `
 SELECT g.link_id
@@ -286,8 +288,8 @@ ORDER BY g.link_id`, s.host, value, ByHand)
 	return nil
 }
 
-// distrustTitle has no title count that too many links of the host have: their redirects
-// lead to as many addresses of one page, or to none.
+// distrustTitle discounts a title that too many links of the host have: their redirects
+// lead to several addresses of one page, or to no article.
 func (s *storing) distrustTitle(ctx context.Context, title string) error {
 	if title == "" {
 		return nil
@@ -304,7 +306,7 @@ SELECT count(*) FROM (SELECT DISTINCT l.counts_as FROM cards AS c JOIN links AS 
 	return s.split(ctx, "c.title = $2", title)
 }
 
-// discount has the titles of those pages of the host not count that meet a condition on $2.
+// discount discounts the titles of those pages of the host that meet a condition on $2.
 func (s *storing) discount(ctx context.Context, which, value, why string) error {
 	pages, err := schema.All(ctx, s.tx, "lock the links of the pages", pgx.RowToStructByPos[struct{ Link, Counts int64 }], `
 SELECT l.id, l.counts_as FROM cards AS c JOIN links AS l ON l.id = c.link_id
@@ -324,7 +326,7 @@ ORDER BY l.id FOR NO KEY UPDATE OF l`, s.host, value)
 	return nil
 }
 
-// merge merges a link with the one of an address, which is added if nobody shares it.
+// merge merges a link with the link of an address. It adds that link if nobody shares it.
 func (s *storing) merge(ctx context.Context, link int64, to Share, why string) error {
 	q := &pgx.Batch{}
 	queueLinks(q, []Share{to}, s.now)

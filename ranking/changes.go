@@ -13,16 +13,16 @@ import (
 	"github.com/weir-social/weir/schema"
 )
 
-// state is the row of count_state, with what a reader compares it with.
+// state is the row of count_state, and the current state to compare it with.
 type state struct {
 	AsOf     time.Time
 	KeptFrom time.Time
-	Watched  bool // only members of watches were counted
+	Watched  bool // when counting, only members of watches counted
 	Watching bool // there are watches now
 	Counted  bool // the row exists
 }
 
-// selectState reads count_state. Without a row, nothing was counted yet.
+// selectState reads count_state. Without a row, nothing has been counted yet.
 const selectState = `
 SELECT coalesce(s.as_of, 'epoch')      AS as_of,
        coalesce(s.kept_from, 'epoch')  AS kept_from,
@@ -42,8 +42,8 @@ type sharing struct {
 	did  string
 }
 
-// times are the latest shares of a link by an account, by way; zero: none. Its votes are
-// those that readChangesAndVotes reads.
+// times are the latest shares of a link by an account, one per way; zero: none. The votes are those
+// that readChangesAndVotes reads.
 type times struct {
 	post, quote, repost time.Time
 	votes               votes
@@ -64,13 +64,13 @@ func (t times) equal(other times) bool {
 	return t.post.Equal(other.post) && t.quote.Equal(other.quote) && t.repost.Equal(other.repost) && t.votes.equal(other.votes)
 }
 
-// change is a row of sharers that may be wrong: what it is, and what the ledger says.
+// change is a row of sharers that may be wrong: its current content, and the content by the ledger.
 type change struct{ folded, truth times }
 
 // changes are the rows of sharers that may be wrong.
 type changes map[sharing]change
 
-// pending is what the rows of pending_counts ask for.
+// pending is what the rows of pending_counts ask to be counted.
 type pending struct {
 	links        pgtype.FlatArray[*int64]
 	dids         pgtype.FlatArray[*string]
@@ -87,7 +87,7 @@ func (p *pending) add(link *int64, did *string) {
 // pendingColumns are the columns of pending_counts that distinct reads.
 const pendingColumns = `link_id, did, subject_did, subject_rkey`
 
-// distinct removes repetitions.
+// distinct reads the rows without duplicates.
 func distinct(rows pgx.Rows) (p pending, taken int, err error) {
 	type key struct {
 		link       int64
@@ -125,21 +125,19 @@ func distinct(rows pgx.Rows) (p pending, taken int, err error) {
 	return p, taken, err
 }
 
-// eligible is a condition: the account did counts. watched names the parameter that is
-// true if only members of watches count. The subqueries are scalar, so that the planner
-// cannot turn them into a scan of all hidden accounts.
+// eligible is a condition: the account did counts. watched is the parameter that is true if only
+// members of watches count. The subqueries are scalar, so that the planner cannot turn them into a
+// scan of all hidden accounts.
 func eligible(did, watched string) string {
 	return ` (coalesce((SELECT a.status FROM accounts AS a WHERE a.did = ` + did + `), 'active') = 'active'
       AND (NOT ` + watched + `::boolean OR (SELECT true FROM watch_members AS w WHERE w.did = ` + did + ` LIMIT 1))) `
 }
 
-// sharesOfPair selects the shares of the link p.link_id by the account p.did. OFFSET
-// keeps a condition on their date out, for which the planner would rather read all
-// shares of the link.
+// sharesOfPair selects the shares of the link p.link_id by the account p.did. OFFSET keeps a
+// condition on their date outside: with it, the planner would rather read all shares of the link.
 const sharesOfPair = `(SELECT s.* FROM shares AS s WHERE s.did = p.did AND s.link_id = p.link_id OFFSET 0)`
 
-// readChangesAndVotes reads the rows of sharers that pending asks for, and what they should
-// be.
+// readChangesAndVotes reads the rows of sharers that pending asks for, and their correct contents.
 func readChangesAndVotes(ctx context.Context, db database, p pending, s state) (changes, error) {
 	read, err := readChanges(ctx, db, p, s)
 	if err != nil {
@@ -148,21 +146,21 @@ func readChangesAndVotes(ctx context.Context, db database, p pending, s state) (
 	return read.changes, read.changes.addVotes(ctx, db, read.posts)
 }
 
-// readChanges reads all of them, without the votes that they should have.
+// readChanges reads the same without the correct votes.
 func readChanges(ctx context.Context, db batcher, p pending, s state) (read changesAndPosts, err error) {
 	q := &pgx.Batch{}
 	read.queue(q, p, s, unlimited)
 	return read, send(ctx, db, q)
 }
 
-// changesAndPosts are changes, and the posts that decide the votes that they should have:
-// addVotes gives them those.
+// changesAndPosts holds changes, and the posts that determine their votes. addVotes adds those
+// votes.
 type changesAndPosts struct {
 	changes changes
 	posts   map[sharing][]ownPost
 }
 
-// queue queues their reading, of at most limit changes.
+// queue queues the query that reads at most limit changes.
 func (c *changesAndPosts) queue(q *pgx.Batch, p pending, s state, limit int) {
 	c.changes, c.posts = make(changes, len(p.links)), make(map[sharing][]ownPost, len(p.links))
 	if len(p.links) == 0 {
@@ -197,11 +195,11 @@ func (c *changesAndPosts) collect(rows pgx.Rows) error {
 	return err
 }
 
-// ofOwn are the shares s of posts that say something about the link.
+// ofOwn filters the shares s of posts that make a claim about the link.
 const ofOwn = `FILTER (WHERE s.subject_did IS NULL AND s.claim_id IS NOT NULL)`
 
-// selectChanges reads the rows f of sharers that are asked for, and t, what they should be, with
-// the posts that decide the votes.
+// selectChanges reads the requested rows f of sharers, and their correct contents t, with the posts
+// that determine the votes.
 var selectChanges = `
 WITH asked AS MATERIALIZED (
     SELECT a.* FROM unnest($1::bigint[], $2::text[], $6::text[], $7::text[]) AS a (link_id, did, subject_did, subject_rkey)
@@ -289,25 +287,24 @@ LIMIT $4`
 	}, found, sql, window, after, until, limit)
 }
 
-// tally is what is counted of one link.
+// tally holds the counts of one link.
 type tally struct {
 	total int       // rows in sharers
 	in    perWindow // sharers in each window
 	last  time.Time // the latest share
 }
 
-// corrected is the tally of a link as its table has it, and as it is at another
-// time and with the changes.
+// corrected holds the tally of a link as stored, and the tally at another time and with the
+// changes.
 type corrected struct {
 	old, now tally
-	row      bool // the table has one
+	row      bool // the table has a row for the link
 }
 
-// tallies returns the tallies at end of the links that changes and crossings affect.
-// gone are rows of sharers that the caller deletes. All of them are of accounts of the
-// network.
+// tallies returns the tallies at end of the links that changes and crossings affect. gone are the
+// rows of sharers that the caller deletes. All of these are accounts of the network.
 func tallies(ctx context.Context, db schema.DB, network Network, s state, end time.Time, c changes, crossings []crossing, gone []sharing) (map[int64]*corrected, error) {
-	touched := make(map[int64]int, len(c)+len(crossings)) // the latest rows of sharers to read beside the first
+	touched := make(map[int64]int, len(c)+len(crossings)) // how many of the latest rows of sharers to read, besides the first
 	for k, change := range c {
 		touched[k.link] += 0
 		if change.folded != (times{}) {
@@ -353,14 +350,15 @@ func tallies(ctx context.Context, db schema.DB, network Network, s state, end ti
 	return all, nil
 }
 
-// readTallies reads the tallies at s.AsOf. The last share of now leaves out the rows of
-// sharers that change or are gone.
+// readTallies reads the tallies at s.AsOf. The last share in corrected.now ignores the
+// rows of sharers that change or are gone.
 func readTallies(ctx context.Context, db schema.DB, network Network, touched map[int64]int, s state, c changes, gone []sharing) (map[int64]*corrected, error) {
 	all := make(map[int64]*corrected, len(touched))
 	if len(touched) == 0 {
 		return all, nil
 	}
-	// Only links with fewer than two rows in sharers have no row of counts: the one row, if any, is the tally.
+	// Only links with fewer than two rows in sharers have no row of counts. Then the one row, if
+	// any, is the tally.
 	sql := `
 SELECT k.link_id, c.sharers, c.in_1h, c.in_3h, c.in_6h, c.in_12h, c.in_24h, c.in_7d, c.last_at, f.did, f.at
 FROM unnest($1::bigint[], $2::int[]) AS k (link_id, n)

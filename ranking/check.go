@@ -12,13 +12,13 @@ import (
 	"github.com/weir-social/weir/schema"
 )
 
-// Difference is a count that is not what the ledger says.
+// Difference is a count that differs from the ledger.
 type Difference struct {
 	Link     int64
-	DID      string // of a row of sharers; empty: of the counts
+	DID      string // for a row of sharers; empty: for the counts
 	Network  Network
-	Kept     string // the row; empty: there is none
-	Expected string // what a recount gives; empty: no row
+	Kept     string // the stored row; empty: there is none
+	Expected string // the result of a recount; empty: no row
 }
 
 func (d Difference) String() string {
@@ -37,14 +37,14 @@ func (d Difference) String() string {
 	return what + ": kept " + d.Kept + ", recounted " + d.Expected
 }
 
-// Checked is what a check compared.
+// Checked says what a check compared.
 type Checked struct {
-	Pending bool // everything is to be counted again: nothing was compared
-	Sharers int  // rows that pending_counts asks for, which were left out: readers correct them
+	Pending bool // everything is waiting to be counted again: nothing was compared
+	Sharers int  // rows that pending_counts asks for, and that were skipped: readers correct them
 }
 
-// Check compares sharers with the ledger, the counts and claim_votes with sharers, and
-// the headlines with claim_votes, all of them in one snapshot. What is pending is left out.
+// Check compares sharers with the ledger, the counts and claim_votes with sharers, and the
+// headlines with claim_votes, all in one snapshot. It skips pending changes.
 func Check(ctx context.Context, db Beginner, found func(Difference)) (Checked, error) {
 	return check(ctx, db, nil, found)
 }
@@ -116,8 +116,8 @@ func checkIn(ctx context.Context, tx pgx.Tx, links []int64, found func(Differenc
 	return done, checkVotes(ctx, tx, s, read.changes, links, found)
 }
 
-// checkSharers compares sharers with the ledger. Dates before the longest window
-// matter to nobody: their shares may have expired.
+// checkSharers compares sharers with the ledger. It ignores dates before the longest
+// window, because their shares may have expired.
 func checkSharers(ctx context.Context, tx pgx.Tx, s state, c changes, links []int64, found func(Difference)) error {
 	sql := `
 WITH truth AS MATERIALIZED (` + everySharer(among("s.link_id", 3, links)) + `), kept AS MATERIALIZED (
@@ -162,8 +162,8 @@ ORDER BY 1`
 	}, sql, s.AsOf, links)
 }
 
-// among is a condition: the link is one of those in parameter n. Without links every
-// link is.
+// among is a condition: the link is one of those in parameter n. If links is empty, it is
+// true for every link.
 func among(column string, n int, links []int64) string {
 	if links == nil {
 		return fmt.Sprintf("$%d::bigint[] IS NULL", n)
@@ -184,7 +184,7 @@ func differences(ctx context.Context, tx pgx.Tx, found func(Difference), sql str
 }
 
 // Overtaken reports whether a transaction failed because another one committed after its
-// snapshot. The next one sees that.
+// snapshot. A repeated transaction sees that commit.
 func Overtaken(err error) bool {
 	var pgErr *pgconn.PgError
 	return errors.As(err, &pgErr) && pgErr.Code == "40001"

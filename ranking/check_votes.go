@@ -28,7 +28,7 @@ ORDER BY 1, 2`
 			d.Kept, d.Expected = "votes "+d.Kept, "votes "+d.Expected
 			found(d)
 		}
-	}, sql, s.KeptFrom, s.Watching, links, s.AsOf.Add(-LongestWindow)) // shares that are older may have expired
+	}, sql, s.KeptFrom, s.Watching, links, s.AsOf.Add(-LongestWindow)) // older shares may have expired
 	if err != nil {
 		return err
 	}
@@ -55,9 +55,9 @@ ORDER BY 1`
 	return differences(ctx, tx, found, sql, links)
 }
 
-// checkHeadlines compares the headlines with claim_votes. The card of a link without
-// votes for a title may stay. Links with a vote for a claim that has expired are left out: its
-// share is gone, and the vote is pending.
+// checkHeadlines compares the headlines with claim_votes. A link without votes for a title may
+// keep its card. It skips links with a vote for a claim that has expired: the vote's share is
+// gone, and the vote is pending.
 func checkHeadlines(ctx context.Context, tx pgx.Tx, links []int64, found func(Difference)) error {
 	sql := `
 WITH v AS MATERIALIZED (

@@ -15,9 +15,9 @@ import (
 	"github.com/weir-social/weir/schema"
 )
 
-// A claim is what a record that contains a link says about it: a spelling, and a card
-// if it has one. Records that say the same name the same claim, so that a link which
-// thousands share with one card has one row in claims.
+// A claim is what a record says about a link that it contains: a spelling, and a card if it has
+// one. Records that say the same have the same claim, so a link that thousands share with one card
+// has one row in claims.
 
 // claim is a row of claims.
 type claim struct {
@@ -28,7 +28,8 @@ type claim struct {
 
 func (s *Share) claim() claim {
 	c := claim{identity: s.Identity, url: s.URL, site: s.Site, title: schema.Text(s.Card.Title), description: schema.Text(s.Card.Description), image: pictureCID(s.Card.Image)}
-	// No part contains NUL. Half of a SHA-256 is enough that nobody finds two claims with one hash.
+	// No part contains NUL. Half of a SHA-256 is long enough that nobody finds two claims with the
+	// same hash.
 	sum := sha256.Sum256([]byte(c.url + "\x00" + c.title + "\x00" + c.description + "\x00" + c.image))
 	c.hash = sum[:len(sum)/2]
 	return c
@@ -88,12 +89,11 @@ func queueClaims(q *pgx.Batch, shares []Share) {
 		column(func(c *claim) string { return c.title }), column(func(c *claim) string { return c.description }), column(func(c *claim) string { return c.image }), said)
 }
 
-// ExpireClaims deletes the claims that no share names, of the next links with ids above
-// after, at most limit. The claims of a link that a worker is sharing stay until the next
-// time, and those of a link that is merged into another as long as it is. A deleted link
-// takes its claims with it.
+// ExpireClaims deletes the claims that no share names, of at most limit links with ids above after.
+// The claims of a link that a worker is sharing stay until the next call. The claims of a link that
+// is merged into another stay while it is merged. A deleted link's claims are deleted with it.
 func ExpireClaims(ctx context.Context, pool beginner, after int64, limit int) (done Examined, err error) {
-	// A share that was committed after the links were locked is visible to the second statement.
+	// The second statement sees a share that was committed after the links were locked.
 	const lock = `
 WITH next AS MATERIALIZED (
     SELECT l.id FROM links AS l WHERE l.id > $1 ORDER BY l.id LIMIT $2

@@ -10,17 +10,17 @@ import (
 	"github.com/weir-social/weir/schema"
 )
 
-// A bridge copies records from one network to another. The copy is a record of another
-// account, but the same person's: it does not count while the ledger has a share of the
-// same link by the original. Whether that one counts does not matter. A copy says itself
-// that it is one, so a false word harms only who gives it.
+// A bridge copies records from one network to another. The copy is a record of another account of
+// the same person. It does not count while the ledger has a share of the same link by the original,
+// whether or not that share counts. A copy itself states that it is one, so a false statement harms
+// only its author.
 
-// Copy is a record that is a copy of another one, which need not be stored.
+// Copy is a record that is a copy of another one. The other one need not be stored.
 type Copy struct{ Record, Of schema.Key }
 
-// originalAbsent is true for a share s whose record is no copy, or whose original does not
-// share the link. OFFSET 0 has the original looked up by its key: without statistics, the
-// planner would read all shares of the link for each copy.
+// originalAbsent is true for a share s whose record is not a copy, or whose original does not share
+// the link. OFFSET 0 forces a lookup of the original by its key: without statistics, the planner
+// would read all shares of the link for each copy.
 const originalAbsent = ` (
     NOT s.copied
     OR NOT EXISTS (
@@ -33,8 +33,8 @@ const originalAbsent = ` (
 // living is true for a share s that counts if its account does.
 const living = throughLivingSubject + `AND` + originalAbsent
 
-// queueCopies queues statements that make these the copies among the records. The shares
-// that are written later in the same batch find them.
+// queueCopies queues statements that set the copies among the records to exactly these. Shares that
+// the same batch writes later find them.
 func queueCopies(q *pgx.Batch, records []schema.Key, copies []Copy) {
 	const remove = `
 DELETE FROM copies AS c
@@ -43,7 +43,8 @@ WHERE c.did = r.did AND c.collection = r.collection AND c.rkey = r.rkey
   AND NOT EXISTS (
       SELECT FROM unnest($4::text[], $5::text[], $6::text[]) AS i (collection, did, rkey) WHERE i.did = c.did AND i.collection = c.collection AND i.rkey = c.rkey
   )`
-	// A share that is there already may count as another original's copy, though nothing else of it changes.
+	// An existing share may now count as another original's copy, even if nothing else about it
+	// changes.
 	const insert = `
 WITH named AS (
     INSERT INTO copies AS c (collection, did, rkey, of_collection, of_did, of_rkey)
@@ -57,7 +58,7 @@ INSERT INTO pending_counts (link_id, did)
 SELECT DISTINCT s.link_id, n.did
 FROM named AS n
 CROSS JOIN LATERAL (SELECT s.link_id FROM shares AS s WHERE s.did = n.did AND s.collection = n.collection AND s.rkey = n.rkey LIMIT 1000) AS s`
-	var events []schema.Key // only these can stop being copies: bridges do not edit posts
+	var events []schema.Key // only events can stop being copies: bridges do not edit posts
 	for _, key := range records {
 		if Nostr.includes(key.DID) {
 			events = append(events, key)
@@ -68,8 +69,8 @@ CROSS JOIN LATERAL (SELECT s.link_id FROM shares AS s WHERE s.did = n.did AND s.
 		ofCollection, ofDID, ofRkey := schema.Columns(len(events), func(i int) schema.Key { return events[i] })
 		q.Queue(remove, ofCollection, ofDID, ofRkey, collection, did, rkey)
 	}
-	// The locks make wait who deletes an original's shares, or merges their links: the triggers
-	// then find the copy.
+	// The locks make transactions that delete an original's shares or merge their links wait. Their
+	// triggers then find the copy.
 	const lock = `
 SELECT FROM unnest($1::text[], $2::text[], $3::text[]) AS k (collection, did, rkey)
 CROSS JOIN LATERAL (SELECT FROM shares AS s WHERE s.did = k.did AND s.collection = k.collection AND s.rkey = k.rkey LIMIT 1000 FOR SHARE) AS s`
@@ -80,9 +81,9 @@ CROSS JOIN LATERAL (SELECT FROM shares AS s WHERE s.did = k.did AND s.collection
 	}
 }
 
-// RecountCopies has the copies of records counted again. Call it after the commit that wrote
-// the records' shares: a copy that was written at the same time did not see them, and was
-// not seen by their trigger.
+// RecountCopies makes the counter count the copies of records again. Call it after the commit that
+// wrote the records' shares: that transaction and one that writes a copy at the same time do not
+// see each other.
 func RecountCopies(ctx context.Context, db schema.DB, records []schema.Key) error {
 	const sql = `
 INSERT INTO pending_counts (subject_did, subject_rkey)
@@ -99,8 +100,8 @@ WHERE (SELECT true FROM copies AS c WHERE c.of_did = k.did AND c.of_rkey = k.rke
 	return nil
 }
 
-// ExpireCopies is ExpireSubjects for copies: it deletes those whose record has no share. A
-// record that is stored keeps its row: a repost may share again when its subject comes.
+// ExpireCopies is ExpireSubjects for copies: it deletes those whose record has no share. It keeps
+// the rows of stored records, because a repost may share again when its subject arrives.
 func ExpireCopies(ctx context.Context, db schema.DB, before, now time.Time, limit int) (examined, deleted int, err error) {
 	return expireIdle(ctx, db, "copies", `
 EXISTS (SELECT FROM shares AS s WHERE s.did = i.did AND s.collection = i.collection AND s.rkey = i.rkey)

@@ -14,42 +14,42 @@ import (
 )
 
 const (
-	// countLock is the advisory lock of the one counter that writes.
+	// countLock is the advisory lock of the counter. Only its holder writes.
 	countLock = 0x77656972636e74
 	// countBatch is how many rows of pending_counts one step takes.
 	countBatch = 5000
 	// countStep is the longest time that the windows advance in one step.
 	countStep = 10 * time.Minute
-	// countJump is the time that the windows do not advance over in steps: everything
-	// is counted again.
+	// countJump is the time from which the windows do not advance in steps: instead everything is
+	// counted again.
 	countJump = 24 * time.Hour
 	// kept is how long sharers are kept beyond the longest window, so that the clock
 	// can be set back a little.
 	kept = time.Hour
-	// lull is how far the windows advance at least while nothing is pending: readers
-	// correct some seconds of time at little cost.
+	// lull is the shortest step by which the windows advance while nothing is pending: readers
+	// correct a few seconds at little cost.
 	lull = 5 * time.Second
 	// idle is how old as_of may become while nothing changes.
 	idle = time.Minute
 )
 
-// Counted is what a step of the counter did.
+// Counted is the result of a step of the counter.
 type Counted struct {
-	Busy       bool // another process counts
+	Busy       bool // another process is counting
 	Everything bool // everything was counted again
 	Pending    int  // rows of pending_counts that were counted
 	Sharers    int  // rows of sharers that changed
 	Links      int  // rows of link_counts and nostr_counts that changed
-	Cards      int  // links whose page is to be fetched from now on
-	More       bool // there is more to do at once
+	Cards      int  // links whose page must now be fetched
+	More       bool // there is more to do; call Count again at once
 }
 
-// Count brings sharers and link_counts up to date with the ledger and with the time, in
-// one transaction. It takes a limited number of pending rows and advances the windows by
-// a limited time: repeat it at once while More. Killed at any point, it has done nothing.
+// Count updates sharers and link_counts to match the ledger and the time, in one transaction. It
+// takes a limited number of pending rows and advances the windows by a limited time: call it again
+// at once while More is set. If it is killed, nothing has changed.
 //
-// Its transaction has one snapshot. What commits during it stays pending, and the ledger
-// is read as it was before.
+// Its transaction has one snapshot. Changes that commit meanwhile stay pending, and do not affect
+// what it reads from the ledger.
 func Count(ctx context.Context, pool *pgxpool.Pool, now time.Time) (done Counted, err error) {
 	err = pgx.BeginTxFunc(ctx, pool, pgx.TxOptions{IsoLevel: pgx.RepeatableRead}, func(tx pgx.Tx) error {
 		done, err = count(ctx, tx, now.Truncate(time.Microsecond), countBatch)
@@ -115,7 +115,7 @@ func count(ctx context.Context, tx pgx.Tx, now time.Time, batch int) (done Count
 	return done, err
 }
 
-// follows reports whether the counts can follow to a time from where they are.
+// follows reports whether the counts can advance to a time from where they are.
 func (s state) follows(now time.Time) bool {
 	return s.Counted && s.Watched == s.Watching && now.Sub(s.AsOf).Abs() <= countJump && !now.Add(-LongestWindow).Before(s.KeptFrom)
 }
@@ -127,8 +127,7 @@ func later(a, b time.Time) time.Time {
 	return a
 }
 
-// takePending deletes at most limit rows of pending_counts and returns what they ask
-// for.
+// takePending deletes at most limit rows of pending_counts and returns what they ask for.
 func takePending(ctx context.Context, tx pgx.Tx, limit int) (pending, int, error) {
 	const sql = `
 DELETE FROM pending_counts WHERE ctid = ANY (ARRAY(SELECT p.ctid FROM pending_counts AS p LIMIT $1))
@@ -140,10 +139,10 @@ RETURNING ` + pendingColumns
 	return distinct(rows)
 }
 
-// fold computes what a step writes: the pending changes, and the rows of sharers that
-// cross the end of a window between s.AsOf and end.
+// fold computes what a step writes: the pending changes, and the rows of sharers that cross the end
+// of a window between s.AsOf and end.
 func fold(ctx context.Context, tx pgx.Tx, p pending, s state, end time.Time) (*written, error) {
-	// Votes that are too old are read again.
+	// Old votes are read again.
 	if err := p.addOldVotes(ctx, tx, s.KeptFrom); err != nil {
 		return nil, err
 	}
@@ -181,7 +180,7 @@ func fold(ctx context.Context, tx pgx.Tx, p pending, s state, end time.Time) (*w
 	return w, nil
 }
 
-// tally computes the counts that change: of everyone, and of the accounts of Nostr.
+// tally computes the counts that change: those of everyone, and those of Nostr accounts.
 func (w *written) tally(ctx context.Context, tx pgx.Tx, s state, end time.Time, c changes, leaving []sharing) error {
 	crossings, err := readCrossings(ctx, tx, BothNetworks, s.AsOf, end, []int{0, 1, 2, 3, 4, 5}, unlimited)
 	if err != nil {
@@ -205,8 +204,8 @@ func (w *written) tally(ctx context.Context, tx pgx.Tx, s state, end time.Time, 
 
 const unlimited = 1 << 30
 
-// readGone reads the rows of sharers that no window will hold again. Those that change
-// are left out: a change deletes them.
+// readGone reads the rows of sharers that no window will contain again. It skips rows that change,
+// because a change deletes them.
 func readGone(ctx context.Context, tx pgx.Tx, keptFrom time.Time, c changes) ([]ballot, error) {
 	rows, err := tx.Query(ctx, `SELECT link_id, did, title_claim, title_at, title_key, url_claim, url_at, url_key FROM sharers WHERE at <= $1 ORDER BY at LIMIT $2`, keptFrom, unlimited)
 	if err != nil {
@@ -242,7 +241,7 @@ type written struct {
 	unvoted   claimedColumns
 	headlines []headline
 	wanted    wantedColumns
-	links     []int64 // all with pending changes
+	links     []int64 // all links with pending changes
 	watching  bool
 }
 
@@ -250,8 +249,8 @@ func (w *written) empty() bool {
 	return len(w.changed.dids)+len(w.removed.dids)+w.both.len()+w.nostr.len()+len(w.sums.claims)+len(w.unvoted.claims)+len(w.links) == 0
 }
 
-// write writes everything in one round trip. It returns the number of links whose page is
-// to be fetched from now on.
+// write writes everything in one round trip. It returns the number of links whose page must now be
+// fetched.
 func (w *written) write(ctx context.Context, tx pgx.Tx, s state, end time.Time) (cards int, err error) {
 	const change = `
 INSERT INTO sharers (did, link_id, at, post_at, quote_at, repost_at, title_claim, title_at, title_key, url_claim, url_at, url_key)
@@ -283,12 +282,12 @@ WHERE s.did = r.did AND s.link_id = r.link_id`
 	return cards, nil
 }
 
-// recountEverything writes what differs from the ledger. It is for the first count, a
-// jump of the clock, the first watch and the last one, and an operator who asks for it.
+// recountEverything writes what differs from the ledger. It is for the first count, a jump of the
+// clock, the first watch and the last one, and an operator's request.
 func recountEverything(ctx context.Context, tx pgx.Tx, now time.Time, s state) (Counted, error) {
 	from := now.Add(-LongestWindow - kept)
 	q := &pgx.Batch{}
-	// Without statistics, the planner would compare all rows with all.
+	// Without statistics, the planner would compare every row with every other.
 	q.Queue(`SELECT set_config('enable_seqscan', 'on', true), set_config('enable_nestloop', 'off', true)`)
 	q.Queue(`
 INSERT INTO count_state (as_of, kept_from, watched) VALUES ($1, $2, $3)
@@ -323,7 +322,7 @@ ORDER BY t.did, t.link_id`, from, s.Watching)
 	return Counted{Everything: true, More: true, Cards: cards}, nil
 }
 
-// queueEveryCount queues what writes the counts that differ from sharers.
+// queueEveryCount queues the statements that write the counts that differ from sharers.
 func queueEveryCount(q *pgx.Batch, network Network, now time.Time) {
 	q.Queue(`
 WITH truth AS MATERIALIZED (`+everyCount(network.has("f.did"))+`), stale AS (
@@ -343,7 +342,7 @@ FROM truth AS t
 WHERE NOT EXISTS (SELECT FROM `+network.counts()+` AS c WHERE c.link_id = t.link_id)`, now)
 }
 
-// everySharer is what sharers should hold of some shares s: $1 is its kept_from, $2
+// everySharer returns the rows that sharers should have for some shares s: $1 is its kept_from, $2
 // whether only members of watches count.
 func everySharer(of string) string {
 	return `
@@ -359,7 +358,7 @@ func everySharer(of string) string {
     GROUP BY s.did, s.link_id`
 }
 
-// everyCount is what a table of counts should hold at $1 of some rows f of sharers.
+// everyCount returns the rows that a table of counts should have at $1 for some rows f of sharers.
 func everyCount(of string) string {
 	return `
     SELECT f.link_id                                                                AS link_id,

@@ -50,7 +50,8 @@ func (c *tallyColumns) add(link int64, t tally) {
 	}
 }
 
-// countColumns are the rows of a table of counts that change, and those that go.
+// countColumns holds the rows of a table of counts that change, and those to
+// delete.
 type countColumns struct {
 	tallies tallyColumns
 	dropped pgtype.FlatArray[int64]

@@ -13,15 +13,16 @@ import (
 )
 
 // Cursor is an opaque position in a ranking. It contains the time of the first page, so
-// that all pages are of one window.
+// that all pages show the same window.
 type Cursor string
 
-// ErrCursor means that a cursor is invalid, of a ranking with other options, or too old.
+// ErrCursor means that a cursor is invalid, too old, or from a ranking with other
+// options.
 var ErrCursor = errors.New("the cursor is invalid, too old, or belongs to another ranking")
 
 const (
-	// CursorAge is how old the first page may be when the last one is read. Counting far
-	// back takes long.
+	// CursorAge is the maximum age of the first page when a later one is read: counting
+	// far back takes long.
 	CursorAge = time.Hour
 	maxCursor = 200 // bytes
 )
@@ -40,13 +41,14 @@ func (q Query) mark() uint32 {
 	return h.Sum32()
 }
 
-// newCursor returns the position of an entry, the last of so many.
+// newCursor returns the position of an entry. before is the number of links up to and
+// including it.
 func newCursor(end time.Time, before int, e entry, q Query) Cursor {
 	return Cursor(base64.RawURLEncoding.EncodeToString(fmt.Appendf(nil, "%d %d %d %d %d %d", q.mark(), end.UnixMicro(), before, e.value(q.Sort), e.Last.UnixMicro(), e.ID)))
 }
 
 // read returns the end of the window, the number of links on the pages before, and the
-// last of these. Anyone may have written the cursor.
+// last of these. The cursor is untrusted.
 func (c Cursor) read(q Query, now time.Time) (end time.Time, before int, e *entry, err error) {
 	if len(c) > maxCursor {
 		return end, 0, nil, ErrCursor
@@ -66,14 +68,14 @@ func (c Cursor) read(q Query, now time.Time) (end time.Time, before int, e *entr
 	switch {
 	case end.Before(now.Add(-CursorAge)), end.After(now.Add(CursorAge)):
 	case id < 0, before < 0, before > math.MaxInt32, value < 0, value > math.MaxInt32, e.Last.Year() < 1, e.Last.Year() > 9999:
-	case newCursor(end, before, *e, q) != c: // of another ranking, or with something behind it
+	case newCursor(end, before, *e, q) != c: // from another ranking, or with extra bytes
 	default:
 		return end, before, e, nil
 	}
 	return end, 0, nil, ErrCursor
 }
 
-// bare returns the links with what is counted.
+// bare returns the links with their counts only.
 func bare(entries []entry, sort Sort) []TrendingLink {
 	links := make([]TrendingLink, len(entries))
 	for i, e := range entries {

@@ -12,7 +12,7 @@ import (
 	"github.com/weir-social/weir/schema"
 )
 
-// describe reads what a page shows of its links, with the headlines of now.
+// describe reads what a page shows of its links, with the current headlines.
 func (r *reader) describe(ctx context.Context, entries []entry) ([]TrendingLink, error) {
 	if len(entries) == 0 {
 		return []TrendingLink{}, nil
@@ -27,8 +27,8 @@ func (r *reader) describe(ctx context.Context, entries []entry) ([]TrendingLink,
 	q := &pgx.Batch{}
 	var links []TrendingLink
 	var gifts []gift
-	// Most links have few sharers, so Postgres would read all sharers of each link with a bitmap, and sort those. Without bitmaps
-	// it reads the latest ones by their index.
+	// Most links have few sharers, so Postgres would read all sharers of each link with a bitmap,
+	// and sort them. Without bitmaps it reads the latest ones from their index.
 	q.Queue(`SELECT set_config('enable_bitmapscan', 'off', true)`)
 	r.queueDescriptions(q, entries, ids, &links)
 	queueGifts(q, ids, r.state.Watching, &gifts)
@@ -47,7 +47,7 @@ func (r *reader) describe(ctx context.Context, entries []entry) ([]TrendingLink,
 	return links, r.correctHeadlines(ctx, links)
 }
 
-// queueDescriptions queues the reading of what is stored of the links.
+// queueDescriptions queues the query that reads what is stored about the links.
 func (r *reader) queueDescriptions(q *pgx.Batch, entries []entry, ids []int64, to *[]TrendingLink) {
 	byID := make(map[int64]entry, len(entries))
 	for _, e := range entries {
@@ -101,12 +101,11 @@ func share(columns, also string) string {
     WHERE s.link_id = k.id AND s.shared_at > $2 AND s.shared_at <= $3 AND ($4::text[] IS NULL OR s.how = ANY ($4)) AND` + living + `AND` + eligible("s.did", "$5") + also
 }
 
-// shownColumns are those of a link l that a page shows.
+// shownColumns are the columns of a link l that a page shows.
 const shownColumns = `l.id, l.url, l.site, l.title, l.description, l.image, l.card_from, l.first_seen`
 
 // describeCounted describes links by the sharers of a network. $3, $4 and $5 are the rows of
-// sharers that are not yet as the ledger has them, and the shares that they are to have; NULL:
-// none.
+// sharers that do not match the ledger yet, and the shares that they should have; NULL: none.
 func describeCounted(network Network) string {
 	return `
 SELECT ` + shownColumns + `, latest.at, f.dids, f.handles, f.names, f.avatars
@@ -129,7 +128,7 @@ CROSS JOIN LATERAL (` + faces("unnest(latest.dids) WITH ORDINALITY AS f (did, n)
 ORDER BY k.n`
 }
 
-// unreadColumns are the parameters of describeCounted for what is pending of some links.
+// unreadColumns returns the parameters of describeCounted for the pending changes of some links.
 func (r *reader) unreadColumns(of map[int64]entry) []any {
 	var pending sharingColumns
 	var at pgtype.FlatArray[*time.Time]
@@ -142,9 +141,9 @@ func (r *reader) unreadColumns(of map[int64]entry) []any {
 	return []any{pending.links, pending.dids, at}
 }
 
-// describeEveryone describes links by the shares of a network. It finds the latest sharers one after the other: each is the latest who
-// is none of those before. Each is one walk down an index, which another sort key would
-// turn into a sort of all.
+// describeEveryone describes links by the shares of a network. It finds the latest sharers one
+// after the other: each is the latest account that is none of the earlier ones. Each is one walk
+// down an index; another sort key would turn that into a sort of everything.
 func describeEveryone(network Network) string {
 	share := func(columns, also string) string { return share(columns, ` AND`+network.has("s.did")+also) }
 	return `

@@ -13,20 +13,20 @@ import (
 	"github.com/weir-social/weir/schema"
 )
 
-// A feed lists the links that have reached the minimum of sharers of its view, the last
-// one first. It reads that from the ledger, and remembers in feed_entries what it has
-// published: deletions and merges change neither ids nor dates afterwards.
+// A feed lists the links that have reached the minimum of sharers of its view, the latest first. It
+// computes them from the ledger, and stores in feed_entries what it has published: later deletions
+// and merges change neither ids nor dates.
 
-// FeedAtLeast is the minimum of sharers if none is asked for.
+// FeedAtLeast is the default minimum of sharers.
 const FeedAtLeast = 3
 
 const (
-	maxFeeds       = 200                // feeds with options that are not usual and that remember what they published
-	maxFeedEntries = 2000               // that a feed remembers
-	idleFeed       = 7 * 24 * time.Hour // after this time without a request, it makes room for another
+	maxFeeds       = 200                // stored feeds with unusual options
+	maxFeedEntries = 2000               // stored entries per feed
+	idleFeed       = 7 * 24 * time.Hour // after this time without a request, a feed may be dropped for another
 )
 
-// Feed is a feed at a time.
+// Feed is the state of a feed at a time.
 type Feed struct {
 	At      time.Time // when it was computed
 	Made    time.Time // when this instance was made
@@ -41,10 +41,10 @@ type FeedEntry struct {
 	Reached time.Time // the date of the share with which it reached the minimum
 }
 
-// published is what a feed remembers of a link.
+// published is a stored entry of a feed.
 type published struct {
-	Link     int64 // that was published
-	Counts   int64 // the one that counts for it now
+	Link     int64 // the link that was published
+	Counts   int64 // the link that now counts for it
 	Identity string
 	At       time.Time
 }
@@ -52,13 +52,13 @@ type published struct {
 // feedReader computes a feed in one transaction.
 type feedReader struct {
 	reader
-	feed       int64               // 0: it remembers nothing
+	feed       int64               // 0: the feed stores nothing
 	remembered map[int64]published // by the link that counts
 }
 
-// ReadFeed computes the feed of a view: the newest q.Limit links whose sharers in the
-// ledger have reached q.AtLeast. The window and the order of the query do not matter. It
-// returns ErrWatch if there is no such watch.
+// ReadFeed computes the feed of a view: the newest q.Limit links whose sharers in the ledger have
+// reached q.AtLeast. The window and the order of the query are ignored. It returns ErrWatch if
+// there is no such watch.
 func ReadFeed(ctx context.Context, db DB, q Query) (f Feed, err error) {
 	q.Window, q.Sort, q.After, q.Past = LongestWindow, Sharers, "", false
 	if q.AtLeast == 0 {
@@ -72,7 +72,8 @@ func ReadFeed(ctx context.Context, db DB, q Query) (f Feed, err error) {
 		return f, err
 	}
 	for {
-		// Of several that compute feeds with one memory, one succeeds at a time. The others fail before they have read anything.
+		// Of several transactions that compute the same stored feed, one succeeds at a time. The
+		// others fail before they have read anything.
 		if f, err = readFeed(ctx, db, q); !Overtaken(err) || ctx.Err() != nil {
 			break
 		}
@@ -98,12 +99,13 @@ func readFeed(ctx context.Context, db DB, q Query) (f Feed, err error) {
 	}
 	defer tx.Rollback(context.WithoutCancel(ctx)) //nolint:errcheck // it was committed, or failed
 	if id != 0 {
-		// The second of two fails here, once the first has stored what it published, and begins again.
+		// The second of two transactions fails here, once the first has stored what it published,
+		// and begins again.
 		done, err := tx.Exec(ctx, `UPDATE feeds SET asked_at = greatest(asked_at, $2) WHERE id = $1`, id, q.At)
 		if err != nil {
 			return f, fmt.Errorf("lock the feed: %w", err)
 		}
-		if done.RowsAffected() == 0 { // it made room meanwhile
+		if done.RowsAffected() == 0 { // the feed was dropped for another meanwhile
 			id = 0
 		}
 	}
@@ -130,20 +132,20 @@ func newFeedReader(q Query, feed int64, l limits) *feedReader {
 	return &feedReader{reader: reader{q: q, end: q.At, limits: l, window: windows - 1}, feed: feed}
 }
 
-// feedView is what a feed's memory depends on: whose shares count, of which kind, and how
-// many a link needs. The filters only leave links out.
+// feedView returns the part of the query that identifies a stored feed: whose shares count, of
+// which kind, and how many a link needs. The filters only leave links out.
 func (q Query) feedView() string {
 	ways := slices.Clone(q.ways())
 	slices.Sort(ways)
 	view := fmt.Sprintf("at least %d %s watch %q %s", q.AtLeast, strings.Join(ways, ","), q.Watch, q.Degree)
-	if q.Network != BothNetworks { // the feeds of both have kept their names
+	if q.Network != BothNetworks { // feeds of both networks have kept their names
 		view += " of " + string(q.Network)
 	}
 	return view
 }
 
-// ensureFeed returns the row of the feed; 0 if there is no room for another. Anyone can
-// ask for feeds, so there is room for a limited number.
+// ensureFeed returns the id of the feed's row, or 0 if there are too many feeds. Their number is
+// limited, because anyone can request a feed.
 func ensureFeed(ctx context.Context, db DB, q Query) (id int64, err error) {
 	view := q.feedView()
 	hash := sha256.Sum256([]byte(view))
@@ -182,7 +184,7 @@ ON CONFLICT (hash) DO NOTHING`
 	return id, tx.Commit(ctx)
 }
 
-// feedLock is the advisory lock of those who add feeds.
+// feedLock is the advisory lock for adding feeds.
 const feedLock = 0x77656972666565
 
 // compute reads the entries.
@@ -214,8 +216,8 @@ func (r *feedReader) compute(ctx context.Context) (f Feed, err error) {
 	return f, err
 }
 
-// recall reads what the feed has published. Of several links that are one now, readers
-// know all ids: the first one stays.
+// recall reads the entries that the feed has published. If several of the published links are now
+// one, the first one stays, although readers know the ids of all.
 func (r *feedReader) recall(ctx context.Context) error {
 	r.remembered = map[int64]published{}
 	const sql = `

@@ -12,12 +12,12 @@ import (
 )
 
 const (
-	feedPart = 500     // links of a list that are looked at together
-	maxWalk  = 500_000 // sharers that a walk passes: what reached the minimum before them is not found
+	feedPart = 500     // links of a list that are checked together
+	maxWalk  = 500_000 // sharers that a walk passes; links that reached the minimum before these are not found
 )
 
-// nextLinks returns further links that may be in a feed. All that it has not returned were
-// last shared at the time after, or before. more is false at the end.
+// nextLinks returns further links that may be in a feed. All links that it has not
+// returned were last shared at or before after. more is false at the end.
 type nextLinks func(ctx context.Context) (links []int64, after time.Time, more bool, err error)
 
 // sharedLink is a link and its latest share.
@@ -26,8 +26,8 @@ type sharedLink struct {
 	Last time.Time
 }
 
-// candidates returns the links that may have the minimum of sharers, those that were
-// shared last first. A link that reaches the minimum is shared at that moment.
+// candidates returns the links that may have the minimum of sharers, the latest shared
+// first. A link reaches the minimum at the moment of a share.
 func (r *feedReader) candidates(ctx context.Context) (nextLinks, error) {
 	counted := r.state.Counted && r.state.Watched == r.state.Watching && !r.from().Before(r.state.KeptFrom)
 	if counted {
@@ -51,7 +51,7 @@ func (r *feedReader) candidates(ctx context.Context) (nextLinks, error) {
 func (r *feedReader) list(ctx context.Context, counted bool) (all []sharedLink, ok bool, err error) {
 	if links := r.listed(); links != nil && len(links) < 5*r.few {
 		for _, id := range links {
-			all = append(all, sharedLink{id, r.end}) // its latest share is not known
+			all = append(all, sharedLink{id, r.end}) // its latest share is unknown
 		}
 		return all, true, nil
 	}
@@ -66,7 +66,7 @@ func (r *feedReader) list(ctx context.Context, counted bool) (all []sharedLink, 
 		all, err = r.sharedByMembers(ctx, counted)
 		return all, true, err
 	}
-	if !counted || r.q.least() < 2 { // links with one sharer are not counted
+	if !counted || r.q.least() < 2 { // links with one sharer have no counts
 		return nil, false, nil
 	}
 	sql := `SELECT c.link_id, c.last_at FROM ` + r.q.Network.counts() + ` AS c WHERE c.level_7d >= ` + levelOf("$1") + ` AND c.in_7d >= $1 LIMIT $2`
@@ -102,7 +102,7 @@ func (r *feedReader) sharedByMembers(ctx context.Context, counted bool) (all []s
 	return all, nil
 }
 
-// sharedInLedger returns a row for each link that a member shares.
+// sharedInLedger returns one row for each link that a member shares.
 func (r *feedReader) sharedInLedger(ctx context.Context, dids []string, counted bool) ([]pair, error) {
 	if counted {
 		var rows []pair
@@ -138,15 +138,15 @@ func inParts(all []sharedLink, pending []int64) nextLinks {
 	}
 }
 
-// walk passes the shares of everyone, the latest first. As far as they are counted,
-// only links with the minimum are returned.
+// walk reads the shares of everyone, the latest first. Among counted links, it returns
+// only those with the minimum.
 func (r *feedReader) walk(counted bool, pending []int64) nextLinks {
 	from, at, enough := `shares AS s`, `s.shared_at`, ``
 	if counted {
 		from, at = `sharers AS s`, `s.at`
 		enough = ` AND ($3 < 2 OR EXISTS (SELECT FROM ` + r.q.Network.counts() + ` AS c WHERE c.link_id = p.link_id AND c.in_7d >= $3))`
 	}
-	// All shares of the last moment are passed: a part may end between two of them.
+	// All shares of the last moment are read: a part may end between two of them.
 	sql := `
 WITH part AS MATERIALIZED (
     SELECT s.link_id, ` + at + ` AS at FROM ` + from + ` WHERE ` + at + ` <= $1 AND` + r.q.Network.walked().has("s.did") + `ORDER BY ` + at + ` DESC LIMIT $2

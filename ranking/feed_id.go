@@ -22,8 +22,8 @@ func readKey(ctx context.Context, db schema.DB) ([]byte, time.Time, error) {
 	return found.Key, found.Made, err
 }
 
-// derive returns a UUID, version 8 of RFC 9562: only who knows the key can tell what it
-// was derived from.
+// derive returns a UUID, version 8 of RFC 9562. Only someone with the key can tell what
+// it was derived from.
 func derive(key []byte, kind, name string) string {
 	mac := hmac.New(sha256.New, key)
 	mac.Write([]byte(kind + "\x00" + name)) //nolint:errcheck // it never fails

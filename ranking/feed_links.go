@@ -23,8 +23,8 @@ func sortReached(all []reached) {
 	slices.SortFunc(all, func(a, b reached) int { return cmp.Or(b.at.Compare(a.at), cmp.Compare(b.id, a.id)) })
 }
 
-// known returns the newest links that the feed has published and that still belong into
-// it, with the dates that they have had.
+// known returns the newest links that the feed has published and that still belong to it,
+// with the dates under which they were published.
 func (r *feedReader) known(ctx context.Context) (found []reached, err error) {
 	all := make([]reached, 0, len(r.remembered))
 	for id, p := range r.remembered {
@@ -51,7 +51,7 @@ func (r *feedReader) known(ctx context.Context) (found []reached, err error) {
 	return found[:min(len(found), r.q.Limit)], nil
 }
 
-// fresh returns the newest links that the feed has not published.
+// fresh returns the newest links that the feed has not published yet.
 func (r *feedReader) fresh(ctx context.Context) (found []reached, err error) {
 	next, err := r.candidates(ctx)
 	if err != nil {
@@ -86,7 +86,7 @@ func (r *feedReader) fresh(ctx context.Context) (found []reached, err error) {
 }
 
 // leaveOutKept removes links that had the minimum before some of their shares expired.
-// That is known of everyone's shares only.
+// This is known only for the shares of everyone.
 func (r *feedReader) leaveOutKept(ctx context.Context, of []reached) ([]reached, error) {
 	if len(of) == 0 || r.watches != nil || r.q.ways() != nil || r.q.Network != BothNetworks {
 		return of, nil
@@ -107,12 +107,12 @@ func idsOf(all []reached) []int64 {
 	return ids
 }
 
-// someShares is how many of a link's shares are read for each sharer that it needs, the
-// earliest first. Most accounts share a link once.
+// someShares is how many of a link's earliest shares are read for each sharer that it
+// needs. Most accounts share a link once.
 const someShares = 4
 
-// reach returns those of the links that pass the filters and have the minimum of sharers,
-// and when they reached it: at the first share by the last account that they needed.
+// reach returns the links that pass the filters and have the minimum of sharers, and when
+// they reached it: the time of the first share by the last of the required accounts.
 func (r *feedReader) reach(ctx context.Context, links []int64) (all []reached, err error) {
 	entries := make([]entry, len(links))
 	for i, id := range links {
@@ -149,8 +149,8 @@ func (r *feedReader) filter(ctx context.Context, of []reached) ([]reached, error
 	return slices.DeleteFunc(of, func(l reached) bool { return !is[l.id] }), nil
 }
 
-// reachWithin reads so many shares of each link. undecided are links for which these are
-// too few.
+// reachWithin reads at most limit shares of each link. undecided are the links for which
+// that is not enough.
 func (r *feedReader) reachWithin(ctx context.Context, links []int64, limit int) (all []reached, undecided []int64, err error) {
 	sql := `
 SELECT k.id, f.at, coalesce(f.read, 0)

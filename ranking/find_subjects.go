@@ -11,13 +11,13 @@ import (
 	"github.com/weir-social/weir/schema"
 )
 
-// Subjects are the links of subjects, by their ids; a subject without links is missing.
+// Subjects are the ids of the links of subjects. A subject without links is missing.
 type Subjects map[schema.Key][]int64
 
-// FindSubjects returns the subjects that share links, and adds the missing rows: of
-// stored posts, from their shares; of other posts, if accounts are followed, rows that
-// are to be fetched. due reports whether any of them is to be fetched now. A post that
-// was fetched a while ago is fetched again. db is no transaction.
+// FindSubjects returns the subjects that have links, and adds missing rows. Rows of
+// stored posts are made from their shares. For other posts, if accounts are followed, it
+// adds rows that must be fetched. due reports whether any row must be fetched now. A
+// post that was fetched a while ago is fetched again. db must not be a transaction.
 func FindSubjects(ctx context.Context, db database, keys []schema.Key) (found Subjects, due bool, err error) {
 	if len(keys) == 0 {
 		return nil, false, nil
@@ -33,7 +33,8 @@ func FindSubjects(ctx context.Context, db database, keys []schema.Key) (found Su
 			return nil, false, err
 		}
 		due = due || late
-		// Whoever changed the shares at the same time did not see the rows made of them.
+		// A transaction that changed the shares at the same time did not see the rows
+		// made from them.
 		if missing, err = SyncSubjects(ctx, db, added); err != nil {
 			return nil, false, err
 		}
@@ -41,10 +42,10 @@ func FindSubjects(ctx context.Context, db database, keys []schema.Key) (found Su
 	return found, due, nil
 }
 
-// look reads the subjects. missing are those without a row that is made of their own
-// shares, if they have shares, or if strangers' posts are fetched.
+// look reads the subjects. missing are those that have shares but no row made from them
+// or, if strangers' posts are fetched, no row at all.
 func (found Subjects) look(ctx context.Context, db database, keys []schema.Key) (missing []schema.Key, fetched, due bool, err error) {
-	// LIMIT forces one index lookup per subject, and the range of the keys bounds which
+	// LIMIT forces one index lookup per subject, and the range of the keys limits which
 	// partitions are opened.
 	const sql = `
 SELECT k.n, coalesce(u.links, '{}'), coalesce(u.due, false), w.any,
@@ -166,8 +167,8 @@ CROSS JOIN LATERAL (
 	return added, due, nil
 }
 
-// NamedLinks returns the links of shares, by the records that share them: what the
-// subjects will be that are made of these shares.
+// NamedLinks returns the links of shares, by the records that share them. Subjects that
+// are made from these shares will have these links.
 func NamedLinks(ctx context.Context, db schema.DB, shares []Share) (Subjects, error) {
 	if len(shares) == 0 {
 		return nil, nil

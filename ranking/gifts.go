@@ -8,21 +8,21 @@ import (
 	"github.com/weir-social/weir/schema"
 )
 
-// giftOf selects the latest gift among the shares of the link k.id. It goes with the record
-// that gave it, and is not offered while its giver does not count. $2 says whether only
-// members of watches count. A gift of a link that is merged into this one opens another
-// address.
+// giftOf selects the latest gift among the shares of the link k.id. A gift is deleted with
+// the record that gave it, and is not shown while its giver does not count. $2 says whether
+// only members of watches count. A gift for a link that is merged into this one opens
+// another address.
 const giftOf = `
     SELECT s.gift FROM shares AS s
     WHERE s.link_id = k.id AND s.gift IS NOT NULL AND s.named_id = s.link_id AND`
 
-// gift is that of a link.
+// gift is the gift of one link.
 type gift struct {
 	Link int64
 	URL  string
 }
 
-// queueGifts queues the reading of the gifts of some links.
+// queueGifts queues the query that reads the gifts of some links.
 func queueGifts(q *pgx.Batch, links []int64, watching bool, to *[]gift) {
 	sql := `SELECT k.id, g.gift FROM unnest($1::bigint[]) AS k (id) CROSS JOIN LATERAL (` + giftOf + eligible("s.did", "$2") + `ORDER BY s.shared_at DESC LIMIT 1) AS g`
 	schema.QueueAll(q, "read the gifts", pgx.RowToStructByPos[gift], to, sql, links, watching)

@@ -10,7 +10,7 @@ import (
 	"github.com/weir-social/weir/schema"
 )
 
-// headline is what the votes choose for a link.
+// headline is the result of a link's votes.
 type headline struct {
 	Link        int64
 	URL         string // empty: nobody votes for a spelling
@@ -21,11 +21,11 @@ type headline struct {
 	From        string // the AT-URI of the earliest post that votes for the title, or the address of the page that has it
 }
 
-// chosen is a list of common table expressions that ends with chosen: what the votes v
-// choose, where v is like claim_votes. Most votes win, then https, then the earliest vote.
-// The description and the picture are those that most of the title's voters give. An
-// empty one wins only if there is no other. The title and the description of the page
-// beat the votes. param is the parameter with the links, as in among.
+// chosen returns a list of common table expressions that ends with chosen: the result of the
+// votes v, where v is like claim_votes. Most votes win, then https, then the earliest vote.
+// The description and the picture are those that most of the title's voters give. An empty one
+// wins only if there is no other. The title and the description of the page take precedence
+// over the votes. param is the parameter with the links, as in among.
 func chosen(param int, links []int64) string {
 	return countingCards(param, links) + `, ` + chosenByVotes
 }
@@ -74,8 +74,8 @@ c AS MATERIALIZED (
     LEFT JOIN picture AS p ON p.link_id = k.link_id
 )`
 
-// readHeadlines returns what the votes choose for links, with the changed rows of
-// claim_votes. Links without votes are missing.
+// readHeadlines returns the headlines of links, using the changed rows of claim_votes. Links
+// without votes are missing.
 func readHeadlines(ctx context.Context, db schema.DB, links []int64, changed map[claimed]*claimSums) ([]headline, error) {
 	if len(links) == 0 {
 		return nil, nil
@@ -93,7 +93,7 @@ SELECT * FROM chosen`
 	return schema.All(ctx, db, "choose the headlines", pgx.RowToStructByName[headline], sql, append(columns.args(), links, append(gone.claims, columns.claims...), append(gone.links, columns.links...))...)
 }
 
-// recountHeadlines returns the same from the ledger.
+// recountHeadlines returns the same, computed from the ledger.
 func recountHeadlines(ctx context.Context, db schema.DB, s state, links []int64) ([]headline, error) {
 	sql := `
 WITH own AS MATERIALIZED (` + ownPosts(`s.link_id = ANY ($3)`) + `),` + everyVote + `, v AS MATERIALIZED (` + sumOfVotes("votes AS f WHERE true") + `),` + chosen(3, links) + `
@@ -101,9 +101,9 @@ SELECT * FROM chosen`
 	return schema.All(ctx, db, "choose the headlines from the ledger", pgx.RowToStructByName[headline], sql, s.KeptFrom, s.Watching, links)
 }
 
-// livingCard is true if the link may keep its card though nobody votes for a title: it
-// is that of the page, the link is kept without shares, or a post with a title is older
-// than the votes. watched names a parameter, as in eligible.
+// livingCard is true if the link may keep its card although nobody votes for a title: the card
+// is from the page, the link is kept without shares, or a post with a title is older than the
+// votes. watched is a parameter, as in eligible.
 func livingCard(link, watched string) string {
 	return livingCardOf(link, watched, hasPage(link))
 }
@@ -134,11 +134,11 @@ WITH chosen AS (
     SELECT * FROM unnest($1::bigint[], $2::text[], $3::text[], $4::text[], $5::text[], $6::text[], $7::text[]) AS h (link, url, site, title, description, image, "from")
 )` + storeChosen
 
-// queueDropCards queues what empties the cards of those of some links for which nobody
-// votes any more; nil: of all. watching says whether only members of watches count. One
-// statement for both would get one plan for both, which reads all links.
+// queueDropCards queues statements that empty the cards of those of some links for which
+// nobody votes any more; nil: of all links. watching says whether only members of watches
+// count. A single statement for both cases would get one plan, which reads all links.
 func queueDropCards(q *pgx.Batch, links []int64, watching bool) {
-	// OFFSET keeps the planner from joining: where it expects few links with a title, it would
+	// OFFSET keeps the planner from joining: if it expects few links with a title, it would
 	// read all votes for each.
 	q.Queue(`
 UPDATE links AS l SET title = '', description = '', image = '', card_from = ''
@@ -163,8 +163,8 @@ func headlineColumns(all []headline) []any {
 	return args
 }
 
-// correctHeadlines gives the links of a page the headlines that the votes choose now:
-// counted ones are corrected by what is pending, as the numbers are.
+// correctHeadlines sets the current headlines of the links of a page. It corrects the counted
+// headlines by the pending changes, as the numbers are corrected.
 func (r *reader) correctHeadlines(ctx context.Context, page []TrendingLink) error {
 	if len(page) == 0 {
 		return nil
@@ -180,7 +180,7 @@ func (r *reader) correctHeadlines(ctx context.Context, page []TrendingLink) erro
 			links = append(links, id)
 		}
 		s := r.state
-		if !s.Counted || r.from().Before(s.KeptFrom) { // a window of the past has the votes of its time
+		if !s.Counted || r.from().Before(s.KeptFrom) { // a window in the past has the votes of its own time
 			s.KeptFrom = r.end.Add(-LongestWindow - kept)
 		}
 		var err error

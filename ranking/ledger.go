@@ -28,7 +28,7 @@ func EnsureDays(ctx context.Context, db schema.DB, now time.Time, keep time.Dura
 
 func daySpan(keep time.Duration) time.Duration { return max(24*time.Hour, schema.SpanFor(keep)) }
 
-// LedgerRelations returns the maximum number of tables and indexes that hold shares.
+// LedgerRelations returns the maximum number of tables and indexes that contain shares.
 func LedgerRelations(keep time.Duration) int {
 	const indexes = 8 // of a partition
 	return schema.PartitionsOver(keep, daySpan(keep)) * (1 + indexes)
@@ -39,8 +39,8 @@ func ExpiredDays(ctx context.Context, db schema.DB, before time.Time) ([]string,
 	return schema.ExpiredPartitions(ctx, db, ledger, before)
 }
 
-// CompleteSince returns since when all shares are stored: since the beginning of the
-// oldest day that is kept, or since the database was made if that is later.
+// CompleteSince returns the time since which all shares are stored: the beginning of the oldest
+// stored day or, if that is later, the time when the database was made.
 func CompleteSince(ctx context.Context, db schema.DB) (time.Time, error) {
 	made, err := schema.MadeAt(ctx, db)
 	if err != nil {
@@ -56,8 +56,8 @@ func CompleteSince(ctx context.Context, db schema.DB) (time.Time, error) {
 	return oldest, err
 }
 
-// CompleteAfter returns since when all shares are stored, if that is after a time, such as
-// the beginning of a window; nil: all shares since that time are stored.
+// CompleteAfter returns the time since which all shares are stored, if it is after from, such as
+// the beginning of a window; nil: all shares since from are stored.
 func CompleteAfter(ctx context.Context, db schema.DB, from time.Time) (*time.Time, error) {
 	since, err := CompleteSince(ctx, db)
 	if err != nil || !since.After(from) {
@@ -70,12 +70,12 @@ func CompleteAfter(ctx context.Context, db schema.DB, from time.Time) (*time.Tim
 // LinkRule decides which links stay without shares.
 type LinkRule struct {
 	Now     time.Time
-	Sharers int           // links that at least this many accounts share when some of their shares expire are kept
-	Keep    time.Duration // how long they are kept since then; 0: for ever
+	Sharers int           // a link that at least this many accounts share when some of its shares expire is kept
+	Keep    time.Duration // how long it is kept from then on; 0: for ever
 	Grace   time.Duration // how long other links stay without a share
 }
 
-// keptUntil returns the time at or before which a link must have been kept to go.
+// keptUntil returns the time at or before which a link must have been kept to expire.
 func (r LinkRule) keptUntil() time.Time {
 	if r.Keep == 0 {
 		return time.Time{}
@@ -88,12 +88,12 @@ func countingSharers(link string) string {
 	return `(SELECT count(*) FROM (SELECT DISTINCT s.did FROM shares AS s WHERE s.link_id = ` + link + ` AND` + living + `) AS s WHERE` + eligible("s.did", "(SELECT EXISTS (SELECT FROM watches))") + `)`
 }
 
-// CountLeaving counts the sharers of links that have a share in a partition: at most
-// limit links, with ids above after. It stores those with enough sharers in
-// leaving_links. It returns the last id, and the number of links. If the partition was
-// dropped meanwhile, there are none.
+// CountLeaving counts the sharers of links that have a share in a partition: at most limit links,
+// with ids above after. It stores those with enough sharers in leaving_links. It returns the last
+// id, and the number of links. If the partition was dropped meanwhile, the number is 0.
 func CountLeaving(ctx context.Context, db schema.DB, rule LinkRule, part string, after int64, limit int) (last int64, links int, err error) {
-	// Most links have few shares: only those with as many shares as sharers needed are counted.
+	// Most links have few shares. Only links with at least as many shares as the required sharers
+	// are counted.
 	sql := `
 WITH leaving AS MATERIALIZED (
     SELECT DISTINCT p.link_id FROM %s AS p WHERE p.link_id > $1 ORDER BY p.link_id LIMIT $2
@@ -126,8 +126,9 @@ SELECT coalesce(max(link_id), $1), count(*) FROM leaving`
 // DropDay drops a partition of shares. dropped is false if there is none. It returns
 // schema.ErrBusy if others use shares for longer than a moment. Count its links first.
 func DropDay(ctx context.Context, db schema.Batcher, part string) (dropped bool, err error) {
-	// The authors of some records date them later than their rkeys do, and copies may be later than their originals. If those are many, shares are kept for less than the
-	// longest window.
+	// The authors of some records date them later than their rkeys do, and copies may be later than
+	// their originals. Only if shares are kept for less than the longest window can there be many
+	// such shares.
 	pending := fmt.Sprintf(`
 WITH late AS MATERIALIZED (
     SELECT s.link_id, s.did, NULL AS subject_did, NULL AS subject_rkey FROM %[1]s AS s WHERE s.shared_at > now() - $1::interval
@@ -146,10 +147,10 @@ SELECT NULL, NULL, NULL, NULL WHERE (SELECT count(*) FROM late) > $2::int`, pgx.
 	return dropped, err
 }
 
-// MarkKept marks at most limit links of dropped partitions as kept, or what they have been
-// merged into since, and returns how many. It waits for whoever else marks them: the
-// search for links without shares relies on the marks. It is a step of its own, because
-// dropping must not hold its lock for as long as that takes.
+// MarkKept marks at most limit links of dropped partitions as kept, or the links that they have
+// been merged into since, and returns how many. It waits for other transactions that mark them: the
+// search for links without shares relies on the marks. It is a separate step, so that dropping a
+// partition does not hold its lock for that long.
 func MarkKept(ctx context.Context, db schema.DB, limit int) (int, error) {
 	const sql = `
 WITH taken AS (
@@ -179,7 +180,7 @@ SELECT count(*) FROM taken`
 // links as kept if they have enough sharers. It returns how many it deleted, and skips
 // locked rows.
 func ExpireOtherShares(ctx context.Context, db schema.DB, rule LinkRule, before time.Time, limit int) (int, error) {
-	// The links are marked before a share is locked: workers lock them in this order.
+	// The links are marked before a share is locked, because workers lock them in this order.
 	sql := `
 WITH old AS MATERIALIZED (
     SELECT s.did, s.collection, s.rkey, s.named_id, s.link_id FROM %[1]s AS s WHERE s.stored_at <= $1 ORDER BY s.stored_at LIMIT $2
@@ -219,10 +220,9 @@ WHERE s.did = g.did AND s.collection = g.collection AND s.rkey = g.rkey AND s.na
 	return n, err
 }
 
-// FindUnshared examines the next links with ids above after, at most limit. It stores
-// those without a share in unshared_links, except those that are kept or merged into
-// others, and removes those that are shared again. It reads a range of both indexes, so that millions of links take
-// seconds.
+// FindUnshared examines at most limit links with ids above after. It stores those without a share
+// in unshared_links, except those that are kept or merged into others, and removes those that are
+// shared again. It reads a range of both indexes, so that millions of links take seconds.
 func FindUnshared(ctx context.Context, db schema.DB, rule LinkRule, after int64, limit int) (Examined, error) {
 	const sql = `
 WITH next AS MATERIALIZED (
@@ -248,15 +248,15 @@ SELECT e.last, e.n, (SELECT count(*) FROM found) FROM ends AS e`
 type Examined struct {
 	Last  int64 // the highest id
 	Links int
-	Found int // those that were not known to have no share
+	Found int // newly found links without a share
 }
 
-// ExpireLinks examines at most limit links whose grace is over, and deletes those that
-// still have no share and are not kept, with those that are merged into them. It returns schema.ErrBusy if a worker has just
-// shared one of them. It skips links that a worker is sharing.
+// ExpireLinks examines at most limit links whose grace is over. It deletes those that still have no
+// share and are not kept, with the links merged into them. It returns schema.ErrBusy if a worker
+// has just shared one of them. It skips links that a worker is sharing.
 func ExpireLinks(ctx context.Context, db schema.DB, rule LinkRule, limit int) (Expired, error) {
-	// A share locks its link until it is committed. If it was committed after this
-	// statement began, the foreign key refuses the deletion.
+	// A share locks its link until it is committed. If it was committed after this statement began,
+	// the foreign key refuses the deletion.
 	const sql = `
 WITH due AS MATERIALIZED (
     SELECT u.link_id FROM unshared_links AS u WHERE u.since <= $1 ORDER BY u.since LIMIT $2 FOR UPDATE SKIP LOCKED

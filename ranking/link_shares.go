@@ -17,21 +17,21 @@ type Reason string
 const (
 	Counts        Reason = ""
 	Hidden        Reason = "hidden"         // the account is not active
-	NotFollowed   Reason = "not_followed"   // no watch includes the account, or not the one that was asked for
+	NotFollowed   Reason = "not_followed"   // no watch includes the account, or the requested one does not
 	SubjectHidden Reason = "subject_hidden" // the author of the post that is quoted or reposted is not active
 	SubjectGone   Reason = "subject_gone"   // that post was deleted, is not shown, or no longer contains the link
-	Copied        Reason = "copy"           // the record is a bridge's copy of one that shares the link too
-	OutsideWindow Reason = "outside_window" // it is dated before the window
+	Copied        Reason = "copy"           // the record is a bridge's copy of one that also shares the link
+	OutsideWindow Reason = "outside_window" // the share is dated before the window
 	SamePerson    Reason = "same_person"    // the account shared the link again later
-	Waiting       Reason = "waiting"        // it has not been joined with the post that it quotes or reposts
+	Waiting       Reason = "waiting"        // the share has not been joined with the post that it quotes or reposts
 )
 
-// Reasons returns those of shares in the ledger.
+// Reasons returns the reasons why shares in the ledger do not count.
 func Reasons() []Reason {
 	return []Reason{Hidden, NotFollowed, SubjectHidden, SubjectGone, Copied, OutsideWindow, SamePerson}
 }
 
-// LinkQuery asks who shares a link.
+// LinkQuery selects the shares of a link.
 type LinkQuery struct {
 	ID     int64
 	At     time.Time // the end of the window; now when zero
@@ -47,29 +47,28 @@ type LinkShare struct {
 	Handle      string    `json:"handle,omitempty"`
 	DisplayName string    `json:"display_name,omitempty"`
 	How         string    `json:"how"`
-	SharedAt    time.Time `json:"shared_at"`         // of a share that waits: since when
+	SharedAt    time.Time `json:"shared_at"`         // of a waiting share: since when it waits
 	URI         string    `json:"uri"`               // AT-URI of the record
 	Subject     string    `json:"subject,omitempty"` // AT-URI of the post that is quoted or reposted
 	Named       string    `json:"named,omitempty"`   // the URL of the link that the record names, if that is merged into this one
 	SubjectBy   string    `json:"subject_handle,omitempty"`
-	Text        string    `json:"text,omitempty"` // of the post, or of the one that is reposted, while it is stored
+	Text        string    `json:"text,omitempty"` // of the post, or of the reposted one, while that is stored
 	Counts      bool      `json:"counts"`
-	Why         Reason    `json:"why,omitempty"` // it does not count
+	Why         Reason    `json:"why,omitempty"` // why the share does not count
 
 	record, subject schema.Key
 	named           int64
-	waits           bool // it is not in the ledger
+	waits           bool // the share is not in the ledger
 }
 
-// SharePage is a part of the shares of a link, the latest first. Those that wait are
-// last.
+// SharePage is a part of the shares of a link, the latest first. Waiting shares come last.
 type SharePage struct {
 	At     time.Time
 	Shares []LinkShare
 	Next   Cursor // empty at the end
 }
 
-// linkReader reads about a link in one snapshot.
+// linkReader reads data about a link in one snapshot.
 type linkReader struct {
 	reader
 	of LinkQuery
@@ -99,9 +98,9 @@ func readLink(ctx context.Context, db Beginner, of LinkQuery, f func(*linkReader
 	return nil
 }
 
-// notCounted is the first reason that does not depend on other shares, of a share s of
-// the account a. $1 says whether only members of watches count, $2 are the watches, or
-// NULL for all, $3 is the beginning of the window.
+// notCounted is the first reason, independent of other shares, why a share s of the account a
+// does not count. $1 says whether only members of watches count, $2 are the watches, or NULL for
+// all, $3 is the beginning of the window.
 const notCounted = `CASE
         WHEN a.status <> 'active' THEN 'hidden'
         WHEN $1::boolean AND NOT EXISTS (SELECT FROM watch_members AS w WHERE w.did = s.did AND ($2::bigint[] IS NULL OR w.watch_id = ANY ($2))) THEN 'not_followed'
@@ -115,8 +114,8 @@ func (r *linkReader) args(more ...any) []any {
 	return append([]any{r.state.Watching, r.watches, r.of.At.Add(-r.of.Window)}, more...)
 }
 
-// LinkShares returns a page of the shares of a link. A link that does not exist has
-// none; for a merged one it returns a *MergedError.
+// LinkShares returns a page of the shares of a link. If the link does not exist, the page is
+// empty. If the link is merged, LinkShares returns a *MergedError.
 func LinkShares(ctx context.Context, db Beginner, of LinkQuery, limit int, after Cursor) (p SharePage, err error) {
 	position, err := after.readShare(of)
 	if err != nil {
@@ -153,7 +152,8 @@ func LinkShares(ctx context.Context, db Beginner, of LinkQuery, limit int, after
 
 // shares reads shares of the ledger after a position.
 func (r *linkReader) shares(ctx context.Context, after sharePosition, limit int) ([]LinkShare, error) {
-	// An account may share the link very often: its latest share that could count is found once.
+	// An account may share the link many times. Its latest share that could count is looked up
+	// once.
 	sql := `
 WITH page AS MATERIALIZED (
     SELECT s.did, s.collection, s.rkey, s.link_id, s.named_id, s.how, s.shared_at, s.subject_did, s.subject_collection, s.subject_rkey, s.copied
@@ -215,12 +215,12 @@ LIMIT $8`
 	}, sql, r.of.ID, after.Subject.DID, after.Subject.Collection, after.Subject.Rkey, after.Record.DID, after.Record.Collection, after.Record.Rkey, limit, r.state.Watching, r.watches)
 }
 
-// subjectBy is the handle of the author of a post, if it is active.
+// subjectBy returns the handle of the author of a post, if the author is active.
 func subjectBy(did string) string {
 	return `coalesce((SELECT b.handle FROM accounts AS b WHERE b.did = ` + did + ` AND b.status = 'active'), '')`
 }
 
-// complete sets what follows from the other fields. A hidden account keeps its DID only.
+// complete sets the fields that follow from the others. A hidden account keeps only its DID.
 func (s LinkShare) complete() LinkShare {
 	s.record.DID, s.Network = s.DID, NetworkOf(s.DID)
 	s.URI = s.record.URI()

@@ -12,36 +12,37 @@ import (
 	"github.com/weir-social/weir/schema"
 )
 
-// LinkSummary is a link and how it is counted. Shares are records; sharers are accounts,
-// each counted once. So a link that one account shared often differs from one that many
-// accounts shared.
+// LinkSummary is a link and its counts. Shares are records; sharers are accounts, each
+// counted once. This distinguishes a link that one account shared often from a link that
+// many accounts shared.
 type LinkSummary struct {
 	LinkCard
 	FirstSeen   time.Time      `json:"first_seen"`
 	At          time.Time      `json:"generated_at"`
 	Shares      int            `json:"shares"`      // in the ledger
-	Accounts    int            `json:"accounts"`    // that these are by
+	Accounts    int            `json:"accounts"`    // accounts that wrote the shares
 	Sharers     int            `json:"sharers"`     // accounts that count in the window
 	Windows     map[string]int `json:"windows"`     // accounts that count in each window
-	Ways        map[string]int `json:"ways"`        // shares by how
-	NotCounted  map[Reason]int `json:"not_counted"` // shares that do not count in the window, by why
+	Ways        map[string]int `json:"ways"`        // shares by way
+	NotCounted  map[Reason]int `json:"not_counted"` // shares that do not count in the window, by reason
 	FirstShared *time.Time     `json:"first_shared,omitempty"`
 	LastShared  *time.Time     `json:"last_shared,omitempty"`
-	TitleFrom   string         `json:"title_from,omitempty"` // post or page; empty: there is no title, or its post is not known
-	Page        *FetchedPage   `json:"page,omitempty"`       // what the page itself says; nil: it was not fetched
-	Merged      []MergedLink   `json:"merged,omitempty"`     // at most 100 links that are merged into it, the latest first
+	TitleFrom   string         `json:"title_from,omitempty"` // post or page; empty: there is no title, or its post is unknown
+	Page        *FetchedPage   `json:"page,omitempty"`       // how the page describes itself; nil: it was not fetched
+	Merged      []MergedLink   `json:"merged,omitempty"`     // at most 100 links that are merged into this one, the latest first
 	History     []int          `json:"history"`              // the sharers at the ends of equal parts of the time since HistoryFrom
-	HistoryFrom *time.Time     `json:"history_from"`         // the first share in the window that counts, or would without a later one; nil: there is none
-	OtherTitles []Given        `json:"other_titles"`         // that lost the vote
+	HistoryFrom *time.Time     `json:"history_from"`         // the first share in the window that counts, or would count without a later one; nil: there is none
+	OtherTitles []Given        `json:"other_titles"`         // titles that lost the vote
 	OtherURLs   []Given        `json:"other_urls"`           // other spellings
 
-	KeptSharers int        `json:"kept_sharers,omitempty"` // at most, when some of its shares expired; 0: they were too few to keep it
-	KeptAt      *time.Time `json:"kept_at,omitempty"`      // when some did last
+	KeptSharers int        `json:"kept_sharers,omitempty"` // maximum when some of its shares expired; 0: too few to keep the link
+	KeptAt      *time.Time `json:"kept_at,omitempty"`      // when some of its shares last expired
 
-	CompleteSince *time.Time `json:"complete_since,omitempty"` // all shares are stored; nil: since the window began
+	CompleteSince *time.Time `json:"complete_since,omitempty"` // all shares since then are stored; nil: since the window began
 }
 
-// Given is what posts say of a link, and the number of accounts that did.
+// Given is a title or spelling that posts give a link, and the number of accounts that
+// gave it.
 type Given struct {
 	Text     string `json:"text"`
 	Accounts int    `json:"accounts"`
@@ -55,8 +56,8 @@ const (
 // ErrLink means that there is no link with an id.
 var ErrLink = errors.New("there is no such link")
 
-// ReadLink returns a link and how it is counted. It returns ErrLink if there is none, and
-// a *MergedError if it is merged into another.
+// ReadLink returns a link and its counts. It returns ErrLink if there is none, and a
+// *MergedError if it is merged into another.
 func ReadLink(ctx context.Context, db Beginner, of LinkQuery) (l LinkSummary, err error) {
 	err = readLink(ctx, db, of, func(r *linkReader) error {
 		const sql = `SELECT l.id, l.url, l.site, l.title, l.description, l.image, l.card_from, l.first_seen, coalesce(l.kept_sharers, 0), l.kept_at FROM links AS l WHERE l.id = $1`
@@ -100,7 +101,7 @@ func ReadLink(ctx context.Context, db Beginner, of LinkQuery) (l LinkSummary, er
 	return l, err
 }
 
-// correctCard corrects what is stored by what is pending, as the ranking does.
+// correctCard corrects the stored card by the pending changes, as the ranking does.
 func (r *linkReader) correctCard(ctx context.Context, l *LinkCard) error {
 	if r.countable() {
 		if _, err := r.readPending(ctx, l.ID); err != nil {
@@ -113,8 +114,8 @@ func (r *linkReader) correctCard(ctx context.Context, l *LinkCard) error {
 	return err
 }
 
-// count counts the shares of the link, and its sharers over time: each since the first of
-// its shares in the window.
+// count counts the shares of the link, and its sharers over time. Each sharer counts from
+// its first share in the window.
 func (r *linkReader) count(ctx context.Context, l *LinkSummary) error {
 	columns, to := []string{"count(*)", "count(DISTINCT s.did)", "min(s.shared_at)", "max(s.shared_at)"}, []any{&l.Shares, &l.Accounts, &l.FirstShared, &l.LastShared}
 	numbers := func(n int, condition func(i int) string) []int {
@@ -173,8 +174,8 @@ SELECT `
 	return nil
 }
 
-// readGiven reads the titles and the spellings that posts of accounts that count give,
-// beside those that are shown.
+// readGiven reads the titles and the spellings given by posts of accounts that count,
+// other than the ones that are shown.
 func (r *linkReader) readGiven(ctx context.Context, l *LinkSummary) (err error) {
 	others := func(column, shown string) ([]Given, error) {
 		sql := `
@@ -195,8 +196,8 @@ LIMIT $4`
 }
 
 // markedShares are common table expressions that end with s: the shares of the link $4,
-// with why each does not count, and whether it is the account's latest that could.
-// $5 is the end of the window; the others are those of notCounted.
+// with the reason why each does not count, and whether it is the account's latest that
+// could. $5 is the end of the window; the other parameters are those of notCounted.
 const markedShares = `
 WITH marked AS MATERIALIZED (
     SELECT s.did, s.how, s.shared_at, s.collection, s.rkey, s.named_id, coalesce(` + notCounted + `, '') AS why

@@ -11,12 +11,12 @@ import (
 	"github.com/weir-social/weir/schema"
 )
 
-// A link that is merged into another counts as that one: links.counts_as says which, and
-// the foreign key of shares moves their link_id with it. named_id stays what the record
-// names, so a split puts everything back. Nothing else knows of merges: the counter sees
-// shares whose link has changed.
+// A link that is merged into another counts as that one. links.counts_as names it, and the foreign
+// key of shares changes their link_id with it. named_id stays the link that the record names, so a
+// split restores everything. No other code knows of merges: the counter sees shares whose link has
+// changed.
 
-// mergeLock is the advisory lock of those who merge and split: each reads what the others
+// mergeLock is the advisory lock for merging and splitting: each transaction reads what the others
 // have merged.
 const mergeLock = 0x776569726d7267
 
@@ -27,7 +27,7 @@ const (
 	ByHand     = "by hand"
 )
 
-// Merge says that a link is another one.
+// Merge states that a link is the same as another one.
 type Merge struct {
 	Link, Into int64
 	Why        string // Redirected, Canonical or ByHand
@@ -43,16 +43,16 @@ func (e *MergedError) Error() string {
 	return fmt.Sprintf("link %d is merged into link %d", e.Link, e.Into)
 }
 
-// ErrNotMerged means that a link is merged into none.
+// ErrNotMerged means that the link is not merged.
 var ErrNotMerged = errors.New("the link is not merged into another")
 
-// ErrSplit means that the link was split before: only a person merges it again.
+// ErrSplit means that the link was split before. Only a person may merge it again.
 var ErrSplit = errors.New("the link was split from another")
 
-// MergeLinks merges a link, and all that are merged into it, into another. If both count
-// as one already, it does nothing. It returns ErrLink if one of them does not exist, a
-// *MergedError if the link is merged elsewhere, or the other into it, and ErrSplit if the link was split and no
-// person merges it.
+// MergeLinks merges a link, and all links that are merged into it, into another. If both already
+// count as one, it does nothing. It returns ErrLink if one of them does not exist, a *MergedError
+// if the link is merged elsewhere or the other is merged into it, and ErrSplit if the link was
+// split before and the merge is not by hand.
 func MergeLinks(ctx context.Context, tx pgx.Tx, m Merge) error {
 	counts, err := lockMerges(ctx, tx, m.Link, m.Into)
 	switch {
@@ -76,7 +76,7 @@ WHERE m.split_at IS NULL OR excluded.why = $5`
 	if done.RowsAffected() == 0 {
 		return ErrSplit
 	}
-	// What a link was kept for, the one that takes its place is kept for.
+	// The link that takes its place takes over why it was kept.
 	q := &pgx.Batch{}
 	q.Queue(`UPDATE links SET merged_into = $2 WHERE id = $1 OR merged_into = $1`, m.Link, counts[m.Into])
 	q.Queue(`
@@ -88,8 +88,8 @@ FROM links AS m WHERE m.id = $1 AND m.kept_at IS NOT NULL AND l.id = $2`, m.Link
 	return refreshHeadlines(ctx, tx, m.Link, counts[m.Into])
 }
 
-// SplitLink undoes the merge of a link into another: the link counts itself again, with
-// those that were merged into it. It returns ErrLink or ErrNotMerged.
+// SplitLink undoes the merge of a link into another: the link counts by itself again, with the
+// links that were merged into it. It returns ErrLink or ErrNotMerged.
 func SplitLink(ctx context.Context, tx pgx.Tx, link int64, now time.Time) error {
 	counts, err := lockMerges(ctx, tx, link)
 	if err != nil {
@@ -115,8 +115,9 @@ UPDATE links AS l SET merged_into = nullif($1, l.id) FROM members AS m WHERE l.i
 	return refreshHeadlines(ctx, tx, link, counts[link])
 }
 
-// lockMerges keeps others from merging, and the links from expiring, until the transaction
-// ends. It returns as what the links count, or ErrLink if one does not exist.
+// lockMerges keeps other transactions from merging the links, and the links from expiring, until
+// the transaction ends. It returns the link as which each counts, or ErrLink if a link does not
+// exist.
 func lockMerges(ctx context.Context, tx pgx.Tx, links ...int64) (counts map[int64]int64, err error) {
 	if err := waitForMerges(ctx, tx); err != nil {
 		return nil, err
@@ -135,9 +136,10 @@ func lockMerges(ctx context.Context, tx pgx.Tx, links ...int64) (counts map[int6
 	return counts, nil
 }
 
-// waitForMerges waits until nobody else merges, and keeps others from it until the
-// transaction ends. A transaction that adds or locks links before waits with these locks,
-// and those who share the links wait with it: a merge takes as long as it has shares.
+// waitForMerges waits until no other transaction merges, and blocks others until the transaction
+// ends. Call it before adding or locking links. Otherwise the transaction waits while holding these
+// locks, and everyone who shares these links waits too: a merge takes time proportional to its
+// shares.
 func waitForMerges(ctx context.Context, tx pgx.Tx) error {
 	if _, err := tx.Exec(ctx, `SELECT pg_advisory_xact_lock($1)`, int64(mergeLock)); err != nil {
 		return fmt.Errorf("wait for other merges: %w", err)
@@ -149,7 +151,7 @@ func waitForMerges(ctx context.Context, tx pgx.Tx) error {
 type MergedLink struct {
 	ID       int64     `json:"id"`
 	URL      string    `json:"url"`
-	Into     int64     `json:"into"` // the link itself, or another that is merged into it
+	Into     int64     `json:"into"` // the link itself, or another link that is merged into it
 	Why      string    `json:"why"`
 	MergedAt time.Time `json:"merged_at"`
 }

@@ -10,13 +10,14 @@ import (
 	"github.com/weir-social/weir/schema"
 )
 
-// Network is where accounts are. With one, only the accounts of that network count.
+// Network names a network. A query with a network counts only the accounts of that
+// network.
 type Network string
 
 // The networks. An account belongs to one of them.
 const (
 	BothNetworks Network = ""
-	Bluesky      Network = "bluesky" // and everything else of the AT Protocol
+	Bluesky      Network = "bluesky" // with all other accounts of the AT Protocol
 	Nostr        Network = "nostr"
 )
 
@@ -31,7 +32,8 @@ func NetworkOf(did string) Network {
 // includes reports whether an account counts.
 func (n Network) includes(did string) bool { return n == BothNetworks || n == NetworkOf(did) }
 
-// has is a condition: the account did counts. The indexes of Nostr have the same words.
+// has is a condition: the account did counts. The partial indexes for Nostr use the same
+// words.
 func (n Network) has(did string) string {
 	switch n {
 	case Nostr:
@@ -42,8 +44,9 @@ func (n Network) has(did string) string {
 	return ` true `
 }
 
-// walked is the network whose counts a ranking walks down: those of Nostr are kept beside
-// those of both. A link of Bluesky has at most as many sharers as it has in both.
+// walked returns the network whose counts a ranking walks down. Nostr's counts are kept
+// separately, beside those of both networks. A link has at most as many sharers on
+// Bluesky as on both.
 func (n Network) walked() Network {
 	if n == Nostr {
 		return Nostr
@@ -51,7 +54,7 @@ func (n Network) walked() Network {
 	return BothNetworks
 }
 
-// counts is the table of the counts that a ranking walks down.
+// counts returns the table of counts that a ranking walks down.
 func (n Network) counts() string {
 	if n == Nostr {
 		return "nostr_counts"
@@ -59,7 +62,7 @@ func (n Network) counts() string {
 	return "link_counts"
 }
 
-// Networks returns the networks of which accounts are counted, each by itself.
+// Networks returns the networks for which accounts are counted separately.
 func Networks(ctx context.Context, db schema.DB) ([]Network, error) {
 	const sql = `
 SELECT n.name FROM (VALUES
@@ -96,8 +99,8 @@ func (n Network) leaveOutChanges(c changes) changes {
 	return left
 }
 
-// withoutNostr subtracts the sharers of Nostr, who are few, from counts of both networks.
-// The links in again must be counted again: their last share may be one of Nostr.
+// withoutNostr subtracts the Nostr sharers, who are few, from counts of both networks.
+// The links in again must be counted again: their last share may be from Nostr.
 func (w *walk) withoutNostr(ctx context.Context, of []entry) (subtracted, again []entry, err error) {
 	recounted, err := w.recount(ctx, Nostr, of)
 	if err != nil {

@@ -12,12 +12,11 @@ import (
 	"github.com/weir-social/weir/schema"
 )
 
-// maxProfile is the longest profile that is read, in characters. Anybody writes anything
-// there.
+// maxProfile is the longest profile that is read, in characters. Profiles are untrusted.
 const maxProfile = 64 << 10
 
-// nostrNames returns what accounts of Nostr call themselves in their stored profiles
-// (kind 0), without those that say nothing. Accounts of other networks have none.
+// nostrNames returns the names that Nostr accounts give themselves in their stored
+// profiles (kind 0). It omits accounts without a name, and accounts of other networks.
 func nostrNames(ctx context.Context, db schema.DB, dids []string) (map[string]string, error) {
 	dids = slices.Compact(slices.Sorted(slices.Values(Nostr.leaveOutDIDs(dids))))
 	names := make(map[string]string, len(dids))
@@ -51,7 +50,7 @@ WHERE length(r.content) <= $2`
 	return names, err
 }
 
-// nameFaces names those of the faces that are of Nostr and have no name.
+// nameFaces sets the names of Nostr faces that have none.
 func (r *reader) nameFaces(ctx context.Context, links []TrendingLink) error {
 	var dids []string
 	for i := range links {
@@ -71,7 +70,7 @@ func (r *reader) nameFaces(ctx context.Context, links []TrendingLink) error {
 	return err
 }
 
-// nameSharers names those who are of Nostr and have no name, except hidden accounts.
+// nameSharers sets the names of Nostr sharers that have none, except hidden accounts.
 func (r *linkReader) nameSharers(ctx context.Context, shares []LinkShare) error {
 	var dids []string
 	for i := range shares {

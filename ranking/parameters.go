@@ -15,25 +15,26 @@ import (
 	"github.com/weir-social/weir/nostr"
 )
 
-// DefaultWindow is the window of a ranking if none is asked for.
+// DefaultWindow is the window of a ranking if the request names none.
 const DefaultWindow = "6h"
 
-// most is the largest number that at_least can be.
+// most is the maximum of at_least.
 const most = 1_000_000
 
-// ParameterError is a parameter of a ranking with a value that it cannot have.
+// ParameterError reports a parameter of a ranking with an invalid value.
 type ParameterError struct {
 	Name, Value string
 	Expected    Expected
-	Values      []string // that are expected, or the lowest and the highest number
+	Values      []string // the valid values, or the lowest and the highest number
 }
 
 func (e *ParameterError) Error() string { return fmt.Sprintf("%s is %q", e.Name, e.Value) }
 
-// Expected is what a parameter can be. The page has the words for each.
+// Expected is the kind of value that a parameter accepts. The page has the text for
+// each.
 type Expected string
 
-// What parameters can be.
+// The kinds of values.
 const (
 	OneOf        Expected = "one_of"
 	SomeOf       Expected = "some_of"
@@ -50,17 +51,18 @@ func Parameters() []string {
 	return []string{"window", "sort", "at_least", "ways", "network", "domain", "text", "by", "watch", "degree", "limit", "cursor"}
 }
 
-// Limits are the number of links on a page: if none is asked for, and at most.
+// Limits are the default and the maximum number of links on a page.
 type Limits struct{ Default, Most int }
 
 // ParseQuery reads a query from the parameters of a request or a command. value returns
-// the text of a parameter, and false if it has its default. An empty domain, text, by or
-// watch is as good as none: forms send them. An error is a *ParameterError.
+// the text of a parameter, or false if the parameter was not given. An empty domain,
+// text, by or watch counts as not given, because forms send them. The error is a
+// *ParameterError.
 func ParseQuery(value func(name string) (text string, given bool), limits Limits) (q Query, err error) {
 	parse := func(name string, expected Expected, values []string, read func(text string) (ok bool)) {
 		text, given := value(name)
 		if given && err == nil && !read(text) {
-			if strings.HasPrefix(strings.ToLower(text), "nsec1") { // a secret key is in no message
+			if strings.HasPrefix(strings.ToLower(text), "nsec1") { // error messages must not repeat a secret key
 				text = "nsec1…"
 			}
 			err = &ParameterError{name, text, expected, values}
@@ -108,7 +110,7 @@ func ParseQuery(value func(name string) (text string, given bool), limits Limits
 	return q, err
 }
 
-// maxTarget bounds the target of a watch, in bytes.
+// maxTarget limits the target of a watch, in bytes.
 const maxTarget = 4096
 
 // windowNamed returns the length of the window with a name.
@@ -147,7 +149,7 @@ func number(to *int, text string, highest int) bool {
 	return err == nil && n >= 1 && n <= highest && strconv.Itoa(n) == text
 }
 
-// someOf reports whether all words are in a list, and none is there twice.
+// someOf reports whether all words are in a list, each at most once.
 func someOf(words, list []string) bool {
 	for i, word := range words {
 		if !slices.Contains(list, word) || slices.Contains(words[:i], word) {
@@ -159,19 +161,20 @@ func someOf(words, list []string) bool {
 
 var hostSyntax = regexp.MustCompile(`^[\pL\pN_]([\pL\pN_.:-]*[\pL\pN_])?$`)
 
-// IsDomain reports whether a site of a link can be asked for.
+// IsDomain reports whether site is a valid value of the parameter domain.
 func IsDomain(site string) bool {
 	asked, ok := domain(site)
 	return ok && asked == site
 }
 
-// domain returns a host as links.site has it.
+// domain returns a host in the form of links.site.
 func domain(text string) (site string, ok bool) {
 	site = strings.TrimPrefix(strings.TrimSuffix(strings.ToLower(text), "."), "www.")
 	return site, len(site) <= 255 && hostSyntax.MatchString(site)
 }
 
-// account returns a handle or a DID as accounts has it. An npub is that of a DID.
+// account returns a handle or a DID in the form of the table accounts. It converts an
+// npub to its DID.
 func account(text string) (string, bool) {
 	if n, err := nostr.ParseName(text); err == nil && n.Prefix == "npub" {
 		return nostr.DID(n.Key), true
@@ -183,8 +186,8 @@ func account(text string) (string, bool) {
 	return id.Normalize().String(), true
 }
 
-// Parameter returns the text of a parameter that ParseQuery reads as the query has it;
-// empty if that is the default. limit is that of a page if none is asked for.
+// Parameter returns the text of a parameter as ParseQuery reads it, or "" if the query
+// has the default. limit is the default number of links on a page.
 func (q Query) Parameter(name string, limit int) string {
 	unless := func(text, otherwise string) string {
 		if text == otherwise {

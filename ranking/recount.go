@@ -11,8 +11,8 @@ import (
 	"github.com/weir-social/weir/schema"
 )
 
-// recount ranks the links by counting the shares in the ledger, all of them. It depends
-// on nothing that is maintained, and takes long when there are many shares.
+// recount ranks the links by counting all shares in the ledger. It does not depend on
+// stored counts, and takes long when there are many shares.
 func (r *reader) recount(ctx context.Context) ([]entry, error) {
 	dids := `'{}'::text[]`
 	if r.watches != nil {
@@ -50,7 +50,7 @@ LIMIT $14`
 	return schema.All(ctx, r.tx, "recount the links", pgx.RowToStructByPos[entry], sql, append(args, r.positionArgs()...)...)
 }
 
-// speedOf is the speed of the rows of a group that share at the time at.
+// speedOf returns the speed of the rows of a group whose shares are dated at.
 func speedOf(at, end string) string {
 	sql := ""
 	for i, w := range weights() {
@@ -64,8 +64,8 @@ func speedOf(at, end string) string {
 	return "(" + sql + ")"
 }
 
-// afterPosition ends a query of links c with the conditions of the ranking, its order,
-// and the position of the page. Its parameters begin with number n; they are
+// afterPosition returns the end of a query of links c: the conditions of the ranking,
+// its order, and the position of the page. Its parameters begin with number n; they are
 // positionArgs.
 func afterPosition(n int) string {
 	const sql = `
@@ -89,7 +89,7 @@ func (r *reader) positionArgs() []any {
 	return []any{r.q.least(), string(r.q.Sort), r.after == nil, after.value(r.q.Sort), stamp, after.ID}
 }
 
-// earliest is the date after which shares matter to the query.
+// earliest returns the date after which shares matter to the query.
 func (r *reader) earliest() time.Time {
 	day := r.end.Add(-Windows()[longestSpeed].Length)
 	if from := r.from(); r.q.Sort != Speed || from.Before(day) {
@@ -98,7 +98,7 @@ func (r *reader) earliest() time.Time {
 	return day
 }
 
-// value is what a link is ranked by first.
+// value returns the first value by which a link is ranked.
 func (e entry) value(sort Sort) int {
 	switch sort {
 	case Speed:
@@ -109,10 +109,10 @@ func (e entry) value(sort Sort) int {
 	return e.Sharers
 }
 
-// merge returns the first limit links of both lists after a position.
+// merge returns the first limit links after a position from both lists.
 func (r *reader) merge(found, touched []entry, after *entry, limit int) []entry {
 	order := func(a, b entry) int { return a.compare(b, r.q.Sort) }
-	cut := false // found is cut to the first limit links at times: most others are then left out at once
+	cut := false // found is sometimes cut to the first limit links, which leaves out most others at once
 	for _, e := range touched {
 		if after != nil && after.compare(e, r.q.Sort) >= 0 || cut && found[limit-1].compare(e, r.q.Sort) < 0 {
 			continue

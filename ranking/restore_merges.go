@@ -27,10 +27,10 @@ type archivedMerge struct {
 	SplitAt   *time.Time `json:"split_at"`
 }
 
-// RestoreMerges merges and splits the links of a database as the archive says, in the
-// order in which they were merged. It adds links that are missing: a post that is fetched
-// later may name them, and they expire otherwise. Restoring twice changes nothing the
-// second time.
+// RestoreMerges merges and splits the links of a database as the archive records it, in
+// the order in which they were merged. It adds links that are missing: a post that is
+// fetched later may name them, and otherwise they expire. Restoring twice changes nothing
+// the second time.
 func RestoreMerges(ctx context.Context, pool *pgxpool.Pool, rows []json.RawMessage) error {
 	for _, row := range rows {
 		var m archivedMerge

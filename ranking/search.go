@@ -11,15 +11,15 @@ import (
 	"github.com/weir-social/weir/schema"
 )
 
-// texts selects the shares whose posts' words may be found: posts of the days of which
-// posts are still stored, and of rkeys that name no day, such as those of notes. $2 is the first of these days,
-// as an rkey. The condition follows each of both.
+// texts selects the shares whose posts' texts are searched: posts of the days for which posts are
+// still stored, and those with rkeys that name no day, such as notes. $2 is the first of these
+// days, as an rkey. The condition is added to both selections.
 func texts(columns, condition string) string {
 	return `(SELECT ` + columns + ` FROM shares AS s WHERE s.rkey >= $2 AND ` + condition + `)
     UNION ALL (SELECT ` + columns + ` FROM shares_default AS s WHERE s.rkey < $2 AND ` + condition + `)`
 }
 
-// Places in which a link may match.
+// The places in which a link may match.
 const (
 	inAddress = 1 << iota
 	inCards
@@ -27,10 +27,10 @@ const (
 	anywhere = inAddress | inCards | inPosts
 )
 
-// matches is a condition: the link matches the text in one of the places. It has the
-// parameters of searchArgs; $3 is true if only members of watches count. It depends on
-// the ledger alone, so nothing that is pending changes it. OFFSET keeps the planner from
-// reading, for each link, all that matches.
+// matches is a condition: the link matches the text in one of the places. It has the parameters of
+// searchArgs; $3 is true if only members of watches count. It uses only the ledger, so pending
+// changes do not affect it. OFFSET keeps the planner from reading everything that matches once per
+// link.
 func matches(link, places string) string {
 	in := func(place int) string { return fmt.Sprintf("%s & %d > 0 AND EXISTS", places, place) }
 	return ` (` + in(inAddress) + ` (SELECT FROM links AS l WHERE l.id = ANY (` + membersOf(link) + `) AND l.identity ILIKE $4::text)
@@ -45,7 +45,7 @@ func matches(link, places string) string {
         WHERE s.words @@ $1::tsquery AND` + eligible("s.did", "$3") + `AND ` + stored + `)) `
 }
 
-// membersOf is the ids of a link and of those that are merged into it.
+// membersOf returns the ids of a link and of the links that are merged into it.
 func membersOf(link string) string {
 	return `ARRAY(SELECT ` + link + ` UNION ALL SELECT m.id FROM links AS m WHERE m.merged_into = ` + link + `)`
 }
@@ -55,14 +55,15 @@ const stored = `CASE s.collection
     WHEN 'app.bsky.feed.post' THEN EXISTS (SELECT FROM posts AS p WHERE p.collection = 'app.bsky.feed.post' AND p.did = s.did AND p.rkey = s.rkey)
     ELSE EXISTS (SELECT FROM records_other AS p WHERE p.collection = s.collection AND p.did = s.did AND p.rkey = s.rkey) END`
 
-// searched is the text of the query as matches needs it.
+// searched is the text of the query, in the form that matches needs.
 type searched struct {
 	search
 	from string // the first rkey of the partitions of posts
-	// places has the links that match, and where; also those that matched before something was deleted or hidden.
+	// places has the links that match, and where. It includes links that matched before something
+	// was deleted or hidden.
 	places map[int64]int
-	rows   int  // so many matches were listed for places
-	other  int  // the places in which so many match that places has none of them
+	rows   int  // how many matches were listed for places
+	other  int  // the places with so many matches that none of them are in places
 	exact  bool // every link in places matches
 }
 
@@ -130,17 +131,18 @@ const sampled = 1000
 // most is how many rows of a place are listed if they are of few links.
 func (l limits) most() int { return 5 * l.many }
 
-// listing is what was listed of the places.
+// listing is the result of listing the matches of the places.
 type listing struct {
 	rows  int
-	again int     // places of which more is to be listed
+	again int     // places with more matches to list
 	named []int64 // links of cards, which may be merged
 }
 
-// list lists at most limit rows that match in each place. If there are more, the place is left
-// out: a walk soon finds enough of its links, unless the rows are of a few links.
+// list lists at most limit matching rows in each place. If there are more, it leaves the place out,
+// unless the rows belong to few links: a walk soon finds enough of the place's links.
 func (r *reader) list(ctx context.Context, limit func(place int) int) (all listing, err error) {
-	// The empty string keeps the second condition on the address from the index.
+	// The empty string keeps the planner from using the index for the second condition on the
+	// address.
 	sql := `
 WITH found AS MATERIALIZED (
     SELECT l.link_id, 1 AS place FROM (SELECT l.counts_as AS link_id FROM links AS l WHERE l.identity ILIKE $5::text AND l.identity || '' ILIKE $4::text LIMIT $6) AS l
@@ -178,9 +180,9 @@ SELECT f.place, count(*), array_agg(DISTINCT f.link_id ORDER BY f.link_id) FROM 
 	return all, nil
 }
 
-// expect asks the planner how many rows match in each place: to read them only to find that
-// they are too many takes longer than all the rest. It marks the places that are not listed,
-// and returns those of which many match.
+// expect asks the planner how many rows match in each place. Reading rows only to find that there
+// are too many would take longer than everything else. It marks the places that are not listed, and
+// returns the places with many matches.
 func (r *reader) expect(ctx context.Context) (frequent int, err error) {
 	q := &pgx.Batch{}
 	ask := func(place int, from string, args ...any) {
@@ -209,13 +211,13 @@ func (r *reader) expect(ctx context.Context) (frequent int, err error) {
 	return frequent, nil
 }
 
-// countMerged moves the matches in cards, which name the link that was shared, to the link
-// as which that counts.
+// countMerged replaces the links of matching cards, which are the links that were shared, by the
+// links as which they count.
 func (r *reader) countMerged(ctx context.Context, named []int64) error {
 	if len(named) == 0 {
 		return nil
 	}
-	// With this very condition, the index links_merged has the answer.
+	// Only with exactly this condition does Postgres use the index links_merged.
 	const sql = `SELECT l.id, l.counts_as FROM links AS l WHERE l.id = ANY ($1) AND l.counts_as <> l.id`
 	rows, err := r.tx.Query(ctx, sql, named)
 	if err != nil {
@@ -234,7 +236,7 @@ func (r *reader) countMerged(ctx context.Context, named []int64) error {
 	return nil
 }
 
-// matchEach looks at each of few matches. That takes less time than to ask each link.
+// matchEach checks each of a few matches. That is faster than checking each link.
 func (r *reader) matchEach(ctx context.Context) error {
 	links, err := r.matchListed(ctx, slices.Collect(maps.Keys(r.text.places)))
 	if err != nil {
@@ -248,9 +250,8 @@ func (r *reader) matchEach(ctx context.Context) error {
 	return nil
 }
 
-// matchListed returns which of the links match, if everything that matches is listed. It
-// reads all of that, and so only those posts of a link that match. Matches in addresses
-// never change.
+// matchListed returns which of the links match, if all matches are listed. It reads all of them, so
+// of a link's posts only those that match. Matches in addresses never change.
 func (r *reader) matchListed(ctx context.Context, links []int64) ([]int64, error) {
 	matching, err := schema.All(ctx, r.tx, "read what matches", pgx.RowTo[int64], listedMatches, append(r.searchArgs()[:3], links)...)
 	if err != nil {
@@ -264,8 +265,8 @@ func (r *reader) matchListed(ctx context.Context, links []int64) ([]int64, error
 	return matching, nil
 }
 
-// listedMatches selects which of the links match in cards and posts. It reads what matches
-// once, rather than what each link has.
+// listedMatches selects which of the links match in cards and posts. It reads all matches once,
+// rather than the rows of each link.
 var listedMatches = `
 WITH listed AS (SELECT DISTINCT k.id FROM unnest($4::bigint[]) AS k (id))
 SELECT g.link_id
@@ -297,7 +298,7 @@ FROM (SELECT c.* FROM cards AS c WHERE c.words @@ $1::tsquery OFFSET 0) AS c
 JOIN links AS m ON m.id = c.link_id JOIN listed AS k ON k.id = m.counts_as
 WHERE ` + cardCounts
 
-// found returns the links that may match; nil: any may.
+// found returns the links that may match; nil: all may.
 func (t *searched) found() []int64 {
 	if t == nil || t.other != 0 {
 		return nil
@@ -305,7 +306,7 @@ func (t *searched) found() []int64 {
 	return slices.AppendSeq(make([]int64, 0, len(t.places)), maps.Keys(t.places))
 }
 
-// doubtful reports whether a link that may match must still be asked.
+// doubtful reports whether a link that may match must still be checked.
 func (t *searched) doubtful() bool { return t != nil && !t.exact }
 
 // keep removes the links that are not of the site, or do not match the text.
@@ -314,7 +315,7 @@ func (r *reader) keep(ctx context.Context, of []entry) ([]entry, error) {
 		return of, nil
 	}
 	ids := make([]int64, len(of))
-	read := 0 // rows, to ask each link: where it matches in a card or its address, few
+	read := 0 // rows to read when checking each link: few if it matches in a card or its address
 	for i, e := range of {
 		ids[i] = e.ID
 		if r.text.doubtful() && r.text.places[e.ID] == inPosts {

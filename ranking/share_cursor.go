@@ -12,17 +12,17 @@ import (
 	"github.com/weir-social/weir/schema"
 )
 
-// sharePosition is a place among the shares of a link.
+// sharePosition is a position among the shares of a link.
 type sharePosition struct {
-	Mark    uint32     // of the query
-	Waiting bool       // among those that wait
+	Mark    uint32     // identifies the query
+	Waiting bool       // among the waiting shares
 	At      time.Time  // of the share
 	Record  schema.Key // that shares the link
-	Named   int64      // the link that it names: it may name several that are merged
-	Subject schema.Key // that it waits for
+	Named   int64      // the link that the record names: it may name several merged links
+	Subject schema.Key // the subject that it waits for
 }
 
-// maxShareCursor bounds a cursor, in bytes: two keys with the longest names.
+// maxShareCursor limits a cursor, in bytes: two keys with the longest names.
 const maxShareCursor = 8 << 10
 
 func (q LinkQuery) mark() uint32 {
@@ -44,8 +44,8 @@ func (p sharePosition) cursor(q LinkQuery) Cursor {
 	return Cursor(base64.RawURLEncoding.EncodeToString(raw))
 }
 
-// readShare returns the position of the last share of the page before. Anyone may have
-// written the cursor.
+// readShare returns the position of the last share on the page before. The cursor is
+// untrusted.
 func (c Cursor) readShare(q LinkQuery) (p sharePosition, err error) {
 	if c == "" {
 		return sharePosition{At: time.Date(9999, 1, 1, 0, 0, 0, 0, time.UTC)}, nil

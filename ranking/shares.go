@@ -23,12 +23,12 @@ type Share struct {
 	Identity string // of the link: the same for all its spellings
 	URL      string // the spelling: normalised
 	Site     string // of the spelling
-	Short    bool   // a link of a shortener
+	Short    bool   // the site is a shortener
 	How      string // post
 	SharedAt time.Time
 	StoredAt time.Time // when the record was first stored; zero: now
 	Card     Card
-	Gift     string // the URL with which it opens the article for readers who have not paid; empty: none
+	Gift     string // a URL that opens the article for readers who have not paid; empty: none
 	Text     string // of the record
 }
 
@@ -39,8 +39,8 @@ type Card struct {
 	Image       string // blob:<did>/<cid>
 }
 
-// RecordsWithShares returns those of the records that have shares. LATERAL and LIMIT
-// force one index lookup per record, whatever the planner assumes.
+// RecordsWithShares returns those records that have shares. LATERAL and LIMIT force one index
+// lookup per record, whatever the planner assumes.
 func RecordsWithShares(ctx context.Context, db schema.DB, keys []schema.Key) ([]schema.Key, error) {
 	const sql = `
 SELECT k.collection, k.did, k.rkey
@@ -54,9 +54,9 @@ CROSS JOIN LATERAL (SELECT FROM shares AS s WHERE s.did = k.did AND s.collection
 	return schema.All(ctx, db, "find the records with shares", pgx.RowToStructByPos[schema.Key], sql, pgx.QueryExecModeCacheDescribe, collection, did, rkey, slices.Min(rkey), slices.Max(rkey))
 }
 
-// ReplaceShares replaces the shares of records that share through no subject. The
-// caller must have locked the records. It returns schema.ErrBusy if one of the links
-// expired or was merged meanwhile: try again.
+// ReplaceShares replaces the shares of records that share through no subject. The caller must have
+// locked the records. It returns schema.ErrBusy if one of the links expired or was merged
+// meanwhile: try again.
 func ReplaceShares(ctx context.Context, tx pgx.Tx, records []schema.Key, shares []Share, now time.Time) error {
 	if _, err := EnsureLinks(ctx, tx, shares, now); err != nil {
 		return err
@@ -81,22 +81,22 @@ func WriteShares(ctx context.Context, tx pgx.Tx, q *pgx.Batch) error {
 	return fmt.Errorf("write shares: %w", err)
 }
 
-// Replacement is what some records share: all of it replaces what they shared before.
+// Replacement holds the new shares of some records. They replace all earlier shares of these
+// records.
 type Replacement struct {
 	Records  []schema.Key // all of them
 	Before   []schema.Key // those that may have shares
 	Subjects []schema.Key // those that contain links, or did
 	Shares   []Share
 	Through  []Through
-	Copies   []Copy // those that are copies
+	Copies   []Copy // the records that are copies
 
 	Changed bool // set when the queue was sent: a subject has other links than before
 }
 
-// Queue queues the statements that write it: they add and delete shares, and give the
-// subjects among the records their new links. The caller must have locked the records,
-// and have added the links with EnsureLinks. If one is missing, WriteShares returns
-// schema.ErrBusy.
+// Queue queues the statements that write the replacement. They add and delete shares, and give the
+// subjects among the records their new links. The caller must have locked the records, and have
+// added the links with EnsureLinks. If a link is missing, WriteShares returns schema.ErrBusy.
 func (r *Replacement) Queue(q *pgx.Batch, now time.Time) {
 	queueLock(q, r.Shares)
 	queueCopies(q, r.Records, r.Copies)
@@ -110,8 +110,8 @@ func (r *Replacement) Queue(q *pgx.Batch, now time.Time) {
 	}
 }
 
-// insertLinks adds the missing links, ordered by identity. LIMIT forces index lookups:
-// without statistics, a scan of the whole table for each link looks cheap.
+// insertLinks adds the missing links, ordered by identity. LIMIT forces index lookups: without
+// statistics, a scan of the whole table for each link looks cheap.
 const insertLinks = `
 INSERT INTO links (identity, url, site, first_seen)
 SELECT i.identity, i.url, i.site, $4
@@ -120,9 +120,9 @@ WHERE (SELECT l.id FROM links AS l WHERE l.identity = i.identity LIMIT 1) IS NUL
 ORDER BY i.identity
 ON CONFLICT (identity) DO NOTHING`
 
-// lockLinks locks the links of shares, in the order of their identities: ExpireClaims then
-// cannot delete a claim that a share is about to name. The shares would take the same locks
-// a moment later.
+// lockLinks locks the links of shares, in the order of their identities, so that ExpireClaims
+// cannot delete a claim that a share is about to name. The shares would take the same locks a
+// moment later.
 const lockLinks = `
 SELECT FROM unnest($1::text[]) AS i (identity)
 CROSS JOIN LATERAL (SELECT FROM links AS l WHERE l.identity = i.identity LIMIT 1 FOR KEY SHARE OF l) AS l`
@@ -134,10 +134,10 @@ func queueLock(q *pgx.Batch, shares []Share) {
 	}
 }
 
-// EnsureLinks adds the missing links and claims. That is a short transaction of its own:
-// while a popular link is new, all transactions that share it wait for the one that adds
-// it. short reports whether a link of a shortener is new. It returns schema.ErrBusy if one
-// of the links expired meanwhile: try again.
+// EnsureLinks adds the missing links and claims. It uses a short transaction of its own: when a
+// popular link is new, all transactions that share it wait for the one that adds it. short reports
+// whether a new link belongs to a shortener. It returns schema.ErrBusy if a link expired meanwhile:
+// try again.
 func EnsureLinks(ctx context.Context, db batcher, shares []Share, now time.Time) (short bool, err error) {
 	if len(shares) == 0 {
 		return false, nil
@@ -153,8 +153,8 @@ func EnsureLinks(ctx context.Context, db batcher, shares []Share, now time.Time)
 	return false, fmt.Errorf("add links: %w", expiredMeanwhile(err))
 }
 
-// expiredMeanwhile adds schema.ErrBusy to the error of a foreign key: the link was there
-// when its id was looked up.
+// expiredMeanwhile adds schema.ErrBusy to a foreign key error: the link existed when its id was
+// looked up.
 func expiredMeanwhile(err error) error {
 	if refused, ok := errors.AsType[*pgconn.PgError](err); ok && refused.Code == "23503" {
 		return errors.Join(schema.ErrBusy, err)
@@ -190,7 +190,7 @@ func queueLinks(q *pgx.Batch, shares []Share, now time.Time) {
 	}
 }
 
-// insertThrough adds shares through subjects. A link that the record itself contains is not shared through its subject too.
+// insertThrough adds shares through subjects. It omits links that the record itself contains.
 const insertThrough = `
 INSERT INTO shares AS s (did, collection, rkey, link_id, named_id, how, shared_at, stored_at, subject_did, subject_rkey, subject_collection, words, copied)
 SELECT i.did, i.collection, i.rkey, l.counts_as, l.id, i.how, i.shared_at, i.stored_at, i.subject_did, i.subject_rkey, i.subject_collection, i.words::tsvector,
@@ -202,7 +202,7 @@ ON CONFLICT (did, collection, rkey, named_id) DO UPDATE
 SET how = excluded.how, shared_at = excluded.shared_at, words = excluded.words, copied = excluded.copied
 WHERE s.subject_did IS NOT NULL AND (s.how, s.shared_at, s.words, s.copied) IS DISTINCT FROM (excluded.how, excluded.shared_at, excluded.words, excluded.copied)`
 
-// isCopy is true for a record i that is a copy. LIMIT forces an index lookup.
+// isCopy is true if the record of i is a copy. LIMIT forces an index lookup.
 const isCopy = `(SELECT true FROM copies AS c WHERE c.did = i.did AND c.collection = i.collection AND c.rkey = i.rkey LIMIT 1) IS NOT NULL`
 
 func (r *Replacement) queueShares(q *pgx.Batch, claims pgtype.FlatArray[[]byte], now time.Time) {
@@ -261,7 +261,7 @@ WHERE s.did = gone.did AND s.collection = gone.collection AND s.rkey = gone.rkey
 		q.Queue(sql, oldCollection, oldDID, oldRkey, collection, did, rkey, identity, slices.Min(oldRkey), slices.Max(oldRkey),
 			t.collection, t.did, t.rkey, t.link, t.subjectDID, t.subjectRkey, t.subjectCollection)
 	}
-	// A link that expired has no id or no claim here, and the share is refused.
+	// An expired link has no id or no claim here, and the share is refused.
 	const insert = `
 INSERT INTO shares AS s (did, collection, rkey, link_id, named_id, how, shared_at, stored_at, claim_id, words, gift, subject_collection, copied)
 SELECT i.did, i.collection, i.rkey, CASE WHEN c.id IS NOT NULL THEN l.counts_as END, l.id, i.how, i.shared_at, i.stored_at, c.id, i.words::tsvector, i.gift, NULL,
@@ -282,7 +282,7 @@ WHERE (s.how, s.shared_at, s.claim_id, s.words, s.gift, s.copied)
 	}
 }
 
-// throughColumns are shares through subjects, a row a link, as columns.
+// throughColumns holds shares through subjects as columns, one row per link.
 type throughColumns struct {
 	collection, did, rkey, how                 pgtype.FlatArray[string]
 	subjectDID, subjectCollection, subjectRkey pgtype.FlatArray[string]

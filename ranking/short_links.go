@@ -13,17 +13,17 @@ import (
 	"github.com/weir-social/weir/schema"
 )
 
-// ShortLink is a link of a shortener that is to be asked where it leads.
+// ShortLink is a link of a shortener whose target must be looked up.
 type ShortLink struct {
 	ID    int64
 	URL   string
-	Tries int // how often it was asked in vain
+	Tries int // number of failed requests
 }
 
-// queueShortLinks notes which of the links are short, after they were added. added is set
-// when the queue was sent, if one of them is new.
+// queueShortLinks stores which of the links are short, after they were added. If one of
+// them is new, added is set when the queue has been sent.
 func queueShortLinks(q *pgx.Batch, shares []Share, now time.Time, added *bool) {
-	// A pause that ends later was written by a clock that was ahead.
+	// A pause in the far future was written by a clock that was ahead.
 	const sql = `
 INSERT INTO short_links (link_id, resolve_at)
 SELECT l.id, greatest($2::timestamptz, p.until)
@@ -46,7 +46,7 @@ ON CONFLICT (link_id) DO NOTHING`
 	}
 }
 
-// DueShortLinks returns at most limit short links that are to be resolved at now.
+// DueShortLinks returns at most limit short links that must be resolved at now.
 func DueShortLinks(ctx context.Context, db schema.DB, now time.Time, limit int) ([]ShortLink, error) {
 	const sql = `
 SELECT l.id, l.url, s.tries
@@ -56,7 +56,7 @@ ORDER BY s.resolve_at, s.link_id`
 	return schema.All(ctx, db, "choose the short links to resolve", pgx.RowToStructByPos[ShortLink], sql, now, limit)
 }
 
-// PauseShortener has no link of a shortener resolved before a time.
+// PauseShortener postpones all links of a shortener until a time.
 func PauseShortener(ctx context.Context, db batcher, site string, until time.Time) error {
 	q := &pgx.Batch{}
 	q.Queue(`INSERT INTO paused_shorteners (site, until) VALUES ($1, $2) ON CONFLICT (site) DO UPDATE SET until = excluded.until`, site, until)
@@ -72,8 +72,8 @@ WHERE s.link_id = due.link_id`, site, until)
 	return nil
 }
 
-// ResolveShortLink stores where a short link leads and merges it into that link, which is
-// added if nobody shares it. A merge that somebody has undone stays undone.
+// ResolveShortLink stores where a short link leads and merges it into that link. It adds
+// that link if nobody shares it. A merge that somebody has undone stays undone.
 func ResolveShortLink(ctx context.Context, tx pgx.Tx, short ShortLink, to Share, now time.Time) error {
 	if err := waitForMerges(ctx, tx); err != nil { // before links are locked
 		return err
@@ -93,7 +93,7 @@ func ResolveShortLink(ctx context.Context, tx pgx.Tx, short ShortLink, to Share,
 	return AnswerShortLink(ctx, tx, short, to.URL, nil)
 }
 
-// AnswerShortLink stores where a short link leads, or why that is not known, and when it is
+// AnswerShortLink stores where a short link leads, or why that is unknown, and when it is
 // resolved again; nil: never.
 func AnswerShortLink(ctx context.Context, db schema.DB, short ShortLink, answer string, again *time.Time) error {
 	const sql = `UPDATE short_links SET answer = left($2, 2048), resolve_at = $3, tries = CASE WHEN $3::timestamptz IS NULL THEN tries ELSE tries + 1 END WHERE link_id = $1`

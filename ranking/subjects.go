@@ -12,14 +12,13 @@ import (
 	"github.com/weir-social/weir/schema"
 )
 
-// A subject is a record that others repost or quote, most often a post. Its row in subjects names the links
-// that the post itself contains. The row of a stored post is made of the post's own
-// shares; that of a stranger's post is fetched. A share through a subject counts only
-// while the row names its link, so that deleting one row ends the shares of everybody
-// who reposted the post.
+// A subject is a record that others repost or quote, usually a post. Its row in subjects names the
+// links that the post itself contains. The row of a stored post is made from the post's own shares;
+// the row of a stranger's post is fetched. A share through a subject counts only while the row
+// names its link, so deleting one row ends the shares of everybody who reposted the post.
 
-// SubjectInterval is how often the post of an account that is not followed is fetched
-// again, while its link is in a ranking: no stream delivers its deletion.
+// SubjectInterval is how often the post of an account that is not followed is fetched again while
+// its link is in a ranking: no stream delivers its deletion.
 const SubjectInterval = 15 * time.Minute
 
 // throughLivingSubject is true for a share s that needs no subject, or whose subject
@@ -32,7 +31,7 @@ const throughLivingSubject = ` (
     ) AND NOT EXISTS (SELECT FROM accounts AS a WHERE a.did = s.subject_did AND a.status <> 'active')
 ) `
 
-// Through is what a record shares through the post that it reposts or quotes.
+// Through is a share through a reposted or quoted post.
 type Through struct {
 	schema.Key
 	How      string // quote or repost
@@ -79,9 +78,9 @@ FROM (
 WHERE u.did = n.did AND u.collection = n.collection AND u.rkey = n.rkey
   AND (u.links <> n.links OR u.fetched_at IS NOT NULL OR u.fetch_at IS NOT NULL)`
 
-// SyncSubjects repeats what Replacement did to the subjects among the records, after
-// its commit: FindSubjects may have added a row of the shares from before. It returns the
-// subjects that have other links than before.
+// SyncSubjects repeats the subject updates of Replacement after its commit, because FindSubjects
+// may have added a row made from the earlier shares. It returns the subjects whose links have
+// changed.
 func SyncSubjects(ctx context.Context, db schema.DB, records []schema.Key) (changed []schema.Key, err error) {
 	if len(records) == 0 {
 		return nil, nil
@@ -112,7 +111,7 @@ ORDER BY c.id LIMIT $1`
 	}, sql, limit)
 }
 
-// AddChangedSubjects has the reposts and quotes of subjects projected again.
+// AddChangedSubjects makes Weir project the reposts and quotes of subjects again.
 func AddChangedSubjects(ctx context.Context, db schema.DB, subjects []schema.Key) error {
 	const sql = `INSERT INTO changed_subjects (collection, did, rkey) SELECT * FROM unnest($1::text[], $2::text[], $3::text[])`
 	collection, did, rkey := schema.Columns(len(subjects), func(i int) schema.Key { return subjects[i] })
@@ -137,9 +136,9 @@ ORDER BY s.did, s.collection, s.rkey`
 	return schema.All(ctx, db, "read the shares through a subject", pgx.RowToStructByPos[schema.Key], sql, subject.DID, subject.Rkey, after.DID, after.Collection, after.Rkey, limit, subject.Collection)
 }
 
-// DropDeadShares deletes those of the records' shares through a subject whose link it
-// does not name, if the record has expired. A stored record is projected again: if its
-// shares were deleted here, nobody would find it when the subject changes once more.
+// DropDeadShares deletes those of the records' shares through a subject whose link the subject does
+// not name, if the record has expired. A stored record is projected again instead: if its shares
+// were deleted here, it would not be found when the subject changes again.
 func DropDeadShares(ctx context.Context, db schema.DB, subject schema.Key, records []schema.Key) error {
 	const sql = `
 DELETE FROM shares AS s
@@ -157,7 +156,7 @@ WHERE s.did = k.did AND s.collection = k.collection AND s.rkey = k.rkey AND s.su
 	return nil
 }
 
-// DropChangedSubject removes a changed subject that has been dealt with.
+// DropChangedSubject removes a changed subject that has been processed.
 func DropChangedSubject(ctx context.Context, db schema.DB, id int64) error {
 	if _, err := db.Exec(ctx, `DELETE FROM changed_subjects WHERE id = $1`, id); err != nil {
 		return fmt.Errorf("drop a changed subject: %w", err)
@@ -165,17 +164,17 @@ func DropChangedSubject(ctx context.Context, db schema.DB, id int64) error {
 	return nil
 }
 
-// DueSubject is a subject to fetch. Result is what fetching it found.
+// DueSubject is a subject to fetch. Result is the outcome of the fetch.
 type DueSubject struct {
 	schema.Key
-	FetchAt time.Time // names this request: a row that was deleted or stored meanwhile has another
-	Needed  bool      // it has not been shown yet, something waits for it, or one of its links was shared inside the longest window
+	FetchAt time.Time // identifies this request: a row that was deleted or stored meanwhile has another time
+	Needed  bool      // it has not been shown yet, a record waits for it, or one of its links was shared inside the longest window
 }
 
-// DueSubjects returns at most limit subjects that are to be fetched at now: first those
-// without links, which others wait for, then those whose links were shared last. If the
-// whole network is followed, there are none. A time that is too far ahead was written
-// while a clock was: it is due too.
+// DueSubjects returns at most limit subjects that must be fetched at now: first those without
+// links, which records wait for, then those whose links were shared last. If the whole network is
+// followed, there are none. A time too far in the future was written while a clock was ahead, and
+// is due too.
 func DueSubjects(ctx context.Context, db schema.DB, now time.Time, limit int) ([]DueSubject, error) {
 	const sql = `
 WITH due AS MATERIALIZED (
@@ -205,7 +204,7 @@ LIMIT $3`
 	}, sql, now, now.Add(-LongestWindow), limit, now.Add(SubjectInterval+time.Minute))
 }
 
-// FetchedSubject is what the AppView showed of a subject.
+// FetchedSubject is a subject as the AppView returned it.
 type FetchedSubject struct {
 	DueSubject
 	Shown bool
@@ -213,15 +212,14 @@ type FetchedSubject struct {
 }
 
 const (
-	shownTries = 8                // fetches of a post that the AppView does not show, before the next repost of it
-	firstRetry = 30 * time.Second // after which it is fetched again; doubled each time
+	shownTries = 8                // attempts to fetch a post that the AppView does not show, until the next repost of it
+	firstRetry = 30 * time.Second // wait before the second attempt; doubled each time
 )
 
-// StoreSubjects stores fetched subjects and returns those that have links. These remain
-// due until FetchAgain, so that a process that dies before it has released what waits
-// for them begins anew. A subject whose row was deleted, stored or asked for again
-// meanwhile is skipped. One with a tombstone counts as not shown: the AppView may lag
-// behind the stream.
+// StoreSubjects stores fetched subjects and returns those that have links. These remain due until
+// FetchAgain. So if a process dies before it has released the records that wait for them, the work
+// begins anew. A subject whose row was deleted, stored or requested again meanwhile is skipped. One
+// with a tombstone counts as not shown: the AppView may lag behind the stream.
 func StoreSubjects(ctx context.Context, tx pgx.Tx, fetched []FetchedSubject, now time.Time) (linked []DueSubject, err error) {
 	const store = `
 UPDATE subjects AS u
@@ -255,7 +253,7 @@ RETURNING u.collection, u.did, u.rkey, n.fetch_at, u.links <> '{}'`
 	}
 	q := &pgx.Batch{}
 	queueLinks(q, links, now)
-	queueShortLinks(q, links, now, new(bool)) // the next minute's job finds them
+	queueShortLinks(q, links, now, new(bool)) // the job of the next minute finds them
 	q.Queue(store, now, SubjectInterval, shownTries, firstRetry, collection, did, rkey, at, shown, of, identity).Query(func(rows pgx.Rows) error {
 		for rows.Next() {
 			var d DueSubject
@@ -275,18 +273,19 @@ RETURNING u.collection, u.did, u.rkey, n.fetch_at, u.links <> '{}'`
 	return linked, nil
 }
 
-// FetchAgain has subjects fetched again at a time, if nobody asked for them meanwhile.
+// FetchAgain sets the time at which subjects are fetched again, unless they were requested again
+// meanwhile.
 func FetchAgain(ctx context.Context, db schema.DB, done []DueSubject, at time.Time) error {
 	return moveDue(ctx, db, done, &at)
 }
 
-// ForgetDue ends the fetching of subjects that are not needed now. The next repost of
-// one starts it again.
+// ForgetDue ends the fetching of subjects that are not needed now. The next repost of one starts it
+// again.
 func ForgetDue(ctx context.Context, db schema.DB, due []DueSubject) error {
 	return moveDue(ctx, db, due, nil)
 }
 
-// moveDue answers requests to fetch subjects: they are fetched at another time, or not.
+// moveDue changes requests to fetch subjects: it gives them another time, or removes them.
 func moveDue(ctx context.Context, db schema.DB, due []DueSubject, to *time.Time) error {
 	const sql = `
 UPDATE subjects AS u SET fetch_at = $5
@@ -306,16 +305,16 @@ WHERE u.did = k.did AND u.collection = k.collection AND u.rkey = k.rkey AND u.fe
 	return nil
 }
 
-// ExpireSubjects examines at most limit rows that were last examined at or before a
-// time: it deletes those that no share needs and nothing waits for, and marks the others
-// as examined now.
+// ExpireSubjects examines at most limit rows that were last examined at or before a time. It
+// deletes those that no share needs and no record waits for, and marks the others as examined now.
 func ExpireSubjects(ctx context.Context, db schema.DB, before, now time.Time, limit int) (examined, deleted int, err error) {
 	return expireIdle(ctx, db, "subjects", `
 EXISTS (SELECT FROM shares AS s WHERE s.subject_did = i.did AND s.subject_rkey = i.rkey)
 OR EXISTS (SELECT FROM waiting AS w WHERE w.for_did = i.did AND w.for_collection = i.collection AND w.for_rkey = i.rkey)`, before, now, limit)
 }
 
-// expireIdle does so with the rows i of a table of records that are not needed.
+// expireIdle does the same for the rows i of a table of records. needed is the condition to keep a
+// row.
 func expireIdle(ctx context.Context, db schema.DB, table, needed string, before, now time.Time, limit int) (examined, deleted int, err error) {
 	sql := `
 WITH old AS MATERIALIZED (

@@ -20,7 +20,7 @@ type TracedShare struct {
 	How        string    `json:"how"`
 	Subject    string    `json:"subject,omitempty"` // AT-URI of the post that is quoted or reposted; empty: the record itself contains the link
 	Alive      bool      `json:"alive"`             // the subject contains the link and is shown; true without a subject
-	Copied     bool      `json:"copied,omitempty"`  // the record is a copy of one that shares the link too
+	Copied     bool      `json:"copied,omitempty"`  // the record is a copy of one that also shares the link
 	SharedAt   time.Time `json:"shared_at"`
 	Status     string    `json:"status"`
 	Followed   bool      `json:"followed"`

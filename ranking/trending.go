@@ -16,12 +16,12 @@ import (
 // Sort is an order of the ranking.
 type Sort string
 
-// Of two links that are equal in an order, the one that was shared last comes first,
-// and then the one that was stored last.
+// If two links are equal in an order, the one that was shared last comes first, and then the one
+// that was stored last.
 const (
 	Sharers Sort = "sharers" // the most sharers in the window first
 	Speed   Sort = "speed"   // the most sharers per hour with decay first; only links shared in the last 24 h
-	Newest  Sort = "newest"  // the link that was stored last first
+	Newest  Sort = "newest"  // the latest stored link first
 )
 
 // Degree chooses among the accounts that a watch includes.
@@ -34,8 +34,7 @@ const (
 	SecondDegree Degree = "second" // accounts that the target's follows follow
 )
 
-// Query asks for a ranking. The zero value of every field but Window and Limit means
-// everything.
+// Query selects a ranking. The zero value of every field but Window and Limit means everything.
 type Query struct {
 	At      time.Time // the time at which the windows end; now when zero
 	Past    bool      // count no share dated after At: recounts the ledger
@@ -50,11 +49,11 @@ type Query struct {
 	Watch   string // the target of watches: only their members count
 	Degree  Degree // of Watch
 	Limit   int
-	After   Cursor // continues after a page
-	Bare    bool   // of each link only the id, the counts and the last share
+	After   Cursor // continue after a page
+	Bare    bool   // only the id, the counts and the last share of each link
 }
 
-// LinkCard is a link as its sharers' votes, or its page, show it.
+// LinkCard is a link with its card, from the votes of its sharers or from its page.
 type LinkCard struct {
 	ID          int64  `json:"id"`
 	URL         string `json:"url"`
@@ -88,15 +87,15 @@ type Face struct {
 
 // Page is a part of a ranking. Another page with its Next as Query.After continues it.
 type Page struct {
-	At        time.Time // the end of the window; earlier or later than it was asked for if correcting the counts would take long
+	At        time.Time // the end of the window; not the requested time if correcting the counts would take too long
 	Links     []TrendingLink
 	Before    int    // the links on the pages before
 	Next      Cursor // empty at the end
-	Recounted bool   // counted from the ledger, because too much was pending
+	Recounted bool   // counted from the ledger, because too many changes were pending
 }
 
-// errCrossed means that so many accounts left a window, or entered it, since it was
-// counted that the page is rather of that time.
+// errCrossed means that too many accounts entered or left a window since it was counted: the page
+// must be of that time instead.
 var errCrossed = errors.New("the window has changed too much")
 
 // ErrWatch means that there is no watch with the target.
@@ -113,13 +112,13 @@ type DB interface {
 	Beginner
 }
 
-// entry is a link with its place in the ranking.
+// entry is a link with its position in the ranking.
 type entry struct {
 	ID      int64
 	Sharers int
 	Speed   int
 	Last    time.Time
-	DIDs    []string // who shared it, if only members of watches count: the latest three
+	DIDs    []string // if only members of watches count: the latest three sharers
 }
 
 // compare returns a negative number if e comes before other.
@@ -153,23 +152,23 @@ type reader struct {
 	before  int                   // the links on the pages before
 	by      []int64               // the links that q.By shares, in order; nil: any link
 	asked   pending               // what the rows of pending_counts ask for
-	rows    int                   // of pending_counts
+	rows    int                   // number of rows of pending_counts
 	members []string              // of the watches
-	unread  changes               // what is pending; nil: counted from the ledger
+	unread  changes               // the pending changes; nil: counted from the ledger
 	posts   map[sharing][]ownPost // of the changes in unread
 	limits
 }
 
-// limits decide how a page is read, and never what is on it.
+// limits decide how a page is read. They do not affect what is on it.
 type limits struct {
-	pending   int // from here on, what is pending is not corrected: a recount of the ledger is faster
-	crossings int // from here on, the windows end when they were last counted
-	few       int // fewer links than this are read by their ids rather than in the order of the ranking; of a text, five times as many
-	many      int // from here on, rows that match a text in one place are listed ahead only if they are of few links, up to five times as many
+	pending   int // from this many changes on, pending changes are not corrected: a recount of the ledger is faster
+	crossings int // from this many crossings on, the windows end when they were last counted
+	few       int // fewer links than this are read by their ids rather than in the order of the ranking; five times as many for a text
+	many      int // from this many matches of a text in one place on, they are listed only if they belong to few links; up to five times as many
 }
 
-// Trending returns a page of the ranking. Everything is read in one snapshot: every
-// number equals a recount of the ledger at that moment, however far the counter is.
+// Trending returns a page of the ranking. Everything is read in one snapshot: every number equals a
+// recount of the ledger at that moment, however far behind the counter is.
 func Trending(ctx context.Context, db Beginner, q Query) (Page, error) {
 	return trending(ctx, db, q, usualLimits())
 }
@@ -201,8 +200,8 @@ func trending(ctx context.Context, db Beginner, q Query, l limits) (p Page, err 
 	return p, nil
 }
 
-// read calls f in one snapshot, with the state of the counts and the watches of the
-// query, and what also queues.
+// read calls f in one snapshot, after reading the state of the counts, the watches of the query,
+// and what also queues.
 func (r *reader) read(ctx context.Context, db Beginner, f func() error, also ...func(*pgx.Batch)) error {
 	return snapshot(ctx, db, func(tx pgx.Tx) error {
 		if err := r.begin(ctx, tx, also...); err != nil {
@@ -212,9 +211,9 @@ func (r *reader) read(ctx context.Context, db Beginner, f func() error, also ...
 	})
 }
 
-// begin reads the state of the counts and the watches of the query in a transaction, and
-// what also queues. A page is read in few round trips: while others use the CPUs, each
-// waits for its turn twice.
+// begin reads the state of the counts, the watches of the query, and what also queues, in a
+// transaction. It uses few round trips: while other processes use the CPUs, each round trip waits
+// for its turn twice.
 func (r *reader) begin(ctx context.Context, tx pgx.Tx, also ...func(*pgx.Batch)) error {
 	r.tx = tx
 	q := &pgx.Batch{}
@@ -237,7 +236,7 @@ func snapshot(ctx context.Context, db Beginner, f func(pgx.Tx) error) error {
 	if err != nil {
 		return fmt.Errorf("begin to read: %w", err)
 	}
-	defer tx.Rollback(context.WithoutCancel(ctx)) //nolint:errcheck // it wrote nothing
+	defer tx.Rollback(context.WithoutCancel(ctx)) //nolint:errcheck // the transaction wrote nothing
 	return f(tx)
 }
 
@@ -264,7 +263,7 @@ func (q Query) check() error {
 	return nil
 }
 
-// Ways returns how a link is shared.
+// Ways returns the ways in which a link can be shared.
 func Ways() []string { return []string{"post", "quote", "repost"} }
 
 // ways returns nil if every way counts.
@@ -341,13 +340,13 @@ func (r *reader) queueMembers(q *pgx.Batch) {
 	if r.q.Watch == "" {
 		return
 	}
-	// In their order, neighbours in the index of sharers are read together.
+	// In this order, neighbours in the index of sharers are read together.
 	const sql = `SELECT DISTINCT m.did FROM watch_members AS m WHERE m.watch_id = ANY (ARRAY(SELECT w.id FROM watches AS w WHERE w.target = $1 AND ` + ofDegree + `)) ORDER BY m.did`
 	schema.QueueAll(q, "read the members", pgx.RowTo[string], &r.members, sql, r.q.Watch, string(r.q.Degree))
 }
 
-// counted returns the page from what is counted. exact is false if too much is pending
-// or the counts are of another time.
+// counted returns the page from the counts. exact is false if too many changes are pending or if
+// the counts are of another time.
 func (r *reader) counted(ctx context.Context) (entries []entry, exact bool, err error) {
 	if !r.countable() {
 		return nil, false, nil
@@ -363,14 +362,14 @@ func (r *reader) counted(ctx context.Context) (entries []entry, exact bool, err 
 	return entries, true, err
 }
 
-// countable reports whether what is counted can be corrected for the window.
+// countable reports whether the counts can be corrected for the window.
 func (r *reader) countable() bool {
 	s := r.state
 	return !r.q.Past && s.Counted && s.Watched == s.Watching && !r.from().Before(s.KeptFrom)
 }
 
-// readPending reads what has changed since the last count, and leaves out what concerns
-// other links than the given one; 0: all do. exact is false if that is too much.
+// readPending reads the changes since the last count. If link is not 0, it reads only the changes
+// of that link. exact is false if there are too many changes.
 func (r *reader) readPending(ctx context.Context, link int64) (exact bool, err error) {
 	q := &pgx.Batch{}
 	r.queuePending(link)(q)
@@ -393,8 +392,8 @@ func (r *reader) queuePending(link int64) func(*pgx.Batch) {
 	}
 }
 
-// readUnread is the second step of readPending. It also runs what is in q, unless too much
-// is pending.
+// readUnread is the second step of readPending. It also runs the queries in q, unless too many
+// changes are pending.
 func (r *reader) readUnread(ctx context.Context, q *pgx.Batch) (exact bool, err error) {
 	if r.asked.everything || r.rows == r.pending {
 		return false, nil
@@ -408,8 +407,8 @@ func (r *reader) readUnread(ctx context.Context, q *pgx.Batch) (exact bool, err 
 	return true, nil
 }
 
-// topCounted calls f with the links that have the most sharers in each window, as they
-// were last counted: nothing that is pending is read.
+// topCounted calls f with the links that have the most sharers in each window, by the last count:
+// it reads no pending changes.
 func topCounted(ctx context.Context, db Beginner, limit int, f func(Window, int64)) error {
 	r := &reader{q: Query{Sort: Sharers, Limit: limit}, limits: usualLimits()}
 	return r.read(ctx, db, func() error {

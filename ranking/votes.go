@@ -15,16 +15,16 @@ import (
 	"github.com/weir-social/weir/schema"
 )
 
-// An account that counts for a link has one vote for its headline and one for its
-// spelling. They are in its row of sharers; claim_votes has the sums of each claim. Votes
-// are of the posts that contain the link, dated after kept_from, as the shares in sharers
-// are. A post that names another link, which is merged into this one, votes for the
-// headline only: its spelling leads there in a roundabout way.
+// An account that counts for a link has one vote for the link's headline and one for its
+// spelling. They are in its row of sharers; claim_votes has the sums for each claim. Votes
+// come from the posts that contain the link, dated after kept_from, as the shares in
+// sharers do. A post that names another link, which is merged into this one, votes for the
+// headline only: its spelling leads there only through the other link.
 
 // vote is a vote of an account for a claim.
 type vote struct {
 	claim int64     // 0: none
-	at    time.Time // the date of the earliest post of the account with the same title, or spelling
+	at    time.Time // the date of the account's earliest post with the same title, or spelling
 	key   string    // the collection and rkey of that post
 }
 
@@ -32,7 +32,7 @@ func (v vote) equal(other vote) bool {
 	return v.claim == other.claim && v.at.Equal(other.at) && v.key == other.key
 }
 
-// uri is that of the post.
+// uri returns the AT-URI of the post.
 func (v vote) uri(did string) string { return "at://" + did + "/" + v.key }
 
 // votes are the votes of an account on a link.
@@ -40,11 +40,11 @@ type votes struct{ title, url vote }
 
 func (v votes) equal(other votes) bool { return v.title.equal(other.title) && v.url.equal(other.url) }
 
-// everyVote is a list of common table expressions that ends with votes: the votes of
-// the accounts with the posts own. own has did, link_id, claim_id, shared_at, collection
-// and rkey of posts that contain links, and the title and url of their claims; an empty
-// one is no vote. It joins
-// nothing: without statistics, the planner would compare all posts with all.
+// everyVote is a list of common table expressions that ends with votes: the votes of the
+// accounts with the posts own. own has did, link_id, claim_id, shared_at, collection and
+// rkey of posts that contain links, and the title and url of their claims. An empty title
+// or url is not a vote. It joins nothing: without statistics, the planner would compare all
+// posts with all.
 const everyVote = `
 latest AS MATERIALIZED (
     SELECT o.*, o.collection || '/' || o.rkey AS key, first_value(o.claim_id) OVER titles AS title_claim, first_value(o.title) OVER titles AS vote,
@@ -76,7 +76,7 @@ func ownPosts(of string) string {
       AND (NOT $2::boolean OR EXISTS (SELECT FROM watch_members AS w WHERE w.did = s.did))`
 }
 
-// sumOfVotes is what claim_votes should hold of some rows f with votes.
+// sumOfVotes returns the rows that claim_votes should have for some rows f with votes.
 func sumOfVotes(of string) string {
 	return `
     SELECT coalesce(t.claim_id, u.claim_id) AS claim_id, coalesce(t.link_id, u.link_id) AS link_id,
@@ -93,18 +93,18 @@ func sumOfVotes(of string) string {
     ) AS u ON u.claim_id = t.claim_id AND u.link_id = t.link_id`
 }
 
-// ownPost is a post of an account that contains a link, as far as votes are concerned.
+// ownPost holds the fields that determine votes, of an account's post that contains a link.
 type ownPost struct {
 	claim            int64
-	named            bool // it names this link, not one that is merged into it
+	named            bool // the post names this link, not one that is merged into it
 	at               time.Time
 	collection, rkey string
 }
 
 func (p ownPost) key() string { return p.collection + "/" + p.rkey }
 
-// votesOf returns the votes of an account with these posts: those of its latest posts,
-// since its earliest posts that say the same.
+// votesOf returns the votes of an account with these posts: the title and spelling of its
+// latest posts, dated by its earliest posts with the same ones.
 func votesOf(posts []ownPost, said map[int64]saying) (v votes) {
 	v.url = voteOf(posts, func(p ownPost) string {
 		if !p.named {
@@ -116,10 +116,10 @@ func votesOf(posts []ownPost, said map[int64]saying) (v votes) {
 	return v
 }
 
-// saying is a part of a claim.
+// saying is the part of a claim that is voted for.
 type saying struct{ url, title string }
 
-// voteOf returns the vote for what the posts say, if any of them says something.
+// voteOf returns the vote for the latest nonempty text of the posts; zero if all are empty.
 func voteOf(posts []ownPost, says func(ownPost) string) (v vote) {
 	var latest *ownPost
 	for i := range posts {
@@ -168,7 +168,7 @@ func (c changes) addVotes(ctx context.Context, db schema.DB, own map[sharing][]o
 	return nil
 }
 
-// nullVote is a vote as a row has it.
+// nullVote is a vote as read from a row.
 type nullVote struct {
 	claim *int64
 	at    *time.Time
@@ -184,13 +184,13 @@ func (n *nullVote) vote() vote {
 	return vote{*n.claim, *n.at, *n.key}
 }
 
-// ballot is what changes in the votes of an account on a link.
+// ballot is the change of the votes of an account on a link.
 type ballot struct {
 	sharing
 	folded, truth votes
 }
 
-// ballots returns the changes of votes.
+// ballots returns the changed votes.
 func (c changes) ballots() (all []ballot) {
 	for k, change := range c {
 		if !change.folded.votes.equal(change.truth.votes) {
@@ -221,14 +221,14 @@ func (s *sum) earlier(at time.Time, uri string) {
 // claimed identifies a row of claim_votes.
 type claimed struct{ claim, link int64 }
 
-// claimSums is the rest of the row.
+// claimSums holds the other columns of the row.
 type claimSums struct{ title, url sum }
 
 func (c *claimSums) empty() bool { return c.title.n+c.url.n == 0 }
 
-// sumVotes returns the rows of claim_votes that the ballots change, as they are with
-// them. It costs one row for each claim, however many vote for it, unless the earliest vote
-// is taken away: then it looks for the next.
+// sumVotes returns the rows of claim_votes that the ballots change, with these changes. It
+// reads one row for each claim, however many accounts vote for it. If the earliest vote is
+// removed, it also looks for the next one.
 func sumVotes(ctx context.Context, db schema.DB, ballots []ballot) (map[claimed]*claimSums, error) {
 	all := map[claimed]*claimSums{}
 	if len(ballots) == 0 {
@@ -242,7 +242,7 @@ func sumVotes(ctx context.Context, db schema.DB, ballots []ballot) (map[claimed]
 		return all[k]
 	}
 	var pairs sharingColumns
-	var lostTitles, lostURLs pgtype.FlatArray[string] // the posts of the votes that are taken away
+	var lostTitles, lostURLs pgtype.FlatArray[string] // the posts of the removed votes
 	for _, b := range ballots {
 		pairs.add(b.sharing)
 		if v := b.folded.title; v.claim != 0 {
@@ -301,8 +301,8 @@ LEFT JOIN LATERAL (` + earliestVote("url") + `) AS u ON true`
 	return all, nil
 }
 
-// earliestVote reads the earliest vote for the claim k.id of the link k.link_id among
-// those that stay, if the earliest of all is taken away. A popular link has thousands.
+// earliestVote reads the earliest remaining vote for the claim k.id of the link k.link_id,
+// if the earliest of all is removed. A popular link has thousands.
 func earliestVote(kind string) string {
 	return strings.ReplaceAll(`
     SELECT f.KIND_at AS at, 'at://' || f.did || '/' || f.KIND_key AS uri
@@ -364,7 +364,7 @@ func (c *voteColumns) add(v vote) {
 	c.claims, c.at, c.keys = append(c.claims, &v.claim), append(c.at, &v.at), append(c.keys, &v.key)
 }
 
-// addOldVotes adds the rows of sharers that stay, with a vote of a post that is too old.
+// addOldVotes adds the remaining rows of sharers with a vote of a post that is too old.
 func (p *pending) addOldVotes(ctx context.Context, db schema.DB, keptFrom time.Time) error {
 	rows, err := db.Query(ctx, `SELECT link_id, did FROM sharers WHERE voted_at <= $1 AND voted_at < at AND at > $1`, keptFrom)
 	if err != nil {
@@ -404,7 +404,7 @@ func (w *written) choose(ctx context.Context, db schema.DB, c changes, gone []ba
 	return err
 }
 
-// queueVotes queues what choose computed.
+// queueVotes queues the statements that write what choose computed.
 func (w *written) queueVotes(q *pgx.Batch) {
 	const store = `
 INSERT INTO claim_votes (claim_id, link_id, titles, title_at, title_from, urls, url_at, url_from)
@@ -429,8 +429,8 @@ SET titles = excluded.titles, title_at = excluded.title_at, title_from = exclude
 	}
 }
 
-// everySharerAndVote is a list of common table expressions that ends with truth: what
-// sharers should hold of some shares s. Its parameters are those of everySharer.
+// everySharerAndVote is a list of common table expressions that ends with truth: the rows
+// that sharers should have for some shares s. Its parameters are those of everySharer.
 func everySharerAndVote(of string) string {
 	return `sharing AS MATERIALIZED (` + everySharer(of) + `), own AS MATERIALIZED (` + ownPosts(of) + `),` + everyVote + `, truth AS MATERIALIZED (
     SELECT s.*, v.title_claim, v.title_at, v.title_key, v.url_claim, v.url_at, v.url_key
@@ -439,7 +439,7 @@ func everySharerAndVote(of string) string {
 )`
 }
 
-// queueEveryVote queues what brings claim_votes and the headlines up to date with
+// queueEveryVote queues the statements that make claim_votes and the headlines match
 // sharers.
 func queueEveryVote(q *pgx.Batch, watching bool) {
 	queueLockPages(q, nil)

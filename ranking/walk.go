@@ -12,9 +12,9 @@ import (
 	"github.com/weir-social/weir/schema"
 )
 
-// walk walks down what is counted of everyone, or of Nostr, in the order of the
-// ranking. The links with pending changes, or with sharers who left the window since
-// the last count, are corrected; the others are taken as they are.
+// walk walks down the counts of everyone, or of Nostr, in the order of the ranking. It corrects the
+// links with pending changes, or with sharers who left the window since the last count. It takes
+// the others as they are.
 type walk struct {
 	*reader
 	corrected map[int64]*corrected
@@ -35,7 +35,7 @@ func (r *reader) needed() []int {
 	return all
 }
 
-// correct computes what differs from the counts. exact is false if that is too much.
+// correct computes what differs from the counts. exact is false if too much differs.
 func (w *walk) correct(ctx context.Context) (exact bool, err error) {
 	network := w.q.Network.walked()
 	var crossings []crossing
@@ -69,7 +69,7 @@ func (w *walk) entry(link int64, t tally) entry {
 	return entry{ID: link, Sharers: t.in[w.window], Speed: t.in.speed(), Last: t.last}
 }
 
-// qualifies reports whether a link is in the ranking as far as counts decide.
+// qualifies reports whether a link is in the ranking, judging by its counts.
 func (w *walk) qualifies(e entry) bool {
 	return e.Sharers >= w.q.least() && (w.q.Sort != Speed || e.Speed > 0)
 }
@@ -77,7 +77,7 @@ func (w *walk) qualifies(e entry) bool {
 // candidates returns all links that may be in the ranking if they are few and a walk
 // would pass many others; otherwise nil.
 func (w *walk) candidates(ctx context.Context) (links []int64, err error) {
-	if links = w.listed(); links != nil && len(links) < 5*w.few { // their walk passes more links than one of a site does
+	if links = w.listed(); links != nil && len(links) < 5*w.few { // a walk over these passes more links than one over a site
 		return links, nil
 	}
 	if w.q.Site != "" {
@@ -103,8 +103,8 @@ func nonNil(links []int64) []int64 {
 	return links
 }
 
-// first returns the first limit links after a position that have the ways and the network,
-// and pass the filters.
+// first returns the first limit links after a position that match the ways and the network, and
+// pass the filters.
 func (w *walk) first(ctx context.Context, after *entry, limit int) ([]entry, error) {
 	some, filtered := w.q.ways() != nil || w.q.Network == Bluesky, w.q.Site != "" || w.text != nil || w.by != nil
 	if !some && !filtered {
@@ -140,17 +140,17 @@ func (w *walk) first(ctx context.Context, after *entry, limit int) ([]entry, err
 			}
 		}
 		slices.SortFunc(found, func(a, b entry) int { return a.compare(b, w.q.Sort) })
-		// A link has at most as many sharers by some ways, or of one network, as it has sharers. So no link can win that comes after one
-		// which the last of the page beats.
+		// A link has at most as many sharers by some ways, or of one network, as it has in all. So
+		// if the last link of the page beats a link, it also beats every link after that one.
 		if !more || len(found) >= limit && found[limit-1].compare(*position, w.q.Sort) <= 0 {
 			return found[:min(limit, len(found))], nil
 		}
 	}
 }
 
-// chunk returns how many links to read next, after some of the passed ones were kept and
-// more are needed: half as many again as should complete the page, for further down fewer
-// match. Every step passes at least half as many as all before, so that there are few.
+// chunk returns how many links to read next, after kept of the passed links were kept, if more are
+// needed. It is half as many again as should complete the page, because further down fewer match.
+// Each step passes at least half as many as all steps before, which keeps the number of steps low.
 func (w *walk) chunk(last, passed, kept, more int) int {
 	switch {
 	case w.text == nil && w.by == nil: // most links are kept
@@ -161,7 +161,7 @@ func (w *walk) chunk(last, passed, kept, more int) int {
 	return min(max(passed/2, 3*more*passed/kept/2), 16*last)
 }
 
-// next returns the next limit links after a position, whatever the way.
+// next returns the next limit links after a position, whatever their ways.
 func (w *walk) next(ctx context.Context, after *entry, limit int) ([]entry, error) {
 	found, err := w.untouched(ctx, after, limit+len(w.corrected))
 	if err != nil {
@@ -174,7 +174,7 @@ func (w *walk) next(ctx context.Context, after *entry, limit int) ([]entry, erro
 	return w.merge(found, w.touched, after, limit), nil
 }
 
-// untouched returns the next limit links after a position as they are counted.
+// untouched returns the next limit links after a position, as counted.
 func (w *walk) untouched(ctx context.Context, after *entry, limit int) ([]entry, error) {
 	switch {
 	case w.only != nil && len(w.only) == 0:
@@ -194,9 +194,9 @@ func (w *walk) untouched(ctx context.Context, after *entry, limit int) ([]entry,
 	return append(found, singles...), err
 }
 
-// ordered walks the links with at least two sharers in the window of the order. The
-// indexes have only levels of counts, so it reads all links of the levels that contain
-// the first limit, and sorts those. Of only some links it reads all.
+// ordered walks the links with at least two sharers in the window of the order. The indexes have
+// only levels of counts, so it reads all links of the levels that contain the first limit, and
+// sorts them. If only some links can match, it reads all of these.
 func (w *walk) ordered(ctx context.Context, after *entry, limit int) ([]entry, error) {
 	window := Windows()[w.window].Name
 	count, by, level := "c.in_"+window, "c.in_"+window, "c.level_"+window
@@ -208,7 +208,8 @@ func (w *walk) ordered(ctx context.Context, after *entry, limit int) ([]entry, e
     WHERE ` + level + ` >= 1 AND ` + count + ` >= $1 AND c.level_` + window + ` >= ` + levelOf("$1") + `
       AND ($2 = '' OR (SELECT l.site FROM links AS l WHERE l.id = c.link_id) = $2)
       AND (` + by + `, c.last_at, c.link_id) < ($3, $4, $5) AND `
-	// The levels are asked one by one, the highest first: whatever the statistics say, no plan reads those below.
+	// The levels are read one by one, the highest first, so that no plan reads the lower ones,
+	// whatever the statistics are.
 	with, those := `
 WITH lowest AS MATERIALIZED (
     SELECT min(f.level) AS level FROM (
@@ -231,7 +232,7 @@ LIMIT $6`
 	return schema.All(ctx, w.tx, "walk the counts", pgx.RowToStructByPos[entry], sql, w.andOnly(w.q.least(), w.q.Site, value, last, id, limit)...)
 }
 
-// andOnly adds the listed links to the arguments of a query, unless any link can be in the
+// andOnly adds the listed links to the arguments of a query, unless all links can be in the
 // ranking.
 func (w *walk) andOnly(args ...any) []any {
 	if w.only == nil {
@@ -240,14 +241,14 @@ func (w *walk) andOnly(args ...any) []any {
 	return append(args, w.only)
 }
 
-// levelOf is the level of a number, as the generated columns of link_counts have it.
+// levelOf returns the level of a number, as in the generated columns of link_counts.
 func levelOf(n string) string {
 	return `width_bucket(` + n + `::int, '{2,8,32,128,512,2048,8192,32768,131072,524288,2097152}')`
 }
 
-// singles walks the links with one sharer in the window of the order, the latest first:
-// that is their order. last is the last link that was found otherwise; nil: the end was
-// reached. Singles after it are not needed.
+// singles walks the links with one sharer in the window of the order, the latest first, which is
+// their order. last is the last link found by the other walk; nil: that walk reached the end.
+// Singles after last are not needed.
 func (w *walk) singles(ctx context.Context, after, last *entry, limit int) ([]entry, error) {
 	window := w.window
 	single := window
@@ -268,7 +269,7 @@ func (w *walk) singles(ctx context.Context, after, last *entry, limit int) ([]en
 		return 1
 	}
 	from := w.end.Add(-length)
-	if last != nil { // only those that come before it
+	if last != nil { // only those before it
 		if value(w.end.Add(time.Microsecond)) < last.value(w.q.Sort) {
 			return nil, nil
 		}
@@ -277,7 +278,7 @@ func (w *walk) singles(ctx context.Context, after, last *entry, limit int) ([]en
 	until, id := w.end.Add(100*365*24*time.Hour), int64(math.MaxInt64)
 	if after != nil {
 		switch v := after.value(w.q.Sort); {
-		case value(after.Last) == v: // it is a single, or as good as one
+		case value(after.Last) == v: // it is a single, or ranks like one
 			until, id = after.Last, after.ID
 		default: // it has more sharers than singles with its date
 			until = w.ageBelow(value, v)
@@ -291,7 +292,7 @@ func (w *walk) singles(ctx context.Context, after, last *entry, limit int) ([]en
 		return `LEFT JOIN LATERAL (SELECT ` + in + ` AS single, ` + of + ` AS n FROM ` + w.q.Network.counts() + ` AS c WHERE c.link_id = ` + link + ` LIMIT 1) AS c ON true`
 	}
 	those := `sharers AS s ` + counts("s.link_id")
-	if w.only != nil { // a popular link has many rows that no single share is among
+	if w.only != nil { // skip popular links: none of their many rows is a single share
 		those = `unnest($7::bigint[]) AS k (id) ` + counts("k.id") + `
 CROSS JOIN LATERAL (SELECT s.link_id, s.did, s.at FROM sharers AS s WHERE coalesce(c.single, 1) = 1 AND s.link_id = k.id AND s.at > $1 OFFSET 0) AS s`
 	}
@@ -327,7 +328,7 @@ func (w *walk) newest(ctx context.Context, after *entry, limit int) ([]entry, er
 		links = `(
     SELECT k.id, (SELECT l.site FROM links AS l WHERE l.id = k.id) AS site
     FROM (SELECT k.id FROM unnest($6::bigint[]) AS k (id) ORDER BY k.id DESC) AS k)`
-	case network == Nostr: // few of all links; its index has their order
+	case network == Nostr: // few of all links; Nostr's index is in their order
 		links = `(
     SELECT d.id, (SELECT l.site FROM links AS l WHERE l.id = d.id) AS site
     FROM (SELECT DISTINCT s.link_id AS id FROM sharers AS s WHERE s.link_id < $2 AND` + network.has("s.did") + `ORDER BY s.link_id DESC) AS d)`
@@ -347,7 +348,7 @@ LIMIT $5`
 	return schema.All(ctx, w.tx, "walk the newest links", pgx.RowToStructByPos[entry], sql, w.andOnly(w.state.AsOf.Add(-w.q.Window), id, w.q.least(), w.q.Site, limit)...)
 }
 
-// some counts the sharers of the links by the ways of the query and of its network.
+// some counts the sharers of the links by the ways and the network of the query.
 func (w *walk) some(ctx context.Context, of []entry) (all []entry, err error) {
 	if w.q.ways() != nil {
 		return w.recount(ctx, w.q.Network, of)
@@ -408,7 +409,7 @@ GROUP BY s.link_id`
 func (r *reader) add(e *entry, at time.Time) {
 	e.Last = later(e.Last, at)
 	if r.q.Sort != Speed {
-		e.Sharers++ // nothing else is read that is older than the window
+		e.Sharers++ // all rows read are inside the window
 		return
 	}
 	n := counted(at, r.end)
@@ -416,7 +417,7 @@ func (r *reader) add(e *entry, at time.Time) {
 	e.Speed += n.speed()
 }
 
-// latest is the date of the latest share by the ways of the query, of a row of sharers.
+// latest returns the date of the latest share in a row of sharers by the ways of the query.
 func (q Query) latest(row string) string {
 	chosen := q.ways()
 	if chosen == nil {
@@ -429,7 +430,7 @@ func (q Query) latest(row string) string {
 	return "greatest(" + strings.Join(columns, ", ") + ")"
 }
 
-// latestOf is the same of times.
+// latestOf returns the same from times.
 func (q Query) latestOf(t times) time.Time {
 	chosen := q.ways()
 	if chosen == nil {

@@ -10,8 +10,8 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// watched ranks the links that the members of the watches share. Nothing is counted
-// ahead for a watch: the rows of sharers of its members are few enough to read.
+// watched ranks the links that the members of the watches share. There are no counts for a
+// watch: the rows of sharers of its members are few enough to read.
 func (r *reader) watched(ctx context.Context) (chosen []entry, exact bool, err error) {
 	dids := r.q.Network.leaveOutDIDs(r.members)
 	var rows []pair
@@ -31,9 +31,9 @@ func (r *reader) watched(ctx context.Context) (chosen []entry, exact bool, err e
 		}
 	}
 	all := *r
-	all.q.Ways, all.q.Network = nil, BothNetworks // rows have only shares by these ways, of this network
+	all.q.Ways, all.q.Network = nil, BothNetworks // the rows already contain only shares by these ways, of this network
 	w := &walk{reader: &all, touched: make([]entry, 0, len(rows)), only: []int64{}}
-	place := make(map[int64]int, len(rows)) // in w.touched
+	place := make(map[int64]int, len(rows)) // index in w.touched
 	for _, s := range rows {
 		n, ok := place[s.link]
 		if !ok {
@@ -55,8 +55,8 @@ type pair struct {
 	at time.Time
 }
 
-// nameSharers sets the latest three sharers of each link in the window. Its speed may count
-// others.
+// nameSharers sets the latest three sharers of each link in the window. The speed of a link
+// may count others.
 func nameSharers(links []entry, rows []pair, from time.Time) {
 	of := make(map[int64][]pair, len(links))
 	for _, e := range links {
@@ -76,8 +76,8 @@ func nameSharers(links []entry, rows []pair, from time.Time) {
 	}
 }
 
-// queueSharedBy queues the reading of the members' rows of sharers. Grouping them here
-// takes less time than in SQL.
+// queueSharedBy queues the query that reads the members' rows of sharers. Grouping the rows
+// here is faster than in SQL.
 func (r *reader) queueSharedBy(q *pgx.Batch, dids []string, to *[]pair) {
 	at, after := r.q.latest("s"), ""
 	if r.q.ways() != nil {

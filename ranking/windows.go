@@ -5,8 +5,9 @@ import "time"
 // LongestWindow is the longest window of the ranking.
 const LongestWindow = 7 * 24 * time.Hour
 
-// Window is a time span of the ranking. At a time T it holds the shares dated after
-// T - Length. It has no other end: a share dated slightly ahead counts at once.
+// Window is a time span of the ranking. At a time T it contains the shares dated
+// after T - Length. It has no upper end: a share dated slightly ahead counts at
+// once.
 type Window struct {
 	Name   string // the name in requests
 	Length time.Duration
@@ -30,7 +31,7 @@ const speedPerHour = 120
 // longestSpeed is the index of the longest window that the speed depends on.
 const longestSpeed = 4
 
-// perWindow has a number for each window.
+// perWindow holds a number for each window.
 type perWindow [windows]int
 
 // counted returns 1 for each window at end that holds a share dated at; none holds
