@@ -1,7 +1,6 @@
-// Package app assembles a process of Weir: it reads the configuration, opens the
-// database, and runs the consumers, the workers, the page and the listener for
-// operators, separately or together. The rules are in the packages that it
-// connects.
+// Package app assembles a process of Weir: it reads the configuration, opens the database, and
+// runs the consumers, the workers, the page and the operators' listener, separately or
+// together. The logic is in the packages that it connects.
 package app
 
 import (
@@ -32,8 +31,7 @@ import (
 
 //go:generate env WEIR_WRITE_DOCS=1 go test -count=1 -run TestConfigurationIsDocumented .
 
-// App is one process: the configuration, and the pool, log and metrics that its
-// roles share.
+// App is one process: its configuration, and the pool, log and metrics that its roles share.
 type App struct {
 	cfg     Config
 	pool    *pgxpool.Pool
@@ -83,8 +81,8 @@ func (p App) consumer(cfg consumer.Config) (*consumer.Consumer, error) {
 	return consumer.New(cfg)
 }
 
-// depth counts the waiting jobs of the projections' deepest queue, or the events that
-// wait as dead letters if these are more, up to most.
+// depth counts up to most waiting jobs of the projections' deepest queue. If more events than
+// jobs wait as dead letters, it counts those instead.
 func (p App) depth(ctx context.Context, most int) (int, error) {
 	jobs, err := schema.DeepestQueue(ctx, p.pool, p.projections.Queues(), most)
 	if err != nil {
@@ -101,7 +99,7 @@ func (p App) Retention(name string) (retention time.Duration, stored bool) {
 	return e.Retention, ok
 }
 
-// postRetention returns how long posts are kept; 0: for ever, also if posts are no
+// postRetention returns how long posts are kept; 0: for ever. It also applies if posts are no
 // longer stored.
 func (p App) postRetention() time.Duration {
 	posts, _ := p.stored.Find(schema.PostCollection)
@@ -168,7 +166,7 @@ func (p App) workers(ctx context.Context, cfg workers.Config) error {
 	if err != nil {
 		return err
 	}
-	// A new database has partitions before its first shares. Later ones are made by the expiry.
+	// A new database needs partitions before its first shares. The expiry makes the later ones.
 	if now, err := schema.EarliestTime(ctx, p.pool, time.Now()); err != nil {
 		return err
 	} else if err := ranking.EnsureDays(ctx, p.pool, now, keep.Shares); err != nil {
@@ -191,8 +189,8 @@ func (p App) retention() (workers.Retention, error) {
 		Shares: p.cfg.ShareRetention, Links: p.cfg.LinkRetention, LinksForever: p.cfg.LinkRetention == 0}.WithDefaults()
 }
 
-// retryDeadLetters returns a function that processes dead-lettered events again, as
-// far back as deletions are known.
+// retryDeadLetters returns a function that processes dead-lettered events again, as far back as
+// deletions are known.
 func (p App) retryDeadLetters(keep workers.Retention) (func(context.Context, []schema.StoredDeadLetter) error, error) {
 	queue, err := workers.Queue(p.pool, p.log)
 	if err != nil {
@@ -210,8 +208,7 @@ func (p App) retryDeadLetters(keep workers.Retention) (func(context.Context, []s
 	}, nil
 }
 
-// retryOfFollowed returns what stores events without a stream, of the accounts that are
-// followed now.
+// retryOfFollowed returns a Retry that stores events of the accounts that are followed now.
 func (p App) retryOfFollowed(ctx context.Context, queue *river.Client[pgx.Tx], keep workers.Retention) (*consumer.Retry, error) {
 	retry, err := p.retry(ctx, queue, keep)
 	if err != nil {
@@ -227,7 +224,7 @@ func (p App) retryOfFollowed(ctx context.Context, queue *river.Client[pgx.Tx], k
 	return retry, nil
 }
 
-// retry returns what stores events without a stream, of all accounts.
+// retry returns a Retry that stores events of all accounts.
 func (p App) retry(ctx context.Context, queue *river.Client[pgx.Tx], keep workers.Retention) (*consumer.Retry, error) {
 	wires, err := p.wires()
 	if err != nil {
@@ -237,7 +234,7 @@ func (p App) retry(ctx context.Context, queue *river.Client[pgx.Tx], keep worker
 	if err != nil {
 		return nil, err
 	}
-	// Tombstones expire by this clock too.
+	// The expiry of tombstones uses this clock too.
 	agreed, err := schema.EarliestTime(ctx, p.pool, time.Now())
 	if err != nil {
 		return nil, err

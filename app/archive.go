@@ -19,7 +19,7 @@ import (
 	"github.com/weir-social/weir/workers"
 )
 
-// archive returns the store of the archive; nil: there is none.
+// archive returns the store of the archive, or nil if there is none.
 func (c Config) archive() (archive.Store, error) {
 	if c.Archive == "" {
 		return nil, nil
@@ -44,7 +44,7 @@ func openStore(address string) (archive.Store, error) {
 	return nil, fmt.Errorf("%q is no archive: expected dir:/path or s3://bucket/prefix", address)
 }
 
-// archiveScope returns what is archived.
+// archiveScope returns the scope of the archive.
 func (c Config) archiveScope() (consumer.Scope, error) {
 	switch scope := consumer.Scope(c.ArchiveScope); {
 	case scope != consumer.ScopeStored && scope != consumer.ScopeFollowed && scope != consumer.ScopeEverything:
@@ -56,7 +56,7 @@ func (c Config) archiveScope() (consumer.Scope, error) {
 	}
 }
 
-// segments returns how the workers write segments; nil: they write none.
+// segments returns how the workers write segments, or nil if they write none.
 func (p App) segments(keep workers.Retention) (*workers.Archive, error) {
 	store, err := p.cfg.archive()
 	if err != nil || store == nil {
@@ -71,7 +71,7 @@ func (p App) segments(keep workers.Retention) (*workers.Archive, error) {
 	return &workers.Archive{Store: store, Spool: spool, Age: p.cfg.ArchiveInterval, Remember: keep.Tombstones, Index: index, Forget: p.cfg.ArchiveForget, Strip: strip}, nil
 }
 
-// clickHouse returns the server of the index; nil: there is none.
+// clickHouse returns the server of the index, or nil if there is none.
 func (c Config) clickHouse() (*clickhouse.Index, error) {
 	if c.ClickHouse == "" {
 		return nil, nil
@@ -95,7 +95,7 @@ func (c Config) OpenClickHouse() (*clickhouse.Index, error) {
 	return x, err
 }
 
-// index returns how the workers copy segments into ClickHouse; nil: they do not.
+// index returns how the workers copy segments into ClickHouse, or nil if they do not.
 func (p App) index() (*workers.Index, error) {
 	x, err := p.cfg.clickHouse()
 	if err != nil || x == nil {
@@ -106,16 +106,17 @@ func (p App) index() (*workers.Index, error) {
 	}}, nil
 }
 
-// IndexAgain lets the workers copy all segments into ClickHouse again: the rows that it
-// lacks, or if fresh is set all of them, into an empty table. It returns the number of
+// IndexAgain makes the workers copy all segments into ClickHouse again. They add the rows
+// that it lacks or, if fresh is set, all rows to an empty table. It returns the number of
 // segments.
 func (p App) IndexAgain(ctx context.Context, fresh bool) (int64, error) {
 	x, err := p.cfg.OpenClickHouse()
 	if err != nil {
 		return 0, err
 	}
-	// This order: an attempt that is running cannot mark its segment as indexed any more,
-	// and no other one begins before its rows are in the table, where it counts them.
+	// The order matters: a running attempt can no longer mark its segment as indexed, and
+	// no other attempt begins before the running one's rows are in the table, where they
+	// count.
 	n, err := schema.IndexAgain(ctx, p.pool)
 	if err == nil && fresh {
 		err = x.Empty(ctx)
@@ -123,7 +124,7 @@ func (p App) IndexAgain(ctx context.Context, fresh bool) (int64, error) {
 	return n, err
 }
 
-// archived widens a filter to what is archived.
+// archived widens a filter to everything that is archived.
 func (s *streams) archived(f consumer.Filter) consumer.Filter {
 	switch scope, _ := s.cfg.archiveScope(); scope {
 	case consumer.ScopeEverything:

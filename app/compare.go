@@ -7,7 +7,7 @@ import (
 	"github.com/weir-social/weir/ops/compare"
 )
 
-// Compare compares what the database of the process holds with the one at a URL.
+// Compare compares the process's database with the one at a URL.
 func (p App) Compare(ctx context.Context, with string, report func(compare.Difference)) ([]compare.Result, error) {
 	other, err := OpenPool(ctx, with, 1, p.cfg.pooled())
 	if err != nil {

@@ -12,11 +12,12 @@ import (
 // DemoDir returns the directory of the demo's Postgres.
 func (c Config) DemoDir() string { return filepath.Join(c.Home, "demo") }
 
-// ErrDemoNetwork is the error of a command that would call the network of a demo.
+// ErrDemoNetwork means that a command would need the network of a demo.
 var ErrDemoNetwork = errors.New("only the demo itself reaches its simulated network")
 
 // OfDemo reports whether the configuration leads to the database of a demo that
-// runs beside this process. Only the demo's process can reach its network.
+// runs beside this process. Only the demo's own process can reach the demo's
+// network.
 func (c Config) OfDemo() bool {
 	running, ok := devpg.Running(c.Home)
 	demo, is := devpg.RunningIn(c.DemoDir())

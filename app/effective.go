@@ -14,8 +14,8 @@ import (
 	"github.com/weir-social/weir/devpg"
 )
 
-// Check returns the errors that `weir serve` would return at its start. It runs the
-// same code. An address in use is no error: it may be a running weir.
+// Check returns the errors that `weir serve` would return when it starts. It runs
+// the same code. An address in use is not an error: a running weir may use it.
 func (c Config) Check() error {
 	p := New(c, nil)
 	p.log = slog.New(slog.DiscardHandler)

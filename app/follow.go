@@ -22,8 +22,8 @@ import (
 type follows struct {
 	set atomic.Pointer[map[string]bool] // nil: everyone
 
-	limit int  // the most accounts that the source can request; 0: it can only request everyone
-	above bool // so many accounts are followed that everyone is requested; only filter uses it
+	limit int  // the maximum number of accounts that the source can request; 0: it can only request everyone
+	above bool // too many accounts are followed, so everyone is requested; only filter uses it
 }
 
 // includes reports whether an account's events are wanted.
@@ -45,10 +45,10 @@ func (f *follows) take(now schema.Followed) {
 	f.set.Store(&set)
 }
 
-// filter returns what to request from the server: the followed accounts, or everyone
-// if there are more than the source can request. It requests accounts again once
-// they are a tenth below the limit, so that small changes do not change the request
-// back and forth. Only one goroutine at a time calls it.
+// filter returns what to request from the server: the followed accounts, or everyone if there
+// are more than the source can request. It requests accounts again only once they are a tenth
+// below the limit, so that small changes do not switch the request back and forth. Only one
+// goroutine at a time calls it.
 func (f *follows) filter(now schema.Followed, collections []string) consumer.Filter {
 	limit := f.limit
 	if f.above {
@@ -61,8 +61,8 @@ func (f *follows) filter(now schema.Followed, collections []string) consumer.Fil
 	return consumer.Filter{Collections: collections, Accounts: now.DIDs}
 }
 
-// listen waits for changes of the followed accounts on its own connection. With a
-// pooler, which does not support that, it polls.
+// listen waits for changes of the followed accounts on its own connection. Behind a
+// transaction pooler, which does not support that, it polls.
 func (p App) listen(ctx context.Context, changed func(context.Context) error) error {
 	if p.cfg.pooled() {
 		return schema.PollFollows(ctx, p.pool, time.Second, time.Minute, changed)
@@ -94,7 +94,7 @@ func (p App) Bluesky(retries []time.Duration) (*bluesky.Client, error) {
 	return bluesky.New(cfg)
 }
 
-// firstWatches adds the watches of WEIR_WATCH where there are none yet.
+// firstWatches adds the watches of WEIR_WATCH if there are no watches yet.
 func (p App) firstWatches(ctx context.Context) error {
 	if len(p.cfg.Watch) == 0 {
 		return nil
@@ -137,17 +137,17 @@ func (p App) DID(ctx context.Context, actor string) (string, error) {
 	return api.ResolveHandle(ctx, actor)
 }
 
-// A WatchRequest is a watch that somebody asks for.
+// A WatchRequest is a watch that a user requests.
 type WatchRequest struct {
 	Kind   string
 	Target string // in the stored spelling; "" if only Name is known
-	Name   string // of an account of Nostr by NIP-05, to be looked up; "": none
+	Name   string // name of a Nostr account by NIP-05, to be looked up; "": none
 
 	Nostr  bool
 	Relays []string // where that account may be found
 }
 
-// ParseWatch reads what somebody wants to watch. No error contains a secret key.
+// ParseWatch parses a request to watch an account. Its errors never contain a secret key.
 func ParseWatch(named string, alone bool) (WatchRequest, error) {
 	of, ok, err := protocol.ParseTarget(named)
 	if err != nil {
@@ -179,7 +179,7 @@ func ParseWatch(named string, alone bool) (WatchRequest, error) {
 	return WatchRequest{Kind: schema.WatchFollows, Target: t.Actor}, nil
 }
 
-// AccountToRead returns the account that somebody names as a backfill takes it: a handle or a
+// AccountToRead returns the account that a user names, as a backfill takes it: a handle or a
 // DID.
 func AccountToRead(named string) (string, error) {
 	of, ok, err := protocol.ParseTarget(named)
@@ -194,7 +194,7 @@ func AccountToRead(named string) (string, error) {
 	return protocol.DID(of.Key), nil
 }
 
-// AddWatch adds a watch and what is known of where its account is found.
+// AddWatch adds a watch, and stores where its account may be found.
 func (p App) AddWatch(ctx context.Context, w WatchRequest, atLeast int) (added bool, err error) {
 	err = pgx.BeginFunc(ctx, p.pool, func(tx pgx.Tx) error {
 		if key, ok := w.key(); ok && len(w.Relays) > 0 {
@@ -208,7 +208,8 @@ func (p App) AddWatch(ctx context.Context, w WatchRequest, atLeast int) (added b
 	return added, err
 }
 
-// key returns the account of Nostr; false if it is of another network, or not known yet.
+// key returns the Nostr account. It returns false if the account is of another network, or
+// not known yet.
 func (w WatchRequest) key() (key [32]byte, ok bool) {
 	if !w.Nostr || w.Target == "" {
 		return key, false

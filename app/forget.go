@@ -14,8 +14,9 @@ import (
 	"github.com/weir-social/weir/schema"
 )
 
-// strip returns how what must be forgotten is taken out of a segment's records, in one
-// goroutine. It depends on no configuration: what is not stored is archived too.
+// strip returns the function that removes data to forget from a segment's records, for use
+// by one goroutine. It does not depend on the configuration, because records that are not
+// stored are archived too.
 func strip(m archive.Manifest) (archive.Strip, error) {
 	everything := func(string) bool { return true }
 	switch m.Wire {
@@ -32,8 +33,8 @@ func strip(m archive.Manifest) (archive.Strip, error) {
 	return nil, fmt.Errorf("segment %s: this version of Weir does not know the wire %s", m.Name, m.Wire)
 }
 
-// stripFrames strips the frames of repositories. What is left of a frame from which an
-// event goes are excerpts with one event each.
+// stripFrames returns a Strip for the frames of repositories. If an event must be removed
+// from a frame, one excerpt remains for each other event.
 func stripFrames(wire consumer.Wire) archive.Strip {
 	var message consumer.Message
 	return func(m archive.Manifest, record []byte, goes func(archive.Said) bool) [][]byte {
@@ -49,7 +50,7 @@ func stripFrames(wire consumer.Wire) archive.Strip {
 			}
 			stays = append(stays, ev.Part)
 		}
-		for _, bad := range message.Malformed { // nobody can say what it holds
+		for _, bad := range message.Malformed { // their content is unknown
 			gone = bad.Author != "" && goes(archive.Said{Author: bad.Author, At: at}) || gone
 		}
 		if n := &message.Identity; len(message.Events)+len(message.Malformed) == 0 && n.Author != "" {
@@ -71,8 +72,8 @@ func stripFrames(wire consumer.Wire) archive.Strip {
 	}
 }
 
-// mayGo reports whether an event has something to forget. Which record was deleted, and
-// that an account was, must stay known.
+// mayGo reports whether an event has data to forget. It must stay known which record was
+// deleted, and that an account was deleted.
 func mayGo(ev *consumer.Event) bool {
 	switch ev.Kind {
 	case consumer.KindAccount, consumer.KindErasure:
@@ -83,7 +84,7 @@ func mayGo(ev *consumer.Event) bool {
 	return true
 }
 
-// saidBy returns what an event says.
+// saidBy returns the content of an event in the form that the archive compares.
 func saidBy(ev *consumer.Event, at time.Time) archive.Said {
 	s := archive.Said{Author: ev.Author, At: at}
 	if ev.Kind == consumer.KindCommit {
@@ -92,7 +93,8 @@ func saidBy(ev *consumer.Event, at time.Time) archive.Said {
 	return s
 }
 
-// sentAt returns when the server sent a frame. One without a time is as old as its segment.
+// sentAt returns when the server sent a frame. A frame without a time is as old as its
+// segment.
 func sentAt(message *consumer.Message, m archive.Manifest) time.Time {
 	if message.TimeUS == 0 {
 		return m.FirstAt
@@ -100,8 +102,8 @@ func sentAt(message *consumer.Message, m archive.Manifest) time.Time {
 	return time.UnixMicro(message.TimeUS)
 }
 
-// stripNostr strips events of Nostr, by the dates of their authors. A demand to vanish
-// stays; so does a request for deletions, unless its author has vanished.
+// stripNostr returns a Strip for Nostr events, by the dates of their authors. Requests to
+// vanish stay. Requests for deletions stay too, unless their author has vanished.
 func stripNostr() archive.Strip {
 	wires := map[int]consumer.Wire{}
 	var message consumer.Message
@@ -117,7 +119,7 @@ func stripNostr() archive.Strip {
 			wires[e.Kind] = wire
 		}
 		if e.Kind != protocol.KindDeletion {
-			wire.Decode(record, time.Time{}, &message) // before everything expires
+			wire.Decode(record, time.Time{}, &message) // at the zero time, nothing has expired
 			if len(message.Events) == 1 {
 				said = saidBy(&message.Events[0], said.At)
 			}
@@ -130,7 +132,7 @@ func stripNostr() archive.Strip {
 }
 
 // stripSnapshot removes the names of forgotten accounts from a snapshot of the accounts.
-// What Weir followed stays.
+// Which accounts Weir followed stays.
 func stripSnapshot(m archive.Manifest, record []byte, goes func(archive.Said) bool) [][]byte {
 	part, err := schema.ParseSnapshotPart(record)
 	if err != nil || part.Table != schema.SnapshotOfAccounts {

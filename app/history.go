@@ -13,13 +13,14 @@ import (
 	"github.com/weir-social/weir/workers"
 )
 
-// historyAuto is the WEIR_HISTORY that reads the past of new collections by itself.
+// historyAuto is the WEIR_HISTORY with which Weir reads the past of new collections by
+// itself.
 const historyAuto = "auto"
 
 // storeCollections records which collections the stream brings from now on, and begins to
-// read the past of those whose entry says that they are kept for ever. Of those that expire
-// the stream brings all that is kept, after a while. WEIR_RETENTION=0 alone reads no past:
-// the posts of a whole network are more than most machines hold.
+// read the past of those whose entry keeps them for ever. For collections that expire, the
+// stream alone brings everything that is kept, after a while. WEIR_RETENTION=0 by itself
+// reads no past, because the posts of a whole network do not fit on most machines.
 func (p App) storeCollections(ctx context.Context) error {
 	queue, err := workers.Queue(p.pool, p.log)
 	if err != nil {
@@ -44,8 +45,8 @@ func (p App) storeCollections(ctx context.Context) error {
 // Covers reports whether a collection, or all of a prefix, is stored.
 func (p App) Covers(name string) bool { return workers.Covers(p.stored, name) }
 
-// relayServices returns the HTTP addresses of the relays. An address that is none is left
-// out: the source reports it.
+// relayServices returns the HTTP addresses of the relays. It skips invalid addresses: the
+// source reports them.
 func (c Config) relayServices() (all []string) {
 	for _, raw := range c.Relays {
 		u, err := url.Parse(strings.TrimSpace(raw))

@@ -15,8 +15,8 @@ import (
 	"github.com/weir-social/weir/workers"
 )
 
-// Ingest commits every event of a recording and, with work, processes the jobs that
-// result. It returns when no job is left that is ready to run, or when ctx ends.
+// Ingest commits every event of a recording and, with work, processes the jobs that result.
+// It returns when no job is ready to run any more, or when ctx ends.
 func (p App) Ingest(ctx context.Context, name string, lines io.Reader, work bool) error {
 	if err := p.register(ctx); err != nil {
 		return err
@@ -27,8 +27,8 @@ func (p App) Ingest(ctx context.Context, name string, lines io.Reader, work bool
 	return p.processing(ctx, func(ctx context.Context) error { return p.commitAll(ctx, name, lines) })
 }
 
-// processing calls commit and processes the jobs that result, until none is left that is
-// ready to run.
+// processing calls commit and processes the jobs that result, until none is ready to run
+// any more.
 func (p App) processing(ctx context.Context, commit func(context.Context) error) error {
 	g, ctx := errgroup.WithContext(ctx)
 	working, stop := context.WithCancel(ctx)
@@ -43,10 +43,11 @@ func (p App) processing(ctx context.Context, commit func(context.Context) error)
 	return g.Wait()
 }
 
-// drained waits until no job is running or ready to run. What a killed process left running
-// runs again: it may have been the last one with a leader, which would see to that.
+// drained waits until no job is running or ready to run. Jobs that a killed process left
+// running are made available again here, because that process may have been the last one
+// with a leader.
 func (p App) drained(ctx context.Context) error {
-	const margin = 5 * time.Second // for a process to end a job that has run too long
+	const margin = 5 * time.Second // for a process to end a job that has run for too long
 	tick, release := time.NewTicker(50*time.Millisecond), time.NewTicker(time.Second)
 	defer tick.Stop()
 	defer release.Stop()
@@ -70,7 +71,7 @@ func (p App) drained(ctx context.Context) error {
 	}
 }
 
-// dropTimeout bounds the removal of the stream when an ingest ends.
+// dropTimeout limits the removal of the stream when an ingest ends.
 const dropTimeout = 10 * time.Second
 
 // commitAll commits every event of a recording and removes its stream afterwards.

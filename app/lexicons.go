@@ -17,7 +17,7 @@ import (
 	"github.com/weir-social/weir/workers"
 )
 
-// judged returns the collections whose records are judged; none: there are no lexicons.
+// judged returns the collections whose records are judged, or none without lexicons.
 // Links have collections of their own.
 func (c Config) judged() (patterns []string) {
 	if c.Lexicons == "" && len(c.ResolveLexicons) == 0 {
@@ -31,7 +31,7 @@ func (c Config) judged() (patterns []string) {
 	return patterns
 }
 
-// maxQueue is the length of the name of a queue, in bytes.
+// maxQueue is the maximum length of the name of a queue, in bytes.
 const maxQueue = 60
 
 // queues returns the queues of the judged collections.

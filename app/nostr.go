@@ -24,7 +24,7 @@ const nostrNetwork = "nostr"
 // nostrRelay is a configured relay, and the name of its stream.
 type nostrRelay struct{ stream, url string }
 
-// nostrRelays returns the configured relays. No message contains the secret key.
+// nostrRelays returns the configured relays. Its errors never contain the secret key.
 func (c Config) nostrRelays() ([]nostrRelay, error) {
 	var all []nostrRelay
 	names := map[string]bool{}
@@ -71,18 +71,18 @@ func (p App) nostrSource(relay string) sourceOf {
 	}
 }
 
-// nostrWire returns the wire of the stored kinds. It obeys demands to vanish that name one of these
-// relays; nil: whatever relay they name.
+// nostrWire returns the wire of the stored kinds. Requests to vanish take effect if they name one
+// of these relays; if relays is nil, always.
 func (p App) nostrWire(relays []string) consumer.Wire {
 	return nostr.Wire(p.stored.Kinds(nostrNetwork), p.signatures.events(p), relays)
 }
 
-// coveredAtOnce is how many tombstones one transaction leaves.
+// coveredAtOnce is how many tombstones one transaction adds.
 const coveredAtOnce = 10_000
 
-// coverDeletions gives deletions by id, which were read before these kinds were stored, their
-// tombstones in these kinds, too. A relay may bring what they delete at any time, and the requests
-// to delete were seen.
+// coverDeletions adds tombstones in the stored kinds for deletions by id that were read before
+// these kinds were stored. A relay may bring the deleted events at any time, and does not bring the
+// requests to delete again, because they were seen.
 func (p App) coverDeletions(ctx context.Context, stream string) error {
 	var collections []string
 	for _, kind := range p.stored.Kinds(nostrNetwork) {

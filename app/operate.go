@@ -54,7 +54,7 @@ func (c Config) deadLetterLimits() (limits []health.DeadLetterLimit, err error) 
 	return limits, nil
 }
 
-// webhook returns the webhook for alerts; nil: none.
+// webhook returns the webhook for alerts, or nil if there is none.
 func (c Config) webhook() (*workers.Webhook, error) {
 	if c.AlertWebhook == "" {
 		return nil, nil
@@ -112,7 +112,7 @@ func (c Config) hosts() (web.Hosts, error) {
 	return hosts, nil
 }
 
-// proxies returns the addresses whose X-Forwarded-For counts.
+// proxies returns the addresses of proxies whose X-Forwarded-For is trusted.
 func (c Config) proxies() (web.Proxies, error) {
 	proxies, err := web.ParseProxies(c.TrustedProxies)
 	if err != nil {

@@ -20,7 +20,7 @@ import (
 	"github.com/weir-social/weir/workers"
 )
 
-// Rebuild is how an archive is read into a database.
+// Rebuild configures how an archive is read into a database.
 type Rebuild struct {
 	PerSecond int                                     // records at most; 0: as fast as possible
 	Progress  func(done, all int, m archive.Manifest) // called after each segment
@@ -28,7 +28,7 @@ type Rebuild struct {
 
 // RebuildDatabase reads the archive into an empty database through the normal commit, and
 // processes the jobs that result. The streams are then at the archived position. An
-// interrupted rebuild goes on after the last whole segment.
+// interrupted rebuild continues after the last whole segment.
 func (p App) RebuildDatabase(ctx context.Context, how Rebuild) error {
 	r, err := p.rebuilding(how)
 	if err != nil {
@@ -51,7 +51,8 @@ func (p App) RebuildDatabase(ctx context.Context, how Rebuild) error {
 	if err := p.ensureDays(ctx, r.reach, now); err != nil {
 		return err
 	}
-	// No leader runs beside a rebuild, and so nobody else releases what a killed one left.
+	// There is no leader during a rebuild, so only this releases jobs that a killed
+	// rebuild left running.
 	if err := schema.ReleaseJobs(ctx, p.pool, 0, p.projections.Kinds()...); err != nil {
 		return err
 	}
@@ -67,7 +68,7 @@ func (p App) rebuilding(how Rebuild) (*rebuilding, error) {
 	return r, err
 }
 
-// rebuilding is a rebuild that runs.
+// rebuilding is a running rebuild.
 type rebuilding struct {
 	App
 	store     archive.Store
@@ -75,16 +76,16 @@ type rebuilding struct {
 	limit     *rate.Limiter // of records
 	snapshots schema.Snapshots
 	follows   func(did string) bool // nil: everyone is stored
-	reach     time.Time             // what was archived before is not sent again
-	forgotten archive.Forgetting    // what is not read
-	read      int                   // segments
+	reach     time.Time             // a server does not send events again that were archived before this
+	forgotten archive.Forgetting    // accounts that are not read
+	read      int                   // number of segments
 	all       int
 }
 
 // run restores the last snapshots, reads the segments that have not been read, and sets
-// the positions of the streams. The snapshots are restored once more at the end, because
-// events may have changed what listings say of an account. Links can be merged when the
-// workers have stored them.
+// the positions of the streams. It restores the snapshots once more at the end, because
+// events may have changed what listings said about an account. Links can be merged once
+// the workers have stored them.
 func (r *rebuilding) run(ctx context.Context) error {
 	manifests, err := archive.Manifests(ctx, r.store)
 	if err != nil {
@@ -111,7 +112,7 @@ func (r *rebuilding) run(ctx context.Context) error {
 	if err := r.snapshots.Restore(ctx, r.pool); err != nil {
 		return err
 	}
-	// Of the whole network, only those are stored who were followed.
+	// If the whole network was archived, only the accounts that were followed are stored.
 	if scope, _ := r.cfg.archiveScope(); scope == consumer.ScopeEverything && !r.snapshots.FollowsEveryone() {
 		r.follows = r.snapshots.EverFollowed
 	}
@@ -144,9 +145,9 @@ func (r *rebuilding) run(ctx context.Context) error {
 	return schema.RestorePositions(ctx, r.pool, positions) // the last step: with them the rebuild is finished
 }
 
-// rebuildOrder returns when a stream is read: snapshots first, because they say who is
-// followed, and what was fetched last, because an account that is inactive in an earlier
-// segment of its stream would refuse it.
+// rebuildOrder returns the order in which a stream is read. Snapshots come first, because
+// they contain the followed accounts. Fetched records come last: an account that was
+// inactive in an earlier segment of its stream would refuse them.
 func rebuildOrder(stream string) int {
 	switch stream {
 	case schema.StreamSnapshots:
@@ -157,7 +158,7 @@ func rebuildOrder(stream string) int {
 	return 1
 }
 
-// segment reads a segment, and records that.
+// segment reads a segment, and records that it was read.
 func (r *rebuilding) segment(ctx context.Context, m archive.Manifest, read readRecords) error {
 	m, err := r.records(ctx, m, read)
 	if err != nil {
@@ -177,7 +178,8 @@ func (r *rebuilding) segment(ctx context.Context, m archive.Manifest, read readR
 // readRecords reads the records of a segment.
 type readRecords func(context.Context, archive.Manifest, iter.Seq2[[]byte, error]) error
 
-// records has the records of a segment's last version read, and returns its manifest.
+// records calls read with the records of a segment's last version, and returns its
+// manifest.
 func (r *rebuilding) records(ctx context.Context, m archive.Manifest, read readRecords) (archive.Manifest, error) {
 	m, segment, err := archive.FetchLast(ctx, r.store, m)
 	if err == nil {
@@ -193,7 +195,7 @@ func (r *rebuilding) records(ctx context.Context, m archive.Manifest, read readR
 	return m, err
 }
 
-// remaining yields the records of a segment without what must be forgotten.
+// remaining yields the records of a segment without the data to forget.
 func remaining(forgotten archive.Forgetting, m archive.Manifest, segment *archive.Segment) (iter.Seq2[[]byte, error], error) {
 	if len(forgotten) == 0 {
 		return segment.Records(), nil
@@ -205,7 +207,7 @@ func remaining(forgotten archive.Forgetting, m archive.Manifest, segment *archiv
 	return forgotten.Records(m, segment.Records(), strip), nil
 }
 
-// limited yields records no faster than the limit.
+// limited yields records at most at the limit's rate.
 func (r *rebuilding) limited(ctx context.Context, records iter.Seq2[[]byte, error]) iter.Seq2[[]byte, error] {
 	return func(yield func([]byte, error) bool) {
 		for record, err := range records {
@@ -232,7 +234,7 @@ func (r *rebuilding) readSnapshots(_ context.Context, m archive.Manifest, record
 	return nil
 }
 
-// restoreFetched stores what was fetched, a few hundred records at a time.
+// restoreFetched stores fetched records, a few hundred at a time.
 func (r *rebuilding) restoreFetched(ctx context.Context, m archive.Manifest, records iter.Seq2[[]byte, error]) error {
 	queue, err := workers.Queue(r.pool, r.log)
 	if err != nil {

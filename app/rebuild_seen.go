@@ -13,8 +13,8 @@ import (
 	"github.com/weir-social/weir/schema"
 )
 
-// reach returns since when events were archived that a server may send again. Earlier ones
-// need not be known, except those of Nostr, whose relays may send an event at any time.
+// reach returns the time since which archived events may be sent again by a server. Earlier
+// events need not be known, except those of Nostr: relays may send an event at any time.
 func (p App) reach(now time.Time) (time.Time, error) {
 	keep, err := p.retention()
 	return now.Add(-keep.Tombstones - 24*time.Hour), err // see workers.SweepArchive
@@ -25,8 +25,8 @@ func (p App) ensureDays(ctx context.Context, reach, now time.Time) error {
 	return schema.EnsureArchivedDays(ctx, p.pool, reach.Add(24*time.Hour), now)
 }
 
-// RebuildSeen makes the events of the archive known, as far as a server may send them again.
-// Weir may run meanwhile. Doing it twice changes nothing the second time.
+// RebuildSeen records the events of the archive as known, if a server may still send them again.
+// Weir may run meanwhile. A second run changes nothing.
 func (p App) RebuildSeen(ctx context.Context, how Rebuild) error {
 	r, err := p.rebuilding(how)
 	if err != nil {
@@ -37,11 +37,12 @@ func (p App) RebuildSeen(ctx context.Context, how Rebuild) error {
 	if err != nil {
 		return err
 	}
-	// A running Weir makes them too: an event whose day has none waits in the default partition.
+	// A running Weir makes them too. An event of a day without a partition is stored in the
+	// default partition.
 	if err := p.ensureDays(ctx, reach, now); err != nil && !errors.Is(err, schema.ErrBusy) {
 		return err
 	}
-	// First: what is sealed meanwhile is in the listing below.
+	// Open rows first: what is sealed meanwhile is in the listing below.
 	if err := schema.EachOpenRow(ctx, p.pool, func(row schema.OpenRow) error {
 		raw, err := archive.UnpackRow(row.Blob)
 		if err != nil {
@@ -70,7 +71,7 @@ func (p App) RebuildSeen(ctx context.Context, how Rebuild) error {
 	return nil
 }
 
-// remember makes the events of records known, some hundred records at a time.
+// remember records the events of records as known, some hundred records at a time.
 func (r *rebuilding) remember(ctx context.Context, m archive.Manifest, records iter.Seq2[[]byte, error]) error {
 	if m.Wire == schema.WireSnapshot {
 		return nil

@@ -15,8 +15,8 @@ import (
 )
 
 const (
-	mostMissing = 20_000    // events of a day that one relay may bring
-	mostKnown   = 2_000_000 // records of a day that can be compared: 150 MB of memory
+	mostMissing = 20_000    // maximum of missing events that one relay may bring per day
+	mostKnown   = 2_000_000 // maximum of stored records of a day that can be compared: 150 MB of memory
 )
 
 // Streams returns the names of the configured relays' streams.
@@ -27,8 +27,8 @@ func (r *relays) Streams() (all []string) {
 	return all
 }
 
-// Audit compares a relay with what is stored of the accounts that have been followed since
-// that time, or of everyone.
+// Audit compares a relay with the stored events of the accounts that have been followed
+// since that time, or of everyone.
 func (r *relays) Audit(ctx context.Context, stream string, from, to time.Time) (found schema.RelayAudit, unread, err error) {
 	c := nostr.Comparison{Query: nostr.Query{Kinds: r.kinds(), Since: from, Most: mostMissing}, Until: to}
 	dids, everyone, err := schema.AuditedAuthors(ctx, r.app.pool, from)
@@ -104,7 +104,7 @@ func (r *relays) known(ctx context.Context, from, to time.Time) (known []nostr.K
 	return known, err
 }
 
-// neverSeen returns those of some ids whose events were never stored.
+// neverSeen returns those ids whose events were never stored.
 func (r *relays) neverSeen(ctx context.Context, ids [][32]byte) (unknown [][32]byte, err error) {
 	short := make([][16]byte, len(ids))
 	for i, id := range ids {

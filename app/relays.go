@@ -21,7 +21,7 @@ import (
 	"github.com/weir-social/weir/workers"
 )
 
-// relays asks the relays of Nostr for the workers.
+// relays reads Nostr relays for the workers.
 type relays struct {
 	*nostr.Reader
 	app   App
@@ -31,7 +31,8 @@ type relays struct {
 	configured []nostrRelay
 }
 
-// reader returns what asks the configured relays, and these. It is nil without any.
+// reader returns a reader of the configured relays, and these relays. The reader is nil if there
+// are none.
 func (p App) reader() (*nostr.Reader, []nostrRelay, error) {
 	configured, err := p.cfg.nostrRelays()
 	if err != nil || len(configured) == 0 {
@@ -47,21 +48,21 @@ func (p App) reader() (*nostr.Reader, []nostrRelay, error) {
 	}
 	var strangers *http.Client
 	if p.cfg.NostrAuthorRelays > 0 {
-		strangers = &http.Client{Transport: guard.Transport(http.DefaultTransport.(*http.Transport), p.cfg.NostrAuthorLoopback)} //nolint:forcetypeassert // it is one
+		strangers = &http.Client{Transport: guard.Transport(http.DefaultTransport.(*http.Transport), p.cfg.NostrAuthorLoopback)} //nolint:forcetypeassert // it is an *http.Transport
 	}
 	return nostr.NewReader(nostr.ReaderConfig{Relays: urls, Key: key, Strangers: strangers, UserAgent: userAgent, Logger: p.log}), configured, nil
 }
 
-// ErrNoRelays is the error of a watch of Nostr where no relay is configured.
+// ErrNoRelays means that an account of Nostr cannot be watched because no relay is configured.
 var ErrNoRelays = errors.New("an account of Nostr is read from relays: set WEIR_NOSTR to some, such as wss://relay.example")
 
-// wellKnown returns what asks domains for the keys of names. It reaches public addresses
-// only.
+// wellKnown returns a client that asks domains for the keys of names. It connects only to public
+// addresses.
 func (p App) wellKnown() *wellknown.Client {
 	return wellknown.New(wellknown.Config{UserAgent: userAgent})
 }
 
-// LookUpName sets the account of a watch by its name.
+// LookUpName sets the account of a watch that has only a name.
 func (p App) LookUpName(ctx context.Context, w WatchRequest) (WatchRequest, error) {
 	found, err := p.wellKnown().LookUp(ctx, w.Name)
 	if err != nil {
@@ -71,7 +72,7 @@ func (p App) LookUpName(ctx context.Context, w WatchRequest) (WatchRequest, erro
 	return w, nil
 }
 
-// DescribeNostr reads the account of a watch from the relays, and describes it. "" means that
+// DescribeNostr reads the account of a watch from the relays, and describes it. It returns "" if
 // they do not know it.
 func (p App) DescribeNostr(ctx context.Context, w WatchRequest) (string, error) {
 	reader, _, err := p.reader()
@@ -99,7 +100,7 @@ func (p App) DescribeNostr(ctx context.Context, w WatchRequest) (string, error) 
 	return found, nil
 }
 
-// relays returns the relays of Nostr; nil: none is configured.
+// relays returns the Nostr relays, or nil if none is configured.
 func (p App) relays(keep workers.Retention) (workers.Relays, error) {
 	reader, configured, err := p.reader()
 	if reader == nil || err != nil {
@@ -135,7 +136,7 @@ func (r *relays) Read(ctx context.Context, relay string, authors [][32]byte, sin
 		return 0, nil, err
 	}
 	q := nostr.Query{Kinds: r.kinds(), Authors: authors, Since: since, Most: 4 * mostBackfilled}
-	unread = r.Stored(ctx, relay, func(page []*protocol.Event) error { // the last hour is read again and again
+	unread = r.Stored(ctx, relay, func(page []*protocol.Event) error { // the last hour is read every time
 		unseen, err := r.unseen(ctx, page)
 		if err != nil {
 			if ctx.Err() == nil {
@@ -151,7 +152,7 @@ func (r *relays) Read(ctx context.Context, relay string, authors [][32]byte, sin
 	return sum.found.Written, incomplete(unread), nil
 }
 
-// unseen returns those of some events that were never stored.
+// unseen returns those events that were never stored.
 func (r *relays) unseen(ctx context.Context, page []*protocol.Event) ([]*protocol.Event, error) {
 	ids := make([][32]byte, len(page))
 	for i, e := range page {
@@ -161,7 +162,7 @@ func (r *relays) unseen(ctx context.Context, page []*protocol.Event) ([]*protoco
 	return slices.DeleteFunc(page, func(e *protocol.Event) bool { return !slices.Contains(unknown, e.ID) }), err
 }
 
-// incomplete names the error of a relay that cannot be read to its end in the words of the workers.
+// incomplete replaces the reader's error for an incomplete read by the workers' error.
 func incomplete(unread error) error {
 	if errors.Is(unread, nostr.ErrIncomplete) {
 		return fmt.Errorf("%w: %w", workers.ErrIncomplete, unread)
@@ -169,26 +170,26 @@ func incomplete(unread error) error {
 	return unread
 }
 
-// obey has demands to vanish obeyed whatever relay they name: the reader yields none that
-// does not name the relay that it comes from.
+// obey makes requests to vanish take effect whatever relay they name. The reader yields only
+// requests that name the relay that they come from.
 func (r *relays) obey(retry *consumer.Retry) {
 	retry.Wires[nostr.WireName] = r.app.nostrWire(nil)
 }
 
-// kinds returns the stored kinds, and those that delete.
+// kinds returns the stored kinds, and the kinds that delete.
 func (r *relays) kinds() []int {
 	kinds := append([]int{protocol.KindDeletion, protocol.KindVanish}, r.app.stored.Kinds(nostrNetwork)...)
 	slices.Sort(kinds)
 	return slices.Compact(kinds)
 }
 
-// mostBackfilled is how many events of an author are read from one relay, at most.
+// mostBackfilled is the maximum number of an author's events read from one relay.
 const mostBackfilled = 5000
 
-// Backfill reads all relays at once. What replaces older versions, and what deletes, is read
-// whatever its date: another relay may still have what was deleted long ago.
+// Backfill reads all relays at once. Events that replace or delete others are read whatever their
+// date, because another relay may still have events that were deleted long ago.
 func (r *relays) Backfill(ctx context.Context, further []string, author [32]byte, since time.Time) (workers.Backfilled, error) {
-	retry, err := r.app.retry(ctx, r.queue, r.keep) // whoever the author is: somebody asked for him
+	retry, err := r.app.retry(ctx, r.queue, r.keep) // for any author, because a user requested the account
 	if err != nil {
 		return workers.Backfilled{}, err
 	}
@@ -211,7 +212,7 @@ func (r *relays) Backfill(ctx context.Context, further []string, author [32]byte
 		return nostr.Query{Kinds: kinds, Authors: [][32]byte{author}, Since: since, Most: mostBackfilled}
 	}
 	failed, unread, _ := r.All(ctx, further, func(ctx context.Context, relay string) error {
-		var oldest time.Time // of what this relay sent
+		var oldest time.Time // of the events that this relay sent
 		err := r.Stored(ctx, relay, func(page []*protocol.Event) error {
 			sum.mu.Lock()
 			defer sum.mu.Unlock()
@@ -243,15 +244,15 @@ func (r *relays) Backfill(ctx context.Context, further []string, author [32]byte
 	return found, nil
 }
 
-// trusts reports whether a relay is configured: what a stranger's relay does not send is its
-// own affair, and no reason to read the account again.
+// trusts reports whether a relay is configured. If a stranger's relay is incomplete, that is no
+// reason to read the account again.
 func (r *relays) trusts(relay string) bool {
 	return slices.ContainsFunc(r.configured, func(c nostrRelay) bool { return c.url == relay })
 }
 
-// backfill is what relays have brought so far.
+// backfill holds what relays have brought so far.
 type backfill struct {
-	dated []int         // the kinds of which events since a time are read
+	dated []int         // the kinds whose events are read only since a time
 	ahead time.Duration // how far our clock is ahead of the database's
 
 	mu     sync.Mutex // guards what follows if several relays are read, and is held while a page is stored
@@ -259,14 +260,14 @@ type backfill struct {
 	failed error // of the database
 }
 
-// backfill returns an empty one.
+// backfill returns an empty backfill.
 func (r *relays) backfill(ctx context.Context) (*backfill, error) {
 	now, err := schema.Now(ctx, r.app.pool)
 	return &backfill{ahead: max(0, time.Since(now))}, err
 }
 
-// cut notes that a relay did not send everything, and back to when it did. If several did not,
-// the latest time counts.
+// cut records that a relay did not send everything, and the date down to which it did. If several
+// relays did not, the latest date is used.
 func (b *backfill) cut(trusted bool, oldest time.Time, err error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -26,7 +26,7 @@ type signatures struct {
 	nostr     *nostr.Verifier
 }
 
-// verifier returns the verifier of the process; nil if signatures are not checked.
+// verifier returns the verifier of the process, or nil if signatures are not checked.
 func (s *signatures) verifier(p App) (*firehose.Verifier, error) {
 	s.once.Do(func() {
 		if p.cfg.Verify != VerifyWhole {
@@ -36,9 +36,9 @@ func (s *signatures) verifier(p App) (*firehose.Verifier, error) {
 	return s.one, s.err
 }
 
-// newVerifier returns a verifier that reads DID documents. These reads have limits of
-// their own, because the stream waits for them: the limit that processes share is
-// that of the jobs, and a full queue of jobs must not delay the stream.
+// newVerifier returns a verifier that reads DID documents. These reads have their own
+// limits, because the stream waits for them. The limit that processes share is for
+// jobs, and a full queue of jobs must not delay the stream.
 func (p App) newVerifier() (*firehose.Verifier, error) {
 	const timeout = 5 * time.Second
 	api, err := bluesky.New(bluesky.Config{AppView: p.cfg.AppView, Directory: p.cfg.Directory, Timeout: timeout, Retries: []time.Duration{},

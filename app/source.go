@@ -45,8 +45,8 @@ func (c *Config) SetSource(source string) error {
 	return nil
 }
 
-// checkSource returns an error if the source or what it verifies is unknown, or too many
-// relays of Nostr are to be read.
+// checkSource returns an error if the source or the verification is unknown, or if too
+// many Nostr relays are configured.
 func (c *Config) checkSource() error {
 	if err := c.SetSource(c.Source); err != nil {
 		return fmt.Errorf("WEIR_SOURCE: %w", err)
@@ -77,7 +77,7 @@ func (c Config) endpoints() (all []string, variable string) {
 }
 
 // newSource returns the configured source of the stored collections. filter and
-// dictionary are only for a server that filters and compresses.
+// dictionary are only for servers that filter and compress.
 func (c Config) newSource(s socket.Config, stored collection.Registry, verifier *firehose.Verifier, filter consumer.Filter, dictionary func(context.Context) ([]byte, error)) (consumer.Source, error) {
 	s.UserAgent = userAgent
 	if c.Source == SourceFirehose {
@@ -112,8 +112,9 @@ func (p App) wires() (map[string]consumer.Wire, error) {
 }
 
 // archivedWires returns the wires of archived records, for one goroutine. The signatures
-// of commits were checked before the records were archived; since then the hashes of the
-// segments vouch for them. Demands to vanish that were archived were obeyed.
+// of commits were checked before the records were archived, and the hashes of the
+// segments protect them since. Archived requests to vanish took effect then, whatever
+// relay they name.
 func (p App) archivedWires() map[string]consumer.Wire {
 	wires := p.wiresWith(nil)
 	wires[nostr.WireName] = p.nostrWire(nil)
@@ -121,7 +122,7 @@ func (p App) archivedWires() map[string]consumer.Wire {
 	return wires
 }
 
-// decodeSnapshot checks a part of a snapshot. It holds no events.
+// decodeSnapshot checks a part of a snapshot. Snapshots contain no events.
 func decodeSnapshot(record []byte, arrived time.Time, m *consumer.Message) {
 	m.Reset(record, arrived)
 	if _, err := schema.ParseSnapshotPart(record); err != nil {

@@ -20,15 +20,15 @@ type streams struct {
 	App
 	all []*stream
 
-	mu sync.Mutex // held from reading the accounts until they are applied, so that the latest reading is applied last
+	mu sync.Mutex // held while the accounts are read and applied, so that the latest reading is applied last
 }
 
 // stream is a source, the accounts to follow, and the consumer. The consumer waits
 // while another process holds the lease of the stream.
 type stream struct {
 	name     string
-	network  string        // of its accounts; "": the network of repositories
-	rewind   time.Duration // how far before the position a resume by time starts; 0: as usual
+	network  string        // network of its accounts; "": the network of repositories
+	rewind   time.Duration // how far before the position a resume by time starts; 0: the default
 	source   consumer.Source
 	follows  follows
 	consumer *consumer.Consumer
@@ -78,7 +78,8 @@ func (p App) retryTransient(ctx context.Context, step func(context.Context) erro
 	}
 }
 
-// sourceOf returns the source of a stream, which logs and counts there.
+// sourceOf returns the source of a stream. The source uses the given log and
+// metrics.
 type sourceOf func(*slog.Logger, prometheus.Registerer) (consumer.Source, error)
 
 // add adds the stream of a source.
@@ -159,13 +160,13 @@ func (s *streams) refresh(ctx context.Context) error {
 	return updates.Wait()
 }
 
-// accounts returns those of the followed accounts that are of the stream's network.
+// accounts returns those followed accounts that belong to the stream's network.
 func (s *stream) accounts(followed schema.Followed) schema.Followed {
 	followed.DIDs = slices.DeleteFunc(slices.Clone(followed.DIDs), func(did string) bool { return network(did) != s.network })
 	return followed
 }
 
-// lastHeartbeat returns the oldest heartbeat of the consumers.
+// lastHeartbeat returns the oldest of the consumers' last heartbeats.
 func (s *streams) lastHeartbeat() time.Time {
 	first := s.all[0].consumer.LastHeartbeat()
 	for _, one := range s.all[1:] {

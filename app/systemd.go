@@ -26,7 +26,7 @@ type liveness struct {
 }
 
 // add adds the check of a role that has started. The check returns nil if the role
-// was active within a duration, else the problem.
+// was active within a duration, otherwise the problem.
 func (l *liveness) add(role string, check func(ctx context.Context, within time.Duration) error) {
 	if l == nil {
 		return
@@ -57,7 +57,7 @@ func (l *liveness) check(ctx context.Context, roles []string, within time.Durati
 	return nil
 }
 
-// checkHeartbeat returns a check by the time of a role's last heartbeat.
+// checkHeartbeat returns a check of the time of a role's last heartbeat.
 func checkHeartbeat(last func() time.Time) func(context.Context, time.Duration) error {
 	return func(_ context.Context, within time.Duration) error {
 		if quiet := time.Since(last()); quiet > within {
@@ -68,7 +68,7 @@ func checkHeartbeat(last func() time.Time) func(context.Context, time.Duration) 
 }
 
 // checkPool returns a check that a connection is available. An unreachable database
-// is not a failure of this process, but a pool that is exhausted for so long is.
+// is not a failure of this process, but a pool that stays exhausted is.
 func checkPool(pool *pgxpool.Pool) func(context.Context, time.Duration) error {
 	return func(ctx context.Context, _ time.Duration) error {
 		conn, err := pool.Acquire(ctx)
@@ -103,14 +103,14 @@ const readyWithin = 10 * time.Second
 
 // WithSystemd returns f with systemd notifications, for a unit with Type=notify and
 // WatchdogSec= (sd_notify(3)): ready when all roles are ready, then watchdog pings
-// while all are active. Without systemd it returns f's behaviour unchanged.
+// while all are active. Without systemd it only runs f.
 func WithSystemd(f func(context.Context, App) error, names ...string) func(context.Context, App) error {
 	return func(ctx context.Context, p App) error {
 		if os.Getenv("NOTIFY_SOCKET") == "" {
 			return f(ctx, p)
 		}
 		p.liveness = &liveness{}
-		over, end := context.WithCancel(context.WithoutCancel(ctx)) // it also watches a slow stop
+		over, end := context.WithCancel(context.WithoutCancel(ctx)) // the watchdog also covers a slow stop
 		var reporting sync.WaitGroup
 		reporting.Go(func() { p.watch(over, names) })
 		running, ended := context.WithCancel(ctx)

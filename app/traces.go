@@ -16,7 +16,7 @@ import (
 	"go.opentelemetry.io/otel/sdk/trace"
 )
 
-// flushTimeout bounds the sending of the last spans at the end of the process: the
+// flushTimeout limits how long the last spans are sent when the process ends: the
 // collector may hang.
 const flushTimeout = 3 * time.Second
 

@@ -20,8 +20,8 @@ func Variables() []string {
 	return all
 }
 
-// CheckArguments returns an error if an argument contains a secret key of Nostr. It is called
-// before anything else reads them, because errors quote arguments.
+// CheckArguments returns an error if an argument contains a Nostr secret key. Call it before
+// anything else reads the arguments, because errors quote them.
 func CheckArguments(arguments []string) error {
 	if slices.ContainsFunc(arguments, protocol.ContainsSecret) {
 		return protocol.ErrSecret
@@ -29,11 +29,11 @@ func CheckArguments(arguments []string) error {
 	return nil
 }
 
-// CheckVariables returns an error for an unknown variable with Weir's prefix:
-// otherwise a misspelt setting would silently keep its default.
+// CheckVariables returns an error for an unknown variable with Weir's prefix: otherwise a
+// misspelt setting would silently keep its default.
 //
-// A variable that contains a secret key as Nostr writes them is an error too, which does
-// not quote it: `weir config` would print it.
+// It also returns an error if a variable contains a secret key in Nostr's notation, because
+// `weir config` would print it. The error does not quote the key.
 func CheckVariables(environ []string) error {
 	known := append(otherVariables(), Variables()...)
 	for _, pair := range environ {

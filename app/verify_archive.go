@@ -42,7 +42,7 @@ func (p App) VerifyArchive(ctx context.Context) (ArchiveCheck, error) {
 	if err != nil {
 		return ArchiveCheck{}, err
 	}
-	rows, err := schema.Segments(ctx, p.pool) // before the listing: later ones are in it
+	rows, err := schema.Segments(ctx, p.pool) // before the listing: the listing contains later segments
 	if err != nil {
 		return ArchiveCheck{}, err
 	}
@@ -72,7 +72,7 @@ func (p App) VerifyArchive(ctx context.Context) (ArchiveCheck, error) {
 		got, ok := there[m.Versions()]
 		switch {
 		case damaged[m.Versions()] != nil: // see above
-		case ok && got.Rewritten > m.Rewritten: // the database is about to switch to it
+		case ok && got.Rewritten > m.Rewritten: // the database is about to switch to this version
 		case !ok:
 			problem("segment %d, %s: the database knows it, and the store has no manifest of it", m.Number, m.Name)
 		case got.SHA256 != m.SHA256 || got.Rewritten != m.Rewritten || got.Sum() != m.Sum():
@@ -100,7 +100,7 @@ func verifySegment(ctx context.Context, store archive.Store, m archive.Manifest,
 		if err != nil {
 			return err
 		}
-		// A frame is kept if some of its events could be read; the others are dead letters.
+		// A frame is archived if some of its events could be read; the others are dead letters.
 		if wire.Decode(record, m.LastAt, &message); len(message.Malformed) > 0 && len(message.Events) == 0 {
 			return fmt.Errorf("segment %s: %w: %w", m.Name, archive.ErrCorrupt, message.Malformed[0])
 		}
@@ -108,9 +108,9 @@ func verifySegment(ctx context.Context, store archive.Store, m archive.Manifest,
 	return nil
 }
 
-// ExportArchive writes the records of a store as JSON lines, in the order of their
-// segments, without those of forgotten accounts. A Nostr event becomes its JSON. Another record that is no JSON becomes an
-// object with its wire and its base64.
+// ExportArchive writes the records of a store as JSON lines, in the order of their segments,
+// without those of forgotten accounts. It converts a Nostr event to its JSON. A record that is not
+// JSON becomes an object with its wire and its base64.
 func ExportArchive(ctx context.Context, store archive.Store, stream string, out io.Writer) error {
 	manifests, err := archive.Manifests(ctx, store)
 	if err != nil {
