@@ -34,7 +34,7 @@ func (v *visit) follows() (any, error) {
 	}{Subject: v.profile(p), Follows: []*profileView{}, paging: paging{end: beforeAll}}
 	page := v.backwards(v.index.collection(p, follow), limit, &out.paging)
 	for _, r := range page {
-		if other := v.index.byDID[r.subject]; other != nil && other.status == "" { // else the page is shorter than the limit
+		if other := v.index.byDID[r.subject]; other != nil && other.status == "" { // otherwise the page is shorter than the limit
 			out.Follows = append(out.Follows, v.profile(other))
 		}
 	}
@@ -228,7 +228,7 @@ func (v *visit) authorFeed() (any, error) {
 	}
 	page := p.feed[max(0, at-limit):at]
 	for _, r := range slices.Backward(page) {
-		if item := v.feedItem(r); item != nil && r.uri() != pinned && v.passes(r) { // else the page is shorter than the limit
+		if item := v.feedItem(r); item != nil && r.uri() != pinned && v.passes(r) { // otherwise the page is shorter than the limit
 			out.Feed = append(out.Feed, item)
 		}
 	}

@@ -24,7 +24,7 @@ const (
 	Severed       CallFaultKind = "severed"   // the connection ends in the middle of the body
 	Malformed     CallFaultKind = "malformed" // a 200 whose JSON breaks off
 	Empty         CallFaultKind = "empty"     // a 200 without a body
-	Huge          CallFaultKind = "huge"      // a 200 of valid JSON, with 64 MiB of blanks before it; a CAR that is said to have 1 GiB
+	Huge          CallFaultKind = "huge"      // a 200 of valid JSON after 64 MiB of blanks; a CAR with a declared length of 1 GiB
 	Loop          CallFaultKind = "loop"      // the next cursor equals the requested one
 	Beyond        CallFaultKind = "beyond"    // the last page has a cursor, to an empty page
 )
@@ -51,8 +51,8 @@ type callFaults struct {
 	fired   map[CallFaultKind]int
 }
 
-// FailCalls applies a fault to the next calls that it fits. Several faults apply
-// in the order of their requests.
+// FailCalls applies a fault to the next calls to which it can apply. Several faults
+// apply in the order in which they were added.
 func (n *Net) FailCalls(f CallFault) error {
 	if !slices.Contains(CallFaultKinds(), f.Kind) {
 		return fmt.Errorf("unknown call fault %q: expected one of %v", f.Kind, CallFaultKinds())
@@ -66,8 +66,8 @@ func (n *Net) FailCalls(f CallFault) error {
 	return nil
 }
 
-// HoldFeeds makes author feeds omit records created from now on, like an AppView
-// whose index lags, until ReleaseFeeds.
+// HoldFeeds makes author feeds omit records created from now on, until
+// ReleaseFeeds. An AppView with a lagging index does the same.
 func (n *Net) HoldFeeds() { n.feedsHeld.Store(time.Now().UnixMicro()) }
 
 // ReleaseFeeds makes author feeds complete again.
@@ -80,15 +80,14 @@ func (n *Net) ClearCallFaults() {
 	n.callFaults.waiting = nil
 }
 
-// CallsFired returns how many calls each fault has happened to.
+// CallsFired returns how many calls each fault has affected.
 func (n *Net) CallsFired() map[CallFaultKind]int {
 	n.callFaults.mu.Lock()
 	defer n.callFaults.mu.Unlock()
 	return maps.Clone(n.callFaults.fired)
 }
 
-// take consumes the first fault that fits; it returns the zero fault if none
-// does.
+// take consumes the first fault that fits; it returns the zero fault if none fits.
 func (c *callFaults) take(endpoint string, fits func(CallFaultKind) bool) CallFault {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -169,7 +168,7 @@ func (n *Net) respond(w http.ResponseWriter, endpoint string, data []byte, leave
 		data = nil
 	case Huge:
 		if w.Header().Get("Content-Type") == carType {
-			w.Header().Set("Content-Length", fmt.Sprint(1<<30)) // of which only the beginning comes
+			w.Header().Set("Content-Length", fmt.Sprint(1<<30)) // only the beginning follows
 		}
 		blanks := make([]byte, 1<<20)
 		for i := range blanks {

@@ -8,8 +8,7 @@ import (
 	"time"
 )
 
-// Call is a call of the XRPC services or the directory, as the server recorded
-// it.
+// Call is a call of the XRPC services or the directory, as recorded by the server.
 type Call struct {
 	At         time.Time // when it arrived
 	End        time.Time // before the last byte of the response is sent; zero while the call is in progress

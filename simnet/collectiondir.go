@@ -12,7 +12,7 @@ const (
 )
 
 // reposByCollection returns the accounts that have records in a collection, as a relay
-// names them: in the order of their creation, also those that are not active.
+// lists them: in the order of their creation, including inactive ones.
 
 func (v *visit) reposByCollection() (any, error) {
 	name, err := v.required("collection")

@@ -46,11 +46,12 @@ func recordBlock(record json.RawMessage) []byte {
 	return appendCBOR(nil, v)
 }
 
-// object is a map of DAG-CBOR whose values are as appendCBOR takes them.
+// object is a map of DAG-CBOR. Its values have types that appendCBOR accepts.
 type object map[string]any
 
-// appendCBOR appends a value as DAG-CBOR. It takes what encoding/json decodes, with
-// the links and bytes of the network's JSON, and besides contentID, []byte and int.
+// appendCBOR appends a value as DAG-CBOR. It accepts the types that encoding/json
+// decodes to, the links and bytes of the network's JSON, and also contentID, []byte
+// and int.
 func appendCBOR(b []byte, v any) []byte {
 	switch v := v.(type) {
 	case nil:
@@ -146,7 +147,7 @@ func appendMap(b []byte, m map[string]any) []byte {
 	return b
 }
 
-// linkOrBytes returns what {"$link": …} and {"$bytes": …} stand for.
+// linkOrBytes returns the value that {"$link": …} or {"$bytes": …} stands for.
 func linkOrBytes(m map[string]any) (any, bool) {
 	if len(m) != 1 {
 		return nil, false

@@ -20,7 +20,7 @@ const (
 	NotUTF8   Fault = "not-utf8"  // a frame that is not valid UTF-8
 	Oversized Fault = "oversized" // a frame of 17 MiB to every connected client; it is not replayed, because no client would get past it
 	Duplicate Fault = "duplicate" // the last ten events again
-	Stale     Fault = "stale"     // old revisions of records edited or deleted since, as far as the server still has them
+	Stale     Fault = "stale"     // old revisions of records edited or deleted since, if the server still has them
 	Renumber  Fault = "renumber"  // the server restarts, with another sequence number for every event
 	Restart   Fault = "restart"   // the server restarts
 	TooOld    Fault = "too-old"   // the server drops everything up to now: older cursors are clamped

@@ -14,9 +14,9 @@ const (
 	OtherKey      Forgery = "other-key"      // a new post, signed with a key that the account never had
 	FormerKey     Forgery = "former-key"     // a new post, signed with the key from before the last rotation
 	HighS         Forgery = "high-s"         // a new post, signed with the account's key, in the form that the network refuses
-	WrongBlock    Forgery = "wrong-block"    // the last commit with another record in place of its own
-	AlteredRecord Forgery = "altered-record" // the last commit with an altered record under the CID of its own
-	Replay        Forgery = "replay"         // an old commit again, as new: of a record that was changed since, if there is any
+	WrongBlock    Forgery = "wrong-block"    // the last commit, with another record in place of its own
+	AlteredRecord Forgery = "altered-record" // the last commit, with an altered record under its own record's CID
+	Replay        Forgery = "replay"         // an old commit again, as new; of a record that has changed since, if there is one
 )
 
 // Forgeries returns all forgeries.
@@ -33,7 +33,7 @@ const forgedKind = "forged"
 // relayOnly reports whether Jetstream has no such event.
 func (e *Entry) relayOnly() bool { return e.Kind == syncKind || e.Kind == forgedKind }
 
-// RotateKey gives an account another key, and sends the #identity that says so.
+// RotateKey gives an account another key, and sends the #identity that announces it.
 func (n *Net) RotateKey(did string) error {
 	return n.act(did, func(m *model, a *person) error {
 		a.rotation++
@@ -43,8 +43,8 @@ func (n *Net) RotateKey(did string) error {
 	})
 }
 
-// Forge makes the relay send a forgery, or a hostile commit. When it has been sent, Fired counts it under
-// its name.
+// Forge makes the relay send a forgery or a hostile commit. Once it has been sent, Fired counts it
+// under its name.
 func (n *Net) Forge(f Forgery, did string) error {
 	if known := slices.Concat(Forgeries(), HostileCommits()); !slices.Contains(known, f) {
 		return fmt.Errorf("unknown forgery %q: expected one of %v", f, known)
@@ -63,8 +63,8 @@ func (n *Net) Forge(f Forgery, did string) error {
 	})
 }
 
-// forge returns the message of a forgery, but for its number and time. The
-// repository stays as it is.
+// forge returns the message of a forgery, without its number and time. The repository does not
+// change.
 func (r *repository) forge(n *Net, e *Entry) object {
 	forged, kind := *r, e.Forgery
 	forged.lastWrite, forged.commits = nil, nil
@@ -102,8 +102,8 @@ func (r *repository) spoilt(f Forgery) object {
 	return message
 }
 
-// replayed returns the first commit with a record that was changed later; without
-// any, the first commit.
+// replayed returns the first commit with a record that was changed later; if there is none, the
+// first commit.
 func (r *repository) replayed() object {
 	for _, message := range r.commits {
 		for _, op := range message["ops"].([]any) {

@@ -84,8 +84,8 @@ func (s seeds) popular(rng *rand.Rand, p *member, count int) []int {
 	return targets
 }
 
-// Hub returns the account that follows Config.Follows accounts, including the
-// most active, and does not write by itself. Only tests hide it.
+// Hub returns the account that follows Config.Follows accounts, including the most
+// active ones. It writes only when a test makes it. Only tests hide it.
 func (n *Net) Hub() Account {
 	a, _ := n.Account(n.hub)
 	return a

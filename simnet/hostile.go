@@ -7,8 +7,8 @@ import (
 	"strconv"
 )
 
-// The hostile commits: an account signs them itself, to exhaust or to confuse who reads
-// them.
+// The hostile commits. An account signs them itself, to exhaust or to confuse their
+// readers.
 const (
 	NestedArrays   Forgery = "nested-arrays"   // a record of a million arrays in each other
 	NestedMaps     Forgery = "nested-maps"     // a record of a hundred thousand objects in each other
@@ -20,7 +20,7 @@ const (
 	LargeRecord    Forgery = "large-record"    // a record above a megabyte
 	NotARecord     Forgery = "not-a-record"    // a record that is an array
 	ManyOperations Forgery = "many-operations" // 8,192 operations
-	NullOperation  Forgery = "null-operation"  // null as its only operation
+	NullOperation  Forgery = "null-operation"  // null as the only operation
 	EndlessOps     Forgery = "endless-ops"     // a list of 2^32 operations that ends before the first
 	CyclicTree     Forgery = "cyclic-tree"     // a node of the tree that links to itself
 	DeepTree       Forgery = "deep-tree"       // 20,000 nodes with one child
@@ -38,10 +38,10 @@ func HostileCommits() []Forgery {
 		NullOperation, EndlessOps, CyclicTree, DeepTree, WideNode, EmptyBlocks, EndlessBlock, CutCAR, LongBlocks, CutFrame}
 }
 
-// verbatim is CBOR as it is.
+// verbatim is CBOR that is written unchanged.
 type verbatim []byte
 
-// hostileRecord returns the CBOR of a hostile record; nil if the kind is none.
+// hostileRecord returns the CBOR of a hostile record, or nil for other kinds.
 func hostileRecord(f Forgery) []byte {
 	a := []byte("\xa1\x61a") // an object with one field
 	switch f {
@@ -67,7 +67,7 @@ func hostileRecord(f Forgery) []byte {
 	return nil
 }
 
-// hostile returns the message of a hostile commit, but for its number and time. It
+// hostile returns the message of a hostile commit, without its number and time. It
 // changes the repository.
 func (r *repository) hostile(e *Entry) object {
 	raw := hostileRecord(e.Forgery)
@@ -123,7 +123,7 @@ func (r *repository) hostile(e *Entry) object {
 	return message
 }
 
-// oneChildEach returns nodes that have nothing but a link to the next.
+// oneChildEach returns nodes that contain only a link to the next.
 func oneChildEach(n int) []repoBlock {
 	var below any
 	blocks := make([]repoBlock, 0, n)

@@ -79,7 +79,7 @@ func (n *Net) indexNow() *index {
 	ix := n.index
 	ix.mu.Lock()
 	items, _ := n.log.from(ix.at)
-	for _, b := range n.model.births.from(len(ix.order)) { // read after the log, so that every account in it exists
+	for _, b := range n.model.births.from(len(ix.order)) { // read after the log, so that every account in the log exists
 		p := &member{did: b.did, handle: b.handle, number: len(ix.order), role: b.role, repo: map[string][]*record{}, following: map[string]int{}}
 		ix.order = append(ix.order, p)
 		ix.byDID[p.did], ix.handles[p.handle] = p, p
@@ -211,7 +211,7 @@ func (ix *index) remove(p *member, collection, rkey string) {
 		}
 	case follow:
 		p.following[r.subject]--
-		if p.following[r.subject] > 0 && !r.again { // the next record of the same follow takes its place
+		if p.following[r.subject] > 0 && !r.again { // the next record of the same follow replaces it
 			next := slices.IndexFunc(p.repo[follow], func(other *record) bool { return other.subject == r.subject })
 			p.repo[follow][next].again = false
 		}

@@ -7,7 +7,8 @@ import (
 )
 
 // k256 is the curve secp256k1, for signatures only. The standard library does not
-// have it, and a library would be the one that verifies.
+// have it, and the available library is the one that verifies in the code under
+// test.
 type k256 struct {
 	p, n  *big.Int
 	table [64][15][2]residue // the base point times 1 to 15, times each power of 16
@@ -60,7 +61,7 @@ func (c *k256) inverse(a residue) residue {
 // order.
 func (c *k256) point(k *big.Int) (x, y *big.Int) {
 	var at [2]residue
-	var z residue // what was added so far is at, divided by its square and its cube; zero: nothing was
+	var z residue // at, divided by its square and its cube, is the sum so far; zero: nothing was added
 	digits := k.FillBytes(make([]byte, 32))
 	for i := range c.table {
 		digit := digits[31-i/2] >> (4 * (i % 2)) & 15
@@ -85,7 +86,7 @@ func (c *k256) point(k *big.Int) (x, y *big.Int) {
 	return at[0].times(square).number(), at[1].times(inverse.times(square)).number()
 }
 
-// sign returns a signature of a hash with a nonce.
+// sign returns a signature of a hash, made with a nonce.
 func (c *k256) sign(secret, nonce, hash *big.Int) (r, s *big.Int) {
 	r, _ = c.point(nonce)
 	r.Mod(r, c.n)
@@ -98,7 +99,8 @@ func (c *k256) sign(secret, nonce, hash *big.Int) (r, s *big.Int) {
 // residue is a number modulo the prime of the curve, the lowest word first.
 type residue [4]uint64
 
-// fold is how much the prime is less than 2^256, which is therefore equal to it.
+// fold is 2^256 minus the prime of the curve. So modulo the prime, 2^256 equals
+// fold.
 const fold = 1<<32 + 977
 
 func residueOf(n *big.Int) (a residue) {
@@ -127,11 +129,11 @@ func (a residue) minus(b residue) residue {
 	if under == 0 {
 		return a
 	}
-	a, _ = a.less(fold) // it became 2^256 too large
+	a, _ = a.less(fold) // the subtraction made it 2^256 too large
 	return a
 }
 
-// less returns a-n, and one if that is below zero: then it is 2^256 too large.
+// less returns a-n. If that is below zero, it returns a-n+2^256 and one.
 func (a residue) less(n uint64) (residue, uint64) {
 	for i := range a {
 		a[i], n = bits.Sub64(a[i], n, 0)
@@ -154,7 +156,7 @@ func (a residue) times(b residue) residue {
 		all[i+4] = carry
 	}
 	sum, over := residue(all[:4]), uint64(0)
-	for i, word := range all[4:] { // what is above 2^256 counts fold times
+	for i, word := range all[4:] { // the part above 2^256 counts fold times
 		high, low := bits.Mul64(word, fold)
 		var carry uint64
 		low, carry = bits.Add64(low, over, 0)
@@ -165,7 +167,7 @@ func (a residue) times(b residue) residue {
 	return sum.reduced(over)
 }
 
-// reduced returns a plus some times 2^256, below the prime.
+// reduced returns a plus over times 2^256, modulo the prime.
 func (a residue) reduced(over uint64) residue {
 	for over > 0 {
 		high, low := bits.Mul64(over, fold)

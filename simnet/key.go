@@ -14,13 +14,13 @@ import (
 // key is a key with which an account signs its commits, on one of the network's two
 // curves.
 type key struct {
-	p256   *ecdsa.PrivateKey // nil: of k256
+	p256   *ecdsa.PrivateKey // nil: the key is on k256
 	k256   *k256
 	secret *big.Int
 }
 
-// keyOf returns an account's key: its first, or a later one of its rotations. The
-// same seed gives the same keys, half of them on each curve.
+// keyOf returns an account's first key, or a later one after rotations. The same
+// seed gives the same keys, half of them on each curve.
 func (n *Net) keyOf(did string, rotation int) key {
 	for i := 0; ; i++ {
 		secret := sha256.Sum256(fmt.Appendf(nil, "%d %s %d %d", n.cfg.Seed, did, rotation, i))
@@ -35,8 +35,9 @@ func (n *Net) keyOf(did string, rotation int) key {
 	}
 }
 
-// sign signs data: r and s, with the lower of the two possible s, as the network
-// requires, or else the higher. The same data gives the same signature.
+// sign signs data. The signature is r and s, with the lower of the two possible s,
+// as the network requires, or with the higher if high is set. The same data gives
+// the same signature.
 func (k key) sign(data []byte, high bool) []byte {
 	sum := sha256.Sum256(data)
 	r, s, order := k.pair(sum[:])
@@ -69,7 +70,7 @@ func (k key) pair(hash []byte) (r, s, order *big.Int) {
 	return pair.R, pair.S, elliptic.P256().Params().N
 }
 
-// multibase returns a public key as DID documents hold it.
+// multibase returns a public key in the form of DID documents.
 func (k key) multibase() string {
 	if k.p256 == nil {
 		x, y := k.k256.point(k.secret)

@@ -75,14 +75,14 @@ func (n *Net) Account(actor string) (a Account, ok bool) {
 	return p.account(), true
 }
 
-// Deactivate hides an account, like its owner. Random events do not change a
-// status set by hand.
+// Deactivate hides an account, as its owner can. Random events do not change a status set
+// by hand.
 func (n *Net) Deactivate(did string) error { return n.setStatus(did, "deactivated") }
 
-// TakeDown hides an account, like moderators.
+// TakeDown hides an account, as moderators can.
 func (n *Net) TakeDown(did string) error { return n.setStatus(did, "takendown") }
 
-// Suspend hides an account temporarily, like moderators.
+// Suspend hides an account temporarily, as moderators can.
 func (n *Net) Suspend(did string) error { return n.setStatus(did, "suspended") }
 
 // Delete deletes an account permanently.
@@ -154,8 +154,9 @@ func (n *Net) act(did string, do func(m *model, a *person) error) error {
 	return nil
 }
 
-// Withhold makes the relay, and Jetstream behind it, omit, or no longer omit, what an
-// account does by hand: the account's repository changes, and no later frame brings that.
+// Withhold makes the relay, and Jetstream behind it, omit what an account does by hand,
+// or stop omitting it. The account's repository changes, and no later frame shows the
+// omitted changes.
 func (n *Net) Withhold(did string, withheld bool) error {
 	return n.alterPerson(did, func(a *person) { a.withheld = withheld })
 }
@@ -166,11 +167,11 @@ type Curtailed string
 // The ways to hide operations.
 const (
 	CurtailOps  Curtailed = "operations" // it leaves them out
-	CurtailPrev Curtailed = "prevData"   // and names the tree after them as the one before, which nobody signs
+	CurtailPrev Curtailed = "prevData"   // it also names the tree after them as prevData, which is not signed
 )
 
-// Curtail makes the relay hide the operations of what an account writes by hand, or no
-// longer if how is empty.
+// Curtail makes the relay hide the operations of what an account writes by hand. If how
+// is empty, the relay stops hiding them.
 func (n *Net) Curtail(did string, how Curtailed) error {
 	return n.alterPerson(did, func(a *person) { a.curtailed = how })
 }

@@ -22,7 +22,7 @@ const (
 	V1
 )
 
-// Entry is an event of the network, with what an oracle needs to know.
+// Entry is an event of the network, with the facts that an oracle needs.
 type Entry struct {
 	Seq        int64           `json:"seq"`                 // ascending by one, before any renumbering
 	TimeUS     int64           `json:"time_us"`             // shared by the operations of a commit
@@ -50,10 +50,10 @@ type Entry struct {
 
 // Claim is what a post says about a page. Posts without a card only spell its address.
 type Claim struct {
-	URL         string `json:"url"` // without what says nothing about the page, such as tracking parameters
+	URL         string `json:"url"` // without the parts that do not identify the page, such as tracking parameters
 	Title       string `json:"title"`
 	Description string `json:"description"`
-	Picture     string `json:"picture"` // its CID
+	Picture     string `json:"picture"` // CID of the picture
 }
 
 // item is a frame to send: an entry, a repetition of an earlier item, or

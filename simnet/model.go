@@ -96,7 +96,7 @@ type model struct {
 	first, last      []string // names
 
 	now     time.Time     // of the last event
-	later   time.Duration // than now everybody lives
+	later   time.Duration // how far all accounts' clocks are ahead of now
 	ahead   time.Duration // of the server's clock
 	latest  int64         // latest time that the server has sent, µs
 	unique  int64         // the last unique time, µs
@@ -205,8 +205,8 @@ func (m *model) story() *story {
 	return m.stories[len(m.stories)-1]
 }
 
-// variant returns the story's URL as copied from some source, and without what says
-// nothing about the page.
+// variant returns the story's URL as copied from some source, and the same without
+// the parts that do not identify the page.
 func (m *model) variant(s *story) (uri, spelling string) {
 	_, rest, _ := strings.Cut(s.url, "://")
 	switch m.rng.IntN(12) {
@@ -269,10 +269,11 @@ func (m *model) next(at time.Time) *Entry {
 	return e
 }
 
-// stamp begins the event of a time and sets m.now to it.
-// clock returns the time at which everybody lives.
+// clock returns the time of the network's accounts, which is m.later ahead of the
+// real time.
 func (m *model) clock() time.Time { return time.Now().Add(m.later) }
 
+// stamp begins the event of a time and sets m.now to that time.
 func (m *model) stamp(at time.Time) *Entry {
 	if at.Before(m.now) {
 		at = m.now
