@@ -10,8 +10,8 @@ import (
 	"github.com/weir-social/weir/ranking"
 )
 
-// pages are the addresses of one kind of page: its parameters in their order, and the
-// window, the minimum of sharers and the number of links if none is asked for.
+// pages describes the addresses of one kind of page: the parameters in order, and the
+// defaults of the window, the minimum of sharers and the number of links.
 type pages struct {
 	names    []string
 	standard string
@@ -19,7 +19,7 @@ type pages struct {
 	limit    int
 }
 
-// rankingPages are those of the ranking, linkPages those of links.
+// rankingPages describes the pages of the ranking, linkPages those of links.
 func rankingPages() pages {
 	names := ranking.Parameters()
 	return pages{slices.Insert(names, len(names)-1, "density"), ranking.DefaultWindow, 1, defaultLimit}
@@ -29,7 +29,7 @@ func linkPages() pages {
 	return pages{[]string{"window", "watch", "degree", "cursor"}, linkWindow, 1, defaultLimit}
 }
 
-// value returns the text of a parameter; empty if it has its default.
+// value returns the text of a parameter; empty if the view has the default.
 func (p pages) value(v view, name string) string {
 	switch {
 	case name == "window" && v.Name == p.standard:
@@ -49,7 +49,7 @@ func (p pages) value(v view, name string) string {
 // readable keeps characters that need no escape in a query.
 var readable = strings.NewReplacer("%2C", ",", "%3A", ":", "%40", "@", "%2F", "/")
 
-// address returns the address of a view: parameters in one order, without defaults.
+// address returns the address of a view: parameters in a fixed order, without defaults.
 func (p pages) address(path string, v view) string {
 	separator := byte('?')
 	address := []byte(path)
@@ -66,7 +66,7 @@ func (p pages) address(path string, v view) string {
 func rankingHref(v view) string { return rankingPages().address("/", v) }
 
 // linkHref returns the address of the page of a link, with the window, the watch and the
-// degree of the view that leads there.
+// degree of the view that links to it.
 func linkHref(id int64, v view) string {
 	return linkPages().address("/links/"+strconv.FormatInt(id, 10), v.of(ranking.Query{}))
 }
@@ -85,8 +85,8 @@ func (v view) with(change func(*view)) view {
 	return v
 }
 
-// redirected sends a client to the one address of a view, if it asked for another one.
-// Forms ask for empty parameters.
+// redirected redirects a client to the canonical address of a view, unless the client
+// requested that. Forms send empty parameters.
 func redirected(w http.ResponseWriter, r *http.Request, address string) bool {
 	if r.URL.RequestURI() == address {
 		return false
@@ -99,7 +99,8 @@ func redirected(w http.ResponseWriter, r *http.Request, address string) bool {
 // hiddenField is a parameter that a form keeps.
 type hiddenField struct{ Name, Value string }
 
-// kept returns the parameters of a view that a form keeps, which has fields for others.
+// kept returns the parameters of a view that a form keeps. The form itself has fields
+// for others.
 func kept(v view, fields ...string) (all []hiddenField) {
 	p := rankingPages()
 	for _, name := range p.names {

@@ -22,7 +22,7 @@ type trendingJSON struct {
 	Gaps        []gapJSON              `json:"gaps"`                     // open gaps that overlap the window
 	Complete    *time.Time             `json:"complete_since,omitempty"` // all shares are stored; absent: since the window began
 	Links       []ranking.TrendingLink `json:"links"`
-	Next        ranking.Cursor         `json:"next,omitempty"` // of the next page; absent on the last one
+	Next        ranking.Cursor         `json:"next,omitempty"` // cursor of the next page; absent on the last one
 }
 
 type streamJSON struct {

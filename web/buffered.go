@@ -14,7 +14,7 @@ import (
 
 const (
 	maxRendering  = 8               // concurrent responses that are counted, rendered and compressed; each uses a database connection
-	renderTimeout = 2 * time.Second // limit of the wait for one of these slots
+	renderTimeout = 2 * time.Second // maximum wait for one of these slots
 	minGzip       = 1024            // bytes; smaller responses are not compressed
 )
 
@@ -49,7 +49,7 @@ func (s *server) buffered(handle http.HandlerFunc) http.HandlerFunc {
 	}
 }
 
-// kept is buffered, and sends the response again for a short time to all who ask for
+// kept is buffered, and sends the response again for a short time to all clients that request
 // the same. Concurrent requests share one rendering.
 func (s *server) kept(handle http.HandlerFunc) http.HandlerFunc {
 	if s.cache.keep == 0 {
@@ -62,7 +62,8 @@ func (s *server) kept(handle http.HandlerFunc) http.HandlerFunc {
 			return
 		}
 		done := s.rendering.DoChan(key, func() (any, error) {
-			// The first client may disconnect, or have the page, while others still wait for it.
+			// The first client may disconnect, or already have the page, while others still wait
+			// for it.
 			shared := r.Clone(context.WithoutCancel(r.Context()))
 			shared.Header.Del("If-None-Match")
 			b := s.renderBuffered(handle, shared)
@@ -111,8 +112,8 @@ func (b *bufferedResponse) compress(r *http.Request) {
 	b.header.Set("Content-Encoding", "gzip")
 }
 
-// send sends the response, or status 304 if the client has it. It does not change it:
-// many may send it at once.
+// send sends the response, or status 304 if the client has it. It does not change the response:
+// several goroutines may send it at once.
 func (b *bufferedResponse) send(w http.ResponseWriter, r *http.Request) {
 	h := w.Header()
 	maps.Copy(h, b.header)

@@ -8,7 +8,7 @@ import (
 )
 
 const (
-	// KeepPages is how long a rendered page is sent again. Its numbers are those of the
+	// KeepPages is how long a rendered page is sent again. Its numbers are from the
 	// time that it shows.
 	KeepPages = time.Second
 
@@ -18,7 +18,7 @@ const (
 
 // cache keeps responses for a short time, in bounded memory.
 type cache struct {
-	keep time.Duration // 0: none is kept
+	keep time.Duration // 0: no responses are kept
 
 	mu    sync.Mutex
 	kept  map[string]*list.Element
@@ -36,10 +36,10 @@ func newCache(keep time.Duration) *cache {
 	return &cache{keep: keep, kept: make(map[string]*list.Element), order: list.New()}
 }
 
-// size is about what a response takes in memory.
+// size returns about how much memory a response takes.
 func (k keptResponse) size() int { return len(k.key) + k.body.Len() + 1024 }
 
-// key identifies what a request asks for.
+// key identifies the content that a request asks for.
 func (c *cache) key(r *http.Request) string {
 	key := r.URL.Path + "?" + r.URL.RawQuery
 	if acceptsGzip(r) {
@@ -48,7 +48,7 @@ func (c *cache) key(r *http.Request) string {
 	return key
 }
 
-// find returns a response that is kept.
+// find returns a kept response.
 func (c *cache) find(key string) *bufferedResponse {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -59,7 +59,7 @@ func (c *cache) find(key string) *bufferedResponse {
 	return nil
 }
 
-// add keeps a response. It must not change any more.
+// add keeps a response. The response must not change any more.
 func (c *cache) add(key string, response *bufferedResponse) {
 	k := keptResponse{key, time.Now().Add(c.keep), response}
 	if c.keep == 0 || response.code != http.StatusOK || len(key) > maxKeptKey || k.size() > maxKept/4 {
@@ -75,8 +75,8 @@ func (c *cache) add(key string, response *bufferedResponse) {
 	c.dropUntil(time.Now(), maxKept)
 }
 
-// dropUntil drops what is too old, and the oldest until the others take most bytes at
-// most. It is called with mu held.
+// dropUntil drops responses that are too old. Then it drops the oldest until the others
+// take at most most bytes. It is called with mu held.
 func (c *cache) dropUntil(now time.Time, most int) {
 	for at := c.order.Front(); at != nil && (c.bytes > most || !at.Value.(keptResponse).until.After(now)); at = c.order.Front() {
 		c.drop(at)

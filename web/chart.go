@@ -16,7 +16,7 @@ type chartView struct {
 	From          *timestamp
 }
 
-// newChart draws the sharers at the ends of equal parts of that time; nil: there are
+// newChart draws the sharers at the ends of equal parts of that time. It returns nil if there are
 // none.
 func newChart(l ranking.LinkSummary) *chartView {
 	n := len(l.History)

@@ -11,15 +11,15 @@ import (
 	"time"
 )
 
-// Limits of one client. Many people may share an address, so they are generous.
+// Limits per client. Many people may share an address, so they are generous.
 const (
-	clientRate    = 20     // requests a second, over longer times
+	clientRate    = 20     // requests per second, on average
 	clientBurst   = 200    // requests at once
 	clientStreams = 50     // open streams
-	maxClients    = 10_000 // that are remembered
+	maxClients    = 10_000 // clients that are remembered
 )
 
-// Proxies are the addresses whose X-Forwarded-For counts.
+// Proxies are the addresses whose X-Forwarded-For is trusted.
 type Proxies struct{ prefixes []netip.Prefix }
 
 // ParseProxies reads addresses and prefixes such as 10.0.0.0/8.
@@ -53,9 +53,9 @@ func (p Proxies) forward(r *http.Request) bool {
 	return err == nil && p.contain(at.Addr().Unmap().WithZone(""))
 }
 
-// client returns the address that a request came from: the last one that is not that of
-// a trusted proxy. What stands before it in X-Forwarded-For, anyone may have written. It
-// is invalid if the connection has none.
+// client returns the address that a request came from: the last address in
+// X-Forwarded-For that is not a trusted proxy's. Anyone may have written what comes
+// before it. The address is invalid if the connection has none.
 func (p Proxies) client(r *http.Request) netip.Addr {
 	at, err := netip.ParseAddrPort(r.RemoteAddr)
 	if err != nil {
@@ -77,8 +77,9 @@ func (p Proxies) client(r *http.Request) netip.Addr {
 	return client
 }
 
-// clients limits the requests and streams of each client. An IPv6 client is its /64. A
-// program on this machine, and a proxy on it that forwards no address, are not limited.
+// clients limits the requests and streams of each client. An IPv6 client is identified by
+// its /64. A program on this machine, or a proxy on it that forwards no address, is not
+// limited.
 type clients struct {
 	proxies Proxies
 	log     *slog.Logger
@@ -89,7 +90,7 @@ type clients struct {
 }
 
 type client struct {
-	requests float64 // that it may still make at once
+	requests float64 // requests that the client may still make at once
 	at       time.Time
 	streams  int
 }
@@ -98,7 +99,7 @@ func newClients(proxies Proxies, log *slog.Logger) *clients {
 	return &clients{proxies: proxies, log: log, all: make(map[netip.Addr]*client)}
 }
 
-// key returns what a client is known by; ok is false if it is not limited.
+// key returns the key of a client. ok is false if the client is not limited.
 func (c *clients) key(r *http.Request) (key netip.Addr, ok bool) {
 	addr := c.proxies.client(r)
 	if !addr.IsValid() || addr.IsLoopback() {
@@ -111,7 +112,7 @@ func (c *clients) key(r *http.Request) (key netip.Addr, ok bool) {
 	return addr, true
 }
 
-// find returns a client with what it may do now. It is called with mu held.
+// find returns a client with its current allowance. It is called with mu held.
 func (c *clients) find(key netip.Addr) *client {
 	now := time.Now()
 	found := c.all[key]
@@ -127,8 +128,8 @@ func (c *clients) find(key netip.Addr) *client {
 	return found
 }
 
-// forget removes the clients that may do everything again, and if there are none, those
-// without a stream. It is called with mu held.
+// forget removes the clients whose allowance is full again. If there are none, it removes
+// those without a stream. It is called with mu held.
 func (c *clients) forget(now time.Time) {
 	for _, all := range []bool{false, true} {
 		for key, each := range c.all {
@@ -142,7 +143,8 @@ func (c *clients) forget(now time.Time) {
 	}
 }
 
-// request takes one request of a client's allowance. It returns false if that is used up.
+// request takes one request from a client's allowance. It returns false if the allowance
+// is used up.
 func (c *clients) request(r *http.Request) bool {
 	key, limited := c.key(r)
 	if !limited {
@@ -160,7 +162,7 @@ func (c *clients) request(r *http.Request) bool {
 }
 
 // stream opens a stream of a client, and returns a function that closes it. ok is false
-// if the client has as many as it may.
+// if the client has reached its limit.
 func (c *clients) stream(r *http.Request) (closed func(), ok bool) {
 	key, limited := c.key(r)
 	if !limited {

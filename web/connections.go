@@ -9,8 +9,9 @@ import (
 	"time"
 )
 
-// minWait is how long every connection has for its first request, even if there are
-// too many. Meanwhile, further connections wait in the kernel's queue.
+// minWait is how long every connection may wait for its first request, even if there
+// are too many connections. Meanwhile, further connections wait in the kernel's
+// queue.
 const minWait = 150 * time.Millisecond
 
 // connections limits the open connections of a server. For a new connection beyond

@@ -18,28 +18,28 @@ type choice struct {
 	Current     bool
 }
 
-// controls lead from a view to the others.
+// controls are the links and forms that lead from a view to others.
 type controls struct {
 	Windows   []choice
 	Sorts     []choice
 	Ways      []choice
 	Networks  []choice // none: there is no choice
-	Degrees   []choice // none: no watch is chosen
+	Degrees   []choice // none: no watch is selected
 	Densities []choice
 	Watches   []choice // none: there is no choice
 	AtLeasts  []choice
-	Active    []choice      // filters, each with the address without it
+	Active    []choice      // active filters, each with the address without it
 	Profile   string        // of the account whose links are shown
-	OnNetwork string        // where that is
-	Kept      []hiddenField // by the form of the filters
-	Searching []hiddenField // by the form of the search
+	OnNetwork string        // the network of Profile
+	Kept      []hiddenField // hidden fields of the filters' form
+	Searching []hiddenField // hidden fields of the search form
 	Feeds     []feedLink
 	Text      string
 	Domain    string
 	By        string
 }
 
-// formFields are the parameters that the form of the filters sets.
+// formFields are the parameters that the filters' form sets.
 func formFields() []string { return []string{"watch", "at_least", "domain", "by"} }
 
 func newControls(v view, watches []choice, networks []ranking.Network) controls {
@@ -81,7 +81,8 @@ func newControls(v view, watches []choice, networks []ranking.Network) controls 
 	return c
 }
 
-// networkChoices choose the accounts that count; none if all are of one network.
+// networkChoices returns links that choose the network; none if all accounts are of
+// one network.
 func networkChoices(v view, networks []ranking.Network) (all []choice) {
 	if len(networks) < 2 && v.query.Network == ranking.BothNetworks {
 		return nil
@@ -96,7 +97,8 @@ func networkChoices(v view, networks []ranking.Network) (all []choice) {
 	return all
 }
 
-// wayChoices add one of the ways that count, or remove it. The last one stays.
+// wayChoices returns links that add or remove a way that counts. The last way
+// cannot be removed.
 func wayChoices(v view) (all []choice) {
 	counted := countedWays(v.query)
 	for _, way := range ranking.Ways() {
@@ -116,7 +118,7 @@ func wayChoices(v view) (all []choice) {
 	return all
 }
 
-// countedWays are the ways that count in a ranking.
+// countedWays returns the ways that count in a ranking.
 func countedWays(q ranking.Query) []string {
 	if len(q.Ways) == 0 {
 		return ranking.Ways()
@@ -124,7 +126,7 @@ func countedWays(q ranking.Query) []string {
 	return q.Ways
 }
 
-// atLeastChoices are some numbers of sharers, and the current one.
+// atLeastChoices returns some numbers of sharers, including the current one.
 func atLeastChoices(current int) (all []choice) {
 	current = max(current, 1)
 	numbers := []int{1, 2, 3, 5, 10, 25, 100}
@@ -138,7 +140,7 @@ func atLeastChoices(current int) (all []choice) {
 	return all
 }
 
-// activeFilters names the filters of a view. Each leads to the view without it.
+// activeFilters returns the filters of a view. Each links to the view without it.
 func activeFilters(v view) (all []choice) {
 	q := v.query
 	add := func(name string, without func(*view)) {
@@ -174,7 +176,7 @@ func activeFilters(v view) (all []choice) {
 	return all
 }
 
-// unfiltered is a view without its filters.
+// unfiltered returns a view without its filters.
 func unfiltered(v view) view {
 	return v.with(func(v *view) {
 		q := v.query
@@ -182,7 +184,7 @@ func unfiltered(v view) view {
 	})
 }
 
-// maxChoices bounds the watches to choose from. Others can be named in the address.
+// maxChoices limits the watches to choose from. Others can be named in the address.
 const maxChoices = 200
 
 // watchChoices lists the watches to choose from; none if there is no choice.

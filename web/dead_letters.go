@@ -22,7 +22,7 @@ const (
 type deadLettersView struct {
 	frame
 	Stages []stageView
-	State  string // empty: open and replaying
+	State  string // empty: open and retrying
 	States []stateView
 	Rows   []deadLetterView
 	Full   bool // there may be more
@@ -31,7 +31,7 @@ type deadLettersView struct {
 // stageView is a link to the dead letters of a stage, or of all stages.
 type stageView struct {
 	Name    string
-	Count   string // open and replaying
+	Count   string // open and retrying
 	Href    string
 	Current bool
 }
@@ -54,8 +54,8 @@ type deadLetterView struct {
 	Received  string
 	LastCause string
 	Times     string
-	Input     string // its beginning
-	Size      string // of the complete input
+	Input     string // the beginning of the input
+	Size      string // size of the complete input
 	Cut       bool
 }
 

@@ -100,8 +100,8 @@ func longestWindow() window {
 type gapView struct {
 	From, To *timestamp
 	Reason   string
-	Stream   string // the name of the stream, if there are several
-	Repair   string // how far it is
+	Stream   string // the name of the stream, if there are several streams
+	Repair   string // progress of the repair
 }
 
 func newGaps(snap *snapshot) (all []gapView) {

@@ -18,10 +18,10 @@ import (
 	"github.com/weir-social/weir/ranking"
 )
 
-// feedLimit is the number of entries of a feed if none is asked for.
+// feedLimit is the default number of entries of a feed.
 const feedLimit = 100
 
-// feedPages are the addresses of feeds. Windows and orders make no difference to a feed.
+// feedPages describes the addresses of feeds. Windows and orders do not affect a feed.
 func feedPages() pages {
 	return pages{names: []string{"at_least", "ways", "network", "domain", "text", "by", "watch", "degree", "limit"}, standard: linkWindow, least: ranking.FeedAtLeast, limit: feedLimit}
 }
@@ -126,14 +126,15 @@ func parseFeed(raw string) (view, error) {
 	return newView(values, linkWindow)
 }
 
-// feed returns the feed of a view, as it was computed within the last five minutes.
+// feed returns the feed of a view, computed within the last five minutes.
 func (s *server) feed(ctx context.Context, v view) (*keptFeed, error) {
 	key := v.key()
 	if found := s.feeds.find(key, s.now()); found != nil {
 		return found, nil
 	}
 	done := s.counting.DoChan("feed "+key, func() (any, error) {
-		// The first client may disconnect while others still wait, and what takes longer than a request is there for the next one.
+		// The first client may disconnect while others still wait. A computation that takes longer
+		// than a request is there for the next request.
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), feedTimeout)
 		defer cancel()
 		select {
@@ -215,8 +216,8 @@ func entryTitle(e *ranking.FeedEntry) string {
 	return displayURL(u)
 }
 
-// entryContent is the HTML of an entry: its description, and a link to its page. It has no
-// count, which would change.
+// entryContent returns the HTML of an entry: its description, and a link to its page. It contains
+// no count, because counts change.
 func entryContent(e *ranking.FeedEntry, shares string) string {
 	var b strings.Builder
 	if description := plain(e.Description, maxDescription); description != "" {
@@ -241,8 +242,8 @@ func (s *server) feedTitle(v view) string {
 	return strings.Join(parts, " · ")
 }
 
-// base returns the public address of this server: the one that is configured, or the one
-// that the request names, whose host was checked.
+// base returns the public address of this server: the configured one, or the one that the request
+// names. The host in the request has been checked.
 func (s *server) base(r *http.Request) string {
 	if s.url != "" {
 		return s.url
@@ -269,7 +270,7 @@ func parsePublic(address string) (string, error) {
 	return u.Scheme + "://" + u.Host, nil
 }
 
-// feedVersion identifies what a feed contains.
+// feedVersion identifies the content of a feed.
 func feedVersion(f ranking.Feed) (string, error) {
 	content, err := json.Marshal(f.Entries)
 	if err != nil {
@@ -278,7 +279,7 @@ func feedVersion(f ranking.Feed) (string, error) {
 	return shortHash(content), nil
 }
 
-// etag identifies a feed in a format, at a public address.
+// etag identifies a feed in a format and at a public address.
 func (k *keptFeed) etag(format feedFormat, base string) string {
 	return `W/"` + shortHash([]byte(k.version+" "+format.path+" "+base+" "+textFile)) + `"`
 }

@@ -10,21 +10,21 @@ import (
 
 const (
 	feedInterval = 5 * time.Minute // between two computations of a feed
-	maxFeedBytes = 32 << 20        // of kept feeds, about
-	feedTimeout  = time.Minute     // of one computation: among very many shares it takes longer than a request may
-	feedsAtOnce  = 2               // computations: anybody can ask for any feed
+	maxFeedBytes = 32 << 20        // approximate size of kept feeds
+	feedTimeout  = time.Minute     // for one computation: with very many shares it takes longer than a request may
+	feedsAtOnce  = 2               // concurrent computations: anybody can request any feed
 )
 
-// feedCache keeps feeds in bounded memory. It keeps old ones too: if a feed has not
-// changed since, its date of change stays.
+// feedCache keeps feeds in bounded memory. It also keeps old ones: if a feed has
+// not changed since, it keeps its date of change.
 type feedCache struct {
 	mu    sync.Mutex
 	kept  map[string]*list.Element
-	order *list.List // of *keptFeed, the one that was computed first in front
+	order *list.List // of *keptFeed, the earliest computed in front
 	bytes int
 }
 
-// keptFeed is a feed that was computed. It is never changed.
+// keptFeed is a computed feed. It never changes.
 type keptFeed struct {
 	ranking.Feed
 	key     string
@@ -37,7 +37,7 @@ func newFeedCache() *feedCache {
 	return &feedCache{kept: make(map[string]*list.Element), order: list.New()}
 }
 
-// find returns a feed that need not be computed again.
+// find returns a feed if it need not be computed again.
 func (c *feedCache) find(key string, now time.Time) *keptFeed {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -9,28 +9,29 @@ import (
 )
 
 const (
-	// keepFollowing is how long the number of followed accounts is shown again.
+	// keepFollowing is how long the counted number of followed accounts is shown.
 	keepFollowing = 30 * time.Second
-	// manyMembers is the number of members of watches from which it is: to count fewer takes some milliseconds.
+	// manyMembers is the number of members of watches from which the count is kept. Counting fewer
+	// takes a few milliseconds.
 	manyMembers = 10_000
 )
 
-// following keeps the number of followed accounts for a short time, if counting takes long:
-// a thousand watches have a million members, and each page that is computed shows it.
+// following keeps the number of followed accounts for a short time if counting takes long. A
+// thousand watches have a million members, and every computed page shows the number.
 type following struct {
 	mu    sync.Mutex
 	last  schema.Following
 	until time.Time
 }
 
-// read returns what is followed now. Only the number of accounts may be older, and is not
-// if a watch was added or removed.
+// read returns what is followed now. Only the number of accounts may be outdated. It is current if
+// a watch was added or removed.
 func (f *following) read(ctx context.Context, db schema.DB, now time.Time) (schema.Following, error) {
 	watches, err := schema.ReadFollowing(ctx, db)
 	if err != nil {
 		return watches, err
 	}
-	f.mu.Lock() // others wait for the number rather than count too
+	f.mu.Lock() // others wait for the number instead of counting too
 	defer f.mu.Unlock()
 	if now.Before(f.until) && watches.Watches == f.last.Watches {
 		watches.Accounts = f.last.Accounts

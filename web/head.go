@@ -17,7 +17,7 @@ func subtitle(snap *snapshot, v view) string {
 	return say("head_watch", w.Words, followedAccounts(f))
 }
 
-// countedNetwork names the network that counts, or both.
+// countedNetwork names the network whose accounts count, or both.
 func countedNetwork(asked ranking.Network, networks []ranking.Network) string {
 	switch {
 	case asked != ranking.BothNetworks:

@@ -66,9 +66,9 @@ func (i images) url(stored string) string {
 	return strings.NewReplacer("{did}", url.PathEscape(did), "{cid}", url.PathEscape(cid)).Replace(i.base)
 }
 
-// face returns the URL of an account's picture; "" if there is none, or no content
-// address in the stored one. Wherever the network's own address of it leads, the picture
-// comes from the configured host, which has none of other networks.
+// face returns the URL of an account's picture, or "" if there is none or its address
+// has no content identifier. The picture always comes from the configured host, wherever
+// the stored address leads. That host has no pictures of other networks.
 func (i images) face(did, stored string) string {
 	if strings.HasPrefix(did, nostr.DIDPrefix) {
 		return ""

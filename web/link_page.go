@@ -10,38 +10,38 @@ import (
 	"github.com/weir-social/weir/schema"
 )
 
-// linkPage is the page of a link: how it is counted, and every share of it.
+// linkPage is the page of a link: its counts, and every share of it.
 type linkPage struct {
 	frame
 	Now        string
 	Link       linkView
 	Back       string
-	Windows    []choice // with the sharers in each
-	Words      string   // of the window
-	Shares     string   // how many
+	Windows    []choice // with the number of sharers in each
+	Words      string   // describes the window
+	Shares     string   // number of shares
 	Accounts   string
 	Counted    string
-	Gift       string // the address that a sharer gave to readers who have not paid; empty: none
+	Gift       string // a gift: an address for readers who have not paid; empty: none
 	Verb       string // "counts in …"
-	Whose      string // "of the accounts that … leads to"; empty: of all that count
+	Whose      string // "of the accounts that … leads to"; empty: of all accounts that count
 	Chart      *chartView
 	NotCounted []string
 	Gaps       []gapView
-	Kept       string // how many shared it when shares expired; empty: it is not kept
+	Kept       string // how many accounts shared it when shares expired; empty: the link is not kept
 	KeptAt     *timestamp
-	Complete   *timestamp // since when all shares are stored; nil: since the window began
+	Complete   *timestamp // all shares since then are stored; nil: since the window began
 	Titles     []ranking.Given
 	Spellings  []ranking.Given
 	Threads    []thread
-	Latest     string // the address of the first page, on the others
-	Older      string // that of the next page
+	Latest     string // address of the first page; empty on that page
+	Older      string // address of the next page
 	API        string
 }
 
-// thread is a post with the quotes and reposts of it on the page.
+// thread is a post with its quotes and reposts on the page.
 type thread struct {
-	Post    *shareView // nil: it is not on this page
-	By      person     // its author, if Post is nil
+	Post    *shareView // nil: the post is not on this page
+	By      person     // author of the post, if Post is nil
 	Href    string
 	Text    string
 	Through []shareView
@@ -53,8 +53,8 @@ type shareView struct {
 	How  string
 	At   *timestamp
 	Text string
-	Href string // the post; empty: there is none to show
-	Why  string // it does not count; empty: it counts
+	Href string // address of the post; empty: there is none to show
+	Why  string // why the share does not count; empty: it counts
 }
 
 // serveLinkPage shows a page of the shares of a link.
@@ -126,7 +126,7 @@ func (s *server) newLinkPage(request linkRequest, l ranking.LinkSummary, shares 
 	return page, nil
 }
 
-// notCounted says how many shares do not count, by why.
+// notCounted describes how many shares do not count, by reason.
 func notCounted(l ranking.LinkSummary) (all []string) {
 	for _, why := range ranking.Reasons() {
 		if n := l.NotCounted[why]; n > 0 {
@@ -163,7 +163,7 @@ func newThreads(shares []ranking.LinkShare, l ranking.LinkSummary, v view) (all 
 				t.describe(share, v)
 			}
 			if share.How == "repost" {
-				view.Text = "" // it is that of the post
+				view.Text = "" // the text is the post's
 			}
 			t.Through = append(t.Through, view)
 		}
@@ -171,7 +171,8 @@ func newThreads(shares []ranking.LinkShare, l ranking.LinkSummary, v view) (all 
 	return all
 }
 
-// describe names the post of a thread by a share of it, as far as its author is shown.
+// describe names the post of a thread by one of its shares, unless the author is
+// hidden.
 func (t *thread) describe(share *ranking.LinkShare, v view) {
 	if share.Why == ranking.SubjectHidden {
 		t.By = person{Name: say("hidden_account")}
@@ -183,7 +184,7 @@ func (t *thread) describe(share *ranking.LinkShare, v view) {
 	}
 }
 
-// subjectAuthor is who wrote the post that a share quotes or reposts.
+// subjectAuthor returns the author of the post that a share quotes or reposts.
 func subjectAuthor(s *ranking.LinkShare, v view) person {
 	name := s.SubjectBy
 	if name == "" {
@@ -206,7 +207,7 @@ func newShare(s *ranking.LinkShare, l ranking.LinkSummary, in view) shareView {
 	return v
 }
 
-// whyNot explains why a share does not count; empty: it does.
+// whyNot explains why a share does not count; empty: it counts.
 func whyNot(why ranking.Reason) string {
 	if why == ranking.Counts {
 		return ""

@@ -14,11 +14,11 @@ import (
 	"github.com/weir-social/weir/schema"
 )
 
-// linkParameters are those of a link, and shareParameters those of its shares.
+// linkParameters are the parameters of a link, shareParameters those of its shares.
 func linkParameters() []string  { return []string{"window", "watch", "degree"} }
 func shareParameters() []string { return append(linkParameters(), "limit", "cursor") }
 
-// linkWindow is the window of a link if none is asked for: all shares in the ledger.
+// linkWindow is the default window of a link: all shares in the ledger.
 const linkWindow = "7d"
 
 // sharesJSON is the response of GET /api/v1/links/{id}/shares.
@@ -30,13 +30,13 @@ type sharesJSON struct {
 	Next        ranking.Cursor      `json:"next,omitempty"`
 }
 
-// linkRequest is a link that was asked for.
+// linkRequest is a request for a link.
 type linkRequest struct {
 	view
 	query ranking.LinkQuery
 }
 
-// linkHandler serves requests about a link, with the parameters that are named.
+// linkHandler serves requests about a link that may have the named parameters.
 func (s *server) linkHandler(names []string, serve func(http.ResponseWriter, *http.Request, linkRequest) error) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		request, err := s.parseLinkRequest(r, names)
@@ -96,7 +96,7 @@ func (s *server) serveLinkShares(w http.ResponseWriter, r *http.Request, request
 	return nil
 }
 
-// link reads a link and how it is counted.
+// link reads a link and its counts.
 func (s *server) link(ctx context.Context, request linkRequest) (ranking.LinkSummary, error) {
 	ctx, cancel := context.WithTimeout(ctx, queryTimeout)
 	defer cancel()
@@ -123,7 +123,7 @@ func giftHref(raw string) string {
 	return raw
 }
 
-// linkGaps are the gaps that may hide shares of the window.
+// linkGaps returns the gaps that may hide shares of the window.
 func (s *server) linkGaps(ctx context.Context, request linkRequest) ([]schema.Gap, error) {
 	ctx, cancel := context.WithTimeout(ctx, queryTimeout)
 	defer cancel()
@@ -140,7 +140,7 @@ func (s *server) linkShares(ctx context.Context, request linkRequest) (ranking.S
 func (s *server) writeLinkUnreadable(w http.ResponseWriter, r *http.Request, request linkRequest, err error) {
 	merged, isMerged := errors.AsType[*ranking.MergedError](err)
 	switch {
-	case isMerged: // not for ever: a merge can be undone
+	case isMerged: // not permanently, because a merge can be undone
 		http.Redirect(w, r, movedTo(r.URL, merged), http.StatusTemporaryRedirect)
 	case errors.Is(err, ranking.ErrLink):
 		s.writeError(w, r, http.StatusNotFound, say("error_link", strconv.FormatInt(request.query.ID, 10)))
@@ -152,7 +152,7 @@ func (s *server) writeLinkUnreadable(w http.ResponseWriter, r *http.Request, req
 	}
 }
 
-// movedTo returns the address of the same about the link that counts in place of another.
+// movedTo returns the same address for the link into which another is merged.
 func movedTo(u *url.URL, merged *ranking.MergedError) string {
 	moved := *u
 	moved.Path = strings.Replace(u.Path, fmt.Sprintf("/links/%d", merged.Link), fmt.Sprintf("/links/%d", merged.Into), 1)

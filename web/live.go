@@ -12,26 +12,26 @@ import (
 )
 
 const (
-	liveInterval = 2 * time.Second  // a live view is computed at most this often
+	liveInterval = 2 * time.Second  // shortest time between two computations of a live view
 	liveRest     = 3                // after a computation, none begins for this many times its duration
-	stillEvery   = 10 * time.Second // a view without changes says so this often
+	stillEvery   = 10 * time.Second // a view without changes sends an event this often
 	maxStreams   = 1000             // open streams
-	maxUnread    = 8                // events that a reader may be behind before it is dropped
+	maxUnread    = 8                // unread events after which a reader is dropped
 )
 
-// errTooManyStreams means that as many streams are open as may be.
+// errTooManyStreams means that the maximum number of streams is open.
 var errTooManyStreams = errors.New("too many streams are open")
 
 // liveViews computes the rankings that are open as streams, one after the other, and
-// sends what changed to their readers. Readers of the same view share one computation.
+// sends the changes to their readers. Readers of the same view share one computation.
 //
 // After each computation it rests for three times as long. So all live views together
-// use at most a quarter of a core, Postgres included: a query runs in one process. With
-// many views, each is computed less often.
+// use at most a quarter of a core, including Postgres, where a query runs in one
+// process. With many views, each is computed less often.
 type liveViews struct {
 	rank     func(context.Context, ranking.Query) (ranking.Page, error)
 	shown    func([]ranking.TrendingLink) []ranking.TrendingLink
-	streams  func(context.Context, time.Duration) (streamState, error) // the state of the streams, for a window; nil: it is not sent
+	streams  func(context.Context, time.Duration) (streamState, error) // reads the state of the streams, for a window; nil: it is not sent
 	log      *slog.Logger
 	stopping <-chan struct{}
 	wake     chan struct{} // a view was opened or closed
@@ -39,7 +39,7 @@ type liveViews struct {
 	mu      sync.Mutex
 	views   map[string]*openView
 	open    int  // readers
-	running bool // run runs
+	running bool // run is running
 	failing bool // the last computation failed
 }
 
@@ -54,7 +54,7 @@ type openView struct {
 }
 
 // liveReader receives the events of a view. Its channel is closed when the reader is too
-// slow, or the view ends.
+// slow or the view ends.
 type liveReader struct {
 	key    string
 	events chan []byte
@@ -93,7 +93,7 @@ func (l *liveViews) subscribe(v view) (*liveReader, error) {
 	return r, nil
 }
 
-// rouse has run choose again what to do.
+// rouse wakes run, so that it chooses again what to do.
 func (l *liveViews) rouse() {
 	select {
 	case l.wake <- struct{}{}:
@@ -155,8 +155,8 @@ func (l *liveViews) run() {
 	}
 }
 
-// next returns the view that is due first: views take turns. nil: no view is open, and
-// run ends.
+// next returns the view that is due first: views take turns. If no view is open it
+// returns nil, and run ends.
 func (l *liveViews) next() (first *openView, due time.Time) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -190,7 +190,7 @@ func (l *liveViews) drop(key string, v *openView) {
 	delete(l.views, key)
 }
 
-// compute computes a view and sends what changed.
+// compute computes a view and sends the changes.
 func (l *liveViews) compute(ctx context.Context, v *openView) {
 	ctx, cancel := context.WithTimeout(ctx, queryTimeout)
 	defer cancel()
@@ -201,7 +201,7 @@ func (l *liveViews) compute(ctx context.Context, v *openView) {
 	q.Bare = true
 	page, err := l.rank(ctx, q)
 	if err == nil && before != nil && before.misses(page.Links) {
-		q.Bare = false // what a new link is, is read only then
+		q.Bare = false // the details of new links are read only in that case
 		page, err = l.rank(ctx, q)
 	}
 	var streams []byte
@@ -215,7 +215,7 @@ func (l *liveViews) compute(ctx context.Context, v *openView) {
 	defer l.mu.Unlock()
 	v.due = time.Now().Add(liveInterval)
 	switch {
-	case errors.Is(err, ranking.ErrWatch): // it was removed
+	case errors.Is(err, ranking.ErrWatch): // the watch was removed
 		for key, other := range l.views {
 			if other == v {
 				l.drop(key, v)
@@ -245,8 +245,8 @@ func (l *liveViews) compute(ctx context.Context, v *openView) {
 	}
 }
 
-// tell sends an event to all readers, and drops those that have not read the ones
-// before. It is called with mu held.
+// tell sends an event to all readers, and drops those that have not read the earlier
+// ones. It is called with mu held.
 func (l *liveViews) tell(v *openView, event []byte) {
 	v.told = time.Now()
 	for r := range v.readers {

@@ -10,15 +10,15 @@ import (
 	"github.com/weir-social/weir/ranking"
 )
 
-// liveState is a view at a time: what its readers know.
+// liveState is the state of a view at a time, as its readers know it.
 type liveState struct {
 	at    time.Time
-	every float64 // seconds since the computation before
+	every float64 // seconds since the previous computation
 	links []liveCount
 	byID  map[int64]liveCount
 }
 
-// liveCount is what an event says about a link that the reader knows.
+// liveCount holds the counts of a link that the reader knows.
 type liveCount struct {
 	ID         int64     `json:"id"`
 	Sharers    int       `json:"sharers"`
@@ -33,7 +33,7 @@ type liveSnapshot struct {
 	Links []liveCount `json:"links"`
 }
 
-// liveChange is an event with what changed since the one before.
+// liveChange is an event with the changes since the previous one.
 type liveChange struct {
 	At      time.Time              `json:"at"`
 	Every   float64                `json:"every"`
@@ -42,7 +42,8 @@ type liveChange struct {
 	Left    []int64                `json:"left,omitempty"`
 }
 
-// newLiveState returns the state of a page. before is the last one; nil: there is none.
+// newLiveState returns the state of a page. before is the previous state; nil: there is
+// none.
 func newLiveState(page ranking.Page, before *liveState) *liveState {
 	s := &liveState{at: page.At.UTC().Truncate(time.Millisecond), every: liveInterval.Seconds(), links: make([]liveCount, len(page.Links)), byID: make(map[int64]liveCount, len(page.Links))}
 	if before != nil {
@@ -69,7 +70,7 @@ func (s *liveState) snapshot() []byte {
 	return event("snapshot", liveSnapshot{s.at, s.every, s.links})
 }
 
-// changes returns the event with what changed. changed is false if nothing did.
+// changes returns the event with the changes. changed is false if nothing changed.
 func (s *liveState) changes(before *liveState, links []ranking.TrendingLink, shown func([]ranking.TrendingLink) []ranking.TrendingLink) (_ []byte, changed bool) {
 	c := liveChange{At: s.at, Every: s.every}
 	var entered []ranking.TrendingLink

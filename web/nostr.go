@@ -8,11 +8,11 @@ import (
 	"github.com/weir-social/weir/nostr"
 )
 
-// nostrBase shows events and profiles of Nostr in any browser, and leads to the reader's
-// own client from there. A nostr: address would open nothing for readers who have none.
+// nostrBase shows Nostr events and profiles in any browser, and links to the reader's own
+// client. A nostr: address would open nothing for readers without a client.
 const nostrBase = "https://njump.me/"
 
-// npub returns the npub of an account; "" if it is not one of Nostr.
+// npub returns the npub of an account, or "" if it is not a Nostr account.
 func npub(did string) string {
 	if key, ok := nostr.ParseDID(did); ok {
 		return nostr.Npub(key)
@@ -20,8 +20,8 @@ func npub(did string) string {
 	return ""
 }
 
-// eventURL returns the web address of an event of Nostr; "" if uri is not that of one. An
-// address that is not known from its record leads to its author.
+// eventURL returns the web address of a Nostr event, or "" if uri is not one. If the
+// event's address cannot be derived from its key, it returns the author's.
 func eventURL(uri string) string {
 	did, record, _ := strings.Cut(strings.TrimPrefix(uri, "at://"), "/")
 	collection, rkey, _ := strings.Cut(record, "/")

@@ -33,15 +33,15 @@ type OpsConfig struct {
 	Logger  *slog.Logger
 }
 
-// checkTimeout bounds the queries of /health and /readyz, so that an orchestrator's
+// checkTimeout limits the queries of /health and /readyz, so that an orchestrator's
 // probe gets the reason before it gives up.
 const checkTimeout = 3 * time.Second
 
-// maxProfile bounds the duration of a profile or trace, which slows the process down
+// maxProfile limits the duration of a profile or trace, which slows the process down
 // and is held in memory.
 const maxProfile = 30 * time.Second
 
-// maxScrapes bounds the concurrent responses of /metrics.
+// maxScrapes limits the concurrent responses of /metrics.
 const maxScrapes = 8
 
 // OpsHandler serves /health, /livez, /readyz, /metrics, /deadletters and, with a

@@ -9,14 +9,14 @@ import (
 	"github.com/weir-social/weir/ranking"
 )
 
-// frame is what every page has.
+// frame holds the parts that every page has.
 type frame struct {
 	Title string // the name at the top
 	Home  string
 	CSS   string
 	JS    string // empty: the page has no script
 	Icon  string
-	Texts string // of the script
+	Texts string // for the script
 }
 
 func (s *server) newFrame() frame {
@@ -38,18 +38,18 @@ type pageView struct {
 	Compact  bool
 	Now      string // excluded from the version of the page
 	AsOf     *timestamp
-	Stream   string // the address of its changes; empty: it has none
+	Stream   string // the address of the stream of its changes; empty: it has none
 	Reload   string
 	State    streamState
 	Statuses []statusView
 	Gaps     []gapView
 	Links    []linkView
-	Empty    *emptyView // set where there are no links
-	First    string     // the address of the first page, on the others
-	Next     string     // that of the next page
+	Empty    *emptyView // set if there are no links
+	First    string     // address of the first page; empty on that page
+	Next     string     // address of the next page
 	API      string
 
-	Strangers string // how often the posts of accounts that are not followed are looked up again; empty: everybody counts
+	Strangers string // how often the posts of accounts that are not followed are fetched again; empty: everybody counts
 }
 
 func (s *server) servePage(w http.ResponseWriter, r *http.Request) {
@@ -70,14 +70,14 @@ func (s *server) servePage(w http.ResponseWriter, r *http.Request) {
 		s.writeUnreadable(w, r, v, err)
 		return
 	}
-	own := *snap // requests of another density share it
+	own := *snap // requests for the other density share snap
 	own.view = v
 	page, err := s.newPage(&own)
 	if err != nil {
 		s.renderFailed(w, err)
 		return
 	}
-	// The hash includes the ages, so that a browser gets new ones, but not the time of the request.
+	// The hash covers the ages, so that a browser gets new ones, but not the time of the request.
 	shown, err := version([]any{s.assets.build, page})
 	if err != nil {
 		s.renderFailed(w, err)

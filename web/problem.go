@@ -12,7 +12,7 @@ type problemView struct {
 	Code    int
 	Heading string
 	Message string
-	Again   string // the address to try again; empty: that would not help
+	Again   string // the address to retry; empty: a retry would not help
 	ToHome  string
 }
 

@@ -27,21 +27,21 @@ type recordPage struct {
 	ToHome   string
 	Heading  string
 	URI      string
-	Open     string // where an event of Nostr is shown; empty: it is none
+	Open     string // the address that shows a Nostr event; empty: it is not one
 	Account  person
 	Verdict  string
 	Dangling bool
-	Refused  bool // nothing is derived from it
+	Refused  bool // nothing is derived from the record
 	Problems []string
 	Warnings []string
 	WaitsFor []targetView
 	CID      string
 	Stored   *timestamp
-	Value    []targetView // the record, as parts of which some are links
+	Value    []targetView // the record in parts; some are links
 	Cut      bool
 
 	References     []targetView
-	MoreReferences string // the address of all of them; empty: these are all
+	MoreReferences string // the address of all references; empty: all are shown
 	Referrers      []targetView
 	MoreReferrers  string
 	API            string
@@ -52,8 +52,8 @@ type recordPage struct {
 type targetView struct {
 	Text  string
 	Href  string // empty: there is none
-	Path  string // of the reference
-	State string // of the record; empty: it is stored
+	Path  string // path of the reference
+	State string // state of the record; empty: it is stored
 }
 
 // serveRecordPage shows a record.
@@ -118,8 +118,8 @@ func recordTitle(collection string) string {
 	return say("record_title", plain(collection, maxDetail))
 }
 
-// newTarget returns a link to the record that an at-uri names; any other target is a
-// text.
+// newTarget returns a link to the record that an at-uri names. For any other target it
+// returns text.
 func newTarget(target, path string) targetView {
 	v := targetView{Text: plain(target, maxDetail), Path: plain(path, maxURL)}
 	if did, collection, rkey, ok := syntax.RecordOf(target); ok {
@@ -133,12 +133,12 @@ func recordHref(path string, k schema.Key) string {
 	return path + segment(k.Collection) + "/" + segment(k.DID) + "/" + segment(k.Rkey)
 }
 
-// segment escapes a part of a path. A colon needs no escape behind the first slash.
+// segment escapes a part of a path. A colon after the first slash needs no escape.
 func segment(text string) string {
 	return strings.ReplaceAll(url.PathEscape(text), "%3A", ":")
 }
 
-// problemLines describes the problems of a verdict, a line each.
+// problemLines returns the problems of a verdict, one per line.
 func problemLines(raw json.RawMessage) (lines []string) {
 	var problems []struct{ Rule, Path, Expected, Received string }
 	if json.Unmarshal(raw, &problems) != nil {
@@ -152,9 +152,9 @@ func problemLines(raw json.RawMessage) (lines []string) {
 
 var atURI = regexp.MustCompile(`at://[^"\\\s]+`)
 
-// indented returns the beginning of a record with a line for each of its values. Blanks
-// before many deep values would be hundreds of times as long as the record, so it writes no
-// more than is shown.
+// indented returns the beginning of a record with one line for each of its values. The
+// indentation of many deep values would be hundreds of times as long as the record, so it
+// writes only what is shown.
 func indented(record []byte) (text string, cut bool) {
 	asWritten := []jsontext.Options{jsontext.AllowDuplicateNames(true), jsontext.AllowInvalidUTF8(true), jsontext.PreserveRawStrings(true), jsontext.WithIndent("  ")}
 	var b bytes.Buffer
@@ -172,8 +172,7 @@ func indented(record []byte) (text string, cut bool) {
 	return text[:min(len(text), maxShownRecord)], len(text) > maxShownRecord
 }
 
-// linked returns the beginning of a record, indented, with the at-uris of records as
-// links.
+// linked returns the beginning of a record, indented, with the at-uris in it as links.
 func linked(record json.RawMessage) (parts []targetView, cut bool) {
 	text, cut := indented(record)
 	for line := range strings.Lines(text) {

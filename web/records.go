@@ -14,13 +14,13 @@ import (
 	"github.com/weir-social/weir/schema"
 )
 
-// Limits of what is read about records.
+// Limits on what is read about records.
 const (
 	defaultDepth      = 1
 	defaultPathDepth  = 4
 	defaultEdges      = 200
 	maxEdges          = 2000
-	pathEdges         = 4000 // edges that a search for paths visits, if no number is asked for
+	pathEdges         = 4000 // default number of edges that a search for paths visits
 	defaultReferences = 50
 	maxKeyPart        = 2048 // bytes of a collection, a DID or a record's key
 )
@@ -60,7 +60,7 @@ func (s *server) serveRecords(w http.ResponseWriter, r *http.Request) {
 	})
 }
 
-// recordHandler serves requests about a record that is stored.
+// recordHandler serves requests about a stored record.
 func (s *server) recordHandler(names []string, serve func(http.ResponseWriter, *http.Request, schema.Key, *recordQuery)) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		k := schema.Key{Collection: r.PathValue("collection"), DID: r.PathValue("did"), Rkey: r.PathValue("rkey")}
@@ -94,7 +94,7 @@ func (s *server) serveReferences(w http.ResponseWriter, r *http.Request, k schem
 	})
 }
 
-// serveReferrers lists what refers to a record, which need not be stored.
+// serveReferrers lists the records that refer to a record, which need not be stored.
 func (s *server) serveReferrers(w http.ResponseWriter, r *http.Request, k schema.Key, q *recordQuery) {
 	limit := q.number("limit", defaultReferences, maxLimit)
 	s.answer(w, r, q, func(ctx context.Context) (any, error) {
@@ -110,7 +110,7 @@ func (s *server) record(ctx context.Context, k schema.Key, limit int) (d records
 		return d, err
 	}
 	d, err = records.Read(ctx, s.db, k, limit)
-	if errors.Is(err, schema.ErrNoRows) { // deleted meanwhile
+	if errors.Is(err, schema.ErrNoRows) { // it was deleted meanwhile
 		err = &recordStateError{k, records.Missing}
 	}
 	return d, err
@@ -227,8 +227,8 @@ func (q *recordQuery) number(name string, standard, most int) int {
 	return n
 }
 
-// uri reads the at-uri of a record, or one without its scheme. A server makes "at:/" of
-// "at://" in a path.
+// uri reads the at-uri of a record, with or without its scheme. In a path, a server
+// turns "at://" into "at:/".
 func (q *recordQuery) uri(name, text string) schema.Key {
 	bare := strings.TrimPrefix(strings.TrimPrefix(text, "at:/"), "/")
 	parts := strings.Split(bare, "/")
@@ -250,7 +250,7 @@ func validPart(text string) bool {
 	return text != "" && len(text) <= maxKeyPart && utf8.ValidString(text) && !strings.ContainsFunc(text, func(r rune) bool { return r <= ' ' || r == '/' })
 }
 
-// orEmpty returns an empty list in place of none, which JSON has another word for.
+// orEmpty returns an empty list instead of nil, which JSON encodes as null.
 func orEmpty[T any](all []T) []T {
 	if all == nil {
 		return []T{}
@@ -258,7 +258,7 @@ func orEmpty[T any](all []T) []T {
 	return all
 }
 
-// answer writes what read returns as JSON, or why it could not be read.
+// answer writes the result of read as JSON, or the reason why it failed.
 func (s *server) answer(w http.ResponseWriter, r *http.Request, q *recordQuery, read func(context.Context) (any, error)) {
 	if q.err != nil {
 		s.writeError(w, r, http.StatusBadRequest, q.err.Error())

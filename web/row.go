@@ -16,20 +16,20 @@ import (
 type linkView struct {
 	ID          int64
 	Rank        int
-	Shares      string // the address of its page
+	Shares      string // the address of the link's page
 	Href        string
 	Title       string
 	Site        string
-	SiteHref    string // the links of this site; empty: not to be linked
+	SiteHref    string // the ranking of this site's links; empty: no link
 	Description string
 	Image       string
 	Sharers     string
 	Speed       string // if the ranking is sorted by it
 	SharedBy    []person
-	More        int // sharers who are not in SharedBy
+	More        int // number of sharers who are not in SharedBy
 	Seen        *timestamp
 	CardFrom    string // the post that the title is from
-	PageFrom    string // or the page
+	PageFrom    string // or the page that it is from
 }
 
 // newLink describes a link in a view.

@@ -16,9 +16,9 @@ const (
 // ServerConfig configures an HTTP server.
 type ServerConfig struct {
 	Handler     http.Handler
-	Hosts       Hosts         // in addition to loopback names and the local address
-	Connections int           // the maximum of open connections
-	Within      time.Duration // the limit for a response, including sending it
+	Hosts       Hosts         // allowed besides loopback names and the local address
+	Connections int           // maximum number of open connections
+	Within      time.Duration // time limit of a response, including sending it
 	Logger      *slog.Logger
 }
 

@@ -16,8 +16,8 @@ import (
 	"github.com/weir-social/weir/schema"
 )
 
-// queryTimeout bounds the queries of one response, so that a slow database does not
-// accumulate waiting connections.
+// queryTimeout limits the queries of one response, so that waiting connections do not
+// accumulate when the database is slow.
 const queryTimeout = 5 * time.Second
 
 // snapshot holds a page of a ranking and the state of the streams at one time. Requests
@@ -25,22 +25,22 @@ const queryTimeout = 5 * time.Second
 type snapshot struct {
 	view     view
 	at       time.Time
-	before   int                    // links on the pages before
-	next     ranking.Cursor         // of the next page
+	before   int                    // number of links on the pages before
+	next     ranking.Cursor         // cursor of the next page
 	links    []ranking.TrendingLink // Image is a URL or empty; every URL is http or https
 	streams  []schema.StreamStatus
 	gaps     []schema.Gap
-	complete *time.Time // since when all shares are stored; nil: since the window began
+	complete *time.Time // all shares since then are stored; nil: since the window began
 	follows  schema.Following
 	watches  []choice // to choose from
 	etag     string
-	networks []ranking.Network // of which accounts are counted
+	networks []ranking.Network // networks whose accounts are counted
 
-	progress schema.Progress // set where there are no links
+	progress schema.Progress // set if there are no links
 }
 
-// snapshot counts the links of a view. Concurrent requests for the same count share
-// one; it is not cached afterwards. An error is logged once for all of them.
+// snapshot counts the links of a view. Concurrent requests for the same view share one
+// count, which is not cached afterwards. An error is logged once for all of them.
 func (s *server) snapshot(ctx context.Context, v view) (*snapshot, error) {
 	done := s.counting.DoChan(v.key(), func() (any, error) {
 		// The first client may disconnect while others still wait.
@@ -63,7 +63,7 @@ func (s *server) snapshot(ctx context.Context, v view) (*snapshot, error) {
 	}
 }
 
-// isRequest reports whether the request is to blame for an error.
+// isRequest reports whether an error is the request's fault.
 func isRequest(err error) bool {
 	return errors.Is(err, ranking.ErrCursor) || errors.Is(err, ranking.ErrWatch)
 }
@@ -153,8 +153,8 @@ func (s *server) shown(links []ranking.TrendingLink) []ranking.TrendingLink {
 }
 
 // etag returns a weak validator. It excludes the time of the count and relative times,
-// which change although the ranking does not. The cursor of the next page has that time
-// too: a client gets a new one before its own is too old.
+// which change although the ranking does not. The cursor of the next page contains that
+// time too, so a client gets a new cursor before its own is too old.
 func (s *server) etag(snap *snapshot) (string, error) {
 	next := time.Time{}
 	if snap.next != "" {

@@ -10,7 +10,7 @@ import (
 // A level sets the colour of a status.
 const (
 	levelGood = "good" // the ranking is up to date
-	levelWait = "wait" // it will be, without help
+	levelWait = "wait" // it will be, without intervention
 	levelBad  = "bad"  // it is not, and may need an operator
 )
 
@@ -18,13 +18,13 @@ const (
 type streamState struct {
 	Level string     `json:"level"`
 	Text  string     `json:"text"`
-	Since *timestamp `json:"since,omitempty"` // of the state; nil: the text has no time
-	Gaps  int        `json:"gaps"`            // that may hide shares of the window
+	Since *timestamp `json:"since,omitempty"` // when the state began; nil: the text has no time
+	Gaps  int        `json:"gaps"`            // gaps that may hide shares of the window
 
 	CompleteSince *timestamp `json:"complete_since,omitempty"` // all shares are stored; nil: since the window began
 }
 
-// newState describes the stream whose state is the worst. A database without streams has
+// newState describes the stream with the worst state. A database without streams has
 // never had a consumer.
 func newState(all []schema.StreamStatus, gaps []schema.Gap, complete *time.Time, now time.Time) streamState {
 	if len(all) == 0 {
@@ -43,7 +43,7 @@ func newState(all []schema.StreamStatus, gaps []schema.Gap, complete *time.Time,
 	return worst
 }
 
-// severity orders levels; that of none is the lowest.
+// severity returns the rank of a level. No level has the lowest rank.
 func severity(level string) int {
 	return slices.Index([]string{"", levelGood, levelWait, levelBad}, level)
 }
@@ -84,7 +84,7 @@ type statusView struct {
 	Level     string
 	Word      string
 	Detail    string
-	Stream    string // the name of the stream, if there are several
+	Stream    string // the name of the stream, if there are several streams
 	LastEvent *timestamp
 }
 
@@ -104,7 +104,7 @@ func newStatuses(all []schema.StreamStatus, now time.Time) (views []statusView) 
 }
 
 // describe describes the state of a stream for readers. The stored detail, such as an
-// error with addresses, is for operators: it is in /health.
+// error with addresses, is for operators and is shown in /health.
 func describe(st schema.StreamStatus) statusView {
 	host := plain(st.Host, maxSite)
 	if host == "" {

@@ -12,10 +12,11 @@ import (
 
 const (
 	heartbeatEvery = 15 * time.Second // a silent stream sends a comment, so that both sides notice a dead connection
-	streamPatience = 10 * time.Second // for a reader to take an event
+	streamPatience = 10 * time.Second // how long a reader may take to receive an event
 )
 
-// streamParameters are those of the ranking, but a stream has one page.
+// streamParameters are the parameters of a stream: those of the ranking, without
+// pages.
 func streamParameters() []string {
 	return slices.DeleteFunc(ranking.Parameters(), func(name string) bool { return name == "cursor" })
 }
@@ -36,7 +37,7 @@ func (s *server) serveStream(w http.ResponseWriter, r *http.Request) {
 	h := w.Header()
 	h.Set("Content-Type", "text/event-stream")
 	h.Set("Cache-Control", "no-store")
-	h.Set("X-Accel-Buffering", "no") // nginx would keep the events back
+	h.Set("X-Accel-Buffering", "no") // otherwise nginx would hold back the events
 	if r.Method == http.MethodHead {
 		return
 	}
@@ -70,11 +71,11 @@ func (s *server) checkWatch(ctx context.Context, target string) error {
 	return err
 }
 
-// sendEvents sends what the reader receives. Between two events it holds no memory but
-// the reader's queue.
+// sendEvents sends the events that the reader receives. Between two events it uses no
+// memory except the reader's queue.
 func (s *server) sendEvents(w http.ResponseWriter, r *http.Request, reader *liveReader) {
 	control := http.NewResponseController(w)
-	// The server's limit is for a whole response. Here each event has one of its own.
+	// The server's limit is for a whole response. Here each event has its own.
 	inTime := func() { control.SetWriteDeadline(time.Now().Add(streamPatience)) } //nolint:errcheck // without it, the server's limit ends the stream
 	defer inTime()                                                                // for the end of the response
 	heartbeat := time.NewTimer(heartbeatEvery)

@@ -22,11 +22,11 @@ const (
 	maxDetail      = 300
 )
 
-// maxMarks is the maximum of combining marks on one letter. Every script needs fewer;
-// a hundred of them cover the lines around them.
+// maxMarks is the maximum number of combining marks on one letter. Every script needs
+// fewer; a hundred of them cover the lines around them.
 const maxMarks = 6
 
-// plain is Plain, shortened to limit characters.
+// plain returns Plain(s), shortened to limit characters.
 func plain(s string, limit int) string { return shorten(Plain(s), limit) }
 
 // Plain turns a stranger's text into one line that cannot change the layout of the text
@@ -104,9 +104,9 @@ type person struct {
 	Name    string
 	Known   bool   // the name is a handle or a DID
 	Profile string // empty if the name is neither
-	Href    string // the links that it shared; empty: not to be shown
-	Face    string // the address of its picture; empty: none
-	Network string // if it is not Bluesky
+	Href    string // the ranking of links that it shared; empty: no link
+	Face    string // the address of the account's picture; empty: none
+	Network string // set if it is not Bluesky
 }
 
 const appBase = "https://bsky.app/profile/"
@@ -124,8 +124,9 @@ func newPerson(name string) person {
 	return person{Name: plain(name, maxName)}
 }
 
-// personOf is an account by its handle or, on Nostr, by the name that it gives itself. Such
-// a name is no proof of anything: the page marks the network, and an @ begins handles only.
+// personOf describes an account by its handle or, on Nostr, by the name that it gives
+// itself. Such a name proves nothing, so the page marks the network, and an @ stands only
+// before handles.
 func personOf(did, handle, name string, v view) person {
 	if p := newPerson(did).in(v, did); p.Network != "" {
 		if name = strings.TrimLeft(plain(name, maxName), "@ "); name != "" {
@@ -137,8 +138,8 @@ func personOf(did, handle, name string, v view) person {
 	return newPerson(name).in(v, name)
 }
 
-// in sets the address of the links that an account with a name shared, in the window of
-// a view.
+// in sets the address of the links that an account shared, in the window of a view. name is
+// the account's name in that address.
 func (p person) in(v view, name string) person {
 	if id, err := syntax.ParseAtIdentifier(name); err == nil && p.Known {
 		p.Href = rankingHref(v.of(ranking.Query{By: id.Normalize().String()}))
@@ -160,8 +161,7 @@ func abbreviate(did string) string {
 	return did[:head] + "…" + did[len(did)-tail:]
 }
 
-// postURL returns the web address of a post, or of an event of Nostr; "" if uri is not that
-// of one.
+// postURL returns the web address of a post or of a Nostr event, or "" if uri is neither.
 func postURL(uri string) string {
 	if address := eventURL(uri); address != "" {
 		return address
@@ -176,7 +176,7 @@ func postURL(uri string) string {
 // maxAddress is the longest address of a page that is shown, in bytes.
 const maxAddress = 4096
 
-// pageURL returns the address of the page that a title is from; "" if it is from a post.
+// pageURL returns the address of the page that a title is from, or "" if it is from a post.
 func pageURL(from string) string {
 	if u, ok := parseLink(from); ok && len(from) <= maxAddress {
 		return u.String()

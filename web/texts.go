@@ -23,8 +23,8 @@ var texts = sync.OnceValue(func() map[string]string {
 	return all
 })
 
-// say returns a text of the page with its values. A number in the first of them chooses
-// the form.
+// say returns a text of the page with its values inserted. A number as the first value
+// selects the singular or plural form.
 func say(key string, values ...any) string {
 	text := texts()[key]
 	if one, many, ok := strings.Cut(text, " | "); ok {
@@ -40,10 +40,10 @@ func say(key string, values ...any) string {
 		}
 		pairs = append(pairs, "{"+strconv.Itoa(i)+"}", fmt.Sprint(value))
 	}
-	return strings.NewReplacer(pairs...).Replace(text) // in one pass: a value may contain {1}
+	return strings.NewReplacer(pairs...).Replace(text) // in one pass, because a value may contain {1}
 }
 
-// scriptTexts are the texts that the script uses, as JSON.
+// scriptTexts returns the texts that the script uses, as JSON.
 var scriptTexts = sync.OnceValue(func() string {
 	chosen := make(map[string]string)
 	for key, text := range texts() {

@@ -15,20 +15,20 @@ import (
 	"github.com/weir-social/weir/schema"
 )
 
-// view is a ranking that was asked for.
+// view is a request for a ranking.
 type view struct {
 	window
 	query   ranking.Query
-	compact bool // a page with a line for each link
+	compact bool // a page with one line per link
 }
 
-// key is the same for two requests of the same page.
+// key is the same for two requests for the same page.
 func (v view) key() string {
 	return fmt.Sprintf("%s %d %s", v.query.View(), v.query.Limit, v.query.After)
 }
 
-// parseView reads the parameters that are named. A misspelt parameter is an error,
-// because the response would silently be for other parameters.
+// parseView reads the named parameters. A misspelt parameter is an error, because the
+// response would silently ignore it.
 func parseView(raw string, names []string, standard string) (view, error) {
 	values, err := parseParameters(raw, names, "window=6h&limit=50")
 	if err != nil {
@@ -37,7 +37,7 @@ func parseView(raw string, names []string, standard string) (view, error) {
 	return newView(values, standard)
 }
 
-// parseParameters reads a query with the parameters that are named, each at most once.
+// parseParameters reads a query that may have the named parameters, each at most once.
 func parseParameters(raw string, names []string, example string) (url.Values, error) {
 	values, err := url.ParseQuery(raw)
 	if err != nil {
@@ -54,7 +54,7 @@ func parseParameters(raw string, names []string, example string) (url.Values, er
 	return values, nil
 }
 
-// newView reads a view from its parameters. standard is the window if none is asked for.
+// newView reads a view from its parameters. standard is the default window.
 func newView(values url.Values, standard string) (v view, err error) {
 	if !values.Has("window") {
 		values.Set("window", standard)
@@ -77,7 +77,7 @@ func newView(values url.Values, standard string) (v view, err error) {
 	return v, err
 }
 
-// namedTargets is how many targets of watches an error names.
+// namedTargets is how many targets of watches an error lists.
 const namedTargets = 10
 
 // writeUnreadable reports why a view could not be read.
@@ -92,7 +92,7 @@ func (s *server) writeUnreadable(w http.ResponseWriter, r *http.Request, v view,
 	}
 }
 
-// writeUnknownWatch names some watches instead of one that does not exist.
+// writeUnknownWatch reports that a watch does not exist, and lists some that do.
 func (s *server) writeUnknownWatch(w http.ResponseWriter, r *http.Request, target string) {
 	ctx, cancel := context.WithTimeout(r.Context(), queryTimeout)
 	defer cancel()
@@ -115,7 +115,7 @@ func (s *server) writeUnknownWatch(w http.ResponseWriter, r *http.Request, targe
 	s.writeError(w, r, http.StatusBadRequest, wrongValue("watch", target, expected).Error())
 }
 
-// wrongValue reports that a parameter has a value that it cannot have.
+// wrongValue reports that a parameter has an invalid value.
 func wrongValue(name, value, expected string) error {
 	return errors.New(say("error_value", name, quoted(value), expected))
 }
@@ -123,8 +123,8 @@ func wrongValue(name, value, expected string) error {
 // quoted returns a stranger's text on one line, in quotation marks.
 func quoted(text string) string { return strconv.Quote(shorten(text, 40)) }
 
-// Expected describes the values that a parameter can have, such as "a whole number from 1
-// to 200".
+// Expected describes the valid values of a parameter, such as "a whole number from 1 to
+// 200".
 func Expected(wrong *ranking.ParameterError) string {
 	switch wrong.Expected {
 	case ranking.OneOf:

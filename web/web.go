@@ -1,13 +1,13 @@
-// Package web serves the ranking: as a page that a small script keeps up to date, and
-// as JSON, also as a stream of its changes. It stores nothing: every response is
-// counted from the shares at the time that it shows. Requests for the same page share one for a
-// second, and streams of the same view share their computations.
+// Package web serves the ranking: as a page that a small script keeps up to date, and as JSON, also
+// as a stream of changes. It stores nothing: every response is counted from the shares at the time
+// that it shows. Requests for the same page share one response for a second, and streams of the
+// same view share their computations.
 //
-// It also serves the stored records, with what refers to what.
+// It also serves the stored records, and the references between them.
 //
-// Titles, descriptions, handles and URLs come from strangers. html/template escapes
-// them, characters that reorder text are removed, only http and https URLs become
-// links, and the Content-Security-Policy allows no script but the page's own.
+// Titles, descriptions, handles and URLs come from strangers. html/template escapes them,
+// characters that reorder text are removed, only http and https URLs become links, and the
+// Content-Security-Policy allows no script but the page's own.
 package web
 
 import (
@@ -36,11 +36,11 @@ type Config struct {
 	// URL with {did} and {cid} in its path or query. "": no images.
 	ImageBase string
 
-	Keep    time.Duration // how long rendered pages are sent again, such as KeepPages; 0: not
-	Proxies Proxies       // whose X-Forwarded-For counts
+	Keep    time.Duration // how long rendered pages are sent again, such as KeepPages; 0: they are not
+	Proxies Proxies       // proxies whose X-Forwarded-For is trusted
 
-	// URL is the public address, such as https://weir.example, to which feeds lead. "": the
-	// one that the request names.
+	// URL is the public address that feeds link to, such as https://weir.example. "": the one that
+	// the request names.
 	URL string
 
 	Title    string          // the name at the top of the page; "": Weir
@@ -57,12 +57,12 @@ type server struct {
 	images    images
 	assets    assets
 	templates *template.Template
-	url       string             // the public address; empty: as requests name it
+	url       string             // the public address; empty: the one that a request names
 	home      string             // the target of the name at the top of every page
 	homeName  string             // the text of the link to it
 	slots     renderSlots        // limits concurrent pages
 	counting  singleflight.Group // the running counts, by view
-	rendering singleflight.Group // the pages that are rendered, by address
+	rendering singleflight.Group // the running renderings, by address
 	cache     *cache
 	following following
 	feeds     *feedCache
@@ -140,10 +140,10 @@ func (s *server) secure(next http.Handler) http.Handler {
 		h.Set("Content-Security-Policy", policy)
 		h.Set("Referrer-Policy", "no-referrer")
 		h.Set("Cross-Origin-Opener-Policy", "same-origin")
-		if strings.HasPrefix(r.URL.Path, "/xrpc/") { // public, and without cookies: pages of any site may read it
+		if strings.HasPrefix(r.URL.Path, "/xrpc/") { // public, and without cookies: pages of any site may read them
 			h.Set("Access-Control-Allow-Origin", "*")
 			h.Set("Cross-Origin-Resource-Policy", "cross-origin")
-			if r.Method == http.MethodOptions { // a browser asks before it sends a header of its page
+			if r.Method == http.MethodOptions { // a browser asks before it sends a header that the page sets
 				h.Set("Access-Control-Allow-Methods", "GET, HEAD")
 				h.Set("Access-Control-Allow-Headers", "*")
 				w.WriteHeader(http.StatusNoContent)

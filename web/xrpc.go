@@ -15,15 +15,15 @@ import (
 	"github.com/weir-social/weir/syntax"
 )
 
-// The two methods of the protocol that read records, over what is stored. Names of
-// errors and shapes are the protocol's, and unknown parameters are ignored.
+// The two methods of the protocol that read records, over the stored records. The names
+// of errors and the shapes are the protocol's, and unknown parameters are ignored.
 
 const (
 	defaultXRPC = 50
 	maxXRPC     = 100
 )
 
-// xrpcRecord is a record as the protocol shows it.
+// xrpcRecord is a record in the protocol's form.
 type xrpcRecord struct {
 	URI   string          `json:"uri"`
 	CID   string          `json:"cid"`
@@ -176,7 +176,8 @@ func (s *server) serveNoMethod(w http.ResponseWriter, r *http.Request) {
 	s.writeError(w, r, http.StatusNotImplemented, say("error_xrpc", plain(strings.TrimPrefix(r.URL.Path, "/xrpc/"), maxName)))
 }
 
-// xrpcName returns the protocol's name of an error that the server has with any request.
+// xrpcName returns the protocol's name for an error that the server returns for any
+// request.
 func xrpcName(code int) string {
 	switch code {
 	case http.StatusTooManyRequests:

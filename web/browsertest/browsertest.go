@@ -27,8 +27,8 @@ func chromium(t *testing.T) string {
 	return ""
 }
 
-// browser starts one browser for all tests of this process. It ends with the last test
-// that uses it.
+// browser starts one browser for all tests of this process. The browser ends with the
+// last test that uses it.
 var browser struct {
 	sync.Mutex
 	users int
@@ -82,7 +82,7 @@ func Open(t *testing.T, base string) *Tab {
 		cancel()
 	})
 	b := &Tab{T: t, Context: ctx, Base: base}
-	b.Size(1280, 900) // opens the tab, which lives as long as the context of that call
+	b.Size(1280, 900) // opens the tab, which exists as long as the context of that call
 	b.Context = within
 	return b
 }
@@ -126,7 +126,7 @@ func (b *Tab) Until(expression string) {
 	require.Eventually(b, func() bool { return Evaluate[bool](b, expression) }, time.Minute, 20*time.Millisecond, expression)
 }
 
-// Picture returns what is visible, as a PNG.
+// Picture returns the visible part of the page, as a PNG.
 func (b *Tab) Picture() []byte {
 	b.Helper()
 	picture, err := chromedp.Run(b.Context, chromedp.CaptureScreenshot())
@@ -134,7 +134,8 @@ func (b *Tab) Picture() []byte {
 	return picture
 }
 
-// Click clicks what a selector finds first, and waits for the page that it leads to.
+// Click clicks the first element that a selector matches, and waits for the page that
+// it leads to.
 func (b *Tab) Click(selector string) {
 	b.Helper()
 	_, err := chromedp.RunResponse(b.Context, chromedp.Click(chromedp.CSS(selector)))
@@ -147,19 +148,19 @@ func (b *Tab) Press(key string) {
 	b.Do(chromedp.KeyEvent(key))
 }
 
-// At returns the address of the page that is shown.
+// At returns the address of the current page.
 func (b *Tab) At() string {
 	b.Helper()
 	return Evaluate[string](b, "location.pathname + location.search")
 }
 
-// Read returns the text of what a selector finds first.
+// Read returns the text of the first element that a selector matches.
 func (b *Tab) Read(selector string) string {
 	b.Helper()
 	return Evaluate[string](b, fmt.Sprintf("document.querySelector(%q)?.innerText ?? ''", selector))
 }
 
-// Found returns how many elements a selector finds.
+// Found returns how many elements a selector matches.
 func (b *Tab) Found(selector string) int {
 	b.Helper()
 	return Evaluate[int](b, fmt.Sprintf("document.querySelectorAll(%q).length", selector))
