@@ -2,8 +2,8 @@ package jobs
 
 import "github.com/riverqueue/river"
 
-// SealSegment writes what a stream has added to the archive into segments, if it is
-// enough or has waited long enough. There is one unfinished job per stream and wire. It
+// SealSegment writes what a stream has added to the archive into segments, if there is
+// enough or it has waited long enough. There is one unfinished job per stream and wire. It
 // has few attempts: every few seconds another job is added while there is work.
 type SealSegment struct {
 	Stream string `json:"stream" river:"unique"`
@@ -66,9 +66,9 @@ func (IndexSegment) InsertOpts() river.InsertOpts {
 	return opts
 }
 
-// ForgetSegment compares a segment with what must be forgotten, and writes it again
-// without that. There is one unfinished job per segment. It has few attempts: another job
-// is added while the segment is due.
+// ForgetSegment compares a segment with the data to forget, and rewrites it without that
+// data. There is one unfinished job per segment. It has few attempts: another job is added
+// while the segment is due.
 type ForgetSegment struct {
 	Segment int64 `json:"segment" river:"unique"`
 }

@@ -2,7 +2,7 @@ package jobs
 
 import "github.com/riverqueue/river"
 
-// AuditRelays compares a day of each relay of Nostr with what is stored, if that is due. There
+// AuditRelays compares a day of each Nostr relay with the stored events, if that is due. There
 // is one unfinished job at a time. It has few attempts: the next hour adds another job.
 type AuditRelays struct{}
 

@@ -22,7 +22,7 @@ type BackfillAccount struct {
 	Since     time.Time `json:"since"` // read back to here
 	Gap       int64     `json:"gap,omitempty"`
 	NotBefore time.Time `json:"not_before"`         // the earliest time to read the first page
-	Requests  int       `json:"requests,omitempty"` // how often it was requested again before it ended; each request restarts it at the newest post
+	Requests  int       `json:"requests,omitempty"` // how many times it was requested again before it ended; each request restarts it at the newest post
 }
 
 // Kind names the job.
@@ -33,20 +33,20 @@ func (BackfillAccount) InsertOpts() river.InsertOpts {
 	return river.InsertOpts{
 		Queue:      QueueBackfill,
 		Priority:   PriorityManual,
-		Tags:       Reason(PriorityManual), // with another priority, the inserter gives its reason
+		Tags:       Reason(PriorityManual), // for another priority, the inserter sets its reason
 		UniqueOpts: river.UniqueOpts{ByArgs: true, ByState: unfinished()},
 	}
 }
 
 // RequestBackfill adds backfills by handle or DID, of all followed accounts, or of
-// the accounts that one listing of a watch brought. The SQL functions
-// enqueue_backfill, enqueue_backfill_all and enqueue_reread add this job: the names
-// of its fields are part of the schema.
+// the accounts that one listing of a watch added. The SQL functions
+// enqueue_backfill, enqueue_backfill_all and enqueue_reread add this job, so the
+// names of its fields are part of the schema.
 type RequestBackfill struct {
 	Account  string    `json:"account,omitempty"`
 	All      bool      `json:"all,omitempty"`
 	Watch    int64     `json:"watch,omitempty"`
-	Began    time.Time `json:"began,omitzero"` // the listing of Watch
+	Began    time.Time `json:"began,omitzero"` // identifies the listing of Watch
 	Since    time.Time `json:"since"`
 	Priority int       `json:"priority"`
 }

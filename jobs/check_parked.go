@@ -6,10 +6,10 @@ import (
 	"github.com/riverqueue/river"
 )
 
-// CheckParked looks for the records that parked ones wait for, as far as it is time
-// to. At most one such job is added for each second.
+// CheckParked looks for the records that parked records wait for, if they are due. At
+// most one such job is added for each second.
 type CheckParked struct {
-	Due int64 `json:"due"` // the second from 1970 in which it is to run; 0: the periodic one
+	Due int64 `json:"due"` // the second since 1970 in which it must run; 0: the periodic job
 }
 
 // Kind names the job.
@@ -24,7 +24,7 @@ func (c CheckParked) InsertOpts() river.InsertOpts {
 	return opts
 }
 
-// FetchRecord asks the server of an account once for a record that others require.
+// FetchRecord requests a record that others require from its account's server, once.
 type FetchRecord struct {
 	Record Record `json:"record"`
 }
@@ -32,8 +32,8 @@ type FetchRecord struct {
 // Kind names the job.
 func (FetchRecord) Kind() string { return "fetch_record" }
 
-// FetchFailures is how often a server may fail before it counts as one that does not
-// have the record.
+// FetchFailures is how many times a server may fail before Weir assumes that it does
+// not have the record.
 const FetchFailures = 3
 
 // InsertOpts are the defaults of its inserts: one for each record.

@@ -2,11 +2,11 @@ package jobs
 
 import "github.com/riverqueue/river"
 
-// CheckSubjects keeps reposts and quotes in step with the posts that they refer to: it
-// projects again what refers to a changed post, fetches the posts of strangers, and
-// ends what waited too long. There is one unfinished job at a time. It has few
-// attempts: the next minute adds another job, and so does a repost of a post that must
-// be fetched.
+// CheckSubjects updates reposts and quotes when the posts that they refer to change.
+// It projects the reposts and quotes of a changed post again, fetches the posts of
+// strangers, and deletes records that have waited too long. There is one unfinished
+// job at a time. It has few attempts: the next minute adds another job, and so does a
+// repost of a post that must be fetched.
 type CheckSubjects struct{}
 
 // Kind names the job.

@@ -2,8 +2,8 @@ package jobs
 
 import "github.com/riverqueue/river"
 
-// CloseGap adds backfills of the followed accounts over a gap. The trigger of gaps
-// adds this job from SQL: the names of its fields are part of the schema.
+// CloseGap adds backfills of the followed accounts for a gap. The trigger of gaps
+// adds this job from SQL, so the names of its fields are part of the schema.
 type CloseGap struct {
 	Gap int64 `json:"gap"`
 }

@@ -3,12 +3,12 @@ package jobs
 import "github.com/riverqueue/river"
 
 // FillCollections advances the histories: it finds the accounts whose past in a
-// collection is to be read, and adds their jobs, a bounded number at a time. There is one
+// collection must be read, and adds their jobs, a limited number at a time. There is one
 // unfinished job at a time. It has few attempts: the next minute adds another job. The
-// SQL function enqueue_history adds this job: the names of its fields are part of the
+// SQL function enqueue_history adds this job, so the names of its fields are part of the
 // schema.
 type FillCollections struct {
-	Once bool `json:"once,omitempty"` // end after one pass, although there is more to do
+	Once bool `json:"once,omitempty"` // end after one pass, even if there is more to do
 }
 
 // Kind names the job.

@@ -14,9 +14,9 @@ const (
 	QueueResync      = "resync"   // one account's repository per job, in memory
 	QueueMaintenance = "maintenance"
 	QueueAlerts      = "alerts"
-	QueueCards       = "cards"   // pages of links: one job, which is slow
-	QueueArchive     = "archive" // only processes that have WEIR_ARCHIVE process it
-	QueueIndex       = "index"   // and only those that have WEIR_CLICKHOUSE this one
+	QueueCards       = "cards"   // pages of links: one slow job
+	QueueArchive     = "archive" // processed only by processes with WEIR_ARCHIVE
+	QueueIndex       = "index"   // processed only by processes that also have WEIR_CLICKHOUSE
 )
 
 // Queues returns all queues except those of the projections.
@@ -32,9 +32,9 @@ func unfinished() []rivertype.JobState {
 	}
 }
 
-// Attempts is how often a job may fail, unless its kind sets another number.
+// Attempts is how many times a job may fail, unless its kind sets another number.
 const Attempts = 25
 
 // Deaths is how many extra attempts each job has in River: attempts that ended with
-// their process are no failures of the job.
+// their process do not count as failures of the job.
 const Deaths = 20

@@ -3,8 +3,8 @@ package jobs
 import "github.com/riverqueue/river"
 
 // JudgeRecords compares records with the schemas of their collections, checks the
-// rules, and stores verdicts, references and texts. It also names deleted records:
-// those that refer to them are judged again.
+// rules, and stores verdicts, references and texts. It also names deleted records: the
+// records that refer to them are judged again.
 type JudgeRecords struct{ Batch }
 
 // Kind names the job.
@@ -23,8 +23,8 @@ func Lexicon(collections []string, queues ...Queue) Projection {
 	}
 }
 
-// JudgeDependents judges the records again that refer to others which were stored,
-// changed or deleted.
+// JudgeDependents judges the records again that refer to stored, changed or deleted
+// records.
 type JudgeDependents struct {
 	Targets []Record `json:"targets"`
 }
@@ -37,7 +37,7 @@ func (JudgeDependents) InsertOpts() river.InsertOpts {
 	return river.InsertOpts{Queue: QueueProcess, Priority: 2, Tags: []string{"lexicon"}}
 }
 
-// JudgeAccount judges the records again that depend on the records of an account, which
+// JudgeAccount judges the records again that depend on the records of an account that
 // was deleted or came back. A trigger on accounts adds it.
 type JudgeAccount struct {
 	DID string `json:"did"`
@@ -51,11 +51,11 @@ func (JudgeAccount) InsertOpts() river.InsertOpts {
 	return river.InsertOpts{Queue: QueueProcess, Priority: 2, Tags: []string{"lexicon"}}
 }
 
-// JudgeOutdated judges the records again whose verdicts were made with other schemas
+// JudgeOutdated judges the records again whose verdicts were made with schemas other
 // than those of a catalog.
 type JudgeOutdated struct {
-	// Catalog is the version of the catalog. If there is a later one, its own job does
-	// the work.
+	// Catalog is the version of the catalog. If there is a later version, that
+	// version's job does the work.
 	Catalog string `json:"catalog"`
 }
 

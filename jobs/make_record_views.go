@@ -2,7 +2,7 @@ package jobs
 
 import "github.com/riverqueue/river"
 
-// MakeRecordViews makes the SQL views of records as the stored schemas say. A trigger
+// MakeRecordViews makes the SQL views of records from the stored schemas. A trigger
 // on lexicons adds it.
 type MakeRecordViews struct{}
 

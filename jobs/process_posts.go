@@ -11,13 +11,13 @@ import (
 // QueueProcess is the queue of ProcessPosts, and of projections that set no other.
 const QueueProcess = "process"
 
-// ProcessPosts projects posts and reposts, and the like of Nostr, of one commit of a
-// stream into links and shares. It carries names, not records: the worker reads the
+// ProcessPosts projects the posts and reposts, and their Nostr equivalents, of one commit
+// of a stream into links and shares. It contains names, not records: the worker reads the
 // stored records when it runs.
 type ProcessPosts struct {
 	// Posts names the records of app.bsky.feed.post, each as "did/rkey".
 	Posts []string `json:"posts"`
-	// Reposts names the records of app.bsky.feed.repost likewise.
+	// Reposts names the records of app.bsky.feed.repost in the same form.
 	Reposts []string `json:"reposts,omitempty"`
 	// Others names the records of the other collections.
 	Others []Record `json:"others,omitempty"`
@@ -39,7 +39,8 @@ func (p ProcessPosts) InsertOpts() river.InsertOpts {
 	return Batch{Arrived: p.Arrived, Stream: p.Stream}.InsertOpts()
 }
 
-// Links returns the projection of posts, notes and what refers to them into shared links.
+// Links returns the projection of posts, notes, and records that refer to them into
+// shared links.
 func Links() Projection {
 	return Projection{
 		Name: "links", Collections: []string{link.CollectionPost, link.CollectionRepost, link.CollectionNote, link.CollectionNoteRepost, link.CollectionEventRepost, link.CollectionArticle},

@@ -20,7 +20,7 @@ type Projection struct {
 	// the projection anything to store. Jobs omit new records for which it returns
 	// false. It is called in the transaction that stores them, so it must be fast. nil:
 	// all records do. Records that are edited, repaired or projected again are always
-	// named, because of what the projection may have stored for an earlier revision.
+	// named, because the projection may have stored rows for an earlier revision.
 	Concerns func(collection string, record []byte) bool
 	// Job returns the arguments of the job for a batch. Their InsertOpts set its
 	// queue and priority.
@@ -31,15 +31,15 @@ type Projection struct {
 	// Expires is set.
 	Tables []string
 	// Compared are the tables or views, with the same three columns, whose rows an
-	// audit compares with the repositories: those that were made of records which
-	// Weir stored. Empty: Tables.
+	// audit compares with the repositories: rows that were made from records which Weir
+	// stored. Empty: Tables.
 	Compared []string
-	// Queues are queues of their own for some of its collections. The jobs for the
-	// others go to the queue of Job.
+	// Queues are separate queues for some of its collections. The jobs for the others
+	// go to the queue of Job.
 	Queues []Queue
-	// Deletions is true if its jobs also name records that were deleted.
+	// Deletions is true if its jobs also name deleted records.
 	Deletions bool
-	// Expires is true if the rows of a record go with it when it expires.
+	// Expires is true if the rows of a record are deleted when it expires.
 	Expires bool
 }
 
@@ -52,8 +52,8 @@ type Queue struct {
 }
 
 // A Batch names the records of a projection's collections that one commit wrote, and
-// those that it deleted if the projection asks for them. It carries no records: the
-// worker reads the stored records when it runs. The arguments of a job may embed it.
+// the deleted ones if the projection asks for them. It contains no records: the worker
+// reads the stored records when it runs. The arguments of a job may embed it.
 type Batch struct {
 	Records []Record `json:"records"`
 	// Arrived is when the first event of the batch arrived; zero if its records
@@ -84,7 +84,8 @@ func (r *Record) UnmarshalText(text []byte) error {
 }
 
 // InsertOpts are the defaults of a projection's jobs: the process queue, with the
-// highest priority. The tag names the stream, or how else the records came.
+// highest priority. The tag names the stream, or the other way in which the records
+// came.
 func (b Batch) InsertOpts() river.InsertOpts {
 	opts := river.InsertOpts{Queue: QueueProcess, Priority: 1}
 	switch {

@@ -2,9 +2,9 @@ package jobs
 
 import "github.com/riverqueue/river"
 
-// ReadAuthors reads the profiles and the relay lists of followed accounts of Nostr that are
-// due, and asks the domains of the names that these claim. There is one unfinished job at
-// a time. It has few attempts: the next minute adds another job.
+// ReadAuthors reads the profiles and the relay lists of followed Nostr accounts that are
+// due, and asks domains to confirm the names in the profiles. There is one unfinished job
+// at a time. It has few attempts: the next minute adds another job.
 type ReadAuthors struct{}
 
 // Kind names the job.
@@ -15,9 +15,9 @@ func (ReadAuthors) InsertOpts() river.InsertOpts {
 	return river.InsertOpts{Queue: QueueNetwork, Priority: 3, MaxAttempts: 3 + Deaths, Tags: []string{tagPeriodic}, UniqueOpts: river.UniqueOpts{ByState: unfinished()}}
 }
 
-// ReadRelays reads what followed accounts of Nostr wrote to relays that are not configured,
-// but which the accounts name. There is one unfinished job at a time. It has few attempts:
-// the next minute adds another job.
+// ReadRelays reads what followed Nostr accounts wrote to relays that they name and that are
+// not configured. There is one unfinished job at a time. It has few attempts: the next
+// minute adds another job.
 type ReadRelays struct{}
 
 // Kind names the job.

@@ -3,7 +3,7 @@ package jobs
 import "github.com/riverqueue/river"
 
 // RunProjection enqueues jobs for every stored record of a projection's
-// collections. The SQL function run_projection adds this job: the names of its
+// collections. The SQL function run_projection adds this job, so the names of its
 // fields are part of the schema.
 type RunProjection struct {
 	Name string `json:"name"`

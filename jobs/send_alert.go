@@ -7,7 +7,7 @@ import (
 )
 
 // SendAlert sends the webhook a message that an alert fires or is resolved. The
-// worker knows the webhook's URL, which is a secret, so no job contains it.
+// worker has the webhook's URL, which is a secret, so no job contains it.
 type SendAlert struct {
 	Name     string    `json:"name"`
 	Severity string    `json:"severity"`
@@ -22,7 +22,7 @@ type SendAlert struct {
 // Kind names the job.
 func (SendAlert) Kind() string { return "send_alert" }
 
-// InsertOpts are the defaults of its inserts. Eight tries take over an hour.
+// InsertOpts are the defaults of its inserts. Eight attempts take over an hour.
 func (m SendAlert) InsertOpts() river.InsertOpts {
 	event := "fires"
 	if m.Resolved {

@@ -3,7 +3,7 @@ package jobs
 import "github.com/riverqueue/river"
 
 // SyncFollows reads the members of a watch again. The triggers of watches add this
-// job from SQL: the names of its fields are part of the schema.
+// job from SQL, so the names of its fields are part of the schema.
 type SyncFollows struct {
 	Watch int64 `json:"watch"` // 0: a job for every watch
 }

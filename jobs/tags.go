@@ -7,7 +7,7 @@ import (
 
 // Tags are shown in River UI, where they filter jobs: the stream, the kind of a
 // watch, the reason of a backfill. InsertOpts sets them, or the inserter if the
-// arguments do not suffice. Jobs that SQL adds get theirs in that INSERT.
+// arguments are not sufficient. For jobs added by SQL, the INSERT sets them.
 
 // TagDeadLetter marks jobs that retry a dead letter: the trigger on river_job
 // settles the dead letter when they end.
@@ -19,7 +19,7 @@ const tagPeriodic = "periodic"
 // 1.
 func Reasons() []string { return []string{"gap", "manual", "new-follow", "cold-start"} }
 
-// Reason returns the tag of a backfill's priority; none for an unknown priority.
+// Reason returns the tag of a backfill's priority, or nil for an unknown priority.
 func Reason(priority int) []string {
 	reasons := Reasons()
 	if priority < 1 || priority > len(reasons) {
@@ -30,8 +30,8 @@ func Reason(priority int) []string {
 
 var notInTags = regexp.MustCompile(`[^A-Za-z0-9_-]+`)
 
-// tag turns text into a tag that River accepts; "" if that is impossible. The SQL
-// function tag does the same.
+// tag turns text into a tag that River accepts, or "" if that is impossible. The
+// SQL function tag does the same.
 func tag(text string) string {
 	text = notInTags.ReplaceAllString(text, "-")
 	text = strings.Trim(text[:min(len(text), 255)], "-")
