@@ -1,15 +1,15 @@
-// Package archive is the format of the archive: what a segment is, what its manifest
-// says, and what a store of segments must do. It knows no database and no network;
-// the folders below it are stores.
+// Package archive defines the format of the archive: what a segment is, what its
+// manifest contains, and what a store of segments must do. It uses no database and no
+// network; the folders below it are stores.
 //
-// A segment is a run of zstd frames of about 1 MiB of whole records each, with
-// checksums, and a seek table that every zstd decoder skips. Decompressed by any of
-// them it is
+// A segment is a sequence of zstd frames. Each contains about 1 MiB of whole records
+// and has a checksum. A seek table follows, which every zstd decoder skips. Any zstd
+// decoder decompresses a segment to
 //
 //	(length of the record as a little-endian u32, record)*
 //
-// A segment has no header. What is known about it is in its manifest, a JSON object
-// that is stored beside it.
+// A segment has no header. Its manifest describes it: a JSON object that is stored
+// beside it.
 package archive
 
 import (
@@ -20,17 +20,17 @@ import (
 	"iter"
 )
 
-// MaxRecord is the size of the largest record. A longer one is corruption.
+// MaxRecord is the size of the largest record. A longer record means corruption.
 const MaxRecord = 16 << 20
 
 // frameBytes is the raw size at which a frame is closed.
 const frameBytes = 1 << 20
 
-// maxFrame is the raw size of the largest frame: one that is closed by the largest
-// record.
+// maxFrame is the raw size of the largest frame: a frame that the largest record
+// closes.
 const maxFrame = frameBytes + 4 + MaxRecord
 
-// ErrCorrupt is in the error of every decoder that refuses its input.
+// ErrCorrupt is wrapped by the error of every decoder that refuses its input.
 var ErrCorrupt = errors.New("corrupt")
 
 func corrupt(format string, args ...any) error {
@@ -43,8 +43,8 @@ func AppendRecord(raw, record []byte) []byte {
 	return append(raw, record...)
 }
 
-// Records yields the records in raw. An error ends it: raw is cut off, or a length is
-// impossible.
+// Records yields the records in raw. An error ends the sequence: raw is cut off, or a
+// length is impossible.
 func Records(raw []byte) iter.Seq2[[]byte, error] {
 	return func(yield func([]byte, error) bool) {
 		for len(raw) > 0 {
@@ -68,9 +68,10 @@ func Records(raw []byte) iter.Seq2[[]byte, error] {
 // An ID names an event on every server of its network.
 type ID [16]byte
 
-// NewID returns the ID of an event that these parts identify: the first half of their
-// SHA-256. Whoever wants two events with one ID needs 2^64 tries, and gains that one of
-// his own events is not archived. IDs are stored: do not change the function.
+// NewID returns the ID of the event that these parts identify: the first half of their
+// SHA-256. To make two events with one ID takes 2^64 attempts, and the only effect is
+// that one of the attacker's own events is not archived. IDs are stored: do not change
+// the function.
 func NewID(parts ...string) ID {
 	var room [256]byte
 	b := room[:0]

@@ -15,8 +15,9 @@ import (
 	"time"
 )
 
-// Forgotten is an account of which nothing may be read that was sent until a time: it was
-// deleted then, or its author demanded so. What came later is another life of it.
+// Forgotten is an account whose data must not be read if it was sent until a time: the
+// account was deleted then, or its author requested that. If the account returns, its later
+// data may be read.
 type Forgotten struct {
 	DID    string    `json:"did"`
 	Until  time.Time `json:"until"` // by the clock of the server that sent the deletion
@@ -26,18 +27,18 @@ type Forgotten struct {
 // The reasons to forget an account.
 const (
 	ReasonDeleted = "deleted" // the account was deleted
-	ReasonErased  = "erased"  // its author demanded that everything vanishes
+	ReasonErased  = "erased"  // its author requested that everything vanishes
 )
 
-// forgottenSuffix ends the names of lists of forgotten accounts, and forgottenFolder has
-// them. They have one JSON object per line.
+// forgottenFolder is the folder of the lists of forgotten accounts, and forgottenSuffix
+// ends their names. A list has one JSON object per line.
 const (
 	forgottenFolder = "forgotten/"
 	forgottenSuffix = ".forgotten.jsonl"
 )
 
-// MaxForgotten is how many accounts a list has at most, and maxForgottenLine bounds one of
-// them.
+// MaxForgotten is the maximum number of accounts on a list. maxForgottenLine limits the
+// length of one line.
 const (
 	MaxForgotten     = 10_000
 	maxForgottenLine = 4 << 10
@@ -45,7 +46,7 @@ const (
 )
 
 // PutForgotten stores a list of at most MaxForgotten accounts and reads it back. Its name
-// is a hash of its content, so storing it twice is storing it once.
+// is a hash of its content, so storing it twice stores it once.
 func PutForgotten(ctx context.Context, s Store, list []Forgotten) (name string, err error) {
 	var b []byte
 	for _, f := range list {
@@ -61,7 +62,7 @@ func PutForgotten(ctx context.Context, s Store, list []Forgotten) (name string, 
 		return "", err
 	}
 	_, err = readForgotten(ctx, s, name)
-	if errors.Is(err, ErrCorrupt) { // what came out wrong is deleted, and the next attempt puts it again
+	if errors.Is(err, ErrCorrupt) { // the damaged object is deleted, and the next attempt stores it again
 		err = errors.Join(err, s.Delete(ctx, name))
 	}
 	return name, err
@@ -80,7 +81,7 @@ func readForgotten(ctx context.Context, s Store, name string) ([]Forgotten, erro
 	return list, nil
 }
 
-// ParseForgotten decodes the list in an object of this name.
+// ParseForgotten decodes the list in the object with this name.
 func ParseForgotten(name string, b []byte) ([]Forgotten, error) {
 	if sum := sha256.Sum256(b); forgottenFolder+hex.EncodeToString(sum[:16])+forgottenSuffix != name {
 		return nil, corrupt("its name is not its hash")
@@ -96,7 +97,7 @@ func ParseForgotten(name string, b []byte) ([]Forgotten, error) {
 	return list, nil
 }
 
-// ForgottenLists names the lists of a store.
+// ForgottenLists returns the lists of a store.
 func ForgottenLists(ctx context.Context, s Store) ([]Object, error) {
 	var lists []Object
 	for o, err := range s.List(ctx, forgottenFolder) {
@@ -110,8 +111,9 @@ func ForgottenLists(ctx context.Context, s Store) ([]Object, error) {
 	return lists, nil
 }
 
-// ReadForgotten reads all lists of a store: each account once, until the latest time. A
-// list that cannot be read is an error, because what it names must not be shown.
+// ReadForgotten reads all lists of a store. If several name an account, the latest time is
+// used. A list that cannot be read is an error, because the data of its accounts must not
+// be shown.
 func ReadForgotten(ctx context.Context, s Store) (Forgetting, error) {
 	for tries := 0; ; tries++ {
 		all, err := readLists(ctx, s)
@@ -139,7 +141,7 @@ func readLists(ctx context.Context, s Store) (Forgetting, error) {
 }
 
 // UnreadableLists reads each list of a store and returns the errors of those that cannot be
-// read, by their names.
+// read, by the names of the lists.
 func UnreadableLists(ctx context.Context, s Store) (map[string]string, error) {
 	lists, err := ForgottenLists(ctx, s)
 	if err != nil {
@@ -151,16 +153,16 @@ func UnreadableLists(ctx context.Context, s Store) (map[string]string, error) {
 		if ctx.Err() != nil {
 			return nil, ctx.Err()
 		}
-		if err != nil && !errors.Is(err, ErrNotFound) { // else it was joined with others meanwhile
+		if err != nil && !errors.Is(err, ErrNotFound) { // otherwise it was joined with others meanwhile
 			unreadable[o.Name] = err.Error()
 		}
 	}
 	return unreadable, nil
 }
 
-// JoinForgotten writes lists that are older than a time into as few as possible, if they
-// are at least so many, and then deletes them. A reader that misses one lists them again.
-// A damaged list stays as it is, and is in the error.
+// JoinForgotten joins the lists that are older than a time into as few as possible, if
+// there are at least least of them, and then deletes them. A reader that misses a deleted
+// list lists them again. A damaged list stays as it is; the error names it.
 func JoinForgotten(ctx context.Context, s Store, before time.Time, least int) error {
 	lists, err := ForgottenLists(ctx, s)
 	if err != nil {
@@ -202,7 +204,7 @@ func JoinForgotten(ctx context.Context, s Store, before time.Time, least int) er
 	return errors.Join(damaged...)
 }
 
-// Forgetting is until when accounts are forgotten, by their DIDs.
+// Forgetting holds the forgotten accounts, by DID.
 type Forgetting map[string]Forgotten
 
 func (f Forgetting) add(list []Forgotten) {
@@ -222,13 +224,13 @@ func (f Forgetting) sorted() []Forgotten {
 	return all
 }
 
-// Goes reports whether an account demands that something of it is forgotten.
+// Goes reports whether an archived item must be forgotten with its account.
 func (f Forgetting) Goes(s Said) bool {
 	one, ok := f[s.Author]
 	return ok && !s.At.After(one.Until)
 }
 
-// Records yields what remains of a segment's records.
+// Records yields the rest of a segment's records, without the data to forget.
 func (f Forgetting) Records(m Manifest, records iter.Seq2[[]byte, error], strip Strip) iter.Seq2[[]byte, error] {
 	if len(f) == 0 {
 		return records
@@ -236,21 +238,21 @@ func (f Forgetting) Records(m Manifest, records iter.Seq2[[]byte, error], strip 
 	return Remaining(m, records, strip, f.Goes)
 }
 
-// Said is something that a record of a segment says of an account.
+// Said is an item in a segment's record that belongs to an account.
 type Said struct {
 	Author string
 	At     time.Time // when the server sent it
-	// Of a record that was written. Empty: it says something else.
+	// For a written record. Empty for other items.
 	Collection, Key, Revision string
 }
 
-// Strip returns what remains of a record of a segment if everything goes for which goes
-// returns true: the record itself if all of it stays, and nothing if nothing of it does.
-// It asks about everything that may go, and not about what must stay: that an account was
-// deleted, or which record was.
+// Strip returns the rest of a segment's record without the items for which goes returns
+// true. If all of it stays, that is the record itself; if none of it stays, it is nothing.
+// It calls goes for every item that may be forgotten. It does not call goes for what must
+// stay: that an account was deleted, or which record was deleted.
 type Strip func(m Manifest, record []byte, goes func(Said) bool) [][]byte
 
-// Remaining yields what remains of records.
+// Remaining yields the rest of records, without the items for which goes returns true.
 func Remaining(m Manifest, records iter.Seq2[[]byte, error], strip Strip, goes func(Said) bool) iter.Seq2[[]byte, error] {
 	return func(yield func([]byte, error) bool) {
 		for record, err := range records {
@@ -270,8 +272,8 @@ func Remaining(m Manifest, records iter.Seq2[[]byte, error], strip Strip, goes f
 // authorBytes is the size of the hash of an author in an index of authors.
 const authorBytes = 5
 
-// AuthorHash returns the hash by which an account is found in indexes of authors: the
-// first 40 bits of its SHA-256. The database has the same function.
+// AuthorHash returns the hash under which indexes of authors list an account: the first 40
+// bits of its SHA-256. The database has the same function.
 func AuthorHash(did string) int64 {
 	sum := sha256.Sum256([]byte(did))
 	var b [8]byte
@@ -279,14 +281,15 @@ func AuthorHash(did string) int64 {
 	return int64(binary.BigEndian.Uint64(b[:])) //nolint:gosec // 40 bits
 }
 
-// authorsSuffix replaces that of a segment in the name of its index of authors. That has
-// the sorted hashes of all accounts of which something may be forgotten, and a SHA-256.
+// authorsSuffix replaces a segment's suffix in the name of its index of authors. The index
+// contains the sorted hashes of all accounts with data that may have to be forgotten, and a
+// SHA-256.
 const (
 	segmentSuffix = ".seg.zst"
 	authorsSuffix = ".authors"
 )
 
-// maxAuthors bounds the authors of a segment.
+// maxAuthors limits the authors of a segment.
 const maxAuthors = 20_000_000
 
 // AuthorsName returns the name of a segment's index of authors.
@@ -302,8 +305,8 @@ func SegmentName(authors string) string {
 	return strings.TrimSuffix(authors, authorsSuffix) + segmentSuffix
 }
 
-// AuthorsOf reads the accounts of which a segment's records say something that may be
-// forgotten: sorted hashes.
+// AuthorsOf returns the sorted hashes of the accounts with data in a segment's records that
+// may have to be forgotten.
 func AuthorsOf(m Manifest, records iter.Seq2[[]byte, error], strip Strip) ([]int64, error) {
 	seen := map[int64]bool{}
 	last, lastHash := "", int64(0)
@@ -326,7 +329,7 @@ func AuthorsOf(m Manifest, records iter.Seq2[[]byte, error], strip Strip) ([]int
 	return authors, nil
 }
 
-// EncodeAuthors returns an index of authors with these hashes.
+// EncodeAuthors returns an index of authors with the given hashes.
 func EncodeAuthors(authors []int64) []byte {
 	b := make([]byte, 0, len(authors)*authorBytes+sha256.Size)
 	for _, author := range authors {
@@ -359,7 +362,7 @@ func ReadAuthors(ctx context.Context, s Store, m Manifest) ([]int64, error) {
 	return authors, nil
 }
 
-// ParseAuthors decodes an index of authors: sorted hashes.
+// ParseAuthors decodes an index of authors into sorted hashes.
 func ParseAuthors(b []byte) ([]int64, error) {
 	n := len(b) - sha256.Size
 	if n < 0 || n%authorBytes != 0 || sha256.Sum256(b[:n]) != [sha256.Size]byte(b[n:]) {

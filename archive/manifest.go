@@ -22,37 +22,37 @@ var errFormat = errors.New("this version of Weir reads format")
 // Manifest describes a sealed segment. A copy is stored beside the segment, so that the
 // archive can be read without a database.
 type Manifest struct {
-	Number      int64           `json:"number"` // of one sequence, over all streams
+	Number      int64           `json:"number"` // from one sequence for all streams
 	Stream      string          `json:"stream"`
 	Wire        string          `json:"wire"` // the format of the records
-	Name        string          `json:"name"` // of the segment in the store
+	Name        string          `json:"name"` // name of the segment in the store
 	Format      int             `json:"format"`
 	Records     int64           `json:"records"`
 	RawBytes    int64           `json:"raw_bytes"`
 	StoredBytes int64           `json:"stored_bytes"`
-	SHA256      string          `json:"sha256"`  // of the file
+	SHA256      string          `json:"sha256"`  // hash of the file
 	Content     string          `json:"content"` // XXH64 of the decompressed bytes
 	FirstAt     time.Time       `json:"first_arrival"`
 	LastAt      time.Time       `json:"last_arrival"`
-	CreatedFrom *time.Time      `json:"min_created_at,omitempty"` // of the stored records; absent: there is none
+	CreatedFrom *time.Time      `json:"min_created_at,omitempty"` // of the stored records; absent: there are none
 	CreatedTo   *time.Time      `json:"max_created_at,omitempty"`
 	SealedAt    time.Time       `json:"sealed_at"`
-	Position    json.RawMessage `json:"position,omitempty"` // the stream's position; everything up to it is in this segment and earlier ones; absent: it was not known
+	Position    json.RawMessage `json:"position,omitempty"` // the stream's position; everything up to it is in this segment and earlier ones; absent: unknown
 
-	// A segment is written again without what must be forgotten.
-	Rewritten   int        `json:"rewritten,omitempty"`    // how often
-	Origin      string     `json:"origin,omitempty"`       // the content of its first version
-	ForgottenAt *time.Time `json:"forgotten_at,omitempty"` // what was to be forgotten then is not in it
+	// A segment is rewritten without the data to forget.
+	Rewritten   int        `json:"rewritten,omitempty"`    // how many times it was rewritten
+	Origin      string     `json:"origin,omitempty"`       // Content of its first version
+	ForgottenAt *time.Time `json:"forgotten_at,omitempty"` // the segment contains no data that had to be forgotten at this time
 }
 
-// maxManifest bounds a manifest's JSON.
+// maxManifest limits a manifest's JSON.
 const maxManifest = 64 << 10
 
 // manifestSuffix ends the names of manifests.
 const manifestSuffix = ".json"
 
-// NewManifest returns the manifest of a segment that was sealed. Its folder is the day, in
-// UTC, on which its first record arrived.
+// NewManifest returns the manifest of a sealed segment. Its folder is the day, in UTC, on
+// which its first record arrived.
 func NewManifest(number int64, stream, wire string, sum Sum, first, sealed time.Time) Manifest {
 	m := Manifest{Number: number, Stream: stream, Wire: wire, Format: Format, FirstAt: first.UTC(), SealedAt: sealed.UTC()}
 	m.Name = url.PathEscape(stream) + "/" + m.FirstAt.Format(time.DateOnly) + "/"
@@ -60,17 +60,17 @@ func NewManifest(number int64, stream, wire string, sum Sum, first, sealed time.
 	return m
 }
 
-// Refile has the manifest describe another file of its segment, in the same folder.
+// Refile makes the manifest describe another file of its segment, in the same folder.
 func (m *Manifest) Refile(sum Sum) {
 	m.Records, m.RawBytes, m.StoredBytes, m.SHA256, m.Content = sum.Records, sum.RawBytes, sum.StoredBytes, sum.SHA256, sum.Content
 	folder, _, _ := cutLast(m.Name, "/")
 	m.Name = fmt.Sprintf("%s/%012d-%s.seg.zst", folder, m.Number, sum.SHA256[:8])
 }
 
-// ManifestName returns the name of the manifest's copy. It depends on the number and
-// the records and not on how they are compressed, so there is at most one manifest for
-// them, and the segment that it names counts. Likewise there is at most one manifest of
-// the n-th time that a segment is written again.
+// ManifestName returns the name of the manifest's copy. The name depends on the number and
+// the records and not on how they are compressed. So there is at most one manifest for
+// them, and the segment that it names is the valid one. Likewise there is at most one
+// manifest for the n-th rewrite of a segment.
 func (m Manifest) ManifestName() string {
 	if m.Rewritten == 0 {
 		return m.Versions() + manifestSuffix
@@ -78,14 +78,14 @@ func (m Manifest) ManifestName() string {
 	return fmt.Sprintf("%s.%d%s", m.Versions(), m.Rewritten, manifestSuffix)
 }
 
-// Versions returns the name that the manifests of all versions of a segment begin with.
+// Versions returns the prefix of the names of the manifests of all versions of a segment.
 func (m Manifest) Versions() string {
 	folder, _, _ := cutLast(m.Name, "/")
 	return fmt.Sprintf("%s/%012d-%s", folder, m.Number, cmp.Or(m.Origin, m.Content))
 }
 
-// Rewrite returns the manifest of the segment's next version, without what was to be
-// forgotten at a time.
+// Rewrite returns the manifest of the segment's next version, without the data that had to
+// be forgotten at a time.
 func (m Manifest) Rewrite(sum Sum, forgotten time.Time) Manifest {
 	forgotten = forgotten.UTC()
 	m.Origin, m.ForgottenAt = cmp.Or(m.Origin, m.Content), &forgotten
@@ -97,15 +97,15 @@ func (m Manifest) Rewrite(sum Sum, forgotten time.Time) Manifest {
 // manifestName matches the end of the name of a manifest, see ManifestName.
 var manifestName = regexp.MustCompile(`^(.+/[0-9]{12,}-[0-9a-f]{16})(?:\.([1-9][0-9]{0,8}))?\.json$`)
 
-// VersionOf takes the name of a manifest apart: version is how often its segment was
-// written again, and segment is the same for all versions. ok is false for other names,
-// such as those of files that are not of the archive.
+// VersionOf parses the name of a manifest. version is how many times its segment was
+// rewritten, and segment is the same for all versions. ok is false for other names, such
+// as those of files that are not part of the archive.
 func VersionOf(name string) (segment string, version int, ok bool) {
 	parts := manifestName.FindStringSubmatch(name)
 	if parts == nil {
 		return "", 0, false
 	}
-	version, _ = strconv.Atoi(parts[2]) // 0: there is no number
+	version, _ = strconv.Atoi(parts[2]) // 0 without a number
 	return parts[1], version, true
 }
 
@@ -115,7 +115,7 @@ func IsManifest(name string) bool {
 	return ok
 }
 
-// Sum returns what the manifest says about the file.
+// Sum returns the manifest's description of the file.
 func (m Manifest) Sum() Sum {
 	return Sum{Records: m.Records, RawBytes: m.RawBytes, StoredBytes: m.StoredBytes, SHA256: m.SHA256, Content: m.Content}
 }
@@ -135,7 +135,7 @@ func ParseManifest(b []byte) (Manifest, error) {
 		return Manifest{}, corrupt("a manifest of %d bytes", len(b))
 	}
 	var m Manifest
-	if err := json.Unmarshal(b, &m); err != nil { // unlike a Decoder, it refuses what follows
+	if err := json.Unmarshal(b, &m); err != nil { // unlike a Decoder, it refuses trailing data
 		return Manifest{}, errors.Join(corrupt("a manifest that is no JSON"), err)
 	}
 	sha, err := hex.DecodeString(m.SHA256)
@@ -161,11 +161,11 @@ func isContent(s string) bool {
 	return err == nil && len(b) == 8
 }
 
-// MaxSegment is the size of the largest segment that is read.
+// MaxSegment is the maximum size of a segment that is read.
 const MaxSegment = 1 << 30
 
-// validName reports whether an object's name stays inside the archive: parts of plain
-// characters between slashes, and none of them is a dot or two.
+// validName reports whether an object's name stays inside the archive. It must consist of
+// parts of plain characters between slashes, and no part may be "." or "..".
 func validName(name string) bool {
 	for part := range strings.SplitSeq(name, "/") {
 		if part == "" || part == "." || part == ".." || strings.ContainsAny(part, "\\\x00") {

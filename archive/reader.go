@@ -79,7 +79,7 @@ func (s *Segment) Frame(i int) ([]byte, error) {
 	return raw, nil
 }
 
-// Records yields the records in order. The first error ends it.
+// Records yields the records in order. The first error ends the sequence.
 func (s *Segment) Records() iter.Seq2[[]byte, error] {
 	return func(yield func([]byte, error) bool) {
 		for i := range s.frames {
@@ -97,8 +97,8 @@ func (s *Segment) Records() iter.Seq2[[]byte, error] {
 	}
 }
 
-// Whole yields the records of the frames that are whole, and an error for each frame
-// that is not.
+// Whole yields the records of the undamaged frames, and an error for each damaged
+// frame.
 func (s *Segment) Whole() iter.Seq2[[]byte, error] {
 	return func(yield func([]byte, error) bool) {
 		for i := range s.frames {
@@ -118,8 +118,8 @@ func (s *Segment) Whole() iter.Seq2[[]byte, error] {
 	}
 }
 
-// Check reads everything and returns what the segment holds, without the hash of the
-// file.
+// Check reads everything and returns a description of the segment, without the hash
+// of the file.
 func (s *Segment) Check() (Sum, error) {
 	sum, content := Sum{StoredBytes: int64(len(s.data))}, xxhash.New()
 	for i := range s.frames {
@@ -140,7 +140,8 @@ func (s *Segment) Check() (Sum, error) {
 	return sum, nil
 }
 
-// decompress returns the raw bytes of a frame, which must be as many as said.
+// decompress returns the raw bytes of a frame. It returns an error if there are not
+// exactly size bytes.
 func decompress(packed []byte, size int) ([]byte, error) {
 	d, err := decoder()
 	if err != nil {

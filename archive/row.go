@@ -8,7 +8,7 @@ import (
 	"github.com/klauspost/compress/zstd"
 )
 
-// maxRow is the raw size of the largest row that is read. A batch closes at a few MiB,
+// maxRow is the maximum raw size of a row that is read. A batch closes at a few MiB,
 // and one record may be added.
 const maxRow = 64 << 20
 
@@ -26,8 +26,8 @@ var rowDecoder = sync.OnceValues(func() (*zstd.Decoder, error) {
 	return zstd.NewReader(nil, zstd.WithDecoderConcurrency(0), zstd.WithDecoderMaxMemory(maxRow))
 })
 
-// PackRow compresses the records of one commit, framed as in a segment. The open rows
-// in the database hold it until they are sealed.
+// PackRow compresses the records of one commit, framed as in a segment. The result
+// stays in an open row in the database until it is sealed.
 func PackRow(raw []byte) []byte {
 	return rowEncoder().EncodeAll(raw, make([]byte, 0, len(raw)/3+64))
 }

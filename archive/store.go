@@ -16,16 +16,16 @@ import (
 	"time"
 )
 
-// ErrExists means that there is an object of that name. Objects never change.
+// ErrExists means that an object with that name exists. Objects never change.
 var ErrExists = errors.New("the object exists")
 
-// ErrNotFound means that there is no object of that name.
+// ErrNotFound means that there is no object with that name.
 var ErrNotFound = errors.New("there is no such object")
 
-// Store keeps objects under names with slashes.
+// Store stores objects under names with slashes.
 type Store interface {
-	// Put stores an object as a whole or not at all, if there is none of that name:
-	// else it returns ErrExists.
+	// Put stores an object as a whole or not at all. If there is an object with that name,
+	// it returns ErrExists.
 	Put(ctx context.Context, name string, content io.ReadSeeker, size int64) error
 	// Get opens an object, or returns ErrNotFound.
 	Get(ctx context.Context, name string) (io.ReadCloser, error)
@@ -33,16 +33,16 @@ type Store interface {
 	Stat(ctx context.Context, name string) (Object, error)
 	// List yields the objects whose names begin with prefix.
 	List(ctx context.Context, prefix string) iter.Seq2[Object, error]
-	// Delete deletes an object. There may be none.
+	// Delete deletes an object. It is not an error if there is none.
 	Delete(ctx context.Context, name string) error
-	// String returns where the store is, without secrets.
+	// String returns the address of the store, without secrets.
 	String() string
 }
 
-// Sweeper is a store in which a process that is killed in a Put leaves something that is no
-// object.
+// Sweeper is a store in which a process that is killed during a Put leaves data that is not
+// an object.
 type Sweeper interface {
-	// Sweep deletes what was left before a time, and returns how much that was.
+	// Sweep deletes such data from before a time, and returns how many items it deleted.
 	Sweep(ctx context.Context, before time.Time) (deleted int, err error)
 }
 
@@ -108,7 +108,7 @@ func (s *Segment) Matches(m Manifest) error {
 	return nil
 }
 
-// PutManifest stores a manifest's copy, or returns the one that is stored already.
+// PutManifest stores a manifest's copy. If one is stored already, it returns that one.
 func PutManifest(ctx context.Context, s Store, m Manifest) (Manifest, error) {
 	b, err := m.Encode()
 	if err != nil {
@@ -137,9 +137,9 @@ func ReadManifest(ctx context.Context, s Store, name string) (Manifest, error) {
 	return m, nil
 }
 
-// Manifests reads the manifests of the segments of a store, in the order of their
-// numbers: of each the last version. It fails if one cannot be read, because its segment
-// would be missing.
+// Manifests reads the manifests of a store's segments, ordered by number. It returns the
+// last version of each. It fails if one cannot be read, because that segment would be
+// missing.
 func Manifests(ctx context.Context, s Store) ([]Manifest, error) {
 	all, damaged, err := ReadableManifests(ctx, s)
 	if err != nil {
@@ -151,8 +151,8 @@ func Manifests(ctx context.Context, s Store) ([]Manifest, error) {
 	return all, nil
 }
 
-// ReadableManifests is Manifests without those that cannot be read, and the errors of
-// these, by Manifest.Versions.
+// ReadableManifests is Manifests without those that cannot be read. damaged has the errors
+// of these, by Manifest.Versions.
 func ReadableManifests(ctx context.Context, s Store) (all []Manifest, damaged map[string]error, err error) {
 	last, err := lastVersions(ctx, s, "")
 	if err != nil {
@@ -194,7 +194,8 @@ func lastVersions(ctx context.Context, s Store, prefix string) (map[string]strin
 	return last, nil
 }
 
-// readLast reads a manifest. If it was deleted meanwhile, it reads that of a later version.
+// readLast reads a manifest. If it was deleted meanwhile, it reads the manifest of a later
+// version.
 func readLast(ctx context.Context, s Store, segment, name string) (Manifest, error) {
 	for {
 		m, err := ReadManifest(ctx, s, name)
@@ -212,8 +213,8 @@ func readLast(ctx context.Context, s Store, segment, name string) (Manifest, err
 	}
 }
 
-// FetchLast reads a segment, or its last version if m's was deleted. It also returns
-// that version's manifest.
+// FetchLast reads a segment. If that version was deleted, it reads the last version. It
+// also returns the manifest of the version that it read.
 func FetchLast(ctx context.Context, s Store, m Manifest) (Manifest, *Segment, error) {
 	for {
 		segment, err := FetchSegment(ctx, s, m)

@@ -1,4 +1,4 @@
-// Package archivetest checks what every store of an archive promises.
+// Package archivetest checks the promises that every store of an archive makes.
 package archivetest
 
 import (

@@ -8,7 +8,7 @@ import (
 	"strings"
 )
 
-// shown chooses the posts that may be shown: not those that are deleted, nor those of
+// shown selects the posts that may be shown. It leaves out deleted posts, and posts of
 // accounts whose last known state is not active.
 const shown = `collection = 'app.bsky.feed.post' AND operation IN ('create', 'update')
   AND (author, rkey) NOT IN (SELECT author, rkey FROM events
@@ -16,7 +16,7 @@ const shown = `collection = 'app.bsky.feed.post' AND operation IN ('create', 'up
   AND author NOT IN (SELECT author FROM events WHERE operation = 'account'
                      GROUP BY author HAVING argMax(body, bitAnd(segment, 4294967295) * 4294967296 + position) != '')`
 
-// SharedLink is a link and how many shared it.
+// SharedLink is a link and the number of accounts that shared it.
 type SharedLink struct {
 	Link    string `json:"link"` // its identity
 	Sharers uint32 `json:"sharers"`
@@ -40,7 +40,7 @@ func (x *Index) TopLinks(ctx context.Context, days, limit uint32) ([]SharedLink,
 	return rowsAs[SharedLink](ctx, x, TopLinksSQL(days, limit))
 }
 
-// DayOfLinks is how many links were shared on a day.
+// DayOfLinks counts the links that were shared on a day.
 type DayOfLinks struct {
 	Day     string `json:"day"`
 	Links   uint32 `json:"links"`
@@ -60,12 +60,12 @@ GROUP BY day
 ORDER BY day`, days, shown)
 }
 
-// LinksByDay returns how many links were shared on each of the last days, in UTC.
+// LinksByDay counts the links that were shared on each of the last days, in UTC.
 func (x *Index) LinksByDay(ctx context.Context, days uint32) ([]DayOfLinks, error) {
 	return rowsAs[DayOfLinks](ctx, x, LinksByDaySQL(days))
 }
 
-// Sharer is an account that shared a link, and when it did so first, in UTC.
+// Sharer is an account that shared a link, and when it first did, in UTC.
 type Sharer struct {
 	Author  string `json:"author"`
 	FirstAt string `json:"first_at"`
@@ -82,8 +82,8 @@ ORDER BY min(created_at), author
 LIMIT %d`, quote(link), shown, limit)
 }
 
-// FirstSharers returns the accounts that shared a link first. The link is an identity.
-// The times are those that the accounts claim.
+// FirstSharers returns the accounts that shared a link first. link is an identity. The
+// times are the accounts' claims.
 func (x *Index) FirstSharers(ctx context.Context, link string, limit uint32) ([]Sharer, error) {
 	return rowsAs[Sharer](ctx, x, FirstSharersSQL(link, limit))
 }

@@ -8,7 +8,7 @@ import (
 	"github.com/weir-social/weir/archive"
 )
 
-// Row is an event as the table has it.
+// Row is an event as stored in the table.
 type Row struct {
 	ID         archive.ID
 	Source     string // the stream
@@ -18,13 +18,13 @@ type Row struct {
 	Operation  string // create, update, delete, identity, account or sync
 	CreatedAt  time.Time
 	Body       string   // JSON; empty after a deletion
-	Links      []string // in the spelling that is the same for all of one article
+	Links      []string // identities, which are the same for all spellings of one article
 	Position   uint32   // in the segment
 }
 
-// block returns rows as one block of the format Native: it begins with the number of
-// rows, so a server that receives a part of it stores nothing. Each column is its name,
-// its type and its values.
+// block returns rows as one block of the format Native. The block begins with the number
+// of rows, so a server that receives only a part of it stores nothing. Each column
+// consists of its name, its type and its values.
 func block(segment uint64, rows []Row) []byte {
 	size := 0
 	for i := range rows {
@@ -85,8 +85,8 @@ func (b *blockWriter) text(s string) {
 	b.buf = append(b.buf, s...)
 }
 
-// seconds returns a time as a DateTime, which holds the years from 1970 to 2106. Servers
-// differ in what they make of others.
+// seconds returns a time as a DateTime, which has a range from 1970 to 2106. Servers
+// handle other times differently.
 func seconds(t time.Time) uint32 {
 	return uint32(min(max(t.Unix(), 0), math.MaxUint32)) //nolint:gosec // bounded
 }

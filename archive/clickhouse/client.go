@@ -18,59 +18,59 @@ import (
 	"unicode"
 )
 
-// Error classes. Every error of an Index is of one of them, or the context's.
+// Error classes. Every error of an Index wraps one of them, or is the context's.
 var (
-	// ErrAway: the server cannot be reached or is not able to do it now, and nothing was
+	// ErrAway: the server cannot be reached, or cannot run the statement now. Nothing was
 	// stored.
 	ErrAway = errors.New("ClickHouse is away")
-	// ErrRefused: the server refuses the statement, and would do so again.
+	// ErrRefused: the server refuses the statement, and would refuse it again.
 	ErrRefused = errors.New("ClickHouse refuses")
-	// ErrAmbiguous: nobody knows whether the rows are stored. Only a count after a pause
+	// ErrAmbiguous: it is unknown whether the rows are stored. Only a count after a pause
 	// of Settle can tell.
 	ErrAmbiguous = errors.New("it is not known whether ClickHouse stored the rows")
 )
 
-// Index is a ClickHouse server with the table of events. It is safe for concurrent use.
-// It never repeats a request.
+// Index is a ClickHouse server with the table of events. It is safe for concurrent use. It
+// never repeats a request.
 type Index struct {
 	base   url.URL
 	user   *url.Userinfo
 	client *http.Client
 	settle time.Duration // Settle, or less in tests
 
-	blockRows int // of a block: blockRows, or less in tests
+	blockRows int // rows per block: blockRows, or less in tests
 
 	mu       sync.Mutex
-	settings map[string]bool // of the server, among wanted; nil: not asked yet
+	settings map[string]bool // the settings in wanted that the server has; nil: not read yet
 }
 
-// blockRows is how many rows are one block at most. A server divides a larger one (18.16 at
-// 1,048,576 rows, 26.7 at 1,048,449), and stores its parts one by one.
+// blockRows is the maximum number of rows per block. A server divides a larger block (18.16
+// at 1,048,576 rows, 26.7 at 1,048,449), and stores its parts one by one.
 const blockRows = 1_000_000
 
 const (
-	statementTimeout = time.Minute     // of a count or a query
-	insertTimeout    = 2 * time.Minute // a block of a slow server
-	maxAnswer        = 64 << 20        // bytes of an answer: positions of a segment
+	statementTimeout = time.Minute     // for a count or a query
+	insertTimeout    = 2 * time.Minute // for a block on a slow server
+	maxAnswer        = 64 << 20        // bytes of a response: positions of a segment
 )
 
-// wanted are the settings that are sent where the server has them: with async_insert the
-// server would join blocks and answer before they are stored.
+// wanted returns the settings that are sent if the server has them. With async_insert the
+// server would join blocks and respond before they are stored.
 func wanted() map[string]string {
 	return map[string]string{"async_insert": "0", "insert_deduplicate": "1", "deduplicate_blocks_in_dependent_materialized_views": "1"}
 }
 
-// tokenSetting names a block, so that newer servers store it once.
+// tokenSetting names a block, so that newer servers store it only once.
 const tokenSetting = "insert_deduplication_token"
 
-// everywhere is a setting of every server. Without it in the answer, something else
-// answered, such as a proxy's page.
+// everywhere is a setting that every server has. If a response lacks it, the response is
+// from something else, such as a proxy.
 const everywhere = "max_block_size"
 
-// New returns the index at a URL such as http://user:password@host:8123/database. It
-// connects to nothing yet. transport may be nil.
+// New returns the index at a URL such as http://user:password@host:8123/database. It does
+// not connect. transport may be nil.
 func New(address string, transport http.RoundTripper) (*Index, error) {
-	// The error does not quote the address: wherever its parts are, one may be a password.
+	// The error does not quote the address: any misplaced part of it may be a password.
 	u, err := url.Parse(address)
 	if err != nil || (u.Scheme != "http" && u.Scheme != "https") || u.Hostname() == "" || u.RawQuery != "" || u.Fragment != "" || strings.Contains(strings.Trim(u.Path, "/"), "/") {
 		return nil, errors.New("this is no URL of ClickHouse: expected http://user:password@host:8123/database; write / # ? % @ in a password as %2F %23 %3F %25 %40")
@@ -81,13 +81,13 @@ func New(address string, transport http.RoundTripper) (*Index, error) {
 		x.base.RawQuery = url.Values{"database": {database}}.Encode()
 	}
 	if transport == nil {
-		transport = &http.Transport{Proxy: http.ProxyFromEnvironment, DisableKeepAlives: true} // net/http repeats a request on a connection that was idle
+		transport = &http.Transport{Proxy: http.ProxyFromEnvironment, DisableKeepAlives: true} // net/http repeats a request if an idle connection fails
 	}
 	x.client = &http.Client{Transport: transport, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
 	return x, nil
 }
 
-// String returns where the server is, without secrets.
+// String returns the address of the server, without secrets.
 func (x *Index) String() string { return x.base.Scheme + "://" + x.base.Host }
 
 // query runs a statement that changes nothing, or that may be repeated.
@@ -104,8 +104,8 @@ func (x *Index) query(ctx context.Context, sql string) ([]byte, error) {
 	return answer, err
 }
 
-// known returns which of the settings that Weir wants the server has: an old server
-// refuses others. It asks again if fresh is set: the server may be another one by now.
+// known returns which of the wanted settings the server has: an old server refuses the
+// others. With fresh it reads them again, because the server may have been replaced.
 func (x *Index) known(ctx context.Context, fresh bool) (map[string]bool, error) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -155,7 +155,7 @@ func (x *Index) insert(ctx context.Context, token string, block []byte) error {
 	return err
 }
 
-// send posts a body in one piece. sent: the server may have read it.
+// send sends a body in one piece. sent is true if the server may have read it.
 func (x *Index) send(ctx context.Context, settings url.Values, body []byte) (answer []byte, sent bool, err error) {
 	at := x.base
 	values := at.Query()
@@ -166,7 +166,7 @@ func (x *Index) send(ctx context.Context, settings url.Values, body []byte) (ans
 	if err != nil {
 		return nil, false, fmt.Errorf("ask ClickHouse: %w", err)
 	}
-	r.GetBody = nil // nothing can send it twice
+	r.GetBody = nil // nothing must send it twice
 	if password, ok := x.user.Password(); x.user != nil {
 		r.Header.Set("X-ClickHouse-User", x.user.Username())
 		if ok {
@@ -201,8 +201,8 @@ func withoutURL(err error) error {
 	return err
 }
 
-// withoutPassword removes the password from an answer that repeats it, as an error page of
-// a proxy may.
+// withoutPassword removes the password from a response that repeats it, as a proxy's error
+// page may.
 func (x *Index) withoutPassword(answer []byte) []byte {
 	if password, _ := x.user.Password(); x.user != nil && password != "" {
 		return bytes.ReplaceAll(answer, []byte(password), []byte("[password]"))
@@ -210,8 +210,8 @@ func (x *Index) withoutPassword(answer []byte) []byte {
 	return answer
 }
 
-// printable returns the beginning of an answer for an error, which goes into logs, onto
-// terminals and into the row of a job: Postgres stores no zero byte.
+// printable returns the beginning of a response for an error. Errors go into logs, onto
+// terminals and into the row of a job, and Postgres stores no zero byte.
 func printable(answer []byte) string {
 	const quoted = 300
 	text := strings.ToValidUTF8(string(answer[:min(len(answer), quoted)]), "")
@@ -225,8 +225,8 @@ func printable(answer []byte) string {
 
 var codePattern = regexp.MustCompile(`Code: (\d+)`)
 
-// transient are the codes of ClickHouse's exceptions that say nothing about the
-// statement: time, memory, connections, parts, replicas, shutting down.
+// transient reports whether an exception code of ClickHouse has a cause other than the
+// statement: time, memory, connections, parts, replicas, shutdown.
 func transient(code int) bool {
 	switch code {
 	case 159, 160, 164, 198, 201, 202, 203, 209, 210, 225, 236, 241, 242, 243, 252, 279, 285, 286, 319, 394, 425, 439, 999:
@@ -235,12 +235,12 @@ func transient(code int) bool {
 	return false
 }
 
-// statusError returns the error of an answer that is not 200.
+// statusError returns the error of a response with another status than 200.
 func statusError(status int, answer []byte) error {
 	err := fmt.Errorf("status %d: %s", status, printable(answer))
 	m := codePattern.FindSubmatch(answer)
 	if m == nil {
-		return err // a proxy
+		return err // from a proxy
 	}
 	if code, bad := strconv.Atoi(string(m[1])); bad == nil && !transient(code) {
 		return fmt.Errorf("%w: %w", ErrRefused, err)

@@ -6,7 +6,7 @@ import (
 	"sync/atomic"
 )
 
-// dialled knows whether a request had a connection. Without one, nothing of it was sent.
+// dialled records whether a request got a connection. Without one, nothing was sent.
 type dialled struct{ connected atomic.Bool }
 
 func (d *dialled) context(ctx context.Context) context.Context {

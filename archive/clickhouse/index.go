@@ -1,10 +1,10 @@
 // Package clickhouse copies the archive's segments into a ClickHouse server, for queries
-// over years. What it has can always be made again from the archive.
+// over years. Its data can always be made again from the archive.
 //
-// The rows of a segment are inserted at most once, also where a materialised view would
-// count a duplicate. A server is believed by its count and not by its answer; and after
-// an attempt whose end is unknown, nothing is inserted until nothing of it can arrive
-// any more.
+// The rows of a segment are inserted at most once, because a materialised view would
+// count duplicates. The package trusts a server's count of rows, not its response to an
+// insert. After an attempt with an unknown result, nothing is inserted until no part of
+// that attempt can arrive any more.
 package clickhouse
 
 import (
@@ -18,54 +18,54 @@ import (
 	"github.com/weir-social/weir/archive"
 )
 
-// Marks remember the attempts to insert a segment. Each call is a transaction of its own.
+// Marks records the attempts to insert a segment. Each call is a transaction of its own.
 type Marks interface {
-	// Begun returns which attempt was begun last and how long ago; 0: none.
+	// Begun returns the last attempt that was begun, and how long ago that was; 0: none.
 	Begun(ctx context.Context, segment int64) (attempt int, ago time.Duration, err error)
-	// Begin records that an attempt begins after the attempt last. It reports false if
-	// another one began meanwhile.
+	// Begin records that an attempt begins. It returns false if another attempt was begun
+	// after the attempt last.
 	Begin(ctx context.Context, segment int64, last int) (bool, error)
-	// Indexed records that the segment is stored, unless an attempt began after the
-	// attempt last: the rows may have been deleted meanwhile.
+	// Indexed records that the segment is stored, unless another attempt was begun after
+	// the attempt last: then the rows may have been deleted meanwhile.
 	Indexed(ctx context.Context, segment int64, last int) error
 }
 
-// Settle is how long after the beginning of an attempt nothing of it can arrive any
-// more: it has insertTimeout to send its block, and a server needs less than a second to
-// store one that it has read.
+// Settle is how long after the beginning of an attempt no part of it can arrive any more:
+// it has insertTimeout to send its block, and a server needs less than a second to store
+// a block that it has read.
 const Settle = insertTimeout + 30*time.Second
 
-// Unsettled means that another attempt was begun a short while ago and may still store
-// rows.
+// Unsettled means that another attempt was begun recently and may still store rows.
 type Unsettled struct{ Wait time.Duration }
 
 func (u *Unsettled) Error() string {
 	return fmt.Sprintf("an earlier attempt may store rows for another %s", u.Wait.Round(time.Second))
 }
 
-// Segment is what is stored of a segment.
+// Segment is the content of a segment to store.
 type Segment struct {
 	Number  int64
-	Version int    // how often it was written again: rows of earlier versions are deleted
-	SHA256  string // of its file: a segment that was written again has another one
-	Rows    []Row  // in the order of their positions
-	// Generation is raised to insert rows again that a server has stored and lost: it may
-	// remember their token.
+	Version int    // how many times it was rewritten: rows of earlier versions are deleted
+	SHA256  string // of its file: a rewritten segment has another one
+	Rows    []Row  // ordered by position
+	// Generation is increased to insert rows again that a server has stored and lost.
+	// Otherwise it may remember their token.
 	Generation int
 }
 
-// token names a block of a segment's rows. The same block has the same token in every
-// attempt, so that newer servers store it once.
+// token returns the name of a block of a segment's rows. The same block has the same
+// token in every attempt, so that newer servers store it only once.
 func (s Segment) token(rows []Row) string {
 	return fmt.Sprintf("weir %d %s %d %d %d", s.Number, s.SHA256, s.Generation, rows[0].Position, len(rows))
 }
 
-// id returns what the column segment has: the number and, above its 32 bits, the version.
-// So nothing that ends late can meet the rows of a later version.
+// id returns the value of the column segment: the number and, above its 32 bits, the
+// version. So a late insert of an earlier version cannot mix with the rows of a later
+// one.
 func (s Segment) id() uint64 { return uint64(s.Version)<<32 | uint64(s.Number) } //nolint:gosec // both are positive and smaller
 
 // Put stores the rows of a segment, unless they are stored already. After any error, the
-// next call continues: it counts what is there and inserts what is missing.
+// next call continues: it counts the stored rows and inserts the missing ones.
 func (x *Index) Put(ctx context.Context, s Segment, marks Marks) error {
 	attempt, ago, err := marks.Begun(ctx, s.Number)
 	if err != nil {
@@ -96,8 +96,9 @@ func (x *Index) Put(ctx context.Context, s Segment, marks Marks) error {
 // deleting is how long a server may need to delete rows before they are counted again.
 const deleting = 5 * time.Second
 
-// deleteEarlier deletes the rows of earlier versions. A server does so later, and then
-// nothing else is counted or inserted: it returns Unsettled until they are gone.
+// deleteEarlier deletes the rows of earlier versions. A server deletes asynchronously.
+// Until the rows are gone, deleteEarlier returns Unsettled, so that nothing is counted or
+// inserted.
 func (x *Index) deleteEarlier(ctx context.Context, s Segment) error {
 	if s.Version == 0 {
 		return nil
@@ -114,7 +115,7 @@ func (x *Index) deleteEarlier(ctx context.Context, s Segment) error {
 	if n == 0 {
 		return nil
 	}
-	// Each deletion writes parts of the table again, and a server may take hours for one.
+	// Each deletion rewrites parts of the table, and a server may take hours for one.
 	answer, err := x.query(ctx, `SELECT count() FROM system.mutations WHERE database = currentDatabase() AND table = 'events' AND NOT is_done FORMAT TabSeparated`)
 	if err == nil && strings.TrimSpace(string(answer)) == "0" {
 		_, err = x.query(ctx, `ALTER TABLE events DELETE WHERE`+earlier)
@@ -125,7 +126,7 @@ func (x *Index) deleteEarlier(ctx context.Context, s Segment) error {
 	return &Unsettled{deleting}
 }
 
-// attempt inserts rows beside those that are stored, and counts.
+// attempt inserts rows in addition to the stored ones, and counts.
 func (x *Index) attempt(ctx context.Context, s Segment, rows []Row, stored, last int, marks Marks) error {
 	body := block(s.id(), rows)
 	began := time.Now()
@@ -136,7 +137,8 @@ func (x *Index) attempt(ctx context.Context, s Segment, rows []Row, stored, last
 	if !ok {
 		return &Unsettled{x.settle}
 	}
-	// The time counts from the mark: whoever finds it settled must be right.
+	// The deadline counts from the mark, because another process relies on Settle after
+	// the mark.
 	bounded, cancel := context.WithDeadline(ctx, began.Add(insertTimeout))
 	defer cancel()
 	if err := x.insert(bounded, s.token(rows), body); err != nil {
@@ -157,7 +159,7 @@ func (x *Index) count(ctx context.Context, s Segment) (int, error) {
 	return x.counted(ctx, ` segment = `+strconv.FormatUint(s.id(), 10))
 }
 
-// counted returns how many rows are stored for which a condition is true.
+// counted returns how many stored rows meet a condition.
 func (x *Index) counted(ctx context.Context, condition string) (int, error) {
 	answer, err := x.query(ctx, `SELECT count() FROM events WHERE`+condition+` FORMAT TabSeparated`)
 	if err != nil {
@@ -170,7 +172,7 @@ func (x *Index) counted(ctx context.Context, condition string) (int, error) {
 	return n, nil
 }
 
-// missing returns the rows that are not stored. The server may hold a part of a segment
+// missing returns the rows that are not stored. The server may have a part of a segment
 // if somebody else wrote it.
 func (x *Index) missing(ctx context.Context, s Segment) ([]Row, error) {
 	n, err := x.count(ctx, s)
@@ -205,7 +207,7 @@ func (x *Index) missing(ctx context.Context, s Segment) ([]Row, error) {
 		switch {
 		case !found:
 			missing = append(missing, s.Rows[i])
-		case id != s.Rows[i].ID: // other collections are stored than before, and the others moved
+		case id != s.Rows[i].ID: // the stored collections have changed, and the other rows have moved
 			return nil, fmt.Errorf("%w: it has other rows than the archive gives now: weir archive index --fresh begins again", ErrRefused)
 		}
 	}

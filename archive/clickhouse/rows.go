@@ -17,9 +17,9 @@ import (
 	"github.com/weir-social/weir/link"
 )
 
-// Rows returns the events of a segment. A record may hold several; what the wire does not
-// know is left out, and so is what it cannot read. The frames are decoded side by side:
-// wire is called once for each of the goroutines.
+// Rows returns the events of a segment. A record may contain several events. It omits
+// events that the wire does not know or cannot read. Several goroutines decode the
+// frames: wire is called once for each of them.
 func Rows(m archive.Manifest, s *archive.Segment, wire func() (consumer.Wire, error)) ([]Row, error) {
 	frames := make([][]Row, s.Frames())
 	var next atomic.Int64
@@ -46,8 +46,8 @@ func Rows(m archive.Manifest, s *archive.Segment, wire func() (consumer.Wire, er
 	return rows, nil
 }
 
-// rowsOf returns the events of records, of which the last arrived at a time. Records of
-// Nostr do not have the time of a server, so that is theirs.
+// rowsOf returns the events of records. last is when the last record arrived. Nostr
+// records have no server time, so last is used for them.
 func rowsOf(records iter.Seq2[[]byte, error], last time.Time, wire consumer.Wire) ([]Row, error) {
 	var rows []Row
 	var m consumer.Message
@@ -55,7 +55,7 @@ func rowsOf(records iter.Seq2[[]byte, error], last time.Time, wire consumer.Wire
 		if err != nil {
 			return nil, err
 		}
-		wire.Decode(record, time.Time{}, &m) // before everything expires
+		wire.Decode(record, time.Time{}, &m) // at the zero time, nothing has expired
 		if m.TimeUS <= 0 {
 			m.TimeUS = last.UnixMicro()
 		}
@@ -70,7 +70,7 @@ func rowsOf(records iter.Seq2[[]byte, error], last time.Time, wire consumer.Wire
 	return rows, nil
 }
 
-// rowOf returns the row of an event; false: it has none.
+// rowOf returns the row of an event. It returns false if the event has none.
 func rowOf(ev *consumer.Event) (Row, bool) {
 	r := Row{ID: consumer.EventID(ev), Author: ev.Author, CreatedAt: time.UnixMicro(ev.TimeUS)}
 	switch ev.Kind {
@@ -92,8 +92,8 @@ func rowOf(ev *consumer.Event) (Row, bool) {
 	return r, true
 }
 
-// created returns when a record was created: as its author claims, but not later than the
-// server's time. Without a claim it is the server's time.
+// created returns when a record was created: the author's claim, but not later than the
+// server's time. Without a claim it returns the server's time.
 func created(ev *consumer.Event, at time.Time) time.Time {
 	claimed := ev.Written
 	if claimed.IsZero() {
@@ -105,7 +105,7 @@ func created(ev *consumer.Event, at time.Time) time.Time {
 	return claimed
 }
 
-// claim returns the time in a record; zero: there is none.
+// claim returns the time in a record, or zero if it has none.
 func claim(record []byte) time.Time {
 	var claim struct {
 		CreatedAt jsontext.Value `json:"createdAt"`
@@ -121,7 +121,7 @@ func claim(record []byte) time.Time {
 	return at
 }
 
-// linksOf returns the identities of the links of a post, a note or an article: they are
+// linksOf returns the identities of the links of a post, a note or an article. They are
 // the same for all spellings of one page.
 func linksOf(ev *consumer.Event) []string {
 	var found link.Post
@@ -137,7 +137,7 @@ func linksOf(ev *consumer.Event) []string {
 		found, err = link.InArticle(ev.Record)
 	}
 	if err != nil || len(found.Links) == 0 {
-		return nil // an error: not a post, whatever its collection is
+		return nil // an error means that it is not a post, whatever its collection is
 	}
 	links := make([]string, len(found.Links))
 	for i := range found.Links {

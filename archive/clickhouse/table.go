@@ -7,8 +7,8 @@ import (
 	"strings"
 )
 
-// The table works on every server since 18.16. A segment lies in one partition, so its
-// block becomes one part: all of it is stored, or nothing.
+// The table works on every server since 18.16. A segment is in one partition, so its
+// block becomes one part: it is stored completely or not at all.
 const createTable = `
 CREATE TABLE IF NOT EXISTS events (
     id         FixedString(16),
@@ -26,10 +26,11 @@ CREATE TABLE IF NOT EXISTS events (
 
 const insertStatement = `INSERT INTO events (id, source, author, collection, rkey, operation, created_at, body, links, segment, position) FORMAT Native`
 
-// windowSetting is how many blocks a server remembers. Without it, a token is ignored.
+// windowSetting is how many blocks a server remembers. Without it, the server ignores
+// tokens.
 const windowSetting = "non_replicated_deduplication_window"
 
-// Empty deletes all rows. Views keep what they counted.
+// Empty deletes all rows. Materialised views keep their counts.
 func (x *Index) Empty(ctx context.Context) error {
 	if err := x.Create(ctx); err != nil {
 		return err
@@ -44,7 +45,7 @@ func (x *Index) Empty(ctx context.Context) error {
 func (x *Index) Create(ctx context.Context) error {
 	sql := createTable
 	has, err := x.known(ctx, true)
-	if err == nil && has[tokenSetting] { // the window is older than the token
+	if err == nil && has[tokenSetting] { // windowSetting is older than the token
 		sql += ` SETTINGS ` + windowSetting + ` = 1000`
 	}
 	if err == nil {

@@ -16,11 +16,12 @@ import (
 	"github.com/weir-social/weir/archive"
 )
 
-// temporary begins the names of files that are being written. A listing leaves them
-// out. A process that is killed leaves one: a second name of the object, or a part of it.
+// temporary begins the names of files that are being written. Listings omit them. A
+// killed process leaves such a file: a second name of the object, or a part of it.
 const temporary = ".tmp-"
 
-// Store is a directory. It must exist: a disk that is not mounted is no empty archive.
+// Store is a directory. The directory must exist, because an unmounted disk must not look
+// like an empty archive.
 type Store struct{ root string }
 
 // New returns the store in a directory.
@@ -58,7 +59,7 @@ func (s *Store) Put(_ context.Context, name string, content io.ReadSeeker, size 
 	if err != nil {
 		return fmt.Errorf("write %s: %w", name, err)
 	}
-	defer os.Remove(file.Name()) //nolint:errcheck // a leftover is swept
+	defer os.Remove(file.Name()) //nolint:errcheck // a leftover is swept later
 	n, err := io.Copy(file, content)
 	if err == nil && n != size {
 		err = fmt.Errorf("%d bytes instead of %d", n, size)
@@ -119,8 +120,8 @@ func (s *Store) Get(_ context.Context, name string) (io.ReadCloser, error) {
 	return f, nil
 }
 
-// failed returns the error of an operation. A missing object is one only if the
-// directory is there.
+// failed returns the error of an operation. A missing object counts as ErrNotFound only
+// if the directory exists.
 func (s *Store) failed(what, name string, err error) error {
 	if errors.Is(err, fs.ErrNotExist) {
 		if _, root := os.Stat(s.root); root != nil {
@@ -193,7 +194,7 @@ func (s *Store) Delete(_ context.Context, name string) error {
 }
 
 // Sweep deletes the files that killed processes left unfinished before a time. Otherwise
-// the content of an object that was deleted would remain under such a name.
+// the content of a deleted object could remain under such a name.
 func (s *Store) Sweep(ctx context.Context, before time.Time) (deleted int, err error) {
 	err = filepath.WalkDir(s.root, func(path string, entry fs.DirEntry, err error) error {
 		if err = errors.Join(err, ctx.Err()); err != nil {

@@ -1,4 +1,4 @@
-// Package s3 stores an archive in a bucket of a server that speaks S3.
+// Package s3 stores an archive in a bucket of an S3-compatible server.
 package s3
 
 import (
@@ -25,8 +25,8 @@ type Config struct {
 	Bucket    string
 	Prefix    string // of the names of objects; may be empty
 	Transport http.RoundTripper
-	// Credentials are, if nil, those in AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, in
-	// ~/.aws/credentials, or those of the machine.
+	// Credentials are the credentials to use. nil: those in AWS_ACCESS_KEY_ID and
+	// AWS_SECRET_ACCESS_KEY, in ~/.aws/credentials, or those of the machine.
 	Credentials *credentials.Credentials
 }
 
@@ -67,7 +67,8 @@ func New(cfg Config) (*Store, error) {
 	return &Store{client: client, bucket: cfg.Bucket, prefix: prefix}, nil
 }
 
-// EndpointFromEnv returns the endpoint that the usual variable names; empty: Amazon's.
+// EndpointFromEnv returns the endpoint in the usual environment variable; empty:
+// Amazon's.
 func EndpointFromEnv() string { return os.Getenv("AWS_ENDPOINT_URL") }
 
 // String returns the bucket and the prefix.
@@ -75,7 +76,7 @@ func (s *Store) String() string {
 	return strings.TrimSuffix("s3://"+s.bucket+"/"+s.prefix, "/")
 }
 
-// Put stores an object in one request, which the server refuses if there is one.
+// Put stores an object in one request. The server refuses it if the object exists.
 func (s *Store) Put(ctx context.Context, name string, content io.ReadSeeker, size int64) error {
 	opts := minio.PutObjectOptions{ContentType: "application/octet-stream", DisableMultipart: true}
 	opts.SetMatchETagExcept("*")

@@ -64,14 +64,14 @@ func Start(t testing.TB) *Server {
 	return s
 }
 
-// Start starts a server that was killed, and waits until it accepts statements.
+// Start starts a killed server, and waits until it accepts statements.
 func (s *Server) Start(t testing.TB) {
 	t.Helper()
 	s.process = exec.Command(program(t), "--config-file="+filepath.Join(s.dir, "config.xml")) //nolint:gosec // our own files
 	s.process.Dir = s.dir
 	out, err := os.OpenFile(filepath.Join(s.dir, "log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	require.NoError(t, err)
-	defer out.Close() //nolint:errcheck // the server has its own
+	defer out.Close() //nolint:errcheck // the server has its own copy
 	s.process.Stdout, s.process.Stderr = out, out
 	require.NoError(t, s.process.Start())
 	s.ended = make(chan struct{})
@@ -88,7 +88,7 @@ func (s *Server) Start(t testing.TB) {
 	}, time.Minute, 20*time.Millisecond, "ClickHouse does not start, see %s", out.Name())
 }
 
-// Ask runs a statement and returns what the server answers.
+// Ask runs a statement and returns the server's response.
 func (s *Server) Ask(t testing.TB, sql string) string {
 	t.Helper()
 	r, err := http.Post(s.URL, "text/plain", strings.NewReader(sql))
@@ -115,7 +115,7 @@ func program(t testing.TB) string {
 		return path
 	}
 	paths := []string{"/usr/sbin/clickhouse-server"}
-	here, err := os.Getwd() // of the package that is tested
+	here, err := os.Getwd() // of the package under test
 	require.NoError(t, err)
 	for ; here != filepath.Dir(here); here = filepath.Dir(here) {
 		paths = append(paths, filepath.Join(here, ".weir/clickhouse/clickhouse-server"))
