@@ -15,11 +15,11 @@ import (
 type Catalog struct {
 	definitions map[string]*definition
 	records     map[string]*recordType
-	names       []string // of the objects, by their number
+	names       []string // names of the objects, by number
 }
 
-// New returns the catalog of schema files. If one of them cannot be used the error
-// names every such file, and there is no catalog: keep the one that you have.
+// New returns the catalog of schema files. If a file cannot be used, there is no
+// catalog, and the error names every such file. Keep the catalog that you have.
 func New(files ...[]byte) (*Catalog, error) {
 	c := &Catalog{definitions: map[string]*definition{}, records: map[string]*recordType{}}
 	var bad []error
@@ -71,7 +71,7 @@ func Load(folder fs.FS) (*Catalog, error) {
 }
 
 // link connects the references between definitions. A definition that is not in the
-// catalog stays open: only records that need it are unknown.
+// catalog stays open: only records that need it are Unknown.
 func (c *Catalog) link() error {
 	var bad []error
 	for _, name := range sorted(c.definitions) {
@@ -109,11 +109,11 @@ func (c *Catalog) name(name string) uint32 {
 // Collections returns the collections that the catalog has a schema for, sorted.
 func (c *Catalog) Collections() []string { return sorted(c.records) }
 
-// Strictly returns the same catalog, with the records of some collections compared
-// strictly. Their hashes are others. It refuses what the protocol allows because schemas
-// evolve: fields that the schema does not declare, values outside of the known ones,
-// members of open unions that the schema does not list, and integers that JavaScript
-// rounds.
+// Strictly returns the same catalog, but the records of some collections are compared
+// strictly. Their hashes differ. Strict comparison refuses what the protocol allows
+// because schemas evolve: fields that the schema does not declare, values outside the
+// known ones, members of open unions that the schema does not list, and integers that
+// JavaScript rounds.
 func (c *Catalog) Strictly(collections func(collection string) bool) *Catalog {
 	strict := *c
 	strict.records = make(map[string]*recordType, len(c.records))
@@ -128,7 +128,7 @@ func (c *Catalog) Strictly(collections func(collection string) bool) *Catalog {
 }
 
 // Hash returns a hash of the schema of a collection and of every definition that it
-// uses, "" if there is none. A verdict holds as long as the hash is the same.
+// uses, or "" if there is no schema. A verdict is valid as long as the hash is the same.
 func (c *Catalog) Hash(collection string) string {
 	if r := c.records[collection]; r != nil {
 		return r.hash
@@ -136,7 +136,7 @@ func (c *Catalog) Hash(collection string) string {
 	return ""
 }
 
-// hash covers the definitions that can be reached from one.
+// hash covers the definitions that can be reached from a definition.
 func (c *Catalog) hash(from string) string {
 	reached := map[string]bool{from: true}
 	for open := []string{from}; len(open) > 0; {

@@ -30,13 +30,13 @@ type property struct {
 }
 
 type objectType struct {
-	name       string // "" for an object inside of a definition
+	name       string // "" for an object inside a definition
 	number     uint32 // in the catalog's names, from 1
 	properties map[string]*property
 	required   []string
 }
 
-// check visits every member once, and counts the required ones: only if some are
+// check visits every member once and counts the required ones. Only if some are
 // missing does it look for them.
 func (t *objectType) check(w *walk, at uint32) {
 	if !w.is(at, object, "an object") {
@@ -87,7 +87,7 @@ func (t *objectType) missing(w *walk, at uint32, count int) {
 	}
 }
 
-// recordType is the object of a collection.
+// recordType is the object type of a collection's records.
 type recordType struct {
 	object *objectType
 	key    string
@@ -97,7 +97,7 @@ type recordType struct {
 
 func (t *recordType) check(w *walk, at uint32) { t.object.check(w, at) }
 
-// checkKey compares the key of the record, which is no part of it.
+// checkKey compares the record's key, which is not part of the record.
 func (t *recordType) checkKey(w *walk, key string) {
 	ok, expected := true, ""
 	switch literal, isLiteral := strings.CutPrefix(t.key, "literal:"); {
@@ -113,7 +113,7 @@ func (t *recordType) checkKey(w *walk, key string) {
 	}
 }
 
-// ref is the mention of a definition.
+// ref is a reference to a definition.
 type ref struct {
 	name   string
 	target typ // nil: not in the catalog
@@ -133,7 +133,7 @@ type unionType struct {
 	members map[string]*ref
 }
 
-// check looks at one member only: the one that the value names.
+// check checks the value only against the member that the value names.
 func (t *unionType) check(w *walk, at uint32) {
 	if !w.is(at, object, "an object with a $type") {
 		return
@@ -142,7 +142,7 @@ func (t *unionType) check(w *walk, at uint32) {
 	switch {
 	case typed == 0:
 		w.problem("union", at, "an object with a $type")
-	case w.nodes[typed].kind != str: // the data model refused it
+	case w.nodes[typed].kind != str: // the data model has already refused it
 		w.sweep(at)
 	default:
 		t.checkAs(w, at, typed, w.text(typed))

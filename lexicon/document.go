@@ -25,15 +25,15 @@ const (
 	blob
 )
 
-// node is one value of a record. The nodes of a record are in its order, so the first
-// child of a node is the one behind it.
+// node is one value of a record. The nodes are in the order of the record, so the
+// first child of a node is the next node.
 type node struct {
-	start, end      uint32 // in the source; of a string without its quotes
-	key, keyEnd     uint32 // of a member; of an element, key is its index
-	next            uint32 // the node behind this one and its children
+	start, end      uint32 // in the source; for a string, without its quotes
+	key, keyEnd     uint32 // of a member; for an element, key is its index
+	next            uint32 // the node after this one and its children
 	parent          uint32
 	size            uint32 // members, elements, or bytes of a string or of bytes
-	definition      uint32 // 1 + the index in the catalog's names of what was matched
+	definition      uint32 // 1 + the index of the matched definition in the catalog's names
 	kind            kind
 	escaped, member bool
 	escapedKey      bool
@@ -60,7 +60,7 @@ func (d *document) unescape(start, end uint32, escaped bool) string {
 	if !escaped {
 		return d.source[start:end]
 	}
-	plain, _ := jsontext.AppendUnquote(nil, d.source[start-1:end+1]) // the scanner checked it
+	plain, _ := jsontext.AppendUnquote(nil, d.source[start-1:end+1]) // the scanner has checked it
 	return string(plain)
 }
 
@@ -74,7 +74,7 @@ func (d *document) member(at uint32, name string) uint32 {
 	return 0
 }
 
-// pointer returns the JSON pointer to a node, cut at maxPath bytes.
+// pointer returns the JSON pointer to a node, cut to maxPath bytes.
 func (d *document) pointer(at uint32) string {
 	var line []uint32
 	for ; at != 0; at = d.nodes[at].parent {
@@ -102,7 +102,7 @@ func appendToken(path []byte, key string) []byte {
 	return append(path, strings.NewReplacer("~", "~0", "/", "~1").Replace(key)...)
 }
 
-// cut returns at most n bytes of s, with an ellipsis for the rest.
+// cut returns s, or its first n bytes and an ellipsis.
 func cut(s string, n int) string {
 	if len(s) <= n {
 		return s
@@ -113,7 +113,7 @@ func cut(s string, n int) string {
 	return s[:n] + "…"
 }
 
-// integerOf returns the value of an integer, which the scanner checked.
+// integerOf returns the value of an integer. The scanner has checked it.
 func (d *document) integerOf(at uint32) int64 {
 	n := &d.nodes[at]
 	value, _ := strconv.ParseInt(d.source[n.start:n.end], 10, 64)
@@ -144,14 +144,14 @@ func (d *document) received(at uint32) string {
 // quote returns a string as a problem shows it.
 func quote(s string) string { return `"` + cut(s, maxShown) + `"` }
 
-// A Value is a part of a record. The zero Value is one that is not there: its methods
-// return zero values too.
+// A Value is a part of a record. The zero Value is a part that does not exist: its
+// methods return zero values too.
 type Value struct {
 	doc *document
 	at  uint32
 }
 
-// Exists reports whether the value is there.
+// Exists reports whether the value exists.
 func (v Value) Exists() bool { return v.doc != nil }
 
 func (v Value) is(k kind) bool { return v.doc != nil && v.doc.nodes[v.at].kind == k }
@@ -167,7 +167,7 @@ func (v Value) Path() string {
 	return v.doc.pointer(v.at)
 }
 
-// Key returns the name of a member, "" of any other value.
+// Key returns the name of a member, or "" for any other value.
 func (v Value) Key() string {
 	if v.doc == nil || !v.doc.nodes[v.at].member {
 		return ""
@@ -175,7 +175,7 @@ func (v Value) Key() string {
 	return v.doc.keyOf(v.at)
 }
 
-// Parent returns the object or array that the value is in.
+// Parent returns the object or array that contains the value.
 func (v Value) Parent() Value {
 	if v.doc == nil || v.at == 0 {
 		return Value{}

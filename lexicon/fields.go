@@ -20,7 +20,7 @@ func (c *Catalog) Fields(collection string) []Field {
 	return fields
 }
 
-// columnType returns the type of a field whose values fit in a column.
+// columnType returns the type of a field whose values fit into a column.
 func columnType(t typ) string {
 	if r, ok := t.(*ref); ok {
 		t = r.target

@@ -15,17 +15,17 @@ type Verdict string
 const (
 	// Valid: the record follows its schema.
 	Valid Verdict = "valid"
-	// Invalid: the record breaks its schema, or is nothing that the network's data
-	// model allows.
+	// Invalid: the record breaks its schema, or the network's data model does not allow
+	// it.
 	Invalid Verdict = "invalid"
 	// Unknown: the catalog lacks the schema, or a part of it that this record needs.
-	// What could be checked is right.
+	// Everything that could be checked is valid.
 	Unknown Verdict = "unknown"
 )
 
 // A Problem is one reason against a record.
 type Problem struct {
-	Rule     string // the rule that is broken, snake_case
+	Rule     string // the broken rule, in snake_case
 	Path     string // a JSON pointer to the value; "" for the record or its key
 	Expected string
 	Received string
@@ -47,7 +47,7 @@ const (
 type Reference struct {
 	Path   string // a JSON pointer to the at-uri, the DID, the blob or the link
 	Kind   Kind
-	Target string // an at-uri, a DID or a CID, as it is in the record
+	Target string // an at-uri, a DID or a CID, as in the record
 	CID    string // of a strong reference
 	// Declared is false if no schema says that the value is a reference: it is in a
 	// field that the schema does not know, or there is no schema.
@@ -55,8 +55,8 @@ type Reference struct {
 }
 
 // Record returns the record that an at-uri or a strong reference names. It returns false
-// for other kinds, and for an at-uri that cannot be compared with stored records: it has
-// a handle in place of a DID, or names no record.
+// for other kinds. It also returns false for an at-uri that cannot be compared with
+// stored records, because it has a handle instead of a DID or names no record.
 func (r Reference) Record() (did, collection, key string, ok bool) {
 	if r.Kind != ATURI && r.Kind != StrongRef {
 		return "", "", "", false
@@ -65,7 +65,7 @@ func (r Reference) Record() (did, collection, key string, ok bool) {
 }
 
 // A Text is a string that the schema declares without a format and without a list of
-// values: what people wrote.
+// values: text that people wrote.
 type Text struct {
 	Path  string
 	Value string
@@ -74,29 +74,29 @@ type Text struct {
 // A Result is everything that validation found.
 type Result struct {
 	Verdict Verdict
-	// Hash names the schema that the verdict was made with, and every definition that
-	// it uses; "" without a schema.
+	// Hash identifies the schema that the verdict was made with, and every definition
+	// that it uses; "" without a schema.
 	Hash string
-	// Problems are the first reasons, in the order in which they were found. More
-	// counts the others.
+	// Problems are the first reasons, in the order in which they were found. More counts
+	// the others.
 	Problems []Problem
 	More     int
 	// Missing are the definitions that the catalog lacks and the record needs, sorted.
 	Missing []string
-	// References and Texts are in the order of the record. An invalid record has those
-	// of its parts that could be read.
+	// References and Texts are in the order of the record. For an invalid record they
+	// cover the parts that could be read.
 	References []Reference
 	Texts      []Text
-	// Unlisted are the strings outside of the values that the schema knows. The
-	// protocol allows them.
+	// Unlisted are the strings outside the values that the schema knows. The protocol
+	// allows them.
 	Unlisted []Value
 	// Dropped counts the references and texts that Limits left out.
 	Dropped int
-	// Root is the record. It is no object if the record is no JSON.
+	// Root is the record. It is not an object if the record is not JSON.
 	Root Value
 }
 
-// Limits bound what validation returns. The zero value stands for the defaults.
+// Limits limit what validation returns. The zero value stands for the defaults.
 type Limits struct {
 	Problems  int // 20
 	Collected int // 131,072 references, texts and unlisted values
@@ -114,7 +114,7 @@ const (
 	maxString    = 1 << 20   // bytes
 	maxContainer = 128 << 10 // members or elements
 	maxKey       = 8192      // bytes
-	maxDepth     = 200       // levels: as deep as the consumer stores
+	maxDepth     = 200       // levels: as many as the consumer stores
 	maxSafe      = 1<<53 - 1
 	maxPath      = 2048 // bytes of a path; a longer one is cut
 	maxShown     = 80   // bytes of a received string

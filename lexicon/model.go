@@ -8,8 +8,8 @@ import (
 	"github.com/ipfs/go-cid"
 )
 
-// special checks an object that the data model gives a meaning: bytes, a link, a blob,
-// or one with a type.
+// special checks an object with a special meaning in the data model: bytes, a link, a
+// blob, or one with a type.
 func (s *scanner) special(at uint32) {
 	if s.fatal {
 		return
@@ -17,7 +17,7 @@ func (s *scanner) special(at uint32) {
 	var typ, data, ref uint32
 	for child := at + 1; child < s.nodes[at].next; child = s.nodes[child].next {
 		n := &s.nodes[child]
-		if s.source[n.key] != '$' && !n.escapedKey { // a name ends with a quote at least
+		if s.source[n.key] != '$' && !n.escapedKey { // the key ends with a quote at least
 			continue
 		}
 		switch s.keyOf(child) {
@@ -73,7 +73,7 @@ func (s *scanner) bytes(at, data uint32) {
 	}
 	text := s.text(data)
 	if cutText := strings.TrimRight(text, "="); len(text)-len(cutText) <= 2 && (len(text)%4 == 0 || cutText == text) {
-		text = cutText // the padding may be left out
+		text = cutText // the padding is optional
 	}
 	size, ok := decodedSize(text)
 	if !ok {
@@ -86,7 +86,7 @@ func (s *scanner) bytes(at, data uint32) {
 
 // decodedSize returns the number of bytes in base64 without padding.
 func decodedSize(text string) (uint32, bool) {
-	if strings.ContainsAny(text, "\r\n") { // which the decoder skips
+	if strings.ContainsAny(text, "\r\n") { // the decoder skips these
 		return 0, false
 	}
 	plain, err := base64.RawStdEncoding.DecodeString(text)
@@ -117,7 +117,7 @@ func (s *scanner) blobPart(at, part uint32, expected string) {
 	s.nodes[at].kind = broken
 }
 
-// problems is a bounded list.
+// problems is a list of limited length.
 type problems struct {
 	list  []Problem
 	more  int

@@ -5,14 +5,14 @@ import (
 	"unicode/utf8"
 )
 
-// scanner reads the JSON of a record into nodes, each byte once, and checks what holds
+// scanner reads the JSON of a record into nodes, each byte once. It checks the rules
 // for every record: JSON without duplicate names and with valid UTF-8, and the
 // network's data model.
 type scanner struct {
 	document
 	at       int
 	problems problems
-	fatal    bool // what is not JSON was not read
+	fatal    bool // the record is not JSON, and its rest was not read
 }
 
 // scan returns the nodes of a record. It is fatal if they are not the whole record.
@@ -43,7 +43,7 @@ func (s *scanner) refuse(rule, expected, received string) {
 	}
 }
 
-// syntax ends the scan: what is here is not JSON.
+// syntax ends the scan: the record is not JSON here.
 func (s *scanner) syntax(expected string) {
 	received := "the end"
 	if s.at < len(s.source) {
@@ -52,7 +52,7 @@ func (s *scanner) syntax(expected string) {
 	s.refuse("json", expected, received+" at byte "+strconv.Itoa(s.at))
 }
 
-// problem records that the data model refuses a node. Schemas ignore the node then.
+// problem records that the data model refuses a node. Schemas then ignore the node.
 func (s *scanner) problem(rule string, at uint32, expected string) {
 	if s.problems.room() {
 		s.problems.add(Problem{rule, s.pointer(at), expected, s.received(at)})
@@ -73,7 +73,7 @@ func (s *scanner) space() {
 	}
 }
 
-// peek returns the next byte behind blanks, 0 at the end.
+// peek returns the next byte after blanks, or 0 at the end.
 func (s *scanner) peek() byte {
 	s.space()
 	if s.at == len(s.source) {
@@ -82,8 +82,8 @@ func (s *scanner) peek() byte {
 	return s.source[s.at]
 }
 
-// value reads a value that is inside of depth others, and returns its node. What is
-// known of the node is where it is.
+// value reads a value at a nesting depth, and returns its node. n holds the node's
+// position.
 func (s *scanner) value(n node, depth int) uint32 {
 	c := s.peek()
 	at := uint32(len(s.nodes))
@@ -142,7 +142,7 @@ func (s *scanner) digits() {
 	}
 }
 
-// number reads a number. The data model has integers of 64 bits only.
+// number reads a number. The data model allows only 64-bit integers.
 func (s *scanner) number(at uint32) {
 	start := s.at
 	if s.source[s.at] == '-' {
@@ -179,11 +179,11 @@ func (s *scanner) number(at uint32) {
 	}
 }
 
-// str reads a string and returns where it is, without its quotes.
+// str reads a string and returns its position, without its quotes.
 func (s *scanner) str() (start, end, size uint32, escaped bool) {
 	s.at++
 	begin := s.at
-	saved := 0 // bytes that escapes need more than what they stand for
+	saved := 0 // bytes by which escapes are longer than the characters that they stand for
 	for s.at < len(s.source) {
 		switch c := s.source[s.at]; {
 		case c == '"':
@@ -213,7 +213,7 @@ func (s *scanner) str() (start, end, size uint32, escaped bool) {
 	return 0, 0, 0, false
 }
 
-// escape reads an escape, and returns how many bytes longer it is than its character.
+// escape reads an escape, and returns how many bytes longer than its character it is.
 func (s *scanner) escape() (saved int) {
 	if s.at+1 == len(s.source) {
 		s.at++
@@ -249,7 +249,7 @@ func (s *scanner) escape() (saved int) {
 	return 0
 }
 
-// hex returns the number in the escape \uXXXX at a place.
+// hex returns the number in the escape \uXXXX at a position.
 func (s *scanner) hex(at int) (rune, bool) {
 	if at+6 > len(s.source) || s.source[at] != '\\' || s.source[at+1] != 'u' {
 		return 0, false
@@ -341,8 +341,8 @@ func (s *scanner) object(at uint32, depth int) {
 	}
 }
 
-// names finds duplicate names in an object: by comparing in a small one, with a set in
-// a large one.
+// names finds duplicate names in an object. It compares the names of a small object,
+// and uses a set for a large one.
 type names struct{ set map[string]struct{} }
 
 func (n *names) repeats(d *document, at, member uint32) bool {

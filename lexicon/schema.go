@@ -10,15 +10,16 @@ import (
 	"github.com/weir-social/weir/syntax"
 )
 
-// The limits of a schema. Every part of validation takes time that grows with the
-// record alone, but blobs and refused values, which compare with a list of the schema.
+// The limits of a schema. Every part of validation takes time proportional to the
+// record alone, except blobs and refused values, which are compared with a list in the
+// schema.
 const (
 	maxSchema = 1 << 20 // bytes
-	maxNested = 64      // levels of types in types
-	maxAccept = 256     // media types of a blob
+	maxNested = 64      // levels of nested types
+	maxAccept = 256     // media types per blob
 )
 
-// source is a type as a schema file writes it. Members that have nothing to do with
+// source is a type as a schema file contains it. Members that do not matter for
 // validation are ignored.
 type source struct {
 	Type         string             `json:"type"`
@@ -51,12 +52,12 @@ type file struct {
 	Defs    map[string]jsontext.Value `json:"defs"`
 }
 
-// definition is one of a schema file's definitions.
+// definition is one definition of a schema file.
 type definition struct {
 	name    string         // without #main
-	typ     typ            // nil: no type of data, such as a query
+	typ     typ            // nil: it is not a type of data, such as a query
 	is      string         // the type's name in the file
-	refs    []*ref         // every mention of other definitions
+	refs    []*ref         // every reference to other definitions
 	content jsontext.Value // canonical, for the hash
 }
 
@@ -125,7 +126,7 @@ func (d *definition) compile(id, name string) error {
 	return err
 }
 
-// compiler turns the types of one definition into what validates.
+// compiler turns the types of one definition into types that validate.
 type compiler struct {
 	id         string
 	definition *definition
@@ -150,7 +151,7 @@ func (c *compiler) record(s *source) (typ, error) {
 	return &recordType{object: o, key: s.Key}, nil
 }
 
-// typ returns a type that is allowed as a field.
+// typ returns a type if it is allowed as a field.
 func (c *compiler) typ(s *source, depth int) (typ, error) {
 	if s == nil {
 		return nil, fmt.Errorf("no type")
@@ -222,7 +223,7 @@ func (c *compiler) object(s *source, depth int) (*objectType, error) {
 	return o, nil
 }
 
-// ref returns the mention of a definition. The catalog links it.
+// ref returns a reference to a definition. The catalog links it.
 func (c *compiler) ref(name string) (*ref, error) {
 	id, fragment, _ := strings.Cut(name, "#")
 	if id == "" {
@@ -300,7 +301,7 @@ func (c *compiler) blob(s *source) (typ, error) {
 	return &blobType{s.Accept, s.MaxSize, cut(strings.Join(s.Accept, ", "), 8*maxShown)}, nil
 }
 
-// values reads the lists of values that a schema allows.
+// values reads the lists of values in a schema.
 func values[T comparable](s *source, enum *map[T]struct{}, constant **T) error {
 	if s.Enum != nil {
 		var list []T
@@ -318,7 +319,7 @@ func values[T comparable](s *source, enum *map[T]struct{}, constant **T) error {
 	return nil
 }
 
-// set returns the values of a list, or nil if it is empty: then all are allowed.
+// set returns the values of a list, or nil if the list is empty: then all are allowed.
 func set[T comparable](list []T) map[T]struct{} {
 	if len(list) == 0 {
 		return nil
@@ -330,7 +331,7 @@ func set[T comparable](list []T) map[T]struct{} {
 	return values
 }
 
-// between bounds a size. A size of nil has no bound.
+// between limits a size. nil means no limit.
 type between struct{ least, most *int64 }
 
 func bounds(least, most *int64) (between, error) {

@@ -10,7 +10,7 @@ import (
 	"github.com/weir-social/weir/syntax"
 )
 
-// A typ is a type of a schema. It checks one node, and what is in it.
+// A typ is a type of a schema. It checks one node and the nodes inside it.
 type typ interface{ check(w *walk, at uint32) }
 
 type booleanType struct{ constant *bool }
@@ -51,7 +51,7 @@ func (t *integerType) check(w *walk, at uint32) {
 
 type stringType struct {
 	format          string
-	valid           func(string) bool // nil: any
+	valid           func(string) bool // nil: any string is valid
 	size, graphemes between
 	enum, known     map[string]struct{}
 	oneOf, oneKnown string // for problems
@@ -94,7 +94,8 @@ func (t *stringType) check(w *walk, at uint32) {
 	}
 }
 
-// count compares the number of graphemes. A string has as many as bytes at most.
+// count checks the number of graphemes. A string has at most as many graphemes as
+// bytes.
 func (t *stringType) count(w *walk, at uint32, v string) {
 	if t.graphemes.least == nil && int64(len(v)) <= *t.graphemes.most {
 		return
@@ -104,7 +105,7 @@ func (t *stringType) count(w *walk, at uint32, v string) {
 	}
 }
 
-// oneOf names the values of a small set.
+// oneOf lists the values of a small set.
 func oneOf(values map[string]struct{}) string {
 	if len(values) > 32 {
 		return "one of the " + strconv.Itoa(len(values)) + " values of the schema"
@@ -112,8 +113,8 @@ func oneOf(values map[string]struct{}) string {
 	return "one of " + cut(strings.Join(sorted(values), ", "), 8*maxShown)
 }
 
-// format returns what checks a format, or nil for a format that does not exist: later
-// versions of the protocol may have it.
+// format returns the function that checks a format, or nil for an unknown format:
+// later versions of the protocol may have it.
 func format(name string) func(string) bool {
 	switch name {
 	case "at-identifier":
@@ -191,7 +192,8 @@ func (t *blobType) check(w *walk, at uint32) {
 	w.collect(at, Reference{Kind: Blob, Target: w.blobCID(at), Declared: true})
 }
 
-// accepts reports whether a media type fits a pattern, which may end with an asterisk.
+// accepts reports whether a media type matches a pattern, which may end with an
+// asterisk.
 func accepts(pattern, name string) bool {
 	if prefix, ok := strings.CutSuffix(pattern, "*"); ok {
 		return pattern == "*/*" || strings.HasPrefix(name, prefix)
@@ -199,7 +201,7 @@ func accepts(pattern, name string) bool {
 	return pattern == name
 }
 
-// unknownType is any object. What is in it may be of any shape.
+// unknownType is any object. Its content may have any shape.
 type unknownType struct{}
 
 func (unknownType) check(w *walk, at uint32) {

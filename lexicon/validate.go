@@ -8,7 +8,7 @@ import (
 	"github.com/weir-social/weir/syntax"
 )
 
-// walk goes through the nodes of one record, along its schema.
+// walk visits the nodes of one record, following its schema.
 type walk struct {
 	document
 	catalog *Catalog
@@ -21,8 +21,8 @@ type walk struct {
 	paths    int // bytes of the collected paths
 }
 
-// Validate compares a record with the schema of its collection. The record is the JSON
-// that the network or the database gave.
+// Validate compares a record with the schema of its collection. record is the JSON
+// from the network or the database.
 func (c *Catalog) Validate(collection, key string, record []byte, options Options) Result {
 	limits := options.Limits
 	limits.Problems = cmp.Or(limits.Problems, 20)
@@ -86,8 +86,8 @@ func (w *walk) record(collection, key string, s *scanner) (known bool) {
 	return true
 }
 
-// is reports whether a node has a kind. If not it is a problem, unless the data model
-// has refused the node.
+// is reports whether a node has a kind. If not, it records a problem, unless the data
+// model has already refused the node.
 func (w *walk) is(at uint32, want kind, expected string) bool {
 	switch w.nodes[at].kind {
 	case want:
@@ -116,8 +116,7 @@ func (w *walk) lacks(name string) {
 	w.missing[name] = struct{}{}
 }
 
-// room returns the path of a node that is to be collected, and whether the limits
-// allow it.
+// room returns the path of a node to collect, and whether the limits allow it.
 func (w *walk) room(at uint32) (string, bool) {
 	r := &w.result
 	if len(r.References)+len(r.Texts)+len(r.Unlisted) >= w.limits.Collected || w.paths >= w.limits.Bytes {
@@ -163,8 +162,8 @@ func (w *walk) blobCID(at uint32) string {
 	return w.text(w.member(w.member(at, "ref"), "$link"))
 }
 
-// sweep collects the references in what no schema describes: whole at-uris, blobs and
-// links.
+// sweep collects the references in parts that no schema describes: whole at-uris,
+// blobs and links.
 func (w *walk) sweep(at uint32) {
 	for end := w.nodes[at].next; at < end; at++ {
 		switch n := &w.nodes[at]; n.kind {

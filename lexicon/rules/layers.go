@@ -9,8 +9,8 @@ import (
 // Layers returns the rules of pub.layers, or of a namespace of the same shape. Offsets
 // count bytes of UTF-8.
 //
-// What an update of another record may change is soft: the text of an expression may
-// shrink under the spans of its annotations.
+// A rule is soft if an update of another record can break it: for example, the text of
+// an expression may become shorter than the spans of its annotations.
 func Layers(namespace string) Namespace {
 	parts := layersParts()
 	return Namespace{
@@ -36,7 +36,7 @@ func Layers(namespace string) Namespace {
 	}
 }
 
-// layersParts are the rules for a record or a part of one, by its definition.
+// layersParts returns the rules for a record or a part of one, by its definition.
 func layersParts() map[string]func(*check, lexicon.Value) {
 	return map[string]func(*check, lexicon.Value){
 		"defs#span":                      span,
@@ -60,7 +60,7 @@ func layersParts() map[string]func(*check, lexicon.Value) {
 	}
 }
 
-// blocking are the references that a record must have to a collection of this
+// blocking returns the references that a record must have to a collection of this
 // namespace.
 func blocking(name string) map[string]string {
 	return map[string]map[string]string{
@@ -75,8 +75,8 @@ func blocking(name string) map[string]string {
 	}[name]
 }
 
-// layersRequired returns the references that a record must have. The paper of a dataLink
-// is on a platform of its own, and is not one of them.
+// layersRequired returns the references that a record must have. They do not include the
+// paper of a dataLink, which is on another platform.
 func layersRequired(c *check) []string {
 	required := blocking(c.name)
 	var uris []string
@@ -88,7 +88,8 @@ func layersRequired(c *check) []string {
 	return uris
 }
 
-// layersReferences: a required reference names a record of the right collection.
+// layersReferences checks that a required reference names a record of the right
+// collection.
 func layersReferences(c *check) {
 	required := blocking(c.name)
 	for _, v := range c.Root.Items() {
@@ -108,7 +109,8 @@ func layersReferences(c *check) {
 	}
 }
 
-// layersSlugs: a slug that the schema does not know has the definition beside it.
+// layersSlugs checks that a slug that the schema does not know has a definition beside
+// it.
 func layersSlugs(c *check) {
 	for _, slug := range c.Unlisted {
 		if key := slug.Key(); key != "" && !slug.Parent().Field(key+"Uri").Exists() {
@@ -117,7 +119,7 @@ func layersSlugs(c *check) {
 	}
 }
 
-// span: the start is not behind the end. Empty spans are of empty nodes.
+// span checks that the start is not after the end. Empty nodes have empty spans.
 func span(c *check, v lexicon.Value) {
 	start, end := v.Field("byteStart"), v.Field("byteEnd")
 	from, _ := start.Int()
@@ -147,7 +149,8 @@ func temporalSpan(c *check, v lexicon.Value) {
 	}
 }
 
-// keyframes are in the span of their anchor, in the order of time.
+// keyframes checks that keyframes are inside the span of their anchor, in the order of
+// time.
 func keyframes(c *check, v lexicon.Value) {
 	from, _ := v.Field("temporalSpan").Field("start").Int()
 	to, _ := v.Field("temporalSpan").Field("ending").Int()

@@ -9,8 +9,7 @@ import (
 
 var slotName = regexp.MustCompile(`\{([^{}]+)\}`)
 
-// idsOf returns what each ID in the record names: the values that have it as their
-// uuid. Duplicates are warned of.
+// idsOf returns the values with each uuid in the record. It warns of duplicates.
 func idsOf(c *check) map[string]lexicon.Value {
 	ids := map[string]lexicon.Value{}
 	for v := range c.Root.All() {
@@ -27,8 +26,8 @@ func idsOf(c *check) map[string]lexicon.Value {
 	return ids
 }
 
-// layersIDs: what refers to a part of the record names one that is there, and no
-// annotation is above itself.
+// layersIDs checks that references to parts of the record name existing parts, and
+// that no annotation is its own ancestor.
 func layersIDs(c *check, ids map[string]lexicon.Value) {
 	names := func(id lexicon.Value) {
 		if _, ok := ids[id.Field("value").Text()]; id.Exists() && !ok {
@@ -52,7 +51,8 @@ func layersIDs(c *check, ids map[string]lexicon.Value) {
 	}
 }
 
-// objectRef names something, and an object in a record only with the record.
+// objectRef checks that a reference names something, and that it names an object in a
+// record only together with the record.
 func objectRef(c *check, v lexicon.Value) {
 	switch {
 	case v.Field("objectId").Exists() && !v.Field("recordRef").Exists():
@@ -62,10 +62,10 @@ func objectRef(c *check, v lexicon.Value) {
 	}
 }
 
-// parentCycles visits each annotation once: one that was visited on another way up is
-// known to lead to an end.
+// parentCycles visits each annotation once. An annotation that was visited from
+// another start is known to lead to an end.
 func parentCycles(c *check, ids map[string]lexicon.Value) {
-	visited := make(map[string]int, len(ids)) // the annotation that the way began at
+	visited := make(map[string]int, len(ids)) // the annotation at which the visit began
 	for i, start := range c.Root.Field("annotations").Items() {
 		for v := start; v.Exists(); {
 			id := v.Field("uuid").Field("value").Text()
@@ -85,8 +85,8 @@ func parentCycles(c *check, ids map[string]lexicon.Value) {
 	}
 }
 
-// tokenization: tokens are numbered upwards, and begin in the order of the text. They
-// may overlap: a word may be several tokens.
+// tokenization checks that tokens are numbered upwards, and begin in the order of the
+// text. They may overlap, because a word may be several tokens.
 func tokenization(c *check, v lexicon.Value) {
 	last, lastStart := int64(-1), int64(-1)
 	for _, token := range v.Field("tokens").Items() {
@@ -105,7 +105,7 @@ func tokenization(c *check, v lexicon.Value) {
 	}
 }
 
-// annotationLayer: tags of tokens say which tokens.
+// annotationLayer checks that tags of tokens name the tokens.
 func annotationLayer(c *check, v lexicon.Value) {
 	if v.Field("kind").Text() != "token-tag" {
 		return
@@ -146,14 +146,14 @@ func alignmentLink(c *check, v lexicon.Value) {
 	}
 }
 
-// licensing: several licences need an expression that says how they combine.
+// licensing checks that several licences have an expression that combines them.
 func licensing(c *check, v lexicon.Value) {
 	if v.Field("licenses").Len() != 1 && !v.Field("expression").Exists() {
 		c.warn("licence_expression", v, "expression, unless there is one licence")
 	}
 }
 
-// template: the text names each slot, and each name in it is a slot.
+// template checks that the text names each slot, and that each name in it is a slot.
 func template(c *check, v lexicon.Value) {
 	text := v.Field("text")
 	named := map[string]bool{}
@@ -213,7 +213,7 @@ func citation(c *check, v lexicon.Value) {
 	}
 }
 
-// date: the day is one of its month. Without a year, February has 29 days.
+// date checks that the day exists in its month. Without a year, February has 29 days.
 func date(c *check, v lexicon.Value) {
 	day, has := v.Field("day").Int()
 	month, hasMonth := v.Field("month").Int()

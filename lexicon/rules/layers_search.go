@@ -1,11 +1,12 @@
 package rules
 
-// layersSearched returns the fields of the records of pub.layers that are searched, by the
-// collection within the namespace; an asterisk is any element of an array. The first ones
-// of a collection say what a record is called, those behind the empty one what it says.
+// layersSearched returns the searched fields of the records of pub.layers, by the
+// collection within the namespace. An asterisk stands for any element of an array. The
+// fields before the empty string contain what a record is called; the fields after it
+// contain its text.
 //
-// Words that repeat another record, such as those of the tokens of a text, and values
-// that programs read are not searched.
+// Words that repeat another record, such as those of the tokens of a text, and values for
+// programs are not searched.
 func layersSearched() map[string][]string {
 	return map[string][]string{
 		"alignment.alignment":           {},

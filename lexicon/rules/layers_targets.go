@@ -8,10 +8,10 @@ import (
 	"github.com/weir-social/weir/lexicon"
 )
 
-// maxChain bounds the walk up a chain of parents.
+// maxChain limits the walk up a chain of parents.
 const maxChain = 64
 
-// parents are the fields that make chains of records of one collection.
+// parents returns the fields that form chains of records of one collection.
 func parents(name string) string {
 	return map[string]string{
 		"expression.expression":      "parentRef",
@@ -23,8 +23,8 @@ func parents(name string) string {
 	}[name]
 }
 
-// layersWanted returns what the rules of this file read: of an annotation layer, the
-// segmentations of its expression may be added to the targets too.
+// layersWanted returns the records that the rules of this file read. For an annotation
+// layer, the segmentations of its expression may be added to the targets.
 func layersWanted(c *check) []string {
 	var uris []string
 	required, parent := blocking(c.name), parents(c.name)
@@ -49,7 +49,7 @@ func layersWanted(c *check) []string {
 	return uris
 }
 
-// layersTargets are the rules between a record and others. All are soft.
+// layersTargets checks the rules between a record and others. All of them are soft.
 func layersTargets(c *check) {
 	if len(c.Targets) == 0 {
 		return
@@ -73,7 +73,7 @@ func layersTargets(c *check) {
 	}
 }
 
-// chain: following the parents does not lead back.
+// chain checks that the parents of a record do not lead back to it.
 func chain(c *check) {
 	field := parents(c.name)
 	if field == "" {
@@ -104,7 +104,8 @@ func compositions(composition lexicon.Value) iter.Seq[lexicon.Value] {
 	}
 }
 
-// contains: a composition is no member of itself, nor of one of its members.
+// contains checks that a composition is not a member of itself, nor of one of its
+// members.
 func contains(c *check) {
 	leadsBack := map[string]bool{c.URI(): true} // each is read once: thousands of members may be the same
 	for ref := range compositions(c.Root) {
@@ -122,8 +123,8 @@ func contains(c *check) {
 	}
 }
 
-// text returns the text of the expression that a reference names. Each is read once:
-// thousands of judgments may be of the same.
+// text returns the text of the expression that a reference names. Each expression is
+// read once, because thousands of judgments may refer to the same one.
 func (c *check) text(ref lexicon.Value) (string, bool) {
 	uri := ref.Text()
 	if text, ok := c.texts[uri]; ok {
@@ -141,7 +142,8 @@ func (c *check) text(ref lexicon.Value) (string, bool) {
 	return text, true
 }
 
-// fault is what is wrong with a span of a text. The zero fault is none.
+// fault describes what is wrong with a span of a text. The zero fault means that
+// nothing is wrong.
 type fault struct {
 	rule     string
 	at       lexicon.Value
@@ -154,8 +156,8 @@ func (f fault) warn(c *check) {
 	}
 }
 
-// spanIn compares a span with the text that it is of: it is inside, cuts no character,
-// and selects what was quoted, if anything was.
+// spanIn compares a span with its text: it must be inside the text, cut no character,
+// and select the quoted text, if there is any.
 func spanIn(text string, span, quoted lexicon.Value) fault {
 	from, ok := span.Field("byteStart").Int()
 	to, okTo := span.Field("byteEnd").Int()
@@ -177,7 +179,7 @@ func spanIn(text string, span, quoted lexicon.Value) fault {
 }
 
 // segmentation compares tokens with the text. A tokenization may name an expression of
-// its own, and the lexicon does not say which text counts then: either may fit.
+// its own, and the lexicon does not say which text is used then, so either may match.
 func segmentation(c *check) {
 	whole, hasWhole := c.text(c.Root.Field("expression"))
 	for _, t := range c.Root.Field("tokenizations").Items() {
@@ -226,8 +228,8 @@ func layerIn(c *check) {
 	}
 }
 
-// tokens counts those of the tokenization with the layer's tokenizationId, in a
-// segmentation of the same expression.
+// tokens returns the number of tokens of the tokenization with the layer's
+// tokenizationId, in a segmentation of the same expression.
 func (c *check) tokens() (count int64, found bool) {
 	id, expression := c.Root.Field("tokenizationId").Field("value"), c.Root.Field("expression").Text()
 	if !id.Exists() {
@@ -246,7 +248,8 @@ func (c *check) tokens() (count int64, found bool) {
 	return count, found
 }
 
-// fills: a filling fills slots of its template, and all that must be filled.
+// fills checks that a filling fills slots of its template, including all required
+// ones.
 func fills(c *check, template lexicon.Value) {
 	if !template.Exists() {
 		return
@@ -273,7 +276,8 @@ func fills(c *check, template lexicon.Value) {
 	}
 }
 
-// judgments are on the scale of their experiment, and select text of what they judge.
+// judgments checks that judgments are on the scale of their experiment, and select
+// text of the judged record.
 func judgments(c *check, experiment lexicon.Value) {
 	labels := map[string]bool{}
 	for _, label := range experiment.Field("labels").Items() {

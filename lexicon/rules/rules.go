@@ -1,7 +1,7 @@
-// Package rules checks what schemas cannot say: rules between the fields of a record,
-// and between records. A namespace has its rules in files of its own and is registered
-// in [Standard]. A hard rule makes a record useless for projections; a soft rule is
-// worth a warning. Rules read what they are given, and nothing else.
+// Package rules checks what schemas cannot express: rules between the fields of a
+// record, and between records. Each namespace has its rules in its own files and is
+// registered in [Standard]. A record that breaks a hard rule is not projected; a
+// broken soft rule gives a warning. Rules read only the records that they are given.
 package rules
 
 import (
@@ -11,16 +11,15 @@ import (
 	"github.com/weir-social/weir/syntax"
 )
 
-// maxProblems bounds the hard and the soft problems of a record, each.
+// maxProblems limits the hard and the soft problems of a record, separately.
 const maxProblems = 20
 
-// A Record is what rules look at: the result of its validation, and where it is.
+// A Record is the input of rules: the result of its validation, and its key.
 type Record struct {
 	DID, Collection, Key string
 	lexicon.Result
-	// Targets are records that rules may read, by at-uri, as far as they are stored:
-	// those of Wanted. The value is the record's Root. A rule that needs a record that
-	// is not here finds nothing.
+	// Targets are the records of Wanted that are stored, by at-uri. The value is the
+	// record's Root. A rule that needs a missing record finds nothing.
 	Targets map[string]lexicon.Value
 }
 
@@ -29,11 +28,12 @@ func (r *Record) URI() string { return "at://" + r.DID + "/" + r.Collection + "/
 
 // A Namespace has the rules of all collections whose names begin with its name.
 type Namespace struct {
-	Name  string // without a dot at its end
+	Name  string // without a trailing dot
 	check func(*check)
 	// wanted returns the at-uris of the records that the rules read.
 	wanted func(*check) []string
-	// required returns those of them without which a record is of no use.
+	// required returns the at-uris of the records without which a record cannot be
+	// used.
 	required func(*check) []string
 	searched map[string]searched // by the collection within the namespace
 }
@@ -46,8 +46,8 @@ func Standard() Rules {
 	return Rules{Layers("pub.layers")}
 }
 
-// Check returns the problems of a record. A record that is not valid has none: what it
-// breaks is known, and what its fields mean is not.
+// Check returns the problems of a record. It returns none for an invalid record,
+// because the meaning of its fields is unknown.
 func (r Rules) Check(record Record) (hard, soft []lexicon.Problem) {
 	c := r.of(&record)
 	if c == nil {
@@ -57,8 +57,8 @@ func (r Rules) Check(record Record) (hard, soft []lexicon.Problem) {
 	return c.hard, c.soft
 }
 
-// Wanted returns the at-uris of the records that the rules for a record read, in its
-// order. They may repeat, and may name nothing that exists.
+// Wanted returns the at-uris of the records that the rules for a record read, in the
+// record's order. They may contain duplicates, and may name records that do not exist.
 func (r Rules) Wanted(record Record) []string {
 	c := r.of(&record)
 	if c == nil {
@@ -67,8 +67,8 @@ func (r Rules) Wanted(record Record) []string {
 	return c.namespace.wanted(c)
 }
 
-// Required returns the at-uris of the records without which a record is of no use, in
-// its order. If they are not known yet, it can wait for them.
+// Required returns the at-uris of the records without which a record cannot be used,
+// in the record's order. If they are not known yet, the record can wait for them.
 func (r Rules) Required(record Record) []string {
 	c := r.of(&record)
 	if c == nil {
@@ -93,8 +93,8 @@ func (r Rules) of(record *Record) *check {
 type check struct {
 	*Record
 	namespace  *Namespace
-	name       string            // of the collection, within the namespace
-	texts      map[string]string // of the expressions that were read, by at-uri
+	name       string            // of the collection, without the namespace
+	texts      map[string]string // of the expressions that have been read, by at-uri
 	hard, soft []lexicon.Problem
 }
 
@@ -113,10 +113,10 @@ func add(list []lexicon.Problem, rule string, at lexicon.Value, expected string)
 	return append(list, lexicon.Problem{Rule: rule, Path: at.Path(), Expected: expected, Received: at.Received()})
 }
 
-// full reports whether a rule need not go on: all of its problems would be dropped.
+// full reports whether a rule can stop, because all further problems would be dropped.
 func (c *check) full() bool { return len(c.hard) == maxProblems && len(c.soft) == maxProblems }
 
-// definition returns the name within the namespace of what a value is, or "".
+// definition returns the name of a value's definition within the namespace, or "".
 func (c *check) definition(v lexicon.Value) string {
 	name, ok := strings.CutPrefix(v.Definition(), c.namespace.Name+".")
 	if !ok {
@@ -125,7 +125,8 @@ func (c *check) definition(v lexicon.Value) string {
 	return name
 }
 
-// target returns the record that an at-uri names, if it is here and of a collection.
+// target returns the record that an at-uri names, if it is in Targets and of a
+// collection.
 func (c *check) target(uri, name string) lexicon.Value {
 	if t := c.Targets[uri]; c.definition(t) == name {
 		return t
@@ -133,7 +134,7 @@ func (c *check) target(uri, name string) lexicon.Value {
 	return lexicon.Value{}
 }
 
-// collectionOf returns the collection in an at-uri, "" if it has none.
+// collectionOf returns the collection in an at-uri, or "" if it has none.
 func collectionOf(uri string) string {
 	parts := strings.SplitN(uri, "/", 5) // at: "" authority collection key
 	if len(parts) < 5 || !syntax.IsNSID(parts[3]) {

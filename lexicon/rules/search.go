@@ -6,11 +6,11 @@ import (
 	"github.com/weir-social/weir/lexicon"
 )
 
-// searched are the fields of a collection that are searched: JSON pointers with an
-// asterisk for each index. True: what a record is called.
+// searched holds the searched fields of a collection: JSON pointers with an asterisk for
+// each index. The value is true if the field contains what a record is called.
 type searched map[string]bool
 
-// searchedOf reads a list of fields as layersSearched has it.
+// searchedOf converts lists of fields in the form of layersSearched.
 func searchedOf(lists map[string][]string) map[string]searched {
 	all := make(map[string]searched, len(lists))
 	for name, fields := range lists {
@@ -28,9 +28,9 @@ func searchedOf(lists map[string][]string) map[string]searched {
 	return all
 }
 
-// Searched returns the texts of a record that are searched, in its order: those that say
-// what it is called, and the others. Without rules for its collection, these are all
-// others.
+// Searched returns the searched texts of a record, in the record's order: first those
+// with what it is called, then the others. Without rules for its collection, all texts
+// are in others.
 func (r Rules) Searched(collection string, texts []lexicon.Text) (called, others []lexicon.Text) {
 	for i := range r {
 		name, ok := strings.CutPrefix(collection, r[i].Name+".")
