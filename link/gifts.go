@@ -2,14 +2,14 @@ package link
 
 import "slices"
 
-// gift says which parameters open an article of a site for readers who have not paid.
-// Each giver has another code for the same page, so they are no part of a link.
+// gift lists the parameters that open an article of a site for readers who have not
+// paid. Each giver has another code for the same page, so they are not part of a link.
 type gift struct {
 	codes []string // one of them opens the article
-	with  []string // these go with it
+	with  []string // these are kept together with a code
 }
 
-// giftOf returns the gifts of the site of a domain.
+// giftOf returns the gift parameters of a domain's site.
 func giftOf(domain string) gift {
 	switch domain {
 	case "nytimes.com":
@@ -38,7 +38,7 @@ func (g gift) has(name string) bool {
 	return slices.Contains(g.codes, name) || slices.Contains(g.with, name)
 }
 
-// in returns the gift among the parameters of a URL, each once; nil: there is none.
+// in returns the gift parameters of a URL, each once; nil: there are none.
 func (g gift) in(query []parameter) (found []parameter) {
 	given := false
 	for _, p := range query {
@@ -54,7 +54,7 @@ func (g gift) in(query []parameter) (found []parameter) {
 	return found
 }
 
-// giftURL returns the spelling of an address with its gift, if it has one and is https.
+// giftURL returns the URL of an address with its gift, if it has one and is https.
 func (a *address) giftURL() string {
 	if len(a.gift) == 0 || a.scheme != "https" {
 		return ""
@@ -62,7 +62,7 @@ func (a *address) giftURL() string {
 	with := *a
 	with.query = slices.Concat(a.query, a.gift)
 	url, err := with.format()
-	if err != nil { // it is too long
+	if err != nil { // the URL is too long
 		return ""
 	}
 	return url

@@ -45,7 +45,7 @@ func normalPort(port, scheme string) (string, error) {
 	return strconv.FormatUint(n, 10), nil
 }
 
-// maxRawHost bounds the work of converting a host to ASCII, which keeps at least a
+// maxRawHost limits the work of converting a host to ASCII, which keeps at least a
 // quarter of its bytes.
 const maxRawHost = 4 * 253
 

@@ -2,9 +2,9 @@ package link
 
 import "strings"
 
-// identity returns the key under which all spellings of one article meet: the host
-// without "www.", the path without a trailing slash, the query and the route. It also
-// returns the host. url is the spelling of a; the parameters of a may change.
+// identity returns the key that all spellings of one article share: the host without
+// "www.", the path without a trailing slash, the query and the route. It also returns
+// the host. url is the spelling of a; the parameters of a may change.
 func (a *address) identity(url string) (key, host string) {
 	b := a.unarchived()
 	host = bare(b.host)
@@ -13,14 +13,14 @@ func (a *address) identity(url string) (key, host string) {
 		path = withoutAMP(host, path)
 		if other := edition(host, path); other != host {
 			b.host, b.path = other, path+"/"
-			b.applyHostRules() // its spelling had the rules of another host
+			b.applyHostRules() // the spelling had the rules of another host
 			host, path = bare(b.host), strings.TrimRight(b.path, "/")
 		}
-		if id := b.video(); id != "" { // the same in every list
+		if id := b.video(); id != "" { // the same video in every list
 			b.query = append(b.query[:0], newParameter("v="+id))
 		}
 	}
-	// Most identities are a part of the spelling, which needs no memory.
+	// Most identities are a part of the spelling, which needs no extra memory.
 	start := len(a.scheme) + len("://") + len(b.host) - len(host)
 	end := start + len(host) + len(path)
 	if b.port == "" && len(b.query) == 0 && b.fragment == "" && end <= len(url) &&
@@ -45,9 +45,9 @@ func bare(host string) string {
 	}
 }
 
-// edition returns the main host of a site whose other hosts have the same paths.
-// Each is listed: m.media-amazon.com, for one, is a site of its own, and the mobile
-// edition of many a newspaper has other paths.
+// edition returns the main host of a site whose other hosts have the same paths. Each
+// host is listed. For example, m.media-amazon.com is a separate site, and the mobile
+// editions of many newspapers have other paths.
 func edition(host, path string) string {
 	first, site, _ := strings.Cut(host, ".")
 	switch first {
@@ -76,7 +76,7 @@ func edition(host, path string) string {
 		}
 	case "threads.net":
 		return "threads.com"
-	case "fxtwitter.com", "vxtwitter.com", "fixupx.com", "fixvx.com", "xcancel.com": // they show the same posts
+	case "fxtwitter.com", "vxtwitter.com", "fixupx.com", "fixvx.com", "xcancel.com": // these show the same posts
 		return "x.com"
 	}
 	return host
@@ -105,8 +105,9 @@ func hasAMPHost(site string) bool {
 	return false
 }
 
-// withoutAMP returns the path of the article that an AMP page is an edition of. The
-// word has other meanings, so a site must be listed or the path that of an article.
+// withoutAMP returns the path of the article that an AMP page is an edition of. "amp"
+// has other meanings, so either the site must be listed or the path must be an
+// article's.
 func withoutAMP(host, path string) string {
 	if rest, ok := strings.CutPrefix(path, "/cnn/"); ok && host == "amp.cnn.com" {
 		return "/" + rest
@@ -146,8 +147,8 @@ func hasAMPSuffix(host string) bool {
 	return false
 }
 
-// isArticle reports whether a path contains a year and a month, as those of articles
-// do, and then a name.
+// isArticle reports whether a path contains a year and a month, as the paths of
+// articles do, and then a name.
 func isArticle(path string) bool {
 	year, dated, name := false, false, false
 	for segment := range strings.SplitSeq(path, "/") {

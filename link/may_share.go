@@ -2,9 +2,9 @@ package link
 
 import "bytes"
 
-// MayShare reports whether InPost may find a link or a quote in a post, which is valid
-// JSON. It is much faster, and wrong in one direction only: if it returns false, InPost
-// finds nothing and returns no error.
+// MayShare reports whether InPost may find a link or a quote in a post, which must be
+// valid JSON. It is much faster than InPost. If it returns false, InPost finds nothing
+// and returns no error.
 func MayShare(post []byte) bool {
 	s := scanner(post)
 	if s.next() != '{' {
@@ -33,7 +33,8 @@ func MayShare(post []byte) bool {
 	}
 }
 
-// mayShare reports the same of one field. A name may occur several times: each counts.
+// mayShare reports the same for one field. A name may occur several times, and each
+// occurrence counts.
 func mayShare(key string, value []byte) bool {
 	switch key {
 	case `"text"`:
@@ -46,8 +47,8 @@ func mayShare(key string, value []byte) bool {
 	return false
 }
 
-// mayHideASCII reports whether a character that names are made of may be written as an
-// escape in a JSON text.
+// mayHideASCII reports whether a JSON text may contain an escape for a character that
+// occurs in names.
 func mayHideASCII(text []byte) bool { return bytes.Contains(text, []byte(`\u00`)) }
 
 // scanner is the rest of a JSON text.
@@ -79,7 +80,7 @@ func (s *scanner) value() []byte {
 	return text[:end]
 }
 
-// valueEnd returns the length of the value that a JSON text begins with, or -1.
+// valueEnd returns the length of the value at the beginning of a JSON text, or -1.
 func valueEnd(text []byte) int {
 	if len(text) == 0 {
 		return -1
@@ -110,7 +111,7 @@ func valueEnd(text []byte) int {
 	return -1
 }
 
-// stringEnd returns the length of the string that a JSON text begins with, or -1.
+// stringEnd returns the length of the string at the beginning of a JSON text, or -1.
 func stringEnd(text []byte) int {
 	for end := 1; ; {
 		n := bytes.IndexByte(text[end:], '"')

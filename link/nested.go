@@ -6,11 +6,11 @@ import (
 	"strings"
 )
 
-// maxNesting bounds how many URLs may contain each other.
+// maxNesting limits how many URLs may contain each other.
 const maxNesting = 5
 
-// parse reads a URL. The URL of a redirector or of an AMP cache is read as the URL
-// that it contains: it opens nothing else.
+// parse reads a URL. If it is the URL of a redirector or of an AMP cache, parse reads
+// the URL that it contains instead, because that is the only page it opens.
 func parse(raw string) (address, error) {
 	nesting := maxNesting
 	return parseNested(raw, &nesting)
@@ -89,8 +89,8 @@ func (a *address) target() string {
 	return ""
 }
 
-// googleTarget returns the target of Google's redirector. Some pages of Google name
-// it "q", some "url" beside a search in "q".
+// googleTarget returns the target of Google's redirector. Some of Google's pages have
+// it in the parameter "q", others in "url" beside a search in "q".
 func (a *address) googleTarget() string {
 	q, target := a.parameter("q"), a.parameter("url")
 	switch {
@@ -127,8 +127,8 @@ func (a *address) cached(rest string) string {
 	return a.inside(scheme, rest)
 }
 
-// inside returns the URL that the end of a path begins; the query and the route
-// belong to it.
+// inside returns the URL that begins at the end of a path, including the query and the
+// route.
 func (a *address) inside(scheme, rest string) string {
 	b := address{query: a.query, fragment: a.fragment}
 	var s strings.Builder
@@ -138,8 +138,8 @@ func (a *address) inside(scheme, rest string) string {
 	return s.String()
 }
 
-// parameter returns the http or https URL that is the value of a parameter, or "".
-// Servers differ in which of two values they take, so a repeated name has none.
+// parameter returns the http or https URL that is the value of a parameter, or "". If
+// a name occurs twice, it returns "", because servers differ in which value they take.
 func (a *address) parameter(name string) string {
 	found := ""
 	for _, p := range a.query {
@@ -158,8 +158,8 @@ func (a *address) parameter(name string) string {
 	return value
 }
 
-// unarchived returns the page that an archive's URL is a copy of. A copy is not the
-// page: its URL stays the spelling, because the page may be gone.
+// unarchived returns the page that an archive's URL is a copy of. The copy's URL stays
+// the spelling, because the page itself may be gone.
 func (a *address) unarchived() address {
 	b := *a
 	for nesting := maxNesting; nesting > 0; {
@@ -177,7 +177,7 @@ func (a *address) unarchived() address {
 	return b
 }
 
-// archived returns the URL that the URL of an archive contains, or "".
+// archived returns the URL inside the URL of an archive, or "".
 func (a *address) archived() string {
 	if a.port != "" {
 		return ""
@@ -216,8 +216,8 @@ func (a *address) archived() string {
 	return a.inside("http://", rest)
 }
 
-// withoutKind removes the kind of a copy from its time: 20260704if_ is 20260704 in a
-// frame.
+// withoutKind removes the kind of a copy from its time: 20260704if_, a copy in a
+// frame, becomes 20260704.
 func withoutKind(time string) string {
 	if kind, ok := strings.CutSuffix(time, "_"); ok {
 		return strings.TrimRight(kind, "abcdefghijklmnopqrstuvwxyz")

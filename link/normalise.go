@@ -4,13 +4,13 @@
 // The spelling is a normalised URL that a person can open. Differences that a server
 // may see (http and https, a trailing slash, the order of parameters) stay, unless
 // there is a rule for the site. Normalising is idempotent, and a normalised URL is
-// printable ASCII. The identity is the key under which all spellings of one article
-// meet. It also ignores what no reader would see: the scheme, "www.", a trailing
-// slash, mobile and AMP editions, copies in archives. Two articles never have one
-// identity: a host or a path with another meaning elsewhere has a rule only where its
-// meaning is known.
+// printable ASCII. The identity is the key that all spellings of one article share.
+// It also ignores differences that no reader would see: the scheme, "www.", a
+// trailing slash, mobile and AMP editions, copies in archives. Two articles never
+// have the same identity. If a host or a path has different meanings on different
+// sites, there is a rule for it only on sites where its meaning is known.
 //
-// The input comes from strangers: the work per post is bounded, and an error in one
+// The input comes from strangers: the work per post is limited, and an error in one
 // field affects only that field. The package uses no database and makes no network
 // calls.
 package link
@@ -26,7 +26,7 @@ import (
 // MaxBytes is the maximum length of a normalised URL.
 const MaxBytes = 2048
 
-// maxRawBytes bounds a URL before its tracking parameters are removed.
+// maxRawBytes limits a URL before its tracking parameters are removed.
 const maxRawBytes = 16 * 1024
 
 // address holds the normalised parts of a URL.
@@ -41,8 +41,8 @@ type address struct {
 }
 
 // Normalise returns the spelling of a URL: an http or https URL of printable ASCII,
-// at most MaxBytes long. The error says why the URL is not a link; it is never worth
-// a retry.
+// at most MaxBytes long. The error says why the URL is not a link; a retry never
+// helps.
 func Normalise(raw string) (url string, err error) {
 	a, err := parse(raw)
 	if err != nil {
@@ -204,7 +204,7 @@ func resolveDots(path string) string {
 }
 
 // route keeps a fragment that selects a page ("#!/inbox", "#/inbox") and drops one
-// that selects a place on the page.
+// that selects a position on the page.
 func route(fragment string) string {
 	if !strings.HasPrefix(fragment, "!") && !strings.HasPrefix(fragment, "/") {
 		return ""
@@ -220,9 +220,9 @@ func route(fragment string) string {
 
 const upperHex = "0123456789ABCDEF"
 
-// escape normalises percent-encoding: it decodes characters that never need
-// encoding, encodes those that do, writes hexadecimal digits in upper case, and
-// encodes a percent sign that encodes nothing.
+// escape normalises percent-encoding: it decodes characters that never need encoding,
+// encodes those that do, writes hexadecimal digits in upper case, and encodes a
+// percent sign that does not begin an encoded character.
 func escape(s string) string {
 	clean := true
 	for i := 0; i < len(s) && clean; i++ {
@@ -265,8 +265,8 @@ func isPlain(c byte) bool {
 	return false
 }
 
-// isDelimiter reports whether a character may act as a delimiter. Encoding would
-// change its meaning, so it stays as it is written.
+// isDelimiter reports whether a character may act as a delimiter. Encoding it would
+// change its meaning, so it stays as written.
 func isDelimiter(c byte) bool { return strings.IndexByte("/?:@$&+,;=", c) >= 0 }
 
 func isHex(c byte) bool {

@@ -23,9 +23,9 @@ const (
 )
 
 const (
-	maxArticle = 256 * 1024 // bytes of an article that are searched
+	maxArticle = 256 * 1024 // bytes of an article in which links are searched
 	maxTags    = 2000       // tags of an event that are read; relays allow no more
-	maxFields  = 100        // of a tag that are read
+	maxFields  = 100        // fields of a tag that are read
 	maxTarget  = 2 * MaxBytes
 )
 
@@ -35,11 +35,11 @@ type event struct {
 	Tags    tagList `json:"tags"`
 }
 
-// InNote reads the links of a Nostr note (kind 1): the URLs in its text. Pictures,
-// sounds and films are none, because clients show them in place of their address, nor
-// are references such as nostr:npub1…. The tags name no link: an r tag repeats the text,
-// or is a topic. It returns an error for a record that is not a JSON object; it ignores
-// a field of a wrong type.
+// InNote reads the links of a Nostr note (kind 1): the URLs in its text. Pictures, sounds
+// and films do not count, because clients show them instead of their address. References
+// such as nostr:npub1… do not count either. Tags are not read for links: an r tag repeats
+// the text, or is a topic. InNote returns an error for a record that is not a JSON
+// object; it ignores a field of a wrong type.
 func InNote(note []byte) (Post, error) {
 	e, err := readEvent(note)
 	if err != nil {
@@ -49,8 +49,8 @@ func InNote(note []byte) (Post, error) {
 }
 
 // InArticle reads the links of a Nostr article (kind 30023), whose text is Markdown, like
-// InNote. Its title and summary describe the article, not the pages that it links to: so
-// its links have no cards.
+// InNote. Its links have no cards, because the article's title and summary describe the
+// article, not the pages that it links to.
 func InArticle(article []byte) (Post, error) {
 	e, err := readEvent(article)
 	if err != nil {
@@ -70,7 +70,7 @@ func readEvent(record []byte) (e event, err error) {
 	return e, err
 }
 
-// post returns what an event shares whose links are in a text.
+// post returns the shares of an event whose links are in a text.
 func (e *event) post(text string) Post {
 	p := Post{Text: string(e.Content), Quoted: e.quoted(), Original: e.original()}
 	media := e.media()
@@ -107,7 +107,7 @@ func (e *event) media() map[string]bool {
 	return found
 }
 
-// identityOf returns the identity of a URL; empty if it is no link.
+// identityOf returns the identity of a URL, or "" if it is not a link.
 func identityOf(uri string) string {
 	l, err := Parse(uri)
 	if err != nil {
@@ -116,8 +116,8 @@ func identityOf(uri string) string {
 	return l.Identity
 }
 
-// isMedia reports whether the path of a URL ends like the name of a picture, a sound or a
-// film.
+// isMedia reports whether the path of a URL ends like the file name of a picture, a sound
+// or a film.
 func isMedia(uri string) bool {
 	if end := strings.IndexAny(uri, "?#"); end >= 0 {
 		uri = uri[:end]
@@ -136,14 +136,15 @@ func isMedia(uri string) bool {
 	return false
 }
 
-// withoutMarkup returns a text of Markdown with the targets of its links set apart, and
-// without those of its pictures: the text of a link may end where the next one begins.
+// withoutMarkup returns a Markdown text in which the targets of links are separate words
+// and the targets of pictures are removed. Otherwise the text of a link may run into the
+// next one.
 func withoutMarkup(text string) string {
 	if !strings.Contains(text, "](") {
 		return text
 	}
 	var b strings.Builder
-	var open []bool // the brackets that are open: whether each is of a picture
+	var open []bool // the open brackets: whether each belongs to a picture
 	written := 0
 	for i := 0; i < len(text); i++ {
 		switch text[i] {
@@ -173,8 +174,8 @@ func withoutMarkup(text string) string {
 	return b.String()
 }
 
-// targetEnd returns where the parenthesis closes that opens at a byte, on the same line
-// and not too far away; -1 if none does.
+// targetEnd returns the position of the parenthesis that closes the one at a position, on
+// the same line and not too far away, or -1 if there is none.
 func targetEnd(text string, at int) int {
 	depth := 0
 	for i := at; i < min(len(text), at+maxTarget) && text[i] != '\n'; i++ {
@@ -194,8 +195,8 @@ func targetEnd(text string, at int) int {
 	return -1
 }
 
-// tagList holds the tags of an event, each with at least its name. Values that are no
-// strings read as "".
+// tagList holds the tags of an event, each with at least its name. A value that is not a
+// string reads as "".
 type tagList [][]string
 
 // first returns the value of the first tag with a name, or "".
@@ -208,7 +209,8 @@ func (l tagList) first(name string) string {
 	return ""
 }
 
-// UnmarshalJSONFrom reads a value of any type: the tags that are arrays of strings.
+// UnmarshalJSONFrom reads a value of any type. It keeps the tags that are arrays of
+// strings.
 func (l *tagList) UnmarshalJSONFrom(d *jsontext.Decoder) error {
 	*l = nil
 	return elements(d, func() error {
@@ -228,7 +230,8 @@ func (l *tagList) UnmarshalJSONFrom(d *jsontext.Decoder) error {
 	})
 }
 
-// elements calls read for each element of an array. A value of another type has none.
+// elements calls read for each element of an array. For a value of another type it calls
+// read never.
 func elements(d *jsontext.Decoder, read func() error) error {
 	if d.PeekKind() != '[' {
 		return d.SkipValue()

@@ -9,8 +9,8 @@ import (
 	"github.com/weir-social/weir/nostr"
 )
 
-// original returns the record of the AT Protocol that the first proxy tag (NIP-48) names
-// which names one.
+// original returns the record that the first usable proxy tag (NIP-48) names. It is a
+// record of the AT Protocol.
 func (e *event) original() Subject {
 	for _, tag := range e.Tags {
 		if tag[0] == "proxy" && len(tag) > 1 {
@@ -22,9 +22,10 @@ func (e *event) original() Subject {
 	return Subject{}
 }
 
-// originalRecord returns the post or repost that an identifier of a proxy tag names: an
-// AT-URI, an address of Bridgy Fed that contains one, as the bridge from the Fediverse
-// writes for what Bridgy Fed brought there, or an address of Bluesky's web page.
+// originalRecord returns the post or repost that an identifier in a proxy tag names. The
+// identifier is an AT-URI, an address of Bridgy Fed that contains one (the bridge from the
+// Fediverse writes these for posts that Bridgy Fed brought there), or an address of
+// Bluesky's web page.
 func originalRecord(id string) Subject {
 	if strings.HasPrefix(id, "at://") {
 		return parseRecord(id)
@@ -40,7 +41,7 @@ func originalRecord(id string) Subject {
 			return parseSubject("at://" + parts[2] + "/" + CollectionPost + "/" + parts[4])
 		}
 	case strings.HasSuffix(host, ".brid.gy"):
-		if at := strings.Index(u.Path, "at:/"); at >= 0 { // some servers join the two slashes
+		if at := strings.Index(u.Path, "at:/"); at >= 0 { // some servers turn the two slashes into one
 			return parseRecord("at://" + strings.TrimLeft(u.Path[at+len("at:/"):], "/"))
 		}
 	}
@@ -60,7 +61,8 @@ func parseRecord(uri string) Subject {
 }
 
 // originalEvent returns the note that the address of an original names: nostr:nevent1…, or
-// a page whose address ends so. Without its author it names none.
+// a page whose address ends in that form. It returns the zero Subject if the address lacks
+// the author.
 func originalEvent(address string) Subject {
 	at := strings.LastIndex(address, "nevent1")
 	if at < 1 || len(address) > MaxBytes || address[at-1] != ':' && address[at-1] != '/' {

@@ -12,9 +12,9 @@ import (
 )
 
 const (
-	maxLinks       = 25        // links of a post; the others do not count
+	maxLinks       = 25        // links per post; further ones do not count
 	maxList        = 1000      // facets of a post, and features of a facet, that are read
-	maxText        = 16 * 1024 // bytes of text that are searched; the network allows 3,000
+	maxText        = 16 * 1024 // bytes of text in which links are searched; the network allows 3,000
 	maxTitle       = 300       // runes
 	maxDescription = 1000      // runes
 )
@@ -32,9 +32,9 @@ type Link struct {
 	Identity string // the same for all spellings of one article; valid UTF-8 of at most MaxBytes
 	Card     Card   // zero without a card
 	Site     string // registrable domain of URL, in ASCII
-	Short    bool   // a short name of another link, which only the shortener knows
-	Gift     string // the URL with what opens the article for readers who have not paid; empty: nothing
-	Excluded bool   // leads to a host whose links do not count as shares, such as the network itself
+	Short    bool   // the link is a short name of another link; only the shortener knows which
+	Gift     string // the URL that opens the article for readers who have not paid; empty: none
+	Excluded bool   // it leads to a host whose links do not count as shares, such as the network itself
 }
 
 // Post holds what a post shares.
@@ -43,12 +43,12 @@ type Post struct {
 	Quoted Subject // the post that it quotes
 	Text   string  // what the author wrote
 
-	Original Subject // the record of another network that a bridge made it of
+	Original Subject // the record of another network from which a bridge made the post
 }
 
 // rawLink is a URL as it is written in a post.
 type rawLink struct {
-	at  int // byte of the text
+	at  int // byte position in the text
 	uri string
 }
 
@@ -83,8 +83,8 @@ func InPost(did string, post []byte) (Post, error) {
 	return p, nil
 }
 
-// add adds a link and returns its index, or -1 if the URI is not a link. Of several
-// spellings, and of several gifts, the first stays.
+// add adds a link and returns its index, or -1 if the URI is not a link. If a link
+// has several spellings or gifts, the first one stays.
 func (p *Post) add(uri string) int {
 	l, err := Parse(uri)
 	if err != nil || l.Excluded {
@@ -96,7 +96,7 @@ func (p *Post) add(uri string) int {
 		}
 		return i
 	}
-	if len(p.Links) == maxLinks { // the card's link matters more than the last one
+	if len(p.Links) == maxLinks { // the card's link replaces the last one, because it matters more
 		p.Links = p.Links[:maxLinks-1]
 	}
 	p.Links = append(p.Links, l)
@@ -104,8 +104,8 @@ func (p *Post) add(uri string) int {
 }
 
 // facetLinks returns the links of the facets of a text with length bytes, and the
-// ranges of the text that facets cover. A link whose range is not inside the text
-// counts, at the end of the text, and covers no bare link.
+// ranges of the text that facets cover. If a link's range is not inside the text,
+// the link still counts, at the end of the text, and covers no bare link.
 func facetLinks(facets []facet, length int) (links []rawLink, covered []span) {
 	for _, f := range facets {
 		at := f.Index.fields.span(length)
@@ -121,7 +121,7 @@ func facetLinks(facets []facet, length int) (links []rawLink, covered []span) {
 				covers = true
 			}
 		}
-		if covers { // a tag does not: it may be inside a link that has no facet
+		if covers { // a tag covers nothing, because it may be inside a link that has no facet
 			covered = append(covered, at)
 		}
 	}
@@ -177,9 +177,9 @@ func image(did, cid string) string {
 	return "blob:" + did + "/" + cid
 }
 
-// Clean turns a stranger's text into one line: it replaces white space by single
-// spaces and removes control characters and those that change the direction of the
-// text that follows, which would affect the rest of a page.
+// Clean turns a stranger's text into one line. It replaces white space by single
+// spaces, and removes control characters and characters that change the direction of
+// the text that follows, which would affect the rest of a page.
 func Clean(s string, runes int) string {
 	var b strings.Builder
 	n, space := 0, false

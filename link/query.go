@@ -5,7 +5,7 @@ import "strings"
 // parameter is one part of a query.
 type parameter struct {
 	name string // in lower case
-	text string // as it is written: "name=value" or "name"
+	text string // as written: "name=value" or "name"
 }
 
 // parameters returns the parameters of a query without tracking parameters, in order.
@@ -34,8 +34,8 @@ func (p parameter) value() string {
 }
 
 // isTracking reports whether a parameter only records where the reader came from.
-// Names that have a meaning on some site ("ref", "source", "id", "token") do not
-// qualify.
+// Names that have a meaning on some site ("ref", "source", "id", "token") are not
+// included.
 func isTracking(p parameter) bool {
 	// Pages with broken escaping write "&amp;utm_source=".
 	name := strings.TrimPrefix(p.name, "amp;")
@@ -64,7 +64,8 @@ func isTracking(p parameter) bool {
 		"ref_src", "ref_url", "guccounter", "guce_referrer", "guce_referrer_sig", "__twitter_impression":
 		return true
 	case "amp", "_amp":
-		// The value separates the AMP switch from, for example, a shop's amplifier.
+		// The value distinguishes the AMP switch from, for example, a shop's
+		// amplifier.
 		switch p.value() {
 		case "", "1", "true":
 			return true

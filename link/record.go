@@ -14,7 +14,7 @@ type record struct {
 	Facets list[facet]       `json:"facets"`
 	Embed  object[embedding] `json:"embed"`
 
-	BridgedFrom str `json:"bridgyOriginalUrl"` // Bridgy Fed writes it
+	BridgedFrom str `json:"bridgyOriginalUrl"` // written by Bridgy Fed
 }
 
 type facet struct {

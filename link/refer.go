@@ -8,12 +8,12 @@ import (
 	"github.com/weir-social/weir/nostr"
 )
 
-// InEventRepost reads the subject of a repost of Nostr (kinds 6 and 16, NIP-18): the note
-// or article that its first e or a tag names. Who wrote it, the text of the repost says if
-// it is that event, whole and signed; otherwise the first p tag does. A wrong author names
-// a record that does not exist. The subject is zero if the tags name none. original is the
-// repost of another network that a bridge made it of. It returns an error for a record that
-// is not a JSON object.
+// InEventRepost reads the subject of a Nostr repost (kinds 6 and 16, NIP-18): the note or
+// article that its first e or a tag names. The author of a note comes from the text of the
+// repost, if that contains the event, complete and signed; otherwise from the first p tag.
+// With a wrong author, the subject does not exist. The subject is zero if the tags name
+// none. original is the repost of another network from which a bridge made the record. It
+// returns an error for a record that is not a JSON object.
 func InEventRepost(collection string, repost []byte) (subject, original Subject, err error) {
 	e, err := readEvent(repost)
 	if err != nil {
@@ -34,7 +34,7 @@ func (e *event) reposted(collection string) Subject {
 		if s := addressed(e.Tags.first("a")); s != (Subject{}) {
 			return s
 		}
-		named = named && e.Tags.first("k") == "1" // an article is named by its address
+		named = named && e.Tags.first("k") == "1" // the address names the article
 	}
 	if !named {
 		return Subject{}
@@ -42,7 +42,7 @@ func (e *event) reposted(collection string) Subject {
 	return note(id, e.Tags.first("p"))
 }
 
-// innerSubject returns the event that the text of a repost contains, if it has the id and
+// innerSubject returns the event inside the text of a repost, if the event has the id and
 // its author signed it.
 func innerSubject(text string, id [32]byte) (Subject, bool) {
 	if !strings.HasPrefix(text, "{") {
@@ -55,9 +55,9 @@ func innerSubject(text string, id [32]byte) (Subject, bool) {
 	return sharing(inner.Record()), true
 }
 
-// quoted returns what the first q tag names that can be read: the address of an article,
-// or the id of a note. If the tag does not name the note's author, a reference in the text
-// or the first p tag does.
+// quoted returns the article or note that the first readable q tag names, by its address or
+// id. If the tag does not name the note's author, a reference in the text or the first p
+// tag does.
 func (e *event) quoted() Subject {
 	for _, tag := range e.Tags {
 		if tag[0] != "q" || len(tag) < 2 {
@@ -84,9 +84,9 @@ func (e *event) quoted() Subject {
 	return Subject{}
 }
 
-const maxReferences = 20 // of a text that are read
+const maxReferences = 20 // references per text that are read
 
-// authorOf returns the author of a note that the event refers to.
+// authorOf returns the author of a note to which the event refers.
 func (e *event) authorOf(id [32]byte) string {
 	rest := cut(string(e.Content), maxText)
 	for range maxReferences {
@@ -124,7 +124,7 @@ func addressed(address string) Subject {
 	return sharing(r)
 }
 
-// sharing returns a record if it is of a collection of Nostr whose records contain links.
+// sharing returns a record if it is in a Nostr collection whose records contain links.
 func sharing(r nostr.Record) Subject {
 	if r.Collection != CollectionNote && r.Collection != CollectionArticle {
 		return Subject{}

@@ -3,11 +3,11 @@ package link
 import "strings"
 
 // IsShortener reports whether the links of a host, as Parse returns them, are short
-// names of other links. Only their redirects say which. A host whose short links say
-// it themselves (youtu.be) is not a shortener.
+// names of other links. Only their redirects show which. A host whose short links
+// contain the target (youtu.be) is not a shortener.
 func IsShortener(host string) bool {
 	switch bare(strings.ToLower(host)) {
-	// For everybody.
+	// Open to everybody.
 	case "t.co", "bit.ly", "j.mp", "tinyurl.com", "ow.ly", "ht.ly", "owl.li", "buff.ly", "dlvr.it", "trib.al", "ebx.sh", "zpr.io",
 		"lnkd.in", "is.gd", "v.gd", "goo.gl", "maps.app.goo.gl", "photos.app.goo.gl", "share.google", "search.app", "forms.gle", "ift.tt",
 		"cutt.ly", "rb.gy", "rebrand.ly", "bl.ink", "t.ly", "shorturl.at", "tiny.cc", "tny.im", "soo.gd", "s.id", "snip.ly", "po.st", "shar.es",

@@ -9,22 +9,22 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 )
 
-// Subject names the record that another one quotes or reposts, or copies. The zero value
+// Subject names the record that another record quotes, reposts or copies. The zero value
 // names none.
 type Subject struct{ Collection, DID, Rkey string }
 
-// maxDID bounds the DID of a subject: the network allows 2,048 bytes, an index of
-// Postgres less. No method in use makes longer ones.
+// maxDID limits the DID of a subject. The network allows 2,048 bytes, a Postgres index
+// fewer. No DID method in use makes longer ones.
 const maxDID = 256
 
-// strongRef is a com.atproto.repo.strongRef. Its CID does not count: the subject is
-// whatever the address names now.
+// strongRef is a com.atproto.repo.strongRef. Its CID is ignored: the subject is the
+// record that the address names now.
 type strongRef struct {
 	URI str `json:"uri"`
 }
 
 // quoted is the record field of an app.bsky.embed.record, or of an
-// app.bsky.embed.recordWithMedia, which has the former inside.
+// app.bsky.embed.recordWithMedia, which contains the former.
 type quoted struct {
 	URI    str               `json:"uri"`
 	Record object[strongRef] `json:"record"`
@@ -45,8 +45,8 @@ func InRepost(repost []byte) (Subject, error) {
 	return parseSubject(string(r.Subject.fields.URI)), nil
 }
 
-// parseSubject parses the AT-URI of a post. An address with a handle instead of a
-// DID names no post: whose handle it was then is unknown.
+// parseSubject parses the AT-URI of a post. An address with a handle instead of a DID
+// names no post, because it is unknown who had the handle then.
 func parseSubject(uri string) Subject {
 	at, err := syntax.ParseATURI(uri)
 	if err != nil || !at.Authority().IsDID() || at.Collection() != CollectionPost || at.RecordKey() == "" {

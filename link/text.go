@@ -8,7 +8,7 @@ import (
 )
 
 // mayContainLink rules out most posts quickly: a link has a host with a full stop, and
-// a scheme, "www." or a path. The text may be written as in JSON.
+// a scheme, "www." or a path. The text may contain JSON escapes.
 func mayContainLink(text string) bool {
 	dot := strings.IndexByte(text, '.')
 	if dot < 0 {
@@ -29,8 +29,8 @@ func mayContainLink(text string) bool {
 	}
 }
 
-// cut returns at most so many bytes of a text. It ends with a word: half a link leads
-// elsewhere.
+// cut returns at most most bytes of a text. It cuts after a word, because half a link
+// leads elsewhere.
 func cut(text string, most int) string {
 	if len(text) <= most {
 		return text
