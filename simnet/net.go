@@ -146,7 +146,7 @@ func (n *Net) connect(began time.Time) {
 	n.SetLatency(n.cfg.Latency)
 }
 
-// Travel makes everybody in the network live this much later than now, more than before.
+// Travel moves the clocks of everybody in the network this much further ahead of now.
 func (n *Net) Travel(later time.Duration) {
 	n.mu.Lock()
 	defer n.mu.Unlock()

@@ -13,8 +13,8 @@ import (
 	"time"
 )
 
-// Nostr is a simulated network of authors and relays that overlap. It writes and signs
-// events with code of its own. Its methods are safe for concurrent use.
+// Nostr is a simulated network of authors and of relays whose events overlap. It writes and
+// signs events with code of its own. Its methods are safe for concurrent use.
 type Nostr struct {
 	cfg    NostrConfig
 	curve  *k256
@@ -34,7 +34,7 @@ type Nostr struct {
 type NostrConfig struct {
 	Seed    uint64
 	Authors int
-	Forged  float64      // the part of events that are followed by a forged or unreadable one
+	Forged  float64      // the fraction of events that are followed by a forged or unreadable one
 	Now     time.Time    // the date of the first event
 	Relays  []NostrRelay // each event is stored by one to all of them
 	Refer   bool         // some events repost or quote others, or expire within seconds
@@ -59,12 +59,12 @@ type NostrEvent struct {
 
 // NewNostr makes a network and starts its relays.
 func NewNostr(cfg NostrConfig) (*Nostr, error) {
-	n := &Nostr{cfg: cfg, curve: newK256(), random: rand.New(rand.NewPCG(cfg.Seed, 9)), now: cfg.Now.Unix()} //nolint:gosec // not for keys that matter
+	n := &Nostr{cfg: cfg, curve: newK256(), random: rand.New(rand.NewPCG(cfg.Seed, 9)), now: cfg.Now.Unix()} //nolint:gosec // not for real keys
 	for i := range cfg.Authors {
 		hash := sha256.Sum256(fmt.Appendf(nil, "author %d %d", cfg.Seed, i))
 		a := &nostrAuthor{secret: new(big.Int).SetBytes(hash[:])}
 		x, y := n.curve.point(a.secret)
-		if y.Bit(0) == 1 { // the key is the point with the even half
+		if y.Bit(0) == 1 { // a public key stands for the point with the even half
 			a.secret.Sub(n.curve.n, a.secret)
 		}
 		a.key = hex.EncodeToString(x.FillBytes(make([]byte, 32)))
@@ -104,7 +104,7 @@ func (n *Nostr) Cut() {
 	}
 }
 
-// Events returns what was written; forged events are not.
+// Events returns the events that authors wrote, without forged events.
 func (n *Nostr) Events() []*NostrEvent {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -118,7 +118,7 @@ func (n *Nostr) Forged() []*NostrEvent {
 	return slices.Clone(n.forged)
 }
 
-// Play makes the authors write some events. They reach the relays in another order.
+// Play makes the authors write some events. They reach the relays in a different order.
 func (n *Nostr) Play(count int) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -139,12 +139,12 @@ func (n *Nostr) Play(count int) {
 	}
 }
 
-// Write makes the first author write an event, which all relays get.
+// Write makes the first author write an event. All relays get it.
 func (n *Nostr) Write(createdAt int64, kind int, tags [][]string, content string) *NostrEvent {
 	return n.WriteAs(0, nil, createdAt, kind, tags, content)
 }
 
-// WriteAs makes an author write an event, which some relays get, or all if at is nil.
+// WriteAs makes an author write an event. The relays in at get it; all relays if at is nil.
 func (n *Nostr) WriteAs(author int, at []int, createdAt int64, kind int, tags [][]string, content string) *NostrEvent {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -158,13 +158,13 @@ func (n *Nostr) WriteAs(author int, at []int, createdAt int64, kind int, tags []
 	return e
 }
 
-// Put has a relay get an event once more, as a client or another relay sends it.
+// Put sends an event to a relay once more, as a client or another relay does.
 func (n *Nostr) Put(relay int, e *NostrEvent) { n.relays[relay].store(e) }
 
 // Key returns the public key of an author, in hexadecimal.
 func (n *Nostr) Key(author int) string { return n.authors[author].key }
 
-// Forge returns an event with the author's key that somebody else has made.
+// Forge returns an event with the author's key that the author has not signed.
 func (n *Nostr) Forge(author int, createdAt int64, kind int, tags [][]string, content string) *NostrEvent {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -174,7 +174,7 @@ func (n *Nostr) Forge(author int, createdAt int64, kind int, tags [][]string, co
 	return e
 }
 
-// Requests returns what a relay was asked for, in order.
+// Requests returns the requests that a relay received, in order.
 func (n *Nostr) Requests(relay int) []NostrRequest {
 	r := n.relays[relay]
 	r.mu.Lock()
@@ -182,7 +182,7 @@ func (n *Nostr) Requests(relay int) []NostrRequest {
 	return slices.Clone(r.asked)
 }
 
-// Lose has a relay lose the events of which something is true, and says how many these were.
+// Lose makes a relay lose the events for which lost returns true, and returns their number.
 func (n *Nostr) Lose(relay int, lost func(*NostrEvent) bool) int {
 	r := n.relays[relay]
 	r.mu.Lock()
@@ -192,7 +192,7 @@ func (n *Nostr) Lose(relay int, lost func(*NostrEvent) bool) int {
 	return before - len(r.stored)
 }
 
-// Compared returns how many sets of events clients have compared with a relay's.
+// Compared returns how many sets of events clients have compared with a relay's set.
 func (n *Nostr) Compared(relay int) int {
 	r := n.relays[relay]
 	r.mu.Lock()
@@ -246,15 +246,15 @@ func (n *Nostr) write() *NostrEvent {
 	return e
 }
 
-// RightClocks ends that authors date events wrongly: the next ones are dated from now on.
+// RightClocks corrects the clocks of all authors: the next events are dated from now on.
 func (n *Nostr) RightClocks(now time.Time) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.rightClocks, n.now = true, now.Unix()
 }
 
-// refer makes an event that reposts or quotes another one, or expires soon; nil if there is
-// nothing to refer to.
+// refer makes an event that reposts or quotes another one, or expires soon. It returns nil
+// if there is no event to refer to.
 func (n *Nostr) refer(a *nostrAuthor, at int64, text string) *NostrEvent {
 	of := n.authors[n.random.IntN(len(n.authors))]
 	soon := []string{"expiration", strconv.FormatInt(time.Now().Unix()+1+int64(n.random.IntN(4)), 10)}
@@ -286,13 +286,13 @@ func (n *Nostr) refer(a *nostrAuthor, at int64, text string) *NostrEvent {
 	return e
 }
 
-// address returns one of few d tags.
+// address returns one of a few d tags.
 func (n *Nostr) address() string {
 	return []string{"", "one", "two words", "#three", strings.Repeat("long", 200)}[n.random.IntN(5)]
 }
 
-// deletion returns the tags of a deletion request: of an event of the author, which other
-// relays may bring later, of somebody else, or of an address.
+// deletion returns the tags of a deletion request: for an event of the author, which other
+// relays may bring later, for somebody else's event, or for an address.
 func (n *Nostr) deletion(a *nostrAuthor) [][]string {
 	other := n.authors[n.random.IntN(len(n.authors))]
 	if n.random.IntN(3) == 0 {
@@ -307,7 +307,7 @@ func (n *Nostr) deletion(a *nostrAuthor) [][]string {
 	return append(tags, []string{"e", "junk"}, []string{"e"})
 }
 
-// forge returns an event that nobody has signed, or that nobody can read.
+// forge returns an event that nobody has signed, or that cannot be read.
 func (n *Nostr) forge(e *NostrEvent) *NostrEvent {
 	f := *e
 	switch n.random.IntN(5) {

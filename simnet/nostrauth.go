@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// nostrAnswer is the event by which a client says who it is, see NIP-42.
+// nostrAnswer is the event with which a client authenticates, see NIP-42.
 type nostrAnswer struct {
 	ID        string     `json:"id"`
 	Author    string     `json:"pubkey"`
@@ -19,10 +19,10 @@ type nostrAnswer struct {
 	Sig       string     `json:"sig"`
 }
 
-// challengeWithin is how far the date of an answer may be from now.
+// challengeWithin is how far the date of such an event may be from now.
 const challengeWithin = 10 * time.Minute
 
-// recognise returns why an answer is none; "": the client is known.
+// recognise returns why the event is invalid; "": the client is authenticated.
 func (r *nostrRelay) recognise(a *nostrAnswer, now time.Time) string {
 	e := NostrEvent{ID: a.ID, Author: a.Author, Sig: a.Sig, CreatedAt: a.CreatedAt, Kind: a.Kind, Tags: a.Tags, Content: a.Content}
 	tagged := func(name, value string) bool {

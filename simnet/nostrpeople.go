@@ -22,10 +22,10 @@ func (n *Net) Articles() (all []Article) {
 	return all
 }
 
-// Populate makes the authors write as people do: their names, and then some events over a
-// period that ends when the network's clock stands: notes with and without articles,
-// reposts and deletions. The same seed, clock and articles give the same events. Every
-// relay gets all of them.
+// Populate makes the authors write as people do: first their names, then some events over
+// a period that ends at the network's current time. The events are notes with and without
+// articles, reposts and deletions. The same seed, clock and articles give the same
+// events. Every relay gets all of them.
 func (n *Nostr) Populate(events int, over time.Duration, articles []Article) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -39,8 +39,8 @@ func (n *Nostr) Populate(events int, over time.Duration, articles []Article) {
 	}
 }
 
-// Speak makes the authors write events at a rate per second, now, until the context ends.
-// articles returns what they may share.
+// Speak makes the authors write events now, at a rate per second, until the context ends.
+// articles returns the articles that they may share.
 func (n *Nostr) Speak(ctx context.Context, rate float64, articles func() []Article) {
 	ticker := time.NewTicker(time.Duration(float64(time.Second) / rate))
 	defer ticker.Stop()
@@ -85,7 +85,7 @@ func (n *Nostr) speak(at int64, articles []Article) *NostrEvent {
 	return n.note(a, at, pick(n.random, remarks())+" "+shared.URL)
 }
 
-// note makes a note that its author remembers.
+// note makes a note, and keeps it for later reposts and deletions by its author.
 func (n *Nostr) note(a *nostrAuthor, at int64, text string) *NostrEvent {
 	const remembered = 20
 	e := n.sign(a, at, 1, [][]string{}, strings.TrimSpace(text))
@@ -95,7 +95,7 @@ func (n *Nostr) note(a *nostrAuthor, at int64, text string) *NostrEvent {
 	return e
 }
 
-// article chooses one of those that others share, mostly a late one, or one of the
+// article chooses an article that others share, usually a recent one, or one of the
 // network's own.
 func (n *Nostr) article(at int64, others []Article) Article {
 	if len(others) > 0 && n.random.IntN(3) > 0 {
@@ -109,7 +109,7 @@ func (n *Nostr) article(at int64, others []Article) Article {
 	return Article{fmt.Sprintf("https://%s/notes/%s-%d", s.host, slug(title), at/lifetime), title}
 }
 
-// nostrProfile returns the content of an author's kind 0. A few give no name.
+// nostrProfile returns the content of an author's kind 0. A few have no name.
 func nostrProfile(seed uint64, i int) string {
 	first, last := firstNames(), lastNames()
 	profile := map[string]string{"about": "simulated"}

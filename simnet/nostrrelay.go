@@ -18,22 +18,23 @@ import (
 	"github.com/coder/websocket"
 )
 
-// NostrRelay says how a relay behaves. Relays differ, and most of it is a fault.
+// NostrRelay configures how a relay behaves. Relays differ, and most of these
+// settings are faults.
 type NostrRelay struct {
-	Page      int  // events of a page at most; it says nothing when it cuts one
-	Says      int  // events of a page by its description; 0: Page
-	Silent    bool // its description says nothing of a page
+	Page      int  // maximum number of events per page; the relay does not say when it cuts one
+	Says      int  // events per page according to its description; 0: Page
+	Silent    bool // its description does not mention pages
 	Oldest    bool // a page begins with the oldest events
-	Auth      bool // it serves only those who authenticate
-	LostSeam  bool // what arrives between the stored events and the subscription is not sent
+	Auth      bool // it serves only clients that authenticate
+	LostSeam  bool // events that arrive between the stored events and the subscription are not sent
 	CloseEach int  // it closes each nth subscription with an error; 0: none
-	CutAt     int  // it ends a connection at its nth message, once; 0: never
-	Message   int  // bytes of a message to it at most; 0: 1 MiB
+	CutAt     int  // it ends one connection at its nth message; 0: never
+	Message   int  // maximum number of bytes of a message to it; 0: 1 MiB
 
 	Sync NostrSync
 }
 
-// NostrRequest is what a relay was asked for.
+// NostrRequest is a request that a relay received.
 type NostrRequest struct {
 	IDs     []string // nil: all
 	Kinds   []int
@@ -51,12 +52,12 @@ type nostrRelay struct {
 	at     net.Listener
 
 	mu       sync.Mutex    // guards what follows
-	stored   []*NostrEvent // in the opposite of the order in which they are sent
+	stored   []*NostrEvent // in reverse order of sending
 	sessions map[*nostrSession]bool
 	requests int
 	asked    []NostrRequest
 	sent     int
-	compared int // sets
+	compared int // number of sets
 }
 
 // nostrSession is the connection of a client.
@@ -107,7 +108,7 @@ func (r *nostrRelay) cut() {
 	}
 }
 
-// store stores an event and sends it to those who subscribed.
+// store stores an event and sends it to the subscribers.
 func (r *nostrRelay) store(e *NostrEvent) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -144,7 +145,7 @@ func (r *nostrRelay) ServeHTTP(w http.ResponseWriter, q *http.Request) {
 	if err != nil {
 		return
 	}
-	defer ws.CloseNow() //nolint:errcheck // it is over
+	defer ws.CloseNow() //nolint:errcheck // the connection is over
 	ws.SetReadLimit(1 << 20)
 	s := &nostrSession{relay: r, ws: ws, live: map[string]nostrFilter{}, sets: map[string]*nostrSet{}, more: make(chan struct{}, 1)}
 	ctx, cancel := context.WithCancel(q.Context())
@@ -192,7 +193,7 @@ func (s *nostrSession) queue(text string) {
 	}
 }
 
-// write sends what is queued.
+// write sends the queued messages.
 func (s *nostrSession) write(ctx context.Context) {
 	for {
 		select {
@@ -252,7 +253,7 @@ func (s *nostrSession) handle(message []byte) error {
 	return errors.New("unknown message")
 }
 
-// request handles a REQ: what is stored, newest first, then what arrives.
+// request handles a REQ: it sends stored events, newest first, and then new ones.
 func (s *nostrSession) request(parts []json.RawMessage) error {
 	var sub string
 	var f nostrFilter
@@ -305,7 +306,8 @@ func (s *nostrSession) subscribe(sub string, f nostrFilter) {
 	s.live[sub] = f
 }
 
-// page returns the stored events of a filter, cut. The caller holds the relay's lock.
+// page returns the stored events of a filter, cut to a page. The caller holds the
+// relay's lock.
 func (r *nostrRelay) page(f *nostrFilter) []*NostrEvent {
 	most, until := r.cfg.Page, len(r.stored)
 	if f.Limit != nil {

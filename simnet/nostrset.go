@@ -12,22 +12,22 @@ import (
 	"strings"
 )
 
-// NostrSync is how a relay compares sets of events, see NIP-77.
+// NostrSync says how a relay compares sets of events, see NIP-77.
 type NostrSync int
 
-// Most of it is a fault.
+// Most of these are faults.
 const (
-	SyncUnknown  NostrSync = iota // it has never heard of that: a notice
-	SyncAnswers                   // by the book
+	SyncUnknown  NostrSync = iota // it does not know the message: it sends a notice
+	SyncAnswers                   // it follows the specification
 	SyncBlocked                   // it refuses
-	SyncExpires                   // it forgets the comparison after its first answer
-	SyncSilent                    // it says nothing
-	SyncNonsense                  // its messages are none
+	SyncExpires                   // it forgets the comparison after its first reply
+	SyncSilent                    // it does not reply
+	SyncNonsense                  // its messages are invalid
 	SyncEndless                   // it always finds another difference
-	SyncInvents                   // it names events that nobody has
+	SyncInvents                   // it names events that do not exist
 )
 
-// nostrSet is what a client compares, the oldest event first and, of one date, the least id.
+// nostrSet is the set that a client compares, ordered by date, oldest first, and then by id.
 type nostrSet struct {
 	events  []*NostrEvent
 	answers int
@@ -118,8 +118,9 @@ type nostrBound struct {
 	hex string
 }
 
-// reply answers a message of a client: where it has ids, with the relay's ids; where its
-// fingerprint differs, with the ids of that range, or the fingerprints of four parts of it.
+// reply replies to a message of a client. For a range with ids it sends the relay's ids. For
+// a range whose fingerprint differs it sends the ids of the range, or the fingerprints of
+// four parts of it.
 func (c *nostrSet) reply(message []byte) ([]byte, error) {
 	in := &nostrBytes{left: message}
 	if in.one() != 0x61 {
@@ -150,10 +151,10 @@ func (c *nostrSet) reply(message []byte) ([]byte, error) {
 	for len(in.left) > 0 && !in.broken {
 		end := nostrBound{at: -1}
 		if since := in.number(); since > 0 {
-			read += int64(since) - 1 //nolint:gosec // a client of ours
+			read += int64(since) - 1 //nolint:gosec // the client is ours
 			end.at = read
 		}
-		end.hex = hex.EncodeToString(in.some(int(in.number()))) //nolint:gosec // some looks at it
+		end.hex = hex.EncodeToString(in.some(int(in.number()))) //nolint:gosec // some checks the length
 		to := len(c.events)
 		if end.at >= 0 {
 			to = sort.Search(to, func(i int) bool {
@@ -176,7 +177,7 @@ func (c *nostrSet) reply(message []byte) ([]byte, error) {
 				for i := range 4 {
 					first, next := len(part)*i/4, len(part)*(i+1)/4
 					until := end
-					if i < 3 { // the whole id: no shorter than others, but right
+					if i < 3 { // the whole id: no shorter than necessary, but correct
 						until = nostrBound{part[next].CreatedAt, part[next].ID}
 					}
 					begin(until, 1)
@@ -184,7 +185,7 @@ func (c *nostrSet) reply(message []byte) ([]byte, error) {
 				}
 			}
 		case 2:
-			in.some(32 * int(in.number())) //nolint:gosec // some looks at it
+			in.some(32 * int(in.number())) //nolint:gosec // some checks the length
 			begin(end, 2)
 			out = nostrIDs(out, part)
 		}
@@ -196,7 +197,7 @@ func (c *nostrSet) reply(message []byte) ([]byte, error) {
 	return out, nil
 }
 
-// nostrFingerprint is computed by the words of the specification.
+// nostrFingerprint computes a fingerprint as the specification describes it.
 func nostrFingerprint(events []*NostrEvent) []byte {
 	sum := new(big.Int)
 	for _, e := range events {

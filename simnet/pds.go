@@ -114,7 +114,7 @@ func (v *visit) describeRepo() (any, error) {
 			names = append(names, name)
 		}
 	}
-	if len(v.index.collection(p, follow)) > 0 && !slices.Contains(names, follow) { // those from before the log
+	if len(v.index.collection(p, follow)) > 0 && !slices.Contains(names, follow) { // the follows from before the log
 		names = append(names, follow)
 	}
 	slices.Sort(names)
@@ -164,8 +164,8 @@ type carBody []byte
 
 const carType = "application/vnd.ipld.car"
 
-// getRepo returns the whole repository, signed with the account's key of now. Follows
-// from before the log have no blocks.
+// getRepo returns the whole repository, signed with the account's current key.
+// Follows from before the log have no blocks.
 func (v *visit) getRepo() (any, error) {
 	p, err := v.repository()
 	if err != nil {

@@ -24,8 +24,7 @@ const (
 	foreign = "fm.teal.alpha.actor.status"
 )
 
-// draft is a record before it is written, with the links it shares and what it says
-// about them.
+// draft is a record before it is written, with its links and its claims about them.
 type draft struct {
 	record any
 	links  []string
@@ -36,8 +35,8 @@ func (d *draft) claim(s *story, c Claim) {
 	d.links, d.claims = append(d.links, s.url), append(d.claims, c)
 }
 
-// cidOf generates a content identifier of something that does not exist: a blob, or
-// a version of a record that was referred to.
+// cidOf generates a content identifier for something that does not exist: a blob, or a
+// version of a record that was referred to.
 func (m *model) cidOf(codec byte) string {
 	raw := make([]byte, 36)
 	raw[0], raw[1], raw[2], raw[3] = 1, codec, 0x12, 0x20
@@ -142,8 +141,8 @@ func (m *model) external(at time.Time) draft {
 	return d
 }
 
-// card returns a card and adds what it says to a draft. Clients and authors do not say
-// the same about one page.
+// card returns a card and adds its claims to a draft. Clients and authors make
+// different claims about the same page.
 func (m *model) card(d *draft, s *story, uri, spelling string) *bsky.EmbedExternal {
 	title, summary, picture := s.title, s.summary, s.picture
 	switch m.rng.IntN(8) {

@@ -13,13 +13,14 @@ import (
 	"github.com/coder/websocket"
 )
 
-// Relay says how com.atproto.sync.subscribeRepos treats cursors: servers differ.
+// Relay configures how com.atproto.sync.subscribeRepos treats cursors: servers
+// differ.
 type Relay struct {
-	Inclusive bool // the event of the cursor itself comes too
+	Inclusive bool // the event at the cursor is sent too
 	Silent    bool // no notice of a cursor in the future, which becomes the live tip, or of one that is too old
 }
 
-// relay is the log as a relay sends it. It is made when a client first asks.
+// relay is the log as a relay sends it. It is made when the first client connects.
 type relay struct {
 	mu        sync.Mutex
 	at        int // items of the log that are in messages
@@ -33,19 +34,19 @@ type relay struct {
 type message struct {
 	at      int // the position in the log of its first item
 	kind    string
-	body    object // but for the number
-	seq     int64  // before any renumbering; 0: none of its own
+	body    object // without the number
+	seq     int64  // before any renumbering; 0: it has no number of its own
 	did     string
 	timeUS  int64
 	again   *message
-	raw     []byte // instead of a body
+	raw     []byte // sent instead of a body
 	fault   Fault
 	passing bool
 
 	withheld bool
 }
 
-// HideFromRelay makes the relay omit all events of an account, like a relay that
+// HideFromRelay makes the relay omit all events of an account, as a relay does that
 // took the account down, or send them again. Each omitted event counts as Hidden.
 func (n *Net) HideFromRelay(did string, hidden bool) {
 	n.relay.mu.Lock()
@@ -81,7 +82,7 @@ func (n *Net) relayed() ([]*message, <-chan struct{}) {
 	return r.messages[:len(r.messages):len(r.messages)], grown
 }
 
-// commitSize returns how many of the items, from the first on, are one commit.
+// commitSize returns how many items at the beginning belong to one commit.
 func commitSize(items []*item) int {
 	size, first := 1, items[0].entry
 	for first != nil && first.Kind == "commit" && size < len(items) {
@@ -128,7 +129,7 @@ func (n *Net) message(items []*item, at int) *message {
 	return m
 }
 
-// body returns a message but for its number and time.
+// body returns a message without its number and time.
 func (r *relay) body(n *Net, entries []*Entry) (kind string, body object) {
 	e := entries[0]
 	switch e.Kind {
@@ -247,9 +248,9 @@ func (n *Net) subscribeRepos(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// findMessage returns the place of a cursor, a frame to send before anything else,
-// and whether the connection ends with it. Messages from joined on came after the
-// client connected.
+// findMessage returns the index of a cursor, a frame to send before anything else,
+// and whether the connection ends with that frame. Messages from joined on came
+// after the client connected.
 func (n *Net) findMessage(messages []*message, joined int, cursor int64) (at int, notice []byte, end bool) {
 	shift := n.shift.Load()
 	wanted := cursor
@@ -279,7 +280,7 @@ func (n *Net) findMessage(messages []*message, joined int, cursor int64) (at int
 	return oldest, notice, false
 }
 
-// firstMessage returns the place of the first numbered message for which reached is
+// firstMessage returns the index of the first numbered message for which reached is
 // true, or the end.
 func firstMessage(messages []*message, reached func(*message) bool) int {
 	for i, m := range messages {
@@ -304,11 +305,12 @@ type repoSubscriber struct {
 	net    *Net
 	conn   *websocket.Conn
 	wire   *wire
-	at     int // place of the next message
+	at     int // index of the next message
 	joined int // end of the messages when the client connected
 }
 
-// send sends the messages from the subscriber's place, and then as they come.
+// send sends the messages from the subscriber's index, and then new ones as they
+// come.
 func (s *repoSubscriber) send(ctx context.Context) {
 	for {
 		messages, grown := s.net.relayed()

@@ -8,10 +8,10 @@ type repository struct {
 	data contentID // the root of the tree
 	rev  string    // of the last commit; "" before the first
 
-	rotation  int      // of the key
-	highS     bool     // of a forgery
+	rotation  int      // number of key rotations
+	highS     bool     // for a forgery
 	lastWrite *written // nil: no commit had a record
-	commits   []object // their messages
+	commits   []object // messages of the commits
 }
 
 // written is a commit with records.
@@ -38,8 +38,8 @@ func (n *Net) openRepository(did string) *repository {
 	return r
 }
 
-// commit writes the operations of a commit and returns its message, but for its
-// number and time.
+// commit writes the operations of a commit and returns its message, without number and
+// time.
 func (r *repository) commit(entries []*Entry) object {
 	var records []repoBlock
 	ops := make([]any, 0, len(entries))
@@ -82,8 +82,7 @@ func (r *repository) commit(entries []*Entry) object {
 	return message
 }
 
-// sync returns the message that the repository is at a commit, but for its number
-// and time.
+// sync returns the message that the repository is at a commit, without number and time.
 func (r *repository) sync(rev string) object {
 	signed := r.signed(rev)
 	return object{"did": r.did, "rev": r.rev, "blocks": carOf([]repoBlock{signed})}

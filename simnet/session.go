@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// session is what a token stands for.
+// session is the session that a token belongs to.
 type session struct {
 	did     string
 	refresh bool

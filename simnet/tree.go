@@ -7,12 +7,12 @@ import (
 )
 
 // node is a node of a repository's tree, a Merkle search tree. Nodes never change:
-// a change of the tree makes new nodes along its way, and these have no CID until
+// a change of the tree makes new nodes along its path, and these have no CID until
 // the tree is written.
 type node struct {
 	keys   []string
 	values []contentID
-	below  []*node // one more than keys; nil where nothing is
+	below  []*node // one more than keys; nil where there is no subtree
 
 	cid contentID // once written
 }
@@ -23,7 +23,7 @@ type tree struct {
 	layer int // of the root
 }
 
-// layerOf returns the layer of a key: its hash decides.
+// layerOf returns the layer of a key, which its hash determines.
 func layerOf(key string) int {
 	sum := sha256.Sum256([]byte(key))
 	zeros := 0
@@ -53,7 +53,7 @@ func (n *node) splice(i, j, k int, keys []string, values []contentID, below ...*
 		append(append(append([]*node{}, n.below[:i]...), below...), n.below[k:]...))
 }
 
-// search returns the place of a key in a node.
+// search returns the index of a key in a node.
 func (n *node) search(key string) (at int, found bool) {
 	at = sort.SearchStrings(n.keys, key)
 	return at, at < len(n.keys) && n.keys[at] == key
@@ -110,7 +110,7 @@ func lift(n *node, layers int) *node {
 	return n
 }
 
-// split returns what is before a key, and what is after it.
+// split returns the parts before and after a key.
 func split(n *node, key string) (left, right *node) {
 	if n == nil {
 		return nil, nil
@@ -122,7 +122,7 @@ func split(n *node, key string) (left, right *node) {
 	return left, right
 }
 
-// remove returns the tree without a key that it has.
+// remove returns the tree without a key. The tree must contain the key.
 func (t tree) remove(key string) tree {
 	t.root = remove(t.root, key)
 	for t.root != nil && len(t.root.keys) == 0 {
@@ -140,8 +140,8 @@ func remove(n *node, key string) *node {
 	return n.splice(at, at+1, at+2, nil, nil, merge(n.below[at], n.below[at+1]))
 }
 
-// merge joins neighbours. It makes the nodes at the seam anew even where only one
-// side has any, because whoever undoes a deletion needs to see them.
+// merge joins neighbours. It makes the nodes at the seam anew even if only one side
+// has any, because a client that undoes a deletion needs to see them.
 func merge(left, right *node) *node {
 	switch {
 	case left == nil && right == nil:
@@ -182,8 +182,8 @@ func (n *node) write(blocks *[]repoBlock) {
 	(*blocks)[at] = repoBlock{n.cid, raw}
 }
 
-// encodeNode returns a node whose children are written. Keys lack what they share
-// with the one before.
+// encodeNode returns a node whose children have been written. It omits the part of
+// a key that it shares with the key before.
 func encodeNode(n *node) []byte {
 	link := func(child *node) any {
 		if child == nil {

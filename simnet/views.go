@@ -19,7 +19,7 @@ type profileView struct {
 	*detail
 }
 
-// detail is what #profileViewDetailed adds.
+// detail holds the further fields of #profileViewDetailed.
 type detail struct {
 	FollowsCount int        `json:"followsCount"`
 	PostsCount   int        `json:"postsCount"`

@@ -126,7 +126,7 @@ func (n *Net) RepostNow(did, uri string) (*Entry, error) {
 	return e, err
 }
 
-// QuoteNow makes an account quote a post, and returns the entry. The links are those
+// QuoteNow makes an account quote a post, and returns the entry. links are the links
 // that the new post itself contains.
 func (n *Net) QuoteNow(did, uri, text string, links ...string) (*Entry, error) {
 	subject, err := n.reference(uri)
@@ -181,8 +181,8 @@ type profileRecord struct {
 	} `json:"pinnedPost"`
 }
 
-// profile returns the account's profile record; without one, a name derived from
-// the handle.
+// profile returns the account's profile record. If there is none, it returns a name
+// derived from the handle.
 func (p *member) profile() (v profileRecord) {
 	all := p.repo[profile]
 	if i, known := searchRkey(all, "self"); known {
