@@ -1,7 +1,8 @@
 // Package bluesky makes the XRPC calls of Weir: follow lists, members of lists,
-// records of accounts. Every error has a class that tells whether a retry can help,
-// every call ends, and every response is bounded and storable. The package has no
-// access to the database: the caller supplies the limit that processes share.
+// records of accounts. Every error has a class that says whether a retry can help,
+// every call ends, and every response is limited in size and storable. The package
+// has no access to the database: the caller supplies the limit that processes
+// share.
 package bluesky
 
 import (
@@ -27,11 +28,12 @@ type Config struct {
 	AppView   string   // https://public.api.bsky.app, which needs no login
 	Directory string   // https://plc.directory: serves did:plc documents
 	Login     *Login   // nil: calls are made without a login
-	Relays    []string // name the accounts of a collection; empty: nobody does
+	Relays    []string // list the accounts of a collection; empty: not available
 
-	// Limit is called before every HTTP request, and its release after the body was
-	// read, so it can limit requests across processes. It may wait. Its own error
-	// ends the call, as Transient unless it is an *Error. nil: no limit.
+	// Limit is called before every HTTP request, and the function that it returns
+	// after the body was read, so it can limit requests across processes. It may
+	// wait. Its own error ends the call, as Transient unless it is an *Error. nil:
+	// no limit.
 	Limit func(ctx context.Context) (done func(), err error)
 
 	// HTTPClient calls the configured hosts. Its transport must be an

@@ -15,17 +15,17 @@ import (
 	"github.com/weir-social/weir/guard"
 )
 
-// maxBody bounds a response body after decompression.
+// maxBody limits a response body after decompression.
 const maxBody = 16 << 20
 
-// maxDocument bounds a DID document: many are read at once, and anybody can serve one.
+// maxDocument limits a DID document: many are read at once, and anybody can serve one.
 const maxDocument = 1 << 20
 
-// maxErrorBody bounds the body of an error response.
+// maxErrorBody limits the body of an error response.
 const maxErrorBody = 64 << 10
 
-// otherNetwork is in the query of a call that names an account of Nostr. No service of this
-// network may be asked for it.
+// otherNetwork occurs in the query of a call that names a Nostr account. Such calls are
+// never sent to services of this network.
 const otherNetwork = "did%3Anostr%3A"
 
 // request is one call, with its retries.
@@ -36,9 +36,9 @@ type request struct {
 	path   string // with its query
 	body   []byte
 	token  string // empty: without authorization
-	login  bool   // a call that creates a session: these have their own rate limit
-	proof  bool   // the response is a part of a repository: no JSON
-	car    bool   // the response is a whole repository: longer, slower, and no JSON; its job repeats the call
+	login  bool   // a call that creates a session; such calls have their own rate limit
+	proof  bool   // the response is a part of a repository, not JSON
+	car    bool   // the response is a whole repository, not JSON: longer and slower; its job repeats the call
 	read   func(body []byte) error
 }
 
@@ -113,8 +113,8 @@ func (c *Client) explain(ctx context.Context, r request, err error) *Error {
 	return e
 }
 
-// try sends a request once, as soon as the host's rate limit, its breaker and the
-// shared limit allow it. It holds the shared limit for the request only.
+// try sends a request once, as soon as the host's rate limit, its breaker and the shared
+// limit allow it. It holds the shared limit only during the request.
 func (c *Client) try(ctx context.Context, r request) error {
 	h := c.host(r.origin)
 	if err := h.wait(ctx, r.login); err != nil {
@@ -173,7 +173,7 @@ func limitError(err error) error {
 	return &e
 }
 
-// breakerOutcome returns what an outcome means for the host's breaker.
+// breakerOutcome returns the outcome of a request for the host's breaker.
 func breakerOutcome(ctx context.Context, err error) error {
 	e, answered := errors.AsType[*Error](err)
 	switch {
@@ -289,7 +289,7 @@ func (c *Client) statusError(h *host, r request, resp *http.Response, now time.T
 		e.Class = Transient
 		e.RetryAfter = retryAfter(resp.Header, now)
 	case code < http.StatusBadRequest:
-		e.Class, e.Name = Transient, nameMalformed // no XRPC response: it is from a proxy
+		e.Class, e.Name = Transient, nameMalformed // not an XRPC response, so it is from a proxy
 		e.Message = oneLine("expected status 200, received " + resp.Status + " " + resp.Header.Get("Location"))
 	}
 	return e

@@ -15,7 +15,7 @@ const getLatestCommit = "com.atproto.sync.getLatestCommit"
 const revAhead = time.Hour
 
 // LatestRev returns the current revision of an account's repository, from its own
-// PDS. Later responses of that server are of this revision or a newer one.
+// PDS. Later responses of that server have this revision or a newer one.
 func (c *Client) LatestRev(ctx context.Context, did string) (rev string, err error) {
 	r := request{call: getLatestCommit, method: http.MethodGet, path: xrpcPath(getLatestCommit, url.Values{"did": {did}})}
 	r.read = func(body []byte) error {
@@ -27,7 +27,7 @@ func (c *Client) LatestRev(ctx context.Context, did string) (rev string, err err
 		if err != nil {
 			return malformed("the revision of %s is no TID", did)
 		}
-		if tid.Time().After(time.Now().Add(revAhead)) { // no later revision would be newer
+		if tid.Time().After(time.Now().Add(revAhead)) { // otherwise no later revision would be newer
 			return malformed("the revision of %s is of the future: %s", did, tid.Time().UTC().Format(time.RFC3339))
 		}
 		rev = tid.String()

@@ -7,10 +7,10 @@ import (
 	"github.com/weir-social/weir/guard"
 )
 
-// maxRedirects bounds the redirects of a request within its host.
+// maxRedirects limits the redirects of a request within its host.
 const maxRedirects = 3
 
-// maxIdle is how many idle connections to a host are kept: with fewer than the
+// maxIdle is how many idle connections to a host are kept. If there were fewer than
 // concurrent calls, most calls would start with a dial.
 const maxIdle = 10
 
@@ -37,8 +37,8 @@ func newHTTPClients(given *http.Client, loopback bool) (trusted, guarded *http.C
 	return trusted, guarded, nil
 }
 
-// sameHost follows redirects within the request's origin only; any other redirect
-// is the response.
+// sameHost follows redirects within the request's origin only. Any other redirect
+// is returned as the response.
 func sameHost(req *http.Request, via []*http.Request) error {
 	first := via[0].URL
 	if len(via) > maxRedirects || req.URL.Scheme != first.Scheme || req.URL.Host != first.Host || req.URL.User != nil {

@@ -19,7 +19,7 @@ const (
 	Transient                // the network, the server or its response failed: retry later
 )
 
-// String returns the class as metrics and logs show it.
+// String returns the class in the form used by metrics and logs.
 func (c Class) String() string {
 	switch c {
 	case Permanent:
@@ -39,8 +39,8 @@ const (
 	nameBadInput  = "InvalidArgument" // the caller's argument
 )
 
-// ErrLogin is wrapped by every error of the login itself, which says nothing about
-// the requested account.
+// ErrLogin is wrapped by every error of the login itself. Such an error does not
+// concern the requested account.
 var ErrLogin = errors.New("the login was rejected: check the handle and the app password")
 
 // Error is the error of a call.
@@ -74,11 +74,12 @@ func (e *Error) Error() string {
 	return strings.TrimRight(b.String(), ": ")
 }
 
-// Unwrap returns the underlying error: a context's, a network's, ErrLogin.
+// Unwrap returns the underlying error, such as a context's or a network's error, or
+// ErrLogin.
 func (e *Error) Unwrap() error { return e.cause }
 
-// Classify returns the class of an error. An error of another package is Transient:
-// it says nothing about the account.
+// Classify returns the class of an error. An error of another package is Transient,
+// because it does not concern the account.
 func Classify(err error) Class {
 	if e, ok := errors.AsType[*Error](err); ok {
 		return e.Class
@@ -94,8 +95,8 @@ func RetryAfter(err error) time.Duration {
 	return 0
 }
 
-// Unsent reports whether a call ended with its context before a request was sent: that
-// says nothing of the server.
+// Unsent reports whether a call ended with its context before a request was sent. Such
+// an error does not concern the server.
 func Unsent(err error) bool {
 	e, ok := errors.AsType[*Error](err)
 	return ok && e.Name == nameNotSent && (errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled))
@@ -127,7 +128,7 @@ func oneLine(s string) string {
 	return strings.TrimSpace(b.String())
 }
 
-// errorName returns a server's error name if it is a plausible one.
+// errorName returns a server's error name if it is plausible.
 func errorName(s string) string {
 	if len(s) > 64 {
 		return ""

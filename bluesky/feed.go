@@ -33,12 +33,12 @@ type FeedPost struct {
 	Record         json.RawMessage // an object that jsonb accepts: NULs and lone surrogates are U+FFFD; nil in Records: unreadable
 	IndexedAt      time.Time       // by the AppView's clock; zero in Records
 	Repost, Pinned bool
-	RepostedAt     time.Time // of a Repost: its place in the feed
+	RepostedAt     time.Time // of a Repost: its position in the feed
 }
 
-// AuthorFeed returns a page of an account's posts, replies and reposts, newest
-// first, and the cursor of the next page; empty: there is none. limit is 1 to 100.
-// Unreadable items are omitted and counted.
+// AuthorFeed returns a page of an account's posts, replies and reposts, newest first,
+// and the cursor of the next page; empty: there is none. limit is 1 to 100. Unreadable
+// items are omitted and counted.
 func (c *Client) AuthorFeed(ctx context.Context, did, cursor string, limit int) (page []FeedPost, next string, err error) {
 	if !isDID(did) {
 		return nil, "", badInput(getAuthorFeed, "%q is not a DID", did)
@@ -56,9 +56,8 @@ func (c *Client) AuthorFeed(ctx context.Context, did, cursor string, limit int) 
 	return page, next, nil
 }
 
-// Posts returns those of at most MostByURI posts, named by their AT-URIs, that the
-// AppView shows, in its order. Deleted posts, posts of hidden accounts and unreadable
-// posts are omitted.
+// Posts returns at most MostByURI posts, named by their AT-URIs, in the AppView's order.
+// Deleted posts, posts of hidden accounts and unreadable posts are omitted.
 func (c *Client) Posts(ctx context.Context, uris []string) (posts []FeedPost, err error) {
 	if len(uris) == 0 {
 		return nil, nil
@@ -82,23 +81,23 @@ func (c *Client) Posts(ctx context.Context, uris []string) (posts []FeedPost, er
 	return posts, nil
 }
 
-// Records returns a page of a collection from the account's own PDS, highest rkey
-// first, and the cursor of the next page; empty: there is none. limit is 1 to 100.
-// Unreadable items are omitted and counted. An item that names its record but is
-// otherwise unreadable has a nil Record, because the repository has it.
+// Records returns a page of a collection from the account's own PDS, highest rkey first,
+// and the cursor of the next page; empty: there is none. limit is 1 to 100. Unreadable
+// items are omitted and counted. An item that names its record but is otherwise
+// unreadable has a nil Record, because the repository contains it.
 func (c *Client) Records(ctx context.Context, did, collection, cursor string, limit int) (page []FeedPost, next string, err error) {
 	return c.records(ctx, did, collection, cursor, pageParams(url.Values{}, cursor, limit))
 }
 
-// LowestRecords returns the records of a collection that have the lowest rkeys,
-// lowest first, as Records does.
+// LowestRecords returns the records of a collection that have the lowest rkeys, lowest
+// first, in the form of Records.
 func (c *Client) LowestRecords(ctx context.Context, did, collection string, limit int) ([]FeedPost, error) {
 	page, _, err := c.records(ctx, did, collection, "", pageParams(url.Values{"reverse": {"true"}}, "", limit))
 	return page, err
 }
 
-// Record returns a record from the account's own PDS. If the account has none, the error
-// is permanent.
+// Record returns a record from the account's own PDS. If the account has no such record,
+// the error is permanent.
 func (c *Client) Record(ctx context.Context, did, collection, rkey string) (record FeedPost, err error) {
 	if _, err := syntax.ParseNSID(collection); err != nil {
 		return FeedPost{}, badInput(getRecord, "%q is not a collection", collection)
@@ -235,7 +234,7 @@ func readFeedItem(item jsontext.Value, did string) (FeedPost, error) {
 	return p, nil
 }
 
-// readPost decodes a post as a view shows it.
+// readPost decodes a post in the form of a view.
 func readPost(view jsontext.Value) (FeedPost, error) {
 	post, err := readObject(view)
 	if err != nil {
@@ -272,7 +271,7 @@ func readRecord(item jsontext.Value, did, collection string) (FeedPost, error) {
 		return FeedPost{}, errors.New("a record of another account or collection")
 	}
 	p.Record, err = storable(fields["value"])
-	return p.FeedPost, err // names the record, too
+	return p.FeedPost, err // the record is named, too
 }
 
 type addressed struct {

@@ -20,7 +20,7 @@ const (
 	collectionList        = "app.bsky.graph.list"
 	collectionStarterPack = "app.bsky.graph.starterpack"
 
-	// MostProfiles is how many accounts Profiles takes at once.
+	// MostProfiles is the largest number of accounts in one call of Profiles.
 	MostProfiles = 25
 )
 
@@ -125,7 +125,7 @@ func (c *Client) Profiles(ctx context.Context, dids []string) ([]Profile, error)
 	return slices.DeleteFunc(page, func(p Profile) bool { return !slices.Contains(dids, p.DID) }), err
 }
 
-// profilePage requests a page and decodes the accounts in the array called name;
+// profilePage requests a page and decodes the accounts in the array called name.
 // within is the field of an item that holds the account.
 func (c *Client) profilePage(ctx context.Context, call string, params url.Values, cursor, name, within string) (page []Profile, next string, err error) {
 	if call != getProfiles {
@@ -141,7 +141,7 @@ func (c *Client) profilePage(ctx context.Context, call string, params url.Values
 			return err
 		}
 		if fields[name].Kind() != '[' {
-			return malformed("expected an array %s", name) // without this check every account would seem unfollowed
+			return malformed("expected an array %s", name) // without this check, all accounts would seem unfollowed
 		}
 		found, err := items(fields[name])
 		if err != nil {
@@ -170,7 +170,8 @@ func (c *Client) profilePage(ctx context.Context, call string, params url.Values
 	return page, next, nil
 }
 
-// byDID returns a record's AT-URI with a DID in it, which servers require.
+// byDID replaces a handle in a record's AT-URI by the DID, because servers require
+// one.
 func (c *Client) byDID(ctx context.Context, call, uri, collection string) (string, error) {
 	parsed, err := syntax.ParseATURI(uri)
 	if err != nil || parsed.Collection().String() != collection || parsed.RecordKey() == "" {

@@ -13,10 +13,11 @@ import (
 )
 
 const (
-	// maxRateLimitWait is how long a call waits for a rate limit to end. For longer
-	// waits the call fails, so that its job can snooze instead of holding a worker.
+	// maxRateLimitWait is how long a call waits for a rate limit to end. If the
+	// wait is longer, the call fails, so that its job can snooze instead of
+	// blocking a worker.
 	maxRateLimitWait = 5 * time.Second
-	// maxRetryAfter bounds the wait that a server can request.
+	// maxRetryAfter limits the wait that a server can request.
 	maxRetryAfter = time.Hour
 	// defaultRetryAfter is the wait after a rate limit without a duration.
 	defaultRetryAfter = 30 * time.Second
@@ -26,7 +27,7 @@ const (
 	tripAfter = 10
 	openFor   = 30 * time.Second
 
-	// maxHosts bounds the cached hosts from DID documents.
+	// maxHosts limits the cached hosts from DID documents.
 	maxHosts = 4096
 )
 
@@ -49,7 +50,7 @@ type allowance struct {
 }
 
 // errHostFailed is the failure that the breaker counts: no response, or one that
-// says that the host is broken.
+// shows that the host is broken.
 var errHostFailed = errors.New("the host did not respond")
 
 // errCallerGone is the failure that the breaker ignores.
@@ -160,7 +161,7 @@ func (c *Client) recordRateLimit(h *host, login bool, header http.Header, now ti
 	}
 }
 
-// hold blocks requests for a time. It never shortens a longer block.
+// hold blocks requests for a duration. It never shortens a longer block.
 func (h *host) hold(login bool, now time.Time, wait time.Duration) {
 	h.mu.Lock()
 	defer h.mu.Unlock()

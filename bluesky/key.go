@@ -12,20 +12,21 @@ import (
 	"github.com/mr-tron/base58"
 )
 
-// ErrNoKey is wrapped by the error of SigningKey if the account has no key: it does
-// not exist, or its DID document has no valid one. Other errors say nothing about the
+// ErrNoKey is wrapped by the error of SigningKey if the account has no key: the account
+// does not exist, or its DID document has no valid key. Other errors do not concern the
 // account.
 var ErrNoKey = errors.New("the account has no signing key")
 
-// ErrUncertain is wrapped, with ErrNoKey, if only the account's own server says so, which
-// may fail for a moment.
+// ErrUncertain is wrapped together with ErrNoKey if only the account's own server reports
+// that there is no key. That server may be failing for a moment.
 var ErrUncertain = errors.New("its own server says so")
 
-// ErrGone is wrapped, with ErrNoKey, if the directory says that the DID was deleted.
+// ErrGone is wrapped together with ErrNoKey if the directory reports that the DID was
+// deleted.
 var ErrGone = errors.New("the DID is deleted")
 
-// SigningKey returns the key that an account signs its commits with, from its DID
-// document as it is now. Documents that are cached are not used, and are replaced.
+// SigningKey returns the key with which an account signs its commits, from its current
+// DID document. It replaces a cached document.
 func (c *Client) SigningKey(ctx context.Context, did string) (key atcrypto.PublicKey, err error) {
 	r := request{call: didDocument, method: http.MethodGet}
 	if r.origin, r.path, err = c.documentAddress(did); err != nil {
@@ -39,7 +40,7 @@ func (c *Client) SigningKey(ctx context.Context, did string) (key atcrypto.Publi
 			c.remember(did, document{Identity: id, until: time.Now().Add(documentLife)})
 		case Classify(err) != Permanent:
 			return err
-		default: // without a PDS that can be called, it may still have a key
+		default: // an account without a reachable PDS may still have a key
 			c.forgetDocument(did)
 		}
 		key, invalid = readKey(body, did)
@@ -91,10 +92,10 @@ func readKey(body []byte, did string) (atcrypto.PublicKey, error) {
 	return nil, errors.New("the DID document has no #atproto key")
 }
 
-// parseKey reads a key in each of the forms that documents use.
+// parseKey parses a key in each of the forms that documents use.
 func parseKey(method map[string]jsontext.Value) (key atcrypto.PublicKey, err error) {
 	encoded := text(method["publicKeyMultibase"])
-	const longest = 100 // a point without compression has 89
+	const longest = 100 // an uncompressed point has 89
 	if len(encoded) < 2 || len(encoded) > longest || encoded[0] != 'z' {
 		return nil, errors.New("the #atproto key is not in base58")
 	}

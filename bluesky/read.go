@@ -18,10 +18,10 @@ import (
 const (
 	maxRecord   = 2 << 20 // bytes of a record's JSON; the network's limit is lower
 	maxDepth    = 200     // levels of a record
-	maxExponent = 324     // of a record's numbers: Postgres writes larger ones out in full
+	maxExponent = 324     // exponent of a number: Postgres writes larger ones out in full
 	maxNumber   = 1024    // bytes of a number
-	maxCursor   = 1024    // bytes: it goes into a URL, and the caller may store it
-	maxName     = 640     // bytes of a display name, as its lexicon says
+	maxCursor   = 1024    // bytes: the cursor goes into a URL, and the caller may store it
+	maxName     = 640     // bytes of a display name, as in its lexicon
 	maxURL      = 2048    // bytes of an avatar's URL
 	replacement = "\ufffd"
 )
@@ -72,9 +72,10 @@ func instant(v jsontext.Value) time.Time {
 	return time.Time{}
 }
 
-// nextCursor returns the cursor of the next page; this page has that many items. A
-// repeated cursor with an empty page is the end. With items it is an error: the
-// rest of the listing is unavailable, and the part must not be taken for all of it.
+// nextCursor returns the cursor of the next page. items is the number of items on this page.
+// If the cursor is the requested one and the page is empty, the listing has ended. With
+// items, that is an error: the rest of the listing is unavailable, and the part must not be
+// used as the whole.
 func nextCursor(v jsontext.Value, requested string, items int) (string, error) {
 	next := text(v)
 	switch {
@@ -88,7 +89,7 @@ func nextCursor(v jsontext.Value, requested string, items int) (string, error) {
 	return "", nil
 }
 
-// readProfile decodes a profile; false without a DID.
+// readProfile decodes a profile. It returns false if the profile has no DID.
 func readProfile(v jsontext.Value) (Profile, bool) {
 	fields, err := readObject(v)
 	if err != nil {
@@ -130,8 +131,8 @@ func shortened(s string, most int) string {
 	}, s))
 }
 
-// storable makes a record fit for a jsonb column: it replaces NULs and lone
-// surrogates by U+FFFD. It returns an error for what it cannot repair.
+// storable makes a record fit for a jsonb column: it replaces NULs and lone surrogates by
+// U+FFFD. It returns an error if it cannot repair the record.
 func storable(record jsontext.Value) ([]byte, error) {
 	switch {
 	case record.Kind() != '{':
@@ -142,9 +143,9 @@ func storable(record jsontext.Value) ([]byte, error) {
 		return nil, errors.New("the record is not UTF-8")
 	}
 	var out bytes.Buffer
-	size := len(record) // as Postgres returns it
+	size := len(record) // in the form that Postgres returns
 	dec := jsontext.NewDecoder(bytes.NewBuffer(record), jsontext.AllowInvalidUTF8(true), jsontext.AllowDuplicateNames(true))
-	enc := jsontext.NewEncoder(&out) // rejects duplicate names, also after replacement
+	enc := jsontext.NewEncoder(&out) // rejects duplicate names, even those that replacement makes
 	for {
 		token, err := dec.ReadToken()
 		if errors.Is(err, io.EOF) {
@@ -178,8 +179,8 @@ func storable(record jsontext.Value) ([]byte, error) {
 	return bytes.TrimRight(out.Bytes(), "\n"), nil
 }
 
-// writtenOut returns how many zeros Postgres adds to a number with an exponent, and false if
-// it would reject the number or it has more digits than a double.
+// writtenOut returns how many zeros Postgres adds to a number with an exponent. It returns
+// false if Postgres would reject the number, or if it has more digits than a double.
 func writtenOut(number string) (zeros int, ok bool) {
 	if len(number) > maxNumber {
 		return 0, false

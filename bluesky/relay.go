@@ -20,9 +20,9 @@ const MostByCollection = 2000
 func (c *Client) Relays() []string { return slices.Clone(c.relays) }
 
 // AccountsWith returns a page of the accounts that have records in a collection, as a
-// configured relay names them, and the cursor of the next page; empty: there is none.
-// limit is 1 to MostByCollection. Invalid DIDs are omitted and counted, repeated ones are
-// named once.
+// configured relay lists them, and the cursor of the next page; empty: there is none.
+// limit is 1 to MostByCollection. Invalid DIDs are omitted and counted; duplicates are
+// returned once.
 func (c *Client) AccountsWith(ctx context.Context, relay, collection, cursor string, limit int) (dids []string, next string, err error) {
 	if _, err := syntax.ParseNSID(collection); err != nil {
 		return nil, "", badInput(listReposByCollection, "%q is not a collection", collection)

@@ -18,16 +18,16 @@ const (
 )
 
 const (
-	maxCAR     = 128 << 20       // bytes of a repository: it is read into memory
+	maxCAR     = 128 << 20       // bytes of a repository, which is read into memory
 	carTimeout = 4 * time.Minute // large repositories need more than half a minute
 )
 
-// ErrTooLong is wrapped by the error of Repository if the repository is larger than what
-// is read into memory.
+// ErrTooLong is wrapped by the error of Repository if the repository is too large to be
+// read into memory.
 var ErrTooLong = errors.New("the repository is too long")
 
-// Repository returns an account's repository, from its own PDS, as a CAR. Nothing of it
-// is checked.
+// Repository returns an account's repository, from its own PDS, as a CAR. It does not
+// check the content.
 func (c *Client) Repository(ctx context.Context, did string) (car []byte, err error) {
 	r := request{call: getRepo, method: http.MethodGet, path: xrpcPath(getRepo, url.Values{"did": {did}}), car: true}
 	r.read = func(body []byte) error {
@@ -38,9 +38,9 @@ func (c *Client) Repository(ctx context.Context, did string) (car []byte, err er
 	return car, err
 }
 
-// RecordProof returns the proof that an account's repository has a record, from its own
-// PDS, as a CAR. Nothing of it is checked. If there is no such record, the error is
-// permanent.
+// RecordProof returns the proof that an account's repository contains a record, from its
+// own PDS, as a CAR. It does not check the content. If there is no such record, the
+// error is permanent.
 func (c *Client) RecordProof(ctx context.Context, did, collection, rkey string) (car []byte, err error) {
 	r := request{call: getProof, method: http.MethodGet, path: xrpcPath(getProof, url.Values{"did": {did}, "collection": {collection}, "rkey": {rkey}}), proof: true}
 	r.read = func(body []byte) error {
@@ -51,8 +51,8 @@ func (c *Client) RecordProof(ctx context.Context, did, collection, rkey string) 
 	return car, err
 }
 
-// Collections returns the collections with records in an account's repository, from
-// its own PDS, in order. Invalid names are omitted and counted.
+// Collections returns the collections with records in an account's repository, from its
+// own PDS, sorted. Invalid names are omitted and counted.
 func (c *Client) Collections(ctx context.Context, did string) (names []string, err error) {
 	r := request{call: describeRepo, method: http.MethodGet, path: xrpcPath(describeRepo, url.Values{"repo": {did}})}
 	r.read = func(body []byte) error {

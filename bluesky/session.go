@@ -14,9 +14,9 @@ const (
 	refreshSession = "com.atproto.server.refreshSession"
 
 	// loginPause is how long to wait after a rejected login: otherwise every call
-	// would try it until the server locks the account.
+	// would retry it until the server locks the account.
 	loginPause = 5 * time.Minute
-	// maxToken bounds a token, in bytes: it goes into a header.
+	// maxToken limits a token, in bytes: it goes into a header.
 	maxToken = 16 << 10
 )
 

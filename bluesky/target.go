@@ -26,7 +26,7 @@ type Target struct {
 	URI   string // AT-URI of the list or starter pack, which contains Actor; empty: an account
 }
 
-// maxTarget bounds the input, in bytes.
+// maxTarget limits the input, in bytes.
 const maxTarget = 4096
 
 // ParseTarget parses a handle, a DID, the AT-URI of a list or starter pack, or a
@@ -60,8 +60,8 @@ func ParseTarget(s string) (Target, error) {
 	return Target{Kind: TargetAccount, Actor: actor}, nil
 }
 
-// visible removes the marks of direction and width that are copied along with a
-// handle from a page.
+// visible removes direction marks and zero-width characters, which are copied along
+// with a handle from a page.
 func visible(r rune) rune {
 	switch {
 	case r >= '\u200b' && r <= '\u200f', r >= '\u202a' && r <= '\u202e', r >= '\u2060' && r <= '\u2069', r == '\ufeff':
