@@ -1,6 +1,6 @@
-// Package compare compares what two databases of Weir hold, such as a running one and
-// one that was rebuilt from the archive. It compares named columns of named tables, row
-// by row, and says which tables and columns it leaves out, and why.
+// Package compare compares the contents of two Weir databases, such as a running one and
+// one that was rebuilt from the archive. It compares named columns of named tables, row by
+// row, and reports which tables and columns it leaves out, and why.
 package compare
 
 import (
@@ -14,7 +14,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-// Difference is a row that the two databases do not have alike.
+// Difference is a row that differs between the two databases.
 type Difference struct {
 	Table   string
 	Key     []string // the values of the key's columns
@@ -61,7 +61,7 @@ func Databases(ctx context.Context, first, second *pgxpool.Pool, report func(Dif
 	return results, err
 }
 
-// row is a row of a table: its key, in the order of which rows are sorted, and its columns.
+// row is a row of a table: its key, by which rows are sorted, and its columns.
 type row struct {
 	key    string
 	values string
@@ -83,7 +83,7 @@ func (t Table) query() string {
 	return fmt.Sprintf(`SELECT jsonb_build_array(%s)::text COLLATE "C" AS key, jsonb_build_array(%s)::text AS vals FROM (%s) AS t ORDER BY 1`, quoted(t.Key), quoted(t.Columns), from)
 }
 
-// cursor is a row after another.
+// cursor reads one row after another.
 type cursor struct {
 	rows pgx.Rows
 	row
@@ -108,7 +108,7 @@ func (c *cursor) next() error {
 	return c.rows.Scan(&c.key, &c.values)
 }
 
-// compare walks through both databases side by side.
+// compare reads both databases in parallel, in key order.
 func (t Table) compare(ctx context.Context, first, second pgx.Tx, report func(Difference)) (r Result, err error) {
 	a, err := open(ctx, first, t.query())
 	if err != nil {
@@ -141,8 +141,8 @@ func (t Table) compare(ctx context.Context, first, second pgx.Tx, report func(Di
 	return r, nil
 }
 
-// difference compares the current rows. both: they have one key. Its table is empty if
-// they are equal.
+// difference compares the current rows. both is true if they have the same key. The Table
+// of d is empty if they are equal.
 func (t Table) difference(a, b *cursor) (d Difference, both bool) {
 	switch {
 	case !b.more || a.more && a.key < b.key:
@@ -162,7 +162,7 @@ func (t Table) difference(a, b *cursor) (d Difference, both bool) {
 	return d, true
 }
 
-// texts returns the elements of a JSON array, which Postgres has made, as texts.
+// texts returns the elements of a JSON array from Postgres as texts.
 func texts(array string) []string {
 	var elements []json.RawMessage
 	if json.Unmarshal([]byte(array), &elements) != nil {

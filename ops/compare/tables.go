@@ -1,17 +1,17 @@
 package compare
 
-// Table is a table that is compared.
+// Table is a table to compare.
 type Table struct {
 	Name    string
-	Key     []string // what names a row in every database
+	Key     []string // columns that identify a row in every database
 	Columns []string
-	From    string            // the rows, with these columns; empty: all rows of the table
-	Rows    string            // which rows are not compared, and why; empty: all are
+	From    string            // query for the rows, with these columns; empty: all rows of the table
+	Rows    string            // which rows are not compared, and why; empty: all rows are compared
 	Without map[string]string // the other columns of the table, and why they are not compared
 }
 
-// kept leaves out accounts of which the next purge deletes records: it runs at another
-// moment in each database.
+// kept leaves out accounts whose records the next purge deletes: it runs at a different
+// time in each database.
 const kept = ` NOT EXISTS (SELECT FROM accounts AS gone WHERE gone.did = k.did AND gone.status = 'deleted')
   AND NOT EXISTS (SELECT FROM purge_queue AS gone WHERE gone.did = k.did) `
 
@@ -78,7 +78,7 @@ WHERE k.status <> 'active' OR k.erased_rev IS NOT NULL OR EXISTS (SELECT FROM wa
 	}
 }
 
-// LeftOut returns the tables that are not compared, by the reason.
+// LeftOut returns the tables that are not compared, by reason.
 func LeftOut() map[string][]string {
 	return map[string][]string{
 		"counted from shares: `weir recount --check` compares them in each database": {"changed_subjects", "claim_votes", "claims", "count_checks", "count_state", "leaving_links",

@@ -12,15 +12,15 @@ import (
 )
 
 const (
-	lookedAt   = 10_000 // collections, at most
-	namedAtAll = 5      // of those that should not be there
+	lookedAt   = 10_000 // maximum number of collections checked
+	namedAtAll = 5      // how many unexpected collections are named
 )
 
-// collections looks for records of collections that are not stored any more: they
-// stay, and nothing reads, repairs or expires them.
+// collections looks for records of collections that are no longer stored. Such
+// records stay, and nothing reads, repairs or expires them.
 func (d Database) collections(ctx context.Context, pool *pgxpool.Pool) ([]Finding, error) {
 	if d.Needs.Stores == nil || schema.Check(ctx, pool) != nil {
-		return nil, nil // the migrations are a finding of their own
+		return nil, nil // the migrations have a finding of their own
 	}
 	found, err := schema.OtherCollections(ctx, pool, "", lookedAt)
 	if err != nil {

@@ -126,8 +126,9 @@ func (d Database) settings(ctx context.Context, pool *pgxpool.Pool) ([]Finding, 
 	return append(found, disk(needs, server, settings, host)), nil
 }
 
-// behindPooler reports whether a pooler is between Weir and Postgres: the session ID
-// from the handshake is not that of the session that runs the queries.
+// behindPooler reports whether a pooler is between Weir and Postgres: then the
+// session ID from the handshake differs from that of the session that runs the
+// queries.
 func behindPooler(conn *pgx.Conn, server schema.Server) bool {
 	return int64(conn.PgConn().PID()) != server.Backend
 }
@@ -254,7 +255,7 @@ func (d Database) lease(ctx context.Context, pool *pgxpool.Pool) ([]Finding, err
 		case !s.Leased:
 			found[0] = warn("lease", do, "no consumer reads stream %s", s.Name)
 		}
-		if s.LastEvent != nil { // an old event says nothing about the clock, but one from the future does
+		if s.LastEvent != nil { // an old event says nothing about the clock, but a future one does
 			found = append(found, clock("clock of the newest event", max(time.Until(*s.LastEvent), 0), 0))
 		}
 		return found, nil
@@ -328,12 +329,12 @@ func indexes(ctx context.Context, pool *pgxpool.Pool) ([]Finding, error) {
 	return found, nil
 }
 
-// notifyTimeout bounds the wait for a notification.
+// notifyTimeout limits the wait for a notification.
 const notifyTimeout = 3 * time.Second
 
 // pooler checks whether a pooler is between Weir and Postgres, and whether
 // WEIR_POOLER matches it. Without the variable, Weir uses notifications and prepared
-// statements, which need sessions of their own.
+// statements, which need a session of its own.
 func (d Database) pooler(ctx context.Context, pool *pgxpool.Pool) ([]Finding, error) {
 	conn, err := pgx.ConnectConfig(ctx, pool.Config().ConnConfig)
 	if err != nil {

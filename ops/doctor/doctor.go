@@ -1,6 +1,6 @@
 // Package doctor checks everything that Weir depends on, in parallel, and reports
-// each finding in one line, with a hint what to do. It changes nothing, takes no
-// lease, moves no cursor and never prints a password.
+// each finding in one line, with a hint about what to do. It changes nothing, takes
+// no lease, moves no cursor and never prints a password.
 package doctor
 
 import (
@@ -13,7 +13,7 @@ import (
 // Level is the severity of a finding.
 type Level string
 
-// The levels, the best first.
+// The levels, best first.
 const (
 	OK   Level = "ok"
 	Warn Level = "warn" // it works, but will cause problems
@@ -93,10 +93,11 @@ func fail(check, hint, format string, args ...any) Finding {
 // Passed returns a finding with the level OK.
 func Passed(check, message string) Finding { return ok(check, "%s", message) }
 
-// Warned returns a finding with the level Warn and a hint what to do.
+// Warned returns a finding with the level Warn and a hint about what to do.
 func Warned(check, hint, message string) Finding { return warn(check, hint, "%s", message) }
 
-// Failed returns a finding with the level Fail, a hint what to do and the error.
+// Failed returns a finding with the level Fail, a hint about what to do, and the
+// error.
 func Failed(check, hint string, err error) Finding { return fail(check, hint, "%s", err) }
 
 // Larger clock differences cause problems: leases and windows depend on seconds.

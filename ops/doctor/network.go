@@ -13,10 +13,10 @@ import (
 	"github.com/weir-social/weir/consumer"
 )
 
-// eventTimeout bounds the wait for an event on a connection.
+// eventTimeout limits the wait for an event on a connection.
 const eventTimeout = 3 * time.Second
 
-// A Stream is what StreamCheck connects to.
+// A Stream is a stream that StreamCheck connects to.
 type Stream struct {
 	Name      string // such as jetstream
 	Variable  string // the environment variable with its endpoints
@@ -46,8 +46,8 @@ func StreamCheck(s Stream, within time.Duration) Check {
 	}}
 }
 
-// hostOf returns the host of an endpoint. Findings contain nothing else of the URL,
-// which may hold secrets.
+// hostOf returns the host of an endpoint. Findings contain no other part of the URL,
+// because it may hold secrets.
 func hostOf(endpoint string) string {
 	if u, err := url.Parse(endpoint); err == nil && u.Host != "" {
 		return u.Host
@@ -88,7 +88,7 @@ func (s *Stream) dial(ctx context.Context, name, endpoint string) []Finding {
 		return []Finding{warn(name, "see dead_letters; the next run of weir doctor may read another event", "connected in %s, but its first event cannot be decoded: %s", took, err)}
 	}
 	found := []Finding{ok(name, "connected in %s", took)}
-	// An event may be a little late. One from the future means that a clock is wrong.
+	// An event may be slightly late. One from the future means that a clock is wrong.
 	if ahead := time.UnixMicro(m.TimeUS).Sub(frame.Arrived); ahead > 0 || ahead < -clockFail {
 		found = append(found, clock("clock of "+name, ahead, 0))
 	}
@@ -100,7 +100,7 @@ type Service struct {
 	Name      string // such as appview
 	Variable  string // the environment variable with its URL
 	URL       string // the URL to request
-	Lenient   bool   // any status below 500 is a success
+	Lenient   bool   // any status below 500 counts as success
 	UserAgent string
 	Client    *http.Client
 }
@@ -119,7 +119,7 @@ func ServiceCheck(s Service) Check {
 		response, err := s.Client.Do(request)
 		if err != nil {
 			if wrapped, is := errors.AsType[*url.Error](err); is {
-				err = wrapped.Err // without the URL
+				err = wrapped.Err // does not contain the URL
 			}
 			return []Finding{Failed(name, do, err)}
 		}

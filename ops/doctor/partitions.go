@@ -10,8 +10,8 @@ import (
 	"github.com/weir-social/weir/schema"
 )
 
-// partitionsSoon is the remaining time of the last partition of posts from which it
-// is a warning. Partitions are created two days ahead.
+// partitionsSoon is the remaining time of the last partition of posts below which
+// there is a warning. Partitions are created two days ahead.
 const partitionsSoon = 24 * time.Hour
 
 // partitions checks that the partitions of posts are created ahead, and that the
@@ -59,8 +59,9 @@ const (
 )
 
 // checkLocks compares the server's lock table with the locks that all transactions
-// take together if each uses every partition of posts. It counts the partitions that
-// exist, or those that the configuration leads to if there are more.
+// take together if each uses every partition of posts. It uses the number of
+// existing partitions or, if that is larger, the number that results from the
+// configuration.
 func checkLocks(n Needs, tree schema.RecordTree, settings map[string]int) Finding {
 	const check = "setting max_locks_per_transaction"
 	relations := tree.Tables + tree.Indexes

@@ -18,7 +18,7 @@ type Needs struct {
 	Keep         time.Duration                // the retention of posts; 0: for ever
 	Projected    int                          // relations of the projections' tables, with partitions and indexes
 	Transactions int                          // concurrent transactions that use posts
-	Stores       func(collection string) bool // reports whether a collection has an entry; nil: all have
+	Stores       func(collection string) bool // reports whether a collection has an entry; nil: all collections have one
 }
 
 // settingNames returns the settings that are checked.
@@ -141,7 +141,7 @@ func rules(n Needs, server schema.Server) []rule {
 	}
 }
 
-// checkSettings returns a finding for every setting that the server has.
+// checkSettings returns a finding for every checked setting that the server has.
 func checkSettings(n Needs, server schema.Server, settings []schema.Setting) []Finding {
 	known := map[string]schema.Setting{}
 	for _, s := range settings {
@@ -151,7 +151,7 @@ func checkSettings(n Needs, server schema.Server, settings []schema.Setting) []F
 	for _, r := range rules(n, server) {
 		s, exists := known[r.name]
 		if !exists {
-			continue // a setting of newer servers
+			continue // only newer servers have this setting
 		}
 		level, because, set := r.check(s)
 		if n.Throwaway && (r.name == "fsync" || r.name == "full_page_writes") {
@@ -171,7 +171,7 @@ func checkSettings(n Needs, server schema.Server, settings []schema.Setting) []F
 }
 
 // remedy returns the statement that changes a setting. A setting must be changed
-// where it was set, because that of a database or role overrides the server's.
+// where it was set, because the value of a database or role overrides the server's.
 func remedy(s schema.Setting, database, set string) string {
 	to := s.Name + " = " + set
 	switch s.Source {
@@ -197,7 +197,8 @@ func remedy(s schema.Setting, database, set string) string {
 // needs for one process of Weir.
 const pooledConnections = 6
 
-// checkConnections compares the free connections with those that a process opens.
+// checkConnections compares the free connections with the number that a process
+// opens.
 func checkConnections(n Needs, server schema.Server, limit schema.Setting) Finding {
 	const check = "setting max_connections"
 	all := int(number(limit.Value)) - server.Reserved

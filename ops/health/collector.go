@@ -101,7 +101,7 @@ var (
 	conditionHolds  = desc("condition", "1 for each condition that /health reports.", "name", "severity")
 )
 
-// Describe sends nothing: the streams and queues are known only at the scrape.
+// Describe sends nothing, because the streams and queues are only known at the scrape.
 func (c *Collector) Describe(chan<- *prometheus.Desc) {}
 
 // Collect reads the database and sends the metrics.
@@ -182,7 +182,7 @@ func (c *Collector) Collect(out chan<- prometheus.Metric) {
 	}
 }
 
-// sendLimits exports the limits, for the rules to compare with.
+// sendLimits exports the limits, so that alerting rules can compare with them.
 func (c *Collector) sendLimits(gauge func(*prometheus.Desc, float64, ...string)) {
 	gauge(lagLimit, c.limits.LagCritical.Seconds())
 	gauge(queueLimit, float64(c.limits.Jobs))
@@ -197,7 +197,7 @@ func (c *Collector) sendLimits(gauge func(*prometheus.Desc, float64, ...string))
 	gauge(auditLimit, age)
 }
 
-// sendArchive exports what the archive's store has, and what waits for it.
+// sendArchive exports the content and the backlog of the archive's store.
 func sendArchive(r Report, gauge func(*prometheus.Desc, float64, ...string)) {
 	a := r.Archive
 	gauge(archiveRows, float64(a.Rows))
@@ -215,8 +215,8 @@ func sendArchive(r Report, gauge func(*prometheus.Desc, float64, ...string)) {
 	gauge(unreadableLists, float64(a.Forget.Unreadable))
 }
 
-// sendHistories exports how far the past of collections, which operators name, has been
-// read.
+// sendHistories exports how far the past of collections has been read. Operators name these
+// collections.
 func sendHistories(r Report, gauge func(*prometheus.Desc, float64, ...string)) {
 	for _, h := range r.Histories {
 		gauge(historyAccount, float64(h.Accounts-h.Done-h.Unread), h.Collection, "waiting")

@@ -13,11 +13,11 @@ import (
 // Severities of a condition.
 const (
 	Warning  = "warning"  // needs attention soon
-	Critical = "critical" // Weir does not do its job
+	Critical = "critical" // Weir does not do its work
 )
 
-// Condition is a problem that exists now. Its name is that of the alert in
-// deploy/prometheus/weir.rules.yml, and of the entry in docs/operations.md.
+// Condition is a current problem. Its name is also the name of the alert in
+// deploy/prometheus/weir.rules.yml and of the entry in docs/operations.md.
 type Condition struct {
 	Name     string `json:"name"`
 	Severity string `json:"severity"`
@@ -26,7 +26,8 @@ type Condition struct {
 	Do       string `json:"do"`                // what to do or read first
 }
 
-// addConditions adds the conditions that the report shows, and sets the status.
+// addConditions adds the conditions that follow from the report, and sets the
+// status.
 func (r *Report) addConditions(limits Limits) {
 	add := func(name, severity, subject, do, message string, args ...any) {
 		r.Conditions = append(r.Conditions, Condition{Name: name, Severity: severity, Subject: subject, Message: fmt.Sprintf(message, args...), Do: do})
@@ -188,7 +189,7 @@ func seconds(s float64) time.Duration {
 	return time.Duration(s * float64(time.Second)).Round(time.Second)
 }
 
-// atLeast formats a count; if counting stopped at a bound, with "or more".
+// atLeast formats a count. If more is set, it appends "or more".
 func atLeast(n int64, more bool) string {
 	if more {
 		return fmt.Sprintf("%d or more", n)

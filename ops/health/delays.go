@@ -25,7 +25,7 @@ func FireAfter() map[string]time.Duration {
 		"WeirAuditOld":              0,
 		"WeirAuditFails":            0,
 		"WeirAuditScore":            0,
-		"WeirRelayAuditFails":       3 * time.Hour, // it is tried again each hour
+		"WeirRelayAuditFails":       3 * time.Hour, // it is retried each hour
 		"WeirCountsWrong":           0,
 		"WeirArchiveBehind":         0,
 		"WeirIndexBehind":           0,

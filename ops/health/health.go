@@ -1,5 +1,5 @@
 // Package health reports the state of Weir in the terms that the endpoints, the
-// command, the metrics and the alerts share. It reads the database only, so every
+// command, the metrics and the alerts share. It reads only the database, so every
 // process of a deployment reports the same: the page on one host shows that the
 // consumer on another has stopped.
 package health
@@ -22,7 +22,7 @@ const (
 	StateReconnecting = "reconnecting"
 	StateNever        = "never connected"       // the stream has never had a connection
 	StateStalled      = "stalled"               // connected, but nothing is committed
-	StateWaiting      = "waiting for the lease" // of one process only: another process reads the stream
+	StateWaiting      = "waiting for the lease" // for a single process: another process reads the stream
 	StateUnknown      = "unknown"               // the database does not respond
 )
 
@@ -35,20 +35,20 @@ type Limits struct {
 	Tries        int           // 10: failed attempts to connect
 	Backfills    int64         // 50: feeds that are waiting to be read
 	Jobs         int64         // 10,000: jobs of any queue that are waiting
-	DeadLetters  int64         // 10: new dead letters within ten minutes, of collections that have no limit of their own
+	DeadLetters  int64         // 10: new dead letters within ten minutes, for collections without their own limit
 	Collections  []DeadLetterLimit
 	Bytes        int64         // 3 GB: size of the database
 	AuditAge     time.Duration // 50 h: since the last audit ended, or since one was possible; negative: audits are off
 	AuditScore   float64       // 0.999: score of the last audit
 	ArchiveAge   time.Duration // 30 min: since the oldest commit that the archive's store does not have
-	IndexAge     time.Duration // since the archive's store has the oldest segment that ClickHouse lacks; zero: there is no ClickHouse
-	Forget       time.Duration // 30 days: how often segments of the archive are compared with what must be forgotten
+	IndexAge     time.Duration // since the archive's store has had the oldest segment that ClickHouse lacks; zero: there is no ClickHouse
+	Forget       time.Duration // 30 days: how often segments of the archive are compared with the data to forget
 	ForgetAge    time.Duration // 24 h: since a segment was due to be compared
-	ListAge      time.Duration // 1 h: since an account had to be forgotten that is on no list in the archive's store
+	ListAge      time.Duration // 1 h: age of the oldest account to forget that is on no list in the archive's store
 }
 
 // DeadLetterLimit is how many new dead letters some collections may have within ten
-// minutes. The first limit that covers a collection is its own.
+// minutes. A collection uses the first limit that covers it.
 type DeadLetterLimit struct {
 	Pattern string // a collection's name, or a prefix such as pub.layers.*
 	Most    int64
@@ -77,7 +77,7 @@ func (l Limits) withDefaults() Limits {
 const (
 	Healthy   = "healthy"   // no action is needed
 	Degraded  = "degraded"  // Weir works, but needs attention
-	Unhealthy = "unhealthy" // Weir does not do its job
+	Unhealthy = "unhealthy" // Weir does not do its work
 )
 
 // Report is the state of Weir. Ages are in seconds, and null if nothing has
@@ -91,7 +91,7 @@ type Report struct {
 	CaughtUpSecondsAgo  *float64 `json:"caught_up_seconds_ago"`  // since the stream last had nothing unread
 	CursorTimeUS        *int64   `json:"cursor_time_us"`         // time of the last committed event, in microseconds since 1970
 	FollowsCount        int64    `json:"follows_count"`          // 0: the whole network
-	UnreadWatches       int64    `json:"unread_watches"`         // watches whose last sync failed: weir watch list shows why
+	UnreadWatches       int64    `json:"unread_watches"`         // watches whose last sync failed: `weir watch list` shows why
 	BackfillQueueDepth  int64    `json:"backfill_queue_depth"`
 
 	Conditions []Condition    `json:"conditions"` // the problems, worst first
@@ -105,7 +105,7 @@ type Report struct {
 	Unclosable            int64                   `json:"unclosable_gaps"` // open gaps that cannot be closed
 	GapProblem            string                  `json:"gap_problem"`     // why they cannot be closed; empty if all can be
 	DeadLetters           int64                   `json:"dead_letters"`
-	NewDeadLetters        int64                   `json:"new_dead_letters"` // of the last ten minutes, of collections without a limit of their own
+	NewDeadLetters        int64                   `json:"new_dead_letters"` // in the last ten minutes, for collections without their own limit
 	CollectionDeadLetters []CollectionDeadLetters `json:"collection_dead_letters"`
 	Desynchronized        int64                   `json:"desynchronized_accounts"` // accounts that must be compared with their repositories
 	DatabaseBytes         int64                   `json:"database_bytes"`
@@ -115,22 +115,22 @@ type Report struct {
 	Audit           *schema.Audit `json:"audit"`             // the last audit; null: none yet
 	AuditSecondsAgo float64       `json:"audit_seconds_ago"` // since it ended, or since one was possible
 
-	RelayAudits []schema.RelayAudit `json:"relay_audits"` // of each relay of Nostr, the last day that was compared
+	RelayAudits []schema.RelayAudit `json:"relay_audits"` // for each Nostr relay, the last day that was compared
 
 	CountsPending    int64    `json:"counts_pending"`     // changes that the ranking's counts do not contain yet; readers correct them
 	CountsSecondsAgo *float64 `json:"counts_seconds_ago"` // since the time for which the counts are kept; null: nothing is counted yet
 	CountsWrong      int64    `json:"counts_wrong"`       // counts of the last sample that differed from the shares
 
-	Archive schema.ArchiveBacklog `json:"archive"` // what its store has, and what waits for it
+	Archive schema.ArchiveBacklog `json:"archive"` // content and backlog of its store
 
-	at time.Time // of the report
+	at time.Time // when the report was made
 }
 
-// CollectionDeadLetters are new dead letters of collections that have a limit of their
-// own.
+// CollectionDeadLetters counts the new dead letters of collections with their own
+// limit.
 type CollectionDeadLetters struct {
-	Collections string `json:"collections"` // as it is configured: a name or a prefix
-	New         int64  `json:"new"`         // of the last ten minutes
+	Collections string `json:"collections"` // as configured: a name or a prefix
+	New         int64  `json:"new"`         // in the last ten minutes
 	Most        int64  `json:"most"`        // an alert fires above it
 }
 
@@ -282,7 +282,7 @@ func stream(st schema.StreamStatus, now time.Time, limits Limits) Stream {
 	case schema.StateConnecting, schema.StateNoNetwork:
 		switch {
 		case !st.Leased:
-			s.State = schema.StateNoConsumer // the consumer ended without giving back the lease
+			s.State = schema.StateNoConsumer // the consumer ended without releasing the lease
 		case st.CaughtUp == nil && st.LastEvent == nil: // the first connection writes one of them
 			s.State = StateNever
 		default:
@@ -348,15 +348,15 @@ func most(a, b *float64) *float64 {
 	return a
 }
 
-// Unreachable returns the report for a database that does not respond: nothing else
-// is known.
+// Unreachable returns the report for a database that does not respond. Nothing else is
+// known then.
 func Unreachable(err error) Report {
 	return Report{Status: Unhealthy, State: StateUnknown, Streams: []Stream{}, Queues: []schema.Queue{}, Conditions: []Condition{
 		{Name: "WeirDatabaseDown", Severity: Critical, Message: "the database does not respond: " + err.Error(), Do: "weir doctor"},
 	}}
 }
 
-// SeenBy turns the report into that of one process that runs a consumer: if other
+// SeenBy turns the report into that of one process that runs a consumer. If other
 // processes hold all leases, its state is "waiting for the lease".
 func (r *Report) SeenBy(owner string) {
 	for _, s := range r.Streams {

@@ -6,9 +6,9 @@ import (
 	"github.com/weir-social/weir/schema"
 )
 
-// NotReady returns the reasons why a process that reads a stream is not ready; none
-// if it is ready. A stream that has never been read is no reason: its first
-// consumer must be able to start.
+// NotReady returns the reasons why a process that reads a stream is not ready, or
+// nil if it is ready. A stream that has never been read is not a reason, because
+// its first consumer must be able to start.
 func (r Report) NotReady(limits Limits) (reasons []string) {
 	limits = limits.withDefaults()
 	for _, s := range r.Streams {

@@ -26,7 +26,7 @@ type Target struct {
 	Collection string
 	Rkey       string
 	URL        string // normalised URL of a link; empty for a record
-	Identity   string // of the link: every spelling of an article leads to it
+	Identity   string // of the link: the same for every spelling of an article
 }
 
 // Parse reads an AT-URI, the bsky.app URL of a post, or the URL of a link.
@@ -287,17 +287,17 @@ type Rank struct {
 
 // Link holds everything known about a link.
 type Link struct {
-	URL     string        `json:"url"`    // the spelling that is shown; if nothing is stored, the one asked for
-	Stored  *ranking.Link `json:"stored"` // nil: nobody shared it, or it expired
+	URL     string        `json:"url"`    // the spelling that is shown; if nothing is stored, the requested one
+	Stored  *ranking.Link `json:"stored"` // nil: nobody has shared it, or it has expired
 	Shares  []Share       `json:"shares"` // the latest, at most a thousand
 	Ranks   []Rank        `json:"ranks"`
 	Message string        `json:"message"`
 }
 
-// maxRows bounds the shares and the ranks that OfLink reads.
+// maxRows limits the shares and the ranks that OfLink reads.
 const maxRows = 1000
 
-// OfLink collects everything known about a link. Any spelling leads to it.
+// OfLink collects everything known about a link, given by any spelling.
 func OfLink(ctx context.Context, db ranking.DB, target Target, now time.Time) (l Link, err error) {
 	l.URL = target.URL
 	if l.Stored, err = optional(ranking.FindLink(ctx, db, target.Identity)); err != nil {
