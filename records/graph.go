@@ -11,24 +11,26 @@ import (
 	"github.com/weir-social/weir/schema"
 )
 
-// Limits of what a walk visits.
+// Limits of a walk.
 const (
 	MaxDepth = 6
 	MaxEdges = 10_000
 
-	maxFan  = 500 // edges in each direction that one node is left by
+	maxFan  = 500 // edges that are followed from one node in each direction
 	maxType = 200 // characters of an edge's type, which strangers choose
 )
 
-// A Graph is what can be reached from a record by references, in both directions.
+// A Graph is the part of the records that can be reached from a record by references, in
+// both directions.
 //
-// A record that describes an edge, such as pub.layers.graph.graphEdge, is one: it has a
-// reference at /source/recordRef and one at /target/recordRef, or several such pairs in
-// a list. Its ends are neighbours of each other, by its type.
+// A record that describes an edge, such as pub.layers.graph.graphEdge, is treated as one:
+// it has a reference at /source/recordRef and one at /target/recordRef, or several such
+// pairs in a list. Its two ends are neighbours of each other, connected by an edge of its
+// type.
 type Graph struct {
-	Nodes []Node `json:"nodes"` // the nearest first
+	Nodes []Node `json:"nodes"` // nearest first
 	Edges []Edge `json:"edges"`
-	// Truncated: there is more within this depth, which was left out.
+	// Truncated: within this depth, some edges were left out.
 	Truncated bool `json:"truncated"`
 }
 
@@ -38,14 +40,14 @@ type Node struct {
 	Depth   int    `json:"depth"`
 	State   string `json:"state"` // Stored, Deleted or Missing
 	Verdict string `json:"verdict,omitempty"`
-	Text    string `json:"text,omitempty"` // the beginning of what people wrote in it
+	Text    string `json:"text,omitempty"` // the beginning of the text that people wrote in it
 }
 
-// An Edge is a reference, or what a record says that describes an edge.
+// An Edge is a reference, or the edge that a record describes.
 type Edge struct {
 	From string `json:"from"`
 	To   string `json:"to"`
-	Type string `json:"type"`          // the path of the reference without its indexes, such as "annotations.ontologyTypeRef"; or what the record says
+	Type string `json:"type"`          // the path of the reference without its indexes, such as "annotations.ontologyTypeRef"; or the type in the record
 	Via  string `json:"via,omitempty"` // the at-uri of the record that describes the edge
 
 	path string
@@ -58,21 +60,21 @@ type step struct {
 	Cut                 bool
 }
 
-// ends is a condition: a reference is one end of an edge that its record describes. The
-// index record_refs_ends has it.
+// ends is a condition: a reference is one end of an edge that its record describes. It
+// matches the index record_refs_ends.
 func ends(path string) string {
 	return path + ` ~ '^(/[A-Za-z]{1,40}/[0-9]{1,9})?/(source|target)/recordRef$'`
 }
 
-// name is a record as the walk names it: an at-uri without its scheme.
+// name returns a record's name in a walk: its at-uri without the scheme.
 func name(did, collection, rkey string) string {
 	return fmt.Sprintf(`%s || '/' || %s || '/' || %s`, did, collection, rkey)
 }
 
 // walk visits the edges around a record, level by level: $1 is the record, $2 the depth,
-// $3 how many edges it visits, $4 how many of each node and direction. A row is a level,
-// with the edges that were visited first there. The record in the middle of an edge is
-// passed over.
+// $3 the maximum number of edges, $4 the maximum per node and direction. Each row is a
+// level, with the edges that were first visited there. It skips the record that describes
+// an edge.
 var walk = `
 WITH RECURSIVE walk AS (
     SELECT 0 AS depth, ARRAY[$1::text] COLLATE "C" AS frontier, ARRAY[$1::text] COLLATE "C" AS seen, $3::bigint AS remaining,
@@ -141,7 +143,7 @@ func visit(ctx context.Context, db DB, from schema.Key, depth, edges int) (found
 	return found, truncated, nil
 }
 
-// Neighbourhood returns what is around a record, up to so many edges away.
+// Neighbourhood returns the graph around a record, up to depth edges away.
 func Neighbourhood(ctx context.Context, db DB, of schema.Key, depth, edges int) (Graph, error) {
 	found, truncated, err := visit(ctx, db, of, depth, edges)
 	if err != nil {
@@ -163,7 +165,7 @@ func Neighbourhood(ctx context.Context, db DB, of schema.Key, depth, edges int) 
 	return g, describe(ctx, db, &g)
 }
 
-// other returns the other end of an edge.
+// other returns the end of an edge that is not end.
 func (e Edge) other(end string) string {
 	if e.From == end {
 		return e.To
@@ -171,7 +173,7 @@ func (e Edge) other(end string) string {
 	return e.From
 }
 
-// neighbours are the edges of each node.
+// neighbours returns the edges of each node.
 func neighbours(edges []Edge) map[string][]Edge {
 	around := map[string][]Edge{}
 	for _, e := range edges {
@@ -183,7 +185,7 @@ func neighbours(edges []Edge) map[string][]Edge {
 	return around
 }
 
-// distances returns how many edges each node is away, up to so many.
+// distances returns how many edges away each node is, up to depth.
 func distances(around map[string][]Edge, from string, depth int) map[string]int {
 	distance := map[string]int{from: 0}
 	for open := []string{from}; len(open) > 0; open = open[1:] {
@@ -202,7 +204,7 @@ func distances(around map[string][]Edge, from string, depth int) map[string]int 
 	return distance
 }
 
-// describe adds what is known of the nodes, and the types of the edges.
+// describe adds the states and texts of the nodes, and the types of the edges.
 func describe(ctx context.Context, db DB, g *Graph) error {
 	nodes := make([]schema.Key, len(g.Nodes))
 	for i := range g.Nodes {
@@ -234,8 +236,8 @@ ORDER BY k.n`
 	return typed(ctx, db, g.Edges)
 }
 
-// typed sets the types of edges. A record that describes many is read once: it may have a
-// megabyte.
+// typed sets the types of edges. A record that describes many edges is read once, because
+// it may have a megabyte.
 func typed(ctx context.Context, db DB, edges []Edge) error {
 	var via []int
 	for i := range edges {
@@ -250,7 +252,7 @@ func typed(ctx context.Context, db DB, edges []Edge) error {
 	}
 	slices.SortStableFunc(via, func(a, b int) int { return strings.Compare(edges[a].Via, edges[b].Via) })
 	var of []schema.Key
-	var first, last []int // of a record's paths, from 1
+	var first, last []int // indexes of a record's paths, from 1
 	paths := make([]string, len(via))
 	for n, i := range via {
 		if n == 0 || edges[i].Via != edges[via[n-1]].Via {

@@ -37,22 +37,22 @@ type Page struct {
 // A Cursor is an opaque position in a list.
 type Cursor string
 
-// position is what a cursor contains. Its fields are those that a list is sorted by.
+// position is the content of a cursor. Its fields are those by which a list is sorted.
 type position struct {
-	Of   string     // the list; of a cursor that was read, its hash
+	Of   string     // the list; in a cursor that was read, its hash
 	At   time.Time  // when the record was stored
 	Rank float32    // how well the record matches
 	Key  schema.Key // of the record
-	Path []byte     // of a reference in it; as bytes, which JSON does not make six times as long
-	Skip int        // references of a record
+	Path []byte     // path of a reference in the record; as bytes, which JSON does not make six times as long
+	Skip int        // number of references of a record to skip
 }
 
-// maxCursor is in bytes. The longest keys and paths need less, so that every cursor fits
-// into the header of a request.
+// maxCursor limits a cursor, in bytes. The longest keys and paths need less, so every
+// cursor fits into the header of a request.
 const maxCursor = 10 << 10
 
-// hash is short and the same for the same text: the name of a list, or of what a view
-// shows, may be long.
+// hash returns a short text that is the same for the same text. The name of a list, or
+// the description of a view, may be long.
 func hash(of string) string {
 	sum := sha256.Sum256([]byte(of))
 	return hex.EncodeToString(sum[:8])
@@ -64,8 +64,8 @@ func (p position) cursor() Cursor {
 	return Cursor(base64.RawURLEncoding.EncodeToString(raw))
 }
 
-// read returns the position of the last entry of the page before. Anyone may have
-// written the cursor.
+// read returns the position of the last entry of the page before. The cursor is
+// untrusted.
 func (c Cursor) read(of string) (p position, err error) {
 	raw, err := base64.RawURLEncoding.DecodeString(string(c))
 	if len(c) > maxCursor || err != nil || json.Unmarshal(raw, &p) != nil || p.Of != hash(of) || p.Skip < 0 || p.At.Year() < 0 || p.At.Year() > 9999 {
@@ -79,13 +79,13 @@ func (c Cursor) read(of string) (p position, err error) {
 	return p, nil
 }
 
-// Records have up to a megabyte each, and a page of them is in memory.
+// A record may have a megabyte, and a page of them is in memory.
 const (
 	pageBytes  = 4 << 20
 	readAtOnce = 8
 )
 
-// List returns a page of the records of a collection, those that were stored last first.
+// List returns a page of the records of a collection, most recently stored first.
 func List(ctx context.Context, db DB, collection string, limit int, after Cursor) (Page, error) {
 	of := "list " + collection
 	from := position{At: time.Date(9999, 1, 1, 0, 0, 0, 0, time.UTC)}
@@ -127,7 +127,7 @@ LIMIT $5`
 }
 
 // ListOf returns records of one account and collection, in the order of their keys, or
-// the last first. after is the key of the last record of the page before.
+// in reverse. after is the key of the last record on the page before.
 func ListOf(ctx context.Context, db DB, did, collection string, limit int, after string, reverse bool) (page []Record, next string, err error) {
 	order, beyond := "DESC", "<"
 	if reverse {
@@ -152,8 +152,9 @@ LIMIT $4`, beyond, order)
 	return page, next, err
 }
 
-// values reads records in the order of their keys, until they have so many bytes. n is
-// the number of keys that it has looked at; records that are gone are left out.
+// values reads records in the order of their keys, until their total size reaches a
+// limit. n is the number of keys that it has read. Records that no longer exist are
+// omitted.
 func values(ctx context.Context, db DB, keys []schema.Key) (found []Record, n int, err error) {
 	size := 0
 	for part := range slices.Chunk(keys, readAtOnce) {

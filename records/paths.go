@@ -9,17 +9,17 @@ import (
 // maxPaths is the number of paths that are returned.
 const maxPaths = 10
 
-// Paths are the shortest ones between two records.
+// Paths are the shortest paths between two records.
 type Paths struct {
 	Length int      `json:"length"` // in edges; 0: there is none within the depth, or both are the same
-	List   [][]Edge `json:"paths"`  // some of them; an edge may lead either way
+	List   [][]Edge `json:"paths"`  // some of them; an edge may lead in either direction
 	// Truncated: not all edges within the depth were visited. There may be more or
 	// shorter paths.
 	Truncated bool `json:"truncated"`
 }
 
-// ShortestPaths returns the shortest paths between two records that have so many edges
-// at most. It walks from both ends, each half of the way.
+// ShortestPaths returns the shortest paths between two records with at most depth
+// edges. It walks from both ends, each half of the way.
 func ShortestPaths(ctx context.Context, db DB, from, to schema.Key, depth, edges int) (p Paths, err error) {
 	var all []Edge
 	seen := map[Edge]bool{}
@@ -57,7 +57,7 @@ func ShortestPaths(ctx context.Context, db DB, from, to schema.Key, depth, edges
 // shortest returns some of the shortest paths.
 func shortest(edges []Edge, from, to string, depth int) [][]Edge {
 	around := neighbours(edges)
-	distance := distances(around, to, depth) // how far it is from each node
+	distance := distances(around, to, depth) // the distance of each node from to
 	paths := [][]Edge{}
 	if d, ok := distance[from]; !ok || d == 0 {
 		return paths

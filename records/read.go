@@ -9,7 +9,7 @@ import (
 	"github.com/weir-social/weir/schema"
 )
 
-// States of a record that somebody refers to.
+// States of a record that another refers to.
 const (
 	Stored  = "stored"
 	Deleted = "deleted" // it was stored or seen, and its author deleted it
@@ -17,47 +17,47 @@ const (
 	Hidden  = "hidden"  // its account is deactivated, suspended or the like
 )
 
-// A Detail is a record with what is known of it.
+// A Detail is a record with everything that is stored about it.
 type Detail struct {
 	Record
 	Rev        string          `json:"rev"`
 	Projection string          `json:"projection,omitempty"` // "projected", "parked", "missing" or "refused", as in the table verdicts
 	Dangling   bool            `json:"dangling"`             // a record that it requires was deleted
 	Problems   json.RawMessage `json:"problems"`             // why it is invalid or refused
-	Warnings   json.RawMessage `json:"warnings"`             // the soft rules that it breaks
+	Warnings   json.RawMessage `json:"warnings"`             // the soft rules that the record breaks
 	WaitsFor   []string        `json:"waits_for"`            // at-uris of records that it requires and that are not stored
 	References References      `json:"references"`
 	Referrers  Referrers       `json:"referrers"`
 }
 
-// A Reference is one mention of something in a record.
+// A Reference is one reference in a record.
 type Reference struct {
 	Path     string `json:"path"` // a JSON pointer
 	Kind     string `json:"kind"` // as in the table record_refs
 	Target   string `json:"target"`
-	URI      string `json:"uri,omitempty"`   // of the record that it names
-	CID      string `json:"cid,omitempty"`   // of the version that it names
+	URI      string `json:"uri,omitempty"`   // URI of the record that it names
+	CID      string `json:"cid,omitempty"`   // CID of the version that it names
 	State    string `json:"state,omitempty"` // of that record
 	Dangling bool   `json:"dangling"`        // that record was deleted
 	Declared bool   `json:"declared"`        // the schema says that this is a reference
 }
 
-// References are a part of those of a record, in the order of their paths.
+// References is a part of a record's references, ordered by path.
 type References struct {
 	List []Reference `json:"list"`
 	Next Cursor      `json:"next,omitempty"`
 }
 
-// A Referrer is a mention of a record in another one.
+// A Referrer is a reference to a record in another one.
 type Referrer struct {
-	URI  string `json:"uri"` // of the record that refers
+	URI  string `json:"uri"` // URI of the record that refers
 	Path string `json:"path"`
 	Kind string `json:"kind"`
 
 	key schema.Key
 }
 
-// Referrers are a part of those of a record, in the order of their at-uris.
+// Referrers is a part of a record's referrers, ordered by at-uri.
 type Referrers struct {
 	List []Referrer `json:"list"`
 	Next Cursor     `json:"next,omitempty"`
@@ -114,8 +114,8 @@ WHERE r.collection = $1 AND r.did = $2 AND r.rkey = $3`
 	return d, err
 }
 
-// ReadReferences returns a part of what a record refers to. They are those of one version of
-// it: if it is edited between two pages, some may be missing or occur twice.
+// ReadReferences returns a part of a record's references. They belong to one version of the
+// record: if it is edited between two pages, some may be missing or occur twice.
 func ReadReferences(ctx context.Context, db DB, k schema.Key, limit int, after Cursor) (page References, err error) {
 	of, from := "references "+k.URI(), position{}
 	if after != "" {
@@ -139,13 +139,13 @@ ORDER BY k.path COLLATE "C", k.target COLLATE "C"`
 		page.List = page.List[:limit]
 		page.Next = position{Of: of, Skip: from.Skip + limit}.cursor()
 	}
-	for i := range page.List { // what was deleted since the reference was stored
+	for i := range page.List { // targets that were deleted since the reference was stored
 		page.List[i].Dangling = page.List[i].Dangling || page.List[i].State == Deleted
 	}
 	return page, err
 }
 
-// ReadReferrers returns a part of what refers to a record, which need not be stored.
+// ReadReferrers returns a part of the references to a record, which need not be stored.
 func ReadReferrers(ctx context.Context, db DB, k schema.Key, limit int, after Cursor) (page Referrers, err error) {
 	of, from := "referrers "+k.URI(), position{}
 	if after != "" {
@@ -172,14 +172,14 @@ LIMIT $8`
 	return page, err
 }
 
-// An Account is whose records these are.
+// An Account is the owner of records.
 type Account struct {
 	DID    string
 	Status string // "active", or why its records are hidden
 }
 
-// FindAccount returns the account with a DID or a handle. An account that Weir knows
-// nothing of is active; a handle that it does not know is schema.ErrNoRows.
+// FindAccount returns the account with a DID or a handle. An account that Weir does not know
+// is active. For an unknown handle it returns schema.ErrNoRows.
 func FindAccount(ctx context.Context, db DB, identifier string) (Account, error) {
 	const byDID = `SELECT k.did, coalesce((SELECT a.status FROM accounts AS a WHERE a.did = k.did), 'active') FROM (VALUES ($1::text)) AS k (did)`
 	const byHandle = `SELECT a.did, a.status FROM accounts AS a WHERE a.handle = lower($1) ORDER BY a.status = 'active' DESC, a.handle_at DESC NULLS LAST, a.did LIMIT 1`

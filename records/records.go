@@ -1,8 +1,8 @@
-// Package records reads what is stored of any collection: records and lists of them,
-// what refers to what, and texts. It also names the SQL views of records. It writes
-// nothing else.
+// Package records reads the stored records of any collection: single records and
+// lists, references between them, and texts. It also makes the SQL views of records.
+// It writes nothing else.
 //
-// Records of accounts that are not active are left out, here as in the ranking.
+// Records of accounts that are not active are left out, as in the ranking.
 package records
 
 import (

@@ -8,7 +8,7 @@ import (
 	"github.com/weir-social/weir/schema"
 )
 
-// maxMatches is how many records that match are compared with each other.
+// maxMatches is how many matching records are ranked against each other.
 const maxMatches = 5000
 
 // A Match is a record whose texts contain the words.
@@ -16,22 +16,22 @@ type Match struct {
 	URI     string  `json:"uri"`
 	CID     string  `json:"cid"`
 	Verdict string  `json:"verdict,omitempty"`
-	Text    string  `json:"text"` // the beginning of what people wrote in the record
+	Text    string  `json:"text"` // the beginning of the text that people wrote in the record
 	Rank    float32 `json:"rank"` // by how often, and how close to each other, the words occur
 
 	key schema.Key
 }
 
-// Matches are a part of the records that match, the best first.
+// Matches is a part of the records that match, best first.
 type Matches struct {
 	Matches []Match
 	Next    Cursor
-	// Truncated: so many records match that only some of them were compared.
+	// Truncated: too many records match, so only some of them were ranked.
 	Truncated bool
 }
 
-// Search returns the records that match a tsquery, of one collection or, if that is
-// empty, of all.
+// Search returns the records that match a tsquery. If collection is empty, it
+// searches all collections.
 func Search(ctx context.Context, db DB, words, collection string, limit int, after Cursor) (page Matches, err error) {
 	of := "search " + collection + " " + words
 	from := position{Rank: 1e30}

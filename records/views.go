@@ -17,7 +17,7 @@ import (
 
 const (
 	maxName    = 63   // bytes of a name in Postgres
-	maxColumns = 500  // of a view, behind the common ones; Postgres allows 1,600 in all
+	maxColumns = 500  // columns of a view besides the common ones; Postgres allows 1,600 in all
 	maxField   = 1024 // bytes of the name of a field that gets a column
 )
 
@@ -42,12 +42,13 @@ func common() []string {
 }
 
 // Views returns the views of all collections of a catalog. Strangers may have written
-// the schemas: names are made of lower-case letters, digits and "_", and no two are the
-// same. taken are the schemas of the database that are not for views.
+// the schemas: names consist of lower-case letters, digits and "_", and no two are the
+// same. taken are the names of the database's other schemas.
 //
-// pub.layers.graph.graphEdge is layers.graph_edge. If two collections of a namespace
-// have the same last part, both have all parts behind the namespace. If two namespaces
-// have the same second part, or it is taken, both have two parts.
+// pub.layers.graph.graphEdge becomes layers.graph_edge. If two collections of a
+// namespace have the same last part, both names contain all parts after the namespace.
+// If two namespaces have the same second part, or that name is taken, both names contain
+// two parts.
 func Views(catalog *lexicon.Catalog, taken []string) []View {
 	collections := catalog.Collections()
 	schemas := distinct(collections, taken, func(c string) []string {
@@ -76,17 +77,17 @@ func Views(catalog *lexicon.Catalog, taken []string) []View {
 	return views
 }
 
-// distinct names things. All that belong to the same identity get the same name: the
-// first of its candidates that no other identity wants or has, or else the last one with
-// a hash.
+// distinct gives names to things. Things with the same identity get the same name: the
+// first of their candidates that no other identity uses or could use, or else the last
+// one with a hash.
 func distinct(things, taken []string, candidates func(string) []string, identity func(string) string) map[string]string {
 	names, owner := map[string]string{}, map[string]string{}
 	for _, name := range taken {
 		owner[name] = "."
 	}
-	of := map[string]string{} // the name of an identity
+	of := map[string]string{} // the name of each identity
 	for level := 0; len(of) < len(things) && level < 3; level++ {
-		want := map[string]string{} // who wants a name; ".": several
+		want := map[string]string{} // the identity that wants each name; ".": several
 		for _, thing := range things {
 			id := identity(thing)
 			if _, named := of[id]; named {
@@ -110,8 +111,8 @@ func distinct(things, taken []string, candidates func(string) []string, identity
 	return names
 }
 
-// candidate returns a name that Postgres takes: behind the last candidate, one with a
-// hash of the identity.
+// candidate returns a name that Postgres accepts. After the last candidate, it returns
+// that one with a hash of the identity.
 func candidate(names []string, level int, id string) string {
 	name := names[min(level, len(names)-1)]
 	if level < len(names) && len(name) <= maxName && name[0] >= 'a' && name[0] <= 'z' && !strings.HasPrefix(name, "pg_") {
@@ -120,14 +121,14 @@ func candidate(names []string, level int, id string) string {
 	return hashed("r_"+name, id)
 }
 
-// hashed shortens a name and makes it one that nothing else has.
+// hashed shortens a name and adds a hash, which makes it unique.
 func hashed(name, id string) string {
 	suffix := "_" + hash(id)
 	return name[:min(len(name), maxName-len(suffix))] + suffix
 }
 
-// columns names the columns of fields, which are sorted by their names. A field without
-// a column is in the column record.
+// columns returns columns for fields, which must be sorted by name. A field without a
+// column is still in the column record.
 func columns(fields []lexicon.Field) []Column {
 	used := map[string]bool{}
 	for _, name := range common() {
@@ -154,8 +155,8 @@ func columns(fields []lexicon.Field) []Column {
 	return all
 }
 
-// snake returns a name in lower case with "_" between its words. What is no letter or
-// digit of ASCII becomes "_".
+// snake returns a name in lower case with "_" between its words. Characters other than
+// ASCII letters and digits become "_".
 func snake(name string) string {
 	var b strings.Builder
 	var before byte
@@ -186,10 +187,9 @@ func ReadCatalog(ctx context.Context, db DB) (*lexicon.Catalog, error) {
 	return lexicon.New(documents...)
 }
 
-// MakeViews makes the views of a catalog, changes those that are different, and drops
-// those of other collections. It reports how many it made or changed. A view that cannot
-// be made, as when another view depends on a column that goes, keeps no other from being
-// made.
+// MakeViews makes the views of a catalog, changes those that differ, and drops those of
+// other collections. It returns how many it made or changed. If a view cannot be made,
+// as when another view depends on a column that is removed, the others are still made.
 func MakeViews(ctx context.Context, db DB, catalog *lexicon.Catalog) (made int, err error) {
 	const others = `SELECT n.nspname::text FROM pg_namespace AS n WHERE NOT EXISTS (SELECT FROM record_views AS v WHERE v.schema_name = n.nspname)`
 	taken, err := schema.All(ctx, db, "list the schemas of the database", pgx.RowTo[string], others)
@@ -222,7 +222,7 @@ func MakeViews(ctx context.Context, db DB, catalog *lexicon.Catalog) (made int, 
 	return made, errors.Join(failed...)
 }
 
-// hinted adds what to do.
+// hinted adds a hint about what to do.
 func hinted(err error) error {
 	if refused, ok := errors.AsType[*pgconn.PgError](err); ok && refused.Code == "42501" {
 		return fmt.Errorf("%w: the owner of Weir's tables needs the right CREATE on the database, as in deploy/roles.sql", err)
