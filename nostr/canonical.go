@@ -26,7 +26,7 @@ func (e *Event) tagBytes() int {
 	return n
 }
 
-// AppendCanonical appends the text that the id is the hash of.
+// AppendCanonical appends the text whose hash is the id.
 func (e *Event) AppendCanonical(b []byte) []byte {
 	b = append(b, `[0,"`...)
 	b = hex.AppendEncode(b, e.PubKey[:])
@@ -78,9 +78,9 @@ func (e *Event) appendTags(b []byte) []byte {
 	return append(b, ']')
 }
 
-// appendString appends a JSON string with the escapes of NIP-01 and no others. The
-// other control characters are escaped as all programs do, though the NIP says
-// verbatim: that would be no JSON.
+// appendString appends a JSON string with the escapes of NIP-01 and no others. It
+// escapes the other control characters as all programs do. The NIP demands them
+// verbatim, but that would not be JSON.
 func appendString(b []byte, s string) []byte {
 	const digits = "0123456789abcdef"
 	b = append(b, '"')
@@ -120,8 +120,8 @@ func (e *Event) CheckID() error {
 	return nil
 }
 
-// CheckSignature returns an error if the author has not signed the id. The id must be
-// checked as well.
+// CheckSignature returns an error if the author has not signed the id. Check the id
+// as well.
 func (e *Event) CheckSignature() error {
 	key, err := schnorr.ParsePubKey(e.PubKey[:])
 	if err != nil {
@@ -134,7 +134,7 @@ func (e *Event) CheckSignature() error {
 	return nil
 }
 
-// Sign sets the author of a secret key, the id and the signature.
+// Sign sets the public key of a secret key as the author, the id and the signature.
 func (e *Event) Sign(secret [32]byte) error {
 	private, public := btcec.PrivKeyFromBytes(secret[:])
 	e.PubKey = [32]byte(schnorr.SerializePubKey(public))

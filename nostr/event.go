@@ -1,6 +1,6 @@
-// Package nostr reads the Nostr protocol: events, their ids and signatures, the
-// bech32 names of keys and events, and the notepack form of an event. What it reads
-// comes from strangers. It knows neither the network nor the database.
+// Package nostr reads the Nostr protocol: events, their ids and signatures, the bech32 names of
+// keys and events, and the notepack form of an event. Its input comes from strangers. It uses
+// neither the network nor the database.
 package nostr
 
 import (
@@ -20,7 +20,7 @@ const MaxCreatedAt = 1<<53 - 1
 // MaxKind is the largest kind of an event.
 const MaxKind = 1<<16 - 1
 
-// An Event is what an author has signed.
+// An Event is an event that an author has signed.
 type Event struct {
 	ID        [32]byte
 	PubKey    [32]byte
@@ -31,7 +31,7 @@ type Event struct {
 	Content   string
 }
 
-// Invalid is why a text is no event, or no event of its author.
+// Invalid says why a text is not an event, or not an event of its author.
 type Invalid struct {
 	Cause    string // in English
 	Path     string // where: a JSON pointer; may be ""
@@ -54,7 +54,7 @@ func (e *Invalid) Error() string {
 // id nor the signature covers them. Text that is not UTF-8 and lone surrogates are
 // refused: their id cannot be computed. An error is an *Invalid.
 func Decode(data []byte) (*Event, error) {
-	d := decoder{json: jsontext.NewDecoder(bytes.NewBuffer(data), jsontext.AllowDuplicateNames(true))} // field looks for them
+	d := decoder{json: jsontext.NewDecoder(bytes.NewBuffer(data), jsontext.AllowDuplicateNames(true))} // field checks for duplicate names
 	if err := d.event(); err != nil {
 		invalid, ok := errors.AsType[*Invalid](err)
 		if !ok {
@@ -73,7 +73,7 @@ type decoder struct {
 	values int // of tags
 }
 
-// fields are the fields of an event; nothing else in the object counts.
+// fields are the fields of an event. All others are ignored.
 var fields = [...]string{"id", "pubkey", "created_at", "kind", "tags", "content", "sig"}
 
 func (d *decoder) event() error {
@@ -103,12 +103,12 @@ func (d *decoder) event() error {
 	return nil
 }
 
-// content returns what is between the quotes of a valid string.
+// content returns the bytes between the quotes of a valid string.
 func content(quoted jsontext.Value) []byte {
 	if bytes.IndexByte(quoted, '\\') < 0 {
 		return quoted[1 : len(quoted)-1]
 	}
-	text, _ := jsontext.AppendUnquote(nil, quoted) // it was read, so it is valid
+	text, _ := jsontext.AppendUnquote(nil, quoted) // it has been read, so it is valid
 	return text
 }
 
@@ -146,8 +146,8 @@ func (d *decoder) field(name []byte) error {
 	return err
 }
 
-// What an event may have in its tags. An empty tag takes two bytes on the wire and a hundred in
-// memory; follow lists of some ten thousand accounts are the longest real ones.
+// Limits of an event's tags. An empty tag takes two bytes on the wire and a hundred in memory;
+// follow lists of some ten thousand accounts are the longest real ones.
 const (
 	maxTags   = 30_000
 	maxValues = 4 * maxTags
@@ -221,7 +221,7 @@ func (d *decoder) text(path string) (string, error) {
 	return t.String(), nil
 }
 
-// hex reads lower-case hexadecimal digits that fill to.
+// hex reads as many lower-case hexadecimal digits as fill to.
 func (d *decoder) hex(path string, to []byte) error {
 	v, err := d.json.ReadValue()
 	if err != nil {
@@ -236,7 +236,7 @@ func (d *decoder) hex(path string, to []byte) error {
 	return nil
 }
 
-// decodeHex decodes lower-case hexadecimal digits that fill to exactly.
+// decodeHex decodes lower-case hexadecimal digits. They must fill to exactly.
 func decodeHex[T string | []byte](to []byte, s T) bool {
 	if len(s) != 2*len(to) {
 		return false
@@ -251,7 +251,7 @@ func decodeHex[T string | []byte](to []byte, s T) bool {
 	return true
 }
 
-// hexDigit returns the value of a digit; 255: it is none.
+// hexDigit returns the value of a digit, or 255 if it is not a digit.
 func hexDigit(c byte) byte {
 	switch {
 	case c >= '0' && c <= '9':
@@ -262,7 +262,7 @@ func hexDigit(c byte) byte {
 	return 255
 }
 
-// number reads an integer from 0 to most, written with digits only.
+// number reads an integer from 0 to most, in digits only.
 func (d *decoder) number(path string, most int64) (int64, error) {
 	v, err := d.json.ReadValue()
 	if err != nil {
@@ -275,14 +275,14 @@ func (d *decoder) number(path string, most int64) (int64, error) {
 	return n, nil
 }
 
-// ParseKey reads a public key or an id as events write it: 64 lower-case hexadecimal
+// ParseKey parses a public key or an id in the form used in events: 64 lower-case hexadecimal
 // digits.
 func ParseKey(s string) (key [32]byte, ok bool) {
 	ok = decodeHex(key[:], s)
 	return key, ok
 }
 
-// Tag returns the value of the first tag with a name; false if there is none.
+// Tag returns the value of the first tag with a name, or false if there is none.
 func (e *Event) Tag(name string) (string, bool) {
 	for _, tag := range e.Tags {
 		if len(tag) > 1 && tag[0] == name {

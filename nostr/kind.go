@@ -1,6 +1,6 @@
 package nostr
 
-// The kinds that Weir reads the meaning of.
+// The kinds that Weir interprets.
 const (
 	KindProfile  = 0
 	KindNote     = 1
@@ -11,13 +11,13 @@ const (
 	KindAuth     = 22242
 )
 
-// A Class says which events of a kind replace one another.
+// A Class says which events of a kind replace each other.
 type Class uint8
 
 const (
-	Regular     Class = iota // none do; also the kinds that NIP-01 does not classify
-	Replaceable              // the latest of an author is valid
-	Addressable              // the latest of an author with the same d tag is valid
+	Regular     Class = iota // none; also used for kinds that NIP-01 does not classify
+	Replaceable              // the latest event of an author is valid
+	Addressable              // the latest event of an author with the same d tag is valid
 	Ephemeral                // relays do not store them
 )
 

@@ -6,8 +6,8 @@ import (
 	"github.com/go-json-experiment/json"
 )
 
-// Follows returns the public keys that a follow list (kind 3) names, sorted, each once. Tags
-// that name no key are left out.
+// Follows returns the public keys that a follow list (kind 3) names, sorted, each once. It
+// omits tags without a key.
 func (e *Event) Follows() [][32]byte {
 	keys := make([][32]byte, 0, len(e.Tags))
 	for _, tag := range e.Tags {
@@ -21,8 +21,8 @@ func (e *Event) Follows() [][32]byte {
 	return slices.Compact(keys)
 }
 
-// WriteRelays returns the first relays to which a relay list (kind 10002, NIP-65) says that
-// its author writes, at most most of them.
+// WriteRelays returns the first relays to which the author writes, according to a relay list
+// (kind 10002, NIP-65), at most most of them.
 func (e *Event) WriteRelays(most int) []string {
 	var named []string
 	for _, tag := range e.Tags {
@@ -33,14 +33,14 @@ func (e *Event) WriteRelays(most int) []string {
 	return firstRelays(named, most)
 }
 
-// A Profile is what an author says of himself (kind 0). Nothing of it is checked.
+// A Profile is an author's description of themselves (kind 0). It is unchecked.
 type Profile struct {
-	Name    string // to be shown
-	Picture string // its address
-	Name05  string // his name by NIP-05, in one spelling; "": none, or no name
+	Name    string // display name
+	Picture string // address of the picture
+	Name05  string // name by NIP-05, in canonical spelling; "": none, or invalid
 }
 
-// Profile reads a profile. Fields that are not texts count as missing; ok is false if the
+// Profile reads a profile. Fields that are not texts count as missing. ok is false if the
 // content is not a JSON object.
 func (e *Event) Profile() (p Profile, ok bool) {
 	var fields map[string]any

@@ -7,17 +7,17 @@ import (
 	"strings"
 )
 
-// A Name is what a text of NIP-19 names: a public key (npub, nprofile) or an event
+// A Name is the content of a NIP-19 text: a public key (npub, nprofile) or an event
 // (note, nevent).
 type Name struct {
 	Prefix string
 	Key    [32]byte  // the public key, or the id of the event
-	Relays []string  // where to look; may be empty
+	Relays []string  // relays that may have it; may be empty
 	Author *[32]byte // of an event; nil: not given
 	Kind   int       // of an event; -1: not given
 }
 
-// ErrSecret means that a text is a secret key. No message may contain it.
+// ErrSecret means that a text is a secret key. Messages must not contain it.
 var ErrSecret = errors.New("this is a secret key (nsec), which Weir never needs: name the public key (npub), and consider this one stolen if others may have seen it")
 
 // The types of the parts of nprofile and nevent.
@@ -28,8 +28,8 @@ const (
 	partKind    = 3
 )
 
-// ParseName reads npub, nprofile, note and nevent, with or without the nostr: of
-// NIP-21. Its errors do not contain the text: it may be a mistyped secret key.
+// ParseName parses npub, nprofile, note and nevent, with or without the nostr: prefix
+// of NIP-21. Its errors do not contain the text, which may be a mistyped secret key.
 func ParseName(s string) (Name, error) {
 	s = strings.TrimPrefix(strings.TrimSpace(s), "nostr:")
 	if strings.HasPrefix(strings.ToLower(s), "nsec") {
@@ -53,7 +53,7 @@ func ParseName(s string) (Name, error) {
 	return Name{}, errors.New("not a name of NIP-19: expected npub, nprofile, note or nevent")
 }
 
-// parts reads the parts of nprofile and nevent. Unknown ones are ignored.
+// parts reads the parts of nprofile and nevent. Unknown parts are ignored.
 func (n *Name) parts(data []byte) error {
 	found := false
 	for len(data) > 0 {
@@ -84,7 +84,8 @@ func (n *Name) parts(data []byte) error {
 // Npub returns the npub of a public key.
 func Npub(key [32]byte) string { return encodeBech32("npub", key[:]) }
 
-// ParseSecret reads a secret key: 64 hexadecimal digits. The error does not contain it.
+// ParseSecret parses a secret key: 64 hexadecimal digits. The error does not contain
+// it.
 func ParseSecret(s string) ([32]byte, error) {
 	key, ok := ParseKey(strings.ToLower(s))
 	if !ok || key == ([32]byte{}) {

@@ -7,14 +7,15 @@ import (
 	"unicode/utf8"
 )
 
-// notepackVersion is the first byte of the form. Its reference text leaves it out, and
-// its code writes it.
+// notepackVersion is the first byte of the form. The specification's text omits it,
+// but its code writes it.
 const notepackVersion = 1
 
 var errNotepack = errors.New("not the canonical notepack of an event")
 
-// AppendNotepack appends the event in the binary form notepack, of which it writes
-// exactly one variant. The event must be valid, as Decode returns it.
+// AppendNotepack appends the event in the binary form notepack. Of the variants that
+// the form allows, it always writes the same one. The event must be valid, as Decode
+// returns it.
 func (e *Event) AppendNotepack(b []byte) []byte {
 	b = append(b, notepackVersion)
 	b = append(b, e.ID[:]...)
@@ -30,7 +31,7 @@ func (e *Event) AppendNotepack(b []byte) []byte {
 		for _, s := range tag {
 			if packable(s) {
 				b = binary.AppendUvarint(b, uint64(len(s)/2)<<1|1)
-				b, _ = hex.AppendDecode(b, []byte(s)) // it consists of digits
+				b, _ = hex.AppendDecode(b, []byte(s)) // s consists of digits
 				continue
 			}
 			b = binary.AppendUvarint(b, uint64(len(s))<<1)
@@ -40,12 +41,12 @@ func (e *Event) AppendNotepack(b []byte) []byte {
 	return b
 }
 
-// packable reports whether notepack writes an element of a tag as bytes: it consists
-// of pairs of lower-case hexadecimal digits.
+// packable reports whether notepack writes an element of a tag as bytes, that is,
+// whether it consists of pairs of lower-case hexadecimal digits.
 func packable(s string) bool { return s != "" && len(s)%2 == 0 && lowerHex(s) }
 
-// DecodeNotepack reads what AppendNotepack writes, and refuses every other form of the
-// same event, so that an event has one form.
+// DecodeNotepack decodes the output of AppendNotepack. It refuses every other variant,
+// so that an event has only one form.
 func DecodeNotepack(data []byte) (*Event, error) {
 	p := packed{rest: data}
 	e := &Event{}
@@ -71,7 +72,7 @@ func DecodeNotepack(data []byte) (*Event, error) {
 	return e, nil
 }
 
-// packed is the unread rest of a notepack. After the first fault it yields nothing.
+// packed is the unread rest of a notepack. After the first error it yields nothing.
 type packed struct {
 	rest []byte
 	bad  bool
@@ -98,7 +99,7 @@ func (p *packed) number(most uint64) uint64 {
 	return n
 }
 
-// count reads a number of things, each of which takes at least a byte.
+// count reads a number of elements, each of which takes at least a byte.
 func (p *packed) count() int { return int(p.number(uint64(len(p.rest)))) } //nolint:gosec // bounded
 
 func (p *packed) text(n uint64) string {

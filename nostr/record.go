@@ -8,15 +8,15 @@ import (
 	"strings"
 )
 
-// A Record is the name under which Weir stores an event: its account, its collection and
-// its key.
+// A Record is the name under which Weir stores an event: its account, collection and
+// key.
 type Record struct{ DID, Collection, Key string }
 
 const (
 	network    = "nostr." // of collections
-	replaced   = "self"   // the key of the only record of an author and a replaceable kind
+	replaced   = "self"   // the key of an author's only record of a replaceable kind
 	maxKey     = 512      // bytes of a key, as in repositories
-	hashedKeys = "#"      // begins the keys that are hashes
+	hashedKeys = "#"      // begins keys that are hashes
 )
 
 // Collection returns the collection of a kind.
@@ -37,7 +37,7 @@ func (e *Event) Record() Record {
 	return r
 }
 
-// ParseAddress reads the address of replaceable events: kind:author:d. It returns false
+// ParseAddress parses the address of replaceable events: kind:author:d. It returns false
 // for any other text.
 func ParseAddress(s string) (kind int, r Record, ok bool) {
 	parts := strings.SplitN(s, ":", 3)
@@ -61,8 +61,8 @@ func ParseAddress(s string) (kind int, r Record, ok bool) {
 	return 0, r, false
 }
 
-// addressKey returns the key of a d tag: the tag itself or, if that cannot be a key, its
-// hash.
+// addressKey returns the key for a d tag: the tag itself or, if it is not a valid key,
+// its hash.
 func addressKey(d string) string {
 	if d == "" || strings.HasPrefix(d, hashedKeys) || len(d) > maxKey || strings.Contains(d, "\x00") {
 		return fmt.Sprintf(hashedKeys+"%x", sha256.Sum256([]byte(d)))

@@ -5,8 +5,8 @@ import (
 	"strconv"
 )
 
-// Revision returns the revision of an event, which sorts as NIP-01 says: the later date is
-// newer and, of the same date, the lower id.
+// Revision returns the revision of an event. Revisions sort in the order of NIP-01: the
+// later date is newer; for equal dates, the lower id is newer.
 func Revision(createdAt int64, id [32]byte) string {
 	for i := range id {
 		id[i] = ^id[i]
@@ -15,8 +15,8 @@ func Revision(createdAt int64, id [32]byte) string {
 	return string(hex.AppendEncode(b, id[:]))
 }
 
-// ParseRevision returns the date and the id of an event with that revision; false: it is of
-// something else, such as a deletion.
+// ParseRevision returns the date and the id of the event with that revision. It returns
+// false if the revision is not an event's, but for example a deletion's.
 func ParseRevision(rev string) (createdAt int64, id [32]byte, ok bool) {
 	const digits = 16
 	if len(rev) != digits+1+2*len(id) || rev[digits] != '-' {
@@ -35,10 +35,10 @@ func ParseRevision(rev string) (createdAt int64, id [32]byte, ok bool) {
 	return createdAt, id, true
 }
 
-// RevisionDate returns what the revisions of all events of a date begin with.
+// RevisionDate returns the prefix of the revisions of all events with a date.
 func RevisionDate(createdAt int64) string { return string(appendDate(nil, createdAt)) }
 
-// appendDate appends a date with 16 digits, as many as MaxCreatedAt has.
+// appendDate appends a date with 16 digits, the number of digits of MaxCreatedAt.
 func appendDate(b []byte, createdAt int64) []byte {
 	for scale := int64(1e15); scale > 0; scale /= 10 {
 		b = append(b, byte('0'+createdAt/scale%10)) //nolint:gosec // a digit

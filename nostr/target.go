@@ -10,27 +10,28 @@ import (
 	"unicode"
 )
 
-// A Target is an account that somebody names: by its key, or by a name of NIP-05.
+// A Target is an account that a user names: by its key, or by a name of NIP-05.
 type Target struct {
 	Key    [32]byte // zero if Name is set
 	Name   string   // such as alice@example.com or _@example.com, in lower case; "": the key is known
-	Relays []string // where to look, by an nprofile; at most MaxHints; may be empty
+	Relays []string // relays that may have it, from an nprofile; at most MaxHints; may be empty
 }
 
-// ErrAmbiguous means that a text is a public or a secret key. No message may contain it.
+// ErrAmbiguous means that a text may be a public or a secret key. Messages must not contain
+// it.
 var ErrAmbiguous = errors.New("64 hexadecimal digits may be a secret key: name the account as npub1… instead")
 
-// MaxHints is how many relays that somebody names for an account count.
+// MaxHints is how many of the relays that a user names for an account are used.
 const MaxHints = 5
 
-// secretText finds a secret key at any place of a text, also one with a few wrong or missing
+// secretText finds a secret key anywhere in a text, even with a few wrong or missing
 // characters.
 var secretText = regexp.MustCompile(`(?i)nsec1[0-9a-z]{20}`)
 
-// ContainsSecret reports whether a text contains a secret key, or what may be one.
+// ContainsSecret reports whether a text contains a secret key, or something that may be one.
 func ContainsSecret(s string) bool { return secretText.MatchString(visible(s)) }
 
-// visible removes the marks without a width that are copied along with a text.
+// visible removes zero-width characters, which are copied along with a text.
 func visible(s string) string {
 	return strings.Map(func(r rune) rune {
 		if unicode.Is(unicode.Cf, r) {
@@ -40,9 +41,9 @@ func visible(s string) string {
 	}, s)
 }
 
-// ParseTarget reads npub, nprofile, did:nostr: and name@domain. ok is false if the text is
-// none of these; then it may name an account of another network. No error contains
-// the text.
+// ParseTarget parses npub, nprofile, did:nostr: and name@domain. ok is false if the text is
+// none of these; then it may name an account of another network. Errors never contain the
+// text.
 func ParseTarget(s string) (t Target, ok bool, err error) {
 	s = strings.TrimSpace(visible(s))
 	if ContainsSecret(s) {
@@ -75,7 +76,7 @@ func ParseTarget(s string) (t Target, ok bool, err error) {
 	return Target{}, false, nil
 }
 
-// targetOf reads a name of NIP-19.
+// targetOf parses a name of NIP-19.
 func targetOf(s string) (Target, error) {
 	n, err := ParseName(s)
 	switch {
@@ -89,7 +90,8 @@ func targetOf(s string) (Target, error) {
 
 var name05 = regexp.MustCompile(`^([a-z0-9._-]{1,64})@((?:[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?\.)+[a-z][a-z0-9-]{0,61}[a-z0-9])$`)
 
-// parseName05 reads name@domain. A domain is a name with a dot: no address, no port.
+// parseName05 parses name@domain. The domain must be a name with a dot, not an address,
+// without a port.
 func parseName05(s string) (string, bool) {
 	if len(s) > 64+1+253 || !name05.MatchString(s) {
 		return "", false
@@ -97,8 +99,8 @@ func parseName05(s string) (string, bool) {
 	return s, true
 }
 
-// ParseName05 reads a name of NIP-05 as a profile has it: name@domain, or the domain alone. ok
-// is false if it is neither.
+// ParseName05 parses a NIP-05 name in the form used in profiles: name@domain, or the domain
+// alone. ok is false if it is neither.
 func ParseName05(s string) (name string, ok bool) {
 	s = strings.ToLower(strings.TrimSpace(s))
 	if !strings.Contains(s, "@") {
@@ -107,8 +109,8 @@ func ParseName05(s string) (name string, ok bool) {
 	return parseName05(s)
 }
 
-// ParseRelay reads the address of a relay as strangers write it, and returns its one
-// spelling; false if it is none.
+// ParseRelay parses the address of a relay, which strangers may have written, and returns its
+// canonical spelling. It returns false if the address is invalid.
 func ParseRelay(s string) (string, bool) {
 	const longest = 256
 	s = strings.TrimSpace(s)
@@ -127,7 +129,7 @@ func ParseRelay(s string) (string, bool) {
 	return u.String(), true
 }
 
-// firstRelays returns the valid ones of some addresses, each once, and at most most of them.
+// firstRelays returns the first valid addresses, each once, at most most of them.
 func firstRelays(all []string, most int) []string {
 	var valid []string
 	for _, s := range all {

@@ -1,6 +1,6 @@
 // Package negentropy finds the events that a relay has and we lack, by comparing ranges of
-// two sorted sets (NIP-77, protocol version 1): only fingerprints cross the wire where both
-// are the same.
+// two sorted sets (NIP-77, protocol version 1). For ranges that are equal on both sides, only
+// fingerprints are sent.
 package negentropy
 
 import (
@@ -25,9 +25,9 @@ func (a Item) compare(b Item) int {
 const (
 	version = 0x61 // of the protocol
 
-	buckets  = 16  // that a range is divided into
-	idList   = 32  // items of a range that are sent themselves
-	leftOver = 200 // bytes of a message for the end, and for a range that is skipped
+	buckets  = 16  // parts into which a range is divided
+	idList   = 32  // maximum number of items of a range that are sent as ids
+	leftOver = 200 // bytes of a message reserved for the end, and for a skipped range
 )
 
 // The modes of a range.
@@ -37,19 +37,20 @@ const (
 	modeIDs         = 2
 )
 
-// Session compares a set with that of a relay. One goroutine uses it.
+// Session compares a set with a relay's set. One goroutine uses it.
 type Session struct {
 	items   []Item
-	frame   int // bytes of a message that it sends
-	most    int // ids to find
+	frame   int // maximum number of bytes of a message that it sends
+	most    int // maximum number of ids to find
 	missing [][32]byte
 }
 
-// ErrMany is the error of a relay that has more events that we lack than are looked for.
+// ErrMany means that the relay has more events that we lack than the maximum.
 var ErrMany = errors.New("too many events are missing")
 
-// New begins a comparison of the events that we have, which it sorts. frame is how many bytes
-// a message may have, at least 4096; most is how many missing events are looked for.
+// New begins a comparison of the events that we have, which it sorts. frame is the maximum
+// number of bytes of a message, at least 4096. most is the maximum number of missing events
+// to find.
 func New(have []Item, frame, most int) *Session {
 	slices.SortFunc(have, Item.compare)
 	return &Session{items: slices.Compact(have), frame: max(4096, frame), most: most}
@@ -62,11 +63,12 @@ func (s *Session) Begin() []byte {
 	return w.buf
 }
 
-// Missing returns the ids that the relay has named so far and that we lack, in no order. An
-// id may be there more than once.
+// Missing returns the ids that the relay has named so far and that we lack, in no particular
+// order. An id may occur more than once.
 func (s *Session) Missing() [][32]byte { return s.missing }
 
-// Answer reads a message of the relay and returns the reply; nil: the comparison is complete.
+// Answer reads a message of the relay and returns the reply. A nil reply means that the
+// comparison is complete.
 func (s *Session) Answer(message []byte) (reply []byte, err error) {
 	r := reader{buf: message}
 	if v, ok := r.byte(); !ok || v != version {
@@ -131,7 +133,7 @@ func below(items []Item, to bound) int {
 	return at
 }
 
-// read reads the ids of a range, and keeps those that our part of it lacks.
+// read reads the ids of a range, and keeps those that our part of the range lacks.
 func (s *Session) read(r *reader, part []Item) error {
 	count, err := r.varint()
 	if err != nil || count > uint64(len(r.buf)/32) {
@@ -157,7 +159,7 @@ func (s *Session) read(r *reader, part []Item) error {
 	return nil
 }
 
-// split writes a range as the ids in it or, if these are many, as the fingerprints of its
+// split writes a range as its ids or, if there are too many, as the fingerprints of its
 // parts.
 func (w *writer) split(items []Item, to bound) {
 	if len(items) < idList {
@@ -166,7 +168,7 @@ func (w *writer) split(items []Item, to bound) {
 	}
 	for i := range buckets {
 		size := len(items) / (buckets - i)
-		if len(items)%(buckets-i) > 0 { // the first ones are larger
+		if len(items)%(buckets-i) > 0 { // the first parts are larger
 			size++
 		}
 		until := to
@@ -178,13 +180,13 @@ func (w *writer) split(items []Item, to bound) {
 	}
 }
 
-// bound is the end of a range: what is before it is in the range.
+// bound is the end of a range. Items before it belong to the range.
 type bound struct {
 	at     uint64
-	prefix []byte // of ids, as if zeros followed
+	prefix []byte // prefix of ids, as if zeros followed
 }
 
-// infinity is after all items.
+// infinity is a bound after all items.
 var infinity = bound{at: math.MaxUint64}
 
 func (b bound) compare(other bound) int {
@@ -196,7 +198,7 @@ func (a Item) before(b bound) bool {
 	return at < b.at || at == b.at && bytes.Compare(a.ID[:], b.prefix) < 0
 }
 
-// between returns the shortest bound that ends a range after one item and before the next.
+// between returns the shortest bound between one item and the next.
 func between(last, next Item) bound {
 	b := bound{at: uint64(max(0, next.At))} //nolint:gosec // not negative
 	if last.At != next.At {

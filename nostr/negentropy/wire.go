@@ -27,8 +27,8 @@ func fingerprint(items []Item) [fingerprintSize]byte {
 	return [fingerprintSize]byte(hash[:])
 }
 
-// writer writes the ranges of a message. Ranges of which nothing is to be said are written
-// only if another one follows.
+// writer writes the ranges of a message. It omits skipped ranges unless another range
+// follows.
 type writer struct {
 	buf     []byte
 	last    uint64 // the date of the last bound
@@ -49,7 +49,7 @@ func (w *writer) fingerprint(to bound, items []Item) {
 	w.buf = append(w.buf, f[:]...)
 }
 
-// head writes what is before the contents of a range.
+// head writes the part before the contents of a range.
 func (w *writer) head(to bound, mode uint64) {
 	if w.skipped != nil {
 		w.bound(*w.skipped, modeSkip)
@@ -58,7 +58,7 @@ func (w *writer) head(to bound, mode uint64) {
 	w.bound(to, mode)
 }
 
-// bound writes a bound. Its date is relative to that of the one before; 0 is infinity.
+// bound writes a bound. The date is relative to that of the previous bound; 0 is infinity.
 func (w *writer) bound(b bound, mode uint64) {
 	since := uint64(0)
 	if b.at != math.MaxUint64 {
@@ -120,7 +120,7 @@ func (r *reader) varint() (n uint64, err error) {
 	}
 }
 
-// rangeEnd reads where a range ends, and what follows.
+// rangeEnd reads the end of a range, and the mode of its contents.
 func (r *reader) rangeEnd() (to bound, mode uint64, err error) {
 	since, err := r.varint()
 	if err != nil {
