@@ -32,13 +32,13 @@ func (d *Document) Hash() string {
 	return hex.EncodeToString(sum[:])
 }
 
-// versionOf is the version of the stored catalog: it changes with every document, and with
-// what is compared strictly.
+// versionOf is the version of the stored catalog. It changes with every document, and with
+// the strictly compared collections.
 const versionOf = `SELECT coalesce(encode(sha256(string_agg(d.line, E'\n' ORDER BY d.line)::bytea), 'hex'), '')
 FROM (SELECT nsid || ' ' || hash FROM lexicons UNION ALL SELECT 'strict ' || pattern FROM strict_lexicons) AS d (line)`
 
-// LockCatalog keeps the stored catalog as it is until the transaction ends, and returns
-// its version.
+// LockCatalog locks the stored catalog against changes until the transaction ends, and
+// returns its version.
 func LockCatalog(ctx context.Context, tx pgx.Tx) (version string, err error) {
 	q := &pgx.Batch{}
 	q.Queue(`LOCK TABLE lexicons IN ROW SHARE MODE`)
@@ -64,16 +64,16 @@ func Strict(ctx context.Context, db schema.DB) ([]string, error) {
 // A Change is a change of the stored catalog.
 type Change struct {
 	Source    string
-	Documents []Document // they replace those of the same names
-	// Whole: they are the only ones of their source, and Strict is all that is compared
-	// strictly.
+	Documents []Document // they replace those with the same names
+	// Whole: Documents are the only ones of their source, and Strict lists everything that
+	// is compared strictly.
 	Whole  bool
 	Strict []string // names and prefixes of collections
 }
 
 // Apply changes the stored catalog. It returns its version and whether that has changed.
-// It waits for the transactions that judge with the old catalog. load returns an error if
-// the documents that would be stored cannot be used together: then nothing is changed.
+// It waits for the transactions that judge with the old catalog. If load returns an error,
+// because the documents cannot be used together, nothing is changed.
 func (c *Change) Apply(ctx context.Context, tx pgx.Tx, load func([]Document) error) (version string, changed bool, err error) {
 	if _, err := tx.Exec(ctx, `LOCK TABLE lexicons IN EXCLUSIVE MODE`); err != nil {
 		return "", false, fmt.Errorf("lock the lexicons: %w", err)
@@ -123,8 +123,8 @@ func Collections(ctx context.Context, db schema.DB) ([]string, error) {
 	return schema.CollectionsIn(ctx, db, "verdicts")
 }
 
-// Outdated returns at most limit records of a collection whose verdict was made with
-// another schema than that with a hash, sorted, after a key.
+// Outdated returns at most limit records of a collection whose verdicts were made with
+// another schema than the one with the given hash, sorted, after a key.
 func Outdated(ctx context.Context, db schema.DB, collection, hash string, after schema.Key, limit int) ([]schema.Key, error) {
 	const sql = `
 SELECT collection, did, rkey FROM verdicts

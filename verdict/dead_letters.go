@@ -9,10 +9,10 @@ import (
 	"github.com/weir-social/weir/schema"
 )
 
-// stages are those of the dead letters of judged records.
+// stages are the stages of the dead letters of judged records.
 const stages = `('lexicon', 'rules', 'reference')`
 
-// RetriedBy returns the dead letters that a job retries, by their records.
+// RetriedBy returns the ids of the dead letters that a job retries, by their records.
 func RetriedBy(ctx context.Context, db schema.DB, job int64) (map[schema.Key]int64, error) {
 	const sql = `SELECT collection, did, rkey, id FROM dead_letters WHERE job = $1 AND stage IN ` + stages + ` AND state = 'retrying' AND rkey IS NOT NULL`
 	found := map[schema.Key]int64{}
@@ -31,8 +31,8 @@ func RetriedBy(ctx context.Context, db schema.DB, job int64) (map[schema.Key]int
 	return found, nil
 }
 
-// settle settles the open dead letters of records k. LATERAL and LIMIT force index lookups,
-// however many dead letters there are. An account keeps fewer than the limit.
+// settle settles the open dead letters of the records k. LATERAL and LIMIT force index
+// lookups, however many dead letters there are. An account has fewer than the limit.
 const settle = `
 UPDATE dead_letters AS d SET state = 'retried', state_at = now()
 FROM unnest($1::text[], $2::text[], $3::text[]) AS k (collection, did, rkey)
@@ -42,8 +42,8 @@ CROSS JOIN LATERAL (
 ) AS l
 WHERE d.id = l.id AND d.state = 'open'`
 
-// SettleDeleted settles the open dead letters of those records that are not stored. One
-// that was stored again, and judged, keeps that of its new version.
+// SettleDeleted settles the open dead letters of those records that are not stored. A
+// record that was stored again, and judged, keeps the dead letter of its new version.
 func SettleDeleted(ctx context.Context, tx pgx.Tx, deleted []schema.Key) error {
 	const sql = settle + `
   AND NOT EXISTS (SELECT FROM records_other AS r WHERE r.collection = k.collection AND r.did = k.did AND r.rkey = k.rkey)`
@@ -55,7 +55,7 @@ func SettleDeleted(ctx context.Context, tx pgx.Tx, deleted []schema.Key) error {
 }
 
 // ReplaceDeadLetters settles the open dead letters of records that pass now or have
-// changed, and stores others.
+// changed, and stores new ones.
 func ReplaceDeadLetters(ctx context.Context, tx pgx.Tx, settled []schema.Key, deadLetters []schema.DeadLetter) error {
 	q := &pgx.Batch{}
 	if len(settled) > 0 {

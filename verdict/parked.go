@@ -11,19 +11,19 @@ import (
 	"github.com/weir-social/weir/schema"
 )
 
-// Whoever parks a record commits, and then looks once more whether the records that it
-// waits for are stored. Whoever stores or deletes a record has those that refer to it
-// judged again by a job that is added with the commit. So one of the two sees the
-// other. The consumer neither reads nor locks parked rows.
+// A process that parks a record commits, and then checks once more whether the records
+// that it waits for are stored. A process that stores or deletes a record adds, with its
+// commit, a job that judges the records that refer to it again. So one of the two sees
+// the other. The consumer neither reads nor locks parked rows.
 
-// ladder is how long after each look the next one is.
+// ladder returns the waits after each look.
 func ladder() []time.Duration { return []time.Duration{time.Second, 4 * time.Second, 16 * time.Second} }
 
-// FirstLook is how long after a record was parked its target is looked for.
+// FirstLook is how long after a record is parked its target is first looked for.
 func FirstLook() time.Duration { return ladder()[0] }
 
-// queueParked makes the waits of the judgments all that the records wait for. What is
-// waited for already keeps its time and its attempts.
+// queueParked makes the waits of the judgments everything that the records wait for.
+// Waits that exist already keep their time and their attempts.
 func queueParked(q *pgx.Batch, judged []*Judgment) {
 	const remove = `
 DELETE FROM parked AS p USING unnest($1::text[], $2::text[], $3::text[]) AS k (collection, did, rkey)
@@ -55,9 +55,10 @@ ON CONFLICT DO NOTHING`
 }
 
 // dependents are the records that must be judged again because of a target. The target is
-// a range of keys, and not equal to one, and its dependents are in the order of the index
-// of targets: if most rows have one target, Postgres expects any row to be one of its
-// dependents, and would look for those of another target in all rows.
+// compared as a range of keys rather than for equality, and its dependents are in the
+// order of the index of targets. If most rows have one target, Postgres assumes that any
+// row is likely to be one of its dependents. For another target it would then scan all
+// rows.
 var dependents = `
     (SELECT p.collection, p.did, p.rkey FROM parked AS p
      WHERE ` + ofTarget("p") + `LIMIT $7)
@@ -68,17 +69,17 @@ var dependents = `
                                     AND NOT EXISTS (SELECT FROM accounts AS a WHERE a.did = k.did AND a.status = 'deleted')))
        AND ` + ofTarget("r") + `LIMIT $7)`
 
-// ofTarget is a condition of the rows whose target is k, after the key $4 to $6, and
-// their order.
+// ofTarget returns a condition for the rows whose target is k, after the key $4 to $6,
+// and their order.
 func ofTarget(row string) string {
 	return strings.ReplaceAll(`(x.to_did, x.to_collection, x.to_rkey, x.did, x.collection, x.rkey) > (k.did, k.collection, k.rkey, $4, $5, $6)
        AND (x.to_did, x.to_collection, x.to_rkey) <= (k.did, k.collection, k.rkey)
      ORDER BY x.to_did, x.to_collection, x.to_rkey, x.did, x.collection, x.rkey `, "x.", row+".")
 }
 
-// HaveDependents returns those of the records, stored or deleted, because of which
-// others must be judged again: they wait for it, a rule reads it, or they do not yet
-// know that it was deleted or stored.
+// HaveDependents returns those records, stored or deleted, because of which others must
+// be judged again: the others wait for it, have a rule that reads it, or do not yet know
+// that it was deleted or stored.
 func HaveDependents(ctx context.Context, db schema.DB, keys []schema.Key) ([]schema.Key, error) {
 	sql := `
 SELECT k.collection, k.did, k.rkey
@@ -88,8 +89,8 @@ WHERE EXISTS (` + dependents + `)`
 	return schema.All(ctx, db, "find records that others depend on", pgx.RowToStructByPos[schema.Key], sql, collection, did, rkey, "", "", "", 1)
 }
 
-// Dependents returns at most limit of the records that must be judged again because of
-// a target, sorted, after a key.
+// Dependents returns at most limit records that must be judged again because of a target,
+// sorted, after a key.
 func Dependents(ctx context.Context, db schema.DB, of, after schema.Key, limit int) ([]schema.Key, error) {
 	sql := `
 SELECT d.collection, d.did, d.rkey
@@ -117,15 +118,15 @@ ORDER BY t.to_collection, t.to_rkey LIMIT $4`
 	return schema.All(ctx, db, "read what others refer to of "+did, pgx.RowToStructByPos[schema.Key], sql, did, after.Collection, after.Rkey, limit)
 }
 
-// A Look is a target that was looked for.
+// A Look is the result of looking for a target.
 type Look struct {
 	schema.Key
 	Known bool // it is stored, or was deleted
-	Last  bool // it was looked for often enough: its server is asked
+	Last  bool // it was looked for often enough: next, its server is asked
 }
 
-// LookForParked looks for the targets that are due, at most limit rows of them, and
-// sets when each is looked for next. more: there may be others that are due.
+// LookForParked looks for the targets that are due, at most limit rows of them, and sets
+// when each is looked for next. more is true if others may be due.
 func LookForParked(ctx context.Context, tx pgx.Tx, limit int) (looks []Look, more bool, err error) {
 	const sql = `
 WITH due AS (
@@ -158,8 +159,8 @@ ORDER BY l.to_collection, l.to_did, l.to_rkey`
 	return looks, rows == limit, err
 }
 
-// NextLook returns when the next target is due, which may have been before now; nil:
-// nothing is to be looked for.
+// NextLook returns when the next target is due, which may be in the past. nil means that
+// nothing is waiting.
 func NextLook(ctx context.Context, db schema.DB) (*time.Time, error) {
 	const sql = `SELECT min(retry_at) FROM parked WHERE state = 'waiting'`
 	return schema.One(ctx, db, "read when to look for what is waited for", pgx.RowTo[*time.Time], sql)
@@ -172,8 +173,8 @@ const known = `(
     OR EXISTS (SELECT FROM accounts AS a WHERE a.did = l.to_did AND a.status = 'deleted')
 )`
 
-// GiveUp stores that a target could not be had. What waits for it becomes a dead letter
-// when it is judged again.
+// GiveUp records that a target cannot be found. The records that wait for it become dead
+// letters when they are judged again.
 func GiveUp(ctx context.Context, db schema.DB, target schema.Key, problem string) error {
 	const sql = `
 UPDATE parked SET state = 'missing', retry_at = NULL, problem = $4
@@ -184,8 +185,8 @@ WHERE to_did = $2 AND to_collection = $1 AND to_rkey = $3 AND state = 'asking'`
 	return nil
 }
 
-// GivenUp reports whether others wait for a target in vain already, and what its server
-// said.
+// GivenUp reports whether a target was given up while records wait for it. problem is
+// what its server reported.
 func GivenUp(ctx context.Context, db schema.DB, target schema.Key) (problem string, found bool, err error) {
 	const sql = `SELECT problem FROM parked WHERE to_did = $2 AND to_collection = $1 AND to_rkey = $3 AND state = 'missing' LIMIT 1`
 	problems, err := schema.All(ctx, db, "read what a server said", pgx.RowTo[string], sql, target.Collection, target.DID, target.Rkey)
@@ -195,7 +196,7 @@ func GivenUp(ctx context.Context, db schema.DB, target schema.Key) (problem stri
 	return problems[0], true, nil
 }
 
-// Asked returns targets whose servers are being asked, at most limit.
+// Asked returns at most limit targets whose servers are being asked.
 func Asked(ctx context.Context, db schema.DB, limit int) ([]schema.Key, error) {
 	const sql = `SELECT DISTINCT to_collection, to_did, to_rkey FROM parked WHERE state = 'asking' LIMIT $1`
 	return schema.All(ctx, db, "list what servers are asked for", pgx.RowToStructByPos[schema.Key], sql, limit)

@@ -12,8 +12,8 @@ import (
 	"github.com/weir-social/weir/schema"
 )
 
-// ReadBefore returns what is stored about locked records. A record that was not judged
-// yet is missing.
+// ReadBefore returns what is stored about locked records. Records that have not been
+// judged yet are missing.
 func ReadBefore(ctx context.Context, tx pgx.Tx, keys []schema.Key) (map[schema.Key]*Before, error) {
 	verdicts := ofRecords("verdicts", "r.cid, r.schema_hash, r.state")
 	dangling := ofRecords("record_refs", "r.to_collection, r.to_did, r.to_rkey", "r.dangling")
@@ -52,9 +52,9 @@ func ReadBefore(ctx context.Context, tx pgx.Tx, keys []schema.Key) (map[schema.K
 	return found, nil
 }
 
-// ofRecords reads keys and columns of the rows r of a table, of the records $1 to $3. It
-// asks for one record after the other, because a plan made while the table was empty
-// would join all of its rows.
+// ofRecords returns a query for keys and columns of the rows r of a table, for the
+// records $1 to $3. It reads one record after the other, because a plan made while the
+// table was empty would join all of its rows.
 func ofRecords(table, columns string, conditions ...string) string {
 	const all = `
 SELECT k.collection, k.did, k.rkey, r.*
@@ -155,8 +155,8 @@ FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::tsvector[], $6::
 	q.Queue(sql, collection, did, rkey, text, names, words)
 }
 
-// UseIndexes has the statements of a transaction use indexes. Statistics of tables that
-// were empty a moment ago make a scan of the whole table look cheap, and a prepared
+// UseIndexes makes the statements of a transaction use indexes. Statistics of tables
+// that were recently empty make a scan of the whole table look cheap, and a prepared
 // statement keeps such a plan.
 func UseIndexes(ctx context.Context, tx pgx.Tx) error {
 	if _, err := tx.Exec(ctx, `SELECT set_config('enable_seqscan', 'off', true)`); err != nil {

@@ -9,14 +9,14 @@ import (
 	"github.com/weir-social/weir/schema"
 )
 
-// A Target is what is known of a record that others refer to.
+// A Target is the state of a record that others refer to.
 type Target struct {
-	CID  string // of the stored version; empty: none is stored
+	CID  string // of the stored version; empty: it is not stored
 	Gone bool   // it was deleted, or its account was
 }
 
-// Targets returns what is known of records. Those that are neither stored nor gone are
-// missing. They are of collections that are outside the partition of posts.
+// Targets returns the state of records. Records that are neither stored nor gone are
+// missing. Their collections must be outside the partition of posts.
 func Targets(ctx context.Context, db schema.DB, keys []schema.Key) (map[schema.Key]Target, error) {
 	const sql = `
 SELECT k.collection, k.did, k.rkey, coalesce(r.cid, ''),
@@ -51,7 +51,7 @@ LEFT JOIN LATERAL (
 	return found, nil
 }
 
-// Content returns the stored JSON of a record; nil if it is not stored.
+// Content returns the stored JSON of a record, or nil if it is not stored.
 func Content(ctx context.Context, db schema.DB, key schema.Key) ([]byte, error) {
 	const sql = `SELECT record FROM records_other WHERE collection = $1 AND did = $2 AND rkey = $3`
 	found, err := schema.All(ctx, db, "read "+key.URI(), pgx.RowTo[[]byte], sql, key.Collection, key.DID, key.Rkey)
@@ -61,7 +61,7 @@ func Content(ctx context.Context, db schema.DB, key schema.Key) ([]byte, error) 
 	return found[0], nil
 }
 
-// Sizes returns how many bytes of JSON records have. Those that are not stored are
+// Sizes returns the sizes of records' JSON, in bytes. Records that are not stored are
 // missing.
 func Sizes(ctx context.Context, db schema.DB, keys []schema.Key) (map[schema.Key]int, error) {
 	const sql = `

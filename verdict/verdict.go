@@ -1,6 +1,6 @@
-// Package verdict stores what records were found to be: verdicts, references, texts,
-// and which of them wait for others. Its rows of a record change only under the lock
-// of the record, except how often a target was looked for.
+// Package verdict stores the results of judging records: verdicts, references,
+// texts, and which records wait for others. It changes a record's rows only under
+// the lock of the record, except how often a target was looked for.
 package verdict
 
 import (
@@ -28,31 +28,31 @@ type Judgment struct {
 	Problems []lexicon.Problem
 	Warnings []lexicon.Problem
 
-	// Of projected records:
+	// For projected records:
 	Dangling   bool // a required record was deleted
 	References []Reference
 	Text       string
 	Names      *string // a tsvector: what the record is called; nil: none
 	Words      *string // a tsvector of the rest; nil: none
 
-	// Waits are the records that a parked one waits for.
+	// Waits are the records that a parked record waits for.
 	Waits []schema.Key
 }
 
 // A Reference is a reference of a record.
 type Reference struct {
 	lexicon.Reference
-	To       schema.Key // the zero key: it names no record
+	To       schema.Key // the zero key: the reference names no record
 	Read     bool       // a rule reads the target
 	Dangling bool       // the target was deleted
 }
 
-// Before is what is stored about a record, as far as the next judgment needs it.
+// Before is the stored state of a record that the next judgment needs.
 type Before struct {
 	CID, Hash, State string
 	// Dangling are the deleted records that it refers to.
 	Dangling map[schema.Key]bool
-	// Waits are the records that it waits for; true: in vain.
+	// Waits are the records that it waits for; true: the target was given up.
 	Waits map[schema.Key]bool
 }
 
