@@ -1,7 +1,7 @@
-// Package card reads what a page says about itself: its title, description and site name,
-// where its address leads and which address it calls its own. The address is a stranger's,
-// and so is the page: every request is guarded, and time, bytes and redirects are bounded.
-// It obeys robots.txt, executes nothing, sends no cookie and never fetches a picture.
+// Package card reads how a page describes itself: its title, description and site name,
+// where its address leads, and which address it names as its own. The address and the page
+// are untrusted: every request is guarded, and time, bytes and redirects are limited. It
+// obeys robots.txt, executes nothing, sends no cookie and never fetches a picture.
 package card
 
 import (
@@ -25,9 +25,9 @@ import (
 )
 
 const (
-	maxBytes     = 2 << 20 // of a page, compressed and decompressed
+	maxBytes     = 2 << 20 // per page, compressed and decompressed
 	maxRedirects = 5
-	maxAddress   = 4096 // bytes of an address on the way
+	maxAddress   = 4096 // bytes of an address, including those of redirects
 )
 
 // Config configures a Client.
@@ -36,8 +36,8 @@ type Config struct {
 	Guard     guard.Config                              // tests name their servers
 	Ports     []string                                  // 80 and 443 when nil; tests have others
 	Turn      func(ctx context.Context, h string) error // waits until a request to the host may start; nil: no limit
-	Timeout   time.Duration                             // of everything; 10 s when zero
-	UserAgent string                                    // begins with the name that robots.txt knows
+	Timeout   time.Duration                             // for everything; 10 s when zero
+	UserAgent string                                    // begins with the name that robots.txt files use
 }
 
 // Client fetches pages. It is safe for concurrent use.
@@ -58,28 +58,29 @@ func New(cfg Config) *Client {
 		of = http.DefaultTransport.(*http.Transport) //nolint:forcetypeassert // it is one
 	}
 	t := cfg.Guard.Transport(of)
-	t.DisableKeepAlives, t.DisableCompression = true, true // gzip is read here, within bounds
+	t.DisableKeepAlives, t.DisableCompression = true, true // gzip is read here, with a limit
 	return &Client{cfg: cfg, transport: t}
 }
 
-// Page is what a page says about itself. All texts are plain, on one line, and valid UTF-8.
+// Page is a page's description of itself. All texts are plain, on one line, and valid
+// UTF-8.
 type Page struct {
 	Title       string    // at most 300 characters
 	Description string    // at most 1000
 	SiteName    string    // at most 100
 	Address     string    // where the redirects ended
-	SameSite    bool      // that has the registrable domain of the address that was fetched
-	To          link.Link // the same address as a link; zero: it is none
-	Canonical   link.Link // the address that the page calls its own, in the same registrable domain; zero: none
-	Why         string    // why it is not the page of an article; empty: it is
+	SameSite    bool      // Address has the registrable domain of the fetched address
+	To          link.Link // Address as a link; zero: it is not one
+	Canonical   link.Link // the address that the page names as its own, in the same registrable domain; zero: none
+	Why         string    // why it is not the page of an article; empty: it is one
 }
 
-// Dead is the error for an address without a page: to ask again would not help.
+// Dead is the error for an address without a page. A retry would not help.
 type Dead struct{ Why string }
 
 func (e *Dead) Error() string { return e.Why }
 
-// busy is the error for a server that asks to come back later.
+// busy is the error of a server that asks the client to come back later.
 type busy struct {
 	status int
 	host   string
@@ -127,7 +128,7 @@ func (c *Client) Fetch(ctx context.Context, address string) (Page, error) {
 	return newPage(h, first, at), nil
 }
 
-// newPage describes the page that was found at an address.
+// newPage describes the page found at an address.
 func newPage(h head, first, at *url.URL) Page {
 	p := Page{Title: h.title.text, Description: h.description.text, SiteName: h.site.text, Address: at.String(), SameSite: sameSite(first, at)}
 	if to, err := link.Parse(at.String()); err == nil && !to.Excluded && (!to.Short || at.Host == first.Host) {
@@ -159,8 +160,8 @@ func newPage(h head, first, at *url.URL) Page {
 
 func isRoot(path string) bool { return strings.Trim(path, "/") == "" }
 
-// follow follows redirects, and returns the first answer that is none and its address.
-// before, if not nil, decides about each address.
+// follow follows redirects. It returns the first response that is not a redirect, and its
+// address. before, if not nil, decides about each address.
 func (c *Client) follow(ctx context.Context, at *url.URL, before func(context.Context, *url.URL) error) (*http.Response, *url.URL, error) {
 	for hops := 0; ; hops++ {
 		if err := c.check(at); err != nil {
@@ -192,7 +193,7 @@ func (c *Client) follow(ctx context.Context, at *url.URL, before func(context.Co
 	}
 }
 
-// check refuses addresses that are never asked, whatever their host is.
+// check refuses addresses that are never requested, whatever their host is.
 func (c *Client) check(at *url.URL) error {
 	port := at.Port()
 	if port == "" {
@@ -243,8 +244,8 @@ func (c *Client) get(ctx context.Context, at *url.URL) (*http.Response, error) {
 	return resp, nil
 }
 
-// refusal returns the error of a request that got no answer. A name that does not exist and
-// a certificate that does not fit are answers.
+// refusal returns the error of a request without a response. For a private address, an unknown
+// name or an invalid certificate it is a *Dead.
 func refusal(host string, err error) error {
 	var dns *net.DNSError
 	var certificate *tls.CertificateVerificationError
@@ -260,7 +261,7 @@ func refusal(host string, err error) error {
 	return fmt.Errorf("ask %s: %w", host, err)
 }
 
-// sameSite reports whether two addresses have one registrable domain.
+// sameSite reports whether two addresses have the same registrable domain.
 func sameSite(a, b *url.URL) bool {
 	return registrable(a.Hostname()) == registrable(b.Hostname())
 }

@@ -19,25 +19,26 @@ import (
 )
 
 const (
-	maxTitle       = 300 // characters, as of the cards of posts
+	maxTitle       = 300 // characters, as for the cards of posts
 	maxDescription = 1000
 	maxSiteName    = 100
 )
 
-// head is what the head of a page says.
+// head is the content of a page's head.
 type head struct {
 	title, description, site said
 	canonical                string
 }
 
-// said is a text of which the head may have several: the one of the best source stays.
+// said is a text that the head may contain several times. The one from the best source is
+// kept.
 type said struct {
 	text string
 	rank int // of its source; 0: none
 	most int // characters
 }
 
-// say offers a text. A smaller rank is better; of one rank the first stays.
+// say offers a text. A smaller rank is better; for equal ranks the first text is kept.
 func (s *said) say(rank int, text string) {
 	if s.rank != 0 && s.rank <= rank {
 		return
@@ -67,7 +68,7 @@ func readHead(resp *http.Response) (head, error) {
 	return parseHead(text)
 }
 
-// bounded returns a reader of the body, which ends after so many bytes, compressed or not.
+// bounded returns a reader of the body that ends after most bytes, compressed or not.
 func bounded(resp *http.Response, most int64) (io.Reader, error) {
 	body := io.LimitReader(resp.Body, most)
 	switch encoding := strings.ToLower(resp.Header.Get("Content-Encoding")); encoding {
@@ -83,8 +84,8 @@ func bounded(resp *http.Response, most int64) (io.Reader, error) {
 	return nil, &Dead{"it is compressed in another way than gzip"}
 }
 
-// broken returns the error of a body that could not be read: a *Dead if it would be no
-// better the next time.
+// broken returns the error of a body that could not be read: a *Dead if a retry would not
+// help.
 func broken(err error) error {
 	var corrupt flate.CorruptInputError
 	if errors.Is(err, gzip.ErrHeader) || errors.Is(err, gzip.ErrChecksum) || errors.As(err, &corrupt) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, io.EOF) {
@@ -93,13 +94,13 @@ func broken(err error) error {
 	return err
 }
 
-// parseHead reads HTML up to the end of the head. If the page is longer than what is read
-// of a page, or breaks off, what was found until there counts.
+// parseHead parses HTML up to the end of the head. If the page is longer than the limit, or
+// breaks off, the part that was read counts.
 func parseHead(text io.Reader) (head, error) {
 	h := head{title: said{most: maxTitle}, description: said{most: maxDescription}, site: said{most: maxSiteName}}
 	z := html.NewTokenizer(text)
 	z.SetMaxBuf(maxBytes)
-	within := atom.Atom(0) // the element whose content is not the head's
+	within := atom.Atom(0) // the current element, if its content does not belong to the head
 	for {
 		switch z.Next() {
 		case html.ErrorToken:
@@ -137,7 +138,7 @@ func parseHead(text io.Reader) (head, error) {
 	}
 }
 
-// inHead reports whether an element may be in the head. Any other begins the body.
+// inHead reports whether an element may be in the head. Any other element begins the body.
 func inHead(of atom.Atom) bool {
 	switch of {
 	case atom.Html, atom.Head, atom.Title, atom.Meta, atom.Link, atom.Base, atom.Style, atom.Script, atom.Noscript, atom.Template:
@@ -146,7 +147,7 @@ func inHead(of atom.Atom) bool {
 	return false
 }
 
-// attributes returns the first value of each of the attributes of a tag.
+// attributes returns the first value of each named attribute of a tag.
 func attributes(z *html.Tokenizer, names ...string) map[string]string {
 	found := make(map[string]string, len(names))
 	for more := true; more; {
@@ -161,7 +162,7 @@ func attributes(z *html.Tokenizer, names ...string) map[string]string {
 	return found
 }
 
-// meta reads a meta element. Some pages write name where property is meant, and the reverse.
+// meta reads a meta element. Some pages write name instead of property, and the reverse.
 func (h *head) meta(of map[string]string) {
 	content := of["content"]
 	for _, name := range []string{of["property"], of["name"]} {

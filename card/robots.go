@@ -12,13 +12,13 @@ import (
 	"time"
 )
 
-// robots.txt as RFC 9309 has it. The libraries for it have not been touched for years, and
-// compile the patterns of strangers to regular expressions.
+// robots.txt according to RFC 9309. The available libraries have not been maintained for
+// years, and compile untrusted patterns to regular expressions.
 
 const (
-	maxRobots   = 500 << 10 // bytes that are read, as the RFC asks
+	maxRobots   = 500 << 10 // bytes that are read, as the RFC requires
 	maxRules    = 64 << 10  // bytes of the rules for us: a file with more forbids everything
-	robotsHosts = 512       // that are remembered
+	robotsHosts = 512       // maximum number of remembered hosts
 	robotsFor   = 12 * time.Hour
 )
 
@@ -28,7 +28,7 @@ type rule struct {
 	pattern string
 }
 
-// rules are those of robots.txt that apply to us.
+// rules are the rules of a robots.txt that apply to us.
 type rules struct {
 	all     []rule
 	nothing bool // nothing is allowed
@@ -49,7 +49,7 @@ func (c *robotsCache) find(host string, now time.Time) (rules, bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	e, ok := c.hosts[host]
-	return e.rules, ok && now.Before(e.until) && e.until.Sub(now) <= robotsFor // the clock may be set back
+	return e.rules, ok && now.Before(e.until) && e.until.Sub(now) <= robotsFor // the clock may have been set back
 }
 
 func (c *robotsCache) keep(host string, r rules, now time.Time) {
@@ -68,7 +68,7 @@ func (c *robotsCache) keep(host string, r rules, now time.Time) {
 }
 
 // mayFetch reports whether the robots.txt of a host allows an address. It returns an error
-// if the file cannot be read now: then nobody knows.
+// if the file cannot be read now.
 func (c *Client) mayFetch(ctx context.Context, at *url.URL) (bool, error) {
 	host := at.Scheme + "://" + strings.ToLower(at.Host)
 	r, ok := c.robots.find(host, time.Now())
@@ -92,7 +92,7 @@ func (c *Client) mayFetch(ctx context.Context, at *url.URL) (bool, error) {
 // readRobots reads a robots.txt. A file that does not exist allows everything.
 func (c *Client) readRobots(ctx context.Context, at *url.URL) (rules, error) {
 	resp, _, err := c.follow(ctx, at, nil)
-	if _, dead := errors.AsType[*Dead](err); dead { // it redirects for ever, or to where nobody is asked
+	if _, dead := errors.AsType[*Dead](err); dead { // it redirects for ever, or to an address that is never requested
 		return rules{}, nil
 	}
 	if err != nil {
@@ -110,7 +110,7 @@ func (c *Client) readRobots(ctx context.Context, at *url.URL) (rules, error) {
 		return rules{}, fmt.Errorf("read robots.txt of %s: %w", at.Hostname(), err)
 	}
 	text, err := io.ReadAll(body)
-	if _, dead := errors.AsType[*Dead](broken(err)); err != nil && !dead { // what breaks off counts as far as it goes
+	if _, dead := errors.AsType[*Dead](broken(err)); err != nil && !dead { // if the file breaks off, the part that was read counts
 		return rules{}, fmt.Errorf("read robots.txt of %s: %w", at.Hostname(), err)
 	}
 	name, _, _ := strings.Cut(c.cfg.UserAgent, " ")
@@ -118,7 +118,7 @@ func (c *Client) readRobots(ctx context.Context, at *url.URL) (rules, error) {
 }
 
 // parseRobots returns the rules for a crawler: those of the groups that name it, or else
-// those for everybody.
+// those for all crawlers.
 func parseRobots(text, name string) rules {
 	var ours, everybody []rule
 	named, isOurs, isEverybody, ruled := false, false, false, true
@@ -163,8 +163,8 @@ func parseRobots(text, name string) rules {
 	return rules{all: everybody}
 }
 
-// allow reports whether a path is allowed: the longest pattern that matches decides, and of
-// two of one length the one that allows. robots.txt itself always is.
+// allow reports whether a path is allowed. The longest matching pattern decides; for equal
+// lengths, the one that allows. robots.txt itself is always allowed.
 func (r rules) allow(path string) bool {
 	if r.nothing {
 		return false
@@ -179,8 +179,8 @@ func (r rules) allow(path string) bool {
 	return allow
 }
 
-// matches reports whether a pattern matches the beginning of a path: * is any text, and $
-// at the end is the end of the path.
+// matches reports whether a pattern matches the beginning of a path. * matches any text,
+// and $ at the end matches the end of the path.
 func matches(pattern, path string) bool {
 	pattern, whole := strings.CutSuffix(pattern, "$")
 	parts := strings.Split(pattern, "*")
@@ -204,8 +204,8 @@ func matches(pattern, path string) bool {
 	return true
 }
 
-// normalPath returns a path in the form in which paths are compared: what need not be
-// encoded is not, and what must be is.
+// normalPath returns a path in the form in which paths are compared: only characters that
+// must be encoded are.
 func normalPath(path string) string {
 	const hex = "0123456789ABCDEF"
 	var b strings.Builder

@@ -5,9 +5,9 @@ import (
 	"strings"
 )
 
-// isWall reports whether a title is that of a page which stands in front of the article: it
-// asks for consent, for a login, or whether a person is reading. A wrong yes costs little:
-// the title that people gave stays.
+// isWall reports whether a title belongs to a page in front of the article that asks for
+// consent, for a login, or whether a person is reading. A wrong yes costs little: the title
+// that people gave stays.
 func isWall(title string) bool {
 	title = strings.ToLower(strings.NewReplacer("’", "'", "‑", "-").Replace(title))
 	for _, begin := range [...]string{
@@ -62,7 +62,7 @@ func isWallAddress(first, at *url.URL) bool {
 	return returnsTo(first, at)
 }
 
-// returnsTo reports whether the query of an address says that one may go back to another.
+// returnsTo reports whether the query of an address contains another one to return to.
 func returnsTo(first, at *url.URL) bool {
 	if isRoot(first.Path) {
 		return false

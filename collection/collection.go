@@ -21,7 +21,7 @@ import (
 type Entry struct {
 	Pattern   string        // a collection's name, or a prefix such as pub.layers.*
 	Retention time.Duration // how long its records are kept; 0: for ever
-	Explicit  bool          // the entry names its retention itself
+	Explicit  bool          // the entry itself sets its retention
 }
 
 // IsPrefix reports whether the entry covers all collections with a prefix.
@@ -65,8 +65,8 @@ func (r Registry) Only(name string) bool {
 	return ok && len(r.names) == 1 && len(r.prefixes) == 0
 }
 
-// Parse parses entries such as app.bsky.feed.post=24h or pub.layers.*=0. An entry
-// without a retention has the standard one.
+// Parse parses entries such as app.bsky.feed.post=24h or pub.layers.*=0. An entry without
+// a retention gets the standard one.
 func Parse(entries []string, standard time.Duration) (Registry, error) {
 	if len(entries) == 0 {
 		return Registry{}, errors.New("no collection is named: nothing would be stored")
@@ -122,8 +122,9 @@ func CheckPattern(pattern string) error {
 	return nil
 }
 
-// IsName reports whether s is the name of a collection: an NSID, which is a collection of
-// repositories, or the name of another network and the number of a kind, such as nostr.1.
+// IsName reports whether s is the name of a collection: an NSID, which names a collection
+// in repositories, or the name of another network and the number of a kind, such as
+// nostr.1.
 func IsName(s string) bool {
 	if _, _, ok := parseKind(s); ok {
 		return true
@@ -139,7 +140,7 @@ func parseKind(s string) (network string, kind int, ok bool) {
 	return network, kind, err == nil && kind >= 0 && number == strconv.Itoa(kind) && network != "" && strings.Trim(network, "abcdefghijklmnopqrstuvwxyz") == ""
 }
 
-// Kinds returns the stored kinds of a network that numbers them, in order.
+// Kinds returns the stored kinds of a network with numbered kinds, in order.
 func (r Registry) Kinds(network string) []int {
 	var kinds []int
 	for name := range r.names {
@@ -151,7 +152,7 @@ func (r Registry) Kinds(network string) []int {
 	return kinds
 }
 
-// Repositories returns the registry of the collections that accounts keep in
+// Repositories returns the registry of the collections that accounts store in
 // repositories.
 func (r Registry) Repositories() Registry {
 	of := Registry{names: maps.Clone(r.names), prefixes: r.prefixes}
@@ -162,7 +163,7 @@ func (r Registry) Repositories() Registry {
 	return of
 }
 
-// Find returns the entry of a collection; false if it is not stored.
+// Find returns the entry of a collection, or false if the collection is not stored.
 func (r Registry) Find(name string) (Entry, bool) {
 	if e, ok := r.names[name]; ok {
 		return e, true

@@ -178,7 +178,7 @@ func (s *Server) initCluster(ctx context.Context) error {
 }
 
 // start starts the server and waits until it accepts connections. The children of a
-// server that was killed end a moment after it, and until then no other can start.
+// killed server end shortly after it, and no other server can start before that.
 func (s *Server) start(ctx context.Context) error {
 	for began := time.Now(); ; {
 		err := s.startOnce(ctx)
@@ -245,7 +245,7 @@ func (s *Server) makeSockets() error {
 func (s *Server) arguments() []string {
 	args := []string{"-D", s.data(), "-k", s.sockets, "-h", "127.0.0.1", "-p", strconv.Itoa(s.port.Number()),
 		"-c", "max_connections=200", "-c", "timezone=UTC", "-c", "unix_socket_permissions=0700"}
-	if !s.options.Fsync { // a server for tests: to compile one of their queries takes longer than to run it
+	if !s.options.Fsync { // a server for tests: compiling one of their queries takes longer than running it
 		args = append(args, "-c", "fsync=off", "-c", "full_page_writes=off", "-c", "jit=off")
 	}
 	for name, value := range s.options.Settings {

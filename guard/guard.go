@@ -1,6 +1,6 @@
-// Package guard keeps requests to addresses that strangers name out of private networks.
-// An address is checked after its name is resolved, just before it is dialled, so that no
-// name and no change of a name leads past the check.
+// Package guard keeps requests to addresses from strangers out of private networks. It
+// checks an address after its name is resolved, just before it is dialled, so that no
+// name, and no change of a name, bypasses the check.
 package guard
 
 import (
@@ -58,8 +58,8 @@ func (c Config) check(_, address string, _ syscall.RawConn) error {
 	return fmt.Errorf("%s: %w", ip, ErrPrivate)
 }
 
-// isPublic also rejects the IPv6 ranges that embed an IPv4 address, which may be
-// private.
+// isPublic reports whether an address is public. It also rejects the IPv6 ranges that
+// embed an IPv4 address, which may be private.
 func isPublic(ip netip.Addr) bool {
 	for _, carrier := range []string{"2001::/23", "2001:db8::/32", "2002::/16", "3fff::/20"} {
 		if netip.MustParsePrefix(carrier).Contains(ip) {

@@ -1,6 +1,5 @@
-// Package loopback reserves TCP ports, so that a server can stop and start again on
-// the same one. In between, connections are refused and no other program gets the
-// port.
+// Package loopback reserves TCP ports, so that a server can stop and start again on the same port.
+// In between, connections are refused and no other program gets the port.
 package loopback
 
 import (
@@ -16,8 +15,7 @@ type Port struct {
 	hold io.Closer
 }
 
-// Reserve reserves an IPv4 address, such as 127.0.0.1:0, until Release. Port 0 is any
-// free one.
+// Reserve reserves an IPv4 address, such as 127.0.0.1:0, until Release. Port 0 means any free port.
 func Reserve(address string) (*Port, error) {
 	at, err := net.ResolveTCPAddr("tcp4", address)
 	if err != nil {
@@ -41,7 +39,8 @@ func (p *Port) Number() int { return p.at.Port }
 
 // Listen listens on the port. When the listener is closed, Listen may be called again.
 func (p *Port) Listen() (net.Listener, error) {
-	// A process that is just being started has copies of all listeners until it runs its program, also of the last one of this port.
+	// A process that is being started has copies of all listeners until it runs its program,
+	// including the last one of this port.
 	syscall.ForkLock.RLock()
 	defer syscall.ForkLock.RUnlock()
 	return net.Listen("tcp4", p.Address())

@@ -1,5 +1,5 @@
-// Package redirect asks known shorteners where their links lead. It asks nobody else: the
-// site that a short link leads to is not contacted.
+// Package redirect asks known shorteners where their links lead. It contacts no other host: not
+// even the site that a short link leads to.
 package redirect
 
 import (
@@ -44,15 +44,15 @@ func New(cfg Config) *Client {
 	}}
 }
 
-// maxHops bounds the shorteners that one link leads through.
+// maxHops limits the shorteners that one link leads through.
 const maxHops = 5
 
-// Dead is the error for a short link that leads nowhere: asking again would not help.
+// Dead is the error of a short link that leads nowhere. A retry would not help.
 type Dead struct{ Why string }
 
 func (e *Dead) Error() string { return e.Why }
 
-// Busy is the error if a shortener wants to be left alone for a while.
+// Busy is the error of a shortener that asks the client to wait.
 type Busy struct {
 	Site   string
 	Status int
@@ -66,7 +66,7 @@ const (
 	maxWait     = time.Hour
 )
 
-// newBusy returns a *Busy, or nil if the answer does not ask for a pause.
+// newBusy returns a *Busy, or nil if the response does not ask for a pause.
 func newBusy(site string, resp *http.Response) *Busy {
 	wait := defaultWait
 	raw := resp.Header.Get("Retry-After")
@@ -80,9 +80,9 @@ func newBusy(site string, resp *http.Response) *Busy {
 	return &Busy{site, resp.StatusCode, min(max(wait, time.Second), maxWait)}
 }
 
-// Follow returns the link that a short link leads to. It follows it from shortener to
-// shortener, and stops at the first other host. It returns a *Dead, a *Busy, or another
-// error if the shortener could not be asked now.
+// Follow returns the link that a short link leads to. It follows the link from shortener to
+// shortener, and stops at the first other host. It returns a *Dead, a *Busy, or another error if
+// the shortener could not be asked now.
 func (c *Client) Follow(ctx context.Context, short link.Link) (link.Link, error) {
 	at := short
 	for range maxHops {
@@ -96,7 +96,7 @@ func (c *Client) Follow(ctx context.Context, short link.Link) (link.Link, error)
 		case next.Excluded:
 			return link.Link{}, &Dead{"it leads to " + next.Site + ", whose links do not count"}
 		}
-		// Dead links lead to a front page as a rule. A fragment that Parse keeps selects a page.
+		// Dead links usually lead to a front page. A fragment that Parse keeps selects a page.
 		if u, err := url.Parse(next.URL); err != nil || u.Path == "/" && u.RawQuery == "" && u.Fragment == "" {
 			return link.Link{}, &Dead{"it leads to the front page of " + next.Site}
 		}
@@ -105,8 +105,8 @@ func (c *Client) Follow(ctx context.Context, short link.Link) (link.Link, error)
 	return link.Link{}, &Dead{fmt.Sprintf("it leads through more than %d shorteners", maxHops)}
 }
 
-// address returns where to ask for a short link: its spelling, or the shortener itself if
-// that is a copy in an archive, which is another host.
+// address returns the address to ask for a short link: its spelling, or the shortener's address
+// if the spelling is a copy in an archive, which is another host.
 func address(short link.Link) string {
 	if u, err := url.Parse(short.URL); err != nil || link.IsShortener(u.Host) {
 		return short.URL

@@ -1,6 +1,6 @@
-// Package syntax checks the identifiers of the network: what is in events and records
-// comes from strangers. Its functions return what indigo's return, but check common values
-// without regular expressions.
+// Package syntax checks the identifiers of the network, because events and records come
+// from strangers. Its functions return the same results as indigo's, but check common
+// values without regular expressions.
 package syntax
 
 import (
@@ -68,7 +68,7 @@ func IsAtIdentifier(s string) bool {
 }
 
 // ParseTime parses a time in the network's format, or in the looser formats that it
-// tolerates. It returns false if s is no time.
+// tolerates. It returns false if s is not a time.
 func ParseTime(s string) (time.Time, bool) {
 	t, err := time.Parse(time.RFC3339Nano, s)
 	if err != nil {

@@ -7,8 +7,8 @@ import (
 	"github.com/bluesky-social/indigo/atproto/syntax"
 )
 
-// IsATURI reports whether s is an at-uri: an account, optionally a collection in it,
-// optionally a record in that.
+// IsATURI reports whether s is an at-uri: an account, optionally a collection of it,
+// and optionally a record in that.
 func IsATURI(s string) bool {
 	authority, path, ok := cutATURI(s)
 	if !ok || !IsAtIdentifier(authority) {
@@ -21,8 +21,8 @@ func IsATURI(s string) bool {
 	return IsNSID(collection) && (!hasKey || IsRecordKey(key))
 }
 
-// cutATURI returns what is before and behind the first slash. The path is nil without
-// a slash.
+// cutATURI returns the parts before and after the first slash. path is nil without a
+// slash.
 func cutATURI(s string) (authority string, path *string, ok bool) {
 	rest, ok := strings.CutPrefix(s, "at://")
 	if !ok || len(s) > 8192 {
@@ -35,8 +35,8 @@ func cutATURI(s string) (authority string, path *string, ok bool) {
 	return authority, path, true
 }
 
-// RecordOf returns the record that an at-uri names, and false if it names none: it has
-// a handle in place of a DID, or no collection, or no key.
+// RecordOf returns the record that an at-uri names. It returns false if the at-uri
+// names none, because it has a handle instead of a DID, no collection or no key.
 func RecordOf(uri string) (did, collection, key string, ok bool) {
 	authority, path, ok := cutATURI(uri)
 	if !ok || path == nil || !IsDID(authority) {
@@ -78,7 +78,8 @@ func IsLanguage(s string) bool {
 }
 
 // IsDatetime reports whether s is a time in the network's format, with its time zone.
-// A comma before the fraction, which the library takes, is refused: RFC 3339 has none.
+// It refuses a comma before the fraction, which the library accepts, because RFC 3339
+// has none.
 func IsDatetime(s string) bool {
 	if usualDatetime(s) {
 		return true
@@ -90,7 +91,7 @@ func IsDatetime(s string) bool {
 	return err == nil
 }
 
-// usualDatetime reports whether s is a time in UTC with its Z, on one of the first 28
+// usualDatetime reports whether s is a UTC time ending in Z, on one of the first 28
 // days of its month. Other times may be valid.
 func usualDatetime(s string) bool {
 	const layout = "0000-00-00T00:00:00"

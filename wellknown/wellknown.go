@@ -1,6 +1,6 @@
 // Package wellknown asks a domain which public key one of its names has, see NIP-05. The
-// domain is a stranger's: every request is guarded, no redirect is followed, and
-// time and bytes are bounded.
+// domain is untrusted: every request is guarded, no redirect is followed, and time and
+// bytes are limited.
 package wellknown
 
 import (
@@ -21,7 +21,7 @@ import (
 	"github.com/weir-social/weir/nostr"
 )
 
-// maxBytes bounds a document: some domains send all their names.
+// maxBytes limits a document: some domains send all their names.
 const maxBytes = 1 << 20
 
 // Config configures a Client.
@@ -29,7 +29,7 @@ type Config struct {
 	Transport *http.Transport // http.DefaultTransport when nil; it is always guarded
 	Guard     guard.Config    // tests name their servers
 	Port      string          // 443 when empty; tests have another
-	Timeout   time.Duration   // of everything; 10 s when zero
+	Timeout   time.Duration   // for everything; 10 s when zero
 	UserAgent string
 }
 
@@ -55,16 +55,16 @@ func New(cfg Config) *Client {
 	}}
 }
 
-// Denied is the error of a domain that does not say what key a name has: to ask again soon
-// would not help.
+// Denied is the error of a domain that names no key for a name. An early retry would not
+// help.
 type Denied struct{ Why string }
 
 func (e *Denied) Error() string { return e.Why }
 
-// Found is what a domain says about a name.
+// Found is a domain's answer about a name.
 type Found struct {
 	Key    [32]byte
-	Relays []string // where the account is, unchecked; at most five, may be empty
+	Relays []string // relays that may have the account, unchecked; at most five, may be empty
 }
 
 // LookUp asks the domain of a name such as alice@example.com, which nostr.ParseName05 has

@@ -139,7 +139,8 @@ This command shows how many segments are left. Ending it does not stop them.`,
 	return cmd
 }
 
-// followIndex prints how many segments ClickHouse lacks, when that changes, until it has all.
+// followIndex prints how many segments ClickHouse lacks, whenever that changes, until it has
+// all.
 func followIndex(ctx context.Context, out io.Writer, pool *pgxpool.Pool) error {
 	last := int64(-1)
 	for {

@@ -77,7 +77,7 @@ func backfillAddCommand() *cobra.Command {
 	return cmd
 }
 
-// count counts what is true.
+// count returns how many values are true.
 func count(all []bool) (n int) {
 	for _, one := range all {
 		if one {
@@ -138,7 +138,7 @@ func printBackfills(w io.Writer, b schema.Backfills) error {
 	return err
 }
 
-// describeHistory describes how far a history is.
+// describeHistory describes the progress of a history.
 func describeHistory(h schema.History) string {
 	of := ""
 	if h.State == schema.HistoryListing {

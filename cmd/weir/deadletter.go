@@ -216,7 +216,7 @@ func printDeadLetter(w io.Writer, l *schema.StoredDeadLetter) error {
 	return err
 }
 
-// selecting completes a command that acts on dead letters: it calls one for each number
+// selecting completes a command that acts on dead letters. It calls one for each number
 // among the arguments, or all with the filter of the flags.
 func selecting(cmd *cobra.Command, one func(ctx context.Context, p app.App, id int64) error, all func(context.Context, app.App, schema.DeadLetterFilter) error) *cobra.Command {
 	every := cmd.Flags().Bool("all", false, "every open dead letter, or those of --stage and --class")

@@ -22,8 +22,8 @@ const (
 	demoSpacing        = 10 * time.Millisecond
 	demoFollowInterval = 20 * time.Second
 
-	demoAuthors = 60  // of Nostr
-	demoNotes   = 600 // events of theirs in the six hours before the start
+	demoAuthors = 60  // Nostr authors
+	demoNotes   = 600 // their events in the six hours before the start
 	demoTalk    = 2.0 // events per second from then on
 )
 
@@ -96,16 +96,15 @@ func demoCommand() *cobra.Command {
 	return cmd
 }
 
-// useSimnet points the consumer and the workers at a simulated network and watches the
-// follows of its hub. API calls and syncs are more frequent than usual, so that the
-// demo shows more.
+// useSimnet points the consumer and the workers at a simulated network and watches the follows of
+// its hub. API calls and syncs are more frequent than usual, so that the demo shows more.
 func useSimnet(c *app.Config, n *simnet.Net) {
 	c.Jetstream, c.Relays, c.Start = []string{n.URL()}, []string{n.RelayURL()}, "tip"
 	c.DictionaryURL, c.DictionarySHA256 = n.DictionaryURL(), n.DictionarySHA256()
 	c.ImageBase = n.ImageBase()
 	c.AppView, c.Directory, c.Identifier, c.AppPassword = n.AppViewURL(), n.DirectoryURL(), "", ""
 	c.Watch = []string{n.Hub().Handle}
-	c.FetchCards = false // its links have no pages
+	c.FetchCards = false // the simulated links have no pages
 	if !app.IsSet("WEIR_API_INTERVAL") {
 		c.APIInterval = demoSpacing
 	}
@@ -114,9 +113,9 @@ func useSimnet(c *app.Config, n *simnet.Net) {
 	}
 }
 
-// useSimnetNostr starts a relay whose authors share some of the articles of a simulated
-// network, and has it read too. Nothing is watched: the watch of a Bluesky account leads to no author of
-// Nostr. The history of both is read from their servers.
+// useSimnetNostr starts a relay whose authors share some of the articles of a simulated network,
+// and makes Weir read it too. It adds no watch, because the watch of a Bluesky account leads to no
+// Nostr author. The history of both networks is read from their servers.
 func useSimnetNostr(c *app.Config, n *simnet.Net) (*simnet.Nostr, error) {
 	relay, err := simnet.NewNostr(simnet.NostrConfig{Seed: uint64(time.Now().UnixNano()), Authors: demoAuthors, Now: time.Now(), Relays: []simnet.NostrRelay{{Page: 500}}}) //nolint:gosec // a seed
 	if err != nil {
@@ -128,8 +127,8 @@ func useSimnetNostr(c *app.Config, n *simnet.Net) (*simnet.Nostr, error) {
 	return relay, nil
 }
 
-// followMore makes the network's hub follow another account at intervals, so that there
-// is something to sync.
+// followMore makes the network's hub follow another account at intervals, so that syncs find
+// changes.
 func followMore(ctx context.Context, n *simnet.Net) error {
 	followed := n.Follows(n.Hub().DID)
 	ticker := time.NewTicker(demoFollowInterval)

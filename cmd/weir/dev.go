@@ -43,7 +43,7 @@ func devCommand() *cobra.Command {
 }
 
 // listenOrFallback listens on an address or, if it is in use, on a free port, and
-// prints which one: a demo should not fail because another program runs.
+// prints which one: a demo should not fail because another program is running.
 func listenOrFallback(w io.Writer, address string) (net.Listener, error) {
 	l, err := net.Listen("tcp", address)
 	if err == nil {
@@ -61,15 +61,15 @@ func listenOrFallback(w io.Writer, address string) (net.Listener, error) {
 	return l, nil
 }
 
-// printStopping prints a message as soon as a signal arrives: what the process waits
-// for before it stops.
+// printStopping prints a message as soon as a signal arrives. It says what the
+// process waits for before it stops.
 func printStopping(ctx context.Context, w io.Writer) (done func() bool) {
 	return context.AfterFunc(ctx, func() {
 		fmt.Fprintln(w, "\nstopping: committing what was read and waiting for running jobs, for 20 seconds at most; press Ctrl-C again to stop at once")
 	})
 }
 
-// announce prints where to find the page and the ranking.
+// announce prints the addresses of the page and the ranking.
 func announce(w io.Writer, title string, l net.Listener) {
 	fmt.Fprintf(w, "\n  %s\n\n    the page      http://%s/\n    the ranking   bin/weir trending   (in another terminal)\n    stop          Ctrl-C\n\n", title, l.Addr())
 }

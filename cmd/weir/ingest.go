@@ -63,8 +63,8 @@ func openRecording(name string) (io.ReadCloser, int64, error) {
 	return f, info.Size(), nil
 }
 
-// cancellable returns a reader of r that ends with ctx even while a read waits, as one
-// of standard input may do for ever.
+// cancellable returns a reader of r that ends with ctx, even during a read that never
+// returns, such as one of standard input.
 func cancellable(ctx context.Context, r io.Reader) io.Reader {
 	out, in := io.Pipe()
 	go func() {

@@ -79,8 +79,9 @@ func linkSplitCommand() *cobra.Command {
 	}
 }
 
-// merging calls f in a transaction. A merge and those who delete shares of the link lock
-// them in different orders, so Postgres may end one of them: then it tries again.
+// merging calls f in a transaction. A merge, and transactions that delete shares of the
+// link, lock them in different orders, so Postgres may end one of them. Then merging
+// calls f again.
 func merging(ctx context.Context, p app.App, f func(pgx.Tx) error) error {
 	const tries = 5
 	err := pgx.BeginFunc(ctx, p.Pool(), f)
@@ -90,7 +91,7 @@ func merging(ctx context.Context, p app.App, f func(pgx.Tx) error) error {
 	return err
 }
 
-// findLink returns the id of a link that is named by its id or URL.
+// findLink returns the id of a link, given by its id or URL.
 func findLink(ctx context.Context, p app.App, named string) (int64, error) {
 	if id, err := strconv.ParseInt(named, 10, 64); err == nil {
 		return id, nil

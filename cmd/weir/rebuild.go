@@ -45,8 +45,8 @@ func rebuildCommand() *cobra.Command {
 // followInterval is how often the progress is read.
 const followInterval = time.Second
 
-// followRun prints how far a run_projection job is, when that changes, until it and the
-// jobs that it added have ended.
+// followRun prints the progress of a run_projection job, whenever it changes, until the
+// job and the jobs that it added have ended.
 func followRun(ctx context.Context, out io.Writer, pool *pgxpool.Pool, job int64) error {
 	var last schema.ProjectionRun
 	for {

@@ -25,7 +25,7 @@ func appCommand(use, short string, run func(context.Context, app.App) error) *co
 				if err := run(ctx, p); err != nil {
 					return err
 				}
-				p.Log().Info("stopped") // a killed process does not log it
+				p.Log().Info("stopped") // a killed process does not log this
 				return nil
 			})
 		},

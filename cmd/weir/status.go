@@ -44,7 +44,7 @@ func statusCommand() *cobra.Command {
 	return cmd
 }
 
-// printStatus prints the verdict, the conditions with what to do, and the figures.
+// printStatus prints the verdict, the conditions with their hints, and the figures.
 func printStatus(w io.Writer, r health.Report, now time.Time) error {
 	fmt.Fprintln(w, r.Verdict())
 	for _, c := range r.Conditions {

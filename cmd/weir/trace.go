@@ -119,7 +119,7 @@ func printRecordTrace(w io.Writer, r trace.Record) {
 	}
 }
 
-// named says which merged link the record of a share names.
+// named names the merged link that the record of a share names.
 func named(s trace.Share) string {
 	if s.Named == "" {
 		return ""

@@ -16,7 +16,7 @@ import (
 	"github.com/weir-social/weir/web"
 )
 
-// trendingJSON is what weir trending --json prints.
+// trendingJSON is the output of weir trending --json.
 type trendingJSON struct {
 	GeneratedAt time.Time              `json:"generated_at"`
 	Complete    *time.Time             `json:"complete_since,omitempty"` // all shares are stored; absent: since the window began
@@ -112,7 +112,7 @@ func parseTime(at string) (time.Time, error) {
 	return t, nil
 }
 
-// windowNames lists the windows in words.
+// windowNames lists the names of the windows.
 func windowNames() string {
 	var names []string
 	for _, w := range ranking.Windows() {

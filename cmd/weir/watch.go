@@ -58,12 +58,12 @@ func watchAddCommand() *cobra.Command {
 }
 
 // addWatch adds a watch if its target exists, or if that cannot be checked now, and
-// prints which.
+// prints which of the two holds.
 func addWatch(ctx context.Context, p app.App, w io.Writer, asked app.WatchRequest, atLeast int) error {
 	if asked.Nostr && len(p.Config().Nostr) == 0 {
 		return app.ErrNoRelays
 	}
-	if asked.Name != "" { // the watch has the key: the domain may give the name to somebody else
+	if asked.Name != "" { // the watch stores the key, because the domain may give the name to another account
 		looking, cancel := context.WithTimeout(ctx, lookUpTimeout)
 		defer cancel()
 		var err error
@@ -96,7 +96,7 @@ func addWatch(ctx context.Context, p app.App, w io.Writer, asked app.WatchReques
 	return nil
 }
 
-// lookUpTimeout bounds the check that a target exists, because a person waits for it.
+// lookUpTimeout limits the check that a target exists, because a person waits for it.
 const lookUpTimeout = 10 * time.Second
 
 var errNotShown = errors.New("the AppView shows no such account")
@@ -111,7 +111,7 @@ func lookUp(ctx context.Context, p app.App, asked app.WatchRequest) (found strin
 	if asked.Nostr {
 		return lookUpNostr(ctx, p, asked)
 	}
-	api, err := p.Bluesky([]time.Duration{}) // no retries: a person waits
+	api, err := p.Bluesky([]time.Duration{}) // no retries, because a person waits
 	if err != nil {
 		return "", err
 	}
@@ -151,7 +151,7 @@ func lookUp(ctx context.Context, p app.App, asked app.WatchRequest) (found strin
 	return found + ", follows " + accounts(len(follows), more), err
 }
 
-// lookUpNostr asks the relays, which may not have an account that exists.
+// lookUpNostr asks the relays. They may not have the account although it exists.
 func lookUpNostr(ctx context.Context, p app.App, asked app.WatchRequest) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, lookUpTimeout)
 	defer cancel()
@@ -167,8 +167,8 @@ func members(ctx context.Context, api *bluesky.Client, kind, list string) (strin
 	return kind + " of " + accounts(len(page), more), err
 }
 
-// accounts describes the number of accounts of a listing by its first page. If it has a
-// cursor, there may be more.
+// accounts describes the number of accounts of a listing by its first page. If the page
+// has a cursor, there may be more.
 func accounts(n int, cursor string) string {
 	if cursor != "" {
 		return fmt.Sprintf("%d accounts or more", n)
@@ -223,7 +223,7 @@ func watchRemoveCommand() *cobra.Command {
 		Args:  cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return app.With(cmd.Context(), func(ctx context.Context, p app.App) error {
-				n, err := schema.RemoveWatch(ctx, p.Pool(), args[0]) // exactly as it may have been inserted by SQL
+				n, err := schema.RemoveWatch(ctx, p.Pool(), args[0]) // exactly the given text: SQL may have inserted it
 				if err != nil {
 					return err
 				}

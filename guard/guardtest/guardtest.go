@@ -1,5 +1,5 @@
-// Package guardtest has a web on loopback: a name server, and one server for all names. The
-// guard lets requests through to that server alone.
+// Package guardtest provides a web on loopback: a name server, and one server for all
+// names. Its guard allows requests to that server only.
 package guardtest
 
 import (
@@ -22,13 +22,13 @@ import (
 	"github.com/weir-social/weir/guard"
 )
 
-// Web is a web on loopback. Every name below .example leads to its server, and example.com
-// does, unless Name says otherwise.
+// Web is a web on loopback. Every name below .example, and example.com, resolves to its
+// server unless Name says otherwise.
 type Web struct {
 	At    netip.AddrPort // of the server
 	Port  string
 	Roots *x509.CertPool // with the server's certificate, which is for example.com
-	Guard guard.Config   // allows the server alone
+	Guard guard.Config   // allows only the server
 
 	t     *testing.T
 	mu    sync.Mutex
@@ -47,7 +47,7 @@ func New(t *testing.T, secure bool, serve http.HandlerFunc) *Web {
 		w.mu.Unlock()
 		serve(to, r)
 	}))
-	server.Config.ErrorLog = log.New(io.Discard, "", 0) // of clients that refuse the certificate
+	server.Config.ErrorLog = log.New(io.Discard, "", 0) // errors of clients that refuse the certificate
 	if secure {
 		server.StartTLS()
 		w.Roots.AddCert(server.Certificate())
@@ -71,7 +71,7 @@ func (w *Web) Asked() []string {
 	return append([]string(nil), w.asked...)
 }
 
-// Pages returns the requests so far without those of robots.txt.
+// Pages returns the requests so far, without those for robots.txt.
 func (w *Web) Pages() (all []string) {
 	for _, one := range w.Asked() {
 		if !strings.HasSuffix(one, "/robots.txt") {
@@ -81,7 +81,8 @@ func (w *Web) Pages() (all []string) {
 	return all
 }
 
-// Name has a name lead to addresses: those of each question, one for each family.
+// Name makes a name resolve to addresses. It calls addresses for each query, one per
+// address family.
 func (w *Web) Name(name string, addresses func() []string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -100,7 +101,7 @@ func (w *Web) resolver() *net.Resolver {
 				return
 			}
 			if answer := w.answer(buffer[:n]); answer != nil {
-				socket.WriteTo(answer, from) //nolint:errcheck // it asks again
+				socket.WriteTo(answer, from) //nolint:errcheck // the client asks again
 			}
 		}
 	}()
