@@ -407,6 +407,7 @@ func (c Config) start() (consumer.Cursor, error) {
 	return consumer.Cursor{Kind: consumer.CursorTime, Value: at.UnixMicro()}, nil
 }
 
+// Logger returns the logger of the process, which writes to standard error.
 func (c Config) Logger() *slog.Logger { return c.loggerTo(os.Stderr, InJournal()) }
 
 func (c Config) loggerTo(out io.Writer, journaled bool) *slog.Logger {

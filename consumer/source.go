@@ -52,7 +52,7 @@ type Capabilities struct {
 	Accounts int
 }
 
-// A Filter is what a server is asked to send.
+// A Filter selects the events that a server is asked to send.
 type Filter struct {
 	// Collections are names or prefixes such as app.bsky.feed.*; none: all
 	// collections. Account and identity events are always included.

@@ -3,7 +3,7 @@
 //
 // A [Catalog] holds schemas. It never changes, so any number of goroutines may validate
 // with it, and an update is a new catalog. Validation reads nothing but the catalog and
-// the record: a name in a record is never resolved. Its time and memory are bounded by
+// the record: a name in a record is never resolved. Its time and memory are limited by
 // the size of the record, whatever strangers write into schemas and records.
 package lexicon
 

@@ -70,7 +70,7 @@ type change struct{ folded, truth times }
 // changes are the rows of sharers that may be wrong.
 type changes map[sharing]change
 
-// pending is what the rows of pending_counts ask to be counted.
+// pending holds the links and accounts that the rows of pending_counts mark for counting.
 type pending struct {
 	links        pgtype.FlatArray[*int64]
 	dids         pgtype.FlatArray[*string]

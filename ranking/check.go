@@ -21,6 +21,7 @@ type Difference struct {
 	Expected string // the result of a recount; empty: no row
 }
 
+// String returns the difference in one line.
 func (d Difference) String() string {
 	what := fmt.Sprintf("link %d", d.Link)
 	if d.DID != "" {

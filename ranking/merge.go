@@ -76,7 +76,7 @@ WHERE m.split_at IS NULL OR excluded.why = $5`
 	if done.RowsAffected() == 0 {
 		return ErrSplit
 	}
-	// The link that takes its place takes over why it was kept.
+	// The link that takes its place inherits why it was kept.
 	q := &pgx.Batch{}
 	q.Queue(`UPDATE links SET merged_into = $2 WHERE id = $1 OR merged_into = $1`, m.Link, counts[m.Into])
 	q.Queue(`

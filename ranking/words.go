@@ -10,14 +10,14 @@ import (
 	"golang.org/x/text/unicode/norm"
 )
 
-// The words of titles, descriptions, addresses and posts are found here rather than by
-// Postgres: its parser depends on the locale of the database, keeps accents, and takes
-// a sentence without spaces for one word. Both what is searched and what is searched
-// for go through the same functions.
+// Weir splits titles, descriptions, addresses and posts into words itself. Postgres'
+// parser depends on the locale of the database, keeps accents, and takes a sentence
+// without spaces for one word. The searched texts and the text of a search go through
+// the same functions.
 
 const (
 	maxWord    = 64   // bytes of a word; the rest of it is ignored
-	maxIndexed = 4096 // bytes of a text whose words can be found
+	maxIndexed = 4096 // bytes of a text in which words can be found
 )
 
 // words returns the words of a text: lower case, without accents. In scripts without
@@ -27,7 +27,7 @@ func words(text string) (all []string) {
 		return plainWords(text)
 	}
 	var word strings.Builder
-	spaceless := false // the word is a character of such a script
+	spaceless := false // the current word is a character of such a script
 	end := func() {
 		if word.Len() > 0 {
 			all = append(all, word.String())
@@ -37,7 +37,7 @@ func words(text string) (all []string) {
 	for _, r := range norm.NFKC.String(strings.ToValidUTF8(text, " ")) {
 		switch {
 		case r >= 0x300 && r <= 0x36F, r == 0xAD, r >= 0x200B && r <= 0x200D:
-			continue // an accent that is joined with no letter, or an invisible character: neither ends a word
+			continue // a separate accent or an invisible character: neither ends a word
 		case unicode.IsMark(r):
 			if word.Len() == 0 {
 				continue
@@ -69,8 +69,8 @@ func isASCII(text string) bool {
 	return true
 }
 
-// plainWords is words for a text in ASCII, which most are: its words are parts of one
-// string.
+// plainWords is words for an ASCII text, which most texts are. Its words share the
+// memory of one string.
 func plainWords(text string) []string {
 	all := strings.FieldsFunc(strings.ToLower(text), separates)
 	for i, word := range all {
@@ -97,8 +97,8 @@ func plain(r rune) rune {
 	return unicode.ToLower(r)
 }
 
-// vector returns the words of texts as a tsvector, or nil if they have none. No phrase
-// goes from one text to the next.
+// vector returns the words of texts as a tsvector, or nil if they have none. A phrase
+// never spans two texts.
 func vector(texts ...string) *string {
 	var b strings.Builder
 	position := 0
@@ -120,7 +120,7 @@ func vector(texts ...string) *string {
 	return &s
 }
 
-// bounded returns the beginning of a text.
+// bounded returns the beginning of a text, up to the limit.
 func bounded(text string) string {
 	if len(text) <= maxIndexed {
 		return text
@@ -132,8 +132,8 @@ func bounded(text string) string {
 	return text[:end]
 }
 
-// WordsOf returns the words of the beginning of a text as a tsvector, or nil if it has
-// none: as many bytes of it as most.
+// WordsOf returns the words in the first most bytes of a text as a tsvector, or nil if
+// there are none.
 func WordsOf(text string, most int) *string {
 	var parts []string
 	for text != "" && most > 0 {
@@ -152,7 +152,7 @@ func WordsOf(text string, most int) *string {
 	return vector(parts...)
 }
 
-// readable returns the host and the path of a URL as people read them.
+// readable returns the host and the path of a URL, decoded for readers.
 func readable(address string) string {
 	_, address, _ = strings.Cut(address, "://")
 	address, _, _ = strings.Cut(address, "?")
@@ -162,21 +162,21 @@ func readable(address string) string {
 	return address
 }
 
-// search is what a text asks for. A link matches if its address contains the text, or
-// if what a sharer says in one place contains all words.
+// search is the parsed text of a search. A link matches if its address contains the
+// text, or if one text of a sharer contains all words.
 type search struct {
 	words   string  // a tsquery; empty matches nothing
-	address *string // a pattern for LIKE; nil: the text is no part of an address
-	part    *string // a pattern of the part of it that fewest addresses have: many have the trigrams of the others
+	address *string // a pattern for LIKE; nil: the text cannot be part of an address
+	part    *string // a pattern of the text's rarest part: many addresses have the trigrams of the other parts
 }
 
-// MaxText is the length of the longest text that can be looked for, in characters.
+// MaxText is the maximum length of the text of a search, in characters.
 const MaxText = 200
 
-const minPrefix = 3 // characters of the last word, for words that begin with it to match too
+const minPrefix = 3 // characters from which the last word also matches longer words that begin with it
 
-// parse never fails. What is in quotes, or written without spaces, is a phrase. The last
-// word is the beginning of one, unless it is short or in a phrase.
+// parse never fails. Words in quotes, or written without spaces, are a phrase. The last
+// word also matches longer words that begin with it, unless it is short or in a phrase.
 func parse(text string) search {
 	var phrases []string
 	parts := strings.Split(strings.NewReplacer("“", `"`, "”", `"`, "„", `"`).Replace(text), `"`)
@@ -195,7 +195,7 @@ func parse(text string) search {
 	return s
 }
 
-// TextQuery returns the words that a text asks for as a tsquery. The empty one matches
+// TextQuery returns the words of a search text as a tsquery. An empty tsquery matches
 // nothing.
 func TextQuery(text string) string { return parse(text).words }
 
@@ -205,15 +205,15 @@ func appendPhrase(phrases []string, text string, begins bool) []string {
 		return phrases
 	}
 	phrase := "'" + strings.Join(all, "' <-> '") + "'"
-	if begins && len(all) == 1 && utf8.RuneCountInString(all[0]) >= minPrefix { // "news.example" is whole: half of all addresses end like it
+	if begins && len(all) == 1 && utf8.RuneCountInString(all[0]) >= minPrefix { // "news.example" matches as a whole: half of all addresses end like it
 		phrase += ":*"
 	}
 	return append(phrases, phrase)
 }
 
-// addressPatterns returns the patterns of a text that may be part of an address, and of
-// its longest word. The identity of a link has no scheme and no www. A text
-// without three letters or digits in a row has no trigram to look up.
+// addressPatterns returns LIKE patterns for a text that may be part of an address, and
+// for its longest word. The identity of a link has no scheme and no www. A text without
+// three letters or digits in a row has no trigram to look up.
 func addressPatterns(text string) (whole, part *string) {
 	text = strings.ToLower(strings.TrimSpace(text))
 	if strings.ContainsFunc(text, unicode.IsSpace) || !strings.ContainsAny(text, "./") {

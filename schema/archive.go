@@ -21,8 +21,8 @@ const StreamRetried = "dead-letters"
 // archivedAs returns the stream name under which commits with this lease are archived.
 func (l Lease) archivedAs() string { return cmp.Or(l.Stream, StreamRetried) }
 
-// ArchiveRow is what a commit adds to the archive: those of its units that are not archived
-// yet.
+// ArchiveRow is the row that a commit adds to the archive: those of its units that are not
+// archived yet.
 type ArchiveRow struct {
 	Wire  string
 	Units []ArchiveUnit

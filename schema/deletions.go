@@ -75,7 +75,7 @@ WHERE l.collection = d.collection AND l.did = d.did AND l.rkey = d.rkey AND l.ra
 }
 
 // deletedRkeys returns the smallest and the largest rkey of the deletions. A query
-// bounded by them opens only the partitions of posts in between.
+// with these limits opens only the partitions of posts in between.
 func (b *Batch) deletedRkeys() (from, to string) {
 	from, to = b.Deletions[0].Rkey, b.Deletions[0].Rkey
 	for i := range b.Deletions {

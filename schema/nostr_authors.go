@@ -55,7 +55,7 @@ LIMIT $2`
 	return All(ctx, db, "find the accounts whose profiles must be read", pgx.RowTo[string], sql, since, limit)
 }
 
-// AuthorLists is what relays have of an account: its profile and its relay list. A part without a
+// AuthorLists holds an account's profile and relay list, as found on relays. A part without a
 // revision was not found.
 type AuthorLists struct {
 	DID         string

@@ -93,7 +93,7 @@ RETURNING did, due_at, requested_at = now()`
 	})
 }
 
-// ResyncState is what a resync needs to know of an account.
+// ResyncState is the state of an account that a resync depends on.
 type ResyncState struct {
 	Begun    bool          // this call began a resync
 	Wait     time.Duration // if not: the time until it may begin; zero or less: too many have begun in the last hour

@@ -70,7 +70,7 @@ WHERE ctid = ANY (ARRAY(
 	if err != nil || len(keys) == 0 {
 		return 0, err
 	}
-	// Only a later snapshot sees what a worker wrote that held the record until now.
+	// Only a later snapshot sees the rows of a worker that held the record until now.
 	ofCollection, did, rkey := Columns(len(keys), func(i int) Key { return keys[i] })
 	for _, table := range tables {
 		if _, err := db.Exec(ctx, deleteProjected(table, true), ofCollection, did, rkey, slices.Min(rkey), slices.Max(rkey)); err != nil {

@@ -37,7 +37,7 @@ type Entry struct {
 	Record     json.RawMessage `json:"record"`              // nil on delete
 	CreatedAt  time.Time       `json:"created"`             // the record's createdAt
 	Links      []string        `json:"links"`               // of a post: the pages it shares, by their canonical URLs
-	Claims     []Claim         `json:"claims"`              // what the post says about each of Links
+	Claims     []Claim         `json:"claims"`              // the post's claims about each of Links
 	Handle     string          `json:"handle"`              // of an identity
 	Active     bool            `json:"active"`              // of an account
 	Status     string          `json:"status"`              // of an account that is not active
@@ -48,7 +48,7 @@ type Entry struct {
 	Curtailed  Curtailed       `json:"curtailed,omitempty"` // the relay sends its commit without the operations
 }
 
-// Claim is what a post says about a page. Posts without a card only spell its address.
+// Claim is a post's claim about a page. Posts without a card only spell its address.
 type Claim struct {
 	URL         string `json:"url"` // without the parts that do not identify the page, such as tracking parameters
 	Title       string `json:"title"`

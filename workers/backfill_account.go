@@ -146,14 +146,14 @@ func (w *BackfillAccount) read(ctx context.Context, job *river.Job[jobs.Backfill
 	}
 }
 
-// reads reports whether a page of the feed is to be read next: when the
-// repository is not compared, or is unavailable.
+// reads reports whether the next step reads a page of the feed: if the repository
+// is not compared, or is unavailable.
 func (p *feedPlace) reads(priority int, since time.Time, stored bool) bool {
 	wanted := stored && (priority != jobs.PriorityGap || p.Unread != "")
 	return wanted && !p.End && p.Pages < maxPages && (p.Oldest.IsZero() || p.Oldest.After(since))
 }
 
-// compares reports whether a page of the repository is to be compared next.
+// compares reports whether the next step compares a page of the repository.
 func (p *feedPlace) compares(priority int, stored collection.Registry) bool {
 	wanted := priority == jobs.PriorityGap || !stored.Only(schema.PostCollection)
 	return wanted && !p.Repository.Done && p.Unread == ""
@@ -297,8 +297,8 @@ func readUntil(since time.Time, priority int, newest *time.Time) time.Time {
 	return since
 }
 
-// finish ends the job and whatever waited for this feed. If an earlier time was
-// requested meanwhile, it returns that time instead.
+// finish ends the job and everything that waited for this feed. If an earlier time
+// was requested meanwhile, it returns that time instead.
 func (w *BackfillAccount) finish(ctx context.Context, job *river.Job[jobs.BackfillAccount], at *feedPlace, since time.Time, newest *time.Time) (wider time.Time, err error) {
 	err = pgx.BeginFunc(ctx, w.pool, func(tx pgx.Tx) error {
 		if err := schema.LockFeed(ctx, tx, job.Args.DID); err != nil {

@@ -81,7 +81,7 @@ func (w *FetchRecord) store(ctx context.Context, key schema.Key, record bluesky.
 	return err
 }
 
-// giveUp has the records that wait for a record judged once more, without it.
+// giveUp makes Weir judge the records that wait for a record once more, without it.
 func (w *FetchRecord) giveUp(ctx context.Context, key schema.Key, problem string) error {
 	return pgx.BeginFunc(ctx, w.pool, func(tx pgx.Tx) error {
 		if err := verdict.GiveUp(ctx, tx, key, problem); err != nil {

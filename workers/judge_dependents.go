@@ -56,7 +56,7 @@ func (at *pagePlace) judge(keys []schema.Key) jobs.JudgeRecords {
 	return jobs.JudgeRecords{Batch: jobs.Batch{Records: at.advance(keys)}}
 }
 
-// advance moves the position behind records, and returns them.
+// advance moves the position past records, and returns them.
 func (at *pagePlace) advance(keys []schema.Key) []jobs.Record {
 	at.After, at.Count = jobs.Record(keys[len(keys)-1]), at.Count+len(keys)
 	records := make([]jobs.Record, len(keys))

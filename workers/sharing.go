@@ -28,7 +28,7 @@ type sharing struct {
 	written     bool                           // a transaction has committed
 	known       []schema.Key                   // the subjects by which the records were found; nil: the job names the records
 	subjects    ranking.Subjects
-	due         bool // a subject is to be fetched now, or has changed
+	due         bool // a subject must be fetched now, or has changed
 	short       bool // a link of a shortener is new
 	failures    []failure
 }
@@ -220,7 +220,7 @@ func (p *sharing) addPost(post *schema.Post) {
 	p.add(key, post.CreatedAt, post.IndexedAt, &found)
 }
 
-// add sets what a record shares.
+// add sets the shares of a record.
 func (p *sharing) add(key schema.Key, createdAt, storedAt time.Time, found *link.Post) {
 	p.originals[key] = found.Original
 	p.refer(key, found.Quoted, ranking.Through{Key: key, How: "quote", SharedAt: createdAt, StoredAt: storedAt, Text: found.Text})

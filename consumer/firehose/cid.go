@@ -65,7 +65,7 @@ func (r *reader) anyLink() ([]byte, *consumer.Malformed) {
 	return b[1:], nil
 }
 
-// maxCID bounds a CID, in bytes: the longest hash in use has 64.
+// maxCID limits a CID, in bytes: the longest hash in use has 64.
 const maxCID = 100
 
 // isCID reports whether b is a binary CID of version 1.

@@ -25,8 +25,8 @@ type decoder struct {
 	excerpts int    // bytes of this frame's dead letters
 }
 
-// frame is the header and the body of a frame, as far as they were read. Strings
-// share its memory.
+// frame is the header and the body of a frame, or the parts of them that could be
+// read. Strings share its memory.
 type frame struct {
 	op   int64
 	kind string // the type of the message
@@ -300,7 +300,7 @@ func (d *decoder) events(m *consumer.Message) *consumer.Malformed {
 	return d.checkStatus()
 }
 
-// maxStatus bounds an account's status, in bytes: the known ones are single words.
+// maxStatus limits an account's status, in bytes: the known ones are single words.
 const maxStatus = 64
 
 func (d *decoder) checkStatus() *consumer.Malformed {

@@ -8,7 +8,7 @@ import (
 	"github.com/weir-social/weir/consumer"
 )
 
-// maxKey bounds a path in the tree, in bytes, as indigo does.
+// maxKey limits a path in the tree, in bytes, as indigo does.
 const maxKey = 1024
 
 // A node of a repository's tree has entries in the order of their keys, and links

@@ -25,7 +25,7 @@ const (
 // network. Nothing resolves it.
 const nobodyDID = "did:web:nobody.invalid"
 
-// filter is what the server is asked to send.
+// filter is the filter that the server is asked to apply.
 type filter struct{ consumer.Filter }
 
 // check returns an error if a server would reject the filter.

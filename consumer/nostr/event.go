@@ -192,9 +192,9 @@ func DeletesByID(kind int) bool {
 // Relays refuse events with more tags; strfry, for example, refuses more than 2,000.
 const maxDeletions = 2000
 
-// deletions adds the deletions that a request demands: of the events in its e tags, whatever their
-// kind, and of the addresses in its a tags up to its date. The request may arrive before them. One
-// that names too many is refused.
+// deletions adds the deletions that a request asks for: of the events in its e tags, of any kind,
+// and of the addresses in its a tags up to its date. The request may arrive before them. One that
+// names too many is refused.
 func (d *decoder) deletions(e *nostr.Event, m *consumer.Message) (ok bool) {
 	author := nostr.DID(e.PubKey)
 	named := 0

@@ -15,7 +15,7 @@ import (
 	"github.com/weir-social/weir/consumer"
 )
 
-// maxLine bounds a line, in bytes. A longer line is truncated.
+// maxLine limits a line, in bytes. A longer line is truncated.
 const maxLine = 16 << 20
 
 // keptBytes is how many bytes of a line that is too long are kept.

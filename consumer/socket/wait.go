@@ -14,7 +14,7 @@ import (
 	"github.com/weir-social/weir/consumer"
 )
 
-// maxRetryAfter bounds the wait that a Retry-After header can request.
+// maxRetryAfter limits the wait that a Retry-After header can request.
 const maxRetryAfter = 5 * time.Minute
 
 // probeTimeout bounds one probe of a host, which is only a TCP handshake.

@@ -22,6 +22,7 @@ type Difference struct {
 	Columns []string // the columns that differ
 }
 
+// String returns the difference in one line.
 func (d Difference) String() string {
 	what := "only in the " + d.Only + " database"
 	if d.Only == "" {
