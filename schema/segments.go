@@ -59,10 +59,10 @@ func inUTC(t *time.Time) *time.Time {
 	return &at
 }
 
-// PlanSegment chooses the open rows of the next segment: about rawBytes of them, or half as
-// many again if that takes all. Due is defined as for DueStreams. The position is read in the
-// same snapshot: if all rows of the stream are chosen, everything up to the position is in
-// them or in earlier segments.
+// PlanSegment chooses the open rows of the next segment: the first ones, up to about one and a
+// half times rawBytes. Due is defined as for DueStreams. The position is read in the same
+// snapshot: if all rows of the stream are chosen, everything up to the position is in them or
+// in earlier segments.
 func PlanSegment(ctx context.Context, db DB, of OpenStream, rawBytes int64, age time.Duration) (SegmentPlan, error) {
 	const sql = `
 WITH open AS (
