@@ -340,7 +340,7 @@ func ReadConfig() (Config, error) {
 	case c.AuditInterval != 0 && c.AuditInterval < time.Hour || c.AuditAccounts < 1 || c.AuditAccounts > 10_000:
 		return Config{}, errors.New("WEIR_AUDIT_INTERVAL must be 1h or more, or 0 for never, and WEIR_AUDIT_ACCOUNTS 1 to 10000")
 	case c.ArchiveForget < time.Second:
-		return Config{}, errors.New("WEIR_ARCHIVE_FORGET must be 1s or longer: it is how often each file is written again without what was deleted")
+		return Config{}, errors.New("WEIR_ARCHIVE_FORGET must be 1s or longer: it is how often each file is rewritten without deleted records")
 	case c.ArchiveInterval < time.Second || c.ArchiveInterval > 20*time.Minute:
 		return Config{}, errors.New("WEIR_ARCHIVE_INTERVAL must be 1s to 20m: an alert fires after half an hour")
 	case c.AlertInterval < time.Second || c.AlertInterval > time.Minute:
