@@ -22,7 +22,7 @@ import (
 var (
 	// ErrAway: the server cannot be reached or is not able to do it now, and nothing was
 	// stored.
-	ErrAway = errors.New("ClickHouse is away")
+	ErrAway = errors.New("ClickHouse is unreachable")
 	// ErrRefused: the server refuses the statement, and would do so again.
 	ErrRefused = errors.New("ClickHouse refuses")
 	// ErrAmbiguous: nobody knows whether the rows are stored. Only a count after a pause
