@@ -1,6 +1,6 @@
 # `make demo` and `make test` need Go, make and a package manager, and install the rest.
 SHELL := /bin/bash
-# e2e takes longest, and of the others workers: they begin first.
+# e2e takes longest, then workers: these start first.
 PKG   ?= ./e2e ./workers ./...
 
 # POSTGRES=18 uses that major version. Without it, the server on PATH comes first.

@@ -41,7 +41,7 @@ func openStore(address string) (archive.Store, error) {
 		bucket, prefix, _ := strings.Cut(strings.TrimPrefix(rest, "//"), "/")
 		return s3.New(s3.Config{Endpoint: s3.EndpointFromEnv(), Region: os.Getenv("AWS_REGION"), Bucket: bucket, Prefix: prefix})
 	}
-	return nil, fmt.Errorf("%q is no archive: expected dir:/path or s3://bucket/prefix", address)
+	return nil, fmt.Errorf("%q is not an archive: expected dir:/path or s3://bucket/prefix", address)
 }
 
 // archiveScope returns the scope of the archive.

@@ -26,49 +26,50 @@ type Config struct {
 
 	// The Postgres to use, 15 to 18, as a postgres:// URL.
 	DatabaseURL string `env:"DATABASE_URL"`
-	// Set it to transaction where DATABASE_URL leads to a pooler that lends a connection
-	// for one transaction at a time, such as PgBouncer.
+	// Set it to transaction if DATABASE_URL leads to a pooler that lends a connection for one
+	// transaction at a time, such as PgBouncer in transaction mode.
 	Pooler string `env:"WEIR_POOLER" envDefault:"none"`
 	// Alert when the database is larger than this, in bytes.
 	DatabaseLimit int64 `env:"WEIR_DATABASE_LIMIT" envDefault:"3221225472"`
 
 	// The stream
 
-	// What the stream is read from: jetstream, or firehose: relays, which send the whole
-	// network with proofs. The stream's position is kept when this changes.
+	// The source of the stream: jetstream, or firehose for relays, which send the whole network
+	// with proofs. The stream's position is kept when this changes.
 	Source string `env:"WEIR_SOURCE" envDefault:"jetstream"`
-	// The relays to read from if WEIR_SOURCE is firehose, in order of preference, separated
-	// by commas. The server of some accounts is a relay of these.
+	// The relays to read from if WEIR_SOURCE is firehose, in order of preference, separated by
+	// commas. A server of accounts can be named too: it is a relay of its accounts.
 	Relays []string `env:"WEIR_RELAYS" envDefault:"wss://relay1.us-west.bsky.network,wss://relay1.us-east.bsky.network"`
 	// What the relays must prove: whole (each record has its hash and its place in the
-	// account's repository), signed (the account has signed it, too), or chained (no commit of a
-	// followed account is missing, either). signed reads the DID document of each account whose
-	// records are stored, chained that of each followed account that writes anything.
+	// account's repository), signed (the account has also signed it), or chained (in addition,
+	// no commit of a followed account is missing). signed reads the DID document of each
+	// account whose records are stored, chained that of each followed account that writes
+	// anything.
 	Verify string `env:"WEIR_VERIFY" envDefault:"signed"`
 	// The Jetstream endpoints to read from, in order of preference, separated by commas.
 	Jetstream []string `env:"WEIR_JETSTREAM" envDefault:"wss://jetstream2.us-west.bsky.network/subscribe,wss://jetstream2.us-east.bsky.network/subscribe,wss://jetstream1.us-west.bsky.network/subscribe,wss://jetstream1.us-east.bsky.network/subscribe"`
 	// Nostr relays to read as well, separated by commas, such as wss://relay.example. Each is a
 	// stream of its own. WEIR_COLLECTIONS names the kinds to store. To rank the links of both
 	// networks, add nostr.1,nostr.6,nostr.16,nostr.30023 (notes, their reposts, reposts of
-	// others, articles) to its default. A watch of an npub follows accounts there; with only
-	// other watches, nothing of them is read.
+	// other events, articles) to its default. A watch of an npub follows accounts there; if
+	// there are only other watches, nothing is read from these relays.
 	Nostr []string `env:"WEIR_NOSTR"`
-	// How many relays are read besides those of WEIR_NOSTR: those that most followed accounts
-	// name in their relay lists. They are strangers' servers, read every five minutes, at public
-	// addresses. 0: none.
+	// How many relays are read in addition to WEIR_NOSTR: those that most followed accounts
+	// name in their relay lists. They are strangers' servers, read every five minutes, at
+	// public addresses only. 0: none.
 	NostrAuthorRelays int `env:"WEIR_NOSTR_AUTHOR_RELAYS" envDefault:"20"`
-	// These relays may be on this machine. Only for simulated networks: otherwise an author
-	// could have Weir call any service that runs here.
+	// Whether these relays may be on this machine. Only for simulated networks: otherwise an
+	// author could have Weir call any service that runs here.
 	NostrAuthorLoopback bool `env:"WEIR_NOSTR_AUTHOR_LOOPBACK" envDefault:"false"`
-	// A secret key, 64 hexadecimal digits, to authenticate with where a relay demands it. Make
-	// one for Weir alone.
+	// A secret key, 64 hexadecimal digits, for relays that demand authentication. Make one for
+	// Weir alone.
 	NostrKey string `env:"WEIR_NOSTR_KEY" secret:"true"`
 	// The name of the stream's row: one name, one cursor, one active consumer.
 	Stream string `env:"WEIR_STREAM" envDefault:"jetstream"`
 	// The collections to store, separated by commas: names, and prefixes that end in a dot and
-	// an asterisk. Each can have a retention, as in `app.bsky.feed.post=48h,pub.layers.*=0`;
-	// 0: for ever; without one it is WEIR_RETENTION. A name wins over the longest prefix.
-	// Posts are kept for a day at least, which is what the ranking shows.
+	// an asterisk. Each can have a retention, as in `app.bsky.feed.post=48h,pub.layers.*=0`; 0:
+	// for ever. The default is WEIR_RETENTION. A name wins over the longest prefix. Posts must
+	// be kept for a day at least.
 	Collections []string `env:"WEIR_COLLECTIONS" envDefault:"app.bsky.feed.post,app.bsky.feed.repost"`
 	// Where a stream without a position begins: tip, oldest, or a time such as
 	// 2026-08-01T12:00:00Z.
@@ -80,20 +81,21 @@ type Config struct {
 	DictionaryURL string `env:"WEIR_DICTIONARY_URL" envDefault:"https://raw.githubusercontent.com/bluesky-social/jetstream/main/pkg/models/zstd_dictionary"`
 	// The dictionary's SHA-256. A download with another hash is refused.
 	DictionarySHA256 string `env:"WEIR_DICTIONARY_SHA256" envDefault:"b8d77b46933aceecbdd5275a01241efc985c970c78162b8150cf67a26522f70c"`
-	// A batch closes at this many events, or at WEIR_BATCH_INTERVAL, whichever comes first.
+	// A batch closes at this many events, at 4 MiB, or after WEIR_BATCH_INTERVAL, whichever
+	// comes first.
 	BatchEvents int `env:"WEIR_BATCH_EVENTS" envDefault:"4000"`
 	// A batch closes after this time.
 	BatchInterval time.Duration `env:"WEIR_BATCH_INTERVAL" envDefault:"100ms"`
 	// How many bytes may be read and not yet stored, per connection. When the buffer is full,
 	// Weir stops reading for up to two seconds, then reconnects and resumes.
 	BufferBytes int64 `env:"WEIR_BUFFER_BYTES" envDefault:"16777216"`
-	// How long a dead consumer keeps the next one waiting, at most.
+	// How long a lease lasts: the next consumer waits at most this long after one has died.
 	LeaseTTL time.Duration `env:"WEIR_LEASE_TTL" envDefault:"10s"`
 	// The shortest gap to record on a stream that was known to be quiet. On other streams
 	// every gap is recorded.
 	GapThreshold time.Duration `env:"WEIR_GAP_THRESHOLD" envDefault:"5m"`
-	// A stream that sends nothing for this long, and whose server replies to a ping, is
-	// quiet: nothing is unread. After a connection it takes three times as long.
+	// A stream that sends nothing for this long, and whose server replies to a ping, is quiet:
+	// nothing is unread. On a new connection it takes three times as long.
 	QuietAfter time.Duration `env:"WEIR_QUIET_AFTER" envDefault:"5s"`
 	// The lag at which a stream is critical and its consumer no longer ready. The warning
 	// comes after one minute, whatever this is.
@@ -103,18 +105,19 @@ type Config struct {
 
 	// How many jobs of each queue of the projections run at once in this process.
 	Workers int `env:"WEIR_WORKERS" envDefault:"8"`
-	// The queues in which the records of some collections are compared with their lexicons, each
-	// with its collections, how many of its jobs run at once in this process, and their priority,
-	// 1 (first) to 4: name=collection|collection:jobs:priority, separated by commas. Other
+	// The queues in which the records of some collections are compared with their lexicons, as
+	// name=collection|collection:jobs:priority, separated by commas: the collections, how many
+	// jobs of the queue run at once in this process, and their priority, 1 (first) to 4. Other
 	// collections are in the queue process. A queue exists only if some of its collections are
-	// compared. All processes need the same; after a change, jobs move to the queues that exist.
+	// compared. All processes need the same value; after a change, jobs move to the queues that
+	// exist.
 	Queues []string `env:"WEIR_QUEUES" envDefault:"layers_expression=pub.layers.expression.*:4:1,layers_segmentation=pub.layers.segmentation.*:4:1,layers_annotation=pub.layers.annotation.*:4:1,layers_ontology=pub.layers.ontology.*:2:2,layers_corpus=pub.layers.corpus.*:2:2,layers_resource=pub.layers.resource.*:2:2,layers_judgment=pub.layers.judgment.*:2:2,layers_alignment=pub.layers.alignment.*:2:2,layers_graph=pub.layers.graph.*:2:2,layers_integration=pub.layers.persona.*|pub.layers.media.*|pub.layers.eprint.*|pub.layers.changelog.*:1:3"`
-	// A job that takes longer is ended and retried.
+	// A job that takes longer is stopped and retried.
 	JobTimeout time.Duration `env:"WEIR_JOB_TIMEOUT" envDefault:"1m"`
-	// When the jobs of a killed process are started again.
+	// How long after their start the jobs of a killed process are started again.
 	RescueAfter time.Duration `env:"WEIR_RESCUE_AFTER" envDefault:"5m"`
-	// Alert when more jobs than this are waiting in a queue. With so many in the
-	// queue of a projection the stream is paused.
+	// Alert when more jobs than this are waiting in a queue. If it is the queue of a
+	// projection, the stream is also paused.
 	QueueLimit int `env:"WEIR_QUEUE_LIMIT" envDefault:"10000"`
 
 	// Accounts and their records
@@ -122,15 +125,15 @@ type Config struct {
 	// What to watch at the first start, separated by commas: handles and DIDs (the accounts
 	// that they follow), lists, starter packs. Afterwards the table watches decides.
 	Watch []string `env:"WEIR_WATCH"`
-	// How long the records of a collection are kept that has no retention of its own in
+	// How long records are kept if their collection has no retention of its own in
 	// WEIR_COLLECTIONS. 0: for ever, even after an account is unfollowed. Records of deleted
 	// accounts are always removed.
 	Retention time.Duration `env:"WEIR_RETENTION" envDefault:"24h"`
 	// How long shares are kept: who shared which link when. At least 24h. Longer windows of
 	// the ranking are incomplete. Deletions and closed gaps are kept a day longer.
 	ShareRetention time.Duration `env:"WEIR_SHARE_RETENTION" envDefault:"168h"`
-	// How long a link is kept that five or more accounts shared, after the first of these
-	// shares has expired. 0: for ever. Other links are deleted a day after their last share.
+	// How long a link that five or more accounts share is kept after shares of it expire. 0:
+	// for ever. Other links are deleted a day after their last share.
 	LinkRetention time.Duration `env:"WEIR_LINK_RETENTION" envDefault:"2160h"`
 	// How often follow lists are read again.
 	SyncInterval time.Duration `env:"WEIR_SYNC_INTERVAL" envDefault:"1h"`
@@ -140,52 +143,51 @@ type Config struct {
 	BackfillFrom string `env:"WEIR_BACKFILL_FROM" envDefault:"appview"`
 	// How many feeds this process reads at once.
 	BackfillWorkers int `env:"WEIR_BACKFILL_WORKERS" envDefault:"4"`
-	// Whether the past of new collections is read that WEIR_COLLECTIONS keeps for ever (=0):
-	// auto, or manual for only those that somebody requests. Where the whole network is
-	// followed, WEIR_RELAYS name the accounts, whatever the source is.
+	// Whether the past of new collections that WEIR_COLLECTIONS keeps for ever (=0) is read:
+	// auto, or manual to read it only on request. If the whole network is followed, WEIR_RELAYS
+	// name the accounts, whatever the source is.
 	History string `env:"WEIR_HISTORY" envDefault:"auto"`
-	// How many records of an account are read from its past, over all collections: the newest
-	// ones.
+	// How many records of an account's past are read, over all collections: the newest ones.
 	HistoryRecords int64 `env:"WEIR_HISTORY_RECORDS" envDefault:"10000"`
-	// How many bytes of JSON of an account are read from its past.
+	// How many bytes of JSON of an account's past are read.
 	HistoryBytes int64 `env:"WEIR_HISTORY_BYTES" envDefault:"33554432"`
 	// How often stored records are compared with their accounts' own repositories, and
-	// repaired. 0: never. Relays of Nostr are compared once a day, unless it is 0.
+	// repaired. 0: never. Relays of Nostr are compared once a day, unless this is 0.
 	AuditInterval time.Duration `env:"WEIR_AUDIT_INTERVAL" envDefault:"24h"`
 	// How many accounts, chosen at random, an audit compares.
 	AuditAccounts int `env:"WEIR_AUDIT_ACCOUNTS" envDefault:"20"`
 
 	// A folder of lexicons: schema files, .json. The records of WEIR_COLLECTIONS, except those
-	// that links are made of, are compared with them, and their references and texts are
-	// stored. Read at the start of workers; every worker needs the same files.
+	// that links are made of, are compared with these schemas, and their references and texts
+	// are stored. Workers read the folder when they start; every worker needs the same files.
 	Lexicons string `env:"WEIR_LEXICONS"`
-	// Names of schemas that are fetched from the accounts that their domains name, separated by
-	// commas, such as com.example.note. A file in WEIR_LEXICONS wins.
+	// Names of schemas to fetch from the accounts that their domains name, separated by commas,
+	// such as com.example.note. A file in WEIR_LEXICONS takes precedence.
 	ResolveLexicons []string `env:"WEIR_RESOLVE_LEXICONS"`
 	// Collections whose records are compared strictly, separated by commas: names, and prefixes
 	// such as com.example.*. Fields that the schema does not declare, values that it does not
-	// list, and the like are then errors, although the protocol allows them. For records of
-	// one's own. A change has exactly these records judged again.
+	// list, and the like are then errors, although the protocol allows them. Use it for your
+	// own records. After a change, exactly these records are judged again.
 	StrictLexicons []string `env:"WEIR_STRICT_LEXICONS"`
 
 	// The archive
 
-	// Where what is heard is kept in sealed files: dir:/path, or s3://bucket/prefix with the usual
-	// variables AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_REGION and AWS_ENDPOINT_URL. Set it
-	// for consumers and workers. Empty: nowhere.
+	// Where the received events are archived in sealed files: dir:/path, or s3://bucket/prefix
+	// with the usual variables AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_REGION and
+	// AWS_ENDPOINT_URL. Set it for consumers and workers. Empty: there is no archive.
 	Archive string `env:"WEIR_ARCHIVE"`
 	// Which events are archived: stored (those that are stored), followed (everything of the
 	// followed accounts), or everything (the whole network).
 	ArchiveScope string `env:"WEIR_ARCHIVE_SCOPE" envDefault:"stored"`
-	// How long an event waits in the database before it is sealed into a file. A file is also
-	// sealed when it has 64 MiB of events.
+	// How long an event waits in the database before it is sealed into a file. A file is sealed
+	// earlier if it has 64 MiB of events.
 	ArchiveInterval time.Duration `env:"WEIR_ARCHIVE_INTERVAL" envDefault:"10m"`
-	// How often each file is compared with what must be forgotten, and written again without
-	// deleted records and accounts.
+	// How often each file is compared with the deletions, and rewritten without deleted records
+	// and accounts.
 	ArchiveForget time.Duration `env:"WEIR_ARCHIVE_FORGET" envDefault:"720h"`
 	// A ClickHouse server that gets a copy of the archive's events, for queries over years, as
-	// http://user:password@host:8123/database. The database must be of this Weir alone. Set it
-	// for workers, and for the commands that query it. Empty: there is none.
+	// http://user:password@host:8123/database. No other Weir may use the database. Set it for
+	// workers, and for the commands that query it. Empty: there is no copy.
 	ClickHouse string `env:"WEIR_CLICKHOUSE" secret:"true"`
 
 	// Services that are called
@@ -200,16 +202,16 @@ type Config struct {
 	Identifier string `env:"WEIR_IDENTIFIER"`
 	// Its app password, a secret.
 	AppPassword string `env:"WEIR_APP_PASSWORD" secret:"true"`
-	// How many calls to these services run at once, over all processes.
+	// How many calls to these services run at once, in all processes together.
 	APIConcurrency int `env:"WEIR_API_CONCURRENCY" envDefault:"10"`
-	// The shortest time between the starts of two calls, over all processes.
+	// The shortest time between the starts of two calls, in all processes together.
 	APIInterval time.Duration `env:"WEIR_API_INTERVAL" envDefault:"100ms"`
 
 	// Whether shorteners such as bit.ly are asked where their links lead, so that a short link
 	// counts as the article. Only shorteners are contacted.
 	ResolveLinks bool `env:"WEIR_RESOLVE_LINKS" envDefault:"true"`
-	// Whether the pages of links are fetched, for their titles: those that five accounts share,
-	// and those that two share and nobody gives a title. At most 1,000 an hour.
+	// Whether the pages of links are fetched for their titles: links that five accounts share,
+	// and links that two accounts share without giving a title. At most 1,000 an hour.
 	FetchCards bool `env:"WEIR_FETCH_CARDS" envDefault:"true"`
 
 	// Listeners
@@ -219,17 +221,19 @@ type Config struct {
 	// The public address of the page, such as https://weir.example. Feeds lead to it, and both
 	// listeners accept its host name.
 	URL string `env:"WEIR_URL"`
-	// The addresses of reverse proxies, separated by commas, such as 10.1.2.3 or 10.0.0.0/8: what
-	// they say in X-Forwarded-For counts. Requests and event streams are limited per client.
+	// The addresses of reverse proxies, separated by commas, such as 10.1.2.3 or 10.0.0.0/8.
+	// Weir trusts the X-Forwarded-For of these, because it limits requests and event streams
+	// per client.
 	TrustedProxies []string `env:"WEIR_TRUSTED_PROXIES" envDefault:"127.0.0.0/8,::1"`
 	// The host names that both listeners accept besides localhost and their own IP addresses:
 	// separated by commas, without schemes or ports, such as weir.example. Needed behind a
 	// reverse proxy.
 	Hosts []string `env:"WEIR_HOSTS"`
-	// The address of health, readiness, metrics, dead letters and profiles. off: none.
+	// The address of health, readiness, metrics, dead letters and profiles. off: do not listen.
 	OpsListen string `env:"WEIR_OPS_LISTEN" envDefault:"127.0.0.1:8081"`
-	// A secret that guards metrics, dead letters and profiles: send it as Authorization:
-	// Bearer, or as a browser's password with any name. Without it there are no profiles.
+	// A secret that protects metrics, dead letters and profiles: send it as Authorization:
+	// Bearer, or as the password of a browser's login with any name. Without it there are no
+	// profiles.
 	OpsToken string `env:"WEIR_OPS_TOKEN" secret:"true"`
 	// Where the pictures of cards come from. Empty: no pictures.
 	ImageBase string `env:"WEIR_IMAGE_BASE" envDefault:"https://cdn.bsky.app/img/feed_thumbnail/plain/{did}/{cid}@jpeg"`
@@ -238,11 +242,13 @@ type Config struct {
 
 	// The URL to send alerts to, a secret. Set it for every worker.
 	AlertWebhook string `env:"WEIR_ALERT_WEBHOOK" secret:"true"`
-	// How many new dead letters collections may have within ten minutes before an alert, separated
-	// by commas: com.example.note=0,pub.layers.*=100. The first entry that covers a collection
-	// counts. All others together may have ten.
+	// How many new dead letters a collection may have within ten minutes before an alert,
+	// separated by commas: com.example.note=0,pub.layers.*=100. The first entry that matches a
+	// collection counts; a prefix counts its collections together. All other collections
+	// together may have ten.
 	DeadLetterLimits []string `env:"WEIR_DEAD_LETTER_LIMITS"`
-	// The format of these messages: slack, discord or json. Empty: chosen by the host.
+	// The format of these messages: slack, discord or json. Empty: chosen by the host of the
+	// webhook.
 	AlertFormat string `env:"WEIR_ALERT_FORMAT"`
 	// How often the conditions of alerts are checked.
 	AlertInterval time.Duration `env:"WEIR_ALERT_INTERVAL" envDefault:"30s"`
@@ -296,7 +302,7 @@ func ReadConfig() (Config, error) {
 	case c.Workers < 1:
 		return Config{}, errors.New("WEIR_WORKERS must be 1 or more")
 	case c.LeaseTTL < time.Second || c.LeaseTTL > time.Hour:
-		return Config{}, errors.New("WEIR_LEASE_TTL must be 1s to 1h: with less a slow commit would lose the lease, with more a dead consumer would keep it")
+		return Config{}, errors.New("WEIR_LEASE_TTL must be 1s to 1h: with less, a slow commit would lose the lease; with more, a dead consumer would keep it")
 	case c.BufferBytes < 1<<20:
 		return Config{}, errors.New("WEIR_BUFFER_BYTES must be 1048576 or more: a smaller buffer is always full")
 	case c.BatchEvents > 100_000 || c.BatchInterval > time.Minute:
@@ -334,7 +340,7 @@ func ReadConfig() (Config, error) {
 	case c.AuditInterval != 0 && c.AuditInterval < time.Hour || c.AuditAccounts < 1 || c.AuditAccounts > 10_000:
 		return Config{}, errors.New("WEIR_AUDIT_INTERVAL must be 1h or more, or 0 for never, and WEIR_AUDIT_ACCOUNTS 1 to 10000")
 	case c.ArchiveForget < time.Second:
-		return Config{}, errors.New("WEIR_ARCHIVE_FORGET must be 1s or longer: it is how often each file is written again without what was deleted")
+		return Config{}, errors.New("WEIR_ARCHIVE_FORGET must be 1s or longer: it is how often each file is rewritten without deleted records")
 	case c.ArchiveInterval < time.Second || c.ArchiveInterval > 20*time.Minute:
 		return Config{}, errors.New("WEIR_ARCHIVE_INTERVAL must be 1s to 20m: an alert fires after half an hour")
 	case c.AlertInterval < time.Second || c.AlertInterval > time.Minute:

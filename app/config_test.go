@@ -91,7 +91,7 @@ Weir is configured by environment variables. A misspelt ` + "`WEIR_`" + ` variab
 ` + "`weir config`" + ` prints the configuration in force, with secrets masked, and checks it as ` + "`weir serve`" + ` does.
 Durations are written as ` + "`90s`, `5m`, `24h`" + `.
 
-Traces are sent where the usual ` + "`OTEL_`" + ` variables say: see [operations.md](operations.md).
+The usual ` + "`OTEL_`" + ` variables set where traces are sent: see [operations.md](operations.md).
 `
 
 // documentText wraps a comment at 120 characters, and formats the names of

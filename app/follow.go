@@ -109,7 +109,7 @@ func (p App) firstWatches(ctx context.Context) error {
 			return fmt.Errorf("read WEIR_WATCH: %w", err)
 		}
 		if w.Name != "" {
-			return fmt.Errorf("read WEIR_WATCH: %s is a name, whose domain may be away when Weir starts: `weir watch add` looks it up, or name the npub", w.Name)
+			return fmt.Errorf("read WEIR_WATCH: %s is a name, and its domain may be unreachable when Weir starts: use `weir watch add`, or give the npub", w.Name)
 		}
 		if w.Nostr && len(p.cfg.Nostr) == 0 {
 			return fmt.Errorf("read WEIR_WATCH: %w", ErrNoRelays)

@@ -41,7 +41,7 @@ func (c Config) nostrRelays() ([]nostrRelay, error) {
 		all = append(all, nostrRelay{name, relay})
 	}
 	if len(all) > 0 && len(c.registry().Kinds(nostrNetwork)) == 0 {
-		return nil, errors.New("WEIR_NOSTR names relays, and WEIR_COLLECTIONS no kind to store: add nostr.1 for notes")
+		return nil, errors.New("WEIR_NOSTR names relays, but WEIR_COLLECTIONS names no kind to store: add nostr.1 for notes")
 	}
 	_, err := c.nostrKey()
 	return all, err

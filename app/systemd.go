@@ -146,7 +146,7 @@ func (p App) watch(ctx context.Context, names []string) {
 	}
 	for pause(ctx, every/2) {
 		if err := p.liveness.check(ctx, names, every); err != nil {
-			p.log.Error("not_at_work", "error", err, "effect", "systemd restarts the process")
+			p.log.Error("liveness_check_failed", "error", err, "effect", "systemd restarts the process")
 			continue
 		}
 		p.notify(daemon.SdNotifyWatchdog)
@@ -197,7 +197,7 @@ func (p App) status(ctx context.Context, names []string) string {
 // notify sends a state to systemd.
 func (p App) notify(state string) {
 	if _, err := daemon.SdNotify(false, state); err != nil {
-		p.log.Warn("systemd_not_told", "state", state, "error", err)
+		p.log.Warn("systemd_not_notified", "state", state, "error", err)
 	}
 }
 

@@ -23,7 +23,7 @@ REVOKE CREATE ON SCHEMA public FROM PUBLIC;
 GRANT USAGE, CREATE ON SCHEMA public TO weir_owner;
 GRANT USAGE ON SCHEMA public TO weir_app;
 
--- The filter by text uses it. weir_owner may not create it.
+-- The filter by text needs this extension, which weir_owner may not create.
 CREATE EXTENSION IF NOT EXISTS pg_trgm SCHEMA public;
 
 -- The server ends the transaction of a process that is paused, or whose host falls silent, after this time. jit is off because

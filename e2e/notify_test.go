@@ -159,7 +159,7 @@ func TestStuckConsumerStopsTheWatchdog(t *testing.T) {
 	_, err = tx.Exec(t.Context(), `SELECT FROM streams FOR UPDATE`)
 	require.NoError(t, err)
 	require.Eventually(t, func() bool { return s.hear(8*time.Second) == "" }, time.Minute, time.Millisecond, "the watchdog messages go on")
-	require.Contains(t, serve.stderr.String(), "not_at_work")
+	require.Contains(t, serve.stderr.String(), "liveness_check_failed")
 	require.NoError(t, tx.Rollback(t.Context()))
 	require.Equal(t, "WATCHDOG=1", s.hear(time.Minute))
 }

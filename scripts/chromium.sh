@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Installs what the browser tests need, if it is missing: Chromium, with the package
-# manager, and axe-core, which finds barriers for people with disabilities, into
-# .weir/axe-core. Neither is part of Weir. Where there is a choice, it is the Chromium
-# without windows, which needs two thirds of the CPU.
+# manager, and axe-core, which checks the accessibility of pages, into
+# .weir/axe-core. Neither is part of Weir. If there is a choice, it installs the headless
+# Chromium, which needs two thirds of the CPU.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -32,7 +32,7 @@ if ! browser >/dev/null; then
 	browser >/dev/null || { echo "Chromium could not be installed. Install it so that chromium is on PATH, and retry. Without it the browser tests fail." >&2; exit 1; }
 fi
 
-# The hash is that of the package, so it does not matter where it comes from.
+# The hash covers the package, so any registry or mirror may serve it.
 sha512() { if command -v sha512sum >/dev/null; then sha512sum "$1"; else shasum -a 512 "$1"; fi; }
 valid() { [ "$(sha512 "$1" | cut -d' ' -f1)" = "$axe_sha512" ]; }
 
@@ -43,7 +43,7 @@ if [ ! -f "$kept/axe-$axe.min.js" ]; then
 	dir=$(mktemp -d)
 	trap 'rm -rf "$dir"' EXIT
 	npm pack --silent --pack-destination "$dir" "axe-core@$axe" >/dev/null
-	valid "$dir/axe-core-$axe.tgz" || { echo "axe-core $axe has another hash than expected: it is not used." >&2; exit 1; }
+	valid "$dir/axe-core-$axe.tgz" || { echo "axe-core $axe has an unexpected hash, so it is not used." >&2; exit 1; }
 	tar -xzf "$dir/axe-core-$axe.tgz" -C "$dir" package/axe.min.js
 	mkdir -p "$kept"
 	mv "$dir/package/axe.min.js" "$kept/axe-$axe.min.js"

@@ -10,7 +10,7 @@ kept=.weir/clickhouse
 found() {
 	local code=0
 	PATH="$PATH:/usr/sbin:$PWD/$kept" clickhouse-server --help >/dev/null 2>&1 || code=$?
-	[ "$code" != 126 ] && [ "$code" != 127 ] # it, or a library, is missing; old versions end with 78
+	[ "$code" != 126 ] && [ "$code" != 127 ] # the server or a library is missing; old versions exit with 78
 }
 
 as_root() {

@@ -99,7 +99,7 @@ by_maven() {
 	keep "$dir/native"
 }
 
-# keep installs a folder as that of its version, readable by everyone.
+# keep moves a folder to the place of its version, readable by everyone.
 keep() {
 	chmod -R a+rX "$1"
 	rm -rf "${kept:?}/$major"

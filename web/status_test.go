@@ -175,7 +175,7 @@ func TestEmptyPageSaysWhatIsHappening(t *testing.T) {
 	r := newRig(t)
 	r.stream("jetstream", schema.StateLive, "")
 	r.watch("follows", "alice.example")
-	require.Contains(t, r.empty("/"), "1 follow list has not been read yet. To see what became of each list: weir watch list")
+	require.Contains(t, r.empty("/"), "1 follow list has not been read yet. To see the state of each list: weir watch list")
 	r.exec(`UPDATE watches SET problem = 'no such account'`)
 	require.Contains(t, r.empty("/"), "1 follow list could not be read")
 	require.NotContains(t, r.empty("/"), "no such account")

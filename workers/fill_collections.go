@@ -129,7 +129,7 @@ func (p *historyPass) visit(ctx context.Context, h *schema.HistoryRun) (soon boo
 
 // errUnlisted means that the last accounts of a history had collections that were not
 // known before.
-var errUnlisted = errors.New("there are collections that no relay was asked for")
+var errUnlisted = errors.New("some collections have not been requested from any relay")
 
 // complete ends a run if all its accounts have been read. more: the accounts had
 // collections for which relays must be asked.

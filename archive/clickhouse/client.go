@@ -22,7 +22,7 @@ import (
 var (
 	// ErrAway: the server cannot be reached, or cannot run the statement now. Nothing was
 	// stored.
-	ErrAway = errors.New("ClickHouse is away")
+	ErrAway = errors.New("ClickHouse is unreachable")
 	// ErrRefused: the server refuses the statement, and would refuse it again.
 	ErrRefused = errors.New("ClickHouse refuses")
 	// ErrAmbiguous: it is unknown whether the rows are stored. Only a count after a pause
@@ -73,7 +73,7 @@ func New(address string, transport http.RoundTripper) (*Index, error) {
 	// The error does not quote the address: any misplaced part of it may be a password.
 	u, err := url.Parse(address)
 	if err != nil || (u.Scheme != "http" && u.Scheme != "https") || u.Hostname() == "" || u.RawQuery != "" || u.Fragment != "" || strings.Contains(strings.Trim(u.Path, "/"), "/") {
-		return nil, errors.New("this is no URL of ClickHouse: expected http://user:password@host:8123/database; write / # ? % @ in a password as %2F %23 %3F %25 %40")
+		return nil, errors.New("this is not a URL of ClickHouse: expected http://user:password@host:8123/database; write / # ? % @ in a password as %2F %23 %3F %25 %40")
 	}
 	database := strings.Trim(u.Path, "/")
 	x := &Index{base: url.URL{Scheme: u.Scheme, Host: u.Host, Path: "/"}, user: u.User, settle: Settle, blockRows: blockRows}
@@ -120,12 +120,12 @@ func (x *Index) known(ctx context.Context, fresh bool) (map[string]bool, error) 
 	has := map[string]bool{}
 	for name := range strings.FieldsSeq(string(answer)) {
 		if !slices.Contains(names, name) {
-			return nil, fmt.Errorf("%w: something else than ClickHouse answers at %s", ErrAway, x)
+			return nil, fmt.Errorf("%w: the server at %s is not ClickHouse", ErrAway, x)
 		}
 		has[name] = true
 	}
 	if !has[everywhere] {
-		return nil, fmt.Errorf("%w: something else than ClickHouse answers at %s", ErrAway, x)
+		return nil, fmt.Errorf("%w: the server at %s is not ClickHouse", ErrAway, x)
 	}
 	x.settings = has
 	return has, nil

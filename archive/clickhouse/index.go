@@ -208,7 +208,7 @@ func (x *Index) missing(ctx context.Context, s Segment) ([]Row, error) {
 		case !found:
 			missing = append(missing, s.Rows[i])
 		case id != s.Rows[i].ID: // the stored collections have changed, and the other rows have moved
-			return nil, fmt.Errorf("%w: it has other rows than the archive gives now: weir archive index --fresh begins again", ErrRefused)
+			return nil, fmt.Errorf("%w: its rows differ from those of the archive: weir archive index --fresh begins again", ErrRefused)
 		}
 	}
 	if n+len(missing) != len(s.Rows) {

@@ -45,7 +45,7 @@ func New(cfg Config) (*Store, error) {
 	}
 	u, err := url.Parse(endpoint)
 	if err != nil || (u.Scheme != "http" && u.Scheme != "https") || u.Host == "" || strings.Trim(u.Path, "/") != "" {
-		return nil, fmt.Errorf("%q is no address of an S3 server: expected for example https://s3.example", endpoint)
+		return nil, fmt.Errorf("%q is not the address of an S3 server: expected for example https://s3.example", endpoint)
 	}
 	if cfg.Bucket == "" {
 		return nil, errors.New("the bucket has no name")

@@ -76,9 +76,9 @@ func archiveRebuildCommand() *cobra.Command {
 	database, seen, perSecond := false, false, 0
 	cmd := &cobra.Command{
 		Use:   "rebuild",
-		Short: "Fill an empty database from the archive, or only what it knows of archived events",
+		Short: "Fill an empty database from the archive, or restore the ids of archived events",
 		Long: `With --database, an empty database is filled; its streams then resume where the archive ends.
-With --seen, a database that runs learns again which events are archived, as far as a server may send them again: so none is archived twice.`,
+With --seen, the ids of archived events are restored in a running database, as far back as servers may send events again, so that none is archived twice.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if database == seen {
@@ -88,7 +88,7 @@ With --seen, a database that runs learns again which events are archived, as far
 				defer printStopping(ctx, cmd.ErrOrStderr())()
 				rebuild, again := p.RebuildDatabase, "run it again to go on after the last whole segment"
 				if seen {
-					rebuild, again = p.RebuildSeen, "run it again: what is known already stays"
+					rebuild, again = p.RebuildSeen, "run it again: the ids that are restored already stay"
 				}
 				err := rebuild(ctx, app.Rebuild{PerSecond: perSecond, Progress: func(done, all int, m archive.Manifest) {
 					fmt.Fprintf(cmd.OutOrStdout(), "%d of %d: %s, %s\n", done, all, m.Name, counts(m.Records, "record", "records"))
@@ -102,7 +102,7 @@ With --seen, a database that runs learns again which events are archived, as far
 	}
 	cmd.Flags().IntVar(&perSecond, "rate", 0, "records per second at most; 0: as fast as possible")
 	cmd.Flags().BoolVar(&database, "database", false, "fill the empty database in DATABASE_URL")
-	cmd.Flags().BoolVar(&seen, "seen", false, "restore which events are archived")
+	cmd.Flags().BoolVar(&seen, "seen", false, "restore the ids of archived events")
 	return cmd
 }
 

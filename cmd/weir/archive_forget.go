@@ -16,8 +16,8 @@ func archiveForgetCommand() *cobra.Command {
 	var now, asJSON bool
 	cmd := &cobra.Command{
 		Use:   "forget",
-		Short: "Show how far deleted accounts and records are gone from the archive",
-		Long: `The workers compare each segment with what was deleted every WEIR_ARCHIVE_FORGET, and write it again without that.
+		Short: "Show how many deleted accounts and records may still be in the archive",
+		Long: `Every WEIR_ARCHIVE_FORGET, the workers compare each segment with the deletions, and rewrite it without what was deleted.
 With --now, all segments are compared as soon as possible. A version that was replaced is deleted a day later.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -54,7 +54,7 @@ func printForgetProgress(w io.Writer, p schema.ForgetProgress) {
 		fmt.Fprintf(w, "%s could not be compared: weir archive verify names damaged files\n", counts(p.Failing, "segment", "segments"))
 	}
 	if p.Missed > 0 {
-		fmt.Fprintf(w, "%s failed for so long that deletions of records were dropped without it: see segments.missed_until\n", counts(p.Missed, "segment", "segments"))
+		fmt.Fprintf(w, "%s failed for so long that deletions of records were missed: see segments.missed_until\n", counts(p.Missed, "segment", "segments"))
 	}
 	if p.Lists > 0 {
 		fmt.Fprintf(w, "%s of forgotten accounts cannot be read: see unreadable_lists\n", counts(p.Lists, "list", "lists"))

@@ -251,7 +251,7 @@ func selecting(cmd *cobra.Command, one func(ctx context.Context, p app.App, id i
 }
 
 func deadletterRetryCommand() *cobra.Command {
-	cmd := &cobra.Command{Use: "retry ID…", Short: "Retry dead letters, by a worker"}
+	cmd := &cobra.Command{Use: "retry ID…", Short: "Have a worker retry dead letters"}
 	return selecting(cmd, func(ctx context.Context, p app.App, id int64) error {
 		job, err := schema.RetryDeadLetter(ctx, p.Pool(), id)
 		if err == nil {

@@ -92,7 +92,7 @@ func demoCommand() *cobra.Command {
 		},
 	}
 	cmd.Flags().BoolVar(&both, "nostr", false, "read a simulated relay of Nostr too, and the whole of both networks")
-	cmd.Flags().StringVar(&source, "source", app.SourceJetstream, "what the stream is read from: jetstream or firehose; the default is WEIR_SOURCE")
+	cmd.Flags().StringVar(&source, "source", app.SourceJetstream, "the source of the stream: jetstream or firehose; the default is WEIR_SOURCE")
 	return cmd
 }
 

@@ -17,7 +17,7 @@ import (
 )
 
 func linkCommand() *cobra.Command {
-	cmd := &cobra.Command{Use: "link", Short: "Say which links are one, or undo it"}
+	cmd := &cobra.Command{Use: "link", Short: "Merge two links into one, or split them again"}
 	cmd.AddCommand(linkMergeCommand(), linkSplitCommand())
 	return cmd
 }
@@ -26,8 +26,8 @@ func linkMergeCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "merge LINK INTO",
 		Short: "Count the shares of a link for another one",
-		Long: `The shares of LINK, and of all links that are merged into it, count for the link INTO from now on, those to come too.
-Name the links by their ids or URLs. weir link split undoes it.`,
+		Long: `From now on, the shares of LINK, and of all links that are merged into it, count for the link INTO, future shares too.
+Name the links by their ids or URLs. weir link split undoes a merge.`,
 		Example: "  weir link merge https://short.example/x https://paper.example/article\n  weir link merge 17 4",
 		Args:    cobra.ExactArgs(2),
 		RunE: func(cmd *cobra.Command, args []string) error {

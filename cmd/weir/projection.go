@@ -15,7 +15,7 @@ import (
 )
 
 func projectionCommand() *cobra.Command {
-	cmd := &cobra.Command{Use: "projection", Short: "See and remove what is made of the records"}
+	cmd := &cobra.Command{Use: "projection", Short: "List and remove the projections of the records"}
 	cmd.AddCommand(projectionListCommand(), projectionRemoveCommand())
 	return cmd
 }
@@ -63,7 +63,7 @@ func printProjections(w io.Writer, found []schema.RegisteredProjection) error {
 func projectionRemoveCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "remove NAME",
-		Short: "Forget a projection that no program has any more; its tables stay",
+		Short: "Remove a projection that no program has any more; its tables stay",
 		Args:  cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return app.With(cmd.Context(), func(ctx context.Context, p app.App) error {

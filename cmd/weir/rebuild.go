@@ -18,7 +18,7 @@ func rebuildCommand() *cobra.Command {
 	var detach bool
 	cmd := &cobra.Command{
 		Use:   "rebuild --projection NAME",
-		Short: "Make a projection again from the stored records, by the workers, while the stream runs",
+		Short: "Have the workers rebuild a projection from the stored records, while the stream runs",
 		Long: "The workers project every stored record of the projection's collections again, behind the records of the stream, and delete rows that should not exist. " +
 			"This command shows how far they are. Ending it does not stop them.",
 		Args: cobra.NoArgs,

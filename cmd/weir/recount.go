@@ -40,7 +40,7 @@ With --check, nothing is written. Every count that differs from a recount is pri
 				case err != nil:
 					return err
 				case done.Pending:
-					return errors.New("everything is to be counted again, and no worker has done it yet: start weir serve or weir work, and check then")
+					return errors.New("a recount was requested, and no worker has finished it yet: start weir serve or weir work, then check again")
 				case wrong > 0:
 					return fmt.Errorf("%d counts are wrong: run weir recount", wrong)
 				}

@@ -89,11 +89,11 @@ func (d Database) projections(ctx context.Context, pool *pgxpool.Pool) ([]Findin
 	case is && outdated.Missing:
 		return []Finding{Failed("projections", "run the program that has it, or `weir projection remove "+outdated.Name+"`", err)}, nil
 	case is:
-		return []Finding{ok("projections", "those of this program are registered at its next start")}, nil
+		return []Finding{ok("projections", "this program registers its projections at its next start")}, nil
 	case err != nil:
 		return nil, err
 	}
-	return []Finding{ok("projections", "those of this program are registered")}, nil
+	return []Finding{ok("projections", "all projections of this program are registered")}, nil
 }
 
 // settings checks the server's version, clock, settings and disk, and this role.

@@ -85,7 +85,7 @@ func (r *Report) addConditions(limits Limits) {
 	}
 	r.addAuditConditions(limits, add)
 	if r.CountsWrong > 0 {
-		add("WeirCountsWrong", Warning, "", "weir recount --check, then weir recount", "%d counts of the last sample are not what the shares say", r.CountsWrong)
+		add("WeirCountsWrong", Warning, "", "weir recount --check, then weir recount", "%d counts of the last sample do not match the shares", r.CountsWrong)
 	}
 	r.addArchiveConditions(limits, add)
 	slices.SortStableFunc(r.Conditions, func(a, b Condition) int { return cmp.Compare(a.Severity, b.Severity) }) // critical before warning
@@ -103,7 +103,7 @@ func (r *Report) addConditions(limits Limits) {
 func (r *Report) addArchiveConditions(limits Limits, add func(name, severity, subject, do, message string, args ...any)) {
 	if a := r.Archive; seconds(a.Oldest) > limits.ArchiveAge {
 		add("WeirArchiveBehind", Warning, "", "SELECT kind, state, errors[array_upper(errors, 1)] ->> 'error' FROM river_job WHERE queue = 'archive'",
-			"the archive's store lacks what has been heard for %s: %d commits, %s", seconds(a.Oldest), a.Rows, plural(a.Unsynced, "segment is sealed", "segments are sealed"))
+			"the archive's store has lacked events for %s: %d commits, %s", seconds(a.Oldest), a.Rows, plural(a.Unsynced, "segment is sealed", "segments are sealed"))
 	}
 	if a := r.Archive; limits.IndexAge > 0 && seconds(a.IndexAge) > limits.IndexAge {
 		add("WeirIndexBehind", Warning, "", "SELECT state, errors[array_upper(errors, 1)] ->> 'error' FROM river_job WHERE queue = 'index'",
@@ -111,11 +111,11 @@ func (r *Report) addArchiveConditions(limits Limits, add func(name, severity, su
 	}
 	if f := r.Archive.Forget; seconds(f.Overdue) > limits.ForgetAge {
 		add("WeirForgetBehind", Warning, "", "SELECT args, state, errors[array_upper(errors, 1)] ->> 'error' FROM river_job WHERE kind = 'forget_segment'; weir archive verify",
-			"the archive still has what must be forgotten: a segment has been due for %s, and %s", seconds(f.Overdue), plural(f.Failing, "segment cannot be compared", "segments cannot be compared"))
+			"the archive may still have what must be forgotten: a segment has been due for %s, and %s", seconds(f.Overdue), plural(f.Failing, "segment cannot be compared", "segments cannot be compared"))
 	}
 	if f := r.Archive.Forget; seconds(f.Unlisted) > limits.ListAge || f.Unreadable > 0 {
 		add("WeirForgottenLists", Warning, "", "SELECT * FROM unreadable_lists; SELECT state, errors[array_upper(errors, 1)] ->> 'error' FROM river_job WHERE kind = 'list_forgotten'",
-			"%s of forgotten accounts cannot be read, and one has been on none for %s", plural(f.Unreadable, "list", "lists"), seconds(f.Unlisted))
+			"%s of deleted accounts cannot be read, and an account has been on no list for %s", plural(f.Unreadable, "list", "lists"), seconds(f.Unlisted))
 	}
 }
 
