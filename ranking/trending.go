@@ -366,7 +366,7 @@ func (r *reader) counted(ctx context.Context) (entries []entry, exact bool, err 
 // countable reports whether what is counted can be corrected for the window.
 func (r *reader) countable() bool {
 	s := r.state
-	return !r.q.Past && s.Counted && s.Watched == s.Watching && !r.from().Before(s.KeptFrom)
+	return !r.q.Past && s.Counted && s.MembersOnly == s.Watching && !r.from().Before(s.KeptFrom)
 }
 
 // readPending reads what has changed since the last count, and leaves out what concerns

@@ -268,7 +268,7 @@ CREATE TABLE count_state (
     one boolean DEFAULT true NOT NULL,
     as_of timestamp with time zone NOT NULL, -- The time at which the windows of link_counts end.
     kept_from timestamp with time zone NOT NULL, -- sharers has the accounts whose latest share is after this time.
-    watched boolean NOT NULL, -- Only accounts that a watch includes were counted.
+    members_only boolean NOT NULL, -- Only accounts that a watch includes were counted.
     counted timestamp with time zone DEFAULT now() NOT NULL, -- When the counter last wrote.
     CONSTRAINT count_state_pkey PRIMARY KEY (one),
     CONSTRAINT count_state_one_check CHECK (one)

@@ -93,17 +93,17 @@ CREATE TABLE nostr_counts (LIKE link_counts INCLUDING ALL) WITH (autovacuum_vacu
 COMMENT ON TABLE  nostr_counts IS 'What link_counts is, of the accounts of Nostr alone. A link that one of them shares has no row. Only the counter writes here.';
 
 CREATE TABLE count_state (
-    one       boolean     PRIMARY KEY DEFAULT true CHECK (one),
-    as_of     timestamptz NOT NULL,
-    kept_from timestamptz NOT NULL,
-    watched   boolean     NOT NULL,
-    counted   timestamptz NOT NULL DEFAULT now()
+    one          boolean     PRIMARY KEY DEFAULT true CHECK (one),
+    as_of        timestamptz NOT NULL,
+    kept_from    timestamptz NOT NULL,
+    members_only boolean     NOT NULL,
+    counted      timestamptz NOT NULL DEFAULT now()
 );
 
 COMMENT ON TABLE  count_state IS 'What sharers and link_counts hold. No row: nothing was counted yet.';
 COMMENT ON COLUMN count_state.as_of IS 'The time at which the windows of link_counts end.';
 COMMENT ON COLUMN count_state.kept_from IS 'sharers has the accounts whose latest share is after this time.';
-COMMENT ON COLUMN count_state.watched IS 'Only accounts that a watch includes were counted.';
+COMMENT ON COLUMN count_state.members_only IS 'Only accounts that a watch includes were counted.';
 COMMENT ON COLUMN count_state.counted IS 'When the counter last wrote.';
 
 CREATE TABLE count_checks (
