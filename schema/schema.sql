@@ -1071,7 +1071,7 @@ CREATE TABLE short_links (
     link_id bigint NOT NULL,
     resolve_at timestamp with time zone, -- When the shortener is asked next. NULL: never again, because it has answered or did not several times.
     tries integer DEFAULT 0 NOT NULL, -- How often it was asked in vain.
-    answer text DEFAULT ''::text NOT NULL, -- Where the link leads, or why that is not known.
+    outcome text DEFAULT ''::text NOT NULL, -- Where the link leads, or why that is not known.
     CONSTRAINT short_links_pkey PRIMARY KEY (link_id),
     CONSTRAINT short_links_link_id_fkey FOREIGN KEY (link_id) REFERENCES links(id) ON DELETE CASCADE
 ) WITH (autovacuum_vacuum_scale_factor=0.1);

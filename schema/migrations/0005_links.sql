@@ -225,14 +225,14 @@ CREATE TABLE short_links (
     link_id    bigint      PRIMARY KEY REFERENCES links (id) ON DELETE CASCADE,
     resolve_at timestamptz,
     tries      int         NOT NULL DEFAULT 0,
-    answer     text        NOT NULL DEFAULT ''
+    outcome    text        NOT NULL DEFAULT ''
 ) WITH (autovacuum_vacuum_scale_factor = 0.1);
 CREATE INDEX short_links_resolve_at ON short_links (resolve_at) WHERE resolve_at IS NOT NULL;
 
 COMMENT ON TABLE  short_links IS 'Links of known shorteners. The job resolve_links asks where they lead.';
 COMMENT ON COLUMN short_links.resolve_at IS 'When the shortener is asked next. NULL: never again, because it has answered or did not several times.';
 COMMENT ON COLUMN short_links.tries IS 'How often it was asked in vain.';
-COMMENT ON COLUMN short_links.answer IS 'Where the link leads, or why that is not known.';
+COMMENT ON COLUMN short_links.outcome IS 'Where the link leads, or why that is not known.';
 
 CREATE TABLE paused_shorteners (
     site  text        PRIMARY KEY,
