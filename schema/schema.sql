@@ -1341,14 +1341,14 @@ AS $function$
 $function$;
 
 -- Marks a dead letter as needing no action. It is kept, but no longer listed or retried with the others.
-CREATE OR REPLACE FUNCTION public.dismiss_dead_letter(letter bigint)
+CREATE OR REPLACE FUNCTION public.dismiss_dead_letter(dead_letter bigint)
  RETURNS void
  LANGUAGE plpgsql
 AS $function$
 BEGIN
-    UPDATE dead_letters AS d SET state = 'dismissed', state_at = now() WHERE d.id = letter;
+    UPDATE dead_letters AS d SET state = 'dismissed', state_at = now() WHERE d.id = dead_letter;
     IF NOT FOUND THEN
-        RAISE EXCEPTION 'there is no dead letter %', coalesce(letter::text, 'NULL') USING ERRCODE = '22023';
+        RAISE EXCEPTION 'there is no dead letter %', coalesce(dead_letter::text, 'NULL') USING ERRCODE = '22023';
     END IF;
 END $function$;
 
@@ -2115,17 +2115,17 @@ BEGIN
 END $function$;
 
 -- Requests a retry of a dead letter, whatever its state. Returns the id of the job.
-CREATE OR REPLACE FUNCTION public.retry_dead_letter(letter bigint)
+CREATE OR REPLACE FUNCTION public.retry_dead_letter(dead_letter bigint)
  RETURNS bigint
  LANGUAGE plpgsql
 AS $function$
 BEGIN
-    PERFORM FROM dead_letters AS d WHERE d.id = letter FOR UPDATE;
+    PERFORM FROM dead_letters AS d WHERE d.id = dead_letter FOR UPDATE;
     IF NOT FOUND THEN
-        RAISE EXCEPTION 'there is no dead letter %', coalesce(letter::text, 'NULL') USING ERRCODE = '22023';
+        RAISE EXCEPTION 'there is no dead letter %', coalesce(dead_letter::text, 'NULL') USING ERRCODE = '22023';
     END IF;
     UPDATE dead_letters AS d SET state = 'retrying', state_at = now(), job = NULL
-    WHERE d.id = letter
+    WHERE d.id = dead_letter
       AND NOT (d.state = 'retrying' AND EXISTS (
           SELECT FROM river_job AS j
           WHERE j.id = d.job AND j.state IN ('available', 'pending', 'retryable', 'running', 'scheduled')

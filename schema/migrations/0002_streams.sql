@@ -285,14 +285,14 @@ $$;
 
 COMMENT ON FUNCTION enqueue_retries IS 'Adds a job that retries every dead letter in the state retrying, and wakes a worker.';
 
-CREATE FUNCTION retry_dead_letter(letter bigint) RETURNS bigint LANGUAGE plpgsql AS $$
+CREATE FUNCTION retry_dead_letter(dead_letter bigint) RETURNS bigint LANGUAGE plpgsql AS $$
 BEGIN
-    PERFORM FROM dead_letters AS d WHERE d.id = letter FOR UPDATE;
+    PERFORM FROM dead_letters AS d WHERE d.id = dead_letter FOR UPDATE;
     IF NOT FOUND THEN
-        RAISE EXCEPTION 'there is no dead letter %', coalesce(letter::text, 'NULL') USING ERRCODE = '22023';
+        RAISE EXCEPTION 'there is no dead letter %', coalesce(dead_letter::text, 'NULL') USING ERRCODE = '22023';
     END IF;
     UPDATE dead_letters AS d SET state = 'retrying', state_at = now(), job = NULL
-    WHERE d.id = letter
+    WHERE d.id = dead_letter
       AND NOT (d.state = 'retrying' AND EXISTS (
           SELECT FROM river_job AS j
           WHERE j.id = d.job AND j.state IN ('available', 'pending', 'retryable', 'running', 'scheduled')
@@ -335,11 +335,11 @@ END $$;
 
 COMMENT ON FUNCTION retry_dead_letters IS 'Requests a retry of all open dead letters, or of those of a stage or class. Returns how many.';
 
-CREATE FUNCTION dismiss_dead_letter(letter bigint) RETURNS void LANGUAGE plpgsql AS $$
+CREATE FUNCTION dismiss_dead_letter(dead_letter bigint) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
-    UPDATE dead_letters AS d SET state = 'dismissed', state_at = now() WHERE d.id = letter;
+    UPDATE dead_letters AS d SET state = 'dismissed', state_at = now() WHERE d.id = dead_letter;
     IF NOT FOUND THEN
-        RAISE EXCEPTION 'there is no dead letter %', coalesce(letter::text, 'NULL') USING ERRCODE = '22023';
+        RAISE EXCEPTION 'there is no dead letter %', coalesce(dead_letter::text, 'NULL') USING ERRCODE = '22023';
     END IF;
 END $$;
 
