@@ -36,7 +36,7 @@ func Announce(ctx context.Context, pool *pgxpool.Pool, interval time.Duration) (
 		const turn = `
 INSERT INTO top_links_state AS s (announced_at)
 SELECT now() FROM (SELECT pg_try_advisory_xact_lock($1) AS locked) AS l
-WHERE l.locked AND EXISTS (SELECT FROM count_state AS s WHERE s.watched = EXISTS (SELECT FROM watches))
+WHERE l.locked AND EXISTS (SELECT FROM count_state AS s WHERE s.members_only = EXISTS (SELECT FROM watches))
 ON CONFLICT (one) DO UPDATE SET announced_at = excluded.announced_at
 WHERE s.announced_at NOT BETWEEN now() - $2::interval AND now()
 RETURNING true`

@@ -15,18 +15,18 @@ import (
 
 // state is the row of count_state, and the current state to compare it with.
 type state struct {
-	AsOf     time.Time
-	KeptFrom time.Time
-	Watched  bool // when counting, only members of watches counted
-	Watching bool // there are watches now
-	Counted  bool // the row exists
+	AsOf        time.Time
+	KeptFrom    time.Time
+	MembersOnly bool // only members of watches were counted
+	Watching    bool // there are watches now
+	Counted     bool // the row exists
 }
 
 // selectState reads count_state. Without a row, nothing has been counted yet.
 const selectState = `
 SELECT coalesce(s.as_of, 'epoch')      AS as_of,
        coalesce(s.kept_from, 'epoch')  AS kept_from,
-       coalesce(s.watched, false)      AS watched,
+       coalesce(s.members_only, false) AS members_only,
        EXISTS (SELECT FROM watches)    AS watching,
        s.one IS NOT NULL               AS counted
 FROM (VALUES (true)) AS one (one)

@@ -98,7 +98,7 @@ func checkIn(ctx context.Context, tx pgx.Tx, links []int64, found func(Differenc
 	if err != nil {
 		return done, fmt.Errorf("read what is pending: %w", err)
 	}
-	if !s.Counted || s.Watched != s.Watching || p.everything {
+	if !s.Counted || s.MembersOnly != s.Watching || p.everything {
 		return Checked{Pending: true}, nil
 	}
 	read, err := readChanges(ctx, tx, p, s)

@@ -117,7 +117,7 @@ func count(ctx context.Context, tx pgx.Tx, now time.Time, batch int) (done Count
 
 // follows reports whether the counts can advance to a time from where they are.
 func (s state) follows(now time.Time) bool {
-	return s.Counted && s.Watched == s.Watching && now.Sub(s.AsOf).Abs() <= countJump && !now.Add(-LongestWindow).Before(s.KeptFrom)
+	return s.Counted && s.MembersOnly == s.Watching && now.Sub(s.AsOf).Abs() <= countJump && !now.Add(-LongestWindow).Before(s.KeptFrom)
 }
 
 func later(a, b time.Time) time.Time {
@@ -290,8 +290,8 @@ func recountEverything(ctx context.Context, tx pgx.Tx, now time.Time, s state) (
 	// Without statistics, the planner would compare every row with every other.
 	q.Queue(`SELECT set_config('enable_seqscan', 'on', true), set_config('enable_nestloop', 'off', true)`)
 	q.Queue(`
-INSERT INTO count_state (as_of, kept_from, watched) VALUES ($1, $2, $3)
-ON CONFLICT (one) DO UPDATE SET as_of = excluded.as_of, kept_from = excluded.kept_from, watched = excluded.watched, counted = now()`, now, from, s.Watching)
+INSERT INTO count_state (as_of, kept_from, members_only) VALUES ($1, $2, $3)
+ON CONFLICT (one) DO UPDATE SET as_of = excluded.as_of, kept_from = excluded.kept_from, members_only = excluded.members_only, counted = now()`, now, from, s.Watching)
 	q.Queue(`DELETE FROM pending_counts`)
 	q.Queue(`
 WITH `+everySharerAndVote(`true`)+`, stale AS (

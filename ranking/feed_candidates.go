@@ -29,7 +29,7 @@ type sharedLink struct {
 // candidates returns the links that may have the minimum of sharers, the latest shared
 // first. A link reaches the minimum at the moment of a share.
 func (r *feedReader) candidates(ctx context.Context) (nextLinks, error) {
-	counted := r.state.Counted && r.state.Watched == r.state.Watching && !r.from().Before(r.state.KeptFrom)
+	counted := r.state.Counted && r.state.MembersOnly == r.state.Watching && !r.from().Before(r.state.KeptFrom)
 	if counted {
 		var err error
 		if counted, err = r.readPending(ctx, 0); err != nil {

@@ -90,15 +90,15 @@ func ResolveShortLink(ctx context.Context, tx pgx.Tx, short ShortLink, to Share,
 	if err != nil && !errors.As(err, &elsewhere) && !errors.Is(err, ErrSplit) {
 		return err
 	}
-	return AnswerShortLink(ctx, tx, short, to.URL, nil)
+	return StoreShortLinkOutcome(ctx, tx, short, to.URL, nil)
 }
 
-// AnswerShortLink stores where a short link leads, or why that is unknown, and when it is
+// StoreShortLinkOutcome stores where a short link leads, or why that is not known, and when it is
 // resolved again; nil: never.
-func AnswerShortLink(ctx context.Context, db schema.DB, short ShortLink, answer string, again *time.Time) error {
-	const sql = `UPDATE short_links SET answer = left($2, 2048), resolve_at = $3, tries = CASE WHEN $3::timestamptz IS NULL THEN tries ELSE tries + 1 END WHERE link_id = $1`
-	if _, err := db.Exec(ctx, sql, short.ID, schema.Text(answer), again); err != nil {
-		return fmt.Errorf("store the answer of a shortener: %w", err)
+func StoreShortLinkOutcome(ctx context.Context, db schema.DB, short ShortLink, outcome string, again *time.Time) error {
+	const sql = `UPDATE short_links SET outcome = left($2, 2048), resolve_at = $3, tries = CASE WHEN $3::timestamptz IS NULL THEN tries ELSE tries + 1 END WHERE link_id = $1`
+	if _, err := db.Exec(ctx, sql, short.ID, schema.Text(outcome), again); err != nil {
+		return fmt.Errorf("store the outcome of a short link: %w", err)
 	}
 	return nil
 }

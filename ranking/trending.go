@@ -365,7 +365,7 @@ func (r *reader) counted(ctx context.Context) (entries []entry, exact bool, err 
 // countable reports whether the counts can be corrected for the window.
 func (r *reader) countable() bool {
 	s := r.state
-	return !r.q.Past && s.Counted && s.Watched == s.Watching && !r.from().Before(s.KeptFrom)
+	return !r.q.Past && s.Counted && s.MembersOnly == s.Watching && !r.from().Before(s.KeptFrom)
 }
 
 // readPending reads the changes since the last count. If link is not 0, it reads only the changes

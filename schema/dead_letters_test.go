@@ -19,6 +19,7 @@ func TestUnknownDeadLetterFiltersAreRefused(t *testing.T) {
 	pool := schematest.New(t)
 	for _, sql := range []string{
 		`SELECT retry_dead_letter(1)`, `SELECT retry_dead_letter(NULL)`, `SELECT dismiss_dead_letter(1)`, `SELECT dismiss_dead_letter(NULL)`,
+		`SELECT retry_dead_letter(dead_letter => 1)`, `SELECT dismiss_dead_letter(dead_letter => 1)`,
 		`SELECT retry_dead_letters('decoding')`, `SELECT retry_dead_letters('')`, `SELECT retry_dead_letters(class => 'odd')`, `SELECT dismiss_dead_letters('x')`,
 	} {
 		_, err := pool.Exec(t.Context(), sql)

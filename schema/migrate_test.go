@@ -86,6 +86,15 @@ INSERT INTO watches (target, kind, at_least, synced_at) VALUES ('alice.example',
 	return pool
 }
 
+// thirtySeven are the migrations of 0896e65, the last commit before each domain had
+// one file.
+const thirtySeven = `
+0001_queue 0002_streams 0003_records 0004_accounts 0005_links 0006_ops 0007_projections 0008_counts 0009_reposts
+0010_votes 0011_output 0012_words 0013_merges 0014_cards 0015_feeds 0016_history 0017_lexicons 0018_reading
+0019_archive 0020_nostr 0021_networks 0022_network_counts 0023_npub 0024_namespaces 0025_forgotten 0026_relay_audits
+0027_forget_health 0028_views_of_late_schemas 0029_trending_network 0030_segment_days 0031_index_generation
+0032_nostr_relays 0033_dated_events 0036_original_counts 0037_partition_locks 0038_judged_accounts 0039_merged_links`
+
 // TestUnreleasedDatabaseIsRefused with the place to read about it, and nothing in
 // it is changed.
 func TestUnreleasedDatabaseIsRefused(t *testing.T) {
@@ -94,10 +103,13 @@ func TestUnreleasedDatabaseIsRefused(t *testing.T) {
 	require.NoError(t, err)
 	next := fmt.Sprintf("%04d_next", latest.Weir+1)
 	for name, migrations := range map[string][]string{
-		"17 of 4222550":   {"0001_stream", "0002_links", "0017_queues"},
-		"the last before": {"0001_stream", "0002_links", "0023_growth", next},
-		"a later one":     {"0001_queue", "0002_streams", "0003_other"},
-		"another number":  {"0000_before"},
+		"17 of 4222550":      {"0001_stream", "0002_links", "0017_queues"},
+		"the last before":    {"0001_stream", "0002_links", "0023_growth", next},
+		"a later one":        {"0001_queue", "0002_streams", "0003_other"},
+		"37 of 0896e65":      strings.Fields(thirtySeven),
+		"its first":          {"0001_queue"}, // the next four have the names of files of today
+		"its first and last": {"0001_queue", "0039_merged_links"},
+		"another number":     {"0000_before"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -268,7 +268,7 @@ CREATE TABLE count_state (
     one boolean DEFAULT true NOT NULL,
     as_of timestamp with time zone NOT NULL, -- The time at which the windows of link_counts end.
     kept_from timestamp with time zone NOT NULL, -- sharers has the accounts whose latest share is after this time.
-    watched boolean NOT NULL, -- Only accounts that a watch includes were counted.
+    members_only boolean NOT NULL, -- Only accounts that a watch includes were counted.
     counted timestamp with time zone DEFAULT now() NOT NULL, -- When the counter last wrote.
     CONSTRAINT count_state_pkey PRIMARY KEY (one),
     CONSTRAINT count_state_one_check CHECK (one)
@@ -1071,7 +1071,7 @@ CREATE TABLE short_links (
     link_id bigint NOT NULL,
     resolve_at timestamp with time zone, -- When the shortener is asked next. NULL: never again, because it has answered or did not several times.
     tries integer DEFAULT 0 NOT NULL, -- How often it was asked in vain.
-    answer text DEFAULT ''::text NOT NULL, -- Where the link leads, or why that is not known.
+    outcome text DEFAULT ''::text NOT NULL, -- Where the link leads, or why that is not known.
     CONSTRAINT short_links_pkey PRIMARY KEY (link_id),
     CONSTRAINT short_links_link_id_fkey FOREIGN KEY (link_id) REFERENCES links(id) ON DELETE CASCADE
 ) WITH (autovacuum_vacuum_scale_factor=0.1);
@@ -1341,14 +1341,14 @@ AS $function$
 $function$;
 
 -- Marks a dead letter as needing no action. It is kept, but no longer listed or retried with the others.
-CREATE OR REPLACE FUNCTION public.dismiss_dead_letter(letter bigint)
+CREATE OR REPLACE FUNCTION public.dismiss_dead_letter(dead_letter bigint)
  RETURNS void
  LANGUAGE plpgsql
 AS $function$
 BEGIN
-    UPDATE dead_letters AS d SET state = 'dismissed', state_at = now() WHERE d.id = letter;
+    UPDATE dead_letters AS d SET state = 'dismissed', state_at = now() WHERE d.id = dead_letter;
     IF NOT FOUND THEN
-        RAISE EXCEPTION 'there is no dead letter %', coalesce(letter::text, 'NULL') USING ERRCODE = '22023';
+        RAISE EXCEPTION 'there is no dead letter %', coalesce(dead_letter::text, 'NULL') USING ERRCODE = '22023';
     END IF;
 END $function$;
 
@@ -2115,17 +2115,17 @@ BEGIN
 END $function$;
 
 -- Requests a retry of a dead letter, whatever its state. Returns the id of the job.
-CREATE OR REPLACE FUNCTION public.retry_dead_letter(letter bigint)
+CREATE OR REPLACE FUNCTION public.retry_dead_letter(dead_letter bigint)
  RETURNS bigint
  LANGUAGE plpgsql
 AS $function$
 BEGIN
-    PERFORM FROM dead_letters AS d WHERE d.id = letter FOR UPDATE;
+    PERFORM FROM dead_letters AS d WHERE d.id = dead_letter FOR UPDATE;
     IF NOT FOUND THEN
-        RAISE EXCEPTION 'there is no dead letter %', coalesce(letter::text, 'NULL') USING ERRCODE = '22023';
+        RAISE EXCEPTION 'there is no dead letter %', coalesce(dead_letter::text, 'NULL') USING ERRCODE = '22023';
     END IF;
     UPDATE dead_letters AS d SET state = 'retrying', state_at = now(), job = NULL
-    WHERE d.id = letter
+    WHERE d.id = dead_letter
       AND NOT (d.state = 'retrying' AND EXISTS (
           SELECT FROM river_job AS j
           WHERE j.id = d.job AND j.state IN ('available', 'pending', 'retryable', 'running', 'scheduled')

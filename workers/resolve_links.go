@@ -75,7 +75,7 @@ func (w *ResolveLinks) Work(ctx context.Context, job *river.Job[jobs.ResolveLink
 	}
 }
 
-// resolve resolves one link and stores the result.
+// resolve resolves one link and stores the outcome.
 func (w *ResolveLinks) resolve(ctx context.Context, short ranking.ShortLink) error {
 	to, err := w.follow(ctx, short)
 	if ctx.Err() != nil {
@@ -92,7 +92,7 @@ func (w *ResolveLinks) resolve(ctx context.Context, short ranking.ShortLink) err
 		}
 		return err
 	case errors.As(err, &dead) || !ok:
-		return ranking.AnswerShortLink(ctx, w.pool, short, err.Error(), nil)
+		return ranking.StoreShortLinkOutcome(ctx, w.pool, short, err.Error(), nil)
 	default:
 		again := w.now().Add(wait)
 		if busy, ok := errors.AsType[*redirect.Busy](err); ok {
@@ -104,7 +104,7 @@ func (w *ResolveLinks) resolve(ctx context.Context, short ranking.ShortLink) err
 				again = pause
 			}
 		}
-		return ranking.AnswerShortLink(ctx, w.pool, short, err.Error(), &again)
+		return ranking.StoreShortLinkOutcome(ctx, w.pool, short, err.Error(), &again)
 	}
 }
 

@@ -149,9 +149,9 @@ func TestShortenerThatFailsIsAskedLater(t *testing.T) {
 	r, a, s := newResolving(t)
 	s.leads("bit.ly/a", "503")
 	r.shares(a, "1", "http://bit.ly/a", "http://bit.ly/unknown")
-	const tried = `SELECT coalesce(max(tries), 0) FROM short_links WHERE resolve_at IS NOT NULL AND answer LIKE '%503%'`
+	const tried = `SELECT coalesce(max(tries), 0) FROM short_links WHERE resolve_at IS NOT NULL AND outcome LIKE '%503%'`
 	r.becomes(1, tried)
-	r.becomes(1, `SELECT count(*) FROM short_links WHERE resolve_at IS NULL AND answer LIKE '%404%'`)
+	r.becomes(1, `SELECT count(*) FROM short_links WHERE resolve_at IS NULL AND outcome LIKE '%404%'`)
 	r.resolvesAgain()
 	r.becomes(2, tried)
 	s.leads("bit.ly/a", "https://paper.example/article")
@@ -189,11 +189,11 @@ func TestBusyShortenerIsLeftAlone(t *testing.T) {
 	r.shares(a, "2", "http://bit.ly/new", "http://t.co/other")
 	r.becomes(4, `SELECT count(*) FROM short_links`)
 	r.resolves()
-	r.becomes(1, `SELECT count(*) FROM short_links WHERE answer = 'https://paper.example/other'`)
+	r.becomes(1, `SELECT count(*) FROM short_links WHERE outcome = 'https://paper.example/other'`)
 	require.Equal(t, 3, r.count(left))
 	require.Equal(t, []int{1, 0, 1}, []int{s.asked("bit.ly/busy"), s.asked("bit.ly/new"), s.asked("bit.ly/later")})
 	r.resolvesAgain()
-	r.becomes(1, `SELECT count(*) FROM short_links WHERE answer = 'https://paper.example/new'`)
+	r.becomes(1, `SELECT count(*) FROM short_links WHERE outcome = 'https://paper.example/new'`)
 }
 
 // TestShortenerThatHangsDelaysNoOther: its links are asked later, like those of one that

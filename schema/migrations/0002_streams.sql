@@ -1,4 +1,5 @@
--- Streams: how far each has been committed, what it may have missed, and the inputs that could not be processed.
+-- Streams: how far each has been committed, what it may have missed, the inputs that could not be processed, and what is made of the
+-- records.
 
 CREATE TABLE streams (
     name             text PRIMARY KEY,
@@ -21,7 +22,10 @@ CREATE TABLE streams (
     lease_owner      text,
     lease_renewed_at timestamptz,
     lease_expires_at timestamptz,
-    epoch            bigint      NOT NULL DEFAULT 0
+    epoch            bigint      NOT NULL DEFAULT 0,
+    -- A deletion of an event of Nostr names an id, and its tombstones name the kinds that were stored then. When others are stored, they
+    -- need the same tombstones.
+    deletes_in       text[]      NOT NULL DEFAULT '{}'
 ) WITH (fillfactor = 50);
 
 COMMENT ON TABLE  streams IS 'One row per stream: how far it has been committed, and who may commit to it.';
@@ -41,6 +45,7 @@ COMMENT ON COLUMN streams.failed_tries IS 'Failed tries to connect since the las
 COMMENT ON COLUMN streams.lease_owner IS 'The process that took the lease last. NULL: the lease was returned.';
 COMMENT ON COLUMN streams.lease_renewed_at IS 'When the lease was renewed, by the database''s clock. If this is in the future, the clock has been set back since, and the lease is free.';
 COMMENT ON COLUMN streams.epoch IS 'Each new lease holder raises it. A commit that carries an older epoch is refused.';
+COMMENT ON COLUMN streams.deletes_in IS 'The collections in which deletions by id have tombstones, of those that were made before the stream was read. Empty: the network has no such deletions.';
 
 CREATE FUNCTION advance_stream(
     p_name text, p_epoch bigint, p_lease interval,
@@ -250,7 +255,8 @@ BEGIN
     UPDATE dead_letters
     SET state = CASE state WHEN 'dismissed' THEN state ELSE 'open' END, state_at = now(), last_seen = now(), last_cause = why, count = count + 1
     WHERE job = NEW.id;
-    IF FOUND OR NEW.state = 'discarded' AND NEW.kind IN ('expire', 'check_alerts', 'check_counts', 'check_subjects', 'audit', 'fetch_card', 'fill_collections', 'resolve_links', 'retry_dead_letters', 'sync_follows') THEN -- the next run does the same work
+    IF FOUND OR NEW.state = 'discarded' AND NEW.kind IN ('expire', 'check_alerts', 'check_counts', 'check_subjects', 'audit', 'audit_relays', 'fetch_card', 'fill_collections',
+        'read_authors', 'read_relays', 'resolve_links', 'retry_dead_letters', 'sync_follows') THEN -- the next run does the same work
         RETURN NULL;
     END IF;
     INSERT INTO dead_letters AS d (key, stage, class, kind, queue, job, cause, raw, raw_bytes, first_seen, last_seen)
@@ -279,14 +285,14 @@ $$;
 
 COMMENT ON FUNCTION enqueue_retries IS 'Adds a job that retries every dead letter in the state retrying, and wakes a worker.';
 
-CREATE FUNCTION retry_dead_letter(letter bigint) RETURNS bigint LANGUAGE plpgsql AS $$
+CREATE FUNCTION retry_dead_letter(dead_letter bigint) RETURNS bigint LANGUAGE plpgsql AS $$
 BEGIN
-    PERFORM FROM dead_letters AS d WHERE d.id = letter FOR UPDATE;
+    PERFORM FROM dead_letters AS d WHERE d.id = dead_letter FOR UPDATE;
     IF NOT FOUND THEN
-        RAISE EXCEPTION 'there is no dead letter %', coalesce(letter::text, 'NULL') USING ERRCODE = '22023';
+        RAISE EXCEPTION 'there is no dead letter %', coalesce(dead_letter::text, 'NULL') USING ERRCODE = '22023';
     END IF;
     UPDATE dead_letters AS d SET state = 'retrying', state_at = now(), job = NULL
-    WHERE d.id = letter
+    WHERE d.id = dead_letter
       AND NOT (d.state = 'retrying' AND EXISTS (
           SELECT FROM river_job AS j
           WHERE j.id = d.job AND j.state IN ('available', 'pending', 'retryable', 'running', 'scheduled')
@@ -329,11 +335,11 @@ END $$;
 
 COMMENT ON FUNCTION retry_dead_letters IS 'Requests a retry of all open dead letters, or of those of a stage or class. Returns how many.';
 
-CREATE FUNCTION dismiss_dead_letter(letter bigint) RETURNS void LANGUAGE plpgsql AS $$
+CREATE FUNCTION dismiss_dead_letter(dead_letter bigint) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
-    UPDATE dead_letters AS d SET state = 'dismissed', state_at = now() WHERE d.id = letter;
+    UPDATE dead_letters AS d SET state = 'dismissed', state_at = now() WHERE d.id = dead_letter;
     IF NOT FOUND THEN
-        RAISE EXCEPTION 'there is no dead letter %', coalesce(letter::text, 'NULL') USING ERRCODE = '22023';
+        RAISE EXCEPTION 'there is no dead letter %', coalesce(dead_letter::text, 'NULL') USING ERRCODE = '22023';
     END IF;
 END $$;
 
@@ -356,3 +362,67 @@ BEGIN
 END $$;
 
 COMMENT ON FUNCTION dismiss_dead_letters IS 'Dismisses all open dead letters, or those of a stage or class. Returns how many.';
+
+-- Projections: what is made of the stored records.
+
+CREATE TABLE projections (
+    name          text COLLATE "C" PRIMARY KEY CHECK (name ~ '^[a-z][a-z0-9_]{0,62}$'),
+    collections   text[]      NOT NULL CHECK (cardinality(collections) > 0),
+    kind          text        NOT NULL UNIQUE,
+    queue         text        NOT NULL,
+    tables        text[]      NOT NULL,
+    registered_at timestamptz NOT NULL DEFAULT now(),
+    queues        text[]      NOT NULL DEFAULT '{}'
+);
+
+COMMENT ON TABLE  projections IS 'The projections of this database, as the last process started registered them. A process whose binary lacks one refuses to start.';
+COMMENT ON COLUMN projections.collections IS 'The collections whose records it reads: names, and prefixes such as pub.layers.*';
+COMMENT ON COLUMN projections.kind IS 'The kind of its jobs: a commit adds one for the records it wrote.';
+COMMENT ON COLUMN projections.queue IS 'The queue of its jobs, but for the collections that have one of their own.';
+COMMENT ON COLUMN projections.tables IS 'Its tables with the columns collection, did and rkey: their rows are deleted in the transaction that deletes the record.';
+COMMENT ON COLUMN projections.registered_at IS 'When it was registered, or last changed.';
+COMMENT ON COLUMN projections.queues IS 'The queues of collections that have one of their own, as in WEIR_QUEUES.';
+
+CREATE FUNCTION keep_projection() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    IF EXISTS (SELECT FROM river_job WHERE kind = OLD.kind AND state IN ('available', 'pending', 'retryable', 'running', 'scheduled')) THEN
+        RAISE EXCEPTION 'projection % has unfinished % jobs', OLD.name, OLD.kind
+            USING ERRCODE = '55006', HINT = 'Run the program that has the projection until they are finished, or delete them first, as in River UI.';
+    END IF;
+    UPDATE dead_letters SET state = 'dismissed', state_at = now() WHERE projection = OLD.name AND state IN ('open', 'retrying');
+    RETURN OLD;
+END $$;
+
+COMMENT ON FUNCTION keep_projection IS 'Refuses to delete a projection that has unfinished jobs; dismisses its dead letters.';
+
+CREATE TRIGGER projection_removed BEFORE DELETE ON projections FOR EACH ROW EXECUTE FUNCTION keep_projection();
+
+CREATE FUNCTION run_projection(name text) RETURNS bigint LANGUAGE plpgsql AS $$
+BEGIN
+    PERFORM FROM projections AS p WHERE p.name = run_projection.name;
+    IF NOT FOUND THEN
+        RAISE EXCEPTION 'there is no projection %', coalesce(quote_literal(left(name, 100)), 'NULL') USING ERRCODE = '22023', HINT = 'SELECT name FROM projections';
+    END IF;
+    RETURN enqueue_job('run_projection', 'maintenance', jsonb_build_object('name', name), ARRAY[tag(name)]);
+END $$;
+
+COMMENT ON FUNCTION run_projection IS 'Adds a job that projects all stored records of a projection''s collections again. Returns the id of the job.';
+
+CREATE TABLE waiting (
+    projection     text COLLATE "C" NOT NULL,
+    collection     text COLLATE "C" NOT NULL,
+    did            text COLLATE "C" NOT NULL,
+    rkey           text COLLATE "C" NOT NULL,
+    for_collection text COLLATE "C" NOT NULL,
+    for_did        text COLLATE "C" NOT NULL,
+    for_rkey       text COLLATE "C" NOT NULL,
+    since          timestamptz      NOT NULL DEFAULT now(),
+    PRIMARY KEY (did, collection, rkey, projection, for_did, for_collection, for_rkey)
+) WITH (autovacuum_vacuum_scale_factor = 0.05);
+CREATE INDEX waiting_for ON waiting (for_did, for_collection, for_rkey, projection, did, collection, rkey);
+CREATE INDEX waiting_since ON waiting (collection, since);
+
+COMMENT ON TABLE  waiting IS 'Records that a projection cannot use before another record is known, such as reposts of a post that is not stored or shares no link. A row whose record was deleted goes when its turn comes.';
+COMMENT ON COLUMN waiting.projection IS 'The projection that waits.';
+COMMENT ON COLUMN waiting.for_collection IS 'The collection of the record that it waits for.';
+COMMENT ON COLUMN waiting.since IS 'When the record began to wait. It waits as long as its collection is kept, and at most for a week; if too many wait, the oldest go.';

@@ -22,6 +22,8 @@ CREATE TABLE posts_default PARTITION OF posts DEFAULT;
 CREATE TABLE records_other PARTITION OF records DEFAULT;
 CREATE INDEX posts_indexed_at ON posts (indexed_at);
 CREATE INDEX records_other_indexed_at ON records_other (collection, indexed_at);
+-- Comparing a day with a relay of Nostr reads the events of that day, by the authors' dates.
+CREATE INDEX records_other_dated ON records_other (collection, left(rev, 16)) WHERE collection >= 'nostr.' AND collection < 'nostr/';
 
 COMMENT ON TABLE posts IS 'The records of app.bsky.feed.post, partitioned by rkey: a TID, which sorts by time. The view partitions lists the partitions.';
 COMMENT ON TABLE posts_default IS 'Posts whose rkey is not a TID, or is a TID of a time before the partitions. They expire by indexed_at.';
@@ -32,12 +34,27 @@ CREATE TABLE tombstones (
     did        text COLLATE "C" NOT NULL,
     rkey       text COLLATE "C" NOT NULL,
     rev        text COLLATE "C" NOT NULL,
-    deleted_at timestamptz      NOT NULL,
+    deleted_at timestamptz,
     PRIMARY KEY (collection, did, rkey)
 ) WITH (autovacuum_vacuum_scale_factor = 0.05);
 CREATE INDEX tombstones_deleted_at ON tombstones (deleted_at);
 
 COMMENT ON TABLE tombstones IS 'The newest deletion of each record. A write at or before rev stays deleted.';
+COMMENT ON COLUMN tombstones.deleted_at IS 'When the record was deleted: the tombstone expires by it. NULL: it stays, because a server may bring the record at any time.';
+
+CREATE TABLE expirations (
+    did        text COLLATE "C" NOT NULL,
+    collection text COLLATE "C" NOT NULL,
+    rkey       text COLLATE "C" NOT NULL,
+    rev        text COLLATE "C" NOT NULL,
+    expires_at timestamptz      NOT NULL,
+    PRIMARY KEY (did, collection, rkey)
+) WITH (autovacuum_vacuum_scale_factor = 0.05);
+CREATE INDEX expirations_expires_at ON expirations (expires_at);
+
+COMMENT ON TABLE  expirations IS 'Revisions of records that their authors let expire. The job check_subjects deletes those that are due, and the row.';
+COMMENT ON COLUMN expirations.rev IS 'The latest revision that expires. A newer revision without an expiration stays.';
+COMMENT ON COLUMN expirations.expires_at IS 'When it is deleted, by the author''s word.';
 
 CREATE FUNCTION tid_floor(at timestamptz) RETURNS text LANGUAGE plpgsql IMMUTABLE STRICT AS $$
 DECLARE
@@ -110,6 +127,8 @@ END $$;
 
 COMMENT ON FUNCTION prepare_default_partition IS 'Makes and validates the constraint that saves ensure_partition a scan of the default partition. Repeat until it returns false. SQLSTATE 55P03 while that is in use.';
 
+-- A query that began before a partition was made, and waits for the default partition, would look for the rows that move only there. So it
+-- waits for the table itself, and then finds the partition.
 CREATE FUNCTION lock_partitioned(p_parent text, p_mode text) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
     other regclass;
@@ -120,10 +139,11 @@ BEGIN
         PERFORM set_config('lock_timeout', '25ms', true);
         EXECUTE format('LOCK TABLE %s IN %s MODE', other, CASE p_mode WHEN 'ACCESS EXCLUSIVE' THEN p_mode ELSE 'SHARE ROW EXCLUSIVE' END);
     END LOOP;
-    EXECUTE format('LOCK TABLE ONLY %I IN %s MODE', p_parent, p_mode);
+    -- A query plans for the partitions that it sees under its lock on the table. It then sees the rows of the moment at which it runs.
+    EXECUTE format('LOCK TABLE ONLY %I IN ACCESS EXCLUSIVE MODE', p_parent);
 END $$;
 
-COMMENT ON FUNCTION lock_partitioned IS 'Locks a partitioned table, after the tables that its foreign keys refer to.';
+COMMENT ON FUNCTION lock_partitioned IS 'Locks a partitioned table against everybody. Before it, locks the tables that its foreign keys refer to: in ACCESS EXCLUSIVE mode if p_mode says so, else in SHARE ROW EXCLUSIVE mode.';
 
 CREATE FUNCTION ensure_partition(p_parent text, at timestamptz, span interval) RETURNS boolean LANGUAGE plpgsql SET lock_timeout = '50ms' AS $$
 DECLARE

@@ -1,5 +1,9 @@
--- Links: what the posts share, and since when nobody shares it.
+-- Links: what the posts share, which links count as one, what their pages say, and since when nobody shares a link.
 
+-- For the filter by text, which finds trigrams of addresses and the words of cards and posts. docs/decisions/text-search.md explains it.
+CREATE EXTENSION IF NOT EXISTS pg_trgm;
+
+-- The counter soon gives a new link its headline. In the space that the fillfactor leaves, the row needs no new entries in the indexes.
 CREATE TABLE links (
     id           bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     identity     text COLLATE "C" NOT NULL UNIQUE CHECK (octet_length(identity) <= 2048),
@@ -16,9 +20,14 @@ CREATE TABLE links (
     counts_as    bigint      NOT NULL GENERATED ALWAYS AS (coalesce(merged_into, id)) STORED,
     CHECK ((kept_sharers IS NULL) = (kept_at IS NULL)),
     UNIQUE (id, counts_as)
-) WITH (autovacuum_vacuum_scale_factor = 0.1);
+) WITH (autovacuum_vacuum_scale_factor = 0.1, fillfactor = 60);
 
 CREATE INDEX links_merged_into ON links (merged_into) WHERE merged_into IS NOT NULL;
+CREATE INDEX links_site ON links (site);
+CREATE INDEX links_address ON links USING gin (identity gin_trgm_ops) WITH (gin_pending_list_limit = 1024);
+-- A search with many matches looks up here which of their links are merged: few are. The condition is one that no other statement has: with
+-- merged_into IS NOT NULL, those that look for the links merged into one might read this index whole.
+CREATE INDEX links_merged ON links (id) INCLUDE (counts_as) WHERE counts_as <> id;
 
 COMMENT ON TABLE  links IS 'Every shared article, under its identity, with the spelling and the card that most sharers give. Workers add the row; the counter writes the spelling and the card.';
 COMMENT ON COLUMN links.identity IS 'The same for all spellings of one article. It is no URL.';
@@ -40,24 +49,34 @@ CREATE TABLE claims (
     title       text COLLATE "C" NOT NULL DEFAULT '',
     description text COLLATE "C" NOT NULL DEFAULT '',
     image       text COLLATE "C" NOT NULL DEFAULT '',
+    words       tsvector NOT NULL DEFAULT '',
     UNIQUE (link_id, hash)
 ) WITH (autovacuum_vacuum_scale_factor = 0.1);
+CREATE INDEX claims_words ON claims USING gin (words) WITH (gin_pending_list_limit = 1024);
 
 COMMENT ON TABLE  claims IS 'What sharers say about a link: a spelling, and a card if their post has one. Those who say the same share one row.';
 COMMENT ON COLUMN claims.hash IS 'Of the spelling, title, description and image. Texts may be too long for an index.';
 COMMENT ON COLUMN claims.site IS 'The host of the spelling, as the page shows it.';
 COMMENT ON COLUMN claims.image IS 'The CID of the picture: the same for all accounts that uploaded it.';
+COMMENT ON COLUMN claims.words IS 'The words of the title, the description and the address. Workers make them: Postgres'' parser depends on the locale.';
 
 CREATE TABLE shares (
-    did        text COLLATE "C" NOT NULL,
-    collection text COLLATE "C" NOT NULL,
-    rkey       text COLLATE "C" NOT NULL,
-    link_id    bigint      NOT NULL,
-    named_id   bigint      NOT NULL,
-    how        text        NOT NULL CHECK (how IN ('post', 'quote', 'repost')),
-    shared_at  timestamptz NOT NULL,
-    stored_at  timestamptz NOT NULL DEFAULT now(),
-    claim_id   bigint,
+    did                text COLLATE "C" NOT NULL,
+    collection         text COLLATE "C" NOT NULL,
+    rkey               text COLLATE "C" NOT NULL,
+    link_id            bigint      NOT NULL,
+    named_id           bigint      NOT NULL,
+    how                text        NOT NULL CHECK (how IN ('post', 'quote', 'repost')),
+    shared_at          timestamptz NOT NULL,
+    stored_at          timestamptz NOT NULL DEFAULT now(),
+    claim_id           bigint,
+    subject_did        text COLLATE "C",
+    subject_rkey       text COLLATE "C",
+    -- What a sharer gives is not a claim: each gives another one.
+    gift               text COLLATE "C" CHECK (octet_length(gift) <= 2048),
+    words              tsvector,
+    subject_collection text COLLATE "C" DEFAULT 'app.bsky.feed.post',
+    copied             boolean     NOT NULL DEFAULT false,
     PRIMARY KEY (did, collection, rkey, named_id),
     FOREIGN KEY (named_id, link_id) REFERENCES links (id, counts_as) ON UPDATE CASCADE
 ) PARTITION BY RANGE (rkey);
@@ -65,15 +84,26 @@ CREATE TABLE shares_default PARTITION OF shares DEFAULT WITH (autovacuum_vacuum_
 CREATE INDEX shares_window ON shares (shared_at, link_id, did);
 CREATE INDEX shares_link ON shares (link_id, shared_at);
 CREATE INDEX shares_default_stored_at ON shares_default (stored_at);
+CREATE INDEX shares_sharer ON shares (did, link_id);
+CREATE INDEX shares_subject ON shares (subject_did, subject_rkey, did, collection, rkey) WHERE subject_did IS NOT NULL;
+CREATE INDEX shares_gift ON shares (link_id, shared_at) WHERE gift IS NOT NULL;
+CREATE INDEX shares_words ON shares USING gin (words) WITH (gin_pending_list_limit = 1024) WHERE words IS NOT NULL;
+CREATE INDEX shares_nostr ON shares (link_id, shared_at) WHERE did LIKE 'did:nostr:%';
 
-COMMENT ON TABLE  shares IS 'The ledger: who shared which link in which record. Partitioned by rkey, which is a TID and sorts by time: a day each, as the view partitions lists. A share outlives its post''s retention, and goes when the author takes it back or its day expires.';
+COMMENT ON TABLE  shares IS 'Who shared which link by which record: a post that contains it, or a repost or quote of such a post. A share outlives its record''s retention, and goes only when the author takes it back or the link expires. A share through a subject counts only while subjects names the link and the subject''s author is active.';
 COMMENT ON TABLE  shares_default IS 'Shares whose rkey is not a TID, or is a TID of a time before the partitions. They expire by stored_at.';
 COMMENT ON COLUMN shares.link_id IS 'The link for which the share counts.';
 COMMENT ON COLUMN shares.named_id IS 'The link that the record names. Another one than link_id if it is merged into that: the foreign key keeps both in step.';
-COMMENT ON COLUMN shares.how IS 'post: in a post of its own; quote: in a post that quotes another.';
+COMMENT ON COLUMN shares.how IS 'post: the record itself contains the link; quote: it quotes a post that contains it; repost: it reposts one.';
 COMMENT ON COLUMN shares.shared_at IS 'The created_at of the record.';
 COMMENT ON COLUMN shares.stored_at IS 'When the record was first stored, by the database''s clock.';
 COMMENT ON COLUMN shares.claim_id IS 'What the record says about the link. NULL: nothing, because the record only reposts or quotes a post that contains the link.';
+COMMENT ON COLUMN shares.subject_did IS 'The author of the post that is quoted or reposted. NULL: the record itself contains the link.';
+COMMENT ON COLUMN shares.subject_rkey IS 'The rkey of that record in subject_collection.';
+COMMENT ON COLUMN shares.gift IS 'The URL with which the post opens the article for readers who have not paid. NULL: it gives none.';
+COMMENT ON COLUMN shares.words IS 'The words of the post that the sharer wrote. NULL: none, or a repost. They are searched while the post is stored.';
+COMMENT ON COLUMN shares.subject_collection IS 'The collection of the record that is quoted or reposted. Without subject_did it says nothing.';
+COMMENT ON COLUMN shares.copied IS 'The record is a copy of another one, which the table copies names: it does not count while that one shares the link too.';
 
 CREATE TABLE leaving_links (
     part    oid         NOT NULL,
@@ -93,3 +123,176 @@ CREATE TABLE unshared_links (
 CREATE INDEX unshared_links_since ON unshared_links (since);
 
 COMMENT ON TABLE unshared_links IS 'Links without a share since expiry noticed it. They are deleted after a day of grace, unless somebody shares them again.';
+
+-- Reposts and quotes: shares through another record.
+
+CREATE TABLE subjects (
+    did        text COLLATE "C" NOT NULL,
+    collection text COLLATE "C" NOT NULL,
+    rkey       text COLLATE "C" NOT NULL,
+    links      bigint[]         NOT NULL DEFAULT '{}',
+    shown      boolean          NOT NULL DEFAULT true,
+    fetched_at timestamptz,
+    fetch_at   timestamptz,
+    tries      int              NOT NULL DEFAULT 0,
+    checked_at timestamptz      NOT NULL DEFAULT now(),
+    PRIMARY KEY (did, collection, rkey)
+) WITH (autovacuum_vacuum_scale_factor = 0.05);
+CREATE INDEX subjects_fetch_at ON subjects (fetch_at) WHERE fetch_at IS NOT NULL;
+CREATE INDEX subjects_checked_at ON subjects (checked_at);
+
+COMMENT ON TABLE  subjects IS 'Posts that are reposted or quoted, with the links they share. A deletion removes the row in the transaction that brings it: then no share through the post counts.';
+COMMENT ON COLUMN subjects.links IS 'The ids of the links that the post itself contains. Empty: none, the post is not shown, or it has not been fetched yet.';
+COMMENT ON COLUMN subjects.shown IS 'False: the AppView did not show the post when it was last fetched.';
+COMMENT ON COLUMN subjects.fetched_at IS 'When the post was last fetched from the AppView. NULL: never, because it is stored or not fetched yet.';
+COMMENT ON COLUMN subjects.fetch_at IS 'When the post is fetched next. NULL: not until somebody shares it again; a stored post is never fetched.';
+COMMENT ON COLUMN subjects.tries IS 'How often in a row the AppView did not show the post.';
+COMMENT ON COLUMN subjects.checked_at IS 'When it was last checked that a share needs the row, or a record waits for it.';
+
+CREATE VIEW projected_subjects AS
+SELECT did, collection, rkey, links FROM subjects WHERE fetched_at IS NULL AND fetch_at IS NULL;
+
+COMMENT ON VIEW projected_subjects IS 'Subjects whose links are those of their own shares: their posts are stored, or have expired. The others are fetched from the AppView and may never have been stored, so audits do not compare them.';
+
+CREATE TABLE changed_subjects (
+    id         bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    did        text COLLATE "C" NOT NULL,
+    collection text COLLATE "C" NOT NULL,
+    rkey       text COLLATE "C" NOT NULL
+) WITH (autovacuum_vacuum_scale_factor = 0.05);
+
+COMMENT ON TABLE changed_subjects IS 'Subjects that were deleted or have other links than before. The job check_subjects projects their reposts and quotes again, and removes the row.';
+
+-- Whoever deletes or changes a subject writes one row, however many accounts reposted it.
+CREATE FUNCTION record_changed_subjects() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    IF TG_OP = 'DELETE' THEN
+        INSERT INTO changed_subjects (did, collection, rkey) SELECT o.did, o.collection, o.rkey FROM old_rows AS o WHERE o.links <> '{}';
+        INSERT INTO pending_counts (subject_did, subject_rkey) SELECT o.did, o.rkey FROM old_rows AS o WHERE o.links <> '{}';
+    ELSIF TG_OP = 'UPDATE' THEN
+        INSERT INTO changed_subjects (did, collection, rkey)
+        SELECT n.did, n.collection, n.rkey FROM new_rows AS n JOIN old_rows AS o USING (did, collection, rkey) WHERE o.links <> n.links AND o.links <> '{}';
+        INSERT INTO pending_counts (subject_did, subject_rkey)
+        SELECT n.did, n.rkey FROM new_rows AS n JOIN old_rows AS o USING (did, collection, rkey) WHERE o.links <> n.links;
+    ELSE -- shares through a subject that was deleted and stored again count again
+        INSERT INTO pending_counts (subject_did, subject_rkey)
+        SELECT n.did, n.rkey FROM new_rows AS n
+        WHERE n.links <> '{}' AND (SELECT true FROM shares AS s WHERE s.subject_did = n.did AND s.subject_rkey = n.rkey LIMIT 1); -- EXISTS may read all shares: the plan is made when there are few
+    END IF;
+    RETURN NULL;
+END $$;
+
+COMMENT ON FUNCTION record_changed_subjects IS 'Has the shares through a subject counted again, and projected again.';
+
+CREATE TRIGGER subjects_deleted AFTER DELETE ON subjects REFERENCING OLD TABLE AS old_rows FOR EACH STATEMENT EXECUTE FUNCTION record_changed_subjects();
+CREATE TRIGGER subjects_updated AFTER UPDATE ON subjects REFERENCING OLD TABLE AS old_rows NEW TABLE AS new_rows FOR EACH STATEMENT EXECUTE FUNCTION record_changed_subjects();
+CREATE TRIGGER subjects_inserted AFTER INSERT ON subjects REFERENCING NEW TABLE AS new_rows FOR EACH STATEMENT EXECUTE FUNCTION record_changed_subjects();
+
+-- Copies: records that a bridge made of records of another network.
+
+CREATE TABLE copies (
+    did           text COLLATE "C" NOT NULL,
+    collection    text COLLATE "C" NOT NULL,
+    rkey          text COLLATE "C" NOT NULL,
+    of_did        text COLLATE "C" NOT NULL,
+    of_collection text COLLATE "C" NOT NULL,
+    of_rkey       text COLLATE "C" NOT NULL,
+    checked_at    timestamptz      NOT NULL DEFAULT now(),
+    PRIMARY KEY (did, collection, rkey)
+) WITH (autovacuum_vacuum_scale_factor = 0.05);
+CREATE INDEX copies_checked_at ON copies (checked_at);
+CREATE INDEX copies_of ON copies (of_did, of_rkey, of_collection);
+
+COMMENT ON TABLE  copies IS 'Records that share links and are copies of records of another network, made by a bridge. Whether the original is stored does not matter here.';
+COMMENT ON COLUMN copies.checked_at IS 'When it was last checked that the record has shares.';
+
+-- Merges: links of which a redirect, or a person, says that they are one. docs/decisions/merged-links.md explains them.
+
+CREATE TABLE link_merges (
+    link_id   bigint      PRIMARY KEY REFERENCES links (id) ON DELETE CASCADE,
+    into_id   bigint      NOT NULL REFERENCES links (id) ON DELETE CASCADE CHECK (into_id <> link_id),
+    why       text        NOT NULL CHECK (why IN ('redirect', 'canonical', 'by hand')),
+    merged_at timestamptz NOT NULL,
+    split_at  timestamptz
+);
+CREATE INDEX link_merges_into ON link_merges (into_id);
+
+COMMENT ON TABLE  link_merges IS 'Which links were merged into which, when and why. A link may be merged into one that is merged itself: links.merged_into is the last of them.';
+COMMENT ON COLUMN link_merges.why IS 'redirect: its redirects lead to the other; canonical: its page calls the other its own address; by hand: by weir link merge.';
+COMMENT ON COLUMN link_merges.split_at IS 'When the merge was undone: by weir link split, or because more than three links of a host ended there. Only a person merges the link again. NULL: it is in force.';
+
+CREATE TABLE short_links (
+    link_id    bigint      PRIMARY KEY REFERENCES links (id) ON DELETE CASCADE,
+    resolve_at timestamptz,
+    tries      int         NOT NULL DEFAULT 0,
+    outcome    text        NOT NULL DEFAULT ''
+) WITH (autovacuum_vacuum_scale_factor = 0.1);
+CREATE INDEX short_links_resolve_at ON short_links (resolve_at) WHERE resolve_at IS NOT NULL;
+
+COMMENT ON TABLE  short_links IS 'Links of known shorteners. The job resolve_links asks where they lead.';
+COMMENT ON COLUMN short_links.resolve_at IS 'When the shortener is asked next. NULL: never again, because it has answered or did not several times.';
+COMMENT ON COLUMN short_links.tries IS 'How often it was asked in vain.';
+COMMENT ON COLUMN short_links.outcome IS 'Where the link leads, or why that is not known.';
+
+CREATE TABLE paused_shorteners (
+    site  text        PRIMARY KEY,
+    until timestamptz NOT NULL
+);
+
+COMMENT ON TABLE  paused_shorteners IS 'Until when a shortener wants to be left alone. New links of it wait as long; those that were due have been put off.';
+
+-- Cards: what the pages of links say about themselves. docs/decisions/cards.md explains them.
+
+CREATE TABLE cards (
+    link_id     bigint      PRIMARY KEY REFERENCES links (id) ON DELETE CASCADE,
+    sharers     smallint    NOT NULL CHECK (sharers IN (2, 5)),
+    fetch_at    timestamptz,
+    tries       int         NOT NULL DEFAULT 0,
+    fetched_at  timestamptz,
+    status      text        NOT NULL DEFAULT '',
+    host        text COLLATE "C" NOT NULL DEFAULT '',
+    address     text COLLATE "C" NOT NULL DEFAULT '',
+    ends_at     text COLLATE "C" NOT NULL DEFAULT '' CHECK (octet_length(ends_at) <= 2048),
+    canonical   text COLLATE "C" NOT NULL DEFAULT '' CHECK (octet_length(canonical) <= 2048),
+    same_site   boolean     NOT NULL DEFAULT false,
+    title       text COLLATE "C" NOT NULL DEFAULT '',
+    description text COLLATE "C" NOT NULL DEFAULT '',
+    site_name   text COLLATE "C" NOT NULL DEFAULT '',
+    words       tsvector    NOT NULL DEFAULT ''
+) WITH (autovacuum_vacuum_scale_factor = 0.1);
+CREATE INDEX cards_due ON cards (sharers, fetch_at) WHERE fetch_at IS NOT NULL;
+CREATE INDEX cards_ends_at ON cards (ends_at, host) WHERE ends_at <> '';
+CREATE INDEX cards_canonical ON cards (canonical, host) WHERE canonical <> '';
+CREATE INDEX cards_title ON cards (title, host) WHERE title <> '';
+CREATE INDEX cards_words ON cards USING gin (words) WITH (gin_pending_list_limit = 1024);
+
+COMMENT ON TABLE  cards IS 'Links whose page is fetched, and what the page says about itself. The counter adds the row; the job fetch_card fetches the page.';
+COMMENT ON COLUMN cards.sharers IS 'Why it is fetched: 2, no post of its two or more sharers has a title; 5, it has five sharers.';
+COMMENT ON COLUMN cards.fetch_at IS 'When the page is fetched next. NULL: never again.';
+COMMENT ON COLUMN cards.tries IS 'How often a fetch was started: at most four times.';
+COMMENT ON COLUMN cards.fetched_at IS 'When the last fetch ended. NULL: none has yet.';
+COMMENT ON COLUMN cards.status IS 'Why the title of the page does not count. Empty: it counts if same_site is true, or the link was merged because of the page.';
+COMMENT ON COLUMN cards.host IS 'The host that was asked, without "www.".';
+COMMENT ON COLUMN cards.address IS 'Where the redirects ended.';
+COMMENT ON COLUMN cards.ends_at IS 'The identity of that address. Empty: it is not known, or no link.';
+COMMENT ON COLUMN cards.canonical IS 'The identity of the address that the page calls its own, in its registrable domain. Empty: none.';
+COMMENT ON COLUMN cards.same_site IS 'The redirects ended in the registrable domain in which they began.';
+COMMENT ON COLUMN cards.words IS 'The words of the title and the description.';
+
+CREATE TABLE card_fetches (
+    id         bigint      GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    link_id    bigint      NOT NULL,
+    started_at timestamptz NOT NULL DEFAULT clock_timestamp(),
+    ended_at   timestamptz
+);
+
+COMMENT ON TABLE  card_fetches IS 'The fetches of pages that were started in the last hour: at most 1,000, over all processes.';
+COMMENT ON COLUMN card_fetches.link_id IS 'The link. It may have expired.';
+COMMENT ON COLUMN card_fetches.ended_at IS 'NULL: it is running, or its process died. After a minute nobody waits for it.';
+
+CREATE TABLE card_hosts (
+    host    text COLLATE "C" PRIMARY KEY,
+    next_at timestamptz      NOT NULL
+);
+
+COMMENT ON TABLE  card_hosts IS 'When the next request to a host may start, over all processes. Hosts that nobody asks have no row.';

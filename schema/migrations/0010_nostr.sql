@@ -1,3 +1,11 @@
+-- Nostr: a network without repositories, whose servers may bring any event at any time.
+
+CREATE TABLE seen (
+    id uuid PRIMARY KEY
+);
+
+COMMENT ON TABLE seen IS 'The first 16 bytes of the ids of events that were stored, for networks whose servers bring the same events. They stay, because an event may come again at any time.';
+
 -- Accounts of Nostr that are watched: what relays have said of them.
 
 CREATE TABLE nostr_authors (
@@ -25,7 +33,9 @@ CREATE TABLE nostr_relays (
     read_to  timestamptz,
     next_at  timestamptz NOT NULL,
     failures int         NOT NULL DEFAULT 0,
-    problem  text        NOT NULL DEFAULT ''
+    problem  text        NOT NULL DEFAULT '',
+    -- A relay that lost its place keeps its failures: without them it would take the place back at once.
+    chosen   boolean     NOT NULL DEFAULT true
 );
 
 COMMENT ON TABLE nostr_relays IS 'Relays that followed accounts name, and WEIR_NOSTR does not: they are asked now and then.';
@@ -33,17 +43,28 @@ COMMENT ON COLUMN nostr_relays.read_to IS 'What the accounts that name the relay
 COMMENT ON COLUMN nostr_relays.next_at IS 'When the relay is asked next. A relay that fails is asked less often.';
 COMMENT ON COLUMN nostr_relays.failures IS 'How often in a row it could not be read.';
 COMMENT ON COLUMN nostr_relays.problem IS 'Why it could not be read the last time. Empty: it could.';
+COMMENT ON COLUMN nostr_relays.chosen IS 'Whether the relay is among those that are asked. Others keep what is known of them as long as a followed account names them.';
 
--- A secret key must not get into a table, a listing or a backup.
+-- Comparisons of relays of Nostr with what is stored.
 
-CREATE FUNCTION refuse_secret_target() RETURNS trigger LANGUAGE plpgsql AS $$
-BEGIN
-    RAISE EXCEPTION 'this is a secret key (nsec), which Weir never needs: name the public key (npub), and consider this one stolen if others may have seen it' USING ERRCODE = '22023';
-END $$;
+CREATE TABLE relay_audits (
+    stream   text COLLATE "C" NOT NULL,
+    day      date             NOT NULL,
+    method   text             NOT NULL,
+    events   int              NOT NULL,
+    missing  int              NOT NULL,
+    stored   int              NOT NULL,
+    problem  text             NOT NULL DEFAULT '',
+    tries    int              NOT NULL DEFAULT 1,
+    retry_at timestamptz,
+    ended_at timestamptz      NOT NULL DEFAULT now(),
+    PRIMARY KEY (stream, day)
+);
 
-COMMENT ON FUNCTION refuse_secret_target IS 'Refuses a watch whose target contains a secret key of Nostr.';
-
-CREATE TRIGGER watch_target_public BEFORE INSERT OR UPDATE OF target ON watches FOR EACH ROW
-    WHEN (NEW.target ~* 'nsec1[0-9a-z]{20}') EXECUTE FUNCTION refuse_secret_target();
-
-COMMENT ON COLUMN watches.target IS 'A handle, a DID, the at:// or bsky.app address of a list or starter pack, or the npub of an account of Nostr.';
+COMMENT ON TABLE  relay_audits IS 'What a relay of Nostr had of a day, by the authors'' dates in UTC, compared with what was stored. Rows stay for a month.';
+COMMENT ON COLUMN relay_audits.method IS 'negentropy: sets of ids were compared (NIP-77). pages: all events were read.';
+COMMENT ON COLUMN relay_audits.events IS 'Events of that day that were stored before.';
+COMMENT ON COLUMN relay_audits.missing IS 'Events that the relay named, and that had never been stored. The sum of all tries.';
+COMMENT ON COLUMN relay_audits.stored IS 'Records that changed because of them. Forged, deleted and replaced events change none. The sum of all tries.';
+COMMENT ON COLUMN relay_audits.problem IS 'Why the day was not compared completely. Empty: it was.';
+COMMENT ON COLUMN relay_audits.retry_at IS 'When it is tried again. NULL: never.';

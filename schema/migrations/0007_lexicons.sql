@@ -16,6 +16,12 @@ COMMENT ON COLUMN lexicons.source IS 'folder: from WEIR_LEXICONS; resolved: publ
 COMMENT ON COLUMN lexicons.authority IS 'The account that published a resolved schema.';
 COMMENT ON COLUMN lexicons.loaded_at IS 'When this document was stored.';
 
+CREATE TABLE strict_lexicons (
+    pattern text COLLATE "C" PRIMARY KEY
+);
+
+COMMENT ON TABLE strict_lexicons IS 'The collections whose records are compared strictly with their schemas: names, and prefixes that end in a dot and an asterisk. From WEIR_STRICT_LEXICONS of the worker that was started last.';
+
 CREATE TABLE verdicts (
     collection  text COLLATE "C" NOT NULL,
     did         text COLLATE "C" NOT NULL,
@@ -80,9 +86,9 @@ CREATE TABLE record_texts (
 ) WITH (autovacuum_vacuum_scale_factor = 0.05);
 CREATE INDEX record_texts_words ON record_texts USING gin (words) WITH (gin_pending_list_limit = 1024);
 
-COMMENT ON TABLE  record_texts IS 'What people wrote in the projected records: the strings that the schema declares without a format and without a list of values. A record without any has no row.';
-COMMENT ON COLUMN record_texts.text IS 'The texts, a line each, in the order of the record: the first 64 KiB.';
-COMMENT ON COLUMN record_texts.words IS 'The words of the text. Workers make them: Postgres'' parser depends on the locale.';
+COMMENT ON TABLE  record_texts IS 'What people wrote in the projected records and look for: the fields that the rules of the namespace name, or else all strings that the schema declares without a format and without a list of values. A record without any has no row.';
+COMMENT ON COLUMN record_texts.text IS 'The texts, a line each: what the record is called, and then the rest, both in the order of the record. The first 64 KiB.';
+COMMENT ON COLUMN record_texts.words IS 'The words of the text; those that say what the record is called have the weight A. Workers make them: Postgres'' parser depends on the locale.';
 
 CREATE TABLE parked (
     collection    text COLLATE "C" NOT NULL,
@@ -109,13 +115,14 @@ COMMENT ON COLUMN parked.retry_at IS 'When it is looked for next. NULL: never; i
 COMMENT ON COLUMN parked.state IS 'waiting: it may come any moment; asking: the server of its account is asked for it; missing: the server has none, or gave no answer, and the record is a dead letter.';
 COMMENT ON COLUMN parked.problem IS 'What the server said.';
 
+-- The job, which runs after the commit of this transaction, looks which records refer to the account. Here, a record that is judged before
+-- the commit and is the first to refer to the account would be missed: neither would see the other, and the reference would never become
+-- dangling, or stay so.
 CREATE FUNCTION judge_account() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
-    -- A judgment under way looks at its targets once more after its commit. So either it sees this change, or its rows are seen here.
+    -- A judgment under way looks at its targets once more after its commit. So either it sees this change, or the job sees its rows.
     -- Without the projection no worker knows the job.
-    IF EXISTS (SELECT FROM projections AS l WHERE l.name = 'lexicon')
-       AND (EXISTS (SELECT FROM record_refs AS r WHERE r.to_did = NEW.did AND r.to_rkey IS NOT NULL)
-            OR EXISTS (SELECT FROM parked AS p WHERE p.to_did = NEW.did)) THEN
+    IF EXISTS (SELECT FROM projections AS l WHERE l.name = 'lexicon') THEN
         PERFORM enqueue_job('judge_account', 'process', jsonb_build_object('did', NEW.did), ARRAY['lexicon']);
     END IF;
     RETURN NULL;
