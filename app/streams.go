@@ -11,7 +11,6 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/weir-social/weir/consumer"
-	"github.com/weir-social/weir/consumer/nostr"
 	"github.com/weir-social/weir/schema"
 )
 
@@ -27,8 +26,7 @@ type streams struct {
 // while another process holds the lease of the stream.
 type stream struct {
 	name     string
-	network  string        // of its accounts; "": the network of repositories
-	rewind   time.Duration // how far before the position a resume by time starts; 0: as usual
+	network  string // of its accounts; "": the network of repositories
 	source   consumer.Source
 	follows  follows
 	consumer *consumer.Consumer
@@ -45,7 +43,7 @@ func (p App) Consume(ctx context.Context) error {
 		return err
 	}
 	for _, relay := range relays {
-		if err := s.add(&stream{name: relay.stream, network: nostrNetwork, rewind: nostr.Overlap}, p.nostrSource(relay.url)); err != nil {
+		if err := s.add(&stream{name: relay.stream, network: nostrNetwork}, p.nostrSource(relay.url)); err != nil {
 			return err
 		}
 	}
@@ -97,7 +95,7 @@ func (s *streams) add(added *stream, source sourceOf) error {
 	}
 	added.follows.limit = added.source.Capabilities().Accounts
 	added.consumer, err = s.consumer(consumer.Config{
-		Stream: added.name, Source: added.source, Rewind: added.rewind, Follows: added.follows.includes, Leased: func(ctx context.Context) error { return s.leased(ctx, added) },
+		Stream: added.name, Source: added.source, Follows: added.follows.includes, Leased: func(ctx context.Context) error { return s.leased(ctx, added) },
 		Start: from, BatchEvents: s.cfg.BatchEvents, BatchInterval: s.cfg.BatchInterval, BufferBytes: s.cfg.BufferBytes,
 		LeaseTTL: s.cfg.LeaseTTL, GapThreshold: s.cfg.GapThreshold, QuietAfter: s.cfg.QuietAfter, SilentFor: 3 * s.cfg.QuietAfter,
 		ResumeWithin: retention.Tombstones, Depth: s.depth, MaxDepth: s.cfg.QueueLimit, Registerer: metrics,

@@ -38,6 +38,8 @@ type Capabilities struct {
 	// be delivered. 0 and 1: only the last. More, up to 8, are for servers that may
 	// omit events that they delivered before.
 	Anchors int
+	// Rewind is how far before the position a resume by time starts; 0: 5 minutes.
+	Rewind time.Duration
 	// Complete: a connection requests everything since the cursor, and has it before its
 	// first frame with a place. Message.Missed names what it could not get, so a resume
 	// needs no other proof.
