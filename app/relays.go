@@ -172,7 +172,7 @@ func incomplete(unread error) error {
 // obey has demands to vanish obeyed whatever relay they name: the reader yields none that
 // does not name the relay that it comes from.
 func (r *relays) obey(retry *consumer.Retry) {
-	retry.Wires[nostr.WireName] = r.app.nostrWire(nil)
+	retry.Wires[nostr.WireName] = r.app.nostrWireOf(nil)
 }
 
 // kinds returns the stored kinds, and those that delete.
