@@ -19,12 +19,11 @@ import (
 // a server for it.
 const StreamFetched = "fetched"
 
-// wireFetched is the wire of Jetstream, whose format the archived events have: whoever
-// reads the archive of a stream reads them too.
-const wireFetched = "jetstream-v1"
-
 // Fetched is what was asked for, as far as it has changed the tables.
 type Fetched struct {
+	// Wire names the wire that decodes the archived events, so that whoever reads the archive
+	// of a stream reads them too.
+	Wire      string
 	Writes    []Write
 	Deletions []Deletion
 	Statuses  []Status
@@ -123,7 +122,7 @@ func archiveRow(ctx context.Context, db DB, events []fetchedEvent) (*ArchiveRow,
 	for _, f := range found {
 		forgotten[f.DID] = f.Until
 	}
-	r := &ArchiveRow{Wire: wireFetched, Units: make([]ArchiveUnit, len(events))}
+	r := &ArchiveRow{Units: make([]ArchiveUnit, len(events))}
 	for i := range events {
 		raw, err := json.Marshal(&events[i])
 		if err != nil {
@@ -146,6 +145,7 @@ func ArchiveFetched(ctx context.Context, tx pgx.Tx, f Fetched) error {
 	if err != nil || len(row.Units) == 0 {
 		return err
 	}
+	row.Wire = f.Wire
 	row.Date(f.Writes)
 	row.Pack()
 	return row.store(ctx, tx, Lease{Stream: StreamFetched})
