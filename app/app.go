@@ -196,7 +196,7 @@ func (p App) retryDeadLetters(keep workers.Retention) (func(context.Context, []s
 	if err != nil {
 		return nil, err
 	}
-	if _, err := p.wires(); err != nil {
+	if _, err := p.wires(false); err != nil {
 		return nil, err
 	}
 	return func(ctx context.Context, deadLetters []schema.StoredDeadLetter) error {
@@ -226,7 +226,7 @@ func (p App) retryOfFollowed(ctx context.Context, queue *river.Client[pgx.Tx], k
 
 // retry returns a Retry that stores events of all accounts.
 func (p App) retry(ctx context.Context, queue *river.Client[pgx.Tx], keep workers.Retention) (*consumer.Retry, error) {
-	wires, err := p.wires()
+	wires, err := p.wires(false)
 	if err != nil {
 		return nil, err
 	}

@@ -24,6 +24,8 @@ func (p App) Audit(ctx context.Context, a workers.Auditor) (schema.Audit, []sche
 		return schema.Audit{}, nil, err
 	}
 	a.Pool, a.API, a.Client, a.Projections, a.Log, a.Collections = p.pool, api, queue, p.projections, p.log, p.stored
-	a.Archived = p.cfg.Archive != ""
+	if p.cfg.Archive != "" {
+		a.Fetched = fetchedWire
+	}
 	return a.Audit(ctx)
 }

@@ -361,8 +361,8 @@ func (c Config) parse() error {
 	_, archive := c.archive()
 	_, index := c.clickHouse()
 	_, scope := c.archiveScope()
-	_, relays := c.nostrRelays()
-	return cmp.Or(stored, lexicons, queues, letters, webhook, hosts, proxies, archive, index, scope, relays)
+	_, streams := c.streams()
+	return cmp.Or(stored, lexicons, queues, letters, webhook, hosts, proxies, archive, index, scope, streams)
 }
 
 // stored returns the registry of the stored collections.

@@ -138,7 +138,7 @@ func second[T any](_ T, err error) error { return err }
 func TestVerificationIsKnown(t *testing.T) {
 	t.Parallel()
 	for verify, valid := range map[string]bool{VerifyWhole: true, VerifySigned: true, VerifyChained: true, "": false, "proven": false} {
-		c := Config{Source: SourceFirehose, Verify: verify}
+		c := Config{Source: "firehose", Verify: verify}
 		if err := c.checkSource(); valid {
 			require.NoError(t, err)
 		} else {

@@ -57,13 +57,15 @@ func (c Config) checks(within time.Duration) []doctor.Check {
 	pool := c.pool(within)
 	dictionary := c.loadDictionary(pool)
 	checks := []doctor.Check{c.databaseCheck(within, pool, false)}
-	if c.Compress && c.Source == SourceJetstream {
+	source, _ := c.source()
+	if c.Compress && source.compresses {
 		checks = append(checks, doctor.DictionaryCheck(dictionary))
 	}
-	client, stored := &http.Client{}, c.registry()
-	endpoints, variable := c.endpoints()
-	checks = append(checks, doctor.StreamCheck(doctor.Stream{Name: c.Source, Variable: variable, Endpoints: endpoints, Source: func(endpoint string) (consumer.Source, error) {
-		return c.newSource(socket.Config{Endpoints: []string{endpoint}, DialTimeout: within / 2}, stored, nil, consumer.Filter{Everyone: true}, dictionary)
+	client, reads := &http.Client{}, App{cfg: c, stored: c.registry(), signatures: &signatures{}}
+	reads.cfg.Verify = VerifyWhole // nothing is stored
+	checks = append(checks, doctor.StreamCheck(doctor.Stream{Name: source.name, Variable: source.variable, Endpoints: source.endpoints(c), Source: func(endpoint string) (consumer.Source, error) {
+		return source.open(reads, opening{filter: consumer.Filter{Everyone: true}, dictionary: dictionary,
+			Config: socket.Config{Endpoints: []string{endpoint}, DialTimeout: within / 2, UserAgent: userAgent}})
 	}}, within*3/4),
 		doctor.ServiceCheck(doctor.Service{Name: "appview", Variable: "WEIR_APPVIEW", UserAgent: userAgent, Client: client,
 			URL: strings.TrimSuffix(c.AppView, "/") + "/xrpc/app.bsky.actor.getProfiles?actors=bsky.app"}),

@@ -7,30 +7,22 @@ import (
 
 	"github.com/weir-social/weir/archive"
 	"github.com/weir-social/weir/consumer"
-	"github.com/weir-social/weir/consumer/firehose"
-	"github.com/weir-social/weir/consumer/jetstream"
 	"github.com/weir-social/weir/consumer/nostr"
 	protocol "github.com/weir-social/weir/nostr"
 	"github.com/weir-social/weir/schema"
 )
 
-// strip returns the function that removes data to forget from a segment's records, for use
-// by one goroutine. It does not depend on the configuration, because records that are not
-// stored are archived too.
+// strip returns how what must be forgotten is taken out of a segment's records, in one
+// goroutine.
 func strip(m archive.Manifest) (archive.Strip, error) {
-	everything := func(string) bool { return true }
-	switch m.Wire {
-	case schema.WireSnapshot:
+	if m.Wire == schema.WireSnapshot {
 		return stripSnapshot, nil
-	case nostr.WireName:
-		return stripNostr(), nil
 	}
-	for _, wire := range []consumer.Wire{jetstream.Wire(everything), firehose.Wire(everything, nil)} {
-		if wire.Name == m.Wire {
-			return stripFrames(wire), nil
-		}
+	s, known := sourceOf(m.Wire)
+	if !known {
+		return nil, fmt.Errorf("segment %s: this version of Weir does not know the wire %s", m.Name, m.Wire)
 	}
-	return nil, fmt.Errorf("segment %s: this version of Weir does not know the wire %s", m.Name, m.Wire)
+	return s.strip(), nil
 }
 
 // stripFrames returns a Strip for the frames of repositories. If an event must be removed

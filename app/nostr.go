@@ -4,16 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"net/url"
 	"strings"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/weir-social/weir/consumer"
 	"github.com/weir-social/weir/consumer/nostr"
-	"github.com/weir-social/weir/consumer/socket"
 	protocol "github.com/weir-social/weir/nostr"
 	"github.com/weir-social/weir/schema"
 )
@@ -59,25 +56,49 @@ func (c Config) nostrKey() (*[32]byte, error) {
 	return &key, nil
 }
 
-// nostrSource returns the source that reads a relay.
-func (p App) nostrSource(relay string) sourceOf {
-	return func(log *slog.Logger, metrics prometheus.Registerer) (consumer.Source, error) {
-		key, err := p.cfg.nostrKey()
-		if err != nil {
-			return nil, err
-		}
-		return nostr.New(nostr.Config{Kinds: p.stored.Kinds(nostrNetwork), Key: key, Verifier: p.signatures.events(p),
-			Config: socket.Config{Endpoints: []string{relay}, QuietAfter: p.cfg.QuietAfter, Logger: log, Registerer: metrics, UserAgent: userAgent}})
+// nostrStreams returns a stream for each relay.
+func (c Config) nostrStreams() ([]configuredStream, error) {
+	relays, err := c.nostrRelays()
+	var all []configuredStream
+	for _, relay := range relays {
+		all = append(all, configuredStream{name: relay.stream, endpoints: []string{relay.url}})
 	}
+	return all, err
 }
 
-// nostrWire returns the wire of the stored kinds. Requests to vanish take effect if they name one
-// of these relays; if relays is nil, always.
-func (p App) nostrWire(relays []string) consumer.Wire {
+func (p App) openNostr(o opening) (consumer.Source, error) {
+	key, err := p.cfg.nostrKey()
+	if err != nil {
+		return nil, err
+	}
+	return nostr.New(nostr.Config{Config: o.Config, Kinds: p.stored.Kinds(nostrNetwork), Key: key, Verifier: p.signatures.events(p)})
+}
+
+// nostrWire returns the wire of the stored kinds. It obeys demands to vanish that name one of
+// the configured relays, or whatever relay they name if they were archived.
+func (p App) nostrWire(archived bool) (consumer.Wire, error) {
+	if archived {
+		return p.nostrWireOf(nil), nil
+	}
+	return p.nostrWireOf(append([]string{}, p.cfg.Nostr...)), nil // never nil
+}
+
+// nostrWireOf returns the wire of the stored kinds. It obeys demands to vanish that name one
+// of these relays; nil: whatever relay they name.
+func (p App) nostrWireOf(relays []string) consumer.Wire {
 	return nostr.Wire(p.stored.Kinds(nostrNetwork), p.signatures.events(p), relays)
 }
 
-// coveredAtOnce is how many tombstones one transaction adds.
+// exportNostr returns the JSON of an archived event.
+func exportNostr(record []byte) []byte {
+	e, err := protocol.DecodeNotepack(record)
+	if err != nil {
+		return record
+	}
+	return e.AppendJSON(nil)
+}
+
+// coveredAtOnce is how many tombstones one transaction leaves.
 const coveredAtOnce = 10_000
 
 // coverDeletions adds tombstones in the stored kinds for deletions by id that were read before
@@ -111,12 +132,4 @@ func (p App) coverDeletions(ctx context.Context, stream string) error {
 func (s *signatures) events(p App) *nostr.Verifier {
 	s.nostrOnce.Do(func() { s.nostr = nostr.NewVerifier(nostr.VerifierConfig{Registerer: p.metrics}) })
 	return s.nostr
-}
-
-// network returns the network of an account, or "" if the account has a repository.
-func network(did string) string {
-	if _, ok := protocol.ParseDID(did); ok {
-		return nostrNetwork
-	}
-	return ""
 }

@@ -9,12 +9,11 @@ import (
 
 	"github.com/weir-social/weir/archive"
 	"github.com/weir-social/weir/consumer"
-	"github.com/weir-social/weir/consumer/nostr"
 	"github.com/weir-social/weir/schema"
 )
 
-// reach returns the time since which archived events may be sent again by a server. Earlier
-// events need not be known, except those of Nostr: relays may send an event at any time.
+// reach returns since when events were archived that a server may send again. Earlier ones
+// need not be known, except those of sources whose servers may send an event at any time.
 func (p App) reach(now time.Time) (time.Time, error) {
 	keep, err := p.retention()
 	return now.Add(-keep.Tombstones - 24*time.Hour), err // see workers.SweepArchive
@@ -57,7 +56,8 @@ func (p App) RebuildSeen(ctx context.Context, how Rebuild) error {
 		return err
 	}
 	manifests = slices.DeleteFunc(manifests, func(m archive.Manifest) bool {
-		return m.Wire == schema.WireSnapshot || m.Wire != nostr.WireName && m.LastAt.Before(reach)
+		s, _ := sourceOf(m.Wire)
+		return m.Wire == schema.WireSnapshot || !s.resends && m.LastAt.Before(reach)
 	})
 	r.all = len(manifests)
 	for _, m := range manifests {

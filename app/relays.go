@@ -173,7 +173,7 @@ func incomplete(unread error) error {
 // obey makes requests to vanish take effect whatever relay they name. The reader yields only
 // requests that name the relay that they come from.
 func (r *relays) obey(retry *consumer.Retry) {
-	retry.Wires[nostr.WireName] = r.app.nostrWire(nil)
+	retry.Wires[nostr.WireName] = r.app.nostrWireOf(nil)
 }
 
 // kinds returns the stored kinds, and the kinds that delete.

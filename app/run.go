@@ -105,12 +105,15 @@ func (p App) WithOps(ctx context.Context, reads bool, f func(context.Context) er
 	return g.Wait()
 }
 
-// checkSource returns an error if the source's configuration is invalid.
+// checkSource returns an error if the configuration of a source is invalid.
 func (p App) checkSource() error {
 	if _, err := p.cfg.stored(); err != nil {
 		return err
 	}
-	_, err := p.source(p.log, nil)
+	streams, err := p.cfg.streams()
+	for i := 0; i < len(streams) && err == nil; i++ {
+		_, err = p.source(streams[i], p.log, nil)
+	}
 	return err
 }
 

@@ -6,25 +6,92 @@ import (
 	"fmt"
 	"log/slog"
 	"net/http"
+	"strings"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/weir-social/weir/archive"
-	"github.com/weir-social/weir/collection"
 	"github.com/weir-social/weir/consumer"
 	"github.com/weir-social/weir/consumer/firehose"
 	"github.com/weir-social/weir/consumer/jetstream"
 	"github.com/weir-social/weir/consumer/nostr"
 	"github.com/weir-social/weir/consumer/socket"
+	protocol "github.com/weir-social/weir/nostr"
 	"github.com/weir-social/weir/schema"
 )
 
-// The values of WEIR_SOURCE.
-const (
-	SourceJetstream = "jetstream"
-	SourceFirehose  = "firehose"
-)
+// sources returns what Weir can read, the default of WEIR_SOURCE first.
+func sources() []sourceEntry {
+	return []sourceEntry{
+		{
+			name: "jetstream", wire: jetstream.WireName, words: "the public Jetstream",
+			variable: "WEIR_JETSTREAM", endpoints: func(c Config) []string { return c.Jetstream }, compresses: true,
+			open: App.openJetstream, newWire: App.jetstreamWire,
+			strip: func() archive.Strip { return stripFrames(jetstream.Wire(nil)) },
+		},
+		{
+			name: "firehose", wire: firehose.WireName, words: "the relays",
+			variable: "WEIR_RELAYS", endpoints: func(c Config) []string { return c.Relays },
+			open: App.openFirehose, newWire: App.firehoseWire,
+			strip: func() archive.Strip { return stripFrames(firehose.Wire(nil, nil)) },
+		},
+		{
+			name: nostrNetwork, wire: nostr.WireName, network: protocol.DIDPrefix, streams: Config.nostrStreams, resends: true,
+			open: App.openNostr, newWire: App.nostrWire, leased: App.coverDeletions,
+			strip: stripNostr, export: exportNostr,
+		},
+	}
+}
+
+// sourceEntry is what Weir must know of a source: a new source is a new entry. Whatever
+// concerns all sources asks the entries, and never which one it is.
+type sourceEntry struct {
+	name    string // in WEIR_SOURCE and the findings of the doctor
+	wire    string // the name of its wire in dead letters and segments
+	network string // of its accounts: how their DIDs begin; empty: the network of repositories
+
+	// Of a source that WEIR_SOURCE names.
+	words      string // what it reads
+	variable   string // of the endpoints
+	endpoints  func(Config) []string
+	compresses bool // its servers can compress with the dictionary
+
+	// streams returns the streams of a source that is read besides that of WEIR_SOURCE, which
+	// cannot name it; nil: WEIR_SOURCE can.
+	streams func(Config) ([]configuredStream, error)
+
+	open func(App, opening) (consumer.Source, error)
+	// newWire returns its wire, for one goroutine. archived: it decodes the archive. The
+	// signatures were checked before its records were archived; since then the hashes of the
+	// segments vouch for them. Demands to vanish that were archived were obeyed.
+	newWire func(p App, archived bool) (consumer.Wire, error)
+	// leased, if not nil, prepares a process that has taken the lease of one of its streams.
+	leased func(p App, ctx context.Context, stream string) error
+
+	// strip returns how what must be forgotten is taken out of archived records, in one
+	// goroutine. It depends on no configuration: what is not stored is archived too.
+	strip   func() archive.Strip
+	export  func(record []byte) []byte // returns the JSON of an archived record; nil: its wire is JSON, or cannot become it
+	resends bool                       // servers may send an event again at any later time
+}
+
+// configuredStream is a stream to read.
+type configuredStream struct {
+	name      string
+	endpoints []string
+	from      sourceEntry
+}
+
+// opening is what a source needs besides the process.
+type opening struct {
+	socket.Config
+	filter     consumer.Filter                       // the first one, for a server that filters
+	dictionary func(context.Context) ([]byte, error) // for a server that compresses
+}
+
+// fetchedWire is the wire that decodes what schema.ArchiveFetched archives, see schema.Fetched.
+const fetchedWire = jetstream.WireName
 
 // The values of WEIR_VERIFY.
 const (
@@ -36,19 +103,59 @@ const (
 // userAgent identifies Weir to the services.
 const userAgent = "weir (+https://github.com/weir-social/weir)"
 
-// SetSource sets what the stream is read from.
-func (c *Config) SetSource(source string) error {
-	if source != SourceJetstream && source != SourceFirehose {
-		return fmt.Errorf("%q is no source: expected %s or %s", source, SourceJetstream, SourceFirehose)
+// SourceNames returns the values of WEIR_SOURCE, the default first.
+func SourceNames() (names []string) {
+	for _, s := range sources() {
+		if s.streams == nil {
+			names = append(names, s.name)
+		}
 	}
-	c.Source = source
-	return nil
+	return names
+}
+
+// source returns the source that WEIR_SOURCE names.
+func (c Config) source() (sourceEntry, error) {
+	for _, s := range sources() {
+		if s.name == c.Source && s.streams == nil {
+			return s, nil
+		}
+	}
+	return sourceEntry{}, fmt.Errorf("%q is no source: expected %s", c.Source, strings.Join(SourceNames(), " or "))
+}
+
+// sourceOf returns the source of a wire.
+func sourceOf(wire string) (s sourceEntry, known bool) {
+	for _, s := range sources() {
+		if s.wire == wire {
+			return s, true
+		}
+	}
+	return sourceEntry{}, false
+}
+
+// networkOf returns the network of an account.
+func networkOf(all []sourceEntry, did string) string {
+	for i := range all {
+		if network := all[i].network; network != "" && strings.HasPrefix(did, network) {
+			return network
+		}
+	}
+	return ""
+}
+
+// SetSource sets what the stream is read from.
+func (c *Config) SetSource(name string) error {
+	_, err := Config{Source: name}.source()
+	if err == nil {
+		c.Source = name
+	}
+	return err
 }
 
 // checkSource returns an error if the source or the verification is unknown, or if too
 // many Nostr relays are configured.
 func (c *Config) checkSource() error {
-	if err := c.SetSource(c.Source); err != nil {
+	if _, err := c.source(); err != nil {
 		return fmt.Errorf("WEIR_SOURCE: %w", err)
 	}
 	if c.Verify != VerifyWhole && c.Verify != VerifySigned && c.Verify != VerifyChained {
@@ -62,64 +169,97 @@ func (c *Config) checkSource() error {
 
 // Reads returns the configured source in words.
 func (c Config) Reads() string {
-	if c.Source == SourceFirehose {
-		return "the relays"
-	}
-	return "the public Jetstream"
+	s, _ := c.source()
+	return s.words
 }
 
-// endpoints returns the endpoints of the configured source, and their variable.
-func (c Config) endpoints() (all []string, variable string) {
-	if c.Source == SourceFirehose {
-		return c.Relays, "WEIR_RELAYS"
+// streams returns the streams to read.
+func (c Config) streams() ([]configuredStream, error) {
+	chosen, err := c.source()
+	if err != nil {
+		return nil, err
 	}
-	return c.Jetstream, "WEIR_JETSTREAM"
+	all := []configuredStream{{name: c.Stream, endpoints: chosen.endpoints(c), from: chosen}}
+	for _, s := range sources() {
+		if s.streams == nil {
+			continue
+		}
+		further, err := s.streams(c)
+		if err != nil {
+			return nil, err
+		}
+		for _, one := range further {
+			one.from = s
+			all = append(all, one)
+		}
+	}
+	return all, nil
 }
 
-// newSource returns the configured source of the stored collections. filter and
-// dictionary are only for servers that filter and compress.
-func (c Config) newSource(s socket.Config, stored collection.Registry, verifier *firehose.Verifier, filter consumer.Filter, dictionary func(context.Context) ([]byte, error)) (consumer.Source, error) {
-	s.UserAgent = userAgent
-	if c.Source == SourceFirehose {
-		return firehose.New(firehose.Config{Config: s, Wanted: stored.Stores, Verifier: verifier})
-	}
-	filter.Collections = stored.Repositories().Filter()
-	return jetstream.New(jetstream.Config{Config: s, Filter: filter, Compress: c.Compress, Dictionary: dictionary, Wanted: stored.Stores})
+// source returns the source of a stream, which logs and counts there. It requests no
+// account until its filter is set.
+func (p App) source(of configuredStream, log *slog.Logger, metrics prometheus.Registerer) (consumer.Source, error) {
+	return of.from.open(p, opening{dictionary: p.dictionary,
+		Config: socket.Config{Endpoints: of.endpoints, QuietAfter: p.cfg.QuietAfter, Logger: log, Registerer: metrics, UserAgent: userAgent}})
 }
 
-// source returns the source that reads the stream. It requests no account until its
-// filter is set.
-func (p App) source(log *slog.Logger, metrics prometheus.Registerer) (consumer.Source, error) {
+func (p App) openJetstream(o opening) (consumer.Source, error) {
+	o.filter.Collections = p.stored.Repositories().Filter()
+	return jetstream.New(jetstream.Config{Config: o.Config, Filter: o.filter, Compress: p.cfg.Compress, Dictionary: o.dictionary, Wanted: p.stored.Stores})
+}
+
+func (p App) jetstreamWire(bool) (consumer.Wire, error) { return jetstream.Wire(p.stored.Stores), nil }
+
+func (p App) openFirehose(o opening) (consumer.Source, error) {
 	verifier, err := p.signatures.verifier(p)
 	if err != nil {
 		return nil, err
 	}
-	endpoints, _ := p.cfg.endpoints()
-	return p.cfg.newSource(socket.Config{Endpoints: endpoints, QuietAfter: p.cfg.QuietAfter, Logger: log, Registerer: metrics}, p.stored, verifier, consumer.Filter{}, p.dictionary)
+	return firehose.New(firehose.Config{Config: o.Config, Wanted: p.stored.Stores, Verifier: verifier})
 }
 
-// wires returns the wires whose dead letters this binary can decode, for one
-// goroutine.
-func (p App) wires() (map[string]consumer.Wire, error) {
+func (p App) firehoseWire(archived bool) (consumer.Wire, error) {
+	if archived {
+		return firehose.Wire(p.stored.Stores, nil), nil
+	}
 	verifier, err := p.signatures.verifier(p)
 	if err != nil {
-		return nil, err
+		return consumer.Wire{}, err
 	}
 	if verifier != nil {
 		verifier = verifier.Patient(p.cfg.JobTimeout / 4)
 	}
-	return p.wiresWith(verifier), nil
+	return firehose.Wire(p.stored.Stores, verifier), nil
 }
 
-// archivedWires returns the wires of archived records, for one goroutine. The signatures
-// of commits were checked before the records were archived, and the hashes of the
-// segments protect them since. Archived requests to vanish took effect then, whatever
-// relay they name.
-func (p App) archivedWires() map[string]consumer.Wire {
-	wires := p.wiresWith(nil)
-	wires[nostr.WireName] = p.nostrWire(nil)
-	wires[schema.WireSnapshot] = consumer.Wire{Name: schema.WireSnapshot, Decode: decodeSnapshot}
-	return wires
+// wires returns the wires whose dead letters this binary can decode, or those of archived
+// records, for one goroutine.
+func (p App) wires(archived bool) (map[string]consumer.Wire, error) {
+	wires := map[string]consumer.Wire{}
+	for _, s := range sources() {
+		wire, err := s.newWire(p, archived)
+		if err != nil {
+			return nil, err
+		}
+		wires[s.wire] = wire
+	}
+	if archived {
+		wires[schema.WireSnapshot] = consumer.Wire{Name: schema.WireSnapshot, Decode: decodeSnapshot}
+	}
+	return wires, nil
+}
+
+// archivedWire returns the wire of a segment's records, for one goroutine.
+func (p App) archivedWire(m archive.Manifest) (consumer.Wire, error) {
+	wires, err := p.wires(true)
+	if err != nil {
+		return consumer.Wire{}, err
+	}
+	wire, ok := wires[m.Wire]
+	if !ok {
+		return wire, fmt.Errorf("segment %s: this version of Weir does not know the wire %s", m.Name, m.Wire)
+	}
+	return wire, nil
 }
 
 // decodeSnapshot checks a part of a snapshot. Snapshots contain no events.
@@ -128,23 +268,6 @@ func decodeSnapshot(record []byte, arrived time.Time, m *consumer.Message) {
 	if _, err := schema.ParseSnapshotPart(record); err != nil {
 		m.Refuse(&consumer.Malformed{Cause: err.Error(), Raw: record})
 	}
-}
-
-// archivedWire returns the wire of a segment's records, for one goroutine.
-func (p App) archivedWire(m archive.Manifest) (consumer.Wire, error) {
-	wire, ok := p.archivedWires()[m.Wire]
-	if !ok {
-		return wire, fmt.Errorf("segment %s: this version of Weir does not know the wire %s", m.Name, m.Wire)
-	}
-	return wire, nil
-}
-
-func (p App) wiresWith(verifier *firehose.Verifier) map[string]consumer.Wire {
-	wires := map[string]consumer.Wire{}
-	for _, wire := range []consumer.Wire{jetstream.Wire(p.stored.Stores), firehose.Wire(p.stored.Stores, verifier), p.nostrWire(append([]string{}, p.cfg.Nostr...))} { // never nil
-		wires[wire.Name] = wire
-	}
-	return wires
 }
 
 // dictionary returns the zstd dictionary from the database, or downloads it on the

@@ -2,7 +2,6 @@ package app
 
 import (
 	"context"
-	"log/slog"
 	"slices"
 	"sync"
 	"time"
@@ -11,7 +10,6 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/weir-social/weir/consumer"
-	"github.com/weir-social/weir/consumer/nostr"
 	"github.com/weir-social/weir/schema"
 )
 
@@ -26,9 +24,7 @@ type streams struct {
 // stream is a source, the accounts to follow, and the consumer. The consumer waits
 // while another process holds the lease of the stream.
 type stream struct {
-	name     string
-	network  string        // network of its accounts; "": the network of repositories
-	rewind   time.Duration // how far before the position a resume by time starts; 0: the default
+	configuredStream
 	source   consumer.Source
 	follows  follows
 	consumer *consumer.Consumer
@@ -37,15 +33,12 @@ type stream struct {
 // Consume reads the streams until ctx ends.
 func (p App) Consume(ctx context.Context) error {
 	s := &streams{App: p}
-	if err := s.add(&stream{name: p.cfg.Stream}, p.source); err != nil {
-		return err
-	}
-	relays, err := p.cfg.nostrRelays()
+	configured, err := p.cfg.streams()
 	if err != nil {
 		return err
 	}
-	for _, relay := range relays {
-		if err := s.add(&stream{name: relay.stream, network: nostrNetwork, rewind: nostr.Overlap}, p.nostrSource(relay.url)); err != nil {
+	for _, one := range configured {
+		if err := s.add(&stream{configuredStream: one}); err != nil {
 			return err
 		}
 	}
@@ -78,12 +71,8 @@ func (p App) retryTransient(ctx context.Context, step func(context.Context) erro
 	}
 }
 
-// sourceOf returns the source of a stream. The source uses the given log and
-// metrics.
-type sourceOf func(*slog.Logger, prometheus.Registerer) (consumer.Source, error)
-
-// add adds the stream of a source.
-func (s *streams) add(added *stream, source sourceOf) error {
+// add opens the source of a stream, and makes its consumer.
+func (s *streams) add(added *stream) error {
 	retention, err := s.retention()
 	if err != nil {
 		return err
@@ -93,12 +82,12 @@ func (s *streams) add(added *stream, source sourceOf) error {
 		return err
 	}
 	metrics := prometheus.WrapRegistererWith(prometheus.Labels{"stream": added.name}, s.metrics)
-	if added.source, err = source(s.log.With("stream", added.name), metrics); err != nil {
+	if added.source, err = s.source(added.configuredStream, s.log.With("stream", added.name), metrics); err != nil {
 		return err
 	}
 	added.follows.limit = added.source.Capabilities().Accounts
 	added.consumer, err = s.consumer(consumer.Config{
-		Stream: added.name, Source: added.source, Rewind: added.rewind, Follows: added.follows.includes, Leased: func(ctx context.Context) error { return s.leased(ctx, added) },
+		Stream: added.name, Source: added.source, Follows: added.follows.includes, Leased: func(ctx context.Context) error { return s.leased(ctx, added) },
 		Start: from, BatchEvents: s.cfg.BatchEvents, BatchInterval: s.cfg.BatchInterval, BufferBytes: s.cfg.BufferBytes,
 		LeaseTTL: s.cfg.LeaseTTL, GapThreshold: s.cfg.GapThreshold, QuietAfter: s.cfg.QuietAfter, SilentFor: 3 * s.cfg.QuietAfter,
 		ResumeWithin: retention.Tombstones, Depth: s.depth, MaxDepth: s.cfg.QueueLimit, Registerer: metrics,
@@ -115,8 +104,8 @@ func (s *streams) leased(ctx context.Context, one *stream) error {
 	if err := s.storeCollections(ctx); err != nil {
 		return err
 	}
-	if one.network == nostrNetwork {
-		if err := s.coverDeletions(ctx, one.name); err != nil {
+	if one.from.leased != nil {
+		if err := one.from.leased(s.App, ctx, one.name); err != nil {
 			return err
 		}
 	}
@@ -160,9 +149,10 @@ func (s *streams) refresh(ctx context.Context) error {
 	return updates.Wait()
 }
 
-// accounts returns those followed accounts that belong to the stream's network.
+// accounts returns those of the followed accounts that are of the network of the stream.
 func (s *stream) accounts(followed schema.Followed) schema.Followed {
-	followed.DIDs = slices.DeleteFunc(slices.Clone(followed.DIDs), func(did string) bool { return network(did) != s.network })
+	all := sources()
+	followed.DIDs = slices.DeleteFunc(slices.Clone(followed.DIDs), func(did string) bool { return networkOf(all, did) != s.from.network })
 	return followed
 }
 

@@ -12,8 +12,6 @@ import (
 
 	"github.com/weir-social/weir/archive"
 	"github.com/weir-social/weir/consumer"
-	"github.com/weir-social/weir/consumer/nostr"
-	protocol "github.com/weir-social/weir/nostr"
 	"github.com/weir-social/weir/schema"
 )
 
@@ -50,7 +48,10 @@ func (p App) VerifyArchive(ctx context.Context) (ArchiveCheck, error) {
 	if err != nil {
 		return ArchiveCheck{}, err
 	}
-	wires := p.archivedWires()
+	wires, err := p.wires(true)
+	if err != nil {
+		return ArchiveCheck{}, err
+	}
 	var check ArchiveCheck
 	problem := func(format string, args ...any) {
 		check.Problems = append(check.Problems, fmt.Sprintf(format, args...))
@@ -145,10 +146,8 @@ func ExportArchive(ctx context.Context, store archive.Store, stream string, out 
 }
 
 func exportRecord(out io.Writer, wire string, record []byte) error {
-	if wire == nostr.WireName {
-		if e, err := protocol.DecodeNotepack(record); err == nil {
-			record = e.AppendJSON(nil)
-		}
+	if s, _ := sourceOf(wire); s.export != nil {
+		record = s.export(record)
 	}
 	line := json.RawMessage(record)
 	if !json.Valid(record) {

@@ -37,7 +37,8 @@ func BenchmarkVerify(b *testing.B) {
 	stored, err := collection.Parse([]string{"app.bsky.feed.post"}, 48*time.Hour)
 	require.NoError(b, err)
 	p := App{stored: stored, signatures: &signatures{}, metrics: prometheus.NewRegistry()}
-	wires := p.archivedWires()
+	wires, err := p.wires(true)
+	require.NoError(b, err)
 	b.SetBytes(sum.RawBytes)
 	for b.Loop() {
 		require.NoError(b, verifySegment(b.Context(), store, m, wires))

@@ -84,7 +84,7 @@ type Config struct {
 	FullWait      time.Duration // 2 s: how long the reader waits for space in a full buffer; servers drop a client after 5 s
 	LeaseTTL      time.Duration // 10 s: how long the lease of a dead consumer lasts
 	LeasePoll     time.Duration // 1 s: how often a waiting consumer tries to take the lease
-	Rewind        time.Duration // 5 min: how far before the position a resume by time starts
+	Rewind        time.Duration // the source's Rewind: how far before the position a resume by time starts
 	GapThreshold  time.Duration // 5 min: a shorter hole is no gap if the stream was quiet
 	AnchorWithin  time.Duration // 10 s: how long to wait for an anchor, counted from the first event
 	BeginWithin   time.Duration // 2 min: how long a server that does not filter may take to send the first event of the requested past
@@ -152,7 +152,7 @@ func New(cfg Config) (*Consumer, error) {
 	}
 	cfg.LeaseTTL = cmp.Or(cfg.LeaseTTL, 10*time.Second)
 	cfg.LeasePoll = cmp.Or(cfg.LeasePoll, time.Second)
-	cfg.Rewind = cmp.Or(cfg.Rewind, 5*time.Minute)
+	cfg.Rewind = cmp.Or(cfg.Rewind, cfg.can.Rewind, 5*time.Minute)
 	cfg.GapThreshold = cmp.Or(cfg.GapThreshold, 5*time.Minute)
 	cfg.AnchorWithin = cmp.Or(cfg.AnchorWithin, 10*time.Second)
 	cfg.BeginWithin = cmp.Or(cfg.BeginWithin, 2*time.Minute)

@@ -38,9 +38,11 @@ type Capabilities struct {
 	// delivered. 0 and 1: only the last. More, up to 8, are for servers that may omit
 	// events that they delivered before.
 	Anchors int
-	// Complete: a connection requests everything since the cursor and receives it before
-	// its first frame with a place. Message.Missed names what it could not get, so a
-	// resume needs no other proof.
+	// Rewind is how far before the position a resume by time starts; 0: 5 minutes.
+	Rewind time.Duration
+	// Complete: a connection requests everything since the cursor, and has it before its
+	// first frame with a place. Message.Missed names what it could not get, so a resume
+	// needs no other proof.
 	Complete bool
 	// Overlaps: several streams of this source bring the same accounts.
 	Overlaps bool

@@ -19,12 +19,11 @@ import (
 // server and that no stream brought.
 const StreamFetched = "fetched"
 
-// wireFetched is Jetstream's wire. Archived events use its format, so that a reader of a
-// stream's archive can read them too.
-const wireFetched = "jetstream-v1"
-
-// Fetched is the part of a fetched response that changed the tables.
+// Fetched is what was asked for, as far as it has changed the tables.
 type Fetched struct {
+	// Wire names the wire that decodes the archived events, so that whoever reads the archive
+	// of a stream reads them too.
+	Wire      string
 	Writes    []Write
 	Deletions []Deletion
 	Statuses  []Status
@@ -124,7 +123,7 @@ func archiveRow(ctx context.Context, db DB, events []fetchedEvent) (*ArchiveRow,
 	for _, f := range found {
 		forgotten[f.DID] = f.Until
 	}
-	r := &ArchiveRow{Wire: wireFetched, Units: make([]ArchiveUnit, len(events))}
+	r := &ArchiveRow{Units: make([]ArchiveUnit, len(events))}
 	for i := range events {
 		raw, err := json.Marshal(&events[i])
 		if err != nil {
@@ -147,6 +146,7 @@ func ArchiveFetched(ctx context.Context, tx pgx.Tx, f Fetched) error {
 	if err != nil || len(row.Units) == 0 {
 		return err
 	}
+	row.Wire = f.Wire
 	row.Date(f.Writes)
 	row.Pack()
 	return row.store(ctx, tx, Lease{Stream: StreamFetched})

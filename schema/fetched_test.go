@@ -72,7 +72,10 @@ func TestFetchedIsRestored(t *testing.T) {
 	listed := post("a", schema.ListedRev)
 	edited := listed
 	edited.CID, edited.Record = "other", []byte(`{"rev": "edited", "text": "<&>"}`)
-	fetches(t, pool, schema.Fetched{Writes: []schema.Write{listed, post("b", "3222222222222")}})
+	fetches(t, pool, schema.Fetched{Wire: "a wire", Writes: []schema.Write{listed, post("b", "3222222222222")}})
+	var wire string
+	require.NoError(t, pool.QueryRow(t.Context(), `SELECT wire FROM archive_open`).Scan(&wire))
+	require.Equal(t, "a wire", wire)
 	fetches(t, pool, schema.Fetched{Writes: []schema.Write{listed}})
 	fetches(t, pool, schema.Fetched{Deletions: []schema.Deletion{deletion("b", "3222222222223"), deletion("c", "3222222222223")}})
 	fetches(t, pool, schema.Fetched{Writes: []schema.Write{edited, post("c", "3222222222223")}})

@@ -35,7 +35,7 @@ type Auditor struct {
 	Collections collection.Registry // the stored collections and their retention: older records are not missing; empty: posts, kept for ever
 	Settle      time.Duration       // how long a difference must last before it is a fault
 	Repair      bool
-	Archived    bool // repairs are archived
+	Fetched     string // the wire of what is repaired, in the archive; empty: there is none
 }
 
 const (
@@ -192,7 +192,7 @@ func (x *accountAudit) repository() *repository {
 	if stored.Empty() {
 		stored = collection.Of(collection.Entry{Pattern: schema.PostCollection})
 	}
-	return &repository{pool: x.Pool, api: x.API, did: x.did, stored: stored, projections: x.Projections, fetched: fetched{archived: x.Archived}}
+	return &repository{pool: x.Pool, api: x.API, did: x.did, stored: stored, projections: x.Projections, fetched: fetched{wire: x.Fetched}}
 }
 
 // compare lists the repository and compares each page with the stored records

@@ -12,17 +12,23 @@ import (
 // fetched stores what Weir requests from servers and archives the changes, in one
 // transaction.
 type fetched struct {
-	archived bool // there is an archive
+	wire string // of what is archived; empty: there is no archive
 }
 
-// fetched returns the fetched that the workers use.
-func (c Config) fetched() fetched { return fetched{archived: c.Archive != nil} }
+// fetched returns how the workers store what they ask for.
+func (c Config) fetched() fetched {
+	if c.Archive == nil {
+		return fetched{}
+	}
+	return fetched{wire: c.Archive.Fetched}
+}
 
 // archive adds changes to the archive.
 func (f fetched) archive(ctx context.Context, tx pgx.Tx, changes schema.Fetched) error {
-	if !f.archived {
+	if f.wire == "" {
 		return nil
 	}
+	changes.Wire = f.wire
 	return schema.ArchiveFetched(ctx, tx, changes)
 }
 

@@ -26,10 +26,11 @@ import (
 type Archive struct {
 	Store    archive.Store
 	Spool    string        // a directory for segments that are not in the store yet; it may be lost
-	Bytes    int64         // a segment is sealed at this many raw bytes; 64 MiB when zero
-	Age      time.Duration // or when a record has waited for this long; 10 min when zero
-	Remember time.Duration // how long after its first arrival a server may send an event again; 8 days when zero
-	Index    *Index        // nil: there is no index
+	Bytes    int64         // a segment is sealed at so many raw bytes; 64 MiB when zero
+	Age      time.Duration // or when a record has waited for so long; 10 min when zero
+	Remember time.Duration // how long a server may send an event again; 8 days when zero
+	Index    *Index        // nil: there is none
+	Fetched  string        // the wire of what the workers fetch, see schema.Fetched
 
 	// Forget is how often a segment is compared with the data to forget, and rewritten if
 	// necessary; 30 days when zero.

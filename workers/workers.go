@@ -179,7 +179,7 @@ func addWorkers(known Bundle, cfg Config) error {
 		Add(known, expire)
 	}
 	Add(interruptible, &Audit{every: cfg.Audit.Every, auditor: Auditor{Pool: cfg.Pool, API: cfg.Bluesky, Projections: cfg.Projections, Log: cfg.Logger, Accounts: cfg.Audit.Accounts,
-		Window: auditWindow, Collections: cfg.Collections, Settle: auditSettle, Repair: true, Archived: cfg.Archive != nil}})
+		Window: auditWindow, Collections: cfg.Collections, Settle: auditSettle, Repair: true, Fetched: cfg.fetched().wire}})
 	return nil
 }
 

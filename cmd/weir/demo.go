@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"log/slog"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -92,7 +93,8 @@ func demoCommand() *cobra.Command {
 		},
 	}
 	cmd.Flags().BoolVar(&both, "nostr", false, "read a simulated relay of Nostr too, and the whole of both networks")
-	cmd.Flags().StringVar(&source, "source", app.SourceJetstream, "the source of the stream: jetstream or firehose; the default is WEIR_SOURCE")
+	sources := app.SourceNames()
+	cmd.Flags().StringVar(&source, "source", sources[0], "what the stream is read from: "+strings.Join(sources, " or ")+"; the default is WEIR_SOURCE")
 	return cmd
 }
 

@@ -28,8 +28,8 @@ const (
 // can both represent it.
 const maxTimeUS = 253402300799000000
 
-// wireName is stored with dead letters.
-const wireName = "firehose"
+// WireName is stored with dead letters and archived events.
+const WireName = "firehose"
 
 // The types of messages.
 const (
@@ -53,7 +53,7 @@ const (
 func Wire(wanted func(collection string) bool, verifier *Verifier) consumer.Wire {
 	d := &decoder{wanted: wanted, verifier: verifier}
 	decode := func(frame []byte, arrived time.Time, m *consumer.Message) { d.decode(frame, arrived, m) }
-	return consumer.Wire{Name: wireName, Decode: decode, Excerpt: excerpt}
+	return consumer.Wire{Name: WireName, Decode: decode, Excerpt: excerpt}
 }
 
 // Names of notices.

@@ -22,8 +22,8 @@ const maxTimeUS = 253402300799000000
 // maxSeq is the highest sequence number: servers treat a larger cursor as a time.
 const maxSeq = 1e15 - 1
 
-// wireName is stored with dead letters.
-const wireName = "jetstream-v1"
+// WireName is stored with dead letters and archived events.
+const WireName = "jetstream-v1"
 
 // Wire returns the v1 wire: a frame is a JSON object with one event, or none. A
 // malformed frame keeps its place if the place is readable. Strings and bytes of
@@ -35,7 +35,7 @@ const wireName = "jetstream-v1"
 // error, because two decoders could read it differently.
 func Wire(wanted func(collection string) bool) consumer.Wire {
 	d := &decoder{wanted: wanted}
-	return consumer.Wire{Name: wireName, Decode: d.decode}
+	return consumer.Wire{Name: WireName, Decode: d.decode}
 }
 
 // decoder decodes one event after another. It is used by one goroutine.

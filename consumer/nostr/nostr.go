@@ -31,9 +31,9 @@ import (
 	"github.com/weir-social/weir/nostr"
 )
 
-// Overlap is how far before the position a connection reads again: events reach a relay
+// rewind is how long before the position a connection reads again: events reach a relay
 // after their authors dated them.
-const Overlap = time.Hour
+const rewind = time.Hour
 
 // readLimit is the maximum length of a message, in bytes: follow lists have over 100 kB.
 const readLimit = 1 << 20
@@ -88,7 +88,7 @@ func New(cfg Config) (*Client, error) {
 
 // Capabilities returns the capabilities of a relay.
 func (c *Client) Capabilities() consumer.Capabilities {
-	return consumer.Capabilities{Wire: Wire(c.cfg.Kinds, c.cfg.Verifier, c.cfg.Endpoints), TimeCursor: true, Complete: true, Overlaps: true, Filters: true, Accounts: maxAccounts}
+	return consumer.Capabilities{Wire: Wire(c.cfg.Kinds, c.cfg.Verifier, c.cfg.Endpoints), TimeCursor: true, Rewind: rewind, Complete: true, Overlaps: true, Filters: true, Accounts: maxAccounts}
 }
 
 // FilterHash returns a hash of the filter. A cursor is valid for one filter.

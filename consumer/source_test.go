@@ -1,0 +1,33 @@
+package consumer
+
+import (
+	"context"
+	"log/slog"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/stretchr/testify/require"
+
+	"github.com/weir-social/weir/schema"
+)
+
+// rewinding is a source whose servers bring events late.
+type rewinding struct {
+	Source
+	by time.Duration
+}
+
+func (s rewinding) Capabilities() Capabilities { return Capabilities{Rewind: s.by} }
+
+// TestASourceSaysHowFarAResumeRewinds, unless the configuration does.
+func TestASourceSaysHowFarAResumeRewinds(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct{ source, config, want time.Duration }{{0, 0, 5 * time.Minute}, {time.Hour, 0, time.Hour}, {time.Hour, time.Minute, time.Minute}} {
+		made, err := New(Config{Stream: "s", Owner: "o", Source: rewinding{by: c.source}, Rewind: c.config, Pool: &pgxpool.Pool{},
+			Enqueue: func(context.Context, pgx.Tx, []schema.Stored, time.Time) error { return nil }, Wanted: func(string) bool { return true }, Logger: slog.New(slog.DiscardHandler)})
+		require.NoError(t, err)
+		require.Equal(t, c.want, made.cfg.Rewind)
+	}
+}
