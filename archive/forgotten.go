@@ -160,9 +160,9 @@ func UnreadableLists(ctx context.Context, s Store) (map[string]string, error) {
 	return unreadable, nil
 }
 
-// JoinForgotten joins the lists that are older than a time into as few as possible, if
-// there are at least least of them, and then deletes them. A reader that misses a deleted
-// list lists them again. A damaged list stays as it is; the error names it.
+// JoinForgotten joins the lists that are older than a time into as few as possible, and
+// then deletes them. It does nothing if there are fewer than least. A reader that misses a
+// deleted list lists them again. A damaged list stays as it is; the error names it.
 func JoinForgotten(ctx context.Context, s Store, before time.Time, least int) error {
 	lists, err := ForgottenLists(ctx, s)
 	if err != nil {

@@ -53,7 +53,7 @@ type Object struct {
 	Modified time.Time
 }
 
-// Fetch reads an object of at most most bytes.
+// Fetch reads an object. It returns an error if the object has more than most bytes.
 func Fetch(ctx context.Context, s Store, name string, most int64) ([]byte, error) {
 	in, err := s.Get(ctx, name)
 	if err != nil {

@@ -29,8 +29,8 @@ func mayContainLink(text string) bool {
 	}
 }
 
-// cut returns at most most bytes of a text. It cuts after a word, because half a link
-// leads elsewhere.
+// cut returns the beginning of a text, limited to most bytes. It cuts after a word,
+// because half a link leads elsewhere.
 func cut(text string, most int) string {
 	if len(text) <= most {
 		return text

@@ -21,8 +21,8 @@ func (e *Event) Follows() [][32]byte {
 	return slices.Compact(keys)
 }
 
-// WriteRelays returns the first relays to which the author writes, according to a relay list
-// (kind 10002, NIP-65), at most most of them.
+// WriteRelays returns the relays to which the author writes, according to a relay list (kind
+// 10002, NIP-65), in order, limited to most.
 func (e *Event) WriteRelays(most int) []string {
 	var named []string
 	for _, tag := range e.Tags {

@@ -129,7 +129,7 @@ func ParseRelay(s string) (string, bool) {
 	return u.String(), true
 }
 
-// firstRelays returns the first valid addresses, each once, at most most of them.
+// firstRelays returns the first valid addresses, each once, limited to most.
 func firstRelays(all []string, most int) []string {
 	var valid []string
 	for _, s := range all {

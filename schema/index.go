@@ -10,8 +10,8 @@ import (
 	"github.com/weir-social/weir/archive"
 )
 
-// UnindexedSegments lists the first segments in the store that ClickHouse does not have, at
-// most most of them.
+// UnindexedSegments lists the first segments in the store that ClickHouse does not have,
+// limited to most.
 func UnindexedSegments(ctx context.Context, db DB, most int) ([]int64, error) {
 	const sql = `SELECT number FROM segments WHERE indexed_at IS NULL AND synced_at IS NOT NULL ORDER BY number LIMIT $1`
 	return All(ctx, db, "list the segments to index", pgx.RowTo[int64], sql, most)

@@ -20,9 +20,10 @@ type Relay struct {
 // failingRelay is the number of failures in a row after which another relay may replace a relay.
 const failingRelay = 8
 
-// ChooseRelays chooses the relays that the largest numbers of followed accounts name, at most most,
-// without the configured ones. Relays that have failed for long come last; a week after they were
-// due, they get another chance. A relay's row is kept as long as an account names the relay.
+// ChooseRelays chooses the relays that the largest numbers of followed accounts name, limited to
+// most and without the configured ones. Relays that have failed for long come last; a week after
+// they were due, they get another chance. A relay's row is kept as long as an account names the
+// relay.
 func ChooseRelays(ctx context.Context, db DB, configured []string, most int) error {
 	const sql = `
 WITH named AS (

@@ -76,7 +76,7 @@ func (c *cache) add(key string, response *bufferedResponse) {
 }
 
 // dropUntil drops responses that are too old. Then it drops the oldest until the others
-// take at most most bytes. It is called with mu held.
+// take no more than most bytes. It is called with mu held.
 func (c *cache) dropUntil(now time.Time, most int) {
 	for at := c.order.Front(); at != nil && (c.bytes > most || !at.Value.(keptResponse).until.After(now)); at = c.order.Front() {
 		c.drop(at)

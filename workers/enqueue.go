@@ -23,9 +23,10 @@ type inserter interface {
 const insertChunk = 1000
 
 // enqueueBackfills enqueues backfills of the accounts' feeds back to since. They
-// start at at, by the database's clock, or at once if at is zero. If an account has
-// an unfinished job, that job gets the better priority, the earlier start and the
-// wider window in the same transaction. It returns the number of new jobs.
+// start at the time at, by the database's clock, or immediately if that is zero. If
+// an account has an unfinished job, that job gets the better priority, the earlier
+// start and the wider window in the same transaction. It returns the number of new
+// jobs.
 func enqueueBackfills(ctx context.Context, tx pgx.Tx, client inserter, dids []string, since time.Time, priority int, at time.Time) (int, error) {
 	dids = slices.Compact(slices.Sorted(slices.Values(dids))) // concurrent inserts must lock the keys in one order
 	added := 0
