@@ -12,6 +12,7 @@ import (
 
 	"github.com/weir-social/weir/consumer"
 	"github.com/weir-social/weir/consumer/nostr"
+	"github.com/weir-social/weir/retry"
 	"github.com/weir-social/weir/schema"
 )
 
@@ -72,7 +73,7 @@ func (p App) retryTransient(ctx context.Context, step func(context.Context) erro
 			return err
 		}
 		p.log.Warn("start_waits_for_database", "error", err)
-		if !pause(ctx, time.Second) {
+		if retry.Sleep(ctx, time.Second) != nil {
 			return nil
 		}
 	}
@@ -131,7 +132,7 @@ func (s *streams) watchFollows(ctx context.Context) error {
 			return nil
 		}
 		s.log.Warn("follow_refresh_failed", "error", err, "effect", "a change is seen after the database is back")
-		pause(ctx, time.Second)
+		retry.Sleep(ctx, time.Second) //nolint:errcheck // the next turn checks the context
 	}
 	return nil
 }
