@@ -10,6 +10,8 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/weir-social/weir/consumer"
+	"github.com/weir-social/weir/consumer/nostr"
+	"github.com/weir-social/weir/retry"
 	"github.com/weir-social/weir/schema"
 )
 
@@ -65,7 +67,7 @@ func (p App) retryTransient(ctx context.Context, step func(context.Context) erro
 			return err
 		}
 		p.log.Warn("start_waits_for_database", "error", err)
-		if !pause(ctx, time.Second) {
+		if retry.Sleep(ctx, time.Second) != nil {
 			return nil
 		}
 	}
@@ -121,7 +123,7 @@ func (s *streams) watchFollows(ctx context.Context) error {
 			return nil
 		}
 		s.log.Warn("follow_refresh_failed", "error", err, "effect", "a change is seen after the database is back")
-		pause(ctx, time.Second)
+		retry.Sleep(ctx, time.Second) //nolint:errcheck // the next turn checks the context
 	}
 	return nil
 }

@@ -15,6 +15,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/weir-social/weir/ops/health"
+	"github.com/weir-social/weir/retry"
 	"github.com/weir-social/weir/web"
 )
 
@@ -131,7 +132,7 @@ func WithSystemd(f func(context.Context, App) error, names ...string) func(conte
 // until ctx ends.
 func (p App) watch(ctx context.Context, names []string) {
 	for p.liveness.check(ctx, names, readyWithin) != nil {
-		if !pause(ctx, 50*time.Millisecond) {
+		if retry.Sleep(ctx, 50*time.Millisecond) != nil {
 			return
 		}
 	}
@@ -144,7 +145,7 @@ func (p App) watch(ctx context.Context, names []string) {
 	if every == 0 {
 		return
 	}
-	for pause(ctx, every/2) {
+	for retry.Sleep(ctx, every/2) == nil {
 		if err := p.liveness.check(ctx, names, every); err != nil {
 			p.log.Error("liveness_check_failed", "error", err, "effect", "systemd restarts the process")
 			continue
@@ -163,7 +164,7 @@ const (
 // ends. systemctl status shows it.
 func (p App) reportStatus(ctx context.Context, names []string) {
 	last := ""
-	for pause(ctx, statusInterval) {
+	for retry.Sleep(ctx, statusInterval) == nil {
 		if now := p.status(ctx, names); now != last && ctx.Err() == nil {
 			p.notify("STATUS=" + now)
 			last = now
@@ -198,18 +199,6 @@ func (p App) status(ctx context.Context, names []string) string {
 func (p App) notify(state string) {
 	if _, err := daemon.SdNotify(false, state); err != nil {
 		p.log.Warn("systemd_not_notified", "state", state, "error", err)
-	}
-}
-
-// pause waits for d. It returns false if ctx ends first.
-func pause(ctx context.Context, d time.Duration) bool {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-		return false
-	case <-timer.C:
-		return true
 	}
 }
 

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/weir-social/weir/guard"
+	"github.com/weir-social/weir/retry"
 )
 
 // maxBody limits a response body after decompression.
@@ -87,7 +88,7 @@ func (c *Client) do(ctx context.Context, r request) error {
 		}
 		wait := max(c.cfg.Retries[try], e.RetryAfter)
 		c.log.Debug("call_retried", "call", r.call, "error", e.Error(), "wait", wait)
-		if sleep(ctx, wait) != nil {
+		if retry.Sleep(ctx, wait) != nil {
 			return c.explain(ctx, r, ctx.Err())
 		}
 	}

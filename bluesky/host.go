@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"github.com/sony/gobreaker/v2"
+
+	"github.com/weir-social/weir/retry"
 )
 
 const (
@@ -117,7 +119,7 @@ func (h *host) wait(ctx context.Context, login bool) error {
 		if until.After(deadline) {
 			return &Error{Class: RateLimited, Name: nameNotSent, held: true, Message: "the rate limit of " + h.origin + " is used up", RetryAfter: left}
 		}
-		if err := sleep(ctx, left); err != nil {
+		if err := retry.Sleep(ctx, left); err != nil {
 			return err
 		}
 	}
@@ -188,24 +190,6 @@ func resetAfter(header http.Header, now time.Time) time.Duration {
 
 // retryAfter returns the wait that a server requests; 0: none.
 func retryAfter(header http.Header, now time.Time) time.Duration {
-	raw := header.Get("Retry-After")
-	if n, err := strconv.ParseInt(raw, 10, 64); err == nil {
-		return time.Duration(min(max(0, n), int64(maxRetryAfter/time.Second))) * time.Second
-	}
-	if at, err := http.ParseTime(raw); err == nil {
-		return min(max(0, at.Sub(now)), maxRetryAfter)
-	}
-	return 0
-}
-
-// sleep waits for d or until ctx ends.
-func sleep(ctx context.Context, d time.Duration) error {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	}
+	wait, _ := retry.After(header, now)
+	return min(wait, maxRetryAfter)
 }

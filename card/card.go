@@ -14,7 +14,6 @@ import (
 	"net/http"
 	"net/url"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -22,6 +21,7 @@ import (
 
 	"github.com/weir-social/weir/guard"
 	"github.com/weir-social/weir/link"
+	"github.com/weir-social/weir/retry"
 )
 
 const (
@@ -235,11 +235,8 @@ func (c *Client) get(ctx context.Context, at *url.URL) (*http.Response, error) {
 	switch status := resp.StatusCode; {
 	case status == http.StatusTooManyRequests, status == http.StatusRequestTimeout, status >= 500:
 		resp.Body.Close() //nolint:errcheck // its body is not read
-		seconds, err := strconv.ParseUint(resp.Header.Get("Retry-After"), 10, 20)
-		if err != nil {
-			seconds = 0
-		}
-		return nil, &busy{status, at.Hostname(), time.Duration(seconds) * time.Second} //nolint:gosec // 20 bits
+		wait, _ := retry.After(resp.Header, time.Now())
+		return nil, &busy{status, at.Hostname(), wait}
 	}
 	return resp, nil
 }

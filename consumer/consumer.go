@@ -21,6 +21,7 @@ import (
 	"go.opentelemetry.io/otel/trace"
 	"go.opentelemetry.io/otel/trace/noop"
 
+	"github.com/weir-social/weir/retry"
 	"github.com/weir-social/weir/schema"
 )
 
@@ -188,7 +189,7 @@ func (c *Consumer) Run(ctx context.Context) error {
 				waiting = true
 			}
 			c.endStalled(ctx)
-			sleep(ctx, c.cfg.LeasePoll)
+			retry.Sleep(ctx, c.cfg.LeasePoll) //nolint:errcheck // the next turn checks the context
 			continue
 		}
 		waiting = false
@@ -278,7 +279,7 @@ func (c *Consumer) connections(work, stop context.Context, lease schema.Lease) e
 	anew := false
 	for stop.Err() == nil {
 		if c.depth.Load() > 0 {
-			sleep(stop, 100*time.Millisecond)
+			retry.Sleep(stop, 100*time.Millisecond) //nolint:errcheck // the next turn checks the context
 			continue
 		}
 		s, err := c.connect(stop, commits, anew)
@@ -333,7 +334,7 @@ func (c *Consumer) leased(ctx context.Context) error {
 			return err
 		}
 		c.log.Warn("stream_not_started", "error", err)
-		sleep(ctx, c.cfg.LeasePoll)
+		retry.Sleep(ctx, c.cfg.LeasePoll) //nolint:errcheck // the next turn checks the context
 	}
 	return nil
 }
@@ -421,14 +422,4 @@ func (c *Consumer) state() (state, detail string) {
 		return schema.StateNoNetwork, fmt.Sprintf("%s: %v", connectFailure.Endpoint, connectFailure.Err)
 	}
 	return schema.StateConnecting, ""
-}
-
-// sleep waits for d or until ctx ends.
-func sleep(ctx context.Context, d time.Duration) {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-ctx.Done():
-	case <-t.C:
-	}
 }

@@ -114,7 +114,7 @@ func TestWiresStoreTheSameRecords(t *testing.T) {
 		require.NoError(t, err)
 		return all
 	}
-	throughJetstream := wires()[1]
+	throughJetstream := wireOf(t, "jetstream v2")
 	throughJetstream.network = func(*testing.T, history) network { return n }
 	want, got := stored(throughJetstream), stored(relayWire(t, n))
 	require.Greater(t, len(want), many*2/3)
@@ -131,7 +131,7 @@ func TestSourceCanBeChanged(t *testing.T) {
 	schematest.Long(t)
 	t.Parallel()
 	n := startJetstream(t, simnet.Config{History: 500})
-	relay, throughJetstream := relayWire(t, n), wires()[1]
+	relay, throughJetstream := relayWire(t, n), wireOf(t, "jetstream v2")
 	throughJetstream.network = func(*testing.T, history) network { return n }
 	s := newStreamOf(t, throughJetstream, history{})
 	for _, w := range []wire{throughJetstream, relay, throughJetstream} {

@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"net/http"
 	"net/http/httptest"
-	"slices"
 	"strconv"
 	"strings"
 	"sync/atomic"
@@ -134,7 +133,7 @@ func TestFailoverFromLaggingHostLosesNothing(t *testing.T) {
 		})
 	}
 	for _, kept := range []time.Duration{24 * time.Hour, 15 * time.Minute} {
-		s := &stream{t: t, wire: wires()[0], pool: schematest.New(t)}
+		s := &stream{t: t, wire: wireOf(t, "jetstream v1"), pool: schematest.New(t)}
 		var down, never atomic.Bool
 		a, b := host(lag, 24*time.Hour, &down), host(0, kept, &never)
 		oldest := func(cfg *consumer.Config) {
@@ -163,7 +162,7 @@ func TestFailoverFromLaggingHostLosesNothing(t *testing.T) {
 func TestScanningServerIsNotQuiet(t *testing.T) {
 	schematest.Long(t)
 	t.Parallel()
-	s := &stream{t: t, wire: wires()[0], pool: schematest.New(t), ping: 20 * time.Millisecond}
+	s := &stream{t: t, wire: wireOf(t, "jetstream v1"), pool: schematest.New(t), ping: 20 * time.Millisecond}
 	now := time.Now()
 	var phase atomic.Int32
 	url := server(t, func(_ int64, send func(string)) bool {
@@ -206,7 +205,7 @@ func TestScanningServerIsNotQuiet(t *testing.T) {
 // requested or the oldest event. A server that sends nothing for too long has nothing.
 func TestServerMayBeSlowToBegin(t *testing.T) {
 	t.Parallel()
-	toy := wires()[slices.IndexFunc(wires(), func(w wire) bool { return w.name == "toy" })]
+	toy := wireOf(t, "toy")
 	for _, host := range []string{"host", "'elsewhere'"} {
 		s := newStreamOf(t, toy, history{events: 50})
 		n := s.net.(*toyNet)

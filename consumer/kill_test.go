@@ -128,7 +128,7 @@ func (s *stream) refused() map[string]bool {
 // newToy returns a stream of the toy wire, for behaviour that only its server has.
 func newToy(t *testing.T) (*stream, *toyNet) {
 	t.Helper()
-	s := newStreamOf(t, wires()[2], history{events: 200})
+	s := newStreamOf(t, wireOf(t, "toy"), history{events: 200})
 	return s, s.net.(*toyNet)
 }
 

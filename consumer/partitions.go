@@ -7,6 +7,7 @@ import (
 
 	"github.com/cenkalti/backoff/v5"
 
+	"github.com/weir-social/weir/retry"
 	"github.com/weir-social/weir/schema"
 )
 
@@ -31,7 +32,7 @@ func (c *Consumer) startPartitions(ctx context.Context) (stopped <-chan struct{}
 		wait := p.attempt(ctx)
 		close(first)
 		for ctx.Err() == nil {
-			sleep(ctx, wait)
+			retry.Sleep(ctx, wait) //nolint:errcheck // the next turn checks the context
 			wait = p.attempt(ctx)
 		}
 	}()

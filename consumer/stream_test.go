@@ -33,7 +33,7 @@ type stream struct {
 // newStream returns a stream of a Jetstream server.
 func newStream(t *testing.T, cfg simnet.Config) *stream {
 	t.Helper()
-	return &stream{t: t, wire: wires()[1], net: startJetstream(t, cfg), pool: schematest.New(t)}
+	return &stream{t: t, wire: wireOf(t, "jetstream v2"), net: startJetstream(t, cfg), pool: schematest.New(t)}
 }
 
 func newStreamOf(t *testing.T, w wire, h history) *stream {
@@ -308,19 +308,21 @@ func TestQuietStartIsAPosition(t *testing.T) {
 	})
 }
 
-// TestStreamStartsAtATime stores everything since then, and little from before. The toy
-// takes no time for a cursor.
+// TestStreamStartsAtATime stores everything since then, and little from before. A source
+// that takes no time for a cursor, such as the toy, does not connect.
 func TestStreamStartsAtATime(t *testing.T) {
 	schematest.Long(t)
 	onEveryWire(t, func(t *testing.T, w wire) {
 		s := newStreamOf(t, w, history{events: 3000}) // in a day
+		source := w.source(t, []string{s.net.Endpoint()}, 0, slog.New(slog.DiscardHandler))
+		if !source.Capabilities().TimeCursor {
+			refusesTimes(t, source)
+			return
+		}
 		alive, ok := s.net.(interface {
 			Live(context.Context, float64)
 		})
-		if !ok {
-			return
-		}
-		source := w.source(t, []string{s.net.Endpoint()}, 0, slog.New(slog.DiscardHandler))
+		require.True(t, ok)
 		conn, err := source.Connect(t.Context(), func(string) consumer.Cursor { return consumer.Cursor{Kind: consumer.CursorSeq} }, nil)
 		require.NoError(t, err)
 		_, err = conn.Next(t.Context()) // the simulated relay signs its history for its first client
@@ -358,4 +360,20 @@ func TestStreamStartsAtATime(t *testing.T) {
 		require.Greater(t, expected, 100)
 		require.Less(t, count(t, s.pool, `SELECT count(*) FROM posts`), expected+100)
 	})
+}
+
+// refusesTimes asks a source for some connections since a time, and gets none.
+func refusesTimes(t *testing.T, source consumer.Source) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	attempts := 0
+	_, err := source.Connect(ctx, func(string) consumer.Cursor {
+		if attempts++; attempts == 4 {
+			cancel()
+		}
+		return consumer.Cursor{Kind: consumer.CursorTime, Value: time.Now().Add(-3 * time.Hour).UnixMicro()}
+	}, nil)
+	require.ErrorIs(t, err, context.Canceled)
+	require.Equal(t, 4, attempts)
 }

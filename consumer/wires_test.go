@@ -2,6 +2,7 @@ package consumer_test
 
 import (
 	"log/slog"
+	"slices"
 	"testing"
 	"time"
 
@@ -37,6 +38,15 @@ func wires() []wire {
 		{"firehose", firehose.Wire(nil, nil), relayNetwork(simnet.Relay{}), firehoseSource, true, "cursor_kind=time", false},
 		{"firehose of a silent, inclusive relay", firehose.Wire(nil, nil), relayNetwork(simnet.Relay{Silent: true, Inclusive: true}), firehoseSource, true, "cursor_kind=time", true},
 	}
+}
+
+// wireOf returns the row of a name.
+func wireOf(t *testing.T, name string) wire {
+	t.Helper()
+	all := wires()
+	at := slices.IndexFunc(all, func(w wire) bool { return w.name == name })
+	require.GreaterOrEqual(t, at, 0, name)
+	return all[at]
 }
 
 // onEveryWire runs a test for every source.

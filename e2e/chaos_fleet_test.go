@@ -17,7 +17,7 @@ import (
 func (c *chaos) launch(name string) {
 	c.t.Helper()
 	command, _, _ := strings.Cut(name, " ")
-	env := append(slices.Clone(c.env), c.clocks[name].env())
+	env := append(slices.Clone(c.env), c.clocks[name].env(), "NOTIFY_SOCKET="+c.notified) // or a process does not log that it is ready
 	if command == "consume" {
 		env = append(env, c.more...)
 	}
@@ -80,15 +80,15 @@ func (c *chaos) holder() string {
 }
 
 // supervise fails the test if a process has ended by itself. One that could not start,
-// because Postgres was away, is started again, as a supervisor does: it ends within
-// some seconds.
+// because Postgres was away, was never ready: it is started again, as systemd does.
 func (c *chaos) supervise() {
 	c.t.Helper()
 	for _, name := range fleet() {
 		p := c.member(name)
 		select {
 		case <-p.exited:
-			require.Less(c.t, p.lived, 10*time.Second, "%s has ended by itself: %s", name, tail(p.stderr.String(), 3000))
+			logs := p.stderr.String()
+			require.False(c.t, strings.Contains(logs, `"msg":"ready"`), "%s has ended by itself: %s", name, tail(logs, 3000))
 			c.relaunch(name)
 		default:
 		}
@@ -133,14 +133,20 @@ func (r round) number(e *simnet.Entry) int64 {
 func (c *chaos) recover(after string) time.Duration {
 	c.t.Helper()
 	began := time.Now()
-	mark := c.number(c.net.Log().Last()) + 10 // more than a renumbering shifts
-	finishes(c.t, 10*time.Millisecond, func() (int, error) { return int(mark - c.position()), nil }, "the stream does not move after: %s", after)
+	c.advance("after: %s", after)
 	c.supervise()
 	took := time.Since(began)
 	if took > c.slowest && len(c.fired) > 0 {
 		c.slowest, c.after = took, after
 	}
 	return took
+}
+
+// advance waits until an event from after now is committed.
+func (c *chaos) advance(message string, args ...any) {
+	c.t.Helper()
+	mark := c.number(c.net.Log().Last()) + 10 // more than a renumbering shifts
+	finishes(c.t, 10*time.Millisecond, func() (int, error) { return int(mark - c.position()), nil }, "the stream does not move "+message, args...)
 }
 
 // progress waits until this many more commits have moved the cursor: a fault must

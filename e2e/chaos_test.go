@@ -74,6 +74,7 @@ type chaos struct {
 	more             []string             // additional variables of the consumers
 	program          string               // what the fleet runs: the real binary, whose clock can be stepped
 	clocks           map[string]wallClock // by member of the fleet
+	notified         string               // a socket, as systemd has: nobody acts on what the fleet writes to it
 	stop             func()               // stops the events of the network
 
 	mu         sync.Mutex // guards what the watcher reads
@@ -148,6 +149,9 @@ func newChaos(t *testing.T, seed uint64, r round) *chaos {
 		c.follow(c.net.Hub().Handle, "follows")
 	}
 	t.Cleanup(c.explain)
+	systemd := newSystemd(t)
+	systemd.ignore()
+	c.notified = systemd.path
 	for _, name := range fleet() {
 		c.clocks[name] = newWallClock(t)
 		c.launch(name)

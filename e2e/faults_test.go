@@ -124,7 +124,7 @@ func (r round) networkFaults() []fault {
 			fault{"no connection to " + to, func(c *chaos) {
 				p := at(c)
 				p.down()
-				time.Sleep(time.Duration(300+c.random.IntN(1000)) * time.Millisecond) // the length of the outage
+				lasts(time.Duration(300+c.random.IntN(1000)) * time.Millisecond)
 				p.up()
 				p.returned(p.accepted.Load())
 			}},
@@ -179,6 +179,10 @@ func (r round) poisons() []poison {
 	}
 	return []poison{{simnet.Garbage, "not JSON"}, {simnet.NotUTF8, "UTF-8"}, {simnet.Oversized, "too long"}}
 }
+
+// lasts waits for as long as a fault lasts that is nothing but time: an outage, or a
+// stream that nobody reads.
+func lasts(d time.Duration) { time.Sleep(d) }
 
 // killAll kills members of the fleet at once, and starts them again.
 func (c *chaos) killAll(names ...string) {
@@ -306,13 +310,8 @@ func (c *chaos) poison(p poison) {
 	before := seen()
 	require.Eventually(c.t, func() bool {
 		c.inject(p.fault)
-		for range 500 {
-			if seen() > max(before, 0) {
-				return true
-			}
-			time.Sleep(10 * time.Millisecond)
-		}
-		return false // no client was connected when the server sent it, once
+		c.advance("%s", p.fault) // over the frame, or it was lost with its connection
+		return seen() > max(before, 0)
 	}, patience, 20*time.Millisecond, "%s does not become a dead letter", p.fault)
 }
 
@@ -349,11 +348,14 @@ func (c *chaos) fullDisk() {
 	c.disk.fill()
 	require.Eventually(c.t, func() bool { return c.logged(full) > before }, patience, 20*time.Millisecond)
 	c.disk.free()
-	for range 100 {
-		if _, err := tryCount(c.pool, `SELECT 1`); err == nil {
-			return
-		}
-		time.Sleep(100 * time.Millisecond)
+	crashed := false
+	require.Eventually(c.t, func() bool {
+		crashed = syscall.Kill(c.server.PID(), 0) != nil
+		_, err := tryCount(c.pool, `SELECT 1`)
+		return crashed || err == nil
+	}, patience, 20*time.Millisecond, "Postgres neither responds nor ends")
+	if !crashed {
+		return
 	}
 	c.t.Log("Postgres crashed on the full disk: it is started again")
 	require.NoError(c.t, c.server.Crash(c.t.Context()))

@@ -3,7 +3,6 @@ package e2e
 import (
 	"context"
 	"fmt"
-	"math"
 	"slices"
 	"time"
 
@@ -169,16 +168,15 @@ func (c *chaos) anHourLater() {
 func (c *chaos) settle() {
 	c.t.Helper()
 	var left string
-	progress, many := progressing(), math.MaxInt
-	for ; progress(many); time.Sleep(100 * time.Millisecond) {
+	if !ends(c.t, 100*time.Millisecond, func() (int, error) {
 		const due = `UPDATE river_job SET scheduled_at = now() WHERE state = 'retryable' AND scheduled_at > now()`
 		if _, err := c.pool.Exec(context.Background(), due); err != nil {
-			continue
+			return 0, err
 		}
 		const fetch = `SELECT enqueue_job('check_subjects', 'network', '{}') WHERE EXISTS (SELECT FROM subjects WHERE fetch_at <= now())
 			AND NOT EXISTS (SELECT FROM river_job WHERE kind = 'check_subjects' AND finalized_at IS NULL)`
 		if _, err := c.pool.Exec(context.Background(), fetch); err != nil {
-			continue
+			return 0, err
 		}
 		const sql = `
 SELECT (SELECT count(*) FROM gaps WHERE closed_at IS NULL)
@@ -188,11 +186,15 @@ SELECT (SELECT count(*) FROM gaps WHERE closed_at IS NULL)
     (SELECT 'gaps: ' || string_agg(concat_ws(' ', id, problem), ', ') FROM gaps WHERE closed_at IS NULL),
     (SELECT 'jobs: ' || string_agg(concat_ws(' ', kind, state, errors[array_length(errors, 1)] ->> 'error'), ', ') FROM river_job
      WHERE finalized_at IS NULL AND NOT (state = 'scheduled' AND scheduled_at > now() + interval '10 s')))`
-		if err := c.pool.QueryRow(context.Background(), sql).Scan(&many, &left); err == nil && left == "" {
-			return
+		var many int
+		err := c.pool.QueryRow(context.Background(), sql).Scan(&many, &left)
+		if left == "" {
+			return 0, err
 		}
+		return max(many, 1), err
+	}) {
+		c.problems = append(c.problems, fmt.Sprintf("gaps or jobs do not end: %.1000s", left))
 	}
-	c.problems = append(c.problems, fmt.Sprintf("gaps or jobs do not end: %.1000s", left))
 }
 
 // followed are the accounts that Weir must follow now.

@@ -71,7 +71,8 @@ func (c *chaos) hole(after *simnet.Entry, leave, back func()) {
 	away, between := c.scripted[1], c.scripted[2]
 	leave()
 	c.stop = c.events()
-	time.Sleep(max(0, time.Until(time.UnixMicro(after.TimeUS)))) // if the server's clock was ahead
+	ahead := func() bool { return time.Now().UnixMicro() > after.TimeUS } // the server's clock may have been
+	require.Eventually(c.t, ahead, patience, 10*time.Millisecond)
 	c.post("nobody will read this")
 	c.show(away)
 	require.NoError(c.t, c.net.Deactivate(between))
@@ -81,9 +82,9 @@ func (c *chaos) hole(after *simnet.Entry, leave, back func()) {
 		require.NoError(c.t, err)
 	}
 	c.change()
-	for until := time.Now().Add(time.Duration(1500+c.random.IntN(1500)) * time.Millisecond); time.Now().Before(until); {
+	for range 15 + c.random.IntN(15) {
 		c.post("nor this")
-		time.Sleep(100 * time.Millisecond)
+		lasts(100 * time.Millisecond)
 	}
 	clamped := c.net.Fired()[simnet.TooOld]
 	first := c.net.Forget(time.Duration(c.random.IntN(300)) * time.Millisecond) // in a silence, still longer than the threshold there

@@ -32,7 +32,8 @@ func resident(t *testing.T, pid int) int {
 }
 
 // TestUnfinishedRequestsAreClosed: connections that announce a body and never send
-// it are closed, on both listeners, and the memory does not grow.
+// it are closed, on both listeners, and the memory does not grow. How soon, the tests of
+// web say.
 func TestUnfinishedRequestsAreClosed(t *testing.T) {
 	schematest.Long(t)
 	parallel(t)
@@ -45,7 +46,7 @@ func TestUnfinishedRequestsAreClosed(t *testing.T) {
 		}
 	}
 	before := resident(t, web.cmd.Process.Pid)
-	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second) // they used to stay open for 150 s
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	for url, path := range map[string]string{page: "/", opsURL: "/health"} {
 		address := strings.TrimPrefix(url, "http://")
@@ -64,7 +65,7 @@ func TestUnfinishedRequestsAreClosed(t *testing.T) {
 			select {
 			case <-closed:
 			case <-ctx.Done():
-				require.Fail(t, "connections stay open", "%s after 30 s: %d MB more", url, (resident(t, web.cmd.Process.Pid)-before)>>20)
+				require.Fail(t, "connections stay open", "%s: %d MB more", url, (resident(t, web.cmd.Process.Pid)-before)>>20)
 			}
 		}
 	}

@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"io"
 	"net"
 	"os"
 	"path/filepath"
@@ -33,6 +34,9 @@ func newSystemd(t *testing.T) *systemd {
 	t.Cleanup(func() { conn.Close() })
 	return &systemd{t: t, conn: conn, path: path}
 }
+
+// ignore reads everything: a full socket would stop who writes to it.
+func (s *systemd) ignore() { go io.Copy(io.Discard, s.conn) }
 
 // hear returns the next message that is more than a status; "" if none comes in
 // time.

@@ -29,6 +29,14 @@ func progressing() func(left int) bool {
 // count, such as that of a database that is away, says nothing.
 func finishes(t testing.TB, every time.Duration, count func() (left int, err error), message string, args ...any) {
 	t.Helper()
+	if !ends(t, every, count) {
+		require.Fail(t, "there is no progress", append([]any{message}, args...)...)
+	}
+}
+
+// ends is like finishes, and reports whether nothing is left.
+func ends(t testing.TB, every time.Duration, count func() (left int, err error)) bool {
+	t.Helper()
 	progress, left, moves := progressing(), math.MaxInt, true
 	require.Eventually(t, func() bool {
 		if now, err := count(); err == nil {
@@ -36,8 +44,6 @@ func finishes(t testing.TB, every time.Duration, count func() (left int, err err
 		}
 		moves = progress(left)
 		return left <= 0 || !moves
-	}, time.Hour, every, message)
-	if !moves {
-		require.Fail(t, "there is no progress", append([]any{message}, args...)...)
-	}
+	}, time.Hour, every)
+	return left <= 0
 }

@@ -3,7 +3,6 @@ package e2e
 import (
 	"context"
 	"fmt"
-	"math"
 	"slices"
 	"strings"
 	"time"
@@ -199,29 +198,25 @@ func (c *chaos) synchronize() {
 	c.t.Helper()
 	began := time.Now()
 	var left []string
-	progress, many := progressing(), math.MaxInt
-	for ; progress(many); time.Sleep(time.Second) {
+	if !ends(c.t, time.Second, func() (int, error) {
 		if _, err := c.pool.Exec(context.Background(), dueResyncs); err != nil {
-			continue
+			return 0, err
 		}
 		rows, err := c.pool.Query(context.Background(), `
 SELECT did FROM resyncs AS r
 WHERE desynchronized_at IS NOT NULL AND NOT EXISTS (SELECT FROM accounts AS a WHERE a.did = r.did AND a.status NOT IN ('active', 'deleted'))`)
 		if err != nil {
-			continue
+			return 0, err
 		}
-		if left, err = pgx.CollectRows(rows, pgx.RowTo[string]); err != nil {
-			continue
-		}
+		left, err = pgx.CollectRows(rows, pgx.RowTo[string])
 		left = slices.DeleteFunc(left, func(did string) bool {
 			a, _ := c.net.Account(did)
 			return a.Status != "" && a.Status != "deleted"
 		})
-		many = len(left)
-		if len(left) == 0 {
-			c.t.Logf("synchronized after %s", time.Since(began).Round(10*time.Millisecond))
-			return
-		}
+		return len(left), err
+	}) {
+		c.problems = append(c.problems, fmt.Sprintf("resyncs: accounts stay desynchronized: %s", left))
+		return
 	}
-	c.problems = append(c.problems, fmt.Sprintf("resyncs: accounts stay desynchronized: %s", left))
+	c.t.Logf("synchronized after %s", time.Since(began).Round(10*time.Millisecond))
 }

@@ -80,26 +80,19 @@ func (w *watcher) poll(ctx context.Context) {
 func (w *watcher) fetch(ctx context.Context, p *process, url string) (body []byte, ok bool) {
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
 	require.NoError(w.c.t, err)
-	began := time.Now()
 	response, err := w.client.Do(request)
 	if err == nil {
 		body, err = io.ReadAll(response.Body)
 		response.Body.Close() //nolint:errcheck // read to its end, or broken
 	}
-	took := time.Since(began)
 	switch {
 	case ctx.Err() != nil:
 		return nil, false
-	case err != nil && w.c.member("web 1") != p:
+	case err != nil && p.ending.Load(): // the signal was sent before the request failed
 		w.responses.away++
 		return nil, false
 	case err != nil:
-		select {
-		case <-p.exited:
-			w.responses.away++
-		case <-time.After(2 * time.Second): // the exit is noticed a moment later
-			w.responses.silent = append(w.responses.silent, fmt.Sprintf("%s after %s: %v", url, took, err))
-		}
+		w.responses.silent = append(w.responses.silent, fmt.Sprintf("%s: %v", url, err))
 		return nil, false
 	}
 	w.responses.statuses[response.StatusCode]++

@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -58,7 +59,7 @@ type process struct {
 	stdout lockedBuffer
 	stderr lockedBuffer
 	exited chan struct{}
-	lived  time.Duration // once it has exited
+	ending atomic.Bool // a signal that ends it was sent
 }
 
 // start runs the binary with this environment and nothing from the test's own
@@ -73,11 +74,9 @@ func startProgram(t testing.TB, program string, env []string, args ...string) *p
 	p := &process{cmd: exec.Command(program, args...), exited: make(chan struct{})}
 	p.cmd.Env = append([]string{"WEIR_FETCH_CARDS=false", "PATH=" + os.Getenv("PATH"), "HOME=" + t.TempDir(), "TMPDIR=" + os.TempDir(), "WEIR_HOME=" + t.TempDir(), "WEIR_OPS_LISTEN=127.0.0.1:0"}, env...)
 	p.cmd.Stdout, p.cmd.Stderr = &p.stdout, &p.stderr
-	began := time.Now()
 	require.NoError(t, p.cmd.Start())
 	go func() {
 		p.cmd.Wait() //nolint:errcheck // the exit code is enough
-		p.lived = time.Since(began)
 		close(p.exited)
 	}()
 	t.Cleanup(func() {
@@ -89,7 +88,12 @@ func startProgram(t testing.TB, program string, env []string, args ...string) *p
 	return p
 }
 
-func (p *process) signal(s syscall.Signal) { p.cmd.Process.Signal(s) } //nolint:errcheck // it has ended already
+func (p *process) signal(s syscall.Signal) {
+	if s == syscall.SIGKILL || s == syscall.SIGTERM {
+		p.ending.Store(true)
+	}
+	p.cmd.Process.Signal(s) //nolint:errcheck // it has ended already
+}
 
 // pause sends SIGSTOP and waits until the whole process has stopped: until then, its other
 // threads go on.

@@ -9,11 +9,11 @@ import (
 	"fmt"
 	"net/http"
 	"net/url"
-	"strconv"
 	"time"
 
 	"github.com/weir-social/weir/guard"
 	"github.com/weir-social/weir/link"
+	"github.com/weir-social/weir/retry"
 )
 
 // Config configures a Client.
@@ -68,14 +68,12 @@ const (
 
 // newBusy returns a *Busy, or nil if the response does not ask for a pause.
 func newBusy(site string, resp *http.Response) *Busy {
-	wait := defaultWait
-	raw := resp.Header.Get("Retry-After")
-	if seconds, err := strconv.ParseUint(raw, 10, 31); err == nil {
-		wait = time.Duration(seconds) * time.Second //nolint:gosec // 31 bits
-	} else if at, err := http.ParseTime(raw); err == nil {
-		wait = time.Until(at)
-	} else if resp.StatusCode != http.StatusTooManyRequests {
+	wait, ok := retry.After(resp.Header, time.Now())
+	switch {
+	case !ok && resp.StatusCode != http.StatusTooManyRequests:
 		return nil
+	case !ok:
+		wait = defaultWait
 	}
 	return &Busy{site, resp.StatusCode, min(max(wait, time.Second), maxWait)}
 }

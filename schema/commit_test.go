@@ -134,12 +134,14 @@ func TestWaitingForTheLeaseNeverBlocks(t *testing.T) {
 	t.Parallel()
 	pool := schematest.New(t)
 	lease := take(t, pool, "first")
+	_, err := pool.Exec(t.Context(), `UPDATE streams SET lease_expires_at = clock_timestamp() - interval '1 second'`) // otherwise it is not free
+	require.NoError(t, err)
 	tx, err := pool.Begin(t.Context())
 	require.NoError(t, err)
 	defer tx.Rollback(context.WithoutCancel(t.Context())) //nolint:errcheck // the test is over
 	_, err = (&schema.Batch{}).Apply(t.Context(), tx, lease, false)
 	require.NoError(t, err)
-	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute) // without it, a call that waits for tx would hang
 	defer cancel()
 	_, ok, err := schema.TakeLease(ctx, pool, "s", "wire", "second", ttl)
 	require.NoError(t, err)

@@ -10,6 +10,7 @@ import (
 	"github.com/riverqueue/river"
 
 	"github.com/weir-social/weir/jobs"
+	"github.com/weir-social/weir/retry"
 	"github.com/weir-social/weir/schema"
 )
 
@@ -35,7 +36,7 @@ func (a *archiver) run(ctx context.Context) {
 		if err := a.enqueue(ctx); err != nil && ctx.Err() == nil && schema.Classify(err) != schema.Transient {
 			a.log.Error("archive_jobs_not_added", "error", err)
 		}
-		if sleep(ctx, archiveInterval) != nil {
+		if retry.Sleep(ctx, archiveInterval) != nil {
 			return
 		}
 	}

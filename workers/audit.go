@@ -16,6 +16,7 @@ import (
 	"github.com/weir-social/weir/bluesky"
 	"github.com/weir-social/weir/collection"
 	"github.com/weir-social/weir/jobs"
+	"github.com/weir-social/weir/retry"
 	"github.com/weir-social/weir/schema"
 )
 
@@ -66,7 +67,7 @@ func (a *Auditor) Audit(ctx context.Context) (schema.Audit, []schema.Fault, erro
 	}
 	suspects := slices.DeleteFunc(slices.Clone(audits), func(x *accountAudit) bool { return len(x.faults) == 0 || x.failure != "" })
 	if len(suspects) > 0 {
-		if err := sleep(ctx, a.Settle); err != nil {
+		if err := retry.Sleep(ctx, a.Settle); err != nil {
 			return sum, nil, err
 		}
 		if err := forEachAccount(ctx, suspects, (*accountAudit).confirm); err != nil {

@@ -10,6 +10,7 @@ import (
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/weir-social/weir/retry"
 	"github.com/weir-social/weir/schema"
 )
 
@@ -54,7 +55,7 @@ func (c *Calls) Take(ctx context.Context) (done func(), err error) {
 		received := time.Now()
 		at, known := c.clock.localTime(slot.Now, received)
 		due := at.Add(slot.Wait)
-		err = sleep(ctx, time.Until(due))
+		err = retry.Sleep(ctx, time.Until(due))
 		lateness := time.Since(due)
 		if known {
 			c.jitter.record(max(lateness, received.Sub(at)))
@@ -109,18 +110,6 @@ func (c *databaseClock) localTime(reading, now time.Time) (at time.Time, known b
 	held := now.Sub(reading) - behind
 	c.behind, c.at = behind, now
 	return now.Add(-held), known
-}
-
-// sleep waits for d or until ctx ends.
-func sleep(ctx context.Context, d time.Duration) error {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	}
 }
 
 func (c *Calls) release(ctx context.Context, slot int, holder string) {

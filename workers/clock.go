@@ -10,6 +10,7 @@ import (
 	"github.com/riverqueue/river"
 	"github.com/riverqueue/river/rivertype"
 
+	"github.com/weir-social/weir/retry"
 	"github.com/weir-social/weir/schema"
 )
 
@@ -137,7 +138,7 @@ func (c *Client) followClock(ctx context.Context) {
 		<-c.Stopped()
 		cancel()
 	}()
-	for sleep(ctx, clockEvery) == nil {
+	for retry.Sleep(ctx, clockEvery) == nil {
 		if err := c.readClock(ctx); err != nil && ctx.Err() == nil && schema.Classify(err) != schema.Transient {
 			c.cfg.Logger.Error("database_clock_not_followed", "error", err)
 		}

@@ -5,6 +5,7 @@ import (
 	"log/slog"
 	"time"
 
+	"github.com/cenkalti/backoff/v5"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/prometheus/client_golang/prometheus"
@@ -13,6 +14,7 @@ import (
 
 	"github.com/weir-social/weir/jobs"
 	"github.com/weir-social/weir/ranking"
+	"github.com/weir-social/weir/retry"
 )
 
 const (
@@ -42,18 +44,20 @@ func newCounter(cfg Config, client *river.Client[pgx.Tx]) *counter {
 
 // run counts until ctx ends.
 func (c *counter) run(ctx context.Context) {
+	retries := backoff.ExponentialBackOff{InitialInterval: 2 * countInterval, MaxInterval: countBackoff, Multiplier: 2}
 	for pause := countInterval; ; {
-		if sleep(ctx, pause) != nil {
+		if retry.Sleep(ctx, pause) != nil {
 			return
 		}
 		if err := c.count(ctx); err != nil {
 			if ctx.Err() != nil {
 				return
 			}
-			pause = min(2*pause, countBackoff)
+			pause = retries.NextBackOff()
 			c.log.Error("counting_failed", "error", err, "retry_in", pause)
 			continue
 		}
+		retries.Reset()
 		pause = countInterval
 		c.announce(ctx)
 		c.enqueueFetch(ctx)

@@ -100,7 +100,9 @@ func TestStopDoesNotWaitForOthers(t *testing.T) {
 		Retries: []time.Duration{time.Hour}})
 	require.NoError(t, err)
 	ctx, cancel := context.WithCancel(t.Context())
-	client, err := New(Config{Pool: pool, Projections: registered(t, pool), ID: t.Name(), Bluesky: api, Logger: slog.New(slog.DiscardHandler), Stopping: ctx.Done()})
+	stopping := make(chan struct{})
+	client, err := New(Config{Pool: pool, Projections: registered(t, pool), ID: t.Name(), Bluesky: api, Logger: slog.New(slog.DiscardHandler), Stopping: stopping,
+		JobTimeout: time.Hour, RescueAfter: 2 * time.Hour})
 	require.NoError(t, err)
 	require.NoError(t, client.Start(ctx))
 	execute(t, pool, `INSERT INTO watches (target) VALUES ('alice.example')`)
@@ -111,12 +113,12 @@ func TestStopDoesNotWaitForOthers(t *testing.T) {
 	require.Eventually(t, func() bool {
 		return count(`SELECT count(*) FROM river_job WHERE args ->> 'watch' = '1' AND state = 'running'`) == 1
 	}, time.Minute, 20*time.Millisecond)
+	close(stopping) // while River runs: its own stop ends a job after 20 s
+	require.Eventually(t, func() bool {
+		return count(`SELECT count(*) FROM river_job WHERE args ->> 'watch' = '1' AND metadata ? 'snoozes'`) == 1
+	}, time.Minute, 20*time.Millisecond, "the stop waits for the call")
 	cancel()
-	select {
-	case <-client.Stopped():
-	case <-time.After(15 * time.Second): // River itself gives up after 20 s
-		require.Fail(t, "the stop waits for the call")
-	}
+	<-client.Stopped()
 	require.Equal(t, 1, count(`SELECT count(*) FROM river_job WHERE args ->> 'watch' = '1' AND state = 'available' AND attempt = 0 AND errors IS NULL`))
 	require.Zero(t, count(`SELECT count(*) FROM watches WHERE problem <> ''`))
 }

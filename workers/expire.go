@@ -5,10 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"math/rand/v2"
 	"sync/atomic"
 	"time"
 
+	"github.com/cenkalti/backoff/v5"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/prometheus/client_golang/prometheus"
@@ -17,6 +17,7 @@ import (
 
 	"github.com/weir-social/weir/collection"
 	"github.com/weir-social/weir/jobs"
+	"github.com/weir-social/weir/retry"
 	"github.com/weir-social/weir/schema"
 )
 
@@ -80,9 +81,14 @@ const (
 	sweepInterval = 6 * time.Hour // how often links without shares are searched for, except after a day has expired
 )
 
-// Expire deletes rows that are older than their retention, in batches. Each batch
-// is one transaction, which also selects the rows. The job may run twice, run in
-// several processes at once, or be killed at any point: the next run continues.
+// busyRetries returns the waits for a lock that others hold.
+func busyRetries() *backoff.ExponentialBackOff {
+	return &backoff.ExponentialBackOff{InitialInterval: 50 * time.Millisecond, MaxInterval: 700 * time.Millisecond, Multiplier: 1.5, RandomizationFactor: 0.5}
+}
+
+// Expire deletes rows that are older than their retention, in batches with a
+// transaction each. That transaction also selects the rows. The job may run
+// twice, beside itself, or be killed at any point: the next run continues.
 type Expire struct {
 	river.WorkerDefaults[jobs.Expire]
 	pool    *pgxpool.Pool
@@ -307,6 +313,7 @@ func (r *expiry) unneeded(before time.Time) error {
 func (r *expiry) batches(what string, step func(limit int) (examined, deleted int, err error)) error {
 	began, logged := time.Now(), time.Now()
 	limit, total, busy := 100, 0, 0
+	retries := busyRetries()
 	var longest time.Duration
 	logProgress := func(message string) {
 		r.log.Info(message, "what", what, "deleted", total, "took", time.Since(began), "longest_batch", longest)
@@ -330,12 +337,13 @@ func (r *expiry) batches(what string, step func(limit int) (examined, deleted in
 				return nil
 			}
 			limit = max(limit/2, 10)
-			sleep(r.ctx, time.Duration(busy)*25*time.Millisecond+rand.N(50*time.Millisecond)) //nolint:errcheck // the next iteration checks the context
+			retry.Sleep(r.ctx, retries.NextBackOff()) //nolint:errcheck // the next turn checks the context
 			continue
 		case err != nil:
 			return err
 		}
 		busy, longest = 0, max(longest, took)
+		retries.Reset()
 		if examined == 0 {
 			break
 		}
@@ -348,7 +356,7 @@ func (r *expiry) batches(what string, step func(limit int) (examined, deleted in
 			logged = time.Now()
 			logProgress("expiring")
 		}
-		sleep(r.ctx, took/2) //nolint:errcheck // lets transactions that waited for the batch go first; the next iteration checks the context
+		retry.Sleep(r.ctx, took/2) //nolint:errcheck // the next turn checks the context; transactions that waited for the batch go first
 	}
 	if total > 0 {
 		logProgress("expired")

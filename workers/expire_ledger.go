@@ -6,15 +6,17 @@ import (
 	"time"
 
 	"github.com/weir-social/weir/ranking"
+	"github.com/weir-social/weir/retry"
 	"github.com/weir-social/weir/schema"
 )
 
 // ensureDays makes the partitions of shares for the next days. Shares without a
 // partition are stored too, and expire row by row.
 func (r *expiry) ensureDays() error {
+	retries := busyRetries()
 	err := ranking.EnsureDays(r.ctx, r.pool, r.now, r.keep.Shares)
 	for try := 1; try < r.tries && errors.Is(err, schema.ErrBusy) && r.ctx.Err() == nil; try++ {
-		sleep(r.ctx, time.Duration(try)*25*time.Millisecond) //nolint:errcheck // the next iteration checks the context
+		retry.Sleep(r.ctx, retries.NextBackOff()) //nolint:errcheck // the next turn checks the context
 		err = ranking.EnsureDays(r.ctx, r.pool, r.now, r.keep.Shares)
 	}
 	if errors.Is(err, schema.ErrBusy) {

@@ -15,6 +15,7 @@ import (
 	"github.com/weir-social/weir/jobs"
 	"github.com/weir-social/weir/link"
 	"github.com/weir-social/weir/ranking"
+	"github.com/weir-social/weir/retry"
 	"github.com/weir-social/weir/schema"
 )
 
@@ -53,7 +54,7 @@ func (w *FetchCard) Work(ctx context.Context, _ *river.Job[jobs.FetchCard]) erro
 				case f != nil:
 					err = w.fetch(ctx, *f)
 				case wait > 0:
-					err = sleep(ctx, wait)
+					err = retry.Sleep(ctx, wait)
 				default:
 					return nil
 				}
@@ -137,7 +138,7 @@ func HostTurns(pool *pgxpool.Pool) func(ctx context.Context, host string) error 
 			if err != nil {
 				return err
 			}
-			if err := sleep(ctx, wait); err != nil {
+			if err := retry.Sleep(ctx, wait); err != nil {
 				return err
 			}
 			if time.Since(asked)-wait <= hostLate {

@@ -16,6 +16,7 @@ import (
 
 	"github.com/weir-social/weir/collection"
 	"github.com/weir-social/weir/jobs"
+	"github.com/weir-social/weir/retry"
 	"github.com/weir-social/weir/schema"
 )
 
@@ -153,7 +154,7 @@ const watchEvery = 5 * time.Second
 // Watch returns an error as soon as the database has other projections than
 // these, and nil when ctx ends.
 func (p *Projections) Watch(ctx context.Context, pool *pgxpool.Pool) error {
-	for sleep(ctx, p.watchEvery) == nil {
+	for retry.Sleep(ctx, p.watchEvery) == nil {
 		err := p.Check(ctx, pool)
 		if _, ok := errors.AsType[*schema.OutdatedError](err); ok {
 			return err

@@ -11,6 +11,8 @@ import (
 	"github.com/riverqueue/river/riverdriver"
 	"github.com/riverqueue/river/riverdriver/riverpgxv5"
 	"github.com/stretchr/testify/assert"
+
+	"github.com/weir-social/weir/retry"
 )
 
 // schedules makes jobs available as soon as they are due, with River's own statement.
@@ -32,7 +34,7 @@ func schedules(t testing.TB, pool *pgxpool.Pool) (stop func()) {
 			if err != nil && !errors.Is(err, context.Canceled) && !assert.NoError(t, err) {
 				return
 			}
-			sleep(ctx, 50*time.Millisecond) //nolint:errcheck // the loop looks at the context
+			retry.Sleep(ctx, 50*time.Millisecond) //nolint:errcheck // the loop looks at the context
 		}
 	}()
 	return stop

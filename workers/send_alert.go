@@ -9,13 +9,13 @@ import (
 	"log/slog"
 	"net/http"
 	"net/url"
-	"strconv"
 	"strings"
 	"time"
 
 	"github.com/riverqueue/river"
 
 	"github.com/weir-social/weir/jobs"
+	"github.com/weir-social/weir/retry"
 )
 
 // SendAlert sends one message to this process's webhook. Running the job twice
@@ -95,18 +95,14 @@ func (w *SendAlert) post(ctx context.Context, body []byte) error {
 	if response.StatusCode/100 == 2 {
 		return nil
 	}
-	return &webhookError{status: response.StatusCode, body: reason, retryAfter: w.retryAfter(response.Header.Get("Retry-After"))}
+	return &webhookError{status: response.StatusCode, body: reason, retryAfter: w.retryAfter(response.Header)}
 }
 
-// retryAfter parses Retry-After: seconds or a date.
-func (w *SendAlert) retryAfter(header string) time.Duration {
-	wait := defaultSnooze
-	if seconds, err := strconv.ParseFloat(header, 64); err == nil && seconds < mostSnooze.Seconds() {
-		wait = time.Duration(seconds * float64(time.Second))
-	} else if err == nil {
-		wait = mostSnooze
-	} else if at, err := http.ParseTime(header); err == nil {
-		wait = at.Sub(w.now())
+// retryAfter returns how long the webhook wants to be left alone.
+func (w *SendAlert) retryAfter(header http.Header) time.Duration {
+	wait, ok := retry.After(header, w.now())
+	if !ok {
+		wait = defaultSnooze
 	}
 	return min(max(wait, leastSnooze), mostSnooze)
 }

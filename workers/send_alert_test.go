@@ -116,10 +116,10 @@ func TestRetryAfter(t *testing.T) {
 	now := time.Date(2026, 7, 4, 12, 0, 0, 0, time.UTC)
 	w := &SendAlert{now: func() time.Time { return now }}
 	for header, want := range map[string]time.Duration{
-		"": 30 * time.Second, "7": 7 * time.Second, "0.3": time.Second, "-5": time.Second, "1e300": time.Hour, "NaN": time.Hour, "soon": 30 * time.Second,
+		"": 30 * time.Second, "7": 7 * time.Second, "0.3": time.Second, "-5": time.Second, "1e300": time.Hour, "NaN": 30 * time.Second, "soon": 30 * time.Second,
 		"Sat, 04 Jul 2026 12:02:00 GMT": 2 * time.Minute, "Sat, 04 Jul 2020 12:02:00 GMT": time.Second,
 	} {
-		require.Equal(t, want, w.retryAfter(header), header)
+		require.Equal(t, want, w.retryAfter(http.Header{"Retry-After": {header}}), header)
 	}
 }
 

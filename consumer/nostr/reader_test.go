@@ -3,7 +3,6 @@ package nostr_test
 import (
 	"context"
 	"fmt"
-	"net"
 	"net/http"
 	"net/http/httptest"
 	"strconv"
@@ -18,6 +17,7 @@ import (
 	"github.com/weir-social/weir/consumer/nostr"
 	"github.com/weir-social/weir/consumer/socket"
 	"github.com/weir-social/weir/guard"
+	"github.com/weir-social/weir/loopback"
 	protocol "github.com/weir-social/weir/nostr"
 	"github.com/weir-social/weir/simnet"
 )
@@ -63,17 +63,18 @@ func TestLatestIsTheNewestSignedOne(t *testing.T) {
 	require.Empty(t, unread)
 	require.ElementsMatch(t, []string{newest.ID, lowest, strangers.ID}, ids(found))
 
-	gone, err := net.Listen("tcp", "127.0.0.1:0")
+	port, err := loopback.Reserve("127.0.0.1:0")
 	require.NoError(t, err)
-	require.NoError(t, gone.Close())
-	found, unread, err = reader.Latest(t.Context(), []string{"ws://" + gone.Addr().String()}, []int{3}, keys)
+	t.Cleanup(func() { require.NoError(t, port.Release()) })
+	gone := "ws://" + port.Address()
+	found, unread, err = reader.Latest(t.Context(), []string{gone}, []int{3}, keys)
 	require.NoError(t, err)
 	require.Len(t, unread, 1)
 	require.ElementsMatch(t, []string{newest.ID, lowest}, ids(found))
 
-	away := nostr.NewReader(nostr.ReaderConfig{Relays: []string{"ws://" + gone.Addr().String()}})
+	away := nostr.NewReader(nostr.ReaderConfig{Relays: []string{gone}})
 	_, _, err = away.Latest(t.Context(), nil, []int{3}, keys)
-	require.ErrorContains(t, err, "connect to ws://"+gone.Addr().String())
+	require.ErrorContains(t, err, "connect to "+gone)
 	before := len(n.Requests(0))
 	found, _, err = reader.Latest(t.Context(), nil, []int{3}, nil)
 	require.NoError(t, err)

@@ -6,12 +6,12 @@ import (
 	"math/rand/v2"
 	"net"
 	"net/http"
-	"strconv"
 	"time"
 
 	"github.com/cenkalti/backoff/v5"
 
 	"github.com/weir-social/weir/consumer"
+	"github.com/weir-social/weir/retry"
 )
 
 // maxRetryAfter limits the wait that a Retry-After header can request.
@@ -42,12 +42,8 @@ func (d *Dialer) wait(ctx context.Context, report func(consumer.Attempt)) error 
 	for {
 		left := time.Until(end)
 		step := min(left, d.cfg.ProbeEvery+rand.N(d.cfg.ProbeEvery/2+1))
-		timer := time.NewTimer(step)
-		select {
-		case <-ctx.Done():
-			timer.Stop()
-			return ctx.Err()
-		case <-timer.C:
+		if err := retry.Sleep(ctx, step); err != nil {
+			return err
 		}
 		if step == left {
 			return nil
@@ -154,16 +150,7 @@ func (d *Dialer) recordResponse(e *endpoint, response *http.Response) {
 	case code >= 400 && code < 500:
 		d.refused = true
 	}
-	e.notBefore = time.Now().Add(min(retryAfter(response.Header.Get("Retry-After")), maxRetryAfter))
-}
-
-// retryAfter parses the header: seconds, or a date.
-func retryAfter(header string) time.Duration {
-	if seconds, err := strconv.Atoi(header); err == nil {
-		return time.Duration(min(max(0, seconds), 1e6)) * time.Second
-	}
-	if at, err := http.ParseTime(header); err == nil {
-		return max(0, time.Until(at))
-	}
-	return 0
+	now := time.Now()
+	wait, _ := retry.After(response.Header, now)
+	e.notBefore = now.Add(min(wait, maxRetryAfter))
 }
