@@ -33,7 +33,7 @@ type batch struct {
 	unproven    bool      // a frame has a proof or an ID
 
 	desynchronized []schema.Desynchronized // accounts of which something was refused
-	links          []schema.Link           // commits that are proven
+	chained        []schema.ChainedCommit  // commits that are proven
 
 	archives bool                  // frames with events are archived
 	known    bool                  // they are in the archive already
@@ -93,7 +93,7 @@ func (b *batch) split() (first, second *batch) {
 // cut cuts a batch in two after a number of events. The position moves with the
 // second. Both archive their frame: what one has archived is known to the other.
 func (b *batch) cut(events int) (first, second *batch) {
-	first = &batch{wire: b.wire, events: b.events[:events], deadLetters: b.deadLetters, desynchronized: b.desynchronized, links: b.links, settled: b.settled, oldest: b.oldest, known: b.known, units: b.units}
+	first = &batch{wire: b.wire, events: b.events[:events], deadLetters: b.deadLetters, desynchronized: b.desynchronized, chained: b.chained, settled: b.settled, oldest: b.oldest, known: b.known, units: b.units}
 	second = &batch{wire: b.wire, events: b.events[events:], gap: b.gap, last: b.last, count: b.count, oldest: b.oldest, known: b.known, units: b.units}
 	return first, second
 }
@@ -102,7 +102,7 @@ func (b *batch) cut(events int) (first, second *batch) {
 func (b *batch) deadLettered(err error, now time.Time) *batch {
 	deadLetter := b.deadLetter(&b.events[0], now)
 	deadLetter.Cause = err.Error()
-	return &batch{wire: b.wire, deadLetters: append(slices.Clip(b.deadLetters), deadLetter), desynchronized: b.desynchronized, links: b.links, settled: b.settled, gap: b.gap, last: b.last, count: b.count, oldest: b.oldest, known: b.known, units: b.units}
+	return &batch{wire: b.wire, deadLetters: append(slices.Clip(b.deadLetters), deadLetter), desynchronized: b.desynchronized, chained: b.chained, settled: b.settled, gap: b.gap, last: b.last, count: b.count, oldest: b.oldest, known: b.known, units: b.units}
 }
 
 // deadLetter returns the dead letter of an event that cannot be stored.
@@ -209,7 +209,7 @@ func (b *batch) fold() schema.Batch {
 		f.add(&b.events[i])
 	}
 	out := f.out
-	out.Desynchronized, out.Links = append(out.Desynchronized, b.desynchronized...), b.links
+	out.Desynchronized, out.Chained = append(out.Desynchronized, b.desynchronized...), b.chained
 	byKey := func(a, b schema.Key) int {
 		return cmp.Or(cmp.Compare(a.Collection, b.Collection), cmp.Compare(a.DID, b.DID), cmp.Compare(a.Rkey, b.Rkey))
 	}

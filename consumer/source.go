@@ -242,7 +242,7 @@ const (
 	KindAccount              // an account's status changed
 	KindSync                 // an account's repository is at a revision whose changes are not sent
 	KindErasure              // everything of an account up to a revision must go, and not come back
-	KindLink                 // a commit without a wanted record, whose place in the chain of commits is proven
+	KindChained              // a commit without a wanted record, whose place in the chain of commits is proven
 )
 
 // Operation is what a commit did to a record.
