@@ -16,7 +16,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/weir-social/weir/ops/health"
-	"github.com/weir-social/weir/schema"
 	"github.com/weir-social/weir/schema/schematest"
 )
 
@@ -38,7 +37,7 @@ func TestAlertIsSentOncePerStateAndDoesNotFlap(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			var alerts []schema.Alert
+			var alerts []health.Alert
 			var sent strings.Builder
 			for i, check := range c.checks {
 				var holds []health.Condition
