@@ -22,11 +22,12 @@ import (
 // again without a change does nothing.
 type CheckAlerts struct {
 	river.WorkerDefaults[jobs.CheckAlerts]
-	pool   *pgxpool.Pool
-	log    *slog.Logger
-	limits health.Limits
-	notify bool // this process has a webhook
-	now    func() time.Time
+	pool     *pgxpool.Pool
+	log      *slog.Logger
+	limits   health.Limits
+	features []health.Feature
+	notify   bool // this process has a webhook
+	now      func() time.Time
 }
 
 // Work checks once.
@@ -37,7 +38,7 @@ func (w *CheckAlerts) Work(ctx context.Context, _ *river.Job[jobs.CheckAlerts]) 
 			return err
 		}
 		now := w.now()
-		report, err := health.Read(ctx, tx, now, w.limits)
+		report, err := health.Read(ctx, tx, now, w.limits, w.features...)
 		if err != nil {
 			return err
 		}
@@ -119,7 +120,7 @@ func setActive(a *health.Alert, c health.Condition, now time.Time) {
 		a.Since, a.FiredAt, a.ResolvedAt = now, nil, nil
 	}
 	a.SeenAt, a.Severity, a.Message, a.Hint = now, c.Severity, c.Message, c.Do
-	if a.FiredAt == nil && now.Sub(a.Since) >= health.FireAfter()[a.Name] {
+	if a.FiredAt == nil && now.Sub(a.Since) >= c.FireAfter {
 		a.FiredAt = &now
 	}
 }

@@ -42,7 +42,7 @@ func TestAlertIsSentOncePerStateAndDoesNotFlap(t *testing.T) {
 			for i, check := range c.checks {
 				var holds []health.Condition
 				if check == 'y' {
-					holds = []health.Condition{{Name: c.condition, Severity: health.Warning, Message: "x"}}
+					holds = []health.Condition{{Name: c.condition, Severity: health.Warning, Message: "x", FireAfter: health.FireAfter()[c.condition]}}
 				}
 				alerts = update(alerts, holds, time.Unix(0, 0).Add(time.Duration(i)*time.Minute))
 				word := ' '
