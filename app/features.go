@@ -17,6 +17,9 @@ func snapshotTables() []schema.SnapshotTable {
 	return []schema.SnapshotTable{ranking.MergesSnapshot()}
 }
 
+// featureUses returns what the running roles need rights for, besides the core.
+func featureUses() []schema.Uses { return []schema.Uses{ranking.Uses()} }
+
 // Health reads the state of Weir from the database.
 func (p App) Health(ctx context.Context, now time.Time) (health.Report, error) {
 	return health.Read(ctx, p.pool, now, p.cfg.Limits(), healthFeatures()...)
