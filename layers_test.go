@@ -37,7 +37,7 @@ func layers() map[string][]string {
 		"ops/trace":          {"collection", "link", "ranking", "schema"},
 		"web":                {"nostr", "ops/health", "ranking", "records", "schema", "syntax"},
 		"web/browsertest":    {},
-		"ranking":            {"nostr", "schema"},
+		"ranking":            {"nostr", "ops/health", "schema"},
 		"records":            {"lexicon", "schema"},
 		"verdict":            {"lexicon", "schema"},
 

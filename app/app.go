@@ -137,6 +137,7 @@ func (p App) workers(ctx context.Context, cfg workers.Config) error {
 	}
 	cfg.Audit = workers.AuditPlan{Every: p.cfg.AuditInterval, Accounts: p.cfg.AuditAccounts}
 	cfg.Limits, cfg.AlertInterval = p.cfg.Limits(), p.cfg.AlertInterval
+	cfg.Features, cfg.Snapshots = healthFeatures(), snapshotTables()
 	if cfg.Webhook, err = p.cfg.webhook(); err != nil {
 		return err
 	}

@@ -139,7 +139,7 @@ func (r *rebuilding) run(ctx context.Context) error {
 	if err := r.drained(ctx); err != nil || ctx.Err() != nil {
 		return errors.Join(err, ctx.Err())
 	}
-	if err := ranking.RestoreMerges(ctx, r.pool, r.snapshots.Rows(schema.SnapshotOfMerges)); err != nil {
+	if err := ranking.RestoreMerges(ctx, r.pool, r.snapshots.Rows(ranking.SnapshotOfMerges)); err != nil {
 		return err
 	}
 	return schema.RestorePositions(ctx, r.pool, positions) // the last step: with them the rebuild is finished

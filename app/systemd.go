@@ -177,9 +177,9 @@ func (p App) reportStatus(ctx context.Context, names []string) {
 func (p App) status(ctx context.Context, names []string) string {
 	reading, cancel := context.WithTimeout(ctx, statusTimeout)
 	defer cancel()
-	report, err := health.Read(reading, p.pool, time.Now(), p.cfg.Limits())
+	report, err := p.Health(reading, time.Now())
 	if err != nil {
-		report = health.Unreachable(errors.New(Sentence(err)))
+		report = health.Unreachable(errors.New(Sentence(err)), healthFeatures()...)
 	}
 	if slices.Contains(names, RoleConsumer) {
 		report.SeenBy(p.owner)

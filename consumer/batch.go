@@ -32,8 +32,8 @@ type batch struct {
 	opened      time.Time // when decoding began; later than oldest if frames waited
 	unproven    bool      // a frame has a proof or an ID
 
-	desynchronized []schema.Desynchronized // accounts from which something was refused
-	links          []schema.Link           // commits that are proven
+	desynchronized []schema.Desynchronized // accounts of which something was refused
+	chained        []schema.ChainedCommit  // commits that are proven
 
 	archives bool                  // frames with events are archived
 	known    bool                  // the frames are in the archive already
@@ -94,7 +94,7 @@ func (b *batch) split() (first, second *batch) {
 // half. Both halves archive their frame; the events that the first half archived are known
 // to the second.
 func (b *batch) cut(events int) (first, second *batch) {
-	first = &batch{wire: b.wire, events: b.events[:events], deadLetters: b.deadLetters, desynchronized: b.desynchronized, links: b.links, settled: b.settled, oldest: b.oldest, known: b.known, units: b.units}
+	first = &batch{wire: b.wire, events: b.events[:events], deadLetters: b.deadLetters, desynchronized: b.desynchronized, chained: b.chained, settled: b.settled, oldest: b.oldest, known: b.known, units: b.units}
 	second = &batch{wire: b.wire, events: b.events[events:], gap: b.gap, last: b.last, count: b.count, oldest: b.oldest, known: b.known, units: b.units}
 	return first, second
 }
@@ -103,7 +103,7 @@ func (b *batch) cut(events int) (first, second *batch) {
 func (b *batch) deadLettered(err error, now time.Time) *batch {
 	deadLetter := b.deadLetter(&b.events[0], now)
 	deadLetter.Cause = err.Error()
-	return &batch{wire: b.wire, deadLetters: append(slices.Clip(b.deadLetters), deadLetter), desynchronized: b.desynchronized, links: b.links, settled: b.settled, gap: b.gap, last: b.last, count: b.count, oldest: b.oldest, known: b.known, units: b.units}
+	return &batch{wire: b.wire, deadLetters: append(slices.Clip(b.deadLetters), deadLetter), desynchronized: b.desynchronized, chained: b.chained, settled: b.settled, gap: b.gap, last: b.last, count: b.count, oldest: b.oldest, known: b.known, units: b.units}
 }
 
 // deadLetter returns the dead letter of an event that cannot be stored.
@@ -210,7 +210,7 @@ func (b *batch) fold() schema.Batch {
 		f.add(&b.events[i])
 	}
 	out := f.out
-	out.Desynchronized, out.Links = append(out.Desynchronized, b.desynchronized...), b.links
+	out.Desynchronized, out.Chained = append(out.Desynchronized, b.desynchronized...), b.chained
 	byKey := func(a, b schema.Key) int {
 		return cmp.Or(cmp.Compare(a.Collection, b.Collection), cmp.Compare(a.DID, b.DID), cmp.Compare(a.Rkey, b.Rkey))
 	}

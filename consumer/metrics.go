@@ -38,7 +38,7 @@ func newMetrics(r prometheus.Registerer) *metrics {
 	seconds := prometheus.ExponentialBuckets(0.001, 1.6, 24)
 	m := &metrics{
 		events: f.NewCounterVec(prometheus.CounterOpts{Name: name("events_total"),
-			Help: "Events read, by kind and, for commits, by collection. Kinds: write, delete, account, identity, sync, erasure, link (a commit without a stored record), not_followed, and ignored (the collection or kind is not stored). The collection other stands for all that are not stored."},
+			Help: "Events read, by kind and, for commits, by collection. Kinds: write, delete, account, identity, sync, erasure, chained (a commit without a stored record), not_followed, and ignored (the collection or kind is not stored). The collection other stands for all that are not stored."},
 			[]string{"kind", "collection"}),
 		deadLettered: f.NewCounterVec(prometheus.CounterOpts{Name: name("dead_lettered_total"),
 			Help: "Frames and events dead-lettered, by stage and by the collection that they claim. The collection other stands for all that are not stored, and for none. Expect zero."},

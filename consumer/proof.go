@@ -19,15 +19,15 @@ type Proof interface {
 
 // A Verdict is the outcome of a Proof.
 type Verdict struct {
-	Cause string // why the events are not stored; "": they are proven
-	Retry bool   // the cause may be temporary: the events wait as dead letters and are checked again
-	Drop  bool   // the events leave no dead letter, because too many were refused
-	Link  *Link  // the commit's place in its account's chain, if chains are verified; otherwise nil
-	Lost  bool   // the account may have changed in a way that is not stored: it must be compared with its repository
+	Cause   string         // why the events are not stored; "": they are proven
+	Retry   bool           // the cause may pass: the events wait as dead letters and are checked again
+	Drop    bool           // the events leave no dead letter, because too many were refused
+	Chained *ChainedCommit // the commit in the chain of its account, if that is verified; nil: it is not
+	Lost    bool           // the account may have changed in a way that is not stored: it must be compared with its repository
 }
 
-// A Link is a proven commit in the chain of its account's commits.
-type Link struct {
+// A ChainedCommit is a proven commit in the chain of its account's commits.
+type ChainedCommit struct {
 	Author, Revision string
 	Data             []byte // hash of the repository after the commit
 	Prev             []byte // the hash before the commit, as its operations show; nil: this is the first commit
@@ -62,13 +62,13 @@ func (b *batch) prove(now time.Time, seen map[ID]bool, deadLettered func(collect
 		if f.proof != nil {
 			v, f.proof = f.proof.Verdict(), nil
 		}
-		if v.Link != nil {
-			b.links = append(b.links, schema.Link{DID: v.Link.Author, Rev: v.Link.Revision, Data: v.Link.Data, Prev: v.Link.Prev, Broken: v.Link.Broken})
+		if c := v.Chained; c != nil {
+			b.chained = append(b.chained, schema.ChainedCommit{DID: c.Author, Rev: c.Revision, Data: c.Data, Prev: c.Prev, Broken: c.Broken})
 		}
-		link := of[0].Kind == KindLink // it writes nothing itself
+		chained := of[0].Kind == KindChained // it writes nothing itself
 		if v.Cause == "" {
 			switch {
-			case !link:
+			case !chained:
 				events, frames = append(events, of...), append(frames, f)
 			case f.beside:
 				f.events = 0
@@ -85,7 +85,7 @@ func (b *batch) prove(now time.Time, seen map[ID]bool, deadLettered func(collect
 			of = of[last:]
 		}
 		for i := range of {
-			if v.Drop || link {
+			if v.Drop || chained {
 				continue
 			}
 			b.deadLetters = append(b.deadLetters, b.unprovenLetter(&of[i], &v, now))

@@ -436,8 +436,8 @@ func (c *Config) keeps(ev *Event) (bool, string) {
 		return true, "sync"
 	case KindErasure:
 		return true, "erasure"
-	case KindLink:
-		return true, "link"
+	case KindChained:
+		return true, "chained"
 	}
 	return false, "ignored"
 }

@@ -242,9 +242,9 @@ const (
 	KindCommit               // a record was written or deleted
 	KindIdentity             // an account's handle may have changed
 	KindAccount              // an account's status changed
-	KindSync                 // an account's repository is at a revision whose changes were not sent
-	KindErasure              // everything of an account up to a revision must be deleted and must not come back
-	KindLink                 // a commit without a wanted record, whose place in the chain of commits is proven
+	KindSync                 // an account's repository is at a revision whose changes are not sent
+	KindErasure              // everything of an account up to a revision must go, and not come back
+	KindChained              // a commit without a wanted record, whose place in the chain of commits is proven
 )
 
 // Operation is what a commit did to a record.

@@ -21,7 +21,7 @@ func historyDID(n int) string {
 // historyCollection is that of the records in which an account shares links.
 func historyCollection(did string) string {
 	if strings.HasPrefix(did, "did:nostr:") {
-		return schema.NoteCollection
+		return NoteCollection
 	}
 	return schema.PostCollection
 }

@@ -370,9 +370,10 @@ func TestDifferencesAreFound(t *testing.T) {
 	wrong, err := CheckSample(t.Context(), pool, 100, now, func(d Difference) { sampled[d.Link] = true })
 	require.NoError(t, err)
 	require.Equal(t, 5, wrong)
-	counts, err := schema.ReadCounts(t.Context(), pool)
+	read, err := Health().Read(t.Context(), pool, now)
 	require.NoError(t, err)
-	require.Equal(t, int64(5), counts.Wrong)
+	require.Equal(t, 5.0, read.Values["counts_wrong"])
+	require.Equal(t, map[string]string{"WeirCountsWrong": "5 counts of the last sample are not what the shares say"}, read.Messages)
 	require.Equal(t, map[int64]bool{1: true, 2: true, 3: true}, sampled)
 
 	// A pending pair is left out: readers correct it.

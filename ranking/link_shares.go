@@ -248,15 +248,15 @@ func (r *linkReader) addTexts(ctx context.Context, shares []LinkShare) error {
 		case shares[i].Why == Hidden, shares[i].Why == SubjectHidden:
 		case key.Collection == schema.PostCollection:
 			keys = append(keys, key)
-		case key.Collection == schema.NoteCollection, key.Collection == schema.ArticleCollection:
+		case key.Collection == NoteCollection, key.Collection == ArticleCollection:
 			notes = append(notes, key)
 		}
 	}
-	texts, err := schema.PostTexts(ctx, r.tx, keys)
+	texts, err := postTexts(ctx, r.tx, keys)
 	if err != nil {
 		return err
 	}
-	if err := schema.AddNoteTexts(ctx, r.tx, notes, texts); err != nil {
+	if err := addNoteTexts(ctx, r.tx, notes, texts); err != nil {
 		return err
 	}
 	for i := range shares {

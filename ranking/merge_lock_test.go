@@ -162,7 +162,7 @@ func TestOriginalIsMergedWhileItsCopyIsWritten(t *testing.T) {
 	require.NoError(t, err)
 	defer bridge.Rollback(t.Context()) //nolint:errcheck // nothing is left to roll back
 	s = shareOf("a.example/2")
-	s.Key, s.SharedAt = schema.Key{Collection: schema.NoteCollection, DID: "did:nostr:copy", Rkey: "1"}, p.now
+	s.Key, s.SharedAt = schema.Key{Collection: ranking.NoteCollection, DID: "did:nostr:copy", Rkey: "1"}, p.now
 	q := &pgx.Batch{}
 	(&ranking.Replacement{Records: []schema.Key{s.Key}, Shares: []ranking.Share{s}, Copies: []ranking.Copy{{Record: s.Key, Of: original}}}).Queue(q, p.now)
 	_, err = ranking.EnsureLinks(t.Context(), p.pool, []ranking.Share{s}, p.now)

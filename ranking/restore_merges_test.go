@@ -18,7 +18,7 @@ import (
 // archivedMerges returns the rows of link_merges as the archive has them.
 func archivedMerges(t *testing.T, pool *pgxpool.Pool) *schema.Snapshots {
 	t.Helper()
-	_, err := schema.ArchiveSnapshots(t.Context(), pool)
+	_, err := schema.ArchiveSnapshots(t.Context(), pool, ranking.MergesSnapshot())
 	require.NoError(t, err)
 	rows, err := pool.Query(t.Context(), `SELECT blob FROM archive_open ORDER BY number`)
 	require.NoError(t, err)
@@ -66,7 +66,7 @@ FROM link_merges AS m JOIN links AS l ON l.id = m.link_id JOIN links AS i ON i.i
 	want, archived := merged(pool), archivedMerges(t, pool)
 	require.NotEmpty(t, want)
 	for range 2 {
-		require.NoError(t, ranking.RestoreMerges(t.Context(), second, archived.Rows(schema.SnapshotOfMerges)))
+		require.NoError(t, ranking.RestoreMerges(t.Context(), second, archived.Rows(ranking.SnapshotOfMerges)))
 		require.Equal(t, want, merged(second))
 	}
 }

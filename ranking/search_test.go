@@ -28,7 +28,7 @@ func (l *library) add(did, rkey, page, text string, card ranking.Card) {
 	l.Helper()
 	k := schema.Key{Collection: schema.PostCollection, DID: did, Rkey: rkey}
 	if ranking.NetworkOf(did) == ranking.Nostr {
-		k.Collection = schema.NoteCollection
+		k.Collection = ranking.NoteCollection
 	}
 	execute(l.T, l.pool, `INSERT INTO records (collection, did, rkey, rev, cid, created_at, record) VALUES ($1, $2, $3, '1', '', $4, '{}') ON CONFLICT DO NOTHING`, k.Collection, did, rkey, l.now)
 	s := ranking.Share{Key: k, Identity: page, URL: "https://" + page, Site: "news.example", How: "post", SharedAt: l.now, Card: card, Text: text}

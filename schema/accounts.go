@@ -150,3 +150,8 @@ func ExpireAccounts(ctx context.Context, db DB, projections Projections, now, be
 SELECT (SELECT count(*) FROM checked)::int AS checked, (SELECT count(*) FROM deleted)::int AS deleted`
 	return One(ctx, db, "expire accounts", pgx.RowToStructByPos[ExpiredAccounts], sql, now, before, accountCheckInterval, limit)
 }
+
+// FindDID returns the account that last had a handle, or ErrNoRows.
+func FindDID(ctx context.Context, db DB, handle string) (string, error) {
+	return One(ctx, db, "find the handle "+handle, pgx.RowTo[string], `SELECT did FROM accounts WHERE handle = $1 ORDER BY handle_at DESC NULLS LAST LIMIT 1`, handle)
+}

@@ -9,8 +9,8 @@ import (
 	"github.com/jackc/pgx/v5/pgtype"
 )
 
-// Link is a verified commit in the chain of an account's commits.
-type Link struct {
+// ChainedCommit is a verified commit in the chain of an account's commits.
+type ChainedCommit struct {
 	DID    string
 	Rev    string
 	Data   []byte // hash of the root of the repository's tree
@@ -18,34 +18,35 @@ type Link struct {
 	Broken string // why Prev is not shown; empty: it is shown
 }
 
-// rising returns the links in order, without those that repeat earlier ones.
-func rising(links []Link) []Link {
+// rising returns the commits without those that repeat earlier ones, in order.
+func rising(commits []ChainedCommit) []ChainedCommit {
 	last := map[string]string{}
-	return slices.DeleteFunc(slices.Clone(links), func(l Link) bool {
-		if l.Rev <= last[l.DID] {
+	return slices.DeleteFunc(slices.Clone(commits), func(c ChainedCommit) bool {
+		if c.Rev <= last[c.DID] {
 			return true
 		}
-		last[l.DID] = l.Rev
+		last[c.DID] = c.Rev
 		return false
 	})
 }
 
-// queueLinks compares links with the last known commits of their accounts, and moves these
-// forward. It appends to broken the accounts with a missing commit. An account's chain
-// begins with its first commit that Weir sees. Only chains of followed accounts are kept.
+// queueChained compares commits with the last known commits of their accounts, and moves
+// these forward. It appends to broken the accounts of which a commit is missing. The
+// chain of an account begins with the first commit that is seen of it. Only those of
+// followed accounts are kept.
 //
-// A gap clears them: its accounts are compared anyway.
-func (b *Batch) queueLinks(q *pgx.Batch, broken *[]Desynchronized) {
+// A gap makes them unknown: the accounts are compared anyway.
+func (b *Batch) queueChained(q *pgx.Batch, broken *[]Desynchronized) {
 	if b.Gap != nil {
 		q.Queue(`DELETE FROM chains`)
 	}
-	if len(b.Links) == 0 {
+	if len(b.Chained) == 0 {
 		return
 	}
 	const sql = `
 WITH known AS MATERIALIZED (
     SELECT c.did, c.rev, c.data FROM chains AS c WHERE c.did = ANY ($1::text[]) ORDER BY c.did FOR UPDATE
-), links AS (
+), chained AS (
     SELECT l.did, l.rev COLLATE "C" AS rev, l.data, l.why, l.n, l.prev,
            coalesce(lag(l.data) OVER (PARTITION BY l.did ORDER BY l.n), k.data) AS before
     FROM unnest($1::text[], $2::text[], $3::bytea[], $4::bytea[], $5::text[]) WITH ORDINALITY AS l (did, rev, data, prev, why, n)
@@ -53,20 +54,20 @@ WITH known AS MATERIALIZED (
     WHERE k.did IS NULL OR l.rev COLLATE "C" > k.rev
 ), moved AS (
     INSERT INTO chains AS c (did, rev, data)
-    SELECT DISTINCT ON (l.did) l.did, l.rev, l.data FROM links AS l
+    SELECT DISTINCT ON (l.did) l.did, l.rev, l.data FROM chained AS l
     WHERE EXISTS (SELECT FROM watch_members AS w WHERE w.did = l.did)
     ORDER BY l.did, l.n DESC
     ON CONFLICT (did) DO UPDATE SET rev = excluded.rev, data = excluded.data
 )
 SELECT l.did, CASE WHEN l.why <> '' THEN l.why ELSE 'a commit before this one is missing' END, l.rev
-FROM links AS l
+FROM chained AS l
 WHERE l.why <> '' OR l.before IS NOT NULL AND l.prev IS DISTINCT FROM l.before
 ORDER BY l.did, l.n`
-	links := rising(b.Links)
-	did, rev, why := make(pgtype.FlatArray[string], len(links)), make(pgtype.FlatArray[string], len(links)), make(pgtype.FlatArray[string], len(links))
-	data, prev := make(pgtype.FlatArray[[]byte], len(links)), make(pgtype.FlatArray[[]byte], len(links))
-	for i, l := range links {
-		did[i], rev[i], data[i], prev[i], why[i] = l.DID, l.Rev, l.Data, l.Prev, Text(l.Broken)
+	commits := rising(b.Chained)
+	did, rev, why := make(pgtype.FlatArray[string], len(commits)), make(pgtype.FlatArray[string], len(commits)), make(pgtype.FlatArray[string], len(commits))
+	data, prev := make(pgtype.FlatArray[[]byte], len(commits)), make(pgtype.FlatArray[[]byte], len(commits))
+	for i, c := range commits {
+		did[i], rev[i], data[i], prev[i], why[i] = c.DID, c.Rev, c.Data, c.Prev, Text(c.Broken)
 	}
 	q.Queue(sql, did, rev, data, prev, why).Query(func(rows pgx.Rows) (err error) {
 		*broken, err = pgx.AppendRows(*broken, rows, pgx.RowToStructByPos[Desynchronized])
@@ -81,7 +82,7 @@ type comparedWrite struct{ DID, Rev string }
 // queueCompared appends to compared the writes whose accounts were compared with a later
 // repository, if chains are verified.
 func (b *Batch) queueCompared(q *pgx.Batch, compared *[]comparedWrite) {
-	if len(b.Links) == 0 || len(b.Writes) == 0 {
+	if len(b.Chained) == 0 || len(b.Writes) == 0 {
 		return
 	}
 	const sql = `

@@ -13,22 +13,22 @@ import (
 	"github.com/weir-social/weir/schema/schematest"
 )
 
-// link is a commit, named by its revision, that follows another one; empty: it is the
+// chained is a commit, named by its revision, that follows another one; empty: it is the
 // first.
-func link(did, rev, prev string) schema.Link {
-	l := schema.Link{DID: did, Rev: rev, Data: []byte("tree " + rev)}
+func chained(did, rev, prev string) schema.ChainedCommit {
+	c := schema.ChainedCommit{DID: did, Rev: rev, Data: []byte("tree " + rev)}
 	if prev != "" {
-		l.Prev = []byte("tree " + prev)
+		c.Prev = []byte("tree " + prev)
 	}
-	return l
+	return c
 }
 
-// linked stores links, and returns the accounts that lack a commit, with the revisions.
-func linked(t *testing.T, pool *pgxpool.Pool, links ...schema.Link) []string {
+// broken stores commits, and returns the accounts that lack a commit, with the revisions.
+func broken(t *testing.T, pool *pgxpool.Pool, commits ...schema.ChainedCommit) []string {
 	t.Helper()
 	_, err := pool.Exec(t.Context(), `DELETE FROM resyncs`)
 	require.NoError(t, err)
-	b := schema.Batch{Links: links}
+	b := schema.Batch{Chained: commits}
 	require.NoError(t, pgx.BeginFunc(t.Context(), pool, func(tx pgx.Tx) error {
 		_, err := b.Apply(t.Context(), tx, schema.Lease{}, true)
 		return err
@@ -54,20 +54,20 @@ func TestCommitThatFollowsNoKnownOne(t *testing.T) {
 	for _, size := range []int{1, 2, 3, 100} {
 		pool := schematest.New(t)
 		watching(t, pool, "a", "b", "c")
-		all := []schema.Link{
-			link("a", "2", ""), link("b", "3", "2"), link("a", "4", "2"), link("c", "2", ""), link("c", "3", "2"), // a and c from the first commit, b from a later one
-			link("a", "2", ""), link("a", "4", "2"), link("b", "3", "2"), // repeated
-			link("a", "6", "5"),                      // 5 is missing
-			link("a", "7", "6"), link("b", "4", "3"), // and nothing after it
-			link("c", "5", ""), // it does not say what it follows
+		all := []schema.ChainedCommit{
+			chained("a", "2", ""), chained("b", "3", "2"), chained("a", "4", "2"), chained("c", "2", ""), chained("c", "3", "2"), // a and c from the first commit, b from a later one
+			chained("a", "2", ""), chained("a", "4", "2"), chained("b", "3", "2"), // repeated
+			chained("a", "6", "5"),                         // 5 is missing
+			chained("a", "7", "6"), chained("b", "4", "3"), // and nothing after it
+			chained("c", "5", ""), // it does not say what it follows
 		}
-		broken := map[string]bool{}
+		found := map[string]bool{}
 		for at := 0; at < len(all); at += size {
-			for _, b := range linked(t, pool, all[at:min(len(all), at+size)]...) {
-				broken[b] = true
+			for _, b := range broken(t, pool, all[at:min(len(all), at+size)]...) {
+				found[b] = true
 			}
 		}
-		require.Equal(t, map[string]bool{"a 6": true, "c 5": true}, broken, size)
+		require.Equal(t, map[string]bool{"a 6": true, "c 5": true}, found, size)
 		heads, err := schema.All(t.Context(), pool, "read", pgx.RowTo[string], `SELECT did || ' ' || rev || ' ' || convert_from(data, 'UTF8') FROM chains ORDER BY did`)
 		require.NoError(t, err)
 		require.Equal(t, []string{"a 7 tree 7", "b 4 tree 4", "c 5 tree 5"}, heads)
@@ -80,8 +80,8 @@ func TestChainsAreOfFollowedAccounts(t *testing.T) {
 	t.Parallel()
 	pool := schematest.New(t)
 	watching(t, pool, "a")
-	require.Empty(t, linked(t, pool, link("a", "2", ""), link("stranger", "2", "")))
-	require.Empty(t, linked(t, pool, link("stranger", "5", "4")), "nothing is known of it")
+	require.Empty(t, broken(t, pool, chained("a", "2", ""), chained("stranger", "2", "")))
+	require.Empty(t, broken(t, pool, chained("stranger", "5", "4")), "nothing is known of it")
 	rows := func() int {
 		t.Helper()
 		n, err := schema.One(t.Context(), pool, "count", pgx.RowTo[int], `SELECT count(*) FROM chains`)
@@ -107,7 +107,7 @@ func TestResyncGoesOnWithTheChain(t *testing.T) {
 	t.Parallel()
 	pool := schematest.New(t)
 	watching(t, pool, "a")
-	require.Empty(t, linked(t, pool, link("a", "2", "")))
+	require.Empty(t, broken(t, pool, chained("a", "2", "")))
 	marks(t, pool, lost("a", "4"))
 	end := func(rev string, data []byte) {
 		t.Helper()
@@ -117,11 +117,11 @@ func TestResyncGoesOnWithTheChain(t *testing.T) {
 		}))
 	}
 	end("5", []byte("tree 5"))
-	require.Empty(t, linked(t, pool, link("a", "4", "3"), link("a", "6", "5")))
+	require.Empty(t, broken(t, pool, chained("a", "4", "3"), chained("a", "6", "5")))
 	end("5", []byte("tree 5"))
-	require.Empty(t, linked(t, pool, link("a", "7", "6")), "an older copy does not move the chain back")
+	require.Empty(t, broken(t, pool, chained("a", "7", "6")), "an older copy does not move the chain back")
 	end("8", nil)
-	require.Equal(t, []string{"a 9"}, linked(t, pool, link("a", "9", "8")), "the tree was not read")
+	require.Equal(t, []string{"a 9"}, broken(t, pool, chained("a", "9", "8")), "the tree was not read")
 }
 
 // TestOldCommitThatWritesIsDoubted: the account was compared since, so its record was
@@ -136,7 +136,7 @@ func TestOldCommitThatWritesIsDoubted(t *testing.T) {
 		}
 		reads := func(writes ...schema.Write) []string {
 			t.Helper()
-			b := schema.Batch{Links: []schema.Link{link("a", "2", "")}, Writes: writes}
+			b := schema.Batch{Chained: []schema.ChainedCommit{chained("a", "2", "")}, Writes: writes}
 			for i := range more {
 				b.Writes = append(b.Writes, post("z", fmt.Sprintf("3n2wmidgr%04d", i), writes[0].Rev))
 			}
@@ -172,8 +172,8 @@ func TestAccountThatIsMarkedTwiceNeedsOneJob(t *testing.T) {
 	t.Parallel()
 	pool := schematest.New(t)
 	watching(t, pool, "a", "b")
-	require.Empty(t, linked(t, pool, link("a", "2", ""), link("b", "2", "")))
-	b := schema.Batch{Links: []schema.Link{link("a", "5", "4"), link("b", "5", "4")}, Desynchronized: []schema.Desynchronized{lost("a", "3"), lost("c", "3")}}
+	require.Empty(t, broken(t, pool, chained("a", "2", ""), chained("b", "2", "")))
+	b := schema.Batch{Chained: []schema.ChainedCommit{chained("a", "5", "4"), chained("b", "5", "4")}, Desynchronized: []schema.Desynchronized{lost("a", "3"), lost("c", "3")}}
 	require.NoError(t, pgx.BeginFunc(t.Context(), pool, func(tx pgx.Tx) error {
 		_, err := b.Apply(t.Context(), tx, schema.Lease{}, true)
 		return err

@@ -91,7 +91,7 @@ type Batch struct {
 
 	Seen [][16]byte // IDs of the events: no other stream stores them again
 
-	Links          []Link           // commits in stream order, if their chains are verified
+	Chained        []ChainedCommit  // commits in the order of the stream, if their chains are verified
 	Desynchronized []Desynchronized // accounts that must be compared with their repositories
 	Resyncs        []Resync         // set by Apply: those of Desynchronized that need a job
 
@@ -167,7 +167,7 @@ func (b *Batch) Apply(ctx context.Context, tx pgx.Tx, lease Lease, careful bool)
 	b.queueExpirations(q)
 	var broken []Desynchronized
 	var compared []comparedWrite
-	b.queueLinks(q, &broken)
+	b.queueChained(q, &broken)
 	b.queueCompared(q, &compared)
 	b.Resyncs = nil
 	b.queueDesynchronized(q, b.Desynchronized)

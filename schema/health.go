@@ -92,25 +92,6 @@ func DatabaseBytes(ctx context.Context, db DB) (int64, error) {
 	return One(ctx, db, "read the size of the database", pgx.RowTo[int64], `SELECT pg_database_size(current_database())`)
 }
 
-// Counts is the state of the ranking's counts.
-type Counts struct {
-	Pending int64      // changes that are not counted yet, up to CountedPending
-	AsOf    *time.Time // the time at which the counted windows end; nil: nothing is counted yet
-	Wrong   int64      // counts of the last sample that differed from the ledger
-}
-
-// CountedPending is the maximum number of pending changes that are counted.
-const CountedPending = 100_000
-
-// ReadCounts reads the state of the ranking's counts.
-func ReadCounts(ctx context.Context, db DB) (Counts, error) {
-	const sql = `
-SELECT (SELECT count(*) FROM (SELECT FROM pending_counts LIMIT $1) AS p)  AS pending,
-       (SELECT as_of FROM count_state)                                    AS as_of,
-       coalesce((SELECT wrong FROM count_checks), 0)::bigint              AS wrong`
-	return One(ctx, db, "read the state of the counts", pgx.RowToStructByName[Counts], sql, CountedPending)
-}
-
 // Sum is a named figure.
 type Sum struct {
 	Name  string

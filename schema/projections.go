@@ -118,11 +118,11 @@ func (p Projections) Expiring(collections []string) (tables []string) {
 	return tables
 }
 
-// deleteProjected returns the statement that deletes the rows of deleted records from a
-// table. A record that was written again after its deletion keeps its rows. Each table
-// needs its own statement: while the statement for shares waits for a worker's lock, the
-// worker may add a row to subjects, which only a later statement sees. within: $4 and $5
-// are the range of the keys, which limits the partitions that are opened.
+// deleteProjected deletes the rows of deleted records from a table. A record that was
+// written again after its deletion keeps its rows. Each table needs a statement of its own:
+// while one waits for a worker's lock, the worker may add a row to the next table, which
+// only a later statement sees. within: $4 and $5 are the range of the keys. It bounds which
+// partitions are opened.
 func deleteProjected(table string, within bool) string {
 	ofTable, ofRecords := "", ""
 	if within {

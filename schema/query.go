@@ -52,7 +52,7 @@ func QueueAll[T any](q *pgx.Batch, what string, row pgx.RowToFunc[T], to *[]T, s
 // process or a silent host would keep its locks, and with them the stream, until the
 // server notices: by default, after hours.
 //
-// JIT compilation is off, because compiling the ranking takes longer than running it.
+// JIT compilation is off, because compiling a long query takes longer than running it.
 func ApplySettings(ctx context.Context, conn *pgx.Conn) error {
 	const sql = `SELECT set_config('idle_in_transaction_session_timeout', '10s', false), set_config('jit', 'off', false)`
 	if _, err := conn.Exec(ctx, sql); err != nil {

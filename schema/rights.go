@@ -15,26 +15,32 @@ type Rights struct {
 	Owner      string   // the tables' owner; empty if there are no tables
 	Owns       bool     // this role owns the tables, or is a member of the owner
 	Partitions bool     // it may create and drop partitions, as retention does every day
-	Missing    []string // missing rights that Weir needs, such as "INSERT, UPDATE on links"
+	Missing    []string // missing rights that Weir needs, such as "INSERT, UPDATE on records"
+}
+
+// Uses are the tables and functions that the running roles need for a feature. Those of
+// the core are in this file.
+type Uses struct {
+	Written []string // tables that are written, and read
+	Read    []string // tables that are only read
+	Called  []string // functions that Weir, operators and other functions call
 }
 
 // writtenTables are the tables that the running roles write.
 func writtenTables() []string {
 	return []string{
-		"accounts", "alerts", "archive_open", "archive_snapshots", "archived_ids", "archived_ids_default", "api_schedule", "api_slots", "audit_faults", "audits", "card_fetches", "card_hosts", "cards", "chains", "changed_subjects",
-		"claim_votes", "claims", "copies", "count_checks", "count_state", "dead_letters", "deleted_records", "dictionaries", "expirations", "feed_entries", "feeds", "forgotten", "gap_backfills", "gaps",
-		"histories", "history_accounts", "history_listings", "leaving_links", "lexicons", "link_counts", "link_merges", "links", "listing_members", "nostr_authors", "nostr_counts", "nostr_relays",
-		"parked", "paused_shorteners", "pending_counts", "posts", "posts_default", "projections", "purge_queue", "record_refs", "record_texts", "records",
-		"records_other", "relay_audits", "resyncs", "seen", "segments", "sharers", "shares", "shares_default", "short_links", "stored_collections", "streams", "strict_lexicons", "subjects",
-		"tombstones", "top_links", "top_links_state", "unreadable_lists", "unshared_links", "verdicts", "waiting",
-		"watch_members", "watches",
+		"accounts", "alerts", "api_schedule", "api_slots", "archive_open", "archive_snapshots", "archived_ids", "archived_ids_default", "audit_faults",
+		"audits", "chains", "dead_letters", "deleted_records", "dictionaries", "expirations", "forgotten", "gap_backfills", "gaps", "histories",
+		"history_accounts", "history_listings", "lexicons", "listing_members", "nostr_authors", "nostr_relays", "parked", "posts", "posts_default",
+		"projections", "purge_queue", "record_refs", "record_texts", "records", "records_other", "relay_audits", "resyncs", "seen", "segments",
+		"stored_collections", "streams", "strict_lexicons", "tombstones", "unreadable_lists", "verdicts", "waiting", "watch_members", "watches",
 		"river_job", "river_leader", "river_notification", "river_queue",
 	}
 }
 
 // readTables are the tables that the running roles only read.
 func readTables() []string {
-	return []string{"follows", "instance_key", "link_shares", "living_shares", "partitions", "projected_subjects", "record_views", "river_migration", "weir_migration"}
+	return []string{"follows", "instance_key", "partitions", "record_views", "river_migration", "weir_migration"}
 }
 
 // calledFunctions are the functions that Weir, operators and other functions call.
@@ -42,15 +48,15 @@ func calledFunctions() []string {
 	return []string{
 		"advance_stream", "author_hash", "check_dead_letter_filter", "count_jobs", "dismiss_dead_letter", "dismiss_dead_letters", "drop_archived_days", "drop_partition",
 		"drop_record_view", "enqueue_backfill", "enqueue_backfill_all", "enqueue_history", "enqueue_job", "enqueue_request", "enqueue_resync",
-		"enqueue_retries", "ensure_archived_day", "ensure_partition", "known_network", "lock_partition", "lock_partitioned", "make_record_view", "oldest_job",
+		"enqueue_retries", "ensure_archived_day", "ensure_partition", "lock_partition", "lock_partitioned", "make_record_view", "oldest_job",
 		"prepare_default_partition", "record_integer", "record_time", "release_api_slot", "retry_dead_letter",
-		"retry_dead_letters", "river_job_state_in_bitmask", "run_projection", "tag", "take_api_slot", "tid_floor", "tid_time", "trending",
+		"retry_dead_letters", "river_job_state_in_bitmask", "run_projection", "tag", "take_api_slot", "tid_floor", "tid_time",
 	}
 }
 
-// ReadRights reads the rights of this role. Tables and functions that do not exist yet
-// are not missing.
-func ReadRights(ctx context.Context, db DB) (Rights, error) {
+// ReadRights reads the rights of this role that the core and these features need. Tables
+// and functions that do not exist yet are not missing.
+func ReadRights(ctx context.Context, db DB, features ...Uses) (Rights, error) {
 	// A function that makes partitions runs as its owner if it is SECURITY DEFINER, and as its caller otherwise.
 	const sql = `
 SELECT current_user::text                                                    AS role,
@@ -88,7 +94,11 @@ SELECT current_user::text                                                    AS 
            WHERE f.pronamespace = current_schema()::regnamespace AND f.proname = ANY ($3) AND NOT has_function_privilege(f.oid, 'EXECUTE')
            ORDER BY 1
        )                                                                     AS missing`
-	return One(ctx, db, "read the rights of this role", pgx.RowToStructByName[Rights], sql, writtenTables(), readTables(), calledFunctions())
+	all := Uses{Written: writtenTables(), Read: readTables(), Called: calledFunctions()}
+	for _, f := range features {
+		all.Written, all.Read, all.Called = append(all.Written, f.Written...), append(all.Read, f.Read...), append(all.Called, f.Called...)
+	}
+	return One(ctx, db, "read the rights of this role", pgx.RowToStructByName[Rights], sql, all.Written, all.Read, all.Called)
 }
 
 // OwnsTables reports whether this role owns the tables: only owners can rebuild

@@ -9,13 +9,14 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/require"
 
+	"github.com/weir-social/weir/ranking"
 	"github.com/weir-social/weir/schema"
 	"github.com/weir-social/weir/schema/schematest"
 )
 
 // TestRightsCoverEverything in a migrated database, except the partitions of
 // posts: a role without rights misses all of it. Add new tables and functions to
-// rights.go.
+// rights.go, or to the Uses of their feature.
 func TestRightsCoverEverything(t *testing.T) {
 	t.Parallel()
 	pool := schematest.New(t)
@@ -40,7 +41,7 @@ UNION ALL SELECT s.relname FROM pg_class AS s JOIN pg_depend AS d ON d.objid = s
 		if _, err := tx.Exec(t.Context(), `SET LOCAL ROLE `+role); err != nil {
 			return err
 		}
-		rights, err := schema.ReadRights(t.Context(), tx)
+		rights, err := schema.ReadRights(t.Context(), tx, ranking.Uses())
 		require.NoError(t, err)
 		require.False(t, rights.Partitions)
 		var missed []string

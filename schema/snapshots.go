@@ -15,8 +15,8 @@ import (
 	"github.com/weir-social/weir/archive"
 )
 
-// StreamSnapshots is the archive's stream for data that is in no event: which accounts
-// Weir follows, what listings said about them, and which links were merged.
+// StreamSnapshots is the stream of the archive that holds what no event says: which
+// accounts Weir follows, what listings said of them, and what features add.
 const StreamSnapshots = "snapshots"
 
 // WireSnapshot is the format of that stream's records: parts of snapshots.
@@ -43,23 +43,22 @@ func ParseSnapshotPart(record []byte) (SnapshotPart, error) {
 	return p, nil
 }
 
-// The tables that are archived as snapshots.
+// The core tables that are archived as snapshots and that others name.
 const (
-	SnapshotOfMerges   = "link_merges"
 	SnapshotOfAccounts = "accounts"
 	snapshotMembers    = "watch_members"
 )
 
-// snapshotTable says how a table is read into a snapshot and restored from it.
-type snapshotTable struct {
-	name    string
-	read    string // query that returns rows of one jsonb
-	restore string // statement that restores the rows in $1, in order; empty: restored elsewhere
+// SnapshotTable is a table that is archived as snapshots.
+type SnapshotTable struct {
+	Name    string
+	Read    string // the query of its rows, of one jsonb each
+	restore string // of the rows in $1, in order; empty: a feature restores it
 }
 
-// snapshotTables returns the tables in the order in which they are restored.
-func snapshotTables() []snapshotTable {
-	return []snapshotTable{
+// snapshotTables returns the core tables, in the order in which they are restored.
+func snapshotTables() []SnapshotTable {
+	return []SnapshotTable{
 		{"watches", `
 SELECT to_jsonb(w) FROM (SELECT id, target, kind, at_least, added_at, synced_at FROM watches ORDER BY id) AS w`, `
 INSERT INTO watches (id, target, kind, at_least, added_at, synced_at) OVERRIDING SYSTEM VALUE
@@ -90,13 +89,6 @@ SET handle       = CASE WHEN coalesce(excluded.handle_at, '-infinity') >= coales
     avatar       = excluded.avatar,
     status       = CASE WHEN coalesce(excluded.status_at, '-infinity') >= coalesce(a.status_at, '-infinity') THEN excluded.status ELSE a.status END,
     status_at    = greatest(a.status_at, excluded.status_at)`},
-		{SnapshotOfMerges, `
-SELECT to_jsonb(k) FROM (
-    SELECT l.identity, l.url, l.site, l.first_seen, i.identity AS into_identity, i.url AS into_url, i.site AS into_site, i.first_seen AS into_first_seen,
-           m.why, m.merged_at, m.split_at
-    FROM link_merges AS m JOIN links AS l ON l.id = m.link_id JOIN links AS i ON i.id = m.into_id
-    ORDER BY m.merged_at, l.identity
-) AS k`, ""},
 	}
 }
 
@@ -106,11 +98,11 @@ const (
 	snapshotRowBytes = 4 << 20
 )
 
-// ArchiveSnapshots archives snapshots of the tables that have changed since their last
-// snapshot. All of them are taken at the same moment. It returns how many.
-func ArchiveSnapshots(ctx context.Context, pool *pgxpool.Pool) (changed int, err error) {
+// ArchiveSnapshots adds to the archive the core tables, and those of features, that have
+// changed since their last snapshot, all of them at one moment. It returns how many.
+func ArchiveSnapshots(ctx context.Context, pool *pgxpool.Pool, features ...SnapshotTable) (changed int, err error) {
 	err = pgx.BeginTxFunc(ctx, pool, pgx.TxOptions{IsoLevel: pgx.RepeatableRead}, func(tx pgx.Tx) error {
-		for _, table := range snapshotTables() {
+		for _, table := range append(snapshotTables(), features...) {
 			s, err := takeSnapshot(ctx, tx, table)
 			if err != nil {
 				return err
@@ -118,9 +110,9 @@ func ArchiveSnapshots(ctx context.Context, pool *pgxpool.Pool) (changed int, err
 			const remember = `
 INSERT INTO archive_snapshots AS s (name, content, archived_at) VALUES ($1, $2, now())
 ON CONFLICT (name) DO UPDATE SET content = excluded.content, archived_at = excluded.archived_at WHERE s.content <> excluded.content`
-			done, err := tx.Exec(ctx, remember, table.name, s.content())
+			done, err := tx.Exec(ctx, remember, table.Name, s.content())
 			if err != nil {
-				return fmt.Errorf("remember the snapshot of %s: %w", table.name, err)
+				return fmt.Errorf("remember the snapshot of %s: %w", table.Name, err)
 			}
 			if done.RowsAffected() == 0 {
 				continue
@@ -153,11 +145,11 @@ type packedRow struct {
 func (s *snapshot) content() string { return hex.EncodeToString(s.hash[:]) }
 
 // takeSnapshot reads a table.
-func takeSnapshot(ctx context.Context, tx pgx.Tx, table snapshotTable) (*snapshot, error) {
-	s := &snapshot{table: table.name}
-	rows, err := tx.Query(ctx, table.read)
+func takeSnapshot(ctx context.Context, tx pgx.Tx, table SnapshotTable) (*snapshot, error) {
+	s := &snapshot{table: table.Name}
+	rows, err := tx.Query(ctx, table.Read)
 	if err != nil {
-		return nil, fmt.Errorf("take a snapshot of %s: %w", table.name, err)
+		return nil, fmt.Errorf("take a snapshot of %s: %w", table.Name, err)
 	}
 	defer rows.Close()
 	hash := sha256.New()
@@ -178,7 +170,7 @@ func takeSnapshot(ctx context.Context, tx pgx.Tx, table snapshotTable) (*snapsho
 		}
 	}
 	if err := rows.Err(); err != nil {
-		return nil, fmt.Errorf("take a snapshot of %s: %w", table.name, err)
+		return nil, fmt.Errorf("take a snapshot of %s: %w", table.Name, err)
 	}
 	hash.Sum(s.hash[:0])
 	return s, s.add(part, true)
@@ -269,17 +261,17 @@ func (s *Snapshots) FollowsEveryone() bool { return len(s.whole["watches"]) == 0
 // EverFollowed reports whether an account was a member of a watch in any snapshot.
 func (s *Snapshots) EverFollowed(did string) bool { return s.ever[did] }
 
-// Restore restores the tables, except the merges of links. It keeps rows that were
-// restored before, or that events have changed since. It queues accounts that are no
-// longer followed for a purge.
+// Restore restores the core tables. What was restored before, or what events have
+// changed since, stays. Accounts that are no longer followed are queued
+// for a purge.
 func (s *Snapshots) Restore(ctx context.Context, pool *pgxpool.Pool) error {
 	return pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error {
 		for _, table := range snapshotTables() {
-			rows := s.whole[table.name]
-			for len(rows) > 0 && table.restore != "" {
+			rows := s.whole[table.Name]
+			for len(rows) > 0 {
 				n := min(len(rows), snapshotPartRows)
 				if _, err := tx.Exec(ctx, table.restore, rows[:n]); err != nil {
-					return fmt.Errorf("restore %s: %w", table.name, err)
+					return fmt.Errorf("restore %s: %w", table.Name, err)
 				}
 				rows = rows[n:]
 			}

@@ -21,16 +21,17 @@ import (
 
 // OpsConfig configures the endpoints for operators.
 type OpsConfig struct {
-	DB      ranking.DB
-	Check   func(context.Context) error // nil if the database has this binary's schema
-	Metrics prometheus.Gatherer
-	Limits  health.Limits
-	Token   string           // required by all endpoints but health, liveness and readiness; empty: no token, and no profiles
-	Reads   bool             // this process runs a consumer: it is ready only while its stream is
-	Owner   string           // the name of this process in leases
-	Now     func() time.Time // nil: time.Now
-	Title   string           // the name at the top of the pages; "": Weir
-	Logger  *slog.Logger
+	DB       ranking.DB
+	Check    func(context.Context) error // nil if the database has this binary's schema
+	Metrics  prometheus.Gatherer
+	Limits   health.Limits
+	Features []health.Feature
+	Token    string           // required by all endpoints but health, liveness and readiness; empty: no token, and no profiles
+	Reads    bool             // this process runs a consumer: it is ready only while its stream is
+	Owner    string           // the name of this process in leases
+	Now      func() time.Time // nil: time.Now
+	Title    string           // the name at the top of the pages; "": Weir
+	Logger   *slog.Logger
 }
 
 // checkTimeout limits the queries of /health and /readyz, so that an orchestrator's
@@ -125,9 +126,9 @@ func (o OpsConfig) requireToken(next http.Handler) http.Handler {
 func (o OpsConfig) health(w http.ResponseWriter, r *http.Request) {
 	ctx, cancel := context.WithTimeout(r.Context(), checkTimeout)
 	defer cancel()
-	report, err := health.Read(ctx, o.DB, time.Now(), o.Limits)
+	report, err := health.Read(ctx, o.DB, time.Now(), o.Limits, o.Features...)
 	if err != nil {
-		report = health.Unreachable(err)
+		report = health.Unreachable(err, o.Features...)
 	} else if o.Reads {
 		report.SeenBy(o.Owner)
 	}
@@ -150,7 +151,7 @@ func (o OpsConfig) ready(w http.ResponseWriter, r *http.Request) {
 	if err := o.Check(ctx); err != nil {
 		reasons = append(reasons, err.Error())
 	} else if o.Reads {
-		report, err := health.Read(ctx, o.DB, time.Now(), o.Limits)
+		report, err := health.Read(ctx, o.DB, time.Now(), o.Limits, o.Features...)
 		if err != nil {
 			reasons = append(reasons, err.Error())
 		} else {

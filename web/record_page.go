@@ -11,6 +11,7 @@ import (
 
 	"github.com/go-json-experiment/json/jsontext"
 
+	"github.com/weir-social/weir/ranking"
 	"github.com/weir-social/weir/records"
 	"github.com/weir-social/weir/schema"
 	"github.com/weir-social/weir/syntax"
@@ -107,9 +108,9 @@ func (s *server) newRecordPage(k schema.Key, d *records.Detail) recordPage {
 // recordTitle names a record by its collection.
 func recordTitle(collection string) string {
 	switch collection {
-	case schema.NoteCollection:
+	case ranking.NoteCollection:
 		return say("record_title_note")
-	case schema.ArticleCollection:
+	case ranking.ArticleCollection:
 		return say("record_title_article")
 	}
 	if strings.HasPrefix(collection, "nostr.") {

@@ -13,7 +13,6 @@ import (
 
 	"github.com/weir-social/weir/jobs"
 	"github.com/weir-social/weir/ops/health"
-	"github.com/weir-social/weir/schema"
 )
 
 // CheckAlerts stores the state of every /health condition in the table alerts,
@@ -23,22 +22,23 @@ import (
 // again without a change does nothing.
 type CheckAlerts struct {
 	river.WorkerDefaults[jobs.CheckAlerts]
-	pool   *pgxpool.Pool
-	log    *slog.Logger
-	limits health.Limits
-	notify bool // this process has a webhook
-	now    func() time.Time
+	pool     *pgxpool.Pool
+	log      *slog.Logger
+	limits   health.Limits
+	features []health.Feature
+	notify   bool // this process has a webhook
+	now      func() time.Time
 }
 
 // Work checks once.
 func (w *CheckAlerts) Work(ctx context.Context, _ *river.Job[jobs.CheckAlerts]) error {
 	return pgx.BeginFunc(ctx, w.pool, func(tx pgx.Tx) error {
-		alerts, err := schema.LockAlerts(ctx, tx)
+		alerts, err := health.LockAlerts(ctx, tx)
 		if err != nil {
 			return err
 		}
 		now := w.now()
-		report, err := health.Read(ctx, tx, now, w.limits)
+		report, err := health.Read(ctx, tx, now, w.limits, w.features...)
 		if err != nil {
 			return err
 		}
@@ -53,7 +53,7 @@ func (w *CheckAlerts) Work(ctx context.Context, _ *river.Job[jobs.CheckAlerts]) 
 			}
 		}
 		rowLog(ctx).Info("alerts_checked", "conditions", named(report.Conditions), "messages", len(messages))
-		if err := schema.StoreAlerts(ctx, tx, alerts); err != nil || len(messages) == 0 {
+		if err := health.StoreAlerts(ctx, tx, alerts); err != nil || len(messages) == 0 {
 			return err
 		}
 		if _, err := river.ClientFromContext[pgx.Tx](ctx).InsertManyTx(ctx, tx, messages); err != nil {
@@ -75,7 +75,7 @@ func named(conditions []health.Condition) []string {
 
 // clampTimes moves times in the future back to now. Without it, a clock that was
 // ahead would delay an alert from firing or from being resolved.
-func clampTimes(alerts []schema.Alert, now time.Time) {
+func clampTimes(alerts []health.Alert, now time.Time) {
 	for i := range alerts {
 		for _, at := range []*time.Time{&alerts[i].Since, &alerts[i].SeenAt} {
 			if at.After(now) {
@@ -86,7 +86,7 @@ func clampTimes(alerts []schema.Alert, now time.Time) {
 }
 
 // update returns the alerts given the conditions that hold now.
-func update(alerts []schema.Alert, conditions []health.Condition, now time.Time) []schema.Alert {
+func update(alerts []health.Alert, conditions []health.Condition, now time.Time) []health.Alert {
 	type key struct{ name, subject string }
 	at := map[key]int{}
 	for i, a := range alerts {
@@ -98,7 +98,7 @@ func update(alerts []schema.Alert, conditions []health.Condition, now time.Time)
 		i, known := at[k]
 		if !known {
 			i = len(alerts)
-			alerts = append(alerts, schema.Alert{Name: c.Name, Subject: c.Subject, ResolvedAt: &now})
+			alerts = append(alerts, health.Alert{Name: c.Name, Subject: c.Subject, ResolvedAt: &now})
 			at[k] = i
 		}
 		setActive(&alerts[i], c, now)
@@ -115,19 +115,19 @@ func update(alerts []schema.Alert, conditions []health.Condition, now time.Time)
 // setActive updates an alert whose condition holds. The alert fires when the
 // condition has held long enough. A pending alert that was not checked for a
 // while starts again.
-func setActive(a *schema.Alert, c health.Condition, now time.Time) {
+func setActive(a *health.Alert, c health.Condition, now time.Time) {
 	if a.ResolvedAt != nil || a.FiredAt == nil && now.Sub(a.SeenAt) > health.ResolveAfter {
 		a.Since, a.FiredAt, a.ResolvedAt = now, nil, nil
 	}
 	a.SeenAt, a.Severity, a.Message, a.Hint = now, c.Severity, c.Message, c.Do
-	if a.FiredAt == nil && now.Sub(a.Since) >= health.FireAfter()[a.Name] {
+	if a.FiredAt == nil && now.Sub(a.Since) >= c.FireAfter {
 		a.FiredAt = &now
 	}
 }
 
 // setInactive updates an alert whose condition does not hold. A pending alert is
 // resolved at once, a firing one when the condition has been absent long enough.
-func setInactive(a *schema.Alert, now time.Time) {
+func setInactive(a *health.Alert, now time.Time) {
 	if a.ResolvedAt == nil && (a.FiredAt == nil || now.Sub(a.SeenAt) >= health.ResolveAfter) {
 		a.ResolvedAt = &now
 	}
@@ -135,22 +135,22 @@ func setInactive(a *schema.Alert, now time.Time) {
 
 // pendingMessage returns the message about an alert that has not been sent. The
 // resolution is sent only if the firing was.
-func pendingMessage(a *schema.Alert) (message jobs.SendAlert, due bool) {
+func pendingMessage(a *health.Alert) (message jobs.SendAlert, due bool) {
 	message = jobs.SendAlert{Name: a.Name, Severity: a.Severity, Subject: a.Subject, Message: a.Message, Hint: a.Hint, Since: a.Since}
 	switch {
 	case a.FiredAt == nil:
 		return message, false
 	case a.ResolvedAt == nil:
 		message.At = *a.FiredAt
-		return message, a.LastNotified != schema.NotifiedFired
+		return message, a.LastNotified != health.NotifiedFired
 	}
 	message.At, message.Resolved = *a.ResolvedAt, true
-	return message, a.LastNotified == schema.NotifiedFired
+	return message, a.LastNotified == health.NotifiedFired
 }
 
 func notifiedState(message jobs.SendAlert) string {
 	if message.Resolved {
-		return schema.NotifiedResolved
+		return health.NotifiedResolved
 	}
-	return schema.NotifiedFired
+	return health.NotifiedFired
 }

@@ -16,7 +16,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/weir-social/weir/ops/health"
-	"github.com/weir-social/weir/schema"
 	"github.com/weir-social/weir/schema/schematest"
 )
 
@@ -38,12 +37,12 @@ func TestAlertIsSentOncePerStateAndDoesNotFlap(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			var alerts []schema.Alert
+			var alerts []health.Alert
 			var sent strings.Builder
 			for i, check := range c.checks {
 				var holds []health.Condition
 				if check == 'y' {
-					holds = []health.Condition{{Name: c.condition, Severity: health.Warning, Message: "x"}}
+					holds = []health.Condition{{Name: c.condition, Severity: health.Warning, Message: "x", FireAfter: health.FireAfter()[c.condition]}}
 				}
 				alerts = update(alerts, holds, time.Unix(0, 0).Add(time.Duration(i)*time.Minute))
 				word := ' '

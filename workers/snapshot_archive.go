@@ -13,12 +13,13 @@ import (
 // SnapshotArchive archives the tables that no event describes.
 type SnapshotArchive struct {
 	river.WorkerDefaults[jobs.SnapshotArchive]
-	pool *pgxpool.Pool
+	pool   *pgxpool.Pool
+	tables []schema.SnapshotTable // of features
 }
 
 // Work archives the tables that have changed since their last snapshot, in one
 // transaction. A second run finds nothing changed.
 func (w *SnapshotArchive) Work(ctx context.Context, _ *river.Job[jobs.SnapshotArchive]) error {
-	_, err := schema.ArchiveSnapshots(ctx, w.pool)
+	_, err := schema.ArchiveSnapshots(ctx, w.pool, w.tables...)
 	return err
 }

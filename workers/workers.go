@@ -66,14 +66,16 @@ type Config struct {
 	Resync         ResyncLimits
 	History        HistoryLimits
 	Lexicons       Lexicons
-	Audit          AuditPlan     // zero: no periodic audits
-	Queues         []string      // the queues to process; all of them when empty
-	PollOnly       bool          // poll every second, because LISTEN does not work, as behind a transaction pooler
-	KeepIndexes    bool          // do not rebuild indexes: the role does not own the tables
-	Limits         health.Limits // the thresholds of the alerts
-	AlertInterval  time.Duration // how often the alerts are checked; 30 s when zero
-	Webhook        *Webhook      // where alerts are sent; nil: nowhere
-	ProcessOnly    bool          // process the projection queues only, and leave the rest to other processes
+	Audit          AuditPlan              // zero: no periodic audits
+	Queues         []string               // the queues to process; all of them when empty
+	PollOnly       bool                   // poll every second, because LISTEN does not work, as behind a transaction pooler
+	KeepIndexes    bool                   // do not rebuild indexes: the role does not own the tables
+	Limits         health.Limits          // the thresholds of the alerts
+	Features       []health.Feature       // whose conditions are alerts, too
+	Snapshots      []schema.SnapshotTable // tables of features that the archive has as snapshots
+	AlertInterval  time.Duration          // how often the alerts are checked; 30 s when zero
+	Webhook        *Webhook               // where alerts are sent; nil: nowhere
+	ProcessOnly    bool                   // process the projection queues only, and leave the rest to other processes
 	// Stopping is closed when the process begins to stop. Jobs that wait for
 	// external services then end at once and continue in another process.
 	Stopping   <-chan struct{}
@@ -167,7 +169,7 @@ func addWorkers(known Bundle, cfg Config) error {
 	addArchive(known, cfg)
 	Add(known, &CloseGap{pool: cfg.Pool, log: cfg.Logger})
 	Add(known, &RetryDeadLetters{pool: cfg.Pool, log: cfg.Logger, projections: cfg.Projections, events: cfg.Retry, args: known.args, patience: cfg.JobTimeout / 2})
-	Add(known, &CheckAlerts{pool: cfg.Pool, log: cfg.Logger, limits: cfg.Limits, notify: cfg.Webhook != nil, now: time.Now})
+	Add(known, &CheckAlerts{pool: cfg.Pool, log: cfg.Logger, limits: cfg.Limits, features: cfg.Features, notify: cfg.Webhook != nil, now: time.Now})
 	Add(known, &CheckCounts{pool: cfg.Pool, log: cfg.Logger})
 	Add(known, &MakeRecordViews{pool: cfg.Pool, log: cfg.Logger})
 	Add(known, &SendAlert{hook: cfg.Webhook, log: cfg.Logger, now: time.Now})
@@ -199,7 +201,7 @@ func addArchive(b Bundle, cfg Config) {
 	a.timeout = cfg.RescueAfter
 	Add(b, &SealSegment{pool: cfg.Pool, archive: a})
 	Add(b, &SyncSegment{pool: cfg.Pool, archive: a})
-	Add(b, &SnapshotArchive{pool: cfg.Pool})
+	Add(b, &SnapshotArchive{pool: cfg.Pool, tables: cfg.Snapshots})
 	Add(b, &IndexSegment{pool: cfg.Pool, archive: a})
 	Add(b, &ForgetSegment{pool: cfg.Pool, log: cfg.Logger, archive: a})
 	Add(b, &ListForgotten{pool: cfg.Pool, archive: a})

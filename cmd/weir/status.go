@@ -29,7 +29,7 @@ func statusCommand() *cobra.Command {
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return app.With(cmd.Context(), func(ctx context.Context, p app.App) error {
 				now := time.Now()
-				report, err := health.Read(ctx, p.Pool(), now, p.Config().Limits())
+				report, err := p.Health(ctx, now)
 				if err != nil {
 					return err
 				}

@@ -105,8 +105,8 @@ func printRecordTrace(w io.Writer, r trace.Record) {
 			say("  error", "%s", e)
 		}
 	}
-	if !slices.ContainsFunc(r.Jobs, func(j schema.TracedJob) bool { return j.Records > 0 }) {
-		say("job", "none of the newest %d jobs processes it: completed jobs are removed after an hour", schema.TracedJobs)
+	if !slices.ContainsFunc(r.Jobs, func(j trace.Job) bool { return j.Records > 0 }) {
+		say("job", "none of the newest %d jobs processes it: completed jobs are removed after an hour", trace.SearchedJobs)
 	}
 	for _, l := range r.Letters {
 		say("dead letter", "%d at %s, %s: %s", l.ID, l.Stage, at(l.LastSeen), l.Cause)

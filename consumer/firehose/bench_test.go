@@ -114,7 +114,7 @@ func benchSigned(b *testing.B, curve string, chained bool) {
 	ratio(b, len(frames), func(i int) {
 		wire.Decode(frames[i], arrival(), &m)
 		m.Proof.Start()
-		if verdict := m.Proof.Verdict(); verdict.Cause != "" || chained && verdict.Link.Broken != "" {
+		if verdict := m.Proof.Verdict(); verdict.Cause != "" || chained && verdict.Chained.Broken != "" {
 			b.Fatal(verdict)
 		}
 	}, func(i int) {

@@ -12,8 +12,8 @@ import (
 	"github.com/weir-social/weir/consumer"
 )
 
-// linked decodes a frame of which only posts are wanted, and returns the verdict on it.
-func linked(t *testing.T, wire consumer.Wire, frame []byte) (consumer.Verdict, *consumer.Message) {
+// proved decodes a frame of which only posts are wanted, and returns the verdict on it.
+func proved(t *testing.T, wire consumer.Wire, frame []byte) (consumer.Verdict, *consumer.Message) {
 	t.Helper()
 	var m consumer.Message
 	wire.Decode(frame, arrival(), &m)
@@ -34,13 +34,13 @@ func TestCommitsFormAChain(t *testing.T) {
 	unwanted, empty := 0, 0
 	for range 200 {
 		msg := r.commit(r.writes(random, random.IntN(4))...)
-		got, m := linked(t, wire, commitFrame(t, msg))
+		got, m := proved(t, wire, commitFrame(t, msg))
 		require.Empty(t, got.Cause)
-		require.Equal(t, &consumer.Link{Author: testDID, Revision: msg.Rev, Data: []byte(r.data.Hash())[2:], Prev: before}, got.Link)
-		before = got.Link.Data
-		if m.Events[0].Kind == consumer.KindLink {
+		require.Equal(t, &consumer.ChainedCommit{Author: testDID, Revision: msg.Rev, Data: []byte(r.data.Hash())[2:], Prev: before}, got.Chained)
+		before = got.Chained.Data
+		if m.Events[0].Kind == consumer.KindChained {
 			require.Len(t, m.Events, 1)
-			require.Equal(t, consumer.Event{Kind: consumer.KindLink, Author: testDID, Revision: msg.Rev}, m.Events[0])
+			require.Equal(t, consumer.Event{Kind: consumer.KindChained, Author: testDID, Revision: msg.Rev}, m.Events[0])
 			unwanted++
 		}
 		if len(msg.Ops) == 0 {
@@ -75,11 +75,11 @@ func TestCommitThatHidesOperationsIsStoredAndBroken(t *testing.T) {
 		"its operations do not lead to it from the commit before ":                             commitFrame(t, other),
 		"its operations cannot be applied backwards: two operations change one record at /ops": commitFrame(t, unordered),
 	} {
-		got, m := linked(t, wire, frame)
+		got, m := proved(t, wire, frame)
 		require.Empty(t, got.Cause)
 		require.NotEmpty(t, m.Events)
-		require.Nil(t, got.Link.Prev)
-		require.Contains(t, want, fmt.Sprintf("%.75s", got.Link.Broken))
+		require.Nil(t, got.Chained.Prev)
+		require.Contains(t, want, fmt.Sprintf("%.75s", got.Chained.Broken))
 	}
 }
 
@@ -96,16 +96,16 @@ func TestChainNeedsTheSignature(t *testing.T) {
 	r.key, _ = newKeys(t)
 	forged := commitFrame(t, r.commit(like()))
 	r.key = key
-	got, _ := linked(t, wire, forged)
-	require.Nil(t, got.Link)
+	got, _ := proved(t, wire, forged)
+	require.Nil(t, got.Chained)
 	require.True(t, got.Lost)
 	msg := r.commit(like())
 	msg.Blocks = msg.Blocks[:len(msg.Blocks)-1]
-	got, _ = linked(t, wire, commitFrame(t, msg))
-	require.Nil(t, got.Link)
+	got, _ = proved(t, wire, commitFrame(t, msg))
+	require.Nil(t, got.Chained)
 	require.True(t, got.Lost)
 	require.Equal(t, "the CAR ends within a block", got.Cause[:27])
-	got, _ = linked(t, wire, good)
-	require.NotNil(t, got.Link)
+	got, _ = proved(t, wire, good)
+	require.NotNil(t, got.Chained)
 	require.Equal(t, consumer.Verdict{}, verdict(t, v.Patient(time.Minute), r.next()), "a retry is of a part of a commit")
 }

@@ -75,7 +75,7 @@ func (d *decoder) decode(data []byte, arrived time.Time, m *consumer.Message) *N
 		d.refuse(m, bad)
 	case d.verifier != nil && d.kind == typeCommit:
 		if d.verifier.cfg.Chained {
-			d.addLink(m)
+			d.addChained(m)
 		}
 		if len(m.Events) > 0 {
 			m.Proof = d.verifier.prove(d, len(m.Events))

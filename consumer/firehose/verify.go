@@ -121,7 +121,7 @@ type proof struct {
 func (p *proof) Start() {
 	v := p.verifier
 	p.done = make(chan struct{})
-	var link *consumer.Link
+	var chained *consumer.ChainedCommit
 	if d := p.decoder; d != nil {
 		p.decoder = nil // the decoder will decode the next frame
 		if bad := d.checkCommit(); bad != nil {
@@ -129,7 +129,7 @@ func (p *proof) Start() {
 			close(p.done)
 			return
 		}
-		p.commit, link = d.signed, d.chained()
+		p.commit, chained = d.signed, d.chained()
 	}
 	v.pool <- struct{}{}
 	key := v.keys.of(p.commit.did)
@@ -137,7 +137,7 @@ func (p *proof) Start() {
 		p.verdict = v.check(&p.commit, key)
 		switch {
 		case p.verdict.Cause == "":
-			p.verdict.Link = link
+			p.verdict.Chained = chained
 		case p.verdict.Retry && ownDocument(p.commit.did) && !v.unreadable.Take(p.deadLetters):
 			p.verdict.Drop, p.verdict.Lost = true, true
 		}

@@ -22,6 +22,7 @@ type Database struct {
 	Needs Needs
 	// Projections are those of this program.
 	Projections schema.Projections
+	Uses        []schema.Uses // what the features need rights for
 	Stream      string        // the stream whose lease is checked
 	Pooled      bool          // WEIR_POOLER=transaction: Weir keeps no state in sessions
 	Within      time.Duration // limit of the connection, and of each check
@@ -113,7 +114,7 @@ func (d Database) settings(ctx context.Context, pool *pgxpool.Pool) ([]Finding, 
 	if err != nil {
 		return nil, err
 	}
-	rights, err := schema.ReadRights(ctx, conn)
+	rights, err := schema.ReadRights(ctx, conn, d.Uses...)
 	if err != nil {
 		return nil, err
 	}

@@ -149,7 +149,7 @@ func TestRoles(t *testing.T) {
 	require.Contains(t, checked().Message, "migrations and indexes need weir")
 
 	for _, c := range []struct{ revoke, grant, says string }{
-		{`REVOKE DELETE, INSERT ON links FROM ` + role, `GRANT DELETE, INSERT ON links TO ` + role, "INSERT, DELETE on links"},
+		{`REVOKE DELETE, INSERT ON records FROM ` + role, `GRANT DELETE, INSERT ON records TO ` + role, "INSERT, DELETE on records"},
 		{`REVOKE SELECT ON weir_migration FROM ` + role, `GRANT SELECT ON weir_migration TO ` + role, "SELECT on weir_migration"},
 		{`REVOKE USAGE ON SEQUENCE river_job_id_seq FROM ` + role, `GRANT USAGE ON SEQUENCE river_job_id_seq TO ` + role, "USAGE on sequence river_job_id_seq"},
 		{`REVOKE EXECUTE ON FUNCTION drop_partition FROM ` + role, `GRANT EXECUTE ON FUNCTION drop_partition TO ` + role, "EXECUTE on drop_partition(text)"},

@@ -23,6 +23,8 @@ type Collector struct {
 	limits Limits
 	within time.Duration
 
+	features []Feature
+
 	mu    sync.Mutex
 	sizes []prometheus.Metric // cached: reading them accesses the file system
 	sized time.Time
@@ -30,8 +32,8 @@ type Collector struct {
 
 // NewCollector returns a collector that reads from db at each scrape, for at most
 // the time within.
-func NewCollector(db schema.DB, limits Limits, within time.Duration) *Collector {
-	return &Collector{db: db, now: time.Now, limits: limits.withDefaults(), within: within}
+func NewCollector(db schema.DB, limits Limits, within time.Duration, features ...Feature) *Collector {
+	return &Collector{db: db, now: time.Now, limits: limits.withDefaults(), within: within, features: features}
 }
 
 // sizesInterval is how long the sizes of tables are cached.
@@ -78,9 +80,6 @@ var (
 	auditFailures   = desc("audit_failures", "Accounts that the last audit could not read.")
 	relayMissing    = desc("relay_audits_missing_events", "Events that relays of Nostr had of the last compared day, and that had never been stored.")
 	relayIncomplete = desc("relay_audits_incomplete", "Relays of Nostr whose last day could not be compared completely. Expect zero.")
-	countsPending   = desc("counts_pending", "Changes that the ranking's counts do not contain yet, up to 100,000. Readers correct them.")
-	countsAge       = desc("counts_age_seconds", "Time since the time for which the ranking's counts are kept. Up to a minute while nothing changes; grows if no worker runs.")
-	countsWrong     = desc("counts_wrong", "Counts of the last sample of links that differed from a recount of their shares. Expect zero.")
 	archiveRows     = desc("archive_open_commits", "Commits that the archive's store does not have yet.")
 	archiveBytes    = desc("archive_open_bytes", "The size of what the archive's store does not have yet, decompressed.")
 	archiveOldest   = desc("archive_oldest_seconds", "Time since the oldest commit that the archive's store does not have yet; 0 if it has all.")
@@ -112,7 +111,7 @@ func (c *Collector) Collect(out chan<- prometheus.Metric) {
 		out <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v, labels...)
 	}
 	c.sendLimits(gauge)
-	r, err := Read(ctx, c.db, c.now(), c.limits)
+	r, err := Read(ctx, c.db, c.now(), c.limits, c.features...)
 	byStage, deadLettersErr := schema.CountDeadLetters(ctx, c.db)
 	if err != nil || deadLettersErr != nil {
 		gauge(databaseUp, 0)
@@ -164,11 +163,13 @@ func (c *Collector) Collect(out chan<- prometheus.Metric) {
 	sendHistories(r, gauge)
 	gauge(databaseBytes, float64(r.DatabaseBytes))
 	sendAudit(r, gauge)
-	gauge(countsPending, float64(r.CountsPending))
-	gauge(countsWrong, float64(r.CountsWrong))
 	sendArchive(r, gauge)
-	if r.CountsSecondsAgo != nil {
-		gauge(countsAge, *r.CountsSecondsAgo)
+	for _, f := range c.features {
+		for _, figure := range f.Figures {
+			if v := r.figures[figure.Name]; v != nil {
+				gauge(desc(figure.Metric, figure.Help), *v)
+			}
+		}
 	}
 	seen := map[[2]string]bool{}
 	for _, condition := range r.Conditions {

@@ -24,13 +24,16 @@ type Condition struct {
 	Subject  string `json:"subject,omitempty"` // the stream or queue; empty: all of Weir
 	Message  string `json:"message"`           // what is wrong
 	Do       string `json:"do"`                // what to do or read first
+
+	FireAfter time.Duration `json:"-"` // how long it must hold before its alert fires
 }
 
 // addConditions adds the conditions that follow from the report, and sets the
 // status.
 func (r *Report) addConditions(limits Limits) {
+	fireAfter := FireAfter()
 	add := func(name, severity, subject, do, message string, args ...any) {
-		r.Conditions = append(r.Conditions, Condition{Name: name, Severity: severity, Subject: subject, Message: fmt.Sprintf(message, args...), Do: do})
+		r.Conditions = append(r.Conditions, Condition{Name: name, Severity: severity, Subject: subject, Message: fmt.Sprintf(message, args...), Do: do, FireAfter: fireAfter[name]})
 	}
 	if len(r.Streams) == 0 {
 		add("WeirNoConsumer", Critical, "", "weir serve, or weir consume", "no consumer has ever run on this database")
@@ -84,9 +87,7 @@ func (r *Report) addConditions(limits Limits) {
 		add("WeirDatabaseLarge", Warning, "", "WEIR_RETENTION, WEIR_COLLECTIONS, WEIR_DATABASE_LIMIT", "the database has %.1f GB, more than %.1f GB", float64(r.DatabaseBytes)/(1<<30), float64(limits.Bytes)/(1<<30))
 	}
 	r.addAuditConditions(limits, add)
-	if r.CountsWrong > 0 {
-		add("WeirCountsWrong", Warning, "", "weir recount --check, then weir recount", "%d counts of the last sample do not match the shares", r.CountsWrong)
-	}
+	r.Conditions = append(r.Conditions, r.problems...)
 	r.addArchiveConditions(limits, add)
 	slices.SortStableFunc(r.Conditions, func(a, b Condition) int { return cmp.Compare(a.Severity, b.Severity) }) // critical before warning
 	switch {

@@ -2,7 +2,7 @@ package health
 
 import "time"
 
-// FireAfter returns every condition, and how long it must hold before its alert
+// FireAfter returns every condition but those of features, and how long it must hold before its alert
 // fires: the for: of its rule in deploy/prometheus/weir.rules.yml. It is zero if
 // the condition already contains a time or a count.
 func FireAfter() map[string]time.Duration {
@@ -25,8 +25,7 @@ func FireAfter() map[string]time.Duration {
 		"WeirAuditOld":              0,
 		"WeirAuditFails":            0,
 		"WeirAuditScore":            0,
-		"WeirRelayAuditFails":       3 * time.Hour, // it is retried each hour
-		"WeirCountsWrong":           0,
+		"WeirRelayAuditFails":       3 * time.Hour, // it is tried again each hour
 		"WeirArchiveBehind":         0,
 		"WeirIndexBehind":           0,
 		"WeirForgetBehind":          0,

@@ -117,13 +117,11 @@ type Report struct {
 
 	RelayAudits []schema.RelayAudit `json:"relay_audits"` // for each Nostr relay, the last day that was compared
 
-	CountsPending    int64    `json:"counts_pending"`     // changes that the ranking's counts do not contain yet; readers correct them
-	CountsSecondsAgo *float64 `json:"counts_seconds_ago"` // since the time for which the counts are kept; null: nothing is counted yet
-	CountsWrong      int64    `json:"counts_wrong"`       // counts of the last sample that differed from the shares
+	Archive schema.ArchiveBacklog `json:"archive"` // what its store has, and what waits for it
 
-	Archive schema.ArchiveBacklog `json:"archive"` // content and backlog of its store
-
-	at time.Time // when the report was made
+	at       time.Time           // of the report
+	figures  map[string]*float64 // of features, by name
+	problems []Condition         // of features
 }
 
 // CollectionDeadLetters counts the new dead letters of collections with their own
@@ -152,8 +150,8 @@ type Stream struct {
 	Epoch      int64    `json:"epoch"`
 }
 
-// Read reads the state of Weir from the database.
-func Read(ctx context.Context, db schema.DB, now time.Time, limits Limits) (Report, error) {
+// Read reads the state of Weir and of its features from the database.
+func Read(ctx context.Context, db schema.DB, now time.Time, limits Limits, features ...Feature) (Report, error) {
 	limits = limits.withDefaults()
 	statuses, err := schema.StreamStatuses(ctx, db)
 	if err != nil {
@@ -198,11 +196,11 @@ func Read(ctx context.Context, db schema.DB, now time.Time, limits Limits) (Repo
 	if limits.IndexAge == 0 {
 		r.Archive.Unindexed, r.Archive.IndexAge = 0, 0
 	}
-	counts, err := schema.ReadCounts(ctx, db)
-	if err != nil {
-		return Report{}, err
+	for _, f := range features {
+		if err := r.readFeature(ctx, db, f); err != nil {
+			return Report{}, err
+		}
 	}
-	r.CountsPending, r.CountsSecondsAgo, r.CountsWrong = counts.Pending, ago(counts.AsOf, now), counts.Wrong
 	r.summarize()
 	r.addConditions(limits)
 	return r, nil
@@ -348,12 +346,16 @@ func most(a, b *float64) *float64 {
 	return a
 }
 
-// Unreachable returns the report for a database that does not respond. Nothing else is
-// known then.
-func Unreachable(err error) Report {
-	return Report{Status: Unhealthy, State: StateUnknown, Streams: []Stream{}, Queues: []schema.Queue{}, Conditions: []Condition{
+// Unreachable returns the report for a database that does not respond: nothing else
+// is known.
+func Unreachable(err error, features ...Feature) Report {
+	r := Report{Status: Unhealthy, State: StateUnknown, Streams: []Stream{}, Queues: []schema.Queue{}, Conditions: []Condition{
 		{Name: "WeirDatabaseDown", Severity: Critical, Message: "the database does not respond: " + err.Error(), Do: "weir doctor"},
 	}}
+	for _, f := range features {
+		r.addFigures(f, nil)
+	}
+	return r
 }
 
 // SeenBy turns the report into that of one process that runs a consumer. If other

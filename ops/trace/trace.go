@@ -107,18 +107,18 @@ const repostCollection = "app.bsky.feed.repost"
 
 // Record holds everything known about a record.
 type Record struct {
-	URI       string                    `json:"uri"`
-	WaitsFor  string                    `json:"waits_for,omitempty"` // AT-URI of the post that it reposts or quotes, while nothing is shared through it
-	Stored    *schema.StoredRecord      `json:"stored"`
-	Tombstone *schema.Tombstone         `json:"tombstone"`
-	Account   schema.AccountStanding    `json:"account"`
-	Streams   []schema.StreamStatus     `json:"streams"`
-	Shares    []Share                   `json:"shares"`
-	Jobs      []schema.TracedJob        `json:"jobs"` // completed ones are removed after an hour
-	Letters   []schema.TracedDeadLetter `json:"dead_letters"`
-	Gaps      []schema.TracedGap        `json:"gaps"`
-	Faults    []schema.TracedFault      `json:"audit_faults"`
-	Message   string                    `json:"message"` // why it counts or does not
+	URI       string                `json:"uri"`
+	WaitsFor  string                `json:"waits_for,omitempty"` // AT-URI of the post that it reposts or quotes, while nothing is shared through it
+	Stored    *StoredRecord         `json:"stored"`
+	Tombstone *Tombstone            `json:"tombstone"`
+	Account   Account               `json:"account"`
+	Streams   []schema.StreamStatus `json:"streams"`
+	Shares    []Share               `json:"shares"`
+	Jobs      []Job                 `json:"jobs"` // completed ones are removed after an hour
+	Letters   []DeadLetter          `json:"dead_letters"`
+	Gaps      []Gap                 `json:"gaps"`
+	Faults    []Fault               `json:"audit_faults"`
+	Message   string                `json:"message"` // why it counts or does not
 }
 
 // Rule is the configuration of a record's collection.
@@ -130,13 +130,13 @@ type Rule struct {
 // OfRecord collects everything known about a record.
 func OfRecord(ctx context.Context, db schema.DB, key schema.Key, now time.Time, rule Rule) (r Record, err error) {
 	r.URI = key.URI()
-	if r.Stored, err = optional(schema.FindRecord(ctx, db, key)); err != nil {
+	if r.Stored, err = optional(findRecord(ctx, db, key)); err != nil {
 		return r, err
 	}
-	if r.Tombstone, err = optional(schema.FindTombstone(ctx, db, key)); err != nil {
+	if r.Tombstone, err = optional(findTombstone(ctx, db, key)); err != nil {
 		return r, err
 	}
-	if r.Account, err = schema.FindAccountStanding(ctx, db, key.DID); err != nil {
+	if r.Account, err = findAccount(ctx, db, key.DID); err != nil {
 		return r, err
 	}
 	if r.Streams, err = schema.StreamStatuses(ctx, db); err != nil {
@@ -156,18 +156,18 @@ func OfRecord(ctx context.Context, db schema.DB, key schema.Key, now time.Time, 
 	for _, w := range waits {
 		r.WaitsFor = w.URI()
 	}
-	if r.Jobs, err = schema.JobsOf(ctx, db, key); err != nil {
+	if r.Jobs, err = jobsOf(ctx, db, key); err != nil {
 		return r, err
 	}
-	if r.Letters, err = schema.DeadLettersOf(ctx, db, key); err != nil {
+	if r.Letters, err = deadLettersOf(ctx, db, key); err != nil {
 		return r, err
 	}
-	if r.Faults, err = schema.FaultsOf(ctx, db, key); err != nil {
+	if r.Faults, err = faultsOf(ctx, db, key); err != nil {
 		return r, err
 	}
 	written := r.writtenAt(key.Rkey)
 	if !written.IsZero() {
-		if r.Gaps, err = schema.GapsAt(ctx, db, written); err != nil {
+		if r.Gaps, err = gapsAt(ctx, db, written); err != nil {
 			return r, err
 		}
 	}
@@ -213,7 +213,7 @@ func (r *Record) explain(key schema.Key, written, now time.Time, rule Rule) stri
 		return "It is not stored, and would not count: its account is " + r.Account.Status + "."
 	case rule.Retention > 0 && !written.IsZero() && now.Sub(written) > rule.Retention:
 		return "It is not stored: it is older than the retention of its collection. If it was stored, it has expired."
-	case slices.ContainsFunc(r.Gaps, func(g schema.TracedGap) bool { return g.HowClosed == "" }):
+	case slices.ContainsFunc(r.Gaps, func(g Gap) bool { return g.HowClosed == "" }):
 		return "It is not stored: it is in an open gap of the stream."
 	case r.aheadOfStreams(written):
 		return "It is not stored yet: the stream has not reached it."

@@ -1,4 +1,4 @@
-package schema
+package ranking
 
 import (
 	"context"
@@ -7,15 +7,17 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgtype"
+
+	"github.com/weir-social/weir/schema"
 )
 
 // maxText limits the text of a post, in characters. The network allows fewer.
 const maxText = 3000
 
-// PostTexts returns the texts of the posts that are stored. It reads them in the same
-// way as Posts.
-func PostTexts(ctx context.Context, db DB, keys []Key) (map[Key]string, error) {
-	texts := make(map[Key]string, len(keys))
+// postTexts returns the texts of those of the posts that are stored. It reads them as
+// schema.Posts does.
+func postTexts(ctx context.Context, db schema.DB, keys []schema.Key) (map[schema.Key]string, error) {
+	texts := make(map[schema.Key]string, len(keys))
 	if len(keys) == 0 {
 		return texts, nil
 	}
@@ -36,7 +38,7 @@ WHERE p.text <> ''`
 	// A prepared statement may get a generic plan, which locks all partitions.
 	rows, err := db.Query(ctx, sql, pgx.QueryExecModeCacheDescribe, did, rkey, slices.Min(rkey), slices.Max(rkey), maxText)
 	if err == nil {
-		key, text := Key{Collection: PostCollection}, ""
+		key, text := schema.Key{Collection: schema.PostCollection}, ""
 		_, err = pgx.ForEachRow(rows, []any{&key.DID, &key.Rkey, &text}, func() error {
 			texts[key] = text
 			return nil
@@ -54,9 +56,9 @@ const (
 	ArticleCollection = "nostr.30023"
 )
 
-// AddNoteTexts adds the texts of stored Nostr notes and articles to texts. The text of
-// an article begins with its title.
-func AddNoteTexts(ctx context.Context, db DB, keys []Key, texts map[Key]string) error {
+// addNoteTexts adds the texts of notes and articles of Nostr that are stored; an article
+// begins with its title.
+func addNoteTexts(ctx context.Context, db schema.DB, keys []schema.Key, texts map[schema.Key]string) error {
 	if len(keys) == 0 {
 		return nil
 	}
@@ -72,9 +74,9 @@ CROSS JOIN LATERAL (
     LIMIT 1
 ) AS r
 WHERE r.text <> ''`
-	collection, did, rkey := Columns(len(keys), func(i int) Key { return keys[i] })
+	collection, did, rkey := schema.Columns(len(keys), func(i int) schema.Key { return keys[i] })
 	rows, err := db.Query(ctx, sql, collection, did, rkey, maxText)
-	var key Key
+	var key schema.Key
 	var text string
 	if err == nil {
 		_, err = pgx.ForEachRow(rows, []any{&key.Collection, &key.DID, &key.Rkey, &text}, func() error {

@@ -1,4 +1,4 @@
-package schema
+package trace
 
 import (
 	"context"
@@ -6,6 +6,8 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+
+	"github.com/weir-social/weir/schema"
 )
 
 // StoredRecord is a stored record.
@@ -17,13 +19,13 @@ type StoredRecord struct {
 	Record    json.RawMessage `json:"record"`
 }
 
-// FindRecord returns a record, or ErrNoRows.
-func FindRecord(ctx context.Context, db DB, k Key) (StoredRecord, error) {
+// findRecord returns a record, or schema.ErrNoRows.
+func findRecord(ctx context.Context, db schema.DB, k schema.Key) (StoredRecord, error) {
 	const sql = `
 SELECT rev AS rev, cid AS cid, created_at AS created_at, indexed_at AS indexed_at, record AS record
 FROM records
 WHERE collection = $1 AND did = $2 AND rkey = $3`
-	return One(ctx, db, "read the record", pgx.RowToStructByName[StoredRecord], sql, k.Collection, k.DID, k.Rkey)
+	return schema.One(ctx, db, "read the record", pgx.RowToStructByName[StoredRecord], sql, k.Collection, k.DID, k.Rkey)
 }
 
 // Tombstone is the newest deletion of a record.
@@ -32,14 +34,14 @@ type Tombstone struct {
 	DeletedAt *time.Time `json:"deleted_at"` // nil: the tombstone stays
 }
 
-// FindTombstone returns a record's tombstone, or ErrNoRows.
-func FindTombstone(ctx context.Context, db DB, k Key) (Tombstone, error) {
+// findTombstone returns a record's tombstone, or schema.ErrNoRows.
+func findTombstone(ctx context.Context, db schema.DB, k schema.Key) (Tombstone, error) {
 	const sql = `SELECT rev AS rev, deleted_at AS deleted_at FROM tombstones WHERE collection = $1 AND did = $2 AND rkey = $3`
-	return One(ctx, db, "read the tombstone", pgx.RowToStructByName[Tombstone], sql, k.Collection, k.DID, k.Rkey)
+	return schema.One(ctx, db, "read the tombstone", pgx.RowToStructByName[Tombstone], sql, k.Collection, k.DID, k.Rkey)
 }
 
-// AccountStanding holds the facts that decide whether an account counts.
-type AccountStanding struct {
+// Account decides whether an account counts.
+type Account struct {
 	DID      string   `json:"did"`
 	Handle   string   `json:"handle,omitempty"`
 	Status   string   `json:"status"`            // only active accounts count
@@ -48,8 +50,8 @@ type AccountStanding struct {
 	Problem  string   `json:"feed_problem,omitempty"`
 }
 
-// FindAccountStanding reads the standing of an account. An unknown account is active.
-func FindAccountStanding(ctx context.Context, db DB, did string) (AccountStanding, error) {
+// findAccount reads the standing of an account. An unknown account is active.
+func findAccount(ctx context.Context, db schema.DB, did string) (Account, error) {
 	const sql = `
 SELECT v.did                                                   AS did,
        coalesce(a.handle, '')                                  AS handle,
@@ -64,16 +66,11 @@ CROSS JOIN LATERAL (
     FROM watch_members AS m JOIN watches AS w ON w.id = m.watch_id
     WHERE m.did = v.did
 ) AS w`
-	return One(ctx, db, "read the standing of "+did, pgx.RowToStructByName[AccountStanding], sql, did)
+	return schema.One(ctx, db, "read the standing of "+did, pgx.RowToStructByName[Account], sql, did)
 }
 
-// FindDID returns the account that last had a handle, or ErrNoRows.
-func FindDID(ctx context.Context, db DB, handle string) (string, error) {
-	return One(ctx, db, "find the handle "+handle, pgx.RowTo[string], `SELECT did FROM accounts WHERE handle = $1 ORDER BY handle_at DESC NULLS LAST LIMIT 1`, handle)
-}
-
-// TracedJob is a job about a record or its account.
-type TracedJob struct {
+// Job is a job of a record or its account.
+type Job struct {
 	ID          int64      `json:"id"`
 	Kind        string     `json:"kind"`
 	State       string     `json:"state"`
@@ -88,13 +85,13 @@ type TracedJob struct {
 	Metadata    string     `json:"metadata,omitempty"` // JSON: the position in a feed, and River's log
 }
 
-// TracedJobs is the number of newest jobs that a trace searches. There is no index on
+// SearchedJobs is the number of newest jobs that a trace searches. There is no index on
 // the arguments, because it would triple the cost of every job.
-const TracedJobs = 50_000
+const SearchedJobs = 50_000
 
-// JobsOf lists at most 20 jobs, newest first, that process a record or backfill its
+// jobsOf lists at most 20 jobs, newest first, that process a record or backfill its
 // account.
-func JobsOf(ctx context.Context, db DB, k Key) ([]TracedJob, error) {
+func jobsOf(ctx context.Context, db schema.DB, k schema.Key) ([]Job, error) {
 	const sql = `
 SELECT j.id AS id, j.kind AS kind, j.state::text AS state, j.attempt::int AS attempt, j.max_attempts::int AS max_attempts,
        CASE WHEN j.kind <> 'backfill_account' THEN jsonb_array_length(coalesce(j.args -> 'records', j.args -> 'posts')) + coalesce(jsonb_array_length(j.args -> 'reposts'), 0)
@@ -111,30 +108,30 @@ WHERE j.kind = ANY (ARRAY(SELECT p.kind FROM projections AS p))
    OR j.kind = 'backfill_account' AND j.args ->> 'did' = $2
 ORDER BY j.id DESC
 LIMIT 20`
-	return All(ctx, db, "find the jobs of the record", pgx.RowToStructByName[TracedJob], sql, k.Collection, k.DID, k.Rkey, TracedJobs)
+	return schema.All(ctx, db, "find the jobs of the record", pgx.RowToStructByName[Job], sql, k.Collection, k.DID, k.Rkey, SearchedJobs)
 }
 
-// TracedDeadLetter is a dead letter of a record.
-type TracedDeadLetter struct {
+// DeadLetter is a dead letter of a record.
+type DeadLetter struct {
 	ID       int64     `json:"id"`
 	Stage    string    `json:"stage"`
 	Cause    string    `json:"cause"`
 	LastSeen time.Time `json:"last_seen"`
 }
 
-// DeadLettersOf lists at most 20 dead letters of a record, newest first.
-func DeadLettersOf(ctx context.Context, db DB, k Key) ([]TracedDeadLetter, error) {
+// deadLettersOf lists at most 20 dead letters of a record, newest first.
+func deadLettersOf(ctx context.Context, db schema.DB, k schema.Key) ([]DeadLetter, error) {
 	const sql = `
 SELECT id AS id, stage AS stage, cause AS cause, last_seen AS last_seen
 FROM dead_letters
 WHERE collection = $1 AND did = $2 AND rkey = $3
 ORDER BY last_seen DESC
 LIMIT 20`
-	return All(ctx, db, "find the dead letters of the record", pgx.RowToStructByName[TracedDeadLetter], sql, k.Collection, k.DID, k.Rkey)
+	return schema.All(ctx, db, "find the dead letters of the record", pgx.RowToStructByName[DeadLetter], sql, k.Collection, k.DID, k.Rkey)
 }
 
-// TracedGap is a gap, open or closed.
-type TracedGap struct {
+// Gap is a gap, open or closed.
+type Gap struct {
 	Stream    string    `json:"stream"`
 	From      time.Time `json:"from"`
 	To        time.Time `json:"to"`
@@ -142,31 +139,31 @@ type TracedGap struct {
 	HowClosed string    `json:"how_closed,omitempty"` // empty: it is open
 }
 
-// GapsAt lists at most 20 gaps that contain a time.
-func GapsAt(ctx context.Context, db DB, at time.Time) ([]TracedGap, error) {
+// gapsAt lists at most 20 gaps that contain a time.
+func gapsAt(ctx context.Context, db schema.DB, at time.Time) ([]Gap, error) {
 	const sql = `
 SELECT stream AS stream, from_at AS "from", to_at AS "to", reason AS reason, coalesce(how_closed, CASE WHEN closed_at IS NULL THEN '' ELSE 'closed' END) AS how_closed
 FROM gaps
 WHERE from_at <= $1 AND to_at >= $1
 ORDER BY from_at
 LIMIT 20`
-	return All(ctx, db, "find the gaps", pgx.RowToStructByName[TracedGap], sql, at)
+	return schema.All(ctx, db, "find the gaps", pgx.RowToStructByName[Gap], sql, at)
 }
 
-// TracedFault is a fault of a record that an audit found.
-type TracedFault struct {
+// Fault is a fault of a record that an audit found.
+type Fault struct {
 	At     time.Time `json:"at"`
 	Fault  string    `json:"fault"`
 	Detail string    `json:"detail,omitempty"`
 }
 
-// FaultsOf lists at most 20 faults of a record that audits found, latest first.
-func FaultsOf(ctx context.Context, db DB, k Key) ([]TracedFault, error) {
+// faultsOf lists at most 20 faults of a record that audits found, latest first.
+func faultsOf(ctx context.Context, db schema.DB, k schema.Key) ([]Fault, error) {
 	const sql = `
 SELECT a.ended_at AS at, f.fault AS fault, f.detail AS detail
 FROM audit_faults AS f JOIN audits AS a ON a.id = f.audit_id
 WHERE f.did = $1 AND f.collection = $2 AND f.rkey = $3
 ORDER BY a.ended_at DESC
 LIMIT 20`
-	return All(ctx, db, "find the faults of the record", pgx.RowToStructByName[TracedFault], sql, k.DID, k.Collection, k.Rkey)
+	return schema.All(ctx, db, "find the faults of the record", pgx.RowToStructByName[Fault], sql, k.DID, k.Collection, k.Rkey)
 }

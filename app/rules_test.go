@@ -1,8 +1,7 @@
-package health
+package app
 
 import (
 	"fmt"
-
 	"os"
 	"regexp"
 	"strings"
@@ -11,6 +10,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 	"go.yaml.in/yaml/v3"
+
+	"github.com/weir-social/weir/ops/health"
 )
 
 // rule is an alerting rule of Prometheus.
@@ -22,9 +23,9 @@ type rule struct {
 	Annotations   map[string]string `yaml:"annotations"`
 }
 
-func rules(t *testing.T) map[string]rule {
+func alertRules(t *testing.T) map[string]rule {
 	t.Helper()
-	raw, err := os.ReadFile("../../deploy/prometheus/weir.rules.yml")
+	raw, err := os.ReadFile("../deploy/prometheus/weir.rules.yml")
 	require.NoError(t, err)
 	var file struct {
 		Groups []struct {
@@ -42,16 +43,16 @@ func rules(t *testing.T) map[string]rule {
 	return found
 }
 
-// conditionSeverities returns the severities of the conditions in this package's
-// source.
+// conditionSeverities returns the severities of the conditions in the source of package
+// health.
 func conditionSeverities(t *testing.T) map[string]string {
 	t.Helper()
 	found := map[string]string{}
 	for _, file := range []string{"conditions.go", "health.go"} {
-		source, err := os.ReadFile(file)
+		source, err := os.ReadFile("../ops/health/" + file)
 		require.NoError(t, err)
 		for _, m := range regexp.MustCompile(`(?:add\(|Name: )"(Weir\w+)", (?:Severity: )?(Warning|Critical)`).FindAllStringSubmatch(string(source), -1) {
-			found[m[1]] = map[string]string{"Warning": Warning, "Critical": Critical}[m[2]]
+			found[m[1]] = map[string]string{"Warning": health.Warning, "Critical": health.Critical}[m[2]]
 		}
 		for _, name := range regexp.MustCompile(`"Weir\w+"`).FindAllString(string(source), -1) {
 			require.Contains(t, found, name[1:len(name)-1], "this test cannot parse how the condition is named")
@@ -60,21 +61,27 @@ func conditionSeverities(t *testing.T) map[string]string {
 	return found
 }
 
-// TestConditionsMatchRules checks that every condition has a rule with the same
-// name, severity and delay, and an entry in the runbook; and that every rule has a
-// condition.
+// TestConditionsMatchRules checks that every condition, those of features too, has a rule
+// with the same name, severity and delay, and an entry in the runbook; and that every rule
+// has a condition.
 func TestConditionsMatchRules(t *testing.T) {
 	t.Parallel()
-	conditions, fireAfter := conditionSeverities(t), FireAfter()
+	conditions, fireAfter := conditionSeverities(t), health.FireAfter()
 	want, got := map[string]string{}, map[string]string{}
 	for name, severity := range conditions {
 		want[name] = fmt.Sprint(severity, " after ", fireAfter[name])
 	}
-	runbook, err := os.ReadFile("../../docs/operations.md")
+	for _, f := range healthFeatures() {
+		for _, c := range f.Conditions {
+			require.NotContains(t, want, c.Name)
+			want[c.Name] = fmt.Sprint(c.Severity, " after ", c.FireAfter)
+		}
+	}
+	runbook, err := os.ReadFile("../docs/operations.md")
 	require.NoError(t, err)
-	for name, r := range rules(t) {
+	for name, r := range alertRules(t) {
 		got[name] = fmt.Sprint(r.Labels["severity"], " after ", r.For)
-		require.Equal(t, ResolveAfter, r.KeepFiringFor, name)
+		require.Equal(t, health.ResolveAfter, r.KeepFiringFor, name)
 		require.NotEmpty(t, r.Annotations["summary"], name)
 		require.NotEmpty(t, r.Annotations["description"], name)
 		require.Regexp(t, `/docs/operations\.md#`+strings.ToLower(name)+`$`, r.Annotations["runbook_url"])

@@ -1,4 +1,4 @@
-package schema
+package health
 
 import (
 	"context"
@@ -6,6 +6,8 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+
+	"github.com/weir-social/weir/schema"
 )
 
 // What the last notification of an alert reported.
@@ -49,7 +51,7 @@ SELECT name          AS name,
        last_notified AS last_notified
 FROM alerts
 ORDER BY name, subject`
-	return All(ctx, tx, "read the alerts", pgx.RowToStructByName[Alert], sql)
+	return schema.All(ctx, tx, "read the alerts", pgx.RowToStructByName[Alert], sql)
 }
 
 // StoreAlerts inserts or replaces alerts.
@@ -68,7 +70,7 @@ SET severity      = excluded.severity,
     last_notified = excluded.last_notified`
 	q := &pgx.Batch{}
 	for _, a := range alerts {
-		q.Queue(sql, a.Name, a.Subject, a.Severity, Text(a.Message), Text(a.Hint), a.Since, a.SeenAt, a.FiredAt, a.ResolvedAt, a.LastNotified)
+		q.Queue(sql, a.Name, a.Subject, a.Severity, schema.Text(a.Message), schema.Text(a.Hint), a.Since, a.SeenAt, a.FiredAt, a.ResolvedAt, a.LastNotified)
 	}
 	if err := tx.SendBatch(ctx, q).Close(); err != nil {
 		return fmt.Errorf("store the alerts: %w", err)
