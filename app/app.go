@@ -171,7 +171,7 @@ func (p App) workers(ctx context.Context, cfg workers.Config) error {
 	if now, err := schema.EarliestTime(ctx, p.pool, time.Now()); err != nil {
 		return err
 	} else if err := ranking.EnsureDays(ctx, p.pool, now, keep.Shares); err != nil {
-		p.log.Warn("partitions_not_made", "table", "shares", "error", err)
+		p.log.Warn("partition_creation_failed", "table", "shares", "error", err)
 	}
 	if err := client.StoreLexicons(ctx); err != nil {
 		return err

@@ -21,7 +21,7 @@ func WithServer(ctx context.Context, cfg Config, options devpg.Options, f func(*
 		stop, cancel := context.WithTimeout(context.WithoutCancel(ctx), 30*time.Second)
 		defer cancel()
 		if err := server.Stop(stop); err != nil {
-			options.Logger.Error("postgres_not_stopped", "error", err)
+			options.Logger.Error("postgres_stop_failed", "error", err)
 		}
 	}()
 	pool, err := OpenPool(ctx, server.URL("weir"), cfg.Connections(), false)

@@ -285,7 +285,7 @@ func (p App) dictionary(ctx context.Context) ([]byte, error) {
 		return nil, err
 	}
 	if err := schema.StoreDictionary(ctx, p.pool, p.cfg.DictionarySHA256, p.cfg.DictionaryURL, fetched, time.Now()); err != nil {
-		p.log.Warn("dictionary_not_kept", "error", err)
+		p.log.Warn("dictionary_store_failed", "error", err)
 	}
 	return fetched, nil
 }

@@ -10,7 +10,6 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/weir-social/weir/consumer"
-	"github.com/weir-social/weir/consumer/nostr"
 	"github.com/weir-social/weir/retry"
 	"github.com/weir-social/weir/schema"
 )

@@ -198,7 +198,7 @@ func (p App) status(ctx context.Context, names []string) string {
 // notify sends a state to systemd.
 func (p App) notify(state string) {
 	if _, err := daemon.SdNotify(false, state); err != nil {
-		p.log.Warn("systemd_not_notified", "state", state, "error", err)
+		p.log.Warn("systemd_notify_failed", "state", state, "error", err)
 	}
 }
 

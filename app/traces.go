@@ -74,7 +74,7 @@ func logTraceErrors(log *slog.Logger) {
 	otel.SetErrorHandler(otel.ErrorHandlerFunc(func(err error) {
 		now := time.Now().Unix()
 		if before := last.Load(); now-before >= 60 && last.CompareAndSwap(before, now) && !errors.Is(err, context.Canceled) {
-			log.Warn("traces_not_sent", "error", err)
+			log.Warn("trace_export_failed", "error", err)
 		}
 	}))
 }

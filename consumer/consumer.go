@@ -333,7 +333,7 @@ func (c *Consumer) leased(ctx context.Context) error {
 		if _, ok := errors.AsType[*schema.OutdatedError](err); ok {
 			return err
 		}
-		c.log.Warn("stream_not_started", "error", err)
+		c.log.Warn("stream_start_failed", "error", err)
 		retry.Sleep(ctx, c.cfg.LeasePoll) //nolint:errcheck // the next turn checks the context
 	}
 	return nil

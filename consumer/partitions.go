@@ -82,7 +82,7 @@ func (p *partitions) attempt(ctx context.Context) time.Duration {
 	p.failed++
 	busy := errors.Is(err, schema.ErrBusy) && p.failed < busyMaxFailures // another consumer may be making them
 	if !p.logged && !busy {
-		p.log.Warn("partitions_not_made", "error", err)
+		p.log.Warn("partition_creation_failed", "error", err)
 		p.logged = true
 	}
 	if p.failed >= partitionsMaxFailures && !p.late {

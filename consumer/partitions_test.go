@@ -90,7 +90,7 @@ func readerAtTheEnd(t *testing.T, read func(*stream) (end func())) {
 	end()
 	require.Eventually(t, func() bool { return s.log.has("partitions_made") }, time.Minute, time.Millisecond)
 	stop()
-	require.Equal(t, 1, s.log.count("partitions_not_made"), "a state is logged once")
+	require.Equal(t, 1, s.log.count("partition_creation_failed"), "a state is logged once")
 	require.Equal(t, 1, s.log.count("partitions_run_out"))
 	require.Zero(t, count(t, s.pool, `SELECT count(*) FROM posts_ahead`))
 	require.Positive(t, count(t, s.pool, `SELECT count(*) FROM posts JOIN partitions ON part = posts.tableoid::regclass::text WHERE ends > now()`))

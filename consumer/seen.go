@@ -20,7 +20,7 @@ func (s *session) seen(ctx context.Context, b *batch) map[ID]bool {
 	}
 	stored, err := schema.SeenIDs(ctx, s.cfg.Pool, ids)
 	if err != nil {
-		s.log.Warn("seen_ids_not_read", "error", err)
+		s.log.Warn("seen_ids_read_failed", "error", err)
 	}
 	seen := make(map[ID]bool, len(stored))
 	for _, id := range stored {

@@ -168,11 +168,11 @@ func TestUnreachableCollectorDelaysNothing(t *testing.T) {
 			pool := open(t, database)
 			serve := start(t, append(reads(n, database), "OTEL_EXPORTER_OTLP_ENDPOINT="+endpoint, "OTEL_BSP_SCHEDULE_DELAY=50", "OTEL_EXPORTER_OTLP_TIMEOUT=200", "OTEL_BSP_EXPORT_TIMEOUT=300"), "serve")
 			require.Eventually(t, func() bool { return count(t, pool, `SELECT count(*) FROM shares`) > 0 }, time.Minute, 20*time.Millisecond)
-			require.Eventually(t, func() bool { return strings.Contains(serve.stderr.String(), "traces_not_sent") }, time.Minute, 20*time.Millisecond)
+			require.Eventually(t, func() bool { return strings.Contains(serve.stderr.String(), "trace_export_failed") }, time.Minute, 20*time.Millisecond)
 			settled(t, pool)
 			serve.signal(syscall.SIGTERM)
 			require.Zero(t, serve.wait(t, 30*time.Second))
-			require.Equal(t, 1, strings.Count(serve.stderr.String(), "traces_not_sent"))
+			require.Equal(t, 1, strings.Count(serve.stderr.String(), "trace_export_failed"))
 		})
 	}
 }

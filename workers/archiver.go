@@ -34,7 +34,7 @@ type archiver struct {
 func (a *archiver) run(ctx context.Context) {
 	for a.archive != nil {
 		if err := a.enqueue(ctx); err != nil && ctx.Err() == nil && schema.Classify(err) != schema.Transient {
-			a.log.Error("archive_jobs_not_added", "error", err)
+			a.log.Error("archive_enqueue_failed", "error", err)
 		}
 		if retry.Sleep(ctx, archiveInterval) != nil {
 			return

@@ -116,6 +116,6 @@ func (c *Calls) release(ctx context.Context, slot int, holder string) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
 	defer cancel()
 	if err := schema.ReleaseAPISlot(ctx, c.Pool, slot, holder); err != nil {
-		c.Logger.Warn("api_slot_not_released", "slot", slot, "error", err, "effect", "it is free again after "+c.TTL.String())
+		c.Logger.Warn("api_slot_release_failed", "slot", slot, "error", err, "effect", "it is free again after "+c.TTL.String())
 	}
 }

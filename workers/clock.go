@@ -140,7 +140,7 @@ func (c *Client) followClock(ctx context.Context) {
 	}()
 	for retry.Sleep(ctx, clockEvery) == nil {
 		if err := c.readClock(ctx); err != nil && ctx.Err() == nil && schema.Classify(err) != schema.Transient {
-			c.cfg.Logger.Error("database_clock_not_followed", "error", err)
+			c.cfg.Logger.Error("database_clock_failed", "error", err)
 		}
 	}
 }

@@ -20,7 +20,7 @@ func (r *expiry) ensureDays() error {
 		err = ranking.EnsureDays(r.ctx, r.pool, r.now, r.keep.Shares)
 	}
 	if errors.Is(err, schema.ErrBusy) {
-		r.log.Warn("partitions_not_made", "table", "shares", "error", err)
+		r.log.Warn("partition_creation_failed", "table", "shares", "error", err)
 		return nil
 	}
 	return err

@@ -164,7 +164,7 @@ func (c *counter) enqueueFetch(ctx context.Context) {
 	added, err := c.client.Insert(ctx, jobs.FetchCard{}, nil)
 	switch {
 	case err != nil && ctx.Err() == nil:
-		c.log.Warn("fetch_not_enqueued", "error", err, "hint", "it is tried again in a second")
+		c.log.Warn("fetch_enqueue_failed", "error", err, "hint", "it is tried again in a second")
 	case err == nil && !added.UniqueSkippedAsDuplicate:
 		c.owed = false
 	}

@@ -377,7 +377,7 @@ func (p *historyPass) failed(ctx context.Context, l schema.AccountListing, relay
 		next = relays[(slices.Index(relays, relay)+1)%len(relays)]
 		restart = next != relay || !api || refused(cause) // a single relay may continue at its cursor
 	}
-	p.log.Warn("accounts_not_listed", "collection", l.Name, "relay", relay, "error", cause, "next", next, "wait", wait)
+	p.log.Warn("account_listing_failed", "collection", l.Name, "relay", relay, "error", cause, "next", next, "wait", wait)
 	return schema.FailListing(ctx, p.pool, l, next, cause.Error(), restart, wait)
 }
 

@@ -81,7 +81,7 @@ func TestEveryKindLogsItsResult(t *testing.T) {
 	r.logsOf("retry_dead_letters", "msg=dead_letters_retried dead_letters=1 first=1 last=1 passed=1 failed_again=0 retrying=0")
 
 	r.execute(`INSERT INTO watches (target) VALUES ('nobody.example')`)
-	r.logsOf("sync_follows", "msg=listing_not_read watch=1 kind=follows target=nobody.example")
+	r.logsOf("sync_follows", "msg=listing_failed watch=1 kind=follows target=nobody.example")
 	r.logsOf("sync_follows", "msg=watch_unreadable watch=1 kind=follows target=nobody.example error=")
 	r.execute(`SELECT enqueue_backfill('nobody.example', interval '1 hour')`)
 	r.logsOf("request_backfill", "msg=attempt_failed attempt=1 outcome=cancelled error=")

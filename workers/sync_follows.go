@@ -87,7 +87,7 @@ func (w *SyncFollows) read(ctx context.Context, job *river.Job[jobs.SyncFollows]
 	if at.Began.IsZero() {
 		watch, err := schema.FindWatch(ctx, w.pool, job.Args.Watch)
 		if errors.Is(err, schema.ErrNoRows) {
-			jobLog(ctx, w.log).Info("follows_not_synced", "watch", job.Args.Watch, "error", "the watch is gone")
+			jobLog(ctx, w.log).Info("follow_sync_skipped", "watch", job.Args.Watch, "error", "the watch is gone")
 			return nil
 		}
 		if err != nil {
@@ -153,10 +153,10 @@ func (w *SyncFollows) missing(ctx context.Context, job, watch int64) (done bool,
 // stores the problem: a target that does not exist leaves no dead letter.
 func (w *SyncFollows) failed(ctx context.Context, job *river.Job[jobs.SyncFollows], at listingPlace, err error) error {
 	if errors.Is(err, schema.ErrNoRows) {
-		jobLog(ctx, w.log).Info("follows_not_synced", "watch", at.Watch.ID, "error", "the watch is gone, was changed, or was read by a job that began later")
+		jobLog(ctx, w.log).Info("follow_sync_skipped", "watch", at.Watch.ID, "error", "the watch is gone, was changed, or was read by a job that began later")
 		return schema.DropListing(ctx, w.pool, job.ID)
 	}
-	rowLog(ctx).Warn("listing_not_read", "watch", at.Watch.ID, "kind", at.Watch.Kind, "target", at.Watch.Target, "source", at.Source, "pages", at.Pages, "whole", at.End)
+	rowLog(ctx).Warn("listing_failed", "watch", at.Watch.ID, "kind", at.Watch.Kind, "target", at.Watch.Target, "source", at.Source, "pages", at.Pages, "whole", at.End)
 	if failed := schema.RecordWatchProblem(ctx, w.pool, at.Watch, at.Began, err.Error()); failed != nil {
 		return errors.Join(err, failed)
 	}

@@ -284,8 +284,8 @@ func TestManyFailuresAreAnError(t *testing.T) {
 		}
 	})
 	require.ErrorIs(t, err, context.Canceled)
-	require.Equal(t, 9, strings.Count(log.String(), "level=WARN msg=not_connected"))
-	require.Equal(t, 4, strings.Count(log.String(), "level=ERROR msg=not_connected"))
+	require.Equal(t, 9, strings.Count(log.String(), "level=WARN msg=connect_failed"))
+	require.Equal(t, 4, strings.Count(log.String(), "level=ERROR msg=connect_failed"))
 	require.Contains(t, log.String(), "connection refused")
 }
 

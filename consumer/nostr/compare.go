@@ -84,7 +84,7 @@ func (r *Reader) Compare(ctx context.Context, relay string, c Comparison) (Compa
 			if err == nil {
 				continue
 			}
-			r.log.Info("relay_sets_not_compared", "relay", relay, "error", err)
+			r.log.Info("relay_comparison_failed", "relay", relay, "error", err)
 			found.By = ByPages
 			a.ws.CloseNow() //nolint:errcheck // the connection may be in the middle of a response
 			again, _, err := r.connect(ctx, relay)

@@ -36,7 +36,7 @@ func (d *Dialer) wait(ctx context.Context, report func(consumer.Attempt)) error 
 		if failed >= d.cfg.AlertAfter {
 			level = slog.LevelError
 		}
-		d.log.Log(ctx, level, "not_connected", "failed", failed, "error", lastErr, "next", next, "wait", pause)
+		d.log.Log(ctx, level, "connect_failed", "failed", failed, "error", lastErr, "next", next, "wait", pause)
 	}
 	end := time.Now().Add(pause)
 	for {

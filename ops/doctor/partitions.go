@@ -41,7 +41,7 @@ func (d Database) partitions(ctx context.Context, pool *pgxpool.Pool) ([]Finding
 
 func checkPartitions(until, now time.Time) Finding {
 	const check = "partitions"
-	const do = "see partitions_not_made in the consumer's log, and end the transaction that locks posts, such as a backup that hangs"
+	const do = "see partition_creation_failed in the consumer's log, and end the transaction that locks posts, such as a backup that hangs"
 	switch left := until.Sub(now); {
 	case until.IsZero():
 		return ok(check, "none yet: the consumer creates them")

@@ -69,8 +69,8 @@ func (r *Report) addConditions(limits Limits) {
 			}
 			add("WeirQueueDeep", Warning, q.Name, do, "%s", message)
 		}
-		if wait := seconds(valueOf(ago(q.Oldest, r.at))); wait > unworkedAfter && q.Running == 0 && !q.Paused {
-			add("WeirQueueUnworked", Warning, q.Name, "weir work, or weir work --queues "+q.Name, "no process takes the jobs of queue %s: the first has waited for %s", q.Name, wait)
+		if wait := seconds(valueOf(ago(q.Oldest, r.at))); wait > unprocessedAfter && q.Running == 0 && !q.Paused {
+			add("WeirQueueUnprocessed", Warning, q.Name, "weir work, or weir work --queues "+q.Name, "no process takes the jobs of queue %s: the first has waited for %s", q.Name, wait)
 		}
 		if q.Paused {
 			add("WeirQueuePaused", Warning, q.Name, "resume it in River UI when you are done", "queue %s is paused", q.Name)
@@ -176,8 +176,8 @@ func plural(n int64, one, more string) string {
 	return fmt.Sprintf("%d %s", n, more)
 }
 
-// unworkedAfter is how long a job may wait in a queue in which nothing runs.
-const unworkedAfter = 5 * time.Minute
+// unprocessedAfter is how long a job may wait in a queue in which nothing runs.
+const unprocessedAfter = 5 * time.Minute
 
 func valueOf(s *float64) float64 {
 	if s == nil {

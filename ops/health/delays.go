@@ -15,7 +15,7 @@ func FireAfter() map[string]time.Duration {
 		"WeirLagCritical":           time.Minute,
 		"WeirLag":                   time.Minute,
 		"WeirQueueDeep":             time.Minute,
-		"WeirQueueUnworked":         time.Minute,
+		"WeirQueueUnprocessed":      time.Minute,
 		"WeirQueuePaused":           10 * time.Minute, // an operator may have paused it
 		"WeirBackfillsWait":         15 * time.Minute, // a first start adds hundreds at once
 		"WeirDeadLetters":           0,

@@ -202,7 +202,7 @@ INSERT INTO river_queue (name, paused_at, updated_at) VALUES ('network', now(), 
 	for _, c := range r.Conditions {
 		names[c.Name] = c.Subject
 	}
-	require.Equal(t, map[string]string{"WeirNoConsumer": "", "WeirQueueDeep": "process", "WeirQueuePaused": "network", "WeirBackfillsWait": "backfill", "WeirGapOpen": "", "WeirDatabaseLarge": "", "WeirQueueUnworked": "process"}, names)
+	require.Equal(t, map[string]string{"WeirNoConsumer": "", "WeirQueueDeep": "process", "WeirQueuePaused": "network", "WeirBackfillsWait": "backfill", "WeirGapOpen": "", "WeirDatabaseLarge": "", "WeirQueueUnprocessed": "process"}, names)
 	require.EqualValues(t, 51, r.BackfillQueueDepth)
 	require.EqualValues(t, 21, r.DeadLetters)
 	require.EqualValues(t, 10, r.NewDeadLetters)
@@ -230,9 +230,9 @@ func TestUnreachable(t *testing.T) {
 	require.Nil(t, r.CursorTimeUS)
 }
 
-// TestUnworkedQueues: jobs wait, and nothing of the queue runs. A queue that is slow,
+// TestUnprocessedQueues: jobs wait, and nothing of the queue runs. A queue that is slow,
 // paused, or empty is worked.
-func TestUnworkedQueues(t *testing.T) {
+func TestUnprocessedQueues(t *testing.T) {
 	t.Parallel()
 	noon := time.Date(2026, 8, 1, 12, 0, 0, 0, time.UTC)
 	old, young := noon.Add(-6*time.Minute), noon.Add(-4*time.Minute)
@@ -241,7 +241,7 @@ func TestUnworkedQueues(t *testing.T) {
 	r.addConditions(Limits{}.withDefaults())
 	var subjects []string
 	for _, c := range r.Conditions {
-		if c.Name == "WeirQueueUnworked" {
+		if c.Name == "WeirQueueUnprocessed" {
 			subjects = append(subjects, c.Subject)
 			require.Equal(t, "no process takes the jobs of queue unworked: the first has waited for 6m0s", c.Message)
 		}
