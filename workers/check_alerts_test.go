@@ -67,7 +67,7 @@ func TestAlertIsSentOncePerStateAndDoesNotFlap(t *testing.T) {
 // processes stopped may not have held since.
 func TestPendingAlertStartsAgainAfterAStop(t *testing.T) {
 	t.Parallel()
-	holds := []health.Condition{{Name: "WeirNoConsumer"}}
+	holds := []health.Condition{{Name: "WeirNoConsumer", FireAfter: health.FireAfter()["WeirNoConsumer"]}}
 	evening := time.Unix(0, 0)
 	alerts := update(nil, holds, evening)
 	alerts = update(alerts, holds, evening.Add(8*time.Hour))
