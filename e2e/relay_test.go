@@ -131,15 +131,18 @@ func TestKilledServeRefusesForgeries(t *testing.T) {
 	require.Contains(t, k.process.stderr.String(), "commit_refused")
 }
 
-// synchronized waits until no event waits for its account's key, which a busy machine may
-// bring too late, and until every active account has been compared with its repository of
-// which something was refused. Those that were compared a moment ago would wait for an hour.
+// synchronized waits until no event waits for its account's key, which may arrive too late
+// on a busy machine, and until every active account with a refused event has been compared
+// with its repository. It retries at once what would wait for minutes or for an hour.
 func (k *killing) synchronized() {
 	k.t.Helper()
 	pool := open(k.t, k.server.URL("weir"))
 	defer pool.Close()
 	k.drain(pool)
-	finishes(k.t, 50*time.Millisecond, func() (int, error) {
+	finishes(k.t, time.Second, func() (int, error) {
+		if _, err := pool.Exec(k.t.Context(), `SELECT retry_dead_letters('verify', 'retryable')`); err != nil {
+			return 0, err
+		}
 		return tryCount(pool, `SELECT count(*) FROM dead_letters WHERE stage = 'verify' AND class = 'retryable' AND state IN ('open', 'retrying')`)
 	}, "events wait for keys: %s", k.process.stderr.String())
 	finishes(k.t, 200*time.Millisecond, func() (int, error) {
