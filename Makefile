@@ -41,13 +41,13 @@ run: postgres build ## run everything on the public Jetstream
 	$(on_postgres) bin/weir dev
 
 test: postgres pgbouncer prometheus chromium ## run the whole suite, on Postgres servers that it starts
-	$(on_postgres) go test -vet=off -ldflags='-s -w' -parallel 6 -timeout 20m $(PKG)
+	$(on_postgres) go test -vet=off -ldflags='-s -w' -parallel 6 -timeout 40m $(PKG)
 
 test-postgres: pgbouncer prometheus chromium ## run the suite on every supported major version of Postgres, or on POSTGRES="17 18"; SHORT=1 leaves out the long tests
 	@failed=; for version in $(or $(POSTGRES),15 16 17 18); do \
 		bin=$$(scripts/postgres.sh $$version) && "$$bin/postgres" --version || exit 1; \
 		skip=; [ -x "$$bin/pg_dump" ] || { skip='-skip RestoredBackup|PgDump'; echo "without backup and restore: $$bin has no pg_dump"; }; \
-		PATH="$$bin:$$PATH" go test -vet=off -ldflags='-s -w' -count 1 -timeout 20m $(if $(SHORT),-short) $(if $(RUN),-run '$(RUN)') $$skip $(PKG) || failed="$$failed $$version"; \
+		PATH="$$bin:$$PATH" go test -vet=off -ldflags='-s -w' -count 1 -timeout 40m $(if $(SHORT),-short) $(if $(RUN),-run '$(RUN)') $$skip $(PKG) || failed="$$failed $$version"; \
 	done; [ -z "$$failed" ] || { echo "failed on Postgres$$failed"; exit 1; }
 
 test-clickhouse: postgres clickhouse ## run the tests of the index on a real ClickHouse, which it downloads (98 MB)

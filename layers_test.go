@@ -18,7 +18,7 @@ const module = "github.com/weir-social/weir"
 // from the commands down to the leaves. A new edge is one reviewed line here.
 func layers() map[string][]string {
 	return map[string][]string{
-		"cmd/weir": {"app", "archive", "archive/clickhouse", "bluesky", "devpg", "jobs", "link", "ops/compare", "ops/doctor", "ops/health", "ops/trace", "ranking", "schema", "simnet", "web", "workers"},
+		"cmd/weir": {"app", "archive", "archive/clickhouse", "bluesky", "devpg", "link", "ops/compare", "ops/doctor", "ops/health", "ops/trace", "ranking", "schema", "simnet", "web", "workers"},
 		"app":      {"archive", "archive/clickhouse", "archive/dir", "archive/s3", "bluesky", "card", "collection", "consumer", "consumer/firehose", "consumer/jetstream", "consumer/nostr", "consumer/recording", "consumer/socket", "devpg", "guard", "jobs", "lexicon/rules", "nostr", "nostr/negentropy", "ops/compare", "ops/doctor", "ops/health", "ranking", "redirect", "retry", "schema", "syntax", "web", "wellknown", "workers"},
 		"e2e":      {},
 

@@ -7,8 +7,12 @@ import (
 	"regexp"
 	"runtime"
 	"slices"
+	"strconv"
+	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/stretchr/testify/require"
 )
@@ -25,12 +29,23 @@ var longest = []string{
 	"TestKilledServeReadsRelay", "TestKilledArchive", "TestRotationReadLateLosesNothing", "TestRollingRestart", "TestSoak", "TestTrace",
 }
 
+// busy is how many threads for each core run or wait for one, above which only one test
+// runs for each core. More would not end sooner, and would exceed their time limits.
+const busy = 6
+
 // turns lets tests begin: the longest first, whatever the order in which package testing
 // wakes them.
 type turns struct {
-	mu    sync.Mutex
-	free  int
-	queue []*turn
+	mu      sync.Mutex
+	free    int
+	running int
+	queue   []*turn
+
+	calm     int            // how many tests begin at once; further ones begin one by one, unless the machine is busy
+	runnable func() float64 // returns how many threads run or wait for a core
+	load     float64        // mean of runnable over ten seconds
+	most     float64        // the load of a busy machine
+	ticking  bool
 }
 
 // turn is a test that waits.
@@ -39,7 +54,29 @@ type turn struct {
 	begin chan struct{}
 }
 
-var running = &turns{free: atOnce * runtime.GOMAXPROCS(0)}
+var running = newTurns(runtime.GOMAXPROCS(0), runnable)
+
+// newTurns returns the turns of a machine that counts as busy until its load is known.
+func newTurns(cores int, runnable func() float64) *turns {
+	most := float64(busy * cores)
+	return &turns{free: atOnce * cores, calm: cores, runnable: runnable, load: most + 1, most: most}
+}
+
+// runnable returns how many threads of the machine run or wait for a core; 0 where the kernel
+// does not report it.
+func runnable() float64 {
+	text, err := os.ReadFile("/proc/loadavg") // 0.42 0.37 0.30 2/345 6789
+	fields := strings.Fields(string(text))
+	if err != nil || len(fields) < 4 {
+		return 0
+	}
+	count, _, _ := strings.Cut(fields[3], "/")
+	n, err := strconv.ParseFloat(count, 64)
+	if err != nil {
+		return 0
+	}
+	return n
+}
 
 // parallel runs a test beside others, and returns when its turn has come. Package testing
 // wakes nobody before every test is in the queue.
@@ -67,20 +104,42 @@ func (r *turns) enter(name string) *turn {
 	return w
 }
 
-// admit lets as many of the queue begin as there is room for.
+// admit lets those of the queue begin that need not know how busy the machine is.
 func (r *turns) admit() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	for r.free > 0 && len(r.queue) > 0 {
-		r.free--
-		close(r.queue[0].begin)
-		r.queue = r.queue[1:]
+	for r.running < r.calm && len(r.queue) > 0 {
+		r.next()
 	}
+	if len(r.queue) > 0 && !r.ticking {
+		r.ticking = true
+		time.AfterFunc(2*time.Second, r.tick)
+	}
+}
+
+// tick lets one more begin if there is room for it and the machine is not busy.
+func (r *turns) tick() {
+	r.mu.Lock()
+	r.ticking = false
+	r.load += (r.runnable() - r.load) / 5
+	if r.free > 0 && len(r.queue) > 0 && r.load <= r.most {
+		r.next()
+	}
+	r.mu.Unlock()
+	r.admit()
+}
+
+func (r *turns) next() {
+	r.free--
+	r.running++
+	close(r.queue[0].begin)
+	r.queue = r.queue[1:]
 }
 
 func (r *turns) leave() {
 	r.mu.Lock()
 	r.free++
+	r.running--
 	r.mu.Unlock()
 	r.admit()
 }
@@ -89,7 +148,7 @@ func (r *turns) leave() {
 // for.
 func TestLongestBeginFirst(t *testing.T) {
 	parallel(t)
-	r := &turns{free: 2}
+	r := newTurns(2, runnable)
 	var queue []*turn
 	for _, name := range []string{"TestOne", longest[1], "TestTwo", longest[0], "TestThree"} {
 		queue = append(queue, r.enter(name))
@@ -112,7 +171,38 @@ func TestLongestBeginFirst(t *testing.T) {
 	r.leave()
 	r.leave()
 	require.Equal(t, []int{0, 1, 2, 3, 4}, began())
-	require.Zero(t, r.free)
+}
+
+// TestBusyMachineRunsFewerTests: one for each core, and the others one by one once it is less
+// busy.
+func TestBusyMachineRunsFewerTests(t *testing.T) {
+	parallel(t)
+	synctest.Test(t, func(t *testing.T) {
+		load := 13.0
+		r := newTurns(2, func() float64 { return load })
+		for range 10 {
+			r.enter("TestOne")
+		}
+		r.admit()
+		require.Equal(t, 2, r.running)
+		time.Sleep(time.Minute)
+		require.Equal(t, 2, r.running)
+		r.leave()
+		require.Equal(t, 2, r.running)
+		load = 11
+		time.Sleep(time.Minute)
+		require.Equal(t, 6, r.running)
+		require.Zero(t, r.free)
+		require.Len(t, r.queue, 3)
+		for range 6 {
+			r.leave()
+		}
+		require.Len(t, r.queue, 1)
+		require.Equal(t, 2, r.running)
+		r.leave()
+		require.Empty(t, r.queue)
+		time.Sleep(2 * time.Second) // the last tick
+	})
 }
 
 // TestEachTestWaitsForItsTurn, and those that are named as the longest exist.
