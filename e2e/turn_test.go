@@ -13,20 +13,20 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// atOnce is how many tests run at once for each core. Their processes wait for each other
-// and for the network. More do not end sooner: many make events by the clock, and
-// processes that get no time run into their time limits, and wait for retries.
+// atOnce is how many tests run at once for each core. Their processes wait for each other and for
+// the network. A higher number does not shorten the run: many tests generate events by the clock,
+// and processes without processor time reach their time limits and wait for retries.
 const atOnce = 3
 
-// longest are the tests that take most time, the longest first: one that starts late
+// longest are the tests that take most time, the longest first. Such a test must start early, or it
 // prolongs the whole run.
 var longest = []string{
 	"TestChaos", "TestFollowedRound", "TestWeekOfTwoNetworks", "TestKillInExpiry", "TestChainShowsWhatARelayLeavesOut", "TestKilledServeRefusesForgeries",
 	"TestKilledServeReadsRelay", "TestKilledArchive", "TestRotationReadLateLosesNothing", "TestRollingRestart", "TestSoak", "TestTrace",
 }
 
-// turns lets tests begin: the longest first, whatever the order in which package testing
-// wakes them.
+// turns decides when tests begin: the longest first, whatever the order in which package testing
+// resumes them.
 type turns struct {
 	mu    sync.Mutex
 	free  int
@@ -35,14 +35,14 @@ type turns struct {
 
 // turn is a test that waits.
 type turn struct {
-	rank  int // the least is first
+	rank  int // the lowest begins first
 	begin chan struct{}
 }
 
 var running = &turns{free: atOnce * runtime.GOMAXPROCS(0)}
 
-// parallel runs a test beside others, and returns when its turn has come. Package testing
-// wakes nobody before every test is in the queue.
+// parallel runs a test beside others, and returns when its turn has come. Package testing resumes
+// no parallel test before all of them are in the queue.
 func parallel(t *testing.T) {
 	t.Helper()
 	w := running.enter(t.Name())
@@ -67,7 +67,7 @@ func (r *turns) enter(name string) *turn {
 	return w
 }
 
-// admit lets as many of the queue begin as there is room for.
+// admit lets as many tests of the queue begin as there are free places.
 func (r *turns) admit() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -85,8 +85,8 @@ func (r *turns) leave() {
 	r.admit()
 }
 
-// TestLongestBeginFirst: of the tests in the queue, and no more at once than there is room
-// for.
+// TestLongestBeginFirst shows that the longest tests in the queue begin first, and no more at once
+// than there are free places.
 func TestLongestBeginFirst(t *testing.T) {
 	parallel(t)
 	r := &turns{free: 2}
@@ -115,7 +115,8 @@ func TestLongestBeginFirst(t *testing.T) {
 	require.Zero(t, r.free)
 }
 
-// TestEachTestWaitsForItsTurn, and those that are named as the longest exist.
+// TestEachTestWaitsForItsTurn shows that each test calls parallel, and that the tests in longest
+// exist.
 func TestEachTestWaitsForItsTurn(t *testing.T) {
 	parallel(t)
 	files, err := filepath.Glob("*_test.go")
