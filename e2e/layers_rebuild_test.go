@@ -35,7 +35,7 @@ func (l *layered) rebuilds(changes []layersChange) {
 		require.True(l.t, strings.HasPrefix(sql, "DROP") || done.RowsAffected() > 0, sql)
 	}
 
-	// The lock blocks the validation of a record in the middle.
+	// The lock blocks the job that judges a record in the middle.
 	did, collection, rkey := splitURI(before[len(before)/2])
 	held, err := l.pool.Begin(l.t.Context())
 	require.NoError(l.t, err)

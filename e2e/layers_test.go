@@ -55,7 +55,7 @@ func TestLayersEndAsAFoldSays(t *testing.T) {
 	}
 }
 
-// layered is a network whose accounts write records of pub.layers, and the process that validates
+// layered is a network whose accounts write records of pub.layers, and the process that judges
 // them.
 type layered struct {
 	t       *testing.T
@@ -179,7 +179,7 @@ UPDATE river_job SET scheduled_at = now(), state = 'available' WHERE kind = 'che
 	}, "records wait: %s", tail(l.process.stderr.String(), 2000))
 }
 
-// read waits until the last change has been read and every record is validated.
+// read waits until the last change has been read and every record is judged.
 func (l *layered) read() {
 	l.t.Helper()
 	var last *simnet.Entry
@@ -208,7 +208,7 @@ WHERE NOT EXISTS (SELECT FROM accounts AS a WHERE a.did = coalesce(r.did, v.did)
 	return lines
 }
 
-// compare waits until every record is validated, and compares all of them with the fold.
+// compare waits until every record is judged, and compares all of them with the fold.
 func (l *layered) compare() {
 	l.t.Helper()
 	l.read()
