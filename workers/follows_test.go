@@ -175,7 +175,6 @@ func TestEveryKindOfWatchAddsItsAccounts(t *testing.T) {
 
 // TestSecondDegreeIsFollowedByMany adds the accounts followed by at least N of the target's
 // follows.
-// follow.
 func TestSecondDegreeIsFollowedByMany(t *testing.T) {
 	schematest.Long(t)
 	t.Parallel()
