@@ -173,7 +173,7 @@ func TestNeededAccountsHaveRows(t *testing.T) {
 	require.Equal(t, all, rows())
 	require.Equal(t, 1, expireAccounts(t, pool, now.Add(8*day)), "only did:hidden: deleted accounts are purged first")
 	require.Equal(t, []string{"did:gone"}, purge(t, pool, now.Add(8*day)))
-	require.Zero(t, expireAccounts(t, pool, now.Add(14*day)), "and once more later")
+	require.Zero(t, expireAccounts(t, pool, now.Add(14*day)), "another check later must remove nothing")
 	require.Equal(t, []string{"did:gone"}, purge(t, pool, now.Add(15*day)))
 	require.Equal(t, 1, expireAccounts(t, pool, now.Add(16*day)))
 	execute(t, pool, `DELETE FROM watches`)
