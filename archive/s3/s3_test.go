@@ -48,7 +48,7 @@ func (f *faults) RoundTrip(r *http.Request) (*http.Response, error) {
 	return fault(http.DefaultTransport, r)
 }
 
-// newStore returns a store on a bucket of its own, and the faults between them.
+// newStore returns a store on a bucket of its own, and the faults that the test can inject.
 func newStore(t *testing.T) (*s3.Store, *faults) {
 	t.Helper()
 	backend := s3mem.New()
@@ -68,8 +68,8 @@ func TestPromises(t *testing.T) {
 	require.Equal(t, "s3://weir/archive", s.String())
 }
 
-// TestLostResponse checks a put whose response is lost: the object is there, and the
-// repetition says so.
+// TestLostResponse checks a put whose response is lost: the object exists, and repeating the put
+// reports that.
 func TestLostResponse(t *testing.T) {
 	t.Parallel()
 	s, f := newStore(t)
@@ -95,7 +95,7 @@ func TestFailingBucket(t *testing.T) {
 	s, f := newStore(t)
 	f.inject(-1, func(_ http.RoundTripper, r *http.Request) (*http.Response, error) {
 		if r.Body != nil {
-			r.Body.Close() //nolint:errcheck // nobody reads it
+			r.Body.Close() //nolint:errcheck // the body is not used
 		}
 		return &http.Response{StatusCode: http.StatusForbidden, Status: "403 Forbidden", Header: http.Header{}, Body: io.NopCloser(bytes.NewReader([]byte(
 			`<Error><Code>AccessDenied</Code><Message>no</Message></Error>`))), Request: r}, nil
