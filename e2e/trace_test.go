@@ -70,8 +70,7 @@ func TestTrace(t *testing.T) {
 	r, _ = record(uri)
 	require.Contains(t, r.Message, "It does not count in any window: it was shared 170h0m")
 
-	// The post's job waits, then could not be processed. Text by strangers is
-	// harmless.
+	// The post's job waits, then has failed. Text by strangers is harmless.
 	executes(t, database, `DELETE FROM shares`+where, fmt.Sprintf(`INSERT INTO river_job (kind, args, max_attempts, priority, queue, state, scheduled_at, attempt, errors)
 		VALUES ('process_posts', '{"posts": ["%s/%s"]}', 25, 1, 'process', 'scheduled', now() + interval '1 hour', 3, ARRAY['{"error": "it broke"}'::jsonb])`, did, e.Rkey))
 	r, text = record(uri)
