@@ -76,7 +76,7 @@ func TestLostResponse(t *testing.T) {
 	f.inject(1, func(next http.RoundTripper, r *http.Request) (*http.Response, error) {
 		response, err := next.RoundTrip(r)
 		if err == nil {
-			response.Body.Close() //nolint:errcheck // it is lost
+			response.Body.Close() //nolint:errcheck // the response is lost
 		}
 		return nil, errors.Join(errors.New("connection reset"), err)
 	})
@@ -127,7 +127,7 @@ func TestDamagedObject(t *testing.T) {
 			return nil, err
 		}
 		b, err := io.ReadAll(response.Body)
-		response.Body.Close() //nolint:errcheck // it was read
+		response.Body.Close() //nolint:errcheck // the body was read
 		b[len(b)/2] ^= 1
 		response.Body = io.NopCloser(bytes.NewReader(b))
 		return response, err
