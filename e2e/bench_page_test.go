@@ -193,7 +193,7 @@ func (p *paged) streams(b *testing.B) {
 				open.Done()
 				return
 			}
-			defer response.Body.Close() //nolint:errcheck // it was read
+			defer response.Body.Close() //nolint:errcheck // the body was read
 			lines := bufio.NewScanner(response.Body)
 			lines.Buffer(nil, 1<<20)
 			first := true

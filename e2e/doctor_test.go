@@ -398,7 +398,7 @@ func TestDoctorTimesOut(t *testing.T) {
 	parallel(t)
 	silent, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
-	t.Cleanup(func() { silent.Close() }) //nolint:errcheck // it is over
+	t.Cleanup(func() { silent.Close() }) //nolint:errcheck // the test is over
 	at := silent.Addr().String()
 	found, code := examined(t, []string{"DATABASE_URL=postgres://u:p@" + at + "/x?sslmode=disable", "WEIR_JETSTREAM=ws://" + at, "WEIR_APPVIEW=http://" + at,
 		"WEIR_DIRECTORY=http://" + at, "WEIR_DICTIONARY_URL=http://" + at}, "--within", "2s")

@@ -39,7 +39,7 @@ func (l *layered) rebuilds(changes []layersChange) {
 	did, collection, rkey := splitURI(before[len(before)/2])
 	held, err := l.pool.Begin(l.t.Context())
 	require.NoError(l.t, err)
-	defer held.Rollback(l.t.Context()) //nolint:errcheck // it has ended already, unless the test fails
+	defer held.Rollback(l.t.Context()) //nolint:errcheck // finished, or the test has failed
 	_, err = held.Exec(l.t.Context(), `SELECT FROM records_other WHERE did = $1 AND collection = $2 AND rkey = $3 FOR UPDATE`, did, collection, rkey)
 	require.NoError(l.t, err)
 	require.Contains(l.t, succeed(l.t, l.env, "rebuild", "--projection", "lexicon", "--detach"), "rebuilds lexicon")

@@ -264,7 +264,7 @@ func selectors(expr string) (found []string) {
 	return found
 }
 
-// TestAlertsAndDashboardReadMetricsThatExist: a real Prometheus scrapes a running
+// TestAlertsAndDashboardReadMetricsThatExist has a real Prometheus scrape a running
 // Weir. Every panel has data, every rule can be evaluated, and Weir exposes every
 // metric and label value in their expressions.
 func TestAlertsAndDashboardReadMetricsThatExist(t *testing.T) {

@@ -32,7 +32,7 @@ AND EXISTS (SELECT FROM shares AS s WHERE s.did = posts.did AND s.rkey = posts.r
 	execute(t, k.server.URL("weir"), `DELETE FROM shares; DELETE FROM subjects`)
 	held, err := pool.Begin(t.Context())
 	require.NoError(t, err)
-	defer held.Rollback(t.Context()) //nolint:errcheck // it has ended already, unless the test fails
+	defer held.Rollback(t.Context()) //nolint:errcheck // finished, or the test has failed
 	_, err = held.Exec(t.Context(), `SELECT FROM posts WHERE did = $1 AND rkey = $2 FOR UPDATE`, did, rkey)
 	require.NoError(t, err)
 	require.Contains(t, succeed(t, k.env, "rebuild", "--projection", "links", "--detach"), "rebuilds links")

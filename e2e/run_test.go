@@ -91,7 +91,7 @@ func (p *process) signal(s syscall.Signal) {
 	if s == syscall.SIGKILL || s == syscall.SIGTERM {
 		p.ending.Store(true)
 	}
-	p.cmd.Process.Signal(s) //nolint:errcheck // it has ended already
+	p.cmd.Process.Signal(s) //nolint:errcheck // the process may have ended already
 }
 
 // pause sends SIGSTOP and waits until the whole process has stopped: until then, its other threads
