@@ -96,7 +96,7 @@ func TestDeletionIsNeverLostBesideAnotherWriter(t *testing.T) {
 				lease := take(t, pool, "me")
 				first, err := pool.Begin(t.Context())
 				require.NoError(t, err)
-				defer first.Rollback(context.Background()) //nolint:errcheck // it is committed
+				defer first.Rollback(context.Background()) //nolint:errcheck // committed, or the test has failed
 				require.NoError(t, pair[0](t.Context(), first, lease))
 				second := beside(t, pool, func(ctx context.Context, tx pgx.Tx) error { return pair[1](ctx, tx, lease) })
 				require.NoError(t, first.Commit(t.Context()))
@@ -159,7 +159,7 @@ func TestEveryWriterLocksInTheOrderOfTheKeys(t *testing.T) {
 			require.NoError(t, err)
 			worker, err := pool.Begin(t.Context())
 			require.NoError(t, err)
-			defer worker.Rollback(context.Background()) //nolint:errcheck // it is committed
+			defer worker.Rollback(context.Background()) //nolint:errcheck // committed, or the test has failed
 			_, err = schema.LockPosts(t.Context(), worker, []schema.Key{key("a")})
 			require.NoError(t, err)
 			writer := beside(t, pool, func(ctx context.Context, tx pgx.Tx) error { return write(ctx, tx, lease) })

@@ -84,8 +84,8 @@ func TestOnlyANewerRevisionIsWritten(t *testing.T) {
 	}
 }
 
-// TestFenceRefusesThePreviousHolder: a process that wakes up after it lost its lease
-// commits nothing.
+// TestFenceRefusesThePreviousHolder shows that a process that resumes after it lost its
+// lease commits nothing.
 func TestFenceRefusesThePreviousHolder(t *testing.T) {
 	t.Parallel()
 	pool := schematest.New(t)
