@@ -100,7 +100,7 @@ func dialWith(t testing.TB, n *simnet.Net, options *websocket.DialOptions, pairs
 	conn, _, err := websocket.Dial(ctx, n.URL()+query(pairs...), options)
 	require.NoError(t, err)
 	conn.SetReadLimit(16 << 20)
-	t.Cleanup(func() { conn.CloseNow() }) //nolint:errcheck // it may be closed
+	t.Cleanup(func() { conn.CloseNow() }) //nolint:errcheck // the connection may be closed
 	return &client{t: t, conn: conn}
 }
 
