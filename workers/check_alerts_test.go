@@ -19,8 +19,8 @@ import (
 	"github.com/weir-social/weir/schema/schematest"
 )
 
-// TestAlertIsSentOncePerStateAndDoesNotFlap describes checks, a minute apart,
-// as letters: with or without the condition.
+// TestAlertIsSentOncePerStateAndDoesNotFlap runs checks a minute apart. Each letter of
+// a case is a check with or without the condition.
 func TestAlertIsSentOncePerStateAndDoesNotFlap(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
