@@ -43,8 +43,9 @@ func documents(t *testing.T) map[string]string {
 	return found
 }
 
-// TestLinesOfDocuments have at most 120 characters, unless the line is a single
-// URL, and their relative links lead to a file and to a heading in it.
+// TestLinesOfDocuments checks that lines have at most 120 characters, unless
+// the line is a single URL, and that their relative links lead to a file and to
+// a heading in it.
 func TestLinesOfDocuments(t *testing.T) {
 	t.Parallel()
 	for path, text := range documents(t) {
@@ -92,8 +93,8 @@ func leadsSomewhere(document, target string) bool {
 	return false
 }
 
-// TestDocumentsNameTestsThatExist: a test that is renamed is renamed in the
-// documents too. `TestX…` names every test that begins with TestX.
+// TestDocumentsNameTestsThatExist checks that a test that is renamed is renamed
+// in the documents too. `TestX…` names every test that begins with TestX.
 func TestDocumentsNameTestsThatExist(t *testing.T) {
 	t.Parallel()
 	var tests []string

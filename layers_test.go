@@ -14,8 +14,9 @@ import (
 
 const module = "github.com/weir-social/weir"
 
-// layers says which of our packages each of our packages imports: one way,
-// from the commands down to the leaves. A new edge is one reviewed line here.
+// layers lists which of our packages each of our packages imports: in one
+// direction, from the commands down to the leaves. A new edge is one reviewed
+// line here.
 func layers() map[string][]string {
 	return map[string][]string{
 		"cmd/weir": {"app", "archive", "archive/clickhouse", "bluesky", "devpg", "link", "ops/compare", "ops/doctor", "ops/health", "ops/trace", "ranking", "schema", "simnet", "web", "workers"},
@@ -75,8 +76,8 @@ type goPackage struct {
 	Imports    []string
 }
 
-// TestImportsRunOneWay also catches a package that has no place yet: it is not
-// in the table. An edge of the table that no import uses fails too.
+// TestImportsRunOneWay also fails for a package that is not in the table, and
+// for an edge of the table that no import uses.
 func TestImportsRunOneWay(t *testing.T) {
 	t.Parallel()
 	out, err := exec.Command("go", "list", "-json=ImportPath,Imports", "./...").Output()

@@ -53,7 +53,7 @@ func configurationDocument(t *testing.T) string {
 		return false
 	})
 	require.NotEmpty(t, fields)
-	headings := map[int]string{} // by the line
+	headings := map[int]string{} // by line
 	for _, group := range file.Comments {
 		if group.Pos() > from && group.End() < to && !attached[group] {
 			headings[files.Position(group.Pos()).Line] = strings.TrimSpace(group.Text())
@@ -120,7 +120,8 @@ func documentText(comment string) string {
 	return b.String()
 }
 
-// TestPublicAddressIsChecked: a path or another scheme would be ignored silently.
+// TestPublicAddressIsChecked shows that an address with a path or another
+// scheme is refused: it would be ignored silently.
 func TestPublicAddressIsChecked(t *testing.T) {
 	t.Parallel()
 	for _, good := range []string{"", "https://weir.example", "http://weir.example:8443/", "https://[2001:db8::1]"} {
@@ -164,8 +165,9 @@ func TestStartIsAPlaceOrATime(t *testing.T) {
 	}
 }
 
-// TestQueuesOfNamespaces: by default those of pub.layers exist if its records are
-// compared with lexicons. What cannot be one is an error that says why.
+// TestQueuesOfNamespaces shows that the queues of pub.layers exist by default
+// if its records are compared with lexicons. An invalid queue is an error that
+// says why.
 func TestQueuesOfNamespaces(t *testing.T) {
 	cfg, err := ReadConfig()
 	require.NoError(t, err)
@@ -181,7 +183,7 @@ func TestQueuesOfNamespaces(t *testing.T) {
 	before := cfg.Connections()
 	cfg.Lexicons, cfg.Collections = t.TempDir(), []string{"app.bsky.feed.post", "pub.layers.graph.*", "pub.layers.media.media=0", "com.example.note"}
 	require.Equal(t, []string{"layers_graph 2:2", "layers_integration 1:3"}, names(cfg))
-	require.Equal(t, before+3, cfg.Connections(), "each running job has a connection")
+	require.Equal(t, before+3, cfg.Connections(), "each running job must have a connection")
 	cfg.Collections = []string{"app.bsky.feed.post", "pub.layers.*"}
 	require.Len(t, names(cfg), 10)
 	require.Equal(t, []string{"layers_expression 4:1", "layers_segmentation 4:1", "layers_annotation 4:1", "layers_ontology 2:2"}, names(cfg)[:4])
@@ -201,7 +203,7 @@ func TestQueuesOfNamespaces(t *testing.T) {
 	require.ErrorContains(t, err, "there is another queue notes")
 }
 
-// TestDeadLetterLimitsAreRead in their order.
+// TestDeadLetterLimitsAreRead shows that the limits keep their order.
 func TestDeadLetterLimitsAreRead(t *testing.T) {
 	t.Setenv("WEIR_DEAD_LETTER_LIMITS", "com.example.note=0, pub.layers.*=100")
 	cfg, err := ReadConfig()

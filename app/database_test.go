@@ -7,8 +7,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestStoppedWhileItConnects: a process that is stopped before it has a database has
-// not failed.
+// TestStoppedWhileItConnects shows that a process that is stopped before it has connected to a
+// database has not failed.
 func TestStoppedWhileItConnects(t *testing.T) {
 	ctx, stop := context.WithCancel(t.Context())
 	stop()

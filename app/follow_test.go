@@ -18,7 +18,8 @@ func followed(n int) schema.Followed {
 	return f
 }
 
-// TestEveryoneIsRequestedAboveTheLimit, and until the accounts are a tenth below it.
+// TestEveryoneIsRequestedAboveTheLimit shows that all accounts are requested above the limit, until
+// the number of accounts is a tenth below it.
 func TestEveryoneIsRequestedAboveTheLimit(t *testing.T) {
 	t.Parallel()
 	f := &follows{limit: 20}
@@ -36,14 +37,14 @@ func TestEveryoneIsRequestedAboveTheLimit(t *testing.T) {
 		}
 	}
 	require.True(t, f.filter(schema.Followed{Everyone: true}, nil).Everyone)
-	require.True(t, (&follows{}).filter(followed(0), nil).Everyone, "a source that cannot request accounts")
+	require.True(t, (&follows{}).filter(followed(0), nil).Everyone, "a source that cannot request accounts must request everyone")
 }
 
-// TestOnlyFollowedAccountsAreIncluded, whatever is requested.
+// TestOnlyFollowedAccountsAreIncluded shows that this holds whatever is requested.
 func TestOnlyFollowedAccountsAreIncluded(t *testing.T) {
 	t.Parallel()
 	f := &follows{}
-	require.True(t, f.includes("did:plc:0"), "everyone is followed until the accounts are known")
+	require.True(t, f.includes("did:plc:0"), "everyone must be included until the accounts are known")
 	f.take(followed(2))
 	require.True(t, f.includes("did:plc:1"))
 	require.False(t, f.includes("did:plc:2"))

@@ -17,8 +17,8 @@ import (
 	"github.com/weir-social/weir/schema"
 )
 
-// TestStripsFrames takes the text of an account out of a segment, and leaves which of its
-// records were deleted, and that it was.
+// TestStripsFrames removes the text of an account from a segment. It keeps the facts that records
+// of the account, or the account, were deleted.
 func TestStripsFrames(t *testing.T) {
 	t.Parallel()
 	const did = "did:plc:gggggggggggggggggggggggg"
@@ -41,7 +41,7 @@ func TestStripsFrames(t *testing.T) {
 		commit("delete", "app.bsky.feed.post", "", 4):                                                                    true,
 		frame("identity", `{"did":"`+did+`","seq":1,"handle":"a.example","time":"2026-02-02T02:40:00Z"}`, 1):             false,
 		frame("account", `{"active":false,"status":"deleted","did":"`+did+`","seq":1,"time":"2026-02-02T02:40:00Z"}`, 5): true,
-		frame("commit", `{"rev":7}`, 4):                                                                                  false, // unreadable, and of the account
+		frame("commit", `{"rev":7}`, 4):                                                                                  false, // an unreadable event of the account
 		"nonsense":                                                                                                       true,
 	} {
 		rest := strip(m, []byte(record), until.Goes)
@@ -53,7 +53,7 @@ func TestStripsFrames(t *testing.T) {
 	}), 1)
 }
 
-// TestStripsSnapshots takes the names of an account out of a snapshot, and leaves its row.
+// TestStripsSnapshots removes the names of an account from a snapshot, and keeps its row.
 func TestStripsSnapshots(t *testing.T) {
 	t.Parallel()
 	at := time.Now()
@@ -75,16 +75,16 @@ func TestStripsSnapshots(t *testing.T) {
 	require.Equal(t, [][]byte{members}, strip(m, members, until.Goes))
 }
 
-// signedBy returns an event as the archive keeps it.
+// signedBy returns an event in its archived form.
 func signedBy(t testing.TB, secret byte, e protocol.Event) (record []byte, id string) {
 	t.Helper()
 	require.NoError(t, e.Sign([32]byte{31: secret}))
 	return e.AppendNotepack(nil), hex.EncodeToString(e.ID[:])
 }
 
-// TestStripsNostr takes out what an author wrote up to the date of a demand to vanish, of
-// whatever kind and however it was written, and single events that were deleted. The demand
-// itself stays, and so do requests for deletions of those who did not vanish.
+// TestStripsNostr removes everything that an author wrote up to the date of a request to vanish, of
+// any kind and in any form, and single deleted events. The request itself is kept, and so are the
+// deletion requests of authors who did not vanish.
 func TestStripsNostr(t *testing.T) {
 	t.Parallel()
 	const until = 1_700_000_000
@@ -134,11 +134,11 @@ func TestStripsNostr(t *testing.T) {
 	}
 	record, _ := signedBy(t, vanished, protocol.Event{CreatedAt: until, Kind: 1, Content: "x"})
 	damaged := record[:len(record)-1]
-	require.Equal(t, [][]byte{damaged}, strip(m, damaged, goes), "nobody can say whose it is")
+	require.Equal(t, [][]byte{damaged}, strip(m, damaged, goes), "a damaged record must be kept: its author is unknown")
 }
 
-// FuzzStrip checks that no record of an archive breaks who forgets, that a record stays as
-// it is if nothing goes, and that what remains has nothing more to forget.
+// FuzzStrip checks that no record of an archive breaks the removal, that a record is unchanged if
+// nothing is removed, and that a second removal changes nothing.
 func FuzzStrip(f *testing.F) {
 	wires := []string{schema.WireSnapshot, nostr.WireName, "jetstream-v1", jetstream.Wire(nil).Name, firehose.Wire(nil, nil).Name}
 	note, _ := signedBy(f, 7, protocol.Event{CreatedAt: 1, Kind: 1, Content: "x"})

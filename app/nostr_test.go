@@ -6,7 +6,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestRelaysOfOneHostAreStreams, each with its path; a relay without one has the name of its host.
+// TestRelaysOfOneHostAreStreams shows that each relay has a stream named with its path. A relay
+// without a path has the name of its host.
 func TestRelaysOfOneHostAreStreams(t *testing.T) {
 	t.Parallel()
 	c := Config{Collections: []string{"nostr.1"}, Nostr: []string{"wss://relay.example", "wss://relay.example/one", "wss://relay.example/two/", "ws://other.example:8080/"}}

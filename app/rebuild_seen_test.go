@@ -19,8 +19,8 @@ import (
 	"github.com/weir-social/weir/schema/schematest"
 )
 
-// TestRebuildSeen restores which events are archived: those of Nostr however old they are,
-// others as far as a server may send them again, and those that are in no segment yet.
+// TestRebuildSeen restores the ids of archived events: all of Nostr, others as far back as a server
+// may send them again, and those that are in no segment yet.
 func TestRebuildSeen(t *testing.T) {
 	t.Parallel()
 	store, err := dir.New(t.TempDir())

@@ -16,8 +16,9 @@ import (
 	"github.com/weir-social/weir/schema"
 )
 
-// TestArchivedDemandsToVanishAreObeyed whatever relay they name: the archive has those that were, of
-// relays that authors name too, and of relays that are no longer configured.
+// TestArchivedDemandsToVanishAreObeyed shows that archived requests to vanish are obeyed whatever
+// relay they name. The archive contains only requests that were obeyed, also of relays that authors
+// name and of relays that are no longer configured.
 func TestArchivedDemandsToVanishAreObeyed(t *testing.T) {
 	t.Parallel()
 	e := &protocol.Event{Kind: protocol.KindVanish, CreatedAt: 1_700_000_000, Tags: [][]string{{"relay", "wss://author.example/inbox"}}}
@@ -49,6 +50,6 @@ func TestRebuildKeepsItsRate(t *testing.T) {
 			read++
 		}
 		require.Equal(t, 1000, read)
-		require.Equal(t, 9*time.Second, time.Since(began).Round(10*time.Millisecond), "the first hundred need not wait")
+		require.Equal(t, 9*time.Second, time.Since(began).Round(10*time.Millisecond), "the first hundred records must not wait")
 	})
 }

@@ -16,7 +16,7 @@ import (
 	"github.com/weir-social/weir/workers"
 )
 
-// backfilledFrom returns a network of relays, of which the first ones are configured, and a function
+// backfilledFrom returns a network of relays, the first of which are configured, and a function
 // that backfills the first author from all of them.
 func backfilledFrom(t *testing.T, configured int, all ...simnet.NostrRelay) (n *simnet.Nostr, pool *pgxpool.Pool, backfill func(since time.Time) workers.Backfilled) {
 	t.Helper()
@@ -53,8 +53,8 @@ func backfillFirst(t *testing.T, p App, n *simnet.Nostr, further []string, since
 	return found
 }
 
-// TestDeletedRepostStaysDeletedWhenRepostsAreStored: the request to delete it came before, and named
-// an id of no kind.
+// TestDeletedRepostStaysDeletedWhenRepostsAreStored covers a deletion request that arrived before
+// reposts were stored, and that named an id without its kind.
 func TestDeletedRepostStaysDeletedWhenRepostsAreStored(t *testing.T) {
 	t.Parallel()
 	n, err := simnet.NewNostr(simnet.NostrConfig{Seed: 9, Authors: 1, Now: time.Now(), Relays: []simnet.NostrRelay{{Page: 100}, {Page: 100}}})
@@ -86,7 +86,8 @@ func TestDeletedRepostStaysDeletedWhenRepostsAreStored(t *testing.T) {
 	require.Equal(t, 1, count(`SELECT count(*) FROM records`))
 }
 
-// TestOldRequestsToDeleteAreReadBack: another relay may still have what they delete.
+// TestOldRequestsToDeleteAreReadBack covers old deletion requests: another relay may still have the
+// events that they delete.
 func TestOldRequestsToDeleteAreReadBack(t *testing.T) {
 	t.Parallel()
 	n, pool, backfill := backfilledFrom(t, 2, simnet.NostrRelay{Page: 100}, simnet.NostrRelay{Page: 100})
@@ -101,8 +102,8 @@ func TestOldRequestsToDeleteAreReadBack(t *testing.T) {
 	require.Equal(t, "here", left)
 }
 
-// TestCutBackfillSaysHowFarItWent, whatever dates authors invent, and by what the configured relays
-// sent alone.
+// TestCutBackfillSaysHowFarItWent shows that the reported time ignores dates that authors invent,
+// and depends only on the events of the configured relays.
 func TestCutBackfillSaysHowFarItWent(t *testing.T) {
 	t.Parallel()
 	since := time.Now().Add(-24 * time.Hour)
@@ -117,7 +118,7 @@ func TestCutBackfillSaysHowFarItWent(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			n, _, backfill := backfilledFrom(t, 1, simnet.NostrRelay{Page: 30}, simnet.NostrRelay{Page: 30})
-			for i := range 40 { // of one second the relay does not send all
+			for i := range 40 { // the relay does not send all events of one second
 				n.WriteAs(0, []int{c.full}, c.at, 1, [][]string{{"n", string(rune('a' + i))}}, "")
 			}
 			n.WriteAs(0, []int{1}, since.Unix()+1, 1, nil, "old")
@@ -132,8 +133,8 @@ func TestCutBackfillSaysHowFarItWent(t *testing.T) {
 	}
 }
 
-// TestNothingIsBackfilledAsExpiredByAClockThatIsAhead: the older version, which the event replaced,
-// would be deleted for ever.
+// TestNothingIsBackfilledAsExpiredByAClockThatIsAhead shows that an event does not expire early.
+// The older version, which it replaced, would be deleted for ever.
 func TestNothingIsBackfilledAsExpiredByAClockThatIsAhead(t *testing.T) {
 	t.Parallel()
 	n, pool, backfill := backfilledFrom(t, 1, simnet.NostrRelay{Page: 100})
@@ -150,8 +151,8 @@ DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET search_path = public, behind, 
 	require.Equal(t, [2]int{1, 0}, [2]int{records, tombstones})
 }
 
-// TestSeenEventsAreNotVerifiedAgain: the relays that authors name are read every five minutes, each
-// time from an hour before.
+// TestSeenEventsAreNotVerifiedAgain covers the relays that authors name: they are read every five
+// minutes, each time from an hour before.
 func TestSeenEventsAreNotVerifiedAgain(t *testing.T) {
 	t.Parallel()
 	n, err := simnet.NewNostr(simnet.NostrConfig{Seed: 9, Authors: 1, Now: time.Now(), Relays: []simnet.NostrRelay{{Page: 100}}})

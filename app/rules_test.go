@@ -61,9 +61,9 @@ func conditionSeverities(t *testing.T) map[string]string {
 	return found
 }
 
-// TestConditionsMatchRules checks that every condition, those of features too, has a rule
-// with the same name, severity and delay, and an entry in the runbook; and that every rule
-// has a condition.
+// TestConditionsMatchRules checks that every condition, including those of features, has a rule
+// with the same name, severity and delay, and an entry in the runbook. It also checks that every
+// rule has a condition.
 func TestConditionsMatchRules(t *testing.T) {
 	t.Parallel()
 	conditions, fireAfter := conditionSeverities(t), health.FireAfter()

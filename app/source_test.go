@@ -10,7 +10,8 @@ import (
 	"github.com/weir-social/weir/schema"
 )
 
-// TestEverySourceIsWhole: what it archives and what fails can be decoded, and forgotten.
+// TestEverySourceIsWhole shows that the archived events and the failed events of every source can
+// be decoded, and forgotten.
 func TestEverySourceIsWhole(t *testing.T) {
 	t.Parallel()
 	p := App{cfg: Config{Verify: VerifyWhole}, signatures: &signatures{}, metrics: prometheus.NewRegistry()}
@@ -31,7 +32,7 @@ func TestEverySourceIsWhole(t *testing.T) {
 	require.True(t, wires[fetchedWire])
 }
 
-// TestEachStreamFollowsItsNetwork: no server is asked for accounts that it cannot have.
+// TestEachStreamFollowsItsNetwork shows that no server is asked for accounts of another network.
 func TestEachStreamFollowsItsNetwork(t *testing.T) {
 	t.Parallel()
 	const key = "did:nostr:7e7e9c42a91bfef19fa929e5fda1b72e0ebc1a4c1141673e2794234d86addf4e"

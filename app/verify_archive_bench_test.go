@@ -16,7 +16,7 @@ import (
 )
 
 // BenchmarkVerify checks a segment of posts as weir archive verify does: its hashes, and each
-// record by the decoder of its wire. MB/s are of raw data, in one goroutine.
+// record with the decoder of its wire. MB/s are of raw data, in one goroutine.
 func BenchmarkVerify(b *testing.B) {
 	const events = 50_000
 	n, err := simnet.New(simnet.Config{Seed: 5, Accounts: 20_000, Mix: simnet.MixPosts, History: events, HistorySpan: 6 * time.Hour})

@@ -19,8 +19,8 @@ import (
 	"github.com/weir-social/weir/schema/schematest"
 )
 
-// TestVerifyAcceptsWhatIsArchived checks that a frame with an event that cannot be read
-// beside one that can is no corruption, and that a frame without a readable one is.
+// TestVerifyAcceptsWhatIsArchived checks that a frame with a readable and an unreadable event is
+// not corrupt, and that a frame without a readable one is.
 func TestVerifyAcceptsWhatIsArchived(t *testing.T) {
 	t.Parallel()
 	store, err := dir.New(t.TempDir())
@@ -52,9 +52,9 @@ func TestVerifyAcceptsWhatIsArchived(t *testing.T) {
 	require.ErrorIs(t, verify(2, "ok", "x"), archive.ErrCorrupt)
 }
 
-// TestDamagedManifestIsAProblem and the other segments are checked. An export and a rebuild
-// would lack its segment, so they fail and name it. A file that is not of the archive is
-// neither.
+// TestDamagedManifestIsAProblem shows that the other segments are still checked. An export and a
+// rebuild would lack the manifest's segment, so they fail and name it. A file that is not part of
+// the archive is no problem.
 func TestDamagedManifestIsAProblem(t *testing.T) {
 	t.Parallel()
 	root := t.TempDir()

@@ -16,7 +16,7 @@ import (
 	"github.com/weir-social/weir/archive"
 )
 
-// segment returns a segment of these records and what it holds.
+// segment returns a segment of these records and its sums.
 func segment(t testing.TB, records [][]byte) ([]byte, archive.Sum) {
 	t.Helper()
 	var file bytes.Buffer
@@ -30,7 +30,7 @@ func segment(t testing.TB, records [][]byte) ([]byte, archive.Sum) {
 	return file.Bytes(), sum
 }
 
-// someRecords returns records of about a number of bytes in all.
+// someRecords returns records of about size bytes in all.
 func someRecords(size int) (all [][]byte) {
 	random := rand.New(rand.NewPCG(1, 2))
 	for n := 0; n < size; n += len(all[len(all)-1]) {
@@ -39,7 +39,7 @@ func someRecords(size int) (all [][]byte) {
 	return append(all, []byte{}, bytes.Repeat([]byte{7}, 3<<20))
 }
 
-// TestSegmentIsPlain reads a segment with another decoder and code of the test's own.
+// TestSegmentIsPlain reads a segment with another decoder and the test's own code.
 func TestSegmentIsPlain(t *testing.T) {
 	t.Parallel()
 	want := someRecords(5 << 20)
@@ -79,7 +79,7 @@ func TestSegmentIsPlain(t *testing.T) {
 	checked.SHA256 = sum.SHA256
 	require.Equal(t, sum, checked)
 	again, _ := segment(t, want)
-	require.True(t, bytes.Equal(file, again), "equal records give equal segments")
+	require.True(t, bytes.Equal(file, again), "equal records must give equal segments")
 }
 
 func TestEmptySegment(t *testing.T) {
@@ -99,8 +99,8 @@ func TestRecordTooLarge(t *testing.T) {
 	require.NoError(t, w.Add(make([]byte, archive.MaxRecord)))
 }
 
-// TestFlippedBytes flips each of many bytes. The segment is refused, or one frame of it
-// is, and the records of the others are whole.
+// TestFlippedBytes flips each of many bytes. The segment or one of its frames is refused, and the
+// records of the other frames are intact.
 func TestFlippedBytes(t *testing.T) {
 	t.Parallel()
 	want := someRecords(2 << 20)
@@ -114,7 +114,7 @@ func TestFlippedBytes(t *testing.T) {
 	for n := range 60 {
 		at := random.IntN(len(file))
 		if n%3 == 0 {
-			at = len(file) - 1 - random.IntN(60) // the seek table
+			at = len(file) - 1 - random.IntN(60) // within the seek table
 		}
 		damaged := bytes.Clone(file)
 		damaged[at] ^= 1 << random.IntN(8)
@@ -177,5 +177,5 @@ func TestIDsDiffer(t *testing.T) {
 	t.Parallel()
 	require.NotEqual(t, archive.NewID("a", "bc"), archive.NewID("ab", "c"))
 	require.Equal(t, archive.NewID("a", "b"), archive.NewID("a", "b"))
-	require.Equal(t, "fafb3531180a831010a8867eee0d9dc0", fmt.Sprintf("%x", archive.NewID("did:plc:x", "c", "k", "r", "create")), "ids are stored")
+	require.Equal(t, "fafb3531180a831010a8867eee0d9dc0", fmt.Sprintf("%x", archive.NewID("did:plc:x", "c", "k", "r", "create")), "ids are stored and must not change")
 }

@@ -83,7 +83,7 @@ func sealRows(b *testing.B, rows [][]byte) ([]byte, archive.Sum) {
 	return out.Bytes(), sum
 }
 
-// measured returns how many seconds do took, by the clock and of processor time.
+// measured returns the elapsed seconds and the processor time of do.
 func measured(b *testing.B, do func()) (wall, cpu float64) {
 	b.Helper()
 	processor := func() float64 {
@@ -96,7 +96,7 @@ func measured(b *testing.B, do func()) (wall, cpu float64) {
 	return time.Since(began).Seconds(), processor() - before
 }
 
-// median returns the value in the middle.
+// median returns the middle value.
 func median(values []float64) float64 {
 	slices.Sort(values)
 	return values[len(values)/2]

@@ -13,7 +13,7 @@ import (
 	"github.com/weir-social/weir/archive"
 )
 
-// FuzzRecords checks that whatever is accepted is framed as AppendRecord does it.
+// FuzzRecords checks that all accepted input is framed as by AppendRecord.
 func FuzzRecords(f *testing.F) {
 	f.Add(archive.AppendRecord(archive.AppendRecord(nil, []byte("a")), nil))
 	f.Add([]byte{255, 255, 255, 255})
@@ -65,8 +65,8 @@ func FuzzUnpackRow(f *testing.F) {
 	})
 }
 
-// FuzzParseManifest checks that an accepted manifest names objects inside the archive
-// and survives another round.
+// FuzzParseManifest checks that an accepted manifest names objects inside the archive and is the
+// same after it is encoded and parsed again.
 func FuzzParseManifest(f *testing.F) {
 	_, sum := segment(f, nil)
 	b, err := archive.NewManifest(1, "s", "w", sum, time.Unix(0, 0), time.Unix(0, 0)).Encode()
@@ -85,7 +85,8 @@ func FuzzParseManifest(f *testing.F) {
 	})
 }
 
-// FuzzVersionOf checks that whatever is accepted is the name of a version, in one spelling.
+// FuzzVersionOf checks that every accepted name is the name of a version, and has only one
+// spelling.
 func FuzzVersionOf(f *testing.F) {
 	f.Add("s/2026-01-01/000000000001-0123456789abcdef.json")
 	f.Add("s/2026-01-01/000000000001-0123456789abcdef.2.json")
@@ -104,7 +105,7 @@ func FuzzVersionOf(f *testing.F) {
 	})
 }
 
-// FuzzParseAuthors checks that whatever is accepted is encoded as it was.
+// FuzzParseAuthors checks that all accepted input is encoded unchanged.
 func FuzzParseAuthors(f *testing.F) {
 	f.Add(archive.EncodeAuthors([]int64{1, 1<<40 - 1}))
 	f.Add(archive.EncodeAuthors(nil))
@@ -118,8 +119,7 @@ func FuzzParseAuthors(f *testing.F) {
 	})
 }
 
-// FuzzParseForgotten gives a list the name that belongs to its content. What is accepted
-// names accounts and times.
+// FuzzParseForgotten names each list after its content. An accepted list names accounts and times.
 func FuzzParseForgotten(f *testing.F) {
 	f.Add([]byte("{\"did\":\"did:plc:a\",\"until\":\"2026-01-01T00:00:00Z\",\"reason\":\"deleted\"}\n"))
 	f.Add([]byte("{\"did\":\"did:plc:a\"}\n"))

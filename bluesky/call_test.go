@@ -121,7 +121,7 @@ func TestBrokenResponsesAreTransient(t *testing.T) {
 	}
 }
 
-// faults are answers that no server should give to resolveHandle.
+// faults returns responses that no server should send to resolveHandle.
 func faults() map[string]answerer {
 	body := func(s string) answerer {
 		return func(w http.ResponseWriter, _ *http.Request, _ int) { reply(w, http.StatusOK, s) }
@@ -187,7 +187,7 @@ func TestEndlessResponseTimesOut(t *testing.T) {
 		e := failure(t, err)
 		require.Equal(t, bluesky.Transient, e.Class)
 		require.Contains(t, e.Message, "did not respond within 15s")
-		require.NotErrorIs(t, err, context.DeadlineExceeded) // the caller's time is not up
+		require.NotErrorIs(t, err, context.DeadlineExceeded) // the caller's deadline has not passed
 		require.Equal(t, 15*time.Second, time.Since(started))
 	})
 }
@@ -233,10 +233,10 @@ func TestRedirectsStayOnTheHost(t *testing.T) {
 		require.Equal(t, bluesky.Transient, bluesky.Classify(err))
 	}
 	require.Empty(t, elsewhere.all())
-	require.Len(t, j.all(), 2+1+4, "a loop ends")
+	require.Len(t, j.all(), 2+1+4, "a redirect loop must end")
 }
 
-// limiter counts what it gave and got back.
+// limiter counts how many permits it gave and got back.
 type limiter struct {
 	taken, back, now, most, refused atomic.Int64
 	refuse                          error
@@ -284,7 +284,7 @@ func TestNothingIsSentWithoutLimit(t *testing.T) {
 	_, err := c.ResolveHandle(t.Context(), "alice.example")
 	require.ErrorIs(t, err, cause)
 	require.Equal(t, bluesky.Transient, failure(t, err).Class)
-	require.EqualValues(t, 1, l.refused.Load(), "it is not asked again and again")
+	require.EqualValues(t, 1, l.refused.Load(), "the limiter must not be asked again and again")
 
 	l.refuse = &bluesky.Error{Class: bluesky.RateLimited, RetryAfter: time.Minute}
 	_, err = c.ResolveHandle(t.Context(), "alice.example")
@@ -322,8 +322,8 @@ func TestConcurrentCalls(t *testing.T) {
 	require.EqualValues(t, l.taken.Load(), l.back.Load())
 }
 
-// TestRequestsAreCountedByCallHostAndClass checks that hosts from DID documents are
-// counted together: they must not become labels.
+// TestRequestsAreCountedByCallHostAndClass checks that hosts from DID documents
+// are counted together: they must not become labels.
 func TestRequestsAreCountedByCallHostAndClass(t *testing.T) {
 	t.Parallel()
 	base, _ := serve(t, func(w http.ResponseWriter, _ *http.Request, n int) {

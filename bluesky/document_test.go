@@ -43,8 +43,8 @@ func TestRecordsComeFromPDS(t *testing.T) {
 		require.Equal(t, "c", next)
 		require.Equal(t, []bluesky.FeedPost{{DID: alice, Rkey: "3abc", CID: cid, Record: []byte(`{"text":"x` + "\ufffd" + `"}`)}}, page)
 	}
-	require.EqualValues(t, 3, unreadable(t, metrics), "what a PDS says of other accounts is not read")
-	require.Equal(t, []string{"/" + alice}, looked.calls(), "documents are remembered")
+	require.EqualValues(t, 3, unreadable(t, metrics), "items of other accounts in a PDS response must be ignored")
+	require.Equal(t, []string{"/" + alice}, looked.calls(), "documents must be cached")
 	require.Equal(t, "com.atproto.repo.listRecords", j.all()[0].call)
 	require.Equal(t, url.Values{"repo": {alice}, "collection": {"app.bsky.feed.post"}, "limit": {"50"}, "cursor": {"b"}}, j.all()[0].query)
 
@@ -53,8 +53,8 @@ func TestRecordsComeFromPDS(t *testing.T) {
 	require.Equal(t, bluesky.Identity{DID: alice, Handle: "alice.example", PDS: pds}, id)
 }
 
-// TestFutureRevisionIsRejected matters because a record stored under such a
-// revision would never change again.
+// TestFutureRevisionIsRejected prevents a record from being stored under such a
+// revision: it would never change again.
 func TestFutureRevisionIsRejected(t *testing.T) {
 	t.Parallel()
 	var ahead time.Duration
@@ -113,7 +113,7 @@ func TestMovedAccountIsFound(t *testing.T) {
 		return err
 	}
 	require.NoError(t, list())
-	require.Equal(t, "RepoDeactivated", failure(t, list()).Name, "nowhere else: the answer stands")
+	require.Equal(t, "RepoDeactivated", failure(t, list()).Name, "the account has no other server, so the error must be returned")
 	require.Len(t, looked.all(), 2)
 	at.Store(moved)
 	require.NoError(t, list())
@@ -186,7 +186,7 @@ func TestUnknownDIDIsPermanent(t *testing.T) {
 }
 
 // TestDIDDocumentCannotReachPrivateNetwork runs a private server that would be
-// reached if its address were not checked.
+// reached if its address was not checked.
 func TestDIDDocumentCannotReachPrivateNetwork(t *testing.T) {
 	t.Parallel()
 	var reached atomic.Int64
@@ -210,7 +210,7 @@ func TestDIDDocumentCannotReachPrivateNetwork(t *testing.T) {
 		require.Equal(t, "Refused", e.Name, pds)
 	}
 	for _, pds := range []string{"https://10.0.0.1", "https://169.254.169.254", "https://[fd00::1]", "http://10.0.0.1"} {
-		require.Equal(t, bluesky.Permanent, failure(t, list("http://127.0.0.1:1", pds)).Class, "a network on loopback stays on it: %s", pds)
+		require.Equal(t, bluesky.Permanent, failure(t, list("http://127.0.0.1:1", pds)).Class, "a network on loopback must not leave it: %s", pds)
 	}
 	require.Zero(t, reached.Load())
 	require.NoError(t, list("http://127.0.0.1:1", private.URL))
@@ -231,8 +231,8 @@ func TestDIDWebCannotReachPrivateNetwork(t *testing.T) {
 	require.Empty(t, j.all())
 }
 
-// TestConfiguredHostMayBePrivate checks that configured hosts are trusted, also if
-// a DID document names them.
+// TestConfiguredHostMayBePrivate checks that configured hosts are trusted, also
+// if a DID document names them.
 func TestConfiguredHostMayBePrivate(t *testing.T) {
 	t.Parallel()
 	var base string

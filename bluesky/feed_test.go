@@ -13,7 +13,7 @@ import (
 	"github.com/weir-social/weir/bluesky"
 )
 
-// item is an item of a feed: a post of an account, and fields besides it.
+// item returns an item of a feed: a post of an account, and additional fields.
 func item(did, rkey, record, besides string) string {
 	return `{"post":{"uri":"at://` + did + `/app.bsky.feed.post/` + rkey + `","cid":"` + cid + `","author":{"did":"` + did +
 		`"},"record":` + record + `,"indexedAt":"2026-07-04T12:00:00.123Z"}` + besides + `}`
@@ -126,7 +126,7 @@ func TestUnreadableItemIsOmittedAndCounted(t *testing.T) {
 		item("alice.example", "3a", `{}`, `,"reason":{"$type":"app.bsky.feed.defs#reasonRepost","indexedAt":"2026-07-05T00:00:00Z"}`),
 		item(alice, "..", `{}`, ""),
 		item(alice, "a b", `{}`, ""),
-		item(bob, "3nope", `{}`, ""), // another's post without a repost
+		item(bob, "3nope", `{}`, ""), // another account's post, not a repost
 		item(bob, "3nope", `{}`, `,"reason":{"$type":"app.bsky.feed.defs#reasonRepost","indexedAt":"yesterday"}`),
 		strings.Replace(item(alice, "3a", `{}`, ""), "app.bsky.feed.post", "app.bsky.feed.like", 1),
 		strings.Replace(item(alice, "3a", `{}`, ""), cid, "", 1),
@@ -150,8 +150,8 @@ func TestFeedWithoutArrayIsMalformed(t *testing.T) {
 	}
 }
 
-// TestPostsByURI: posts that are not shown are omitted, and so is what was not asked
-// for.
+// TestPostsByURI shows that posts that are not shown are omitted, and that posts that were not
+// requested are too.
 func TestPostsByURI(t *testing.T) {
 	t.Parallel()
 	view := func(did, rkey string) string {

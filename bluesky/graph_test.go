@@ -18,8 +18,8 @@ import (
 
 const listURI = "at://" + alice + "/app.bsky.graph.list/3kabc"
 
-// pages answers every request with the body, whose %s is the cursor after the
-// one that was asked for: "", 1, 2.
+// pages responds to every request with the body, in which %s is the cursor
+// after the requested one: "", 1, 2.
 func pages(body string, last int) answerer {
 	return func(w http.ResponseWriter, r *http.Request, _ int) {
 		at := 0
@@ -71,8 +71,8 @@ func TestRepeatedCursorEndsPaging(t *testing.T) {
 	require.Empty(t, next)
 }
 
-// TestIncompleteListingIsAnError matters because a response mistaken for an empty
-// list would unfollow every account.
+// TestIncompleteListingIsAnError prevents a response from being mistaken for an
+// empty list, which would unfollow every account.
 func TestIncompleteListingIsAnError(t *testing.T) {
 	t.Parallel()
 	for _, body := range []string{
@@ -186,8 +186,8 @@ func TestInvalidArgumentsAreNotSent(t *testing.T) {
 	require.Empty(t, j.all())
 }
 
-// TestRepeatedCursorWithItemsIsAnError matters because a part of a listing must not
-// be taken for the whole.
+// TestRepeatedCursorWithItemsIsAnError prevents a part of a listing from being
+// mistaken for the whole.
 func TestRepeatedCursorWithItemsIsAnError(t *testing.T) {
 	t.Parallel()
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {

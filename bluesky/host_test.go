@@ -14,7 +14,8 @@ import (
 	"github.com/weir-social/weir/bluesky"
 )
 
-// inside runs a test in a bubble, with a client whose AppView is scripted.
+// inside runs a test in a synctest bubble, with a client whose AppView is
+// scripted.
 func inside(t *testing.T, answer answerer, test func(t *testing.T, c *bluesky.Client, j *journal)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
@@ -94,8 +95,8 @@ func TestLongRateLimitFailsTheCall(t *testing.T) {
 				e := failure(t, err)
 				require.Equal(t, bluesky.RateLimited, e.Class)
 				require.Equal(t, c.wait, e.RetryAfter)
-				require.Zero(t, time.Since(started), "a call that must wait long keeps nobody")
-				require.Len(t, j.all(), 1, "nothing is sent before the time")
+				require.Zero(t, time.Since(started), "a call that would have to wait long must fail at once")
+				require.Len(t, j.all(), 1, "no request may be sent before that time")
 				time.Sleep(c.wait)
 				_, err = client.ResolveHandle(t.Context(), "alice.example")
 				require.NoError(t, err)
@@ -185,7 +186,7 @@ func TestBreakerOpensAfterRepeatedFailures(t *testing.T) {
 		require.Len(t, j.all(), 10)
 
 		time.Sleep(31 * time.Second)
-		require.Equal(t, 500, fail().Status, "one request looks whether it lives")
+		require.Equal(t, 500, fail().Status, "one request must check whether the server is back")
 		require.Equal(t, 30*time.Second, fail().RetryAfter)
 		require.Len(t, j.all(), 11)
 

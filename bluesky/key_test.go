@@ -74,7 +74,7 @@ func TestSigningKeyIsReadInEveryForm(t *testing.T) {
 	document.Store(keyed(bob, "https://pds.example", method("#atproto", "Multikey", p256.Multibase())))
 	_, err := c.SigningKey(t.Context(), alice)
 	require.ErrorContains(t, err, "expected the document of")
-	require.NotErrorIs(t, err, bluesky.ErrNoKey, "a directory that errs says nothing about the account")
+	require.NotErrorIs(t, err, bluesky.ErrNoKey, "an error of the directory must not count as a missing key")
 	document.Store(keyed(alice, "http://10.0.0.1", method("#atproto", "Multikey", p256.Multibase())))
 	_, err = c.SigningKey(t.Context(), alice)
 	require.NoError(t, err, "its PDS is not called")
@@ -124,8 +124,8 @@ func TestAccountWithoutKeyIsToldFromFailure(t *testing.T) {
 	}
 }
 
-// TestServerOfItsOwnDocumentMayErr: what it says of the key may be otherwise in a moment.
-// What the directory says is certain.
+// TestServerOfItsOwnDocumentMayErr shows that a did:web server's response about the key is not
+// final, because it may change at any moment. The directory's response is.
 func TestServerOfItsOwnDocumentMayErr(t *testing.T) {
 	t.Parallel()
 	for status, document := range map[int]string{404: `{}`, 410: `{}`, 400: `{}`, 200: `{"id":"%s"}`} {
@@ -144,7 +144,7 @@ func TestServerOfItsOwnDocumentMayErr(t *testing.T) {
 	}
 }
 
-// TestHugeDocumentIsNotRead: many are read at once.
+// TestHugeDocumentIsNotRead shows that a huge document is not read, because many are read at once.
 func TestHugeDocumentIsNotRead(t *testing.T) {
 	t.Parallel()
 	p256, _ := publicKeys(t)

@@ -13,11 +13,12 @@ import (
 	"github.com/weir-social/weir/bluesky"
 )
 
-// TestRepositoryComesFromItsServer, as it is, and not if it is too long.
+// TestRepositoryComesFromItsServer shows that a repository is returned unchanged, unless it is too
+// long.
 func TestRepositoryComesFromItsServer(t *testing.T) {
 	t.Parallel()
 	var base string
-	car, length := bytes.Repeat([]byte{0, 0xff}, 20<<20), "" // longer than other answers may be
+	car, length := bytes.Repeat([]byte{0, 0xff}, 20<<20), "" // longer than other responses may be
 	base, j := serve(t, func(w http.ResponseWriter, r *http.Request, _ int) {
 		switch {
 		case r.URL.Path == "/"+alice:
@@ -28,7 +29,7 @@ func TestRepositoryComesFromItsServer(t *testing.T) {
 			if length != "" {
 				w.Header().Set("Content-Length", length)
 			}
-			w.Write(car) //nolint:errcheck // the client may leave
+			w.Write(car) //nolint:errcheck // the client may disconnect
 		}
 	})
 	c := newClient(t, base, func(cfg *bluesky.Config) { cfg.Timeout = time.Minute })
@@ -46,7 +47,7 @@ func TestRepositoryComesFromItsServer(t *testing.T) {
 	require.Equal(t, []string{alice, "com.example.note", "a b"}, []string{j.all()[len(j.all())-1].query.Get("did"), j.all()[len(j.all())-1].query.Get("collection"), j.all()[len(j.all())-1].query.Get("rkey")})
 	car = bytes.Repeat([]byte{0, 0xff}, 20<<20)
 	_, err = c.RecordProof(t.Context(), alice, "com.example.note", "a")
-	require.Equal(t, bluesky.Transient, failure(t, err).Class, "a proof is short")
+	require.Equal(t, bluesky.Transient, failure(t, err).Class, "a proof that is too long must be an error")
 
 	length = fmt.Sprint(1 << 30)
 	_, err = c.Repository(t.Context(), alice)
@@ -54,8 +55,8 @@ func TestRepositoryComesFromItsServer(t *testing.T) {
 	require.Equal(t, bluesky.Permanent, failure(t, err).Class)
 }
 
-// TestAccountsOfACollection come from a relay, page by page. Invalid DIDs are omitted, and
-// what cannot be a page is an error.
+// TestAccountsOfACollection shows that they are listed from a relay, page by page. Invalid DIDs are
+// omitted, and an invalid page is an error.
 func TestAccountsOfACollection(t *testing.T) {
 	t.Parallel()
 	body := ""
@@ -85,7 +86,7 @@ func TestAccountsOfACollection(t *testing.T) {
 		require.Equal(t, bluesky.Transient, failure(t, err).Class, body[:min(len(body), 20)])
 	}
 	_, _, err = c.AccountsWith(t.Context(), "https://relay.example", "pub.layers.persona", "", 1)
-	require.Equal(t, bluesky.Permanent, failure(t, err).Class, "nobody has configured it")
+	require.Equal(t, bluesky.Permanent, failure(t, err).Class, "a relay that is not configured must not be asked")
 	_, _, err = c.AccountsWith(t.Context(), base, "pub.layers.*", "", 1)
 	require.Equal(t, bluesky.Permanent, failure(t, err).Class)
 }

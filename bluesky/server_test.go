@@ -25,7 +25,7 @@ const (
 	cid   = "bafyreib2rxk3rybk3aobmv5cjuql3bm2twh4jo5uxgf5kpqcsgz7soitae"
 )
 
-// asked is a request as a server saw it.
+// requested is a request as a server received it.
 type requested struct {
 	call  string // path without /xrpc/
 	query url.Values
@@ -34,7 +34,7 @@ type requested struct {
 	at    time.Time
 }
 
-// journal is what a server was asked. It may be read while it grows.
+// journal records the requests to a server. It may be read while it grows.
 type journal struct {
 	mu   sync.Mutex
 	list []requested
@@ -63,14 +63,14 @@ func (j *journal) calls() []string {
 	return out
 }
 
-// answerer scripts a server: n counts the requests from 1.
+// answerer is the script of a server; n is the number of the request, from 1.
 type answerer func(w http.ResponseWriter, r *http.Request, n int)
 
 func (j *journal) handler(answer answerer) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { answer(w, r, j.note(r)) })
 }
 
-// serve is a server on loopback.
+// serve starts a server on loopback.
 func serve(t testing.TB, answer answerer) (string, *journal) {
 	t.Helper()
 	j := new(journal)
@@ -79,8 +79,8 @@ func serve(t testing.TB, answer answerer) (string, *journal) {
 	return s.URL, j
 }
 
-// pipes is a network in memory, which a bubble of synctest sees through. Every
-// host name leads to the one server.
+// pipes is a network in memory, which works in a synctest bubble. Every host
+// name leads to the same server.
 type pipes struct {
 	conns chan net.Conn
 	done  chan struct{}
@@ -111,7 +111,8 @@ func (p *pipes) dial(ctx context.Context, _, _ string) (net.Conn, error) {
 	}
 }
 
-// serveInside is a server inside a bubble, and the HTTP client that reaches it.
+// serveInside starts a server inside a bubble, and returns an HTTP client that
+// reaches it.
 func serveInside(t *testing.T, answer answerer) (*http.Client, *journal) {
 	t.Helper()
 	j, p := new(journal), &pipes{conns: make(chan net.Conn), done: make(chan struct{})}
@@ -127,8 +128,8 @@ func serveInside(t *testing.T, answer answerer) (*http.Client, *journal) {
 	return &http.Client{Transport: transport}, j
 }
 
-// newClient makes a client of the AppView at base; the waits within a call are
-// short unless the test names others.
+// newClient creates a client of the AppView at base. The waits within a call
+// are short unless the test sets others.
 func newClient(t testing.TB, base string, change func(*bluesky.Config)) *bluesky.Client {
 	t.Helper()
 	cfg := bluesky.Config{AppView: base, Directory: base, Retries: []time.Duration{time.Millisecond, time.Millisecond}, Registerer: prometheus.NewRegistry()}
@@ -148,7 +149,7 @@ func reply(w http.ResponseWriter, status int, body string) {
 	_, _ = w.Write([]byte(body))
 }
 
-// resolved is the answer of resolveHandle, the shortest there is.
+// resolved responds like resolveHandle, with the shortest possible body.
 func resolved(w http.ResponseWriter) { reply(w, http.StatusOK, `{"did":"`+alice+`"}`) }
 
 func quoted(s string) string {
@@ -159,7 +160,7 @@ func quoted(s string) string {
 	return string(b)
 }
 
-// failure is what the caller gets of an error.
+// failure returns the typed error in err.
 func failure(t *testing.T, err error) *bluesky.Error {
 	t.Helper()
 	var e *bluesky.Error

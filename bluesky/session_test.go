@@ -23,9 +23,9 @@ const (
 // pds is a server with sessions, scripted by its fields.
 type pds struct {
 	mu       sync.Mutex
-	n        int    // sessions given
-	valid    string // the access token that is taken; empty: none is
-	refusal  string // of a token that is not: status and body
+	n        int    // number of sessions created
+	valid    string // the accepted access token; if empty, none is
+	refusal  string // status and body of the response to another token
 	refresh  bool   // sessions can be renewed
 	password string
 	login    int // status of a refused login
@@ -226,6 +226,6 @@ func TestSessionWithoutTokensIsRejected(t *testing.T) {
 		_, err := newClient(t, base, loginAt(base)).ResolveHandle(t.Context(), "alice.example")
 		e := failure(t, err)
 		require.Equal(t, bluesky.Transient, e.Class, body)
-		require.Equal(t, created, e.Call, "a token that fits in no header is not kept")
+		require.Equal(t, created, e.Call, "a token that fits in no header must not be kept")
 	}
 }

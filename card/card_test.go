@@ -57,7 +57,7 @@ func TestTitleIsReadInItsCharset(t *testing.T) {
 				return
 			}
 			w.Header().Set("Content-Type", kind)
-			w.Write([]byte(c.content)) //nolint:errcheck // a test
+			w.Write([]byte(c.content)) //nolint:errcheck // the client checks it
 		})
 		p, err := w.fetch("paper.example", "/a")
 		require.NoError(t, err, kind)
@@ -139,10 +139,11 @@ func TestPageThatCannotBeReadNowIsAskedAgain(t *testing.T) {
 	}
 	_, err := w.fetch("robots.example", "/a")
 	require.ErrorContains(t, err, "robots.txt")
-	require.NotContains(t, w.Pages(), "robots.example/a", "nobody knows whether it may be fetched")
+	require.NotContains(t, w.Pages(), "robots.example/a", "a page must not be fetched if its robots.txt cannot be read")
 }
 
-// TestEveryRequestWaitsForItsTurn: those of robots.txt and of redirects too.
+// TestEveryRequestWaitsForItsTurn covers requests for robots.txt and after
+// redirects too.
 func TestEveryRequestWaitsForItsTurn(t *testing.T) {
 	t.Parallel()
 	w := newWeb(t, false, pages(map[string]string{"a.example/1": "> http://b.example/2", "b.example/2": "> /3", "b.example/3": "<title>T"}))

@@ -21,7 +21,7 @@ import (
 	"github.com/weir-social/weir/guard"
 )
 
-// htmlOf begins an answer of HTML, after a robots.txt that does not exist.
+// htmlOf responds with HTML. There is no robots.txt.
 func htmlOf(body func(w http.ResponseWriter, r *http.Request)) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Path == "/robots.txt" {
@@ -33,7 +33,7 @@ func htmlOf(body func(w http.ResponseWriter, r *http.Request)) http.HandlerFunc 
 	}
 }
 
-// pour writes a text until the reader has had enough, and returns the bytes.
+// pour writes a text repeatedly until the reader disconnects, and returns the number of bytes.
 func pour(w io.Writer, text string) (n int) {
 	block := bytes.Repeat([]byte(text), 1+65536/len(text))
 	for {
@@ -44,8 +44,8 @@ func pour(w io.Writer, text string) (n int) {
 	}
 }
 
-// TestEndlessPageIsReadForTwoMegabytes: one that never ends its head, its title, an
-// attribute, a comment, or the number of its meta elements, in plain and compressed.
+// TestEndlessPageIsReadForTwoMegabytes covers pages that never end their head, their title, an
+// attribute, a comment, or their list of meta elements, plain and compressed.
 func TestEndlessPageIsReadForTwoMegabytes(t *testing.T) {
 	t.Parallel()
 	for begin, again := range map[string]string{
@@ -64,14 +64,14 @@ func TestEndlessPageIsReadForTwoMegabytes(t *testing.T) {
 			poured := make(chan int, 1)
 			w := newWeb(t, false, htmlOf(func(w http.ResponseWriter, _ *http.Request) {
 				if !compressed {
-					io.WriteString(w, begin) //nolint:errcheck // a test
+					io.WriteString(w, begin) //nolint:errcheck // the reader may disconnect
 					poured <- pour(w, again)
 					return
 				}
 				w.Header().Set("Content-Encoding", "gzip")
 				counted := &counter{to: w}
 				zipped := gzip.NewWriter(counted)
-				io.WriteString(zipped, begin) //nolint:errcheck // a test
+				io.WriteString(zipped, begin) //nolint:errcheck // the reader may disconnect
 				pour(zipped, again)
 				poured <- counted.n
 			}))
@@ -79,7 +79,7 @@ func TestEndlessPageIsReadForTwoMegabytes(t *testing.T) {
 			require.NoError(t, err, begin)
 			require.True(t, strings.HasPrefix(p.Title, "T"), "%s: %s", begin, p.Title)
 			require.LessOrEqual(t, len(p.Title), maxTitle*4)
-			require.Less(t, <-poured, 32<<20, "%s: what the sockets take, and two megabytes", begin)
+			require.Less(t, <-poured, 32<<20, "%s: expected the sockets' buffers and two megabytes at most", begin)
 		}
 	}
 }
@@ -95,34 +95,34 @@ func (c *counter) Write(b []byte) (int, error) {
 	return n, err
 }
 
-// TestCompressionBombIsBounded: the whole of one that decompresses to gigabytes is never
-// there, and one that decompresses to nothing at all is not read for ever.
+// TestCompressionBombIsBounded shows that content that decompresses to gigabytes is never held in
+// whole, and that content that decompresses to nothing is not read for ever.
 func TestCompressionBombIsBounded(t *testing.T) {
 	t.Parallel()
 	var bomb bytes.Buffer
 	zipped, err := gzip.NewWriterLevel(&bomb, gzip.BestCompression)
 	require.NoError(t, err)
-	io.WriteString(zipped, "<title>T</title><meta x='") //nolint:errcheck // it is a buffer
+	io.WriteString(zipped, "<title>T</title><meta x='") //nolint:errcheck // writing to a buffer
 	for range 64 {
-		zipped.Write(make([]byte, 1<<20)) //nolint:errcheck // it is a buffer
+		zipped.Write(make([]byte, 1<<20)) //nolint:errcheck // writing to a buffer
 	}
 	require.NoError(t, zipped.Close())
 	require.Less(t, bomb.Len(), 100<<10)
 
-	var many bytes.Buffer // of small elements, and one far behind them
+	var many bytes.Buffer // many small elements, and one far behind them
 	zipped = gzip.NewWriter(&many)
-	io.WriteString(zipped, "<title>T</title>")                                          //nolint:errcheck // it is a buffer
-	io.WriteString(zipped, strings.Repeat("<meta name=a>", 16<<20/13))                  //nolint:errcheck // it is a buffer
-	io.WriteString(zipped, `<meta property="og:title" content="far behind the limit">`) //nolint:errcheck // it is a buffer
+	io.WriteString(zipped, "<title>T</title>")                                          //nolint:errcheck // writing to a buffer
+	io.WriteString(zipped, strings.Repeat("<meta name=a>", 16<<20/13))                  //nolint:errcheck // writing to a buffer
+	io.WriteString(zipped, `<meta property="og:title" content="far behind the limit">`) //nolint:errcheck // writing to a buffer
 	require.NoError(t, zipped.Close())
 
-	var empty bytes.Buffer // a member without content, again and again
+	var empty bytes.Buffer // empty members, repeated
 	zipped = gzip.NewWriter(&empty)
 	require.NoError(t, zipped.Close())
 
-	var twice bytes.Buffer // the bomb, compressed once more
+	var twice bytes.Buffer // the bomb, compressed twice
 	zipped = gzip.NewWriter(&twice)
-	zipped.Write(bomb.Bytes()) //nolint:errcheck // it is a buffer
+	zipped.Write(bomb.Bytes()) //nolint:errcheck // writing to a buffer
 	require.NoError(t, zipped.Close())
 
 	for name, c := range map[string]struct {
@@ -150,7 +150,7 @@ func TestCompressionBombIsBounded(t *testing.T) {
 				pour(w, string(c.content))
 				return
 			}
-			w.Write(c.content) //nolint:errcheck // a test
+			w.Write(c.content) //nolint:errcheck // the reader may disconnect
 		}))
 		p, err := w.fetch("paper.example", "/a")
 		if c.dead == "" {
@@ -189,7 +189,7 @@ func TestRedirectLoopEnds(t *testing.T) {
 	}
 }
 
-// TestSlowPageIsGivenUp, in its header and in its body, however steadily it drips.
+// TestSlowPageIsGivenUp covers a slow header and a slow body, however steadily the data arrives.
 func TestSlowPageIsGivenUp(t *testing.T) {
 	t.Parallel()
 	w := newWeb(t, false, func(w http.ResponseWriter, r *http.Request) {
@@ -200,8 +200,8 @@ func TestSlowPageIsGivenUp(t *testing.T) {
 		if r.URL.Path != "/header" {
 			w.Header().Set("Content-Type", "text/html")
 			for i := 0; r.Context().Err() == nil; i++ {
-				fmt.Fprintf(w, "<meta name=%d>", i) //nolint:errcheck // a test
-				w.(http.Flusher).Flush()            //nolint:forcetypeassert // it is one
+				fmt.Fprintf(w, "<meta name=%d>", i) //nolint:errcheck // the reader may disconnect
+				w.(http.Flusher).Flush()            //nolint:forcetypeassert // the writer supports it
 				select {
 				case <-r.Context().Done():
 				case <-time.After(5 * time.Millisecond):
@@ -227,7 +227,7 @@ func TestCertificateMustFit(t *testing.T) {
 		_, err := w.client.Fetch(t.Context(), "https://"+host+":"+w.Port+"/a")
 		return err
 	}
-	require.NoError(t, secure("example.com"), "the certificate is for it")
+	require.NoError(t, secure("example.com"), "the certificate is valid for this host")
 	var dead *Dead
 	err := secure("paper.example")
 	require.ErrorAs(t, err, &dead)
@@ -239,7 +239,7 @@ func TestCertificateMustFit(t *testing.T) {
 	require.Error(t, err)
 }
 
-// forbidden are addresses that nobody may be connected to, in all their forms.
+// forbidden returns addresses that must not be connected to, in all their forms.
 func forbidden() []string {
 	return []string{
 		"0.0.0.0", "0.1.2.3", "10.0.0.1", "10.255.255.255", "100.64.0.1", "127.0.0.2", "127.255.255.254", "169.254.169.254", "172.16.0.1", "172.31.255.255", "192.0.0.8", "192.0.2.1", "192.88.99.1", "192.168.0.1",
@@ -249,9 +249,9 @@ func forbidden() []string {
 	}
 }
 
-// TestNoForbiddenAddressIsConnectedTo: a page that redirects there, a name that leads
-// there, and a name that leads there only the second time. Listeners on loopback, at the
-// port of the server that is allowed, count who connects.
+// TestNoForbiddenAddressIsConnectedTo covers a page that redirects to such an address, a name that
+// resolves to one, and a name that does so only the second time. Listeners on loopback count
+// connections at the allowed server's port.
 func TestNoForbiddenAddressIsConnectedTo(t *testing.T) {
 	t.Parallel()
 	to := new(atomic.Value)
@@ -261,18 +261,18 @@ func TestNoForbiddenAddressIsConnectedTo(t *testing.T) {
 			http.Redirect(w, r, at, http.StatusFound)
 			return
 		}
-		io.WriteString(w, "<title>T</title>") //nolint:errcheck // a test
+		io.WriteString(w, "<title>T</title>") //nolint:errcheck // the reader may disconnect
 	}))
 	var connected atomic.Int64
 	listening := 0
 	for _, address := range []string{"127.0.0.2", "127.255.255.254", "::1"} {
 		l, err := net.Listen("tcp", net.JoinHostPort(address, w.Port))
 		if err != nil {
-			continue // this machine has no such address
+			continue // the machine has no such address
 		}
 		listening++
 		server := httptest.NewUnstartedServer(page("<title>secret</title>"))
-		server.Listener.Close() //nolint:errcheck // another takes its place
+		server.Listener.Close() //nolint:errcheck // replaced by another listener
 		server.Listener = l
 		server.Config.ConnState = func(_ net.Conn, s http.ConnState) {
 			if s == http.StateNew {
@@ -287,7 +287,7 @@ func TestNoForbiddenAddressIsConnectedTo(t *testing.T) {
 	for _, address := range forbidden() {
 		ip := netip.MustParseAddr(address)
 		names := []string{net.JoinHostPort(address, w.Port)}
-		if ip.Is4() { // as browsers and libc read it
+		if ip.Is4() { // in the forms that browsers and libc accept
 			b := ip.As4()
 			names = append(names, fmt.Sprintf("%d:%s", uint32(b[0])<<24|uint32(b[1])<<16|uint32(b[2])<<8|uint32(b[3]), w.Port), fmt.Sprintf("0x%x.%d.%d.%d:%s", b[0], b[1], b[2], b[3], w.Port), fmt.Sprintf("0%o.%d.%d.%d:%s", b[0], b[1], b[2], b[3], w.Port))
 		}
@@ -303,14 +303,14 @@ func TestNoForbiddenAddressIsConnectedTo(t *testing.T) {
 		w.Name("evil.example", func() []string { return []string{address} })
 		_, err := w.fetch("evil.example", "/a")
 		require.Error(t, err, address)
-		if !ip.Is4In6() { // a name server's answer of this kind is refused as no IPv6 address
+		if !ip.Is4In6() { // the resolver refuses such a response as no IPv6 address
 			require.ErrorIs(t, errOf(w, "evil.example"), guard.ErrPrivate, address)
 		}
 
-		// The name leads to the server when it is asked first, and elsewhere from then on.
+		// The name resolves to the server the first time, and elsewhere from then on.
 		var lookups atomic.Int64
 		w.Name("rebinds.example", func() []string {
-			if lookups.Add(1) <= 2 { // one question for each family
+			if lookups.Add(1) <= 2 { // one query for each address family
 				return []string{w.At.Addr().String()}
 			}
 			return []string{address}
@@ -319,22 +319,22 @@ func TestNoForbiddenAddressIsConnectedTo(t *testing.T) {
 		_, err = w.fetch("rebinds.example", "/a")
 		require.Error(t, err, address)
 	}
-	require.Zero(t, connected.Load(), "no forbidden address gets a connection")
+	require.Zero(t, connected.Load(), "a forbidden address got a connection")
 	p, err := w.fetch("paper.example", "/a")
 	require.NoError(t, err)
 	require.Equal(t, "T", p.Title)
 }
 
-// errOf is what the transport says of a host.
+// errOf returns the transport's error for a host.
 func errOf(w *web, host string) error {
 	resp, err := (&http.Client{Transport: w.client.transport}).Get(w.Address(host, "/a"))
 	if err == nil {
-		resp.Body.Close() //nolint:errcheck // a test
+		resp.Body.Close() //nolint:errcheck // the body is not used
 	}
 	return err
 }
 
-// TestPublicAddressOfSeveralIsUsed: a name may lead to a private address beside a public one.
+// TestPublicAddressOfSeveralIsUsed covers a name that resolves to a private and a public address.
 func TestPublicAddressOfSeveralIsUsed(t *testing.T) {
 	t.Parallel()
 	w := newWeb(t, false, page("<title>T</title>"))

@@ -24,9 +24,9 @@ func TestRobots(t *testing.T) {
 		{"User-agent: *\nDisallow: /\n\nUser-agent: Weir\nDisallow: /a", "/ /b", "/a"},
 		{"User-agent: weir/2.0\nUser-agent: other\nDisallow: /a\nUser-agent: other\nDisallow: /b\nUser-agent: WEIR\nDisallow: /c", "/b", "/a /c"},
 		{"User-agent: weir\nAllow: /\n\nUser-agent: *\nDisallow: /", "/a", ""},
-		{"User-agent: weir\n\nUser-agent: *\nDisallow: /", "", "/a"}, // one group of both
+		{"User-agent: weir\n\nUser-agent: *\nDisallow: /", "", "/a"}, // two groups count as one
 		{"User-agent: *\nDisallow: /a\nAllow: /a/b", "/a/b /a/bc", "/a /a/c"},
-		{"User-agent: *\nDisallow: /a\nAllow: /a", "/a", ""}, // of two of one length the one that allows
+		{"User-agent: *\nDisallow: /a\nAllow: /a", "/a", ""}, // of two rules of the same length, the one that allows wins
 		{"User-agent: *\nDisallow: /*.pdf$\nDisallow: /*/print", "/a.pdf?x /print /pdf", "/a.pdf /b/c.pdf /a/print /a/b/print/c"},
 		{"User-agent: *\nDisallow: /a$\nDisallow: *x*y", "/ab /yx", "/a /1x2y3"},
 		{"User-agent: *\nDisallow: /%7Ejoe/%c3%A9", "/~joe", "/~joe/é /%7ejoe/%C3%a9"},
@@ -46,12 +46,12 @@ func TestRobots(t *testing.T) {
 	}
 }
 
-// TestRobotsAreObeyedAndRemembered, on the way of a redirect too.
+// TestRobotsAreObeyedAndRemembered covers the pages of a redirect too.
 func TestRobotsAreObeyedAndRemembered(t *testing.T) {
 	t.Parallel()
 	w := newWeb(t, false, func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Path == "/robots.txt" && strings.HasPrefix(r.Host, "paper.") {
-			w.Write([]byte("User-agent: *\nDisallow: /private\n")) //nolint:errcheck // a test
+			w.Write([]byte("User-agent: *\nDisallow: /private\n")) //nolint:errcheck // the client checks it
 			return
 		}
 		pages(map[string]string{"paper.example/a": "<title>T", "paper.example/private": "<title>P", "other.example/a": "> http://paper.example/private", "moved.example/robots.txt": "> http://paper.example/robots.txt", "moved.example/private": "<title>P"})(w, r)
@@ -68,7 +68,7 @@ func TestRobotsAreObeyedAndRemembered(t *testing.T) {
 		require.ErrorAs(t, err, &dead)
 	}
 	require.Equal(t, []string{"paper.example/a", "paper.example/a", "paper.example/a", "other.example/a"}, w.Pages())
-	require.Len(t, w.Asked(), 4+4, "each host has one robots.txt; one is elsewhere")
+	require.Len(t, w.Asked(), 4+4, "expected one robots.txt per host, one of them on another host")
 }
 
 func TestFewRobotsAreRemembered(t *testing.T) {

@@ -11,11 +11,11 @@ import (
 	"github.com/weir-social/weir/guard/guardtest"
 )
 
-// web is the web of a test, with a client that reaches it.
+// web is a test's web, with a client that reaches it.
 type web struct {
 	*guardtest.Web
 	t      *testing.T
-	turns  atomic.Int64 // requests that were announced
+	turns  atomic.Int64 // number of calls of Turn
 	client *Client
 }
 

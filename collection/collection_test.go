@@ -16,7 +16,7 @@ func parse(t *testing.T, entries ...string) Registry {
 	return r
 }
 
-// TestExactNameWinsOverTheLongestPrefix checks this for any order of the entries.
+// TestExactNameWinsOverTheLongestPrefix covers any order of the entries.
 func TestExactNameWinsOverTheLongestPrefix(t *testing.T) {
 	t.Parallel()
 	for _, entries := range [][]string{
@@ -43,8 +43,8 @@ func TestExactNameWinsOverTheLongestPrefix(t *testing.T) {
 	}
 }
 
-// TestFilterIsTheFewestPatterns also checks that a retention does not change the
-// filter.
+// TestFilterIsTheFewestPatterns also checks that a retention does not change
+// the filter.
 func TestFilterIsTheFewestPatterns(t *testing.T) {
 	t.Parallel()
 	r := parse(t, "pub.layers.note=1h", "site.standard.document", "pub.layers.*=0", "pub.layers.deep.*", "app.bsky.feed.post=48h")
@@ -86,7 +86,7 @@ func TestSpacesAndTheStandardRetention(t *testing.T) {
 	require.False(t, Registry{}.Stores("app.bsky.feed.post"), "the zero value stores none")
 }
 
-// TestFindAllocatesNothing matters because Find is called for every event of the
+// TestFindAllocatesNothing covers Find, which is called for every event of the
 // stream.
 func TestFindAllocatesNothing(t *testing.T) {
 	r := parse(t, "app.bsky.feed.post", "pub.layers.*")

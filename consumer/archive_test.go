@@ -23,7 +23,7 @@ import (
 	"github.com/weir-social/weir/simnet"
 )
 
-// archivedFrames returns the records of the open rows, read without the code that wrote
+// archivedFrames returns the records of the open rows. It reads them without the code that wrote
 // them.
 func archivedFrames(t *testing.T, pool *pgxpool.Pool) (frames [][]byte) {
 	t.Helper()
@@ -73,7 +73,7 @@ func archivedEvents(t *testing.T, pool *pgxpool.Pool, wire consumer.Wire) map[st
 	return events
 }
 
-// happenedOnce returns how often each of these events happened in the network: once.
+// happenedOnce returns the log's events of posts, accounts and identities, each with the count one.
 func happenedOnce(log []*simnet.Entry) map[string]int {
 	events := map[string]int{}
 	for _, e := range log {
@@ -104,9 +104,9 @@ func differences(want, got map[string]int) (wrong []string) {
 	return wrong
 }
 
-// TestArchivedOnce kills the consumer in its transactions, again and again, while batches
-// are split, and renumbers the server, so that much is read several times. Every event is
-// in the archive once, also those that the database refused, and after their retry.
+// TestArchivedOnce kills the consumer in its transactions, again and again, while batches are
+// split. It also renumbers the server, so that many events are read several times. Every event is
+// in the archive once, including events that the database refused and that a retry stored.
 func TestArchivedOnce(t *testing.T) {
 	schematest.Long(t)
 	t.Parallel()
@@ -174,8 +174,7 @@ func TestArchivedOnce(t *testing.T) {
 	}
 }
 
-// TestArchiveScopes checks what is archived of a network of which one account in two is
-// followed.
+// TestArchiveScopes checks what is archived of a network in which every second account is followed.
 func TestArchiveScopes(t *testing.T) {
 	t.Parallel()
 	for scope, includes := range map[consumer.Scope]func(e *simnet.Entry) bool{
@@ -206,14 +205,14 @@ func TestArchiveScopes(t *testing.T) {
 	}
 }
 
-// knownAgain checks that all that was known can be learned from the archived records.
+// knownAgain checks that the ids of all known events can be restored from the archived records.
 func knownAgain(t *testing.T, pool *pgxpool.Pool, wire consumer.Wire) {
 	t.Helper()
 	_, err := pool.Exec(t.Context(), `CREATE TABLE known AS SELECT id, day FROM archived_ids; DELETE FROM archived_ids`)
 	require.NoError(t, err)
 	units, seen := consumer.ArchivedUnits(&wire, archivedFrames(t, pool))
 	require.Empty(t, seen)
-	for range 2 { // the second time changes nothing
+	for range 2 { // the second run changes nothing
 		require.NoError(t, schema.RestoreIDs(t.Context(), pool, units, nil))
 	}
 	require.Zero(t, count(t, pool, `SELECT count(*) FROM (SELECT id, day FROM known EXCEPT SELECT id, day FROM archived_ids) AS missing`))
@@ -221,8 +220,8 @@ func knownAgain(t *testing.T, pool *pgxpool.Pool, wire consumer.Wire) {
 
 func even(did string) bool { return did[len(did)-1]%2 == 0 }
 
-// TestKnownBecomesKnownOnly reads what is archived already into an empty database. What no
-// server sends again does not become known: there would be years of it.
+// TestKnownBecomesKnownOnly reads events that are archived already into an empty database. Their
+// ids are stored, unless no server sends these events again: then there would be years of ids.
 func TestKnownBecomesKnownOnly(t *testing.T) {
 	t.Parallel()
 	for _, outOfReach := range []bool{false, true} {

@@ -28,10 +28,10 @@ func remove(rkey, rev string) Event {
 func TestFoldIsIndependentOfOrder(t *testing.T) {
 	t.Parallel()
 	events := []Event{
-		write("x", "1"), write("x", "3"), write("x", "2"), // the newest write stays
+		write("x", "1"), write("x", "3"), write("x", "2"), // the newest write is kept
 		write("y", "1"), remove("y", "2"), // deleted
-		remove("z", "1"), write("z", "2"), // made again after its deletion
-		write("w", "2"), remove("w", "2"), // of one revision: the deletion holds
+		remove("z", "1"), write("z", "2"), // created again after its deletion
+		write("w", "2"), remove("w", "2"), // the same revision: the deletion wins
 	}
 	random := rand.New(rand.NewPCG(1, 2))
 	for range 200 {
@@ -70,8 +70,8 @@ func utc(statuses []schema.Status) []schema.Status {
 	return statuses
 }
 
-// TestAccountEventFromTheFutureIsNotFinal checks that a status is not dated after
-// its event: it would outlive every later one.
+// TestAccountEventFromTheFutureIsNotFinal checks that a status is not dated
+// after its event was received: otherwise it would override every later one.
 func TestAccountEventFromTheFutureIsNotFinal(t *testing.T) {
 	t.Parallel()
 	at := time.Date(2026, 7, 4, 0, 0, 0, 0, time.UTC)
@@ -111,16 +111,16 @@ func TestBatchIsSplitBetweenFrames(t *testing.T) {
 		require.Equal(t, c.cursor, first.last.Cursor, "the first half leaves the stream at its own last frame")
 		require.Equal(t, c.cursor, first.last.Anchor.Seq)
 		anchors := []int64{first.last.Anchors[0].Seq, first.last.Anchors[1].Seq}
-		if c.cursor < 12 { // of one account
+		if c.cursor < 12 { // the frames are of one account
 			require.Equal(t, []int64{c.cursor, 0}, anchors)
 		} else {
 			require.Equal(t, []int64{c.cursor, 11}, anchors, "the last frame of each account")
 		}
-		require.Equal(t, c.cursor, first.last.CaughtUp.UnixMicro(), "it does not claim what the second half brings")
+		require.Equal(t, c.cursor, first.last.CaughtUp.UnixMicro(), "the first half must not count as caught up with the second")
 		require.Equal(t, "h", first.last.Host)
 		require.NotNil(t, first.gap)
 		require.Nil(t, second.gap)
-		require.Equal(t, &end, second.last, "the second half leaves it where the whole batch did: ignored events included")
+		require.Equal(t, &end, second.last, "the second half ends at the whole batch's position, which includes ignored events")
 		require.Equal(t, b.events, slices.Concat(first.events, second.events))
 		require.Equal(t, b.frames, slices.Concat(first.frames, second.frames))
 	}
@@ -159,9 +159,9 @@ func TestSplitFrameMovesPositionAtItsEnd(t *testing.T) {
 	require.Equal(t, 1, gaps)
 }
 
-// TestServerClockCannotMovePositionIntoFuture checks that a server whose clock is
-// ahead does not move the position there: the next resume would start at the live
-// tip.
+// TestServerClockCannotMovePositionIntoFuture checks that a server whose clock
+// is ahead does not move the position into the future: the next resume would
+// start at the live tip.
 func TestServerClockCannotMovePositionIntoFuture(t *testing.T) {
 	t.Parallel()
 	now := time.Now()
@@ -175,11 +175,11 @@ func TestBufferIsBoundedInBytes(t *testing.T) {
 	frame := func(n int) Frame { return Frame{Data: make([]byte, n)} }
 	require.True(t, b.put(frame(60)))
 	require.True(t, b.put(frame(40)))
-	require.False(t, b.put(frame(0)), "a frame without data takes memory too")
+	require.False(t, b.put(frame(0)), "a frame without data uses memory too")
 	taken, more := b.take(nil)
 	require.Len(t, taken, 2)
 	require.True(t, more)
-	require.False(t, b.put(frame(1)), "what was taken and not decoded still counts")
+	require.False(t, b.put(frame(1)), "frames that were taken and not yet decoded still count")
 	b.release(taken[0])
 	require.True(t, b.put(frame(1)))
 	b.close()
@@ -189,11 +189,11 @@ func TestBufferIsBoundedInBytes(t *testing.T) {
 	require.False(t, more)
 
 	empty := newBuffer(10)
-	require.True(t, empty.put(frame(1000)), "a frame larger than the buffer passes an empty one: it would never pass otherwise")
+	require.True(t, empty.put(frame(1000)), "an empty buffer must accept a frame larger than itself: otherwise it would never be accepted")
 }
 
-// TestBufferKeepsOrder checks that frames are taken in order and in chunks: decoded
-// frames must not stay in memory until the last is decoded.
+// TestBufferKeepsOrder checks that frames are taken in order and in chunks, so
+// that decoded frames do not stay in memory until the last one is decoded.
 func TestBufferKeepsOrder(t *testing.T) {
 	t.Parallel()
 	b := newBuffer(1 << 20)
@@ -217,8 +217,8 @@ func TestBufferKeepsOrder(t *testing.T) {
 	require.Zero(t, b.size())
 }
 
-// TestReaderWaitsForFullBuffer checks that the reader waits, and that much space is
-// free after a wait.
+// TestReaderWaitsForFullBuffer checks that the reader waits, and that a large
+// part of the buffer is free after a wait.
 func TestReaderWaitsForFullBuffer(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -231,7 +231,7 @@ func TestReaderWaitsForFullBuffer(t *testing.T) {
 			return b
 		}
 		began := time.Now()
-		require.False(t, full().putWithin(t.Context(), frame, 2*time.Second), "nobody takes anything")
+		require.False(t, full().putWithin(t.Context(), frame, 2*time.Second), "no frame was taken from the buffer")
 		require.Equal(t, 2*time.Second, time.Since(began))
 
 		b := full()
@@ -243,7 +243,7 @@ func TestReaderWaitsForFullBuffer(t *testing.T) {
 		}()
 		began = time.Now()
 		require.True(t, b.putWithin(t.Context(), frame, 2*time.Second))
-		require.Equal(t, time.Second, time.Since(began), "a sixteenth is free")
+		require.Equal(t, time.Second, time.Since(began), "the reader must continue once a sixteenth is free")
 		for range 9 {
 			require.True(t, b.put(frame))
 		}
@@ -251,11 +251,11 @@ func TestReaderWaitsForFullBuffer(t *testing.T) {
 
 		ctx, cancel := context.WithCancel(t.Context())
 		cancel()
-		require.False(t, b.putWithin(ctx, frame, time.Hour), "it ends with the connection")
+		require.False(t, b.putWithin(ctx, frame, time.Hour), "the wait must end with the connection")
 	})
 }
 
-// proven is a proof whose outcome is known.
+// proven is a proof with a known verdict.
 type proven struct {
 	verdict Verdict
 	started *int
@@ -264,8 +264,8 @@ type proven struct {
 func (p proven) Start()           { *p.started++ }
 func (p proven) Verdict() Verdict { return p.verdict }
 
-// TestUnprovenFramesAreSetAside checks that the others keep their order and their
-// frames, and what is left of each unproven event.
+// TestUnprovenFramesAreSetAside checks that the proven frames keep their order
+// and their contents, and what is stored of each unproven event.
 func TestUnprovenFramesAreSetAside(t *testing.T) {
 	t.Parallel()
 	verdicts := []*Verdict{nil, {}, {Cause: "forged"}, {Cause: "no key now", Retry: true}, {Cause: "one of many", Drop: true}, {Cause: "again", Drop: true, Retry: true}, {}}
@@ -288,7 +288,7 @@ func TestUnprovenFramesAreSetAside(t *testing.T) {
 		}
 		b.close(m, began, true, false)
 	}
-	b.close(&Message{Proof: proven{Verdict{}, &started}}, len(b.events), true, false) // nothing of it is kept
+	b.close(&Message{Proof: proven{Verdict{}, &started}}, len(b.events), true, false) // its events are dropped
 	require.Equal(t, 6, started)
 	counted := 0
 	b.prove(time.Now(), nil, func(string) { counted++ })
@@ -310,5 +310,5 @@ func TestUnprovenFramesAreSetAside(t *testing.T) {
 	}
 	require.Equal(t, []string{"verify 2-0  0 forged", "verify 2-1  0 forged", "verify 2-2  0 forged", "verify 3-0 retryable 0 no key now", "verify 5-2 retryable 77 again"}, letters)
 	require.Equal(t, len(letters), counted)
-	b.prove(time.Now(), nil, func(string) { require.Fail(t, "once is enough") })
+	b.prove(time.Now(), nil, func(string) { require.Fail(t, "the batch was verified twice") })
 }

@@ -14,8 +14,8 @@ func TestClockBounds(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				c, at := &clock{}, time.Now()
-				require.True(t, c.earliest(at).Equal(at), "nothing was told")
-				require.True(t, c.latest(at).Equal(at), "nothing was told")
+				require.True(t, c.earliest(at).Equal(at), "no time of the database is known yet")
+				require.True(t, c.latest(at).Equal(at), "no time of the database is known yet")
 				c.set(at.Add(wrong))
 				time.Sleep(time.Minute)
 				at = time.Now()

@@ -163,7 +163,8 @@ func TestUnusualValidPostsAreStored(t *testing.T) {
 	require.Equal(t, `\u0000 is no NUL`, escaped)
 }
 
-// TestSecondIngestChangesNothing checks that it also enqueues nothing.
+// TestSecondIngestChangesNothing checks that a second ingest changes no rows
+// and enqueues no jobs.
 func TestSecondIngestChangesNothing(t *testing.T) {
 	t.Parallel()
 	pool := schematest.New(t)
@@ -207,8 +208,8 @@ func TestJobsAndRecordsAreOneTransaction(t *testing.T) {
 	require.Zero(t, count(t, pool, `SELECT cursor FROM streams`))
 }
 
-// TestDeadlockIsRetriedInOrder lets the first attempt of a commit fail as a
-// deadlock does.
+// TestDeadlockIsRetriedInOrder lets the first attempt of a commit fail as if by
+// a deadlock.
 func TestDeadlockIsRetriedInOrder(t *testing.T) {
 	t.Parallel()
 	pool := schematest.New(t)
@@ -227,8 +228,8 @@ func TestDeadlockIsRetriedInOrder(t *testing.T) {
 	require.Equal(t, 2, count(t, pool, `SELECT count(*) FROM posts`))
 }
 
-// TestStopCommitsReadEvents checks that a stop commits what was read and releases
-// the lease.
+// TestStopCommitsReadEvents checks that a stop commits the events that were
+// read and releases the lease.
 func TestStopCommitsReadEvents(t *testing.T) {
 	t.Parallel()
 	pool := schematest.New(t)
@@ -242,7 +243,7 @@ func TestStopCommitsReadEvents(t *testing.T) {
 		cfg.BlockOnFullBuffer, cfg.BufferBytes = true, 64<<10 // most lines are not read yet
 		cfg.Enqueue = func(_ context.Context, _ pgx.Tx, written []schema.Stored, _ time.Time) error {
 			stored += len(written)
-			cancel() // in the middle of the first commit
+			cancel() // during the first commit
 			return nil
 		}
 	}).Run(ctx))
@@ -252,7 +253,8 @@ func TestStopCommitsReadEvents(t *testing.T) {
 	require.Equal(t, 1, count(t, pool, `SELECT count(*) FROM streams WHERE lease_owner IS NULL AND state = 'stopped'`))
 }
 
-// TestStopWhileTheLeaseIsTaken checks that a stop keeps no lease that nobody uses.
+// TestStopWhileTheLeaseIsTaken checks that a stop leaves no unused lease
+// behind.
 func TestStopWhileTheLeaseIsTaken(t *testing.T) {
 	t.Parallel()
 	pool := schematest.New(t)
@@ -274,11 +276,12 @@ func TestStopWhileTheLeaseIsTaken(t *testing.T) {
 	cancel()
 	require.NoError(t, tx.Commit(t.Context()))
 	require.NoError(t, <-ended)
-	require.Equal(t, int(before.Epoch)+1, count(t, pool, `SELECT epoch FROM streams`), "it took the lease")
+	require.Equal(t, int(before.Epoch)+1, count(t, pool, `SELECT epoch FROM streams`), "the consumer must have taken the lease")
 	require.Equal(t, 1, count(t, pool, `SELECT count(*) FROM streams WHERE lease_owner IS NULL AND state = 'stopped'`))
 }
 
-// TestSecondConsumerWaitsAndTakesOver checks that one lease has one writer.
+// TestSecondConsumerWaitsAndTakesOver checks that a lease has only one writer
+// at a time.
 func TestSecondConsumerWaitsAndTakesOver(t *testing.T) {
 	t.Parallel()
 	schematest.Long(t)
@@ -291,7 +294,7 @@ func TestSecondConsumerWaitsAndTakesOver(t *testing.T) {
 	second := played(t, pool, []string{line(1, plainRecord)}, func(cfg *consumer.Config) { cfg.LeasePoll = 50 * time.Millisecond })
 	require.NoError(t, second.Run(t.Context()))
 	require.NoError(t, pool.QueryRow(t.Context(), `SELECT clock_timestamp()`).Scan(&ended))
-	require.True(t, ended.After(expires), "the lease had not run out")
+	require.True(t, ended.After(expires), "the second consumer took over before the lease expired")
 	require.Equal(t, 1, count(t, pool, `SELECT count(*) FROM posts`))
 	_, err = dead.Renew(t.Context(), pool, schema.Heartbeat{State: schema.StateLive})
 	require.ErrorIs(t, err, schema.ErrFenced)
@@ -322,12 +325,12 @@ func TestPostgresRestartIsTransient(t *testing.T) {
 			return nil
 		}
 	}).Run(t.Context()))
-	require.Greater(t, commits, n/50, "the commits the restarts broke were tried again")
+	require.Greater(t, commits, n/50, "commits that the restarts aborted must be retried")
 	require.Equal(t, n, count(t, pool, `SELECT count(*) FROM posts`))
 }
 
-// TestDeadLettersAreCountedByStageAndCollection checks that only stored collections
-// become labels, never names from the network.
+// TestDeadLettersAreCountedByStageAndCollection checks that the labels contain
+// only stored collections, never names from the network.
 func TestDeadLettersAreCountedByStageAndCollection(t *testing.T) {
 	t.Parallel()
 	registry := prometheus.NewRegistry()
@@ -351,14 +354,14 @@ func TestDeadLettersAreCountedByStageAndCollection(t *testing.T) {
 }
 
 // TestRecordSizeIsMeasuredInCBOR checks that a control character counts as one
-// byte, not as the six of its JSON escape. A record that is too large leaves a
-// small dead letter.
+// byte, and not as the six bytes of its JSON escape. A record that is too large
+// leaves a small dead letter.
 func TestRecordSizeIsMeasuredInCBOR(t *testing.T) {
 	schematest.Long(t)
 	t.Parallel()
 	pool := schematest.New(t)
 	text := func(n int, character string) string { return `{"text":"` + strings.Repeat(character, n) + `"}` }
-	const most = 1<<20 - 11 // the rest is the name and the headers
+	const most = 1<<20 - 11 // the rest is the field's name and the CBOR headers
 	require.NoError(t, played(t, pool, []string{
 		line(1, text(most, `\u0001`)),
 		line(2, text(most, `\u0000`)),
@@ -371,8 +374,8 @@ func TestRecordSizeIsMeasuredInCBOR(t *testing.T) {
 		AND octet_length(raw) = 16384 AND raw_bytes > 1048576`, fmt.Sprintf("%d bytes", 1<<20+1)))
 }
 
-// TestDeadLetterNamesItsAccount checks the account of malformed frames that name
-// one.
+// TestDeadLetterNamesItsAccount checks that the dead letter of a malformed
+// frame has the account that the frame names.
 func TestDeadLetterNamesItsAccount(t *testing.T) {
 	t.Parallel()
 	pool := schematest.New(t)

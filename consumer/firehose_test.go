@@ -15,8 +15,8 @@ import (
 	"github.com/weir-social/weir/simnet"
 )
 
-// TestRelayHidesAnchorsAccount checks that a resume needs no event of an account
-// that the relay took down since.
+// TestRelayHidesAnchorsAccount checks that a resume does not need an event of an account that the
+// relay has taken down since.
 func TestRelayHidesAnchorsAccount(t *testing.T) {
 	t.Parallel()
 	for _, w := range wires() {
@@ -42,8 +42,8 @@ func TestRelayHidesAnchorsAccount(t *testing.T) {
 	}
 }
 
-// TestSyncOfRelayMovesPosition checks that a #sync, which has no record, is an
-// anchor like others.
+// TestSyncOfRelayMovesPosition checks that a #sync event, which has no record, can be an anchor
+// like other events.
 func TestSyncOfRelayMovesPosition(t *testing.T) {
 	t.Parallel()
 	n := startJetstream(t, simnet.Config{History: 50})
@@ -58,7 +58,7 @@ func TestSyncOfRelayMovesPosition(t *testing.T) {
 	}
 }
 
-// relayWire returns the wire of a relay, with a network that runs already.
+// relayWire returns the wire of a relay on a network that is already running.
 func relayWire(t *testing.T, n jetstreamNet) wire {
 	t.Helper()
 	for _, w := range wires() {
@@ -125,8 +125,8 @@ func TestWiresStoreTheSameRecords(t *testing.T) {
 	t.Logf("equal: %d commits, %d records", len(commits), len(want))
 }
 
-// TestSourceCanBeChanged reads a stream through Jetstream, then through the relay,
-// and back: the anchors are others, and nothing counts as missed.
+// TestSourceCanBeChanged reads a stream through Jetstream, then through the relay, and back. The
+// anchors change, and no gap is recorded.
 func TestSourceCanBeChanged(t *testing.T) {
 	schematest.Long(t)
 	t.Parallel()

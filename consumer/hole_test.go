@@ -19,7 +19,7 @@ import (
 	"github.com/weir-social/weir/schema/schematest"
 )
 
-// until waits for a count in the database.
+// until waits until a query returns a count.
 func (s *stream) until(want int, sql string, args ...any) {
 	s.t.Helper()
 	require.Eventually(s.t, func() bool { return count(s.t, s.pool, sql, args...) == want }, time.Minute, 20*time.Millisecond, sql)
@@ -30,8 +30,8 @@ const (
 	allGaps  = `SELECT count(*) FROM gaps`
 )
 
-// TestShortHoleIsAGap checks that any hole is recorded once, however much shorter
-// than the threshold, even if the process ends while the resume is open.
+// TestShortHoleIsAGap checks that any hole is recorded once, even if it is much shorter than the
+// threshold or the process exits while the resume is open.
 func TestShortHoleIsAGap(t *testing.T) {
 	onEveryWire(t, func(t *testing.T, w wire) {
 		s := newStreamOf(t, w, history{events: 300})
@@ -49,7 +49,7 @@ func TestShortHoleIsAGap(t *testing.T) {
 		stop = s.run(func(cfg *consumer.Config) { cfg.AnchorWithin = time.Hour })
 		require.Eventually(t, func() bool { return count(t, s.pool, allPosts) > stored }, time.Minute, 20*time.Millisecond)
 		stop()
-		require.Equal(t, stood, count(t, s.pool, `SELECT cursor FROM streams`), "the question is still open")
+		require.Equal(t, stood, count(t, s.pool, `SELECT cursor FROM streams`), "the resume must still be open")
 		require.Zero(t, count(t, s.pool, allGaps))
 
 		stop = s.run(func(cfg *consumer.Config) { cfg.AnchorWithin = 200 * time.Millisecond })
@@ -74,7 +74,7 @@ func TestShortHoleIsAGap(t *testing.T) {
 		eventTime, _, _ = strings.Cut(eventTime, ",")
 		named, err := time.Parse(time.RFC3339, eventTime)
 		require.NoError(t, err)
-		require.WithinDuration(t, time.UnixMicro(last).Add(-5*time.Minute), named, 3*time.Second, "the time that was really asked for")
+		require.WithinDuration(t, time.UnixMicro(last).Add(-5*time.Minute), named, 3*time.Second, "the gap's reason must name the time that was actually requested")
 	})
 }
 
@@ -83,7 +83,7 @@ func TestShortHoleIsAGap(t *testing.T) {
 func server(t *testing.T, sends func(cursor int64, send func(line string)) (accepts bool)) (url string) {
 	t.Helper()
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		cursor, _ := strconv.ParseInt(r.URL.Query().Get("cursor"), 10, 64) // none is zero
+		cursor, _ := strconv.ParseInt(r.URL.Query().Get("cursor"), 10, 64) // 0 if there is no cursor
 		var lines []string
 		if !sends(cursor, func(line string) { lines = append(lines, line) }) {
 			http.Error(w, "not now", http.StatusServiceUnavailable)
@@ -105,8 +105,8 @@ func server(t *testing.T, sends func(cursor int64, send func(line string)) (acce
 	return "ws" + strings.TrimPrefix(s.URL, "http") + "/subscribe"
 }
 
-// postOf returns a post as a v1 server sends it, with separate times of writing and
-// date.
+// postOf returns a post as a v1 server sends it, with its writing time and the server's date given
+// separately.
 func postOf(account string, written, dated time.Time) string {
 	rev := syntax.NewTID(written.UnixMicro(), 0).String()
 	return fmt.Sprintf(`{"did":"did:plc:%s","time_us":%d,"kind":"commit","commit":{"rev":%q,"operation":"create",`+
@@ -114,8 +114,8 @@ func postOf(account string, written, dated time.Time) string {
 		strings.Repeat(account, 24), dated.UnixMicro(), rev, rev, plainRecord)
 }
 
-// TestFailoverFromLaggingHostLosesNothing fails over from a host that receives
-// events twenty minutes late, and dates them then, to one that is on time.
+// TestFailoverFromLaggingHostLosesNothing fails over to a host that is on time, from one that
+// receives events twenty minutes late and dates them on arrival.
 func TestFailoverFromLaggingHostLosesNothing(t *testing.T) {
 	schematest.Long(t)
 	t.Parallel()
@@ -151,14 +151,14 @@ func TestFailoverFromLaggingHostLosesNothing(t *testing.T) {
 			require.Zero(t, count(t, s.pool, allGaps))
 			continue
 		}
-		require.Less(t, count(t, s.pool, allPosts), posts, "it has forgotten some")
+		require.Less(t, count(t, s.pool, allPosts), posts, "the second host has forgotten some posts")
 		require.Equal(t, 1, count(t, s.pool, `SELECT count(*) FROM gaps WHERE from_at <= $1 AND to_at >= $2 AND to_at < $3`,
 			written(31), written(34), now), "and dates the first one it has before the position")
 	}
 }
 
-// TestScanningServerIsNotQuiet connects to a server that answers pings while it
-// scans six hours of other accounts' events.
+// TestScanningServerIsNotQuiet connects to a server that replies to pings while it scans six hours
+// of other accounts' events.
 func TestScanningServerIsNotQuiet(t *testing.T) {
 	schematest.Long(t)
 	t.Parallel()
@@ -167,7 +167,7 @@ func TestScanningServerIsNotQuiet(t *testing.T) {
 	var phase atomic.Int32
 	url := server(t, func(_ int64, send func(string)) bool {
 		switch phase.Load() {
-		case 0, 2: // all that it has left is as old
+		case 0, 2: // all events that it has left are that old
 			at := now.Add(-6 * time.Hour).Add(time.Duration(phase.Load()) * 150 * time.Minute)
 			send(postOf("ab"[phase.Load()/2:][:1], at, at))
 		case 3:
@@ -200,9 +200,9 @@ func TestScanningServerIsNotQuiet(t *testing.T) {
 	stop()
 }
 
-// TestServerMayBeSlowToBegin connects to a server that answers pings, and sends nothing of
-// the requested past for a while. That proves nothing, whether the stored cursor was
-// requested or the oldest event. A server that sends nothing for too long has nothing.
+// TestServerMayBeSlowToBegin connects to a server that replies to pings and for a while sends none
+// of the requested events. That proves nothing, whether the stored cursor or the oldest event was
+// requested. Only a server that sends nothing for too long counts as empty.
 func TestServerMayBeSlowToBegin(t *testing.T) {
 	t.Parallel()
 	toy := wireOf(t, "toy")
@@ -230,7 +230,7 @@ func TestServerMayBeSlowToBegin(t *testing.T) {
 		require.False(t, s.log.has("resume_mismatch"))
 
 		n.Hold(true)
-		_, err = s.pool.Exec(t.Context(), `UPDATE streams SET caught_up_at = last_event_at`) // it was not known to be quiet
+		_, err = s.pool.Exec(t.Context(), `UPDATE streams SET caught_up_at = last_event_at`) // the stream was not known to be quiet
 		require.NoError(t, err)
 		stop = s.run(func(cfg *consumer.Config) {
 			impatient(cfg)
@@ -241,8 +241,8 @@ func TestServerMayBeSlowToBegin(t *testing.T) {
 	}
 }
 
-// TestTooOldPositionIsAGap checks that a position older than the kept deletions is
-// not resumed: it could restore deleted records.
+// TestTooOldPositionIsAGap checks that a position older than the stored tombstones is not resumed:
+// deleted records could be restored.
 func TestTooOldPositionIsAGap(t *testing.T) {
 	schematest.Long(t)
 	onEveryWire(t, func(t *testing.T, w wire) {
@@ -265,7 +265,7 @@ func TestTooOldPositionIsAGap(t *testing.T) {
 			s.net.Play(20)
 			s.until(1, readUpTo, s.last())
 			stop()
-			require.Less(t, count(t, s.pool, allPosts), int(deleted.RowsAffected()), "the old ones have not come back")
+			require.Less(t, count(t, s.pool, allPosts), int(deleted.RowsAffected()), "deleted old posts were stored again")
 			require.Equal(t, 1, count(t, s.pool, allGaps))
 			require.True(t, s.log.has("position_too_old"))
 		}

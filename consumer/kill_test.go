@@ -19,17 +19,17 @@ import (
 	"github.com/weir-social/weir/simnet"
 )
 
-// refusing is a constraint that rejects one post in eight, so that batches are
-// split until each of them is alone, inside frames too.
+// refusing is a constraint that rejects one post in eight. Batches are split
+// until each rejected post is alone, also within a frame.
 const refusing = `ALTER TABLE posts ADD CONSTRAINT refusing CHECK (hashtext(rkey) % 8 <> 0)`
 
-// TestKilledAtAnyCommitLosesNothing ends the process in a transaction, again and
-// again, while batches are being split. Nothing is lost, and no event has two
-// dead letters. After the constraint is dropped, a retry stores all events.
+// TestKilledAtAnyCommitLosesNothing kills the consumer in a transaction, again
+// and again, while batches are being split. Nothing is lost, and no event has
+// two dead letters. After the constraint is dropped, a retry stores all events.
 //
 // The test fails if the first part of a split frame moves the position, if an
-// excerpt has all of a frame's events, or if the rest of a frame counts as known as
-// soon as one of its events is stored.
+// excerpt has all of a frame's events, or if the rest of a frame counts as
+// known as soon as one of its events is stored.
 func TestKilledAtAnyCommitLosesNothing(t *testing.T) {
 	schematest.Long(t)
 	onEveryWire(t, func(t *testing.T, w wire) {
@@ -132,8 +132,9 @@ func newToy(t *testing.T) (*stream, *toyNet) {
 	return s, s.net.(*toyNet)
 }
 
-// TestTakenDownAccountRemovesAnchor checks that the anchor before it then proves
-// the resume, and that without one the oldest events are read.
+// TestTakenDownAccountRemovesAnchor checks that if an anchor's account was
+// taken down, the anchor before it proves the resume. Without another anchor
+// the oldest events are read.
 func TestTakenDownAccountRemovesAnchor(t *testing.T) {
 	t.Parallel()
 	for _, down := range []int{1, 2} {
@@ -184,7 +185,7 @@ func TestMalformedOperationIsOneDeadLetter(t *testing.T) {
 		return json.RawMessage(`{"action":"create","path":"app.bsky.feed.post/` + rkey + `","record":{"text":"x"}}`)
 	}
 	n.Inject(toyFrame{DID: "did:plc:many", Rev: "3mptbyqhi7s2f", Ops: []json.RawMessage{op("a"), []byte(`7`), op("b"), []byte(`{"path":8}`), op("c")}})
-	n.Inject(toyFrame{Ops: []json.RawMessage{[]byte(`9`)}}) // and nothing else: it moves the position
+	n.Inject(toyFrame{Ops: []json.RawMessage{[]byte(`9`)}}) // this frame alone moves the position
 	stop := s.run(nil)
 	require.Eventually(t, func() bool { return count(t, s.pool, readUpTo, s.last()) == 1 }, time.Minute, 20*time.Millisecond)
 	stop()
@@ -221,8 +222,8 @@ func TestRetryDecodesWholeFrame(t *testing.T) {
 	require.Equal(t, 3, count(t, s.pool, `SELECT count(*) FROM dead_letters`))
 }
 
-// TestDeadLetterOfUnknownWireStaysOpen checks that its cause is recorded: another
-// version may know the wire.
+// TestDeadLetterOfUnknownWireStaysOpen checks that the dead letter stays open
+// with its cause: another version may know the wire.
 func TestDeadLetterOfUnknownWireStaysOpen(t *testing.T) {
 	t.Parallel()
 	s, _ := newToy(t)
@@ -230,14 +231,14 @@ func TestDeadLetterOfUnknownWireStaysOpen(t *testing.T) {
 		deadLetter := schema.DeadLetter{Stage: schema.StageDecode, Wire: wire, Cause: "not understood", Raw: []byte(`{}`), At: time.Now()}
 		require.NoError(t, deadLetter.Store(t.Context(), s.pool, ""))
 	}
-	require.Equal(t, 2, count(t, s.pool, `SELECT count(*) FROM dead_letters`), "the same bytes of another wire are another input")
+	require.Equal(t, 2, count(t, s.pool, `SELECT count(*) FROM dead_letters`), "the same bytes on another wire are a different input")
 	retried(t, s.pool, func(r *consumer.Retry) { r.Wires = map[string]consumer.Wire{"toy": toyWire()} })
 	require.Equal(t, 1, count(t, s.pool, `SELECT count(*) FROM dead_letters WHERE state = 'retried' AND wire = 'toy'`))
 	require.Equal(t, 1, count(t, s.pool, `SELECT count(*) FROM dead_letters WHERE state = 'open' AND last_cause LIKE 'this version of Weir does not know the wire%received tomorrow-v9'`))
 }
 
-// TestMalformedFrameMovesPosition checks that a malformed frame with a place moves
-// the position, so that it arrives once.
+// TestMalformedFrameMovesPosition checks that a malformed frame that has a
+// place moves the position, so that it arrives only once.
 func TestMalformedFrameMovesPosition(t *testing.T) {
 	t.Parallel()
 	s := newStream(t, simnet.Config{History: 50})
@@ -250,6 +251,6 @@ func TestMalformedFrameMovesPosition(t *testing.T) {
 		s.until(1, `SELECT count(*) FROM streams WHERE cursor = $1`, at)
 		stop()
 	}
-	require.Equal(t, 1, count(t, s.pool, `SELECT count FROM dead_letters`), "it is known when it comes again")
+	require.Equal(t, 1, count(t, s.pool, `SELECT count FROM dead_letters`), "a repeated malformed frame must be counted in the same dead letter")
 	require.False(t, s.log.has("resume_mismatch"))
 }

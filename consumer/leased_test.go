@@ -20,15 +20,16 @@ import (
 	"github.com/weir-social/weir/simnet"
 )
 
-// TestFollowsAreReadWithEachLease checks that Leased is called before anything is
-// read, until it succeeds: the events after the position must be read for the
-// accounts that are followed by then.
+// TestFollowsAreReadWithEachLease checks that Leased is called before anything
+// is read, and again until it succeeds. The events after the position must be
+// read for the accounts that are followed at that time.
 //
-// The test fails if Leased is called only once, or after the connection.
+// The test fails if Leased is called only once, or after the connection is
+// made.
 func TestFollowsAreReadWithEachLease(t *testing.T) {
 	t.Parallel()
 	s := newStream(t, simnet.Config{History: 500})
-	var followed, known atomic.Bool // in the database; in this process
+	var followed, known atomic.Bool // in the database, and in this process
 	calls := 0
 	stop := s.run(func(cfg *consumer.Config) {
 		cfg.LeasePoll = time.Millisecond
@@ -45,7 +46,7 @@ func TestFollowsAreReadWithEachLease(t *testing.T) {
 	require.Eventually(t, func() bool {
 		return count(t, s.pool, `SELECT count(*) FROM streams WHERE last_event_at >= to_timestamp($1::bigint / 1000000.0)`, last) == 1
 	}, time.Minute, 20*time.Millisecond)
-	require.Zero(t, count(t, s.pool, `SELECT count(*) FROM posts`), "nobody was followed")
+	require.Zero(t, count(t, s.pool, `SELECT count(*) FROM posts`), "no post may be stored before an account is followed")
 	followed.Store(true)
 	_, err := s.pool.Exec(t.Context(), `UPDATE streams SET epoch = epoch + 1, cursor_kind = '', cursor = 0, anchor = NULL, last_event_at = NULL, caught_up_at = NULL`)
 	require.NoError(t, err)
@@ -54,8 +55,8 @@ func TestFollowsAreReadWithEachLease(t *testing.T) {
 	require.Equal(t, 4, calls)
 }
 
-// TestOutdatedProgramReleasesLease checks that the program also ends, because
-// another one has projections that it lacks.
+// TestOutdatedProgramReleasesLease checks that a program also exits if another
+// one has registered projections that it lacks.
 func TestOutdatedProgramReleasesLease(t *testing.T) {
 	t.Parallel()
 	pool := schematest.New(t)

@@ -19,8 +19,8 @@ import (
 
 const day = 24 * time.Hour
 
-// TestReaderAtPartitionEndBlocksNothing keeps a transaction open that has read all
-// of posts while the last partition ends.
+// TestReaderAtPartitionEndBlocksNothing keeps a transaction open that has read
+// posts while the last partition ends.
 func TestReaderAtPartitionEndBlocksNothing(t *testing.T) {
 	t.Parallel()
 	schematest.Long(t)
@@ -54,15 +54,15 @@ WHERE a.datname = current_database() AND a.application_name = 'pg_dump' AND l.gr
 		}, time.Minute, 10*time.Millisecond)
 		return func() {
 			require.NoError(t, dump.Process.Kill())
-			require.Error(t, dump.Wait(), "it was not over")
+			require.Error(t, dump.Wait(), "pg_dump ended before it was killed")
 			require.NoError(t, unread.Close())
 		}
 	})
 }
 
-// readerAtTheEnd lets the last partition end while a reader holds posts. The stream
-// is still committed and the lease renewed. After the reader ends, the partitions
-// are created and contain the posts that arrived meanwhile.
+// readerAtTheEnd lets the last partition end while a reader has locked posts.
+// Batches are still committed and the lease is renewed. After the reader ends,
+// the partitions are created and contain the posts that arrived meanwhile.
 func readerAtTheEnd(t *testing.T, read func(*stream) (end func())) {
 	s := newStream(t, simnet.Config{History: 300, HistorySpan: time.Minute})
 	var now atomic.Pointer[time.Time]
@@ -84,7 +84,7 @@ func readerAtTheEnd(t *testing.T, read func(*stream) (end func())) {
 	s.stores()
 	set(time.Now())
 	require.Eventually(t, renewed, time.Minute, 20*time.Millisecond)
-	require.Zero(t, count(t, s.pool, `SELECT count(*) FROM partitions WHERE parent = 'posts' AND ends > now() AND part <> 'posts_ahead'`), "the reader is there still")
+	require.Zero(t, count(t, s.pool, `SELECT count(*) FROM partitions WHERE parent = 'posts' AND ends > now() AND part <> 'posts_ahead'`), "no partition may be created while the reader has its lock")
 	require.False(t, s.log.has("partitions_made"))
 
 	end()
@@ -96,8 +96,8 @@ func readerAtTheEnd(t *testing.T, read func(*stream) (end func())) {
 	require.Positive(t, count(t, s.pool, `SELECT count(*) FROM posts JOIN partitions ON part = posts.tableoid::regclass::text WHERE ends > now()`))
 }
 
-// TestFastClockCreatesNoHugePartition checks that a clock that is a year ahead does
-// not create a partition of a year, which would expire late.
+// TestFastClockCreatesNoHugePartition checks that a clock that is a year ahead
+// does not create a partition that spans a year and would expire late.
 func TestFastClockCreatesNoHugePartition(t *testing.T) {
 	t.Parallel()
 	s := newStream(t, simnet.Config{History: 10})
@@ -115,7 +115,8 @@ func TestFastClockCreatesNoHugePartition(t *testing.T) {
 	require.Zero(t, count(t, s.pool, `SELECT count(*) FROM partitions WHERE parent = 'posts' AND part <> 'posts_ahead' AND ends > now() + interval '3 days'`))
 }
 
-// pgDump is the program, of the version of the server that the tests run.
+// pgDump returns the path of pg_dump, of the same version as the server of the
+// tests.
 func pgDump(t *testing.T) string {
 	t.Helper()
 	bin, version, err := devpg.Find()

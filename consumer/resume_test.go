@@ -53,15 +53,15 @@ func TestResumeIsVerifiedByTheAnchor(t *testing.T) {
 		r := resume{can: byTime, from: from, exact: true, threshold: 5 * time.Minute}
 		return r.check(&ev)
 	}
-	require.Equal(t, known, check(stored(anchor), anchor), "delivered again: nothing was missed, and it is committed")
+	require.Equal(t, known, check(stored(anchor), anchor), "the anchor was delivered again: nothing was missed, and it is already committed")
 	require.Equal(t, mismatch, check(stored(anchor), renumbered), "the number now names another event")
-	require.Equal(t, mismatch, check(stored(anchor), at(8, now.Add(time.Second), "c")), "the live tip instead of the cursor")
+	require.Equal(t, mismatch, check(stored(anchor), at(8, now.Add(time.Second), "c")), "the server began at the live tip instead of the cursor")
 
 	unnumbered := anchor
 	unnumbered.Seq = 0
 	early := at(3, now.Add(-time.Minute), "z")
 	require.Equal(t, known, check(stored(unnumbered), unnumbered))
-	require.Equal(t, proceed, check(stored(unnumbered), early), "a server that starts earlier than asked covers it")
+	require.Equal(t, proceed, check(stored(unnumbered), early), "a server that starts before the cursor covers it")
 	require.Equal(t, mismatch, check(stored(unnumbered), at(0, now.Add(time.Second), "c")))
 }
 
@@ -70,7 +70,7 @@ func TestResumeIsVerifiedByTheAnchor(t *testing.T) {
 func TestResumeRequestsAnchorsOfSource(t *testing.T) {
 	t.Parallel()
 	p := stored(at(70, noon, "a"))
-	p.Cursor = 72 // two keep-alives followed
+	p.Cursor = 72 // two keep-alives followed the anchor
 	for i, seq := range []int64{70, 64, 0, 51} {
 		p.Anchors[i] = schema.AnchorHash{Hash: int64(i + 1), Seq: seq}
 	}
@@ -83,12 +83,11 @@ func TestResumeRequestsAnchorsOfSource(t *testing.T) {
 		require.Equal(t, Cursor{Kind: CursorSeq, Value: c.want}, r.cursor(Cursor{}, time.Minute), c.can)
 	}
 	anew := resume{from: p}
-	require.Equal(t, Cursor{Kind: CursorSeq}, anew.cursor(Cursor{Kind: CursorSeq, Value: 7}, time.Minute), "no time can be asked for: the oldest event there is")
+	require.Equal(t, Cursor{Kind: CursorSeq}, anew.cursor(Cursor{Kind: CursorSeq, Value: 7}, time.Minute), "the source has no time cursors: request the oldest event")
 }
 
-// TestOneOfSeveralAnchorsProvesTheResume checks that an anchor must have its own
-// number. Frames after it up to the position are skipped, those before it are
-// processed again.
+// TestOneOfSeveralAnchorsProvesTheResume checks that an anchor proves the resume only with its own
+// number. Frames between it and the position are skipped; frames before it are processed again.
 func TestOneOfSeveralAnchorsProvesTheResume(t *testing.T) {
 	t.Parallel()
 	frame := func(seq int64, key string) Place { return at(seq, noon, key) }
@@ -123,8 +122,8 @@ func TestOneOfSeveralAnchorsProvesTheResume(t *testing.T) {
 	}
 }
 
-// TestOtherHostDropsSequenceNumbers checks that on another host only the anchors'
-// names are valid.
+// TestOtherHostDropsSequenceNumbers checks that on another host the anchors' names remain valid and
+// their numbers do not.
 func TestOtherHostDropsSequenceNumbers(t *testing.T) {
 	t.Parallel()
 	p := stored(at(7, noon, "a"))
@@ -157,8 +156,8 @@ func position(accounts ...string) schema.Position {
 	return p
 }
 
-// delivered returns the verdict after a resume by time has delivered these events
-// and then nothing for as long as an anchor may take.
+// delivered returns the verdict on a resume by time. The server delivers these events, and then
+// nothing for as long as an anchor may take to arrive.
 func delivered(r *resume, events ...Place) verdict {
 	for i := range events {
 		if saw := r.check(&events[i]); r.settled {
@@ -178,29 +177,29 @@ func TestGapOfResumeByTime(t *testing.T) {
 		}
 		return r
 	}
-	require.Equal(t, proceed, delivered(ask(nil), after(-time.Minute)), "starts before the position, though the account of the anchor is gone")
+	require.Equal(t, proceed, delivered(ask(nil), after(-time.Minute)), "the events start before the position, so the anchor is not needed")
 	require.Equal(t, proceed, delivered(ask(nil), after(0)), "the same time as the position's")
 	require.Equal(t, missed, delivered(ask(nil), after(time.Second)), "no hole is too short")
 	require.Equal(t, missed, delivered(ask(nil), after(6*time.Minute)))
 
 	reprocess := at(900, noon.Add(time.Hour), "a") // another number and time
-	require.Equal(t, proceed, delivered(ask(nil), after(time.Second), reprocess), "the anchor, after others that were dated anew")
+	require.Equal(t, proceed, delivered(ask(nil), after(time.Second), reprocess), "the anchor arrives after events with new dates")
 	another := reprocess
 	another.Identity.Author = "did:plc:b"
-	require.Equal(t, proceed, delivered(ask(nil), after(time.Second), another), "the anchor of another account")
+	require.Equal(t, proceed, delivered(ask(nil), after(time.Second), another), "another account's anchor arrives")
 
 	quiet := func(r *resume) { r.from.CaughtUp, r.from.Quiet = noon.Add(50*time.Minute), true }
-	require.Equal(t, proceed, delivered(ask(quiet), after(52*time.Minute)), "quietness is no gap")
+	require.Equal(t, proceed, delivered(ask(quiet), after(52*time.Minute)), "a quiet period is no gap")
 	require.Equal(t, missed, delivered(ask(quiet), after(time.Hour)))
-	require.Equal(t, proceed, delivered(ask(func(r *resume) { quiet(r); r.connected = noon.Add(52 * time.Minute) })), "nothing came at all")
-	require.Equal(t, missed, delivered(ask(func(r *resume) { r.connected = noon.Add(2 * time.Second) })), "the anchor should have come")
+	require.Equal(t, proceed, delivered(ask(func(r *resume) { quiet(r); r.connected = noon.Add(52 * time.Minute) })), "no event arrived at all")
+	require.Equal(t, missed, delivered(ask(func(r *resume) { r.connected = noon.Add(2 * time.Second) })), "the anchor should have arrived")
 
 	moved := func(r *resume) { r.expectsAnchor = false }
-	require.Equal(t, proceed, delivered(ask(moved), after(10*time.Second)), "other accounts: nothing is known of them")
+	require.Equal(t, proceed, delivered(ask(moved), after(10*time.Second)), "nothing is known about other accounts")
 	require.Equal(t, missed, delivered(ask(moved), after(time.Minute)))
 
 	live := ask(func(r *resume) { moved(r); r.connected = noon.Add(2 * time.Second) })
-	require.Equal(t, proceed, delivered(live, after(time.Hour)), "what happened after the connection was made has been delivered")
+	require.Equal(t, proceed, delivered(live, after(time.Hour)), "events after the start of the connection have been delivered")
 	down := ask(func(r *resume) { r.connected = noon.Add(20 * time.Minute); r.requested = noon.Add(-5 * time.Minute) })
 	require.Equal(t, missed, delivered(down, after(time.Hour)))
 	gap := down.gap()
@@ -209,8 +208,8 @@ func TestGapOfResumeByTime(t *testing.T) {
 	require.Equal(t, "requested events since 2026-07-04T11:55:00Z, the first to arrive is of 2026-07-04T13:00:00Z", gap.Reason)
 }
 
-// TestResumeStaysOpenUntilAnchorIsPassed checks that it stays open for a hundred
-// events or ten seconds.
+// TestResumeStaysOpenUntilAnchorIsPassed checks that a resume stays open for a hundred events or
+// ten seconds.
 func TestResumeStaysOpenUntilAnchorIsPassed(t *testing.T) {
 	t.Parallel()
 	r := &resume{can: byTime, from: position(), expectsAnchor: true, threshold: 5 * time.Minute}
@@ -220,12 +219,12 @@ func TestResumeStaysOpenUntilAnchorIsPassed(t *testing.T) {
 		require.False(t, r.settled)
 	}
 	require.Equal(t, missed, r.check(&ev))
-	require.Equal(t, noon.Add(time.Second), r.gap().To.UTC(), "the gap ends with the first of them")
-	require.Equal(t, proceed, r.check(&ev), "it is recorded once")
+	require.Equal(t, noon.Add(time.Second), r.gap().To.UTC(), "the gap ends at the first event")
+	require.Equal(t, proceed, r.check(&ev), "the gap must be recorded only once")
 }
 
-// TestLaggingHostIsDetectedByRevs checks that the older of date and rev counts: a
-// host that lags dates late events by its own clock.
+// TestLaggingHostIsDetectedByRevs checks that the older of date and rev counts: a host that lags
+// dates late events by its own clock.
 func TestLaggingHostIsDetectedByRevs(t *testing.T) {
 	t.Parallel()
 	from := position()
@@ -237,7 +236,7 @@ func TestLaggingHostIsDetectedByRevs(t *testing.T) {
 	require.Equal(t, 5*time.Minute, cursor(0))
 	require.Equal(t, 25*time.Minute, cursor(20*time.Minute))
 	require.Equal(t, 24*time.Hour, cursor(30*time.Hour))
-	require.Equal(t, 5*time.Minute, cursor(-time.Hour), "written in the future")
+	require.Equal(t, 5*time.Minute, cursor(-time.Hour), "the rev is in the future")
 
 	written := func(dated, rev time.Duration) Place {
 		ev := at(1, noon.Add(dated), "z")
@@ -256,7 +255,7 @@ func TestLaggingHostIsDetectedByRevs(t *testing.T) {
 	}
 	before, late := written(-25*time.Minute, -25*time.Minute), written(-10*time.Minute, -10*time.Minute)
 	require.LessOrEqual(t, hole(otherHost(before, late, late)), 20*time.Minute)
-	require.Zero(t, hole(otherHost(before, before, late)), "on time, and from before the position")
+	require.Zero(t, hole(otherHost(before, before, late)), "the host is on time and starts before the position")
 	clamped := otherHost(late, late, late)
 	require.Equal(t, 10*time.Minute, hole(clamped), "no later than the position by the dates of the host that lagged")
 	require.Contains(t, clamped.gap().Reason, "written at 2026-07-04T11:50:00Z")
@@ -264,8 +263,8 @@ func TestLaggingHostIsDetectedByRevs(t *testing.T) {
 	require.Equal(t, 10*time.Minute, hole(otherHost(liar, late, late)), "the first event alone proves nothing")
 }
 
-// TestInformalDatesNeedRevs: the first events are dated before the position, and were
-// written after it. Only a server whose dates count hides a hole with that.
+// TestInformalDatesNeedRevs covers first events that are dated before the position and were written
+// after it. They hide a hole only if the source's dates count.
 func TestInformalDatesNeedRevs(t *testing.T) {
 	t.Parallel()
 	wrongly := func(key string) Place {
@@ -302,7 +301,7 @@ func TestAnchorsAreOfDifferentAccounts(t *testing.T) {
 	}
 	tr.mark(&p)
 	anchor("did:plc:talks", 0)
-	require.Zero(t, p.Anchors[1], "one account, one anchor")
+	require.Zero(t, p.Anchors[1], "an account has only one anchor")
 	for i := range 8 {
 		say(fmt.Sprintf("did:plc:%d", i), "y", time.Minute)
 		tr.mark(&p)
@@ -311,7 +310,7 @@ func TestAnchorsAreOfDifferentAccounts(t *testing.T) {
 		anchor(fmt.Sprintf("did:plc:%d", 7-i), i)
 	}
 	require.WithinDuration(t, noon.Add(-time.Minute), p.WrittenAt, time.Millisecond)
-	for range 40 { // liars, fewer than half
+	for range 40 { // fewer than half of the dates are wrong
 		say("did:plc:liar", "z", -100*time.Hour)
 	}
 	tr.mark(&p)
@@ -320,7 +319,7 @@ func TestAnchorsAreOfDifferentAccounts(t *testing.T) {
 	resumed := newTrail(&p, true, false)
 	next := p
 	resumed.mark(&next)
-	require.Equal(t, p, next, "nothing is lost where nothing has come")
+	require.Equal(t, p, next, "an empty batch must keep the position")
 }
 
 // TestPositionExpiresByBothClocks checks that a position is dropped only if it is
@@ -336,7 +335,7 @@ func TestPositionExpiresByBothClocks(t *testing.T) {
 		return c.expired(from, moved)
 	}
 	require.True(t, expired(old, now))
-	require.False(t, expired(old, now.Add(-2*time.Hour)), "the database's clock says that it is not")
+	require.False(t, expired(old, now.Add(-2*time.Hour)), "the position is not expired by the database's clock")
 	young := schema.Position{CursorKind: "seq", LastEvent: now.Add(-167 * time.Hour)}
 	require.False(t, expired(young, now))
 	require.False(t, expired(young, now.Add(2*time.Hour)))
@@ -344,9 +343,9 @@ func TestPositionExpiresByBothClocks(t *testing.T) {
 	require.False(t, expired(old, now), "a quiet stream has missed nothing")
 	require.False(t, expired(schema.Position{}, now))
 	old.CaughtUp, moved = time.Time{}, now
-	require.False(t, expired(old, now), "the server's past is being read")
+	require.False(t, expired(old, now), "a position does not expire while the server's past is being read")
 	moved = now.Add(-170 * time.Hour)
-	require.True(t, expired(old, now), "the network was away")
+	require.True(t, expired(old, now), "the position expires if the network was unreachable")
 }
 
 func TestSilenceThreshold(t *testing.T) {
@@ -356,20 +355,20 @@ func TestSilenceThreshold(t *testing.T) {
 	require.Equal(t, 12*time.Minute, s.silenceThreshold())
 	advanceTo := func(age time.Duration) { s.reached.Store(now.Add(-age).UnixMicro()) }
 	advanceTo(5 * time.Hour)
-	require.InDelta(t, 10*time.Minute, s.silenceThreshold(), float64(time.Millisecond), "what is left of it")
+	require.InDelta(t, 10*time.Minute, s.silenceThreshold(), float64(time.Millisecond), "the rest of the threshold")
 	advanceTo(time.Minute)
 	require.Equal(t, 15*time.Second, s.silenceThreshold())
 	s.recent.Store(true)
 	require.Equal(t, 5*time.Second, s.silenceThreshold())
 	tip := &session{cfg: s.cfg, clock: &clock{}, connected: now}
-	require.Equal(t, 5*time.Second, tip.silenceThreshold(), "there is no past")
+	require.Equal(t, 5*time.Second, tip.silenceThreshold(), "a stream that starts at the tip has no past to read")
 	relay := &session{cfg: &Config{QuietAfter: 5 * time.Second, SilentFor: 15 * time.Second, BeginWithin: time.Minute}, clock: &clock{}, connected: now, past: now.Add(-6 * time.Hour)}
-	require.Equal(t, time.Minute, relay.silenceThreshold(), "it has not begun")
+	require.Equal(t, time.Minute, relay.silenceThreshold(), "the server has not begun to send")
 	relay.begun.Store(true)
 	require.Equal(t, 15*time.Second, relay.silenceThreshold())
 }
 
-// TestRevTime compares with the network's own library.
+// TestRevTime compares revTime with the network's own library.
 func TestRevTime(t *testing.T) {
 	t.Parallel()
 	rev := tid(noon)
@@ -395,8 +394,8 @@ func TestAnchorIsStorable(t *testing.T) {
 	require.Equal(t, known, r.check(&ev))
 }
 
-// TestLaterEventOfSameNameIsNoAnchor covers identity and account events: they are
-// named by their account alone, and an account has many of them.
+// TestLaterEventOfSameNameIsNoAnchor covers identity and account events. They are named only by
+// their account, which may have many of them.
 func TestLaterEventOfSameNameIsNoAnchor(t *testing.T) {
 	t.Parallel()
 	for _, kind := range []string{"identity", "account", "other"} {
@@ -412,16 +411,16 @@ func TestLaterEventOfSameNameIsNoAnchor(t *testing.T) {
 			return &resume{can: byTime, from: from, expectsAnchor: true, threshold: 5 * time.Minute, otherHost: otherHost}
 		}
 		first := at(1, noon.Add(time.Hour), "z")
-		require.Equal(t, missed, delivered(ask(false), first, databaseTime(2*time.Hour, 2*time.Hour)), "another one, of after the hole")
+		require.Equal(t, missed, delivered(ask(false), first, databaseTime(2*time.Hour, 2*time.Hour)), "another event of the same name, from after the hole")
 		require.Equal(t, missed, delivered(ask(true), first, databaseTime(2*time.Hour, 2*time.Hour)))
-		require.Equal(t, proceed, delivered(ask(true), first, databaseTime(-time.Second, 2*time.Hour)), "the same one, dated by a host that lags")
+		require.Equal(t, proceed, delivered(ask(true), first, databaseTime(-time.Second, 2*time.Hour)), "the same event, dated by a lagging host")
 		unsaid := databaseTime(0, 2*time.Hour)
 		unsaid.At = time.Time{}
 		require.Equal(t, missed, delivered(ask(false), first, unsaid))
 	}
 }
 
-// idle is a connection that sends nothing and answers pings.
+// idle is a connection that sends nothing and replies to pings.
 type idle struct{ Conn }
 
 func (idle) Proven() time.Time { return time.Now() }

@@ -22,9 +22,9 @@ func (s *stream) marked() []string {
 	return dids
 }
 
-// TestRefusedCommitsDesynchronizeTheirAccounts in the transaction that moves the
-// position past them: forgeries, commits from before a rotation that are read after it,
-// blocks that do not fit, and #sync. Each account gets one job.
+// TestRefusedCommitsDesynchronizeTheirAccounts checks that accounts are marked in the transaction
+// that moves the position past their refused commits: forgeries, commits from before a key rotation
+// that are read after it, blocks that do not match, and #sync. Each account gets one job.
 func TestRefusedCommitsDesynchronizeTheirAccounts(t *testing.T) {
 	t.Parallel()
 	n := quietNetwork(t)
@@ -60,7 +60,7 @@ func TestRefusedCommitsDesynchronizeTheirAccounts(t *testing.T) {
 				var inside, outside int64
 				const at = `SELECT coalesce((SELECT max(cursor) FROM streams), 0) FROM resyncs WHERE did = $1`
 				require.NoError(t, tx.QueryRow(ctx, at, r.DID).Scan(&inside))
-				require.ErrorIs(t, s.pool.QueryRow(ctx, at, r.DID).Scan(&outside), schema.ErrNoRows, "not committed before the position")
+				require.ErrorIs(t, s.pool.QueryRow(ctx, at, r.DID).Scan(&outside), schema.ErrNoRows, "the account was marked before the position moved")
 				require.NoError(t, s.pool.QueryRow(ctx, `SELECT max(cursor) FROM streams`).Scan(&outside))
 				require.Greater(t, inside, outside, "the position moves in the same transaction")
 			}
@@ -73,10 +73,10 @@ func TestRefusedCommitsDesynchronizeTheirAccounts(t *testing.T) {
 	require.Equal(t, map[string]int{rotated: 1, forged: 1, spoilt: 1, synced: 1}, jobs)
 	require.Zero(t, count(t, s.pool, `SELECT count(*) FROM posts WHERE record ->> 'text' = $1`, simnet.ForgedText))
 	require.Equal(t, 4, count(t, s.pool, `SELECT count(*) FROM resyncs WHERE cause <> '' AND wanted <> '' AND due_at <= now()`))
-	require.Equal(t, 4, count(t, s.pool, `SELECT count(*) FROM resyncs WHERE wanted < 'zzz'`), "the revisions are known: what is compared later includes them")
+	require.Equal(t, 4, count(t, s.pool, `SELECT count(*) FROM resyncs WHERE wanted < 'zzz'`), "each row has the revision that the comparison must include")
 }
 
-// TestTrustedRelayDesynchronizesNobody: without verification, nothing is compared.
+// TestTrustedRelayDesynchronizesNobody shows that without verification no account is compared.
 func TestTrustedRelayDesynchronizesNobody(t *testing.T) {
 	t.Parallel()
 	n := quietNetwork(t)
@@ -95,9 +95,9 @@ func TestTrustedRelayDesynchronizesNobody(t *testing.T) {
 	require.Empty(t, s.marked())
 }
 
-// TestMissingCommitsDesynchronizeTheirAccounts, if the chain is checked: whole commits,
-// and operations of commits that are signed. Without anything missing, nobody is
-// desynchronized, whatever is not stored or comes again.
+// TestMissingCommitsDesynchronizeTheirAccounts checks the chain: whole commits are missing, and
+// operations of signed commits. If nothing is missing, no account is desynchronized, even if events
+// are not stored or arrive twice.
 func TestMissingCommitsDesynchronizeTheirAccounts(t *testing.T) {
 	t.Parallel()
 	n := quietNetwork(t)
@@ -142,16 +142,16 @@ func TestMissingCommitsDesynchronizeTheirAccounts(t *testing.T) {
 	require.NoError(t, n.Curtail(lied, ""))
 	stop()
 	writes()
-	stop = s.run(change) // the chain is stored
+	stop = s.run(change) // the chain is read from the database
 	s.reads(n)
 	stop()
 	require.ElementsMatch(t, []string{withheld, curtailed, lied}, s.marked())
 	require.Equal(t, 1, count(t, s.pool, `SELECT count(*) FROM resyncs WHERE did = $1 AND cause = 'a commit before this one is missing'`, withheld))
-	require.Zero(t, count(t, s.pool, `SELECT count(*) FROM dead_letters`), "what is signed is stored")
+	require.Zero(t, count(t, s.pool, `SELECT count(*) FROM dead_letters`), "signed operations must be stored")
 	require.Equal(t, 4*3+1, count(t, s.pool, `SELECT count(*) FROM posts`))
 }
 
-// TestGapMakesChainsUnknown: the accounts are compared for the gap anyway.
+// TestGapMakesChainsUnknown shows that a gap drops the chains: it has the accounts compared anyway.
 func TestGapMakesChainsUnknown(t *testing.T) {
 	t.Parallel()
 	n := quietNetwork(t)

@@ -35,11 +35,11 @@ func retried(t *testing.T, pool *pgxpool.Pool, change func(*consumer.Retry)) {
 		change(&r)
 	}
 	require.NoError(t, r.Run(t.Context(), deadLetters))
-	require.Zero(t, count(t, pool, `SELECT count(*) FROM dead_letters WHERE state = 'retrying'`), "every letter is settled")
+	require.Zero(t, count(t, pool, `SELECT count(*) FROM dead_letters WHERE state = 'retrying'`), "every dead letter must be settled")
 }
 
-// strict is a constraint that rejects some posts, as the owner of a database might
-// add.
+// strict is a constraint that rejects some posts, like one that a database's
+// owner might add.
 const strict = `ALTER TABLE posts_default ADD CONSTRAINT strict CHECK (record ->> 'text' NOT LIKE 'refused%')`
 
 // refusable returns a post that the constraint rejects.
@@ -84,10 +84,10 @@ func TestRetryAfterFixStoresEvents(t *testing.T) {
 		}
 	})
 	require.Equal(t, 199, count(t, pool, `SELECT count(*) FROM posts`))
-	require.GreaterOrEqual(t, enqueued, 199, "more where a transaction was tried again")
+	require.GreaterOrEqual(t, enqueued, 199, "a retried transaction enqueues more jobs")
 	require.Equal(t, 199, count(t, pool, `SELECT count(*) FROM dead_letters WHERE state = 'retried' AND cause LIKE '%"strict"%'`))
 	require.Equal(t, 1, count(t, pool, `SELECT count(*) FROM dead_letters WHERE state = 'open' AND count = 3 AND rkey = 'r77' AND last_cause LIKE '%numeric%'`))
-	require.Equal(t, 1, count(t, pool, `SELECT count(*) FROM streams`), "no position moved but the stream's own")
+	require.Equal(t, 1, count(t, pool, `SELECT count(*) FROM streams`), "a retry must not create a stream")
 }
 
 // TestRetryNeverOverwritesNewer retries dead letters after a later edit and a
@@ -123,8 +123,8 @@ func TestRetryNeverOverwritesNewer(t *testing.T) {
 	}
 }
 
-// TestFailedRetryKeepsFirstCause checks that the last cause is recorded, too. A
-// truncated input is never taken for a complete one.
+// TestFailedRetryKeepsFirstCause checks that the first and the last cause are
+// recorded. A truncated input is never treated as complete.
 func TestFailedRetryKeepsFirstCause(t *testing.T) {
 	t.Parallel()
 	pool := schematest.New(t)
@@ -142,11 +142,11 @@ func TestFailedRetryKeepsFirstCause(t *testing.T) {
 		require.Equal(t, 3, count(t, pool, `SELECT count(*) FROM dead_letters JOIN remembered USING (first_seen) WHERE last_cause <> '' AND last_seen > first_seen`))
 	}
 	require.NoError(t, played(t, pool, []string{noDID}, nil).Run(t.Context()))
-	require.Equal(t, 1, count(t, pool, `SELECT count(*) FROM dead_letters WHERE count = 4 AND path = '/did'`), "the same input from the stream is the same letter")
+	require.Equal(t, 1, count(t, pool, `SELECT count(*) FROM dead_letters WHERE count = 4 AND path = '/did'`), "the same input from the stream must be counted in the same dead letter")
 }
 
-// TestRetryOfUnwantedCollectionSettles checks that the dead letter is settled and
-// nothing is stored, because the stream would ignore the event, too.
+// TestRetryOfUnwantedCollectionSettles checks that the dead letter is settled
+// and nothing is stored, because the stream would ignore the event too.
 func TestRetryOfUnwantedCollectionSettles(t *testing.T) {
 	t.Parallel()
 	pool := schematest.New(t)
@@ -160,8 +160,8 @@ func TestRetryOfUnwantedCollectionSettles(t *testing.T) {
 	require.Empty(t, stored(t, pool))
 }
 
-// TestRetryRestoresNothingDeleted checks that no record is stored if the deletions
-// of its time have expired.
+// TestRetryRestoresNothingDeleted checks that a retry stores no record if the
+// tombstones of its time have expired.
 func TestRetryRestoresNothingDeleted(t *testing.T) {
 	t.Parallel()
 	pool := schematest.New(t)
@@ -175,8 +175,8 @@ func TestRetryRestoresNothingDeleted(t *testing.T) {
 	require.Equal(t, 1, count(t, pool, `SELECT count(*) FROM dead_letters WHERE state = 'open' AND rkey = 'r1' AND cause LIKE '%strict%' AND last_cause LIKE '%that deletion may have expired%'`))
 }
 
-// TestRetryOfDeletedRecordFails checks the cause: the input was deleted with the
-// record.
+// TestRetryOfDeletedRecordFails checks the cause: the input was erased when the
+// record was deleted.
 func TestRetryOfDeletedRecordFails(t *testing.T) {
 	t.Parallel()
 	pool := schematest.New(t)
@@ -193,8 +193,8 @@ func TestRetryOfDeletedRecordFails(t *testing.T) {
 	require.Equal(t, 1, count(t, pool, `SELECT count(*) FROM dead_letters WHERE state = 'dismissed' AND rkey = 'r1' AND raw = '' AND cause LIKE '%strict%' AND last_cause LIKE '%nothing is left to retry'`))
 }
 
-// TestDismissedDeadLetterStaysDismissed checks this for repeated input. A retried
-// dead letter is opened again.
+// TestDismissedDeadLetterStaysDismissed repeats the input of a dismissed dead
+// letter and of a retried one. Only the retried one is opened again.
 func TestDismissedDeadLetterStaysDismissed(t *testing.T) {
 	t.Parallel()
 	pool := schematest.New(t)
@@ -209,8 +209,9 @@ func TestDismissedDeadLetterStaysDismissed(t *testing.T) {
 	require.Equal(t, 1, count(t, pool, `SELECT count(*) FROM dead_letters`))
 }
 
-// TestRetryOfAnOutdatedProgramDeletesNothing: it does not know the tables of a
-// projection that another program has registered meanwhile.
+// TestRetryOfAnOutdatedProgramDeletesNothing retries with a program that lacks
+// a projection registered meanwhile, so it does not know that projection's
+// tables.
 func TestRetryOfAnOutdatedProgramDeletesNothing(t *testing.T) {
 	t.Parallel()
 	pool := schematest.New(t)

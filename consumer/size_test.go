@@ -10,8 +10,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestNetworkBytes checks that the size is that of CBOR or slightly less, never
-// more.
+// TestNetworkBytes checks that the size is that of the CBOR encoding or
+// slightly less, never more.
 func TestNetworkBytes(t *testing.T) {
 	t.Parallel()
 	link := `{"$link":"bafyreidfayvfuwqa7qlnopdjiqrxzs6blmoeu4rujcjtnci5beludirz2a"}`

@@ -13,7 +13,7 @@ import (
 	"github.com/weir-social/weir/schema"
 )
 
-// rewinding is a source whose servers bring events late.
+// rewinding is a source whose servers send events late.
 type rewinding struct {
 	Source
 	by time.Duration
@@ -21,7 +21,8 @@ type rewinding struct {
 
 func (s rewinding) Capabilities() Capabilities { return Capabilities{Rewind: s.by} }
 
-// TestASourceSaysHowFarAResumeRewinds, unless the configuration does.
+// TestASourceSaysHowFarAResumeRewinds shows that the source decides how far a
+// resume rewinds, unless the configuration does.
 func TestASourceSaysHowFarAResumeRewinds(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct{ source, config, want time.Duration }{{0, 0, 5 * time.Minute}, {time.Hour, 0, time.Hour}, {time.Hour, time.Minute, time.Minute}} {

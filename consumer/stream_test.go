@@ -27,7 +27,7 @@ type stream struct {
 	net  network
 	pool *pgxpool.Pool
 	log  lines
-	ping time.Duration // after so much silence; the default when zero
+	ping time.Duration // the length of silence before a ping; the default if zero
 }
 
 // newStream returns a stream of a Jetstream server.
@@ -152,8 +152,7 @@ func (l *lines) count(s string) int {
 	return strings.Count(l.b.String(), s)
 }
 
-// TestFullBufferDropsTheConnectionNotEvents stops the database until the buffer is
-// full.
+// TestFullBufferDropsTheConnectionNotEvents stops the database until the buffer is full.
 func TestFullBufferDropsTheConnectionNotEvents(t *testing.T) {
 	schematest.Long(t)
 	t.Parallel()
@@ -171,7 +170,7 @@ func TestFullBufferDropsTheConnectionNotEvents(t *testing.T) {
 	}
 	stop := s.run(func(cfg *consumer.Config) {
 		cfg.BufferBytes, cfg.FullWait, cfg.Registerer = 128<<10, time.Millisecond, metrics
-		cfg.BatchEvents = 50 // the first commit leaves most of the history to the buffer, however late it begins
+		cfg.BatchEvents = 50 // most of the history stays in the buffer after the first commit, however late that begins
 		cfg.Enqueue = func(context.Context, pgx.Tx, []schema.Stored, time.Time) error {
 			require.Eventually(t, func() bool { return overflows() > 0 }, time.Minute, 10*time.Millisecond)
 			return nil
@@ -199,8 +198,8 @@ func TestResumeContinuesAtPosition(t *testing.T) {
 	})
 }
 
-// TestRenumberedServerIsDetected connects to a server that has another event at the
-// stored number; the events that it moved below that number would be lost.
+// TestRenumberedServerIsDetected connects to a server that has another event at the stored number.
+// Without detection, the events that it moved below that number would be lost.
 func TestRenumberedServerIsDetected(t *testing.T) {
 	onEveryWire(t, func(t *testing.T, w wire) {
 		s := newStreamOf(t, w, history{events: 300})
@@ -214,13 +213,12 @@ func TestRenumberedServerIsDetected(t *testing.T) {
 		s.stores()
 		stop()
 		require.Equal(t, w.numbers, s.log.has("resume_mismatch"))
-		require.Zero(t, count(t, s.pool, allGaps), "everything was still there")
+		require.Zero(t, count(t, s.pool, allGaps), "the server still had all events")
 	})
 }
 
-// TestFutureCursorIsDetected connects to a server that has lost its last numbers
-// and silently treats the cursor as the live tip. Events from the meantime still
-// arrive.
+// TestFutureCursorIsDetected connects to a server that has lost its last numbers and silently
+// treats the cursor as the live tip. The events in between still arrive.
 func TestFutureCursorIsDetected(t *testing.T) {
 	schematest.Long(t)
 	onEveryWire(t, func(t *testing.T, w wire) {
@@ -238,7 +236,7 @@ func TestFutureCursorIsDetected(t *testing.T) {
 		s.stores()
 		stop()
 		require.Equal(t, w.numbers, s.log.has("resume_mismatch"))
-		require.Zero(t, count(t, s.pool, allGaps), "everything was still there")
+		require.Zero(t, count(t, s.pool, allGaps), "the server still had all events")
 	})
 }
 
@@ -279,8 +277,8 @@ func TestOtherHostIsReadFromEarlier(t *testing.T) {
 	})
 }
 
-// TestQuietStartIsAPosition checks that a stream that starts at the live tip
-// resumes there, even if its first process dies before the first event.
+// TestQuietStartIsAPosition checks that a stream that starts at the live tip resumes there, even if
+// its first process dies before the first event.
 func TestQuietStartIsAPosition(t *testing.T) {
 	onEveryWire(t, func(t *testing.T, w wire) {
 		s := newStreamOf(t, w, history{events: 300})
@@ -289,7 +287,7 @@ func TestQuietStartIsAPosition(t *testing.T) {
 		s.until(1, `SELECT count(*) FROM streams WHERE cursor > 0`)
 		stop()
 		before := len(s.net.Happened())
-		s.net.Play(200) // while nobody reads
+		s.net.Play(200) // while no process reads
 		stop = s.run(tip)
 		s.until(1, readUpTo, s.last())
 		stop()
@@ -308,12 +306,12 @@ func TestQuietStartIsAPosition(t *testing.T) {
 	})
 }
 
-// TestStreamStartsAtATime stores everything since then, and little from before. A source
-// that takes no time for a cursor, such as the toy, does not connect.
+// TestStreamStartsAtATime stores all events since that time, and few from before it. A source
+// without time cursors, such as the toy, does not connect.
 func TestStreamStartsAtATime(t *testing.T) {
 	schematest.Long(t)
 	onEveryWire(t, func(t *testing.T, w wire) {
-		s := newStreamOf(t, w, history{events: 3000}) // in a day
+		s := newStreamOf(t, w, history{events: 3000}) // events of one day
 		source := w.source(t, []string{s.net.Endpoint()}, 0, slog.New(slog.DiscardHandler))
 		if !source.Capabilities().TimeCursor {
 			refusesTimes(t, source)
@@ -330,7 +328,7 @@ func TestStreamStartsAtATime(t *testing.T) {
 		require.NoError(t, conn.Close())
 		ctx, cancel := context.WithCancel(t.Context())
 		lived := make(chan struct{})
-		go func() { // a relay is asked for its newest event
+		go func() { // the source requests the relay's newest event
 			defer close(lived)
 			alive.Live(ctx, 50)
 		}()
@@ -344,7 +342,7 @@ func TestStreamStartsAtATime(t *testing.T) {
 		s.until(1, readUpTo, s.last())
 		stop()
 		require.Zero(t, count(t, s.pool, allGaps))
-		written := map[post]int64{} // when the posts were written last
+		written := map[post]int64{} // the last revision time of each post
 		for _, e := range s.net.Happened() {
 			if e.post {
 				written[post{e.did, e.rkey}] = e.at
@@ -362,7 +360,8 @@ func TestStreamStartsAtATime(t *testing.T) {
 	})
 }
 
-// refusesTimes asks a source for some connections since a time, and gets none.
+// refusesTimes requests some connections since a time from a source, and requires that it refuses
+// them.
 func refusesTimes(t *testing.T, source consumer.Source) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())

@@ -17,14 +17,15 @@ import (
 	"github.com/weir-social/weir/schema"
 )
 
-// The toy wire is JSON lines over TCP. A client sends its cursor, and later "ping".
-// The server replies "ok", sends frames, and replies "pong" when everything is
-// sent. A cursor is an exclusive sequence number; 0 is the oldest frame. A cursor
-// that is too old is clamped, and one in the future becomes the live tip, both
-// silently. Frames of accounts that were taken down are omitted.
+// The toy wire is JSON lines over TCP. A client sends its cursor, and later
+// "ping". The server replies "ok", sends frames, and replies "pong" once
+// everything is sent. A cursor is an exclusive sequence number; 0 means the
+// oldest frame. The server silently clamps a cursor that is too old, and treats
+// one in the future as the live tip. It omits frames of accounts that were
+// taken down.
 
 // toyFrame is a commit of one account with any number of operations, or a
-// keep-alive, which has neither.
+// keep-alive without account and operations.
 type toyFrame struct {
 	Seq int64             `json:"seq"`
 	At  int64             `json:"at"`
@@ -46,16 +47,16 @@ type toyNet struct {
 
 	mu      sync.Mutex
 	random  *rand.Rand
-	posts   map[string][]string // those that are there, by account
+	posts   map[string][]string // existing posts by account
 	frames  []toyFrame
 	log     []happened
-	more    chan struct{} // closed when a frame comes
+	more    chan struct{} // closed when a frame is added
 	floor   int           // the oldest frame that is served
-	shift   int64         // of the first number
+	shift   int64         // subtracted from the sequence numbers
 	refuses bool
-	holds   bool            // it answers pings, and sends no frame
-	pongs   int             // since then
-	omitted map[string]bool // accounts
+	holds   bool            // reply to pings and send no frame
+	pongs   int             // the number of replies since holds was set
+	omitted map[string]bool // accounts that were taken down
 	conns   map[net.Conn]bool
 }
 
@@ -72,7 +73,7 @@ func newToyNet(t *testing.T, h history) network {
 		n.happen(h.end.Add(-time.Duration(h.events-i) * 10 * time.Second))
 	}
 	t.Cleanup(func() {
-		l.Close() //nolint:errcheck // it is over
+		l.Close() //nolint:errcheck // the test is over
 		n.cut()
 	})
 	go n.accept()
@@ -121,7 +122,8 @@ func (n *toyNet) Omit(did string) {
 	n.omitted[did] = true
 }
 
-// Hold has the server answer pings and send no frame, or send them again.
+// Hold makes the server reply to pings without sending frames, or send frames
+// again.
 func (n *toyNet) Hold(holds bool) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -141,12 +143,12 @@ func (n *toyNet) cut() {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	for c := range n.conns {
-		c.Close() //nolint:errcheck // it is over
+		c.Close() //nolint:errcheck // the test is over
 	}
 }
 
-// happen adds one frame: every seventh is a keep-alive, the others have up to six
-// operations, mostly on posts.
+// happen adds one frame. Every seventh is a keep-alive. The others have up to
+// six operations, mostly on posts.
 func (n *toyNet) happen(at time.Time) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -185,7 +187,7 @@ func (n *toyNet) happen(at time.Time) {
 	n.add(f)
 }
 
-// Inject sends a frame of the test, and sets its number and its time.
+// Inject sends a test's frame after setting its number and its time.
 func (n *toyNet) Inject(f toyFrame) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -193,8 +195,8 @@ func (n *toyNet) Inject(f toyFrame) {
 	n.add(f)
 }
 
-// add makes the last event of the log as old as the last frame, so that a test that
-// waits for it waits for all.
+// add dates the log's last event like the last frame, so that a test that waits
+// for that event waits for every frame.
 func (n *toyNet) add(f toyFrame) {
 	n.frames = append(n.frames, f)
 	n.log = append(n.log, happened{at: f.At})
@@ -213,7 +215,7 @@ func (n *toyNet) accept() {
 		n.conns[c] = true
 		n.mu.Unlock()
 		if refuses {
-			c.Close() //nolint:errcheck // it is refused
+			c.Close() //nolint:errcheck // the connection is refused
 			continue
 		}
 		go n.serve(c)
@@ -223,7 +225,7 @@ func (n *toyNet) accept() {
 // serve sends frames from the cursor on until the client has gone.
 func (n *toyNet) serve(c net.Conn) {
 	defer func() {
-		c.Close() //nolint:errcheck // it is over
+		c.Close() //nolint:errcheck // the connection is over
 		n.mu.Lock()
 		delete(n.conns, c)
 		n.mu.Unlock()
@@ -251,7 +253,7 @@ func (n *toyNet) serve(c net.Conn) {
 		var more chan struct{}
 		at, more = n.send(out, at)
 		if out.Flush() != nil {
-			c.Close() //nolint:errcheck // it is over
+			c.Close() //nolint:errcheck // the connection is over
 		}
 		select {
 		case <-more:
@@ -263,7 +265,7 @@ func (n *toyNet) serve(c net.Conn) {
 			n.mu.Lock()
 			n.pongs++
 			n.mu.Unlock()
-			out.WriteString("pong\n") //nolint:errcheck // seen at the next flush
+			out.WriteString("pong\n") //nolint:errcheck // an error appears at the next flush
 		}
 	}
 }
@@ -291,7 +293,7 @@ func (n *toyNet) send(out *bufio.Writer, at int) (next int, more chan struct{}) 
 		f.Seq = int64(at) + n.shift
 		data, err := json.Marshal(f)
 		require.NoError(n.t, err)
-		out.Write(append(data, '\n')) //nolint:errcheck // seen at the next flush
+		out.Write(append(data, '\n')) //nolint:errcheck // an error appears at the next flush
 	}
 	return at, n.more
 }

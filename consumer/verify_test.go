@@ -34,7 +34,7 @@ func newVerifier(t *testing.T, n *simnet.Net, chained bool) *firehose.Verifier {
 		}})
 }
 
-// verifiedWire returns the wire of a relay whose signatures are checked.
+// verifiedWire returns the wire of a relay whose signatures are verified.
 func verifiedWire(t *testing.T, n jetstreamNet, chained bool) wire {
 	t.Helper()
 	w := relayWire(t, n)
@@ -50,21 +50,21 @@ func verifiedWire(t *testing.T, n jetstreamNet, chained bool) wire {
 
 const forged = `SELECT count(*) FROM records WHERE record ->> 'text' = '` + simnet.ForgedText + `'`
 
-// quietNetwork is a network whose events are only those that the test makes.
+// quietNetwork is a network with only the events that the test makes.
 func quietNetwork(t *testing.T) jetstreamNet {
 	t.Helper()
 	return startJetstream(t, simnet.Config{})
 }
 
-// reads waits until the last event is committed, by its number: several may have the
-// same time.
+// reads waits until the last event is committed. It compares numbers, because several events may
+// have the same time.
 func (s *stream) reads(n jetstreamNet) {
 	s.t.Helper()
 	s.until(1, `SELECT count(*) FROM streams WHERE cursor = $1`, n.Log().Last().RelaySeq)
 }
 
-// TestForgeriesAreNeverStored sends every forgery in the name of accounts with keys
-// of both curves, among true commits. All of these are stored, and nothing else.
+// TestForgeriesAreNeverStored sends every kind of forgery in the name of accounts with keys of both
+// curves, among valid commits. All valid commits are stored, and nothing else.
 func TestForgeriesAreNeverStored(t *testing.T) {
 	schematest.Long(t)
 	t.Parallel()
@@ -102,21 +102,21 @@ func TestForgeriesAreNeverStored(t *testing.T) {
 	}
 	require.Zero(t, count(t, s.pool, forged))
 	for did, cid := range edited {
-		require.Equal(t, 1, count(t, s.pool, `SELECT count(*) FROM posts WHERE did = $1 AND cid = $2`, did, cid), "no replay undid the edit")
+		require.Equal(t, 1, count(t, s.pool, `SELECT count(*) FROM posts WHERE did = $1 AND cid = $2`, did, cid), "a replay undid the edit")
 	}
 	// Three forgeries, and the three commits from before the rotation, because the directory has only the later key.
 	for cause, refused := range map[string]int{"the signature is not of the account's key": 8 * (3 + 3), "the signature is not in the canonical form": 8} {
 		require.Equal(t, refused, count(t, s.pool, `SELECT count(*) FROM dead_letters WHERE stage = 'verify' AND class = 'permanent' AND cause = $1`, cause))
 	}
-	require.Equal(t, 16, count(t, s.pool, `SELECT count(*) FROM dead_letters WHERE stage = 'decode'`), "blocks that do not fit their CIDs")
+	require.Equal(t, 16, count(t, s.pool, `SELECT count(*) FROM dead_letters WHERE stage = 'decode'`), "dead letters of blocks that do not match their CIDs")
 
 	retried(t, s.pool, func(r *consumer.Retry) { r.Wires = map[string]consumer.Wire{"firehose": s.wire.decodes} })
-	require.Zero(t, count(t, s.pool, `SELECT count(*) FROM dead_letters WHERE state <> 'open'`), "a retry checks them again")
+	require.Zero(t, count(t, s.pool, `SELECT count(*) FROM dead_letters WHERE state <> 'open'`), "a retry must verify the commits again and refuse them")
 	s.holds(s.posts())
 	require.Zero(t, count(t, s.pool, forged))
 }
 
-// TestReplayedCommitChangesNothing sends old commits again, whose signatures are right.
+// TestReplayedCommitChangesNothing sends old commits with valid signatures again.
 func TestReplayedCommitChangesNothing(t *testing.T) {
 	t.Parallel()
 	n := quietNetwork(t)
@@ -145,8 +145,8 @@ func TestReplayedCommitChangesNothing(t *testing.T) {
 	require.Zero(t, count(t, s.pool, `SELECT count(*) FROM dead_letters`), "the signature is that of the account")
 }
 
-// TestEventsThatWaitTooLongDesynchronize their account: what they wrote may have been
-// deleted since, so it is read from the repository.
+// TestEventsThatWaitTooLongDesynchronize checks that such events desynchronize their account: the
+// records that they wrote may have been deleted since, so the repository is read instead.
 func TestEventsThatWaitTooLongDesynchronize(t *testing.T) {
 	t.Parallel()
 	n := quietNetwork(t)
@@ -175,8 +175,8 @@ func client(t *testing.T, n *simnet.Net) *bluesky.Client {
 	return api
 }
 
-// TestWholeStoresForgeries shows what signatures add: without them, only the blocks
-// are checked.
+// TestWholeStoresForgeries shows what verifying signatures adds: without it, only the blocks are
+// checked.
 func TestWholeStoresForgeries(t *testing.T) {
 	t.Parallel()
 	n := quietNetwork(t)
@@ -196,8 +196,8 @@ func TestWholeStoresForgeries(t *testing.T) {
 	require.Equal(t, 2, count(t, s.pool, `SELECT count(*) FROM dead_letters WHERE stage = 'decode'`))
 }
 
-// TestUnverifiedCommitsWaitForTheDirectory takes the directory down. The stream goes
-// on, nothing unverified is stored, and the retry stores everything.
+// TestUnverifiedCommitsWaitForTheDirectory takes the directory down. The stream continues, nothing
+// unverified is stored, and the retry stores everything.
 func TestUnverifiedCommitsWaitForTheDirectory(t *testing.T) {
 	t.Parallel()
 	n := quietNetwork(t)
@@ -246,13 +246,13 @@ func TestUnverifiedCommitsWaitForTheDirectory(t *testing.T) {
 	require.Equal(t, 4*3*2+1, count(t, s.pool, waiting+` AND count = 2`), "the directory is still down")
 	due, err := schema.RequestDueRetries(t.Context(), s.pool)
 	require.NoError(t, err)
-	require.Zero(t, due, "they failed just now")
+	require.Zero(t, due, "events that have just failed are not due")
 	n.ClearCallFaults()
 	_, err = s.pool.Exec(t.Context(), `UPDATE dead_letters SET last_seen = last_seen - interval '119 seconds'`)
 	require.NoError(t, err)
 	due, err = schema.RequestDueRetries(t.Context(), s.pool)
 	require.NoError(t, err)
-	require.Zero(t, due, "after two failures they wait two minutes")
+	require.Zero(t, due, "events wait two minutes after two failures")
 	_, err = s.pool.Exec(t.Context(), `UPDATE dead_letters SET last_seen = last_seen - interval '2 seconds'`)
 	require.NoError(t, err)
 	due, err = schema.RequestDueRetries(t.Context(), s.pool)
@@ -261,8 +261,8 @@ func TestUnverifiedCommitsWaitForTheDirectory(t *testing.T) {
 	retried(t, s.pool, again)
 	s.holds(s.posts())
 	require.Zero(t, count(t, s.pool, forged))
-	require.Equal(t, 1, count(t, s.pool, `SELECT count(*) FROM dead_letters WHERE state = 'open' AND class = 'permanent'`), "the forgery is not retried by itself")
+	require.Equal(t, 1, count(t, s.pool, `SELECT count(*) FROM dead_letters WHERE state = 'open' AND class = 'permanent'`), "the forgery must not be retried automatically")
 	require.Equal(t, 24, count(t, s.pool, `SELECT count(*) FROM dead_letters WHERE state = 'retried'`))
 	require.Equal(t, []string{unknown[0]}, s.marked(), "a retry that refuses a commit desynchronizes too")
-	require.Zero(t, count(t, s.pool, `SELECT count(*) FROM posts WHERE record ->> 'text' = 'first'`), "in whatever order they come, the newest counts")
+	require.Zero(t, count(t, s.pool, `SELECT count(*) FROM posts WHERE record ->> 'text' = 'first'`), "the newest revision wins, in whatever order they arrive")
 }

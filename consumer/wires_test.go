@@ -17,7 +17,7 @@ import (
 )
 
 // wire is a source with real servers on loopback. Every source passes the same
-// tests: add a row to wires for a new one.
+// tests: add a row to wires for a new source.
 type wire struct {
 	name    string
 	decodes consumer.Wire
@@ -25,9 +25,9 @@ type wire struct {
 	source  func(t *testing.T, endpoints []string, ping time.Duration, log *slog.Logger) consumer.Source
 
 	numbers  bool   // its frames have sequence numbers
-	asksAnew string // how a connection is logged that does not ask for the position itself
+	asksAnew string // the log message of a connection that does not request the position itself
 
-	variant bool // of a source that another row has: left out by -short
+	variant bool // another row has the same source: skipped by -short
 }
 
 func wires() []wire {
@@ -66,26 +66,26 @@ func onEveryWire(t *testing.T, test func(t *testing.T, w wire)) {
 // history is the past of a server before it starts.
 type history struct {
 	events int
-	end    time.Time // now when zero
+	end    time.Time // the current time if zero
 }
 
 // network is a server and the log of its events.
 type network interface {
 	Endpoint() string
 	Host() string
-	Play(n int)           // more happens now
-	Happened() []happened // everything, in order
-	Forget()              // the server drops what has happened so far
-	Renumber()            // the server restarts, and every number is lower by four
-	Refuse()              // nobody is accepted any more
+	Play(n int)           // adds events
+	Happened() []happened // all events, in order
+	Forget()              // the server drops all events so far
+	Renumber()            // the server restarts, and every number becomes lower by four
+	Refuse()              // the server refuses connections from now on
 }
 
-// happened is an event, as tests need it.
+// happened is an event in the form that the tests need.
 type happened struct {
 	did, rkey string
-	post      bool   // it is about a post
-	there     bool   // which exists after it
-	status    string // of an account
+	post      bool   // whether the event is about a post
+	there     bool   // whether that post exists after it
+	status    string // the new status of an account
 	at        int64  // microseconds since 1970, as the server dates it
 }
 

@@ -23,17 +23,17 @@ func TestMain(m *testing.M) {
 	if dir := os.Getenv("DEVPG_TEST_DIR"); dir != "" {
 		server, err := devpg.Start(context.Background(), devpg.Options{Dir: dir})
 		if err != nil {
-			os.Stdout.WriteString("error " + err.Error()) //nolint:errcheck // the parent sees nothing then
+			os.Stdout.WriteString("error " + err.Error()) //nolint:errcheck // the parent then reads nothing
 			os.Exit(1)
 		}
-		os.Stdout.WriteString(strconv.Itoa(server.PID()) + "\n") //nolint:errcheck // the parent sees nothing then
+		os.Stdout.WriteString(strconv.Itoa(server.PID()) + "\n") //nolint:errcheck // the parent then reads nothing
 		select {}
 	}
 	os.Exit(m.Run())
 }
 
-// folder returns a folder that the server's account can enter when the tests run as
-// root. Folders from the testing package are closed to other users.
+// folder returns a folder that the server's account can enter if the tests run
+// as root. The testing package's folders are closed to other users.
 func folder(t *testing.T) string {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "devpg-test-")
@@ -149,7 +149,7 @@ func TestRestartImmediateKeepsCommittedData(t *testing.T) {
 	execute(t, url, `CREATE TABLE kept AS SELECT 1`)
 	require.NoError(t, server.RestartImmediate(t.Context()))
 	require.NotEqual(t, pid, server.PID())
-	require.Equal(t, "1", query(t, url, `SELECT count(*)::text FROM kept`), "at the same address")
+	require.Equal(t, "1", query(t, url, `SELECT count(*)::text FROM kept`), "the server must be back at the same address")
 }
 
 // TestServerStopsWithItsProcess kills the process that started the server.

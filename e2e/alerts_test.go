@@ -16,8 +16,8 @@ import (
 )
 
 // TestKillBetweenAlertStateAndWebhook kills the process while the webhook reads
-// its message. The next process sends it again, about the same state. No log
-// holds the webhook's URL.
+// its message. The next process sends the message about the same state again.
+// No log contains the webhook's URL.
 func TestKillBetweenAlertStateAndWebhook(t *testing.T) {
 	schematest.Long(t)
 	parallel(t)

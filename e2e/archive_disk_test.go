@@ -11,8 +11,9 @@ import (
 	"github.com/weir-social/weir/schema/schematest"
 )
 
-// fillable returns a folder that can become unable to take anything more: a small disk that
-// fills up. Where none can be mounted, nobody may write there meanwhile.
+// fillable returns a folder that can be made full and writable again, and the error of a write to
+// it while it is full. The folder is on a small disk. If none can be mounted, the folder's
+// permissions are removed instead.
 func fillable(t *testing.T, folders ...string) (root string, fill, free func(), says string) {
 	t.Helper()
 	d, err := newDisk(t)
@@ -75,7 +76,7 @@ func TestFullDiskOfTheArchive(t *testing.T) {
 	}, time.Minute, 20*time.Millisecond, "no job has met it")
 	n.Play(100)
 	k.drain(pool)
-	require.NotZero(t, count(t, pool, `SELECT count(*) FROM archive_open`), "it waits in the database")
+	require.NotZero(t, count(t, pool, `SELECT count(*) FROM archive_open`), "events must wait in the database while the disk is full")
 	free()
 	finishes(t, 50*time.Millisecond, func() (int, error) { return tryCount(pool, `SELECT count(*) FROM archive_open`) }, "not everything is in the store")
 	stopServe(t, k.process)

@@ -27,7 +27,7 @@ func recordsIn(t *testing.T, b *bucket, stream string) (records [][]byte) {
 	return records
 }
 
-// archivedBy counts the events in the bucket.
+// archivedBy returns how often each event is in the bucket.
 func archivedBy(t *testing.T, b *bucket) map[string]int {
 	t.Helper()
 	events := map[string]int{}
@@ -37,8 +37,8 @@ func archivedBy(t *testing.T, b *bucket) map[string]int {
 	return events
 }
 
-// rememberedOf returns the events of the network that an archive keeps, each once: that an
-// account or a record was deleted, and not what it was.
+// rememberedOf returns the events of the network that an archive keeps, each once: the deletion of
+// an account or a record is kept, and what was deleted is not.
 func rememberedOf(n *simnet.Net) map[string]int {
 	events, revs := onceEach(n), map[string]string{}
 	for _, e := range n.Log().Entries() {
@@ -62,7 +62,7 @@ func rememberedOf(n *simnet.Net) map[string]int {
 	return events
 }
 
-// archiveKills is a process that archives and forgets, and that is killed.
+// archiveKills is a process that is killed while it archives and forgets.
 type archiveKills struct {
 	*killing
 	pool   *pgxpool.Pool
@@ -70,8 +70,9 @@ type archiveKills struct {
 	spool  string
 }
 
-// kills kills the process. Its jobs begin again at once, and not after WEIR_RESCUE_AFTER. The
-// try does not count: after the fifth, a job that the bucket refuses waits for ten minutes.
+// kills kills the process and makes its running jobs available at once, instead of after
+// WEIR_RESCUE_AFTER. The attempt does not count: after the fifth, a job that the bucket refuses
+// waits for ten minutes.
 func (a *archiveKills) kills() {
 	a.t.Helper()
 	a.process.kill()
@@ -79,7 +80,7 @@ func (a *archiveKills) kills() {
 	require.NoError(a.t, err)
 }
 
-// deletes has the next account deleted that has written something.
+// deletes deletes the next active account that has posted.
 func (a *archiveKills) deletes() {
 	a.t.Helper()
 	for _, one := range a.net.Accounts() {
@@ -88,10 +89,10 @@ func (a *archiveKills) deletes() {
 			return
 		}
 	}
-	require.Fail(a.t, "nobody is left")
+	require.Fail(a.t, "no active account with a post is left")
 }
 
-// killsIn kills the process in a step.
+// killsIn kills the process when the bucket holds the first request of a step.
 func (a *archiveKills) killsIn(step string) {
 	a.t.Helper()
 	reached := a.bucket.holds(step, 1)
@@ -102,8 +103,8 @@ func (a *archiveKills) killsIn(step string) {
 	a.kills()
 }
 
-// killsInSeal kills the process when a segment's file is complete, and its manifest is not
-// in the database.
+// killsInSeal kills the process when a segment's file is complete and its manifest is not yet in
+// the database.
 func (a *archiveKills) killsInSeal() {
 	a.t.Helper()
 	conn, err := pgx.Connect(a.t.Context(), a.server.URL("weir"))
@@ -121,7 +122,7 @@ func (a *archiveKills) killsInSeal() {
 	a.kills()
 }
 
-// meetsNoBucket waits until a job has failed because nobody listens.
+// meetsNoBucket waits until a job has failed because the bucket refuses connections.
 func (a *archiveKills) meetsNoBucket() {
 	a.t.Helper()
 	require.Eventually(a.t, func() bool {
@@ -130,8 +131,8 @@ func (a *archiveKills) meetsNoBucket() {
 	}, time.Minute, 20*time.Millisecond, "no job has met it: %s", tail(a.process.stderr.String(), 2000))
 }
 
-// settled waits until everything is in the bucket, and every segment was compared with what
-// must be forgotten.
+// settled waits until everything is in the bucket and every segment has been compared with the list
+// of what must be forgotten.
 func (a *archiveKills) settled() {
 	a.t.Helper()
 	a.drain(a.pool)
@@ -145,10 +146,10 @@ SELECT (SELECT count(*) FROM archive_open) + (SELECT count(*) FROM forgotten WHE
 	}, "something is not forgotten: %s", tail(a.process.stderr.String(), 2000))
 }
 
-// TestKilledArchive kills the process in each step of sealing, syncing, forgetting and
-// sweeping, crashes Postgres and the bucket between a manifest and its switch, and kills two
-// rebuilds. Every event is in the segments once, and of what was deleted nothing. A database
-// that is rebuilt has the same records.
+// TestKilledArchive kills the process in each step of sealing, syncing, forgetting and sweeping. It
+// crashes Postgres and the bucket between a manifest and its switch, and kills two rebuilds. Every
+// event is in the segments once, and deleted content is not in them. A rebuilt database has the
+// same records.
 func TestKilledArchive(t *testing.T) {
 	schematest.Long(t)
 	parallel(t)
@@ -189,7 +190,7 @@ func TestKilledArchive(t *testing.T) {
 	}
 	a.process = start(t, a.env, "serve")
 	a.settled()
-	require.Eventually(t, b.once, time.Minute, 50*time.Millisecond, "versions that were replaced, or orphans, are left")
+	require.Eventually(t, b.once, time.Minute, 50*time.Millisecond, "replaced versions or orphans are left in the bucket")
 	stopServe(t, a.process)
 	require.Empty(t, notOnce(rememberedOf(n), archivedBy(t, b)))
 	require.Less(t, len(rememberedOf(n)), len(onceEach(n)))

@@ -18,8 +18,8 @@ import (
 	"github.com/weir-social/weir/simnet"
 )
 
-// eventsOf calls count with what identifies each event in a frame of a relay, which indigo
-// decodes, and returns their number.
+// eventsOf decodes a relay's frame with indigo, calls count with the identity of each event in it,
+// and returns their number.
 func eventsOf(t *testing.T, frame []byte, count func(string)) int {
 	t.Helper()
 	at := func(text string) int64 {
@@ -48,9 +48,9 @@ func eventsOf(t *testing.T, frame []byte, count func(string)) int {
 	return 1
 }
 
-// TestRelayIsRebuilt kills a process that archives a relay, whose frames hold several events,
-// and that repeats itself. Every event is in the segments once. A database that is rebuilt
-// from them, by a rebuild that is killed once, is equal to the running one.
+// TestRelayIsRebuilt kills a process that archives a relay. The relay's frames hold several events
+// each, and some are sent twice. Every event is in the segments once. A database that is rebuilt
+// from them, by a rebuild that is killed once, equals the running one.
 func TestRelayIsRebuilt(t *testing.T) {
 	schematest.Long(t)
 	parallel(t)
@@ -80,14 +80,14 @@ func TestRelayIsRebuilt(t *testing.T) {
 		}
 	})
 	want := onceEach(n)
-	for event := range archived { // of a frame with a stored event, the others too
+	for event := range archived { // a frame with a stored event is archived with its other events
 		if want[event] == 0 {
 			require.NotContains(t, event, " app.bsky.feed.post ")
 			delete(archived, event)
 		}
 	}
 	for _, e := range n.Log().Entries() {
-		if e.Status == "deleted" { // its key is gone, so what was not proven before is not stored
+		if e.Status == "deleted" { // its key is gone: events that were not verified before are not stored
 			maps.DeleteFunc(want, func(event string, _ int) bool { return archived[event] == 0 && strings.HasPrefix(event, e.DID+" ") })
 		}
 	}

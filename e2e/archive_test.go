@@ -23,8 +23,8 @@ import (
 	"github.com/weir-social/weir/simnet"
 )
 
-// archivedIn reads the segments in a directory, without the code that wrote them, and
-// counts their events of posts and accounts.
+// archivedIn reads the segments in a directory, without the code that wrote them, and counts their
+// events of posts and accounts.
 func archivedIn(t *testing.T, root string) map[string]int {
 	t.Helper()
 	events := map[string]int{}
@@ -61,7 +61,7 @@ func recordsOf(t *testing.T, segment []byte, do func(record []byte)) {
 	}
 }
 
-// countEvent calls count with what identifies the event of a frame.
+// countEvent calls count with the identity of a frame's event.
 func countEvent(t *testing.T, frame []byte, count func(string)) {
 	t.Helper()
 	var ev struct {
@@ -95,7 +95,7 @@ func onceEach(n *simnet.Net) map[string]int {
 	return events
 }
 
-// notOnce lists the events that are not archived as they happened, some of them.
+// notOnce lists up to ten events that are not archived as often as they happened.
 func notOnce(want, got map[string]int) (wrong []string) {
 	for event, n := range want {
 		if got[event] != n {
@@ -110,9 +110,10 @@ func notOnce(want, got map[string]int) (wrong []string) {
 	return wrong[:min(len(wrong), 10)]
 }
 
-// restorable returns how often the columns occur that an archive restores. What refers to other
-// posts is projected again when these change, later, and accounts that were deleted are
-// purged later. Whether an active account has a row depends on when its posts were processed.
+// restorable returns how often each row occurs, limited to the columns that an archive restores. It
+// omits shares through other posts, which are projected again later, when those posts change. It
+// omits the rows of deleted accounts, which are purged later, and active accounts: whether one has
+// a row depends on when its posts were processed.
 func restorable(t *testing.T, pool *pgxpool.Pool) map[string]int {
 	t.Helper()
 	const kept = ` WHERE did NOT IN (SELECT did FROM accounts WHERE status = 'deleted') `
@@ -130,8 +131,8 @@ func restorable(t *testing.T, pool *pgxpool.Pool) map[string]int {
 	return rows
 }
 
-// exportLacks names the events that an export does not have once. Records and names of
-// deleted accounts are not exported.
+// exportLacks names the events that are not exactly once in an export. Records and handles of
+// deleted accounts need not be exported.
 func exportLacks(t *testing.T, n *simnet.Net, env []string) []string {
 	t.Helper()
 	exported, events := map[string]int{}, onceEach(n)
@@ -148,10 +149,10 @@ func exportLacks(t *testing.T, n *simnet.Net, env []string) []string {
 	return notOnce(events, exported)
 }
 
-// TestArchive kills a process that archives, again and again, takes its disk away, and
-// lets the server repeat itself. Every event is in the segments once. A database that is
-// rebuilt from them has the same records, and the stream resumes where they end. If it loses
-// what is archived, it learns that from them too.
+// TestArchive kills a process that archives, again and again, takes its disk away, and has the
+// server repeat events. Every event is in the segments once. A database that is rebuilt from them
+// has the same records, and the stream resumes where they end. If the database loses the ids of the
+// archived events, it reads them from the segments too.
 func TestArchive(t *testing.T) {
 	schematest.Long(t)
 	parallel(t)
@@ -191,7 +192,7 @@ func TestArchive(t *testing.T) {
 	k.process = start(t, env, "serve")
 	n.Play(300)
 	k.drain(pool)
-	require.NotZero(t, count(t, pool, `SELECT count(*) FROM archive_open`), "it waits in the database")
+	require.NotZero(t, count(t, pool, `SELECT count(*) FROM archive_open`), "events must wait in the database while the folder is missing")
 	require.NoError(t, os.Rename(root+".away", root))
 	archived()
 	stopServe(t, k.process)
@@ -213,13 +214,13 @@ func TestArchive(t *testing.T) {
 	archived()
 	stopServe(t, k.process)
 	require.NotContains(t, k.process.stderr.String(), "gap_opened")
-	require.Empty(t, notOnce(onceEach(n), archivedIn(t, root)), "the rebuilt database knows what is archived")
+	require.Empty(t, notOnce(onceEach(n), archivedIn(t, root)), "the rebuilt database archived events again")
 	execute(t, second, `DELETE FROM archived_ids; DELETE FROM streams`) // the server sends everything again
 	require.Contains(t, succeed(t, env, "archive", "rebuild", "--seen", "--rate", "1000000"), " records")
 	k.process = start(t, env, "serve")
 	archived()
 	stopServe(t, k.process)
-	require.Empty(t, notOnce(onceEach(n), archivedIn(t, root)), "what is archived is known again")
+	require.Empty(t, notOnce(onceEach(n), archivedIn(t, root)), "events were archived again after rebuild --seen")
 	damage(t, root)
 	stdout, _, code := weir(t, env, "archive", "verify")
 	require.NotZero(t, code)
@@ -243,10 +244,10 @@ func damage(t *testing.T, root string) {
 	require.NoError(t, os.WriteFile(found[0], file, 0o600))
 }
 
-// TestRebuiltEqualsRunning lets a process follow accounts, read their past, repair a gap and
-// what somebody deleted by hand, lose a follow, and merge and split links. No event is
-// archived twice. A database that is rebuilt from the archive alone, by a rebuild that is
-// killed once, is then equal to its own.
+// TestRebuiltEqualsRunning lets a process follow accounts, read their past, repair a gap, restore
+// rows that were deleted by hand, lose a follow, and merge and split links. No event is archived
+// twice. A database that is rebuilt from the archive alone, by a rebuild that is killed once, then
+// equals the running one.
 func TestRebuiltEqualsRunning(t *testing.T) {
 	schematest.Long(t)
 	parallel(t)
@@ -292,14 +293,14 @@ SELECT (SELECT count(*) FROM archive_open) + (SELECT count(*) FROM river_job WHE
 
 	rebuilt := open(t, second)
 	env = slices.Concat(follower(n, second), settings)
-	n.Stop() // nobody is asked
+	n.Stop() // the rebuild must not request anything
 	killed := start(t, env, "archive", "rebuild", "--database", "--rate", "200")
 	require.Eventually(t, func() bool {
 		begun, err := tryCount(rebuilt, `SELECT count(*) FROM records`)
 		return err == nil && begun > 50
 	}, 5*time.Minute, time.Millisecond)
 	killed.kill()
-	require.Zero(t, count(t, rebuilt, `SELECT count(*) FROM streams WHERE wire <> 'recording'`), "it was not finished")
+	require.Zero(t, count(t, rebuilt, `SELECT count(*) FROM streams WHERE wire <> 'recording'`), "the rebuild left streams other than recordings")
 	succeed(t, env, "archive", "rebuild", "--database")
 	checksSubjects(t, env, rebuilt)
 	stdout, stderr, code := weir(t, env, "compare", "--with", database)

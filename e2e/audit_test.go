@@ -50,8 +50,8 @@ func followedForLong(t *testing.T) (n *simnet.Net, pool *pgxpool.Pool, env []str
 	return n, pool, env, serve
 }
 
-// someoneBusy returns a followed account with this many stored posts of the past
-// hours, newest first, and with a post of this moment.
+// someoneBusy returns a followed account with at least this many stored posts
+// of the past hours, newest first. It adds a post written now.
 func someoneBusy(t *testing.T, n *simnet.Net, pool *pgxpool.Pool, posts int) (did string, rkeys []string) {
 	t.Helper()
 	did = texts(t, pool, `SELECT did FROM posts JOIN watch_members USING (did) GROUP BY did ORDER BY count(*) DESC, did LIMIT 1`)[0]
@@ -65,8 +65,9 @@ func someoneBusy(t *testing.T, n *simnet.Net, pool *pgxpool.Pool, posts int) (di
 	return did, rkeys
 }
 
-// TestAuditFindsAndRepairs changes made by hand: a post removed, one added, one
-// altered, one with another version, one hidden by a tombstone.
+// TestAuditFindsAndRepairs makes changes by hand: it removes a post, adds one,
+// alters one, changes the version of one, and hides one with a tombstone. The
+// audit finds and repairs each.
 func TestAuditFindsAndRepairs(t *testing.T) {
 	schematest.Long(t)
 	parallel(t)
@@ -96,7 +97,7 @@ func TestAuditFindsAndRepairs(t *testing.T) {
 	require.Equal(t, want, faults)
 	require.Less(t, *sum.Score, 1.0)
 	require.Equal(t, []int{2, 1, 2}, []int{sum.Missing, sum.Extra, sum.Stale})
-	require.NotEqual(t, before, stored(t, pool), "an audit alone changes nothing")
+	require.NotEqual(t, before, stored(t, pool), "an audit without --repair restored the posts")
 
 	at := serve.opsURL(t)
 	_, metrics := getOps(t, at+"/metrics", "")
@@ -112,17 +113,18 @@ func TestAuditFindsAndRepairs(t *testing.T) {
 	require.Empty(t, faults)
 	require.InDelta(t, 1, *sum.Score, 0)
 	require.Equal(t, before, stored(t, pool))
-	require.Zero(t, count(t, pool, `SELECT count(*) FROM shares WHERE rkey = '`+forged+`'`), "the forged post counts no longer")
+	require.Zero(t, count(t, pool, `SELECT count(*) FROM shares WHERE rkey = '`+forged+`'`), "the forged post still counts")
 	require.Equal(t, 1, count(t, pool, `SELECT count(*) FROM tombstones WHERE rkey = '`+forged+`'`))
 	require.NotContains(t, succeed(t, env, "status"), "WeirAuditScore")
 	oracle := fold(n.Log().Entries())
-	for _, rkey := range rkeys[:4] { // the contents, not only the keys
+	for _, rkey := range rkeys[:4] { // compare the contents, not only the keys
 		require.Equal(t, 1, count(t, pool, fmt.Sprintf(`SELECT count(*) FROM posts WHERE rkey = '%s' AND record = $$%s$$::jsonb`, rkey, oracle.records[recordKey{"app.bsky.feed.post", did, rkey}].record)))
 	}
 }
 
-// TestAuditOfFailingServers: such an audit reports the failures and no faults in
-// posts, and there is an alert when no audit has run for long.
+// TestAuditOfFailingServers shows that an audit of failing servers reports the
+// failures and no faults in posts, and that an alert fires when no audit has
+// run for too long.
 func TestAuditOfFailingServers(t *testing.T) {
 	schematest.Long(t)
 	parallel(t)
@@ -148,7 +150,8 @@ func TestAuditOfFailingServers(t *testing.T) {
 	require.Contains(t, succeed(t, env, "status"), "WeirAuditOld")
 }
 
-// TestAuditRefusesWrongArguments in one sentence.
+// TestAuditRefusesWrongArguments shows that wrong arguments are refused in one
+// sentence.
 func TestAuditRefusesWrongArguments(t *testing.T) {
 	parallel(t)
 	for _, args := range []string{"audit --accounts 0", "audit --all --accounts 3", "audit --window 0s", "audit --settle -1s"} {

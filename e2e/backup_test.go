@@ -33,12 +33,12 @@ func runs(t *testing.T, program string, args ...string) {
 	require.NoError(t, err, "%s: %s", filepath.Base(program), out)
 }
 
-// TestRestoredBackupResumesWithoutLoss follows docs/operations.md: a dump is taken
-// while Weir runs, the stream continues, and the whole cluster is lost. The dump
-// is restored in a new cluster, where Weir rereads the events since the dump: the
-// cursor is restored with the records.
+// TestRestoredBackupResumesWithoutLoss follows docs/operations.md: a dump is
+// taken while Weir runs, the stream continues, and the whole cluster is lost.
+// The dump is restored in a new cluster, where Weir rereads the events since
+// the dump, because the cursor is restored with the records.
 //
-// With the lost database's cursor in the restored one, the test fails.
+// The test fails if the restored database is given the lost database's cursor.
 func TestRestoredBackupResumesWithoutLoss(t *testing.T) {
 	schematest.Long(t)
 	parallel(t)

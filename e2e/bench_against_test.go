@@ -22,13 +22,13 @@ import (
 	"github.com/weir-social/weir/simnet"
 )
 
-// The highest cost of a change, as a multiple of the base's cost.
+// The limits of the cost of a change, as a multiple of the base's cost.
 const (
 	mostCPU = 1.10
 	mostWAL = 1.05
 )
 
-// Events of one run: few enough for ten turns in about five minutes.
+// Events of one run: few enough for ten turns to take about five minutes.
 const (
 	againstPosts = 60_000
 	againstLive  = 30_000
@@ -70,7 +70,7 @@ func BenchmarkAgainst(b *testing.B) {
 // costs holds the cost per event, by case and figure.
 type costs map[string]float64
 
-// against is what both binaries share.
+// against holds what the runs of both binaries share.
 type against struct {
 	b          *testing.B
 	server     *devpg.Server
@@ -97,15 +97,15 @@ func newMeasured(b *testing.B) *against {
 	b.Helper()
 	a := &against{b: b}
 	var err error
-	// Background work of Postgres is switched off: it would count for the binary
-	// that happens to run.
+	// Postgres's background work is switched off: its cost would be attributed
+	// to the binary that happens to run.
 	a.server, err = devpg.Start(context.Background(), devpg.Options{Settings: map[string]string{
 		"shared_buffers": "512MB", "max_wal_size": "8GB", "checkpoint_timeout": "1h", "autovacuum": "off"}})
 	require.NoError(b, err)
 	b.Cleanup(func() { require.NoError(b, a.server.Stop(context.Background())) })
 	a.admin, err = pgx.Connect(b.Context(), a.server.URL("postgres"))
 	require.NoError(b, err)
-	b.Cleanup(func() { a.admin.Close(context.Background()) }) //nolint:errcheck // it is over
+	b.Cleanup(func() { a.admin.Close(context.Background()) }) //nolint:errcheck // the test is over
 	var backend int
 	require.NoError(b, a.admin.QueryRow(b.Context(), `SELECT pg_backend_pid()`).Scan(&backend))
 	a.postmaster = readProcess(b, backend).parent
@@ -139,7 +139,7 @@ func (a *against) turn(program string) costs {
 	return cost
 }
 
-// database creates one that the program migrates itself.
+// database creates a database and has the program migrate it.
 func (a *against) database(program string) (url string, drop func()) {
 	a.b.Helper()
 	name := fmt.Sprintf("against_%d", time.Now().UnixNano())
@@ -187,7 +187,7 @@ func (a *against) live(program, url string) *os.ProcessState {
 	return cmd.ProcessState
 }
 
-// cost is the cost of one run.
+// cost is what one run consumed.
 type cost struct {
 	process, postgres time.Duration // of processor time
 	wal               int64         // bytes

@@ -39,7 +39,7 @@ func sizes(b *testing.B) []int {
 }
 
 // preload copies this many posts of the last hours into a database, and a share
-// for every third. A few links have many shares, most have one or two.
+// for every third one. A few links have many shares; most have one or two.
 func preload(b *testing.B, pool *pgxpool.Pool, posts int) {
 	b.Helper()
 	const span = 6 * time.Hour

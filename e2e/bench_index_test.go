@@ -17,9 +17,9 @@ import (
 	"github.com/weir-social/weir/simnet"
 )
 
-// BenchmarkIndex copies sealed posts from the store into ClickHouse, by the real worker,
-// and beside it inserts the same blocks into a table of the same kind, with nothing else.
-// It reports events per second, which part that is of the bare inserts' rate, and the
+// BenchmarkIndex has the real worker copy sealed posts from the store into ClickHouse. For
+// comparison it inserts the same blocks into a table of the same kind without the worker. It
+// reports the worker's events per second, their ratio to the rate of the bare inserts, and the
 // worker's CPU per event.
 func BenchmarkIndex(b *testing.B) {
 	const events = 300_000

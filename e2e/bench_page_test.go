@@ -29,7 +29,7 @@ const (
 	pageSpan     = 30 * time.Second
 )
 
-// pageViews are twenty views: every window in every order, and some filters.
+// pageViews returns twenty views: every window in every order, and some filters.
 func pageViews() (views []string) {
 	for _, sort := range []string{"sharers", "speed", "newest"} {
 		for _, window := range []string{"1h", "3h", "6h", "12h", "24h", "7d"} {
@@ -48,13 +48,13 @@ type paged struct {
 	postmaster int
 }
 
-// BenchmarkPage measures the page while shares arrive: the times of requests, what open
-// event streams cost, and a response without changes beside a whole one. The process,
-// Postgres, the network and the requests share the machine.
+// BenchmarkPage measures the page while shares arrive: the latency of requests, the cost of open
+// event streams, and a response without changes compared with a whole one. The process, Postgres,
+// the network and the requests share the machine.
 func BenchmarkPage(b *testing.B) {
 	server := benchServer(b)
 	url, pool := benchDatabase(b, server)
-	timed(b, url, "ingest", os.DevNull) // registers the projection: what is stored afterwards is not projected again
+	timed(b, url, "ingest", os.DevNull) // registers the projection: posts stored from now on are not projected again
 	preload(b, pool, pagePosts)
 	n, err := simnet.New(simnet.Config{Seed: 6, Accounts: 20_000, Mix: simnet.MixPosts, History: 5000})
 	require.NoError(b, err)
@@ -66,7 +66,7 @@ func BenchmarkPage(b *testing.B) {
 		client: &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: pageRequests, DisableCompression: true}, Timeout: 10 * time.Second}}
 	p.serve = start(b, append(reads(n, url), "WEIR_LISTEN=127.0.0.1:0"), "serve")
 	p.url = strings.TrimSuffix(p.serve.page(b), "/")
-	require.Eventually(b, func() bool { // everything is counted
+	require.Eventually(b, func() bool { // wait until everything is counted
 		left, err := tryCount(pool, `SELECT (SELECT count(*) FROM pending_counts) + (SELECT count(*) FROM river_job WHERE kind = 'process_posts' AND state <> 'completed') + CASE WHEN EXISTS (SELECT FROM count_state) THEN 0 ELSE 1 END`)
 		return err == nil && left == 0
 	}, 3*time.Minute, 50*time.Millisecond)
@@ -108,13 +108,13 @@ func (p *paged) get(path, known string) (status, size int, tag string, err error
 	if err != nil {
 		return 0, 0, "", err
 	}
-	defer response.Body.Close() //nolint:errcheck // it was read
+	defer response.Body.Close() //nolint:errcheck // the body has been read
 	n, err := io.Copy(io.Discard, response.Body)
 	return response.StatusCode, int(n), response.Header.Get("ETag"), err
 }
 
-// requests makes requests at a fixed rate, however long they take. The time of each
-// counts from when it was due.
+// requests sends requests at a fixed rate, however long they take. The latency of each counts from
+// the time it was due.
 func (p *paged) requests(b *testing.B) {
 	b.Helper()
 	views := pageViews()
@@ -135,7 +135,7 @@ func (p *paged) requests(b *testing.B) {
 		})
 	}
 	wait.Wait()
-	require.Zero(b, failed.Load(), "of %d requests", len(times))
+	require.Zero(b, failed.Load(), "of %d requests, some failed", len(times))
 	slices.Sort(times)
 	b.ReportMetric(milliseconds(times[len(times)/2]), "ms-p50")
 	b.ReportMetric(milliseconds(times[len(times)*99/100]), "ms-p99")
@@ -143,8 +143,8 @@ func (p *paged) requests(b *testing.B) {
 	b.ReportMetric(0, "ns/op")
 }
 
-// unchanged compares a response that says that nothing has changed with a whole one. Both
-// are kept responses: the page is not computed again.
+// unchanged compares a response that reports no changes with a whole one. Both come from the cache:
+// the page is not computed again.
 func (p *paged) unchanged(b *testing.B) {
 	b.Helper()
 	var whole, none []time.Duration
@@ -157,7 +157,7 @@ func (p *paged) unchanged(b *testing.B) {
 	for len(none) < 200 {
 		timed("")
 		took, _, tag := timed("")
-		if less, status, _ := timed(tag); status == http.StatusNotModified { // otherwise it has changed meanwhile
+		if less, status, _ := timed(tag); status == http.StatusNotModified { // otherwise the page has changed meanwhile
 			whole, none = append(whole, took), append(none, less)
 		}
 	}
@@ -169,8 +169,8 @@ func (p *paged) unchanged(b *testing.B) {
 	b.ReportMetric(0, "ns/op")
 }
 
-// streams opens many event streams and compares memory and processor time with those of
-// the same span without them.
+// streams opens many event streams. It compares memory and processor time with those of an equal
+// span without them.
 func (p *paged) streams(b *testing.B) {
 	b.Helper()
 	without, _ := p.cost(b)
@@ -193,7 +193,7 @@ func (p *paged) streams(b *testing.B) {
 				open.Done()
 				return
 			}
-			defer response.Body.Close() //nolint:errcheck // it was read
+			defer response.Body.Close() //nolint:errcheck // the body was read
 			lines := bufio.NewScanner(response.Body)
 			lines.Buffer(nil, 1<<20)
 			first := true
@@ -213,7 +213,7 @@ func (p *paged) streams(b *testing.B) {
 	}
 	open.Wait()
 	got, at := events.Load(), bytes.Load()
-	require.GreaterOrEqual(b, got, int64(pageStreams), "streams with an event")
+	require.GreaterOrEqual(b, got, int64(pageStreams), "too few streams received an event")
 	with, span := p.cost(b)
 	grown := p.memory(b) - before
 	b.ReportMetric(grown, "MB")
@@ -235,7 +235,7 @@ func (p *paged) cost(b *testing.B) (seconds float64, span time.Duration) {
 		return float64(ticks)/100 + a.postgres().Seconds()
 	}
 	at, began := used(), time.Now()
-	time.Sleep(pageSpan) // what happens meanwhile is measured
+	time.Sleep(pageSpan) // the span that is measured
 	return used() - at, time.Since(began)
 }
 

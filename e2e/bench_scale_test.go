@@ -17,9 +17,9 @@ import (
 	"github.com/weir-social/weir/simnet"
 )
 
-// BenchmarkWorkersWithLatency has one process and then four empty the same queue over a
-// connection that answers 10 ms later, and reports the speed-up. Jobs are small and each
-// process has few of them at once, so that the latency decides, not the processors.
+// BenchmarkWorkersWithLatency has one process and then four empty the same queue over a connection
+// with 10 ms of latency, and reports the speed-up. Jobs are small and each process runs few of them
+// at once, so that the latency is the limit, not the processors.
 func BenchmarkWorkersWithLatency(b *testing.B) {
 	const events = 10_000
 	server := benchServer(b)
@@ -47,8 +47,8 @@ func BenchmarkWorkersWithLatency(b *testing.B) {
 	}
 }
 
-// emptied has processes empty the queue, and returns how long that takes at the pace that
-// they have while all of them work: the first one works while the others start.
+// emptied has processes empty the queue. It returns how long that would take at the rate at which
+// all of them process jobs: the first one already processes jobs while the others start.
 func emptied(b *testing.B, pool *pgxpool.Pool, processes int, env ...string) (took time.Duration) {
 	b.Helper()
 	var fleet []*process
@@ -75,8 +75,9 @@ SELECT (max(j.finalized_at) - s.at) * count(*)::float8 / count(*) FILTER (WHERE 
 	return took
 }
 
-// BenchmarkBurst processes many posts at once, and reports how long after the last of them
-// the maintained order is that of the ledger. Readers are exact before: they correct it.
+// BenchmarkBurst processes many posts at once, and reports how long after the last of them the
+// maintained order equals that of the ledger. Readers see the exact order earlier: they correct the
+// maintained one.
 func BenchmarkBurst(b *testing.B) {
 	server := benchServer(b)
 	file, _ := benchRecording(b, simnet.MixPosts, benchPosts, newPost)
@@ -86,7 +87,7 @@ func BenchmarkBurst(b *testing.B) {
 		work := start(b, []string{"DATABASE_URL=" + database, "WEIR_LOG_LEVEL=warn", "WEIR_RETENTION=0"}, "work")
 		var late float64
 		require.Eventually(b, func() bool {
-			// The dates of all shares are read at the end only: it takes 50 ms.
+			// Reading the dates of all shares takes 50 ms, so it happens only at the end.
 			const sql = `
 SELECT CASE WHEN EXISTS (SELECT FROM river_job WHERE kind = 'process_posts' AND state <> 'completed') OR EXISTS (SELECT FROM pending_counts) THEN 1
        ELSE (SELECT count(*) FROM count_state WHERE counted < (SELECT max(pg_xact_commit_timestamp(xmin)) FROM shares)) END`
@@ -102,8 +103,8 @@ SELECT 1000 * extract(epoch FROM (SELECT pg_xact_commit_timestamp(xmin) FROM cou
 	}
 }
 
-// BenchmarkViral processes posts of which every second with a link has the same one, in
-// turn with the same posts with their own links, and reports the ratio of processor time.
+// BenchmarkViral processes posts in which every second post with a link has the same link. It
+// alternates with the same posts with their own links, and reports the ratio of processor time.
 func BenchmarkViral(b *testing.B) {
 	const turns = 3
 	a := newAgainst(b)
@@ -130,7 +131,7 @@ func BenchmarkViral(b *testing.B) {
 	}
 }
 
-// viral copies a recording: every second post with a link has the same one.
+// viral copies a recording and gives every second post with a link the same link.
 func viral(b *testing.B, recording string) (file string) {
 	b.Helper()
 	text, err := os.ReadFile(recording)

@@ -160,8 +160,8 @@ func report(b *testing.B, what string, rate, limit, memory float64) {
 	b.ReportMetric(0, "ns/op")
 }
 
-// BenchmarkConsumePosts: a recorded stream into committed rows, where every
-// event is a stored post.
+// BenchmarkConsumePosts stores a recorded stream in which every event is a
+// stored post.
 func BenchmarkConsumePosts(b *testing.B) {
 	server := benchServer(b)
 	file, entries := benchRecording(b, simnet.MixPosts, benchPosts, newPost)
@@ -176,7 +176,8 @@ func BenchmarkConsumePosts(b *testing.B) {
 	}
 }
 
-// BenchmarkConsumeNetwork: the whole network, of which posts are stored.
+// BenchmarkConsumeNetwork consumes the events of the whole network and stores
+// the posts.
 func BenchmarkConsumeNetwork(b *testing.B) {
 	server := benchServer(b)
 	_, posts := benchRecording(b, simnet.MixPosts, benchPosts, newPost)
@@ -189,7 +190,7 @@ func BenchmarkConsumeNetwork(b *testing.B) {
 	}
 }
 
-// BenchmarkProcess: stored posts into links and shares.
+// BenchmarkProcess processes stored posts into links and shares.
 func BenchmarkProcess(b *testing.B) {
 	server := benchServer(b)
 	file, entries := benchRecording(b, simnet.MixPosts, benchPosts, newPost)
@@ -205,7 +206,7 @@ func BenchmarkProcess(b *testing.B) {
 	}
 }
 
-// BenchmarkStreamToRanking: both at once.
+// BenchmarkStreamToRanking consumes and processes at the same time.
 func BenchmarkStreamToRanking(b *testing.B) {
 	server := benchServer(b)
 	file, entries := benchRecording(b, simnet.MixPosts, benchPosts, newPost)
@@ -239,7 +240,7 @@ func BenchmarkLive(b *testing.B) {
 		idle := func() {
 			b.Helper()
 			all := n.Log().Entries()
-			for all[len(all)-1].Kind == "commit" && all[len(all)-1].Collection != schema.PostCollection { // not requested
+			for all[len(all)-1].Kind == "commit" && all[len(all)-1].Collection != schema.PostCollection { // events of other collections are not requested
 				all = all[:len(all)-1]
 			}
 			last := all[len(all)-1]
@@ -264,7 +265,7 @@ func BenchmarkLive(b *testing.B) {
 		require.NoError(b, cmd.Wait())
 		n.Stop()
 
-		happened := map[string]int64{} // when, by the post and its revision
+		happened := map[string]int64{} // the time of each event, by the post and its revision
 		for _, e := range n.Log().Entries() {
 			happened[e.DID+"/"+e.Rkey+"/"+e.Rev] = e.TimeUS
 		}

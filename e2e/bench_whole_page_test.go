@@ -24,9 +24,9 @@ import (
 // pageData returns how many links and accounts a number of shares has.
 func pageData(shares int) (links, accounts int) { return shares * 175 / 1000, shares * 148 / 1000 }
 
-// fillPages stores a day of shares of links with titles that sharers gave: 175 links and 148
-// accounts for 1,000 shares. A shared link has two claims; one has 30 of 1,000 shares. A
-// thousand watches have a thousand members each. Everything is counted.
+// fillPages stores a day of shares of links, with titles from their sharers: 175 links and 148
+// accounts for 1,000 shares. Each shared link has two claims; one link has 30 of 1,000 shares. A
+// thousand watches have a thousand members each. All shares are counted.
 func fillPages(b *testing.B, pool *pgxpool.Pool, shares int) {
 	b.Helper()
 	links, accounts := pageData(shares)
@@ -38,7 +38,7 @@ func fillPages(b *testing.B, pool *pgxpool.Pool, shares int) {
 		text string
 		args []any
 	}{
-		{`SET session_replication_role = replica`, nil}, // without triggers: everything is counted at the end
+		{`SET session_replication_role = replica`, nil}, // without triggers: the shares are counted at the end
 		{`INSERT INTO accounts (did, handle) SELECT 'did:plc:' || lpad(n::text, 24, '0'), 'user' || n || '.example' FROM generate_series(0, $1::int - 1) AS n`, []any{accounts}},
 		{`INSERT INTO links (identity, url, site, first_seen) SELECT 'site' || n % 5000 || '.example/' || n, 'https://site' || n % 5000 || '.example/' || n, 'site' || n % 5000 || '.example', now() FROM generate_series(1, $1::int) AS n`, []any{links}},
 		{`
@@ -71,7 +71,7 @@ SELECT w.id, 'did:plc:' || lpad(((w.id * 7919 + k) % $1::int)::text, 24, '0') FR
 	require.NoError(b, err)
 }
 
-// liven stores a hundred shares per second of the links of fillPages, and counts every second,
+// liven stores a hundred shares per second of the links of fillPages, and counts them every second,
 // until the benchmark ends.
 func liven(b *testing.B, pool *pgxpool.Pool, shares int) {
 	b.Helper()
@@ -112,9 +112,9 @@ ON CONFLICT DO NOTHING`
 	})
 }
 
-// BenchmarkWholePage computes whole pages of 50 links, one after the other, with a thousand
-// watches and 200,000 shares in a day, or as many as WEIR_PAGE_SHARES says, while shares
-// arrive. Beside the time it reports the processor time of Postgres.
+// BenchmarkWholePage computes whole pages of 50 links, one after the other, with a thousand watches
+// and WEIR_PAGE_SHARES shares in a day (200,000), while shares arrive. It also reports the
+// processor time of Postgres.
 func BenchmarkWholePage(b *testing.B) {
 	const turns = 300
 	shares := 200_000
@@ -133,7 +133,7 @@ func BenchmarkWholePage(b *testing.B) {
 	b.Cleanup(one.Close)
 	var backend uint32
 	require.NoError(b, one.QueryRow(b.Context(), `SELECT pg_backend_pid()`).Scan(&backend))
-	handler, err := web.Handler(web.Config{DB: one, Now: time.Now, Title: "Weir", Logger: slog.New(slog.DiscardHandler)}) // keeps no page
+	handler, err := web.Handler(web.Config{DB: one, Now: time.Now, Title: "Weir", Logger: slog.New(slog.DiscardHandler)}) // without a cache
 	require.NoError(b, err)
 	for _, view := range []string{"/", "/?window=1h", "/?window=24h", "/?window=7d", "/?sort=speed", "/?window=24h&watch=w1.example"} {
 		b.Run("view="+view, func(b *testing.B) {
@@ -142,7 +142,7 @@ func BenchmarkWholePage(b *testing.B) {
 				began := schematest.CPU(b, backend)
 				for i := range times {
 					w, r := httptest.NewRecorder(), httptest.NewRequestWithContext(b.Context(), http.MethodGet, "http://localhost"+view, nil)
-					r.RemoteAddr = fmt.Sprintf("10.0.%d.%d:1", i/250, i%250) // one address may not ask so often
+					r.RemoteAddr = fmt.Sprintf("10.0.%d.%d:1", i/250, i%250) // one address would exceed the rate limit
 					at := time.Now()
 					handler.ServeHTTP(w, r)
 					times[i] = time.Since(at)

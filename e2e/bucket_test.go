@@ -20,7 +20,7 @@ import (
 	"github.com/weir-social/weir/loopback"
 )
 
-// bucket is an archive's store that can hold a request, so that a process is killed in
+// bucket is an archive's store that can hold a request, so that a test can kill the process in
 // exactly that step.
 type bucket struct {
 	t       *testing.T
@@ -29,7 +29,7 @@ type bucket struct {
 	backend *s3mem.Backend
 	s3      http.Handler
 
-	mu   sync.Mutex // guards what follows
+	mu   sync.Mutex // guards the fields below
 	hold func(step string) bool
 	held chan struct{} // closed when a request is held
 	aged bool          // all objects are a day older
@@ -49,7 +49,7 @@ func newBucket(t *testing.T) *bucket {
 	return b
 }
 
-// starts has the bucket listen at its port.
+// starts makes the bucket listen on its port.
 func (b *bucket) starts() {
 	b.t.Helper()
 	listener, err := b.port.Listen()
@@ -60,7 +60,7 @@ func (b *bucket) starts() {
 	b.server.Start()
 }
 
-// crashes ends all connections and listens no more.
+// crashes closes all connections and stops listening.
 func (b *bucket) crashes() {
 	b.server.CloseClientConnections()
 	b.server.Close()
@@ -73,7 +73,7 @@ func (b *bucket) env() []string {
 
 var lastModified = regexp.MustCompile(`<LastModified>[^<]*</LastModified>`)
 
-// ServeHTTP serves a request, unless it is held before or after that.
+// ServeHTTP serves a request. A test can hold it before or after that.
 func (b *bucket) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	body, err := io.ReadAll(r.Body)
 	if err != nil {
@@ -105,8 +105,8 @@ func (b *bucket) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	w.Write(content) //nolint:errcheck // the client may have died
 }
 
-// kindOf returns what an object is: the first version of a segment, a later one, or one of
-// their manifests, an index of authors, a list.
+// kindOf returns the kind of an object: the first or a later version of a segment, the manifest of
+// one of these, an index of authors, or a list.
 func (b *bucket) kindOf(name string) string {
 	number, _, _ := strings.Cut(path.Base(name), "-")
 	b.mu.Lock()
@@ -124,7 +124,7 @@ func (b *bucket) kindOf(name string) string {
 	return strings.TrimPrefix(path.Ext(name), ".")
 }
 
-// note remembers which segments have a manifest.
+// note records which segments have a manifest.
 func (b *bucket) note(r *http.Request, code int) {
 	if number, _, ok := strings.Cut(path.Base(r.URL.Path), "-"); ok && r.Method == http.MethodPut && code == http.StatusOK && strings.HasSuffix(r.URL.Path, ".json") {
 		b.mu.Lock()
@@ -133,7 +133,8 @@ func (b *bucket) note(r *http.Request, code int) {
 	}
 }
 
-// waits holds a request until its client has died, which it reports.
+// waits holds a request, if the step is the one to hold, until its client has disconnected. It
+// reports whether it did.
 func (b *bucket) waits(step string, r *http.Request) (died bool) {
 	b.mu.Lock()
 	if b.hold == nil || !b.hold(step) {
@@ -147,8 +148,8 @@ func (b *bucket) waits(step string, r *http.Request) (died bool) {
 	return true
 }
 
-// holds has the bucket hold the n-th request of a step, such as "after PUT manifest".
-// reached waits for it. It is held until its client, or the bucket, has died.
+// holds makes the bucket hold the n-th request of a step, such as "after PUT manifest", until its
+// client disconnects or the bucket crashes. reached waits for that request.
 func (b *bucket) holds(step string, n int) (reached func(*process)) {
 	held := make(chan struct{})
 	b.mu.Lock()
@@ -172,14 +173,14 @@ func (b *bucket) holds(step string, n int) (reached func(*process)) {
 	}
 }
 
-// ages lets a day pass for the objects.
+// ages makes all objects a day older.
 func (b *bucket) ages() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.aged = true
 }
 
-// objects returns the objects whose names end so.
+// objects returns the objects whose names have this suffix.
 func (b *bucket) objects(suffix string) map[string][]byte {
 	b.t.Helper()
 	prefix := gofakes3.NewPrefix(nil, nil)
@@ -198,7 +199,7 @@ func (b *bucket) objects(suffix string) map[string][]byte {
 	return found
 }
 
-// once reports whether each segment has one version, whose manifest names it.
+// once reports whether each segment has exactly one version, which its manifest names.
 func (b *bucket) once() bool {
 	b.t.Helper()
 	manifests, segments, numbers := b.objects(".json"), b.objects(".seg.zst"), map[int64]bool{}

@@ -17,7 +17,7 @@ import (
 func (c *chaos) launch(name string) {
 	c.t.Helper()
 	command, _, _ := strings.Cut(name, " ")
-	env := append(slices.Clone(c.env), c.clocks[name].env(), "NOTIFY_SOCKET="+c.notified) // or a process does not log that it is ready
+	env := append(slices.Clone(c.env), c.clocks[name].env(), "NOTIFY_SOCKET="+c.notified) // without the socket a process does not log that it is ready
 	if command == "consume" {
 		env = append(env, c.more...)
 	}
@@ -79,8 +79,8 @@ func (c *chaos) holder() string {
 	return ""
 }
 
-// supervise fails the test if a process has ended by itself. One that could not start,
-// because Postgres was away, was never ready: it is started again, as systemd does.
+// supervise fails the test if a process has exited by itself. A process that could not start
+// because Postgres was down was never ready: it is started again, as systemd does.
 func (c *chaos) supervise() {
 	c.t.Helper()
 	for _, name := range fleet() {
@@ -88,7 +88,7 @@ func (c *chaos) supervise() {
 		select {
 		case <-p.exited:
 			logs := p.stderr.String()
-			require.False(c.t, strings.Contains(logs, `"msg":"ready"`), "%s has ended by itself: %s", name, tail(logs, 3000))
+			require.False(c.t, strings.Contains(logs, `"msg":"ready"`), "%s exited by itself: %s", name, tail(logs, 3000))
 			c.relaunch(name)
 		default:
 		}
@@ -112,10 +112,10 @@ func (c *chaos) position() int64 {
 	return c.unshifted(int64(seq))
 }
 
-// renumbering is how far simnet.Renumber lowers every number.
+// renumbering is the amount by which simnet.Renumber lowers every number.
 const renumbering = 4
 
-// unshifted returns a stored number as it is before any renumbering.
+// unshifted returns the number that a stored number had before any renumbering.
 func (c *chaos) unshifted(seq int64) int64 {
 	return seq + int64(renumbering*c.net.Fired()[simnet.Renumber])
 }
@@ -128,8 +128,8 @@ func (r round) number(e *simnet.Entry) int64 {
 	return e.Seq
 }
 
-// recover waits until an event from after the fault is committed, and returns how
-// long that took.
+// recover waits until an event that happened after the fault is committed. It returns how long that
+// took.
 func (c *chaos) recover(after string) time.Duration {
 	c.t.Helper()
 	began := time.Now()
@@ -142,15 +142,15 @@ func (c *chaos) recover(after string) time.Duration {
 	return took
 }
 
-// advance waits until an event from after now is committed.
+// advance waits until an event that happens after this call is committed.
 func (c *chaos) advance(message string, args ...any) {
 	c.t.Helper()
-	mark := c.number(c.net.Log().Last()) + 10 // more than a renumbering shifts
+	mark := c.number(c.net.Log().Last()) + 10 // more than a renumbering lowers a number
 	finishes(c.t, 10*time.Millisecond, func() (int, error) { return int(mark - c.position()), nil }, "the stream does not move "+message, args...)
 }
 
-// progress waits until this many more commits have moved the cursor: a fault must
-// hit a system that is working.
+// progress waits until this many more commits have moved the cursor, so that a fault hits a working
+// system.
 func (c *chaos) progress(commits int) {
 	c.t.Helper()
 	seen, last := 0, -1
@@ -164,8 +164,8 @@ func (c *chaos) progress(commits int) {
 	}, "the stream does not move")
 }
 
-// waitCommitted adds a last post and waits until it is committed. No other events
-// may happen meanwhile.
+// waitCommitted adds a last post and waits until it is committed. No other events may happen
+// meanwhile.
 func (c *chaos) waitCommitted() *simnet.Entry {
 	c.t.Helper()
 	last := c.post("so far")
@@ -177,7 +177,7 @@ func (c *chaos) waitCommitted() *simnet.Entry {
 func (c *chaos) drain() *simnet.Entry {
 	c.t.Helper()
 	last := c.waitCommitted()
-	finishes(c.t, 50*time.Millisecond, func() (int, error) { return unprocessed(c.pool) }, "jobs are left") // one that has failed three times waits 81 s
+	finishes(c.t, 50*time.Millisecond, func() (int, error) { return unprocessed(c.pool) }, "jobs are left") // a job that has failed three times is retried after 81 s
 	return last
 }
 

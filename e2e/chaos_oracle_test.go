@@ -47,7 +47,7 @@ func (c *chaos) require() {
 	c.t.Helper()
 	require.Empty(c.t, c.problems, strings.Join(c.problems, "\n"))
 	require.NotEmpty(c.t, c.responses.statuses)
-	require.Positive(c.t, c.responses.strict, "the watcher would never see a deleted post or a hidden account in a count")
+	require.Positive(c.t, c.responses.strict, "no response could have shown that a deleted post or a hidden account counted")
 	require.Greater(c.t, count(c.t, c.pool, `SELECT max(epoch) FROM streams`), 1, "the lease never moved")
 }
 
@@ -95,8 +95,8 @@ UNION ALL SELECT 'account ' || concat_ws(' ', did, status, status_at) FROM accou
 	}
 }
 
-// deadLetters is the number of dead letters there must be: one for each kind of
-// poison, however often it was sent.
+// deadLetters is the number of dead letters there must be: one for each kind of poison, however
+// often it was sent.
 func (c *chaos) deadLetters() (kinds int) {
 	for name := range c.fired {
 		if slices.ContainsFunc(c.poisons(), func(p poison) bool { return name == c.source()+": "+string(p.fault) }) {
@@ -106,7 +106,8 @@ func (c *chaos) deadLetters() (kinds int) {
 	return kinds
 }
 
-// rankingProblems compares the rankings that `weir trending` prints, and what the counter keeps.
+// rankingProblems compares the rankings that `weir trending` prints, and the counter's tables, with
+// the oracle.
 func (c *chaos) rankingProblems(oracle oracle, end time.Time) (problems []string) {
 	for _, window := range []time.Duration{time.Hour, 24 * time.Hour} {
 		got := rankedLinks(c.t, c.env, strconv.Itoa(int(window.Hours()))+"h", end.Format(time.RFC3339))
@@ -116,9 +117,8 @@ func (c *chaos) rankingProblems(oracle oracle, end time.Time) (problems []string
 	return append(problems, oracle.countedProblems(c.t, c.env)...)
 }
 
-// holeProblems requires one gap over each hole, and no other gap. Gaps must be
-// closed in a round of followed accounts, whose feeds can be read, and open
-// otherwise.
+// holeProblems requires one gap over each hole, and no other gap. In a round of followed accounts,
+// whose feeds can be read, the gaps must be closed; otherwise they must be open.
 func holeProblems(ctx context.Context, tx pgx.Tx, holes []hole, closed bool) (problems []string, err error) {
 	const sql = `SELECT from_at, to_at, closed_at IS NOT NULL, concat_ws(' ', stream, from_at, to_at, reason, problem, how_closed) FROM gaps ORDER BY id`
 	type gap struct {

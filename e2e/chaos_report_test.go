@@ -30,9 +30,9 @@ type roundReport struct {
 	*chaos
 	length        time.Duration
 	events        int
-	posts, shares int // that must be stored
+	posts, shares int // the number that must be stored
 	lost, doubled int
-	problems      int // all that the comparison found
+	problems      int // all problems that the comparison found
 }
 
 // chaosReport has the results of all rounds.

@@ -19,8 +19,8 @@ import (
 // chaosRate is the number of events per second of make chaos.
 const chaosRate = 300
 
-// rate is the number of events per second: half of chaosRate in the round that runs
-// beside other tests, where each event takes from them.
+// rate is the number of events per second: half of chaosRate in the round that runs beside other
+// tests, where each event uses processor time that they need.
 func (c *chaos) rate() float64 {
 	if chaosLength(c.t) == 0 {
 		return chaosRate / 2
@@ -28,10 +28,11 @@ func (c *chaos) rate() float64 {
 	return chaosRate
 }
 
-// round is what a round reads, and from where.
+// round is what a round reads, and from which kind of server.
 type round struct{ follows, relay bool }
 
-// rounds are those that alternate: two of them show both sources and both kinds.
+// rounds returns the kinds of rounds, which alternate. Two rounds in a row cover both sources, and
+// both the whole network and followed accounts.
 func rounds() []round {
 	return []round{{}, {follows: true, relay: true}, {relay: true}, {follows: true}}
 }
@@ -62,42 +63,42 @@ type chaos struct {
 	t    *testing.T
 	seed uint64
 	round
-	random *rand.Rand // of the plan: used by the test's goroutine alone
+	random *rand.Rand // makes the plan; used only by the test's goroutine
 	net    *simnet.Net
 	server *devpg.Server
-	disk   *disk // of the server; nil if no small disk can be made
-	noDisk error // why there is none
+	disk   *disk // the server's; nil if no small disk can be mounted
+	noDisk error // why there is no disk
 
-	pool             *pgxpool.Pool // the oracle's, not by way of the proxy
+	pool             *pgxpool.Pool // the oracle's, which does not use the proxy
 	stream, database *proxy
 	env              []string
 	more             []string             // additional variables of the consumers
-	program          string               // what the fleet runs: the real binary, whose clock can be stepped
+	program          string               // what the fleet runs: the real binary with a clock that can be stepped
 	clocks           map[string]wallClock // by member of the fleet
-	notified         string               // a socket, as systemd has: nobody acts on what the fleet writes to it
+	notified         string               // a notification socket, like systemd's; nobody acts on its messages
 	stop             func()               // stops the events of the network
 
-	mu         sync.Mutex // guards what the watcher reads
+	mu         sync.Mutex // guards the fields that the watcher reads
 	fleet      map[string]*process
-	everMerged [][2]string            // URLs of links that were merged, also for a while
+	everMerged [][2]string            // URLs of links that were merged at any time
 	lost       map[*simnet.Entry]bool // events that the server has forgotten unread
-	steady     map[string]bool        // who is followed since the event with the number since, as following selects them
+	steady     map[string]bool        // the accounts followed since the event with the number since, as the query following selects them
 	since      int64
 
 	scripted []string        // accounts that only do what the test scripts; the hub follows them
 	byHand   []string        // accounts with a watch of their own
 	known    map[string]bool // accounts that were ever followed
-	doubts   []string        // accounts of which something could not be verified
+	doubts   []string        // accounts with commits that could not be verified
 	posted   []*simnet.Entry // posts of the first scripted account that still exist
 	holes    []hole
-	merged   map[string]string // the URL of the link into which another one is merged
+	merged   map[string]string // by URL: the URL of the link into which it is merged
 
 	began     time.Time
 	fired     map[string]int
 	kills     int
 	restarts  int
 	slowest   time.Duration // the longest recovery
-	after     string        // the fault before it
+	after     string        // the fault before the longest recovery
 	endWatch  func() responses
 	responses responses
 	problems  []string // what the comparison found
@@ -171,7 +172,7 @@ SELECT concat_ws(E'\n', (SELECT json_agg(s) FROM streams AS s), (SELECT json_agg
 	c.t.Logf("%s\n%v", text, err)
 }
 
-// startServer starts Postgres, on a disk of its own if possible.
+// startServer starts Postgres, on its own small disk if possible.
 func (c *chaos) startServer() {
 	c.t.Helper()
 	if c.disk, c.noDisk = newDisk(c.t); c.noDisk != nil {
@@ -235,16 +236,16 @@ func (c *chaos) play(plan []fault) {
 	c.responses = c.endWatch()
 }
 
-// mostUnread is how many events may be unread before fewer happen.
+// mostUnread is the number of unread events above which the rate is reduced.
 const mostUnread = 500
 
-// events has events happen until the returned function is called: a tenth of the rate while
-// too many are unread. What happens during a fault must be read before it is over, so
-// a machine that is too slow for the rate would fall further behind with each fault.
+// events generates events until the returned function is called. It reduces the rate to a tenth
+// while too many events are unread. Events of a fault must be read before the fault is over, so a
+// machine that is too slow for the full rate would fall further behind with each fault.
 func (c *chaos) events() (stop func()) {
 	return background(c.t, func(ctx context.Context) {
 		for read := int64(0); ctx.Err() == nil; {
-			read = max(read, c.position()) // of which nothing is known while Postgres is down
+			read = max(read, c.position()) // the position is unknown while Postgres is down
 			rate := c.rate()
 			if last := c.net.Log().Last(); last != nil && c.number(last)-read > mostUnread {
 				rate /= 10
@@ -262,7 +263,8 @@ func live(t *testing.T, n *simnet.Net, rate float64) (stop func()) {
 	return background(t, func(ctx context.Context) { n.Live(ctx, rate) })
 }
 
-// background runs do beside the test. The returned function ends its context, and waits for it.
+// background runs do concurrently with the test. The returned function cancels its context and
+// waits for it.
 func background(t *testing.T, do func(ctx context.Context)) (stop func()) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())

@@ -67,7 +67,7 @@ func clockFaults() []fault {
 			p.returned(p.accepted.Load())
 			c.waitForWork()
 			c.step(0, fleet()[2:4]...)
-			require.Eventually(c.t, func() bool { // an account may wait for its resync, by the clock of the database
+			require.Eventually(c.t, func() bool { // a job that waits for an account's resync is due by the database's clock
 				late, err := tryCount(c.pool, `
 SELECT count(*) FROM river_job AS j
 WHERE finalized_at IS NULL AND scheduled_at > now() + interval '1 hour'
@@ -118,8 +118,8 @@ func (c *chaos) step(by time.Duration, names ...string) {
 	}
 }
 
-// waitForWork waits until an event from after this moment is stored, and a job
-// added after it is completed.
+// waitForWork waits until an event that happens after this call is stored, and
+// a job added after that event is completed.
 func (c *chaos) waitForWork() {
 	c.t.Helper()
 	last := count(c.t, c.pool, `SELECT coalesce(max(id), 0) FROM river_job`)
@@ -132,8 +132,8 @@ func (c *chaos) waitForWork() {
 
 // silence stops the events and sets clocks ahead until the stream counts as
 // quiet, with nothing unread. If the server later forgets more than
-// WEIR_GAP_THRESHOLD, a gap must still be recorded. The threshold is short here:
-// nothing else tells a silence from a hole.
+// WEIR_GAP_THRESHOLD, a gap must still be recorded. The threshold is short
+// here, because it is the only way to tell a silence from a hole.
 func (c *chaos) silence(names ...string) {
 	c.t.Helper()
 	c.consumersWith("WEIR_GAP_THRESHOLD=1s")
@@ -145,13 +145,13 @@ func (c *chaos) silence(names ...string) {
 	require.Eventually(c.t, func() bool {
 		quiet, err := tryCount(c.pool, `SELECT count(*) FROM streams WHERE state = 'quiet'`)
 		return err == nil && quiet > 0
-	}, patience, 20*time.Millisecond, "the stream does not become quiet") // two minutes if the step moves the lease to the other consumer
+	}, patience, 20*time.Millisecond, "the stream does not become quiet") // takes two minutes if the step moves the lease to the other consumer
 	c.step(0, names...)
 	c.hole(last, c.refuse, c.accept)
 	c.recover("a hole in silence")
 }
 
-// consumersWith restarts the consumers with more variables in their environment.
+// consumersWith restarts the consumers with additional environment variables.
 func (c *chaos) consumersWith(more ...string) {
 	c.t.Helper()
 	c.more = more

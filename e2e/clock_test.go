@@ -82,7 +82,7 @@ var steppable = sync.OnceValues(func() (string, error) {
 	for name, content := range map[string]string{
 		"time.go": strings.Replace(string(source), now, now+step, 1), "step.go": stepping, "overlay.json": string(described),
 	} {
-		if err := os.WriteFile(filepath.Join(dir, name), []byte(content), 0o644); err != nil { //nolint:gosec // for everybody to read
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(content), 0o644); err != nil { //nolint:gosec // readable by everyone
 			return "", err
 		}
 	}
@@ -112,10 +112,10 @@ func newWallClock(t testing.TB) wallClock {
 // env is the variable that makes a steppable process use this clock.
 func (c wallClock) env() string { return clockFile + "=" + c.file }
 
-// step sets the clock ahead by this much at once; zero sets it right.
+// step sets the clock ahead by this much at once; zero corrects it.
 func (c wallClock) step(by time.Duration) {
 	c.t.Helper()
-	file, err := os.OpenFile(c.file, os.O_WRONLY, 0) // not replaced: it is mapped
+	file, err := os.OpenFile(c.file, os.O_WRONLY, 0) // written in place, because processes have mapped it
 	require.NoError(c.t, err)
 	_, err = file.WriteAt(native.NativeEndian.AppendUint64(nil, uint64(by)), 0)
 	require.NoError(c.t, err)
@@ -130,7 +130,7 @@ func (p *process) wrong(t testing.TB) time.Duration {
 	require.Eventually(t, func() bool {
 		opsURL := opsAddress.FindStringSubmatch(p.stderr.String())
 		if opsURL == nil {
-			return false // it starts
+			return false // the process is starting
 		}
 		response, err := http.Get(opsURL[1] + "/livez") //nolint:noctx // of the test's own process
 		if err != nil {

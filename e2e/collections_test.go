@@ -13,10 +13,11 @@ import (
 	"github.com/weir-social/weir/simnet"
 )
 
-// TestAnyCollection stores records of a collection named in full and of one
-// matched by a prefix, from a followed account's past and from the stream. Records
-// that the database refused are stored by a retry. Metrics count them by their
-// entry in WEIR_COLLECTIONS, and trace and doctor know them.
+// TestAnyCollection stores records of two collections, one configured by its
+// full name and one by a prefix. The records come from a followed account's
+// past and from the stream. Records that the database refused are stored by a
+// retry. Metrics count records by their entry in WEIR_COLLECTIONS, and trace
+// and doctor know both collections.
 func TestAnyCollection(t *testing.T) {
 	schematest.Long(t)
 	parallel(t)
@@ -66,7 +67,7 @@ func TestAnyCollection(t *testing.T) {
 		}
 	}
 	require.True(t, labels["pub.layers.*"] && labels[document], "%v", labels)
-	require.False(t, labels[persona] || labels[mark], "the names under a prefix are untrusted: %v", labels)
+	require.False(t, labels[persona] || labels[mark], "a metric label contains a name that matched a prefix, which is untrusted: %v", labels)
 
 	require.Contains(t, succeed(t, env, "trace", "at://"+did+"/"+persona+"/self"), "It is stored. Only posts and reposts share links.")
 	require.Contains(t, succeed(t, env, "trace", "at://"+did+"/com.example.else/self"), "WEIR_COLLECTIONS does not name its collection")

@@ -14,7 +14,8 @@ import (
 	"github.com/weir-social/weir/schema/schematest"
 )
 
-// TestNoSecretIsPrinted, in whatever variable it is and whatever is wrong.
+// TestNoSecretIsPrinted shows that no secret is printed, whichever variable
+// holds it and whatever is wrong.
 func TestNoSecretIsPrinted(t *testing.T) {
 	schematest.Long(t)
 	parallel(t)
@@ -42,7 +43,8 @@ func TestNoSecretIsPrinted(t *testing.T) {
 	}
 }
 
-// TestSecretsAreMarked: every variable named like a secret has the tag.
+// TestSecretsAreMarked shows that every variable with a secret's name has the
+// tag.
 func TestSecretsAreMarked(t *testing.T) {
 	parallel(t)
 	sounds := regexp.MustCompile(`PASSWORD|TOKEN|SECRET|WEBHOOK|KEY$`)
@@ -58,7 +60,8 @@ func TestSecretsAreMarked(t *testing.T) {
 	require.Positive(t, marked)
 }
 
-// TestConfigPrintsEveryVariable with its value and its source.
+// TestConfigPrintsEveryVariable shows that every variable is printed with its
+// value and its source.
 func TestConfigPrintsEveryVariable(t *testing.T) {
 	parallel(t)
 	out := succeed(t, []string{"WEIR_WORKERS=3", "WEIR_APP_PASSWORD=x", "WEIR_IDENTIFIER=y", "WEIR_IMAGE_BASE="}, "config")
@@ -69,8 +72,9 @@ func TestConfigPrintsEveryVariable(t *testing.T) {
 	require.Equal(t, reflect.TypeFor[app.Config]().NumField()+1, strings.Count(out, "\n"), fmt.Sprint(out))
 }
 
-// TestConfigRefusesWhatServeRefuses, and still prints everything. An address in
-// use by a running weir is no error.
+// TestConfigRefusesWhatServeRefuses shows that `weir config` fails for the same
+// settings as `weir serve`, and still prints everything. An address in use by a
+// running weir is no error.
 func TestConfigRefusesWhatServeRefuses(t *testing.T) {
 	parallel(t)
 	for name, wrong := range map[string]string{
@@ -87,8 +91,8 @@ func TestConfigRefusesWhatServeRefuses(t *testing.T) {
 	succeed(t, []string{"WEIR_LISTEN=" + taken.Addr().String(), "WEIR_OPS_LISTEN=" + taken.Addr().String()}, "config")
 }
 
-// TestConfigAcceptsTheVariablesOfTheTests that CONTRIBUTING.md lists: the binary
-// inherits them.
+// TestConfigAcceptsTheVariablesOfTheTests shows that the binary accepts the
+// variables of the tests that CONTRIBUTING.md lists: it inherits them.
 func TestConfigAcceptsTheVariablesOfTheTests(t *testing.T) {
 	parallel(t)
 	var env []string

@@ -43,7 +43,8 @@ func poisoned(t *testing.T) (pool *pgxpool.Pool, env []string) {
 	pool, env = open(t, url), []string{"DATABASE_URL=" + url, "WEIR_RETENTION=0", "WEIR_APPVIEW=http://127.0.0.1:1", "WEIR_LISTEN=127.0.0.1:0"}
 	_, err := pool.Exec(t.Context(), `ALTER TABLE posts_default ADD CONSTRAINT strict CHECK (did <> 'did:plc:bbbbbbbbbbbbbbbbbbbbbbbb')`)
 	require.NoError(t, err)
-	// A stream's position is that of the recording, so later deletions are known.
+	// The stream's position is that of the recording, so later deletions are
+	// known.
 	_, err = pool.Exec(t.Context(), `INSERT INTO streams (name, wire, last_event_at) VALUES ('jetstream', 'jetstream-v1', to_timestamp(1783177260))`)
 	require.NoError(t, err)
 	recording, err := os.ReadFile(filepath.Join("testdata", "recording.jsonl"))
@@ -58,9 +59,10 @@ func poisoned(t *testing.T) (pool *pgxpool.Pool, env []string) {
 	return pool, env
 }
 
-// TestDeadLettersAreRetriedAfterTheFix from the command line. Bad input of every
-// kind is listed and shown. Before the fix a retry dead-letters it again; after
-// it, valid records are stored and count, and the rest stays.
+// TestDeadLettersAreRetriedAfterTheFix uses the command line. Bad input of
+// every kind is listed and shown. Before the fix a retry dead-letters it again.
+// After the fix valid records are stored and count, and the rest stays
+// dead-lettered.
 func TestDeadLettersAreRetriedAfterTheFix(t *testing.T) {
 	schematest.Long(t)
 	parallel(t)
@@ -133,15 +135,16 @@ func deadLetterIn(t *testing.T, deadLetters []schema.StoredDeadLetter, id int64)
 	return schema.StoredDeadLetter{}
 }
 
-// TestJobThatEndsWithoutSuccessIsADeadLetter, and succeeds in a retry once the
-// cause is gone. A retry that is requested while no worker runs waits for one.
+// TestJobThatEndsWithoutSuccessIsADeadLetter shows that such a job's dead
+// letter succeeds in a retry once the cause is gone. A retry that is requested
+// while no worker runs waits for one.
 func TestJobThatEndsWithoutSuccessIsADeadLetter(t *testing.T) {
 	schematest.Long(t)
 	parallel(t)
 	url := schematest.NewURL(t)
 	pool, env := open(t, url), []string{"DATABASE_URL=" + url, "WEIR_RETENTION=0", "WEIR_APPVIEW=http://127.0.0.1:1"}
 	work := start(t, env, "work")
-	_, err := pool.Exec(t.Context(), `SELECT enqueue_backfill_all()`) // nobody is followed
+	_, err := pool.Exec(t.Context(), `SELECT enqueue_backfill_all()`) // fails while nobody is followed
 	require.NoError(t, err)
 	var deadLetters []schema.StoredDeadLetter
 	require.Eventually(t, func() bool {
@@ -166,7 +169,8 @@ func TestJobThatEndsWithoutSuccessIsADeadLetter(t *testing.T) {
 	require.Equal(t, 1, count(t, pool, `SELECT count(*) FROM river_job WHERE kind = 'backfill_account'`))
 }
 
-// TestDeadLetterRefusesWrongArguments in one sentence.
+// TestDeadLetterRefusesWrongArguments shows that wrong arguments are refused in
+// one sentence.
 func TestDeadLetterRefusesWrongArguments(t *testing.T) {
 	parallel(t)
 	env := []string{"DATABASE_URL=" + schematest.NewURL(t)}

@@ -60,8 +60,8 @@ func known() []string {
 	return slices.DeleteFunc(app.Variables(), func(name string) bool { return !strings.HasPrefix(name, "WEIR_") })
 }
 
-// TestComposeRefusesToStartOpen: if a secret is missing or empty, nothing starts,
-// and the error names it.
+// TestComposeRefusesToStartOpen shows that nothing starts if a secret is
+// missing or empty, and that the error names the secret.
 func TestComposeRefusesToStartOpen(t *testing.T) {
 	parallel(t)
 	for secret := range secrets() {
@@ -77,8 +77,9 @@ func TestComposeRefusesToStartOpen(t *testing.T) {
 	}
 }
 
-// TestComposePassesEverySetting of .env on to Weir, and none that Weir does not
-// know. Variables that are not set are not passed on.
+// TestComposePassesEverySetting shows that every setting in .env is passed on
+// to Weir, and none that Weir does not know. Variables that are not set are not
+// passed on.
 func TestComposePassesEverySetting(t *testing.T) {
 	parallel(t)
 	env := secrets()
@@ -91,7 +92,7 @@ func TestComposePassesEverySetting(t *testing.T) {
 	require.NoError(t, err)
 	for _, name := range []string{"serve", "work"} {
 		for _, variable := range known() {
-			if slices.Contains([]string{"WEIR_HOME", "WEIR_LISTEN", "WEIR_OPS_LISTEN"}, variable) { // of dev and demo; inside the container
+			if slices.Contains([]string{"WEIR_HOME", "WEIR_LISTEN", "WEIR_OPS_LISTEN"}, variable) { // for dev and demo, or fixed inside the container
 				continue
 			}
 			value := set.Services[name].Environment[variable]
@@ -107,8 +108,9 @@ func TestComposePassesEverySetting(t *testing.T) {
 	}
 }
 
-// TestComposePassesTheSettingsOfTraces on to Weir: those that the exporter reads,
-// taken from its source, and those of the resource, the sampler and the batches.
+// TestComposePassesTheSettingsOfTraces shows that the settings of traces are
+// passed on to Weir: those that the exporter reads, taken from its source, and
+// those of the resource, the sampler and the batches.
 func TestComposePassesTheSettingsOfTraces(t *testing.T) {
 	parallel(t)
 	names := []string{"OTEL_SDK_DISABLED", "OTEL_SERVICE_NAME", "OTEL_RESOURCE_ATTRIBUTES", "OTEL_TRACES_EXPORTER", "OTEL_TRACES_SAMPLER", "OTEL_TRACES_SAMPLER_ARG",
@@ -182,8 +184,9 @@ func TestComposeServices(t *testing.T) {
 	}
 }
 
-// TestComposeHasConnectionsForItsWorkers: for the number of workers that
-// .env.example allows, and for River UI, a backup and a person.
+// TestComposeHasConnectionsForItsWorkers shows that Postgres allows enough
+// connections for the number of workers in .env.example, River UI, a backup and
+// a person.
 func TestComposeHasConnectionsForItsWorkers(t *testing.T) {
 	parallel(t)
 	all, err := compose(t, secrets())
@@ -211,8 +214,9 @@ func TestComposeHasConnectionsForItsWorkers(t *testing.T) {
 	require.Equal(t, workers, several.GetScale())
 }
 
-// TestRiverUIReadsItsVariables: the names are those of its image, the file holds
-// no secrets, and River UI connects as the role that owns nothing.
+// TestRiverUIReadsItsVariables shows that the variables have the names that its
+// image reads, the file holds no secrets, and River UI connects as the role
+// that owns nothing.
 func TestRiverUIReadsItsVariables(t *testing.T) {
 	parallel(t)
 	all, err := compose(t, secrets())
@@ -237,8 +241,8 @@ func TestRiverUIReadsItsVariables(t *testing.T) {
 	}
 }
 
-// TestEnvExampleIsComplete: it names every secret, sets no password, and names no
-// setting that does not exist.
+// TestEnvExampleIsComplete shows that .env.example names every secret, sets no
+// password, and names no setting that does not exist.
 func TestEnvExampleIsComplete(t *testing.T) {
 	parallel(t)
 	given := map[string]string{}
@@ -255,7 +259,8 @@ func TestEnvExampleIsComplete(t *testing.T) {
 	require.Contains(t, strings.Fields(read(t, ".dockerignore")), ".env", "the passwords would be in a layer of the build")
 }
 
-// TestImageHoldsOneStaticBinary that runs as an unprivileged user.
+// TestImageHoldsOneStaticBinary shows that the image runs one static binary as
+// an unprivileged user.
 func TestImageHoldsOneStaticBinary(t *testing.T) {
 	parallel(t)
 	text := read(t, "Dockerfile")
@@ -275,7 +280,7 @@ func TestImageHoldsOneStaticBinary(t *testing.T) {
 	}
 }
 
-// static fails when the program needs a library, or a loader to find one.
+// static fails if the program needs a library, or a loader to find one.
 func static(t *testing.T, path string) {
 	t.Helper()
 	f, err := elf.Open(path)
@@ -289,8 +294,8 @@ func static(t *testing.T, path string) {
 	}
 }
 
-// TestSystemdUnits: systemd reads them without a warning, their variables and
-// commands exist, and they are hardened.
+// TestSystemdUnits shows that systemd reads the units without a warning, their
+// variables and commands exist, and they are hardened.
 func TestSystemdUnits(t *testing.T) {
 	parallel(t)
 	units, err := filepath.Glob(filepath.Join(project, "deploy/systemd/*.service"))
@@ -304,7 +309,7 @@ func TestSystemdUnits(t *testing.T) {
 		for _, setting := range []string{"Type=notify", "WatchdogSec=", "Restart=always", "DynamicUser=yes", "ProtectSystem=strict", "NoNewPrivileges=yes", "CapabilityBoundingSet="} {
 			require.Contains(t, text, "\n"+setting, unit)
 		}
-		require.NotContains(t, text, "\nProcSubset=pid", "it hides the start time of the process and the length of the accept queue")
+		require.NotContains(t, text, "\nProcSubset=pid", "ProcSubset=pid hides the start time of the process and the length of the accept queue")
 		require.Contains(t, text, "\nAssertPathExists=/etc/weir/weir.env\n", "the error must name the missing file")
 		require.Contains(t, text, "\nEnvironmentFile=/etc/weir/weir.env\n")
 		for _, variable := range regexp.MustCompile(`WEIR_[A-Z_]+`).FindAllString(text, -1) {

@@ -16,10 +16,12 @@ type disk struct {
 	dir string
 }
 
-// roomy is its normal size in bytes. It takes memory only for its contents.
+// roomy is the disk's normal size in bytes. The disk uses memory only for its
+// contents.
 const roomy = 4 << 30
 
-// newDisk mounts one. The error says why it cannot: mounting needs privileges.
+// newDisk mounts a disk. The error says why it cannot: mounting needs
+// privileges.
 func newDisk(t *testing.T) (*disk, error) {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "weir-disk-")
@@ -33,11 +35,11 @@ func newDisk(t *testing.T) (*disk, error) {
 	return &disk{t, dir}, nil
 }
 
-// fill leaves almost no space.
+// fill shrinks the disk until almost no space is left.
 func (d *disk) fill() {
 	d.t.Helper()
 	var err error
-	for range 20 { // its contents grow meanwhile
+	for range 20 { // the contents may grow meanwhile
 		var s syscall.Statfs_t
 		require.NoError(d.t, syscall.Statfs(d.dir, &s))
 		used := int64(s.Blocks-s.Bfree) * int64(s.Bsize)

@@ -23,8 +23,8 @@ import (
 	"github.com/weir-social/weir/simnet"
 )
 
-// careful starts a server with safe settings, unlike those of the other tests:
-// the doctor finds nothing wrong with it.
+// careful starts a server with safe settings, unlike the server of the other
+// tests, so that the doctor finds nothing wrong with it.
 func careful(t *testing.T) *devpg.Server {
 	t.Helper()
 	server, err := devpg.Start(context.Background(), devpg.Options{Fsync: true})
@@ -34,12 +34,12 @@ func careful(t *testing.T) *devpg.Server {
 	return server
 }
 
-// executes runs statements, each by itself.
+// executes runs the statements one by one.
 func executes(t *testing.T, database string, statements ...string) {
 	t.Helper()
 	conn, err := pgx.Connect(t.Context(), database)
 	require.NoError(t, err)
-	defer conn.Close(t.Context()) //nolint:errcheck // it is over
+	defer conn.Close(t.Context()) //nolint:errcheck // the test is over
 	for _, sql := range statements {
 		_, err := conn.Exec(t.Context(), sql)
 		require.NoError(t, err, sql)
@@ -77,7 +77,7 @@ func finding(t *testing.T, found []doctor.Finding, check string) doctor.Finding 
 	return some[0]
 }
 
-// TestDoctorFindsNothing in a healthy system, and reports every check as ok.
+// TestDoctorFindsNothing shows that every check of a healthy system is ok.
 func TestDoctorFindsNothing(t *testing.T) {
 	schematest.Long(t)
 	parallel(t)
@@ -107,8 +107,8 @@ func TestDoctorFindsNothing(t *testing.T) {
 	require.GreaterOrEqual(t, strings.Count(text, "\n"), len(found))
 }
 
-// TestDoctorChecksSettings: each harmful setting is named, with a statement that
-// repairs it.
+// TestDoctorChecksSettings shows that each harmful setting is reported with a
+// statement that repairs it.
 func TestDoctorChecksSettings(t *testing.T) {
 	schematest.Long(t)
 	parallel(t)
@@ -159,8 +159,8 @@ func TestDoctorChecksSettings(t *testing.T) {
 	}
 }
 
-// TestDoctorChecksTheDatabase: migrations, replication slots, indexes, the lease,
-// the encoding and the pooler.
+// TestDoctorChecksTheDatabase checks migrations, replication slots, indexes,
+// the lease, the encoding and the pooler.
 func TestDoctorChecksTheDatabase(t *testing.T) {
 	schematest.Long(t)
 	parallel(t)
@@ -178,7 +178,7 @@ func TestDoctorChecksTheDatabase(t *testing.T) {
 		`UPDATE streams SET lease_owner = 'dead'`)
 	conn, err := pgx.Connect(t.Context(), database)
 	require.NoError(t, err)
-	defer conn.Close(t.Context()) //nolint:errcheck // it is over
+	defer conn.Close(t.Context()) //nolint:errcheck // the test is over
 	_, err = conn.Exec(t.Context(), `CREATE UNIQUE INDEX CONCURRENTLY broken ON watches (target)`)
 	require.ErrorContains(t, err, "unique")
 	found, code = examined(t, env)
@@ -207,9 +207,10 @@ func allWell(t *testing.T, found []doctor.Finding) {
 	}
 }
 
-// TestDoctorUnderLeastPrivilege: with the roles of deploy/roles.sql every check is
-// ok, directly and through a pooler. Connections of other roles are counted, and
-// the doctor says what the role cannot see. It finds missing privileges.
+// TestDoctorUnderLeastPrivilege shows that with the roles of deploy/roles.sql
+// every check is ok, directly and through a pooler. Connections of other roles
+// are counted, and the doctor reports what the role cannot see. It finds
+// missing privileges.
 func TestDoctorUnderLeastPrivilege(t *testing.T) {
 	schematest.Long(t)
 	parallel(t)
@@ -222,7 +223,7 @@ func TestDoctorUnderLeastPrivilege(t *testing.T) {
 	require.Equal(t, 1, code)
 	require.Contains(t, finding(t, found, "role").Do, "weir migrate")
 	succeed(t, follower(n, as(t, "weir_owner", database)), "migrate")
-	withRoles(t, database) // as after an upgrade
+	withRoles(t, database) // as an upgrade does
 	env := follower(n, app)
 	serve := start(t, env, "serve")
 	becomes(t, serve.opsURL(t), "quiet")
@@ -255,9 +256,9 @@ func TestDoctorUnderLeastPrivilege(t *testing.T) {
 	require.Contains(t, finding(t, found, "role").Message, "UPDATE on streams")
 }
 
-// TestDoctorThroughPgBouncer: with and without a pooler, in both modes, and with
-// both values of WEIR_POOLER. Only the combination that does not work fails; every
-// other check is as without a pooler.
+// TestDoctorThroughPgBouncer runs with and without a pooler, in both modes, and
+// with both values of WEIR_POOLER. Only the combination that does not work
+// fails; every other check is the same as without a pooler.
 func TestDoctorThroughPgBouncer(t *testing.T) {
 	schematest.Long(t)
 	parallel(t)
@@ -303,7 +304,7 @@ func relabelled(t *testing.T, database string) string {
 	behind := u.Host
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
-	t.Cleanup(func() { l.Close() }) //nolint:errcheck // it is over
+	t.Cleanup(func() { l.Close() }) //nolint:errcheck // the test is over
 	go func() {
 		for {
 			client, err := l.Accept()
@@ -345,8 +346,8 @@ func relabel(client net.Conn, behind string) {
 	}
 }
 
-// TestDoctorChecksTheNetwork: a wrong clock, a broken AppView, an unreachable
-// Jetstream. The stream's row is not changed.
+// TestDoctorChecksTheNetwork finds a wrong clock, a broken AppView and an
+// unreachable Jetstream. The stream's row is not changed.
 func TestDoctorChecksTheNetwork(t *testing.T) {
 	schematest.Long(t)
 	parallel(t)
@@ -391,12 +392,13 @@ func TestDoctorChecksTheNetwork(t *testing.T) {
 	require.Contains(t, finding(t, found, "lease").Message, "stopped renewing it")
 }
 
-// TestDoctorTimesOut if servers accept connections and never respond.
+// TestDoctorTimesOut shows that the doctor ends if servers accept connections
+// and never respond.
 func TestDoctorTimesOut(t *testing.T) {
 	parallel(t)
 	silent, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
-	t.Cleanup(func() { silent.Close() }) //nolint:errcheck // it is over
+	t.Cleanup(func() { silent.Close() }) //nolint:errcheck // the test is over
 	at := silent.Addr().String()
 	found, code := examined(t, []string{"DATABASE_URL=postgres://u:p@" + at + "/x?sslmode=disable", "WEIR_JETSTREAM=ws://" + at, "WEIR_APPVIEW=http://" + at,
 		"WEIR_DIRECTORY=http://" + at, "WEIR_DICTIONARY_URL=http://" + at}, "--within", "2s")

@@ -21,8 +21,8 @@ import (
 	"github.com/weir-social/weir/schema/schematest"
 )
 
-// expirySteps are the steps of an expiry in order, each with a query of what is
-// left to do.
+// expirySteps are the steps of an expiry in order, each with a query that counts the rows it still
+// has to delete.
 var expirySteps = []struct{ name, left string }{
 	{"posts", `SELECT count(*) FROM pg_inherits AS i JOIN pg_class AS c ON c.oid = i.inhrelid
 		WHERE i.inhparent = 'posts'::regclass AND c.relname < to_char(now() AT TIME ZONE 'UTC' - interval '3 days', '"posts_"YYYYMMDD')`},
@@ -80,10 +80,10 @@ INSERT INTO tombstones (collection, did, rkey, rev, deleted_at)
 SELECT 'app.bsky.feed.post', 'did:plc:seed.' || $1, 'deleted' || n, 'r', now() - CASE WHEN n % 10 = 0 THEN interval '6 days' ELSE interval '10 days' END
 FROM generate_series(1, 3000) AS n`
 
-// survivors are the rows of round $1 that the rule keeps, computed from the rows
-// stored before any expiry: posts and records of the last day, not of deleted
-// accounts; shares of the last week; links that are shared, had five sharers when
-// these shares expired, or have their day of grace; tombstones of the last eight days.
+// survivors are the rows of round $1 that retention keeps, computed from the rows stored before any
+// expiry: posts and records of the last day, except those of deleted accounts; shares of the last
+// week; links that are shared, had five sharers when these shares expired, or are in their day of
+// grace; tombstones of the last eight days.
 const survivors = `
 WITH kept AS (
     SELECT s.*, s.stored_at > now() - interval '7 days' AS stays
@@ -107,12 +107,12 @@ UNION ALL SELECT 'link ' || url || CASE WHEN kept_at IS NULL THEN '' ELSE ' kept
 UNION ALL SELECT 'share ' || s.did || '/' || s.rkey || ' of ' || l.url FROM shares AS s JOIN links AS l ON l.id = s.link_id WHERE s.did LIKE 'did:plc:seed%'
 UNION ALL SELECT 'tombstone ' || did || '/' || rkey FROM tombstones WHERE did LIKE 'did:plc:seed%'`
 
-// TestKillInExpiry kills the real binary in steps of an expiry, then compares the seeded
-// rows with the rule, and the rows from the stream with the fold of its log. It kills in
-// a third of the steps, chosen at random; with WEIR_CHAOS, in each; with WEIR_KILLS, that
-// often.
+// TestKillInExpiry kills the real binary in steps of an expiry. It then compares the seeded rows
+// with the retention rules, and the rows from the stream with the fold of its log. It kills in a
+// third of the steps, chosen at random; with WEIR_CHAOS, in each step; with WEIR_KILLS, that many
+// times.
 //
-// It fails if an account counts as purged before its records and shares are: they
+// It fails if an account counts as purged before its records and shares are deleted: they would
 // stay after a kill between the two.
 func TestKillInExpiry(t *testing.T) {
 	schematest.Long(t)
@@ -164,7 +164,7 @@ func TestKillInExpiry(t *testing.T) {
 func (k *killing) seed(pool *pgxpool.Pool, n int) []string {
 	k.t.Helper()
 	round, old := fmt.Sprintf("round%d", n), time.Now().AddDate(0, 0, -12-3*n)
-	for at := range 3 { // days, as the posts reach
+	for at := range 3 { // the seeded posts span three days
 		partitioned(k.t, pool, old.AddDate(0, 0, at))
 	}
 	require.NoError(k.t, pgx.BeginFunc(k.t.Context(), pool, func(tx pgx.Tx) error {
@@ -182,12 +182,12 @@ func (k *killing) seed(pool *pgxpool.Pool, n int) []string {
 	return lines(k.t, pool, survivors, round)
 }
 
-// killIn starts the process and kills it when a part of the due rows is gone. It
-// returns how many were due and how many are left.
+// killIn starts the process and kills it when some of the due rows are gone. It returns how many
+// rows were due and how many are left.
 func (k *killing) killIn(pool *pgxpool.Pool, sql string) (due, left int) {
 	k.t.Helper()
 	due = count(k.t, pool, sql)
-	some := due - due*rand.IntN(80)/100 // the kill comes when this many or fewer are left
+	some := due - due*rand.IntN(80)/100 // kill when at most this many are left
 	k.process = start(k.t, k.env, "serve")
 	k.expire(pool)
 	require.Eventually(k.t, func() bool {
@@ -198,8 +198,8 @@ func (k *killing) killIn(pool *pgxpool.Pool, sql string) (due, left int) {
 	return due, count(k.t, pool, sql)
 }
 
-// expire enqueues an expiry in SQL, beside those that killed processes left
-// unfinished, and returns the job.
+// expire enqueues an expiry in SQL, in addition to those that killed processes left unfinished, and
+// returns the job.
 func (k *killing) expire(pool *pgxpool.Pool) (job int) {
 	k.t.Helper()
 	return count(k.t, pool, `INSERT INTO river_job (args, kind, max_attempts, queue) VALUES ('{}', 'expire', 5, 'maintenance') RETURNING id`)
@@ -225,8 +225,8 @@ func lines(t *testing.T, pool *pgxpool.Pool, sql string, args ...any) []string {
 	return all
 }
 
-// forget removes the accounts that were ever deleted from both sides: what is left
-// of them depends on whether an expiry ran before they returned.
+// forget removes the accounts that were ever deleted from both sides: which of their rows remain
+// depends on whether an expiry ran before they returned.
 func (k *killing) forget(tr *oracle, pool *pgxpool.Pool) {
 	k.t.Helper()
 	deleted := map[string]bool{}
@@ -247,8 +247,8 @@ func (k *killing) forget(tr *oracle, pool *pgxpool.Pool) {
 	require.NoError(k.t, err)
 }
 
-// partitioned creates the partitions of posts and shares around a time, as soon as
-// it can lock them.
+// partitioned creates the partitions of posts and shares around a time, as soon as it can lock the
+// tables.
 func partitioned(t testing.TB, pool *pgxpool.Pool, at time.Time) {
 	t.Helper()
 	var err error

@@ -17,16 +17,15 @@ import (
 	"github.com/weir-social/weir/simnet"
 )
 
-// fault is one thing that goes wrong. It returns once something has shown that
-// it happened, where possible something other than Weir itself. Otherwise it
-// fails the test.
+// fault is one thing that goes wrong. It returns once there is evidence that it happened, where
+// possible from something other than Weir itself. Without evidence it fails the test.
 type fault struct {
 	name string
 	do   func(c *chaos)
 }
 
-// plan is a round: each fault once, in random order. Without WEIR_CHAOS it is half of
-// them.
+// plan returns the faults of a round in random order, each once. Without WEIR_CHAOS it returns half
+// of them.
 func (c *chaos) plan() []fault {
 	plan := c.allFaults()
 	c.random.Shuffle(len(plan), func(i, j int) { plan[i], plan[j] = plan[j], plan[i] })
@@ -105,7 +104,7 @@ func processFaults() []fault {
 	}
 }
 
-// networkFaults are those of the connections to the source and to Postgres.
+// networkFaults are the faults of the connections to the source and to Postgres.
 func (r round) networkFaults() []fault {
 	var all []fault
 	for _, to := range []string{r.source(), "Postgres"} {
@@ -147,7 +146,7 @@ func (r round) networkFaults() []fault {
 	return all
 }
 
-// streamFaults are those of the simulated Jetstream and relay.
+// streamFaults are the faults of the simulated Jetstream and relay.
 func (r round) streamFaults() []fault {
 	var all []fault
 	for _, f := range []simnet.Fault{simnet.Duplicate, simnet.Stale, simnet.Renumber, simnet.Restart, simnet.Stall} {
@@ -174,14 +173,14 @@ type poison struct {
 }
 
 func (r round) poisons() []poison {
-	if r.relay { // text of frames that need not be UTF-8 is not read
+	if r.relay { // text in such frames need not be UTF-8 and is not read
 		return []poison{{simnet.Garbage, "an object"}, {simnet.Oversized, "too long"}}
 	}
 	return []poison{{simnet.Garbage, "not JSON"}, {simnet.NotUTF8, "UTF-8"}, {simnet.Oversized, "too long"}}
 }
 
-// lasts waits for as long as a fault lasts that is nothing but time: an outage, or a
-// stream that nobody reads.
+// lasts sleeps for the duration of a fault that consists only of time: an outage, or a stream that
+// nobody reads.
 func lasts(d time.Duration) { time.Sleep(d) }
 
 // killAll kills members of the fleet at once, and starts them again.
@@ -278,7 +277,7 @@ func hostOf(t *testing.T, raw string) string {
 	return u.Host
 }
 
-// inject repeats a fault of the network until it has reached a client.
+// inject repeats a network fault until it has reached a client.
 func (c *chaos) inject(f simnet.Fault) {
 	c.t.Helper()
 	before := c.net.Fired()[f]
@@ -310,13 +309,13 @@ func (c *chaos) poison(p poison) {
 	before := seen()
 	require.Eventually(c.t, func() bool {
 		c.inject(p.fault)
-		c.advance("%s", p.fault) // over the frame, or it was lost with its connection
+		c.advance("%s", p.fault) // past the frame: otherwise it was lost with its connection
 		return seen() > max(before, 0)
 	}, patience, 20*time.Millisecond, "%s does not become a dead letter", p.fault)
 }
 
-// clockStep sets the server's clock ahead until a consumer has received events
-// from the future, then right again.
+// clockStep sets the server's clock ahead until a consumer has received events from the future,
+// then corrects it.
 func (c *chaos) clockStep() {
 	c.t.Helper()
 	before := c.net.Fired()[simnet.Ahead]
@@ -325,7 +324,7 @@ func (c *chaos) clockStep() {
 	c.net.StepClock(0)
 }
 
-// flood generates the events of twenty seconds of make chaos, ten times as fast.
+// flood generates as many events as make chaos does in twenty seconds, ten times as fast.
 func (c *chaos) flood() {
 	c.t.Helper()
 	until := c.net.Log().Last().Seq + 20*chaosRate
@@ -334,9 +333,8 @@ func (c *chaos) flood() {
 	require.Eventually(c.t, func() bool { return c.net.Log().Last().Seq >= until }, patience, 20*time.Millisecond)
 }
 
-// fullDisk fills the server's disk until a process receives the error. Before, it
-// starts a new WAL segment: without space for the next one Postgres would crash,
-// which is another fault.
+// fullDisk fills the server's disk until a process receives the error. Before that it starts a new
+// WAL segment: without space for the next one Postgres would crash, which is another fault.
 func (c *chaos) fullDisk() {
 	c.t.Helper()
 	_, err := c.pool.Exec(c.t.Context(), `SELECT pg_switch_wal()`)

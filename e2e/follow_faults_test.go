@@ -41,8 +41,8 @@ func followFaults() []fault {
 	}
 }
 
-// settleIn waits until the first accounts are followed and their feeds read, then
-// follows two more.
+// settleIn waits until the first accounts are followed and their feeds are read, then follows two
+// more.
 func (c *chaos) settleIn() {
 	c.t.Helper()
 	finishes(c.t, 20*time.Millisecond, func() (int, error) {
@@ -72,7 +72,7 @@ func (c *chaos) followSomebody(many int) {
 	c.read(dids...)
 }
 
-// read waits until new accounts are followed and their feeds read.
+// read waits until new accounts are followed and their feeds are read.
 func (c *chaos) read(dids ...string) {
 	c.t.Helper()
 	for _, did := range dids {
@@ -83,8 +83,8 @@ func (c *chaos) read(dids ...string) {
 	}
 }
 
-// stranger is an active account that was never followed here, and that has
-// posted. The simulation no longer hides it at random.
+// stranger returns an active account that was never followed here and that has posted. The
+// simulation no longer hides it at random.
 func (c *chaos) stranger() string {
 	c.t.Helper()
 	hub := c.net.Hub().DID
@@ -118,7 +118,7 @@ func (c *chaos) followOnTheNetwork() {
 		}
 		c.known[other] = true
 	}
-	leaveAlone(c.t, c.net, leaves) // a hidden account stays
+	leaveAlone(c.t, c.net, leaves) // it stays as it is if it is hidden
 	require.NoError(c.t, c.net.Follow(hub, did))
 	require.NoError(c.t, c.net.Unfollow(hub, leaves))
 	c.sync()
@@ -137,11 +137,11 @@ func (c *chaos) sync() {
 	}, patience, 20*time.Millisecond, "the listings are not read")
 }
 
-// anHourLater brings the round to rest. Followed accounts that are deactivated
-// or suspended return; deleted ones and those taken down stay hidden. A sync
-// corrects the status changes lost in a hole once the stream has reported nothing
-// about an account for an hour, so the statuses are made two hours older first.
-// Feeds that could not be read are read again.
+// anHourLater waits until the round has settled, before and after a sync an hour later. Followed
+// accounts that are deactivated or suspended return; deleted ones and those taken down stay hidden.
+// A sync corrects the status changes lost in a hole once the stream has reported nothing about an
+// account for an hour, so the statuses are made two hours older first. Feeds that could not be read
+// are read again.
 func (c *chaos) anHourLater() {
 	c.t.Helper()
 	for _, did := range c.followed() {
@@ -162,9 +162,9 @@ func (c *chaos) anHourLater() {
 	c.t.Logf("at rest after %s, and after a sync an hour later in %s", settled.Sub(began).Round(10*time.Millisecond), time.Since(settled).Round(10*time.Millisecond))
 }
 
-// settle waits until every gap is closed and every job that is due has ended. Jobs that
-// have failed become due, and what is due to be fetched waits for no minute to pass. What
-// does not end is a problem in the report.
+// settle waits until every gap is closed and every due job has ended. It makes failed jobs due, and
+// enqueues due fetches at once instead of waiting up to a minute. Gaps and jobs that do not end are
+// reported as a problem.
 func (c *chaos) settle() {
 	c.t.Helper()
 	var left string

@@ -78,8 +78,8 @@ func active(n *simnet.Net, dids []string) []string {
 	})
 }
 
-// settled waits until only periodic jobs are left, and the second reads of new
-// follows, which are due in a minute.
+// settled waits until only periodic jobs are left, and the second reads of new follows, which are
+// due in a minute.
 func settled(t *testing.T, pool *pgxpool.Pool) {
 	t.Helper()
 	require.Eventually(t, func() bool {
@@ -89,16 +89,15 @@ func settled(t *testing.T, pool *pgxpool.Pool) {
 	}, 2*time.Minute, 20*time.Millisecond)
 }
 
-// TestWatchFillsThePage: a watch at the first start adds the accounts, their past
-// and their new posts. Unfollowed accounts stop counting at once.
+// TestWatchFillsThePage shows that a watch at the first start adds the accounts, their past and
+// their new posts. Unfollowed accounts stop counting at once.
 func TestWatchFillsThePage(t *testing.T) {
 	schematest.Long(t)
 	parallel(t)
 	watchFillsThePage(t, func(string) []string { return nil })
 }
 
-// watchFillsThePage runs Weir with additional variables, which depend on the
-// database.
+// watchFillsThePage runs Weir with additional variables, which may depend on the database.
 func watchFillsThePage(t *testing.T, more func(database string) []string) {
 	t.Helper()
 	n := followNetwork(t, 60)
@@ -180,11 +179,11 @@ func stranger(t *testing.T, n *simnet.Net, followed []string) string {
 			return a.DID
 		}
 	}
-	require.Fail(t, "everybody is followed")
+	require.Fail(t, "every active account with posts is followed")
 	return ""
 }
 
-// TestGapIsClosedFromTheFeeds after the server has forgotten the events of the
+// TestGapIsClosedFromTheFeeds closes a gap after the server has forgotten the events of the
 // consumer's downtime.
 func TestGapIsClosedFromTheFeeds(t *testing.T) {
 	schematest.Long(t)
@@ -219,12 +218,12 @@ func TestGapIsClosedFromTheFeeds(t *testing.T) {
 	require.Zero(t, serve.wait(t, time.Minute))
 }
 
-// TestThreeProcessesShareTheLimit: whatever the number of workers, the services
-// see at most ten concurrent calls, and each begins at least 100 ms after the one before. A
-// process that is killed while it reads a feed loses and doubles nothing.
+// TestThreeProcessesShareTheLimit shows that, whatever the number of workers, the services receive
+// at most ten concurrent calls, each at least 100 ms after the one before. A process that is killed
+// while it reads a feed loses and duplicates nothing.
 //
-// The test checks the starts that the database assigned. When a call reaches the service
-// depends on the machine.
+// The test checks the start times that the database assigned, because the time at which a call
+// reaches the service depends on the machine.
 func TestThreeProcessesShareTheLimit(t *testing.T) {
 	schematest.Long(t)
 	parallel(t)
@@ -265,14 +264,13 @@ SELECT count(*) FILTER (WHERE next_at < before + interval '100 milliseconds')
 FROM (SELECT next_at, lag(next_at) OVER (ORDER BY n) AS before FROM starts) AS s`), "starts that are too close")
 }
 
-// TestKillWhileFollowing kills the process during follow syncs and backfills while
-// the accounts post. In the end the tables hold exactly the posts of the followed
-// accounts.
+// TestKillWhileFollowing kills the process during follow syncs and backfills while the accounts
+// post. Afterwards the tables hold exactly the posts of the followed accounts.
 func TestKillWhileFollowing(t *testing.T) {
 	schematest.Long(t)
 	parallel(t)
 	n := followNetwork(t, 60)
-	n.SetLatency(30 * time.Millisecond) // long enough to be killed in a call
+	n.SetLatency(30 * time.Millisecond) // long enough for a kill to hit a call
 	database := schematest.NewURL(t)
 	pool := open(t, database)
 	hub := n.Hub()
@@ -281,7 +279,7 @@ func TestKillWhileFollowing(t *testing.T) {
 	for range 3 {
 		serve := start(t, env, "serve")
 		serve.page(t)
-		// Between its first call and its last.
+		// Kill between its first call and its last.
 		calls := len(n.Calls())
 		wanted := calls + 3 + rand.IntN(40)
 		require.Eventually(t, func() bool { return len(n.Calls()) >= wanted }, time.Minute, 5*time.Millisecond)
@@ -294,7 +292,7 @@ func TestKillWhileFollowing(t *testing.T) {
 		return err == nil && left == 0 && count(t, pool, `SELECT count(*) FROM watch_members`) > 0
 	}, 4*time.Minute, 50*time.Millisecond)
 	stop()
-	// The next listing names accounts again that were hidden for a while.
+	// The next listing again names accounts that were hidden for a while.
 	followed := slices.Sorted(slices.Values(active(n, n.Follows(hub.DID))))
 	asked := time.Now()
 	succeed(t, env, "watch", "sync")

@@ -34,10 +34,10 @@ func putSegment(t *testing.T, store archive.Store, number int64, records []strin
 	require.NoError(t, err)
 }
 
-// tid returns the revision or key of a time.
+// tid returns the TID of a time, as a revision or an rkey.
 func tid(at time.Time) string {
 	const digits = "234567abcdefghijklmnopqrstuvwxyz"
-	n := uint64(at.UnixMicro()) << 10 //nolint:gosec // after 1970
+	n := uint64(at.UnixMicro()) << 10 //nolint:gosec // the time is after 1970
 	b := make([]byte, 13)
 	for i := range b {
 		b[12-i] = digits[n>>(5*i)&31]
@@ -45,9 +45,9 @@ func tid(at time.Time) string {
 	return string(b)
 }
 
-// TestForgottenStaysForgotten reads an archive with an account that was deleted and came
-// back, before its segment was written again. Neither a rebuild nor an export shows what is
-// older than the deletion.
+// TestForgottenStaysForgotten reads an archive with an account that was deleted and came back,
+// whose segment has not been rewritten yet. Neither a rebuild nor an export contains records older
+// than the deletion.
 func TestForgottenStaysForgotten(t *testing.T) {
 	parallel(t)
 	root := t.TempDir()
@@ -90,6 +90,6 @@ func TestForgottenStaysForgotten(t *testing.T) {
 	require.Len(t, lists, 1)
 	require.NoError(t, os.WriteFile(lists[0], []byte("{}\n"), 0o600))
 	_, stderr, code := weir(t, env, "archive", "export")
-	require.NotZero(t, code, "what a list names must not be shown")
+	require.NotZero(t, code, "an export must fail if the list of forgotten accounts is damaged")
 	require.Contains(t, stderr, "its name is not its hash")
 }

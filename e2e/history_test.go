@@ -87,7 +87,7 @@ func storedCIDs(t *testing.T, pool *pgxpool.Pool, without ...string) map[string]
 	return found
 }
 
-// writes creates, edits and deletes records of these accounts until ctx ends.
+// writes writes, edits and deletes records of these accounts until ctx ends.
 func (p past) writes(ctx context.Context, dids []string, seed uint64) (err error) {
 	random := rand.New(rand.NewPCG(seed, 1))
 	type one struct{ did, collection, rkey string }
@@ -101,7 +101,7 @@ func (p past) writes(ctx context.Context, dids []string, seed uint64) (err error
 			mine = slices.Delete(mine, at, at+1)
 		case n == 1 && len(mine) > 0:
 			_, err = p.write(mine[at].did, mine[at].collection, mine[at].rkey, fmt.Sprintf("edited %d", i))
-		case n == 2: // for most accounts one of long ago
+		case n == 2: // for most accounts a record of long ago
 			_, err = p.write(did, name, "of-long-ago", fmt.Sprintf("edited %d", i))
 		default:
 			made := one{did, name, ""}
@@ -118,8 +118,8 @@ func (p past) writes(ctx context.Context, dids []string, seed uint64) (err error
 	return err
 }
 
-// fill has many write more records than limit, and others a few. It returns the CIDs of
-// the newest records of many.
+// fill writes more records than limit for the accounts in many, and a few for those in others. It
+// returns the CIDs of the newest records of many.
 func (p past) fill(many, others []string, limit int) (newest map[string]string) {
 	newest = map[string]string{}
 	for _, did := range many {
@@ -131,7 +131,7 @@ func (p past) fill(many, others []string, limit int) (newest map[string]string) 
 		}
 	}
 	for i, did := range others {
-		for j := range 1 + 110*(i%6/5) { // some have more than a page
+		for j := range 1 + 110*(i%6/5) { // some accounts have more than one page
 			rkey := p.put(did, historyPersona, longAgo(j), "p")
 			if j%5 == 4 {
 				require.NoError(p, p.remove(did, historyPersona, rkey))
@@ -153,10 +153,10 @@ func (k *killing) awaits(pool *pgxpool.Pool, n int, sql string) {
 	}, 3*time.Minute, 5*time.Millisecond, "%s stays below %d: %s", sql, n, tail(k.process.stderr.String(), 3000))
 }
 
-// TestKilledHistoryFillsCollections names two new collections to a process that reads a
-// relay, and kills it while their past is read and accounts go on writing, editing and
-// deleting. The tables are the fold of the log, except for the accounts that reach the
-// limit: these have their newest records.
+// TestKilledHistoryFillsCollections adds two new collections to the settings of a process that
+// reads a relay. It kills the process while their past is read and accounts go on writing, editing
+// and deleting. The tables equal the fold of the log, except for the accounts that reach the limit:
+// these have their newest records.
 func TestKilledHistoryFillsCollections(t *testing.T) {
 	schematest.Long(t)
 	parallel(t)
@@ -170,11 +170,11 @@ func TestKilledHistoryFillsCollections(t *testing.T) {
 	k, url := readingRelay(t, p.net, "WEIR_START=tip", "WEIR_RETENTION=24h", "WEIR_HISTORY=auto", "WEIR_HISTORY_RECORDS=150", "WEIR_API_INTERVAL=5ms", "WEIR_BACKFILL_WORKERS=2", "WEIR_JOB_TIMEOUT=8s", "WEIR_RESCUE_AFTER=9s")
 	pool := open(t, url)
 	defer pool.Close()
-	k.awaits(pool, 1, `SELECT count(*) FROM streams WHERE caught_up_at IS NOT NULL`) // from now on, and other collections
+	k.awaits(pool, 1, `SELECT count(*) FROM streams WHERE caught_up_at IS NOT NULL`) // the stream begins at the tip, with other collections
 	_, err := p.net.PostNow(many[0], "the first event of the stream")
 	require.NoError(t, err)
-	k.awaits(pool, 1, `SELECT count(*) FROM streams WHERE cursor_kind = 'seq'`) // the next process reads on from there
-	require.Zero(t, count(t, pool, `SELECT count(*) FROM histories`), "nothing is kept for ever")
+	k.awaits(pool, 1, `SELECT count(*) FROM streams WHERE cursor_kind = 'seq'`) // the next process resumes there
+	require.Zero(t, count(t, pool, `SELECT count(*) FROM histories`), "no collection is kept for ever yet, so no history is read")
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() { ended <- p.writes(ctx, others, 7) }()
@@ -215,9 +215,9 @@ func TestKilledHistoryFillsCollections(t *testing.T) {
 	require.Len(t, p.net.Calls("com.atproto.sync.listReposByCollection"), asked, "a restart reads nothing again")
 }
 
-// TestRequestedHistory: a collection that is kept for a while is read when somebody asks,
-// by the command or by SQL, and can be cancelled. The source is a Jetstream; the relay
-// only names the accounts.
+// TestRequestedHistory shows that the past of a collection with a retention is read only on
+// request, by the command or by SQL, and that this can be cancelled. The source is a Jetstream; the
+// relay only lists the accounts.
 func TestRequestedHistory(t *testing.T) {
 	schematest.Long(t)
 	parallel(t)
@@ -245,7 +245,7 @@ func TestRequestedHistory(t *testing.T) {
 	}
 	filled(historyNote, 1)
 	require.Equal(t, 50, count(t, pool, `SELECT count(*) FROM records_other WHERE record ->> 'text' = 'kept'`))
-	require.Equal(t, 50, count(t, pool, `SELECT count(*) FROM records_other`), "what has expired is not read")
+	require.Equal(t, 50, count(t, pool, `SELECT count(*) FROM records_other`), "expired records were read")
 	executes(t, url, `SELECT enqueue_history('pub.layers.*')`)
 	filled("pub.layers.*", 1)
 	executes(t, url, `SELECT enqueue_history('`+historyNote+`')`)

@@ -46,7 +46,7 @@ func (c *chaos) forgetUnread() {
 func (c *chaos) accept() { require.NoError(c.t, c.net.Do(simnet.Accept)) }
 
 // away leaves the stream unread for a while, most of which the server then
-// forgets. One account hides before it and returns during it.
+// forgets. One account hides before that and returns during it.
 func (c *chaos) away(leave, back func()) {
 	c.t.Helper()
 	c.stop()
@@ -63,15 +63,15 @@ func (c *chaos) show(did string) {
 	}
 }
 
-// hole leaves the stream unread after the last committed event. Events of every
-// kind happen, random and scripted, and the server forgets them. The oracle
-// checks that a gap is recorded.
+// hole stops reading the stream after the last committed event. Events of every
+// kind then happen, random and scripted, and the server forgets them. The
+// oracle checks that a gap is recorded.
 func (c *chaos) hole(after *simnet.Entry, leave, back func()) {
 	c.t.Helper()
 	away, between := c.scripted[1], c.scripted[2]
 	leave()
 	c.stop = c.events()
-	ahead := func() bool { return time.Now().UnixMicro() > after.TimeUS } // the server's clock may have been
+	ahead := func() bool { return time.Now().UnixMicro() > after.TimeUS } // the server's clock may have been ahead
 	require.Eventually(c.t, ahead, patience, 10*time.Millisecond)
 	c.post("nobody will read this")
 	c.show(away)
@@ -87,7 +87,7 @@ func (c *chaos) hole(after *simnet.Entry, leave, back func()) {
 		lasts(100 * time.Millisecond)
 	}
 	clamped := c.net.Fired()[simnet.TooOld]
-	first := c.net.Forget(time.Duration(c.random.IntN(300)) * time.Millisecond) // in a silence, still longer than the threshold there
+	first := c.net.Forget(time.Duration(c.random.IntN(300)) * time.Millisecond) // in a silence, the forgotten span still exceeds the threshold set there
 	var h hole
 	c.mu.Lock()
 	for _, e := range c.net.Log().Entries() {

@@ -26,7 +26,7 @@ func hostileCauses() map[simnet.Forgery]string {
 	}
 }
 
-// hostileFrames are frames that no account signs, and what their dead letters say.
+// hostileFrames are frames with no account's signature, and what their dead letters say.
 func hostileFrames() map[string]string {
 	commit := "\xa2\x61t\x67#commit\x62op\x01"
 	nested := strings.Repeat("\x81", 1<<20)
@@ -42,10 +42,9 @@ func hostileFrames() map[string]string {
 	}
 }
 
-// TestHostileCommitsStopNothing: accounts sign commits that are made to exhaust their
-// readers, and a relay sends broken frames. Each is one dead letter, the true commits
-// between them are stored, and the process takes little memory. Then all of them come at
-// once, to a process that starts.
+// TestHostileCommitsStopNothing has accounts sign commits that are made to exhaust their readers,
+// and a relay send broken frames. Each becomes one dead letter, the valid commits between them are
+// stored, and the process uses little memory. Then a starting process receives all of them at once.
 func TestHostileCommitsStopNothing(t *testing.T) {
 	schematest.Long(t)
 	parallel(t)
@@ -53,7 +52,7 @@ func TestHostileCommitsStopNothing(t *testing.T) {
 	k, url := readingRelay(t, n)
 	pool := open(t, url)
 	defer pool.Close()
-	want := map[string]string{} // by record: its CID
+	want := map[string]string{} // CID by record
 	accounts := n.Accounts()
 	writes := func(did string) {
 		e, err := n.PostNow(did, "between hostile commits")
@@ -110,6 +109,6 @@ func TestHostileCommitsStopNothing(t *testing.T) {
 	require.Less(t, peakMemory(t, k.process.cmd.Process.Pid), calm+hostileMemory, "MB")
 }
 
-// hostileMemory is how many MB more than in calm the process may take: some frames of
-// the largest kind, and what the collector leaves.
+// hostileMemory is how many MB above its calm usage the process may use: some frames of the largest
+// kind, and what the garbage collector leaves.
 const hostileMemory = 150.0

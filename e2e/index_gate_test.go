@@ -21,21 +21,21 @@ type insertFault struct {
 	// forward returns how many bytes of the body the server gets before the insert is held.
 	forward func(body []byte) int
 	held    chan int      // receives the number of the segment once the insert is held
-	resume  chan struct{} // is closed when the insert may go on
-	rest    bool          // then the server gets the rest; otherwise the connection to it ends
+	resume  chan struct{} // closed when the insert may go on
+	rest    bool          // then forward the rest; otherwise close the connection to the server
 	answer  func([]byte) []byte
-	alone   bool // the server gets nothing and the worker gets the answer
+	alone   bool // the server gets nothing, and the worker gets the response of answer
 }
 
-// insertGate stands between the workers and ClickHouse. It reads each request to its end
-// before it forwards a byte, as a buffering proxy does: so an insert may arrive long after
-// its process died.
+// insertGate is a proxy between the workers and ClickHouse. It reads each request to its end before
+// it forwards a byte, as a buffering proxy does. So an insert may arrive long after its process has
+// died.
 type insertGate struct {
 	t        *testing.T
 	upstream string
 	address  string
-	fault    chan *insertFault // for the next insert
-	open     sync.WaitGroup    // connections
+	fault    chan *insertFault // of the next insert
+	open     sync.WaitGroup    // open connections
 
 	mu      sync.Mutex
 	inserts map[int]int // by segment
@@ -54,7 +54,7 @@ func newInsertGate(t *testing.T, upstream string) *insertGate {
 				return
 			}
 			g.open.Go(func() {
-				defer conn.Close() //nolint:errcheck // it is over
+				defer conn.Close() //nolint:errcheck // the exchange is over
 				g.serve(conn)
 			})
 		}
@@ -75,7 +75,7 @@ func (g *insertGate) serve(conn net.Conn) {
 	}
 	body, err := io.ReadAll(request.Body)
 	if err != nil {
-		return // the worker died while it sent
+		return // the worker died while it was sending
 	}
 	head := raw.Bytes()[:raw.Len()-len(body)]
 	fault := &insertFault{rest: true}
@@ -97,12 +97,12 @@ func (g *insertGate) serve(conn net.Conn) {
 	if err != nil {
 		return
 	}
-	defer up.Close() //nolint:errcheck // it is over
+	defer up.Close() //nolint:errcheck // the exchange is over
 	sent := 0
 	if fault.forward != nil {
 		if sent = fault.forward(body); sent > 0 {
 			up.Write(head)        //nolint:errcheck // the server may be dead
-			up.Write(body[:sent]) //nolint:errcheck // likewise
+			up.Write(body[:sent]) //nolint:errcheck // the server may be dead
 			head = nil
 		}
 		fault.held <- segmentOf(body)
@@ -112,12 +112,12 @@ func (g *insertGate) serve(conn net.Conn) {
 		}
 	}
 	up.Write(head)        //nolint:errcheck // the server may be dead
-	up.Write(body[sent:]) //nolint:errcheck // likewise
+	up.Write(body[sent:]) //nolint:errcheck // the server may be dead
 	if fault.answer == nil {
 		io.Copy(conn, up) //nolint:errcheck // either may be dead
 		return
 	}
-	// The connection of a request is closed after the response.
+	// The server closes the connection after the response.
 	answer, _ := io.ReadAll(up)
 	if fault.forward == nil {
 		fault.held <- segmentOf(body)
@@ -133,7 +133,7 @@ func (g *insertGate) insertsOf(segment int) int {
 	return g.inserts[segment]
 }
 
-// quiet waits until no insert is on its way.
+// quiet waits until no insert is in flight.
 func (g *insertGate) quiet() { g.open.Wait() }
 
 // segmentOf reads the number of the segment from a block.

@@ -39,7 +39,7 @@ func newIndexing(t *testing.T) *indexing {
 	i := &indexing{t: t, net: busyNetwork(t), root: t.TempDir(), pool: open(t, url), server: clickhousetest.Start(t)}
 	i.gate = newInsertGate(t, i.server.URL)
 	i.env = append(reads(i.net, url), "WEIR_ARCHIVE=dir:"+i.root, "WEIR_ARCHIVE_INTERVAL=1s", "WEIR_BATCH_EVENTS=50", "WEIR_RESOLVE_LINKS=false", "WEIR_CLICKHOUSE="+i.gate.address,
-		"WEIR_JOB_TIMEOUT=5s", "WEIR_RESCUE_AFTER=10s") // it bounds the jobs of the archive too
+		"WEIR_JOB_TIMEOUT=5s", "WEIR_RESCUE_AFTER=10s") // the timeout limits the jobs of the archive too
 	i.start()
 	require.Eventually(t, func() bool { return i.ask(`EXISTS TABLE events`) == "1" }, time.Minute, 20*time.Millisecond)
 	i.ask(`CREATE MATERIALIZED VIEW sums ENGINE = SummingMergeTree ORDER BY (author, collection, rkey, operation)
@@ -55,8 +55,8 @@ func (i *indexing) ask(sql string) string {
 	return i.server.Ask(i.t, sql)
 }
 
-// elapse lets all attempts be settled and all jobs be due. No process may be running, and
-// no insert be on its way.
+// elapse makes all attempts old enough to be settled and all jobs due. No process may be running,
+// and no insert may be in flight.
 func (i *indexing) elapse() {
 	i.t.Helper()
 	i.gate.quiet()
@@ -65,7 +65,7 @@ func (i *indexing) elapse() {
 	i.due(`'scheduled', 'retryable', 'running'`)
 }
 
-// due makes jobs due that are in one of these states. A running one is as if rescued.
+// due makes jobs due that are in one of these states, as if running ones were rescued.
 func (i *indexing) due(states string) {
 	i.t.Helper()
 	_, err := i.pool.Exec(i.t.Context(), `UPDATE river_job SET state = 'available', scheduled_at = now(), attempt = 0 WHERE kind = 'index_segment' AND state IN (`+states+`)`)
@@ -81,8 +81,8 @@ func (i *indexing) job(segment int, states string) {
 	}, time.Minute, 20*time.Millisecond)
 }
 
-// counted returns how often the archive's segments have each event, by an independent
-// decoder: with its body and without.
+// counted returns how often each event is in the archive's segments, keyed with its body and
+// without it. It uses an independent decoder.
 func (i *indexing) counted() (bodies, events map[string]int) {
 	i.t.Helper()
 	bodies, events = map[string]int{}, map[string]int{}
@@ -107,8 +107,7 @@ func (i *indexing) counted() (bodies, events map[string]int) {
 	return bodies, events
 }
 
-// once waits until all segments are indexed, and compares the table and the view with the
-// archive.
+// once waits until all segments are indexed, and compares the table and the view with the archive.
 func (i *indexing) once() {
 	i.t.Helper()
 	finishes(i.t, 50*time.Millisecond, func() (int, error) {
@@ -142,7 +141,7 @@ func (i *indexing) asked(sql string) map[string]int {
 	return counts
 }
 
-// hit plays events until an insert meets the fault, and returns its segment.
+// hit plays events until the fault hits an insert, and returns the insert's segment.
 func (i *indexing) hit(f *insertFault) int {
 	i.t.Helper()
 	f.held, f.resume = make(chan int, 1), make(chan struct{})
@@ -157,7 +156,7 @@ func (i *indexing) hit(f *insertFault) int {
 	}
 }
 
-// again ends the process, lets the attempts be settled and starts another process.
+// again kills the process, lets the attempts settle and starts another process.
 func (i *indexing) again() {
 	i.t.Helper()
 	i.process.kill()
@@ -171,8 +170,8 @@ func whole(body []byte) int     { return len(body) }
 func allButOne(body []byte) int { return len(body) - 1 }
 func toColumn(body []byte) int  { return bytes.Index(body, []byte("\x04body\x06String")) }
 
-// TestIndexKilled kills the process that indexes before, during and after an insert. Each
-// event of the archive is then in the table once, and the view counts it once.
+// TestIndexKilled kills the process that indexes before, during and after an insert. Afterwards
+// each event of the archive is in the table once, and the view counts it once.
 func TestIndexKilled(t *testing.T) {
 	parallel(t)
 	i := newIndexing(t)
@@ -186,9 +185,9 @@ func TestIndexKilled(t *testing.T) {
 	}
 }
 
-// TestIndexByTwoProcesses holds an insert until its process is dead, or has given it up,
-// and a second one finds its mark. Nothing else is inserted until the first insert is
-// settled, although it arrives late.
+// TestIndexByTwoProcesses holds an insert until its process has been killed or has given up, and a
+// second process has found the mark of the attempt. Nothing else is inserted before the first
+// insert has settled, although it arrives late.
 func TestIndexByTwoProcesses(t *testing.T) {
 	parallel(t)
 	i := newIndexing(t)
@@ -207,12 +206,12 @@ func TestIndexByTwoProcesses(t *testing.T) {
 		first.kill()
 		i.again()
 		i.once()
-		require.Equal(t, 1, i.gate.insertsOf(segment), "it is counted")
+		require.Equal(t, 1, i.gate.insertsOf(segment), "the segment was inserted again although the first insert arrived")
 	}
 }
 
-// TestIndexWithoutResponse loses the responses to inserts, cuts one off, sends one that
-// is not the server's, and kills the server.
+// TestIndexWithoutResponse loses the responses to inserts, cuts one short, sends one that is not
+// the server's, and kills the server.
 func TestIndexWithoutResponse(t *testing.T) {
 	parallel(t)
 	i := newIndexing(t)
@@ -249,9 +248,9 @@ func conditions(t *testing.T, opsURL string) (names []string) {
 	return names
 }
 
-// TestIndexWithoutServer takes the server away for an hour, as the marks tell it. The
-// stream and the archive go on, and nothing but one condition notices. Then everything
-// arrives once.
+// TestIndexWithoutServer stops the server and makes the waiting segments an hour old. The stream
+// and the archive go on, and exactly one condition is reported. After the server returns, every
+// event is indexed once.
 func TestIndexWithoutServer(t *testing.T) {
 	parallel(t)
 	i := newIndexing(t)
@@ -265,7 +264,7 @@ func TestIndexWithoutServer(t *testing.T) {
 			waiting, err := tryCount(i.pool, `SELECT count(*) FROM segments WHERE indexed_at IS NULL AND synced_at IS NOT NULL`)
 			return err == nil && waiting > n
 		}, time.Minute, 20*time.Millisecond, "the archive stops")
-		i.due(`'retryable', 'scheduled'`) // the retries come earlier than they would
+		i.due(`'retryable', 'scheduled'`) // make the retries due early
 	}
 	k := &killing{t: t, net: i.net, process: i.process}
 	k.drain(i.pool)
@@ -273,9 +272,9 @@ func TestIndexWithoutServer(t *testing.T) {
 	_, err := i.pool.Exec(t.Context(), `UPDATE segments SET synced_at = synced_at - interval '1 hour' WHERE indexed_at IS NULL`)
 	require.NoError(t, err)
 	require.Eventually(t, func() bool { return slices.Equal(conditions(t, ops), []string{"WeirIndexBehind"}) }, time.Minute, 50*time.Millisecond)
-	require.Zero(t, count(t, i.pool, `SELECT max(index_attempt) FROM segments WHERE indexed_at IS NULL`), "no attempt needs to settle")
-	require.Zero(t, count(t, i.pool, `SELECT count(*) FROM river_job WHERE kind = 'index_segment' AND state = 'discarded'`), "a job waits, and no others take its place")
-	require.Equal(t, 1, count(t, i.pool, `SELECT max(array_length(errors, 1)) FROM river_job WHERE kind = 'index_segment' AND state <> 'completed'`), "it has one error")
+	require.Zero(t, count(t, i.pool, `SELECT max(index_attempt) FROM segments WHERE indexed_at IS NULL`), "a refused connection must not leave an attempt that has to settle")
+	require.Zero(t, count(t, i.pool, `SELECT count(*) FROM river_job WHERE kind = 'index_segment' AND state = 'discarded'`), "jobs must wait, and not be discarded")
+	require.Equal(t, 1, count(t, i.pool, `SELECT max(array_length(errors, 1)) FROM river_job WHERE kind = 'index_segment' AND state <> 'completed'`), "a waiting job must have one error, not one per attempt")
 	i.server.Start(t)
 	i.due(`'retryable', 'scheduled'`)
 	i.once()

@@ -22,8 +22,8 @@ import (
 	"github.com/weir-social/weir/schema/schematest"
 )
 
-// state is the content of the database, without the columns that a second ingest
-// may change: when a row was last seen, what the counter writes, and the queue's history.
+// state returns the content of the database without the columns that a second ingest may change:
+// when a row was last seen, what the counter writes, and the queue's history.
 func state(t *testing.T, pool *pgxpool.Pool) map[string]string {
 	t.Helper()
 	all := map[string]string{}
@@ -71,8 +71,8 @@ func TestIngestStoresTheRecording(t *testing.T) {
 	require.Contains(t, said, "writes 14, deletes 2, accounts 1, identities 1, ignored 3, dead-lettered 8, characters replaced 1\n")
 	require.Contains(t, said, "jobs left 0\n")
 	require.Equal(t, 11, count(t, pool, `SELECT count(*) FROM posts`))
-	require.Equal(t, 11, count(t, pool, `SELECT count(*) FROM records`), "a like and a stranger's collection are not kept")
-	require.Equal(t, 2, count(t, pool, `SELECT count(*) FROM tombstones`), "one of them of a post never seen")
+	require.Equal(t, 11, count(t, pool, `SELECT count(*) FROM records`), "a like and a record of an unknown collection must not be kept")
+	require.Equal(t, 2, count(t, pool, `SELECT count(*) FROM tombstones`), "one tombstone is of a post that was never seen")
 	require.Equal(t, 1, count(t, pool, `SELECT count(*) FROM accounts WHERE handle = 'b.example' AND status = 'active'`))
 	require.Equal(t, 1, count(t, pool, `SELECT count(*) FROM accounts WHERE status = 'deactivated'`))
 	require.Equal(t, 8, count(t, pool, `SELECT count(*) FROM dead_letters`))
@@ -95,11 +95,11 @@ func TestIngestStoresTheRecording(t *testing.T) {
 
 	_, err = pool.Exec(t.Context(), `UPDATE river_job SET state = 'running', finalized_at = NULL, attempted_by = '{killed}', attempted_at = now() - interval '66 seconds' WHERE kind = 'process_posts'`)
 	require.NoError(t, err)
-	require.Contains(t, succeed(t, env, "ingest", file), "jobs left 0\n", "nobody leads")
+	require.Contains(t, succeed(t, env, "ingest", file), "jobs left 0\n", "jobs of a killed process must finish although no process is the leader")
 	require.Zero(t, count(t, pool, `SELECT count(*) FROM river_leader`))
 }
 
-// TestIngestReadsRecordings of the simulated network and, if WEIR_TESTDATA has
+// TestIngestReadsRecordings reads recordings of the simulated network and, if WEIR_TESTDATA has
 // them, of real servers. The counts of the production recording were made by hand.
 func TestIngestReadsRecordings(t *testing.T) {
 	schematest.Long(t)
@@ -127,7 +127,7 @@ func TestIngestReadsRecordings(t *testing.T) {
 		require.Equal(t, 17, count(t, pool, `SELECT count(*) FROM posts`))
 		require.Equal(t, 15, count(t, pool, `SELECT count(*) FROM records WHERE collection = 'app.bsky.feed.repost'`))
 		require.Equal(t, 1, count(t, pool, `SELECT count(*) FROM tombstones WHERE did = 'did:plc:4smmjsqf6l5jkzczvw6vsrqc' AND rkey = '3mpt73z3ejc2p'`))
-		require.Zero(t, count(t, pool, `SELECT count(*) FROM accounts WHERE did = 'did:plc:hqvhxrowqbemo5e4wjnj6zao'`), "a stranger that is active")
+		require.Zero(t, count(t, pool, `SELECT count(*) FROM accounts WHERE did = 'did:plc:hqvhxrowqbemo5e4wjnj6zao'`), "an active stranger must have no row")
 		require.Equal(t, 4, count(t, pool, `SELECT count(*) FROM shares`))
 		urls := map[string]bool{}
 		for _, l := range rankedLinks(t, env, "6h", "2026-07-04T15:00:00Z") {
@@ -149,10 +149,9 @@ func TestIngestReadsRecordings(t *testing.T) {
 	}
 }
 
-// TestIngestBesideServeRaisesNoAlarm: while a recording of old events is ingested
-// into a live database, after a signal, after a kill and at its end, health,
-// readiness and the page describe the live stream alone. Unless it was killed, the
-// recording's stream is removed.
+// TestIngestBesideServeRaisesNoAlarm ingests a recording of old events into a live database.
+// Meanwhile, after a signal, after a kill and at its end, health, readiness and the page describe
+// the live stream alone. The recording's stream is removed, unless the ingest was killed.
 func TestIngestBesideServeRaisesNoAlarm(t *testing.T) {
 	schematest.Long(t)
 	parallel(t)
@@ -190,11 +189,11 @@ func TestIngestBesideServeRaisesNoAlarm(t *testing.T) {
 		replay.signal(end)
 		replay.wait(t, time.Minute)
 		require.NoError(t, held.Close())
-		require.Equal(t, end == syscall.SIGKILL, count(t, pool, old) == 1, "only a killed one leaves its row")
+		require.Equal(t, end == syscall.SIGKILL, count(t, pool, old) == 1, "only a killed ingest leaves its row")
 		calm("after " + end.String())
 	}
 	succeed(t, env, "ingest", filepath.Join("testdata", "recording.jsonl"))
-	require.Equal(t, []string{"jetstream"}, texts(t, pool, `SELECT name FROM streams`), "the next one removes it")
+	require.Equal(t, []string{"jetstream"}, texts(t, pool, `SELECT name FROM streams`), "the next ingest removes the row of a killed one")
 	require.Zero(t, count(t, pool, `SELECT count(*) FROM gaps`))
 	calm("at its end")
 }

@@ -11,8 +11,9 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestPrioritiesAreOnlyForTheJournal: JOURNAL_STREAM is inherited by child
-// processes, and identifies the journal's socket.
+// TestPrioritiesAreOnlyForTheJournal shows that log lines have priorities only
+// if stderr is the journal's socket. JOURNAL_STREAM alone does not show that:
+// child processes inherit it.
 func TestPrioritiesAreOnlyForTheJournal(t *testing.T) {
 	parallel(t)
 	for begins, inode := range map[string]uint64{"<3>weir: DATABASE_URL": 0, "weir: DATABASE_URL": 1} {

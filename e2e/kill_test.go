@@ -29,8 +29,8 @@ type killing struct {
 	process             *process
 	kills               int
 	deadLettersExpected int  // dead letters to expect
-	purges              bool // deleted accounts are purged: their rows are not compared
-	signed              bool // signatures are checked: those of deleted accounts cannot be
+	purges              bool // deleted accounts are purged, so their rows are not compared
+	signed              bool // signatures are checked; those of deleted accounts cannot be
 }
 
 func newKilling(t *testing.T) *killing {
@@ -72,8 +72,8 @@ SELECT (SELECT json_agg(s) FROM streams AS s) || E'\n' ||
 	k.t.Logf("the last event is %+v\n%s\n%v", k.net.Log().Last(), text, err)
 }
 
-// progress waits until this many more commits have moved the cursor: a kill must
-// hit a process that is working.
+// progress waits until this many more commits have moved the cursor, so that a kill hits a working
+// process.
 func (k *killing) progress(commits int) {
 	k.t.Helper()
 	pool := open(k.t, k.server.URL("weir"))
@@ -89,8 +89,8 @@ func (k *killing) progress(commits int) {
 	}, "the stream does not move: %s", k.process.stderr.String())
 }
 
-// lastDelivered is the latest event that a stream of posts delivers: it filters
-// out other records.
+// lastDelivered returns the latest event that a stream of posts delivers. Such a stream filters out
+// other records.
 func lastDelivered(n *simnet.Net) *simnet.Entry {
 	for _, e := range slices.Backward(n.Log().Entries()) {
 		if e.Kind != "commit" || e.Collection == "app.bsky.feed.post" {
@@ -139,7 +139,7 @@ func (k *killing) compare() {
 	t.Logf("equal: %d events, %d posts, %d shares", len(k.net.Log().Entries()), count(t, pool, `SELECT count(*) FROM posts`), count(t, pool, `SELECT count(*) FROM shares`))
 }
 
-// rowsOfProblems returns what the database says of the records that the first problems name.
+// rowsOfProblems returns what the database stores about the records that the first problems name.
 func rowsOfProblems(t *testing.T, pool *pgxpool.Pool, problems []string) string {
 	t.Helper()
 	var text strings.Builder

@@ -10,14 +10,14 @@ import (
 	"github.com/weir-social/weir/simnet"
 )
 
-// layersFold knows what must have become of the records of pub.layers, from what the
-// accounts have in the end and from what their servers replied. It has nothing of Weir's:
-// what a record must have is written down here once more.
+// layersFold computes the expected state of the records of pub.layers, from the accounts' final
+// records and from their servers' responses. It shares no code with Weir: the rules for records are
+// written here a second time.
 type layersFold struct {
-	records map[string]*simnet.Entry // by at-uri: what streams or servers gave
-	gone    map[string]bool          // deleted
-	deleted map[string]bool          // accounts
-	invain  map[string]bool          // what the servers were asked for and did not have
+	records map[string]*simnet.Entry // by at-uri: the records that streams or servers sent
+	gone    map[string]bool          // deleted records
+	deleted map[string]bool          // deleted accounts
+	invain  map[string]bool          // records that the servers were asked for and did not have
 }
 
 func foldLayers(entries []*simnet.Entry, calls []simnet.Call) *layersFold {
@@ -95,13 +95,13 @@ func (f *layersFold) state(kind string, raw []byte) string {
 	return "valid projected" + dangling
 }
 
-// dangles reports whether what an at-uri names was deleted.
+// dangles reports whether the record that an at-uri names was deleted.
 func (f *layersFold) dangles(uri string) bool {
 	did, rest, _ := strings.Cut(strings.TrimPrefix(uri, "at://"), "/")
 	return strings.HasPrefix(rest, layersName) && (f.deleted[did] || f.gone[uri])
 }
 
-// references collects where at-uris are.
+// references collects the paths of the at-uris in a value.
 func (f *layersFold) references(at string, value any, found *[]string) {
 	switch v := value.(type) {
 	case map[string]any:
@@ -122,7 +122,7 @@ func (f *layersFold) references(at string, value any, found *[]string) {
 	}
 }
 
-// mustHave are the fields that the lexicons require: text, list or object.
+// mustHave returns the fields that the lexicons require: text, list or object.
 func mustHave(kind string) map[string]string {
 	return map[string]map[string]string{
 		"expression.expression":         {"id": "text", "kind": "text"},
@@ -154,7 +154,8 @@ func mustHave(kind string) map[string]string {
 	}[kind]
 }
 
-// ofLexicon reports whether a record has what its lexicon requires, of the right types.
+// ofLexicon reports whether a record has the fields that its lexicon requires, with the right
+// types.
 func ofLexicon(kind string, record map[string]any) bool {
 	for name, want := range mustHave(kind) {
 		if typeOf(record[name]) != want {
@@ -164,7 +165,7 @@ func ofLexicon(kind string, record map[string]any) bool {
 	return namedByText(record)
 }
 
-// namedByText reports whether references and identifiers within a record are texts.
+// namedByText reports whether references and identifiers within a record are strings.
 func namedByText(value any) bool {
 	switch v := value.(type) {
 	case map[string]any:
@@ -193,8 +194,8 @@ func typeOf(value any) string {
 	return "none"
 }
 
-// blockingFields are the references without which a record is of no use, and the
-// collection that each must name.
+// blockingFields returns the references without which a record is of no use, and the collection
+// that each must name.
 func blockingFields(kind string) map[string]string {
 	return map[string]map[string]string{
 		"annotation.annotationLayer":    {"expression": "expression.expression"},
@@ -218,8 +219,8 @@ func requiredOf(kind string, record map[string]any) (uris []string) {
 	return uris
 }
 
-// ofRules reports whether a record keeps the rules of which a breach is hard: references
-// to the right collections, spans and scales in their order.
+// ofRules reports whether a record keeps the hard rules: references name the right collections, and
+// spans and scales are in order.
 func ofRules(kind string, record map[string]any) bool {
 	collectionOf := func(name string) string { return strings.Split(record[name].(string)+"///", "/")[3] }
 	for name, want := range blockingFields(kind) {

@@ -11,11 +11,10 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// rebuilds loses what was derived from the records: the texts for the search, the edges of
-// the graph, and a view. Some texts and edges are left of records that were deleted. The
-// projection is rebuilt while changes happen, and the process is killed in the middle.
-// Then the texts of all records that did not change are as they were; compare looks at the
-// edges, and views at the views.
+// rebuilds destroys what was derived from the records: the texts for the search, the edges of the
+// graph, and a view. It adds stale texts and edges of deleted records. The projection is rebuilt
+// while changes happen, and the process is killed in the middle. Afterwards the texts of all
+// records that did not change are as before. compare checks the edges, and views checks the views.
 func (l *layered) rebuilds(changes []layersChange) {
 	l.t.Helper()
 	changed := map[string]bool{} // records and accounts
@@ -36,11 +35,11 @@ func (l *layered) rebuilds(changes []layersChange) {
 		require.True(l.t, strings.HasPrefix(sql, "DROP") || done.RowsAffected() > 0, sql)
 	}
 
-	// The judgment of a record in the middle waits for a lock.
+	// The lock blocks the job that judges a record in the middle.
 	did, collection, rkey := splitURI(before[len(before)/2])
 	held, err := l.pool.Begin(l.t.Context())
 	require.NoError(l.t, err)
-	defer held.Rollback(l.t.Context()) //nolint:errcheck // it has ended already, unless the test fails
+	defer held.Rollback(l.t.Context()) //nolint:errcheck // finished, or the test has failed
 	_, err = held.Exec(l.t.Context(), `SELECT FROM records_other WHERE did = $1 AND collection = $2 AND rkey = $3 FOR UPDATE`, did, collection, rkey)
 	require.NoError(l.t, err)
 	require.Contains(l.t, succeed(l.t, l.env, "rebuild", "--projection", "lexicon", "--detach"), "rebuilds lexicon")
@@ -57,7 +56,7 @@ func (l *layered) rebuilds(changes []layersChange) {
 		return tryCount(l.pool, `SELECT count(*) FROM river_job WHERE kind IN ('run_projection', 'make_record_views') AND finalized_at IS NULL`)
 	}, "the rebuild does not end: %s", tail(l.process.stderr.String(), 2000))
 	l.read()
-	require.Subset(l.t, l.untouched(changed), before) // what was parked may have a text now
+	require.Subset(l.t, l.untouched(changed), before) // records that were parked may have a text now
 	require.Zero(l.t, count(l.t, l.pool, `SELECT (SELECT count(*) FROM record_texts WHERE text = 'stale') + (SELECT count(*) FROM record_refs WHERE path = '/stale')`))
 }
 
@@ -65,8 +64,8 @@ func (l *layered) rebuilds(changes []layersChange) {
 const deletedRecord = `(SELECT t.collection, t.did, t.rkey FROM tombstones AS t
 	WHERE t.collection LIKE 'pub.layers.%' AND NOT EXISTS (SELECT FROM records_other AS r WHERE (r.did, r.collection, r.rkey) = (t.did, t.collection, t.rkey)) ORDER BY t.did, t.rkey LIMIT 1) AS d`
 
-// untouched returns what the search knows of the records that are not among those that
-// changed, and not of an account that is among them or was deleted before.
+// untouched returns the search texts of the records that did not change. It omits records of
+// accounts that changed or were deleted before.
 func (l *layered) untouched(changed map[string]bool) []string {
 	l.t.Helper()
 	return slices.DeleteFunc(texts(l.t, l.pool, `SELECT 'at://' || did || '/' || collection || '/' || rkey || ' ' || text || ' ' || words::text FROM record_texts AS t

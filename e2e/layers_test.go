@@ -18,16 +18,15 @@ import (
 	"github.com/weir-social/weir/simnet"
 )
 
-// TestLayersEndAsAFoldSays: 30 accounts write records of the 26 collections of
-// pub.layers, over a relay and over Jetstream, while the process is killed. Records come
-// up to a minute before what they require, or without it; some are edited, deleted, or
-// broken. In the end each is valid, dangling, parked or a dead letter as an independent
-// fold says, twice: when all that is missing was asked for, and after late changes while
-// the servers answer nothing. During the late changes, what was derived from the records is
-// lost and made again.
+// TestLayersEndAsAFoldSays has 30 accounts write records of the 26 collections of pub.layers, over
+// a relay and over Jetstream, while the process is killed. Records arrive up to a minute before the
+// records that they require, or without them; some are edited, deleted, or broken. In the end each
+// is valid, dangling, parked or a dead letter, as an independent fold computes. This is checked
+// twice: after every missing record was requested, and after late changes while the servers do not
+// respond. During the late changes the data derived from the records is destroyed and rebuilt.
 //
-// WEIR_LAYERS_RECORDS is how many records each wire brings. If it is set, the last step
-// of the ladder takes its 16 seconds; otherwise it is brought forward.
+// WEIR_LAYERS_RECORDS is the number of records for each wire. If it is set, the last check waits
+// its full 16 seconds; otherwise it is made due early.
 func TestLayersEndAsAFoldSays(t *testing.T) {
 	schematest.Long(t)
 	parallel(t)
@@ -56,8 +55,8 @@ func TestLayersEndAsAFoldSays(t *testing.T) {
 	}
 }
 
-// layered is a network whose accounts write records of pub.layers, and the process that
-// judges them.
+// layered is a network whose accounts write records of pub.layers, and the process that judges
+// them.
 type layered struct {
 	t       *testing.T
 	net     *simnet.Net
@@ -65,7 +64,7 @@ type layered struct {
 	env     []string
 	pool    *pgxpool.Pool
 	process *process
-	real    bool // no time is brought forward
+	real    bool // checks wait their full time
 }
 
 func newLayered(t *testing.T, wire string) *layered {
@@ -109,8 +108,8 @@ END $$`,
 	return l
 }
 
-// layersFolder is a folder of the lexicons of pub.layers: the real ones, or our own under
-// their names.
+// layersFolder returns a folder of the lexicons of pub.layers: the real ones, or our own under the
+// same names.
 func layersFolder(t *testing.T) string {
 	t.Helper()
 	if dir := os.Getenv("WEIR_TESTDATA"); dir != "" {
@@ -131,7 +130,7 @@ func layersFolder(t *testing.T) string {
 	return to
 }
 
-// writes makes changes happen, and kills the process so many times while it is behind.
+// writes makes the changes, and kills the process this many times while it is behind.
 func (l *layered) writes(changes []layersChange, kills int) {
 	l.t.Helper()
 	size := (len(changes) + kills - 1) / kills
@@ -148,22 +147,22 @@ func (l *layered) writes(changes []layersChange, kills int) {
 	}
 }
 
-// restart starts a process behind one that was killed.
+// restart starts a process in place of one that was killed.
 func (l *layered) restart() {
 	l.t.Helper()
-	finishes(l.t, 3*time.Millisecond, func() (int, error) { // what it began may still be committed
+	finishes(l.t, 3*time.Millisecond, func() (int, error) { // statements of the killed process may still be committed
 		return tryCount(l.pool, `SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND backend_type = 'client backend' AND application_name <> 'oracle'`)
 	}, "the dead process has connections")
-	// What it held is held for minutes. They pass.
+	// The killed process's leadership and jobs are held for minutes: end that now.
 	_, err := l.pool.Exec(l.t.Context(), `WITH dead AS (DELETE FROM river_leader) UPDATE river_job SET attempted_at = attempted_at - interval '1 hour' WHERE state = 'running'`)
 	require.NoError(l.t, err)
 	l.process = start(l.t, l.env, "serve")
 }
 
-// unjudged counts what is left to do, but for the looks of later times.
+// unjudged counts the jobs left to do, without the checks that are due later.
 const unjudged = `(SELECT count(*) FROM river_job WHERE kind IN ('judge_records', 'judge_dependents', 'judge_account') AND finalized_at IS NULL)`
 
-// asked waits until every record that is missing was looked for and asked for.
+// asked waits until every missing record was looked up and requested from its server.
 func (l *layered) asked() {
 	l.t.Helper()
 	l.read()
@@ -180,7 +179,7 @@ UPDATE river_job SET scheduled_at = now(), state = 'available' WHERE kind = 'che
 	}, "records wait: %s", tail(l.process.stderr.String(), 2000))
 }
 
-// read waits until the last change has been read and everything is judged.
+// read waits until the last change has been read and every record is judged.
 func (l *layered) read() {
 	l.t.Helper()
 	var last *simnet.Entry
@@ -195,7 +194,7 @@ func (l *layered) read() {
 	finishes(l.t, 20*time.Millisecond, func() (int, error) { return tryCount(l.pool, `SELECT `+unjudged) }, "not judged: %s", tail(l.process.stderr.String(), 2000))
 }
 
-// states are what was found of each record, as layersFold.states has it.
+// states returns the database's verdict on each record, in the form of layersFold.states.
 func (l *layered) states() []string {
 	l.t.Helper()
 	lines := texts(l.t, l.pool, `
@@ -209,7 +208,7 @@ WHERE NOT EXISTS (SELECT FROM accounts AS a WHERE a.did = coalesce(r.did, v.did)
 	return lines
 }
 
-// compare compares all records with the fold, when everything is judged.
+// compare waits until every record is judged, and compares all of them with the fold.
 func (l *layered) compare() {
 	l.t.Helper()
 	l.read()
@@ -230,8 +229,8 @@ func (l *layered) compare() {
 	require.Empty(l.t, differ, strings.Join(differ[:min(len(differ), 40)], "\n"))
 }
 
-// ladder checks that each target was looked for after 1, 4 and 16 seconds, and what was
-// missing then asked for at its server.
+// ladder checks that each target was looked up after 1, 4 and 16 seconds, and that the ones then
+// missing were requested from their servers.
 func (l *layered) ladder() {
 	l.t.Helper()
 	require.Equal(l.t, []string{"asking 3", "waiting 0 1", "waiting 1 4", "waiting 2 16"}, texts(l.t, l.pool, `SELECT DISTINCT step FROM ladder ORDER BY 1`))
@@ -252,10 +251,10 @@ func (l *layered) ladder() {
 		uri, text, _ := strings.Cut(line, " ")
 		since, err := strconv.ParseFloat(text, 64)
 		require.NoError(l.t, err)
-		require.Contains(l.t, asked, uri, "its server was asked")
+		require.Contains(l.t, asked, uri, "its server was not asked for the missing record")
 		require.GreaterOrEqual(l.t, float64(asked[uri].UnixMicro())/1e6, since+least, uri)
 	}
-	l.process.signal(syscall.SIGTERM) // and a process that ends in order leaves the rest to the next
+	l.process.signal(syscall.SIGTERM) // a process that stops gracefully leaves the rest to the next
 	require.Zero(l.t, l.process.wait(l.t, time.Minute))
 	l.process = start(l.t, l.env, "serve")
 }

@@ -49,9 +49,9 @@ func layersTexts() map[string][]string {
 	}
 }
 
-// breakings make the fields of a record wrong: for its lexicon, or for a rule.
+// breakings returns variants of a record's fields that violate its lexicon or a rule.
 func breakings(kind, fields string) []string {
-	all := []string{strings.Replace(fields, `"`, `"x-`, 1)} // its first field, which is required, has another name
+	all := []string{strings.Replace(fields, `"`, `"x-`, 1)} // rename the first field, which is required
 	if name, rest, ok := strings.Cut(fields, `":"`); ok {
 		_, after, _ := strings.Cut(rest, `"`)
 		all = append(all, strings.Replace(name+`":7`+after, "<its collection>", layersName+"media.media", 1))
@@ -71,28 +71,28 @@ func breakings(kind, fields string) []string {
 
 const layersName = "pub.layers."
 
-// A layersChange happens to a record, or to an account, at a second of the plan.
+// A layersChange changes a record or an account at a second of the plan.
 type layersChange struct {
 	at     float64
-	uri    string // of the record
-	record string // empty: a deletion
-	status string // of the account uri names instead
+	uri    string // the record's at-uri, or an account's DID if status is set
+	record string // empty for a deletion
+	status string // the new status of the account
 }
 
-// layersPlan plans what accounts write: in an order without regard to what refers to what.
+// layersPlan plans what accounts write, in an order that ignores which record refers to which.
 type layersPlan struct {
 	random   *rand.Rand
 	texts    map[string][]string
 	kinds    []string
-	dids     []string // the last one's records are in its repository, and no stream brings them
+	dids     []string // the last account's records are in its repository, but no stream sends them
 	uris     map[string][]string
 	withheld map[string][]string
 	serial   int
 	early    []layersChange // within the first minute
-	late     []layersChange // after all that waited was asked for
+	late     []layersChange // after all missing records were requested
 }
 
-// newLayersPlan plans the changes of so many records.
+// newLayersPlan plans the changes of this many records.
 func newLayersPlan(seed uint64, dids []string, records int) *layersPlan {
 	p := &layersPlan{random: rand.New(rand.NewPCG(seed, 1)), texts: layersTexts(), dids: dids, uris: map[string][]string{}, withheld: map[string][]string{}} //nolint:gosec // not for security
 	for kind := range p.texts {
@@ -103,7 +103,7 @@ func newLayersPlan(seed uint64, dids []string, records int) *layersPlan {
 		kind := p.kinds[i%len(p.kinds)]
 		p.uris[kind] = append(p.uris[kind], p.uri(kind, p.one(dids[:len(dids)-1])))
 	}
-	for _, kind := range []string{"ontology.ontology", "expression.expression", "corpus.corpus"} { // these require nothing
+	for _, kind := range []string{"ontology.ontology", "expression.expression", "corpus.corpus"} { // these collections require no other records
 		for range 3 {
 			uri := p.uri(kind, dids[len(dids)-1])
 			p.withheld[kind] = append(p.withheld[kind], uri)
@@ -120,20 +120,20 @@ func newLayersPlan(seed uint64, dids []string, records int) *layersPlan {
 		p.late = append(p.late, layersChange{at: float64(100 + i), uri: p.uri(kind, p.one(dids[:len(dids)-3])), record: p.record(kind, p.texts[kind][0], true)})
 	}
 	p.early = append(p.early, layersChange{at: 30, uri: dids[len(dids)-2], status: "deleted"})
-	p.late = append(p.late, layersChange{at: 130, uri: dids[len(dids)-3], status: "deleted"}, layersChange{at: 161, uri: dids[0], status: "takendown"}) // its records are all written
+	p.late = append(p.late, layersChange{at: 130, uri: dids[len(dids)-3], status: "deleted"}, layersChange{at: 161, uri: dids[0], status: "takendown"}) // this account's records are all written by then
 	for _, changes := range [][]layersChange{p.early, p.late} {
 		slices.SortStableFunc(changes, func(a, b layersChange) int { return cmp.Compare(a.at, b.at) })
 	}
 	return p
 }
 
-// history plans what happens to a record: the dependents of one that is written late may
-// be a minute early.
+// history plans the changes of a record. The dependents of a record that is written late may come
+// up to a minute earlier.
 func (p *layersPlan) history(kind, uri string, number int) {
 	chance := func(percent int) bool { return p.random.IntN(100) < percent }
 	write := func(at float64) layersChange {
 		fields := p.one(p.texts[kind])
-		switch wrong := breakings(kind, fields); { // two of each kind at least
+		switch wrong := breakings(kind, fields); { // at least two of each kind are broken
 		case number < 2:
 			fields = wrong[(len(wrong)-1)*(1-number)]
 		case chance(1):
@@ -166,8 +166,8 @@ func (p *layersPlan) history(kind, uri string, number int) {
 	}
 }
 
-// filled puts at-uris into fields. Some name what no stream brings, and some what is
-// nowhere.
+// filled replaces the placeholders in fields by at-uris. Some name records that no stream sends,
+// and some name records that do not exist.
 func (p *layersPlan) filled(fields string, late bool) string {
 	for {
 		before, rest, found := strings.Cut(fields, "<")
@@ -175,7 +175,7 @@ func (p *layersPlan) filled(fields string, late bool) string {
 		if !found {
 			return fields
 		}
-		for strings.HasPrefix(after, "<") { // a wrong collection stands before the right one
+		for strings.HasPrefix(after, "<") { // the placeholder of a wrong collection comes before the right one
 			_, after, _ = strings.Cut(after, ">")
 		}
 		if kind == "any" {
@@ -183,7 +183,7 @@ func (p *layersPlan) filled(fields string, late bool) string {
 		}
 		uri := p.one(p.uris[kind])
 		switch n := p.random.IntN(100); {
-		case late: // what was asked for in vain is not asked for again
+		case late: // a record that was requested in vain is not requested again
 		case n < 4:
 			uri = p.uri(kind, p.one(p.dids))
 		case n < 8 && p.withheld[kind] != nil:
@@ -194,7 +194,7 @@ func (p *layersPlan) filled(fields string, late bool) string {
 	}
 }
 
-// record returns a record. alone: what it refers to is nowhere.
+// record returns a record. If alone is true, the records that it refers to do not exist.
 func (p *layersPlan) record(kind, fields string, alone bool) string {
 	for alone && strings.Contains(fields, "<") {
 		before, rest, _ := strings.Cut(fields, "<")
@@ -220,7 +220,7 @@ func (p *layersPlan) uri(kind, did string) string {
 
 func (p *layersPlan) one(of []string) string { return of[p.random.IntN(len(of))] }
 
-// happen makes changes happen. An account that is gone writes nothing.
+// happen makes the changes. Accounts that are gone write nothing.
 func happen(t *testing.T, n *simnet.Net, changes []layersChange) {
 	t.Helper()
 	for _, c := range changes {

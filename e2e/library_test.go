@@ -14,9 +14,9 @@ import (
 	"github.com/weir-social/weir/simnet"
 )
 
-// TestLibraryExample: a program that imports Weir projects another collection.
-// After a kill and deletions, its table equals the stored records. The binary that
-// lacks the projection refuses the database.
+// TestLibraryExample runs a program that imports Weir and projects another
+// collection. After a kill and deletions, its table equals the stored records.
+// The binary without that projection refuses the database.
 func TestLibraryExample(t *testing.T) {
 	schematest.Long(t)
 	parallel(t)
@@ -39,13 +39,13 @@ func TestLibraryExample(t *testing.T) {
 	const done = `SELECT count(*) FROM records WHERE collection = 'app.bsky.feed.like' AND (SELECT state FROM streams) IN ('live', 'quiet')
 		AND NOT EXISTS (SELECT FROM river_job WHERE kind = 'store_likes' AND state <> 'completed')`
 	require.Eventually(t, func() bool { n, _ := tryCount(pool, done); return n > 1500 }, 2*time.Minute, 20*time.Millisecond)
-	require.Eventually(t, func() bool { // the records of a deleted account are purged a moment before what is made of them
+	require.Eventually(t, func() bool { // a deleted account's records are purged shortly before their projection
 		n, err := tryCount(pool, `SELECT count(*) FROM likes AS l FULL JOIN (SELECT * FROM records WHERE collection = 'app.bsky.feed.like') AS r USING (did, collection, rkey)
 			WHERE l.subject IS DISTINCT FROM r.record #>> '{subject,uri}'`)
 		return err == nil && n == 0
 	}, time.Minute, 20*time.Millisecond)
-	require.Positive(t, count(t, pool, `SELECT count(*) FROM tombstones WHERE collection = 'app.bsky.feed.like'`), "some were deleted")
-	require.Positive(t, count(t, pool, `SELECT count(*) FROM shares`), "links are projected too")
+	require.Positive(t, count(t, pool, `SELECT count(*) FROM tombstones WHERE collection = 'app.bsky.feed.like'`), "no like was deleted")
+	require.Positive(t, count(t, pool, `SELECT count(*) FROM shares`), "links must be projected too")
 
 	_, refused, code := weir(t, env, "serve")
 	require.Equal(t, 1, code)

@@ -31,9 +31,9 @@ func resident(t *testing.T, pid int) int {
 	return kilobytes << 10
 }
 
-// TestUnfinishedRequestsAreClosed: connections that announce a body and never send
-// it are closed, on both listeners, and the memory does not grow. How soon, the tests of
-// web say.
+// TestUnfinishedRequestsAreClosed shows that both listeners close connections that announce a body
+// and never send it, and that the memory does not grow. The tests of web show how soon they are
+// closed.
 func TestUnfinishedRequestsAreClosed(t *testing.T) {
 	schematest.Long(t)
 	parallel(t)
@@ -74,8 +74,8 @@ func TestUnfinishedRequestsAreClosed(t *testing.T) {
 	require.Zero(t, web.wait(t, time.Minute))
 }
 
-// TestListenersServeOnlyTheirHosts: the configured ones and those of probes. The
-// ops endpoints are on the ops listener alone.
+// TestListenersServeOnlyTheirHosts shows that the listeners accept the configured hosts and those
+// of probes. The ops endpoints are on the ops listener alone.
 func TestListenersServeOnlyTheirHosts(t *testing.T) {
 	parallel(t)
 	env := []string{"DATABASE_URL=" + schematest.NewURL(t), "WEIR_LISTEN=127.0.0.1:0", "WEIR_LOG_LEVEL=info", "WEIR_HOSTS=weir.example,serve", "WEIR_URL=https://public.example/"}

@@ -13,8 +13,8 @@ import (
 	"github.com/weir-social/weir/simnet"
 )
 
-// TestCatchingUpTakesLittleMemory while a server sends plain frames much faster
-// than they can be stored.
+// TestCatchingUpTakesLittleMemory measures memory while a server sends plain
+// frames much faster than they can be stored.
 func TestCatchingUpTakesLittleMemory(t *testing.T) {
 	schematest.Long(t)
 	parallel(t)

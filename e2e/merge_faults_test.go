@@ -7,8 +7,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// mergeLinks merges popular links with the real binary, three of them in a row, and
-// splits one again.
+// mergeLinks merges popular links with the real binary, three of them in a chain, and splits one
+// again.
 func (c *chaos) mergeLinks() {
 	c.t.Helper()
 	var ids []int64
@@ -40,8 +40,7 @@ FROM (
 	c.progress(3)
 }
 
-// everOneWith returns the URLs of a link and of those that counted as one with it at any
-// time.
+// everOneWith returns the URLs of a link and of the links that were merged with it at any time.
 func (c *chaos) everOneWith(url string) []string {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -42,7 +42,7 @@ func scrape(t testing.TB, opsURL string) (all []series) {
 	return all
 }
 
-// hostile returns frames from an attacker, with a name in every place that takes
+// hostile returns an attacker's frames, with a name in every field that takes
 // free text.
 func hostile(i int) (frames []string) {
 	name := fmt.Sprintf("mallory%d", i)
@@ -69,9 +69,9 @@ func hostile(i int) (frames []string) {
 	}
 }
 
-// TestUntrustedInputAddsNoLabels: whatever the network sends and clients request,
-// no metric has more series than Weir's own label values allow, and no label
-// contains untrusted text.
+// TestUntrustedInputAddsNoLabels shows that, whatever the network sends and
+// clients request, no metric has more series than Weir's own label values
+// allow, and no label contains untrusted text.
 func TestUntrustedInputAddsNoLabels(t *testing.T) {
 	schematest.Long(t)
 	parallel(t)
@@ -101,7 +101,7 @@ func TestUntrustedInputAddsNoLabels(t *testing.T) {
 
 	counted, ignored := map[string]map[string]bool{}, false
 	for _, s := range scrape(t, at) {
-		delete(s.labels, "le") // the buckets of a histogram
+		delete(s.labels, "le") // a histogram's buckets
 		for name, value := range s.labels {
 			require.NotContains(t, strings.ToLower(value), "mallory", "%s{%s}", s.name, name)
 			require.Regexp(t, `^[\w .:/()+-]*$`, value, "%s{%s}", s.name, name)
@@ -113,15 +113,15 @@ func TestUntrustedInputAddsNoLabels(t *testing.T) {
 		}
 		counted[s.name][fmt.Sprint(s.labels)] = true
 	}
-	require.True(t, ignored, "unknown collections are counted as one")
+	require.True(t, ignored, "unknown collections must be counted under one label")
 	require.Greater(t, len(counted), 50)
 	for name, of := range counted {
 		require.LessOrEqual(t, len(of), most, "%s: %v", name, slices.Sorted(maps.Keys(of)))
 	}
 }
 
-// documented is a name that one of the source documents requires, and where Weir
-// exposes it: series, a field of /health, or an alert.
+// documented is a name that one of the source documents requires, and where
+// Weir exposes it: as series, as a field of /health, or as an alert.
 type documented struct {
 	document, name string
 	metrics        []string // such as weir_queue_jobs{queue="backfill"}
@@ -172,13 +172,14 @@ func everyName() []documented {
 	}
 }
 
-// TestEveryDocumentedMetricIsExposed by a running Weir, its health or its rules.
+// TestEveryDocumentedMetricIsExposed shows that a running Weir, its health or
+// its rules expose every name of the documents.
 func TestEveryDocumentedMetricIsExposed(t *testing.T) {
 	schematest.Long(t)
 	parallel(t)
 	n := followNetwork(t, 20)
 	database := schematest.NewURL(t)
-	env := append(reads(n, database), "WEIR_JETSTREAM=ws://127.0.0.1:1/subscribe,"+n.URL()) // the first try fails
+	env := append(reads(n, database), "WEIR_JETSTREAM=ws://127.0.0.1:1/subscribe,"+n.URL()) // the first endpoint fails
 	serve := start(t, env, "serve")
 	at := serve.opsURL(t)
 	stop := live(t, n, 100)

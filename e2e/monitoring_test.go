@@ -46,8 +46,8 @@ func TestRules(t *testing.T) {
 	require.NoError(t, err, string(out))
 }
 
-// TestLimitsAgreeEverywhere: in the metrics that the rules compare with, in
-// /health, and in the alerts of the workers.
+// TestLimitsAgreeEverywhere shows that the limits are the same in the metrics
+// that the rules compare with, in /health, and in the alerts of the workers.
 func TestLimitsAgreeEverywhere(t *testing.T) {
 	parallel(t)
 	database := schematest.NewURL(t)
@@ -67,8 +67,8 @@ func TestLimitsAgreeEverywhere(t *testing.T) {
 	}, time.Minute, 50*time.Millisecond)
 }
 
-// TestHighestQueueLimitCanBePassed: jobs are counted up to more than the highest
-// limit allowed.
+// TestHighestQueueLimitCanBePassed shows that the job count can exceed the
+// highest queue limit allowed.
 func TestHighestQueueLimitCanBePassed(t *testing.T) {
 	schematest.Long(t)
 	parallel(t)
@@ -136,8 +136,9 @@ func readDashboard(t *testing.T) (d dashboard) {
 	return d
 }
 
-// TestDashboardIsLaidOut in rows without overlaps, "Expect zero" first, every
-// panel with a unit, a question, and the data source of the variable.
+// TestDashboardIsLaidOut shows that the panels are in rows without overlaps,
+// "Expect zero" first, and that every panel has a unit, a question, and the
+// data source of the variable.
 func TestDashboardIsLaidOut(t *testing.T) {
 	parallel(t)
 	d := readDashboard(t)
@@ -186,8 +187,8 @@ func startPrometheus(t *testing.T, scraped string) server {
 	cmd.Stdout, cmd.Stderr = &out, &out
 	require.NoError(t, cmd.Start())
 	t.Cleanup(func() {
-		cmd.Process.Kill() //nolint:errcheck // it has ended already
-		cmd.Wait()         //nolint:errcheck // killed
+		cmd.Process.Kill() //nolint:errcheck // the process may have ended already
+		cmd.Wait()         //nolint:errcheck // the process was killed
 		if t.Failed() {
 			t.Log(tail(out.String(), 4000))
 		}
@@ -204,7 +205,7 @@ func startPrometheus(t *testing.T, scraped string) server {
 	return s
 }
 
-// ask reads a response of Prometheus's API.
+// ask reads a response of Prometheus's API into a value.
 func (s server) ask(path string, into any) error {
 	response, err := http.Get(s.url + path)
 	if err != nil {
@@ -247,7 +248,7 @@ var (
 )
 
 // selectors returns the series that an expression reads, one selector for each
-// value: state=~"a|b" is two.
+// value: state=~"a|b" yields two.
 func selectors(expr string) (found []string) {
 	for _, m := range selector.FindAllStringSubmatch(expr, -1) {
 		labels := matcher.FindAllStringSubmatch(m[2], -1)
@@ -263,7 +264,7 @@ func selectors(expr string) (found []string) {
 	return found
 }
 
-// TestAlertsAndDashboardReadMetricsThatExist: a real Prometheus scrapes a running
+// TestAlertsAndDashboardReadMetricsThatExist has a real Prometheus scrape a running
 // Weir. Every panel has data, every rule can be evaluated, and Weir exposes every
 // metric and label value in their expressions.
 func TestAlertsAndDashboardReadMetricsThatExist(t *testing.T) {
@@ -315,7 +316,7 @@ func TestAlertsAndDashboardReadMetricsThatExist(t *testing.T) {
 	}
 	require.Greater(t, len(asked), 60)
 
-	succeed(t, env, "watch", "sync") // calls and jobs, after the first scrape
+	succeed(t, env, "watch", "sync") // makes calls and jobs after the first scrape
 	for _, expr := range wanted {
 		require.Eventually(t, func() bool { return s.evaluates(expr) == nil }, time.Minute, 50*time.Millisecond, expr)
 	}
@@ -329,8 +330,8 @@ func TestAlertsAndDashboardReadMetricsThatExist(t *testing.T) {
 	}
 }
 
-// inHelp reports whether the help of a selector's metric names its label value:
-// a test cannot produce some of them, such as panicked.
+// inHelp reports whether the help of a selector's metric names its label value.
+// A test cannot produce some values, such as panicked.
 func inHelp(page, series string) bool {
 	name, labels, _ := strings.Cut(series, "{")
 	word := matcher.FindStringSubmatch(labels)

@@ -1,7 +1,7 @@
 package e2e
 
 import (
-	"crypto/md5" //nolint:gosec // as Postgres hashes
+	"crypto/md5" //nolint:gosec // Postgres hashes the same way
 	"crypto/sha256"
 	"fmt"
 	"os"
@@ -21,13 +21,13 @@ import (
 	"github.com/weir-social/weir/simnet"
 )
 
-// nostrFold is what the events of a network make, by the words of the NIPs.
+// nostrFold is what the tables must hold after the events of a network, according to the NIPs.
 type nostrFold struct {
 	latest     map[string]*simnet.NostrEvent // by "author kind key": the stored records
 	records    []string                      // "author kind key id hash of the content"
 	shares     []string                      // "author kind key how link"
-	tombstones map[string]string             // the revisions, by "author kind key"
-	expiring   map[string][]string           // revisions that may leave a tombstone, if they arrive in time
+	tombstones map[string]string             // revisions by "author kind key"
+	expiring   map[string][]string           // revisions that may leave a tombstone, if the events arrive in time
 	erased     []string                      // "author revision"
 }
 
@@ -60,7 +60,7 @@ func nostrTag(e *simnet.NostrEvent, name string) string {
 	return ""
 }
 
-// nostrRevision returns the revision of an event: its date, and its id upside down.
+// nostrRevision returns the revision of an event: its date and its inverted id.
 func nostrRevision(e *simnet.NostrEvent) string {
 	inverted := strings.Map(func(digit rune) rune {
 		const digits = "0123456789abcdef"
@@ -75,7 +75,7 @@ func nostrUntil(date int64) string { return fmt.Sprintf("%016d-%s", date, string
 // bury adds a tombstone.
 func (f *nostrFold) bury(name, rev string) { f.tombstones[name] = max(f.tombstones[name], rev) }
 
-// foldNostr folds events, all of whose expirations are over.
+// foldNostr folds events. All expirations of the events must have passed.
 func foldNostr(events []*simnet.NostrEvent) nostrFold {
 	f := nostrFold{latest: map[string]*simnet.NostrEvent{}, tombstones: map[string]string{}, expiring: map[string][]string{}}
 	vanished, byID := map[string]int64{}, map[string]*simnet.NostrEvent{}
@@ -99,7 +99,7 @@ func foldNostr(events []*simnet.NostrEvent) nostrFold {
 	}
 	for name, e := range f.latest {
 		if nostrTag(e, "expiration") != "" {
-			if delete(f.latest, name); e.Kind == 30023 { // it deletes what it replaced
+			if delete(f.latest, name); e.Kind == 30023 { // a deletion also deletes the versions that the latest one replaced
 				f.bury(name, nostrRevision(e))
 			}
 		} else if f.tombstones[name] >= nostrRevision(e) || e.CreatedAt <= vanished[e.Author] {
@@ -119,25 +119,26 @@ func foldNostr(events []*simnet.NostrEvent) nostrFold {
 	return f
 }
 
-// delete adds the tombstones of a deletion request, which names only events of its author.
+// delete adds the tombstones of a deletion request. It ignores events of other authors.
 func (f *nostrFold) delete(e *simnet.NostrEvent) {
 	for _, tag := range e.Tags {
 		if e.Kind != 5 || len(tag) < 2 {
 			continue
 		}
 		if tag[0] == "e" && len(tag[1]) == 64 {
-			for _, kind := range []string{"1", "6", "16"} { // it does not say which
+			for _, kind := range []string{"1", "6", "16"} { // the tag does not name the kind
 				f.bury(e.Author+" "+kind+" "+tag[1], "~")
 			}
 		} else if d, ok := strings.CutPrefix(tag[1], "30023:"+e.Author+":"); ok && tag[0] == "a" {
 			f.bury(e.Author+" 30023 "+nostrAddress(d), nostrUntil(e.CreatedAt))
-		} else if tag[0] == "a" && tag[1] == "3:"+e.Author+":" { // this kind is not stored, and may be later
+		} else if tag[0] == "a" && tag[1] == "3:"+e.Author+":" { // this kind is not stored now, and may be later
 			f.bury(e.Author+" 3 self", nostrUntil(e.CreatedAt))
 		}
 	}
 }
 
-// shareOf adds what an event shares: its own links, or those of what it reposts or quotes.
+// shareOf adds the links that an event shares: its own, or those of the event that it reposts or
+// quotes.
 func (f *nostrFold) shareOf(name string, e *simnet.NostrEvent, byID map[string]*simnet.NostrEvent) {
 	subject := ""
 	switch {
@@ -162,11 +163,11 @@ func (f *nostrFold) share(name, how string, e *simnet.NostrEvent) {
 	}
 }
 
-// TestSharesOfNostrEqualTheFold reads four relays that overlap, cut connections and send
-// forged events, and kills the process again and again. In the end the records, the
-// tombstones and the shares are those of the events, WEIR_NOSTR_EVENTS of them. A date that
-// is wrong by days is only found while the past is read, so authors have the right time
-// afterwards. One relay has more events of a second than it sends: that is a gap.
+// TestSharesOfNostrEqualTheFold reads four relays that overlap, cut connections and send forged
+// events, and kills the process again and again. In the end the records, the tombstones and the
+// shares are those of the WEIR_NOSTR_EVENTS events. A date that is wrong by days is found only
+// while the past is read, so authors have the right time afterwards. One relay has more events of a
+// second than it sends, which is a gap.
 func TestSharesOfNostrEqualTheFold(t *testing.T) {
 	schematest.Long(t)
 	parallel(t)
@@ -203,13 +204,13 @@ func TestSharesOfNostrEqualTheFold(t *testing.T) {
 	}
 	serve := start(t, env, "serve")
 	require.Eventually(t, past, patience, tick, serve.stderr.String())
-	for range 2 { // and while events arrive
+	for range 2 { // kills while events arrive
 		before := seen()
 		nostr.Play(live / 2)
 		nostr.Cut()
 		require.Eventually(t, func() bool { return seen() > before }, time.Minute, tick)
 		serve.kill()
-		if os.Getenv("WEIR_NOSTR_EVENTS") == "" { // what the next process does to jobs of a dead one, fifteen seconds later
+		if os.Getenv("WEIR_NOSTR_EVENTS") == "" { // the next process does this to the jobs of a dead one fifteen seconds later
 			_, err := pool.Exec(t.Context(), `UPDATE river_job SET state = 'available' WHERE state = 'running'`)
 			require.NoError(t, err)
 		}
@@ -224,7 +225,7 @@ WHERE stream LIKE 'nostr:%' AND to_at = from_at + interval '1 second' AND proble
 	succeed(t, env, "recount", "--check")
 }
 
-// equalsFold waits until the tables are what the events of a network make.
+// equalsFold waits until the tables equal the fold of the network's events.
 func equalsFold(t *testing.T, pool *pgxpool.Pool, nostr *simnet.Nostr, patience time.Duration) {
 	t.Helper()
 	want := foldNostr(nostr.Events())
@@ -232,7 +233,7 @@ func equalsFold(t *testing.T, pool *pgxpool.Pool, nostr *simnet.Nostr, patience 
 		require.True(t, slices.ContainsFunc(want.shares, func(s string) bool { return strings.Contains(s, how) }), how)
 	}
 	const records, shares = ` FROM records WHERE collection LIKE 'nostr.%'`, ` FROM living_shares AS s JOIN links AS l ON l.id = s.named_id WHERE s.collection LIKE 'nostr.%'`
-	// What the rows are still waiting for.
+	// The work that is left for these rows.
 	const waits = `
 SELECT coalesce((SELECT 'jobs ' || jsonb_agg(to_jsonb(j) - 'metadata')::text FROM river_job AS j WHERE kind = 'process_posts' AND state <> 'completed'), '')
     || coalesce((SELECT ' expirations ' || jsonb_agg(e)::text FROM expirations AS e), '')
@@ -266,7 +267,7 @@ SELECT coalesce((SELECT 'jobs ' || jsonb_agg(to_jsonb(j) - 'metadata')::text FRO
 		}
 	}
 	require.Equal(t, want.tombstones, tombstones)
-	require.Zero(t, count(t, pool, `SELECT count(*) FROM tombstones WHERE collection LIKE 'nostr.%' AND deleted_at IS NOT NULL`), "a relay may bring the event at any time")
+	require.Zero(t, count(t, pool, `SELECT count(*) FROM tombstones WHERE collection LIKE 'nostr.%' AND deleted_at IS NOT NULL`), "a tombstone of Nostr must not expire: a relay may send the event at any time")
 
 	real := map[string]bool{}
 	for _, e := range nostr.Events() {

@@ -11,9 +11,9 @@ import (
 	"github.com/weir-social/weir/simnet"
 )
 
-// TestTwoNetworksInOneDatabase reads Jetstream and two Nostr relays, kills the process, and
-// reads what was written meanwhile. Both networks are stored, once, and trace knows a note.
-// The archive of both fills another database.
+// TestTwoNetworksInOneDatabase reads Jetstream and two Nostr relays, kills the process, and reads
+// what was written meanwhile. Both networks are stored once, and trace finds a note. The archive of
+// both fills another database.
 func TestTwoNetworksInOneDatabase(t *testing.T) {
 	schematest.Long(t)
 	parallel(t)
@@ -22,7 +22,7 @@ func TestTwoNetworksInOneDatabase(t *testing.T) {
 	require.NoError(t, err)
 	t.Cleanup(nostr.Stop)
 	written := 0
-	write := func(age int) *simnet.NostrEvent { // two notes of a second differ in their text
+	write := func(age int) *simnet.NostrEvent { // two notes of the same second differ in their text
 		written++
 		return nostr.Write(time.Now().Unix()-int64(age), 1, nil, fmt.Sprint("note ", written))
 	}

@@ -25,7 +25,7 @@ type systemd struct {
 
 func newSystemd(t *testing.T) *systemd {
 	t.Helper()
-	dir, err := os.MkdirTemp("", "weir-notify-") // a socket's path is short
+	dir, err := os.MkdirTemp("", "weir-notify-") // a socket's path must be short
 	require.NoError(t, err)
 	t.Cleanup(func() { os.RemoveAll(dir) })
 	path := filepath.Join(dir, "s")
@@ -35,11 +35,11 @@ func newSystemd(t *testing.T) *systemd {
 	return &systemd{t: t, conn: conn, path: path}
 }
 
-// ignore reads everything: a full socket would stop who writes to it.
+// ignore reads everything: a full socket would block its writers.
 func (s *systemd) ignore() { go io.Copy(io.Discard, s.conn) }
 
-// hear returns the next message that is more than a status; "" if none comes in
-// time.
+// hear returns the next message that is more than a status, or "" if none
+// arrives in time.
 func (s *systemd) hear(within time.Duration) string {
 	s.t.Helper()
 	for deadline := time.Now().Add(within); ; {
@@ -49,7 +49,8 @@ func (s *systemd) hear(within time.Duration) string {
 	}
 }
 
-// read takes the status from the next message, and returns the rest.
+// read stores the status of the next message, and returns the rest of the
+// message.
 func (s *systemd) read(deadline time.Time) (state string, heard bool) {
 	s.t.Helper()
 	require.NoError(s.t, s.conn.SetReadDeadline(deadline))
@@ -67,7 +68,7 @@ func (s *systemd) read(deadline time.Time) (state string, heard bool) {
 	return strings.TrimPrefix(state, "\n"), true
 }
 
-// hearStatus listens until the status begins with these words.
+// hearStatus reads messages until the status begins with these words.
 func (s *systemd) hearStatus(words string) {
 	s.t.Helper()
 	for deadline := time.Now().Add(time.Minute); !strings.HasPrefix(s.status, words); {
@@ -76,7 +77,8 @@ func (s *systemd) hearStatus(words string) {
 	}
 }
 
-// TestEveryCommandNotifiesSystemd that it is ready, alive, and stopping.
+// TestEveryCommandNotifiesSystemd shows that every command reports that it is
+// ready, alive, and stopping.
 func TestEveryCommandNotifiesSystemd(t *testing.T) {
 	schematest.Long(t)
 	parallel(t)
@@ -96,8 +98,9 @@ func TestEveryCommandNotifiesSystemd(t *testing.T) {
 	}
 }
 
-// TestFailedStartEndsUnderSystemd, which restarts the process: it must not wait
-// for a readiness that never comes.
+// TestFailedStartEndsUnderSystemd shows that a process that cannot start exits,
+// so that systemd restarts it instead of waiting for a readiness that never
+// comes.
 func TestFailedStartEndsUnderSystemd(t *testing.T) {
 	schematest.Long(t)
 	parallel(t)
@@ -113,8 +116,8 @@ func TestFailedStartEndsUnderSystemd(t *testing.T) {
 	}
 }
 
-// TestConsumerWithoutTheLeaseIsReady: a standby is ready, or systemd would never
-// finish starting it.
+// TestConsumerWithoutTheLeaseIsReady shows that a standby reports that it is
+// ready: otherwise systemd would never finish starting it.
 func TestConsumerWithoutTheLeaseIsReady(t *testing.T) {
 	schematest.Long(t)
 	parallel(t)
@@ -126,8 +129,8 @@ func TestConsumerWithoutTheLeaseIsReady(t *testing.T) {
 	}
 }
 
-// TestSystemdStatusIsTheHealth: systemctl shows the same status as `weir status`.
-// It changes when the database is down, and when it is back.
+// TestSystemdStatusIsTheHealth shows that systemctl displays the same status as
+// `weir status`. It changes when the database is down, and when it is back.
 func TestSystemdStatusIsTheHealth(t *testing.T) {
 	schematest.Long(t)
 	parallel(t)
@@ -144,9 +147,10 @@ func TestSystemdStatusIsTheHealth(t *testing.T) {
 	s.hearStatus("healthy: live")
 }
 
-// TestStuckConsumerStopsTheWatchdog: while the heartbeat hangs, systemd receives no
-// watchdog message and would restart the process. The messages return with the
-// heartbeat. The rest of the process is alive all the time.
+// TestStuckConsumerStopsTheWatchdog shows that while the heartbeat hangs,
+// systemd receives no watchdog message and would restart the process. The
+// messages return with the heartbeat. The rest of the process is alive all the
+// time.
 func TestStuckConsumerStopsTheWatchdog(t *testing.T) {
 	schematest.Long(t)
 	parallel(t)
@@ -159,7 +163,7 @@ func TestStuckConsumerStopsTheWatchdog(t *testing.T) {
 
 	tx, err := open(t, database).Begin(t.Context())
 	require.NoError(t, err)
-	defer tx.Rollback(t.Context()) //nolint:errcheck // it was
+	defer tx.Rollback(t.Context()) //nolint:errcheck // the transaction has been rolled back already
 	_, err = tx.Exec(t.Context(), `SELECT FROM streams FOR UPDATE`)
 	require.NoError(t, err)
 	require.Eventually(t, func() bool { return s.hear(8*time.Second) == "" }, time.Minute, time.Millisecond, "the watchdog messages go on")

@@ -15,8 +15,9 @@ import (
 )
 
 // TestWatchedNpubBringsItsFollows watches an account of Nostr and one of Bluesky with the real
-// binary. The notes of those whom the first follows are stored, whether they were written
-// before the watch or after it, and nobody else's. Who is unfollowed leaves, and an older list changes nothing.
+// binary. The notes of the first account's follows are stored, whether they were written before the
+// watch or after it, and no other notes. Unfollowed accounts leave, and an older list of follows
+// changes nothing.
 func TestWatchedNpubBringsItsFollows(t *testing.T) {
 	schematest.Long(t)
 	parallel(t)
@@ -65,7 +66,7 @@ func TestWatchedNpubBringsItsFollows(t *testing.T) {
 	succeed(t, env, "watch", "add", n.Hub().Handle)
 	serve := start(t, env, "serve")
 	notes(1, 2)
-	notes(2, 3) // one is at a relay that only the author names
+	notes(2, 3) // one note is on a relay that only the author names
 	require.Equal(t, 1, count(t, pool, `SELECT count(*) FROM accounts WHERE display_name = 'Two 2' AND avatar = 'https://pictures.example/2.png' AND handle IS NULL`))
 	note(2, 2, 0)
 	readsRelays(t, pool, func() bool {
@@ -79,13 +80,13 @@ func TestWatchedNpubBringsItsFollows(t *testing.T) {
 	follow(now-50, 2, 3)
 	succeed(t, env, "watch", "sync")
 	notes(3, 2)
-	follow(now-90, 1, 4) // an older list that comes later
+	follow(now-90, 1, 4) // an older list that arrives later
 	succeed(t, env, "watch", "sync")
-	note(1, 1, 0) // nobody follows 1
+	note(1, 1, 0) // nobody follows author 1 any more
 	note(2, 1, 1)
 	notes(2, 5)
 	require.Equal(t, 2, count(t, pool, `SELECT count(*) FROM watch_members WHERE did LIKE 'did:nostr:%'`))
-	require.Equal(t, 4, count(t, pool, `SELECT count(*) FROM records WHERE did = 'did:nostr:`+nostr.Key(1)+`'`), "what nobody follows is not read")
+	require.Equal(t, 4, count(t, pool, `SELECT count(*) FROM records WHERE did = 'did:nostr:`+nostr.Key(1)+`'`), "notes of an unfollowed author must not be stored")
 
 	eachNetworkForItself(t, n, nostr)
 	require.Zero(t, count(t, pool, `SELECT count(*) FROM dead_letters`))
@@ -98,13 +99,13 @@ func TestWatchedNpubBringsItsFollows(t *testing.T) {
 	stopServe(t, serve)
 }
 
-// eachNetworkForItself checks that no relay was asked for everyone, and no service of Bluesky for an
-// account of Nostr.
+// eachNetworkForItself checks that no relay was asked for all authors, and no service of Bluesky
+// for an account of Nostr.
 func eachNetworkForItself(t *testing.T, n *simnet.Net, nostr *simnet.Nostr) {
 	t.Helper()
 	for relay := range nostr.URLs() {
 		for _, r := range nostr.Requests(relay) {
-			require.NotEmpty(t, r.Authors, "an empty list is everyone")
+			require.NotEmpty(t, r.Authors, "a request without authors asks for everyone")
 		}
 	}
 	for _, c := range n.Calls() {
@@ -112,7 +113,7 @@ func eachNetworkForItself(t *testing.T, n *simnet.Net, nostr *simnet.Nostr) {
 	}
 }
 
-// readsRelays has the relays that accounts name read again and again, until a condition holds.
+// readsRelays has Weir read the relays that accounts name again and again, until done returns true.
 func readsRelays(t *testing.T, pool *pgxpool.Pool, done func() bool) {
 	t.Helper()
 	require.Eventually(t, func() bool {
@@ -126,7 +127,7 @@ WHERE NOT EXISTS (SELECT FROM river_job WHERE kind = 'read_relays' AND state IN 
 	}, time.Minute, 200*time.Millisecond)
 }
 
-// npubOf returns the npub of a key. It computes bech32 by the words of BIP-173.
+// npubOf returns the npub of a key. It computes bech32 as BIP-173 specifies.
 func npubOf(t *testing.T, key string) string {
 	t.Helper()
 	const digits = "qpzry9x8gf2tvdw0s3jn54khce6mua7l"
@@ -173,8 +174,8 @@ func npubOf(t *testing.T, key string) string {
 	return text
 }
 
-// TestSecretKeysAreRefused in every argument and variable, and never quoted. A name is not looked
-// up at a start, and without relays there is nothing to watch.
+// TestSecretKeysAreRefused shows that secret keys are refused in every argument and variable, and
+// never quoted. Names are not looked up at startup, and without relays there is nothing to watch.
 func TestSecretKeysAreRefused(t *testing.T) {
 	parallel(t)
 	const secret = "nsec1vl029mgpspedva04g90vltkh6fvh240zqtv9k0t9af8935ke9laqsnlfe5"

@@ -54,7 +54,7 @@ func reported(t testing.TB, opsURL string) (r health.Report, code int) {
 	return r, code
 }
 
-// becomes waits for a state.
+// becomes waits until the health has a state, and returns the report.
 func becomes(t testing.TB, opsURL, state string) health.Report {
 	t.Helper()
 	var r health.Report
@@ -65,8 +65,8 @@ func becomes(t testing.TB, opsURL, state string) health.Report {
 	return r
 }
 
-// TestHealthReportsTheState of a live stream, a quiet one, a process that waits for
-// the lease, and an unreachable network.
+// TestHealthReportsTheState covers a live stream, a quiet one, a process that
+// waits for the lease, and an unreachable network.
 func TestHealthReportsTheState(t *testing.T) {
 	schematest.Long(t)
 	parallel(t)
@@ -127,8 +127,8 @@ func TestHealthReportsTheState(t *testing.T) {
 	require.Contains(t, stderr, "no response")
 }
 
-// TestOpsListenerWithoutADatabase: the remaining endpoints report what is missing,
-// and everything is healthy once the database is back.
+// TestOpsListenerWithoutADatabase shows that the remaining endpoints report
+// what is missing, and that everything is healthy once the database is back.
 func TestOpsListenerWithoutADatabase(t *testing.T) {
 	schematest.Long(t)
 	parallel(t)
@@ -177,8 +177,8 @@ func TestOpsListenerWithoutADatabase(t *testing.T) {
 	require.Contains(t, body, "weir migrate")
 }
 
-// TestBackpressure: a consumer without workers pauses the stream when the queue is
-// full, reports it, and misses nothing.
+// TestBackpressure shows that a consumer without workers pauses the stream when
+// the queue is full, reports this, and misses nothing.
 func TestBackpressure(t *testing.T) {
 	schematest.Long(t)
 	parallel(t)
@@ -226,21 +226,21 @@ func lag(t testing.TB, opsURL string) float64 {
 	return seconds
 }
 
-// TestFarBehindIsNotReady: while nothing is read, because of backpressure or an
-// unreachable network, the lag grows. Beyond the limit it is reported and the
-// consumer is not ready, until it has caught up.
+// TestFarBehindIsNotReady shows that the lag grows while nothing is read,
+// because of backpressure or an unreachable network. Beyond the limit the lag
+// is reported and the consumer is not ready, until it has caught up.
 func TestFarBehindIsNotReady(t *testing.T) {
 	schematest.Long(t)
 	parallel(t)
 	const limit = 5
-	n := network(t, 1000) // of the last hour
+	n := network(t, 1000) // events of the last hour
 	env := append(reads(n, schematest.NewURL(t)), fmt.Sprintf("WEIR_LAG_LIMIT=%ds", limit), "WEIR_QUEUE_LIMIT=20", "WEIR_BATCH_EVENTS=10", "WEIR_BATCH_INTERVAL=10ms")
 	consume := start(t, env, "consume")
 	at := consume.opsURL(t)
 	behind := func(state string) {
 		t.Helper()
 		becomes(t, at, state)
-		lowest := lag(t, at) // events read before are still committed
+		lowest := lag(t, at) // events that were read before are still committed
 		require.Eventually(t, func() bool {
 			now := lag(t, at)
 			lowest = min(lowest, now)
@@ -273,8 +273,8 @@ func TestFarBehindIsNotReady(t *testing.T) {
 	ready()
 }
 
-// TestAddressInUse: the default falls back to another one, a configured address
-// fails.
+// TestAddressInUse shows that the default address falls back to another one,
+// and that a configured address fails.
 func TestAddressInUse(t *testing.T) {
 	parallel(t)
 	n := network(t, 10)

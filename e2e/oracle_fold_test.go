@@ -40,7 +40,7 @@ func TestOracleFoldsTheLatestRevisionAndItsShares(t *testing.T) {
 	like := wrote("a", "4", "r5", 0)
 	like.Collection = "app.bsky.feed.like"
 	early := wrote("a", "5", "r6", 0)
-	early.CreatedAt = oracleEnd.Add(time.Hour) // the event came an hour earlier
+	early.CreatedAt = oracleEnd.Add(time.Hour) // the event arrived an hour before the date that it claims
 	tr := fold([]*simnet.Entry{
 		wrote("a", "1", "r1", time.Hour, "https://a.example"), edited,
 		wrote("a", "2", "r3", time.Hour, "https://c.example"), removed("a", "2", "r4"),
@@ -93,7 +93,7 @@ func TestOracleFoldsRepostsAndQuotes(t *testing.T) {
 	}
 	slices.Sort(all)
 	require.Equal(t, []string{"a1 post " + a, "b1 repost " + a, "c1 post " + b, "c1 quote " + a, "d1 post " + a, "e1 quote " + b, "g1 repost " + a, "h1 post " + a}, all)
-	require.Equal(t, []ranked{{a, 4}, {b, 2}}, tr.ranking(oracleEnd, time.Hour, 0), "not g, who reposted a hidden account")
+	require.Equal(t, []ranked{{a, 4}, {b, 2}}, tr.ranking(oracleEnd, time.Hour, 0), "g reposted a hidden account and must not count")
 }
 
 func TestOracleFoldsTheLatestStateOfAnAccount(t *testing.T) {
@@ -178,7 +178,7 @@ func TestOracleReportsADuplicateLink(t *testing.T) {
 	tr := fold([]*simnet.Entry{wrote("a", "1", "r1", 0, "https://a.example")})
 	require.NoError(t, pgx.BeginFunc(t.Context(), pool, func(tx pgx.Tx) error { return tr.store(t.Context(), tx) }))
 	for _, sql := range []string{
-		`ALTER TABLE links DROP CONSTRAINT links_identity_key`, // as a corrupt index would
+		`ALTER TABLE links DROP CONSTRAINT links_identity_key`, // allow the duplicates that a corrupt index would
 		`INSERT INTO links (identity, url, site, first_seen) SELECT identity, url, site, first_seen FROM links`,
 	} {
 		_, err := pool.Exec(t.Context(), sql)

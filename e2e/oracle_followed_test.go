@@ -19,18 +19,20 @@ import (
 //
 //   - Accounts that are followed and shown at the end: every existing post written
 //     since the account is read, in its last version, with its shares, whether or
-//     not the stream delivered it. Older posts are optional, but must exist. A post
-//     that was read from a listing has a revision before its first one, or another
-//     revision of its author's repository, since an edit may fall between reading
-//     the revision and listing the posts. It may have the time of its first
-//     version.
+//     not the stream delivered it. Older posts are optional; a stored one must
+//     exist. A post that was read from a listing has a revision before its first
+//     one, or another revision of its author's repository, since an edit may happen
+//     between reading the revision and listing the posts. It may have the time of
+//     its first version.
 //   - Reposts and quotes of posts of such accounts, and of strangers' posts that were
-//     never edited and whose authors were never hidden, share the post's links. Of other
-//     posts, which no stream delivers, any version that was ever shown is allowed.
+//     never edited and whose authors were never hidden, share the post's links. No
+//     stream delivers other posts: the links of any version that was ever shown are
+//     allowed.
 //   - Accounts that are hidden, deleted or no longer followed: any version that was
-//     ever written, or nothing. None of it counts.
+//     ever written, or nothing. Their shares do not count.
 //   - watch_members: the accounts that the network's follows and the watches name.
-//     Hidden accounts may be missing. Whether they are shown must be right.
+//     Hidden accounts may be missing. The others must have the right status: shown or
+//     hidden.
 type followedOracle struct {
 	oracle                               // the fold of the whole log
 	since  map[string]time.Time          // the followed accounts, and the time since when each is read
@@ -109,7 +111,7 @@ func (tr followedOracle) differences(ctx context.Context, tx pgx.Tx) (problems [
 	}
 	want := tr.oracle
 	want.records, want.shares = tr.expected(found), map[shareKey]shareRow{}
-	ranked = oracle{merged: tr.merged, shares: map[shareKey]shareRow{}} // whether a stranger is hidden is known when its post is fetched again
+	ranked = oracle{merged: tr.merged, shares: map[shareKey]shareRow{}} // whether a stranger is hidden is known only once its post is fetched again
 	want.share(tr.subjects())
 	through, err := foundThrough(ctx, tx)
 	if err != nil {

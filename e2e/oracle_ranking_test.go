@@ -72,9 +72,10 @@ func (tr oracle) compareRankings(ctx context.Context, tx pgx.Tx, end time.Time) 
 	return lines, nil
 }
 
-// compareTrending compares what `weir trending` prints with the oracle's ranking, and
-// every headline with the votes. Weir places links with as many sharers and the same last share as they were stored, of
-// which the oracle knows nothing: it orders these by URL.
+// compareTrending compares what `weir trending` prints with the oracle's ranking, and every
+// headline with the votes. Weir ranks links with equally many sharers and the same last share in
+// the order in which they were stored. The oracle does not know this order: it ranks these links by
+// URL.
 func (tr oracle) compareTrending(links []ranking.TrendingLink, end time.Time, window time.Duration) (problems []string) {
 	for _, problem := range tr.compareHeadlines(links) {
 		problems = append(problems, fmt.Sprintf("weir trending: %s, %s", window, problem))
@@ -83,7 +84,7 @@ func (tr oracle) compareTrending(links []ranking.TrendingLink, end time.Time, wi
 		return a.Sharers == b.Sharers && a.LastShared.Equal(b.LastShared)
 	}
 	cut := len(links)
-	if cut == mostLinks { // the last ones may have equals that were cut off
+	if cut == mostLinks { // links equal to the last ones may have been cut off
 		for cut > 0 && tied(links[cut-1], links[mostLinks-1]) {
 			cut--
 		}
@@ -110,9 +111,9 @@ func (tr oracle) compareTrending(links []ranking.TrendingLink, end time.Time, wi
 	return problems
 }
 
-// countedProblems compares what the counter keeps: `weir recount --check` with a recount,
-// and the rankings that end now, which are read from it, with the oracle's. With --at, the
-// ledger is counted.
+// countedProblems compares the counter's tables: `weir recount --check` compares them with a
+// recount, and the rankings that end now, which are read from them, are compared with the oracle's.
+// With --at, Weir counts the ledger instead.
 func (tr oracle) countedProblems(t *testing.T, env []string) (problems []string) {
 	t.Helper()
 	if found, stderr, code := weir(t, env, "recount", "--check"); code != 0 {
@@ -131,7 +132,7 @@ func (tr oracle) countedProblems(t *testing.T, env []string) (problems []string)
 	return problems
 }
 
-// misplaced names the first difference, which shifts the places below it.
+// misplaced names the first difference. The places below it are shifted.
 func misplaced(want, found []ranked) string {
 	for i := range max(len(want), len(found)) {
 		if expected, actual := place(want, i), place(found, i); expected != actual {

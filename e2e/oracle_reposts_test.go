@@ -15,7 +15,7 @@ func (tr oracle) share(subjects map[recordKey]recordRow) {
 		for _, url := range subjects[subject].links {
 			tr.shares[shareKey{key, url}] = shareRow{how: how, at: r.createdAt, through: subject.did}
 		}
-		for i, url := range r.links { // also if it is the link of the subject
+		for i, url := range r.links { // also if the subject has the same link
 			tr.shares[shareKey{key, url}] = shareRow{how: "post", at: r.createdAt, claim: r.claims[i]}
 		}
 	}
@@ -54,8 +54,8 @@ func subjectOf(key recordKey, record []byte) (subject recordKey, how string) {
 	return recordKey{parts[1], parts[0], parts[2]}, how
 }
 
-// counts reports whether a share counts in the ranking of its time: its account is
-// visible, and so is that of the post that it reposts or quotes.
+// counts reports whether a share counts in the ranking of its time: its account is visible, and so
+// is the author of the post that it reposts or quotes.
 func (tr oracle) counts(key shareKey, s shareRow) bool {
 	hidden := func(did string) bool {
 		account, known := tr.accounts[accountKey(did)]
@@ -64,9 +64,9 @@ func (tr oracle) counts(key shareKey, s shareRow) bool {
 	return !hidden(key.did) && !(s.through != "" && hidden(s.through))
 }
 
-// unprocessed returns how many jobs and changed subjects are left. When it is 0, shares has
-// what the stored records share. Weir checks changed subjects once a minute. So that a test
-// does not wait for that, each call adds a check once no job is waiting or running.
+// unprocessed returns how many jobs and changed subjects are left. When it returns 0, the shares
+// are those of the stored records. Weir checks changed subjects once a minute. To save that wait,
+// each call enqueues a check once no job is waiting or running.
 func unprocessed(pool *pgxpool.Pool) (left int, err error) {
 	const sql = `
 WITH checked AS (
@@ -85,7 +85,7 @@ func processed(pool *pgxpool.Pool) bool {
 	return err == nil && left == 0
 }
 
-// living is true for the shares s that need no subject, or have one. Others may remain
-// until the next check of the subjects, but do not count.
+// living is true for the shares s that need no subject, or have one. Other shares may remain until
+// the next check of the subjects, but do not count.
 const living = ` (s.subject_did IS NULL OR EXISTS (
     SELECT FROM subjects AS u WHERE u.did = s.subject_did AND u.rkey = s.subject_rkey AND s.named_id = ANY (u.links))) `

@@ -10,21 +10,21 @@ import (
 	"github.com/weir-social/weir/simnet"
 )
 
-// comparisons are those of accounts with their repositories. Of such an account:
+// comparisons are the comparisons of accounts with their repositories. After one:
 //
-//   - What a server forgot unread is restored, up to the revision of the repository. A
-//     record that was written and deleted meanwhile leaves no tombstone.
-//   - What differed has the revision of the repository, and a record that was edited may
-//     have the time of its first version.
+//   - Changes that a server forgot unread are restored, up to the revision of the
+//     repository. A record that was written and deleted meanwhile leaves no tombstone.
+//   - Records that differed have the revision of the repository. A record that was edited
+//     may have the time of its first version.
 type comparisons struct {
 	revs     map[string]string    // of the last comparison, by account
-	optional map[recordKey]string // tombstones: the revisions of the deletions
-	known    map[[2]string]bool   // the accounts' revisions
+	optional map[recordKey]string // by tombstone: the revision of the deletion
+	known    map[[2]string]bool   // pairs of account and revision that exist
 }
 
-// compared returns the comparisons that were made. Only accounts of which something was
-// refused may have been compared, deleted ones and, if their chains are followed, those of
-// which the server forgot a commit.
+// compared returns the comparisons that were made. Only these accounts may have been compared:
+// accounts with a refused commit, deleted accounts and, if chains are followed, accounts of which
+// the server forgot a commit.
 func (c *chaos) compared(ctx context.Context, tx pgx.Tx) (all comparisons, problems []string, err error) {
 	all = comparisons{revs: map[string]string{}, optional: map[recordKey]string{}, known: map[[2]string]bool{}}
 	rows, err := tx.Query(ctx, `SELECT did, rev, cause FROM resyncs`)
@@ -54,7 +54,7 @@ func (c *chaos) compared(ctx context.Context, tx pgx.Tx) (all comparisons, probl
 	return all, problems, err
 }
 
-// restores reports whether what an entry did is stored without it.
+// restores reports whether the effect of an entry is stored even if the entry is not read.
 func (all comparisons) restores(e *simnet.Entry) bool {
 	return e.Kind == "commit" && e.Rev <= all.revs[e.DID]
 }

@@ -23,7 +23,7 @@ type (
 	linkKey    string // the canonical URL of a page, as in the network's log
 	shareKey   struct {
 		recordKey
-		url string // the same
+		url string // the page's canonical URL
 	}
 )
 
@@ -31,8 +31,8 @@ type recordRow struct {
 	rev, cid  string
 	createdAt time.Time
 	record    []byte         // JSON
-	links     []string       // of the oracle only
-	claims    []simnet.Claim // about these
+	links     []string       // known to the oracle only
+	claims    []simnet.Claim // claims about these links
 }
 
 type tombstoneRow struct{ rev string }
@@ -41,9 +41,9 @@ type accountRow struct {
 	handle string // "" if unknown
 	status string
 
-	// stranger: as far as the log shows, no record of it was stored when it last
-	// announced its handle. Whether it has a row with a handle depends on how the
-	// events were batched.
+	// stranger means that, as far as the log shows, no record of the account
+	// was stored when it last announced its handle. Whether it has a row with a
+	// handle depends on how the events were batched.
 	stranger bool
 }
 
@@ -54,7 +54,7 @@ type shareRow struct {
 	through string // the author of the post that is reposted or quoted; not compared
 }
 
-type linkRow struct{} // a link has nothing but its key
+type linkRow struct{} // a link has only its key
 
 // row is what a table must hold under a key. unlike returns its differences from
 // the row that was found.
@@ -121,7 +121,7 @@ func (r recordRow) unlike(found recordRow) []string {
 func (r tombstoneRow) unlike(found tombstoneRow) []string { return unequal("rev", r.rev, found.rev) }
 func (r accountRow) unlike(found accountRow) []string {
 	if (r.stranger || r.status == "deleted") && found.handle == "" {
-		r.handle = "" // it may precede the account's row, and the purge clears the profile
+		r.handle = "" // the handle may precede the account's row, and the purge clears the profile
 	}
 	return append(unequal("handle", r.handle, found.handle), unequal("status", r.status, found.status)...)
 }
@@ -165,7 +165,8 @@ func fields(object []byte) map[string]json.RawMessage {
 	return all
 }
 
-// meaning is a JSON value regardless of its spelling; nil if there is none.
+// meaning returns a JSON value independent of its spelling, or nil if there is
+// none.
 func meaning(value json.RawMessage) any {
 	if value == nil {
 		return nil
@@ -184,7 +185,7 @@ func exact(v any) any {
 	switch v := v.(type) {
 	case json.Number:
 		if n, ok := new(big.Rat).SetString(v.String()); ok {
-			return json.Number(n.RatString()) // of a type that no string equals
+			return json.Number(n.RatString()) // a type that equals no string
 		}
 		return v
 	case []any:

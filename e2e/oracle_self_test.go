@@ -103,8 +103,8 @@ type breakage struct {
 	want []string // the problems, as requireProblems takes them
 }
 
-// TestOracleReportsEveryBreakage breaks one row at a time, and requires that the
-// oracle names it and no other table.
+// TestOracleReportsEveryBreakage breaks one row at a time, and requires that
+// the oracle reports it and no other table.
 func TestOracleReportsEveryBreakage(t *testing.T) {
 	schematest.Long(t)
 	parallel(t)
@@ -117,7 +117,7 @@ func TestOracleReportsEveryBreakage(t *testing.T) {
 			defer tx.Rollback(context.Background()) //nolint:errcheck // the breakage is discarded
 			tag, err := tx.Exec(t.Context(), b.sql, b.args...)
 			require.NoError(t, err)
-			require.EqualValues(t, 1, tag.RowsAffected(), "one row is broken")
+			require.EqualValues(t, 1, tag.RowsAffected(), "the statement must change one row")
 			problems, err := tr.compare(t.Context(), tx, oracleEnd)
 			require.NoError(t, err)
 			requireProblems(t, b.want, problems)
@@ -236,8 +236,8 @@ func brokenWork() []breakage {
 	return all
 }
 
-// requireProblems requires a problem for every description, in which "..." is
-// any text, and none about another table.
+// requireProblems requires a problem for every description in want, where "..."
+// matches any text, and no problem in another table.
 func requireProblems(t *testing.T, want, problems []string) {
 	t.Helper()
 	tables := map[string]bool{}
@@ -268,8 +268,9 @@ func (tr oracle) visible(did string) bool {
 	return !ok || a.status == "active"
 }
 
-// countsAlone reports whether a share is the only one of its post, by an account
-// that shared the link in no other post: without it the ranking is wrong.
+// countsAlone reports whether a share is the only one of its post, by an
+// account that shared the link in no other post. Without it the ranking is
+// wrong.
 func (tr oracle) countsAlone(key shareKey, s shareRow) bool {
 	for k := range tr.shares {
 		if k != key && (k.recordKey == key.recordKey || k.did == key.did && k.url == key.url) {

@@ -28,10 +28,10 @@ type oracle struct {
 	deadLettersExpected int // rows of dead_letters
 	gapsExpected        int // rows of gaps, closed ones included
 
-	doubts   []string // accounts of which commits were refused: their dead letters are not counted
+	doubts   []string // accounts with refused commits: their dead letters are not counted
 	restored comparisons
-	ahead    bool // shares dated after the end of a window count too, as they do if the window ends now
-	keysGone bool // what deleted accounts signed may never have been verified: their deletions are not required
+	ahead    bool // count shares dated after the end of a window, as if the window ended now
+	keysGone bool // commits of deleted accounts may never have been verified, so their deletions are not required
 }
 
 // ranked is one line of the ranking.
@@ -40,9 +40,8 @@ type ranked struct {
 	Sharers int // distinct accounts
 }
 
-// fold reads a log, which holds every event once and in order. Records of the
-// given collections are stored, by default posts and reposts; handles and statuses are
-// those of every account.
+// fold reads a log, which holds every event once and in order. It stores records of the given
+// collections, by default posts and reposts, and the handles and statuses of all accounts.
 func fold(entries []*simnet.Entry, collections ...string) oracle {
 	if len(collections) == 0 {
 		collections = []string{"app.bsky.feed.post", "app.bsky.feed.repost"}
@@ -62,7 +61,7 @@ func fold(entries []*simnet.Entry, collections ...string) oracle {
 			}
 		case "account", "identity":
 			tr.account(e)
-		case "sync", "forged": // nothing is stored of them
+		case "sync", "forged": // these store nothing
 		default:
 			panic(fmt.Sprintf("entry %d has the kind %q, which the oracle does not know", e.Seq, e.Kind))
 		}
@@ -86,7 +85,7 @@ func (tr oracle) commit(e *simnet.Entry) {
 		}
 	case "delete":
 		delete(tr.records, key)
-		tr.tombstones[key] = tombstoneRow{e.Rev} // kept if the record returns
+		tr.tombstones[key] = tombstoneRow{e.Rev} // the tombstone is kept if the record returns
 	default:
 		panic(fmt.Sprintf("entry %d has the operation %q, which the oracle does not know", e.Seq, e.Operation))
 	}
@@ -135,9 +134,8 @@ func (tr oracle) strangers(entries []*simnet.Entry) {
 	}
 }
 
-// problems compares the database with the oracle, rankings at end included, and
-// returns about twenty differences at most. The error is that of a database that
-// could not be read.
+// problems compares the database with the oracle, including the rankings at end. It returns about
+// twenty differences at most. The error means that the database could not be read.
 func (tr oracle) problems(ctx context.Context, pool *pgxpool.Pool, end time.Time) ([]string, error) {
 	var problems []string
 	// In one snapshot, concurrent writes of a worker cannot look like a difference
@@ -161,7 +159,7 @@ func (tr oracle) compareAll(ctx context.Context, tx pgx.Tx, end time.Time) ([]st
 	return slices.Concat(found...), err
 }
 
-// differences returns those of each table that has any.
+// differences returns the differences of each table that has any.
 func (tr oracle) differences(ctx context.Context, tx pgx.Tx, end time.Time) (found [][]string, err error) {
 	checks := []func(context.Context, pgx.Tx) ([]string, error){
 		tr.compareRecords, tr.compareTombstones, tr.compareAccounts, tr.compareShares, tr.compareLinks,
@@ -180,8 +178,8 @@ func (tr oracle) differences(ctx context.Context, tx pgx.Tx, end time.Time) (fou
 	return found, nil
 }
 
-// shorten gives every table an equal part of twenty lines, so that a table with
-// many differences hides no other.
+// shorten allots about twenty lines to the tables in equal parts, so that a table with many
+// differences hides no other.
 func shorten(found [][]string) []string {
 	var all []string
 	for _, lines := range found {
@@ -211,8 +209,8 @@ func (tr oracle) compareRecords(ctx context.Context, tx pgx.Tx) ([]string, error
 	})
 }
 
-// gone reports whether an account is deleted at the end. Its records stay until
-// the purge; those of the batch that deleted it were never stored.
+// gone reports whether an account is deleted at the end. Its records stay until the purge, except
+// those of the batch that deleted it: they were never stored.
 func (tr oracle) gone(did string) bool { return tr.accounts[accountKey(did)].status == "deleted" }
 
 // allow expects an optional row that was found.
@@ -267,8 +265,8 @@ WHERE` + living
 	})
 }
 
-// compareLinks requires a link for every share. A link may outlive its last
-// share, and has no row if the post was deleted before it was processed.
+// compareLinks requires a link for every share. A link may outlive its last share. It has no row if
+// the post was deleted before it was processed.
 func (tr oracle) compareLinks(ctx context.Context, tx pgx.Tx) ([]string, error) {
 	want := map[linkKey]linkRow{}
 	for key, s := range tr.shares {
@@ -286,7 +284,7 @@ func (tr oracle) compareLinks(ctx context.Context, tx pgx.Tx) ([]string, error) 
 	})
 }
 
-// unfinishedJobs names the jobs that are not completed, discarded ones included.
+// unfinishedJobs lists the jobs that are not completed, including discarded ones.
 func unfinishedJobs(ctx context.Context, tx pgx.Tx) ([]string, error) {
 	const sql = `
 SELECT 'queue: job ' || id || ': expected completed, found ' || state || ' after ' || attempt || ' attempts'

@@ -12,7 +12,8 @@ import (
 
 const votedPage = "https://a.example/story"
 
-// says is a post that says something about votedPage some minutes before oracleEnd.
+// says returns a post with a claim about votedPage, written this many minutes
+// before oracleEnd.
 func says(did, rkey string, minutes int, c simnet.Claim) *simnet.Entry {
 	e := wrote(did, rkey, "r"+rkey, time.Duration(minutes)*time.Minute, votedPage)
 	if c.URL == "" {

@@ -10,10 +10,10 @@ import (
 	"github.com/weir-social/weir/ranking"
 )
 
-// claimed are the columns of what the share s says about its link, where c is its claim.
+// claimed selects what the share s claims about its link; c is its claim.
 const claimed = ` coalesce(c.url, ''), coalesce(c.title, ''), coalesce(c.description, ''), coalesce(c.image, '')`
 
-// headline is what is shown of a page.
+// headline is what Weir shows of a page.
 type headline struct{ url, title, description, image, from string }
 
 // canonical returns the canonical URL of a spelling.
@@ -26,16 +26,16 @@ func canonical(spelling string) string {
 type ballot struct {
 	value string
 	did   string
-	since time.Time // of the account's first post with this value
-	rkey  string    // of that post
-	of    shareRow  // the account's last post
+	since time.Time // the time of the account's first post with this value
+	rkey  string    // the rkey of that post
+	of    shareRow  // the share of the account's last post
 }
 
 func (b ballot) uri() string { return "at://" + b.did + "/app.bsky.feed.post/" + b.rkey }
 
-// ballots returns the votes of the accounts that count on a page. Each votes as in its
-// last post whose value is not empty. Reposts, and quotes of posts with the page, do not
-// vote, and spellings of merged links are none.
+// ballots returns the votes on a page by the accounts that count. Each account votes with its last
+// post whose value is not empty. Reposts and quotes of posts with the page do not vote, and neither
+// do spellings of merged links.
 func (tr oracle) ballots(url string, value func(shareKey, shareRow) string) []ballot {
 	posts := map[string][]ballot{}
 	for key, s := range tr.shares {
@@ -54,8 +54,8 @@ func (tr oracle) ballots(url string, value func(shareKey, shareRow) string) []ba
 	return all
 }
 
-// elect returns the earliest ballot for the value with the most votes. Of values with
-// equally many, preferred ones win, and of these the one with the earliest ballot.
+// elect returns the earliest ballot for the value with the most votes. If values have equally many,
+// preferred ones win, and among these the one with the earliest ballot.
 func elect(all []ballot, preferred func(value string) bool) (winner ballot) {
 	slices.SortFunc(all, func(a, b ballot) int { return cmp.Or(a.since.Compare(b.since), cmp.Compare(a.uri(), b.uri())) })
 	votes := map[string]int{}
@@ -63,7 +63,7 @@ func elect(all []ballot, preferred func(value string) bool) (winner ballot) {
 		votes[b.value]++
 	}
 	most := 0
-	for _, b := range all { // the earliest first
+	for _, b := range all { // the earliest ballot comes first
 		n := 2 * votes[b.value]
 		if preferred(b.value) {
 			n++
@@ -107,13 +107,13 @@ func (tr oracle) headline(url string) (h headline) {
 	return h
 }
 
-// compareHeadlines compares what Weir shows of links with the votes, up to five
+// compareHeadlines compares the headlines that Weir shows with the votes. It returns up to five
 // differences.
 func (tr oracle) compareHeadlines(links []ranking.TrendingLink) (problems []string) {
 	for _, l := range links {
 		expected, found := tr.headline(canonical(l.URL)), headline{l.URL, l.Title, l.Description, l.Image, l.CardFrom}
 		if expected.url == "" {
-			expected.url = found.url // no post that counts spells it: any spelling may stay
+			expected.url = found.url // no post that counts spells the URL, so Weir may keep any spelling
 		}
 		if expected != found && len(problems) < 5 {
 			problems = append(problems, fmt.Sprintf("headline of %s: expected %+v, found %+v", canonical(l.URL), expected, found))

@@ -12,8 +12,8 @@ import (
 	"github.com/weir-social/weir/web/browsertest"
 )
 
-// TestPageFillsLive: an open page says what it waits for, then offers the links that
-// arrive, and its counts rise while nothing on it moves.
+// TestPageFillsLive shows that an open page says what it waits for and then offers the links that
+// arrive. Its counts rise while nothing on it moves.
 func TestPageFillsLive(t *testing.T) {
 	schematest.Long(t)
 	parallel(t)
@@ -30,7 +30,7 @@ func TestPageFillsLive(t *testing.T) {
 	require.Contains(t, b.Read(".empty"), "weir ")
 
 	b.Until(`/^(Live|Quiet)/.test(document.getElementById("word").innerText)`)
-	// until makes events until an expression is true.
+	// until generates events until an expression is true.
 	until := func(expression string, event func()) {
 		t.Helper()
 		require.Eventually(t, func() bool {
@@ -44,7 +44,7 @@ func TestPageFillsLive(t *testing.T) {
 	const places = `JSON.stringify([...document.querySelectorAll(".link")].map((li) => [li.dataset.id, li.getBoundingClientRect().top]))`
 	before := browsertest.Evaluate[string](b, `window.counts = new Map([...document.querySelectorAll("[data-count]")].map((c) => [c, c.innerText])); `+places)
 	shown, followed := browsertest.Evaluate[string](b, `document.querySelector(".link h2 a").href`), active(n, n.Follows(n.Hub().DID))
-	until(`[...counts].some(([c, before]) => Number(c.innerText) > Number(before))`, func() { // everybody shares the first link
+	until(`[...counts].some(([c, before]) => Number(c.innerText) > Number(before))`, func() { // every account shares the first link
 		if len(followed) > 0 {
 			_, err := n.PostNow(followed[0], "read this", shown)
 			require.NoError(t, err)

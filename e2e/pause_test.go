@@ -12,9 +12,9 @@ import (
 	"github.com/weir-social/weir/workers"
 )
 
-// TestPausedQueueWaits: River UI's button stops the queue and nothing else, with
-// and without a pooler. Posts are committed meanwhile, and processed when the
-// queue resumes.
+// TestPausedQueueWaits shows that River UI's pause button stops the queue and
+// nothing else, with and without a pooler. Posts are committed meanwhile, and
+// processed when the queue resumes.
 func TestPausedQueueWaits(t *testing.T) {
 	schematest.Long(t)
 	parallel(t)
@@ -47,9 +47,9 @@ func TestPausedQueueWaits(t *testing.T) {
 				if now != before { // the workers have not noticed yet
 					before, since = now, piled
 				}
-				return piled > since+30 // ten a second; the workers poll every second
+				return piled > since+30 // ten posts a second arrive; the workers poll every second
 			}, time.Minute, 20*time.Millisecond, "the queue is not paused")
-			require.Greater(t, count(t, pool, `SELECT count(*) FROM posts`), at, "the stream is not")
+			require.Greater(t, count(t, pool, `SELECT count(*) FROM posts`), at, "the stream must not be paused")
 
 			require.NoError(t, ui.QueueResume(t.Context(), jobs.QueueProcess, nil))
 			stop()
@@ -58,7 +58,8 @@ func TestPausedQueueWaits(t *testing.T) {
 	}
 }
 
-// TestWorkOnlyTheNamedQueues: their jobs are processed, and unknown queues refused.
+// TestWorkOnlyTheNamedQueues shows that jobs of the named queues are processed,
+// and that unknown queues are refused.
 func TestWorkOnlyTheNamedQueues(t *testing.T) {
 	schematest.Long(t)
 	parallel(t)

@@ -22,12 +22,11 @@ type move struct {
 	Cursor int64  `json:"cursor"`
 }
 
-// TestPausedConsumerCommitsNothing pauses a consumer past its lease until another
-// one takes over, then resumes it: the events that it had read stay uncommitted.
+// TestPausedConsumerCommitsNothing pauses a consumer past its lease until another one takes over,
+// then resumes it. The events that it had read stay uncommitted.
 //
-// Two things prevent the commit: the fence, and the heartbeat that learns of the
-// lost lease. Without the heartbeat the test passes; if advance_stream does not
-// check the epoch either, it fails.
+// Two things prevent the commit: the fence, and the heartbeat that detects the lost lease. Without
+// the heartbeat the test passes; if advance_stream does not check the epoch either, it fails.
 func TestPausedConsumerCommitsNothing(t *testing.T) {
 	schematest.Long(t)
 	parallel(t)
@@ -105,8 +104,8 @@ func TestPausedWorkerDelaysNothing(t *testing.T) {
 	waits(fmt.Sprintf(`SELECT count(*) FROM streams WHERE last_event_at >= to_timestamp(%d / 1000000.0)`, last.TimeUS), "everything is committed")
 	finishes(t, 20*time.Millisecond, func() (int, error) { return unprocessed(pool) }, "not everything is processed")
 
-	// The worker has locked the post when it waits for the lock on shares. Other jobs wait for the lock too, each with a
-	// single statement, which locks no post and ends its transaction.
+	// The worker has locked the post when it waits for the lock on shares. Other jobs wait for that
+	// lock too. Each of them has a single statement, which locks no post and ends its transaction.
 	tx, err := pool.Begin(t.Context())
 	require.NoError(t, err)
 	_, err = tx.Exec(t.Context(), `LOCK TABLE shares IN SHARE MODE`)
@@ -123,7 +122,7 @@ func TestPausedWorkerDelaysNothing(t *testing.T) {
 	require.NoError(t, n.DeleteRecord("at://"+e.DID+"/"+e.Collection+"/"+e.Rkey))
 	waits(fmt.Sprintf(`SELECT count(*) FROM tombstones WHERE did = '%s' AND rkey = '%s'`, e.DID, e.Rkey), "the stream waits for the stopped worker")
 	work.signal(syscall.SIGCONT)
-	require.Eventually(t, func() bool { return processed(pool) }, time.Minute, 20*time.Millisecond, "the job is not worked again")
+	require.Eventually(t, func() bool { return processed(pool) }, time.Minute, 20*time.Millisecond, "the job is not processed again")
 	oracle := fold(n.Log().Entries())
 	problems, err := oracle.problems(t.Context(), pool, time.Now())
 	require.NoError(t, err)

@@ -49,12 +49,12 @@ func pooledIn(t *testing.T, mode, database string) string {
 	password, _ := to.User.Password()
 	size := 6
 	if mode == "session" {
-		size = 60 // each client keeps one
+		size = 60 // session mode: each client keeps a connection
 	}
 	dir, err := os.MkdirTemp("", "weir-pgbouncer-")
 	require.NoError(t, err)
 	t.Cleanup(func() { os.RemoveAll(dir) })
-	require.NoError(t, os.Chmod(dir, 0o777)) // PgBouncer runs as another user than root
+	require.NoError(t, os.Chmod(dir, 0o777)) // PgBouncer does not run as root
 	ini := filepath.Join(dir, "pgbouncer.ini")
 	require.NoError(t, os.WriteFile(ini, fmt.Appendf(nil, `
 [databases]
@@ -69,7 +69,7 @@ max_client_conn = 500
 `, to.Hostname(), to.Port(), strings.TrimPrefix(to.Path, "/"), to.User.Username(), password, dir, mode, size), 0o644))
 
 	args := []string{ini}
-	if os.Geteuid() == 0 { // it refuses to run as root
+	if os.Geteuid() == 0 { // PgBouncer refuses to run as root
 		nobody, err := user.Lookup("nobody")
 		require.NoError(t, err)
 		args = append([]string{"-u", nobody.Username}, args...)
@@ -80,11 +80,11 @@ max_client_conn = 500
 	require.NoError(t, cmd.Start())
 	exited := make(chan struct{})
 	go func() {
-		cmd.Wait() //nolint:errcheck // its log says more
+		cmd.Wait() //nolint:errcheck // its log has the details
 		close(exited)
 	}()
 	t.Cleanup(func() {
-		cmd.Process.Kill() //nolint:errcheck // it has ended already
+		cmd.Process.Kill() //nolint:errcheck // the process may have ended already
 		<-exited
 		if t.Failed() {
 			t.Log(tail(output.String(), 2000))
@@ -93,16 +93,17 @@ max_client_conn = 500
 	require.Eventually(t, func() bool {
 		conn, err := net.Dial("unix", filepath.Join(dir, ".s.PGSQL.6432"))
 		if err == nil {
-			conn.Close() //nolint:errcheck // it listens
+			conn.Close() //nolint:errcheck // PgBouncer is listening
 		}
 		return err == nil
 	}, 20*time.Second, 20*time.Millisecond, "PgBouncer does not listen")
 	return "postgres://weir@/weir?sslmode=disable&port=6432&host=" + url.QueryEscape(dir)
 }
 
-// TestThroughPgBouncer: in transaction mode, with a sixth of the connections that
-// Weir opens, everything works as without a pooler: migrations, kills, retention,
-// a watch that is added while the stream runs.
+// TestThroughPgBouncer runs in transaction mode, with a sixth of the
+// connections that Weir opens. Everything works as without a pooler:
+// migrations, kills, retention, and a watch that is added while the stream
+// runs.
 //
 // Without WEIR_POOLER it fails: prepared statements are missing.
 func TestThroughPgBouncer(t *testing.T) {
@@ -121,15 +122,15 @@ func TestThroughPgBouncer(t *testing.T) {
 	direct := open(t, server.URL("weir"))
 	const sessions = `SELECT count(*) FROM pg_stat_activity WHERE datname = 'weir' AND application_name = 'weir'`
 	require.Positive(t, count(t, direct, sessions))
-	// The session of a process that was killed ends with its statement.
+	// The session of a killed process ends when its statement does.
 	require.Eventually(t, func() bool { return count(t, direct, sessions) <= 6 }, time.Minute, 20*time.Millisecond, "PgBouncer opens too many connections")
-	require.Zero(t, count(t, direct, `SELECT count(*) FROM pg_locks AS l JOIN pg_stat_activity AS a USING (pid) WHERE l.locktype = 'advisory' AND a.state = 'idle'`), "no session keeps a lock")
+	require.Zero(t, count(t, direct, `SELECT count(*) FROM pg_locks AS l JOIN pg_stat_activity AS a USING (pid) WHERE l.locktype = 'advisory' AND a.state = 'idle'`), "an idle session holds an advisory lock")
 	stop()
 	k.compare()
 }
 
-// TestWatchesThroughPgBouncer: without LISTEN, the running consumer requests the
-// accounts of a new watch before their past is read.
+// TestWatchesThroughPgBouncer shows that without LISTEN the running consumer
+// requests the accounts of a new watch before their past is read.
 func TestWatchesThroughPgBouncer(t *testing.T) {
 	schematest.Long(t)
 	parallel(t)

@@ -8,12 +8,12 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// patience is how long a test waits without progress: a stream that is paused because keys
-// could not be fetched goes on after a retry, one minute later, then two, then four. How
-// long a test waits in all is up to the machine.
+// patience is how long a test waits without progress. A stream that is paused because keys could
+// not be fetched resumes after a retry one minute later, then two, then four. The total time
+// depends on the machine.
 const patience = 8 * time.Minute
 
-// progressing returns a function that reports whether less was left than ever before
+// progressing returns a function that reports whether the number left has reached a new minimum
 // within the last minutes.
 func progressing() func(left int) bool {
 	least, since := math.MaxInt, time.Now()
@@ -25,8 +25,8 @@ func progressing() func(left int) bool {
 	}
 }
 
-// finishes waits until nothing is left, for as long as it becomes less. An error of the
-// count, such as that of a database that is away, says nothing.
+// finishes waits until nothing is left, for as long as the number left decreases. It ignores errors
+// of count, for example while the database is down.
 func finishes(t testing.TB, every time.Duration, count func() (left int, err error), message string, args ...any) {
 	t.Helper()
 	if !ends(t, every, count) {

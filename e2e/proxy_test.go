@@ -20,15 +20,15 @@ import (
 // proxy stands between the processes and a server.
 type proxy struct {
 	t      testing.TB
-	server *toxiproxy.ApiServer // needed for its log alone
-	port   *loopback.Port       // reserved while the proxy is down, too
+	server *toxiproxy.ApiServer // only used for its log
+	port   *loopback.Port       // stays reserved while the proxy is down
 	*toxiproxy.Proxy
 	accepted *atomic.Int64 // connections so far
 }
 
 func newProxy(t testing.TB, name, upstream string) *proxy {
 	t.Helper()
-	zerolog.SetGlobalLevel(zerolog.InfoLevel) // a toxic traces every packet
+	zerolog.SetGlobalLevel(zerolog.InfoLevel) // otherwise a toxic traces every packet
 	accepted := &atomic.Int64{}
 	log := zerolog.New(io.Discard).Hook(zerolog.HookFunc(func(_ *zerolog.Event, _ zerolog.Level, message string) {
 		if message == "Accepted client" {
@@ -47,7 +47,7 @@ func newProxy(t testing.TB, name, upstream string) *proxy {
 	return p
 }
 
-// cut ends every connection, and checks it with one of its own.
+// cut closes every connection, and checks this with a connection of its own.
 func (p *proxy) cut() {
 	p.t.Helper()
 	witness := p.dial()
@@ -68,8 +68,8 @@ func (p *proxy) down() {
 	require.ErrorIs(p.t, err, syscall.ECONNREFUSED, "%s: the proxy accepts connections", p.Name)
 }
 
-// up starts the proxy again. A process that is just being started has copies of all
-// listeners until it runs its program, also of the proxy's last one: no other could listen.
+// up starts the proxy again. A child process has copies of all open listeners until it executes its
+// program, including the proxy's last one, so nothing else could listen on the port.
 func (p *proxy) up() {
 	p.t.Helper()
 	syscall.ForkLock.RLock()
@@ -77,9 +77,8 @@ func (p *proxy) up() {
 	require.NoError(p.t, p.Start())
 }
 
-// renew ends every connection and restarts with exactly these toxics. Adding a
-// toxic to a live connection, or removing it, may stall the connection or lose
-// data, which TCP never does.
+// renew closes every connection and restarts the proxy with exactly these toxics. Adding a toxic to
+// a live connection, or removing one, may stall the connection or lose data, which TCP never does.
 func (p *proxy) renew(toxics ...string) {
 	p.t.Helper()
 	p.Stop()

@@ -10,9 +10,9 @@ import (
 	"github.com/weir-social/weir/schema/schematest"
 )
 
-// TestKilledRebuildOfLinks loses all shares and subjects, rebuilds them while posts are
-// written, edited and deleted, and kills the process in the middle. Then the tables and the
-// ranking are those of the oracle.
+// TestKilledRebuildOfLinks deletes all shares and subjects, rebuilds them while posts are written,
+// edited and deleted, and kills the process in the middle. Afterwards the tables and the ranking
+// are those of the oracle.
 func TestKilledRebuildOfLinks(t *testing.T) {
 	schematest.Long(t)
 	parallel(t)
@@ -21,18 +21,18 @@ func TestKilledRebuildOfLinks(t *testing.T) {
 	k.progress(10)
 	pool := open(t, k.server.URL("weir"))
 
-	// A transaction holds a post from the second half of the pages.
+	// A transaction locks a post from the second half of the pages.
 	const middle = `
 SELECT did || ' ' || rkey FROM posts WHERE did >= (SELECT did FROM posts ORDER BY did OFFSET (SELECT count(*) / 2 FROM posts) LIMIT 1)
 AND EXISTS (SELECT FROM shares AS s WHERE s.did = posts.did AND s.rkey = posts.rkey) ORDER BY did, rkey LIMIT 1`
 	var did, rkey string
-	require.Eventually(t, func() bool { // the posts are stored before their shares
+	require.Eventually(t, func() bool { // posts are stored before their shares
 		return pool.QueryRow(t.Context(), `SELECT split_part(m, ' ', 1), split_part(m, ' ', 2) FROM (`+middle+`) AS m (m)`).Scan(&did, &rkey) == nil
 	}, time.Minute, 20*time.Millisecond)
 	execute(t, k.server.URL("weir"), `DELETE FROM shares; DELETE FROM subjects`)
 	held, err := pool.Begin(t.Context())
 	require.NoError(t, err)
-	defer held.Rollback(t.Context()) //nolint:errcheck // it has ended already, unless the test fails
+	defer held.Rollback(t.Context()) //nolint:errcheck // finished, or the test has failed
 	_, err = held.Exec(t.Context(), `SELECT FROM posts WHERE did = $1 AND rkey = $2 FOR UPDATE`, did, rkey)
 	require.NoError(t, err)
 	require.Contains(t, succeed(t, k.env, "rebuild", "--projection", "links", "--detach"), "rebuilds links")

@@ -12,9 +12,9 @@ import (
 	"github.com/weir-social/weir/simnet"
 )
 
-// TestRelaysAreComparedDaily: events that reached relays a day late, while the process was
-// down, are found and stored, by sets of ids or by pages, although the process is
-// killed in the middle. What was deleted does not come back, nor what was forged.
+// TestRelaysAreComparedDaily has events reach relays a day late, while the process is down. They
+// are found and stored, by sets of ids or by pages, although the process is killed in the middle.
+// Deleted and forged events are not stored.
 func TestRelaysAreComparedDaily(t *testing.T) {
 	schematest.Long(t)
 	parallel(t)
@@ -35,7 +35,7 @@ func TestRelaysAreComparedDaily(t *testing.T) {
 	for i := range 60 {
 		first = write(i%3, 1000*i, 1)
 	}
-	write(0, 86400, 1) // of the next day
+	write(0, 86400, 1) // an event of the next day
 	env := append(reads(n, url), "WEIR_COLLECTIONS=app.bsky.feed.post,nostr.1=0", "WEIR_NOSTR="+strings.Join(nostr.URLs(), ","))
 	notes := func(want int) {
 		t.Helper()
@@ -60,16 +60,16 @@ func TestRelaysAreComparedDaily(t *testing.T) {
 	_, err = pool.Exec(t.Context(), `SELECT enqueue_job('audit_relays', 'network', '{}', '{periodic}') WHERE NOT EXISTS (SELECT FROM river_job WHERE kind = 'audit_relays' AND finalized_at IS NULL)`)
 	require.NoError(t, err)
 	serve = start(t, env, "serve")
-	require.Eventually(t, func() bool { // the silent relay is waited for
+	require.Eventually(t, func() bool { // the job waits for the silent relay
 		return count(t, pool, `SELECT count(*) FROM river_job WHERE kind = 'audit_relays' AND state = 'running'`) == 1
 	}, time.Minute, 5*time.Millisecond)
 	serve.kill()
-	_, err = pool.Exec(t.Context(), `UPDATE river_job SET attempted_at = attempted_at - interval '2 hours' WHERE kind = 'audit_relays' AND state = 'running'`) // it may run for one hour
+	_, err = pool.Exec(t.Context(), `UPDATE river_job SET attempted_at = attempted_at - interval '2 hours' WHERE kind = 'audit_relays' AND state = 'running'`) // the job may run for one hour
 	require.NoError(t, err)
 	serve = start(t, env, "serve")
 	notes(61 + 30 - 1)
 	require.Eventually(t, func() bool { return count(t, pool, `SELECT count(*) FROM relay_audits WHERE problem = ''`) == 3 }, 2*time.Minute, 50*time.Millisecond)
 	require.Equal(t, []string{"negentropy", "pages", "pages"}, texts(t, pool, `SELECT method FROM relay_audits ORDER BY method`))
-	require.Zero(t, count(t, pool, `SELECT count(*) FROM records WHERE rkey = '`+first.ID+`'`), "it was deleted")
+	require.Zero(t, count(t, pool, `SELECT count(*) FROM records WHERE rkey = '`+first.ID+`'`), "the deleted event was stored again")
 	stopServe(t, serve)
 }

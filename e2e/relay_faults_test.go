@@ -13,7 +13,7 @@ import (
 	"github.com/weir-social/weir/simnet"
 )
 
-// relayFaults are what only a relay does.
+// relayFaults are the faults that only a relay can have.
 func (r round) relayFaults() []fault {
 	all := []fault{
 		{"relay: #sync", func(c *chaos) {
@@ -51,7 +51,7 @@ func (c *chaos) killConsumers() {
 
 func (c *chaos) relaunchConsumers() { c.relaunchAll(fleet()[:2]...) }
 
-// doubted returns an active account of which something cannot be verified from now on.
+// doubted returns an active account. From now on, some of its commits cannot be verified.
 func (c *chaos) doubted() (did string) {
 	did = c.scripted[2+c.random.IntN(len(c.scripted)-2)]
 	c.show(did)
@@ -78,12 +78,12 @@ func (c *chaos) changes(did string, edited, gone *simnet.Entry) {
 	c.says(did, "with the changes")
 }
 
-// hide leaves the stream after an event of an account that the relay takes down
-// meanwhile: it omits the event from then on. The next connection must resume by another
-// one, without reading anything a second time.
+// hide stops reading the stream after an event of an account that the relay then takes down: from
+// then on the relay omits the event. The next connection must resume by another event, without
+// reading anything twice.
 func (c *chaos) hide(leave, back func()) {
 	c.t.Helper()
-	hub := c.net.Hub().DID // random events are of others
+	hub := c.net.Hub().DID // random events are by other accounts
 	c.stop()
 	last := c.says(hub, "soon hidden")
 	require.Eventually(c.t, func() bool { return c.position() == c.number(last) }, patience, 20*time.Millisecond, "the end of the stream is not committed")
@@ -103,10 +103,10 @@ func (c *chaos) hide(leave, back func()) {
 	c.net.HideFromRelay(hub, false)
 }
 
-// mismatches is how many resumes the process found not to be where they should.
+// mismatches is the number of the process's resumes that did not find the expected event.
 func (p *process) mismatches() int { return strings.Count(p.stderr.String(), "resume_mismatch") }
 
-// forge has the relay send a forgery between true commits of its account.
+// forge has the relay send a forgery between valid commits of its account.
 func (c *chaos) forge(f simnet.Forgery) {
 	c.t.Helper()
 	did := c.doubted()
@@ -120,13 +120,13 @@ func (c *chaos) forge(f simnet.Forgery) {
 	require.Eventually(c.t, func() bool { return c.net.Fired()[simnet.Fault(f)] > before }, patience, 20*time.Millisecond, "%s reaches no client", f)
 }
 
-// rotateUnread changes the key of an account while its commits are not read: they are
-// signed with a key that its DID document no longer has.
+// rotateUnread changes the key of an account while its commits are not read. They are signed with a
+// key that is no longer in its DID document.
 func (c *chaos) rotateUnread() {
 	c.t.Helper()
 	did := c.doubted()
 	edited, gone := c.says(did, "soon another"), c.says(did, "soon gone")
-	require.Eventually(c.t, func() bool { // otherwise nobody knows of it, and it leaves no tombstone
+	require.Eventually(c.t, func() bool { // a record that is not stored yet leaves no tombstone
 		stored, err := tryCount(c.pool, fmt.Sprintf(`SELECT count(*) FROM records WHERE did = '%s' AND rkey = '%s'`, did, gone.Rkey))
 		return err == nil && stored == 1
 	}, patience, 20*time.Millisecond, "what %s writes is not stored", did)
@@ -145,7 +145,7 @@ func (c *chaos) failDirectory() {
 	c.killConsumers()
 	require.NoError(c.t, c.net.FailCalls(simnet.CallFault{Kind: simnet.Unavailable, Endpoint: "plc", Count: 5}))
 	c.relaunchConsumers()
-	require.Eventually(c.t, func() bool { return refused() >= before+5 }, patience, 20*time.Millisecond, "nobody reads the directory")
+	require.Eventually(c.t, func() bool { return refused() >= before+5 }, patience, 20*time.Millisecond, "no process requests keys from the directory")
 }
 
 func (c *chaos) curtail(how simnet.Curtailed) {
@@ -158,7 +158,7 @@ func (c *chaos) curtail(how simnet.Curtailed) {
 	})
 }
 
-// leaveOut has the relay not send what an account writes. Its next commit shows that.
+// leaveOut has the relay omit what an account writes. The account's next commit shows that.
 func (c *chaos) leaveOut(set func(did string, out bool)) {
 	c.t.Helper()
 	did := c.doubted()
@@ -173,7 +173,7 @@ func (c *chaos) leaveOut(set func(did string, out bool)) {
 	c.says(did, "shows what is missing")
 }
 
-// verifyAll waits until what waited for a key is stored. An hour passes for it.
+// verifyAll waits until the events that waited for a key are stored. It makes their retries due.
 func (c *chaos) verifyAll() {
 	c.t.Helper()
 	c.waitCommitted()
@@ -187,13 +187,13 @@ func (c *chaos) verifyAll() {
 	c.t.Logf("nothing waits for a key after %s", time.Since(began).Round(10*time.Millisecond))
 }
 
-// dueResyncs makes the resyncs due that have to wait, most for an hour.
+// dueResyncs makes waiting resyncs due. Most of them wait for an hour.
 const dueResyncs = `
 WITH due AS (UPDATE resyncs SET due_at = now() WHERE desynchronized_at IS NOT NULL AND due_at > now())
 UPDATE river_job SET scheduled_at = now() WHERE kind = 'resync_repo' AND state = 'scheduled' AND scheduled_at > now()`
 
-// synchronize brings the resyncs to rest: those that have to wait become due. Accounts
-// that are hidden, or were when the stream last mentioned them, stay desynchronized.
+// synchronize makes waiting resyncs due until none is left. Accounts that are hidden, or were when
+// the stream last mentioned them, stay desynchronized.
 func (c *chaos) synchronize() {
 	c.t.Helper()
 	began := time.Now()

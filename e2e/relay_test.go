@@ -32,8 +32,8 @@ func readingRelay(t *testing.T, n *simnet.Net, env ...string) (k *killing, url s
 	return begin(t, n, server, url, url, append(readsRelay(n), env...)...), url
 }
 
-// TestKilledServeReadsRelay kills a process that reads only a relay, which restarts,
-// renumbers and repeats itself meanwhile. The tables are those of the oracle.
+// TestKilledServeReadsRelay kills a process that reads only a relay. Meanwhile the relay restarts,
+// renumbers its events and repeats some. The tables are those of the oracle.
 func TestKilledServeReadsRelay(t *testing.T) {
 	schematest.Long(t)
 	parallel(t)
@@ -60,7 +60,7 @@ func TestKilledServeReadsRelay(t *testing.T) {
 	k.compare()
 }
 
-// TestDemoReadsRelay shows ranked links of a demo that reads the relay.
+// TestDemoReadsRelay runs a demo that reads the relay and shows ranked links.
 func TestDemoReadsRelay(t *testing.T) {
 	schematest.Long(t)
 	parallel(t)
@@ -76,9 +76,9 @@ func TestDemoReadsRelay(t *testing.T) {
 	require.Regexp(t, ` firehose +127`, succeed(t, env, "status"))
 }
 
-// TestKilledServeRefusesForgeries kills a process that reads a relay, which forwards
-// forgeries, while the directory fails now and then. Nothing forged is stored, and
-// everything true is: what waited for a key is stored without help.
+// TestKilledServeRefusesForgeries kills a process that reads a relay. The relay forwards forgeries,
+// and the directory fails now and then. No forgery is stored and every valid event is: events that
+// waited for a key are stored without intervention.
 func TestKilledServeRefusesForgeries(t *testing.T) {
 	schematest.Long(t)
 	parallel(t)
@@ -88,7 +88,7 @@ func TestKilledServeRefusesForgeries(t *testing.T) {
 		dids[i] = a.DID
 	}
 	k, url := readingRelay(t, n)
-	want := map[string]string{} // by record: its CID
+	want := map[string]string{} // CID by record
 	writes := func(text string) {
 		for _, did := range dids {
 			e, err := n.PostNow(did, text)
@@ -106,7 +106,7 @@ func TestKilledServeRefusesForgeries(t *testing.T) {
 		for _, did := range dids[:6] {
 			require.NoError(t, n.Forge(f, did))
 		}
-		if f == simnet.HighS { // the directory is down, and the process starts without any key
+		if f == simnet.HighS { // the directory is down, and the process starts without any keys
 			require.NoError(t, n.FailCalls(simnet.CallFault{Kind: simnet.Unavailable, Endpoint: "plc", Count: 5}))
 		}
 		k.process.kill()
@@ -127,7 +127,7 @@ func TestKilledServeRefusesForgeries(t *testing.T) {
 	require.Equal(t, want, cids(t, pool))
 	letters, err := tryCount(pool, `SELECT count(*) FROM dead_letters WHERE stage = 'verify' AND class = 'permanent'`)
 	require.NoError(t, err)
-	require.Positive(t, letters, "some of the refused commits")
+	require.Positive(t, letters, "some of the refused commits must be dead letters")
 	require.Contains(t, k.process.stderr.String(), "commit_refused")
 }
 
@@ -169,10 +169,10 @@ func cids(t *testing.T, pool *pgxpool.Pool) map[string]string {
 	return found
 }
 
-// TestRotationReadLateLosesNothing: a killed process misses posts, edits and deletions
-// of accounts that then change their keys, and repositories that change without a
-// commit. When it reads the commits, it has only the new keys. Forgeries come among
-// them. The tables are those of the repositories, each fetched once.
+// TestRotationReadLateLosesNothing kills a process that then misses posts, edits and deletions of
+// accounts that change their keys afterwards, and changes of repositories without a commit. When it
+// reads the commits, it has only the new keys. The relay also sends forgeries. The tables equal the
+// repositories, and each is fetched once.
 func TestRotationReadLateLosesNothing(t *testing.T) {
 	schematest.Long(t)
 	parallel(t)
@@ -202,7 +202,7 @@ func TestRotationReadLateLosesNothing(t *testing.T) {
 	k.reaches(n.Log().Last().RelaySeq)
 	k.process.kill()
 	for i, a := range accounts[:12] {
-		if i >= 8 { // no commit brings what these change
+		if i >= 8 { // no commit contains the changes of these accounts
 			require.NoError(t, n.Withhold(a.DID, true))
 		}
 		changes(a.DID, uris[a.DID][0], uris[a.DID][1])
@@ -213,7 +213,7 @@ func TestRotationReadLateLosesNothing(t *testing.T) {
 		require.NoError(t, n.Withhold(a.DID, false))
 		require.NoError(t, n.SyncRepo(a.DID))
 	}
-	for _, a := range accounts[12:16] { // with the old key, and nothing else
+	for _, a := range accounts[12:16] { // only posts, signed with the old key
 		post(a.DID, "the last with this key")
 		require.NoError(t, n.RotateKey(a.DID))
 		require.NoError(t, n.Forge(simnet.FormerKey, a.DID))
@@ -233,7 +233,7 @@ func TestRotationReadLateLosesNothing(t *testing.T) {
 	require.Eventually(t, func() bool { return maps.Equal(want, cids(t, pool)) }, 4*time.Minute, 100*time.Millisecond, "not all is restored: %s", tail(k.process.stderr.String(), 2000))
 	require.Equal(t, deleted, count(t, pool, `SELECT count(*) FROM tombstones`))
 	require.Zero(t, count(t, pool, `SELECT count(*) FROM records WHERE record ->> 'text' = '`+simnet.ForgedText+`'`))
-	require.Equal(t, 16, count(t, pool, `SELECT count(*) FROM resyncs`), "every account of which something was refused")
+	require.Equal(t, 16, count(t, pool, `SELECT count(*) FROM resyncs`), "one resync for every account with a refused commit")
 	fetched := map[string]int{}
 	for _, c := range n.Calls("com.atproto.sync.getRepo") {
 		fetched[c.Actor]++
@@ -245,9 +245,9 @@ func TestRotationReadLateLosesNothing(t *testing.T) {
 	require.Regexp(t, `weir_desynchronized_accounts \d`, metrics)
 }
 
-// TestChainShowsWhatARelayLeavesOut: edits, deletions and posts of followed accounts
-// that a relay does not send, or hides in a signed commit. The next commit of each
-// account shows it, and the repositories restore it, while the process is killed.
+// TestChainShowsWhatARelayLeavesOut has a relay not send edits, deletions and posts of followed
+// accounts, or hide them in a signed commit. The next commit of each account shows it, and the
+// repositories restore the changes, while the process is killed.
 func TestChainShowsWhatARelayLeavesOut(t *testing.T) {
 	schematest.Long(t)
 	parallel(t)
@@ -275,7 +275,7 @@ func TestChainShowsWhatARelayLeavesOut(t *testing.T) {
 		return count(t, pool, `SELECT count(*) FROM accounts WHERE feed_read_at IS NOT NULL`) == len(accounts)
 	}, 2*time.Minute, 50*time.Millisecond)
 	require.Eventually(t, func() bool { return maps.Equal(want, cids(t, pool)) }, 2*time.Minute, 50*time.Millisecond)
-	for _, a := range accounts { // the stream follows them when it brings a post of each
+	for _, a := range accounts { // the stream follows an account's chain from the first post that it brings
 		post(a.DID, "seen by the stream")
 	}
 	require.Eventually(t, func() bool { return count(t, pool, `SELECT count(*) FROM chains`) == len(accounts) }, 2*time.Minute, 50*time.Millisecond)
@@ -305,12 +305,12 @@ func TestChainShowsWhatARelayLeavesOut(t *testing.T) {
 	}
 	k.process = start(t, k.env, "serve")
 	require.Eventually(t, func() bool { return maps.Equal(want, cids(t, pool)) }, 3*time.Minute, 100*time.Millisecond, "not all is restored: %s", tail(k.process.stderr.String(), 2000))
-	require.Equal(t, 6, count(t, pool, `SELECT count(*) FROM resyncs`), "the accounts of which something was left out")
+	require.Equal(t, 6, count(t, pool, `SELECT count(*) FROM resyncs`), "one resync for each account whose events were left out")
 	require.Equal(t, len(accounts), count(t, pool, `SELECT count(*) FROM tombstones`))
 	require.Zero(t, count(t, pool, `SELECT count(*) FROM gaps`))
 }
 
-// calmNetwork is a network whose events are only those that the test makes.
+// calmNetwork is a network with only the events that the test makes.
 func calmNetwork(t *testing.T) *simnet.Net {
 	t.Helper()
 	n, err := simnet.New(simnet.Config{Seed: 11, Accounts: 50})
@@ -329,14 +329,14 @@ func (k *killing) reaches(seq int64) {
 	}, "the stream does not move: %s", k.process.stderr.String())
 }
 
-// TestServersAtOnce reads two servers of accounts into one database, each as a stream of
-// its own, while their processes are killed.
+// TestServersAtOnce reads two account servers into one database, each as its own stream, while
+// their processes are killed.
 func TestServersAtOnce(t *testing.T) {
 	schematest.Long(t)
 	parallel(t)
 	url := schematest.NewURL(t)
 	pool := open(t, url)
-	want := map[string]string{} // by record: its CID
+	want := map[string]string{} // CID by record
 	var nets []*simnet.Net
 	var streams []func() *process
 	for i, name := range []string{"one", "two"} {

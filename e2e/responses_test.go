@@ -19,8 +19,8 @@ type responses struct {
 	statuses map[int]int // responses by HTTP status
 	away     int         // requests that failed while it was killed
 	silent   []string    // requests that failed while it was running
-	wrong    []string    // responses that cannot be right
-	strict   int         // counts that would be wrong if one account more that once shared the link were counted
+	wrong    []string    // responses that cannot be correct
+	strict   int         // counts that would be wrong if one more account that once shared the link were counted
 }
 
 // watcher polls the web process: the page's API and the ops listener.
@@ -29,7 +29,7 @@ type watcher struct {
 	client    *http.Client
 	responses responses
 	history   *history
-	windows   []string // the next one is first
+	windows   []string // in the order in which they are requested next
 }
 
 // watch starts polling; the returned function stops it and returns the results.
@@ -58,7 +58,7 @@ func (w *watcher) poll(ctx context.Context) {
 	p := w.c.member("web 1")
 	page, opsURL := address.FindString(p.stderr.String()), opsAddress.FindStringSubmatch(p.stderr.String())
 	if page == "" || opsURL == nil {
-		return // it is starting
+		return // the process is starting
 	}
 	w.windows[0], w.windows[1] = w.windows[1], w.windows[0]
 	before := w.c.committed(ctx)
@@ -88,7 +88,7 @@ func (w *watcher) fetch(ctx context.Context, p *process, url string) (body []byt
 	switch {
 	case ctx.Err() != nil:
 		return nil, false
-	case err != nil && p.ending.Load(): // the signal was sent before the request failed
+	case err != nil && p.ending.Load(): // the process was stopped before the request failed
 		w.responses.away++
 		return nil, false
 	case err != nil:
@@ -99,8 +99,8 @@ func (w *watcher) fetch(ctx context.Context, p *process, url string) (body []byt
 	return body, response.StatusCode == http.StatusOK || response.Header.Get("Content-Type") == "application/json" && response.StatusCode == http.StatusServiceUnavailable
 }
 
-// check requires that no link has more sharers than accounts may share it. The log is read
-// after the response, so it holds every event that the response can.
+// check requires that no link has more sharers than accounts may share it. It reads the log after
+// the response, so the log holds every event that the response can reflect.
 func (w *watcher) check(body []byte, before committed) {
 	var ranking struct {
 		Links []ranking.TrendingLink `json:"links"`
@@ -110,12 +110,12 @@ func (w *watcher) check(body []byte, before committed) {
 		return
 	}
 	w.history.learn(w.c.net.Log().Entries())
-	listed := map[string]bool{} // by canonical URL: one article is one row
+	listed := map[string]bool{} // by canonical URL: an article has only one row
 	for i, l := range ranking.Links {
 		l.URL = canonical(l.URL)
 		urls := w.c.everOneWith(l.URL)
 		gone := before
-		gone.until = 0 // nothing is deleted or hidden
+		gone.until = 0 // the count if nothing were deleted or hidden
 		most, ever := len(w.history.sharers(urls, before)), len(w.history.sharers(urls, gone))
 		if l.Sharers == most && most < ever {
 			w.responses.strict++

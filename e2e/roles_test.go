@@ -29,9 +29,9 @@ func withRoles(t *testing.T, database string) {
 	execute(t, database, `ALTER ROLE weir_owner PASSWORD 'secret of weir_owner'; ALTER ROLE weir_app PASSWORD 'secret of weir_app'`)
 }
 
-// TestLeastPrivilege: the owner migrates. The role that owns nothing serves, is
-// killed, serves again, and loses nothing. Partitions are created and dropped. The
-// role has no privileges that it does not need.
+// TestLeastPrivilege has the owner migrate. The role that owns nothing serves,
+// is killed, serves again, and loses nothing. Partitions are created and
+// dropped. The role has no privileges that it does not need.
 func TestLeastPrivilege(t *testing.T) {
 	schematest.Long(t)
 	parallel(t)
@@ -39,7 +39,7 @@ func TestLeastPrivilege(t *testing.T) {
 	database := server.URL("weir")
 	withRoles(t, database)
 	k := begin(t, busyNetwork(t), server, as(t, "weir_owner", database), as(t, "weir_app", database))
-	withRoles(t, database) // as after an upgrade
+	withRoles(t, database) // as an upgrade does
 	stop := live(t, k.net, 300)
 	for range 2 {
 		k.progress(8)

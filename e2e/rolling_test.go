@@ -16,7 +16,7 @@ import (
 	"github.com/weir-social/weir/schema/schematest"
 )
 
-// nextBinary is the binary of the next version: this one with one more migration.
+// nextBinary builds the next version: this one with one more migration.
 func nextBinary(t *testing.T) (path string, version int) {
 	t.Helper()
 	dir := t.TempDir()
@@ -38,10 +38,10 @@ func nextBinary(t *testing.T) (path string, version int) {
 	return path, version
 }
 
-// TestRollingRestart: the next version migrates while this one serves, and this
-// one continues. Both run side by side: one reads the stream, both process jobs.
-// This one ends, and the next takes over. After the migration this version refuses
-// to start, and says why.
+// TestRollingRestart has the next version migrate while this one serves, and
+// this one continues. Both run side by side: one reads the stream, both process
+// jobs. This one exits, and the next takes over. After the migration this
+// version refuses to start, and reports why.
 func TestRollingRestart(t *testing.T) {
 	schematest.Long(t)
 	parallel(t)

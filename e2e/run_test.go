@@ -27,8 +27,8 @@ import (
 // binary is the real one, built once.
 var binary string
 
-// TestMain builds the binary. Package testing wakes all tests at once: parallel lets them
-// begin.
+// TestMain builds the binary. Package testing resumes all parallel tests at once; the function
+// parallel limits how many run.
 func TestMain(m *testing.M) {
 	schematest.AtOnce(1000)
 	os.Exit(func() int {
@@ -47,8 +47,8 @@ func TestMain(m *testing.M) {
 	}())
 }
 
-// buildArguments are those of the Dockerfile, with CGO_ENABLED=0: the tests run
-// the deployed binary.
+// buildArguments are those of the Dockerfile, with CGO_ENABLED=0, so that the tests run the
+// deployed binary.
 func buildArguments(out, what string) []string {
 	return []string{"build", "-trimpath", "-ldflags=-s -w", "-o", out, what}
 }
@@ -59,11 +59,10 @@ type process struct {
 	stdout lockedBuffer
 	stderr lockedBuffer
 	exited chan struct{}
-	ending atomic.Bool // a signal that ends it was sent
+	ending atomic.Bool // a signal that ends the process was sent
 }
 
-// start runs the binary with this environment and nothing from the test's own
-// except PATH.
+// start runs the binary with this environment. Of the test's own environment it passes only PATH.
 func start(t testing.TB, env []string, args ...string) *process {
 	t.Helper()
 	return startProgram(t, binary, env, args...)
@@ -92,11 +91,11 @@ func (p *process) signal(s syscall.Signal) {
 	if s == syscall.SIGKILL || s == syscall.SIGTERM {
 		p.ending.Store(true)
 	}
-	p.cmd.Process.Signal(s) //nolint:errcheck // it has ended already
+	p.cmd.Process.Signal(s) //nolint:errcheck // the process may have ended already
 }
 
-// pause sends SIGSTOP and waits until the whole process has stopped: until then, its other
-// threads go on.
+// pause sends SIGSTOP and waits until the whole process has stopped: until then, its other threads
+// may continue.
 func (p *process) pause(t testing.TB) {
 	t.Helper()
 	p.signal(syscall.SIGSTOP)

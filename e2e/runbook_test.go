@@ -21,8 +21,9 @@ var (
 	flag    = regexp.MustCompile(`--[a-z]+`)
 )
 
-// TestRunbookNamesWhatExists: every metric, command and query of an entry in
-// docs/operations.md exists, and each entry names something to look at.
+// TestRunbookNamesWhatExists shows that every metric, command and query of an
+// entry in docs/operations.md exists, and that each entry names something to
+// look at.
 func TestRunbookNamesWhatExists(t *testing.T) {
 	schematest.Long(t)
 	parallel(t)

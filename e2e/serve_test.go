@@ -40,9 +40,9 @@ func startNetwork(t *testing.T, n *simnet.Net) {
 	t.Cleanup(n.Stop)
 }
 
-// reads is the environment of a process that reads a simulated network into a
-// database, and keeps everything: the oracle knows no retention. What was written before
-// the stream began is not read: the oracle folds the stream.
+// reads is the environment of a process that reads a simulated network into a database. It keeps
+// everything, because the oracle knows no retention. It does not read records written before the
+// stream began, because the oracle folds only the stream.
 func reads(n *simnet.Net, database string) []string {
 	return []string{"DATABASE_URL=" + database, "WEIR_JETSTREAM=" + n.URL(), "WEIR_START=oldest", "WEIR_DICTIONARY_URL=" + n.DictionaryURL(),
 		"WEIR_DICTIONARY_SHA256=" + n.DictionarySHA256(), "WEIR_LISTEN=127.0.0.1:0", "WEIR_LEASE_TTL=1s", "WEIR_JOB_TIMEOUT=8s", "WEIR_RESCUE_AFTER=9s",
@@ -78,8 +78,8 @@ func (p *process) page(t testing.TB) string {
 	return url
 }
 
-// photograph shows the page as a reader sees it. WEIR_SCREENSHOTS=1 puts the picture into
-// the README.
+// photograph takes a picture of the page as a reader sees it. WEIR_SCREENSHOTS=1 puts the picture
+// into the README.
 func photograph(t *testing.T, url string) {
 	t.Helper()
 	b := browsertest.Open(t, url)
@@ -99,8 +99,8 @@ func photograph(t *testing.T, url string) {
 	}
 }
 
-// TestDemoShowsRankedLinks of followed accounts without any configuration, and
-// leaves nothing behind.
+// TestDemoShowsRankedLinks shows ranked links of followed accounts without any configuration. The
+// demo leaves nothing behind.
 func TestDemoShowsRankedLinks(t *testing.T) {
 	schematest.Long(t)
 	parallel(t)
@@ -113,7 +113,7 @@ func TestDemoShowsRankedLinks(t *testing.T) {
 	url := demo.page(t)
 	require.Contains(t, demo.stdout.String(), taken.Addr().String()+" (WEIR_LISTEN) is in use: the page is at "+strings.Trim(strings.TrimPrefix(url, "http:"), "/"))
 	_, refused, code := weir(t, env, "dev")
-	require.Equal(t, 1, code, "dev uses no other address")
+	require.Equal(t, 1, code, "dev must not fall back to another address")
 	require.Contains(t, refused, "listen on WEIR_LISTEN="+taken.Addr().String())
 	require.Contains(t, refused, "set WEIR_LISTEN to another address")
 	require.Eventually(t, func() bool {
@@ -133,14 +133,15 @@ func TestDemoShowsRankedLinks(t *testing.T) {
 	_, refused, code = weir(t, env, "audit")
 	require.Equal(t, 1, code)
 	require.Contains(t, refused, "only the demo itself reaches its simulated network")
-	require.NotContains(t, succeed(t, env, "status"), "WeirAudit", "a refused audit does not count")
+	require.NotContains(t, succeed(t, env, "status"), "WeirAudit", "a refused audit must not count as an audit")
 	demo.signal(syscall.SIGINT)
 	require.Zero(t, demo.wait(t, time.Minute))
 	require.Contains(t, demo.stdout.String(), "stopping: committing what was read")
 	require.NoDirExists(t, home+"/demo")
 }
 
-// TestUnreachableJetstreamIsReported on the page and in the log, and retried.
+// TestUnreachableJetstreamIsReported shows that an unreachable Jetstream is reported on the page
+// and in the log, and retried.
 func TestUnreachableJetstreamIsReported(t *testing.T) {
 	schematest.Long(t)
 	parallel(t)
@@ -169,8 +170,8 @@ func TestUnreachableJetstreamIsReported(t *testing.T) {
 	require.Equal(t, 1, count(t, pool, `SELECT count(*) FROM streams WHERE lease_owner IS NULL`))
 }
 
-// TestUsageErrorsAreOneSentence: each ends the command at once, and says what to
-// do and nothing else.
+// TestUsageErrorsAreOneSentence shows that each usage error ends the command at once, and that its
+// message only says what to do.
 func TestUsageErrorsAreOneSentence(t *testing.T) {
 	parallel(t)
 	database := schematest.NewURL(t)
@@ -223,7 +224,8 @@ func TestUnknownCommandIsAnError(t *testing.T) {
 	require.Contains(t, stderr, "serve")
 }
 
-// TestUnmigratedDatabaseNamesTheCommand that migrates it.
+// TestUnmigratedDatabaseNamesTheCommand shows that the error about an unmigrated database names the
+// command that migrates it.
 func TestUnmigratedDatabaseNamesTheCommand(t *testing.T) {
 	schematest.Long(t)
 	parallel(t)
@@ -239,7 +241,8 @@ func TestUnmigratedDatabaseNamesTheCommand(t *testing.T) {
 	require.Contains(t, printed, "all shares are stored only since 2") // the database is new
 }
 
-// TestSpellingsOfAnAccountAreOneWatch, and any of them removes it.
+// TestSpellingsOfAnAccountAreOneWatch shows that all spellings of an account are one watch, and
+// that any of them removes it.
 func TestSpellingsOfAnAccountAreOneWatch(t *testing.T) {
 	parallel(t)
 	database := schematest.NewURL(t)
@@ -253,7 +256,8 @@ func TestSpellingsOfAnAccountAreOneWatch(t *testing.T) {
 	require.Zero(t, count(t, pool, `SELECT count(*) FROM watches`))
 }
 
-// TestIngestOfAPipeEndsWithASignal, and says that it is incomplete.
+// TestIngestOfAPipeEndsWithASignal shows that a signal ends the ingest, which reports that it is
+// incomplete.
 func TestIngestOfAPipeEndsWithASignal(t *testing.T) {
 	parallel(t)
 	pipe := filepath.Join(t.TempDir(), "pipe")
@@ -270,8 +274,8 @@ func TestIngestOfAPipeEndsWithASignal(t *testing.T) {
 	require.Contains(t, ingest.stderr.String(), "stopped before the end of the recording")
 }
 
-// TestDictionaryIsKept after the first download: a later start does not need the
-// network for it.
+// TestDictionaryIsKept shows that the dictionary is kept after the first download: a later start
+// does not download it again.
 func TestDictionaryIsKept(t *testing.T) {
 	parallel(t)
 	n := network(t, 300)
@@ -289,7 +293,8 @@ func TestDictionaryIsKept(t *testing.T) {
 	require.NotContains(t, second.stderr.String(), "plain_frames")
 }
 
-// TestDemoShowsBothNetworks of simulated people in a browser, and each by itself.
+// TestDemoShowsBothNetworks shows simulated accounts of both networks in a browser, together and
+// each network by itself.
 func TestDemoShowsBothNetworks(t *testing.T) {
 	schematest.Long(t)
 	parallel(t)
@@ -311,8 +316,8 @@ func TestDemoShowsBothNetworks(t *testing.T) {
 		&& [...document.querySelectorAll(".by a[href*='by=']")].every((a) => a.href.includes("did:nostr:") && a.querySelector(".network").innerText === "Nostr")
 		&& [...document.querySelectorAll(".by bdi")].some((n) => /^[a-z]+ [a-z]+$/.test(n.innerText))`)
 	shows("?network=bluesky", `document.querySelectorAll(".link").length > 20 && !document.querySelector(".by .network")`)
-	// An article that people of both networks share, and what they wrote. Its page begins with the latest fifty shares, so few must
-	// share it.
+	// An article that accounts of both networks share, and their posts. Its page begins with the
+	// latest fifty shares, so fewer accounts must share it.
 	type ranking struct {
 		Links []struct {
 			ID      int64

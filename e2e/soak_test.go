@@ -32,13 +32,13 @@ const (
 )
 
 // TestSoak sends a steady stream to `weir serve` for the time in WEIR_SOAK, and
-// requires that only the stored data grows. It compares the mean of the run's last
-// third with that of the second; the first third is a warm-up. Without WEIR_SOAK
-// it runs for seconds, which shows only that the figures can be read. WEIR_REPORT
-// names a file for the report.
+// requires that only the stored data grows. It compares the mean of the run's
+// last third with that of the second; the first third is a warm-up. Without
+// WEIR_SOAK it runs for seconds, which only shows that the figures can be read.
+// WEIR_REPORT names a file for the report.
 //
-// Posts are kept for the whole run, and finished jobs for an hour: tables grow,
-// so their bloat is measured in bytes per row.
+// Posts are kept for the whole run, and finished jobs for an hour. So tables
+// grow, and their bloat is measured in bytes per row.
 func TestSoak(t *testing.T) {
 	schematest.Long(t)
 	parallel(t)
@@ -115,7 +115,7 @@ GROUP BY 1`)
 	return r
 }
 
-// value is that of a gauge or a counter without labels; 0 if there is none.
+// value returns a gauge or a counter without labels; 0 if there is none.
 func (r reading) value(name string) float64 {
 	f := r.metrics[name]
 	if f == nil || len(f.GetMetric()) == 0 {
@@ -130,8 +130,8 @@ func (r reading) since(before reading, name string) float64 {
 	return r.value(name) - before.value(name)
 }
 
-// quantile is that of a histogram's observations since the previous reading, in
-// milliseconds, interpolated linearly within a bucket.
+// quantile returns a quantile of a histogram's observations since the previous
+// reading, in milliseconds, interpolated linearly within a bucket.
 func (r reading) quantile(before reading, name string, q float64) float64 {
 	now, then := buckets(r.metrics[name]), buckets(before.metrics[name])
 	if len(now) == 0 {

@@ -30,7 +30,7 @@ func TestTrace(t *testing.T) {
 	record := func(name string) (trace.Record, string) { return traced[trace.Record](t, env, name) }
 	page := func(name string) (trace.Link, string) { return traced[trace.Link](t, env, name) }
 
-	// It counts.
+	// The post counts.
 	r, text := record(uri)
 	require.Equal(t, "It counts in 1h, 3h, 6h, 12h, 24h, 7d.", r.Message)
 	require.Equal(t, e.Rev, r.Stored.Rev)
@@ -51,7 +51,7 @@ func TestTrace(t *testing.T) {
 	require.Positive(t, l.Ranks[0].Rank)
 	require.Contains(t, text, "counts in 1h")
 
-	// It does not, for its account, its follow or its age.
+	// The post does not count, because of its account, its follow or its age.
 	executes(t, database, fmt.Sprintf(`INSERT INTO accounts (did, status) VALUES ('%s', 'takendown') ON CONFLICT (did) DO UPDATE SET status = 'takendown'`, did))
 	r, _ = record(uri)
 	require.Equal(t, "It does not count in any window: its account is takendown.", r.Message)
@@ -70,7 +70,7 @@ func TestTrace(t *testing.T) {
 	r, _ = record(uri)
 	require.Contains(t, r.Message, "It does not count in any window: it was shared 170h0m")
 
-	// Its job waits; it could not be processed; what strangers wrote is harmless.
+	// The post's job waits, then has failed. Text by strangers is harmless.
 	executes(t, database, `DELETE FROM shares`+where, fmt.Sprintf(`INSERT INTO river_job (kind, args, max_attempts, priority, queue, state, scheduled_at, attempt, errors)
 		VALUES ('process_posts', '{"posts": ["%s/%s"]}', 25, 1, 'process', 'scheduled', now() + interval '1 hour', 3, ARRAY['{"error": "it broke"}'::jsonb])`, did, e.Rkey))
 	r, text = record(uri)
@@ -86,7 +86,7 @@ func TestTrace(t *testing.T) {
 	r, _ = record(uri)
 	require.Contains(t, r.Message, "It shares a link, but has no share")
 
-	// It was deleted.
+	// The post was deleted.
 	require.NoError(t, n.DeleteRecord(uri))
 	require.Eventually(t, func() bool { return count(t, pool, `SELECT count(*) FROM tombstones`+where) == 1 }, time.Minute, 20*time.Millisecond)
 	r, text = record(uri)
@@ -132,7 +132,8 @@ func traceTheUnstored(t *testing.T, env []string, did string) {
 	require.Contains(t, old, "older than the retention of its collection")
 }
 
-// TestTraceRefusesWrongArguments in one sentence.
+// TestTraceRefusesWrongArguments shows that wrong arguments are refused in one
+// sentence.
 func TestTraceRefusesWrongArguments(t *testing.T) {
 	schematest.Long(t)
 	parallel(t)

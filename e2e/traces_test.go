@@ -56,8 +56,8 @@ func newSpans(t *testing.T) *spans {
 	return s
 }
 
-// path returns spans with these names, each the parent of the next and all of one
-// trace; nil if there are none yet.
+// path returns spans of one trace with these names, each the parent of the
+// next; nil if there are none yet.
 func (s *spans) path(names ...string) []*tracev1.Span {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -94,9 +94,9 @@ func attributes(span *tracev1.Span) map[string]any {
 	return found
 }
 
-// TestOneTraceFromTheEventToTheRanking across two processes: from the batch of the
-// posts to the job that ranks their links. Another trace leads from a watch to the
-// calls that read the feeds of its accounts.
+// TestOneTraceFromTheEventToTheRanking spans two processes: one trace leads
+// from the batch of the posts to the job that ranks their links. Another leads
+// from a watch to the calls that read the feeds of its accounts.
 func TestOneTraceFromTheEventToTheRanking(t *testing.T) {
 	schematest.Long(t)
 	parallel(t)
@@ -129,8 +129,8 @@ func TestOneTraceFromTheEventToTheRanking(t *testing.T) {
 	}
 }
 
-// TestRetriedEventsAreTraced: from the job that retries a dead letter to the batch
-// that stores it and the job that ranks its links.
+// TestRetriedEventsAreTraced shows a trace from the job that retries a dead
+// letter to the batch that stores it and the job that ranks its links.
 func TestRetriedEventsAreTraced(t *testing.T) {
 	schematest.Long(t)
 	parallel(t)
@@ -150,13 +150,13 @@ func TestRetriedEventsAreTraced(t *testing.T) {
 	require.Equal(t, int64(2), attributes(replayed[1])["weir.stored"])
 }
 
-// TestUnreachableCollectorDelaysNothing, nor does one that hangs. It is logged
-// once.
+// TestUnreachableCollectorDelaysNothing covers a collector that is unreachable
+// and one that hangs. The failure is logged once.
 func TestUnreachableCollectorDelaysNothing(t *testing.T) {
 	schematest.Long(t)
 	parallel(t)
 	hanging := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
-		io.Copy(io.Discard, r.Body) //nolint:errcheck // otherwise the end of the request is not noticed
+		io.Copy(io.Discard, r.Body) //nolint:errcheck // otherwise the server does not detect the end of the request
 		<-r.Context().Done()
 	}))
 	t.Cleanup(hanging.Close)
@@ -177,7 +177,8 @@ func TestUnreachableCollectorDelaysNothing(t *testing.T) {
 	}
 }
 
-// TestTracesAreOffByDefault, and unsupported settings are reported.
+// TestTracesAreOffByDefault shows that traces are off by default, and that
+// unsupported settings are reported.
 func TestTracesAreOffByDefault(t *testing.T) {
 	parallel(t)
 	database := schematest.NewURL(t)

@@ -37,7 +37,7 @@ func rankedDatabase(t *testing.T) string {
 	return url
 }
 
-// TestLinksAreMergedAndSplit by their ids and URLs, and errors say what to do.
+// TestLinksAreMergedAndSplit merges and splits links by their ids and URLs. Errors say what to do.
 func TestLinksAreMergedAndSplit(t *testing.T) {
 	schematest.Long(t)
 	parallel(t)
@@ -51,7 +51,7 @@ func TestLinksAreMergedAndSplit(t *testing.T) {
 		return all
 	}
 	require.Equal(t, "link 4 counts as link 2\n", succeed(t, env, "link", "merge", "https://www.4.example", "2"))
-	require.Equal(t, []string{"5 5", "2 4", "3 3", "1 1"}, trending(), "two of the four shared both")
+	require.Equal(t, []string{"5 5", "2 4", "3 3", "1 1"}, trending(), "two of the four sharers shared both links")
 	require.Equal(t, "link 5 counts as link 4\n", succeed(t, env, "link", "merge", "5", "http://4.example/"))
 	require.Equal(t, []string{"2 5", "3 3", "1 1"}, trending())
 	for args, says := range map[string]string{
@@ -70,12 +70,13 @@ func TestLinksAreMergedAndSplit(t *testing.T) {
 	require.Contains(t, traced, "https://2.example/")
 	require.Contains(t, traced, "post, named as https://5.example/ of")
 	require.Equal(t, "link 4 counts for itself\n", succeed(t, env, "link", "split", "4"))
-	require.Equal(t, []string{"4 5", "3 3", "2 2", "1 1"}, trending(), "it takes along what was merged into it")
+	require.Equal(t, []string{"4 5", "3 3", "2 2", "1 1"}, trending(), "a split link keeps the links that were merged into it")
 	succeed(t, env, "link", "split", "https://5.example")
 	require.Equal(t, []string{"5 5", "4 4", "3 3", "2 2", "1 1"}, trending())
 }
 
-// TestMergeIsTriedAgain when Postgres ends it for a deadlock with the deletion of shares.
+// TestMergeIsTriedAgain shows that a merge is retried when Postgres aborts it for a deadlock with
+// the deletion of shares.
 func TestMergeIsTriedAgain(t *testing.T) {
 	schematest.Long(t)
 	parallel(t)
@@ -88,9 +89,9 @@ func TestMergeIsTriedAgain(t *testing.T) {
 	defer other.Close(context.Background()) //nolint:errcheck // the test is over
 	tx, err := conn.Begin(t.Context())
 	require.NoError(t, err)
-	_, err = tx.Exec(t.Context(), `SET LOCAL deadlock_timeout = '10min'`) // the merge notices it
+	_, err = tx.Exec(t.Context(), `SET LOCAL deadlock_timeout = '10min'`) // so that Postgres aborts the merge
 	require.NoError(t, err)
-	_, err = tx.Exec(t.Context(), `DELETE FROM shares WHERE link_id = 4 AND ctid = (SELECT max(ctid) FROM shares WHERE link_id = 4)`) // the merge comes to it last
+	_, err = tx.Exec(t.Context(), `DELETE FROM shares WHERE link_id = 4 AND ctid = (SELECT max(ctid) FROM shares WHERE link_id = 4)`) // the share that the merge locks last
 	require.NoError(t, err)
 	merged := make(chan string, 1)
 	go func() {
@@ -103,12 +104,13 @@ func TestMergeIsTriedAgain(t *testing.T) {
 		return other.QueryRow(t.Context(), sql).Scan(&waits) == nil && waits
 	}, time.Minute, 10*time.Millisecond)
 	_, err = tx.Exec(t.Context(), `DELETE FROM shares WHERE link_id = 4`)
-	require.NoError(t, err, "the merge is ended")
+	require.NoError(t, err, "Postgres must abort the merge, not the deletion")
 	require.NoError(t, tx.Commit(t.Context()))
 	require.Equal(t, "link 4 counts as link 2\n", <-merged)
 }
 
-// TestTrendingHasTheOptionsOfTheAPI, as flags of the same names.
+// TestTrendingHasTheOptionsOfTheAPI shows that `weir trending` has the API's options as flags of
+// the same names.
 func TestTrendingHasTheOptionsOfTheAPI(t *testing.T) {
 	schematest.Long(t)
 	parallel(t)
@@ -158,7 +160,8 @@ func TestTrendingHasTheOptionsOfTheAPI(t *testing.T) {
 	}
 }
 
-// TestStreamEndsWithItsProcess: it delivers changes, and its end is complete.
+// TestStreamEndsWithItsProcess shows that an event stream delivers changes, and that its response
+// is complete when the process ends.
 func TestStreamEndsWithItsProcess(t *testing.T) {
 	schematest.Long(t)
 	parallel(t)
@@ -187,7 +190,7 @@ func TestStreamEndsWithItsProcess(t *testing.T) {
 		_, err := pool.Exec(t.Context(), `INSERT INTO shares (did, collection, rkey, link_id, named_id, how, shared_at) VALUES ('did:plc:5', 'c', $1::int::text, 1, 1, 'post', now())`, events)
 		require.NoError(t, err)
 	}
-	require.NoError(t, lines.Err(), "the response is complete")
+	require.NoError(t, lines.Err(), "the response is incomplete")
 	require.GreaterOrEqual(t, events, 3)
 	require.Zero(t, web.wait(t, time.Minute))
 }

@@ -17,12 +17,12 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// atOnce is how many tests run at once for each core. Their processes wait for each other
-// and for the network. More do not end sooner: many make events by the clock, and
-// processes that get no time run into their time limits, and wait for retries.
+// atOnce is how many tests run at once for each core. Their processes wait for each other and for
+// the network. A higher number does not shorten the run: many tests generate events by the clock,
+// and processes without processor time reach their time limits and wait for retries.
 const atOnce = 3
 
-// longest are the tests that take most time, the longest first: one that starts late
+// longest are the tests that take most time, the longest first. Such a test must start early, or it
 // prolongs the whole run.
 var longest = []string{
 	"TestChaos", "TestFollowedRound", "TestWeekOfTwoNetworks", "TestKillInExpiry", "TestChainShowsWhatARelayLeavesOut", "TestKilledServeRefusesForgeries",
@@ -50,7 +50,7 @@ type turns struct {
 
 // turn is a test that waits.
 type turn struct {
-	rank  int // the least is first
+	rank  int // the lowest begins first
 	begin chan struct{}
 }
 
@@ -78,8 +78,8 @@ func runnable() float64 {
 	return n
 }
 
-// parallel runs a test beside others, and returns when its turn has come. Package testing
-// wakes nobody before every test is in the queue.
+// parallel runs a test beside others, and returns when its turn has come. Package testing resumes
+// no parallel test before all of them are in the queue.
 func parallel(t *testing.T) {
 	t.Helper()
 	w := running.enter(t.Name())
@@ -144,8 +144,8 @@ func (r *turns) leave() {
 	r.admit()
 }
 
-// TestLongestBeginFirst: of the tests in the queue, and no more at once than there is room
-// for.
+// TestLongestBeginFirst shows that the longest tests in the queue begin first, and no more at once
+// than there are free places.
 func TestLongestBeginFirst(t *testing.T) {
 	parallel(t)
 	r := newTurns(2, runnable)
@@ -205,7 +205,8 @@ func TestBusyMachineRunsFewerTests(t *testing.T) {
 	})
 }
 
-// TestEachTestWaitsForItsTurn, and those that are named as the longest exist.
+// TestEachTestWaitsForItsTurn shows that each test calls parallel, and that the tests in longest
+// exist.
 func TestEachTestWaitsForItsTurn(t *testing.T) {
 	parallel(t)
 	files, err := filepath.Glob("*_test.go")

@@ -13,7 +13,7 @@ import (
 	"github.com/weir-social/weir/simnet"
 )
 
-// noteOf reads the kind and the content of an event in the form notepack, by its
+// noteOf reads the kind and the content of an event in the notepack format, according to its
 // specification.
 func noteOf(t *testing.T, record []byte) (kind uint64, content string) {
 	t.Helper()
@@ -25,15 +25,14 @@ func noteOf(t *testing.T, record []byte) (kind uint64, content string) {
 		rest = rest[n:]
 		return v
 	}
-	number() // the date
+	number() // skip the date
 	kind = number()
 	return kind, string(rest[:number()])
 }
 
-// TestVanishedAuthorIsForgotten has an author of Nostr demand that everything vanishes, and
-// kills the process before the database knows the new version of a segment. The archive has
-// what others wrote, and what the author wrote later, each once; and so has a database that
-// is rebuilt from it.
+// TestVanishedAuthorIsForgotten has an author of Nostr request to vanish, and kills the process
+// before the database knows the new version of a segment. The archive then has the other author's
+// notes and what the author wrote later, each once. So does a database that is rebuilt from it.
 func TestVanishedAuthorIsForgotten(t *testing.T) {
 	schematest.Long(t)
 	parallel(t)
@@ -69,7 +68,7 @@ func TestVanishedAuthorIsForgotten(t *testing.T) {
 	stopServe(t, k.process)
 	b.ages()
 	k.process = start(t, k.env, "serve")
-	require.Eventually(t, b.once, time.Minute, 50*time.Millisecond, "versions that were replaced are left")
+	require.Eventually(t, b.once, time.Minute, 50*time.Millisecond, "replaced versions are left in the bucket")
 	stopServe(t, k.process)
 
 	want := []string{"1 note 20 of 0", "62 forget me"}

@@ -6,7 +6,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestVersionIsPrinted: a build from a checkout names its commit.
+// TestVersionIsPrinted shows that a build from a checkout prints its commit.
 func TestVersionIsPrinted(t *testing.T) {
 	parallel(t)
 	require.Regexp(t, `^weir \S+\ncommit .+\ngo1\.\d+\S*\nschema [1-9]\d* \([a-z_]+\), River's [1-9]\d*\n$`, succeed(t, nil, "version"))

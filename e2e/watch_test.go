@@ -9,8 +9,9 @@ import (
 	"github.com/weir-social/weir/schema/schematest"
 )
 
-// TestWatchAddReportsTheTarget: a target that does not exist is refused. One that
-// cannot be looked up is added, and reported as not checked.
+// TestWatchAddReportsTheTarget shows that a target that does not exist is
+// refused. A target that cannot be looked up is added, and reported as not
+// checked.
 func TestWatchAddReportsTheTarget(t *testing.T) {
 	schematest.Long(t)
 	parallel(t)

@@ -14,16 +14,16 @@ import (
 	"github.com/weir-social/weir/simnet"
 )
 
-// committed are the events that the database had certainly committed before a request was
-// sent. The zero value is none: then everyone may count who ever shared a link.
+// committed are the events that the database had certainly committed before a request was sent. The
+// zero value contains none: then every account that ever shared a link may count.
 type committed struct {
 	round
-	members map[string]bool        // accounts of which some may count; nil: of all
-	steady  map[string]bool        // accounts whose deletions the stream brings, if not all of them do
-	since   int64                  // the number of the event after which it brings them
+	members map[string]bool        // the only accounts that may count; nil: all may
+	steady  map[string]bool        // if only some accounts' deletions are on the stream: these accounts
+	since   int64                  // the stream has their deletions after the event with this number
 	until   int64                  // the number of the last event
 	lost    map[*simnet.Entry]bool // events that the server forgot unread
-	doubted []string               // accounts of which something up to it was ever refused
+	doubted []string               // accounts with events that were ever refused
 }
 
 func (m committed) has(e *simnet.Entry) bool {
@@ -33,23 +33,23 @@ func (m committed) has(e *simnet.Entry) bool {
 	return m.number(e) <= m.until && !m.lost[e] && !slices.Contains(m.doubted, e.DID)
 }
 
-// hides reports whether an event, which hides an account, had certainly taken effect. Of
-// followed accounts that is unknown: with a clock that is an hour ahead, a listing that is
-// older than the event shows them until the next one.
+// hides reports whether an event that hides an account had certainly taken effect. For followed
+// accounts that is never certain: with a clock an hour ahead, a listing that is older than the
+// event shows them until the next listing.
 func (m committed) hides(e *simnet.Entry) bool { return !m.follows && m.has(e) }
 
-// never reports whether an event takes no effect: the server forgot it unread, and nobody
-// compares its account with the repository, as may happen with what a relay sends, nor reads
-// its feed, as of followed accounts.
+// never reports whether an event takes no effect: the server forgot it unread, and nothing restores
+// it. A relay's accounts may be compared with their repositories, and the feeds of followed
+// accounts are read.
 func (m committed) never(e *simnet.Entry) bool { return m.lost[e] && !m.relay && !m.follows }
 
-// following selects who is followed: the account, the watch and the date of each. Who leaves
-// and returns has another date.
+// following selects the followed accounts: the account, the watch and the date of each. An account
+// that leaves and returns has another date.
 const following = `SELECT w.did || ' ' || w.watch_id || ' ' || extract(epoch FROM w.added_at) AS following FROM watch_members AS w`
 
-// committed reads how far the stream is committed, without the proxy. It returns none while
-// Postgres is away. In rounds of followed accounts it also reads who is followed: the stream
-// brings only what they delete.
+// committed reads how far the stream is committed, without the proxy. It returns the zero value
+// while Postgres is down. In rounds of followed accounts it also reads which accounts are followed:
+// the stream has only their deletions.
 func (c *chaos) committed(ctx context.Context) committed {
 	m := committed{round: c.round}
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
@@ -81,8 +81,9 @@ SELECT coalesce((SELECT min(coalesce((anchor ->> 'seq')::bigint, 0)) FROM stream
 	return m
 }
 
-// rememberFollowed notes who is followed now, and that their feeds have been read. Some of
-// them share one link, and one deletes its post: the watcher must not see it counted.
+// rememberFollowed records which accounts are followed now, and that their feeds have been read.
+// Some of them share one link, and one deletes its post: the watcher must not see that post
+// counted.
 func (c *chaos) rememberFollowed() {
 	c.t.Helper()
 	const sql = following + ` JOIN accounts AS a USING (did) WHERE a.feed_read_at IS NOT NULL`
@@ -103,7 +104,7 @@ func (c *chaos) rememberFollowed() {
 	require.NoError(c.t, c.net.DeleteRecord(uriOf(last)))
 }
 
-// members are the accounts that are followed now; nil while Postgres is away.
+// members returns the accounts that are followed now; nil while Postgres is down.
 func (c *chaos) members(ctx context.Context) map[string]bool {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
@@ -118,7 +119,7 @@ func (c *chaos) members(ctx context.Context) map[string]bool {
 	return all
 }
 
-// joined adds who is followed after the response: an account may have been followed
+// joined adds the accounts that are followed after the response: one may have been followed
 // meanwhile.
 func (m committed) joined(after map[string]bool) committed {
 	if m.members == nil || after == nil {
@@ -135,13 +136,13 @@ type revision struct {
 	subject recordKey
 }
 
-// history is a log by what decides who shares a link.
+// history is a log, indexed to find who shares a link.
 type history struct {
 	seen     int                              // number of entries
 	records  map[recordKey][]revision         // of each post and repost, deletions included
 	statuses map[string][]*simnet.Entry       // of each account
-	posts    map[string]map[recordKey]bool    // those that ever contained each URL
-	through  map[recordKey]map[recordKey]bool // those that ever reposted or quoted each post
+	posts    map[string]map[recordKey]bool    // posts that ever contained each URL
+	through  map[recordKey]map[recordKey]bool // records that ever reposted or quoted each post
 }
 
 func newHistory() *history {
@@ -149,7 +150,7 @@ func newHistory() *history {
 		posts: map[string]map[recordKey]bool{}, through: map[recordKey]map[recordKey]bool{}}
 }
 
-// learn adds the entries that have come since.
+// learn adds the entries since the last call.
 func (h *history) learn(all []*simnet.Entry) {
 	for _, e := range all[h.seen:] {
 		switch {
@@ -182,7 +183,7 @@ func add[K comparable](all map[K]map[recordKey]bool, to K, key recordKey) {
 	all[to][key] = true
 }
 
-// shown reports whether an account may be visible: it was, or became so later.
+// shown reports whether an account may be visible: it was visible, or became so later.
 func (h *history) shown(did string, after committed) bool {
 	for _, e := range slices.Backward(h.statuses[did]) {
 		switch {
@@ -196,9 +197,9 @@ func (h *history) shown(did string, after committed) bool {
 	return true
 }
 
-// stored reports whether a record may be stored with such a revision. A deletion takes
-// effect in the commit that brings it. An edit takes effect later, by a job: so every
-// revision since the deletion may count.
+// stored reports whether a record may be stored with a revision for which such returns true. A
+// deletion takes effect in the commit that contains it. An edit takes effect later, in a job, so
+// every revision since the deletion may count.
 func (h *history) stored(key recordKey, after committed, such func(revision) bool) bool {
 	for _, r := range slices.Backward(h.records[key]) {
 		switch {
@@ -212,9 +213,9 @@ func (h *history) stored(key recordKey, after committed, such func(revision) boo
 	return false
 }
 
-// sharers returns the accounts that may count for any of the URLs in a response to a
-// request: those that share it in the state after what was committed before the request,
-// or in a later one, and are followed if it says who is. The log must be learned after the response.
+// sharers returns the accounts that may count for any of the URLs in a response. They share one in
+// the state that was committed before the request, or in a later state. If before has members, they
+// must be among them. The log must be learned after the response.
 func (h *history) sharers(urls []string, before committed) map[string]bool {
 	all := map[string]bool{}
 	for _, url := range urls {

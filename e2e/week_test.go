@@ -23,7 +23,7 @@ import (
 
 const (
 	weekDays    = 10                            // tombstones stay for seven
-	weekStep    = 12*time.Hour + 10*time.Minute // events are never at the edge of a window
+	weekStep    = 12*time.Hour + 10*time.Minute // keeps events away from the edge of a window
 	weekFollows = 300                           // at most
 	weekStrange = 20                            // accounts that nobody follows and whose posts are reposted
 )
@@ -40,22 +40,22 @@ type week struct {
 
 	net       *simnet.Net
 	nostr     *simnet.Nostr
-	authors   int      // of Nostr, who are followed
-	follows   []string // of Bluesky
+	authors   int      // followed authors of Nostr
+	follows   []string // followed accounts of Bluesky
 	strangers []string
 	acts      []*act
 	written   int
 	patience  time.Duration
 }
 
-// act is what somebody did that may share a link.
+// act is an action of an account that may share a link.
 type act struct {
 	who, network string
-	author       int // of Nostr
+	author       int // the author's number in Nostr
 	followed     bool
 	at           time.Time
 	link         string
-	own          bool // the link is in its text, not in that of what it refers to
+	own          bool // the link is in the act's own text, not in that of its subject
 	name         string
 	event        *simnet.NostrEvent
 	subject      *act
@@ -70,7 +70,7 @@ func (w *week) exec(sql string, args ...any) {
 	require.NoError(w.t, err)
 }
 
-// newWeek follows accounts of which a fifth is of Nostr.
+// newWeek follows this many accounts, a fifth of them in Nostr.
 func newWeek(t *testing.T, follows int) *week {
 	t.Helper()
 	authors := follows / 5
@@ -130,7 +130,7 @@ func (w *week) travel(by time.Duration) {
 	w.exec(`UPDATE stepped.clock SET by = $1`, w.later)
 }
 
-// live begins the process.
+// live starts the process.
 func (w *week) live() {
 	w.t.Helper()
 	program, err := steppable()
@@ -138,8 +138,7 @@ func (w *week) live() {
 	w.serve = startProgram(w.t, program, w.env, "serve")
 }
 
-// recent returns a random act of the last day of a network that something can refer to; nil:
-// there is none.
+// recent returns a random act of the last day in a network that can be referred to, or nil.
 func (w *week) recent(network string, fits func(*act) bool) *act {
 	var all []*act
 	for _, a := range w.acts {
@@ -153,7 +152,7 @@ func (w *week) recent(network string, fits func(*act) bool) *act {
 	return all[w.random.IntN(len(all))]
 }
 
-// url returns one of few links, which both networks share, or a new one.
+// link returns one of a few links that both networks share, or a new one.
 func (w *week) link() string {
 	if w.random.IntN(2) == 0 {
 		return fmt.Sprintf("https://news.example/%d", w.random.IntN(25))
@@ -161,7 +160,7 @@ func (w *week) link() string {
 	return fmt.Sprintf("https://news.example/once/%d", w.written)
 }
 
-// play lets people of both networks post, repost, quote and delete.
+// play has accounts of both networks post, repost, quote and delete.
 func (w *week) play(count int) {
 	w.t.Helper()
 	for range count {
@@ -183,7 +182,7 @@ func (w *week) actBluesky(dice int) {
 	var e *simnet.Entry
 	var err error
 	switch subject := w.recent("bluesky", func(s *act) bool { return s.who != who }); {
-	case dice >= 17: // deletes something of a followed account
+	case dice >= 17: // deletes an act of a followed account
 		w.forget("bluesky", func(a *act) { require.NoError(w.t, w.net.DeleteRecord(a.name)) })
 		return
 	case dice >= 12 && subject != nil && dice%2 == 0:
@@ -215,7 +214,7 @@ func (w *week) actNostr(dice int) {
 		})
 	case dice >= 12 && subject != nil && dice%2 == 0:
 		a.subject, a.link = subject, subject.link
-		// Two reposts of one note in one second would be one event.
+		// Two reposts of one note in the same second would be the same event.
 		write(6, [][]string{{"e", subject.event.ID}, {"p", subject.who}, {"alt", fmt.Sprint("repost ", w.written)}}, "")
 	case dice >= 12 && subject != nil:
 		a.subject, a.link = subject, subject.link
@@ -241,7 +240,7 @@ func (w *week) forget(network string, do func(*act)) {
 	}
 }
 
-// want returns how many people share each link.
+// want returns how many accounts share each link.
 func (w *week) want(window time.Duration, network string) map[string]int {
 	people := map[string]map[string]bool{}
 	for _, a := range w.acts {
@@ -260,7 +259,7 @@ func (w *week) want(window time.Duration, network string) map[string]int {
 	return counts
 }
 
-// found returns the ranking that the API has.
+// found returns the ranking that the API returns.
 func (w *week) found(query string) map[string]int {
 	counts, cursor := map[string]int{}, ""
 	for {
@@ -319,9 +318,9 @@ func differences(want, found map[string]int) (all []string) {
 	return all
 }
 
-// sizes expires what is due, waits until everything is counted, and returns the rows of each
-// table that may not grow. The counter first runs a second after the process has started, which
-// is longer than most steps take.
+// sizes expires due rows, waits until everything is counted, and returns the number of rows of each
+// table that may not grow. The counter first runs a second after the process has started, which is
+// longer than most steps take.
 func (w *week) sizes() map[string]int {
 	w.t.Helper()
 	w.exec(`SELECT enqueue_job('expire', 'maintenance', '{}', '{periodic}') WHERE NOT EXISTS (SELECT FROM river_job WHERE kind = 'expire' AND finalized_at IS NULL)`)
@@ -337,11 +336,11 @@ func (w *week) sizes() map[string]int {
 	return all
 }
 
-// TestWeekOfTwoNetworks plays ten days with WEIR_WEEK_EVENTS a day, by up to 300 accounts of
-// both networks that are followed. The ranking is that of what they did, of both networks and
-// of each, twice a day. Records expire after a day, shares after two and tombstones after seven, so
-// no table has more rows on the last two days than on the fifth and sixth, except the seen ids of
-// Nostr and its tombstones, which stay.
+// TestWeekOfTwoNetworks plays ten days with WEIR_WEEK_EVENTS events a day, by up to 300 followed
+// accounts of both networks. Twice a day the ranking is that of the acts, for both networks
+// together and for each. Records expire after a day, shares after two and tombstones after seven.
+// So no table has more rows on the last two days than on the fifth and sixth, except the seen ids
+// of Nostr and its tombstones, which stay.
 func TestWeekOfTwoNetworks(t *testing.T) {
 	schematest.Long(t)
 	parallel(t)
@@ -353,7 +352,7 @@ func TestWeekOfTwoNetworks(t *testing.T) {
 	}
 	w := newWeek(t, min(weekFollows, each*3/4))
 	w.patience = time.Minute + time.Duration(each)*100*time.Millisecond
-	var sizes []map[string]int // of each day
+	var sizes []map[string]int // by day
 	for step := range 2 * weekDays {
 		w.travel(weekStep)
 		w.play(each / 4) // while the process is down
@@ -365,14 +364,14 @@ func TestWeekOfTwoNetworks(t *testing.T) {
 			t.Logf("day %d: %v", len(sizes), sizes[len(sizes)-1])
 		}
 	}
-	stays := []string{"seen", "audits", "audit_faults", "relay_audits", "pending_counts", "tombstones"} // pending_counts is what has not been counted yet
+	stays := []string{"seen", "audits", "audit_faults", "relay_audits", "pending_counts", "tombstones"} // pending_counts holds what has not been counted yet
 	for table, rows := range sizes[weekDays-1] {
 		if !slices.Contains(stays, table) { // a table that kept everything would have grown by four of six days
 			before := sizes[4][table] + sizes[5][table]
 			require.LessOrEqual(t, sizes[weekDays-2][table]+rows, before+before*15/100+40, table)
 		}
 	}
-	require.Zero(t, count(t, w.pool, `SELECT count(*) FROM tombstones WHERE deleted_at < now() - interval '8 days'`), "they stay for seven days")
+	require.Zero(t, count(t, w.pool, `SELECT count(*) FROM tombstones WHERE deleted_at < now() - interval '8 days'`), "tombstones must expire after seven days")
 	require.Zero(t, count(t, w.pool, `SELECT count(*) FROM dead_letters`))
 	require.Zero(t, count(t, w.pool, `SELECT count(*) FROM gaps WHERE closed_at IS NULL`))
 	succeed(t, w.env, "recount", "--check")

@@ -13,18 +13,15 @@ import (
 	"github.com/weir-social/weir/schema/schematest"
 )
 
-// TestChaos runs a fleet of processes that store a simulated network while
-// faults are injected, then compares the tables with the fold of the network's
-// log. Each round has a network, a database and a fleet of its own; every second
-// one follows accounts, and two of four read a relay. A fault that cannot be shown
-// to have happened fails the test.
+// TestChaos runs a fleet of processes that store a simulated network while faults are injected. It
+// then compares the tables with the fold of the network's log. Each round has its own network,
+// database and fleet. Every second round follows accounts, and two of four read a relay. A fault
+// that cannot be shown to have happened fails the test.
 //
-// WEIR_CHAOS is how long it runs, in whole rounds; without it, one round with half of the
-// faults.
-// WEIR_SEED is the seed of the first round: an even one reads the whole network,
-// an odd one follows accounts; if the remainder by four is one or two, it reads a relay.
-// A seed repeats the plan and the network, but not the timing. WEIR_REPORT names a
-// file for the report.
+// WEIR_CHAOS is how long it runs, in whole rounds. Without it, one round with half of the faults
+// runs. WEIR_SEED is the seed of the first round. An even seed reads the whole network, an odd one
+// follows accounts. If the seed modulo four is one or two, the round reads a relay. A seed repeats
+// the plan and the network, but not the timing. WEIR_REPORT names a file for the report.
 func TestChaos(t *testing.T) {
 	schematest.Long(t)
 	parallel(t)
@@ -43,9 +40,9 @@ func TestChaos(t *testing.T) {
 	}
 }
 
-// TestFollowedRound is a short round of followed accounts: accounts are followed
-// and unfollowed, the server forgets events, and a worker is killed. The seed decides
-// whether it reads Jetstream or a relay, which then leaves out commits.
+// TestFollowedRound is a short round of followed accounts: accounts are followed and unfollowed,
+// the server forgets events, and a worker is killed. The seed decides whether it reads Jetstream or
+// a relay. A relay then leaves out commits.
 func TestFollowedRound(t *testing.T) {
 	schematest.Long(t)
 	parallel(t)
@@ -65,7 +62,7 @@ func TestFollowedRound(t *testing.T) {
 // seed is WEIR_SEED, or a new seed.
 func seed(t *testing.T) uint64 {
 	t.Helper()
-	s := uint64(time.Now().UnixMicro()) &^ 3 // reads Jetstream first
+	s := uint64(time.Now().UnixMicro()) &^ 3 // this seed reads Jetstream first
 	if given := os.Getenv("WEIR_SEED"); given != "" {
 		var err error
 		s, err = strconv.ParseUint(given, 10, 64)

@@ -19,15 +19,15 @@ import (
 // mostRequested is how many accounts one connection can request.
 const mostRequested = 10_000
 
-// crossing is a network of which 100 accounts are followed. Accounts that never write
-// are followed too, as many as a test needs to cross mostRequested. Feeds are not
-// read, so events that the stream loses stay lost.
+// crossing is a network with 100 followed accounts that write. Accounts that never write are
+// followed too, as many as a test needs to cross mostRequested. Feeds are not read, so events that
+// the stream loses stay lost.
 type crossing struct {
 	t        *testing.T
 	net      *simnet.Net
 	pool     *pgxpool.Pool
 	env      []string
-	followed []string // those that write
+	followed []string // the followed accounts that write
 }
 
 func newCrossing(t *testing.T) *crossing {
@@ -55,8 +55,7 @@ func (c *crossing) follow(dids ...string) {
 	c.exec(`INSERT INTO watch_members (watch_id, did) SELECT 1, unnest($1::text[])`, dids)
 }
 
-// total follows accounts that never write, or no longer follows them, until this many
-// accounts are followed.
+// total follows or unfollows accounts that never write, until this many accounts are followed.
 func (c *crossing) total(accounts int) {
 	c.t.Helper()
 	silent := accounts - count(c.t, c.pool, `SELECT count(*) FROM watch_members WHERE did NOT LIKE 'did:plc:silent%'`)
@@ -64,8 +63,8 @@ func (c *crossing) total(accounts int) {
 	c.exec(`INSERT INTO watch_members (watch_id, did) SELECT 1, 'did:plc:silent' || n FROM generate_series(1, $1::int) AS n ON CONFLICT DO NOTHING`, silent)
 }
 
-// requested waits until the last filter that a client sent has this many accounts;
-// 0: the whole network.
+// requested waits until the last filter that a client sent has this many accounts; 0 means the
+// whole network.
 func (c *crossing) requested(accounts int) {
 	c.t.Helper()
 	require.Eventually(c.t, func() bool {
@@ -74,9 +73,9 @@ func (c *crossing) requested(accounts int) {
 	}, time.Minute, 20*time.Millisecond, "no filter of %d accounts", accounts)
 }
 
-// equal waits until the tables equal the log of the accounts that were always followed.
-// The job that follows the edits of reposted and quoted posts is in a paused queue, so it
-// is added to another one. It finds no stranger's post to fetch.
+// equal waits until the tables equal the log of the accounts that were always followed. The job
+// that processes edits of reposted and quoted posts is in a paused queue, so equal enqueues it in
+// another one. The job finds no stranger's post to fetch.
 func (c *crossing) equal() {
 	c.t.Helper()
 	var problems []string
@@ -88,7 +87,7 @@ func (c *crossing) equal() {
 		var err error
 		problems, err = fold(entries).problems(c.t.Context(), c.pool, time.Now().Truncate(time.Second).Add(time.Second).UTC())
 		return err == nil && len(problems) == 0
-	}, 3*time.Minute, time.Second, "%v", &problems) // the jobs of a killed process are worked again after a minute
+	}, 3*time.Minute, time.Second, "%v", &problems) // the jobs of a killed process are processed again after a minute
 }
 
 // has waits until exactly these of the known posts are stored.
@@ -106,11 +105,11 @@ func (c *crossing) more() {
 	require.Eventually(c.t, func() bool { return count(c.t, c.pool, `SELECT count(*) FROM posts`) > posts+20 }, time.Minute, 20*time.Millisecond)
 }
 
-// TestLimitCrossedWhileDownLosesNothing: between two processes the followed accounts
-// become more than a connection can request, or few enough again. The second process
-// reads what the first did not, also for accounts that are followed since.
+// TestLimitCrossedWhileDownLosesNothing crosses the limit between two processes: the followed
+// accounts become more than a connection can request, or few enough again. The second process reads
+// what the first did not, also for accounts that were followed since.
 //
-// It fails if the second process begins at the tip because its filter is new, and if
+// It fails if the second process begins at the tip because its filter is new, or if events of
 // strangers are kept.
 func TestLimitCrossedWhileDownLosesNothing(t *testing.T) {
 	schematest.Long(t)
@@ -154,7 +153,7 @@ func TestLimitCrossedWhileDownLosesNothing(t *testing.T) {
 	}
 }
 
-// TestLimitCrossedWhileTheyPost, again and again, in two processes that share the
+// TestLimitCrossedWhileTheyPost crosses the limit again and again, in two processes that share the
 // stream. The holder of the lease is killed before some of the changes.
 func TestLimitCrossedWhileTheyPost(t *testing.T) {
 	schematest.Long(t)
@@ -174,7 +173,7 @@ func TestLimitCrossedWhileTheyPost(t *testing.T) {
 		c.total(mostRequested + 1)
 		c.requested(0)
 		c.more()
-		c.total(mostRequested*9/10 + 1) // it requests the whole network until a tenth is gone
+		c.total(mostRequested*9/10 + 1) // the process requests the whole network until the number has fallen to nine tenths of the limit
 		c.more()
 		c.requested(0)
 		if i > 1 {
@@ -198,8 +197,8 @@ func TestLimitCrossedWhileTheyPost(t *testing.T) {
 	c.equal()
 }
 
-// killHolder kills the process that holds the stream's lease, and starts another one,
-// which waits for the lease.
+// killHolder kills the process that holds the stream's lease, and starts another one, which waits
+// for the lease.
 func (c *crossing) killHolder(processes []*process) []*process {
 	c.t.Helper()
 	holder := -1
@@ -212,9 +211,9 @@ func (c *crossing) killHolder(processes []*process) []*process {
 	return append(slices.Delete(processes, holder, holder+1), start(c.t, c.env, "serve"))
 }
 
-// standing returns the posts of some accounts that a part of the log created and did not
-// delete, sorted; known are all posts of them that it created. Posts of accounts that
-// are not active at the end are not among them.
+// standing returns the posts of some accounts that a part of the log created and did not delete,
+// sorted. known contains all posts of these accounts that it created. Posts of accounts that are
+// not active at the end are in neither.
 func standing(t *testing.T, entries []*simnet.Entry, dids []string) (posts []string, known map[string]bool) {
 	t.Helper()
 	gone := map[string]bool{}

@@ -28,8 +28,8 @@ func TestOnlyPublicAddressesAreDialled(t *testing.T) {
 	require.ErrorIs(t, check("tcp", "no address", nil), ErrPrivate)
 }
 
-// TestTransportIsGuarded with a name that leads to this machine, and a proxy in the
-// environment of the transport.
+// TestTransportIsGuarded uses a name that resolves to this machine, and a proxy
+// in the environment of the transport.
 func TestTransportIsGuarded(t *testing.T) {
 	t.Parallel()
 	server := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
@@ -39,7 +39,7 @@ func TestTransportIsGuarded(t *testing.T) {
 		get := func(loopback bool) error {
 			resp, err := (&http.Client{Transport: Transport(base, loopback)}).Get(address)
 			if err == nil {
-				resp.Body.Close() //nolint:errcheck // a test
+				resp.Body.Close() //nolint:errcheck // the body is not used
 			}
 			return err
 		}

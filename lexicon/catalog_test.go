@@ -13,7 +13,8 @@ import (
 	"github.com/weir-social/weir/lexicon"
 )
 
-// TestSchemasThatAreRefused: a catalog is all of its files, or none.
+// TestSchemasThatAreRefused shows that one bad file makes the whole catalog
+// refused.
 func TestSchemasThatAreRefused(t *testing.T) {
 	t.Parallel()
 	def := func(def string) string { return `{"lexicon":1,"id":"a.b.c","defs":{"x":` + def + `}}` }
@@ -42,7 +43,7 @@ func TestSchemasThatAreRefused(t *testing.T) {
 		property(`null`):                                          "no type",
 		property(`{"type":"token"}`):                              `"token"`,
 		property(`{"type":"array"}`):                              "no type",
-		property(`{"type":"ref","ref":""}`):                       "", // the definition itself
+		property(`{"type":"ref","ref":""}`):                       "", // refers to the definition itself
 		property(`{"type":"ref","ref":"a"}`):                      "ref to",
 		property(`{"type":"ref","ref":"#a#b"}`):                   "ref to",
 		property(`{"type":"union","closed":true,"refs":[]}`):      "closed union",
@@ -84,7 +85,8 @@ func TestLoadReadsFoldersInFolders(t *testing.T) {
 	require.Error(t, err)
 }
 
-// TestHashCoversWhatTheSchemaUses: the layout of a file changes nothing.
+// TestHashCoversWhatTheSchemaUses shows that only used definitions change the
+// hash, and that the layout of a file does not.
 func TestHashCoversWhatTheSchemaUses(t *testing.T) {
 	t.Parallel()
 	record := string(recordSchema("a.b.c", `"properties":{"p":{"type":"ref","ref":"a.b.defs#used"}}`))
@@ -103,7 +105,7 @@ func TestHashCoversWhatTheSchemaUses(t *testing.T) {
 	require.Equal(t, base, hash(defs, strings.ReplaceAll(record, ",", ", \n")))
 	require.Equal(t, base, hash(record, strings.Replace(defs, `"other":{"type":"string"}`, `"other":{"type":"boolean"}`, 1)))
 	require.NotEqual(t, base, hash(record, strings.Replace(defs, `"deep":{"type":"string"}`, `"deep":{"type":"boolean"}`, 1)))
-	require.NotEqual(t, base, hash(record), "a definition that was missing is found")
+	require.NotEqual(t, base, hash(record), "adding a missing definition must change the hash")
 	large := `"properties":{"p":{"type":"integer","maximum":%d}}`
 	require.NotEqual(t, hash(string(recordSchema("a.b.c", fmt.Sprintf(large, 1<<53)))), hash(string(recordSchema("a.b.c", fmt.Sprintf(large, 1<<53+1)))))
 
@@ -113,7 +115,8 @@ func TestHashCoversWhatTheSchemaUses(t *testing.T) {
 	require.Equal(t, c.Hash("a.b.c"), c.Validate("a.b.c", "x", []byte(`{}`), lexicon.Options{}).Hash)
 }
 
-// TestManyValidateAtOnce with one catalog, which the race detector watches.
+// TestManyValidateAtOnce validates concurrently with one catalog, for the race
+// detector.
 func TestManyValidateAtOnce(t *testing.T) {
 	t.Parallel()
 	c := catalog(t)

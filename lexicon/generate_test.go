@@ -14,11 +14,11 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// generator makes records from schema files, by reading them in its own way.
+// generator makes records from schema files, which it reads with its own code.
 type generator struct {
 	*rand.Rand
-	defs map[string]map[string]any // by full name, main too
-	full bool                      // every field and one element at least
+	defs map[string]map[string]any // by full name, including main definitions
+	full bool                      // generate every field and at least one element
 }
 
 func newGenerator(t testing.TB, folder fs.FS) *generator {
@@ -32,13 +32,14 @@ func newGenerator(t testing.TB, folder fs.FS) *generator {
 	return g
 }
 
-// seed returns a generator of the same schemas that makes the records of a seed.
+// seed returns a generator of the same schemas that makes the records of
+// another seed.
 func (g *generator) seed(seed uint64) *generator {
 	return &generator{Rand: rand.New(rand.NewPCG(seed, 1)), defs: g.defs}
 }
 
-// schemas returns the schema files in a folder by their NSID, without what indigo
-// cannot load: string formats of the future.
+// schemas returns the schema files in a folder by their NSID, without the
+// string formats that indigo cannot load.
 func schemas(t testing.TB, folder fs.FS) map[string]map[string]any {
 	t.Helper()
 	files := map[string]map[string]any{}
@@ -56,8 +57,8 @@ func schemas(t testing.TB, folder fs.FS) map[string]map[string]any {
 	return files
 }
 
-// folders are the lexicons that the tests compare with: our own, and those of
-// WEIR_TESTDATA.
+// folders returns the lexicons that the tests compare with: our own, and those
+// in WEIR_TESTDATA.
 func folders() map[string]fs.FS {
 	all := map[string]fs.FS{"own": os.DirFS("testdata/lexicons")}
 	if dir := os.Getenv("WEIR_TESTDATA"); dir != "" {
@@ -78,7 +79,7 @@ func (g *generator) collections() []string {
 	return names
 }
 
-// record returns a record that is valid.
+// record returns a valid record.
 func (g *generator) record(collection string) map[string]any {
 	object := g.object(collection, g.defs[collection+"#main"]["record"].(map[string]any), 0)
 	object["$type"] = collection
@@ -107,7 +108,8 @@ func (g *generator) object(id string, def map[string]any, depth int) map[string]
 	return made
 }
 
-// value returns a value of a type, and false if indigo has none.
+// value returns a value of a type, and false if indigo does not support the
+// type.
 func (g *generator) value(id string, def map[string]any, depth int) (any, bool) {
 	switch def["type"] {
 	case "boolean":
@@ -251,7 +253,7 @@ func (g *generator) damage(in any) {
 			g.damage(v[name])
 		case g.IntN(4) == 0:
 			delete(v, name)
-		case name == "$type": // indigo takes any string in an open union
+		case name == "$type": // indigo accepts any string in an open union
 			v[name] = others[g.IntN(3)]
 		default:
 			v[name] = others[g.IntN(len(others))]

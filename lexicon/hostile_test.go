@@ -16,7 +16,7 @@ func recordSchema(id, properties string) []byte {
 	return []byte(`{"lexicon":1,"id":"` + id + `","defs":{"main":{"type":"record","key":"any","record":{"type":"object",` + properties + `}}}}`)
 }
 
-// times returns n copies with commas between them, with the number of each.
+// times returns n copies of a format with commas between them, each with its number.
 func times(n int, format string) string {
 	var all strings.Builder
 	for i := range n {
@@ -31,8 +31,8 @@ func times(n int, format string) string {
 // list returns n copies with commas between them.
 func list(n int, s string) string { return strings.TrimSuffix(strings.Repeat(s+",", n), ",") }
 
-// TestHostileSchemasAndRecordsEnd: if the work of one of these grew faster than its
-// size, the test would not end in the time that a test has.
+// TestHostileSchemasAndRecordsEnd would exceed a test's time limit if the work of one of these grew
+// faster than its size.
 func TestHostileSchemasAndRecordsEnd(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {
@@ -79,7 +79,8 @@ func TestHostileSchemasAndRecordsEnd(t *testing.T) {
 	}
 }
 
-// TestReferencesAreBounded by what fits in a record, and by the bytes of their paths.
+// TestReferencesAreBounded shows that references are bounded by what fits in a record, and by the
+// bytes of their paths.
 func TestReferencesAreBounded(t *testing.T) {
 	t.Parallel()
 	c, err := lexicon.New(recordSchema("a.b.c", `"properties":{"list":{"type":"array","items":{"type":"string","format":"at-uri"}}}`))
@@ -106,7 +107,7 @@ func TestReferencesAreBounded(t *testing.T) {
 	require.NotZero(t, long.Dropped)
 }
 
-// TestHostileSchemasAreRefused, and the error says which.
+// TestHostileSchemasAreRefused shows that the error names the schema.
 func TestHostileSchemasAreRefused(t *testing.T) {
 	t.Parallel()
 	nested := strings.Repeat(`{"type":"array","items":`, 70) + `{"type":"boolean"}` + strings.Repeat("}", 70)
@@ -126,7 +127,8 @@ func TestHostileSchemasAreRefused(t *testing.T) {
 	}
 }
 
-// TestValidationCannotMakeRequests: nothing that it is made of can open a connection.
+// TestValidationCannotMakeRequests shows that none of the package's dependencies can open a
+// connection.
 func TestValidationCannotMakeRequests(t *testing.T) {
 	t.Parallel()
 	out, err := exec.Command("go", "list", "-deps", ".", "./rules").Output()

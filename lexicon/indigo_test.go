@@ -35,7 +35,7 @@ func indigoAccepts(c *indigo.BaseCatalog, collection string, record []byte) erro
 	return indigo.ValidateRecord(c, data, collection, 0)
 }
 
-// agree compares a generated record, and the record after some damage, with indigo.
+// agree compares a generated record, and the same record after some damage, with indigo.
 func agree(t testing.TB, g *generator, ours *lexicon.Catalog, theirs *indigo.BaseCatalog, note string) (refused int) {
 	t.Helper()
 	for _, collection := range g.collections() {
@@ -58,7 +58,7 @@ func agree(t testing.TB, g *generator, ours *lexicon.Catalog, theirs *indigo.Bas
 	return refused
 }
 
-// TestAgreesWithIndigo on records of every collection, good and damaged.
+// TestAgreesWithIndigo covers valid and damaged records of every collection.
 func TestAgreesWithIndigo(t *testing.T) {
 	t.Parallel()
 	for name, folder := range folders() {
@@ -69,7 +69,7 @@ func TestAgreesWithIndigo(t *testing.T) {
 		for seed := range 25 {
 			refused += agree(t, g.seed(uint64(seed)), ours, theirs, name+", "+seedName(seed))
 		}
-		require.Greater(t, refused, 50, "the damage is seen")
+		require.Greater(t, refused, 50, "too few damaged records were refused")
 	}
 }
 
@@ -86,8 +86,8 @@ func FuzzAgainstIndigo(f *testing.F) {
 	})
 }
 
-// FuzzRecord: whatever the record is, validation ends without a panic, reads JSON as
-// the library does, and returns what the limits allow.
+// FuzzRecord checks that validation of any record ends without a panic, reads JSON as the library
+// does, and returns results within the limits.
 func FuzzRecord(f *testing.F) {
 	folder := folders()["own"]
 	ours, err := lexicon.Load(folder)
@@ -127,7 +127,7 @@ func FuzzRecord(f *testing.F) {
 	})
 }
 
-// FuzzSchema: whatever the schema is, it is refused or used, without a panic.
+// FuzzSchema checks that any schema is refused or used, without a panic.
 func FuzzSchema(f *testing.F) {
 	for _, file := range schemas(f, folders()["own"]) {
 		f.Add(encode(f, file), with(`"node":{"children":[{}]}`))
@@ -152,7 +152,7 @@ func cpu(b *testing.B) time.Duration {
 	return time.Duration(usage.Utime.Nano() + usage.Stime.Nano())
 }
 
-// benchmarked are records of one shape each, of our own lexicons.
+// benchmarked returns records of one shape each, of our own lexicons.
 func benchmarked() map[string][2]string {
 	const expression = `"expression":"` + postURI + `"`
 	annotations := func(more string) string {
@@ -166,9 +166,9 @@ func benchmarked() map[string][2]string {
 	}
 }
 
-// BenchmarkBesideIndigo validates the same records: generated ones of every collection,
-// and some of one shape. The ratio is our CPU time to indigo's. Each begins with the
-// JSON, and ours collects references and texts too.
+// BenchmarkBesideIndigo validates the same records with both: generated ones of every collection,
+// and some of one shape. The ratio is our CPU time to indigo's. Both start from the JSON. Ours also
+// collects references and texts.
 func BenchmarkBesideIndigo(b *testing.B) {
 	for name, folder := range folders() {
 		var records [][2]string
@@ -198,7 +198,7 @@ func besideIndigo(b *testing.B, folder fs.FS, records [][2]string) {
 		got := ours.Validate(r[0], key, []byte(r[1]), lexicon.Options{})
 		require.Equal(b, lexicon.Valid, got.Verdict, got.Problems)
 	}
-	rounds := max(1, 200/len(records)) // between two looks at the clock of the process
+	rounds := max(1, 200/len(records)) // between two readings of the CPU time
 	var we, they time.Duration
 	for b.Loop() {
 		start := cpu(b)

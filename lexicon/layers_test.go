@@ -12,8 +12,8 @@ import (
 	"github.com/weir-social/weir/lexicon"
 )
 
-// layers returns the lexicons of pub.layers from WEIR_TESTDATA, and the folder of that.
-// Their licence is another: without the folder the tests here do nothing.
+// layers returns the lexicons of pub.layers in WEIR_TESTDATA, and their folder. They have another
+// licence: without the folder these tests do nothing.
 func layers(t *testing.T) (c *lexicon.Catalog, dir string, ok bool) {
 	t.Helper()
 	dir = os.Getenv("WEIR_TESTDATA")
@@ -25,8 +25,8 @@ func layers(t *testing.T) (c *lexicon.Catalog, dir string, ok bool) {
 	return c, dir, true
 }
 
-// TestLayersReferences: of records that have every field, each at-uri path is
-// collected, and only these.
+// TestLayersReferences shows that of records with every field each at-uri path is collected, and no
+// others.
 func TestLayersReferences(t *testing.T) {
 	t.Parallel()
 	c, dir, ok := layers(t)
@@ -69,7 +69,7 @@ const (
 	entry = `"form":"x"`
 )
 
-// agreed are records that indigo accepts and refuses rightly.
+// agreed returns records that indigo correctly accepts or refuses.
 func agreed() []layersCase {
 	return []layersCase{
 		// accepted, among them unknown slugs, unknown fields and unlisted variants
@@ -119,7 +119,7 @@ func agreed() []layersCase {
 	}
 }
 
-// disagreed are records that indigo accepts or refuses wrongly.
+// disagreed returns records that indigo incorrectly accepts or refuses.
 func disagreed() []layersCase {
 	return []layersCase{
 		// wrongly accepted by indigo
@@ -139,7 +139,7 @@ func disagreed() []layersCase {
 	}
 }
 
-// TestLayersVerdicts are those of the notes on the lexicons.
+// TestLayersVerdicts compares the verdicts with those in the notes on the lexicons.
 func TestLayersVerdicts(t *testing.T) {
 	t.Parallel()
 	c, _, ok := layers(t)

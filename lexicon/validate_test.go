@@ -28,7 +28,7 @@ func catalog(t testing.TB) *lexicon.Catalog {
 	return c
 }
 
-// with returns a record that has the fields.
+// with returns a record with these fields.
 func with(fields string) []byte {
 	if fields != "" {
 		fields = "," + fields
@@ -45,11 +45,11 @@ func brief(problems []lexicon.Problem) string {
 	return strings.Join(parts, ", ")
 }
 
-// A fieldCase is a record's fields, and the problems with them. Without problems the
-// record is valid, or unknown if it says so.
+// A fieldCase is a record's fields and their problems. Without problems the record is valid, or
+// unknown if problems says so.
 type fieldCase struct{ fields, problems string }
 
-// scalars are right and wrong values of the types that have no parts.
+// scalars returns valid and invalid values of the types without parts.
 func scalars() []fieldCase {
 	return []fieldCase{
 		{``, ``},
@@ -88,7 +88,7 @@ func scalars() []fieldCase {
 	}
 }
 
-// containers are right and wrong values of the types that have parts.
+// containers returns valid and invalid values of the types with parts.
 func containers() []fieldCase {
 	return []fieldCase{
 		{`"image":` + blobJSON, ``}, {`"file":` + blobJSON, ``},
@@ -127,7 +127,7 @@ func containers() []fieldCase {
 	}
 }
 
-// TestFieldVerdicts has every type of the lexicon language.
+// TestFieldVerdicts covers every type of the lexicon language.
 func TestFieldVerdicts(t *testing.T) {
 	t.Parallel()
 	c := catalog(t)
@@ -172,7 +172,7 @@ func TestFormats(t *testing.T) {
 	}
 }
 
-// TestRecordsThatAreNoJSON: what is broken is found in every collection, known or not.
+// TestRecordsThatAreNoJSON shows that broken JSON is found in every collection, known or not.
 func TestRecordsThatAreNoJSON(t *testing.T) {
 	t.Parallel()
 	c := catalog(t)
@@ -229,7 +229,7 @@ func TestRecordsThatAreNoJSON(t *testing.T) {
 		require.Equal(t, want, got.Verdict, shown)
 		require.Equal(t, []string{"example.weir.nobody"}, got.Missing)
 		if got := c.Validate(everything, key, []byte(record), lexicon.Options{}); problem == "json " {
-			require.Equal(t, problem, brief(got.Problems), "nothing else is said of what is not JSON: %s", shown)
+			require.Equal(t, problem, brief(got.Problems), "broken JSON must have no other problems: %s", shown)
 		}
 	}
 }
@@ -271,12 +271,12 @@ func TestRecordTypeAndKey(t *testing.T) {
 	require.Equal(t, "collection ", brief(got.Problems), "a query has no records")
 }
 
-// TestStrictRefusesWhatMayBeNewer: everything here is valid, but not strictly.
+// TestStrictRefusesWhatMayBeNewer covers records that are valid, but not strictly.
 func TestStrictRefusesWhatMayBeNewer(t *testing.T) {
 	t.Parallel()
 	c := catalog(t)
 	strict := c.Strictly(func(collection string) bool { return collection == everything })
-	require.NotEqual(t, c.Hash(everything), strict.Hash(everything), "a verdict says which it was")
+	require.NotEqual(t, c.Hash(everything), strict.Hash(everything), "the hash must tell strict verdicts from others")
 	require.Equal(t, strict.Hash(everything), strict.Strictly(anyCollection).Hash(everything))
 	require.Equal(t, c.Hash("example.weir.corpus.corpus"), strict.Hash("example.weir.corpus.corpus"), "another collection")
 	for fields, problems := range map[string]string{
@@ -297,7 +297,7 @@ func TestStrictRefusesWhatMayBeNewer(t *testing.T) {
 	}
 }
 
-// TestProblemsSayWhatWasExpected, in words.
+// TestProblemsSayWhatWasExpected shows that problems describe the expected value in words.
 func TestProblemsSayWhatWasExpected(t *testing.T) {
 	t.Parallel()
 	c := catalog(t)
@@ -355,7 +355,7 @@ func TestReferencesAndTexts(t *testing.T) {
 
 	unknown := catalog(t).Validate("example.weir.nobody", key, record, lexicon.Options{})
 	require.Equal(t, lexicon.Unknown, unknown.Verdict)
-	require.Len(t, unknown.References, 9, "all but the DID: without a schema it may be any text")
+	require.Len(t, unknown.References, 9, "all but the DID must be found: without a schema it may be any text")
 	require.Empty(t, unknown.Texts)
 }
 

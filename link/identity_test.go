@@ -9,15 +9,15 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// requireOneIdentity checks the guarantees of an identity: its spelling has it too,
-// and so has every other spelling.
+// requireOneIdentity checks the guarantees of an identity: the link's spelling
+// has the same identity, and so has every other spelling.
 func requireOneIdentity(t testing.TB, l Link) {
 	require.NotEmpty(t, l.Identity)
 	require.LessOrEqual(t, len(l.Identity), MaxBytes)
 	require.True(t, utf8.ValidString(l.Identity))
 	again, err := Parse(l.URL)
 	require.NoError(t, err)
-	l.Gift = "" // it is no part of the spelling
+	l.Gift = "" // a gift is not part of the spelling
 	require.Equal(t, l, again, "reading a link's spelling gives another link")
 	for _, other := range spellings(l.URL) {
 		if got, err := Parse(other); err == nil { // some are too long
@@ -64,7 +64,7 @@ func spellings(normal string) []string {
 	if !routed {
 		all = append(all, build(scheme, host, path, query, "#comments"))
 	}
-	if !strings.Contains(host, "archive.") { // a bounded number of archives may contain each other
+	if !strings.Contains(host, "archive.") { // nested archives are only unpacked up to a limit
 		all = append(all, "https://web.archive.org/web/20260704123456/"+normal, "https://archive.ph/newest/"+normal)
 	}
 	return all
@@ -163,8 +163,8 @@ func TestTwelveArticlesThatLookAlikeHaveTwelveIdentities(t *testing.T) {
 	}
 }
 
-// TestNoURLTakesTheIdentityOfAPageThatItDoesNotOpen tries what a stranger would, to
-// make a link of his own count as one of another's.
+// TestNoURLTakesTheIdentityOfAPageThatItDoesNotOpen tries ways in which a
+// stranger might make their own link count as someone else's.
 func TestNoURLTakesTheIdentityOfAPageThatItDoesNotOpen(t *testing.T) {
 	t.Parallel()
 	for _, uri := range []string{

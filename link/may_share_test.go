@@ -7,8 +7,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestPostsThatShareNothingAreRuledOut lists posts that need no reading. What is
-// escaped in a way that may hide a name is not ruled out.
+// TestPostsThatShareNothingAreRuledOut lists posts that need not be decoded. A
+// post with escapes that may hide a name is not ruled out.
 func TestPostsThatShareNothingAreRuledOut(t *testing.T) {
 	t.Parallel()
 	for _, record := range []string{

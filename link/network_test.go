@@ -10,8 +10,8 @@ import (
 	"github.com/weir-social/weir/simnet"
 )
 
-// TestLinksMatchTheSimulatedNetwork compares the links of each post with those that
-// the simulated network put into it, and what it says about them, without any code of this package.
+// TestLinksMatchTheSimulatedNetwork compares the links and claims of each post with those that the
+// simulated network put into it, without any code of this package.
 func TestLinksMatchTheSimulatedNetwork(t *testing.T) {
 	t.Parallel()
 	n, err := simnet.New(simnet.Config{Seed: 7, Accounts: 200, History: 5000, Start: time.Date(2026, 7, 4, 12, 0, 0, 0, time.UTC)})

@@ -96,7 +96,7 @@ func TestLimitAppliesToTheNormalisedURL(t *testing.T) {
 // requireNormal checks the guarantees of a normalised URL.
 func requireNormal(t testing.TB, normal string) {
 	again, err := Normalise(normal)
-	require.NoError(t, err, "%q is refused the second time", normal)
+	require.NoError(t, err, "%q must not be refused when it is normalised again", normal)
 	require.Equal(t, normal, again, "normalising is not idempotent")
 	require.LessOrEqual(t, len(normal), MaxBytes)
 	for i := range len(normal) {

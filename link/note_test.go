@@ -71,13 +71,13 @@ func TestLinksOfArticles(t *testing.T) {
 		require.Equal(t, c.want, identities(got), c.rule)
 		require.Equal(t, "The title\nIts summary\n"+c.content, got.Text, c.rule)
 		for _, l := range got.Links {
-			require.Zero(t, l.Card, "%s: the title of the article is not that of the page", c.rule)
+			require.Zero(t, l.Card, "%s: an article's title must not become that of the page", c.rule)
 		}
 	}
 }
 
-// TestHostileEvents: what is of the wrong type, too long or nested without an end costs
-// little and loses only itself.
+// TestHostileEvents shows that fields of the wrong type, fields that are too long and endless
+// nesting cost little, and that only these fields are lost.
 func TestHostileEvents(t *testing.T) {
 	t.Parallel()
 	for record, want := range map[string][]string{

@@ -62,8 +62,8 @@ func nevent(id [32]byte, author *[32]byte) string {
 	return text
 }
 
-// TestOriginalsOfCopies: a proxy tag may name any network, and a record that it does not
-// name is no original.
+// TestOriginalsOfCopies shows that a proxy tag may name any network, and that one that names no
+// record names no original.
 func TestOriginalsOfCopies(t *testing.T) {
 	t.Parallel()
 	post := Subject{CollectionPost, "did:plc:x", "3k"}
@@ -109,6 +109,6 @@ func TestOriginalsOfCopies(t *testing.T) {
 		require.Equal(t, want, got.Original, address)
 		quote, err := InNote(eventOf(t, "see nostr:"+nevent([32]byte{2}, &author)+".", []string{"q", hexOf([32]byte{2})}))
 		require.NoError(t, err)
-		require.Equal(t, named, quote.Quoted, "the reference names the author")
+		require.Equal(t, named, quote.Quoted, "the reference must name the author")
 	}
 }

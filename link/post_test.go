@@ -279,7 +279,7 @@ func TestHugeTextIsReadUpToItsLimit(t *testing.T) {
 	filler := strings.Repeat("a.b ", maxText/4)
 	require.Empty(t, inPost(t, textPost(t, filler+"https://a.example/x")))
 	require.Equal(t, []string{"https://a.example/x"}, inPost(t, textPost(t, filler[:maxText-40]+"https://a.example/x")))
-	require.Empty(t, inPost(t, textPost(t, "https://a.example/"+strings.Repeat(")", 200_000))), "cut off inside a link")
+	require.Empty(t, inPost(t, textPost(t, "https://a.example/"+strings.Repeat(")", 200_000))), "a text that is cut off inside a link must not share it")
 }
 
 func TestInvalidPostIsAnError(t *testing.T) {

@@ -20,14 +20,14 @@ func signed(t *testing.T, kind int, content string, tags ...[]string) (*nostr.Ev
 
 func hexOf(b [32]byte) string { return hex.EncodeToString(b[:]) }
 
-// TestSubjectsOfEventReposts: a signed text names its author itself. A text that is not the
-// event that the tag names is not used.
+// TestSubjectsOfEventReposts shows that a signed text names its author itself, and that a text
+// other than the event that the tag names is not used.
 func TestSubjectsOfEventReposts(t *testing.T) {
 	t.Parallel()
 	note, text := signed(t, 1, "https://news.example/a")
 	article, articleText := signed(t, 30023, "x", []string{"d", "my/article"})
 	id, by, other := hexOf(note.ID), hexOf(note.PubKey), strings.Repeat("a", 64)
-	forged := *note // with the right id of what it says
+	forged := *note // with the right id for its content
 	forged.PubKey = [32]byte{1}
 	forged.ID = forged.Hash()
 	theNote := Subject{CollectionNote, nostr.DID(note.PubKey), id}

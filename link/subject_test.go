@@ -7,8 +7,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestSubjectsAreAddressesOfPosts: strangers write reposts and quotes. Whatever names no
-// post shares nothing, and is no error.
+// TestSubjectsAreAddressesOfPosts shows that reposts and quotes, which strangers write, share
+// nothing if they name no post, and that this is no error.
 func TestSubjectsAreAddressesOfPosts(t *testing.T) {
 	t.Parallel()
 	for uri, want := range map[string]Subject{

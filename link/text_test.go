@@ -11,7 +11,7 @@ func TestBareLinksOfAText(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
 		rule, text string
-		want       []string // as they are written
+		want       []string // as written in the text
 	}{
 		{"with a scheme", "see https://a.example/x now", []string{"https://a.example/x"}},
 		{"any case", "HTTPS://A.Example/X", []string{"HTTPS://A.Example/X"}},

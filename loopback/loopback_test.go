@@ -10,8 +10,8 @@ import (
 	"github.com/weir-social/weir/loopback"
 )
 
-// TestStoppedServerKeepsItsPort: connections are refused while the server is down, the
-// kernel does not give the port to another socket, and the server gets it back.
+// TestStoppedServerKeepsItsPort shows that connections are refused while the server is down, that
+// the kernel does not assign the port to another socket, and that the server gets it back.
 func TestStoppedServerKeepsItsPort(t *testing.T) {
 	t.Parallel()
 	p, err := loopback.Reserve("127.0.0.1:0")
@@ -26,7 +26,7 @@ func TestStoppedServerKeepsItsPort(t *testing.T) {
 		require.NoError(t, err)
 		accepted, err := l.Accept()
 		require.NoError(t, err)
-		require.NoError(t, accepted.Close()) // first: this end of the connection stays in TIME_WAIT
+		require.NoError(t, accepted.Close()) // closed first, so that this end of the connection stays in TIME_WAIT
 		require.NoError(t, c.Close())
 		require.NoError(t, l.Close())
 	}

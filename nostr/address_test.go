@@ -9,7 +9,8 @@ import (
 	"github.com/weir-social/weir/nostr"
 )
 
-// TestNamesOfEventsAreRead as NIP-19 says: parts of a type, a length and a value.
+// TestNamesOfEventsAreRead reads names as NIP-19 specifies: parts with a type,
+// a length and a value.
 func TestNamesOfEventsAreRead(t *testing.T) {
 	t.Parallel()
 	id, author := [32]byte{1, 2, 3}, [32]byte{4, 5, 6}

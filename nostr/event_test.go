@@ -22,15 +22,15 @@ func bytes32(t testing.TB, digits string) (b [32]byte) {
 	return b
 }
 
-// signed returns an event with its id, signed by a key made of one byte.
+// signed returns an event with its id, signed by a fixed key.
 func signed(t testing.TB, e nostr.Event) *nostr.Event {
 	t.Helper()
 	require.NoError(t, e.Sign([32]byte{31: 7}))
 	return &e
 }
 
-// TestIDEscapesAsEveryoneDoes compares with an event that another program signed. It
-// has each character that some JSON encoder escapes otherwise.
+// TestIDEscapesAsEveryoneDoes compares with an event that another program signed. It contains each
+// character that some JSON encoder escapes differently.
 func TestIDEscapesAsEveryoneDoes(t *testing.T) {
 	t.Parallel()
 	e := nostr.Event{CreatedAt: 1700000000, Kind: 1, Tags: [][]string{{"t", "<a&b>"}},
@@ -41,7 +41,7 @@ func TestIDEscapesAsEveryoneDoes(t *testing.T) {
 	require.Contains(t, string(e.AppendCanonical(nil)), `"a\u0001\u001f`+"\x7f\u2028\u2029"+` </script> \\ \" / é 😀"`)
 }
 
-// TestIDIsOfWhatWasDecoded checks that escapes on the wire do not matter.
+// TestIDIsOfWhatWasDecoded checks that escapes on the wire do not change the id.
 func TestIDIsOfWhatWasDecoded(t *testing.T) {
 	t.Parallel()
 	e := signed(t, nostr.Event{CreatedAt: 1, Kind: 1, Tags: [][]string{{"t", "é"}}, Content: "A/b\b\f\n\r\t😀"})
@@ -142,8 +142,8 @@ func TestClassOf(t *testing.T) {
 	}
 }
 
-// FuzzDecode checks that what is decoded survives both forms, and that its canonical
-// text is JSON of the same strings, as an independent decoder reads it.
+// FuzzDecode checks that a decoded event is unchanged after encoding in both forms, and that its
+// canonical text is JSON of the same strings, according to an independent decoder.
 func FuzzDecode(f *testing.F) {
 	f.Add([]byte(`{}`))
 	f.Add(signed(f, nostr.Event{Kind: 1, Tags: [][]string{{"t", "<a&b>", ""}, {}}, Content: "a\x00\x01\x7f\u2028 \\ \" / é 😀"}).AppendJSON(nil))
@@ -183,6 +183,6 @@ func FuzzCanonical(f *testing.F) {
 		}
 		before := string(text)
 		require.NoError(t, text.Compact(jsontext.PreserveRawStrings(false), jsontext.EscapeForHTML(false), jsontext.EscapeForJS(false)))
-		require.Equal(t, string(text), before, "the escapes are the fewest, in their shortest form")
+		require.Equal(t, string(text), before, "the text must have the fewest escapes, in their shortest form")
 	})
 }

@@ -89,7 +89,7 @@ func TestParseNameRefuses(t *testing.T) {
 	require.Len(t, n.Relays, 900)
 }
 
-// FuzzBech32 checks that a text that is read is the only text of its bytes.
+// FuzzBech32 checks that a text that is decoded is the only text of its bytes.
 func FuzzBech32(f *testing.F) {
 	f.Add(npub)
 	f.Add(nprofile)

@@ -48,7 +48,7 @@ func TestNotepackVectors(t *testing.T) {
 	}
 }
 
-// TestNotepackIsCanonical checks that no other form of an event is read.
+// TestNotepackIsCanonical checks that an event has only one accepted form.
 func TestNotepackIsCanonical(t *testing.T) {
 	t.Parallel()
 	short := strings.Fields(notepacks)[1] // ends in created_at, kind, content and tags, a byte each
@@ -71,7 +71,7 @@ func TestNotepackIsCanonical(t *testing.T) {
 		require.Error(t, err, name)
 	}
 	_, err := nostr.DecodeNotepack(unhex(t, begin+"000100010106"+"616263"))
-	require.NoError(t, err, "an odd length stays text")
+	require.NoError(t, err, "hexadecimal text of an odd length must stay text")
 }
 
 func FuzzNotepack(f *testing.F) {

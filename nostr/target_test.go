@@ -42,7 +42,8 @@ func TestParseTarget(t *testing.T) {
 	}
 }
 
-// TestNoSecretIsQuoted, wherever it is in a text, whole or not, and also as digits.
+// TestNoSecretIsQuoted covers secrets anywhere in a text, complete or not, and
+// also as hexadecimal digits.
 func TestNoSecretIsQuoted(t *testing.T) {
 	t.Parallel()
 	for _, text := range []string{nsec, "nostr:" + nsec, strings.ToUpper(nsec), nsec[:40], nsec + ".example", nsec + "@example.com", "a@" + nsec + ".example", "at://" + nsec + "/x", "did:nostr:" + nsec,

@@ -15,7 +15,7 @@ import (
 	"github.com/weir-social/weir/schema/schematest"
 )
 
-// listener collects what is announced.
+// listener collects announcements.
 type listener struct{ conn *pgx.Conn }
 
 func listen(t *testing.T, url string) *listener {
@@ -28,7 +28,7 @@ func listen(t *testing.T, url string) *listener {
 	return &listener{conn}
 }
 
-// heard returns what was announced until now, as "window id url".
+// heard returns the announcements so far, as "window id url".
 func (l *listener) heard(t *testing.T) (all []string) {
 	t.Helper()
 	_, err := l.conn.Exec(t.Context(), `SELECT pg_notify('weir_links', '{"window":"end"}')`)
@@ -58,8 +58,9 @@ func announce(t *testing.T, pool *pgxpool.Pool, at time.Time) {
 	require.True(t, done)
 }
 
-// TestLinksThatEnterTheTopAreAnnounced once for each window, however often they are
-// counted, and again if they left it in between.
+// TestLinksThatEnterTheTopAreAnnounced shows that such links are announced once
+// for each window, however often they are counted, and again if they left it in
+// between.
 func TestLinksThatEnterTheTopAreAnnounced(t *testing.T) {
 	t.Parallel()
 	url := schematest.NewURL(t)
@@ -72,7 +73,7 @@ func TestLinksThatEnterTheTopAreAnnounced(t *testing.T) {
 	add := func(did string, link int, at time.Time) {
 		execute(t, pool, `INSERT INTO shares (did, collection, rkey, link_id, named_id, how, shared_at) VALUES ($1, 'c', $2::bigint::text, $2, $2, 'post', $3)`, did, link, at)
 	}
-	for n := range 51 { // the oldest of them is not among the top
+	for n := range 51 { // the oldest link is not among the top
 		add("did:plc:a", n+1, now.Add(time.Duration(n-100)*time.Second))
 	}
 	announce(t, pool, now)

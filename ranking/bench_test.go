@@ -24,16 +24,16 @@ const (
 	benchBefore   = 4_000_000 // shares of the six days before
 	benchLinks    = 200_000
 	benchAccounts = 148_000
-	benchMembers  = 1000 // of the watch
-	benchWatches  = 1000 // others, of as many members each
+	benchMembers  = 1000 // members of the watch
+	benchWatches  = 1000 // other watches, with as many members each
 	benchArriving = 100  // shares a second that arrive during the measurement
 	benchTurns    = 500  // requests of each kind
-	benchSearches = 200  // of each kind that looks for a text
-	benchNostr    = 50   // of so many accounts, one is of Nostr
+	benchSearches = 200  // requests of each kind that search for a text
+	benchNostr    = 50   // one account in this many is of Nostr
 )
 
-// grouped is the ranking as a query that groups all shares of the window at each
-// request, to compare with.
+// grouped is the ranking as a query that groups all shares of the window for each request, for
+// comparison.
 const grouped = `
 WITH counted AS MATERIALIZED (
     SELECT s.link_id, count(*) AS shares, max(s.shared_at) AS last_shared FROM shares AS s WHERE s.shared_at > $1 AND s.shared_at <= $2 GROUP BY s.link_id
@@ -86,7 +86,7 @@ func benchFill(b *testing.B, pool *pgxpool.Pool) {
 	require.NoError(b, schema.EnsurePostPartitions(b.Context(), pool, began, 24*time.Hour))
 	require.NoError(b, EnsureDays(b.Context(), pool, began, 7*24*time.Hour))
 	for _, sql := range []string{
-		`DROP INDEX shares_window, shares_link, shares_sharer, shares_words, claims_words, links_address`, // faster to make them at once
+		`DROP INDEX shares_window, shares_link, shares_sharer, shares_words, claims_words, links_address`, // faster to create them at the end
 		fmt.Sprintf(`INSERT INTO accounts (did, handle) SELECT `+benchDID("n")+`, 'user' || n || '.example' FROM generate_series(0, %d) AS n`, benchAccounts-1),
 		fmt.Sprintf(`INSERT INTO links (identity, url, site, title, first_seen) SELECT substr(md5((n %% 5000)::text), 1, 9) || '.example/2026/' || n, 'https://site' || n %% 5000 || '.example/an/article/' || n, 'site' || n %% 5000 || '.example', 'An article', now() FROM generate_series(1, %d) AS n`, 7*benchLinks),
 		fmt.Sprintf(`INSERT INTO claims (id, link_id, hash, url, site, title, description, image, words) OVERRIDING SYSTEM VALUE
@@ -149,8 +149,8 @@ func single(b *testing.B, pool *pgxpool.Pool) (one *pgxpool.Pool, backend uint32
 	return one, backend
 }
 
-// arrive inserts shares like a worker does: n, in batches. viral: every second is of one
-// link.
+// arrive inserts n shares in batches, as a worker does. If viral is true, every second share is of
+// the same link.
 func arrive(b *testing.B, conn *pgx.Conn, r *rand.Rand, n int, viral bool) {
 	b.Helper()
 	did, rkey, link := make([]string, n), make([]string, n), make([]int64, n)
@@ -172,8 +172,8 @@ ON CONFLICT (did, collection, rkey, named_id) DO UPDATE SET how = excluded.how W
 	require.NoError(b, err)
 }
 
-// BenchmarkRanking fills a database with a week of shares, and measures what keeping the
-// counts costs and how long pages take.
+// BenchmarkRanking fills a database with a week of shares. It measures the cost of keeping the
+// counts and the latency of pages.
 func BenchmarkRanking(b *testing.B) {
 	pool := benchPool(b)
 	b.Run("search", func(b *testing.B) { benchSearch(b, pool) })
@@ -181,9 +181,9 @@ func BenchmarkRanking(b *testing.B) {
 	b.Run("upkeep", func(b *testing.B) { benchUpkeep(b, pool) })
 }
 
-// benchUpkeep measures what it costs to keep the counts, in CPU time per share:
-// what the writer adds for the triggers and for the index that only counting needs, and
-// the counter's transactions, with and without a viral link.
+// benchUpkeep measures the CPU time per share of keeping the counts. It consists of the writer's
+// cost of the triggers and of the index that only counting needs, and of the counter's
+// transactions. It is measured with and without a viral link.
 func benchUpkeep(b *testing.B, pool *pgxpool.Pool) {
 	b.Helper()
 	r := rand.New(rand.NewPCG(1, 2))
@@ -205,7 +205,7 @@ func benchUpkeep(b *testing.B, pool *pgxpool.Pool) {
 		counting := func(every int, viral bool) (server, took time.Duration) {
 			one, backend := single(b, pool)
 			defer one.Close()
-			for range 5 { // counts what came before
+			for range 5 { // counts the shares of before
 				_, err := Count(b.Context(), one, time.Now())
 				require.NoError(b, err)
 			}
@@ -249,8 +249,8 @@ func benchUpkeep(b *testing.B, pool *pgxpool.Pool) {
 	}
 }
 
-// leaving returns what it costs that a share leaves all windows, one after the other: the
-// windows advance by some minutes in small steps while nothing arrives.
+// leaving returns the cost of a share leaving all windows one after the other. The windows advance
+// by some minutes in small steps while no shares arrive.
 func leaving(b *testing.B, pool *pgxpool.Pool) time.Duration {
 	b.Helper()
 	const step, steps = 5 * time.Second, 60
@@ -268,8 +268,8 @@ func leaving(b *testing.B, pool *pgxpool.Pool) time.Duration {
 	return (schematest.CPU(b, backend) - began) / left
 }
 
-// benchTrending measures pages of 50 links while shares arrive and the counter runs,
-// beside the query that groups, on the same data.
+// benchTrending measures pages of 50 links while shares arrive and the counter runs, and the query
+// grouped on the same data.
 func benchTrending(b *testing.B, pool *pgxpool.Pool) {
 	b.Helper()
 	stop := make(chan struct{})
@@ -302,7 +302,7 @@ func benchTrending(b *testing.B, pool *pgxpool.Pool) {
 		}
 	}
 	for _, sort := range []Sort{Sharers, Speed} {
-		for _, age := range []time.Duration{10 * time.Minute, 50 * time.Minute} { // of the first page
+		for _, age := range []time.Duration{10 * time.Minute, 50 * time.Minute} { // the age of the first page
 			b.Run(fmt.Sprintf("second-page/sort=%s/window=24h/after=%s", sort, age), func(b *testing.B) {
 				q := Query{Window: 24 * time.Hour, Sort: sort, Limit: 50}
 				for b.Loop() {
@@ -315,7 +315,7 @@ func benchTrending(b *testing.B, pool *pgxpool.Pool) {
 	require.NoError(b, <-ended)
 }
 
-// benchCursor continues a ranking whose first page was read so long ago.
+// benchCursor returns a query that continues a ranking whose first page is this old.
 func benchCursor(b *testing.B, pool *pgxpool.Pool, q Query, age time.Duration) Query {
 	q.At = time.Now()
 	p, err := Trending(b.Context(), pool, q)
@@ -326,7 +326,7 @@ func benchCursor(b *testing.B, pool *pgxpool.Pool, q Query, age time.Duration) Q
 	return q
 }
 
-// live adds benchArriving shares a second, and counts every second.
+// live adds benchArriving shares per second, and counts every second.
 func live(b *testing.B, pool *pgxpool.Pool, stop <-chan struct{}) error {
 	conn, err := pool.Acquire(b.Context())
 	if err != nil {
@@ -376,7 +376,7 @@ func benchPage(b *testing.B, pool *pgxpool.Pool, q Query, beside bool) {
 		require.True(b, q.Text != "" || len(p.Links) == 50)
 		require.False(b, p.Recounted)
 	})
-	b.ReportMetric((schematest.CPU(b, backend)-began).Seconds()*1000/float64(turns), "cpu-ms") // of the server; depends little on what else runs
+	b.ReportMetric((schematest.CPU(b, backend)-began).Seconds()*1000/float64(turns), "cpu-ms") // of the server; depends little on other load
 	b.ReportMetric(p50, "p50-ms")
 	b.ReportMetric(p99, "p99-ms")
 	if beside {

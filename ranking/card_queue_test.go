@@ -12,7 +12,7 @@ import (
 	"github.com/weir-social/weir/ranking"
 )
 
-// TestPageIsWantedOnce: of two sharers none gives a title, or there are five.
+// TestPageIsWantedOnce covers links with two sharers and no title, and links with five sharers.
 func TestPageIsWantedOnce(t *testing.T) {
 	t.Parallel()
 	p := newPress(t)
@@ -24,17 +24,17 @@ func TestPageIsWantedOnce(t *testing.T) {
 	wanted := `SELECT l.site || ' ' || c.sharers FROM cards AS c JOIN links AS l ON l.id = c.link_id WHERE c.fetch_at IS NOT NULL ORDER BY 1`
 	require.Equal(t, []string{"many.example 5", "untitled.example 2"}, column(t, p.pool, wanted))
 
-	require.Equal(t, "many.example/a", p.fetches(nil), "the one that most accounts share")
-	p.posts("untitled.example/a", "T") // of the first account, and not too late
+	require.Equal(t, "many.example/a", p.fetches(nil), "the link that most accounts share must come first")
+	p.posts("untitled.example/a", "T") // by the first account, and early enough
 	require.Zero(t, p.counts())
 	f, wait, err := ranking.StartCardFetch(t.Context(), p.pool)
 	require.NoError(t, err)
 	require.Zero(t, wait)
-	require.Nil(t, f, "somebody gave it a title")
+	require.Nil(t, f, "a link with a title from a sharer must not be fetched")
 	require.Empty(t, column(t, p.pool, wanted))
 
 	execute(t, p.pool, `DELETE FROM shares WHERE claim_id IN (SELECT id FROM claims WHERE title = 'T') AND link_id IN (SELECT id FROM links WHERE site = 'titled.example')`)
-	require.Equal(t, 1, p.counts(), "nobody gives it a title any more")
+	require.Equal(t, 1, p.counts(), "no sharer gives it a title any more")
 	require.Equal(t, []string{"titled.example 2"}, column(t, p.pool, wanted))
 	require.Equal(t, "titled.example/a", p.fetches(func(c *ranking.PageCard) { c.Title, c.Why = "", "it has no title" }))
 	p.posts("titled.example/a", "", "", "", "", "", "")
@@ -43,14 +43,14 @@ func TestPageIsWantedOnce(t *testing.T) {
 	require.Zero(t, p.counts(), "each page is fetched once")
 	require.NoError(t, ranking.CountEverything(t.Context(), p.pool))
 	p.posts("late.example/a", "", "")
-	require.Equal(t, 1, p.counts(), "also if everything is counted")
+	require.Equal(t, 1, p.counts(), "the same if everything is counted again")
 	p.posts("late.example/a", "", "", "", "", "")
-	require.Equal(t, 1, p.counts(), "it is more urgent now")
+	require.Equal(t, 1, p.counts(), "the link is more urgent now")
 	require.Equal(t, []string{"late.example 5"}, column(t, p.pool, wanted))
 }
 
-// TestCardLeavesWithItsLink, also while it is fetched; a fetch that was overtaken stores
-// nothing.
+// TestCardLeavesWithItsLink shows that a card is deleted with its link, also during a fetch. An
+// outdated fetch stores nothing.
 func TestCardLeavesWithItsLink(t *testing.T) {
 	t.Parallel()
 	p := newPress(t)
@@ -79,7 +79,7 @@ func TestCardLeavesWithItsLink(t *testing.T) {
 	require.Equal(t, []string{"1 T"}, column(t, p.pool, `SELECT count(fetched_at) || ' ' || string_agg(title, '') FROM cards`))
 }
 
-// TestStrangeTextsAreStored: NUL, invalid UTF-8, and much.
+// TestStrangeTextsAreStored covers NUL, invalid UTF-8, and long texts.
 func TestStrangeTextsAreStored(t *testing.T) {
 	t.Parallel()
 	p := newPress(t)
@@ -126,20 +126,21 @@ func TestFetchesAreLimited(t *testing.T) {
 	require.NoError(t, ranking.EndCardFetch(t.Context(), p.pool, *fifth))
 	none, wait := start()
 	require.Nil(t, none)
-	require.Zero(t, wait, "that was the hour's last one")
+	require.Zero(t, wait, "the limit of the hour is reached")
 	execute(t, p.pool, `UPDATE card_fetches SET started_at = started_at - interval '1 minute' WHERE ended_at > started_at + interval '50 minutes'`)
 	sixth, _ := start()
 	require.NotNil(t, sixth)
-	require.Equal(t, []string{"6"}, column(t, p.pool, `SELECT count(*)::text FROM card_fetches`), "older ones are forgotten")
+	require.Equal(t, []string{"6"}, column(t, p.pool, `SELECT count(*)::text FROM card_fetches`), "older fetches must be deleted")
 
-	// The clock is set back: neither the hour nor the two wait for the future.
+	// The clock is set back. Neither the limit per hour nor the two running fetches wait for the
+	// future.
 	execute(t, p.pool, `UPDATE card_fetches SET started_at = now() + interval '1 day'`)
 	execute(t, p.pool, `UPDATE cards SET fetch_at = now() + interval '2 days', tries = 0`)
 	again, _ := start()
 	require.NotNil(t, again)
 }
 
-// TestLinkOfABusyHostWaits, and others go first.
+// TestLinkOfABusyHostWaits shows that links of other hosts go first.
 func TestLinkOfABusyHostWaits(t *testing.T) {
 	t.Parallel()
 	p := newPress(t)
@@ -160,7 +161,7 @@ func TestLinkOfABusyHostWaits(t *testing.T) {
 	require.NoError(t, err)
 	require.Nil(t, f)
 	require.Positive(t, wait)
-	execute(t, p.pool, `UPDATE card_hosts SET next_at = now() + interval '1 day'`) // the clock is set back
+	execute(t, p.pool, `UPDATE card_hosts SET next_at = now() + interval '1 day'`) // as if the clock was set back
 	first, err := ranking.TakeHostTurn(t.Context(), p.pool, "busy.example", 0)
 	require.NoError(t, err)
 	require.LessOrEqual(t, first, time.Duration(0))

@@ -16,7 +16,7 @@ import (
 	"github.com/weir-social/weir/schema/schematest"
 )
 
-// press is links of papers, their posts and their pages.
+// press is a database with links of papers, posts that share them, and their pages.
 type press struct {
 	t    *testing.T
 	pool *pgxpool.Pool
@@ -31,7 +31,7 @@ func shareOf(page string) ranking.Share {
 	return ranking.Share{Identity: page, URL: "https://" + page, Site: site, How: "post"}
 }
 
-// posts has accounts share a page, with a title each; "": none.
+// posts has an account share a page for each title; "" means without one.
 func (p *press) posts(page string, titles ...string) {
 	p.t.Helper()
 	for i, title := range titles {
@@ -45,8 +45,8 @@ func (p *press) posts(page string, titles ...string) {
 	}
 }
 
-// counts counts what is pending, and checks all counts. It returns how many pages are to be
-// fetched from now on.
+// counts counts pending links, and checks all counts. It returns how many pages are newly due to be
+// fetched.
 func (p *press) counts() (wanted int) {
 	p.t.Helper()
 	for {
@@ -62,7 +62,7 @@ func (p *press) counts() (wanted int) {
 	return wanted
 }
 
-// fetches starts the next fetch and stores what the page says. It returns the page's link.
+// fetches starts the next fetch and stores the content of the page. It returns the page's link.
 func (p *press) fetches(page func(*ranking.PageCard)) string {
 	p.t.Helper()
 	f, _, err := ranking.StartCardFetch(p.t.Context(), p.pool)
@@ -79,7 +79,7 @@ func (p *press) fetches(page func(*ranking.PageCard)) string {
 	return name
 }
 
-// leadsTo has redirects end at another page.
+// leadsTo makes the redirects end at another page.
 func leadsTo(page string) func(*ranking.PageCard) {
 	return func(c *ranking.PageCard) {
 		before, _, _ := strings.Cut(strings.TrimPrefix(c.Address, "https://"), "/")
@@ -88,13 +88,13 @@ func leadsTo(page string) func(*ranking.PageCard) {
 	}
 }
 
-// calls has a page call another its own address.
+// calls makes a page name another one as its own address.
 func calls(page string) func(*ranking.PageCard) {
 	return func(c *ranking.PageCard) { to := shareOf(page); c.Canonical = &to }
 }
 
-// shown returns what a reader sees of each link: the address, the sharers and the title. It
-// is the same before it is counted, afterwards, and recounted, and in SQL.
+// shown returns each link as a reader sees it: the address, the sharers and the title. It requires
+// the same before and after counting, after a recount, and in SQL.
 func (p *press) shown() (all []string) {
 	p.t.Helper()
 	read := func(q ranking.Query) (all []string) {
@@ -152,7 +152,7 @@ func TestTitleOfThePageBeatsTheVotes(t *testing.T) {
 	require.Equal(t, []string{"a.example/1 5 Page of a.example/1 http"}, p.shown())
 	execute(t, p.pool, `DELETE FROM shares WHERE did <> 'did:plc:0'`)
 	execute(t, p.pool, `UPDATE shares SET claim_id = NULL`)
-	require.Equal(t, []string{"a.example/1 1 Page of a.example/1 http"}, p.shown(), "nobody votes any more")
+	require.Equal(t, []string{"a.example/1 1 Page of a.example/1 http"}, p.shown(), "no sharer votes any more")
 
 	l, err := ranking.ReadLink(t.Context(), p.pool, ranking.LinkQuery{ID: p.id("a.example/1"), At: p.now, Window: 24 * time.Hour})
 	require.NoError(t, err)
@@ -165,7 +165,7 @@ func TestTitleOfThePageBeatsTheVotes(t *testing.T) {
 	require.Equal(t, []string{"Page of a.example/1"}, column(t, p.pool, `SELECT title FROM trending(now() - '2000-01-01')`))
 }
 
-// TestTitleOfAnotherPageDoesNotCount: of a wall, of another site, or of none.
+// TestTitleOfAnotherPageDoesNotCount covers a wall, a page of another site, and no page.
 func TestTitleOfAnotherPageDoesNotCount(t *testing.T) {
 	schematest.Long(t)
 	t.Parallel()
@@ -186,7 +186,8 @@ func TestTitleOfAnotherPageDoesNotCount(t *testing.T) {
 	}
 }
 
-// TestPageMergesItsLink with where its redirects end, or what the page calls its address.
+// TestPageMergesItsLink merges it with the page where its redirects end, or with the address that
+// the page names as its own.
 func TestPageMergesItsLink(t *testing.T) {
 	t.Parallel()
 	for why, lead := range map[string]func(string) func(*ranking.PageCard){ranking.Redirected: leadsTo, ranking.Canonical: calls} {
@@ -200,27 +201,28 @@ func TestPageMergesItsLink(t *testing.T) {
 		p.posts("b.example/2", "B", "B", "B", "B", "B", "B")
 		require.Equal(t, []string{"b.example/2 6 Page of a.example/1 http"}, p.shown())
 		require.Equal(t, "b.example/2", p.fetches(nil))
-		require.Equal(t, []string{"b.example/2 6 Page of b.example/2 http"}, p.shown(), "its own page comes first")
+		require.Equal(t, []string{"b.example/2 6 Page of b.example/2 http"}, p.shown(), "the link's own page must be preferred")
 
 		p.split("a.example/1")
 		want := []string{"a.example/1 5 Vote at:/", "b.example/2 6 Page of b.example/2 http"}
 		if why == ranking.Canonical {
 			want[0] = "a.example/1 5 Page of a.example/1 http"
 		}
-		require.Equal(t, want, p.shown(), "the page of another site is not that of the link")
+		require.Equal(t, want, p.shown(), "a page of another site must not count")
 		p.merge("a.example/1", "b.example/2")
 		execute(t, p.pool, `UPDATE cards SET status = 'no' WHERE host = 'b.example'`)
 		p.split("a.example/1")
 		p.merge("a.example/1", "b.example/2")
 		if why == ranking.Canonical {
-			require.Equal(t, []string{"b.example/2 6 Page of a.example/1 http"}, p.shown(), "a person says that they are one")
+			require.Equal(t, []string{"b.example/2 6 Page of a.example/1 http"}, p.shown(), "the links were merged by hand")
 		} else {
-			require.Equal(t, []string{"b.example/2 6 B at:/"}, p.shown(), "a person merged them, and no redirect")
+			require.Equal(t, []string{"b.example/2 6 B at:/"}, p.shown(), "the links were merged by hand, not by a redirect")
 		}
 	}
 }
 
-// TestSplitLinkIsNotMergedByItsPage, however often that says so.
+// TestSplitLinkIsNotMergedByItsPage shows that a split link is not merged again, however often the
+// page names the other address.
 func TestSplitLinkIsNotMergedByItsPage(t *testing.T) {
 	t.Parallel()
 	p := newPress(t)
@@ -234,8 +236,8 @@ func TestSplitLinkIsNotMergedByItsPage(t *testing.T) {
 	require.Equal(t, []string{"a.example/1 5 A at:/", "b.example/2 1 B at:/"}, p.shown())
 }
 
-// TestPageAtWhichManyLinksEndIsNoTarget: the fourth link of a host that ends there splits
-// the others.
+// TestPageAtWhichManyLinksEndIsNoTarget shows that the fourth link of a host that ends at the same
+// page splits the others.
 func TestPageAtWhichManyLinksEndIsNoTarget(t *testing.T) {
 	schematest.Long(t)
 	t.Parallel()
@@ -256,7 +258,7 @@ func TestPageAtWhichManyLinksEndIsNoTarget(t *testing.T) {
 		p.posts("other.example/1", "O", "O", "O", "O", "O")
 		p.counts()
 		p.fetches(lead("b.example/welcome"))
-		require.Len(t, p.shown(), 1, "another host has its own count")
+		require.Len(t, p.shown(), 1, "another host must have its own count")
 
 		shown = end(4)
 		require.Len(t, shown, 5, "%v", shown)
@@ -267,8 +269,8 @@ func TestPageAtWhichManyLinksEndIsNoTarget(t *testing.T) {
 	}
 }
 
-// votesOnly leaves the titles of pages out that are those of the links, because only their
-// canonical address leads elsewhere.
+// votesOnly replaces the titles of the links' own pages by those that the votes give. The titles of
+// the pages count if only the canonical address of a page leads elsewhere.
 func votesOnly(lead func(string) func(*ranking.PageCard), shown []string) (all []string) {
 	var c ranking.PageCard
 	lead("x.example/")(&c)
@@ -281,7 +283,8 @@ func votesOnly(lead func(string) func(*ranking.PageCard), shown []string) (all [
 	return all
 }
 
-// TestLoginPageWithManyAddressesIsNoTarget: each article leads to one of its own.
+// TestLoginPageWithManyAddressesIsNoTarget covers articles that each redirect to a different
+// address of it.
 func TestLoginPageWithManyAddressesIsNoTarget(t *testing.T) {
 	t.Parallel()
 	p := newPress(t)
@@ -300,7 +303,7 @@ func TestLoginPageWithManyAddressesIsNoTarget(t *testing.T) {
 	require.Len(t, p.shown(), 6)
 }
 
-// TestTitleOfManyPagesDoesNotCount: a wall in a language that nobody listed.
+// TestTitleOfManyPagesDoesNotCount covers a wall in an unlisted language.
 func TestTitleOfManyPagesDoesNotCount(t *testing.T) {
 	t.Parallel()
 	p := newPress(t)
@@ -317,5 +320,5 @@ func TestTitleOfManyPagesDoesNotCount(t *testing.T) {
 	p.posts("b.example/1", "Vote", "Vote", "Vote", "Vote", "Vote")
 	p.counts()
 	p.fetches(func(c *ranking.PageCard) { c.Title = "Palun oodake" })
-	require.Contains(t, p.shown(), "b.example/1 5 Palun oodake http", "another host has its own count")
+	require.Contains(t, p.shown(), "b.example/1 5 Palun oodake http", "another host must have its own count")
 }

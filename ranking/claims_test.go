@@ -12,7 +12,7 @@ import (
 	"github.com/weir-social/weir/schema/schematest"
 )
 
-// says stores what a post of an account says about the link "story".
+// says stores the claims of an account's post about the link "story".
 func says(t *testing.T, pool *pgxpool.Pool, did, rkey, url string, card ranking.Card) {
 	t.Helper()
 	k := schema.Key{Collection: schema.PostCollection, DID: did, Rkey: rkey}
@@ -28,8 +28,8 @@ func claims(t *testing.T, pool *pgxpool.Pool) []string {
 		(SELECT coalesce(string_agg(s.did, ' ' ORDER BY s.did), 'nobody') FROM shares AS s WHERE s.claim_id = c.id) FROM claims AS c ORDER BY c.url COLLATE "C", c.title = '', c.image`)
 }
 
-// TestOneClaimForAllWhoSayTheSame: pictures are compared by their CIDs, and a claim goes
-// when no share names it.
+// TestOneClaimForAllWhoSayTheSame shows that pictures are compared by their CIDs, and that a claim
+// is deleted when no share names it.
 func TestOneClaimForAllWhoSayTheSame(t *testing.T) {
 	t.Parallel()
 	pool := schematest.New(t)
@@ -53,8 +53,8 @@ func TestOneClaimForAllWhoSayTheSame(t *testing.T) {
 	require.Empty(t, claims(t, pool))
 }
 
-// TestClaimStaysForTheWorkerThatFoundIt: between finding a claim that no share names and
-// storing a share that does, expiry leaves it.
+// TestClaimStaysForTheWorkerThatFoundIt shows that expiry keeps a claim while a worker that found
+// it unnamed stores a share that names it.
 func TestClaimStaysForTheWorkerThatFoundIt(t *testing.T) {
 	t.Parallel()
 	pool := schematest.New(t)
@@ -77,8 +77,8 @@ func TestClaimStaysForTheWorkerThatFoundIt(t *testing.T) {
 	require.Equal(t, []string{"https://news.example/story T: b"}, claims(t, pool))
 }
 
-// TestClaimExpiresBeforeItsVoteIsCounted: readers see the headline that the other votes choose,
-// and the check raises no alarm.
+// TestClaimExpiresBeforeItsVoteIsCounted shows that readers see the headline that the other votes
+// choose, and that the check reports no difference.
 func TestClaimExpiresBeforeItsVoteIsCounted(t *testing.T) {
 	t.Parallel()
 	s := newStory(t)

@@ -10,7 +10,7 @@ import (
 	"github.com/weir-social/weir/schema"
 )
 
-// historyDID is an account: every third one is of Nostr.
+// historyDID returns an account. Every third one is of Nostr.
 func historyDID(n int) string {
 	if n%3 == 1 {
 		return fmt.Sprintf("did:nostr:%02d", n)
@@ -18,7 +18,7 @@ func historyDID(n int) string {
 	return fmt.Sprintf("did:plc:%02d", n)
 }
 
-// historyCollection is that of the records in which an account shares links.
+// historyCollection returns the collection of an account's records that share links.
 func historyCollection(did string) string {
 	if strings.HasPrefix(did, "did:nostr:") {
 		return NoteCollection
@@ -26,9 +26,9 @@ func historyCollection(did string) string {
 	return schema.PostCollection
 }
 
-// copyOf queues that a bridge makes or edits a record: it is a copy of another one, or is
-// none. It reports whether the record's shares stay as they are; otherwise the rest of the
-// writer's transaction writes them.
+// copyOf queues a bridge's change of a record: it becomes a copy of another record, or of none. It
+// reports whether the record's shares stay as they are; otherwise the rest of the writer's
+// transaction writes them.
 func copyOf(q *pgx.Batch, r *rand.Rand, record schema.Key, did, rkey string) (stay bool) {
 	var copies []Copy
 	if r.IntN(2) > 0 {

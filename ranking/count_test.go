@@ -21,27 +21,27 @@ import (
 	"github.com/weir-social/weir/schema/schematest"
 )
 
-// history is a random history: writers who change everything that counts, a clock that
-// is set forward and back, and a counter that is killed now and then.
+// history is a random history: writers that change everything that counts, a clock that is set
+// forward and back, and a counter that is sometimes killed.
 type history struct {
 	pool  *pgxpool.Pool
 	clock atomic.Int64 // microseconds
 	steps atomic.Int64
 
-	// bridging is held for writing while copies are made: nobody writes their originals
-	// meanwhile. Otherwise they would count until RecountCopies.
+	// bridging is locked for writing while copies are made, so that no originals are written
+	// meanwhile. Otherwise the copies would count until RecountCopies.
 	bridging sync.RWMutex
 
-	compared int // how often
-	moved    int // rankings of another time than was asked for
-	merged   int // links that were found merged
+	compared int // the number of comparisons
+	moved    int // rankings of another time than requested
+	merged   int // links that were merged in a snapshot
 }
 
 const historyAccounts, historyLinks, historyTargets = 40, 120, 2
 
 func (h *history) now() time.Time { return time.UnixMicro(h.clock.Load()) }
 
-// step queues one random thing, or sets the clock.
+// step queues one random change, or sets the clock.
 func (h *history) step(q *pgx.Batch, r *rand.Rand, writer int, bridges bool) {
 	h.steps.Add(1)
 	did := func() string { x := r.Float64(); return historyDID(int(historyAccounts * x * x)) }
@@ -50,9 +50,9 @@ func (h *history) step(q *pgx.Batch, r *rand.Rand, writer int, bridges bool) {
 		x := r.Float64()
 		return h.now().Add(time.Minute - time.Duration(x*x*x*float64(8*24*time.Hour))).Truncate([]time.Duration{time.Second, time.Hour}[r.IntN(2)])
 	}
-	rkey := func() string { return fmt.Sprintf("%d-%03d", writer, r.IntN(300)) } // a writer's own: writers do not wait for each other
+	rkey := func() string { return fmt.Sprintf("%d-%03d", writer, r.IntN(300)) } // a writer's own rkeys: writers do not wait for each other
 	way := func() string { return Ways()[r.IntN(3)] }
-	// No two accounts share at the same time: the latest sharer is one.
+	// No two accounts share at the same time, so that the latest sharer is unique.
 	dated := `$5::timestamptz + right($1, 2)::int * interval '1 microsecond'`
 	add := `
 INSERT INTO shares (did, collection, rkey, link_id, named_id, how, shared_at, claim_id, words, copied)
@@ -65,11 +65,11 @@ INSERT INTO shares (did, collection, rkey, link_id, named_id, how, shared_at, su
 ON CONFLICT (did, collection, rkey, named_id) DO UPDATE SET how = excluded.how, shared_at = excluded.shared_at, subject_did = excluded.subject_did, subject_rkey = excluded.subject_rkey`
 	subject := func() string { return fmt.Sprint("s", r.IntN(2)) }
 	k := r.IntN(71)
-	if writer == 0 { // the one that changes what all writers use, or they would wait for each other's deadlocks
+	if writer == 0 { // the writer that changes what all use: with several, they would wait for each other's deadlocks
 		k = 71 + r.IntN(29)
 	}
 	switch {
-	case k < 15: // through a post that another account may have written
+	case k < 15: // a share through a post, perhaps of another account
 		q.Queue(through, did(), rkey(), []int64{link(), link()}[:1+r.IntN(2)], Ways()[1+r.IntN(2)], at(), did(), subject())
 	case k < 45:
 		author, name := did(), rkey()
@@ -86,7 +86,7 @@ ON CONFLICT (did, collection, rkey, named_id) DO UPDATE SET how = excluded.how, 
 	case k < 65:
 		q.Queue(`DELETE FROM shares WHERE rkey = $1`, rkey())
 	case k < 70:
-		q.Queue(`DELETE FROM records WHERE rkey = $1`, rkey()) // it expires
+		q.Queue(`DELETE FROM records WHERE rkey = $1`, rkey()) // the record expires
 	case k < 71:
 		q.Queue(`DELETE FROM shares WHERE rkey LIKE $1 AND did = $2`, fmt.Sprintf("%d-%%", writer), did())
 	case k < 79:
@@ -125,7 +125,7 @@ ON CONFLICT (did, collection, rkey) DO UPDATE SET links = excluded.links`, did()
 
 func target(r *rand.Rand) string { return fmt.Sprintf("target%d.example", r.IntN(historyTargets)) }
 
-// tick is how far the clock goes: mostly a little, sometimes back, sometimes far.
+// tick returns how far the clock moves: mostly a little, sometimes back, sometimes far.
 func (h *history) tick(r *rand.Rand) time.Duration {
 	switch k := r.IntN(600); {
 	case k < 1:
@@ -142,8 +142,7 @@ func (h *history) tick(r *rand.Rand) time.Duration {
 	return time.Duration(r.IntN(int(time.Minute)))
 }
 
-// write does steps in transactions of random size, one for each turn. Some are rolled
-// back.
+// write makes changes in transactions of random size, one per turn. Some are rolled back.
 func (h *history) write(ctx context.Context, r *rand.Rand, writer int, turns <-chan struct{}) error {
 	rolled := errors.New("rolled back")
 	most := 40
@@ -177,7 +176,7 @@ func (h *history) write(ctx context.Context, r *rand.Rand, writer int, turns <-c
 	return nil
 }
 
-// count runs the counter until ctx ends, sometimes only for so long that it is killed.
+// count runs the counter until ctx ends. Sometimes it kills the counter after a short time.
 func (h *history) count(ctx context.Context, r *rand.Rand, turn <-chan struct{}) error {
 	for range turn {
 		for range r.IntN(4) {
@@ -196,14 +195,14 @@ func (h *history) count(ctx context.Context, r *rand.Rand, turn <-chan struct{})
 	return nil
 }
 
-// compare compares some rankings of one snapshot with a fold in Go, and what is kept
-// with the story. It returns how many it read from the counts and how many it
-// recounted, and whether something was pending.
+// compare compares some rankings of one snapshot with a fold in Go, and the counter's tables with
+// the story. It returns how many rankings it read from the counts, how many it recounted, and
+// whether anything was pending.
 func (h *history) compare(t *testing.T, queries []Query) (counted, recounted int, pending bool) {
 	t.Helper()
 	tx, err := h.pool.BeginTx(t.Context(), pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly})
 	require.NoError(t, err)
-	defer tx.Rollback(context.Background()) //nolint:errcheck // it wrote nothing
+	defer tx.Rollback(context.Background()) //nolint:errcheck // it only reads
 	l := readLedger(t, tx)
 	require.NoError(t, tx.QueryRow(t.Context(), `SELECT EXISTS (SELECT FROM pending_counts)`).Scan(&pending))
 	h.compared++
@@ -229,8 +228,7 @@ func (h *history) compare(t *testing.T, queries []Query) (counted, recounted int
 	return counted, recounted, pending
 }
 
-// TestCountsEqualAFoldAfterAnyHistory reads snapshots while the writers and the counter
-// run.
+// TestCountsEqualAFoldAfterAnyHistory reads snapshots while the writers and the counter run.
 func TestCountsEqualAFoldAfterAnyHistory(t *testing.T) {
 	schematest.Long(t)
 	t.Parallel()
@@ -285,7 +283,7 @@ func TestCountsEqualAFoldAfterAnyHistory(t *testing.T) {
 	h.finish(t)
 }
 
-// give gives up to n turns, without waiting for them to be taken.
+// give offers up to n turns, without waiting until they are taken.
 func give(turns chan<- struct{}, n int) {
 	for range n {
 		select {
@@ -330,7 +328,7 @@ func (h *history) finish(t *testing.T) {
 	require.Zero(t, recounted, "nothing is pending")
 }
 
-// TestDifferencesAreFound: a count that is wrong is reported, by its link, and a recount
+// TestDifferencesAreFound shows that a wrong count is reported with its link, and that a recount
 // repairs it.
 func TestDifferencesAreFound(t *testing.T) {
 	schematest.Long(t)
@@ -376,7 +374,7 @@ func TestDifferencesAreFound(t *testing.T) {
 	require.Equal(t, map[string]string{"WeirCountsWrong": "5 counts of the last sample are not what the shares say"}, read.Messages)
 	require.Equal(t, map[int64]bool{1: true, 2: true, 3: true}, sampled)
 
-	// A pending pair is left out: readers correct it.
+	// A pending pair is omitted: readers correct it.
 	exec(`INSERT INTO pending_counts (link_id, did) VALUES (2, 'did:plc:1')`)
 	lines, _ = differences()
 	require.Len(t, lines, 4)

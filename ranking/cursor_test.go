@@ -9,9 +9,9 @@ import (
 	"github.com/weir-social/weir/schema/schematest"
 )
 
-// TestLatePageEndsWithTheCounts: if too many shares have left the window since the first
-// page, the next one is of the time of the counts, and the ledger is not counted. It
-// continues after the first page.
+// TestLatePageEndsWithTheCounts shows that if too many shares have left the window since the first
+// page, the next page has the time of the counts, and the ledger is not counted. It continues after
+// the first page.
 func TestLatePageEndsWithTheCounts(t *testing.T) {
 	t.Parallel()
 	pool := schematest.New(t)
@@ -49,7 +49,7 @@ func TestLatePageEndsWithTheCounts(t *testing.T) {
 		require.False(t, p.Recounted)
 		require.Equal(t, later, p.At.UTC())
 		require.Equal(t, 8, p.Before)
-		next := map[Sort]int64{Sharers: 7, Speed: 8}[sort] // of the first page, but it fell behind the place where that ended
+		next := map[Sort]int64{Sharers: 7, Speed: 8}[sort] // it was on the first page, but fell behind the place where that page ended
 		require.Equal(t, []int64{next, 29 - next}, []int64{p.Links[0].ID, int64(p.Links[0].Sharers)})
 
 		q.At, q.After = first, "" // the counts are 50 minutes ahead

@@ -11,8 +11,8 @@ import (
 	"github.com/weir-social/weir/schema/schematest"
 )
 
-// TestCardsAreDroppedWithoutAJoin: before the first count of a database, the planner expects
-// that no link has a title. A join would then read all votes for each link.
+// TestCardsAreDroppedWithoutAJoin prevents a slow plan: before the first count of a database, the
+// planner expects that no link has a title. A join would then read all votes for each link.
 func TestCardsAreDroppedWithoutAJoin(t *testing.T) {
 	t.Parallel()
 	pool := schematest.New(t)

@@ -8,8 +8,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// BenchmarkFeed computes feeds of five million shares: for the first time, when none of
-// the links is remembered, and again. A feed is computed every five minutes at most.
+// BenchmarkFeed computes feeds of five million shares: for the first time, when no link is
+// remembered, and again. A feed is computed every five minutes at most.
 func BenchmarkFeed(b *testing.B) {
 	pool := benchPool(b)
 	now := time.Now()

@@ -11,7 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// compareFeed compares the feed of a view, which remembers nothing, with a fold in Go.
+// compareFeed compares a view's feed, without memory, with a fold in Go.
 func (h *history) compareFeed(t *testing.T, tx pgx.Tx, l story, q Query, limit limits) {
 	t.Helper()
 	s, err := readState(t.Context(), tx)
@@ -36,7 +36,7 @@ func feedLine(id int64, at time.Time, identity, title string) string {
 	return fmt.Sprintf("link %d (%s, %q) at %s", id, identity, title, at.UTC().Format(time.RFC3339Nano))
 }
 
-// foldFeed returns the newest links of a story that reached the minimum, a line each.
+// foldFeed returns the newest links of a story that reached the minimum, one per line.
 func (l story) foldFeed(q Query) (lines []string) {
 	first := map[int64]map[string]time.Time{}
 	who := l.members[joined(q.Watch, string(q.Degree))]
@@ -81,14 +81,14 @@ func joined(watch, degree string) string {
 	return watch + " " + degree
 }
 
-// TestFeedOfOneMoment: many links were first shared at the same time. Those with the highest
-// ids come first, in whatever order they are found.
+// TestFeedOfOneMoment covers many links that were first shared at the same time. Those with the
+// highest ids come first, in whatever order they are found.
 func TestFeedOfOneMoment(t *testing.T) {
 	t.Parallel()
 	const links = 40
 	p := newPopularity(t, links)
 	p.exec(p.pool, `DELETE FROM shares`)
-	// The walk passes the last written first.
+	// The walk passes the row written last first.
 	p.exec(p.pool, `INSERT INTO shares (did, collection, rkey, link_id, named_id, how, shared_at) SELECT 'did:plc:' || 1000 - id, 'c', 'r', id, id, 'post', $1 FROM links ORDER BY links.id DESC`, p.now)
 	for _, counted := range []bool{false, true} {
 		if counted {

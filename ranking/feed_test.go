@@ -13,8 +13,8 @@ import (
 	"github.com/weir-social/weir/schema/schematest"
 )
 
-// Feeds that remember together are computed at once, by several processes too: none
-// fails, and all have the same ids and dates.
+// TestFeedsWithOneMemoryAreComputedAtOnce computes feeds with the same memory concurrently, also in
+// several processes. None fails, and all have the same ids and dates.
 func TestFeedsWithOneMemoryAreComputedAtOnce(t *testing.T) {
 	t.Parallel()
 	pool := schematest.New(t)
@@ -42,8 +42,8 @@ func TestFeedsWithOneMemoryAreComputedAtOnce(t *testing.T) {
 	require.Equal(t, []string{"1 40"}, column(t, pool, `SELECT count(DISTINCT feed_id) || ' ' || count(*) FROM feed_entries`))
 }
 
-// An account that shares a link very often hides the others from the first look at the
-// shares of that link. They are found nevertheless.
+// TestFeedCountsPeopleBehindManyShares covers an account that shares a link very often and hides
+// the other sharers from the first look at the link's shares. They are found nevertheless.
 func TestFeedCountsPeopleBehindManyShares(t *testing.T) {
 	t.Parallel()
 	pool := schematest.New(t)

@@ -13,7 +13,7 @@ import (
 	"github.com/weir-social/weir/schema/schematest"
 )
 
-// gives stores that a post of an account gives a gift for a link.
+// gives stores a gift for a link, given by a post of an account.
 func gives(t *testing.T, pool *pgxpool.Pool, did, identity, gift string, ago time.Duration) {
 	t.Helper()
 	k := schema.Key{Collection: schema.PostCollection, DID: did, Rkey: "1"}
@@ -25,8 +25,8 @@ func gives(t *testing.T, pool *pgxpool.Pool, did, identity, gift string, ago tim
 	}))
 }
 
-// The newest gift is offered whose giver counts and whose record exists, on the page of
-// the link and in the ranking.
+// TestNewestLivingGiftIsOffered shows that the page of the link and the ranking offer the newest
+// gift whose giver counts and whose record exists.
 func TestNewestLivingGiftIsOffered(t *testing.T) {
 	t.Parallel()
 	pool := schematest.New(t)
@@ -50,7 +50,7 @@ func TestNewestLivingGiftIsOffered(t *testing.T) {
 	offered("https://news.example/a?gift=new")
 	gives(t, pool, "did:plc:new", story, "https://news.example/a?gift=edited", time.Hour)
 	offered("https://news.example/a?gift=edited")
-	gives(t, pool, "did:plc:new", story, "", time.Hour) // the edit takes it back
+	gives(t, pool, "did:plc:new", story, "", time.Hour) // the edit withdraws the gift
 	offered("https://news.example/a?gift=old")
 	execute(t, pool, `INSERT INTO watches (target) VALUES ('alice.example')`)
 	execute(t, pool, `INSERT INTO watch_members (watch_id, did) VALUES (1, 'did:plc:none')`)
@@ -58,7 +58,7 @@ func TestNewestLivingGiftIsOffered(t *testing.T) {
 	execute(t, pool, `DELETE FROM watches`)
 	execute(t, pool, `DELETE FROM shares WHERE did = 'did:plc:old'`)
 	offered("")
-	// A gift of a link that is merged into this one opens another address.
+	// A gift for a merged link opens another address.
 	gives(t, pool, "did:plc:other", "news.example/b", "https://news.example/b?gift=b", 0)
 	var other int64
 	require.NoError(t, pool.QueryRow(t.Context(), `SELECT id FROM links WHERE identity = 'news.example/b'`).Scan(&other))

@@ -8,8 +8,8 @@ import (
 	"github.com/weir-social/weir/ranking"
 )
 
-// TestPageChangesWhileItsVotesAreCounted: the counter has read the page, which then turns out
-// to be none. What it chose is not stored, and the next step chooses again.
+// TestPageChangesWhileItsVotesAreCounted covers a page that the counter has read and that then
+// turns out not to count. The counter's choice is not stored, and the next step chooses again.
 func TestPageChangesWhileItsVotesAreCounted(t *testing.T) {
 	t.Parallel()
 	for name, everything := range map[string]bool{"a step": false, "everything": true} {

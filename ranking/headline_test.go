@@ -28,8 +28,8 @@ func newStory(t *testing.T) *story {
 	return &story{t, schematest.New(t), noon()}
 }
 
-// post stores a post of an account: its minute, its spelling ("": https) and its card,
-// which is "title", "title|description" or "title|description|CID".
+// post stores a post of an account: its minute, its spelling ("" means https) and its card, which
+// is "title", "title|description" or "title|description|CID".
 func (s *story) post(did string, minute int, url, card string) {
 	s.t.Helper()
 	parts := append(strings.Split(card, "|"), "", "")
@@ -66,11 +66,11 @@ func (s *story) shown() string {
 	return strings.Join(strings.Fields(said), " ")
 }
 
-// requires compares the headline at once, when it is counted, and when it is counted again
-// from the first share on.
+// requires compares the headline at once, after it is counted, and after it is recounted from the
+// first share on.
 func (s *story) requires(want string) {
 	s.t.Helper()
-	require.Equal(s.t, want, s.shown(), "before it is counted")
+	require.Equal(s.t, want, s.shown(), "before the votes are counted")
 	for _, ask := range []func() error{func() error { return nil }, func() error { return ranking.CountEverything(s.t.Context(), s.pool) }} {
 		require.NoError(s.t, ask())
 		require.Equal(s.t, want, s.shown(), "recounted")
@@ -87,7 +87,7 @@ func (s *story) requires(want string) {
 	}
 }
 
-// from is the AT-URI of a post without "at://".
+// from returns the AT-URI of a post without "at://".
 func from(did string, minute int) string {
 	return fmt.Sprintf("%s/%s/%03d", did, schema.PostCollection, minute)
 }
@@ -115,7 +115,7 @@ func TestTieGoesToTheEarliestPost(t *testing.T) {
 	s.requires("https A " + from("a", 5))
 	s.post("c", 4, "", "C") // stored later
 	s.requires("https C " + from("c", 4))
-	s.post("b", 3, "", "B") // the latest post of b says the same, since earlier
+	s.post("b", 3, "", "B") // the latest post of b has the same title, but b has had it since earlier
 	s.requires("https B " + from("b", 3))
 }
 
@@ -128,7 +128,7 @@ func TestLatestPostOfAnAccountVotes(t *testing.T) {
 	s.requires("https Old " + from("a", 1))
 	s.post("a", 4, "", "New")
 	s.requires("https New " + from("c", 3))
-	s.post("a", 5, "", "") // without a title: its vote stays
+	s.post("a", 5, "", "") // a post without a title keeps the account's vote
 	s.requires("https New " + from("c", 3))
 	s.post("a", 4, "", "Old") // edited
 	s.requires("https Old " + from("a", 1))
@@ -143,7 +143,7 @@ func TestCardWithoutALivingClaimGoes(t *testing.T) {
 	s.post("d", 4, "", "")
 	s.requires("https One D1 blob:a/cid1 " + from("a", 1))
 	execute(t, s.pool, `DELETE FROM shares WHERE did = 'a'`)
-	s.requires("https One D1 blob:b/cid1 " + from("b", 2)) // a tie; the picture is of an account that still has it
+	s.requires("https One D1 blob:b/cid1 " + from("b", 2)) // a tie; the picture comes from an account that still has it
 	s.hide("b", "takendown")
 	s.requires("https Two D2 blob:c/cid2 " + from("c", 3))
 	s.hide("b", "active")
@@ -177,7 +177,7 @@ func TestDescriptionAndPictureOfTheTitle(t *testing.T) {
 	s.post("c", 3, "", "T||cid2") // the same picture, uploaded by another account
 	s.post("d", 4, "", "Other|D4|cid4")
 	s.post("e", 5, "", "Other|D4|cid4")
-	s.requires("https T D2 blob:b/cid2 " + from("a", 1)) // a description rather than none, though most give none
+	s.requires("https T D2 blob:b/cid2 " + from("a", 1)) // a description is preferred to none, though most give none
 	s.post("f", 6, "", "T||cid1")
 	s.requires("https T D2 blob:a/cid1 " + from("a", 1))
 }
@@ -198,7 +198,7 @@ func TestSpellingOfMostAccounts(t *testing.T) {
 	s.requires("https T " + from("a", 1)) // all have one: https, and the earliest of these
 }
 
-// TestOldPostNoLongerVotes: the account still counts, because it reposted the link since.
+// TestOldPostNoLongerVotes covers an account that still counts because it reposted the link since.
 func TestOldPostNoLongerVotes(t *testing.T) {
 	t.Parallel()
 	s := newStory(t)
@@ -214,7 +214,8 @@ func TestOldPostNoLongerVotes(t *testing.T) {
 	s.requires("https New " + from("b", 0))
 }
 
-// TestOtherClaimsStayReadable by the query of the handbook, with what nobody else says.
+// TestOtherClaimsStayReadable uses the query of the handbook, and covers claims of a single
+// account.
 func TestOtherClaimsStayReadable(t *testing.T) {
 	t.Parallel()
 	s := newStory(t)
@@ -236,7 +237,7 @@ func TestOtherClaimsStayReadable(t *testing.T) {
 	}, column(t, s.pool, `SELECT concat_ws(' ', q.title, q.url, q.titles, q.urls, coalesce(q.title_from, '')) FROM (`+query+`) AS q`))
 }
 
-// TestPastWindowHasTheVotesOfItsTime, also when everything was counted long after it.
+// TestPastWindowHasTheVotesOfItsTime covers counts that were made long after the window.
 func TestPastWindowHasTheVotesOfItsTime(t *testing.T) {
 	t.Parallel()
 	pool := schematest.New(t)

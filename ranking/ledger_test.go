@@ -20,8 +20,8 @@ const day = 24 * time.Hour
 
 func tid(at time.Time) string { return syntax.NewTID(at.UnixMicro(), 0).String() }
 
-// TestRkeyAloneDecidesTheDay of a share. The default partition and the one ahead hold
-// the rest, and give up rows whose day is made.
+// TestRkeyAloneDecidesTheDay shows that the rkey of a share decides its partition. The default
+// partition and the one ahead hold the rest, and hand over rows whose day is created.
 func TestRkeyAloneDecidesTheDay(t *testing.T) {
 	t.Parallel()
 	pool := schematest.New(t)
@@ -41,7 +41,7 @@ func TestRkeyAloneDecidesTheDay(t *testing.T) {
 	want[1] = "did:future shares_20260708_00"
 	require.Equal(t, want, column(t, pool, where))
 	require.Equal(t, []string{"2026-07-03 2026-07-11"}, column(t, pool, `SELECT min(begins)::date || ' ' || max(ends)::date FROM partitions WHERE parent = 'shares' AND NOT ahead`))
-	require.Equal(t, []string{"16"}, column(t, pool, `SELECT count(*)::text FROM pg_trigger WHERE tgrelid = 'links'::regclass`), "those of the foreign keys of shares, claims, merges, short links and cards: no day leaves any")
+	require.Equal(t, []string{"16"}, column(t, pool, `SELECT count(*)::text FROM pg_trigger WHERE tgrelid = 'links'::regclass`), "only the triggers of the foreign keys of shares, claims, merges, short links and cards: a dropped day must leave none")
 	for _, sql := range []string{
 		`INSERT INTO shares (did, collection, rkey, link_id, named_id, how, shared_at) VALUES ('d', 'c', $1, 0, 0, 'post', now())`,
 		`UPDATE shares SET link_id = 0 WHERE rkey = $1`, `WITH k AS (SELECT $1::text) DELETE FROM links`,
@@ -53,7 +53,7 @@ func TestRkeyAloneDecidesTheDay(t *testing.T) {
 	}
 }
 
-// TestDaysAreMadeBesideWriters: a worker that holds links, and wants shares next,
+// TestDaysAreMadeBesideWriters covers a worker that has locked links and writes shares next. It
 // neither waits for long nor deadlocks.
 func TestDaysAreMadeBesideWriters(t *testing.T) {
 	t.Parallel()
@@ -71,7 +71,8 @@ func TestDaysAreMadeBesideWriters(t *testing.T) {
 	require.NoError(t, ranking.EnsureDays(t.Context(), pool, noon().Add(day), 7*day))
 }
 
-// TestStatementsOfALeavingPartitionSeeItsRows, and happen only if it goes.
+// TestStatementsOfALeavingPartitionSeeItsRows shows that these statements take effect only if the
+// partition is dropped.
 func TestStatementsOfALeavingPartitionSeeItsRows(t *testing.T) {
 	t.Parallel()
 	pool := schematest.New(t)
@@ -83,7 +84,7 @@ func TestStatementsOfALeavingPartitionSeeItsRows(t *testing.T) {
 	}
 	reader, err := pool.Begin(t.Context())
 	require.NoError(t, err)
-	defer reader.Rollback(context.Background()) //nolint:errcheck // done, or the test has failed
+	defer reader.Rollback(context.Background()) //nolint:errcheck // finished, or the test has failed
 	execute(t, reader, `SELECT FROM shares`)
 	_, err = drop()
 	require.ErrorIs(t, err, schema.ErrBusy)
@@ -106,7 +107,7 @@ func TestSharesAreCompleteSinceTheOldestDay(t *testing.T) {
 	execute(t, pool, `UPDATE weir_migration SET applied_at = $1`, noon())
 	require.Equal(t, noon(), since())
 	require.NoError(t, ranking.EnsureDays(t.Context(), pool, noon(), 7*day))
-	require.Equal(t, noon(), since(), "a backfill may have brought older shares, but not all")
+	require.Equal(t, noon(), since(), "a backfill may have stored older shares, but not all")
 	require.NoError(t, ranking.EnsureDays(t.Context(), pool, noon().Add(2*day), 7*day))
 	for d := range 2 {
 		_, err := ranking.DropDay(t.Context(), pool, fmt.Sprintf("shares_2026070%d_%s", 3+d, []string{"12", "00"}[d]))
@@ -115,7 +116,7 @@ func TestSharesAreCompleteSinceTheOldestDay(t *testing.T) {
 	require.Equal(t, time.Date(2026, 7, 5, 0, 0, 0, 0, time.UTC), since())
 }
 
-// TestKeptLinkIsMarkedThoughItsDayIsMadeAgain before expiry comes to it.
+// TestKeptLinkIsMarkedThoughItsDayIsMadeAgain creates the day again before expiry gets to it.
 func TestKeptLinkIsMarkedThoughItsDayIsMadeAgain(t *testing.T) {
 	t.Parallel()
 	pool := schematest.New(t)
@@ -130,7 +131,7 @@ func TestKeptLinkIsMarkedThoughItsDayIsMadeAgain(t *testing.T) {
 	require.Positive(t, last)
 	marked, err := ranking.MarkKept(t.Context(), pool, 10)
 	require.NoError(t, err)
-	require.Zero(t, marked, "its day has not gone")
+	require.Zero(t, marked, "the link must not be marked before its day is dropped")
 	dropped, err := ranking.DropDay(t.Context(), pool, part)
 	require.NoError(t, err)
 	require.True(t, dropped)
@@ -141,7 +142,8 @@ func TestKeptLinkIsMarkedThoughItsDayIsMadeAgain(t *testing.T) {
 	require.Equal(t, []string{"5"}, column(t, pool, `SELECT kept_sharers::text FROM links`))
 }
 
-// TestLedgerRelationsAreCounted: a partition has as many indexes as LedgerRelations says.
+// TestLedgerRelationsAreCounted shows that a partition has as many indexes as LedgerRelations
+// states.
 func TestLedgerRelationsAreCounted(t *testing.T) {
 	t.Parallel()
 	pool := schematest.New(t)

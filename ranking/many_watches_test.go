@@ -10,9 +10,9 @@ import (
 	"github.com/weir-social/weir/schema/schematest"
 )
 
-// TestAThousandWatches: each has the ranking of its own members, in which an account counts
-// once however many watches include it. That holds after members and watches come and go,
-// before the counter has seen it and afterwards.
+// TestAThousandWatches shows that each watch has the ranking of its own members, and that an
+// account counts once however many watches include it. This holds after members and watches are
+// added and removed, before and after the counter has processed that.
 func TestAThousandWatches(t *testing.T) {
 	schematest.Long(t)
 	t.Parallel()
@@ -30,7 +30,7 @@ func TestAThousandWatches(t *testing.T) {
 INSERT INTO shares (did, collection, rkey, link_id, named_id, how, shared_at)
 SELECT 'did:plc:' || lpad((n * 7 % 300)::text, 3, '0'), 'c', n::text, 1 + n * n % 40, 1 + n * n % 40, (ARRAY['post', 'repost'])[1 + n % 2], $1::timestamptz - n * interval '1 minute'
 FROM generate_series(1, 1500) AS n`, now)
-	// Every watch follows 20 of 320 accounts, which others follow too. Of each target there are two.
+	// Every watch follows 20 of 320 accounts, which others follow too. Each target has two watches.
 	exec(`INSERT INTO watches (target, kind) SELECT 'w' || n / 2 || '.example', (ARRAY['follows', 'second-degree'])[1 + n % 2] FROM generate_series(0, $1::int - 1) AS n`, watches)
 	exec(`INSERT INTO watch_members (watch_id, did) SELECT w.id, 'did:plc:' || lpad(((w.id * 13 + n * (1 + w.id % 7)) % 320)::text, 3, '0') FROM watches AS w, generate_series(1, 20) AS n`)
 

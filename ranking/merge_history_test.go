@@ -14,7 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// merge merges and splits links, a few at each turn.
+// merge merges and splits links, a few per turn.
 func (h *history) merge(ctx context.Context, r *rand.Rand, turns <-chan struct{}) error {
 	for range turns {
 		err := pgx.BeginFunc(ctx, h.pool, func(tx pgx.Tx) error {
@@ -43,7 +43,7 @@ func (h *history) merge(ctx context.Context, r *rand.Rand, turns <-chan struct{}
 	return nil
 }
 
-// fetch stores a page of a link, which often leads to another link.
+// fetch stores a page of a link, which often redirects to another link.
 func (h *history) fetch(ctx context.Context, tx pgx.Tx, r *rand.Rand, link, other int64) error {
 	f := CardFetch{Link: link, URL: fmt.Sprintf("https://www.host%d.example/x", r.IntN(3))}
 	const begin = `
@@ -74,7 +74,8 @@ type toldPage struct {
 	SameSite                    bool
 }
 
-// withPage is a headline with what the page of the link says, if that counts.
+// withPage returns a headline with the title of the link's page, if that
+// counts.
 func (l story) withPage(shown said, link int64) said {
 	if pages := l.pages[link]; len(pages) > 0 {
 		shown.title, shown.description, shown.from = pages[0].Title, cmp.Or(pages[0].Description, shown.description), pages[0].Address
@@ -82,7 +83,7 @@ func (l story) withPage(shown said, link int64) said {
 	return shown
 }
 
-// readPages reads the pages, in the order in which they are preferred.
+// readPages reads the pages in order of preference.
 func (l *story) readPages(t *testing.T, tx pgx.Tx) {
 	t.Helper()
 	rows, err := tx.Query(t.Context(), `SELECT link_id FROM link_merges WHERE why IN ('redirect', 'canonical')`)

@@ -13,8 +13,8 @@ import (
 	"github.com/weir-social/weir/schema/schematest"
 )
 
-// TestNobodyWaitsForWhoWaitsToMerge: a long merge makes others wait that merge, but not
-// those who share the links that these are about to add or to merge.
+// TestNobodyWaitsForWhoWaitsToMerge shows that a long merge blocks other merges, but not writers
+// that share the links that those merges are about to add or merge.
 func TestNobodyWaitsForWhoWaitsToMerge(t *testing.T) {
 	t.Parallel()
 	pool := schematest.New(t)
@@ -45,7 +45,7 @@ func TestNobodyWaitsForWhoWaitsToMerge(t *testing.T) {
 	require.Equal(t, []string{"l1 l2", "l3 target"}, column(t, pool, `SELECT m.identity || ' ' || l.identity FROM links AS m JOIN links AS l ON l.id = m.merged_into ORDER BY 1`))
 }
 
-// waitsForLock waits until some statement waits for a lock.
+// waitsForLock waits until a statement waits for a lock.
 func waitsForLock(t *testing.T, pool *pgxpool.Pool) {
 	t.Helper()
 	require.Eventually(t, func() bool {
@@ -53,8 +53,8 @@ func waitsForLock(t *testing.T, pool *pgxpool.Pool) {
 	}, time.Minute, 10*time.Millisecond)
 }
 
-// TestLinkExpiresWhileItIsMerged: then there is no such link. A foreign key would say that
-// the data cannot be stored, which ends a job.
+// TestLinkExpiresWhileItIsMerged shows that the merge then reports that there is no such link. A
+// foreign key error would mean that the data cannot be stored, which ends a job.
 func TestLinkExpiresWhileItIsMerged(t *testing.T) {
 	t.Parallel()
 	pool := schematest.New(t)
@@ -75,7 +75,7 @@ func TestLinkExpiresWhileItIsMerged(t *testing.T) {
 	}
 }
 
-// TestLinkExpiresWhileItIsAdded: its worker is told to try again, and not that its data
+// TestLinkExpiresWhileItIsAdded shows that the worker gets a transient error, and not that its data
 // cannot be stored.
 func TestLinkExpiresWhileItIsAdded(t *testing.T) {
 	t.Parallel()
@@ -100,7 +100,7 @@ func TestLinkExpiresWhileItIsAdded(t *testing.T) {
 	require.NoError(t, err)
 }
 
-// TestMergeTheOtherWayRound is refused: the answer would be that it is done.
+// TestMergeTheOtherWayRound shows that such a merge is refused: it would otherwise report success.
 func TestMergeTheOtherWayRound(t *testing.T) {
 	t.Parallel()
 	pool := schematest.New(t)
@@ -119,8 +119,8 @@ func TestMergeTheOtherWayRound(t *testing.T) {
 	require.NoError(t, merge(3, 1))
 }
 
-// TestLinkIsKeptForTheSharesOfAMergedOne: its sharers were counted before the merge, and
-// their day was dropped after it.
+// TestLinkIsKeptForTheSharesOfAMergedOne covers sharers that were counted before the merge, and
+// whose day was dropped after it.
 func TestLinkIsKeptForTheSharesOfAMergedOne(t *testing.T) {
 	t.Parallel()
 	pool := schematest.New(t)
@@ -143,8 +143,8 @@ func TestLinkIsKeptForTheSharesOfAMergedOne(t *testing.T) {
 	require.Equal(t, []string{"2 5"}, column(t, pool, `SELECT id || ' ' || kept_sharers FROM links WHERE kept_at IS NOT NULL`))
 }
 
-// TestOriginalIsMergedWhileItsCopyIsWritten: the copy shares the link into which that of its
-// original is being merged. It counts until that is done, and not afterwards.
+// TestOriginalIsMergedWhileItsCopyIsWritten covers a copy that shares the link into which its
+// original's link is being merged. The copy counts until the merge is done, and not afterwards.
 func TestOriginalIsMergedWhileItsCopyIsWritten(t *testing.T) {
 	t.Parallel()
 	p := newPress(t)

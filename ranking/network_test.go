@@ -10,8 +10,8 @@ import (
 	"github.com/weir-social/weir/schema/schematest"
 )
 
-// TestCountsOfANetworkOutliveTheOther: an account that leaves the longest window changes
-// nothing in the counts of the other network.
+// TestCountsOfANetworkOutliveTheOther shows that an account that leaves the longest window changes
+// no counts of the other network.
 func TestCountsOfANetworkOutliveTheOther(t *testing.T) {
 	t.Parallel()
 	pool, now := schematest.New(t), time.Date(2026, 7, 4, 12, 0, 0, 0, time.UTC)
@@ -47,11 +47,11 @@ func TestCountsOfANetworkOutliveTheOther(t *testing.T) {
 	var found []string
 	_, err = Check(t.Context(), pool, func(d Difference) { found = append(found, fmt.Sprint(d.Network, d.Link)) })
 	require.NoError(t, err)
-	require.Equal(t, []string{"nostr1"}, found, "a wrong count of one network is found")
+	require.Equal(t, []string{"nostr1"}, found, "a wrong count of one network must be found")
 }
 
-// TestNewestOfANetwork: only its own sharers bring a link into the window, however the
-// page is read.
+// TestNewestOfANetwork shows that only a network's own sharers include a link in its window,
+// however the page is read.
 func TestNewestOfANetwork(t *testing.T) {
 	t.Parallel()
 	pool, now := schematest.New(t), time.Date(2026, 7, 4, 12, 0, 0, 0, time.UTC)
@@ -104,6 +104,6 @@ func TestParametersOfNetworks(t *testing.T) {
 	for _, name := range []string{"by", "domain", "network", "window"} {
 		_, err = parse(name, "NSEC1vl029mgpspedva04g90vltkh6fvh240zqtv9k0t9af8935ke9laqsnlfe5/")
 		require.Error(t, err)
-		require.NotContains(t, err.Error(), "vl029", "a secret key is in no message")
+		require.NotContains(t, err.Error(), "vl029", "the error contains a secret key")
 	}
 }

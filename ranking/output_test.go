@@ -15,8 +15,8 @@ import (
 	"github.com/weir-social/weir/schema/schematest"
 )
 
-// TestSQLSaysWhatTheAPISays: after a random history, trending() is the ranking, and
-// link_shares and the summaries of the links say of each share what LinkShares says.
+// TestSQLSaysWhatTheAPISays shows that, after a random history, trending() returns the ranking, and
+// that link_shares and the summaries of the links agree with LinkShares on each share.
 func TestSQLSaysWhatTheAPISays(t *testing.T) {
 	schematest.Long(t)
 	t.Parallel()
@@ -37,7 +37,7 @@ func TestSQLSaysWhatTheAPISays(t *testing.T) {
 		give(merges, cap(merges))
 		close(merges)
 		require.NoError(t, h.merge(t.Context(), r, merges))
-		if round == 2 || round == 4 { // what is written may have removed them
+		if round == 2 || round == 4 { // later writes may have removed them
 			_, err = h.pool.Exec(t.Context(), `INSERT INTO watches (target) VALUES ('target0.example'), ('target1.example') ON CONFLICT DO NOTHING`)
 			require.NoError(t, err)
 		}
@@ -69,18 +69,18 @@ UPDATE shares AS s SET copied = true FROM made AS c WHERE (s.did, s.collection, 
 	}
 }
 
-// compareSQL returns how many links it compared.
+// compareSQL compares the links in SQL with the API. It returns how many it compared.
 func (h *history) compareSQL(t *testing.T, seen map[Reason]int) (links int) {
 	t.Helper()
 	tx, err := h.pool.BeginTx(t.Context(), pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly})
 	require.NoError(t, err)
-	defer tx.Rollback(t.Context()) //nolint:errcheck // it wrote nothing
+	defer tx.Rollback(t.Context()) //nolint:errcheck // it only reads
 	now, err := schema.One(t.Context(), tx, "read the time", pgx.RowTo[time.Time], `SELECT now()`)
 	require.NoError(t, err)
 	targets, err := schema.WatchTargets(t.Context(), tx, 10)
 	require.NoError(t, err)
 	for _, w := range Windows() {
-		for _, target := range append([]string{""}, targets...) { // the spellings in SQL are those last counted
+		for _, target := range append([]string{""}, targets...) { // the spellings in SQL are those of the last count
 			for _, network := range []Network{BothNetworks, Bluesky, Nostr} {
 				page, err := Trending(t.Context(), within{tx}, Query{At: now, Window: w.Length, Limit: 1000, Watch: target, Network: network})
 				require.NoError(t, err)

@@ -15,7 +15,8 @@ import (
 	"github.com/weir-social/weir/schema/schematest"
 )
 
-// popularity is a database in which thousands share a link, or an account shares thousands.
+// popularity is a database with a link shared by thousands, or an account that shares thousands of
+// links.
 type popularity struct {
 	*testing.T
 	pool *pgxpool.Pool
@@ -35,7 +36,7 @@ func (p *popularity) count() Counted {
 	return done
 }
 
-// sharers returns the number beside a link, corrected from the counts.
+// sharers returns the displayed number of sharers of a link, corrected from the counts.
 func (p *popularity) sharers(url string) int {
 	p.Helper()
 	page, err := Trending(p.Context(), p.pool, Query{At: p.now, Window: time.Hour, Limit: 5})
@@ -50,7 +51,7 @@ func (p *popularity) sharers(url string) int {
 }
 
 // pending runs a statement on a new connection, and returns how many rows it writes for the
-// counter. It writes none that other writers use.
+// counter. It requires that none of them is used by other writers.
 func (p *popularity) pending(sql string) (rows int) {
 	p.Helper()
 	conn, err := pgx.ConnectConfig(p.Context(), p.pool.Config().ConnConfig)
@@ -75,7 +76,7 @@ func (p *popularity) pending(sql string) (rows int) {
 	return rows
 }
 
-// check compares what is kept, and what readers show, with the ledger.
+// check compares the counter's tables, and what readers see, with the ledger.
 func (p *popularity) check(limit int) {
 	p.Helper()
 	h := &history{pool: p.pool}
@@ -83,7 +84,7 @@ func (p *popularity) check(limit int) {
 	h.compare(p.T, []Query{{At: p.now, Window: time.Hour, Sort: Sharers, Limit: limit}, {At: p.now, Window: 24 * time.Hour, Sort: Speed, Limit: limit}})
 }
 
-// newPopularity has a number of links, all shared by did:plc:busy a minute ago.
+// newPopularity creates a number of links, all shared by did:plc:busy a minute ago.
 func newPopularity(t *testing.T, links int) *popularity {
 	t.Helper()
 	p := &popularity{t, schematest.New(t), time.Date(2026, 7, 4, 12, 0, 0, 0, time.UTC)}
@@ -92,9 +93,9 @@ func newPopularity(t *testing.T, links int) *popularity {
 	return p
 }
 
-// TestWriterDoesTheSameForAPopularLinkOrAccount: an account that shares thousands of
-// links is hidden, and a link that thousands share is shared once more. Each transaction
-// writes one row for the counter and none that others use, and the next request knows.
+// TestWriterDoesTheSameForAPopularLinkOrAccount hides an account that shares thousands of links,
+// and shares a link of thousands once more. Each transaction writes one row for the counter and
+// none that others use, and the next request includes the change.
 func TestWriterDoesTheSameForAPopularLinkOrAccount(t *testing.T) {
 	schematest.Long(t)
 	t.Parallel()
@@ -105,24 +106,24 @@ func TestWriterDoesTheSameForAPopularLinkOrAccount(t *testing.T) {
 	require.Equal(t, many, p.sharers("1"))
 
 	require.Equal(t, 1, p.pending(`INSERT INTO accounts (did, status) VALUES ('did:plc:busy', 'takendown')`))
-	require.Equal(t, many-1, p.sharers("1"), "the request corrects thousands of links")
+	require.Equal(t, many-1, p.sharers("1"), "the request must correct thousands of links")
 	require.Equal(t, many, p.count().Sharers)
 	require.Equal(t, 1, p.pending(`UPDATE accounts SET status = 'active' WHERE did = 'did:plc:busy'`))
 	require.Equal(t, many, p.sharers("1"))
 	require.Equal(t, 1, p.pending(`DELETE FROM shares WHERE did = 'did:plc:2'`))
 	require.Equal(t, many-1, p.sharers("1"))
-	require.Equal(t, 0, p.pending(`UPDATE accounts SET handle = 'busy.example' WHERE did = 'did:plc:busy'`), "it counts as before")
+	require.Equal(t, 0, p.pending(`UPDATE accounts SET handle = 'busy.example' WHERE did = 'did:plc:busy'`), "a new handle must not change what counts")
 
-	// A step of the counter reads neither of them from the first share on.
+	// A step of the counter does not read either of them from the first share on.
 	p.count()
 	p.exec(p.pool, `INSERT INTO shares (did, collection, rkey, link_id, named_id, how, shared_at) VALUES ('did:plc:new', 'c', 'r', 1, 1, 'post', $1)`, p.now)
 	require.Equal(t, Counted{Pending: 1, Sharers: 1, Links: 1}, p.count())
 	p.check(2 * many)
 }
 
-// TestWriterDoesTheSameForAPopularRecord: thousands of records name one as their original,
-// and thousands repost or quote another one. Whoever deletes, edits or stores such a record
-// writes one row for all of them, and the next request knows.
+// TestWriterDoesTheSameForAPopularRecord covers a record that thousands of records name as their
+// original, and one that thousands repost or quote. A writer that deletes, edits or stores such a
+// record writes one row for all of them, and the next request includes the change.
 func TestWriterDoesTheSameForAPopularRecord(t *testing.T) {
 	schematest.Long(t)
 	t.Parallel()
@@ -154,8 +155,8 @@ SELECT 'did:plc:' || n, 'c', 'r', 3, 3, 'repost', $1::timestamptz + n * interval
 	p.check(many)
 }
 
-// TestLostVoteReadsTheOthersOnlyIfItWasTheEarliest: an account that shares a popular link
-// again takes its vote away and votes anew. The thousands of others are not read for that.
+// TestLostVoteReadsTheOthersOnlyIfItWasTheEarliest covers an account that shares a popular link
+// again: its vote is withdrawn and cast anew. The thousands of other votes are not read for that.
 func TestLostVoteReadsTheOthersOnlyIfItWasTheEarliest(t *testing.T) {
 	schematest.Long(t)
 	t.Parallel()
@@ -170,7 +171,7 @@ func TestLostVoteReadsTheOthersOnlyIfItWasTheEarliest(t *testing.T) {
 		t.Helper()
 		tx, err := p.pool.Begin(t.Context())
 		require.NoError(t, err)
-		defer tx.Rollback(context.Background()) //nolint:errcheck // it wrote nothing
+		defer tx.Rollback(context.Background()) //nolint:errcheck // rolled back
 		s, err := readState(t.Context(), tx)
 		require.NoError(t, err)
 		link, did := int64(1), fmt.Sprintf("did:plc:%d", account)
@@ -198,8 +199,8 @@ func TestLostVoteReadsTheOthersOnlyIfItWasTheEarliest(t *testing.T) {
 	require.Positive(t, read(1))
 }
 
-// TestPageReadsTheLatestSharersOfAPopularLink rather than all of them, though most links have
-// few.
+// TestPageReadsTheLatestSharersOfAPopularLink shows that a page does not read all sharers, though
+// most links have few.
 func TestPageReadsTheLatestSharersOfAPopularLink(t *testing.T) {
 	schematest.Long(t)
 	t.Parallel()
@@ -210,7 +211,7 @@ func TestPageReadsTheLatestSharersOfAPopularLink(t *testing.T) {
 	p.exec(p.pool, share+`id::text, id, id, 'post', $1::timestamptz - random() * interval '50 minutes' FROM links, generate_series(1, 2) AS n WHERE id > 1 ORDER BY random()`, p.now.Add(-2*time.Minute))
 	for more := true; more; more = p.count().More {
 	}
-	p.exec(p.pool, `CREATE INDEX shuffled ON sharers (md5(did || link_id::text))`) // as they are after a while
+	p.exec(p.pool, `CREATE INDEX shuffled ON sharers (md5(did || link_id::text))`) // the physical order that the rows have after a while
 	p.exec(p.pool, `CLUSTER sharers USING shuffled`)
 	p.exec(p.pool, `DROP INDEX shuffled`)
 	p.exec(p.pool, `VACUUM ANALYZE`)
@@ -237,8 +238,8 @@ func (f *fetching) BeginTx(ctx context.Context, options pgx.TxOptions) (pgx.Tx, 
 	return fetchingTx{tx, f, before}, err
 }
 
-// fetched returns how many rows of sharers and of shares a connection has fetched. Only
-// differences have a meaning.
+// fetched returns how many rows of sharers and of shares a connection has fetched. Only differences
+// are meaningful.
 func fetched(ctx context.Context, tx pgx.Tx) (n [2]int, err error) {
 	const sql = `
 SELECT sum(seq_tup_read + coalesce(idx_tup_fetch, 0)) FILTER (WHERE relname = 'sharers')::int, sum(seq_tup_read + coalesce(idx_tup_fetch, 0)) FILTER (WHERE relname ~ '^shares_')::int
@@ -259,15 +260,15 @@ func (t fetchingTx) Rollback(ctx context.Context) error {
 	return errors.Join(err, t.Tx.Rollback(ctx))
 }
 
-// TestPageOfFewLinksReadsNoSharersOfThePopularOnes: a site has a popular link and others,
-// and so has what an account shares, and what a text finds.
+// TestPageOfFewLinksReadsNoSharersOfThePopularOnes filters by a site, by an account and by a text,
+// which each match a popular link and others.
 func TestPageOfFewLinksReadsNoSharersOfThePopularOnes(t *testing.T) {
 	t.Parallel()
 	const many, claims = 5000, 500
 	p := newPopularity(t, many)
 	p.exec(p.pool, `UPDATE links SET site = 'few' WHERE id <= 20`)
 	p.exec(p.pool, `INSERT INTO claims (id, link_id, hash, url, site, title, words) OVERRIDING SYSTEM VALUE SELECT n, 1, decode(md5(n::text), 'hex'), 'u', 's', 'heron', 'heron:1' FROM generate_series(1, $1::int) AS n`, 2*claims)
-	// Half of the claims have no share any more.
+	// Half of the claims no longer have a share.
 	p.exec(p.pool, `INSERT INTO shares (did, collection, rkey, link_id, named_id, how, shared_at, claim_id)
 SELECT 'did:plc:' || n, 'c', 'r', 1, 1, 'post', $1::timestamptz - n * interval '1 second', 1 + n % $2::int FROM generate_series(2, $3::int) AS n`, p.now.Add(-time.Minute), claims, many)
 	p.exec(p.pool, `INSERT INTO shares (did, collection, rkey, link_id, named_id, how, shared_at) SELECT 'did:plc:2', 'c', n::text, n, n, 'post', $1::timestamptz FROM generate_series(2, 20) AS n`, p.now.Add(-time.Minute))

@@ -15,7 +15,7 @@ import (
 	"github.com/weir-social/weir/schema/schematest"
 )
 
-// archivedMerges returns the rows of link_merges as the archive has them.
+// archivedMerges returns the rows of link_merges as the archive stores them.
 func archivedMerges(t *testing.T, pool *pgxpool.Pool) *schema.Snapshots {
 	t.Helper()
 	_, err := schema.ArchiveSnapshots(t.Context(), pool, ranking.MergesSnapshot())
@@ -36,8 +36,8 @@ func archivedMerges(t *testing.T, pool *pgxpool.Pool) *schema.Snapshots {
 	return &s
 }
 
-// TestAnyMergesAreRestored merges and splits links at random, and restores that in a
-// database that lacks some of the links and numbers the others differently.
+// TestAnyMergesAreRestored merges and splits links at random. It restores this in a database that
+// lacks some of the links and has other ids for the rest.
 func TestAnyMergesAreRestored(t *testing.T) {
 	t.Parallel()
 	pool, second := schematest.New(t), schematest.New(t)

@@ -18,18 +18,18 @@ import (
 	"github.com/weir-social/weir/schema/schematest"
 )
 
-// benchWords is a tsvector of random words of row n: that with the number 0 is in most
-// texts, those with the highest of 50,000 numbers in a few. The condition has each row
-// draw anew.
+// benchWords returns a tsvector of random words for row n. The word with the number 0 is in most
+// texts, and those with the highest of 50,000 numbers are in a few. The condition makes the planner
+// draw anew for each row.
 func benchWords(prefix string, words int) string {
 	return fmt.Sprintf(`(SELECT string_agg('''%[1]s' || floor(50000 * random() ^ 5) || ''':' || g, ' ') FROM generate_series(1, %[2]d) AS g WHERE n IS NOT NULL)::tsvector`, prefix, words)
 }
 
-// benchSearch measures pages of 50 links that match a text, while shares arrive, beside
-// the same ranking without a text.
+// benchSearch measures pages of 50 links that match a text while shares arrive, and the same
+// ranking without a text.
 func benchSearch(b *testing.B, pool *pgxpool.Pool) {
 	b.Helper()
-	for range 2 { // what came into the windows since it was filled
+	for range 2 { // counts the shares that entered the windows since the database was filled
 		_, err := Count(b.Context(), pool, time.Now())
 		require.NoError(b, err)
 	}
@@ -54,8 +54,8 @@ func benchSearch(b *testing.B, pool *pgxpool.Pool) {
 	require.NoError(b, <-ended)
 }
 
-// BenchmarkWords compares storing shares with and without what the filter by text needs,
-// in turn: the CPU time of the worker and of Postgres. Most links are new.
+// BenchmarkWords compares storing shares with and without what the text filter needs, alternately:
+// the CPU time of the worker and of Postgres. Most links are new.
 func BenchmarkWords(b *testing.B) {
 	const size, turns = 100, 120
 	kinds := []string{"with", "without"}

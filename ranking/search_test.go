@@ -37,8 +37,8 @@ func (l *library) add(did, rkey, page, text string, card ranking.Card) {
 	}))
 }
 
-// find returns the addresses that a text finds, from the counts and from the ledger. It
-// requires both to be the same.
+// find returns the addresses that a text finds. It requires the same from the counts and from the
+// ledger.
 func (l *library) find(db ranking.Beginner, text string) (found []string) {
 	l.Helper()
 	for _, past := range []bool{false, true} {
@@ -63,8 +63,8 @@ func (l *library) count() {
 	require.NoError(l, err)
 }
 
-// TestTextFindsLinks by what their cards, their addresses and their sharers' posts say,
-// whether they are counted or pending.
+// TestTextFindsLinks finds links by the text of their cards, their addresses and their sharers'
+// posts, whether they are counted or pending.
 func TestTextFindsLinks(t *testing.T) {
 	t.Parallel()
 	l := &library{t, schematest.New(t), noon()}
@@ -78,9 +78,9 @@ func TestTextFindsLinks(t *testing.T) {
 			"heron":                      {birds},
 			"HERON years":                {birds},
 			"years heron":                {birds},
-			"heron seen":                 {}, // nobody says both
+			"heron seen":                 {}, // no text has both words
 			"false":                      {birds},
-			"retu":                       {birds}, // begins a word
+			"retu":                       {birds}, // the beginning of a word
 			"retu heron":                 {},
 			`"retu"`:                     {},
 			`"heron returns"`:            {birds},
@@ -115,8 +115,8 @@ func TestTextFindsLinks(t *testing.T) {
 	require.Empty(t, l.find(l.pool, strings.Repeat("ä.", ranking.MaxText/2)))
 }
 
-// TestTextOfADeletedPostFindsNothing: in the transaction that deletes it, hides its
-// author or edits it, counted or pending.
+// TestTextOfADeletedPostFindsNothing checks this in the transaction that deletes the post, hides
+// its author or edits it, whether it is counted or pending.
 func TestTextOfADeletedPostFindsNothing(t *testing.T) {
 	t.Parallel()
 	for _, counted := range []bool{false, true} {
@@ -134,7 +134,7 @@ func TestTextOfADeletedPostFindsNothing(t *testing.T) {
 		} {
 			tx, err := l.pool.Begin(t.Context())
 			require.NoError(t, err)
-			defer tx.Rollback(context.WithoutCancel(t.Context())) //nolint:errcheck // it may have ended
+			defer tx.Rollback(context.WithoutCancel(t.Context())) //nolint:errcheck // the transaction may have ended
 			execute(t, tx, sql)
 			for _, text := range []string{"seldom", "heron"} {
 				require.Equal(t, []string{page}, l.find(l.pool, text), "not committed")
@@ -156,12 +156,12 @@ func TestTextOfADeletedPostFindsNothing(t *testing.T) {
 	}
 }
 
-// inside gives out one transaction again and again.
+// inside returns the same transaction again and again.
 type inside struct{ tx pgx.Tx }
 
 func (i inside) BeginTx(ctx context.Context, _ pgx.TxOptions) (pgx.Tx, error) { return i.tx.Begin(ctx) }
 
-// TestTextOfAPostIsFoundWhileThePostIsStored: its share and its card stay longer.
+// TestTextOfAPostIsFoundWhileThePostIsStored covers a post whose share and card are kept longer.
 func TestTextOfAPostIsFoundWhileThePostIsStored(t *testing.T) {
 	t.Parallel()
 	l := &library{t, schematest.New(t), time.Now().Truncate(time.Second)}
@@ -185,13 +185,14 @@ func TestTextOfAPostIsFoundWhileThePostIsStored(t *testing.T) {
 	}
 	require.ElementsMatch(t, []string{late, other, ahead}, l.find(l.pool, "written"))
 	require.Equal(t, []string{early}, l.find(l.pool, "heron"))
-	execute(t, l.pool, `DELETE FROM posts WHERE did IN ('did:plc:c', 'did:plc:d')`) // those expire one by one
+	execute(t, l.pool, `DELETE FROM posts WHERE did IN ('did:plc:c', 'did:plc:d')`) // these posts expire one by one
 	require.Equal(t, []string{late}, l.find(l.pool, "written"))
 	require.Equal(t, []string{early}, l.find(l.pool, "heron"))
 }
 
-// TestTextOfANoteIsFoundWhileTheNoteIsStored: by its words, as that of a post is. The key of a
-// note names no day, and may come before or after those of the stored posts.
+// TestTextOfANoteIsFoundWhileTheNoteIsStored shows that a note's text is found by its words, like a
+// post's. The key of a note contains no day, and may sort before or after those of the stored
+// posts.
 func TestTextOfANoteIsFoundWhileTheNoteIsStored(t *testing.T) {
 	t.Parallel()
 	l := &library{t, schematest.New(t), time.Now().Truncate(time.Second)}
@@ -208,12 +209,12 @@ func TestTextOfANoteIsFoundWhileTheNoteIsStored(t *testing.T) {
 		require.Empty(t, l.find(l.pool, "post zap"))
 		l.count()
 	}
-	execute(t, l.pool, `DELETE FROM records WHERE did = '`+author("b")+`'`) // it expires, and its share stays
+	execute(t, l.pool, `DELETE FROM records WHERE did = '`+author("b")+`'`) // the note expires, and its share is kept
 	require.ElementsMatch(t, []string{low, post}, l.find(l.pool, "written"))
 }
 
-// TestHostileTextsAreIndexedInPart: whatever somebody posts, it is stored, and its
-// beginning is found.
+// TestHostileTextsAreIndexedInPart shows that every posted text is stored, and that its beginning
+// is found.
 func TestHostileTextsAreIndexedInPart(t *testing.T) {
 	t.Parallel()
 	l := &library{t, schematest.New(t), noon()}

@@ -12,8 +12,8 @@ import (
 	"github.com/weir-social/weir/schema/schematest"
 )
 
-// TestTextFindsTheSameInEveryWay: whether the planner expects few rows or many, whether
-// few links match or many, and whether a link that matches is merged into another.
+// TestTextFindsTheSameInEveryWay covers a planner that expects few rows or many, few or many
+// matching links, and a matching link that is merged into another.
 func TestTextFindsTheSameInEveryWay(t *testing.T) {
 	t.Parallel()
 	pool, now := schematest.New(t), time.Date(2026, 7, 4, 12, 0, 0, 0, time.UTC)
@@ -70,8 +70,8 @@ func TestTextFindsTheSameInEveryWay(t *testing.T) {
 	}
 }
 
-// TestTextOfFewLinksIsListed: a walk would pass every link of the window to find them. What
-// is in the posts of many links is found sooner by asking the first ones.
+// TestTextOfFewLinksIsListed shows that few matching links are listed: a walk would pass every link
+// of the window to find them. If posts of many links match, checking the first links is faster.
 func TestTextOfFewLinksIsListed(t *testing.T) {
 	schematest.Long(t)
 	t.Parallel()
@@ -79,7 +79,7 @@ func TestTextOfFewLinksIsListed(t *testing.T) {
 	const share = `INSERT INTO shares (did, collection, rkey, link_id, named_id, how, shared_at, words) SELECT 'did:plc:' || n, 'c', $1, %[1]s, %[1]s, 'post', $2, to_tsvector('simple', $1) FROM generate_series(1, 30) AS n`
 	p.exec(p.pool, fmt.Sprintf(share, "1"), "crowd", p.now)
 	p.exec(p.pool, fmt.Sprintf(share, "n"), "spread", p.now)
-	for _, statistics := range []bool{false, true} { // with them, the planner expects as many as there are
+	for _, statistics := range []bool{false, true} { // with statistics, the planner expects the right number
 		if statistics {
 			p.exec(p.pool, `ANALYZE`)
 		}
@@ -96,7 +96,7 @@ func TestWalkTakesFewSteps(t *testing.T) {
 	t.Parallel()
 	for _, text := range []*searched{nil, {}} {
 		w := &walk{reader: &reader{text: text}}
-		for found := range 60 { // of 50, and no more
+		for found := range 60 { // 50 are found, and no more
 			size, passed, steps := 100, 0, 0
 			for ; passed < 20_000; steps++ {
 				passed += size
@@ -106,5 +106,5 @@ func TestWalkTakesFewSteps(t *testing.T) {
 		}
 	}
 	w := &walk{reader: &reader{text: &searched{}}}
-	require.Equal(t, 2250, w.chunk(1000, 1500, 75, 75), "half as many again as the other 75 should need")
+	require.Equal(t, 2250, w.chunk(1000, 1500, 75, 75), "the next chunk must have half as many again as the other 75 should need")
 }

@@ -16,8 +16,8 @@ import (
 	"github.com/weir-social/weir/schema/schematest"
 )
 
-// BenchmarkLedger compares shares in partitions of a day with one table without
-// partitions, in turn: the time to store a batch of 150 shares, and of a commit that
+// BenchmarkLedger compares shares in partitions of a day with one table without partitions,
+// alternately. It measures the time to store a batch of 150 shares, and the time of a commit that
 // deletes 20 posts with their shares. It prints the ratios.
 func BenchmarkLedger(b *testing.B) {
 	const shares, deletions, turns = 150, 20, 150
@@ -59,7 +59,7 @@ func BenchmarkLedger(b *testing.B) {
 	}
 }
 
-// timed adds the time of a call. The first turns warm up.
+// timed adds the time of a call. It ignores the first turns, which warm up.
 func timed(b *testing.B, took map[string]time.Duration, name string, turn int, do func() error) {
 	b.Helper()
 	at := time.Now()

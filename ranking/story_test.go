@@ -14,24 +14,24 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// story is everything that decides the ranking, as one snapshot has it.
+// story is everything that decides the ranking, in one snapshot.
 type story struct {
 	shares     []toldShare
 	identities map[int64]string
 	claims     map[int64]said
-	links      map[int64]said // the headlines that are stored
+	links      map[int64]said // the stored headlines
 	keptFrom   time.Time
-	asOf       time.Time // of the counts; zero: nothing was counted
+	asOf       time.Time // the time of the counts; zero if nothing was counted
 	subjects   map[[2]string][]int64
 	hidden     map[string]bool
-	members    map[string]map[string]bool // of each target and degree
+	members    map[string]map[string]bool // by target and degree
 	watched    bool
 	sites      map[int64]string
 	merged     map[int64]int64
-	pages      map[int64][]toldPage // that count, of the link and of those that are merged into it
+	pages      map[int64][]toldPage // pages that count, of the link and of links merged into it
 }
 
-// toldShare is a share as the story has it.
+// toldShare is a share in the story.
 type toldShare struct {
 	DID, How string
 	Named    int64
@@ -41,9 +41,9 @@ type toldShare struct {
 	Key      string
 	Claim    int64
 	Words    []string
-	Stored   bool  // its record
-	Link     int64 // for which it counts
-	Copied   bool  // its record is a copy of one that shares the link
+	Stored   bool  // whether its record is stored
+	Link     int64 // the link for which it counts
+	Copied   bool  // whether its record is a copy of one that shares the link
 }
 
 func readLedger(t *testing.T, tx pgx.Tx) (l story) {
@@ -121,7 +121,7 @@ func (l *story) readCopies(t *testing.T, tx pgx.Tx) {
 	}
 }
 
-// root is the link that counts in place of another.
+// root returns the link that counts in place of another.
 func (l story) root(link int64) int64 {
 	for into, ok := l.merged[link]; ok; into, ok = l.merged[link] {
 		link = into
@@ -129,7 +129,7 @@ func (l story) root(link int64) int64 {
 	return link
 }
 
-// fold ranks the links of a story, without any SQL: a line each.
+// fold ranks the links of a story without any SQL, one per line.
 func (l story) fold(q Query) []string {
 	latest := map[int64]map[string]time.Time{}
 	who := l.members[strings.TrimSpace(q.Watch+" "+string(q.Degree))]
@@ -192,14 +192,14 @@ func (l story) fold(q Query) []string {
 	return lines
 }
 
-// counts reports whether a share counts for everyone, whenever it is.
+// counts reports whether a share counts for everyone, regardless of its time.
 func (l story) counts(s toldShare, q Query) bool {
 	alive := s.Author == "" || !l.hidden[s.Author] && slices.Contains(l.subjects[[2]string{s.Author, s.Rkey}], s.Named)
 	network := q.Network == BothNetworks || strings.HasPrefix(s.DID, "did:nostr:") == (q.Network == Nostr)
 	return alive && network && !s.Copied && !l.hidden[s.DID] && (!l.watched || l.members[""][s.DID]) && (len(q.Ways) == 0 || slices.Contains(q.Ways, s.How))
 }
 
-// by are the links that the account of the query shares in the window.
+// by returns the links that the account of the query shares in the window.
 func (l story) by(q Query) map[int64]bool {
 	all := map[int64]bool{}
 	q.Network = BothNetworks
@@ -209,7 +209,7 @@ func (l story) by(q Query) map[int64]bool {
 	return all
 }
 
-// found are the links that a text selects.
+// found returns the links that a text selects.
 func (l story) found(text string) map[int64]bool {
 	all := map[int64]bool{}
 	asked := strings.Fields(text)
@@ -241,7 +241,7 @@ func (l story) found(text string) map[int64]bool {
 	return all
 }
 
-// randomText is what somebody writes: often one of some words, rarely another.
+// randomText returns a text: often one of some words, rarely another.
 func randomText(r *rand.Rand) (text string) {
 	for range r.IntN(3) {
 		text += []string{"Heron ", "heroic ", "the ", "the, ", "Owl."}[r.IntN(5)]
@@ -286,13 +286,13 @@ func randomQuery(r *rand.Rand, now time.Time) Query {
 	return q
 }
 
-// within gives out one snapshot again and again.
+// within returns the same snapshot again and again.
 type within struct{ tx pgx.Tx }
 
 func (w within) BeginTx(ctx context.Context, _ pgx.TxOptions) (pgx.Tx, error) { return w.tx.Begin(ctx) }
 
-// pages reads a whole ranking, page by page. at is the time of which they are: where too
-// much has crossed the end of a window, that of the counts.
+// pages reads a whole ranking, page by page. at is the time of the pages: that of the counts if too
+// many shares have crossed the end of a window.
 func pages(t *testing.T, db Beginner, q Query, l limits) (lines []string, recounted bool, at time.Time) {
 	t.Helper()
 	for {

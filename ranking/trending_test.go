@@ -50,11 +50,11 @@ func TestRankingCountsDistinctSharersInTheWindow(t *testing.T) {
 	now := time.Date(2026, 7, 4, 12, 0, 0, 0, time.UTC)
 	const a, b, c, d = "https://a.example/", "https://b.example/", "https://c.example/", "https://d.example/"
 	share(t, pool, "did:1", "1", a, now.Add(-3*time.Hour), ranking.Card{})
-	share(t, pool, "did:1", "2", a, now.Add(-2*time.Minute), ranking.Card{}) // the same account twice
+	share(t, pool, "did:1", "2", a, now.Add(-2*time.Minute), ranking.Card{}) // the same account shares it twice
 	share(t, pool, "did:1", "3", b, now.Add(-50*time.Minute), ranking.Card{})
 	share(t, pool, "did:2", "1", b, now.Add(-40*time.Minute), ranking.Card{})
 	share(t, pool, "did:2", "2", c, now.Add(-time.Minute), ranking.Card{})
-	share(t, pool, "did:3", "1", d, now.Add(time.Minute), ranking.Card{}) // not yet
+	share(t, pool, "did:3", "1", d, now.Add(time.Minute), ranking.Card{}) // after the end of the window
 	require.Equal(t, []string{b + " 2", c + " 1", a + " 1"}, ranked(t, pool, now, time.Hour), "ties by recency")
 	require.Equal(t, []string{b + " 2", a + " 1"}, ranked(t, pool, now.Add(-90*time.Second), time.Hour))
 	require.Empty(t, ranked(t, pool, now.Add(-100*time.Hour), time.Hour))
@@ -103,7 +103,7 @@ const crowdAccounts, crowdLinks = 60, 80
 
 func (c *crowd) did(i int) string    { return fmt.Sprintf("did:plc:%03d", i) }
 func (c *crowd) url(i int) string    { return fmt.Sprintf("https://site.example/%03d", i) }
-func (c *crowd) hidden(i int) bool   { return c.seed%2 == 1 && i%5 == 0 } // the busiest accounts among them
+func (c *crowd) hidden(i int) bool   { return c.seed%2 == 1 && i%5 == 0 } // includes the busiest accounts
 func (c *crowd) followed(i int) bool { return !c.watched || i%7 != 1 }
 
 func newCrowd(seed uint64, watched bool, now time.Time) *crowd {
@@ -112,10 +112,10 @@ func newCrowd(seed uint64, watched bool, now time.Time) *crowd {
 	shared := map[[2]int]bool{}
 	for i := range 1500 {
 		skew := random.Float64()
-		account, link := int(crowdAccounts*skew*skew), int(crowdLinks*skew*random.Float64()) // a few accounts and links have most of the shares
-		at := now.Add(time.Minute - time.Duration(random.IntN(90))*time.Minute)              // many at the same time, some outside the window
+		account, link := int(crowdAccounts*skew*skew), int(crowdLinks*skew*random.Float64()) // most shares are by a few accounts and of a few links
+		at := now.Add(time.Minute - time.Duration(random.IntN(90))*time.Minute)              // many have the same time, some are outside the window
 		if seed%2 == 0 && shared[[2]int{account, link}] {
-			continue // as many shares as sharers, because no account is hidden
+			continue // equals the number of sharers, because no account is hidden
 		}
 		shared[[2]int{account, link}] = true
 		c.add(account, link, fmt.Sprintf("%04d", i), at)
@@ -174,7 +174,8 @@ func (c *crowd) ranking() (lines []string) {
 	return lines
 }
 
-// TestRankingEqualsAnIndependentCount: the query counts in two steps, the test in one.
+// TestRankingEqualsAnIndependentCount compares the query, which counts in two steps, with a count
+// in one step.
 func TestRankingEqualsAnIndependentCount(t *testing.T) {
 	schematest.Long(t)
 	t.Parallel()
@@ -201,8 +202,9 @@ func TestRankingEqualsAnIndependentCount(t *testing.T) {
 	}
 }
 
-// TestThousandsOfLinksByOneAccount: whatever it says first or often, each of its links
-// has one sharer and is below what two accounts share. When it is hidden, all go at once.
+// TestThousandsOfLinksByOneAccount shows that each of the account's links has one sharer and ranks
+// below links that two accounts share, whatever it posts first or often. When the account is
+// hidden, all of them disappear at once.
 func TestThousandsOfLinksByOneAccount(t *testing.T) {
 	schematest.Long(t)
 	t.Parallel()
@@ -245,7 +247,7 @@ func TestThousandsOfLinksByOneAccount(t *testing.T) {
 		_, err := ranking.Check(t.Context(), pool, func(d ranking.Difference) { require.Fail(t, d.String()) })
 		require.NoError(t, err)
 	}
-	shown := []string{"https://site.example/0 3 True", "https://other.example 2 Another", "https://site.example/999 1 False"} // the last one by its text was stored last
+	shown := []string{"https://site.example/0 3 True", "https://other.example 2 Another", "https://site.example/999 1 False"} // the text that sorts last was stored last
 	hidden := []string{"https://site.example/0 2 True", "https://other.example 2 Another"}
 	require.Equal(t, shown, top())
 	settle()

@@ -13,11 +13,11 @@ import (
 	"github.com/weir-social/weir/schema/schematest"
 )
 
-// said is what a claim says, or what is shown of a link.
+// said is the content of a claim, or the headline of a link.
 type said struct{ url, site, title, description, image, from string }
 
-// historyClaims adds ten claims of a link, or of all: some with one title, some with one
-// spelling.
+// historyClaims adds ten claims of one link, or of all links. Some have the same title, some the
+// same spelling.
 const historyClaims = `
 INSERT INTO claims (id, link_id, hash, url, site, title, description, image, words) OVERRIDING SYSTEM VALUE
 SELECT *, array_to_tsvector(array_remove(ARRAY[lower(c.title), c.description], '')) FROM (SELECT 10 * l.id + k, l.id, decode(md5(k::text), 'hex'), (ARRAY['http://', 'https://', 'https://www.'])[1 + k % 3] || l.id, 'site' || k % 3 || '.example',
@@ -69,7 +69,7 @@ func (p poll) vote(value string, at time.Time, uri string) {
 	}
 }
 
-// winner returns the candidate with the most votes, of these one that is preferred, of
+// winner returns the candidate with the most votes. Among equals it returns a preferred one, and of
 // these the earliest.
 func (p poll) winner(preferred func(string) bool) (best candidate) {
 	for _, c := range p {
@@ -89,8 +89,8 @@ func (p poll) winner(preferred func(string) bool) (best candidate) {
 	return best
 }
 
-// spelling is what the share votes for: nothing if it leads to the link in a roundabout
-// way.
+// spelling returns the spelling that the share votes for, or nothing if it leads to the link
+// indirectly.
 func (s toldShare) spelling(c said) string {
 	if s.Named != s.Link {
 		return ""
@@ -98,7 +98,7 @@ func (s toldShare) spelling(c said) string {
 	return c.url
 }
 
-// headline folds the votes for a link, without any SQL.
+// headline folds the votes for a link without any SQL.
 func (l story) headline(q Query, link int64) said {
 	from := l.keptFrom
 	if from.IsZero() || q.At.Add(-q.Window).Before(from) {
@@ -180,8 +180,8 @@ func (l story) headline(q Query, link int64) said {
 	return l.withPage(shown, link)
 }
 
-// TestWrongVotesAreFound: a vote, a sum and a headline that are wrong are reported, and a
-// recount repairs them.
+// TestWrongVotesAreFound shows that a wrong vote, sum or headline is reported, and that a recount
+// repairs them.
 func TestWrongVotesAreFound(t *testing.T) {
 	t.Parallel()
 	pool := schematest.New(t)

@@ -56,7 +56,7 @@ func TestSearchParses(t *testing.T) {
 	}
 }
 
-// FuzzPlainWords: a text in ASCII has the same words beside an accent.
+// FuzzPlainWords checks that an ASCII text has the same words next to an accent.
 func FuzzPlainWords(f *testing.F) {
 	for _, text := range []string{"Heron returns", "A-b_c 12.3e4", "\x00'\\\x7f", strings.Repeat("x", 3000) + " Y"} {
 		f.Add(text)
@@ -68,8 +68,8 @@ func FuzzPlainWords(f *testing.F) {
 	})
 }
 
-// FuzzSearch: whatever is indexed or looked for, Postgres accepts it, and a text is found
-// by each of its words.
+// FuzzSearch checks that Postgres accepts every indexed text and every query, and that a text is
+// found by each of its words.
 func FuzzSearch(f *testing.F) {
 	for _, text := range []string{"Heron returns", `a "b c`, "news.example/ä?x", "寿司が", "\x00'\\:*!&|<->", "\xff", strings.Repeat("x", 3000)} {
 		f.Add(text)

@@ -16,9 +16,9 @@ import (
 	"github.com/weir-social/weir/schema/schematest"
 )
 
-// The graph of the benchmark. The record of rank r is referred to by about
-// edges / 3 * r^(-2/3) / nodes^(1/3) others: a power law with the exponent 2.5. The first
-// has about 17,000 referrers. Each record refers to five.
+// The graph of the benchmark. About edges / 3 * r^(-2/3) / nodes^(1/3) others refer to the record
+// of rank r: a power law with the exponent 2.5. The first one has about 17,000 referrers. Each
+// record refers to five.
 const (
 	benchNodes = 200_000
 	benchEdges = 1_000_000
@@ -28,8 +28,8 @@ func benchNode(rank int) schema.Key {
 	return schema.Key{Collection: "com.example.town.tree", DID: fmt.Sprintf("did:plc:%04d", rank%1000), Rkey: fmt.Sprintf("n%d", rank)}
 }
 
-// BenchmarkGraph measures what is around records of that graph, and the paths between
-// them. Every other record is chosen by how many references it has.
+// BenchmarkGraph measures queries for what is around records of that graph, and for the paths
+// between them. Every second record is chosen by how many references it has.
 func BenchmarkGraph(b *testing.B) {
 	pool := schematest.New(b)
 	execute(b, pool, `SELECT setseed(0.5)`)

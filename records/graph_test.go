@@ -15,7 +15,7 @@ import (
 	"github.com/weir-social/weir/schema/schematest"
 )
 
-// node is the n-th record of a test.
+// node returns the key of the n-th record of a test.
 func node(n int) schema.Key {
 	return schema.Key{Collection: "com.example.town.tree", DID: fmt.Sprintf("did:plc:%03d", n%7), Rkey: fmt.Sprintf("n%d", n)}
 }
@@ -27,7 +27,8 @@ func uris(nodes []Node) (all []string) {
 	return all
 }
 
-// A record that describes an edge joins its ends; its list of edges, each pair.
+// TestRecordsThatDescribeEdgesAreEdges shows that a record that describes an edge connects its
+// ends, and that a list of edges connects each pair.
 func TestRecordsThatDescribeEdgesAreEdges(t *testing.T) {
 	t.Parallel()
 	pool := schematest.New(t)
@@ -68,11 +69,11 @@ func TestRecordsThatDescribeEdgesAreEdges(t *testing.T) {
 	execute(t, pool, `INSERT INTO accounts (did, status) VALUES ('did:plc:e', 'deactivated'), ($1, 'takendown')`, node(5).DID)
 	g, err = Neighbourhood(t.Context(), pool, node(1), 1, 100)
 	require.NoError(t, err)
-	require.Equal(t, []string{node(1).URI()}, uris(g.Nodes), "what hidden accounts say, and their records, are left out")
+	require.Equal(t, []string{node(1).URI()}, uris(g.Nodes), "references by hidden accounts, and their records, must be omitted")
 }
 
-// The walk finds what a search in memory finds in any graph: the same distances, edges
-// and lengths of paths.
+// TestWalksEqualASearchInMemory shows that in any graph a walk finds the same distances, edges and
+// lengths of paths as a search in memory.
 func TestWalksEqualASearchInMemory(t *testing.T) {
 	t.Parallel()
 	pool := schematest.New(t)
@@ -105,7 +106,7 @@ func TestWalksEqualASearchInMemory(t *testing.T) {
 					inside++
 				}
 			}
-			require.Len(t, g.Edges, inside, "each edge once")
+			require.Len(t, g.Edges, inside, "each edge must be found once")
 		}
 		for _, end := range []int{0, 7, 31} {
 			want := distances(around, node(start).URI(), MaxDepth)[node(end).URI()]
@@ -124,7 +125,8 @@ func TestWalksEqualASearchInMemory(t *testing.T) {
 	}
 }
 
-// However many references there are, a walk ends at its limits and says so.
+// TestWalksAreBounded shows that a walk ends at its limits, however many references there are, and
+// reports that.
 func TestWalksAreBounded(t *testing.T) {
 	t.Parallel()
 	pool := schematest.New(t)
@@ -138,7 +140,7 @@ func TestWalksAreBounded(t *testing.T) {
 	refer(t, pool, node(1), "/hub", hub)
 	g, err = Neighbourhood(t.Context(), pool, hub, 2, MaxEdges)
 	require.NoError(t, err)
-	require.True(t, g.Truncated, "one more than a node may have")
+	require.True(t, g.Truncated, "the node has one reference more than the limit")
 	g, err = Neighbourhood(t.Context(), pool, hub, 2, 10)
 	require.NoError(t, err)
 	require.LessOrEqual(t, len(g.Edges), 11)
@@ -155,22 +157,22 @@ func TestWalksAreBounded(t *testing.T) {
 	g, err = Neighbourhood(t.Context(), pool, node(10), MaxDepth, 6)
 	require.NoError(t, err)
 	require.Len(t, g.Edges, 3)
-	require.False(t, g.Truncated, "the walk does not go round in a circle")
+	require.False(t, g.Truncated, "the walk must not follow a cycle again and again")
 }
 
-// TestLargeRecordOfEdgesIsReadOnce: a record describes many edges around a node, and is so
-// large that reading it for each of them would take a second.
+// TestLargeRecordOfEdgesIsReadOnce covers a record that describes many edges around a node, and is
+// so large that reading it for each of them would take a second.
 func TestLargeRecordOfEdgesIsReadOnce(t *testing.T) {
 	t.Parallel()
 	pool := schematest.New(t)
 	const many = 40
 	set := schema.Key{Collection: "example.weir.graph.graphEdgeSet", DID: "did:plc:e", Rkey: "1"}
 	var edges, pad strings.Builder
-	types := map[string]string{} // by the other end
+	types := map[string]string{} // type by the other end
 	for i := range many {
 		types[node(i+1).URI()] = fmt.Sprintf("type%d", i)
 		fmt.Fprintf(&edges, `{"edgeType": "type%d"},`, i)
-		fmt.Fprintf(&pad, "%x", sha256.Sum256([]byte{byte(i)})) // which cannot be compressed much
+		fmt.Fprintf(&pad, "%x", sha256.Sum256([]byte{byte(i)})) // not very compressible
 		refer(t, pool, set, fmt.Sprintf("/edges/%d/source/recordRef", i), node(0))
 		refer(t, pool, set, fmt.Sprintf("/edges/%d/target/recordRef", i), node(i+1))
 	}

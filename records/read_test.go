@@ -12,8 +12,8 @@ import (
 	"github.com/weir-social/weir/schema/schematest"
 )
 
-// Pages show every record of a collection once, the last first, however large they are.
-// Those of hidden accounts are left out.
+// TestPagesShowEachRecordOnce shows that pages have every record of a collection once, the last
+// first, however large the records are. Records of hidden accounts are omitted.
 func TestPagesShowEachRecordOnce(t *testing.T) {
 	t.Parallel()
 	pool := schematest.New(t)
@@ -47,7 +47,7 @@ func TestPagesShowEachRecordOnce(t *testing.T) {
 			require.LessOrEqual(t, len(page.Records), limit)
 			require.LessOrEqual(t, size, pageBytes+readAtOnce<<20)
 			if after = page.Next; after == "" {
-				require.True(t, limit < total || pages > 0, "the page ends before it is too large")
+				require.True(t, limit < total || pages > 0, "a page must end before it is too large")
 				break
 			}
 		}
@@ -65,7 +65,7 @@ func TestPagesShowEachRecordOnce(t *testing.T) {
 	require.ErrorIs(t, err, ErrCursor)
 }
 
-// The records of one account come in the order of their keys, in both directions.
+// TestRecordsOfAnAccount shows that they are in the order of their keys, in both directions.
 func TestRecordsOfAnAccount(t *testing.T) {
 	t.Parallel()
 	pool := schematest.New(t)
@@ -88,7 +88,8 @@ func TestRecordsOfAnAccount(t *testing.T) {
 	}
 }
 
-// A record has its verdict, what it refers to, and what refers to it.
+// TestRecordsHaveReferencesAndReferrers shows that a record has its verdict, its references, and
+// its referrers.
 func TestRecordsHaveReferencesAndReferrers(t *testing.T) {
 	t.Parallel()
 	pool := schematest.New(t)
@@ -114,7 +115,7 @@ func TestRecordsHaveReferencesAndReferrers(t *testing.T) {
 		states[r.Path] = fmt.Sprint(r.State, " ", r.Dangling)
 	}
 	require.Equal(t, map[string]string{"/near/2": "stored false", "/near/3": "deleted true", "/near/4": "missing false", "/near/5": "hidden false", "/picture": " false"}, states)
-	require.Len(t, d.Referrers.List, 3, "what a hidden account says is left out")
+	require.Len(t, d.Referrers.List, 3, "references by a hidden account must be omitted")
 
 	var paths []string
 	for after := Cursor(""); ; {
@@ -144,7 +145,7 @@ func TestRecordsHaveReferencesAndReferrers(t *testing.T) {
 	require.ErrorIs(t, err, schema.ErrNoRows)
 }
 
-// The cursors behind the longest keys, paths and targets are read again.
+// TestLongCursors shows that cursors after the longest keys, paths and targets are accepted.
 func TestLongCursors(t *testing.T) {
 	t.Parallel()
 	pool := schematest.New(t)
@@ -175,7 +176,8 @@ func TestLongCursors(t *testing.T) {
 	}
 }
 
-// The best matches come first, each once, of one collection or of all.
+// TestSearchFindsWords shows that the best matches come first, each once, of one collection or of
+// all.
 func TestSearchFindsWords(t *testing.T) {
 	t.Parallel()
 	pool := schematest.New(t)

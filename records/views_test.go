@@ -56,7 +56,8 @@ func refer(t testing.TB, pool *pgxpool.Pool, from schema.Key, path string, to sc
 		from.Collection, from.DID, from.Rkey, path, to.URI(), to.Collection, to.DID, to.Rkey)
 }
 
-// Each type of record is a view in the schema of its namespace.
+// TestRecordsHaveViews shows that each type of record has a view in the database schema of its
+// namespace.
 func TestRecordsHaveViews(t *testing.T) {
 	t.Parallel()
 	pool := schematest.New(t)
@@ -87,8 +88,8 @@ SELECT uri, text, coalesce(kind, ''), coalesce(verdict, ''), coalesce(created_at
 	require.Zero(t, made, "nothing changed")
 }
 
-// A view follows its schema: columns come, change their type and go, and so do views.
-// What depends on a column is not dropped.
+// TestViewsFollowTheirSchemas shows that columns are added, change their type and are dropped, and
+// so are views. A column that something depends on is not dropped.
 func TestViewsFollowTheirSchemas(t *testing.T) {
 	t.Parallel()
 	pool := schematest.New(t)
@@ -108,20 +109,20 @@ func TestViewsFollowTheirSchemas(t *testing.T) {
 	}
 	_, err := MakeViews(t.Context(), pool, catalogOf(t, lexiconOf(name, `"height":{"type":"integer"}`)))
 	require.NoError(t, err)
-	require.True(t, one[bool](t, pool, `SELECT to_regclass('example.bird') IS NULL`), "its schema is gone")
+	require.True(t, one[bool](t, pool, `SELECT to_regclass('example.bird') IS NULL`), "the view of a removed schema must be dropped")
 	execute(t, pool, `CREATE VIEW tall AS SELECT uri FROM example.tree WHERE height > 30`)
 	made, err := MakeViews(t.Context(), pool, catalogOf(t, lexiconOf(name, ``), lexiconOf("com.example.town.bird", "")))
 	require.ErrorContains(t, err, "other objects depend on it")
-	require.Equal(t, 1, made, "the other view")
+	require.Equal(t, 1, made, "only the other view must be made")
 	require.Equal(t, "height bigint", columns())
 	execute(t, pool, `DROP VIEW tall`)
 	_, err = MakeViews(t.Context(), pool, catalogOf(t))
 	require.NoError(t, err)
-	require.True(t, one[bool](t, pool, `SELECT to_regnamespace('example') IS NULL`), "the schema is gone with its last view")
+	require.True(t, one[bool](t, pool, `SELECT to_regnamespace('example') IS NULL`), "the database schema must be dropped with its last view")
 }
 
-// Whatever names strangers write into schemas, each collection gets a view of its own
-// with distinct columns, and nothing else in the database changes.
+// TestHostileSchemasMakeViews shows that, whatever names strangers write into schemas, each
+// collection gets its own view with distinct columns, and nothing else in the database changes.
 func TestHostileSchemasMakeViews(t *testing.T) {
 	t.Parallel()
 	pool := schematest.New(t)
@@ -182,7 +183,8 @@ func TestHostileSchemasMakeViews(t *testing.T) {
 	}
 }
 
-// A role that owns nothing has views made, and reads them if it may read the records.
+// TestViewsBelongToTheOwner shows that a role that owns nothing can have views made, and can read
+// them if it may read the records.
 func TestViewsBelongToTheOwner(t *testing.T) {
 	t.Parallel()
 	pool := schematest.New(t)
@@ -208,7 +210,8 @@ func TestViewsBelongToTheOwner(t *testing.T) {
 	require.False(t, one[bool](t, pool, `SELECT has_schema_privilege('public', 'example', 'USAGE') OR has_function_privilege('public', 'make_record_view(text, text, text, jsonb)', 'EXECUTE')`))
 }
 
-// A datetime of the network is a time, and nothing else is, or ends the query.
+// TestTimesOfRecords shows that a datetime of the network becomes a time, and that other text
+// becomes null without failing the query.
 func TestTimesOfRecords(t *testing.T) {
 	t.Parallel()
 	pool := schematest.New(t)

@@ -17,7 +17,7 @@ import (
 	"github.com/weir-social/weir/link"
 )
 
-// follow follows a short link; all hosts are one server.
+// follow follows a short link. All hosts are the same server.
 func follow(t *testing.T, short string, serve http.HandlerFunc) (string, error) {
 	t.Helper()
 	server := httptest.NewServer(serve)
@@ -36,7 +36,7 @@ func follow(t *testing.T, short string, serve http.HandlerFunc) (string, error) 
 	require.NoError(t, err)
 	require.True(t, l.Short, short)
 	to, err := c.Follow(t.Context(), l)
-	require.Zero(t, limited.Load(), "each request gives its permission back")
+	require.Zero(t, limited.Load(), "each request must return its permit")
 	return to.URL, err
 }
 
@@ -64,12 +64,12 @@ func TestShortLinkIsFollowedToTheFirstOtherHost(t *testing.T) {
 		})(w, r)
 	})
 	require.NoError(t, err)
-	require.Equal(t, "https://www.paper.example/article?page=2", to, "and is normalised")
-	require.Equal(t, 3, asked, "the site itself is not asked")
+	require.Equal(t, "https://www.paper.example/article?page=2", to, "the target must be normalised")
+	require.Equal(t, 3, asked, "the site itself must not be requested")
 }
 
-// TestArchiveIsNotAsked: a copy of a short link in an archive is the short link, and its
-// shortener is asked.
+// TestArchiveIsNotAsked shows that an archive's copy of a short link counts as the short link, and
+// that its shortener is asked.
 func TestArchiveIsNotAsked(t *testing.T) {
 	t.Parallel()
 	for _, copied := range []string{"https://web.archive.org/web/2020/https://bit.ly/x?a=1", "https://archive.is/2020/https://www.bit.ly/x?a=1"} {
@@ -92,7 +92,7 @@ func TestArchiveIsNotAsked(t *testing.T) {
 	require.Equal(t, "bit.ly ", asked)
 }
 
-// TestRouteIsNoFrontPage: some sites name their articles in the fragment only.
+// TestRouteIsNoFrontPage covers sites that name their articles only in the fragment.
 func TestRouteIsNoFrontPage(t *testing.T) {
 	t.Parallel()
 	to, err := follow(t, "http://bit.ly/x", redirects(map[string]string{"bit.ly/x": "https://paper.example/#/article/1"}))
@@ -144,13 +144,13 @@ func TestShortenerThatFailsIsAskedAgain(t *testing.T) {
 	}
 }
 
-// TestBusyShortenerSaysForHowLong it wants to be left alone: at most an hour counts.
+// TestBusyShortenerSaysForHowLong shows that a shortener can request a pause of at most an hour.
 func TestBusyShortenerSaysForHowLong(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
 		status int
 		after  string
-		want   time.Duration // 0: it asks for no pause
+		want   time.Duration // 0 means that it requests no pause
 	}{
 		{429, "90", 90 * time.Second},
 		{429, "", time.Minute},
@@ -177,7 +177,7 @@ func TestBusyShortenerSaysForHowLong(t *testing.T) {
 	}
 }
 
-// TestEndlessAnswerIsNotRead: the body of a redirect is of no interest.
+// TestEndlessAnswerIsNotRead shows that the body of a redirect is not read.
 func TestEndlessAnswerIsNotRead(t *testing.T) {
 	t.Parallel()
 	ended := make(chan struct{})
@@ -197,7 +197,7 @@ func TestEndlessAnswerIsNotRead(t *testing.T) {
 
 func TestPrivateShortenerIsNotAsked(t *testing.T) {
 	t.Parallel()
-	c := New(Config{}) // with the guard
+	c := New(Config{}) // with the guard against private addresses
 	l := link.Link{URL: "http://127.0.0.1:1/x", Identity: "127.0.0.1:1/x", Site: "127.0.0.1", Short: true}
 	_, err := c.Follow(t.Context(), l)
 	require.ErrorContains(t, err, "private address")

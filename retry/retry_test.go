@@ -25,7 +25,8 @@ func TestSleepEndsWithItsContext(t *testing.T) {
 	})
 }
 
-// TestServersRequestWaits in seconds or as a date; nonsense requests none.
+// TestServersRequestWaits shows that servers can request waits in seconds or as
+// a date, and that an invalid value requests none.
 func TestServersRequestWaits(t *testing.T) {
 	t.Parallel()
 	now := time.Date(2026, 5, 1, 12, 0, 0, 0, time.UTC)

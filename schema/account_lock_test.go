@@ -49,7 +49,7 @@ func beside(t *testing.T, pool *pgxpool.Pool, do func(ctx context.Context, tx pg
 	return answer
 }
 
-// TestDeletionIsNeverLostBesideAnotherWriter: of two transactions that overlap,
+// TestDeletionIsNeverLostBesideAnotherWriter runs two overlapping transactions:
 // one writes a record and the other deletes it. Neither sees the other's row.
 func TestDeletionIsNeverLostBesideAnotherWriter(t *testing.T) {
 	schematest.Long(t)
@@ -96,18 +96,19 @@ func TestDeletionIsNeverLostBesideAnotherWriter(t *testing.T) {
 				lease := take(t, pool, "me")
 				first, err := pool.Begin(t.Context())
 				require.NoError(t, err)
-				defer first.Rollback(context.Background()) //nolint:errcheck // it is committed
+				defer first.Rollback(context.Background()) //nolint:errcheck // committed, or the test has failed
 				require.NoError(t, pair[0](t.Context(), first, lease))
 				second := beside(t, pool, func(ctx context.Context, tx pgx.Tx) error { return pair[1](ctx, tx, lease) })
 				require.NoError(t, first.Commit(t.Context()))
 				require.NoError(t, <-second)
-				require.NotContains(t, revs(t, pool), "a", "a newer tombstone stands beside it")
+				require.NotContains(t, revs(t, pool), "a", "a record with a newer tombstone is stored")
 			})
 		}
 	}
 }
 
-// TestStreamsDoNotWaitForEachOther: they follow different accounts.
+// TestStreamsDoNotWaitForEachOther covers streams that follow different
+// accounts.
 func TestStreamsDoNotWaitForEachOther(t *testing.T) {
 	t.Parallel()
 	pool := schematest.New(t)
@@ -126,8 +127,8 @@ func TestStreamsDoNotWaitForEachOther(t *testing.T) {
 	require.NoError(t, err)
 }
 
-// TestEveryWriterLocksInTheOrderOfTheKeys: a worker has locked the first of two
-// posts, and will lock the second.
+// TestEveryWriterLocksInTheOrderOfTheKeys covers a worker that has locked the
+// first of two posts, and will lock the second.
 func TestEveryWriterLocksInTheOrderOfTheKeys(t *testing.T) {
 	t.Parallel()
 	for name, write := range map[string]func(ctx context.Context, tx pgx.Tx, lease schema.Lease) error{
@@ -158,7 +159,7 @@ func TestEveryWriterLocksInTheOrderOfTheKeys(t *testing.T) {
 			require.NoError(t, err)
 			worker, err := pool.Begin(t.Context())
 			require.NoError(t, err)
-			defer worker.Rollback(context.Background()) //nolint:errcheck // it is committed
+			defer worker.Rollback(context.Background()) //nolint:errcheck // committed, or the test has failed
 			_, err = schema.LockPosts(t.Context(), worker, []schema.Key{key("a")})
 			require.NoError(t, err)
 			writer := beside(t, pool, func(ctx context.Context, tx pgx.Tx) error { return write(ctx, tx, lease) })
@@ -170,8 +171,8 @@ func TestEveryWriterLocksInTheOrderOfTheKeys(t *testing.T) {
 	}
 }
 
-// TestBatchWithATombstoneWritesOnlyLockedRows: a batch that was to
-// be copied has locked only what it deletes.
+// TestBatchWithATombstoneWritesOnlyLockedRows covers a batch that was to be
+// copied, which has locked only the rows that it deletes.
 func TestBatchWithATombstoneWritesOnlyLockedRows(t *testing.T) {
 	t.Parallel()
 	pool := schematest.New(t)
@@ -183,8 +184,8 @@ func TestBatchWithATombstoneWritesOnlyLockedRows(t *testing.T) {
 	require.Empty(t, revs(t, pool))
 }
 
-// TestListedPostLosesToEveryDeletion, even if the clock of the author's
-// client, which made its rkey, was ahead.
+// TestListedPostLosesToEveryDeletion shows that this holds even if the clock of
+// the author's client, which made the rkey, was ahead.
 func TestListedPostLosesToEveryDeletion(t *testing.T) {
 	t.Parallel()
 	pool := schematest.New(t)
@@ -195,9 +196,9 @@ func TestListedPostLosesToEveryDeletion(t *testing.T) {
 	_, err := apply(t.Context(), pool, lease, schema.Batch{Deletions: []schema.Deletion{deletion(listed, tid(now)), deletion(gone, tid(now))}})
 	require.NoError(t, err)
 	require.Empty(t, revs(t, pool))
-	require.Empty(t, store(t, pool, post(gone, schema.ListedRev), post(listed, schema.ListedRev)), "the page lags behind")
+	require.Empty(t, store(t, pool, post(gone, schema.ListedRev), post(listed, schema.ListedRev)), "posts of an outdated page must not be stored after their deletion")
 
-	// It also loses to the stream's version, in either order.
+	// The listed post also loses to the stream's version, in either order.
 	require.Len(t, store(t, pool, post("a", schema.ListedRev)), 1)
 	written, err := apply(t.Context(), pool, lease, schema.Batch{Writes: []schema.Write{post("a", tid(now))}})
 	require.NoError(t, err)

@@ -15,8 +15,8 @@ import (
 	"github.com/weir-social/weir/schema/schematest"
 )
 
-// TestNothingIsStoredOfADeletedAccount until it is active again: a replay may
-// begin before the purge.
+// TestNothingIsStoredOfADeletedAccount shows that nothing is stored until the
+// account is active again: a replay may begin before the purge.
 func TestNothingIsStoredOfADeletedAccount(t *testing.T) {
 	t.Parallel()
 	pool := schematest.New(t)
@@ -53,17 +53,17 @@ func TestNothingIsStoredOfADeletedAccount(t *testing.T) {
 		}))
 		return written
 	}
-	require.Equal(t, []schema.Key{neighbour.Key}, say("deleted", schema.Batch{Writes: []schema.Write{post("0", "1"), neighbour}}), "its own last word counts")
+	require.Equal(t, []schema.Key{neighbour.Key}, say("deleted", schema.Batch{Writes: []schema.Write{post("0", "1"), neighbour}}), "the account's last status in the batch must count")
 	require.Equal(t, 100, len(say("deleted", schema.Batch{Writes: append(many("1"), neighbourly(100)...)})), "copied")
 	require.Empty(t, brought())
 	require.Len(t, say("active", schema.Batch{Writes: []schema.Write{post("0", "1")}}), 1)
 	require.Len(t, brought(), 204)
 	for _, status := range []string{"deactivated", "suspended", "takendown"} {
-		require.Len(t, say(status, schema.Batch{Writes: []schema.Write{post(status, "1")}}), 1, "it is hidden, and may come back")
+		require.Len(t, say(status, schema.Batch{Writes: []schema.Write{post(status, "1")}}), 1, "a hidden account may come back, so its records are stored")
 	}
 }
 
-// neighbourly are posts of another account.
+// neighbourly returns n posts of another account.
 func neighbourly(n int) []schema.Write {
 	writes := make([]schema.Write, n)
 	for i := range writes {
@@ -73,14 +73,15 @@ func neighbourly(n int) []schema.Write {
 	return writes
 }
 
-// TestPageIsNotStoredDuringTheDeletionOfItsAccount: the page was read before.
+// TestPageIsNotStoredDuringTheDeletionOfItsAccount covers a page that was read
+// before the deletion.
 func TestPageIsNotStoredDuringTheDeletionOfItsAccount(t *testing.T) {
 	t.Parallel()
 	pool := schematest.New(t)
 	lease := take(t, pool, "me")
 	tx, err := pool.Begin(t.Context())
 	require.NoError(t, err)
-	defer tx.Rollback(context.Background()) //nolint:errcheck // it is committed
+	defer tx.Rollback(context.Background()) //nolint:errcheck // committed, or the test has failed
 	_, err = (&schema.Batch{Statuses: []schema.Status{{DID: "did:plc:a", Status: "deleted", At: noon()}}}).Apply(t.Context(), tx, lease, false)
 	require.NoError(t, err)
 	page := beside(t, pool, func(ctx context.Context, tx pgx.Tx) error {
@@ -106,7 +107,8 @@ func expireAccounts(t *testing.T, pool *pgxpool.Pool, now time.Time) (gone int) 
 	}
 }
 
-// TestHiddenAccountStaysWhileAnyOfItsRecordsDo: without its row it would be active.
+// TestHiddenAccountStaysWhileAnyOfItsRecordsDo shows that the account's row is
+// kept: without it the account would count as active.
 func TestHiddenAccountStaysWhileAnyOfItsRecordsDo(t *testing.T) {
 	t.Parallel()
 	pool := schematest.New(t)
@@ -117,8 +119,8 @@ func TestHiddenAccountStaysWhileAnyOfItsRecordsDo(t *testing.T) {
 	require.Equal(t, []string{"did:plc:1"}, column(t, pool, `SELECT did FROM accounts`))
 }
 
-// TestUnneededAccountsGetNoRows: the stream of the whole network reports every
-// account.
+// TestUnneededAccountsGetNoRows covers the stream of the whole network, which
+// reports every account.
 func TestUnneededAccountsGetNoRows(t *testing.T) {
 	t.Parallel()
 	pool := schematest.New(t)
@@ -136,7 +138,8 @@ func TestUnneededAccountsGetNoRows(t *testing.T) {
 	require.Empty(t, column(t, pool, `SELECT did FROM accounts`))
 }
 
-// TestNeededAccountsHaveRows, and lose them when they are no longer needed.
+// TestNeededAccountsHaveRows shows that accounts lose their rows when they are
+// no longer needed.
 func TestNeededAccountsHaveRows(t *testing.T) {
 	t.Parallel()
 	pool := schematest.New(t)
@@ -164,13 +167,13 @@ func TestNeededAccountsHaveRows(t *testing.T) {
 	require.Equal(t, all, rows())
 
 	execute(t, pool, `UPDATE accounts SET check_at = $1`, now)
-	require.Zero(t, expireAccounts(t, pool, now), "each is needed")
-	require.Zero(t, expireAccounts(t, pool, now.Add(23*time.Hour)), "they are looked at once a day")
+	require.Zero(t, expireAccounts(t, pool, now), "each row is needed")
+	require.Zero(t, expireAccounts(t, pool, now.Add(23*time.Hour)), "rows are checked once a day")
 	require.Zero(t, expireAccounts(t, pool, now.Add(6*day)), "a replay may bring back what is hidden")
 	require.Equal(t, all, rows())
-	require.Equal(t, 1, expireAccounts(t, pool, now.Add(8*day)), "did:hidden: who is deleted is purged first")
+	require.Equal(t, 1, expireAccounts(t, pool, now.Add(8*day)), "only did:hidden: deleted accounts are purged first")
 	require.Equal(t, []string{"did:gone"}, purge(t, pool, now.Add(8*day)))
-	require.Zero(t, expireAccounts(t, pool, now.Add(14*day)), "and once more later")
+	require.Zero(t, expireAccounts(t, pool, now.Add(14*day)), "another check later must remove nothing")
 	require.Equal(t, []string{"did:gone"}, purge(t, pool, now.Add(15*day)))
 	require.Equal(t, 1, expireAccounts(t, pool, now.Add(16*day)))
 	execute(t, pool, `DELETE FROM watches`)

@@ -13,8 +13,8 @@ import (
 	"github.com/weir-social/weir/schema/schematest"
 )
 
-// chained is a commit, named by its revision, that follows another one; empty: it is the
-// first.
+// chained returns a commit, named by its revision, that follows prev. If prev is empty, it is the
+// first commit.
 func chained(did, rev, prev string) schema.ChainedCommit {
 	c := schema.ChainedCommit{DID: did, Rev: rev, Data: []byte("tree " + rev)}
 	if prev != "" {
@@ -23,7 +23,7 @@ func chained(did, rev, prev string) schema.ChainedCommit {
 	return c
 }
 
-// broken stores commits, and returns the accounts that lack a commit, with the revisions.
+// broken stores commits, and returns the accounts that lack a commit, each with a revision.
 func broken(t *testing.T, pool *pgxpool.Pool, commits ...schema.ChainedCommit) []string {
 	t.Helper()
 	_, err := pool.Exec(t.Context(), `DELETE FROM resyncs`)
@@ -47,8 +47,8 @@ func watching(t *testing.T, pool *pgxpool.Pool, dids ...string) {
 	}
 }
 
-// TestCommitThatFollowsNoKnownOne desynchronizes its account, in one batch or in
-// several. What is repeated does not.
+// TestCommitThatFollowsNoKnownOne shows that such a commit desynchronizes its account, in one batch
+// or in several. Repeated commits do not.
 func TestCommitThatFollowsNoKnownOne(t *testing.T) {
 	t.Parallel()
 	for _, size := range []int{1, 2, 3, 100} {
@@ -58,8 +58,8 @@ func TestCommitThatFollowsNoKnownOne(t *testing.T) {
 			chained("a", "2", ""), chained("b", "3", "2"), chained("a", "4", "2"), chained("c", "2", ""), chained("c", "3", "2"), // a and c from the first commit, b from a later one
 			chained("a", "2", ""), chained("a", "4", "2"), chained("b", "3", "2"), // repeated
 			chained("a", "6", "5"),                         // 5 is missing
-			chained("a", "7", "6"), chained("b", "4", "3"), // and nothing after it
-			chained("c", "5", ""), // it does not say what it follows
+			chained("a", "7", "6"), chained("b", "4", "3"), // later commits are not reported again
+			chained("c", "5", ""), // the commit does not name the one before it
 		}
 		found := map[string]bool{}
 		for at := 0; at < len(all); at += size {
@@ -74,14 +74,14 @@ func TestCommitThatFollowsNoKnownOne(t *testing.T) {
 	}
 }
 
-// TestChainsAreOfFollowedAccounts, so that their table is bounded, and unknown after a
-// gap.
+// TestChainsAreOfFollowedAccounts shows that only followed accounts have chains, so that their
+// table is bounded, and that chains are unknown after a gap.
 func TestChainsAreOfFollowedAccounts(t *testing.T) {
 	t.Parallel()
 	pool := schematest.New(t)
 	watching(t, pool, "a")
 	require.Empty(t, broken(t, pool, chained("a", "2", ""), chained("stranger", "2", "")))
-	require.Empty(t, broken(t, pool, chained("stranger", "5", "4")), "nothing is known of it")
+	require.Empty(t, broken(t, pool, chained("stranger", "5", "4")), "a stranger has no chain")
 	rows := func() int {
 		t.Helper()
 		n, err := schema.One(t.Context(), pool, "count", pgx.RowTo[int], `SELECT count(*) FROM chains`)
@@ -102,7 +102,7 @@ func TestChainsAreOfFollowedAccounts(t *testing.T) {
 	require.Zero(t, rows())
 }
 
-// TestResyncGoesOnWithTheChain: the commits that it includes are not missing.
+// TestResyncGoesOnWithTheChain shows that commits that a resync includes do not count as missing.
 func TestResyncGoesOnWithTheChain(t *testing.T) {
 	t.Parallel()
 	pool := schematest.New(t)
@@ -119,13 +119,14 @@ func TestResyncGoesOnWithTheChain(t *testing.T) {
 	end("5", []byte("tree 5"))
 	require.Empty(t, broken(t, pool, chained("a", "4", "3"), chained("a", "6", "5")))
 	end("5", []byte("tree 5"))
-	require.Empty(t, broken(t, pool, chained("a", "7", "6")), "an older copy does not move the chain back")
+	require.Empty(t, broken(t, pool, chained("a", "7", "6")), "an older copy must not move the chain back")
 	end("8", nil)
 	require.Equal(t, []string{"a 9"}, broken(t, pool, chained("a", "9", "8")), "the tree was not read")
 }
 
-// TestOldCommitThatWritesIsDoubted: the account was compared since, so its record was
-// deleted. An old commit that writes nothing, or a later one, is not.
+// TestOldCommitThatWritesIsDoubted covers an old commit of an account that was compared since, so
+// the record that it writes was deleted. An old commit that writes nothing, and a later commit, are
+// accepted.
 func TestOldCommitThatWritesIsDoubted(t *testing.T) {
 	t.Parallel()
 	for _, more := range []int{0, 100} { // few are inserted, many are copied
@@ -153,8 +154,8 @@ func TestOldCommitThatWritesIsDoubted(t *testing.T) {
 		require.Empty(t, reads(post("a", "3n2wmidgrvz2a", "2"), post("b", "3n2wmidgrvz2a", "2")))
 		marks(t, pool, lost("a", "4"))
 		require.Zero(t, endResync(t, pool, "a", "5"))
-		if more == 0 { // nothing that is stored can be copied
-			require.Empty(t, reads(post("a", "3n2wmidgrvz2a", "2")), "it writes nothing")
+		if more == 0 { // a batch with a stored record cannot be copied
+			require.Empty(t, reads(post("a", "3n2wmidgrvz2a", "2")), "a commit that writes nothing must not be doubted")
 		} else {
 			_, err := pool.Exec(t.Context(), `DELETE FROM records WHERE did = 'z'`)
 			require.NoError(t, err)
@@ -162,12 +163,12 @@ func TestOldCommitThatWritesIsDoubted(t *testing.T) {
 		require.Equal(t, []string{"a"}, reads(post("a", "3n2wmidgrvz2b", "3"), post("b", "3n2wmidgrvz2b", "3")))
 		_, err := pool.Exec(t.Context(), `WITH ended AS (UPDATE resyncs SET desynchronized_at = NULL, wanted = '') DELETE FROM records WHERE did = 'z'`)
 		require.NoError(t, err)
-		require.Empty(t, reads(post("a", "3n2wmidgrvz2c", "6")), "it is later")
+		require.Empty(t, reads(post("a", "3n2wmidgrvz2c", "6")), "a later commit must not be doubted")
 	}
 }
 
-// TestAccountThatIsMarkedTwiceNeedsOneJob: in one batch, a commit of it was refused, and
-// a later one shows that another is missing.
+// TestAccountThatIsMarkedTwiceNeedsOneJob covers a batch in which a commit of the account was
+// refused, and a later one shows that another is missing.
 func TestAccountThatIsMarkedTwiceNeedsOneJob(t *testing.T) {
 	t.Parallel()
 	pool := schematest.New(t)

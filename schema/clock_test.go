@@ -28,8 +28,8 @@ func do(t *testing.T, pool *pgxpool.Pool, sql string, args ...any) {
 	require.NoError(t, err)
 }
 
-// TestClockSetBackFreesTheLease: a lease renewed in the future is from before
-// the clock was set back.
+// TestClockSetBackFreesTheLease covers a lease renewed in the future, before the clock was set
+// back.
 func TestClockSetBackFreesTheLease(t *testing.T) {
 	t.Parallel()
 	pool := schematest.New(t)
@@ -42,7 +42,7 @@ func TestClockSetBackFreesTheLease(t *testing.T) {
 	require.ErrorIs(t, renew(t, pool, old), schema.ErrFenced)
 }
 
-// TestCaughtUpIsNeverInTheFuture: it would hide a gap.
+// TestCaughtUpIsNeverInTheFuture prevents a future time, which would hide a gap.
 func TestCaughtUpIsNeverInTheFuture(t *testing.T) {
 	t.Parallel()
 	pool := schematest.New(t)
@@ -56,13 +56,13 @@ func TestCaughtUpIsNeverInTheFuture(t *testing.T) {
 	require.Nil(t, beat(time.Time{}))
 	require.Nil(t, beat(now.Add(time.Hour)))
 	require.True(t, beat(now.Add(-time.Minute)).Equal(now.Add(-time.Minute)))
-	require.True(t, beat(now.Add(-time.Hour)).Equal(now.Add(-time.Minute)), "it moves forward")
-	do(t, pool, `UPDATE streams SET caught_up_at = $1`, now.Add(time.Hour)) // by a clock that was set back since
+	require.True(t, beat(now.Add(-time.Hour)).Equal(now.Add(-time.Minute)), "the time must move forward")
+	do(t, pool, `UPDATE streams SET caught_up_at = $1`, now.Add(time.Hour)) // as if written before the clock was set back
 	require.True(t, beat(now.Add(-time.Hour)).Equal(now.Add(-time.Hour)))
 }
 
-// TestClockSetBackKeepsNoCallWaiting: neither for the turns that were reserved,
-// nor for the slots of those who died with them.
+// TestClockSetBackKeepsNoCallWaiting covers the turns that were reserved, and the slots of
+// processes that died.
 func TestClockSetBackKeepsNoCallWaiting(t *testing.T) {
 	t.Parallel()
 	pool := schematest.New(t)
@@ -77,12 +77,12 @@ func TestClockSetBackKeepsNoCallWaiting(t *testing.T) {
 	require.NotNil(t, first.Slot)
 	require.LessOrEqual(t, first.Wait, 2*200*time.Millisecond+time.Second, "as far as two slots can be reserved ahead")
 	do(t, pool, `UPDATE api_slots SET expires_at = expires_at + interval '1 hour'`)
-	require.Nil(t, takeSlot("alive").Slot, "both are held")
+	require.Nil(t, takeSlot("alive").Slot, "both slots are held")
 	require.True(t, ask[bool](t, pool, `SELECT max(expires_at) <= clock_timestamp() + interval '1 minute' FROM api_slots`))
 }
 
-// TestJobsAreRescheduledAfterTheClockIsSetBack: a waiting job waits at
-// most its original delay; a due job is due.
+// TestJobsAreRescheduledAfterTheClockIsSetBack shows that a waiting job waits at most its original
+// delay, and that a due job is due.
 func TestJobsAreRescheduledAfterTheClockIsSetBack(t *testing.T) {
 	t.Parallel()
 	pool := schematest.New(t)
@@ -105,32 +105,33 @@ FROM (VALUES ('due',      'available', interval '-1 minute',  NULL::interval,   
 	require.Zero(t, repair(0), "the clock is right")
 	do(t, pool, `UPDATE river_job SET created_at = created_at + interval '1 hour', attempted_at = attempted_at + interval '1 hour', scheduled_at = scheduled_at + interval '1 hour'`)
 	require.Equal(t, 5, repair(0))
-	require.Zero(t, repair(0), "once is enough")
+	require.Zero(t, repair(0), "a second repair must change nothing")
 	waits := func(kind string) time.Duration {
 		return ask[time.Duration](t, pool, `SELECT date_trunc('minute', CASE state WHEN 'running' THEN attempted_at ELSE scheduled_at END - now() + interval '30 seconds') FROM river_job WHERE kind = $1`, kind)
 	}
 	for kind, want := range map[string]time.Duration{"due": 0, "rescued": 0, "retried": 11 * time.Minute, "snoozed": 11 * time.Minute, "planned": 11 * time.Minute,
-		"far": 2 * time.Hour} { // it has waited two hours of the three
+		"far": 2 * time.Hour} { // two of its three hours have passed
 		require.Equal(t, want, waits(kind), kind)
 	}
 
-	// The clock was a day ahead. Two jobs began before that and failed meanwhile; another one was never tried.
+	// The clock was a day ahead. Two jobs began before that and failed meanwhile; another one was
+	// never attempted.
 	do(t, pool, `UPDATE river_job SET scheduled_at = now() + interval '1 day 5 minutes' WHERE kind IN ('retried', 'snoozed', 'planned')`)
 	require.Zero(t, repair(0))
 	require.Equal(t, 2, repair(24*time.Hour))
-	require.Zero(t, repair(24*time.Hour), "once is enough")
+	require.Zero(t, repair(24*time.Hour), "a second repair must change nothing")
 	for kind, want := range map[string]time.Duration{"retried": 5 * time.Minute, "snoozed": 5 * time.Minute, "planned": 24*time.Hour + 5*time.Minute} {
 		require.Equal(t, want, waits(kind), kind)
 	}
 
-	// It was to be retried at once, and the step is noticed a second later.
+	// The job was due for an immediate retry, and the clock's step is noticed a second later.
 	do(t, pool, `UPDATE river_job SET scheduled_at = now() + interval '1 day' - interval '2 seconds' WHERE kind = 'retried'`)
 	require.Equal(t, 1, repair(24*time.Hour))
 	require.Zero(t, waits("retried"))
-	require.Zero(t, repair(24*time.Hour), "once is enough")
+	require.Zero(t, repair(24*time.Hour), "a second repair must change nothing")
 }
 
-// TestEarliestTime of three clocks.
+// TestEarliestTime covers three clocks.
 func TestEarliestTime(t *testing.T) {
 	t.Parallel()
 	pool := schematest.New(t)
@@ -143,12 +144,12 @@ func TestEarliestTime(t *testing.T) {
 	require.Less(t, agreed(now.AddDate(2, 0, 0)).Sub(now), time.Hour, "the database's")
 	require.True(t, agreed(now.Add(-time.Hour)).Equal(now.Add(-time.Hour)), "the process's")
 	take(t, pool, "me")
-	require.True(t, agreed(now.Add(-time.Hour)).Equal(now.Add(-time.Hour)), "no event has come yet")
+	require.True(t, agreed(now.Add(-time.Hour)).Equal(now.Add(-time.Hour)), "no event has been received yet")
 	do(t, pool, `UPDATE streams SET last_event_at = $1`, now.Add(-2*time.Hour))
 	require.True(t, agreed(now).Equal(now.Add(-2*time.Hour)), "the server's")
 }
 
-// TestLatestTime of a process's and the database's.
+// TestLatestTime covers a process's clock and the database's.
 func TestLatestTime(t *testing.T) {
 	t.Parallel()
 	pool := schematest.New(t)

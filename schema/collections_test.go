@@ -11,7 +11,7 @@ import (
 	"github.com/weir-social/weir/schema/schematest"
 )
 
-// TestStoredCollectionsAreListed, in pages, and of one account.
+// TestStoredCollectionsAreListed lists them in pages, and of one account.
 func TestStoredCollectionsAreListed(t *testing.T) {
 	t.Parallel()
 	pool := schematest.New(t)
@@ -38,8 +38,8 @@ func TestStoredCollectionsAreListed(t *testing.T) {
 	}
 }
 
-// TestExpiryFindsWhatIsDueByAnIndex: among thousands of records that stay, and a
-// collection that is kept for ever.
+// TestExpiryFindsWhatIsDueByAnIndex covers thousands of records that are kept,
+// and a collection that is kept for ever.
 func TestExpiryFindsWhatIsDueByAnIndex(t *testing.T) {
 	t.Parallel()
 	pool := schematest.New(t)

@@ -84,15 +84,15 @@ func TestOnlyANewerRevisionIsWritten(t *testing.T) {
 	}
 }
 
-// TestFenceRefusesThePreviousHolder: a process that wakes up after it lost its lease
-// commits nothing.
+// TestFenceRefusesThePreviousHolder shows that a process that resumes after it lost its
+// lease commits nothing.
 func TestFenceRefusesThePreviousHolder(t *testing.T) {
 	t.Parallel()
 	pool := schematest.New(t)
 	old := take(t, pool, "first")
 	_, ok, err := schema.TakeLease(t.Context(), pool, "s", "wire", "second", ttl)
 	require.NoError(t, err)
-	require.False(t, ok, "the lease has not run out")
+	require.False(t, ok, "the lease has not expired")
 
 	_, err = pool.Exec(t.Context(), `UPDATE streams SET lease_expires_at = clock_timestamp() - interval '1 second'`)
 	require.NoError(t, err)
@@ -122,34 +122,34 @@ func TestReleasedLeaseIsFreeAtOnce(t *testing.T) {
 	pool := schematest.New(t)
 	first := take(t, pool, "first")
 	require.NoError(t, first.Release(t.Context(), pool))
-	// A renewal that was sent before arrives after: the stream stays stopped.
+	// A renewal that was sent earlier arrives later: the stream stays stopped.
 	require.ErrorIs(t, renew(t, pool, first), schema.ErrFenced)
 	second := take(t, pool, "second")
 	require.Equal(t, first.Epoch+1, second.Epoch)
 }
 
-// TestWaitingForTheLeaseNeverBlocks: a paused holder may have an open transaction
-// that locks the stream's row.
+// TestWaitingForTheLeaseNeverBlocks covers a paused holder with an open transaction that locks the
+// stream's row.
 func TestWaitingForTheLeaseNeverBlocks(t *testing.T) {
 	t.Parallel()
 	pool := schematest.New(t)
 	lease := take(t, pool, "first")
-	_, err := pool.Exec(t.Context(), `UPDATE streams SET lease_expires_at = clock_timestamp() - interval '1 second'`) // otherwise it is not free
+	_, err := pool.Exec(t.Context(), `UPDATE streams SET lease_expires_at = clock_timestamp() - interval '1 second'`) // the lease must be free
 	require.NoError(t, err)
 	tx, err := pool.Begin(t.Context())
 	require.NoError(t, err)
 	defer tx.Rollback(context.WithoutCancel(t.Context())) //nolint:errcheck // the test is over
 	_, err = (&schema.Batch{}).Apply(t.Context(), tx, lease, false)
 	require.NoError(t, err)
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute) // without it, a call that waits for tx would hang
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute) // without a timeout, a call that waits for tx would hang
 	defer cancel()
 	_, ok, err := schema.TakeLease(ctx, pool, "s", "wire", "second", ttl)
 	require.NoError(t, err)
 	require.False(t, ok)
 }
 
-// TestHolderThatStopsInsideACopyIsEnded: the server waits for its data, and its row
-// stays locked.
+// TestHolderThatStopsInsideACopyIsEnded covers a holder whose server waits for COPY data while the
+// stream's row stays locked.
 func TestHolderThatStopsInsideACopyIsEnded(t *testing.T) {
 	t.Parallel()
 	pool := schematest.New(t)
@@ -160,7 +160,7 @@ func TestHolderThatStopsInsideACopyIsEnded(t *testing.T) {
 	_, err = conn.Exec(t.Context(), `BEGIN; UPDATE streams SET lease_expires_at = clock_timestamp() - interval '1 second'`, pgx.QueryExecModeSimpleProtocol)
 	require.NoError(t, err)
 	data, writer := io.Pipe()
-	defer writer.Close() //nolint:errcheck // nobody reads any more
+	defer writer.Close() //nolint:errcheck // the reading end may be closed
 	ended := make(chan error, 1)
 	go func() {
 		_, err := conn.Conn().PgConn().CopyFrom(context.WithoutCancel(t.Context()), data, `COPY records (collection, did, rkey, rev, cid, created_at, record) FROM STDIN`)
@@ -176,7 +176,7 @@ func TestHolderThatStopsInsideACopyIsEnded(t *testing.T) {
 	require.False(t, free(), "the row is locked")
 	stalled, err := schema.EndStalled(t.Context(), pool, "s", 0)
 	require.NoError(t, err)
-	require.False(t, stalled, "the lease as it is committed holds")
+	require.False(t, stalled, "the committed lease must not count as stalled")
 	stalled, err = schema.EndStalled(t.Context(), pool, "s", -2*ttl)
 	require.NoError(t, err)
 	require.True(t, stalled)
@@ -204,8 +204,8 @@ func TestPositionSurvives(t *testing.T) {
 	require.Equal(t, time.Minute, got.Lag())
 }
 
-// TestQuietIsKnownOnlySinceTheLastCommit: an earlier catch-up proves nothing
-// about later events.
+// TestQuietIsKnownOnlySinceTheLastCommit shows that an earlier catch-up proves nothing about later
+// events.
 func TestQuietIsKnownOnlySinceTheLastCommit(t *testing.T) {
 	t.Parallel()
 	pool := schematest.New(t)
@@ -232,7 +232,7 @@ func TestQuietIsKnownOnlySinceTheLastCommit(t *testing.T) {
 	require.False(t, quiet())
 	require.True(t, ask[bool](t, pool, `SELECT caught_up_at IS NOT NULL FROM streams`))
 	commit("another")
-	require.False(t, ask[bool](t, pool, `SELECT caught_up_at IS NOT NULL FROM streams`), "said of the host before")
+	require.False(t, ask[bool](t, pool, `SELECT caught_up_at IS NOT NULL FROM streams`), "the catch-up was that of the previous host")
 }
 
 func TestNewestStatusOfAnAccountStays(t *testing.T) {
@@ -251,14 +251,14 @@ func TestNewestStatusOfAnAccountStays(t *testing.T) {
 		return status, handle
 	}
 	say("takendown", 10, "a.example")
-	say("active", 5, "old.example") // an older event, sent again
+	say("active", 5, "old.example") // an older event that is sent again
 	status, handle := now()
 	require.Equal(t, "takendown", status)
 	require.Equal(t, "a.example", handle)
 	say("active", 11, "")
 	status, handle = now()
 	require.Equal(t, "active", status)
-	require.Equal(t, "a.example", handle, "an event without a handle does not take it away")
+	require.Equal(t, "a.example", handle, "an event without a handle must not remove the handle")
 }
 
 func TestInvalidInputIsADataError(t *testing.T) {
@@ -309,8 +309,8 @@ func TestDeadLetterIsOneRowHoweverOftenItIsSeen(t *testing.T) {
 	require.Equal(t, 3<<20, size)
 }
 
-// TestStoredRecordsAreFreshUnlessTheyWereStored stores records by COPY and by INSERT,
-// edits some, and repeats others.
+// TestStoredRecordsAreFreshUnlessTheyWereStored stores records by COPY and by INSERT, edits some,
+// and repeats others.
 func TestStoredRecordsAreFreshUnlessTheyWereStored(t *testing.T) {
 	t.Parallel()
 	pool := schematest.New(t)

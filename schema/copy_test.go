@@ -11,7 +11,7 @@ import (
 	"github.com/weir-social/weir/schema/schematest"
 )
 
-// many are enough writes for a batch to be copied.
+// many returns enough writes for a batch to be copied.
 func many(rev string) []schema.Write {
 	writes := make([]schema.Write, 100)
 	for i := range writes {
@@ -20,8 +20,8 @@ func many(rev string) []schema.Write {
 	return writes
 }
 
-// TestLargeBatchOfNewRecordsIsCopied, and a batch with a stored record is
-// refused, to be applied carefully.
+// TestLargeBatchOfNewRecordsIsCopied also shows that a copy of a batch with a
+// stored record is refused, so that the batch is applied without COPY.
 func TestLargeBatchOfNewRecordsIsCopied(t *testing.T) {
 	t.Parallel()
 	pool := schematest.New(t)
@@ -35,8 +35,8 @@ func TestLargeBatchOfNewRecordsIsCopied(t *testing.T) {
 	batch := schema.Batch{Writes: again, Position: schema.Position{Cursor: 2}}
 	_, err = apply(t.Context(), pool, lease, batch)
 	require.ErrorIs(t, err, schema.ErrStored)
-	require.Equal(t, schema.Transient, schema.Classify(err), "the same batch can be applied")
-	require.Len(t, revs(t, pool), 100, "nothing of it was written")
+	require.Equal(t, schema.Transient, schema.Classify(err), "the error must be transient: the same batch can be applied")
+	require.Len(t, revs(t, pool), 100, "the refused batch must write nothing")
 
 	require.NoError(t, pgx.BeginFunc(t.Context(), pool, func(tx pgx.Tx) error {
 		written, err = batch.Apply(t.Context(), tx, lease, true)
@@ -46,7 +46,8 @@ func TestLargeBatchOfNewRecordsIsCopied(t *testing.T) {
 	require.Equal(t, "2", revs(t, pool)["r000"])
 }
 
-// TestLargeBatchLooksAtTombstones before it is copied.
+// TestLargeBatchLooksAtTombstones shows that tombstones are checked before a
+// batch is copied.
 func TestLargeBatchLooksAtTombstones(t *testing.T) {
 	t.Parallel()
 	pool := schematest.New(t)
@@ -56,10 +57,10 @@ func TestLargeBatchLooksAtTombstones(t *testing.T) {
 	written, err := apply(t.Context(), pool, lease, schema.Batch{Writes: many("4")})
 	require.NoError(t, err)
 	require.Len(t, written, 99)
-	require.NotContains(t, revs(t, pool), "r042", "it stays deleted")
+	require.NotContains(t, revs(t, pool), "r042", "a deleted record must stay deleted")
 }
 
-// TestCopyIsFenced as everything else is.
+// TestCopyIsFenced shows that a copy is fenced like every other commit.
 func TestCopyIsFenced(t *testing.T) {
 	t.Parallel()
 	pool := schematest.New(t)

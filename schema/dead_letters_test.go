@@ -13,7 +13,7 @@ import (
 	"github.com/weir-social/weir/schema/schematest"
 )
 
-// TestUnknownDeadLetterFiltersAreRefused, by the functions themselves.
+// TestUnknownDeadLetterFiltersAreRefused shows that the functions themselves refuse them.
 func TestUnknownDeadLetterFiltersAreRefused(t *testing.T) {
 	t.Parallel()
 	pool := schematest.New(t)
@@ -28,7 +28,8 @@ func TestUnknownDeadLetterFiltersAreRefused(t *testing.T) {
 	require.Equal(t, []string{"0"}, column(t, pool, `SELECT count(*)::text FROM river_job`))
 }
 
-// TestBulkActionsTakeOnlyOpenDeadLetters of a stage and class, and nothing else; and wakes a worker.
+// TestBulkActionsTakeOnlyOpenDeadLetters shows that a bulk action only takes open dead letters of a
+// stage and class, and wakes a worker.
 func TestBulkActionsTakeOnlyOpenDeadLetters(t *testing.T) {
 	t.Parallel()
 	pool := schematest.New(t)
@@ -63,10 +64,11 @@ func TestBulkActionsTakeOnlyOpenDeadLetters(t *testing.T) {
 	n, err = schema.RetryDeadLetters(t.Context(), pool, schema.DeadLetterFilter{})
 	require.NoError(t, err)
 	require.Zero(t, n)
-	require.Equal(t, []string{"2"}, column(t, pool, `SELECT count(*)::text FROM river_job WHERE kind = 'retry_dead_letters'`), "no job where there is nothing to do")
+	require.Equal(t, []string{"2"}, column(t, pool, `SELECT count(*)::text FROM river_job WHERE kind = 'retry_dead_letters'`), "no job may be added if there is nothing to do")
 }
 
-// TestDeadLettersToRetryAreBoundedInBytes, are at least one, and are in order.
+// TestDeadLettersToRetryAreBoundedInBytes shows that there is at least one, and that they are in
+// order.
 func TestDeadLettersToRetryAreBoundedInBytes(t *testing.T) {
 	t.Parallel()
 	pool := schematest.New(t)
@@ -87,8 +89,8 @@ func TestDeadLettersToRetryAreBoundedInBytes(t *testing.T) {
 	require.Equal(t, []string{"first, which is long", "2", "3"}, asked(3, 1000))
 }
 
-// TestLastCauseIsTheLast, even if it equals the first; it is empty if all are the
-// same.
+// TestLastCauseIsTheLast shows that the last cause is stored even if it equals the first. It is
+// empty if all are the same.
 func TestLastCauseIsTheLast(t *testing.T) {
 	t.Parallel()
 	pool := schematest.New(t)
@@ -101,8 +103,8 @@ func TestLastCauseIsTheLast(t *testing.T) {
 	require.Equal(t, []string{"7"}, column(t, pool, `SELECT count::text FROM dead_letters`))
 }
 
-// TestRowIsRetriedIfItsPartitionIsMadeMeanwhile: it is on its way to the
-// default partition while the one of its day is attached. Nothing is wrong with it.
+// TestRowIsRetriedIfItsPartitionIsMadeMeanwhile covers a valid row that is being written to the
+// default partition while the partition of its day is attached.
 func TestRowIsRetriedIfItsPartitionIsMadeMeanwhile(t *testing.T) {
 	t.Parallel()
 	pool := schematest.New(t)
@@ -125,10 +127,10 @@ func TestRowIsRetriedIfItsPartitionIsMadeMeanwhile(t *testing.T) {
 	require.Equal(t, schema.Transient, schema.Classify(err))
 	execute(t, pool, `ALTER TABLE posts_default ADD CONSTRAINT strict CHECK (rkey <> 'x')`)
 	_, err = pool.Exec(t.Context(), `INSERT INTO posts_default (collection, did, rkey, rev, cid, created_at, record) VALUES ('app.bsky.feed.post', 'd', 'x', 'r', '', now(), '{}')`)
-	require.Equal(t, schema.Data, schema.Classify(err), "a constraint that somebody made is no such case")
+	require.Equal(t, schema.Data, schema.Classify(err), "a constraint that somebody added must count as a data error")
 }
 
-// TestDeletionClearsDeadLetters: the cause stays and the record is cleared, however it
+// TestDeletionClearsDeadLetters shows that the cause is kept and the record is cleared, however it
 // was deleted and whichever came first.
 func TestDeletionClearsDeadLetters(t *testing.T) {
 	t.Parallel()
@@ -154,7 +156,7 @@ func TestDeletionClearsDeadLetters(t *testing.T) {
 	require.Equal(t, []string{"c", "d"}, kept())
 	execute(t, pool, `DELETE FROM dead_letters WHERE rkey IN ('a', 'b')`)
 
-	// A create that fails after the deletion was applied, or in its batch.
+	// A create that fails after the deletion was applied, or in the same batch.
 	must(apply(t.Context(), pool, lease, schema.Batch{DeadLetters: []schema.DeadLetter{about("a", "2")}}))
 	must(apply(t.Context(), pool, lease, schema.Batch{Deletions: []schema.Deletion{deletion("e", "3")}, DeadLetters: []schema.DeadLetter{about("e", "2")}}))
 	late, again := about("b", "2"), about("b", "4")
@@ -162,7 +164,7 @@ func TestDeletionClearsDeadLetters(t *testing.T) {
 	require.NoError(t, late.Store(t.Context(), pool, ""))
 	require.Equal(t, []string{"c", "d"}, kept())
 	must(apply(t.Context(), pool, lease, schema.Batch{DeadLetters: []schema.DeadLetter{again}}))
-	require.Equal(t, []string{"b", "c", "d"}, kept(), "a post that was made again is not deleted")
+	require.Equal(t, []string{"b", "c", "d"}, kept(), "a post that was created again is not deleted")
 
 	must(apply(t.Context(), pool, lease, schema.Batch{Statuses: []schema.Status{{DID: "did:plc:a", Status: "deleted", At: noon()}}}))
 	require.Equal(t, []string{"did:plc:a"}, purge(t, pool, noon()))
@@ -171,8 +173,8 @@ func TestDeletionClearsDeadLetters(t *testing.T) {
 	require.Equal(t, []string{"7"}, column(t, pool, `SELECT count(*)::text FROM dead_letters WHERE cause = 'why'`))
 }
 
-// TestDeadLettersOfOneAccountAreBounded: an account that sends one bad input
-// after another cannot fill the disk, nor take the room of others.
+// TestDeadLettersOfOneAccountAreBounded shows that an account that keeps sending bad input cannot
+// fill the disk, and that it leaves space for others.
 func TestDeadLettersOfOneAccountAreBounded(t *testing.T) {
 	t.Parallel()
 	pool := schematest.New(t)
@@ -193,8 +195,8 @@ func TestDeadLettersOfOneAccountAreBounded(t *testing.T) {
 	}, column(t, pool, `SELECT concat(did, ' ', cause, ' ', convert_from(raw, 'UTF8'), ' ', count) FROM dead_letters WHERE cause <> 'before' ORDER BY id`))
 }
 
-// TestLargeInputsAreBounded: a few are kept whole, of more only the beginning;
-// and of those that no retry can store.
+// TestLargeInputsAreBounded shows that a few inputs are kept whole. Of further ones, and of those
+// that no retry can store, only the beginning is kept.
 func TestLargeInputsAreBounded(t *testing.T) {
 	t.Parallel()
 	pool := schematest.New(t)
@@ -224,7 +226,7 @@ func TestLargeInputsAreBounded(t *testing.T) {
 	}
 }
 
-// TestRedeliveredDeletionKeepsNewerInput: a resume delivers both again.
+// TestRedeliveredDeletionKeepsNewerInput covers a resume that delivers both events again.
 func TestRedeliveredDeletionKeepsNewerInput(t *testing.T) {
 	t.Parallel()
 	pool := schematest.New(t)
@@ -239,16 +241,16 @@ func TestRedeliveredDeletionKeepsNewerInput(t *testing.T) {
 	}
 	_, err := apply(t.Context(), pool, lease, schema.Batch{Deletions: []schema.Deletion{deletion("a", "6")}, DeadLetters: []schema.DeadLetter{letter}})
 	require.NoError(t, err)
-	require.Equal(t, []string{"0"}, column(t, pool, `SELECT raw_bytes::text FROM dead_letters`), "it is deleted now")
+	require.Equal(t, []string{"0"}, column(t, pool, `SELECT raw_bytes::text FROM dead_letters`), "the input must be deleted with the record")
 
 	letter.Cause, letter.Received = "not that either", "what was written"
 	_, err = apply(t.Context(), pool, lease, schema.Batch{DeadLetters: []schema.DeadLetter{letter}})
 	require.NoError(t, err)
-	require.Empty(t, column(t, pool, `SELECT d::text FROM dead_letters AS d WHERE strpos(d::text, 'what was written') > 0`), "it quotes the record")
+	require.Empty(t, column(t, pool, `SELECT d::text FROM dead_letters AS d WHERE strpos(d::text, 'what was written') > 0`), "a dead letter still quotes the deleted record")
 }
 
-// TestAccountsWithTheirOwnDocumentsPauseNoStream: what waits for their servers may wait
-// for ever, and is not what the pause of the stream bounds.
+// TestAccountsWithTheirOwnDocumentsPauseNoStream shows that events that wait for the servers of
+// did:web accounts do not count for the pause of the stream: they may wait for ever.
 func TestAccountsWithTheirOwnDocumentsPauseNoStream(t *testing.T) {
 	schematest.Long(t)
 	t.Parallel()

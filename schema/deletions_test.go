@@ -12,12 +12,12 @@ import (
 	"github.com/weir-social/weir/schema/schematest"
 )
 
-// TestFewDeletionsArePlannedOnce, and each plan looks up the keys in an index, though it is
-// made while the tables are empty and have no statistics.
+// TestFewDeletionsArePlannedOnce also shows that each plan looks up the keys in an index, although
+// it is made while the tables are empty and not analyzed.
 func TestFewDeletionsArePlannedOnce(t *testing.T) {
 	t.Parallel()
 	pool := schematest.New(t)
-	// As in use: Postgres 18 forgets that a plan for the only partition is not allowed.
+	// As in production: Postgres 18 forgets that a plan for the only partition is not allowed.
 	for _, table := range []string{"posts", "shares"} {
 		do(t, pool, `SELECT ensure_partition($1, now(), '1 day')`, table)
 	}
@@ -48,11 +48,11 @@ func TestFewDeletionsArePlannedOnce(t *testing.T) {
 			}
 		}
 		require.Regexp(t, `rkey = \(?d\.rkey`, strings.Join(plan, "\n"))
-		require.NotContains(t, strings.Join(plan, "\n"), "'{x}'", "it is for any keys")
+		require.NotContains(t, strings.Join(plan, "\n"), "'{x}'", "the plan must be a generic one")
 	}
 	require.Equal(t, 4, deletes)
 	settings := make([]string, 4)
 	require.NoError(t, tx.QueryRow(t.Context(), `SELECT current_setting('plan_cache_mode'), current_setting('enable_seqscan'), current_setting('enable_indexscan'), current_setting('enable_indexonlyscan')`).
 		Scan(&settings[0], &settings[1], &settings[2], &settings[3]))
-	require.Equal(t, []string{"auto", "on", "on", "on"}, settings, "for the statements that follow")
+	require.Equal(t, []string{"auto", "on", "on", "on"}, settings, "the settings must be restored for later statements")
 }

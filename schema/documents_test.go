@@ -13,9 +13,9 @@ import (
 	"github.com/weir-social/weir/schema/schematest"
 )
 
-// TestStatementsInDocumentsAreValid: Postgres knows every table, column and function that a
-// statement in a document names. Those of analytics.md are for ClickHouse, and the views
-// of records are made when their schemas are known.
+// TestStatementsInDocumentsAreValid shows that Postgres knows every table, column and function that
+// a statement in a document names. The statements of analytics.md are for ClickHouse, and the views
+// of records are created when their schemas are known.
 func TestStatementsInDocumentsAreValid(t *testing.T) {
 	t.Parallel()
 	pool := schematest.New(t)
@@ -39,7 +39,7 @@ CREATE SCHEMA layers
 		}
 		for _, found := range regexp.MustCompile("(?s)```sql\n(.*?)```|`(SELECT [^`]*)`").FindAllStringSubmatch(string(text), -1) {
 			text := regexp.MustCompile(`--.*`).ReplaceAllString(found[1]+found[2], "")
-			text = strings.ReplaceAll(text, "…", "0") // the reader puts a number there
+			text = strings.ReplaceAll(text, "…", "0") // the reader replaces this with a number
 			for statement := range strings.SplitSeq(text, ";") {
 				if strings.TrimSpace(statement) == "" {
 					continue

@@ -27,9 +27,9 @@ func TestDumpIsTrue(t *testing.T) {
 	require.Equal(t, string(committed), dump, "run `go generate ./schema`")
 }
 
-// TestDumpLeavesNothingOut: whatever the catalog has in the schema, or attached to
-// one of its tables, is named in schema.sql. What dump does not know of, such as a
-// domain or a policy, is found here.
+// TestDumpLeavesNothingOut shows that everything that the catalog has in the schema, or attached to
+// one of its tables, is named in schema.sql. It finds kinds of objects that dump does not handle,
+// such as a domain or a policy.
 func TestDumpLeavesNothingOut(t *testing.T) {
 	t.Parallel()
 	schematest.Long(t)
@@ -73,7 +73,7 @@ ORDER BY 1`
 	require.Empty(t, missing)
 }
 
-// TestEverythingHasAComment: each table, view and function of Weir's has a comment.
+// TestEverythingHasAComment shows that each of Weir's tables, views and functions has a comment.
 func TestEverythingHasAComment(t *testing.T) {
 	t.Parallel()
 	const unexplained = `
@@ -85,8 +85,7 @@ WHERE pronamespace = 'public'::regnamespace AND proname NOT LIKE 'river\_%' AND 
 	require.Empty(t, column(t, schematest.New(t), unexplained))
 }
 
-// dumpTables are the tables and views: partitions after the table they belong to,
-// River's last.
+// dumpTables selects the tables and views: partitions after their table, River's last.
 const dumpTables = `
 SELECT c.oid::bigint AS oid,
        c.relname LIKE 'river\_%' AS river,
@@ -102,8 +101,8 @@ WHERE c.relnamespace = 'public'::regnamespace AND c.relkind IN ('r', 'p', 'v')
 ORDER BY river, coalesce(pg_partition_root(c.oid), c.oid::regclass)::text COLLATE "C",
          (SELECT count(*) FROM pg_partition_ancestors(c.oid)), c.relname COLLATE "C"`
 
-// dumpColumns are what stands between a table's brackets: columns in their order,
-// then constraints. Those that a partition has from its table are not repeated.
+// dumpColumns selects the text between a table's brackets: columns in order, then constraints. A
+// partition's columns and constraints that come from its table are not repeated.
 const dumpColumns = `
 SELECT oid, text, comment, place FROM (
 SELECT a.attrelid::bigint AS oid,
@@ -132,8 +131,8 @@ WHERE contype IN ('p', 'u', 'c', 'f', 'x') AND connamespace = 'public'::regnames
 ) AS line
 ORDER BY oid, place, text COLLATE "C"`
 
-// dumpAttached are the indexes, rules and triggers of tables, and settings that
-// CREATE TABLE does not name.
+// dumpAttached selects the indexes, rules and triggers of tables, and settings that CREATE TABLE
+// does not name.
 const dumpAttached = `
 SELECT oid, text, comment, place FROM (
 SELECT i.indrelid::bigint AS oid, pg_get_indexdef(i.indexrelid, 0, true) || ';' AS text, coalesce(obj_description(i.indexrelid, 'pg_class'), '') AS comment, 1 AS place
@@ -167,7 +166,7 @@ WHERE c.relnamespace = 'public'::regnamespace AND c.relkind IN ('r', 'p', 'v') A
 ) AS line
 ORDER BY oid, place, text COLLATE "C"`
 
-// dumpTypes are the enumerations.
+// dumpTypes selects the enumerations.
 const dumpTypes = `
 SELECT y.typname LIKE 'river\_%' AS river, coalesce(obj_description(y.oid, 'pg_type'), '') AS comment,
        'CREATE TYPE ' || y.typname || ' AS ENUM (' || (SELECT string_agg(quote_literal(e.enumlabel), ', ' ORDER BY e.enumsortorder) FROM pg_enum AS e WHERE e.enumtypid = y.oid) || ');' AS text
@@ -175,8 +174,8 @@ FROM pg_type AS y
 WHERE y.typnamespace = 'public'::regnamespace AND y.typtype = 'e'
 ORDER BY y.typname COLLATE "C"`
 
-// dumpFunctions are the functions, with their settings, and whether they are
-// closed to the public. Those of an extension are not ours.
+// dumpFunctions selects the functions, with their settings and whether PUBLIC may execute them. It
+// omits functions of extensions.
 const dumpFunctions = `
 SELECT f.proname LIKE 'river\_%' AS river, coalesce(obj_description(f.oid, 'pg_proc'), '') AS comment,
        trim(E'\n' FROM pg_get_functiondef(f.oid)) || ';'
@@ -203,8 +202,8 @@ type dumpedObject struct {
 	Comment, Text string
 }
 
-// dump writes the catalog, with the server's own functions. What pg_dump
-// writes differs with its version, and a server may come without it.
+// dump writes the catalog with the server's own functions. The output of pg_dump differs between
+// versions, and a server may come without it.
 func dump(t *testing.T, db schema.DB) string {
 	t.Helper()
 	lines := func(sql string) map[int64][]dumpedLine {
@@ -281,8 +280,8 @@ func (d *dumpedTable) text(columns, attached []dumpedLine) string {
 // simpleView is a view of one table, which may have an alias.
 var simpleView = regexp.MustCompile(`^CREATE VIEW \w+ AS\n SELECT [^;]*\n   FROM (?:\w+ )?(\w+)(?:\n  WHERE [^;]*)?;$`)
 
-// unqualified removes the table from the columns of such a view: of Postgres's versions,
-// only 15 names it there.
+// unqualified removes the table from the columns of such a view, because only Postgres 15 names it
+// there.
 func unqualified(view string) string {
 	if m := simpleView.FindStringSubmatch(view); m != nil {
 		return regexp.MustCompile(`\b`+m[1]+`\.`).ReplaceAllString(view, "")
@@ -290,8 +289,8 @@ func unqualified(view string) string {
 	return view
 }
 
-// constraints are those of a partition's lines that its table does not have: the
-// columns are the table's.
+// constraints returns the lines of a partition that its table does not have. Its columns are those
+// of the table.
 func constraints(lines []dumpedLine) []dumpedLine {
 	var own []dumpedLine
 	for _, l := range lines {

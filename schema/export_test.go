@@ -9,7 +9,7 @@ import (
 // RequireExtension is requireExtension.
 var RequireExtension = requireExtension
 
-// ParseFetched returns what identifies an archived event that was fetched, and its day.
+// ParseFetched returns the identity of an archived fetched event, and its day.
 func ParseFetched(record []byte) (id archive.ID, day int32, err error) {
 	e, err := parseFetched(record)
 	if err != nil {
@@ -18,11 +18,10 @@ func ParseFetched(record []byte) (id archive.ID, day int32, err error) {
 	return e.id(nil), e.day(), nil
 }
 
-// EventsBetweenSQL is what EventsBetween asks.
+// EventsBetweenSQL is the statement of EventsBetween.
 const EventsBetweenSQL = eventsBetween
 
-// QueuedDeletions returns the statements that delete a batch's records and what is projected
-// of them.
+// QueuedDeletions returns the statements that delete a batch's records and their projected rows.
 func QueuedDeletions(b *Batch, tx pgx.Tx) []*pgx.QueuedQuery {
 	q := &pgx.Batch{}
 	b.queueDeletions(q, tx)

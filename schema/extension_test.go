@@ -14,8 +14,8 @@ import (
 	"github.com/weir-social/weir/schema/schematest"
 )
 
-// TestMigrateSaysThatItLacksAnExtension: to a role that may not create it, before
-// anything is changed.
+// TestMigrateSaysThatItLacksAnExtension shows the error to a role that may not
+// create the extension, before anything is changed.
 func TestMigrateSaysThatItLacksAnExtension(t *testing.T) {
 	t.Parallel()
 	admin := schematest.New(t)
@@ -44,7 +44,7 @@ func TestMigrateSaysThatItLacksAnExtension(t *testing.T) {
 	require.NoError(t, schema.Migrate(t.Context(), pool))
 }
 
-// TestMissingExtensionIsNamed with what to install.
+// TestMissingExtensionIsNamed shows that the error names what to install.
 func TestMissingExtensionIsNamed(t *testing.T) {
 	t.Parallel()
 	require.ErrorContains(t, schema.RequireExtension(t.Context(), schematest.New(t), "pg_nowhere"), "the server lacks the Postgres extension pg_nowhere: install")

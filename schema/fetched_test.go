@@ -33,7 +33,7 @@ func archivedBy(t *testing.T, pool *pgxpool.Pool, stream string) (records [][]by
 	return records
 }
 
-// fetches archives what was fetched.
+// fetches archives fetched records.
 func fetches(t *testing.T, pool *pgxpool.Pool, f schema.Fetched) {
 	t.Helper()
 	require.NoError(t, pgx.BeginFunc(t.Context(), pool, func(tx pgx.Tx) error { return schema.ArchiveFetched(t.Context(), tx, f) }))
@@ -49,10 +49,10 @@ func restores(t *testing.T, pool *pgxpool.Pool, records [][]byte) (changed []sch
 	return changed
 }
 
-// stores leaves out one collection.
+// stores reports whether a collection is stored: all but one.
 func stores(collection string) bool { return collection != "com.example.other" }
 
-// held returns what the tables hold of posts and accounts.
+// held returns the rows of posts and accounts in the tables.
 func held(t *testing.T, pool *pgxpool.Pool) (text string) {
 	t.Helper()
 	const sql = `
@@ -63,9 +63,9 @@ SELECT concat_ws(E'\n', (SELECT string_agg(concat_ws(' ', rkey, rev, cid, create
 	return text
 }
 
-// TestFetchedIsRestored as it was stored: a later version under the same revision wins, a
-// repair lifts a tombstone, a deletion stays, and an account stays deleted. Nothing is
-// archived twice, and what was restored is known.
+// TestFetchedIsRestored restores fetched records as they were stored: a later version under the
+// same revision wins, a repair removes a tombstone, a deletion stays, and an account stays deleted.
+// Nothing is archived twice, and restored records are known as archived.
 func TestFetchedIsRestored(t *testing.T) {
 	t.Parallel()
 	pool, second := schematest.New(t), schematest.New(t)
@@ -95,9 +95,9 @@ func TestFetchedIsRestored(t *testing.T) {
 	require.Contains(t, want, "did:plc:gone deleted")
 	require.NotContains(t, want, "d 3222222222222")
 	restores(t, second, records)
-	require.Equal(t, want, held(t, second), "a second time changes nothing")
+	require.Equal(t, want, held(t, second), "a second restore must change nothing")
 	fetches(t, second, schema.Fetched{Writes: []schema.Write{edited}, Deletions: []schema.Deletion{deletion("b", "3222222222223")}})
-	require.Empty(t, archivedBy(t, second, schema.StreamFetched), "it is archived already")
+	require.Empty(t, archivedBy(t, second, schema.StreamFetched), "restored records must not be archived again")
 
 	_, err := second.Exec(t.Context(), `DELETE FROM archived_ids`)
 	require.NoError(t, err)
@@ -105,14 +105,14 @@ func TestFetchedIsRestored(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, schema.RestoreIDs(t.Context(), second, units, nil))
 	fetches(t, second, schema.Fetched{Writes: []schema.Write{edited}, Deletions: []schema.Deletion{deletion("b", "3222222222223")}})
-	require.Empty(t, archivedBy(t, second, schema.StreamFetched), "it is known again")
+	require.Empty(t, archivedBy(t, second, schema.StreamFetched), "records known as archived must not be archived again")
 
 	third := schematest.New(t)
 	require.NoError(t, schema.RestoreFetched(t.Context(), third, nil, stores, time.Now().Add(time.Hour), records, func(context.Context, pgx.Tx, []schema.Key) error { return nil }))
 	require.Equal(t, want, held(t, third))
 	known, err := schema.One(t.Context(), third, "count", pgx.RowTo[int], `SELECT count(*) FROM archived_ids`)
 	require.NoError(t, err)
-	require.Zero(t, known, "no server sends it again")
+	require.Zero(t, known, "ids of fetched records must not be stored: no server sends them again")
 }
 
 // members makes an account a member of the only watch.
@@ -137,10 +137,10 @@ func TestSnapshotsAreRestored(t *testing.T) {
 	members(t, pool, `INSERT INTO watch_members (watch_id, did) SELECT id, 'did:plc:' || n FROM watches, generate_series(1, 2500) AS n`)
 	members(t, pool, `INSERT INTO accounts (did, handle, handle_at, display_name, status, status_at)
 VALUES ('did:plc:1', 'one.example', '2026-01-01Z', 'One', 'hidden', '2026-01-01Z'), ('did:plc:none', 'none.example', '2026-01-01Z', NULL, 'active', NULL)`)
-	require.Equal(t, 4, snap(), "tables without a row are archived too: they may have had some")
+	require.Equal(t, 4, snap(), "empty tables are archived too: they may have had rows")
 	require.Zero(t, snap())
 	members(t, pool, `DELETE FROM watch_members WHERE did = 'did:plc:2'`)
-	require.Equal(t, 2, snap(), "the members and the queue of purges")
+	require.Equal(t, 2, snap(), "only the members and the purge queue have changed")
 	members(t, pool, `UPDATE accounts SET display_name = 'Uno' WHERE did = 'did:plc:1'`)
 	require.Equal(t, 1, snap())
 	records := archivedBy(t, pool, schema.StreamSnapshots)
@@ -173,10 +173,10 @@ SELECT concat_ws(' ', (SELECT concat_ws(' ', target, kind) FROM watches), (SELEC
     (SELECT concat_ws(' ', handle, display_name, status) FROM accounts))`).Scan(&text))
 		require.Equal(t, "hub.example follows 2499 did:plc:2 newer.example Uno hidden", text)
 	}
-	members(t, second, `INSERT INTO watches (target) VALUES ('next.example')`) // the numbers go on
+	members(t, second, `INSERT INTO watches (target) VALUES ('next.example')`) // the ids continue
 }
 
-// FuzzSnapshots checks that no record of an archive breaks who reads it.
+// FuzzSnapshots checks that no record of an archive breaks its reader.
 func FuzzSnapshots(f *testing.F) {
 	f.Add([]byte(`{"table":"watch_members","part":0,"last":true,"rows":[{"did":"did:plc:a"}]}`))
 	f.Add([]byte(`{"table":"watches","part":1}`))
@@ -188,7 +188,7 @@ func FuzzSnapshots(f *testing.F) {
 	})
 }
 
-// FuzzFetched checks that an event that is accepted is identified, whatever it says.
+// FuzzFetched checks that every accepted event is identified, whatever it contains.
 func FuzzFetched(f *testing.F) {
 	f.Add([]byte(`{"did":"did:plc:a","time_us":1,"kind":"commit","commit":{"rev":"3222222222222","operation":"create","collection":"a.b.c","rkey":"r","record":{}}}`))
 	f.Add([]byte(`{"did":"did:plc:a","time_us":1,"kind":"account","account":{"active":false,"did":"did:plc:a","status":"deleted","time":"2026-01-01T00:00:00Z"}}`))

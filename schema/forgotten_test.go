@@ -12,9 +12,9 @@ import (
 	"github.com/weir-social/weir/schema/schematest"
 )
 
-// TestDeletedAccountIsForgotten until its server sent that, also if it comes back, and not
-// because of a report that is older than its status. Its purge is finished when a list in
-// the store names it.
+// TestDeletedAccountIsForgotten shows that an account is forgotten up to the time at which its
+// server reported the deletion, also if the account comes back. A report that is older than its
+// status does not count. The account's purge is finished when a list in the store names it.
 func TestDeletedAccountIsForgotten(t *testing.T) {
 	t.Parallel()
 	pool := schematest.New(t)
@@ -42,7 +42,7 @@ func TestDeletedAccountIsForgotten(t *testing.T) {
 
 	done, err := schema.FinishPurge(t.Context(), pool, nil, did, nil, time.Now(), time.Hour)
 	require.NoError(t, err)
-	require.False(t, done, "no list names it")
+	require.False(t, done, "the purge must not be finished before a list names the account")
 	require.NoError(t, schema.ListedAccounts(t.Context(), pool, unlisted()))
 	require.Empty(t, unlisted())
 	done, err = schema.FinishPurge(t.Context(), pool, nil, did, nil, time.Now(), time.Hour)
@@ -58,13 +58,13 @@ func TestDeletedAccountIsForgotten(t *testing.T) {
 	require.Empty(t, unlisted(), "it is active since later")
 	forget, err = schema.ToForget(t.Context(), pool, []int64{archive.AuthorHash(did), 7})
 	require.NoError(t, err)
-	require.False(t, forget.Goes(late), "it came back")
+	require.False(t, forget.Goes(late), "records after the account's return must stay")
 	require.True(t, forget.Goes(archive.Said{Author: did, At: at}))
 	require.False(t, forget.Goes(archive.Said{Author: "did:plc:other", At: at}))
 }
 
-// TestDeletedRecordIsForgotten in all its revisions up to the deletion. What a listing
-// brought has no revision: it goes if it was read before.
+// TestDeletedRecordIsForgotten shows that all revisions up to the deletion are forgotten. A record
+// from a listing has no revision: it is forgotten if it was read before the deletion.
 func TestDeletedRecordIsForgotten(t *testing.T) {
 	t.Parallel()
 	pool := schematest.New(t)
@@ -82,7 +82,7 @@ func TestDeletedRecordIsForgotten(t *testing.T) {
 	}
 	require.True(t, forget.Goes(said("k", "3l", at.Add(time.Hour))))
 	require.True(t, forget.Goes(said("k", "3m", at)))
-	require.False(t, forget.Goes(said("k", "3n", at)), "it was written again")
+	require.False(t, forget.Goes(said("k", "3n", at)), "a record that was written again must stay")
 	require.False(t, forget.Goes(said("l", "3l", at)))
 	require.True(t, forget.Goes(said("k", schema.ListedRev, at)))
 	require.False(t, forget.Goes(said("k", schema.ListedRev, at.Add(time.Hour))))

@@ -11,8 +11,8 @@ import (
 	"github.com/weir-social/weir/schema/schematest"
 )
 
-// TestGapKeepsAccountsDeactivatedMeanwhile: the gap waits for an account that
-// becomes inactive, or the account is read later.
+// TestGapKeepsAccountsDeactivatedMeanwhile shows that the gap waits for an
+// account that becomes inactive, or that the account is read later.
 func TestGapKeepsAccountsDeactivatedMeanwhile(t *testing.T) {
 	t.Parallel()
 	pool := schematest.New(t)

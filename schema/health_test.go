@@ -14,14 +14,13 @@ import (
 
 var queues = []string{"alerts", "backfill", "maintenance", "network", "process"}
 
-// TestCountingCostsTheSameForDeepQueues: what is asked every second or every few reads
-// no more of the jobs than it counts, whether the planner knows how many there are,
-// knows nothing, or knows what was true before.
+// TestCountingCostsTheSameForDeepQueues shows that the frequent queries read no more jobs than they
+// count. This holds whether the planner's statistics are correct, missing or outdated.
 func TestCountingCostsTheSameForDeepQueues(t *testing.T) {
 	schematest.Long(t)
 	t.Parallel()
 	const deep = 120_000
-	// backlog is a deep queue, and one that is deep in retries, behind jobs that are done.
+	// backlog inserts a deep queue, and one with many retries, behind completed jobs.
 	const backlog = `
 INSERT INTO river_job (kind, args, max_attempts, priority, queue, state, scheduled_at, finalized_at, errors)
 SELECT 'process_posts', '{}', 25, 1 + n % 4, s.queue, s.state::river_job_state, s.at, s.ended, s.errors
@@ -72,7 +71,7 @@ CROSS JOIN generate_series(1, $1::int) AS n`
 	}
 }
 
-// jobsRead counts the entries of river_job and of its indexes that are read.
+// jobsRead counts the entries of river_job and of its indexes that a query reads.
 func jobsRead(t *testing.T, pool interface {
 	Begin(context.Context) (pgx.Tx, error)
 }, ask func(pgx.Tx)) (read int) {
@@ -90,7 +89,7 @@ SELECT pg_stat_get_xact_tuples_returned('river_job'::regclass)
 	return read - before
 }
 
-// TestCountsCanPassTheLargestLimit that WEIR_QUEUE_LIMIT takes.
+// TestCountsCanPassTheLargestLimit shows that counts can exceed the largest WEIR_QUEUE_LIMIT.
 func TestCountsCanPassTheLargestLimit(t *testing.T) {
 	schematest.Long(t)
 	t.Parallel()

@@ -27,8 +27,8 @@ func storeCollections(t *testing.T, pool *pgxpool.Pool, full []string, entries .
 	require.NoError(t, pgx.BeginFunc(t.Context(), pool, func(tx pgx.Tx) error { return schema.StoreCollections(t.Context(), tx, entries, full) }))
 }
 
-// TestHistoryBeginsOnce for each collection that is kept for ever, and again after the
-// stream has not brought it for a while.
+// TestHistoryBeginsOnce shows that a history begins once for each collection that is kept for ever,
+// and again after the stream has not delivered the collection for a while.
 func TestHistoryBeginsOnce(t *testing.T) {
 	t.Parallel()
 	pool := schematest.New(t)
@@ -37,7 +37,7 @@ func TestHistoryBeginsOnce(t *testing.T) {
 	run := schema.HistoryRun{Collection: "a.b.*", Run: 1}
 	require.NoError(t, schema.BeginHistory(t.Context(), pool, run))
 	storeCollections(t, pool, []string{"a.b.*"}, "a.b.*", "c.d.e")
-	require.Equal(t, "run 1 of new, began t, complete f, cancelled f", ran(t, pool, "a.b.*"), "a restart changes nothing")
+	require.Equal(t, "run 1 of new, began t, complete f, cancelled f", ran(t, pool, "a.b.*"), "a restart must change nothing")
 	_, ended, err := schema.CompleteHistory(t.Context(), pool, run, true)
 	require.NoError(t, err)
 	require.False(t, ended, "no relay has been asked")
@@ -51,17 +51,18 @@ func TestHistoryBeginsOnce(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, 1, n)
 	storeCollections(t, pool, []string{"a.b.*"}, "a.b.*", "c.d.e")
-	require.Equal(t, "run 2 of requested, began f, complete f, cancelled t", ran(t, pool, "a.b.*"), "it stays cancelled")
+	require.Equal(t, "run 2 of requested, began f, complete f, cancelled t", ran(t, pool, "a.b.*"), "the history must stay cancelled")
 	_, err = schema.RequestHistory(t.Context(), pool, "a.b.*")
 	require.NoError(t, err)
-	require.Equal(t, "run 2 of requested, began f, complete f, cancelled f", ran(t, pool, "a.b.*"), "an unfinished run goes on")
+	require.Equal(t, "run 2 of requested, began f, complete f, cancelled f", ran(t, pool, "a.b.*"), "an unfinished run must continue")
 	for _, wrong := range []string{"", "a.b", "*", "a.b.c*", "a..b", "a.b.c.", "a.b.*.c", "a b.c.d"} {
 		_, err := schema.RequestHistory(t.Context(), pool, wrong)
 		require.ErrorContains(t, err, "is not a collection", wrong)
 	}
 }
 
-// TestAnotherRunReadsEveryAccountAgain, and what ends in an earlier run counts in none.
+// TestAnotherRunReadsEveryAccountAgain also shows that accounts that end in an earlier run do not
+// count.
 func TestAnotherRunReadsEveryAccountAgain(t *testing.T) {
 	t.Parallel()
 	pool := schematest.New(t)
@@ -104,7 +105,7 @@ func TestAnotherRunReadsEveryAccountAgain(t *testing.T) {
 	a, b, c := waiting("did:plc:a"), waiting("did:plc:b"), waiting("did:plc:c")
 	a.Records, a.Bytes = 3, 30
 	require.NoError(t, schema.EndHistoryAccount(t.Context(), pool, a, true))
-	require.NoError(t, schema.EndHistoryAccount(t.Context(), pool, a, true), "a second time changes nothing")
+	require.NoError(t, schema.EndHistoryAccount(t.Context(), pool, a, true), "ending an account twice must change nothing")
 	require.NoError(t, schema.PostponeHistoryAccount(t.Context(), pool, b, "a test", time.Hour, true, true))
 	require.NoError(t, schema.DropHistoryAccount(t.Context(), pool, c))
 	figures := func() string {
@@ -123,10 +124,10 @@ func TestAnotherRunReadsEveryAccountAgain(t *testing.T) {
 	require.EqualValues(t, 3, list(2))
 	require.NoError(t, schema.EndHistoryAccount(t.Context(), pool, a, false))
 	require.ErrorIs(t, pgx.BeginFunc(t.Context(), pool, func(tx pgx.Tx) error { return schema.MoveHistoryAccount(t.Context(), tx, a) }), schema.ErrMoved)
-	require.Equal(t, "{a.b.c reading 3 0 0 0 0 0 }", figures(), "it was of the first run")
+	require.Equal(t, "{a.b.c reading 3 0 0 0 0 0 }", figures(), "the account was of the first run")
 }
 
-// TestPurgedAccountIsReadAgain if it returns.
+// TestPurgedAccountIsReadAgain shows that a purged account is read again if it returns.
 func TestPurgedAccountIsReadAgain(t *testing.T) {
 	t.Parallel()
 	pool := schematest.New(t)

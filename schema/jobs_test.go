@@ -14,8 +14,8 @@ import (
 	"github.com/weir-social/weir/schema/schematest"
 )
 
-// TestOneFunctionAddsJobs: whatever adds a job in SQL does it through
-// enqueue_job, which also wakes a worker.
+// TestOneFunctionAddsJobs shows that everything that adds a job in SQL uses enqueue_job, which also
+// wakes a worker.
 func TestOneFunctionAddsJobs(t *testing.T) {
 	t.Parallel()
 	pool := schematest.New(t)
@@ -44,7 +44,7 @@ func TestOneFunctionAddsJobs(t *testing.T) {
 	require.Equal(t, `sync_follows network {"watch": 0}`, added(t, conn, `SELECT`))
 }
 
-// added is the job that a statement adds, after its notification has come.
+// added returns the job that a statement adds, after its notification has arrived.
 func added(t *testing.T, conn *pgxpool.Conn, sql string) (job string) {
 	t.Helper()
 	_, err := conn.Exec(t.Context(), sql)
@@ -58,7 +58,8 @@ func added(t *testing.T, conn *pgxpool.Conn, sql string) (job string) {
 	return job
 }
 
-// TestJobsOfTheLivingStayRunning: only what has been running for longer is released.
+// TestJobsOfTheLivingStayRunning shows that only jobs that have been running for longer are
+// released.
 func TestJobsOfTheLivingStayRunning(t *testing.T) {
 	t.Parallel()
 	pool := schematest.New(t)

@@ -13,8 +13,8 @@ import (
 	"github.com/weir-social/weir/schema/schematest"
 )
 
-// limited is a pool on the same database whose server ends transactions after
-// three seconds, by those of the settings that it has.
+// limited returns a pool on the same database whose server ends transactions
+// after three seconds, by those of the given settings that it has.
 func limited(t *testing.T, pool *pgxpool.Pool, settings ...string) *pgxpool.Pool {
 	t.Helper()
 	config := pool.Config()
@@ -27,11 +27,11 @@ func limited(t *testing.T, pool *pgxpool.Pool, settings ...string) *pgxpool.Pool
 	return limited
 }
 
-// outlives runs f, which needs what other holds, and ends other when the
+// outlives runs f, which needs a lock that other holds. It ends other when the
 // transaction of f's lock is older than the limits.
 func outlives(t *testing.T, pool *pgxpool.Pool, lock string, other pgx.Tx, f func() error) {
 	t.Helper()
-	t.Cleanup(func() { other.Rollback(context.Background()) }) //nolint:errcheck // f goes on, whatever has failed
+	t.Cleanup(func() { other.Rollback(context.Background()) }) //nolint:errcheck // f continues, whatever has failed
 	done := make(chan error, 1)
 	go func() { done <- f() }()
 	require.Eventually(t, func() bool {
@@ -42,10 +42,10 @@ WHERE datname = current_database() AND query LIKE $1 AND pid <> pg_backend_pid()
 	require.NoError(t, <-done)
 }
 
-// TestMigrationWaitsLongerThanATransactionMay: another process migrates for longer
-// than transaction_timeout (Postgres 17 and newer).
+// TestMigrationWaitsLongerThanATransactionMay has another process migrate for
+// longer than transaction_timeout (Postgres 17 and newer).
 //
-// It has been seen to fail with that setting left as it is.
+// The test fails if that setting is left unchanged.
 func TestMigrationWaitsLongerThanATransactionMay(t *testing.T) {
 	t.Parallel()
 	schematest.Long(t)

@@ -59,8 +59,8 @@ func TestNewerDatabaseIsRefused(t *testing.T) {
 	require.Equal(t, "river", tooNew.What)
 }
 
-// unreleased makes a database like that of a commit before the first release,
-// with the table of migrations and the watches as they were then.
+// unreleased creates a database like that of a commit before the first release,
+// with the table of migrations and the watches of that time.
 func unreleased(t *testing.T, migrations ...string) *pgxpool.Pool {
 	t.Helper()
 	pool := schematest.New(t)
@@ -95,8 +95,8 @@ const thirtySeven = `
 0027_forget_health 0028_views_of_late_schemas 0029_trending_network 0030_segment_days 0031_index_generation
 0032_nostr_relays 0033_dated_events 0036_original_counts 0037_partition_locks 0038_judged_accounts 0039_merged_links`
 
-// TestUnreleasedDatabaseIsRefused with the place to read about it, and nothing in
-// it is changed.
+// TestUnreleasedDatabaseIsRefused shows that the error names the section to
+// read, and that nothing in the database is changed.
 func TestUnreleasedDatabaseIsRefused(t *testing.T) {
 	t.Parallel()
 	latest, err := schema.Latest()
@@ -107,7 +107,7 @@ func TestUnreleasedDatabaseIsRefused(t *testing.T) {
 		"the last before":    {"0001_stream", "0002_links", "0023_growth", next},
 		"a later one":        {"0001_queue", "0002_streams", "0003_other"},
 		"37 of 0896e65":      strings.Fields(thirtySeven),
-		"its first":          {"0001_queue"}, // the next four have the names of files of today
+		"its first":          {"0001_queue"}, // the next four have the names of current files
 		"its first and last": {"0001_queue", "0039_merged_links"},
 		"another number":     {"0000_before"},
 	} {
@@ -131,15 +131,16 @@ func TestUnreleasedDatabaseIsRefused(t *testing.T) {
 	}
 }
 
-// everything that a database has, and when its rows were written.
+// everything selects what a database has, and when its rows were written.
 const everything = `
 SELECT c.relname || ' ' || coalesce(query_to_xml(format('SELECT xmin, * FROM %I', c.relname), true, false, '')::text, '')
 FROM pg_class AS c
 WHERE c.relnamespace = 'public'::regnamespace AND c.relkind = 'r'
 ORDER BY 1`
 
-// TestStartingAnewKeepsTheWatches: the copy that docs/operations.md describes
-// brings them from an unreleased database, and they are read again.
+// TestStartingAnewKeepsTheWatches shows that the copy that docs/operations.md
+// describes keeps the watches of an unreleased database, and that they are read
+// again.
 func TestStartingAnewKeepsTheWatches(t *testing.T) {
 	t.Parallel()
 	text, err := os.ReadFile("../docs/operations.md")
@@ -166,8 +167,8 @@ func TestStartingAnewKeepsTheWatches(t *testing.T) {
 	}
 }
 
-// TestPostsFindTheirPartition: the bounds of its hours are TIDs, and a post that
-// came before its partition moves into it.
+// TestPostsFindTheirPartition shows that the bounds of a partition's hours are
+// TIDs, and that a post that arrived before its partition moves into it.
 func TestPostsFindTheirPartition(t *testing.T) {
 	t.Parallel()
 	pool := schematest.New(t)

@@ -14,7 +14,7 @@ import (
 
 func nostrAccount(digit string) string { return "did:nostr:" + strings.Repeat(digit, 64) }
 
-// TestSecretKeyIsNoTarget, also by SQL.
+// TestSecretKeyIsNoTarget shows that a secret key is refused as a target, also by SQL.
 func TestSecretKeyIsNoTarget(t *testing.T) {
 	t.Parallel()
 	pool := schematest.New(t)
@@ -29,7 +29,7 @@ func TestSecretKeyIsNoTarget(t *testing.T) {
 	require.ErrorContains(t, err, "secret key")
 }
 
-// TestOlderFollowListIsNotApplied: relays bring them in any order.
+// TestOlderFollowListIsNotApplied covers relays that send follow lists in any order.
 func TestOlderFollowListIsNotApplied(t *testing.T) {
 	t.Parallel()
 	pool := schematest.New(t)
@@ -45,8 +45,8 @@ func TestOlderFollowListIsNotApplied(t *testing.T) {
 	}
 }
 
-// TestOlderListsChangeNothing: relays bring them in any order. A name is a handle while its
-// domain confirms it.
+// TestOlderListsChangeNothing covers relays that send profiles and lists in any order. A name is a
+// handle while its domain confirms it.
 func TestOlderListsChangeNothing(t *testing.T) {
 	t.Parallel()
 	pool := schematest.New(t)
@@ -100,7 +100,7 @@ func TestOlderListsChangeNothing(t *testing.T) {
 	}
 	require.Equal(t, []schema.UncheckedName{{DID: a, Name: "a@example.com"}}, names())
 	confirm("other@example.com", true, false)
-	require.Equal(t, "A two https://x/2 -", profile(), "it claims another name meanwhile")
+	require.Equal(t, "A two https://x/2 -", profile(), "the profile claims another name meanwhile")
 	confirm("a@example.com", true, false)
 	require.Equal(t, "A two https://x/2 a@example.com", profile())
 	require.Empty(t, names())
@@ -123,10 +123,11 @@ func TestOlderListsChangeNothing(t *testing.T) {
 	require.Equal(t, []string{"wss://hint.example"}, relays())
 	confirm("b@example.com", true, false)
 	confirm("b@example.com", false, false)
-	require.Equal(t, "A three -", profile(), "it was, and is no longer")
+	require.Equal(t, "A three -", profile(), "the name was confirmed, and no longer is")
 }
 
-// TestUnwatchedAuthorsAreForgotten, unless they are the target of a watch, whose list was read.
+// TestUnwatchedAuthorsAreForgotten shows that they are, unless they are the target of a watch whose
+// list was read.
 func TestUnwatchedAuthorsAreForgotten(t *testing.T) {
 	t.Parallel()
 	pool := schematest.New(t)
@@ -139,8 +140,8 @@ func TestUnwatchedAuthorsAreForgotten(t *testing.T) {
 	require.Equal(t, 3, ask[int](t, pool, `SELECT count(*)::int FROM nostr_authors WHERE did IN ('did:nostr:a', 'did:nostr:c', 'did:nostr:d')`))
 }
 
-// TestGapsConcernTheirNetwork: a gap of one network's stream does not wait for accounts of the
-// other. Audits and histories read repositories only.
+// TestGapsConcernTheirNetwork shows that a gap of one network's stream does not wait for accounts
+// of the other. Audits and histories only read repositories.
 func TestGapsConcernTheirNetwork(t *testing.T) {
 	t.Parallel()
 	pool := schematest.New(t)
@@ -164,7 +165,8 @@ func TestGapsConcernTheirNetwork(t *testing.T) {
 	require.Zero(t, pending)
 }
 
-// TestPurgedEventsMayComeAgain if their author is followed again.
+// TestPurgedEventsMayComeAgain shows that purged events can be stored again if their author is
+// followed again.
 func TestPurgedEventsMayComeAgain(t *testing.T) {
 	t.Parallel()
 	pool := schematest.New(t)
@@ -197,8 +199,8 @@ func TestPurgedEventsMayComeAgain(t *testing.T) {
 	require.Equal(t, b.Seen[1:], left)
 }
 
-// TestRelaysOfMostAccountsAreRead, up to a number, without the configured ones. One that
-// fails for long loses its place.
+// TestRelaysOfMostAccountsAreRead shows that the relays named by most accounts are read, up to a
+// number, without the configured ones. A relay that fails for long loses its place.
 func TestRelaysOfMostAccountsAreRead(t *testing.T) {
 	t.Parallel()
 	pool := schematest.New(t)
@@ -230,10 +232,10 @@ func TestRelaysOfMostAccountsAreRead(t *testing.T) {
 	require.NoError(t, schema.RecordRelay(t.Context(), pool, "wss://3", nil, now.Add(time.Hour), "away"))
 	require.Empty(t, due().URL)
 	for range 2 {
-		require.Equal(t, []string{"wss://1", "wss://3"}, choose(2), "the one that fails does not come back")
+		require.Equal(t, []string{"wss://1", "wss://3"}, choose(2), "the failing relay must not be chosen again")
 	}
 	do(t, pool, `UPDATE nostr_relays SET next_at = now() - interval '8 days' WHERE url = 'wss://2'`)
-	require.Equal(t, []string{"wss://1", "wss://2"}, choose(2), "but for another chance")
+	require.Equal(t, []string{"wss://1", "wss://2"}, choose(2), "the failing relay must get another chance later")
 	require.Equal(t, 8, due().Failures)
 	require.NoError(t, schema.RecordRelay(t.Context(), pool, "wss://2", nil, now.Add(time.Hour), "away"))
 	require.Equal(t, []string{"wss://1", "wss://3"}, choose(2))
@@ -248,10 +250,10 @@ func TestRelaysOfMostAccountsAreRead(t *testing.T) {
 	do(t, pool, `UPDATE nostr_relays SET next_at = now()`)
 	relay = due()
 	require.Equal(t, "wss://1", relay.URL)
-	require.True(t, relay.ReadTo.Equal(now), "it is known how far it was read")
+	require.True(t, relay.ReadTo.Equal(now), "the time up to which the relay was read must be kept")
 	do(t, pool, `DELETE FROM watch_members WHERE did = '`+a+`'`)
 	choose(2)
 	left, err := schema.All(t.Context(), pool, "", pgx.RowTo[string], `SELECT url FROM nostr_relays ORDER BY url`)
 	require.NoError(t, err)
-	require.Equal(t, []string{"wss://2", "wss://3"}, left, "nobody names wss://1 any more")
+	require.Equal(t, []string{"wss://2", "wss://3"}, left, "no account names wss://1 any more")
 }

@@ -20,8 +20,8 @@ import (
 	"github.com/weir-social/weir/schema/schematest"
 )
 
-// TestMakingAPartitionScansNothingUnderItsLock, however many posts are in
-// posts_default: no transaction both locks it and reads its rows.
+// TestMakingAPartitionScansNothingUnderItsLock shows that no transaction both locks posts_default
+// and reads its rows, however many there are.
 func TestMakingAPartitionScansNothingUnderItsLock(t *testing.T) {
 	schematest.Long(t)
 	t.Parallel()
@@ -41,7 +41,7 @@ FROM generate_series(1, $1::int) AS i`, rows)
 		read += n
 	}}
 	var err error
-	require.Eventually(t, func() bool { // vacuum may be at work
+	require.Eventually(t, func() bool { // vacuum may hold a lock
 		err = schema.EnsurePostPartitions(t.Context(), db, noon().Add(12*time.Hour), day)
 		return !errors.Is(err, schema.ErrBusy)
 	}, time.Minute, 10*time.Millisecond)
@@ -51,8 +51,8 @@ FROM generate_series(1, $1::int) AS i`, rows)
 	require.GreaterOrEqual(t, read, 2*rows, "the constraint was validated without it")
 }
 
-// looked is a database in which each statement is a transaction of its own. look
-// learns whether it locked posts_default, and how many rows of it it read.
+// looked is a database on which each statement is a transaction of its own. look receives whether
+// it locked posts_default, and how many of its rows it read.
 type looked struct {
 	pool *pgxpool.Pool
 	look func(locked bool, read int)
@@ -81,14 +81,14 @@ func (l *looked) Exec(ctx context.Context, sql string, args ...any) (tag pgconn.
 	return tag, err
 }
 
-// uses is what a transaction holds and has read of posts_default, the latter with
-// what its session read earlier.
+// uses returns whether a transaction has locked posts_default, and how many of its rows its session
+// has read so far.
 func uses(ctx context.Context, tx pgx.Tx) (locked bool, read int) {
 	const sql = `
 SELECT EXISTS (SELECT FROM pg_locks WHERE pid = pg_backend_pid() AND relation = 'posts_default'::regclass AND mode = 'AccessExclusiveLock'),
        (SELECT seq_tup_read + idx_tup_fetch FROM pg_stat_xact_user_tables WHERE relname = 'posts_default')`
 	if err := tx.QueryRow(ctx, sql).Scan(&locked, &read); err != nil {
-		return true, -1 // which no test expects
+		return true, -1 // a value that no test expects
 	}
 	return locked, read
 }
@@ -103,8 +103,8 @@ func (r *lookedRows) Close() {
 	r.closed()
 }
 
-// TestPartitionsFollowOneAnother, whatever they held before: a new one begins
-// where the last ends, also after a pause and another retention.
+// TestPartitionsFollowOneAnother shows that, whatever the partitions held before, a new one begins
+// where the last ends, also after a pause and with another retention.
 func TestPartitionsFollowOneAnother(t *testing.T) {
 	t.Parallel()
 	pool := schematest.New(t)
@@ -137,7 +137,7 @@ func TestPartitionsFollowOneAnother(t *testing.T) {
 	require.Less(t, len(partitions(t, pool)), 64)
 }
 
-// TestPartitionCountStaysInTheTens for every retention.
+// TestPartitionCountStaysInTheTens covers every retention.
 func TestPartitionCountStaysInTheTens(t *testing.T) {
 	t.Parallel()
 	last := time.Duration(0)
@@ -150,8 +150,8 @@ func TestPartitionCountStaysInTheTens(t *testing.T) {
 	require.GreaterOrEqual(t, schema.SpanFor(0), last)
 }
 
-// TestQueriesLockThePartitionsOfTheirKeys and no others, also when they are
-// asked often enough for a plan that is kept.
+// TestQueriesLockThePartitionsOfTheirKeys shows that they lock no others, also when they run often
+// enough for a cached plan.
 func TestQueriesLockThePartitionsOfTheirKeys(t *testing.T) {
 	t.Parallel()
 	pool := schematest.New(t)
@@ -175,8 +175,8 @@ WHERE l.pid = pg_backend_pid() AND c.relkind IN ('r', 'p') AND c.relname LIKE 'p
 	}
 }
 
-// TestAYearOfPostsNeedsNoMoreLocksThanPostgresHas as it comes: sixteen workers
-// and a batch with deletions, each with posts of every age, at one time.
+// TestAYearOfPostsNeedsNoMoreLocksThanPostgresHas uses the default settings: sixteen workers and a
+// batch with deletions, each with posts of every age, run at the same time.
 func TestAYearOfPostsNeedsNoMoreLocksThanPostgresHas(t *testing.T) {
 	t.Parallel()
 	schematest.Long(t)
@@ -229,7 +229,7 @@ func TestAYearOfPostsNeedsNoMoreLocksThanPostgresHas(t *testing.T) {
 	}
 }
 
-// TestPartitionsOfAnotherRetentionLeaveNoHole: those of a longer span begin where
+// TestPartitionsOfAnotherRetentionLeaveNoHole shows that partitions of a longer span begin where
 // the others end.
 func TestPartitionsOfAnotherRetentionLeaveNoHole(t *testing.T) {
 	t.Parallel()
@@ -243,8 +243,8 @@ func TestPartitionsOfAnotherRetentionLeaveNoHole(t *testing.T) {
 	require.Empty(t, column(t, pool, `SELECT part FROM (SELECT part, begins, lag(ends) OVER (ORDER BY begins) AS was FROM partitions WHERE parent = 'posts') AS p WHERE begins <> was`))
 }
 
-// TestReadersFindTheRowsThatAPartitionTakes: one that began before the partition was
-// made, and waits for it, looks for its rows where they are now.
+// TestReadersFindTheRowsThatAPartitionTakes covers a reader that began before the partition was
+// created and waits for it. It then looks for its rows in the new partition.
 func TestReadersFindTheRowsThatAPartitionTakes(t *testing.T) {
 	t.Parallel()
 	for table, read := range map[string]func(*pgxpool.Pool, []schema.Key) (int, error){

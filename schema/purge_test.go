@@ -13,7 +13,7 @@ import (
 	"github.com/weir-social/weir/schema/schematest"
 )
 
-// purge purges all accounts that are due, one row at a time, and returns them.
+// purge purges all due accounts, one row at a time, and returns them.
 func purge(t *testing.T, db schema.DB, now time.Time) []string {
 	t.Helper()
 	dids, err := schema.Purgeable(t.Context(), db, now, now.Add(-day), "", 10)
@@ -71,18 +71,18 @@ func TestDeletedAccountIsPurgedAndOnceMoreWhenNoReplayCanReachIt(t *testing.T) {
 	require.Len(t, all, 7)
 	for _, status := range []string{"deactivated", "suspended", "takendown"} {
 		say(status, now)
-		require.Empty(t, purge(t, pool, now), "it may come back")
+		require.Empty(t, purge(t, pool, now), "a hidden account may come back and must not be purged")
 	}
 	say("deleted", now)
 	require.Equal(t, []string{"did:plc:a"}, purge(t, pool, now))
 	require.Equal(t, []string{"share did:plc:b 1"}, left())
 	require.Empty(t, purge(t, pool, now))
 
-	store() // a replay
+	store() // as a replay does
 	require.Empty(t, purge(t, pool, now.Add(7*day-time.Second)))
 	require.Equal(t, []string{"did:plc:a"}, purge(t, pool, now.Add(7*day)))
 	require.Equal(t, []string{"share did:plc:b 1"}, left())
-	require.Empty(t, purge(t, pool, now.Add(1000*day)), "it is not looked at again")
+	require.Empty(t, purge(t, pool, now.Add(1000*day)), "the account must not be checked again")
 
 	say("active", now.Add(1))
 	say("deleted", now.Add(time.Second))
@@ -92,7 +92,7 @@ func TestDeletedAccountIsPurgedAndOnceMoreWhenNoReplayCanReachIt(t *testing.T) {
 	store()
 	all = left()
 	require.Equal(t, []string{"did:plc:a"}, purge(t, pool, now.Add(30*day)))
-	require.Equal(t, all, left(), "the account is back")
+	require.Equal(t, all, left(), "the account is active again and must keep its rows")
 	require.Empty(t, purge(t, pool, now.Add(30*day)))
 }
 
@@ -108,14 +108,15 @@ func TestUnwatchedAccountIsPurgedAfterADay(t *testing.T) {
 	execute(t, pool, `DELETE FROM watch_members WHERE did <> 'did:3' AND watch_id = (SELECT id FROM watches WHERE target = 'one')`)
 	require.Empty(t, purge(t, pool, now))
 	require.Equal(t, []string{"did:1", "did:2"}, purge(t, pool, now.Add(25*time.Hour)))
-	require.Equal(t, []string{"did:2", "did:3", "did:4"}, column(t, pool, `SELECT did FROM shares ORDER BY did`), "another watch brings did:2; none ever brought did:4")
+	require.Equal(t, []string{"did:2", "did:3", "did:4"}, column(t, pool, `SELECT did FROM shares ORDER BY did`), "another watch includes did:2; none ever included did:4")
 	execute(t, pool, `DELETE FROM watches`)
 	purge(t, pool, now.Add(25*time.Hour))
 	require.Len(t, column(t, pool, `SELECT did FROM shares`), 3, "without a watch the whole network is followed")
 	require.Empty(t, column(t, pool, `SELECT did FROM purge_queue`))
 }
 
-// TestUnwatchedAccountKeepsWhatIsKeptForEver, and a deleted one keeps nothing.
+// TestUnwatchedAccountKeepsWhatIsKeptForEver shows that an unwatched account
+// keeps such records, and that a deleted one keeps nothing.
 func TestUnwatchedAccountKeepsWhatIsKeptForEver(t *testing.T) {
 	t.Parallel()
 	pool := schematest.New(t)
@@ -134,7 +135,7 @@ func TestUnwatchedAccountKeepsWhatIsKeptForEver(t *testing.T) {
 		require.NoError(t, err)
 		return column(t, pool, `SELECT collection FROM records ORDER BY 1`)
 	}
-	require.Len(t, left(), 5, "it is followed, as everybody is")
+	require.Len(t, left(), 5, "the account is followed, like every account")
 	execute(t, pool, `INSERT INTO watches (target) VALUES ('one')`)
 	execute(t, pool, `INSERT INTO purge_queue VALUES ('did:plc:a', now())`)
 	require.Equal(t, []string{"app.example.ever", "com.example.removed"}, left())
@@ -142,8 +143,8 @@ func TestUnwatchedAccountKeepsWhatIsKeptForEver(t *testing.T) {
 	require.Empty(t, left())
 }
 
-// TestPurgeIsNotFinishedWhileSomethingIsLeft: a worker holds the record and
-// will write its shares.
+// TestPurgeIsNotFinishedWhileSomethingIsLeft covers a worker that has locked
+// the record and will write its shares.
 func TestPurgeIsNotFinishedWhileSomethingIsLeft(t *testing.T) {
 	t.Parallel()
 	pool := schematest.New(t)
@@ -171,8 +172,9 @@ func TestPurgeIsNotFinishedWhileSomethingIsLeft(t *testing.T) {
 	require.Empty(t, revs(t, pool))
 }
 
-// TestUnwatchedAccountKeepsWhatIsMadeOfWhatKeep: what is kept for ever is not
-// projected again when the account is followed again.
+// TestUnwatchedAccountKeepsWhatIsMadeOfWhatStays shows that projected rows of
+// records that are kept for ever are kept too: these records are not projected
+// again when the account is followed again.
 func TestUnwatchedAccountKeepsWhatIsMadeOfWhatStays(t *testing.T) {
 	t.Parallel()
 	pool := schematest.New(t)
@@ -200,7 +202,8 @@ func TestUnwatchedAccountKeepsWhatIsMadeOfWhatStays(t *testing.T) {
 	require.Empty(t, left())
 }
 
-// TestPurgeIsNotFinishedWhileAnotherRecordIsLeft: of any collection.
+// TestPurgeIsNotFinishedWhileAnotherRecordIsLeft covers a record of any
+// collection.
 func TestPurgeIsNotFinishedWhileAnotherRecordIsLeft(t *testing.T) {
 	t.Parallel()
 	pool := schematest.New(t)
@@ -222,7 +225,8 @@ func TestPurgeIsNotFinishedWhileAnotherRecordIsLeft(t *testing.T) {
 	require.Empty(t, column(t, pool, `SELECT rkey FROM records`))
 }
 
-// TestPurgeOfAPartitionedTable: rows of different partitions have the same ctid.
+// TestPurgeOfAPartitionedTable covers rows of different partitions with the
+// same ctid.
 func TestPurgeOfAPartitionedTable(t *testing.T) {
 	t.Parallel()
 	pool := schematest.New(t)

@@ -11,7 +11,8 @@ import (
 	"github.com/weir-social/weir/schema/schematest"
 )
 
-// A rebuild deletes the rows that a projection should not have, and no others.
+// TestStaleRowsAreRemoved shows that a rebuild deletes the rows that a
+// projection should not have, and no others.
 func TestStaleRowsAreRemoved(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {

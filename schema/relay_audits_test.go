@@ -11,8 +11,8 @@ import (
 	"github.com/weir-social/weir/schema/schematest"
 )
 
-// TestEventsOfADayAreFoundByAnIndex among thousands of other days, and none of another kind or
-// network.
+// TestEventsOfADayAreFoundByAnIndex finds them among thousands of other days, and none of another
+// kind or network.
 func TestEventsOfADayAreFoundByAnIndex(t *testing.T) {
 	t.Parallel()
 	pool := schematest.New(t)
@@ -22,15 +22,16 @@ func TestEventsOfADayAreFoundByAnIndex(t *testing.T) {
 	execute(t, pool, `ANALYZE records_other`)
 	args := []any{[]string{"nostr.1", "nostr.30023"}, fmt.Sprintf("%016d", 1000), fmt.Sprintf("%016d", 1020), 100}
 	require.Contains(t, fmt.Sprint(column(t, pool, `EXPLAIN `+schema.EventsBetweenSQL, args...)), "records_other_dated")
-	found, err := schema.EventsBetween(t.Context(), pool, args[0].([]string), args[1].(string), args[2].(string), 20) //nolint:forcetypeassert // they are
+	found, err := schema.EventsBetween(t.Context(), pool, args[0].([]string), args[1].(string), args[2].(string), 20) //nolint:forcetypeassert // they have these types
 	require.NoError(t, err)
 	require.Len(t, found, 20)
-	_, err = schema.EventsBetween(t.Context(), pool, args[0].([]string), args[1].(string), args[2].(string), 19) //nolint:forcetypeassert // they are
+	_, err = schema.EventsBetween(t.Context(), pool, args[0].([]string), args[1].(string), args[2].(string), 19) //nolint:forcetypeassert // they have these types
 	require.ErrorIs(t, err, schema.ErrManyRecords)
 }
 
-// TestDaysComparedBySetsAreComparedAgain on each of the next days: authors' clocks are wrong by days,
-// and where nothing is new, that costs a message. Days that were read page by page are not.
+// TestDaysComparedBySetsAreComparedAgain shows that such days are compared again on each of the
+// next days: authors' clocks are wrong by days, and if nothing is new this costs one message. Days
+// that were read page by page are not compared again.
 func TestDaysComparedBySetsAreComparedAgain(t *testing.T) {
 	t.Parallel()
 	pool := schematest.New(t)
@@ -45,7 +46,7 @@ func TestDaysComparedBySetsAreComparedAgain(t *testing.T) {
 	require.Equal(t, []string{day.Format(time.DateOnly)}, column(t, pool, `SELECT (((now() - interval '1 hour') AT TIME ZONE 'UTC')::date - 2)::text`))
 	require.NoError(t, schema.StoreRelayAudit(t.Context(), pool, schema.RelayAudit{Stream: stream, Day: day, Method: "negentropy", Missing: 3}, true))
 	_, _, err = schema.DueRelayAudit(t.Context(), pool, streams)
-	require.ErrorIs(t, err, schema.ErrNoRows, "it was compared today, the day before cannot be, and earlier ones are left")
+	require.ErrorIs(t, err, schema.ErrNoRows, "no day is due: one was compared today, the day before cannot be compared yet, and earlier ones are skipped")
 	execute(t, pool, `UPDATE relay_audits SET problem = ''`)
 	_, again, err := schema.DueRelayAudit(t.Context(), pool, streams)
 	require.NoError(t, err)

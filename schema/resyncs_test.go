@@ -41,7 +41,8 @@ func endResync(t *testing.T, pool *pgxpool.Pool, did, rev string) (again time.Du
 	return again
 }
 
-// TestResyncIsRequestedOnce until it ends, and again only for what it did not include.
+// TestResyncIsRequestedOnce shows that a resync is requested once until it ends, and again only for
+// revisions that it did not include.
 func TestResyncIsRequestedOnce(t *testing.T) {
 	t.Parallel()
 	pool := schematest.New(t)
@@ -54,26 +55,26 @@ func TestResyncIsRequestedOnce(t *testing.T) {
 	_, err := schema.BeginResync(t.Context(), pool, "a", 10, time.Minute, true)
 	require.ErrorIs(t, err, schema.ErrNoRows)
 	require.Equal(t, []string{"a", "b"}, marks(t, pool, lost("b", "3"), lost("a", "2"), lost("a", "5"), lost("a", "4")))
-	require.Empty(t, marks(t, pool, lost("a", "6")), "its job has not begun")
+	require.Empty(t, marks(t, pool, lost("a", "6")), "no second job is needed: the first has not begun")
 	s := state()
 	require.True(t, s.Begun)
 	require.True(t, s.Everyone)
 	require.False(t, s.Watched)
 	require.Equal(t, "active", s.Status)
 	s = state()
-	require.False(t, s.Begun, "it has just begun")
+	require.False(t, s.Begun, "the resync has just begun")
 	require.InDelta(t, time.Minute, s.Wait, float64(time.Second))
 
-	require.Empty(t, marks(t, pool, lost("a", "8")), "its job is running")
-	require.Zero(t, endResync(t, pool, "a", "8"), "the repository includes it")
+	require.Empty(t, marks(t, pool, lost("a", "8")), "no second job is needed: the first is running")
+	require.Zero(t, endResync(t, pool, "a", "8"), "no other resync is needed: the repository includes the revision")
 	require.Empty(t, marks(t, pool, lost("a", "8"), lost("a", "7")))
 	require.Equal(t, []string{"a"}, marks(t, pool, lost("a", "9")))
-	require.False(t, state().Begun, "a resync that finds nothing makes the next one wait")
+	require.False(t, state().Begun, "after a resync that finds nothing the next one must wait")
 	_, err = pool.Exec(t.Context(), `UPDATE resyncs SET due_at = now()`)
 	require.NoError(t, err)
 	require.True(t, state().Begun)
 	require.Empty(t, marks(t, pool, lost("a", "")))
-	require.InDelta(t, 2*time.Hour, endResync(t, pool, "a", "a"), float64(time.Second), "something unknown was refused meanwhile")
+	require.InDelta(t, 2*time.Hour, endResync(t, pool, "a", "a"), float64(time.Second), "an unknown revision was refused meanwhile")
 
 	_, err = pool.Exec(t.Context(), `UPDATE resyncs SET due_at = now() - interval '25 hours'`)
 	require.NoError(t, err)
@@ -81,8 +82,8 @@ func TestResyncIsRequestedOnce(t *testing.T) {
 	require.Empty(t, marks(t, pool, lost("a", "b")))
 }
 
-// TestInventedAccountsFillNoTable: further accounts are not marked, those that are known
-// still are.
+// TestInventedAccountsFillNoTable shows that at the limit no further accounts are marked, and that
+// known ones still are.
 func TestInventedAccountsFillNoTable(t *testing.T) {
 	t.Parallel()
 	pool := schematest.New(t)
@@ -99,7 +100,7 @@ func TestInventedAccountsFillNoTable(t *testing.T) {
 	require.Equal(t, []string{"did:plc:00001"}, marks(t, pool, lost("did:plc:00001", "4")))
 }
 
-// TestResyncsOfAllAccountsAreBounded by the hour.
+// TestResyncsOfAllAccountsAreBounded shows the limit per hour.
 func TestResyncsOfAllAccountsAreBounded(t *testing.T) {
 	t.Parallel()
 	pool := schematest.New(t)
@@ -123,10 +124,11 @@ func TestResyncsOfAllAccountsAreBounded(t *testing.T) {
 	require.NoError(t, err)
 	require.False(t, begins("a"), "its server would refuse")
 	require.True(t, begins("b"))
-	require.True(t, begins("c"), "accounts that are not active take no turns of others")
+	require.True(t, begins("c"), "inactive accounts must not use the turns of others")
 }
 
-// TestResyncSettlesRefusedCommits of before it, and no others.
+// TestResyncSettlesRefusedCommits shows that a resync settles the commits refused before it, and no
+// others.
 func TestResyncSettlesRefusedCommits(t *testing.T) {
 	t.Parallel()
 	pool := schematest.New(t)
@@ -150,7 +152,7 @@ func TestResyncSettlesRefusedCommits(t *testing.T) {
 	require.Equal(t, []string{"refused"}, settled)
 }
 
-// TestRefusedCommitsAndPositionAreOne: without the lease, nobody is marked.
+// TestRefusedCommitsAndPositionAreOne shows that no account is marked without the lease.
 func TestRefusedCommitsAndPositionAreOne(t *testing.T) {
 	t.Parallel()
 	pool := schematest.New(t)
@@ -177,7 +179,7 @@ func TestRefusedCommitsAndPositionAreOne(t *testing.T) {
 	require.Equal(t, 1, marked())
 }
 
-// TestSynchronizedAccountsExpire, and others do not.
+// TestSynchronizedAccountsExpire shows that the others do not.
 func TestSynchronizedAccountsExpire(t *testing.T) {
 	t.Parallel()
 	pool := schematest.New(t)
@@ -196,7 +198,8 @@ func TestSynchronizedAccountsExpire(t *testing.T) {
 	require.Equal(t, []string{"b", "c"}, left)
 }
 
-// TestPersonRequestsResync at once, whenever the last one was.
+// TestPersonRequestsResync shows that a manual request is due at once, whenever the last resync
+// was.
 func TestPersonRequestsResync(t *testing.T) {
 	t.Parallel()
 	pool := schematest.New(t)
@@ -218,8 +221,8 @@ func TestPersonRequestsResync(t *testing.T) {
 	}
 }
 
-// TestRefusedCommitsThatWereComparedAreSettled, whether they come after the resync that
-// compared them or while it runs. No other resync would settle them.
+// TestRefusedCommitsThatWereComparedAreSettled covers commits that arrive after the resync that
+// compared them, or while it runs. No other resync would settle them.
 func TestRefusedCommitsThatWereComparedAreSettled(t *testing.T) {
 	t.Parallel()
 	pool := schematest.New(t)
@@ -252,13 +255,13 @@ func TestRefusedCommitsThatWereComparedAreSettled(t *testing.T) {
 	refuse("b", "2")
 	open("2", "5")
 	begin()
-	refuse("a", "4") // the repository has it
+	refuse("a", "4") // a commit that the repository includes
 	refuse("a", "7")
 	open("2", "4", "5", "7")
 	require.Zero(t, endResync(t, pool, "a", "7"))
 	open("2")
 
-	refuse("a", "6") // again, from before
+	refuse("a", "6") // sent again, from before the resync
 	refuse("a", "7")
 	open("2")
 	refuse("a", "9")

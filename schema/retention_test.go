@@ -72,7 +72,7 @@ func TestPartitionsOfPostsAreDropped(t *testing.T) {
 		partitions, err := schema.ExpiredPartitions(t.Context(), pool, "posts", before)
 		require.NoError(t, err)
 		for _, name := range partitions {
-			for _, want := range []bool{true, false} { // twice is once
+			for _, want := range []bool{true, false} { // a second run changes nothing
 				dropped, err := schema.DropPartition(t.Context(), pool, name, nil)
 				require.NoError(t, err)
 				require.Equal(t, want, dropped)
@@ -92,25 +92,26 @@ func TestPartitionsOfPostsAreDropped(t *testing.T) {
 	left := func() []string { return column(t, pool, `SELECT rkey FROM records ORDER BY rkey`) }
 	expire(now.Add(-time.Microsecond))
 	require.Equal(t, []string{old, young, "r", "s", "self"}, left())
-	require.Equal(t, "posts_20260704_06", partitions(t, pool)[0], "its last post may have come a moment ago")
-	expire(now.Add(6*time.Hour - time.Microsecond)) // the six hours of old are not over
+	require.Equal(t, "posts_20260704_06", partitions(t, pool)[0], "the partition's last post may have just arrived")
+	expire(now.Add(6*time.Hour - time.Microsecond)) // the six hours of the old partition are not over
 	require.Equal(t, []string{old, young, "s"}, left())
 	expire(now.Add(6 * time.Hour))
 	require.Equal(t, []string{young, "s"}, left())
 	store(write(old, schema.PostCollection, now))
-	require.Equal(t, []string{"posts_default"}, column(t, pool, `SELECT tableoid::regclass::text FROM posts WHERE rkey = $1`, old), "late events land there")
+	require.Equal(t, []string{"posts_default"}, column(t, pool, `SELECT tableoid::regclass::text FROM posts WHERE rkey = $1`, old), "late events must be stored in the default partition")
 	execute(t, pool, `UPDATE posts SET indexed_at = $1 WHERE rkey = $2`, now, old)
 	expire(now.Add(6 * time.Hour))
 	require.Equal(t, []string{young, "s"}, left())
 }
 
-// partitions are those of posts that hold a time, the oldest first.
+// partitions returns the partitions of posts that hold a time, the oldest
+// first.
 func partitions(t *testing.T, db schema.DB) []string {
 	t.Helper()
 	return column(t, db, `SELECT part FROM partitions WHERE parent = 'posts' AND part <> 'posts_ahead' ORDER BY begins`)
 }
 
-// TestDaysOfTheFirstVersionsGoAsAWhole: partitions held a day each.
+// TestDaysOfTheFirstVersionsGoAsAWhole covers partitions of a day each.
 func TestDaysOfTheFirstVersionsGoAsAWhole(t *testing.T) {
 	t.Parallel()
 	pool := schematest.New(t)
@@ -129,8 +130,8 @@ func TestDaysOfTheFirstVersionsGoAsAWhole(t *testing.T) {
 	require.True(t, dropped)
 }
 
-// TestDroppingGivesWayToReaders: writers queue behind a waiting lock, so it waits
-// only for a moment.
+// TestDroppingGivesWayToReaders shows that a drop waits only briefly, because
+// writers queue behind a waiting lock.
 func TestDroppingGivesWayToReaders(t *testing.T) {
 	t.Parallel()
 	pool := schematest.New(t)
@@ -138,7 +139,7 @@ func TestDroppingGivesWayToReaders(t *testing.T) {
 	for _, use := range []string{`SELECT FROM posts`, `SELECT FROM posts_20260703_12`, `SELECT FROM posts_default`} {
 		reader, err := pool.Begin(t.Context())
 		require.NoError(t, err)
-		defer reader.Rollback(context.Background()) //nolint:errcheck // done, or the test has failed
+		defer reader.Rollback(context.Background()) //nolint:errcheck // finished, or the test has failed
 		execute(t, reader, use)
 		_, err = schema.DropPartition(t.Context(), pool, "posts_20260703_12", nil)
 		require.ErrorIs(t, err, schema.ErrBusy, use)

@@ -14,9 +14,9 @@ import (
 	"github.com/weir-social/weir/schema/schematest"
 )
 
-// TestRightsCoverEverything in a migrated database, except the partitions of
-// posts: a role without rights misses all of it. Add new tables and functions to
-// rights.go, or to the Uses of their feature.
+// TestRightsCoverEverything covers a migrated database, except the partitions
+// of posts: a role without rights misses all of it. Add new tables and
+// functions to rights.go, or to the Uses of their feature.
 func TestRightsCoverEverything(t *testing.T) {
 	t.Parallel()
 	pool := schematest.New(t)

@@ -14,7 +14,7 @@ import (
 	"github.com/weir-social/weir/schema/schematest"
 )
 
-// TestNumbersOfTwoDatabases lets an archive have two segments of one number, because two
+// TestNumbersOfTwoDatabases covers an archive with two segments of the same number, because two
 // databases have archived to it. It can be read, and the next segment has another number.
 func TestNumbersOfTwoDatabases(t *testing.T) {
 	t.Parallel()
@@ -37,8 +37,8 @@ func TestNumbersOfTwoDatabases(t *testing.T) {
 	}), "segment 7 exists", "no rows are assigned to the segment of another database")
 }
 
-// TestPositionsAreRestoredTogether: a rebuild dies between two of them. With one of them it
-// would count as finished, and the other stream would begin at its tip without a gap.
+// TestPositionsAreRestoredTogether kills a rebuild between two positions. With only one of them the
+// rebuild would count as finished, and the other stream would begin at its tip without a gap.
 func TestPositionsAreRestoredTogether(t *testing.T) {
 	t.Parallel()
 	pool := schematest.New(t)
@@ -55,7 +55,7 @@ func TestPositionsAreRestoredTogether(t *testing.T) {
 	require.ErrorContains(t, schema.RestorePositions(t.Context(), pool, positions), "killed")
 	reason, err := schema.Rebuildable(t.Context(), pool)
 	require.NoError(t, err)
-	require.Empty(t, reason, "it goes on")
+	require.Empty(t, reason, "the rebuild must continue")
 	exec(`DROP TRIGGER killed ON streams`)
 	require.NoError(t, schema.RestorePositions(t.Context(), pool, positions))
 	restored, err := schema.All(t.Context(), pool, "read", pgx.RowTo[string], `SELECT name || cursor FROM streams ORDER BY name`)
@@ -63,8 +63,8 @@ func TestPositionsAreRestoredTogether(t *testing.T) {
 	require.Equal(t, []string{"a7", "b7", "c7"}, restored)
 }
 
-// TestInterruptedRebuildGoesOn: it left records, and a segment or the stream with which it
-// read one. Records alone are not of a rebuild.
+// TestInterruptedRebuildGoesOn covers a rebuild that left records, and a segment or the stream with
+// which it read one. Records alone do not count as a rebuild's.
 func TestInterruptedRebuildGoesOn(t *testing.T) {
 	t.Parallel()
 	for sql, want := range map[string]string{
@@ -85,8 +85,8 @@ func TestInterruptedRebuildGoesOn(t *testing.T) {
 	}
 }
 
-// TestIndexAgainRaisesTheGeneration of every segment, so that ClickHouse does not drop blocks
-// that it has stored before.
+// TestIndexAgainRaisesTheGeneration shows that the generation of every segment is raised, so that
+// ClickHouse does not drop blocks that it has stored before.
 func TestIndexAgainRaisesTheGeneration(t *testing.T) {
 	t.Parallel()
 	pool, now := schematest.New(t), time.Now()

@@ -10,8 +10,8 @@ import (
 	"github.com/weir-social/weir/schema/schematest"
 )
 
-// TestWhoLocksAStreamForAMomentIsNotEnded though its lease ended long ago: nobody was
-// there for a while, and somebody has begun to divide its accounts, or to take it.
+// TestWhoLocksAStreamForAMomentIsNotEnded covers a stream whose lease ended long ago. No process
+// held it for a while, and one has just begun to divide its accounts, or to take the lease.
 func TestWhoLocksAStreamForAMomentIsNotEnded(t *testing.T) {
 	t.Parallel()
 	pool := schematest.New(t)

@@ -11,9 +11,9 @@ import (
 	"github.com/weir-social/weir/schema/schematest"
 )
 
-// TestSyncReactivatesListedAccounts, whatever the stream reported more than an
-// hour ago. Accounts that may have missed posts are reread, whether a sync, the stream
-// or an operator reactivates them.
+// TestSyncReactivatesListedAccounts shows that a sync does so whatever the stream reported more
+// than an hour ago. Accounts that may have missed posts are reread, whether a sync, the stream or
+// an operator reactivates them.
 func TestSyncReactivatesListedAccounts(t *testing.T) {
 	t.Parallel()
 	pool := schematest.New(t)
@@ -56,8 +56,8 @@ func TestSyncReactivatesListedAccounts(t *testing.T) {
 		texts(`SELECT args ->> 'account' FROM river_job WHERE kind = 'request_backfill' AND args ->> 'priority' = '1' ORDER BY 1`))
 }
 
-// TestOnlyAComparisonSettlesAGap, or a comparison postponed: a read that an
-// operator requested does not.
+// TestOnlyAComparisonSettlesAGap shows that a gap is settled by a comparison, or by one that was
+// postponed. A read that an operator requested does not settle it.
 func TestOnlyAComparisonSettlesAGap(t *testing.T) {
 	t.Parallel()
 	pool := schematest.New(t)

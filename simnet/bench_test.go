@@ -9,7 +9,7 @@ import (
 	"github.com/weir-social/weir/simnet"
 )
 
-// BenchmarkHistory serves history to one client, which decodes nothing.
+// BenchmarkHistory serves history to one client that does not decode it.
 func BenchmarkHistory(b *testing.B) {
 	const events = 20_000
 	n := network(b, simnet.Config{Seed: 1, Mix: simnet.MixNetwork, History: events})
@@ -24,10 +24,10 @@ func BenchmarkHistory(b *testing.B) {
 					}
 					size += len(data)
 				}
-				c.conn.Close(websocket.StatusNormalClosure, "") //nolint:errcheck // the measuring is over
+				c.conn.Close(websocket.StatusNormalClosure, "") //nolint:errcheck // the measurement is over
 				return size
 			}
-			replay() // after which the frames are made
+			replay() // makes the frames before the measurement
 			size := 0
 			for b.Loop() {
 				size += replay()

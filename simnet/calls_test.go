@@ -58,7 +58,7 @@ func TestCallsAtOnceAreCounted(t *testing.T) {
 			r, err := http.NewRequestWithContext(ctx, http.MethodGet, n.AppViewURL()+"/xrpc/"+getFollows+query("actor", hub), nil)
 			if err == nil {
 				if response, err := http.DefaultClient.Do(r); err == nil {
-					response.Body.Close() //nolint:errcheck // which does not happen
+					response.Body.Close() //nolint:errcheck // not reached
 				}
 			}
 		})
@@ -73,7 +73,7 @@ func TestCallsAtOnceAreCounted(t *testing.T) {
 	cancel()
 	asking.Wait()
 	require.Eventually(t, func() bool { return !n.Calls()[0].End.IsZero() }, patience, time.Millisecond)
-	require.Zero(t, n.Calls()[0].Status, "it had no response")
+	require.Zero(t, n.Calls()[0].Status, "the call has no response yet")
 	require.Eventually(t, func() bool {
 		call(t, n, getFollows, "actor", hub)
 		all := n.Calls()
@@ -82,7 +82,8 @@ func TestCallsAtOnceAreCounted(t *testing.T) {
 	require.Equal(t, map[simnet.CallFaultKind]int{simnet.Slow: 7}, n.CallsFired())
 }
 
-// Sequential calls are never concurrent, however large the responses.
+// TestCallEndsBeforeItsResponseIsRead shows that sequential calls never count
+// as concurrent, however large the responses.
 func TestCallEndsBeforeItsResponseIsRead(t *testing.T) {
 	t.Parallel()
 	n := network(t, simnet.Config{Seed: 8, Accounts: 300, Follows: 200})

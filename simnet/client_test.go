@@ -19,7 +19,7 @@ import (
 	"github.com/weir-social/weir/simnet"
 )
 
-// patience is how long something that must happen may take on a busy machine.
+// patience is how long an expected event may take on a busy machine.
 const patience = 20 * time.Second
 
 // event holds the fields of a frame that the tests read.
@@ -51,7 +51,7 @@ type event struct {
 	} `json:"account"`
 }
 
-// long skips a test under -short, as schematest.Long does, which needs Postgres.
+// long skips a test under -short, like schematest.Long, which needs Postgres.
 func long(t *testing.T) {
 	t.Helper()
 	if testing.Short() {
@@ -79,7 +79,7 @@ type client struct {
 	zstd *zstd.Decoder
 }
 
-// query makes a query of pairs of names and values.
+// query makes a query string from pairs of names and values.
 func query(pairs ...string) string {
 	q := url.Values{}
 	for i := 0; i < len(pairs); i += 2 {
@@ -100,11 +100,11 @@ func dialWith(t testing.TB, n *simnet.Net, options *websocket.DialOptions, pairs
 	conn, _, err := websocket.Dial(ctx, n.URL()+query(pairs...), options)
 	require.NoError(t, err)
 	conn.SetReadLimit(16 << 20)
-	t.Cleanup(func() { conn.CloseNow() }) //nolint:errcheck // it may be closed
+	t.Cleanup(func() { conn.CloseNow() }) //nolint:errcheck // the connection may be closed
 	return &client{t: t, conn: conn}
 }
 
-// refusal returns status and reason of a refused websocket request.
+// refusal returns the status and the reason of a refused websocket request.
 func refusal(t testing.TB, n *simnet.Net, options *websocket.DialOptions, pairs ...string) (int, string) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
@@ -214,7 +214,7 @@ func (c *client) nothingMore(n *simnet.Net) {
 	c.t.Helper()
 	go n.Stop() // waits a second for clients that do not read
 	frames, err := c.ending()
-	require.Zero(c.t, frames, "frames came that should not have")
+	require.Zero(c.t, frames, "unexpected frames were received")
 	require.Equal(c.t, websocket.StatusGoingAway, websocket.CloseStatus(err), "%v", err)
 }
 
@@ -249,7 +249,7 @@ func request(t testing.TB, method, address string) (*http.Response, []byte) {
 	return response, body
 }
 
-// lines returns the log as a server of a generation sends it.
+// lines returns the log as a server of that generation sends it.
 func lines(t testing.TB, n *simnet.Net, g simnet.Generation) [][]byte {
 	t.Helper()
 	var out bytes.Buffer

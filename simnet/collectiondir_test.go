@@ -14,8 +14,8 @@ import (
 	"github.com/weir-social/weir/simnet"
 )
 
-// TestRelayNamesTheAccountsOfACollection page by page, as indigo's types expect it: those that have
-// records in it and are not hidden, also if they are not active.
+// TestRelayNamesTheAccountsOfACollection lists them page by page, in the form that indigo's types
+// expect: accounts with records in the collection that are not hidden, also if they are not active.
 func TestRelayNamesTheAccountsOfACollection(t *testing.T) {
 	t.Parallel()
 	n := network(t, simnet.Config{Seed: 3, Accounts: 20, History: 10, HistorySpan: time.Hour})

@@ -32,7 +32,7 @@ func TestCursorByTimeIsInclusive(t *testing.T) {
 		c := dial(t, n, "cursor", digits(entries[at].TimeUS))
 		require.Equal(t, seqsOf(entries[first:]), c.seqs(len(entries)-first))
 		c = dial(t, n, "cursor", digits(entries[first-1].TimeUS+1))
-		require.Equal(t, entries[first].Seq, *c.next().Cursor, "a time between two events is the second's")
+		require.Equal(t, entries[first].Seq, *c.next().Cursor, "a time between two events must start at the second")
 	}
 }
 
@@ -49,7 +49,7 @@ func TestV1ServerAcceptsOnlyTimes(t *testing.T) {
 		}
 	}
 	c := dial(t, n, "cursor", digits(entries[100].Seq))
-	require.Equal(t, entries[0].UniqueUS, c.next().TimeUS, "a number is read as a time in 1970: everything comes")
+	require.Equal(t, entries[0].UniqueUS, c.next().TimeUS, "a number must be read as a time in 1970: everything is sent")
 	c = dial(t, n, "cursor", digits(time.Now().Add(time.Hour).UnixMicro()))
 	n.Play(1)
 	require.Equal(t, n.Log().Last().UniqueUS, c.next().TimeUS)
@@ -110,7 +110,7 @@ func TestOldCursorsAreClamped(t *testing.T) {
 	entries := n.Log().Entries()
 	for _, cursor := range []int64{0, 1, entries[3].Seq, entries[3].TimeUS} {
 		c := dial(t, n, "cursor", digits(cursor))
-		require.InDelta(t, entries[1380].Seq, *c.next().Cursor, 5, "the last hour is left, at an event a minute")
+		require.InDelta(t, entries[1380].Seq, *c.next().Cursor, 5, "only the last hour must be left, at an event per minute")
 	}
 	c := dial(t, n, "cursor", digits(entries[1420].Seq))
 	require.Equal(t, entries[1420].Seq, *c.next().Cursor)

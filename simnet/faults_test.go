@@ -36,7 +36,7 @@ func TestCutEndsEveryStreamWithoutACloseFrame(t *testing.T) {
 	do(t, n, simnet.Cut)
 	require.Zero(t, n.Fired()[simnet.Cut], "no client was connected")
 	clients := []*client{dial(t, n), dial(t, n, "requireHello", "true"), dial(t, n, "cursor", "0")}
-	get(t, n, "/admin/fired") // a plain request is not a stream
+	get(t, n, "/admin/fired") // a plain request does not count as a stream
 	do(t, n, simnet.Cut)
 	require.Equal(t, 3, n.Fired()[simnet.Cut])
 	for _, c := range clients {
@@ -46,7 +46,8 @@ func TestCutEndsEveryStreamWithoutACloseFrame(t *testing.T) {
 	require.Len(t, dial(t, n, "cursor", "0").seqs(10), 10)
 }
 
-// The server gives the client up without notifying it.
+// TestStallIsSilenceUntilTheServerStops also shows that the server drops the
+// client without notifying it.
 func TestStallIsSilenceUntilTheServerStops(t *testing.T) {
 	t.Parallel()
 	n := network(t, simnet.Config{Seed: 6, WriteLimit: 50 * time.Millisecond})
@@ -67,7 +68,7 @@ func TestStallIsSilenceUntilTheServerStops(t *testing.T) {
 	ctx, cancel := context.WithTimeout(context.Background(), 300*time.Millisecond)
 	defer cancel()
 	require.ErrorIs(t, c.conn.Ping(ctx), context.DeadlineExceeded)
-	require.Empty(t, over, "the connection ended, or something passed")
+	require.Empty(t, over, "the connection ended, or data was received")
 	require.Len(t, dial(t, n, "cursor", "0").seqs(5), 5, "a new connection is served")
 	n.Stop()
 	end := <-over
@@ -84,8 +85,8 @@ func TestStalledClientThatLeavesIsReleased(t *testing.T) {
 	requireNobody(t, n)
 }
 
-// requireNobody waits until the server has given up the last stream: then no stream
-// can be stalled.
+// requireNobody waits until the server has dropped the last stream: then no
+// stream can be stalled.
 func requireNobody(t *testing.T, n *simnet.Net) {
 	t.Helper()
 	require.Eventually(t, func() bool {
@@ -160,7 +161,7 @@ func TestDuplicateSendsTheLastTenAgain(t *testing.T) {
 		require.Equal(t, seqsOf(entries[20:]), c.seqs(10))
 	}
 	require.Equal(t, "which is no event", string(picky.frame()))
-	require.Equal(t, want, picky.seqs(len(want)), "the filter holds for them too")
+	require.Equal(t, want, picky.seqs(len(want)), "the filter must apply to these events too")
 	require.Equal(t, 20+len(want), n.Fired()[simnet.Duplicate])
 	require.Len(t, entries, 30)
 	again := dial(t, n, "cursor", digits(entries[29].Seq))
@@ -196,7 +197,7 @@ func TestRenumberChangesTheNumbersOfOldEvents(t *testing.T) {
 	tip = dial(t, n)
 	n.Play(1)
 	require.Equal(t, n.Log().Last().Seq-8, *tip.next().Cursor)
-	require.Equal(t, before[49]+1, n.Log().Last().Seq, "the truth keeps its numbers")
+	require.Equal(t, before[49]+1, n.Log().Last().Seq, "the log must keep its numbers")
 	require.Equal(t, map[simnet.Fault]int{simnet.Renumber: 2}, n.Fired())
 }
 
@@ -309,14 +310,15 @@ func TestInjectedFramesAreUnchanged(t *testing.T) {
 	dict := dictionary(t, n)
 	frame := []byte(`{"did":"did:plc:x","kind":"unheard of"}`)
 	n.Inject(frame)
-	copy(frame, "overwritten") // by its owner, afterwards
+	copy(frame, "overwritten") // the caller changes the frame afterwards
 	for _, c := range []*client{dial(t, n, "cursor", "0"), dial(t, n, "cursor", "0", "compress", "true").decodes(dict)} {
 		c.seqs(2)
 		require.Equal(t, `{"did":"did:plc:x","kind":"unheard of"}`, string(c.frame()))
 	}
 }
 
-// TestStaleSendsOldRevisions, never the newest of a record.
+// TestStaleSendsOldRevisions shows that the newest revision of a record is
+// never sent.
 func TestStaleSendsOldRevisions(t *testing.T) {
 	t.Parallel()
 	n := network(t, simnet.Config{Seed: 6, History: 3000})

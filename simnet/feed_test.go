@@ -76,7 +76,7 @@ func TestFeedEqualsTheFoldedLog(t *testing.T) {
 					seen++
 				}
 			}
-			require.LessOrEqual(t, at, before, "the latest first")
+			require.LessOrEqual(t, at, before, "the latest item must come first")
 			before = at
 		}
 		var want []string
@@ -91,7 +91,7 @@ func TestFeedEqualsTheFoldedLog(t *testing.T) {
 		}
 	}
 	require.NotZero(t, seen)
-	n.Play(500) // the index must follow
+	n.Play(500) // the index must include these
 	for _, a := range n.Accounts() {
 		if a.Status == "" {
 			compare(a, "100")

@@ -12,7 +12,7 @@ import (
 	"github.com/weir-social/weir/simnet"
 )
 
-// verified returns whether a commit has a signature of a key, strictly and leniently.
+// verified reports whether a commit has a valid signature of a key, strictly and leniently.
 func verified(t *testing.T, c *comatproto.SyncSubscribeRepos_Commit, key atcrypto.PublicKey) (strict, lenient bool) {
 	t.Helper()
 	signed, _, err := repo.LoadCommitFromCAR(t.Context(), bytes.NewReader(c.Blocks))
@@ -34,12 +34,12 @@ func TestKeysAreOnBothCurves(t *testing.T) {
 	require.Greater(t, curves[false], 10)
 }
 
-// TestForgeriesAreWrongInOneWay checks each forgery with indigo, and that the true
-// commits around them stay a chain.
+// TestForgeriesAreWrongInOneWay checks each forgery with indigo, and that the valid commits around
+// them form a chain.
 func TestForgeriesAreWrongInOneWay(t *testing.T) {
 	t.Parallel()
 	n := network(t, simnet.Config{Seed: 10, Accounts: 40})
-	for _, a := range n.Accounts()[:6] { // of both curves
+	for _, a := range n.Accounts()[:6] { // with keys of both curves
 		did := a.DID
 		former := keyOf(t, n, did)
 		require.ErrorContains(t, n.Forge(simnet.OtherKey, did), "has written nothing")

@@ -27,8 +27,8 @@ func exported(t *testing.T, n *simnet.Net, did string) (*repo.Commit, *repo.Repo
 	return commit, contents
 }
 
-// TestServersExportTheRepositoriesThatTheRelaySends: the tree and the revision are those
-// of the last commit, also after a rotation, and what is withheld from the streams is in
+// TestServersExportTheRepositoriesThatTheRelaySends shows that the tree and the revision are those
+// of the last commit, also after a key rotation. Events that are withheld from the streams are in
 // the #sync after it.
 func TestServersExportTheRepositoriesThatTheRelaySends(t *testing.T) {
 	t.Parallel()
@@ -50,7 +50,7 @@ func TestServersExportTheRepositoriesThatTheRelaySends(t *testing.T) {
 	for sent := false; !sent; {
 		event := c.next()
 		sent = event.Commit != nil && event.Commit.Rkey == after.Rkey
-		require.False(t, event.Commit != nil && event.DID == did && event.Commit.Rkey == e.Rkey, "Jetstream reads the relay")
+		require.False(t, event.Commit != nil && event.DID == did && event.Commit.Rkey == e.Rkey, "Jetstream reads the relay and must not send the withheld event")
 	}
 	last := map[string]*repo.Commit{}
 	for _, m := range subscribeRepos(t, n, "?cursor=0").until(n) {
@@ -59,7 +59,7 @@ func TestServersExportTheRepositoriesThatTheRelaySends(t *testing.T) {
 		case m.commit != nil:
 			blocks = m.commit.Blocks
 			for _, op := range m.commit.Ops {
-				require.NotContains(t, op.Path, e.Rkey, "it is withheld")
+				require.NotContains(t, op.Path, e.Rkey, "the relay must not send the withheld event")
 			}
 		case m.sync != nil:
 			blocks = m.sync.Blocks

@@ -103,7 +103,7 @@ func TestFollowingAndUnfollowingAreEventsAndShowAtOnce(t *testing.T) {
 
 	last := n.Log().Last()
 	require.ErrorContains(t, n.Unfollow(hub.DID, strangers[0], strangers[1]), "follows only 1 of the 2")
-	require.Same(t, last, n.Log().Last(), "all or nothing")
+	require.Same(t, last, n.Log().Last(), "a failed unfollow must write nothing")
 	n.Play(1)
 	require.Equal(t, last.Seq+1, n.Log().Last().Seq, "no number went missing")
 	require.ErrorContains(t, n.Follow(hub.DID, "did:plc:nobody"), "did:plc:nobody")

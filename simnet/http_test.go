@@ -46,7 +46,7 @@ func TestAdminTriggersAndReportsFaults(t *testing.T) {
 		return counts
 	}
 	require.Empty(t, fired())
-	for range 3 { // over kept connections, which are not cut
+	for range 3 { // over keep-alive connections, which are not cut
 		c := dial(t, n)
 		status, body := post(t, n, "/admin/fault?kind=cut")
 		require.Equal(t, http.StatusOK, status, body)

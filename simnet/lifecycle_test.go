@@ -65,12 +65,12 @@ func TestDeletedAccountIsReplacedAndStaysDeleted(t *testing.T) {
 	require.Len(t, n.Accounts(), before+1)
 	require.ErrorContains(t, n.Reactivate(a.DID), "permanently deleted")
 	_, ok := n.Account(a.Handle)
-	require.False(t, ok, "its handle is free")
+	require.False(t, ok, "the handle of a deleted account must be free")
 	require.Empty(t, n.Follows(a.DID))
 	n.Play(3000)
 	over := false
 	for _, e := range n.Log().Entries() {
-		require.False(t, over && e.DID == a.DID, "somebody deleted wrote")
+		require.False(t, over && e.DID == a.DID, "a deleted account wrote")
 		over = over || e.DID == a.DID && e.Status == "deleted"
 	}
 	require.True(t, over)
@@ -86,7 +86,7 @@ func TestStatusesOfAccountsEqualTheLog(t *testing.T) {
 	long(t)
 	n := network(t, simnet.Config{Seed: 6, Accounts: 300, History: 12_000})
 	active := slices.DeleteFunc(n.Accounts(), func(a simnet.Account) bool { return a.Status != "" })
-	for i, hide := range []func(string) error{n.TakeDown, n.Suspend, n.Deactivate} { // others were hidden at random
+	for i, hide := range []func(string) error{n.TakeDown, n.Suspend, n.Deactivate} { // others are hidden at random
 		require.NoError(t, hide(active[i].DID))
 	}
 	status, handles := map[string]string{}, map[string]string{}

@@ -98,7 +98,7 @@ func TestIdentifiersAreWellFormedAndRevsAscend(t *testing.T) {
 			}
 			tid, err := syntax.ParseTID(id)
 			require.NoError(t, err)
-			if id == e.Rev { // an rkey may be that of an old record
+			if id == e.Rev { // an rkey may equal that of an old record
 				require.WithinDuration(t, time.UnixMicro(e.TimeUS), tid.Time(), 10*time.Millisecond)
 			}
 		}
@@ -208,7 +208,7 @@ func TestLinksAreThePagesOfThePost(t *testing.T) {
 		var p bsky.FeedPost
 		require.NoError(t, json.Unmarshal(e.Record, &p))
 		var pages []string
-		said := map[string]bool{} // the spellings
+		said := map[string]bool{} // the spellings that posts contain
 		for _, uri := range shared(t, &p) {
 			if strings.HasPrefix(uri, "https://media.tenor.com/") {
 				ways["gif"]++
@@ -245,7 +245,8 @@ func TestLinksAreThePagesOfThePost(t *testing.T) {
 	}
 }
 
-// requireClaims compares the claims of an entry with its post. said are the spellings.
+// requireClaims compares the claims of an entry with its post. said contains the spellings in the
+// post.
 func requireClaims(t *testing.T, e *simnet.Entry, p *bsky.FeedPost, said map[string]bool) {
 	t.Helper()
 	require.Len(t, e.Claims, len(e.Links))
@@ -309,7 +310,7 @@ func TestHandlesChangeAndHiddenAccountsAreSilent(t *testing.T) {
 				counts["handle"]++
 				require.Empty(t, status[e.DID], "a hidden account changed its handle")
 			case "account":
-				require.NotEqual(t, e.Active, status[e.DID] == "", "an account became what it was")
+				require.NotEqual(t, e.Active, status[e.DID] == "", "an account event changed nothing")
 				require.NotEqual(t, "deleted", status[e.DID], "a deleted account came back")
 				require.Equal(t, e.Active, e.Status == "")
 				status[e.DID] = e.Status
@@ -363,7 +364,8 @@ func median(all []int) int {
 	return all[len(all)/2]
 }
 
-// The smallest network must stay active: at least one account can always write.
+// TestSmallNetworkStaysActive covers the smallest network: at least one account must always be able
+// to write.
 func TestSmallNetworkStaysActive(t *testing.T) {
 	t.Parallel()
 	long(t)

@@ -7,7 +7,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestRelayKnowsOnlyWhoSigns an answer to its challenge, for this relay and now.
+// TestRelayKnowsOnlyWhoSigns shows that the relay accepts only a signed
+// response to its challenge, for this relay and with the current time.
 func TestRelayKnowsOnlyWhoSigns(t *testing.T) {
 	t.Parallel()
 	n, err := NewNostr(NostrConfig{Seed: 3, Authors: 2, Now: time.Now(), Relays: []NostrRelay{{Page: 10, Auth: true}}})

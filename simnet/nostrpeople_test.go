@@ -11,8 +11,8 @@ import (
 	"github.com/weir-social/weir/simnet"
 )
 
-// TestPeopleOfNostr write the same with the same seed, in their period, and share what
-// others share.
+// TestPeopleOfNostr shows that they write the same with the same seed, within their period, and
+// share links that others share.
 func TestPeopleOfNostr(t *testing.T) {
 	t.Parallel()
 	now := time.Date(2026, 7, 4, 12, 0, 0, 0, time.UTC)

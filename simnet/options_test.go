@@ -31,7 +31,7 @@ func TestFiltersByCollection(t *testing.T) {
 	for _, wanted := range [][]string{{feedPost}, {feedLike, feedPost}, {"app.bsky.feed.*"}, {"app.bsky.graph.*", "fm.teal.alpha.actor.status"}, {"app.bsky.feed.pos"}} {
 		n := network(t, simnet.Config{Seed: 2, Mix: simnet.MixNetwork, History: 3000})
 		want := chosen(n, func(e *simnet.Entry) bool {
-			if e.Kind != "commit" { // other kinds pass every filter by collection
+			if e.Kind != "commit" { // other kinds pass every collection filter
 				return true
 			}
 			for _, w := range wanted {
@@ -106,7 +106,7 @@ func TestExcessiveRequestsAreRefused(t *testing.T) {
 		require.NotEmpty(t, reason)
 	}
 	c := dial(t, n, append(many("wantedCollections", "org.example.c%d", 99), "wantedCollections", "org.example.c1", "wantedCollections", feedPost, "cursor", "0")...)
-	require.Equal(t, "commit", c.next().Kind, "what is named twice counts once")
+	require.Equal(t, "commit", c.next().Kind, "an account that is named twice must count once")
 	c = dial(t, n, append(many("wantedDids", "did:plc:%024d", 9_998), "wantedDids", n.Log().Last().DID, "cursor", digits(n.Log().Last().Seq))...)
 	require.Equal(t, n.Log().Last().Seq, *c.next().Cursor)
 }
@@ -119,8 +119,8 @@ func update(t *testing.T, collections, dids []string) string {
 	return string(message)
 }
 
-// If a frame was sent before the update, the first event would be of another
-// account.
+// TestRequireHelloSendsNothingBeforeAnUpdate would receive an event of another
+// account first if a frame was sent before the update.
 func TestRequireHelloSendsNothingBeforeAnUpdate(t *testing.T) {
 	t.Parallel()
 	n := network(t, simnet.Config{Seed: 2, History: 2000})
@@ -198,7 +198,8 @@ func TestInvalidUpdateClosesWithAReason(t *testing.T) {
 	}
 }
 
-// TestFilterSizesListsEveryFilter that was sent, and none before it is sent.
+// TestFilterSizesListsEveryFilter shows that every sent filter is listed, and
+// none before it is sent.
 func TestFilterSizesListsEveryFilter(t *testing.T) {
 	t.Parallel()
 	n := network(t, simnet.Config{Seed: 2, History: 10})

@@ -45,7 +45,8 @@ func TestRecordsAreListedInBothDirections(t *testing.T) {
 	require.Len(t, everyRecord(t, n, n.Hub().DID, "app.bsky.graph.follow", "limit", "100"), 40)
 }
 
-// TestRecordsOfAnyCollection are written, replaced, deleted, described and sent.
+// TestRecordsOfAnyCollection shows that they can be written, replaced, deleted,
+// described and sent.
 func TestRecordsOfAnyCollection(t *testing.T) {
 	t.Parallel()
 	n := network(t, simnet.Config{Seed: 5})

@@ -20,8 +20,8 @@ import (
 	"github.com/weir-social/weir/simnet"
 )
 
-// relayClient reads subscribeRepos with indigo, which shares nothing with simnet's
-// encoder.
+// relayClient reads subscribeRepos with indigo, which shares no code with
+// simnet's encoder.
 type relayClient struct {
 	t    *testing.T
 	conn *websocket.Conn
@@ -35,7 +35,7 @@ func subscribeRepos(t *testing.T, n *simnet.Net, cursor string) relayClient {
 	conn, _, err := websocket.Dial(ctx, n.RelayURL()+cursor, nil)
 	require.NoError(t, err)
 	conn.SetReadLimit(-1)
-	t.Cleanup(func() { conn.CloseNow() }) //nolint:errcheck // it is over
+	t.Cleanup(func() { conn.CloseNow() }) //nolint:errcheck // the test is over
 	return relayClient{t, conn}
 }
 
@@ -50,7 +50,7 @@ func (c relayClient) raw() []byte {
 	return data
 }
 
-// sent is a message, of which one field is set.
+// sent is a message. Only one of its fields is set.
 type sent struct {
 	commit   *comatproto.SyncSubscribeRepos_Commit
 	identity *comatproto.SyncSubscribeRepos_Identity
@@ -136,8 +136,8 @@ func sortedJSON(t *testing.T, text []byte) string {
 	return string(sorted)
 }
 
-// TestRelayProvesItsCommits reads a whole history as a strict consumer would: every
-// commit follows the one before, is signed, and can be inverted.
+// TestRelayProvesItsCommits reads a whole history as a strict consumer would:
+// every commit follows the one before, is signed, and can be inverted.
 func TestRelayProvesItsCommits(t *testing.T) {
 	t.Parallel()
 	long(t)
@@ -277,8 +277,8 @@ func TestRelayFaults(t *testing.T) {
 	require.Equal(t, http.StatusServiceUnavailable, response.StatusCode)
 }
 
-// TestJetstreamHasNoSync checks that an event of the relay alone is no event of
-// Jetstream.
+// TestJetstreamHasNoSync checks that Jetstream does not send events that only a
+// relay has.
 func TestJetstreamHasNoSync(t *testing.T) {
 	t.Parallel()
 	n := network(t, simnet.Config{Seed: 8, History: 5})

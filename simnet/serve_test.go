@@ -30,7 +30,7 @@ func TestFramesAreTheLogOfTheGeneration(t *testing.T) {
 	}
 }
 
-// dictionary fetches the dictionary and checks what pins it.
+// dictionary fetches the dictionary and checks its hash.
 func dictionary(t testing.TB, n *simnet.Net) []byte {
 	t.Helper()
 	response, dict := request(t, http.MethodGet, n.DictionaryURL())
@@ -83,8 +83,9 @@ func TestCompressedFramesDecodeWithTheDictionaryServed(t *testing.T) {
 	requireCompressed(t, n)
 }
 
-// The dictionary of the real servers, if WEIR_TESTDATA names a folder that has it;
-// otherwise the dictionary of another network.
+// TestAnyDictionaryCanBeServed uses the dictionary of the real servers, if
+// WEIR_TESTDATA names a folder that has it, and otherwise that of another
+// network.
 func TestAnyDictionaryCanBeServed(t *testing.T) {
 	t.Parallel()
 	var dict []byte
@@ -135,15 +136,15 @@ func TestPingsArriveAndSilentClientsAreCutOff(t *testing.T) {
 	require.Zero(t, frames)
 	require.EqualValues(t, -1, websocket.CloseStatus(err), "no close frame: %v", err)
 	n.Play(1)
-	require.Equal(t, n.Log().Last().Seq, *(<-events).Cursor, "who answers stays")
+	require.Equal(t, n.Log().Last().Seq, *(<-events).Cursor, "a client that replies must stay connected")
 }
 
-// A missing, repeated or misplaced event between history and live would break the
-// sequence of numbers.
+// TestReplayBecomesLiveWithoutAGap checks the sequence of numbers: a missing,
+// repeated or misplaced event between history and live would break it.
 func TestReplayBecomesLiveWithoutAGap(t *testing.T) {
 	t.Parallel()
 	long(t)
-	dict := dictionary(t, network(t, simnet.Config{Seed: 900})) // once, for all of the rounds
+	dict := dictionary(t, network(t, simnet.Config{Seed: 900})) // fetched once for all rounds
 	for round := range 15 {
 		n := network(t, simnet.Config{Seed: uint64(round), History: 200, Dictionary: dict})
 		const batches, size = 20, 20
@@ -164,7 +165,7 @@ func TestReplayBecomesLiveWithoutAGap(t *testing.T) {
 				c.decodes(dict)
 			}
 			reading.Go(func() {
-				defer c.conn.CloseNow() //nolint:errcheck // all is read
+				defer c.conn.CloseNow() //nolint:errcheck // everything was read
 				want := n.Log().Entries()[0].Seq
 				for range 200 + batches*size {
 					e := c.next()
@@ -214,7 +215,8 @@ func TestStopClosesEveryClient(t *testing.T) {
 	require.Error(t, n.Start("127.0.0.1:0"), "it is already serving")
 }
 
-// A stop ends with its last client. Otherwise it would take a minute here.
+// TestStopEndsWithItsLastClient shows that a stop returns once its last client
+// has disconnected. Otherwise it would take a minute here.
 func TestStopEndsWithItsLastClient(t *testing.T) {
 	t.Parallel()
 	n := network(t, simnet.Config{Seed: 4, CloseLimit: time.Minute})
@@ -228,7 +230,7 @@ func TestStopEndsWithItsLastClient(t *testing.T) {
 		select {
 		case <-stopped:
 		case <-time.After(patience):
-			require.Fail(t, "the clients are gone, and the server still waits")
+			require.Fail(t, "the server still waits although all clients have disconnected")
 		}
 		_, open := <-events
 		require.False(t, open)
@@ -247,7 +249,8 @@ func TestNetworkThatWasNeverStartedCannotRestart(t *testing.T) {
 	require.Zero(t, n.Fired()[simnet.Renumber])
 }
 
-// The client writes, to detect the end without reading.
+// TestSlowClientIsCutOffWithoutACloseFrame has the client write, to detect the
+// end without reading.
 func TestSlowClientIsCutOffWithoutACloseFrame(t *testing.T) {
 	t.Parallel()
 	n := network(t, simnet.Config{Seed: 4, WriteLimit: 100 * time.Millisecond})

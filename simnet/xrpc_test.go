@@ -183,7 +183,7 @@ func TestHiddenAccountsAreRefusedByTheirStatus(t *testing.T) {
 	}
 	out := fetch[bsky.ActorGetProfiles_Output](t, n, getProfiles,
 		"actors", a[2].DID, "actors", a[3].DID, "actors", a[4].DID, "actors", a[5].DID, "actors", a[6].DID, "actors", a[7].Handle)
-	require.Len(t, out.Profiles, 2, "hidden accounts are left out")
+	require.Len(t, out.Profiles, 2, "hidden accounts must be omitted")
 	require.Equal(t, []string{a[2].DID, a[7].DID}, []string{out.Profiles[0].Did, out.Profiles[1].Did})
 
 	require.NoError(t, n.Reactivate(a[3].DID))

@@ -9,7 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// edges are common identifiers, and some at the edges of their syntax.
+// edges returns common identifiers, and some at the limits of their syntax.
 func edges() []string {
 	return []string{"at://did:plc:wq4aajammjtxdomz3e23667t/app.bsky.feed.post/3mptbypluud2a", "at://a.bc/d.e.f", "at://did:web:a.b", "a.b-c.d3",
 		"2026-01-31T23:59:59.123456Z", "2024-02-29T12:00:00+05:30", "0000-01-01T00:00:00Z", "https://example.com/%20?a=b#c", "pt-BR", "i-x",
@@ -49,7 +49,8 @@ func sameSyntax(t testing.TB, s string) {
 	}
 }
 
-// The corpus has every byte at every place of common values, and every length.
+// TestSyntaxMatchesLibrary checks every byte at every position of common
+// values, and every length.
 func TestSyntaxMatchesLibrary(t *testing.T) {
 	t.Parallel()
 	for _, usual := range edges() {

@@ -13,7 +13,7 @@ import (
 	"github.com/weir-social/weir/schema/schematest"
 )
 
-// marked returns the current choices of a page, in order.
+// marked returns the current choices on a page, in order.
 func (r *rig) marked(target string) (all []string) {
 	r.t.Helper()
 	for _, n := range find(r.parse(r.get(target)), func(n *html.Node) bool { return attr(n, "aria-current") != "" }) {
@@ -22,7 +22,7 @@ func (r *rig) marked(target string) (all []string) {
 	return all
 }
 
-// fillOptions stores links that every option of the ranking tells apart.
+// fillOptions stores links that every option of the ranking distinguishes.
 func (r *rig) fillOptions() {
 	r.share("https://a.example/", "did:plc:a", 5*time.Hour)
 	r.share("https://a.example/", "did:plc:b", 4*time.Hour)
@@ -37,8 +37,8 @@ func (r *rig) fillOptions() {
 	r.watch("follows", "bob.example", "did:plc:c")
 }
 
-// Every view has one address, whatever the order of its parameters and however a form
-// sends them.
+// TestViewHasOneAddress shows that every view has one address, whatever the order of its parameters
+// and however a form sends them.
 func TestViewHasOneAddress(t *testing.T) {
 	schematest.Long(t)
 	t.Parallel()
@@ -72,7 +72,8 @@ func TestViewHasOneAddress(t *testing.T) {
 	}
 }
 
-// The page shows what the API does, for every option, and says which options are chosen.
+// TestPageHasEveryOption shows that the page agrees with the API for every option, and shows which
+// options are chosen.
 func TestPageHasEveryOption(t *testing.T) {
 	schematest.Long(t)
 	t.Parallel()
@@ -107,7 +108,7 @@ func TestPageHasEveryOption(t *testing.T) {
 				chosen = strings.Replace(chosen, "Comfortable", "Compact", 1)
 			}
 			require.Equal(t, chosen, strings.Join(r.marked(target), " "), target)
-			for _, a := range find(page, element("a")) { // every view that the page leads to exists, at its one address
+			for _, a := range find(page, element("a")) { // every view that the page links to exists, at its only address
 				if href := attr(a, "href"); strings.HasPrefix(href, "/") && !followed[href] {
 					followed[href] = true
 					require.Equal(t, http.StatusOK, r.do(http.MethodGet, href).Code, "%s leads to %s", target, href)
@@ -140,7 +141,8 @@ func TestUnknownParametersOfThePageAreNamed(t *testing.T) {
 	}
 }
 
-// Further pages go on with the rank, and are of the same time as the first.
+// TestRankingHasPages shows that further pages continue the ranks, and have the time of the first
+// one.
 func TestRankingHasPages(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
@@ -155,7 +157,7 @@ func TestRankingHasPages(t *testing.T) {
 			seen[attr(li, "data-id")] = true
 		}
 		streams := find(page, func(n *html.Node) bool { return attr(n, "data-stream") != "" })
-		require.Len(t, streams, map[bool]int{true: 1, false: 0}[len(starts) == 1], "only the first page changes")
+		require.Len(t, streams, map[bool]int{true: 1, false: 0}[len(starts) == 1], "only the first page may have an event stream")
 		target = ""
 		for _, a := range find(page, func(n *html.Node) bool { return attr(n, "rel") == "next" }) {
 			target = attr(a, "href")
@@ -167,7 +169,8 @@ func TestRankingHasPages(t *testing.T) {
 	require.Len(t, seen, 120)
 }
 
-// What a reader types arrives in the address as it was typed, and is shown as text.
+// TestHostileFiltersStayText shows that text that a reader types is in the address unchanged, and
+// is shown as text.
 func TestHostileFiltersStayText(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)

@@ -118,7 +118,7 @@ func TestUnreachableDatabaseIsAClear503(t *testing.T) {
 		require.Equal(t, "5", rec.Header().Get("Retry-After"))
 		require.Equal(t, "no-store", rec.Header().Get("Cache-Control"))
 		require.Empty(t, rec.Header().Get("ETag"))
-		require.Equal(t, i+1, r.log.count(), "one line for each")
+		require.Equal(t, i+1, r.log.count(), "expected one log line for each request")
 	}
 	var response map[string]string
 	require.NoError(t, json.Unmarshal(r.do(http.MethodGet, "/api/v1/trending").Body.Bytes(), &response))

@@ -22,8 +22,8 @@ import (
 	"github.com/weir-social/weir/web/browsertest"
 )
 
-// fillNews stores links with long and short titles, pictures and faces. Link n has 60 / n
-// sharers, and 1 at least.
+// fillNews stores links with long and short titles, pictures and faces. Link n has 60 / n sharers,
+// and at least one.
 func (r *rig) fillNews(links int) {
 	r.t.Helper()
 	titles := []string{"The river that changed its course in a single night", "A city without cars, ten years on: what the numbers say about air, trade and sleep", "Tram",
@@ -53,7 +53,7 @@ func (r *rig) open() *browsertest.Tab {
 	return b
 }
 
-// openOn returns the server too.
+// openOn is open, and also returns the server.
 func (r *rig) openOn() (*browsertest.Tab, *httptest.Server) {
 	r.t.Helper()
 	server := httptest.NewServer(r.handler)
@@ -64,8 +64,8 @@ func (r *rig) openOn() (*browsertest.Tab, *httptest.Server) {
 	return browsertest.Open(r.t, server.URL), server
 }
 
-// layout lists what is wrong with a page at its width: what is clipped or sticks out, and
-// targets below 24 px.
+// layout lists what is wrong with a page at its width: text that is clipped, elements that stick
+// out, and targets below 24 px.
 const layout = `(() => {
   const wrong = [];
   if (document.documentElement.scrollWidth > innerWidth) wrong.push("the page scrolls sideways: " + document.documentElement.scrollWidth);
@@ -97,8 +97,8 @@ func axeSource(t *testing.T) string {
 	return string(content)
 }
 
-// Every page fits every screen in both themes, with targets that a finger hits, and
-// without barriers.
+// TestPagesFitAndHaveNoBarriers shows that every page fits every screen in both themes, has targets
+// large enough for a finger, and has no accessibility violations.
 func TestPagesFitAndHaveNoBarriers(t *testing.T) {
 	schematest.Long(t)
 	t.Parallel()
@@ -127,7 +127,7 @@ func TestPagesFitAndHaveNoBarriers(t *testing.T) {
 			require.Empty(t, browsertest.Evaluate[[]string](o, axe), "%s, %s", target, scheme)
 		}
 		b.Scheme(scheme)
-		if scheme == "dark" { // the longest state
+		if scheme == "dark" { // the longest state text
 			r.exec(`UPDATE streams SET lease_expires_at = now() - interval '1 hour'`)
 		}
 		for name, target := range pages {
@@ -147,7 +147,7 @@ func TestPagesFitAndHaveNoBarriers(t *testing.T) {
 	}
 }
 
-// Each control leads to the address of its view.
+// TestControlsLeadToTheirViews shows that each control leads to the address of its view.
 func TestControlsLeadToTheirViews(t *testing.T) {
 	schematest.Long(t)
 	t.Parallel()
@@ -203,7 +203,7 @@ func TestControlsLeadToTheirViews(t *testing.T) {
 	leads(".name", "/")
 }
 
-// The keys do what the list of keys says, and nothing while somebody types.
+// TestKeys shows that the keys do what the list of keys says, and nothing while a reader types.
 func TestKeys(t *testing.T) {
 	schematest.Long(t)
 	t.Parallel()
@@ -223,13 +223,13 @@ func TestKeys(t *testing.T) {
 		require.Equal(t, rank, focused())
 	}
 	b.Do(chromedp.KeyEvent("j", chromedp.KeyModifiers(kb.ModifierCtrl)), chromedp.KeyEvent("j", chromedp.KeyModifiers(kb.ModifierAlt)), chromedp.KeyEvent("j", chromedp.KeyModifiers(kb.ModifierMeta)))
-	require.Equal(t, "3", focused(), "with a modifier, they are the browser's")
+	require.Equal(t, "3", focused(), "keys with a modifier are the browser's")
 	browsertest.Evaluate[chromedp.Void](b, `document.addEventListener("click", (e) => { e.preventDefault(); window.opened = e.target.href; }, {once: true})`)
 	b.Press("o")
 	require.Equal(t, "https://news.example/2026/05/04/story-3", browsertest.Evaluate[string](b, "window.opened"))
 	b.Press("/")
 	require.Equal(t, "search", focused())
-	b.Do(chromedp.Evaluate[chromedp.Void](`document.activeElement.value = ""`)) // unlike a keyboard's, this key types although it was handled
+	b.Do(chromedp.Evaluate[chromedp.Void](`document.activeElement.value = ""`)) // unlike a keyboard's key, this one types a character although it was handled
 	for _, key := range []string{"j", "o", "n", "?", "/"} {
 		b.Press(key)
 	}
@@ -242,16 +242,16 @@ func TestKeys(t *testing.T) {
 	b.Do(chromedp.Evaluate[chromedp.Void](axeSource(t)))
 	require.Empty(t, browsertest.Evaluate[[]string](b, axe))
 	b.Press("j")
-	require.NotEqual(t, "1", focused(), "while the list is open")
+	require.NotEqual(t, "1", focused(), "keys must do nothing while the list is open")
 	b.Do(chromedp.Click(chromedp.CSS("dialog input")))
 	require.Equal(t, "1", browsertest.Evaluate[string](b, `localStorage.getItem("weir-keys-off") ?? ""`))
 	b.Press(kb.Escape)
 	b.Until(`!document.querySelector("dialog")`)
 	b.Press("j")
-	require.Empty(t, focused(), "the keys are off")
+	require.Empty(t, focused(), "the keys must do nothing when they are off")
 	b.Show("/?window=24h")
 	b.Press("j")
-	require.Empty(t, focused(), "and stay so")
+	require.Empty(t, focused(), "the keys must stay off")
 	b.Press("?")
 	b.Do(chromedp.Click(chromedp.CSS("dialog input")), chromedp.Click(chromedp.CSS("dialog button")))
 	b.Until(`!document.querySelector("dialog")`)
@@ -259,8 +259,9 @@ func TestKeys(t *testing.T) {
 	require.Equal(t, "1", focused())
 }
 
-// Counts change in place. New links wait until the reader asks for them, so nothing under
-// the pointer moves. Only the line about new links is announced, once a minute at most.
+// TestRowsNeverMove shows that counts change in place, and that new links wait until the reader
+// asks for them, so nothing under the pointer moves. Only the line about new links is announced to
+// screen readers, at most once a minute.
 func TestRowsNeverMove(t *testing.T) {
 	schematest.Long(t)
 	t.Parallel()
@@ -292,12 +293,12 @@ func TestRowsNeverMove(t *testing.T) {
 	b.Until(`document.getElementById("state").innerText.includes("Reconnecting since")`)
 	require.Equal(t, before, browsertest.Evaluate[string](b, rect))
 	require.Equal(t, under, browsertest.Evaluate[string](b, over))
-	require.Equal(t, []string{"1 new link"}, browsertest.Evaluate[[]string](b, "heard"), "once a minute")
+	require.Equal(t, []string{"1 new link"}, browsertest.Evaluate[[]string](b, "heard"), "new links must be announced at most once a minute")
 	require.Equal(t, 1, b.Found("[role=status], [aria-live], [role=alert], [role=log]"))
 
 	b.Press("n")
 	b.Until(`document.querySelectorAll(".link").length === 6`)
-	require.Equal(t, "5", browsertest.Evaluate[string](b, `document.querySelector(".link").dataset.id`), "in the new order")
+	require.Equal(t, "5", browsertest.Evaluate[string](b, `document.querySelector(".link").dataset.id`), "the rows must be in the new order")
 	require.Equal(t, 0, b.Found("#waiting button"))
 	r.share("https://new.example/3", "did:plc:p1", 0)
 	b.Until(`document.querySelector("#waiting button")?.innerText === "1 new link"`)
@@ -305,8 +306,8 @@ func TestRowsNeverMove(t *testing.T) {
 	b.Until(`document.querySelectorAll(".link").length === 7`)
 }
 
-// Ages are by the server's clock, and times in the reader's time zone are beside those in
-// UTC.
+// TestTimesOfAPage shows that ages are by the server's clock, and that times in the reader's time
+// zone are shown with those in UTC.
 func TestTimesOfAPage(t *testing.T) {
 	schematest.Long(t)
 	t.Parallel()
@@ -322,7 +323,7 @@ func TestTimesOfAPage(t *testing.T) {
 	require.Contains(t, b.Read(".axis"), "02:32", "the chart begins in the reader's time zone")
 }
 
-// A number that grows by some digits needs no further line.
+// TestRowKeepsItsHeight shows that a number that grows by some digits needs no further line.
 func TestRowKeepsItsHeight(t *testing.T) {
 	schematest.Long(t)
 	t.Parallel()
@@ -351,7 +352,7 @@ func TestRowKeepsItsHeight(t *testing.T) {
 	b.Until(`document.querySelector(".link").style.height === ""`)
 }
 
-// Without a script, the page is complete: everything is a link or a form.
+// TestPageWithoutScript shows that without a script everything on the page is a link or a form.
 func TestPageWithoutScript(t *testing.T) {
 	schematest.Long(t)
 	t.Parallel()
@@ -379,7 +380,7 @@ func TestPageWithoutScript(t *testing.T) {
 	require.Equal(t, 1, b.Found("svg .line"))
 }
 
-// A server that goes away is noticed, and when it is back the page goes on.
+// TestLostServerIsSaid shows that the page reports a lost server, and continues when it is back.
 func TestLostServerIsSaid(t *testing.T) {
 	schematest.Long(t)
 	t.Parallel()
@@ -413,7 +414,7 @@ func TestLostServerIsSaid(t *testing.T) {
 	b.Until(`document.getElementById("word").innerText === "Live"`)
 }
 
-// The front page is small, and needs four requests before its pictures.
+// TestFrontPageIsSmall shows that the front page needs few bytes, and four requests before pictures.
 func TestFrontPageIsSmall(t *testing.T) {
 	schematest.Long(t)
 	t.Parallel()

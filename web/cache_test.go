@@ -14,8 +14,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// keeping serves pages of size bytes that are kept for a second, and counts how often
-// one is rendered. Rendering takes a while.
+// keeping serves pages of size bytes that are cached for a second, and counts how often one is
+// rendered. Rendering takes the given time.
 func keeping(t *testing.T, size int, took time.Duration) (*rig, *server, *atomic.Int64) {
 	t.Helper()
 	s, err := newServer(Config{DB: hung{}, Now: time.Now, Keep: KeepPages, Logger: slog.New(slog.DiscardHandler)})
@@ -36,8 +36,8 @@ func keeping(t *testing.T, size int, took time.Duration) (*rig, *server, *atomic
 	return &rig{t: t, handler: handler}, s, rendered
 }
 
-// All who ask for the same address within a second get the same page, also those who ask
-// while it is rendered. Afterwards it is rendered again.
+// TestPageIsRenderedOnceASecond shows that all requests for the same address within a second get
+// the same page, also while it is rendered. Afterwards it is rendered again.
 func TestPageIsRenderedOnceASecond(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -65,11 +65,11 @@ func TestPageIsRenderedOnceASecond(t *testing.T) {
 		require.Equal(t, "4", get("/?window=1h"))
 		require.Equal(t, http.StatusBadRequest, r.do(http.MethodGet, "/?wrong").Code)
 		require.Equal(t, http.StatusBadRequest, r.do(http.MethodGet, "/?wrong").Code)
-		require.EqualValues(t, 6, rendered.Load(), "an error is not kept")
+		require.EqualValues(t, 6, rendered.Load(), "an error must not be cached")
 	})
 }
 
-// Strangers who ask for many views do not fill the memory.
+// TestKeptPagesAreBounded shows that strangers who request many views do not fill the memory.
 func TestKeptPagesAreBounded(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -82,7 +82,7 @@ func TestKeptPagesAreBounded(t *testing.T) {
 		}
 		require.Greater(t, s.cache.bytes, maxKept/2)
 		r.do(http.MethodGet, fmt.Sprintf("/?%d", pages-1))
-		require.EqualValues(t, pages, rendered.Load(), "the latest are kept")
+		require.EqualValues(t, pages, rendered.Load(), "the latest pages must be cached")
 		r.do(http.MethodGet, "/?"+strings.Repeat("x", 2*maxKeptKey))
 		require.Len(t, s.cache.kept, s.cache.order.Len())
 		time.Sleep(KeepPages)

@@ -21,7 +21,8 @@ func from(remote string, forwarded ...string) *http.Request {
 	return r
 }
 
-// Only what trusted proxies say counts: what a client writes itself stands before it.
+// TestClientIsTheLastThatNoTrustedProxyNames shows that only the entries of trusted proxies count:
+// the client's own entries come before them.
 func TestClientIsTheLastThatNoTrustedProxyNames(t *testing.T) {
 	t.Parallel()
 	proxies, err := ParseProxies([]string{"127.0.0.0/8", "::1", " 10.1.2.3 ", "2001:db8:1::/48"})
@@ -93,12 +94,12 @@ func TestStreamsOfAClientAreLimited(t *testing.T) {
 	c.forget(time.Now().Add(time.Hour))
 	closed[0]()
 	_, ok = c.stream(one)
-	require.True(t, ok, "in place of the one that ended")
+	require.True(t, ok, "a stream must be allowed in place of the one that ended")
 	_, ok = c.stream(one)
-	require.False(t, ok, "its streams are not forgotten")
+	require.False(t, ok, "the client's streams must not be forgotten")
 }
 
-// The limits hold for the page, the API and the streams.
+// TestRefusedClientIsTold shows that the limits apply to the page, the API and the streams.
 func TestRefusedClientIsTold(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

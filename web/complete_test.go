@@ -13,8 +13,8 @@ import (
 	"github.com/weir-social/weir/ranking"
 )
 
-// A window that begins before the database was made, or before the oldest day that is
-// kept, says since when all shares are stored.
+// TestWindowLongerThanTheLedgerSaysSinceWhen covers a window that begins before the database was
+// created, or before the oldest stored day. Its page says since when all shares are stored.
 func TestWindowLongerThanTheLedgerSaysSinceWhen(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)

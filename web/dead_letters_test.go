@@ -60,7 +60,7 @@ func TestDeadLetterPageShowsHowToReplayIt(t *testing.T) {
 		"weir deadletter retry 1 ", "SELECT retry_dead_letter(1);", "SELECT dismiss_dead_letter(1);"} {
 		require.Contains(t, page, want)
 	}
-	require.Less(t, len(page), 20000, "only a part of the input is shown")
+	require.Less(t, len(page), 20000, "only a part of the input may be shown")
 	for target, code := range map[string]int{
 		"/deadletters/2": http.StatusNotFound, "/deadletters/x": http.StatusNotFound, "/deadletters/99999999999999999999": http.StatusNotFound, "/deadletters/1/": http.StatusNotFound,
 		"/deadletters?stage=jobs": http.StatusBadRequest, "/deadletters?state=": http.StatusBadRequest, "/deadletters?stage=job&stage=job": http.StatusBadRequest,
@@ -70,8 +70,8 @@ func TestDeadLetterPageShowsHowToReplayIt(t *testing.T) {
 	}
 }
 
-// TestDeadLetterWithoutARecordShowsItsAccount uses an input that cannot be decoded: at
-// most its account is known.
+// TestDeadLetterWithoutARecordShowsItsAccount covers an input that cannot be decoded: at most its
+// account is known.
 func TestDeadLetterWithoutARecordShowsItsAccount(t *testing.T) {
 	t.Parallel()
 	r := newRig(t).asOps("")
@@ -82,12 +82,12 @@ func TestDeadLetterWithoutARecordShowsItsAccount(t *testing.T) {
 	require.NotContains(t, page, "aaa//")
 }
 
-// The input of a dead letter comes from a stranger.
+// TestInputOfADeadLetterStaysText covers the input of a dead letter, which comes from a stranger.
 func TestInputOfADeadLetterStaysText(t *testing.T) {
 	t.Parallel()
 	r := newRig(t).asOps("")
 	for _, hostile := range hostileTexts() {
-		hostile = strings.ReplaceAll(hostile, "\x00", "") // Postgres stores none
+		hostile = strings.ReplaceAll(hostile, "\x00", "") // Postgres cannot store NUL
 		for _, stage := range []string{"commit", "job"} {
 			page := r.get(r.deadLetter(stage, "open", hostile, hostile))
 			r.audit(page)

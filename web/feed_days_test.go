@@ -33,17 +33,17 @@ type feedDays struct {
 	etags     map[string]string    // by format
 	published map[string]time.Time // by id
 	first     map[string]string    // the address of an entry when its id was first seen
-	ids       map[string]string    // the other way around
-	unchanged int                  // responses 304
-	left      int                  // entries that left, and came back
-	in        map[string]bool      // the last poll
+	ids       map[string]string    // ids by address
+	unchanged int                  // number of responses with status 304
+	left      int                  // entries that left and came back
+	in        map[string]bool      // the entries of the last poll
 }
 
 const dayLinks = 150
 
 func (d *feedDays) time() time.Time { return time.Unix(d.now.Load(), 0).UTC() }
 
-// start starts a server with a public address. What it kept in memory is gone.
+// start starts a server with a public address and an empty memory.
 func (d *feedDays) start(public string) {
 	d.t.Helper()
 	if d.server != nil {
@@ -61,10 +61,10 @@ func (d *feedDays) exec(sql string, args ...any) {
 	require.NoError(d.t, err)
 }
 
-// live lets the network do something.
+// live makes random changes in the network.
 func (d *feedDays) live() {
 	d.t.Helper()
-	// The links of the hour are shared, and now and then an old one.
+	// Links of the current hour are shared, and sometimes an old one.
 	newest := 1 + int64(dayLinks*float64(d.now.Load()-dayStart().Unix())/(48*3600))
 	link := func() int64 {
 		if d.r.IntN(6) == 0 {
@@ -81,12 +81,12 @@ func (d *feedDays) live() {
 	switch k := d.r.IntN(40); {
 	case k < 24:
 		at := d.time().Add(-time.Duration(d.r.IntN(300)) * time.Second)
-		if d.r.IntN(10) == 0 { // it arrives late, or its author says so
+		if d.r.IntN(10) == 0 { // the share arrives late, or its author dated it so
 			at = at.Add(-time.Duration(d.r.IntN(180)) * time.Minute)
 		}
 		d.exec(`INSERT INTO shares (did, collection, rkey, link_id, named_id, how, shared_at)
 			SELECT $1, 'app.bsky.feed.post', gen_random_uuid()::text, counts_as, id, 'post', $3 FROM links WHERE id = $2`, did(), link(), at)
-	case k < 30: // one of the latest shares is deleted
+	case k < 30: // deletes one of the latest shares
 		d.exec(`DELETE FROM shares WHERE (did, rkey) IN (SELECT did, rkey FROM shares ORDER BY shared_at DESC OFFSET $1 LIMIT 1)`, d.r.IntN(30))
 	case k < 33: // an edit
 		d.exec(`UPDATE shares AS s SET named_id = l.id, link_id = l.counts_as FROM links AS l WHERE l.id = $1 AND (s.did, s.rkey) IN (SELECT did, rkey FROM shares ORDER BY shared_at DESC OFFSET $2 LIMIT 1)`,
@@ -158,8 +158,9 @@ func (d *feedDays) readJSON(body string) {
 	d.in = in
 }
 
-// see is what a feed reader does with an entry: it shows those with ids that it has not
-// seen. None has an address that it has shown, and none gets another date.
+// see does what a feed reader does with an entry: it shows entries whose ids it has not seen. It
+// requires that no new entry has an address that was shown before, and that no entry gets another
+// date.
 func (d *feedDays) see(id, href, date string) {
 	d.t.Helper()
 	at, err := time.Parse(time.RFC3339, date)
@@ -173,7 +174,7 @@ func (d *feedDays) see(id, href, date string) {
 	d.published[id], d.first[id], d.ids[href] = at, href, id
 }
 
-// complete requires that the reader has seen every link that has three sharers.
+// complete requires that the reader has seen every link with three sharers.
 func (d *feedDays) complete() {
 	d.t.Helper()
 	rows, err := d.pool.Query(d.t.Context(), `
@@ -191,15 +192,15 @@ FROM (
 		for _, url := range urls {
 			seen = seen || d.ids[url] != ""
 		}
-		require.True(d.t, seen, "no reader has seen any of %v", urls)
+		require.True(d.t, seen, "the reader has seen none of %v", urls)
 	}
 }
 
 func dayStart() time.Time { return time.Date(2026, 5, 4, 0, 0, 0, 0, time.UTC) }
 
-// A feed reader polls for two days, while shares arrive, late ones too, are deleted and
-// edited, accounts are hidden and shown, links are merged and split, and the server
-// restarts under another name. It sees each link once.
+// TestFeedReaderSeesEachLinkOnce has a feed reader poll for two days. Meanwhile shares arrive, some
+// of them late, and are deleted and edited; accounts are hidden and shown; links are merged and
+// split; and the server restarts under another name. The reader sees each link once.
 func TestFeedReaderSeesEachLinkOnce(t *testing.T) {
 	schematest.Long(t)
 	t.Parallel()

@@ -27,7 +27,7 @@ type node struct {
 	text     string
 }
 
-// parseXML reads a document, strictly.
+// parseXML reads a document strictly.
 func parseXML(document string) (*node, error) {
 	d := xml.NewDecoder(strings.NewReader(document))
 	top := &node{}
@@ -110,7 +110,8 @@ func checkAtom(document string) error {
 	return nil
 }
 
-// only requires that an element has no other children, and no text between them.
+// only requires that an element has no children with other names, and no text
+// between them.
 func (n *node) only(names string) error {
 	for _, c := range n.children {
 		if c.name.Space != atomNamespace || !slices.Contains(strings.Fields(names), c.name.Local) {
@@ -123,7 +124,8 @@ func (n *node) only(names string) error {
 	return nil
 }
 
-// counts requires one child of each of some names, and one at most of others.
+// counts requires exactly one child with each of some names, and at most one
+// with each of others.
 func (n *node) counts(one, most string) error {
 	for _, name := range strings.Fields(one) {
 		if found := len(n.all(name)); found != 1 {
@@ -165,7 +167,7 @@ func date(text string) error {
 	return nil
 }
 
-// constructs checks the children of a feed or an entry, each by its kind.
+// constructs checks the children of a feed or an entry by their kinds.
 func (n *node) constructs() (err error) {
 	alternates := map[string]bool{}
 	for _, c := range n.children {
@@ -288,7 +290,8 @@ func checkJSONFeed(document string) (err error) {
 	return err
 }
 
-// The rules that the tests of feeds apply refuse what the two formats forbid.
+// TestRulesOfFeedsRefuseWrongFeeds shows that the rules that the feed tests
+// apply refuse documents that the two formats forbid.
 func TestRulesOfFeedsRefuseWrongFeeds(t *testing.T) {
 	t.Parallel()
 	atom := `<feed xmlns="http://www.w3.org/2005/Atom"><id>urn:x:1</id><title>t</title><updated>2026-05-04T12:00:00Z</updated><author><name>n</name></author>` +

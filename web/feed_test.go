@@ -14,8 +14,8 @@ import (
 	"github.com/weir-social/weir/ranking"
 )
 
-// fillFeed stores a link for each number, with that many sharers, one a minute; the last
-// one ten minutes before now.
+// fillFeed stores a link for each number, with that many sharers, one per minute. The last one
+// shares it ten minutes before now.
 func (r *rig) fillFeed(sharers ...int) {
 	r.t.Helper()
 	for n, most := range sharers {
@@ -25,7 +25,7 @@ func (r *rig) fillFeed(sharers ...int) {
 	}
 }
 
-// entries returns the addresses and dates of the entries of a feed in Atom.
+// entries returns the addresses and dates of the entries of an Atom feed.
 func (r *rig) entries(target string) (all []string) {
 	r.t.Helper()
 	body := r.get(target)
@@ -38,11 +38,11 @@ func (r *rig) entries(target string) (all []string) {
 	return all
 }
 
-// later moves the clock on, so that feeds are computed again.
+// later advances the clock, so that feeds are computed again.
 func (r *rig) later() { r.now = r.now.Add(feedInterval) }
 
-// An entry appears with the last sharer that the link needed, and keeps that place and
-// date when others follow.
+// TestEntryHasTheDateOfTheMinimum shows that an entry appears with the last sharer that the link
+// needed, and keeps that place and date when others follow.
 func TestEntryHasTheDateOfTheMinimum(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
@@ -58,21 +58,22 @@ func TestEntryHasTheDateOfTheMinimum(t *testing.T) {
 	r.share("https://site.example/0", "did:plc:zzz", time.Hour)
 	r.later()
 	require.Equal(t, want, r.entries("/feed.atom"))
-	require.Equal(t, before, r.get("/feed.json"), "a rising count changes nothing")
+	require.Equal(t, before, r.get("/feed.json"), "a rising count must not change the feed")
 }
 
-// A link that had the minimum before some of its shares expired is no news.
+// TestFeedLeavesOutWhatItHadBeforeSharesExpired shows that a link that had the minimum before some
+// of its shares expired is not new.
 func TestFeedLeavesOutWhatItHadBeforeSharesExpired(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
 	r.fillFeed(3, 3)
 	r.exec(`UPDATE links SET kept_sharers = 5 WHERE url = 'https://site.example/1'`)
 	require.Len(t, r.entries("/feed.atom"), 1)
-	require.Len(t, r.entries("/feed.atom?ways=post"), 2, "of these shares, nobody knows")
+	require.Len(t, r.entries("/feed.atom?ways=post"), 2, "it is not known whether the expired shares were of this kind")
 }
 
-// Filters choose among the links of a feed; a watch and the kinds of shares decide who
-// counts.
+// TestFeedHasTheFiltersOfTheView shows that filters choose among the links of a feed, and that a
+// watch and the kinds of shares decide which sharers count.
 func TestFeedHasTheFiltersOfTheView(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
@@ -125,10 +126,10 @@ func TestFeedsHaveOneAddress(t *testing.T) {
 	}
 	var feeds int
 	require.NoError(t, r.pool.QueryRow(t.Context(), `SELECT count(*) FROM feeds WHERE view LIKE '%nobody%'`).Scan(&feeds))
-	require.Zero(t, feeds, "a wrong address leaves nothing behind")
+	require.Zero(t, feeds, "a wrong address must leave nothing in the memory")
 }
 
-// Each view announces its feeds, with its filters.
+// TestPageAnnouncesItsFeeds shows that each view announces its feeds, with its filters.
 func TestPageAnnouncesItsFeeds(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
@@ -140,7 +141,7 @@ func TestPageAnnouncesItsFeeds(t *testing.T) {
 			href := attr(announced[i], "href")
 			require.Equal(t, format.path+want, href, target)
 			require.Equal(t, format.mediaType, attr(announced[i], "type"))
-			require.NotEmpty(t, find(page, func(n *html.Node) bool { return n.Data == "a" && attr(n, "href") == href }), "a link to see")
+			require.NotEmpty(t, find(page, func(n *html.Node) bool { return n.Data == "a" && attr(n, "href") == href }), "the page must have a visible link to the feed")
 			rec := r.do(http.MethodGet, href)
 			require.Equal(t, http.StatusOK, rec.Code)
 			require.Equal(t, format.mediaType+"; charset=utf-8", rec.Header().Get("Content-Type"))
@@ -148,8 +149,8 @@ func TestPageAnnouncesItsFeeds(t *testing.T) {
 	}
 }
 
-// A feed is computed every five minutes at most, and has a validator for both kinds of
-// conditional requests.
+// TestFeedIsComputedEveryFiveMinutes shows that a feed is computed at most every five minutes, and
+// has a validator for both kinds of conditional requests.
 func TestFeedIsComputedEveryFiveMinutes(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
@@ -172,7 +173,7 @@ func TestFeedIsComputedEveryFiveMinutes(t *testing.T) {
 	r.now = r.now.Add(time.Second)
 	same("/feed.atom", "If-None-Match", etag)
 	same("/feed.atom", "If-Modified-Since", changed)
-	require.Equal(t, http.StatusOK, r.do(http.MethodGet, "/feed.json", "If-None-Match", etag).Code, "of the other format")
+	require.Equal(t, http.StatusOK, r.do(http.MethodGet, "/feed.json", "If-None-Match", etag).Code, "the ETag is that of the other format")
 	r.fillFeed(0, 0, 3)
 	r.later()
 	for _, header := range [][]string{{"If-None-Match", etag}, {"If-Modified-Since", changed}, {"If-None-Match", etag, "If-Modified-Since", r.now.Add(time.Hour).Format(http.TimeFormat)}} {
@@ -181,8 +182,8 @@ func TestFeedIsComputedEveryFiveMinutes(t *testing.T) {
 	require.Len(t, r.entries("/feed.atom"), 2)
 }
 
-// The addresses in a feed are those of the public address, and otherwise those of the
-// request. Ids do not depend on it.
+// TestFeedsLeadToThePublicAddress shows that the addresses in a feed are below the public address,
+// or below that of the request if there is none. Ids do not depend on it.
 func TestFeedsLeadToThePublicAddress(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
@@ -190,7 +191,7 @@ func TestFeedsLeadToThePublicAddress(t *testing.T) {
 	named := r.get("http://localhost:8080/feed.json")
 	require.Contains(t, named, `"http://localhost:8080/feed.json"`)
 	require.Contains(t, named, `http://localhost:8080/links/1`)
-	require.Contains(t, r.do(http.MethodGet, "http://localhost/feed.json", "X-Forwarded-Proto", "https").Body.String(), `"http://localhost/feed.json"`, "not from a proxy")
+	require.Contains(t, r.do(http.MethodGet, "http://localhost/feed.json", "X-Forwarded-Proto", "https").Body.String(), `"http://localhost/feed.json"`, "the header is not from a trusted proxy")
 	proxies, err := ParseProxies([]string{"127.0.0.0/8"})
 	require.NoError(t, err)
 	r.handler, err = Handler(Config{DB: r.pool, Now: func() time.Time { return r.now }, Proxies: proxies, Logger: slog.New(slog.DiscardHandler)})
@@ -206,13 +207,14 @@ func TestFeedsLeadToThePublicAddress(t *testing.T) {
 	}
 }
 
-// Texts of strangers stay text, in both formats and in the HTML inside them.
+// TestTextsOfStrangersStayTextInFeeds shows that text from strangers stays text, in both formats
+// and in the HTML inside them.
 func TestTextsOfStrangersStayTextInFeeds(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
 	r.fillFeed(3)
 	for _, text := range append(hostileTexts(), "\uFFFE\uFFFF", "\u0085\u2028") {
-		text = strings.ReplaceAll(text, "\x00", "") // Postgres stores none
+		text = strings.ReplaceAll(text, "\x00", "") // Postgres cannot store NUL
 		r.exec(`UPDATE links SET title = $1, description = $1, site = $1, image = $1`, text)
 		r.later()
 		atom, feed := r.get("/feed.atom"), r.get("/feed.json")
@@ -233,8 +235,9 @@ func TestTextsOfStrangersStayTextInFeeds(t *testing.T) {
 	}
 }
 
-// Anyone can ask for feeds: what is kept of them is limited, and a feed beyond the limit
-// remembers nothing. Feeds that differ by their watch only always remember.
+// TestFeedsThatStrangersAskForAreLimited shows that the memory of feeds is limited, because anyone
+// can request them: a feed beyond the limit remembers nothing. Feeds that differ only by their
+// watch always remember.
 func TestFeedsThatStrangersAskForAreLimited(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
@@ -267,7 +270,8 @@ func TestFeedsThatStrangersAskForAreLimited(t *testing.T) {
 	require.Equal(t, 2000, kept)
 }
 
-// Kept feeds take bounded memory: the one that was computed first goes first.
+// TestKeptFeedsAreBounded shows that cached feeds use bounded memory: the one that was computed
+// first is dropped first.
 func TestKeptFeedsAreBounded(t *testing.T) {
 	t.Parallel()
 	c := newFeedCache()

@@ -8,15 +8,15 @@ import (
 	"golang.org/x/net/html"
 )
 
-// TestManyMembersAreNotCountedForEachPage: each page shows how many accounts are followed. If
-// the watches have thousands of members, it is not counted again for each.
+// TestManyMembersAreNotCountedForEachPage covers the number of followed accounts, which each page
+// shows. If the watches have thousands of members, they are not counted again for each page.
 func TestManyMembersAreNotCountedForEachPage(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
 	views := 0
 	says := func() string {
 		t.Helper()
-		views++ // no page is the same as before
+		views++ // each page is different
 		doc := r.parse(r.get("/?window=3h&at_least=" + string(rune('1'+views))))
 		return text(find(doc, func(n *html.Node) bool { return attr(n, "id") == "subtitle" })[0])
 	}
@@ -25,9 +25,9 @@ func TestManyMembersAreNotCountedForEachPage(t *testing.T) {
 	r.exec(`INSERT INTO watch_members (watch_id, did) SELECT w.id, 'did:plc:' || n FROM watches AS w, generate_series(1, 1000) AS n`)
 	require.Equal(t, all, says())
 	r.exec(`DELETE FROM watch_members WHERE did = 'did:plc:1'`)
-	require.Equal(t, all, says(), "it was counted a moment ago")
+	require.Equal(t, all, says(), "the members were counted a moment ago")
 	r.now = r.now.Add(31 * time.Second)
-	require.Equal(t, fewer, says(), "and is counted again after half a minute")
+	require.Equal(t, fewer, says(), "the members must be counted again after half a minute")
 	r.exec(`INSERT INTO watch_members (watch_id, did) SELECT id, 'did:plc:1' FROM watches`)
 	require.Equal(t, all, says(), "few members are counted each time: the last count had fewer than ten thousand")
 	r.exec(`INSERT INTO watches (kind, target) VALUES ('follows', 'b.example')`)

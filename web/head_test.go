@@ -8,7 +8,8 @@ import (
 	"golang.org/x/net/html"
 )
 
-// The subtitle must not say "on Bluesky" if only some accounts are counted.
+// TestSubtitleDescribesTheCountedAccounts shows that the subtitle does not say
+// "on Bluesky" if only some accounts are counted.
 func TestSubtitleDescribesTheCountedAccounts(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)

@@ -10,8 +10,8 @@ import (
 	"golang.org/x/net/html"
 )
 
-// audit checks a page as a browser parses it: a stranger's text must not become an
-// element, an attribute or a URL that runs code.
+// audit parses a page as a browser does, and checks that a stranger's text does
+// not become an element, an attribute or a URL that runs code.
 func (r *rig) audit(body string) {
 	r.t.Helper()
 	elements := map[string]bool{}
@@ -45,7 +45,8 @@ func hostileTexts() []string {
 	}
 }
 
-// The test fills every column that strangers control with every hostile text.
+// TestTextsOfStrangersStayText fills every column that strangers control with
+// every hostile text.
 func TestTextsOfStrangersStayText(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
@@ -55,7 +56,7 @@ func TestTextsOfStrangersStayText(t *testing.T) {
 	r.exec(`INSERT INTO accounts (did, handle) VALUES ('did:plc:aaa', '')`)
 	r.exec(`INSERT INTO gaps (stream, from_at, to_at, reason, opened_at) VALUES ('jetstream', $1, $2, '', now())`, r.now.Add(-time.Hour), r.now.Add(-time.Minute))
 	for _, text := range hostileTexts() {
-		text = strings.ReplaceAll(text, "\x00", "") // Postgres stores none
+		text = strings.ReplaceAll(text, "\x00", "") // Postgres cannot store NUL
 		r.exec(`UPDATE links SET title = $1, description = $1, site = $1, image = $1, card_from = $1`, text)
 		r.exec(`UPDATE accounts SET handle = $1`, text)
 		r.exec(`UPDATE streams SET state_detail = $1, host = $1`, text)
@@ -64,7 +65,7 @@ func TestTextsOfStrangersStayText(t *testing.T) {
 			body := r.get(target)
 			r.audit(body)
 			require.Len(t, find(r.parse(body), class("link")), 1)
-			require.Less(t, len(body), 20000, "a long text is shortened")
+			require.Less(t, len(body), 20000, "a long text must be shortened")
 			for _, override := range []string{"\u202A", "\u202B", "\u202D", "\u202E", "\u2066", "\u2067", "\u2068"} {
 				require.NotContains(t, body, override)
 			}
@@ -73,7 +74,8 @@ func TestTextsOfStrangersStayText(t *testing.T) {
 	}
 }
 
-// A title is escaped once, not twice, and isolated from the text around it.
+// TestHostileTitleIsShownAsItWasWritten shows that a title is escaped once, not
+// twice, and isolated from the text around it.
 func TestHostileTitleIsShownAsItWasWritten(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)

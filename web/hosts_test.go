@@ -37,8 +37,9 @@ func TestHostsAreNamesOrAddresses(t *testing.T) {
 	}
 }
 
-// A page that reaches the server by DNS rebinding gets only an error message, whatever
-// it requests. So does a person who uses a host name that is not configured.
+// TestOtherHostsGetOnlyAnErrorMessage covers a page that reaches the server by DNS rebinding: it
+// gets only an error message, whatever it requests. So does a reader who uses a host name that is
+// not configured.
 func TestOtherHostsGetOnlyAnErrorMessage(t *testing.T) {
 	t.Parallel()
 	hosts, err := ParseHosts([]string{"weir.example"})

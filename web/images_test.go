@@ -21,7 +21,7 @@ func TestOnlyAValidBlobIsShown(t *testing.T) {
 		require.Empty(t, cdn.url(stored), stored)
 	}
 	require.Equal(t, "https://cdn.bsky.app/img/feed_thumbnail/plain/did:plc:abc/bafkreiabcdefgh@jpeg", cdn.face("did:plc:abc", "https://evil.example/x/bafkreiabcdefgh@jpeg"))
-	require.Empty(t, cdn.face(noteAuthor, "https://evil.example/x/bafkreiabcdefgh"), "no host of Bluesky has pictures of Nostr")
+	require.Empty(t, cdn.face(noteAuthor, "https://evil.example/x/bafkreiabcdefgh"), "pictures of Nostr must not be requested from Bluesky's host")
 	none, err := parseImages("")
 	require.NoError(t, err)
 	require.Empty(t, none.url("blob:did:plc:abc/bafkreiabcdefgh"))

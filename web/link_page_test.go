@@ -18,8 +18,8 @@ func element(name string) func(*html.Node) bool {
 	return func(n *html.Node) bool { return n.Data == name }
 }
 
-// The number of sharers leads to every share, with the window and the watch of the
-// ranking.
+// TestSharersLeadToTheShares shows that the number of sharers links to all shares, with the window
+// and the watch of the ranking.
 func TestSharersLeadToTheShares(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
@@ -63,8 +63,8 @@ func TestSharersLeadToTheShares(t *testing.T) {
 	require.Zero(t, r.log.count())
 }
 
-// The page of a link offers what a sharer gave to readers who have not paid, and the API
-// too. Only https is offered.
+// TestLinkPageOffersTheGift shows that the page of a link and the API offer a sharer's gift link to
+// readers who have not paid. Only https is offered.
 func TestLinkPageOffersTheGift(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
@@ -91,7 +91,7 @@ func TestLinkPageOffersTheGift(t *testing.T) {
 	}
 }
 
-// A link with many shares has many pages of them.
+// TestSharesHavePages covers a link with many shares.
 func TestSharesHavePages(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
@@ -152,16 +152,16 @@ func TestWatchCanBeChosen(t *testing.T) {
 	page := r.parse(body)
 	form := find(page, element("form"))[1]
 	require.Equal(t, []string{"/", "get"}, []string{attr(form, "action"), attr(form, "method")})
-	require.Equal(t, "24h", attr(find(form, element("input"))[0], "value"), "the window stays")
+	require.Equal(t, "24h", attr(find(form, element("input"))[0], "value"), "the form must keep the window")
 	require.Equal(t, "The links most shared in the last 24 hours by the 2 accounts in the watches of alice.example.", text(find(page, func(n *html.Node) bool { return attr(n, "id") == "subtitle" })[0]))
 	require.Equal(t, []string{"https://a.example/"}, titles(r.rows("/?window=24h&watch=alice.example")))
 	require.Len(t, r.rows("/?window=24h&watch="), 2)
 	for _, a := range find(find(page, class("tabs"))[0], element("a")) {
-		require.Contains(t, attr(a, "href"), "watch=alice.example", "the watch stays")
+		require.Contains(t, attr(a, "href"), "watch=alice.example", "the links must keep the watch")
 	}
 }
 
-// give has accounts share the link by posts that say the same of it.
+// give has accounts share the link in posts with the same title and address.
 func (r *rig) give(title, address string, dids ...string) {
 	r.t.Helper()
 	r.exec(`INSERT INTO claims (link_id, hash, url, site, title) VALUES (1, sha256(convert_to($1 || $2, 'UTF8')), $2, 'a.example', $1)`, title, address)
@@ -169,7 +169,8 @@ func (r *rig) give(title, address string, dids ...string) {
 		title, r.now.Add(-time.Minute), dids)
 }
 
-// The page of a link shows what lost the vote, and how its sharers grew.
+// TestLinkPageShowsWhatLostTheVote shows that the page lists the titles and spellings that lost the
+// vote, and a chart of its sharers.
 func TestLinkPageShowsWhatLostTheVote(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
@@ -190,23 +191,23 @@ func TestLinkPageShowsWhatLostTheVote(t *testing.T) {
 	require.Contains(t, text(find(page, class("how"))[0]), "1 share does not count: the account is not active. No gap is known that could hide shares.")
 	r.exec(`INSERT INTO gaps (stream, from_at, to_at, reason, opened_at, accounts, checked) VALUES ('jetstream', $1, $2, 'the server forgot', now(), 10, 4)`, r.now.Add(-8*time.Hour), r.now.Add(-7*time.Hour))
 	require.Contains(t, text(find(r.parse(r.get("/links/1?window=24h")), class("how"))[0]), "The counts may be too low. 4 May, 04:00 UTC – 4 May, 05:00 UTC: the server forgot; 10 accounts have to be compared with what is stored; 4 done")
-	require.NotContains(t, r.get("/links/1?window=6h"), "the server forgot", "it hides no share of this window")
+	require.NotContains(t, r.get("/links/1?window=6h"), "the server forgot", "the gap hides no share of this window")
 	var l struct{ Windows map[string]int }
 	require.NoError(t, json.Unmarshal([]byte(r.get("/api/v1/links/1")), &l))
 	for i, a := range find(find(page, class("tabs"))[0], element("a")) {
 		name := windows()[i].Name
-		require.Equal(t, fmt.Sprintf("%s %d", name, l.Windows[name]), text(a), "the sharers in each window")
+		require.Equal(t, fmt.Sprintf("%s %d", name, l.Windows[name]), text(a), "the page must show the sharers in each window")
 	}
 }
 
-// The test fills every column on the page of a link that strangers control.
+// TestTextsOfSharersStayText fills every column on the page of a link that strangers control.
 func TestTextsOfSharersStayText(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
 	r.fillLink()
 	r.give("x", "y", "did:plc:alice")
 	for _, text := range hostileTexts() {
-		text = strings.ReplaceAll(text, "\x00", "") // Postgres stores none
+		text = strings.ReplaceAll(text, "\x00", "") // Postgres cannot store NUL
 		r.exec(`UPDATE links SET title = $1, description = $1, site = $1, image = $1, card_from = $1`, text)
 		r.exec(`UPDATE links SET card_from = 'https://a.example/?' || $1 WHERE id = 1`, text)
 		r.exec(`INSERT INTO cards (link_id, sharers, fetched_at, title, description, site_name, address, status) VALUES (1, 5, now(), $1, $1, $1, $1, $1)
@@ -220,7 +221,7 @@ ON CONFLICT (link_id) DO UPDATE SET title = $1, description = $1, site_name = $1
 		for _, target := range []string{"/links/1", "/links/1?watch=did:plc:bob", "/?watch=did:plc:bob"} {
 			body := r.get(target)
 			r.audit(body)
-			require.Less(t, len(body), 20000, "a long text is shortened")
+			require.Less(t, len(body), 20000, "a long text must be shortened")
 			shown := ""
 			for n := range r.parse(body).Descendants() {
 				if n.Type == html.TextNode {
@@ -236,7 +237,7 @@ ON CONFLICT (link_id) DO UPDATE SET title = $1, description = $1, site_name = $1
 	}
 }
 
-// TestPageSaysWhereTheTitleIsFrom: a post, or the page itself.
+// TestPageSaysWhereTheTitleIsFrom covers a title from a post and one from the page itself.
 func TestPageSaysWhereTheTitleIsFrom(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
@@ -264,7 +265,7 @@ func TestPageSaysWhereTheTitleIsFrom(t *testing.T) {
 	}
 }
 
-// TestKeptLinkSaysHowManySharedIt: its shares have expired, and it stays.
+// TestKeptLinkSaysHowManySharedIt covers a kept link whose shares have expired.
 func TestKeptLinkSaysHowManySharedIt(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
@@ -276,7 +277,8 @@ func TestKeptLinkSaysHowManySharedIt(t *testing.T) {
 	require.Contains(t, how(), "Some of its shares have expired, last on 3 May, 00:00 UTC. Up to 1,700 accounts counted until then.")
 }
 
-// TestPageSaysHowOldTheKnowledgeOfStrangersPostsMayBe, if only followed accounts count.
+// TestPageSaysHowOldTheKnowledgeOfStrangersPostsMayBe shows that it does so only if followed
+// accounts are counted.
 func TestPageSaysHowOldTheKnowledgeOfStrangersPostsMayBe(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)

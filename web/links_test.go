@@ -17,10 +17,10 @@ import (
 
 const sharedLink = "https://a.example/"
 
-// fillLink stores a link that is shared in every way, with every reason not to count.
+// fillLink stores a link that is shared in every way, with a share for every reason not to count.
 func (r *rig) fillLink() {
 	r.t.Helper()
-	// Nobody votes for its card: a link that is kept has it still.
+	// The link has no votes: a kept link still has its card.
 	r.exec(`INSERT INTO links (identity, url, site, title, first_seen, kept_sharers, kept_at) VALUES ($1, $1, 'a.example', 'T', $2, 6, $2::timestamptz - interval '1 hour')`, sharedLink, r.now)
 	add := func(did, collection, rkey, how string, ago time.Duration, subject ...any) {
 		subject = append(subject, nil, nil)
@@ -89,8 +89,8 @@ func TestEveryShareOfALinkIsListedWithItsReason(t *testing.T) {
 	require.Equal(t, []string{"wendy 1 waiting", "will 1 waiting"}, got[len(got)-2:])
 }
 
-// TestMergedLinkLeadsToTheOneThatCounts, whose shares say what they name, until it is
-// split.
+// TestMergedLinkLeadsToTheOneThatCounts shows that its shares name the spelling that their records
+// contain, until it is split.
 func TestMergedLinkLeadsToTheOneThatCounts(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
@@ -150,15 +150,15 @@ func TestLinkSaysHowItIsCounted(t *testing.T) {
 	require.NoError(t, json.Unmarshal([]byte(r.get("/api/v1/links/1?window=3h&watch=hub.example")), &l))
 	require.Equal(t, 2, l.Sharers)
 	require.Equal(t, map[ranking.Reason]int{"hidden": 1, "not_followed": 1, "same_person": 1, "outside_window": 3, "subject_gone": 1, "subject_hidden": 1}, l.NotCounted)
-	for window, n := range l.Windows { // as the ranking has it
+	for window, n := range l.Windows { // the number in the ranking
 		var response trendingJSON
 		require.NoError(t, json.Unmarshal([]byte(r.get("/api/v1/trending?watch=hub.example&window="+window)), &response))
 		require.Equal(t, response.Links[0].Sharers, n, window)
 	}
 }
 
-// One account that shares a link 5,000 times and 5,000 accounts that share one look
-// different, and every one of their shares is listed.
+// TestLoudLinkDiffersFromPopularLink compares a link that one account shares 5,000 times with one
+// that 5,000 accounts share. They look different, and all shares of both are listed.
 func TestLoudLinkDiffersFromPopularLink(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)

@@ -20,13 +20,13 @@ import (
 	"github.com/weir-social/weir/schema"
 )
 
-// rankedTown is a ranking in memory, for tests with synthetic time: links by id, and how long
-// it takes to rank them.
+// rankedTown is a ranking in memory for tests with synthetic time: links by id, and how long it
+// takes to rank them.
 type rankedTown struct {
 	mu    sync.Mutex
 	took  time.Duration
 	busy  time.Duration
-	ranks map[int]int // computations by limit
+	ranks map[int]int // number of computations by limit
 	links []ranking.TrendingLink
 	step  func(*rankedTown)
 	err   error
@@ -70,8 +70,8 @@ func liveServer(t *testing.T, town *rankedTown) (_ *server, stop func()) {
 
 func limited(n int) view { return view{query: ranking.Query{Window: time.Hour, Limit: n}} }
 
-// All live views together are computed for a quarter of the time, in turn, and each
-// event says how long its view took.
+// TestLiveViewsUseAQuarterOfACore shows that all live views together are computed for a quarter of
+// the time, in turn, and that each event has the duration of its view's computation.
 func TestLiveViewsUseAQuarterOfACore(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -101,9 +101,9 @@ func TestLiveViewsUseAQuarterOfACore(t *testing.T) {
 			}
 		}
 		require.LessOrEqual(t, town.busy, minutes*time.Minute/4+town.took)
-		require.Greater(t, town.busy, minutes*time.Minute/5, "and not for less than they may")
+		require.Greater(t, town.busy, minutes*time.Minute/5, "the views must use the time that they may use")
 		for i := range views {
-			require.InDelta(t, minutes*60/8, town.ranks[i+1], 1, "view %d had its turns", i)
+			require.InDelta(t, minutes*60/8, town.ranks[i+1], 1, "view %d must have its turns", i)
 		}
 		require.InDelta(t, views*4*town.took.Seconds(), every, 0.2)
 		for _, r := range readers {
@@ -130,7 +130,7 @@ func TestReadersOfAViewShareItsComputations(t *testing.T) {
 		_, err := l.subscribe(limited(7))
 		require.ErrorIs(t, err, errTooManyStreams)
 		time.Sleep(time.Minute + time.Second)
-		require.Equal(t, map[int]int{7: 31}, town.ranks, "one every two seconds")
+		require.Equal(t, map[int]int{7: 31}, town.ranks, "expected one computation every two seconds")
 		for _, r := range collect(l) {
 			require.Contains(t, string(<-r.events), "event: snapshot\n")
 			l.unsubscribe(r)
@@ -149,7 +149,8 @@ func collect(l *liveViews) (all []*liveReader) {
 	return all
 }
 
-// A reader that does not read is dropped, and holds a few events at most.
+// TestSlowReaderIsDropped shows that a reader that does not read is dropped, and that at most a few
+// events are buffered for it.
 func TestSlowReaderIsDropped(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -166,7 +167,7 @@ func TestSlowReaderIsDropped(t *testing.T) {
 			require.True(t, open)
 		}
 		n := 0
-		for range slow.events { // until it is closed
+		for range slow.events { // until the stream is closed
 			n++
 		}
 		require.Equal(t, maxUnread, n)
@@ -175,8 +176,8 @@ func TestSlowReaderIsDropped(t *testing.T) {
 	})
 }
 
-// A view whose ranking fails keeps its readers and its state. One whose watch was
-// removed ends.
+// TestFailedLiveViewGoesOn shows that a view whose ranking fails keeps its readers and its state,
+// and that one whose watch was removed ends.
 func TestFailedLiveViewGoesOn(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -204,8 +205,8 @@ func TestFailedLiveViewGoesOn(t *testing.T) {
 	})
 }
 
-// requestStream opens a stream on a connection in memory, and returns a reader of what
-// follows the header, and a count of all bytes read.
+// requestStream opens a stream on a connection in memory. It returns a reader of the data after the
+// header, and a count of all bytes read.
 func requestStream(t *testing.T, c net.Conn) (*bufio.Reader, *int) {
 	t.Helper()
 	n := new(int)
@@ -230,9 +231,9 @@ func (c counting) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// An open stream with little change costs less than 10 kB per minute, also while the state
-// of the streams changes with every computation. It outlasts the server's limits for
-// requests.
+// TestOpenStreamIsCheap shows that an open stream with few changes costs less than 10 kB per
+// minute, also while the state of the streams changes with every computation. It outlasts the
+// server's limits for requests.
 func TestOpenStreamIsCheap(t *testing.T) {
 	t.Parallel()
 	shares := func(town *rankedTown) {
@@ -266,7 +267,7 @@ func TestOpenStreamIsCheap(t *testing.T) {
 				s.live.streams = func(context.Context, time.Duration) (streamState, error) {
 					states++
 					now := time.Now()
-					behind := now.Add(-time.Duration(20+states%7) * time.Second) // the page shows seconds
+					behind := now.Add(-time.Duration(20+states%7) * time.Second) // the page displays seconds
 					status := schema.StreamStatus{Name: "jetstream", Host: "jetstream.example", State: c.state, Leased: true, StateSince: made, LastEvent: &behind}
 					return newState([]schema.StreamStatus{status}, make([]schema.Gap, 2), &made, now), nil
 				}
@@ -301,8 +302,8 @@ func TestOpenStreamIsCheap(t *testing.T) {
 	}
 }
 
-// A process that stops ends its streams completely, so that clients connect again at
-// once.
+// TestStoppingProcessEndsItsStreams shows that a process that stops ends its streams completely, so
+// that clients reconnect at once.
 func TestStoppingProcessEndsItsStreams(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -337,7 +338,8 @@ func TestStoppingProcessEndsItsStreams(t *testing.T) {
 	})
 }
 
-// While nothing can be ranked, comments keep the connection open.
+// TestSilentStreamSendsComments shows that comments keep the connection open while no ranking can
+// be computed.
 func TestSilentStreamSendsComments(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -355,7 +357,7 @@ func TestSilentStreamSendsComments(t *testing.T) {
 				comments++
 			}
 		}
-		require.Equal(t, 3, comments, "and the fourth has begun")
+		require.Equal(t, 3, comments, "expected three comments and the beginning of a fourth")
 		stop()
 		c.Close() //nolint:errcheck // the test is over
 	})

@@ -21,7 +21,7 @@ const (
 	noteID     = "3f1ab5b5a6a1c3b5c2e8d6f4a7b9c0d1e2f3041526374859606162738495a6b7"
 )
 
-// TestAddressesOfNostr: an event leads to a page that shows it in any browser.
+// TestAddressesOfNostr shows that an event's link leads to a page that any browser can show.
 func TestAddressesOfNostr(t *testing.T) {
 	t.Parallel()
 	require.Equal(t, person{Name: "npub1sn0wden…jdv9", Known: true, Profile: "https://njump.me/" + noteNpub, Network: "Nostr"}, newPerson(noteAuthor))
@@ -60,8 +60,8 @@ func (r *rig) nostrShare(did, name, profile, url string, ago time.Duration) {
 	r.exec(`INSERT INTO shares (did, collection, rkey, link_id, named_id, how, shared_at) SELECT $1, $2, $3, id, id, 'post', $5 FROM links WHERE identity = $4`, did, collection, rkey, url, r.now.Add(-ago))
 }
 
-// TestPageShowsBothNetworks: names, marks, addresses, texts and the control, of which
-// there is none while only one network is stored.
+// TestPageShowsBothNetworks covers names, marks, addresses, texts and the network control. There is
+// no control while only one network is stored.
 func TestPageShowsBothNetworks(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)

@@ -14,7 +14,8 @@ import (
 	"golang.org/x/net/html"
 )
 
-// Dead letters contain texts of strangers, so only operators may see them.
+// TestDeadLettersAreNotPublic shows that only operators may see dead letters,
+// which contain text from strangers.
 func TestDeadLettersAreNotPublic(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
@@ -43,7 +44,7 @@ func TestTokenIsABearerTokenOrAPassword(t *testing.T) {
 	r := newRig(t).asOps("open sesame")
 	for authorization, code := range map[string]int{
 		"": 401, "open sesame": 401, "Bearer open sesam": 401, "Bearer ": 401, "Bearer": 401, "Basic": 401,
-		"Basic bm9ib2R5Og==": 401, "Basic bm9ib2R5Om9wZW4gc2VzYW0=": 401, // nobody: and nobody:open sesam
+		"Basic bm9ib2R5Og==": 401, "Basic bm9ib2R5Om9wZW4gc2VzYW0=": 401, // without a user name: "nobody:" and "nobody:open sesame"
 		"Bearer open sesame": 200, "Basic bm9ib2R5Om9wZW4gc2VzYW1l": 200, "Basic Om9wZW4gc2VzYW1l": 200,
 	} {
 		for _, target := range []string{"/metrics", "/deadletters", "/debug/pprof/", "/debug/pprof/cmdline"} {
@@ -75,7 +76,7 @@ func TestProfilesAreBounded(t *testing.T) {
 	r := newRig(t).asOps("secret")
 	for _, kind := range []string{"profile", "trace", "heap", "goroutine"} {
 		for _, seconds := range []string{"31", "1e9", "9223372036854775807", "-1", "NaN", "Inf", "ten"} {
-			ctx, cancel := context.WithTimeout(t.Context(), time.Second) // it ends a profile that begins
+			ctx, cancel := context.WithTimeout(t.Context(), time.Second) // ends a profile that has begun
 			request := httptest.NewRequestWithContext(ctx, http.MethodGet, "/debug/pprof/"+kind+"?seconds="+url.QueryEscape(seconds), nil)
 			request.SetBasicAuth("", "secret")
 			rec := httptest.NewRecorder()

@@ -10,7 +10,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// A record is indented as the standard library does, and what is not JSON ends.
+// TestRecordIsIndented shows that a record is indented as by the standard library, and that invalid
+// JSON ends the output.
 func TestRecordIsIndented(t *testing.T) {
 	t.Parallel()
 	for _, record := range []string{`{}`, `[]`, `{"a": [], "b":{ },"c":[1,-2 , {"d\"\\": "x, {y}: [z]"}], "e": null}`, `[[[true,"\u00e9"]],"é"]`, ` {"a" :"b"} `} {
@@ -28,8 +29,8 @@ func TestRecordIsIndented(t *testing.T) {
 	require.True(t, cut)
 }
 
-// TestDeepRecordIsCut: a megabyte of values in 200 levels, each on a line of its own, would
-// need 200 MB. It does not run beside other tests, which use memory too.
+// TestDeepRecordIsCut covers a megabyte of values in 200 levels: with each on its own line, it
+// would need 200 MB. It does not run in parallel, because other tests use memory too.
 func TestDeepRecordIsCut(t *testing.T) {
 	record := []byte(strings.Repeat("[", 200) + strings.Repeat("1,", 500_000) + "1" + strings.Repeat("]", 200))
 	var before, after runtime.MemStats

@@ -21,8 +21,8 @@ const (
 	bobDID         = "did:plc:bbbbbbbbbbbbbbbbbbbbbbbb"
 )
 
-// plant stores records of two accounts with references, verdicts and texts. The record
-// "one" refers to all others, and "two" to it.
+// plant stores records of two accounts with references, verdicts and texts. The record "one" refers
+// to all others, and "two" refers to it.
 func (r *rig) plant() {
 	r.t.Helper()
 	r.exec(`INSERT INTO accounts (did, handle) VALUES ($1, 'alice.example')`, aliceDID)
@@ -50,7 +50,7 @@ func (r *rig) refer(from, path, to string) {
 
 func treeURI(rkey string) string { return "at://" + aliceDID + "/" + treeCollection + "/" + rkey }
 
-// decode reads a JSON response that must have a status.
+// decode reads a JSON response, which must have the given status.
 func decode[T any](r *rig, code int, rec *httptest.ResponseRecorder) (v T) {
 	r.t.Helper()
 	require.Equal(r.t, code, rec.Code, rec.Body.String())
@@ -59,7 +59,8 @@ func decode[T any](r *rig, code int, rec *httptest.ResponseRecorder) (v T) {
 	return v
 }
 
-// The protocol's two methods have its shapes and its errors.
+// TestXRPCReadsRecords shows that the protocol's two methods have its response formats and its
+// errors.
 func TestXRPCReadsRecords(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
@@ -77,7 +78,7 @@ func TestXRPCReadsRecords(t *testing.T) {
 	require.Equal(t, http.StatusNoContent, asked.Code)
 	require.Equal(t, []string{"*", "GET, HEAD", "*"}, []string{asked.Header().Get("Access-Control-Allow-Origin"),
 		asked.Header().Get("Access-Control-Allow-Methods"), asked.Header().Get("Access-Control-Allow-Headers")})
-	require.Empty(t, r.do(http.MethodGet, "/api/v1/records/"+treeCollection).Header().Values("Access-Control-Allow-Origin"), "the others are for the page")
+	require.Empty(t, r.do(http.MethodGet, "/api/v1/records/"+treeCollection).Header().Values("Access-Control-Allow-Origin"), "the other methods are only for Weir's own page")
 	for target, want := range map[string]xrpcError{
 		get + aliceDID + "&rkey=gone":                         {400, "RecordNotFound", "Could not locate record: " + treeURI("gone")},
 		get + aliceDID + "&rkey=one&cid=bafyreianothercid":    {400, "RecordNotFound", "Could not locate record: " + treeURI("one")},
@@ -94,7 +95,7 @@ func TestXRPCReadsRecords(t *testing.T) {
 		"/xrpc/com.atproto.repo.createRecord":                 {501, "MethodNotImplemented", "Method not implemented: com.atproto.repo.createRecord"},
 	} {
 		response := r.do(http.MethodGet, target)
-		require.Equal(t, "*", response.Header().Get("Access-Control-Allow-Origin"), "a page of another site reads errors too")
+		require.Equal(t, "*", response.Header().Get("Access-Control-Allow-Origin"), "a page of another site must be able to read errors too")
 		got := decode[xrpcError](r, want.code, response)
 		got.code = want.code
 		require.Equal(t, want, got, target)
@@ -116,8 +117,8 @@ func TestXRPCReadsRecords(t *testing.T) {
 	require.JSONEq(t, `{"records": []}`, r.get(list+"did:plc:cccccccccccccccccccccccc"))
 }
 
-// The API lists records, shows one with what it refers to and what refers to it, finds
-// words, and what is around a record.
+// TestAPIReadsRecords shows that the API lists records, returns one with its references and
+// referrers, searches words, and returns the graph around a record.
 func TestAPIReadsRecords(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
@@ -139,7 +140,7 @@ func TestAPIReadsRecords(t *testing.T) {
 	require.Len(t, decode[records.Referrers](r, http.StatusOK, r.do(http.MethodGet, base+"gone/referrers")).List, 1)
 
 	found := decode[matchesJSON](r, http.StatusOK, r.do(http.MethodGet, "/api/v1/search?q=Her%C3%B6n+tw&collection="+treeCollection))
-	require.Empty(t, found.Records, "two letters begin no word")
+	require.Empty(t, found.Records, "two letters are too short for the beginning of a word")
 	found = decode[matchesJSON](r, http.StatusOK, r.do(http.MethodGet, "/api/v1/search?q=HERON+thre&collection="+treeCollection))
 	require.Equal(t, []string{treeURI("three"), "three heron"}, []string{found.Records[0].URI, found.Records[0].Text})
 	require.Len(t, found.Records, 1)
@@ -148,7 +149,7 @@ func TestAPIReadsRecords(t *testing.T) {
 		g := decode[graphJSON](r, http.StatusOK, r.do(http.MethodGet, "/api/v1/graph/"+form+"?depth=2"))
 		require.Equal(t, []any{treeURI("one"), 5, 5, false}, []any{g.URI, len(g.Nodes), len(g.Edges), g.Truncated}, form)
 	}
-	require.Equal(t, "/api/v1/graph/at:/"+aliceDID+"/"+treeCollection+"/one", r.do(http.MethodGet, "/api/v1/graph/"+treeURI("one")).Header().Get("Location"), "the form with one slash")
+	require.Equal(t, "/api/v1/graph/at:/"+aliceDID+"/"+treeCollection+"/one", r.do(http.MethodGet, "/api/v1/graph/"+treeURI("one")).Header().Get("Location"), "the request must be redirected to the form with one slash")
 	p := decode[pathsJSON](r, http.StatusOK, r.do(http.MethodGet, "/api/v1/paths?from="+url.QueryEscape(treeURI("two"))+"&to="+url.QueryEscape(treeURI("never"))))
 	require.Equal(t, []any{2, 2}, []any{p.Length, len(p.List)}, "two and one refer to each other")
 
@@ -167,7 +168,8 @@ func TestAPIReadsRecords(t *testing.T) {
 	require.Contains(t, r.get("/api/v1/records/"+treeCollection), `"records":[]`)
 }
 
-// Each reference to a stored record is a link to its page, also in the content.
+// TestRecordPageLeadsToOthers shows that each reference to a stored record is a link to its page,
+// also in the content.
 func TestRecordPageLeadsToOthers(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
@@ -180,7 +182,7 @@ func TestRecordPageLeadsToOthers(t *testing.T) {
 	require.Equal(t, 3, links["/records/"+treeCollection+"/"+aliceDID+"/two"], "the content, a reference and a referrer")
 	require.Equal(t, 1, links["/records/"+treeCollection+"/"+aliceDID+"/three"])
 	require.Equal(t, 1, links["/records/"+treeCollection+"/"+bobDID+"/later"])
-	require.Zero(t, links["/records/"+treeCollection+"/"+aliceDID+"/gone"]+links["/records/"+treeCollection+"/"+aliceDID+"/never"], "these lead nowhere")
+	require.Zero(t, links["/records/"+treeCollection+"/"+aliceDID+"/gone"]+links["/records/"+treeCollection+"/"+aliceDID+"/never"], "references to records that are not stored must not be links")
 	for _, text := range []string{"length at /height: expected at most 5", "slug at /kind", "breaks the schema", "was deleted", "not stored", "bafkreiabc"} {
 		require.Contains(t, body, text)
 	}
@@ -193,7 +195,7 @@ func TestRecordPageLeadsToOthers(t *testing.T) {
 	}
 }
 
-// Whatever strangers write into a record stays text.
+// TestHostileRecordsStayText shows that whatever strangers write into a record stays text.
 func TestHostileRecordsStayText(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
@@ -209,7 +211,7 @@ func TestHostileRecordsStayText(t *testing.T) {
 		r.exec(`UPDATE record_refs SET target = $1, path = $1`, text)
 		body := r.get("/records/" + treeCollection + "/" + aliceDID + "/one")
 		r.audit(body)
-		require.Less(t, len(body), 100_000, "a long text is shortened")
+		require.Less(t, len(body), 100_000, "a long text must be shortened")
 		for _, override := range []string{"\u202A", "\u202E", "\u2066", "\u2068"} {
 			require.NotContains(t, body, override)
 		}

@@ -12,7 +12,8 @@ import (
 	"golang.org/x/net/html"
 )
 
-// A page is sent again only if it looks different, including its ages.
+// TestPageIsSentOnlyWhenItLooksDifferent shows that a page is sent again only
+// if it looks different, including its ages.
 func TestPageIsSentOnlyWhenItLooksDifferent(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
@@ -62,7 +63,8 @@ func TestLargeResponsesAreCompressed(t *testing.T) {
 	}
 }
 
-// Errors with their addresses are for operators; readers get a description.
+// TestReadersSeeNoNetworkAddresses shows that readers get a description of an
+// error. Its addresses are only for operators.
 func TestReadersSeeNoNetworkAddresses(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)

@@ -138,8 +138,8 @@ func startServer(t *testing.T, cfg ServerConfig) string {
 	return l.Addr().String()
 }
 
-// Idle connections do not block a client that sends a request. The server closes those
-// that have waited longest, but none before minWait.
+// TestIdleConnectionsAreEvicted shows that idle connections do not block a client that sends a
+// request. The server closes those that have waited longest, but none before minWait.
 func TestIdleConnectionsAreEvicted(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -172,8 +172,8 @@ func TestIdleConnectionsAreEvicted(t *testing.T) {
 	})
 }
 
-// A connection that is being served is closed for a new one only if all connections are
-// being served.
+// TestServedConnectionsStay shows that a connection that is being served is closed for a new one
+// only if all connections are being served.
 func TestServedConnectionsStay(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -198,7 +198,7 @@ func TestServedConnectionsStay(t *testing.T) {
 		for i := range asked {
 			asked[i] = ask()
 			if i == 0 {
-				synctest.Wait() // the server serves it before the others
+				synctest.Wait() // the server serves this one before the others
 			}
 		}
 		_, got = readUntilClosed(t, asked[0])
@@ -210,8 +210,8 @@ func TestServedConnectionsStay(t *testing.T) {
 	})
 }
 
-// If all render slots are taken for two seconds, a page is refused with a Retry-After
-// header. A response that needs no database is not.
+// TestConcurrentPagesAreLimited shows that if all render slots are taken for two seconds, a page is
+// refused with a Retry-After header. A response that needs no database is not refused.
 func TestConcurrentPagesAreLimited(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

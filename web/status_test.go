@@ -66,7 +66,8 @@ func TestStatusDescribesTheStream(t *testing.T) {
 	}
 }
 
-// The last state that a dead consumer stored is not the state of the stream.
+// TestConsumerWithAnExpiredLeaseIsNotConnected shows that the last state that a dead consumer
+// stored is not reported as the state of the stream.
 func TestConsumerWithAnExpiredLeaseIsNotConnected(t *testing.T) {
 	t.Parallel()
 	for _, state := range []string{schema.StateLive, schema.StateQuiet, schema.StateCatchingUp, schema.StateConnecting, schema.StateNoNetwork} {
@@ -127,7 +128,7 @@ func TestSeveralStreamsAreNamed(t *testing.T) {
 		"Not connected · one · trying again; nothing new is counted meanwhile · last event 30 s ago",
 		"Quiet · two · connected to host.example, which has no new events · last event 30 s ago",
 	}, r.statuses())
-	require.Equal(t, "Reconnecting since 4 May, 11:58 UTC", r.stateLine(), "the worst")
+	require.Equal(t, "Reconnecting since 4 May, 11:58 UTC", r.stateLine(), "the worst state must be shown")
 }
 
 func TestOpenGapInTheWindowIsShown(t *testing.T) {
@@ -154,7 +155,7 @@ func TestOpenGapInTheWindowIsShown(t *testing.T) {
 	require.NotContains(t, r.get("/?window=6h"), "an internal cause")
 	require.NotContains(t, r.get("/?window=6h"), `href="#gaps" hidden`)
 	require.Contains(t, r.get("/?window=1h"), `href="#gaps" hidden`)
-	require.Empty(t, notice("/?window=3h"), "the gap ends where the window begins")
+	require.Empty(t, notice("/?window=3h"), "the gap ends at the beginning of the window")
 	require.Empty(t, notice("/?window=1h"))
 	gap(30*time.Minute, 20*time.Minute, "another")
 	require.Contains(t, notice("/?window=12h"), "in 2 intervals of this window.")
@@ -168,8 +169,8 @@ func TestOpenGapInTheWindowIsShown(t *testing.T) {
 	require.Empty(t, notice("/?window=12h"))
 }
 
-// An empty page says how far the lists and the past posts of accounts are, and what to
-// do next.
+// TestEmptyPageSaysWhatIsHappening shows that an empty page reports the progress of the lists and
+// of the accounts' past posts, and says what to do next.
 func TestEmptyPageSaysWhatIsHappening(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)

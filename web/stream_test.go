@@ -21,8 +21,8 @@ type streamEvent struct {
 	Links []liveCount
 }
 
-// openStream opens a stream on a real server, and returns a function that reads the next
-// event of which something is true.
+// openStream opens a stream on a real server, and returns a function that reads the next event that
+// meets a condition.
 func (r *rig) openStream(base, query string, header ...string) (next func(func(streamEvent) bool) streamEvent) {
 	r.t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
@@ -98,7 +98,7 @@ func TestStreamSendsChangesOnly(t *testing.T) {
 	r.exec(`DELETE FROM shares WHERE link_id = 1`)
 	e = next(func(e streamEvent) bool { return len(e.Left) > 0 })
 	require.Equal(t, []int64{1}, e.Left)
-	require.Equal(t, "https://b.example/", e.Entered[0].URL, "it moved up")
+	require.Equal(t, "https://b.example/", e.Entered[0].URL, "the link that moved up must be first")
 
 	again := r.openStream(base, "window=1h&limit=2", "Last-Event-ID", "17")
 	e = again(first)

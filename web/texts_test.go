@@ -12,7 +12,8 @@ import (
 	"github.com/weir-social/weir/ranking"
 )
 
-// Every text that the code, the templates and the script name exists, and each is used.
+// TestEveryTextExistsAndIsUsed shows that every text named in the code, the templates and the
+// script exists, and that each text is used.
 func TestEveryTextExistsAndIsUsed(t *testing.T) {
 	t.Parallel()
 	used := map[string]bool{}
@@ -31,7 +32,7 @@ func TestEveryTextExistsAndIsUsed(t *testing.T) {
 			for _, found := range uses.FindAllStringSubmatch(string(content), -1) {
 				key := found[1]
 				if strings.HasSuffix(key, "_") {
-					continue // the beginning of one
+					continue // the prefix of a key
 				}
 				if strings.HasSuffix(file, ".js") {
 					if _, ours := texts()["js_"+key]; ours {
@@ -45,7 +46,7 @@ func TestEveryTextExistsAndIsUsed(t *testing.T) {
 			}
 		}
 	}
-	for _, prefix := range []string{"word_", "detail_", "way_", "sort_", "degree_", "how_", "why_", "active_degree_", "age_", "expected_", "error_heading_", "error_record_", "record_verdict_", "record_state_"} { // these are put together
+	for _, prefix := range []string{"word_", "detail_", "way_", "sort_", "degree_", "how_", "why_", "active_degree_", "age_", "expected_", "error_heading_", "error_record_", "record_verdict_", "record_state_"} { // keys with these prefixes are composed
 		for key := range texts() {
 			used[key] = used[key] || strings.HasPrefix(key, prefix)
 		}
@@ -67,10 +68,10 @@ func TestTextsHaveValuesAndForms(t *testing.T) {
 	t.Parallel()
 	require.Equal(t, "1 account", say("accounts_n", 1))
 	require.Equal(t, "1,234 accounts", say("accounts_n", 1234))
-	require.Equal(t, "with “{1} {0}”", say("active_text", "{1} {0}"), "a value is no text")
+	require.Equal(t, "with “{1} {0}”", say("active_text", "{1} {0}"), "placeholders in a value must not be replaced")
 }
 
-// Templates contain no text of their own.
+// TestTemplatesHaveNoTextOfTheirOwn shows that templates contain no literal text.
 func TestTemplatesHaveNoTextOfTheirOwn(t *testing.T) {
 	t.Parallel()
 	for _, name := range []string{"page", "shares", "head", "problem", "dead_letters", "record"} {

@@ -26,7 +26,7 @@ func (r *rig) counted(query string) (all []string, next ranking.Cursor) {
 	return all, response.Next
 }
 
-// shareBy is share, in another way.
+// shareBy is share with another kind of share.
 func (r *rig) shareBy(how, url, did string, ago time.Duration) {
 	r.t.Helper()
 	r.share(url, did, ago)
@@ -82,11 +82,11 @@ func TestAPIHasEveryOption(t *testing.T) {
 	rec := r.do(http.MethodGet, "/api/v1/trending?watch=carol.example")
 	require.Equal(t, http.StatusBadRequest, rec.Code)
 	require.JSONEq(t, `{"error":"watch is \"carol.example\": send the target of a watch: alice.example, bob.example"}`, rec.Body.String())
-	require.Zero(t, r.log.count(), "a wrong request is no failure")
+	require.Zero(t, r.log.count(), "a wrong request must not be logged as a failure")
 }
 
-// The pages of a ranking follow each other, whatever is shared meanwhile and however
-// the order is.
+// TestPagesFollowEachOther shows that the pages of a ranking follow each other, whatever is shared
+// meanwhile and whatever the order.
 func TestPagesFollowEachOther(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
@@ -102,7 +102,7 @@ func TestPagesFollowEachOther(t *testing.T) {
 		got, next := r.counted("limit=4&sort=" + sort)
 		for next != "" {
 			var page []string
-			r.now = r.now.Add(time.Minute) // the pages are of the first one's window
+			r.now = r.now.Add(time.Minute) // the pages have the window of the first one
 			page, next = r.counted("limit=4&sort=" + sort + "&cursor=" + string(next))
 			got = append(got, page...)
 		}
@@ -111,7 +111,7 @@ func TestPagesFollowEachOther(t *testing.T) {
 	}
 }
 
-// A cursor from a stranger, of another view or of another time is refused.
+// TestForeignCursorsAreRefused covers cursors that are invalid, of another view or of another time.
 func TestForeignCursorsAreRefused(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
@@ -122,7 +122,7 @@ func TestForeignCursorsAreRefused(t *testing.T) {
 	_, next := r.counted("limit=1")
 	require.NotEmpty(t, next)
 	got, _ := r.counted("limit=2&window=6h&sort=sharers&cursor=" + string(next))
-	require.Len(t, got, 2, "the same view, spelt out")
+	require.Len(t, got, 2, "the same view with its defaults spelt out")
 	refused := func(query string) {
 		t.Helper()
 		rec := r.do(http.MethodGet, "/api/v1/trending?"+query)
@@ -155,5 +155,5 @@ func TestForeignCursorsAreRefused(t *testing.T) {
 	}
 	r.now = r.now.Add(ranking.CursorAge + time.Second)
 	refused("cursor=" + string(next))
-	require.Zero(t, r.log.count(), "a wrong request is no failure")
+	require.Zero(t, r.log.count(), "a wrong request must not be logged as a failure")
 }

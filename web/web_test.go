@@ -83,14 +83,14 @@ func (r *rig) exec(sql string, args ...any) {
 // share stores a share of url by did, ago before now.
 func (r *rig) share(url, did string, ago time.Duration) {
 	r.t.Helper()
-	// Nobody votes for the card of a link that is kept: it stays as it is.
+	// The link has no votes: a kept link keeps its card.
 	r.exec(`INSERT INTO links (identity, url, site, title, first_seen, kept_sharers, kept_at) VALUES ($1, $1, 'site.example', 'Title of ' || $1, $2, 1, $2) ON CONFLICT (identity) DO NOTHING`,
 		url, r.now)
 	r.exec(`INSERT INTO shares (did, collection, rkey, link_id, named_id, how, shared_at)
 		SELECT $1, 'app.bsky.feed.post', gen_random_uuid()::text, id, id, 'post', $3 FROM links WHERE url = $2`, did, url, r.now.Add(-ago))
 }
 
-// stream stores a stream that a consumer holds.
+// stream stores a stream whose lease a consumer holds.
 func (r *rig) stream(name, state, detail string) {
 	r.t.Helper()
 	r.exec(`INSERT INTO streams (name, wire, host, state, state_detail, state_since, last_event_at, lease_owner, lease_renewed_at, lease_expires_at)
@@ -100,7 +100,7 @@ func (r *rig) stream(name, state, detail string) {
 func (r *rig) do(method, target string, header ...string) *httptest.ResponseRecorder {
 	r.t.Helper()
 	req := httptest.NewRequestWithContext(context.Background(), method, target, nil)
-	req.RemoteAddr = "127.0.0.1:1000" // which is not limited
+	req.RemoteAddr = "127.0.0.1:1000" // not subject to the rate limit
 	for i := 0; i+1 < len(header); i += 2 {
 		req.Header.Set(header[i], header[i+1])
 	}
@@ -109,8 +109,8 @@ func (r *rig) do(method, target string, header ...string) *httptest.ResponseReco
 	return rec
 }
 
-// get returns the body of a request that must succeed, perhaps at the one address of its
-// view.
+// get returns the body of a request that must succeed. It may be redirected to the only address of
+// its view.
 func (r *rig) get(target string) string {
 	r.t.Helper()
 	rec := r.do(http.MethodGet, target)
@@ -202,7 +202,8 @@ func TestEveryResponseHasThePolicy(t *testing.T) {
 	}
 }
 
-// The files that a page loads exist, with the right type, and browsers can cache them.
+// TestAssetsOfThePageAreServed shows that the files that a page loads exist, have the right type,
+// and can be cached by browsers.
 func TestAssetsOfThePageAreServed(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
@@ -222,7 +223,7 @@ func TestAssetsOfThePageAreServed(t *testing.T) {
 	require.Equal(t, 4, loaded, "style, script, and the icon twice")
 }
 
-// The policy 'self' forbids inline scripts and styles.
+// TestPageHasNoInlineScriptsOrStyles covers the policy 'self', which forbids them.
 func TestPageHasNoInlineScriptsOrStyles(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
@@ -269,8 +270,8 @@ func (c *watchedContext) Done() <-chan struct{} {
 	return c.Context.Done()
 }
 
-// Concurrent requests share one count, even if the first client disconnects. The next
-// request gets a new count.
+// TestConcurrentRequestsShareOneCount shows that concurrent requests share one count, even if the
+// first client disconnects. The next request gets a new count.
 func TestConcurrentRequestsShareOneCount(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)

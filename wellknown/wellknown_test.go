@@ -17,7 +17,7 @@ import (
 	"github.com/weir-social/weir/wellknown"
 )
 
-// serve is a domain. Its names say how it behaves.
+// serve is the server of a domain. The requested names determine its behaviour.
 func serve(key string, ended <-chan struct{}) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		switch name := r.URL.Query().Get("name"); {
@@ -32,7 +32,7 @@ func serve(key string, ended <-chan struct{}) http.HandlerFunc {
 		case name == "large":
 			fmt.Fprintf(w, `{"names":{"large":%q},"x":%q}`, key, strings.Repeat("x", 1<<20))
 		case name == "page":
-			io.WriteString(w, "<!doctype html>") //nolint:errcheck // the client may be gone
+			io.WriteString(w, "<!doctype html>") //nolint:errcheck // the client may have disconnected
 		case name == "endless":
 			<-ended
 		default:
@@ -41,7 +41,7 @@ func serve(key string, ended <-chan struct{}) http.HandlerFunc {
 	}
 }
 
-// TestLookUp asks a domain that confirms, denies, redirects, and does worse.
+// TestLookUp covers a domain that confirms, denies, redirects, or misbehaves.
 func TestLookUp(t *testing.T) {
 	t.Parallel()
 	key := strings.Repeat("0a", 32)
@@ -60,7 +60,7 @@ func TestLookUp(t *testing.T) {
 		var denied *wellknown.Denied
 		require.ErrorAs(t, err, &denied, name)
 	}
-	require.Len(t, web.Asked(), 10, "no redirect was followed")
+	require.Len(t, web.Asked(), 10, "a redirect was followed")
 	for _, name := range []string{"busy", "endless"} {
 		_, err := client.LookUp(t.Context(), name+"@example.com")
 		var denied *wellknown.Denied
@@ -69,7 +69,8 @@ func TestLookUp(t *testing.T) {
 	}
 }
 
-// TestPrivateDomainIsNotAsked, whatever its name leads to.
+// TestPrivateDomainIsNotAsked shows that a private domain is not contacted,
+// whatever its name resolves to.
 func TestPrivateDomainIsNotAsked(t *testing.T) {
 	t.Parallel()
 	web := guardtest.New(t, true, serve(strings.Repeat("0a", 32), nil))

@@ -13,8 +13,8 @@ import (
 	"github.com/weir-social/weir/schema/schematest"
 )
 
-// TestOneProcessAnnouncesALink, though three count, and never the one that stores the
-// share.
+// TestOneProcessAnnouncesALink shows that a link is announced once although three processes count,
+// and never by the one that stores the share.
 func TestOneProcessAnnouncesALink(t *testing.T) {
 	t.Parallel()
 	r := &rig{t: t, pool: schematest.New(t)}
@@ -36,7 +36,7 @@ func TestOneProcessAnnouncesALink(t *testing.T) {
 	r.execute(`INSERT INTO links (identity, url, site, first_seen) VALUES ('a', 'https://a.example/', 'a.example', now()), ('b', 'https://b.example/', 'b.example', now())`)
 	const add = `INSERT INTO shares (did, collection, rkey, link_id, named_id, how, shared_at) VALUES ('did:plc:' || $1::int, 'c', $1::text, $2, $2, 'post', now())`
 	for link := 1; link <= 2; link++ {
-		for n := range 3 { // the second and the third share change the counts, and no top
+		for n := range 3 { // the second and the third share change the counts, but no top link
 			r.execute(add, 3*link+n, link)
 		}
 		windows := map[string]int{}
@@ -46,7 +46,7 @@ func TestOneProcessAnnouncesALink(t *testing.T) {
 			require.True(t, strings.HasSuffix(n.Payload, map[int]string{1: `"url" : "https://a.example/"}`, 2: `"url" : "https://b.example/"}`}[link]), n.Payload)
 			windows[n.Payload]++
 		}
-		require.Len(t, windows, 6, "each window once")
+		require.Len(t, windows, 6, "each window must be announced once")
 		r.becomes(0, `SELECT count(*) FROM pending_counts`)
 	}
 	stop()
@@ -57,5 +57,5 @@ func TestOneProcessAnnouncesALink(t *testing.T) {
 	require.NoError(t, err)
 	last, err := conn.WaitForNotification(t.Context())
 	require.NoError(t, err)
-	require.Equal(t, "end", last.Payload, "nothing was announced twice")
+	require.Equal(t, "end", last.Payload, "something was announced twice")
 }

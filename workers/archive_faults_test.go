@@ -20,13 +20,14 @@ import (
 	"github.com/weir-social/weir/schema"
 )
 
-// fullDisk is a directory on a disk with some room: what does not fit is written in part.
+// fullDisk is a directory on a disk with little room. An object that does not fit is written in
+// part.
 type fullDisk struct {
 	archive.Store
 	room int64
 }
 
-// cut is a reader whose copy meets the end of the disk.
+// cut is a reader that returns ENOSPC where the disk is full.
 type cut struct {
 	io.ReadSeeker
 	room int64
@@ -49,9 +50,8 @@ func (d *fullDisk) Put(ctx context.Context, name string, content io.ReadSeeker, 
 	return err
 }
 
-// TestFullDiskLosesNothing lets the store's disk fill up in each segment and each
-// manifest in turn. What was written in part is no object, and everything arrives when
-// there is room again.
+// TestFullDiskLosesNothing fills the store's disk during each segment and each manifest in turn. A
+// partly written file is no object, and everything arrives when there is room again.
 func TestFullDiskLosesNothing(t *testing.T) {
 	t.Parallel()
 	a := newArchiveTest(t)
@@ -66,7 +66,7 @@ func TestFullDiskLosesNothing(t *testing.T) {
 			require.ErrorIs(t, err, syscall.ENOSPC)
 			refused++
 		}
-		require.Equal(t, before, len(a.stored()), "no manifest names what does not fit")
+		require.Equal(t, before, len(a.stored()), "a manifest names an object that did not fit")
 		require.NotZero(t, a.count(`SELECT count(*) FROM archive_open WHERE segment IS NOT NULL`))
 		require.NoError(t, filepath.WalkDir(strings.TrimPrefix(a.store.String(), "dir:"), func(path string, _ os.DirEntry, err error) error {
 			require.NotContains(t, path, ".tmp-")
@@ -86,8 +86,8 @@ var errAway = errors.New("no route to the store")
 func (away) Put(context.Context, string, io.ReadSeeker, int64) error { return errAway }
 func (away) Get(context.Context, string) (io.ReadCloser, error)      { return nil, errAway }
 
-// TestHourWithoutTheStore lets every minute of an hour bring records while the store is
-// away. They wait, health says so after half an hour, and all of them arrive.
+// TestHourWithoutTheStore adds records in every minute of an hour while the store is away. They
+// wait, health reports this after half an hour, and all of them arrive.
 func TestHourWithoutTheStore(t *testing.T) {
 	t.Parallel()
 	a := newArchiveTest(t)
@@ -125,9 +125,9 @@ func TestHourWithoutTheStore(t *testing.T) {
 	require.False(t, behind())
 }
 
-// TestManifestNamesDates checks that a manifest says between which dates the records of
-// its segment were created, also if the file was written again. Its folder is the day on
-// which the first of them arrived, however late the segment was sealed.
+// TestManifestNamesDates checks that a manifest has the earliest and the latest date at which its
+// segment's records were created, also if the segment was rewritten. The manifest's folder is the
+// day on which the first of them arrived, however late the segment was sealed.
 func TestManifestNamesDates(t *testing.T) {
 	t.Parallel()
 	a := newArchiveTest(t)
@@ -148,8 +148,8 @@ func TestManifestNamesDates(t *testing.T) {
 	require.Equal(t, manifests, rows)
 }
 
-// TestMountPointIsNoEmptyArchive: a disk is not mounted, so its directory is there and
-// empty. Nothing is written to it and no row is deleted, until the disk is back.
+// TestMountPointIsNoEmptyArchive covers a disk that is not mounted, so its directory exists and is
+// empty. Nothing is written to it and no row is deleted until the disk is back.
 func TestMountPointIsNoEmptyArchive(t *testing.T) {
 	t.Parallel()
 	a := newArchiveTest(t)
@@ -178,8 +178,8 @@ func TestMountPointIsNoEmptyArchive(t *testing.T) {
 	require.NoError(t, list())
 }
 
-// TestDamagedBeforeItsRowsAreDeleted: a process dies after it stored a manifest, and then the
-// segment or the manifest is damaged or lost. The rows are there, so it is stored again.
+// TestDamagedBeforeItsRowsAreDeleted kills a process after it has stored a manifest. Then the
+// segment or the manifest is damaged or lost. The rows still exist, so the segment is stored again.
 func TestDamagedBeforeItsRowsAreDeleted(t *testing.T) {
 	t.Parallel()
 	a := newArchiveTest(t)
@@ -198,7 +198,7 @@ func TestDamagedBeforeItsRowsAreDeleted(t *testing.T) {
 		a.exec(`DROP TRIGGER killed ON archive_open`)
 		files, err := filepath.Glob(filepath.Join(root, "s", "*", "*"+c.suffix))
 		require.NoError(t, err)
-		c.does(files[len(files)-1]) // the one with the highest number
+		c.does(files[len(files)-1]) // the file with the highest number
 		a.complete()
 	}
 	a.add(12)
@@ -212,5 +212,5 @@ func TestDamagedBeforeItsRowsAreDeleted(t *testing.T) {
 	a.exec(`UPDATE archive_open SET blob = $1`, archive.PackRow(archive.AppendRecord(nil, []byte("other"))))
 	require.NoError(t, os.RemoveAll(a.archive.Spool))
 	require.ErrorContains(t, a.sync(a.store), "are not those that were sealed")
-	require.FileExists(t, files[len(files)-1], "it may still be of use")
+	require.FileExists(t, files[len(files)-1], "the damaged file must be kept")
 }

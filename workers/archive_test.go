@@ -34,7 +34,7 @@ import (
 
 var errKilled = errors.New("killed")
 
-// faulty is a store that fails at its n-th call, before or after it did what was asked.
+// faulty is a store that fails at its n-th call, before or after the call takes effect.
 type faulty struct {
 	archive.Store
 	calls, failAt int
@@ -88,7 +88,7 @@ type archiveTest struct {
 	queue   *river.Client[pgx.Tx]
 	store   *dir.Store
 	archive Archive
-	records []string // all that was archived
+	records []string // all archived records
 }
 
 func newArchiveTest(t *testing.T) *archiveTest {
@@ -140,8 +140,8 @@ func (a *archiveTest) sync(store archive.Store) error {
 	return nil
 }
 
-// stored reads the store without the code that wrote it: the records of the segments that
-// manifests name.
+// stored returns the records of the segments that manifests name. It reads the store without the
+// code that wrote it.
 func (a *archiveTest) stored() (records []string) {
 	a.t.Helper()
 	manifests, err := archive.Manifests(a.t.Context(), a.store)
@@ -186,11 +186,11 @@ func TestSegmentsAreSealedWhenDue(t *testing.T) {
 	a := newArchiveTest(t)
 	a.add(5)
 	require.NoError(t, a.seal())
-	require.Zero(t, a.count(`SELECT count(*) FROM segments`), "neither large nor old enough")
+	require.Zero(t, a.count(`SELECT count(*) FROM segments`), "the rows are neither large nor old enough to be sealed")
 	a.add(60)
 	require.NoError(t, a.seal())
 	require.Greater(t, a.count(`SELECT count(*) FROM segments`), 2)
-	require.NotZero(t, a.count(`SELECT count(*) FROM archive_open WHERE segment IS NOT NULL`), "the rows stay until the store has them")
+	require.NotZero(t, a.count(`SELECT count(*) FROM archive_open WHERE segment IS NOT NULL`), "the rows must stay until the store has them")
 	due, err := schema.DueStreams(t.Context(), a.pool, 1, time.Hour)
 	require.NoError(t, err)
 	require.LessOrEqual(t, len(due), 1)
@@ -200,8 +200,8 @@ func TestSegmentsAreSealedWhenDue(t *testing.T) {
 	require.Empty(t, files)
 }
 
-// TestKilledInSync fails each call of the store, before and after it has taken effect, and
-// the transaction at the end. Every record is in the store once afterwards.
+// TestKilledInSync fails each call of the store, before and after it has taken effect, and the
+// transaction at the end. Afterwards every record is in the store once.
 func TestKilledInSync(t *testing.T) {
 	t.Parallel()
 	a := newArchiveTest(t)
@@ -240,7 +240,7 @@ func (a *archiveTest) exec(sql string, args ...any) {
 	require.NoError(a.t, err)
 }
 
-// TestKilledInSeal fails the spool, and the transaction after the file has its name.
+// TestKilledInSeal fails the spool, and the transaction after the file has got its name.
 func TestKilledInSeal(t *testing.T) {
 	t.Parallel()
 	a := newArchiveTest(t)
@@ -264,7 +264,7 @@ func TestKilledInSeal(t *testing.T) {
 	require.Empty(t, files)
 }
 
-// TestUnfinishedObjectsAreSwept: a process was killed while it put an object.
+// TestUnfinishedObjectsAreSwept kills a process while it puts an object.
 func TestUnfinishedObjectsAreSwept(t *testing.T) {
 	t.Parallel()
 	a := newArchiveTest(t)
@@ -274,12 +274,13 @@ func TestUnfinishedObjectsAreSwept(t *testing.T) {
 		require.NoError(t, runJob(a, &SweepArchive{pool: a.pool, log: slog.New(slog.DiscardHandler), archive: a.archive, now: func() time.Time { return time.Now().Add(after) }}, jobs.SweepArchive{}))
 	}
 	sweep(23 * time.Hour)
-	require.FileExists(t, left, "it may still be written")
+	require.FileExists(t, left, "an object that may still be written must not be swept")
 	sweep(25 * time.Hour)
 	require.NoFileExists(t, left)
 }
 
-// recompressed returns the segment in a file with the same records and other bytes.
+// recompressed returns the file of a segment, compressed differently: the same records in other
+// bytes.
 func recompressed(t *testing.T, path string) ([]byte, archive.Sum) {
 	t.Helper()
 	file, err := os.ReadFile(path)
@@ -303,8 +304,8 @@ func recompressed(t *testing.T, path string) ([]byte, archive.Sum) {
 	return other, sum
 }
 
-// TestLateProcess lets two processes sync one segment that they compressed differently:
-// the manifest that came first counts, and the other file is swept.
+// TestLateProcess has two processes sync one segment that they compressed differently. The first
+// manifest counts, and the other file is swept.
 func TestLateProcess(t *testing.T) {
 	t.Parallel()
 	a := newArchiveTest(t)
@@ -314,7 +315,7 @@ func TestLateProcess(t *testing.T) {
 	require.NoError(t, a.pool.QueryRow(t.Context(), `SELECT number FROM segments`).Scan(&number))
 	m, _, err := schema.UnsyncedSegment(t.Context(), a.pool, number)
 	require.NoError(t, err)
-	// Another version of Weir has stored the same records, compressed in another way.
+	// Another version of Weir has stored the same records, compressed differently.
 	file, sum := recompressed(t, a.archive.spooled(m.SHA256))
 	theirs := archive.NewManifest(number, m.Stream, m.Wire, sum, m.FirstAt, m.SealedAt)
 	theirs.FirstAt, theirs.LastAt, theirs.Position = m.FirstAt, m.LastAt, m.Position
@@ -329,7 +330,7 @@ func TestLateProcess(t *testing.T) {
 	require.NoError(t, a.store.Put(t.Context(), m.Name, strings.NewReader("orphan"), 6))
 	require.NoError(t, runJob(a, &SweepArchive{pool: a.pool, log: slog.New(slog.DiscardHandler), archive: a.archive, now: time.Now}, jobs.SweepArchive{}))
 	_, err = a.store.Stat(t.Context(), m.Name)
-	require.NoError(t, err, "it may be of a job that is running")
+	require.NoError(t, err, "a file that may belong to a running job must not be swept")
 	require.NoError(t, runJob(a, &SweepArchive{pool: a.pool, log: slog.New(slog.DiscardHandler), archive: a.archive, now: func() time.Time { return time.Now().Add(25 * time.Hour) }}, jobs.SweepArchive{}))
 	_, err = a.store.Stat(t.Context(), m.Name)
 	require.ErrorIs(t, err, archive.ErrNotFound)

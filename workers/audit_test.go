@@ -12,8 +12,8 @@ import (
 	"github.com/weir-social/weir/simnet"
 )
 
-// TestAuditWhenDue: a job makes an audit, and another one makes none until it is
-// due again.
+// TestAuditWhenDue shows that a job runs an audit, and that another job runs
+// none until the next audit is due.
 func TestAuditWhenDue(t *testing.T) {
 	t.Parallel()
 	schematest.Long(t)
@@ -35,14 +35,14 @@ func TestAuditWhenDue(t *testing.T) {
 	require.InDelta(t, 1, *last.Score, 0, faults)
 	require.True(t, last.Repaired)
 	work(2)
-	require.Equal(t, 1, r.count(`SELECT count(*) FROM audits`), "it was not due")
+	require.Equal(t, 1, r.count(`SELECT count(*) FROM audits`), "no second audit was due")
 	r.execute(`UPDATE audits SET ended_at = ended_at - interval '1 day'`)
 	work(3)
 	require.Equal(t, 2, r.count(`SELECT count(*) FROM audits`))
 }
 
-// TestAuditConfirmsFaults: a difference that a second comparison does not find
-// was in flight, and is no fault.
+// TestAuditConfirmsFaults shows that a difference that a second comparison does
+// not find was in flight, and is no fault.
 func TestAuditConfirmsFaults(t *testing.T) {
 	t.Parallel()
 	schematest.Long(t)
@@ -64,8 +64,8 @@ func TestAuditConfirmsFaults(t *testing.T) {
 	require.Empty(t, x.faults, "a difference that only the second comparison finds may be in flight")
 }
 
-// TestRepairHasARevision: a repair never overwrites a later revision from the
-// stream.
+// TestRepairHasARevision shows that a repair never overwrites a later revision
+// from the stream.
 func TestRepairHasARevision(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, nil)
@@ -75,7 +75,7 @@ func TestRepairHasARevision(t *testing.T) {
 	mend := func(rev string) int {
 		tx, err := r.pool.Begin(t.Context())
 		require.NoError(t, err)
-		defer tx.Rollback(t.Context()) //nolint:errcheck // it is committed
+		defer tx.Rollback(t.Context()) //nolint:errcheck // the transaction is committed
 		w := write
 		w.Rev = rev
 		written, err := schema.RepairRecords(t.Context(), tx, []schema.Write{w})
@@ -84,11 +84,11 @@ func TestRepairHasARevision(t *testing.T) {
 		return len(written)
 	}
 	r.execute(`INSERT INTO posts (collection, did, rkey, rev, cid, created_at, record) VALUES ($1, $2, $3, $4, 'stream', now(), '{}')`, key.Collection, did, key.Rkey, snooze)
-	require.Zero(t, mend(rev), "the stream was newer")
+	require.Zero(t, mend(rev), "the repair must not replace the stream's newer revision")
 	require.Equal(t, 1, mend(snooze), "a record stored at the same revision is replaced")
 	require.Equal(t, 1, r.count(`SELECT count(*) FROM posts WHERE did = $1 AND cid = 'mended' AND rev = $2`, did, snooze))
 	r.execute(`DELETE FROM posts WHERE did = $1`, did)
 	r.execute(`INSERT INTO tombstones (collection, did, rkey, rev, deleted_at) VALUES ($1, $2, $3, $4, now())`, key.Collection, did, key.Rkey, snooze)
-	require.Zero(t, mend(rev), "it was deleted later")
+	require.Zero(t, mend(rev), "the repair must not restore a record that was deleted later")
 	require.Equal(t, 1, mend(snooze))
 }

@@ -42,8 +42,8 @@ func TestAccountWatchByHandle(t *testing.T) {
 	require.Empty(t, problem)
 }
 
-// TestManualBackfillIsNoWatermark: after a manual backfill of one hour, a follow
-// still reads the whole window.
+// TestManualBackfillIsNoWatermark shows that after a manual backfill of one
+// hour a follow still reads the whole window.
 func TestManualBackfillIsNoWatermark(t *testing.T) {
 	t.Parallel()
 	schematest.Long(t)
@@ -59,8 +59,8 @@ func TestManualBackfillIsNoWatermark(t *testing.T) {
 	require.Greater(t, got, posts*8/10, "the whole window of 24 h")
 }
 
-// TestPartlyReadBackfillReadsTheGapToo: a backfill whose first pages were read
-// before a gap began does not close the gap unread.
+// TestPartlyReadBackfillReadsTheGapToo shows that a backfill whose first pages
+// were read before a gap began does not close the gap unread.
 func TestPartlyReadBackfillReadsTheGapToo(t *testing.T) {
 	t.Parallel()
 	schematest.Long(t)
@@ -94,7 +94,7 @@ func TestPartlyReadBackfillReadsTheGapToo(t *testing.T) {
 	r.net.ClearCallFaults()
 	r.execute(`INSERT INTO gaps (stream, from_at, to_at, reason, opened_at) VALUES ('s', $1, now(), 'a test', now())`, began)
 	r.becomes(1, `SELECT count(*) FROM gaps WHERE closed_at IS NOT NULL AND unchecked = 0`)
-	require.Equal(t, 5, r.count(`SELECT count(*) FROM posts WHERE did = $1 AND created_at >= $2`, did, began.Add(-time.Second)), "what was written during the gap")
+	require.Equal(t, 5, r.count(`SELECT count(*) FROM posts WHERE did = $1 AND created_at >= $2`, did, began.Add(-time.Second)), "posts written during the gap")
 }
 
 func TestPDSIsReadOnlyBackToTheWindow(t *testing.T) {
@@ -128,11 +128,11 @@ func TestGapDoesNotWaitForADroppedBackfill(t *testing.T) {
 	// All accounts are read again; the hourly sync runs.
 	require.NoError(t, schema.SyncWatches(t.Context(), r.pool))
 	r.idle()
-	require.Zero(t, r.count(`SELECT count(*) FROM gaps WHERE closed_at IS NULL`), "nothing is left that could close it")
+	require.Zero(t, r.count(`SELECT count(*) FROM gaps WHERE closed_at IS NULL`), "the gap is open and no job is left that could close it")
 }
 
-// TestTruncatedBackfillSettlesItsGap: a job that is widened while its last page
-// is read closes the gap.
+// TestTruncatedBackfillSettlesItsGap shows that a job that is widened while its
+// last page is read closes the gap.
 func TestTruncatedBackfillSettlesItsGap(t *testing.T) {
 	t.Parallel()
 	schematest.Long(t)
@@ -149,11 +149,11 @@ func TestTruncatedBackfillSettlesItsGap(t *testing.T) {
 	r.becomes(1, `SELECT count(*) FROM river_job WHERE kind = 'close_gap' AND state = 'completed'`)
 	release()
 	r.idle()
-	require.Zero(t, r.count(`SELECT count(*) FROM gaps WHERE closed_at IS NULL`), "it is closed, with one that could not be checked")
+	require.Zero(t, r.count(`SELECT count(*) FROM gaps WHERE closed_at IS NULL`), "the gap must be closed, with one account that could not be checked")
 }
 
-// TestAccountThatIsReadIsShownAgain: the account became active again while no
-// consumer ran.
+// TestAccountThatIsReadIsShownAgain covers an account that became active again
+// while no consumer ran.
 func TestAccountThatIsReadIsShownAgain(t *testing.T) {
 	t.Parallel()
 	schematest.Long(t)
@@ -167,8 +167,8 @@ func TestAccountThatIsReadIsShownAgain(t *testing.T) {
 
 const lockFeed = true
 
-// TestSyncAndFinishDoNotDeadlock: a sync and the end of a backfill lock in the
-// same order.
+// TestSyncAndFinishDoNotDeadlock shows that a sync and the end of a backfill
+// take their locks in the same order.
 func TestSyncAndFinishDoNotDeadlock(t *testing.T) {
 	schematest.Long(t)
 	t.Parallel()

@@ -19,12 +19,12 @@ import (
 	"github.com/weir-social/weir/simnet"
 )
 
-// TestHistoryEndsAtTheLimit of an account, over all collections: the newest records are
-// stored, and the rows, the figures and the next run say so.
+// TestHistoryEndsAtTheLimit shows that an account is read up to its limit over all collections. The
+// newest records are stored. The rows, the figures and the next run agree.
 func TestHistoryEndsAtTheLimit(t *testing.T) {
 	schematest.Long(t)
 	t.Parallel()
-	for name, limits := range map[string]HistoryLimits{"records": {Records: 150}, "bytes": {Records: 10_000, Bytes: 150*44 - 1}} { // the last record may exceed them
+	for name, limits := range map[string]HistoryLimits{"records": {Records: 150}, "bytes": {Records: 10_000, Bytes: 150*44 - 1}} { // the last record may exceed the limit
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			r := filling(t, func(c *Config) {
@@ -48,17 +48,17 @@ func TestHistoryEndsAtTheLimit(t *testing.T) {
 			require.Equal(t, 150, r.count(`SELECT count(*) FROM records_other WHERE did = $1`, many))
 			require.Equal(t, 1, r.count(`SELECT count(*) FROM history_accounts WHERE limited AND did = $1 AND records = 150`, many))
 			h = r.fills(note)
-			require.Equal(t, []int64{1, 1, 0, 1, 0}, []int64{h.Accounts, h.Done, h.Unread, h.Limited, h.Records}, "the account has read all that it may")
+			require.Equal(t, []int64{1, 1, 0, 1, 0}, []int64{h.Accounts, h.Done, h.Unread, h.Limited, h.Records}, "the account has reached its limit in another collection")
 			require.Zero(t, r.count(`SELECT count(*) FROM records_other WHERE collection = $1`, note))
 			h = r.fills(persona)
-			require.Equal(t, []int64{2, 2, 0, 1, 190}, []int64{h.Accounts, h.Done, h.Unread, h.Limited, h.Records}, "another run reads the same")
+			require.Equal(t, []int64{2, 2, 0, 1, 190}, []int64{h.Accounts, h.Done, h.Unread, h.Limited, h.Records}, "another run must have the same figures")
 			require.Equal(t, 150, r.count(`SELECT count(*) FROM records_other WHERE did = $1`, many))
 		})
 	}
 }
 
-// TestInterruptedHistoryContinues at its page, whatever ended the attempt: a rate limit, a
-// server that fails, or the loss of the job.
+// TestInterruptedHistoryContinues shows that a history continues at its page after an attempt was
+// ended by a rate limit, a failing server, or the loss of the job.
 func TestInterruptedHistoryContinues(t *testing.T) {
 	schematest.Long(t)
 	t.Parallel()
@@ -73,7 +73,7 @@ func TestInterruptedHistoryContinues(t *testing.T) {
 		return err
 	})
 	r.requests(persona)
-	awaited() // it has its first page
+	awaited() // the job has its first page
 	require.NoError(t, r.net.FailCalls(simnet.CallFault{Kind: simnet.TooMany, Endpoint: listing, Count: 1, Wait: 6 * time.Second}))
 	release()
 	r.becomes(1, `SELECT count(*) FROM history_accounts WHERE state = 'unread' AND tries = 0 AND records = $1 AND problem LIKE '%RateLimitExceeded%'`, repositoryPage)
@@ -90,7 +90,7 @@ func TestInterruptedHistoryContinues(t *testing.T) {
 			return true
 		}
 		if r.count(`SELECT count(*) FROM river_job WHERE kind IN ('fill_collections', 'backfill_repo') AND state <> 'completed'`) == 0 {
-			again() // a second one would read the account once more
+			again() // a second one would read the account again
 		}
 		return false
 	}, time.Minute, 100*time.Millisecond)
@@ -115,7 +115,8 @@ func TestInterruptedHistoryContinues(t *testing.T) {
 	require.Equal(t, 1, seen[""], "the first page is not read again")
 }
 
-// TestRefusedCollectionEndsNoOther of the account.
+// TestRefusedCollectionEndsNoOther shows that if a server refuses one collection, the account's
+// others are still read.
 func TestRefusedCollectionEndsNoOther(t *testing.T) {
 	schematest.Long(t)
 	t.Parallel()
@@ -135,8 +136,8 @@ func TestRefusedCollectionEndsNoOther(t *testing.T) {
 	require.Equal(t, []string{persona + " self p"}, r.records(did))
 }
 
-// TestHostileRepository: a server that lists a million records, one to a page, in a wrong
-// order, or the same again. The account ends at the limit, or is tried again later.
+// TestHostileRepository covers a server that lists a million records, one per page, in the wrong
+// order or repeatedly. The account ends at the limit, or is retried later.
 func TestHostileRepository(t *testing.T) {
 	schematest.Long(t)
 	t.Parallel()
@@ -209,8 +210,8 @@ func raw(items []string) []json.RawMessage {
 	return all
 }
 
-// TestHistoryOfAccountsThatCannotBeRead: deleted ones leave it, others are tried again,
-// but not for ever.
+// TestHistoryOfAccountsThatCannotBeRead shows that deleted accounts leave the history, and that
+// others are retried, but not for ever.
 func TestHistoryOfAccountsThatCannotBeRead(t *testing.T) {
 	schematest.Long(t)
 	t.Parallel()
@@ -219,10 +220,10 @@ func TestHistoryOfAccountsThatCannotBeRead(t *testing.T) {
 	for i, a := range accounts {
 		r.puts(a.DID, persona, old(i), "p")
 	}
-	require.NoError(t, r.net.Deactivate(accounts[0].DID)) // nobody has said so
+	require.NoError(t, r.net.Deactivate(accounts[0].DID)) // no event reported it
 	r.execute(`INSERT INTO accounts (did, status) VALUES ($1, 'takendown'), ($2, 'deleted')`, accounts[1].DID, accounts[2].DID)
 	h := r.fills(persona)
-	require.Equal(t, []int64{3, 1, 2}, []int64{h.Accounts, h.Done, h.Unread}, "the deleted one has left")
+	require.Equal(t, []int64{3, 1, 2}, []int64{h.Accounts, h.Done, h.Unread}, "the deleted account must leave the history")
 	require.Equal(t, 1, r.count(`SELECT count(*) FROM history_accounts WHERE did = $1 AND tries = 1 AND problem LIKE '%RepoDeactivated%' AND retry_at > now() + interval '50 minutes'`, accounts[0].DID))
 	require.Equal(t, 1, r.count(`SELECT count(*) FROM history_accounts WHERE did = $1 AND tries = 0 AND problem = 'the account is takendown'`, accounts[1].DID))
 	pass := func() {
@@ -238,5 +239,5 @@ func TestHistoryOfAccountsThatCannotBeRead(t *testing.T) {
 	r.becomes(2, `SELECT count(*) FROM records`)
 	r.counted()
 	require.NoError(t, r.net.Reactivate(accounts[0].DID))
-	require.EqualValues(t, 3, r.fills(persona).Done, "another run tries again")
+	require.EqualValues(t, 3, r.fills(persona).Done, "another run must retry the account")
 }

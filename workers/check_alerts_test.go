@@ -19,8 +19,8 @@ import (
 	"github.com/weir-social/weir/schema/schematest"
 )
 
-// TestAlertIsSentOncePerStateAndDoesNotFlap: each letter is one check, a minute
-// apart, with or without the condition.
+// TestAlertIsSentOncePerStateAndDoesNotFlap runs checks a minute apart. Each letter of
+// a case is a check with or without the condition.
 func TestAlertIsSentOncePerStateAndDoesNotFlap(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
@@ -63,8 +63,8 @@ func TestAlertIsSentOncePerStateAndDoesNotFlap(t *testing.T) {
 	}
 }
 
-// TestPendingAlertStartsAgainAfterAStop: a condition that held before all
-// processes stopped may not have held since.
+// TestPendingAlertStartsAgainAfterAStop shows that a pending alert starts again
+// after all processes stopped: its condition may not have held meanwhile.
 func TestPendingAlertStartsAgainAfterAStop(t *testing.T) {
 	t.Parallel()
 	holds := []health.Condition{{Name: "WeirNoConsumer", FireAfter: health.FireAfter()["WeirNoConsumer"]}}
@@ -107,7 +107,7 @@ func (h *hook) got() []string {
 }
 
 // alerting runs a worker that checks twenty times a second and sends JSON to a
-// webhook, whose path is a secret.
+// webhook whose path is a secret.
 func alerting(t *testing.T, pool *pgxpool.Pool, url string, change func(*Webhook)) *Client {
 	t.Helper()
 	cfg := Config{Pool: pool, Projections: registered(t, pool), ID: rand.Text(), Logger: slog.New(slog.DiscardHandler), AlertInterval: 50 * time.Millisecond}
@@ -144,7 +144,8 @@ func (r *rig) moreChecks(n int) {
 	require.Eventually(r.t, func() bool { return r.count(checks) >= before+n }, time.Minute, 20*time.Millisecond)
 }
 
-// TestTwoWorkersSendOneMessage when an alert fires, and one when it is resolved.
+// TestTwoWorkersSendOneMessage shows that two workers send one message when an
+// alert fires, and one when it is resolved.
 func TestTwoWorkersSendOneMessage(t *testing.T) {
 	t.Parallel()
 	schematest.Long(t)
@@ -160,8 +161,8 @@ func TestTwoWorkersSendOneMessage(t *testing.T) {
 	require.Equal(t, 1, r.count(`SELECT count(*) FROM alerts WHERE name = 'WeirDeadLetters' AND fired_at IS NOT NULL AND resolved_at IS NULL AND last_notified = 'fired'`))
 
 	r.execute(`DELETE FROM dead_letters`)
-	r.moreChecks(3) // no check that still saw them is running
-	require.Len(t, h.got(), 1, "gone for a moment is not resolved")
+	r.moreChecks(3) // no check that still saw the dead letters is running
+	require.Len(t, h.got(), 1, "a condition that ends for a moment must not be resolved")
 	r.execute(`UPDATE alerts SET seen_at = seen_at - interval '5 minutes' WHERE name = 'WeirDeadLetters'`)
 	require.Eventually(t, func() bool { return len(h.got()) == 2 }, time.Minute, 20*time.Millisecond)
 	require.Contains(t, h.got()[1], `"resolved":true`)
@@ -170,8 +171,8 @@ func TestTwoWorkersSendOneMessage(t *testing.T) {
 	require.Equal(t, 2, r.count(`SELECT count(*) FROM river_job WHERE kind = 'send_alert'`))
 }
 
-// TestAlertsAreStoredWithoutAWebhook, and the first worker with a webhook sends
-// the messages.
+// TestAlertsAreStoredWithoutAWebhook shows that the first worker with a webhook
+// sends the stored messages.
 func TestAlertsAreStoredWithoutAWebhook(t *testing.T) {
 	schematest.Long(t)
 	t.Parallel()

@@ -28,7 +28,7 @@ type village struct {
 	*town
 	net    *simnet.Net
 	checks *CheckSubjects
-	later  time.Duration // that the clock of the checks is ahead
+	later  time.Duration // how far the clock of the checks is ahead
 }
 
 func newVillage(t *testing.T) *village {
@@ -62,11 +62,11 @@ func (v *village) repostsURI(rkey, subject string) {
 
 func (v *village) run() { v.t.Helper(); v.check(v.checks) }
 
-// asked returns how often getPosts was called.
+// asked returns how many times getPosts was called.
 func (v *village) asked() int { return len(v.net.Calls(getPosts)) }
 
-// TestPostsOfStrangersAreFetched, 25 a call; until then their reposts wait. They are not
-// stored as records.
+// TestPostsOfStrangersAreFetched shows that posts of strangers are fetched, 25 per call, and that
+// their reposts wait until then. The posts are not stored as records.
 func TestPostsOfStrangersAreFetched(t *testing.T) {
 	t.Parallel()
 	v := newVillage(t)
@@ -93,11 +93,11 @@ func TestPostsOfStrangersAreFetched(t *testing.T) {
 	v.reposts("b/r98", "b/3")
 	v.project("b/r98")
 	v.run()
-	require.Equal(t, 2, v.asked(), "even if it has no link")
+	require.Equal(t, 2, v.asked(), "a stored post is not fetched even if it has no link")
 }
 
-// TestReleaseIsRepeatedAfterADeath: a process that dies after it has stored a fetched
-// post, and before what waited for it is projected, has left the post due.
+// TestReleaseIsRepeatedAfterADeath kills a process after it has stored a fetched post, and before
+// the records that waited for it are projected. The post is then still due.
 func TestReleaseIsRepeatedAfterADeath(t *testing.T) {
 	t.Parallel()
 	v := newVillage(t)
@@ -114,7 +114,7 @@ INSERT INTO waiting (projection, collection, did, rkey, for_collection, for_did,
 SELECT w.projection, c.collection, c.did, c.rkey, w.for_collection, w.for_did, w.for_rkey FROM copied AS c, waiting AS w WHERE w.rkey LIKE '%r0'`, releasedAtOnce)
 	require.NoError(t, err)
 	dying, die := context.WithCancel(t.Context())
-	v.checks.links.committed = die // after the first page of them
+	v.checks.links.committed = die // after the first page of waiting records
 	err = v.checks.Work(dying, &river.Job[jobs.CheckSubjects]{JobRow: &rivertype.JobRow{}})
 	require.ErrorIs(t, err, context.Canceled)
 	require.NotEmpty(t, v.waiting())
@@ -126,8 +126,8 @@ SELECT w.projection, c.collection, c.did, c.rkey, w.for_collection, w.for_did, w
 	require.Equal(t, 2, v.asked(), "not fetched again before the interval")
 }
 
-// TestChangedSubjectReleasesWhatADeathLeft: a run that projected a repost again has died
-// before it looked once more, and meanwhile the post had its link back.
+// TestChangedSubjectReleasesWhatADeathLeft covers a run that projected a repost again and died
+// before its second look. Meanwhile the post got its link back.
 func TestChangedSubjectReleasesWhatADeathLeft(t *testing.T) {
 	t.Parallel()
 	v := newVillage(t)
@@ -144,8 +144,8 @@ func TestChangedSubjectReleasesWhatADeathLeft(t *testing.T) {
 	require.Len(t, v.sharing(), 2)
 }
 
-// TestSubjectThatChangesTwice: the second change may come just after the shares through it
-// were projected for the first. The shares of records that have expired end.
+// TestSubjectThatChangesTwice covers a second change just after the shares through a post were
+// projected for the first. The shares of expired records end.
 func TestSubjectThatChangesTwice(t *testing.T) {
 	t.Parallel()
 	v := newVillage(t)
@@ -166,13 +166,14 @@ func TestSubjectThatChangesTwice(t *testing.T) {
 	require.NoError(t, ranking.DropDeadShares(t.Context(), v.pool, subject, reposts))
 	v.run()
 	require.Equal(t, []string{"https://b.example/"}, v.rows(shared))
-	v.execute(`DELETE FROM records WHERE rkey = 'r1'`) // expired
+	v.execute(`DELETE FROM records WHERE rkey = 'r1'`) // the record has expired
 	edited("3", "https://c.example/")
 	v.run()
 	require.Empty(t, v.rows(shared))
 }
 
-// TestFetchRequestedByAClockAhead is not put off as long as the clock was ahead.
+// TestFetchRequestedByAClockAhead shows that such a fetch is not delayed until the time of that
+// clock.
 func TestFetchRequestedByAClockAhead(t *testing.T) {
 	t.Parallel()
 	v := newVillage(t)
@@ -184,8 +185,9 @@ func TestFetchRequestedByAClockAhead(t *testing.T) {
 	require.Equal(t, 1, v.asked(), "not fetched again before the interval")
 }
 
-// TestStrangersPostIsFetchedAgain while its link is in a ranking: what the AppView no
-// longer shows does not count, and an edit changes the links.
+// TestStrangersPostIsFetchedAgain shows that a stranger's post is fetched again while its link is
+// in a ranking. A post that the AppView no longer returns does not count, and an edit changes the
+// links.
 func TestStrangersPostIsFetchedAgain(t *testing.T) {
 	t.Parallel()
 	v := newVillage(t)
@@ -206,7 +208,7 @@ func TestStrangersPostIsFetchedAgain(t *testing.T) {
 	v.later = ranking.SubjectInterval + time.Second
 	v.run()
 	require.Equal(t, 2, v.asked())
-	require.NotContains(t, v.net.Calls(getPosts)[1].URIs, old, "its link is in no ranking")
+	require.NotContains(t, v.net.Calls(getPosts)[1].URIs, old, "a post whose link is in no ranking must not be fetched again")
 	require.Equal(t, []int{0, 0, 1, 0}, []int{v.counts("https://a.example/"), v.counts("https://b.example/"), v.counts("https://e.example/"), v.counts("https://c.example/")})
 	require.Len(t, v.rows(`SELECT rkey FROM subjects WHERE NOT shown`), 2)
 	require.Len(t, v.waiting(), 2)
@@ -219,10 +221,11 @@ func TestStrangersPostIsFetchedAgain(t *testing.T) {
 	v.project("b/r9")
 	asked := v.asked()
 	v.run()
-	require.Equal(t, asked+1, v.asked(), "somebody reposts it again")
+	require.Equal(t, asked+1, v.asked(), "a new repost must have the post fetched again")
 }
 
-// TestPostThatIsNotShownIsFetchedAFewTimes: the AppView may lag.
+// TestPostThatIsNotShownIsFetchedAFewTimes covers a post that the AppView does not return yet,
+// because it may lag.
 func TestPostThatIsNotShownIsFetchedAFewTimes(t *testing.T) {
 	t.Parallel()
 	v := newVillage(t)
@@ -235,7 +238,8 @@ func TestPostThatIsNotShownIsFetchedAFewTimes(t *testing.T) {
 	require.Len(t, v.waiting(), 1)
 }
 
-// TestFetchingSurvivesFailures of every kind, and the calls that refuse one of the posts.
+// TestFetchingSurvivesFailures covers failures of every kind, and calls that are refused because of
+// one of the posts.
 func TestFetchingSurvivesFailures(t *testing.T) {
 	t.Parallel()
 	v := newVillage(t)
@@ -248,7 +252,7 @@ func TestFetchingSurvivesFailures(t *testing.T) {
 		v.net.ClearCallFaults()
 		require.Error(t, err, kind)
 		require.Empty(t, v.sharing(), kind)
-		require.Empty(t, v.rows(`SELECT rkey FROM subjects WHERE fetched_at IS NOT NULL`), "%s says nothing about a post", kind)
+		require.Empty(t, v.rows(`SELECT rkey FROM subjects WHERE fetched_at IS NOT NULL`), "%s must not mark a post as fetched", kind)
 	}
 	v.execute(`INSERT INTO subjects (did, collection, rkey, fetch_at) VALUES ('did:plc:x', 'app.bsky.feed.post', 'no rkey', now())`)
 	v.run()
@@ -256,8 +260,8 @@ func TestFetchingSurvivesFailures(t *testing.T) {
 	require.Equal(t, []string{"no rkey"}, v.rows(`SELECT rkey FROM subjects WHERE NOT shown`))
 }
 
-// TestFetchedPostDoesNotOutliveItsDeletion: the stream brings the deletion of a followed
-// account's post while the AppView still shows it.
+// TestFetchedPostDoesNotOutliveItsDeletion deletes a followed account's post on the stream while
+// the AppView still returns it.
 func TestFetchedPostDoesNotOutliveItsDeletion(t *testing.T) {
 	t.Parallel()
 	v := newVillage(t)
@@ -272,28 +276,28 @@ func TestFetchedPostDoesNotOutliveItsDeletion(t *testing.T) {
 		v.apply(schema.Batch{Deletions: []schema.Deletion{{Key: postKey(did, rkey), Rev: "9", At: time.Now()}}})
 	}
 	deletes()
-	v.project("b/r1") // waits again, and nothing is asked for
+	v.project("b/r1") // waits again, and no fetch is requested
 	require.Empty(t, v.rows(`SELECT rkey FROM subjects`))
 	fetched := []ranking.FetchedSubject{{DueSubject: due[0], Shown: true, Links: []ranking.Share{{Identity: v.news, URL: v.news, Site: "news.example"}}}}
 	linked, err := v.checks.store(t.Context(), fetched, time.Now())
 	require.NoError(t, err)
-	require.Empty(t, linked, "the row that was to be filled has gone")
+	require.Empty(t, linked, "the row of the fetched post no longer exists")
 	other := fetched[0].DueSubject
 	v.execute(`INSERT INTO subjects (did, collection, rkey, fetch_at) VALUES ('did:plc:x', 'app.bsky.feed.post', '1', now())`)
 	other.DID, other.Rkey = "did:plc:x", "1"
 	linked, err = v.checks.store(t.Context(), []ranking.FetchedSubject{{DueSubject: other, Shown: true, Links: fetched[0].Links}}, time.Now())
 	require.NoError(t, err)
-	require.Empty(t, linked, "it was asked for again: this answer may be older than a deletion")
+	require.Empty(t, linked, "the fetch was requested again: this response may be older than a deletion")
 	v.execute(`DELETE FROM subjects`)
 
-	v.execute(`INSERT INTO subjects (did, collection, rkey, fetch_at) VALUES ($1, 'app.bsky.feed.post', $2, now())`, did, rkey) // asked for before the deletion
+	v.execute(`INSERT INTO subjects (did, collection, rkey, fetch_at) VALUES ($1, 'app.bsky.feed.post', $2, now())`, did, rkey) // a fetch requested before the deletion
 	v.run()
 	require.Equal(t, 1, v.asked())
 	require.Empty(t, v.sharing())
 	require.Equal(t, []string{"false"}, v.rows(`SELECT shown::text FROM subjects WHERE fetch_at IS NULL`))
 }
 
-// TestStrangerWhoBecomesFollowed: the stored post replaces the fetched one, and its
+// TestStrangerWhoBecomesFollowed shows that the stored post replaces the fetched one, and that its
 // deletion ends the shares through it.
 func TestStrangerWhoBecomesFollowed(t *testing.T) {
 	t.Parallel()
@@ -313,20 +317,20 @@ func TestStrangerWhoBecomesFollowed(t *testing.T) {
 	require.Zero(t, v.counts(v.news))
 }
 
-// TestWholeNetworkFetchesNothing.
+// TestWholeNetworkFetchesNothing shows that no post is fetched if the whole network is stored.
 func TestWholeNetworkFetchesNothing(t *testing.T) {
 	t.Parallel()
 	v := newVillage(t)
 	v.execute(`DELETE FROM watches`)
 	v.repostsURI("r1", v.stranger(0, v.news))
 	require.Empty(t, v.rows(`SELECT rkey FROM subjects`))
-	v.execute(`INSERT INTO subjects (did, collection, rkey, fetch_at) VALUES ('did:plc:x', 'app.bsky.feed.post', '1', now())`) // from when accounts were followed
+	v.execute(`INSERT INTO subjects (did, collection, rkey, fetch_at) VALUES ('did:plc:x', 'app.bsky.feed.post', '1', now())`) // left from when accounts were followed
 	v.run()
 	require.Zero(t, v.asked())
 	require.Len(t, v.waiting(), 1)
 }
 
-// TestRunsAreBounded in the calls that they make.
+// TestRunsAreBounded shows that the number of calls of a run is bounded.
 func TestRunsAreBounded(t *testing.T) {
 	t.Parallel()
 	v := newVillage(t)
@@ -341,7 +345,8 @@ func TestRunsAreBounded(t *testing.T) {
 	require.Empty(t, v.waiting())
 }
 
-// TestRepostOfAStrangerAddsTheJob that fetches the post, once.
+// TestRepostOfAStrangerAddsTheJob shows that such a repost enqueues the job that fetches the post,
+// once.
 func TestRepostOfAStrangerAddsTheJob(t *testing.T) {
 	schematest.Long(t)
 	t.Parallel()

@@ -9,7 +9,8 @@ import (
 	"github.com/weir-social/weir/schema"
 )
 
-// TestChunksAreBounded by records and by bytes; a record that is larger is alone.
+// TestChunksAreBounded shows that chunks are bounded by records and by bytes. A
+// record that is larger than a chunk is in a chunk of its own.
 func TestChunksAreBounded(t *testing.T) {
 	t.Parallel()
 	var keys []schema.Key

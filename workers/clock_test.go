@@ -16,14 +16,15 @@ import (
 	"github.com/weir-social/weir/schema/schematest"
 )
 
-// TestStepOfTheDatabasesClockIsDetected against the process's monotonic time, in
-// one step or gradually. A slow reply is not a step.
+// TestStepOfTheDatabasesClockIsDetected compares with the process's monotonic
+// time. The clock steps at once or drifts gradually. A slow reply is not a
+// step.
 func TestStepOfTheDatabasesClockIsDetected(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		noon := time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)
 		c := &clock{start: time.Now()}
-		require.Equal(t, time.Now(), c.Now(), "nothing was read yet")
+		require.Equal(t, time.Now(), c.Now(), "the database's clock has not been read yet")
 		started := time.Now()
 		for _, read := range []struct{ elapsed, database, step, now time.Duration }{
 			{0, 0, 0, 0},
@@ -63,8 +64,8 @@ DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET search_path = public, stepped,
 	}
 }
 
-// TestJobsAreDatedByTheDatabase, whatever the clock of the process that adds
-// them.
+// TestJobsAreDatedByTheDatabase shows that jobs have the database's time,
+// whatever the clock of the process that adds them.
 func TestJobsAreDatedByTheDatabase(t *testing.T) {
 	t.Parallel()
 	pool := schematest.New(t)
@@ -83,9 +84,9 @@ func TestJobsAreDatedByTheDatabase(t *testing.T) {
 	}
 }
 
-// TestWorkersFollowTheDatabasesClock when it is set: periodic jobs continue
-// without making up for skipped intervals, a failed job is retried soon, and due
-// jobs run.
+// TestWorkersFollowTheDatabasesClock sets the database's clock. Periodic jobs
+// continue without making up for skipped intervals, a failed job is retried
+// soon, and due jobs run.
 func TestWorkersFollowTheDatabasesClock(t *testing.T) {
 	t.Parallel()
 	schematest.Long(t)
@@ -115,7 +116,7 @@ func TestWorkersFollowTheDatabasesClock(t *testing.T) {
 		t.Helper()
 		last := count(`SELECT last_value FROM river_job_id_seq`)
 		eventually(`SELECT count(*) / 3 FROM river_job WHERE kind = 'check_alerts' AND state = 'completed' AND id > $1`, last)
-		require.Less(t, count(`SELECT last_value FROM river_job_id_seq`)-last, 500, "a duplicate takes a number too")
+		require.Less(t, count(`SELECT last_value FROM river_job_id_seq`)-last, 500, "too many job ids were used: each skipped duplicate uses one too")
 	}
 	eventually(`SELECT count(*) FROM river_job WHERE kind = 'check_alerts' AND state = 'completed'`)
 	for _, by := range []time.Duration{72 * time.Hour, -time.Hour} {
@@ -129,12 +130,12 @@ VALUES ('sync_follows', '{"watch": 1}', 45, 'network', now(), now(), 2, array_fi
 		execute(t, pool, `DELETE FROM river_job WHERE state = 'retryable'; UPDATE river_job SET queue = 'process' WHERE queue = 'elsewhere'`)
 		eventually(`SELECT 1 - least(count(*), 1) FROM river_job WHERE kind = 'process_posts' AND state <> 'completed'`)
 	}
-	eventually(`SELECT count(*) FROM river_leader WHERE expires_at <= now() + interval '1 minute'`) // its leader leads on
+	eventually(`SELECT count(*) FROM river_leader WHERE expires_at <= now() + interval '1 minute'`) // the leader keeps its lease
 }
 
-// TestDeadLeadersLeaseInTheFutureIsOverridden: the leader died while the
-// database's clock was ahead. Without the override, no process could lead until
-// then.
+// TestDeadLeadersLeaseInTheFutureIsOverridden covers a leader that died while
+// the database's clock was ahead. Without the override, no process could lead
+// until that time.
 func TestDeadLeadersLeaseInTheFutureIsOverridden(t *testing.T) {
 	t.Parallel()
 	schematest.Long(t)

@@ -10,9 +10,9 @@ import (
 	"github.com/weir-social/weir/schema/schematest"
 )
 
-// TestGapOfTheWholeNetworkIsNoDeadLetter: its job succeeds, and the gap stays
-// open with its reason until an operator accepts it, or follows accounts and
-// closes it again.
+// TestGapOfTheWholeNetworkIsNoDeadLetter shows that the gap's job succeeds. The
+// gap stays open with its reason until an operator accepts it, or follows
+// accounts and closes it again.
 func TestGapOfTheWholeNetworkIsNoDeadLetter(t *testing.T) {
 	t.Parallel()
 	pool := schematest.New(t)
@@ -42,7 +42,7 @@ func TestGapOfTheWholeNetworkIsNoDeadLetter(t *testing.T) {
 	require.Contains(t, says, "1 cannot be closed: the whole network is followed")
 
 	execute(t, pool, `INSERT INTO watches (target, kind) VALUES ($1, 'account')`, alice)
-	execute(t, pool, `INSERT INTO watch_members SELECT id, target FROM watches ON CONFLICT DO NOTHING`) // the watch's own sync may be first
+	execute(t, pool, `INSERT INTO watch_members SELECT id, target FROM watches ON CONFLICT DO NOTHING`) // the watch's own sync may have done it
 	execute(t, pool, `SELECT enqueue_job('close_gap', 'network', '{"gap": 1}')`)
 	done(2)
 	r, err = health.Read(t.Context(), pool, time.Now(), health.Limits{})

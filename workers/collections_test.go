@@ -33,13 +33,13 @@ func stored() collection.Registry {
 	)
 }
 
-// storing returns a rig with a small network that stores them.
+// storing returns a rig with a small network that stores these collections.
 func storing(t *testing.T) *rig {
 	t.Helper()
 	return newRigOn(t, simnet.Config{Seed: 21, Accounts: 10, History: 100, HistorySpan: 3 * time.Hour}, func(c *Config) { c.Collections = stored() })
 }
 
-// puts makes an account write a record, and returns its rkey.
+// puts writes a record of an account, and returns its rkey.
 func (r *rig) puts(did, collection, rkey, text string) string {
 	r.t.Helper()
 	e, err := r.net.PutRecord(did, collection, rkey, fmt.Appendf(nil, `{"$type": %q, "text": %q}`, collection, text))
@@ -47,8 +47,8 @@ func (r *rig) puts(did, collection, rkey, text string) string {
 	return e.Rkey
 }
 
-// records returns an account's stored records except posts, each as collection,
-// rkey and text, in order.
+// records returns an account's stored records except posts, in order, each as
+// collection, rkey and text.
 func (r *rig) records(did string) []string {
 	r.t.Helper()
 	rows, err := r.pool.Query(r.t.Context(), `SELECT collection || ' ' || rkey || ' ' || (record ->> 'text') FROM records_other WHERE did = $1 ORDER BY 1`, did)
@@ -61,8 +61,9 @@ func (r *rig) records(did string) []string {
 // tidBefore returns the rkey of a record written some time ago.
 func tidBefore(ago time.Duration) string { return tidAt(time.Now().Add(-ago)) }
 
-// TestBackfillBringsEveryStoredCollection, by name and by prefix, back to the
-// requested time; records whose rkeys are no TIDs are all stored.
+// TestBackfillBringsEveryStoredCollection reads collections by name and by
+// prefix, back to the requested time. Records whose rkeys are no TIDs are all
+// stored.
 func TestBackfillBringsEveryStoredCollection(t *testing.T) {
 	t.Parallel()
 	schematest.Long(t)
@@ -83,18 +84,19 @@ func TestBackfillBringsEveryStoredCollection(t *testing.T) {
 		document + " 0-first d", document + " " + recent + " d", document + " self d",
 	}
 	require.Equal(t, want, r.records(did))
-	require.GreaterOrEqual(t, r.count(`SELECT count(*) FROM posts WHERE did = $1`, did), posts/2, "posts come as ever")
-	require.Zero(t, r.count(`SELECT count(*) FROM records_other WHERE rev = $1`, schema.ListedRev), "their server names the revision")
+	require.GreaterOrEqual(t, r.count(`SELECT count(*) FROM posts WHERE did = $1`, did), posts/2, "the backfill must still store posts")
+	require.Zero(t, r.count(`SELECT count(*) FROM records_other WHERE rev = $1`, schema.ListedRev), "records from a repository must have its revision")
 
 	_, err := schema.RequestBackfill(t.Context(), r.pool, did, 100*time.Hour)
 	require.NoError(t, err)
 	r.becomes(1, `SELECT count(*) FROM records WHERE collection = $1 AND rkey = $2`, persona, old)
 	r.becomes(0, `SELECT count(*) FROM river_job WHERE kind = 'backfill_account' AND state <> 'completed'`)
-	require.Zero(t, r.count(`SELECT count(*) FROM records WHERE collection = $1 AND rkey = $2`, document, old), "it is kept for a day only")
+	require.Zero(t, r.count(`SELECT count(*) FROM records WHERE collection = $1 AND rkey = $2`, document, old), "a record older than its collection's retention must not be stored")
 }
 
-// TestGapIsRepairedInEveryCollection: records written, edited and deleted in a
-// gap, whatever their rkeys. A later revision from the stream stays.
+// TestGapIsRepairedInEveryCollection repairs records that were written, edited
+// and deleted in a gap, whatever their rkeys. A later revision from the stream
+// is kept.
 func TestGapIsRepairedInEveryCollection(t *testing.T) {
 	schematest.Long(t)
 	t.Parallel()
@@ -111,7 +113,7 @@ func TestGapIsRepairedInEveryCollection(t *testing.T) {
 		r.puts(did, name, "self", "edited in the gap")
 		require.NoError(t, r.net.DeleteRecord("at://"+did+"/"+name+"/gone"))
 	}
-	require.NoError(t, r.net.DeleteRecord("at://"+did+"/"+note+"/"+lost)) // the last of its collection: the repository no longer names the collection
+	require.NoError(t, r.net.DeleteRecord("at://"+did+"/"+note+"/"+lost)) // the last record of its collection: the repository no longer names the collection
 	newest := r.puts(did, document, "", "written in the gap")
 	r.execute(`INSERT INTO records (collection, did, rkey, rev, cid, created_at, record) VALUES ($1, $2, 'later', '3zzzzzzzzzzzz', 'c', now(), '{"text": "by the stream"}')`, persona, did)
 	r.execute(addGap)
@@ -123,8 +125,9 @@ func TestGapIsRepairedInEveryCollection(t *testing.T) {
 	require.Equal(t, 3, r.count(`SELECT count(*) FROM tombstones WHERE did = $1 AND rkey IN ('gone', $2) AND collection <> $3`, did, lost, schema.PostCollection))
 }
 
-// TestInterruptedComparisonContinues at its page and collection. Records before
-// the window are not read if all rkeys are TIDs.
+// TestInterruptedComparisonContinues shows that a comparison continues at its
+// page and collection. Records before the window are not read if all rkeys are
+// TIDs.
 func TestInterruptedComparisonContinues(t *testing.T) {
 	t.Parallel()
 	schematest.Long(t)
@@ -166,12 +169,13 @@ func TestInterruptedComparisonContinues(t *testing.T) {
 		}
 	}
 	require.Equal(t, 1, refused)
-	require.Equal(t, 5, first, "of each collection the first page, and the lowest rkeys of two")
+	require.Equal(t, 5, first, "the first page of each collection, and the lowest rkeys of two")
 	require.Equal(t, 7, pages, "all three pages of notes and an empty one, three of documents, and an empty one")
 }
 
-// TestAuditComparesEveryCollection and repairs it. A record whose rkey is no TID
-// may have expired, unless its collection is kept for ever.
+// TestAuditComparesEveryCollection shows that an audit compares and repairs
+// every collection. A record whose rkey is no TID may have expired, unless its
+// collection is kept for ever.
 func TestAuditComparesEveryCollection(t *testing.T) {
 	t.Parallel()
 	schematest.Long(t)
@@ -199,7 +203,7 @@ func TestAuditComparesEveryCollection(t *testing.T) {
 	r.execute(`INSERT INTO records (collection, did, rkey, rev, cid, created_at, record) VALUES ('pub.layers.forged', $1, 'x', '222', 'c', now(), '{}')`, did)
 	for _, repair := range []bool{false, true} {
 		sum = audit(repair)
-		require.Equal(t, []int{3, 1, 2}, []int{sum.Missing, sum.Extra, sum.Stale}, "the document named other may have expired")
+		require.Equal(t, []int{3, 1, 2}, []int{sum.Missing, sum.Extra, sum.Stale}, "the document named other may have expired and must not count as missing")
 	}
 	require.Equal(t, 3, r.count(`SELECT count(*) FROM audit_faults AS f JOIN audits AS a ON a.id = f.audit_id WHERE a.repaired AND f.collection LIKE 'pub.layers.%' AND f.fault <> 'extra'`))
 	sum = audit(false)
@@ -208,8 +212,8 @@ func TestAuditComparesEveryCollection(t *testing.T) {
 	require.NotContains(t, strings.Join(r.records(did), "\n"), document+" other")
 }
 
-// TestHostileRepositoriesAreBounded: a prefix matches more collections than are
-// compared.
+// TestHostileRepositoriesAreBounded covers a prefix that matches more
+// collections than the comparison's limit.
 func TestHostileRepositoriesAreBounded(t *testing.T) {
 	t.Parallel()
 	schematest.Long(t)
@@ -223,7 +227,8 @@ func TestHostileRepositoriesAreBounded(t *testing.T) {
 	require.Equal(t, mostCollections, r.count(`SELECT count(*) FROM records_other WHERE did = $1`, did))
 }
 
-// TestUnreachableServerDelaysNoPosts: the other collections are compared later.
+// TestUnreachableServerDelaysNoPosts shows that posts are stored and that the
+// other collections are compared later.
 func TestUnreachableServerDelaysNoPosts(t *testing.T) {
 	t.Parallel()
 	schematest.Long(t)
@@ -242,8 +247,9 @@ func TestUnreachableServerDelaysNoPosts(t *testing.T) {
 	r.becomes(0, `SELECT count(*) FROM accounts WHERE reread_since IS NOT NULL`)
 }
 
-// TestEachCollectionExpiresUnderItsRetention, by the time it was stored. The
-// rkey and createdAt, which the author chooses, do not matter.
+// TestEachCollectionExpiresUnderItsRetention shows that records expire by the
+// time at which they were stored. The rkey and createdAt, which the author
+// chooses, do not matter.
 func TestEachCollectionExpiresUnderItsRetention(t *testing.T) {
 	t.Parallel()
 	pool := schematest.New(t)
@@ -279,11 +285,11 @@ func TestEachCollectionExpiresUnderItsRetention(t *testing.T) {
 	require.Equal(t, names[1:], left(2*day-time.Second))
 	require.Equal(t, names[2:], left(2*day+time.Second))
 	require.Equal(t, []string{note, "com.example.removed"}, left(3*day+time.Second))
-	require.Equal(t, []string{note, "com.example.removed"}, left(1000*day), "the one is kept for ever, the other has no entry any more")
+	require.Equal(t, []string{note, "com.example.removed"}, left(1000*day), "one collection is kept for ever, the other no longer has an entry")
 }
 
-// TestPositionMovesFromCollectionToCollection, posts first, and past a
-// collection that is gone.
+// TestPositionMovesFromCollectionToCollection shows that posts come first, and
+// that the position moves past a collection that is gone.
 func TestPositionMovesFromCollectionToCollection(t *testing.T) {
 	t.Parallel()
 	var at repositoryPlace

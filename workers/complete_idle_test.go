@@ -26,12 +26,12 @@ func (drain) InsertOpts() river.InsertOpts {
 		rivertype.JobStateAvailable, rivertype.JobStatePending, rivertype.JobStateRetryable, rivertype.JobStateRunning, rivertype.JobStateScheduled}}}
 }
 
-// TestWorkAddedAtTheEndIsDone: before the job locks its row, and while it has locked it.
+// TestWorkAddedAtTheEndIsDone adds work before the job locks its row, and while it holds the lock.
 func TestWorkAddedAtTheEndIsDone(t *testing.T) {
 	t.Parallel()
 	pool := schematest.New(t)
 	execute(t, pool, `CREATE TABLE drained (done boolean NOT NULL DEFAULT false)`)
-	at, again := make(chan string), make(chan struct{}) // where the first run stands, and that it may go on
+	at, again := make(chan string), make(chan struct{}) // the step of the first run, and the signal to continue
 	var runs atomic.Int32
 	step := func(ctx context.Context, name string) {
 		select {
@@ -76,7 +76,7 @@ func TestWorkAddedAtTheEndIsDone(t *testing.T) {
 	}
 	require.True(t, add())
 	require.Equal(t, "looked", <-at)
-	require.False(t, add(), "the job runs")
+	require.False(t, add(), "no second job may be added while the job runs")
 	again <- struct{}{}
 	require.Equal(t, "looked", <-at, "once more")
 	again <- struct{}{}

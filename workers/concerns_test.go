@@ -24,7 +24,7 @@ func plain(rkey, rev string) schema.Write {
 	return schema.Write{Key: postKey("did:plc:a", rkey), Rev: rev, CID: "c", CreatedAt: time.Unix(100, 0), Record: []byte(aboutNothing)}
 }
 
-// named returns the posts and reposts that jobs name, and whether these are fresh.
+// named returns the posts and reposts that jobs name, and whether the jobs are marked as fresh.
 func (a author) named() []string {
 	a.t.Helper()
 	return strs(a.t, a.pool, `SELECT concat_ws(' ', n.name, j.args ->> 'fresh') FROM river_job AS j
@@ -38,8 +38,8 @@ func (a author) forget() {
 	require.NoError(a.t, err)
 }
 
-// TestJobsOmitNewPostsThatShareNothing: an edit is named whatever it contains, because
-// the earlier revision may have shared something.
+// TestJobsOmitNewPostsThatShareNothing shows that new posts without links are omitted. An edit is
+// named whatever it contains, because the earlier revision may have shared something.
 func TestJobsOmitNewPostsThatShareNothing(t *testing.T) {
 	t.Parallel()
 	pool := schematest.New(t)
@@ -57,7 +57,7 @@ func TestJobsOmitNewPostsThatShareNothing(t *testing.T) {
 	require.Empty(t, strs(t, pool, `SELECT kind FROM river_job`), "a job would name nothing")
 
 	expired := plain("7", "2")
-	expired.Edit = true // its first revision is not stored any more
+	expired.Edit = true // its first revision is no longer stored
 	require.NoError(t, a.commit(p, schema.Batch{Writes: []schema.Write{plain("1", "1"), plain("2", "2"), plain("4", "2"), plain("6", "1"), expired}}))
 	require.Equal(t, []string{"did:plc:a/2", "did:plc:a/4", "did:plc:a/7"}, a.named())
 	a.forget()
@@ -70,7 +70,7 @@ func TestJobsOmitNewPostsThatShareNothing(t *testing.T) {
 	require.Equal(t, []string{"did:plc:a/1"}, a.named(), "a repair, a listing or a retry names every record")
 }
 
-// TestEditThatDropsTheLinkEndsTheShare follows one through the commits and their jobs.
+// TestEditThatDropsTheLinkEndsTheShare follows such an edit through the commits and their jobs.
 func TestEditThatDropsTheLinkEndsTheShare(t *testing.T) {
 	t.Parallel()
 	pool := schematest.New(t)
@@ -95,8 +95,8 @@ func TestEditThatDropsTheLinkEndsTheShare(t *testing.T) {
 	require.Empty(t, shares(t, pool))
 }
 
-// TestFreshRecordThatChangesIsReplaced edits a new post after its job has read it, and
-// has another job project the first revision in between.
+// TestFreshRecordThatChangesIsReplaced edits a new post after its job has read it, and has another
+// job project the first revision in between.
 func TestFreshRecordThatChangesIsReplaced(t *testing.T) {
 	t.Parallel()
 	pool := schematest.New(t)
@@ -118,7 +118,7 @@ func TestFreshRecordThatChangesIsReplaced(t *testing.T) {
 	require.Equal(t, []string{"1 " + y}, shares(t, pool))
 }
 
-// TestSecondAttemptIsNotFresh retries the job of a post that was edited since.
+// TestSecondAttemptIsNotFresh retries the job of a post that was edited after the first attempt.
 func TestSecondAttemptIsNotFresh(t *testing.T) {
 	t.Parallel()
 	pool := schematest.New(t)
@@ -132,9 +132,9 @@ func TestSecondAttemptIsNotFresh(t *testing.T) {
 	require.Empty(t, shares(t, pool))
 }
 
-// TestFreshQuoteOfAPostThatIsEdited has another job project a quote after its own job
-// has begun, and then edits the quoted post. What the other job wrote counts no more, and
-// is gone when the subject is checked.
+// TestFreshQuoteOfAPostThatIsEdited has another job project a quote after the quote's own job has
+// begun. Then the quoted post is edited. The share that the other job wrote no longer counts, and
+// is deleted when the subject is checked.
 func TestFreshQuoteOfAPostThatIsEdited(t *testing.T) {
 	t.Parallel()
 	c := newTown(t)

@@ -12,8 +12,7 @@ import (
 	"github.com/weir-social/weir/schema"
 )
 
-// counted has the counter run to its end, and requires that the counts it keeps equal those
-// of the shares.
+// counted runs the counter to its end, and requires that its counts equal those of the shares.
 func (c *town) counted() {
 	c.t.Helper()
 	for {
@@ -27,9 +26,9 @@ func (c *town) counted() {
 	require.NoError(c.t, err)
 }
 
-// TestCopiesDoNotCountASecondTime: a note that a bridge made of a post, and a repost that it
-// made of a repost, count only while the original does not share the link, whichever is
-// processed first, and whatever the counter had counted before.
+// TestCopiesDoNotCountASecondTime covers a note that a bridge made of a post, and a repost that it
+// made of a repost. They count only while the original does not share the link, whichever is
+// processed first, and whatever was counted before.
 func TestCopiesDoNotCountASecondTime(t *testing.T) {
 	t.Parallel()
 	for name, copyFirst := range map[string]bool{"original first": false, "copy first": true} {
@@ -61,9 +60,9 @@ func TestCopiesDoNotCountASecondTime(t *testing.T) {
 				original()
 				copied()
 			}
-			require.Equal(t, 2, c.sharers(c.news), "two persons: the one on two networks counts once")
+			require.Equal(t, 2, c.sharers(c.news), "two people share it: the one on two networks counts once")
 			require.Equal(t, []string{"did:nostr: copy", "did:nostr: counts", "did:plc:a counts"}, reasons())
-			require.Equal(t, 1, c.sharers("https://news.example/2"), "the original does not share this one")
+			require.Equal(t, 1, c.sharers("https://news.example/2"), "the copy counts, because the original does not share this link")
 			id, err := schema.One(t.Context(), c.pool, "find the link", pgx.RowTo[int64], `SELECT id FROM links WHERE url = $1`, c.news)
 			require.NoError(t, err)
 			page, err := ranking.LinkShares(t.Context(), c.pool, ranking.LinkQuery{ID: id, Window: 24 * time.Hour}, 10, "")
@@ -74,7 +73,7 @@ func TestCopiesDoNotCountASecondTime(t *testing.T) {
 			}
 			require.Equal(t, map[string]ranking.Reason{note.URI(): ranking.Copied, other.URI(): "", c.uri("a/1"): ""}, why)
 
-			c.posts("a/1", "", "https://news.example/3") // an edit: the original shares something else now
+			c.posts("a/1", "", "https://news.example/3") // an edit: the original now shares another link
 			c.project("a/1")
 			c.counted()
 			require.Equal(t, 2, c.sharers(c.news))
@@ -85,7 +84,7 @@ func TestCopiesDoNotCountASecondTime(t *testing.T) {
 
 			c.deletes("a/1")
 			c.counted()
-			require.Equal(t, 2, c.sharers(c.news), "the copy counts in its place")
+			require.Equal(t, 2, c.sharers(c.news), "the copy must count in place of the original")
 			require.Equal(t, []string{"did:nostr: counts", "did:nostr: counts"}, reasons())
 			c.apply(schema.Batch{Deletions: []schema.Deletion{{Key: note, Rev: "~", At: time.Now()}}})
 			c.counted()
@@ -95,7 +94,7 @@ func TestCopiesDoNotCountASecondTime(t *testing.T) {
 	}
 }
 
-// TestCopyOfARepost: what is copied may be a repost, and an event that is edited may stop
+// TestCopyOfARepost shows that the original may be a repost, and that an edited event may stop
 // being a copy.
 func TestCopyOfARepost(t *testing.T) {
 	t.Parallel()
@@ -116,7 +115,7 @@ func TestCopyOfARepost(t *testing.T) {
 	require.Equal(t, 4, c.sharers(c.news))
 	c.deletes("b/r1")
 	c.counted()
-	require.Equal(t, 4, c.sharers(c.news), "the copy of the repost counts in its place")
+	require.Equal(t, 4, c.sharers(c.news), "the copy must count in place of the repost")
 
 	w := c.checks()
 	w.now = func() time.Time { return time.Now().Add(subjectIdle + time.Hour) }
@@ -127,11 +126,11 @@ func TestCopyOfARepost(t *testing.T) {
 	_, err = c.pool.Exec(t.Context(), `DELETE FROM records WHERE collection = 'nostr.6'; DELETE FROM shares WHERE collection = 'nostr.6'; UPDATE copies SET checked_at = now() - interval '3 days'`)
 	require.NoError(t, err)
 	c.check(w)
-	require.Empty(t, c.rows(`SELECT rkey FROM copies`), "nothing needs it")
+	require.Empty(t, c.rows(`SELECT rkey FROM copies`), "the row of a copy that no share needs must be deleted")
 }
 
-// TestCopyAndOriginalAtTheSameTime: neither transaction sees the other. What runs after the
-// later commit has the copy counted again.
+// TestCopyAndOriginalAtTheSameTime covers two transactions that do not see each other. The work
+// after the later commit has the copy counted again.
 func TestCopyAndOriginalAtTheSameTime(t *testing.T) {
 	t.Parallel()
 	c := newTown(t)
@@ -142,7 +141,7 @@ func TestCopyAndOriginalAtTheSameTime(t *testing.T) {
 	require.NoError(t, err)
 	tx, err := c.pool.Begin(t.Context())
 	require.NoError(t, err)
-	defer tx.Rollback(t.Context()) //nolint:errcheck // committed below
+	defer tx.Rollback(t.Context()) //nolint:errcheck // the transaction is committed below
 	_, err = tx.Exec(t.Context(), `INSERT INTO shares SELECT * FROM uncommitted`)
 	require.NoError(t, err)
 	c.event(note, "1", c.news, []string{"proxy", c.key("a/1").URI(), "atproto"})
@@ -155,8 +154,8 @@ func TestCopyAndOriginalAtTheSameTime(t *testing.T) {
 	require.Equal(t, 1, c.sharers(c.news))
 }
 
-// TestCopyOfAnotherOriginal: an article that is edited within a second names another
-// original from then on, and nothing else of its share changes.
+// TestCopyOfAnotherOriginal edits an article within a second. It then names another original, and
+// nothing else of its share changes.
 func TestCopyOfAnotherOriginal(t *testing.T) {
 	t.Parallel()
 	c := newTown(t)

@@ -13,8 +13,8 @@ import (
 	"github.com/weir-social/weir/schema/schematest"
 )
 
-// TestOneOfTheWorkersCounts: two processes count what is shared while they run, a wrong
-// count is found by the periodic check, and nothing is counted after both stopped.
+// TestOneOfTheWorkersCounts shows that two processes count the shares stored while they run, that
+// the periodic check finds a wrong count, and that nothing is counted after both have stopped.
 func TestOneOfTheWorkersCounts(t *testing.T) {
 	t.Parallel()
 	r := &rig{t: t, pool: schematest.New(t)}

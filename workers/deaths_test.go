@@ -12,8 +12,9 @@ import (
 	"github.com/weir-social/weir/schema/schematest"
 )
 
-// TestJobOfADeadProcessIsProcessed although it was killed in its last attempt:
-// River's rescuer retries it, and there is no dead letter.
+// TestJobOfADeadProcessIsProcessed shows that River's rescuer retries a job
+// whose process was killed in its last attempt, and that there is no dead
+// letter.
 func TestJobOfADeadProcessIsProcessed(t *testing.T) {
 	t.Parallel()
 	schematest.Long(t)
@@ -33,8 +34,9 @@ FROM (VALUES ('audit', '{}'::jsonb, 'network'), ('close_gap', '{"gap": 7}', 'net
 	require.Zero(t, letters)
 }
 
-// TestDeathsAreNoFailures: deaths neither use up a job's attempts nor lengthen
-// its delay. After twenty deaths the job becomes a dead letter with that cause.
+// TestDeathsAreNoFailures shows that deaths of the process neither use up a
+// job's attempts nor lengthen its delay. After twenty deaths the job becomes a
+// dead letter with that cause.
 func TestDeathsAreNoFailures(t *testing.T) {
 	t.Parallel()
 	schematest.Long(t)
@@ -64,7 +66,8 @@ FROM (VALUES ('sync_follows', '{"watch": 1}'::jsonb, 'available', 3, 3),
 	require.Contains(t, cause, "the process died, or the job never returned, 20 times")
 }
 
-// TestJobWithFewAttemptsHasThem: one whose inserter knows nothing of deaths.
+// TestJobWithFewAttemptsHasThem covers a job whose inserter does not allow for
+// deaths.
 func TestJobWithFewAttemptsHasThem(t *testing.T) {
 	t.Parallel()
 	pool := schematest.New(t)
@@ -79,8 +82,8 @@ func TestJobWithFewAttemptsHasThem(t *testing.T) {
 	}, 30*time.Second, 20*time.Millisecond, "the first failure of three")
 }
 
-// TestRiverRebuildsIndexesThatExist, all of them: at midnight River warns about
-// each missing one.
+// TestRiverRebuildsIndexesThatExist shows that all of the indexes exist: at
+// midnight River warns about each missing one.
 func TestRiverRebuildsIndexesThatExist(t *testing.T) {
 	t.Parallel()
 	schematest.Long(t)
@@ -90,8 +93,8 @@ func TestRiverRebuildsIndexesThatExist(t *testing.T) {
 	require.ElementsMatch(t, there, riverIndexes())
 }
 
-// TestStopDoesNotWaitForOthers: a job that waits to retry a call to an
-// unreachable service ends at once when the process stops. It keeps its
+// TestStopDoesNotWaitForOthers shows that a job that waits to retry a call to
+// an unreachable service ends at once when the process stops. It keeps its
 // attempts, and its watch has no problem.
 func TestStopDoesNotWaitForOthers(t *testing.T) {
 	t.Parallel()
@@ -113,7 +116,7 @@ func TestStopDoesNotWaitForOthers(t *testing.T) {
 	require.Eventually(t, func() bool {
 		return count(`SELECT count(*) FROM river_job WHERE args ->> 'watch' = '1' AND state = 'running'`) == 1
 	}, time.Minute, 20*time.Millisecond)
-	close(stopping) // while River runs: its own stop ends a job after 20 s
+	close(stopping) // while River still runs: its own stop ends a job after 20 s
 	require.Eventually(t, func() bool {
 		return count(`SELECT count(*) FROM river_job WHERE args ->> 'watch' = '1' AND metadata ? 'snoozes'`) == 1
 	}, time.Minute, 20*time.Millisecond, "the stop waits for the call")

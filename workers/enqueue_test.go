@@ -63,8 +63,8 @@ func fromGo(t *testing.T, pool *pgxpool.Pool, client inserter, since time.Time, 
 	return added
 }
 
-// fromSQL requests a backfill by SQL, as in psql, and waits until the request is
-// processed.
+// fromSQL requests a backfill by SQL, as an operator would in psql, and waits
+// until the request is processed.
 func fromSQL(t *testing.T, pool *pgxpool.Pool, back string, priority int) {
 	t.Helper()
 	var id int64
@@ -76,7 +76,8 @@ func fromSQL(t *testing.T, pool *pgxpool.Pool, back string, priority int) {
 	}, time.Minute, 20*time.Millisecond)
 }
 
-// TestSQLAndGoShareOneJobPerAccount, in both orders, and the better reason wins.
+// TestSQLAndGoShareOneJobPerAccount requests a backfill in both orders. The
+// reason with the better priority wins.
 func TestSQLAndGoShareOneJobPerAccount(t *testing.T) {
 	t.Parallel()
 	began := time.Now()
@@ -90,12 +91,12 @@ func TestSQLAndGoShareOneJobPerAccount(t *testing.T) {
 		found := backfillsOf(t, pool, alice)
 		require.Len(t, found, 1)
 		require.Equal(t, 2, found[0].Priority)
-		require.WithinRange(t, found[0].Since, began.Add(-24*time.Hour), time.Now().Add(-24*time.Hour), "the wider window")
+		require.WithinRange(t, found[0].Since, began.Add(-24*time.Hour), time.Now().Add(-24*time.Hour), "the wider window must win")
 		require.Equal(t, 0, fromGo(t, pool, client, hour, jobs.PriorityGap))
 		found = backfillsOf(t, pool, alice)
 		require.Len(t, found, 1)
 		require.Equal(t, 1, found[0].Priority)
-		require.WithinRange(t, found[0].Since, began.Add(-24*time.Hour), time.Now().Add(-24*time.Hour), "a narrower window takes nothing away")
+		require.WithinRange(t, found[0].Since, began.Add(-24*time.Hour), time.Now().Add(-24*time.Hour), "a narrower window must change nothing")
 	})
 	t.Run("SQL first", func(t *testing.T) {
 		t.Parallel()
@@ -105,7 +106,7 @@ func TestSQLAndGoShareOneJobPerAccount(t *testing.T) {
 		require.Equal(t, 0, fromGo(t, pool, client, time.Now().Add(-48*time.Hour), jobs.PriorityColdStart))
 		found := backfillsOf(t, pool, alice)
 		require.Len(t, found, 1)
-		require.Equal(t, 3, found[0].Priority, "a worse reason takes nothing away")
+		require.Equal(t, 3, found[0].Priority, "a worse reason must change nothing")
 		require.WithinRange(t, found[0].Since, began.Add(-48*time.Hour), time.Now().Add(-48*time.Hour))
 	})
 	t.Run("after the end", func(t *testing.T) {
@@ -115,11 +116,12 @@ func TestSQLAndGoShareOneJobPerAccount(t *testing.T) {
 		fromGo(t, pool, client, time.Now(), jobs.PriorityManual)
 		_, err := pool.Exec(t.Context(), `UPDATE river_job SET state = 'completed', finalized_at = now() WHERE kind = 'backfill_account'`)
 		require.NoError(t, err)
-		require.Equal(t, 1, fromGo(t, pool, client, time.Now(), jobs.PriorityManual), "what has ended is no obstacle")
+		require.Equal(t, 1, fromGo(t, pool, client, time.Now(), jobs.PriorityManual), "a finished job must not prevent a new one")
 	})
 }
 
-// TestMalformedRequestIsRefusedAtOnce by the SQL function itself.
+// TestMalformedRequestIsRefusedAtOnce shows that the SQL function itself
+// refuses it.
 func TestMalformedRequestIsRefusedAtOnce(t *testing.T) {
 	t.Parallel()
 	pool := schematest.New(t)
@@ -139,7 +141,8 @@ func TestMalformedRequestIsRefusedAtOnce(t *testing.T) {
 	require.NoError(t, err)
 }
 
-// TestWholeNetworkHasNoFeeds, and the job's error says so in River UI.
+// TestWholeNetworkHasNoFeeds shows that a backfill fails if the whole network
+// is followed, and that River UI shows the error.
 func TestWholeNetworkHasNoFeeds(t *testing.T) {
 	t.Parallel()
 	pool := schematest.New(t)
@@ -154,10 +157,10 @@ func TestWholeNetworkHasNoFeeds(t *testing.T) {
 	require.Contains(t, cause, "the whole network is followed: name an account, or add a watch")
 }
 
-// TestCallsOfAllProcessesShareOneLimit: three processes, many callers. Each call
-// lasts until another has begun, or no other caller is left. The test checks the
-// starts that the database assigned; when a caller uses its start depends on the
-// machine.
+// TestCallsOfAllProcessesShareOneLimit runs three processes with many callers
+// each. Each call lasts until another has begun, or until no other caller is
+// left. The test checks the start times that the database assigned, because the
+// time at which a caller uses its start depends on the machine.
 func TestCallsOfAllProcessesShareOneLimit(t *testing.T) {
 	t.Parallel()
 	schematest.Long(t)
@@ -208,8 +211,8 @@ FROM (SELECT at, lag(at) OVER (ORDER BY n) AS before FROM turns) AS t`, spacing)
 	require.Zero(t, tooClose)
 }
 
-// TestLateCallerReservesANewStart: a start is lost if its reservation returned
-// too late.
+// TestLateCallerReservesANewStart shows that a start is dropped if its
+// reservation returned too late.
 func TestLateCallerReservesANewStart(t *testing.T) {
 	t.Parallel()
 	schematest.Long(t)
@@ -223,7 +226,7 @@ BEGIN
     IF nextval('turns') = (SELECT min(turn) FROM slow) THEN PERFORM pg_sleep(0.3); END IF;
     RETURN NULL;
 END $$;
-CREATE CONSTRAINT TRIGGER slow AFTER UPDATE ON api_schedule DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION slow()`) // at commit
+CREATE CONSTRAINT TRIGGER slow AFTER UPDATE ON api_schedule DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION slow()`) // delays the commit
 	require.NoError(t, err)
 	take := func() (turns int64) {
 		t.Helper()
@@ -235,14 +238,14 @@ CREATE CONSTRAINT TRIGGER slow AFTER UPDATE ON api_schedule DEFERRABLE INITIALLY
 		return turns
 	}
 	first := take()
-	require.GreaterOrEqual(t, first, int64(2), "the first shows how long the way is")
+	require.GreaterOrEqual(t, first, int64(2), "the first reservations measure the delay")
 	_, err = pool.Exec(t.Context(), `INSERT INTO slow VALUES ($1)`, first+1)
 	require.NoError(t, err)
 	require.GreaterOrEqual(t, take(), first+2)
 }
 
-// TestDatabaseClock: a reply that was held up does not make its reading later,
-// and the estimate decays slowly.
+// TestDatabaseClock shows that a delayed reply does not make its reading later,
+// and that the estimate decays slowly.
 func TestDatabaseClock(t *testing.T) {
 	t.Parallel()
 	var c databaseClock
@@ -254,12 +257,13 @@ func TestDatabaseClock(t *testing.T) {
 	require.True(t, known)
 	require.WithinDuration(t, now.Add(2*time.Millisecond), at, time.Millisecond)
 	at, _ = c.localTime(reading, now.Add(time.Millisecond))
-	require.WithinDuration(t, now.Add(time.Millisecond), at, time.Microsecond, "a shorter delay is the truth")
+	require.WithinDuration(t, now.Add(time.Millisecond), at, time.Microsecond, "the shortest delay must be used")
 	at, _ = c.localTime(reading.Add(time.Minute), now.Add(time.Minute+20*time.Millisecond))
-	require.WithinDuration(t, now.Add(time.Minute+20*time.Millisecond), at, time.Microsecond, "the delay is longer from now on")
+	require.WithinDuration(t, now.Add(time.Minute+20*time.Millisecond), at, time.Microsecond, "a delay that stays longer must be used")
 }
 
-// TestJitterWidensTheSpacing at once, within bounds, and decays slowly.
+// TestJitterWidensTheSpacing shows that jitter widens the spacing at once,
+// within bounds, and that this decays slowly.
 func TestJitterWidensTheSpacing(t *testing.T) {
 	t.Parallel()
 	pool := schematest.New(t)
@@ -286,7 +290,8 @@ func slotsTaken(t *testing.T, pool *pgxpool.Pool) (n int) {
 	return n
 }
 
-// TestSlotOfADeadProcessIsFreeAgain after its TTL.
+// TestSlotOfADeadProcessIsFreeAgain shows that a dead process's slot is free
+// after its TTL.
 func TestSlotOfADeadProcessIsFreeAgain(t *testing.T) {
 	t.Parallel()
 	pool := schematest.New(t)

@@ -26,7 +26,8 @@ import (
 	"github.com/weir-social/weir/schema/schematest"
 )
 
-// TestEveryErrorHasOneClass, however it is wrapped.
+// TestEveryErrorHasOneClass shows that each error has its class, however it is
+// wrapped.
 func TestEveryErrorHasOneClass(t *testing.T) {
 	t.Parallel()
 	const cancel, retry = "cancel", "retry"
@@ -68,15 +69,15 @@ func TestEveryErrorHasOneClass(t *testing.T) {
 			}
 			require.Equal(t, c.want, got, name)
 			if snooze == nil {
-				require.ErrorContains(t, ended, err.Error(), "nothing of the cause is lost")
+				require.ErrorContains(t, ended, err.Error(), "the cause must be kept")
 			}
 		}
 	}
 	require.NoError(t, riverError(nil))
 }
 
-// TestJobsAreCancelledAndSnoozedInOnePlace: only errors.go uses River's cancel
-// and snooze errors.
+// TestJobsAreCancelledAndSnoozedInOnePlace shows that only errors.go uses
+// River's cancel and snooze errors.
 func TestJobsAreCancelledAndSnoozedInOnePlace(t *testing.T) {
 	t.Parallel()
 	files, err := filepath.Glob("*.go")
@@ -88,7 +89,7 @@ func TestJobsAreCancelledAndSnoozedInOnePlace(t *testing.T) {
 		}
 		file, err := parser.ParseFile(token.NewFileSet(), name, nil, 0)
 		require.NoError(t, err)
-		river := map[string]bool{} // River's packages that the file imports
+		river := map[string]bool{} // the names of River's packages that the file imports
 		for _, imported := range file.Imports {
 			if path := strings.Trim(imported.Path.Value, `"`); strings.HasPrefix(path, "github.com/riverqueue/river") {
 				river[filepath.Base(path)] = true
@@ -123,8 +124,8 @@ type ender struct {
 
 func (w *ender) Work(context.Context, *river.Job[jobs.CloseGap]) error { return w.err }
 
-// TestDeadLettersOfJobsHaveTheClassOfTheirErrors: the database, which writes the
-// dead letters, classifies errors in the same way.
+// TestDeadLettersOfJobsHaveTheClassOfTheirErrors shows that the database, which
+// writes the dead letters, classifies errors in the same way.
 func TestDeadLettersOfJobsHaveTheClassOfTheirErrors(t *testing.T) {
 	t.Parallel()
 	pool := schematest.New(t)

@@ -10,8 +10,8 @@ import (
 	"github.com/weir-social/weir/schema"
 )
 
-// TestEventsExpireAtTheirTime with their shares. A newer revision that does not expire stays,
-// and an older one does not come back.
+// TestEventsExpireAtTheirTime shows that events expire with their shares. A newer revision that
+// does not expire is kept, and an older one is not stored again.
 func TestEventsExpireAtTheirTime(t *testing.T) {
 	t.Parallel()
 	c := newTown(t)
@@ -43,7 +43,7 @@ func TestEventsExpireAtTheirTime(t *testing.T) {
 	require.Equal(t, []string{later.Rkey, "edited"}, c.rows(`SELECT rkey FROM shares ORDER BY rkey`))
 	require.Equal(t, []string{later.Rkey}, c.rows(`SELECT rkey FROM expirations`))
 	store(article, "1", time.Time{})
-	require.Empty(t, c.sharedBy(article), "a relay brings the version that it had replaced")
+	require.Empty(t, c.sharedBy(article), "the older version, sent by a relay again, must not be stored")
 	store(article, "3", time.Time{})
 	require.NotEmpty(t, c.sharedBy(article))
 }

@@ -73,13 +73,13 @@ FROM links AS l JOIN shares AS s ON s.link_id = l.id
 WHERE ` + ofDay + ` AND l.id % 50 = 0 AND s.how = 'post' AND $2 > 0`, links}} {
 		_, err := pool.Exec(b.Context(), fill.sql, day, fill.rows)
 		require.NoError(b, err)
-		_, err = pool.Exec(b.Context(), `ANALYZE links, claims`) // or the planner expects no links of this day, and reads all shares for each
+		_, err = pool.Exec(b.Context(), `ANALYZE links, claims`) // otherwise the planner expects no links of this day, and reads all shares for each link
 		require.NoError(b, err)
 	}
 }
 
-// writers commit like the consumer and like a worker of its jobs until the
-// context ends. It returns how long each commit took.
+// writers commit batches as the consumer does, and the results of their jobs as a worker does,
+// until the context ends. It returns how long each commit took.
 func writers(ctx context.Context, b *testing.B, pool *pgxpool.Pool, name string, now time.Time) (consumer, worker []time.Duration) {
 	lease, ok, err := schema.TakeLease(b.Context(), pool, name, "wire", "me", time.Hour)
 	require.NoError(b, err)
@@ -124,10 +124,9 @@ func writers(ctx context.Context, b *testing.B, pool *pgxpool.Pool, name string,
 
 func milliseconds(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }
 
-// BenchmarkExpireDay expires the oldest of four days: half a million of two
-// million posts, 220,000 of 880,000 shares and, when their grace is over, 124,000 of
-// 500,000 links, while others commit. It compares this with one plain DELETE of as many
-// shares and links without concurrent commits.
+// BenchmarkExpireDay expires the oldest of four days while others commit: half a million of two
+// million posts, 220,000 of 880,000 shares and, after their grace, 124,000 of 500,000 links. It
+// compares this with a plain DELETE of as many shares and links without concurrent commits.
 func BenchmarkExpireDay(b *testing.B) {
 	for b.Loop() {
 		b.StopTimer()
@@ -163,7 +162,7 @@ func BenchmarkExpireDay(b *testing.B) {
 			posts = time.Since(at)
 			err := w.Run(b.Context(), now)
 			if err == nil {
-				err = w.Run(b.Context(), now.Add(time.Second)) // the links
+				err = w.Run(b.Context(), now.Add(time.Second)) // expires the links
 			}
 			took = time.Since(at)
 			return err

@@ -32,16 +32,16 @@ FROM (SELECT $1::timestamptz + n * interval '1 day' * 100 / $2::int AS at FROM g
 	require.NoError(b, err)
 }
 
-// cleanJobs deletes the jobs that finished a day ago or earlier, as River's cleaner does. A
-// client would also count by today's clock.
+// cleanJobs deletes the jobs that finished at least a day ago, as River's cleaner does. A client's
+// cleaner would use today's clock.
 func cleanJobs(b *testing.B, pool *pgxpool.Pool, now time.Time) {
 	b.Helper()
 	_, err := pool.Exec(b.Context(), `DELETE FROM river_job WHERE state = 'completed' AND finalized_at <= $1`, now.Add(-day))
 	require.NoError(b, err)
 }
 
-// tableSizes returns the sizes of the tables in bytes, with their indexes. A partitioned
-// table is one.
+// tableSizes returns the sizes of the tables in bytes, with their indexes. It sums up the
+// partitions of a table.
 func tableSizes(b *testing.B, pool *pgxpool.Pool) map[string]float64 {
 	b.Helper()
 	rows, err := pool.Query(b.Context(), `
@@ -59,7 +59,7 @@ GROUP BY 1`)
 	return sizes
 }
 
-// expireDay has a day counted and expired as the processes with workers do.
+// expireDay counts and expires a day as the processes with workers do.
 func expireDay(b *testing.B, pool *pgxpool.Pool, w *Expire, subjects *CheckSubjects, now time.Time) (counted, expired time.Duration) {
 	b.Helper()
 	began := time.Now()
@@ -87,10 +87,10 @@ func expireDay(b *testing.B, pool *pgxpool.Pool, w *Expire, subjects *CheckSubje
 	return counted, expired
 }
 
-// BenchmarkExpireTenDays simulates ten days, with a fifth of a million posts in all, or as
-// many as WEIR_EXPIRE_POSTS says, and a quarter as many links. From the eighth day on no
-// table may grow: the retentions of posts and shares have passed once by then. What is kept
-// for a day more may not grow from the ninth day on. A hundredth of the links is kept.
+// BenchmarkExpireTenDays simulates ten days with WEIR_EXPIRE_POSTS posts in all (200,000), and a
+// quarter as many links. From the eighth day on no table may grow, because the retentions of posts
+// and shares have passed once by then. Rows that are kept for a day longer may not grow from the
+// ninth day on. One link in a hundred is kept.
 func BenchmarkExpireTenDays(b *testing.B) {
 	const settled, days, most, small = 8, 10, 1.1, 1 << 20
 	posts := 200_000 / days
@@ -121,7 +121,7 @@ func BenchmarkExpireTenDays(b *testing.B) {
 		for _, table := range slices.Sorted(maps.Keys(sizes[days])) {
 			since := settled
 			if slices.Contains([]string{"links", "tombstones", "unshared_links"}, table) {
-				since++ // what they hold outlives the ledger by a day
+				since++ // the rows of these tables outlive the ledger by a day
 			}
 			before, now := sizes[since][table], sizes[days][table]
 			if now > small {

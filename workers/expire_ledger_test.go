@@ -47,12 +47,11 @@ func storedLedger(t *testing.T, pool *pgxpool.Pool) []string {
 	return lines
 }
 
-// TestExpiryEqualsCheckingEveryLink lets accounts add and remove shares at random for
-// weeks, with rkeys of the present, the past, the future, and without a time, while some
-// of them are hidden or not followed. It
-// compares the stored rows with a computation over everything: after undisturbed runs,
-// after runs killed at random points and repeated, and after two runs at once and the
-// next sweep.
+// TestExpiryEqualsCheckingEveryLink has accounts add and remove shares at random for weeks. Their
+// rkeys are of the present, the past or the future, or have no time. Meanwhile some accounts are
+// hidden or not followed. It compares the stored rows with a computation over all of them: after
+// undisturbed runs, after runs that were killed at random points and repeated, and after two
+// concurrent runs and the next sweep.
 func TestExpiryEqualsCheckingEveryLink(t *testing.T) {
 	schematest.Long(t)
 	t.Parallel()
@@ -78,7 +77,7 @@ func TestExpiryEqualsCheckingEveryLink(t *testing.T) {
 			if err := g.Wait(); err != nil {
 				return err
 			}
-			if w.swept.Load() != swept { // a sweep that ended before the other run had deleted its shares has missed them
+			if w.swept.Load() != swept { // a sweep that ended before the other run deleted its shares has missed them
 				w.swept.Store(nil)
 			}
 			return w.Run(ctx, now)
@@ -110,15 +109,16 @@ func TestExpiryEqualsCheckingEveryLink(t *testing.T) {
 				require.Equal(t, truth.lines(), storedLedger(t, pool), "seed %d, round %d", seed, round)
 				before := fingerprint(t, pool)
 				require.NoError(t, w.Run(t.Context(), now))
-				require.Equal(t, before, fingerprint(t, pool), "run twice, round %d", round)
+				require.Equal(t, before, fingerprint(t, pool), "a second run must write nothing, round %d", round)
 			}
-			require.Greater(t, kept, 20, "the rule was tried")
-			require.Greater(t, gone, 10, "the rule was tried")
+			require.Greater(t, kept, 20, "too few links were kept to test the rule")
+			require.Greater(t, gone, 10, "too few links expired to test the rule")
 		})
 	}
 }
 
-// fingerprint changes with every row that is written, even to the same values.
+// fingerprint returns a value that changes with every written row, even if the row keeps its
+// values.
 func fingerprint(t *testing.T, pool *pgxpool.Pool) (rows string) {
 	t.Helper()
 	require.NoError(t, pool.QueryRow(t.Context(), `
@@ -128,7 +128,7 @@ func fingerprint(t *testing.T, pool *pgxpool.Pool) (rows string) {
 	return rows
 }
 
-// sharedBy lets accounts share a link, once each, in records of a time.
+// sharedBy has accounts share a link, once each, in records with a time.
 func sharedBy(t *testing.T, pool *pgxpool.Pool, url string, from, to int, at time.Time) {
 	t.Helper()
 	for i := from; i <= to; i++ {
@@ -146,7 +146,7 @@ func linkNames(t *testing.T, pool *pgxpool.Pool) []string {
 	return all
 }
 
-// TestLinksOutliveTheirDayIfFiveShareThem follows each case of the rule, hour by hour.
+// TestLinksOutliveTheirDayIfFiveShareThem follows each case of the rule hour by hour.
 func TestLinksOutliveTheirDayIfFiveShareThem(t *testing.T) {
 	schematest.Long(t)
 	t.Parallel()
@@ -187,14 +187,15 @@ func TestLinksOutliveTheirDayIfFiveShareThem(t *testing.T) {
 	require.Equal(t, []string{"five 5 0", "four 0 0", "later 0 1", "nine 0 0", "over two days 5 2", "taken back 0 0"}, linkNames(t, pool))
 	sharedBy(t, pool, "four", 9, 9, now)
 	until(monday.Add(9*day + time.Hour))
-	require.Equal(t, []string{"five 5 0", "four 0 1", "later 0 0", "over two days 5 0"}, linkNames(t, pool), "shared again within its grace")
+	require.Equal(t, []string{"five 5 0", "four 0 1", "later 0 0", "over two days 5 0"}, linkNames(t, pool), "the link was shared again within its day of grace")
 	until(monday.Add(18*day - time.Hour))
 	require.Equal(t, []string{"five 5 0", "over two days 5 0"}, linkNames(t, pool))
-	until(monday.Add(19*day + 7*time.Hour)) // ten days, a day of grace, and the time until expiry notices
+	until(monday.Add(19*day + 7*time.Hour)) // ten days, a day of grace, and the time until expiry runs
 	require.Empty(t, linkNames(t, pool))
 }
 
-// TestTenDaysOfSharesStayTheSameSize: from the eighth day on, as many rows go as come.
+// TestTenDaysOfSharesStayTheSameSize shows that from the eighth day on as many rows are deleted as
+// are added.
 func TestTenDaysOfSharesStayTheSameSize(t *testing.T) {
 	schematest.Long(t)
 	t.Parallel()
@@ -226,7 +227,7 @@ func TestTenDaysOfSharesStayTheSameSize(t *testing.T) {
 	}
 }
 
-// TestReaderKeepsADayFromGoing: expiry waits only for a moment, and holds no lock
+// TestReaderKeepsADayFromGoing shows that expiry waits only briefly for a reader, and holds no lock
 // meanwhile. A later run drops the day.
 func TestReaderKeepsADayFromGoing(t *testing.T) {
 	t.Parallel()
@@ -241,7 +242,7 @@ func TestReaderKeepsADayFromGoing(t *testing.T) {
 	require.Len(t, names, 2)
 	reader, err := pool.Begin(t.Context())
 	require.NoError(t, err)
-	defer reader.Rollback(context.Background()) //nolint:errcheck // done, or the test has failed
+	defer reader.Rollback(context.Background()) //nolint:errcheck // finished, or the test has failed
 	_, err = reader.Exec(t.Context(), `SELECT FROM shares LIMIT 1`)
 	require.NoError(t, err)
 	_, err = ranking.DropDay(t.Context(), pool, names[0])
@@ -249,16 +250,16 @@ func TestReaderKeepsADayFromGoing(t *testing.T) {
 	require.ErrorIs(t, ranking.EnsureDays(t.Context(), pool, now.Add(2*day), 7*day), schema.ErrBusy)
 	later := now.Add(8 * day)
 	require.NoError(t, w.Run(t.Context(), later))
-	require.Equal(t, []string{"x 0 5"}, linkNames(t, pool), "counted, and not yet dropped")
-	sharedBy(t, pool, "y", 1, 1, now) // nobody waits for expiry
+	require.Equal(t, []string{"x 0 5"}, linkNames(t, pool), "the day must be counted, and not yet dropped")
+	sharedBy(t, pool, "y", 1, 1, now) // not blocked by expiry
 	_, err = pool.Exec(t.Context(), `DELETE FROM shares WHERE did = 'did:5'`)
 	require.NoError(t, err)
 	require.NoError(t, reader.Rollback(t.Context()))
 	require.NoError(t, w.Run(t.Context(), later))
-	require.Equal(t, []string{"x 0 0", "y 0 0"}, linkNames(t, pool), "it has four sharers when its day goes")
+	require.Equal(t, []string{"x 0 0", "y 0 0"}, linkNames(t, pool), "the link has only four sharers when its day is dropped")
 }
 
-// TestNoShareIsLostBesideExpiry: links expire while workers add them and share them.
+// TestNoShareIsLostBesideExpiry expires links while workers add and share them.
 func TestNoShareIsLostBesideExpiry(t *testing.T) {
 	t.Parallel()
 	schematest.Long(t)
@@ -290,7 +291,7 @@ func TestNoShareIsLostBesideExpiry(t *testing.T) {
 		writers.Go(func() error {
 			random := rand.New(rand.NewPCG(5, uint64(n)))
 			for i := range 150 {
-				url := fmt.Sprint("u", random.IntN(3)) // shared now and then
+				url := fmt.Sprint("u", random.IntN(3)) // shared from time to time
 				key := postKey(fmt.Sprint("did:", n), tid(now, i))
 				shares := []ranking.Share{{Key: key, Identity: url, URL: url, How: "post", SharedAt: now}}
 				if _, err := ranking.EnsureLinks(t.Context(), pool, shares, now); err != nil {
@@ -321,7 +322,7 @@ func TestNoShareIsLostBesideExpiry(t *testing.T) {
 	stop()
 	require.NoError(t, expiries.Wait())
 	require.NoError(t, err)
-	require.Greater(t, gone.Load(), int64(20), "links went in the meantime")
+	require.Greater(t, gone.Load(), int64(20), "too few links were deleted meanwhile")
 	t.Logf("%d links deleted, %d transactions repeated", gone.Load(), again.Load())
 	for _, at := range []time.Time{now, now.Add(day)} {
 		require.NoError(t, w.Run(t.Context(), at))
@@ -329,8 +330,8 @@ func TestNoShareIsLostBesideExpiry(t *testing.T) {
 	require.Empty(t, storedLedger(t, pool))
 }
 
-// TestLinkThatExpiresWhileItIsSharedIsAddedAgain: the worker has added the link, and
-// expiry deletes it before the share is stored. The post is no dead letter.
+// TestLinkThatExpiresWhileItIsSharedIsAddedAgain has expiry delete a link after the worker has
+// added it, and before the share is stored. The post does not become a dead letter.
 func TestLinkThatExpiresWhileItIsSharedIsAddedAgain(t *testing.T) {
 	t.Parallel()
 	pool := schematest.New(t)
@@ -341,7 +342,7 @@ func TestLinkThatExpiresWhileItIsSharedIsAddedAgain(t *testing.T) {
 	require.NoError(t, err)
 	expiry, err := pool.Begin(t.Context())
 	require.NoError(t, err)
-	defer expiry.Rollback(context.Background()) //nolint:errcheck // done, or the test has failed
+	defer expiry.Rollback(context.Background()) //nolint:errcheck // finished, or the test has failed
 	_, err = expiry.Exec(t.Context(), `DELETE FROM links`)
 	require.NoError(t, err)
 	var worker errgroup.Group
@@ -354,7 +355,7 @@ func TestLinkThatExpiresWhileItIsSharedIsAddedAgain(t *testing.T) {
 	require.NoError(t, expiry.Commit(t.Context()))
 	err = worker.Wait()
 	require.ErrorIs(t, err, schema.ErrBusy)
-	require.Equal(t, schema.Transient, schema.Classify(err), "the job tries again")
+	require.Equal(t, schema.Transient, schema.Classify(err), "the error must be transient, so that the job is retried")
 	require.NoError(t, setShares(t.Context(), pool, key, shares, now))
 	require.Equal(t, []string{"x 0 1"}, linkNames(t, pool))
 }

@@ -28,7 +28,7 @@ func expirer(t testing.TB, pool *pgxpool.Pool, keep Retention) *Expire {
 	return w
 }
 
-// TestExpiryRunsEveryStep with one row that is due and one that is not of every
+// TestExpiryRunsEveryStep has one due row and one row that is not due, of every
 // kind.
 func TestExpiryRunsEveryStep(t *testing.T) {
 	t.Parallel()
@@ -81,7 +81,7 @@ func TestExpiryRunsEveryStep(t *testing.T) {
 	}
 }
 
-// TestLockedRowsAreLeftToTheNextRun, and the rest expires.
+// TestLockedRowsAreLeftToTheNextRun shows that the other rows expire.
 func TestLockedRowsAreLeftToTheNextRun(t *testing.T) {
 	t.Parallel()
 	pool := schematest.New(t)
@@ -93,7 +93,7 @@ func TestLockedRowsAreLeftToTheNextRun(t *testing.T) {
 	require.NoError(t, err)
 	reader, err := pool.Begin(t.Context())
 	require.NoError(t, err)
-	defer reader.Rollback(context.Background()) //nolint:errcheck // done, or the test has failed
+	defer reader.Rollback(context.Background()) //nolint:errcheck // finished, or the test has failed
 	_, err = reader.Exec(t.Context(), `SELECT FROM posts`)
 	require.NoError(t, err)
 	require.NoError(t, w.Run(t.Context(), now.Add(day)))
@@ -145,7 +145,7 @@ func TestRetentionCoversTheRanking(t *testing.T) {
 	require.Equal(t, Retention{Window: day, Shares: 7 * day, Links: 90 * day, Tombstones: 8 * day, Gaps: 30 * day, DeadLetters: 90 * day, Grace: day, KeepSharers: 5}, r)
 	r, err = Retention{Shares: 40 * day}.WithDefaults()
 	require.NoError(t, err)
-	require.Equal(t, []time.Duration{41 * day, 41 * day}, []time.Duration{r.Tombstones, r.Gaps}, "they outlive the shares")
+	require.Equal(t, []time.Duration{41 * day, 41 * day}, []time.Duration{r.Tombstones, r.Gaps}, "tombstones and gaps must outlive the shares")
 	for text, r := range map[string]Retention{
 		"invalid retention of posts 23h0m0s":       {Window: 23 * time.Hour},
 		"invalid retention of shares 23h0m0s":      {Shares: 23 * time.Hour},
@@ -160,8 +160,8 @@ func TestRetentionCoversTheRanking(t *testing.T) {
 	}
 }
 
-// TestNothingExpiresByOneClockAlone: the newest event is 40 days old, so a clock
-// with another time may be wrong.
+// TestNothingExpiresByOneClockAlone covers a newest event that is 40 days old:
+// a clock that shows a much later time may be wrong.
 func TestNothingExpiresByOneClockAlone(t *testing.T) {
 	t.Parallel()
 	pool := schematest.New(t)

@@ -23,7 +23,7 @@ import (
 	"github.com/weir-social/weir/schema/schematest"
 )
 
-// fetching is workers that fetch pages of a web on loopback.
+// fetching is workers that fetch pages from a web on loopback.
 type fetching struct {
 	*rig
 	web   *guardtest.Web
@@ -39,7 +39,7 @@ func newFetching(t *testing.T, serve http.HandlerFunc) *fetching {
 	return r
 }
 
-// works starts a process, and returns what stops it.
+// works starts a process, and returns a function that stops it.
 func (r *fetching) works(id string) (stop func()) {
 	r.t.Helper()
 	pages := card.New(card.Config{Guard: r.web.Guard, Ports: []string{r.web.Port}, Turn: r.turns, UserAgent: "weir"})
@@ -63,7 +63,7 @@ func (r *fetching) works(id string) (stop func()) {
 	return stop
 }
 
-// posted has accounts share pages of the web, all with one title.
+// posted has accounts share pages of the web, all with the same title.
 func (r *fetching) posted(accounts int, title string, pages ...string) {
 	r.t.Helper()
 	var keys []schema.Key
@@ -84,10 +84,11 @@ func (r *fetching) posted(accounts int, title string, pages ...string) {
 	}))
 }
 
-// titled is the number of links whose title begins so, and is that of a page or of a post.
+// titled counts the links whose title has a prefix and comes from a page or from a post.
 const titled = `SELECT count(*) FROM links WHERE title LIKE $1 AND card_from LIKE $2`
 
-// TestPagesOfSharedLinksAreFetched once, for their titles, as soon as they are counted.
+// TestPagesOfSharedLinksAreFetched shows that pages are fetched once, for their titles, as soon as
+// their links are counted.
 func TestPagesOfSharedLinksAreFetched(t *testing.T) {
 	t.Parallel()
 	r := newFetching(t, guardtest.Site(func(name string) (string, bool) {
@@ -110,7 +111,7 @@ func TestPagesOfSharedLinksAreFetched(t *testing.T) {
 	require.NoError(t, err)
 }
 
-// TestPageThatFailsIsTriedFourTimes, and one that does not exist once.
+// TestPageThatFailsIsTriedFourTimes shows that a page that does not exist is requested only once.
 func TestPageThatFailsIsTriedFourTimes(t *testing.T) {
 	schematest.Long(t)
 	t.Parallel()
@@ -127,7 +128,7 @@ func TestPageThatFailsIsTriedFourTimes(t *testing.T) {
 	require.Len(t, r.web.Pages(), 1+ranking.CardTries)
 }
 
-// fetchesAgain adds a job once the one before has ended.
+// fetchesAgain adds a job once the previous one has ended.
 func (r *fetching) fetchesAgain() {
 	r.t.Helper()
 	require.Eventually(r.t, func() bool {
@@ -136,8 +137,8 @@ func (r *fetching) fetchesAgain() {
 	}, time.Minute, 20*time.Millisecond)
 }
 
-// TestThousandArticlesLeadToOneLoginPage, which nothing says it is: no link is merged, and
-// none has its title.
+// TestThousandArticlesLeadToOneLoginPage has articles redirect to a login page that does not
+// identify itself as one. No link stays merged, and none gets its title.
 func TestThousandArticlesLeadToOneLoginPage(t *testing.T) {
 	t.Parallel()
 	schematest.Long(t)
@@ -170,7 +171,7 @@ func TestThousandArticlesLeadToOneLoginPage(t *testing.T) {
 		return r.count(`SELECT count(*) FROM cards WHERE fetched_at IS NOT NULL`) == articles
 	}, 5*time.Minute, 100*time.Millisecond)
 	r.becomes(0, `SELECT count(*) FROM pending_counts`)
-	require.Zero(t, r.count(`SELECT count(*) FROM links WHERE merged_into IS NOT NULL`), "nothing merges wrongly")
+	require.Zero(t, r.count(`SELECT count(*) FROM links WHERE merged_into IS NOT NULL`), "no link may stay merged")
 	require.LessOrEqual(t, r.count(`SELECT count(*) FROM link_merges`), 3)
 	r.becomes(articles, titled, "Vote", "at:%")
 	require.LessOrEqual(t, most.Load(), int64(ranking.CardsAtOnce), "over both processes")
@@ -181,11 +182,12 @@ func TestThousandArticlesLeadToOneLoginPage(t *testing.T) {
 	r.posted(5, "Vote", "other.example/a")
 	r.fetchesAgain()
 	r.becomes(1, `SELECT count(*) FROM cards AS c JOIN links AS l ON l.id = c.link_id WHERE c.tries = 0 AND l.site = 'other.example'`)
-	// If two articles were counted while they were merged, the login page was fetched as well, instead of an article.
-	require.InDelta(t, 2*articles, len(r.web.Pages()), 1, "that were the fetches of this hour")
+	// If two articles were counted while they were merged, the login page was fetched in place of
+	// one of them.
+	require.InDelta(t, 2*articles, len(r.web.Pages()), 1, "these are all the fetches that an hour allows")
 }
 
-// TestFetchThatIsInterruptedIsNoTry: another process continues it.
+// TestFetchThatIsInterruptedIsNoTry shows that another process continues an interrupted fetch.
 func TestFetchThatIsInterruptedIsNoTry(t *testing.T) {
 	t.Parallel()
 	hangs, asked := new(atomic.Bool), make(chan struct{}, 9)
@@ -200,7 +202,7 @@ func TestFetchThatIsInterruptedIsNoTry(t *testing.T) {
 	stop := r.works("a")
 	r.posted(2, "", "slow.example/a")
 	<-asked
-	require.Equal(t, 1, r.count(`SELECT count(*) FROM cards WHERE tries = 1 AND fetch_at > now()`), "if the process dies, it is fetched again")
+	require.Equal(t, 1, r.count(`SELECT count(*) FROM cards WHERE tries = 1 AND fetch_at > now()`), "a page must be fetched again if the process dies")
 	stop()
 	require.Equal(t, 1, r.count(`SELECT count(*) FROM cards WHERE tries = 0 AND fetch_at <= now()`))
 	require.Equal(t, 1, r.count(`SELECT count(*) FROM card_fetches WHERE ended_at IS NOT NULL`))
@@ -209,7 +211,7 @@ func TestFetchThatIsInterruptedIsNoTry(t *testing.T) {
 	r.becomes(1, titled, "Page", "http%")
 }
 
-// TestLinkMayExpireWhileItIsFetched: the others are fetched.
+// TestLinkMayExpireWhileItIsFetched shows that the other links are fetched.
 func TestLinkMayExpireWhileItIsFetched(t *testing.T) {
 	t.Parallel()
 	asked, release := make(chan struct{}, 9), make(chan struct{})
@@ -232,7 +234,8 @@ func TestLinkMayExpireWhileItIsFetched(t *testing.T) {
 	require.Zero(t, r.count(`SELECT count(*) FROM river_job WHERE kind = 'fetch_card' AND errors IS NOT NULL`))
 }
 
-// TestHostIsAskedOnceASecond: the turns of a host are a second apart, over all processes.
+// TestHostIsAskedOnceASecond shows that the requests to a host are a second apart, over all
+// processes.
 func TestHostIsAskedOnceASecond(t *testing.T) {
 	t.Parallel()
 	r := newFetching(t, guardtest.HTML("<title>Page</title>"))
@@ -243,5 +246,5 @@ func TestHostIsAskedOnceASecond(t *testing.T) {
 	require.Zero(t, r.count(`SELECT count(*) FROM card_hosts WHERE next_at < (SELECT min(next_at) FROM card_hosts)`))
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()
-	require.ErrorIs(t, r.turns(ctx, "paper.example"), context.DeadlineExceeded, "the next turn is later")
+	require.ErrorIs(t, r.turns(ctx, "paper.example"), context.DeadlineExceeded, "the next turn must be a second later")
 }

@@ -22,7 +22,7 @@ import (
 	"github.com/weir-social/weir/simnet"
 )
 
-// filling is a rig with a small network whose collections a stream stores, and that reads
+// filling is a rig with a small network. A stream stores its collections, and workers read
 // histories without waiting.
 func filling(t *testing.T, change func(*Config)) *rig {
 	t.Helper()
@@ -40,7 +40,7 @@ func filling(t *testing.T, change func(*Config)) *rig {
 	return r
 }
 
-// streams makes a stream store collections from now on, of which full are read whole.
+// streams makes the stream store collections from now on. Histories read those in full whole.
 func (r *rig) streams(entries ...string) {
 	r.t.Helper()
 	require.NoError(r.t, pgx.BeginFunc(r.t.Context(), r.pool, func(tx pgx.Tx) error {
@@ -56,8 +56,8 @@ func (r *rig) requests(collection string) {
 	require.NoError(r.t, err)
 }
 
-// fills requests the history of a collection, and waits until it is complete. What the
-// history counts is what its rows say.
+// fills requests the history of a collection, and waits until it is complete. It checks that the
+// figures of the history agree with its rows.
 func (r *rig) fills(collection string) schema.History {
 	r.t.Helper()
 	r.requests(collection)
@@ -86,11 +86,11 @@ WHERE (h.accounts, h.done, h.unread, h.limited, h.records, h.bytes) IS DISTINCT 
     FROM history_accounts AS a WHERE a.collection = h.collection AND a.run = h.run)`))
 }
 
-// old returns the rkey of a record of long ago.
+// old returns the rkey of a record written long ago.
 func old(i int) string { return tidBefore(1000*time.Hour - time.Duration(i)*time.Minute) }
 
-// TestHistoryOfAPrefix: relays are asked for the collections that are known, which are
-// those of the stream and those that the repositories show.
+// TestHistoryOfAPrefix shows that relays are asked for the known collections: those of the stream
+// and those that the repositories have.
 func TestHistoryOfAPrefix(t *testing.T) {
 	schematest.Long(t)
 	t.Parallel()
@@ -113,14 +113,14 @@ func TestHistoryOfAPrefix(t *testing.T) {
 	h := r.filled("pub.layers.*")
 	require.Equal(t, schema.History{Collection: "pub.layers.*", State: schema.HistoryComplete, Accounts: 12, Done: 12, Records: int64(want), Bytes: h.Bytes}, h)
 	require.Equal(t, want, r.count(`SELECT count(*) FROM records_other`))
-	require.Equal(t, 1, r.count(`SELECT count(*) FROM records_other WHERE record ->> 'text' = 'by the stream'`), "its revision is later")
-	require.Len(t, r.net.Calls("com.atproto.sync.listReposByCollection"), 4, "one page each")
+	require.Equal(t, 1, r.count(`SELECT count(*) FROM records_other WHERE record ->> 'text' = 'by the stream'`), "the stream's later revision must be kept")
+	require.Len(t, r.net.Calls("com.atproto.sync.listReposByCollection"), 4, "expected one page for each collection")
 	fetched := r.fetched()
-	require.True(t, fetched > 0 && fetched <= 3, "the accounts with three collections, %d of them while there is memory", fetched)
+	require.True(t, fetched > 0 && fetched <= 3, "only accounts with three collections are fetched whole, while there is memory: %d were", fetched)
 }
 
-// TestHistoryOfFollowedAccounts: no others are read, no relay is asked, and who is
-// followed later is read too.
+// TestHistoryOfFollowedAccounts shows that no other accounts are read and no relay is asked. An
+// account that is followed later is read too.
 func TestHistoryOfFollowedAccounts(t *testing.T) {
 	t.Parallel()
 	schematest.Long(t)
@@ -142,7 +142,7 @@ func TestHistoryOfFollowedAccounts(t *testing.T) {
 
 	r.execute(`INSERT INTO watches (target, kind) VALUES ($1, 'account'), ($2, 'account')`, later, accounts[4].DID)
 	r.becomes(5, `SELECT count(*) FROM watch_members`)
-	r.requests("pub.layers.*") // a pass: the next would come within a minute
+	r.requests("pub.layers.*") // a pass: the next one would run within a minute
 	stored(4)
 	r.execute(`UPDATE accounts SET status = 'active' WHERE did = $1`, inactive)
 	r.execute(`UPDATE history_accounts SET retry_at = now() WHERE did = $1`, inactive)
@@ -152,7 +152,7 @@ func TestHistoryOfFollowedAccounts(t *testing.T) {
 	require.Empty(t, r.net.Calls("com.atproto.sync.listReposByCollection"))
 	require.Zero(t, r.count(`SELECT count(*) FROM records WHERE did = $1`, accounts[5].DID))
 
-	r.execute(`INSERT INTO history_accounts (collection, did, run) SELECT collection, $1, run FROM histories`, accounts[5].DID) // as if it had been unfollowed since
+	r.execute(`INSERT INTO history_accounts (collection, did, run) SELECT collection, $1, run FROM histories`, accounts[5].DID) // as if the account had been unfollowed since
 	r.execute(`UPDATE histories SET accounts = accounts + 1`)
 	r.execute(`SELECT enqueue_job('fill_collections', 'network', '{"once": true}')`)
 	r.becomes(0, `SELECT count(*) FROM history_accounts WHERE did = $1`, accounts[5].DID)
@@ -160,7 +160,8 @@ func TestHistoryOfFollowedAccounts(t *testing.T) {
 	r.counted()
 }
 
-// TestLostJobsOfHistoriesReturn: whoever deletes the jobs, the accounts still wait.
+// TestLostJobsOfHistoriesReturn shows that deleted jobs are added again, because the accounts still
+// wait.
 func TestLostJobsOfHistoriesReturn(t *testing.T) {
 	schematest.Long(t)
 	t.Parallel()
@@ -178,8 +179,8 @@ func TestLostJobsOfHistoriesReturn(t *testing.T) {
 	require.EqualValues(t, 30, r.filled(persona).Records)
 }
 
-// TestHistoriesAddFewJobs: only a bounded number of accounts wait or have jobs, and none
-// gets one while other backfills wait.
+// TestHistoriesAddFewJobs shows that only a bounded number of accounts wait or have jobs, and that
+// no account gets a job while other backfills wait.
 func TestHistoriesAddFewJobs(t *testing.T) {
 	schematest.Long(t)
 	t.Parallel()
@@ -196,9 +197,9 @@ func TestHistoriesAddFewJobs(t *testing.T) {
 	r.execute(`CREATE TRIGGER few AFTER INSERT ON river_job FOR EACH STATEMENT EXECUTE FUNCTION few()`)
 	r.execute(`INSERT INTO river_job (args, kind, max_attempts, priority, queue, state, scheduled_at)
 		VALUES ('{"did": "did:plc:other"}', 'backfill_other', 9, 4, 'backfill', 'available', now() + interval '5 seconds')`)
-	locked, err := r.pool.Begin(t.Context()) // nobody fetches it
+	locked, err := r.pool.Begin(t.Context()) // the locked job cannot be fetched
 	require.NoError(t, err)
-	t.Cleanup(func() { locked.Rollback(context.Background()) }) //nolint:errcheck // it may be committed
+	t.Cleanup(func() { locked.Rollback(context.Background()) }) //nolint:errcheck // the transaction may be committed
 	_, err = locked.Exec(t.Context(), `SELECT FROM river_job WHERE kind = 'backfill_other' FOR UPDATE`)
 	require.NoError(t, err)
 	r.requests(persona)
@@ -216,8 +217,8 @@ func TestHistoriesAddFewJobs(t *testing.T) {
 	require.GreaterOrEqual(t, len(r.net.Calls("com.atproto.sync.listReposByCollection")), 5)
 }
 
-// TestHostileRelay: endless pages, repeated cursors, invalid and repeated DIDs. Each ends,
-// and the next relay names the accounts.
+// TestHostileRelay covers endless pages, repeated cursors, and invalid and repeated DIDs. Each
+// listing ends, and the next relay names the accounts.
 func TestHostileRelay(t *testing.T) {
 	schematest.Long(t)
 	t.Parallel()
@@ -262,7 +263,7 @@ func TestHostileRelay(t *testing.T) {
 	}
 }
 
-// apiWith returns the client of a rig, with another relay before its own.
+// apiWith returns a rig's client with another relay before its own.
 func apiWith(t *testing.T, c *Config, relay string) *bluesky.Client {
 	t.Helper()
 	own := c.Bluesky.Relays()[0]
@@ -271,8 +272,8 @@ func apiWith(t *testing.T, c *Config, relay string) *bluesky.Client {
 	return api
 }
 
-// TestHistoryWaitsForItsStream, for workers that know the collection, and for room in the
-// database.
+// TestHistoryWaitsForItsStream shows that a history waits for its stream, for workers that know the
+// collection, and for space in the database.
 func TestHistoryWaitsForItsStream(t *testing.T) {
 	schematest.Long(t)
 	t.Parallel()
@@ -294,6 +295,6 @@ func TestHistoryWaitsForItsStream(t *testing.T) {
 	r.streams("pub.layers.*")
 	require.EqualValues(t, 1, r.filled(persona).Records)
 	r.streams(document)
-	r.streams("pub.layers.*") // it returns: what was written meanwhile is in no stream
+	r.streams("pub.layers.*") // the stream returns: records written meanwhile are in no stream
 	r.becomes(1, `SELECT count(*) FROM histories WHERE collection = $1 AND run = 2 AND completed_at IS NOT NULL`, persona)
 }

@@ -28,7 +28,7 @@ type rig struct {
 	pool   *pgxpool.Pool
 	client *Client
 	api    *bluesky.Client
-	calm   func() // jobs are made available by River's leader alone
+	calm   func() // leaves scheduling to River's leader alone
 }
 
 func newRig(t *testing.T, change func(*Config)) *rig {
@@ -59,7 +59,7 @@ func newRigOn(t *testing.T, network simnet.Config, change func(*Config)) *rig {
 		<-r.client.Stopped()
 	})
 	r.calm = schedules(t, r.pool)
-	r.becomes(1, `SELECT count(*) FROM river_job WHERE kind = 'sync_follows' AND state = 'completed'`) // the sync at the start, which would read a test's watches again
+	r.becomes(1, `SELECT count(*) FROM river_job WHERE kind = 'sync_follows' AND state = 'completed'`) // the sync at startup, which would read a test's watches again
 	return r
 }
 
@@ -100,26 +100,26 @@ func (r *rig) execute(sql string, args ...any) {
 	require.NoError(r.t, err)
 }
 
-// becomes waits until a count has the expected value.
+// becomes waits until a query returns the expected count.
 func (r *rig) becomes(want int, sql string, args ...any) {
 	r.t.Helper()
 	require.Eventually(r.t, func() bool { return r.count(sql, args...) == want }, time.Minute, 20*time.Millisecond, "%s", sql)
 }
 
-// idle waits until no job is left but second reads, which are due in a minute.
+// idle waits until only second reads are left, which are due in a minute.
 func (r *rig) idle() {
 	r.t.Helper()
 	r.becomes(0, `SELECT count(*) FROM river_job WHERE state IN ('available', 'running', 'retryable') OR state = 'scheduled' AND kind <> 'request_backfill'`)
 }
 
-// holding locks rows until release is called; awaited waits for the first session
-// that needs the lock.
+// holding locks rows until release is called. awaited waits for the first session that is blocked
+// by the lock.
 func (r *rig) holding(lock func(tx pgx.Tx) error) (awaited, release func()) {
 	r.t.Helper()
 	tx, err := r.pool.Begin(r.t.Context())
 	require.NoError(r.t, err)
 	require.NoError(r.t, lock(tx))
-	r.t.Cleanup(func() { tx.Rollback(context.Background()) }) //nolint:errcheck // it is released, or the test has failed
+	r.t.Cleanup(func() { tx.Rollback(context.Background()) }) //nolint:errcheck // released, or the test has failed
 	awaited = func() {
 		r.t.Helper()
 		const waiting = `SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'`
@@ -145,7 +145,7 @@ func (r *rig) followed() []string {
 	})
 }
 
-// TestEveryKindOfWatchAddsItsAccounts when it is added by SQL.
+// TestEveryKindOfWatchAddsItsAccounts adds the watches by SQL.
 func TestEveryKindOfWatchAddsItsAccounts(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, nil)
@@ -167,13 +167,14 @@ func TestEveryKindOfWatchAddsItsAccounts(t *testing.T) {
 	r.execute(`INSERT INTO watches (target, kind) VALUES ($1, 'account')`, hub.DID)
 	r.becomes(1, members(hub.DID))
 	require.Equal(t, len(followed)+1, r.count(`SELECT count(*) FROM follows`), "each once")
-	require.Equal(t, len(followed)+1, r.count(`SELECT count(*) FROM river_job WHERE kind = 'backfill_account'`), "one backfill each, however many watches add them")
+	require.Equal(t, len(followed)+1, r.count(`SELECT count(*) FROM river_job WHERE kind = 'backfill_account'`), "each account must have one backfill, however many watches add it")
 
 	r.execute(`DELETE FROM watches WHERE target = $1`, hub.Handle)
-	require.Equal(t, 13, r.count(`SELECT count(*) FROM follows`), "members of another watch stay")
+	require.Equal(t, 13, r.count(`SELECT count(*) FROM follows`), "members of another watch must stay")
 }
 
-// TestSecondDegreeIsFollowedByMany of the accounts that the target follows.
+// TestSecondDegreeIsFollowedByMany adds the accounts followed by at least N of the target's
+// follows.
 func TestSecondDegreeIsFollowedByMany(t *testing.T) {
 	schematest.Long(t)
 	t.Parallel()
@@ -199,7 +200,7 @@ func TestSecondDegreeIsFollowedByMany(t *testing.T) {
 	r.becomes(want, `SELECT count(*) FROM watch_members`)
 }
 
-// TestBrokenListingRemovesNobody: only a complete listing removes accounts.
+// TestBrokenListingRemovesNobody shows that only a complete listing removes accounts.
 func TestBrokenListingRemovesNobody(t *testing.T) {
 	schematest.Long(t)
 	t.Parallel()
@@ -210,7 +211,7 @@ func TestBrokenListingRemovesNobody(t *testing.T) {
 	r.becomes(len(followed), `SELECT count(*) FROM watch_members`)
 	require.NoError(t, r.net.Unfollow(hub.DID, followed[:50]...))
 	for _, kind := range []simnet.CallFaultKind{simnet.Unavailable, simnet.Severed, simnet.Empty, simnet.Loop} {
-		// Ten failures in a row would have the client leave the service alone for a while.
+		// After ten failures in a row the client would not call the service for a while.
 		require.NoError(t, r.net.FailCalls(simnet.CallFault{Kind: kind, Endpoint: "app.bsky.graph.getFollows", Count: 4}))
 		require.NoError(t, schema.SyncWatches(t.Context(), r.pool))
 		r.becomes(1, `SELECT count(*) FROM watches WHERE problem <> ''`)
@@ -224,7 +225,7 @@ func TestBrokenListingRemovesNobody(t *testing.T) {
 	r.becomes(0, `SELECT count(*) FROM watches WHERE problem <> ''`)
 }
 
-// TestRateLimitSpendsNoAttempt: the job waits as long as the server requests.
+// TestRateLimitSpendsNoAttempt shows that the job waits as long as the server requests.
 func TestRateLimitSpendsNoAttempt(t *testing.T) {
 	t.Parallel()
 	schematest.Long(t)
@@ -238,7 +239,7 @@ func TestRateLimitSpendsNoAttempt(t *testing.T) {
 	require.Zero(t, r.count(`SELECT coalesce(array_length(errors, 1), 0) FROM river_job WHERE kind = 'backfill_account'`))
 }
 
-// TestUnavailableAccountIsSkippedOnce, and read when it is requested again.
+// TestUnavailableAccountIsSkippedOnce shows that the account is read when it is requested again.
 func TestUnavailableAccountIsSkippedOnce(t *testing.T) {
 	t.Parallel()
 	schematest.Long(t)
@@ -256,8 +257,7 @@ func TestUnavailableAccountIsSkippedOnce(t *testing.T) {
 	r.becomes(1, fmt.Sprintf(`SELECT count(*) FROM accounts WHERE did = '%s' AND feed_problem = '' AND feed_read_at IS NOT NULL`, someone))
 }
 
-// TestRunningBackfillIsWidened: a wider request during a backfill is served by
-// the same job.
+// TestRunningBackfillIsWidened shows that the running job also serves a wider request.
 func TestRunningBackfillIsWidened(t *testing.T) {
 	t.Parallel()
 	schematest.Long(t)
@@ -275,7 +275,7 @@ func TestRunningBackfillIsWidened(t *testing.T) {
 	awaited, release := r.holdingFeed(someone)
 	_, err := r.client.Insert(t.Context(), jobs.BackfillAccount{DID: someone, Since: time.Now()}, &river.InsertOpts{Priority: jobs.PriorityManual})
 	require.NoError(t, err)
-	awaited() // its page is read
+	awaited() // its first page is read
 	require.NoError(t, pgx.BeginFunc(t.Context(), r.pool, func(tx pgx.Tx) error {
 		added, err := enqueueBackfills(t.Context(), tx, r.client, []string{someone}, time.Now().Add(-24*time.Hour), jobs.PriorityGap, time.Now())
 		require.Zero(t, added)
@@ -286,8 +286,8 @@ func TestRunningBackfillIsWidened(t *testing.T) {
 	require.Greater(t, r.count(`SELECT count(*) FROM posts WHERE did = $1`, someone), pagePosts, "more than the first page")
 }
 
-// TestListedPostNeverBeatsADeletion: the client chooses the rkey, and its clock
-// may be ahead of the deletion.
+// TestListedPostNeverBeatsADeletion covers an rkey ahead of the deletion: the client chooses it,
+// and its clock may be ahead.
 func TestListedPostNeverBeatsADeletion(t *testing.T) {
 	schematest.Long(t)
 	t.Parallel()
@@ -312,11 +312,11 @@ func TestListedPostNeverBeatsADeletion(t *testing.T) {
 	_, err = r.client.Insert(t.Context(), jobs.BackfillAccount{DID: did, Since: time.Now().Add(-time.Hour)}, &river.InsertOpts{Priority: jobs.PriorityManual})
 	require.NoError(t, err)
 	r.becomes(2, `SELECT count(*) FROM river_job WHERE kind = 'backfill_account' AND state = 'completed'`)
-	require.Zero(t, r.count(`SELECT count(*) FROM posts WHERE did = $1 AND rkey = $2`, did, rkey), "the page lags behind")
+	require.Zero(t, r.count(`SELECT count(*) FROM posts WHERE did = $1 AND rkey = $2`, did, rkey), "an outdated page must not restore the deleted post")
 }
 
-// TestGapNamesWhatCouldNotBeChecked: an account whose feed cannot be read does
-// not keep the gap open, and is counted.
+// TestGapNamesWhatCouldNotBeChecked shows that an account whose feed cannot be read is counted and
+// does not keep the gap open.
 func TestGapNamesWhatCouldNotBeChecked(t *testing.T) {
 	t.Parallel()
 	schematest.Long(t)

@@ -16,8 +16,9 @@ import (
 	"github.com/weir-social/weir/schema/schematest"
 )
 
-// TestPostsAreKeptForEver: WEIR_RETENTION=0 keeps posts and other records.
-// Deleted accounts are purged all the same, and shares and Weir's own rows expire.
+// TestPostsAreKeptForEver shows that WEIR_RETENTION=0 keeps posts and other
+// records. Deleted accounts are still purged, and shares and Weir's own rows
+// expire.
 func TestPostsAreKeptForEver(t *testing.T) {
 	t.Parallel()
 	pool := schematest.New(t)

@@ -30,7 +30,7 @@ func (f *forgetTest) file(name string) string {
 	return filepath.Join(strings.TrimPrefix(f.store.String(), "dir:"), name)
 }
 
-// damaged flips a byte of an object. It returns what repairs it.
+// damaged flips a byte of an object. It returns a function that repairs it.
 func (f *forgetTest) damaged(name string) (repair func()) {
 	f.t.Helper()
 	whole, err := os.ReadFile(f.file(name))
@@ -41,7 +41,7 @@ func (f *forgetTest) damaged(name string) (repair func()) {
 	return func() { require.NoError(f.t, os.WriteFile(f.file(name), whole, 0o600)) }
 }
 
-// forgets compares one segment.
+// forgets runs the job that compares one segment with the deletions.
 func (f *forgetTest) forgets(number int64) error {
 	return runJob(f.archiveTest, &ForgetSegment{pool: f.pool, log: slog.New(slog.DiscardHandler), archive: f.archive}, jobs.ForgetSegment{Segment: number})
 }
@@ -65,9 +65,9 @@ func (f *forgetTest) manifests() []archive.Manifest {
 	return all
 }
 
-// TestBadSegmentHoldsNothingBack damages one of two segments. The other one forgets, and
-// deletions wait for the damaged one for two intervals and not for ever. It is tried again
-// after an hour, health shows it a day after it was due, and it forgets when it is repaired.
+// TestBadSegmentHoldsNothingBack damages one of two segments. The other one forgets. Deletions are
+// kept for the damaged one for two intervals, and not for ever. It is retried after an hour, health
+// reports it a day after it was due, and it forgets when it is repaired.
 func TestBadSegmentHoldsNothingBack(t *testing.T) {
 	t.Parallel()
 	f := newForgetTest(t)
@@ -81,7 +81,7 @@ func TestBadSegmentHoldsNothingBack(t *testing.T) {
 	require.ErrorIs(t, f.forgets(bad.Number), archive.ErrCorrupt)
 	first, err := schema.SegmentsToForget(t.Context(), f.pool, f.archive.Forget, 1000)
 	require.NoError(t, err)
-	require.NotContains(t, first, bad.Number, "it has just failed")
+	require.NotContains(t, first, bad.Number, "a segment that has just failed must not be due")
 	require.NoError(t, f.forget(f.store))
 	require.NotContains(t, f.everywhereIn(f.manifests()[len(manifests)-1]), f.records[other+40], good.Name)
 
@@ -89,10 +89,10 @@ func TestBadSegmentHoldsNothingBack(t *testing.T) {
 	f.exec(`UPDATE deleted_records SET at = at - interval '2 hours'`)
 	f.exec(`UPDATE segments SET first_at = first_at - interval '3 hours'`)
 	require.NoError(t, f.sweeps(0))
-	require.Equal(t, 2, f.count(`SELECT count(*) FROM deleted_records`), "the damaged segment may have them")
+	require.Equal(t, 2, f.count(`SELECT count(*) FROM deleted_records`), "deletions that the damaged segment may need must be kept")
 	require.False(t, f.fires("WeirForgetBehind"))
 	f.exec(`UPDATE segments SET sealed_at = sealed_at - interval '24 hours' WHERE number = $1`, bad.Number)
-	require.False(t, f.fires("WeirForgetBehind"), "a rebuild has just brought it")
+	require.False(t, f.fires("WeirForgetBehind"), "a segment that a rebuild has just added must not be overdue")
 	f.exec(`UPDATE segments SET synced_at = synced_at - interval '25 hours'`)
 	require.True(t, f.fires("WeirForgetBehind"))
 	f.exec(`UPDATE segments SET forget_failing_since = forget_failing_since - 2 * interval '1 hour' WHERE forget_failing_since IS NOT NULL`)
@@ -107,7 +107,7 @@ func TestBadSegmentHoldsNothingBack(t *testing.T) {
 	last, err := schema.SegmentsToForget(t.Context(), f.pool, f.archive.Forget, 1000)
 	require.NoError(t, err)
 	require.Greater(t, len(last), 1)
-	require.Equal(t, bad.Number, last[len(last)-1], "the others come first")
+	require.Equal(t, bad.Number, last[len(last)-1], "the other segments must come first")
 	repair()
 	f.deletesRecord(3)
 	require.NoError(t, f.forget(f.store))
@@ -116,7 +116,7 @@ func TestBadSegmentHoldsNothingBack(t *testing.T) {
 	require.False(t, f.fires("WeirForgetBehind"))
 }
 
-// slowStore is a store whose objects take longer than any job has.
+// slowStore is a store whose objects take longer to read than any job may take.
 type slowStore struct{ archive.Store }
 
 func (slowStore) Get(ctx context.Context, _ string) (io.ReadCloser, error) {
@@ -124,8 +124,8 @@ func (slowStore) Get(ctx context.Context, _ string) (io.ReadCloser, error) {
 	return nil, ctx.Err()
 }
 
-// TestSlowSegmentIsAFailure compares a segment for longer than a job may take, which is
-// recorded, and stops one with its process, which is not.
+// TestSlowSegmentIsAFailure compares a segment for longer than a job may take, which is recorded as
+// a failure. It then stops the process during a comparison, which is not.
 func TestSlowSegmentIsAFailure(t *testing.T) {
 	t.Parallel()
 	f := newForgetTest(t)
@@ -146,8 +146,8 @@ func TestSlowSegmentIsAFailure(t *testing.T) {
 	require.Equal(t, 1, f.count(`SELECT count(*) FROM segments WHERE forget_failing_since IS NOT NULL`))
 }
 
-// TestForgetAgain has all segments compared at once, also those that failed, and nothing
-// looks overdue because of that.
+// TestForgetAgain has all segments compared at once, including those that failed. None of them
+// counts as overdue because of that.
 func TestForgetAgain(t *testing.T) {
 	t.Parallel()
 	f := newForgetTest(t)
@@ -181,8 +181,8 @@ func (f *forgetTest) everywhereIn(m archive.Manifest) map[string]bool {
 	return found
 }
 
-// TestDamagedVersionHoldsNothingBack damages the last version of one segment: its earlier
-// one stays, and those of the others are deleted.
+// TestDamagedVersionHoldsNothingBack damages the last version of one segment. Its earlier version
+// is kept, and those of the others are deleted.
 func TestDamagedVersionHoldsNothingBack(t *testing.T) {
 	t.Parallel()
 	f := newForgetTest(t)
@@ -225,9 +225,9 @@ func (d *damaging) Put(ctx context.Context, name string, content io.ReadSeeker, 
 	return d.Store.Put(ctx, name, bytes.NewReader(b), size)
 }
 
-// TestDamagedOnTheWay damages a version of a segment while it is stored, and one after that
-// before the database switches to it. Neither counts: the segment stays as it was, and the
-// first is stored again.
+// TestDamagedOnTheWay damages a new version of a segment while it is stored, and another one before
+// the database switches to it. Neither counts: the segment stays as it was, and the first version
+// is stored again.
 func TestDamagedOnTheWay(t *testing.T) {
 	t.Parallel()
 	f := newForgetTest(t)
@@ -256,19 +256,19 @@ func TestDamagedOnTheWay(t *testing.T) {
 	f.complete()
 }
 
-// TestDamagedIndexOfAuthors damages the index of a segment that was compared, in any way.
-// The next comparison makes it again, and what was deleted goes.
+// TestDamagedIndexOfAuthors damages the index of a compared segment in several ways. The next
+// comparison writes the index again, and deleted records are forgotten.
 func TestDamagedIndexOfAuthors(t *testing.T) {
 	t.Parallel()
 	f := newForgetTest(t)
 	f.sealed(3)
 	require.NoError(t, f.forget(f.store))
 	for n, damage := range []func(index []byte) []byte{
-		func(index []byte) []byte { index[2] ^= 1; return index },              // a hash
-		func(index []byte) []byte { index[len(index)-1] ^= 1; return index },   // the checksum
+		func(index []byte) []byte { index[2] ^= 1; return index },              // a hash is damaged
+		func(index []byte) []byte { index[len(index)-1] ^= 1; return index },   // the checksum is damaged
 		func(index []byte) []byte { return index[:len(index)-5] },              // a hash is missing
 		func([]byte) []byte { return nil },                                     // empty
-		func(index []byte) []byte { return append(index, make([]byte, 5)...) }, // something follows
+		func(index []byte) []byte { return append(index, make([]byte, 5)...) }, // trailing bytes
 	} {
 		name := f.file(archive.AuthorsName(f.manifests()[0].Name))
 		index, err := os.ReadFile(name)
@@ -282,7 +282,7 @@ func TestDamagedIndexOfAuthors(t *testing.T) {
 		require.NoError(t, err)
 		require.Len(t, authors, 7)
 	}
-	// If the segment is damaged as well, nothing is made of it.
+	// If the segment is damaged as well, no index is written.
 	m := f.manifests()[0]
 	index := f.damaged(archive.AuthorsName(m.Name))
 	repair := f.damaged(m.Name)
@@ -298,7 +298,7 @@ func TestDamagedIndexOfAuthors(t *testing.T) {
 	f.complete()
 }
 
-// lists stores n lists with an account each, and one that two of them name.
+// lists stores n lists with an account each, and one account that two of them name.
 func (f *forgetTest) lists(n int) archive.Forgetting {
 	f.t.Helper()
 	want := archive.Forgetting{}
@@ -315,9 +315,8 @@ func (f *forgetTest) lists(n int) archive.Forgetting {
 	return want
 }
 
-// TestKilledInJoin fails each call of the store while lists are joined. At any time they
-// name every account, until the latest time, and a reader that listed them before reads
-// them too.
+// TestKilledInJoin fails each call of the store while lists are joined. At any time the lists name
+// every account up to its latest time. A reader that listed them before reads the same.
 func TestKilledInJoin(t *testing.T) {
 	schematest.Long(t)
 	t.Parallel()
@@ -331,7 +330,7 @@ func TestKilledInJoin(t *testing.T) {
 			require.NoError(t, archive.JoinForgotten(t.Context(), f.store, time.Now().Add(-time.Hour), 5))
 			lists, err := archive.ForgottenLists(t.Context(), f.store)
 			require.NoError(t, err)
-			require.Len(t, lists, 5, "neither many nor old enough")
+			require.Len(t, lists, 5, "the lists are neither many nor old enough to be joined")
 			err = archive.JoinForgotten(t.Context(), &faulty{Store: f.store, failAt: failAt, after: after}, later, 5)
 			if err != nil {
 				failed = true
@@ -357,8 +356,8 @@ func TestKilledInJoin(t *testing.T) {
 	}
 }
 
-// TestUnreadableList damages one of many lists. Health shows it, nothing is read in its
-// place, the others are joined, and it counts again when it is repaired.
+// TestUnreadableList damages one of many lists. Health reports it, nothing is read in its place,
+// and the others are joined. It counts again when it is repaired.
 func TestUnreadableList(t *testing.T) {
 	t.Parallel()
 	f := newForgetTest(t)
@@ -373,7 +372,7 @@ func TestUnreadableList(t *testing.T) {
 	require.True(t, f.fires("WeirForgottenLists"))
 	require.Equal(t, 1, f.count(`SELECT count(*) FROM unreadable_lists WHERE name = '`+lists[7].Name+`' AND error LIKE '%hash%'`))
 	_, err = archive.ReadForgotten(t.Context(), f.store)
-	require.ErrorIs(t, err, archive.ErrCorrupt, "what it names must not be shown")
+	require.ErrorIs(t, err, archive.ErrCorrupt, "reading must fail, or the accounts on the list would be shown")
 	lists, err = archive.ForgottenLists(t.Context(), f.store)
 	require.NoError(t, err)
 	require.Len(t, lists, 2)
@@ -386,12 +385,12 @@ func TestUnreadableList(t *testing.T) {
 
 	f.deletes("did:plc:1", 1)
 	f.exec(`INSERT INTO forgotten (did, until, reason, at) VALUES ('did:plc:8', now(), 'deleted', now() - interval '2 hours')`)
-	require.True(t, f.fires("WeirForgottenLists"), "it is on no list")
+	require.True(t, f.fires("WeirForgottenLists"), "the condition must hold while a deletion is on no list")
 	require.NoError(t, runJob(f.archiveTest, &ListForgotten{pool: f.pool, archive: f.archive}, jobs.ListForgotten{}))
 	require.False(t, f.fires("WeirForgottenLists"))
 }
 
-// lateReader lets something happen between its listing and its first read.
+// lateReader calls a function between its listing and its first read.
 type lateReader struct {
 	archive.Store
 	meanwhile func()

@@ -23,8 +23,8 @@ import (
 	"github.com/weir-social/weir/schema/schematest"
 )
 
-// forgetTest is an archive whose n-th record is the write of the record n by author n
-// modulo 7, sent in the n-th minute of a day.
+// forgetTest is an archive. Its n-th record is the write of record n by author n modulo 7, sent in
+// the n-th minute of a day.
 type forgetTest struct {
 	*archiveTest
 	gone map[string]bool // records that must be forgotten
@@ -59,7 +59,7 @@ func stripOfTest(archive.Manifest) (archive.Strip, error) {
 	}, nil
 }
 
-// sealed archives some records, which are due to be compared. It returns their numbers.
+// sealed archives some records, whose segment is due to be compared. It returns their numbers.
 func (f *forgetTest) sealed(rows int) (from, to int) {
 	f.t.Helper()
 	from = len(f.records)
@@ -74,13 +74,13 @@ func (f *forgetTest) due() {
 	f.exec(`UPDATE segments SET sealed_at = sealed_at - interval '1 hour', forgotten_at = forgotten_at - interval '1 hour', forget_failed_at = forget_failed_at - interval '1 hour'`)
 }
 
-// deletes has an account deleted after its records before n.
+// deletes deletes an account after its records before n.
 func (f *forgetTest) deletes(author string, n int) {
 	f.t.Helper()
 	b := schema.Batch{Statuses: []schema.Status{{DID: author, Status: "deleted", At: minute(n - 1), Sent: minute(n - 1)}}}
 	f.apply(&b)
 	b.Statuses[0].Status, b.Statuses[0].At, b.Statuses[0].Sent = "active", minute(n), minute(n)
-	f.apply(&b) // it came back
+	f.apply(&b) // the account came back
 	for i, record := range f.records {
 		if i < n && authorOf(i) == author {
 			f.gone[record] = true
@@ -88,7 +88,7 @@ func (f *forgetTest) deletes(author string, n int) {
 	}
 }
 
-// deletesRecord has one record deleted.
+// deletesRecord deletes one record.
 func (f *forgetTest) deletesRecord(n int) {
 	f.t.Helper()
 	f.apply(&schema.Batch{Deletions: []schema.Deletion{{Key: schema.Key{Collection: "c", DID: authorOf(n), Rkey: fmt.Sprint(n)}, Rev: fmt.Sprintf("%09d", n+1), At: minute(n + 1)}}})
@@ -117,14 +117,14 @@ func (f *forgetTest) forget(store archive.Store) error {
 	return nil
 }
 
-// sweep sweeps as if it were later.
+// sweep sweeps as if this much time had passed.
 func (f *forgetTest) sweep(after time.Duration) {
 	f.t.Helper()
 	require.NoError(f.t, runJob(f.archiveTest, &SweepArchive{pool: f.pool, log: slog.New(slog.DiscardHandler), archive: f.archive, now: func() time.Time { return time.Now().Add(after) }}, jobs.SweepArchive{}))
 }
 
-// complete checks that the store has what remains, each record once, and nothing else, and
-// that the database knows these segments.
+// complete checks that the store has exactly the records that remain, each once, and that the
+// database knows its segments.
 func (f *forgetTest) complete() {
 	f.t.Helper()
 	require.Equal(f.t, numbersOf(f.remaining()), numbersOf(f.stored()))
@@ -154,7 +154,7 @@ func (f *forgetTest) remaining() (records []string) {
 	return records
 }
 
-// everywhere returns all records in any file of the store, also those that nothing names.
+// everywhere returns all records in any file of the store, including files that no manifest names.
 func (f *forgetTest) everywhere() map[string]bool {
 	f.t.Helper()
 	found := map[string]bool{}
@@ -179,8 +179,8 @@ func (f *forgetTest) everywhere() map[string]bool {
 	return found
 }
 
-// TestForgets writes segments again without what was deleted until then, and not without
-// what an account wrote after it came back. Nothing is left of it after a day.
+// TestForgets rewrites segments without the records that were deleted, but with those that an
+// account wrote after it came back. After a day no deleted record is left in the store.
 func TestForgets(t *testing.T) {
 	t.Parallel()
 	f := newForgetTest(t)
@@ -193,8 +193,8 @@ func TestForgets(t *testing.T) {
 	require.NoError(t, f.forget(f.store))
 	f.complete()
 	require.Less(t, len(f.remaining()), len(f.records)-6)
-	require.Contains(t, numbersOf(f.stored()), 45, "the account was back")
-	require.True(t, f.everywhere()[f.records[4]], "a reader may have begun")
+	require.Contains(t, numbersOf(f.stored()), 45, "a record written after the account came back must be kept")
+	require.True(t, f.everywhere()[f.records[4]], "the old version must stay for readers that have begun")
 
 	after, err := archive.Manifests(t.Context(), f.store)
 	require.NoError(t, err)
@@ -215,11 +215,11 @@ func TestForgets(t *testing.T) {
 	}
 	f.complete()
 	m, s, err := archive.FetchLast(t.Context(), f.store, before[0])
-	require.NoError(t, err, "a reader that began before finds the last version")
+	require.NoError(t, err, "a reader that began before must find the last version")
 	require.NoError(t, s.Matches(m))
 	require.Equal(t, after[0], m)
 
-	f.deletesRecord(5) // at most once per interval
+	f.deletesRecord(5) // a segment is compared at most once per interval
 	delete(f.gone, f.records[5])
 	require.NoError(t, f.forget(f.store))
 	f.complete()
@@ -231,7 +231,7 @@ func TestForgets(t *testing.T) {
 	require.Zero(t, f.count(`SELECT count(*) FROM segments WHERE forgotten_at IS NULL`))
 }
 
-// TestForgetsAllOfASegment empties one, and a rebuild still finds its number and position.
+// TestForgetsAllOfASegment empties a segment. A rebuild still finds its number and position.
 func TestForgetsAllOfASegment(t *testing.T) {
 	t.Parallel()
 	f := newForgetTest(t)
@@ -254,9 +254,9 @@ func TestForgetsAllOfASegment(t *testing.T) {
 	require.Equal(t, 1, f.count(`SELECT max(rewritten) FROM segments`), "there is nothing more to forget")
 }
 
-// TestKilledInForget fails each call of the store, before and after it has taken effect,
-// and the switch at the end. At any time the store has everything that stays, once, and
-// after the next run nothing else.
+// TestKilledInForget fails each call of the store, before and after it has taken effect, and the
+// switch at the end. At any time the store has all records that remain, once. After the next run it
+// has nothing else.
 func TestKilledInForget(t *testing.T) {
 	schematest.Long(t)
 	t.Parallel()
@@ -289,7 +289,7 @@ func TestKilledInForget(t *testing.T) {
 	}
 }
 
-// kept checks that the store has everything that stays, once.
+// kept checks that the store has all records that remain, once.
 func (f *forgetTest) kept() {
 	f.t.Helper()
 	stored, stays := f.stored(), 0
@@ -302,8 +302,8 @@ func (f *forgetTest) kept() {
 	require.Equal(f.t, len(f.remaining()), stays)
 }
 
-// TestKilledBeforeTheSwitch lets a day pass between the new manifest and the switch of the
-// database to it.
+// TestKilledBeforeTheSwitch lets a day pass between the new manifest and the database's switch to
+// it.
 func TestKilledBeforeTheSwitch(t *testing.T) {
 	t.Parallel()
 	f := newForgetTest(t)
@@ -326,8 +326,8 @@ func TestKilledBeforeTheSwitch(t *testing.T) {
 	f.complete()
 }
 
-// TestLateForget lets two processes write one version of a segment at once, with other
-// lists: the one whose manifest came first counts, and what the other one knew goes with
+// TestLateForget has two processes write one version of a segment at once with different lists. The
+// one whose manifest is put first counts. The records that only the other one knew are removed with
 // the next version.
 func TestLateForget(t *testing.T) {
 	t.Parallel()
@@ -346,7 +346,7 @@ func TestLateForget(t *testing.T) {
 	f.complete()
 }
 
-// lateStore lets something happen before the first manifest is put.
+// lateStore calls a function before the first manifest is put.
 type lateStore struct {
 	archive.Store
 	meanwhile func()
@@ -361,8 +361,8 @@ func (l *lateStore) Put(ctx context.Context, name string, content io.ReadSeeker,
 	return l.Store.Put(ctx, name, content, size)
 }
 
-// TestDeletionsAreRemembered until every segment was compared with them, every row that is
-// not sealed has been, and no server can bring the records again.
+// TestDeletionsAreRemembered shows that a deletion is kept until every segment and every row that
+// was not sealed has been compared with it, and no server can send the records again.
 func TestDeletionsAreRemembered(t *testing.T) {
 	t.Parallel()
 	f := newForgetTest(t)
@@ -378,16 +378,16 @@ func TestDeletionsAreRemembered(t *testing.T) {
 	f.exec(`DELETE FROM tombstones`)
 	f.exec(`UPDATE deleted_records SET at = at - interval '2 hours'`)
 	f.exec(`UPDATE segments SET first_at = first_at - interval '3 hours'`)
-	require.Zero(t, drop(), "the segment has it")
+	require.Zero(t, drop(), "a segment has the record")
 	require.NoError(t, f.forget(f.store))
 	f.add(1)
 	f.exec(`UPDATE archive_open SET arrived_at = arrived_at - interval '3 hours'`)
-	require.Zero(t, drop(), "so may what is not sealed")
+	require.Zero(t, drop(), "rows that are not sealed may have the record")
 	f.exec(`DELETE FROM archive_open`)
 	f.exec(`INSERT INTO tombstones TABLE aside`)
-	require.Zero(t, drop(), "a server may bring it again")
+	require.Zero(t, drop(), "a server may send the record again")
 	f.add(1)
-	f.exec(`UPDATE archive_open SET blob = $1`, archive.PackRow(archive.AppendRecord(nil, []byte(sealed[1])))) // it does
+	f.exec(`UPDATE archive_open SET blob = $1`, archive.PackRow(archive.AppendRecord(nil, []byte(sealed[1])))) // the server sends the record again
 	f.records = sealed
 	require.NoError(t, f.seal())
 	require.NoError(t, f.sync(f.store))

@@ -10,8 +10,8 @@ import (
 	"github.com/weir-social/weir/schema/schematest"
 )
 
-// TestOneArticleIsOneRow: whoever shares an article in any spelling shares one link,
-// and articles that only look alike are links of their own.
+// TestOneArticleIsOneRow shows that all spellings of an article share one link, and that articles
+// that only look alike are separate links.
 func TestOneArticleIsOneRow(t *testing.T) {
 	t.Parallel()
 	pool := schematest.New(t)

@@ -20,7 +20,7 @@ import (
 	"github.com/weir-social/weir/schema"
 )
 
-// lossy loses the answers to inserts, or the inserts themselves.
+// lossy loses the responses to inserts, or the inserts themselves.
 type lossy struct {
 	mu           sync.Mutex
 	before, lost bool
@@ -51,8 +51,8 @@ func (l *lossy) RoundTrip(r *http.Request) (*http.Response, error) {
 	return response, err
 }
 
-// indexTest is an archive with a ClickHouse server, on which a view would count a
-// duplicate.
+// indexTest is an archive with a ClickHouse server that has a view in which a duplicate would count
+// twice.
 type indexTest struct {
 	*archiveTest
 	server *clickhousetest.Server
@@ -100,7 +100,7 @@ func (i *indexTest) index(segment int64) error {
 	return runJob(i.archiveTest, &IndexSegment{pool: i.pool, archive: i.archive}, jobs.IndexSegment{Segment: segment})
 }
 
-// settled lets the last attempts be settled.
+// settled makes the last attempts old enough to be settled.
 func (i *indexTest) settled() {
 	i.exec(`UPDATE segments SET index_begun_at = index_begun_at - $1::interval`, clickhouse.Settle)
 }
@@ -114,7 +114,7 @@ func (i *indexTest) once() {
 	require.Zero(i.t, i.count(`SELECT count(*) FROM segments WHERE indexed_at IS NULL`))
 }
 
-// TestIndexAtMostOnce ends the job at each of its steps, and lets two workers do it at once.
+// TestIndexAtMostOnce ends the job at each of its steps, and has several workers run it at once.
 func TestIndexAtMostOnce(t *testing.T) {
 	t.Parallel()
 	i := newIndexTest(t)
@@ -129,7 +129,7 @@ func TestIndexAtMostOnce(t *testing.T) {
 	i.lossy.set(false, false)
 	snoozed(lost)
 	i.settled()
-	require.NoError(t, i.index(lost), "it is counted")
+	require.NoError(t, i.index(lost), "the rows must be found in the table by their count")
 	require.Equal(t, 1, i.lossy.inserts)
 
 	before := i.sealed() // the process dies after the mark
@@ -139,7 +139,7 @@ func TestIndexAtMostOnce(t *testing.T) {
 	i.settled()
 	require.NoError(t, i.index(before))
 
-	unmarked := i.sealed() // and after the insert, before the mark that it is stored
+	unmarked := i.sealed() // the process dies after the insert, before the segment is marked as indexed
 	i.exec(`CREATE FUNCTION killed() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION 'killed'; END $$`)
 	i.exec(`CREATE TRIGGER killed BEFORE UPDATE OF indexed_at ON segments FOR EACH ROW EXECUTE FUNCTION killed()`)
 	require.ErrorContains(t, i.index(unmarked), "killed")
@@ -169,7 +169,7 @@ func TestIndexAtMostOnce(t *testing.T) {
 	i.once()
 }
 
-// TestIndexAgain inserts what the table lost, and fills an emptied one, while an attempt
+// TestIndexAgain inserts the rows that the table lost, and fills an emptied table, while an attempt
 // from before ends late.
 func TestIndexAgain(t *testing.T) {
 	t.Parallel()
@@ -187,7 +187,7 @@ func TestIndexAgain(t *testing.T) {
 			i.ask(`DROP TABLE sums`)
 			i.ask(`CREATE MATERIALIZED VIEW sums ENGINE = SummingMergeTree ORDER BY body AS SELECT body, toUInt64(1) AS n FROM events`)
 		}
-		require.NoError(t, marks.Indexed(t.Context(), segment, attempt), "the attempt from before")
+		require.NoError(t, marks.Indexed(t.Context(), segment, attempt), "end the attempt from before")
 		require.Equal(t, 1, i.count(`SELECT count(*) FROM segments WHERE indexed_at IS NULL`))
 		require.ErrorContains(t, i.index(segment), "JobSnoozeError")
 		i.settled()
@@ -197,8 +197,8 @@ func TestIndexAgain(t *testing.T) {
 	require.Equal(t, 2, i.lossy.inserts)
 }
 
-// TestIndexForgets replaces the rows of a segment that was written again, while an attempt
-// with those of the version before ends late.
+// TestIndexForgets replaces the rows of a rewritten segment, while an attempt with the rows of the
+// previous version ends late.
 func TestIndexForgets(t *testing.T) {
 	t.Parallel()
 	i := newIndexTest(t)
@@ -212,18 +212,18 @@ func TestIndexForgets(t *testing.T) {
 	f.due()
 	f.deletesRecord(3)
 	require.NoError(t, f.forget(f.store))
-	require.NoError(t, marks.Indexed(t.Context(), segment, attempt), "the attempt from before")
+	require.NoError(t, marks.Indexed(t.Context(), segment, attempt), "end the attempt from before")
 	begun, err := marks.Begin(t.Context(), segment, attempt)
 	require.NoError(t, err)
-	require.False(t, begun, "nor does another one begin with the rows from before")
+	require.False(t, begun, "no attempt may begin with the rows from before")
 	require.ErrorContains(t, i.index(segment), "JobSnoozeError")
 	i.settled()
-	i.ask(`SYSTEM STOP MERGES events`) // nor deletions
+	i.ask(`SYSTEM STOP MERGES events`) // stops deletions too
 	for range 3 {
 		require.ErrorContains(t, i.index(segment), "JobSnoozeError", "the server deletes rows later")
 		require.Equal(t, "0", i.ask(`SELECT count() FROM events WHERE segment > 4294967295`))
 	}
-	require.Equal(t, "1", i.ask(`SELECT count() FROM system.mutations`), "it deletes once, however often it looks")
+	require.Equal(t, "1", i.ask(`SELECT count() FROM system.mutations`), "the rows must be deleted once, however often the job looks")
 	i.ask(`SYSTEM START MERGES events`)
 	require.Eventually(t, func() bool { return i.index(segment) == nil }, time.Minute, 100*time.Millisecond)
 	want := fmt.Sprint(len(f.remaining()))
@@ -231,7 +231,7 @@ func TestIndexForgets(t *testing.T) {
 	require.Equal(t, "0", i.ask(`SELECT count() FROM events WHERE body = '`+i.records[3]+`'`))
 	require.Equal(t, "1", i.ask(`SELECT count(DISTINCT bitAnd(segment, 4294967295)) FROM events`))
 	require.Zero(t, i.count(`SELECT count(*) FROM segments WHERE indexed_at IS NULL`))
-	i.exec(`UPDATE segments SET indexed_at = NULL`) // a process that died before it said so
+	i.exec(`UPDATE segments SET indexed_at = NULL`) // as if a process died before it marked the segment
 	i.settled()
 	require.NoError(t, i.index(segment), "the rows of this version are not deleted")
 	require.Equal(t, want+"\t"+want, i.ask(`SELECT count(), uniqExact(body) FROM events`))

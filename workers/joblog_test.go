@@ -17,8 +17,8 @@ import (
 	"github.com/weir-social/weir/schema/schematest"
 )
 
-// TestLogOfAJobIsInItsRow, where River UI shows it, also for a job that
-// completes in its own transaction.
+// TestLogOfAJobIsInItsRow shows that a job's log is in its row, where River UI shows it, also for a
+// job that completes in its own transaction.
 func TestLogOfAJobIsInItsRow(t *testing.T) {
 	t.Parallel()
 	pool := schematest.New(t)
@@ -47,7 +47,7 @@ func (r *rig) logsOf(kind, want string) {
 	r.becomes(1, `SELECT least(1, (`+sql+`))`, kind, "%"+want+"%")
 }
 
-// TestEveryKindLogsItsResult in the job's row, and the error if it failed.
+// TestEveryKindLogsItsResult shows that the result is in the job's row, and the error if it failed.
 func TestEveryKindLogsItsResult(t *testing.T) {
 	t.Parallel()
 	schematest.Long(t)
@@ -87,7 +87,7 @@ func TestEveryKindLogsItsResult(t *testing.T) {
 	r.logsOf("request_backfill", "msg=attempt_failed attempt=1 outcome=cancelled error=")
 }
 
-// chatty logs a given amount.
+// chatty is a job that logs a given amount.
 type chatty struct {
 	river.WorkerDefaults[jobs.Expire]
 	lines int
@@ -101,7 +101,8 @@ func (w *chatty) Work(ctx context.Context, _ *river.Job[jobs.Expire]) error {
 	return nil
 }
 
-// TestLogOfAJobIsBounded in its row, and a job without messages stores no log.
+// TestLogOfAJobIsBounded shows that the log in a job's row is bounded, and that a job without
+// messages stores none.
 func TestLogOfAJobIsBounded(t *testing.T) {
 	t.Parallel()
 	pool := schematest.New(t)
@@ -120,8 +121,8 @@ func TestLogOfAJobIsBounded(t *testing.T) {
 	}
 }
 
-// TestStopIsNoError: River reports what a stop cancels as an error, and other errors
-// with the same context too.
+// TestStopIsNoError shows that errors of work that a stop cancels are not logged, and that other
+// errors with the same context are.
 func TestStopIsNoError(t *testing.T) {
 	t.Parallel()
 	var out strings.Builder

@@ -11,9 +11,9 @@ import (
 	"github.com/weir-social/weir/verdict"
 )
 
-// TestDependentsOfOthersAreNotRead parks many records that wait for one target, in tables that
-// were empty when their statistics were made. Whoever asks for what depends on other
-// targets, or for what is stored of other records, reads none of those rows.
+// TestDependentsOfOthersAreNotRead parks many records that wait for one target, in tables that were
+// empty when they were analyzed. A query for the dependents of other targets, or for what is stored
+// of other records, reads none of those rows.
 func TestDependentsOfOthersAreNotRead(t *testing.T) {
 	schematest.Long(t)
 	const many, others = 2000, 20
@@ -38,7 +38,7 @@ func TestDependentsOfOthersAreNotRead(t *testing.T) {
 		}
 		require.NoError(t, pgx.BeginFunc(t.Context(), pool, func(tx pgx.Tx) error {
 			require.NoError(t, verdict.UseIndexes(t.Context(), tx))
-			for range 7 { // from the sixth time on, the plan may be for any arguments
+			for range 7 { // from the sixth time on, the plan may be a generic one
 				found, err := verdict.HaveDependents(t.Context(), tx, keys)
 				require.NoError(t, err)
 				require.Empty(t, found)

@@ -40,8 +40,8 @@ const (
 	layersOf    = "example.weir.annotation.annotationLayer"
 )
 
-// bench judges records of example.weir in a database of its own, with all workers. The
-// accounts' server is asked for records.
+// bench judges records of example.weir in its own database, with all workers. The accounts' server
+// has the records that a test gives it.
 type bench struct {
 	author
 	projections *Projections
@@ -52,11 +52,11 @@ type bench struct {
 // recordServer is the directory of accounts and the server of all of them.
 type recordServer struct {
 	*httptest.Server
-	mu      sync.Mutex        // guards what follows
+	mu      sync.Mutex        // guards the fields below
 	records map[string]string // by at-uri
 	proofs  map[string][]byte // CARs, by at-uri
 	key     string            // of all accounts, as in a DID document
-	asked   map[string]int    // every request, by path and query
+	asked   map[string]int    // number of requests by path and query
 	outside []string          // names that jobs looked up, and other hosts that they connected to
 }
 
@@ -92,8 +92,8 @@ func (s *recordServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	fmt.Fprintf(w, `{"uri":%q,"cid":"bafyreihdwdcefgh4dqkjv67uzcmw7ojee6xedzdetojuzjevtenxquvyku","value":%s}`, uri, record)
 }
 
-// watched returns a context for the jobs. The host of every HTTP request is noted before it
-// is dialled, and so is every name that is dialled, except for the database's.
+// watched returns a context for the jobs. It records the host of every HTTP request before it is
+// dialled, and every name that is looked up, except the database's.
 func (s *recordServer) watched(ctx context.Context, database string) context.Context {
 	return httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{GetConn: s.reached, DNSStart: func(name httptrace.DNSStartInfo) {
 		if name.Host != database {
@@ -102,7 +102,7 @@ func (s *recordServer) watched(ctx context.Context, database string) context.Con
 	}})
 }
 
-// reached notes a host, unless it is the server itself.
+// reached records a host, unless it is the server itself.
 func (s *recordServer) reached(host string) {
 	if host != s.Listener.Addr().String() {
 		s.mu.Lock()
@@ -111,7 +111,7 @@ func (s *recordServer) reached(host string) {
 	}
 }
 
-// noNames notes which name was looked up, and has no records of it.
+// noNames records which name was looked up, and returns no DNS records.
 func (s *recordServer) noNames(_ context.Context, name string) ([]string, error) {
 	s.reached(name)
 	return nil, &net.DNSError{Err: "no such host", Name: name, IsNotFound: true}
@@ -188,7 +188,7 @@ func (b *bench) delete(key schema.Key, rev string) {
 	require.NoError(b.t, b.commit(b.projections, schema.Batch{Deletions: []schema.Deletion{{Key: key, Rev: rev, At: time.Now()}}}))
 }
 
-// states are what was found of each record, in a form that people read.
+// states selects the verdict on each record, in a readable form.
 const states = `
 SELECT v.did || ' ' || right(v.rkey, 4) || ' ' || v.verdict || ' ' || v.state || CASE WHEN v.dangling THEN ' dangling' ELSE '' END
        || coalesce(' ' || (SELECT string_agg(w ->> 'rule', ',' ORDER BY w ->> 'rule') FROM jsonb_array_elements(v.warnings) AS w), '')
@@ -196,8 +196,9 @@ SELECT v.did || ' ' || right(v.rkey, 4) || ' ' || v.verdict || ' ' || v.state ||
        || coalesce(' letter:' || (SELECT string_agg(l.stage, ',' ORDER BY l.stage) FROM dead_letters AS l WHERE (l.did, l.collection, l.rkey) = (v.did, v.collection, v.rkey) AND l.state = 'open'), '')
 FROM verdicts AS v ORDER BY 1`
 
-// settled waits until no record waits and no job is left in the queues that are worked. It does not wait for the times
-// of the looks: what waits is looked at when nothing else is to do.
+// settled waits until no record waits and no job is left in the queues that are processed. It does
+// not wait for the times of the checks: once nothing else is left to do, it checks the waiting
+// records at once.
 func (b *bench) settled() {
 	b.t.Helper()
 	require.Eventually(b.t, func() bool {
@@ -220,14 +221,15 @@ FROM river_job WHERE finalized_at IS NULL AND kind IN ('judge_records', 'judge_d
 
 func tidOf(n int) string { return fmt.Sprintf("3kabcdefg22%c%c", 'a'+n/26, 'a'+n%26) }
 
-// A history of records of one account, whose final state an independent fold knows.
+// A change is a step in the history of an account's records, whose final state an independent fold
+// knows.
 type change struct {
 	key    schema.Key
 	rev    string
-	fields string // of a write; empty: a deletion
+	fields string // the written fields; empty for a deletion
 }
 
-// histories returns changes of an account, and what every order of them must lead to.
+// histories returns changes of an account, and the states that every order of them must result in.
 func histories(did string) (all []change, want []string) {
 	n := 0
 	add := func(collection, fields string) schema.Key {
@@ -251,7 +253,7 @@ func histories(did string) (all []change, want []string) {
 	}
 	expect(add(memberships, member(corpus, text)), "valid projected refs:/corpusRef,/expressionRef")
 
-	// A chain, of which each waits for the next.
+	// A chain in which each record waits for the next.
 	ontology := add(ontologies, `,"name":"o"`)
 	kind := add(typeDefs, fmt.Sprintf(`,"ontologyRef":%q,"name":"t","typeKind":"entity-type"`, ontology.URI()))
 	entry := func(subject schema.Key) string {
@@ -261,13 +263,13 @@ func histories(did string) (all []change, want []string) {
 	expect(kind, "valid projected refs:/ontologyRef")
 	expect(add(changelogs, entry(kind)), "valid projected refs:/subject")
 
-	// A cycle of two.
+	// A cycle of two records.
 	first, second := never(changelogs), never(changelogs)
 	all = append(all, change{first, tidOf(1), entry(second)}, change{second, tidOf(1), entry(first)})
 	expect(first, "valid projected refs:/subject")
 	expect(second, "valid projected refs:/subject")
 
-	// What was deleted, what was never there, and what is invalid but stored.
+	// A record that was deleted, one that never existed, and one that is stored but invalid.
 	deleted := add(corpora, `,"name":"d"`)
 	all = append(all, change{deleted, tidOf(2), ""})
 	expect(add(memberships, member(deleted, text)), "valid projected dangling refs:/corpusRef!,/expressionRef")
@@ -284,7 +286,7 @@ func histories(did string) (all []change, want []string) {
 	expect(add(expressions, fmt.Sprintf(`,"id":"x","kind":"word","parentRef":%q`, parent.URI())), "valid projected refs:/parentRef!")
 	expect(add(memberships, member(text, text)), "valid refused letter:rules")
 
-	// An edit that takes away the text under a span.
+	// An edit that removes the text under a span.
 	edited := add(expressions, `,"id":"e","kind":"document","text":"long enough"`)
 	all = append(all, change{edited, tidOf(4), `,"id":"e","kind":"document","text":"short"`})
 	expect(edited, "valid projected")
@@ -294,8 +296,8 @@ func histories(did string) (all []change, want []string) {
 	return all, want
 }
 
-// TestOrderOfArrivalChangesNothing: whatever the order in which records, edits and
-// deletions come, alone or together, each record ends as an independent fold says.
+// TestOrderOfArrivalChangesNothing shows that each record ends as an independent fold says,
+// whatever the order in which records, edits and deletions arrive, alone or together.
 func TestOrderOfArrivalChangesNothing(t *testing.T) {
 	schematest.Long(t)
 	t.Parallel()
@@ -317,7 +319,7 @@ func TestOrderOfArrivalChangesNothing(t *testing.T) {
 		}
 		left[i], most = all, max(most, len(all))
 	}
-	for range parts { // what comes in the next part finds the ones before judged
+	for range parts { // when a part arrives, the parts before it have been judged
 		for i, all := range left {
 			n := min(1+most/parts, len(all))
 			b.changes(all[:n])
@@ -330,10 +332,10 @@ func TestOrderOfArrivalChangesNothing(t *testing.T) {
 	require.Equal(t, want, strs(t, b.pool, states))
 	require.Zero(t, count(t, b.pool, `SELECT count(*) FROM verdicts AS v WHERE NOT EXISTS (SELECT FROM records AS r WHERE (r.collection, r.did, r.rkey, r.cid) = (v.collection, v.did, v.rkey, v.cid))`))
 	require.Equal(t, orders, count(t, b.pool, `SELECT count(*) FROM record_texts WHERE words @@ 'long'::tsquery`))
-	require.Equal(t, []string{"A:x\na long text"}, strs(t, b.pool, `SELECT DISTINCT 'A:' || text FROM record_texts WHERE words @@ 'x:A & long:D & text:D & !document'::tsquery`), "the identifier is what it is called")
+	require.Equal(t, []string{"A:x\na long text"}, strs(t, b.pool, `SELECT DISTINCT 'A:' || text FROM record_texts WHERE words @@ 'x:A & long:D & text:D & !document'::tsquery`), "the identifier must be indexed as the record's name")
 }
 
-// changes commits changes like a batch of the stream: one of each record at most.
+// changes commits changes in a batch, like the stream: at most one of each record.
 func (b *bench) changes(all []change) {
 	b.t.Helper()
 	for _, c := range all {

@@ -16,7 +16,7 @@ import (
 	"github.com/weir-social/weir/schema"
 )
 
-// ledger is the naive truth: all shares and links, checked one by one.
+// ledger is a naive model: all shares and links, checked one by one.
 type ledger struct {
 	keep          Retention
 	oldest, ahead time.Time // the partitions of days hold the TIDs between the two
@@ -24,7 +24,7 @@ type ledger struct {
 	shares        map[ledgerKey]ledgerShare
 	links         map[string]*ledgerLink
 	hidden        map[string]bool
-	followed      map[string]bool // empty: there are no watches
+	followed      map[string]bool // if empty, there are no watches
 }
 
 type ledgerKey struct {
@@ -59,7 +59,7 @@ func (l *ledger) share(url string, key schema.Key, at, now time.Time) {
 	}
 }
 
-// shared reports whether anyone shares a link, whether it counts or not.
+// shared reports whether any account shares a link, whether that counts or not.
 func (l *ledger) shared(url string) bool {
 	for k := range l.shares {
 		if k.url == url {
@@ -69,7 +69,7 @@ func (l *ledger) shared(url string) bool {
 	return false
 }
 
-// sharers counts the accounts that share a link and count.
+// sharers returns the number of accounts that share a link and count.
 func (l *ledger) sharers(url string) int {
 	dids := map[string]bool{}
 	for k := range l.shares {
@@ -158,7 +158,7 @@ func (l *ledger) lines() []string {
 	return lines
 }
 
-// decide hides or shows an account, or follows or unfollows it, here and in the database.
+// decide hides or shows an account, or follows or unfollows it, in the model and in the database.
 func (l *ledger) decide(t *testing.T, pool *pgxpool.Pool, random *rand.Rand) {
 	t.Helper()
 	exec := func(sql string, args ...any) {
@@ -186,7 +186,7 @@ func (l *ledger) decide(t *testing.T, pool *pgxpool.Pool, random *rand.Rand) {
 	}
 }
 
-// change adds a share of a link, or removes those of an account, here and in the
+// change adds a share of a link, or removes the shares of an account, in the model and in the
 // database.
 func (l *ledger) change(t *testing.T, pool *pgxpool.Pool, random *rand.Rand, url string, n int, now time.Time) {
 	t.Helper()

@@ -15,8 +15,8 @@ import (
 	"github.com/weir-social/weir/schema/schematest"
 )
 
-// TestAuditComparesTheLedger: posts expire after a day and their shares after a week.
-// The shares of posts that the account has deleted since go, those of others stay.
+// TestAuditComparesTheLedger covers posts that expire after a day and shares that expire after a
+// week. Shares of posts that the account has deleted since are deleted; the others are kept.
 func TestAuditComparesTheLedger(t *testing.T) {
 	t.Parallel()
 	now := time.Now()
@@ -41,7 +41,7 @@ func TestAuditComparesTheLedger(t *testing.T) {
 		sum, faults, err := a.Audit(t.Context())
 		require.NoError(t, err)
 		require.Zero(t, sum.Failures)
-		require.Zero(t, sum.Missing, "it has expired")
+		require.Zero(t, sum.Missing, "an expired post must not count as missing")
 		if r.count(`SELECT count(*) FROM tombstones`) == 0 {
 			require.Equal(t, 1, sum.Extra)
 			require.Equal(t, deleted, faults[0].Rkey)
@@ -50,13 +50,13 @@ func TestAuditComparesTheLedger(t *testing.T) {
 		}
 		require.Equal(t, 1, r.count(`SELECT count(*) FROM tombstones WHERE rkey = $1`, deleted))
 		require.Zero(t, r.count(`SELECT count(*) FROM shares WHERE rkey = $1`, deleted))
-		require.Equal(t, 4, r.count(`SELECT count(*) FROM shares`), "before the time that is claimed, and without a time, nothing is compared")
+		require.Equal(t, 4, r.count(`SELECT count(*) FROM shares`), "shares before the compared time, and shares without a time, must be kept")
 	}
 }
 
-// TestAuditComparesProjectedSubjects: the row of a post that was stored once goes if the
-// post was deleted since. That of a post that was asked for or fetched says nothing of
-// what is stored, although its author is followed and does not list it.
+// TestAuditComparesProjectedSubjects shows that the row of a post that was stored once is deleted
+// if the post was deleted since. The row of a post that was requested or fetched is kept although
+// its followed author does not list it: it says nothing about what is stored.
 func TestAuditComparesProjectedSubjects(t *testing.T) {
 	t.Parallel()
 	r := rigOfPDS(t, func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, `{"records": []}`) })
@@ -67,7 +67,7 @@ func TestAuditComparesProjectedSubjects(t *testing.T) {
 	_, due, err := ranking.FindSubjects(t.Context(), r.pool, []schema.Key{own, postKey(alice, asked), postKey(alice, fetched), postKey(alice, hidden)})
 	require.NoError(t, err)
 	require.True(t, due)
-	r.execute(`DELETE FROM shares`) // the subject needs only those that go through it
+	r.execute(`DELETE FROM shares`) // the subject is needed only by the shares through it
 	r.execute(`UPDATE subjects SET fetched_at = now(), fetch_at = now() + interval '15 minutes', links = '{1}' WHERE rkey = $1`, fetched)
 	r.execute(`UPDATE subjects SET fetched_at = now(), fetch_at = NULL, shown = false WHERE rkey = $1`, hidden)
 	a := Auditor{Pool: r.pool, API: r.api, Projections: registered(t, r.pool), Log: slog.New(slog.DiscardHandler), Window: day, Repair: true}
@@ -84,7 +84,7 @@ func TestAuditComparesProjectedSubjects(t *testing.T) {
 	require.Zero(t, sum.Extra)
 }
 
-// TestClosedGapRemovesSharesOfDeletedPosts, also of posts that have expired.
+// TestClosedGapRemovesSharesOfDeletedPosts covers posts that have expired too.
 func TestClosedGapRemovesSharesOfDeletedPosts(t *testing.T) {
 	schematest.Long(t)
 	t.Parallel()
@@ -98,7 +98,7 @@ func TestClosedGapRemovesSharesOfDeletedPosts(t *testing.T) {
 		key := postKey(did, rkey)
 		require.NoError(t, setShares(t.Context(), r.pool, key, []ranking.Share{{Key: key, Identity: "https://" + rkey + ".example/", URL: "https://" + rkey + ".example/", How: "post", SharedAt: time.Now()}}, time.Now()))
 	}
-	r.execute(`DELETE FROM posts WHERE did = $1 AND rkey = $2`, did, gone) // as if it had expired
+	r.execute(`DELETE FROM posts WHERE did = $1 AND rkey = $2`, did, gone) // as if the post had expired
 	require.NoError(t, r.net.DeleteRecord(uri(did, gone)))
 	r.execute(addGap)
 	r.becomes(1, `SELECT count(*) FROM gaps WHERE closed_at IS NOT NULL AND checked = 1`)

@@ -30,14 +30,14 @@ import (
 	"github.com/weir-social/weir/schema/schematest"
 )
 
-// noteSchema is the schema of a collection: its text has at most that many bytes.
+// noteSchema returns the schema of a collection whose text has at most this many bytes.
 func noteSchema(name string, most int) *fstest.MapFile {
 	return &fstest.MapFile{Data: fmt.Appendf(nil, `{"lexicon":1,"id":"example.weir.%s","defs":{"main":{"type":"record","key":"any","record":{"type":"object","required":["text"],
 		"properties":{"createdAt":{"type":"string","format":"datetime"},"text":{"type":"string","maxLength":%d},"refs":{"type":"array","items":{"type":"string","format":"at-uri"}}}}}}}`, name, most)}
 }
 
-// TestUpdatedSchemasAreUsed without a restart: exactly the records of the collections
-// that a change concerns are judged again. A folder that cannot be used changes nothing.
+// TestUpdatedSchemasAreUsed changes schemas without a restart. Exactly the records of the changed
+// collections are judged again. A folder that cannot be used changes nothing.
 func TestUpdatedSchemasAreUsed(t *testing.T) {
 	t.Parallel()
 	folder := fstest.MapFS{"a.json": noteSchema("note", 100), "b.json": noteSchema("other", 100)}
@@ -73,7 +73,7 @@ func TestUpdatedSchemasAreUsed(t *testing.T) {
 	require.Equal(t, []string{"valid projected", "unknown projected", "valid projected"}, []string{b.state(note), b.state(other), b.state(unknown)})
 	require.Zero(t, count(t, b.pool, `SELECT count(*) FROM dead_letters WHERE state = 'open'`), "settled")
 
-	// Records that expire take their rows along.
+	// Rows of expired records are deleted with them.
 	execute(t, b.pool, `UPDATE records_other SET indexed_at = now() - interval '2 days' WHERE collection = 'example.weir.note'`)
 	due := []schema.ExpiryRule{{Collection: note.Collection, Before: notesBefore(t, b)}}
 	require.NoError(t, pgx.BeginFunc(t.Context(), b.pool, func(tx pgx.Tx) error {
@@ -82,10 +82,11 @@ func TestUpdatedSchemasAreUsed(t *testing.T) {
 		return err
 	}))
 	require.Equal(t, 2, count(t, b.pool, `SELECT count(*) FROM verdicts`))
-	require.Equal(t, 1, count(t, b.pool, `SELECT count(*) FROM record_texts`), "of the one that has a schema and is stored")
+	require.Equal(t, 1, count(t, b.pool, `SELECT count(*) FROM record_texts`), "only the stored record with a schema must have a text")
 }
 
-// TestStrictSwitchJudgesAgain exactly what it concerns, in both directions.
+// TestStrictSwitchJudgesAgain shows that switching strict on and off judges exactly the affected
+// records again.
 func TestStrictSwitchJudgesAgain(t *testing.T) {
 	schematest.Long(t)
 	t.Parallel()
@@ -114,7 +115,7 @@ func TestStrictSwitchJudgesAgain(t *testing.T) {
 	require.Equal(t, 2, stored("example.weir.own.*"))
 	require.Equal(t, "invalid refused letter:lexicon", b.state(own))
 	require.Equal(t, []string{"undeclared /newer"}, strs(t, b.pool, `SELECT cause || ' ' || path FROM dead_letters WHERE state = 'open'`))
-	require.Zero(t, stored("example.weir.own.*"), "nothing has changed")
+	require.Zero(t, stored("example.weir.own.*"), "an unchanged setting must have nothing judged again")
 	require.Equal(t, 2, stored())
 	require.Equal(t, "valid projected", b.state(own))
 }
@@ -125,8 +126,8 @@ func notesBefore(t *testing.T, b *bench) (before time.Time) {
 	return before
 }
 
-// TestHostileRecordsAreJudged: many references, deep records, and names that a stranger
-// chose. No job makes a request or looks up a name, and the rest of the batch is judged.
+// TestHostileRecordsAreJudged covers records with many references, deep records, and names that a
+// stranger chose. No job makes a request or looks up a name, and the rest of the batch is judged.
 func TestHostileRecordsAreJudged(t *testing.T) {
 	t.Parallel()
 	b := newBench(t, func(c *Config) { c.Lexicons.Folder = fstest.MapFS{"a.json": noteSchema("note", 100)} })
@@ -146,14 +147,14 @@ func TestHostileRecordsAreJudged(t *testing.T) {
 	b.settled()
 	require.Equal(t, []string{"deep valid 0", "hosts valid 1", "many valid 10000", "self valid 1"},
 		strs(t, b.pool, `SELECT rkey || ' ' || verdict || ' ' || (SELECT count(*) FROM record_refs AS r WHERE r.rkey = v.rkey) FROM verdicts AS v ORDER BY 1`))
-	require.Equal(t, 1, count(t, b.pool, `SELECT count(*) FROM record_refs WHERE to_rkey IS NULL`), "the long one")
+	require.Equal(t, 1, count(t, b.pool, `SELECT count(*) FROM record_refs WHERE to_rkey IS NULL`), "only the reference that is too long may have no target")
 	asked, outside := b.server.requests()
 	require.Empty(t, asked)
 	require.Empty(t, outside)
 }
 
-// proves has the server prove a record of an account, in a commit that is signed with the
-// key of all accounts, or with another.
+// proves makes the server prove a record of an account, in a commit that is signed with the key of
+// all accounts, or with another one.
 func (s *recordServer) proves(t *testing.T, did, collection, rkey string, key atcrypto.PrivateKeyExportable, json string) {
 	t.Helper()
 	value, err := atdata.UnmarshalJSON([]byte(json))
@@ -180,7 +181,7 @@ func (s *recordServer) proves(t *testing.T, did, collection, rkey string, key at
 	s.proofs["at://"+did+"/"+collection+"/"+rkey] = all.Bytes()
 }
 
-// memory writes blocks as a CAR has them.
+// memory collects blocks in the form of a CAR.
 type memory struct {
 	*bytes.Buffer
 	blockstore.Blockstore
@@ -200,13 +201,13 @@ func (m *memory) add(t *testing.T, data []byte) cid.Cid {
 	return id
 }
 
-// TestLexiconIsResolved from DNS and the account that it names: of configured names only,
-// and only if the account has signed it.
+// TestLexiconIsResolved resolves a lexicon from DNS and the account that it names. It resolves only
+// configured names, and only records that the account has signed.
 func TestLexiconIsResolved(t *testing.T) {
 	t.Parallel()
 	var asked []string
 	b := newBench(t, func(c *Config) {
-		c.Queues = []string{jobs.QueueProcess, jobs.QueueMaintenance} // the test asks
+		c.Queues = []string{jobs.QueueProcess, jobs.QueueMaintenance} // the test resolves the names
 		c.Lexicons.Folder, c.Lexicons.Resolve = nil, []string{"example.weir.note", "example.weir.none"}
 	})
 	key, err := atcrypto.GeneratePrivateKeyK256()
@@ -233,7 +234,7 @@ func TestLexiconIsResolved(t *testing.T) {
 	require.ErrorContains(t, resolve("com.evil.example"), "does not name")
 	require.Empty(t, asked)
 	published := `{"$type":"com.atproto.lexicon.schema",` + string(noteSchema("note", 3).Data[1:])
-	b.server.has("at://did:plc:authority/"+schemas+"/example.weir.note", published) // what the server says without a proof does not count
+	b.server.has("at://did:plc:authority/"+schemas+"/example.weir.note", published) // a record without a proof does not count
 	b.server.proves(t, "did:plc:authority", schemas, "example.weir.note", other, published)
 	require.ErrorContains(t, resolve("example.weir.note"), "is not signed with the account's key")
 	b.server.proves(t, "did:plc:authority", schemas, "example.weir.other", key, published)
@@ -250,5 +251,5 @@ func TestLexiconIsResolved(t *testing.T) {
 	require.ErrorContains(t, resolve("example.weir.none"), "it is the schema of")
 	require.ErrorContains(t, resolve("example.weir.none"), "has no TXT record")
 	require.NoError(t, b.client.StoreLexicons(t.Context()))
-	require.Equal(t, 1, count(t, b.pool, `SELECT count(*) FROM lexicons`), "a folder removes its own schemas only")
+	require.Equal(t, 1, count(t, b.pool, `SELECT count(*) FROM lexicons`), "a folder must remove only its own schemas")
 }

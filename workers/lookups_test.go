@@ -10,8 +10,8 @@ import (
 	"github.com/weir-social/weir/schema/schematest"
 )
 
-// TestPlansMadeForEmptyTablesStayGood: a connection plans the statements of small jobs and
-// batches once. It still looks keys up when the tables have grown, without statistics.
+// TestPlansMadeForEmptyTablesStayGood covers a connection that plans the statements of small jobs
+// and batches once. It still looks up keys after the tables have grown and were not analyzed.
 func TestPlansMadeForEmptyTablesStayGood(t *testing.T) {
 	schematest.Long(t)
 	t.Parallel()
@@ -66,7 +66,7 @@ WHERE relname LIKE ANY ('{links,claims,subjects,copies,shares%,posts%,records%,w
 	c.execute(`INSERT INTO waiting (projection, collection, did, rkey, for_collection, for_did, for_rkey) SELECT 'links', 'app.bsky.feed.repost', 'did:plc:' || n, n::text, 'app.bsky.feed.post', 'did:plc:x', n::text FROM generate_series(1, $1::int) AS n`, rows)
 	c.execute(`INSERT INTO records (collection, did, rkey, rev, cid, created_at, record) SELECT c, 'did:plc:' || n, n::text, '1', '', now(), '{}' FROM generate_series(1, $1::int) AS n, unnest('{app.bsky.feed.post,app.bsky.feed.repost}'::text[]) AS c`, rows)
 	c.execute(`INSERT INTO shares (did, collection, rkey, link_id, named_id, how, shared_at) SELECT 'did:plc:' || id, 'app.bsky.feed.post', id::text, id, id, 'post', now() FROM links WHERE url = 'u'`)
-	read(150) // and forget what the inserts read
+	read(150) // discard the blocks that the inserts read
 	many := read(200)
 	t.Logf("%d blocks before, %d with %d rows in each table", few, many, rows)
 	require.Less(t, many, 3*few, "plans read whole indexes")

@@ -11,8 +11,8 @@ import (
 	"github.com/weir-social/weir/schema/schematest"
 )
 
-// The views of records follow the stored schemas, whoever stores them. A transaction
-// that stores many adds one job.
+// TestViewsAreMadeWhenSchemasChange shows that the views of records follow the stored schemas,
+// whatever stores them. A transaction that stores many schemas adds one job.
 func TestViewsAreMadeWhenSchemasChange(t *testing.T) {
 	t.Parallel()
 	pool := schematest.New(t)
@@ -39,8 +39,8 @@ FROM unnest(ARRAY['com.example.town.bird', 'com.example.town.tree']) AS n`
 	becomes(t, pool, []string{"height"}, `SELECT columns -> 0 ->> 'column' FROM record_views`)
 }
 
-// TestLateSchemaHasItsView: while a transaction stores a schema, a job waits that would make
-// its view. It does not run before the transaction has ended.
+// TestLateSchemaHasItsView shows that a job that would make the view of a schema waits until the
+// transaction that stores the schema has ended.
 func TestLateSchemaHasItsView(t *testing.T) {
 	t.Parallel()
 	pool := schematest.New(t)
@@ -52,14 +52,14 @@ SELECT n, jsonb_build_object('lexicon', 1, 'id', n, 'defs', jsonb_build_object('
 	require.NoError(t, err)
 	late, err := pool.Begin(t.Context())
 	require.NoError(t, err)
-	defer late.Rollback(t.Context()) //nolint:errcheck // it has ended already, unless the test fails
+	defer late.Rollback(t.Context()) //nolint:errcheck // finished, or the test has failed
 	_, err = late.Exec(t.Context(), add, "com.example.town.tree")
 	require.NoError(t, err)
 
 	client, err := New(Config{Pool: pool, ID: t.Name(), Logger: slog.New(slog.DiscardHandler), Queues: []string{jobs.QueueMaintenance}})
 	require.NoError(t, err)
 	ctx, cancel := context.WithCancel(context.Background())
-	_, err = client.Insert(ctx, jobs.CheckCounts{}, nil) // behind the one that waits
+	_, err = client.Insert(ctx, jobs.CheckCounts{}, nil) // queued after the one that waits
 	require.NoError(t, err)
 	require.NoError(t, client.Start(ctx))
 	t.Cleanup(func() {

@@ -17,8 +17,8 @@ import (
 	"github.com/weir-social/weir/simnet"
 )
 
-// TestFailedAttemptIsCountedAsFailed, and its span too, also for the kinds that
-// continue at a stored position.
+// TestFailedAttemptIsCountedAsFailed checks the metric and the span, also for
+// the kinds that continue at a stored position.
 func TestFailedAttemptIsCountedAsFailed(t *testing.T) {
 	t.Parallel()
 	schematest.Long(t)
@@ -29,7 +29,7 @@ func TestFailedAttemptIsCountedAsFailed(t *testing.T) {
 	})
 	someone := r.followed()[0]
 	for _, endpoint := range []string{"app.bsky.feed.getAuthorFeed", "app.bsky.graph.getFollows"} {
-		require.NoError(t, r.net.FailCalls(simnet.CallFault{Kind: simnet.Severed, Endpoint: endpoint, Count: 2})) // a call and its repetition
+		require.NoError(t, r.net.FailCalls(simnet.CallFault{Kind: simnet.Severed, Endpoint: endpoint, Count: 2})) // a call and its retry
 	}
 	_, err := r.client.Insert(t.Context(), jobs.BackfillAccount{DID: someone, Since: time.Now().Add(-time.Hour)}, nil)
 	require.NoError(t, err)
@@ -38,7 +38,7 @@ func TestFailedAttemptIsCountedAsFailed(t *testing.T) {
 	r.execute(`INSERT INTO watches (target) VALUES ($1)`, someone)
 	r.becomes(1, `SELECT count(*) FROM river_job WHERE kind = 'sync_follows' AND args ->> 'watch' = '1' AND state = 'completed' AND attempt = 2`)
 
-	want := map[string]uint64{"backfill_account failed": 1, "backfill_account done": 1, "sync_follows failed": 1, "sync_follows done": 2} // with the one at the start
+	want := map[string]uint64{"backfill_account failed": 1, "backfill_account done": 1, "sync_follows failed": 1, "sync_follows done": 2} // including the sync at startup
 	counted := func() map[string]uint64 {
 		n := samples(t, registry, "weir_job_seconds", func(m *dto.Metric) uint64 { return m.GetHistogram().GetSampleCount() })
 		for name := range n {

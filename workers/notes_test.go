@@ -16,7 +16,7 @@ import (
 	"github.com/weir-social/weir/schema"
 )
 
-// nostrKey is the name of a record of an account of Nostr, from one letter each.
+// nostrKey returns the key of a record of an account of Nostr.
 func nostrKey(kind, who, rkey string) schema.Key {
 	return schema.Key{Collection: "nostr." + kind, DID: "did:nostr:" + strings.Repeat(who, 64), Rkey: rkey}
 }
@@ -55,8 +55,8 @@ func (c *town) sharedBy(key schema.Key) []string {
 	return found
 }
 
-// TestNotesAndArticlesAreShares: an article's newer revision replaces what it shared, and a
-// deleted event shares nothing, even if a job that names it runs later.
+// TestNotesAndArticlesAreShares shows that an article's newer revision replaces its shares, and
+// that a deleted event shares nothing, even if a job that names it runs later.
 func TestNotesAndArticlesAreShares(t *testing.T) {
 	t.Parallel()
 	c := newTown(t)
@@ -68,8 +68,8 @@ func TestNotesAndArticlesAreShares(t *testing.T) {
 	require.Equal(t, []string{"post news.example/1"}, c.sharedBy(note))
 	require.Equal(t, []string{"post news.example/1", "post news.example/2"}, c.sharedBy(article))
 	at := c.rows(`SELECT DISTINCT tableoid::regclass || ' ' || (now() - shared_at BETWEEN '59 min' AND '61 min') || ' ' || (now() - stored_at < '1 min') FROM shares`)
-	require.Equal(t, []string{"shares_default true true"}, at, "the date is the author's, the day is that of storing")
-	require.Equal(t, []string{""}, c.rows(`SELECT DISTINCT title FROM claims`), "what an article says of itself is no card of its links")
+	require.Equal(t, []string{"shares_default true true"}, at, "the share must have the author's date, and be in the partition of the day of storing")
+	require.Equal(t, []string{""}, c.rows(`SELECT DISTINCT title FROM claims`), "an article's own title must not become a claim about its links")
 
 	c.event(article, "2", "[y](https://news.example/3)")
 	c.work(article)
@@ -95,8 +95,8 @@ func (c *town) sharers(url string) (n int) {
 	return n
 }
 
-// TestArticleNamedLikeANote: the check of a changed note leaves alone what was shared through
-// an article of the same author whose name is the note's, and ends.
+// TestArticleNamedLikeANote covers an article whose name is a note's id, by the same author. The
+// check of the changed note does not touch the shares through the article, and ends.
 func TestArticleNamedLikeANote(t *testing.T) {
 	t.Parallel()
 	c := newTown(t)
@@ -116,8 +116,8 @@ func TestArticleNamedLikeANote(t *testing.T) {
 	require.Empty(t, c.rows(`SELECT rkey FROM changed_subjects`))
 }
 
-// TestRepostsAndQuotesOfNotes: whatever is processed first, a repost and a quote share what
-// their note or article contains, once a person, until either goes.
+// TestRepostsAndQuotesOfNotes shows that a repost and a quote share the links of their note or
+// article, once per person, whatever is processed first, until either is deleted.
 func TestRepostsAndQuotesOfNotes(t *testing.T) {
 	t.Parallel()
 	note, article := nostrKey("1", "a", noteID("1")), nostrKey("30023", "b", "d")
@@ -147,7 +147,7 @@ func TestRepostsAndQuotesOfNotes(t *testing.T) {
 			require.Equal(t, []string{"repost news.example/1"}, c.sharedBy(again))
 			require.Equal(t, []string{"quote news.example/1"}, c.sharedBy(quote))
 			require.Equal(t, []string{"repost news.example/1"}, c.sharedBy(ofArticle))
-			require.Equal(t, 5, c.sharers(c.news), "of six records, two are one person's")
+			require.Equal(t, 5, c.sharers(c.news), "two of the six records are by the same person")
 			require.Empty(t, c.rows(`SELECT rkey FROM waiting`))
 			subject := c.rows(`SELECT DISTINCT subject FROM link_shares WHERE how = 'quote'`)
 			require.Equal(t, []string{note.URI()}, subject)
@@ -158,7 +158,7 @@ func TestRepostsAndQuotesOfNotes(t *testing.T) {
 			remove(again)
 			require.Equal(t, 5, c.sharers(c.news))
 			remove(note)
-			require.Equal(t, 2, c.sharers(c.news), "the article and its repost")
+			require.Equal(t, 2, c.sharers(c.news), "expected the article and its repost")
 			c.check(c.checks())
 			require.Empty(t, c.sharedBy(repost))
 			require.Equal(t, []string{note.Rkey, note.Rkey}, c.rows(`SELECT for_rkey FROM waiting`))
@@ -169,7 +169,7 @@ func TestRepostsAndQuotesOfNotes(t *testing.T) {
 			require.NoError(t, err)
 			c.event(ofArticle, "~~", "", []string{"a", "30023:" + by(article) + ":unknown"})
 			c.work(ofArticle)
-			require.Empty(t, c.rows(`SELECT rkey FROM subjects WHERE fetch_at IS NOT NULL`), "the AppView knows none of them")
+			require.Empty(t, c.rows(`SELECT rkey FROM subjects WHERE fetch_at IS NOT NULL`), "no fetch may be requested: the AppView has no posts of Nostr")
 		})
 	}
 }

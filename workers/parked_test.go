@@ -30,7 +30,7 @@ func typeDef(of schema.Key) string {
 	return fmt.Sprintf(`,"ontologyRef":%q,"name":"t","typeKind":"entity-type"`, of.URI())
 }
 
-// state returns what was found of a record.
+// state returns the verdict on a record.
 func (b *bench) state(k schema.Key) string {
 	b.t.Helper()
 	all := strs(b.t, b.pool, strings.Replace(states, "ORDER BY 1", fmt.Sprintf("WHERE v.did = '%s' AND v.collection = '%s' AND v.rkey = '%s'", k.DID, k.Collection, k.Rkey), 1))
@@ -38,7 +38,8 @@ func (b *bench) state(k schema.Key) string {
 	return found
 }
 
-// TestParkedIsReleased by whatever decides that it need not wait, however late.
+// TestParkedIsReleased shows that a parked record is released by every change that ends its wait,
+// however late.
 func TestParkedIsReleased(t *testing.T) {
 	schematest.Long(t)
 	t.Parallel()
@@ -47,19 +48,20 @@ func TestParkedIsReleased(t *testing.T) {
 	target := key(ontologies, "did:plc:author", 1)
 	def := key(typeDefs, did, 1)
 
-	// It waits where people see it, and nothing is derived from it.
+	// The wait is visible, and nothing is derived from the record.
 	b.write(def, tidOf(1), typeDef(target))
 	becomes(t, b.pool, []string{def.Rkey + " " + target.URI() + " waiting"}, `SELECT rkey || ' at://' || to_did || '/' || to_collection || '/' || to_rkey || ' ' || state FROM parked`)
 	require.Equal(t, "valid parked", b.state(def))
 	require.Zero(t, count(t, b.pool, `SELECT count(*) FROM record_refs`))
 
-	// Its server is asked once, and has none: a dead letter, which the target releases.
+	// Its server is asked once and does not have the target. The record becomes a dead letter,
+	// which the target releases.
 	b.settled()
 	require.Equal(t, "valid missing letter:reference", b.state(def))
 	require.Equal(t, 1, b.server.askedFor(target.URI()))
 	require.Equal(t, 1, count(t, b.pool, `SELECT count(*) FROM dead_letters WHERE state = 'open' AND cause LIKE 'a record that it requires%' AND expected = $1`, target.URI()))
 	for _, retry := range []bool{true, false} {
-		if retry { // in vain
+		if retry { // the retry changes nothing
 			_, err := schema.RetryDeadLetters(t.Context(), b.pool, schema.DeadLetterFilter{Stage: schema.StageReference})
 			require.NoError(t, err)
 		} else {
@@ -71,7 +73,7 @@ func TestParkedIsReleased(t *testing.T) {
 	require.Equal(t, 1, b.server.askedFor(target.URI()), "asked once")
 	require.Equal(t, 1, count(t, b.pool, `SELECT count(*) FROM dead_letters WHERE stage = 'reference' AND state = 'retried' AND count = 2`))
 
-	// A server that has it gives it.
+	// A server that has the target returns it.
 	given, takes := key(ontologies, "did:plc:author", 2), key(typeDefs, did, 2)
 	b.server.has(given.URI(), `{"$type":"`+ontologies+`","createdAt":"2026-01-02T03:04:05Z","name":"given"}`)
 	b.write(takes, tidOf(2), typeDef(given))
@@ -79,14 +81,15 @@ func TestParkedIsReleased(t *testing.T) {
 	require.Equal(t, "valid projected refs:/ontologyRef", b.state(takes))
 	require.Equal(t, "valid projected", b.state(given))
 
-	// The target is deleted, and comes back; a deletion of what never came is known too.
+	// The target is deleted and comes back. A deletion of a record that was never received is known
+	// too.
 	b.delete(given, tidOf(9))
 	b.settled()
 	require.Equal(t, "valid projected dangling refs:/ontologyRef!", b.state(takes))
-	execute(t, b.pool, `DELETE FROM tombstones`) // they expire, and the catalog changes
+	execute(t, b.pool, `DELETE FROM tombstones`) // the tombstones expire, and the catalog changes
 	execute(t, b.pool, `UPDATE verdicts SET schema_hash = 'old'`)
 	b.judgeAgain(takes)
-	require.Equal(t, "valid projected dangling refs:/ontologyRef!", b.state(takes), "what was known to be deleted stays so")
+	require.Equal(t, "valid projected dangling refs:/ontologyRef!", b.state(takes), "a target that was known to be deleted must stay so")
 	b.write(given, tidOf(12), `,"name":"again"`)
 	b.settled()
 	require.Equal(t, "valid projected refs:/ontologyRef", b.state(takes))
@@ -97,7 +100,7 @@ func TestParkedIsReleased(t *testing.T) {
 	b.settled()
 	require.Equal(t, "valid projected dangling refs:/ontologyRef!", b.state(late))
 
-	// What goes takes its rows along.
+	// A deleted record's rows are deleted with it.
 	b.delete(late, tidOf(4))
 	b.delete(takes, tidOf(4))
 	b.write(def, tidOf(5), `,"name":"t"`)
@@ -119,8 +122,8 @@ func (b *bench) judgeAgain(keys ...schema.Key) {
 	b.settled()
 }
 
-// TestManyWaitForOne: all of them are released, and the one asks for no more than one
-// call.
+// TestManyWaitForOne shows that all waiting records are released, and that their target is
+// requested only once.
 func TestManyWaitForOne(t *testing.T) {
 	schematest.Long(t)
 	t.Parallel()
@@ -144,13 +147,13 @@ func TestManyWaitForOne(t *testing.T) {
 	require.Equal(t, many+1, count(t, b.pool, `SELECT count(*) FROM verdicts WHERE state = 'projected' AND NOT dangling`))
 	require.Zero(t, count(t, b.pool, `SELECT count(*) FROM parked`))
 	const judge = ` FROM river_job WHERE kind IN ('judge_records', 'judge_dependents')`
-	require.Less(t, count(t, b.pool, `SELECT count(*)`+judge), many/10, "pages, and no retries")
+	require.Less(t, count(t, b.pool, `SELECT count(*)`+judge), many/10, "expected a job per page, and no retries")
 	require.Zero(t, count(t, b.pool, `SELECT coalesce(sum((metadata ->> 'snoozes')::int), 0)`+judge))
 }
 
-// TestManyTargetsAtOnce: far more jobs judge what depends on targets than may wait in their
-// queue. If each waited for the queue to become short, all would wait for ever. One job is
-// enough for all dependents of its targets.
+// TestManyTargetsAtOnce adds far more jobs that judge dependents than may wait in their queue. If
+// each waited for the queue to become short, all would wait for ever. One job judges all dependents
+// of its targets.
 func TestManyTargetsAtOnce(t *testing.T) {
 	schematest.Long(t)
 	t.Parallel()
@@ -185,11 +188,11 @@ func sorted(writes []schema.Write) []schema.Write {
 	return out
 }
 
-// TestTargetThatChangesMeanwhile: between the judgment and its commit, the target is
-// stored, edited or deleted. Nobody else would tell.
+// TestTargetThatChangesMeanwhile stores, edits or deletes the target between the judgment and its
+// commit. No other job would notice.
 func TestTargetThatChangesMeanwhile(t *testing.T) {
 	t.Parallel()
-	b := newBench(t, func(c *Config) { c.Queues = []string{jobs.QueueMaintenance} }) // nothing else judges
+	b := newBench(t, func(c *Config) { c.Queues = []string{jobs.QueueMaintenance} }) // no other job judges
 	w := b.judge()
 	target, def := key(ontologies, "did:plc:author", 1), key(typeDefs, "did:plc:waiter", 1)
 	b.write(def, tidOf(1), typeDef(target))
@@ -214,17 +217,17 @@ func TestTargetThatChangesMeanwhile(t *testing.T) {
 	}
 }
 
-// judge returns a worker that judges what a test gives it.
+// judge returns a worker that judges the records that a test gives it.
 func (b *bench) judge() *JudgeRecords {
 	return &JudgeRecords{Projector: newProjector(jobs.NameLexicon, b.pool, slog.New(slog.DiscardHandler), newProjectorMetrics(nil)),
 		catalogs: &catalogs{}, rules: b.client.cfg.Lexicons.Rules, judged: func(string) bool { return true }}
 }
 
-// TestRecordThatReturnsMeanwhile: a job finds that a record was deleted. Before it settles
-// the dead letter, the record is stored again and refused again, by another job.
+// TestRecordThatReturnsMeanwhile covers a job that finds that a record was deleted. Before it
+// settles the dead letter, the record is stored again, and another job refuses it again.
 func TestRecordThatReturnsMeanwhile(t *testing.T) {
 	t.Parallel()
-	b := newBench(t, func(c *Config) { c.Queues = []string{jobs.QueueMaintenance} }) // nothing else judges
+	b := newBench(t, func(c *Config) { c.Queues = []string{jobs.QueueMaintenance} }) // no other job judges
 	w, other := b.judge(), b.judge()
 	def := key(typeDefs, "did:plc:waiter", 1)
 	judges := func(w *JudgeRecords) {
@@ -245,8 +248,9 @@ func TestRecordThatReturnsMeanwhile(t *testing.T) {
 	require.Zero(t, count(t, b.pool, `SELECT count(*) FROM dead_letters WHERE state = 'open'`))
 }
 
-// TestDeletedAccountIsKnownAtOnce: what refers to its records is dangling, and what waits
-// for them ends to wait. So it is while they are not purged, and when it comes back.
+// TestDeletedAccountIsKnownAtOnce shows that records that refer to the account's records are
+// dangling, and that records that wait for them no longer wait. That holds before the purge and
+// when the account comes back.
 func TestDeletedAccountIsKnownAtOnce(t *testing.T) {
 	schematest.Long(t)
 	t.Parallel()
@@ -284,21 +288,22 @@ func TestDeletedAccountIsKnownAtOnce(t *testing.T) {
 	execute(t, b.pool, `DELETE FROM records_other WHERE rkey = '`+purged.Rkey+`' AND did = '`+author+`'`)
 	b.account(author, "active")
 	b.settled()
-	require.Equal(t, []string{refers, dangles, dangles, refers, "valid projected refs:/parentRef"}, found(), "what was purged stays deleted until it is stored again")
+	require.Equal(t, []string{refers, dangles, dangles, refers, "valid projected refs:/parentRef"}, found(), "purged records must stay deleted until they are stored again")
 	require.Equal(t, "valid projected refs:/ontologyRef,/typeKindUri", b.state(plain))
 	b.account("did:plc:nobody", "deleted")
 	b.settled()
-	require.Zero(t, count(t, b.pool, `SELECT count(*) FROM river_job WHERE kind = 'judge_dependents' AND args::text LIKE '%did:plc:nobody%'`), "nothing refers to it")
+	require.Zero(t, count(t, b.pool, `SELECT count(*) FROM river_job WHERE kind = 'judge_dependents' AND args::text LIKE '%did:plc:nobody%'`), "no job may be added for an account that no record refers to")
 
 	execute(t, b.pool, `DELETE FROM river_job`)
 	execute(t, b.pool, `DELETE FROM projections WHERE name = 'lexicon'`)
 	execute(t, b.pool, `UPDATE accounts SET status = 'deleted' WHERE did = '`+author+`'`)
-	require.Zero(t, count(t, b.pool, `SELECT count(*) FROM river_job WHERE kind = 'judge_account'`), "without the projection no worker knows the job")
+	require.Zero(t, count(t, b.pool, `SELECT count(*) FROM river_job WHERE kind = 'judge_account'`), "no job may be added without the projection: no worker knows it")
 }
 
-// TestAccountChangesWhileOthersAreJudged: between the statement that deletes an account, or brings
-// it back, and its commit, the first record that refers to it is judged, committed, and its
-// targets looked at once more. Neither sees the other's rows.
+// TestAccountChangesWhileOthersAreJudged covers a record that is judged between the statement that
+// deletes an account, or brings it back, and its commit. It is the first that refers to the
+// account. It is committed and its targets are checked once more. Neither transaction sees the
+// other's rows.
 func TestAccountChangesWhileOthersAreJudged(t *testing.T) {
 	schematest.Long(t)
 	t.Parallel()
@@ -314,7 +319,7 @@ func TestAccountChangesWhileOthersAreJudged(t *testing.T) {
 		b.settled()
 		tx, err := b.pool.Begin(t.Context())
 		require.NoError(t, err)
-		defer tx.Rollback(t.Context()) //nolint:errcheck // it has ended already, unless the test fails
+		defer tx.Rollback(t.Context()) //nolint:errcheck // finished, or the test has failed
 		_, err = tx.Exec(t.Context(), `INSERT INTO accounts (did, status) VALUES ($1, $2) ON CONFLICT (did) DO UPDATE SET status = excluded.status`, parent.DID, c.to)
 		require.NoError(t, err)
 		b.write(word, tidOf(1), fmt.Sprintf(`,"id":"x","kind":"word","parentRef":%q`, parent.URI()))
@@ -332,7 +337,7 @@ func (b *bench) account(did, status string) {
 	require.NoError(b.t, b.commit(b.projections, schema.Batch{Statuses: []schema.Status{{DID: did, Status: status, At: time.Now()}}}))
 }
 
-// TestLadder: what is missing is looked for after 1, 4 and 16 seconds.
+// TestLadder shows that missing records are looked up after 1, 4 and 16 seconds.
 func TestLadder(t *testing.T) {
 	t.Parallel()
 	b := newBench(t, func(c *Config) { c.Queues = []string{jobs.QueueProcess} })
@@ -357,13 +362,13 @@ func TestLadder(t *testing.T) {
 	}
 }
 
-// TestParkedAtTheEndOfALook: a record is parked after the job of its second has looked.
-// Its transaction adds no job, and the one that runs waits for it and adds the next.
+// TestParkedAtTheEndOfALook parks a record after the job for that second has looked. The record's
+// transaction adds no job. The running job waits for that transaction and adds the next job.
 func TestParkedAtTheEndOfALook(t *testing.T) {
 	t.Parallel()
-	b := newBench(t, func(c *Config) { c.Queues = []string{jobs.QueueMaintenance} }) // the test looks
+	b := newBench(t, func(c *Config) { c.Queues = []string{jobs.QueueMaintenance} }) // the test runs the checks
 	ctx := rivertest.WorkContext(t.Context(), b.client.Client)
-	due := time.Now().Unix() + 3600 // nobody else has this second
+	due := time.Now().Unix() + 3600 // a second that no other job has
 	inserted, err := b.client.Insert(ctx, jobs.CheckParked{Due: due}, nil)
 	require.NoError(t, err)
 	execute(t, b.pool, fmt.Sprintf(`UPDATE river_job SET state = 'running', attempt = 1, attempted_at = now() WHERE id = %d`, inserted.Job.ID))

@@ -119,7 +119,8 @@ func TestSharesFollowThePost(t *testing.T) {
 	require.Empty(t, shares(t, pool))
 }
 
-// A gift is kept with the share that gives it, and leaves with it. The link is the same.
+// TestGiftFollowsThePost shows that a gift link is stored and deleted with the share that gives it.
+// The link is the same.
 func TestGiftFollowsThePost(t *testing.T) {
 	t.Parallel()
 	pool := schematest.New(t)
@@ -144,9 +145,9 @@ func TestGiftFollowsThePost(t *testing.T) {
 	require.Equal(t, []string{story + " none"}, gifts())
 }
 
-// TestLateWorkerWritesWhatIsStoredNow: a worker reads a post; before it writes,
-// the post is edited and the edit's job completes. Without the second check of
-// the revision, the older links would be written last and stay.
+// TestLateWorkerWritesWhatIsStoredNow has a worker read a post. Before it writes, the post is
+// edited and the edit's job completes. Without the second check of the revision, the older links
+// would be written last and stay.
 func TestLateWorkerWritesWhatIsStoredNow(t *testing.T) {
 	t.Parallel()
 	pool := schematest.New(t)
@@ -171,9 +172,9 @@ func TestLateWorkerWritesWhatIsStoredNow(t *testing.T) {
 	require.Equal(t, []string{"1 https://new.example/"}, shares(t, pool))
 }
 
-// TestEditWaitsForTheWorkerThatWrites: the worker stops between its check of the
-// post and its write. Without the row lock the edit would pass, its own job
-// would find nothing to do, and the older links would be written last.
+// TestEditWaitsForTheWorkerThatWrites stops the worker between its check of the post and its write.
+// Without the row lock the edit would be stored, its own job would find nothing to do, and the
+// older links would be written last.
 func TestEditWaitsForTheWorkerThatWrites(t *testing.T) {
 	t.Parallel()
 	for name, edit := range map[string]func(author){
@@ -211,8 +212,8 @@ func TestEditWaitsForTheWorkerThatWrites(t *testing.T) {
 	}
 }
 
-// TestAnyOrderOfJobsAndEditsEndsTheSame lets an author edit and delete while
-// workers project the same posts, repeatedly and at once.
+// TestAnyOrderOfJobsAndEditsEndsTheSame has an author edit and delete while workers project the
+// same posts, repeatedly and concurrently.
 func TestAnyOrderOfJobsAndEditsEndsTheSame(t *testing.T) {
 	t.Parallel()
 	pool := schematest.New(t)
@@ -261,9 +262,8 @@ func TestAnyOrderOfJobsAndEditsEndsTheSame(t *testing.T) {
 	require.ElementsMatch(t, expected, shares(t, pool))
 }
 
-// TestOnePostThatFailsIsDeadLettered: a panic, an error and a link that the
-// database refuses each dead-letter their post, and the rest of the job
-// completes.
+// TestOnePostThatFailsIsDeadLettered shows that a panic, an error and a link that the database
+// refuses each dead-letter their post, and that the rest of the job completes.
 func TestOnePostThatFailsIsDeadLettered(t *testing.T) {
 	t.Parallel()
 	pool := schematest.New(t)
@@ -296,8 +296,8 @@ func TestOnePostThatFailsIsDeadLettered(t *testing.T) {
 		samples(t, registry, "weir_projector_dead_lettered_total", func(m *dto.Metric) float64 { return m.GetCounter().GetValue() }))
 }
 
-// TestJobIsProcessedThroughTheQueue: enqueued in the transaction that writes,
-// processed by River, completed.
+// TestJobIsProcessedThroughTheQueue shows that a job is enqueued in the transaction that writes,
+// processed by River, and completed.
 func TestJobIsProcessedThroughTheQueue(t *testing.T) {
 	t.Parallel()
 	pool := schematest.New(t)

@@ -21,7 +21,7 @@ import (
 	"github.com/weir-social/weir/schema/schematest"
 )
 
-// registered returns the projections of the weir binary, registered.
+// registered registers the projections of the weir binary and returns them.
 func registered(t testing.TB, pool *pgxpool.Pool) *Projections {
 	t.Helper()
 	p := NewProjections(jobs.Links())
@@ -29,8 +29,8 @@ func registered(t testing.TB, pool *pgxpool.Pool) *Projections {
 	return p
 }
 
-// countWords is the job of a projection that another program has: it counts the
-// words of notes, in a table of its own.
+// countWords is the job of another program's projection. It counts the words of notes in its own
+// table.
 type countWords struct{ jobs.Batch }
 
 func (countWords) Kind() string { return "count_words" }
@@ -69,7 +69,7 @@ func noteKey(rkey string) schema.Key {
 	return schema.Key{Collection: layers, DID: "did:plc:a", Rkey: rkey}
 }
 
-// words returns the projections of the other program, and creates its table.
+// words returns the other program's projections, and creates their table.
 func words(t *testing.T, pool *pgxpool.Pool) *Projections {
 	t.Helper()
 	execute(t, pool, `CREATE TABLE IF NOT EXISTS words (did text, collection text, rkey text, n int CHECK (n < 9), PRIMARY KEY (did, collection, rkey))`)
@@ -137,9 +137,9 @@ func becomes(t testing.TB, pool *pgxpool.Pool, want []string, sql string) {
 
 const counted = `SELECT rkey || ' ' || n FROM words ORDER BY rkey`
 
-// TestProjectionOfAnotherProgram works like the projection of links: one job per
-// batch, rows deleted in the transaction that deletes their record or with their
-// account, dead letters of single records, and their retry.
+// TestProjectionOfAnotherProgram shows that such a projection works like that of links. It has one
+// job per batch. Its rows are deleted in the transaction that deletes their record, or with their
+// account. Single records become dead letters and are retried.
 func TestProjectionOfAnotherProgram(t *testing.T) {
 	t.Parallel()
 	schematest.Long(t)
@@ -159,9 +159,9 @@ func TestProjectionOfAnotherProgram(t *testing.T) {
 	const letters = `SELECT concat_ws(' ', rkey, projection, state, count, replace(substring(cause FROM 'it says bad x|words_n_check|the projection panicked: worse x'), ' ', '_')) FROM dead_letters ORDER BY rkey`
 	becomes(t, pool, []string{"bad words open 1 it_says_bad_x", "long words open 1 words_n_check", "worse words open 1 the_projection_panicked:_worse_x"}, letters)
 
-	// Retried too early, then after the repair, and where the record is gone.
+	// Retries: too early, after the repair, and after the record was deleted.
 	require.NoError(t, a.commit(p, schema.Batch{Deletions: []schema.Deletion{{Key: noteKey("worse"), Rev: "2", At: time.Unix(200, 0)}, {Key: noteKey("z"), Rev: "2", At: time.Unix(200, 0)}}}))
-	require.Equal(t, []string{"a 3"}, strs(t, pool, counted), "gone with the deletion, before any job")
+	require.Equal(t, []string{"a 3"}, strs(t, pool, counted), "the rows must be deleted with the record, before any job")
 	execute(t, pool, `SELECT retry_dead_letters('process')`)
 	becomes(t, pool, []string{"bad words open 2 it_says_bad_x", "long words open 2 words_n_check", "worse words retried 1 the_projection_panicked:_worse_x"}, letters)
 	w.broken.Store(false)
@@ -189,8 +189,8 @@ func newAuthorOf(t *testing.T, pool *pgxpool.Pool) author {
 	return author{t, pool, lease}
 }
 
-// TestConcurrentCommitIsProjected: registering a projection waits for the
-// commits without it, and no later commit omits it.
+// TestConcurrentCommitIsProjected shows that registering a projection waits for the commits without
+// it, and that no later commit omits it.
 func TestConcurrentCommitIsProjected(t *testing.T) {
 	t.Parallel()
 	pool := schematest.New(t)
@@ -200,7 +200,7 @@ func TestConcurrentCommitIsProjected(t *testing.T) {
 	b := schema.Batch{Writes: notes("1", "a")}
 	tx, err := pool.Begin(t.Context())
 	require.NoError(t, err)
-	defer tx.Rollback(context.WithoutCancel(t.Context())) //nolint:errcheck // it is committed
+	defer tx.Rollback(context.WithoutCancel(t.Context())) //nolint:errcheck // committed, or the test has failed
 	_, err = b.Apply(t.Context(), tx, a.lease, true)
 	require.NoError(t, err)
 	done := make(chan error, 1)
@@ -212,7 +212,7 @@ func TestConcurrentCommitIsProjected(t *testing.T) {
 	require.ErrorIs(t, a.commit(before, schema.Batch{Writes: notes("1", "b")}), schema.ErrFenced)
 }
 
-// TestNewProjectionReadsWhatIsStored: every record of its collections, once.
+// TestNewProjectionReadsWhatIsStored shows that it reads every record of its collections, once.
 func TestNewProjectionReadsWhatIsStored(t *testing.T) {
 	t.Parallel()
 	pool := schematest.New(t)
@@ -236,7 +236,7 @@ func TestNewProjectionReadsWhatIsStored(t *testing.T) {
 	require.Equal(t, []string{"1"}, strs(t, pool, `SELECT count(*)::text FROM river_job WHERE kind = 'run_projection'`))
 	execute(t, pool, `DELETE FROM words`)
 	execute(t, pool, `INSERT INTO words (collection, did, rkey, n) VALUES ('com.example.unread', 'did:plc:a', 'stale', 1)`)
-	id, err := schema.RunProjection(t.Context(), pool, "words") // as `weir rebuild`
+	id, err := schema.RunProjection(t.Context(), pool, "words") // as `weir rebuild` does
 	require.NoError(t, err)
 	require.Eventually(t, func() bool {
 		run, err := schema.FindProjectionRun(t.Context(), pool, id)
@@ -246,9 +246,8 @@ func TestNewProjectionReadsWhatIsStored(t *testing.T) {
 	require.Equal(t, []string{fmt.Sprint(3*pageRecords + 1)}, strs(t, pool, `SELECT count(*)::text FROM words`))
 }
 
-// TestProgramThatLacksAProjectionStoresNothing, and its error tells the operator
-// what to do, until the projection is removed. Unfinished jobs prevent its
-// removal.
+// TestProgramThatLacksAProjectionStoresNothing shows that its error says what to do, until the
+// projection is removed. Unfinished jobs prevent the removal.
 func TestProgramThatLacksAProjectionStoresNothing(t *testing.T) {
 	t.Parallel()
 	pool := schematest.New(t)
@@ -267,7 +266,7 @@ func TestProgramThatLacksAProjectionStoresNothing(t *testing.T) {
 	err := NewProjections(jobs.Links()).Register(t.Context(), pool, log)
 	require.ErrorAs(t, err, &outdated)
 	require.ErrorContains(t, err, `"words", which this program lacks: run the program that has it, or remove the projection by `+"`weir projection remove words`")
-	require.ErrorAs(t, <-ended, &outdated, "one that runs already ends")
+	require.ErrorAs(t, <-ended, &outdated, "a program that is already running must end")
 	queue, err := Queue(pool, log)
 	require.NoError(t, err)
 	require.ErrorAs(t, pgx.BeginFunc(t.Context(), pool, func(tx pgx.Tx) error {
@@ -301,8 +300,8 @@ func TestProgramThatLacksAProjectionStoresNothing(t *testing.T) {
 	}
 }
 
-// TestOutdatedProgramDeletesNothing: it does not know the tables of a projection that
-// another program has registered meanwhile, and their rows would stay.
+// TestOutdatedProgramDeletesNothing covers a program that lacks a projection registered meanwhile.
+// It does not know that projection's tables, and their rows would stay.
 func TestOutdatedProgramDeletesNothing(t *testing.T) {
 	t.Parallel()
 	pool := schematest.New(t)
@@ -316,8 +315,8 @@ func TestOutdatedProgramDeletesNothing(t *testing.T) {
 	require.Equal(t, 1, left)
 }
 
-// TestNamespacesHaveQueues: a batch has a job for each of them, and another configuration
-// leaves no job behind.
+// TestNamespacesHaveQueues shows that a batch has a job in each queue, and that another
+// configuration leaves no job behind.
 func TestNamespacesHaveQueues(t *testing.T) {
 	t.Parallel()
 	pool := schematest.New(t)
@@ -333,7 +332,7 @@ func TestNamespacesHaveQueues(t *testing.T) {
 	require.Equal(t, []string{"process", "weir_graph", "weir_rest"}, p.Queues())
 	waiting, err := schema.Queues(t.Context(), pool, nil)
 	require.NoError(t, err)
-	require.Len(t, waiting, 3, "also before any worker has served them")
+	require.Len(t, waiting, 3, "the queues must be listed before any worker has served them")
 	served, err := queues(Config{Projections: p, Process: 8})
 	require.NoError(t, err)
 	require.Equal(t, []int{8, 3, 1}, []int{served["process"].MaxWorkers, served["weir_graph"].MaxWorkers, served["weir_rest"].MaxWorkers})
@@ -350,7 +349,7 @@ func TestNamespacesHaveQueues(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, 1, deepest)
 
-	// A process that runs yet with the other queues returns its job later.
+	// A process that still runs with the old queues returns its job later.
 	execute(t, pool, `UPDATE river_job SET state = 'running', attempt = 1, attempted_at = now() WHERE queue = 'weir_graph'`)
 	other := of(rest)
 	require.Equal(t, []string{"process", "weir_rest"}, other.Queues())
@@ -362,6 +361,6 @@ func TestNamespacesHaveQueues(t *testing.T) {
 	require.EqualValues(t, 1, moved)
 	require.Equal(t, 2, count(t, pool, `SELECT count(*) FROM river_job WHERE kind = 'judge_records' AND queue = 'process'`))
 	of()
-	require.Equal(t, 3, count(t, pool, `SELECT count(*) FROM river_job WHERE kind = 'judge_records' AND queue = 'process'`), "moved by whoever registers")
+	require.Equal(t, 3, count(t, pool, `SELECT count(*) FROM river_job WHERE kind = 'judge_records' AND queue = 'process'`), "registering the projections must move the job")
 	require.Zero(t, count(t, pool, `SELECT count(*) FROM river_job WHERE kind = 'run_projection'`), "the records are not judged again")
 }

@@ -18,12 +18,12 @@ import (
 	"github.com/weir-social/weir/schema/schematest"
 )
 
-// conversation is what a town's posts say: their own links, and what they quote or
+// conversation is the content of a town's posts: their own links, and the posts that they quote or
 // repost.
 type conversation map[string]said
 
 type said struct {
-	subject string // empty: none
+	subject string // empty if there is none
 	urls    []string
 }
 
@@ -51,7 +51,8 @@ func (c conversation) sharing() []string {
 	return all
 }
 
-// killed works on a job that dies after some of its transactions, until it ends.
+// killed runs a job whose process dies after some of its transactions, again and again until the
+// job ends.
 func killed(ctx context.Context, w *ProcessPosts, job *river.Job[jobs.ProcessPosts], random *rand.Rand) error {
 	for try := 1; ; try++ {
 		life, die := context.WithCancel(ctx)
@@ -69,9 +70,9 @@ func killed(ctx context.Context, w *ProcessPosts, job *river.Job[jobs.ProcessPos
 	}
 }
 
-// TestAnyOrderOfQuotesEndsTheSame writes, edits and deletes posts that contain some of
-// the same few links and quote each other, while four workers process them, die, and
-// begin again, and another one follows the subjects that change.
+// TestAnyOrderOfQuotesEndsTheSame writes, edits and deletes posts that contain some of the same few
+// links and quote each other. Four workers process them, die, and begin again. Another worker
+// checks the subjects that change.
 func TestAnyOrderOfQuotesEndsTheSame(t *testing.T) {
 	schematest.Long(t)
 	t.Parallel()
@@ -128,7 +129,7 @@ func (c *town) busy(random *rand.Rand, enqueue func(todo chan<- *river.Job[jobs.
 	c.enqueued()
 }
 
-// converse writes and deletes records, enqueues their jobs, and keeps what is stored.
+// converse writes and deletes records, enqueues their jobs, and keeps track of what is stored.
 func (c *town) converse(random *rand.Rand, stored conversation, steps int, todo chan<- *river.Job[jobs.ProcessPosts]) {
 	c.t.Helper()
 	names := []string{"a/1", "a/2", "a/3", "b/1", "b/2", "b/3", "b/r1", "c/1", "c/2", "c/r1"}

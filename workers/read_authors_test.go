@@ -25,7 +25,7 @@ import (
 	"github.com/weir-social/weir/wellknown"
 )
 
-// onlyLatest are relays that are asked for lists.
+// onlyLatest is a reader that only returns the latest lists.
 type onlyLatest struct{ *nostr.Reader }
 
 func (onlyLatest) Backfill(context.Context, []string, [32]byte, time.Time) (Backfilled, error) {
@@ -42,7 +42,7 @@ func (onlyLatest) Audit(context.Context, string, time.Time, time.Time) (schema.R
 func (onlyLatest) Configured() []string { return nil }
 func (onlyLatest) Streams() []string    { return nil }
 
-// TestNamesAreShownOnceTheirDomainsConfirmThem: a profile can claim any name.
+// TestNamesAreShownOnceTheirDomainsConfirmThem covers profiles, which can claim any name.
 func TestNamesAreShownOnceTheirDomainsConfirmThem(t *testing.T) {
 	t.Parallel()
 	n, err := simnet.NewNostr(simnet.NostrConfig{Seed: 4, Authors: 4, Now: time.Now(), Relays: []simnet.NostrRelay{{Page: 100}}})
@@ -61,10 +61,10 @@ func TestNamesAreShownOnceTheirDomainsConfirmThem(t *testing.T) {
 	}
 	claim(0, 100, "example.com")
 	claim(1, 100, "Bob@example.com")
-	claim(2, 100, "bob@example.com") // of author 1
+	claim(2, 100, "bob@example.com") // author 1's name
 	claim(3, 100, "no name")
 	w := &ReadAuthors{pool: r.pool, log: slog.New(slog.DiscardHandler), patience: 10 * time.Second, relays: onlyLatest{nostr.NewReader(nostr.ReaderConfig{Relays: n.URLs()})},
-		names: wellknown.New(wellknown.Config{Guard: web.Guard, Port: web.Port, Transport: &http.Transport{TLSClientConfig: &tls.Config{RootCAs: web.Roots}}})} //nolint:gosec // of a test
+		names: wellknown.New(wellknown.Config{Guard: web.Guard, Port: web.Port, Transport: &http.Transport{TLSClientConfig: &tls.Config{RootCAs: web.Roots}}})} //nolint:gosec // only in a test
 	work := func() {
 		t.Helper()
 		require.NoError(t, w.Work(t.Context(), &river.Job[jobs.ReadAuthors]{JobRow: &rivertype.JobRow{}}))
@@ -91,8 +91,9 @@ func TestNamesAreShownOnceTheirDomainsConfirmThem(t *testing.T) {
 	require.Equal(t, []string{"author 0 _@example.com", "author 1 -", "author 2 -", "author 3 -"}, handles())
 }
 
-// TestListsAreReadWhereTheirAuthorsWrite: a profile from a relay that its author names, and the
-// follow list of a watch's owner, who is not followed. What is known of his list is kept.
+// TestListsAreReadWhereTheirAuthorsWrite reads a profile from a relay that its author names. It
+// also reads the follow list of a watch's owner, who is not followed. A list that is already known
+// is kept.
 func TestListsAreReadWhereTheirAuthorsWrite(t *testing.T) {
 	t.Parallel()
 	n, err := simnet.NewNostr(simnet.NostrConfig{Seed: 4, Authors: 3, Now: time.Now(), Relays: []simnet.NostrRelay{{Page: 100}, {Page: 100}}})
@@ -126,7 +127,8 @@ func TestListsAreReadWhereTheirAuthorsWrite(t *testing.T) {
 	require.Equal(t, [][32]byte{wanted}, list.Follows())
 }
 
-// TestProfilesOfStrangersArePlain: names have one line and an end, pictures an address.
+// TestProfilesOfStrangersArePlain shows that names have one line and a limited length, and that
+// pictures have a valid address.
 func TestProfilesOfStrangersArePlain(t *testing.T) {
 	t.Parallel()
 	for name, want := range map[string]string{"  A\n\tB\u202e\x00\x1b[31m ": "A B[31m", strings.Repeat("é", 300): strings.Repeat("é", 100), "\u200b": "", "a\xff": "a"} {

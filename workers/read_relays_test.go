@@ -19,7 +19,7 @@ import (
 	"github.com/weir-social/weir/simnet"
 )
 
-// bounded are relays of which few events are read at once. It counts what came of each author.
+// bounded is a reader that reads few events at once. It counts the events of each author.
 type bounded struct {
 	onlyLatest
 	most int
@@ -39,8 +39,9 @@ func (b bounded) Read(ctx context.Context, relay string, authors [][32]byte, sin
 	return len(b.read), err, nil
 }
 
-// TestRelayIsReadForAllAccountsThatNameIt, however many they are. One account of which the relay
-// has more than is read at once keeps none of the others from being read, now or later.
+// TestRelayIsReadForAllAccountsThatNameIt reads a relay for all of them, however many they are. An
+// account with more events than are read at once does not keep the others from being read, now or
+// later.
 func TestRelayIsReadForAllAccountsThatNameIt(t *testing.T) {
 	t.Parallel()
 	n, err := simnet.NewNostr(simnet.NostrConfig{Seed: 4, Authors: 2, Now: time.Now(), Relays: []simnet.NostrRelay{{Page: 100}}})
@@ -62,7 +63,7 @@ func TestRelayIsReadForAllAccountsThatNameIt(t *testing.T) {
 		r.execute(`INSERT INTO nostr_authors (did, relays) VALUES ($1, ARRAY[$2])`, "did:nostr:"+key, n.URLs()[0])
 	}
 	member(keys[0])
-	for i := range 1100 { // they come between the two
+	for i := range 1100 { // events that arrive between the two reads
 		member(keys[1][:48] + fmt.Sprintf("%016x", i))
 	}
 	member(keys[1])
@@ -88,6 +89,6 @@ func TestRelayIsReadForAllAccountsThatNameIt(t *testing.T) {
 
 	work()
 	last := n.Requests(0)[len(n.Requests(0))-1]
-	require.Greater(t, last.Since, now-3600-60, "an hour before it was read the last time")
+	require.Greater(t, last.Since, now-3600-60, "the read must begin an hour before the last one")
 	require.Equal(t, 1, r.count(`SELECT count(*) FROM nostr_relays WHERE problem = '' AND failures = 0`))
 }

@@ -11,16 +11,16 @@ import (
 	"github.com/weir-social/weir/schema"
 )
 
-// BenchmarkRelease commits the target of 100,000 parked records, and reports how long it
-// takes until all are released, the 99th percentile of the consumer's commits meanwhile,
-// and the ratio to the percentile of the same commits without.
+// BenchmarkRelease commits the target of 100,000 parked records. It reports how long it takes until
+// all are released, the 99th percentile of the consumer's commits meanwhile, and its ratio to the
+// percentile without a release.
 func BenchmarkRelease(b *testing.B) {
 	const parked, each = 100_000, 50 * time.Millisecond
 	for b.Loop() {
 		w := newBench(b, nil)
 		target := key(ontologies, "did:plc:author", 1)
 		batch := 0
-		// commits commits twenty batches a second, of twenty records each, until it is done.
+		// commits commits twenty batches of twenty records per second, until done returns true.
 		commits := func(done func() bool) (took []time.Duration) {
 			ticks := time.NewTicker(each)
 			defer ticks.Stop()
@@ -69,7 +69,7 @@ SELECT collection, did, rkey, $2, $3, $4, 'missing' FROM records WHERE collectio
 	}
 }
 
-// serialTID returns a record key of its own for each number.
+// serialTID returns a distinct record key for each number.
 func serialTID(n int) string {
 	const digits = "234567abcdefghijklmnopqrstuvwxyz"
 	key := []byte("3lbcdefg22222")

@@ -62,8 +62,8 @@ func (r *rig) audits(repair bool) schema.Audit {
 	return sum
 }
 
-// TestClosedGapStoresEditsAndDeletions, also of posts from before the gap, and
-// continues at the page at which it was interrupted.
+// TestClosedGapStoresEditsAndDeletions covers posts from before the gap too.
+// The job continues at the page at which it was interrupted.
 func TestClosedGapStoresEditsAndDeletions(t *testing.T) {
 	schematest.Long(t)
 	t.Parallel()
@@ -89,7 +89,7 @@ func TestClosedGapStoresEditsAndDeletions(t *testing.T) {
 	})
 	before := len(r.net.Calls("com.atproto.repo.listRecords"))
 	r.execute(addGap)
-	awaited() // it has its first page
+	awaited() // the job has its first page
 	require.NoError(t, r.net.FailCalls(simnet.CallFault{Kind: simnet.TooMany, Endpoint: "com.atproto.repo.listRecords", Count: 1}))
 	release()
 	r.becomes(1, `SELECT count(*) FROM gaps WHERE closed_at IS NOT NULL AND accounts = 1 AND checked = 1
@@ -111,8 +111,9 @@ func TestClosedGapStoresEditsAndDeletions(t *testing.T) {
 	require.Equal(t, 2, r.count(`SELECT count(*) FROM tombstones WHERE rkey = ANY ($1)`, deleted))
 }
 
-// TestGapReadsAccountsThatReturnLater: an inactive account does not keep a gap
-// open. It is read when it is active again, whichever source reports that.
+// TestGapReadsAccountsThatReturnLater shows that an inactive account does not
+// keep a gap open. It is read when it is active again, whichever source reports
+// that.
 func TestGapReadsAccountsThatReturnLater(t *testing.T) {
 	t.Parallel()
 	schematest.Long(t)
@@ -138,8 +139,9 @@ func TestGapReadsAccountsThatReturnLater(t *testing.T) {
 	read(both[1])
 }
 
-// TestGapOfARepositoryThatRefuses or is unreachable: the feed closes the gap,
-// the gap says so, and the repository is compared later.
+// TestGapOfARepositoryThatRefuses covers a repository that refuses or is
+// unreachable. The feed closes the gap, the gap records that, and the
+// repository is compared later.
 func TestGapOfARepositoryThatRefuses(t *testing.T) {
 	t.Parallel()
 	schematest.Long(t)
@@ -153,11 +155,11 @@ func TestGapOfARepositoryThatRefuses(t *testing.T) {
 	require.NoError(t, r.net.FailCalls(simnet.CallFault{Kind: simnet.Forbidden, Endpoint: "com.atproto.sync.getLatestCommit"}))
 	r.execute(addGap)
 	r.becomes(1, `SELECT count(*) FROM gaps WHERE closed_at IS NOT NULL AND unchecked = 1 AND how_closed LIKE '%; 1 account could not be read and is read later'`)
-	require.Equal(t, 1, r.count(`SELECT count(*) FROM posts WHERE record ->> 'text' LIKE 'posted in the gap%'`), "of the feed")
+	require.Equal(t, 1, r.count(`SELECT count(*) FROM posts WHERE record ->> 'text' LIKE 'posted in the gap%'`), "the post must be read from the feed")
 	require.Equal(t, 1, r.count(`SELECT count(*) FROM posts WHERE rkey = $1`, gone))
 	require.Equal(t, 1, r.count(`SELECT count(*) FROM accounts WHERE reread_since IS NOT NULL AND reread_at > now()`))
 
-	// An unreachable repository is tried a few times.
+	// An unreachable repository is requested a few times.
 	require.NoError(t, r.client.QueuePause(t.Context(), jobs.QueueBackfill, nil))
 	require.NoError(t, r.net.FailCalls(simnet.CallFault{Kind: simnet.Unavailable, Endpoint: "com.atproto.sync.getLatestCommit", Count: 4}))
 	r.execute(`INSERT INTO gaps (stream, from_at, to_at, reason, opened_at) VALUES ('s', now() - interval '1 hour', now(), 'another', now())`)
@@ -173,8 +175,8 @@ func TestGapOfARepositoryThatRefuses(t *testing.T) {
 	require.Zero(t, r.count(`SELECT count(*) FROM posts WHERE rkey = $1`, gone))
 }
 
-// TestGapOfARepositoryThatIsNeverRead: the feed closes the gap if the server
-// does not respond, or keeps rate limiting.
+// TestGapOfARepositoryThatIsNeverRead shows that the feed closes the gap if the
+// server does not respond, or keeps rate limiting.
 func TestGapOfARepositoryThatIsNeverRead(t *testing.T) {
 	t.Parallel()
 	schematest.Long(t)
@@ -200,13 +202,13 @@ func TestGapOfARepositoryThatIsNeverRead(t *testing.T) {
 	r.becomes(1, `SELECT count(*) FROM river_job WHERE kind = 'backfill_account' AND state = 'scheduled' AND metadata #> '{river:resumable_cursor,read_feed,repository,began}' IS NOT NULL`)
 	require.Equal(t, 1, r.count(`SELECT count(*) FROM gaps WHERE closed_at IS NULL`))
 	r.execute(`UPDATE river_job SET metadata = jsonb_set(metadata, '{river:resumable_cursor,read_feed,repository,began}', to_jsonb(now() - interval '4 hours'))
-		WHERE kind = 'backfill_account' AND state = 'scheduled'`) // hours pass
+		WHERE kind = 'backfill_account' AND state = 'scheduled'`) // as if hours had passed
 	r.becomes(1, `SELECT count(*) FROM gaps WHERE closed_at IS NOT NULL AND unchecked = 1`)
-	require.Equal(t, 1, r.count(`SELECT count(*) FROM accounts WHERE reread_since IS NOT NULL`), "it is compared later")
+	require.Equal(t, 1, r.count(`SELECT count(*) FROM accounts WHERE reread_since IS NOT NULL`), "the account must be compared later")
 }
 
-// TestEachAccountIsReadAgainFromItsOwnTime: one account that missed years does
-// not make another be read back years.
+// TestEachAccountIsReadAgainFromItsOwnTime shows that an account that missed
+// years does not make another one be read back for years.
 func TestEachAccountIsReadAgainFromItsOwnTime(t *testing.T) {
 	t.Parallel()
 	schematest.Long(t)
@@ -223,8 +225,8 @@ func TestEachAccountIsReadAgainFromItsOwnTime(t *testing.T) {
 	require.Equal(t, stored, r.count(`SELECT count(*) FROM posts WHERE did = $1`, did))
 }
 
-// TestNewFollowIsReadTwice: an AppView indexes late what was posted before the
-// stream delivered the account's posts.
+// TestNewFollowIsReadTwice covers posts from before the stream delivered the
+// account's posts that the AppView indexes late.
 func TestNewFollowIsReadTwice(t *testing.T) {
 	t.Parallel()
 	schematest.Long(t)
@@ -239,12 +241,12 @@ func TestNewFollowIsReadTwice(t *testing.T) {
 	r.net.ReleaseFeeds()
 	require.Equal(t, 1, r.count(`SELECT count(*) FROM river_job WHERE kind = 'request_backfill' AND state = 'scheduled'
 		AND scheduled_at BETWEEN now() + interval '10 seconds' AND now() + interval '2 minutes'`), "a minute later")
-	r.execute(`UPDATE river_job SET scheduled_at = now() WHERE kind = 'request_backfill'`) // the minute passes
+	r.execute(`UPDATE river_job SET scheduled_at = now() WHERE kind = 'request_backfill'`) // as if the minute had passed
 	r.becomes(1, is)
 }
 
-// TestAccountFollowedAgainIsCompared: edits and deletions in between were
-// missed, however old their records are.
+// TestAccountFollowedAgainIsCompared shows that edits and deletions in between,
+// which were missed, are found, however old their records are.
 func TestAccountFollowedAgainIsCompared(t *testing.T) {
 	t.Parallel()
 	schematest.Long(t)
@@ -273,8 +275,8 @@ func TestAccountFollowedAgainIsCompared(t *testing.T) {
 	require.Equal(t, 1, r.count(`SELECT count(*) FROM accounts WHERE did = $1 AND reread_since IS NULL AND feed_since IS NOT NULL`, did))
 }
 
-// TestAuditComparesBackfilledPosts back to the time to which the account was
-// read.
+// TestAuditComparesBackfilledPosts shows that an audit compares posts back to
+// the time to which the account was read.
 func TestAuditComparesBackfilledPosts(t *testing.T) {
 	t.Parallel()
 	schematest.Long(t)
@@ -304,13 +306,13 @@ func TestAuditComparesBackfilledPosts(t *testing.T) {
 	var since time.Time
 	require.NoError(t, r.pool.QueryRow(t.Context(), `SELECT feed_since FROM accounts WHERE did = $1`, did).Scan(&since))
 	require.WithinRange(t, since, followed.Add(-24*time.Hour), read.Add(-24*time.Hour))
-	require.Equal(t, sum.Started.Add(-24*time.Hour), *sum.From, "a day, as far back as the feed was read")
+	require.Equal(t, sum.Started.Add(-24*time.Hour), *sum.From, "the audit must go back one day, as far as the feed was read")
 	require.Equal(t, stored/2, r.audits(true).Missing)
 	require.Equal(t, stored, r.count(`SELECT count(*) FROM posts`))
 	require.InDelta(t, 1, *r.audits(false).Score, 0)
 }
 
-// TestAuditReadsWholeRepositories, however many pages they have.
+// TestAuditReadsWholeRepositories reads a repository with many pages.
 func TestAuditReadsWholeRepositories(t *testing.T) {
 	t.Parallel()
 	const posts = 50*repositoryPage + 30 // more pages than an audit used to read
@@ -356,8 +358,8 @@ func rigOfPDS(t *testing.T, list http.HandlerFunc) *rig {
 	return r
 }
 
-// TestStrangeRepositoriesLoseNothing: a post that a repository lists out of
-// order or unreadably has not been deleted.
+// TestStrangeRepositoriesLoseNothing shows that a post that a repository lists
+// out of order or unreadably does not count as deleted.
 func TestStrangeRepositoriesLoseNothing(t *testing.T) {
 	t.Parallel()
 	now := time.Now().Add(-time.Hour).UnixMicro()
@@ -398,9 +400,9 @@ func TestStrangeRepositoriesLoseNothing(t *testing.T) {
 	}
 }
 
-// TestRevisionOfTheRepositoryBoundsDates: if both of our clocks are behind, the
-// date of a record is accepted up to the revision of its repository, at most a
-// day ahead of us.
+// TestRevisionOfTheRepositoryBoundsDates covers process and database clocks
+// that are both behind. The date of a record is accepted up to the revision of
+// its repository, at most a day ahead of us.
 func TestRevisionOfTheRepositoryBoundsDates(t *testing.T) {
 	t.Parallel()
 	pool := schematest.New(t)

@@ -14,8 +14,8 @@ import (
 	"github.com/weir-social/weir/schema/schematest"
 )
 
-// BenchmarkViralPost shows how many reposts of one post are projected per second, while
-// more and more have been: it must not slow down.
+// BenchmarkViralPost measures how many reposts of one post are projected per second. The rate must
+// not fall as their number grows.
 func BenchmarkViralPost(b *testing.B) {
 	pool := schematest.New(b)
 	_ = NewProjections(jobs.Links()).Register(b.Context(), pool, slog.New(slog.DiscardHandler))

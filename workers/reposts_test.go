@@ -12,8 +12,8 @@ import (
 	"github.com/weir-social/weir/schema/schematest"
 )
 
-// TestReposterSharesTheLinksOfThePost in either order of arrival, in one job or in two.
-// An account counts once. A link in the quoting post itself is shared by post.
+// TestReposterSharesTheLinksOfThePost covers either order of arrival, in one job or in two. An
+// account counts once. A link in the quoting post itself is shared by post.
 func TestReposterSharesTheLinksOfThePost(t *testing.T) {
 	t.Parallel()
 	for name, order := range map[string][][]string{
@@ -31,7 +31,7 @@ func TestReposterSharesTheLinksOfThePost(t *testing.T) {
 		stored := map[string]bool{}
 		for _, names := range order {
 			for _, n := range names {
-				if !stored[n] { // a second job for one revision
+				if !stored[n] { // a second job for the same revision
 					write[n]()
 				}
 				stored[n] = true
@@ -39,12 +39,12 @@ func TestReposterSharesTheLinksOfThePost(t *testing.T) {
 			require.NoError(t, c.w.Work(t.Context(), c.job(names...)), name)
 		}
 		require.Equal(t, []string{"a/1 post " + c.news, "a/r9 repost " + c.news, "b/2 quote " + c.news, "b/r1 repost " + c.news, "c/3 post " + other, "c/3 quote " + c.news}, c.sharing(), name)
-		require.Equal(t, 3, c.counts(c.news), "%s: a and b shared it twice", name)
+		require.Equal(t, 3, c.counts(c.news), "%s: a and b shared it twice and count once", name)
 		require.Empty(t, c.waiting(), name)
 	}
 }
 
-// TestQuoteOfAQuoteSharesOnlyWhatTheQuotedPostContains, also in a cycle.
+// TestQuoteOfAQuoteSharesOnlyWhatTheQuotedPostContains covers cycles too.
 func TestQuoteOfAQuoteSharesOnlyWhatTheQuotedPostContains(t *testing.T) {
 	t.Parallel()
 	c := newTown(t)
@@ -54,13 +54,14 @@ func TestQuoteOfAQuoteSharesOnlyWhatTheQuotedPostContains(t *testing.T) {
 	c.posts("c/1", "b/1")
 	c.posts("d/1", "e/1", same)
 	c.posts("e/1", "d/1", same)
-	c.posts("f/1", "f/1", same) // itself
+	c.posts("f/1", "f/1", same) // quotes itself
 	c.project("c/1", "e/1", "d/1", "b/1", "a/1", "f/1")
 	require.Equal(t, []string{"a/1 post " + c.news, "b/1 post " + own, "b/1 quote " + c.news, "c/1 quote " + own, "d/1 post " + same, "e/1 post " + same, "f/1 post " + same}, c.sharing())
 	require.Equal(t, []string{"d/1 for e/1", "e/1 for d/1"}, c.waiting())
 }
 
-// TestStrangeRepostsShareNothing and are no dead letters, but what is no object is one.
+// TestStrangeRepostsShareNothing shows that strange reposts are no dead letters, except records
+// that are no JSON object.
 func TestStrangeRepostsShareNothing(t *testing.T) {
 	t.Parallel()
 	c := newTown(t)
@@ -79,8 +80,8 @@ func TestStrangeRepostsShareNothing(t *testing.T) {
 	require.Equal(t, []string{"app.bsky.feed.repost r6"}, c.rows(`SELECT collection || ' ' || rkey FROM dead_letters`))
 }
 
-// TestDeletedRepostSharesNothing, before and after its share exists. What waits for a
-// post and was deleted waits no longer when the post comes.
+// TestDeletedRepostSharesNothing deletes reposts before and after their share exists. A deleted
+// repost that waited for a post no longer waits when the post arrives.
 func TestDeletedRepostSharesNothing(t *testing.T) {
 	t.Parallel()
 	c := newTown(t)
@@ -89,7 +90,7 @@ func TestDeletedRepostSharesNothing(t *testing.T) {
 	c.project("a/1", "b/r1")
 	require.Equal(t, 2, c.counts(c.news))
 	c.deletes("b/r1")
-	require.Equal(t, 1, c.counts(c.news), "in the transaction of the deletion")
+	require.Equal(t, 1, c.counts(c.news), "the share must end in the transaction of the deletion")
 	c.project("b/r1")
 	require.Equal(t, []string{"a/1 post " + c.news}, c.sharing())
 
@@ -98,17 +99,18 @@ func TestDeletedRepostSharesNothing(t *testing.T) {
 	c.project("b/r2", "b/3")
 	require.Equal(t, []string{"b/3 for c/1", "b/r2 for c/1"}, c.waiting())
 	c.deletes("b/r2")
-	c.posts("b/3", "") // quotes nothing any more
+	c.posts("b/3", "") // no longer quotes a post
 	c.project("b/3")
-	require.Equal(t, []string{"b/r2 for c/1"}, c.waiting(), "the consumer does not touch what waits")
+	require.Equal(t, []string{"b/r2 for c/1"}, c.waiting(), "the consumer must not touch waiting records")
 	c.posts("c/1", "", c.news)
 	c.project("c/1")
 	require.Empty(t, c.waiting())
 	require.Equal(t, []string{"a/1 post " + c.news, "c/1 post " + c.news}, c.sharing())
 }
 
-// TestDeletedPostEndsTheSharesOfAllWhoRepostedIt in the transaction of the deletion,
-// which writes one row however many reposted it. If the post returns, so do the shares.
+// TestDeletedPostEndsTheSharesOfAllWhoRepostedIt shows that the shares end in the transaction of
+// the deletion, which writes one row however many accounts reposted the post. If the post returns,
+// so do the shares.
 func TestDeletedPostEndsTheSharesOfAllWhoRepostedIt(t *testing.T) {
 	schematest.Long(t)
 	t.Parallel()
@@ -126,14 +128,14 @@ func TestDeletedPostEndsTheSharesOfAllWhoRepostedIt(t *testing.T) {
 	through := func() []string { return c.rows(`SELECT count(*)::text FROM shares WHERE subject_did IS NOT NULL`) }
 	c.deletes("a/1")
 	require.Zero(t, c.counts(c.news), "at once")
-	require.Equal(t, []string{"700"}, through(), "the deletion did not touch them")
+	require.Equal(t, []string{"700"}, through(), "the deletion must not touch the reposts' rows")
 	require.Len(t, c.rows(`SELECT rkey FROM changed_subjects`), 1)
 
 	c.posts("c/1", "", "https://another.example/")
 	c.reposts("d/r1", "c/1")
 	c.project("c/1", "d/r1")
 	c.check(c.checks())
-	require.Equal(t, []string{"1"}, through(), "that of another post")
+	require.Equal(t, []string{"1"}, through(), "only the share through another post may be left")
 	require.Len(t, c.waiting(), 700)
 	require.Empty(t, c.rows(`SELECT rkey FROM changed_subjects`))
 
@@ -144,11 +146,11 @@ func TestDeletedPostEndsTheSharesOfAllWhoRepostedIt(t *testing.T) {
 	c.deletes("a/1")
 	c.posts("a/1", "", c.news)
 	c.project("a/1", "b1/r1")
-	require.Equal(t, 701, c.counts(c.news), "returned before anything noticed")
+	require.Equal(t, 701, c.counts(c.news), "the post returned before the deletion was checked")
 }
 
-// TestEditedPostChangesTheSharesOfAllWhoRepostedIt: to other links, to none, and back.
-// Records that have expired lose the share.
+// TestEditedPostChangesTheSharesOfAllWhoRepostedIt edits a post to have other links, none, and the
+// first ones again. Expired records lose the share.
 func TestEditedPostChangesTheSharesOfAllWhoRepostedIt(t *testing.T) {
 	t.Parallel()
 	c := newTown(t)
@@ -177,8 +179,8 @@ func TestEditedPostChangesTheSharesOfAllWhoRepostedIt(t *testing.T) {
 	require.Equal(t, []string{"a/1 post " + c.news, "a/1 post " + other, "b/r1 repost " + c.news, "b/r1 repost " + other, "c/1 quote " + c.news, "c/1 quote " + other}, c.sharing())
 }
 
-// TestEditedQuoteSharesThroughItsNewSubject, and a link that moves between the quoting
-// and the quoted post is shared by post or by quote.
+// TestEditedQuoteSharesThroughItsNewSubject also covers a link that moves between the quoting and
+// the quoted post: it is shared by post or by quote.
 func TestEditedQuoteSharesThroughItsNewSubject(t *testing.T) {
 	t.Parallel()
 	c := newTown(t)
@@ -208,8 +210,8 @@ func TestEditedQuoteSharesThroughItsNewSubject(t *testing.T) {
 	require.Empty(t, c.waiting())
 }
 
-// TestHiddenAuthorCarriesNothing: the reposts of a hidden account's post do not count
-// until the account returns.
+// TestHiddenAuthorCarriesNothing shows that reposts of a hidden account's post do not count until
+// the account returns.
 func TestHiddenAuthorCarriesNothing(t *testing.T) {
 	t.Parallel()
 	c := newTown(t)

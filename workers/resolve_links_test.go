@@ -21,10 +21,10 @@ import (
 	"github.com/weir-social/weir/schema/schematest"
 )
 
-// shortener is a server that all hosts lead to.
+// shortener is the server of all hosts.
 type shortener struct {
 	mu   sync.Mutex
-	to   map[string]string // targets by host and path; "503": it fails; "429": it is busy; "hangs": it never answers
+	to   map[string]string // targets by host and path; "503": it fails; "429": it is busy; "hangs": it never responds
 	seen map[string]int
 }
 
@@ -68,7 +68,7 @@ func newResolving(t *testing.T) (*rig, author, *shortener) {
 	return newResolvingWithin(t, 0)
 }
 
-// newResolvingWithin does it with a timeout of all jobs.
+// newResolvingWithin is newResolving with a timeout for all jobs.
 func newResolvingWithin(t *testing.T, timeout time.Duration) (*rig, author, *shortener) {
 	t.Helper()
 	s := &shortener{to: map[string]string{}, seen: map[string]int{}}
@@ -100,24 +100,24 @@ func (r *rig) shares(a author, rkey string, urls ...string) {
 	require.NoError(r.t, err)
 }
 
-// resolvesAgain has what is put off resolved now.
+// resolvesAgain makes postponed links due and resolves them.
 func (r *rig) resolvesAgain() {
 	r.t.Helper()
 	r.execute(`UPDATE short_links SET resolve_at = now() - interval '1 second' WHERE resolve_at IS NOT NULL`)
 	r.resolves()
 }
 
-// resolves has what is due resolved now.
+// resolves resolves the links that are due.
 func (r *rig) resolves() {
 	r.t.Helper()
-	require.Eventually(r.t, func() bool { // once the job before has ended
+	require.Eventually(r.t, func() bool { // once the previous job has ended
 		done, err := r.client.Insert(r.t.Context(), jobs.ResolveLinks{}, nil)
 		return err == nil && !done.UniqueSkippedAsDuplicate
 	}, time.Minute, 20*time.Millisecond)
 }
 
-// TestShortLinksCountAsTheirTargets: three spellings, two of them short, are one link,
-// whichever is shared first, also with a target that nobody shares.
+// TestShortLinksCountAsTheirTargets shows that three spellings, two of them short, are one link,
+// whichever is shared first. The target need not be shared itself.
 func TestShortLinksCountAsTheirTargets(t *testing.T) {
 	t.Parallel()
 	r, a, s := newResolving(t)
@@ -130,19 +130,20 @@ func TestShortLinksCountAsTheirTargets(t *testing.T) {
 	const counted = `SELECT count(*) FROM shares AS s JOIN links AS l ON l.id = s.link_id WHERE l.identity = $1`
 	r.becomes(3, counted, "paper.example/article")
 	r.becomes(1, counted, "paper.example/alone")
-	require.Equal(t, 2, r.count(`SELECT count(*) FROM shares AS s JOIN links AS l ON l.id = s.named_id WHERE l.identity LIKE 'bit.ly/%'`), "the records name what they named")
+	require.Equal(t, 2, r.count(`SELECT count(*) FROM shares AS s JOIN links AS l ON l.id = s.named_id WHERE l.identity LIKE 'bit.ly/%'`), "the shares must keep the links that the records named")
 	r.execute(`UPDATE shares SET shared_at = now()`)
 	r.becomes(1, `SELECT count(*) FROM sharers AS s JOIN links AS l ON l.id = s.link_id WHERE l.identity = 'paper.example/article'`)
 	r.becomes(0, `SELECT count(*) FROM pending_counts`)
-	require.Equal(t, 1, r.count(`SELECT count(*) FROM links WHERE url = 'https://www.paper.example/article'`), "no short spelling is shown")
+	require.Equal(t, 1, r.count(`SELECT count(*) FROM links WHERE url = 'https://www.paper.example/article'`), "the target's spelling must be shown")
 	require.Equal(t, []int{1, 2, 1}, []int{s.asked("t.co/b"), s.asked("bit.ly/a"), s.asked("bit.ly/alone")})
 
 	r.shares(a, "4", "http://bit.ly/a")
 	r.becomes(4, counted, "paper.example/article")
-	require.Equal(t, 2, s.asked("bit.ly/a"), "it is known where it leads")
+	require.Equal(t, 2, s.asked("bit.ly/a"), "a known short link must not be requested again")
 }
 
-// TestShortenerThatFailsIsAskedLater, and one that does not know the link is not.
+// TestShortenerThatFailsIsAskedLater shows that a failing shortener is asked again, and that one
+// that does not know the link is not.
 func TestShortenerThatFailsIsAskedLater(t *testing.T) {
 	schematest.Long(t)
 	t.Parallel()
@@ -169,8 +170,8 @@ func TestShortenerThatFailsIsAskedLater(t *testing.T) {
 	require.Equal(t, 5, s.asked("bit.ly/down"))
 }
 
-// TestBusyShortenerIsLeftAlone for as long as it asks: with those of its links that are
-// due, and with new ones. Others are asked meanwhile.
+// TestBusyShortenerIsLeftAlone shows that a busy shortener gets no requests for as long as it asks,
+// neither for due links nor for new ones. Others are asked meanwhile.
 func TestBusyShortenerIsLeftAlone(t *testing.T) {
 	t.Parallel()
 	r, a, s := newResolving(t)
@@ -196,8 +197,8 @@ func TestBusyShortenerIsLeftAlone(t *testing.T) {
 	r.becomes(1, `SELECT count(*) FROM short_links WHERE outcome = 'https://paper.example/new'`)
 }
 
-// TestShortenerThatHangsDelaysNoOther: its links are asked later, like those of one that
-// fails, though a request may take longer than a job.
+// TestShortenerThatHangsDelaysNoOther shows that its links are resolved later, like those of a
+// failing one, even if a request may take longer than a job.
 func TestShortenerThatHangsDelaysNoOther(t *testing.T) {
 	schematest.Long(t)
 	t.Parallel()
@@ -212,7 +213,7 @@ func TestShortenerThatHangsDelaysNoOther(t *testing.T) {
 	r.becomes(9, `SELECT count(*) FROM short_links WHERE tries = 1 AND resolve_at > now()`)
 }
 
-// TestSplitLinkStaysSplit, whatever the shortener says.
+// TestSplitLinkStaysSplit shows that a split link stays split, wherever the shortener redirects.
 func TestSplitLinkStaysSplit(t *testing.T) {
 	t.Parallel()
 	r, a, s := newResolving(t)

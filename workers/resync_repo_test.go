@@ -26,8 +26,8 @@ import (
 	"github.com/weir-social/weir/simnet"
 )
 
-// resyncing is a rig whose resyncs may follow each other at once, unless change says
-// otherwise. Nothing but the test changes its small network.
+// resyncing is a rig whose resyncs may follow each other at once, unless change sets other limits.
+// Only the test changes its small network.
 func resyncing(t *testing.T, change func(*Config)) *rig {
 	t.Helper()
 	return newRigOn(t, simnet.Config{Seed: 21, Accounts: 10, History: 100, HistorySpan: 3 * time.Hour}, func(c *Config) {
@@ -42,8 +42,8 @@ func resyncing(t *testing.T, change func(*Config)) *rig {
 	})
 }
 
-// refuses marks an account as a stream does that has refused a revision; empty: an
-// unknown one. It returns how many jobs were needed.
+// refuses marks an account like a stream that has refused a revision; empty means an unknown
+// revision. It returns how many jobs were needed.
 func (r *rig) refuses(did, rev string) (added int) {
 	r.t.Helper()
 	require.NoError(r.t, pgx.BeginFunc(r.t.Context(), r.pool, func(tx pgx.Tx) error {
@@ -66,10 +66,10 @@ func (r *rig) synchronized() {
 
 func revNow() string { return syntax.NewTIDNow(0).String() }
 
-// fetched returns how often repositories were fetched.
+// fetched returns how many times repositories were fetched.
 func (r *rig) fetched() int { return len(r.net.Calls("com.atproto.sync.getRepo")) }
 
-// due makes the only resync that waits due.
+// due makes the only waiting resync due.
 func (r *rig) due() {
 	r.t.Helper()
 	const waits = ` WHERE kind = 'resync_repo' AND state = 'scheduled'`
@@ -78,7 +78,8 @@ func (r *rig) due() {
 	r.execute(`UPDATE river_job SET scheduled_at = now(), state = 'available'` + waits)
 }
 
-// TestResyncStoresEditsAndDeletions in every collection, and projects what it writes.
+// TestResyncStoresEditsAndDeletions covers every collection, and the projection of the written
+// records.
 func TestResyncStoresEditsAndDeletions(t *testing.T) {
 	schematest.Long(t)
 	t.Parallel()
@@ -112,11 +113,11 @@ func TestResyncStoresEditsAndDeletions(t *testing.T) {
 	r.becomes(1, `SELECT count(*) FROM links WHERE identity = 'news.example/1'`)
 	require.Equal(t, 1, r.fetched())
 	require.Equal(t, 1, r.count(`SELECT count(*) FROM resyncs WHERE unchanged = 0 AND rev <> '' AND problem = ''`))
-	require.Zero(t, r.refuses(did, tidBefore(time.Minute)), "the repository that was compared includes it")
+	require.Zero(t, r.refuses(did, tidBefore(time.Minute)), "no job is needed: the compared repository includes the revision")
 }
 
-// TestResyncKeepsWhatArrivesMeanwhile: a deletion and an edit of later revisions than
-// the repository that was fetched.
+// TestResyncKeepsWhatArrivesMeanwhile covers a deletion and an edit with later revisions than the
+// fetched repository.
 func TestResyncKeepsWhatArrivesMeanwhile(t *testing.T) {
 	schematest.Long(t)
 	t.Parallel()
@@ -149,13 +150,13 @@ func TestResyncKeepsWhatArrivesMeanwhile(t *testing.T) {
 	}))
 	close(release)
 	r.synchronized()
-	require.Zero(t, r.count(`SELECT count(*) FROM posts WHERE rkey = $1`, rkeys[0]), "it was deleted meanwhile")
+	require.Zero(t, r.count(`SELECT count(*) FROM posts WHERE rkey = $1`, rkeys[0]), "a post that was deleted meanwhile must not be stored")
 	require.Equal(t, 1, r.count(`SELECT count(*) FROM posts WHERE rkey = $1 AND cid = 'later'`, rkeys[1]))
 	require.Equal(t, 1, r.count(`SELECT count(*) FROM posts WHERE rkey = $1 AND record ->> 'text' = 'missed 2'`, rkeys[2]))
 }
 
-// TestResyncRepeatsForLaterRefusals: what was refused after the repository was fetched
-// needs another resync, which the same job does.
+// TestResyncRepeatsForLaterRefusals shows that commits refused after the repository was fetched
+// need another resync, which the same job does.
 func TestResyncRepeatsForLaterRefusals(t *testing.T) {
 	schematest.Long(t)
 	t.Parallel()
@@ -172,7 +173,7 @@ func TestResyncRepeatsForLaterRefusals(t *testing.T) {
 	r.follows(did)
 	require.Equal(t, 1, r.refuses(did, revNow()))
 	<-fetched
-	require.Zero(t, r.refuses(did, tidBefore(-time.Minute)), "its job is running")
+	require.Zero(t, r.refuses(did, tidBefore(-time.Minute)), "no second job is needed while the job is running")
 	_, err := r.net.PostNow(did, "refused meanwhile")
 	require.NoError(t, err)
 	require.Zero(t, r.refuses(did, ""))
@@ -183,9 +184,9 @@ func TestResyncRepeatsForLaterRefusals(t *testing.T) {
 	require.Equal(t, 1, r.count(`SELECT count(*) FROM river_job WHERE kind = 'resync_repo'`))
 }
 
-// TestWaitingEventsUndoNoResync: events that wait as dead letters while the account is
-// compared bring back no record that was deleted, and no text that was edited, when they
-// are proven at last. Later ones still count.
+// TestWaitingEventsUndoNoResync covers events that wait as dead letters while the account is
+// compared. When they are verified at last, they restore no deleted record and no edited text.
+// Later events still count.
 func TestWaitingEventsUndoNoResync(t *testing.T) {
 	schematest.Long(t)
 	t.Parallel()
@@ -217,8 +218,8 @@ func TestWaitingEventsUndoNoResync(t *testing.T) {
 	require.Equal(t, 1, r.count(`SELECT count(*) FROM posts WHERE rkey = $1 AND cid = $2`, edited.Rkey, edited.CID))
 }
 
-// TestResyncMarkedWhileItsJobEndsIsNotForgotten: a stream that marks an account whose job has
-// found nothing to do adds no other job.
+// TestResyncMarkedWhileItsJobEndsIsNotForgotten covers a stream that marks an account just after
+// the account's job has found nothing to do. The stream adds no other job.
 func TestResyncMarkedWhileItsJobEndsIsNotForgotten(t *testing.T) {
 	t.Parallel()
 	r := resyncing(t, nil)
@@ -229,7 +230,7 @@ func TestResyncMarkedWhileItsJobEndsIsNotForgotten(t *testing.T) {
 	inserted.Job.State = rivertype.JobStateRunning
 	tx, err := r.pool.Begin(t.Context())
 	require.NoError(t, err)
-	defer tx.Rollback(context.Background()) //nolint:errcheck // it is committed, or the test has failed
+	defer tx.Rollback(context.Background()) //nolint:errcheck // committed, or the test has failed
 	b := schema.Batch{Desynchronized: []schema.Desynchronized{{DID: did, Cause: "a test"}}}
 	_, err = b.Apply(t.Context(), tx, schema.Lease{}, true)
 	require.NoError(t, err)
@@ -248,7 +249,7 @@ func TestResyncMarkedWhileItsJobEndsIsNotForgotten(t *testing.T) {
 	require.Equal(t, 1, r.count(`SELECT count(*) FROM river_job WHERE kind = 'resync_repo' AND state = 'running'`))
 }
 
-// TestResyncRespectsRetention: expired records are neither fetched nor deleted.
+// TestResyncRespectsRetention shows that expired records are neither fetched nor deleted.
 func TestResyncRespectsRetention(t *testing.T) {
 	schematest.Long(t)
 	t.Parallel()
@@ -268,13 +269,13 @@ func TestResyncRespectsRetention(t *testing.T) {
 	require.Equal(t, []string{persona + " " + old + " kept for ever", persona + " " + recent + " kept for ever", document + " " + recent + " kept for a day"}, r.records(did))
 }
 
-// TestForgerCannotHaveRepositoriesFetched more often than the limits allow, and an
-// account that differs is compared again soon.
+// TestForgerCannotHaveRepositoriesFetched shows that forgeries have no repository fetched more
+// often than the limits allow. An account that differs is compared again soon.
 func TestForgerCannotHaveRepositoriesFetched(t *testing.T) {
 	schematest.Long(t)
 	t.Parallel()
 	r := resyncing(t, func(c *Config) { c.Resync = ResyncLimits{PerHour: 3, Useful: time.Millisecond, Useless: time.Hour} })
-	r.calm() // what is due at once would not be seen to wait
+	r.calm() // otherwise jobs that are due at once would not be seen waiting
 	did, _ := r.busiest()
 	r.follows(did)
 	forge := func() {
@@ -306,8 +307,8 @@ func TestForgerCannotHaveRepositoriesFetched(t *testing.T) {
 	require.Equal(t, 4, r.fetched())
 }
 
-// TestResyncNeedsTheAccountsKey: a repository that is not signed with the key of the
-// directory changes nothing. The account stays desynchronized until one is.
+// TestResyncNeedsTheAccountsKey shows that a repository that is not signed with the key in the
+// directory changes nothing. The account stays desynchronized until a repository is.
 func TestResyncNeedsTheAccountsKey(t *testing.T) {
 	schematest.Long(t)
 	t.Parallel()
@@ -333,14 +334,14 @@ func TestResyncNeedsTheAccountsKey(t *testing.T) {
 	r.refuses(did, "")
 	r.becomes(1, `SELECT count(*) FROM resyncs WHERE desynchronized_at IS NOT NULL AND problem LIKE '%is not signed with the account''s key%'`)
 	require.Zero(t, r.count(`SELECT count(*) FROM posts WHERE record ->> 'text' = 'missed'`))
-	require.Zero(t, r.count(`SELECT count(*) FROM river_job WHERE kind = 'resync_repo' AND errors IS NOT NULL`), "no attempt has failed")
+	require.Zero(t, r.count(`SELECT count(*) FROM river_job WHERE kind = 'resync_repo' AND errors IS NOT NULL`), "no attempt may fail")
 	close(trusted)
 	r.synchronized()
 	require.Equal(t, 1, r.count(`SELECT count(*) FROM posts WHERE record ->> 'text' = 'missed'`))
 }
 
-// TestResyncOfAnAccountThatIsGone: it waits while the account is not active, and ends
-// when it is deleted or no longer followed.
+// TestResyncOfAnAccountThatIsGone shows that a resync waits while the account is not active, and
+// ends when the account is deleted or no longer followed.
 func TestResyncOfAnAccountThatIsGone(t *testing.T) {
 	t.Parallel()
 	schematest.Long(t)
@@ -360,7 +361,7 @@ func TestResyncOfAnAccountThatIsGone(t *testing.T) {
 	r.becomes(2, `SELECT count(*) FROM river_job WHERE kind = 'resync_repo' AND state = 'completed'`)
 	require.Zero(t, r.fetched())
 	r.execute(`UPDATE accounts SET status = 'active' WHERE did = $1`, followed[0])
-	require.NoError(t, r.net.Deactivate(followed[0])) // the stream has not said so yet
+	require.NoError(t, r.net.Deactivate(followed[0])) // the stream has not reported it yet
 	r.due()
 	r.becomes(1, `SELECT count(*) FROM resyncs WHERE problem LIKE '%RepoDeactivated%' AND due_at > now() + interval '20 hours'`)
 	require.NoError(t, r.net.Reactivate(followed[0]))
@@ -369,7 +370,8 @@ func TestResyncOfAnAccountThatIsGone(t *testing.T) {
 	require.Equal(t, 1, r.count(`SELECT count(*) FROM posts WHERE record ->> 'text' = 'missed'`))
 }
 
-// TestDeletedDIDIsADeletedAccount: the directory says so, whatever the stream said.
+// TestDeletedDIDIsADeletedAccount shows that a DID that is deleted in the directory is a deleted
+// account, whatever the stream reported.
 func TestDeletedDIDIsADeletedAccount(t *testing.T) {
 	schematest.Long(t)
 	t.Parallel()
@@ -385,8 +387,8 @@ func TestDeletedDIDIsADeletedAccount(t *testing.T) {
 	require.Zero(t, r.fetched())
 }
 
-// TestInventedAccountsAreForgotten where the whole network is followed, and kept where
-// they are followed.
+// TestInventedAccountsAreForgotten shows that accounts without a document are deleted if the whole
+// network is followed, and kept if they are followed.
 func TestInventedAccountsAreForgotten(t *testing.T) {
 	schematest.Long(t)
 	t.Parallel()
@@ -395,15 +397,15 @@ func TestInventedAccountsAreForgotten(t *testing.T) {
 	require.Equal(t, 1, r.refuses(invented, ""))
 	r.becomes(0, `SELECT count(*) FROM resyncs`)
 	r.execute(`INSERT INTO watches (target, kind) VALUES ($1, 'account')`, invented)
-	r.becomes(1, `SELECT count(*) FROM watches WHERE problem <> ''`) // no sync hides it any more
+	r.becomes(1, `SELECT count(*) FROM watches WHERE problem <> ''`) // no sync hides it any longer
 	r.execute(`INSERT INTO watch_members (watch_id, did) SELECT id, target FROM watches`)
 	r.refuses(invented, "")
 	r.becomes(1, `SELECT count(*) FROM resyncs WHERE problem <> '' AND due_at > now() + interval '23 hours'`)
 	require.Zero(t, r.fetched())
 }
 
-// TestServerOfItsOwnDocumentIsAskedAgain: an account is not forgotten because its server
-// does not have its document for a moment.
+// TestServerOfItsOwnDocumentIsAskedAgain shows that a did:web account is not forgotten because its
+// server does not have its document for a moment.
 func TestServerOfItsOwnDocumentIsAskedAgain(t *testing.T) {
 	t.Parallel()
 	r := resyncing(t, func(c *Config) { c.Resync.Useful = time.Hour })

@@ -16,8 +16,8 @@ import (
 	"github.com/weir-social/weir/simnet"
 )
 
-// TestSlowServerIsNoFailedAttempt: the account waits, and the call is not repeated at once,
-// because that would keep others waiting.
+// TestSlowServerIsNoFailedAttempt shows that the account waits, and that the call is not retried at
+// once, because that would keep others waiting.
 func TestSlowServerIsNoFailedAttempt(t *testing.T) {
 	schematest.Long(t)
 	t.Parallel()
@@ -31,13 +31,13 @@ func TestSlowServerIsNoFailedAttempt(t *testing.T) {
 	require.Equal(t, 1, r.fetched())
 	r.due()
 	r.becomes(1, `SELECT count(*) FROM resyncs WHERE problem LIKE 'the comparison did not end within %' AND due_at > now() + interval '50 minutes'`)
-	require.Zero(t, r.count(`SELECT count(*) FROM river_job WHERE kind = 'resync_repo' AND errors IS NOT NULL`), "no attempt has failed")
+	require.Zero(t, r.count(`SELECT count(*) FROM river_job WHERE kind = 'resync_repo' AND errors IS NOT NULL`), "no attempt may fail")
 	r.due()
 	r.synchronized()
 	require.Equal(t, 3, r.fetched())
 }
 
-// TestKilledResyncBeginsAgainSoon: the job of a killed worker waits for its timeout.
+// TestKilledResyncBeginsAgainSoon shows that the job of a killed worker waits for its timeout only.
 func TestKilledResyncBeginsAgainSoon(t *testing.T) {
 	t.Parallel()
 	w := newResyncRepo(Config{Logger: slog.New(slog.DiscardHandler)})
@@ -66,8 +66,8 @@ func blocked(t *testing.T, which func(did string) bool) *rig {
 	return r
 }
 
-// TestResyncsKeepNoBackfillWaiting: few repositories are in memory at once, and those that
-// wait for these do not count as begun.
+// TestResyncsKeepNoBackfillWaiting shows that few repositories are in memory at once, and that
+// resyncs that wait for memory do not count as begun.
 func TestResyncsKeepNoBackfillWaiting(t *testing.T) {
 	schematest.Long(t)
 	t.Parallel()
@@ -83,8 +83,8 @@ func TestResyncsKeepNoBackfillWaiting(t *testing.T) {
 	require.Equal(t, len(all)-resyncsAtOnce, r.count(`SELECT count(*) FROM river_job WHERE kind = 'resync_repo' AND state = 'available'`))
 }
 
-// TestSlowRepositoriesLetOthersThrough: accounts that could not be compared in time do not
-// keep all workers the next time.
+// TestSlowRepositoriesLetOthersThrough shows that accounts that could not be compared in time do
+// not occupy all workers the next time.
 func TestSlowRepositoriesLetOthersThrough(t *testing.T) {
 	schematest.Long(t)
 	t.Parallel()
@@ -107,7 +107,8 @@ func TestSlowRepositoriesLetOthersThrough(t *testing.T) {
 	r.becomes(2, `SELECT count(*) FROM resyncs WHERE desynchronized_at IS NULL`)
 }
 
-// TestHugeRepositoryIsListedInstead: it is not read into memory.
+// TestHugeRepositoryIsListedInstead shows that a huge repository is listed instead of being read
+// into memory.
 func TestHugeRepositoryIsListedInstead(t *testing.T) {
 	schematest.Long(t)
 	t.Parallel()

@@ -21,7 +21,7 @@ import (
 	"github.com/weir-social/weir/schema/schematest"
 )
 
-// addJob adds a job by SQL that has one attempt.
+// addJob adds a job with one attempt by SQL.
 func addJob(t *testing.T, pool *pgxpool.Pool, kind, queue, args string) (id int64) {
 	t.Helper()
 	require.NoError(t, pgx.BeginFunc(t.Context(), pool, func(tx pgx.Tx) error {
@@ -55,8 +55,8 @@ func execute(t testing.TB, pool *pgxpool.Pool, sql string, args ...any) {
 	require.NoError(t, err)
 }
 
-// TestDiscardedJobIsADeadLetter, the same one each time, and is retried as the
-// job it was.
+// TestDiscardedJobIsADeadLetter shows that a discarded job is a dead letter, the same one each
+// time, and that a retry has the job's arguments.
 func TestDiscardedJobIsADeadLetter(t *testing.T) {
 	t.Parallel()
 	pool := schematest.New(t)
@@ -85,7 +85,8 @@ func TestDiscardedJobIsADeadLetter(t *testing.T) {
 	require.Greater(t, *l.Job, second)
 }
 
-// TestJobRetriedInRiverUISettlesItsDeadLetter when it succeeds.
+// TestJobRetriedInRiverUISettlesItsDeadLetter shows that the dead letter is settled when the job
+// succeeds.
 func TestJobRetriedInRiverUISettlesItsDeadLetter(t *testing.T) {
 	t.Parallel()
 	pool := schematest.New(t)
@@ -103,8 +104,8 @@ func TestJobRetriedInRiverUISettlesItsDeadLetter(t *testing.T) {
 	letter(t, pool, "job", "state = 'retried'")
 }
 
-// TestJobThatCancelsItselfIsADeadLetter at once. Its retry fails again without
-// losing anything, and passes after the fix.
+// TestJobThatCancelsItselfIsADeadLetter shows that such a job is a dead letter at once. Its retry
+// fails again without losing anything, and succeeds after the fix.
 func TestJobThatCancelsItselfIsADeadLetter(t *testing.T) {
 	t.Parallel()
 	pool := schematest.New(t)
@@ -126,7 +127,8 @@ func TestJobThatCancelsItselfIsADeadLetter(t *testing.T) {
 	require.Len(t, backfillsOf(t, pool, alice), 1)
 }
 
-// TestJobCancelledByAnOperatorIsNoDeadLetter, because the operator knows.
+// TestJobCancelledByAnOperatorIsNoDeadLetter shows that such a job leaves none, because the
+// operator knows about it.
 func TestJobCancelledByAnOperatorIsNoDeadLetter(t *testing.T) {
 	t.Parallel()
 	pool := schematest.New(t)
@@ -139,13 +141,14 @@ func TestJobCancelledByAnOperatorIsNoDeadLetter(t *testing.T) {
 	var n int
 	require.NoError(t, pool.QueryRow(t.Context(), `SELECT count(*) FROM dead_letters`).Scan(&n))
 	require.Zero(t, n)
-	// A job that is lost, or ended by hand, comes without a cause.
+	// A job that is lost, or discarded by hand, has no cause.
 	execute(t, pool, `INSERT INTO river_job (args, kind, max_attempts, state) VALUES ('{}', 'x', 1, 'running')`)
 	execute(t, pool, `UPDATE river_job SET state = 'discarded', finalized_at = now() WHERE kind = 'x'`)
 	require.Equal(t, "it gave no reason", letter(t, pool, "job", "kind = 'x'").Cause)
 }
 
-// TestRetryOfAJobWithoutAWorker fails again and does not delay other retries.
+// TestRetryOfAJobWithoutAWorker shows that such a retry fails again and does not delay other
+// retries.
 func TestRetryOfAJobWithoutAWorker(t *testing.T) {
 	t.Parallel()
 	pool := schematest.New(t)
@@ -170,12 +173,12 @@ func TestRetryOfAJobWithoutAWorker(t *testing.T) {
 	require.Contains(t, failed[2], "read the arguments of a process_posts job")
 }
 
-// TestRetryPromotesAnUnfinishedJob that does the same. The end of that job
-// settles the dead letter.
+// TestRetryPromotesAnUnfinishedJob shows that a retry promotes an unfinished job with the same
+// effect. The end of that job settles the dead letter.
 func TestRetryPromotesAnUnfinishedJob(t *testing.T) {
 	t.Parallel()
 	pool := schematest.New(t)
-	client := working(t, pool) // its backfills are held back
+	client := working(t, pool) // its backfill queue is paused
 	fromGo(t, pool, client, time.Now(), jobs.PriorityColdStart)
 	execute(t, pool, `INSERT INTO dead_letters (key, stage, kind, cause, raw, raw_bytes, first_seen, last_seen)
 		VALUES ('\x00', 'job', 'backfill_account', 'first', convert_to('{"did": "`+alice+`", "since": "2026-01-01T00:00:00Z", "not_before": "2026-01-01T00:00:00Z"}', 'UTF8'), 1, now(), now())`)
@@ -196,8 +199,8 @@ func TestRetryPromotesAnUnfinishedJob(t *testing.T) {
 	letter(t, pool, "job", "state = 'retried'")
 }
 
-// TestRetryOfAPostProjectsItsCurrentRevision: refused again, then after the fix;
-// a deleted post needs no projection.
+// TestRetryOfAPostProjectsItsCurrentRevision retries a post that is refused again, and then after
+// the fix. A deleted post needs no projection.
 func TestRetryOfAPostProjectsItsCurrentRevision(t *testing.T) {
 	t.Parallel()
 	pool := schematest.New(t)
@@ -231,8 +234,8 @@ func TestRetryOfAPostProjectsItsCurrentRevision(t *testing.T) {
 	require.Equal(t, 2, n, "one job for all records requested together")
 }
 
-// TestInterruptedRetryContinues: requested dead letters stay requested, and the
-// error is the job's.
+// TestInterruptedRetryContinues shows that requested dead letters stay requested, and that the job
+// has the error.
 func TestInterruptedRetryContinues(t *testing.T) {
 	t.Parallel()
 	pool := schematest.New(t)
@@ -244,10 +247,10 @@ func TestInterruptedRetryContinues(t *testing.T) {
 	require.Equal(t, int64(1), letter(t, pool, "decode", "state = 'retrying'").Count)
 	w.patience = 0
 	var snoozed *river.JobSnoozeError
-	require.ErrorAs(t, w.Work(t.Context(), &river.Job[jobs.RetryDeadLetters]{}), &snoozed, "others get their turn")
+	require.ErrorAs(t, w.Work(t.Context(), &river.Job[jobs.RetryDeadLetters]{}), &snoozed, "the job must snooze, so that others get their turn")
 }
 
-// TestJobWhoseRowsAreRefusedEndsAtOnce, for every registered worker.
+// TestJobWhoseRowsAreRefusedEndsAtOnce covers every registered worker.
 func TestJobWhoseRowsAreRefusedEndsAtOnce(t *testing.T) {
 	t.Parallel()
 	pool := schematest.New(t)
@@ -262,8 +265,8 @@ func TestJobWhoseRowsAreRefusedEndsAtOnce(t *testing.T) {
 	require.Contains(t, l.Cause, `"strict"`)
 }
 
-// TestWaitingEventsOccupyOneWorker however long their retry takes: the job of the next
-// minute is not added before. A person's request adds a job all the same.
+// TestWaitingEventsOccupyOneWorker shows that the job of the next minute is not added before the
+// current one ends, however long the retry takes. A manual request adds a job anyway.
 func TestWaitingEventsOccupyOneWorker(t *testing.T) {
 	t.Parallel()
 	pool := schematest.New(t)

@@ -15,9 +15,9 @@ import (
 	"github.com/weir-social/weir/retry"
 )
 
-// schedules makes jobs available as soon as they are due, with River's own statement.
-// River's leader does so every five seconds, which no setting changes, and most of the
-// tests would wait for that several times. stop leaves it to the leader.
+// schedules makes jobs available as soon as they are due, with River's own statement. River's
+// leader does this every five seconds, which no setting changes, and most of the tests would wait
+// for that several times. stop leaves it to the leader.
 func schedules(t testing.TB, pool *pgxpool.Pool) (stop func()) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
@@ -34,13 +34,13 @@ func schedules(t testing.TB, pool *pgxpool.Pool) (stop func()) {
 			if err != nil && !errors.Is(err, context.Canceled) && !assert.NoError(t, err) {
 				return
 			}
-			retry.Sleep(ctx, 50*time.Millisecond) //nolint:errcheck // the loop looks at the context
+			retry.Sleep(ctx, 50*time.Millisecond) //nolint:errcheck // the loop checks the context
 		}
 	}()
 	return stop
 }
 
-// makeAvailable makes the jobs available that are due, and tells their queues.
+// makeAvailable makes due jobs available and notifies their queues.
 func makeAvailable(ctx context.Context, pool *pgxpool.Pool) error {
 	return pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error {
 		due, err := riverpgxv5.New(pool).UnwrapExecutor(tx).JobSchedule(ctx, &riverdriver.JobScheduleParams{Max: 1000})

@@ -16,8 +16,8 @@ import (
 	"github.com/weir-social/weir/schema/schematest"
 )
 
-// TestMessagesThatFailAtFirst are retried, snoozed, or given up with a reason
-// that never contains the webhook's address.
+// TestMessagesThatFailAtFirst shows that such messages are retried, snoozed, or
+// given up with a reason that never contains the webhook's address.
 func TestMessagesThatFailAtFirst(t *testing.T) {
 	schematest.Long(t)
 	t.Parallel()
@@ -25,14 +25,14 @@ func TestMessagesThatFailAtFirst(t *testing.T) {
 		return func(i int, w http.ResponseWriter, _ *http.Request) {
 			w.Header().Set("Retry-After", "1")
 			w.WriteHeader(codes[min(i, len(codes)-1)])
-			io.WriteString(w, strings.Repeat("no room ", 100_000)) //nolint:errcheck // it does not read it all
+			io.WriteString(w, strings.Repeat("no room ", 100_000)) //nolint:errcheck // the sender does not read all of it
 		}
 	}
 	for name, c := range map[string]struct {
 		answer            func(int, http.ResponseWriter, *http.Request)
 		tries, most       int
 		state, why, where string
-		patience          time.Duration // 0: longer than a response takes
+		patience          time.Duration // 0 means longer than a response takes
 	}{
 		"500 and then well":       {status(500, 200), 2, 8, "completed", "returned 500", "attempt = 2", 0},
 		"429 and then well":       {status(429, 204), 2, 8, "completed", "", "attempt = 1 AND finalized_at - created_at > interval '1 second'", 0},
@@ -40,7 +40,7 @@ func TestMessagesThatFailAtFirst(t *testing.T) {
 		"no such webhook":         {status(404), 1, 8, "cancelled", `returned 404: \"no room`, "true", 0},
 		"moved":                   {status(302), 1, 8, "cancelled", "returned 302", "true", 0},
 		"hangs":                   {hangs, 2, 8, "completed", "did not respond within 300ms", "attempt >= 2", 300 * time.Millisecond},
-		"hangs in its response":   {hangsLater, 1, 8, "completed", "", "true", 300 * time.Millisecond}, // would never complete if that were a failure
+		"hangs in its response":   {hangsLater, 1, 8, "completed", "", "true", 300 * time.Millisecond}, // would never complete if this counted as a failure
 		"falls, and stands again": {falls, 2, 8, "completed", "EOF", "attempt = 2", 0},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -83,15 +83,15 @@ func falls(i int, _ http.ResponseWriter, _ *http.Request) {
 	}
 }
 
-// TestHangingWebhookBlocksNoOtherJob: while every worker of the queue hangs, the
-// checks and the other queues continue.
+// TestHangingWebhookBlocksNoOtherJob shows that while every worker of the queue
+// hangs, the checks and the other queues continue.
 func TestHangingWebhookBlocksNoOtherJob(t *testing.T) {
 	t.Parallel()
 	schematest.Long(t)
 	r := &rig{t: t, pool: schematest.New(t)}
 	h := newHook(t, func(_ int, _ http.ResponseWriter, r *http.Request) { <-r.Context().Done() })
 	client := alerting(t, r.pool, h.URL, func(w *Webhook) { w.client.Timeout = time.Second })
-	for range 200 { // more than can be tried during the test
+	for range 200 { // more than can be sent during the test
 		_, err := client.Insert(t.Context(), jobs.SendAlert{Name: "WeirLag", At: time.Now()}, nil)
 		require.NoError(t, err)
 	}
@@ -110,7 +110,7 @@ func TestOldMessageIsNotSent(t *testing.T) {
 	require.Equal(t, permanent, classify(err))
 }
 
-// TestRetryAfter is bounded, whatever a server requests.
+// TestRetryAfter shows that the wait is bounded, whatever a server requests.
 func TestRetryAfter(t *testing.T) {
 	t.Parallel()
 	now := time.Date(2026, 7, 4, 12, 0, 0, 0, time.UTC)
@@ -123,8 +123,8 @@ func TestRetryAfter(t *testing.T) {
 	}
 }
 
-// TestFormats: each service gets its format, and texts from strangers cannot add
-// markup.
+// TestFormats shows that each service gets its format, and that text from
+// strangers cannot add markup.
 func TestFormats(t *testing.T) {
 	t.Parallel()
 	fired := jobs.SendAlert{Name: "WeirLag", Severity: "warning", Message: "refused by <!channel> & co", Hint: "weir status", Since: time.Unix(0, 0), At: time.Unix(60, 0)}

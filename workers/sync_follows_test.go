@@ -15,8 +15,8 @@ import (
 	"github.com/weir-social/weir/simnet"
 )
 
-// TestOlderListingDoesNotUndoANewerOne: a sync that began earlier and ended
-// later must not change what the newer one stored.
+// TestOlderListingDoesNotUndoANewerOne shows that a sync that began earlier and ended later does
+// not change what the newer one stored.
 func TestOlderListingDoesNotUndoANewerOne(t *testing.T) {
 	schematest.Long(t)
 	t.Parallel()
@@ -29,7 +29,7 @@ func TestOlderListingDoesNotUndoANewerOne(t *testing.T) {
 		_, err := tx.Exec(t.Context(), `INSERT INTO watches (target) VALUES ($1)`, hub.Handle)
 		require.NoError(t, err)
 		require.NoError(t, tx.QueryRow(t.Context(), `SELECT id FROM river_job WHERE kind = 'sync_follows' AND args ->> 'watch' <> '0'`).Scan(&older))
-		awaited, release = r.holding(func(tx pgx.Tx) error { // what it stores of its first page
+		awaited, release = r.holding(func(tx pgx.Tx) error { // blocks the write of its first page
 			return schema.AddListingMembers(t.Context(), tx, older, "", []schema.Member{{DID: others[0]}})
 		})
 		return nil
@@ -38,15 +38,14 @@ func TestOlderListingDoesNotUndoANewerOne(t *testing.T) {
 	require.NoError(t, r.net.Unfollow(hub.DID, others[:5]...))
 	require.NoError(t, schema.SyncWatches(t.Context(), r.pool))
 	r.becomes(1, `SELECT count(*) FROM river_job WHERE kind = 'sync_follows' AND state = 'completed' AND args ->> 'watch' <> '0'`)
-	require.Equal(t, len(others)-5, r.count(`SELECT count(*) FROM watch_members`), "the newer one has ended")
+	require.Equal(t, len(others)-5, r.count(`SELECT count(*) FROM watch_members`), "the newer sync must have removed the accounts")
 	require.Equal(t, 1, r.count(`SELECT count(*) FROM river_job WHERE id = $1 AND state = 'running'`, older))
 	release()
 	r.becomes(0, `SELECT count(*) FROM river_job WHERE kind = 'sync_follows' AND state IN ('available', 'running', 'scheduled', 'retryable')`)
 	require.Equal(t, len(others)-5, r.count(`SELECT count(*) FROM watch_members`), "unfollowed; %d calls", len(r.net.Calls("app.bsky.graph.getFollows")))
 }
 
-// TestOlderFailureDoesNotReplaceANewerListing: a newer listing has been stored
-// meanwhile.
+// TestOlderFailureDoesNotReplaceANewerListing fails a sync after a newer listing has been stored.
 func TestOlderFailureDoesNotReplaceANewerListing(t *testing.T) {
 	t.Parallel()
 	r := &rig{t: t, pool: schematest.New(t)}
@@ -56,7 +55,7 @@ func TestOlderFailureDoesNotReplaceANewerListing(t *testing.T) {
 	began := time.Now()
 	problem := func() int { return r.count(`SELECT count(*) FROM watches WHERE problem = 'broken off'`) }
 	require.NoError(t, schema.RecordWatchProblem(t.Context(), r.pool, watch, began, "broken off"))
-	require.Equal(t, 1, problem(), "never read before")
+	require.Equal(t, 1, problem(), "the failure of a watch that was never read must be recorded")
 	require.NoError(t, pgx.BeginFunc(t.Context(), r.pool, func(tx pgx.Tx) error {
 		_, err := schema.SetMembers(t.Context(), tx, watch, []schema.Member{{DID: alice}}, nil, began)
 		return err
@@ -67,8 +66,8 @@ func TestOlderFailureDoesNotReplaceANewerListing(t *testing.T) {
 	require.Equal(t, 1, problem())
 }
 
-// TestChangedWatchIsReadAgain after a change by SQL, and accounts of its old
-// target are removed.
+// TestChangedWatchIsReadAgain shows that a watch is read again after a change by SQL, and that
+// accounts of its old target are removed.
 func TestChangedWatchIsReadAgain(t *testing.T) {
 	t.Parallel()
 	schematest.Long(t)
@@ -86,7 +85,7 @@ func TestChangedWatchIsReadAgain(t *testing.T) {
 	r.becomes(7, `SELECT count(*) FROM watch_members`)
 	require.NoError(t, pgx.BeginFunc(t.Context(), r.pool, func(tx pgx.Tx) error {
 		_, err := schema.SetMembers(t.Context(), tx, before, []schema.Member{{DID: alice}}, nil, time.Now())
-		require.ErrorIs(t, err, schema.ErrNoRows, "a listing of the old target")
+		require.ErrorIs(t, err, schema.ErrNoRows, "a listing of the old target must be refused")
 		return nil
 	}))
 
@@ -103,12 +102,12 @@ func TestChangedWatchIsReadAgain(t *testing.T) {
 
 	syncs := r.count(`SELECT count(*) FROM river_job WHERE kind = 'sync_follows'`)
 	r.execute(`UPDATE watches SET target = target, at_least = at_least, problem = ''`)
-	require.Equal(t, syncs, r.count(`SELECT count(*) FROM river_job WHERE kind = 'sync_follows'`), "nothing has changed")
+	require.Equal(t, syncs, r.count(`SELECT count(*) FROM river_job WHERE kind = 'sync_follows'`), "an update without a change must add no sync")
 }
 
-// TestLongListingIsReadInTurns: a second-degree listing that takes longer than a
-// job's turn continues where it stopped, also after an error. It requests no
-// page twice, and unfollows no account before its end.
+// TestLongListingIsReadInTurns shows that a second-degree listing that takes longer than a job's
+// turn continues where it stopped, also after an error. It requests no page twice, and unfollows no
+// account before its end.
 func TestLongListingIsReadInTurns(t *testing.T) {
 	t.Parallel()
 	schematest.Long(t)
@@ -118,10 +117,10 @@ func TestLongListingIsReadInTurns(t *testing.T) {
 	require.NoError(t, r.net.Unfollow(hub.DID, r.net.Follows(hub.DID)[25:]...))
 	want, pages := r.secondDegree(3)
 	r.execute(`INSERT INTO watches (target, kind, at_least, synced_at) VALUES ($1, 'second-degree', 3, now() - interval '1 hour')`, hub.DID)
-	r.execute(`INSERT INTO watch_members (watch_id, did) VALUES (1, $1)`, hub.DID) // an account without followers in the listing
+	r.execute(`INSERT INTO watch_members (watch_id, did) VALUES (1, $1)`, hub.DID) // an account that the listing does not contain
 	r.net.SetLatency(20 * time.Millisecond)
 	require.Eventually(t, func() bool { return r.count(`SELECT count(*) FROM listing_members`) > 100 }, time.Minute, 5*time.Millisecond)
-	require.NoError(t, r.net.FailCalls(simnet.CallFault{Kind: simnet.Severed, Endpoint: "app.bsky.graph.getFollows", Count: 2})) // and its repetition
+	require.NoError(t, r.net.FailCalls(simnet.CallFault{Kind: simnet.Severed, Endpoint: "app.bsky.graph.getFollows", Count: 2})) // the call and its retry
 	require.Equal(t, 1, r.count(`SELECT count(*) FROM watch_members WHERE did = $1`, hub.DID), "still")
 
 	r.becomes(1, `SELECT count(*) FROM river_job WHERE kind = 'sync_follows' AND args ->> 'watch' = '1' AND state = 'completed'`)
@@ -165,9 +164,8 @@ func (r *rig) members() []string {
 	return dids
 }
 
-// TestPageIsCountedOnce: an account that is listed twice, or on a page that is
-// read again, counts once per follower. The follows of an unreadable account do
-// not count.
+// TestPageIsCountedOnce shows that an account that is listed twice, or on a page that is read
+// again, counts once per follower. The follows of an unreadable account do not count.
 func TestPageIsCountedOnce(t *testing.T) {
 	t.Parallel()
 	pool := schematest.New(t)
@@ -192,8 +190,8 @@ func TestPageIsCountedOnce(t *testing.T) {
 	}))
 }
 
-// TestLongListingIsNotStartedTwice by the hourly sync, and the rows of an
-// abandoned listing are deleted.
+// TestLongListingIsNotStartedTwice shows that the hourly sync does not start a long listing again,
+// and that the rows of an abandoned listing are deleted.
 func TestLongListingIsNotStartedTwice(t *testing.T) {
 	schematest.Long(t)
 	t.Parallel()
@@ -218,9 +216,9 @@ func TestLongListingIsNotStartedTwice(t *testing.T) {
 	require.Equal(t, 2, r.count(`SELECT count(*) FROM listing_members WHERE job_id > 0`))
 }
 
-// TestSyncDetectsHiddenAccounts without an event of the stream: they stay, do
-// not count, and count again when they return. Unfollowed accounts leave, and a
-// failed call hides no account.
+// TestSyncDetectsHiddenAccounts shows that a sync detects them without an event of the stream. They
+// stay, do not count, and count again when they return. Unfollowed accounts leave, and a failed
+// call hides no account.
 func TestSyncDetectsHiddenAccounts(t *testing.T) {
 	schematest.Long(t)
 	t.Parallel()
@@ -247,7 +245,7 @@ func TestSyncDetectsHiddenAccounts(t *testing.T) {
 	require.NoError(t, r.net.Unfollow(hub.DID, followed[3]))
 	r.execute(`UPDATE accounts SET status_at = now() WHERE did = $1`, followed[2]) // the stream has just reported it as active
 
-	// Ten failures in a row would have the client leave the service alone for a while.
+	// After ten failures in a row the client would not call the service for a while.
 	require.NoError(t, r.net.FailCalls(simnet.CallFault{Kind: simnet.Unavailable, Endpoint: "app.bsky.actor.getProfiles", Count: 8}))
 	require.NoError(t, schema.SyncWatches(t.Context(), r.pool))
 	r.becomes(2, `SELECT count(*) FROM watches WHERE problem <> ''`)
@@ -270,8 +268,8 @@ func TestSyncDetectsHiddenAccounts(t *testing.T) {
 	require.Zero(t, r.count(`SELECT count(*) FROM listing_members`))
 }
 
-// TestMissingTargetIsNoDeadLetter, however often it is read: the watch stores
-// the problem, and the job succeeds.
+// TestMissingTargetIsNoDeadLetter shows that, however often the target is read, the watch stores
+// the problem and the job succeeds.
 func TestMissingTargetIsNoDeadLetter(t *testing.T) {
 	schematest.Long(t)
 	t.Parallel()
@@ -288,8 +286,8 @@ func TestMissingTargetIsNoDeadLetter(t *testing.T) {
 	require.EqualValues(t, 4, report.UnreadWatches, "weir status reports it")
 }
 
-// TestAccountIsFollowedWithoutAnAppView by its DID, as SQL adds it. A later sync
-// that fails keeps it, and records the error.
+// TestAccountIsFollowedWithoutAnAppView shows that an account is followed by its DID, as SQL adds
+// it. A later sync that fails keeps it, and records the error.
 func TestAccountIsFollowedWithoutAnAppView(t *testing.T) {
 	t.Parallel()
 	pool := schematest.New(t)
@@ -314,8 +312,8 @@ func TestAccountIsFollowedWithoutAnAppView(t *testing.T) {
 	require.Equal(t, []string{alice}, followed())
 }
 
-// TestListingOfAWrongClockDoesNotKeepLaterOnesOut: a listing that was taken over
-// with a date in the future is replaced by the next one.
+// TestListingOfAWrongClockDoesNotKeepLaterOnesOut shows that a listing that was stored with a date
+// in the future is replaced by the next one.
 func TestListingOfAWrongClockDoesNotKeepLaterOnesOut(t *testing.T) {
 	schematest.Long(t)
 	t.Parallel()

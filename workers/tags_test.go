@@ -19,7 +19,7 @@ import (
 	"github.com/weir-social/weir/schema/schematest"
 )
 
-// kinds are those of the package jobs, as its source has them.
+// kinds returns the job kinds in the source of package jobs.
 func kinds(t *testing.T) (found []string) {
 	t.Helper()
 	files, err := filepath.Glob("../jobs/*.go")
@@ -40,8 +40,8 @@ func tagsOf(t *testing.T, pool *pgxpool.Pool, job int64) (tags []string) {
 	return tags
 }
 
-// TestTagsOfJobs: River accepts the tags of every kind. The SQL function tag
-// makes the same tag of a text.
+// TestTagsOfJobs shows that River accepts the tags of every kind, and that the SQL function tag
+// makes the same tags.
 func TestTagsOfJobs(t *testing.T) {
 	t.Parallel()
 	pool := schematest.New(t)
@@ -59,8 +59,8 @@ func TestTagsOfJobs(t *testing.T) {
 		{jobs.ProcessPosts{Arrived: now}, []string{"ingest"}},
 		{jobs.ProcessPosts{}, []string{"feed"}},
 		{jobs.SyncFollows{}, []string{"every-watch"}},
-		{jobs.SyncFollows{Watch: 1}, []string{}}, // of the watch's kind, by the inserter
-		{jobs.CloseGap{Gap: 1}, []string{}},      // of the gap's stream, by the trigger
+		{jobs.SyncFollows{Watch: 1}, []string{}}, // tagged by the inserter, with the watch's kind
+		{jobs.CloseGap{Gap: 1}, []string{}},      // tagged by the trigger, with the gap's stream
 		{jobs.RequestBackfill{Account: "a.example", Priority: jobs.PriorityManual}, []string{"manual", "one-account"}},
 		{jobs.RequestBackfill{All: true, Priority: jobs.PriorityColdStart}, []string{"cold-start", "every-account"}},
 		{jobs.RequestBackfill{Watch: 1, Began: now, Priority: jobs.PriorityNewFollow}, []string{"new-follow", "second-read"}},
@@ -115,8 +115,8 @@ func TestTagsOfJobs(t *testing.T) {
 	require.Len(t, covered, len(kinds(t)))
 }
 
-// TestPeriodicJobLeavesNoDeadLetter if it is out of tries: the next run does the same
-// work. Other jobs leave one.
+// TestPeriodicJobLeavesNoDeadLetter shows that a periodic job without attempts left leaves none:
+// the next run does the same work. Other jobs leave one.
 func TestPeriodicJobLeavesNoDeadLetter(t *testing.T) {
 	t.Parallel()
 	pool := schematest.New(t)
@@ -133,7 +133,7 @@ func TestPeriodicJobLeavesNoDeadLetter(t *testing.T) {
 	require.Equal(t, []string{"process_posts"}, left)
 }
 
-// TestTagsOfJobsFromSQL, from triggers and from functions for operators.
+// TestTagsOfJobsFromSQL covers triggers and functions for operators.
 func TestTagsOfJobsFromSQL(t *testing.T) {
 	t.Parallel()
 	pool := schematest.New(t)
@@ -152,8 +152,8 @@ func TestTagsOfJobsFromSQL(t *testing.T) {
 	}
 }
 
-// TestTagsFollowTheReason: a promoted backfill gets the tag of the better
-// reason, stays one job, and keeps its other tags.
+// TestTagsFollowTheReason shows that a promoted backfill gets the tag of the better reason, stays
+// one job, and keeps its other tags.
 func TestTagsFollowTheReason(t *testing.T) {
 	t.Parallel()
 	pool := schematest.New(t)

@@ -80,7 +80,7 @@ func (c *town) deletes(name string) {
 	c.apply(schema.Batch{Deletions: []schema.Deletion{{Key: c.key(name), Rev: fmt.Sprintf("%05d", c.revs), At: time.Now()}}})
 }
 
-// job names records as the job of one batch does.
+// job returns the job of a batch with these records.
 func (c *town) job(names ...string) *river.Job[jobs.ProcessPosts] {
 	var records []jobs.Record
 	for _, name := range names {
@@ -90,7 +90,7 @@ func (c *town) job(names ...string) *river.Job[jobs.ProcessPosts] {
 	return &river.Job[jobs.ProcessPosts]{JobRow: &rivertype.JobRow{CreatedAt: time.Now()}, Args: args}
 }
 
-// working returns the context in which jobs may enqueue others.
+// working returns the context in which a worker may enqueue jobs.
 func (c *town) working(ctx context.Context) context.Context {
 	c.t.Helper()
 	queue, err := Queue(c.pool, slog.New(slog.DiscardHandler))
@@ -98,8 +98,8 @@ func (c *town) working(ctx context.Context) context.Context {
 	return rivertest.WorkContext(ctx, queue)
 }
 
-// afterTransaction calls a function after a transaction of the worker, and after all later
-// ones.
+// afterTransaction calls a function after a worker's transaction with this number, and after all
+// later ones.
 func (c *town) afterTransaction(number int, do func()) {
 	transactions := 0
 	c.w.committed = func() {
@@ -109,7 +109,7 @@ func (c *town) afterTransaction(number int, do func()) {
 	}
 }
 
-// enqueued works on the jobs that other jobs enqueued for records, and returns how many.
+// enqueued processes the jobs that other jobs enqueued for records, and returns how many.
 func (c *town) enqueued() (n int) {
 	c.t.Helper()
 	for _, raw := range c.rows(`WITH d AS (DELETE FROM river_job WHERE kind = 'process_posts' RETURNING *) SELECT args::text FROM d ORDER BY id`) {
@@ -121,7 +121,7 @@ func (c *town) enqueued() (n int) {
 	return n
 }
 
-// project processes records, a job each.
+// project processes records, one job each.
 func (c *town) project(names ...string) {
 	c.t.Helper()
 	for _, name := range names {
@@ -155,14 +155,14 @@ func (c *town) execute(sql string, args ...any) {
 	require.NoError(c.t, err)
 }
 
-// shares returns the shares that count, as "a/1 post https://…".
+// sharing returns the shares that count, as "a/1 post https://…".
 func (c *town) sharing() []string {
 	c.t.Helper()
 	return c.rows(`SELECT replace(s.did, 'did:plc:', '') || '/' || s.rkey || ' ' || s.how || ' ' || l.url FROM shares AS s JOIN links AS l ON l.id = s.link_id
 		WHERE s.subject_did IS NULL OR s.link_id = ANY (SELECT unnest(u.links) FROM subjects AS u WHERE u.did = s.subject_did AND u.rkey = s.subject_rkey) ORDER BY 1`)
 }
 
-// waiting returns what waits, as "a/r1 for b/1".
+// waiting returns the waiting records, as "a/r1 for b/1".
 func (c *town) waiting() []string {
 	c.t.Helper()
 	return c.rows(`SELECT replace(did || '/' || rkey || ' for ' || for_did || '/' || for_rkey, 'did:plc:', '') FROM waiting ORDER BY 1`)

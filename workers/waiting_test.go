@@ -16,7 +16,8 @@ import (
 	"github.com/weir-social/weir/schema/schematest"
 )
 
-// TestPostStoredWhileARepostBeginsToWait: whoever begins to wait looks once more.
+// TestPostStoredWhileARepostBeginsToWait shows that a job looks once more for the post after its
+// repost has begun to wait.
 func TestPostStoredWhileARepostBeginsToWait(t *testing.T) {
 	t.Parallel()
 	c := newTown(t)
@@ -25,7 +26,7 @@ func TestPostStoredWhileARepostBeginsToWait(t *testing.T) {
 	c.w.committed = func() {
 		c.w.committed = nil
 		require.Equal(t, []string{"b/r1 for a/1"}, c.waiting())
-		_, err := c.pool.Exec(t.Context(), `DELETE FROM waiting`) // the post's job looked before the repost's commit
+		_, err := c.pool.Exec(t.Context(), `DELETE FROM waiting`) // the post's job looked for waiting records before the repost was committed
 		require.NoError(t, err)
 		c.posts("a/1", "", c.news)
 		require.NoError(t, other.Work(t.Context(), c.job("a/1")))
@@ -34,7 +35,8 @@ func TestPostStoredWhileARepostBeginsToWait(t *testing.T) {
 	require.Equal(t, []string{"a/1 post " + c.news, "b/r1 repost " + c.news}, c.sharing())
 }
 
-// TestQuoteBesideItsSubject: a job with both needs one transaction, and the quote counts.
+// TestQuoteBesideItsSubject shows that a job with both needs one transaction, and that the quote
+// counts.
 func TestQuoteBesideItsSubject(t *testing.T) {
 	t.Parallel()
 	c := newTown(t)
@@ -49,8 +51,8 @@ func TestQuoteBesideItsSubject(t *testing.T) {
 	require.Equal(t, 2, c.counts(c.news))
 }
 
-// TestQuoteWithTheLinkOfItsSubject shares the link once. When the subject gets another
-// one, the quote shares that too.
+// TestQuoteWithTheLinkOfItsSubject shares the link once. When the subject gets another link, the
+// quote shares that one too.
 func TestQuoteWithTheLinkOfItsSubject(t *testing.T) {
 	t.Parallel()
 	c := newTown(t)
@@ -80,8 +82,8 @@ func TestQuoteWithTheLinkOfItsSubject(t *testing.T) {
 	require.Empty(t, c.waiting())
 }
 
-// TestSubjectAddedWhileItsSharesGrow: a transaction that adds a link to a post does not see
-// the subject's row that is being made of the links from before.
+// TestSubjectAddedWhileItsSharesGrow covers a transaction that adds a link to a post. It does not
+// see the subject's row that another one is making from the earlier links.
 func TestSubjectAddedWhileItsSharesGrow(t *testing.T) {
 	t.Parallel()
 	c := newTown(t)
@@ -90,7 +92,7 @@ func TestSubjectAddedWhileItsSharesGrow(t *testing.T) {
 	subject := c.key("a/1")
 	tx, err := c.pool.Begin(t.Context())
 	require.NoError(t, err)
-	defer tx.Rollback(context.Background()) //nolint:errcheck // committed
+	defer tx.Rollback(context.Background()) //nolint:errcheck // committed below
 	var both []ranking.Share
 	for _, identity := range append(c.rows(`SELECT identity FROM links`), "news.example/2") {
 		both = append(both, ranking.Share{Key: subject, Identity: identity, URL: "https://" + identity, Site: "news.example", How: "post", SharedAt: time.Now()})
@@ -107,8 +109,8 @@ func TestSubjectAddedWhileItsSharesGrow(t *testing.T) {
 	require.Len(t, (<-found)[subject], 2)
 }
 
-// TestPostDeletedWhileItBecomesASubject: the deletion waits for the transaction that makes
-// the subject's row of the post's shares, and then deletes the row too.
+// TestPostDeletedWhileItBecomesASubject shows that the deletion waits for the transaction that
+// makes the subject's row from the post's shares, and then deletes that row too.
 func TestPostDeletedWhileItBecomesASubject(t *testing.T) {
 	t.Parallel()
 	c := newTown(t)
@@ -116,7 +118,7 @@ func TestPostDeletedWhileItBecomesASubject(t *testing.T) {
 	c.project("a/1")
 	tx, err := c.pool.Begin(t.Context())
 	require.NoError(t, err)
-	defer tx.Rollback(context.Background()) //nolint:errcheck // committed
+	defer tx.Rollback(context.Background()) //nolint:errcheck // committed below
 	found, _, err := ranking.FindSubjects(t.Context(), tx, []schema.Key{c.key("a/1")})
 	require.NoError(t, err)
 	require.Len(t, found, 1)
@@ -132,8 +134,8 @@ func TestPostDeletedWhileItBecomesASubject(t *testing.T) {
 	require.Empty(t, c.rows(`SELECT rkey FROM subjects`))
 }
 
-// TestPostDeletedWhileItIsReposted: the share of a post that has gone becomes a row that
-// waits, although the check of the changed post did not see the share.
+// TestPostDeletedWhileItIsReposted shows that the share of a deleted post becomes a waiting row,
+// although the check of the changed post did not see the share.
 func TestPostDeletedWhileItIsReposted(t *testing.T) {
 	t.Parallel()
 	c := newTown(t)
@@ -151,20 +153,21 @@ func TestPostDeletedWhileItIsReposted(t *testing.T) {
 	require.Equal(t, []string{"b/r1 for a/1"}, c.waiting())
 }
 
-// TestJobKilledBetweenItsCommitAndTheRelease releases when it runs again.
+// TestJobKilledBetweenItsCommitAndTheRelease shows that the job releases the waiting records when
+// it runs again.
 func TestJobKilledBetweenItsCommitAndTheRelease(t *testing.T) {
 	t.Parallel()
 	c := newTown(t)
 	ctx, kill := context.WithCancel(t.Context())
 	c.reposts("b/r1", "a/1")
 	c.w.committed = kill
-	require.Error(t, c.w.Work(ctx, c.job("b/r1")), "after it began to wait")
+	require.Error(t, c.w.Work(ctx, c.job("b/r1")), "killed after the repost began to wait")
 	require.Equal(t, []string{"b/r1 for a/1"}, c.waiting())
 	c.posts("a/1", "", c.news)
 	require.Error(t, c.w.Work(ctx, c.job("a/1")))
 	ctx, kill = context.WithCancel(t.Context())
 	c.w.committed = kill
-	require.Error(t, c.w.Work(ctx, c.job("a/1")), "after its own shares")
+	require.Error(t, c.w.Work(ctx, c.job("a/1")), "killed after its own shares were written")
 	require.Equal(t, []string{"a/1 post " + c.news}, c.sharing())
 	c.w.committed = nil
 	c.project("a/1")
@@ -172,8 +175,8 @@ func TestJobKilledBetweenItsCommitAndTheRelease(t *testing.T) {
 	require.Empty(t, c.waiting())
 }
 
-// TestReleaseKilledWhileTheRecordSaysSomethingElse: the quote that it released was edited
-// meanwhile and quotes another post, whose job did not see yet that the quote waits.
+// TestReleaseKilledWhileTheRecordSaysSomethingElse covers a released quote that was edited
+// meanwhile and now quotes another post. That post's job has not seen yet that the quote waits.
 func TestReleaseKilledWhileTheRecordSaysSomethingElse(t *testing.T) {
 	t.Parallel()
 	c := newTown(t)
@@ -189,7 +192,7 @@ func TestReleaseKilledWhileTheRecordSaysSomethingElse(t *testing.T) {
 		c.posts("a/2", "", c.news)
 		require.NoError(t, other.Work(t.Context(), c.job("a/2")))
 		require.NoError(t, other.Work(t.Context(), c.job("b/1")))
-		c.execute(`INSERT INTO waiting SELECT * FROM later; DELETE FROM shares WHERE rkey = '1' AND how = 'quote'`) // as if it had written now
+		c.execute(`INSERT INTO waiting SELECT * FROM later; DELETE FROM shares WHERE rkey = '1' AND how = 'quote'`) // as if its transaction had been committed now
 		kill()
 	})
 	require.Error(t, c.w.Work(c.working(ctx), c.job("a/1")))
@@ -199,8 +202,8 @@ func TestReleaseKilledWhileTheRecordSaysSomethingElse(t *testing.T) {
 	require.Equal(t, []string{"a/1 post https://old.example/", "a/2 post " + c.news, "b/1 quote " + c.news}, c.sharing())
 }
 
-// TestReleaseKilledWhileThePostChanges: nothing waits any more, and the check of the
-// changed post was over before the repost shared through it.
+// TestReleaseKilledWhileThePostChanges covers a release after which nothing waits. The check of the
+// changed post ended before the repost shared through it.
 func TestReleaseKilledWhileThePostChanges(t *testing.T) {
 	t.Parallel()
 	c := newTown(t)
@@ -224,7 +227,8 @@ func TestReleaseKilledWhileThePostChanges(t *testing.T) {
 	require.Equal(t, []string{"a/1 post " + c.news, "b/r1 repost " + c.news}, c.sharing())
 }
 
-// TestWaitingEndsWithTheRecord, unless it was stored again meanwhile.
+// TestWaitingEndsWithTheRecord shows that a record's wait ends with it, unless it was stored again
+// meanwhile.
 func TestWaitingEndsWithTheRecord(t *testing.T) {
 	t.Parallel()
 	c := newTown(t)
@@ -248,8 +252,8 @@ func TestWaitingEndsWithTheRecord(t *testing.T) {
 	require.Empty(t, c.waiting())
 }
 
-// TestReleaseContinuesWhereItStopped: a job that has no time left continues later, and
-// the rows that it has released wait no longer.
+// TestReleaseContinuesWhereItStopped shows that a job without time left continues later, and that
+// the rows that it has released no longer wait.
 func TestReleaseContinuesWhereItStopped(t *testing.T) {
 	schematest.Long(t)
 	t.Parallel()
@@ -287,7 +291,7 @@ func TestReleaseContinuesWhereItStopped(t *testing.T) {
 	require.Equal(t, 3, pages)
 }
 
-// TestWaitingIsBounded by time and by number.
+// TestWaitingIsBounded shows that waiting is bounded by time and by number.
 func TestWaitingIsBounded(t *testing.T) {
 	t.Parallel()
 	c := newTown(t)
@@ -304,7 +308,7 @@ func TestWaitingIsBounded(t *testing.T) {
 	w := c.checks()
 	w.now = func() time.Time { return time.Now().Add(72 * time.Hour) }
 	c.check(w)
-	require.Len(t, c.waiting(), 10, "a clock that is ahead ends no waiting")
+	require.Len(t, c.waiting(), 10, "a clock that is ahead must not end the wait")
 	w.now = time.Now
 	age("b0/r1", "49 hours")
 	age("b0/1", "47 hours")
@@ -314,15 +318,15 @@ func TestWaitingIsBounded(t *testing.T) {
 	c.check(w)
 	require.Equal(t, []string{"b1/1 for a/1", "b1/r1 for a/1"}, c.waiting()[:2])
 	require.Len(t, c.waiting(), 8)
-	w.stored = collection.Of(collection.Entry{Pattern: "app.bsky.feed.*"}) // for ever
+	w.stored = collection.Of(collection.Entry{Pattern: "app.bsky.feed.*"}) // kept for ever
 	age("b1/r1", "167 hours")
 	age("b2/r1", "169 hours")
 	c.check(w)
 	require.Len(t, c.waiting(), 7)
 }
 
-// TestSubjectsThatNoShareNeedsExpire, a day after they were last needed, by the clock of
-// the database. One that a repost waits for is needed.
+// TestSubjectsThatNoShareNeedsExpire shows that they expire a day after they were last needed, by
+// the database's clock. A subject that a repost waits for is needed.
 func TestSubjectsThatNoShareNeedsExpire(t *testing.T) {
 	t.Parallel()
 	c := newTown(t)
@@ -339,11 +343,11 @@ func TestSubjectsThatNoShareNeedsExpire(t *testing.T) {
 	c.reposts("b/r3", "z/3")
 	c.project("b/r3")
 	require.Equal(t, []string{"b/r3 for z/3"}, c.waiting())
-	_, err := c.pool.Exec(t.Context(), `INSERT INTO subjects (did, collection, rkey) SELECT for_did, for_collection, for_rkey FROM waiting`) // it could not be fetched
+	_, err := c.pool.Exec(t.Context(), `INSERT INTO subjects (did, collection, rkey) SELECT for_did, for_collection, for_rkey FROM waiting`) // as if the posts could not be fetched
 	require.NoError(t, err)
 	w.now = func() time.Time { return time.Now().Add(72 * time.Hour) }
 	c.check(w)
-	require.Equal(t, []string{"1", "2", "3"}, c.rows(subjects), "a clock that is ahead makes no row idle")
+	require.Equal(t, []string{"1", "2", "3"}, c.rows(subjects), "a clock that is ahead must not make a subject expire")
 	w.now = time.Now
 	_, err = c.pool.Exec(t.Context(), `UPDATE subjects SET checked_at = checked_at - interval '25 hours'`)
 	require.NoError(t, err)

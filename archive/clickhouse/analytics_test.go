@@ -12,8 +12,8 @@ import (
 	"github.com/weir-social/weir/archive"
 )
 
-// TestAnalytics asks a server of deleted posts, of accounts that left, and of a link that
-// tries to end its literal.
+// TestAnalytics covers deleted posts, accounts that left, and a link that tries to end its string
+// literal.
 func TestAnalytics(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -37,7 +37,7 @@ func TestAnalytics(t *testing.T) {
 	add("c", "", "account", "{}", 0)
 	add("d", "1", "create", "{}", time.Hour, "x")
 	add("d", "", "account", "{}", 0)
-	add("d", "", "account", "", 0) // it is back
+	add("d", "", "account", "", 0) // the account is back
 	add("a", "0", "create", "{}", 40*24*time.Hour, "x")
 	require.NoError(t, w.put(s))
 	top, err := w.index.TopLinks(t.Context(), 30, 2)

@@ -13,7 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// serve runs a server for the test and returns an index that asks it, with a password.
+// serve starts a server for the test and returns an index that queries it with a password.
 func serve(t *testing.T, handle http.HandlerFunc) *Index {
 	t.Helper()
 	server := httptest.NewServer(handle)
@@ -23,7 +23,7 @@ func serve(t *testing.T, handle http.HandlerFunc) *Index {
 	return x
 }
 
-// TestAddressIsNotQuoted: wherever the parser finds the password, no error repeats it.
+// TestAddressIsNotQuoted shows that no error contains the password, wherever the parser finds it.
 func TestAddressIsNotQuoted(t *testing.T) {
 	t.Parallel()
 	for _, address := range []string{
@@ -40,8 +40,8 @@ func TestAddressIsNotQuoted(t *testing.T) {
 	require.Equal(t, "database=db", x.base.RawQuery)
 }
 
-// TestSomethingElseAnswers: a page that a proxy sends with status 200 does not count as
-// the settings of a server without any, not even later.
+// TestSomethingElseAnswers shows that a proxy's page with status 200 does not count as a server
+// without settings, not even later.
 func TestSomethingElseAnswers(t *testing.T) {
 	t.Parallel()
 	var page atomic.Value
@@ -65,10 +65,10 @@ func TestSomethingElseAnswers(t *testing.T) {
 	require.False(t, x.settings["async_insert"])
 	page.Store("max_block_size\nasync_insert\n")
 	require.NoError(t, x.Create(t.Context()))
-	require.True(t, x.settings["async_insert"], "the server was upgraded")
+	require.True(t, x.settings["async_insert"], "the settings must be read again after the server was upgraded")
 }
 
-// TestOtherEngineIsRefused: the count of a replica may be behind.
+// TestOtherEngineIsRefused covers replicated tables: the count of a replica may be behind.
 func TestOtherEngineIsRefused(t *testing.T) {
 	t.Parallel()
 	x := serve(t, func(w http.ResponseWriter, r *http.Request) {
@@ -85,8 +85,8 @@ func TestOtherEngineIsRefused(t *testing.T) {
 	require.ErrorContains(t, err, "ReplicatedMergeTree")
 }
 
-// TestErrorsArePrintable: what a server sends goes into logs and into a job's row, which
-// can hold no zero byte. A password that it repeats does not.
+// TestErrorsArePrintable shows that a server's text can be written to logs and to a job's row,
+// which cannot contain a NUL. A repeated password is removed.
 func TestErrorsArePrintable(t *testing.T) {
 	t.Parallel()
 	x := serve(t, func(w http.ResponseWriter, r *http.Request) {
@@ -102,8 +102,8 @@ func TestErrorsArePrintable(t *testing.T) {
 	require.NotContains(t, err.Error(), "secret")
 }
 
-// TestAnswersAreBounded: nothing follows a redirect, which would pass on the password, and
-// an endless answer ends.
+// TestAnswersAreBounded shows that redirects, which would pass on the password, are not followed,
+// and that an endless response is cut off.
 func TestAnswersAreBounded(t *testing.T) {
 	t.Parallel()
 	var asked atomic.Int32

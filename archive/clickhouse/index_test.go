@@ -22,13 +22,13 @@ import (
 	"github.com/weir-social/weir/archive/clickhouse/clickhousetest"
 )
 
-// memory are marks in memory, with a clock that the test moves.
+// memory is a store of marks in memory, with a clock that the test moves.
 type memory struct {
 	mu      sync.Mutex
 	attempt map[int64]int
 	ago     time.Duration
 	indexed map[int64]int
-	fail    error // of Indexed
+	fail    error // returned by Indexed
 }
 
 func newMemory() *memory { return &memory{attempt: map[int64]int{}, indexed: map[int64]int{}} }
@@ -63,7 +63,7 @@ func (m *memory) Indexed(_ context.Context, segment int64, last int) error {
 	return nil
 }
 
-// settled moves the clock until the last attempt is settled.
+// settled moves the clock forward until the last attempt is settled.
 func (m *memory) settled() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -100,7 +100,7 @@ func (f *faults) RoundTrip(r *http.Request) (*http.Response, error) {
 	return fault(next, r)
 }
 
-// world is a server with a view that would count a duplicate.
+// world is a server with a view in which a duplicate would count twice.
 type world struct {
 	t      *testing.T
 	server *clickhousetest.Server
@@ -125,7 +125,7 @@ func (w *world) connect(transport http.RoundTripper) *Index {
 	return x
 }
 
-// ask runs a statement without the faults.
+// ask runs a statement without faults.
 func (w *world) ask(sql string) string {
 	w.t.Helper()
 	answer, err := w.connect(nil).query(w.t.Context(), sql)
@@ -163,7 +163,7 @@ func segment(number int64, n int) Segment {
 	return s
 }
 
-// TestServerReadsWhatWasWritten compares every value with the server's, in a format that
+// TestServerReadsWhatWasWritten compares every value with the server's output, in a format that
 // shares no code with the writer.
 func TestServerReadsWhatWasWritten(t *testing.T) {
 	t.Parallel()
@@ -184,11 +184,11 @@ func TestServerReadsWhatWasWritten(t *testing.T) {
 		}
 		require.Equal(t, strings.Join(want, "\n"), got)
 	}
-	require.Equal(t, "1", w.ask(`SELECT count() FROM system.parts WHERE table = 'events' AND active AND partition = '5'`), "a segment is one part")
+	require.Equal(t, "1", w.ask(`SELECT count() FROM system.parts WHERE table = 'events' AND active AND partition = '5'`), "a segment must be one part")
 }
 
-// TestCutBody cuts a block at many bytes, among them the ends of columns, while the whole
-// length is announced. Nothing of it is stored, and the segment is stored once afterwards.
+// TestCutBody cuts a block at many bytes, including the ends of columns, while the full length is
+// announced. Nothing of it is stored, and the segment is stored once afterwards.
 func TestCutBody(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -203,7 +203,7 @@ func TestCutBody(t *testing.T) {
 		require.Error(t, err)
 		require.Equal(t, 1, w.faults.fired)
 		unsettled := &Unsettled{}
-		require.ErrorAs(t, w.put(s), &unsettled, "nothing is sent at once")
+		require.ErrorAs(t, w.put(s), &unsettled, "nothing may be sent before the attempt has settled")
 		w.marks.settled()
 	}
 	w.faults.set(nil)
@@ -212,8 +212,8 @@ func TestCutBody(t *testing.T) {
 	w.once(s)
 }
 
-// TestLostResponse loses the answer to an insert that the server stored, and then the mark
-// that it is stored.
+// TestLostResponse loses the response to an insert that the server stored, and then the mark that
+// the segment is indexed.
 func TestLostResponse(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -221,14 +221,14 @@ func TestLostResponse(t *testing.T) {
 	w.faults.set(func(next http.RoundTripper, r *http.Request) (*http.Response, error) {
 		response, err := next.RoundTrip(r)
 		if err == nil {
-			response.Body.Close() //nolint:errcheck // it is lost
+			response.Body.Close() //nolint:errcheck // the response is lost
 		}
 		return nil, errors.Join(errors.New("connection reset"), err)
 	})
 	require.ErrorIs(t, w.put(s), ErrAmbiguous)
 	w.marks.settled()
 	w.marks.fail = errors.New("Postgres is away")
-	require.ErrorIs(t, w.put(s), w.marks.fail, "it is counted")
+	require.ErrorIs(t, w.put(s), w.marks.fail, "the stored rows must be found by their count")
 	w.marks.fail = nil
 	require.NoError(t, w.put(s))
 	require.Equal(t, 1, w.faults.fired, "one insert")
@@ -236,8 +236,8 @@ func TestLostResponse(t *testing.T) {
 	w.once(s)
 }
 
-// TestSeveralBlocks stores a segment with more rows than a server stores at once, as one
-// request to delete can make of a frame. It goes on after a lost answer.
+// TestSeveralBlocks stores a segment with more rows than a server stores at once, because one
+// deletion request can make a frame that large. It continues after a lost response.
 func TestSeveralBlocks(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -248,7 +248,7 @@ func TestSeveralBlocks(t *testing.T) {
 		inserts++
 		response, err := next.RoundTrip(r)
 		if inserts == 2 && err == nil {
-			response.Body.Close() //nolint:errcheck // it is lost
+			response.Body.Close() //nolint:errcheck // the response is lost
 			return nil, errors.New("connection reset")
 		}
 		return response, err
@@ -262,7 +262,8 @@ func TestSeveralBlocks(t *testing.T) {
 	w.once(s)
 }
 
-// TestFalseSuccess checks that a 200 is not believed: a proxy answers without the server.
+// TestFalseSuccess checks that a status of 200 is not enough: a proxy may send it without the
+// server.
 func TestFalseSuccess(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -279,8 +280,8 @@ func TestFalseSuccess(t *testing.T) {
 	w.once(s)
 }
 
-// TestLateInsert delays an insert until another attempt is made. The second attempt waits
-// until the first is settled.
+// TestLateInsert delays an insert until another attempt is made. The second attempt waits until the
+// first has settled.
 func TestLateInsert(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -305,7 +306,7 @@ func TestLateInsert(t *testing.T) {
 	w.once(s)
 }
 
-// TestSecondWorker lets many workers index the same segments at once.
+// TestSecondWorker has many workers index the same segments at once.
 func TestSecondWorker(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -335,20 +336,20 @@ func TestKilledServer(t *testing.T) {
 		s := segment(number, 2000)
 		w.faults.set(func(next http.RoundTripper, r *http.Request) (*http.Response, error) {
 			switch number % 3 {
-			case 0: // before
+			case 0: // before the insert
 				w.server.Kill(t)
 				return next.RoundTrip(r)
-			case 1: // during
+			case 1: // during the insert
 				killed := make(chan bool)
 				r.Body = &tripwire{ReadCloser: r.Body, left: int(r.ContentLength) / 2, trip: func() { w.server.Kill(t); close(killed) }}
 				response, err := next.RoundTrip(r)
 				<-killed
 				return response, err
 			}
-			response, err := next.RoundTrip(r) // after
+			response, err := next.RoundTrip(r) // after the insert
 			w.server.Kill(t)
 			if err == nil {
-				response.Body.Close() //nolint:errcheck // it is lost
+				response.Body.Close() //nolint:errcheck // the response is lost
 			}
 			return nil, errors.Join(errors.New("connection reset"), err)
 		})
@@ -363,7 +364,7 @@ func TestKilledServer(t *testing.T) {
 	}
 }
 
-// tripwire calls trip once when half of the body has been read.
+// tripwire calls trip once half of the body has been read.
 type tripwire struct {
 	io.ReadCloser
 	left int
@@ -379,8 +380,8 @@ func (w *tripwire) Read(b []byte) (int, error) {
 	return n, err
 }
 
-// TestPartialSegment completes a segment of which a foreign hand stored a part, and refuses
-// one that has other rows.
+// TestPartialSegment completes a segment of which something else stored a part, and refuses one
+// that has other rows.
 func TestPartialSegment(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -398,7 +399,7 @@ func TestPartialSegment(t *testing.T) {
 	require.ErrorIs(t, w.put(Segment{Number: 1, Rows: s.Rows[:99]}), ErrRefused)
 	moved := segment(3, 100)
 	require.NoError(t, w.index.insert(t.Context(), "moved", block(3, moved.Rows[:50])))
-	for n := range moved.Rows { // as after another collection is stored
+	for n := range moved.Rows { // as after another collection was added
 		moved.Rows[n].Position++
 	}
 	moved.Rows = append([]Row{{ID: archive.NewID("new")}}, moved.Rows...)
@@ -408,7 +409,7 @@ func TestPartialSegment(t *testing.T) {
 	require.ErrorIs(t, w.put(Segment{Number: 2, Rows: s.Rows}), ErrRefused)
 }
 
-// TestErrorClasses checks that a server that is away, and one that has no table, differ.
+// TestErrorClasses checks that errors distinguish a server that is down from one without the table.
 func TestErrorClasses(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -418,7 +419,7 @@ func TestErrorClasses(t *testing.T) {
 	require.ErrorContains(t, err, "Code: 60")
 	w.server.Kill(t)
 	require.ErrorIs(t, w.put(segment(1, 1)), ErrAway)
-	require.Zero(t, w.marks.attempt[1], "no attempt was begun, so none needs to settle")
+	require.Zero(t, w.marks.attempt[1], "no attempt may be begun that would have to settle")
 	_, err = New("http://user:secret@host:1/a/b", nil)
 	require.Error(t, err)
 	require.NotContains(t, err.Error(), "secret")

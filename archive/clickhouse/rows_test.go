@@ -50,7 +50,7 @@ func sealed(t testing.TB, records [][]byte) *archive.Segment {
 // main is the manifest of a stream's segment.
 var main = archive.Manifest{Stream: "main", LastAt: time.Date(2025, 1, 2, 3, 4, 5, 0, time.UTC)}
 
-// wire is that of Jetstream.
+// wire returns the wire of Jetstream.
 func wire() (consumer.Wire, error) { return jetstream.Wire(nil), nil }
 
 func TestRowsOfFrames(t *testing.T) {
@@ -63,12 +63,12 @@ func TestRowsOfFrames(t *testing.T) {
 	records := [][]byte{
 		frame("create", "a", post(`"2024-09-09T10:00:00Z"`)),
 		frame("update", "a", post(`"2124-09-09T10:00:00Z"`)), // later than the server's time
-		frame("create", "b", post(`7`)),                      // no claim
+		frame("create", "b", post(`7`)),                      // an invalid date
 		[]byte(`no event`),
 		frame("delete", "a", ""),
 		[]byte(`{"did":"` + did + `","time_us":1725911162329308,"kind":"account","account":{"active":false,"did":"` + did + `","seq":1,"status":"deleted","time":"2024-09-09T10:00:00Z"}}`),
 		[]byte(`{"did":"` + did + `","time_us":1725911162329308,"kind":"identity","identity":{"did":"` + did + `","handle":"a.example.com","seq":1,"time":"2024-09-09T10:00:00Z"}}`),
-		[]byte(`{"did":"` + did + `","time_us":1725911162329308,"kind":"news"}`), // unknown
+		[]byte(`{"did":"` + did + `","time_us":1725911162329308,"kind":"news"}`), // an unknown kind
 	}
 	rows, err := Rows(main, sealed(t, records), wire)
 	require.NoError(t, err)
@@ -100,11 +100,11 @@ func TestRowsOfFrames(t *testing.T) {
 	require.Len(t, ids, len(rows))
 	again, err := Rows(main, sealed(t, records), wire)
 	require.NoError(t, err)
-	require.Equal(t, rows, again, "the same records give the same rows")
+	require.Equal(t, rows, again, "the same records must give the same rows")
 }
 
-// TestTokens: the same block has the same token, and others have others; those that are
-// inserted again after weir archive index too.
+// TestTokens shows that the same block has the same token and others have others, including those
+// that are inserted again after weir archive index.
 func TestTokens(t *testing.T) {
 	t.Parallel()
 	rows := []Row{{Position: 0}, {Position: 1}, {Position: 2}, {Position: 3}}
@@ -118,9 +118,9 @@ func TestTokens(t *testing.T) {
 	require.NotEqual(t, s.token(rows[:2]), s.token(rows[2:]))
 }
 
-// TestRowsOfManyFrames: the rows are in the order of the records, however many goroutines
-// decode them; and a segment with a damaged frame has none, because a part of a segment
-// would be counted as the whole.
+// TestRowsOfManyFrames shows that the rows have the order of the records, however many goroutines
+// decode them. A segment with a damaged frame has no rows, because a part of a segment would be
+// counted as the whole.
 func TestRowsOfManyFrames(t *testing.T) {
 	t.Parallel()
 	var file bytes.Buffer
@@ -150,9 +150,9 @@ func TestRowsOfManyFrames(t *testing.T) {
 	require.ErrorIs(t, err, io.EOF)
 }
 
-// TestRowsOfNostr: relays send no time, so an event is as old as its author claims, but
-// not younger than its segment. Notes and articles share links, in the same spelling as
-// posts.
+// TestRowsOfNostr shows that an event has the date that its author claims, but at most that of its
+// segment, because relays send no time. Notes and articles share links, with the same spelling as
+// in posts.
 func TestRowsOfNostr(t *testing.T) {
 	t.Parallel()
 	signed := func(kind int, at time.Time, content string, tags ...[]string) []byte {
@@ -167,7 +167,7 @@ func TestRowsOfNostr(t *testing.T) {
 		signed(7, claimed, "https://example.com/a"), // a reaction
 		signed(1, later, "from the future"),
 		signed(1, claimed, "gone soon", []string{"expiration", strconv.FormatInt(main.LastAt.Unix()-1, 10)}),
-		signed(5, claimed, "", []string{"e", strings.Repeat("ab", 32)}), // says which one, not when
+		signed(5, claimed, "", []string{"e", strings.Repeat("ab", 32)}), // names the event, but not its date
 	}), notes)
 	require.NoError(t, err)
 	type short struct {
@@ -191,7 +191,7 @@ func TestRowsOfNostr(t *testing.T) {
 	}, got)
 }
 
-// notes is the wire of Nostr.
+// notes returns the wire of Nostr.
 func notes() (consumer.Wire, error) {
 	return nostr.Wire([]int{1, 7, 30023}, nostr.NewVerifier(nostr.VerifierConfig{Registerer: prometheus.NewRegistry()}), nil), nil
 }
@@ -205,7 +205,7 @@ func relayFrames(f *testing.F) (frames [][]byte) {
 	defer n.Stop()
 	conn, _, err := websocket.Dial(f.Context(), n.RelayURL()+"?cursor=0", nil)
 	require.NoError(f, err)
-	defer conn.CloseNow() //nolint:errcheck // it is over
+	defer conn.CloseNow() //nolint:errcheck // the connection is over
 	for range 30 {
 		_, frame, err := conn.Read(f.Context())
 		require.NoError(f, err)
@@ -214,8 +214,8 @@ func relayFrames(f *testing.F) (frames [][]byte) {
 	return frames
 }
 
-// FuzzRows checks that whatever a record holds, its rows can be written, and that none is
-// younger than its segment or than what the server says.
+// FuzzRows checks that the rows of any record can be written, and that none is later than its
+// segment or than the server's time.
 func FuzzRows(f *testing.F) {
 	f.Add(frame("create", "a", `{"text":"https://example.com","createdAt":"2024-09-09T10:00:00Z"}`))
 	f.Add([]byte(`{}`))

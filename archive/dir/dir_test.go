@@ -21,8 +21,8 @@ func TestPromises(t *testing.T) {
 	archivetest.Promises(t, s)
 }
 
-// TestMissingDiskIsNoEmptyArchive checks that nothing is written below a directory that
-// does not exist, and that no object counts as missing.
+// TestMissingDiskIsNoEmptyArchive checks that nothing is written below a directory that does not
+// exist, and that objects do not count as missing then.
 func TestMissingDiskIsNoEmptyArchive(t *testing.T) {
 	t.Parallel()
 	root := filepath.Join(t.TempDir(), "disk")
@@ -38,8 +38,8 @@ func TestMissingDiskIsNoEmptyArchive(t *testing.T) {
 	}
 }
 
-// TestUnfinishedFileIsNoObject checks that a put that fails half-way leaves nothing, and
-// that a process that died in one left no object.
+// TestUnfinishedFileIsNoObject checks that a put that fails half-way leaves nothing, and that a
+// process that died during one left no object.
 func TestUnfinishedFileIsNoObject(t *testing.T) {
 	t.Parallel()
 	root := t.TempDir()
@@ -53,8 +53,8 @@ func TestUnfinishedFileIsNoObject(t *testing.T) {
 	require.Empty(t, archivetest.Names(t, s, ""))
 }
 
-// TestUnfinishedFilesAreSwept: a process that is killed in a put leaves a second name of
-// the object. Deleting the object does not delete its content until that is gone too.
+// TestUnfinishedFilesAreSwept covers a process that was killed during a put and left a second name
+// of the object. Deleting the object does not free its content until that name is deleted too.
 func TestUnfinishedFilesAreSwept(t *testing.T) {
 	t.Parallel()
 	root := t.TempDir()

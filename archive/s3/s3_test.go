@@ -48,7 +48,7 @@ func (f *faults) RoundTrip(r *http.Request) (*http.Response, error) {
 	return fault(http.DefaultTransport, r)
 }
 
-// newStore returns a store on a bucket of its own, and the faults between them.
+// newStore returns a store on a bucket of its own, and the faults that the test can inject.
 func newStore(t *testing.T) (*s3.Store, *faults) {
 	t.Helper()
 	backend := s3mem.New()
@@ -68,15 +68,15 @@ func TestPromises(t *testing.T) {
 	require.Equal(t, "s3://weir/archive", s.String())
 }
 
-// TestLostResponse checks a put whose response is lost: the object is there, and the
-// repetition says so.
+// TestLostResponse checks a put whose response is lost: the object exists, and repeating the put
+// reports that.
 func TestLostResponse(t *testing.T) {
 	t.Parallel()
 	s, f := newStore(t)
 	f.inject(1, func(next http.RoundTripper, r *http.Request) (*http.Response, error) {
 		response, err := next.RoundTrip(r)
 		if err == nil {
-			response.Body.Close() //nolint:errcheck // it is lost
+			response.Body.Close() //nolint:errcheck // the response is lost
 		}
 		return nil, errors.Join(errors.New("connection reset"), err)
 	})
@@ -95,7 +95,7 @@ func TestFailingBucket(t *testing.T) {
 	s, f := newStore(t)
 	f.inject(-1, func(_ http.RoundTripper, r *http.Request) (*http.Response, error) {
 		if r.Body != nil {
-			r.Body.Close() //nolint:errcheck // nobody reads it
+			r.Body.Close() //nolint:errcheck // the body is not used
 		}
 		return &http.Response{StatusCode: http.StatusForbidden, Status: "403 Forbidden", Header: http.Header{}, Body: io.NopCloser(bytes.NewReader([]byte(
 			`<Error><Code>AccessDenied</Code><Message>no</Message></Error>`))), Request: r}, nil
@@ -127,7 +127,7 @@ func TestDamagedObject(t *testing.T) {
 			return nil, err
 		}
 		b, err := io.ReadAll(response.Body)
-		response.Body.Close() //nolint:errcheck // it was read
+		response.Body.Close() //nolint:errcheck // the body was read
 		b[len(b)/2] ^= 1
 		response.Body = io.NopCloser(bytes.NewReader(b))
 		return response, err

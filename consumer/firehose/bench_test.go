@@ -19,7 +19,7 @@ import (
 	"github.com/weir-social/weir/consumer"
 )
 
-// commits returns frames of one shape, of a repository of 2,000 records.
+// commits returns n frames of the same shape, from a repository of 2,000 records.
 func commits(b *testing.B, n int, record func() []byte, collection string) [][]byte {
 	b.Helper()
 	r := filled(b, 2000)
@@ -34,8 +34,8 @@ func commits(b *testing.B, n int, record func() []byte, collection string) [][]b
 	return frames
 }
 
-// ratio measures Weir's way and indigo's in turn, so that a busy machine slows both,
-// and reports how many times as long indigo's takes.
+// ratio runs Weir's code and indigo's alternately, so that a busy machine slows both. It reports
+// indigo's time as a multiple of Weir's.
 func ratio(b *testing.B, n int, weir, indigo func(i int)) {
 	b.Helper()
 	const turn = 16
@@ -55,7 +55,7 @@ func ratio(b *testing.B, n int, weir, indigo func(i int)) {
 	b.ReportMetric(float64(best[1])/float64(best[0]), "times")
 }
 
-// indigoFrame decodes a commit by indigo's generated code.
+// indigoFrame decodes a commit with indigo's generated code.
 func indigoFrame(b *testing.B, frame []byte) *comatproto.SyncSubscribeRepos_Commit {
 	b.Helper()
 	reader := bytes.NewReader(frame)
@@ -66,7 +66,7 @@ func indigoFrame(b *testing.B, frame []byte) *comatproto.SyncSubscribeRepos_Comm
 	return &msg
 }
 
-// indigoRecords decodes a commit and its records by indigo.
+// indigoRecords decodes a commit and its records with indigo.
 func indigoRecords(b *testing.B, frame []byte) *comatproto.SyncSubscribeRepos_Commit {
 	b.Helper()
 	ctx := context.Background()
@@ -91,9 +91,9 @@ func indigoTranscode(b *testing.B, raw []byte) {
 	require.NoError(b, err)
 }
 
-// benchSigned compares a decoded and verified commit with one that indigo decodes and
-// whose signature it verifies. Both have the account's key or document cached. chained:
-// both also apply the operations backwards.
+// benchSigned compares decoding and verifying a commit with doing the same with indigo. Both have
+// the account's key or document cached. If chained is true, both also apply the operations
+// backwards.
 func benchSigned(b *testing.B, curve string, chained bool) {
 	r := filled(b, 2000)
 	p256, k256 := newKeys(b)

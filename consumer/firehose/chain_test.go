@@ -12,7 +12,7 @@ import (
 	"github.com/weir-social/weir/consumer"
 )
 
-// proved decodes a frame of which only posts are wanted, and returns the verdict on it.
+// proved decodes a frame with only posts wanted, and returns the verdict on it.
 func proved(t *testing.T, wire consumer.Wire, frame []byte) (consumer.Verdict, *consumer.Message) {
 	t.Helper()
 	var m consumer.Message
@@ -23,7 +23,8 @@ func proved(t *testing.T, wire consumer.Wire, frame []byte) (consumer.Verdict, *
 	return m.Proof.Verdict(), &m
 }
 
-// TestCommitsFormAChain: each names the tree of the one before, whatever it writes.
+// TestCommitsFormAChain shows that each commit names the tree of the one before, whatever it
+// writes.
 func TestCommitsFormAChain(t *testing.T) {
 	t.Parallel()
 	random := rand.New(rand.NewPCG(3, 4))
@@ -51,8 +52,9 @@ func TestCommitsFormAChain(t *testing.T) {
 	require.Positive(t, empty)
 }
 
-// TestCommitThatHidesOperationsIsStoredAndBroken: what it shows is signed. What it
-// hides is read from the repository.
+// TestCommitThatHidesOperationsIsStoredAndBroken shows that the operations that such a commit lists
+// are stored, because they are signed, and that its chain is broken. The hidden ones are read from
+// the repository.
 func TestCommitThatHidesOperationsIsStoredAndBroken(t *testing.T) {
 	t.Parallel()
 	r := filled(t, 300)
@@ -83,8 +85,8 @@ func TestCommitThatHidesOperationsIsStoredAndBroken(t *testing.T) {
 	}
 }
 
-// TestChainNeedsTheSignature, and the signed commit, also of a commit without a wanted
-// operation.
+// TestChainNeedsTheSignature shows that a chain continues only with a valid signature and the
+// signed commit, even if the commit has no wanted operation.
 func TestChainNeedsTheSignature(t *testing.T) {
 	t.Parallel()
 	r := newRepository(t)
@@ -107,5 +109,5 @@ func TestChainNeedsTheSignature(t *testing.T) {
 	require.Equal(t, "the CAR ends within a block", got.Cause[:27])
 	got, _ = proved(t, wire, good)
 	require.NotNil(t, got.Chained)
-	require.Equal(t, consumer.Verdict{}, verdict(t, v.Patient(time.Minute), r.next()), "a retry is of a part of a commit")
+	require.Equal(t, consumer.Verdict{}, verdict(t, v.Patient(time.Minute), r.next()), "a retry has only a part of a commit and must not continue the chain")
 }

@@ -19,8 +19,8 @@ import (
 	"github.com/weir-social/weir/simnet"
 )
 
-// servedFrames is a relay that sends these frames to every client, and then holds
-// the connection if the last is nil, or else closes it. It records the cursors.
+// servedFrames is a relay that sends these frames to every client. If the last one is nil it then
+// keeps the connection open; otherwise it closes it. It records the cursors.
 func servedFrames(t *testing.T, cursors *[]string, frames ...[]byte) string {
 	t.Helper()
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -29,10 +29,10 @@ func servedFrames(t *testing.T, cursors *[]string, frames ...[]byte) string {
 		if err != nil {
 			return
 		}
-		defer ws.CloseNow() //nolint:errcheck // the end
+		defer ws.CloseNow() //nolint:errcheck // the test is over
 		for _, frame := range frames {
 			if frame == nil {
-				ws.Read(t.Context()) //nolint:errcheck // until the client has gone
+				ws.Read(t.Context()) //nolint:errcheck // waits until the client has disconnected
 				return
 			}
 			if ws.Write(t.Context(), websocket.MessageBinary, frame) != nil {
@@ -133,8 +133,8 @@ func TestErrorFrameEndsTheConnection(t *testing.T) {
 	require.Equal(t, map[string]float64{ConsumerTooSlow: 1}, counted)
 }
 
-// TestRefusedCursorIsAFailure checks that an error frame is no event: a server that
-// sends nothing else is asked less and less often.
+// TestRefusedCursorIsAFailure checks that an error frame is no event: a server that sends nothing
+// else is tried less and less often.
 func TestRefusedCursorIsAFailure(t *testing.T) {
 	t.Parallel()
 	var cursors []string
@@ -166,8 +166,8 @@ func TestOutdatedCursorIsLogged(t *testing.T) {
 	require.Equal(t, int64(900), nextEvent(t, conn).Seq)
 }
 
-// TestFrameBeyondTheLimitKeepsItsPlace checks that a frame of any length becomes one
-// dead letter, and that the frame after it is read.
+// TestFrameBeyondTheLimitKeepsItsPlace checks that a frame that is too long becomes one dead
+// letter, whatever its length, and that the frame after it is read.
 func TestFrameBeyondTheLimitKeepsItsPlace(t *testing.T) {
 	t.Parallel()
 	long := append(encoded(t, map[string]any{"op": 1, "t": typeIdentity}), encoded(t, map[string]any{

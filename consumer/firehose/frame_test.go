@@ -57,12 +57,12 @@ func TestEveryTypeOfMessage(t *testing.T) {
 	for _, unknown := range []string{"#labels", "#Commit", ""} {
 		m = decoded(t, frameOf(t, unknown, &comatproto.SyncSubscribeRepos_Account{Did: testDID, Seq: 11, Time: date}))
 		place(m, 11)
-		require.Equal(t, []consumer.Event{{}}, m.Events, "counted as another kind")
+		require.Equal(t, []consumer.Event{{}}, m.Events, "the event must count as one of another kind")
 		require.Zero(t, m.Identity)
 	}
 	m = decoded(t, append(encoded(t, map[string]any{"op": 1, "t": "#new"}), encoded(t, map[string]any{"seq": "x", "ops": 1})...))
 	require.Equal(t, []consumer.Event{{}}, m.Events)
-	require.Zero(t, m.TimeUS, "it has no place")
+	require.Zero(t, m.TimeUS, "the frame must have no place")
 	m = decoded(t, append(encoded(t, map[string]any{"op": 2}), 0xff))
 	require.Equal(t, []consumer.Event{{}}, m.Events)
 }
@@ -89,7 +89,8 @@ func TestNoticesAreNamed(t *testing.T) {
 	require.Equal(t, "FutureCursor: too high", (&Notice{Name: FutureCursor, Message: "too high"}).Error())
 }
 
-// A frame whose operations nobody wants costs its header and its paths.
+// TestBlocksOfUnwantedCommitStayUnread shows that of a frame without wanted
+// operations only the header and the paths are read.
 func TestBlocksOfUnwantedCommitStayUnread(t *testing.T) {
 	t.Parallel()
 	r := newRepository(t)
@@ -111,7 +112,8 @@ func TestBlocksOfUnwantedCommitStayUnread(t *testing.T) {
 	require.Len(t, m.Malformed, 1)
 }
 
-// A whole commit is refused with one dead letter, and the stream goes on after it.
+// TestCommitThatContradictsItselfIsRefused shows that the whole commit becomes
+// one dead letter, and that the stream continues after it.
 func TestCommitThatContradictsItselfIsRefused(t *testing.T) {
 	t.Parallel()
 	type message = comatproto.SyncSubscribeRepos_Commit
@@ -173,20 +175,20 @@ func TestCommitThatContradictsItselfIsRefused(t *testing.T) {
 				require.Zero(t, m.TimeUS)
 				return
 			}
-			require.Equal(t, msg.Seq, m.Seq, "the position moves past it")
+			require.Equal(t, msg.Seq, m.Seq, "the position must move past the refused commit")
 			if c.path == "/repo" {
 				return
 			}
 			require.Equal(t, msg.Repo, bad.Author)
 			if len(msg.Ops) == 1 {
-				require.Equal(t, []string{"app.bsky.feed.post", "a"}, []string{bad.Collection, bad.Key}, "the only record of the commit")
+				require.Equal(t, []string{"app.bsky.feed.post", "a"}, []string{bad.Collection, bad.Key}, "the dead letter must name the commit's only record")
 			}
 		})
 	}
 }
 
-// Every block of a commit is changed in one bit: it is then refused, or needed by
-// nobody.
+// TestChangedBlockIsNoticed flips one bit of every block of a commit. The
+// commit is then refused, unless the block is not needed.
 func TestChangedBlockIsNoticed(t *testing.T) {
 	t.Parallel()
 	r := filled(t, 100)
@@ -272,7 +274,7 @@ func TestEveryTruncationIsRefused(t *testing.T) {
 			placed++
 		}
 	}
-	require.Greater(t, placed, len(frame)/2, "the beginning of a frame tells its place")
+	require.Greater(t, placed, len(frame)/2, "the place must be readable from the beginning of a frame")
 	long := slices.Concat(frame, make([]byte, maxFrame))
 	m := decoded(t, long)
 	require.Equal(t, "the frame is too long", m.Malformed[0].Cause)

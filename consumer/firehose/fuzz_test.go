@@ -19,7 +19,7 @@ import (
 	"github.com/weir-social/weir/consumer"
 )
 
-// sorted returns JSON with its names in order, as indigo's is but for blobs.
+// sorted returns JSON with sorted names. Indigo's JSON has that order except in blobs.
 func sorted(t testing.TB, data []byte) string {
 	t.Helper()
 	decoder := json.NewDecoder(bytes.NewReader(data))
@@ -58,7 +58,7 @@ func random(r *rand.Rand, depth int) any {
 	case n < 7:
 		return []any{true, false, nil}[r.IntN(3)]
 	case n < 8:
-		b := make([]byte, 1+r.IntN(40)) // indigo fails on none
+		b := make([]byte, 1+r.IntN(40)) // indigo fails on empty bytes
 		for i := range b {
 			b[i] = byte(r.Uint32())
 		}
@@ -76,8 +76,7 @@ func random(r *rand.Rand, depth int) any {
 	return text()
 }
 
-// FuzzValidRecord compares the JSON of generated records with indigo's, byte for
-// byte.
+// FuzzValidRecord compares the JSON of generated records with indigo's, byte by byte.
 func FuzzValidRecord(f *testing.F) {
 	for seed := range uint64(200) {
 		f.Add(seed)
@@ -97,8 +96,8 @@ func FuzzValidRecord(f *testing.F) {
 	})
 }
 
-// FuzzRecord transcodes anything. What passes is JSON that Postgres stores, and what
-// indigo reads of it is the same, apart from floats: it makes integers of them.
+// FuzzRecord transcodes any input. A record that passes is JSON that Postgres can store. Indigo
+// reads the same from it, except for floats, which it turns into integers.
 func FuzzRecord(f *testing.F) {
 	f.Add(post(f, "hello <b>"))
 	f.Add(layer(f)[:400])
@@ -130,7 +129,7 @@ func FuzzRecord(f *testing.F) {
 	})
 }
 
-// indigoReads decodes a record by indigo, if it is nested so little that it may.
+// indigoReads decodes a record with indigo, unless the record is nested too deeply for it.
 func indigoReads(raw []byte) (map[string]any, error) {
 	if len(raw) > 4000 {
 		return nil, fmt.Errorf("long")
@@ -138,11 +137,10 @@ func indigoReads(raw []byte) (map[string]any, error) {
 	return atdata.UnmarshalCBOR(raw)
 }
 
-// clean reports whether nothing in the record needs a replacement, as far as bytes
-// tell.
+// clean reports whether the record needs no replacements, as far as its bytes show.
 func clean(raw []byte) bool { return utf8.Valid(raw) && bytes.IndexByte(raw, 0) < 0 }
 
-// FuzzFrame decodes anything as a frame, of which everything is wanted.
+// FuzzFrame decodes any input as a frame, with every collection wanted.
 func FuzzFrame(f *testing.F) {
 	r := newRepository(f)
 	small := record(f, map[string]any{"text": "a"}) // a short input is minimized soon
@@ -178,7 +176,7 @@ func FuzzFrame(f *testing.F) {
 	})
 }
 
-// FuzzTree reads anything as a node of a tree, and changes it.
+// FuzzTree reads any input as a tree node, and changes it.
 func FuzzTree(f *testing.F) {
 	r := filled(f, 40)
 	for _, b := range blocksOf(f, r.commit(write{"app.bsky.feed.post/a", post(f, "a")})) {
@@ -196,7 +194,7 @@ func FuzzTree(f *testing.F) {
 			again := partialTree{blocks: &blocks{list: []block{{digest: sha256.Sum256(written), data: written}}}}
 			same, unread := again.load(&subtree{cid: sha256.Sum256(written)}, anyLayer)
 			require.Nil(t, unread)
-			require.Equal(t, []any{s.left, s.entries}, []any{same.left, same.entries}, "a node is written as it was read")
+			require.Equal(t, []any{s.left, s.entries}, []any{same.left, same.entries}, "a node must be written as it was read")
 			require.LessOrEqual(t, len(written), len(node))
 			i, there := s.find(key)
 			if bad == nil && there && len(s.entries) > 0 && layerOf(string(s.entries[0].key)) == layerOf(key) {

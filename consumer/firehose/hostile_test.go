@@ -19,8 +19,8 @@ import (
 	"github.com/weir-social/weir/consumer"
 )
 
-// allocated returns how many bytes the process allocates while f runs. It means
-// something only if nothing else runs: not in a parallel test.
+// allocated returns how many bytes the process allocates while f runs. The
+// number is only valid if nothing else runs, so parallel tests must not use it.
 func allocated(f func()) uint64 {
 	var before, after runtime.MemStats
 	runtime.ReadMemStats(&before)
@@ -29,7 +29,7 @@ func allocated(f func()) uint64 {
 	return after.TotalAlloc - before.TotalAlloc
 }
 
-// treeOf makes a commit whose tree is of the given blocks, the root first.
+// treeOf replaces a commit's tree by the given blocks, the root first.
 func treeOf(r *repository, msg *comatproto.SyncSubscribeRepos_Commit, nodes ...blockformat.Block) {
 	var records []blockformat.Block
 	for _, b := range blocksOf(r.t, msg)[1:] {
@@ -58,8 +58,8 @@ func wide(t testing.TB, n int) blockformat.Block {
 	return blockOf(t, append(out, "\x61l\xf6"...))
 }
 
-// chain returns n nodes that have nothing but a link to the next, and at their top
-// one with a key in the highest layer there is.
+// chain returns n nodes that contain only a link to the next one. The top node
+// has a key in the highest possible layer.
 func chain(t testing.TB, n int) []blockformat.Block {
 	t.Helper()
 	all := []blockformat.Block{blockOf(t, []byte("\xa2\x61e\x80\x61l\xf6"))}
@@ -76,8 +76,7 @@ type hostile struct {
 	cause string
 }
 
-// hostileFrames are the worst that a sender can do within the limits, and beyond
-// them.
+// hostileFrames are the worst frames within the limits, and frames beyond them.
 func hostileFrames(t testing.TB) map[string]hostile {
 	t.Helper()
 	frames := map[string]hostile{}
@@ -139,7 +138,8 @@ func hostileFrames(t testing.TB) map[string]hostile {
 	return frames
 }
 
-// Every hostile frame gives a dead letter and no event, within bounded memory. Not
+// TestHostileFramesAreRefusedWithinBounds shows that every hostile frame
+// becomes a dead letter and no event, within bounded memory. It is not
 // parallel, because it measures what the process allocates.
 func TestHostileFramesAreRefusedWithinBounds(t *testing.T) { //nolint:paralleltest // see above
 	for name, c := range hostileFrames(t) {
@@ -149,7 +149,7 @@ func TestHostileFramesAreRefusedWithinBounds(t *testing.T) { //nolint:parallelte
 		require.Empty(t, m.Events, name)
 		require.NotEmpty(t, m.Malformed, name)
 		require.Contains(t, m.Malformed[0].Error(), c.cause, name)
-		require.NotZero(t, m.TimeUS, "the stream goes on: %s", name)
+		require.NotZero(t, m.TimeUS, "the frame must move the position: %s", name)
 		require.Less(t, used, uint64(4*maxFrame), name)
 		require.Less(t, len(m.Malformed[0].Error()), 1000, name)
 
@@ -161,7 +161,8 @@ func TestHostileFramesAreRefusedWithinBounds(t *testing.T) { //nolint:parallelte
 	}
 }
 
-// A frame that nobody wants allocates nothing, a record only its share of a chunk.
+// TestDecodingAllocatesLittle shows that an unwanted frame allocates nothing,
+// and a record only its share of a chunk.
 func TestDecodingAllocatesLittle(t *testing.T) { //nolint:paralleltest // it measures what the process allocates
 	r := filled(t, 200)
 	frame := commitFrame(t, r.commit(write{"app.bsky.feed.post/a", post(t, "a")}))
@@ -172,7 +173,8 @@ func TestDecodingAllocatesLittle(t *testing.T) { //nolint:paralleltest // it mea
 	require.Len(t, m.Events, 1)
 }
 
-// The worst record that passes: every level of a hundred has to be sorted.
+// TestDeepUnsortedRecordIsSorted decodes the worst record that passes: each of
+// its hundred levels has to be sorted.
 func TestDeepUnsortedRecordIsSorted(t *testing.T) { //nolint:paralleltest // it measures what the process allocates
 	var record []byte
 	for range maxDepth - 1 {
@@ -200,7 +202,8 @@ func TestDeepUnsortedRecordIsSorted(t *testing.T) { //nolint:paralleltest // it 
 	require.LessOrEqual(t, cap(t1.spare), keepBuffer, "a large record's memory is released")
 }
 
-// Frames with random changes never panic, and what passes is what was sent.
+// TestMutatedFramesNeverLie changes frames at random. Decoding never panics,
+// and what passes equals what was sent.
 func TestMutatedFramesNeverLie(t *testing.T) {
 	t.Parallel()
 	r := filled(t, 60)

@@ -22,7 +22,7 @@ import (
 	"github.com/weir-social/weir/consumer"
 )
 
-// agreesWithIndigo compares the events of a commit with what indigo finds in it.
+// agreesWithIndigo compares the events of a commit with those that indigo decodes.
 func agreesWithIndigo(t testing.TB, msg *comatproto.SyncSubscribeRepos_Commit, m *consumer.Message) {
 	t.Helper()
 	require.Empty(t, m.Malformed)
@@ -49,7 +49,7 @@ func agreesWithIndigo(t testing.TB, msg *comatproto.SyncSubscribeRepos_Commit, m
 	}
 }
 
-// indigoJSON returns a record as JSON, by indigo.
+// indigoJSON returns a record as JSON, converted by indigo.
 func indigoJSON(t testing.TB, raw []byte) []byte {
 	t.Helper()
 	v, err := atdata.UnmarshalCBOR(raw)
@@ -59,7 +59,7 @@ func indigoJSON(t testing.TB, raw []byte) []byte {
 	return out
 }
 
-// inverted returns the tree before a commit.
+// inverted returns the root of the tree before a commit.
 func inverted(t testing.TB, frame []byte) (string, *consumer.Malformed) {
 	t.Helper()
 	var d decoder
@@ -93,7 +93,8 @@ func TestCommitsAreReadAsIndigoReadsThem(t *testing.T) {
 	}
 }
 
-// A repository from its first record to its last and back.
+// TestRepositoryOfEverySizeIsInverted inverts every commit of a repository, from its first record
+// to its last and back.
 func TestRepositoryOfEverySizeIsInverted(t *testing.T) {
 	t.Parallel()
 	r, random := newRepository(t), rand.New(rand.NewPCG(5, 5))
@@ -122,7 +123,7 @@ func TestRepositoryOfEverySizeIsInverted(t *testing.T) {
 	require.Equal(t, "bafyreie5737gdxlw5i64vzichcalba3z2v5n6icifvx5xytvske7mr3hpm", r.data.String())
 }
 
-// indigoInverted returns the tree before a commit, by indigo.
+// indigoInverted returns the root of the tree before a commit, computed by indigo.
 func indigoInverted(t testing.TB, msg *comatproto.SyncSubscribeRepos_Commit) (string, error) {
 	t.Helper()
 	_, loaded, err := repo.LoadRepoFromCAR(context.Background(), bytes.NewReader(msg.Blocks))
@@ -143,8 +144,8 @@ func indigoInverted(t testing.TB, msg *comatproto.SyncSubscribeRepos_Commit) (st
 	return root.String(), nil
 }
 
-// A commit that leaves out an operation, or names another CID, gives another tree or
-// an error.
+// TestInversionShowsWhatACommitHides shows that inverting a commit that omits an operation, or
+// names another CID, results in another tree or an error.
 func TestInversionShowsWhatACommitHides(t *testing.T) {
 	t.Parallel()
 	random, hidden := rand.New(rand.NewPCG(2, 3)), 0
@@ -181,8 +182,8 @@ func TestInversionShowsWhatACommitHides(t *testing.T) {
 	require.Greater(t, hidden, 30)
 }
 
-// The recorded commits are from real servers: those that indigo's own tests have,
-// and those in WEIR_TESTDATA, one frame a file.
+// TestRecordedCommitsAreRead reads commits from real servers: those in indigo's own tests, and
+// those in WEIR_TESTDATA, one frame per file.
 func TestRecordedCommitsAreRead(t *testing.T) {
 	t.Parallel()
 	dir, err := exec.Command("go", "list", "-m", "-f", "{{.Dir}}", "github.com/bluesky-social/indigo").Output()
@@ -199,7 +200,7 @@ func TestRecordedCommitsAreRead(t *testing.T) {
 		agreesWithIndigo(t, &msg, decoded(t, frame))
 		want, err := indigoInverted(t, &msg)
 		got, bad := inverted(t, frame)
-		if err != nil { // a server that leaves out nodes
+		if err != nil { // the server omits nodes
 			require.Equal(t, "a block is missing", bad.Cause)
 			continue
 		}

@@ -11,7 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// unhex joins CBOR that is written as hexadecimal digits.
+// unhex joins CBOR that is given as hexadecimal digits.
 func unhex(t testing.TB, parts ...string) []byte {
 	t.Helper()
 	b, err := hex.DecodeString(strings.ReplaceAll(strings.Join(parts, ""), " ", ""))
@@ -27,7 +27,7 @@ func TestValuesAsJSON(t *testing.T) {
 	for value, want := range map[string]string{
 		"00": "0", "17": "23", "1818": "24", "1b7fffffffffffffff": "9223372036854775807",
 		"20": "-1", "3b7fffffffffffffff": "-9223372036854775808", "1b0020000000000000": "9007199254740992",
-		"1800": "0", "1b0000000000000001": "1", // longer than necessary
+		"1800": "0", "1b0000000000000001": "1", // longer encodings than necessary
 		"f4": "false", "f5": "true", "f6": "null",
 		"80": "[]", "82 01 81 02": "[1,[2]]", "a0": "{}",
 		"60": `""`, "40": `{"$bytes":""}`, "41 ff": `{"$bytes":"/w"}`, "43 010203": `{"$bytes":"AQID"}`, "44 01020304": `{"$bytes":"AQIDBA"}`,
@@ -36,7 +36,7 @@ func TestValuesAsJSON(t *testing.T) {
 		"d82a 5825 00 01711220" + strings.Repeat("00", 32): `{"$link":"bafyreiaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa"}`,
 		"d82a 5825 00 01551220" + strings.Repeat("ff", 32): `{"$link":"bafkreih777777777777777777777777777777777777777777777777774"}`,
 		"a2 62 6262 01 61 63 02":                           `{"bb":1,"c":2}`,
-		"a3 61 63 02 62 6161 01 61 62 03":                  `{"aa":1,"b":3,"c":2}`, // not the order of CBOR
+		"a3 61 63 02 62 6161 01 61 62 03":                  `{"aa":1,"b":3,"c":2}`, // not in CBOR's order
 		"a1 65 246c696e6b 01":                              `{"$link":1}`,
 		"78 01 61":                                         `"a"`,
 		"66 22 5c 0a 0d 09 08":                             `"\"\\\n\r\t\b"`,
@@ -63,7 +63,7 @@ func TestCharactersThatCannotBeStoredAreReplaced(t *testing.T) {
 		"61 00":                  {`"\ufffd"`, 1},
 		"63 61 00 62":            {`"a\ufffdb"`, 1},
 		"61 ff":                  {`"\ufffd"`, 1},
-		"63 eda080":              {`"\ufffd\ufffd\ufffd"`, 3}, // half a surrogate pair, as indigo has it
+		"63 eda080":              {`"\ufffd\ufffd\ufffd"`, 3}, // half a surrogate pair, with indigo's result
 		"64 61 f09f98":           {`"a\ufffd\ufffd\ufffd"`, 3},
 		"a1 61 00 01":            {`{"\ufffd":1}`, 1},
 		"a2 61 00 01 61 62 6100": {`{"\ufffd":1,"b":"\ufffd"}`, 2},
@@ -97,7 +97,7 @@ func TestValuesThatAreRefused(t *testing.T) {
 		"a1 41 61 01":                   "wrong type",
 		"a2 61 61 01 61 61 02":          "a name occurs twice in one object at /a/a",
 		"a3 61 61 01 61 62 01 61 61 02": "a name occurs twice",
-		"a2 61 00 01 61 ff 02":          "a name occurs twice", // both are U+FFFD
+		"a2 61 00 01 61 ff 02":          "a name occurs twice", // both names become U+FFFD
 		"01 00":                         "data after its end",
 		nested(127):                     "nested too deeply at /a/0/0",
 		"82 01 a1 62 6262 81 f7":        "at /a/1/bb/0",
@@ -115,7 +115,7 @@ func TestValuesThatAreRefused(t *testing.T) {
 	}
 }
 
-// A CID is written as the library of CIDs writes it.
+// TestCIDsAreWritten shows that a CID is written as its own library writes it.
 func TestCIDsAreWritten(t *testing.T) {
 	t.Parallel()
 	for n := range 80 {
@@ -134,7 +134,7 @@ func TestCIDsAreWritten(t *testing.T) {
 		require.Equal(t, []any{v, len(varint(v))}, []any{got, n})
 	}
 	_, n := uvarint([]byte{0x80, 0})
-	require.Zero(t, n, "a number has one encoding")
+	require.Zero(t, n, "a number must have only one encoding")
 	_, n = uvarint([]byte(strings.Repeat("\xff", 20)))
 	require.Zero(t, n)
 }

@@ -13,15 +13,15 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestFloodOfIdentitiesCausesFewLookups: commits and #identity in turn, of an account
-// whose server is slow. It has one lookup at a time, and the last commit has a key that
-// was read after the last #identity.
+// TestFloodOfIdentitiesCausesFewLookups sends alternating commits and #identity events of an
+// account with a slow server. At most one lookup runs at a time, and the key for the last commit
+// was looked up after the last #identity.
 func TestFloodOfIdentitiesCausesFewLookups(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		var mu sync.Mutex
 		running, most, made := 0, 0, 0
-		var begun time.Time // the last lookup
+		var begun time.Time // the start of the last lookup
 		v := NewVerifier(VerifierConfig{Wait: time.Minute, Key: func(context.Context, string) (atcrypto.PublicKey, error) {
 			mu.Lock()
 			running, made, begun = running+1, made+1, time.Now()
@@ -40,15 +40,15 @@ func TestFloodOfIdentitiesCausesFewLookups(t *testing.T) {
 		}
 		forgotten := time.Now()
 		<-v.keys.of(testDID).done
-		require.True(t, begun.After(forgotten) || begun.Equal(forgotten), "the key may have changed during an earlier one")
+		require.True(t, begun.After(forgotten) || begun.Equal(forgotten), "the key may have changed during an earlier lookup")
 		require.Equal(t, 1, most)
 		require.LessOrEqual(t, made, 3)
 		require.Empty(t, v.keys.pending)
 	})
 }
 
-// TestSlowServersOfTheirOwnDocumentsDelayNobody: neither the lookups of others, nor, after
-// a few times, the stream.
+// TestSlowServersOfTheirOwnDocumentsDelayNobody shows that did:web servers that hang do not delay
+// the lookups of others. After a few waits they do not delay the stream either.
 func TestSlowServersOfTheirOwnDocumentsDelayNobody(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -62,7 +62,7 @@ func TestSlowServersOfTheirOwnDocumentsDelayNobody(t *testing.T) {
 		for i := range 2 * maxPending {
 			p := &proof{verifier: v, commit: commit{did: fmt.Sprint("did:web:slow", i, ".example"), raw: []byte{0xa1}}}
 			p.Start()
-			if i%100 == 0 { // a batch closes
+			if i%100 == 0 { // a batch is closed
 				before := time.Now()
 				require.True(t, p.Verdict().Retry)
 				if time.Since(before) > 0 {
@@ -76,7 +76,7 @@ func TestSlowServersOfTheirOwnDocumentsDelayNobody(t *testing.T) {
 		for i := range 100 {
 			<-v.keys.of(fmt.Sprint("did:plc:", i)).done
 		}
-		require.LessOrEqual(t, time.Since(start), 3*time.Second, "the pace of the lookups of all")
+		require.LessOrEqual(t, time.Since(start), 3*time.Second, "other lookups must not be delayed")
 		time.Sleep(time.Hour) // synctest's
 		synctest.Wait()
 		require.Zero(t, v.keys.own)
@@ -93,7 +93,7 @@ func TestKeysAreForgottenInTurn(t *testing.T) {
 			d.set(name, key, nil)
 			<-v.keys.of(name).done
 		}
-		for _, name := range []string{"a", "b", "c", "a", "d", "a"} { // b is the one to go
+		for _, name := range []string{"a", "b", "c", "a", "d", "a"} { // b is the one to be evicted
 			ask(name)
 		}
 		require.Equal(t, 4, d.count())

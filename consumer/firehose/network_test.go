@@ -28,7 +28,7 @@ import (
 	"github.com/weir-social/weir/consumer"
 )
 
-// The frames of the tests are made by indigo, which shares nothing with the decoder.
+// The frames of the tests are made with indigo, which shares no code with the decoder.
 
 const testDID = "did:plc:wq4aajammjtxdomz3e23667t"
 
@@ -40,7 +40,7 @@ type repository struct {
 	key     atcrypto.PrivateKeyExportable
 	tree    mst.Tree
 	records map[string]cid.Cid
-	data    *cid.Cid // of the last commit
+	data    *cid.Cid // the root of the last commit's tree
 	clock   *syntax.TIDClock
 	rev     string
 	seq     int64
@@ -116,7 +116,7 @@ func (r *repository) commit(writes ...write) *comatproto.SyncSubscribeRepos_Comm
 	return msg
 }
 
-// sign signs a commit and puts it in front of the blocks.
+// sign signs a commit and puts it before the blocks.
 func (r *repository) sign(msg *comatproto.SyncSubscribeRepos_Commit, out *sent, c *repo.Commit) {
 	r.t.Helper()
 	require.NoError(r.t, c.Sign(r.key))
@@ -152,7 +152,7 @@ func carFrom(t testing.TB, root cid.Cid, all ...blockformat.Block) []byte {
 	return out.Bytes()
 }
 
-// blocksOf returns the blocks of a message's CAR, to change them.
+// blocksOf returns the blocks of a message's CAR, so that a test can change them.
 func blocksOf(t testing.TB, msg *comatproto.SyncSubscribeRepos_Commit) []blockformat.Block {
 	t.Helper()
 	reader, err := car.NewCarReader(bytes.NewReader(msg.Blocks))
@@ -263,7 +263,7 @@ func (r *repository) writes(random *rand.Rand, n int) []write {
 	return all
 }
 
-// decoded decodes a frame of which everything is wanted.
+// decoded decodes a frame with every collection wanted.
 func decoded(t testing.TB, frame []byte) *consumer.Message {
 	t.Helper()
 	var m consumer.Message

@@ -16,8 +16,8 @@ import (
 	"github.com/weir-social/weir/consumer"
 )
 
-// alone checks that an input decodes into one event, or fails, as it did within its
-// frame.
+// alone checks that each input that is decoded by itself yields one event, or
+// the same failure as within its frame.
 func alone(t testing.TB, m *consumer.Message) {
 	t.Helper()
 	wire := Wire(nil, nil)
@@ -40,7 +40,8 @@ func alone(t testing.TB, m *consumer.Message) {
 	}
 }
 
-// Each change spoils the second of five operations. The others become events.
+// TestOperationThatFailsIsOneDeadLetter spoils the second of five operations in
+// several ways. The others become events.
 func TestOperationThatFailsIsOneDeadLetter(t *testing.T) {
 	t.Parallel()
 	type message = comatproto.SyncSubscribeRepos_Commit
@@ -50,7 +51,7 @@ func TestOperationThatFailsIsOneDeadLetter(t *testing.T) {
 	for name, c := range map[string]struct {
 		change      func(r *repository, msg *message)
 		cause, path string
-		nameless    bool // the record is unreadable
+		nameless    bool // whether the record's key is unreadable too
 	}{
 		"null":           {func(_ *repository, msg *message) { msg.Ops[1] = nil }, "wrong type", "/ops/1", true},
 		"no action":      {func(_ *repository, msg *message) { msg.Ops[1].Action = "" }, "unknown operation", "/ops/1/action", false},
@@ -116,7 +117,8 @@ func TestExcerptHoldsOneEvent(t *testing.T) {
 	alone(t, decoded(t, commitFrame(t, r.commit(write{"app.bsky.feed.post/a", post(t, "a")}))))
 }
 
-// The records of a frame stay as they are while later frames are decoded.
+// TestRecordsOutliveTheirFrame shows that the records of a frame do not change
+// while later frames are decoded.
 func TestRecordsOutliveTheirFrame(t *testing.T) {
 	t.Parallel()
 	r, wire := newRepository(t), Wire(nil, nil)
@@ -140,7 +142,8 @@ func TestRecordsOutliveTheirFrame(t *testing.T) {
 	}
 }
 
-// The signature is of what unsigned returns.
+// TestUnsignedCommitIsWhatWasSigned shows that unsigned returns the bytes that
+// the signature covers.
 func TestUnsignedCommitIsWhatWasSigned(t *testing.T) {
 	t.Parallel()
 	r := newRepository(t)

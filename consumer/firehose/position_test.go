@@ -16,8 +16,8 @@ import (
 	"github.com/weir-social/weir/consumer"
 )
 
-// datedRelay has the events of some numbers, each with a date, and one more when a client
-// comes without a cursor, unless it is quiet.
+// datedRelay is a relay with numbered, dated events. It sends one more when a client connects
+// without a cursor, unless it is quiet.
 type datedRelay struct {
 	first, last int64
 	at          func(seq int64) time.Time
@@ -33,7 +33,7 @@ func (r *datedRelay) start(t *testing.T) (url string) {
 		if err != nil {
 			return
 		}
-		defer ws.CloseNow() //nolint:errcheck // the end
+		defer ws.CloseNow() //nolint:errcheck // the test is over
 		seq, err := strconv.ParseInt(request.URL.Query().Get("cursor"), 10, 64)
 		switch {
 		case err != nil && r.quiet:
@@ -47,14 +47,14 @@ func (r *datedRelay) start(t *testing.T) (url string) {
 				return
 			}
 		}
-		ws.Read(request.Context()) //nolint:errcheck // until the client has gone
+		ws.Read(request.Context()) //nolint:errcheck // waits until the client has disconnected
 	}))
 	t.Cleanup(s.Close)
 	return "ws" + strings.TrimPrefix(s.URL, "http")
 }
 
-// TestPositionIsFoundByTime starts at a time, on relays whose events came at even and
-// uneven rates, or are wrongly dated now and then.
+// TestPositionIsFoundByTime starts at a time on relays whose events were sent at even or uneven
+// rates, or some of whose events have wrong dates.
 func TestPositionIsFoundByTime(t *testing.T) {
 	t.Parallel()
 	const first, last, span = 20_000_000_000, 20_100_000_000, 72 * time.Hour
@@ -96,8 +96,8 @@ func TestPositionIsFoundByTime(t *testing.T) {
 	}
 }
 
-// TestPositionIsNeverTooLate: what cannot be found begins at the oldest event, and a time
-// that no event has reached at the newest.
+// TestPositionIsNeverTooLate shows that the stream starts at the oldest event if the time cannot be
+// found, and at the newest if no event has reached it.
 func TestPositionIsNeverTooLate(t *testing.T) {
 	t.Parallel()
 	began := time.Date(2026, 8, 1, 0, 0, 0, 0, time.UTC)
@@ -119,7 +119,7 @@ func TestPositionIsNeverTooLate(t *testing.T) {
 	}
 }
 
-// startsAt returns the first number that a client receives that starts at a time.
+// startsAt returns the number of the first event that a client receives if it starts at a time.
 func startsAt(t *testing.T, r *datedRelay, since time.Time) (seq int64) {
 	t.Helper()
 	c := testClient(t, Config{}, r.start(t))

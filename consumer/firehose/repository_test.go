@@ -39,8 +39,8 @@ func export(t testing.TB, n int) (*repository, []blockformat.Block) {
 	return r, blocksOf(t, r.commit(writes...))
 }
 
-// TestRepositoriesAreRead of every size, with keys of both curves, whatever the order of
-// their blocks.
+// TestRepositoriesAreRead reads repositories of every size, with keys of both curves, with their
+// blocks in any order.
 func TestRepositoriesAreRead(t *testing.T) {
 	t.Parallel()
 	p256, k256 := newKeys(t)
@@ -74,7 +74,8 @@ func TestRepositoriesAreRead(t *testing.T) {
 	}
 }
 
-// TestRepositoryLeavesOutWhatIsNotWanted, and names records that cannot be read.
+// TestRepositoryLeavesOutWhatIsNotWanted shows that unwanted records are omitted, and that
+// unreadable records are named.
 func TestRepositoryLeavesOutWhatIsNotWanted(t *testing.T) {
 	t.Parallel()
 	r := newRepository(t)
@@ -96,8 +97,8 @@ func TestRepositoryLeavesOutWhatIsNotWanted(t *testing.T) {
 	require.Contains(t, string(record), `"text":"d"`)
 }
 
-// TestForgedRepositoriesAreRefused: another key, account or time, and blocks that do
-// not fit.
+// TestForgedRepositoriesAreRefused covers another key, account or time, and blocks that do not
+// match.
 func TestForgedRepositoriesAreRefused(t *testing.T) {
 	t.Parallel()
 	r, all := export(t, 200)
@@ -148,8 +149,8 @@ func TestForgedRepositoriesAreRefused(t *testing.T) {
 	}
 }
 
-// TestRecordsAreProven by the commit, the nodes on the way to them, and themselves. What
-// lacks one of these, or is of another account, is refused.
+// TestRecordsAreProven shows that the proof of a record needs the commit, the nodes on the path to
+// it, and the record itself. A proof that lacks one of these, or is of another account, is refused.
 func TestRecordsAreProven(t *testing.T) {
 	t.Parallel()
 	r, all := export(t, 500)
@@ -166,7 +167,7 @@ func TestRecordsAreProven(t *testing.T) {
 	for path, id := range r.records {
 		needed := 0
 		proof := slices.Clone(all)
-		for i := len(all) - 1; i > 0; i-- { // as little as the server sends: each block that is left out is one that nobody needs
+		for i := len(all) - 1; i > 0; i-- { // try to omit each block, as servers send as few as possible
 			if without := slices.Delete(slices.Clone(proof), i, i+1); needed < 3 {
 				if _, err := read(path, without...); err != nil {
 					needed++
@@ -184,7 +185,7 @@ func TestRecordsAreProven(t *testing.T) {
 	}
 	refused("has no record", "app.bsky.feed.post/none", all...)
 
-	// A record that its block says, but no commit.
+	// A record of a commit that is not signed with the account's key.
 	other, _ := export(t, 3)
 	for path := range other.records {
 		other.key = highS{r.key}
@@ -200,7 +201,7 @@ func TestRecordsAreProven(t *testing.T) {
 	require.ErrorContains(t, err, "is that of "+testDID)
 }
 
-// TestLongKeysFillNoMemory: of a node of a tenth of their size.
+// TestLongKeysFillNoMemory reads a node that is a tenth of the size of its expanded keys.
 func TestLongKeysFillNoMemory(t *testing.T) {
 	t.Parallel()
 	r := newRepository(t)
@@ -228,8 +229,8 @@ func TestLongKeysFillNoMemory(t *testing.T) {
 	require.ErrorContains(t, read(maxRepositoryKeys/550), "its keys are longer than")
 }
 
-// TestTreesThatRepeatThemselvesEnd: a signed tree whose nodes contain one node many
-// times, level after level.
+// TestTreesThatRepeatThemselvesEnd reads a signed tree in which the nodes of every level contain
+// the same node several times.
 func TestTreesThatRepeatThemselvesEnd(t *testing.T) {
 	t.Parallel()
 	r := newRepository(t)
@@ -247,7 +248,7 @@ func TestTreesThatRepeatThemselvesEnd(t *testing.T) {
 		return err.Error()
 	}
 	at := trees.node(nil)
-	for range 60 { // 2^60 visits, if each was made
+	for range 60 { // 2^60 visits, if every path was followed
 		at = trees.node(at, testEntry{0, "k", "k", at})
 	}
 	require.Contains(t, read(at), "are not sorted")

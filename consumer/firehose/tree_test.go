@@ -10,7 +10,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// keyIn returns the n-th key of a layer, by indigo, from "k/10000" on.
+// keyIn returns the n-th key of a layer, as indigo computes layers, from
+// "k/10000" on.
 func keyIn(layer, n int) string {
 	for i := 10_000; ; i++ {
 		key := fmt.Sprintf("k/%d", i)
@@ -22,7 +23,7 @@ func keyIn(layer, n int) string {
 	}
 }
 
-// testTree is a tree that is made by hand.
+// testTree is a tree made by hand.
 type testTree struct {
 	t testing.TB
 	blocks
@@ -35,7 +36,7 @@ func (tree *testTree) digest(c cid.Cid) digest { return digest([]byte(c.Hash())[
 type testEntry struct {
 	shared int
 	rest   string
-	value  string // what the value is of
+	value  string // the content that the value's CID is computed from
 	right  *cid.Cid
 }
 
@@ -79,8 +80,9 @@ func TestLayersAreIndigos(t *testing.T) {
 	}
 }
 
-// A key is looked for down to its layer and not below: what is there did not change
-// with it, and is not in the commit.
+// TestLookupNeedsOnlyTheNodesOfTheWay shows that a key is looked up down to its
+// layer and not below. The nodes below did not change with it, and are not in
+// the commit.
 func TestLookupNeedsOnlyTheNodesOfTheWay(t *testing.T) {
 	t.Parallel()
 	tree := testTree{t: t}
@@ -94,8 +96,8 @@ func TestLookupNeedsOnlyTheNodesOfTheWay(t *testing.T) {
 	}
 	require.Equal(t, "found", tree.lookup(root, a))
 	require.Equal(t, "found", tree.lookup(root, top))
-	require.Equal(t, "none", tree.lookup(root, b), "its neighbour in layer 0 need not be known")
-	require.Equal(t, "none", tree.lookup(root, keyIn(3, 0)), "a key above the top")
+	require.Equal(t, "none", tree.lookup(root, b), "the nodes next to the key in layer 0 need not be in the commit")
+	require.Equal(t, "none", tree.lookup(root, keyIn(3, 0)), "the key belongs above the top of the tree")
 	require.Equal(t, "a block is missing", tree.lookup(root, keyIn(0, 0)))
 
 	empty := tree.node(nil)
@@ -111,7 +113,7 @@ func TestTreeThatBreaksItsRulesIsRefused(t *testing.T) {
 	require.Less(t, low, high)
 	same := mst.CountPrefixLen([]byte(low), []byte(high))
 	require.Equal(t, "a key is in the wrong layer of the tree", tree.lookup(tree.node(nil, testEntry{0, low, low, nil}, testEntry{same, high[same:], high, nil}), high))
-	require.Equal(t, "the keys of the tree are not sorted", tree.lookup(tree.node(nil, testEntry{0, low, low, nil}, testEntry{0, high, high, nil}), high), "it shares more than it says")
+	require.Equal(t, "the keys of the tree are not sorted", tree.lookup(tree.node(nil, testEntry{0, low, low, nil}, testEntry{0, high, high, nil}), high), "the key shares a longer prefix than it declares")
 	for name, root := range map[string]*cid.Cid{
 		"shares with nothing":    tree.node(nil, testEntry{1, low, low, nil}),
 		"shares more than is":    tree.node(nil, testEntry{0, low, low, nil}, testEntry{len(low) + 1, "x", low, nil}),
@@ -174,7 +176,7 @@ func TestOperationsThatCannotBeInverted(t *testing.T) {
 	require.Equal(t, vague, invert(operation{action: "create", cid: value, hasCID: true}))
 	require.Equal(t, vague, invert(operation{action: "x", path: low, cid: value, hasCID: true}))
 	twice := operation{action: "update", path: low, cid: value, prev: value, hasCID: true, hasPrev: true}
-	require.Equal(t, root.String(), invert(twice), "an update that changes nothing")
+	require.Equal(t, root.String(), invert(twice), "an update without a change")
 	require.Equal(t, "two operations change one record", invert(twice, twice))
 
 	// Servers choose the nodes that they include for this order.

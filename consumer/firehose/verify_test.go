@@ -22,7 +22,7 @@ import (
 type directory struct {
 	mu      sync.Mutex
 	keys    map[string]atcrypto.PublicKey
-	err     error // of every lookup
+	err     error // returned by every lookup
 	lookups int
 }
 
@@ -56,8 +56,7 @@ func (d *directory) count() int {
 	return d.lookups
 }
 
-// newDirectory returns a directory that knows the key of a repository, and a
-// verifier that asks it.
+// newDirectory returns a directory that has the key of a repository, and a verifier that uses it.
 func newDirectory(r *repository, cfg VerifierConfig) (*directory, *Verifier) {
 	d := &directory{keys: map[string]atcrypto.PublicKey{}}
 	if r != nil {
@@ -98,7 +97,7 @@ func newKeys(t testing.TB) (p256, k256 atcrypto.PrivateKeyExportable) {
 	return p, k
 }
 
-// highS returns a private key that signs in the other form.
+// highS is a private key that signs in the non-canonical form, with a high S.
 type highS struct{ atcrypto.PrivateKeyExportable }
 
 func (k highS) HashAndSign(content []byte) ([]byte, error) {
@@ -155,8 +154,8 @@ func counters(t testing.TB, r *prometheus.Registry, name string) map[string]floa
 	return all
 }
 
-// TestEverySignedByteCounts changes single bits of the signed commit, with all CIDs
-// made to fit, as a relay can.
+// TestEverySignedByteCounts changes single bits of the signed commit and then corrects all CIDs, as
+// a relay could.
 func TestEverySignedByteCounts(t *testing.T) {
 	t.Parallel()
 	r := newRepository(t)
@@ -170,7 +169,7 @@ func TestEverySignedByteCounts(t *testing.T) {
 		changed := signed
 		changed.raw = append([]byte(nil), signed.raw...)
 		changed.raw[i] ^= 1
-		if i >= signed.sigAt && i < signed.sigEnd { // taken out before the check
+		if i >= signed.sigAt && i < signed.sigEnd { // the signature itself is removed before the check
 			changed.sig = append([]byte(nil), signed.sig...)
 			changed.sig[i%64] ^= 1
 		}
@@ -178,7 +177,8 @@ func TestEverySignedByteCounts(t *testing.T) {
 	}
 }
 
-// TestRotatedKeyIsFetched with the #identity, or once when a signature does not fit.
+// TestRotatedKeyIsFetched shows that a rotated key is fetched with the #identity, or once when a
+// signature does not match.
 func TestRotatedKeyIsFetched(t *testing.T) {
 	t.Parallel()
 	for _, announced := range []bool{true, false} {
@@ -205,8 +205,8 @@ func TestRotatedKeyIsFetched(t *testing.T) {
 	}
 }
 
-// TestCommitBeforeIdentityHasFormerKey checks that the place in the stream decides
-// which key counts, if it is cached.
+// TestCommitBeforeIdentityHasFormerKey checks that the order in the stream decides which key is
+// used, if the former key is cached.
 func TestCommitBeforeIdentityHasFormerKey(t *testing.T) {
 	t.Parallel()
 	r := newRepository(t)
@@ -248,7 +248,8 @@ func TestForgeriesCauseFewLookups(t *testing.T) {
 	})
 }
 
-// TestRefusedCommitsLeaveFewDeadLetters, and more after a while.
+// TestRefusedCommitsLeaveFewDeadLetters shows that only a few dead letters are left, and more after
+// a while.
 func TestRefusedCommitsLeaveFewDeadLetters(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -270,8 +271,8 @@ func TestRefusedCommitsLeaveFewDeadLetters(t *testing.T) {
 	})
 }
 
-// TestKeyThatCannotBeFetchedNowIsNoForgery checks that nothing waits for a directory
-// that is down, or longer than Wait for one that does not respond.
+// TestKeyThatCannotBeFetchedNowIsNoForgery checks that verification does not wait for a directory
+// that is down, and at most Wait for one that does not respond.
 func TestKeyThatCannotBeFetchedNowIsNoForgery(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -295,7 +296,7 @@ func TestKeyThatCannotBeFetchedNowIsNoForgery(t *testing.T) {
 		require.Equal(t, 3*time.Second, time.Since(start))
 		close(release)
 		synctest.Wait()
-		require.Equal(t, consumer.Verdict{}, verdict(t, slow, frame), "the key that came late is for the retry")
+		require.Equal(t, consumer.Verdict{}, verdict(t, slow, frame), "a key that arrives late must be used for the retry")
 		d.set(testDID, nil, fmt.Errorf("%w: %w", ErrNoKey, ErrGone))
 		_, gone := newDirectory(nil, VerifierConfig{Key: d.key})
 		require.True(t, verdict(t, gone, frame).Drop)
@@ -306,7 +307,7 @@ func TestKeyThatCannotBeFetchedNowIsNoForgery(t *testing.T) {
 		d.set(testDID, r.key, nil)
 		asked := d.count()
 		require.True(t, verdict(t, uncertain, frame).Retry)
-		require.Equal(t, asked, d.count(), "nobody asks for each commit")
+		require.Equal(t, asked, d.count(), "the key must not be looked up for every commit")
 		time.Sleep(6 * time.Minute) // synctest's
 		require.Equal(t, consumer.Verdict{}, verdict(t, uncertain, frame))
 	})
@@ -341,13 +342,13 @@ func TestSilentDirectoryBlocksNoThousandCommits(t *testing.T) {
 		v.unreadable.Size = 0
 		p.Start()
 		<-p.done
-		require.Equal(t, []bool{true, true}, []bool{p.Verdict().Retry, p.Verdict().Drop}, "who serves his own document fills no table")
+		require.Equal(t, []bool{true, true}, []bool{p.Verdict().Retry, p.Verdict().Drop}, "a did:web account must not fill the table of dead letters")
 	})
 }
 
-// TestServersOfTheirOwnDocumentsFillNoTable: large commits of them leave fewer dead
-// letters than small ones, and those that leave none are read from the repository. A
-// retry neither counts nor gives one up.
+// TestServersOfTheirOwnDocumentsFillNoTable covers did:web accounts. Their large commits leave
+// fewer dead letters than small ones. Accounts with commits that leave none are read from the
+// repository. A retry does not count against the limit and drops nothing.
 func TestServersOfTheirOwnDocumentsFillNoTable(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -358,12 +359,12 @@ func TestServersOfTheirOwnDocumentsFillNoTable(t *testing.T) {
 			var m consumer.Message
 			Wire(nil, v).Decode(frame, arrival(), &m)
 			for range 100 {
-				p := *m.Proof.(*proof) //nolint:errcheck // it is one
+				p := *m.Proof.(*proof) //nolint:errcheck // the proof is of this type
 				p.commit.did = "did:web:down.example"
 				p.Start()
 				verdict := p.Verdict()
 				require.True(t, verdict.Retry)
-				require.Equal(t, verdict.Drop, verdict.Lost, "what leaves no dead letter is read from the repository")
+				require.Equal(t, verdict.Drop, verdict.Lost, "a commit that leaves no dead letter must be read from the repository")
 				if !verdict.Drop {
 					n++
 				}
@@ -372,7 +373,7 @@ func TestServersOfTheirOwnDocumentsFillNoTable(t *testing.T) {
 		}
 		large := commitFrame(t, r.commit(write{"app.bsky.feed.post/" + r.clock.Next().String(), record(t, map[string]any{"text": strings.Repeat("a", 100<<10)})}))
 		small := r.next()
-		require.Equal(t, 100, kept(v.Patient(time.Minute), small), "what is retried is kept already")
+		require.Equal(t, 100, kept(v.Patient(time.Minute), small), "a retry must keep every dead letter")
 		require.Equal(t, 2, kept(v, large))
 		require.Equal(t, 6, kept(v, small))
 		time.Sleep(31 * time.Second) // synctest's

@@ -140,7 +140,7 @@ func TestFieldTypes(t *testing.T) {
 		}
 	}
 	long := refused(t, with(t, frameCreate, `5860`, `"`+strings.Repeat("é", 50_000)+`"`), "wrong type", "/cursor")
-	require.Less(t, len(long.Received), 100, "a stranger's text is shortened")
+	require.Less(t, len(long.Received), 100, "text from a stranger must be shortened")
 }
 
 func TestEscapesAreRead(t *testing.T) {

@@ -31,7 +31,8 @@ func oldest(string) consumer.Cursor {
 	return consumer.Cursor{Kind: consumer.CursorSeq, Value: 0}
 }
 
-// everyone asks for everything of everybody, at intervals that suit a test.
+// everyone requests every event of every account, at intervals that suit a
+// test.
 func everyone(endpoints ...string) jetstream.Config {
 	return jetstream.Config{Config: socket.Config{Endpoints: endpoints, MinWait: time.Millisecond, MaxWait: 5 * time.Millisecond}, Filter: consumer.Filter{Everyone: true}}
 }
@@ -61,7 +62,8 @@ func connect(t *testing.T, c *jetstream.Client, at func(string) consumer.Cursor)
 	return conn
 }
 
-// decoded is the event of a frame, with what the consumer copies from its message.
+// decoded returns the event of a frame, with the fields that the consumer
+// copies from its message.
 func decoded(conn consumer.Conn, f consumer.Frame) (consumer.Event, error) {
 	var m consumer.Message
 	if err := conn.Decode(f, &m); err != nil {
@@ -89,7 +91,8 @@ func events(t *testing.T, conn consumer.Conn, n int) []consumer.Event {
 	return read
 }
 
-// server is a Jetstream that does what the test says. It lives as long as the test.
+// server is a Jetstream that runs the test's function. It stops at the end of
+// the test.
 func server(t *testing.T, serve func(ctx context.Context, ws *websocket.Conn, r *http.Request)) string {
 	t.Helper()
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -107,9 +110,9 @@ func server(t *testing.T, serve func(ctx context.Context, ws *websocket.Conn, r 
 
 const anEvent = `{"did":"did:plc:aaaaaaaaaaaaaaaaaaaaaaaa","time_us":1783177200000000,"kind":"identity","identity":{"did":"did:plc:aaaaaaaaaaaaaaaaaaaaaaaa","seq":1,"time":"2026-07-04T15:00:00Z"}}`
 
-// held waits until the other side hangs up.
+// held waits until the other side disconnects.
 func held(ctx context.Context, ws *websocket.Conn) {
-	_, _, _ = ws.Read(ctx) //nolint:errcheck // the end is what we wait for
+	_, _, _ = ws.Read(ctx) //nolint:errcheck // the read only ends with the connection
 }
 
 func TestReadsFrames(t *testing.T) {
@@ -169,8 +172,9 @@ func TestFramesArePlainWithoutTheDictionary(t *testing.T) {
 	require.Contains(t, log.String(), "has changed: expected SHA-256 0000")
 }
 
-// TestOtherDictionaryDeadLettersNothing checks that plain frames are requested if
-// our dictionary cannot decode the server's; no frame is dead-lettered.
+// TestOtherDictionaryDeadLettersNothing checks that the client requests plain
+// frames if its dictionary cannot decode the server's frames. No frame is
+// dead-lettered.
 func TestOtherDictionaryDeadLettersNothing(t *testing.T) {
 	t.Parallel()
 	n, other := network(t, simnet.Config{History: 10}), network(t, simnet.Config{History: 0})
@@ -203,7 +207,7 @@ func TestDictionaryIsPinned(t *testing.T) {
 			http.NotFound(w, r)
 			return
 		}
-		w.Write(body) //nolint:errcheck // the test would fail
+		w.Write(body) //nolint:errcheck // the test would fail without the body
 	}))
 	defer s.Close()
 	sum := sha256.Sum256(body)
@@ -267,7 +271,7 @@ func TestBackoffIsResetByAnEventNotByADial(t *testing.T) {
 		}
 		require.Error(t, err)
 	}
-	require.Equal(t, []int{1, 2, 3, 1}, failed, "the fourth brought an event, and the fifth did not")
+	require.Equal(t, []int{1, 2, 3, 1}, failed, "the fourth connection sent an event, and the fifth did not")
 }
 
 func TestManyFailuresAreAnError(t *testing.T) {
@@ -289,8 +293,8 @@ func TestManyFailuresAreAnError(t *testing.T) {
 	require.Contains(t, log.String(), "connection refused")
 }
 
-// TestSilentServerIsDead checks that a silent server that answers pings is quiet,
-// and that one that does not is disconnected.
+// TestSilentServerIsDead checks that a silent server that replies to pings is
+// quiet, and that one that does not is disconnected.
 func TestSilentServerIsDead(t *testing.T) {
 	t.Parallel()
 	n := network(t, simnet.Config{History: 5})
@@ -307,7 +311,7 @@ func TestSilentServerIsDead(t *testing.T) {
 	require.Eventually(t, func() bool { return conn.Proven().After(last) }, 10*time.Second, time.Millisecond, "it answers")
 	select {
 	case err := <-ended:
-		require.NoError(t, err, "a quiet connection is no dead one")
+		require.NoError(t, err, "a quiet connection must not be treated as dead")
 	default:
 	}
 	require.NoError(t, n.Do(simnet.Stall))
@@ -421,8 +425,8 @@ func (l *lockedBuffer) String() string {
 	return l.b.String()
 }
 
-// TestLargestRecordIsRead covers a record of 1 MiB, which may be six times as long
-// in JSON.
+// TestLargestRecordIsRead reads a record of 1 MiB, which may be six times as
+// long in JSON.
 func TestLargestRecordIsRead(t *testing.T) {
 	t.Parallel()
 	record := `{"text":"` + strings.Repeat(`\u0001`, 1<<20) + `"}`

@@ -21,7 +21,8 @@ import (
 	"github.com/weir-social/weir/simnet"
 )
 
-// Frames as the two generations of servers send them; the tests change parts.
+// Frames as the two versions of servers send them. The tests change parts of
+// them.
 const (
 	frameCreate = `{"did":"did:plc:wq4aajammjtxdomz3e23667t","time_us":1783175888085434,"cursor":5860,"kind":"commit","commit":{"rev":"3mptbypluud2a","operation":"create","collection":"app.bsky.feed.like","rkey":"3mptbyplj5d2a","record":{"text":"hi"},"cid":"bafyreiguce4jh7kcbmof3pmcvasifqtw24b6isakj5ve5ga2b4z4alpc4i"}}`
 	frameDelete = `{"did":"did:plc:ux2eeflheratfrvp3xfbp4zi","time_us":1783175888112407,"kind":"commit","commit":{"rev":"3mptbyp63ih2m","operation":"delete","collection":"app.bsky.graph.follow","rkey":"3m3q3ut7jsm2m"}}`
@@ -31,15 +32,15 @@ const (
 
 func arrival() time.Time { return time.Date(2026, 7, 4, 14, 40, 0, 0, time.UTC) }
 
-// with is the frame with one part of it replaced.
+// with returns the frame with one part replaced.
 func with(t testing.TB, frame, part, by string) string {
 	t.Helper()
 	require.Equal(t, 1, strings.Count(frame, part), "%q in %s", part, frame)
 	return strings.Replace(frame, part, by, 1)
 }
 
-// event is what a decoder reads from one frame, with what the consumer copies from
-// its message.
+// event returns what a decoder reads from one frame, with the fields that the
+// consumer copies from its message.
 func event(decode func([]byte, time.Time, *consumer.Message), frame []byte) (consumer.Event, error) {
 	var m consumer.Message
 	decode(frame, arrival(), &m)
@@ -51,9 +52,9 @@ func event(decode func([]byte, time.Time, *consumer.Message), frame []byte) (con
 	return ev, nil
 }
 
-// decode reads a frame and checks what holds for every frame: it is not written
-// to, an error is a whole Malformed, and a decoder that has read other frames
-// before answers the same.
+// decode reads a frame and checks the properties of every decoding: the frame
+// is not written to, an error is a complete Malformed, and a decoder that has
+// read other frames before returns the same.
 func decode(t testing.TB, frame []byte) (consumer.Event, *consumer.Malformed) {
 	t.Helper()
 	seed := maphash.MakeSeed()
@@ -63,7 +64,7 @@ func decode(t testing.TB, frame []byte) (consumer.Event, *consumer.Malformed) {
 	for _, other := range []string{with(t, frameHandle, `"kind":"identity",`, "")[:120], frameStatus, frameCreate,
 		`{"kind":"identity","identity":{"did":"did:plc:x"}}`,
 		`{"identity":{"did":"did:plc:x"},"account":1,"commit":[],"kind":"none"}`} {
-		event(used.decode, []byte(other)) //nolint:errcheck // only to leave traces in the decoder
+		event(used.decode, []byte(other)) //nolint:errcheck // only leaves state in the decoder
 	}
 	again, errAgain := event(used.decode, frame)
 	require.Equal(t, err, errAgain)
@@ -142,7 +143,7 @@ func TestEveryKindOfEventIsRead(t *testing.T) {
 	}
 }
 
-// permutations are all orders of the parts.
+// permutations returns all orders of the parts.
 func permutations(parts []string) [][]string {
 	if len(parts) < 2 {
 		return [][]string{parts}
@@ -157,7 +158,7 @@ func permutations(parts []string) [][]string {
 	return all
 }
 
-// fields are the members of an object, each as it stands in it.
+// fields returns the members of an object, unchanged.
 func fields(t *testing.T, object string) []string {
 	t.Helper()
 	var members map[string]json.RawMessage
@@ -212,7 +213,7 @@ func TestUnknownFieldsAreIgnored(t *testing.T) {
 		for _, more := range []string{`"x":null,`, `"DID":7,"Kind":{},`, `"":[[],{"a":{"did":"b"}}],`, `"\u0000":1,"\ud800":2,"di\u0000d":3,`, `"$type":"#commit","record":{"did":1},`} {
 			extended := strings.Replace(frame, `{"`, `{`+more+`"`, 1)
 			if !strings.Contains(more, "record") {
-				body := strings.LastIndex(extended, `":{"re`) // the commit's
+				body := strings.LastIndex(extended, `":{"re`) // the name of the commit's field
 				body = max(body, strings.LastIndex(extended, `":{"di`), strings.LastIndex(extended, `":{"ac`))
 				extended = extended[:body+3] + more + extended[body+3:]
 			}
@@ -253,7 +254,7 @@ func TestUnwantedCollectionHasNoRecord(t *testing.T) {
 	_, err = decode([]byte(with(t, odd, `"app.bsky.feed.like"`, `""`)), arrival())
 	require.ErrorAs(t, err, &bad)
 	_, err = decode([]byte(with(t, odd, `1783175888085434`, `0`)), arrival())
-	require.ErrorAs(t, err, &bad, "an event that is not stored may be the stream's position")
+	require.ErrorAs(t, err, &bad, "an event that is not stored may become the stream's position, so it must be valid")
 	require.Equal(t, "/time_us", bad.Path)
 
 	ev = accepted(t, with(t, frameCreate, "app.bsky.feed.like", "com.example.never-seen.thing"))
@@ -304,7 +305,7 @@ func TestInvalidEventIsRejected(t *testing.T) {
 			refused(t, c.frame, c.cause, c.path)
 		})
 	}
-	require.Equal(t, consumer.KindCommit, accepted(t, " \n"+frameCreate+"\r\n\t ").Kind, "white space around an event is JSON")
+	require.Equal(t, consumer.KindCommit, accepted(t, " \n"+frameCreate+"\r\n\t ").Kind, "white space around an event is valid JSON")
 }
 
 func TestEveryTruncationIsRefused(t *testing.T) {
@@ -317,7 +318,8 @@ func TestEveryTruncationIsRefused(t *testing.T) {
 	}
 }
 
-// Two decoders could read an object with a duplicate name differently.
+// TestDuplicateNameIsRejected covers objects that two decoders could read
+// differently.
 func TestDuplicateNameIsRejected(t *testing.T) {
 	t.Parallel()
 	const cause = "a name occurs twice"
@@ -337,8 +339,8 @@ func TestDuplicateNameIsRejected(t *testing.T) {
 	accepted(t, with(t, frameCreate, `"text":"hi"`, `"a":{"a":{"a":[{"a":1},{"a":1}]}},"A":1`))
 }
 
-// The recordings are from real servers. Events of the simulated network are decoded
-// in any case.
+// TestRecordedStreamsAreRead decodes recordings of real servers, if there are
+// any, and events of the simulated network.
 func TestRecordedStreamsAreRead(t *testing.T) {
 	t.Parallel()
 	recordings := map[string][]byte{}

@@ -51,7 +51,7 @@ func TestManyDIDsAreSentAfterDial(t *testing.T) {
 		}
 		require.Empty(t, h.query["wantedDids"])
 		require.Equal(t, "options_update", h.payload["type"])
-		payload := h.payload["payload"].(map[string]any) //nolint:forcetypeassert // or the test fails
+		payload := h.payload["payload"].(map[string]any) //nolint:forcetypeassert // the test fails otherwise
 		require.Len(t, payload["wantedDids"], many)
 		require.Equal(t, []any{"app.bsky.feed.post"}, payload["wantedCollections"])
 	}
@@ -59,8 +59,8 @@ func TestManyDIDsAreSentAfterDial(t *testing.T) {
 	require.ErrorContains(t, err, "10000 DIDs at most, not 10001")
 }
 
-// TestEmptyFilterIsNotEveryone matters because a server treats an empty list as the
-// whole network.
+// TestEmptyFilterIsNotEveryone covers the empty filter, because a server treats
+// an empty list as the whole network.
 func TestEmptyFilterIsNotEveryone(t *testing.T) {
 	t.Parallel()
 	n := network(t, simnet.Config{History: 100})
@@ -71,14 +71,14 @@ func TestEmptyFilterIsNotEveryone(t *testing.T) {
 	conn := connect(t, c, oldest)
 	require.Equal(t, someone, events(t, conn, 1)[0].Author)
 
-	// The last one is unfollowed: what comes afterwards is not for us.
+	// The last account is unfollowed: later events are not wanted.
 	require.NoError(t, c.SetFilter(t.Context(), consumer.Filter{}))
 	nobodyDID := connect(t, c, oldest)
 	arrived := make(chan consumer.Event, 1)
 	go func() {
 		f, err := nobodyDID.Next(t.Context())
 		if err == nil {
-			ev, _ := decoded(nobodyDID, f) //nolint:errcheck // then it is none of those waited for
+			ev, _ := decoded(nobodyDID, f) //nolint:errcheck // an event with an error is none of those awaited
 			arrived <- ev
 		}
 	}()
@@ -88,7 +88,7 @@ func TestEmptyFilterIsNotEveryone(t *testing.T) {
 		n.Play(20)
 		select {
 		case ev := <-arrived:
-			require.Equal(t, someone, ev.Author, "an event came that nobody wanted")
+			require.Equal(t, someone, ev.Author, "an unwanted event was received")
 			return true
 		default:
 			return false

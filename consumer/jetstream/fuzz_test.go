@@ -13,8 +13,8 @@ import (
 	"github.com/weir-social/weir/consumer"
 )
 
-// agreesWithEncodingJSON compares an event with what another reader of JSON
-// finds in the frame.
+// agreesWithEncodingJSON compares an event with what encoding/json reads from
+// the frame.
 func agreesWithEncodingJSON(t testing.TB, frame []byte, ev *consumer.Event) {
 	t.Helper()
 	var outer map[string]json.RawMessage
@@ -53,7 +53,7 @@ func agreesWithEncodingJSON(t testing.TB, frame []byte, ev *consumer.Event) {
 	}
 }
 
-// same compares a field that is there.
+// same compares a field that is present.
 func same[T any](t testing.TB, in map[string]json.RawMessage, name string, got T) {
 	t.Helper()
 	raw, ok := in[name]
@@ -65,8 +65,8 @@ func same[T any](t testing.TB, in map[string]json.RawMessage, name string, got T
 	require.Equal(t, want, got, name)
 }
 
-// sameRecord compares an event's record with the frame's. encoding/json, too,
-// reads half a surrogate pair as U+FFFD; a NUL it leaves.
+// sameRecord compares an event's record with the frame's. Like Weir,
+// encoding/json reads half a surrogate pair as U+FFFD, but it keeps a NUL.
 func sameRecord(t testing.TB, raw json.RawMessage, ev *consumer.Event) {
 	t.Helper()
 	require.True(t, jsontext.Value(ev.Record).IsValid(), "%s", ev.Record)
@@ -122,9 +122,9 @@ func FuzzDecode(f *testing.F) {
 	})
 }
 
-// mayRefuse fails where a frame has all that a deletion needs, by another
-// reader of JSON and the library of the network's syntax, and is refused all
-// the same: a deletion is what has the fewest parts that may be wrong.
+// mayRefuse fails the test if the decoder refused a valid deletion. It checks
+// the frame with another JSON reader and the network's syntax library. It uses
+// deletions because they have the fewest parts that may be wrong.
 func mayRefuse(t testing.TB, frame []byte, bad *consumer.Malformed) {
 	t.Helper()
 	if strings.Contains(bad.Cause, "twice") || strings.Contains(bad.Cause, "UTF-8") || strings.Contains(bad.Cause, "nested") || bytes.Contains(frame, []byte(`\u`)) {
@@ -158,7 +158,7 @@ func mayRefuse(t testing.TB, frame []byte, bad *consumer.Malformed) {
 	}
 }
 
-// reads answers whether a field is there and of the type of v.
+// reads reports whether a field is present and has the type of v.
 func reads(in map[string]json.RawMessage, name string, v any) bool {
 	return in[name] != nil && string(in[name]) != "null" && json.Unmarshal(in[name], v) == nil
 }

@@ -22,7 +22,8 @@ type replacement struct {
 	count        int
 }
 
-// replacements are records with what jsonb refuses, and what becomes of them.
+// replacements are records with text that jsonb refuses, and the records that
+// are stored instead.
 func replacements() []replacement {
 	return []replacement{
 		{`{"a":"\u0000"}`, `{"a":"\ufffd"}`, 1},
@@ -40,7 +41,7 @@ func replacements() []replacement {
 		{`{"a":"\ud800","b":"\udc00"}`, `{"a":"\ufffd","b":"\ufffd"}`, 2},
 		{`{"\ud800":"\ud800"}`, `{"\ufffd":"\ufffd"}`, 2},
 		{`{"a":"\\\u0000"}`, `{"a":"\\\ufffd"}`, 1},
-		// Nothing of these is to be replaced.
+		// Nothing in these records must be replaced.
 		{`{"a":"\\u0000"}`, `{"a":"\\u0000"}`, 0},
 		{`{"a":"\\\\ud800"}`, `{"a":"\\\\ud800"}`, 0},
 		{`{"a":"\ud83d\ude00\uDBFF\uDFFF\uD800\uDC00"}`, `{"a":"\ud83d\ude00\uDBFF\uDFFF\uD800\uDC00"}`, 0},
@@ -133,7 +134,7 @@ func TestDeepNestingIsRefused(t *testing.T) {
 	refused(t, strings.Repeat(`{"a":`, 10_000), cause, "")
 	refused(t, strings.Repeat("]", 10_000)+strings.Repeat("[", 10_000), "not JSON", "")
 
-	// Brackets side by side, and brackets in strings, are not nesting.
+	// Adjacent brackets and brackets in strings are not nesting.
 	accepted(t, record(t, `{"a":[`+strings.Repeat(`{},[],`, 10_000)+`0]}`))
 	for _, text := range []string{"[{", `\\[`, `\"[{`, `\\\"{`, `]`, `\u005b{`} {
 		r := `{"` + strings.Repeat(text, 10_000) + `":"` + strings.Repeat(text, 10_000) + `"}`
@@ -152,8 +153,9 @@ func TestNumbersOfARecordAreKept(t *testing.T) {
 	}
 }
 
-// Postgres writes numbers out in full, whatever their exponents: a small record
-// must not become large when it is read.
+// TestNumbersBeyondDoubleAreRejected prevents a small record from becoming
+// large when it is read: Postgres writes numbers in full, whatever their
+// exponents.
 func TestNumbersBeyondDoubleAreRejected(t *testing.T) {
 	t.Parallel()
 	for _, n := range []string{"1e400000", "-1E-400000", "1e131071", "1e131072", "1e+325", "0.1e-16383", "0e325", "1e" + strings.Repeat("9", 1000), "1e0000000325"} {

@@ -17,7 +17,7 @@ import (
 	"github.com/weir-social/weir/loopback"
 )
 
-// patient is a client whose waits are all of half an hour or more.
+// patient is a client that waits for half an hour or more between attempts.
 func patient(endpoints ...string) jetstream.Config {
 	cfg := everyone(endpoints...)
 	cfg.MinWait, cfg.MaxWait, cfg.ProbeEvery, cfg.StartingWait = time.Hour, time.Hour, 5*time.Millisecond, 5*time.Millisecond
@@ -44,7 +44,7 @@ func accept(w http.ResponseWriter, r *http.Request) {
 	if err != nil {
 		return
 	}
-	defer ws.CloseNow() //nolint:errcheck // the end
+	defer ws.CloseNow() //nolint:errcheck // the test is over
 	held(r.Context(), ws)
 }
 
@@ -80,13 +80,13 @@ func TestReturningServerEndsTheWait(t *testing.T) {
 		require.NoError(t, got.err)
 		require.NoError(t, got.conn.Close())
 	case <-time.After(time.Minute):
-		require.Fail(t, "the server is back, and the client still waits")
+		require.Fail(t, "the client still waits although the server is back")
 	}
 	require.Equal(t, int64(6), refused.Load())
 }
 
-// TestRefusingServerIsNotProbed checks that a server that responds with 429 gets no
-// request until the wait is over.
+// TestRefusingServerIsNotProbed checks that a server that responds with 429
+// gets no request until the wait is over.
 func TestRefusingServerIsNotProbed(t *testing.T) {
 	t.Parallel()
 	connections := atomic.Int64{}
@@ -107,8 +107,8 @@ func TestRefusingServerIsNotProbed(t *testing.T) {
 	require.Equal(t, int64(1), connections.Load())
 }
 
-// TestRetryAfterIsRespected checks that another host is tried in the meantime, as
-// often as the waits allow.
+// TestRetryAfterIsRespected checks that another host is tried in the meantime,
+// as often as the waits allow.
 func TestRetryAfterIsRespected(t *testing.T) {
 	t.Parallel()
 	asked := atomic.Int64{}

@@ -18,7 +18,7 @@ import (
 	"github.com/weir-social/weir/schema/schematest"
 )
 
-// notes returns messages with notes of usual length, by 64 authors, and their events.
+// notes returns messages with notes of typical length by 64 authors, and their events.
 func notes(b *testing.B, count int) (frames [][]byte, events []*protocol.Event) {
 	b.Helper()
 	for i := range count {
@@ -30,7 +30,7 @@ func notes(b *testing.B, count int) (frames [][]byte, events []*protocol.Event) 
 	return frames, events
 }
 
-// bare checks signatures with the library alone, on all processors.
+// bare verifies signatures with the library alone, on all processors.
 func bare(b *testing.B, events []*protocol.Event) {
 	var all sync.WaitGroup
 	workers := runtime.GOMAXPROCS(0)
@@ -62,7 +62,7 @@ func decodeAll(b *testing.B, wire *consumer.Wire, frames [][]byte) (proofs []con
 	return proofs, ids
 }
 
-// prove checks the proofs of a batch, as a session does.
+// prove verifies the proofs of a batch, as a session does.
 func prove(b *testing.B, proofs []consumer.Proof) {
 	for _, p := range proofs {
 		p.Start()
@@ -74,10 +74,10 @@ func prove(b *testing.B, proofs []consumer.Proof) {
 	}
 }
 
-// BenchmarkVerification compares the signatures of a batch with the library alone, on all
-// processors: the check itself, and with the decoding before it. Then it compares a batch
-// of duplicates, which are decoded and looked up in a table of 200,000 ids, with the
-// check of as many signatures by one processor.
+// BenchmarkVerification compares verifying the signatures of a batch, alone and after decoding,
+// with the library alone on all processors. It also compares a batch of duplicates with verifying
+// as many signatures on one processor. Duplicates are decoded and looked up in a table of 200,000
+// ids.
 func BenchmarkVerification(b *testing.B) {
 	const batch = 500
 	frames, events := notes(b, batch)
@@ -108,7 +108,7 @@ func BenchmarkVerification(b *testing.B) {
 		func() { decodeAll(b, &wire, frames) },
 	}
 	best := make([]time.Duration, len(ways))
-	for b.Loop() { // in turn, so that a busy machine slows all of them
+	for b.Loop() { // alternate, so that a busy machine slows all of them
 		proofs, _ = decodeAll(b, &wire, frames)
 		for way, f := range ways {
 			start := time.Now()

@@ -10,7 +10,7 @@ import (
 	"github.com/weir-social/weir/simnet"
 )
 
-// databaseIsBehind sets the database's clock back by a day. It is the process's clock that is wrong.
+// databaseIsBehind sets the database's clock back by a day. The process's clock is the wrong one.
 func (n *network) databaseIsBehind() {
 	n.t.Helper()
 	_, err := n.pool.Exec(n.t.Context(), `CREATE SCHEMA behind;
@@ -20,8 +20,8 @@ DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET search_path = public, behind, 
 	n.pool.Reset()
 }
 
-// TestPositionIsOfTheEarlierClock: a process whose clock is a day ahead would otherwise have
-// the next connection ask for what comes tomorrow.
+// TestPositionIsOfTheEarlierClock runs a process whose clock is a day ahead. With its clock, the
+// next connection would request events of tomorrow.
 func TestPositionIsOfTheEarlierClock(t *testing.T) {
 	t.Parallel()
 	n := newNetwork(t, simnet.NostrConfig{Seed: 10, Relays: []simnet.NostrRelay{{Page: 500}}})
@@ -41,8 +41,8 @@ func TestPositionIsOfTheEarlierClock(t *testing.T) {
 	require.Zero(t, ahead())
 }
 
-// TestNothingExpiresByTheClockThatIsAhead: the older version, which the event replaced, would be
-// deleted for ever.
+// TestNothingExpiresByTheClockThatIsAhead shows that an event does not expire early. The older
+// version, which it replaced, would be deleted for ever.
 func TestNothingExpiresByTheClockThatIsAhead(t *testing.T) {
 	t.Parallel()
 	n := newNetwork(t, simnet.NostrConfig{Seed: 10, Authors: 1, Relays: []simnet.NostrRelay{{Page: 500}}})

@@ -24,7 +24,7 @@ import (
 	"github.com/weir-social/weir/simnet"
 )
 
-// compared is a day of some authors at one relay, of which a part is stored here.
+// compared is a day of some authors' events at one relay, some of which are stored here.
 type compared struct {
 	t      *testing.T
 	net    *simnet.Nostr
@@ -32,11 +32,11 @@ type compared struct {
 	c      nostr.Comparison
 
 	want   []string        // the ids that are missing
-	seen   map[string]bool // ids that were stored for a while
+	seen   map[string]bool // ids of events that were stored once and are no longer
 	stored []string
 }
 
-// compare makes a relay of that kind, and others' events around what is compared.
+// compare starts such a relay, and adds events outside the comparison.
 func compare(t *testing.T, count int, relay simnet.NostrRelay) *compared {
 	t.Helper()
 	net, reader, keys := relays(t, 4, 1, relay)
@@ -75,7 +75,7 @@ func (x *compared) run() (nostr.Compared, error) {
 	return x.reader.Compare(x.t.Context(), x.net.URLs()[0], x.c)
 }
 
-// fetched returns the ids that the relay was asked for.
+// fetched returns the ids that were requested from the relay.
 func (x *compared) fetched() (all []string) {
 	for _, request := range x.net.Requests(0) {
 		all = append(all, request.IDs...)
@@ -83,8 +83,8 @@ func (x *compared) fetched() (all []string) {
 	return all
 }
 
-// TestComparisonFindsWhatIsMissing by sets of ids where the relay can do that, and otherwise
-// by reading everything. What was stored once is not asked for.
+// TestComparisonFindsWhatIsMissing compares sets of ids with relays that support it, and reads
+// everything from the others. It does not request events that were stored once.
 func TestComparisonFindsWhatIsMissing(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {
@@ -112,7 +112,7 @@ func TestComparisonFindsWhatIsMissing(t *testing.T) {
 			require.Equal(t, nostr.Compared{By: test.by, Missing: len(x.want), Sent: len(x.want)}, found)
 			require.ElementsMatch(t, x.want, x.stored)
 			if test.by == nostr.BySets {
-				require.ElementsMatch(t, x.want, x.fetched(), "nothing else was read")
+				require.ElementsMatch(t, x.want, x.fetched(), "other events were requested too")
 				return
 			}
 			require.Empty(t, x.fetched())
@@ -120,7 +120,7 @@ func TestComparisonFindsWhatIsMissing(t *testing.T) {
 	}
 }
 
-// TestLongEventsAreFetched although they take too much memory to be read at once.
+// TestLongEventsAreFetched fetches events that would use too much memory to be read at once.
 func TestLongEventsAreFetched(t *testing.T) {
 	t.Parallel()
 	x := compare(t, 0, simnet.NostrRelay{Page: 250, Sync: simnet.SyncAnswers})
@@ -133,8 +133,8 @@ func TestLongEventsAreFetched(t *testing.T) {
 	require.ElementsMatch(t, x.want, x.stored)
 }
 
-// TestSentEventsThatAreNotStoredAreNotMissing: a demand to vanish from another relay, and an event
-// that is too long to be read. The relay sends what it names.
+// TestSentEventsThatAreNotStoredAreNotMissing covers a request to vanish from another relay, and an
+// event that is too long to be read. The relay does send both.
 func TestSentEventsThatAreNotStoredAreNotMissing(t *testing.T) {
 	t.Parallel()
 	x := compare(t, 50, simnet.NostrRelay{Page: 250, Sync: simnet.SyncAnswers})
@@ -147,8 +147,8 @@ func TestSentEventsThatAreNotStoredAreNotMissing(t *testing.T) {
 	require.ElementsMatch(t, x.want, x.stored)
 }
 
-// TestManyEventsThatWereStoredOnceAreNotMissing: a relay that keeps events for longer names more
-// of them than are looked for at once.
+// TestManyEventsThatWereStoredOnceAreNotMissing covers a relay that keeps events for longer than
+// Weir and names more of them than the comparison's limit.
 func TestManyEventsThatWereStoredOnceAreNotMissing(t *testing.T) {
 	t.Parallel()
 	x := compare(t, 0, simnet.NostrRelay{Page: 250, Sync: simnet.SyncAnswers})
@@ -163,7 +163,8 @@ func TestManyEventsThatWereStoredOnceAreNotMissing(t *testing.T) {
 	require.Greater(t, x.net.Compared(0), 4)
 }
 
-// TestSilentRelayIsReadByPages: one that says that it compares sets, and then says nothing.
+// TestSilentRelayIsReadByPages covers a relay that announces that it compares sets and then does
+// not reply.
 func TestSilentRelayIsReadByPages(t *testing.T) {
 	t.Parallel()
 	x := compare(t, 100, simnet.NostrRelay{Page: 50, Sync: simnet.SyncSilent})
@@ -173,13 +174,14 @@ func TestSilentRelayIsReadByPages(t *testing.T) {
 	require.Equal(t, nostr.Compared{By: nostr.ByPages, Missing: len(x.want), Sent: len(x.want)}, found)
 }
 
-// TestRelayGoesAwayInTheMiddle: it breaks the comparison off, and does not come back.
+// TestRelayGoesAwayInTheMiddle covers a relay that disconnects during the comparison and does not
+// come back.
 func TestRelayGoesAwayInTheMiddle(t *testing.T) {
 	t.Parallel()
 	var served atomic.Bool
 	relay := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.Header.Get("Accept") == "application/nostr+json" {
-			io.WriteString(w, `{"supported_nips":[77]}`) //nolint:errcheck // a test
+			io.WriteString(w, `{"supported_nips":[77]}`) //nolint:errcheck // the client would fail
 			return
 		}
 		if served.Swap(true) {
@@ -187,7 +189,7 @@ func TestRelayGoesAwayInTheMiddle(t *testing.T) {
 			return
 		}
 		if ws, err := websocket.Accept(w, r, nil); err == nil {
-			ws.CloseNow() //nolint:errcheck // it goes away
+			ws.CloseNow() //nolint:errcheck // the relay disconnects
 		}
 	}))
 	t.Cleanup(relay.Close)
@@ -197,7 +199,7 @@ func TestRelayGoesAwayInTheMiddle(t *testing.T) {
 	require.ErrorContains(t, err, "503")
 }
 
-// TestInventedEventsAreNoneThatWereSent: a relay names events that nobody has.
+// TestInventedEventsAreNoneThatWereSent covers a relay that names events that do not exist.
 func TestInventedEventsAreNoneThatWereSent(t *testing.T) {
 	t.Parallel()
 	x := compare(t, 20, simnet.NostrRelay{Page: 500, Sync: simnet.SyncInvents})
@@ -211,8 +213,8 @@ func TestInventedEventsAreNoneThatWereSent(t *testing.T) {
 	require.Equal(t, 100, found.Missing)
 }
 
-// TestComparisonIsBounded: a relay of which more is missing than is looked for is not read
-// to its end, and one that cannot be paged is not called complete.
+// TestComparisonIsBounded shows that if more events are missing than the limit, the relay is not
+// read to its end, and that a relay that cannot be paged is not reported as complete.
 func TestComparisonIsBounded(t *testing.T) {
 	t.Parallel()
 	for _, sync := range []simnet.NostrSync{simnet.SyncAnswers, simnet.SyncUnknown} {
@@ -228,10 +230,11 @@ func TestComparisonIsBounded(t *testing.T) {
 	}
 	_, err := x.run()
 	require.ErrorIs(t, err, nostr.ErrIncomplete)
-	require.Subset(t, x.stored, x.want, "what can be read is stored")
+	require.Subset(t, x.stored, x.want, "events that can be read must be stored")
 }
 
-// TestEveryoneIsCompared where no account is followed, and nobody where the list is empty.
+// TestEveryoneIsCompared compares all authors if the whole network is followed, and none if the
+// list of authors is empty.
 func TestEveryoneIsCompared(t *testing.T) {
 	t.Parallel()
 	x := compare(t, 100, simnet.NostrRelay{Page: 50, Sync: simnet.SyncAnswers})

@@ -54,15 +54,15 @@ func TestNoteIsARecord(t *testing.T) {
 	require.Equal(t, consumer.Verdict{}, m.Proof.Verdict())
 	require.Empty(t, decoded(t, frame(e), 7).Events, "the kind is not stored")
 
-	spaced := strings.Replace(strings.ReplaceAll(string(frame(e)), `","`, `" , "`), `"id"`, `"\u0069d"`, 1) // as JSON allows
+	spaced := strings.Replace(strings.ReplaceAll(string(frame(e)), `","`, `" , "`), `"id"`, `"\u0069d"`, 1) // other valid JSON
 	spaced = strings.Replace(spaced, `"pubkey":"`+hex.EncodeToString(e.PubKey[:])[:1], fmt.Sprintf(`"pubkey":"\u%04x`, hex.EncodeToString(e.PubKey[:])[0]), 1)
 	require.NotContains(t, spaced, `"EVENT","`)
 	require.NotContains(t, spaced, hex.EncodeToString(e.PubKey[:]))
 	require.Equal(t, m.Events, decoded(t, []byte(spaced), 1).Events)
 }
 
-// TestArchivedIsTheEvent checks that what the archive keeps of a message is shorter, and
-// makes the same events, also if it is an excerpt.
+// TestArchivedIsTheEvent checks that the archived form of a message is shorter and yields the same
+// events, also if it is an excerpt.
 func TestArchivedIsTheEvent(t *testing.T) {
 	t.Parallel()
 	wire := nostr.Wire([]int{1, 5, 30023}, nostr.NewVerifier(nostr.VerifierConfig{}), nil)
@@ -87,8 +87,8 @@ func TestArchivedIsTheEvent(t *testing.T) {
 	}
 }
 
-// TestRevisionsSortAsTheNetworkDoes checks that the later date is newer, and that of the
-// same date the lower id is.
+// TestRevisionsSortAsTheNetworkDoes checks that the later date is newer, and that of two events
+// with the same date the one with the lower id is.
 func TestRevisionsSortAsTheNetworkDoes(t *testing.T) {
 	t.Parallel()
 	low, high := [32]byte{0: 1}, [32]byte{0: 2}
@@ -117,8 +117,8 @@ func TestKeys(t *testing.T) {
 	}
 }
 
-// TestDeletionNamesItsAuthorsEvents checks that a request deletes only what its author
-// wrote, of every stored kind, and addresses of any kind only up to its date.
+// TestDeletionNamesItsAuthorsEvents checks that a request deletes only events of its author, of
+// every stored kind, and addresses of any kind only up to its date.
 func TestDeletionNamesItsAuthorsEvents(t *testing.T) {
 	t.Parallel()
 	target, other := strings.Repeat("ab", 32), strings.Repeat("cd", 32)
@@ -142,15 +142,15 @@ func TestDeletionNamesItsAuthorsEvents(t *testing.T) {
 	require.Less(t, at, protocol.Revision(1_700_000_001, [32]byte{0: 255}))
 
 	wire := nostr.Wire([]int{1, 3, 5, 7, 30023}, nostr.NewVerifier(nostr.VerifierConfig{}), nil)
-	for part, want := range got { // a dead letter is one of them
+	for part, want := range got { // a dead letter has one of the events
 		again := decoded(t, wire.Excerpt(frame(e), m.Events[part].Part), 1, 3, 5, 7, 30023)
 		require.Len(t, again.Events, 1)
 		require.Equal(t, want, fmt.Sprintf("%s %s/%s %.17s", again.Events[0].Operation, again.Events[0].Collection, again.Events[0].Key, again.Events[0].Revision))
 	}
 }
 
-// TestDeletionRequestLeavesABoundedNumberOfTombstones: one that names more than 2,000 events is
-// refused, and the operator sees it.
+// TestDeletionRequestLeavesABoundedNumberOfTombstones shows that a request that names more than
+// 2,000 events is refused and leaves a dead letter.
 func TestDeletionRequestLeavesABoundedNumberOfTombstones(t *testing.T) {
 	t.Parallel()
 	const most = 2000
@@ -178,8 +178,8 @@ func TestExpiredAndEphemeralAreNoRecords(t *testing.T) {
 	require.Empty(t, decoded(t, frame(signed(t, 1, 20001, "")), 20001).Events)
 }
 
-// TestForgeriesLeaveFewDeadLetters checks that a forged id is refused by the decoder, a
-// forged signature by the proof, and that only the first ones are kept.
+// TestForgeriesLeaveFewDeadLetters checks that a forged id is refused by the decoder and a forged
+// signature by the proof, and that only the first of them leave dead letters.
 func TestForgeriesLeaveFewDeadLetters(t *testing.T) {
 	t.Parallel()
 	wire := nostr.Wire([]int{1}, nostr.NewVerifier(nostr.VerifierConfig{Refused: 3}), nil)
@@ -209,8 +209,9 @@ func TestForgeriesLeaveFewDeadLetters(t *testing.T) {
 	}
 }
 
-// TestDemandsToVanishNameRelays in any spelling. A demand of another relay is not remembered
-// as seen, so that it is obeyed when that relay sends it, even if demands are stored.
+// TestDemandsToVanishNameRelays checks that requests to vanish may name relays in any spelling. A
+// request to another relay is not recorded as seen, so that it is obeyed when that relay sends it,
+// even if requests are stored.
 func TestDemandsToVanishNameRelays(t *testing.T) {
 	t.Parallel()
 	wire := nostr.Wire([]int{62}, nostr.NewVerifier(nostr.VerifierConfig{}), []string{"wss://relay.example", "ws://other.example:8080/path"})
@@ -222,7 +223,7 @@ func TestDemandsToVanishNameRelays(t *testing.T) {
 		wire.Decode(frame(signed(t, 1_700_000_000, 62, "", []string{"relay", relay})), time.Now(), m)
 		erased := slices.ContainsFunc(m.Events, func(ev consumer.Event) bool { return ev.Kind == consumer.KindErasure })
 		require.Equal(t, obeyed, erased, relay)
-		require.Equal(t, obeyed, len(m.Events) > 0, "what is stored of a frame is remembered as seen")
+		require.Equal(t, obeyed, len(m.Events) > 0, "a frame with events is recorded as seen")
 	}
 }
 
@@ -248,7 +249,8 @@ func FuzzWire(f *testing.F) {
 	})
 }
 
-// TestVanishErasesOnlyWhereDemanded checks that a demand made to other relays is none.
+// TestVanishErasesOnlyWhereDemanded checks that a request to vanish from other relays erases
+// nothing.
 func TestVanishErasesOnlyWhereDemanded(t *testing.T) {
 	t.Parallel()
 	for relay, erases := range map[string]bool{"ALL_RELAYS": true, "wss://relay.example/": true, "": false} {

@@ -20,29 +20,30 @@ import (
 	protocol "github.com/weir-social/weir/nostr"
 )
 
-// scripted is the side of a relay that does what a test says.
+// scripted is the server side of a connection to a relay that follows a test's script.
 type scripted struct {
 	ctx context.Context
 	ws  *websocket.Conn
 }
 
-// say sends a message; false: the client has gone.
+// say sends a message. It returns false if the client has disconnected.
 func (s *scripted) say(format string, args ...any) bool {
 	return s.ws.Write(s.ctx, websocket.MessageText, fmt.Appendf(nil, format, args...)) == nil
 }
 
-// hear returns the kind of the next message, and its subscription; empty if the client has gone.
+// hear returns the kind and the subscription of the next message, or "" if the client has
+// disconnected.
 func (s *scripted) hear() (kind, sub string) {
 	var parts []json.RawMessage
 	_, message, err := s.ws.Read(s.ctx)
 	if err != nil || json.Unmarshal(message, &parts) != nil || json.Unmarshal(parts[0], &kind) != nil {
 		return "", ""
 	}
-	json.Unmarshal(parts[1], &sub) //nolint:errcheck // of AUTH it is an event
+	json.Unmarshal(parts[1], &sub) //nolint:errcheck // fails for AUTH, whose second part is an event
 	return kind, sub
 }
 
-// scriptedRelay starts a relay. Each connection follows the script, and ends with it.
+// scriptedRelay starts a relay. Each connection runs the script and closes after it.
 func scriptedRelay(t *testing.T, script func(*scripted)) (url string) {
 	t.Helper()
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -54,14 +55,14 @@ func scriptedRelay(t *testing.T, script func(*scripted)) (url string) {
 		if err != nil {
 			return
 		}
-		defer ws.CloseNow() //nolint:errcheck // it is over
+		defer ws.CloseNow() //nolint:errcheck // the script is over
 		script(&scripted{r.Context(), ws})
 	}))
 	t.Cleanup(server.Close)
 	return "ws" + strings.TrimPrefix(server.URL, "http")
 }
 
-// scriptedSource reads a scripted relay, for this many authors; 0: for everyone.
+// scriptedSource reads a scripted relay for this many authors; 0 means everyone.
 func scriptedSource(t *testing.T, url string, authors int) *nostr.Client {
 	t.Helper()
 	source, err := nostr.New(nostr.Config{Kinds: stored(), Verifier: nostr.NewVerifier(nostr.VerifierConfig{}), Key: &[32]byte{31: 5}, Config: socket.Config{Endpoints: []string{url}}})
@@ -78,15 +79,15 @@ func filterOf(authors int) consumer.Filter {
 	return f
 }
 
-// listen connects from a position and decodes until the connection ends. It returns why, and
-// how many events came.
+// listen connects from a position and decodes until the connection ends. It returns the number of
+// events and the reason.
 func listen(t *testing.T, source *nostr.Client, each func(*consumer.Message)) (events int, ended error) {
 	t.Helper()
 	conn, err := source.Connect(t.Context(), func(string) consumer.Cursor {
 		return consumer.Cursor{Kind: consumer.CursorTime, Value: time.Now().Add(-time.Hour).UnixMicro()}
 	}, nil)
 	require.NoError(t, err)
-	defer conn.Close() //nolint:errcheck // it is over
+	defer conn.Close() //nolint:errcheck // the test is over
 	for {
 		f, err := conn.Next(t.Context())
 		if err != nil {
@@ -111,7 +112,7 @@ func note(t *testing.T, text string) []byte {
 	return e.AppendJSON(nil)
 }
 
-// open reads the REQ of each live subscription, and ends its stored events.
+// open reads the REQ of each live subscription, and sends the end of its stored events.
 func (s *scripted) open(subscriptions int) {
 	for range subscriptions {
 		_, sub := s.hear()
@@ -119,7 +120,8 @@ func (s *scripted) open(subscriptions int) {
 	}
 }
 
-// TestMessagesWithoutASubscriptionEndNothing: they belong to no page.
+// TestMessagesWithoutASubscriptionEndNothing shows that messages without a known subscription do
+// not end a page.
 func TestMessagesWithoutASubscriptionEndNothing(t *testing.T) {
 	t.Parallel()
 	signed := note(t, "")
@@ -145,7 +147,7 @@ func TestMessagesWithoutASubscriptionEndNothing(t *testing.T) {
 		}
 		noise(s)
 		s.say(`["NOTICE","the end"]`)
-		s.ws.Close(websocket.StatusNormalClosure, "as planned") //nolint:errcheck // it is over
+		s.ws.Close(websocket.StatusNormalClosure, "as planned") //nolint:errcheck // the script is over
 	})
 	moved := 0
 	events, err := listen(t, scriptedSource(t, url, 0), func(m *consumer.Message) {
@@ -158,7 +160,8 @@ func TestMessagesWithoutASubscriptionEndNothing(t *testing.T) {
 	require.Equal(t, 1, moved)
 }
 
-// TestPageWithoutEndEndsTheConnection, whatever it consists of.
+// TestPageWithoutEndEndsTheConnection covers pages of events, of invalid events and of invalid
+// JSON.
 func TestPageWithoutEndEndsTheConnection(t *testing.T) {
 	t.Parallel()
 	signed := note(t, "")
@@ -168,7 +171,7 @@ func TestPageWithoutEndEndsTheConnection(t *testing.T) {
 			url := scriptedRelay(t, func(s *scripted) {
 				s.open(1)
 				_, sub := s.hear()
-				for s.say(`["EVENT",%q,%s]`, sub, message) { //nolint:revive // until the client has gone
+				for s.say(`["EVENT",%q,%s]`, sub, message) { //nolint:revive // until the client disconnects
 				}
 			})
 			_, err := listen(t, scriptedSource(t, url, 0), nil)
@@ -177,8 +180,8 @@ func TestPageWithoutEndEndsTheConnection(t *testing.T) {
 	}
 }
 
-// TestRelayThatSendsNothingReadableIsMissed: it is not read for ever, and what it may have is known
-// to be missing.
+// TestRelayThatSendsNothingReadableIsMissed shows that such a relay is not read for ever, and that
+// the whole time is recorded as missed.
 func TestRelayThatSendsNothingReadableIsMissed(t *testing.T) {
 	t.Parallel()
 	var pages atomic.Int64
@@ -200,7 +203,7 @@ func TestRelayThatSendsNothingReadableIsMissed(t *testing.T) {
 		return consumer.Cursor{Kind: consumer.CursorTime, Value: since.UnixMicro()}
 	}, nil)
 	require.NoError(t, err)
-	defer conn.Close() //nolint:errcheck // it is over
+	defer conn.Close() //nolint:errcheck // the test is over
 	missed := map[int64]bool{}
 	var m consumer.Message
 	for m.TimeUS == 0 {
@@ -221,8 +224,8 @@ func TestRelayThatSendsNothingReadableIsMissed(t *testing.T) {
 	require.Less(t, pages.Load(), int64(5000))
 }
 
-// TestRelayThatDoesNotAnswerIsLeft: it replies to pings, but drops a request, or never ends a
-// page or says whether it accepts who asks.
+// TestRelayThatDoesNotAnswerIsLeft covers a relay that replies to pings, but ignores a request,
+// never ends a page, or never confirms the authentication.
 func TestRelayThatDoesNotAnswerIsLeft(t *testing.T) {
 	t.Parallel()
 	for name, script := range map[string]func(s *scripted){
@@ -252,7 +255,7 @@ func TestRelayThatDoesNotAnswerIsLeft(t *testing.T) {
 			require.NoError(t, source.SetFilter(t.Context(), filterOf(0)))
 			conn, err := source.Connect(t.Context(), func(string) consumer.Cursor { return consumer.Cursor{Kind: consumer.CursorTime} }, nil)
 			require.NoError(t, err)
-			defer conn.Close() //nolint:errcheck // it is over
+			defer conn.Close() //nolint:errcheck // the test is over
 			var m consumer.Message
 			for {
 				f, err := conn.Next(t.Context())
@@ -266,7 +269,8 @@ func TestRelayThatDoesNotAnswerIsLeft(t *testing.T) {
 	}
 }
 
-// TestEverySubscriptionIsOpenBeforeThePastIsRead: an end that comes twice stands for one.
+// TestEverySubscriptionIsOpenBeforeThePastIsRead shows that a repeated EOSE counts for one
+// subscription only.
 func TestEverySubscriptionIsOpenBeforeThePastIsRead(t *testing.T) {
 	t.Parallel()
 	heard := make(chan string, 10)
@@ -288,12 +292,12 @@ func TestEverySubscriptionIsOpenBeforeThePastIsRead(t *testing.T) {
 	require.Equal(t, "REQ", <-heard)
 }
 
-// TestFilterChangedInADial ends that connection: it would read the old accounts until
-// the next one.
+// TestFilterChangedInADial shows that a filter that changes during a dial ends that connection: it
+// would otherwise read the old accounts until the next one.
 func TestFilterChangedInADial(t *testing.T) {
 	t.Parallel()
 	url := scriptedRelay(t, func(s *scripted) {
-		for kind, _ := s.hear(); kind != ""; kind, _ = s.hear() { //nolint:revive // until the client has gone
+		for kind, _ := s.hear(); kind != ""; kind, _ = s.hear() { //nolint:revive // until the client disconnects
 		}
 	})
 	source := scriptedSource(t, url, 2)
@@ -306,7 +310,7 @@ func TestFilterChangedInADial(t *testing.T) {
 			return consumer.Cursor{}
 		}, nil)
 		require.NoError(t, err)
-		defer conn.Close() //nolint:errcheck // it is over
+		defer conn.Close() //nolint:errcheck // the test is over
 		if dials == 1 {
 			_, err = conn.Next(t.Context())
 			require.EqualError(t, err, "the followed accounts have changed")
@@ -317,15 +321,15 @@ func TestFilterChangedInADial(t *testing.T) {
 			_, err := conn.Next(t.Context())
 			ended <- err
 		}()
-		require.NoError(t, source.SetFilter(t.Context(), filterOf(3)), "it is the same")
+		require.NoError(t, source.SetFilter(t.Context(), filterOf(3)), "an unchanged filter must not end the connection")
 		require.Empty(t, ended)
 		require.NoError(t, source.SetFilter(t.Context(), filterOf(4)))
 		require.EqualError(t, <-ended, "the followed accounts have changed")
 	}
 }
 
-// acceptsFirst accepts the answer to its challenge, and then refuses the request that came
-// before it. It returns that request once it is repeated.
+// acceptsFirst accepts the client's authentication, and then refuses the request that came before
+// it. It returns the subscription of the repeated request.
 func (s *scripted) acceptsFirst() (sub string) {
 	s.say(`["AUTH","who is there"]`)
 	_, sub = s.hear()
@@ -336,8 +340,8 @@ func (s *scripted) acceptsFirst() (sub string) {
 	return sub
 }
 
-// TestRelayRefusesAfterItAccepted: it read the request before the answer, and says so after
-// it. The request is repeated, once.
+// TestRelayRefusesAfterItAccepted covers a relay that read the request before the authentication
+// and refuses it afterwards. The client repeats the request once.
 func TestRelayRefusesAfterItAccepted(t *testing.T) {
 	t.Parallel()
 	url := scriptedRelay(t, func(s *scripted) {
@@ -369,20 +373,21 @@ func TestRelayRefusesAfterItAccepted(t *testing.T) {
 	require.Len(t, found, 1)
 }
 
-// TestOpenSubscriptionThatIsRefused ends the connection: what arrived meanwhile would be missed.
+// TestOpenSubscriptionThatIsRefused shows that the connection ends: events that arrive meanwhile
+// would be missed.
 func TestOpenSubscriptionThatIsRefused(t *testing.T) {
 	t.Parallel()
 	url := scriptedRelay(t, func(s *scripted) {
 		s.open(1)
 		s.say(`["CLOSED","live0","auth-required: who are you?"]`)
-		for kind, _ := s.hear(); kind != ""; kind, _ = s.hear() { //nolint:revive // until the client has gone
+		for kind, _ := s.hear(); kind != ""; kind, _ = s.hear() { //nolint:revive // until the client disconnects
 		}
 	})
 	_, err := listen(t, scriptedSource(t, url, 0), nil)
 	require.EqualError(t, err, "the relay does not serve the key in WEIR_NOSTR_KEY")
 }
 
-// TestChallengesWithoutEnd are not answered without end.
+// TestChallengesWithoutEnd shows that a client does not reply to endless challenges for ever.
 func TestChallengesWithoutEnd(t *testing.T) {
 	t.Parallel()
 	url := scriptedRelay(t, func(s *scripted) {

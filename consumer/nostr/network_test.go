@@ -36,7 +36,7 @@ type network struct {
 	pool     *pgxpool.Pool
 	verify   *nostr.Verifier
 	key      *[32]byte
-	patience time.Duration // how long to wait for what is read
+	patience time.Duration // how long to wait until events are read
 }
 
 func newNetwork(t *testing.T, cfg simnet.NostrConfig) *network {
@@ -94,10 +94,10 @@ func (n *network) run(change func(*consumer.Config)) (stop func()) {
 	}
 }
 
-// record is a stored record: its key and the event that it is of.
+// record is a stored record: its key and the id of its event.
 type record struct{ Collection, Author, Key, ID string }
 
-// fold returns the records that the written events make, by the words of the NIPs.
+// fold returns the records that the written events result in, according to the NIPs.
 func (n *network) fold() []record {
 	type name struct {
 		kind        int
@@ -194,7 +194,7 @@ func (n *network) holds() {
 	}
 }
 
-// waitFor waits for a condition.
+// waitFor waits until a condition holds, and reports whether it does.
 func (n *network) waitFor(condition func() bool) bool {
 	n.t.Helper()
 	ctx, cancel := context.WithTimeout(n.t.Context(), n.patience)
@@ -225,8 +225,8 @@ func (n *network) read() {
 	require.Eventually(n.t, func() bool { return n.count(`SELECT count(*) FROM streams WHERE cursor_kind = 'time'`) == relays }, n.patience, 5*time.Millisecond)
 }
 
-// TestRelaysAreReadToTheirEnd reads relays that cut pages within a second, some of them
-// without a word, and one that demands to know who asks.
+// TestRelaysAreReadToTheirEnd reads relays that cut pages within a second, some without telling,
+// and one that requires authentication.
 func TestRelaysAreReadToTheirEnd(t *testing.T) {
 	schematest.Long(t)
 	t.Parallel()
@@ -244,7 +244,7 @@ func TestRelaysAreReadToTheirEnd(t *testing.T) {
 	require.Positive(t, n.count(`SELECT count(*) FROM dead_letters WHERE wire = 'nostr' AND stage = 'decode'`))
 }
 
-// neverSaw checks that no forged event counts as seen: the real one could not come.
+// neverSaw checks that no forged event is recorded as seen: the real one would then be skipped.
 func (n *network) neverSaw(forged []*simnet.NostrEvent) {
 	n.t.Helper()
 	real := map[string]bool{}
@@ -261,9 +261,8 @@ func (n *network) neverSaw(forged []*simnet.NostrEvent) {
 	require.Zero(n.t, n.count(`SELECT count(*) FROM seen WHERE id = ANY ($1::uuid[])`, ids))
 }
 
-// TestKilledReadersStoreTheFold ends the readers of four relays in their transactions,
-// again and again, while events arrive and connections are cut. WEIR_NOSTR_EVENTS says how
-// many events there are.
+// TestKilledReadersStoreTheFold kills the readers of four relays in their transactions, again and
+// again, while events arrive and connections are cut. WEIR_NOSTR_EVENTS is the number of events.
 func TestKilledReadersStoreTheFold(t *testing.T) {
 	t.Parallel()
 	events := 1000
@@ -305,7 +304,7 @@ func TestKilledReadersStoreTheFold(t *testing.T) {
 			select {
 			case err := <-r.ended:
 				require.ErrorIs(t, err, killed)
-			case <-time.After(time.Second): // it had nothing to store
+			case <-time.After(time.Second): // the reader had nothing to store
 				r.cancel()
 				if err := <-r.ended; err != nil {
 					require.ErrorIs(t, err, killed)
@@ -321,7 +320,7 @@ func TestKilledReadersStoreTheFold(t *testing.T) {
 	n.neverSaw(n.Forged())
 	require.Zero(t, n.count(`SELECT count(*) FROM gaps`))
 	rejected := n.count(`SELECT count(*) FROM dead_letters`)
-	require.LessOrEqual(t, rejected, 100, "what anybody can make leaves a bounded number of dead letters")
+	require.LessOrEqual(t, rejected, 100, "forgeries must leave a bounded number of dead letters")
 	require.Positive(t, n.count(`SELECT count(*) FROM tombstones WHERE deleted_at IS NULL`))
 	require.Positive(t, n.count(`SELECT count(*) FROM accounts WHERE erased_rev IS NOT NULL`))
 }

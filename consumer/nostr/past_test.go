@@ -15,9 +15,9 @@ import (
 	"github.com/weir-social/weir/simnet"
 )
 
-// TestSecondLongerThanPageIsSplitOrAGap reads relays with more events of one second than
-// they send in a page: by kind they send all of them, of one kind they cannot be made to. What
-// is older is read all the same.
+// TestSecondLongerThanPageIsSplitOrAGap reads relays that have more events of one second than they
+// send in a page. If the events are of several kinds, requests by kind return all of them. If they
+// are of one kind, the rest is a gap. Older events are read in both cases.
 func TestSecondLongerThanPageIsSplitOrAGap(t *testing.T) {
 	schematest.Long(t)
 	t.Parallel()
@@ -62,12 +62,12 @@ func TestSecondLongerThanPageIsSplitOrAGap(t *testing.T) {
 			require.Equal(t, len(n.fold())-6, n.count(`SELECT count(*) FROM records`))
 			require.Equal(t, 1, n.count(`SELECT count(*) FROM gaps WHERE from_at = to_timestamp($1) AND to_at = to_timestamp($1 + 1) AND problem <> '' AND closed_at IS NULL`, at))
 			require.Equal(t, 1, n.count(`SELECT count(*) FROM gaps`))
-			require.Zero(t, n.count(`SELECT count(*) FROM river_job WHERE kind = 'close_gap'`), "no repository has what is missing")
+			require.Zero(t, n.count(`SELECT count(*) FROM river_job WHERE kind = 'close_gap'`), "no job may be enqueued: no repository has the missing events")
 		})
 	}
 }
 
-// TestSecondThatIsNotCutIsNoGap: nothing older follows it.
+// TestSecondThatIsNotCutIsNoGap covers a second whose events fit in one page.
 func TestSecondThatIsNotCutIsNoGap(t *testing.T) {
 	t.Parallel()
 	n := newNetwork(t, simnet.NostrConfig{Authors: 1, Relays: []simnet.NostrRelay{{Page: 500}}})
@@ -82,8 +82,9 @@ func TestSecondThatIsNotCutIsNoGap(t *testing.T) {
 	require.Zero(t, n.count(`SELECT count(*) FROM gaps`))
 }
 
-// TestPagesThatCannotBeReadHideNothing: anybody can have a relay's newest page consist of events
-// with the last date that there is, with a later one, or of text that nobody can read.
+// TestPagesThatCannotBeReadHideNothing shows that older events are read behind pages that anybody
+// can place at the top of a relay: events with the last possible date, with a later one, or
+// unreadable text.
 func TestPagesThatCannotBeReadHideNothing(t *testing.T) {
 	t.Parallel()
 	const page = 30
@@ -130,8 +131,8 @@ AND to_at BETWEEN now() - interval '2 days' AND '9999-12-31'`))
 	}
 }
 
-// TestPositionMovesOnlyAtTheEnd cuts the connection in the past: the next one starts from
-// the beginning, because the newest events came first.
+// TestPositionMovesOnlyAtTheEnd cuts the connection while the past is read. The next one starts
+// again, because the newest events arrived first.
 func TestPositionMovesOnlyAtTheEnd(t *testing.T) {
 	t.Parallel()
 	n := newNetwork(t, simnet.NostrConfig{Seed: 4, Relays: []simnet.NostrRelay{{Page: 20, CutAt: 60}}})
@@ -143,12 +144,12 @@ func TestPositionMovesOnlyAtTheEnd(t *testing.T) {
 	defer stop()
 	n.read()
 	n.holds()
-	require.Equal(t, 1, n.count(`SELECT count(*) FROM streams WHERE last_event_at >= $1 AND anchor IS NULL`, before.Add(-time.Second)), "the position is of our clock")
+	require.Equal(t, 1, n.count(`SELECT count(*) FROM streams WHERE last_event_at >= $1 AND anchor IS NULL`, before.Add(-time.Second)), "the position must be by our clock")
 }
 
-// TestRefusedPageIsAskedForAgain on the same connection: a relay that refuses a request now
-// and then would otherwise never be read to its end, because each connection begins with
-// the newest page.
+// TestRefusedPageIsAskedForAgain shows that a refused page is requested again on the same
+// connection. Otherwise a relay that refuses some requests would never be read to its end, because
+// each connection begins with the newest page.
 func TestRefusedPageIsAskedForAgain(t *testing.T) {
 	t.Parallel()
 	n := newNetwork(t, simnet.NostrConfig{Seed: 7, Relays: []simnet.NostrRelay{{Page: 20, CloseEach: 3}}})

@@ -22,7 +22,7 @@ import (
 	"github.com/weir-social/weir/simnet"
 )
 
-// relays starts a network of relays, and a reader of the first ones.
+// relays starts a network of relays, and a reader of the first of them.
 func relays(t *testing.T, authors, configured int, all ...simnet.NostrRelay) (*simnet.Nostr, *nostr.Reader, [][32]byte) {
 	t.Helper()
 	net, err := simnet.NewNostr(simnet.NostrConfig{Seed: 8, Authors: authors, Now: time.Now(), Relays: all})
@@ -43,7 +43,8 @@ func ids(events []*protocol.Event) (all []string) {
 	return all
 }
 
-// TestLatestIsTheNewestSignedOne of several relays, one of which is away and one lies.
+// TestLatestIsTheNewestSignedOne asks several relays, one of which is down and one of which sends
+// forgeries.
 func TestLatestIsTheNewestSignedOne(t *testing.T) {
 	t.Parallel()
 	n, reader, keys := relays(t, 3, 2, simnet.NostrRelay{Page: 2}, simnet.NostrRelay{Page: 500, Auth: true}, simnet.NostrRelay{Page: 500})
@@ -79,10 +80,11 @@ func TestLatestIsTheNewestSignedOne(t *testing.T) {
 	found, _, err = reader.Latest(t.Context(), nil, []int{3}, nil)
 	require.NoError(t, err)
 	require.Empty(t, found)
-	require.Len(t, n.Requests(0), before, "an empty list is everyone: nobody is asked")
+	require.Len(t, n.Requests(0), before, "a request without authors asks for everyone: none must be sent")
 }
 
-// TestStrangersRelaysAreGuarded: a relay that a stranger names is not asked in a private network.
+// TestStrangersRelaysAreGuarded shows that a relay named by a stranger is not contacted in a
+// private network.
 func TestStrangersRelaysAreGuarded(t *testing.T) {
 	t.Parallel()
 	n, _, keys := relays(t, 1, 1, simnet.NostrRelay{Page: 500}, simnet.NostrRelay{Page: 500})
@@ -97,8 +99,8 @@ func TestStrangersRelaysAreGuarded(t *testing.T) {
 	require.Empty(t, n.Requests(1))
 }
 
-// TestRelaysRedirectNowhere: neither the stream of a configured relay nor the reader goes
-// where a relay sends them.
+// TestRelaysRedirectNowhere shows that neither the stream of a configured relay nor the reader
+// follows a relay's redirect.
 func TestRelaysRedirectNowhere(t *testing.T) {
 	t.Parallel()
 	var hidden, asked atomic.Int64
@@ -122,7 +124,7 @@ func TestRelaysRedirectNowhere(t *testing.T) {
 	ended := make(chan struct{})
 	before := asked.Load()
 	go func() {
-		source.Connect(ctx, func(string) consumer.Cursor { return consumer.Cursor{} }, func(consumer.Attempt) {}) //nolint:errcheck // cancelled
+		source.Connect(ctx, func(string) consumer.Cursor { return consumer.Cursor{} }, func(consumer.Attempt) {}) //nolint:errcheck // ends with the cancelled context
 		close(ended)
 	}()
 	require.Eventually(t, func() bool { return asked.Load() > before+4 }, time.Minute, time.Millisecond)
@@ -131,8 +133,8 @@ func TestRelaysRedirectNowhere(t *testing.T) {
 	require.Zero(t, hidden.Load())
 }
 
-// TestOneMessageHidesNoOther: a message that is too long, or no JSON, is one author's; the others
-// are read.
+// TestOneMessageHidesNoOther shows that a message that is too long, or invalid JSON, affects only
+// its author: the other messages are read.
 func TestOneMessageHidesNoOther(t *testing.T) {
 	t.Parallel()
 	good := signed(t, 1000, 1, "good")
@@ -155,8 +157,8 @@ func TestOneMessageHidesNoOther(t *testing.T) {
 	require.Subset(t, got, ids([]*protocol.Event{good}))
 }
 
-// TestLongEventsHideNoOthers: a page ends early if its events take too much memory, and the next one
-// goes on from there.
+// TestLongEventsHideNoOthers shows that a page ends early if its events use too much memory, and
+// that the next page continues from there.
 func TestLongEventsHideNoOthers(t *testing.T) {
 	t.Parallel()
 	n, reader, keys := relays(t, 2, 1, simnet.NostrRelay{Page: 250})
@@ -181,8 +183,8 @@ func TestLongEventsHideNoOthers(t *testing.T) {
 	require.Less(t, longest, 17<<20+len(text))
 }
 
-// TestStoredIsReadToItsEnd, in requests that the relay's limits allow, of the asked authors
-// only, and not further than was asked for.
+// TestStoredIsReadToItsEnd reads all stored events in requests within the relay's limits. It
+// returns only events of the requested authors and within the requested time.
 func TestStoredIsReadToItsEnd(t *testing.T) {
 	t.Parallel()
 	n, reader, keys := relays(t, 40, 1, simnet.NostrRelay{Page: 7, Message: 2048})
@@ -211,8 +213,8 @@ func TestStoredIsReadToItsEnd(t *testing.T) {
 	require.ErrorIs(t, reader.Stored(t.Context(), n.URLs()[0], each, q), nostr.ErrIncomplete)
 }
 
-// TestIncompleteQueryDoesNotEndTheOthers: more articles of one second than a page has must not
-// hide the notes.
+// TestIncompleteQueryDoesNotEndTheOthers shows that more articles of one second than fit in a page
+// do not hide the notes.
 func TestIncompleteQueryDoesNotEndTheOthers(t *testing.T) {
 	t.Parallel()
 	n, reader, keys := relays(t, 1, 1, simnet.NostrRelay{Page: 5})
@@ -233,7 +235,8 @@ func TestIncompleteQueryDoesNotEndTheOthers(t *testing.T) {
 	require.Len(t, notes, 20)
 }
 
-// TestDemandsToVanishElsewhereAreNotRead: an author who leaves another relay stays here.
+// TestDemandsToVanishElsewhereAreNotRead shows that a request to vanish from another relay is not
+// returned.
 func TestDemandsToVanishElsewhereAreNotRead(t *testing.T) {
 	t.Parallel()
 	n, reader, keys := relays(t, 1, 1, simnet.NostrRelay{Page: 5})
@@ -254,8 +257,8 @@ func TestDemandsToVanishElsewhereAreNotRead(t *testing.T) {
 	require.Equal(t, want, got)
 }
 
-// TestAuthorsAreDividedByTheRelaysLimits: a relay that takes short messages only is asked for
-// all authors, in several subscriptions.
+// TestAuthorsAreDividedByTheRelaysLimits shows that a relay with a low limit on message length is
+// asked for all authors, in several subscriptions.
 func TestAuthorsAreDividedByTheRelaysLimits(t *testing.T) {
 	t.Parallel()
 	n := newNetwork(t, simnet.NostrConfig{Seed: 9, Authors: 40, Relays: []simnet.NostrRelay{{Page: 100, Message: 2048}}})

@@ -11,8 +11,8 @@ import (
 	"github.com/weir-social/weir/consumer/socket"
 )
 
-// TestRelayThatDoesNotServeIsAskedLess: it accepts each connection, and says something, but never
-// serves what it was asked for. The waits grow, and the failures count.
+// TestRelayThatDoesNotServeIsAskedLess covers a relay that accepts each connection and sends
+// messages, but never serves a request. The waits grow, and the failures are counted.
 func TestRelayThatDoesNotServeIsAskedLess(t *testing.T) {
 	t.Parallel()
 	signed := note(t, "")
@@ -76,7 +76,7 @@ func TestRelayThatDoesNotServeIsAskedLess(t *testing.T) {
 						err = conn.Decode(f, &m)
 					}
 				}
-				conn.Close() //nolint:errcheck // it is over
+				conn.Close() //nolint:errcheck // the attempt is over
 			}
 			require.Len(t, tries, 5)
 			for i, a := range tries {

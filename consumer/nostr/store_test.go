@@ -18,8 +18,8 @@ import (
 	"github.com/weir-social/weir/simnet"
 )
 
-// TestWhatIsAskedForIsStored although it was seen, once, and only if its author signed it: so the
-// past of an account that was purged comes back.
+// TestWhatIsAskedForIsStored shows that requested events are stored although they were seen before,
+// once, and only if their author signed them. So the past of a purged account can be read again.
 func TestWhatIsAskedForIsStored(t *testing.T) {
 	t.Parallel()
 	n := newNetwork(t, simnet.NostrConfig{Seed: 11, Authors: 1, Relays: []simnet.NostrRelay{{Page: 100}}})
@@ -59,17 +59,18 @@ func TestWhatIsAskedForIsStored(t *testing.T) {
 	}
 	n.holds()
 	require.Equal(t, 5, enqueued)
-	require.Positive(t, n.count(`SELECT count(*) FROM dead_letters WHERE stage = 'verify'`), "the forged one")
+	require.Positive(t, n.count(`SELECT count(*) FROM dead_letters WHERE stage = 'verify'`), "the forged event must leave a dead letter")
 	retry.Follows = func(string) bool { return false }
 	_, err = n.pool.Exec(t.Context(), `DELETE FROM records`)
 	require.NoError(t, err)
 	written, err := retry.Store(t.Context(), nostr.WireName, frames, time.Now())
 	require.NoError(t, err)
-	require.Zero(t, written, "nobody follows the author")
+	require.Zero(t, written, "an event of an unfollowed author must not be stored")
 }
 
-// TestRefusedRequestLeavesOneDeadLetter, however many events it names: each would have the
-// whole frame. The operator's retry refuses it again, and then it is still one.
+// TestRefusedRequestLeavesOneDeadLetter shows that a refused deletion request leaves one dead
+// letter, however many events it names: each letter would contain the whole frame. A manual retry
+// refuses it again and still leaves one.
 func TestRefusedRequestLeavesOneDeadLetter(t *testing.T) {
 	t.Parallel()
 	n := newNetwork(t, simnet.NostrConfig{Seed: 12, Authors: 1, Relays: []simnet.NostrRelay{{Page: 100}}})
@@ -100,8 +101,9 @@ func TestRefusedRequestLeavesOneDeadLetter(t *testing.T) {
 	require.Zero(t, n.count(`SELECT count(*) FROM tombstones`))
 }
 
-// TestRefusedEventStaysADeadLetter when it is retried, even if too many were refused for others to
-// leave any. What a stream or a backfill brings then leaves none.
+// TestRefusedEventStaysADeadLetter shows that a retried event that is refused stays a dead letter,
+// even if the limit of dead letters is reached. Refused events of a stream or a backfill then leave
+// none.
 func TestRefusedEventStaysADeadLetter(t *testing.T) {
 	t.Parallel()
 	n := newNetwork(t, simnet.NostrConfig{Seed: 12, Authors: 1, Relays: []simnet.NostrRelay{{Page: 100}}})
@@ -126,7 +128,8 @@ func TestRefusedEventStaysADeadLetter(t *testing.T) {
 	require.Equal(t, 1, n.count(`SELECT count(*) FROM dead_letters WHERE state = 'open' AND count > 1`))
 }
 
-// TestManyDeletionsAreNotOneTransaction: it would take longer than a transaction may, each time.
+// TestManyDeletionsAreNotOneTransaction shows that they are committed in parts: one transaction
+// would exceed the time limit at every attempt.
 func TestManyDeletionsAreNotOneTransaction(t *testing.T) {
 	t.Parallel()
 	n := newNetwork(t, simnet.NostrConfig{Seed: 12, Authors: 1, Relays: []simnet.NostrRelay{{Page: 100}}})
@@ -146,8 +149,8 @@ func TestManyDeletionsAreNotOneTransaction(t *testing.T) {
 	require.Equal(t, 2, n.count(`SELECT count(DISTINCT xmin::text) FROM tombstones`))
 }
 
-// TestRequestIsArchivedOnce although some of what it deletes was deleted before: an excerpt for each
-// of the other events would have the whole request.
+// TestRequestIsArchivedOnce archives a deletion request of which some events were deleted before.
+// An excerpt for each of the other events would contain the whole request.
 func TestRequestIsArchivedOnce(t *testing.T) {
 	t.Parallel()
 	n := newNetwork(t, simnet.NostrConfig{Seed: 12, Authors: 1, Relays: []simnet.NostrRelay{{Page: 100}}})
@@ -168,8 +171,8 @@ func TestRequestIsArchivedOnce(t *testing.T) {
 	require.Less(t, n.count(`SELECT sum(raw_bytes) FROM archive_open`), 2*(len(frames[0])+len(frames[1])))
 }
 
-// TestErasureByAnOutdatedProgramErasesNothing: it does not know the tables of a projection that
-// another program has registered meanwhile.
+// TestErasureByAnOutdatedProgramErasesNothing erases with a program that lacks a projection
+// registered meanwhile, so it does not know that projection's tables.
 func TestErasureByAnOutdatedProgramErasesNothing(t *testing.T) {
 	t.Parallel()
 	n := newNetwork(t, simnet.NostrConfig{Seed: 12, Authors: 1, Relays: []simnet.NostrRelay{{Page: 100}}})

@@ -25,8 +25,8 @@ type space struct {
 	rules   rules.Rules
 }
 
-// spaces are our own lexicons and, with WEIR_TESTDATA, those of pub.layers: the rules
-// must find the same in both.
+// spaces returns our own lexicons and, with WEIR_TESTDATA, those of pub.layers. The rules must find
+// the same problems in both.
 func spaces(t testing.TB) []space {
 	t.Helper()
 	own, err := lexicon.Load(os.DirFS("../testdata/lexicons"))
@@ -40,7 +40,7 @@ func spaces(t testing.TB) []space {
 	return all
 }
 
-// uri is an at-uri of a collection; NS stands for the namespace.
+// uri returns an at-uri of a collection; NS stands for the namespace.
 func uri(collection string) string { return "at://" + did + "/NS." + collection + "/" + key }
 
 // record validates a record of a collection.
@@ -62,9 +62,9 @@ func brief(problems []lexicon.Problem) string {
 	return strings.Join(parts, ", ")
 }
 
-const a = `{"uuid":{"value":"u1"}` // an annotation, open at its end
+const a = `{"uuid":{"value":"u1"}` // an annotation without its closing bracket
 
-// layer returns an annotation layer of annotations.
+// layer returns an annotation layer with these annotations.
 func layer(annotations string) string {
 	return `"expression":"` + uri("expression.expression") + `","kind":"span","annotations":[` + annotations + `]`
 }
@@ -78,7 +78,7 @@ type ruleCase struct{ collection, fields, hard, soft string }
 
 const annotations = "annotation.annotationLayer"
 
-// orders are spans, times and scales.
+// orders returns cases of spans, times and scales.
 func orders() []ruleCase {
 	const judgments = `"experimentRef":"at://did:web:a.b/NS.judgment.experimentDef/3mptbypluud2a","judgments":[{"item":{"recordRef":"at://a.example/b.c.d/e"}`
 	span := func(s string) string { return layer(a + `,"anchor":{"textSpan":{` + s + `}}}`) }
@@ -118,7 +118,7 @@ func orders() []ruleCase {
 	}
 }
 
-// references to the right collection, and to others.
+// references returns cases of references to the right collection, and to others.
 func references() []ruleCase {
 	const (
 		change = `"summary":"s","sections":[],"subject":`
@@ -141,7 +141,7 @@ func references() []ruleCase {
 	}
 }
 
-// parts of a record that fit together, or do not.
+// parts returns cases of parts of a record that match or do not match.
 func parts() []ruleCase {
 	const (
 		edge    = `"edgeType":"same-as","source":{"recordRef":"at://a.example/b.c.d/e"},"target":`
@@ -191,7 +191,7 @@ func parts() []ruleCase {
 	}
 }
 
-// TestLayersRulesOfOneRecord has each rule, kept and broken.
+// TestLayersRulesOfOneRecord covers each rule, kept and broken.
 func TestLayersRulesOfOneRecord(t *testing.T) {
 	t.Parallel()
 	all := spaces(t)
@@ -204,12 +204,11 @@ func TestLayersRulesOfOneRecord(t *testing.T) {
 	}
 }
 
-// A pairCase is a record, another one that it refers to, and the problems that the rules
-// find.
+// A pairCase is a record, another one that it refers to, and the problems that the rules find.
 type pairCase struct{ collection, fields, targetOf, target, soft string }
 
-// pairs: the text "naïve 日本" has 13 bytes; ï is the third and fourth, 日 the eighth to
-// tenth.
+// pairs returns cases about the text "naïve 日本", which has 13 bytes: ï is the third and fourth, 日
+// the eighth to tenth.
 func pairs() []pairCase {
 	const text = `"id":"e","kind":"document","text":"naïve 日本"`
 	span := func(from, to, quoted string) string {
@@ -251,7 +250,7 @@ func pairs() []pairCase {
 		{"segmentation.segmentation", segmentation(token("0", span("7", "9", ""))), "expression.expression", text, "span_boundary /tokenizations/0/tokens/0/textSpan/byteEnd"},
 		{"segmentation.segmentation", segmentation(token("0", span("7", "99", ""))), "expression.expression", `"id":"e","kind":"document"`, ""},
 		{"segmentation.segmentation", segmentation(token("0", span("7", "99", ""))), "media.media", `"kind":"image","externalUri":"https://example.com"`, ""},
-		// a tokenization with an expression of its own: either text fits
+		// A tokenization with an expression of its own: it may match either text.
 		{"segmentation.segmentation", own(token("0", span("0", "3", "日"))), "expression.part", `"id":"p","kind":"word","text":"日本"`, ""},
 		{"segmentation.segmentation", own(token("0", span("0", "2", "bc"))), "expression.part", `"id":"p","kind":"word","text":"x"`, ""},
 		{"segmentation.segmentation", own(token("0", span("0", "7", ""))), "expression.part", `"id":"p","kind":"word","text":"日本"`, "span_bounds /tokenizations/0/tokens/0/textSpan/byteEnd"},
@@ -294,14 +293,14 @@ func TestLayersRulesBetweenRecords(t *testing.T) {
 				record.Targets[strings.ReplaceAll(uri("expression.expression"), "NS", s.name)] = s.record(t, is, `"id":"e","kind":"document","text":"bc"`).Root
 			}
 			hard, soft := s.rules.Check(record)
-			require.Empty(t, hard, "what another record says is never hard")
+			require.Empty(t, hard, "a problem with another record must not be hard")
 			require.Equal(t, test.soft, brief(soft), "%s %s %s: %v", s.name, test.collection, test.fields, soft)
 			if test.targetOf != "segmentation.segmentation" && test.targetOf != "media.media" {
 				require.True(t, slices.Contains(s.rules.Wanted(record), target), "%s %s", test.collection, target)
 			}
 			record.Targets = nil
 			_, soft = s.rules.Check(record)
-			require.Empty(t, soft, "a record that is not here breaks no rule")
+			require.Empty(t, soft, "a record that is not stored must break no rule")
 		}
 	}
 }
@@ -313,7 +312,7 @@ func TestRulesNeedAValidRecordOfTheirNamespace(t *testing.T) {
 	hard, _ := s.rules.Check(record)
 	require.Equal(t, []lexicon.Problem{{Rule: "scale_order", Path: "/scaleMin", Expected: "at most scaleMax, 1", Received: "2"}}, hard)
 
-	// A target is read only if it is what the reference is to: a template has a text too.
+	// A target is read only if the reference is to that kind of record: a template has a text too.
 	layer := s.record(t, "annotation.annotationLayer", layer(a+`,"anchor":{"textSpan":{"byteStart":0,"byteEnd":9}}}`))
 	layer.Targets[layer.Root.Field("expression").Text()] = s.record(t, "resource.template", `"text":"short","slots":[]`).Root
 	_, soft := s.rules.Check(layer)
@@ -321,7 +320,7 @@ func TestRulesNeedAValidRecordOfTheirNamespace(t *testing.T) {
 
 	hard, soft = rules.Standard().Check(record)
 	require.Empty(t, append(hard, soft...), "another namespace")
-	// A field without a name is not the parent of a record that has none.
+	// A field without a name is not the parent of a record without one.
 	nameless := s.record(t, "corpus.membership", `"corpusRef":"`+uri("corpus.corpus")+`","expressionRef":"`+uri("expression.expression")+`","":"`+uri("corpus.membership")+`"`)
 	require.Len(t, s.rules.Wanted(nameless), 2)
 	nameless.Targets[strings.ReplaceAll(uri("corpus.corpus"), "NS", s.name)] = s.record(t, "corpus.corpus", `"name":"n"`).Root
@@ -334,8 +333,8 @@ func TestRulesNeedAValidRecordOfTheirNamespace(t *testing.T) {
 	require.Empty(t, s.rules.Wanted(record))
 }
 
-// TestProblemsOfARecordAreBounded, and the work grows with the record alone: with
-// twenty thousand annotations that all have the same ID, or a chain of that length.
+// TestProblemsOfARecordAreBounded also shows that the work grows only with the record's size: with
+// twenty thousand annotations that all have the same ID, or with a chain of that length.
 func TestProblemsOfARecordAreBounded(t *testing.T) {
 	t.Parallel()
 	s := spaces(t)[0]

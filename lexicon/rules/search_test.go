@@ -10,7 +10,7 @@ import (
 	"github.com/weir-social/weir/lexicon"
 )
 
-// nested returns a record with one string at a field; an asterisk in it is an array.
+// nested returns a record with one string at a field; an asterisk in the field means an array.
 func nested(field, value string) string {
 	text := fmt.Sprintf("%q", value)
 	parts := strings.Split(field, "/")
@@ -24,8 +24,8 @@ func nested(field, value string) string {
 	return text
 }
 
-// TestLayersSearchedFields: what a record is called, what it says, and what nobody looks
-// for. Each field is one that the schema declares as a text.
+// TestLayersSearchedFields covers names, contents, and fields that are not searched. The schema
+// declares each field as a text.
 func TestLayersSearchedFields(t *testing.T) {
 	t.Parallel()
 	for _, s := range spaces(t) {
@@ -60,7 +60,7 @@ func TestLayersSearchedFields(t *testing.T) {
 				record := strings.Replace(nested(field, "a heron"), "{", fmt.Sprintf(`{"$type":%q,`, collection), 1)
 				result := s.catalog.Validate(collection, key, []byte(record), lexicon.Options{})
 				path := "/" + strings.ReplaceAll(field, "*", "0")
-				if s.name == "pub.layers" { // our own have some fields only
+				if s.name == "pub.layers" { // our own lexicons have only some of the fields
 					require.Equal(t, []lexicon.Text{{Path: path, Value: "a heron"}}, result.Texts, "%s %s", collection, field)
 				}
 				return s.rules.Searched(collection, []lexicon.Text{{Path: path, Value: "a heron"}})
@@ -80,6 +80,6 @@ func TestLayersSearchedFields(t *testing.T) {
 		}
 		called, others := s.rules.Searched("com.example.note", []lexicon.Text{{Path: "/a"}, {Path: "/b/0"}})
 		require.Empty(t, called)
-		require.Len(t, others, 2, "of a collection that nothing is known of")
+		require.Len(t, others, 2, "all texts of an unknown collection must be found")
 	}
 }

@@ -10,7 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// events returns some of a row of events, three of each second.
+// events returns the events from one number to another, three per second.
 func events(from, to int) (all []Item) {
 	for i := from; i < to; i++ {
 		all = append(all, Item{At: 1_700_000_000 + int64(i/3), ID: sha256.Sum256(fmt.Appendf(nil, "event %d", i))})
@@ -25,14 +25,14 @@ func bytesOf(t *testing.T, text string) []byte {
 	return b
 }
 
-// The messages of another implementation, that of go-nostr.
+// Messages of another implementation, go-nostr.
 const (
 	ofTwo     = "61000002025beeaf427ee0bfcd1a7b6f63010f2745110cf23ae088b859275cd0aad369561bfb378474af5953bec611fcb2602c5b61271c1f233b60c0adba76d5d6f47a50c4"
 	ofHundred = "6186aacfe203018d015e7408d6c0ca68a6e09fd0e848755faa0301ee01416ce3ff63cb9de39676b3ff41f872d104000182ceb142f8ad330002a393fd68e0a3ef0301be01ec4dee5ead71dd90b9cc97abb9de72f3" +
 		"0301a201d38dc62c3eeb2134954c675397b294fa03012b01442d9e5139ab3de6bb04d5331c2fa7360301e501c66271d786779c18ae074105b4571f7c03015201cd01ddabdcde3a8a8f4615eca3760d7903014d013d84e592af726bf531f02548c49d0048" +
 		"03018f01188f73644c4a2dd4945081e9c2cfaed503010701c6577d001ff92ef92140ecd8b31c8102030157015a835c587c4ed8f0f59bce28e894967803011801a8daad7d6cf508791fddab5b98246dc2" +
 		"03019e010458de0ede3f4f53e936abc40698c2ed03016a0129daac138a4fce9e9ba6ede632b7855e0000010e5e41520464fa796bb85db7dc4634ef"
-	// Of a relay that has the events 1 to 99, to a client that has 0 to 98.
+	// From a relay that has the events 1 to 99, to a client that has 0 to 98.
 	replied = "6186aacfe203018d02067f1ee17eb6d4b1815c8c0580dfb7ca0d3d5c3cde523da817ef7d3b1e96f6d5b8fb378474af5953bec611fcb2602c5b61271c1f233b60c0adba76d5d6f47a50c4" +
 		"2d245d477b973c0895afc098b46762967f728e5aec8555d81ceaf1996d4c33e06c5cd6775eb412207f7f71f11f09047f1475b2b7526063195b777a230fe4c2a683f7ef85cb0d5e50e4ff823f62961cc134c90fa0619b8a76606d89382a12bcf9" +
 		"15e98ed480b8f8ba9c9b3b94eb7a12a19c5dec19db4e4a5ed9a63ac5c65c14471e0000000002073d28175f1a997d9872f625b6493b8ab729337966d2ae41c8bc5819f2a62d16936a4177570b67c5a01fa63c8b9c4bb174c25c43ad9d530bec74d012bacedf4b28" +
@@ -76,7 +76,7 @@ func TestHostileMessagesAreRefused(t *testing.T) {
 	require.ErrorIs(t, err, ErrMany)
 }
 
-// TestRestIsLeftForTheNextMessage: the reply to a message with many differences is not
+// TestRestIsLeftForTheNextMessage shows that the reply to a message with many differences is not
 // longer than a message may be, and ends with a fingerprint of the rest.
 func TestRestIsLeftForTheNextMessage(t *testing.T) {
 	t.Parallel()
@@ -104,8 +104,8 @@ func TestRestIsLeftForTheNextMessage(t *testing.T) {
 	require.Equal(t, infinity.at, last)
 }
 
-// FuzzAnswer: no message of a relay makes us ask without end for what is not there, or send
-// what is too long.
+// FuzzAnswer checks that no message of a relay makes us ask endlessly for events that do not exist,
+// or send a message that is too long.
 func FuzzAnswer(f *testing.F) {
 	for _, seed := range []string{ofTwo, ofHundred, replied, "61", "6100000200", "61000001" + strings.Repeat("00", 16)} {
 		b, err := hex.DecodeString(seed)
@@ -119,7 +119,7 @@ func FuzzAnswer(f *testing.F) {
 		require.LessOrEqual(t, len(reply), 4096)
 		require.LessOrEqual(t, len(s.Missing()), len(message)/32)
 		if err == nil && reply != nil {
-			_, err = New(have, 4096, 1000).Answer(reply) // what we write can be read
+			_, err = New(have, 4096, 1000).Answer(reply) // our own messages can be read
 			require.NoError(t, err)
 		}
 	})

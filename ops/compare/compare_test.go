@@ -19,7 +19,8 @@ func exec(t *testing.T, pool *pgxpool.Pool, sql string) {
 	require.NoError(t, err)
 }
 
-// TestEveryTableAndColumnIsNamed as compared or as left out, with the reason.
+// TestEveryTableAndColumnIsNamed shows that each is named as compared, or as omitted with the
+// reason.
 func TestEveryTableAndColumnIsNamed(t *testing.T) {
 	t.Parallel()
 	pool := schematest.New(t)
@@ -51,7 +52,7 @@ ORDER BY 1`
 	require.Equal(t, want, named, "compare each table, or say why not")
 }
 
-// TestEveryDifferenceIsFound changes one thing after another in one of two databases.
+// TestEveryDifferenceIsFound makes one change after another in one of two databases.
 func TestEveryDifferenceIsFound(t *testing.T) {
 	t.Parallel()
 	first, second := schematest.New(t), schematest.New(t)

@@ -14,13 +14,12 @@ import (
 	"github.com/weir-social/weir/schema/schematest"
 )
 
-// TestChecksRunInParallel also tests that a check that does not end affects only its
-// own finding.
+// TestChecksRunInParallel also shows that a check that does not end affects only its own finding.
 func TestChecksRunInParallel(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		after := func(d time.Duration, name string) Check {
-			return Check{name, func(context.Context) []Finding { // it ignores its context
+			return Check{name, func(context.Context) []Finding { // ignores its context
 				time.Sleep(d)
 				return []Finding{ok(name, "fine")}
 			}}
@@ -128,7 +127,7 @@ func TestRoles(t *testing.T) {
 		t.Helper()
 		tx, err := admin.Begin(t.Context())
 		require.NoError(t, err)
-		defer tx.Rollback(t.Context()) //nolint:errcheck // it only asks
+		defer tx.Rollback(t.Context()) //nolint:errcheck // it only reads
 		_, err = tx.Exec(t.Context(), `SET LOCAL ROLE `+role)
 		require.NoError(t, err)
 		rights, err := schema.ReadRights(t.Context(), tx)
@@ -181,7 +180,7 @@ func TestHiddenSessions(t *testing.T) {
 	})
 	held, err := admin.Begin(t.Context()) // a concurrent index waits for the end of this transaction
 	require.NoError(t, err)
-	defer held.Rollback(context.WithoutCancel(t.Context())) //nolint:errcheck // it is ended
+	defer held.Rollback(context.WithoutCancel(t.Context())) //nolint:errcheck // the transaction has ended
 	_, err = held.Exec(t.Context(), `INSERT INTO watches (target) VALUES ('a.example')`)
 	require.NoError(t, err)
 	made := make(chan error, 1)
@@ -191,7 +190,7 @@ func TestHiddenSessions(t *testing.T) {
 	}()
 	tx, err := admin.Begin(t.Context())
 	require.NoError(t, err)
-	defer tx.Rollback(context.WithoutCancel(t.Context())) //nolint:errcheck // it only asks
+	defer tx.Rollback(context.WithoutCancel(t.Context())) //nolint:errcheck // it only reads
 	const invalid = `SELECT count(*) FROM pg_index WHERE indexrelid = to_regclass('being_made') AND NOT indisvalid`
 	require.Eventually(t, func() bool {
 		var n int
@@ -210,12 +209,12 @@ func TestHiddenSessions(t *testing.T) {
 	require.NoError(t, err)
 	require.False(t, seesAll)
 	require.NoError(t, held.Rollback(t.Context()))
-	require.NoError(t, tx.Rollback(t.Context())) // otherwise the index waits for it
+	require.NoError(t, tx.Rollback(t.Context())) // otherwise the index build waits for it
 	require.NoError(t, <-made)
 }
 
-// TestSettingsOfADefaultServer checks that the server has every setting that is
-// checked, except those of newer servers.
+// TestSettingsOfADefaultServer checks that the server has every setting that the doctor checks,
+// except those of newer servers.
 func TestSettingsOfADefaultServer(t *testing.T) {
 	t.Parallel()
 	pool := schematest.New(t)
@@ -237,7 +236,7 @@ func TestOldTransactions(t *testing.T) {
 	pool := schematest.New(t)
 	tx, err := pool.Begin(t.Context())
 	require.NoError(t, err)
-	defer tx.Rollback(context.WithoutCancel(t.Context())) //nolint:errcheck // it is ended
+	defer tx.Rollback(context.WithoutCancel(t.Context())) //nolint:errcheck // the transaction has ended
 	var pid string
 	require.NoError(t, tx.QueryRow(t.Context(), `SELECT pg_backend_pid()::text FROM (SELECT pg_current_xact_id()) AS x`).Scan(&pid))
 	mine := func(before time.Time) bool {

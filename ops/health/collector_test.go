@@ -56,5 +56,5 @@ func TestLeaseInfoNamesHolder(t *testing.T) {
 	require.Equal(t, map[string]string{"s": "host/3/3", "s-2": "host/2/2"}, holders())
 	_, err := pool.Exec(t.Context(), `UPDATE streams SET lease_expires_at = now() - interval '1 second' WHERE name = 's'`)
 	require.NoError(t, err)
-	require.Equal(t, map[string]string{"s-2": "host/2/2"}, holders(), "a dead holder holds nothing")
+	require.Equal(t, map[string]string{"s-2": "host/2/2"}, holders(), "a dead process must not be reported as the holder")
 }

@@ -16,8 +16,8 @@ import (
 	"github.com/weir-social/weir/schema/schematest"
 )
 
-// TestFeaturesAreReported: their figures are fields of the report and metrics, and their
-// conditions those of Weir.
+// TestFeaturesAreReported shows that features' figures are fields of the report and metrics, and
+// that their conditions are reported like Weir's own.
 func TestFeaturesAreReported(t *testing.T) {
 	t.Parallel()
 	pool := schematest.New(t)

@@ -111,8 +111,8 @@ func names(r Report) (all []string) {
 	return all
 }
 
-// TestDeadWorkersAlert checks that a stream paused by backpressure alerts although
-// no queue is too deep: it stays paused until half of the limit is processed.
+// TestDeadWorkersAlert checks that a stream paused by backpressure alerts although no queue is too
+// deep: it stays paused until half of the limit is processed.
 func TestDeadWorkersAlert(t *testing.T) {
 	t.Parallel()
 	limits := Limits{}.withDefaults()
@@ -230,8 +230,8 @@ func TestUnreachable(t *testing.T) {
 	require.Nil(t, r.CursorTimeUS)
 }
 
-// TestUnprocessedQueues: jobs wait, and nothing of the queue runs. A queue that is slow,
-// paused, or empty is worked.
+// TestUnprocessedQueues covers queues with waiting jobs of which none is running. A queue that is
+// slow, paused, or empty does not count as unprocessed.
 func TestUnprocessedQueues(t *testing.T) {
 	t.Parallel()
 	noon := time.Date(2026, 8, 1, 12, 0, 0, 0, time.UTC)
@@ -249,8 +249,8 @@ func TestUnprocessedQueues(t *testing.T) {
 	require.Equal(t, []string{"unworked"}, subjects)
 }
 
-// TestCollectionsHaveLimits of dead letters: what they have does not count elsewhere, and
-// the first limit that covers a collection is its own.
+// TestCollectionsHaveLimits shows that collections can have their own limits of dead letters. Their
+// dead letters do not count elsewhere, and the first limit that matches a collection applies.
 func TestCollectionsHaveLimits(t *testing.T) {
 	t.Parallel()
 	pool := schematest.New(t)
