@@ -212,5 +212,5 @@ func TestSecretKeysAreRefused(t *testing.T) {
 	require.Contains(t, stderr, "not watching it: look up alice@domain.invalid")
 	_, stderr, code = weir(t, append(relays, "WEIR_WATCH=alice@example.com"), "consume")
 	require.Equal(t, 1, code)
-	require.Contains(t, stderr, "`weir watch add` looks it up")
+	require.Contains(t, stderr, "use `weir watch add`, or give the npub")
 }
