@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/weir-social/weir/consumer"
@@ -59,10 +60,10 @@ func TestRefusedCommitsDesynchronizeTheirAccounts(t *testing.T) {
 				jobs[r.DID]++
 				var inside, outside int64
 				const at = `SELECT coalesce((SELECT max(cursor) FROM streams), 0) FROM resyncs WHERE did = $1`
-				require.NoError(t, tx.QueryRow(ctx, at, r.DID).Scan(&inside))
-				require.ErrorIs(t, s.pool.QueryRow(ctx, at, r.DID).Scan(&outside), schema.ErrNoRows, "the account was marked before the position moved")
-				require.NoError(t, s.pool.QueryRow(ctx, `SELECT max(cursor) FROM streams`).Scan(&outside))
-				require.Greater(t, inside, outside, "the position moves in the same transaction")
+				assert.NoError(t, tx.QueryRow(ctx, at, r.DID).Scan(&inside))
+				assert.ErrorIs(t, s.pool.QueryRow(ctx, at, r.DID).Scan(&outside), schema.ErrNoRows, "the account was marked before the position moved")
+				assert.NoError(t, s.pool.QueryRow(ctx, `SELECT max(cursor) FROM streams`).Scan(&outside))
+				assert.Greater(t, inside, outside, "the position moves in the same transaction")
 			}
 			return nil
 		}
