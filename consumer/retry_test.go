@@ -73,7 +73,7 @@ func TestRetryAfterFixStoresEvents(t *testing.T) {
 
 	retried(t, pool, nil)
 	require.Equal(t, 199, count(t, pool, `SELECT count(*) FROM dead_letters WHERE state = 'open' AND count = 2 AND cause LIKE '%"strict"%' AND last_cause LIKE '%"strict"%'`),
-		"not lifted yet: each is parked again")
+		"not lifted yet: each is dead-lettered again")
 	_, err = pool.Exec(t.Context(), `ALTER TABLE posts_default DROP CONSTRAINT strict`)
 	require.NoError(t, err)
 	enqueued := 0

@@ -192,8 +192,8 @@ func TestOtherDictionaryDeadLettersNothing(t *testing.T) {
 	f, err := conn.Next(t.Context())
 	require.NoError(t, err)
 	_, err = decoded(conn, f)
-	var parked *consumer.Malformed
-	require.False(t, errors.As(err, &parked))
+	var malformed *consumer.Malformed
+	require.False(t, errors.As(err, &malformed))
 	require.ErrorContains(t, err, "another dictionary")
 	conn.Close() //nolint:errcheck // never fails
 	events(t, connect(t, c, oldest), 10)
@@ -330,10 +330,10 @@ func TestTooLongFrameIsDeadLettered(t *testing.T) {
 	require.NoError(t, err)
 	require.True(t, f.Truncated)
 	_, err = decoded(conn, f)
-	var parked *consumer.Malformed
-	require.ErrorAs(t, err, &parked)
-	require.Equal(t, "the frame is too long", parked.Cause)
-	require.LessOrEqual(t, len(parked.Raw), 64<<10)
+	var malformed *consumer.Malformed
+	require.ErrorAs(t, err, &malformed)
+	require.Equal(t, "the frame is too long", malformed.Cause)
+	require.LessOrEqual(t, len(malformed.Raw), 64<<10)
 	require.Equal(t, "did:plc:aaaaaaaaaaaaaaaaaaaaaaaa", events(t, conn, 1)[0].Author)
 }
 
@@ -354,9 +354,9 @@ func TestBrokenZstdIsDeadLettered(t *testing.T) {
 	f, err := conn.Next(t.Context())
 	require.NoError(t, err)
 	_, err = decoded(conn, f)
-	var parked *consumer.Malformed
-	require.ErrorAs(t, err, &parked)
-	require.Contains(t, parked.Cause, "cannot be decompressed")
+	var malformed *consumer.Malformed
+	require.ErrorAs(t, err, &malformed)
+	require.Contains(t, malformed.Cause, "cannot be decompressed")
 	events(t, conn, 1)
 }
 
