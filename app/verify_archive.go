@@ -133,9 +133,10 @@ func ExportArchive(ctx context.Context, store archive.Store, stream string, out 
 		if err != nil {
 			return err
 		}
+		source, _ := sourceOf(m.Wire)
 		for record, err := range records {
 			if err == nil {
-				err = exportRecord(out, m.Wire, record)
+				err = exportRecord(out, m.Wire, source.export, record)
 			}
 			if err != nil {
 				return fmt.Errorf("export segment %s: %w", m.Name, err)
@@ -145,9 +146,9 @@ func ExportArchive(ctx context.Context, store archive.Store, stream string, out 
 	return nil
 }
 
-func exportRecord(out io.Writer, wire string, record []byte) error {
-	if s, _ := sourceOf(wire); s.export != nil {
-		record = s.export(record)
+func exportRecord(out io.Writer, wire string, export func([]byte) []byte, record []byte) error {
+	if export != nil {
+		record = export(record)
 	}
 	line := json.RawMessage(record)
 	if !json.Valid(record) {
