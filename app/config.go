@@ -354,7 +354,7 @@ func (c Config) parse() error {
 	_, stored := c.stored()
 	lexicons := c.checkLexicons()
 	_, queues := c.queues()
-	_, letters := c.deadLetterLimits()
+	_, limits := c.deadLetterLimits()
 	_, webhook := c.webhook()
 	_, hosts := c.hosts()
 	_, proxies := c.proxies()
@@ -362,7 +362,7 @@ func (c Config) parse() error {
 	_, index := c.clickHouse()
 	_, scope := c.archiveScope()
 	_, streams := c.streams()
-	return cmp.Or(stored, lexicons, queues, letters, webhook, hosts, proxies, archive, index, scope, streams)
+	return cmp.Or(stored, lexicons, queues, limits, webhook, hosts, proxies, archive, index, scope, streams)
 }
 
 // stored returns the registry of the stored collections.

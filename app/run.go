@@ -111,10 +111,15 @@ func (p App) checkSource() error {
 		return err
 	}
 	streams, err := p.cfg.streams()
-	for i := 0; i < len(streams) && err == nil; i++ {
-		_, err = p.source(streams[i], p.log, nil)
+	if err != nil {
+		return err
 	}
-	return err
+	for _, one := range streams {
+		if _, err := p.source(one, p.log, nil); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // WithListener runs f with the page's listener.

@@ -108,7 +108,7 @@ func printRecordTrace(w io.Writer, r trace.Record) {
 	if !slices.ContainsFunc(r.Jobs, func(j trace.Job) bool { return j.Records > 0 }) {
 		say("job", "none of the newest %d jobs processes it: completed jobs are removed after an hour", trace.SearchedJobs)
 	}
-	for _, l := range r.Letters {
+	for _, l := range r.DeadLetters {
 		say("dead letter", "%d at %s, %s: %s", l.ID, l.Stage, at(l.LastSeen), l.Cause)
 	}
 	for _, g := range r.Gaps {

@@ -68,9 +68,9 @@ func TestWhatIsAskedForIsStored(t *testing.T) {
 	require.Zero(t, written, "an event of an unfollowed author must not be stored")
 }
 
-// TestRefusedRequestLeavesOneDeadLetter shows that a refused deletion request leaves one dead
-// letter, however many events it names: each letter would contain the whole frame. A manual retry
-// refuses it again and still leaves one.
+// TestRefusedRequestLeavesOneDeadLetter shows that a refused deletion request leaves a single
+// dead letter, however many events it names, because that contains the whole frame. A manual
+// retry refuses it again and still leaves one.
 func TestRefusedRequestLeavesOneDeadLetter(t *testing.T) {
 	t.Parallel()
 	n := newNetwork(t, simnet.NostrConfig{Seed: 12, Authors: 1, Relays: []simnet.NostrRelay{{Page: 100}}})

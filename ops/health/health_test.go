@@ -230,7 +230,7 @@ func TestUnreachable(t *testing.T) {
 	require.Nil(t, r.CursorTimeUS)
 }
 
-// TestUnprocessedQueues covers queues with waiting jobs of which none is running. A queue that is
+// TestUnprocessedQueues covers queues whose jobs wait while none runs. A queue that is
 // slow, paused, or empty does not count as unprocessed.
 func TestUnprocessedQueues(t *testing.T) {
 	t.Parallel()

@@ -107,18 +107,18 @@ const repostCollection = "app.bsky.feed.repost"
 
 // Record holds everything known about a record.
 type Record struct {
-	URI       string                `json:"uri"`
-	WaitsFor  string                `json:"waits_for,omitempty"` // AT-URI of the post that it reposts or quotes, while nothing is shared through it
-	Stored    *StoredRecord         `json:"stored"`
-	Tombstone *Tombstone            `json:"tombstone"`
-	Account   Account               `json:"account"`
-	Streams   []schema.StreamStatus `json:"streams"`
-	Shares    []Share               `json:"shares"`
-	Jobs      []Job                 `json:"jobs"` // completed ones are removed after an hour
-	Letters   []DeadLetter          `json:"dead_letters"`
-	Gaps      []Gap                 `json:"gaps"`
-	Faults    []Fault               `json:"audit_faults"`
-	Message   string                `json:"message"` // why it counts or does not
+	URI         string                `json:"uri"`
+	WaitsFor    string                `json:"waits_for,omitempty"` // AT-URI of the post that it reposts or quotes, while nothing is shared through it
+	Stored      *StoredRecord         `json:"stored"`
+	Tombstone   *Tombstone            `json:"tombstone"`
+	Account     Account               `json:"account"`
+	Streams     []schema.StreamStatus `json:"streams"`
+	Shares      []Share               `json:"shares"`
+	Jobs        []Job                 `json:"jobs"` // completed ones are removed after an hour
+	DeadLetters []DeadLetter          `json:"dead_letters"`
+	Gaps        []Gap                 `json:"gaps"`
+	Faults      []Fault               `json:"audit_faults"`
+	Message     string                `json:"message"` // why it counts or does not
 }
 
 // Rule is the configuration of a record's collection.
@@ -159,7 +159,7 @@ func OfRecord(ctx context.Context, db schema.DB, key schema.Key, now time.Time, 
 	if r.Jobs, err = jobsOf(ctx, db, key); err != nil {
 		return r, err
 	}
-	if r.Letters, err = deadLettersOf(ctx, db, key); err != nil {
+	if r.DeadLetters, err = deadLettersOf(ctx, db, key); err != nil {
 		return r, err
 	}
 	if r.Faults, err = faultsOf(ctx, db, key); err != nil {
@@ -217,7 +217,7 @@ func (r *Record) explain(key schema.Key, written, now time.Time, rule Rule) stri
 		return "It is not stored: it is in an open gap of the stream."
 	case r.aheadOfStreams(written):
 		return "It is not stored yet: the stream has not reached it."
-	case len(r.Letters) > 0:
+	case len(r.DeadLetters) > 0:
 		return "It is not stored: it is in dead_letters."
 	}
 	return "It is not stored, and the reason is unknown: weir audit compares with its account's repository."
@@ -255,7 +255,7 @@ func (r *Record) explainNoShares() string {
 			return fmt.Sprintf("It does not count yet: job %d is %s, at attempt %d of %d.", j.ID, j.State, j.Attempt, j.MaxAttempts)
 		}
 	}
-	if len(r.Letters) > 0 {
+	if len(r.DeadLetters) > 0 {
 		return "It does not count: it could not be processed. See dead_letters."
 	}
 	if r.WaitsFor != "" {
