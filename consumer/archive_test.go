@@ -18,6 +18,7 @@ import (
 
 	"github.com/weir-social/weir/consumer"
 	"github.com/weir-social/weir/consumer/jetstream"
+	"github.com/weir-social/weir/eventually"
 	"github.com/weir-social/weir/schema"
 	"github.com/weir-social/weir/schema/schematest"
 	"github.com/weir-social/weir/simnet"
@@ -133,14 +134,14 @@ func TestArchivedOnce(t *testing.T) {
 					}
 				})
 				var died error
-				require.Eventually(t, func() bool {
+				eventually.True(t, func() bool {
 					select {
 					case died = <-ended:
 						return true
 					default:
 						return count(t, s.pool, readUpTo, s.last()) == 1
 					}
-				}, 5*time.Minute, 5*time.Millisecond)
+				}, 5*time.Millisecond)
 				cancel()
 				if died == nil {
 					require.NoError(t, <-ended)
@@ -190,7 +191,7 @@ func TestArchiveScopes(t *testing.T) {
 			s := newStream(t, simnet.Config{History: 200})
 			stop := s.run(func(cfg *consumer.Config) { cfg.Archive, cfg.Follows = scope, even })
 			last := s.last()
-			require.Eventually(t, func() bool { return count(t, s.pool, readUpTo, last) == 1 }, time.Minute, 5*time.Millisecond)
+			eventually.True(t, func() bool { return count(t, s.pool, readUpTo, last) == 1 }, 5*time.Millisecond)
 			stop()
 			want := 0
 			for _, e := range s.net.(jetstreamNet).Log().Entries() {

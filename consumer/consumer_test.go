@@ -18,6 +18,7 @@ import (
 	"github.com/weir-social/weir/consumer"
 	"github.com/weir-social/weir/consumer/jetstream"
 	"github.com/weir-social/weir/consumer/recording"
+	"github.com/weir-social/weir/eventually"
 	"github.com/weir-social/weir/schema"
 	"github.com/weir-social/weir/schema/schematest"
 )
@@ -270,9 +271,9 @@ func TestStopWhileTheLeaseIsTaken(t *testing.T) {
 	ended := make(chan error, 1)
 	c := played(t, pool, []string{line(1, plainRecord)}, nil)
 	go func() { ended <- c.Run(ctx) }()
-	require.Eventually(t, func() bool {
+	eventually.True(t, func() bool {
 		return count(t, pool, `SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'`) == 1
-	}, time.Minute, 10*time.Millisecond)
+	}, 10*time.Millisecond)
 	cancel()
 	require.NoError(t, tx.Commit(t.Context()))
 	require.NoError(t, <-ended)

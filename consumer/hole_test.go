@@ -15,6 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/weir-social/weir/consumer"
+	"github.com/weir-social/weir/eventually"
 	"github.com/weir-social/weir/schema"
 	"github.com/weir-social/weir/schema/schematest"
 )
@@ -22,7 +23,7 @@ import (
 // until waits until a query returns a count.
 func (s *stream) until(want int, sql string, args ...any) {
 	s.t.Helper()
-	require.Eventually(s.t, func() bool { return count(s.t, s.pool, sql, args...) == want }, time.Minute, 20*time.Millisecond, sql)
+	eventually.True(s.t, func() bool { return count(s.t, s.pool, sql, args...) == want }, 20*time.Millisecond, sql)
 }
 
 const (
@@ -47,7 +48,7 @@ func TestShortHoleIsAGap(t *testing.T) {
 		s.net.Play(20)
 
 		stop = s.run(func(cfg *consumer.Config) { cfg.AnchorWithin = time.Hour })
-		require.Eventually(t, func() bool { return count(t, s.pool, allPosts) > stored }, time.Minute, 20*time.Millisecond)
+		eventually.True(t, func() bool { return count(t, s.pool, allPosts) > stored }, 20*time.Millisecond)
 		stop()
 		require.Equal(t, stood, count(t, s.pool, `SELECT cursor FROM streams`), "the resume must still be open")
 		require.Zero(t, count(t, s.pool, allGaps))
@@ -186,7 +187,7 @@ func TestScanningServerIsNotQuiet(t *testing.T) {
 	stop()
 	phase.Store(1)
 	stop = s.run(quick, url)
-	require.Eventually(t, func() bool { return s.log.has("resume_mismatch") }, time.Minute, time.Millisecond)
+	eventually.True(t, func() bool { return s.log.has("resume_mismatch") }, time.Millisecond)
 	s.until(1, scanning)
 	stop()
 	require.Equal(t, 1, count(t, s.pool, `SELECT count(*) FROM streams WHERE caught_up_at IS NULL OR caught_up_at <= last_event_at`))
@@ -221,7 +222,7 @@ func TestServerMayBeSlowToBegin(t *testing.T) {
 		_, err := s.pool.Exec(t.Context(), `UPDATE streams SET host = `+host)
 		require.NoError(t, err)
 		stop = s.run(impatient)
-		require.Eventually(t, func() bool { return n.Pongs() > 30 }, time.Minute, time.Millisecond)
+		eventually.True(t, func() bool { return n.Pongs() > 30 }, time.Millisecond)
 		s.until(1, `SELECT count(*) FROM streams WHERE state = 'catching up' AND (caught_up_at IS NULL OR caught_up_at <= last_event_at)`)
 		n.Hold(false)
 		s.stores()

@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/weir-social/weir/consumer"
+	"github.com/weir-social/weir/eventually"
 	"github.com/weir-social/weir/schema"
 	"github.com/weir-social/weir/schema/schematest"
 	"github.com/weir-social/weir/simnet"
@@ -50,14 +51,14 @@ func TestKilledAtAnyCommitLosesNothing(t *testing.T) {
 				}
 			})
 			var died error
-			require.Eventually(t, func() bool {
+			eventually.True(t, func() bool {
 				select {
 				case died = <-ended:
 					return true
 				default:
 					return count(t, s.pool, readUpTo, s.last()) == 1
 				}
-			}, time.Minute, 20*time.Millisecond)
+			}, 20*time.Millisecond)
 			cancel()
 			if died != nil {
 				require.ErrorIs(t, died, killed)
@@ -187,7 +188,7 @@ func TestMalformedOperationIsOneDeadLetter(t *testing.T) {
 	n.Inject(toyFrame{DID: "did:plc:many", Rev: "3mptbyqhi7s2f", Ops: []json.RawMessage{op("a"), []byte(`7`), op("b"), []byte(`{"path":8}`), op("c")}})
 	n.Inject(toyFrame{Ops: []json.RawMessage{[]byte(`9`)}}) // this frame alone moves the position
 	stop := s.run(nil)
-	require.Eventually(t, func() bool { return count(t, s.pool, readUpTo, s.last()) == 1 }, time.Minute, 20*time.Millisecond)
+	eventually.True(t, func() bool { return count(t, s.pool, readUpTo, s.last()) == 1 }, 20*time.Millisecond)
 	stop()
 	require.Equal(t, 3, count(t, s.pool, `SELECT count(*) FROM posts WHERE did = 'did:plc:many'`))
 	require.Equal(t, 3, count(t, s.pool, `SELECT count(*) FROM dead_letters WHERE stage = 'decode' AND wire = 'toy' AND length(convert_from(raw, 'UTF8')) < 120`))

@@ -13,6 +13,7 @@ import (
 
 	"github.com/weir-social/weir/consumer"
 	"github.com/weir-social/weir/devpg"
+	"github.com/weir-social/weir/eventually"
 	"github.com/weir-social/weir/schema/schematest"
 	"github.com/weir-social/weir/simnet"
 )
@@ -47,11 +48,11 @@ func TestPgDumpAtPartitionEndBlocksNothing(t *testing.T) {
 		dump.Stdout = out
 		require.NoError(t, dump.Start())
 		require.NoError(t, out.Close())
-		require.Eventually(t, func() bool {
+		eventually.True(t, func() bool {
 			return count(t, s.pool, `
 SELECT count(*) FROM pg_locks AS l JOIN pg_stat_activity AS a USING (pid)
 WHERE a.datname = current_database() AND a.application_name = 'pg_dump' AND l.granted AND l.mode = 'AccessShareLock' AND l.relation = 'posts_default'::regclass`) == 1
-		}, time.Minute, 10*time.Millisecond)
+		}, 10*time.Millisecond)
 		return func() {
 			require.NoError(t, dump.Process.Kill())
 			require.Error(t, dump.Wait(), "pg_dump ended before it was killed")
@@ -76,19 +77,19 @@ func readerAtTheEnd(t *testing.T, read func(*stream) (end func())) {
 	end := read(s)
 	require.Zero(t, count(t, s.pool, `SELECT count(*) FROM partitions WHERE parent = 'posts' AND ends > now() AND part <> 'posts_ahead'`))
 	set(time.Now())
-	require.Eventually(t, func() bool { return s.log.has("partitions_run_out") }, time.Minute, time.Millisecond)
+	eventually.True(t, func() bool { return s.log.has("partitions_run_out") }, time.Millisecond)
 	renewed := func() bool {
 		return count(t, s.pool, `SELECT count(*) FROM streams WHERE lease_renewed_at > $1`, *now.Load()) == 1
 	}
 	s.net.Play(300)
 	s.stores()
 	set(time.Now())
-	require.Eventually(t, renewed, time.Minute, 20*time.Millisecond)
+	eventually.True(t, renewed, 20*time.Millisecond)
 	require.Zero(t, count(t, s.pool, `SELECT count(*) FROM partitions WHERE parent = 'posts' AND ends > now() AND part <> 'posts_ahead'`), "no partition may be created while the reader has its lock")
 	require.False(t, s.log.has("partitions_made"))
 
 	end()
-	require.Eventually(t, func() bool { return s.log.has("partitions_made") }, time.Minute, time.Millisecond)
+	eventually.True(t, func() bool { return s.log.has("partitions_made") }, time.Millisecond)
 	stop()
 	require.Equal(t, 1, s.log.count("partition_creation_failed"), "a state is logged once")
 	require.Equal(t, 1, s.log.count("partitions_run_out"))
@@ -109,7 +110,7 @@ func TestFastClockCreatesNoHugePartition(t *testing.T) {
 		}
 	})
 	s.stores()
-	require.Eventually(t, func() bool { return ahead.Load() >= 3 }, time.Minute, time.Millisecond)
+	eventually.True(t, func() bool { return ahead.Load() >= 3 }, time.Millisecond)
 	stop()
 	require.Positive(t, count(t, s.pool, `SELECT count(*) FROM partitions WHERE parent = 'posts' AND part <> 'posts_ahead'`))
 	require.Zero(t, count(t, s.pool, `SELECT count(*) FROM partitions WHERE parent = 'posts' AND part <> 'posts_ahead' AND ends > now() + interval '3 days'`))

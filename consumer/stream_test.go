@@ -15,6 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/weir-social/weir/consumer"
+	"github.com/weir-social/weir/eventually"
 	"github.com/weir-social/weir/schema"
 	"github.com/weir-social/weir/schema/schematest"
 	"github.com/weir-social/weir/simnet"
@@ -111,7 +112,7 @@ func (s *stream) posts() []post {
 func (s *stream) stores() {
 	s.t.Helper()
 	last := s.last()
-	require.Eventually(s.t, func() bool { return count(s.t, s.pool, readUpTo, last) == 1 }, time.Minute, 20*time.Millisecond, "the last event is not committed")
+	eventually.True(s.t, func() bool { return count(s.t, s.pool, readUpTo, last) == 1 }, 20*time.Millisecond, "the last event is not committed")
 	s.holds(s.posts())
 }
 
@@ -172,7 +173,7 @@ func TestFullBufferDropsTheConnectionNotEvents(t *testing.T) {
 		cfg.BufferBytes, cfg.FullWait, cfg.Registerer = 128<<10, time.Millisecond, metrics
 		cfg.BatchEvents = 50 // most of the history stays in the buffer after the first commit, however late that begins
 		cfg.Enqueue = func(context.Context, pgx.Tx, []schema.Stored, time.Time) error {
-			require.Eventually(t, func() bool { return overflows() > 0 }, time.Minute, 10*time.Millisecond)
+			eventually.True(t, func() bool { return overflows() > 0 }, 10*time.Millisecond)
 			return nil
 		}
 	})

@@ -16,6 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/weir-social/weir/devpg"
+	"github.com/weir-social/weir/eventually"
 )
 
 // TestMain is also the process that startAndKill starts and kills.
@@ -157,7 +158,7 @@ func TestServerStopsWithItsProcess(t *testing.T) {
 	t.Parallel()
 	dir := folder(t)
 	pid := startAndKill(t, dir)
-	require.Eventually(t, func() bool { return !alive(pid) }, 30*time.Second, 20*time.Millisecond)
+	eventually.True(t, func() bool { return !alive(pid) }, 20*time.Millisecond)
 }
 
 // TestStaleLockIsRemoved kills the server and writes the ID of a running process,

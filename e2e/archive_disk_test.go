@@ -8,6 +8,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/weir-social/weir/eventually"
 	"github.com/weir-social/weir/schema/schematest"
 )
 
@@ -63,17 +64,17 @@ func TestFullDiskOfTheArchive(t *testing.T) {
 	pool := open(t, url)
 	env := append(reads(n, url), "WEIR_ARCHIVE=dir:"+filepath.Join(root, "archive"), "WEIR_ARCHIVE_INTERVAL=1s", "WEIR_RESOLVE_LINKS=false", "TMPDIR="+filepath.Join(root, "tmp"))
 	k := &killing{t: t, net: n, process: start(t, env, "serve")}
-	require.Eventually(t, func() bool {
+	eventually.True(t, func() bool {
 		stored, err := tryCount(pool, `SELECT count(*) FROM segments WHERE synced_at IS NOT NULL`)
 		return err == nil && stored > 0
-	}, time.Minute, 20*time.Millisecond)
+	}, 20*time.Millisecond)
 	fill()
 	n.Play(300)
 	k.drain(pool)
-	require.Eventually(t, func() bool {
+	eventually.True(t, func() bool {
 		failed, err := tryCount(pool, `SELECT count(*) FROM river_job WHERE queue = 'archive' AND errors[array_upper(errors, 1)] ->> 'error' LIKE '%`+says+`'`)
 		return err == nil && failed > 0
-	}, time.Minute, 20*time.Millisecond, "no job has met it")
+	}, 20*time.Millisecond, "no job has met it")
 	n.Play(100)
 	k.drain(pool)
 	require.NotZero(t, count(t, pool, `SELECT count(*) FROM archive_open`), "events must wait in the database while the disk is full")

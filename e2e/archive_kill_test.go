@@ -11,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/stretchr/testify/require"
 
+	"github.com/weir-social/weir/eventually"
 	"github.com/weir-social/weir/schema/schematest"
 	"github.com/weir-social/weir/simnet"
 )
@@ -113,10 +114,10 @@ func (a *archiveKills) killsInSeal() {
 	require.NoError(a.t, err)
 	a.process = start(a.t, a.env, "serve")
 	a.net.Play(60)
-	require.Eventually(a.t, func() bool {
+	eventually.True(a.t, func() bool {
 		files, err := filepath.Glob(filepath.Join(a.spool, "*", "*.seg.zst"))
 		return err == nil && len(files) > 0
-	}, time.Minute, 5*time.Millisecond)
+	}, 5*time.Millisecond)
 	a.process.kill()
 	require.NoError(a.t, conn.Close(a.t.Context()))
 	a.kills()
@@ -125,10 +126,10 @@ func (a *archiveKills) killsInSeal() {
 // meetsNoBucket waits until a job has failed because the bucket refuses connections.
 func (a *archiveKills) meetsNoBucket() {
 	a.t.Helper()
-	require.Eventually(a.t, func() bool {
+	eventually.True(a.t, func() bool {
 		n, err := tryCount(a.pool, `SELECT count(*) FROM river_job WHERE queue = 'archive' AND finalized_at IS NULL AND errors[array_upper(errors, 1)] ->> 'error' LIKE '%connection refused%'`)
 		return err == nil && n > 0
-	}, time.Minute, 20*time.Millisecond, "no job has met it: %s", tail(a.process.stderr.String(), 2000))
+	}, 20*time.Millisecond, "no job has met it: %s", tail(a.process.stderr.String(), 2000))
 }
 
 // settled waits until everything is in the bucket and every segment has been compared with the list
@@ -190,7 +191,7 @@ func TestKilledArchive(t *testing.T) {
 	}
 	a.process = start(t, a.env, "serve")
 	a.settled()
-	require.Eventually(t, b.once, time.Minute, 50*time.Millisecond, "replaced versions or orphans are left in the bucket")
+	eventually.True(t, b.once, 50*time.Millisecond, "replaced versions or orphans are left in the bucket")
 	stopServe(t, a.process)
 	require.Empty(t, notOnce(rememberedOf(n), archivedBy(t, b)))
 	require.Less(t, len(rememberedOf(n)), len(onceEach(n)))

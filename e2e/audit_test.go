@@ -12,6 +12,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/stretchr/testify/require"
 
+	"github.com/weir-social/weir/eventually"
 	"github.com/weir-social/weir/schema"
 	"github.com/weir-social/weir/schema/schematest"
 	"github.com/weir-social/weir/simnet"
@@ -43,9 +44,9 @@ func followedForLong(t *testing.T) (n *simnet.Net, pool *pgxpool.Pool, env []str
 	env = append(follower(n, database), "WEIR_WATCH="+n.Hub().DID)
 	serve = start(t, env, "serve")
 	followed := len(active(n, n.Follows(n.Hub().DID)))
-	require.Eventually(t, func() bool {
+	eventually.True(t, func() bool {
 		return count(t, pool, `SELECT count(*) FROM river_job WHERE kind = 'backfill_account'`) == followed
-	}, time.Minute, 20*time.Millisecond)
+	}, 20*time.Millisecond)
 	settled(t, pool)
 	return n, pool, env, serve
 }
@@ -59,9 +60,9 @@ func someoneBusy(t *testing.T, n *simnet.Net, pool *pgxpool.Pool, posts int) (di
 	require.GreaterOrEqual(t, len(rkeys), posts)
 	e, err := n.PostNow(did, "now")
 	require.NoError(t, err)
-	require.Eventually(t, func() bool {
+	eventually.True(t, func() bool {
 		return count(t, pool, fmt.Sprintf(`SELECT count(*) FROM posts WHERE did = '%s' AND rkey = '%s'`, did, e.Rkey)) == 1
-	}, time.Minute, 20*time.Millisecond)
+	}, 20*time.Millisecond)
 	return did, rkeys
 }
 

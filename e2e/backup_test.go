@@ -45,7 +45,7 @@ func TestRestoredBackupResumesWithoutLoss(t *testing.T) {
 	lost, fresh := schematest.Server(t), schematest.Server(t)
 	withRoles(t, lost.URL("weir"))
 	k := begin(t, busyNetwork(t), lost, as(t, "weir_owner", lost.URL("weir")), as(t, "weir_app", lost.URL("weir")))
-	stop := live(t, k.net, 300)
+	stop := live(t, k.net, 100)
 	k.progress(10)
 	dump := filepath.Join(t.TempDir(), "weir.dump")
 	runs(t, clientTool(t, "pg_dump"), "--format=custom", "--file="+dump, lost.URL("weir"))

@@ -15,10 +15,10 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/weir-social/weir/devpg"
+	"github.com/weir-social/weir/eventually"
 	"github.com/weir-social/weir/simnet"
 )
 
@@ -175,15 +175,14 @@ func (a *against) live(program, url string) *os.ProcessState {
 	conn, err := pgx.Connect(a.b.Context(), url)
 	require.NoError(a.b, err)
 	last := time.UnixMicro(lastDelivered(a.net).TimeUS)
-	read := assert.Eventually(a.b, func() bool {
+	eventually.True(a.b, func() bool {
 		var read bool
 		err := conn.QueryRow(a.b.Context(), `SELECT coalesce(bool_or(last_event_at >= $1), false) FROM streams`, last).Scan(&read)
 		return err == nil && read
-	}, 2*time.Minute, 50*time.Millisecond)
+	}, 50*time.Millisecond, "%s does not read the stream: %s", program, &out)
 	require.NoError(a.b, conn.Close(a.b.Context()))
 	require.NoError(a.b, cmd.Process.Signal(syscall.SIGTERM))
 	require.NoError(a.b, cmd.Wait(), out.String())
-	require.True(a.b, read, "%s does not read the stream: %s", program, &out)
 	return cmd.ProcessState
 }
 
@@ -228,11 +227,11 @@ func (a *against) measure(run func() *os.ProcessState) cost {
 // is counted once it has ended.
 func (a *against) quiet() {
 	a.b.Helper()
-	require.Eventually(a.b, func() bool {
+	eventually.True(a.b, func() bool {
 		var others int
 		err := a.admin.QueryRow(a.b.Context(), `SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'client backend' AND pid <> pg_backend_pid()`).Scan(&others)
 		return err == nil && others == 0
-	}, time.Minute, 20*time.Millisecond)
+	}, 20*time.Millisecond)
 }
 
 // postgres is the processor time of the whole server so far, of ended and running

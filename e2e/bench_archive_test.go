@@ -11,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/stretchr/testify/require"
 
+	"github.com/weir-social/weir/eventually"
 	"github.com/weir-social/weir/simnet"
 )
 
@@ -85,7 +86,7 @@ func (a *against) seal(archive, recording string, events int) {
 	a.run(env, binary, "ingest", "--work=false", recording)
 	require.Equal(a.b, events, a.count(url, `SELECT sum(records) FROM archive_open`))
 	work := start(a.b, env, "work", "--queues", "archive")
-	require.Eventually(a.b, func() bool { return a.count(url, `SELECT count(*) FROM archive_open`) == 0 }, 5*time.Minute, 50*time.Millisecond)
+	eventually.True(a.b, func() bool { return a.count(url, `SELECT count(*) FROM archive_open`) == 0 }, 50*time.Millisecond)
 	work.kill()
 	drop()
 }

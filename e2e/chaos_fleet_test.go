@@ -10,6 +10,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/weir-social/weir/eventually"
 	"github.com/weir-social/weir/simnet"
 )
 
@@ -53,10 +54,10 @@ func (c *chaos) kill(name string) {
 // reader returns the consumer that holds the lease, and the one that waits.
 func (c *chaos) reader() (reading, waiting string) {
 	c.t.Helper()
-	require.Eventually(c.t, func() bool {
+	eventually.True(c.t, func() bool {
 		reading = c.holder()
 		return reading != ""
-	}, patience, 20*time.Millisecond, "no consumer takes the lease")
+	}, 20*time.Millisecond, "no consumer takes the lease")
 	if reading == "consume 1" {
 		return reading, "consume 2"
 	}

@@ -19,11 +19,11 @@ import (
 // chaosRate is the number of events per second of make chaos.
 const chaosRate = 300
 
-// rate is the number of events per second: half of chaosRate in the round that runs beside other
+// rate is the number of events per second: a quarter of chaosRate in the round that runs beside other
 // tests, where each event uses processor time that they need.
 func (c *chaos) rate() float64 {
 	if chaosLength(c.t) == 0 {
-		return chaosRate / 2
+		return chaosRate / 4
 	}
 	return chaosRate
 }
@@ -126,8 +126,11 @@ func newChaos(t *testing.T, seed uint64, r round) *chaos {
 	direct := c.server.URL("weir")
 	url := strings.Replace(direct, hostOf(t, direct), c.database.Listen, 1)
 	c.env = append(reads(n, url), "WEIR_JETSTREAM=ws://"+c.stream.Listen+"/subscribe",
-		"WEIR_BATCH_EVENTS=100", "WEIR_BATCH_INTERVAL=50ms", // small batches are inserted, large ones copied
+		"WEIR_BATCH_EVENTS=100", // small batches are inserted, large ones copied
 		"WEIR_QUEUE_LIMIT=40", "WEIR_QUIET_AFTER=5s")
+	if chaosLength(t) > 0 { // nothing runs beside it
+		c.env = append(c.env, "WEIR_BATCH_INTERVAL=50ms", "WEIR_WORKERS=8", "WEIR_BACKFILL_WORKERS=4")
+	}
 	if c.relay {
 		c.env = append(c.env, "WEIR_SOURCE=firehose", "WEIR_RELAYS=ws://"+c.stream.Listen, "WEIR_JETSTREAM=ws://127.0.0.1:1")
 	}

@@ -7,6 +7,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/weir-social/weir/eventually"
 	"github.com/weir-social/weir/simnet"
 )
 
@@ -67,13 +68,13 @@ func clockFaults() []fault {
 			p.returned(p.accepted.Load())
 			c.waitForWork()
 			c.step(0, fleet()[2:4]...)
-			require.Eventually(c.t, func() bool { // a job that waits for an account's resync is due by the database's clock
+			eventually.True(c.t, func() bool { // a job that waits for an account's resync is due by the database's clock
 				late, err := tryCount(c.pool, `
 SELECT count(*) FROM river_job AS j
 WHERE finalized_at IS NULL AND scheduled_at > now() + interval '1 hour'
   AND NOT (kind = 'resync_repo' AND EXISTS (SELECT FROM resyncs AS r WHERE r.did = j.args ->> 'did' AND j.scheduled_at < r.due_at + interval '1 minute'))`)
 				return err == nil && late == 0
-			}, patience, 20*time.Millisecond, "jobs wait for the time of the wrong clock")
+			}, 20*time.Millisecond, "jobs wait for the time of the wrong clock")
 		}},
 	)
 }
@@ -124,10 +125,10 @@ func (c *chaos) waitForWork() {
 	c.t.Helper()
 	last := count(c.t, c.pool, `SELECT coalesce(max(id), 0) FROM river_job`)
 	c.recover("a clock step")
-	require.Eventually(c.t, func() bool {
+	eventually.True(c.t, func() bool {
 		done, err := tryCount(c.pool, fmt.Sprintf(`SELECT count(*) FROM river_job WHERE kind = 'process_posts' AND state = 'completed' AND id > %d`, last))
 		return err == nil && done > 0
-	}, patience, 20*time.Millisecond, "no job is completed")
+	}, 20*time.Millisecond, "no job is completed")
 }
 
 // silence stops the events and sets clocks ahead until the stream counts as
@@ -142,10 +143,10 @@ func (c *chaos) silence(names ...string) {
 	c.stop()
 	last := c.drain()
 	c.step(time.Hour, names...)
-	require.Eventually(c.t, func() bool {
+	eventually.True(c.t, func() bool {
 		quiet, err := tryCount(c.pool, `SELECT count(*) FROM streams WHERE state = 'quiet'`)
 		return err == nil && quiet > 0
-	}, patience, 20*time.Millisecond, "the stream does not become quiet") // takes two minutes if the step moves the lease to the other consumer
+	}, 20*time.Millisecond, "the stream does not become quiet") // takes two minutes if the step moves the lease to the other consumer
 	c.step(0, names...)
 	c.hole(last, c.refuse, c.accept)
 	c.recover("a hole in silence")

@@ -14,6 +14,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/weir-social/weir/eventually"
 )
 
 // clockFile is the variable that names the file with a wall clock's error.
@@ -127,7 +129,7 @@ func (c wallClock) step(by time.Duration) {
 func (p *process) wrong(t testing.TB) time.Duration {
 	t.Helper()
 	var date time.Time
-	require.Eventually(t, func() bool {
+	eventually.True(t, func() bool {
 		opsURL := opsAddress.FindStringSubmatch(p.stderr.String())
 		if opsURL == nil {
 			return false // the process is starting
@@ -139,6 +141,6 @@ func (p *process) wrong(t testing.TB) time.Duration {
 		require.NoError(t, response.Body.Close())
 		date, err = http.ParseTime(response.Header.Get("Date"))
 		return err == nil
-	}, time.Minute, 20*time.Millisecond, "no response with a Date header")
+	}, 20*time.Millisecond, "no response with a Date header")
 	return time.Until(date).Round(time.Minute)
 }

@@ -8,6 +8,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/weir-social/weir/eventually"
 	"github.com/weir-social/weir/ops/doctor"
 	"github.com/weir-social/weir/schema/schematest"
 	"github.com/weir-social/weir/simnet"
@@ -42,9 +43,9 @@ func TestAnyCollection(t *testing.T) {
 	serve := start(t, env, "serve")
 	records := func(want ...string) {
 		t.Helper()
-		require.Eventually(t, func() bool {
+		eventually.True(t, func() bool {
 			return strings.Join(texts(t, pool, `SELECT collection || '/' || rkey || ' ' || (record ->> 'text') FROM records_other ORDER BY 1`), "\n") == strings.Join(want, "\n")
-		}, time.Minute, 20*time.Millisecond, "%v", want)
+		}, 20*time.Millisecond, "%v", want)
 	}
 	records(persona+"/self of before", document+"/self of before")
 	becomes(t, serve.opsURL(t), "quiet")
@@ -53,7 +54,7 @@ func TestAnyCollection(t *testing.T) {
 	put(document, "second", "of the stream")
 	put(mark, "self", "refused")
 	put("com.example.else", "self", "not stored")
-	require.Eventually(t, func() bool { return count(t, pool, `SELECT count(*) FROM dead_letters`) == 1 }, time.Minute, 20*time.Millisecond)
+	eventually.True(t, func() bool { return count(t, pool, `SELECT count(*) FROM dead_letters`) == 1 }, 20*time.Millisecond)
 	records(persona+"/self of the stream", document+"/second of the stream", document+"/self of before")
 	executes(t, url, `ALTER TABLE records_other DROP CONSTRAINT strict`)
 	succeed(t, env, "deadletter", "retry", "--all")

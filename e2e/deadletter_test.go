@@ -14,6 +14,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/stretchr/testify/require"
 
+	"github.com/weir-social/weir/eventually"
 	"github.com/weir-social/weir/schema"
 	"github.com/weir-social/weir/schema/schematest"
 )
@@ -29,10 +30,10 @@ func listed(t *testing.T, env []string, args ...string) []schema.StoredDeadLette
 // retriesEnd waits until no dead letter is being retried.
 func retriesEnd(t *testing.T, pool *pgxpool.Pool) {
 	t.Helper()
-	require.Eventually(t, func() bool {
+	eventually.True(t, func() bool {
 		left, err := tryCount(pool, `SELECT count(*) FROM dead_letters WHERE state = 'retrying'`)
 		return err == nil && left == 0
-	}, time.Minute, 20*time.Millisecond)
+	}, 20*time.Millisecond)
 }
 
 // poisoned returns a database that has ingested a recording with bad input of
@@ -97,9 +98,9 @@ func TestDeadLettersAreRetriedAfterTheFix(t *testing.T) {
 	require.Equal(t, 2, count(t, pool, `SELECT count(*) FROM posts WHERE did LIKE '%bbb'`))
 	require.Equal(t, 2, count(t, pool, `SELECT count(*) FROM dead_letters WHERE state = 'retried' AND cause LIKE '%strict%'`))
 	require.Equal(t, 1, count(t, pool, `SELECT count(*) FROM dead_letters WHERE state = 'open' AND stage = 'commit' AND cause LIKE 'the record is larger%' AND last_cause LIKE 'only the beginning%'`))
-	require.Eventually(t, func() bool {
+	eventually.True(t, func() bool {
 		return count(t, pool, `SELECT count(*) FROM shares WHERE did LIKE '%bbb'`) > 0
-	}, time.Minute, 20*time.Millisecond, "its jobs were enqueued with it")
+	}, 20*time.Millisecond, "its jobs were enqueued with it")
 
 	var id int64
 	require.NoError(t, pool.QueryRow(t.Context(), `SELECT retry_dead_letter($1)`, decode[0].ID).Scan(&id), "by SQL")
@@ -147,10 +148,10 @@ func TestJobThatEndsWithoutSuccessIsADeadLetter(t *testing.T) {
 	_, err := pool.Exec(t.Context(), `SELECT enqueue_backfill_all()`) // fails while nobody is followed
 	require.NoError(t, err)
 	var deadLetters []schema.StoredDeadLetter
-	require.Eventually(t, func() bool {
+	eventually.True(t, func() bool {
 		deadLetters = listed(t, env, "--stage", "job", "--class", "permanent")
 		return len(deadLetters) == 1
-	}, time.Minute, 20*time.Millisecond)
+	}, 20*time.Millisecond)
 	require.Equal(t, []string{"request_backfill", "network"}, []string{deadLetters[0].Kind, deadLetters[0].Queue})
 	require.Contains(t, deadLetters[0].Cause, "the whole network is followed")
 	require.Contains(t, succeed(t, env, "deadletter", "show", strconv.FormatInt(deadLetters[0].ID, 10)), `"all": true`)

@@ -18,6 +18,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/weir-social/weir/devpg"
+	"github.com/weir-social/weir/eventually"
 	"github.com/weir-social/weir/ops/doctor"
 	"github.com/weir-social/weir/schema/schematest"
 	"github.com/weir-social/weir/simnet"
@@ -132,10 +133,10 @@ func TestDoctorChecksSettings(t *testing.T) {
 	}
 	executes(t, database, append(statements, `ALTER DATABASE weir CONNECTION LIMIT 20`, `SELECT pg_reload_conf()`)...)
 	var found []doctor.Finding
-	require.Eventually(t, func() bool {
+	eventually.True(t, func() bool {
 		found, _ = examined(t, env)
 		return finding(t, found, "setting fsync").Level == doctor.Fail
-	}, time.Minute, 10*time.Millisecond, "the server has not reloaded its configuration")
+	}, 10*time.Millisecond, "the server has not reloaded its configuration")
 	var repairs []string
 	for set, level := range hurts {
 		name, _, _ := strings.Cut(set, " ")
@@ -148,10 +149,10 @@ func TestDoctorChecksSettings(t *testing.T) {
 	require.Equal(t, doctor.Fail, f.Level, "%+v", f)
 	require.Contains(t, f.Do, "CONNECTION LIMIT")
 	executes(t, database, append(repairs, `ALTER DATABASE weir CONNECTION LIMIT -1`)...)
-	require.Eventually(t, func() bool {
+	eventually.True(t, func() bool {
 		found, _ = examined(t, env)
 		return finding(t, found, "setting fsync").Level == doctor.OK
-	}, time.Minute, 10*time.Millisecond)
+	}, 10*time.Millisecond)
 	for _, f := range found {
 		if strings.HasPrefix(f.Check, "setting ") {
 			require.Equal(t, doctor.OK, f.Level, "still reported after its statement: %+v", f)
@@ -387,7 +388,7 @@ func TestDoctorChecksTheNetwork(t *testing.T) {
 	require.Contains(t, f.Message, "refused")
 	require.Equal(t, before, texts(t, pool, `SELECT concat_ws(' ', cursor, epoch, lease_owner, anchor) FROM streams`))
 	require.NoError(t, n.Restart())
-	require.Eventually(t, func() bool { return count(t, pool, `SELECT count(*) FROM streams WHERE lease_expires_at < now()`) == 1 }, time.Minute, 20*time.Millisecond)
+	eventually.True(t, func() bool { return count(t, pool, `SELECT count(*) FROM streams WHERE lease_expires_at < now()`) == 1 }, 20*time.Millisecond)
 	found, _ = examined(t, env)
 	require.Contains(t, finding(t, found, "lease").Message, "stopped renewing it")
 }

@@ -16,6 +16,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/stretchr/testify/require"
 
+	"github.com/weir-social/weir/eventually"
 	"github.com/weir-social/weir/ranking"
 	"github.com/weir-social/weir/schema"
 	"github.com/weir-social/weir/schema/schematest"
@@ -108,8 +109,7 @@ UNION ALL SELECT 'share ' || s.did || '/' || s.rkey || ' of ' || l.url FROM shar
 UNION ALL SELECT 'tombstone ' || did || '/' || rkey FROM tombstones WHERE did LIKE 'did:plc:seed%'`
 
 // TestKillInExpiry kills the real binary in steps of an expiry. It then compares the seeded rows
-// with the retention rules, and the rows from the stream with the fold of its log. It kills in a
-// third of the steps, chosen at random; with WEIR_CHAOS, in each step; with WEIR_KILLS, that many
+// with the retention rules, and the rows from the stream with the fold of its log. It kills in two of the steps, chosen at random; with WEIR_CHAOS, in each step; with WEIR_KILLS, that many
 // times.
 //
 // It fails if an account counts as purged before its records and shares are deleted: they would
@@ -119,7 +119,7 @@ func TestKillInExpiry(t *testing.T) {
 	parallel(t)
 	wanted := len(expirySteps)
 	if chaosLength(t) == 0 {
-		wanted /= 3
+		wanted = 2
 	}
 	steps := rand.Perm(len(expirySteps))
 	if n, err := strconv.Atoi(os.Getenv("WEIR_KILLS")); err == nil {
@@ -190,10 +190,10 @@ func (k *killing) killIn(pool *pgxpool.Pool, sql string) (due, left int) {
 	some := due - due*rand.IntN(80)/100 // kill when at most this many are left
 	k.process = start(k.t, k.env, "serve")
 	k.expire(pool)
-	require.Eventually(k.t, func() bool {
+	eventually.True(k.t, func() bool {
 		n, err := tryCount(pool, sql)
 		return err == nil && n < due && n <= some
-	}, 4*time.Minute, 10*time.Millisecond, "nothing expires: %s", tail(k.process.stderr.String(), 2000))
+	}, 10*time.Millisecond, "nothing expires: %s", tail(k.process.stderr.String(), 2000))
 	k.process.kill()
 	return due, count(k.t, pool, sql)
 }
@@ -209,10 +209,10 @@ func (k *killing) expire(pool *pgxpool.Pool) (job int) {
 func (k *killing) finish(pool *pgxpool.Pool) {
 	k.t.Helper()
 	job := k.expire(pool)
-	require.Eventually(k.t, func() bool {
+	eventually.True(k.t, func() bool {
 		n, err := tryCount(pool, fmt.Sprintf(`SELECT count(*) FROM river_job WHERE id = %d AND state = 'completed'`, job))
 		return err == nil && n == 1
-	}, 2*time.Minute, 20*time.Millisecond, "expiry does not end: %s", tail(k.process.stderr.String(), 2000))
+	}, 20*time.Millisecond, "expiry does not end: %s", tail(k.process.stderr.String(), 2000))
 }
 
 func lines(t *testing.T, pool *pgxpool.Pool, sql string, args ...any) []string {
@@ -252,11 +252,11 @@ func (k *killing) forget(tr *oracle, pool *pgxpool.Pool) {
 func partitioned(t testing.TB, pool *pgxpool.Pool, at time.Time) {
 	t.Helper()
 	var err error
-	require.Eventually(t, func() bool {
+	eventually.True(t, func() bool {
 		if err = schema.EnsurePostPartitions(t.Context(), pool, at, 24*time.Hour); err == nil {
 			err = ranking.EnsureDays(t.Context(), pool, at, 7*24*time.Hour)
 		}
 		return !errors.Is(err, schema.ErrBusy)
-	}, time.Minute, 10*time.Millisecond)
+	}, 10*time.Millisecond)
 	require.NoError(t, err)
 }

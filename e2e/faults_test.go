@@ -14,6 +14,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/require"
 
+	"github.com/weir-social/weir/eventually"
 	"github.com/weir-social/weir/simnet"
 )
 
@@ -207,10 +208,10 @@ func (c *chaos) pauseReader() {
 	c.t.Helper()
 	reading, waiting := c.reader()
 	c.member(reading).pause(c.t)
-	require.Eventually(c.t, func() bool { return c.holder() == waiting }, patience, 20*time.Millisecond, "the standby does not take over")
+	eventually.True(c.t, func() bool { return c.holder() == waiting }, 20*time.Millisecond, "the standby does not take over")
 	before := c.logged("lease_lost")
 	c.member(reading).signal(syscall.SIGCONT)
-	require.Eventually(c.t, func() bool { return c.logged("lease_lost") > before }, patience, 20*time.Millisecond)
+	eventually.True(c.t, func() bool { return c.logged("lease_lost") > before }, 20*time.Millisecond)
 }
 
 // pauseWorkers stops the workers until the full queue pauses the stream.
@@ -221,7 +222,7 @@ func (c *chaos) pauseWorkers() {
 		c.member(name).pause(c.t)
 		defer c.member(name).signal(syscall.SIGCONT)
 	}
-	require.Eventually(c.t, func() bool { return c.logged("paused_by_backpressure") > before }, patience, 20*time.Millisecond)
+	eventually.True(c.t, func() bool { return c.logged("paused_by_backpressure") > before }, 20*time.Millisecond)
 }
 
 // crash kills Postgres, calls while, and starts Postgres again.
@@ -281,10 +282,10 @@ func hostOf(t *testing.T, raw string) string {
 func (c *chaos) inject(f simnet.Fault) {
 	c.t.Helper()
 	before := c.net.Fired()[f]
-	require.Eventually(c.t, func() bool {
+	eventually.True(c.t, func() bool {
 		require.NoError(c.t, c.net.Do(f))
 		return c.net.Fired()[f] > before
-	}, patience, 50*time.Millisecond, "%s reaches no client", f)
+	}, 50*time.Millisecond, "%s reaches no client", f)
 }
 
 // refuse ends the connections and refuses new ones.
@@ -293,7 +294,7 @@ func (c *chaos) refuse() {
 	before := c.net.Fired()[simnet.Refuse]
 	require.NoError(c.t, c.net.Do(simnet.Refuse))
 	c.inject(simnet.Cut)
-	require.Eventually(c.t, func() bool { return c.net.Fired()[simnet.Refuse] > before }, patience, 20*time.Millisecond)
+	eventually.True(c.t, func() bool { return c.net.Fired()[simnet.Refuse] > before }, 20*time.Millisecond)
 }
 
 // poison sends an unreadable frame until it is among the dead letters.
@@ -307,11 +308,11 @@ func (c *chaos) poison(p poison) {
 		return n
 	}
 	before := seen()
-	require.Eventually(c.t, func() bool {
+	eventually.True(c.t, func() bool {
 		c.inject(p.fault)
 		c.advance("%s", p.fault) // past the frame: otherwise it was lost with its connection
 		return seen() > max(before, 0)
-	}, patience, 20*time.Millisecond, "%s does not become a dead letter", p.fault)
+	}, 20*time.Millisecond, "%s does not become a dead letter", p.fault)
 }
 
 // clockStep sets the server's clock ahead until a consumer has received events from the future,
@@ -320,7 +321,7 @@ func (c *chaos) clockStep() {
 	c.t.Helper()
 	before := c.net.Fired()[simnet.Ahead]
 	c.net.StepClock(time.Duration(2+c.random.IntN(10)) * time.Second)
-	require.Eventually(c.t, func() bool { return c.net.Fired()[simnet.Ahead] > before+50 }, patience, 20*time.Millisecond)
+	eventually.True(c.t, func() bool { return c.net.Fired()[simnet.Ahead] > before+50 }, 20*time.Millisecond)
 	c.net.StepClock(0)
 }
 
@@ -330,7 +331,7 @@ func (c *chaos) flood() {
 	until := c.net.Log().Last().Seq + 20*chaosRate
 	stop := live(c.t, c.net, 9*chaosRate)
 	defer stop()
-	require.Eventually(c.t, func() bool { return c.net.Log().Last().Seq >= until }, patience, 20*time.Millisecond)
+	eventually.True(c.t, func() bool { return c.net.Log().Last().Seq >= until }, 20*time.Millisecond)
 }
 
 // fullDisk fills the server's disk until a process receives the error. Before that it starts a new
@@ -344,14 +345,14 @@ func (c *chaos) fullDisk() {
 	const full = "SQLSTATE 53100"
 	before := c.logged(full)
 	c.disk.fill()
-	require.Eventually(c.t, func() bool { return c.logged(full) > before }, patience, 20*time.Millisecond)
+	eventually.True(c.t, func() bool { return c.logged(full) > before }, 20*time.Millisecond)
 	c.disk.free()
 	crashed := false
-	require.Eventually(c.t, func() bool {
+	eventually.True(c.t, func() bool {
 		crashed = syscall.Kill(c.server.PID(), 0) != nil
 		_, err := tryCount(c.pool, `SELECT 1`)
 		return crashed || err == nil
-	}, patience, 20*time.Millisecond, "Postgres neither responds nor ends")
+	}, 20*time.Millisecond, "Postgres neither responds nor ends")
 	if !crashed {
 		return
 	}

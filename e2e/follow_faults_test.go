@@ -8,6 +8,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/weir-social/weir/eventually"
 	"github.com/weir-social/weir/simnet"
 )
 
@@ -76,10 +77,10 @@ func (c *chaos) followSomebody(many int) {
 func (c *chaos) read(dids ...string) {
 	c.t.Helper()
 	for _, did := range dids {
-		require.Eventually(c.t, func() bool {
+		eventually.True(c.t, func() bool {
 			read, err := tryCount(c.pool, fmt.Sprintf(`SELECT count(*) FROM watch_members AS w JOIN accounts AS a USING (did) WHERE w.did = '%s' AND (a.feed_read_at IS NOT NULL OR a.feed_problem <> '')`, did))
 			return err == nil && read > 0
-		}, patience, 20*time.Millisecond, "the feed of %s is not read", did)
+		}, 20*time.Millisecond, "the feed of %s is not read", did)
 	}
 }
 
@@ -131,10 +132,10 @@ func (c *chaos) sync() {
 	c.t.Helper()
 	var asked time.Time
 	require.NoError(c.t, c.pool.QueryRow(context.Background(), `WITH asked AS (SELECT enqueue_job('sync_follows', 'network', '{"watch": 0}')) SELECT clock_timestamp() FROM asked`).Scan(&asked))
-	require.Eventually(c.t, func() bool {
+	eventually.True(c.t, func() bool {
 		left, err := tryCount(c.pool, fmt.Sprintf(`SELECT count(*) FROM watches WHERE (synced_at IS NULL OR synced_at < to_timestamp(%d / 1000000.0)) AND problem = ''`, asked.UnixMicro()))
 		return err == nil && left == 0
-	}, patience, 20*time.Millisecond, "the listings are not read")
+	}, 20*time.Millisecond, "the listings are not read")
 }
 
 // anHourLater waits until the round has settled, before and after a sync an hour later. Followed

@@ -16,6 +16,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/stretchr/testify/require"
 
+	"github.com/weir-social/weir/eventually"
 	"github.com/weir-social/weir/schema/schematest"
 	"github.com/weir-social/weir/simnet"
 )
@@ -147,10 +148,10 @@ func (p past) fill(many, others []string, limit int) (newest map[string]string) 
 // awaits waits until a count in the database is at least n.
 func (k *killing) awaits(pool *pgxpool.Pool, n int, sql string) {
 	k.t.Helper()
-	require.Eventually(k.t, func() bool {
+	eventually.True(k.t, func() bool {
 		found, err := tryCount(pool, sql)
 		return err == nil && found >= n
-	}, 3*time.Minute, 5*time.Millisecond, "%s stays below %d: %s", sql, n, tail(k.process.stderr.String(), 3000))
+	}, 5*time.Millisecond, "%s stays below %d: %s", sql, n, tail(k.process.stderr.String(), 3000))
 }
 
 // TestKilledHistoryFillsCollections adds two new collections to the settings of a process that
@@ -196,7 +197,7 @@ func TestKilledHistoryFillsCollections(t *testing.T) {
 	p.put(others[0], historyPersona, "last", "the last")
 	k.reaches(p.net.Log().Last().RelaySeq)
 	want := p.folded(many...)
-	require.Eventually(t, func() bool { return maps.Equal(want, storedCIDs(t, pool, many...)) }, time.Minute, 50*time.Millisecond)
+	eventually.True(t, func() bool { return maps.Equal(want, storedCIDs(t, pool, many...)) }, 50*time.Millisecond)
 	require.Equal(t, newest, storedCIDs(t, pool, others...))
 	require.Zero(t, count(t, pool, `SELECT count(*) FROM dead_letters`))
 	require.Equal(t, 1, count(t, pool, `SELECT count(*) FROM histories WHERE collection = '`+historyPersona+`' AND accounts = 50 AND done = 50 AND limited = 2`))
@@ -239,9 +240,9 @@ func TestRequestedHistory(t *testing.T) {
 	require.Regexp(t, `history of `+historyNote+` requested \(job \d+\)`, succeed(t, env, "backfill", "add", "--collection", historyNote))
 	filled := func(collection string, run int) {
 		t.Helper()
-		require.Eventually(t, func() bool {
+		eventually.True(t, func() bool {
 			return count(t, pool, fmt.Sprintf(`SELECT count(*) FROM histories WHERE collection = '%s' AND run = %d AND completed_at IS NOT NULL AND done = 50 AND limited = 0`, collection, run)) == 1
-		}, 2*time.Minute, 20*time.Millisecond)
+		}, 20*time.Millisecond)
 	}
 	filled(historyNote, 1)
 	require.Equal(t, 50, count(t, pool, `SELECT count(*) FROM records_other WHERE record ->> 'text' = 'kept'`))

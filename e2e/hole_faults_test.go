@@ -7,6 +7,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/weir-social/weir/eventually"
 	"github.com/weir-social/weir/simnet"
 )
 
@@ -72,7 +73,7 @@ func (c *chaos) hole(after *simnet.Entry, leave, back func()) {
 	leave()
 	c.stop = c.events()
 	ahead := func() bool { return time.Now().UnixMicro() > after.TimeUS } // the server's clock may have been ahead
-	require.Eventually(c.t, ahead, patience, 10*time.Millisecond)
+	eventually.True(c.t, ahead, 10*time.Millisecond)
 	c.post("nobody will read this")
 	c.show(away)
 	require.NoError(c.t, c.net.Deactivate(between))
@@ -106,7 +107,7 @@ func (c *chaos) hole(after *simnet.Entry, leave, back func()) {
 	require.False(c.t, h.from.IsZero(), "the server has forgotten nothing")
 	c.holes = append(c.holes, h)
 	back()
-	require.Eventually(c.t, func() bool { return c.net.Fired()[simnet.TooOld] > clamped }, patience, 20*time.Millisecond, "no client requests the forgotten events")
+	eventually.True(c.t, func() bool { return c.net.Fired()[simnet.TooOld] > clamped }, 20*time.Millisecond, "no client requests the forgotten events")
 }
 
 // post adds a post with a link, by the first scripted account.

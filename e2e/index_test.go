@@ -16,6 +16,7 @@ import (
 
 	"github.com/weir-social/weir/archive/clickhouse"
 	"github.com/weir-social/weir/archive/clickhouse/clickhousetest"
+	"github.com/weir-social/weir/eventually"
 	"github.com/weir-social/weir/schema/schematest"
 	"github.com/weir-social/weir/simnet"
 )
@@ -41,7 +42,7 @@ func newIndexing(t *testing.T) *indexing {
 	i.env = append(reads(i.net, url), "WEIR_ARCHIVE=dir:"+i.root, "WEIR_ARCHIVE_INTERVAL=1s", "WEIR_BATCH_EVENTS=50", "WEIR_RESOLVE_LINKS=false", "WEIR_CLICKHOUSE="+i.gate.address,
 		"WEIR_JOB_TIMEOUT=5s", "WEIR_RESCUE_AFTER=10s") // the timeout limits the jobs of the archive too
 	i.start()
-	require.Eventually(t, func() bool { return i.ask(`EXISTS TABLE events`) == "1" }, time.Minute, 20*time.Millisecond)
+	eventually.True(t, func() bool { return i.ask(`EXISTS TABLE events`) == "1" }, 20*time.Millisecond)
 	i.ask(`CREATE MATERIALIZED VIEW sums ENGINE = SummingMergeTree ORDER BY (author, collection, rkey, operation)
 AS SELECT author, collection, rkey, operation, toUInt64(1) AS n FROM events`)
 	return i
@@ -75,10 +76,10 @@ func (i *indexing) due(states string) {
 // job waits until the job of a segment is in a state.
 func (i *indexing) job(segment int, states string) {
 	i.t.Helper()
-	require.Eventually(i.t, func() bool {
+	eventually.True(i.t, func() bool {
 		n, err := tryCount(i.pool, fmt.Sprintf(`SELECT count(*) FROM river_job WHERE kind = 'index_segment' AND (args ->> 'segment')::int = %d AND state IN (%s)`, segment, states))
 		return err == nil && n > 0
-	}, time.Minute, 20*time.Millisecond)
+	}, 20*time.Millisecond)
 }
 
 // counted returns how often each event is in the archive's segments, keyed with its body and
@@ -260,10 +261,10 @@ func TestIndexWithoutServer(t *testing.T) {
 	const pile = 8
 	for n := range pile {
 		i.net.Play(60)
-		require.Eventually(t, func() bool {
+		eventually.True(t, func() bool {
 			waiting, err := tryCount(i.pool, `SELECT count(*) FROM segments WHERE indexed_at IS NULL AND synced_at IS NOT NULL`)
 			return err == nil && waiting > n
-		}, time.Minute, 20*time.Millisecond, "the archive stops")
+		}, 20*time.Millisecond, "the archive stops")
 		i.due(`'retryable', 'scheduled'`) // make the retries due early
 	}
 	k := &killing{t: t, net: i.net, process: i.process}
@@ -271,7 +272,7 @@ func TestIndexWithoutServer(t *testing.T) {
 	require.Empty(t, conditions(t, ops))
 	_, err := i.pool.Exec(t.Context(), `UPDATE segments SET synced_at = synced_at - interval '1 hour' WHERE indexed_at IS NULL`)
 	require.NoError(t, err)
-	require.Eventually(t, func() bool { return slices.Equal(conditions(t, ops), []string{"WeirIndexBehind"}) }, time.Minute, 50*time.Millisecond)
+	eventually.True(t, func() bool { return slices.Equal(conditions(t, ops), []string{"WeirIndexBehind"}) }, 50*time.Millisecond)
 	require.Zero(t, count(t, i.pool, `SELECT max(index_attempt) FROM segments WHERE indexed_at IS NULL`), "a refused connection must not leave an attempt that has to settle")
 	require.Zero(t, count(t, i.pool, `SELECT count(*) FROM river_job WHERE kind = 'index_segment' AND state = 'discarded'`), "jobs must wait, and not be discarded")
 	require.Equal(t, 1, count(t, i.pool, `SELECT max(array_length(errors, 1)) FROM river_job WHERE kind = 'index_segment' AND state <> 'completed'`), "a waiting job must have one error, not one per attempt")

@@ -16,6 +16,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/stretchr/testify/require"
 
+	"github.com/weir-social/weir/eventually"
 	"github.com/weir-social/weir/ops/health"
 	"github.com/weir-social/weir/ranking"
 	"github.com/weir-social/weir/schema"
@@ -184,7 +185,7 @@ func TestIngestBesideServeRaisesNoAlarm(t *testing.T) {
 		replay := start(t, env, "ingest", pipe)
 		_, err = held.Write(lines)
 		require.NoError(t, err)
-		require.Eventually(t, func() bool { return count(t, pool, old) == 1 }, time.Minute, 20*time.Millisecond)
+		eventually.True(t, func() bool { return count(t, pool, old) == 1 }, 20*time.Millisecond)
 		calm("while it runs")
 		replay.signal(end)
 		replay.wait(t, time.Minute)

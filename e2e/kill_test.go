@@ -52,8 +52,7 @@ func busyNetwork(t *testing.T) *simnet.Net {
 func begin(t *testing.T, n *simnet.Net, server *devpg.Server, migrate, serve string, env ...string) *killing {
 	t.Helper()
 	k := &killing{t: t, net: n, server: server}
-	small := []string{"WEIR_BATCH_EVENTS=100", "WEIR_BATCH_INTERVAL=50ms"} // small batches are inserted, large ones copied
-	k.env = slices.Concat(reads(n, serve), small, env)
+	k.env = slices.Concat(reads(n, serve), []string{"WEIR_BATCH_EVENTS=100"}, env) // small batches are inserted, large ones copied
 	succeed(t, slices.Concat(k.env, []string{"DATABASE_URL=" + migrate}), "migrate")
 	k.process = start(t, k.env, "serve")
 	t.Cleanup(k.explain)

@@ -9,6 +9,8 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/require"
+
+	"github.com/weir-social/weir/eventually"
 )
 
 // rebuilds destroys what was derived from the records: the texts for the search, the edges of the
@@ -44,10 +46,10 @@ func (l *layered) rebuilds(changes []layersChange) {
 	require.NoError(l.t, err)
 	require.Contains(l.t, succeed(l.t, l.env, "rebuild", "--projection", "lexicon", "--detach"), "rebuilds lexicon")
 	happen(l.t, l.net, changes[:len(changes)/2])
-	require.Eventually(l.t, func() bool {
+	eventually.True(l.t, func() bool {
 		n, err := tryCount(l.pool, fmt.Sprintf(`SELECT count(*) FROM pg_stat_activity WHERE %d = ANY (pg_blocking_pids(pid)) AND EXISTS (SELECT FROM record_texts WHERE text <> 'stale')`, held.Conn().PgConn().PID()))
 		return err == nil && n > 0
-	}, 5*time.Minute, 10*time.Millisecond, "no judgment waits for the record: %s", tail(l.process.stderr.String(), 2000))
+	}, 10*time.Millisecond, "no judgment waits for the record: %s", tail(l.process.stderr.String(), 2000))
 	l.process.kill()
 	require.NoError(l.t, held.Rollback(l.t.Context()))
 	l.restart()

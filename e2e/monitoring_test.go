@@ -16,6 +16,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/weir-social/weir/eventually"
 	"github.com/weir-social/weir/schema"
 	"github.com/weir-social/weir/schema/schematest"
 	"github.com/weir-social/weir/simnet"
@@ -62,9 +63,9 @@ func TestLimitsAgreeEverywhere(t *testing.T) {
 	pool := open(t, database)
 	execute(t, database, `INSERT INTO river_job (args, kind, max_attempts, priority, queue) SELECT '{}', 'of_nobody', 1, 1, 'elsewhere' FROM generate_series(1, 78);
 		INSERT INTO river_queue (name, updated_at) VALUES ('elsewhere', now())`)
-	require.Eventually(t, func() bool {
+	eventually.True(t, func() bool {
 		return count(t, pool, `SELECT count(*) FROM alerts WHERE name = 'WeirDatabaseLarge' AND fired_at IS NOT NULL OR name = 'WeirQueueDeep' AND subject = 'elsewhere'`) == 2
-	}, time.Minute, 50*time.Millisecond)
+	}, 50*time.Millisecond)
 }
 
 // TestHighestQueueLimitCanBePassed shows that the job count can exceed the
@@ -194,14 +195,14 @@ func startPrometheus(t *testing.T, scraped string) server {
 		}
 	})
 	var s server
-	require.Eventually(t, func() bool {
+	eventually.True(t, func() bool {
 		found := prometheusAddress.FindStringSubmatch(out.String())
 		if found != nil {
 			s.url = "http://" + found[1]
 		}
 		return found != nil
-	}, time.Minute, 20*time.Millisecond, "Prometheus does not listen")
-	require.Eventually(t, func() bool { return s.evaluates(`weir_build_info`) == nil }, time.Minute, 50*time.Millisecond, "Prometheus does not scrape")
+	}, 20*time.Millisecond, "Prometheus does not listen")
+	eventually.True(t, func() bool { return s.evaluates(`weir_build_info`) == nil }, 50*time.Millisecond, "Prometheus does not scrape")
 	return s
 }
 
@@ -302,7 +303,7 @@ func TestAlertsAndDashboardReadMetricsThatExist(t *testing.T) {
 		}
 	}
 	wanted = append(wanted, `ALERTS{alertname="WeirQueuePaused"}`)
-	require.Eventually(t, func() bool {
+	eventually.True(t, func() bool {
 		require.NoError(t, s.ask("/api/v1/rules", &rules))
 		for _, r := range rules.Data.Groups[0].Rules {
 			if r.Health != "ok" {
@@ -310,7 +311,7 @@ func TestAlertsAndDashboardReadMetricsThatExist(t *testing.T) {
 			}
 		}
 		return true
-	}, time.Minute, 100*time.Millisecond, "%+v", rules)
+	}, 100*time.Millisecond, "%+v", rules)
 	for _, r := range rules.Data.Groups[0].Rules {
 		asked = append(asked, r.Query)
 	}
@@ -318,7 +319,7 @@ func TestAlertsAndDashboardReadMetricsThatExist(t *testing.T) {
 
 	succeed(t, env, "watch", "sync") // makes calls and jobs after the first scrape
 	for _, expr := range wanted {
-		require.Eventually(t, func() bool { return s.evaluates(expr) == nil }, time.Minute, 50*time.Millisecond, expr)
+		eventually.True(t, func() bool { return s.evaluates(expr) == nil }, 50*time.Millisecond, expr)
 	}
 	_, page := getOps(t, at+"/metrics", "")
 	for _, expr := range asked {

@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"context"
 	"crypto/md5" //nolint:gosec // Postgres hashes the same way
 	"crypto/sha256"
 	"fmt"
@@ -14,9 +15,9 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
-	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/weir-social/weir/eventually"
 	"github.com/weir-social/weir/schema/schematest"
 	"github.com/weir-social/weir/simnet"
 )
@@ -196,19 +197,18 @@ func TestSharesOfNostrEqualTheFold(t *testing.T) {
 		n, err := tryCount(pool, `SELECT count(*) FROM streams WHERE name LIKE 'nostr:%' AND cursor_kind = 'time'`)
 		return err == nil && n == 4
 	}
-	patience := time.Minute + time.Duration(events)*10*time.Millisecond
 	for part := range 3 { // kills while the past is read
 		serve := start(t, env, "serve")
-		require.Eventually(t, func() bool { return seen() > part*events/5 || past() }, patience, tick)
+		eventually.True(t, func() bool { return seen() > part*events/5 || past() }, tick)
 		serve.kill()
 	}
 	serve := start(t, env, "serve")
-	require.Eventually(t, past, patience, tick, serve.stderr.String())
+	eventually.True(t, past, tick, serve.stderr.String())
 	for range 2 { // kills while events arrive
 		before := seen()
 		nostr.Play(live / 2)
 		nostr.Cut()
-		require.Eventually(t, func() bool { return seen() > before }, time.Minute, tick)
+		eventually.True(t, func() bool { return seen() > before }, tick)
 		serve.kill()
 		if os.Getenv("WEIR_NOSTR_EVENTS") == "" { // the next process does this to the jobs of a dead one fifteen seconds later
 			_, err := pool.Exec(t.Context(), `UPDATE river_job SET state = 'available' WHERE state = 'running'`)
@@ -216,7 +216,7 @@ func TestSharesOfNostrEqualTheFold(t *testing.T) {
 		}
 		serve = start(t, env, "serve")
 	}
-	equalsFold(t, pool, nostr, patience)
+	equalsFold(t, pool, nostr, patience+time.Duration(events)*10*time.Millisecond)
 	require.Equal(t, []string{fmt.Sprintf("%s %d", strings.TrimPrefix(nostr.URLs()[1], "ws://"), crowded)}, sortedRows(t, pool, `
 SELECT replace(stream, 'nostr:', '') || ' ' || extract(epoch FROM from_at)::bigint FROM gaps
 WHERE stream LIKE 'nostr:%' AND to_at = from_at + interval '1 second' AND problem <> '' AND closed_at IS NULL`))
@@ -226,7 +226,7 @@ WHERE stream LIKE 'nostr:%' AND to_at = from_at + interval '1 second' AND proble
 }
 
 // equalsFold waits until the tables equal the fold of the network's events.
-func equalsFold(t *testing.T, pool *pgxpool.Pool, nostr *simnet.Nostr, patience time.Duration) {
+func equalsFold(t *testing.T, pool *pgxpool.Pool, nostr *simnet.Nostr, within time.Duration) {
 	t.Helper()
 	want := foldNostr(nostr.Events())
 	for _, how := range []string{" post ", " quote ", " repost "} {
@@ -239,7 +239,9 @@ SELECT coalesce((SELECT 'jobs ' || jsonb_agg(to_jsonb(j) - 'metadata')::text FRO
     || coalesce((SELECT ' expirations ' || jsonb_agg(e)::text FROM expirations AS e), '')
     || (SELECT CASE count(*) WHEN $1 THEN '' ELSE ' records ' || count(*) END` + records + `) || (SELECT CASE count(*) WHEN $2 THEN '' ELSE ' shares ' || count(*) END` + shares + `)`
 	left := ""
-	if !assert.Eventually(t, func() bool {
+	ctx, cancel := context.WithTimeout(t.Context(), within)
+	defer cancel()
+	if !eventually.Loop(ctx, time.Duration(max(20, len(want.records)/500))*time.Millisecond, func() bool {
 		_, err := pool.Exec(t.Context(), `INSERT INTO river_job (kind, queue, args, max_attempts, state) SELECT 'check_subjects', 'network', '{}', 3, 'available'
 			WHERE EXISTS (SELECT FROM expirations WHERE expires_at < now()) AND NOT EXISTS (SELECT FROM river_job WHERE kind = 'check_subjects' AND state IN ('available', 'running', 'scheduled', 'retryable'))`)
 		require.NoError(t, err)
@@ -247,7 +249,8 @@ SELECT coalesce((SELECT 'jobs ' || jsonb_agg(to_jsonb(j) - 'metadata')::text FRO
 			left = err.Error()
 		}
 		return left == ""
-	}, patience, time.Duration(max(20, len(want.records)/500))*time.Millisecond) {
+	}) {
+		t.Fail()
 		t.Logf("of %d records and %d shares: %s", len(want.records), len(want.shares), left)
 	}
 

@@ -12,6 +12,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/weir-social/weir/eventually"
 	"github.com/weir-social/weir/schema/schematest"
 )
 
@@ -91,7 +92,7 @@ func TestEveryCommandNotifiesSystemd(t *testing.T) {
 			require.Equal(t, "READY=1", s.hear(time.Minute))
 			require.Equal(t, "WATCHDOG=1", s.hear(time.Minute))
 			p.signal(syscall.SIGTERM)
-			require.Eventually(t, func() bool { return s.hear(time.Second) == "STOPPING=1" }, time.Minute, time.Millisecond)
+			eventually.True(t, func() bool { return s.hear(time.Second) == "STOPPING=1" }, time.Millisecond)
 			require.Contains(t, s.status, "stopping")
 			require.Zero(t, p.wait(t, time.Minute))
 		})
@@ -166,7 +167,7 @@ func TestStuckConsumerStopsTheWatchdog(t *testing.T) {
 	defer tx.Rollback(t.Context()) //nolint:errcheck // the transaction has been rolled back already
 	_, err = tx.Exec(t.Context(), `SELECT FROM streams FOR UPDATE`)
 	require.NoError(t, err)
-	require.Eventually(t, func() bool { return s.hear(8*time.Second) == "" }, time.Minute, time.Millisecond, "the watchdog messages go on")
+	eventually.True(t, func() bool { return s.hear(8*time.Second) == "" }, time.Millisecond, "the watchdog messages go on")
 	require.Contains(t, serve.stderr.String(), "liveness_check_failed")
 	require.NoError(t, tx.Rollback(t.Context()))
 	require.Equal(t, "WATCHDOG=1", s.hear(time.Minute))

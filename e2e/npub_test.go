@@ -10,6 +10,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/stretchr/testify/require"
 
+	"github.com/weir-social/weir/eventually"
 	"github.com/weir-social/weir/schema/schematest"
 	"github.com/weir-social/weir/simnet"
 )
@@ -55,9 +56,9 @@ func TestWatchedNpubBringsItsFollows(t *testing.T) {
 		"WEIR_NOSTR_KEY=0000000000000000000000000000000000000000000000000000000000000007")
 	notes := func(author, want int) {
 		t.Helper()
-		require.Eventually(t, func() bool {
+		eventually.True(t, func() bool {
 			return count(t, pool, `SELECT count(*) FROM records WHERE collection = 'nostr.1' AND did = 'did:nostr:`+nostr.Key(author)+`'`) == want
-		}, time.Minute, 10*time.Millisecond, "author %d", author)
+		}, 10*time.Millisecond, "author %d", author)
 	}
 	npub := npubOf(t, nostr.Key(0))
 	said := succeed(t, env, "watch", "add", npub)
@@ -90,9 +91,9 @@ func TestWatchedNpubBringsItsFollows(t *testing.T) {
 
 	eachNetworkForItself(t, n, nostr)
 	require.Zero(t, count(t, pool, `SELECT count(*) FROM dead_letters`))
-	require.Eventually(t, func() bool {
+	eventually.True(t, func() bool {
 		return count(t, pool, `SELECT count(*) FROM tombstones WHERE rkey = '`+deleted+`' AND NOT EXISTS (SELECT FROM records WHERE rkey = '`+deleted+`')`) == 1
-	}, time.Minute, 10*time.Millisecond)
+	}, 10*time.Millisecond)
 	require.Contains(t, succeed(t, env, "backfill", "add", "--back", "100h", npubOf(t, nostr.Key(2))), "backfill of did:nostr:"+nostr.Key(2)+" requested")
 	notes(2, 6)
 	require.Contains(t, succeed(t, env, "watch", "remove", npub), "no longer watching")
@@ -116,7 +117,7 @@ func eachNetworkForItself(t *testing.T, n *simnet.Net, nostr *simnet.Nostr) {
 // readsRelays has Weir read the relays that accounts name again and again, until done returns true.
 func readsRelays(t *testing.T, pool *pgxpool.Pool, done func() bool) {
 	t.Helper()
-	require.Eventually(t, func() bool {
+	eventually.True(t, func() bool {
 		for _, sql := range []string{`UPDATE nostr_relays SET next_at = now() WHERE problem = ''`, `
 SELECT enqueue_job('read_relays', 'network', '{}', '{periodic}')
 WHERE NOT EXISTS (SELECT FROM river_job WHERE kind = 'read_relays' AND state IN ('available', 'running', 'retryable'))`} {
@@ -124,7 +125,7 @@ WHERE NOT EXISTS (SELECT FROM river_job WHERE kind = 'read_relays' AND state IN 
 			require.NoError(t, err)
 		}
 		return done()
-	}, time.Minute, 200*time.Millisecond)
+	}, 200*time.Millisecond)
 }
 
 // npubOf returns the npub of a key. It computes bech32 as BIP-173 specifies.

@@ -14,6 +14,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/weir-social/weir/eventually"
 	"github.com/weir-social/weir/ops/health"
 	"github.com/weir-social/weir/schema/schematest"
 )
@@ -24,10 +25,10 @@ var opsAddress = regexp.MustCompile(`"operating","url":"(http://[^"]+)/health"`)
 func (p *process) opsURL(t testing.TB) string {
 	t.Helper()
 	var at []string
-	require.Eventually(t, func() bool {
+	eventually.True(t, func() bool {
 		at = opsAddress.FindStringSubmatch(p.stderr.String())
 		return at != nil
-	}, time.Minute, 20*time.Millisecond)
+	}, 20*time.Millisecond)
 	return at[1]
 }
 
@@ -58,10 +59,10 @@ func reported(t testing.TB, opsURL string) (r health.Report, code int) {
 func becomes(t testing.TB, opsURL, state string) health.Report {
 	t.Helper()
 	var r health.Report
-	require.Eventually(t, func() bool {
+	eventually.True(t, func() bool {
 		r, _ = reported(t, opsURL)
 		return r.State == state
-	}, time.Minute, 20*time.Millisecond, "the state is never %s", state)
+	}, 20*time.Millisecond, "the state is never %s", state)
 	return r
 }
 
@@ -80,10 +81,10 @@ func TestHealthReportsTheState(t *testing.T) {
 
 	stop := live(t, n, 50)
 	var r health.Report
-	require.Eventually(t, func() bool {
+	eventually.True(t, func() bool {
 		r, code = reported(t, at)
 		return r.State == "live" && r.LastEventSecondsAgo != nil // the events before the start are old
-	}, time.Minute, 20*time.Millisecond, "the state is never live with an event stored")
+	}, 20*time.Millisecond, "the state is never live with an event stored")
 	require.Equal(t, health.Healthy, r.Status, "%+v", r.Conditions)
 	require.Equal(t, http.StatusOK, code)
 	require.True(t, r.WebsocketConnected)
@@ -201,9 +202,9 @@ func TestBackpressure(t *testing.T) {
 	work := start(t, env, "work")
 	becomes(t, at, "quiet")
 	last := lastDelivered(n)
-	require.Eventually(t, func() bool {
+	eventually.True(t, func() bool {
 		return count(t, pool, fmt.Sprintf(`SELECT count(*) FROM streams WHERE last_event_at >= to_timestamp(%d / 1000000.0)`, last.TimeUS)) == 1 && processed(pool)
-	}, time.Minute, 20*time.Millisecond)
+	}, 20*time.Millisecond)
 	oracle := fold(n.Log().Entries())
 	problems, err := oracle.problems(t.Context(), pool, time.Now())
 	require.NoError(t, err)
@@ -241,11 +242,11 @@ func TestFarBehindIsNotReady(t *testing.T) {
 		t.Helper()
 		becomes(t, at, state)
 		lowest := lag(t, at) // events that were read before are still committed
-		require.Eventually(t, func() bool {
+		eventually.True(t, func() bool {
 			now := lag(t, at)
 			lowest = min(lowest, now)
 			return now > lowest+1 && now > limit+1
-		}, time.Minute, 50*time.Millisecond, "the lag does not grow")
+		}, 50*time.Millisecond, "the lag does not grow")
 		code, body := getOps(t, at+"/readyz", "")
 		require.Equal(t, http.StatusServiceUnavailable, code)
 		require.Regexp(t, fmt.Sprintf(`stream jetstream is \S+ behind, more than %ds`, limit), body)
@@ -259,10 +260,10 @@ func TestFarBehindIsNotReady(t *testing.T) {
 	ready := func() {
 		t.Helper()
 		becomes(t, at, "quiet")
-		require.Eventually(t, func() bool {
+		eventually.True(t, func() bool {
 			code, _ := getOps(t, at+"/readyz", "")
 			return code == http.StatusOK
-		}, time.Minute, 20*time.Millisecond)
+		}, 20*time.Millisecond)
 	}
 	behind("paused by backpressure")
 	start(t, env, "work")

@@ -7,6 +7,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/weir-social/weir/eventually"
 	"github.com/weir-social/weir/schema/schematest"
 	"github.com/weir-social/weir/simnet"
 	"github.com/weir-social/weir/web/browsertest"
@@ -33,10 +34,10 @@ func TestPageFillsLive(t *testing.T) {
 	// until generates events until an expression is true.
 	until := func(expression string, event func()) {
 		t.Helper()
-		require.Eventually(t, func() bool {
+		eventually.True(t, func() bool {
 			event()
 			return browsertest.Evaluate[bool](b, expression)
-		}, time.Minute, 200*time.Millisecond, expression)
+		}, 200*time.Millisecond, expression)
 	}
 	play := func() { n.Play(50) }
 	until(`document.querySelectorAll(".link").length > 0`, play)

@@ -7,6 +7,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/weir-social/weir/eventually"
 	"github.com/weir-social/weir/jobs"
 	"github.com/weir-social/weir/schema/schematest"
 	"github.com/weir-social/weir/workers"
@@ -34,7 +35,7 @@ func TestPausedQueueWaits(t *testing.T) {
 			waiting := func() int {
 				return count(t, pool, `SELECT count(*) FROM river_job WHERE kind = 'process_posts' AND state = 'available'`)
 			}
-			require.Eventually(t, func() bool { return done() > 0 }, time.Minute, 20*time.Millisecond)
+			eventually.True(t, func() bool { return done() > 0 }, 20*time.Millisecond)
 
 			ui, err := workers.Queue(pool, slog.New(slog.DiscardHandler))
 			require.NoError(t, err)
@@ -42,18 +43,18 @@ func TestPausedQueueWaits(t *testing.T) {
 			stop := live(t, n, 200)
 			at := count(t, pool, `SELECT count(*) FROM posts`)
 			before, since := done(), waiting()
-			require.Eventually(t, func() bool {
+			eventually.True(t, func() bool {
 				now, piled := done(), waiting()
 				if now != before { // the workers have not noticed yet
 					before, since = now, piled
 				}
 				return piled > since+30 // ten posts a second arrive; the workers poll every second
-			}, time.Minute, 20*time.Millisecond, "the queue is not paused")
+			}, 20*time.Millisecond, "the queue is not paused")
 			require.Greater(t, count(t, pool, `SELECT count(*) FROM posts`), at, "the stream must not be paused")
 
 			require.NoError(t, ui.QueueResume(t.Context(), jobs.QueueProcess, nil))
 			stop()
-			require.Eventually(t, func() bool { return waiting() == 0 && done() > before+30 }, time.Minute, 20*time.Millisecond)
+			eventually.True(t, func() bool { return waiting() == 0 && done() > before+30 }, 20*time.Millisecond)
 		})
 	}
 }
@@ -70,11 +71,11 @@ func TestWorkOnlyTheNamedQueues(t *testing.T) {
 	}
 	start(t, reads(n, database), "consume")
 	work := start(t, reads(n, database), "work", "--queues", "network,maintenance")
-	require.Eventually(t, func() bool { return finished("sync_follows") > 0 }, time.Minute, 20*time.Millisecond)
-	require.Eventually(t, func() bool { return count(t, pool, `SELECT count(*) FROM posts`) > 300 }, time.Minute, 20*time.Millisecond)
+	eventually.True(t, func() bool { return finished("sync_follows") > 0 }, 20*time.Millisecond)
+	eventually.True(t, func() bool { return count(t, pool, `SELECT count(*) FROM posts`) > 300 }, 20*time.Millisecond)
 	require.Zero(t, finished("process_posts"))
 	start(t, reads(n, database), "work", "--queues", "process")
-	require.Eventually(t, func() bool { return finished("process_posts") > 0 }, time.Minute, 20*time.Millisecond)
+	eventually.True(t, func() bool { return finished("process_posts") > 0 }, 20*time.Millisecond)
 	work.kill()
 
 	_, stderr, code := weir(t, reads(n, database), "work", "--queues", "proces")

@@ -11,6 +11,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/weir-social/weir/eventually"
 	"github.com/weir-social/weir/schema/schematest"
 	"github.com/weir-social/weir/simnet"
 )
@@ -47,17 +48,17 @@ CREATE TRIGGER moved AFTER UPDATE ON streams FOR EACH ROW WHEN (OLD.cursor IS DI
 	stop := live(t, n, 500)
 	first := start(t, env("first"), "consume")
 	moves := func(who string) int { return count(t, pool, `SELECT count(*) FROM moves WHERE who = '`+who+`'`) }
-	require.Eventually(t, func() bool { return moves("first") > 20 }, time.Minute, 20*time.Millisecond)
+	eventually.True(t, func() bool { return moves("first") > 20 }, 20*time.Millisecond)
 	first.pause(t)
 	second := start(t, env("second"), "consume")
-	require.Eventually(t, func() bool { return moves("second") > 20 }, time.Minute, 20*time.Millisecond, "the second consumer does not take over")
+	eventually.True(t, func() bool { return moves("second") > 20 }, 20*time.Millisecond, "the second consumer does not take over")
 	paused := moves("first")
 	first.signal(syscall.SIGCONT)
-	require.Eventually(t, func() bool {
+	eventually.True(t, func() bool {
 		return strings.Contains(first.stderr.String(), "lease_lost") || moves("first") > paused
-	}, time.Minute, 20*time.Millisecond)
+	}, 20*time.Millisecond)
 	before := moves("second")
-	require.Eventually(t, func() bool { return moves("second") > before+20 }, time.Minute, 20*time.Millisecond)
+	eventually.True(t, func() bool { return moves("second") > before+20 }, 20*time.Millisecond)
 	stop()
 
 	var raw []byte
@@ -75,9 +76,9 @@ CREATE TRIGGER moved AFTER UPDATE ON streams FOR EACH ROW WHEN (OLD.cursor IS DI
 	// The second consumer is killed, and the first takes over again.
 	second.kill()
 	last := lastDelivered(n)
-	require.Eventually(t, func() bool {
+	eventually.True(t, func() bool {
 		return count(t, pool, fmt.Sprintf(`SELECT count(*) FROM streams WHERE last_event_at >= to_timestamp(%d / 1000000.0)`, last.TimeUS)) == 1
-	}, time.Minute, 20*time.Millisecond)
+	}, 20*time.Millisecond)
 	require.Equal(t, 3, count(t, pool, `SELECT max(epoch) FROM streams`))
 	first.signal(syscall.SIGTERM)
 	require.Zero(t, first.wait(t, time.Minute))
@@ -98,7 +99,7 @@ func TestPausedWorkerDelaysNothing(t *testing.T) {
 	consume, work := start(t, reads(n, database+"&application_name=consume"), "consume"), start(t, reads(n, database+"&application_name=work"), "work")
 	waits := func(sql string, because string) {
 		t.Helper()
-		require.Eventually(t, func() bool { return count(t, pool, sql) >= 1 }, time.Minute, 20*time.Millisecond, because)
+		eventually.True(t, func() bool { return count(t, pool, sql) >= 1 }, 20*time.Millisecond, because)
 	}
 	last := lastDelivered(n)
 	waits(fmt.Sprintf(`SELECT count(*) FROM streams WHERE last_event_at >= to_timestamp(%d / 1000000.0)`, last.TimeUS), "everything is committed")
@@ -122,7 +123,7 @@ func TestPausedWorkerDelaysNothing(t *testing.T) {
 	require.NoError(t, n.DeleteRecord("at://"+e.DID+"/"+e.Collection+"/"+e.Rkey))
 	waits(fmt.Sprintf(`SELECT count(*) FROM tombstones WHERE did = '%s' AND rkey = '%s'`, e.DID, e.Rkey), "the stream waits for the stopped worker")
 	work.signal(syscall.SIGCONT)
-	require.Eventually(t, func() bool { return processed(pool) }, time.Minute, 20*time.Millisecond, "the job is not processed again")
+	eventually.True(t, func() bool { return processed(pool) }, 20*time.Millisecond, "the job is not processed again")
 	oracle := fold(n.Log().Entries())
 	problems, err := oracle.problems(t.Context(), pool, time.Now())
 	require.NoError(t, err)

@@ -14,6 +14,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/weir-social/weir/eventually"
 	"github.com/weir-social/weir/schema/schematest"
 )
 
@@ -90,13 +91,13 @@ max_client_conn = 500
 			t.Log(tail(output.String(), 2000))
 		}
 	})
-	require.Eventually(t, func() bool {
+	eventually.True(t, func() bool {
 		conn, err := net.Dial("unix", filepath.Join(dir, ".s.PGSQL.6432"))
 		if err == nil {
 			conn.Close() //nolint:errcheck // PgBouncer is listening
 		}
 		return err == nil
-	}, 20*time.Second, 20*time.Millisecond, "PgBouncer does not listen")
+	}, 20*time.Millisecond, "PgBouncer does not listen")
 	return "postgres://weir@/weir?sslmode=disable&port=6432&host=" + url.QueryEscape(dir)
 }
 
@@ -112,7 +113,7 @@ func TestThroughPgBouncer(t *testing.T) {
 	n, server := busyNetwork(t), schematest.Server(t)
 	through := pooled(t, server.URL("weir"))
 	k := begin(t, n, server, through, through, "WEIR_POOLER=transaction")
-	stop := live(t, k.net, 300)
+	stop := live(t, k.net, 100)
 	for range 2 {
 		k.progress(8)
 		k.process.kill()
@@ -123,7 +124,7 @@ func TestThroughPgBouncer(t *testing.T) {
 	const sessions = `SELECT count(*) FROM pg_stat_activity WHERE datname = 'weir' AND application_name = 'weir'`
 	require.Positive(t, count(t, direct, sessions))
 	// The session of a killed process ends when its statement does.
-	require.Eventually(t, func() bool { return count(t, direct, sessions) <= 6 }, time.Minute, 20*time.Millisecond, "PgBouncer opens too many connections")
+	eventually.True(t, func() bool { return count(t, direct, sessions) <= 6 }, 20*time.Millisecond, "PgBouncer opens too many connections")
 	require.Zero(t, count(t, direct, `SELECT count(*) FROM pg_locks AS l JOIN pg_stat_activity AS a USING (pid) WHERE l.locktype = 'advisory' AND a.state = 'idle'`), "an idle session holds an advisory lock")
 	stop()
 	k.compare()

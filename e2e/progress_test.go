@@ -6,6 +6,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/weir-social/weir/eventually"
 )
 
 // patience is how long a test waits without progress. A stream that is paused because keys could
@@ -38,12 +40,12 @@ func finishes(t testing.TB, every time.Duration, count func() (left int, err err
 func ends(t testing.TB, every time.Duration, count func() (left int, err error)) bool {
 	t.Helper()
 	progress, left, moves := progressing(), math.MaxInt, true
-	require.Eventually(t, func() bool {
+	eventually.Loop(t.Context(), every, func() bool {
 		if now, err := count(); err == nil {
 			left = now
 		}
 		moves = progress(left)
 		return left <= 0 || !moves
-	}, time.Hour, every)
+	})
 	return left <= 0
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/rs/zerolog"
 	"github.com/stretchr/testify/require"
 
+	"github.com/weir-social/weir/eventually"
 	"github.com/weir-social/weir/loopback"
 )
 
@@ -93,7 +94,7 @@ func (p *proxy) renew(toxics ...string) {
 // returned waits until there are more connections than before.
 func (p *proxy) returned(before int64) {
 	p.t.Helper()
-	require.Eventually(p.t, func() bool { return p.accepted.Load() > before }, time.Minute, 20*time.Millisecond, "%s: no client reconnects", p.Name)
+	eventually.True(p.t, func() bool { return p.accepted.Load() > before }, 20*time.Millisecond, "%s: no client reconnects", p.Name)
 }
 
 func (p *proxy) dial() net.Conn {

@@ -7,6 +7,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/weir-social/weir/eventually"
 	"github.com/weir-social/weir/schema/schematest"
 )
 
@@ -17,7 +18,7 @@ func TestKilledRebuildOfLinks(t *testing.T) {
 	schematest.Long(t)
 	parallel(t)
 	k := newKilling(t)
-	stop := live(t, k.net, 200)
+	stop := live(t, k.net, 100)
 	k.progress(10)
 	pool := open(t, k.server.URL("weir"))
 
@@ -26,9 +27,9 @@ func TestKilledRebuildOfLinks(t *testing.T) {
 SELECT did || ' ' || rkey FROM posts WHERE did >= (SELECT did FROM posts ORDER BY did OFFSET (SELECT count(*) / 2 FROM posts) LIMIT 1)
 AND EXISTS (SELECT FROM shares AS s WHERE s.did = posts.did AND s.rkey = posts.rkey) ORDER BY did, rkey LIMIT 1`
 	var did, rkey string
-	require.Eventually(t, func() bool { // posts are stored before their shares
+	eventually.True(t, func() bool { // posts are stored before their shares
 		return pool.QueryRow(t.Context(), `SELECT split_part(m, ' ', 1), split_part(m, ' ', 2) FROM (`+middle+`) AS m (m)`).Scan(&did, &rkey) == nil
-	}, time.Minute, 20*time.Millisecond)
+	}, 20*time.Millisecond)
 	execute(t, k.server.URL("weir"), `DELETE FROM shares; DELETE FROM subjects`)
 	held, err := pool.Begin(t.Context())
 	require.NoError(t, err)
@@ -36,11 +37,11 @@ AND EXISTS (SELECT FROM shares AS s WHERE s.did = posts.did AND s.rkey = posts.r
 	_, err = held.Exec(t.Context(), `SELECT FROM posts WHERE did = $1 AND rkey = $2 FOR UPDATE`, did, rkey)
 	require.NoError(t, err)
 	require.Contains(t, succeed(t, k.env, "rebuild", "--projection", "links", "--detach"), "rebuilds links")
-	require.Eventually(t, func() bool {
+	eventually.True(t, func() bool {
 		n, err := tryCount(pool, fmt.Sprintf(`
 SELECT count(*) FROM pg_stat_activity WHERE %d = ANY (pg_blocking_pids(pid)) AND EXISTS (SELECT FROM shares WHERE did < '%s')`, held.Conn().PgConn().PID(), did))
 		return err == nil && n > 0
-	}, 5*time.Minute, 10*time.Millisecond, "no job waits for the post: %s", tail(k.process.stderr.String(), 2000))
+	}, 10*time.Millisecond, "no job waits for the post: %s", tail(k.process.stderr.String(), 2000))
 	k.process.kill()
 	require.NoError(t, held.Rollback(t.Context()))
 	k.process = start(t, k.env, "serve")

@@ -10,6 +10,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/require"
 
+	"github.com/weir-social/weir/eventually"
 	"github.com/weir-social/weir/simnet"
 )
 
@@ -86,7 +87,7 @@ func (c *chaos) hide(leave, back func()) {
 	hub := c.net.Hub().DID // random events are by other accounts
 	c.stop()
 	last := c.says(hub, "soon hidden")
-	require.Eventually(c.t, func() bool { return c.position() == c.number(last) }, patience, 20*time.Millisecond, "the end of the stream is not committed")
+	eventually.True(c.t, func() bool { return c.position() == c.number(last) }, 20*time.Millisecond, "the end of the stream is not committed")
 	leave()
 	before, repeated := c.net.Fired()[simnet.Hidden], map[*process]int{}
 	for _, name := range fleet() {
@@ -95,7 +96,7 @@ func (c *chaos) hide(leave, back func()) {
 	c.net.HideFromRelay(hub, true)
 	c.stop = c.events()
 	back()
-	require.Eventually(c.t, func() bool { return c.net.Fired()[simnet.Hidden] > before }, patience, 20*time.Millisecond, "no client requests the hidden event")
+	eventually.True(c.t, func() bool { return c.net.Fired()[simnet.Hidden] > before }, 20*time.Millisecond, "no client requests the hidden event")
 	c.progress(2)
 	for _, name := range fleet() {
 		require.Equal(c.t, repeated[c.member(name)], c.member(name).mismatches(), "the resume of %s needed the hidden event", name)
@@ -117,7 +118,7 @@ func (c *chaos) forge(f simnet.Forgery) {
 	before := c.net.Fired()[simnet.Fault(f)]
 	require.NoError(c.t, c.net.Forge(f, did))
 	c.says(did, "after a forgery")
-	require.Eventually(c.t, func() bool { return c.net.Fired()[simnet.Fault(f)] > before }, patience, 20*time.Millisecond, "%s reaches no client", f)
+	eventually.True(c.t, func() bool { return c.net.Fired()[simnet.Fault(f)] > before }, 20*time.Millisecond, "%s reaches no client", f)
 }
 
 // rotateUnread changes the key of an account while its commits are not read. They are signed with a
@@ -126,10 +127,10 @@ func (c *chaos) rotateUnread() {
 	c.t.Helper()
 	did := c.doubted()
 	edited, gone := c.says(did, "soon another"), c.says(did, "soon gone")
-	require.Eventually(c.t, func() bool { // a record that is not stored yet leaves no tombstone
+	eventually.True(c.t, func() bool { // a record that is not stored yet leaves no tombstone
 		stored, err := tryCount(c.pool, fmt.Sprintf(`SELECT count(*) FROM records WHERE did = '%s' AND rkey = '%s'`, did, gone.Rkey))
 		return err == nil && stored == 1
-	}, patience, 20*time.Millisecond, "what %s writes is not stored", did)
+	}, 20*time.Millisecond, "what %s writes is not stored", did)
 	c.killConsumers()
 	c.changes(did, edited, gone)
 	require.NoError(c.t, c.net.RotateKey(did))
@@ -145,7 +146,7 @@ func (c *chaos) failDirectory() {
 	c.killConsumers()
 	require.NoError(c.t, c.net.FailCalls(simnet.CallFault{Kind: simnet.Unavailable, Endpoint: "plc", Count: 5}))
 	c.relaunchConsumers()
-	require.Eventually(c.t, func() bool { return refused() >= before+5 }, patience, 20*time.Millisecond, "no process requests keys from the directory")
+	eventually.True(c.t, func() bool { return refused() >= before+5 }, 20*time.Millisecond, "no process requests keys from the directory")
 }
 
 func (c *chaos) curtail(how simnet.Curtailed) {
@@ -163,10 +164,10 @@ func (c *chaos) leaveOut(set func(did string, out bool)) {
 	c.t.Helper()
 	did := c.doubted()
 	edited, gone := c.says(did, "soon another"), c.says(did, "soon gone")
-	require.Eventually(c.t, func() bool {
+	eventually.True(c.t, func() bool {
 		known, err := tryCount(c.pool, fmt.Sprintf(`SELECT count(*) FROM chains WHERE did = '%s' AND rev >= '%s'`, did, gone.Rev))
 		return err == nil && known == 1
-	}, patience, 20*time.Millisecond, "the chain of %s does not reach its last commit", did)
+	}, 20*time.Millisecond, "the chain of %s does not reach its last commit", did)
 	set(did, true)
 	c.changes(did, edited, gone)
 	set(did, false)
@@ -178,12 +179,12 @@ func (c *chaos) verifyAll() {
 	c.t.Helper()
 	c.waitCommitted()
 	began := time.Now()
-	require.Eventually(c.t, func() bool {
+	eventually.True(c.t, func() bool {
 		const hour = `UPDATE dead_letters SET last_seen = last_seen - interval '1 hour' WHERE class = 'retryable' AND state = 'open' AND last_seen > now() - interval '1 hour'`
 		_, err := c.pool.Exec(context.Background(), hour)
 		waiting, countErr := tryCount(c.pool, `SELECT count(*) FROM dead_letters WHERE class = 'retryable' AND state IN ('open', 'retrying')`)
 		return err == nil && countErr == nil && waiting == 0
-	}, patience, 100*time.Millisecond, "what waits for a key is not retried")
+	}, 100*time.Millisecond, "what waits for a key is not retried")
 	c.t.Logf("nothing waits for a key after %s", time.Since(began).Round(10*time.Millisecond))
 }
 

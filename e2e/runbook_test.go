@@ -10,6 +10,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/weir-social/weir/eventually"
 	"github.com/weir-social/weir/schema/schematest"
 	"github.com/weir-social/weir/simnet"
 )
@@ -83,7 +84,7 @@ func TestRunbookNamesWhatExists(t *testing.T) {
 func exists(t *testing.T, opsURL, title, expr string) {
 	t.Helper()
 	for _, m := range selector.FindAllStringSubmatch(expr, -1) {
-		require.Eventually(t, func() bool {
+		eventually.True(t, func() bool {
 			labels := matcher.FindAllStringSubmatch(m[2], -1)
 			return slices.ContainsFunc(scrape(t, opsURL), func(s series) bool {
 				for _, suffix := range []string{"", "_count"} { // a histogram's
@@ -95,6 +96,6 @@ func exists(t *testing.T, opsURL, title, expr string) {
 				}
 				return false
 			})
-		}, time.Minute, 50*time.Millisecond, "%s: no series is %s", title, m[0])
+		}, 50*time.Millisecond, "%s: no series is %s", title, m[0])
 	}
 }

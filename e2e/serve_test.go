@@ -20,6 +20,7 @@ import (
 	"github.com/chromedp/chromedp"
 	"github.com/stretchr/testify/require"
 
+	"github.com/weir-social/weir/eventually"
 	"github.com/weir-social/weir/schema/schematest"
 	"github.com/weir-social/weir/simnet"
 	"github.com/weir-social/weir/web/browsertest"
@@ -42,11 +43,14 @@ func startNetwork(t *testing.T, n *simnet.Net) {
 
 // reads is the environment of a process that reads a simulated network into a database. It keeps
 // everything, because the oracle knows no retention. It does not read records written before the
-// stream began, because the oracle folds only the stream.
+// stream began, because the oracle folds only the stream. It has few workers and
+// batches: many tests run at once, each connection has to plan the statements that it runs, and each
+// batch costs about as much as its events.
 func reads(n *simnet.Net, database string) []string {
 	return []string{"DATABASE_URL=" + database, "WEIR_JETSTREAM=" + n.URL(), "WEIR_START=oldest", "WEIR_DICTIONARY_URL=" + n.DictionaryURL(),
 		"WEIR_DICTIONARY_SHA256=" + n.DictionarySHA256(), "WEIR_LISTEN=127.0.0.1:0", "WEIR_LEASE_TTL=1s", "WEIR_JOB_TIMEOUT=8s", "WEIR_RESCUE_AFTER=9s",
-		"WEIR_QUIET_AFTER=1s", "WEIR_LOG_LEVEL=info", "WEIR_RETENTION=0", "WEIR_HISTORY=manual", "WEIR_RELAYS=" + n.RelayURL()}
+		"WEIR_QUIET_AFTER=1s", "WEIR_LOG_LEVEL=info", "WEIR_RETENTION=0", "WEIR_HISTORY=manual", "WEIR_RELAYS=" + n.RelayURL(),
+		"WEIR_WORKERS=2", "WEIR_BACKFILL_WORKERS=2", "WEIR_BATCH_INTERVAL=200ms"}
 }
 
 func get(url string) (string, error) {
@@ -71,10 +75,10 @@ var address = regexp.MustCompile(`http://127\.0\.0\.1:\d+/`)
 func (p *process) page(t testing.TB) string {
 	t.Helper()
 	var url string
-	require.Eventually(t, func() bool {
+	eventually.True(t, func() bool {
 		url = address.FindString(p.stdout.String() + p.stderr.String())
 		return url != ""
-	}, time.Minute, 20*time.Millisecond)
+	}, 20*time.Millisecond)
 	return url
 }
 
@@ -84,10 +88,10 @@ func photograph(t *testing.T, url string) {
 	t.Helper()
 	b := browsertest.Open(t, url)
 	b.Size(900, 1000)
-	require.Eventually(t, func() bool {
+	eventually.True(t, func() bool {
 		b.Show("")
 		return b.Found(".thumb") > 5
-	}, time.Minute, time.Second)
+	}, time.Second)
 	b.Until(`document.getElementById("updated").innerText.startsWith("updated")`)
 	b.Until(`[...document.images].filter((i) => i.getBoundingClientRect().top < innerHeight).every((i) => i.complete && i.naturalWidth > 0)`)
 	b.Do(chromedp.Evaluate[chromedp.Void](`document.documentElement.style.scrollbarWidth = "none"`))
@@ -116,10 +120,10 @@ func TestDemoShowsRankedLinks(t *testing.T) {
 	require.Equal(t, 1, code, "dev must not fall back to another address")
 	require.Contains(t, refused, "listen on WEIR_LISTEN="+taken.Addr().String())
 	require.Contains(t, refused, "set WEIR_LISTEN to another address")
-	require.Eventually(t, func() bool {
+	eventually.True(t, func() bool {
 		page, err := get(url)
 		return err == nil && strings.Contains(page, ".example/")
-	}, time.Minute, 50*time.Millisecond)
+	}, 50*time.Millisecond)
 	photograph(t, url)
 	require.Regexp(t, `1\. +\d+  `, succeed(t, env, "trending"), "the command does not find the demo's Postgres")
 	require.Regexp(t, `follows +hub\.example +\d+ .*ago`, succeed(t, env, "watch", "list"))
@@ -151,20 +155,20 @@ func TestUnreachableJetstreamIsReported(t *testing.T) {
 	n.Stop()
 	serve := start(t, env, "serve")
 	page := serve.page(t)
-	require.Eventually(t, func() bool {
+	eventually.True(t, func() bool {
 		html, err := get(page)
 		return err == nil && strings.Contains(strings.ToLower(html), "not connected")
-	}, time.Minute, 50*time.Millisecond)
-	require.Eventually(t, func() bool { return strings.Contains(serve.stderr.String(), "connection refused") }, time.Minute, 50*time.Millisecond)
-	require.Eventually(t, func() bool { // the first heartbeat may come later
+	}, 50*time.Millisecond)
+	eventually.True(t, func() bool { return strings.Contains(serve.stderr.String(), "connection refused") }, 50*time.Millisecond)
+	eventually.True(t, func() bool { // the first heartbeat may come later
 		return strings.HasPrefix(succeed(t, env, "status"), "degraded: never connected\n")
-	}, time.Minute, 200*time.Millisecond)
+	}, 200*time.Millisecond)
 	require.NoError(t, n.Restart())
 	pool := open(t, url)
-	require.Eventually(t, func() bool {
+	eventually.True(t, func() bool {
 		state, err := tryCount(pool, `SELECT count(*) FROM streams WHERE state IN ('live', 'quiet', 'catching_up')`)
 		return err == nil && state == 1
-	}, time.Minute, 50*time.Millisecond, "no further attempts")
+	}, 50*time.Millisecond, "no further attempts")
 	serve.signal(syscall.SIGTERM)
 	require.Zero(t, serve.wait(t, time.Minute))
 	require.Equal(t, 1, count(t, pool, `SELECT count(*) FROM streams WHERE lease_owner IS NULL`))
@@ -268,7 +272,7 @@ func TestIngestOfAPipeEndsWithASignal(t *testing.T) {
 	defer held.Close()
 	ingest := start(t, []string{"DATABASE_URL=" + database}, "ingest", pipe)
 	pool := open(t, database)
-	require.Eventually(t, func() bool { return count(t, pool, `SELECT count(*) FROM streams WHERE lease_owner IS NOT NULL`) == 1 }, time.Minute, 20*time.Millisecond)
+	eventually.True(t, func() bool { return count(t, pool, `SELECT count(*) FROM streams WHERE lease_owner IS NOT NULL`) == 1 }, 20*time.Millisecond)
 	ingest.signal(syscall.SIGTERM)
 	require.Equal(t, 1, ingest.wait(t, time.Minute))
 	require.Contains(t, ingest.stderr.String(), "stopped before the end of the recording")
@@ -282,14 +286,14 @@ func TestDictionaryIsKept(t *testing.T) {
 	database := schematest.NewURL(t)
 	pool := open(t, database)
 	first := start(t, reads(n, database), "consume")
-	require.Eventually(t, func() bool { return count(t, pool, `SELECT count(*) FROM posts`) > 0 }, time.Minute, 20*time.Millisecond)
+	eventually.True(t, func() bool { return count(t, pool, `SELECT count(*) FROM posts`) > 0 }, 20*time.Millisecond)
 	require.Equal(t, 1, count(t, pool, `SELECT count(*) FROM dictionaries`))
 	first.signal(syscall.SIGTERM)
 	require.Zero(t, first.wait(t, time.Minute))
 	n.Play(200)
 	second := start(t, append(reads(n, database), "WEIR_DICTIONARY_URL=http://127.0.0.1:1/"), "consume")
 	last := n.Log().Last().Seq
-	require.Eventually(t, func() bool { return count(t, pool, `SELECT cursor FROM streams`) == int(last) }, time.Minute, 20*time.Millisecond)
+	eventually.True(t, func() bool { return count(t, pool, `SELECT cursor FROM streams`) == int(last) }, 20*time.Millisecond)
 	require.NotContains(t, second.stderr.String(), "plain_frames")
 }
 
@@ -305,10 +309,10 @@ func TestDemoShowsBothNetworks(t *testing.T) {
 	b.Size(900, 1000)
 	shows := func(address, condition string) {
 		t.Helper()
-		require.Eventually(t, func() bool {
+		eventually.True(t, func() bool {
 			b.Show(address)
 			return browsertest.Evaluate[bool](b, condition)
-		}, time.Minute, 250*time.Millisecond, demo.stderr.String())
+		}, 250*time.Millisecond, demo.stderr.String())
 	}
 	shows("", `document.querySelectorAll(".link").length > 20 && document.getElementById("subtitle").innerText.includes("Bluesky and Nostr")
 		&& [...document.querySelectorAll(".filters a")].some((a) => a.textContent === "Nostr")`)
@@ -325,7 +329,7 @@ func TestDemoShowsBothNetworks(t *testing.T) {
 		}
 	}
 	both, fewest := int64(0), 25
-	require.Eventually(t, func() bool {
+	eventually.True(t, func() bool {
 		var nostr, bluesky ranking
 		for network, to := range map[string]any{"nostr": &nostr, "bluesky": &bluesky} {
 			body, err := get(url + "api/v1/trending?limit=200&network=" + network)
@@ -341,7 +345,7 @@ func TestDemoShowsBothNetworks(t *testing.T) {
 			}
 		}
 		return both != 0
-	}, time.Minute, 100*time.Millisecond)
+	}, 100*time.Millisecond)
 	page, err := get(fmt.Sprint(url, "links/", both))
 	require.NoError(t, err)
 	require.Contains(t, page, "https://njump.me/nevent1")

@@ -10,6 +10,7 @@ import (
 	"github.com/bluesky-social/indigo/atproto/syntax"
 	"github.com/stretchr/testify/require"
 
+	"github.com/weir-social/weir/eventually"
 	"github.com/weir-social/weir/ops/trace"
 	"github.com/weir-social/weir/schema/schematest"
 )
@@ -25,7 +26,7 @@ func TestTrace(t *testing.T) {
 	require.NoError(t, err)
 	uri := "at://" + did + "/app.bsky.feed.post/" + e.Rkey
 	where := fmt.Sprintf(` WHERE did = '%s' AND rkey = '%s'`, did, e.Rkey)
-	require.Eventually(t, func() bool { return count(t, pool, `SELECT count(*) FROM shares`+where) == 1 }, time.Minute, 20*time.Millisecond)
+	eventually.True(t, func() bool { return count(t, pool, `SELECT count(*) FROM shares`+where) == 1 }, 20*time.Millisecond)
 	settled(t, pool)
 	record := func(name string) (trace.Record, string) { return traced[trace.Record](t, env, name) }
 	page := func(name string) (trace.Link, string) { return traced[trace.Link](t, env, name) }
@@ -88,7 +89,7 @@ func TestTrace(t *testing.T) {
 
 	// The post was deleted.
 	require.NoError(t, n.DeleteRecord(uri))
-	require.Eventually(t, func() bool { return count(t, pool, `SELECT count(*) FROM tombstones`+where) == 1 }, time.Minute, 20*time.Millisecond)
+	eventually.True(t, func() bool { return count(t, pool, `SELECT count(*) FROM tombstones`+where) == 1 }, 20*time.Millisecond)
 	r, text = record(uri)
 	require.Nil(t, r.Stored)
 	require.Equal(t, "It does not count: it was deleted, and its tombstone is stored.", r.Message)

@@ -16,6 +16,7 @@ import (
 	tracev1 "go.opentelemetry.io/proto/otlp/trace/v1"
 	"google.golang.org/protobuf/proto"
 
+	"github.com/weir-social/weir/eventually"
 	"github.com/weir-social/weir/schema/schematest"
 )
 
@@ -104,13 +105,13 @@ func TestOneTraceFromTheEventToTheRanking(t *testing.T) {
 	s := newSpans(t)
 	env := append(follower(n, schematest.NewURL(t)), "WEIR_WATCH="+n.Hub().Handle, "OTEL_EXPORTER_OTLP_ENDPOINT="+s.URL, "OTEL_BSP_SCHEDULE_DELAY=100")
 	consume, work := start(t, env, "consume"), start(t, env, "work")
-	defer live(t, n, 200)()
+	defer live(t, n, 100)()
 	var ranked, read []*tracev1.Span
-	require.Eventually(t, func() bool {
+	eventually.True(t, func() bool {
 		ranked = s.path("batch", "job process_posts")
 		read = s.path("job sync_follows", "job backfill_account", "call app.bsky.feed.getAuthorFeed")
 		return ranked != nil && read != nil
-	}, time.Minute, 50*time.Millisecond)
+	}, 50*time.Millisecond)
 	require.LessOrEqual(t, ranked[0].StartTimeUnixNano, ranked[0].EndTimeUnixNano)
 	require.LessOrEqual(t, ranked[0].StartTimeUnixNano, ranked[1].StartTimeUnixNano)
 	batch := attributes(ranked[0])
@@ -143,10 +144,10 @@ func TestRetriedEventsAreTraced(t *testing.T) {
 	retriesEnd(t, pool)
 	require.Equal(t, 2, count(t, pool, `SELECT count(*) FROM dead_letters WHERE state = 'retried'`))
 	var replayed []*tracev1.Span
-	require.Eventually(t, func() bool {
+	eventually.True(t, func() bool {
 		replayed = s.path("job retry_dead_letters", "batch", "job process_posts")
 		return replayed != nil
-	}, time.Minute, 50*time.Millisecond)
+	}, 50*time.Millisecond)
 	require.Equal(t, int64(2), attributes(replayed[1])["weir.stored"])
 }
 
@@ -167,8 +168,8 @@ func TestUnreachableCollectorDelaysNothing(t *testing.T) {
 			database := schematest.NewURL(t)
 			pool := open(t, database)
 			serve := start(t, append(reads(n, database), "OTEL_EXPORTER_OTLP_ENDPOINT="+endpoint, "OTEL_BSP_SCHEDULE_DELAY=50", "OTEL_EXPORTER_OTLP_TIMEOUT=200", "OTEL_BSP_EXPORT_TIMEOUT=300"), "serve")
-			require.Eventually(t, func() bool { return count(t, pool, `SELECT count(*) FROM shares`) > 0 }, time.Minute, 20*time.Millisecond)
-			require.Eventually(t, func() bool { return strings.Contains(serve.stderr.String(), "trace_export_failed") }, time.Minute, 20*time.Millisecond)
+			eventually.True(t, func() bool { return count(t, pool, `SELECT count(*) FROM shares`) > 0 }, 20*time.Millisecond)
+			eventually.True(t, func() bool { return strings.Contains(serve.stderr.String(), "trace_export_failed") }, 20*time.Millisecond)
 			settled(t, pool)
 			serve.signal(syscall.SIGTERM)
 			require.Zero(t, serve.wait(t, 30*time.Second))
@@ -184,7 +185,7 @@ func TestTracesAreOffByDefault(t *testing.T) {
 	database := schematest.NewURL(t)
 	pool := open(t, database)
 	serve := start(t, reads(network(t, 500), database), "serve")
-	require.Eventually(t, func() bool { return count(t, pool, `SELECT count(*) FROM shares`) > 0 }, time.Minute, 20*time.Millisecond)
+	eventually.True(t, func() bool { return count(t, pool, `SELECT count(*) FROM shares`) > 0 }, 20*time.Millisecond)
 	require.Zero(t, count(t, pool, `SELECT count(*) FROM river_job WHERE metadata ? 'traceparent'`))
 	serve.signal(syscall.SIGTERM)
 	require.Zero(t, serve.wait(t, time.Minute))

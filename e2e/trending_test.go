@@ -14,6 +14,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/require"
 
+	"github.com/weir-social/weir/eventually"
 	"github.com/weir-social/weir/ranking"
 	"github.com/weir-social/weir/schema/schematest"
 )
@@ -98,11 +99,11 @@ func TestMergeIsTriedAgain(t *testing.T) {
 		stdout, stderr, _ := weir(t, []string{"DATABASE_URL=" + at + "&deadlock_timeout=3s"}, "link", "merge", "4", "2")
 		merged <- stdout + stderr
 	}()
-	require.Eventually(t, func() bool {
+	eventually.True(t, func() bool {
 		var waits bool
 		const sql = `SELECT EXISTS (SELECT FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock')`
 		return other.QueryRow(t.Context(), sql).Scan(&waits) == nil && waits
-	}, time.Minute, 10*time.Millisecond)
+	}, 10*time.Millisecond)
 	_, err = tx.Exec(t.Context(), `DELETE FROM shares WHERE link_id = 4`)
 	require.NoError(t, err, "Postgres must abort the merge, not the deletion")
 	require.NoError(t, tx.Commit(t.Context()))

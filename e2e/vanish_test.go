@@ -9,6 +9,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/weir-social/weir/eventually"
 	"github.com/weir-social/weir/schema/schematest"
 	"github.com/weir-social/weir/simnet"
 )
@@ -51,24 +52,24 @@ func TestVanishedAuthorIsForgotten(t *testing.T) {
 	succeed(t, k.env, "migrate")
 	k.pool = open(t, server.URL("weir"))
 	k.process = start(t, k.env, "serve")
-	require.Eventually(t, func() bool {
+	eventually.True(t, func() bool {
 		archived, err := tryCount(k.pool, `SELECT coalesce(sum(records), 0) FROM segments WHERE stream LIKE 'nostr%' AND synced_at IS NOT NULL`)
 		return err == nil && archived == 20
-	}, time.Minute, 20*time.Millisecond)
+	}, 20*time.Millisecond)
 	reached := b.holds("after PUT later manifest", 1)
 	nostr.WriteAs(0, nil, date+50, 62, [][]string{{"relay", "ALL_RELAYS"}}, "forget me")
 	reached(k.process)
 	k.kills()
 	nostr.WriteAs(0, nil, date+60, 1, nil, "note 20 of 0")
 	k.process = start(t, k.env, "serve")
-	require.Eventually(t, func() bool {
+	eventually.True(t, func() bool {
 		archived, err := tryCount(k.pool, `SELECT coalesce(sum(records), 0) FROM segments WHERE stream LIKE 'nostr%' AND synced_at IS NOT NULL`)
 		return err == nil && archived == 12
-	}, time.Minute, 20*time.Millisecond, "ten notes of the other author, the demand, and the later note")
+	}, 20*time.Millisecond, "ten notes of the other author, the demand, and the later note")
 	stopServe(t, k.process)
 	b.ages()
 	k.process = start(t, k.env, "serve")
-	require.Eventually(t, b.once, time.Minute, 50*time.Millisecond, "replaced versions are left in the bucket")
+	eventually.True(t, b.once, 50*time.Millisecond, "replaced versions are left in the bucket")
 	stopServe(t, k.process)
 
 	want := []string{"1 note 20 of 0", "62 forget me"}

@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"maps"
@@ -17,6 +18,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/stretchr/testify/require"
 
+	"github.com/weir-social/weir/eventually"
 	"github.com/weir-social/weir/schema/schematest"
 	"github.com/weir-social/weir/simnet"
 )
@@ -286,7 +288,9 @@ func (w *week) found(query string) map[string]int {
 func (w *week) equal() {
 	w.t.Helper()
 	var problems []string
-	require.Eventually(w.t, func() bool {
+	ctx, cancel := context.WithTimeout(w.t.Context(), w.patience)
+	defer cancel()
+	require.True(w.t, eventually.Loop(ctx, 400*time.Millisecond, func() bool {
 		w.exec(`SELECT enqueue_job('check_subjects', 'network', '{}', '{periodic}') WHERE EXISTS (SELECT FROM changed_subjects UNION ALL SELECT FROM subjects WHERE fetch_at <= now())
 			AND NOT EXISTS (SELECT FROM river_job WHERE kind = 'check_subjects' AND state IN ('available', 'running'))`)
 		for _, network := range []string{"", "bluesky", "nostr"} {
@@ -302,7 +306,7 @@ func (w *week) equal() {
 			}
 		}
 		return true
-	}, w.patience, 400*time.Millisecond, "after %s: %q", w.later, &problems)
+	}), "after %s: %q", w.later, &problems)
 }
 
 // differences names the links that two rankings count differently.
@@ -351,7 +355,7 @@ func TestWeekOfTwoNetworks(t *testing.T) {
 		require.NoError(t, err)
 	}
 	w := newWeek(t, min(weekFollows, each*3/4))
-	w.patience = time.Minute + time.Duration(each)*100*time.Millisecond
+	w.patience = patience + time.Duration(each)*100*time.Millisecond
 	var sizes []map[string]int // by day
 	for step := range 2 * weekDays {
 		w.travel(weekStep)

@@ -11,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/stretchr/testify/require"
 
+	"github.com/weir-social/weir/eventually"
 	"github.com/weir-social/weir/schema"
 	"github.com/weir-social/weir/schema/schematest"
 	"github.com/weir-social/weir/simnet"
@@ -67,10 +68,10 @@ func (c *crossing) total(accounts int) {
 // whole network.
 func (c *crossing) requested(accounts int) {
 	c.t.Helper()
-	require.Eventually(c.t, func() bool {
+	eventually.True(c.t, func() bool {
 		sizes := c.net.FilterSizes()
 		return len(sizes) > 0 && sizes[len(sizes)-1] == accounts
-	}, time.Minute, 20*time.Millisecond, "no filter of %d accounts", accounts)
+	}, 20*time.Millisecond, "no filter of %d accounts", accounts)
 }
 
 // equal waits until the tables equal the log of the accounts that were always followed. The job
@@ -79,7 +80,7 @@ func (c *crossing) requested(accounts int) {
 func (c *crossing) equal() {
 	c.t.Helper()
 	var problems []string
-	require.Eventually(c.t, func() bool {
+	eventually.True(c.t, func() bool {
 		c.exec(`UPDATE subjects SET fetch_at = now() + interval '1 day' WHERE fetch_at <= now()`)
 		c.exec(`SELECT enqueue_job('check_subjects', 'maintenance', '{}', '{periodic}') WHERE EXISTS (SELECT FROM changed_subjects)
 			AND NOT EXISTS (SELECT FROM river_job WHERE kind = 'check_subjects' AND queue = 'maintenance' AND state IN ('available', 'running'))`)
@@ -87,22 +88,22 @@ func (c *crossing) equal() {
 		var err error
 		problems, err = fold(entries).problems(c.t.Context(), c.pool, time.Now().Truncate(time.Second).Add(time.Second).UTC())
 		return err == nil && len(problems) == 0
-	}, 3*time.Minute, time.Second, "%v", &problems) // the jobs of a killed process are processed again after a minute
+	}, time.Second, "%v", &problems) // the jobs of a killed process are processed again after a minute
 }
 
 // has waits until exactly these of the known posts are stored.
 func (c *crossing) has(posts []string, known map[string]bool) {
 	c.t.Helper()
-	require.Eventually(c.t, func() bool {
+	eventually.True(c.t, func() bool {
 		return slices.Equal(posts, slices.DeleteFunc(stored(c.t, c.pool), func(post string) bool { return !known[post] }))
-	}, time.Minute, 100*time.Millisecond, "posts are missing or not deleted")
+	}, 100*time.Millisecond, "posts are missing or not deleted")
 }
 
 // more waits for further posts.
 func (c *crossing) more() {
 	c.t.Helper()
 	posts := count(c.t, c.pool, `SELECT count(*) FROM posts`)
-	require.Eventually(c.t, func() bool { return count(c.t, c.pool, `SELECT count(*) FROM posts`) > posts+20 }, time.Minute, 20*time.Millisecond)
+	eventually.True(c.t, func() bool { return count(c.t, c.pool, `SELECT count(*) FROM posts`) > posts+20 }, 20*time.Millisecond)
 }
 
 // TestLimitCrossedWhileDownLosesNothing crosses the limit between two processes: the followed
@@ -162,7 +163,7 @@ func TestLimitCrossedWhileTheyPost(t *testing.T) {
 	c.total(mostRequested)
 	processes := []*process{start(t, c.env, "serve"), start(t, c.env, "serve")}
 	c.requested(mostRequested)
-	stop := live(t, c.net, 500)
+	stop := live(t, c.net, 150)
 	defer stop()
 	c.more()
 	c.env = append(c.env, "WEIR_START=tip")
@@ -202,11 +203,11 @@ func TestLimitCrossedWhileTheyPost(t *testing.T) {
 func (c *crossing) killHolder(processes []*process) []*process {
 	c.t.Helper()
 	holder := -1
-	require.Eventually(c.t, func() bool {
+	eventually.True(c.t, func() bool {
 		owner := texts(c.t, c.pool, `SELECT coalesce(lease_owner, '') FROM streams`)[0]
 		holder = slices.IndexFunc(processes, func(p *process) bool { return strings.Contains(owner, fmt.Sprintf("/%d/", p.cmd.Process.Pid)) })
 		return holder >= 0
-	}, time.Minute, 20*time.Millisecond)
+	}, 20*time.Millisecond)
 	processes[holder].kill()
 	return append(slices.Delete(processes, holder, holder+1), start(c.t, c.env, "serve"))
 }

@@ -8,6 +8,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/stretchr/testify/require"
 
+	"github.com/weir-social/weir/eventually"
 	"github.com/weir-social/weir/ranking"
 	"github.com/weir-social/weir/schema"
 	"github.com/weir-social/weir/schema/schematest"
@@ -30,9 +31,9 @@ func TestNobodyWaitsForWhoWaitsToMerge(t *testing.T) {
 			return ranking.ResolveShortLink(t.Context(), tx, ranking.ShortLink{ID: 3}, target, noon())
 		})
 	}()
-	require.Eventually(t, func() bool {
+	eventually.True(t, func() bool {
 		return column(t, pool, `SELECT count(*)::text FROM pg_locks WHERE locktype = 'advisory' AND NOT granted AND database = (SELECT oid FROM pg_database WHERE datname = current_database())`)[0] == "1"
-	}, time.Minute, 10*time.Millisecond)
+	}, 10*time.Millisecond)
 	require.NoError(t, pgx.BeginFunc(t.Context(), pool, func(tx pgx.Tx) error {
 		if _, err := tx.Exec(t.Context(), `SET LOCAL lock_timeout = '1s'`); err != nil {
 			return err
@@ -48,9 +49,9 @@ func TestNobodyWaitsForWhoWaitsToMerge(t *testing.T) {
 // waitsForLock waits until a statement waits for a lock.
 func waitsForLock(t *testing.T, pool *pgxpool.Pool) {
 	t.Helper()
-	require.Eventually(t, func() bool {
+	eventually.True(t, func() bool {
 		return column(t, pool, `SELECT count(*)::text FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'`)[0] != "0"
-	}, time.Minute, 10*time.Millisecond)
+	}, 10*time.Millisecond)
 }
 
 // TestLinkExpiresWhileItIsMerged shows that the merge then reports that there is no such link. A

@@ -10,6 +10,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/stretchr/testify/require"
 
+	"github.com/weir-social/weir/eventually"
 	"github.com/weir-social/weir/schema"
 	"github.com/weir-social/weir/schema/schematest"
 )
@@ -36,7 +37,7 @@ func beside(t *testing.T, pool *pgxpool.Pool, do func(ctx context.Context, tx pg
 		answer <- pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error { return do(ctx, tx) })
 		close(ended)
 	}()
-	require.Eventually(t, func() bool {
+	eventually.True(t, func() bool {
 		select {
 		case <-ended:
 			return true
@@ -45,7 +46,7 @@ func beside(t *testing.T, pool *pgxpool.Pool, do func(ctx context.Context, tx pg
 		var waits bool
 		err := pool.QueryRow(t.Context(), `SELECT EXISTS (SELECT FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock')`).Scan(&waits)
 		return err == nil && waits
-	}, 30*time.Second, 10*time.Millisecond)
+	}, 10*time.Millisecond)
 	return answer
 }
 

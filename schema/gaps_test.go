@@ -7,6 +7,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/require"
 
+	"github.com/weir-social/weir/eventually"
 	"github.com/weir-social/weir/schema"
 	"github.com/weir-social/weir/schema/schematest"
 )
@@ -32,9 +33,9 @@ func TestGapKeepsAccountsDeactivatedMeanwhile(t *testing.T) {
 			return err
 		})
 	}()
-	require.Eventually(t, func() bool {
+	eventually.True(t, func() bool {
 		return column(t, pool, `SELECT count(*)::text FROM pg_locks WHERE NOT granted AND database = (SELECT oid FROM pg_database WHERE datname = current_database()) OR NOT granted AND locktype = 'transactionid'`)[0] != "0"
-	}, time.Minute, 10*time.Millisecond)
+	}, 10*time.Millisecond)
 	execute(t, pool, `UPDATE accounts SET status = 'deactivated' WHERE did = 'falls'`)
 	require.NoError(t, holder.Rollback(t.Context()))
 	require.NoError(t, <-ended)

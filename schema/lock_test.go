@@ -9,6 +9,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/stretchr/testify/require"
 
+	"github.com/weir-social/weir/eventually"
 	"github.com/weir-social/weir/schema"
 	"github.com/weir-social/weir/schema/schematest"
 )
@@ -34,10 +35,10 @@ func outlives(t *testing.T, pool *pgxpool.Pool, lock string, other pgx.Tx, f fun
 	t.Cleanup(func() { other.Rollback(context.Background()) }) //nolint:errcheck // f continues, whatever has failed
 	done := make(chan error, 1)
 	go func() { done <- f() }()
-	require.Eventually(t, func() bool {
+	eventually.True(t, func() bool {
 		return len(column(t, pool, `SELECT pid::text FROM pg_stat_activity
 WHERE datname = current_database() AND query LIKE $1 AND pid <> pg_backend_pid() AND clock_timestamp() - xact_start > interval '4 s'`, lock)) > 0
-	}, time.Minute, 20*time.Millisecond, "the lock's transaction was ended")
+	}, 20*time.Millisecond, "the lock's transaction was ended")
 	require.NoError(t, other.Commit(t.Context()))
 	require.NoError(t, <-done)
 }

@@ -59,29 +59,45 @@ func EnsurePostPartitions(ctx context.Context, db DB, now time.Time, keep time.D
 // longer than a moment. The finished partitions then stay. Rows of the missing ones are
 // stored in the partition ahead or in the default partition until the next call.
 func EnsurePartitions(ctx context.Context, db DB, table string, now time.Time, span time.Duration) error {
-	until, err := PartitionsUntil(ctx, db, table)
+	made, err := readCovered(ctx, db, table)
 	if err != nil {
 		return err
 	}
-	at := now.Add(-partitionsBefore)
-	if until.After(at) {
-		at = until
-	}
-	if at.After(now) {
+	at, last := now.Add(-partitionsBefore), now.Add(partitionsAhead)
+	switch {
+	case made.Ends.Before(at): // there are none, or only older ones
+	case made.Begins.After(now) || !made.Whole: // the clock was set back
 		at = now
+	case made.Ends.After(last):
+		return nil
+	default:
+		at = made.Ends
 	}
-	last := now.Add(partitionsAhead)
-	for {
+	for ; at.Before(last.Add(span)); at = at.Add(span) {
+		if at.After(last) {
+			at = last
+		}
 		if err := ensurePartition(ctx, db, table, at, span); err != nil {
 			return fmt.Errorf("make the partition of %s around %s: %w", table, at.UTC().Format(time.RFC3339), withErrBusy(err))
 		}
-		if at.Equal(last) {
-			return nil
-		}
-		if at = at.Add(span); at.After(last) {
-			at = last
-		}
 	}
+	return nil
+}
+
+// covered is the time that the partitions of a table hold, without the one ahead and the default
+// partition.
+type covered struct {
+	Begins, Ends time.Time // zero if there is no partition
+	Whole        bool      // no time between them is missing
+}
+
+func readCovered(ctx context.Context, db DB, table string) (covered, error) {
+	const sql = `
+SELECT coalesce(min(p.begins), '0001-01-01 00:00:00+00') AS begins,
+       coalesce(max(p.ends), '0001-01-01 00:00:00+00')   AS ends,
+       coalesce(bool_and(p.follows), true)               AS whole
+FROM (SELECT begins, ends, lower = lag(upper, 1, lower) OVER (ORDER BY lower) AS follows FROM partitions WHERE parent = $1 AND NOT ahead) AS p`
+	return One(ctx, db, "look up when the partitions of "+table+" begin and end", pgx.RowToStructByName[covered], sql, table)
 }
 
 // ensurePartition makes the partition that contains a time. After a pause it first makes

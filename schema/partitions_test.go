@@ -15,6 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/weir-social/weir/devpg"
+	"github.com/weir-social/weir/eventually"
 	"github.com/weir-social/weir/ranking"
 	"github.com/weir-social/weir/schema"
 	"github.com/weir-social/weir/schema/schematest"
@@ -41,10 +42,10 @@ FROM generate_series(1, $1::int) AS i`, rows)
 		read += n
 	}}
 	var err error
-	require.Eventually(t, func() bool { // vacuum may hold a lock
+	eventually.True(t, func() bool { // vacuum may hold a lock
 		err = schema.EnsurePostPartitions(t.Context(), db, noon().Add(12*time.Hour), day)
 		return !errors.Is(err, schema.ErrBusy)
-	}, time.Minute, 10*time.Millisecond)
+	}, 10*time.Millisecond)
 	require.NoError(t, err)
 	require.Equal(t, []string{"posts_20260706_18", "posts_20260707_00"}, partitions(t, pool)[13:])
 	require.GreaterOrEqual(t, statements, 4, "both the constraint and the partition need the lock")
@@ -135,6 +136,20 @@ func TestPartitionsFollowOneAnother(t *testing.T) {
 	require.Equal(t, []string{"0"}, column(t, pool, `SELECT count(*)::text FROM posts_default`))
 	require.Equal(t, []string{"21"}, column(t, pool, `SELECT count(*)::text FROM posts`))
 	require.Less(t, len(partitions(t, pool)), 64)
+}
+
+// TestPartitionsAfterTheClockWasSetBack shows that the time before the first partition is covered, and
+// so is the time between two partitions.
+func TestPartitionsAfterTheClockWasSetBack(t *testing.T) {
+	t.Parallel()
+	pool := schematest.New(t)
+	at := noon()
+	for _, now := range []time.Time{at, at.Add(-20 * day), at.Add(-19 * day), at.Add(-17 * day), at, at.Add(day)} {
+		require.NoError(t, schema.EnsurePostPartitions(t.Context(), pool, now, day))
+		for ahead := time.Duration(0); ahead <= 48*time.Hour; ahead += time.Hour {
+			require.Len(t, column(t, pool, `SELECT part FROM partitions WHERE parent = 'posts' AND NOT ahead AND begins <= $1 AND ends > $1`, now.Add(ahead)), 1, "%s after %s", ahead, now)
+		}
+	}
 }
 
 // TestPartitionCountStaysInTheTens covers every retention.
@@ -281,9 +296,9 @@ func TestReadersFindTheRowsThatAPartitionTakes(t *testing.T) {
 					n, err = read(pool, keys)
 					found <- err
 				}()
-				require.Eventually(t, func() bool {
+				eventually.True(t, func() bool {
 					return column(t, tx, `SELECT count(*)::text FROM pg_locks WHERE NOT granted AND database = (SELECT oid FROM pg_database WHERE datname = current_database())`)[0] == "1"
-				}, time.Minute, 10*time.Millisecond)
+				}, 10*time.Millisecond)
 				return nil
 			}))
 			require.NoError(t, <-found)

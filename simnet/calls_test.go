@@ -13,6 +13,7 @@ import (
 	"github.com/bluesky-social/indigo/api/bsky"
 	"github.com/stretchr/testify/require"
 
+	"github.com/weir-social/weir/eventually"
 	"github.com/weir-social/weir/simnet"
 )
 
@@ -63,7 +64,7 @@ func TestCallsAtOnceAreCounted(t *testing.T) {
 			}
 		})
 	}
-	require.Eventually(t, func() bool { return len(n.Calls()) == 7 }, patience, time.Millisecond)
+	eventually.True(t, func() bool { return len(n.Calls()) == 7 }, time.Millisecond)
 	require.Equal(t, 7, n.MaxConcurrent())
 	call(t, n, getAuthorFeed, "actor", hub)
 	require.Equal(t, 8, n.MaxConcurrent())
@@ -72,13 +73,13 @@ func TestCallsAtOnceAreCounted(t *testing.T) {
 	require.True(t, n.Calls()[0].End.IsZero())
 	cancel()
 	asking.Wait()
-	require.Eventually(t, func() bool { return !n.Calls()[0].End.IsZero() }, patience, time.Millisecond)
+	eventually.True(t, func() bool { return !n.Calls()[0].End.IsZero() }, time.Millisecond)
 	require.Zero(t, n.Calls()[0].Status, "the call has no response yet")
-	require.Eventually(t, func() bool {
+	eventually.True(t, func() bool {
 		call(t, n, getFollows, "actor", hub)
 		all := n.Calls()
 		return all[len(all)-1].Concurrent == 1
-	}, patience, time.Millisecond)
+	}, time.Millisecond)
 	require.Equal(t, map[simnet.CallFaultKind]int{simnet.Slow: 7}, n.CallsFired())
 }
 
@@ -122,7 +123,7 @@ func TestRateLimitIsSentAndEnforced(t *testing.T) {
 
 	n.SetRate(simnet.Rate{Calls: 1, Window: 50 * time.Millisecond})
 	require.Equal(t, 200, call(t, n, getFollows, "actor", hub).status)
-	require.Eventually(t, func() bool { return call(t, n, getFollows, "actor", hub).status == 200 }, patience, time.Millisecond, "a new window begins")
+	eventually.True(t, func() bool { return call(t, n, getFollows, "actor", hub).status == 200 }, time.Millisecond, "a new window begins")
 	n.SetRate(simnet.Rate{})
 	require.Empty(t, call(t, n, getFollows, "actor", hub).header.Get("RateLimit-Limit"))
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/coder/websocket"
 	"github.com/stretchr/testify/require"
 
+	"github.com/weir-social/weir/eventually"
 	"github.com/weir-social/weir/simnet"
 )
 
@@ -89,10 +90,10 @@ func TestStalledClientThatLeavesIsReleased(t *testing.T) {
 // stream can be stalled.
 func requireNobody(t *testing.T, n *simnet.Net) {
 	t.Helper()
-	require.Eventually(t, func() bool {
+	eventually.True(t, func() bool {
 		before := n.Fired()[simnet.Stall]
 		return n.Do(simnet.Stall) == nil && n.Fired()[simnet.Stall] == before
-	}, patience, time.Millisecond)
+	}, time.Millisecond)
 }
 
 func TestStalledClientCanBeCut(t *testing.T) {

@@ -12,6 +12,7 @@ import (
 	"github.com/coder/websocket"
 	"github.com/stretchr/testify/require"
 
+	"github.com/weir-social/weir/eventually"
 	"github.com/weir-social/weir/simnet"
 )
 
@@ -65,7 +66,7 @@ func TestAdminTriggersAndReportsFaults(t *testing.T) {
 		require.Equal(t, http.StatusAccepted, status)
 		_, err := c.ending()
 		require.Equal(t, websocket.StatusGoingAway, websocket.CloseStatus(err), "%v", err)
-		require.Eventually(t, func() bool { return n.Fired()[f] == 1 }, patience, time.Millisecond)
+		eventually.True(t, func() bool { return n.Fired()[f] == 1 }, time.Millisecond)
 	}
 	require.Equal(t, n.Log().Last().Seq-4, *dial(t, n, "cursor", digits(n.Log().Last().TimeUS)).next().Cursor)
 }

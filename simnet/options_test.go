@@ -12,6 +12,7 @@ import (
 	"github.com/coder/websocket"
 	"github.com/stretchr/testify/require"
 
+	"github.com/weir-social/weir/eventually"
 	"github.com/weir-social/weir/simnet"
 )
 
@@ -208,6 +209,6 @@ func TestFilterSizesListsEveryFilter(t *testing.T) {
 	c := dial(t, n, "requireHello", "true")
 	require.Equal(t, []int{2, 0}, n.FilterSizes())
 	c.say(`{"type":"options_update","payload":{"wantedDids":["did:plc:a"]}}`)
-	require.Eventually(t, func() bool { return len(n.FilterSizes()) == 3 }, time.Minute, time.Millisecond)
+	eventually.True(t, func() bool { return len(n.FilterSizes()) == 3 }, time.Millisecond)
 	require.Equal(t, []int{2, 0, 1}, n.FilterSizes())
 }

@@ -16,6 +16,7 @@ import (
 	"github.com/klauspost/compress/zstd"
 	"github.com/stretchr/testify/require"
 
+	"github.com/weir-social/weir/eventually"
 	"github.com/weir-social/weir/simnet"
 )
 
@@ -256,11 +257,11 @@ func TestSlowClientIsCutOffWithoutACloseFrame(t *testing.T) {
 	n := network(t, simnet.Config{Seed: 4, WriteLimit: 100 * time.Millisecond})
 	n.Inject(make([]byte, 40<<20)) // more than the buffers between the two hold
 	slow := dial(t, n, "cursor", "0")
-	require.Eventually(t, func() bool {
+	eventually.True(t, func() bool {
 		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 		defer cancel()
 		return slow.conn.Write(ctx, websocket.MessageText, []byte(`{}`)) != nil
-	}, patience, 10*time.Millisecond)
+	}, 10*time.Millisecond)
 	_, err := slow.ending()
 	require.EqualValues(t, -1, websocket.CloseStatus(err), "%v", err)
 }

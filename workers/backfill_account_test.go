@@ -8,6 +8,7 @@ import (
 	"github.com/riverqueue/river"
 	"github.com/stretchr/testify/require"
 
+	"github.com/weir-social/weir/eventually"
 	"github.com/weir-social/weir/jobs"
 	"github.com/weir-social/weir/schema"
 	"github.com/weir-social/weir/schema/schematest"
@@ -34,9 +35,9 @@ func TestAccountWatchByHandle(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, nil)
 	r.execute(`INSERT INTO watches (target, kind) VALUES ($1, 'account')`, r.net.Hub().Handle)
-	require.Eventually(t, func() bool {
+	eventually.True(t, func() bool {
 		return r.count(`SELECT count(*) FROM watch_members`) == 1 || r.count(`SELECT count(*) FROM watches WHERE problem <> ''`) == 1
-	}, 20*time.Second, 5*time.Millisecond)
+	}, 5*time.Millisecond)
 	var problem string
 	require.NoError(t, r.pool.QueryRow(t.Context(), `SELECT problem FROM watches`).Scan(&problem))
 	require.Empty(t, problem)
@@ -77,10 +78,10 @@ func TestPartlyReadBackfillReadsTheGapToo(t *testing.T) {
 	r.net.ForgetCalls()
 	_, err := r.client.Insert(t.Context(), jobs.BackfillAccount{DID: did, Since: time.Now().Add(-24 * time.Hour)}, &river.InsertOpts{Priority: jobs.PriorityManual})
 	require.NoError(t, err)
-	require.Eventually(t, func() bool { // other transactions may wait too
+	eventually.True(t, func() bool { // other transactions may wait too
 		calls := r.net.Calls(feed)
 		return len(calls) > 0 && calls[0].Status == 200
-	}, time.Minute, time.Millisecond)
+	}, time.Millisecond)
 	awaited()
 	require.NoError(t, r.net.FailCalls(simnet.CallFault{Kind: simnet.TooMany, Endpoint: feed, Count: 1000, Wait: 3 * time.Second}))
 	release()
@@ -119,11 +120,11 @@ func TestGapDoesNotWaitForADroppedBackfill(t *testing.T) {
 	require.NoError(t, r.net.FailCalls(simnet.CallFault{Kind: simnet.TooMany, Endpoint: "com.atproto.sync.getLatestCommit", Count: 1000, Wait: 2 * time.Second}))
 	r.execute(`INSERT INTO gaps (stream, from_at, to_at, reason, opened_at) VALUES ('s', now() - interval '2 hours', now() - interval '1 hour', 'a test', now())`)
 	r.becomes(1, `SELECT count(*) FROM river_job WHERE kind = 'close_gap' AND state = 'completed'`)
-	require.Eventually(t, func() bool { // a running job cannot be dropped yet
+	eventually.True(t, func() bool { // a running job cannot be dropped yet
 		_, err := CancelBackfills(t.Context(), r.client.Client)
 		require.NoError(t, err)
 		return r.count(`SELECT count(*) FROM river_job WHERE kind = 'backfill_account' AND state <> 'completed'`) == 0
-	}, time.Minute, 5*time.Millisecond)
+	}, 5*time.Millisecond)
 	r.net.ClearCallFaults()
 	// All accounts are read again; the hourly sync runs.
 	require.NoError(t, schema.SyncWatches(t.Context(), r.pool))
@@ -199,9 +200,9 @@ func TestSyncAndFinishDoNotDeadlock(t *testing.T) {
 			return err
 		})
 	}()
-	require.Eventually(t, func() bool {
+	eventually.True(t, func() bool {
 		return r.count(`SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'`) > 0
-	}, time.Minute, 5*time.Millisecond)
+	}, 5*time.Millisecond)
 	finished := schema.RecordReading(t.Context(), tx, alice, schema.Reading{Since: time.Now(), Now: time.Now()}) // finish, second step
 	if finished == nil {
 		finished = tx.Commit(t.Context())

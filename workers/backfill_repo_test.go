@@ -15,6 +15,7 @@ import (
 
 	"github.com/weir-social/weir/bluesky"
 	"github.com/weir-social/weir/collection"
+	"github.com/weir-social/weir/eventually"
 	"github.com/weir-social/weir/schema/schematest"
 	"github.com/weir-social/weir/simnet"
 )
@@ -85,7 +86,7 @@ func TestInterruptedHistoryContinues(t *testing.T) {
 		r.execute(`UPDATE history_accounts SET retry_at = now()`)
 		r.execute(`SELECT enqueue_job('fill_collections', 'network', '{"once": true}')`)
 	}
-	require.Eventually(t, func() bool { // the rate limit ends after a while
+	eventually.True(t, func() bool { // the rate limit ends after a while
 		if r.count(`SELECT count(*) FROM history_accounts WHERE state = 'unread' AND tries = 1`) == 1 {
 			return true
 		}
@@ -93,7 +94,7 @@ func TestInterruptedHistoryContinues(t *testing.T) {
 			again() // a second one would read the account again
 		}
 		return false
-	}, time.Minute, 100*time.Millisecond)
+	}, 100*time.Millisecond)
 	r.becomes(0, `SELECT count(*) FROM river_job WHERE kind = 'backfill_repo' AND state <> 'completed'`)
 	awaited, release = r.holding(func(tx pgx.Tx) error {
 		_, err := tx.Exec(t.Context(), `LOCK TABLE records IN SHARE MODE`)

@@ -15,6 +15,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/stretchr/testify/require"
 
+	"github.com/weir-social/weir/eventually"
 	"github.com/weir-social/weir/ops/health"
 	"github.com/weir-social/weir/schema/schematest"
 )
@@ -141,7 +142,7 @@ const checks = `SELECT count(*) FROM river_job WHERE kind = 'check_alerts' AND s
 func (r *rig) moreChecks(n int) {
 	r.t.Helper()
 	before := r.count(checks)
-	require.Eventually(r.t, func() bool { return r.count(checks) >= before+n }, time.Minute, 20*time.Millisecond)
+	eventually.True(r.t, func() bool { return r.count(checks) >= before+n }, 20*time.Millisecond)
 }
 
 // TestTwoWorkersSendOneMessage shows that two workers send one message when an
@@ -154,7 +155,7 @@ func TestTwoWorkersSendOneMessage(t *testing.T) {
 	alerting(t, r.pool, h.URL, nil)
 	alerting(t, r.pool, h.URL, nil)
 	r.execute(letters)
-	require.Eventually(t, func() bool { return len(h.got()) == 1 }, time.Minute, 20*time.Millisecond)
+	eventually.True(t, func() bool { return len(h.got()) == 1 }, 20*time.Millisecond)
 	require.Contains(t, h.got()[0], `"name":"WeirDeadLetters","severity":"warning","message":"11 dead letters within 10m0s"`)
 	r.moreChecks(5)
 	require.Len(t, h.got(), 1)
@@ -164,7 +165,7 @@ func TestTwoWorkersSendOneMessage(t *testing.T) {
 	r.moreChecks(3) // no check that still saw the dead letters is running
 	require.Len(t, h.got(), 1, "a condition that ends for a moment must not be resolved")
 	r.execute(`UPDATE alerts SET seen_at = seen_at - interval '5 minutes' WHERE name = 'WeirDeadLetters'`)
-	require.Eventually(t, func() bool { return len(h.got()) == 2 }, time.Minute, 20*time.Millisecond)
+	eventually.True(t, func() bool { return len(h.got()) == 2 }, 20*time.Millisecond)
 	require.Contains(t, h.got()[1], `"resolved":true`)
 	r.moreChecks(5)
 	require.Len(t, h.got(), 2)
@@ -185,5 +186,5 @@ func TestAlertsAreStoredWithoutAWebhook(t *testing.T) {
 	require.NoError(t, silent.StopAndCancel(t.Context()))
 	h := newHook(t, ok)
 	alerting(t, r.pool, h.URL, nil)
-	require.Eventually(t, func() bool { return len(h.got()) == 1 }, time.Minute, 20*time.Millisecond)
+	eventually.True(t, func() bool { return len(h.got()) == 1 }, 20*time.Millisecond)
 }

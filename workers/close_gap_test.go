@@ -6,6 +6,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/weir-social/weir/eventually"
 	"github.com/weir-social/weir/ops/health"
 	"github.com/weir-social/weir/schema/schematest"
 )
@@ -19,11 +20,11 @@ func TestGapOfTheWholeNetworkIsNoDeadLetter(t *testing.T) {
 	working(t, pool)
 	done := func(jobs int) {
 		t.Helper()
-		require.Eventually(t, func() bool {
+		eventually.True(t, func() bool {
 			var n int
 			require.NoError(t, pool.QueryRow(t.Context(), `SELECT count(*) FROM river_job WHERE kind = 'close_gap' AND state = 'completed' AND errors IS NULL`).Scan(&n))
 			return n == jobs
-		}, time.Minute, 20*time.Millisecond)
+		}, 20*time.Millisecond)
 	}
 	execute(t, pool, `INSERT INTO gaps (stream, from_at, to_at, reason, opened_at) VALUES ('s', now() - interval '1 h', now(), 'too old', now())`)
 	done(1)

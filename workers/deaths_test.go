@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/weir-social/weir/bluesky"
+	"github.com/weir-social/weir/eventually"
 	"github.com/weir-social/weir/schema/schematest"
 )
 
@@ -24,11 +25,11 @@ INSERT INTO river_job (kind, args, queue, max_attempts, attempt, state, attempte
 SELECT kind, args, queue, 25, 5, 'running', now() - interval '1 hour', ARRAY['dead']
 FROM (VALUES ('audit', '{}'::jsonb, 'network'), ('close_gap', '{"gap": 7}', 'network'), ('process_posts', '{"posts": []}', 'process')) AS j (kind, args, queue)`)
 	working(t, pool)
-	require.Eventually(t, func() bool {
+	eventually.True(t, func() bool {
 		var n int
 		require.NoError(t, pool.QueryRow(t.Context(), `SELECT count(*) FROM river_job WHERE state = 'completed' AND 'dead' = ANY (attempted_by) AND attempt = 6 AND cardinality(errors) = 1`).Scan(&n))
 		return n == 3
-	}, 30*time.Second, 20*time.Millisecond, "the rescued jobs are done")
+	}, 20*time.Millisecond, "the rescued jobs are done")
 	var letters int
 	require.NoError(t, pool.QueryRow(t.Context(), `SELECT count(*) FROM dead_letters`).Scan(&letters))
 	require.Zero(t, letters)
@@ -52,11 +53,11 @@ FROM (VALUES ('sync_follows', '{"watch": 1}'::jsonb, 'available', 3, 3),
 	working(t, pool)
 	ended := func(what, sql string) {
 		t.Helper()
-		require.Eventually(t, func() bool {
+		eventually.True(t, func() bool {
 			var is bool
 			require.NoError(t, pool.QueryRow(t.Context(), `SELECT EXISTS (SELECT FROM river_job AS j WHERE `+sql+`)`).Scan(&is))
 			return is
-		}, 30*time.Second, 20*time.Millisecond, what)
+		}, 20*time.Millisecond, what)
 	}
 	ended("the fourth failure of five", `args ->> 'watch' = '1' AND attempt = 7 AND state = 'retryable' 
 		AND scheduled_at BETWEEN attempted_at + interval '230 s' AND clock_timestamp() + interval '282 s'`) // 256 s and a tenth either way, after an attempt of any length
@@ -75,12 +76,12 @@ func TestJobWithFewAttemptsHasThem(t *testing.T) {
 	execute(t, pool, `ALTER TABLE watches DISABLE TRIGGER USER; INSERT INTO watches (target) VALUES ('a.example')`)
 	execute(t, pool, `INSERT INTO river_job (kind, args, queue, max_attempts) VALUES ('sync_follows', '{"watch": 1}', 'network', 3)`)
 	working(t, pool)
-	require.Eventually(t, func() bool {
+	eventually.True(t, func() bool {
 		var state string
 		require.NoError(t, pool.QueryRow(t.Context(), `SELECT state FROM river_job WHERE args ->> 'watch' = '1'`).Scan(&state))
 		require.NotEqual(t, "discarded", state)
 		return state == "retryable"
-	}, 30*time.Second, 20*time.Millisecond, "the first failure of three")
+	}, 20*time.Millisecond, "the first failure of three")
 }
 
 // TestRiverRebuildsIndexesThatExist shows that all of the indexes exist: at
@@ -114,13 +115,13 @@ func TestStopDoesNotWaitForOthers(t *testing.T) {
 		require.NoError(t, pool.QueryRow(t.Context(), sql).Scan(&n))
 		return n
 	}
-	require.Eventually(t, func() bool {
+	eventually.True(t, func() bool {
 		return count(`SELECT count(*) FROM river_job WHERE args ->> 'watch' = '1' AND state = 'running'`) == 1
-	}, time.Minute, 20*time.Millisecond)
+	}, 20*time.Millisecond)
 	close(stopping) // while River still runs: its own stop ends a job after 20 s
-	require.Eventually(t, func() bool {
+	eventually.True(t, func() bool {
 		return count(`SELECT count(*) FROM river_job WHERE args ->> 'watch' = '1' AND metadata ? 'snoozes'`) == 1
-	}, time.Minute, 20*time.Millisecond, "the stop waits for the call")
+	}, 20*time.Millisecond, "the stop waits for the call")
 	cancel()
 	<-client.Stopped()
 	require.Equal(t, 1, count(`SELECT count(*) FROM river_job WHERE args ->> 'watch' = '1' AND state = 'available' AND attempt = 0 AND errors IS NULL`))

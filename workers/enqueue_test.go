@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/weir-social/weir/bluesky"
+	"github.com/weir-social/weir/eventually"
 	"github.com/weir-social/weir/jobs"
 	"github.com/weir-social/weir/schema/schematest"
 )
@@ -69,11 +70,11 @@ func fromSQL(t *testing.T, pool *pgxpool.Pool, back string, priority int) {
 	t.Helper()
 	var id int64
 	require.NoError(t, pool.QueryRow(t.Context(), `SELECT enqueue_backfill($1, $2::text::interval, $3)`, alice, back, priority).Scan(&id))
-	require.Eventually(t, func() bool {
+	eventually.True(t, func() bool {
 		var state string
 		require.NoError(t, pool.QueryRow(t.Context(), `SELECT state::text FROM river_job WHERE id = $1`, id).Scan(&state))
 		return state == "completed"
-	}, time.Minute, 20*time.Millisecond)
+	}, 20*time.Millisecond)
 }
 
 // TestSQLAndGoShareOneJobPerAccount requests a backfill in both orders. The
@@ -150,10 +151,10 @@ func TestWholeNetworkHasNoFeeds(t *testing.T) {
 	var id int64
 	require.NoError(t, pool.QueryRow(t.Context(), `SELECT enqueue_backfill_all()`).Scan(&id))
 	var cause string
-	require.Eventually(t, func() bool {
+	eventually.True(t, func() bool {
 		err := pool.QueryRow(t.Context(), `SELECT errors[1] ->> 'error' FROM river_job WHERE id = $1 AND state = 'cancelled'`, id).Scan(&cause)
 		return err == nil
-	}, time.Minute, 20*time.Millisecond)
+	}, 20*time.Millisecond)
 	require.Contains(t, cause, "the whole network is followed: name an account, or add a watch")
 }
 

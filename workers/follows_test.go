@@ -15,6 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/weir-social/weir/bluesky"
+	"github.com/weir-social/weir/eventually"
 	"github.com/weir-social/weir/jobs"
 	"github.com/weir-social/weir/schema"
 	"github.com/weir-social/weir/schema/schematest"
@@ -103,7 +104,7 @@ func (r *rig) execute(sql string, args ...any) {
 // becomes waits until a query returns the expected count.
 func (r *rig) becomes(want int, sql string, args ...any) {
 	r.t.Helper()
-	require.Eventually(r.t, func() bool { return r.count(sql, args...) == want }, time.Minute, 20*time.Millisecond, "%s", sql)
+	eventually.True(r.t, func() bool { return r.count(sql, args...) == want }, 20*time.Millisecond, "%s", sql)
 }
 
 // idle waits until only second reads are left, which are due in a minute.
@@ -123,7 +124,7 @@ func (r *rig) holding(lock func(tx pgx.Tx) error) (awaited, release func()) {
 	awaited = func() {
 		r.t.Helper()
 		const waiting = `SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'`
-		require.Eventually(r.t, func() bool { return r.count(waiting) > 0 }, time.Minute, 20*time.Millisecond)
+		eventually.True(r.t, func() bool { return r.count(waiting) > 0 }, 20*time.Millisecond)
 	}
 	return awaited, func() {
 		r.t.Helper()

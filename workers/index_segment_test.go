@@ -16,6 +16,7 @@ import (
 	"github.com/weir-social/weir/archive"
 	"github.com/weir-social/weir/archive/clickhouse"
 	"github.com/weir-social/weir/archive/clickhouse/clickhousetest"
+	"github.com/weir-social/weir/eventually"
 	"github.com/weir-social/weir/jobs"
 	"github.com/weir-social/weir/schema"
 )
@@ -225,7 +226,7 @@ func TestIndexForgets(t *testing.T) {
 	}
 	require.Equal(t, "1", i.ask(`SELECT count() FROM system.mutations`), "the rows must be deleted once, however often the job looks")
 	i.ask(`SYSTEM START MERGES events`)
-	require.Eventually(t, func() bool { return i.index(segment) == nil }, time.Minute, 100*time.Millisecond)
+	eventually.True(t, func() bool { return i.index(segment) == nil }, 100*time.Millisecond)
 	want := fmt.Sprint(len(f.remaining()))
 	require.Equal(t, want+"\t"+want, i.ask(`SELECT count(), uniqExact(body) FROM events`))
 	require.Equal(t, "0", i.ask(`SELECT count() FROM events WHERE body = '`+i.records[3]+`'`))

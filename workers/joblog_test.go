@@ -12,6 +12,7 @@ import (
 	"github.com/riverqueue/river/rivertest"
 	"github.com/stretchr/testify/require"
 
+	"github.com/weir-social/weir/eventually"
 	"github.com/weir-social/weir/jobs"
 	"github.com/weir-social/weir/schema"
 	"github.com/weir-social/weir/schema/schematest"
@@ -32,10 +33,10 @@ func TestLogOfAJobIsInItsRow(t *testing.T) {
 		require.NoError(t, err)
 	}
 	var log string
-	require.Eventually(t, func() bool {
+	eventually.True(t, func() bool {
 		err := pool.QueryRow(t.Context(), `SELECT coalesce(metadata -> 'river:log' -> 0 ->> 'log', '') FROM river_job WHERE kind = 'close_gap'`).Scan(&log)
 		return err == nil && log != ""
-	}, time.Minute, 20*time.Millisecond)
+	}, 20*time.Millisecond)
 	require.Contains(t, log, "msg=gap_backfills_enqueued gap=1 accounts=1")
 	require.Contains(t, log, "time=")
 }

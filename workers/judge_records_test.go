@@ -22,6 +22,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/weir-social/weir/bluesky"
+	"github.com/weir-social/weir/eventually"
 	"github.com/weir-social/weir/jobs"
 	"github.com/weir-social/weir/lexicon/rules"
 	"github.com/weir-social/weir/schema"
@@ -201,7 +202,7 @@ FROM verdicts AS v ORDER BY 1`
 // records at once.
 func (b *bench) settled() {
 	b.t.Helper()
-	require.Eventually(b.t, func() bool {
+	eventually.True(b.t, func() bool {
 		var left, ready, parked int
 		require.NoError(b.t, b.pool.QueryRow(b.t.Context(), `
 SELECT count(*), count(*) FILTER (WHERE state IN ('available', 'running')), (SELECT count(*) FROM parked WHERE state <> 'missing')
@@ -216,7 +217,7 @@ FROM river_job WHERE finalized_at IS NULL AND kind IN ('judge_records', 'judge_d
 			require.NoError(b.t, err)
 		}
 		return false
-	}, 5*time.Minute, 50*time.Millisecond)
+	}, 50*time.Millisecond)
 }
 
 func tidOf(n int) string { return fmt.Sprintf("3kabcdefg22%c%c", 'a'+n/26, 'a'+n%26) }

@@ -12,6 +12,7 @@ import (
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
 	"go.opentelemetry.io/otel/sdk/trace/tracetest"
 
+	"github.com/weir-social/weir/eventually"
 	"github.com/weir-social/weir/jobs"
 	"github.com/weir-social/weir/schema/schematest"
 	"github.com/weir-social/weir/simnet"
@@ -48,7 +49,7 @@ func TestFailedAttemptIsCountedAsFailed(t *testing.T) {
 		}
 		return n
 	}
-	require.Eventually(t, func() bool { return len(counted()) == len(want) && counted()["sync_follows done"] == 2 }, time.Minute, 20*time.Millisecond, "%v", counted())
+	eventually.True(t, func() bool { return len(counted()) == len(want) && counted()["sync_follows done"] == 2 }, 20*time.Millisecond, "%v", counted())
 	require.Equal(t, want, counted())
 	failed := map[string]int{}
 	for _, span := range spans.Ended() {

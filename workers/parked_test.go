@@ -16,6 +16,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/weir-social/weir/eventually"
 	"github.com/weir-social/weir/jobs"
 	"github.com/weir-social/weir/schema"
 	"github.com/weir-social/weir/schema/schematest"
@@ -382,9 +383,9 @@ func TestParkedAtTheEndOfALook(t *testing.T) {
 		require.NoError(t, err)
 		require.NoError(t, insertCheck(ctx, tx, due))
 		committed.Go(func() {
-			assert.Eventually(t, func() bool {
+			assert.True(t, eventually.Loop(ctx, 10*time.Millisecond, func() bool {
 				return count(t, b.pool, `SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'`) == 1
-			}, time.Minute, 10*time.Millisecond, "the job waits for the transaction")
+			}), "the job waits for the transaction")
 			assert.NoError(t, tx.Commit(ctx))
 		})
 	}}

@@ -19,6 +19,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/weir-social/weir/eventually"
 	"github.com/weir-social/weir/jobs"
 	"github.com/weir-social/weir/link"
 	"github.com/weir-social/weir/schema"
@@ -197,13 +198,13 @@ func TestEditWaitsForTheWorkerThatWrites(t *testing.T) {
 			}
 			var g errgroup.Group
 			g.Go(func() error { return work(t.Context(), worker(pool), "1") })
-			require.Eventually(t, func() bool { return waiting() == 1 }, 10*time.Second, 10*time.Millisecond)
+			eventually.True(t, func() bool { return waiting() == 1 }, 10*time.Millisecond)
 			edited := make(chan error, 1)
 			go func() {
 				edit(a)
 				edited <- work(t.Context(), worker(pool), "1")
 			}()
-			require.Eventually(t, func() bool { return waiting() == 2 || len(edited) == 1 }, 10*time.Second, 10*time.Millisecond)
+			eventually.True(t, func() bool { return waiting() == 2 || len(edited) == 1 }, 10*time.Millisecond)
 			require.NoError(t, hold.Rollback(t.Context()))
 			require.NoError(t, g.Wait())
 			require.NoError(t, <-edited)

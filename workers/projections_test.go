@@ -16,6 +16,7 @@ import (
 	"github.com/riverqueue/river"
 	"github.com/stretchr/testify/require"
 
+	"github.com/weir-social/weir/eventually"
 	"github.com/weir-social/weir/jobs"
 	"github.com/weir-social/weir/schema"
 	"github.com/weir-social/weir/schema/schematest"
@@ -132,7 +133,7 @@ func strs(t testing.TB, pool *pgxpool.Pool, sql string) (all []string) {
 
 func becomes(t testing.TB, pool *pgxpool.Pool, want []string, sql string) {
 	t.Helper()
-	require.Eventually(t, func() bool { return fmt.Sprint(want) == fmt.Sprint(strs(t, pool, sql)) }, time.Minute, 20*time.Millisecond, "%s: %s", want, sql)
+	eventually.True(t, func() bool { return fmt.Sprint(want) == fmt.Sprint(strs(t, pool, sql)) }, 20*time.Millisecond, "%s: %s", want, sql)
 }
 
 const counted = `SELECT rkey || ' ' || n FROM words ORDER BY rkey`
@@ -238,11 +239,11 @@ func TestNewProjectionReadsWhatIsStored(t *testing.T) {
 	execute(t, pool, `INSERT INTO words (collection, did, rkey, n) VALUES ('com.example.unread', 'did:plc:a', 'stale', 1)`)
 	id, err := schema.RunProjection(t.Context(), pool, "words") // as `weir rebuild` does
 	require.NoError(t, err)
-	require.Eventually(t, func() bool {
+	eventually.True(t, func() bool {
 		run, err := schema.FindProjectionRun(t.Context(), pool, id)
 		require.NoError(t, err)
 		return run == schema.ProjectionRun{State: "completed", Records: 3*pageRecords + 1}
-	}, time.Minute, 10*time.Millisecond)
+	}, 10*time.Millisecond)
 	require.Equal(t, []string{fmt.Sprint(3*pageRecords + 1)}, strs(t, pool, `SELECT count(*)::text FROM words`))
 }
 

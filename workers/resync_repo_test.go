@@ -20,6 +20,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/weir-social/weir/consumer/firehose"
+	"github.com/weir-social/weir/eventually"
 	"github.com/weir-social/weir/jobs"
 	"github.com/weir-social/weir/schema"
 	"github.com/weir-social/weir/schema/schematest"
@@ -240,9 +241,9 @@ func TestResyncMarkedWhileItsJobEndsIsNotForgotten(t *testing.T) {
 		w := newResyncRepo(Config{Pool: r.pool, Logger: slog.New(slog.DiscardHandler)})
 		ended <- w.Work(rivertest.WorkContext(t.Context(), r.client.Client), &river.Job[jobs.ResyncRepo]{JobRow: inserted.Job, Args: jobs.ResyncRepo{DID: did}})
 	}()
-	require.Eventually(t, func() bool {
+	eventually.True(t, func() bool {
 		return len(ended) > 0 || r.count(`SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'`) > 0
-	}, time.Minute, 10*time.Millisecond)
+	}, 10*time.Millisecond)
 	require.NoError(t, tx.Commit(t.Context()))
 	snoozed := &river.JobSnoozeError{}
 	require.ErrorAs(t, <-ended, &snoozed)

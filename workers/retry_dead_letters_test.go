@@ -15,6 +15,7 @@ import (
 	"github.com/riverqueue/river"
 	"github.com/stretchr/testify/require"
 
+	"github.com/weir-social/weir/eventually"
 	"github.com/weir-social/weir/jobs"
 	"github.com/weir-social/weir/link"
 	"github.com/weir-social/weir/schema"
@@ -38,9 +39,9 @@ func addJob(t *testing.T, pool *pgxpool.Pool, kind, queue, args string) (id int6
 func letter(t *testing.T, pool *pgxpool.Pool, stage, cond string) schema.StoredDeadLetter {
 	t.Helper()
 	var id int64
-	require.Eventually(t, func() bool {
+	eventually.True(t, func() bool {
 		return pool.QueryRow(t.Context(), `SELECT id FROM dead_letters WHERE stage = $1 AND `+cond, stage).Scan(&id) == nil
-	}, time.Minute, 20*time.Millisecond, cond)
+	}, 20*time.Millisecond, cond)
 	var n int
 	require.NoError(t, pool.QueryRow(t.Context(), `SELECT count(*) FROM dead_letters WHERE stage = $1`, stage).Scan(&n))
 	require.Equal(t, 1, n)
@@ -165,7 +166,7 @@ func TestRetryOfAJobWithoutAWorker(t *testing.T) {
 		require.NoError(t, err)
 		return all
 	}
-	require.Eventually(t, func() bool { return len(causes("retried")) == 1 }, time.Minute, 20*time.Millisecond)
+	eventually.True(t, func() bool { return len(causes("retried")) == 1 }, 20*time.Millisecond)
 	failed := causes("open")
 	require.Len(t, failed, 3)
 	require.Contains(t, failed[0], `first: no worker processes jobs of kind "of_another_version"`)
@@ -185,11 +186,11 @@ func TestRetryPromotesAnUnfinishedJob(t *testing.T) {
 	for range 2 { // a second request changes nothing
 		execute(t, pool, `SELECT retry_dead_letters(), retry_dead_letter((SELECT id FROM dead_letters))`)
 		letter(t, pool, "job", "job IS NOT NULL AND state = 'retrying'")
-		require.Eventually(t, func() bool {
+		eventually.True(t, func() bool {
 			var left int
 			require.NoError(t, pool.QueryRow(t.Context(), `SELECT count(*) FROM river_job WHERE kind = 'retry_dead_letters' AND state <> 'completed'`).Scan(&left))
 			return left == 0
-		}, time.Minute, 20*time.Millisecond)
+		}, 20*time.Millisecond)
 		found := backfillsOf(t, pool, alice)
 		require.Len(t, found, 1)
 		require.Equal(t, jobs.PriorityManual, found[0].Priority)
@@ -215,13 +216,13 @@ func TestRetryOfAPostProjectsItsCurrentRevision(t *testing.T) {
 	working(t, pool)
 	states := func() (all []string) {
 		execute(t, pool, `SELECT retry_dead_letters()`)
-		require.Eventually(t, func() bool {
+		eventually.True(t, func() bool {
 			rows, err := pool.Query(t.Context(), `SELECT concat_ws(' ', rkey, projection, state, count, cause, substring(last_cause FROM '"strict"')) FROM dead_letters ORDER BY rkey`)
 			require.NoError(t, err)
 			all, err = pgx.CollectRows(rows, pgx.RowTo[string])
 			require.NoError(t, err)
 			return !slices.ContainsFunc(all, func(s string) bool { return strings.Contains(s, "retrying") })
-		}, time.Minute, 20*time.Millisecond)
+		}, 20*time.Millisecond)
 		return all
 	}
 	require.Equal(t, []string{"1 links retried 1 unreadable", `2 links open 2 unreadable "strict"`, "3 links retried 1 unreadable"}, states())

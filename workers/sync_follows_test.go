@@ -8,6 +8,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/require"
 
+	"github.com/weir-social/weir/eventually"
 	"github.com/weir-social/weir/jobs"
 	"github.com/weir-social/weir/ops/health"
 	"github.com/weir-social/weir/schema"
@@ -98,7 +99,7 @@ func TestChangedWatchIsReadAgain(t *testing.T) {
 	r.becomes(1, `SELECT count(*) FROM watches WHERE problem = '' AND synced_at IS NOT NULL`)
 	many := r.count(`SELECT count(*) FROM watch_members`)
 	r.execute(`UPDATE watches SET at_least = 1`)
-	require.Eventually(t, func() bool { return r.count(`SELECT count(*) FROM watch_members`) > many }, time.Minute, 5*time.Millisecond)
+	eventually.True(t, func() bool { return r.count(`SELECT count(*) FROM watch_members`) > many }, 5*time.Millisecond)
 
 	syncs := r.count(`SELECT count(*) FROM river_job WHERE kind = 'sync_follows'`)
 	r.execute(`UPDATE watches SET target = target, at_least = at_least, problem = ''`)
@@ -119,7 +120,7 @@ func TestLongListingIsReadInTurns(t *testing.T) {
 	r.execute(`INSERT INTO watches (target, kind, at_least, synced_at) VALUES ($1, 'second-degree', 3, now() - interval '1 hour')`, hub.DID)
 	r.execute(`INSERT INTO watch_members (watch_id, did) VALUES (1, $1)`, hub.DID) // an account that the listing does not contain
 	r.net.SetLatency(20 * time.Millisecond)
-	require.Eventually(t, func() bool { return r.count(`SELECT count(*) FROM listing_members`) > 100 }, time.Minute, 5*time.Millisecond)
+	eventually.True(t, func() bool { return r.count(`SELECT count(*) FROM listing_members`) > 100 }, 5*time.Millisecond)
 	require.NoError(t, r.net.FailCalls(simnet.CallFault{Kind: simnet.Severed, Endpoint: "app.bsky.graph.getFollows", Count: 2})) // the call and its retry
 	require.Equal(t, 1, r.count(`SELECT count(*) FROM watch_members WHERE did = $1`, hub.DID), "still")
 
@@ -299,16 +300,16 @@ func TestAccountIsFollowedWithoutAnAppView(t *testing.T) {
 		require.False(t, now.Everyone)
 		return now.DIDs
 	}
-	require.Eventually(t, func() bool { return slices.Equal([]string{alice}, followed()) }, time.Minute, 5*time.Millisecond)
+	eventually.True(t, func() bool { return slices.Equal([]string{alice}, followed()) }, 5*time.Millisecond)
 	var synced int
 	require.NoError(t, pool.QueryRow(t.Context(), `SELECT count(*) FROM watches WHERE synced_at IS NOT NULL AND problem = ''`).Scan(&synced))
 	require.Equal(t, 1, synced, "a handle and follows need the AppView")
 	require.NoError(t, schema.SyncWatches(t.Context(), pool))
-	require.Eventually(t, func() bool {
+	eventually.True(t, func() bool {
 		var failed int
 		require.NoError(t, pool.QueryRow(t.Context(), `SELECT count(*) FROM watches WHERE problem <> ''`).Scan(&failed))
 		return failed == 3
-	}, time.Minute, 5*time.Millisecond)
+	}, 5*time.Millisecond)
 	require.Equal(t, []string{alice}, followed())
 }
 

@@ -21,6 +21,7 @@ import (
 	"github.com/weir-social/weir/consumer"
 	"github.com/weir-social/weir/consumer/nostr"
 	"github.com/weir-social/weir/consumer/socket"
+	"github.com/weir-social/weir/eventually"
 	"github.com/weir-social/weir/schema"
 	"github.com/weir-social/weir/schema/schematest"
 	"github.com/weir-social/weir/simnet"
@@ -222,7 +223,7 @@ func (n *network) count(sql string, args ...any) int {
 func (n *network) read() {
 	n.t.Helper()
 	relays := len(n.URLs())
-	require.Eventually(n.t, func() bool { return n.count(`SELECT count(*) FROM streams WHERE cursor_kind = 'time'`) == relays }, n.patience, 5*time.Millisecond)
+	eventually.True(n.t, func() bool { return n.count(`SELECT count(*) FROM streams WHERE cursor_kind = 'time'`) == relays }, 5*time.Millisecond)
 }
 
 // TestRelaysAreReadToTheirEnd reads relays that cut pages within a second, some without telling,

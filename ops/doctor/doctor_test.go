@@ -10,6 +10,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/weir-social/weir/eventually"
 	"github.com/weir-social/weir/schema"
 	"github.com/weir-social/weir/schema/schematest"
 )
@@ -192,11 +193,11 @@ func TestHiddenSessions(t *testing.T) {
 	require.NoError(t, err)
 	defer tx.Rollback(context.WithoutCancel(t.Context())) //nolint:errcheck // it only reads
 	const invalid = `SELECT count(*) FROM pg_index WHERE indexrelid = to_regclass('being_made') AND NOT indisvalid`
-	require.Eventually(t, func() bool {
+	eventually.True(t, func() bool {
 		var n int
 		require.NoError(t, admin.QueryRow(t.Context(), invalid).Scan(&n))
 		return n == 1
-	}, time.Minute, 10*time.Millisecond)
+	}, 10*time.Millisecond)
 	_, err = tx.Exec(t.Context(), `SET LOCAL ROLE `+role)
 	require.NoError(t, err)
 	broken, err := schema.InvalidIndexes(t.Context(), tx)

@@ -164,9 +164,9 @@ func in(at, database string) string {
 	return u.String()
 }
 
-// Main runs a package's tests, three at once for each core.
+// Main runs a package's tests, two at once for each core.
 func Main(m *testing.M) {
-	AtOnce(3)
+	AtOnce(2)
 	os.Exit(m.Run())
 }
 

@@ -13,6 +13,8 @@ import (
 	"github.com/chromedp/cdproto/emulation"
 	"github.com/chromedp/chromedp"
 	"github.com/stretchr/testify/require"
+
+	"github.com/weir-social/weir/eventually"
 )
 
 // chromium returns the path of the browser that scripts/chromium.sh installs.
@@ -123,7 +125,7 @@ func Evaluate[T any](b *Tab, expression string) T {
 // Until waits until an expression is true.
 func (b *Tab) Until(expression string) {
 	b.Helper()
-	require.Eventually(b, func() bool { return Evaluate[bool](b, expression) }, time.Minute, 20*time.Millisecond, expression)
+	eventually.True(b.T, func() bool { return Evaluate[bool](b, expression) }, 20*time.Millisecond, expression)
 }
 
 // Picture returns the visible part of the page, as a PNG.

@@ -14,6 +14,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/weir-social/weir/eventually"
 	"github.com/weir-social/weir/loopback"
 )
 
@@ -79,13 +80,13 @@ func (s *Server) Start(t testing.TB) {
 		p.Wait() //nolint:errcheck // it is killed
 		close(ended)
 	}(s.process, s.ended)
-	require.Eventually(t, func() bool {
+	eventually.True(t, func() bool {
 		answer, err := http.Get(s.URL + "/ping")
 		if err != nil {
 			return false
 		}
 		return answer.Body.Close() == nil && answer.StatusCode == http.StatusOK
-	}, time.Minute, 20*time.Millisecond, "ClickHouse does not start, see %s", out.Name())
+	}, 20*time.Millisecond, "ClickHouse does not start, see %s", out.Name())
 }
 
 // Ask runs a statement and returns the server's response.
