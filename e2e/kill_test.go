@@ -88,8 +88,8 @@ func (k *killing) progress(commits int) {
 	}, "the stream does not move: %s", k.process.stderr.String())
 }
 
-// lastDelivered returns the latest event that a stream of posts delivers. Such a stream filters out
-// other records.
+// lastDelivered returns the latest event that every stream of posts delivers: some filter out other
+// records, such as reposts.
 func lastDelivered(n *simnet.Net) *simnet.Entry {
 	for _, e := range slices.Backward(n.Log().Entries()) {
 		if e.Kind != "commit" || e.Collection == "app.bsky.feed.post" {
