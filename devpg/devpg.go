@@ -205,7 +205,7 @@ func (s *Server) startOnce(ctx context.Context) error {
 	defer output.Close()
 
 	cmd := exec.Command(filepath.Join(s.bin, "postgres"), s.arguments()...)
-	cmd.Dir, cmd.Env, cmd.SysProcAttr = s.dir, append(environment(), largePages), s.user.attributes()
+	cmd.Dir, cmd.Env, cmd.SysProcAttr = s.dir, environment(), s.user.attributes()
 	cmd.Stdout, cmd.Stderr = output, output
 	if err := cmd.Start(); err != nil {
 		return fmt.Errorf("start Postgres: %w", err)
@@ -383,10 +383,6 @@ func exists(path string) bool {
 }
 
 func tail(s string, n int) string { return s[max(0, len(s)-n):] }
-
-// largePages has glibc's malloc ask for large pages, which saves each session hundreds of page faults.
-// In a virtual machine they are much of what a short session costs.
-const largePages = "GLIBC_TUNABLES=glibc.malloc.hugetlb=1"
 
 // environment returns this process's environment without the PG* variables, which
 // could direct the server or libpq elsewhere.
