@@ -4,7 +4,6 @@ package eventually
 import (
 	"context"
 	"fmt"
-	"strings"
 	"testing"
 	"time"
 )
@@ -15,8 +14,8 @@ const (
 	maxPause = time.Second
 )
 
-// True waits until the condition holds, and otherwise ends the test with the message, a format and
-// its arguments. It checks at once, and then after pauses of every or more: see Loop.
+// True waits until the condition holds, and otherwise ends the test with the message: a text, or a
+// format and its arguments. It checks at once, and then after pauses of every or more: see Loop.
 func True(t testing.TB, condition func() bool, every time.Duration, message ...any) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), limit)
@@ -26,9 +25,12 @@ func True(t testing.TB, condition func() bool, every time.Duration, message ...a
 	}
 	text := ""
 	if len(message) > 0 {
-		text = ": " + strings.TrimSpace(fmt.Sprintf(fmt.Sprint(message[0]), message[1:]...))
+		text = fmt.Sprint(message[0])
 	}
-	t.Fatalf("the condition does not hold after %s%s", limit, text)
+	if len(message) > 1 {
+		text = fmt.Sprintf(text, message[1:]...)
+	}
+	t.Fatalf("the condition does not hold after %s: %s", limit, text)
 }
 
 // Loop checks the condition until it holds or ctx ends, and reports whether it holds. It pauses for

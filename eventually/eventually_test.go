@@ -2,6 +2,7 @@ package eventually
 
 import (
 	"context"
+	"fmt"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -47,12 +48,7 @@ type failed struct {
 func (f *failed) Helper() {}
 
 func (f *failed) Fatalf(format string, args ...any) {
-	f.text = format
-	for _, arg := range args {
-		if text, ok := arg.(string); ok {
-			f.text += text
-		}
-	}
+	f.text = fmt.Sprintf(format, args...)
 }
 
 // TestMessageIsFormatted: the test fails with the message of what did not come.
@@ -60,7 +56,9 @@ func TestMessageIsFormatted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := &failed{TB: t}
 		True(f, func() bool { return false }, time.Second, "%s of %d", "none", 3)
-		require.Contains(t, f.text, ": none of 3")
+		require.Contains(t, f.text, "none of 3")
+		True(f, func() bool { return false }, time.Second, "100%d")
+		require.Contains(t, f.text, "100%d")
 		f.text = ""
 		True(f, func() bool { return true }, time.Second)
 		require.Empty(t, f.text)
