@@ -160,7 +160,7 @@ func BenchmarkIdle(b *testing.B) {
 		n, err := simnet.New(simnet.Config{Seed: 6, History: 100})
 		require.NoError(b, err)
 		require.NoError(b, n.Start("127.0.0.1:0"))
-		serve := start(b, append(reads(n, url), "WEIR_LEASE_TTL=10s"), "serve")
+		serve := start(b, append(alone(n, url), "WEIR_LEASE_TTL=10s"), "serve")
 		at := serve.opsURL(b)
 		becomes(b, at, "quiet")
 		transactions := func() (n float64) {

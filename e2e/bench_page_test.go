@@ -65,7 +65,7 @@ func BenchmarkPage(b *testing.B) {
 	require.NoError(b, pool.QueryRow(b.Context(), `SELECT pg_backend_pid()`).Scan(&backend))
 	p := &paged{b: b, postmaster: readProcess(b, backend).parent,
 		client: &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: pageRequests, DisableCompression: true}, Timeout: 10 * time.Second}}
-	p.serve = start(b, append(reads(n, url), "WEIR_LISTEN=127.0.0.1:0"), "serve")
+	p.serve = start(b, append(alone(n, url), "WEIR_LISTEN=127.0.0.1:0"), "serve")
 	p.url = strings.TrimSuffix(p.serve.page(b), "/")
 	eventually.True(b, func() bool { // wait until everything is counted
 		left, err := tryCount(pool, `SELECT (SELECT count(*) FROM pending_counts) + (SELECT count(*) FROM river_job WHERE kind = 'process_posts' AND state <> 'completed') + CASE WHEN EXISTS (SELECT FROM count_state) THEN 0 ELSE 1 END`)

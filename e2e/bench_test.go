@@ -235,7 +235,7 @@ func BenchmarkLive(b *testing.B) {
 		require.NoError(b, err)
 		require.NoError(b, n.Start("127.0.0.1:0"))
 		cmd := exec.Command(binary, "serve")
-		cmd.Env = reads(n, url)
+		cmd.Env = alone(n, url)
 		require.NoError(b, cmd.Start())
 		peak := watchMemory(cmd.Process.Pid)
 		idle := func() {
@@ -314,7 +314,7 @@ func BenchmarkColdStart(b *testing.B) {
 		require.NoError(b, n.Start("127.0.0.1:0"))
 		n.SetLatency(50 * time.Millisecond)
 		cmd := exec.Command(binary, "serve")
-		cmd.Env = append(reads(n, url), "WEIR_START=tip", "WEIR_APPVIEW="+n.AppViewURL(), "WEIR_DIRECTORY="+n.DirectoryURL(), "WEIR_WATCH="+n.Hub().Handle,
+		cmd.Env = append(alone(n, url), "WEIR_START=tip", "WEIR_APPVIEW="+n.AppViewURL(), "WEIR_DIRECTORY="+n.DirectoryURL(), "WEIR_WATCH="+n.Hub().Handle,
 			"WEIR_JOB_TIMEOUT=1m", "WEIR_RESCUE_AFTER=5m")
 		started := time.Now()
 		require.NoError(b, cmd.Start())

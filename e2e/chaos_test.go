@@ -125,12 +125,7 @@ func newChaos(t *testing.T, seed uint64, r round) *chaos {
 	c.database = newProxy(t, "Postgres", hostOf(t, c.server.URL("weir")))
 	direct := c.server.URL("weir")
 	url := strings.Replace(direct, hostOf(t, direct), c.database.Listen, 1)
-	c.env = append(reads(n, url), "WEIR_JETSTREAM=ws://"+c.stream.Listen+"/subscribe",
-		"WEIR_BATCH_EVENTS=100", // small batches are inserted, large ones copied
-		"WEIR_QUEUE_LIMIT=40", "WEIR_QUIET_AFTER=5s")
-	if chaosLength(t) > 0 { // nothing runs beside it
-		c.env = append(c.env, "WEIR_BATCH_INTERVAL=50ms", "WEIR_WORKERS=8", "WEIR_BACKFILL_WORKERS=4")
-	}
+	c.env = append(batching(t, n, url), "WEIR_JETSTREAM=ws://"+c.stream.Listen+"/subscribe", "WEIR_QUEUE_LIMIT=40", "WEIR_QUIET_AFTER=5s")
 	if c.relay {
 		c.env = append(c.env, "WEIR_SOURCE=firehose", "WEIR_RELAYS=ws://"+c.stream.Listen, "WEIR_JETSTREAM=ws://127.0.0.1:1")
 	}

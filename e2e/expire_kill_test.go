@@ -109,8 +109,8 @@ UNION ALL SELECT 'share ' || s.did || '/' || s.rkey || ' of ' || l.url FROM shar
 UNION ALL SELECT 'tombstone ' || did || '/' || rkey FROM tombstones WHERE did LIKE 'did:plc:seed%'`
 
 // TestKillInExpiry kills the real binary in steps of an expiry. It then compares the seeded rows
-// with the retention rules, and the rows from the stream with the fold of its log. It kills in two of the steps, chosen at random; with WEIR_CHAOS, in each step; with WEIR_KILLS, that many
-// times.
+// with the retention rules, and the rows from the stream with the fold of its log. It kills in two
+// of the steps, chosen at random; with WEIR_CHAOS, in each step; with WEIR_KILLS, that many times.
 //
 // It fails if an account counts as purged before its records and shares are deleted: they would
 // stay after a kill between the two.

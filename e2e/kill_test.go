@@ -52,11 +52,20 @@ func busyNetwork(t *testing.T) *simnet.Net {
 func begin(t *testing.T, n *simnet.Net, server *devpg.Server, migrate, serve string, env ...string) *killing {
 	t.Helper()
 	k := &killing{t: t, net: n, server: server}
-	k.env = slices.Concat(reads(n, serve), []string{"WEIR_BATCH_EVENTS=100"}, env) // small batches are inserted, large ones copied
+	k.env = append(batching(t, n, serve), env...)
 	succeed(t, slices.Concat(k.env, []string{"DATABASE_URL=" + migrate}), "migrate")
 	k.process = start(t, k.env, "serve")
 	t.Cleanup(k.explain)
 	return k
+}
+
+// batching is like reads, with batches of both kinds: small ones are inserted, large ones copied.
+func batching(t *testing.T, n *simnet.Net, database string) []string {
+	t.Helper()
+	if chaosLength(t) > 0 { // no other test runs beside it
+		return append(alone(n, database), "WEIR_BATCH_EVENTS=100", "WEIR_BATCH_INTERVAL=50ms")
+	}
+	return append(reads(n, database), "WEIR_BATCH_EVENTS=100")
 }
 
 // explain logs the state that a failed test left.

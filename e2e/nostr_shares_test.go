@@ -250,8 +250,7 @@ SELECT coalesce((SELECT 'jobs ' || jsonb_agg(to_jsonb(j) - 'metadata')::text FRO
 		}
 		return left == ""
 	}) {
-		t.Fail()
-		t.Logf("of %d records and %d shares: %s", len(want.records), len(want.shares), left)
+		t.Errorf("of %d records and %d shares: %s", len(want.records), len(want.shares), left)
 	}
 
 	const name = `replace(did, 'did:nostr:', '') || ' ' || replace(collection, 'nostr.', '') || ' ' || rkey`

@@ -43,14 +43,18 @@ func startNetwork(t *testing.T, n *simnet.Net) {
 
 // reads is the environment of a process that reads a simulated network into a database. It keeps
 // everything, because the oracle knows no retention. It does not read records written before the
-// stream began, because the oracle folds only the stream. It has few workers and
-// batches: many tests run at once, each connection has to plan the statements that it runs, and each
-// batch costs about as much as its events.
+// stream began, because the oracle folds only the stream. It has few workers and batches: many tests
+// run at once, each connection has to plan its statements, and each batch costs as much as its events.
 func reads(n *simnet.Net, database string) []string {
+	return append(alone(n, database), "WEIR_WORKERS=2", "WEIR_BACKFILL_WORKERS=2", "WEIR_BATCH_INTERVAL=200ms")
+}
+
+// alone is like reads, with Weir's own workers and batches: for a benchmark, a soak, or make chaos,
+// which share the machine with no other test.
+func alone(n *simnet.Net, database string) []string {
 	return []string{"DATABASE_URL=" + database, "WEIR_JETSTREAM=" + n.URL(), "WEIR_START=oldest", "WEIR_DICTIONARY_URL=" + n.DictionaryURL(),
 		"WEIR_DICTIONARY_SHA256=" + n.DictionarySHA256(), "WEIR_LISTEN=127.0.0.1:0", "WEIR_LEASE_TTL=1s", "WEIR_JOB_TIMEOUT=8s", "WEIR_RESCUE_AFTER=9s",
-		"WEIR_QUIET_AFTER=1s", "WEIR_LOG_LEVEL=info", "WEIR_RETENTION=0", "WEIR_HISTORY=manual", "WEIR_RELAYS=" + n.RelayURL(),
-		"WEIR_WORKERS=2", "WEIR_BACKFILL_WORKERS=2", "WEIR_BATCH_INTERVAL=200ms"}
+		"WEIR_QUIET_AFTER=1s", "WEIR_LOG_LEVEL=info", "WEIR_RETENTION=0", "WEIR_HISTORY=manual", "WEIR_RELAYS=" + n.RelayURL()}
 }
 
 func get(url string) (string, error) {

@@ -51,7 +51,7 @@ func TestSoak(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, n.Start("127.0.0.1:0"))
 	t.Cleanup(n.Stop)
-	serve := start(t, append(reads(n, url), "WEIR_JOB_TIMEOUT=1m", "WEIR_RESCUE_AFTER=5m", "WEIR_QUIET_AFTER=5s"), "serve")
+	serve := start(t, append(alone(n, url), "WEIR_JOB_TIMEOUT=1m", "WEIR_RESCUE_AFTER=5m", "WEIR_QUIET_AFTER=5s"), "serve")
 	at := serve.opsURL(t)
 	stop := live(t, n, soakRate)
 	tick := time.NewTicker(every)

@@ -123,8 +123,8 @@ func ensurePartition(ctx context.Context, db DB, table string, at time.Time, spa
 // PartitionsUntil returns the end of the last partition of a table, or the zero time if
 // there is none.
 func PartitionsUntil(ctx context.Context, db DB, table string) (time.Time, error) {
-	const sql = `SELECT coalesce(max(ends), '0001-01-01 00:00:00+00') FROM partitions WHERE parent = $1 AND NOT ahead`
-	return One(ctx, db, "look up when the last partition of "+table+" ends", pgx.RowTo[time.Time], sql, table)
+	made, err := readCovered(ctx, db, table)
+	return made.Ends, err
 }
 
 // PartitionsSince returns the beginning of the first partition of a table, or
