@@ -19,8 +19,8 @@ const module = "github.com/weir-social/weir"
 // line here.
 func layers() map[string][]string {
 	return map[string][]string{
-		"cmd/weir": {"app", "archive", "archive/clickhouse", "bluesky", "devpg", "link", "ops/compare", "ops/doctor", "ops/health", "ops/trace", "ranking", "schema", "simnet", "web", "workers"},
-		"app":      {"archive", "archive/clickhouse", "archive/dir", "archive/s3", "bluesky", "card", "collection", "consumer", "consumer/firehose", "consumer/jetstream", "consumer/nostr", "consumer/recording", "consumer/socket", "devpg", "guard", "jobs", "lexicon/rules", "nostr", "nostr/negentropy", "ops/compare", "ops/doctor", "ops/health", "ranking", "redirect", "retry", "schema", "syntax", "web", "wellknown", "workers"},
+		"cmd/weir": {"app", "archive", "archive/catalog", "archive/clickhouse", "bluesky", "devpg", "history", "link", "ops/compare", "ops/doctor", "ops/health", "ops/trace", "ranking", "schema", "simnet", "web", "workers"},
+		"app":      {"archive", "archive/catalog", "archive/clickhouse", "archive/dir", "archive/s3", "bluesky", "card", "collection", "consumer", "consumer/firehose", "consumer/jetstream", "consumer/nostr", "consumer/recording", "consumer/socket", "devpg", "guard", "history", "jobs", "lexicon/rules", "nostr", "nostr/directory", "nostr/negentropy", "ops/compare", "ops/doctor", "ops/health", "ranking", "redirect", "retry", "schema", "syntax", "web", "wellknown", "workers"},
 		"e2e":      {},
 
 		"examples/likes": {"app", "jobs", "schema", "workers"},
@@ -31,10 +31,10 @@ func layers() map[string][]string {
 		"consumer/nostr":     {"consumer", "consumer/socket", "nostr", "nostr/negentropy"},
 		"consumer/recording": {"consumer"},
 		"consumer/socket":    {"consumer", "retry"},
-		"workers":            {"archive", "archive/clickhouse", "bluesky", "card", "collection", "jobs", "lexicon", "lexicon/rules", "link", "nostr", "ops/health", "ranking", "records", "redirect", "retry", "schema", "verdict", "wellknown"},
+		"workers":            {"archive", "archive/catalog", "archive/clickhouse", "bluesky", "card", "collection", "history", "jobs", "lexicon", "lexicon/rules", "link", "nostr", "nostr/directory", "ops/health", "ranking", "records", "redirect", "retry", "schema", "verdict", "wellknown"},
 		"ops/compare":        {},
 		"ops/doctor":         {"consumer", "schema"},
-		"ops/health":         {"jobs", "schema"},
+		"ops/health":         {"archive/catalog", "history", "jobs", "nostr/directory", "schema"},
 		"ops/trace":          {"collection", "link", "ranking", "schema"},
 		"web":                {"nostr", "ops/health", "ranking", "records", "schema", "syntax"},
 		"web/browsertest":    {"eventually"},
@@ -44,6 +44,7 @@ func layers() map[string][]string {
 
 		"archive":                           {},
 		"archive/archivetest":               {"archive"},
+		"archive/catalog":                   {"archive", "schema"},
 		"archive/clickhouse":                {"archive", "consumer", "link"},
 		"archive/clickhouse/clickhousetest": {"eventually", "loopback"},
 		"archive/dir":                       {"archive"},
@@ -55,6 +56,7 @@ func layers() map[string][]string {
 		"eventually":                        {},
 		"guard":                             {},
 		"guard/guardtest":                   {"guard"},
+		"history":                           {"schema"},
 		"jobs":                              {"link"},
 		"link":                              {"nostr"},
 		"redirect":                          {"guard", "link", "retry"},
@@ -66,6 +68,7 @@ func layers() map[string][]string {
 		"lexicon":                           {"syntax"},
 		"lexicon/rules":                     {"lexicon", "syntax"},
 		"nostr":                             {},
+		"nostr/directory":                   {"schema"},
 		"nostr/negentropy":                  {},
 		"syntax":                            {},
 		"wellknown":                         {"guard", "nostr"},

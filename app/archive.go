@@ -11,11 +11,11 @@ import (
 	"strings"
 
 	"github.com/weir-social/weir/archive"
+	"github.com/weir-social/weir/archive/catalog"
 	"github.com/weir-social/weir/archive/clickhouse"
 	"github.com/weir-social/weir/archive/dir"
 	"github.com/weir-social/weir/archive/s3"
 	"github.com/weir-social/weir/consumer"
-	"github.com/weir-social/weir/schema"
 	"github.com/weir-social/weir/workers"
 )
 
@@ -117,7 +117,7 @@ func (p App) IndexAgain(ctx context.Context, fresh bool) (int64, error) {
 	// The order matters: a running attempt can no longer mark its segment as indexed, and
 	// no other attempt begins before the running one's rows are in the table, where they
 	// count.
-	n, err := schema.IndexAgain(ctx, p.pool)
+	n, err := catalog.IndexAgain(ctx, p.pool)
 	if err == nil && fresh {
 		err = x.Empty(ctx)
 	}

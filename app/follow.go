@@ -13,6 +13,7 @@ import (
 	"github.com/weir-social/weir/bluesky"
 	"github.com/weir-social/weir/consumer"
 	protocol "github.com/weir-social/weir/nostr"
+	"github.com/weir-social/weir/nostr/directory"
 	"github.com/weir-social/weir/schema"
 	"github.com/weir-social/weir/workers"
 )
@@ -198,7 +199,7 @@ func AccountToRead(named string) (string, error) {
 func (p App) AddWatch(ctx context.Context, w WatchRequest, atLeast int) (added bool, err error) {
 	err = pgx.BeginFunc(ctx, p.pool, func(tx pgx.Tx) error {
 		if key, ok := w.key(); ok && len(w.Relays) > 0 {
-			if err := schema.AddRelayHints(ctx, tx, protocol.DID(key), w.Relays); err != nil {
+			if err := directory.AddRelayHints(ctx, tx, protocol.DID(key), w.Relays); err != nil {
 				return err
 			}
 		}

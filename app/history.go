@@ -8,8 +8,8 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/weir-social/weir/history"
 	"github.com/weir-social/weir/jobs"
-	"github.com/weir-social/weir/schema"
 	"github.com/weir-social/weir/workers"
 )
 
@@ -34,7 +34,7 @@ func (p App) storeCollections(ctx context.Context) error {
 		}
 	}
 	return pgx.BeginFunc(ctx, p.pool, func(tx pgx.Tx) error {
-		if err := schema.StoreCollections(ctx, tx, entries, full); err != nil || len(full) == 0 {
+		if err := history.StoreCollections(ctx, tx, entries, full); err != nil || len(full) == 0 {
 			return err
 		}
 		_, err := queue.InsertTx(ctx, tx, jobs.FillCollections{}, nil)

@@ -13,6 +13,7 @@ import (
 	"golang.org/x/time/rate"
 
 	"github.com/weir-social/weir/archive"
+	"github.com/weir-social/weir/archive/catalog"
 	"github.com/weir-social/weir/consumer"
 	"github.com/weir-social/weir/consumer/recording"
 	"github.com/weir-social/weir/ranking"
@@ -34,7 +35,7 @@ func (p App) RebuildDatabase(ctx context.Context, how Rebuild) error {
 	if err != nil {
 		return err
 	}
-	reason, err := schema.Rebuildable(ctx, p.pool)
+	reason, err := catalog.Rebuildable(ctx, p.pool)
 	if err == nil && reason != "" {
 		err = fmt.Errorf("the database is not empty: %s", reason)
 	}
@@ -94,10 +95,10 @@ func (r *rebuilding) run(ctx context.Context) error {
 	if r.forgotten, err = archive.ReadForgotten(ctx, r.store); err != nil {
 		return err
 	}
-	if err := schema.RestoreForgotten(ctx, r.pool, r.forgotten); err != nil {
+	if err := catalog.RestoreForgotten(ctx, r.pool, r.forgotten); err != nil {
 		return err
 	}
-	done, err := schema.Segments(ctx, r.pool)
+	done, err := catalog.Segments(ctx, r.pool)
 	if err != nil {
 		return err
 	}
@@ -142,7 +143,7 @@ func (r *rebuilding) run(ctx context.Context) error {
 	if err := ranking.RestoreMerges(ctx, r.pool, r.snapshots.Rows(ranking.SnapshotOfMerges)); err != nil {
 		return err
 	}
-	return schema.RestorePositions(ctx, r.pool, positions) // the last step: with them the rebuild is finished
+	return catalog.RestorePositions(ctx, r.pool, positions) // the last step: with them the rebuild is finished
 }
 
 // rebuildOrder returns the order in which a stream is read. Snapshots come first, because
@@ -167,7 +168,7 @@ func (r *rebuilding) segment(ctx context.Context, m archive.Manifest, read readR
 	if ctx.Err() != nil {
 		return ctx.Err() // the consumer stopped before the end
 	}
-	if err := schema.RestoreSegment(ctx, r.pool, m, r.store.String(), time.Now()); err != nil {
+	if err := catalog.RestoreSegment(ctx, r.pool, m, r.store.String(), time.Now()); err != nil {
 		return err
 	}
 	r.read++

@@ -9,6 +9,7 @@ import (
 
 	"github.com/weir-social/weir/consumer/nostr"
 	protocol "github.com/weir-social/weir/nostr"
+	"github.com/weir-social/weir/nostr/directory"
 	"github.com/weir-social/weir/nostr/negentropy"
 	"github.com/weir-social/weir/schema"
 	"github.com/weir-social/weir/workers"
@@ -29,9 +30,9 @@ func (r *relays) Streams() (all []string) {
 
 // Audit compares a relay with the stored events of the accounts that have been followed
 // since that time, or of everyone.
-func (r *relays) Audit(ctx context.Context, stream string, from, to time.Time) (found schema.RelayAudit, unread, err error) {
+func (r *relays) Audit(ctx context.Context, stream string, from, to time.Time) (found directory.Audit, unread, err error) {
 	c := nostr.Comparison{Query: nostr.Query{Kinds: r.kinds(), Since: from, Most: mostMissing}, Until: to}
-	dids, everyone, err := schema.AuditedAuthors(ctx, r.app.pool, from)
+	dids, everyone, err := directory.AuditedAuthors(ctx, r.app.pool, from)
 	if err != nil {
 		return found, nil, err
 	}
@@ -41,7 +42,7 @@ func (r *relays) Audit(ctx context.Context, stream string, from, to time.Time) (
 			c.Authors = append(c.Authors, key)
 		}
 	}
-	if c.Have, err = r.known(ctx, from, to); errors.Is(err, schema.ErrManyRecords) {
+	if c.Have, err = r.known(ctx, from, to); errors.Is(err, directory.ErrManyRecords) {
 		return found, fmt.Errorf("%w: %w", workers.ErrIncomplete, err), nil
 	}
 	if err != nil {
@@ -93,7 +94,7 @@ func (r *relays) known(ctx context.Context, from, to time.Time) (known []nostr.K
 	for _, kind := range r.app.stored.Kinds(nostrNetwork) {
 		collections = append(collections, nostrNetwork+"."+strconv.Itoa(kind))
 	}
-	records, err := schema.EventsBetween(ctx, r.app.pool, collections, protocol.RevisionDate(from.Unix()), protocol.RevisionDate(to.Unix()), mostKnown)
+	records, err := directory.EventsBetween(ctx, r.app.pool, collections, protocol.RevisionDate(from.Unix()), protocol.RevisionDate(to.Unix()), mostKnown)
 	for _, record := range records {
 		author, ok := protocol.ParseDID(record.DID)
 		at, id, dated := protocol.ParseRevision(record.Rev)

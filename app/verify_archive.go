@@ -11,8 +11,8 @@ import (
 	"slices"
 
 	"github.com/weir-social/weir/archive"
+	"github.com/weir-social/weir/archive/catalog"
 	"github.com/weir-social/weir/consumer"
-	"github.com/weir-social/weir/schema"
 )
 
 // errNoArchive means that no archive is configured.
@@ -40,7 +40,7 @@ func (p App) VerifyArchive(ctx context.Context) (ArchiveCheck, error) {
 	if err != nil {
 		return ArchiveCheck{}, err
 	}
-	rows, err := schema.Segments(ctx, p.pool) // before the listing: the listing contains later segments
+	rows, err := catalog.Segments(ctx, p.pool) // before the listing: the listing contains later segments
 	if err != nil {
 		return ArchiveCheck{}, err
 	}

@@ -75,7 +75,7 @@ const auditable = `
            coalesce(max(a.feed_problem), '') <> '' OR max(a.feed_since) IS NOT NULL AND max(a.reread_since) IS NULL AS ready
     FROM watch_members AS w
     LEFT JOIN accounts AS a ON a.did = w.did
-    WHERE (a.status IS NULL OR a.status = 'active') AND w.did NOT LIKE ` + nostrDIDs + `
+    WHERE (a.status IS NULL OR a.status = 'active') AND w.did NOT LIKE ` + NostrDIDs + `
     GROUP BY w.did
     UNION ALL
     SELECT l.did, min(l.indexed_at) + interval '1 minute', true
@@ -296,7 +296,7 @@ ON CONFLICT DO NOTHING`
 	if _, err := tx.Exec(ctx, sql, id, keys.did, keys.collection, keys.rkey, fault, detail, maxFaultsPerKind); err != nil {
 		return fmt.Errorf("store the faults of the audit: %w", err)
 	}
-	_, err = deleteRows(ctx, tx, "delete old audits", `DELETE FROM audits WHERE ended_at < $1`, a.Ended.Add(-auditRetention))
+	_, err = DeleteRows(ctx, tx, "delete old audits", `DELETE FROM audits WHERE ended_at < $1`, a.Ended.Add(-auditRetention))
 	return err
 }
 

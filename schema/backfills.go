@@ -101,7 +101,7 @@ SET priority     = least(priority, $2),
                    || jsonb_build_object('requests', coalesce((args ->> 'requests')::int, 0) + 1,
                                          'not_before', greatest((args ->> 'not_before')::timestamptz, $4)),
     scheduled_at = CASE WHEN state IN ('available', 'scheduled') THEN least(scheduled_at, $4) ELSE scheduled_at END
-WHERE id = ANY ($1) AND state IN ` + unfinished + `
+WHERE id = ANY ($1) AND state IN ` + UnfinishedStates + `
 RETURNING id`
 	return All(ctx, tx, "promote backfills", pgx.RowTo[int64], sql, ids, priority, since, at, since.UTC().Format(time.RFC3339Nano), reasons)
 }
@@ -150,7 +150,7 @@ SELECT count(*) FILTER (WHERE state IN ('available', 'pending', 'scheduled'))   
 FROM river_job
 WHERE kind IN ('backfill_account', 'request_backfill')
   AND NOT (kind = 'request_backfill' AND state = 'scheduled')
-  AND (state IN ` + unfinished + `
+  AND (state IN ` + UnfinishedStates + `
        OR kind = 'backfill_account' AND state = 'completed' AND finalized_at > $1::timestamptz - interval '1 hour')`
 	return One(ctx, db, "count backfills", pgx.RowToStructByName[Backfills], sql, now)
 }

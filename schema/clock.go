@@ -76,7 +76,7 @@ func RepairJobSchedule(ctx context.Context, db DB, back time.Duration) (int, err
 WITH late AS (
     SELECT id, CASE WHEN created_at > now() OR attempted_at > now() THEN greatest(created_at, attempted_at) - now() ELSE $1 END AS by
     FROM river_job
-    WHERE state IN ` + unfinished + `
+    WHERE state IN ` + UnfinishedStates + `
       AND (created_at > now() + interval '1 second' OR attempted_at > now() + interval '1 second'
            OR state = 'available' AND scheduled_at > now() + interval '10 seconds'
            OR state IN ('retryable', 'scheduled') AND attempted_at IS NOT NULL AND $1 > interval '0'

@@ -406,7 +406,7 @@ func MarkRetry(ctx context.Context, tx pgx.Tx, ids []int64, job int64, tag strin
 WITH marked AS (
     UPDATE river_job
     SET tags = CASE WHEN $3 = ANY (tags) THEN tags ELSE array_append(tags, $3) END
-    WHERE id = $2 AND state IN ` + unfinished + `
+    WHERE id = $2 AND state IN ` + UnfinishedStates + `
     RETURNING id
 )
 UPDATE dead_letters AS d SET job = m.id FROM marked AS m WHERE d.id = ANY ($1)`

@@ -18,9 +18,6 @@ func ParseFetched(record []byte) (id archive.ID, day int32, err error) {
 	return e.id(nil), e.day(), nil
 }
 
-// EventsBetweenSQL is the statement of EventsBetween.
-const EventsBetweenSQL = eventsBetween
-
 // QueuedDeletions returns the statements that delete a batch's records and their projected rows.
 func QueuedDeletions(b *Batch, tx pgx.Tx) []*pgx.QueuedQuery {
 	q := &pgx.Batch{}

@@ -114,8 +114,12 @@ func archiveRow(ctx context.Context, db DB, events []fetchedEvent) (*ArchiveRow,
 	for i := range events {
 		dids[i] = events[i].DID
 	}
-	const sql = `SELECT did, until, reason FROM forgotten WHERE did = ANY ($1)`
-	found, err := All(ctx, db, "look up forgotten accounts", scanForgotten, sql, dids)
+	const sql = `SELECT did, until FROM forgotten WHERE did = ANY ($1)`
+	type account struct {
+		DID   string
+		Until time.Time
+	}
+	found, err := All(ctx, db, "look up forgotten accounts", pgx.RowToStructByPos[account], sql, dids)
 	if err != nil {
 		return nil, err
 	}

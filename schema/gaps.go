@@ -62,7 +62,7 @@ const closedText = `
     END`
 
 // ofGap is true if the account w is of the network of the stream of the gap g.
-const ofGap = `(w.did LIKE ` + nostrDIDs + `) = starts_with(g.stream, 'nostr:')`
+const ofGap = `(w.did LIKE ` + NostrDIDs + `) = starts_with(g.stream, 'nostr:')`
 
 // StartGap stores the accounts that a gap waits for: all followed, active accounts of the
 // stream's network. It returns them with the gap's beginning; ok is false if the gap is
@@ -175,7 +175,7 @@ SELECT b.did, min(min(g.from_at)) OVER ()
 FROM gap_backfills AS b
 JOIN gaps AS g ON g.id = b.gap_id AND g.closed_at IS NULL
 WHERE NOT EXISTS (SELECT FROM river_job AS j WHERE j.kind = 'backfill_account' AND j.args ->> 'did' = b.did
-                  AND j.state IN ` + unfinished + `)
+                  AND j.state IN ` + UnfinishedStates + `)
 GROUP BY b.did`
 	return accountsSince(ctx, tx, "find the accounts of gaps without a backfill", sql)
 }
@@ -191,7 +191,7 @@ FROM accounts AS a
 WHERE a.reread_since IS NOT NULL AND a.status = 'active' AND (a.reread_at IS NULL OR a.reread_at <= now())
   AND EXISTS (SELECT FROM watch_members AS w WHERE w.did = a.did)
   AND NOT EXISTS (SELECT FROM river_job AS j WHERE j.kind = 'backfill_account' AND j.args ->> 'did' = a.did
-                  AND j.state IN ` + unfinished + `)`
+                  AND j.state IN ` + UnfinishedStates + `)`
 	return accountsSince(ctx, tx, "find the accounts to reread", sql)
 }
 

@@ -9,7 +9,7 @@ import (
 )
 
 // unfinished lists the states of River's jobs that have not ended.
-const unfinished = `('available', 'pending', 'retryable', 'running', 'scheduled')`
+const UnfinishedStates = `('available', 'pending', 'retryable', 'running', 'scheduled')`
 
 // Unfinished counts unfinished jobs.
 type Unfinished struct {
@@ -23,7 +23,7 @@ func UnfinishedJobs(ctx context.Context, db DB, kinds ...string) (Unfinished, er
 SELECT count(*) FILTER (WHERE state IN ('available', 'pending', 'running')) AS ready,
        count(*) FILTER (WHERE state IN ('retryable', 'scheduled'))          AS waiting
 FROM river_job
-WHERE kind = ANY ($1) AND state IN ` + unfinished
+WHERE kind = ANY ($1) AND state IN ` + UnfinishedStates
 	return One(ctx, db, "count unfinished jobs", pgx.RowToStructByName[Unfinished], sql, kinds)
 }
 

@@ -112,11 +112,11 @@ WITH RECURSIVE jobs (id) AS (
     SELECT (SELECT min(l.job_id) FROM listing_members AS l WHERE l.job_id > jobs.id) FROM jobs WHERE jobs.id IS NOT NULL
 ), lost AS (
     SELECT jobs.id FROM jobs
-    WHERE NOT EXISTS (SELECT FROM river_job AS j WHERE j.id = jobs.id AND j.state IN ` + unfinished + `)
+    WHERE NOT EXISTS (SELECT FROM river_job AS j WHERE j.id = jobs.id AND j.state IN ` + UnfinishedStates + `)
 )
 DELETE FROM listing_members AS l
 WHERE l.ctid = ANY (ARRAY(SELECT l.ctid FROM listing_members AS l JOIN lost ON lost.id = l.job_id LIMIT $1))`
-	return deleteRows(ctx, db, "delete orphaned listings", sql, limit)
+	return DeleteRows(ctx, db, "delete orphaned listings", sql, limit)
 }
 
 // CheckListing returns ErrNoRows if a listing that began at a time is obsolete: the

@@ -367,8 +367,8 @@ type RegisteredProjection struct {
 func RegisteredProjections(ctx context.Context, db DB) ([]RegisteredProjection, error) {
 	const sql = `
 SELECT p.name, p.collections, p.kind, p.queue, p.tables, p.registered_at,
-       EXISTS (SELECT FROM river_job AS j WHERE j.kind = 'run_projection' AND j.args ->> 'name' = p.name AND j.state IN ` + unfinished + `) AS running,
-       (SELECT count(*) FROM river_job AS j WHERE j.kind = p.kind AND j.state IN ` + unfinished + `) AS unfinished,
+       EXISTS (SELECT FROM river_job AS j WHERE j.kind = 'run_projection' AND j.args ->> 'name' = p.name AND j.state IN ` + UnfinishedStates + `) AS running,
+       (SELECT count(*) FROM river_job AS j WHERE j.kind = p.kind AND j.state IN ` + UnfinishedStates + `) AS unfinished,
        (SELECT count(*) FROM dead_letters AS d WHERE d.projection = p.name AND d.state IN ('open', 'retrying')) AS dead_letters
 FROM projections AS p
 ORDER BY p.name`

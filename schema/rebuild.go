@@ -109,7 +109,7 @@ func FindProjectionRun(ctx context.Context, db DB, job int64) (ProjectionRun, er
 	const sql = `
 SELECT j.state::text                                                                             AS state,
        coalesce((jsonb_path_query_first(j.metadata, 'strict $.**.count') #>> '{}')::bigint, 0)     AS records,
-       (SELECT count(*) FROM river_job AS w WHERE w.kind = p.kind AND w.priority = 4 AND w.state IN ` + unfinished + `) AS unfinished,
+       (SELECT count(*) FROM river_job AS w WHERE w.kind = p.kind AND w.priority = 4 AND w.state IN ` + UnfinishedStates + `) AS unfinished,
        coalesce(j.errors[array_upper(j.errors, 1)] ->> 'error', '')                                AS problem
 FROM river_job AS j
 JOIN projections AS p ON p.name = j.args ->> 'name'

@@ -9,6 +9,9 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
+// NostrDIDs is a LIKE pattern for Nostr accounts, which have no repositories.
+const NostrDIDs = `'did:nostr:%'`
+
 // FollowsChannel is the channel that is notified when the followed accounts change.
 const FollowsChannel = "weir_follows"
 
@@ -78,7 +81,7 @@ func AddWatch(ctx context.Context, db DB, kind, target string, atLeast int) (add
 
 // RemoveWatch removes the watches of a target and returns how many.
 func RemoveWatch(ctx context.Context, db DB, target string) (int, error) {
-	return deleteRows(ctx, db, "remove the watch of "+target, `DELETE FROM watches WHERE target = $1`, target)
+	return DeleteRows(ctx, db, "remove the watch of "+target, `DELETE FROM watches WHERE target = $1`, target)
 }
 
 // SyncWatches adds a job that reads the listings of all watches.
@@ -250,7 +253,7 @@ SELECT did FROM new WHERE did NOT IN (SELECT did FROM known) ORDER BY did`
 	const removed = `
 DELETE FROM watch_members AS w
 WHERE watch_id = $1 AND NOT EXISTS (SELECT FROM unnest($2::text[] || $3::text[]) AS m (did) WHERE m.did = w.did)`
-	c.Removed, err = deleteRows(ctx, tx, fmt.Sprintf("remove members of watch %d", watch), removed, watch, did, hidden)
+	c.Removed, err = DeleteRows(ctx, tx, fmt.Sprintf("remove members of watch %d", watch), removed, watch, did, hidden)
 	return err
 }
 
@@ -266,11 +269,11 @@ ORDER BY m.did
 ON CONFLICT (did) DO UPDATE
 SET handle       = coalesce(excluded.handle, a.handle),
     handle_at    = CASE WHEN excluded.handle IS DISTINCT FROM a.handle THEN excluded.handle_at ELSE a.handle_at END,
-    display_name = CASE WHEN a.did LIKE ` + nostrDIDs + ` THEN a.display_name ELSE excluded.display_name END, -- their profiles are read separately
-    avatar       = CASE WHEN a.did LIKE ` + nostrDIDs + ` THEN a.avatar ELSE excluded.avatar END,
+    display_name = CASE WHEN a.did LIKE ` + NostrDIDs + ` THEN a.display_name ELSE excluded.display_name END, -- their profiles are read separately
+    avatar       = CASE WHEN a.did LIKE ` + NostrDIDs + ` THEN a.avatar ELSE excluded.avatar END,
     status       = CASE WHEN a.status = 'hidden' OR a.status_at IS NULL OR a.status_at < $5 - interval '1 hour' THEN 'active' ELSE a.status END
 WHERE a.status = 'hidden' OR a.status <> 'active' AND (a.status_at IS NULL OR a.status_at < $5 - interval '1 hour')
-   OR a.did NOT LIKE ` + nostrDIDs + ` AND (coalesce(excluded.handle, a.handle), excluded.display_name, excluded.avatar) IS DISTINCT FROM (a.handle, a.display_name, a.avatar)`
+   OR a.did NOT LIKE ` + NostrDIDs + ` AND (coalesce(excluded.handle, a.handle), excluded.display_name, excluded.avatar) IS DISTINCT FROM (a.handle, a.display_name, a.avatar)`
 	if _, err := tx.Exec(ctx, names, did, handle, name, avatar, began); err != nil {
 		return fmt.Errorf("store the names of the members of watch %d: %w", watch, err)
 	}

@@ -15,9 +15,9 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/weir-social/weir/archive"
+	"github.com/weir-social/weir/archive/catalog"
 	"github.com/weir-social/weir/jobs"
 	"github.com/weir-social/weir/ops/health"
-	"github.com/weir-social/weir/schema"
 )
 
 // fullDisk is a directory on a disk with little room. An object that does not fit is written in
@@ -106,7 +106,7 @@ func TestHourWithoutTheStore(t *testing.T) {
 	for minute := range 60 {
 		a.exec(`UPDATE archive_open SET arrived_at = arrived_at - interval '1 minute'`)
 		a.add(1)
-		due, err := schema.DueStreams(t.Context(), a.pool, a.archive.Bytes, a.archive.Age)
+		due, err := catalog.DueStreams(t.Context(), a.pool, a.archive.Bytes, a.archive.Age)
 		require.NoError(t, err)
 		if len(due) > 0 {
 			require.NoError(t, a.seal())
@@ -114,7 +114,7 @@ func TestHourWithoutTheStore(t *testing.T) {
 		if minute%10 == 9 {
 			require.Equal(t, minute >= 31, behind(), "after %d minutes", minute)
 		}
-		if numbers, err := schema.UnsyncedSegments(t.Context(), a.pool); err == nil && len(numbers) > 0 {
+		if numbers, err := catalog.UnsyncedSegments(t.Context(), a.pool); err == nil && len(numbers) > 0 {
 			require.ErrorIs(t, a.sync(away{a.store}), errAway)
 		}
 	}
@@ -143,7 +143,7 @@ func TestManifestNamesDates(t *testing.T) {
 	require.Len(t, manifests, 1)
 	require.Equal(t, "2026-01-03 2026-01-30", fmt.Sprint(manifests[0].CreatedFrom.Format(time.DateOnly), " ", manifests[0].CreatedTo.Format(time.DateOnly)))
 	require.Contains(t, manifests[0].Name, "s/2026-03-04/", "the first row arrived a minute after that")
-	rows, err := schema.Segments(t.Context(), a.pool)
+	rows, err := catalog.Segments(t.Context(), a.pool)
 	require.NoError(t, err)
 	require.Equal(t, manifests, rows)
 }

@@ -26,9 +26,9 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/weir-social/weir/archive"
+	"github.com/weir-social/weir/archive/catalog"
 	"github.com/weir-social/weir/archive/dir"
 	"github.com/weir-social/weir/jobs"
-	"github.com/weir-social/weir/schema"
 	"github.com/weir-social/weir/schema/schematest"
 )
 
@@ -128,7 +128,7 @@ func (a *archiveTest) seal() error {
 
 // sync syncs all segments, in order.
 func (a *archiveTest) sync(store archive.Store) error {
-	numbers, err := schema.UnsyncedSegments(a.t.Context(), a.pool)
+	numbers, err := catalog.UnsyncedSegments(a.t.Context(), a.pool)
 	require.NoError(a.t, err)
 	in := a.archive
 	in.Store = store
@@ -191,7 +191,7 @@ func TestSegmentsAreSealedWhenDue(t *testing.T) {
 	require.NoError(t, a.seal())
 	require.Greater(t, a.count(`SELECT count(*) FROM segments`), 2)
 	require.NotZero(t, a.count(`SELECT count(*) FROM archive_open WHERE segment IS NOT NULL`), "the rows must stay until the store has them")
-	due, err := schema.DueStreams(t.Context(), a.pool, 1, time.Hour)
+	due, err := catalog.DueStreams(t.Context(), a.pool, 1, time.Hour)
 	require.NoError(t, err)
 	require.LessOrEqual(t, len(due), 1)
 	a.complete()
@@ -313,7 +313,7 @@ func TestLateProcess(t *testing.T) {
 	require.NoError(t, a.seal())
 	var number int64
 	require.NoError(t, a.pool.QueryRow(t.Context(), `SELECT number FROM segments`).Scan(&number))
-	m, _, err := schema.UnsyncedSegment(t.Context(), a.pool, number)
+	m, _, err := catalog.UnsyncedSegment(t.Context(), a.pool, number)
 	require.NoError(t, err)
 	// Another version of Weir has stored the same records, compressed differently.
 	file, sum := recompressed(t, a.archive.spooled(m.SHA256))

@@ -9,6 +9,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/riverqueue/river"
 
+	"github.com/weir-social/weir/archive/catalog"
 	"github.com/weir-social/weir/jobs"
 	"github.com/weir-social/weir/retry"
 	"github.com/weir-social/weir/schema"
@@ -51,14 +52,14 @@ func (a *archiver) enqueue(ctx context.Context) error {
 	if time.Since(a.snapped) >= a.archive.Age {
 		due = append(due, river.InsertManyParams{Args: jobs.SnapshotArchive{}})
 	}
-	streams, err := schema.DueStreams(ctx, a.pool, a.archive.Bytes, a.archive.Age)
+	streams, err := catalog.DueStreams(ctx, a.pool, a.archive.Bytes, a.archive.Age)
 	if err != nil {
 		return err
 	}
 	for _, s := range streams {
 		due = append(due, river.InsertManyParams{Args: jobs.SealSegment{Stream: s.Stream, Wire: s.Wire}})
 	}
-	segments, err := schema.UnsyncedSegments(ctx, a.pool)
+	segments, err := catalog.UnsyncedSegments(ctx, a.pool)
 	if err != nil {
 		return err
 	}
@@ -69,7 +70,7 @@ func (a *archiver) enqueue(ctx context.Context) error {
 		return err
 	}
 	if a.archive.Index != nil {
-		if segments, err = schema.UnindexedSegments(ctx, a.pool, indexedAtOnce); err != nil {
+		if segments, err = catalog.UnindexedSegments(ctx, a.pool, indexedAtOnce); err != nil {
 			return err
 		}
 		for _, number := range segments {
@@ -97,7 +98,7 @@ const forgottenAtOnce = 50
 // toForget adds the jobs that list forgotten accounts, and those that rewrite segments
 // without them.
 func (a *archiver) toForget(ctx context.Context, due []river.InsertManyParams) ([]river.InsertManyParams, error) {
-	unlisted, err := schema.UnlistedAccounts(ctx, a.pool, 1)
+	unlisted, err := catalog.UnlistedAccounts(ctx, a.pool, 1)
 	if err != nil {
 		return due, err
 	}
@@ -107,7 +108,7 @@ func (a *archiver) toForget(ctx context.Context, due []river.InsertManyParams) (
 	if a.archive.Strip == nil {
 		return due, nil
 	}
-	segments, err := schema.SegmentsToForget(ctx, a.pool, a.archive.Forget, forgottenAtOnce)
+	segments, err := catalog.SegmentsToForget(ctx, a.pool, a.archive.Forget, forgottenAtOnce)
 	for _, number := range segments {
 		due = append(due, river.InsertManyParams{Args: jobs.ForgetSegment{Segment: number}})
 	}

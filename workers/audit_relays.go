@@ -10,6 +10,7 @@ import (
 	"github.com/riverqueue/river"
 
 	"github.com/weir-social/weir/jobs"
+	"github.com/weir-social/weir/nostr/directory"
 	"github.com/weir-social/weir/schema"
 )
 
@@ -37,7 +38,7 @@ func (w *AuditRelays) Work(ctx context.Context, _ *river.Job[jobs.AuditRelays]) 
 		return nonRetryable(errNoRelays) // a process with configured relays added it
 	}
 	for started := time.Now(); time.Since(started) < w.patience; {
-		stream, day, err := schema.DueRelayAudit(ctx, w.pool, w.relays.Streams())
+		stream, day, err := directory.DueAudit(ctx, w.pool, w.relays.Streams())
 		if errors.Is(err, schema.ErrNoRows) {
 			return nil
 		}
@@ -58,7 +59,7 @@ func (w *AuditRelays) Work(ctx context.Context, _ *river.Job[jobs.AuditRelays]) 
 			found.Problem = unread.Error()
 		}
 		jobLog(ctx, w.log).Info("relay_compared", "stream", stream, "day", day.Format(time.DateOnly), "method", found.Method, "events", found.Events, "missing", found.Missing, "stored", found.Stored, "problem", found.Problem)
-		if err := schema.StoreRelayAudit(ctx, w.pool, found, !errors.Is(unread, ErrIncomplete)); err != nil {
+		if err := directory.StoreAudit(ctx, w.pool, found, !errors.Is(unread, ErrIncomplete)); err != nil {
 			return err
 		}
 	}

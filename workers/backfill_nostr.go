@@ -7,6 +7,7 @@ import (
 	"github.com/riverqueue/river"
 
 	"github.com/weir-social/weir/jobs"
+	"github.com/weir-social/weir/nostr/directory"
 	"github.com/weir-social/weir/schema"
 )
 
@@ -33,7 +34,7 @@ func (w *BackfillAccount) fromRelays(ctx context.Context, job *river.Job[jobs.Ba
 		if job.Priority == jobs.PriorityGap && feed.CompleteSince != nil && feed.CompleteSince.Before(since) {
 			since = *feed.CompleteSince
 		}
-		further, err := schema.RelaysOf(ctx, w.pool, []string{did})
+		further, err := directory.RelaysOf(ctx, w.pool, []string{did})
 		if err != nil {
 			return err
 		}

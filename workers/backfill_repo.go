@@ -17,6 +17,7 @@ import (
 
 	"github.com/weir-social/weir/bluesky"
 	"github.com/weir-social/weir/collection"
+	"github.com/weir-social/weir/history"
 	"github.com/weir-social/weir/jobs"
 	"github.com/weir-social/weir/schema"
 )
@@ -59,11 +60,11 @@ func newBackfillRepo(cfg Config) *BackfillRepo {
 
 // Work reads the account.
 func (w *BackfillRepo) Work(ctx context.Context, job *river.Job[jobs.BackfillRepo]) error {
-	histories, err := schema.WaitingHistories(ctx, w.pool, job.Args.DID)
+	histories, err := history.WaitingFor(ctx, w.pool, job.Args.DID)
 	if err != nil || len(histories) == 0 {
 		return err
 	}
-	owner, err := schema.FindHistoryOwner(ctx, w.pool, job.Args.DID)
+	owner, err := history.FindOwner(ctx, w.pool, job.Args.DID)
 	if err != nil {
 		return err
 	}
@@ -89,7 +90,7 @@ func (w *BackfillRepo) Work(ctx context.Context, job *river.Job[jobs.BackfillRep
 	for i, a := range histories {
 		err := h.fill(reading, a)
 		switch {
-		case errors.Is(err, errPatience), errors.Is(err, schema.ErrMoved):
+		case errors.Is(err, errPatience), errors.Is(err, history.ErrMoved):
 			return snooze(0) // continue behind more urgent jobs, from the stored position
 		case refused(err): // the server may refuse only this collection
 			if err := h.failed(ctx, histories[i:i+1], err); err != nil {
@@ -118,7 +119,7 @@ var errPatience = errors.New("others go first")
 
 // open reads which collections the account has. It fetches the repository if that takes
 // fewer calls than listing them.
-func (h *pastReader) open(ctx context.Context, histories []schema.HistoryAccount) (release func(), err error) {
+func (h *pastReader) open(ctx context.Context, histories []history.Account) (release func(), err error) {
 	fresh := 0
 	h.names = map[string][]string{}
 	for _, a := range histories {
@@ -185,7 +186,7 @@ func (h *pastReader) copy(ctx context.Context) (release func(), err error) {
 }
 
 // fill reads the collections of one history from the stored position on.
-func (h *pastReader) fill(ctx context.Context, a schema.HistoryAccount) error {
+func (h *pastReader) fill(ctx context.Context, a history.Account) error {
 	var at repositoryPlace
 	if a.Place != nil && h.copied == nil {
 		if err := json.Unmarshal(a.Place, &at); err != nil {
@@ -235,7 +236,7 @@ func (h *pastReader) begin(ctx context.Context, at *repositoryPlace) (err error)
 }
 
 // page stores the next page with the position after it.
-func (h *pastReader) page(ctx context.Context, repo *repository, a *schema.HistoryAccount, at *repositoryPlace, now time.Time) error {
+func (h *pastReader) page(ctx context.Context, repo *repository, a *history.Account, at *repositoryPlace, now time.Time) error {
 	var ever time.Time
 	in, err := repo.span(ctx, at.Collection, ever, ever, now, aboveAll)
 	if err != nil {
@@ -260,7 +261,7 @@ func (h *pastReader) page(ctx context.Context, repo *repository, a *schema.Histo
 	if moved.Place, err = json.Marshal(stored); err != nil {
 		return fmt.Errorf("store the position in %s: %w", h.did, err)
 	}
-	err = repo.repair(ctx, river.ClientFromContext[pgx.Tx](ctx), next.Rev, c, func(tx pgx.Tx) error { return schema.MoveHistoryAccount(ctx, tx, moved) })
+	err = repo.repair(ctx, river.ClientFromContext[pgx.Tx](ctx), next.Rev, c, func(tx pgx.Tx) error { return history.MoveAccount(ctx, tx, moved) })
 	if err == nil {
 		*a, *at = moved, next
 	}
@@ -281,15 +282,15 @@ func inHistory(stored collection.Registry, of, name string) bool {
 }
 
 // end records that the account was read.
-func (h *pastReader) end(ctx context.Context, a schema.HistoryAccount, limited bool) error {
+func (h *pastReader) end(ctx context.Context, a history.Account, limited bool) error {
 	if limited {
 		h.log.Info("history_limited", "collection", a.Collection, "records", a.Records, "bytes", a.Bytes, "effect", "older records of the account are not stored: see WEIR_HISTORY_RECORDS and WEIR_HISTORY_BYTES")
 	}
-	return schema.EndHistoryAccount(ctx, h.pool, a, limited)
+	return history.EndAccount(ctx, h.pool, a, limited)
 }
 
 // failed decides when to try an account again that cannot be read.
-func (h *pastReader) failed(ctx context.Context, histories []schema.HistoryAccount, err error) error {
+func (h *pastReader) failed(ctx context.Context, histories []history.Account, err error) error {
 	_, api := errors.AsType[*bluesky.Error](err)
 	_, unverified := errors.AsType[*unverifiedError](err)
 	switch {
@@ -318,14 +319,14 @@ func (h *pastReader) failed(ctx context.Context, histories []schema.HistoryAccou
 // postpone records why the account cannot be read, and when to try again. Attempts that
 // count eventually end the account's run. again: the next attempt starts at the
 // beginning.
-func (h *pastReader) postpone(ctx context.Context, histories []schema.HistoryAccount, cause error, wait time.Duration, counts, again bool) error {
+func (h *pastReader) postpone(ctx context.Context, histories []history.Account, cause error, wait time.Duration, counts, again bool) error {
 	h.log.Info("history_postponed", "error", cause)
 	for _, a := range histories {
 		wait := min(wait, longestRetry)
 		if counts && a.Tries+1 >= historyTries {
 			wait = 0
 		}
-		if err := schema.PostponeHistoryAccount(ctx, h.pool, a, cause.Error(), wait, counts, again); err != nil {
+		if err := history.PostponeAccount(ctx, h.pool, a, cause.Error(), wait, counts, again); err != nil {
 			return err
 		}
 	}
@@ -333,9 +334,9 @@ func (h *pastReader) postpone(ctx context.Context, histories []schema.HistoryAcc
 }
 
 // drop takes the account off its histories.
-func (h *pastReader) drop(ctx context.Context, histories []schema.HistoryAccount) error {
+func (h *pastReader) drop(ctx context.Context, histories []history.Account) error {
 	for _, a := range histories {
-		if err := schema.DropHistoryAccount(ctx, h.pool, a); err != nil {
+		if err := history.DropAccount(ctx, h.pool, a); err != nil {
 			return err
 		}
 	}

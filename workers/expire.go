@@ -16,6 +16,7 @@ import (
 	"github.com/riverqueue/river"
 
 	"github.com/weir-social/weir/collection"
+	"github.com/weir-social/weir/history"
 	"github.com/weir-social/weir/jobs"
 	"github.com/weir-social/weir/retry"
 	"github.com/weir-social/weir/schema"
@@ -275,7 +276,7 @@ func (r *expiry) account(did string) error {
 			return schema.PurgeProjected(ctx, db, table, did, r.keptCollections(), limit)
 		}})
 	}
-	for _, step := range append(steps, step{"purged_dead_letters", schema.PurgeDeadLetters}, step{"purged_histories", schema.PurgeHistories}) {
+	for _, step := range append(steps, step{"purged_dead_letters", schema.PurgeDeadLetters}, step{"purged_histories", history.Purge}) {
 		err := r.batches(step.what, func(limit int) (examined, deleted int, err error) {
 			deleted, err = step.purge(r.ctx, r.pool, did, limit)
 			return deleted, deleted, err

@@ -16,6 +16,7 @@ import (
 
 	"github.com/weir-social/weir/bluesky"
 	"github.com/weir-social/weir/collection"
+	"github.com/weir-social/weir/history"
 	"github.com/weir-social/weir/jobs"
 	"github.com/weir-social/weir/schema"
 )
@@ -76,7 +77,7 @@ func (w *FillCollections) Work(ctx context.Context, job *river.Job[jobs.FillColl
 	if err := p.read(ctx); err != nil {
 		return err
 	}
-	runs, err := schema.HistoryRuns(ctx, w.pool)
+	runs, err := history.Runs(ctx, w.pool)
 	if err != nil {
 		return err
 	}
@@ -105,8 +106,8 @@ func (w *FillCollections) Work(ctx context.Context, job *river.Job[jobs.FillColl
 		return nil
 	case !unfinished:
 		idle, err := completeIdle(ctx, w.pool, job, func(ctx context.Context, db pgx.Tx) (bool, error) {
-			now, err := schema.HistoryRuns(ctx, db)
-			return !slices.ContainsFunc(now, func(h schema.HistoryRun) bool { return !h.Complete && !slices.Contains(runs, h) }), err
+			now, err := history.Runs(ctx, db)
+			return !slices.ContainsFunc(now, func(h history.Run) bool { return !h.Complete && !slices.Contains(runs, h) }), err
 		})
 		if err != nil || idle {
 			return err
@@ -119,12 +120,12 @@ func (w *FillCollections) Work(ctx context.Context, job *river.Job[jobs.FillColl
 }
 
 // visit advances a run. soon: there is more to do in a moment.
-func (p *historyPass) visit(ctx context.Context, h *schema.HistoryRun) (soon bool, err error) {
+func (p *historyPass) visit(ctx context.Context, h *history.Run) (soon bool, err error) {
 	problem, err := p.run(ctx, h)
 	if err != nil {
 		return false, err
 	}
-	return !h.Complete && (problem == "" || h.Stored && !h.Began), schema.SetHistoryProblem(ctx, p.pool, *h, problem)
+	return !h.Complete && (problem == "" || h.Stored && !h.Began), history.SetProblem(ctx, p.pool, *h, problem)
 }
 
 // errUnlisted means that the last accounts of a history had collections that were not
@@ -133,24 +134,24 @@ var errUnlisted = errors.New("some collections have not been requested from any 
 
 // complete ends a run if all its accounts have been read. more: the accounts had
 // collections for which relays must be asked.
-func (p *historyPass) complete(ctx context.Context, h schema.HistoryRun) (more bool, err error) {
+func (p *historyPass) complete(ctx context.Context, h history.Run) (more bool, err error) {
 	if !h.Began || h.Complete {
 		return false, nil
 	}
-	var done schema.History
+	var done history.History
 	ended := false
 	err = pgx.BeginFunc(ctx, p.pool, func(tx pgx.Tx) error {
-		if done, ended, err = schema.CompleteHistory(ctx, tx, h, p.everyone); err != nil || !ended || !p.everyone {
+		if done, ended, err = history.CompleteRun(ctx, tx, h, p.everyone); err != nil || !ended || !p.everyone {
 			return err
 		}
 		names, err := p.names(ctx, tx, h.Collection) // after the check that no account waits
 		if err != nil {
 			return err
 		}
-		if err := schema.AddHistoryNames(ctx, tx, h.Collection, h.Run, names); err != nil {
+		if err := history.AddNames(ctx, tx, h.Collection, h.Run, names); err != nil {
 			return err
 		}
-		open, err := schema.OpenListings(ctx, tx, h)
+		open, err := history.OpenListings(ctx, tx, h)
 		if err == nil && len(open) > 0 {
 			err = errUnlisted
 		}
@@ -166,7 +167,7 @@ func (p *historyPass) complete(ctx context.Context, h schema.HistoryRun) (more b
 }
 
 // begin begins a run if a stream stores the collection, and returns why it cannot.
-func (w *FillCollections) begin(ctx context.Context, h *schema.HistoryRun) (problem string, err error) {
+func (w *FillCollections) begin(ctx context.Context, h *history.Run) (problem string, err error) {
 	switch {
 	case !Covers(w.stored, h.Collection):
 		return "WEIR_COLLECTIONS of the workers does not name it", nil
@@ -175,7 +176,7 @@ func (w *FillCollections) begin(ctx context.Context, h *schema.HistoryRun) (prob
 	case !h.Streamed:
 		return "no stream stores it yet", nil
 	}
-	if err := schema.BeginHistory(ctx, w.pool, *h); err != nil {
+	if err := history.BeginRun(ctx, w.pool, *h); err != nil {
 		return "", err
 	}
 	jobLog(ctx, w.log).Info("history_begun", "collection", h.Collection, "run", h.Run)
@@ -209,7 +210,7 @@ func (p *historyPass) read(ctx context.Context) (err error) {
 	if p.full, err = p.obstacle(ctx); err != nil {
 		return err
 	}
-	return schema.RetryHistoryAccounts(ctx, p.pool, p.limits.Waiting)
+	return history.RetryAccounts(ctx, p.pool, p.limits.Waiting)
 }
 
 // obstacle returns why no more may be read for now: a queue or the database is too full.
@@ -231,7 +232,7 @@ func (p *historyPass) obstacle(ctx context.Context) (string, error) {
 }
 
 // run begins a history and finds accounts for it. It returns why it makes no progress.
-func (p *historyPass) run(ctx context.Context, h *schema.HistoryRun) (problem string, err error) {
+func (p *historyPass) run(ctx context.Context, h *history.Run) (problem string, err error) {
 	if problem, err = p.begin(ctx, h); err != nil || problem != "" {
 		return problem, err
 	}
@@ -245,13 +246,13 @@ func (p *historyPass) run(ctx context.Context, h *schema.HistoryRun) (problem st
 		return p.advance(ctx, *h)
 	}
 	return "", pgx.BeginFunc(ctx, p.pool, func(tx pgx.Tx) error {
-		_, err := schema.AddFollowedToHistory(ctx, tx, *h, p.limits.Settle, insertChunk)
+		_, err := history.AddFollowed(ctx, tx, *h, p.limits.Settle, insertChunk)
 		return err
 	})
 }
 
 // advance finds accounts of a history. It is for a Weir that follows the whole network.
-func (p *historyPass) advance(ctx context.Context, h schema.HistoryRun) (problem string, err error) {
+func (p *historyPass) advance(ctx context.Context, h history.Run) (problem string, err error) {
 	names, err := p.names(ctx, p.pool, h.Collection)
 	switch {
 	case err != nil:
@@ -261,10 +262,10 @@ func (p *historyPass) advance(ctx context.Context, h schema.HistoryRun) (problem
 	case len(p.api.Relays()) == 0:
 		return "no relay is configured that names the accounts: see WEIR_RELAYS", nil
 	}
-	if err := schema.AddHistoryNames(ctx, p.pool, h.Collection, h.Run, names); err != nil {
+	if err := history.AddNames(ctx, p.pool, h.Collection, h.Run, names); err != nil {
 		return "", err
 	}
-	listings, err := schema.OpenListings(ctx, p.pool, h)
+	listings, err := history.OpenListings(ctx, p.pool, h)
 	if err != nil {
 		return "", err
 	}
@@ -284,11 +285,11 @@ func (p *historyPass) names(ctx context.Context, db schema.DB, of string) ([]str
 	if !ok {
 		return []string{of}, nil
 	}
-	names, err := schema.HistoryNames(ctx, db, of)
+	names, err := history.Names(ctx, db, of)
 	if err != nil {
 		return nil, err
 	}
-	found, err := schema.CollectionsUnder(ctx, db, prefix, schema.MaxHistoryNames)
+	found, err := schema.CollectionsUnder(ctx, db, prefix, history.MaxNames)
 	if err != nil {
 		return nil, err
 	}
@@ -299,9 +300,9 @@ func (p *historyPass) names(ctx context.Context, db schema.DB, of string) ([]str
 
 // list stores pages of a listing while more accounts may wait. It records the failure of a
 // relay; the next pass tries again.
-func (p *historyPass) list(ctx context.Context, l schema.AccountListing) error {
+func (p *historyPass) list(ctx context.Context, l history.Listing) error {
 	for time.Now().Before(p.until) {
-		queue, err := schema.ReadHistoryQueue(ctx, p.pool, p.limits.Waiting)
+		queue, err := history.ReadQueue(ctx, p.pool, p.limits.Waiting)
 		if err != nil || queue.Waiting >= p.limits.Waiting {
 			return err
 		}
@@ -321,10 +322,10 @@ func (p *historyPass) list(ctx context.Context, l schema.AccountListing) error {
 		}
 		added := int64(0)
 		err = pgx.BeginFunc(ctx, p.pool, func(tx pgx.Tx) error {
-			added, err = schema.MoveListing(ctx, tx, l, relay, next, dids)
+			added, err = history.MoveListing(ctx, tx, l, relay, next, dids)
 			return err
 		})
-		if errors.Is(err, schema.ErrMoved) { // another process advances the listing
+		if errors.Is(err, history.ErrMoved) { // another process advances the listing
 			return nil
 		}
 		if err != nil {
@@ -340,7 +341,7 @@ func (p *historyPass) list(ctx context.Context, l schema.AccountListing) error {
 }
 
 // accounts requests the next page. A relay that does not respond must not end the job.
-func (p *historyPass) accounts(ctx context.Context, relay string, l schema.AccountListing) (dids []string, next string, err error) {
+func (p *historyPass) accounts(ctx context.Context, relay string, l history.Listing) (dids []string, next string, err error) {
 	ctx, cancel := context.WithTimeout(ctx, p.patience)
 	defer cancel()
 	return p.api.AccountsWith(ctx, relay, l.Name, l.Cursor, min(listingPage, p.limits.Waiting))
@@ -348,7 +349,7 @@ func (p *historyPass) accounts(ctx context.Context, relay string, l schema.Accou
 
 // endless reports whether a listing has returned far more accounts than the collection
 // has, or far too many pages for its accounts.
-func (p *historyPass) endless(l schema.AccountListing) bool {
+func (p *historyPass) endless(l history.Listing) bool {
 	return l.Seen > 2*l.Known+p.limits.Endless || l.Pages > l.Seen+p.limits.Endless
 }
 
@@ -365,7 +366,7 @@ func (p *historyPass) relay(host string) string {
 // failed records that a relay failed. If it refuses, or fails several times, the next
 // relay is asked. That listing starts at the beginning, because a cursor is valid for one
 // relay.
-func (p *historyPass) failed(ctx context.Context, l schema.AccountListing, relay string, cause error) error {
+func (p *historyPass) failed(ctx context.Context, l history.Listing, relay string, cause error) error {
 	_, api := errors.AsType[*bluesky.Error](cause)
 	wait := min(time.Second<<min(l.Tries, 10), longestListing)
 	if bluesky.Classify(cause) == bluesky.RateLimited {
@@ -378,19 +379,19 @@ func (p *historyPass) failed(ctx context.Context, l schema.AccountListing, relay
 		restart = next != relay || !api || refused(cause) // a single relay may continue at its cursor
 	}
 	p.log.Warn("account_listing_failed", "collection", l.Name, "relay", relay, "error", cause, "next", next, "wait", wait)
-	return schema.FailListing(ctx, p.pool, l, next, cause.Error(), restart, wait)
+	return history.FailListing(ctx, p.pool, l, next, cause.Error(), restart, wait)
 }
 
 // enqueue adds jobs for accounts that wait, while few have one and no other backfill
 // waits. It adds a lost job again. It returns how many accounts wait.
 func (p *historyPass) enqueue(ctx context.Context) (waiting int, err error) {
-	queue, err := schema.ReadHistoryQueue(ctx, p.pool, p.limits.Jobs)
+	queue, err := history.ReadQueue(ctx, p.pool, p.limits.Jobs)
 	room := p.limits.Jobs - queue.Jobs
 	if err != nil || queue.Waiting == 0 || room <= 0 || queue.Others || p.full != "" {
 		return queue.Waiting, err
 	}
 	err = pgx.BeginFunc(ctx, p.pool, func(tx pgx.Tx) error {
-		dids, err := schema.HistoryAccountsWithoutJob(ctx, tx, room)
+		dids, err := history.AccountsWithoutJob(ctx, tx, room)
 		if err != nil || len(dids) == 0 {
 			return err
 		}

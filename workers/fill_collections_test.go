@@ -18,6 +18,7 @@ import (
 	"github.com/weir-social/weir/bluesky"
 	"github.com/weir-social/weir/consumer/firehose"
 	"github.com/weir-social/weir/eventually"
+	"github.com/weir-social/weir/history"
 	"github.com/weir-social/weir/schema"
 	"github.com/weir-social/weir/schema/schematest"
 	"github.com/weir-social/weir/simnet"
@@ -45,7 +46,7 @@ func filling(t *testing.T, change func(*Config)) *rig {
 func (r *rig) streams(entries ...string) {
 	r.t.Helper()
 	require.NoError(r.t, pgx.BeginFunc(r.t.Context(), r.pool, func(tx pgx.Tx) error {
-		return schema.StoreCollections(r.t.Context(), tx, entries, nil)
+		return history.StoreCollections(r.t.Context(), tx, entries, nil)
 	}))
 	r.execute(`INSERT INTO streams (name, wire, advanced_at) VALUES ('s', 'jetstream', clock_timestamp()) ON CONFLICT (name) DO UPDATE SET advanced_at = excluded.advanced_at`)
 }
@@ -53,25 +54,25 @@ func (r *rig) streams(entries ...string) {
 // requests requests the history of a collection.
 func (r *rig) requests(collection string) {
 	r.t.Helper()
-	_, err := schema.RequestHistory(r.t.Context(), r.pool, collection)
+	_, err := history.Request(r.t.Context(), r.pool, collection)
 	require.NoError(r.t, err)
 }
 
 // fills requests the history of a collection, and waits until it is complete. It checks that the
 // figures of the history agree with its rows.
-func (r *rig) fills(collection string) schema.History {
+func (r *rig) fills(collection string) history.History {
 	r.t.Helper()
 	r.requests(collection)
 	return r.filled(collection)
 }
 
-func (r *rig) filled(collection string) schema.History {
+func (r *rig) filled(collection string) history.History {
 	r.t.Helper()
 	r.becomes(1, `SELECT count(*) FROM histories WHERE collection = $1 AND completed_at IS NOT NULL`, collection)
 	r.counted()
-	all, err := schema.Histories(r.t.Context(), r.pool)
+	all, err := history.Histories(r.t.Context(), r.pool)
 	require.NoError(r.t, err)
-	at := slices.IndexFunc(all, func(h schema.History) bool { return h.Collection == collection })
+	at := slices.IndexFunc(all, func(h history.History) bool { return h.Collection == collection })
 	require.GreaterOrEqual(r.t, at, 0)
 	return all[at]
 }
@@ -112,7 +113,7 @@ func TestHistoryOfAPrefix(t *testing.T) {
 	r.execute(`INSERT INTO records (collection, did, rkey, rev, cid, created_at, record) VALUES ($1, $2, 'self', '3zzzzzzzzzzzz', 'c', now(), '{"text": "by the stream"}')`, persona, accounts[0].DID)
 	r.requests("pub.layers.*")
 	h := r.filled("pub.layers.*")
-	require.Equal(t, schema.History{Collection: "pub.layers.*", State: schema.HistoryComplete, Accounts: 12, Done: 12, Records: int64(want), Bytes: h.Bytes}, h)
+	require.Equal(t, history.History{Collection: "pub.layers.*", State: history.Complete, Accounts: 12, Done: 12, Records: int64(want), Bytes: h.Bytes}, h)
 	require.Equal(t, want, r.count(`SELECT count(*) FROM records_other`))
 	require.Equal(t, 1, r.count(`SELECT count(*) FROM records_other WHERE record ->> 'text' = 'by the stream'`), "the stream's later revision must be kept")
 	require.Len(t, r.net.Calls("com.atproto.sync.listReposByCollection"), 4, "expected one page for each collection")
@@ -205,7 +206,7 @@ func TestHistoriesAddFewJobs(t *testing.T) {
 	require.NoError(t, err)
 	r.requests(persona)
 	r.becomes(1, `SELECT count(*) FROM history_listings WHERE pages = 1 AND ended_at IS NULL`)
-	pass, err := schema.RequestHistory(t.Context(), r.pool, persona)
+	pass, err := history.Request(t.Context(), r.pool, persona)
 	require.NoError(t, err)
 	r.becomes(1, `SELECT count(*) FROM river_job WHERE id = $1 AND state = 'completed'`, pass)
 	require.Zero(t, r.count(`SELECT count(*) FROM river_job WHERE kind = 'backfill_repo'`), "others wait")
@@ -289,7 +290,7 @@ func TestHistoryWaitsForItsStream(t *testing.T) {
 	says("com.example.else", "WEIR_COLLECTIONS of the workers does not name it")
 	says(persona, "no stream stores it yet")
 	require.NoError(t, pgx.BeginFunc(t.Context(), r.pool, func(tx pgx.Tx) error {
-		return schema.StoreCollections(t.Context(), tx, []string{"pub.layers.*"}, nil)
+		return history.StoreCollections(t.Context(), tx, []string{"pub.layers.*"}, nil)
 	}))
 	says(persona, "no stream stores it yet") // the stream has not advanced since
 	require.Empty(t, r.net.Calls("com.atproto.sync.listReposByCollection"))

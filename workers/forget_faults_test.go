@@ -19,9 +19,9 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/weir-social/weir/archive"
+	"github.com/weir-social/weir/archive/catalog"
 	"github.com/weir-social/weir/jobs"
 	"github.com/weir-social/weir/ops/health"
-	"github.com/weir-social/weir/schema"
 	"github.com/weir-social/weir/schema/schematest"
 )
 
@@ -79,7 +79,7 @@ func TestBadSegmentHoldsNothingBack(t *testing.T) {
 	f.deletesRecord(2)
 	f.deletesRecord(other + 40)
 	require.ErrorIs(t, f.forgets(bad.Number), archive.ErrCorrupt)
-	first, err := schema.SegmentsToForget(t.Context(), f.pool, f.archive.Forget, 1000)
+	first, err := catalog.SegmentsToForget(t.Context(), f.pool, f.archive.Forget, 1000)
 	require.NoError(t, err)
 	require.NotContains(t, first, bad.Number, "a segment that has just failed must not be due")
 	require.NoError(t, f.forget(f.store))
@@ -99,12 +99,12 @@ func TestBadSegmentHoldsNothingBack(t *testing.T) {
 	require.NoError(t, f.sweeps(0))
 	require.Zero(t, f.count(`SELECT count(*) FROM deleted_records`))
 	require.Equal(t, int(bad.Number), f.count(`SELECT number FROM segments WHERE missed_until IS NOT NULL`))
-	progress, err := schema.ReadForgetProgress(t.Context(), f.pool)
+	progress, err := catalog.ReadForgetProgress(t.Context(), f.pool)
 	require.NoError(t, err)
 	require.Equal(t, [2]int64{1, 1}, [2]int64{progress.Failing, progress.Missed})
 
 	f.due()
-	last, err := schema.SegmentsToForget(t.Context(), f.pool, f.archive.Forget, 1000)
+	last, err := catalog.SegmentsToForget(t.Context(), f.pool, f.archive.Forget, 1000)
 	require.NoError(t, err)
 	require.Greater(t, len(last), 1)
 	require.Equal(t, bad.Number, last[len(last)-1], "the other segments must come first")
@@ -156,10 +156,10 @@ func TestForgetAgain(t *testing.T) {
 	f.deletesRecord(3)
 	f.exec(`UPDATE segments SET sealed_at = sealed_at - interval '1 year', synced_at = synced_at - interval '1 year'`)
 	f.exec(`UPDATE segments SET forget_failing_since = now(), forget_failed_at = now() WHERE number = (SELECT min(number) FROM segments)`)
-	none, err := schema.SegmentsToForget(t.Context(), f.pool, f.archive.Forget, 1000)
+	none, err := catalog.SegmentsToForget(t.Context(), f.pool, f.archive.Forget, 1000)
 	require.NoError(t, err)
 	require.Empty(t, none)
-	n, err := schema.ForgetAgain(t.Context(), f.pool)
+	n, err := catalog.ForgetAgain(t.Context(), f.pool)
 	require.NoError(t, err)
 	require.Equal(t, int(n), len(f.manifests()))
 	require.False(t, f.fires("WeirForgetBehind"))

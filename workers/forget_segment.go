@@ -13,6 +13,7 @@ import (
 	"github.com/riverqueue/river"
 
 	"github.com/weir-social/weir/archive"
+	"github.com/weir-social/weir/archive/catalog"
 	"github.com/weir-social/weir/jobs"
 	"github.com/weir-social/weir/schema"
 )
@@ -45,7 +46,7 @@ func (w *ForgetSegment) Work(ctx context.Context, job *river.Job[jobs.ForgetSegm
 	}
 	recording, cancel := context.WithTimeout(context.WithoutCancel(ctx), recordTimeout) // the comparison may have taken too long
 	defer cancel()
-	return errors.Join(err, schema.ForgetFailed(recording, w.pool, job.Args.Segment))
+	return errors.Join(err, catalog.ForgetFailed(recording, w.pool, job.Args.Segment))
 }
 
 // recordTimeout limits the statement that records a failure.
@@ -53,7 +54,7 @@ const recordTimeout = 10 * time.Second
 
 // compare compares a segment if it is due.
 func (w *ForgetSegment) compare(ctx context.Context, number int64) error {
-	m, now, err := schema.SegmentToForget(ctx, w.pool, number, w.archive.Forget)
+	m, now, err := catalog.SegmentToForget(ctx, w.pool, number, w.archive.Forget)
 	if errors.Is(err, schema.ErrNoRows) {
 		return nil
 	}
@@ -68,9 +69,9 @@ func (w *ForgetSegment) compare(ctx context.Context, number int64) error {
 		return err
 	}
 	if next.Rewritten == m.Rewritten {
-		return schema.ComparedSegment(ctx, w.pool, m, now)
+		return catalog.ComparedSegment(ctx, w.pool, m, now)
 	}
-	if err := schema.ReplaceSegment(ctx, w.pool, next); err != nil {
+	if err := catalog.ReplaceSegment(ctx, w.pool, next); err != nil {
 		return err
 	}
 	w.log.Info("segment_rewritten", "segment", next.Number, "records", next.Records, "forgotten", m.Records-next.Records)
@@ -104,7 +105,7 @@ func (w *ForgetSegment) forget(ctx context.Context, m archive.Manifest, now time
 	if err != nil {
 		return m, err
 	}
-	forget, err := schema.ToForget(ctx, w.pool, authors)
+	forget, err := catalog.ToForget(ctx, w.pool, authors)
 	if err != nil || forget.Empty() {
 		return m, err
 	}

@@ -18,6 +18,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/weir-social/weir/archive"
+	"github.com/weir-social/weir/archive/catalog"
 	"github.com/weir-social/weir/jobs"
 	"github.com/weir-social/weir/schema"
 	"github.com/weir-social/weir/schema/schematest"
@@ -105,7 +106,7 @@ func (f *forgetTest) apply(b *schema.Batch) {
 }
 
 func (f *forgetTest) forget(store archive.Store) error {
-	numbers, err := schema.SegmentsToForget(f.t.Context(), f.pool, f.archive.Forget, 1000)
+	numbers, err := catalog.SegmentsToForget(f.t.Context(), f.pool, f.archive.Forget, 1000)
 	require.NoError(f.t, err)
 	in := f.archive
 	in.Store = store
@@ -128,7 +129,7 @@ func (f *forgetTest) sweep(after time.Duration) {
 func (f *forgetTest) complete() {
 	f.t.Helper()
 	require.Equal(f.t, numbersOf(f.remaining()), numbersOf(f.stored()))
-	rows, err := schema.Segments(f.t.Context(), f.pool)
+	rows, err := catalog.Segments(f.t.Context(), f.pool)
 	require.NoError(f.t, err)
 	manifests, err := archive.Manifests(f.t.Context(), f.store)
 	require.NoError(f.t, err)
@@ -198,7 +199,7 @@ func TestForgets(t *testing.T) {
 
 	after, err := archive.Manifests(t.Context(), f.store)
 	require.NoError(t, err)
-	rows, err := schema.Segments(t.Context(), f.pool)
+	rows, err := catalog.Segments(t.Context(), f.pool)
 	require.NoError(t, err)
 	require.Len(t, after, len(before))
 	for i, m := range after {
@@ -370,7 +371,7 @@ func TestDeletionsAreRemembered(t *testing.T) {
 	sealed := f.records
 	f.deletesRecord(1)
 	drop := func() int {
-		n, err := schema.DropDeletedRecords(t.Context(), f.pool, f.archive.Forget, 100)
+		n, err := catalog.DropDeletedRecords(t.Context(), f.pool, f.archive.Forget, 100)
 		require.NoError(t, err)
 		return n
 	}

@@ -9,6 +9,7 @@ import (
 	"github.com/riverqueue/river"
 
 	"github.com/weir-social/weir/archive"
+	"github.com/weir-social/weir/archive/catalog"
 	"github.com/weir-social/weir/archive/clickhouse"
 	"github.com/weir-social/weir/jobs"
 	"github.com/weir-social/weir/schema"
@@ -37,7 +38,7 @@ func (w *IndexSegment) Timeout(*river.Job[jobs.IndexSegment]) time.Duration { re
 // Work stores the events, unless ClickHouse has them. However the job ends, and however
 // many processes run it, each event is stored once: see clickhouse.Index.Put.
 func (w *IndexSegment) Work(ctx context.Context, job *river.Job[jobs.IndexSegment]) error {
-	m, generation, err := schema.UnindexedSegment(ctx, w.pool, job.Args.Segment)
+	m, generation, err := catalog.UnindexedSegment(ctx, w.pool, job.Args.Segment)
 	if errors.Is(err, schema.ErrNoRows) {
 		return nil
 	}
@@ -73,5 +74,5 @@ func (w *IndexSegment) store(ctx context.Context, m archive.Manifest, generation
 	if err != nil {
 		return err
 	}
-	return index.ClickHouse.Put(ctx, clickhouse.Segment{Number: m.Number, Version: m.Rewritten, SHA256: m.SHA256, Generation: generation, Rows: rows}, schema.IndexMarks{DB: w.pool})
+	return index.ClickHouse.Put(ctx, clickhouse.Segment{Number: m.Number, Version: m.Rewritten, SHA256: m.SHA256, Generation: generation, Rows: rows}, catalog.IndexMarks{DB: w.pool})
 }

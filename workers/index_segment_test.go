@@ -14,11 +14,11 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/weir-social/weir/archive"
+	"github.com/weir-social/weir/archive/catalog"
 	"github.com/weir-social/weir/archive/clickhouse"
 	"github.com/weir-social/weir/archive/clickhouse/clickhousetest"
 	"github.com/weir-social/weir/eventually"
 	"github.com/weir-social/weir/jobs"
-	"github.com/weir-social/weir/schema"
 )
 
 // lossy loses the responses to inserts, or the inserts themselves.
@@ -91,7 +91,7 @@ func (i *indexTest) sealed() int64 {
 	i.add(12)
 	require.NoError(i.t, i.seal())
 	require.NoError(i.t, i.sync(i.store))
-	numbers, err := schema.UnindexedSegments(i.t.Context(), i.pool, 1)
+	numbers, err := catalog.UnindexedSegments(i.t.Context(), i.pool, 1)
 	require.NoError(i.t, err)
 	require.Len(i.t, numbers, 1)
 	return numbers[0]
@@ -159,7 +159,7 @@ func TestIndexAtMostOnce(t *testing.T) {
 	require.NoError(t, i.index(away))
 
 	var both sync.WaitGroup
-	next, err := schema.UnindexedSegments(t.Context(), i.pool, 1)
+	next, err := catalog.UnindexedSegments(t.Context(), i.pool, 1)
 	require.NoError(t, err)
 	for range 4 {
 		both.Go(func() { i.index(next[0]) }) //nolint:errcheck // some are snoozed
@@ -177,11 +177,11 @@ func TestIndexAgain(t *testing.T) {
 	i := newIndexTest(t)
 	segment := i.sealed()
 	require.NoError(t, i.index(segment))
-	marks := schema.IndexMarks{DB: i.pool}
+	marks := catalog.IndexMarks{DB: i.pool}
 	attempt, _, err := marks.Begun(t.Context(), segment)
 	require.NoError(t, err)
 	for range 2 { // an empty table, then a whole one
-		_, err = schema.IndexAgain(t.Context(), i.pool)
+		_, err = catalog.IndexAgain(t.Context(), i.pool)
 		require.NoError(t, err)
 		if i.lossy.inserts == 1 {
 			require.NoError(t, i.archive.Index.ClickHouse.Empty(t.Context()))
@@ -207,7 +207,7 @@ func TestIndexForgets(t *testing.T) {
 	f.archive.Forget, f.archive.Strip = time.Hour, stripOfTest
 	segment := i.sealed()
 	require.NoError(t, i.index(segment))
-	marks := schema.IndexMarks{DB: i.pool}
+	marks := catalog.IndexMarks{DB: i.pool}
 	attempt, _, err := marks.Begun(t.Context(), segment)
 	require.NoError(t, err)
 	f.due()

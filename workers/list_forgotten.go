@@ -8,8 +8,8 @@ import (
 	"github.com/riverqueue/river"
 
 	"github.com/weir-social/weir/archive"
+	"github.com/weir-social/weir/archive/catalog"
 	"github.com/weir-social/weir/jobs"
-	"github.com/weir-social/weir/schema"
 )
 
 // ListForgotten writes lists of forgotten accounts to the store.
@@ -29,7 +29,7 @@ func (w *ListForgotten) Timeout(*river.Job[jobs.ListForgotten]) time.Duration {
 // one.
 func (w *ListForgotten) Work(ctx context.Context, _ *river.Job[jobs.ListForgotten]) error {
 	for {
-		list, err := schema.UnlistedAccounts(ctx, w.pool, archive.MaxForgotten)
+		list, err := catalog.UnlistedAccounts(ctx, w.pool, archive.MaxForgotten)
 		if err != nil || len(list) == 0 {
 			return err
 		}
@@ -39,7 +39,7 @@ func (w *ListForgotten) Work(ctx context.Context, _ *river.Job[jobs.ListForgotte
 		if _, err := archive.PutForgotten(ctx, w.archive.Store, list); err != nil {
 			return err
 		}
-		if err := schema.ListedAccounts(ctx, w.pool, list); err != nil {
+		if err := catalog.ListedAccounts(ctx, w.pool, list); err != nil {
 			return err
 		}
 	}

@@ -18,6 +18,7 @@ import (
 
 	"github.com/weir-social/weir/jobs"
 	"github.com/weir-social/weir/nostr"
+	"github.com/weir-social/weir/nostr/directory"
 	"github.com/weir-social/weir/schema"
 	"github.com/weir-social/weir/wellknown"
 )
@@ -81,7 +82,7 @@ func (w *ReadAuthors) Work(ctx context.Context, _ *river.Job[jobs.ReadAuthors]) 
 	if err != nil {
 		return err
 	}
-	_, err = schema.ForgetAuthors(ctx, w.pool, owners, now.Add(-forgetAfter), forgetAuthors)
+	_, err = directory.ForgetAuthors(ctx, w.pool, owners, now.Add(-forgetAfter), forgetAuthors)
 	return err
 }
 
@@ -102,20 +103,20 @@ func (w *ReadAuthors) page(ctx context.Context) (int, error) {
 	if err != nil {
 		return 0, err
 	}
-	dids, err := schema.UnreadAuthors(ctx, w.pool, now.Add(-authorsAgain), authorsPage)
+	dids, err := directory.UnreadAuthors(ctx, w.pool, now.Add(-authorsAgain), authorsPage)
 	if err != nil || len(dids) == 0 {
 		return 0, err
 	}
-	lists := make([]schema.AuthorLists, 0, len(dids))
+	lists := make([]directory.AuthorLists, 0, len(dids))
 	at := make(map[[32]byte]int, len(dids))
 	keys := make([][32]byte, 0, len(dids))
 	for _, did := range dids {
 		if key, ok := nostr.ParseDID(did); ok {
 			at[key] = len(lists)
-			keys, lists = append(keys, key), append(lists, schema.AuthorLists{DID: did})
+			keys, lists = append(keys, key), append(lists, directory.AuthorLists{DID: did})
 		}
 	}
-	further, err := schema.ServingRelaysOf(ctx, w.pool, dids)
+	further, err := directory.ServingRelaysOf(ctx, w.pool, dids)
 	if err != nil {
 		return 0, err
 	}
@@ -130,7 +131,7 @@ func (w *ReadAuthors) page(ctx context.Context) (int, error) {
 		addList(&lists[at[e.PubKey]], e)
 	}
 	err = pgx.BeginFunc(ctx, w.pool, func(tx pgx.Tx) error {
-		moved, err := schema.StoreAuthors(ctx, tx, lists, now)
+		moved, err := directory.StoreAuthors(ctx, tx, lists, now)
 		if err != nil || len(moved) == 0 {
 			return err
 		}
@@ -143,7 +144,7 @@ func (w *ReadAuthors) page(ctx context.Context) (int, error) {
 }
 
 // addList adds the content of an event.
-func addList(l *schema.AuthorLists, e *nostr.Event) {
+func addList(l *directory.AuthorLists, e *nostr.Event) {
 	rev := nostr.Revision(e.CreatedAt, e.ID)
 	switch e.Kind {
 	case nostr.KindRelays:
@@ -186,7 +187,7 @@ func (w *ReadAuthors) checkNames(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	names, err := schema.UncheckedNames(ctx, w.pool, now.Add(-namesAgain), namesPage)
+	names, err := directory.UncheckedNames(ctx, w.pool, now.Add(-namesAgain), namesPage)
 	if err != nil || len(names) == 0 {
 		return err
 	}
@@ -205,7 +206,7 @@ func (w *ReadAuthors) checkNames(ctx context.Context) error {
 				return nil // the domain was not asked
 			}
 			confirmed := err == nil && nostr.DID(found.Key) == n.DID
-			err = pgx.BeginFunc(ctx, w.pool, func(tx pgx.Tx) error { return schema.RecordName(ctx, tx, n, confirmed, unknown, now) })
+			err = pgx.BeginFunc(ctx, w.pool, func(tx pgx.Tx) error { return directory.RecordName(ctx, tx, n, confirmed, unknown, now) })
 			if err != nil {
 				mu.Lock()
 				defer mu.Unlock()

@@ -19,7 +19,7 @@ import (
 	"github.com/weir-social/weir/guard/guardtest"
 	"github.com/weir-social/weir/jobs"
 	protocol "github.com/weir-social/weir/nostr"
-	"github.com/weir-social/weir/schema"
+	"github.com/weir-social/weir/nostr/directory"
 	"github.com/weir-social/weir/schema/schematest"
 	"github.com/weir-social/weir/simnet"
 	"github.com/weir-social/weir/wellknown"
@@ -36,8 +36,8 @@ func (onlyLatest) Read(context.Context, string, [][32]byte, time.Time) (int, err
 	return 0, nil, errors.New("not of this test")
 }
 
-func (onlyLatest) Audit(context.Context, string, time.Time, time.Time) (schema.RelayAudit, error, error) {
-	return schema.RelayAudit{}, nil, errors.New("not of this test")
+func (onlyLatest) Audit(context.Context, string, time.Time, time.Time) (directory.Audit, error, error) {
+	return directory.Audit{}, nil, errors.New("not of this test")
 }
 func (onlyLatest) Configured() []string { return nil }
 func (onlyLatest) Streams() []string    { return nil }

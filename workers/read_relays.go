@@ -13,6 +13,7 @@ import (
 
 	"github.com/weir-social/weir/jobs"
 	"github.com/weir-social/weir/nostr"
+	"github.com/weir-social/weir/nostr/directory"
 	"github.com/weir-social/weir/schema"
 )
 
@@ -44,11 +45,11 @@ func (w *ReadRelays) Work(ctx context.Context, _ *river.Job[jobs.ReadRelays]) er
 	}
 	started := time.Now()
 	configured := w.relays.Configured()
-	if err := schema.ChooseRelays(ctx, w.pool, configured, w.most); err != nil {
+	if err := directory.ChooseRelays(ctx, w.pool, configured, w.most); err != nil {
 		return err
 	}
 	for time.Since(started) < w.patience {
-		relay, err := schema.DueRelay(ctx, w.pool)
+		relay, err := directory.DueRelay(ctx, w.pool)
 		if err != nil || relay.URL == "" {
 			return err
 		}
@@ -64,7 +65,7 @@ func (w *ReadRelays) Work(ctx context.Context, _ *river.Job[jobs.ReadRelays]) er
 }
 
 // read reads one relay and stores up to when it was read.
-func (w *ReadRelays) read(ctx context.Context, relay schema.Relay, now time.Time) error {
+func (w *ReadRelays) read(ctx context.Context, relay directory.Relay, now time.Time) error {
 	since := now.Add(-w.window)
 	if relay.ReadTo != nil && relay.ReadTo.Add(-relayOverlap).After(since) {
 		since = relay.ReadTo.Add(-relayOverlap)
@@ -92,12 +93,12 @@ func (w *ReadRelays) read(ctx context.Context, relay schema.Relay, now time.Time
 		if errors.Is(unread, ErrIncomplete) { // the relay would not send more the next time, and would have more to send
 			readTo = &now
 		}
-		return schema.RecordRelay(ctx, w.pool, relay.URL, readTo, now.Add(wait), cmp.Or(unread.Error(), "unread"))
+		return directory.RecordRelay(ctx, w.pool, relay.URL, readTo, now.Add(wait), cmp.Or(unread.Error(), "unread"))
 	}
 	if written > 0 {
 		jobLog(ctx, w.log).Info("relay_read", "relay", relay.URL, "accounts", len(authors), "records", written, "since", since)
 	}
-	return schema.RecordRelay(ctx, w.pool, relay.URL, &now, now.Add(wait), "")
+	return directory.RecordRelay(ctx, w.pool, relay.URL, &now, now.Add(wait), "")
 }
 
 // ask reads what accounts wrote to a relay, some accounts at a time. If the relay has too many

@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"github.com/weir-social/weir/nostr"
-	"github.com/weir-social/weir/schema"
+	"github.com/weir-social/weir/nostr/directory"
 )
 
 // Relays reads Nostr relays: the configured ones, and further ones that authors named.
@@ -26,7 +26,7 @@ type Relays interface {
 	// the stored events, and stores the events that were never stored. unread says why the
 	// comparison is incomplete; if it is ErrIncomplete, it can never be completed. err is
 	// the database's error.
-	Audit(ctx context.Context, stream string, from, to time.Time) (found schema.RelayAudit, unread, err error)
+	Audit(ctx context.Context, stream string, from, to time.Time) (found directory.Audit, unread, err error)
 	// Streams returns the names of the configured relays' streams.
 	Streams() []string
 	// Configured returns the configured relays, in the spelling of nostr.ParseRelay.

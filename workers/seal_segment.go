@@ -18,6 +18,7 @@ import (
 	"github.com/riverqueue/river"
 
 	"github.com/weir-social/weir/archive"
+	"github.com/weir-social/weir/archive/catalog"
 	"github.com/weir-social/weir/jobs"
 	"github.com/weir-social/weir/schema"
 )
@@ -69,14 +70,14 @@ func (w *SealSegment) Timeout(*river.Job[jobs.SealSegment]) time.Duration { retu
 // Work seals one segment after another while segments are due. A job that dies leaves at
 // most a file.
 func (w *SealSegment) Work(ctx context.Context, job *river.Job[jobs.SealSegment]) error {
-	of := schema.OpenStream{Stream: job.Args.Stream, Wire: job.Args.Wire}
+	of := catalog.OpenStream{Stream: job.Args.Stream, Wire: job.Args.Wire}
 	for {
-		plan, err := schema.PlanSegment(ctx, w.pool, of, w.archive.Bytes, w.archive.Age)
+		plan, err := catalog.PlanSegment(ctx, w.pool, of, w.archive.Bytes, w.archive.Age)
 		if err != nil || !plan.Due {
 			return err
 		}
 		err = w.seal(ctx, of, plan)
-		if errors.Is(err, schema.ErrSealed) {
+		if errors.Is(err, catalog.ErrSealed) {
 			return nil // another process has sealed them
 		}
 		if err != nil {
@@ -86,12 +87,12 @@ func (w *SealSegment) Work(ctx context.Context, job *river.Job[jobs.SealSegment]
 }
 
 // seal writes one segment and its manifest's row.
-func (w *SealSegment) seal(ctx context.Context, of schema.OpenStream, plan schema.SegmentPlan) error {
+func (w *SealSegment) seal(ctx context.Context, of catalog.OpenStream, plan catalog.SegmentPlan) error {
 	_, sum, err := w.archive.write(ctx, w.pool, plan.Numbers)
 	if err != nil {
 		return err
 	}
-	number, err := schema.NextSegment(ctx, w.pool)
+	number, err := catalog.NextSegment(ctx, w.pool)
 	if err != nil {
 		return err
 	}
@@ -102,7 +103,7 @@ func (w *SealSegment) seal(ctx context.Context, of schema.OpenStream, plan schem
 	m := archive.NewManifest(number, of.Stream, of.Wire, sum, *plan.FirstAt, now)
 	plan.Describe(&m)
 	return pgx.BeginFunc(ctx, w.pool, func(tx pgx.Tx) error {
-		if err := schema.StoreSegment(ctx, tx, m, plan.Numbers); err != nil {
+		if err := catalog.StoreSegment(ctx, tx, m, plan.Numbers); err != nil {
 			return err
 		}
 		if _, err := river.ClientFromContext[pgx.Tx](ctx).InsertTx(ctx, tx, jobs.SyncSegment{Segment: number}, nil); err != nil {
@@ -150,7 +151,7 @@ func (a Archive) fill(ctx context.Context, file io.Writer, pool *pgxpool.Pool, r
 	if err != nil {
 		return archive.Sum{}, err
 	}
-	err = schema.ReadOpenRows(ctx, pool, rows, func(packed []byte) error {
+	err = catalog.ReadOpenRows(ctx, pool, rows, func(packed []byte) error {
 		raw, err := archive.UnpackRow(packed)
 		if err != nil {
 			return err
@@ -190,7 +191,7 @@ func (a Archive) open(ctx context.Context, pool *pgxpool.Pool, m *archive.Manife
 	if sha, err := hashFile(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, err
 	} else if sha != m.SHA256 {
-		rows, err := schema.SegmentRows(ctx, pool, m.Number)
+		rows, err := catalog.SegmentRows(ctx, pool, m.Number)
 		if err != nil {
 			return nil, err
 		}

@@ -16,6 +16,7 @@ import (
 	"github.com/riverqueue/river"
 
 	"github.com/weir-social/weir/archive"
+	"github.com/weir-social/weir/archive/catalog"
 	"github.com/weir-social/weir/jobs"
 	"github.com/weir-social/weir/schema"
 )
@@ -56,7 +57,7 @@ func (w *SweepArchive) days(ctx context.Context) error {
 func (w *SweepArchive) deletions(ctx context.Context) error {
 	const page = 5000
 	for {
-		n, err := schema.DropDeletedRecords(ctx, w.pool, w.archive.Forget, page)
+		n, err := catalog.DropDeletedRecords(ctx, w.pool, w.archive.Forget, page)
 		if err != nil || n < page {
 			return err
 		}
@@ -135,7 +136,7 @@ func (w *SweepArchive) lists(ctx context.Context) error {
 	joined := archive.JoinForgotten(ctx, w.archive.Store, w.now().Add(-orphanAge), many)
 	unreadable, err := archive.UnreadableLists(ctx, w.archive.Store)
 	if err == nil {
-		err = schema.SetUnreadableLists(ctx, w.pool, unreadable)
+		err = catalog.SetUnreadableLists(ctx, w.pool, unreadable)
 	}
 	for name, cause := range unreadable {
 		w.log.Error("forgotten_list_unreadable", "object", name, "error", cause)

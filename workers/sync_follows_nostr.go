@@ -11,6 +11,7 @@ import (
 
 	"github.com/weir-social/weir/jobs"
 	"github.com/weir-social/weir/nostr"
+	"github.com/weir-social/weir/nostr/directory"
 	"github.com/weir-social/weir/schema"
 )
 
@@ -43,7 +44,7 @@ func (w *SyncFollows) fromRelays(ctx context.Context, job *river.Job[jobs.SyncFo
 			return err
 		}
 		if rev != "" {
-			newest, err := schema.RecordFollowList(ctx, tx, did, rev)
+			newest, err := directory.RecordFollowList(ctx, tx, did, rev)
 			if err == nil && !newest {
 				err = nonRetryable(errOlderList)
 			}
@@ -70,7 +71,7 @@ func (w *SyncFollows) followList(ctx context.Context, did string, target nostr.T
 	if w.relays == nil {
 		return nil, nonRetryable(errNoRelays)
 	}
-	further, err := schema.RelaysOf(ctx, w.pool, []string{did})
+	further, err := directory.RelaysOf(ctx, w.pool, []string{did})
 	if err != nil {
 		return nil, err
 	}

@@ -12,6 +12,7 @@ import (
 	"github.com/riverqueue/river"
 
 	"github.com/weir-social/weir/archive"
+	"github.com/weir-social/weir/archive/catalog"
 	"github.com/weir-social/weir/jobs"
 	"github.com/weir-social/weir/schema"
 )
@@ -31,7 +32,7 @@ func (w *SyncSegment) Timeout(*river.Job[jobs.SyncSegment]) time.Duration { retu
 // once, or one wakes up after a long time, all of them finish with the segment that the
 // manifest names.
 func (w *SyncSegment) Work(ctx context.Context, job *river.Job[jobs.SyncSegment]) error {
-	m, after, err := schema.UnsyncedSegment(ctx, w.pool, job.Args.Segment)
+	m, after, err := catalog.UnsyncedSegment(ctx, w.pool, job.Args.Segment)
 	switch {
 	case errors.Is(err, schema.ErrNoRows):
 		return nil
@@ -55,7 +56,7 @@ func (w *SyncSegment) Work(ctx context.Context, job *river.Job[jobs.SyncSegment]
 	if err != nil {
 		return err
 	}
-	err = pgx.BeginFunc(ctx, w.pool, func(tx pgx.Tx) error { return schema.FinishSegment(ctx, tx, m, store.String()) })
+	err = pgx.BeginFunc(ctx, w.pool, func(tx pgx.Tx) error { return catalog.FinishSegment(ctx, tx, m, store.String()) })
 	if err != nil {
 		return err
 	}
@@ -70,7 +71,7 @@ func (w *SyncSegment) Work(ctx context.Context, job *river.Job[jobs.SyncSegment]
 // segment written there would be missing from the others.
 func (a Archive) present(ctx context.Context, pool *pgxpool.Pool) error {
 	const looks = 3 // one of them may have been damaged or deleted
-	last, err := schema.LastSegments(ctx, pool, a.Store.String(), looks)
+	last, err := catalog.LastSegments(ctx, pool, a.Store.String(), looks)
 	if err != nil || len(last) == 0 {
 		return err
 	}
@@ -121,7 +122,7 @@ func (w *SyncSegment) stored(ctx context.Context, m archive.Manifest) (archive.M
 // done so before.
 func (w *SyncSegment) repaired(ctx context.Context, m archive.Manifest) (there archive.Manifest, err error) {
 	err = pgx.BeginFunc(ctx, w.pool, func(tx pgx.Tx) error {
-		sealed, err := schema.LockUnsyncedSegment(ctx, tx, m.Number)
+		sealed, err := catalog.LockUnsyncedSegment(ctx, tx, m.Number)
 		if err != nil {
 			return err
 		}

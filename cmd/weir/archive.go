@@ -13,7 +13,7 @@ import (
 
 	"github.com/weir-social/weir/app"
 	"github.com/weir-social/weir/archive"
-	"github.com/weir-social/weir/schema"
+	"github.com/weir-social/weir/archive/catalog"
 )
 
 func archiveCommand() *cobra.Command {
@@ -144,7 +144,7 @@ This command shows how many segments are left. Ending it does not stop them.`,
 func followIndex(ctx context.Context, out io.Writer, pool *pgxpool.Pool) error {
 	last := int64(-1)
 	for {
-		backlog, err := schema.ReadArchiveBacklog(ctx, pool)
+		backlog, err := catalog.ReadBacklog(ctx, pool)
 		if err != nil {
 			return err
 		}

@@ -9,7 +9,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/weir-social/weir/app"
-	"github.com/weir-social/weir/schema"
+	"github.com/weir-social/weir/archive/catalog"
 )
 
 func archiveForgetCommand() *cobra.Command {
@@ -23,13 +23,13 @@ With --now, all segments are compared as soon as possible. A version that was re
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return app.With(cmd.Context(), func(ctx context.Context, p app.App) error {
 				if now {
-					n, err := schema.ForgetAgain(ctx, p.Pool())
+					n, err := catalog.ForgetAgain(ctx, p.Pool())
 					if err != nil {
 						return err
 					}
 					fmt.Fprintf(cmd.ErrOrStderr(), "the workers will compare %s\n", counts(n, "segment", "segments"))
 				}
-				progress, err := schema.ReadForgetProgress(ctx, p.Pool())
+				progress, err := catalog.ReadForgetProgress(ctx, p.Pool())
 				if err != nil {
 					return err
 				}
@@ -46,7 +46,7 @@ With --now, all segments are compared as soon as possible. A version that was re
 	return cmd
 }
 
-func printForgetProgress(w io.Writer, p schema.ForgetProgress) {
+func printForgetProgress(w io.Writer, p catalog.ForgetProgress) {
 	fmt.Fprintf(w, "%s to forget, %d of them on no list in the store yet\n", counts(p.Accounts, "account", "accounts"), p.Unlisted)
 	fmt.Fprintf(w, "%s that some segments may still have\n", counts(p.Records, "deleted record", "deleted records"))
 	fmt.Fprintf(w, "%s: %d compared, %d written again\n", counts(p.Segments, "segment", "segments"), p.Compared, p.Written)

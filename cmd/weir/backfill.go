@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/weir-social/weir/app"
+	"github.com/weir-social/weir/history"
 	"github.com/weir-social/weir/schema"
 	"github.com/weir-social/weir/web"
 	"github.com/weir-social/weir/workers"
@@ -44,7 +45,7 @@ func backfillAddCommand() *cobra.Command {
 					if !p.Covers(name) {
 						return fmt.Errorf("%s is not stored: name it in WEIR_COLLECTIONS first", name)
 					}
-					id, err := schema.RequestHistory(ctx, p.Pool(), name)
+					id, err := history.Request(ctx, p.Pool(), name)
 					if err == nil {
 						fmt.Fprintf(cmd.OutOrStdout(), "history of %s requested (job %d)\n", name, id)
 					}
@@ -98,7 +99,7 @@ func backfillStatusCommand() *cobra.Command {
 				if err != nil {
 					return err
 				}
-				histories, err := schema.Histories(ctx, p.Pool())
+				histories, err := history.Histories(ctx, p.Pool())
 				if err != nil {
 					return err
 				}
@@ -139,9 +140,9 @@ func printBackfills(w io.Writer, b schema.Backfills) error {
 }
 
 // describeHistory describes the progress of a history.
-func describeHistory(h schema.History) string {
+func describeHistory(h history.History) string {
 	of := ""
-	if h.State == schema.HistoryListing {
+	if h.State == history.ListingAccounts {
 		of = " listed so far"
 	}
 	words := []string{h.State, fmt.Sprintf("%d of %s%s", h.Done, counts(h.Accounts, "account", "accounts"), of), counts(h.Records, "record", "records")}
@@ -168,7 +169,7 @@ func backfillCancelCommand() *cobra.Command {
 				if err != nil {
 					return err
 				}
-				histories, err := schema.CancelHistories(ctx, p.Pool())
+				histories, err := history.Cancel(ctx, p.Pool())
 				if err != nil {
 					return err
 				}

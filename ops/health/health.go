@@ -11,7 +11,10 @@ import (
 	"slices"
 	"time"
 
+	"github.com/weir-social/weir/archive/catalog"
+	"github.com/weir-social/weir/history"
 	"github.com/weir-social/weir/jobs"
+	"github.com/weir-social/weir/nostr/directory"
 	"github.com/weir-social/weir/schema"
 )
 
@@ -110,14 +113,14 @@ type Report struct {
 	Desynchronized        int64                   `json:"desynchronized_accounts"` // accounts that must be compared with their repositories
 	DatabaseBytes         int64                   `json:"database_bytes"`
 
-	Histories []schema.History `json:"histories"` // of collections: how far their past has been read
+	Histories []history.History `json:"histories"` // of collections: how far their past has been read
 
 	Audit           *schema.Audit `json:"audit"`             // the last audit; null: none yet
 	AuditSecondsAgo float64       `json:"audit_seconds_ago"` // since it ended, or since one was possible
 
-	RelayAudits []schema.RelayAudit `json:"relay_audits"` // for each Nostr relay, the last day that was compared
+	RelayAudits []directory.Audit `json:"relay_audits"` // for each Nostr relay, the last day that was compared
 
-	Archive schema.ArchiveBacklog `json:"archive"` // what its store has, and what waits for it
+	Archive catalog.Backlog `json:"archive"` // what its store has, and what waits for it
 
 	at       time.Time           // of the report
 	figures  map[string]*float64 // of features, by name
@@ -184,13 +187,13 @@ func Read(ctx context.Context, db schema.DB, now time.Time, limits Limits, featu
 	if err := r.readAudit(ctx, db, now); err != nil {
 		return Report{}, err
 	}
-	if r.Histories, err = schema.Histories(ctx, db); err != nil {
+	if r.Histories, err = history.Histories(ctx, db); err != nil {
 		return Report{}, err
 	}
-	if r.Archive, err = schema.ReadArchiveBacklog(ctx, db); err != nil {
+	if r.Archive, err = catalog.ReadBacklog(ctx, db); err != nil {
 		return Report{}, err
 	}
-	if r.Archive.Forget, err = schema.ReadForgetBacklog(ctx, db, limits.Forget); err != nil {
+	if r.Archive.Forget, err = catalog.ReadForgetBacklog(ctx, db, limits.Forget); err != nil {
 		return Report{}, err
 	}
 	if limits.IndexAge == 0 {
@@ -239,7 +242,7 @@ func (r *Report) readAudit(ctx context.Context, db schema.DB, now time.Time) err
 		return err
 	}
 	r.AuditSecondsAgo = max(0, now.Sub(at).Seconds())
-	r.RelayAudits, err = schema.LastRelayAudits(ctx, db)
+	r.RelayAudits, err = directory.LastAudits(ctx, db)
 	return err
 }
 

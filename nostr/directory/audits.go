@@ -1,4 +1,4 @@
-package schema
+package directory
 
 import (
 	"context"
@@ -7,10 +7,12 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+
+	"github.com/weir-social/weir/schema"
 )
 
-// RelayAudit is the comparison of one day of a Nostr relay with the stored events.
-type RelayAudit struct {
+// Audit is the comparison of one day of a Nostr relay with the stored events.
+type Audit struct {
 	Stream  string    `json:"stream"`
 	Day     time.Time `json:"day"`     // its beginning, in UTC
 	Method  string    `json:"method"`  // negentropy or pages
@@ -27,12 +29,12 @@ const (
 	relayAuditsKept = 30 * 24 * time.Hour // how long results stay
 )
 
-// DueRelayAudit returns the latest day for which one of some streams' relays must be compared.
+// DueAudit returns the latest day for which one of some streams' relays must be compared.
 // Yesterday is due from one hour after its end, because events reach relays late. Then an earlier
 // day of the last week is due if it was missed, but none before the stream's first audited day. A
 // day that was compared by sets is due once more on each of the next days, because authors' clocks
-// may be wrong by days. ErrNoRows means that nothing is due.
-func DueRelayAudit(ctx context.Context, db DB, streams []string) (stream string, day time.Time, err error) {
+// may be wrong by days. schema.ErrNoRows means that nothing is due.
+func DueAudit(ctx context.Context, db schema.DB, streams []string) (stream string, day time.Time, err error) {
 	const sql = `
 SELECT s.stream, d.day
 FROM unnest($1::text[]) AS s (stream)
@@ -50,13 +52,13 @@ LIMIT 1`
 		Stream string
 		Day    time.Time
 	}
-	found, err := One(ctx, db, "find the relay to compare", pgx.RowToStructByPos[due], sql, streams, relayAuditDays, relayAuditAgain)
+	found, err := schema.One(ctx, db, "find the relay to compare", pgx.RowToStructByPos[due], sql, streams, relayAuditDays, relayAuditAgain)
 	return found.Stream, found.Day, err
 }
 
-// StoreRelayAudit stores a result, and adds it to the results of earlier attempts. If again is set,
+// StoreAudit stores a result, and adds it to the results of earlier attempts. If again is set,
 // a result with a problem leads to another attempt.
-func StoreRelayAudit(ctx context.Context, db DB, a RelayAudit, again bool) error {
+func StoreAudit(ctx context.Context, db schema.DB, a Audit, again bool) error {
 	const sql = `
 WITH old AS (
     DELETE FROM relay_audits WHERE ended_at < now() - $9::interval
@@ -66,29 +68,29 @@ VALUES ($1, $2, $3, $4, $5, $6, $7, CASE WHEN $8 THEN now() + interval '1 hour' 
 ON CONFLICT (stream, day) DO UPDATE
 SET method = excluded.method, events = excluded.events, missing = r.missing + excluded.missing, stored = r.stored + excluded.stored, problem = excluded.problem,
     tries = r.tries + 1, retry_at = CASE WHEN r.tries + 1 < $10 THEN excluded.retry_at END, ended_at = now()`
-	_, err := db.Exec(ctx, sql, a.Stream, a.Day, a.Method, a.Events, a.Missing, a.Stored, Text(a.Problem), again && a.Problem != "", relayAuditsKept, relayAuditTries)
+	_, err := db.Exec(ctx, sql, a.Stream, a.Day, a.Method, a.Events, a.Missing, a.Stored, schema.Text(a.Problem), again && a.Problem != "", relayAuditsKept, relayAuditTries)
 	if err != nil {
 		return fmt.Errorf("store the comparison with %s: %w", a.Stream, err)
 	}
 	return nil
 }
 
-// LastRelayAudits returns the latest result of each stream.
-func LastRelayAudits(ctx context.Context, db DB) ([]RelayAudit, error) {
+// LastAudits returns the latest result of each stream.
+func LastAudits(ctx context.Context, db schema.DB) ([]Audit, error) {
 	const sql = `
 SELECT DISTINCT ON (stream) stream, day, method, events, missing, stored, problem
 FROM relay_audits ORDER BY stream, day DESC`
-	return All(ctx, db, "read the comparisons with relays", pgx.RowToStructByPos[RelayAudit], sql)
+	return schema.All(ctx, db, "read the comparisons with relays", pgx.RowToStructByPos[Audit], sql)
 }
 
 // AuditedAuthors returns the Nostr accounts that have been followed since a time; everyone is true
 // if the whole network is followed.
-func AuditedAuthors(ctx context.Context, db DB, since time.Time) (dids []string, everyone bool, err error) {
-	const sql = `SELECT w.did FROM watch_members AS w WHERE w.did LIKE ` + nostrDIDs + ` GROUP BY w.did HAVING min(w.added_at) <= $1 ORDER BY w.did`
-	if dids, err = All(ctx, db, "list the accounts of Nostr", pgx.RowTo[string], sql, since); err != nil {
+func AuditedAuthors(ctx context.Context, db schema.DB, since time.Time) (dids []string, everyone bool, err error) {
+	const sql = `SELECT w.did FROM watch_members AS w WHERE w.did LIKE ` + schema.NostrDIDs + ` GROUP BY w.did HAVING min(w.added_at) <= $1 ORDER BY w.did`
+	if dids, err = schema.All(ctx, db, "list the accounts of Nostr", pgx.RowTo[string], sql, since); err != nil {
 		return nil, false, err
 	}
-	everyone, err = FollowsEveryone(ctx, db)
+	everyone, err = schema.FollowsEveryone(ctx, db)
 	return dids, everyone, err
 }
 
@@ -105,8 +107,8 @@ WHERE collection = ANY ($1) AND collection >= 'nostr.' AND collection < 'nostr/'
 
 // EventsBetween returns the records of some Nostr collections whose dates, as in revisions, are at
 // or after from and before to, at most limit.
-func EventsBetween(ctx context.Context, db DB, collections []string, from, to string, limit int) ([]DatedRecord, error) {
-	found, err := All(ctx, db, "list the events of a time", pgx.RowToStructByPos[DatedRecord], eventsBetween, collections, from, to, limit+1)
+func EventsBetween(ctx context.Context, db schema.DB, collections []string, from, to string, limit int) ([]DatedRecord, error) {
+	found, err := schema.All(ctx, db, "list the events of a time", pgx.RowToStructByPos[DatedRecord], eventsBetween, collections, from, to, limit+1)
 	if err == nil && len(found) > limit {
 		err = ErrManyRecords
 	}

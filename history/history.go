@@ -1,4 +1,6 @@
-package schema
+// Package history records how far a collection's past has been read: its accounts, as relays list
+// them, and which of them have been read. Workers read; this package has the queries.
+package history
 
 import (
 	"context"
@@ -8,15 +10,17 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgtype"
+
+	"github.com/weir-social/weir/schema"
 )
 
 // The states of a history.
 const (
-	HistoryWaiting   = "waiting" // for a stream that stores the collection
-	HistoryListing   = "listing" // relays are asked for the accounts
-	HistoryReading   = "reading" // all accounts are known and are being read
-	HistoryComplete  = "complete"
-	HistoryCancelled = "cancelled"
+	Waiting         = "waiting" // for a stream that stores the collection
+	ListingAccounts = "listing" // relays are asked for the accounts
+	Reading         = "reading" // all accounts are known and are being read
+	Complete        = "complete"
+	Cancelled       = "cancelled"
 )
 
 // History is the progress of reading a collection's past.
@@ -36,7 +40,7 @@ type History struct {
 const maxHistories = 100
 
 // Histories lists the first histories by name.
-func Histories(ctx context.Context, db DB) ([]History, error) {
+func Histories(ctx context.Context, db schema.DB) ([]History, error) {
 	const sql = `
 SELECT h.collection AS collection,
        CASE WHEN h.cancelled_at IS NOT NULL THEN 'cancelled'
@@ -51,17 +55,17 @@ SELECT h.collection AS collection,
 FROM histories AS h
 ORDER BY h.collection
 LIMIT $1`
-	return All(ctx, db, "read the histories", pgx.RowToStructByName[History], sql, maxHistories)
+	return schema.All(ctx, db, "read the histories", pgx.RowToStructByName[History], sql, maxHistories)
 }
 
-// RequestHistory requests the past of a collection or a prefix, through the SQL function
+// Request requests the past of a collection or a prefix, through the SQL function
 // enqueue_history. It returns the id of the job.
-func RequestHistory(ctx context.Context, db DB, collection string) (int64, error) {
-	return One(ctx, db, "request the history of "+collection, pgx.RowTo[int64], `SELECT enqueue_history($1)`, collection)
+func Request(ctx context.Context, db schema.DB, collection string) (int64, error) {
+	return schema.One(ctx, db, "request the history of "+collection, pgx.RowTo[int64], `SELECT enqueue_history($1)`, collection)
 }
 
-// CancelHistories cancels the histories that are not complete, and returns their number.
-func CancelHistories(ctx context.Context, db DB) (int, error) {
+// Cancel cancels the histories that are not complete, and returns their number.
+func Cancel(ctx context.Context, db schema.DB) (int, error) {
 	tag, err := db.Exec(ctx, `UPDATE histories SET cancelled_at = now() WHERE completed_at IS NULL AND cancelled_at IS NULL`)
 	if err != nil {
 		return 0, fmt.Errorf("cancel histories: %w", err)
@@ -80,7 +84,7 @@ func StoreCollections(ctx context.Context, tx pgx.Tx, entries, full []string) er
 		return fmt.Errorf("store the collections of the stream: %w", err)
 	}
 	const add = `INSERT INTO stored_collections (collection) SELECT unnest($1::text[]) ON CONFLICT DO NOTHING RETURNING collection`
-	added, err := All(ctx, tx, "store the collections of the stream", pgx.RowTo[string], add, entries)
+	added, err := schema.All(ctx, tx, "store the collections of the stream", pgx.RowTo[string], add, entries)
 	if err != nil {
 		return err
 	}
@@ -91,12 +95,12 @@ WITH stale AS (
     RETURNING h.collection
 )
 SELECT collection FROM stale ORDER BY collection`
-	stale, err := All(ctx, tx, "find histories to read again", pgx.RowTo[string], again, added)
+	stale, err := schema.All(ctx, tx, "find histories to read again", pgx.RowTo[string], again, added)
 	if err != nil {
 		return err
 	}
 	for _, name := range stale {
-		if _, err := RequestHistory(ctx, tx, name); err != nil {
+		if _, err := Request(ctx, tx, name); err != nil {
 			return err
 		}
 	}
@@ -107,8 +111,8 @@ SELECT collection FROM stale ORDER BY collection`
 	return nil
 }
 
-// HistoryRun is a run of a history that was not cancelled.
-type HistoryRun struct {
+// Run is a run of a history that was not cancelled.
+type Run struct {
 	Collection string
 	Run        int
 	Began      bool
@@ -117,8 +121,8 @@ type HistoryRun struct {
 	Streamed   bool // and that stream has advanced since
 }
 
-// HistoryRuns lists the histories that were not cancelled.
-func HistoryRuns(ctx context.Context, db DB) ([]HistoryRun, error) {
+// Runs lists the histories that were not cancelled.
+func Runs(ctx context.Context, db schema.DB) ([]Run, error) {
 	const sql = `
 SELECT h.collection AS collection, h.run AS run, h.began_at IS NOT NULL AS began, h.completed_at IS NOT NULL AS complete,
        EXISTS (SELECT FROM stored_collections AS s WHERE ` + covers + `) AS stored,
@@ -128,11 +132,11 @@ SELECT h.collection AS collection, h.run AS run, h.began_at IS NOT NULL AS began
 FROM histories AS h
 WHERE h.cancelled_at IS NULL
 ORDER BY h.collection`
-	return All(ctx, db, "read the runs of histories", pgx.RowToStructByName[HistoryRun], sql, WireRecording)
+	return schema.All(ctx, db, "read the runs of histories", pgx.RowToStructByName[Run], sql, schema.WireRecording)
 }
 
-// BeginHistory records that a run begins.
-func BeginHistory(ctx context.Context, db DB, h HistoryRun) error {
+// BeginRun records that a run begins.
+func BeginRun(ctx context.Context, db schema.DB, h Run) error {
 	_, err := db.Exec(ctx, `UPDATE histories SET began_at = clock_timestamp(), problem = '' WHERE collection = $1 AND run = $2 AND began_at IS NULL`, h.Collection, h.Run)
 	if err != nil {
 		return fmt.Errorf("begin the history of %s: %w", h.Collection, err)
@@ -140,19 +144,19 @@ func BeginHistory(ctx context.Context, db DB, h HistoryRun) error {
 	return nil
 }
 
-// SetHistoryProblem records why a history makes no progress; empty: it does.
-func SetHistoryProblem(ctx context.Context, db DB, h HistoryRun, problem string) error {
+// SetProblem records why a history makes no progress; empty: it does.
+func SetProblem(ctx context.Context, db schema.DB, h Run, problem string) error {
 	const sql = `UPDATE histories SET problem = $3 WHERE collection = $1 AND run = $2 AND problem <> $3`
-	if _, err := db.Exec(ctx, sql, h.Collection, h.Run, Text(problem)); err != nil {
+	if _, err := db.Exec(ctx, sql, h.Collection, h.Run, schema.Text(problem)); err != nil {
 		return fmt.Errorf("record the problem of the history of %s: %w", h.Collection, err)
 	}
 	return nil
 }
 
-// CompleteHistory ends a run whose accounts have all been read, except those that cannot
+// CompleteRun ends a run whose accounts have all been read, except those that cannot
 // be. If listings is set, the run's listings must have ended too. It reports whether it
 // ended the run.
-func CompleteHistory(ctx context.Context, db DB, h HistoryRun, listings bool) (History, bool, error) {
+func CompleteRun(ctx context.Context, db schema.DB, h Run, listings bool) (History, bool, error) {
 	const sql = `
 UPDATE histories AS h
 SET completed_at = now(), problem = ''
@@ -161,15 +165,15 @@ WHERE h.collection = $1 AND h.run = $2 AND h.began_at IS NOT NULL AND h.complete
   AND (NOT $3 OR EXISTS (SELECT FROM history_listings AS l WHERE l.collection = h.collection AND l.run = h.run)
              AND NOT EXISTS (SELECT FROM history_listings AS l WHERE l.collection = h.collection AND l.run = h.run AND l.ended_at IS NULL))
 RETURNING h.collection, 'complete', h.accounts, h.done, h.unread, h.limited, h.records, h.bytes, ''`
-	done, err := One(ctx, db, "complete the history of "+h.Collection, pgx.RowToStructByPos[History], sql, h.Collection, h.Run, listings)
-	if errors.Is(err, ErrNoRows) {
+	done, err := schema.One(ctx, db, "complete the history of "+h.Collection, pgx.RowToStructByPos[History], sql, h.Collection, h.Run, listings)
+	if errors.Is(err, schema.ErrNoRows) {
 		return History{}, false, nil
 	}
 	return done, err == nil, err
 }
 
-// AccountListing is the progress of listing a collection's accounts from relays.
-type AccountListing struct {
+// Listing is the progress of listing a collection's accounts from relays.
+type Listing struct {
 	Collection string // the collection of the history
 	Name       string // the collection that relays are asked for
 	Run        int
@@ -181,12 +185,12 @@ type AccountListing struct {
 	Known      int64 // the accounts of the history
 }
 
-// MaxHistoryNames limits the names of a history: the names under a prefix come from
+// MaxNames limits the names of a history: the names under a prefix come from
 // strangers.
-const MaxHistoryNames = 1000
+const MaxNames = 1000
 
-// AddHistoryNames adds listings of collections to a run.
-func AddHistoryNames(ctx context.Context, db DB, collection string, run int, names []string) error {
+// AddNames adds listings of collections to a run.
+func AddNames(ctx context.Context, db schema.DB, collection string, run int, names []string) error {
 	const sql = `
 INSERT INTO history_listings AS l (collection, name, run)
 SELECT $1, n.name, $2 FROM unnest($3::text[]) WITH ORDINALITY AS n (name, i)
@@ -199,27 +203,27 @@ WHERE l.run < excluded.run`
 	if len(names) == 0 {
 		return nil
 	}
-	if _, err := db.Exec(ctx, sql, collection, run, names, MaxHistoryNames); err != nil {
+	if _, err := db.Exec(ctx, sql, collection, run, names, MaxNames); err != nil {
 		return fmt.Errorf("add names to the history of %s: %w", collection, err)
 	}
 	return nil
 }
 
-// HistoryNames returns the names of all runs of a history so far, including the current
+// Names returns the names of all runs of a history so far, including the current
 // one.
-func HistoryNames(ctx context.Context, db DB, collection string) ([]string, error) {
-	return All(ctx, db, "read the names of the history of "+collection, pgx.RowTo[string], `SELECT name FROM history_listings WHERE collection = $1`, collection)
+func Names(ctx context.Context, db schema.DB, collection string) ([]string, error) {
+	return schema.All(ctx, db, "read the names of the history of "+collection, pgx.RowTo[string], `SELECT name FROM history_listings WHERE collection = $1`, collection)
 }
 
 // OpenListings lists the listings of a run that have not ended and are due.
-func OpenListings(ctx context.Context, db DB, h HistoryRun) ([]AccountListing, error) {
+func OpenListings(ctx context.Context, db schema.DB, h Run) ([]Listing, error) {
 	const sql = `
 SELECT l.collection AS collection, l.name AS name, l.run AS run, l.host AS host, l.cursor AS cursor, l.pages AS pages, l.seen AS seen, l.tries AS tries, h.accounts AS known
 FROM history_listings AS l
 JOIN histories AS h ON h.collection = l.collection
 WHERE l.collection = $1 AND l.run = $2 AND l.ended_at IS NULL AND l.retry_at <= now()
 ORDER BY l.name`
-	return All(ctx, db, "read the listings of "+h.Collection, pgx.RowToStructByName[AccountListing], sql, h.Collection, h.Run)
+	return schema.All(ctx, db, "read the listings of "+h.Collection, pgx.RowToStructByName[Listing], sql, h.Collection, h.Run)
 }
 
 // newWaiting inserts an account that waits for a run, or moves it there from an earlier
@@ -235,7 +239,7 @@ var ErrMoved = errors.New("the history has moved meanwhile")
 
 // MoveListing stores the accounts of a listing's next page, and the position after it.
 // An empty cursor ends the listing. It returns how many of the accounts are new.
-func MoveListing(ctx context.Context, tx pgx.Tx, l AccountListing, host, cursor string, dids []string) (added int64, err error) {
+func MoveListing(ctx context.Context, tx pgx.Tx, l Listing, host, cursor string, dids []string) (added int64, err error) {
 	const move = `
 UPDATE history_listings
 SET host = $4, cursor = $5, pages = pages + 1, seen = seen + $6, tries = 0, problem = '', ended_at = CASE WHEN $5 = '' THEN now() END
@@ -268,26 +272,26 @@ func countAccounts(ctx context.Context, tx pgx.Tx, collection string, run int, a
 
 // FailListing records a failed attempt at a listing. With restart, the listing starts
 // over at another host.
-func FailListing(ctx context.Context, db DB, l AccountListing, host, problem string, restart bool, wait time.Duration) error {
+func FailListing(ctx context.Context, db schema.DB, l Listing, host, problem string, restart bool, wait time.Duration) error {
 	const sql = `
 UPDATE history_listings
 SET host = $5, cursor = CASE WHEN $7 THEN '' ELSE cursor END, pages = CASE WHEN $7 THEN 0 ELSE pages END, seen = CASE WHEN $7 THEN 0 ELSE seen END,
     tries = tries + 1, retry_at = now() + $8::interval, problem = $6
 WHERE collection = $1 AND name = $2 AND run = $3 AND pages = $4 AND ended_at IS NULL`
-	if _, err := db.Exec(ctx, sql, l.Collection, l.Name, l.Run, l.Pages, host, Text(problem), restart, wait); err != nil {
+	if _, err := db.Exec(ctx, sql, l.Collection, l.Name, l.Run, l.Pages, host, schema.Text(problem), restart, wait); err != nil {
 		return fmt.Errorf("record the failed listing of %s: %w", l.Name, err)
 	}
 	return nil
 }
 
-// AddFollowedToHistory adds at most limit followed accounts to a run. It only adds
+// AddFollowed adds at most limit followed accounts to a run. It only adds
 // accounts that have been followed for settled or longer: their stream brings what they
 // write from now on.
-func AddFollowedToHistory(ctx context.Context, tx pgx.Tx, h HistoryRun, settled time.Duration, limit int) (added int64, err error) {
+func AddFollowed(ctx context.Context, tx pgx.Tx, h Run, settled time.Duration, limit int) (added int64, err error) {
 	const sql = `
 INSERT INTO history_accounts AS a (collection, did, run)
 SELECT $1, f.did, $2
-FROM (SELECT DISTINCT w.did FROM watch_members AS w WHERE w.added_at < now() - $3::interval AND w.did NOT LIKE ` + nostrDIDs + `) AS f
+FROM (SELECT DISTINCT w.did FROM watch_members AS w WHERE w.added_at < now() - $3::interval AND w.did NOT LIKE ` + schema.NostrDIDs + `) AS f
 WHERE NOT EXISTS (SELECT FROM history_accounts AS k WHERE k.collection = $1 AND k.did = f.did AND k.run >= $2)
   AND NOT EXISTS (SELECT FROM accounts AS c WHERE c.did = f.did AND c.status = 'deleted')
 ORDER BY f.did

@@ -1,4 +1,4 @@
-package schema_test
+package catalog_test
 
 import (
 	"encoding/json"
@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/weir-social/weir/archive"
+	"github.com/weir-social/weir/archive/catalog"
 	"github.com/weir-social/weir/schema"
 	"github.com/weir-social/weir/schema/schematest"
 )
@@ -23,17 +24,17 @@ func TestNumbersOfTwoDatabases(t *testing.T) {
 		return archive.NewManifest(7, "s", "w", archive.Sum{Records: 1, SHA256: strings.Repeat(sha, 32), Content: strings.Repeat(sha, 8)}, now, now)
 	}
 	for range 2 {
-		require.NoError(t, schema.RestoreSegment(t.Context(), pool, manifest("aa"), "dir:/a", now))
-		require.NoError(t, schema.RestoreSegment(t.Context(), pool, manifest("bb"), "dir:/a", now))
+		require.NoError(t, catalog.RestoreSegment(t.Context(), pool, manifest("aa"), "dir:/a", now))
+		require.NoError(t, catalog.RestoreSegment(t.Context(), pool, manifest("bb"), "dir:/a", now))
 	}
-	all, err := schema.Segments(t.Context(), pool)
+	all, err := catalog.Segments(t.Context(), pool)
 	require.NoError(t, err)
 	require.Len(t, all, 1)
-	next, err := schema.NextSegment(t.Context(), pool)
+	next, err := catalog.NextSegment(t.Context(), pool)
 	require.NoError(t, err)
 	require.Equal(t, int64(8), next)
 	require.ErrorContains(t, pgx.BeginFunc(t.Context(), pool, func(tx pgx.Tx) error {
-		return schema.StoreSegment(t.Context(), tx, manifest("cc"), nil)
+		return catalog.StoreSegment(t.Context(), tx, manifest("cc"), nil)
 	}), "segment 7 exists", "no rows are assigned to the segment of another database")
 }
 
@@ -52,12 +53,12 @@ func TestPositionsAreRestoredTogether(t *testing.T) {
 	}
 	exec(`CREATE FUNCTION killed() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION 'killed'; END $$`)
 	exec(`CREATE TRIGGER killed BEFORE INSERT ON streams FOR EACH ROW WHEN (NEW.name = 'b') EXECUTE FUNCTION killed()`)
-	require.ErrorContains(t, schema.RestorePositions(t.Context(), pool, positions), "killed")
-	reason, err := schema.Rebuildable(t.Context(), pool)
+	require.ErrorContains(t, catalog.RestorePositions(t.Context(), pool, positions), "killed")
+	reason, err := catalog.Rebuildable(t.Context(), pool)
 	require.NoError(t, err)
 	require.Empty(t, reason, "the rebuild must continue")
 	exec(`DROP TRIGGER killed ON streams`)
-	require.NoError(t, schema.RestorePositions(t.Context(), pool, positions))
+	require.NoError(t, catalog.RestorePositions(t.Context(), pool, positions))
 	restored, err := schema.All(t.Context(), pool, "read", pgx.RowTo[string], `SELECT name || cursor FROM streams ORDER BY name`)
 	require.NoError(t, err)
 	require.Equal(t, []string{"a7", "b7", "c7"}, restored)
@@ -79,7 +80,7 @@ func TestInterruptedRebuildGoesOn(t *testing.T) {
 		require.NoError(t, err)
 		_, err = pool.Exec(t.Context(), sql)
 		require.NoError(t, err)
-		reason, err := schema.Rebuildable(t.Context(), pool)
+		reason, err := catalog.Rebuildable(t.Context(), pool)
 		require.NoError(t, err)
 		require.Equal(t, want, reason, sql)
 	}
@@ -91,12 +92,12 @@ func TestIndexAgainRaisesTheGeneration(t *testing.T) {
 	t.Parallel()
 	pool, now := schematest.New(t), time.Now()
 	m := archive.NewManifest(7, "s", "w", archive.Sum{Records: 1, SHA256: strings.Repeat("aa", 32), Content: strings.Repeat("aa", 8)}, now, now)
-	require.NoError(t, schema.RestoreSegment(t.Context(), pool, m, "dir:/a", now))
+	require.NoError(t, catalog.RestoreSegment(t.Context(), pool, m, "dir:/a", now))
 	for want := range 3 {
-		_, generation, err := schema.UnindexedSegment(t.Context(), pool, 7)
+		_, generation, err := catalog.UnindexedSegment(t.Context(), pool, 7)
 		require.NoError(t, err)
 		require.Equal(t, want, generation)
-		n, err := schema.IndexAgain(t.Context(), pool)
+		n, err := catalog.IndexAgain(t.Context(), pool)
 		require.NoError(t, err)
 		require.Equal(t, int64(1), n)
 	}

@@ -1,4 +1,4 @@
-package schema_test
+package catalog_test
 
 import (
 	"testing"
@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/weir-social/weir/archive"
+	"github.com/weir-social/weir/archive/catalog"
 	"github.com/weir-social/weir/schema"
 	"github.com/weir-social/weir/schema/schematest"
 )
@@ -28,7 +29,7 @@ func TestDeletedAccountIsForgotten(t *testing.T) {
 	}
 	unlisted := func() []archive.Forgotten {
 		t.Helper()
-		list, err := schema.UnlistedAccounts(t.Context(), pool, 10)
+		list, err := catalog.UnlistedAccounts(t.Context(), pool, 10)
 		require.NoError(t, err)
 		return list
 	}
@@ -43,20 +44,20 @@ func TestDeletedAccountIsForgotten(t *testing.T) {
 	done, err := schema.FinishPurge(t.Context(), pool, nil, did, nil, time.Now(), time.Hour)
 	require.NoError(t, err)
 	require.False(t, done, "the purge must not be finished before a list names the account")
-	require.NoError(t, schema.ListedAccounts(t.Context(), pool, unlisted()))
+	require.NoError(t, catalog.ListedAccounts(t.Context(), pool, unlisted()))
 	require.Empty(t, unlisted())
 	done, err = schema.FinishPurge(t.Context(), pool, nil, did, nil, time.Now(), time.Hour)
 	require.NoError(t, err)
 	require.True(t, done)
 
-	forget, err := schema.ToForget(t.Context(), pool, []int64{archive.AuthorHash(did)})
+	forget, err := catalog.ToForget(t.Context(), pool, []int64{archive.AuthorHash(did)})
 	require.NoError(t, err)
 	late := archive.Said{Author: did, At: at.Add(time.Minute)}
 	require.True(t, forget.Goes(late), "it is still deleted")
 	status("active", at.Add(2*time.Second), at.Add(2*time.Second))
 	status("deleted", at.Add(-time.Minute), time.Now())
 	require.Empty(t, unlisted(), "it is active since later")
-	forget, err = schema.ToForget(t.Context(), pool, []int64{archive.AuthorHash(did), 7})
+	forget, err = catalog.ToForget(t.Context(), pool, []int64{archive.AuthorHash(did), 7})
 	require.NoError(t, err)
 	require.False(t, forget.Goes(late), "records after the account's return must stay")
 	require.True(t, forget.Goes(archive.Said{Author: did, At: at}))
@@ -75,7 +76,7 @@ func TestDeletedRecordIsForgotten(t *testing.T) {
 	require.NoError(t, pgx.BeginFunc(t.Context(), pool, func(tx pgx.Tx) error {
 		return schema.DeleteRecords(t.Context(), tx, []schema.Deletion{{Key: key, Rev: "3m", At: at}}, nil)
 	}))
-	forget, err := schema.ToForget(t.Context(), pool, []int64{archive.AuthorHash(key.DID)})
+	forget, err := catalog.ToForget(t.Context(), pool, []int64{archive.AuthorHash(key.DID)})
 	require.NoError(t, err)
 	said := func(key, rev string, sent time.Time) archive.Said {
 		return archive.Said{Author: "did:plc:a", At: sent, Collection: "c", Key: key, Revision: rev}

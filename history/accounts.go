@@ -1,4 +1,4 @@
-package schema
+package history
 
 import (
 	"context"
@@ -7,40 +7,42 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+
+	"github.com/weir-social/weir/schema"
 )
 
 // waitingAccounts are the accounts that a running history waits for.
 const waitingAccounts = `history_accounts AS a JOIN histories AS h ON h.collection = a.collection AND h.run = a.run AND h.cancelled_at IS NULL WHERE a.state = 'waiting'`
 
-// HistoryQueue holds the counts that decide how many jobs histories may add.
-type HistoryQueue struct {
+// Queue holds the counts that decide how many jobs histories may add.
+type Queue struct {
 	Waiting int  // accounts that wait for their turn, up to the limit
 	Jobs    int  // unfinished jobs of histories
 	Others  bool // other backfills wait
 }
 
-// ReadHistoryQueue reads the queue of histories. It counts at most limit accounts.
-func ReadHistoryQueue(ctx context.Context, db DB, limit int) (HistoryQueue, error) {
+// ReadQueue reads the queue of histories. It counts at most limit accounts.
+func ReadQueue(ctx context.Context, db schema.DB, limit int) (Queue, error) {
 	const sql = `
 SELECT (SELECT count(*) FROM (SELECT FROM ` + waitingAccounts + ` LIMIT $1) AS w)                                   AS waiting,
-       (SELECT count(*) FROM river_job WHERE kind = 'backfill_repo' AND state IN ` + unfinished + `)                AS jobs,
+       (SELECT count(*) FROM river_job WHERE kind = 'backfill_repo' AND state IN ` + schema.UnfinishedStates + `)                AS jobs,
        EXISTS (SELECT FROM river_job WHERE state = 'available' AND queue = 'backfill' AND kind <> 'backfill_repo')  AS others`
-	return One(ctx, db, "read the queue of histories", pgx.RowToStructByName[HistoryQueue], sql, limit)
+	return schema.One(ctx, db, "read the queue of histories", pgx.RowToStructByName[Queue], sql, limit)
 }
 
-// HistoryAccountsWithoutJob lists at most limit accounts that wait and have no job.
-func HistoryAccountsWithoutJob(ctx context.Context, db DB, limit int) ([]string, error) {
+// AccountsWithoutJob lists at most limit accounts that wait and have no job.
+func AccountsWithoutJob(ctx context.Context, db schema.DB, limit int) ([]string, error) {
 	const sql = `
-WITH working AS MATERIALIZED (SELECT j.args ->> 'did' AS did FROM river_job AS j WHERE j.kind = 'backfill_repo' AND j.state IN ` + unfinished + `)
+WITH working AS MATERIALIZED (SELECT j.args ->> 'did' AS did FROM river_job AS j WHERE j.kind = 'backfill_repo' AND j.state IN ` + schema.UnfinishedStates + `)
 SELECT DISTINCT a.did FROM ` + waitingAccounts + ` AND NOT EXISTS (SELECT FROM working AS w WHERE w.did = a.did)
 ORDER BY a.did
 LIMIT $1`
-	return All(ctx, db, "list the accounts of histories", pgx.RowTo[string], sql, limit)
+	return schema.All(ctx, db, "list the accounts of histories", pgx.RowTo[string], sql, limit)
 }
 
-// RetryHistoryAccounts makes at most limit accounts that could not be read wait again, if
+// RetryAccounts makes at most limit accounts that could not be read wait again, if
 // they are active and a retry is due.
-func RetryHistoryAccounts(ctx context.Context, db DB, limit int) error {
+func RetryAccounts(ctx context.Context, db schema.DB, limit int) error {
 	const sql = `
 WITH due AS (
     SELECT a.collection, a.did FROM history_accounts AS a
@@ -64,8 +66,8 @@ WHERE h.collection = n.collection AND h.run = n.run`
 	return nil
 }
 
-// HistoryAccount is an account that a history waits for.
-type HistoryAccount struct {
+// Account is an account that a history waits for.
+type Account struct {
 	Collection string // the collection of the history
 	DID        string
 	Run        int
@@ -75,16 +77,16 @@ type HistoryAccount struct {
 	Tries      int
 }
 
-// HistoryOwner is the further state of an account that reading it depends on.
-type HistoryOwner struct {
+// Owner is the further state of an account that reading it depends on.
+type Owner struct {
 	Status  string
 	Wanted  bool  // it is followed, or everyone is
 	Records int64 // records that histories have read of it
 	Bytes   int64
 }
 
-// FindHistoryOwner reads the state of an account of histories.
-func FindHistoryOwner(ctx context.Context, db DB, did string) (HistoryOwner, error) {
+// FindOwner reads the state of an account of histories.
+func FindOwner(ctx context.Context, db schema.DB, did string) (Owner, error) {
 	const sql = `
 SELECT coalesce((SELECT c.status FROM accounts AS c WHERE c.did = $1), 'active')                                     AS status,
        NOT EXISTS (SELECT FROM watches) OR EXISTS (SELECT FROM watch_members AS w WHERE w.did = $1)                  AS wanted,
@@ -92,21 +94,21 @@ SELECT coalesce((SELECT c.status FROM accounts AS c WHERE c.did = $1), 'active')
        coalesce(sum(a.bytes), 0)::bigint                                                                             AS bytes
 FROM histories AS h
 JOIN history_accounts AS a ON a.collection = h.collection AND a.did = $1 AND a.state = 'done'`
-	return One(ctx, db, "read the account "+did+" of histories", pgx.RowToStructByName[HistoryOwner], sql, did)
+	return schema.One(ctx, db, "read the account "+did+" of histories", pgx.RowToStructByName[Owner], sql, did)
 }
 
-// WaitingHistories lists the histories that wait for an account, by name.
-func WaitingHistories(ctx context.Context, db DB, did string) ([]HistoryAccount, error) {
+// WaitingFor lists the histories that wait for an account, by name.
+func WaitingFor(ctx context.Context, db schema.DB, did string) ([]Account, error) {
 	const sql = `
 SELECT a.collection AS collection, a.did AS did, a.run AS run, a.place AS place, a.records AS records, a.bytes AS bytes, a.tries AS tries
 FROM ` + waitingAccounts + ` AND a.did = $1
 ORDER BY a.collection`
-	return All(ctx, db, "read the histories of "+did, pgx.RowToStructByName[HistoryAccount], sql, did)
+	return schema.All(ctx, db, "read the histories of "+did, pgx.RowToStructByName[Account], sql, did)
 }
 
-// MoveHistoryAccount stores the position in an account's repository, and counts the
+// MoveAccount stores the position in an account's repository, and counts the
 // records that were read.
-func MoveHistoryAccount(ctx context.Context, tx pgx.Tx, a HistoryAccount) error {
+func MoveAccount(ctx context.Context, tx pgx.Tx, a Account) error {
 	const sql = `UPDATE history_accounts SET place = $4, records = $5, bytes = $6 WHERE collection = $1 AND did = $2 AND run = $3 AND state = 'waiting'`
 	tag, err := tx.Exec(ctx, sql, a.Collection, a.DID, a.Run, a.Place, a.Records, a.Bytes)
 	if err != nil {
@@ -118,8 +120,8 @@ func MoveHistoryAccount(ctx context.Context, tx pgx.Tx, a HistoryAccount) error 
 	return nil
 }
 
-// EndHistoryAccount records that an account was read, to the end or to the limit.
-func EndHistoryAccount(ctx context.Context, db DB, a HistoryAccount, limited bool) error {
+// EndAccount records that an account was read, to the end or to the limit.
+func EndAccount(ctx context.Context, db schema.DB, a Account, limited bool) error {
 	const sql = `
 WITH ended AS (
     UPDATE history_accounts SET state = 'done', records = $4, bytes = $5, limited = $6, place = NULL, read_at = now(), tries = 0, problem = ''
@@ -135,10 +137,10 @@ WHERE h.collection = $1 AND h.run = e.run`
 	return nil
 }
 
-// PostponeHistoryAccount records why an account cannot be read, and when to try again;
+// PostponeAccount records why an account cannot be read, and when to try again;
 // zero: not in this run. counts: this is a failed attempt. again: the next attempt starts
 // from the beginning.
-func PostponeHistoryAccount(ctx context.Context, db DB, a HistoryAccount, problem string, wait time.Duration, counts, again bool) error {
+func PostponeAccount(ctx context.Context, db schema.DB, a Account, problem string, wait time.Duration, counts, again bool) error {
 	const sql = `
 WITH postponed AS (
     UPDATE history_accounts
@@ -150,15 +152,15 @@ WITH postponed AS (
     RETURNING run
 )
 UPDATE histories AS h SET unread = h.unread + 1 FROM postponed AS p WHERE h.collection = $1 AND h.run = p.run`
-	if _, err := db.Exec(ctx, sql, a.Collection, a.DID, a.Run, Text(problem), wait, counts, again); err != nil {
+	if _, err := db.Exec(ctx, sql, a.Collection, a.DID, a.Run, schema.Text(problem), wait, counts, again); err != nil {
 		return fmt.Errorf("postpone the history of %s: %w", a.DID, err)
 	}
 	return nil
 }
 
-// DropHistoryAccount takes an account off a history that waits for it, because it is
+// DropAccount takes an account off a history that waits for it, because it is
 // deleted or no longer followed.
-func DropHistoryAccount(ctx context.Context, db DB, a HistoryAccount) error {
+func DropAccount(ctx context.Context, db schema.DB, a Account) error {
 	const sql = `
 WITH dropped AS (
     DELETE FROM history_accounts WHERE collection = $1 AND did = $2 AND run = $3 AND state = 'waiting' RETURNING run
@@ -170,17 +172,17 @@ UPDATE histories AS h SET accounts = h.accounts - 1 FROM dropped AS d WHERE h.co
 	return nil
 }
 
-// PurgeHistories deletes the record that a purgeable account was read: if the account
+// Purge deletes the record that a schema.IsPurgeable account was read: if the account
 // returns, it is read again. There are few histories, so it needs no limit.
-func PurgeHistories(ctx context.Context, db DB, did string, _ int) (int, error) {
+func Purge(ctx context.Context, db schema.DB, did string, _ int) (int, error) {
 	const sql = `
 WITH forgotten AS (
-    DELETE FROM history_accounts WHERE collection IN (SELECT collection FROM histories) AND did = $1 AND state <> 'waiting' AND` + purgeable + `
+    DELETE FROM history_accounts WHERE collection IN (SELECT collection FROM histories) AND did = $1 AND state <> 'waiting' AND` + schema.IsPurgeable + `
     RETURNING collection, run, state
 ), unread AS (
     UPDATE histories AS h SET accounts = h.accounts - 1, unread = h.unread - 1
     FROM forgotten AS f WHERE h.collection = f.collection AND h.run = f.run AND f.state = 'unread'
 )
 SELECT count(*) FROM forgotten`
-	return One(ctx, db, "forget the histories of "+did, pgx.RowTo[int], sql, did)
+	return schema.One(ctx, db, "forget the histories of "+did, pgx.RowTo[int], sql, did)
 }

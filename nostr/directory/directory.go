@@ -1,4 +1,7 @@
-package schema
+// Package directory has the queries on what Weir knows of Nostr's accounts and relays: profiles,
+// names, the relays that accounts write to, how far each relay was read, and how it compared with
+// the stored events.
+package directory
 
 import (
 	"context"
@@ -8,10 +11,9 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgtype"
-)
 
-// nostrDIDs is a LIKE pattern for Nostr accounts, which have no repositories.
-const nostrDIDs = `'did:nostr:%'`
+	"github.com/weir-social/weir/schema"
+)
 
 // RecordFollowList stores the revision of an account's follow list. It reports whether the list may
 // be applied, that is, whether no newer list was read before.
@@ -20,19 +22,19 @@ func RecordFollowList(ctx context.Context, tx pgx.Tx, did, rev string) (newest b
 INSERT INTO nostr_authors AS a (did, follows_rev) VALUES ($1, $2)
 ON CONFLICT (did) DO UPDATE SET follows_rev = greatest(a.follows_rev, excluded.follows_rev)
 RETURNING follows_rev = $2`
-	return One(ctx, tx, "store the revision of the follows of "+did, pgx.RowTo[bool], sql, did, rev)
+	return schema.One(ctx, tx, "store the revision of the follows of "+did, pgx.RowTo[bool], sql, did, rev)
 }
 
 // RelaysOf returns the relays that some accounts write to, without duplicates, in alphabetical
 // order.
-func RelaysOf(ctx context.Context, db DB, dids []string) ([]string, error) {
+func RelaysOf(ctx context.Context, db schema.DB, dids []string) ([]string, error) {
 	const sql = `SELECT DISTINCT r FROM nostr_authors AS a CROSS JOIN unnest(a.relays) AS r WHERE a.did = ANY ($1) ORDER BY r`
-	return All(ctx, db, "read the relays of accounts", pgx.RowTo[string], sql, dids)
+	return schema.All(ctx, db, "read the relays of accounts", pgx.RowTo[string], sql, dids)
 }
 
 // AddRelayHints stores the relays that a user named for an account. They are used until the
 // account's own list is read.
-func AddRelayHints(ctx context.Context, db DB, did string, relays []string) error {
+func AddRelayHints(ctx context.Context, db schema.DB, did string, relays []string) error {
 	const sql = `
 INSERT INTO nostr_authors AS a (did, relays) VALUES ($1, $2)
 ON CONFLICT (did) DO UPDATE SET relays = excluded.relays WHERE a.relays_rev = ''`
@@ -44,15 +46,15 @@ ON CONFLICT (did) DO UPDATE SET relays = excluded.relays WHERE a.relays_rev = ''
 
 // UnreadAuthors returns at most limit followed Nostr accounts whose profiles have not been read
 // since a time. Accounts that were never read come first.
-func UnreadAuthors(ctx context.Context, db DB, since time.Time, limit int) ([]string, error) {
+func UnreadAuthors(ctx context.Context, db schema.DB, since time.Time, limit int) ([]string, error) {
 	const sql = `
 SELECT m.did
-FROM (SELECT DISTINCT w.did FROM watch_members AS w WHERE w.did LIKE ` + nostrDIDs + `) AS m
+FROM (SELECT DISTINCT w.did FROM watch_members AS w WHERE w.did LIKE ` + schema.NostrDIDs + `) AS m
 LEFT JOIN nostr_authors AS a ON a.did = m.did
 WHERE a.read_at IS NULL OR a.read_at < $1
 ORDER BY a.read_at NULLS FIRST, m.did
 LIMIT $2`
-	return All(ctx, db, "find the accounts whose profiles must be read", pgx.RowTo[string], sql, since, limit)
+	return schema.All(ctx, db, "find the accounts whose profiles must be read", pgx.RowTo[string], sql, since, limit)
 }
 
 // AuthorLists holds an account's profile and relay list, as found on relays. A part without a
@@ -94,14 +96,14 @@ SELECT g.did FROM given AS g JOIN known AS k ON k.did = g.did WHERE g.profile_re
 		a := &all[i]
 		did[i], profileRev[i], name[i], byDID[a.DID] = a.DID, a.ProfileRev, a.Name, a
 	}
-	newer, err := All(ctx, tx, "store the lists of accounts", pgx.RowTo[string], authors, did, profileRev, name, now)
+	newer, err := schema.All(ctx, tx, "store the lists of accounts", pgx.RowTo[string], authors, did, profileRev, name, now)
 	if err != nil {
 		return nil, err
 	}
 	m := len(newer)
 	display, avatar := make(pgtype.FlatArray[string], m), make(pgtype.FlatArray[string], m)
 	for i, did := range newer {
-		display[i], avatar[i] = Text(byDID[did].DisplayName), Text(byDID[did].Avatar)
+		display[i], avatar[i] = schema.Text(byDID[did].DisplayName), schema.Text(byDID[did].Avatar)
 	}
 	const accounts = `
 INSERT INTO accounts AS a (did, display_name, avatar)
@@ -122,7 +124,7 @@ RETURNING NOT a.relays <@ (SELECT b.relays FROM before AS b)`
 		if all[i].RelaysRev == "" {
 			continue
 		}
-		added, err := All(ctx, tx, "store the relays of "+all[i].DID, pgx.RowTo[bool], relays, all[i].DID, all[i].RelaysRev, append([]string{}, all[i].Relays...))
+		added, err := schema.All(ctx, tx, "store the relays of "+all[i].DID, pgx.RowTo[bool], relays, all[i].DID, all[i].RelaysRev, append([]string{}, all[i].Relays...))
 		if err != nil {
 			return nil, err
 		}
@@ -138,13 +140,13 @@ type UncheckedName struct{ DID, Name string }
 
 // UncheckedNames returns at most limit names of followed accounts whose domains have not been asked
 // since a time. Names that were never checked come first.
-func UncheckedNames(ctx context.Context, db DB, since time.Time, limit int) ([]UncheckedName, error) {
+func UncheckedNames(ctx context.Context, db schema.DB, since time.Time, limit int) ([]UncheckedName, error) {
 	const sql = `
 SELECT a.did, a.name FROM nostr_authors AS a
 WHERE a.name <> '' AND (a.name_at IS NULL OR a.name_at < $1) AND EXISTS (SELECT FROM watch_members AS w WHERE w.did = a.did)
 ORDER BY a.name_at NULLS FIRST, a.did
 LIMIT $2`
-	return All(ctx, db, "find the names to check", pgx.RowToStructByPos[UncheckedName], sql, since, limit)
+	return schema.All(ctx, db, "find the names to check", pgx.RowToStructByPos[UncheckedName], sql, since, limit)
 }
 
 // RecordName stores whether the domain confirmed a name. unknown: the domain could not be asked, so
@@ -165,7 +167,7 @@ func RecordName(ctx context.Context, tx pgx.Tx, n UncheckedName, confirmed, unkn
 // ForgetAuthors deletes at most limit rows of accounts that nobody watches any more. owners are the
 // targets of watches: their rows stay even if nobody follows them, because the revisions of their
 // follow lists are needed.
-func ForgetAuthors(ctx context.Context, db DB, owners []string, unwatched time.Time, limit int) (int, error) {
+func ForgetAuthors(ctx context.Context, db schema.DB, owners []string, unwatched time.Time, limit int) (int, error) {
 	const sql = `
 DELETE FROM nostr_authors AS n
 WHERE n.did = ANY (ARRAY(
@@ -173,5 +175,5 @@ WHERE n.did = ANY (ARRAY(
     WHERE a.read_at < $1 AND a.did <> ALL ($3::text[]) AND NOT EXISTS (SELECT FROM watch_members AS w WHERE w.did = a.did)
     LIMIT $2
 ))`
-	return deleteRows(ctx, db, "delete what relays said of accounts that nobody watches", sql, unwatched, limit, append([]string{}, owners...))
+	return schema.DeleteRows(ctx, db, "delete what relays said of accounts that nobody watches", sql, unwatched, limit, append([]string{}, owners...))
 }

@@ -1,4 +1,7 @@
-package schema
+// Package catalog has the queries on the archive's tables: the rows that are in no segment yet, the
+// segments, their index in ClickHouse, and what the archive must forget. schema adds the rows, in the
+// transaction of the records.
+package catalog
 
 import (
 	"context"
@@ -12,6 +15,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/weir-social/weir/archive"
+	"github.com/weir-social/weir/schema"
 )
 
 // ErrSealed means that another job has sealed the rows meanwhile.
@@ -22,7 +26,7 @@ type OpenStream struct{ Stream, Wire string }
 
 // DueStreams lists the streams whose open rows have at least rawBytes bytes, or of which one
 // is older than age.
-func DueStreams(ctx context.Context, db DB, rawBytes int64, age time.Duration) ([]OpenStream, error) {
+func DueStreams(ctx context.Context, db schema.DB, rawBytes int64, age time.Duration) ([]OpenStream, error) {
 	const sql = `
 SELECT stream, wire
 FROM archive_open
@@ -30,7 +34,7 @@ WHERE segment IS NULL
 GROUP BY stream, wire
 HAVING sum(raw_bytes) >= $1 OR min(arrived_at) <= clock_timestamp() - $2::interval
 ORDER BY min(arrived_at)`
-	return All(ctx, db, "list the open rows of the archive", pgx.RowToStructByPos[OpenStream], sql, rawBytes, age)
+	return schema.All(ctx, db, "list the open rows of the archive", pgx.RowToStructByPos[OpenStream], sql, rawBytes, age)
 }
 
 // SegmentPlan describes the content of the next segment of a stream.
@@ -63,7 +67,7 @@ func inUTC(t *time.Time) *time.Time {
 // half times rawBytes. Due is defined as for DueStreams. The position is read in the same
 // snapshot: if all rows of the stream are chosen, everything up to the position is in them or
 // in earlier segments.
-func PlanSegment(ctx context.Context, db DB, of OpenStream, rawBytes int64, age time.Duration) (SegmentPlan, error) {
+func PlanSegment(ctx context.Context, db schema.DB, of OpenStream, rawBytes int64, age time.Duration) (SegmentPlan, error) {
 	const sql = `
 WITH open AS (
     SELECT number, wire, arrived_at, created_from, created_to, raw_bytes, sum(raw_bytes) OVER (PARTITION BY wire ORDER BY number) - raw_bytes AS before
@@ -81,17 +85,17 @@ SELECT coalesce((SELECT array_agg(number ORDER BY number) FROM chosen), '{}') AS
             'anchor_seqs', anchor_seqs, 'filter_hash', filter_hash, 'last_event_at', last_event_at, 'written_at', written_at, 'caught_up_at', caught_up_at)
         FROM streams WHERE name = $1 AND cursor_kind <> '' AND (SELECT count(*) FROM chosen) = (SELECT count(*) FROM open)) AS position,
        coalesce((SELECT sum(raw_bytes) >= $3 OR min(arrived_at) <= clock_timestamp() - $4::interval FROM open WHERE wire = $2), false) AS due`
-	return One(ctx, db, "plan a segment of "+of.Stream, pgx.RowToStructByName[SegmentPlan], sql, of.Stream, of.Wire, rawBytes, age)
+	return schema.One(ctx, db, "plan a segment of "+of.Stream, pgx.RowToStructByName[SegmentPlan], sql, of.Stream, of.Wire, rawBytes, age)
 }
 
 // ReadOpenRows calls use for the rows with these numbers, in order. It returns ErrSealed if
 // one of them is gone.
-func ReadOpenRows(ctx context.Context, db DB, numbers []int64, use func(packed []byte) error) error {
+func ReadOpenRows(ctx context.Context, db schema.DB, numbers []int64, use func(packed []byte) error) error {
 	const sql = `SELECT blob FROM archive_open WHERE number = ANY ($1) ORDER BY number`
 	const page = 100 // a few MiB
 	for len(numbers) > 0 {
 		n := min(page, len(numbers))
-		blobs, err := All(ctx, db, "read open rows of the archive", pgx.RowTo[[]byte], sql, numbers[:n])
+		blobs, err := schema.All(ctx, db, "read open rows of the archive", pgx.RowTo[[]byte], sql, numbers[:n])
 		if err != nil {
 			return err
 		}
@@ -109,9 +113,9 @@ func ReadOpenRows(ctx context.Context, db DB, numbers []int64, use func(packed [
 }
 
 // NextSegment returns the number of a new segment.
-func NextSegment(ctx context.Context, db DB) (int64, error) {
+func NextSegment(ctx context.Context, db schema.DB) (int64, error) {
 	const sql = `SELECT nextval(pg_get_serial_sequence('segments', 'number'))`
-	return One(ctx, db, "number a segment", pgx.RowTo[int64], sql)
+	return schema.One(ctx, db, "number a segment", pgx.RowTo[int64], sql)
 }
 
 // StoreSegment stores a segment's manifest and assigns the rows to it. It returns
@@ -137,7 +141,7 @@ func StoreSegment(ctx context.Context, tx pgx.Tx, m archive.Manifest, rows []int
 
 // insertSegment inserts a segment, and reports whether there was none with the same number or
 // name.
-func insertSegment(ctx context.Context, db DB, m archive.Manifest, synced *time.Time, store string) (inserted bool, err error) {
+func insertSegment(ctx context.Context, db schema.DB, m archive.Manifest, synced *time.Time, store string) (inserted bool, err error) {
 	const sql = `
 INSERT INTO segments (number, stream, wire, name, format, records, raw_bytes, stored_bytes, sha256, content, first_at, last_at, position, sealed_at, synced_at, store,
     created_from, created_to, rewritten, origin, forgotten_at)
@@ -164,16 +168,16 @@ func scanManifest(row pgx.CollectableRow) (m archive.Manifest, err error) {
 // UnsyncedSegment reads a segment that is not in the store yet. It returns ErrNoRows if the
 // segment is there. after reports whether an earlier segment of its stream is not there
 // either.
-func UnsyncedSegment(ctx context.Context, db DB, number int64) (m archive.Manifest, after bool, err error) {
+func UnsyncedSegment(ctx context.Context, db schema.DB, number int64) (m archive.Manifest, after bool, err error) {
 	const sql = `
 SELECT ` + segmentColumns + `
 FROM segments
 WHERE number = $1 AND synced_at IS NULL`
-	if m, err = One(ctx, db, "read a segment", scanManifest, sql, number); err != nil {
+	if m, err = schema.One(ctx, db, "read a segment", scanManifest, sql, number); err != nil {
 		return m, false, err
 	}
 	const earlier = `SELECT EXISTS (SELECT FROM segments WHERE synced_at IS NULL AND number < $1 AND stream = $2)`
-	after, err = One(ctx, db, "look for earlier segments", pgx.RowTo[bool], earlier, number, m.Stream)
+	after, err = schema.One(ctx, db, "look for earlier segments", pgx.RowTo[bool], earlier, number, m.Stream)
 	return m, after, err
 }
 
@@ -181,31 +185,31 @@ WHERE number = $1 AND synced_at IS NULL`
 // wait for the transaction. It returns ErrNoRows if the segment is there.
 func LockUnsyncedSegment(ctx context.Context, tx pgx.Tx, number int64) (archive.Manifest, error) {
 	const sql = `SELECT ` + segmentColumns + ` FROM segments WHERE number = $1 AND synced_at IS NULL FOR UPDATE`
-	return One(ctx, tx, "lock a segment", scanManifest, sql, number)
+	return schema.One(ctx, tx, "lock a segment", scanManifest, sql, number)
 }
 
 // UnsyncedSegments lists the numbers of the segments that are not in the store.
-func UnsyncedSegments(ctx context.Context, db DB) ([]int64, error) {
+func UnsyncedSegments(ctx context.Context, db schema.DB) ([]int64, error) {
 	const sql = `SELECT number FROM segments WHERE synced_at IS NULL ORDER BY number`
-	return All(ctx, db, "list the segments", pgx.RowTo[int64], sql)
+	return schema.All(ctx, db, "list the segments", pgx.RowTo[int64], sql)
 }
 
 // Segments reads the manifests of all segments that are in the store.
-func Segments(ctx context.Context, db DB) ([]archive.Manifest, error) {
+func Segments(ctx context.Context, db schema.DB) ([]archive.Manifest, error) {
 	const sql = `SELECT ` + segmentColumns + ` FROM segments WHERE synced_at IS NOT NULL ORDER BY number`
-	return All(ctx, db, "list the segments", scanManifest, sql)
+	return schema.All(ctx, db, "list the segments", scanManifest, sql)
 }
 
 // LastSegments reads the manifests of the last segments in a store, latest first.
-func LastSegments(ctx context.Context, db DB, store string, limit int) ([]archive.Manifest, error) {
+func LastSegments(ctx context.Context, db schema.DB, store string, limit int) ([]archive.Manifest, error) {
 	const sql = `SELECT ` + segmentColumns + ` FROM segments WHERE synced_at IS NOT NULL AND store = $1 ORDER BY number DESC LIMIT $2`
-	return All(ctx, db, "list the last segments", scanManifest, sql, store, limit)
+	return schema.All(ctx, db, "list the last segments", scanManifest, sql, store, limit)
 }
 
 // SegmentRows lists the open rows that are sealed in a segment.
-func SegmentRows(ctx context.Context, db DB, number int64) ([]int64, error) {
+func SegmentRows(ctx context.Context, db schema.DB, number int64) ([]int64, error) {
 	const sql = `SELECT number FROM archive_open WHERE segment = $1 ORDER BY number`
-	return All(ctx, db, "list the rows of a segment", pgx.RowTo[int64], sql, number)
+	return schema.All(ctx, db, "list the rows of a segment", pgx.RowTo[int64], sql, number)
 }
 
 // FinishSegment records that the store has a segment, and deletes its rows. The manifest
@@ -228,8 +232,8 @@ WHERE number = $1 AND content = $7`
 	return nil
 }
 
-// ArchiveBacklog counts what waits for the archive's store.
-type ArchiveBacklog struct {
+// Backlog counts what waits for the archive's store.
+type Backlog struct {
 	Rows     int64   `json:"rows"`             // archived commits that are in no segment
 	Bytes    int64   `json:"bytes"`            // of their records, decompressed
 	Oldest   float64 `json:"oldest_seconds"`   // since the oldest of the rows; 0: there are none
@@ -254,18 +258,18 @@ type ForgetBacklog struct {
 // ReadForgetBacklog reads what the archive must forget and has not forgotten yet, if segments
 // are compared once per interval. Segments from a rebuild become overdue only after that
 // interval.
-func ReadForgetBacklog(ctx context.Context, db DB, every time.Duration) (ForgetBacklog, error) {
+func ReadForgetBacklog(ctx context.Context, db schema.DB, every time.Duration) (ForgetBacklog, error) {
 	const sql = `
 SELECT (SELECT coalesce(greatest(extract(epoch FROM clock_timestamp() - min(greatest(coalesce(forgotten_at, sealed_at) + $1::interval, synced_at))), 0), 0)::float8
         FROM segments WHERE synced_at IS NOT NULL),
        (SELECT count(*) FROM segments WHERE forget_failing_since IS NOT NULL),
        (SELECT coalesce(extract(epoch FROM clock_timestamp() - min(at)), 0)::float8 FROM forgotten WHERE listed_at IS NULL),
        (SELECT count(*) FROM unreadable_lists)`
-	return One(ctx, db, "read what the archive must forget", pgx.RowToStructByPos[ForgetBacklog], sql, every)
+	return schema.One(ctx, db, "read what the archive must forget", pgx.RowToStructByPos[ForgetBacklog], sql, every)
 }
 
-// ReadArchiveBacklog reads the backlog of the archive's store.
-func ReadArchiveBacklog(ctx context.Context, db DB) (ArchiveBacklog, error) {
+// ReadBacklog reads the backlog of the archive's store.
+func ReadBacklog(ctx context.Context, db schema.DB) (Backlog, error) {
 	const sql = `
 SELECT o.rows, o.bytes, o.oldest, s.unsynced, s.segments, s.stored, s.records, s.unindexed, s.index_age
 FROM (SELECT count(*) AS rows, coalesce(sum(raw_bytes), 0)::bigint AS bytes,
@@ -275,26 +279,26 @@ FROM (SELECT count(*) AS rows, coalesce(sum(raw_bytes), 0)::bigint AS bytes,
              coalesce(sum(records) FILTER (WHERE synced_at IS NOT NULL), 0)::bigint AS records,
              count(*) FILTER (WHERE synced_at IS NOT NULL AND indexed_at IS NULL) AS unindexed,
              coalesce(extract(epoch FROM clock_timestamp() - min(synced_at) FILTER (WHERE indexed_at IS NULL)), 0)::float8 AS index_age FROM segments) AS s`
-	return One(ctx, db, "read the backlog of the archive", pgx.RowToStructByPos[ArchiveBacklog], sql)
+	return schema.One(ctx, db, "read the backlog of the archive", pgx.RowToStructByPos[Backlog], sql)
 }
 
 // Rebuildable returns why the archive must not be read into a database, or "" if it may be
 // read. An interrupted rebuild may continue. It is recognised by its segments or the stream
 // that it reads.
-func Rebuildable(ctx context.Context, db DB) (reason string, err error) {
+func Rebuildable(ctx context.Context, db schema.DB) (reason string, err error) {
 	const sql = `
 SELECT CASE
     WHEN EXISTS (SELECT FROM streams WHERE wire <> $1) THEN 'a stream has been read into it'
     WHEN EXISTS (SELECT FROM archive_open) THEN 'it archives events itself'
     WHEN EXISTS (SELECT FROM records) AND NOT EXISTS (SELECT FROM segments) AND NOT EXISTS (SELECT FROM streams) THEN 'it has records'
     ELSE '' END`
-	return One(ctx, db, "look into the database", pgx.RowTo[string], sql, WireRecording)
+	return schema.One(ctx, db, "look into the database", pgx.RowTo[string], sql, schema.WireRecording)
 }
 
 // RestoreSegment records that a segment of the store has been read into this database. If two
 // databases have archived to one place, some numbers exist twice. Then the first segment of a
 // number is recorded, and an interrupted rebuild reads the other one again.
-func RestoreSegment(ctx context.Context, db DB, m archive.Manifest, store string, now time.Time) error {
+func RestoreSegment(ctx context.Context, db schema.DB, m archive.Manifest, store string, now time.Time) error {
 	inserted, err := insertSegment(ctx, db, m, &now, store)
 	if err == nil && !inserted && m.Rewritten > 0 {
 		err = ReplaceSegment(ctx, db, m) // an interrupted rebuild read an earlier version
@@ -312,7 +316,7 @@ func RestoreSegment(ctx context.Context, db DB, m archive.Manifest, store string
 // RestorePositions makes the rows of streams with the positions in manifests, unless some of
 // the rows exist. It makes all or none, because a rebuild with one of them is finished. A
 // resume verifies the positions.
-func RestorePositions(ctx context.Context, db DB, positions map[string]json.RawMessage) error {
+func RestorePositions(ctx context.Context, db schema.DB, positions map[string]json.RawMessage) error {
 	const sql = `
 INSERT INTO streams (name, wire, host, cursor_kind, cursor, anchor, anchors, anchor_seqs, filter_hash, last_event_at, written_at, caught_up_at)
 SELECT s.name, p.wire, p.host, p.cursor_kind, p.cursor, p.anchor, p.anchors, p.anchor_seqs, p.filter_hash, p.last_event_at, p.written_at, p.caught_up_at

@@ -1,4 +1,4 @@
-package schema_test
+package directory_test
 
 import (
 	"fmt"
@@ -7,6 +7,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/weir-social/weir/nostr/directory"
 	"github.com/weir-social/weir/schema"
 	"github.com/weir-social/weir/schema/schematest"
 )
@@ -21,12 +22,12 @@ func TestEventsOfADayAreFoundByAnIndex(t *testing.T) {
 		FROM unnest(ARRAY['nostr.1', 'nostr.7', 'a.b.c']) AS c, generate_series(1, 3000) AS n`)
 	execute(t, pool, `ANALYZE records_other`)
 	args := []any{[]string{"nostr.1", "nostr.30023"}, fmt.Sprintf("%016d", 1000), fmt.Sprintf("%016d", 1020), 100}
-	require.Contains(t, fmt.Sprint(column(t, pool, `EXPLAIN `+schema.EventsBetweenSQL, args...)), "records_other_dated")
-	found, err := schema.EventsBetween(t.Context(), pool, args[0].([]string), args[1].(string), args[2].(string), 20) //nolint:forcetypeassert // they have these types
+	require.Contains(t, fmt.Sprint(column(t, pool, `EXPLAIN `+directory.EventsBetweenSQL, args...)), "records_other_dated")
+	found, err := directory.EventsBetween(t.Context(), pool, args[0].([]string), args[1].(string), args[2].(string), 20) //nolint:forcetypeassert // they have these types
 	require.NoError(t, err)
 	require.Len(t, found, 20)
-	_, err = schema.EventsBetween(t.Context(), pool, args[0].([]string), args[1].(string), args[2].(string), 19) //nolint:forcetypeassert // they have these types
-	require.ErrorIs(t, err, schema.ErrManyRecords)
+	_, err = directory.EventsBetween(t.Context(), pool, args[0].([]string), args[1].(string), args[2].(string), 19) //nolint:forcetypeassert // they have these types
+	require.ErrorIs(t, err, directory.ErrManyRecords)
 }
 
 // TestDaysComparedBySetsAreComparedAgain shows that such days are compared again on each of the
@@ -40,15 +41,15 @@ func TestDaysComparedBySetsAreComparedAgain(t *testing.T) {
 		FROM unnest(ARRAY['negentropy', 'pages']) AS method, generate_series(0, 6) AS n`)
 	execute(t, pool, `UPDATE relay_audits SET ended_at = now() WHERE day = ((now() - interval '1 hour') AT TIME ZONE 'UTC')::date - 1`)
 	streams := []string{"nostr:negentropy", "nostr:pages"}
-	stream, day, err := schema.DueRelayAudit(t.Context(), pool, streams)
+	stream, day, err := directory.DueAudit(t.Context(), pool, streams)
 	require.NoError(t, err)
 	require.Equal(t, "nostr:negentropy", stream)
 	require.Equal(t, []string{day.Format(time.DateOnly)}, column(t, pool, `SELECT (((now() - interval '1 hour') AT TIME ZONE 'UTC')::date - 2)::text`))
-	require.NoError(t, schema.StoreRelayAudit(t.Context(), pool, schema.RelayAudit{Stream: stream, Day: day, Method: "negentropy", Missing: 3}, true))
-	_, _, err = schema.DueRelayAudit(t.Context(), pool, streams)
+	require.NoError(t, directory.StoreAudit(t.Context(), pool, directory.Audit{Stream: stream, Day: day, Method: "negentropy", Missing: 3}, true))
+	_, _, err = directory.DueAudit(t.Context(), pool, streams)
 	require.ErrorIs(t, err, schema.ErrNoRows, "no day is due: one was compared today, the day before cannot be compared yet, and earlier ones are skipped")
 	execute(t, pool, `UPDATE relay_audits SET problem = ''`)
-	_, again, err := schema.DueRelayAudit(t.Context(), pool, streams)
+	_, again, err := directory.DueAudit(t.Context(), pool, streams)
 	require.NoError(t, err)
 	require.Equal(t, day.AddDate(0, 0, -1), again)
 }

@@ -1,4 +1,4 @@
-package schema
+package directory
 
 import (
 	"context"
@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+
+	"github.com/weir-social/weir/schema"
 )
 
 // Relay is a relay that followed Nostr accounts name.
@@ -24,7 +26,7 @@ const failingRelay = 8
 // most and without the configured ones. Relays that have failed for long come last; a week after
 // they were due, they get another chance. A relay's row is kept as long as an account names the
 // relay.
-func ChooseRelays(ctx context.Context, db DB, configured []string, most int) error {
+func ChooseRelays(ctx context.Context, db schema.DB, configured []string, most int) error {
 	const sql = `
 WITH named AS (
     SELECT r AS url, count(*) AS accounts
@@ -50,7 +52,7 @@ ON CONFLICT (url) DO UPDATE SET chosen = true WHERE NOT k.chosen`
 }
 
 // DueRelay returns the relay that has been due for longest, with the followed accounts that name it.
-func DueRelay(ctx context.Context, db DB) (Relay, error) {
+func DueRelay(ctx context.Context, db schema.DB) (Relay, error) {
 	const sql = `
 SELECT k.url, k.read_to, k.failures,
        ARRAY(SELECT a.did FROM nostr_authors AS a WHERE k.url = ANY (a.relays) AND EXISTS (SELECT FROM watch_members AS w WHERE w.did = a.did) ORDER BY a.did)
@@ -58,8 +60,8 @@ FROM nostr_relays AS k
 WHERE k.chosen AND k.next_at <= now()
 ORDER BY k.next_at, k.url
 LIMIT 1`
-	relay, err := One(ctx, db, "find the relay that is due", pgx.RowToStructByPos[Relay], sql)
-	if errors.Is(err, ErrNoRows) {
+	relay, err := schema.One(ctx, db, "find the relay that is due", pgx.RowToStructByPos[Relay], sql)
+	if errors.Is(err, schema.ErrNoRows) {
 		return Relay{}, nil
 	}
 	return relay, err
@@ -67,21 +69,21 @@ LIMIT 1`
 
 // ServingRelaysOf returns the chosen relays that some of these accounts name and whose last read
 // succeeded.
-func ServingRelaysOf(ctx context.Context, db DB, dids []string) ([]string, error) {
+func ServingRelaysOf(ctx context.Context, db schema.DB, dids []string) ([]string, error) {
 	const sql = `
 SELECT k.url FROM nostr_relays AS k
 WHERE k.chosen AND k.failures = 0 AND k.read_to IS NOT NULL AND EXISTS (SELECT FROM nostr_authors AS a WHERE a.did = ANY ($1) AND k.url = ANY (a.relays))
 ORDER BY k.url`
-	return All(ctx, db, "find the relays that serve accounts", pgx.RowTo[string], sql, dids)
+	return schema.All(ctx, db, "find the relays that serve accounts", pgx.RowTo[string], sql, dids)
 }
 
 // RecordRelay stores the time up to which a relay was read, nil if it was not, and why the read
 // failed or was incomplete.
-func RecordRelay(ctx context.Context, db DB, url string, readTo *time.Time, next time.Time, problem string) error {
+func RecordRelay(ctx context.Context, db schema.DB, url string, readTo *time.Time, next time.Time, problem string) error {
 	const sql = `
 UPDATE nostr_relays SET read_to = coalesce($2, read_to), next_at = $3, problem = $4, failures = CASE WHEN $4 = '' THEN 0 ELSE failures + 1 END
 WHERE url = $1`
-	if _, err := db.Exec(ctx, sql, url, readTo, next, Text(problem)); err != nil {
+	if _, err := db.Exec(ctx, sql, url, readTo, next, schema.Text(problem)); err != nil {
 		return fmt.Errorf("store how far %s was read: %w", url, err)
 	}
 	return nil

@@ -1,0 +1,4 @@
+package directory
+
+// EventsBetweenSQL is the statement of EventsBetween.
+const EventsBetweenSQL = eventsBetween
