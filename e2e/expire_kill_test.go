@@ -22,19 +22,50 @@ import (
 	"github.com/weir-social/weir/schema/schematest"
 )
 
-// expirySteps are the steps of an expiry in order, each with a query that counts the rows it still
-// has to delete.
-var expirySteps = []struct{ name, left string }{
-	{"posts", `SELECT count(*) FROM pg_inherits AS i JOIN pg_class AS c ON c.oid = i.inhrelid
-		WHERE i.inhparent = 'posts'::regclass AND c.relname < to_char(now() AT TIME ZONE 'UTC' - interval '3 days', '"posts_"YYYYMMDD')`},
-	{"late posts", `SELECT count(*) FROM posts_default WHERE did LIKE 'did:plc:seed%' AND created_at < now() - interval '2 days'`},
-	{"other records", `SELECT count(*) FROM records_other WHERE created_at < now() - interval '2 days'`},
-	{"an account's records", `SELECT count(*) FROM posts WHERE collection = 'app.bsky.feed.post' AND did LIKE 'did:plc:seedgone%'`},
-	{"an account's shares", `SELECT count(*) FROM shares WHERE did LIKE 'did:plc:seedgone%'`},
-	{"days of shares", `SELECT count(*) FROM shares WHERE did LIKE 'did:plc:seed%' AND rkey < tid_floor(now() - interval '9 days')`},
-	{"other shares", `SELECT count(*) FROM shares_default WHERE did LIKE 'did:plc:seed%' AND stored_at < now() - interval '8 days'`},
-	{"links", `SELECT count(*) FROM links WHERE url LIKE 'https://due%'`},
-	{"tombstones", `SELECT count(*) FROM tombstones WHERE did LIKE 'did:plc:seed%' AND deleted_at < now() - interval '9 days'`},
+// expiryStep is a step of an expiry, with what it still has to delete.
+type expiryStep struct {
+	name, from, where string
+	key               string // what identifies a row, or the name of a partition
+	partitions        bool   // it drops partitions
+}
+
+func (s expiryStep) left() string { return `SELECT count(*) FROM ` + s.from + ` WHERE ` + s.where }
+
+// stop makes the deletion of a random row, or the drop of a random partition, wait for an advisory
+// lock. It returns the SQL that undoes this.
+func (s expiryStep) stop(t *testing.T, pool *pgxpool.Pool) (undo string) {
+	t.Helper()
+	one, err := schema.One(t.Context(), pool, "choose what is deleted last", pgx.RowTo[string],
+		`SELECT `+s.key+` FROM `+s.from+` WHERE `+s.where+` ORDER BY random() LIMIT 1`)
+	require.NoError(t, err)
+	wait := fmt.Sprintf(`PERFORM pg_advisory_xact_lock_shared(%d)`, expiryStops)
+	sql := `CREATE FUNCTION stop() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN ` + wait + `; RETURN OLD; END $$;
+		CREATE TRIGGER stop BEFORE DELETE ON ` + s.from + ` FOR EACH ROW WHEN (` + strings.NewReplacer("did", "OLD.did", "rkey", "OLD.rkey", "url", "OLD.url").Replace(s.key) + ` = '` + one + `') EXECUTE FUNCTION stop()`
+	if s.partitions {
+		sql = `CREATE FUNCTION stop() RETURNS event_trigger LANGUAGE plpgsql AS $$ BEGIN
+			IF EXISTS (SELECT FROM pg_event_trigger_dropped_objects() WHERE object_name = '` + one + `') THEN ` + wait + `; END IF; END $$;
+			CREATE EVENT TRIGGER stop ON sql_drop EXECUTE FUNCTION stop()`
+	}
+	_, err = pool.Exec(t.Context(), sql)
+	require.NoError(t, err)
+	return `DROP FUNCTION stop() CASCADE`
+}
+
+// expiryStops is the advisory lock that a step waits for.
+const expiryStops = 8101
+
+// expirySteps are the steps of an expiry in order.
+var expirySteps = []expiryStep{
+	{name: "posts", from: `pg_inherits AS i JOIN pg_class AS c ON c.oid = i.inhrelid`, key: `c.relname`, partitions: true,
+		where: `i.inhparent = 'posts'::regclass AND c.relname < to_char(now() AT TIME ZONE 'UTC' - interval '3 days', '"posts_"YYYYMMDD')`},
+	{name: "late posts", from: `posts_default`, key: `did || rkey`, where: `did LIKE 'did:plc:seed%' AND created_at < now() - interval '2 days'`},
+	{name: "other records", from: `records_other`, key: `did || rkey`, where: `created_at < now() - interval '2 days'`},
+	{name: "an account's records", from: `posts_default`, key: `did || rkey`, where: `did LIKE 'did:plc:seedgone%'`},
+	{name: "an account's shares", from: `shares_default`, key: `did || rkey`, where: `did LIKE 'did:plc:seedgone%'`},
+	{name: "days of shares", from: `shares`, key: `tableoid::regclass::text`, partitions: true, where: `did LIKE 'did:plc:seed%' AND rkey < tid_floor(now() - interval '9 days')`},
+	{name: "other shares", from: `shares_default`, key: `did || rkey`, where: `did LIKE 'did:plc:seed%' AND stored_at < now() - interval '8 days'`},
+	{name: "links", from: `links`, key: `url`, where: `url LIKE 'https://due%'`},
+	{name: "tombstones", from: `tombstones`, key: `did || rkey`, where: `did LIKE 'did:plc:seed%' AND deleted_at < now() - interval '9 days'`},
 }
 
 // seedExpiry stores rows that are due and rows that are not, of every kind that
@@ -131,16 +162,9 @@ func TestKillInExpiry(t *testing.T) {
 	pool := open(t, k.server.URL("weir"))
 	stop := live(t, k.net, 100)
 	var want []string
-	for round := 0; k.kills < wanted; round++ {
-		require.Less(t, round, 3*wanted, "expiry ends before the kill: %d of %d kills hit it", k.kills, wanted)
-		want = append(want, k.seed(pool, round)...)
-		step := expirySteps[steps[k.kills%len(steps)]]
-		if due, left := k.killIn(pool, step.left); left > 0 {
-			k.kills++
-			t.Logf("killed in %s: %d of %d left", step.name, left, due)
-		} else {
-			t.Logf("killed too late for %s", step.name)
-		}
+	for ; k.kills < wanted; k.kills++ {
+		want = append(want, k.seed(pool, k.kills)...)
+		k.killIn(pool, expirySteps[steps[k.kills%len(steps)]])
 	}
 	k.process = start(t, k.env, "serve")
 	stop()
@@ -149,7 +173,7 @@ func TestKillInExpiry(t *testing.T) {
 	slices.Sort(want)
 	require.Equal(t, want, lines(t, pool, seeded))
 	for _, step := range expirySteps {
-		require.Zero(t, count(t, pool, step.left), step.name)
+		require.Zero(t, count(t, pool, step.left()), step.name)
 	}
 	for _, sql := range []string{`DELETE FROM shares WHERE did LIKE 'did:plc:seed%'`, `DELETE FROM links WHERE url ~ '^https://[a-z-]+[.]example/round'`,
 		`DELETE FROM records WHERE did LIKE 'did:plc:seed%'`, `DELETE FROM tombstones WHERE did LIKE 'did:plc:seed%'`, `DELETE FROM accounts WHERE did LIKE 'did:plc:seed%'`} {
@@ -182,20 +206,35 @@ func (k *killing) seed(pool *pgxpool.Pool, n int) []string {
 	return lines(k.t, pool, survivors, round)
 }
 
-// killIn starts the process and kills it when some of the due rows are gone. It returns how many
-// rows were due and how many are left.
-func (k *killing) killIn(pool *pgxpool.Pool, sql string) (due, left int) {
+// killIn starts the process, and kills it while a step deletes. The server then rolls back, or has
+// the whole statement already and commits it.
+func (k *killing) killIn(pool *pgxpool.Pool, step expiryStep) {
 	k.t.Helper()
-	due = count(k.t, pool, sql)
-	some := due - due*rand.IntN(80)/100 // kill when at most this many are left
+	due := count(k.t, pool, step.left())
+	undo := step.stop(k.t, pool)
+	holder, err := pool.Acquire(k.t.Context())
+	require.NoError(k.t, err)
+	defer holder.Release()
+	_, err = holder.Exec(k.t.Context(), `SELECT pg_advisory_lock($1)`, expiryStops)
+	require.NoError(k.t, err)
+	stopped := fmt.Sprintf(`FROM pg_locks WHERE locktype = 'advisory' AND objid = %d AND NOT granted`, expiryStops)
 	k.process = start(k.t, k.env, "serve")
 	k.expire(pool)
 	eventually.True(k.t, func() bool {
-		n, err := tryCount(pool, sql)
-		return err == nil && n < due && n <= some
-	}, 10*time.Millisecond, "nothing expires: %s", tail(k.process.stderr.String(), 2000))
+		n, err := tryCount(pool, `SELECT count(*) `+stopped)
+		return err == nil && n > 0
+	}, 10*time.Millisecond, "expiry does not come to %s: %s", step.name, tail(k.process.stderr.String(), 2000))
 	k.process.kill()
-	return due, count(k.t, pool, sql)
+	rolledBack := rand.IntN(2) == 0
+	if rolledBack {
+		execute(k.t, k.server.URL("weir"), `SELECT pg_terminate_backend(pid) `+stopped)
+	}
+	_, err = holder.Exec(k.t.Context(), `SELECT pg_advisory_unlock($1)`, expiryStops)
+	require.NoError(k.t, err)
+	execute(k.t, k.server.URL("weir"), undo)
+	left := count(k.t, pool, step.left())
+	require.True(k.t, left > 0 || !rolledBack)
+	k.t.Logf("killed in %s: %d of %d left", step.name, left, due)
 }
 
 // expire enqueues an expiry in SQL, in addition to those that killed processes left unfinished, and

@@ -17,10 +17,21 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// atOnce is how many tests run at once for each core. Their processes wait for each other and for
-// the network. A higher number does not shorten the run: many tests generate events by the clock,
-// and processes without processor time reach their time limits and wait for retries.
-const atOnce = 3
+// How many tests run at once for each core: more if the cores are idle, because the tests wait for
+// each other's processes and for the network, and fewer if the machine is busy. Many tests generate
+// events by the clock, and processes without processor time reach their time limits and wait for
+// retries.
+const (
+	atOnceIdle = 6
+	atOnce     = 3
+	atOnceBusy = 1
+)
+
+// The mean number of threads, for each core, that run or wait for a core.
+const (
+	idle = 2 // less: the cores are idle at times
+	busy = 6 // more: further tests would only prolong the others
+)
 
 // longest are the tests that take most time, the longest first. Such a test must start early, or it
 // prolongs the whole run.
@@ -29,22 +40,16 @@ var longest = []string{
 	"TestKilledServeReadsRelay", "TestKilledArchive", "TestRotationReadLateLosesNothing", "TestRollingRestart", "TestSoak", "TestTrace",
 }
 
-// busy is how many threads for each core run or wait for one, above which only one test
-// runs for each core. More would not end sooner, and would exceed their time limits.
-const busy = 6
-
 // turns lets tests begin: the longest first, whatever the order in which package testing
 // wakes them.
 type turns struct {
 	mu      sync.Mutex
-	free    int
 	running int
 	queue   []*turn
 
-	calm     int            // how many tests begin at once; further ones begin one by one, unless the machine is busy
+	cores    int
 	runnable func() float64 // returns how many threads run or wait for a core
-	load     float64        // mean of runnable over ten seconds
-	most     float64        // the load of a busy machine
+	load     float64        // mean of runnable over some seconds
 	ticking  bool
 }
 
@@ -58,8 +63,18 @@ var running = newTurns(runtime.GOMAXPROCS(0), runnable)
 
 // newTurns returns the turns of a machine that counts as busy until its load is known.
 func newTurns(cores int, runnable func() float64) *turns {
-	most := float64(busy * cores)
-	return &turns{free: atOnce * cores, calm: cores, runnable: runnable, load: most + 1, most: most}
+	return &turns{cores: cores, runnable: runnable, load: float64(busy*cores + 1)}
+}
+
+// room returns how many tests may run at once.
+func (r *turns) room() int {
+	switch load := r.load / float64(r.cores); {
+	case load < idle:
+		return atOnceIdle * r.cores
+	case load <= busy:
+		return atOnce * r.cores
+	}
+	return atOnceBusy * r.cores
 }
 
 // runnable returns how many threads of the machine run or wait for a core; 0 where the kernel
@@ -104,25 +119,31 @@ func (r *turns) enter(name string) *turn {
 	return w
 }
 
-// admit lets those of the queue begin that need not know how busy the machine is.
+// A test begins at least looks apart from the one before, so that the load is that of both.
+const (
+	looks  = 200 * time.Millisecond
+	weight = 10 // the load is a mean over as many looks
+)
+
+// admit lets those of the queue begin for which there is room however busy the machine is.
 func (r *turns) admit() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	for r.running < r.calm && len(r.queue) > 0 {
+	for r.running < atOnceBusy*r.cores && len(r.queue) > 0 {
 		r.next()
 	}
 	if len(r.queue) > 0 && !r.ticking {
 		r.ticking = true
-		time.AfterFunc(2*time.Second, r.tick)
+		time.AfterFunc(looks, r.tick)
 	}
 }
 
-// tick lets one more begin if there is room for it and the machine is not busy.
+// tick lets one more begin if there is room for it.
 func (r *turns) tick() {
 	r.mu.Lock()
 	r.ticking = false
-	r.load += (r.runnable() - r.load) / 5
-	if r.free > 0 && len(r.queue) > 0 && r.load <= r.most {
+	r.load += (r.runnable() - r.load) / weight
+	if r.running < r.room() && len(r.queue) > 0 {
 		r.next()
 	}
 	r.mu.Unlock()
@@ -130,7 +151,6 @@ func (r *turns) tick() {
 }
 
 func (r *turns) next() {
-	r.free--
 	r.running++
 	close(r.queue[0].begin)
 	r.queue = r.queue[1:]
@@ -138,14 +158,13 @@ func (r *turns) next() {
 
 func (r *turns) leave() {
 	r.mu.Lock()
-	r.free++
 	r.running--
 	r.mu.Unlock()
 	r.admit()
 }
 
-// TestLongestBeginFirst shows that the longest tests in the queue begin first, and no more at once
-// than there are free places.
+// TestLongestBeginFirst shows that the longest tests in the queue begin first, and on a busy machine
+// one for each core.
 func TestLongestBeginFirst(t *testing.T) {
 	parallel(t)
 	r := newTurns(2, runnable)
@@ -174,34 +193,39 @@ func TestLongestBeginFirst(t *testing.T) {
 }
 
 // TestBusyMachineRunsFewerTests: one for each core, and the others one by one once it is less
-// busy.
+// busy, most of them if it is idle.
 func TestBusyMachineRunsFewerTests(t *testing.T) {
 	parallel(t)
 	synctest.Test(t, func(t *testing.T) {
 		load := 13.0
 		r := newTurns(2, func() float64 { return load })
-		for range 10 {
+		for range 20 {
 			r.enter("TestOne")
+		}
+		settled := func(runnable float64) int {
+			load = runnable
+			time.Sleep(time.Minute)
+			return r.running
 		}
 		r.admit()
 		require.Equal(t, 2, r.running)
-		time.Sleep(time.Minute)
-		require.Equal(t, 2, r.running)
+		require.Equal(t, 2, settled(13))
 		r.leave()
 		require.Equal(t, 2, r.running)
-		load = 11
-		time.Sleep(time.Minute)
-		require.Equal(t, 6, r.running)
-		require.Zero(t, r.free)
-		require.Len(t, r.queue, 3)
+		require.Equal(t, 6, settled(11))
+		require.Equal(t, 12, settled(2))
+		require.Equal(t, 12, settled(11))
+		for range 9 {
+			r.leave()
+		}
+		require.Equal(t, 3, r.running)
+		require.Equal(t, 6, settled(11))
 		for range 6 {
 			r.leave()
 		}
-		require.Len(t, r.queue, 1)
 		require.Equal(t, 2, r.running)
-		r.leave()
+		require.Equal(t, 4, settled(2))
 		require.Empty(t, r.queue)
-		time.Sleep(2 * time.Second) // the last tick
 	})
 }
 
