@@ -70,18 +70,10 @@ func TestPartlyReadBackfillReadsTheGapToo(t *testing.T) {
 	r.execute(`INSERT INTO watches (target, kind) VALUES ($1, 'account')`, did)
 	r.becomes(1, `SELECT count(*) FROM accounts WHERE feed_read_at IS NOT NULL`)
 	// A second backfill reads its first page; then the server rate limits it.
-	awaited, release := r.holding(func(tx pgx.Tx) error {
-		_, err := tx.Exec(t.Context(), `LOCK TABLE records IN SHARE MODE`)
-		return err
-	})
 	const feed = "app.bsky.feed.getAuthorFeed"
-	r.net.ForgetCalls()
+	awaited, release := r.holdingRecords(feed)
 	_, err := r.client.Insert(t.Context(), jobs.BackfillAccount{DID: did, Since: time.Now().Add(-24 * time.Hour)}, &river.InsertOpts{Priority: jobs.PriorityManual})
 	require.NoError(t, err)
-	eventually.True(t, func() bool { // other transactions may wait too
-		calls := r.net.Calls(feed)
-		return len(calls) > 0 && calls[0].Status == 200
-	}, time.Millisecond)
 	awaited()
 	require.NoError(t, r.net.FailCalls(simnet.CallFault{Kind: simnet.TooMany, Endpoint: feed, Count: 1000, Wait: 3 * time.Second}))
 	release()

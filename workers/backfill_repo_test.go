@@ -10,7 +10,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/require"
 
 	"github.com/weir-social/weir/bluesky"
@@ -69,10 +68,7 @@ func TestInterruptedHistoryContinues(t *testing.T) {
 		r.puts(did, persona, old(i), "p")
 	}
 	const listing = "com.atproto.repo.listRecords"
-	awaited, release := r.holding(func(tx pgx.Tx) error {
-		_, err := tx.Exec(t.Context(), `LOCK TABLE records IN SHARE MODE`)
-		return err
-	})
+	awaited, release := r.holdingRecords(listing)
 	r.requests(persona)
 	awaited() // the job has its first page
 	require.NoError(t, r.net.FailCalls(simnet.CallFault{Kind: simnet.TooMany, Endpoint: listing, Count: 1, Wait: 6 * time.Second}))
@@ -96,10 +92,7 @@ func TestInterruptedHistoryContinues(t *testing.T) {
 		return false
 	}, 100*time.Millisecond)
 	r.becomes(0, `SELECT count(*) FROM river_job WHERE kind = 'backfill_repo' AND state <> 'completed'`)
-	awaited, release = r.holding(func(tx pgx.Tx) error {
-		_, err := tx.Exec(t.Context(), `LOCK TABLE records IN SHARE MODE`)
-		return err
-	})
+	awaited, release = r.holdingRecords(listing)
 	again()
 	awaited()
 	r.execute(`DELETE FROM river_job WHERE kind = 'backfill_repo' AND state <> 'running'`)

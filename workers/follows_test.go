@@ -132,6 +132,24 @@ func (r *rig) holding(lock func(tx pgx.Tx) error) (awaited, release func()) {
 	}
 }
 
+// holdingRecords keeps a job from storing the first page that it reads from an endpoint. Other
+// transactions may wait for the lock too, so awaited also waits for the page.
+func (r *rig) holdingRecords(endpoint string) (awaited, release func()) {
+	r.t.Helper()
+	before := len(r.net.Calls(endpoint))
+	waited, release := r.holding(func(tx pgx.Tx) error {
+		_, err := tx.Exec(r.t.Context(), `LOCK TABLE records IN SHARE MODE`)
+		return err
+	})
+	return func() {
+		r.t.Helper()
+		eventually.True(r.t, func() bool {
+			return slices.ContainsFunc(r.net.Calls(endpoint)[before:], func(c simnet.Call) bool { return c.Status == 200 })
+		}, time.Millisecond)
+		waited()
+	}, release
+}
+
 // holdingFeed keeps a backfill from ending.
 func (r *rig) holdingFeed(did string) (awaited, release func()) {
 	r.t.Helper()

@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"github.com/bluesky-social/indigo/atproto/syntax"
-	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/require"
 
 	"github.com/weir-social/weir/bluesky"
@@ -83,11 +82,8 @@ func TestClosedGapStoresEditsAndDeletions(t *testing.T) {
 	_, err := r.net.PostNow(did, "posted in the gap")
 	require.NoError(t, err)
 
-	awaited, release := r.holding(func(tx pgx.Tx) error {
-		_, err := tx.Exec(t.Context(), `LOCK TABLE records IN SHARE MODE`)
-		return err
-	})
 	before := len(r.net.Calls("com.atproto.repo.listRecords"))
+	awaited, release := r.holdingRecords("com.atproto.repo.listRecords")
 	r.execute(addGap)
 	awaited() // the job has its first page
 	require.NoError(t, r.net.FailCalls(simnet.CallFault{Kind: simnet.TooMany, Endpoint: "com.atproto.repo.listRecords", Count: 1}))
