@@ -28,7 +28,7 @@ func layers() map[string][]string {
 		"consumer":           {"archive", "retry", "schema"},
 		"consumer/firehose":  {"consumer", "consumer/socket", "syntax"},
 		"consumer/jetstream": {"consumer", "consumer/socket", "syntax"},
-		"consumer/nostr":     {"consumer", "consumer/socket", "nostr", "nostr/negentropy"},
+		"consumer/nostr":     {"archive", "consumer", "consumer/socket", "nostr", "nostr/negentropy"},
 		"consumer/recording": {"consumer"},
 		"consumer/socket":    {"consumer", "retry"},
 		"workers":            {"archive", "archive/catalog", "archive/clickhouse", "bluesky", "card", "collection", "history", "jobs", "lexicon", "lexicon/rules", "link", "nostr", "nostr/directory", "ops/health", "ranking", "records", "redirect", "retry", "schema", "verdict", "wellknown"},

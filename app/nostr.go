@@ -89,15 +89,6 @@ func (p App) nostrWireOf(relays []string) consumer.Wire {
 	return nostr.Wire(p.stored.Kinds(nostrNetwork), p.signatures.events(p), relays)
 }
 
-// exportNostr returns the JSON of an archived event.
-func exportNostr(record []byte) []byte {
-	e, err := protocol.DecodeNotepack(record)
-	if err != nil {
-		return record
-	}
-	return e.AppendJSON(nil)
-}
-
 // coveredAtOnce is how many tombstones one transaction leaves.
 const coveredAtOnce = 10_000
 

@@ -28,18 +28,18 @@ func sources() []sourceEntry {
 			name: "jetstream", wire: jetstream.WireName, words: "the public Jetstream",
 			variable: "WEIR_JETSTREAM", endpoints: func(c Config) []string { return c.Jetstream }, compresses: true,
 			open: App.openJetstream, newWire: App.jetstreamWire,
-			strip: func() archive.Strip { return stripFrames(jetstream.Wire(nil)) },
+			strip: func() archive.Strip { return consumer.Strip(jetstream.Wire(nil)) },
 		},
 		{
 			name: "firehose", wire: firehose.WireName, words: "the relays",
 			variable: "WEIR_RELAYS", endpoints: func(c Config) []string { return c.Relays },
 			open: App.openFirehose, newWire: App.firehoseWire,
-			strip: func() archive.Strip { return stripFrames(firehose.Wire(nil, nil)) },
+			strip: func() archive.Strip { return consumer.Strip(firehose.Wire(nil, nil)) },
 		},
 		{
 			name: nostrNetwork, wire: nostr.WireName, network: protocol.DIDPrefix, streams: Config.nostrStreams, resends: true,
 			open: App.openNostr, newWire: App.nostrWire, leased: App.coverDeletions,
-			strip: stripNostr, export: exportNostr,
+			strip: nostr.Strip, export: nostr.ExportJSON,
 		},
 	}
 }
@@ -131,6 +131,19 @@ func sourceOf(wire string) (s sourceEntry, known bool) {
 		}
 	}
 	return sourceEntry{}, false
+}
+
+// strip returns how what must be forgotten is taken out of a segment's records, in one
+// goroutine.
+func strip(m archive.Manifest) (archive.Strip, error) {
+	if m.Wire == schema.WireSnapshot {
+		return schema.StripSnapshot, nil
+	}
+	s, known := sourceOf(m.Wire)
+	if !known {
+		return nil, fmt.Errorf("segment %s: this version of Weir does not know the wire %s", m.Name, m.Wire)
+	}
+	return s.strip(), nil
 }
 
 // networkOf returns the network of an account.

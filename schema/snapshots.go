@@ -296,3 +296,42 @@ SELECT FROM numbered`
 		return nil
 	})
 }
+
+// StripSnapshot removes the names of forgotten accounts from a snapshot of the accounts.
+// Which accounts Weir followed stays.
+func StripSnapshot(m archive.Manifest, record []byte, goes func(archive.Said) bool) [][]byte {
+	part, err := ParseSnapshotPart(record)
+	if err != nil || part.Table != SnapshotOfAccounts {
+		return [][]byte{record}
+	}
+	names, gone := []string{"handle", "display_name", "avatar"}, false
+	for i, row := range part.Rows {
+		var account map[string]json.RawMessage
+		var did string
+		if json.Unmarshal(row, &account) != nil || json.Unmarshal(account["did"], &did) != nil {
+			continue
+		}
+		named := false
+		for _, name := range names {
+			named = named || account[name] != nil && string(account[name]) != "null"
+		}
+		if !named || !goes(archive.Said{Author: did, At: m.FirstAt}) {
+			continue
+		}
+		gone = true
+		for _, name := range names {
+			account[name] = json.RawMessage("null")
+		}
+		if part.Rows[i], err = json.Marshal(account); err != nil {
+			return nil
+		}
+	}
+	if !gone {
+		return [][]byte{record}
+	}
+	b, err := json.Marshal(part)
+	if err != nil {
+		return nil
+	}
+	return [][]byte{b}
+}

@@ -1,0 +1,47 @@
+package nostr
+
+import (
+	"time"
+
+	"github.com/weir-social/weir/archive"
+	"github.com/weir-social/weir/consumer"
+	"github.com/weir-social/weir/nostr"
+)
+
+// Strip returns a Strip for Nostr events, by the dates of their authors. Requests to
+// vanish stay. Requests for deletions stay too, unless their author has vanished.
+func Strip() archive.Strip {
+	wires := map[int]consumer.Wire{}
+	var message consumer.Message
+	return func(m archive.Manifest, record []byte, goes func(archive.Said) bool) [][]byte {
+		e, err := nostr.DecodeNotepack(record)
+		if err != nil || e.Kind == nostr.KindVanish || e.CheckID() != nil {
+			return [][]byte{record}
+		}
+		said := archive.Said{Author: nostr.DID(e.PubKey), At: time.Unix(e.CreatedAt, 0)}
+		wire, ok := wires[e.Kind]
+		if !ok {
+			wire = Wire([]int{e.Kind}, nil, nil)
+			wires[e.Kind] = wire
+		}
+		if e.Kind != nostr.KindDeletion {
+			wire.Decode(record, time.Time{}, &message) // at the zero time, nothing has expired
+			if len(message.Events) == 1 {
+				said = consumer.Said(&message.Events[0], said.At)
+			}
+		}
+		if goes(said) {
+			return nil
+		}
+		return [][]byte{record}
+	}
+}
+
+// ExportJSON returns the JSON of an archived event.
+func ExportJSON(record []byte) []byte {
+	e, err := nostr.DecodeNotepack(record)
+	if err != nil {
+		return record
+	}
+	return e.AppendJSON(nil)
+}

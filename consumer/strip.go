@@ -1,0 +1,76 @@
+package consumer
+
+import (
+	"time"
+
+	"github.com/weir-social/weir/archive"
+)
+
+// Strip returns a Strip for the frames of a wire, for one goroutine. If an event must be removed
+// from a frame, one excerpt remains for each other event.
+func Strip(wire Wire) archive.Strip {
+	var message Message
+	return func(m archive.Manifest, record []byte, goes func(archive.Said) bool) [][]byte {
+		wire.Decode(record, m.LastAt, &message)
+		at := sentAt(&message, m)
+		var stays []int
+		gone := false
+		for i := range message.Events {
+			ev := &message.Events[i]
+			if mayGo(ev) && goes(Said(ev, at)) {
+				gone = true
+				continue
+			}
+			stays = append(stays, ev.Part)
+		}
+		for _, bad := range message.Malformed { // their content is unknown
+			gone = bad.Author != "" && goes(archive.Said{Author: bad.Author, At: at}) || gone
+		}
+		if n := &message.Identity; len(message.Events)+len(message.Malformed) == 0 && n.Author != "" {
+			gone = goes(archive.Said{Author: n.Author, At: at})
+		}
+		switch {
+		case !gone:
+			return [][]byte{record}
+		case len(stays) == 0:
+			return nil
+		case wire.Excerpt == nil:
+			return [][]byte{record}
+		}
+		var rest [][]byte
+		for _, part := range stays {
+			rest = append(rest, wire.Excerpt(record, part))
+		}
+		return rest
+	}
+}
+
+// mayGo reports whether an event has data to forget. It must stay known which record was
+// deleted, and that an account was deleted.
+func mayGo(ev *Event) bool {
+	switch ev.Kind {
+	case KindAccount, KindErasure:
+		return false
+	case KindCommit:
+		return ev.Operation != Delete
+	}
+	return true
+}
+
+// Said returns the content of an event in the form that the archive compares.
+func Said(ev *Event, at time.Time) archive.Said {
+	s := archive.Said{Author: ev.Author, At: at}
+	if ev.Kind == KindCommit {
+		s.Collection, s.Key, s.Revision = ev.Collection, ev.Key, ev.Revision
+	}
+	return s
+}
+
+// sentAt returns when the server sent a frame. A frame without a time is as old as its
+// segment.
+func sentAt(message *Message, m archive.Manifest) time.Time {
+	if message.TimeUS == 0 {
+		return m.FirstAt
+	}
+	return time.UnixMicro(message.TimeUS)
+}
