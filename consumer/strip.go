@@ -17,7 +17,7 @@ func Strip(wire Wire) archive.Strip {
 		gone := false
 		for i := range message.Events {
 			ev := &message.Events[i]
-			if mayGo(ev) && goes(Said(ev, at)) {
+			if mayGo(ev) && goes(SaidBy(ev, at)) {
 				gone = true
 				continue
 			}
@@ -57,8 +57,8 @@ func mayGo(ev *Event) bool {
 	return true
 }
 
-// Said returns the content of an event in the form that the archive compares.
-func Said(ev *Event, at time.Time) archive.Said {
+// SaidBy returns the content of an event in the form that the archive compares.
+func SaidBy(ev *Event, at time.Time) archive.Said {
 	s := archive.Said{Author: ev.Author, At: at}
 	if ev.Kind == KindCommit {
 		s.Collection, s.Key, s.Revision = ev.Collection, ev.Key, ev.Revision

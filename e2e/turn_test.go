@@ -17,10 +17,10 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// How many tests run at once for each core: more if the cores are idle, because the tests wait for
-// each other's processes and for the network, and fewer if the machine is busy. Many tests generate
-// events by the clock, and processes without processor time reach their time limits and wait for
-// retries.
+// How many tests run at once for each core: more if the cores are idle, because the processes of a
+// test often wait for each other and for the network, and fewer if the machine is busy. Many tests
+// generate events by the clock, and processes without processor time reach their time limits and
+// wait for retries.
 const (
 	atOnceIdle = 6
 	atOnce     = 3
@@ -29,8 +29,8 @@ const (
 
 // The mean number of threads, for each core, that run or wait for a core.
 const (
-	idle = 2 // less: the cores are idle at times
-	busy = 6 // more: further tests would only prolong the others
+	idle = 2 // below this, cores are idle at times
+	busy = 6 // above this, another test would only prolong the others
 )
 
 // longest are the tests that take most time, the longest first. Such a test must start early, or it
@@ -49,7 +49,7 @@ type turns struct {
 
 	cores    int
 	runnable func() float64 // returns how many threads run or wait for a core
-	load     float64        // mean of runnable over some seconds
+	load     float64        // mean of runnable over about two seconds
 	ticking  bool
 }
 
@@ -77,18 +77,19 @@ func (r *turns) room() int {
 	return atOnceBusy * r.cores
 }
 
-// runnable returns how many threads of the machine run or wait for a core; 0 where the kernel
-// does not report it.
+// runnable returns how many threads of the machine run or wait for a core. Where the kernel does not
+// report it, the machine counts as neither idle nor busy.
 func runnable() float64 {
+	unknown := float64(idle * runtime.GOMAXPROCS(0))
 	text, err := os.ReadFile("/proc/loadavg") // 0.42 0.37 0.30 2/345 6789
 	fields := strings.Fields(string(text))
 	if err != nil || len(fields) < 4 {
-		return 0
+		return unknown
 	}
 	count, _, _ := strings.Cut(fields[3], "/")
 	n, err := strconv.ParseFloat(count, 64)
 	if err != nil {
-		return 0
+		return unknown
 	}
 	return n
 }
@@ -119,10 +120,10 @@ func (r *turns) enter(name string) *turn {
 	return w
 }
 
-// A test begins at least looks apart from the one before, so that the load is that of both.
+// Further tests begin at least this far apart, so that the load can follow.
 const (
-	looks  = 200 * time.Millisecond
-	weight = 10 // the load is a mean over as many looks
+	lookEvery   = 200 * time.Millisecond
+	looksInMean = 10
 )
 
 // admit lets those of the queue begin for which there is room however busy the machine is.
@@ -134,7 +135,7 @@ func (r *turns) admit() {
 	}
 	if len(r.queue) > 0 && !r.ticking {
 		r.ticking = true
-		time.AfterFunc(looks, r.tick)
+		time.AfterFunc(lookEvery, r.tick)
 	}
 }
 
@@ -142,7 +143,7 @@ func (r *turns) admit() {
 func (r *turns) tick() {
 	r.mu.Lock()
 	r.ticking = false
-	r.load += (r.runnable() - r.load) / weight
+	r.load += (r.runnable() - r.load) / looksInMean
 	if r.running < r.room() && len(r.queue) > 0 {
 		r.next()
 	}
@@ -163,11 +164,11 @@ func (r *turns) leave() {
 	r.admit()
 }
 
-// TestLongestBeginFirst shows that the longest tests in the queue begin first, and on a busy machine
-// one for each core.
+// TestLongestBeginFirst shows that the longest tests in the queue begin first, and that a busy
+// machine runs one for each core.
 func TestLongestBeginFirst(t *testing.T) {
 	parallel(t)
-	r := newTurns(2, runnable)
+	r := newTurns(2, func() float64 { return 13 })
 	var queue []*turn
 	for _, name := range []string{"TestOne", longest[1], "TestTwo", longest[0], "TestThree"} {
 		queue = append(queue, r.enter(name))
@@ -192,8 +193,8 @@ func TestLongestBeginFirst(t *testing.T) {
 	require.Equal(t, []int{0, 1, 2, 3, 4}, began())
 }
 
-// TestBusyMachineRunsFewerTests: one for each core, and the others one by one once it is less
-// busy, most of them if it is idle.
+// TestBusyMachineRunsFewerTests: one for each core; more, one by one, once it is less busy; most if
+// it is idle.
 func TestBusyMachineRunsFewerTests(t *testing.T) {
 	parallel(t)
 	synctest.Test(t, func(t *testing.T) {

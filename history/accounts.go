@@ -25,7 +25,7 @@ type Queue struct {
 func ReadQueue(ctx context.Context, db schema.DB, limit int) (Queue, error) {
 	const sql = `
 SELECT (SELECT count(*) FROM (SELECT FROM ` + waitingAccounts + ` LIMIT $1) AS w)                                   AS waiting,
-       (SELECT count(*) FROM river_job WHERE kind = 'backfill_repo' AND state IN ` + schema.UnfinishedStates + `)                AS jobs,
+       (SELECT count(*) FROM river_job WHERE kind = 'backfill_repo' AND state IN ` + schema.UnfinishedStates + `)         AS jobs,
        EXISTS (SELECT FROM river_job WHERE state = 'available' AND queue = 'backfill' AND kind <> 'backfill_repo')  AS others`
 	return schema.One(ctx, db, "read the queue of histories", pgx.RowToStructByName[Queue], sql, limit)
 }
@@ -77,7 +77,7 @@ type Account struct {
 	Tries      int
 }
 
-// Owner is the further state of an account that reading it depends on.
+// Owner holds what decides whether, and how far, an account is read.
 type Owner struct {
 	Status  string
 	Wanted  bool  // it is followed, or everyone is
@@ -172,12 +172,12 @@ UPDATE histories AS h SET accounts = h.accounts - 1 FROM dropped AS d WHERE h.co
 	return nil
 }
 
-// Purge deletes the record that a schema.IsPurgeable account was read: if the account
+// Purge deletes the record that a purgeable account was read: if the account
 // returns, it is read again. There are few histories, so it needs no limit.
 func Purge(ctx context.Context, db schema.DB, did string, _ int) (int, error) {
 	const sql = `
 WITH forgotten AS (
-    DELETE FROM history_accounts WHERE collection IN (SELECT collection FROM histories) AND did = $1 AND state <> 'waiting' AND` + schema.IsPurgeable + `
+    DELETE FROM history_accounts WHERE collection IN (SELECT collection FROM histories) AND did = $1 AND state <> 'waiting' AND` + schema.PurgeableCondition + `
     RETURNING collection, run, state
 ), unread AS (
     UPDATE histories AS h SET accounts = h.accounts - 1, unread = h.unread - 1

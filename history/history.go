@@ -14,13 +14,11 @@ import (
 	"github.com/weir-social/weir/schema"
 )
 
-// The states of a history.
+// States of a history. The others are waiting (for a stream that stores the collection), reading (all
+// accounts are known and are being read) and cancelled.
 const (
-	Waiting         = "waiting" // for a stream that stores the collection
-	ListingAccounts = "listing" // relays are asked for the accounts
-	Reading         = "reading" // all accounts are known and are being read
-	Complete        = "complete"
-	Cancelled       = "cancelled"
+	StateListing  = "listing" // relays are asked for the accounts
+	StateComplete = "complete"
 )
 
 // History is the progress of reading a collection's past.

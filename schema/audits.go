@@ -296,7 +296,7 @@ ON CONFLICT DO NOTHING`
 	if _, err := tx.Exec(ctx, sql, id, keys.did, keys.collection, keys.rkey, fault, detail, maxFaultsPerKind); err != nil {
 		return fmt.Errorf("store the faults of the audit: %w", err)
 	}
-	_, err = DeleteRows(ctx, tx, "delete old audits", `DELETE FROM audits WHERE ended_at < $1`, a.Ended.Add(-auditRetention))
+	_, err = deleteRows(ctx, tx, "delete old audits", `DELETE FROM audits WHERE ended_at < $1`, a.Ended.Add(-auditRetention))
 	return err
 }
 

@@ -8,7 +8,7 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// unfinished lists the states of River's jobs that have not ended.
+// UnfinishedStates lists the states of River's jobs that have not ended.
 const UnfinishedStates = `('available', 'pending', 'retryable', 'running', 'scheduled')`
 
 // Unfinished counts unfinished jobs.

@@ -116,7 +116,7 @@ WITH RECURSIVE jobs (id) AS (
 )
 DELETE FROM listing_members AS l
 WHERE l.ctid = ANY (ARRAY(SELECT l.ctid FROM listing_members AS l JOIN lost ON lost.id = l.job_id LIMIT $1))`
-	return DeleteRows(ctx, db, "delete orphaned listings", sql, limit)
+	return deleteRows(ctx, db, "delete orphaned listings", sql, limit)
 }
 
 // CheckListing returns ErrNoRows if a listing that began at a time is obsolete: the

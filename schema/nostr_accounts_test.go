@@ -14,6 +14,7 @@ import (
 
 func nostrAccount(digit string) string { return "did:nostr:" + strings.Repeat(digit, 64) }
 
+// TestSecretKeyIsNoTarget shows that a secret key is refused as a target, also by SQL.
 func TestSecretKeyIsNoTarget(t *testing.T) {
 	t.Parallel()
 	pool := schematest.New(t)
@@ -28,6 +29,8 @@ func TestSecretKeyIsNoTarget(t *testing.T) {
 	require.ErrorContains(t, err, "secret key")
 }
 
+// TestGapsConcernTheirNetwork shows that a gap of one network's stream does not wait for accounts
+// of the other. Audits and histories only read repositories.
 func TestGapsConcernTheirNetwork(t *testing.T) {
 	t.Parallel()
 	pool := schematest.New(t)
@@ -51,6 +54,8 @@ func TestGapsConcernTheirNetwork(t *testing.T) {
 	require.Zero(t, pending)
 }
 
+// TestPurgedEventsMayComeAgain shows that purged events can be stored again if their author is
+// followed again.
 func TestPurgedEventsMayComeAgain(t *testing.T) {
 	t.Parallel()
 	pool := schematest.New(t)

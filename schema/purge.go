@@ -9,10 +9,10 @@ import (
 	"github.com/jackc/pgx/v5/pgtype"
 )
 
-// purgeable is true if the records and projected rows of the account $1 must be deleted:
+// PurgeableCondition is true if the records and projected rows of the account $1 must be deleted:
 // the account is deleted, or it left a watch and is in no watch now. Each deleting
 // statement contains the condition, because it can change at any time.
-const IsPurgeable = ` (
+const PurgeableCondition = ` (
     EXISTS (SELECT FROM accounts WHERE did = $1 AND status = 'deleted')
     OR EXISTS (SELECT FROM purge_queue WHERE did = $1)
        AND EXISTS (SELECT FROM watches) AND NOT EXISTS (SELECT FROM watch_members WHERE did = $1)
@@ -56,7 +56,7 @@ DELETE FROM posts
 WHERE collection = 'app.bsky.feed.post' AND did = $1
   AND rkey = ANY (ARRAY(
       SELECT p.rkey FROM posts AS p
-      WHERE p.collection = 'app.bsky.feed.post' AND p.did = $1 AND` + IsPurgeable + `
+      WHERE p.collection = 'app.bsky.feed.post' AND p.did = $1 AND` + PurgeableCondition + `
       LIMIT $2 FOR UPDATE OF p SKIP LOCKED
   ))`
 	// There are few collections and many records, so find each next collection with one
@@ -65,7 +65,7 @@ WHERE collection = 'app.bsky.feed.post' AND did = $1
 WITH gone AS (
     DELETE FROM records_other
     WHERE ctid = ANY (ARRAY(` + goingRecords() + `
-          AND` + IsPurgeable + `
+          AND` + PurgeableCondition + `
         LIMIT $4 FOR UPDATE OF r SKIP LOCKED
     ))
     RETURNING did, record
@@ -75,7 +75,7 @@ WITH gone AS (
     ))
 )
 SELECT count(*) FROM gone`
-	n, err := DeleteRows(ctx, db, "purge the posts of "+did, posts, did, limit)
+	n, err := deleteRows(ctx, db, "purge the posts of "+did, posts, did, limit)
 	if err != nil {
 		return n, err
 	}
@@ -121,13 +121,13 @@ func PurgeProjected(ctx context.Context, db DB, table, did string, rules []KeepR
 	sql := `
 WITH going AS MATERIALIZED (
     SELECT p.tableoid, p.ctid, p.collection, p.rkey FROM %[1]s AS p
-    WHERE p.did = $1 AND` + goes("p.collection") + `AND` + IsPurgeable + `
+    WHERE p.did = $1 AND` + goes("p.collection") + `AND` + PurgeableCondition + `
     LIMIT $4 FOR UPDATE OF p SKIP LOCKED
 )
 DELETE FROM %[1]s AS p USING going AS g
 WHERE p.did = $1 AND p.collection = g.collection AND p.rkey = g.rkey AND p.tableoid = g.tableoid AND p.ctid = g.ctid`
 	pattern, stays := keepColumns(rules)
-	return DeleteRows(ctx, db, "purge the "+table+" of "+did, fmt.Sprintf(sql, pgx.Identifier{table}.Sanitize()), did, pattern, stays, limit)
+	return deleteRows(ctx, db, "purge the "+table+" of "+did, fmt.Sprintf(sql, pgx.Identifier{table}.Sanitize()), did, pattern, stays, limit)
 }
 
 // PurgeDeadLetters clears the inputs of at most limit dead letters of a purgeable
@@ -136,8 +136,8 @@ func PurgeDeadLetters(ctx context.Context, db DB, did string, limit int) (int, e
 	const sql = `
 UPDATE dead_letters
 SET ` + clearInput + `
-WHERE id = ANY (ARRAY(SELECT l.id FROM dead_letters AS l WHERE l.did = $1 AND l.raw_bytes > 0 AND` + IsPurgeable + `LIMIT $2 FOR UPDATE OF l SKIP LOCKED))`
-	return DeleteRows(ctx, db, "clear the dead letters of "+did, sql, did, limit)
+WHERE id = ANY (ARRAY(SELECT l.id FROM dead_letters AS l WHERE l.did = $1 AND l.raw_bytes > 0 AND` + PurgeableCondition + `LIMIT $2 FOR UPDATE OF l SKIP LOCKED))`
+	return deleteRows(ctx, db, "clear the dead letters of "+did, sql, did, limit)
 }
 
 // FinishPurge ends the purge of an account that has no records or projected rows left.
@@ -163,7 +163,7 @@ WHERE did = $1 AND status = 'deleted' AND NOT EXISTS (SELECT FROM forgotten AS f
 	unwatched := `
 DELETE FROM purge_queue
 WHERE did = $1
-  AND (` + nothing + ` OR NOT` + IsPurgeable + `)`
+  AND (` + nothing + ` OR NOT` + PurgeableCondition + `)`
 	const left = `
 SELECT NOT EXISTS (SELECT FROM accounts WHERE did = $1 AND status = 'deleted' AND (purge_at <= $2 OR purged_for IS DISTINCT FROM coalesce(status_at, '-infinity')))
    AND NOT EXISTS (SELECT FROM purge_queue WHERE did = $1)`

@@ -250,5 +250,5 @@ WHERE ctid = ANY (ARRAY(
     SELECT ctid FROM resyncs WHERE desynchronized_at IS NULL AND synchronized_at <= $1
     ORDER BY synchronized_at LIMIT $2 FOR UPDATE SKIP LOCKED
 )) AND desynchronized_at IS NULL`
-	return DeleteRows(ctx, db, "expire resyncs", sql, before, limit)
+	return deleteRows(ctx, db, "expire resyncs", sql, before, limit)
 }

@@ -81,7 +81,7 @@ func AddWatch(ctx context.Context, db DB, kind, target string, atLeast int) (add
 
 // RemoveWatch removes the watches of a target and returns how many.
 func RemoveWatch(ctx context.Context, db DB, target string) (int, error) {
-	return DeleteRows(ctx, db, "remove the watch of "+target, `DELETE FROM watches WHERE target = $1`, target)
+	return deleteRows(ctx, db, "remove the watch of "+target, `DELETE FROM watches WHERE target = $1`, target)
 }
 
 // SyncWatches adds a job that reads the listings of all watches.
@@ -253,7 +253,7 @@ SELECT did FROM new WHERE did NOT IN (SELECT did FROM known) ORDER BY did`
 	const removed = `
 DELETE FROM watch_members AS w
 WHERE watch_id = $1 AND NOT EXISTS (SELECT FROM unnest($2::text[] || $3::text[]) AS m (did) WHERE m.did = w.did)`
-	c.Removed, err = DeleteRows(ctx, tx, fmt.Sprintf("remove members of watch %d", watch), removed, watch, did, hidden)
+	c.Removed, err = deleteRows(ctx, tx, fmt.Sprintf("remove members of watch %d", watch), removed, watch, did, hidden)
 	return err
 }
 

@@ -113,7 +113,7 @@ func TestHistoryOfAPrefix(t *testing.T) {
 	r.execute(`INSERT INTO records (collection, did, rkey, rev, cid, created_at, record) VALUES ($1, $2, 'self', '3zzzzzzzzzzzz', 'c', now(), '{"text": "by the stream"}')`, persona, accounts[0].DID)
 	r.requests("pub.layers.*")
 	h := r.filled("pub.layers.*")
-	require.Equal(t, history.History{Collection: "pub.layers.*", State: history.Complete, Accounts: 12, Done: 12, Records: int64(want), Bytes: h.Bytes}, h)
+	require.Equal(t, history.History{Collection: "pub.layers.*", State: history.StateComplete, Accounts: 12, Done: 12, Records: int64(want), Bytes: h.Bytes}, h)
 	require.Equal(t, want, r.count(`SELECT count(*) FROM records_other`))
 	require.Equal(t, 1, r.count(`SELECT count(*) FROM records_other WHERE record ->> 'text' = 'by the stream'`), "the stream's later revision must be kept")
 	require.Len(t, r.net.Calls("com.atproto.sync.listReposByCollection"), 4, "expected one page for each collection")

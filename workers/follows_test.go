@@ -145,7 +145,7 @@ func (r *rig) holdingRecords(endpoint string) (awaited, release func()) {
 		r.t.Helper()
 		eventually.True(r.t, func() bool {
 			return slices.ContainsFunc(r.net.Calls(endpoint)[before:], func(c simnet.Call) bool { return c.Status == 200 })
-		}, time.Millisecond)
+		}, time.Millisecond, "no page of %s is read", endpoint)
 		waited()
 	}, release
 }

@@ -69,7 +69,7 @@ func (w *ForgetSegment) compare(ctx context.Context, number int64) error {
 		return err
 	}
 	if next.Rewritten == m.Rewritten {
-		return catalog.ComparedSegment(ctx, w.pool, m, now)
+		return catalog.MarkCompared(ctx, w.pool, m, now)
 	}
 	if err := catalog.ReplaceSegment(ctx, w.pool, next); err != nil {
 		return err

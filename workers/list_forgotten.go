@@ -39,7 +39,7 @@ func (w *ListForgotten) Work(ctx context.Context, _ *river.Job[jobs.ListForgotte
 		if _, err := archive.PutForgotten(ctx, w.archive.Store, list); err != nil {
 			return err
 		}
-		if err := catalog.ListedAccounts(ctx, w.pool, list); err != nil {
+		if err := catalog.MarkListed(ctx, w.pool, list); err != nil {
 			return err
 		}
 	}

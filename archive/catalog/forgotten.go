@@ -23,8 +23,8 @@ func scanForgotten(row pgx.CollectableRow) (f archive.Forgotten, err error) {
 	return f, err
 }
 
-// ListedAccounts records that a list in the store contains these accounts.
-func ListedAccounts(ctx context.Context, db schema.DB, list []archive.Forgotten) error {
+// MarkListed records that a list in the store contains these accounts.
+func MarkListed(ctx context.Context, db schema.DB, list []archive.Forgotten) error {
 	const sql = `
 UPDATE forgotten AS f
 SET listed_at = now()
@@ -152,9 +152,9 @@ func SegmentToForget(ctx context.Context, db schema.DB, number int64, every time
 	return m, now, err
 }
 
-// ComparedSegment records that, at a time, a version of a segment contained no data that must
+// MarkCompared records that, at a time, a version of a segment contained no data that must
 // be forgotten.
-func ComparedSegment(ctx context.Context, db schema.DB, m archive.Manifest, at time.Time) error {
+func MarkCompared(ctx context.Context, db schema.DB, m archive.Manifest, at time.Time) error {
 	const sql = `UPDATE segments SET forgotten_at = $2, forget_again = false, forget_failing_since = NULL, forget_failed_at = NULL WHERE number = $1 AND rewritten = $3`
 	if _, err := db.Exec(ctx, sql, m.Number, at, m.Rewritten); err != nil {
 		return fmt.Errorf("mark segment %d as compared: %w", m.Number, err)

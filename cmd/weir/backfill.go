@@ -142,7 +142,7 @@ func printBackfills(w io.Writer, b schema.Backfills) error {
 // describeHistory describes the progress of a history.
 func describeHistory(h history.History) string {
 	of := ""
-	if h.State == history.ListingAccounts {
+	if h.State == history.StateListing {
 		of = " listed so far"
 	}
 	words := []string{h.State, fmt.Sprintf("%d of %s%s", h.Done, counts(h.Accounts, "account", "accounts"), of), counts(h.Records, "record", "records")}

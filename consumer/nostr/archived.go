@@ -8,7 +8,7 @@ import (
 	"github.com/weir-social/weir/nostr"
 )
 
-// Strip returns a Strip for Nostr events, by the dates of their authors. Requests to
+// Strip returns a Strip for Nostr events, by the dates of their authors, for one goroutine. Requests to
 // vanish stay. Requests for deletions stay too, unless their author has vanished.
 func Strip() archive.Strip {
 	wires := map[int]consumer.Wire{}
@@ -27,7 +27,7 @@ func Strip() archive.Strip {
 		if e.Kind != nostr.KindDeletion {
 			wire.Decode(record, time.Time{}, &message) // at the zero time, nothing has expired
 			if len(message.Events) == 1 {
-				said = consumer.Said(&message.Events[0], said.At)
+				said = consumer.SaidBy(&message.Events[0], said.At)
 			}
 		}
 		if goes(said) {

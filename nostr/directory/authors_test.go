@@ -15,7 +15,6 @@ import (
 
 func nostrAccount(digit string) string { return "did:nostr:" + strings.Repeat(digit, 64) }
 
-// TestSecretKeyIsNoTarget shows that a secret key is refused as a target, also by SQL.
 // TestOlderFollowListIsNotApplied covers relays that send follow lists in any order.
 func TestOlderFollowListIsNotApplied(t *testing.T) {
 	t.Parallel()
@@ -128,10 +127,6 @@ func TestUnwatchedAuthorsAreForgotten(t *testing.T) {
 		column(t, pool, `SELECT did FROM nostr_authors WHERE did IN ('did:nostr:a', 'did:nostr:c', 'did:nostr:d') ORDER BY did`))
 }
 
-// TestGapsConcernTheirNetwork shows that a gap of one network's stream does not wait for accounts
-// of the other. Audits and histories only read repositories.
-// TestPurgedEventsMayComeAgain shows that purged events can be stored again if their author is
-// followed again.
 // TestRelaysOfMostAccountsAreRead shows that the relays named by most accounts are read, up to a
 // number, without the configured ones. A relay that fails for long loses its place.
 func TestRelaysOfMostAccountsAreRead(t *testing.T) {

@@ -175,5 +175,9 @@ WHERE n.did = ANY (ARRAY(
     WHERE a.read_at < $1 AND a.did <> ALL ($3::text[]) AND NOT EXISTS (SELECT FROM watch_members AS w WHERE w.did = a.did)
     LIMIT $2
 ))`
-	return schema.DeleteRows(ctx, db, "delete what relays said of accounts that nobody watches", sql, unwatched, limit, append([]string{}, owners...))
+	tag, err := db.Exec(ctx, sql, unwatched, limit, append([]string{}, owners...))
+	if err != nil {
+		return 0, fmt.Errorf("delete what relays said of accounts that nobody watches: %w", err)
+	}
+	return int(tag.RowsAffected()), nil
 }
