@@ -206,10 +206,10 @@ func (c *chaos) terminate(name string) {
 // resumes it and waits until it learns that it lost its lease.
 func (c *chaos) pauseReader() {
 	c.t.Helper()
+	before := c.logged("lease_lost")
 	reading, waiting := c.reader()
 	c.member(reading).pause(c.t)
 	eventually.True(c.t, func() bool { return c.holder() == waiting }, 20*time.Millisecond, "the standby does not take over")
-	before := c.logged("lease_lost")
 	c.member(reading).signal(syscall.SIGCONT)
 	eventually.True(c.t, func() bool { return c.logged("lease_lost") > before }, 20*time.Millisecond)
 }

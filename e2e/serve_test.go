@@ -170,7 +170,7 @@ func TestUnreachableJetstreamIsReported(t *testing.T) {
 	require.NoError(t, n.Restart())
 	pool := open(t, url)
 	eventually.True(t, func() bool {
-		state, err := tryCount(pool, `SELECT count(*) FROM streams WHERE state IN ('live', 'quiet', 'catching_up')`)
+		state, err := tryCount(pool, `SELECT count(*) FROM streams WHERE state IN ('live', 'quiet', 'catching up')`)
 		return err == nil && state == 1
 	}, 50*time.Millisecond, "no further attempts")
 	serve.signal(syscall.SIGTERM)

@@ -96,7 +96,7 @@ func TestMergeIsTriedAgain(t *testing.T) {
 	require.NoError(t, err)
 	merged := make(chan string, 1)
 	go func() {
-		stdout, stderr, _ := weir(t, []string{"DATABASE_URL=" + at + "&deadlock_timeout=3s"}, "link", "merge", "4", "2")
+		stdout, stderr, _ := weir(t, []string{"DATABASE_URL=" + at + "&deadlock_timeout=10s"}, "link", "merge", "4", "2")
 		merged <- stdout + stderr
 	}()
 	eventually.True(t, func() bool {

@@ -33,9 +33,7 @@ func TestGapKeepsAccountsDeactivatedMeanwhile(t *testing.T) {
 			return err
 		})
 	}()
-	eventually.True(t, func() bool {
-		return column(t, pool, `SELECT count(*)::text FROM pg_locks WHERE NOT granted AND database = (SELECT oid FROM pg_database WHERE datname = current_database()) OR NOT granted AND locktype = 'transactionid'`)[0] != "0"
-	}, 10*time.Millisecond)
+	eventually.True(t, func() bool { return schematest.Blocks(t, pool, holder) }, 10*time.Millisecond)
 	execute(t, pool, `UPDATE accounts SET status = 'deactivated' WHERE did = 'falls'`)
 	require.NoError(t, holder.Rollback(t.Context()))
 	require.NoError(t, <-ended)

@@ -166,8 +166,8 @@ func TestSyncAndFinishDoNotDeadlock(t *testing.T) {
 	schematest.Long(t)
 	t.Parallel()
 	r := newRig(t, nil)
-	require.NoError(t, r.client.QueuePause(t.Context(), jobs.QueueBackfill, nil))
-	require.NoError(t, r.client.QueuePause(t.Context(), jobs.QueueNetwork, nil))
+	r.pauses(jobs.QueueBackfill)
+	r.pauses(jobs.QueueNetwork)
 	res, err := r.client.Insert(t.Context(), jobs.BackfillAccount{DID: alice, Since: time.Now()}, nil)
 	require.NoError(t, err)
 	r.execute(`INSERT INTO watches (target, kind) VALUES ($1, 'account')`, alice)
@@ -192,9 +192,7 @@ func TestSyncAndFinishDoNotDeadlock(t *testing.T) {
 			return err
 		})
 	}()
-	eventually.True(t, func() bool {
-		return r.count(`SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'`) > 0
-	}, 5*time.Millisecond)
+	eventually.True(t, func() bool { return schematest.Blocks(t, r.pool, tx) }, 5*time.Millisecond)
 	finished := schema.RecordReading(t.Context(), tx, alice, schema.Reading{Since: time.Now(), Now: time.Now()}) // finish, second step
 	if finished == nil {
 		finished = tx.Commit(t.Context())

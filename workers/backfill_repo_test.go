@@ -118,8 +118,7 @@ func TestRefusedCollectionEndsNoOther(t *testing.T) {
 	did := r.net.Accounts()[0].DID
 	r.puts(did, note, "self", "n")
 	r.puts(did, persona, "self", "p")
-	require.NoError(t, r.client.QueuePause(t.Context(), "backfill", nil))
-	r.becomes(1, `SELECT count(*) FROM river_queue WHERE name = 'backfill' AND paused_at IS NOT NULL`)
+	r.pauses("backfill")
 	r.requests(note)
 	r.requests(persona)
 	r.becomes(2, `SELECT count(*) FROM history_accounts WHERE state = 'waiting'`)

@@ -171,8 +171,7 @@ func TestLostJobsOfHistoriesReturn(t *testing.T) {
 	for i, a := range r.net.Accounts() {
 		r.puts(a.DID, persona, old(i), "p")
 	}
-	require.NoError(t, r.client.QueuePause(t.Context(), "backfill", nil))
-	r.becomes(1, `SELECT count(*) FROM river_queue WHERE name = 'backfill' AND paused_at IS NOT NULL`)
+	r.pauses("backfill")
 	r.requests(persona)
 	r.becomes(30, `SELECT count(*) FROM river_job WHERE kind = 'backfill_repo' AND state = 'available'`)
 	r.execute(`DELETE FROM river_job WHERE kind = 'backfill_repo' AND state = 'available'`)

@@ -123,12 +123,24 @@ func (r *rig) holding(lock func(tx pgx.Tx) error) (awaited, release func()) {
 	r.t.Cleanup(func() { tx.Rollback(context.Background()) }) //nolint:errcheck // released, or the test has failed
 	awaited = func() {
 		r.t.Helper()
-		const waiting = `SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'`
-		eventually.True(r.t, func() bool { return r.count(waiting) > 0 }, 20*time.Millisecond)
+		eventually.True(r.t, func() bool { return schematest.Blocks(r.t, r.pool, tx) }, 20*time.Millisecond)
 	}
 	return awaited, func() {
 		r.t.Helper()
 		require.NoError(r.t, tx.Rollback(r.t.Context()))
+	}
+}
+
+// pauses pauses a queue, and returns when the client works no further jobs of it.
+func (r *rig) pauses(queue string) {
+	r.t.Helper()
+	paused, cancel := r.client.Subscribe(river.EventKindQueuePaused)
+	defer cancel()
+	require.NoError(r.t, r.client.QueuePause(r.t.Context(), queue, nil))
+	for event := range paused {
+		if event.Queue.Name == queue {
+			return
+		}
 	}
 }
 
@@ -237,7 +249,8 @@ func TestBrokenListingRemovesNobody(t *testing.T) {
 		require.Equal(t, len(followed), r.count(`SELECT count(*) FROM watch_members`), kind)
 		r.net.ClearCallFaults()
 		r.execute(`UPDATE watches SET problem = ''`)
-		r.execute(`DELETE FROM river_job WHERE kind = 'sync_follows' AND state <> 'running'`)
+		r.becomes(0, `SELECT count(*) FROM river_job WHERE kind = 'sync_follows' AND state = 'running'`)
+		r.execute(`DELETE FROM river_job WHERE kind = 'sync_follows'`)
 	}
 	require.NoError(t, schema.SyncWatches(t.Context(), r.pool))
 	r.becomes(len(followed)-50, `SELECT count(*) FROM watch_members`)

@@ -35,7 +35,7 @@ func TestFailedAttemptIsCountedAsFailed(t *testing.T) {
 	_, err := r.client.Insert(t.Context(), jobs.BackfillAccount{DID: someone, Since: time.Now().Add(-time.Hour)}, nil)
 	require.NoError(t, err)
 	r.becomes(1, `SELECT count(*) FROM river_job WHERE kind = 'backfill_account' AND state = 'completed' AND attempt = 2`)
-	require.NoError(t, r.client.QueuePause(t.Context(), jobs.QueueBackfill, nil)) // the backfills of the watch's accounts
+	r.pauses(jobs.QueueBackfill) // the backfills of the watch's accounts
 	r.execute(`INSERT INTO watches (target) VALUES ($1)`, someone)
 	r.becomes(1, `SELECT count(*) FROM river_job WHERE kind = 'sync_follows' AND args ->> 'watch' = '1' AND state = 'completed' AND attempt = 2`)
 

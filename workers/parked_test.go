@@ -383,9 +383,7 @@ func TestParkedAtTheEndOfALook(t *testing.T) {
 		require.NoError(t, err)
 		require.NoError(t, insertCheck(ctx, tx, due))
 		committed.Go(func() {
-			assert.True(t, eventually.Loop(ctx, 10*time.Millisecond, func() bool {
-				return count(t, b.pool, `SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'`) == 1
-			}), "the job waits for the transaction")
+			assert.True(t, eventually.Loop(ctx, 10*time.Millisecond, func() bool { return schematest.Blocks(t, b.pool, tx) }), "the job waits for the transaction")
 			assert.NoError(t, tx.Commit(ctx))
 		})
 	}}

@@ -156,7 +156,7 @@ func TestGapOfARepositoryThatRefuses(t *testing.T) {
 	require.Equal(t, 1, r.count(`SELECT count(*) FROM accounts WHERE reread_since IS NOT NULL AND reread_at > now()`))
 
 	// An unreachable repository is requested a few times.
-	require.NoError(t, r.client.QueuePause(t.Context(), jobs.QueueBackfill, nil))
+	r.pauses(jobs.QueueBackfill)
 	require.NoError(t, r.net.FailCalls(simnet.CallFault{Kind: simnet.Unavailable, Endpoint: "com.atproto.sync.getLatestCommit", Count: 4}))
 	r.execute(`INSERT INTO gaps (stream, from_at, to_at, reason, opened_at) VALUES ('s', now() - interval '1 hour', now(), 'another', now())`)
 	r.becomes(1, `SELECT count(*) FROM river_job WHERE kind = 'backfill_account' AND priority = 1 AND state IN ('available', 'retryable')`)
@@ -181,7 +181,7 @@ func TestGapOfARepositoryThatIsNeverRead(t *testing.T) {
 	r.follows(did)
 	gap := func(job string) {
 		t.Helper()
-		require.NoError(t, r.client.QueuePause(t.Context(), jobs.QueueBackfill, nil))
+		r.pauses(jobs.QueueBackfill)
 		r.execute(addGap)
 		r.becomes(1, `SELECT count(*) FROM river_job WHERE kind = 'backfill_account' AND priority = 1 AND state = 'available'`)
 		r.execute(`UPDATE river_job SET ` + job + ` WHERE kind = 'backfill_account' AND state = 'available'`)

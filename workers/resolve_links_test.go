@@ -179,10 +179,10 @@ func TestBusyShortenerIsLeftAlone(t *testing.T) {
 	s.leads("bit.ly/busy", "429")
 	s.leads("bit.ly/new", "https://paper.example/new")
 	s.leads("t.co/other", "https://paper.example/other")
-	const left = `SELECT count(*) FROM short_links WHERE resolve_at > now() + interval '70 seconds' AND resolve_at <= now() + interval '90 seconds'`
+	const left = `SELECT count(*) FROM short_links WHERE resolve_at > now() + interval '30 seconds' AND resolve_at <= now() + interval '90 seconds'`
 	r.shares(a, "0", "http://bit.ly/later")
 	r.becomes(1, `SELECT count(*) FROM short_links WHERE resolve_at IS NULL`)
-	r.execute(`UPDATE short_links SET resolve_at = now() + interval '10 seconds'`)
+	r.execute(`UPDATE short_links SET resolve_at = now() + interval '20 seconds'`)
 	r.shares(a, "1", "http://bit.ly/busy")
 	r.becomes(2, `SELECT count(*) FROM short_links`)
 	r.resolves()

@@ -241,9 +241,7 @@ func TestResyncMarkedWhileItsJobEndsIsNotForgotten(t *testing.T) {
 		w := newResyncRepo(Config{Pool: r.pool, Logger: slog.New(slog.DiscardHandler)})
 		ended <- w.Work(rivertest.WorkContext(t.Context(), r.client.Client), &river.Job[jobs.ResyncRepo]{JobRow: inserted.Job, Args: jobs.ResyncRepo{DID: did}})
 	}()
-	eventually.True(t, func() bool {
-		return len(ended) > 0 || r.count(`SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'`) > 0
-	}, 10*time.Millisecond)
+	eventually.True(t, func() bool { return len(ended) > 0 || schematest.Blocks(t, r.pool, tx) }, 10*time.Millisecond)
 	require.NoError(t, tx.Commit(t.Context()))
 	snoozed := &river.JobSnoozeError{}
 	require.ErrorAs(t, <-ended, &snoozed)

@@ -93,14 +93,14 @@ func TestSlowRepositoriesLetOthersThrough(t *testing.T) {
 	all := r.followed()[:5]
 	slow = all[:3]
 	r.follows(all...)
-	require.NoError(t, r.client.QueuePause(t.Context(), jobs.QueueResync, nil))
+	r.pauses(jobs.QueueResync)
 	for _, did := range slow {
 		r.refuses(did, "")
 	}
 	r.execute(`UPDATE resyncs SET problem = 'the comparison did not end'`)
 	require.NoError(t, r.client.QueueResume(t.Context(), jobs.QueueResync, nil))
 	r.becomes(1, `SELECT count(*) FROM resyncs WHERE begun_at IS NOT NULL`)
-	r.becomes(2, `SELECT count(*) FROM river_job WHERE kind = 'resync_repo' AND state = 'scheduled'`)
+	r.becomes(2, `SELECT count(*) FROM river_job WHERE kind = 'resync_repo' AND state IN ('scheduled', 'available') AND scheduled_at > now()`)
 	for _, did := range all[3:] {
 		r.refuses(did, "")
 	}

@@ -187,6 +187,15 @@ func Long(t *testing.T) {
 	}
 }
 
+// Blocks reports whether another transaction waits for a lock of tx.
+func Blocks(t testing.TB, db schema.DB, tx pgx.Tx) bool {
+	t.Helper()
+	blocks, err := schema.One(context.Background(), db, "look for waiting transactions", pgx.RowTo[bool],
+		`SELECT EXISTS (SELECT FROM pg_stat_activity WHERE datname = current_database() AND $1 = ANY (pg_blocking_pids(pid)))`, tx.Conn().PgConn().PID())
+	require.NoError(t, err)
+	return blocks
+}
+
 // CPU returns the CPU time that a process has used so far, such as a connection's backend, in steps
 // of 10 ms.
 func CPU(t testing.TB, pid uint32) time.Duration {
