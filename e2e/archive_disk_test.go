@@ -12,8 +12,8 @@ import (
 	"github.com/weir-social/weir/schema/schematest"
 )
 
-// fillable returns a folder that can be made full and writable again, and the error of a write to
-// it while it is full. The folder is on a small disk. If none can be mounted, the folder's
+// fillable returns a folder that can be made full, also once more, and writable again, and the error
+// of a write to it while it is full. The folder is on a small disk. If none can be mounted, the folder's
 // permissions are removed instead.
 func fillable(t *testing.T, folders ...string) (root string, fill, free func(), says string) {
 	t.Helper()
@@ -41,7 +41,7 @@ func fillable(t *testing.T, folders ...string) (root string, fill, free func(), 
 	filler := filepath.Join(root, "filler")
 	return root, func() {
 			d.fill()
-			file, err := os.Create(filler)
+			file, err := os.OpenFile(filler, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
 			require.NoError(t, err)
 			for err == nil {
 				_, err = file.Write(make([]byte, 4096))
@@ -72,9 +72,14 @@ func TestFullDiskOfTheArchive(t *testing.T) {
 	n.Play(300)
 	k.drain(pool)
 	eventually.True(t, func() bool {
+		fill() // a temporary file that was deleted meanwhile left space
+		if open, err := tryCount(pool, `SELECT count(*) FROM archive_open`); err == nil && open == 0 {
+			n.Play(100) // the others fitted into that space
+		}
 		failed, err := tryCount(pool, `SELECT count(*) FROM river_job WHERE queue = 'archive' AND errors[array_upper(errors, 1)] ->> 'error' LIKE '%`+says+`'`)
 		return err == nil && failed > 0
 	}, 20*time.Millisecond, "no job has met it")
+	fill()
 	n.Play(100)
 	k.drain(pool)
 	require.NotZero(t, count(t, pool, `SELECT count(*) FROM archive_open`), "events must wait in the database while the disk is full")
