@@ -253,24 +253,32 @@ type Examined struct {
 
 // ExpireLinks examines at most limit links whose grace is over. It deletes those that still have no
 // share and are not kept, with the links merged into them. It returns schema.ErrBusy if a worker
-// has just shared one of them. It skips links that a worker is sharing.
+// has just shared one of them. Links that others use, such as a worker that is sharing one, stay due
+// and do not count as examined.
 func ExpireLinks(ctx context.Context, db schema.DB, rule LinkRule, limit int) (Expired, error) {
 	// A share locks its link until it is committed. If it was committed after this statement began,
 	// the foreign key refuses the deletion.
 	const sql = `
 WITH due AS MATERIALIZED (
     SELECT u.link_id FROM unshared_links AS u WHERE u.since <= $1 ORDER BY u.since LIMIT $2 FOR UPDATE SKIP LOCKED
+), judged AS MATERIALIZED (
+    SELECT d.link_id AS id, l.id IS NOT NULL AND l.merged_into IS NULL AND NOT EXISTS (SELECT FROM shares AS s WHERE s.link_id = l.id)
+           AND (l.kept_at IS NULL OR l.kept_at <= $3) AS goes
+    FROM due AS d
+    LEFT JOIN links AS l ON l.id = d.link_id
 ), going AS MATERIALIZED (
-    SELECT l.id FROM due AS d
-    JOIN links AS l ON l.id = d.link_id
-    WHERE l.merged_into IS NULL AND NOT EXISTS (SELECT FROM shares AS s WHERE s.link_id = l.id) AND (l.kept_at IS NULL OR l.kept_at <= $3)
+    SELECT l.id FROM judged AS j
+    JOIN links AS l ON l.id = j.id
+    WHERE j.goes AND l.merged_into IS NULL AND (l.kept_at IS NULL OR l.kept_at <= $3)
     FOR UPDATE OF l SKIP LOCKED
 ), gone AS (
     DELETE FROM links AS l USING going AS g WHERE l.id = g.id RETURNING 1
 ), settled AS (
-    DELETE FROM unshared_links AS u USING due AS d WHERE u.link_id = d.link_id
+    DELETE FROM unshared_links AS u USING judged AS j
+    WHERE u.link_id = j.id AND (NOT j.goes OR EXISTS (SELECT FROM going AS g WHERE g.id = j.id))
+    RETURNING 1
 )
-SELECT (SELECT count(*) FROM due), (SELECT count(*) FROM gone)`
+SELECT (SELECT count(*) FROM settled), (SELECT count(*) FROM gone)`
 	done, err := schema.One(ctx, db, "expire links", pgx.RowToStructByPos[Expired], sql, rule.Now.Add(-rule.Grace), limit, rule.keptUntil())
 	if refused, ok := errors.AsType[*pgconn.PgError](err); ok && refused.Code == "23503" {
 		err = errors.Join(schema.ErrBusy, err)
@@ -280,6 +288,6 @@ SELECT (SELECT count(*) FROM due), (SELECT count(*) FROM gone)`
 
 // Expired is the result of one call of ExpireLinks.
 type Expired struct {
-	Examined int // links whose grace is over
+	Examined int // links whose grace is over and that nobody uses
 	Deleted  int
 }

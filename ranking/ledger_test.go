@@ -151,3 +151,33 @@ func TestLedgerRelationsAreCounted(t *testing.T) {
 	const relations = `SELECT DISTINCT 1 + (SELECT count(*) FROM pg_index WHERE indrelid = to_regclass(part)) FROM partitions WHERE parent = 'shares' AND NOT ahead`
 	require.Equal(t, []string{fmt.Sprint(ranking.LedgerRelations(7*day) / schema.PartitionsOver(7*day, day))}, column(t, pool, `SELECT n::text FROM (`+relations+`) AS r (n)`))
 }
+
+// TestLinkInUseStaysDue covers another transaction that uses a link while links expire. The link
+// stays due and expires later, instead of beginning its grace again. An entry of a link that no
+// longer exists is deleted.
+func TestLinkInUseStaysDue(t *testing.T) {
+	t.Parallel()
+	pool := schematest.New(t)
+	_, err := pool.Exec(t.Context(), `INSERT INTO links (identity, url, site, first_seen) SELECT u, u, 's', now() FROM unnest(ARRAY['https://a.example/', 'https://b.example/']) AS u`)
+	require.NoError(t, err)
+	_, err = pool.Exec(t.Context(), `INSERT INTO unshared_links (link_id, since) SELECT id, $1::timestamptz FROM links UNION ALL SELECT 7777, $1::timestamptz`, noon().Add(-2*day))
+	require.NoError(t, err)
+	rule := ranking.LinkRule{Now: noon(), Sharers: 5, Keep: day, Grace: day}
+	using, err := pool.Begin(t.Context())
+	require.NoError(t, err)
+	defer using.Rollback(context.Background()) //nolint:errcheck // rolled back below, or the test has failed
+	_, err = using.Exec(t.Context(), `SELECT FROM links WHERE url = 'https://a.example/' FOR KEY SHARE`)
+	require.NoError(t, err)
+	expired := func() ranking.Expired {
+		t.Helper()
+		done, err := ranking.ExpireLinks(t.Context(), pool, rule, 100)
+		require.NoError(t, err)
+		return done
+	}
+	require.Equal(t, ranking.Expired{Examined: 2, Deleted: 1}, expired())
+	require.Equal(t, []string{"https://a.example/ 2026-07-02"}, column(t, pool, `SELECT l.url || ' ' || u.since::date FROM unshared_links AS u JOIN links AS l ON l.id = u.link_id`))
+	require.Equal(t, ranking.Expired{}, expired(), "a link in use does not keep an expiry from ending")
+	require.NoError(t, using.Rollback(t.Context()))
+	require.Equal(t, ranking.Expired{Examined: 1, Deleted: 1}, expired())
+	require.Equal(t, []string{"0 0"}, column(t, pool, `SELECT (SELECT count(*) FROM unshared_links) || ' ' || (SELECT count(*) FROM links)`))
+}
