@@ -271,9 +271,7 @@ func TestStopWhileTheLeaseIsTaken(t *testing.T) {
 	ended := make(chan error, 1)
 	c := played(t, pool, []string{line(1, plainRecord)}, nil)
 	go func() { ended <- c.Run(ctx) }()
-	eventually.True(t, func() bool {
-		return count(t, pool, `SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'`) == 1
-	}, 10*time.Millisecond)
+	eventually.True(t, func() bool { return schematest.Blocks(t, pool, tx) }, 10*time.Millisecond)
 	cancel()
 	require.NoError(t, tx.Commit(t.Context()))
 	require.NoError(t, <-ended)

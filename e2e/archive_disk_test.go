@@ -13,8 +13,8 @@ import (
 )
 
 // fillable returns a folder that can be made full, also once more, and writable again, and the error
-// of a write to it while it is full. The folder is on a small disk. If none can be mounted, the folder's
-// permissions are removed instead.
+// of a write to it while it is full. The folder is on a small disk. If none can be mounted, the
+// folder's permissions are removed instead.
 func fillable(t *testing.T, folders ...string) (root string, fill, free func(), says string) {
 	t.Helper()
 	d, err := newDisk(t)

@@ -35,12 +35,16 @@ func (s expiryStep) left() string { return `SELECT count(*) FROM ` + s.from + ` 
 // lock. It returns the SQL that undoes this.
 func (s expiryStep) stop(t *testing.T, pool *pgxpool.Pool) (undo string) {
 	t.Helper()
+	from := s.from
+	if !s.partitions {
+		from += ` AS old` // as a trigger calls the row
+	}
 	one, err := schema.One(t.Context(), pool, "choose what the kill waits for", pgx.RowTo[string],
-		`SELECT `+s.key+` FROM `+s.from+` WHERE `+s.where+` ORDER BY random() LIMIT 1`)
+		`SELECT `+s.key+` FROM `+from+` WHERE `+s.where+` ORDER BY random() LIMIT 1`)
 	require.NoError(t, err)
 	wait := fmt.Sprintf(`PERFORM pg_advisory_xact_lock_shared(%d)`, expiryStops)
 	sql := `CREATE FUNCTION stop() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN ` + wait + `; RETURN OLD; END $$;
-		CREATE TRIGGER stop BEFORE DELETE ON ` + s.from + ` FOR EACH ROW WHEN (` + strings.NewReplacer("did", "OLD.did", "rkey", "OLD.rkey", "url", "OLD.url").Replace(s.key) + ` = '` + one + `') EXECUTE FUNCTION stop()`
+		CREATE TRIGGER stop BEFORE DELETE ON ` + s.from + ` FOR EACH ROW WHEN (` + s.key + ` = '` + one + `') EXECUTE FUNCTION stop()`
 	if s.partitions {
 		sql = `CREATE FUNCTION stop() RETURNS event_trigger LANGUAGE plpgsql AS $$ BEGIN
 			IF EXISTS (SELECT FROM pg_event_trigger_dropped_objects() WHERE object_name = '` + one + `') THEN ` + wait + `; END IF; END $$;
@@ -58,14 +62,14 @@ const expiryStops = 8101
 var expirySteps = []expiryStep{
 	{name: "posts", from: `pg_inherits AS i JOIN pg_class AS c ON c.oid = i.inhrelid`, key: `c.relname`, partitions: true,
 		where: `i.inhparent = 'posts'::regclass AND c.relname < to_char(now() AT TIME ZONE 'UTC' - interval '3 days', '"posts_"YYYYMMDD')`},
-	{name: "late posts", from: `posts_default`, key: `did || rkey`, where: `did LIKE 'did:plc:seed%' AND created_at < now() - interval '2 days'`},
-	{name: "other records", from: `records_other`, key: `did || rkey`, where: `did LIKE 'did:plc:seed%' AND created_at < now() - interval '2 days'`},
-	{name: "an account's records", from: `posts_default`, key: `did || rkey`, where: `did LIKE 'did:plc:seedgone%'`},
-	{name: "an account's shares", from: `shares_default`, key: `did || rkey`, where: `did LIKE 'did:plc:seedgone%'`},
+	{name: "late posts", from: `posts_default`, key: `old.did || old.rkey`, where: `did LIKE 'did:plc:seed%' AND created_at < now() - interval '2 days'`},
+	{name: "other records", from: `records_other`, key: `old.did || old.rkey`, where: `did LIKE 'did:plc:seed%' AND created_at < now() - interval '2 days'`},
+	{name: "an account's records", from: `posts_default`, key: `old.did || old.rkey`, where: `did LIKE 'did:plc:seedgone%'`},
+	{name: "an account's shares", from: `shares_default`, key: `old.did || old.rkey`, where: `did LIKE 'did:plc:seedgone%'`},
 	{name: "days of shares", from: `shares`, key: `tableoid::regclass::text`, partitions: true, where: `did LIKE 'did:plc:seed%' AND rkey < tid_floor(now() - interval '9 days')`},
-	{name: "other shares", from: `shares_default`, key: `did || rkey`, where: `did LIKE 'did:plc:seed%' AND stored_at < now() - interval '8 days'`},
-	{name: "links", from: `links`, key: `url`, where: `url LIKE 'https://due%'`},
-	{name: "tombstones", from: `tombstones`, key: `did || rkey`, where: `did LIKE 'did:plc:seed%' AND deleted_at < now() - interval '9 days'`},
+	{name: "other shares", from: `shares_default`, key: `old.did || old.rkey`, where: `did LIKE 'did:plc:seed%' AND stored_at < now() - interval '8 days'`},
+	{name: "links", from: `links`, key: `old.url`, where: `url LIKE 'https://due%'`},
+	{name: "tombstones", from: `tombstones`, key: `old.did || old.rkey`, where: `did LIKE 'did:plc:seed%' AND deleted_at < now() - interval '9 days'`},
 }
 
 // seedExpiry stores rows that are due and rows that are not, of every kind that

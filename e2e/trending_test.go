@@ -99,11 +99,7 @@ func TestMergeIsTriedAgain(t *testing.T) {
 		stdout, stderr, _ := weir(t, []string{"DATABASE_URL=" + at + "&deadlock_timeout=10s"}, "link", "merge", "4", "2")
 		merged <- stdout + stderr
 	}()
-	eventually.True(t, func() bool {
-		var waits bool
-		const sql = `SELECT EXISTS (SELECT FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock')`
-		return other.QueryRow(t.Context(), sql).Scan(&waits) == nil && waits
-	}, 10*time.Millisecond)
+	eventually.True(t, func() bool { return schematest.Blocks(t, other, tx) }, 10*time.Millisecond)
 	_, err = tx.Exec(t.Context(), `DELETE FROM shares WHERE link_id = 4`)
 	require.NoError(t, err, "Postgres must abort the merge, not the deletion")
 	require.NoError(t, tx.Commit(t.Context()))

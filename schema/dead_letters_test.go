@@ -118,9 +118,7 @@ func TestRowIsRetriedIfItsPartitionIsMadeMeanwhile(t *testing.T) {
 			_, err := pool.Exec(context.Background(), `INSERT INTO archived_ids (id, day) VALUES (gen_random_uuid(), 20001)`)
 			inserted <- err
 		}()
-		eventually.True(t, func() bool {
-			return column(t, pool, `SELECT count(*)::text FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'`)[0] == "1"
-		}, 10*time.Millisecond)
+		eventually.True(t, func() bool { return schematest.Blocks(t, pool, tx) }, 10*time.Millisecond)
 		return nil
 	}))
 	err := <-inserted

@@ -354,11 +354,7 @@ func TestLinkThatExpiresWhileItIsSharedIsAddedAgain(t *testing.T) {
 	require.NoError(t, err)
 	var worker errgroup.Group
 	worker.Go(func() error { return setShares(t.Context(), pool, key, shares, now) })
-	eventually.True(t, func() bool {
-		var waiting int
-		err := pool.QueryRow(t.Context(), `SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'`).Scan(&waiting)
-		return err == nil && waiting == 1
-	}, 10*time.Millisecond)
+	eventually.True(t, func() bool { return schematest.Blocks(t, pool, expiry) }, 10*time.Millisecond)
 	require.NoError(t, expiry.Commit(t.Context()))
 	err = worker.Wait()
 	require.ErrorIs(t, err, schema.ErrBusy)
