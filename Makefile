@@ -1,6 +1,6 @@
 # `make demo` and `make test` need Go, make and a package manager, and install the rest.
 SHELL := /bin/bash
-# e2e takes longest, then workers: these start first.
+# The packages whose tests take longest start first.
 PKG   ?= ./e2e ./workers ./...
 
 # POSTGRES=18 uses that major version. Without it, the server on PATH comes first.
@@ -11,7 +11,7 @@ on_postgres = PATH="$$(scripts/postgres.sh $(POSTGRES)):$$PATH"
 export CGO_ENABLED = 0
 export GOFLAGS += -trimpath
 
-.PHONY: help postgres pgbouncer prometheus clickhouse chromium screenshots build demo run test test-postgres test-clickhouse lint bench bench-against chaos soak fuzz clean
+.PHONY: help postgres pgbouncer prometheus clickhouse chromium screenshots build demo run test flaky test-long test-postgres test-clickhouse lint bench bench-against chaos soak fuzz clean
 
 help: ## list these targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sort | awk -F ':.*## ' '{printf "  make %-13s %s\n", $$1, $$2}'
@@ -40,14 +40,24 @@ demo: postgres build ## run everything on a simulated network; needs no configur
 run: postgres build ## run everything on the public Jetstream
 	$(on_postgres) bin/weir dev
 
-test: postgres pgbouncer prometheus chromium ## run the whole suite, on Postgres servers that it starts
-	$(on_postgres) go test -vet=off -ldflags='-s -w' -parallel 6 -timeout 40m $(PKG)
+test: postgres pgbouncer prometheus chromium ## run the quick suite, which shows every promise, and print its cost
+	$(on_postgres) go run ./scripts/suite -short -run '$(RUN)' $(PKG)
 
-test-postgres: pgbouncer prometheus chromium ## run the suite on every supported major version of Postgres, or on POSTGRES="17 18"; SHORT=1 leaves out the long tests
+flaky: postgres pgbouncer prometheus chromium ## run the quick suite N times (10) beside two busy processes, and count failures
+	$(on_postgres) go run ./scripts/suite -short -times $(or $(N),10) -busy 2 -outputs .weir/flaky -run '$(RUN)' $(PKG)
+
+test-long: postgres pgbouncer prometheus chromium ## run everything: all tests, other servers, benchmarks, 20 minutes of chaos
+	$(on_postgres) go run ./scripts/suite -skip '^TestChaos$$' $(PKG)
+	$(MAKE) test-clickhouse
+	$(MAKE) test-postgres POSTGRES="16 17 18"
+	$(MAKE) bench-once
+	WEIR_CHAOS=$${WEIR_CHAOS:-20m} $(MAKE) chaos
+
+test-postgres: pgbouncer ## run what depends most on Postgres on each supported version, or on POSTGRES="17 18"
 	@failed=; for version in $(or $(POSTGRES),15 16 17 18); do \
 		bin=$$(scripts/postgres.sh $$version) && "$$bin/postgres" --version || exit 1; \
-		skip=; [ -x "$$bin/pg_dump" ] || { skip='-skip RestoredBackup|PgDump'; echo "without backup and restore: $$bin has no pg_dump"; }; \
-		PATH="$$bin:$$PATH" go test -vet=off -ldflags='-s -w' -count 1 -timeout 40m $(if $(SHORT),-short) $(if $(RUN),-run '$(RUN)') $$skip $(PKG) || failed="$$failed $$version"; \
+		PATH="$$bin:$$PATH" go run ./scripts/suite -short ./devpg ./schema ./ranking ./consumer ./workers ./archive/catalog ./history ./nostr/directory ./ops/... && \
+		PATH="$$bin:$$PATH" go run ./scripts/suite -run 'WhileFollowing|PgBouncer|LeastPrivilege|Rolling' ./e2e || failed="$$failed $$version"; \
 	done; [ -z "$$failed" ] || { echo "failed on Postgres$$failed"; exit 1; }
 
 test-clickhouse: postgres clickhouse ## run the tests of the index on a real ClickHouse, which it downloads (98 MB)

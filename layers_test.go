@@ -23,6 +23,8 @@ func layers() map[string][]string {
 		"app":      {"archive", "archive/catalog", "archive/clickhouse", "archive/dir", "archive/s3", "bluesky", "card", "collection", "consumer", "consumer/firehose", "consumer/jetstream", "consumer/nostr", "consumer/recording", "consumer/socket", "devpg", "guard", "history", "jobs", "lexicon/rules", "nostr", "nostr/directory", "nostr/negentropy", "ops/compare", "ops/doctor", "ops/health", "ranking", "redirect", "retry", "schema", "syntax", "web", "wellknown", "workers"},
 		"e2e":      {},
 
+		"scripts/suite": {"devpg"},
+
 		"examples/likes": {"app", "jobs", "schema", "workers"},
 
 		"consumer":           {"archive", "retry", "schema"},

@@ -21,7 +21,7 @@ import (
 // No log contains the webhook's URL.
 func TestKillBetweenAlertStateAndWebhook(t *testing.T) {
 	schematest.Long(t)
-	parallel(t)
+	t.Parallel()
 	n := network(t, 10)
 	database := schematest.NewURL(t)
 	pool := open(t, database)

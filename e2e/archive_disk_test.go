@@ -57,7 +57,7 @@ func fillable(t *testing.T, folders ...string) (root string, fill, free func(), 
 // process archives. The stream goes on, and everything arrives when there is space again.
 func TestFullDiskOfTheArchive(t *testing.T) {
 	schematest.Long(t)
-	parallel(t)
+	t.Parallel()
 	n := busyNetwork(t)
 	root, fill, free, says := fillable(t, "archive", "tmp")
 	url := schematest.NewURL(t)

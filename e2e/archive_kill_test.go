@@ -153,7 +153,7 @@ SELECT (SELECT count(*) FROM archive_open) + (SELECT count(*) FROM forgotten WHE
 // same records.
 func TestKilledArchive(t *testing.T) {
 	schematest.Long(t)
-	parallel(t)
+	t.Parallel()
 	n, server, b, folder := busyNetwork(t), schematest.Server(t), newBucket(t), t.TempDir()
 	settings := slices.Concat(b.env(), []string{"WEIR_ARCHIVE_INTERVAL=1s", "WEIR_ARCHIVE_FORGET=1s", "WEIR_RESOLVE_LINKS=false", "TMPDIR=" + folder,
 		"WEIR_JOB_TIMEOUT=5s", "WEIR_RESCUE_AFTER=6s"}) // a job of the archive that is slow three times waits for an hour

@@ -54,7 +54,7 @@ func eventsOf(t *testing.T, frame []byte, count func(string)) int {
 // from them, by a rebuild that is killed once, equals the running one.
 func TestRelayIsRebuilt(t *testing.T) {
 	schematest.Long(t)
-	parallel(t)
+	t.Parallel()
 	n, root := busyNetwork(t), t.TempDir()
 	settings := []string{"WEIR_ARCHIVE=dir:" + root, "WEIR_ARCHIVE_INTERVAL=1s", "WEIR_RESOLVE_LINKS=false", "WEIR_FETCH_CARDS=false"}
 	k, url := readingRelay(t, n, settings...)

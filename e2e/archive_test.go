@@ -156,7 +156,7 @@ func exportLacks(t *testing.T, n *simnet.Net, env []string) []string {
 // archived events, it reads them from the segments too.
 func TestArchive(t *testing.T) {
 	schematest.Long(t)
-	parallel(t)
+	t.Parallel()
 	n := busyNetwork(t)
 	root := filepath.Join(t.TempDir(), "archive")
 	require.NoError(t, os.Mkdir(root, 0o750))
@@ -251,7 +251,7 @@ func damage(t *testing.T, root string) {
 // equals the running one.
 func TestRebuiltEqualsRunning(t *testing.T) {
 	schematest.Long(t)
-	parallel(t)
+	t.Parallel()
 	n := followNetwork(t, 40)
 	database, second := schematest.NewURL(t), schematest.NewURL(t)
 	pool, hub := open(t, database), n.Hub()

@@ -71,7 +71,7 @@ func someoneBusy(t *testing.T, n *simnet.Net, pool *pgxpool.Pool, posts int) (di
 // audit finds and repairs each.
 func TestAuditFindsAndRepairs(t *testing.T) {
 	schematest.Long(t)
-	parallel(t)
+	t.Parallel()
 	n, pool, env, serve := followedForLong(t)
 	sum, faults := audited(t, env, "--all")
 	require.Empty(t, faults)
@@ -128,7 +128,7 @@ func TestAuditFindsAndRepairs(t *testing.T) {
 // run for too long.
 func TestAuditOfFailingServers(t *testing.T) {
 	schematest.Long(t)
-	parallel(t)
+	t.Parallel()
 	n, pool, env, _ := followedForLong(t)
 	someoneBusy(t, n, pool, 1)
 	require.NoError(t, n.FailCalls(simnet.CallFault{Kind: simnet.Forbidden, Endpoint: "com.atproto.repo.listRecords", Count: 1_000_000}))
@@ -154,7 +154,7 @@ func TestAuditOfFailingServers(t *testing.T) {
 // TestAuditRefusesWrongArguments shows that wrong arguments are refused in one
 // sentence.
 func TestAuditRefusesWrongArguments(t *testing.T) {
-	parallel(t)
+	t.Parallel()
 	for _, args := range []string{"audit --accounts 0", "audit --all --accounts 3", "audit --window 0s", "audit --settle -1s"} {
 		_, stderr, code := weir(t, nil, strings.Fields(args)...)
 		require.Equal(t, 1, code)

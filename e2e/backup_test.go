@@ -43,7 +43,7 @@ func runs(t *testing.T, program string, args ...string) {
 // The test fails if the restored database is given the lost database's cursor.
 func TestRestoredBackupResumesWithoutLoss(t *testing.T) {
 	schematest.Long(t)
-	parallel(t)
+	t.Parallel()
 	lost, fresh := schematest.Server(t), schematest.Server(t)
 	withRoles(t, lost.URL("weir"))
 	k := begin(t, busyNetwork(t), lost, as(t, "weir_owner", lost.URL("weir")), as(t, "weir_app", lost.URL("weir")))

@@ -21,7 +21,7 @@ import (
 // and doctor know both collections.
 func TestAnyCollection(t *testing.T) {
 	schematest.Long(t)
-	parallel(t)
+	t.Parallel()
 	n, err := simnet.New(simnet.Config{Seed: 12, Accounts: 10, History: 50, HistorySpan: time.Hour})
 	require.NoError(t, err)
 	startNetwork(t, n)

@@ -18,7 +18,7 @@ import (
 // holds it and whatever is wrong.
 func TestNoSecretIsPrinted(t *testing.T) {
 	schematest.Long(t)
-	parallel(t)
+	t.Parallel()
 	n := network(t, 20)
 	good := append(follower(n, schematest.NewURL(t)), "WEIR_IDENTIFIER="+n.Hub().Handle, "WEIR_PDS="+n.PDSURL(), "WEIR_APP_PASSWORD=s3cret-app", "WEIR_OPS_TOKEN=s3cret-token")
 	password := regexp.MustCompile(`:([^:@]+)@`).FindStringSubmatch(good[0])[1]
@@ -46,7 +46,7 @@ func TestNoSecretIsPrinted(t *testing.T) {
 // TestSecretsAreMarked shows that every variable with a secret's name has the
 // tag.
 func TestSecretsAreMarked(t *testing.T) {
-	parallel(t)
+	t.Parallel()
 	sounds := regexp.MustCompile(`PASSWORD|TOKEN|SECRET|WEBHOOK|KEY$`)
 	fields := reflect.TypeFor[app.Config]()
 	marked := 0
@@ -63,7 +63,7 @@ func TestSecretsAreMarked(t *testing.T) {
 // TestConfigPrintsEveryVariable shows that every variable is printed with its
 // value and its source.
 func TestConfigPrintsEveryVariable(t *testing.T) {
-	parallel(t)
+	t.Parallel()
 	out := succeed(t, []string{"WEIR_WORKERS=3", "WEIR_APP_PASSWORD=x", "WEIR_IDENTIFIER=y", "WEIR_IMAGE_BASE="}, "config")
 	require.Regexp(t, `WEIR_WORKERS +environment +3\n`, out)
 	require.Regexp(t, `WEIR_LEASE_TTL +default +10s\n`, out)
@@ -76,7 +76,7 @@ func TestConfigPrintsEveryVariable(t *testing.T) {
 // settings as `weir serve`, and still prints everything. An address in use by a
 // running weir is no error.
 func TestConfigRefusesWhatServeRefuses(t *testing.T) {
-	parallel(t)
+	t.Parallel()
 	for name, wrong := range map[string]string{
 		"WEIR_LISTEN": "nonsense", "WEIR_OPS_LISTEN": "127.0.0.1:99999", "WEIR_JETSTREAM": "nonsense", "WEIR_APPVIEW": "nonsense", "WEIR_IMAGE_BASE": "ftp://x",
 	} {
@@ -94,7 +94,7 @@ func TestConfigRefusesWhatServeRefuses(t *testing.T) {
 // TestConfigAcceptsTheVariablesOfTheTests shows that the binary accepts the
 // variables of the tests that CONTRIBUTING.md lists: it inherits them.
 func TestConfigAcceptsTheVariablesOfTheTests(t *testing.T) {
-	parallel(t)
+	t.Parallel()
 	var env []string
 	for _, name := range regexp.MustCompile("`(WEIR_[A-Z_]+)`").FindAllStringSubmatch(read(t, "CONTRIBUTING.md"), -1) {
 		env = append(env, name[1]+"=")

@@ -66,7 +66,7 @@ func poisoned(t *testing.T) (pool *pgxpool.Pool, env []string) {
 // dead-lettered.
 func TestDeadLettersAreRetriedAfterTheFix(t *testing.T) {
 	schematest.Long(t)
-	parallel(t)
+	t.Parallel()
 	pool, env := poisoned(t)
 	decode, commit := listed(t, env, "--stage", "decode"), listed(t, env, "--stage", "commit")
 	require.Len(t, decode, 7)
@@ -141,7 +141,7 @@ func deadLetterIn(t *testing.T, deadLetters []schema.StoredDeadLetter, id int64)
 // while no worker runs waits for one.
 func TestJobThatEndsWithoutSuccessIsADeadLetter(t *testing.T) {
 	schematest.Long(t)
-	parallel(t)
+	t.Parallel()
 	url := schematest.NewURL(t)
 	pool, env := open(t, url), []string{"DATABASE_URL=" + url, "WEIR_RETENTION=0", "WEIR_APPVIEW=http://127.0.0.1:1"}
 	work := start(t, env, "work")
@@ -173,7 +173,7 @@ func TestJobThatEndsWithoutSuccessIsADeadLetter(t *testing.T) {
 // TestDeadLetterRefusesWrongArguments shows that wrong arguments are refused in
 // one sentence.
 func TestDeadLetterRefusesWrongArguments(t *testing.T) {
-	parallel(t)
+	t.Parallel()
 	env := []string{"DATABASE_URL=" + schematest.NewURL(t)}
 	for args, want := range map[string]string{
 		"list --stage jobs":         `--stage is "jobs": expected decode, verify, commit, process, lexicon, rules, reference or job`,

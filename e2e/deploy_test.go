@@ -63,7 +63,7 @@ func known() []string {
 // TestComposeRefusesToStartOpen shows that nothing starts if a secret is
 // missing or empty, and that the error names the secret.
 func TestComposeRefusesToStartOpen(t *testing.T) {
-	parallel(t)
+	t.Parallel()
 	for secret := range secrets() {
 		for _, wrong := range []func(map[string]string){
 			func(env map[string]string) { delete(env, secret) },
@@ -81,7 +81,7 @@ func TestComposeRefusesToStartOpen(t *testing.T) {
 // to Weir, and none that Weir does not know. Variables that are not set are not
 // passed on.
 func TestComposePassesEverySetting(t *testing.T) {
-	parallel(t)
+	t.Parallel()
 	env := secrets()
 	for _, name := range known() {
 		env[name] = "from .env"
@@ -112,7 +112,7 @@ func TestComposePassesEverySetting(t *testing.T) {
 // passed on to Weir: those that the exporter reads, taken from its source, and
 // those of the resource, the sampler and the batches.
 func TestComposePassesTheSettingsOfTraces(t *testing.T) {
-	parallel(t)
+	t.Parallel()
 	names := []string{"OTEL_SDK_DISABLED", "OTEL_SERVICE_NAME", "OTEL_RESOURCE_ATTRIBUTES", "OTEL_TRACES_EXPORTER", "OTEL_TRACES_SAMPLER", "OTEL_TRACES_SAMPLER_ARG",
 		"OTEL_BSP_SCHEDULE_DELAY", "OTEL_BSP_EXPORT_TIMEOUT", "OTEL_BSP_MAX_QUEUE_SIZE", "OTEL_BSP_MAX_EXPORT_BATCH_SIZE"}
 	folder, err := exec.CommandContext(t.Context(), "go", "list", "-m", "-f", "{{.Dir}}", "go.opentelemetry.io/otel/exporters/otlp/otlptrace/otlptracehttp").Output()
@@ -145,7 +145,7 @@ func TestComposePassesTheSettingsOfTraces(t *testing.T) {
 
 // TestComposeServices checks the services, their users and their ports.
 func TestComposeServices(t *testing.T) {
-	parallel(t)
+	t.Parallel()
 	all, err := compose(t, secrets())
 	require.NoError(t, err)
 	require.ElementsMatch(t, []string{"postgres", "migrate", "roles", "serve", "work", "riverui"}, all.ServiceNames())
@@ -188,7 +188,7 @@ func TestComposeServices(t *testing.T) {
 // connections for the number of workers in .env.example, River UI, a backup and
 // a person.
 func TestComposeHasConnectionsForItsWorkers(t *testing.T) {
-	parallel(t)
+	t.Parallel()
 	all, err := compose(t, secrets())
 	require.NoError(t, err)
 	one := all.Services["work"]
@@ -218,7 +218,7 @@ func TestComposeHasConnectionsForItsWorkers(t *testing.T) {
 // image reads, the file holds no secrets, and River UI connects as the role
 // that owns nothing.
 func TestRiverUIReadsItsVariables(t *testing.T) {
-	parallel(t)
+	t.Parallel()
 	all, err := compose(t, secrets())
 	require.NoError(t, err)
 	environment := all.Services["riverui"].Environment
@@ -244,7 +244,7 @@ func TestRiverUIReadsItsVariables(t *testing.T) {
 // TestEnvExampleIsComplete shows that .env.example names every secret, sets no
 // password, and names no setting that does not exist.
 func TestEnvExampleIsComplete(t *testing.T) {
-	parallel(t)
+	t.Parallel()
 	given := map[string]string{}
 	for _, m := range regexp.MustCompile(`(?m)^#?([A-Z][A-Z_]*)=(.*)$`).FindAllStringSubmatch(read(t, ".env.example"), -1) {
 		given[m[1]] = m[2]
@@ -262,7 +262,7 @@ func TestEnvExampleIsComplete(t *testing.T) {
 // TestImageHoldsOneStaticBinary shows that the image runs one static binary as
 // an unprivileged user.
 func TestImageHoldsOneStaticBinary(t *testing.T) {
-	parallel(t)
+	t.Parallel()
 	text := read(t, "Dockerfile")
 	command := "CGO_ENABLED=0 go " + strings.Join(buildArguments("/weir", "./cmd/weir"), " ")
 	require.Contains(t, text, strings.Replace(command, "-ldflags=-s -w", `-ldflags="-s -w"`, 1), "the tests and the image build differently")
@@ -297,7 +297,7 @@ func static(t *testing.T, path string) {
 // TestSystemdUnits shows that systemd reads the units without a warning, their
 // variables and commands exist, and they are hardened.
 func TestSystemdUnits(t *testing.T) {
-	parallel(t)
+	t.Parallel()
 	units, err := filepath.Glob(filepath.Join(project, "deploy/systemd/*.service"))
 	require.NoError(t, err)
 	require.Len(t, units, 2)

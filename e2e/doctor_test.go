@@ -81,7 +81,7 @@ func finding(t *testing.T, found []doctor.Finding, check string) doctor.Finding 
 // TestDoctorFindsNothing shows that every check of a healthy system is ok.
 func TestDoctorFindsNothing(t *testing.T) {
 	schematest.Long(t)
-	parallel(t)
+	t.Parallel()
 	n, err := simnet.New(simnet.Config{Seed: 11, Accounts: 400, History: 100, HistorySpan: time.Hour, Password: "only for Weir"})
 	require.NoError(t, err)
 	startNetwork(t, n)
@@ -112,7 +112,7 @@ func TestDoctorFindsNothing(t *testing.T) {
 // statement that repairs it.
 func TestDoctorChecksSettings(t *testing.T) {
 	schematest.Long(t)
-	parallel(t)
+	t.Parallel()
 	n := network(t, 50)
 	server := careful(t)
 	database := server.URL("weir")
@@ -164,7 +164,7 @@ func TestDoctorChecksSettings(t *testing.T) {
 // the lease, the encoding and the pooler.
 func TestDoctorChecksTheDatabase(t *testing.T) {
 	schematest.Long(t)
-	parallel(t)
+	t.Parallel()
 	n := network(t, 50)
 	server := careful(t)
 	database := server.URL("weir")
@@ -214,7 +214,7 @@ func allWell(t *testing.T, found []doctor.Finding) {
 // missing privileges.
 func TestDoctorUnderLeastPrivilege(t *testing.T) {
 	schematest.Long(t)
-	parallel(t)
+	t.Parallel()
 	n := network(t, 300)
 	server := careful(t)
 	database := server.URL("weir")
@@ -262,7 +262,7 @@ func TestDoctorUnderLeastPrivilege(t *testing.T) {
 // fails; every other check is the same as without a pooler.
 func TestDoctorThroughPgBouncer(t *testing.T) {
 	schematest.Long(t)
-	parallel(t)
+	t.Parallel()
 	n := network(t, 300)
 	database := careful(t).URL("weir")
 	succeed(t, follower(n, database), "migrate")
@@ -351,7 +351,7 @@ func relabel(client net.Conn, behind string) {
 // unreachable Jetstream. The stream's row is not changed.
 func TestDoctorChecksTheNetwork(t *testing.T) {
 	schematest.Long(t)
-	parallel(t)
+	t.Parallel()
 	n := network(t, 300)
 	database := schematest.NewURL(t)
 	pool := open(t, database)
@@ -396,7 +396,7 @@ func TestDoctorChecksTheNetwork(t *testing.T) {
 // TestDoctorTimesOut shows that the doctor ends if servers accept connections
 // and never respond.
 func TestDoctorTimesOut(t *testing.T) {
-	parallel(t)
+	t.Parallel()
 	silent, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	t.Cleanup(func() { silent.Close() }) //nolint:errcheck // the test is over

@@ -151,7 +151,7 @@ UNION ALL SELECT 'tombstone ' || did || '/' || rkey FROM tombstones WHERE did LI
 // stay after a kill between the two.
 func TestKillInExpiry(t *testing.T) {
 	schematest.Long(t)
-	parallel(t)
+	t.Parallel()
 	wanted := len(expirySteps)
 	if chaosLength(t) == 0 {
 		wanted = 2

@@ -94,7 +94,7 @@ func settled(t *testing.T, pool *pgxpool.Pool) {
 // their new posts. Unfollowed accounts stop counting at once.
 func TestWatchFillsThePage(t *testing.T) {
 	schematest.Long(t)
-	parallel(t)
+	t.Parallel()
 	watchFillsThePage(t, func(string) []string { return nil })
 }
 
@@ -188,7 +188,7 @@ func stranger(t *testing.T, n *simnet.Net, followed []string) string {
 // consumer's downtime.
 func TestGapIsClosedFromTheFeeds(t *testing.T) {
 	schematest.Long(t)
-	parallel(t)
+	t.Parallel()
 	n := followNetwork(t, 40)
 	database := schematest.NewURL(t)
 	pool := open(t, database)
@@ -227,7 +227,7 @@ func TestGapIsClosedFromTheFeeds(t *testing.T) {
 // reaches the service depends on the machine.
 func TestThreeProcessesShareTheLimit(t *testing.T) {
 	schematest.Long(t)
-	parallel(t)
+	t.Parallel()
 	n := followNetwork(t, 30)
 	n.SetLatency(1500 * time.Millisecond) // long enough to use all ten slots
 	database := schematest.NewURL(t)
@@ -269,7 +269,7 @@ FROM (SELECT next_at, lag(next_at) OVER (ORDER BY n) AS before FROM starts) AS s
 // post. Afterwards the tables hold exactly the posts of the followed accounts.
 func TestKillWhileFollowing(t *testing.T) {
 	schematest.Long(t)
-	parallel(t)
+	t.Parallel()
 	n := followNetwork(t, 60)
 	n.SetLatency(30 * time.Millisecond) // long enough for a kill to hit a call
 	database := schematest.NewURL(t)

@@ -49,7 +49,7 @@ func tid(at time.Time) string {
 // whose segment has not been rewritten yet. Neither a rebuild nor an export contains records older
 // than the deletion.
 func TestForgottenStaysForgotten(t *testing.T) {
-	parallel(t)
+	t.Parallel()
 	root := t.TempDir()
 	store, err := dir.New(root)
 	require.NoError(t, err)

@@ -160,7 +160,7 @@ func (k *killing) awaits(pool *pgxpool.Pool, n int, sql string) {
 // these have their newest records.
 func TestKilledHistoryFillsCollections(t *testing.T) {
 	schematest.Long(t)
-	parallel(t)
+	t.Parallel()
 	p := past{t, calmNetwork(t)}
 	var dids []string
 	for _, a := range p.net.Accounts() {
@@ -221,7 +221,7 @@ func TestKilledHistoryFillsCollections(t *testing.T) {
 // relay only lists the accounts.
 func TestRequestedHistory(t *testing.T) {
 	schematest.Long(t)
-	parallel(t)
+	t.Parallel()
 	p := past{t, calmNetwork(t)}
 	for i, a := range p.net.Accounts() {
 		p.put(a.DID, historyNote, longAgo(i), "expired")

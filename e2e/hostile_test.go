@@ -48,7 +48,7 @@ func hostileFrames() map[string]string {
 // stored, and the process uses little memory. Then a starting process receives all of them at once.
 func TestHostileCommitsStopNothing(t *testing.T) {
 	schematest.Long(t)
-	parallel(t)
+	t.Parallel()
 	n := calmNetwork(t)
 	k, url := readingRelay(t, n)
 	pool := open(t, url)

@@ -174,7 +174,7 @@ func toColumn(body []byte) int  { return bytes.Index(body, []byte("\x04body\x06S
 // TestIndexKilled kills the process that indexes before, during and after an insert. Afterwards
 // each event of the archive is in the table once, and the view counts it once.
 func TestIndexKilled(t *testing.T) {
-	parallel(t)
+	t.Parallel()
 	i := newIndexing(t)
 	for _, forward := range []func([]byte) int{nothing, half, toColumn, allButOne, whole} {
 		f := &insertFault{forward: forward}
@@ -190,7 +190,7 @@ func TestIndexKilled(t *testing.T) {
 // second process has found the mark of the attempt. Nothing else is inserted before the first
 // insert has settled, although it arrives late.
 func TestIndexByTwoProcesses(t *testing.T) {
-	parallel(t)
+	t.Parallel()
 	i := newIndexing(t)
 	for _, dies := range []bool{true, false} {
 		f := &insertFault{forward: half, rest: true}
@@ -214,7 +214,7 @@ func TestIndexByTwoProcesses(t *testing.T) {
 // TestIndexWithoutResponse loses the responses to inserts, cuts one short, sends one that is not
 // the server's, and kills the server.
 func TestIndexWithoutResponse(t *testing.T) {
-	parallel(t)
+	t.Parallel()
 	i := newIndexing(t)
 	for _, f := range []*insertFault{
 		{rest: true, answer: func([]byte) []byte { return nil }},
@@ -253,7 +253,7 @@ func conditions(t *testing.T, opsURL string) (names []string) {
 // and the archive go on, and exactly one condition is reported. After the server returns, every
 // event is indexed once.
 func TestIndexWithoutServer(t *testing.T) {
-	parallel(t)
+	t.Parallel()
 	i := newIndexing(t)
 	i.once()
 	ops := i.process.opsURL(t)

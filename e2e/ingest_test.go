@@ -55,7 +55,7 @@ const mostLinks = 1000
 // TestIngestStoresTheRecording ingests a recording written by hand, with bad input
 // of every kind. The counts were made by hand.
 func TestIngestStoresTheRecording(t *testing.T) {
-	parallel(t)
+	t.Parallel()
 	url := schematest.NewURL(t)
 	pool, env := open(t, url), []string{"DATABASE_URL=" + url}
 
@@ -104,7 +104,7 @@ func TestIngestStoresTheRecording(t *testing.T) {
 // them, of real servers. The counts of the production recording were made by hand.
 func TestIngestReadsRecordings(t *testing.T) {
 	schematest.Long(t)
-	parallel(t)
+	t.Parallel()
 	url := schematest.NewURL(t)
 	pool, env := open(t, url), []string{"DATABASE_URL=" + url}
 	n := network(t, 3000)
@@ -155,7 +155,7 @@ func TestIngestReadsRecordings(t *testing.T) {
 // the live stream alone. The recording's stream is removed, unless the ingest was killed.
 func TestIngestBesideServeRaisesNoAlarm(t *testing.T) {
 	schematest.Long(t)
-	parallel(t)
+	t.Parallel()
 	database := schematest.NewURL(t)
 	pool, env := open(t, database), reads(network(t, 300), database)
 	serve := start(t, env, "serve")

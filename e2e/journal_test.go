@@ -15,7 +15,7 @@ import (
 // if stderr is the journal's socket. JOURNAL_STREAM alone does not show that:
 // child processes inherit it.
 func TestPrioritiesAreOnlyForTheJournal(t *testing.T) {
-	parallel(t)
+	t.Parallel()
 	for begins, inode := range map[string]uint64{"<3>weir: DATABASE_URL": 0, "weir: DATABASE_URL": 1} {
 		stderr, err := os.Create(filepath.Join(t.TempDir(), "stderr"))
 		require.NoError(t, err)

@@ -30,7 +30,7 @@ import (
 // its full 16 seconds; otherwise it is made due early.
 func TestLayersEndAsAFoldSays(t *testing.T) {
 	schematest.Long(t)
-	parallel(t)
+	t.Parallel()
 	for _, wire := range []string{"firehose", "jetstream"} {
 		t.Run(wire, func(t *testing.T) {
 			t.Parallel()

@@ -20,7 +20,7 @@ import (
 // The binary without that projection refuses the database.
 func TestLibraryExample(t *testing.T) {
 	schematest.Long(t)
-	parallel(t)
+	t.Parallel()
 	program := filepath.Join(t.TempDir(), "likes")
 	build := exec.Command("go", buildArguments(program, "../examples/likes")...)
 	build.Env = append(os.Environ(), "CGO_ENABLED=0")

@@ -36,7 +36,7 @@ func resident(t *testing.T, pid int) int {
 // closed.
 func TestUnfinishedRequestsAreClosed(t *testing.T) {
 	schematest.Long(t)
-	parallel(t)
+	t.Parallel()
 	web := start(t, []string{"DATABASE_URL=" + schematest.NewURL(t), "WEIR_LISTEN=127.0.0.1:0", "WEIR_LOG_LEVEL=info"}, "web")
 	page, opsURL := strings.TrimSuffix(web.page(t), "/"), web.opsURL(t)
 	for _, url := range []string{page + "/", opsURL + "/health"} {
@@ -77,7 +77,7 @@ func TestUnfinishedRequestsAreClosed(t *testing.T) {
 // TestListenersServeOnlyTheirHosts shows that the listeners accept the configured hosts and those
 // of probes. The ops endpoints are on the ops listener alone.
 func TestListenersServeOnlyTheirHosts(t *testing.T) {
-	parallel(t)
+	t.Parallel()
 	env := []string{"DATABASE_URL=" + schematest.NewURL(t), "WEIR_LISTEN=127.0.0.1:0", "WEIR_LOG_LEVEL=info", "WEIR_HOSTS=weir.example,serve", "WEIR_URL=https://public.example/"}
 	web := start(t, env, "web")
 	page, opsURL := strings.TrimSuffix(web.page(t), "/"), web.opsURL(t)

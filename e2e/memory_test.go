@@ -18,7 +18,7 @@ import (
 // frames much faster than they can be stored.
 func TestCatchingUpTakesLittleMemory(t *testing.T) {
 	schematest.Long(t)
-	parallel(t)
+	t.Parallel()
 	n, err := simnet.New(simnet.Config{Seed: 9, Accounts: 2000, History: 130_000})
 	require.NoError(t, err)
 	require.NoError(t, n.Start("127.0.0.1:0"))

@@ -75,7 +75,7 @@ func hostile(i int) (frames []string) {
 // allow, and no label contains untrusted text.
 func TestUntrustedInputAddsNoLabels(t *testing.T) {
 	schematest.Long(t)
-	parallel(t)
+	t.Parallel()
 	const strangers, most = 300, 80
 	n := followNetwork(t, 20)
 	database := schematest.NewURL(t)
@@ -177,7 +177,7 @@ func everyName() []documented {
 // its rules expose every name of the documents.
 func TestEveryDocumentedMetricIsExposed(t *testing.T) {
 	schematest.Long(t)
-	parallel(t)
+	t.Parallel()
 	n := followNetwork(t, 20)
 	database := schematest.NewURL(t)
 	env := append(reads(n, database), "WEIR_JETSTREAM=ws://127.0.0.1:1/subscribe,"+n.URL()) // the first endpoint fails

@@ -42,7 +42,7 @@ func tool(t *testing.T, name string) string {
 // TestRules runs the unit tests of the alerts.
 func TestRules(t *testing.T) {
 	schematest.Long(t)
-	parallel(t)
+	t.Parallel()
 	out, err := exec.CommandContext(t.Context(), tool(t, "promtool"), "test", "rules", strings.Replace(rulesFile, ".yml", "_test.yml", 1)).CombinedOutput()
 	require.NoError(t, err, string(out))
 }
@@ -50,7 +50,7 @@ func TestRules(t *testing.T) {
 // TestLimitsAgreeEverywhere shows that the limits are the same in the metrics
 // that the rules compare with, in /health, and in the alerts of the workers.
 func TestLimitsAgreeEverywhere(t *testing.T) {
-	parallel(t)
+	t.Parallel()
 	database := schematest.NewURL(t)
 	serve := start(t, append(follower(network(t, 50), database), "WEIR_LAG_LIMIT=7m", "WEIR_QUEUE_LIMIT=77", "WEIR_DATABASE_LIMIT=1000", "WEIR_AUDIT_INTERVAL=0", "WEIR_ALERT_INTERVAL=1s"), "serve")
 	at := serve.opsURL(t)
@@ -72,7 +72,7 @@ func TestLimitsAgreeEverywhere(t *testing.T) {
 // highest queue limit allowed.
 func TestHighestQueueLimitCanBePassed(t *testing.T) {
 	schematest.Long(t)
-	parallel(t)
+	t.Parallel()
 	database := schematest.NewURL(t)
 	limited := func(limit int) []string {
 		return []string{"DATABASE_URL=" + database, fmt.Sprint("WEIR_QUEUE_LIMIT=", limit)}
@@ -141,7 +141,7 @@ func readDashboard(t *testing.T) (d dashboard) {
 // "Expect zero" first, and that every panel has a unit, a question, and the
 // data source of the variable.
 func TestDashboardIsLaidOut(t *testing.T) {
-	parallel(t)
+	t.Parallel()
 	d := readDashboard(t)
 	require.GreaterOrEqual(t, d.SchemaVersion, 39)
 	require.Equal(t, "datasource", d.Templating.List[0].Type)
@@ -270,7 +270,7 @@ func selectors(expr string) (found []string) {
 // metric and label value in their expressions.
 func TestAlertsAndDashboardReadMetricsThatExist(t *testing.T) {
 	schematest.Long(t)
-	parallel(t)
+	t.Parallel()
 	n := followNetwork(t, 20)
 	database := schematest.NewURL(t)
 	pool := open(t, database)

@@ -171,7 +171,7 @@ func (f *nostrFold) share(name, how string, e *simnet.NostrEvent) {
 // second than it sends, which is a gap.
 func TestSharesOfNostrEqualTheFold(t *testing.T) {
 	schematest.Long(t)
-	parallel(t)
+	t.Parallel()
 	events := nostrEvents(t)
 	live, tick := max(200, events/100), time.Duration(max(5, events/1000))*time.Millisecond
 	n := network(t, 50)

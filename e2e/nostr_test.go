@@ -17,7 +17,7 @@ import (
 // both fills another database.
 func TestTwoNetworksInOneDatabase(t *testing.T) {
 	schematest.Long(t)
-	parallel(t)
+	t.Parallel()
 	n := network(t, 50)
 	nostr, err := simnet.NewNostr(simnet.NostrConfig{Seed: 5, Authors: 1, Now: time.Now(), Relays: []simnet.NostrRelay{{Page: 20}, {Page: 500, Auth: true}}})
 	require.NoError(t, err)

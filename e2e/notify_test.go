@@ -82,7 +82,7 @@ func (s *systemd) hearStatus(words string) {
 // ready, alive, and stopping.
 func TestEveryCommandNotifiesSystemd(t *testing.T) {
 	schematest.Long(t)
-	parallel(t)
+	t.Parallel()
 	for _, command := range []string{"serve", "consume", "work", "web"} {
 		t.Run(command, func(t *testing.T) {
 			t.Parallel()
@@ -104,7 +104,7 @@ func TestEveryCommandNotifiesSystemd(t *testing.T) {
 // comes.
 func TestFailedStartEndsUnderSystemd(t *testing.T) {
 	schematest.Long(t)
-	parallel(t)
+	t.Parallel()
 	taken, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	defer taken.Close()
@@ -121,7 +121,7 @@ func TestFailedStartEndsUnderSystemd(t *testing.T) {
 // ready: otherwise systemd would never finish starting it.
 func TestConsumerWithoutTheLeaseIsReady(t *testing.T) {
 	schematest.Long(t)
-	parallel(t)
+	t.Parallel()
 	n, database := network(t, 50), schematest.NewURL(t)
 	s := newSystemd(t)
 	for range 2 {
@@ -134,7 +134,7 @@ func TestConsumerWithoutTheLeaseIsReady(t *testing.T) {
 // `weir status`. It changes when the database is down, and when it is back.
 func TestSystemdStatusIsTheHealth(t *testing.T) {
 	schematest.Long(t)
-	parallel(t)
+	t.Parallel()
 	s := newSystemd(t)
 	n, direct := network(t, 50), schematest.NewURL(t)
 	defer live(t, n, 20)()
@@ -154,7 +154,7 @@ func TestSystemdStatusIsTheHealth(t *testing.T) {
 // time.
 func TestStuckConsumerStopsTheWatchdog(t *testing.T) {
 	schematest.Long(t)
-	parallel(t)
+	t.Parallel()
 	s := newSystemd(t)
 	database := schematest.NewURL(t)
 	env := append(reads(network(t, 50), database), "NOTIFY_SOCKET="+s.path, "WATCHDOG_USEC=4000000", "WEIR_LEASE_TTL=1h")

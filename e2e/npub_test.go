@@ -21,7 +21,7 @@ import (
 // changes nothing.
 func TestWatchedNpubBringsItsFollows(t *testing.T) {
 	schematest.Long(t)
-	parallel(t)
+	t.Parallel()
 	n := followNetwork(t, 40)
 	nostr, err := simnet.NewNostr(simnet.NostrConfig{Seed: 6, Authors: 5, Now: time.Now(), Relays: []simnet.NostrRelay{{Page: 20}, {Page: 500, Auth: true}, {Page: 100}}})
 	require.NoError(t, err)
@@ -178,7 +178,7 @@ func npubOf(t *testing.T, key string) string {
 // TestSecretKeysAreRefused shows that secret keys are refused in every argument and variable, and
 // never quoted. Names are not looked up at startup, and without relays there is nothing to watch.
 func TestSecretKeysAreRefused(t *testing.T) {
-	parallel(t)
+	t.Parallel()
 	const secret = "nsec1vl029mgpspedva04g90vltkh6fvh240zqtv9k0t9af8935ke9laqsnlfe5"
 	env := []string{"DATABASE_URL=" + schematest.NewURL(t)}
 	refused := func(env []string, args ...string) {

@@ -70,7 +70,7 @@ func becomes(t testing.TB, opsURL, state string) health.Report {
 // waits for the lease, and an unreachable network.
 func TestHealthReportsTheState(t *testing.T) {
 	schematest.Long(t)
-	parallel(t)
+	t.Parallel()
 	n := network(t, 2000)
 	database := schematest.NewURL(t)
 	env := reads(n, database)
@@ -132,7 +132,7 @@ func TestHealthReportsTheState(t *testing.T) {
 // what is missing, and that everything is healthy once the database is back.
 func TestOpsListenerWithoutADatabase(t *testing.T) {
 	schematest.Long(t)
-	parallel(t)
+	t.Parallel()
 	n := network(t, 500)
 	server := schematest.Server(t)
 	env := append(reads(n, server.URL("weir")), "WEIR_OPS_TOKEN=open sesame")
@@ -182,7 +182,7 @@ func TestOpsListenerWithoutADatabase(t *testing.T) {
 // the queue is full, reports this, and misses nothing.
 func TestBackpressure(t *testing.T) {
 	schematest.Long(t)
-	parallel(t)
+	t.Parallel()
 	n := network(t, 1500)
 	database := schematest.NewURL(t)
 	pool := open(t, database)
@@ -232,7 +232,7 @@ func lag(t testing.TB, opsURL string) float64 {
 // is reported and the consumer is not ready, until it has caught up.
 func TestFarBehindIsNotReady(t *testing.T) {
 	schematest.Long(t)
-	parallel(t)
+	t.Parallel()
 	const limit = 5
 	n := network(t, 1000) // events of the last hour
 	env := append(reads(n, schematest.NewURL(t)), fmt.Sprintf("WEIR_LAG_LIMIT=%ds", limit), "WEIR_QUEUE_LIMIT=20", "WEIR_BATCH_EVENTS=10", "WEIR_BATCH_INTERVAL=10ms")
@@ -277,7 +277,7 @@ func TestFarBehindIsNotReady(t *testing.T) {
 // TestAddressInUse shows that the default address falls back to another one,
 // and that a configured address fails.
 func TestAddressInUse(t *testing.T) {
-	parallel(t)
+	t.Parallel()
 	n := network(t, 10)
 	env := reads(n, schematest.NewURL(t))
 	first := start(t, env, "work")

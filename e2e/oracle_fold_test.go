@@ -33,7 +33,7 @@ func removed(did, rkey, rev string) *simnet.Entry {
 }
 
 func TestOracleFoldsTheLatestRevisionAndItsShares(t *testing.T) {
-	parallel(t)
+	t.Parallel()
 	edited := wrote("a", "1", "r2", time.Hour, "https://b.example")
 	edited.Operation = "update"
 	edited.Record = []byte(`{"embed":{"$type":"app.bsky.embed.recordWithMedia"}}`)
@@ -75,7 +75,7 @@ func refers(e *simnet.Entry, collection, did, rkey string) *simnet.Entry {
 }
 
 func TestOracleFoldsRepostsAndQuotes(t *testing.T) {
-	parallel(t)
+	t.Parallel()
 	const a, b, repost = "https://a.example", "https://b.example", "app.bsky.feed.repost"
 	tr := fold([]*simnet.Entry{
 		refers(wrote("b", "1", "r1", time.Minute), repost, "a", "1"), // before the post
@@ -97,7 +97,7 @@ func TestOracleFoldsRepostsAndQuotes(t *testing.T) {
 }
 
 func TestOracleFoldsTheLatestStateOfAnAccount(t *testing.T) {
-	parallel(t)
+	t.Parallel()
 	tr := fold([]*simnet.Entry{
 		{Kind: "identity", DID: "a", Handle: "old.example"}, {Kind: "identity", DID: "a", Handle: "new.example"}, {Kind: "identity", DID: "a"},
 		{Kind: "account", DID: "b", Status: "suspended"}, {Kind: "identity", DID: "b", Handle: "b.example"},
@@ -110,7 +110,7 @@ func TestOracleFoldsTheLatestStateOfAnAccount(t *testing.T) {
 }
 
 func TestOracleRanksBySharersThenLastShareThenURL(t *testing.T) {
-	parallel(t)
+	t.Parallel()
 	const many, late, end = "https://many.example", "https://late.example", "https://end.example"
 	tied := []string{"https://g.example", "https://b.example", "https://e.example", "https://a.example", "https://f.example"}
 	entries := []*simnet.Entry{
@@ -141,7 +141,7 @@ func TestOracleRanksBySharersThenLastShareThenURL(t *testing.T) {
 }
 
 func TestOracleExpectsDeadLettersAndGaps(t *testing.T) {
-	parallel(t)
+	t.Parallel()
 	pool := schematest.New(t)
 	tr := fold(nil)
 	tr.deadLettersExpected, tr.gapsExpected = 1, 1
@@ -158,7 +158,7 @@ func TestOracleExpectsDeadLettersAndGaps(t *testing.T) {
 }
 
 func TestOracleAllowsALinkThatOutlivesItsShares(t *testing.T) {
-	parallel(t)
+	t.Parallel()
 	pool := schematest.New(t)
 	tr := fold([]*simnet.Entry{wrote("a", "1", "r1", 0, "https://a.example"), removed("a", "1", "r2")})
 	require.NoError(t, pgx.BeginFunc(t.Context(), pool, func(tx pgx.Tx) error { return tr.store(t.Context(), tx) }))
@@ -173,7 +173,7 @@ func TestOracleAllowsALinkThatOutlivesItsShares(t *testing.T) {
 }
 
 func TestOracleReportsADuplicateLink(t *testing.T) {
-	parallel(t)
+	t.Parallel()
 	pool := schematest.New(t)
 	tr := fold([]*simnet.Entry{wrote("a", "1", "r1", 0, "https://a.example")})
 	require.NoError(t, pgx.BeginFunc(t.Context(), pool, func(tx pgx.Tx) error { return tr.store(t.Context(), tx) }))
@@ -190,7 +190,7 @@ func TestOracleReportsADuplicateLink(t *testing.T) {
 }
 
 func TestOracleComparesTheMeaningOfJSON(t *testing.T) {
-	parallel(t)
+	t.Parallel()
 	for _, same := range []string{`{"a":[1.50,{"b":100,"c":null}],"d":"é"}`, `{"d":"\u00e9", "a":[1.5, {"c":null, "b":1e2}]}`} {
 		require.Empty(t, unequalJSON([]byte(`{"a":[1.5,{"b":100,"c":null}],"d":"é"}`), []byte(same)))
 	}
@@ -200,7 +200,7 @@ func TestOracleComparesTheMeaningOfJSON(t *testing.T) {
 }
 
 func TestOracleNamesEveryTableOfAnEmptyDatabase(t *testing.T) {
-	parallel(t)
+	t.Parallel()
 	n, err := simnet.New(simnet.Config{Seed: 11, Accounts: 60, History: 2000, Mix: simnet.MixPosts, Start: oracleEnd})
 	require.NoError(t, err)
 	problems, err := fold(n.Log().Entries()).problems(t.Context(), schematest.New(t), oracleEnd)

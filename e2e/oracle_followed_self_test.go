@@ -45,7 +45,7 @@ INSERT INTO watch_members (watch_id, did) SELECT id, did FROM w, (VALUES ('a'), 
 const ofA3 = `collection = 'app.bsky.feed.post' AND did = 'a' AND rkey = '3'`
 
 func TestOracleOfFollowedAccountsAllowsOptionalRows(t *testing.T) {
-	parallel(t)
+	t.Parallel()
 	tr, pool := followedDatabase(t)
 	for name, sql := range map[string]string{
 		"everything as in the stream":                    `SELECT 1`,
@@ -74,7 +74,7 @@ UPDATE shares SET shared_at = r.created_at FROM r WHERE did = 'a' AND rkey = '1'
 }
 
 func TestOracleOfFollowedAccountsReportsEveryBreakage(t *testing.T) {
-	parallel(t)
+	t.Parallel()
 	tr, pool := followedDatabase(t)
 	const insert = `INSERT INTO records (collection, did, rkey, rev, cid, created_at, record) VALUES ('app.bsky.feed.post', `
 	for _, b := range []breakage{
@@ -128,7 +128,7 @@ func differencesAfter(t *testing.T, tr followedOracle, pool *pgxpool.Pool, sql s
 }
 
 func TestOracleExpectsAGapOverEachHole(t *testing.T) {
-	parallel(t)
+	t.Parallel()
 	pool := schematest.New(t)
 	at := func(minutes int) time.Time { return oracleEnd.Add(time.Duration(minutes) * time.Minute) }
 	holes := []hole{{at(1), at(2)}, {at(11), at(12)}}

@@ -83,7 +83,7 @@ VALUES ('\x00', 'process', 'did:plc:a', 'r', 'it is broken', '', 0, now(), now()
 )
 
 func TestOracleFindsNoProblemInACorrectDatabase(t *testing.T) {
-	parallel(t)
+	t.Parallel()
 	tr, pool := oracleDatabase(t)
 	problems, err := tr.problems(t.Context(), pool, oracleEnd)
 	require.NoError(t, err)
@@ -107,7 +107,7 @@ type breakage struct {
 // the oracle reports it and no other table.
 func TestOracleReportsEveryBreakage(t *testing.T) {
 	schematest.Long(t)
-	parallel(t)
+	t.Parallel()
 	tr, pool := oracleDatabase(t)
 	for _, b := range slices.Concat(brokenRecords(t, tr), brokenShares(t, tr), brokenAccounts(t, tr), brokenWork()) {
 		t.Run(b.name, func(t *testing.T) {

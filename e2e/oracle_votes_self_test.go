@@ -24,7 +24,7 @@ func says(did, rkey string, minutes int, c simnet.Claim) *simnet.Entry {
 }
 
 func TestOracleFoldsTheVotes(t *testing.T) {
-	parallel(t)
+	t.Parallel()
 	const http, www = "http://a.example/story", "https://www.a.example/story"
 	titled := func(title string) simnet.Claim { return simnet.Claim{Title: title} }
 	hidden := &simnet.Entry{Kind: "account", DID: "b", Status: "takendown"}
@@ -58,7 +58,7 @@ func TestOracleFoldsTheVotes(t *testing.T) {
 }
 
 func TestOracleReportsAWrongHeadline(t *testing.T) {
-	parallel(t)
+	t.Parallel()
 	tr := fold([]*simnet.Entry{says("a", "1", 5, simnet.Claim{Title: "A"})})
 	shown := func(change func(*ranking.TrendingLink)) []ranking.TrendingLink {
 		l := ranking.TrendingLink{LinkCard: ranking.LinkCard{URL: votedPage, Title: "A", CardFrom: "at://a/" + oraclePost + "/1"}, Sharers: 1}

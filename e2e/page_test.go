@@ -17,7 +17,7 @@ import (
 // arrive. Its counts rise while nothing on it moves.
 func TestPageFillsLive(t *testing.T) {
 	schematest.Long(t)
-	parallel(t)
+	t.Parallel()
 	n, err := simnet.New(simnet.Config{Seed: 21, Accounts: 300, Follows: 60})
 	require.NoError(t, err)
 	startNetwork(t, n)

@@ -18,7 +18,7 @@ import (
 // processed when the queue resumes.
 func TestPausedQueueWaits(t *testing.T) {
 	schematest.Long(t)
-	parallel(t)
+	t.Parallel()
 	for _, pooler := range []string{"none", "transaction"} {
 		t.Run("pooler "+pooler, func(t *testing.T) {
 			t.Parallel()
@@ -63,7 +63,7 @@ func TestPausedQueueWaits(t *testing.T) {
 // and that unknown queues are refused.
 func TestWorkOnlyTheNamedQueues(t *testing.T) {
 	schematest.Long(t)
-	parallel(t)
+	t.Parallel()
 	n, database := network(t, 500), schematest.NewURL(t)
 	pool := open(t, database)
 	finished := func(kind string) int {

@@ -30,7 +30,7 @@ type move struct {
 // the heartbeat the test passes; if advance_stream does not check the epoch either, it fails.
 func TestPausedConsumerCommitsNothing(t *testing.T) {
 	schematest.Long(t)
-	parallel(t)
+	t.Parallel()
 	n := network(t, 5000)
 	database := schematest.NewURL(t)
 	pool := open(t, database)
@@ -92,7 +92,7 @@ CREATE TRIGGER moved AFTER UPDATE ON streams FOR EACH ROW WHEN (OLD.cursor IS DI
 // on a post that is then deleted: the stream does not wait for the worker.
 func TestPausedWorkerDelaysNothing(t *testing.T) {
 	schematest.Long(t)
-	parallel(t)
+	t.Parallel()
 	n := network(t, 300)
 	database := schematest.NewURL(t)
 	pool := open(t, database)

@@ -109,7 +109,7 @@ max_client_conn = 500
 // Without WEIR_POOLER it fails: prepared statements are missing.
 func TestThroughPgBouncer(t *testing.T) {
 	schematest.Long(t)
-	parallel(t)
+	t.Parallel()
 	n, server := busyNetwork(t), schematest.Server(t)
 	through := pooled(t, server.URL("weir"))
 	k := begin(t, n, server, through, through, "WEIR_POOLER=transaction")
@@ -134,7 +134,7 @@ func TestThroughPgBouncer(t *testing.T) {
 // requests the accounts of a new watch before their past is read.
 func TestWatchesThroughPgBouncer(t *testing.T) {
 	schematest.Long(t)
-	parallel(t)
+	t.Parallel()
 	watchFillsThePage(t, func(database string) []string {
 		return []string{"DATABASE_URL=" + pooled(t, database), "WEIR_POOLER=transaction"}
 	})

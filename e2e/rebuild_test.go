@@ -16,7 +16,7 @@ import (
 // are those of the oracle.
 func TestKilledRebuildOfLinks(t *testing.T) {
 	schematest.Long(t)
-	parallel(t)
+	t.Parallel()
 	k := newKilling(t)
 	stop := live(t, k.net, 100)
 	k.progress(10)

@@ -18,7 +18,7 @@ import (
 // Deleted and forged events are not stored.
 func TestRelaysAreComparedDaily(t *testing.T) {
 	schematest.Long(t)
-	parallel(t)
+	t.Parallel()
 	n := network(t, 20)
 	nostr, err := simnet.NewNostr(simnet.NostrConfig{Seed: 5, Authors: 3, Now: time.Now(), Relays: []simnet.NostrRelay{{Page: 20, Sync: simnet.SyncAnswers}, {Page: 50}, {Page: 50, Sync: simnet.SyncSilent}}})
 	require.NoError(t, err)

@@ -37,7 +37,7 @@ func readingRelay(t *testing.T, n *simnet.Net, env ...string) (k *killing, url s
 // renumbers its events and repeats some. The tables are those of the oracle.
 func TestKilledServeReadsRelay(t *testing.T) {
 	schematest.Long(t)
-	parallel(t)
+	t.Parallel()
 	n := busyNetwork(t)
 	k, _ := readingRelay(t, n)
 	k.signed = true
@@ -64,7 +64,7 @@ func TestKilledServeReadsRelay(t *testing.T) {
 // TestDemoReadsRelay runs a demo that reads the relay and shows ranked links.
 func TestDemoReadsRelay(t *testing.T) {
 	schematest.Long(t)
-	parallel(t)
+	t.Parallel()
 	env := []string{"WEIR_HOME=" + t.TempDir(), "WEIR_LISTEN=127.0.0.1:0", "WEIR_OPS_LISTEN=127.0.0.1:0"}
 	_, refused, code := weir(t, env, "demo", "--source", "elsewhere")
 	require.Equal(t, 1, code)
@@ -82,7 +82,7 @@ func TestDemoReadsRelay(t *testing.T) {
 // waited for a key are stored without intervention.
 func TestKilledServeRefusesForgeries(t *testing.T) {
 	schematest.Long(t)
-	parallel(t)
+	t.Parallel()
 	n := calmNetwork(t)
 	dids := make([]string, 12)
 	for i, a := range n.Accounts()[:len(dids)] {
@@ -176,7 +176,7 @@ func cids(t *testing.T, pool *pgxpool.Pool) map[string]string {
 // repositories, and each is fetched once.
 func TestRotationReadLateLosesNothing(t *testing.T) {
 	schematest.Long(t)
-	parallel(t)
+	t.Parallel()
 	n := calmNetwork(t)
 	k, url := readingRelay(t, n)
 	want, deleted := map[string]string{}, 0
@@ -251,7 +251,7 @@ func TestRotationReadLateLosesNothing(t *testing.T) {
 // repositories restore the changes, while the process is killed.
 func TestChainShowsWhatARelayLeavesOut(t *testing.T) {
 	schematest.Long(t)
-	parallel(t)
+	t.Parallel()
 	n := calmNetwork(t)
 	want := map[string]string{}
 	post := func(did, text string) (uri string) {
@@ -334,7 +334,7 @@ func (k *killing) reaches(seq int64) {
 // their processes are killed.
 func TestServersAtOnce(t *testing.T) {
 	schematest.Long(t)
-	parallel(t)
+	t.Parallel()
 	url := schematest.NewURL(t)
 	pool := open(t, url)
 	want := map[string]string{} // CID by record

@@ -35,7 +35,7 @@ func withRoles(t *testing.T, database string) {
 // dropped. The role has no privileges that it does not need.
 func TestLeastPrivilege(t *testing.T) {
 	schematest.Long(t)
-	parallel(t)
+	t.Parallel()
 	server := schematest.Server(t)
 	database := server.URL("weir")
 	withRoles(t, database)

@@ -45,7 +45,7 @@ func nextBinary(t *testing.T) (path string, version int) {
 // version refuses to start, and reports why.
 func TestRollingRestart(t *testing.T) {
 	schematest.Long(t)
-	parallel(t)
+	t.Parallel()
 	next, version := nextBinary(t)
 	k := newKilling(t)
 	stop := live(t, k.net, 100)

@@ -27,10 +27,10 @@ import (
 // binary is the real one, built once.
 var binary string
 
-// TestMain builds the binary. Package testing resumes all parallel tests at once; the function
+// TestMain builds the binary, and runs three tests at once for each core: they mostly wait.
 // parallel limits how many run.
 func TestMain(m *testing.M) {
-	schematest.AtOnce(1000)
+	schematest.AtOnce(3)
 	os.Exit(func() int {
 		dir, err := os.MkdirTemp("", "weir-binary-")
 		if err != nil {

@@ -27,7 +27,7 @@ var (
 // look at.
 func TestRunbookNamesWhatExists(t *testing.T) {
 	schematest.Long(t)
-	parallel(t)
+	t.Parallel()
 	raw, err := os.ReadFile("../docs/operations.md")
 	require.NoError(t, err)
 	_, alerts, found := strings.Cut(string(raw), "\n## Alerts\n")

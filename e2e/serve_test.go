@@ -111,7 +111,7 @@ func photograph(t *testing.T, url string) {
 // demo leaves nothing behind.
 func TestDemoShowsRankedLinks(t *testing.T) {
 	schematest.Long(t)
-	parallel(t)
+	t.Parallel()
 	home := t.TempDir()
 	taken, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
@@ -152,7 +152,7 @@ func TestDemoShowsRankedLinks(t *testing.T) {
 // and in the log, and retried.
 func TestUnreachableJetstreamIsReported(t *testing.T) {
 	schematest.Long(t)
-	parallel(t)
+	t.Parallel()
 	url := schematest.NewURL(t)
 	n := network(t, 200)
 	env := reads(n, url)
@@ -181,7 +181,7 @@ func TestUnreachableJetstreamIsReported(t *testing.T) {
 // TestUsageErrorsAreOneSentence shows that each usage error ends the command at once, and that its
 // message only says what to do.
 func TestUsageErrorsAreOneSentence(t *testing.T) {
-	parallel(t)
+	t.Parallel()
 	database := schematest.NewURL(t)
 	for want, c := range map[string]struct {
 		env  []string
@@ -225,7 +225,7 @@ func TestUsageErrorsAreOneSentence(t *testing.T) {
 }
 
 func TestUnknownCommandIsAnError(t *testing.T) {
-	parallel(t)
+	t.Parallel()
 	_, stderr, code := weir(t, nil, "serv")
 	require.Equal(t, 1, code)
 	require.Contains(t, stderr, `unknown command "serv"`)
@@ -236,7 +236,7 @@ func TestUnknownCommandIsAnError(t *testing.T) {
 // command that migrates it.
 func TestUnmigratedDatabaseNamesTheCommand(t *testing.T) {
 	schematest.Long(t)
-	parallel(t)
+	t.Parallel()
 	server := schematest.Server(t)
 	env := []string{"DATABASE_URL=" + server.URL("weir")}
 	_, stderr, code := weir(t, env, "serve")
@@ -252,7 +252,7 @@ func TestUnmigratedDatabaseNamesTheCommand(t *testing.T) {
 // TestSpellingsOfAnAccountAreOneWatch shows that all spellings of an account are one watch, and
 // that any of them removes it.
 func TestSpellingsOfAnAccountAreOneWatch(t *testing.T) {
-	parallel(t)
+	t.Parallel()
 	database := schematest.NewURL(t)
 	env := []string{"DATABASE_URL=" + database, "WEIR_APPVIEW=http://127.0.0.1:1"}
 	for _, name := range []string{"alice.example", "ALICE.example", "@alice.example", "https://bsky.app/profile/alice.example", "at://alice.example"} {
@@ -267,7 +267,7 @@ func TestSpellingsOfAnAccountAreOneWatch(t *testing.T) {
 // TestIngestOfAPipeEndsWithASignal shows that a signal ends the ingest, which reports that it is
 // incomplete.
 func TestIngestOfAPipeEndsWithASignal(t *testing.T) {
-	parallel(t)
+	t.Parallel()
 	pipe := filepath.Join(t.TempDir(), "pipe")
 	require.NoError(t, syscall.Mkfifo(pipe, 0o600))
 	database := schematest.NewURL(t)
@@ -285,7 +285,7 @@ func TestIngestOfAPipeEndsWithASignal(t *testing.T) {
 // TestDictionaryIsKept shows that the dictionary is kept after the first download: a later start
 // does not download it again.
 func TestDictionaryIsKept(t *testing.T) {
-	parallel(t)
+	t.Parallel()
 	n := network(t, 300)
 	database := schematest.NewURL(t)
 	pool := open(t, database)
@@ -305,7 +305,7 @@ func TestDictionaryIsKept(t *testing.T) {
 // each network by itself.
 func TestDemoShowsBothNetworks(t *testing.T) {
 	schematest.Long(t)
-	parallel(t)
+	t.Parallel()
 	env := []string{"WEIR_HOME=" + t.TempDir(), "WEIR_LISTEN=127.0.0.1:0"}
 	demo := start(t, env, "demo", "--nostr")
 	url := demo.page(t)

@@ -42,7 +42,7 @@ const (
 // grow, and their bloat is measured in bytes per row.
 func TestSoak(t *testing.T) {
 	schematest.Long(t)
-	parallel(t)
+	t.Parallel()
 	length, err := time.ParseDuration(cmp.Or(os.Getenv("WEIR_SOAK"), "6s"))
 	require.NoError(t, err, "WEIR_SOAK")
 	every := min(30*time.Second, length/6)

@@ -18,7 +18,7 @@ import (
 // TestTrace traces one post and its link in every state.
 func TestTrace(t *testing.T) {
 	schematest.Long(t)
-	parallel(t)
+	t.Parallel()
 	n, pool, env, _ := followedForLong(t)
 	database := strings.TrimPrefix(env[0], "DATABASE_URL=")
 	did, _ := someoneBusy(t, n, pool, 1)
@@ -137,7 +137,7 @@ func traceTheUnstored(t *testing.T, env []string, did string) {
 // sentence.
 func TestTraceRefusesWrongArguments(t *testing.T) {
 	schematest.Long(t)
-	parallel(t)
+	t.Parallel()
 	for _, name := range []string{"nonsense", "at://did:plc:x", "at://did:plc:aaaaaaaaaaaaaaaaaaaaaaaa/post/3k", "at://not a did/app.bsky.feed.post/3k", "https://bsky.app/profile/-/post/3k", "ftp://x.example/"} {
 		_, stderr, code := weir(t, nil, "trace", name)
 		require.Equal(t, 1, code, name)

@@ -100,7 +100,7 @@ func attributes(span *tracev1.Span) map[string]any {
 // from a watch to the calls that read the feeds of its accounts.
 func TestOneTraceFromTheEventToTheRanking(t *testing.T) {
 	schematest.Long(t)
-	parallel(t)
+	t.Parallel()
 	n := followNetwork(t, 20)
 	s := newSpans(t)
 	env := append(follower(n, schematest.NewURL(t)), "WEIR_WATCH="+n.Hub().Handle, "OTEL_EXPORTER_OTLP_ENDPOINT="+s.URL, "OTEL_BSP_SCHEDULE_DELAY=100")
@@ -134,7 +134,7 @@ func TestOneTraceFromTheEventToTheRanking(t *testing.T) {
 // letter to the batch that stores it and the job that ranks its links.
 func TestRetriedEventsAreTraced(t *testing.T) {
 	schematest.Long(t)
-	parallel(t)
+	t.Parallel()
 	pool, env := poisoned(t)
 	_, err := pool.Exec(t.Context(), `ALTER TABLE posts_default DROP CONSTRAINT strict`)
 	require.NoError(t, err)
@@ -155,7 +155,7 @@ func TestRetriedEventsAreTraced(t *testing.T) {
 // and one that hangs. The failure is logged once.
 func TestUnreachableCollectorDelaysNothing(t *testing.T) {
 	schematest.Long(t)
-	parallel(t)
+	t.Parallel()
 	hanging := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
 		io.Copy(io.Discard, r.Body) //nolint:errcheck // otherwise the server does not detect the end of the request
 		<-r.Context().Done()
@@ -181,7 +181,7 @@ func TestUnreachableCollectorDelaysNothing(t *testing.T) {
 // TestTracesAreOffByDefault shows that traces are off by default, and that
 // unsupported settings are reported.
 func TestTracesAreOffByDefault(t *testing.T) {
-	parallel(t)
+	t.Parallel()
 	database := schematest.NewURL(t)
 	pool := open(t, database)
 	serve := start(t, reads(network(t, 500), database), "serve")

@@ -41,7 +41,7 @@ func rankedDatabase(t *testing.T) string {
 // TestLinksAreMergedAndSplit merges and splits links by their ids and URLs. Errors say what to do.
 func TestLinksAreMergedAndSplit(t *testing.T) {
 	schematest.Long(t)
-	parallel(t)
+	t.Parallel()
 	env := []string{"DATABASE_URL=" + rankedDatabase(t)}
 	trending := func() (all []string) {
 		var page struct{ Links []ranking.TrendingLink }
@@ -80,7 +80,7 @@ func TestLinksAreMergedAndSplit(t *testing.T) {
 // the deletion of shares.
 func TestMergeIsTriedAgain(t *testing.T) {
 	schematest.Long(t)
-	parallel(t)
+	t.Parallel()
 	at := rankedDatabase(t)
 	conn, err := pgx.Connect(t.Context(), at)
 	require.NoError(t, err)
@@ -110,7 +110,7 @@ func TestMergeIsTriedAgain(t *testing.T) {
 // the same names.
 func TestTrendingHasTheOptionsOfTheAPI(t *testing.T) {
 	schematest.Long(t)
-	parallel(t)
+	t.Parallel()
 	env := []string{"DATABASE_URL=" + rankedDatabase(t)}
 	for args, want := range map[string]string{
 		"":                               "5 5, 4 4, 3 3, 2 2, 1 1",
@@ -161,7 +161,7 @@ func TestTrendingHasTheOptionsOfTheAPI(t *testing.T) {
 // is complete when the process ends.
 func TestStreamEndsWithItsProcess(t *testing.T) {
 	schematest.Long(t)
-	parallel(t)
+	t.Parallel()
 	url := rankedDatabase(t)
 	pool := open(t, url)
 	web := start(t, []string{"DATABASE_URL=" + url, "WEIR_LISTEN=127.0.0.1:0", "WEIR_OPS_LISTEN="}, "web")

@@ -8,6 +8,6 @@ import (
 
 // TestVersionIsPrinted shows that a build from a checkout prints its commit.
 func TestVersionIsPrinted(t *testing.T) {
-	parallel(t)
+	t.Parallel()
 	require.Regexp(t, `^weir \S+\ncommit .+\ngo1\.\d+\S*\nschema [1-9]\d* \([a-z_]+\), River's [1-9]\d*\n$`, succeed(t, nil, "version"))
 }

@@ -14,7 +14,7 @@ import (
 // checked.
 func TestWatchAddReportsTheTarget(t *testing.T) {
 	schematest.Long(t)
-	parallel(t)
+	t.Parallel()
 	n := followNetwork(t, 40)
 	database := schematest.NewURL(t)
 	pool, env := open(t, database), follower(n, database)

@@ -13,7 +13,7 @@ import (
 )
 
 func TestWatcherKnowsWhoMayCount(t *testing.T) {
-	parallel(t)
+	t.Parallel()
 	const page, repost = "https://a.example", "app.bsky.feed.repost"
 	edit := wrote("f", "1", "r2", time.Minute)
 	edit.Operation = "update"

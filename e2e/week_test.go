@@ -347,7 +347,7 @@ func (w *week) sizes() map[string]int {
 // of Nostr and its tombstones, which stay.
 func TestWeekOfTwoNetworks(t *testing.T) {
 	schematest.Long(t)
-	parallel(t)
+	t.Parallel()
 	each := 100
 	if text := os.Getenv("WEIR_WEEK_EVENTS"); text != "" {
 		var err error

@@ -24,7 +24,7 @@ import (
 // the plan and the network, but not the timing. WEIR_REPORT names a file for the report.
 func TestChaos(t *testing.T) {
 	schematest.Long(t)
-	parallel(t)
+	t.Parallel()
 	began, s := time.Now(), seed(t)
 	var all chaosReport
 	for until := began.Add(chaosLength(t)); len(all) == 0 || time.Now().Before(until); s++ {
@@ -45,7 +45,7 @@ func TestChaos(t *testing.T) {
 // a relay. A relay then leaves out commits.
 func TestFollowedRound(t *testing.T) {
 	schematest.Long(t)
-	parallel(t)
+	t.Parallel()
 	s := seed(t)
 	plan := []string{"followed and unfollowed, in SQL", "short retention, after SIGKILL of the consumers", "SIGKILL of a worker"}
 	read := round{follows: true, relay: s&4 != 0}

@@ -114,7 +114,7 @@ func (c *crossing) more() {
 // strangers are kept.
 func TestLimitCrossedWhileDownLosesNothing(t *testing.T) {
 	schematest.Long(t)
-	parallel(t)
+	t.Parallel()
 	for name, above := range map[string]bool{"above": true, "below": false} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -158,7 +158,7 @@ func TestLimitCrossedWhileDownLosesNothing(t *testing.T) {
 // stream. The holder of the lease is killed before some of the changes.
 func TestLimitCrossedWhileTheyPost(t *testing.T) {
 	schematest.Long(t)
-	parallel(t)
+	t.Parallel()
 	c := newCrossing(t)
 	c.total(mostRequested)
 	processes := []*process{start(t, c.env, "serve"), start(t, c.env, "serve")}
