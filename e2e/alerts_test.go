@@ -20,7 +20,6 @@ import (
 // its message. The next process sends the message about the same state again.
 // No log contains the webhook's URL.
 func TestKillBetweenAlertStateAndWebhook(t *testing.T) {
-	schematest.Long(t)
 	t.Parallel()
 	n := network(t, 10)
 	database := schematest.NewURL(t)

@@ -155,7 +155,6 @@ func exportLacks(t *testing.T, n *simnet.Net, env []string) []string {
 // has the same records, and the stream resumes where they end. If the database loses the ids of the
 // archived events, it reads them from the segments too.
 func TestArchive(t *testing.T) {
-	schematest.Long(t)
 	t.Parallel()
 	n := busyNetwork(t)
 	root := filepath.Join(t.TempDir(), "archive")
@@ -250,7 +249,6 @@ func damage(t *testing.T, root string) {
 // twice. A database that is rebuilt from the archive alone, by a rebuild that is killed once, then
 // equals the running one.
 func TestRebuiltEqualsRunning(t *testing.T) {
-	schematest.Long(t)
 	t.Parallel()
 	n := followNetwork(t, 40)
 	database, second := schematest.NewURL(t), schematest.NewURL(t)

@@ -70,7 +70,6 @@ func someoneBusy(t *testing.T, n *simnet.Net, pool *pgxpool.Pool, posts int) (di
 // alters one, changes the version of one, and hides one with a tombstone. The
 // audit finds and repairs each.
 func TestAuditFindsAndRepairs(t *testing.T) {
-	schematest.Long(t)
 	t.Parallel()
 	n, pool, env, serve := followedForLong(t)
 	sum, faults := audited(t, env, "--all")

@@ -20,7 +20,6 @@ import (
 // retry. Metrics count records by their entry in WEIR_COLLECTIONS, and trace
 // and doctor know both collections.
 func TestAnyCollection(t *testing.T) {
-	schematest.Long(t)
 	t.Parallel()
 	n, err := simnet.New(simnet.Config{Seed: 12, Accounts: 10, History: 50, HistorySpan: time.Hour})
 	require.NoError(t, err)

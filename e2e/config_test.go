@@ -17,7 +17,6 @@ import (
 // TestNoSecretIsPrinted shows that no secret is printed, whichever variable
 // holds it and whatever is wrong.
 func TestNoSecretIsPrinted(t *testing.T) {
-	schematest.Long(t)
 	t.Parallel()
 	n := network(t, 20)
 	good := append(follower(n, schematest.NewURL(t)), "WEIR_IDENTIFIER="+n.Hub().Handle, "WEIR_PDS="+n.PDSURL(), "WEIR_APP_PASSWORD=s3cret-app", "WEIR_OPS_TOKEN=s3cret-token")

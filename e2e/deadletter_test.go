@@ -65,7 +65,6 @@ func poisoned(t *testing.T) (pool *pgxpool.Pool, env []string) {
 // After the fix valid records are stored and count, and the rest stays
 // dead-lettered.
 func TestDeadLettersAreRetriedAfterTheFix(t *testing.T) {
-	schematest.Long(t)
 	t.Parallel()
 	pool, env := poisoned(t)
 	decode, commit := listed(t, env, "--stage", "decode"), listed(t, env, "--stage", "commit")
@@ -140,7 +139,6 @@ func deadLetterIn(t *testing.T, deadLetters []schema.StoredDeadLetter, id int64)
 // letter succeeds in a retry once the cause is gone. A retry that is requested
 // while no worker runs waits for one.
 func TestJobThatEndsWithoutSuccessIsADeadLetter(t *testing.T) {
-	schematest.Long(t)
 	t.Parallel()
 	url := schematest.NewURL(t)
 	pool, env := open(t, url), []string{"DATABASE_URL=" + url, "WEIR_RETENTION=0", "WEIR_APPVIEW=http://127.0.0.1:1"}

@@ -93,7 +93,6 @@ func settled(t *testing.T, pool *pgxpool.Pool) {
 // TestWatchFillsThePage shows that a watch at the first start adds the accounts, their past and
 // their new posts. Unfollowed accounts stop counting at once.
 func TestWatchFillsThePage(t *testing.T) {
-	schematest.Long(t)
 	t.Parallel()
 	watchFillsThePage(t, func(string) []string { return nil })
 }
@@ -187,7 +186,6 @@ func stranger(t *testing.T, n *simnet.Net, followed []string) string {
 // TestGapIsClosedFromTheFeeds closes a gap after the server has forgotten the events of the
 // consumer's downtime.
 func TestGapIsClosedFromTheFeeds(t *testing.T) {
-	schematest.Long(t)
 	t.Parallel()
 	n := followNetwork(t, 40)
 	database := schematest.NewURL(t)
@@ -268,7 +266,6 @@ FROM (SELECT next_at, lag(next_at) OVER (ORDER BY n) AS before FROM starts) AS s
 // TestKillWhileFollowing kills the process during follow syncs and backfills while the accounts
 // post. Afterwards the tables hold exactly the posts of the followed accounts.
 func TestKillWhileFollowing(t *testing.T) {
-	schematest.Long(t)
 	t.Parallel()
 	n := followNetwork(t, 60)
 	n.SetLatency(30 * time.Millisecond) // long enough for a kill to hit a call

@@ -41,7 +41,6 @@ func tool(t *testing.T, name string) string {
 
 // TestRules runs the unit tests of the alerts.
 func TestRules(t *testing.T) {
-	schematest.Long(t)
 	t.Parallel()
 	out, err := exec.CommandContext(t.Context(), tool(t, "promtool"), "test", "rules", strings.Replace(rulesFile, ".yml", "_test.yml", 1)).CombinedOutput()
 	require.NoError(t, err, string(out))
@@ -269,7 +268,6 @@ func selectors(expr string) (found []string) {
 // Weir. Every panel has data, every rule can be evaluated, and Weir exposes every
 // metric and label value in their expressions.
 func TestAlertsAndDashboardReadMetricsThatExist(t *testing.T) {
-	schematest.Long(t)
 	t.Parallel()
 	n := followNetwork(t, 20)
 	database := schematest.NewURL(t)

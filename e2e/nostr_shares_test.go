@@ -170,7 +170,6 @@ func (f *nostrFold) share(name, how string, e *simnet.NostrEvent) {
 // while the past is read, so authors have the right time afterwards. One relay has more events of a
 // second than it sends, which is a gap.
 func TestSharesOfNostrEqualTheFold(t *testing.T) {
-	schematest.Long(t)
 	t.Parallel()
 	events := nostrEvents(t)
 	live, tick := max(200, events/100), time.Duration(max(5, events/1000))*time.Millisecond

@@ -16,7 +16,6 @@ import (
 // what was written meanwhile. Both networks are stored once, and trace finds a note. The archive of
 // both fills another database.
 func TestTwoNetworksInOneDatabase(t *testing.T) {
-	schematest.Long(t)
 	t.Parallel()
 	n := network(t, 50)
 	nostr, err := simnet.NewNostr(simnet.NostrConfig{Seed: 5, Authors: 1, Now: time.Now(), Relays: []simnet.NostrRelay{{Page: 20}, {Page: 500, Auth: true}}})

@@ -103,7 +103,6 @@ func TestEveryCommandNotifiesSystemd(t *testing.T) {
 // so that systemd restarts it instead of waiting for a readiness that never
 // comes.
 func TestFailedStartEndsUnderSystemd(t *testing.T) {
-	schematest.Long(t)
 	t.Parallel()
 	taken, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
@@ -153,7 +152,6 @@ func TestSystemdStatusIsTheHealth(t *testing.T) {
 // messages return with the heartbeat. The rest of the process is alive all the
 // time.
 func TestStuckConsumerStopsTheWatchdog(t *testing.T) {
-	schematest.Long(t)
 	t.Parallel()
 	s := newSystemd(t)
 	database := schematest.NewURL(t)

@@ -20,7 +20,6 @@ import (
 // watch or after it, and no other notes. Unfollowed accounts leave, and an older list of follows
 // changes nothing.
 func TestWatchedNpubBringsItsFollows(t *testing.T) {
-	schematest.Long(t)
 	t.Parallel()
 	n := followNetwork(t, 40)
 	nostr, err := simnet.NewNostr(simnet.NostrConfig{Seed: 6, Authors: 5, Now: time.Now(), Relays: []simnet.NostrRelay{{Page: 20}, {Page: 500, Auth: true}, {Page: 100}}})

@@ -69,7 +69,6 @@ func becomes(t testing.TB, opsURL, state string) health.Report {
 // TestHealthReportsTheState covers a live stream, a quiet one, a process that
 // waits for the lease, and an unreachable network.
 func TestHealthReportsTheState(t *testing.T) {
-	schematest.Long(t)
 	t.Parallel()
 	n := network(t, 2000)
 	database := schematest.NewURL(t)
@@ -131,7 +130,6 @@ func TestHealthReportsTheState(t *testing.T) {
 // TestOpsListenerWithoutADatabase shows that the remaining endpoints report
 // what is missing, and that everything is healthy once the database is back.
 func TestOpsListenerWithoutADatabase(t *testing.T) {
-	schematest.Long(t)
 	t.Parallel()
 	n := network(t, 500)
 	server := schematest.Server(t)
@@ -181,7 +179,6 @@ func TestOpsListenerWithoutADatabase(t *testing.T) {
 // TestBackpressure shows that a consumer without workers pauses the stream when
 // the queue is full, reports this, and misses nothing.
 func TestBackpressure(t *testing.T) {
-	schematest.Long(t)
 	t.Parallel()
 	n := network(t, 1500)
 	database := schematest.NewURL(t)

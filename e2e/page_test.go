@@ -16,7 +16,6 @@ import (
 // TestPageFillsLive shows that an open page says what it waits for and then offers the links that
 // arrive. Its counts rise while nothing on it moves.
 func TestPageFillsLive(t *testing.T) {
-	schematest.Long(t)
 	t.Parallel()
 	n, err := simnet.New(simnet.Config{Seed: 21, Accounts: 300, Follows: 60})
 	require.NoError(t, err)

@@ -62,7 +62,6 @@ func TestPausedQueueWaits(t *testing.T) {
 // TestWorkOnlyTheNamedQueues shows that jobs of the named queues are processed,
 // and that unknown queues are refused.
 func TestWorkOnlyTheNamedQueues(t *testing.T) {
-	schematest.Long(t)
 	t.Parallel()
 	n, database := network(t, 500), schematest.NewURL(t)
 	pool := open(t, database)

@@ -29,7 +29,6 @@ type move struct {
 // Two things prevent the commit: the fence, and the heartbeat that detects the lost lease. Without
 // the heartbeat the test passes; if advance_stream does not check the epoch either, it fails.
 func TestPausedConsumerCommitsNothing(t *testing.T) {
-	schematest.Long(t)
 	t.Parallel()
 	n := network(t, 5000)
 	database := schematest.NewURL(t)
@@ -91,7 +90,6 @@ CREATE TRIGGER moved AFTER UPDATE ON streams FOR EACH ROW WHEN (OLD.cursor IS DI
 // TestPausedWorkerDelaysNothing pauses a worker inside its transaction, with a lock
 // on a post that is then deleted: the stream does not wait for the worker.
 func TestPausedWorkerDelaysNothing(t *testing.T) {
-	schematest.Long(t)
 	t.Parallel()
 	n := network(t, 300)
 	database := schematest.NewURL(t)

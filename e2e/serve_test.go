@@ -110,7 +110,6 @@ func photograph(t *testing.T, url string) {
 // TestDemoShowsRankedLinks shows ranked links of followed accounts without any configuration. The
 // demo leaves nothing behind.
 func TestDemoShowsRankedLinks(t *testing.T) {
-	schematest.Long(t)
 	t.Parallel()
 	home := t.TempDir()
 	taken, err := net.Listen("tcp", "127.0.0.1:0")
@@ -151,7 +150,6 @@ func TestDemoShowsRankedLinks(t *testing.T) {
 // TestUnreachableJetstreamIsReported shows that an unreachable Jetstream is reported on the page
 // and in the log, and retried.
 func TestUnreachableJetstreamIsReported(t *testing.T) {
-	schematest.Long(t)
 	t.Parallel()
 	url := schematest.NewURL(t)
 	n := network(t, 200)
@@ -235,7 +233,6 @@ func TestUnknownCommandIsAnError(t *testing.T) {
 // TestUnmigratedDatabaseNamesTheCommand shows that the error about an unmigrated database names the
 // command that migrates it.
 func TestUnmigratedDatabaseNamesTheCommand(t *testing.T) {
-	schematest.Long(t)
 	t.Parallel()
 	server := schematest.Server(t)
 	env := []string{"DATABASE_URL=" + server.URL("weir")}

@@ -12,12 +12,10 @@ import (
 
 	"github.com/weir-social/weir/eventually"
 	"github.com/weir-social/weir/ops/trace"
-	"github.com/weir-social/weir/schema/schematest"
 )
 
 // TestTrace traces one post and its link in every state.
 func TestTrace(t *testing.T) {
-	schematest.Long(t)
 	t.Parallel()
 	n, pool, env, _ := followedForLong(t)
 	database := strings.TrimPrefix(env[0], "DATABASE_URL=")
@@ -136,7 +134,6 @@ func traceTheUnstored(t *testing.T, env []string, did string) {
 // TestTraceRefusesWrongArguments shows that wrong arguments are refused in one
 // sentence.
 func TestTraceRefusesWrongArguments(t *testing.T) {
-	schematest.Long(t)
 	t.Parallel()
 	for _, name := range []string{"nonsense", "at://did:plc:x", "at://did:plc:aaaaaaaaaaaaaaaaaaaaaaaa/post/3k", "at://not a did/app.bsky.feed.post/3k", "https://bsky.app/profile/-/post/3k", "ftp://x.example/"} {
 		_, stderr, code := weir(t, nil, "trace", name)

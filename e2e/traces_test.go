@@ -99,7 +99,6 @@ func attributes(span *tracev1.Span) map[string]any {
 // from the batch of the posts to the job that ranks their links. Another leads
 // from a watch to the calls that read the feeds of its accounts.
 func TestOneTraceFromTheEventToTheRanking(t *testing.T) {
-	schematest.Long(t)
 	t.Parallel()
 	n := followNetwork(t, 20)
 	s := newSpans(t)
@@ -133,7 +132,6 @@ func TestOneTraceFromTheEventToTheRanking(t *testing.T) {
 // TestRetriedEventsAreTraced shows a trace from the job that retries a dead
 // letter to the batch that stores it and the job that ranks its links.
 func TestRetriedEventsAreTraced(t *testing.T) {
-	schematest.Long(t)
 	t.Parallel()
 	pool, env := poisoned(t)
 	_, err := pool.Exec(t.Context(), `ALTER TABLE posts_default DROP CONSTRAINT strict`)

@@ -40,7 +40,6 @@ func rankedDatabase(t *testing.T) string {
 
 // TestLinksAreMergedAndSplit merges and splits links by their ids and URLs. Errors say what to do.
 func TestLinksAreMergedAndSplit(t *testing.T) {
-	schematest.Long(t)
 	t.Parallel()
 	env := []string{"DATABASE_URL=" + rankedDatabase(t)}
 	trending := func() (all []string) {
@@ -109,7 +108,6 @@ func TestMergeIsTriedAgain(t *testing.T) {
 // TestTrendingHasTheOptionsOfTheAPI shows that `weir trending` has the API's options as flags of
 // the same names.
 func TestTrendingHasTheOptionsOfTheAPI(t *testing.T) {
-	schematest.Long(t)
 	t.Parallel()
 	env := []string{"DATABASE_URL=" + rankedDatabase(t)}
 	for args, want := range map[string]string{
@@ -160,7 +158,6 @@ func TestTrendingHasTheOptionsOfTheAPI(t *testing.T) {
 // TestStreamEndsWithItsProcess shows that an event stream delivers changes, and that its response
 // is complete when the process ends.
 func TestStreamEndsWithItsProcess(t *testing.T) {
-	schematest.Long(t)
 	t.Parallel()
 	url := rankedDatabase(t)
 	pool := open(t, url)

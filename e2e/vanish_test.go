@@ -35,7 +35,6 @@ func noteOf(t *testing.T, record []byte) (kind uint64, content string) {
 // before the database knows the new version of a segment. The archive then has the other author's
 // notes and what the author wrote later, each once. So does a database that is rebuilt from it.
 func TestVanishedAuthorIsForgotten(t *testing.T) {
-	schematest.Long(t)
 	t.Parallel()
 	b, server := newBucket(t), schematest.Server(t)
 	nostr, err := simnet.NewNostr(simnet.NostrConfig{Seed: 5, Authors: 2, Now: time.Now(), Relays: []simnet.NostrRelay{{Page: 20}}})

@@ -13,7 +13,6 @@ import (
 // refused. A target that cannot be looked up is added, and reported as not
 // checked.
 func TestWatchAddReportsTheTarget(t *testing.T) {
-	schematest.Long(t)
 	t.Parallel()
 	n := followNetwork(t, 40)
 	database := schematest.NewURL(t)

@@ -56,7 +56,7 @@ func (r *results) test(ctx context.Context, o options, p compiled, env []string)
 		r.fail(p.name, err.Error())
 		return
 	}
-	began, passed, output := time.Now(), false, map[string]*strings.Builder{}
+	began, passed, failed, output := time.Now(), false, false, map[string]*strings.Builder{}
 	scanner := bufio.NewScanner(lines)
 	scanner.Buffer(nil, 64<<20)
 	for scanner.Scan() {
@@ -75,12 +75,13 @@ func (r *results) test(ctx context.Context, o options, p compiled, env []string)
 		case test == "":
 			passed = e.Action == "pass"
 		default:
+			failed = failed || e.Action == "fail"
 			r.end(p.name+"."+test, e, output[test].String())
 			delete(output, test)
 		}
 	}
 	err = run.Wait()
-	if passed = passed && err == nil && scanner.Err() == nil; !passed {
+	if passed = passed && err == nil && scanner.Err() == nil; !passed && !failed {
 		unfinished := &strings.Builder{}
 		for _, test := range slices.Sorted(maps.Keys(output)) { // such as those that a panic ended
 			unfinished.WriteString(output[test].String())
