@@ -20,7 +20,6 @@ import (
 	"github.com/weir-social/weir/consumer/jetstream"
 	"github.com/weir-social/weir/eventually"
 	"github.com/weir-social/weir/schema"
-	"github.com/weir-social/weir/schema/schematest"
 	"github.com/weir-social/weir/simnet"
 )
 
@@ -109,7 +108,6 @@ func differences(want, got map[string]int) (wrong []string) {
 // split. It also renumbers the server, so that many events are read several times. Every event is
 // in the archive once, including events that the database refused and that a retry stored.
 func TestArchivedOnce(t *testing.T) {
-	schematest.Long(t)
 	t.Parallel()
 	for _, w := range wires() {
 		if w.name != "jetstream v2" && w.name != "firehose" {

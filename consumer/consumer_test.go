@@ -283,7 +283,6 @@ func TestStopWhileTheLeaseIsTaken(t *testing.T) {
 // at a time.
 func TestSecondConsumerWaitsAndTakesOver(t *testing.T) {
 	t.Parallel()
-	schematest.Long(t)
 	pool := schematest.New(t)
 	dead, ok, err := schema.TakeLease(t.Context(), pool, "s", "recording", "dead", 2*time.Second)
 	require.NoError(t, err)
@@ -303,7 +302,6 @@ func TestSecondConsumerWaitsAndTakesOver(t *testing.T) {
 // while a recording is ingested.
 func TestPostgresRestartIsTransient(t *testing.T) {
 	t.Parallel()
-	schematest.Long(t)
 	server := schematest.Server(t)
 	pool, err := pgxpool.New(t.Context(), server.URL("weir"))
 	require.NoError(t, err)
@@ -356,7 +354,6 @@ func TestDeadLettersAreCountedByStageAndCollection(t *testing.T) {
 // byte, and not as the six bytes of its JSON escape. A record that is too large
 // leaves a small dead letter.
 func TestRecordSizeIsMeasuredInCBOR(t *testing.T) {
-	schematest.Long(t)
 	t.Parallel()
 	pool := schematest.New(t)
 	text := func(n int, character string) string { return `{"text":"` + strings.Repeat(character, n) + `"}` }

@@ -161,7 +161,6 @@ func TestFailoverFromLaggingHostLosesNothing(t *testing.T) {
 // TestScanningServerIsNotQuiet connects to a server that replies to pings while it scans six hours
 // of other accounts' events.
 func TestScanningServerIsNotQuiet(t *testing.T) {
-	schematest.Long(t)
 	t.Parallel()
 	s := &stream{t: t, wire: wireOf(t, "jetstream v1"), pool: schematest.New(t), ping: 20 * time.Millisecond}
 	now := time.Now()
@@ -245,7 +244,6 @@ func TestServerMayBeSlowToBegin(t *testing.T) {
 // TestTooOldPositionIsAGap checks that a position older than the stored tombstones is not resumed:
 // deleted records could be restored.
 func TestTooOldPositionIsAGap(t *testing.T) {
-	schematest.Long(t)
 	onEveryWire(t, func(t *testing.T, w wire) {
 		for _, start := range []consumer.Cursor{{}, {Kind: consumer.CursorSeq}} {
 			s := newStreamOf(t, w, history{events: 300})

@@ -16,7 +16,6 @@ import (
 	"github.com/weir-social/weir/consumer"
 	"github.com/weir-social/weir/eventually"
 	"github.com/weir-social/weir/schema"
-	"github.com/weir-social/weir/schema/schematest"
 	"github.com/weir-social/weir/simnet"
 )
 
@@ -32,7 +31,6 @@ const refusing = `ALTER TABLE posts ADD CONSTRAINT refusing CHECK (hashtext(rkey
 // excerpt has all of a frame's events, or if the rest of a frame counts as
 // known as soon as one of its events is stored.
 func TestKilledAtAnyCommitLosesNothing(t *testing.T) {
-	schematest.Long(t)
 	onEveryWire(t, func(t *testing.T, w wire) {
 		s := newStreamOf(t, w, history{events: 250})
 		_, err := s.pool.Exec(t.Context(), refusing)

@@ -14,7 +14,6 @@ import (
 	"github.com/weir-social/weir/consumer"
 	"github.com/weir-social/weir/devpg"
 	"github.com/weir-social/weir/eventually"
-	"github.com/weir-social/weir/schema/schematest"
 	"github.com/weir-social/weir/simnet"
 )
 
@@ -24,7 +23,6 @@ const day = 24 * time.Hour
 // posts while the last partition ends.
 func TestReaderAtPartitionEndBlocksNothing(t *testing.T) {
 	t.Parallel()
-	schematest.Long(t)
 	readerAtTheEnd(t, func(s *stream) (end func()) {
 		tx, err := s.pool.BeginTx(t.Context(), pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly})
 		require.NoError(t, err)
@@ -38,7 +36,6 @@ func TestReaderAtPartitionEndBlocksNothing(t *testing.T) {
 // not read.
 func TestPgDumpAtPartitionEndBlocksNothing(t *testing.T) {
 	t.Parallel()
-	schematest.Long(t)
 	readerAtTheEnd(t, func(s *stream) (end func()) {
 		_, err := s.pool.Exec(t.Context(), `INSERT INTO dictionaries SELECT 'x', 'x', convert_to(repeat('x', 1 << 20), 'UTF8'), now()`) // more than a pipe holds
 		require.NoError(t, err)

@@ -58,7 +58,6 @@ func stored(t *testing.T, pool *pgxpool.Pool) []string {
 // TestRetryAfterFixStoresEvents checks that a retry enqueues the jobs with the
 // events, and keeps dead letters that are still rejected.
 func TestRetryAfterFixStoresEvents(t *testing.T) {
-	schematest.Long(t)
 	t.Parallel()
 	pool := schematest.New(t)
 	_, err := pool.Exec(t.Context(), strict)

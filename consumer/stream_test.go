@@ -155,7 +155,6 @@ func (l *lines) count(s string) int {
 
 // TestFullBufferDropsTheConnectionNotEvents stops the database until the buffer is full.
 func TestFullBufferDropsTheConnectionNotEvents(t *testing.T) {
-	schematest.Long(t)
 	t.Parallel()
 	s := newStream(t, simnet.Config{History: 3000})
 	metrics := prometheus.NewRegistry()
@@ -221,7 +220,6 @@ func TestRenumberedServerIsDetected(t *testing.T) {
 // TestFutureCursorIsDetected connects to a server that has lost its last numbers and silently
 // treats the cursor as the live tip. The events in between still arrive.
 func TestFutureCursorIsDetected(t *testing.T) {
-	schematest.Long(t)
 	onEveryWire(t, func(t *testing.T, w wire) {
 		s := newStreamOf(t, w, history{events: 300})
 		stop := s.run(nil)
@@ -262,7 +260,6 @@ func TestLostEventsAreAGap(t *testing.T) {
 // TestOtherHostIsReadFromEarlier fails over to a host with other sequence numbers
 // and the same history.
 func TestOtherHostIsReadFromEarlier(t *testing.T) {
-	schematest.Long(t)
 	onEveryWire(t, func(t *testing.T, w wire) {
 		at := time.Now()
 		s := newStreamOf(t, w, history{events: 300, end: at})
@@ -310,7 +307,6 @@ func TestQuietStartIsAPosition(t *testing.T) {
 // TestStreamStartsAtATime stores all events since that time, and few from before it. A source
 // without time cursors, such as the toy, does not connect.
 func TestStreamStartsAtATime(t *testing.T) {
-	schematest.Long(t)
 	onEveryWire(t, func(t *testing.T, w wire) {
 		s := newStreamOf(t, w, history{events: 3000}) // events of one day
 		source := w.source(t, []string{s.net.Endpoint()}, 0, slog.New(slog.DiscardHandler))

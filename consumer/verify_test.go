@@ -15,7 +15,6 @@ import (
 	"github.com/weir-social/weir/consumer"
 	"github.com/weir-social/weir/consumer/firehose"
 	"github.com/weir-social/weir/schema"
-	"github.com/weir-social/weir/schema/schematest"
 	"github.com/weir-social/weir/simnet"
 )
 
@@ -66,7 +65,6 @@ func (s *stream) reads(n jetstreamNet) {
 // TestForgeriesAreNeverStored sends every kind of forgery in the name of accounts with keys of both
 // curves, among valid commits. All valid commits are stored, and nothing else.
 func TestForgeriesAreNeverStored(t *testing.T) {
-	schematest.Long(t)
 	t.Parallel()
 	n := quietNetwork(t)
 	curves := map[string]bool{}

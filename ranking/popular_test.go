@@ -158,7 +158,6 @@ SELECT 'did:plc:' || n, 'c', 'r', 3, 3, 'repost', $1::timestamptz + n * interval
 // TestLostVoteReadsTheOthersOnlyIfItWasTheEarliest covers an account that shares a popular link
 // again: its vote is withdrawn and cast anew. The thousands of other votes are not read for that.
 func TestLostVoteReadsTheOthersOnlyIfItWasTheEarliest(t *testing.T) {
-	schematest.Long(t)
 	t.Parallel()
 	const many = 2000
 	p := newPopularity(t, 1)

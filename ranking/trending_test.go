@@ -177,7 +177,6 @@ func (c *crowd) ranking() (lines []string) {
 // TestRankingEqualsAnIndependentCount compares the query, which counts in two steps, with a count
 // in one step.
 func TestRankingEqualsAnIndependentCount(t *testing.T) {
-	schematest.Long(t)
 	t.Parallel()
 	now := time.Date(2026, 7, 4, 12, 0, 0, 0, time.UTC)
 	for _, watched := range []bool{false, true} {

@@ -251,7 +251,6 @@ func TestRedeliveredDeletionKeepsNewerInput(t *testing.T) {
 // TestAccountsWithTheirOwnDocumentsPauseNoStream shows that events that wait for the servers of
 // did:web accounts do not count for the pause of the stream: they may wait for ever.
 func TestAccountsWithTheirOwnDocumentsPauseNoStream(t *testing.T) {
-	schematest.Long(t)
 	t.Parallel()
 	pool := schematest.New(t)
 	store := func(did string, size int) {

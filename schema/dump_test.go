@@ -32,7 +32,6 @@ func TestDumpIsTrue(t *testing.T) {
 // such as a domain or a policy.
 func TestDumpLeavesNothingOut(t *testing.T) {
 	t.Parallel()
-	schematest.Long(t)
 	const objects = `
 WITH objects AS (
     SELECT classid, objid FROM pg_depend

@@ -309,7 +309,6 @@ func TestRowsNeverMove(t *testing.T) {
 // TestTimesOfAPage shows that ages are by the server's clock, and that times in the reader's time
 // zone are shown with those in UTC.
 func TestTimesOfAPage(t *testing.T) {
-	schematest.Long(t)
 	t.Parallel()
 	r := newRig(t)
 	r.fillNews(1)
@@ -354,7 +353,6 @@ func TestRowKeepsItsHeight(t *testing.T) {
 
 // TestPageWithoutScript shows that without a script everything on the page is a link or a form.
 func TestPageWithoutScript(t *testing.T) {
-	schematest.Long(t)
 	t.Parallel()
 	r := newRig(t)
 	r.fillNews(60)
@@ -382,7 +380,6 @@ func TestPageWithoutScript(t *testing.T) {
 
 // TestLostServerIsSaid shows that the page reports a lost server, and continues when it is back.
 func TestLostServerIsSaid(t *testing.T) {
-	schematest.Long(t)
 	t.Parallel()
 	r := newRig(t)
 	r.fillNews(3)
@@ -416,7 +413,6 @@ func TestLostServerIsSaid(t *testing.T) {
 
 // TestFrontPageIsSmall shows that the front page needs few bytes, and four requests before pictures.
 func TestFrontPageIsSmall(t *testing.T) {
-	schematest.Long(t)
 	t.Parallel()
 	r := newRig(t)
 	r.fillNews(50)

@@ -12,7 +12,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/weir-social/weir/eventually"
-	"github.com/weir-social/weir/schema/schematest"
 )
 
 // streamEvent is a snapshot or a change.
@@ -61,7 +60,6 @@ func (r *rig) openStream(base, query string, header ...string) (next func(func(s
 func first(streamEvent) bool { return true }
 
 func TestStreamSendsChangesOnly(t *testing.T) {
-	schematest.Long(t)
 	t.Parallel()
 	r := newRig(t)
 	base := "http://" + startServer(t, ServerConfig{Handler: r.handler, Connections: 10})

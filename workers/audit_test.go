@@ -45,7 +45,6 @@ func TestAuditWhenDue(t *testing.T) {
 // not find was in flight, and is no fault.
 func TestAuditConfirmsFaults(t *testing.T) {
 	t.Parallel()
-	schematest.Long(t)
 	r := newRig(t, nil)
 	did, _ := r.busiest()
 	r.execute(`INSERT INTO watches (target, kind) VALUES ($1, 'account')`, did)

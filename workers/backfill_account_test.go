@@ -47,7 +47,6 @@ func TestAccountWatchByHandle(t *testing.T) {
 // hour a follow still reads the whole window.
 func TestManualBackfillIsNoWatermark(t *testing.T) {
 	t.Parallel()
-	schematest.Long(t)
 	r := newRig(t, nil)
 	did, posts := r.busiest()
 	_, err := r.client.Insert(t.Context(), jobs.BackfillAccount{DID: did, Since: time.Now().Add(-time.Minute)}, &river.InsertOpts{Priority: jobs.PriorityManual})
@@ -128,7 +127,6 @@ func TestGapDoesNotWaitForADroppedBackfill(t *testing.T) {
 // last page is read closes the gap.
 func TestTruncatedBackfillSettlesItsGap(t *testing.T) {
 	t.Parallel()
-	schematest.Long(t)
 	r := newRig(t, nil)
 	did, _ := r.busiest()
 	r.execute(`INSERT INTO watches (target, kind) VALUES ($1, 'account')`, did)
@@ -149,7 +147,6 @@ func TestTruncatedBackfillSettlesItsGap(t *testing.T) {
 // while no consumer ran.
 func TestAccountThatIsReadIsShownAgain(t *testing.T) {
 	t.Parallel()
-	schematest.Long(t)
 	r := newRig(t, nil)
 	did, _ := r.busiest()
 	r.execute(`INSERT INTO accounts (did, status, status_at) VALUES ($1, 'deactivated', now() - interval '2 days')`, did)
@@ -163,7 +160,6 @@ const lockFeed = true
 // TestSyncAndFinishDoNotDeadlock shows that a sync and the end of a backfill
 // take their locks in the same order.
 func TestSyncAndFinishDoNotDeadlock(t *testing.T) {
-	schematest.Long(t)
 	t.Parallel()
 	r := newRig(t, nil)
 	r.pauses(jobs.QueueBackfill)

@@ -22,7 +22,6 @@ import (
 // TestHistoryEndsAtTheLimit shows that an account is read up to its limit over all collections. The
 // newest records are stored. The rows, the figures and the next run agree.
 func TestHistoryEndsAtTheLimit(t *testing.T) {
-	schematest.Long(t)
 	t.Parallel()
 	for name, limits := range map[string]HistoryLimits{"records": {Records: 150}, "bytes": {Records: 10_000, Bytes: 150*44 - 1}} { // the last record may exceed the limit
 		t.Run(name, func(t *testing.T) {
@@ -112,7 +111,6 @@ func TestInterruptedHistoryContinues(t *testing.T) {
 // TestRefusedCollectionEndsNoOther shows that if a server refuses one collection, the account's
 // others are still read.
 func TestRefusedCollectionEndsNoOther(t *testing.T) {
-	schematest.Long(t)
 	t.Parallel()
 	r := filling(t, nil)
 	did := r.net.Accounts()[0].DID
@@ -132,7 +130,6 @@ func TestRefusedCollectionEndsNoOther(t *testing.T) {
 // TestHostileRepository covers a server that lists a million records, one per page, in the wrong
 // order or repeatedly. The account ends at the limit, or is retried later.
 func TestHostileRepository(t *testing.T) {
-	schematest.Long(t)
 	t.Parallel()
 	item := func(did string, rkey int) string {
 		return fmt.Sprintf(`{"uri": "at://%s/%s/k%07d", "cid": "bafyreib2rxk3rybk3aobmv5cjuql3bm2twh4jo5uxgf5kpqcsgz7soitae", "value": {"text": "t"}}`, did, persona, rkey)
@@ -206,7 +203,6 @@ func raw(items []string) []json.RawMessage {
 // TestHistoryOfAccountsThatCannotBeRead shows that deleted accounts leave the history, and that
 // others are retried, but not for ever.
 func TestHistoryOfAccountsThatCannotBeRead(t *testing.T) {
-	schematest.Long(t)
 	t.Parallel()
 	r := filling(t, nil)
 	accounts := r.net.Accounts()[:4]

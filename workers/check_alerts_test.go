@@ -149,7 +149,6 @@ func (r *rig) moreChecks(n int) {
 // alert fires, and one when it is resolved.
 func TestTwoWorkersSendOneMessage(t *testing.T) {
 	t.Parallel()
-	schematest.Long(t)
 	r := &rig{t: t, pool: schematest.New(t)}
 	h := newHook(t, ok)
 	alerting(t, r.pool, h.URL, nil)
@@ -175,7 +174,6 @@ func TestTwoWorkersSendOneMessage(t *testing.T) {
 // TestAlertsAreStoredWithoutAWebhook shows that the first worker with a webhook
 // sends the stored messages.
 func TestAlertsAreStoredWithoutAWebhook(t *testing.T) {
-	schematest.Long(t)
 	t.Parallel()
 	r := &rig{t: t, pool: schematest.New(t)}
 	r.execute(letters)

@@ -16,7 +16,6 @@ import (
 	"github.com/weir-social/weir/jobs"
 	"github.com/weir-social/weir/ranking"
 	"github.com/weir-social/weir/schema"
-	"github.com/weir-social/weir/schema/schematest"
 	"github.com/weir-social/weir/simnet"
 )
 
@@ -348,7 +347,6 @@ func TestRunsAreBounded(t *testing.T) {
 // TestRepostOfAStrangerAddsTheJob shows that such a repost enqueues the job that fetches the post,
 // once.
 func TestRepostOfAStrangerAddsTheJob(t *testing.T) {
-	schematest.Long(t)
 	t.Parallel()
 	r := newRig(t, nil)
 	hub := r.net.Hub().DID

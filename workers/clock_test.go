@@ -90,7 +90,6 @@ func TestJobsAreDatedByTheDatabase(t *testing.T) {
 // soon, and due jobs run.
 func TestWorkersFollowTheDatabasesClock(t *testing.T) {
 	t.Parallel()
-	schematest.Long(t)
 	pool := schematest.New(t)
 	set := steps(t, pool)
 	execute(t, pool, `ALTER TABLE watches DISABLE TRIGGER USER; INSERT INTO watches (target) VALUES ('a.example')`)

@@ -66,7 +66,6 @@ func tidBefore(ago time.Duration) string { return tidAt(time.Now().Add(-ago)) }
 // stored.
 func TestBackfillBringsEveryStoredCollection(t *testing.T) {
 	t.Parallel()
-	schematest.Long(t)
 	r := storing(t)
 	did, posts := r.busiest()
 	recent, old := tidBefore(time.Hour), tidBefore(72*time.Hour)
@@ -98,7 +97,6 @@ func TestBackfillBringsEveryStoredCollection(t *testing.T) {
 // and deleted in a gap, whatever their rkeys. A later revision from the stream
 // is kept.
 func TestGapIsRepairedInEveryCollection(t *testing.T) {
-	schematest.Long(t)
 	t.Parallel()
 	r := storing(t)
 	did, _ := r.busiest()
@@ -130,7 +128,6 @@ func TestGapIsRepairedInEveryCollection(t *testing.T) {
 // TIDs.
 func TestInterruptedComparisonContinues(t *testing.T) {
 	t.Parallel()
-	schematest.Long(t)
 	r := storing(t)
 	did, _ := r.busiest()
 	middle := ""
@@ -178,7 +175,6 @@ func TestInterruptedComparisonContinues(t *testing.T) {
 // collection is kept for ever.
 func TestAuditComparesEveryCollection(t *testing.T) {
 	t.Parallel()
-	schematest.Long(t)
 	r := storing(t)
 	did, _ := r.busiest()
 	dated := tidBefore(time.Hour)

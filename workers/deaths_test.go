@@ -18,7 +18,6 @@ import (
 // letter.
 func TestJobOfADeadProcessIsProcessed(t *testing.T) {
 	t.Parallel()
-	schematest.Long(t)
 	pool := schematest.New(t)
 	execute(t, pool, `
 INSERT INTO river_job (kind, args, queue, max_attempts, attempt, state, attempted_at, attempted_by)
@@ -40,7 +39,6 @@ FROM (VALUES ('audit', '{}'::jsonb, 'network'), ('close_gap', '{"gap": 7}', 'net
 // dead letter with that cause.
 func TestDeathsAreNoFailures(t *testing.T) {
 	t.Parallel()
-	schematest.Long(t)
 	pool := schematest.New(t)
 	execute(t, pool, `
 INSERT INTO river_job (kind, args, queue, max_attempts, attempt, state, attempted_at, metadata, errors)

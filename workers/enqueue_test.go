@@ -164,7 +164,6 @@ func TestWholeNetworkHasNoFeeds(t *testing.T) {
 // time at which a caller uses its start depends on the machine.
 func TestCallsOfAllProcessesShareOneLimit(t *testing.T) {
 	t.Parallel()
-	schematest.Long(t)
 	pool := schematest.New(t)
 	_, err := pool.Exec(t.Context(), `
 CREATE TABLE turns (n bigint GENERATED ALWAYS AS IDENTITY, at timestamptz);
@@ -216,7 +215,6 @@ FROM (SELECT at, lag(at) OVER (ORDER BY n) AS before FROM turns) AS t`, spacing)
 // reservation returned too late.
 func TestLateCallerReservesANewStart(t *testing.T) {
 	t.Parallel()
-	schematest.Long(t)
 	pool := schematest.New(t)
 	calls := &Calls{Pool: pool, Slots: 3, Spacing: 100 * time.Millisecond, TTL: time.Minute, Logger: slog.New(slog.DiscardHandler)}
 	_, err := pool.Exec(t.Context(), `

@@ -54,7 +54,6 @@ func storedLedger(t *testing.T, pool *pgxpool.Pool) []string {
 // undisturbed runs, after runs that were killed at random points and repeated, and after two
 // concurrent runs and the next sweep.
 func TestExpiryEqualsCheckingEveryLink(t *testing.T) {
-	schematest.Long(t)
 	t.Parallel()
 	for name, run := range map[string]func(ctx context.Context, w *Expire, now time.Time, random *rand.Rand) error{
 		"undisturbed": func(ctx context.Context, w *Expire, now time.Time, _ *rand.Rand) error { return w.Run(ctx, now) },
@@ -150,7 +149,6 @@ func linkNames(t *testing.T, pool *pgxpool.Pool) []string {
 // TestLinksOutliveTheirDayIfFiveShareThem follows each case of the rule. Expiry runs every hour
 // on the first day and before each change, and every six hours otherwise.
 func TestLinksOutliveTheirDayIfFiveShareThem(t *testing.T) {
-	schematest.Long(t)
 	t.Parallel()
 	pool := schematest.New(t)
 	w := expirer(t, pool, Retention{Links: 10 * day})
@@ -269,7 +267,6 @@ func TestReaderKeepsADayFromGoing(t *testing.T) {
 // TestNoShareIsLostBesideExpiry expires links while workers add and share them.
 func TestNoShareIsLostBesideExpiry(t *testing.T) {
 	t.Parallel()
-	schematest.Long(t)
 	pool := schematest.New(t)
 	w := expirer(t, pool, Retention{})
 	now := time.Date(2026, 7, 4, 12, 0, 0, 0, time.UTC)

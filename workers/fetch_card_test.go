@@ -114,7 +114,6 @@ func TestPagesOfSharedLinksAreFetched(t *testing.T) {
 
 // TestPageThatFailsIsTriedFourTimes shows that a page that does not exist is requested only once.
 func TestPageThatFailsIsTriedFourTimes(t *testing.T) {
-	schematest.Long(t)
 	t.Parallel()
 	r := newFetching(t, guardtest.Site(func(name string) (string, bool) { return "503", name == "busy.example/a" }))
 	r.works("a")

@@ -94,7 +94,6 @@ func old(i int) string { return tidBefore(1000*time.Hour - time.Duration(i)*time
 // TestHistoryOfAPrefix shows that relays are asked for the known collections: those of the stream
 // and those that the repositories have.
 func TestHistoryOfAPrefix(t *testing.T) {
-	schematest.Long(t)
 	t.Parallel()
 	r := filling(t, nil)
 	accounts := r.net.Accounts()
@@ -165,7 +164,6 @@ func TestHistoryOfFollowedAccounts(t *testing.T) {
 // TestLostJobsOfHistoriesReturn shows that deleted jobs are added again, because the accounts still
 // wait.
 func TestLostJobsOfHistoriesReturn(t *testing.T) {
-	schematest.Long(t)
 	t.Parallel()
 	r := filling(t, nil)
 	for i, a := range r.net.Accounts() {
@@ -221,7 +219,6 @@ func TestHistoriesAddFewJobs(t *testing.T) {
 // TestHostileRelay covers endless pages, repeated cursors, and invalid and repeated DIDs. Each
 // listing ends, and the next relay names the accounts.
 func TestHostileRelay(t *testing.T) {
-	schematest.Long(t)
 	t.Parallel()
 	for name, reply := range map[string]func(calls int, cursor string) string{
 		"the same cursor": func(int, string) string { return `{"repos": [{"did": "did:plc:a"}], "cursor": "c"}` },
@@ -276,7 +273,6 @@ func apiWith(t *testing.T, c *Config, relay string) *bluesky.Client {
 // TestHistoryWaitsForItsStream shows that a history waits for its stream, for workers that know the
 // collection, and for space in the database.
 func TestHistoryWaitsForItsStream(t *testing.T) {
-	schematest.Long(t)
 	t.Parallel()
 	r := filling(t, nil)
 	r.puts(r.net.Accounts()[0].DID, persona, old(1), "p")

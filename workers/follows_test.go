@@ -207,7 +207,6 @@ func TestEveryKindOfWatchAddsItsAccounts(t *testing.T) {
 // TestSecondDegreeIsFollowedByMany adds the accounts followed by at least N of the target's
 // follows.
 func TestSecondDegreeIsFollowedByMany(t *testing.T) {
-	schematest.Long(t)
 	t.Parallel()
 	r := newRig(t, nil)
 	hub := r.net.Hub()
@@ -233,7 +232,6 @@ func TestSecondDegreeIsFollowedByMany(t *testing.T) {
 
 // TestBrokenListingRemovesNobody shows that only a complete listing removes accounts.
 func TestBrokenListingRemovesNobody(t *testing.T) {
-	schematest.Long(t)
 	t.Parallel()
 	r := newRig(t, nil)
 	hub := r.net.Hub()
@@ -274,7 +272,6 @@ func TestRateLimitSpendsNoAttempt(t *testing.T) {
 // TestUnavailableAccountIsSkippedOnce shows that the account is read when it is requested again.
 func TestUnavailableAccountIsSkippedOnce(t *testing.T) {
 	t.Parallel()
-	schematest.Long(t)
 	r := newRig(t, nil)
 	someone := r.followed()[0]
 	require.NoError(t, r.net.Deactivate(someone))
@@ -292,7 +289,6 @@ func TestUnavailableAccountIsSkippedOnce(t *testing.T) {
 // TestRunningBackfillIsWidened shows that the running job also serves a wider request.
 func TestRunningBackfillIsWidened(t *testing.T) {
 	t.Parallel()
-	schematest.Long(t)
 	r := newRig(t, nil)
 	var someone string // an account with more than a page of posts
 	posts := map[string]int{}
@@ -321,7 +317,6 @@ func TestRunningBackfillIsWidened(t *testing.T) {
 // TestListedPostNeverBeatsADeletion covers an rkey ahead of the deletion: the client chooses it,
 // and its clock may be ahead.
 func TestListedPostNeverBeatsADeletion(t *testing.T) {
-	schematest.Long(t)
 	t.Parallel()
 	r := newRig(t, nil)
 	did, _ := r.busiest()
@@ -351,7 +346,6 @@ func TestListedPostNeverBeatsADeletion(t *testing.T) {
 // does not keep the gap open.
 func TestGapNamesWhatCouldNotBeChecked(t *testing.T) {
 	t.Parallel()
-	schematest.Long(t)
 	r := newRig(t, nil)
 	two := r.followed()[:2]
 	for _, did := range two {

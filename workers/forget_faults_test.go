@@ -22,7 +22,6 @@ import (
 	"github.com/weir-social/weir/archive/catalog"
 	"github.com/weir-social/weir/jobs"
 	"github.com/weir-social/weir/ops/health"
-	"github.com/weir-social/weir/schema/schematest"
 )
 
 // file returns the path of an object.
@@ -318,7 +317,6 @@ func (f *forgetTest) lists(n int) archive.Forgetting {
 // TestKilledInJoin fails each call of the store while lists are joined. At any time the lists name
 // every account up to its latest time. A reader that listed them before reads the same.
 func TestKilledInJoin(t *testing.T) {
-	schematest.Long(t)
 	t.Parallel()
 	for failAt := 1; ; failAt++ {
 		failed := false

@@ -51,7 +51,6 @@ func (r *rig) logsOf(kind, want string) {
 // TestEveryKindLogsItsResult shows that the result is in the job's row, and the error if it failed.
 func TestEveryKindLogsItsResult(t *testing.T) {
 	t.Parallel()
-	schematest.Long(t)
 	h := newHook(t, func(i int, w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Retry-After", "1")
 		w.WriteHeader([]int{http.StatusTooManyRequests, http.StatusOK}[min(i, 1)])

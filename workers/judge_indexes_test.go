@@ -15,7 +15,6 @@ import (
 // empty when they were analyzed. A query for the dependents of other targets, or for what is stored
 // of other records, reads none of those rows.
 func TestDependentsOfOthersAreNotRead(t *testing.T) {
-	schematest.Long(t)
 	const many, others = 2000, 20
 	pool := schematest.New(t)
 	exec := func(sql string, args ...any) {

@@ -300,7 +300,6 @@ func histories(did string) (all []change, want []string) {
 // TestOrderOfArrivalChangesNothing shows that each record ends as an independent fold says,
 // whatever the order in which records, edits and deletions arrive, alone or together.
 func TestOrderOfArrivalChangesNothing(t *testing.T) {
-	schematest.Long(t)
 	t.Parallel()
 	b := newBench(t, nil)
 	const orders, parts = 6, 5

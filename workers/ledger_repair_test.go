@@ -12,7 +12,6 @@ import (
 	"github.com/weir-social/weir/collection"
 	"github.com/weir-social/weir/ranking"
 	"github.com/weir-social/weir/schema"
-	"github.com/weir-social/weir/schema/schematest"
 )
 
 // TestAuditComparesTheLedger covers posts that expire after a day and shares that expire after a
@@ -86,7 +85,6 @@ func TestAuditComparesProjectedSubjects(t *testing.T) {
 
 // TestClosedGapRemovesSharesOfDeletedPosts covers posts that have expired too.
 func TestClosedGapRemovesSharesOfDeletedPosts(t *testing.T) {
-	schematest.Long(t)
 	t.Parallel()
 	r := newRig(t, nil)
 	did, _ := r.busiest()

@@ -27,7 +27,6 @@ import (
 	"github.com/weir-social/weir/consumer/firehose"
 	"github.com/weir-social/weir/jobs"
 	"github.com/weir-social/weir/schema"
-	"github.com/weir-social/weir/schema/schematest"
 )
 
 // noteSchema returns the schema of a collection whose text has at most this many bytes.
@@ -88,7 +87,6 @@ func TestUpdatedSchemasAreUsed(t *testing.T) {
 // TestStrictSwitchJudgesAgain shows that switching strict on and off judges exactly the affected
 // records again.
 func TestStrictSwitchJudgesAgain(t *testing.T) {
-	schematest.Long(t)
 	t.Parallel()
 	b := newBench(t, func(c *Config) {
 		c.Lexicons.Folder = fstest.MapFS{"a.json": noteSchema("own.note", 100), "b.json": noteSchema("other", 100)}

@@ -14,7 +14,6 @@ import (
 
 	"github.com/weir-social/weir/eventually"
 	"github.com/weir-social/weir/jobs"
-	"github.com/weir-social/weir/schema/schematest"
 	"github.com/weir-social/weir/simnet"
 )
 
@@ -22,7 +21,6 @@ import (
 // the kinds that continue at a stored position.
 func TestFailedAttemptIsCountedAsFailed(t *testing.T) {
 	t.Parallel()
-	schematest.Long(t)
 	registry, spans := prometheus.NewRegistry(), tracetest.NewSpanRecorder()
 	r := newRig(t, func(c *Config) {
 		c.Registerer = registry

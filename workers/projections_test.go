@@ -143,7 +143,6 @@ const counted = `SELECT rkey || ' ' || n FROM words ORDER BY rkey`
 // account. Single records become dead letters and are retried.
 func TestProjectionOfAnotherProgram(t *testing.T) {
 	t.Parallel()
-	schematest.Long(t)
 	pool := schematest.New(t)
 	p := words(t, pool)
 	require.NoError(t, p.Register(t.Context(), pool, slog.New(slog.DiscardHandler)))

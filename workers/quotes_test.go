@@ -15,7 +15,6 @@ import (
 
 	"github.com/weir-social/weir/jobs"
 	"github.com/weir-social/weir/schema"
-	"github.com/weir-social/weir/schema/schematest"
 )
 
 // conversation is the content of a town's posts: their own links, and the posts that they quote or
@@ -74,7 +73,6 @@ func killed(ctx context.Context, w *ProcessPosts, job *river.Job[jobs.ProcessPos
 // links and quote each other. Four workers process them, die, and begin again. Another worker
 // checks the subjects that change.
 func TestAnyOrderOfQuotesEndsTheSame(t *testing.T) {
-	schematest.Long(t)
 	t.Parallel()
 	for seed := range uint64(4) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {

@@ -64,7 +64,6 @@ func (r *rig) audits(repair bool) schema.Audit {
 // TestClosedGapStoresEditsAndDeletions covers posts from before the gap too.
 // The job continues at the page at which it was interrupted.
 func TestClosedGapStoresEditsAndDeletions(t *testing.T) {
-	schematest.Long(t)
 	t.Parallel()
 	r := newRig(t, nil)
 	did, posts := r.busiest()
@@ -112,7 +111,6 @@ func TestClosedGapStoresEditsAndDeletions(t *testing.T) {
 // that.
 func TestGapReadsAccountsThatReturnLater(t *testing.T) {
 	t.Parallel()
-	schematest.Long(t)
 	r := newRig(t, nil)
 	both := r.followed()[:2]
 	r.follows(both...)
@@ -140,7 +138,6 @@ func TestGapReadsAccountsThatReturnLater(t *testing.T) {
 // repository is compared later.
 func TestGapOfARepositoryThatRefuses(t *testing.T) {
 	t.Parallel()
-	schematest.Long(t)
 	r := newRig(t, nil)
 	did, _ := r.busiest()
 	r.follows(did)
@@ -207,7 +204,6 @@ func TestGapOfARepositoryThatIsNeverRead(t *testing.T) {
 // years does not make another one be read back for years.
 func TestEachAccountIsReadAgainFromItsOwnTime(t *testing.T) {
 	t.Parallel()
-	schematest.Long(t)
 	r := newRig(t, func(cfg *Config) { cfg.Window = time.Hour })
 	did, _ := r.busiest()
 	other := r.followed()[0]
@@ -275,7 +271,6 @@ func TestAccountFollowedAgainIsCompared(t *testing.T) {
 // the time to which the account was read.
 func TestAuditComparesBackfilledPosts(t *testing.T) {
 	t.Parallel()
-	schematest.Long(t)
 	r := newRig(t, nil)
 	did, _ := r.busiest()
 	r.net.SetLatency(500 * time.Millisecond)

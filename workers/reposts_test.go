@@ -9,7 +9,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/weir-social/weir/schema"
-	"github.com/weir-social/weir/schema/schematest"
 )
 
 // TestReposterSharesTheLinksOfThePost covers either order of arrival, in one job or in two. An
@@ -112,7 +111,6 @@ func TestDeletedRepostSharesNothing(t *testing.T) {
 // the deletion, which writes one row however many accounts reposted the post. If the post returns,
 // so do the shares.
 func TestDeletedPostEndsTheSharesOfAllWhoRepostedIt(t *testing.T) {
-	schematest.Long(t)
 	t.Parallel()
 	c := newTown(t)
 	c.posts("a/1", "", c.news)

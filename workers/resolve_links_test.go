@@ -146,7 +146,6 @@ func TestShortLinksCountAsTheirTargets(t *testing.T) {
 // TestShortenerThatFailsIsAskedLater shows that a failing shortener is asked again, and that one
 // that does not know the link is not.
 func TestShortenerThatFailsIsAskedLater(t *testing.T) {
-	schematest.Long(t)
 	t.Parallel()
 	r, a, s := newResolving(t)
 	s.leads("bit.ly/a", "503")

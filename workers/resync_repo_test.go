@@ -82,7 +82,6 @@ func (r *rig) due() {
 // TestResyncStoresEditsAndDeletions covers every collection, and the projection of the written
 // records.
 func TestResyncStoresEditsAndDeletions(t *testing.T) {
-	schematest.Long(t)
 	t.Parallel()
 	r := resyncing(t, nil)
 	did, _ := r.busiest()
@@ -120,7 +119,6 @@ func TestResyncStoresEditsAndDeletions(t *testing.T) {
 // TestResyncKeepsWhatArrivesMeanwhile covers a deletion and an edit with later revisions than the
 // fetched repository.
 func TestResyncKeepsWhatArrivesMeanwhile(t *testing.T) {
-	schematest.Long(t)
 	t.Parallel()
 	fetched, release := make(chan struct{}), make(chan struct{})
 	r := resyncing(t, func(c *Config) {
@@ -159,7 +157,6 @@ func TestResyncKeepsWhatArrivesMeanwhile(t *testing.T) {
 // TestResyncRepeatsForLaterRefusals shows that commits refused after the repository was fetched
 // need another resync, which the same job does.
 func TestResyncRepeatsForLaterRefusals(t *testing.T) {
-	schematest.Long(t)
 	t.Parallel()
 	fetched, release := make(chan struct{}, 10), make(chan struct{})
 	r := resyncing(t, func(c *Config) {
@@ -189,7 +186,6 @@ func TestResyncRepeatsForLaterRefusals(t *testing.T) {
 // compared. When they are verified at last, they restore no deleted record and no edited text.
 // Later events still count.
 func TestWaitingEventsUndoNoResync(t *testing.T) {
-	schematest.Long(t)
 	t.Parallel()
 	r := resyncing(t, nil)
 	did, _ := r.busiest()
@@ -250,7 +246,6 @@ func TestResyncMarkedWhileItsJobEndsIsNotForgotten(t *testing.T) {
 
 // TestResyncRespectsRetention shows that expired records are neither fetched nor deleted.
 func TestResyncRespectsRetention(t *testing.T) {
-	schematest.Long(t)
 	t.Parallel()
 	r := resyncing(t, nil)
 	did, _ := r.busiest()
@@ -309,7 +304,6 @@ func TestForgerCannotHaveRepositoriesFetched(t *testing.T) {
 // TestResyncNeedsTheAccountsKey shows that a repository that is not signed with the key in the
 // directory changes nothing. The account stays desynchronized until a repository is.
 func TestResyncNeedsTheAccountsKey(t *testing.T) {
-	schematest.Long(t)
 	t.Parallel()
 	trusted := make(chan struct{})
 	r := resyncing(t, func(c *Config) {
@@ -372,7 +366,6 @@ func TestResyncOfAnAccountThatIsGone(t *testing.T) {
 // TestDeletedDIDIsADeletedAccount shows that a DID that is deleted in the directory is a deleted
 // account, whatever the stream reported.
 func TestDeletedDIDIsADeletedAccount(t *testing.T) {
-	schematest.Long(t)
 	t.Parallel()
 	r := resyncing(t, nil)
 	did, _ := r.busiest()
@@ -389,7 +382,6 @@ func TestDeletedDIDIsADeletedAccount(t *testing.T) {
 // TestInventedAccountsAreForgotten shows that accounts without a document are deleted if the whole
 // network is followed, and kept if they are followed.
 func TestInventedAccountsAreForgotten(t *testing.T) {
-	schematest.Long(t)
 	t.Parallel()
 	r := resyncing(t, nil)
 	const invented = "did:plc:nobodynobodynobodynobody"

@@ -20,7 +20,6 @@ import (
 // TestMessagesThatFailAtFirst shows that such messages are retried, snoozed, or
 // given up with a reason that never contains the webhook's address.
 func TestMessagesThatFailAtFirst(t *testing.T) {
-	schematest.Long(t)
 	t.Parallel()
 	status := func(codes ...int) func(int, http.ResponseWriter, *http.Request) {
 		return func(i int, w http.ResponseWriter, _ *http.Request) {

@@ -19,7 +19,6 @@ import (
 // TestOlderListingDoesNotUndoANewerOne shows that a sync that began earlier and ended later does
 // not change what the newer one stored.
 func TestOlderListingDoesNotUndoANewerOne(t *testing.T) {
-	schematest.Long(t)
 	t.Parallel()
 	r := newRig(t, nil)
 	hub := r.net.Hub()
@@ -71,7 +70,6 @@ func TestOlderFailureDoesNotReplaceANewerListing(t *testing.T) {
 // accounts of its old target are removed.
 func TestChangedWatchIsReadAgain(t *testing.T) {
 	t.Parallel()
-	schematest.Long(t)
 	r := newRig(t, nil)
 	hub, followed := r.net.Hub(), r.followed()
 	list, err := r.net.MakeList(hub.DID, followed[:7]...)
@@ -194,7 +192,6 @@ func TestPageIsCountedOnce(t *testing.T) {
 // TestLongListingIsNotStartedTwice shows that the hourly sync does not start a long listing again,
 // and that the rows of an abandoned listing are deleted.
 func TestLongListingIsNotStartedTwice(t *testing.T) {
-	schematest.Long(t)
 	t.Parallel()
 	r := newRig(t, nil)
 	r.pauses(jobs.QueueNetwork)
@@ -220,7 +217,6 @@ func TestLongListingIsNotStartedTwice(t *testing.T) {
 // stay, do not count, and count again when they return. Unfollowed accounts leave, and a failed
 // call hides no account.
 func TestSyncDetectsHiddenAccounts(t *testing.T) {
-	schematest.Long(t)
 	t.Parallel()
 	r := newRig(t, nil)
 	hub, followed := r.net.Hub(), r.followed()
@@ -271,7 +267,6 @@ func TestSyncDetectsHiddenAccounts(t *testing.T) {
 // TestMissingTargetIsNoDeadLetter shows that, however often the target is read, the watch stores
 // the problem and the job succeeds.
 func TestMissingTargetIsNoDeadLetter(t *testing.T) {
-	schematest.Long(t)
 	t.Parallel()
 	r := newRig(t, nil)
 	r.execute(`INSERT INTO watches (target, kind) VALUES ('nobody.example', 'follows'), ('did:plc:zzzzzzzzzzzzzzzzzzzzzzzz', 'account'),
@@ -315,7 +310,6 @@ func TestAccountIsFollowedWithoutAnAppView(t *testing.T) {
 // TestListingOfAWrongClockDoesNotKeepLaterOnesOut shows that a listing that was stored with a date
 // in the future is replaced by the next one.
 func TestListingOfAWrongClockDoesNotKeepLaterOnesOut(t *testing.T) {
-	schematest.Long(t)
 	t.Parallel()
 	r := newRig(t, nil)
 	hub := r.net.Hub()

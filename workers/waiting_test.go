@@ -13,7 +13,6 @@ import (
 	"github.com/weir-social/weir/collection"
 	"github.com/weir-social/weir/ranking"
 	"github.com/weir-social/weir/schema"
-	"github.com/weir-social/weir/schema/schematest"
 )
 
 // TestPostStoredWhileARepostBeginsToWait shows that a job looks once more for the post after its
@@ -255,7 +254,6 @@ func TestWaitingEndsWithTheRecord(t *testing.T) {
 // TestReleaseContinuesWhereItStopped shows that a job without time left continues later, and that
 // the rows that it has released no longer wait.
 func TestReleaseContinuesWhereItStopped(t *testing.T) {
-	schematest.Long(t)
 	t.Parallel()
 	c := newTown(t)
 	var names []string
