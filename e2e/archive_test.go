@@ -245,8 +245,8 @@ func damage(t *testing.T, root string) {
 }
 
 // TestRebuiltEqualsRunning lets a process follow accounts, read their past, repair a gap, restore
-// rows that were deleted by hand, lose a follow, and merge and split links. No event is archived
-// twice. A database that is rebuilt from the archive alone, by a rebuild that is killed once, then
+// rows that were deleted by hand, lose a follow, and merge and split links. No stream has an event
+// twice in the archive. A database that is rebuilt from the archive alone, by a rebuild that is killed once, then
 // equals the running one.
 func TestRebuiltEqualsRunning(t *testing.T) {
 	t.Parallel()
@@ -286,8 +286,12 @@ SELECT (SELECT count(*) FROM archive_open) + (SELECT count(*) FROM river_job WHE
 	}, "not everything is in the store")
 	stopServe(t, serve)
 	require.Positive(t, count(t, pool, `SELECT sum(records) FROM segments WHERE stream = 'fetched'`))
-	for event, times := range archivedIn(t, root) {
-		require.Equal(t, 1, times, event)
+	streams, err := os.ReadDir(root)
+	require.NoError(t, err)
+	for _, stream := range streams { // what is fetched before the stream brings it, under the same revision, is in both
+		for event, times := range archivedIn(t, filepath.Join(root, stream.Name())) {
+			require.Equal(t, 1, times, "%s: %s", stream.Name(), event)
+		}
 	}
 
 	rebuilt := open(t, second)
