@@ -79,10 +79,12 @@ func TestFullDiskOfTheArchive(t *testing.T) {
 		failed, err := tryCount(pool, `SELECT count(*) FROM river_job WHERE queue = 'archive' AND errors[array_upper(errors, 1)] ->> 'error' LIKE '%`+says+`'`)
 		return err == nil && failed > 0
 	}, 20*time.Millisecond, "no job has met it")
-	fill()
-	n.Play(100)
-	k.drain(pool)
-	require.NotZero(t, count(t, pool, `SELECT count(*) FROM archive_open`), "events must wait in the database while the disk is full")
+	eventually.True(t, func() bool {
+		fill()
+		n.Play(100)
+		k.drain(pool)
+		return count(t, pool, `SELECT count(*) FROM archive_open`) > 0
+	}, 20*time.Millisecond, "events must wait in the database while the disk is full")
 	free()
 	finishes(t, 50*time.Millisecond, func() (int, error) { return tryCount(pool, `SELECT count(*) FROM archive_open`) }, "not everything is in the store")
 	stopServe(t, k.process)

@@ -98,7 +98,7 @@ func TestRelayIsRebuilt(t *testing.T) {
 	second := schematest.NewURL(t)
 	env := slices.Concat(reads(n, second), readsRelay(n), settings)
 	rebuilt := open(t, second)
-	killed := start(t, env, "archive", "rebuild", "--database", "--rate", "500")
+	killed := start(t, env, "archive", "rebuild", "--database", "--rate", "100") // it takes 20 s
 	eventually.True(t, func() bool {
 		begun, err := tryCount(rebuilt, `SELECT count(*) FROM records`)
 		return err == nil && begun > 50

@@ -230,7 +230,7 @@ func TestArchive(t *testing.T) {
 func stopServe(t *testing.T, p *process) {
 	t.Helper()
 	p.signal(syscall.SIGTERM)
-	require.Zero(t, p.wait(t, time.Minute))
+	require.Zero(t, p.wait(t, patience), p.stderr.String())
 }
 
 // damage flips a byte of one segment.

@@ -167,7 +167,7 @@ func (b *bucket) holds(step string, n int) (reached func(*process)) {
 		case <-held:
 		case <-p.exited:
 			require.Fail(b.t, "the process has ended", p.stderr.String())
-		case <-time.After(time.Minute):
+		case <-time.After(patience):
 			require.Fail(b.t, "not reached: "+step, tail(p.stderr.String(), 4000))
 		}
 	}

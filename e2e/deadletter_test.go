@@ -7,7 +7,6 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
@@ -119,8 +118,7 @@ func TestDeadLettersAreRetriedAfterTheFix(t *testing.T) {
 	require.Contains(t, succeed(t, env, "deadletter", "retry", "--all", "--stage", "decode"), "0 dead letters")
 	require.Len(t, listed(t, env, "--state", "dismissed"), 7)
 	require.Len(t, listed(t, env, "--state", "retried"), 2)
-	work.signal(syscall.SIGTERM)
-	require.Zero(t, work.wait(t, time.Minute))
+	stopServe(t, work)
 	require.Contains(t, work.stderr.String(), `"msg":"stopped"`)
 }
 
@@ -153,8 +151,7 @@ func TestJobThatEndsWithoutSuccessIsADeadLetter(t *testing.T) {
 	require.Equal(t, []string{"request_backfill", "network"}, []string{deadLetters[0].Kind, deadLetters[0].Queue})
 	require.Contains(t, deadLetters[0].Cause, "the whole network is followed")
 	require.Contains(t, succeed(t, env, "deadletter", "show", strconv.FormatInt(deadLetters[0].ID, 10)), `"all": true`)
-	work.signal(syscall.SIGTERM)
-	require.Zero(t, work.wait(t, time.Minute))
+	stopServe(t, work)
 
 	_, err = pool.Exec(t.Context(), `
 		WITH w AS (INSERT INTO watches (target, kind) VALUES ('did:plc:aaaaaaaaaaaaaaaaaaaaaaaa', 'account') RETURNING id, target)

@@ -6,8 +6,11 @@ import (
 	"os/exec"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/weir-social/weir/eventually"
 )
 
 // disk is a tmpfs that can be shrunk to its contents.
@@ -39,15 +42,13 @@ func newDisk(t *testing.T) (*disk, error) {
 func (d *disk) fill() {
 	d.t.Helper()
 	var err error
-	for range 20 { // the contents may grow meanwhile
+	eventually.True(d.t, func() bool { // the contents may grow meanwhile
 		var s syscall.Statfs_t
 		require.NoError(d.t, syscall.Statfs(d.dir, &s))
 		used := int64(s.Blocks-s.Bfree) * int64(s.Bsize)
-		if err = d.resize(used + 64<<10); err == nil {
-			return
-		}
-	}
-	require.NoError(d.t, err)
+		err = d.resize(used + 64<<10)
+		return err == nil
+	}, time.Millisecond, "%v", &err)
 }
 
 // free restores the normal size.

@@ -5,7 +5,6 @@ import (
 	"math/rand/v2"
 	"slices"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
@@ -111,7 +110,7 @@ func watchFillsThePage(t *testing.T, more func(database string) []string) {
 		return count(t, pool, `SELECT count(*) FROM follows`) == len(followed)
 	}, 20*time.Millisecond)
 	eventually.True(t, func() bool {
-		return count(t, pool, `SELECT count(*) FROM river_job WHERE kind = 'backfill_account'`) == len(followed)
+		return count(t, pool, `SELECT count(*) FROM river_job WHERE kind = 'backfill_account'`) >= len(followed)
 	}, 20*time.Millisecond)
 	settled(t, pool)
 	require.Equal(t, current(n, followed), stored(t, pool), "the past of the readable accounts")
@@ -158,8 +157,7 @@ func watchFillsThePage(t *testing.T, more func(database string) []string) {
 	}, 20*time.Millisecond)
 	require.Contains(t, succeed(t, env, "watch", "list"), hub.Handle)
 	require.Contains(t, succeed(t, env, "backfill", "status"), "accounts")
-	serve.signal(syscall.SIGTERM)
-	require.Zero(t, serve.wait(t, time.Minute))
+	stopServe(t, serve)
 }
 
 // leaveAlone keeps the simulation from hiding an active account: random events do not change
@@ -195,13 +193,12 @@ func TestGapIsClosedFromTheFeeds(t *testing.T) {
 	serve := start(t, env, "serve")
 	followed := active(n, n.Follows(hub.DID))
 	eventually.True(t, func() bool {
-		return count(t, pool, `SELECT count(*) FROM river_job WHERE kind = 'backfill_account'`) == len(followed)
+		return count(t, pool, `SELECT count(*) FROM river_job WHERE kind = 'backfill_account'`) >= len(followed)
 	}, 20*time.Millisecond)
 	settled(t, pool)
 	stop := live(t, n, 100)
 	eventually.True(t, func() bool { return count(t, pool, `SELECT cursor FROM streams`) > 0 }, 20*time.Millisecond)
-	serve.signal(syscall.SIGTERM)
-	require.Zero(t, serve.wait(t, time.Minute))
+	stopServe(t, serve)
 	stop()
 	n.Play(2000)
 	require.NoError(t, n.Do(simnet.TooOld))
@@ -213,8 +210,7 @@ func TestGapIsClosedFromTheFeeds(t *testing.T) {
 		return !slices.Contains(current(n, active(n, followed)), post)
 	}))
 	require.Equal(t, 1, count(t, pool, `SELECT count(*) FROM gaps WHERE how_closed LIKE 'the records of % accounts were compared%' AND accounts > 0`))
-	serve.signal(syscall.SIGTERM)
-	require.Zero(t, serve.wait(t, time.Minute))
+	stopServe(t, serve)
 }
 
 // TestThreeProcessesShareTheLimit shows that, whatever the number of workers, the services receive
@@ -227,7 +223,7 @@ func TestThreeProcessesShareTheLimit(t *testing.T) {
 	schematest.Long(t)
 	t.Parallel()
 	n := followNetwork(t, 30)
-	n.SetLatency(1500 * time.Millisecond) // long enough to use all ten slots
+	n.SetLatency(5 * time.Second) // long enough to use all ten slots
 	database := schematest.NewURL(t)
 	pool := open(t, database)
 	_, err := pool.Exec(t.Context(), `
@@ -236,17 +232,20 @@ CREATE FUNCTION record_start() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN INSE
 CREATE TRIGGER record_start AFTER UPDATE ON api_schedule FOR EACH ROW EXECUTE FUNCTION record_start()`)
 	require.NoError(t, err)
 	hub := n.Hub()
-	env := append(follower(n, database), "WEIR_API_INTERVAL=100ms", "WEIR_BACKFILL_WORKERS=6", "WEIR_RESCUE_AFTER=9s", "WEIR_JOB_TIMEOUT=8s", "WEIR_COLLECTIONS=app.bsky.feed.post")
+	env := append(keeping(follower(n, database)), "WEIR_API_INTERVAL=100ms", "WEIR_BACKFILL_WORKERS=6", "WEIR_COLLECTIONS=app.bsky.feed.post")
 	var processes []*process
 	for range 3 {
 		processes = append(processes, start(t, env, "work"))
 	}
 	succeed(t, env, "watch", "add", hub.Handle)
 	followed := active(n, n.Follows(hub.DID))
+	eventually.True(t, func() bool { return n.MaxConcurrent() > 4 }, 5*time.Millisecond, "the calls follow each other")
+	n.SetLatency(time.Second)
 	eventually.True(t, func() bool {
 		return count(t, pool, `SELECT count(*) FROM river_job WHERE kind = 'backfill_account' AND state = 'completed'`) > 3
 	}, 5*time.Millisecond)
 	processes[0].kill()
+	rescued(t, pool, processes[0])
 	eventually.True(t, func() bool {
 		return count(t, pool, `SELECT count(*) FROM accounts WHERE feed_read_at IS NOT NULL OR feed_problem <> ''`) >= len(followed)
 	}, 50*time.Millisecond)
@@ -255,7 +254,6 @@ CREATE TRIGGER record_start AFTER UPDATE ON api_schedule FOR EACH ROW EXECUTE FU
 	calls := n.Calls()
 	t.Logf("the services saw %d calls, at most %d at once and at least %s apart", len(calls), n.MaxConcurrent(), n.MinGap())
 	require.LessOrEqual(t, n.MaxConcurrent(), 10)
-	require.Greater(t, n.MaxConcurrent(), 4)
 	require.Greater(t, len(calls), 60)
 	require.GreaterOrEqual(t, count(t, pool, `SELECT count(*) FROM starts`), len(calls), "calls without a start")
 	require.Zero(t, count(t, pool, `
@@ -316,6 +314,5 @@ func TestKillWhileFollowing(t *testing.T) {
 	require.Empty(t, without(want, ours), "missing")
 	require.Empty(t, without(ours, want), "not deleted")
 	require.Zero(t, count(t, pool, `SELECT count(*) FROM dead_letters`))
-	serve.signal(syscall.SIGTERM)
-	require.Zero(t, serve.wait(t, time.Minute))
+	stopServe(t, serve)
 }

@@ -151,7 +151,7 @@ func (i *indexing) hit(f *insertFault) int {
 	select {
 	case segment := <-f.held:
 		return segment
-	case <-time.After(time.Minute):
+	case <-time.After(patience):
 		require.Fail(i.t, "nothing is inserted", tail(i.process.stderr.String(), 4000))
 		return 0
 	}

@@ -4,7 +4,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"syscall"
 	"testing"
 	"time"
 
@@ -37,9 +36,11 @@ func TestLibraryExample(t *testing.T) {
 	eventually.True(t, func() bool { n, _ := tryCount(pool, `SELECT count(*) FROM likes`); return n > 200 }, 5*time.Millisecond)
 	first.kill()
 	second := startProgram(t, program, env)
-	const done = `SELECT count(*) FROM records WHERE collection = 'app.bsky.feed.like' AND (SELECT state FROM streams) IN ('live', 'quiet')
-		AND NOT EXISTS (SELECT FROM river_job WHERE kind = 'store_likes' AND state <> 'completed')`
-	eventually.True(t, func() bool { n, _ := tryCount(pool, done); return n > 1500 }, 20*time.Millisecond)
+	readsAll(t, pool, n, "app.bsky.feed.post", "app.bsky.feed.like")
+	finishes(t, 20*time.Millisecond, func() (int, error) {
+		return tryCount(pool, `SELECT count(*) FROM river_job WHERE kind IN ('store_likes', 'process_posts') AND finalized_at IS NULL`)
+	}, "not everything is projected")
+	require.Greater(t, count(t, pool, `SELECT count(*) FROM records WHERE collection = 'app.bsky.feed.like'`), 1500)
 	eventually.True(t, func() bool { // a deleted account's records are purged shortly before their projection
 		n, err := tryCount(pool, `SELECT count(*) FROM likes AS l FULL JOIN (SELECT * FROM records WHERE collection = 'app.bsky.feed.like') AS r USING (did, collection, rkey)
 			WHERE l.subject IS DISTINCT FROM r.record #>> '{subject,uri}'`)
@@ -53,6 +54,5 @@ func TestLibraryExample(t *testing.T) {
 	require.Contains(t, refused, `the database has the projection "likes", which this program lacks`)
 	require.Contains(t, succeed(t, env, "projection", "list"), "store_likes")
 	require.Zero(t, count(t, pool, `SELECT count(*) FROM dead_letters`))
-	second.signal(syscall.SIGTERM)
-	require.Zero(t, second.wait(t, time.Minute))
+	stopServe(t, second)
 }

@@ -31,7 +31,7 @@ var (
 
 func scrape(t testing.TB, opsURL string) (all []series) {
 	t.Helper()
-	_, page := getOps(t, opsURL+"/metrics", "")
+	page := measured(t, opsURL, "")
 	for _, m := range sample.FindAllStringSubmatch(page, -1) {
 		s := series{m[1], map[string]string{}}
 		for _, l := range label.FindAllStringSubmatch(m[2], -1) {

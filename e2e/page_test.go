@@ -59,5 +59,5 @@ func TestPageFillsLive(t *testing.T) {
 
 	serve.signal(syscall.SIGTERM)
 	b.Until(`document.getElementById("word").innerText.startsWith("Not connected to Weir since")`)
-	require.Zero(t, serve.wait(t, time.Minute))
+	require.Zero(t, serve.wait(t, patience))
 }

@@ -1,13 +1,17 @@
 package e2e
 
 import (
+	"fmt"
 	"math"
+	"slices"
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/stretchr/testify/require"
 
 	"github.com/weir-social/weir/eventually"
+	"github.com/weir-social/weir/simnet"
 )
 
 // patience is how long a test waits without progress. A stream that is paused because keys could
@@ -48,4 +52,22 @@ func ends(t testing.TB, every time.Duration, count func() (left int, err error))
 		return left <= 0 || !moves
 	})
 	return left <= 0
+}
+
+// readsAll waits until the only stream has committed the last event that it delivers of these
+// collections, by default posts and reposts. It compares positions, because events may share a time.
+func readsAll(t testing.TB, pool *pgxpool.Pool, n *simnet.Net, collections ...string) {
+	t.Helper()
+	if len(collections) == 0 {
+		collections = []string{"app.bsky.feed.post", "app.bsky.feed.repost"}
+	}
+	last := int64(0)
+	for _, e := range n.Log().Entries() {
+		if e.Kind != "commit" || slices.Contains(collections, e.Collection) {
+			last = e.Seq
+		}
+	}
+	finishes(t, 20*time.Millisecond, func() (int, error) {
+		return tryCount(pool, fmt.Sprintf(`SELECT %d - cursor FROM streams`, last))
+	}, "not everything is read")
 }

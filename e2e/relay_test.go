@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"maps"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
@@ -98,6 +97,7 @@ func TestKilledServeRefusesForgeries(t *testing.T) {
 	}
 	writes("with the first key")
 	k.reaches(n.Log().Last().RelaySeq)
+	log := ""
 	for i, did := range dids[:6] {
 		require.NoError(t, n.RotateKey(did), i)
 	}
@@ -110,16 +110,14 @@ func TestKilledServeRefusesForgeries(t *testing.T) {
 			require.NoError(t, n.FailCalls(simnet.CallFault{Kind: simnet.Unavailable, Endpoint: "plc", Count: 5}))
 		}
 		k.process.kill()
+		log += k.process.stderr.String()
 		k.process = start(t, k.env, "serve")
 	}
 	writes("the last")
 	k.reaches(n.Log().Last().RelaySeq)
 	pool := open(t, url)
 	defer pool.Close()
-	eventually.True(t, func() bool {
-		waiting, err := tryCount(pool, `SELECT count(*) FROM dead_letters WHERE class = 'retryable' AND state IN ('open', 'retrying')`)
-		return err == nil && waiting == 0
-	}, 100*time.Millisecond)
+	k.verified(pool)
 	for _, f := range simnet.Forgeries() {
 		require.GreaterOrEqual(t, n.Fired()[simnet.Fault(f)], 6, f)
 	}
@@ -128,23 +126,30 @@ func TestKilledServeRefusesForgeries(t *testing.T) {
 	letters, err := tryCount(pool, `SELECT count(*) FROM dead_letters WHERE stage = 'verify' AND class = 'permanent'`)
 	require.NoError(t, err)
 	require.Positive(t, letters, "some of the refused commits must be dead letters")
-	require.Contains(t, k.process.stderr.String(), "commit_refused")
+	require.Contains(t, log+k.process.stderr.String(), "commit_refused")
 }
 
-// synchronized waits until no event waits for its account's key, which may arrive too late
-// on a busy machine, and until every active account with a refused event has been compared
-// with its repository. It retries at once what would wait for minutes or for an hour.
-func (k *killing) synchronized() {
+// verified waits until no event waits for its account's key, which may arrive too late on a busy
+// machine. It retries at once what would wait for minutes.
+func (k *killing) verified(pool *pgxpool.Pool) {
 	k.t.Helper()
-	pool := open(k.t, k.server.URL("weir"))
-	defer pool.Close()
-	k.drain(pool)
 	finishes(k.t, time.Second, func() (int, error) {
 		if _, err := pool.Exec(k.t.Context(), `SELECT retry_dead_letters('verify', 'retryable')`); err != nil {
 			return 0, err
 		}
 		return tryCount(pool, `SELECT count(*) FROM dead_letters WHERE stage = 'verify' AND class = 'retryable' AND state IN ('open', 'retrying')`)
 	}, "events wait for keys: %s", k.process.stderr.String())
+}
+
+// synchronized waits until no event waits for its account's key, and until every active account
+// with a refused event has been compared with its repository. It retries at once what would wait
+// for minutes or for an hour.
+func (k *killing) synchronized() {
+	k.t.Helper()
+	pool := open(k.t, k.server.URL("weir"))
+	defer pool.Close()
+	k.drain(pool)
+	k.verified(pool)
 	finishes(k.t, 200*time.Millisecond, func() (int, error) {
 		if _, err := pool.Exec(k.t.Context(), dueResyncs); err != nil {
 			return 0, err
@@ -177,7 +182,7 @@ func TestRotationReadLateLosesNothing(t *testing.T) {
 	schematest.Long(t)
 	t.Parallel()
 	n := calmNetwork(t)
-	k, url := readingRelay(t, n)
+	k, url := readingRelay(t, n, "WEIR_JOB_TIMEOUT=1m", "WEIR_RESCUE_AFTER=5m") // no fetch is repeated because it took long
 	want, deleted := map[string]string{}, 0
 	post := func(did, text string) (uri string) {
 		e, err := n.PostNow(did, text)
@@ -227,6 +232,7 @@ func TestRotationReadLateLosesNothing(t *testing.T) {
 		return err == nil && marked >= 8
 	}, 5*time.Millisecond)
 	k.process.kill() // in the middle of the resyncs
+	rescued(t, pool, k.process)
 	k.process = start(t, k.env, "serve")
 	post(accounts[0].DID, "with the new key")
 	k.reaches(n.Log().Last().RelaySeq)
@@ -241,8 +247,7 @@ func TestRotationReadLateLosesNothing(t *testing.T) {
 	for did, times := range fetched {
 		require.LessOrEqual(t, times, 3, did) // once, and again after the kill and after a severed connection
 	}
-	_, metrics := getOps(t, k.process.opsURL(t)+"/metrics", "")
-	require.Regexp(t, `weir_desynchronized_accounts \d`, metrics)
+	require.Regexp(t, `weir_desynchronized_accounts \d`, measured(t, k.process.opsURL(t), ""))
 }
 
 // TestChainShowsWhatARelayLeavesOut has a relay not send edits, deletions and posts of followed
@@ -366,8 +371,7 @@ func TestServersAtOnce(t *testing.T) {
 	eventually.True(t, func() bool { return maps.Equal(want, cids(t, pool)) }, 20*time.Millisecond)
 	require.Regexp(t, `(?s)\bone .*\btwo `, succeed(t, []string{"DATABASE_URL=" + url}, "status"))
 	for _, p := range []*process{one, two} {
-		p.signal(syscall.SIGTERM)
-		require.Zero(t, p.wait(t, time.Minute))
+		stopServe(t, p)
 	}
 	require.Zero(t, count(t, pool, `SELECT count(*) FROM gaps`))
 }

@@ -6,6 +6,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -47,11 +48,12 @@ func TestRollingRestart(t *testing.T) {
 	schematest.Long(t)
 	t.Parallel()
 	next, version := nextBinary(t)
-	k := newKilling(t)
+	n, server := busyNetwork(t), schematest.Server(t)
+	k := begin(t, n, server, server.URL("weir"), server.URL("weir"), "WEIR_LEASE_TTL=1h")
 	stop := live(t, k.net, 100)
 	k.progress(5)
 	migrate := startProgram(t, next, k.env, "migrate")
-	require.Zero(t, migrate.wait(t, time.Minute), migrate.stderr.String())
+	require.Zero(t, migrate.wait(t, patience), migrate.stderr.String())
 	k.progress(5)
 
 	_, refusal, code := weir(t, k.env, "serve")
@@ -59,16 +61,17 @@ func TestRollingRestart(t *testing.T) {
 	require.Contains(t, refusal, fmt.Sprintf("the database is at weir migration %d, this binary knows %d at most: run the newer binary", version, version-1))
 
 	after := startProgram(t, next, k.env, "serve")
+	pool := open(t, k.server.URL("weir"))
 	eventually.True(t, func() bool {
-		return count(t, open(t, k.server.URL("weir")), `SELECT count(DISTINCT attempted_by[1]) FROM river_job WHERE kind = 'process_posts' AND state = 'completed'`) == 2
+		return count(t, pool, `SELECT count(DISTINCT attempted_by[1]) FROM river_job WHERE kind = 'process_posts' AND state = 'completed'`) == 2
 	}, 50*time.Millisecond, "both work")
-	require.Contains(t, after.stderr.String(), "waiting_for_lease")
+	eventually.True(t, func() bool { return strings.Contains(after.stderr.String(), "waiting_for_lease") }, 20*time.Millisecond)
 	k.process.signal(syscall.SIGTERM)
-	require.Zero(t, k.process.wait(t, time.Minute))
+	require.Zero(t, k.process.wait(t, patience))
 	k.process = after
 	k.progress(5)
 	stop()
-	require.Equal(t, 2, count(t, open(t, k.server.URL("weir")), `SELECT max(epoch) FROM streams`))
+	require.Equal(t, 2, count(t, pool, `SELECT max(epoch) FROM streams`))
 	execute(t, k.server.URL("weir"), fmt.Sprintf(`DELETE FROM weir_migration WHERE version = %d`, version)) // the comparison runs this version
 	k.compare()
 }

@@ -115,6 +115,15 @@ func (p *process) kill() {
 	<-p.exited
 }
 
+// rescued has the jobs that a killed process was running given to another one now, although a job may
+// run for long.
+func rescued(t *testing.T, pool *pgxpool.Pool, killed *process) {
+	t.Helper()
+	_, err := pool.Exec(t.Context(), `UPDATE river_job SET attempted_at = attempted_at - interval '1 hour'
+		WHERE state = 'running' AND attempted_by[array_upper(attempted_by, 1)] LIKE '%/' || $1::int || '/%'`, killed.cmd.Process.Pid)
+	require.NoError(t, err)
+}
+
 // wait returns the exit code; the test fails if the process does not end in time.
 func (p *process) wait(t testing.TB, within time.Duration) int {
 	t.Helper()
@@ -131,7 +140,7 @@ func (p *process) wait(t testing.TB, within time.Duration) int {
 func weir(t *testing.T, env []string, args ...string) (stdout, stderr string, code int) {
 	t.Helper()
 	p := start(t, env, args...)
-	code = p.wait(t, time.Minute)
+	code = p.wait(t, patience)
 	return p.stdout.String(), p.stderr.String(), code
 }
 
@@ -178,13 +187,18 @@ func execute(t *testing.T, url, sql string) {
 
 func count(t *testing.T, pool *pgxpool.Pool, sql string) int {
 	t.Helper()
-	n, err := tryCount(pool, sql)
+	n, err := countWithin(pool, sql, patience)
 	require.NoError(t, err, sql)
 	return n
 }
 
+// tryCount is count for a database that may be down.
 func tryCount(pool *pgxpool.Pool, sql string) (int, error) {
-	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	return countWithin(pool, sql, 10*time.Second)
+}
+
+func countWithin(pool *pgxpool.Pool, sql string, within time.Duration) (int, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), within)
 	defer cancel()
 	var n int
 	err := pool.QueryRow(ctx, sql).Scan(&n)

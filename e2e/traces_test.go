@@ -7,7 +7,6 @@ import (
 	"net/http/httptest"
 	"strings"
 	"sync"
-	"syscall"
 	"testing"
 	"time"
 
@@ -102,7 +101,7 @@ func TestOneTraceFromTheEventToTheRanking(t *testing.T) {
 	t.Parallel()
 	n := followNetwork(t, 20)
 	s := newSpans(t)
-	env := append(follower(n, schematest.NewURL(t)), "WEIR_WATCH="+n.Hub().Handle, "OTEL_EXPORTER_OTLP_ENDPOINT="+s.URL, "OTEL_BSP_SCHEDULE_DELAY=100")
+	env := append(keeping(follower(n, schematest.NewURL(t))), "WEIR_WATCH="+n.Hub().Handle, "OTEL_EXPORTER_OTLP_ENDPOINT="+s.URL, "OTEL_BSP_SCHEDULE_DELAY=100")
 	consume, work := start(t, env, "consume"), start(t, env, "work")
 	defer live(t, n, 100)()
 	var ranked, read []*tracev1.Span
@@ -124,8 +123,7 @@ func TestOneTraceFromTheEventToTheRanking(t *testing.T) {
 	require.Equal(t, n.AppViewURL(), attributes(read[2])["weir.host"])
 	require.Equal(t, map[string]bool{"weir": true}, s.of)
 	for _, p := range []*process{consume, work} {
-		p.signal(syscall.SIGTERM)
-		require.Zero(t, p.wait(t, time.Minute))
+		stopServe(t, p)
 	}
 }
 
@@ -169,8 +167,7 @@ func TestUnreachableCollectorDelaysNothing(t *testing.T) {
 			eventually.True(t, func() bool { return count(t, pool, `SELECT count(*) FROM shares`) > 0 }, 20*time.Millisecond)
 			eventually.True(t, func() bool { return strings.Contains(serve.stderr.String(), "trace_export_failed") }, 20*time.Millisecond)
 			settled(t, pool)
-			serve.signal(syscall.SIGTERM)
-			require.Zero(t, serve.wait(t, 30*time.Second))
+			stopServe(t, serve)
 			require.Equal(t, 1, strings.Count(serve.stderr.String(), "trace_export_failed"))
 		})
 	}
@@ -185,6 +182,5 @@ func TestTracesAreOffByDefault(t *testing.T) {
 	serve := start(t, reads(network(t, 500), database), "serve")
 	eventually.True(t, func() bool { return count(t, pool, `SELECT count(*) FROM shares`) > 0 }, 20*time.Millisecond)
 	require.Zero(t, count(t, pool, `SELECT count(*) FROM river_job WHERE metadata ? 'traceparent'`))
-	serve.signal(syscall.SIGTERM)
-	require.Zero(t, serve.wait(t, time.Minute))
+	stopServe(t, serve)
 }

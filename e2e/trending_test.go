@@ -95,7 +95,7 @@ func TestMergeIsTriedAgain(t *testing.T) {
 	require.NoError(t, err)
 	merged := make(chan string, 1)
 	go func() {
-		stdout, stderr, _ := weir(t, []string{"DATABASE_URL=" + at + "&deadlock_timeout=10s"}, "link", "merge", "4", "2")
+		stdout, stderr, _ := weir(t, []string{"DATABASE_URL=" + at + "&deadlock_timeout=30s"}, "link", "merge", "4", "2")
 		merged <- stdout + stderr
 	}()
 	eventually.True(t, func() bool { return schematest.Blocks(t, other, tx) }, 10*time.Millisecond)
@@ -186,5 +186,5 @@ func TestStreamEndsWithItsProcess(t *testing.T) {
 	}
 	require.NoError(t, lines.Err(), "the response is incomplete")
 	require.GreaterOrEqual(t, events, 3)
-	require.Zero(t, web.wait(t, time.Minute))
+	require.Zero(t, web.wait(t, patience))
 }

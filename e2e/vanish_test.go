@@ -36,7 +36,7 @@ func noteOf(t *testing.T, record []byte) (kind uint64, content string) {
 // notes and what the author wrote later, each once. So does a database that is rebuilt from it.
 func TestVanishedAuthorIsForgotten(t *testing.T) {
 	t.Parallel()
-	b, server := newBucket(t), schematest.Server(t)
+	b, url := newBucket(t), schematest.NewURL(t)
 	nostr, err := simnet.NewNostr(simnet.NostrConfig{Seed: 5, Authors: 2, Now: time.Now(), Relays: []simnet.NostrRelay{{Page: 20}}})
 	require.NoError(t, err)
 	t.Cleanup(nostr.Stop)
@@ -47,9 +47,7 @@ func TestVanishedAuthorIsForgotten(t *testing.T) {
 	n := network(t, 5)
 	settings := append(b.env(), "WEIR_COLLECTIONS=nostr.1=0", "WEIR_NOSTR="+nostr.URLs()[0], "WEIR_ARCHIVE_INTERVAL=1s", "WEIR_ARCHIVE_FORGET=1s", "TMPDIR="+t.TempDir(),
 		"WEIR_NOSTR_KEY=0000000000000000000000000000000000000000000000000000000000000007")
-	k := &archiveKills{killing: &killing{t: t, net: n, server: server, env: append(reads(n, server.URL("weir")), settings...)}, bucket: b}
-	succeed(t, k.env, "migrate")
-	k.pool = open(t, server.URL("weir"))
+	k := &archiveKills{killing: &killing{t: t, net: n, env: append(reads(n, url), settings...)}, bucket: b, pool: open(t, url)}
 	k.process = start(t, k.env, "serve")
 	eventually.True(t, func() bool {
 		archived, err := tryCount(k.pool, `SELECT coalesce(sum(records), 0) FROM segments WHERE stream LIKE 'nostr%' AND synced_at IS NOT NULL`)

@@ -101,7 +101,7 @@ func newWeek(t *testing.T, follows int) *week {
 	w.pool = open(t, database)
 	w.exec(steppedClock)
 	w.pool.Reset()
-	w.env = append(follower(w.net, database), w.clock.env(), "WEIR_COLLECTIONS=app.bsky.feed.post,app.bsky.feed.repost,nostr.1,nostr.6", "WEIR_RETENTION=24h", "WEIR_SHARE_RETENTION=48h",
+	w.env = append(keeping(follower(w.net, database)), w.clock.env(), "WEIR_COLLECTIONS=app.bsky.feed.post,app.bsky.feed.repost,nostr.1,nostr.6", "WEIR_RETENTION=24h", "WEIR_SHARE_RETENTION=48h",
 		"WEIR_NOSTR="+strings.Join(w.nostr.URLs(), ","), "WEIR_START=oldest")
 	succeed(t, w.env, "watch", "add", npubOf(t, w.nostr.Key(0)))
 	succeed(t, w.env, "watch", "add", hub.Handle)
@@ -124,7 +124,7 @@ func (w *week) travel(by time.Duration) {
 	w.t.Helper()
 	if w.serve != nil {
 		w.serve.signal(syscall.SIGTERM)
-		require.Zero(w.t, w.serve.wait(w.t, time.Minute), w.serve.stderr.String())
+		require.Zero(w.t, w.serve.wait(w.t, patience), w.serve.stderr.String())
 	}
 	w.later += by
 	w.net.Travel(w.later)

@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
@@ -35,7 +34,8 @@ func newCrossing(t *testing.T) *crossing {
 	t.Helper()
 	c := &crossing{t: t, net: network(t, 6000)}
 	database := schematest.NewURL(t)
-	c.pool, c.env = open(t, database), append(reads(c.net, database), "WEIR_APPVIEW=http://127.0.0.1:1")
+	c.pool = open(t, database)
+	c.env = append(reads(c.net, database), "WEIR_APPVIEW=http://127.0.0.1:1", "WEIR_JOB_TIMEOUT=1m", "WEIR_RESCUE_AFTER=5m")
 	c.exec(`INSERT INTO river_queue (name, paused_at, updated_at) VALUES ('backfill', now(), now()), ('network', now(), now())`)
 	c.exec(`INSERT INTO watches (target) VALUES ('somebody.example')`)
 	for _, a := range c.net.Accounts()[:100] {
@@ -88,7 +88,7 @@ func (c *crossing) equal() {
 		var err error
 		problems, err = fold(entries).problems(c.t.Context(), c.pool, time.Now().Truncate(time.Second).Add(time.Second).UTC())
 		return err == nil && len(problems) == 0
-	}, time.Second, "%v", &problems) // the jobs of a killed process are processed again after a minute
+	}, time.Second, "%v", &problems) // the jobs of a killed process are processed again after half a minute
 }
 
 // has waits until exactly these of the known posts are stored.
@@ -128,6 +128,7 @@ func TestLimitCrossedWhileDownLosesNothing(t *testing.T) {
 			c.requested(before)
 			c.equal()
 			first.kill()
+			rescued(t, c.pool, first)
 			c.env = append(c.env, "WEIR_START=tip")
 
 			offset := len(c.net.Log().Entries())
@@ -148,8 +149,7 @@ func TestLimitCrossedWhileDownLosesNothing(t *testing.T) {
 			require.Equal(t, []int{after}, slices.Compact(c.net.FilterSizes()[sent:]))
 			require.Zero(t, count(t, c.pool, `SELECT count(*) FROM gaps`))
 			require.Zero(t, count(t, c.pool, `SELECT count(*) FROM posts AS p WHERE NOT EXISTS (SELECT FROM watch_members AS w WHERE w.did = p.did)`))
-			second.signal(syscall.SIGTERM)
-			require.Zero(t, second.wait(t, time.Minute))
+			stopServe(t, second)
 		})
 	}
 }
@@ -190,8 +190,7 @@ func TestLimitCrossedWhileTheyPost(t *testing.T) {
 	c.equal()
 	require.Zero(t, count(t, c.pool, `SELECT count(*) FROM gaps`))
 	for _, p := range processes {
-		p.signal(syscall.SIGTERM)
-		require.Zero(t, p.wait(t, time.Minute))
+		stopServe(t, p)
 		require.NotContains(t, p.stderr.String(), `"level":"ERROR"`)
 	}
 	require.Equal(t, 1, count(t, c.pool, `SELECT count(*) FROM streams WHERE lease_owner IS NULL AND state = 'stopped'`))
@@ -209,6 +208,7 @@ func (c *crossing) killHolder(processes []*process) []*process {
 		return holder >= 0
 	}, 20*time.Millisecond)
 	processes[holder].kill()
+	rescued(c.t, c.pool, processes[holder])
 	return append(slices.Delete(processes, holder, holder+1), start(c.t, c.env, "serve"))
 }
 

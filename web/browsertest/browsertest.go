@@ -78,7 +78,7 @@ func useBrowser(t *testing.T) context.Context {
 func Open(t *testing.T, base string) *Tab {
 	t.Helper()
 	ctx, cancel := chromedp.NewContext(useBrowser(t))
-	within, stop := context.WithTimeout(ctx, 4*time.Minute)
+	within, stop := context.WithTimeout(ctx, 30*time.Minute)
 	t.Cleanup(func() {
 		stop()
 		cancel()
