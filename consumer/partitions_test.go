@@ -14,6 +14,7 @@ import (
 	"github.com/weir-social/weir/consumer"
 	"github.com/weir-social/weir/devpg"
 	"github.com/weir-social/weir/eventually"
+	"github.com/weir-social/weir/schema"
 	"github.com/weir-social/weir/schema/schematest"
 	"github.com/weir-social/weir/simnet"
 )
@@ -69,6 +70,7 @@ func readerAtTheEnd(t *testing.T, read func(*stream) (end func())) {
 	var now atomic.Pointer[time.Time]
 	set := func(at time.Time) { now.Store(&at) }
 	set(time.Now().Add(-4 * day))
+	require.NoError(t, schema.EnsurePostPartitions(t.Context(), s.pool, *now.Load(), day)) // the consumer's own commits could make its attempts fail
 	stop := s.run(func(c *consumer.Config) {
 		c.Keep, c.PartitionInterval, c.Now = day, 10*time.Millisecond, func() time.Time { return *now.Load() }
 	})
