@@ -14,6 +14,7 @@ import (
 	"github.com/weir-social/weir/consumer"
 	"github.com/weir-social/weir/devpg"
 	"github.com/weir-social/weir/eventually"
+	"github.com/weir-social/weir/schema"
 	"github.com/weir-social/weir/simnet"
 )
 
@@ -66,14 +67,12 @@ func readerAtTheEnd(t *testing.T, read func(*stream) (end func())) {
 	var now atomic.Pointer[time.Time]
 	set := func(at time.Time) { now.Store(&at) }
 	set(time.Now().Add(-4 * day))
+	require.NoError(t, schema.EnsurePostPartitions(t.Context(), s.pool, *now.Load(), day)) // the consumer's own commits could make its attempts fail
 	stop := s.run(func(c *consumer.Config) {
 		c.Keep, c.PartitionInterval, c.Now = day, 10*time.Millisecond, func() time.Time { return *now.Load() }
 	})
 	s.stores()
 	require.Positive(t, count(t, s.pool, `SELECT count(*) FROM partitions WHERE parent = 'posts' AND part <> 'posts_ahead'`))
-	// On a busy machine, attempts may have failed before.
-	eventually.True(t, func() bool { return s.log.count("partitions_made") == s.log.count("partition_creation_failed") }, time.Millisecond)
-	before := s.log.count("partitions_made")
 	end := read(s)
 	require.Zero(t, count(t, s.pool, `SELECT count(*) FROM partitions WHERE parent = 'posts' AND ends > now() AND part <> 'posts_ahead'`))
 	set(time.Now())
@@ -86,12 +85,12 @@ func readerAtTheEnd(t *testing.T, read func(*stream) (end func())) {
 	set(time.Now())
 	eventually.True(t, renewed, 20*time.Millisecond)
 	require.Zero(t, count(t, s.pool, `SELECT count(*) FROM partitions WHERE parent = 'posts' AND ends > now() AND part <> 'posts_ahead'`), "no partition may be created while the reader has its lock")
-	require.Equal(t, before, s.log.count("partitions_made"))
+	require.False(t, s.log.has("partitions_made"))
 
 	end()
-	eventually.True(t, func() bool { return s.log.count("partitions_made") == before+1 }, time.Millisecond)
+	eventually.True(t, func() bool { return s.log.has("partitions_made") }, time.Millisecond)
 	stop()
-	require.Equal(t, before+1, s.log.count("partition_creation_failed"), "a state is logged once")
+	require.Equal(t, 1, s.log.count("partition_creation_failed"), "a state is logged once")
 	require.Equal(t, 1, s.log.count("partitions_run_out"))
 	require.Zero(t, count(t, s.pool, `SELECT count(*) FROM posts_ahead`))
 	require.Positive(t, count(t, s.pool, `SELECT count(*) FROM posts JOIN partitions ON part = posts.tableoid::regclass::text WHERE ends > now()`))

@@ -158,11 +158,11 @@ func (s *server) feed(ctx context.Context, v view) (*keptFeed, error) {
 		}
 		return nil, err
 	})
-	ctx, cancel := context.WithTimeout(ctx, queryTimeout)
+	patience, cancel := context.WithTimeout(ctx, queryTimeout) // not ctx, which the computation's goroutine reads
 	defer cancel()
 	select {
-	case <-ctx.Done():
-		return nil, ctx.Err()
+	case <-patience.Done():
+		return nil, patience.Err()
 	case result := <-done:
 		if result.Err != nil {
 			return nil, result.Err

@@ -6,10 +6,12 @@ import (
 	"encoding/json"
 	"fmt"
 	"log/slog"
+	"maps"
 	"net"
 	"net/http"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -21,7 +23,7 @@ import (
 )
 
 // rankedTown is a ranking in memory for tests with synthetic time: links by id, and how long it
-// takes to rank them.
+// takes to rank them. While streams are open, mu guards what changes.
 type rankedTown struct {
 	mu    sync.Mutex
 	took  time.Duration
@@ -54,6 +56,13 @@ func (t *rankedTown) rank(ctx context.Context, q ranking.Query) (ranking.Page, e
 		}
 	}
 	return ranking.Page{At: time.Now(), Links: append([]ranking.TrendingLink{}, t.links...)}, t.err
+}
+
+// spent returns how long the computations took together, and how many there were by limit.
+func (t *rankedTown) spent() (time.Duration, map[int]int) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.busy, maps.Clone(t.ranks)
 }
 
 // liveServer serves streams of a town until the test ends, or stop is called.
@@ -100,10 +109,11 @@ func TestLiveViewsUseAQuarterOfACore(t *testing.T) {
 				}
 			}
 		}
-		require.LessOrEqual(t, town.busy, minutes*time.Minute/4+town.took)
-		require.Greater(t, town.busy, minutes*time.Minute/5, "the views must use the time that they may use")
+		busy, ranks := town.spent()
+		require.LessOrEqual(t, busy, minutes*time.Minute/4+town.took)
+		require.Greater(t, busy, minutes*time.Minute/5, "the views must use the time that they may use")
 		for i := range views {
-			require.InDelta(t, minutes*60/8, town.ranks[i+1], 1, "view %d must have its turns", i)
+			require.InDelta(t, minutes*60/8, ranks[i+1], 1, "view %d must have its turns", i)
 		}
 		require.InDelta(t, views*4*town.took.Seconds(), every, 0.2)
 		for _, r := range readers {
@@ -130,7 +140,8 @@ func TestReadersOfAViewShareItsComputations(t *testing.T) {
 		_, err := l.subscribe(limited(7))
 		require.ErrorIs(t, err, errTooManyStreams)
 		time.Sleep(time.Minute + time.Second)
-		require.Equal(t, map[int]int{7: 31}, town.ranks, "expected one computation every two seconds")
+		_, ranks := town.spent()
+		require.Equal(t, map[int]int{7: 31}, ranks, "expected one computation every two seconds")
 		for _, r := range collect(l) {
 			require.Contains(t, string(<-r.events), "event: snapshot\n")
 			l.unsubscribe(r)
@@ -207,9 +218,9 @@ func TestFailedLiveViewGoesOn(t *testing.T) {
 
 // requestStream opens a stream on a connection in memory. It returns a reader of the data after the
 // header, and a count of all bytes read.
-func requestStream(t *testing.T, c net.Conn) (*bufio.Reader, *int) {
+func requestStream(t *testing.T, c net.Conn) (*bufio.Reader, *atomic.Int64) {
 	t.Helper()
-	n := new(int)
+	n := new(atomic.Int64)
 	_, err := fmt.Fprint(c, "GET /api/v1/trending/stream HTTP/1.1\r\nHost: localhost\r\n\r\n")
 	require.NoError(t, err)
 	read := bufio.NewReader(counting{c, n})
@@ -222,12 +233,12 @@ func requestStream(t *testing.T, c net.Conn) (*bufio.Reader, *int) {
 
 type counting struct {
 	net.Conn
-	n *int
+	n *atomic.Int64
 }
 
 func (c counting) Read(p []byte) (int, error) {
 	n, err := c.Conn.Read(p)
-	*c.n += n
+	c.n.Add(int64(n))
 	return n, err
 }
 
@@ -250,7 +261,7 @@ func TestOpenStreamIsCheap(t *testing.T) {
 	for name, c := range map[string]struct {
 		step  func(*rankedTown)
 		state string
-		most  int
+		most  int64
 	}{
 		"nothing changes": {nil, schema.StateLive, 1000},
 		"nothing changes, and the consumer catches up":                        {nil, schema.StateCatchingUp, 4000},
@@ -263,11 +274,11 @@ func TestOpenStreamIsCheap(t *testing.T) {
 				town := newTown(defaultLimit)
 				town.step = c.step
 				s, stop := liveServer(t, town)
-				states, made := 0, time.Now()
+				var states atomic.Int64
+				made := time.Now()
 				s.live.streams = func(context.Context, time.Duration) (streamState, error) {
-					states++
 					now := time.Now()
-					behind := now.Add(-time.Duration(20+states%7) * time.Second) // the page displays seconds
+					behind := now.Add(-time.Duration(20+states.Add(1)%7) * time.Second) // the page displays seconds
 					status := schema.StreamStatus{Name: "jetstream", Host: "jetstream.example", State: c.state, Leased: true, StateSince: made, LastEvent: &behind}
 					return newState([]schema.StreamStatus{status}, make([]schema.Gap, 2), &made, now), nil
 				}
@@ -284,15 +295,17 @@ func TestOpenStreamIsCheap(t *testing.T) {
 				})
 				time.Sleep(time.Second)
 				synctest.Wait()
-				snapshot := *n
+				snapshot := n.Load()
 				const minutes = 10
 				time.Sleep(minutes * time.Minute)
 				synctest.Wait()
-				require.Greater(t, town.ranks[defaultLimit], minutes*29, "the stream is still open")
-				t.Logf("a snapshot of %d bytes, then %d a minute", snapshot, (*n-snapshot)/minutes)
-				require.Less(t, snapshot, 6000)
-				require.Greater(t, states, minutes*29)
-				require.Less(t, (*n-snapshot)/minutes, c.most)
+				_, ranks := town.spent()
+				require.Greater(t, ranks[defaultLimit], minutes*29, "the stream is still open")
+				each := (n.Load() - snapshot) / minutes
+				t.Logf("a snapshot of %d bytes, then %d a minute", snapshot, each)
+				require.Less(t, snapshot, int64(6000))
+				require.Greater(t, states.Load(), int64(minutes*29))
+				require.Less(t, each, c.most)
 				stop()
 				synctest.Wait()
 				conn.Close() //nolint:errcheck // the test is over

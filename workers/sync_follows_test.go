@@ -295,8 +295,8 @@ func TestAccountIsFollowedWithoutAnAppView(t *testing.T) {
 		return now.DIDs
 	}
 	eventually.True(t, func() bool { return slices.Equal([]string{alice}, followed()) }, 5*time.Millisecond)
-	var synced int
-	require.NoError(t, pool.QueryRow(t.Context(), `SELECT count(*) FROM watches WHERE synced_at IS NOT NULL AND problem = ''`).Scan(&synced))
+	var synced int // not those without a problem: the periodic job may have read all again
+	require.NoError(t, pool.QueryRow(t.Context(), `SELECT count(*) FROM watches WHERE synced_at IS NOT NULL`).Scan(&synced))
 	require.Equal(t, 1, synced, "a handle and follows need the AppView")
 	require.NoError(t, schema.SyncWatches(t.Context(), pool))
 	eventually.True(t, func() bool {

@@ -326,7 +326,9 @@ func TestTooLongFrameIsDeadLettered(t *testing.T) {
 		require.NoError(t, ws.Write(ctx, websocket.MessageText, []byte(anEvent)))
 		held(ctx, ws)
 	})
-	conn := connect(t, client(t, everyone(address)), tip)
+	cfg := everyone(address)
+	cfg.QuietAfter = time.Hour // however long the frame takes, the server is not pinged
+	conn := connect(t, client(t, cfg), tip)
 	f, err := conn.Next(t.Context())
 	require.NoError(t, err)
 	require.True(t, f.Truncated)
