@@ -11,7 +11,7 @@ on_postgres = PATH="$$(scripts/postgres.sh $(POSTGRES)):$$PATH"
 export CGO_ENABLED = 0
 export GOFLAGS += -trimpath
 
-.PHONY: help postgres pgbouncer prometheus clickhouse chromium screenshots build demo run test flaky test-long test-postgres test-clickhouse lint bench bench-against chaos soak fuzz clean
+.PHONY: help postgres pgbouncer prometheus clickhouse chromium screenshots build demo run test flaky test-long test-postgres test-clickhouse lint bench bench-once bench-against chaos soak fuzz clean
 
 help: ## list these targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sort | awk -F ':.*## ' '{printf "  make %-13s %s\n", $$1, $$2}'
@@ -81,6 +81,10 @@ bench: postgres build ## measure throughput and cost, as ratios; WEIR_BENCH_SIZE
 	go test ./lexicon -run '^$$' -bench BesideIndigo
 	go test ./archive -run '^$$' -bench Segment -benchtime 10x
 	$(on_postgres) go test ./records -run '^$$' -bench . -benchtime 1x -timeout 30m
+
+bench-once: postgres ## run every benchmark once, those with a size in a variable small
+	$(on_postgres) WEIR_BENCH_SIZES=10000 WEIR_EXPIRE_POSTS=20000 WEIR_PAGE_SHARES=20000 WEIR_BENCH_TURNS=1 \
+		go run ./scripts/suite -p 1 -run '^$$' -bench . -timeout 2h ./...
 
 bench-against: postgres ## measure CPU and WAL per event against the commit BASE, ten times in turn
 	@dir=$$(mktemp -d) && trap 'git worktree remove --force "$$dir/base" 2>/dev/null; rm -rf "$$dir"' EXIT && \

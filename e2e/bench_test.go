@@ -200,7 +200,7 @@ func BenchmarkProcess(b *testing.B) {
 		url, pool := benchDatabase(b, server)
 		timed(b, url, "ingest", "--work=false", file)
 		took, memory := timed(b, url, "ingest", os.DevNull)
-		left, err := tryCount(pool, `SELECT count(*) FROM river_job WHERE state <> 'completed'`)
+		left, err := tryCount(pool, `SELECT count(*) FROM river_job WHERE kind = 'process_posts' AND state <> 'completed'`)
 		require.NoError(b, err)
 		require.Zero(b, left)
 		report(b, "posts", benchPosts/took.Seconds(), limit, memory)
@@ -215,7 +215,7 @@ func BenchmarkStreamToRanking(b *testing.B) {
 		limit := copyRate(b, server, entries)
 		url, pool := benchDatabase(b, server)
 		took, memory := timed(b, url, "ingest", file)
-		left, err := tryCount(pool, `SELECT count(*) FROM river_job WHERE state <> 'completed'`)
+		left, err := tryCount(pool, `SELECT count(*) FROM river_job WHERE kind = 'process_posts' AND state <> 'completed'`)
 		require.NoError(b, err)
 		require.Zero(b, left)
 		report(b, "posts", benchPosts/took.Seconds(), limit, memory)
@@ -247,7 +247,7 @@ func BenchmarkLive(b *testing.B) {
 			last := all[len(all)-1]
 			eventually.True(b, func() bool {
 				n, err := tryCount(pool, fmt.Sprintf(`SELECT count(*) FROM streams WHERE last_event_at >= to_timestamp(%d / 1000000.0)
-					AND NOT EXISTS (SELECT FROM river_job WHERE state <> 'completed')`, last.TimeUS))
+					AND NOT EXISTS (SELECT FROM river_job WHERE kind = 'process_posts' AND state <> 'completed')`, last.TimeUS))
 				return err == nil && n == 1
 			}, 20*time.Millisecond)
 		}
