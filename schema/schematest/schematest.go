@@ -25,10 +25,13 @@ import (
 	"github.com/weir-social/weir/schema"
 )
 
+// patience is how long a server and a template may take on a busy machine, where a minute was too short.
+const patience = 8 * time.Minute
+
 // started starts the server of this test process. The variable keeps the server alive:
 // it stops when nothing refers to it.
 var started = sync.OnceValues(func() (*devpg.Server, error) {
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	return devpg.Start(ctx, devpg.Options{})
 })
@@ -58,7 +61,7 @@ var template = sync.OnceValues(func() (string, error) {
 // makeTemplate makes and migrates a database, once for all test processes that share
 // a server.
 func makeTemplate(at, name string) error {
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	conn, err := pgx.Connect(ctx, at)
 	if err != nil {
