@@ -11,7 +11,7 @@ on_postgres = PATH="$$(scripts/postgres.sh $(POSTGRES)):$$PATH"
 export CGO_ENABLED = 0
 export GOFLAGS += -trimpath
 
-.PHONY: help postgres pgbouncer prometheus clickhouse chromium screenshots build demo run test test-postgres test-clickhouse lint bench bench-against chaos soak fuzz clean
+.PHONY: help postgres pgbouncer prometheus clickhouse chromium screenshots build demo run test test-race test-postgres test-clickhouse lint bench bench-against chaos soak fuzz clean
 
 help: ## list these targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sort | awk -F ':.*## ' '{printf "  make %-13s %s\n", $$1, $$2}'
@@ -42,6 +42,12 @@ run: postgres build ## run everything on the public Jetstream
 
 test: postgres pgbouncer prometheus chromium ## run the whole suite, on Postgres servers that it starts
 	$(on_postgres) go test -vet=off -ldflags='-s -w' -parallel 6 -timeout 40m $(PKG)
+
+test-race: export CGO_ENABLED = 1
+test-race: postgres chromium ## run the packages with goroutines, and a process that is killed, with the race detector; needs gcc; SHORT=1 leaves out the long tests
+	@echo '#include <stdlib.h>' | $$(go env CC) -x c -fsyntax-only - 2>/dev/null || { echo "The race detector needs cgo: install a C compiler and libc's headers (Debian: gcc libc6-dev), and retry."; exit 1; }
+	$(on_postgres) go test -race -vet=off -ldflags='-s -w' -timeout 1h $(if $(SHORT),-short) ./consumer/... ./workers ./schema/... ./ranking ./web ./app ./archive/...
+	$(if $(SHORT),,$(on_postgres) go test -race -vet=off -ldflags='-s -w' -timeout 30m ./e2e -run '^TestKillWhileFollowing$$')
 
 test-postgres: pgbouncer prometheus chromium ## run the suite on every supported major version of Postgres, or on POSTGRES="17 18"; SHORT=1 leaves out the long tests
 	@failed=; for version in $(or $(POSTGRES),15 16 17 18); do \
