@@ -11,7 +11,7 @@ on_postgres = PATH="$$(scripts/postgres.sh $(POSTGRES)):$$PATH"
 export CGO_ENABLED = 0
 export GOFLAGS += -trimpath
 
-.PHONY: help postgres pgbouncer prometheus clickhouse chromium screenshots build demo run test flaky test-long test-postgres test-clickhouse lint bench bench-once bench-against chaos soak fuzz clean
+.PHONY: help postgres pgbouncer prometheus clickhouse chromium screenshots build demo run test test-race flaky test-long test-postgres test-clickhouse lint bench bench-once bench-against chaos soak fuzz clean
 
 help: ## list these targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sort | awk -F ':.*## ' '{printf "  make %-13s %s\n", $$1, $$2}'
@@ -46,8 +46,16 @@ test: postgres pgbouncer prometheus chromium ## run the quick suite, which shows
 flaky: postgres pgbouncer prometheus chromium ## run the quick suite N times (10) beside two busy processes, and count failures
 	$(on_postgres) go run ./scripts/suite -short -times $(or $(N),10) -busy 2 -outputs .weir/flaky -run '$(RUN)' $(PKG)
 
+test-race: export CGO_ENABLED = 1
+test-race: postgres chromium ## run the packages with goroutines, and a killed process, with the race detector; SHORT=1: the quick tests
+	@echo '#include <stdlib.h>' | $$(go env CC) -x c -fsyntax-only - 2>/dev/null || \
+		{ echo "The race detector needs cgo: install a C compiler and libc's headers (Debian: gcc libc6-dev), and retry."; exit 1; }
+	$(on_postgres) go run ./scripts/suite -race $(if $(SHORT),-short) ./consumer/... ./workers ./schema/... ./ranking ./web ./app ./archive/...
+	$(if $(SHORT),,$(on_postgres) go run ./scripts/suite -race -run '^TestKillWhileFollowing$$' ./e2e)
+
 test-long: postgres pgbouncer prometheus chromium ## run everything: all tests, other servers, benchmarks, 20 minutes of chaos
 	$(on_postgres) go run ./scripts/suite -skip '^TestChaos$$' $(PKG)
+	$(MAKE) test-race
 	$(MAKE) test-clickhouse
 	$(MAKE) test-postgres POSTGRES="16 17 18"
 	$(MAKE) bench-once

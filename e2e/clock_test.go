@@ -89,13 +89,7 @@ var steppable = sync.OnceValues(func() (string, error) {
 		}
 	}
 	program := filepath.Join(dir, "weir-stepped")
-	arguments := buildArguments(program, "../cmd/weir")
-	build := exec.Command("go", append([]string{arguments[0], "-overlay", filepath.Join(dir, "overlay.json")}, arguments[1:]...)...)
-	build.Env = append(os.Environ(), "CGO_ENABLED=0")
-	if out, err := build.CombinedOutput(); err != nil {
-		return "", fmt.Errorf("build %s: %w: %s", program, err, out)
-	}
-	return program, nil
+	return program, build(program, "../cmd/weir", "-overlay", filepath.Join(dir, "overlay.json"))
 })
 
 // wallClock is the wall clock of one or more processes.

@@ -1,8 +1,6 @@
 package e2e
 
 import (
-	"os"
-	"os/exec"
 	"path/filepath"
 	"testing"
 	"time"
@@ -21,10 +19,7 @@ func TestLibraryExample(t *testing.T) {
 	schematest.Long(t)
 	t.Parallel()
 	program := filepath.Join(t.TempDir(), "likes")
-	build := exec.Command("go", buildArguments(program, "../examples/likes")...)
-	build.Env = append(os.Environ(), "CGO_ENABLED=0")
-	out, err := build.CombinedOutput()
-	require.NoError(t, err, string(out))
+	require.NoError(t, build(program, "../examples/likes"))
 	n, err := simnet.New(simnet.Config{Seed: 5, Accounts: 200, History: 3000, HistorySpan: time.Hour, Mix: simnet.MixNetwork})
 	require.NoError(t, err)
 	startNetwork(t, n)

@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"syscall"
@@ -33,10 +32,7 @@ func nextBinary(t *testing.T) (path string, version int) {
 	require.NoError(t, err)
 	require.NoError(t, os.WriteFile(overlay, text, 0o600))
 	path = filepath.Join(dir, "weir")
-	build := exec.Command("go", append([]string{"build", "-overlay", overlay}, buildArguments(path, "../cmd/weir")[1:]...)...)
-	build.Env = append(os.Environ(), "CGO_ENABLED=0")
-	out, err := build.CombinedOutput()
-	require.NoError(t, err, string(out))
+	require.NoError(t, build(path, "../cmd/weir", "-overlay", overlay))
 	return path, version
 }
 

@@ -7,9 +7,12 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime/debug"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -38,10 +41,8 @@ func TestMain(m *testing.M) {
 		}
 		defer os.RemoveAll(dir) //nolint:errcheck // a temporary folder
 		binary = filepath.Join(dir, "weir")
-		build := exec.Command("go", buildArguments(binary, "../cmd/weir")...)
-		build.Env = append(os.Environ(), "CGO_ENABLED=0")
-		if out, err := build.CombinedOutput(); err != nil {
-			panic(string(out))
+		if err := build(binary, "../cmd/weir"); err != nil {
+			panic(err)
 		}
 		return m.Run()
 	}())
@@ -51,6 +52,28 @@ func TestMain(m *testing.M) {
 // deployed binary.
 func buildArguments(out, what string) []string {
 	return []string{"build", "-trimpath", "-ldflags=-s -w", "-o", out, what}
+}
+
+// raceDetector reports whether these tests were built with -race, as make test-race does. The
+// binaries that they build then are too.
+var raceDetector = sync.OnceValue(func() bool {
+	info, ok := debug.ReadBuildInfo()
+	return ok && slices.Contains(info.Settings, debug.BuildSetting{Key: "-race", Value: "true"})
+})
+
+// build builds a program, with an overlay if more arguments name one.
+func build(out, what string, more ...string) error {
+	arguments := slices.Insert(buildArguments(out, what), 1, more...)
+	cgo := "CGO_ENABLED=0"
+	if raceDetector() {
+		arguments, cgo = slices.Insert(arguments, 1, "-race"), "CGO_ENABLED=1"
+	}
+	command := exec.Command("go", arguments...)
+	command.Env = append(os.Environ(), cgo)
+	if printed, err := command.CombinedOutput(); err != nil {
+		return fmt.Errorf("build %s: %w: %s", what, err, printed)
+	}
+	return nil
 }
 
 // process is a run of the binary.
@@ -71,7 +94,7 @@ func start(t testing.TB, env []string, args ...string) *process {
 func startProgram(t testing.TB, program string, env []string, args ...string) *process {
 	t.Helper()
 	p := &process{cmd: exec.Command(program, args...), exited: make(chan struct{})}
-	p.cmd.Env = append([]string{"WEIR_FETCH_CARDS=false", "PATH=" + os.Getenv("PATH"), "HOME=" + t.TempDir(), "TMPDIR=" + os.TempDir(), "WEIR_HOME=" + t.TempDir(), "WEIR_OPS_LISTEN=127.0.0.1:0"}, env...)
+	p.cmd.Env = append([]string{"WEIR_FETCH_CARDS=false", "PATH=" + os.Getenv("PATH"), "HOME=" + t.TempDir(), "TMPDIR=" + os.TempDir(), "WEIR_HOME=" + t.TempDir(), "WEIR_OPS_LISTEN=127.0.0.1:0", "GORACE=halt_on_error=1"}, env...)
 	p.cmd.Stdout, p.cmd.Stderr = &p.stdout, &p.stderr
 	require.NoError(t, p.cmd.Start())
 	go func() {
@@ -80,6 +103,9 @@ func startProgram(t testing.TB, program string, env []string, args ...string) *p
 	}()
 	t.Cleanup(func() {
 		p.kill()
+		if _, report, raced := strings.Cut(p.stderr.String(), "WARNING: DATA RACE"); raced {
+			t.Errorf("weir %s has a data race:%s", strings.Join(args, " "), report)
+		}
 		if t.Failed() {
 			t.Logf("weir %s wrote:\n%s%s", strings.Join(args, " "), p.stdout.String(), tail(p.stderr.String(), 4000))
 		}
