@@ -11,7 +11,7 @@ on_postgres = PATH="$$(scripts/postgres.sh $(POSTGRES)):$$PATH"
 export CGO_ENABLED = 0
 export GOFLAGS += -trimpath
 
-.PHONY: help postgres pgbouncer prometheus clickhouse chromium screenshots build demo run test test-race flaky test-long test-postgres test-clickhouse lint bench bench-once bench-against chaos soak fuzz clean
+.PHONY: help postgres pgbouncer prometheus clickhouse chromium screenshots build demo run test test-race flaky test-long test-postgres test-clickhouse lint bench bench-once bench-against breaks chaos soak fuzz clean
 
 help: ## list these targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sort | awk -F ':.*## ' '{printf "  make %-13s %s\n", $$1, $$2}'
@@ -99,6 +99,9 @@ bench-against: postgres ## measure CPU and WAL per event against the commit BASE
 	git worktree add --quiet --detach "$$dir/base" $(or $(BASE),HEAD) && \
 	(cd "$$dir/base" && CGO_ENABLED=0 go build -trimpath -ldflags='-s -w' -o "$$dir/weir" ./cmd/weir) && \
 	$(on_postgres) WEIR_BENCH_BASE="$$dir/weir" go test ./e2e -run '^$$' -bench Against -benchtime 1x -timeout 2h
+
+breaks: postgres ## break each promise by hand and require that its test turns red; BREAKS="fence archive" selects breaks
+	$(on_postgres) scripts/breaks.sh $(BREAKS)
 
 chaos: postgres ## inject every fault for ten minutes, alternating the whole network and followed accounts, Jetstream and a relay
 	$(on_postgres) WEIR_CHAOS=$${WEIR_CHAOS:-10m} go test ./e2e -run 'Chaos|Kill|Paused' -count 1 -timeout 3h -v

@@ -29,7 +29,8 @@ func TestOnlyPublicAddressesAreDialled(t *testing.T) {
 }
 
 // TestTransportIsGuarded uses a name that resolves to this machine, and a proxy
-// in the environment of the transport.
+// in the environment of the transport. A proxy that may be dialled is not used for an address that
+// may not.
 func TestTransportIsGuarded(t *testing.T) {
 	t.Parallel()
 	server := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
@@ -46,4 +47,11 @@ func TestTransportIsGuarded(t *testing.T) {
 		require.ErrorIs(t, get(false), ErrPrivate, address)
 		require.NoError(t, get(true), address)
 	}
+	base.Proxy = func(*http.Request) (*url.URL, error) { return url.Parse(server.URL) }
+	allowed := Config{Allow: []netip.AddrPort{netip.MustParseAddrPort(server.Listener.Addr().String())}}
+	resp, err := (&http.Client{Transport: allowed.Transport(base)}).Get("http://10.0.0.1/")
+	if err == nil {
+		resp.Body.Close() //nolint:errcheck // the body is not used
+	}
+	require.ErrorIs(t, err, ErrPrivate)
 }

@@ -87,3 +87,24 @@ func TestPurgedEventsMayComeAgain(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, b.Seen[1:], left)
 }
+
+// TestErasedAccountStaysErased shows that an erasure deletes what it covers, that nothing covered by
+// it is stored again, and that what the author wrote later stays.
+func TestErasedAccountStaysErased(t *testing.T) {
+	t.Parallel()
+	pool := schematest.New(t)
+	lease := take(t, pool, "me")
+	did := nostrAccount("a")
+	note := func(rkey, rev string) schema.Write {
+		return schema.Write{Key: schema.Key{Collection: "nostr.1", DID: did, Rkey: rkey}, Rev: rev, CreatedAt: time.Now(), Record: []byte(`{}`)}
+	}
+	stores := func(b schema.Batch) {
+		t.Helper()
+		_, err := apply(t.Context(), pool, lease, b)
+		require.NoError(t, err)
+	}
+	stores(schema.Batch{Writes: []schema.Write{note("before", "1"), note("later", "3")}})
+	stores(schema.Batch{Erasures: []schema.Erasure{{DID: did, Rev: "2", At: time.Now()}}})
+	stores(schema.Batch{Writes: []schema.Write{note("again", "2"), note("before", "1"), note("new", "3")}})
+	require.Equal(t, []string{"later", "new"}, column(t, pool, `SELECT rkey FROM records ORDER BY rkey`))
+}

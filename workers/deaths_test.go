@@ -2,14 +2,17 @@ package workers
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
 	"testing"
 	"time"
 
+	"github.com/riverqueue/river/rivertype"
 	"github.com/stretchr/testify/require"
 
 	"github.com/weir-social/weir/bluesky"
 	"github.com/weir-social/weir/eventually"
+	"github.com/weir-social/weir/jobs"
 	"github.com/weir-social/weir/schema/schematest"
 )
 
@@ -64,6 +67,25 @@ FROM (VALUES ('sync_follows', '{"watch": 1}'::jsonb, 'available', 3, 3),
 	var cause string
 	require.NoError(t, pool.QueryRow(t.Context(), `SELECT cause FROM dead_letters`).Scan(&cause))
 	require.Contains(t, cause, "the process died, or the job never returned, 20 times")
+}
+
+// TestDeathsAreCountedApart shows the same of a single job: which attempts and which delay it has
+// left, and the death that ends it.
+func TestDeathsAreCountedApart(t *testing.T) {
+	t.Parallel()
+	job := func(failures, died int) *rivertype.JobRow {
+		return &rivertype.JobRow{MaxAttempts: 5 + jobs.Deaths, Attempt: failures + died, Errors: make([]rivertype.AttemptError, failures+died),
+			Metadata: fmt.Appendf(nil, `{"river:rescue_count": %d}`, died)}
+	}
+	for died := range jobs.Deaths {
+		j := job(3, died)
+		require.NoError(t, checkDeaths(j))
+		require.NoError(t, (deaths{}).WorkBegin(t.Context(), j))
+		require.Equal(t, 5+died, j.MaxAttempts, "five failures end it, besides the deaths")
+		delay := time.Until(retries{new(clock)}.NextRetry(j))
+		require.InDelta(t, 256*time.Second, delay, float64(30*time.Second), "the delay after the fourth failure")
+	}
+	require.ErrorContains(t, checkDeaths(job(3, jobs.Deaths)), "died, or the job never returned, 20 times")
 }
 
 // TestJobWithFewAttemptsHasThem covers a job whose inserter does not allow for
