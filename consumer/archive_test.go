@@ -137,7 +137,7 @@ func TestArchivedOnce(t *testing.T) {
 					case died = <-ended:
 						return true
 					default:
-						return s.read(s.last())
+						return count(t, s.pool, readUpTo, s.last()) == 1
 					}
 				}, 5*time.Millisecond)
 				cancel()
@@ -188,7 +188,8 @@ func TestArchiveScopes(t *testing.T) {
 			t.Parallel()
 			s := newStream(t, simnet.Config{History: 200})
 			stop := s.run(func(cfg *consumer.Config) { cfg.Archive, cfg.Follows = scope, even })
-			s.readsTo(s.last())
+			last := s.last()
+			eventually.True(t, func() bool { return count(t, s.pool, readUpTo, last) == 1 }, 5*time.Millisecond)
 			stop()
 			want := 0
 			for _, e := range s.net.(jetstreamNet).Log().Entries() {

@@ -39,7 +39,7 @@ func TestShortHoleIsAGap(t *testing.T) {
 		stop := s.run(nil)
 		s.stores()
 		stop()
-		read, last := len(s.net.Happened()), s.last().at
+		read, last := len(s.net.Happened()), s.last()
 		stood := count(t, s.pool, `SELECT cursor FROM streams`)
 		stored := count(t, s.pool, allPosts)
 		s.net.Play(30)
@@ -55,11 +55,11 @@ func TestShortHoleIsAGap(t *testing.T) {
 
 		stop = s.run(func(cfg *consumer.Config) { cfg.AnchorWithin = 200 * time.Millisecond })
 		s.until(1, allGaps)
-		s.readsTo(s.last())
+		s.until(1, readUpTo, s.last())
 		stop()
 		s.net.Play(200)
 		stop = s.run(nil)
-		s.readsTo(s.last())
+		s.until(1, readUpTo, s.last())
 		stop()
 		require.Equal(t, 1, count(t, s.pool, allGaps))
 		require.Equal(t, 1, count(t, s.pool, `SELECT count(*) FROM gaps WHERE from_at <= to_timestamp($1::bigint / 1000000.0) AND to_at >= to_timestamp($2::bigint / 1000000.0)`,
@@ -181,8 +181,8 @@ func TestScanningServerIsNotQuiet(t *testing.T) {
 	}
 	const scanning = `SELECT count(*) FROM streams WHERE state = 'catching up' AND state_detail = '` + schema.DetailScanning + `'`
 	stop := s.run(quick, url)
-	s.until(1, allPosts)
 	s.until(1, scanning)
+	require.Equal(t, 1, count(t, s.pool, allPosts))
 	stop()
 	phase.Store(1)
 	stop = s.run(quick, url)
@@ -262,7 +262,7 @@ func TestTooOldPositionIsAGap(t *testing.T) {
 			s.until(1, `SELECT count(*) FROM gaps WHERE from_at BETWEEN now() - interval '8 days 1 hour' AND now() - interval '8 days'
 			AND to_at > now() - interval '1 hour' AND reason LIKE 'the position, of %'`)
 			s.net.Play(20)
-			s.readsTo(s.last())
+			s.until(1, readUpTo, s.last())
 			stop()
 			require.Less(t, count(t, s.pool, allPosts), int(deleted.RowsAffected()), "deleted old posts were stored again")
 			require.Equal(t, 1, count(t, s.pool, allGaps))

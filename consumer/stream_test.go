@@ -76,26 +76,13 @@ func (s *stream) start(change func(*consumer.Config), endpoints ...string) (ende
 	return done, cancel
 }
 
-// last returns the last event.
-func (s *stream) last() happened {
+// last returns the time of the last event.
+func (s *stream) last() int64 {
 	all := s.net.Happened()
-	return all[len(all)-1]
+	return all[len(all)-1].at
 }
 
-// read reports whether the frame of an event is committed. The operations of a commit share its
-// time, and may be frames of their own: then the anchor has the key of the last one.
-func (s *stream) read(h happened) bool {
-	s.t.Helper()
-	return count(s.t, s.pool, `
-SELECT count(*) FROM streams, to_timestamp($1::bigint / 1000000.0) AS at
-WHERE last_event_at > at OR last_event_at = at AND $2 IN ('', coalesce(anchor ->> 'rkey', $2))`, h.at, h.rkey) == 1
-}
-
-// readsTo waits until the frame of an event is committed.
-func (s *stream) readsTo(h happened) {
-	s.t.Helper()
-	eventually.True(s.t, func() bool { return s.read(h) }, 20*time.Millisecond, "the last event is not committed")
-}
+const readUpTo = `SELECT count(*) FROM streams WHERE last_event_at >= to_timestamp($1::bigint / 1000000.0)`
 
 type post struct{ did, rkey string }
 
@@ -124,7 +111,8 @@ func (s *stream) posts() []post {
 // posts are stored.
 func (s *stream) stores() {
 	s.t.Helper()
-	s.readsTo(s.last())
+	last := s.last()
+	eventually.True(s.t, func() bool { return count(s.t, s.pool, readUpTo, last) == 1 }, 20*time.Millisecond, "the last event is not committed")
 	s.holds(s.posts())
 }
 
@@ -299,7 +287,7 @@ func TestQuietStartIsAPosition(t *testing.T) {
 		before := len(s.net.Happened())
 		s.net.Play(200) // while no process reads
 		stop = s.run(tip)
-		s.readsTo(s.last())
+		s.until(1, readUpTo, s.last())
 		stop()
 		posts := map[post]bool{}
 		for _, e := range s.net.Happened()[before:] {
@@ -348,7 +336,7 @@ func TestStreamStartsAtATime(t *testing.T) {
 		s.until(1, `SELECT count(*) FROM streams WHERE cursor > 0`)
 		cancel()
 		<-lived
-		s.readsTo(s.last())
+		s.until(1, readUpTo, s.last())
 		stop()
 		require.Zero(t, count(t, s.pool, allGaps))
 		written := map[post]int64{} // the last revision time of each post
