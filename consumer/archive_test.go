@@ -137,7 +137,7 @@ func TestArchivedOnce(t *testing.T) {
 					case died = <-ended:
 						return true
 					default:
-						return count(t, s.pool, readUpTo, s.last()) == 1
+						return s.read()
 					}
 				}, 5*time.Millisecond)
 				cancel()
@@ -149,6 +149,7 @@ func TestArchivedOnce(t *testing.T) {
 				require.ErrorIs(t, died, killed)
 				if kills%3 == 2 {
 					s.net.Renumber()
+					s.net.Play(5)
 				}
 			}
 			var log []*simnet.Entry
@@ -188,8 +189,7 @@ func TestArchiveScopes(t *testing.T) {
 			t.Parallel()
 			s := newStream(t, simnet.Config{History: 200})
 			stop := s.run(func(cfg *consumer.Config) { cfg.Archive, cfg.Follows = scope, even })
-			last := s.last()
-			eventually.True(t, func() bool { return count(t, s.pool, readUpTo, last) == 1 }, 5*time.Millisecond)
+			s.reads()
 			stop()
 			want := 0
 			for _, e := range s.net.(jetstreamNet).Log().Entries() {

@@ -5,13 +5,11 @@ import (
 	"os"
 	"strconv"
 	"testing"
-	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/require"
 
 	"github.com/weir-social/weir/consumer"
-	"github.com/weir-social/weir/eventually"
 	"github.com/weir-social/weir/schema/schematest"
 	"github.com/weir-social/weir/simnet"
 )
@@ -103,7 +101,7 @@ func TestWiresStoreTheSameRecords(t *testing.T) {
 	stored := func(w wire) []row {
 		s := newStreamOf(t, w, history{})
 		stop := s.run(everything)
-		eventually.True(t, func() bool { return count(t, s.pool, readUpTo, s.last()) == 1 }, 20*time.Millisecond, "the last event is not committed")
+		s.reads()
 		stop()
 		require.Zero(t, count(t, s.pool, `SELECT count(*) FROM dead_letters`))
 		rows, err := s.pool.Query(t.Context(), `

@@ -54,7 +54,7 @@ func TestKilledAtAnyCommitLosesNothing(t *testing.T) {
 				case died = <-ended:
 					return true
 				default:
-					return count(t, s.pool, readUpTo, s.last()) == 1
+					return s.read()
 				}
 			}, 20*time.Millisecond)
 			cancel()
@@ -186,7 +186,7 @@ func TestMalformedOperationIsOneDeadLetter(t *testing.T) {
 	n.Inject(toyFrame{DID: "did:plc:many", Rev: "3mptbyqhi7s2f", Ops: []json.RawMessage{op("a"), []byte(`7`), op("b"), []byte(`{"path":8}`), op("c")}})
 	n.Inject(toyFrame{Ops: []json.RawMessage{[]byte(`9`)}}) // this frame alone moves the position
 	stop := s.run(nil)
-	eventually.True(t, func() bool { return count(t, s.pool, readUpTo, s.last()) == 1 }, 20*time.Millisecond)
+	s.reads()
 	stop()
 	require.Equal(t, 3, count(t, s.pool, `SELECT count(*) FROM posts WHERE did = 'did:plc:many'`))
 	require.Equal(t, 3, count(t, s.pool, `SELECT count(*) FROM dead_letters WHERE stage = 'decode' AND wire = 'toy' AND length(convert_from(raw, 'UTF8')) < 120`))

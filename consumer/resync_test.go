@@ -68,7 +68,7 @@ func TestRefusedCommitsDesynchronizeTheirAccounts(t *testing.T) {
 			return nil
 		}
 	})
-	s.reads(n)
+	s.reads()
 	stop()
 	require.ElementsMatch(t, []string{rotated, forged, spoilt, synced}, s.marked())
 	require.Equal(t, map[string]int{rotated: 1, forged: 1, spoilt: 1, synced: 1}, jobs)
@@ -90,7 +90,7 @@ func TestTrustedRelayDesynchronizesNobody(t *testing.T) {
 	require.NoError(t, err)
 	s := newStreamOf(t, relayWire(t, n), history{})
 	stop := s.run(nil)
-	s.reads(n)
+	s.reads()
 	stop()
 	require.Equal(t, 1, count(t, s.pool, `SELECT count(*) FROM dead_letters`))
 	require.Empty(t, s.marked())
@@ -123,7 +123,7 @@ func TestMissingCommitsDesynchronizeTheirAccounts(t *testing.T) {
 	change := func(c *consumer.Config) { c.Follows = func(did string) bool { return did != stranger } }
 	stop := s.run(change)
 	writes()
-	s.reads(n)
+	s.reads()
 	require.Equal(t, 4, count(t, s.pool, `SELECT count(*) FROM chains`))
 	require.NoError(t, n.Withhold(withheld, true))
 	require.NoError(t, n.Withhold(stranger, true))
@@ -135,7 +135,7 @@ func TestMissingCommitsDesynchronizeTheirAccounts(t *testing.T) {
 	}
 	_, err := n.PostNow(complete, "nothing is missing")
 	require.NoError(t, err)
-	s.reads(n)
+	s.reads()
 	require.ElementsMatch(t, []string{curtailed, lied}, s.marked())
 	require.NoError(t, n.Withhold(withheld, false))
 	require.NoError(t, n.Withhold(stranger, false))
@@ -144,7 +144,7 @@ func TestMissingCommitsDesynchronizeTheirAccounts(t *testing.T) {
 	stop()
 	writes()
 	stop = s.run(change) // the chain is read from the database
-	s.reads(n)
+	s.reads()
 	stop()
 	require.ElementsMatch(t, []string{withheld, curtailed, lied}, s.marked())
 	require.Equal(t, 1, count(t, s.pool, `SELECT count(*) FROM resyncs WHERE did = $1 AND cause = 'a commit before this one is missing'`, withheld))
@@ -163,7 +163,7 @@ func TestGapMakesChainsUnknown(t *testing.T) {
 	_, err = s.pool.Exec(t.Context(), `WITH w AS (INSERT INTO watches (target, kind) VALUES ($1, 'account') RETURNING id) INSERT INTO watch_members (watch_id, did) SELECT id, $1 FROM w`, did)
 	require.NoError(t, err)
 	stop := s.run(nil)
-	s.reads(n)
+	s.reads()
 	stop()
 	require.NoError(t, pgx.BeginFunc(t.Context(), s.pool, func(tx pgx.Tx) error {
 		b := schema.Batch{Gap: &schema.Gap{From: time.Now().Add(-time.Minute), To: time.Now(), Reason: "a test"}}
@@ -178,7 +178,7 @@ func TestGapMakesChainsUnknown(t *testing.T) {
 	_, err = n.PostNow(did, "after the gap")
 	require.NoError(t, err)
 	stop = s.run(nil)
-	s.reads(n)
+	s.reads()
 	stop()
 	require.Equal(t, 1, count(t, s.pool, `SELECT count(*) FROM chains`))
 	require.Empty(t, s.marked())

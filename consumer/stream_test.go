@@ -76,13 +76,18 @@ func (s *stream) start(change func(*consumer.Config), endpoints ...string) (ende
 	return done, cancel
 }
 
-// last returns the time of the last event.
-func (s *stream) last() int64 {
-	all := s.net.Happened()
-	return all[len(all)-1].at
+// read reports whether every event is committed. It compares positions, because events may share
+// their time.
+func (s *stream) read() bool {
+	s.t.Helper()
+	return count(s.t, s.pool, `SELECT count(*) FROM streams WHERE cursor = $1`, s.net.Cursor()) == 1
 }
 
-const readUpTo = `SELECT count(*) FROM streams WHERE last_event_at >= to_timestamp($1::bigint / 1000000.0)`
+// reads waits until every event is committed.
+func (s *stream) reads() {
+	s.t.Helper()
+	eventually.True(s.t, s.read, 20*time.Millisecond, "the last event is not committed")
+}
 
 type post struct{ did, rkey string }
 
@@ -111,8 +116,7 @@ func (s *stream) posts() []post {
 // posts are stored.
 func (s *stream) stores() {
 	s.t.Helper()
-	last := s.last()
-	eventually.True(s.t, func() bool { return count(s.t, s.pool, readUpTo, last) == 1 }, 20*time.Millisecond, "the last event is not committed")
+	s.reads()
 	s.holds(s.posts())
 }
 
@@ -151,6 +155,34 @@ func (l *lines) count(s string) int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return strings.Count(l.b.String(), s)
+}
+
+// TestEventsOfOneTimeAreAllRead stops the consumer between the last two events, which have the same
+// time.
+func TestEventsOfOneTimeAreAllRead(t *testing.T) {
+	t.Parallel()
+	s := newStream(t, simnet.Config{History: 200})
+	all := s.net.Happened()
+	last := all[len(all)-1]
+	require.Equal(t, all[len(all)-2].at, last.at)
+	between, proceed := make(chan struct{}), make(chan struct{})
+	arrive := sync.OnceFunc(func() { close(between) })
+	stop := s.run(func(cfg *consumer.Config) {
+		cfg.BatchEvents = 1
+		cfg.Enqueue = func(_ context.Context, _ pgx.Tx, written []schema.Stored, _ time.Time) error {
+			if written[0].Rkey == last.rkey {
+				arrive()
+				<-proceed
+			}
+			return nil
+		}
+	})
+	<-between
+	require.Equal(t, 1, count(t, s.pool, `SELECT count(*) FROM streams WHERE last_event_at = to_timestamp($1::bigint / 1000000.0)`, last.at))
+	require.False(t, s.read())
+	close(proceed)
+	s.stores()
+	stop()
 }
 
 // TestFullBufferDropsTheConnectionNotEvents stops the database until the buffer is full.
@@ -287,7 +319,7 @@ func TestQuietStartIsAPosition(t *testing.T) {
 		before := len(s.net.Happened())
 		s.net.Play(200) // while no process reads
 		stop = s.run(tip)
-		s.until(1, readUpTo, s.last())
+		s.reads()
 		stop()
 		posts := map[post]bool{}
 		for _, e := range s.net.Happened()[before:] {
@@ -336,7 +368,7 @@ func TestStreamStartsAtATime(t *testing.T) {
 		s.until(1, `SELECT count(*) FROM streams WHERE cursor > 0`)
 		cancel()
 		<-lived
-		s.until(1, readUpTo, s.last())
+		s.reads()
 		stop()
 		require.Zero(t, count(t, s.pool, allGaps))
 		written := map[post]int64{} // the last revision time of each post

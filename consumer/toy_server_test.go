@@ -95,6 +95,12 @@ func (n *toyNet) Happened() []happened {
 	return append([]happened(nil), n.log...)
 }
 
+func (n *toyNet) Cursor() int64 {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return int64(len(n.frames)-1) + n.shift
+}
+
 func (n *toyNet) Forget() {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -195,8 +201,6 @@ func (n *toyNet) Inject(f toyFrame) {
 	n.add(f)
 }
 
-// add dates the log's last event like the last frame, so that a test that waits
-// for that event waits for every frame.
 func (n *toyNet) add(f toyFrame) {
 	n.frames = append(n.frames, f)
 	n.log = append(n.log, happened{at: f.At})

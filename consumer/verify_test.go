@@ -56,13 +56,6 @@ func quietNetwork(t *testing.T) jetstreamNet {
 	return startJetstream(t, simnet.Config{})
 }
 
-// reads waits until the last event is committed. It compares numbers, because several events may
-// have the same time.
-func (s *stream) reads(n jetstreamNet) {
-	s.t.Helper()
-	s.until(1, `SELECT count(*) FROM streams WHERE cursor = $1`, n.Log().Last().RelaySeq)
-}
-
 // TestForgeriesAreNeverStored sends every kind of forgery in the name of accounts with keys of both
 // curves, among valid commits. All valid commits are stored, and nothing else.
 func TestForgeriesAreNeverStored(t *testing.T) {
@@ -93,7 +86,7 @@ func TestForgeriesAreNeverStored(t *testing.T) {
 	require.Len(t, curves, 2)
 	s := newStreamOf(t, verifiedWire(t, n, false), history{})
 	stop := s.run(nil)
-	s.reads(n)
+	s.reads()
 	s.holds(s.posts())
 	stop()
 	for _, f := range simnet.Forgeries() {
@@ -136,7 +129,7 @@ func TestReplayedCommitChangesNothing(t *testing.T) {
 	require.NoError(t, err)
 	s := newStreamOf(t, verifiedWire(t, n, false), history{})
 	stop := s.run(func(c *consumer.Config) { c.BatchEvents = 1 })
-	s.reads(n)
+	s.reads()
 	s.holds(s.posts())
 	stop()
 	require.Equal(t, 2, n.Fired()[simnet.Fault(simnet.Replay)])
@@ -155,7 +148,7 @@ func TestEventsThatWaitTooLongDesynchronize(t *testing.T) {
 	require.NoError(t, err)
 	s := newStreamOf(t, verifiedWire(t, n, false), history{})
 	stop := s.run(nil)
-	s.reads(n)
+	s.reads()
 	stop()
 	require.Empty(t, s.marked())
 	n.ClearCallFaults()
@@ -189,7 +182,7 @@ func TestWholeStoresForgeries(t *testing.T) {
 	require.NoError(t, err)
 	s := newStreamOf(t, relayWire(t, n), history{})
 	stop := s.run(nil)
-	s.reads(n)
+	s.reads()
 	stop()
 	require.Equal(t, 1, count(t, s.pool, forged))
 	require.Equal(t, 2, count(t, s.pool, `SELECT count(*) FROM dead_letters WHERE stage = 'decode'`))
@@ -219,7 +212,7 @@ func TestUnverifiedCommitsWaitForTheDirectory(t *testing.T) {
 	writes(known)
 	s := newStreamOf(t, verifiedWire(t, n, false), history{})
 	stop := s.run(nil)
-	s.reads(n)
+	s.reads()
 	s.holds(s.posts())
 	stored := s.posts()
 	require.NoError(t, n.FailCalls(simnet.CallFault{Kind: simnet.Unavailable, Endpoint: "plc", Count: 1000}))
@@ -229,7 +222,7 @@ func TestUnverifiedCommitsWaitForTheDirectory(t *testing.T) {
 	require.NoError(t, n.Forge(simnet.OtherKey, unknown[0]))
 	e, err := n.PostNow(known[0], "by an account whose key is cached")
 	require.NoError(t, err)
-	s.reads(n)
+	s.reads()
 	stop()
 	s.holds(append(stored, post{known[0], e.Rkey}))
 	const waiting = `SELECT count(*) FROM dead_letters WHERE stage = 'verify' AND class = 'retryable' AND state = 'open'`

@@ -75,8 +75,9 @@ type network interface {
 	Host() string
 	Play(n int)           // adds events
 	Happened() []happened // all events, in order
+	Cursor() int64        // the position after all events
 	Forget()              // the server drops all events so far
-	Renumber()            // the server restarts, and every number becomes lower by four
+	Renumber()            // the server restarts, and every number becomes lower by four: an earlier position may then equal Cursor
 	Refuse()              // the server refuses connections from now on
 }
 
@@ -117,6 +118,16 @@ func (n jetstreamNet) Forget()          { require.NoError(n.t, n.Do(simnet.TooOl
 func (n jetstreamNet) Renumber()        { require.NoError(n.t, n.Do(simnet.Renumber)) }
 func (n jetstreamNet) Refuse()          { require.NoError(n.t, n.Do(simnet.Refuse)) }
 
+func (n jetstreamNet) Cursor() int64 {
+	if n.generation == simnet.V1 {
+		return n.Log().Last().UniqueUS
+	}
+	return n.Log().Last().Seq - n.lowered()
+}
+
+// lowered returns how much lower than in the log the server's numbers are.
+func (n jetstreamNet) lowered() int64 { return 4 * int64(n.Fired()[simnet.Renumber]) }
+
 func (n jetstreamNet) Happened() []happened {
 	var all []happened
 	for _, e := range n.Log().Entries() {
@@ -145,6 +156,7 @@ func relayNetwork(r simnet.Relay) func(*testing.T, history) network {
 }
 
 func (n relayNet) Endpoint() string { return n.RelayURL() }
+func (n relayNet) Cursor() int64    { return n.Log().Last().RelaySeq - n.lowered() }
 
 func firehoseSource(t *testing.T, endpoints []string, ping time.Duration, log *slog.Logger) consumer.Source {
 	t.Helper()
