@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"math/rand/v2"
+	"slices"
 	"testing"
 	"time"
 
@@ -233,4 +234,40 @@ func TestKnownBecomesKnownOnly(t *testing.T) {
 		require.Zero(t, count(t, s.pool, `SELECT count(*) FROM archive_open`))
 		require.Equal(t, !outOfReach, count(t, s.pool, `SELECT count(*) FROM archived_ids`) > 0)
 	}
+}
+
+// TestEventsOfFetchedRecordsAreArchived fetches two records as of the revisions of their events: a
+// post before the stream brings it, and one that was lost afterwards. The archive has both events of
+// the stream, each once, and both changes by what was fetched: a database that is rebuilt needs them.
+func TestEventsOfFetchedRecordsAreArchived(t *testing.T) {
+	t.Parallel()
+	s := newStream(t, simnet.Config{History: 100})
+	log := s.net.(jetstreamNet).Log().Entries()
+	want, posts := happenedOnce(log), s.posts()
+	fetch := func(e *simnet.Entry) {
+		t.Helper()
+		w := schema.Write{Key: schema.Key{Collection: e.Collection, DID: e.DID, Rkey: e.Rkey}, Rev: e.Rev, CID: e.CID, CreatedAt: e.CreatedAt, Record: e.Record}
+		require.NoError(t, pgx.BeginFunc(t.Context(), s.pool, func(tx pgx.Tx) error {
+			written, err := schema.RepairRecords(t.Context(), tx, []schema.Write{w})
+			require.Len(t, written, 1)
+			return errors.Join(err, schema.ArchiveFetched(t.Context(), tx, schema.Fetched{Wire: jetstream.WireName, Writes: []schema.Write{w}}))
+		}))
+		want[fmt.Sprint(e.DID, " ", e.Rkey, " ", e.Rev, " ", e.Operation)]++
+	}
+	var created []*simnet.Entry
+	for _, e := range log {
+		if e.Kind == "commit" && e.Operation == "create" && slices.Contains(posts, post{e.DID, e.Rkey}) {
+			created = append(created, e)
+		}
+	}
+	first, lost := created[0], created[1]
+	fetch(first)
+	stop := s.run(func(cfg *consumer.Config) { cfg.Archive = consumer.ScopeStored })
+	s.stores()
+	stop()
+	_, err := s.pool.Exec(t.Context(), `DELETE FROM posts WHERE did = $1 AND rkey = $2`, lost.DID, lost.Rkey)
+	require.NoError(t, err)
+	fetch(lost)
+	s.holds(posts)
+	require.Empty(t, differences(want, archivedEvents(t, s.pool, jetstream.Wire(nil))))
 }

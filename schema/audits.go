@@ -221,9 +221,10 @@ func DeleteRecords(ctx context.Context, tx pgx.Tx, deletions []Deletion, project
 }
 
 // RepairRecords replaces records by their repository's version, unless the stored
-// revision is later. A later tombstone keeps a record deleted. It returns the keys of
-// the records that it wrote. Call it before the transaction locks anything else, except
-// through DeleteRecords.
+// revision is later, or the same row is stored: the stream may have brought it meanwhile.
+// A later tombstone keeps a record deleted. It returns the keys of the records that it
+// wrote. Call it before the transaction locks anything else, except through
+// DeleteRecords.
 func RepairRecords(ctx context.Context, tx pgx.Tx, writes []Write) (written []Key, err error) {
 	if len(writes) == 0 {
 		return nil, nil
@@ -236,25 +237,22 @@ CROSS JOIN LATERAL (
 ) AS r`
 	const prepare = `
 WITH w AS (
-    SELECT w.* FROM unnest($1::text[], $2::text[], $3::text[], $4::text[]) AS w (collection, did, rkey, rev)
+    SELECT w.* FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::text[], $6::timestamptz[], $7::jsonb[])
+                    AS w (collection, did, rkey, rev, cid, created_at, record)
     WHERE NOT EXISTS (SELECT FROM accounts AS a WHERE a.did = w.did AND a.status = 'deleted')
 ), unburied AS (
     DELETE FROM tombstones AS t USING w
     WHERE t.collection = w.collection AND t.did = w.did AND t.rkey = w.rkey AND t.rev <= w.rev
 )
 UPDATE records AS r SET rev = '' FROM w
-WHERE r.collection = w.collection AND r.did = w.did AND r.rkey = w.rkey AND r.rev = w.rev`
+WHERE r.collection = w.collection AND r.did = w.did AND r.rkey = w.rkey AND r.rev = w.rev
+  AND (r.cid <> w.cid OR r.created_at <> w.created_at OR r.record <> w.record)`
 	b := Batch{Writes: sortedWrites(writes)}
-	keys := newKeyColumns(len(b.Writes))
-	rev := make(pgtype.FlatArray[string], len(b.Writes))
-	for i := range b.Writes {
-		keys.set(i, b.Writes[i].Key)
-		rev[i] = b.Writes[i].Rev
-	}
+	columns := b.writeColumns(len(b.Writes))
 	q := &pgx.Batch{}
 	b.accounts().queueLocks(q, true)
-	q.Queue(lock, keys.collection, keys.did, keys.rkey)
-	q.Queue(prepare, keys.collection, keys.did, keys.rkey, rev)
+	q.Queue(lock, columns[:3]...)
+	q.Queue(prepare, columns[:7]...)
 	if err := tx.SendBatch(ctx, q).Close(); err != nil {
 		return nil, fmt.Errorf("repair records: %w", err)
 	}

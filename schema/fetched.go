@@ -15,8 +15,8 @@ import (
 	"github.com/weir-social/weir/archive"
 )
 
-// StreamFetched is the stream name under which Weir archives records that it fetched from a
-// server and that no stream brought.
+// StreamFetched is the stream name under which Weir archives what it fetched from servers, as
+// far as that has changed the tables. A stream may bring the same records, before or after.
 const StreamFetched = "fetched"
 
 // Fetched is what was asked for, as far as it has changed the tables.
