@@ -53,8 +53,8 @@ type Server struct {
 // superuser is the name of the superuser and of the database that Start creates.
 const superuser = "weir"
 
-// startTimeout bounds a start, including recovery after a kill.
-const startTimeout = 60 * time.Second
+// startTimeout bounds a start, including recovery after a kill. A busy machine may take more than a minute.
+const startTimeout = 5 * time.Minute
 
 // Start creates the cluster if it does not exist and starts its server. Only one
 // process at a time can run a cluster. Start removes what an earlier process left

@@ -34,7 +34,7 @@ func TestPageChangesWhileItsVotesAreCounted(t *testing.T) {
 				_, err := ranking.Count(t.Context(), p.pool, p.now)
 				counted <- err
 			}()
-			waitsForLock(t, p.pool)
+			waitsForLock(t, p.pool, other)
 			execute(t, p.pool, `UPDATE cards SET fetch_at = now(), fetched_at = NULL`)
 			p.fetches(func(c *ranking.PageCard) { c.Title, c.Why = "", "a.example answers 404" })
 			require.NoError(t, other.Commit(t.Context()))

@@ -46,12 +46,10 @@ func TestNobodyWaitsForWhoWaitsToMerge(t *testing.T) {
 	require.Equal(t, []string{"l1 l2", "l3 target"}, column(t, pool, `SELECT m.identity || ' ' || l.identity FROM links AS m JOIN links AS l ON l.id = m.merged_into ORDER BY 1`))
 }
 
-// waitsForLock waits until a statement waits for a lock.
-func waitsForLock(t *testing.T, pool *pgxpool.Pool) {
+// waitsForLock waits until a statement waits for a lock of tx.
+func waitsForLock(t *testing.T, pool *pgxpool.Pool, tx pgx.Tx) {
 	t.Helper()
-	eventually.True(t, func() bool {
-		return column(t, pool, `SELECT count(*)::text FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'`)[0] != "0"
-	}, 10*time.Millisecond)
+	eventually.True(t, func() bool { return schematest.Blocks(t, pool, tx) }, 10*time.Millisecond)
 }
 
 // TestLinkExpiresWhileItIsMerged shows that the merge then reports that there is no such link. A
@@ -70,7 +68,7 @@ func TestLinkExpiresWhileItIsMerged(t *testing.T) {
 		go func() {
 			merged <- pgx.BeginFunc(t.Context(), pool, func(tx pgx.Tx) error { return ranking.MergeLinks(t.Context(), tx, m) })
 		}()
-		waitsForLock(t, pool)
+		waitsForLock(t, pool, expires)
 		require.NoError(t, expires.Commit(t.Context()))
 		require.ErrorIs(t, <-merged, ranking.ErrLink)
 	}
@@ -94,7 +92,7 @@ func TestLinkExpiresWhileItIsAdded(t *testing.T) {
 		_, err := ranking.EnsureLinks(t.Context(), pool, all, noon())
 		added <- err
 	}()
-	waitsForLock(t, pool)
+	waitsForLock(t, pool, expires)
 	require.NoError(t, expires.Commit(t.Context()))
 	require.ErrorIs(t, <-added, schema.ErrBusy)
 	_, err = ranking.EnsureLinks(t.Context(), pool, all, noon())
@@ -176,7 +174,7 @@ func TestOriginalIsMergedWhileItsCopyIsWritten(t *testing.T) {
 	merged := make(chan error, 1)
 	m := ranking.Merge{Link: p.id("a.example/1"), Into: p.id("a.example/2"), Why: ranking.ByHand, Now: p.now}
 	go func() { merged <- ranking.MergeLinks(t.Context(), merges, m) }()
-	waitsForLock(t, p.pool)
+	waitsForLock(t, p.pool, bridge)
 	require.NoError(t, bridge.Commit(t.Context()))
 	require.NoError(t, <-merged)
 	p.counts()

@@ -40,6 +40,7 @@ func CallFaultKinds() []CallFaultKind {
 type CallFault struct {
 	Kind     CallFaultKind
 	Endpoint string        // such as app.bsky.graph.getFollows, or plc; any when empty
+	After    int           // number of calls before the first one that it affects
 	Count    int           // number of calls; 1 when zero
 	Wait     time.Duration // of Slow and TooMany
 }
@@ -93,6 +94,10 @@ func (c *callFaults) take(endpoint string, fits func(CallFaultKind) bool) CallFa
 	defer c.mu.Unlock()
 	for i, f := range c.waiting {
 		if f.Endpoint != "" && f.Endpoint != endpoint || !fits(f.Kind) {
+			continue
+		}
+		if f.After > 0 {
+			c.waiting[i].After--
 			continue
 		}
 		if c.waiting[i].Count--; c.waiting[i].Count == 0 {

@@ -119,7 +119,7 @@ func TestTwoCompressionsAtOnceAreRefused(t *testing.T) {
 
 func TestPingsArriveAndSilentClientsAreCutOff(t *testing.T) {
 	t.Parallel()
-	n := network(t, simnet.Config{Seed: 4, PingEvery: 5 * time.Millisecond, WriteLimit: 3 * time.Second})
+	n := network(t, simnet.Config{Seed: 4, PingEvery: 5 * time.Millisecond, WriteLimit: patience})
 	pings := make(chan struct{}, 100)
 	alive := dialWith(t, n, &websocket.DialOptions{OnPingReceived: func(context.Context, []byte) bool {
 		select {
@@ -132,7 +132,8 @@ func TestPingsArriveAndSilentClientsAreCutOff(t *testing.T) {
 	for range 5 {
 		<-pings
 	}
-	mute := dialWith(t, n, &websocket.DialOptions{OnPingReceived: func(context.Context, []byte) bool { return false }})
+	impatient := network(t, simnet.Config{Seed: 4, PingEvery: 5 * time.Millisecond, WriteLimit: 100 * time.Millisecond})
+	mute := dialWith(t, impatient, &websocket.DialOptions{OnPingReceived: func(context.Context, []byte) bool { return false }})
 	frames, err := mute.ending()
 	require.Zero(t, frames)
 	require.EqualValues(t, -1, websocket.CloseStatus(err), "no close frame: %v", err)
@@ -217,10 +218,10 @@ func TestStopClosesEveryClient(t *testing.T) {
 }
 
 // TestStopEndsWithItsLastClient shows that a stop returns once its last client
-// has disconnected. Otherwise it would take a minute here.
+// has disconnected. Otherwise it would take minutes here.
 func TestStopEndsWithItsLastClient(t *testing.T) {
 	t.Parallel()
-	n := network(t, simnet.Config{Seed: 4, CloseLimit: time.Minute})
+	n := network(t, simnet.Config{Seed: 4, CloseLimit: 2 * patience})
 	for range 3 {
 		events := dial(t, n).pump()
 		stopped := make(chan struct{})

@@ -25,7 +25,7 @@ type streamEvent struct {
 // meets a condition.
 func (r *rig) openStream(base, query string, header ...string) (next func(func(streamEvent) bool) streamEvent) {
 	r.t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), 8*time.Minute) // as long as eventually waits
 	r.t.Cleanup(cancel)
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, base+"/api/v1/trending/stream?"+query, nil)
 	require.NoError(r.t, err)

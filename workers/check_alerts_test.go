@@ -89,6 +89,9 @@ func newHook(t *testing.T, answer func(i int, w http.ResponseWriter, r *http.Req
 	h := &hook{}
 	h.Server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		body, _ := io.ReadAll(r.Body)
+		if strings.Contains(string(body), "WeirNoConsumer") { // holds in these tests, and fires after a minute
+			return
+		}
 		h.mu.Lock()
 		i := len(h.messages)
 		h.messages = append(h.messages, string(body))
@@ -168,7 +171,7 @@ func TestTwoWorkersSendOneMessage(t *testing.T) {
 	require.Contains(t, h.got()[1], `"resolved":true`)
 	r.moreChecks(5)
 	require.Len(t, h.got(), 2)
-	require.Equal(t, 2, r.count(`SELECT count(*) FROM river_job WHERE kind = 'send_alert'`))
+	require.Equal(t, 2, r.count(`SELECT count(*) FROM river_job WHERE kind = 'send_alert' AND args ->> 'name' = 'WeirDeadLetters'`))
 }
 
 // TestAlertsAreStoredWithoutAWebhook shows that the first worker with a webhook
@@ -180,7 +183,7 @@ func TestAlertsAreStoredWithoutAWebhook(t *testing.T) {
 	silent := alerting(t, r.pool, "", nil)
 	r.becomes(1, `SELECT count(*) FROM alerts WHERE name = 'WeirDeadLetters' AND fired_at IS NOT NULL AND last_notified = ''`)
 	r.moreChecks(3)
-	require.Zero(t, r.count(`SELECT count(*) FROM river_job WHERE kind = 'send_alert'`))
+	require.Zero(t, r.count(`SELECT count(*) FROM river_job WHERE kind = 'send_alert' AND args ->> 'name' = 'WeirDeadLetters'`))
 	require.NoError(t, silent.StopAndCancel(t.Context()))
 	h := newHook(t, ok)
 	alerting(t, r.pool, h.URL, nil)

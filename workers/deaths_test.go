@@ -98,7 +98,7 @@ func TestJobWithFewAttemptsHasThem(t *testing.T) {
 	working(t, pool)
 	eventually.True(t, func() bool {
 		var state string
-		require.NoError(t, pool.QueryRow(t.Context(), `SELECT state FROM river_job WHERE args ->> 'watch' = '1'`).Scan(&state))
+		require.NoError(t, pool.QueryRow(t.Context(), `SELECT state FROM river_job WHERE args ->> 'watch' = '1' ORDER BY id LIMIT 1`).Scan(&state))
 		require.NotEqual(t, "discarded", state)
 		return state == "retryable"
 	}, 20*time.Millisecond, "the first failure of three")
@@ -130,6 +130,7 @@ func TestStopDoesNotWaitForOthers(t *testing.T) {
 		JobTimeout: time.Hour, RescueAfter: 2 * time.Hour})
 	require.NoError(t, err)
 	require.NoError(t, client.Start(ctx))
+	synced(t, pool)
 	execute(t, pool, `INSERT INTO watches (target) VALUES ('alice.example')`)
 	count := func(sql string) (n int) {
 		require.NoError(t, pool.QueryRow(t.Context(), sql).Scan(&n))

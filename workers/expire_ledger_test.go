@@ -294,7 +294,7 @@ func TestNoShareIsLostBesideExpiry(t *testing.T) {
 	for n := range 4 {
 		writers.Go(func() error {
 			random := rand.New(rand.NewPCG(5, uint64(n)))
-			for i := range 150 {
+			for i := 0; i < 150 || gone.Load() <= 20; i++ { // until enough links were deleted meanwhile
 				url := fmt.Sprint("u", random.IntN(3)) // shared from time to time
 				key := postKey(fmt.Sprint("did:", n), tid(now, i))
 				shares := []ranking.Share{{Key: key, Identity: url, URL: url, How: "post", SharedAt: now}}
@@ -326,7 +326,6 @@ func TestNoShareIsLostBesideExpiry(t *testing.T) {
 	stop()
 	require.NoError(t, expiries.Wait())
 	require.NoError(t, err)
-	require.Greater(t, gone.Load(), int64(20), "too few links were deleted meanwhile")
 	t.Logf("%d links deleted, %d transactions repeated", gone.Load(), again.Load())
 	for _, at := range []time.Time{now, now.Add(day)} {
 		require.NoError(t, w.Run(t.Context(), at))

@@ -1,7 +1,6 @@
 package workers
 
 import (
-	"context"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
@@ -195,21 +194,14 @@ func TestHistoriesAddFewJobs(t *testing.T) {
 		RETURN NULL; END $$`)
 	r.execute(`CREATE TRIGGER few AFTER INSERT ON river_job FOR EACH STATEMENT EXECUTE FUNCTION few()`)
 	r.execute(`INSERT INTO river_job (args, kind, max_attempts, priority, queue, state, scheduled_at)
-		VALUES ('{"did": "did:plc:other"}', 'backfill_other', 9, 4, 'backfill', 'available', now() + interval '5 seconds')`)
-	locked, err := r.pool.Begin(t.Context()) // the locked job cannot be fetched
-	require.NoError(t, err)
-	t.Cleanup(func() { locked.Rollback(context.Background()) }) //nolint:errcheck // the transaction may be committed
-	_, err = locked.Exec(t.Context(), `SELECT FROM river_job WHERE kind = 'backfill_other' FOR UPDATE`)
-	require.NoError(t, err)
+		VALUES ('{"did": "did:plc:other"}', 'backfill_other', 9, 4, 'backfill', 'available', now() + interval '1 hour')`) // it waits, and no worker takes it
 	r.requests(persona)
 	r.becomes(1, `SELECT count(*) FROM history_listings WHERE pages = 1 AND ended_at IS NULL`)
 	pass, err := history.Request(t.Context(), r.pool, persona)
 	require.NoError(t, err)
 	r.becomes(1, `SELECT count(*) FROM river_job WHERE id = $1 AND state = 'completed'`, pass)
 	require.Zero(t, r.count(`SELECT count(*) FROM river_job WHERE kind = 'backfill_repo'`), "others wait")
-	_, err = locked.Exec(t.Context(), `DELETE FROM river_job WHERE kind = 'backfill_other'`)
-	require.NoError(t, err)
-	require.NoError(t, locked.Commit(t.Context()))
+	r.execute(`DELETE FROM river_job WHERE kind = 'backfill_other'`)
 	h := r.filled(persona)
 	require.EqualValues(t, 30, h.Records)
 	require.Zero(t, r.count(`SELECT count(*) FROM river_job WHERE errors::text LIKE '%too many%'`))

@@ -60,7 +60,7 @@ func newRigOn(t *testing.T, network simnet.Config, change func(*Config)) *rig {
 		<-r.client.Stopped()
 	})
 	r.calm = schedules(t, r.pool)
-	r.becomes(1, `SELECT count(*) FROM river_job WHERE kind = 'sync_follows' AND state = 'completed'`) // the sync at startup, which would read a test's watches again
+	synced(t, r.pool)
 	return r
 }
 

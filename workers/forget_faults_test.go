@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -115,12 +116,34 @@ func TestBadSegmentHoldsNothingBack(t *testing.T) {
 	require.False(t, f.fires("WeirForgetBehind"))
 }
 
-// slowStore is a store whose objects take longer to read than any job may take.
-type slowStore struct{ archive.Store }
+// slowStore is a store whose objects take longer to read than any job may take: a read begins when
+// time is left, and ends when none is.
+type slowStore struct {
+	archive.Store
+	expire func()
+}
 
-func (slowStore) Get(ctx context.Context, _ string) (io.ReadCloser, error) {
+func (s slowStore) Get(ctx context.Context, _ string) (io.ReadCloser, error) {
+	s.expire()
 	<-ctx.Done()
 	return nil, ctx.Err()
+}
+
+// outOfTime is a context whose deadline passes when the test says so.
+type outOfTime struct {
+	context.Context
+	over chan struct{}
+}
+
+func (e outOfTime) Done() <-chan struct{} { return e.over }
+
+func (e outOfTime) Err() error {
+	select {
+	case <-e.over:
+		return context.DeadlineExceeded
+	default:
+		return nil
+	}
 }
 
 // TestSlowSegmentIsAFailure compares a segment for longer than a job may take, which is recorded as
@@ -129,19 +152,18 @@ func TestSlowSegmentIsAFailure(t *testing.T) {
 	t.Parallel()
 	f := newForgetTest(t)
 	f.sealed(3)
-	compares := func(ctx context.Context) error {
+	compares := func(ctx context.Context, expire func()) error {
 		in := f.archive
-		in.Store = slowStore{f.store}
+		in.Store = slowStore{f.store, expire}
 		return (&ForgetSegment{pool: f.pool, log: slog.New(slog.DiscardHandler), archive: in}).Work(rivertest.WorkContext(ctx, f.queue),
 			&river.Job[jobs.ForgetSegment]{JobRow: &rivertype.JobRow{}, Args: jobs.ForgetSegment{Segment: f.manifests()[0].Number}})
 	}
 	stopped, cancel := context.WithCancel(t.Context())
 	cancel()
-	require.ErrorIs(t, compares(stopped), context.Canceled)
+	require.ErrorIs(t, compares(stopped, cancel), context.Canceled)
 	require.Zero(t, f.count(`SELECT count(*) FROM segments WHERE forget_failing_since IS NOT NULL`))
-	slow, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
-	defer cancel()
-	require.ErrorIs(t, compares(slow), context.DeadlineExceeded)
+	slow := outOfTime{t.Context(), make(chan struct{})}
+	require.ErrorIs(t, compares(slow, sync.OnceFunc(func() { close(slow.over) })), context.DeadlineExceeded)
 	require.Equal(t, 1, f.count(`SELECT count(*) FROM segments WHERE forget_failing_since IS NOT NULL`))
 }
 

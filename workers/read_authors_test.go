@@ -63,7 +63,7 @@ func TestNamesAreShownOnceTheirDomainsConfirmThem(t *testing.T) {
 	claim(1, 100, "Bob@example.com")
 	claim(2, 100, "bob@example.com") // author 1's name
 	claim(3, 100, "no name")
-	w := &ReadAuthors{pool: r.pool, log: slog.New(slog.DiscardHandler), patience: 10 * time.Second, relays: onlyLatest{nostr.NewReader(nostr.ReaderConfig{Relays: n.URLs()})},
+	w := &ReadAuthors{pool: r.pool, log: slog.New(slog.DiscardHandler), patience: time.Hour, relays: onlyLatest{nostr.NewReader(nostr.ReaderConfig{Relays: n.URLs()})},
 		names: wellknown.New(wellknown.Config{Guard: web.Guard, Port: web.Port, Transport: &http.Transport{TLSClientConfig: &tls.Config{RootCAs: web.Roots}}})} //nolint:gosec // only in a test
 	work := func() {
 		t.Helper()
@@ -115,7 +115,7 @@ func TestListsAreReadWhereTheirAuthorsWrite(t *testing.T) {
 	n.WriteAs(0, []int{1}, 200, 3, [][]string{{"p", n.Key(2)}}, "")
 
 	relays := onlyLatest{nostr.NewReader(nostr.ReaderConfig{Relays: []string{own}, Strangers: &http.Client{}})}
-	reads := &ReadAuthors{pool: r.pool, log: slog.New(slog.DiscardHandler), patience: 10 * time.Second, relays: relays}
+	reads := &ReadAuthors{pool: r.pool, log: slog.New(slog.DiscardHandler), patience: time.Hour, relays: relays}
 	require.NoError(t, reads.Work(t.Context(), &river.Job[jobs.ReadAuthors]{JobRow: &rivertype.JobRow{}}))
 	require.Equal(t, 1, r.count(`SELECT count(*) FROM accounts WHERE did = $1 AND display_name = 'new'`, member))
 	require.Equal(t, 1, r.count(`SELECT count(*) FROM nostr_authors WHERE did = $1 AND follows_rev = '5'`, owner))

@@ -69,7 +69,7 @@ func TestRelayIsReadForAllAccountsThatNameIt(t *testing.T) {
 	member(keys[1])
 
 	relays := bounded{onlyLatest{nostr.NewReader(nostr.ReaderConfig{Relays: n.URLs()})}, 100, map[string]int{}}
-	w := &ReadRelays{pool: r.pool, log: slog.New(slog.DiscardHandler), patience: 10 * time.Second, relays: relays, most: 5, window: 24 * time.Hour}
+	w := &ReadRelays{pool: r.pool, log: slog.New(slog.DiscardHandler), patience: time.Hour, relays: relays, most: 5, window: 24 * time.Hour}
 	work := func() {
 		t.Helper()
 		r.execute(`UPDATE nostr_relays SET next_at = now()`)

@@ -185,6 +185,7 @@ func TestReadCounts(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, Unhealthy, r.Status)
 	require.Equal(t, "WeirNoConsumer", r.Conditions[0].Name)
+	at := time.Now() // by which ten dead letters are new: the rows are inserted slowly
 	_, err = pool.Exec(t.Context(), `
 INSERT INTO projections (name, collections, kind, queue, tables) VALUES ('links', '{app.bsky.feed.post}', 'process_posts', 'process', '{}');
 INSERT INTO river_job (kind, args, max_attempts, priority, queue, state, scheduled_at)
@@ -193,10 +194,10 @@ INSERT INTO river_job (kind, args, max_attempts, priority, queue, state, schedul
 SELECT 'backfill_account', '{}', 25, 4, 'backfill', 'available', now() - interval '1 minute' FROM generate_series(1, 51) AS n;
 INSERT INTO gaps (stream, from_at, to_at, reason, opened_at) VALUES ('s', now() - interval '10 minutes', now() - interval '8 minutes', 'test', now());
 INSERT INTO dead_letters (key, stage, cause, raw, raw_bytes, first_seen, last_seen)
-SELECT sha256(n::text::bytea), 'decode', 'test', '', 0, now() - (n || ' minutes')::interval, now() FROM generate_series(0, 20) AS n;
+SELECT sha256(n::text::bytea), 'decode', 'test', '', 0, now() - (n || ' minutes 30 seconds')::interval, now() FROM generate_series(0, 20) AS n;
 INSERT INTO river_queue (name, paused_at, updated_at) VALUES ('network', now(), now())`)
 	require.NoError(t, err)
-	r, err = Read(t.Context(), pool, time.Now(), Limits{Bytes: 1})
+	r, err = Read(t.Context(), pool, at, Limits{Bytes: 1})
 	require.NoError(t, err)
 	names := map[string]string{}
 	for _, c := range r.Conditions {
