@@ -46,9 +46,9 @@ func TestRelayHidesAnchorsAccount(t *testing.T) {
 func TestSyncOfRelayMovesPosition(t *testing.T) {
 	t.Parallel()
 	n := startJetstream(t, simnet.Config{History: 50})
-	require.NoError(t, n.SyncRepo(n.Hub().DID))
 	s := newStreamOf(t, relayWire(t, n), history{})
 	for range 2 {
+		require.NoError(t, n.SyncRepo(n.Hub().DID))
 		stop := s.run(nil)
 		s.stores()
 		stop()

@@ -187,7 +187,7 @@ func TestScanningServerIsNotQuiet(t *testing.T) {
 	phase.Store(1)
 	stop = s.run(quick, url)
 	eventually.True(t, func() bool { return s.log.has("resume_mismatch") }, time.Millisecond)
-	s.until(1, scanning)
+	s.until(1, scanning+` AND lease_renewed_at > $1`, time.Now())
 	stop()
 	require.Equal(t, 1, count(t, s.pool, `SELECT count(*) FROM streams WHERE caught_up_at IS NULL OR caught_up_at <= last_event_at`))
 	phase.Store(2)
@@ -217,6 +217,7 @@ func TestServerMayBeSlowToBegin(t *testing.T) {
 		s.ping = 10 * time.Millisecond
 		impatient := func(cfg *consumer.Config) {
 			cfg.AnchorWithin, cfg.QuietAfter, cfg.SilentFor, cfg.LeaseTTL = 50*time.Millisecond, 20*time.Millisecond, 50*time.Millisecond, time.Second
+			cfg.BeginWithin = time.Hour
 		}
 		_, err := s.pool.Exec(t.Context(), `UPDATE streams SET host = `+host)
 		require.NoError(t, err)

@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -16,7 +17,7 @@ import (
 	"github.com/weir-social/weir/consumer"
 	"github.com/weir-social/weir/eventually"
 	"github.com/weir-social/weir/schema"
-	"github.com/weir-social/weir/simnet"
+	"github.com/weir-social/weir/schema/schematest"
 )
 
 // refusing is a constraint that rejects one post in eight. Batches are split
@@ -164,13 +165,13 @@ func TestKeepAliveMovesPosition(t *testing.T) {
 	t.Parallel()
 	s, n := newToy(t)
 	n.Inject(toyFrame{DID: "did:plc:last", Rev: "3mptbyqhi7s2f"})
-	n.Inject(toyFrame{})
-	n.Inject(toyFrame{})
-	for range 2 {
+	for _, keepAlives := range []int{2, 4} {
+		n.Inject(toyFrame{})
+		n.Inject(toyFrame{})
 		stop := s.run(nil)
 		s.stores()
 		stop()
-		require.Equal(t, 1, count(t, s.pool, `SELECT count(*) FROM streams WHERE anchor ->> 'did' = 'did:plc:last' AND (anchor ->> 'seq')::bigint = cursor - 2`))
+		require.Equal(t, 1, count(t, s.pool, `SELECT count(*) FROM streams WHERE anchor ->> 'did' = 'did:plc:last' AND (anchor ->> 'seq')::bigint = cursor - $1`, keepAlives))
 		require.False(t, s.log.has("resume_mismatch"))
 	}
 }
@@ -240,13 +241,19 @@ func TestDeadLetterOfUnknownWireStaysOpen(t *testing.T) {
 // place moves the position, so that it arrives only once.
 func TestMalformedFrameMovesPosition(t *testing.T) {
 	t.Parallel()
-	s := newStream(t, simnet.Config{History: 50})
-	n := s.net.(jetstreamNet)
-	bad := strings.Replace(postOf("a", time.Now(), time.Now()), `"rkey":"`, `"rkey":"a/`, 1)
-	at := n.Log().Last().Seq + 1
-	n.Inject([]byte(strings.Replace(bad, `"kind"`, `"cursor":`+strconv.FormatInt(at, 10)+`,"kind"`, 1)))
-	for range 2 {
-		stop := s.run(nil)
+	s := &stream{t: t, wire: wireOf(t, "jetstream v2"), pool: schematest.New(t)}
+	now := time.Now()
+	frames := []string{postOf("a", now, now), strings.Replace(postOf("b", now, now), `"rkey":"`, `"rkey":"a/`, 1), postOf("c", now, now)}
+	var last atomic.Int64
+	url := server(t, func(cursor int64, send func(string)) bool {
+		for at := max(cursor, 1); at <= last.Load(); at++ {
+			send(strings.Replace(frames[at-1], `"kind"`, `"cursor":`+strconv.FormatInt(at, 10)+`,"kind"`, 1))
+		}
+		return true
+	})
+	for _, at := range []int64{2, 3} {
+		last.Store(at)
+		stop := s.run(nil, url)
 		s.until(1, `SELECT count(*) FROM streams WHERE cursor = $1`, at)
 		stop()
 	}

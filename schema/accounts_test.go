@@ -84,7 +84,7 @@ func TestPageIsNotStoredDuringTheDeletionOfItsAccount(t *testing.T) {
 	defer tx.Rollback(context.Background()) //nolint:errcheck // committed, or the test has failed
 	_, err = (&schema.Batch{Statuses: []schema.Status{{DID: "did:plc:a", Status: "deleted", At: noon()}}}).Apply(t.Context(), tx, lease, false)
 	require.NoError(t, err)
-	page := beside(t, pool, func(ctx context.Context, tx pgx.Tx) error {
+	page := beside(t, pool, tx, func(ctx context.Context, tx pgx.Tx) error {
 		_, err := schema.StoreRecords(ctx, tx, []schema.Write{post("1", schema.ListedRev)})
 		return err
 	})

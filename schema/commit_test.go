@@ -169,6 +169,9 @@ func TestHolderThatStopsInsideACopyIsEnded(t *testing.T) {
 	}()
 	_, err = writer.Write([]byte("app.bsky.feed.post\tdid:plc:a\t"))
 	require.NoError(t, err)
+	eventually.True(t, func() bool {
+		return ask[int](t, pool, `SELECT count(*) FROM pg_stat_activity WHERE pid = $1 AND state = 'active' AND query LIKE 'COPY records%'`, conn.Conn().PgConn().PID()) == 1
+	}, 10*time.Millisecond)
 	free := func() bool {
 		_, ok, err := schema.TakeLease(t.Context(), pool, "s", "wire", "other", ttl)
 		require.NoError(t, err)

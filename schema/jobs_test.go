@@ -49,7 +49,7 @@ func added(t *testing.T, conn *pgxpool.Conn, sql string) (job string) {
 	t.Helper()
 	_, err := conn.Exec(t.Context(), sql)
 	require.NoError(t, err)
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	notified, err := conn.Conn().WaitForNotification(ctx)
 	require.NoError(t, err)

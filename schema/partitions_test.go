@@ -296,9 +296,7 @@ func TestReadersFindTheRowsThatAPartitionTakes(t *testing.T) {
 					n, err = read(pool, keys)
 					found <- err
 				}()
-				eventually.True(t, func() bool {
-					return column(t, tx, `SELECT count(*)::text FROM pg_locks WHERE NOT granted AND database = (SELECT oid FROM pg_database WHERE datname = current_database())`)[0] == "1"
-				}, 10*time.Millisecond)
+				eventually.True(t, func() bool { return schematest.Blocks(t, pool, tx) }, 10*time.Millisecond)
 				return nil
 			}))
 			require.NoError(t, <-found)

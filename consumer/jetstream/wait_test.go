@@ -14,6 +14,7 @@ import (
 
 	"github.com/weir-social/weir/consumer"
 	"github.com/weir-social/weir/consumer/jetstream"
+	"github.com/weir-social/weir/eventually"
 	"github.com/weir-social/weir/loopback"
 )
 
@@ -75,13 +76,10 @@ func TestReturningServerEndsTheWait(t *testing.T) {
 		}
 		accept(w, r)
 	})
-	select {
-	case got := <-connected:
-		require.NoError(t, got.err)
-		require.NoError(t, got.conn.Close())
-	case <-time.After(time.Minute):
-		require.Fail(t, "the client still waits although the server is back")
-	}
+	eventually.True(t, func() bool { return len(connected) == 1 }, 10*time.Millisecond, "the client still waits although the server is back")
+	got := <-connected
+	require.NoError(t, got.err)
+	require.NoError(t, got.conn.Close())
 	require.Equal(t, int64(6), refused.Load())
 }
 

@@ -7,6 +7,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/weir-social/weir/eventually"
 	"github.com/weir-social/weir/simnet"
 )
 
@@ -37,7 +38,7 @@ func TestPositionIsOfTheEarlierClock(t *testing.T) {
 	before := n.count(`SELECT cursor FROM streams`)
 	n.Play(20)
 	n.holds()
-	require.True(t, n.waitFor(func() bool { return n.count(`SELECT cursor FROM streams`) > before }))
+	eventually.True(t, func() bool { return n.count(`SELECT cursor FROM streams`) > before }, 20*time.Millisecond)
 	require.Zero(t, ahead())
 }
 

@@ -168,7 +168,7 @@ func TestManyEventsThatWereStoredOnceAreNotMissing(t *testing.T) {
 func TestSilentRelayIsReadByPages(t *testing.T) {
 	t.Parallel()
 	x := compare(t, 100, simnet.NostrRelay{Page: 50, Sync: simnet.SyncSilent})
-	x.reader = nostr.NewReader(nostr.ReaderConfig{Relays: x.net.URLs(), Timeout: 300 * time.Millisecond})
+	x.reader = nostr.NewReader(nostr.ReaderConfig{Relays: x.net.URLs(), Timeout: 5 * time.Second})
 	found, err := x.run()
 	require.NoError(t, err)
 	require.Equal(t, nostr.Compared{By: nostr.ByPages, Missing: len(x.want), Sent: len(x.want)}, found)

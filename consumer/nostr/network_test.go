@@ -33,11 +33,10 @@ func stored() []int { return []int{0, 1, 3, 30023} }
 // network is a simulated network and the database that its relays are read into.
 type network struct {
 	*simnet.Nostr
-	t        *testing.T
-	pool     *pgxpool.Pool
-	verify   *nostr.Verifier
-	key      *[32]byte
-	patience time.Duration // how long to wait until events are read
+	t      *testing.T
+	pool   *pgxpool.Pool
+	verify *nostr.Verifier
+	key    *[32]byte
 }
 
 func newNetwork(t *testing.T, cfg simnet.NostrConfig) *network {
@@ -49,7 +48,7 @@ func newNetwork(t *testing.T, cfg simnet.NostrConfig) *network {
 	net, err := simnet.NewNostr(cfg)
 	require.NoError(t, err)
 	t.Cleanup(net.Stop)
-	return &network{Nostr: net, t: t, pool: schematest.New(t), verify: nostr.NewVerifier(nostr.VerifierConfig{}), patience: time.Minute}
+	return &network{Nostr: net, t: t, pool: schematest.New(t), verify: nostr.NewVerifier(nostr.VerifierConfig{})}
 }
 
 // start reads one relay until cancel is called or the consumer fails.
@@ -187,29 +186,13 @@ func (n *network) holds() {
 	want := n.fold()
 	require.NotEmpty(n.t, want)
 	var got []record
-	if !n.waitFor(func() bool {
+	ctx, cancel := context.WithTimeout(n.t.Context(), 8*time.Minute)
+	defer cancel()
+	eventually.Loop(ctx, 20*time.Millisecond, func() bool {
 		got = n.records()
 		return slices.Equal(want, got)
-	}) {
-		require.Equal(n.t, want, got)
-	}
-}
-
-// waitFor waits until a condition holds, and reports whether it does.
-func (n *network) waitFor(condition func() bool) bool {
-	n.t.Helper()
-	ctx, cancel := context.WithTimeout(n.t.Context(), n.patience)
-	defer cancel()
-	tick := time.NewTicker(20 * time.Millisecond)
-	defer tick.Stop()
-	for !condition() {
-		select {
-		case <-ctx.Done():
-			return false
-		case <-tick.C:
-		}
-	}
-	return true
+	})
+	require.Equal(n.t, want, got)
 }
 
 func (n *network) count(sql string, args ...any) int {
@@ -275,19 +258,22 @@ func TestKilledReadersStoreTheFold(t *testing.T) {
 	n := newNetwork(t, simnet.NostrConfig{Seed: 2, Forged: 0.05, Authors: 50, Relays: []simnet.NostrRelay{
 		{Page: 100, LostSeam: true}, {Page: 60, Silent: true, CutAt: 700}, {Page: 300, CloseEach: 17}, {Page: 500, Auth: true}}})
 	n.key = &[32]byte{31: 5}
-	n.patience += time.Duration(events) * 5 * time.Millisecond
 	n.Play(events / 2)
 	killed := errors.New("killed")
 	random := rand.New(rand.NewPCG(3, 3))
 	const rounds = 6
 	for range rounds {
 		type reader struct {
+			stream string
+			cursor int // before it began
 			ended  <-chan error
 			cancel func()
 		}
 		var readers []reader
 		for i := range n.URLs() {
 			lives := 1 + random.IntN(6)
+			stream := "nostr-" + strconv.Itoa(i)
+			cursor := n.count(`SELECT coalesce(max(cursor), 0) FROM streams WHERE name = $1`, stream)
 			ended, cancel := n.start(i, func(cfg *consumer.Config) {
 				cfg.BatchEvents = 60
 				cfg.Enqueue = func(context.Context, pgx.Tx, []schema.Stored, time.Time) error {
@@ -297,21 +283,18 @@ func TestKilledReadersStoreTheFold(t *testing.T) {
 					return nil
 				}
 			})
-			readers = append(readers, reader{ended, cancel})
+			readers = append(readers, reader{stream, cursor, ended, cancel})
 		}
 		n.Play(events / 2 / rounds)
 		n.Cut()
 		for _, r := range readers {
-			select {
-			case err := <-r.ended:
-				require.ErrorIs(t, err, killed)
-			case <-time.After(time.Second): // the reader had nothing to store
-				r.cancel()
-				if err := <-r.ended; err != nil {
-					require.ErrorIs(t, err, killed)
-				}
-			}
+			eventually.True(t, func() bool { // it was killed, or has read everything
+				return len(r.ended) == 1 || n.count(`SELECT count(*) FROM streams WHERE name = $1 AND cursor <> $2`, r.stream, r.cursor) == 1
+			}, 20*time.Millisecond)
 			r.cancel()
+			if err := <-r.ended; err != nil {
+				require.ErrorIs(t, err, killed)
+			}
 		}
 	}
 	stop := n.run(nil)
