@@ -1,0 +1,48 @@
+package workers
+
+import (
+	"fmt"
+	"log/slog"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/stretchr/testify/require"
+
+	"github.com/weir-social/weir/schema"
+	"github.com/weir-social/weir/schema/schematest"
+)
+
+// TestRepairOfWhatArrivedMeanwhile finds a record missing, and the stream stores it before the
+// repair. If the revision is the repository's too, nothing changes and nothing is archived. If the
+// stream's version is another one, the repository's is stored and archived.
+func TestRepairOfWhatArrivedMeanwhile(t *testing.T) {
+	t.Parallel()
+	pool := schematest.New(t)
+	queue, err := Queue(pool, slog.New(slog.DiscardHandler))
+	require.NoError(t, err)
+	at := time.Now().Add(-time.Minute).Truncate(time.Millisecond).UTC()
+	key := schema.Key{Collection: schema.PostCollection, DID: alice, Rkey: tidAt(at)}
+	record := fmt.Appendf(nil, `{"text": "x", "createdAt": %q}`, at.Format(time.RFC3339Nano))
+	found := compared{faults: []schema.Fault{{DID: alice, Collection: key.Collection, Rkey: key.Rkey, Fault: schema.FaultMissing}},
+		listed: map[string]schema.SourceRecord{key.Rkey: {Rkey: key.Rkey, CID: "c", Record: record}}}
+	rev := tidAt(at.Add(time.Second))
+	lease, ok, err := schema.TakeLease(t.Context(), pool, "s", "wire", "me", time.Minute)
+	require.NoError(t, err)
+	require.True(t, ok)
+	require.NoError(t, pgx.BeginFunc(t.Context(), pool, func(tx pgx.Tx) error {
+		_, err := (&schema.Batch{Writes: []schema.Write{{Key: key, Rev: rev, CID: "c", CreatedAt: at, Record: record}}}).Apply(t.Context(), tx, lease, true)
+		return err
+	}))
+	archived := func() (n int) {
+		t.Helper()
+		r := &repository{pool: pool, did: alice, projections: registered(t, pool), fetched: fetched{wire: "wire"}}
+		require.NoError(t, r.repair(t.Context(), queue, rev, found, nil))
+		require.NoError(t, pool.QueryRow(t.Context(), `SELECT count(*) FROM archive_open WHERE stream = $1`, schema.StreamFetched).Scan(&n))
+		return n
+	}
+	require.Zero(t, archived())
+	execute(t, pool, `UPDATE posts SET cid = 'other'`)
+	require.Equal(t, 1, archived())
+	require.Equal(t, 1, archived(), "a second repair changes nothing")
+}
