@@ -216,7 +216,8 @@ func (c *Consumer) endStalled(ctx context.Context) {
 }
 
 // holdLease reads the stream for as long as this process holds the lease. It
-// returns nil when ctx has ended, ErrEnd, ErrFenced or a fatal error.
+// returns nil when ctx has ended, ErrEnd, ErrFenced or a fatal error. Only it releases the
+// lease, after the heartbeat, which would otherwise report the released lease as lost.
 func (c *Consumer) holdLease(ctx context.Context, lease schema.Lease) error {
 	c.metrics.epoch.Set(float64(lease.Epoch))
 	defer c.metrics.epoch.Set(0)
@@ -274,7 +275,7 @@ func (c *Consumer) connections(work, stop context.Context, lease schema.Lease) e
 		commits.position = schema.Position{}
 	}
 	if err := c.leased(stop); err != nil {
-		return errors.Join(err, lease.Release(work, c.cfg.Pool))
+		return err
 	}
 	anew := false
 	for stop.Err() == nil {
