@@ -122,7 +122,6 @@ func TestAnswersAreBounded(t *testing.T) {
 			}
 		}
 	})
-	_, err = x.query(t.Context(), `SELECT 1`)
-	require.ErrorIs(t, err, ErrAway)
+	_, _, err = x.send(t.Context(), nil, []byte(`SELECT 1`)) // not query, which gives up after a minute: 64 MB may take longer
 	require.ErrorContains(t, err, "more than")
 }
