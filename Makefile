@@ -100,7 +100,7 @@ bench-against: postgres ## measure CPU and WAL per event against the commit BASE
 	(cd "$$dir/base" && CGO_ENABLED=0 go build -trimpath -ldflags='-s -w' -o "$$dir/weir" ./cmd/weir) && \
 	$(on_postgres) WEIR_BENCH_BASE="$$dir/weir" go test ./e2e -run '^$$' -bench Against -benchtime 1x -timeout 2h
 
-breaks: postgres ## break each promise by hand and require that its test turns red; BREAKS="fence archive" selects breaks
+breaks: postgres chromium ## break each promise by hand and require that its test turns red; BREAKS="fence archive" selects breaks
 	$(on_postgres) scripts/breaks.sh $(BREAKS)
 
 chaos: postgres ## inject every fault for ten minutes, alternating the whole network and followed accounts, Jetstream and a relay

@@ -80,6 +80,7 @@ func finding(t *testing.T, found []doctor.Finding, check string) doctor.Finding 
 
 // TestDoctorFindsNothing shows that every check of a healthy system is ok.
 func TestDoctorFindsNothing(t *testing.T) {
+	schematest.Long(t)
 	t.Parallel()
 	n, err := simnet.New(simnet.Config{Seed: 11, Accounts: 400, History: 100, HistorySpan: time.Hour, Password: "only for Weir"})
 	require.NoError(t, err)

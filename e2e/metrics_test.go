@@ -176,6 +176,7 @@ func everyName() []documented {
 // TestEveryDocumentedMetricIsExposed shows that a running Weir, its health or
 // its rules expose every name of the documents.
 func TestEveryDocumentedMetricIsExposed(t *testing.T) {
+	schematest.Long(t)
 	t.Parallel()
 	n := followNetwork(t, 20)
 	database := schematest.NewURL(t)

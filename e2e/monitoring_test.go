@@ -41,6 +41,7 @@ func tool(t *testing.T, name string) string {
 
 // TestRules runs the unit tests of the alerts.
 func TestRules(t *testing.T) {
+	schematest.Long(t)
 	t.Parallel()
 	out, err := exec.CommandContext(t.Context(), tool(t, "promtool"), "test", "rules", strings.Replace(rulesFile, ".yml", "_test.yml", 1)).CombinedOutput()
 	require.NoError(t, err, string(out))
@@ -49,6 +50,7 @@ func TestRules(t *testing.T) {
 // TestLimitsAgreeEverywhere shows that the limits are the same in the metrics
 // that the rules compare with, in /health, and in the alerts of the workers.
 func TestLimitsAgreeEverywhere(t *testing.T) {
+	schematest.Long(t)
 	t.Parallel()
 	database := schematest.NewURL(t)
 	serve := start(t, append(follower(network(t, 50), database), "WEIR_LAG_LIMIT=7m", "WEIR_QUEUE_LIMIT=77", "WEIR_DATABASE_LIMIT=1000", "WEIR_AUDIT_INTERVAL=0", "WEIR_ALERT_INTERVAL=1s"), "serve")
@@ -268,6 +270,7 @@ func selectors(expr string) (found []string) {
 // Weir. Every panel has data, every rule can be evaluated, and Weir exposes every
 // metric and label value in their expressions.
 func TestAlertsAndDashboardReadMetricsThatExist(t *testing.T) {
+	schematest.Long(t)
 	t.Parallel()
 	n := followNetwork(t, 20)
 	database := schematest.NewURL(t)

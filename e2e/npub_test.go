@@ -16,6 +16,16 @@ import (
 	"github.com/weir-social/weir/simnet"
 )
 
+// newFollows waits until the stream of the second relay requests authors 2 and 3, and no longer author 1.
+func newFollows(t *testing.T, nostr *simnet.Nostr) {
+	t.Helper()
+	eventually.True(t, func() bool {
+		return slices.ContainsFunc(nostr.Requests(1), func(r simnet.NostrRequest) bool {
+			return slices.Contains(r.Authors, nostr.Key(2)) && slices.Contains(r.Authors, nostr.Key(3)) && !slices.Contains(r.Authors, nostr.Key(1))
+		})
+	}, 20*time.Millisecond)
+}
+
 // TestWatchedNpubBringsItsFollows watches an account of Nostr and one of Bluesky with the real
 // binary. The notes of the first account's follows are stored, whether they were written before the
 // watch or after it, and no other notes. Unfollowed accounts leave, and an older list of follows
@@ -81,11 +91,7 @@ func TestWatchedNpubBringsItsFollows(t *testing.T) {
 	follow(now-50, 2, 3)
 	succeed(t, env, "watch", "sync")
 	notes(3, 2)
-	eventually.True(t, func() bool { // the stream of the relay requests the new follows
-		return slices.ContainsFunc(nostr.Requests(1), func(r simnet.NostrRequest) bool {
-			return slices.Contains(r.Authors, nostr.Key(2)) && slices.Contains(r.Authors, nostr.Key(3)) && !slices.Contains(r.Authors, nostr.Key(1))
-		})
-	}, 20*time.Millisecond)
+	newFollows(t, nostr)
 	follow(now-90, 1, 4) // an older list that arrives later
 	succeed(t, env, "watch", "sync")
 	note(1, 1, 0) // nobody follows author 1 any more

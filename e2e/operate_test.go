@@ -211,6 +211,7 @@ func TestOpsListenerWithoutADatabase(t *testing.T) {
 // TestBackpressure shows that a consumer without workers pauses the stream when
 // the queue is full, reports this, and misses nothing.
 func TestBackpressure(t *testing.T) {
+	schematest.Long(t)
 	t.Parallel()
 	n := network(t, 1500)
 	database := schematest.NewURL(t)

@@ -35,6 +35,7 @@ func readingRelay(t *testing.T, n *simnet.Net, env ...string) (k *killing, url s
 // TestKilledServeReadsRelay kills a process that reads only a relay. Meanwhile the relay restarts,
 // renumbers its events and repeats some. The tables are those of the oracle.
 func TestKilledServeReadsRelay(t *testing.T) {
+	schematest.Long(t)
 	t.Parallel()
 	n := busyNetwork(t)
 	k, _ := readingRelay(t, n)

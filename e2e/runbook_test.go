@@ -26,6 +26,7 @@ var (
 // entry in docs/operations.md exists, and that each entry names something to
 // look at.
 func TestRunbookNamesWhatExists(t *testing.T) {
+	schematest.Long(t)
 	t.Parallel()
 	raw, err := os.ReadFile("../docs/operations.md")
 	require.NoError(t, err)

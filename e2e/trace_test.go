@@ -12,10 +12,12 @@ import (
 
 	"github.com/weir-social/weir/eventually"
 	"github.com/weir-social/weir/ops/trace"
+	"github.com/weir-social/weir/schema/schematest"
 )
 
 // TestTrace traces one post and its link in every state.
 func TestTrace(t *testing.T) {
+	schematest.Long(t)
 	t.Parallel()
 	n, pool, env, _ := followedForLong(t)
 	database := strings.TrimPrefix(env[0], "DATABASE_URL=")

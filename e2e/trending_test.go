@@ -108,6 +108,7 @@ func TestMergeIsTriedAgain(t *testing.T) {
 // TestTrendingHasTheOptionsOfTheAPI shows that `weir trending` has the API's options as flags of
 // the same names.
 func TestTrendingHasTheOptionsOfTheAPI(t *testing.T) {
+	schematest.Long(t)
 	t.Parallel()
 	env := []string{"DATABASE_URL=" + rankedDatabase(t)}
 	for args, want := range map[string]string{

@@ -263,7 +263,6 @@ func TestKeys(t *testing.T) {
 // asks for them, so nothing under the pointer moves. Only the line about new links is announced to
 // screen readers, at most once a minute.
 func TestRowsNeverMove(t *testing.T) {
-	schematest.Long(t)
 	t.Parallel()
 	r := newRig(t)
 	r.fillNews(5)

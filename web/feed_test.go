@@ -290,21 +290,3 @@ func TestKeptFeedsAreBounded(t *testing.T) {
 func bigFeed(at time.Time, bytes int) ranking.Feed {
 	return ranking.Feed{At: at, Entries: []ranking.FeedEntry{{LinkCard: ranking.LinkCard{Description: strings.Repeat("x", bytes)}}}}
 }
-
-// TestFeedKeepsWhatItHasPublished shows that an entry keeps its place and its date when its shares
-// are deleted, and when others share the link again.
-func TestFeedKeepsWhatItHasPublished(t *testing.T) {
-	t.Parallel()
-	r := newRig(t)
-	r.fillFeed(3, 4)
-	r.exec(`UPDATE links SET kept_sharers = NULL, kept_at = NULL`)
-	published := r.entries("/feed.atom")
-	require.Len(t, published, 2)
-	r.exec(`DELETE FROM shares`)
-	r.later()
-	for i := range 3 {
-		r.share("https://site.example/0", fmt.Sprintf("did:plc:later%d", i), 0)
-	}
-	r.later()
-	require.Contains(t, r.entries("/feed.atom"), published[1], "its date is that of the first time")
-}

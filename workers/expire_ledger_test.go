@@ -149,6 +149,7 @@ func linkNames(t *testing.T, pool *pgxpool.Pool) []string {
 // TestLinksOutliveTheirDayIfFiveShareThem follows each case of the rule. Expiry runs every hour
 // on the first day and before each change, and every six hours otherwise.
 func TestLinksOutliveTheirDayIfFiveShareThem(t *testing.T) {
+	schematest.Long(t)
 	t.Parallel()
 	pool := schematest.New(t)
 	w := expirer(t, pool, Retention{Links: 10 * day})
