@@ -31,7 +31,6 @@ import (
 var binary string
 
 // TestMain builds the binary, and runs three tests at once for each core: they mostly wait.
-// parallel limits how many run.
 func TestMain(m *testing.M) {
 	schematest.AtOnce(3)
 	os.Exit(func() int {

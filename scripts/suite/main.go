@@ -142,7 +142,6 @@ func (r *results) round(ctx context.Context, o options, packages []compiled) err
 	if err != nil {
 		return err
 	}
-	defer server.Stop(context.WithoutCancel(ctx)) //nolint:errcheck // it is stopped below, if nothing failed
 	env := append(os.Environ(), "WEIR_TEST_DATABASE_URL="+server.URL("postgres"))
 	queue := make(chan compiled, len(packages))
 	for _, p := range packages {
