@@ -19,7 +19,7 @@ const module = "github.com/weir-social/weir"
 // line here.
 func layers() map[string][]string {
 	return map[string][]string{
-		"cmd/weir": {"app", "archive", "archive/catalog", "archive/clickhouse", "bluesky", "devpg", "history", "link", "ops/compare", "ops/doctor", "ops/health", "ops/trace", "ranking", "schema", "simnet", "web", "workers"},
+		"cmd/weir": {"app", "archive", "archive/catalog", "archive/clickhouse", "bluesky", "crashpoint", "devpg", "history", "link", "ops/compare", "ops/doctor", "ops/health", "ops/trace", "ranking", "schema", "simnet", "web", "workers"},
 		"app":      {"archive", "archive/catalog", "archive/clickhouse", "archive/dir", "archive/s3", "bluesky", "card", "collection", "consumer", "consumer/firehose", "consumer/jetstream", "consumer/nostr", "consumer/recording", "consumer/socket", "devpg", "guard", "history", "jobs", "lexicon/rules", "nostr", "nostr/directory", "nostr/negentropy", "ops/compare", "ops/doctor", "ops/health", "ranking", "redirect", "retry", "schema", "syntax", "web", "wellknown", "workers"},
 		"e2e":      {},
 
@@ -27,13 +27,13 @@ func layers() map[string][]string {
 
 		"examples/likes": {"app", "jobs", "schema", "workers"},
 
-		"consumer":           {"archive", "retry", "schema"},
+		"consumer":           {"archive", "crashpoint", "retry", "schema"},
 		"consumer/firehose":  {"consumer", "consumer/socket", "syntax"},
 		"consumer/jetstream": {"consumer", "consumer/socket", "syntax"},
 		"consumer/nostr":     {"archive", "consumer", "consumer/socket", "nostr", "nostr/negentropy"},
 		"consumer/recording": {"consumer"},
 		"consumer/socket":    {"consumer", "retry"},
-		"workers":            {"archive", "archive/catalog", "archive/clickhouse", "bluesky", "card", "collection", "history", "jobs", "lexicon", "lexicon/rules", "link", "nostr", "nostr/directory", "ops/health", "ranking", "records", "redirect", "retry", "schema", "verdict", "wellknown"},
+		"workers":            {"archive", "archive/catalog", "archive/clickhouse", "bluesky", "card", "collection", "crashpoint", "history", "jobs", "lexicon", "lexicon/rules", "link", "nostr", "nostr/directory", "ops/health", "ranking", "records", "redirect", "retry", "schema", "verdict", "wellknown"},
 		"ops/compare":        {},
 		"ops/doctor":         {"consumer", "schema"},
 		"ops/health":         {"archive/catalog", "history", "jobs", "nostr/directory", "schema"},
@@ -54,6 +54,7 @@ func layers() map[string][]string {
 		"bluesky":                           {"guard", "retry"},
 		"card":                              {"guard", "link", "retry"},
 		"collection":                        {},
+		"crashpoint":                        {},
 		"devpg":                             {"loopback"},
 		"eventually":                        {},
 		"guard":                             {},

@@ -12,6 +12,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"go.opentelemetry.io/otel/trace"
 
+	"github.com/weir-social/weir/crashpoint"
 	"github.com/weir-social/weir/schema"
 )
 
@@ -124,6 +125,7 @@ func (c *committer) try(ctx context.Context, b *batch, write schema.Batch) error
 		}
 	}
 	stored := 0
+	crashpoint.At(ctx, "commit: before it begins")
 	err := pgx.BeginFunc(ctx, c.pool, func(tx pgx.Tx) error {
 		written, err := write.Apply(ctx, tx, c.lease, c.careful > 0)
 		if err == nil && c.lease == (schema.Lease{}) && len(write.Deletions)+len(write.Erasures) > 0 {
@@ -136,11 +138,14 @@ func (c *committer) try(ctx context.Context, b *batch, write schema.Batch) error
 			return err
 		}
 		stored = len(written)
+		crashpoint.At(ctx, "commit: position and records written")
 		if named := append(write.Stored(written), schema.NotFresh(c.projections.Deleted(write.Deletions))...); len(named) > 0 {
 			err = c.enqueue(ctx, tx, named, b.oldest)
 		}
+		crashpoint.At(ctx, "commit: before its end")
 		return err
 	})
+	crashpoint.At(ctx, "commit: after its end")
 	if err == nil {
 		c.metrics.stored.Add(float64(stored))
 		c.position, c.stored = write.Position, stored

@@ -28,6 +28,7 @@ import (
 	"github.com/weir-social/weir/archive"
 	"github.com/weir-social/weir/archive/catalog"
 	"github.com/weir-social/weir/archive/dir"
+	"github.com/weir-social/weir/crashpoint"
 	"github.com/weir-social/weir/jobs"
 	"github.com/weir-social/weir/schema/schematest"
 )
@@ -89,6 +90,7 @@ type archiveTest struct {
 	store   *dir.Store
 	archive Archive
 	records []string // all archived records
+	ctx     context.Context
 }
 
 func newArchiveTest(t *testing.T) *archiveTest {
@@ -99,7 +101,7 @@ func newArchiveTest(t *testing.T) *archiveTest {
 	queue, err := Queue(pool, slog.New(slog.DiscardHandler))
 	require.NoError(t, err)
 	a := Archive{Store: store, Spool: filepath.Join(t.TempDir(), "spool"), Bytes: 10_000, Age: time.Hour}
-	return &archiveTest{t: t, pool: pool, queue: queue, store: store, archive: *a.withDefaults()}
+	return &archiveTest{t: t, pool: pool, queue: queue, store: store, archive: *a.withDefaults(), ctx: t.Context()}
 }
 
 // add adds rows of about a kilobyte.
@@ -119,7 +121,16 @@ func (a *archiveTest) add(rows int) {
 
 // runJob runs a worker as the client would.
 func runJob[T river.JobArgs](a *archiveTest, w river.Worker[T], args T) error {
-	return w.Work(rivertest.WorkContext(a.t.Context(), a.queue), &river.Job[T]{JobRow: &rivertype.JobRow{}, Args: args})
+	return w.Work(rivertest.WorkContext(a.ctx, a.queue), &river.Job[T]{JobRow: &rivertype.JobRow{}, Args: args})
+}
+
+// killedAt runs a job whose process dies at a point.
+func (a *archiveTest) killedAt(point string, run func() error) {
+	a.t.Helper()
+	a.ctx = crashpoint.Kill(a.t.Context(), 1, point)
+	err := run()
+	require.ErrorIs(a.t, a.ctx.Err(), context.Canceled, "the job does not reach %q: %v", point, err)
+	a.ctx = a.t.Context()
 }
 
 func (a *archiveTest) seal() error {
@@ -225,13 +236,12 @@ func TestKilledInSync(t *testing.T) {
 			break
 		}
 	}
-	a.add(12)
-	require.NoError(t, a.seal())
-	a.exec(`CREATE FUNCTION killed() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION 'killed'; END $$`)
-	a.exec(`CREATE TRIGGER killed BEFORE DELETE ON archive_open EXECUTE FUNCTION killed()`)
-	require.ErrorContains(t, a.sync(a.store), "killed")
-	a.exec(`DROP TRIGGER killed ON archive_open`)
-	a.complete()
+	for _, point := range []string{"sync: manifest stored", "sync: rows deleted"} {
+		a.add(12)
+		require.NoError(t, a.seal())
+		a.killedAt(point, func() error { return a.sync(a.store) })
+		a.complete()
+	}
 }
 
 func (a *archiveTest) exec(sql string, args ...any) {
@@ -240,7 +250,8 @@ func (a *archiveTest) exec(sql string, args ...any) {
 	require.NoError(a.t, err)
 }
 
-// TestKilledInSeal fails the spool, and the transaction after the file has got its name.
+// TestKilledInSeal fails the spool, and kills the process after the file has got its name, and
+// before the end of the transaction.
 func TestKilledInSeal(t *testing.T) {
 	t.Parallel()
 	a := newArchiveTest(t)
@@ -249,11 +260,11 @@ func TestKilledInSeal(t *testing.T) {
 	a.archive.Spool = filepath.Join(os.DevNull, "full")
 	require.Error(t, a.seal())
 	a.archive.Spool = spool
-	a.exec(`CREATE FUNCTION killed() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION 'killed'; END $$`)
-	a.exec(`CREATE TRIGGER killed BEFORE UPDATE ON archive_open EXECUTE FUNCTION killed()`)
-	require.ErrorContains(t, a.seal(), "killed")
-	require.Zero(t, a.count(`SELECT count(*) FROM segments`))
-	a.exec(`DROP TRIGGER killed ON archive_open`)
+	for _, point := range []string{"seal: file written", "seal: before the end"} {
+		a.killedAt(point, a.seal)
+		require.Zero(t, a.count(`SELECT count(*) FROM segments`))
+		require.Zero(t, a.count(`SELECT count(*) FROM river_job`))
+	}
 	files, err := os.ReadDir(spool)
 	require.NoError(t, err)
 	require.Len(t, files, 1, "an orphan")

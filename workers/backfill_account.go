@@ -17,6 +17,7 @@ import (
 
 	"github.com/weir-social/weir/bluesky"
 	"github.com/weir-social/weir/collection"
+	"github.com/weir-social/weir/crashpoint"
 	"github.com/weir-social/weir/jobs"
 	"github.com/weir-social/weir/link"
 	"github.com/weir-social/weir/nostr"
@@ -251,6 +252,7 @@ func (w *BackfillAccount) page(ctx context.Context, job *river.Job[jobs.Backfill
 	})
 	if err == nil {
 		*at = place
+		crashpoint.At(ctx, "backfill: page stored")
 	}
 	return err
 }

@@ -9,6 +9,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/riverqueue/river"
 
+	"github.com/weir-social/weir/crashpoint"
 	"github.com/weir-social/weir/jobs"
 	"github.com/weir-social/weir/schema"
 	"github.com/weir-social/weir/verdict"
@@ -19,9 +20,6 @@ import (
 type CheckParked struct {
 	river.WorkerDefaults[jobs.CheckParked]
 	pool *pgxpool.Pool
-
-	// looked, if not nil, is called after the last look. A test parks a record in it.
-	looked func()
 }
 
 // Work looks for all targets that are due. A target that was looked for often enough is requested
@@ -47,6 +45,7 @@ func (w *CheckParked) Work(ctx context.Context, job *river.Job[jobs.CheckParked]
 				if err := enqueueDependents(ctx, tx, known); err != nil {
 					return err
 				}
+				crashpoint.At(ctx, "release: before its end")
 			}
 			return w.ask(ctx, tx, last)
 		})
@@ -72,9 +71,7 @@ func (w *CheckParked) Work(ctx context.Context, job *river.Job[jobs.CheckParked]
 			return err
 		}
 	}
-	if w.looked != nil {
-		w.looked()
-	}
+	crashpoint.At(ctx, "release: after the last look")
 	_, err := completeIdle(ctx, w.pool, job, func(ctx context.Context, tx pgx.Tx) (bool, error) {
 		return true, w.lookAgain(ctx, tx, job.Args.Due)
 	})

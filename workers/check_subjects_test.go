@@ -13,6 +13,7 @@ import (
 	"github.com/riverqueue/river/rivertype"
 	"github.com/stretchr/testify/require"
 
+	"github.com/weir-social/weir/crashpoint"
 	"github.com/weir-social/weir/jobs"
 	"github.com/weir-social/weir/ranking"
 	"github.com/weir-social/weir/schema"
@@ -112,12 +113,10 @@ WITH copied AS (
 INSERT INTO waiting (projection, collection, did, rkey, for_collection, for_did, for_rkey)
 SELECT w.projection, c.collection, c.did, c.rkey, w.for_collection, w.for_did, w.for_rkey FROM copied AS c, waiting AS w WHERE w.rkey LIKE '%r0'`, releasedAtOnce)
 	require.NoError(t, err)
-	dying, die := context.WithCancel(t.Context())
-	v.checks.links.committed = die // after the first page of waiting records
+	dying := crashpoint.Kill(t.Context(), 1, "projection: after its transaction") // of the first page of waiting records
 	err = v.checks.Work(dying, &river.Job[jobs.CheckSubjects]{JobRow: &rivertype.JobRow{}})
 	require.ErrorIs(t, err, context.Canceled)
 	require.NotEmpty(t, v.waiting())
-	v.checks.links.committed = nil
 	v.run()
 	require.Empty(t, v.waiting())
 	require.Len(t, v.sharing(), releasedAtOnce+3)

@@ -16,6 +16,7 @@ import (
 	"github.com/riverqueue/river"
 
 	"github.com/weir-social/weir/collection"
+	"github.com/weir-social/weir/crashpoint"
 	"github.com/weir-social/weir/history"
 	"github.com/weir-social/weir/jobs"
 	"github.com/weir-social/weir/retry"
@@ -326,6 +327,7 @@ func (r *expiry) batches(what string, step func(limit int) (examined, deleted in
 		if time.Now().After(r.until) {
 			return errBudget
 		}
+		crashpoint.At(r.ctx, "expiry: before a batch")
 		at := time.Now()
 		examined, deleted, err := step(limit)
 		took := time.Since(at)

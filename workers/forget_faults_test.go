@@ -263,10 +263,7 @@ func TestDamagedOnTheWay(t *testing.T) {
 
 	f.deletesRecord(2)
 	f.due()
-	f.exec(`CREATE FUNCTION killed() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION 'killed'; END $$`)
-	f.exec(`CREATE TRIGGER killed BEFORE UPDATE OF rewritten ON segments FOR EACH ROW EXECUTE FUNCTION killed()`)
-	require.ErrorContains(t, f.forget(f.store), "killed")
-	f.exec(`DROP TRIGGER killed ON segments`)
+	f.killedAt("forget: manifest stored", func() error { return f.forget(f.store) })
 	repair := f.damaged(f.manifests()[0].Name)
 	f.due()
 	require.ErrorIs(t, f.forget(f.store), archive.ErrCorrupt)

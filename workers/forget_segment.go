@@ -14,6 +14,7 @@ import (
 
 	"github.com/weir-social/weir/archive"
 	"github.com/weir-social/weir/archive/catalog"
+	"github.com/weir-social/weir/crashpoint"
 	"github.com/weir-social/weir/jobs"
 	"github.com/weir-social/weir/schema"
 )
@@ -71,6 +72,7 @@ func (w *ForgetSegment) compare(ctx context.Context, number int64) error {
 	if next.Rewritten == m.Rewritten {
 		return catalog.MarkCompared(ctx, w.pool, m, now)
 	}
+	crashpoint.At(ctx, "forget: manifest stored")
 	if err := catalog.ReplaceSegment(ctx, w.pool, next); err != nil {
 		return err
 	}

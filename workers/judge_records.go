@@ -12,6 +12,7 @@ import (
 	"github.com/riverqueue/river"
 	"github.com/riverqueue/river/rivertype"
 
+	"github.com/weir-social/weir/crashpoint"
 	"github.com/weir-social/weir/jobs"
 	"github.com/weir-social/weir/lexicon/rules"
 	"github.com/weir-social/weir/schema"
@@ -30,10 +31,6 @@ type JudgeRecords struct {
 	catalogs *catalogs
 	rules    rules.Rules
 	judged   func(collection string) bool
-
-	// committed, if not nil, is called after each transaction. Tests use it to change the
-	// targets.
-	committed func()
 }
 
 // Limits on what a transaction judges: it holds the locks of its records, for which the
@@ -95,9 +92,7 @@ func (w *JudgeRecords) chunk(ctx context.Context, job *rivertype.JobRow, keys []
 		}); err != nil {
 			return err
 		}
-		if w.committed != nil {
-			w.committed()
-		}
+		crashpoint.At(ctx, "judgment: after its transaction")
 		if i == 0 {
 			gone := slices.DeleteFunc(slices.Clone(keys), func(k schema.Key) bool { return seen[k] != nil })
 			if err := w.deleted(ctx, gone); err != nil {

@@ -9,6 +9,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/riverqueue/river"
 
+	"github.com/weir-social/weir/crashpoint"
 	"github.com/weir-social/weir/jobs"
 	"github.com/weir-social/weir/schema"
 )
@@ -76,6 +77,7 @@ func enqueuePages[T river.JobArgs](ctx context.Context, p paging, job *river.Job
 				return nil
 			}
 			end = to
+			crashpoint.At(ctx, "rebuild: page enqueued")
 		}
 	})
 	return end, err

@@ -16,6 +16,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/weir-social/weir/crashpoint"
 	"github.com/weir-social/weir/eventually"
 	"github.com/weir-social/weir/jobs"
 	"github.com/weir-social/weir/schema"
@@ -206,14 +207,8 @@ func TestTargetThatChangesMeanwhile(t *testing.T) {
 		{func() { b.write(target, tidOf(3), `,"name":"o"`) }, "valid projected refs:/ontologyRef"},
 		{func() { b.account(target.DID, "deleted") }, "valid projected dangling refs:/ontologyRef!"},
 	} {
-		once := c.does
-		w.committed = func() {
-			if once != nil {
-				once()
-			}
-			once = nil
-		}
-		require.NoError(t, w.chunk(context.Background(), &rivertype.JobRow{}, []schema.Key{def}))
+		ctx := crashpoint.On(t.Context(), 1, "judgment: after its transaction", func(context.Context) { c.does() })
+		require.NoError(t, w.chunk(ctx, &rivertype.JobRow{}, []schema.Key{def}))
 		require.Equal(t, c.want, b.state(def))
 	}
 }
@@ -231,21 +226,20 @@ func TestRecordThatReturnsMeanwhile(t *testing.T) {
 	b := newBench(t, func(c *Config) { c.Queues = []string{jobs.QueueMaintenance} }) // no other job judges
 	w, other := b.judge(), b.judge()
 	def := key(typeDefs, "did:plc:waiter", 1)
-	judges := func(w *JudgeRecords) {
+	judges := func(ctx context.Context, w *JudgeRecords) {
 		t.Helper()
-		require.NoError(t, w.chunk(context.Background(), &rivertype.JobRow{}, []schema.Key{def}))
+		require.NoError(t, w.chunk(ctx, &rivertype.JobRow{}, []schema.Key{def}))
 	}
 	b.write(def, tidOf(1), `,"name":1`)
-	judges(w)
+	judges(t.Context(), w)
 	b.delete(def, tidOf(2))
-	w.committed = func() {
+	judges(crashpoint.On(t.Context(), 1, "judgment: after its transaction", func(context.Context) {
 		b.write(def, tidOf(3), `,"name":2`)
-		judges(other)
-	}
-	judges(w)
+		judges(t.Context(), other)
+	}), w)
 	require.Equal(t, "invalid refused letter:lexicon", b.state(def))
 	b.delete(def, tidOf(4))
-	judges(other)
+	judges(t.Context(), other)
 	require.Zero(t, count(t, b.pool, `SELECT count(*) FROM dead_letters WHERE state = 'open'`))
 }
 
@@ -376,7 +370,7 @@ func TestParkedAtTheEndOfALook(t *testing.T) {
 	row, err := b.client.JobGet(ctx, inserted.Job.ID)
 	require.NoError(t, err)
 	var committed sync.WaitGroup
-	w := &CheckParked{pool: b.pool, looked: func() {
+	meanwhile := crashpoint.On(ctx, 1, "release: after the last look", func(context.Context) {
 		tx, err := b.pool.Begin(ctx)
 		require.NoError(t, err)
 		_, err = tx.Exec(ctx, `INSERT INTO parked (collection, did, rkey, to_collection, to_did, to_rkey, retry_at) VALUES ('c', 'd', 'r', 'c', 'e', 'r', now() + interval '1 second')`)
@@ -386,8 +380,9 @@ func TestParkedAtTheEndOfALook(t *testing.T) {
 			assert.True(t, eventually.Loop(ctx, 10*time.Millisecond, func() bool { return schematest.Blocks(t, b.pool, tx) }), "the job waits for the transaction")
 			assert.NoError(t, tx.Commit(ctx))
 		})
-	}}
-	require.NoError(t, w.Work(ctx, &river.Job[jobs.CheckParked]{JobRow: row, Args: jobs.CheckParked{Due: due}}))
+	})
+	w := &CheckParked{pool: b.pool}
+	require.NoError(t, w.Work(meanwhile, &river.Job[jobs.CheckParked]{JobRow: row, Args: jobs.CheckParked{Due: due}}))
 	committed.Wait()
 	require.Equal(t, []string{"completed 0", "scheduled 1"}, strs(t, b.pool, fmt.Sprintf(`SELECT state || ' ' || (args ->> 'due')::bigint - %d FROM river_job WHERE kind = 'check_parked' AND args ->> 'due' <> '0' ORDER BY id`, due)))
 }

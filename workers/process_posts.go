@@ -15,6 +15,7 @@ import (
 	"github.com/riverqueue/river"
 	"github.com/riverqueue/river/rivertype"
 
+	"github.com/weir-social/weir/crashpoint"
 	"github.com/weir-social/weir/jobs"
 	"github.com/weir-social/weir/link"
 	"github.com/weir-social/weir/ranking"
@@ -39,10 +40,6 @@ type ProcessPosts struct {
 	resolves bool // short links are resolved
 
 	find func(did string, record []byte) (link.Post, error) // link.InPost
-
-	// committed, if not nil, is called after each transaction. Tests change the
-	// subjects in it.
-	committed func()
 }
 
 // repostCollection is the collection of reposts.
@@ -157,9 +154,7 @@ func (w *ProcessPosts) projected(ctx context.Context, keys []schema.Key, fresh b
 			return nil, err
 		}
 		p.written = true
-		if w.committed != nil {
-			w.committed()
-		}
+		crashpoint.At(ctx, "projection: after its transaction")
 		if keys, err = w.lookAgain(ctx, p); err != nil {
 			return nil, err
 		}

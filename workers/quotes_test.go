@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/weir-social/weir/crashpoint"
 	"github.com/weir-social/weir/jobs"
 	"github.com/weir-social/weir/schema"
 )
@@ -55,13 +56,12 @@ func (c conversation) sharing() []string {
 func killed(ctx context.Context, w *ProcessPosts, job *river.Job[jobs.ProcessPosts], random *rand.Rand) error {
 	for try := 1; ; try++ {
 		life, die := context.WithCancel(ctx)
-		w.committed = func() {
+		job.Attempt = try
+		err := w.Work(crashpoint.With(life, func(context.Context, string) {
 			if random.IntN(4) == 0 {
 				die()
 			}
-		}
-		job.Attempt = try
-		err := w.Work(life, job)
+		}), job)
 		die()
 		if err == nil || try == 100 {
 			return err

@@ -14,6 +14,7 @@ import (
 
 	"github.com/weir-social/weir/bluesky"
 	"github.com/weir-social/weir/collection"
+	"github.com/weir-social/weir/crashpoint"
 	"github.com/weir-social/weir/jobs"
 	"github.com/weir-social/weir/schema"
 )
@@ -299,6 +300,7 @@ func (r *repository) repair(ctx context.Context, client *river.Client[pgx.Tx], r
 			writes = append(writes, schema.Write{Key: key, Rev: rev, CID: l.CID, CreatedAt: schema.CreatedAt(l.Record, l.Rkey, now), Record: l.Record})
 		}
 	}
+	crashpoint.At(ctx, "reconciliation: page compared")
 	// Deletions have their own transaction: each transaction locks its rows in order.
 	if len(deletions) > 0 {
 		if err := pgx.BeginFunc(ctx, r.pool, func(tx pgx.Tx) error {
@@ -312,6 +314,7 @@ func (r *repository) repair(ctx context.Context, client *river.Client[pgx.Tx], r
 		}); err != nil {
 			return err
 		}
+		crashpoint.At(ctx, "reconciliation: extra records deleted")
 	}
 	return pgx.BeginFunc(ctx, r.pool, func(tx pgx.Tx) error {
 		written, err := r.fetched.store(ctx, tx, writes, schema.RepairRecords)

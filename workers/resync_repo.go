@@ -18,6 +18,7 @@ import (
 
 	"github.com/weir-social/weir/bluesky"
 	"github.com/weir-social/weir/collection"
+	"github.com/weir-social/weir/crashpoint"
 	"github.com/weir-social/weir/jobs"
 	"github.com/weir-social/weir/schema"
 )
@@ -155,6 +156,7 @@ func (w *ResyncRepo) Work(ctx context.Context, job *river.Job[jobs.ResyncRepo]) 
 	if err != nil {
 		return w.failed(ctx, job, log, &state, err)
 	}
+	crashpoint.At(ctx, "reconciliation: before its end")
 	result.Changed = faults > 0
 	wait, err := w.end(ctx, job, result)
 	if err != nil {

@@ -19,6 +19,7 @@ import (
 
 	"github.com/weir-social/weir/archive"
 	"github.com/weir-social/weir/archive/catalog"
+	"github.com/weir-social/weir/crashpoint"
 	"github.com/weir-social/weir/jobs"
 	"github.com/weir-social/weir/schema"
 )
@@ -102,6 +103,7 @@ func (w *SealSegment) seal(ctx context.Context, of catalog.OpenStream, plan cata
 	}
 	m := archive.NewManifest(number, of.Stream, of.Wire, sum, *plan.FirstAt, now)
 	plan.Describe(&m)
+	crashpoint.At(ctx, "seal: file written")
 	return pgx.BeginFunc(ctx, w.pool, func(tx pgx.Tx) error {
 		if err := catalog.StoreSegment(ctx, tx, m, plan.Numbers); err != nil {
 			return err
@@ -109,6 +111,7 @@ func (w *SealSegment) seal(ctx context.Context, of catalog.OpenStream, plan cata
 		if _, err := river.ClientFromContext[pgx.Tx](ctx).InsertTx(ctx, tx, jobs.SyncSegment{Segment: number}, nil); err != nil {
 			return fmt.Errorf("enqueue sync_segment: %w", err)
 		}
+		crashpoint.At(ctx, "seal: before the end")
 		return nil
 	})
 }

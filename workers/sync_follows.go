@@ -14,6 +14,7 @@ import (
 	"github.com/riverqueue/river"
 
 	"github.com/weir-social/weir/bluesky"
+	"github.com/weir-social/weir/crashpoint"
 	"github.com/weir-social/weir/jobs"
 	"github.com/weir-social/weir/schema"
 )
@@ -201,6 +202,7 @@ func (w *SyncFollows) page(ctx context.Context, job *river.Job[jobs.SyncFollows]
 	})
 	if err == nil {
 		*at = place
+		crashpoint.At(ctx, "follows: page stored")
 	}
 	return err
 }
@@ -250,6 +252,7 @@ func (w *SyncFollows) finish(ctx context.Context, job *river.Job[jobs.SyncFollow
 		if err := schema.DropListing(ctx, tx, job.ID); err != nil {
 			return err
 		}
+		crashpoint.At(ctx, "follows: before the end")
 		_, err = river.JobCompleteTx[*riverDriver](ctx, tx, job)
 		return err
 	})

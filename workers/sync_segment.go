@@ -13,6 +13,7 @@ import (
 
 	"github.com/weir-social/weir/archive"
 	"github.com/weir-social/weir/archive/catalog"
+	"github.com/weir-social/weir/crashpoint"
 	"github.com/weir-social/weir/jobs"
 	"github.com/weir-social/weir/schema"
 )
@@ -56,10 +57,12 @@ func (w *SyncSegment) Work(ctx context.Context, job *river.Job[jobs.SyncSegment]
 	if err != nil {
 		return err
 	}
+	crashpoint.At(ctx, "sync: manifest stored")
 	err = pgx.BeginFunc(ctx, w.pool, func(tx pgx.Tx) error { return catalog.FinishSegment(ctx, tx, m, store.String()) })
 	if err != nil {
 		return err
 	}
+	crashpoint.At(ctx, "sync: rows deleted")
 	for _, sha := range []string{sealed, m.SHA256} {
 		os.Remove(w.archive.spooled(sha)) //nolint:errcheck // a leftover is swept later
 	}

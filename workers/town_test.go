@@ -16,6 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/weir-social/weir/collection"
+	"github.com/weir-social/weir/crashpoint"
 	"github.com/weir-social/weir/jobs"
 	"github.com/weir-social/weir/ranking"
 	"github.com/weir-social/weir/schema"
@@ -98,15 +99,17 @@ func (c *town) working(ctx context.Context) context.Context {
 	return rivertest.WorkContext(ctx, queue)
 }
 
-// afterTransaction calls a function after a worker's transaction with this number, and after all
-// later ones.
-func (c *town) afterTransaction(number int, do func()) {
-	transactions := 0
-	c.w.committed = func() {
-		if transactions++; transactions >= number {
-			do()
-		}
-	}
+// afterTransaction returns a context in which a worker calls a function after the transaction with
+// this number.
+func afterTransaction(ctx context.Context, number int, do func()) context.Context {
+	return crashpoint.On(ctx, number, "projection: after its transaction", func(context.Context) { do() })
+}
+
+// killed works a job whose process dies after its first transaction.
+func (c *town) killed(name string) {
+	c.t.Helper()
+	ctx := crashpoint.Kill(c.t.Context(), 1, "projection: after its transaction")
+	require.ErrorIs(c.t, c.w.Work(ctx, c.job(name)), context.Canceled)
 }
 
 // enqueued processes the jobs that other jobs enqueued for records, and returns how many.

@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/weir-social/weir/collection"
+	"github.com/weir-social/weir/crashpoint"
 	"github.com/weir-social/weir/ranking"
 	"github.com/weir-social/weir/schema"
 )
@@ -22,15 +23,14 @@ func TestPostStoredWhileARepostBeginsToWait(t *testing.T) {
 	c := newTown(t)
 	c.reposts("b/r1", "a/1")
 	other := worker(c.pool)
-	c.w.committed = func() {
-		c.w.committed = nil
+	ctx := afterTransaction(t.Context(), 1, func() {
 		require.Equal(t, []string{"b/r1 for a/1"}, c.waiting())
 		_, err := c.pool.Exec(t.Context(), `DELETE FROM waiting`) // the post's job looked for waiting records before the repost was committed
 		require.NoError(t, err)
 		c.posts("a/1", "", c.news)
 		require.NoError(t, other.Work(t.Context(), c.job("a/1")))
-	}
-	c.project("b/r1")
+	})
+	require.NoError(t, c.w.Work(ctx, c.job("b/r1")))
 	require.Equal(t, []string{"a/1 post " + c.news, "b/r1 repost " + c.news}, c.sharing())
 }
 
@@ -42,8 +42,8 @@ func TestQuoteBesideItsSubject(t *testing.T) {
 	c.posts("a/1", "", c.news)
 	c.posts("b/1", "a/1")
 	transactions := 0
-	c.w.committed = func() { transactions++ }
-	require.NoError(t, c.w.Work(t.Context(), c.job("b/1", "a/1")))
+	ctx := crashpoint.With(t.Context(), func(context.Context, string) { transactions++ })
+	require.NoError(t, c.w.Work(ctx, c.job("b/1", "a/1")))
 	require.Equal(t, 1, transactions)
 	require.Equal(t, []string{"a/1 post " + c.news, "b/1 quote " + c.news}, c.sharing())
 	require.Empty(t, c.waiting())
@@ -141,13 +141,12 @@ func TestPostDeletedWhileItIsReposted(t *testing.T) {
 	c.posts("a/1", "", c.news)
 	c.project("a/1")
 	c.reposts("b/r1", "a/1")
-	c.w.committed = func() {
-		c.w.committed = nil
+	ctx := afterTransaction(t.Context(), 1, func() {
 		c.deletes("a/1")
 		_, err := c.pool.Exec(t.Context(), `DELETE FROM changed_subjects`)
 		require.NoError(t, err)
-	}
-	c.project("b/r1")
+	})
+	require.NoError(t, c.w.Work(ctx, c.job("b/r1")))
 	require.Empty(t, c.rows(`SELECT rkey FROM shares`))
 	require.Equal(t, []string{"b/r1 for a/1"}, c.waiting())
 }
@@ -157,18 +156,12 @@ func TestPostDeletedWhileItIsReposted(t *testing.T) {
 func TestJobKilledBetweenItsCommitAndTheRelease(t *testing.T) {
 	t.Parallel()
 	c := newTown(t)
-	ctx, kill := context.WithCancel(t.Context())
 	c.reposts("b/r1", "a/1")
-	c.w.committed = kill
-	require.Error(t, c.w.Work(ctx, c.job("b/r1")), "killed after the repost began to wait")
+	c.killed("b/r1")
 	require.Equal(t, []string{"b/r1 for a/1"}, c.waiting())
 	c.posts("a/1", "", c.news)
-	require.Error(t, c.w.Work(ctx, c.job("a/1")))
-	ctx, kill = context.WithCancel(t.Context())
-	c.w.committed = kill
-	require.Error(t, c.w.Work(ctx, c.job("a/1")), "killed after its own shares were written")
+	c.killed("a/1")
 	require.Equal(t, []string{"a/1 post " + c.news}, c.sharing())
-	c.w.committed = nil
 	c.project("a/1")
 	require.Equal(t, []string{"a/1 post " + c.news, "b/r1 repost " + c.news}, c.sharing())
 	require.Empty(t, c.waiting())
@@ -185,7 +178,7 @@ func TestReleaseKilledWhileTheRecordSaysSomethingElse(t *testing.T) {
 	c.posts("b/1", "a/2")
 	c.posts("a/1", "", "https://old.example/")
 	ctx, kill := context.WithCancel(t.Context())
-	c.afterTransaction(2, func() {
+	ctx = afterTransaction(ctx, 2, func() {
 		require.Equal(t, []string{"b/1 for a/2"}, c.waiting())
 		c.execute(`WITH w AS (DELETE FROM waiting RETURNING *) SELECT * INTO later FROM w`)
 		c.posts("a/2", "", c.news)
@@ -195,7 +188,6 @@ func TestReleaseKilledWhileTheRecordSaysSomethingElse(t *testing.T) {
 		kill()
 	})
 	require.Error(t, c.w.Work(c.working(ctx), c.job("a/1")))
-	c.w.committed = nil
 	c.project("a/1")
 	require.Equal(t, 1, c.enqueued())
 	require.Equal(t, []string{"a/1 post https://old.example/", "a/2 post " + c.news, "b/1 quote " + c.news}, c.sharing())
@@ -211,7 +203,7 @@ func TestReleaseKilledWhileThePostChanges(t *testing.T) {
 	c.project("b/r1")
 	c.posts("a/1", "", "https://old.example/")
 	ctx, kill := context.WithCancel(t.Context())
-	c.afterTransaction(2, func() {
+	ctx = afterTransaction(ctx, 2, func() {
 		c.posts("a/1", "", c.news)
 		require.NoError(t, other.Work(t.Context(), c.job("a/1")))
 		c.execute(`DELETE FROM changed_subjects`)
@@ -219,7 +211,6 @@ func TestReleaseKilledWhileThePostChanges(t *testing.T) {
 	})
 	job := c.job("a/1")
 	require.Error(t, c.w.Work(ctx, job))
-	c.w.committed = nil
 	job.Attempt = 2
 	require.NoError(t, c.w.Work(t.Context(), job))
 	c.check(c.checks())

@@ -14,6 +14,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/weir-social/weir/app"
+	"github.com/weir-social/weir/crashpoint"
 )
 
 func main() {
@@ -38,6 +39,9 @@ func run(ctx context.Context) error {
 	}
 	defer stop()
 	if err := app.CheckArguments(os.Args[1:]); err != nil {
+		return err
+	}
+	if ctx, err = crashpoint.FromEnvironment(ctx); err != nil {
 		return err
 	}
 	return root().ExecuteContext(ctx)
