@@ -1,10 +1,7 @@
 package consumer_test
 
 import (
-	"context"
 	"encoding/json"
-	"errors"
-	"math/rand/v2"
 	"strconv"
 	"strings"
 	"sync/atomic"
@@ -15,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/weir-social/weir/consumer"
+	"github.com/weir-social/weir/crashpoint"
 	"github.com/weir-social/weir/eventually"
 	"github.com/weir-social/weir/schema"
 	"github.com/weir-social/weir/schema/schematest"
@@ -24,49 +22,28 @@ import (
 // until each rejected post is alone, also within a frame.
 const refusing = `ALTER TABLE posts ADD CONSTRAINT refusing CHECK (hashtext(rkey) % 8 <> 0)`
 
-// TestKilledAtAnyCommitLosesNothing kills the consumer in a transaction, again
-// and again, while batches are being split. Nothing is lost, and no event has
-// two dead letters. After the constraint is dropped, a retry stores all events.
+// TestKilledAtAnyCommitLosesNothing kills the consumer at each point of a commit, of
+// its first one and of one while batches are being split. Nothing is lost, and no
+// event has two dead letters. After the constraint is dropped, a retry stores all
+// events.
 //
-// The test fails if the first part of a split frame moves the position, if an
-// excerpt has all of a frame's events, or if the rest of a frame counts as
-// known as soon as one of its events is stored.
+// The test fails if the position moves before the records are stored, if the first
+// part of a split frame moves it, if an excerpt has all of a frame's events, or if
+// the rest of a frame counts as known as soon as one of its events is stored.
 func TestKilledAtAnyCommitLosesNothing(t *testing.T) {
 	onEveryWire(t, func(t *testing.T, w wire) {
 		s := newStreamOf(t, w, history{events: 250})
 		_, err := s.pool.Exec(t.Context(), refusing)
 		require.NoError(t, err)
-		killed := errors.New("killed")
-		random := rand.New(rand.NewPCG(7, 7))
-		for kills := 0; ; kills++ {
-			lives := 1 + random.IntN(10)
-			ended, cancel := s.start(func(cfg *consumer.Config) {
-				cfg.BatchEvents, cfg.BatchInterval = 60, 50*time.Millisecond
-				cfg.Enqueue = func(context.Context, pgx.Tx, []schema.Stored, time.Time) error {
-					if lives--; lives == 0 {
-						return killed
-					}
-					return nil
-				}
-			})
-			var died error
-			eventually.True(t, func() bool {
-				select {
-				case died = <-ended:
-					return true
-				default:
-					return s.read()
-				}
-			}, 20*time.Millisecond)
-			cancel()
-			if died != nil {
-				require.ErrorIs(t, died, killed)
-				continue
+		batches := func(cfg *consumer.Config) { cfg.BatchEvents, cfg.BatchInterval = 60, 50*time.Millisecond }
+		for _, nth := range []int{1, 6} {
+			for _, point := range []string{"commit: before it begins", "commit: position and records written", "commit: before its end", "commit: after its end"} {
+				s.killedAt(nth, point, batches)
 			}
-			require.NoError(t, <-ended)
-			require.Greater(t, kills, 5)
-			break
 		}
+		stop := s.run(batches)
+		s.reads()
+		stop()
 		there := s.posts()
 		refused := s.refused()
 		var accepted []post
@@ -105,6 +82,21 @@ func TestKilledAtAnyCommitLosesNothing(t *testing.T) {
 		s.holds(there)
 		require.Zero(t, count(t, s.pool, `SELECT count(*) FROM dead_letters WHERE state = 'open'`))
 	})
+}
+
+// killedAt consumes until it reaches the nth of the named points. What it was doing
+// ends there, as it does in a process that dies.
+func (s *stream) killedAt(nth int, point string, change func(*consumer.Config)) {
+	s.t.Helper()
+	c := s.consumer(func(cfg *consumer.Config) {
+		change(cfg)
+		cfg.DrainWithin = time.Nanosecond
+	})
+	ctx := crashpoint.Kill(s.t.Context(), nth, point)
+	ended := make(chan error, 1)
+	go func() { ended <- c.Run(ctx) }()
+	eventually.True(s.t, func() bool { return ctx.Err() != nil }, 20*time.Millisecond, "the consumer does not reach %q", point)
+	<-ended
 }
 
 // refused returns the rkeys that the constraint rejects.

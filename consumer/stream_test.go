@@ -55,6 +55,15 @@ func (s *stream) run(change func(*consumer.Config), endpoints ...string) (stop f
 // start consumes until it fails, or until cancel is called.
 func (s *stream) start(change func(*consumer.Config), endpoints ...string) (ended <-chan error, cancel func()) {
 	s.t.Helper()
+	c := s.consumer(change, endpoints...)
+	ctx, cancel := context.WithCancel(s.t.Context())
+	done := make(chan error, 1)
+	go func() { done <- c.Run(ctx) }()
+	return done, cancel
+}
+
+func (s *stream) consumer(change func(*consumer.Config), endpoints ...string) *consumer.Consumer {
+	s.t.Helper()
 	logger := slog.New(slog.NewTextHandler(&s.log, nil))
 	if len(endpoints) == 0 {
 		endpoints = []string{s.net.Endpoint()}
@@ -70,10 +79,7 @@ func (s *stream) start(change func(*consumer.Config), endpoints ...string) (ende
 	}
 	c, err := consumer.New(cfg)
 	require.NoError(s.t, err)
-	ctx, cancel := context.WithCancel(s.t.Context())
-	done := make(chan error, 1)
-	go func() { done <- c.Run(ctx) }()
-	return done, cancel
+	return c
 }
 
 // read reports whether every event is committed. It compares positions, because events may share
