@@ -22,15 +22,12 @@ import (
 
 // killing is a network, a database and a process between them.
 type killing struct {
-	t                   *testing.T
-	net                 *simnet.Net
-	server              *devpg.Server
-	env                 []string
-	process             *process
-	kills               int
-	deadLettersExpected int  // dead letters to expect
-	purges              bool // deleted accounts are purged, so their rows are not compared
-	signed              bool // signatures are checked; those of deleted accounts cannot be
+	t       *testing.T
+	net     *simnet.Net
+	server  *devpg.Server
+	env     []string
+	process *process
+	signed  bool // signatures are checked; those of deleted accounts cannot be
 }
 
 func newKilling(t *testing.T) *killing {
@@ -129,11 +126,7 @@ func (k *killing) compare() {
 	require.Zero(t, k.process.wait(t, time.Minute))
 
 	oracle := fold(k.net.Log().Entries())
-	oracle.deadLettersExpected = k.deadLettersExpected
 	oracle.keysGone = k.signed
-	if k.purges {
-		k.forget(&oracle, pool)
-	}
 	end := time.Now().Truncate(time.Second).Add(time.Second).UTC()
 	problems, err := oracle.problems(t.Context(), pool, end)
 	require.NoError(t, err)

@@ -1,11 +1,13 @@
 package e2e
 
 import (
+	"errors"
 	"net/url"
 	"testing"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/stretchr/testify/require"
 
 	"github.com/weir-social/weir/eventually"
@@ -84,4 +86,18 @@ func TestLeastPrivilege(t *testing.T) {
 		_, err := open(t, as(t, "stranger", database)).Exec(t.Context(), sql)
 		require.ErrorContains(t, err, "permission denied", sql)
 	}
+}
+
+// partitioned creates the partitions of posts and shares around a time, as soon as it can lock the
+// tables.
+func partitioned(t testing.TB, pool *pgxpool.Pool, at time.Time) {
+	t.Helper()
+	var err error
+	eventually.True(t, func() bool {
+		if err = schema.EnsurePostPartitions(t.Context(), pool, at, 24*time.Hour); err == nil {
+			err = ranking.EnsureDays(t.Context(), pool, at, 7*24*time.Hour)
+		}
+		return !errors.Is(err, schema.ErrBusy)
+	}, 10*time.Millisecond)
+	require.NoError(t, err)
 }
