@@ -57,17 +57,19 @@ func TestRelayIsRebuilt(t *testing.T) {
 	t.Parallel()
 	n, root := busyNetwork(t), t.TempDir()
 	settings := []string{"WEIR_ARCHIVE=dir:" + root, "WEIR_ARCHIVE_INTERVAL=1s", "WEIR_RESOLVE_LINKS=false", "WEIR_FETCH_CARDS=false"}
-	k, url := readingRelay(t, n, settings...)
+	server := schematest.Server(t)
+	url := server.URL("weir")
+	k := prepare(t, n, server, url, url, append(readsRelay(n), settings...)...)
 	pool := open(t, url)
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	go n.Live(ctx, 100)
-	for _, fault := range []simnet.Fault{simnet.Renumber, simnet.Duplicate} {
-		k.progress(5)
-		k.process.kill()
+	for point, fault := range map[string]simnet.Fault{"commit: before its end": simnet.Renumber, "sync: manifest stored": simnet.Duplicate} {
+		k.killedAt(1, point)
+		rescued(t, pool, k.process)
 		require.NoError(t, n.Do(fault))
-		k.process = start(t, k.env, "serve")
 	}
+	k.process = start(t, k.env, "serve")
 	k.progress(5)
 	cancel()
 	k.synchronized()

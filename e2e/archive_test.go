@@ -150,7 +150,7 @@ func exportLacks(t *testing.T, n *simnet.Net, env []string) []string {
 	return notOnce(events, exported)
 }
 
-// TestArchive kills a process that archives, again and again, takes its disk away, and has the
+// TestArchive kills a process where it commits, seals and syncs, takes its disk away, and has the
 // server repeat events. Every event is in the segments once. A database that is rebuilt from them
 // has the same records, and the stream resumes where they end. If the database loses the ids of the
 // archived events, it reads them from the segments too.
@@ -163,7 +163,7 @@ func TestArchive(t *testing.T) {
 	pool := open(t, url)
 	settings := []string{"WEIR_ARCHIVE=dir:" + root, "WEIR_ARCHIVE_INTERVAL=1s", "WEIR_BATCH_EVENTS=50", "WEIR_RESOLVE_LINKS=false"}
 	env := append(reads(n, url), settings...)
-	k := &killing{t: t, net: n}
+	k := &killing{t: t, net: n, env: env}
 	archived := func() {
 		t.Helper()
 		k.drain(pool)
@@ -172,19 +172,14 @@ func TestArchive(t *testing.T) {
 			return err == nil && left == 0
 		}, 20*time.Millisecond, "not everything is in the store")
 	}
-	for i := range 6 {
-		k.process = start(t, env, "serve")
-		before := count(t, pool, `SELECT count(*) FROM segments WHERE synced_at IS NOT NULL`)
-		eventually.True(t, func() bool {
-			now, err := tryCount(pool, `SELECT count(*) FROM segments`)
-			return err == nil && now > before
-		}, time.Millisecond)
-		k.process.kill()
+	for i, point := range []string{"commit: after its end", "seal: before the end", "sync: manifest stored", "sync: rows deleted"} {
+		k.killedAt(1, point)
+		rescued(t, pool, k.process)
 		n.Play(100)
-		if i == 3 {
+		if i == 1 {
 			require.NoError(t, n.Do(simnet.Renumber))
 		}
-		if i == 4 {
+		if i == 2 {
 			require.NoError(t, n.Do(simnet.Duplicate))
 		}
 	}

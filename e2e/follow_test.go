@@ -2,7 +2,6 @@ package e2e
 
 import (
 	"fmt"
-	"math/rand/v2"
 	"slices"
 	"strings"
 	"testing"
@@ -261,25 +260,20 @@ SELECT count(*) FILTER (WHERE next_at < before + interval '100 milliseconds')
 FROM (SELECT next_at, lag(next_at) OVER (ORDER BY n) AS before FROM starts) AS s`), "starts that are too close")
 }
 
-// TestKillWhileFollowing kills the process during follow syncs and backfills while the accounts
+// TestKillWhileFollowing kills the process in a follow sync and in a backfill while the accounts
 // post. Afterwards the tables hold exactly the posts of the followed accounts.
 func TestKillWhileFollowing(t *testing.T) {
 	t.Parallel()
 	n := followNetwork(t, 60)
-	n.SetLatency(30 * time.Millisecond) // long enough for a kill to hit a call
 	database := schematest.NewURL(t)
 	pool := open(t, database)
 	hub := n.Hub()
 	env := append(follower(n, database), "WEIR_WATCH="+hub.Handle, "WEIR_RETENTION=24h")
 	stop := live(t, n, 100)
-	for range 3 {
-		serve := start(t, env, "serve")
-		serve.page(t)
-		// Kill between its first call and its last.
-		calls := len(n.Calls())
-		wanted := calls + 3 + rand.IntN(40)
-		eventually.True(t, func() bool { return len(n.Calls()) >= wanted }, 5*time.Millisecond)
-		serve.kill()
+	for _, point := range []string{"follows: before a page's end", "follows: before the end", "backfill: before a page's end"} {
+		killed := start(t, append(slices.Clone(env), killAt(1, point)), "serve")
+		killed.dies(t)
+		rescued(t, pool, killed)
 	}
 	serve := start(t, env, "serve")
 	eventually.True(t, func() bool {

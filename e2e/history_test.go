@@ -168,7 +168,7 @@ func TestKilledHistoryFillsCollections(t *testing.T) {
 	}
 	many, others := dids[:2], dids[2:]
 	newest := p.fill(many, others, 150)
-	k, url := readingRelay(t, p.net, "WEIR_START=tip", "WEIR_RETENTION=24h", "WEIR_HISTORY=auto", "WEIR_HISTORY_RECORDS=150", "WEIR_API_INTERVAL=5ms", "WEIR_BACKFILL_WORKERS=2", "WEIR_JOB_TIMEOUT=8s", "WEIR_RESCUE_AFTER=9s")
+	k, url := readingRelay(t, p.net, "WEIR_START=tip", "WEIR_RETENTION=24h", "WEIR_HISTORY=auto", "WEIR_HISTORY_RECORDS=150", "WEIR_API_INTERVAL=5ms", "WEIR_BACKFILL_WORKERS=2")
 	pool := open(t, url)
 	defer pool.Close()
 	k.awaits(pool, 1, `SELECT count(*) FROM streams WHERE caught_up_at IS NOT NULL`) // the stream begins at the tip, with other collections
@@ -180,17 +180,14 @@ func TestKilledHistoryFillsCollections(t *testing.T) {
 	ended := make(chan error, 1)
 	go func() { ended <- p.writes(ctx, others, 7) }()
 	var logs strings.Builder
-	restart := func() {
-		k.process.kill()
-		logs.WriteString(k.process.stderr.String())
-		k.process = start(t, k.env, "serve")
-	}
 	k.env = append(k.env, "WEIR_COLLECTIONS=app.bsky.feed.post,"+historyPersona+"=0,"+historyNote+"=0")
-	restart()
-	for _, done := range []int{1, 25, 50} {
-		k.awaits(pool, done, `SELECT coalesce(sum(done), 0)::int FROM histories`)
-		restart()
+	k.process.kill()
+	for _, point := range []string{"reconciliation: page compared", "history: before an account's end"} {
+		k.killedAt(20, point)
+		logs.WriteString(k.process.stderr.String())
+		rescued(t, pool, k.process)
 	}
+	k.process = start(t, k.env, "serve")
 	k.awaits(pool, 2, `SELECT count(*) FROM histories WHERE completed_at IS NOT NULL`)
 	cancel()
 	require.NoError(t, <-ended)
@@ -211,7 +208,8 @@ func TestKilledHistoryFillsCollections(t *testing.T) {
 	require.Contains(t, logs.String(), `"msg":"history_limited"`)
 	require.Contains(t, logs.String(), `"msg":"collection_filled"`)
 	asked := len(p.net.Calls("com.atproto.sync.listReposByCollection"))
-	restart()
+	k.process.kill()
+	k.process = start(t, k.env, "serve")
 	k.awaits(pool, 1, `SELECT count(*) FROM river_job WHERE kind = 'fill_collections' AND state = 'completed' AND finalized_at > (SELECT max(state_since) FROM streams)`)
 	require.Len(t, p.net.Calls("com.atproto.sync.listReposByCollection"), asked, "a restart reads nothing again")
 }

@@ -37,6 +37,13 @@ func newKilling(t *testing.T) *killing {
 	return begin(t, n, server, server.URL("weir"), server.URL("weir"))
 }
 
+// killedAt starts a process that kills itself at the nth of the named points.
+func (k *killing) killedAt(nth int, point string) {
+	k.t.Helper()
+	k.process = start(k.t, append(slices.Clone(k.env), killAt(nth, point)), "serve")
+	k.process.dies(k.t)
+}
+
 func busyNetwork(t *testing.T) *simnet.Net {
 	t.Helper()
 	n, err := simnet.New(simnet.Config{Seed: uint64(time.Now().UnixNano()), Accounts: 300, History: 2000, HistorySpan: time.Hour})
@@ -48,10 +55,17 @@ func busyNetwork(t *testing.T) *simnet.Net {
 // begin migrates with one URL and serves with another.
 func begin(t *testing.T, n *simnet.Net, server *devpg.Server, migrate, serve string, env ...string) *killing {
 	t.Helper()
+	k := prepare(t, n, server, migrate, serve, env...)
+	k.process = start(t, k.env, "serve")
+	return k
+}
+
+// prepare is begin without the process.
+func prepare(t *testing.T, n *simnet.Net, server *devpg.Server, migrate, serve string, env ...string) *killing {
+	t.Helper()
 	k := &killing{t: t, net: n, server: server}
 	k.env = append(batching(t, n, serve), env...)
 	succeed(t, slices.Concat(k.env, []string{"DATABASE_URL=" + migrate}), "migrate")
-	k.process = start(t, k.env, "serve")
 	t.Cleanup(k.explain)
 	return k
 }

@@ -2,15 +2,12 @@ package e2e
 
 import (
 	"encoding/json"
-	"fmt"
 	"slices"
 	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/require"
-
-	"github.com/weir-social/weir/eventually"
 )
 
 // rebuilds destroys what was derived from the records: the texts for the search, the edges of the
@@ -37,21 +34,10 @@ func (l *layered) rebuilds(changes []layersChange) {
 		require.True(l.t, strings.HasPrefix(sql, "DROP") || done.RowsAffected() > 0, sql)
 	}
 
-	// The lock blocks the job that judges a record in the middle.
-	did, collection, rkey := splitURI(before[len(before)/2])
-	held, err := l.pool.Begin(l.t.Context())
-	require.NoError(l.t, err)
-	defer held.Rollback(l.t.Context()) //nolint:errcheck // finished, or the test has failed
-	_, err = held.Exec(l.t.Context(), `SELECT FROM records_other WHERE did = $1 AND collection = $2 AND rkey = $3 FOR UPDATE`, did, collection, rkey)
-	require.NoError(l.t, err)
 	require.Contains(l.t, succeed(l.t, l.env, "rebuild", "--projection", "lexicon", "--detach"), "rebuilds lexicon")
 	happen(l.t, l.net, changes[:len(changes)/2])
-	eventually.True(l.t, func() bool {
-		n, err := tryCount(l.pool, fmt.Sprintf(`SELECT count(*) FROM pg_stat_activity WHERE %d = ANY (pg_blocking_pids(pid)) AND EXISTS (SELECT FROM record_texts WHERE text <> 'stale')`, held.Conn().PgConn().PID()))
-		return err == nil && n > 0
-	}, 10*time.Millisecond, "no judgment waits for the record: %s", tail(l.process.stderr.String(), 2000))
-	l.process.kill()
-	require.NoError(l.t, held.Rollback(l.t.Context()))
+	l.restart(killAt(2, "judgment: after its transaction"))
+	l.process.dies(l.t)
 	l.restart()
 	happen(l.t, l.net, changes[len(changes)/2:])
 	finishes(l.t, 20*time.Millisecond, func() (int, error) {

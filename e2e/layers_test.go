@@ -14,7 +14,6 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/stretchr/testify/require"
 
-	"github.com/weir-social/weir/eventually"
 	"github.com/weir-social/weir/schema/schematest"
 	"github.com/weir-social/weir/simnet"
 )
@@ -35,7 +34,7 @@ func TestLayersEndAsAFoldSays(t *testing.T) {
 		t.Run(wire, func(t *testing.T) {
 			t.Parallel()
 			l := newLayered(t, wire)
-			l.writes(l.plan.early, 3)
+			l.writes(l.plan.early)
 			l.asked()
 			l.compare()
 			l.ladder()
@@ -105,7 +104,6 @@ END $$`,
 		_, err := l.pool.Exec(t.Context(), sql)
 		require.NoError(t, err)
 	}
-	l.process = start(t, l.env, "serve")
 	return l
 }
 
@@ -131,25 +129,23 @@ func layersFolder(t *testing.T) string {
 	return to
 }
 
-// writes makes the changes, and kills the process this many times while it is behind.
-func (l *layered) writes(changes []layersChange, kills int) {
+// writes makes the changes, and kills the process in a commit, in a judgment and in a release.
+func (l *layered) writes(changes []layersChange) {
 	l.t.Helper()
-	size := (len(changes) + kills - 1) / kills
-	for part := range slices.Chunk(changes, size) {
+	points := []string{"commit: before its end", "judgment: after its transaction", "release: after the last look"}
+	for _, point := range points {
+		part := changes[:len(changes)/len(points)]
+		changes = changes[len(part):]
+		l.restart(killAt(1, point))
 		happen(l.t, l.net, part)
-		before, err := tryCount(l.pool, `SELECT count(*) FROM verdicts`)
-		require.NoError(l.t, err)
-		eventually.True(l.t, func() bool {
-			now, err := tryCount(l.pool, `SELECT count(*) FROM verdicts`)
-			return err == nil && now != before
-		}, 3*time.Millisecond, "nothing is judged: %s", l.process.stderr.String())
-		l.process.kill()
-		l.restart()
+		l.process.dies(l.t)
 	}
+	l.restart()
+	happen(l.t, l.net, changes)
 }
 
 // restart starts a process in place of one that was killed.
-func (l *layered) restart() {
+func (l *layered) restart(env ...string) {
 	l.t.Helper()
 	finishes(l.t, 3*time.Millisecond, func() (int, error) { // statements of the killed process may still be committed
 		return tryCount(l.pool, `SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND backend_type = 'client backend' AND application_name <> 'oracle'`)
@@ -157,7 +153,7 @@ func (l *layered) restart() {
 	// The killed process's leadership and jobs are held for minutes: end that now.
 	_, err := l.pool.Exec(l.t.Context(), `WITH dead AS (DELETE FROM river_leader) UPDATE river_job SET attempted_at = attempted_at - interval '1 hour' WHERE state = 'running'`)
 	require.NoError(l.t, err)
-	l.process = start(l.t, l.env, "serve")
+	l.process = start(l.t, slices.Concat(l.env, env), "serve")
 }
 
 // unjudged counts the jobs left to do, without the checks that are due later.
@@ -257,5 +253,4 @@ func (l *layered) ladder() {
 	}
 	l.process.signal(syscall.SIGTERM) // a process that stops gracefully leaves the rest to the next
 	require.Zero(l.t, l.process.wait(l.t, time.Minute))
-	l.process = start(l.t, l.env, "serve")
 }

@@ -196,10 +196,10 @@ func TestSharesOfNostrEqualTheFold(t *testing.T) {
 		n, err := tryCount(pool, `SELECT count(*) FROM streams WHERE name LIKE 'nostr:%' AND cursor_kind = 'time'`)
 		return err == nil && n == 4
 	}
-	for part := range 3 { // kills while the past is read
-		serve := start(t, env, "serve")
-		eventually.True(t, func() bool { return seen() > part*events/5 || past() }, tick)
-		serve.kill()
+	for _, point := range []string{"commit: position and records written", "commit: after its end"} { // while the past is read
+		killed := start(t, append(slices.Clone(env), killAt(3, point)), "serve")
+		killed.dies(t)
+		rescued(t, pool, killed)
 	}
 	serve := start(t, env, "serve")
 	eventually.True(t, past, tick, serve.stderr.String())

@@ -1,13 +1,11 @@
 package e2e
 
 import (
-	"fmt"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/weir-social/weir/eventually"
 	"github.com/weir-social/weir/schema/schematest"
 )
 
@@ -17,33 +15,18 @@ import (
 func TestKilledRebuildOfLinks(t *testing.T) {
 	schematest.Long(t)
 	t.Parallel()
-	k := newKilling(t)
-	stop := live(t, k.net, 100)
-	k.progress(10)
-	pool := open(t, k.server.URL("weir"))
-
-	// A transaction locks a post from the second half of the pages.
-	const middle = `
-SELECT did || ' ' || rkey FROM posts WHERE did >= (SELECT did FROM posts ORDER BY did OFFSET (SELECT count(*) / 2 FROM posts) LIMIT 1)
-AND EXISTS (SELECT FROM shares AS s WHERE s.did = posts.did AND s.rkey = posts.rkey) ORDER BY did, rkey LIMIT 1`
-	var did, rkey string
-	eventually.True(t, func() bool { // posts are stored before their shares
-		return pool.QueryRow(t.Context(), `SELECT split_part(m, ' ', 1), split_part(m, ' ', 2) FROM (`+middle+`) AS m (m)`).Scan(&did, &rkey) == nil
-	}, 20*time.Millisecond)
-	execute(t, k.server.URL("weir"), `DELETE FROM shares; DELETE FROM subjects`)
-	held, err := pool.Begin(t.Context())
-	require.NoError(t, err)
-	defer held.Rollback(t.Context()) //nolint:errcheck // finished, or the test has failed
-	_, err = held.Exec(t.Context(), `SELECT FROM posts WHERE did = $1 AND rkey = $2 FOR UPDATE`, did, rkey)
-	require.NoError(t, err)
-	require.Contains(t, succeed(t, k.env, "rebuild", "--projection", "links", "--detach"), "rebuilds links")
-	eventually.True(t, func() bool {
-		n, err := tryCount(pool, fmt.Sprintf(`
-SELECT count(*) FROM pg_stat_activity WHERE %d = ANY (pg_blocking_pids(pid)) AND EXISTS (SELECT FROM shares WHERE did < '%s')`, held.Conn().PgConn().PID(), did))
-		return err == nil && n > 0
-	}, 10*time.Millisecond, "no job waits for the post: %s", tail(k.process.stderr.String(), 2000))
+	server := schematest.Server(t)
+	k := prepare(t, busyNetwork(t), server, server.URL("weir"), server.URL("weir"))
+	pool := open(t, server.URL("weir"))
+	k.process = start(t, k.env, "serve")
+	k.drain(pool)
 	k.process.kill()
-	require.NoError(t, held.Rollback(t.Context()))
+	require.Positive(t, count(t, pool, `SELECT count(*) FROM shares`))
+	execute(t, k.server.URL("weir"), `DELETE FROM shares; DELETE FROM subjects`)
+	require.Contains(t, succeed(t, k.env, "rebuild", "--projection", "links", "--detach"), "rebuilds links")
+	stop := live(t, k.net, 100)
+	k.killedAt(2, "rebuild: before a page's end")
+	rescued(t, pool, k.process)
 	k.process = start(t, k.env, "serve")
 	k.progress(5)
 	stop()

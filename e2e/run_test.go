@@ -22,8 +22,8 @@ import (
 
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/stretchr/testify/require"
-	"golang.org/x/sys/unix"
 
+	"github.com/weir-social/weir/crashpoint"
 	"github.com/weir-social/weir/schema/schematest"
 )
 
@@ -48,9 +48,9 @@ func TestMain(m *testing.M) {
 }
 
 // buildArguments are those of the Dockerfile, with CGO_ENABLED=0, so that the tests run the
-// deployed binary.
+// deployed binary, except that the linker lets it obey crashpoint.Variable.
 func buildArguments(out, what string) []string {
-	return []string{"build", "-trimpath", "-ldflags=-s -w", "-o", out, what}
+	return []string{"build", "-trimpath", "-ldflags=-s -w " + crashpoint.Linked, "-o", out, what}
 }
 
 // raceDetector reports whether these tests were built with -race, as make test-race does. The
@@ -119,19 +119,11 @@ func (p *process) signal(s syscall.Signal) {
 	p.cmd.Process.Signal(s) //nolint:errcheck // the process may have ended already
 }
 
-// pause sends SIGSTOP and waits until the whole process has stopped: until then, its other threads
-// may continue.
+// pause sends SIGSTOP and waits until the whole process has stopped.
 func (p *process) pause(t testing.TB) {
 	t.Helper()
 	p.signal(syscall.SIGSTOP)
-	for {
-		err := unix.Waitid(unix.P_PID, p.cmd.Process.Pid, nil, unix.WSTOPPED|unix.WEXITED|unix.WNOWAIT, nil)
-		if errors.Is(err, unix.EINTR) {
-			continue
-		}
-		require.NoError(t, err, "wait until the process is paused")
-		return
-	}
+	p.stops(t)
 }
 
 // kill sends SIGKILL and waits for the end.
@@ -140,11 +132,11 @@ func (p *process) kill() {
 	<-p.exited
 }
 
-// rescued has the jobs that a killed process was running given to another one now, although a job may
-// run for long.
+// rescued gives the jobs that a killed process was running to other ones now, instead of when they
+// have run for too long.
 func rescued(t *testing.T, pool *pgxpool.Pool, killed *process) {
 	t.Helper()
-	_, err := pool.Exec(t.Context(), `UPDATE river_job SET attempted_at = attempted_at - interval '1 hour'
+	_, err := pool.Exec(t.Context(), `UPDATE river_job SET state = 'available'
 		WHERE state = 'running' AND attempted_by[array_upper(attempted_by, 1)] LIKE '%/' || $1::int || '/%'`, killed.cmd.Process.Pid)
 	require.NoError(t, err)
 }

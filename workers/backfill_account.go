@@ -247,12 +247,12 @@ func (w *BackfillAccount) page(ctx context.Context, job *river.Job[jobs.Backfill
 		if err := w.projections.Enqueue(river.ClientFromContext[pgx.Tx](ctx), "")(ctx, tx, schema.NotFresh(written), time.Time{}); err != nil {
 			return err
 		}
+		crashpoint.At(ctx, "backfill: before a page's end")
 		_, err = river.ResumableSetStepCursorTx[*riverDriver](ctx, tx, job, place)
 		return err
 	})
 	if err == nil {
 		*at = place
-		crashpoint.At(ctx, "backfill: page stored")
 	}
 	return err
 }

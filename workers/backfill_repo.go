@@ -17,6 +17,7 @@ import (
 
 	"github.com/weir-social/weir/bluesky"
 	"github.com/weir-social/weir/collection"
+	"github.com/weir-social/weir/crashpoint"
 	"github.com/weir-social/weir/history"
 	"github.com/weir-social/weir/jobs"
 	"github.com/weir-social/weir/schema"
@@ -286,6 +287,7 @@ func (h *pastReader) end(ctx context.Context, a history.Account, limited bool) e
 	if limited {
 		h.log.Info("history_limited", "collection", a.Collection, "records", a.Records, "bytes", a.Bytes, "effect", "older records of the account are not stored: see WEIR_HISTORY_RECORDS and WEIR_HISTORY_BYTES")
 	}
+	crashpoint.At(ctx, "history: before an account's end")
 	return history.EndAccount(ctx, h.pool, a, limited)
 }
 

@@ -45,7 +45,6 @@ func (w *CheckParked) Work(ctx context.Context, job *river.Job[jobs.CheckParked]
 				if err := enqueueDependents(ctx, tx, known); err != nil {
 					return err
 				}
-				crashpoint.At(ctx, "release: before its end")
 			}
 			return w.ask(ctx, tx, last)
 		})

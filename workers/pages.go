@@ -68,6 +68,7 @@ func enqueuePages[T river.JobArgs](ctx context.Context, p paging, job *river.Job
 				if _, err := river.ClientFromContext[pgx.Tx](ctx).InsertTx(ctx, tx, args, &river.InsertOpts{Queue: p.queue, Priority: p.priority}); err != nil {
 					return fmt.Errorf("enqueue %s: %w", args.Kind(), err)
 				}
+				crashpoint.At(ctx, "rebuild: before a page's end")
 				_, err = river.ResumableSetStepCursorTx[*riverDriver](ctx, tx, job, to)
 				return err
 			}); err != nil {
@@ -77,7 +78,6 @@ func enqueuePages[T river.JobArgs](ctx context.Context, p paging, job *river.Job
 				return nil
 			}
 			end = to
-			crashpoint.At(ctx, "rebuild: page enqueued")
 		}
 	})
 	return end, err

@@ -293,6 +293,7 @@ func (w *ProcessPosts) replace(ctx context.Context, p *sharing, keys []schema.Ke
 			return err
 		}
 		p.due = p.due || shared.Changed
+		crashpoint.At(ctx, "projection: before its end")
 		return enqueueStrays(ctx, tx, strays)
 	})
 }

@@ -197,12 +197,12 @@ func (w *SyncFollows) page(ctx context.Context, job *river.Job[jobs.SyncFollows]
 		if err != nil {
 			return err
 		}
+		crashpoint.At(ctx, "follows: before a page's end")
 		_, err = river.ResumableSetStepCursorTx[*riverDriver](ctx, tx, job, place)
 		return err
 	})
 	if err == nil {
 		*at = place
-		crashpoint.At(ctx, "follows: page stored")
 	}
 	return err
 }
