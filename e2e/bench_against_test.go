@@ -172,15 +172,9 @@ func (a *against) live(program, url string) *os.ProcessState {
 	var out bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &out
 	require.NoError(a.b, cmd.Start())
-	conn, err := pgx.Connect(a.b.Context(), url)
-	require.NoError(a.b, err)
-	last := time.UnixMicro(lastDelivered(a.net).TimeUS)
-	eventually.True(a.b, func() bool {
-		var read bool
-		err := conn.QueryRow(a.b.Context(), `SELECT coalesce(bool_or(last_event_at >= $1), false) FROM streams`, last).Scan(&read)
-		return err == nil && read
-	}, 50*time.Millisecond, "%s does not read the stream: %s", program, &out)
-	require.NoError(a.b, conn.Close(a.b.Context()))
+	pool := open(a.b, url)
+	readsAll(a.b, pool, a.net)
+	pool.Close()
 	require.NoError(a.b, cmd.Process.Signal(syscall.SIGTERM))
 	require.NoError(a.b, cmd.Wait(), out.String())
 	return cmd.ProcessState

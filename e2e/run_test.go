@@ -188,7 +188,7 @@ func (l *lockedBuffer) String() string {
 
 func tail(s string, n int) string { return s[max(0, len(s)-n):] }
 
-func open(t *testing.T, url string) *pgxpool.Pool {
+func open(t testing.TB, url string) *pgxpool.Pool {
 	t.Helper()
 	pool, err := pgxpool.New(context.Background(), url)
 	require.NoError(t, err)
