@@ -17,7 +17,6 @@ import (
 
 	"github.com/weir-social/weir/devpg"
 	"github.com/weir-social/weir/eventually"
-	"github.com/weir-social/weir/schema/schematest"
 	"github.com/weir-social/weir/simnet"
 )
 
@@ -29,13 +28,6 @@ type killing struct {
 	env     []string
 	process *process
 	signed  bool // signatures are checked; those of deleted accounts cannot be
-}
-
-func newKilling(t *testing.T) *killing {
-	t.Helper()
-	n := busyNetwork(t)
-	server := schematest.Server(t)
-	return begin(t, n, server, server.URL("weir"), server.URL("weir"))
 }
 
 // killedAt starts a process that kills itself at the nth of the named points.
