@@ -180,7 +180,7 @@ func (b *bucket) ages() {
 	b.aged = true
 }
 
-// objects returns the objects whose names have this suffix.
+// objects returns the objects whose names have this suffix. An object may be deleted meanwhile.
 func (b *bucket) objects(suffix string) map[string][]byte {
 	b.t.Helper()
 	prefix := gofakes3.NewPrefix(nil, nil)
@@ -192,6 +192,9 @@ func (b *bucket) objects(suffix string) map[string][]byte {
 			continue
 		}
 		object, err := b.backend.GetObject("weir", o.Key, nil)
+		if gofakes3.HasErrorCode(err, gofakes3.ErrNoSuchKey) {
+			continue
+		}
 		require.NoError(b.t, err)
 		found[strings.TrimPrefix(o.Key, "archive/")], err = io.ReadAll(object.Contents)
 		require.NoError(b.t, err)
