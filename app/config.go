@@ -76,11 +76,6 @@ type Config struct {
 	Start string `env:"WEIR_START" envDefault:"tip"`
 	// Ask a Jetstream server for zstd frames.
 	Compress bool `env:"WEIR_COMPRESS" envDefault:"true"`
-	// Where the zstd dictionary is downloaded at the first start. It is then kept in the
-	// database. Without a dictionary, frames are not compressed.
-	DictionaryURL string `env:"WEIR_DICTIONARY_URL" envDefault:"https://raw.githubusercontent.com/bluesky-social/jetstream/main/pkg/models/zstd_dictionary"`
-	// The dictionary's SHA-256. A download with another hash is refused.
-	DictionarySHA256 string `env:"WEIR_DICTIONARY_SHA256" envDefault:"b8d77b46933aceecbdd5275a01241efc985c970c78162b8150cf67a26522f70c"`
 	// A batch closes at this many events, at 4 MiB, or after WEIR_BATCH_INTERVAL, whichever
 	// comes first.
 	BatchEvents int `env:"WEIR_BATCH_EVENTS" envDefault:"4000"`

@@ -2,7 +2,6 @@ package app
 
 import (
 	"context"
-	"errors"
 	"log/slog"
 	"net"
 	"net/http"
@@ -16,7 +15,6 @@ import (
 
 	"github.com/weir-social/weir/bluesky"
 	"github.com/weir-social/weir/consumer"
-	"github.com/weir-social/weir/consumer/jetstream"
 	"github.com/weir-social/weir/consumer/socket"
 	"github.com/weir-social/weir/ops/doctor"
 	"github.com/weir-social/weir/ranking"
@@ -55,16 +53,12 @@ func (c Config) checkOpsListen() doctor.Finding {
 // checks returns the checks of a valid configuration.
 func (c Config) checks(within time.Duration) []doctor.Check {
 	pool := c.pool(within)
-	dictionary := c.loadDictionary(pool)
 	checks := []doctor.Check{c.databaseCheck(within, pool, false)}
 	source, _ := c.source()
-	if c.Compress && source.compresses {
-		checks = append(checks, doctor.DictionaryCheck(dictionary))
-	}
 	client, reads := &http.Client{}, App{cfg: c, stored: c.registry(), signatures: &signatures{}}
 	reads.cfg.Verify = VerifyWhole // nothing is stored
 	checks = append(checks, doctor.StreamCheck(doctor.Stream{Name: source.name, Variable: source.variable, Endpoints: source.endpoints(c), Source: func(endpoint string) (consumer.Source, error) {
-		return source.open(reads, opening{filter: consumer.Filter{Everyone: true}, dictionary: dictionary,
+		return source.open(reads, opening{filter: consumer.Filter{Everyone: true},
 			Config: socket.Config{Endpoints: []string{endpoint}, DialTimeout: within / 2, UserAgent: userAgent}})
 	}}, within*3/4),
 		doctor.ServiceCheck(doctor.Service{Name: "appview", Variable: "WEIR_APPVIEW", UserAgent: userAgent, Client: client,
@@ -100,26 +94,6 @@ func (c Config) databaseCheck(within time.Duration, pool func() (*pgxpool.Pool, 
 		Pooled: c.pooled(),
 		Within: within / 2,
 	})
-}
-
-// loadDictionary returns a function that reads the dictionary from the database or
-// its URL once, and does not store it.
-func (c Config) loadDictionary(pool func() (*pgxpool.Pool, error)) func(context.Context) ([]byte, error) {
-	load := sync.OnceValues(func() ([]byte, error) {
-		ctx, cancel := context.WithTimeout(context.Background(), connectTimeout)
-		defer cancel()
-		if p, err := pool(); err == nil {
-			if kept, err := schema.Dictionary(ctx, p, c.DictionarySHA256); err == nil {
-				return kept, nil
-			}
-		}
-		fetched, err := jetstream.Dictionary(ctx, http.DefaultClient, c.DictionaryURL, c.DictionarySHA256)
-		if err != nil {
-			return nil, errors.New(strings.ReplaceAll(err.Error(), c.DictionaryURL, shown(c.DictionaryURL, false)))
-		}
-		return fetched, nil
-	})
-	return func(context.Context) ([]byte, error) { return load() }
 }
 
 // login makes a call as the configured account.

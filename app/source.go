@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"net/http"
 	"strings"
 	"time"
 
@@ -26,7 +25,7 @@ func sources() []sourceEntry {
 	return []sourceEntry{
 		{
 			name: "jetstream", wire: jetstream.WireName, words: "the public Jetstream",
-			variable: "WEIR_JETSTREAM", endpoints: func(c Config) []string { return c.Jetstream }, compresses: true,
+			variable: "WEIR_JETSTREAM", endpoints: func(c Config) []string { return c.Jetstream },
 			open: App.openJetstream, newWire: App.jetstreamWire,
 			strip: func() archive.Strip { return consumer.Strip(jetstream.Wire(nil)) },
 		},
@@ -52,10 +51,9 @@ type sourceEntry struct {
 	network string // of its accounts: how their DIDs begin; empty: the network of repositories
 
 	// Of a source that WEIR_SOURCE names.
-	words      string // what it reads
-	variable   string // of the endpoints
-	endpoints  func(Config) []string
-	compresses bool // its servers can compress with the dictionary
+	words     string // what it reads
+	variable  string // of the endpoints
+	endpoints func(Config) []string
 
 	// streams returns the streams of a source that is read besides that of WEIR_SOURCE, which
 	// cannot name it; nil: WEIR_SOURCE can.
@@ -86,8 +84,7 @@ type configuredStream struct {
 // opening is what a source needs besides the process.
 type opening struct {
 	socket.Config
-	filter     consumer.Filter                       // the first one, for a server that filters
-	dictionary func(context.Context) ([]byte, error) // for a server that compresses
+	filter consumer.Filter // the first one, for a server that filters
 }
 
 // fetchedWire is the wire that decodes what schema.ArchiveFetched archives, see schema.Fetched.
@@ -212,13 +209,12 @@ func (c Config) streams() ([]configuredStream, error) {
 // source returns the source of a stream, which logs and counts there. It requests no
 // account until its filter is set.
 func (p App) source(of configuredStream, log *slog.Logger, metrics prometheus.Registerer) (consumer.Source, error) {
-	return of.from.open(p, opening{dictionary: p.dictionary,
-		Config: socket.Config{Endpoints: of.endpoints, QuietAfter: p.cfg.QuietAfter, Logger: log, Registerer: metrics, UserAgent: userAgent}})
+	return of.from.open(p, opening{Config: socket.Config{Endpoints: of.endpoints, QuietAfter: p.cfg.QuietAfter, Logger: log, Registerer: metrics, UserAgent: userAgent}})
 }
 
 func (p App) openJetstream(o opening) (consumer.Source, error) {
 	o.filter.Collections = p.stored.Repositories().Filter()
-	return jetstream.New(jetstream.Config{Config: o.Config, Filter: o.filter, Compress: p.cfg.Compress, Dictionary: o.dictionary, Wanted: p.stored.Stores})
+	return jetstream.New(jetstream.Config{Config: o.Config, Filter: o.filter, Compress: p.cfg.Compress, Wanted: p.stored.Stores})
 }
 
 func (p App) jetstreamWire(bool) (consumer.Wire, error) { return jetstream.Wire(p.stored.Stores), nil }
@@ -281,24 +277,4 @@ func decodeSnapshot(record []byte, arrived time.Time, m *consumer.Message) {
 	if _, err := schema.ParseSnapshotPart(record); err != nil {
 		m.Refuse(&consumer.Malformed{Cause: err.Error(), Raw: record})
 	}
-}
-
-// dictionary returns the zstd dictionary from the database, or downloads it on the
-// first use.
-func (p App) dictionary(ctx context.Context) ([]byte, error) {
-	kept, err := schema.Dictionary(ctx, p.pool, p.cfg.DictionarySHA256)
-	if err == nil {
-		return kept, nil
-	}
-	if !errors.Is(err, schema.ErrNoRows) {
-		return nil, err
-	}
-	fetched, err := jetstream.Dictionary(ctx, http.DefaultClient, p.cfg.DictionaryURL, p.cfg.DictionarySHA256)
-	if err != nil {
-		return nil, err
-	}
-	if err := schema.StoreDictionary(ctx, p.pool, p.cfg.DictionarySHA256, p.cfg.DictionaryURL, fetched, time.Now()); err != nil {
-		p.log.Warn("dictionary_store_failed", "error", err)
-	}
-	return fetched, nil
 }

@@ -167,7 +167,7 @@ func (a *against) run(env []string, program string, args ...string) *os.ProcessS
 func (a *against) live(program, url string) *os.ProcessState {
 	a.b.Helper()
 	cmd := exec.Command(program, "consume")
-	cmd.Env = []string{"DATABASE_URL=" + url, "WEIR_JETSTREAM=" + a.net.URL(), "WEIR_START=oldest", "WEIR_DICTIONARY_URL=" + a.net.DictionaryURL(), "WEIR_DICTIONARY_SHA256=" + a.net.DictionarySHA256(),
+	cmd.Env = []string{"DATABASE_URL=" + url, "WEIR_JETSTREAM=" + a.net.URL(), "WEIR_START=oldest", "WEIR_COMPRESS=false",
 		"WEIR_OPS_LISTEN=off", "WEIR_LOG_LEVEL=warn", "WEIR_BATCH_EVENTS=20"} // older commits know these
 	var out bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &out

@@ -94,7 +94,7 @@ func TestDoctorFindsNothing(t *testing.T) {
 	defer stop()
 	found := allWell(t, env)
 	for _, check := range []string{"configuration", "version", "database", "migrations", "version of Postgres", "clock of Postgres", "setting fsync", "setting max_connections",
-		"projections", "lease", "old transactions", "replication slots", "indexes", "pooler", "dictionary", "jetstream " + n.Address(), "appview " + n.Address(), "clock of appview " + n.Address(),
+		"projections", "lease", "old transactions", "replication slots", "indexes", "pooler", "jetstream " + n.Address(), "appview " + n.Address(), "clock of appview " + n.Address(),
 		"directory " + n.Address(), "login", "collections"} {
 		finding(t, found, check)
 	}
@@ -410,7 +410,7 @@ func TestDoctorTimesOut(t *testing.T) {
 	t.Cleanup(func() { silent.Close() }) //nolint:errcheck // the test is over
 	at := silent.Addr().String()
 	found, code := examined(t, []string{"DATABASE_URL=postgres://u:p@" + at + "/x?sslmode=disable", "WEIR_JETSTREAM=ws://" + at, "WEIR_APPVIEW=http://" + at,
-		"WEIR_DIRECTORY=http://" + at, "WEIR_DICTIONARY_URL=http://" + at}, "--within", "2s")
+		"WEIR_DIRECTORY=http://" + at}, "--within", "2s")
 	require.Equal(t, 1, code)
 	for _, check := range []string{"database", "jetstream " + at, "appview " + at, "directory " + at} {
 		require.Equal(t, doctor.Fail, finding(t, found, check).Level)

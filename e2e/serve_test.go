@@ -53,8 +53,7 @@ func reads(n *simnet.Net, database string) []string {
 // alone is like reads, with Weir's own workers and batches: for a benchmark, a soak, or make chaos,
 // which share the machine with no other test.
 func alone(n *simnet.Net, database string) []string {
-	return []string{"DATABASE_URL=" + database, "WEIR_JETSTREAM=" + n.URL(), "WEIR_START=oldest", "WEIR_DICTIONARY_URL=" + n.DictionaryURL(),
-		"WEIR_DICTIONARY_SHA256=" + n.DictionarySHA256(), "WEIR_LISTEN=127.0.0.1:0", "WEIR_LEASE_TTL=1s", "WEIR_JOB_TIMEOUT=8s", "WEIR_RESCUE_AFTER=9s",
+	return []string{"DATABASE_URL=" + database, "WEIR_JETSTREAM=" + n.URL(), "WEIR_START=oldest", "WEIR_LISTEN=127.0.0.1:0", "WEIR_LEASE_TTL=1s", "WEIR_JOB_TIMEOUT=8s", "WEIR_RESCUE_AFTER=9s",
 		"WEIR_QUIET_AFTER=1s", "WEIR_LOG_LEVEL=info", "WEIR_RETENTION=0", "WEIR_HISTORY=manual", "WEIR_RELAYS=" + n.RelayURL()}
 }
 
@@ -283,23 +282,6 @@ func TestIngestOfAPipeEndsWithASignal(t *testing.T) {
 	ingest.signal(syscall.SIGTERM)
 	require.Equal(t, 1, ingest.wait(t, patience))
 	require.Contains(t, ingest.stderr.String(), "stopped before the end of the recording")
-}
-
-// TestDictionaryIsKept shows that the dictionary is kept after the first download: a later start
-// does not download it again.
-func TestDictionaryIsKept(t *testing.T) {
-	t.Parallel()
-	n := network(t, 300)
-	database := schematest.NewURL(t)
-	pool := open(t, database)
-	first := start(t, reads(n, database), "consume")
-	eventually.True(t, func() bool { return count(t, pool, `SELECT count(*) FROM posts`) > 0 }, 20*time.Millisecond)
-	require.Equal(t, 1, count(t, pool, `SELECT count(*) FROM dictionaries`))
-	stopServe(t, first)
-	n.Play(200)
-	second := start(t, append(reads(n, database), "WEIR_DICTIONARY_URL=http://127.0.0.1:1/"), "consume")
-	readsAll(t, pool, n)
-	require.NotContains(t, second.stderr.String(), "plain_frames")
 }
 
 // TestDemoShowsBothNetworks shows simulated accounts of both networks in a browser, together and

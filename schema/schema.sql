@@ -329,15 +329,6 @@ CREATE TABLE deleted_records (
 );
 CREATE INDEX deleted_records_at ON deleted_records USING btree (at);
 
--- Compression dictionaries, kept after the first download.
-CREATE TABLE dictionaries (
-    sha256 text NOT NULL,
-    url text NOT NULL,
-    bytes bytea NOT NULL,
-    fetched_at timestamp with time zone NOT NULL,
-    CONSTRAINT dictionaries_pkey PRIMARY KEY (sha256)
-);
-
 -- Revisions of records that their authors let expire. The job check_subjects deletes those that are due, and the row.
 CREATE TABLE expirations (
     did text COLLATE "C" NOT NULL,

@@ -12,6 +12,7 @@ import (
 	"github.com/coder/websocket"
 	"github.com/stretchr/testify/require"
 
+	"github.com/weir-social/weir/consumer/jetstream/dictionary"
 	"github.com/weir-social/weir/eventually"
 	"github.com/weir-social/weir/simnet"
 )
@@ -111,8 +112,7 @@ func TestStalledClientCanBeCut(t *testing.T) {
 func TestGarbageAndInvalidUTF8AreSentAndReplayed(t *testing.T) {
 	t.Parallel()
 	n := network(t, simnet.Config{Seed: 6, History: 3})
-	dict := dictionary(t, n)
-	plain, packed := dial(t, n), dial(t, n, "compress", "true").decodes(dict)
+	plain, packed := dial(t, n), dial(t, n, "compress", "true").decodes(dictionary.V1)
 	do(t, n, simnet.Garbage)
 	do(t, n, simnet.NotUTF8)
 	n.Play(1)
@@ -149,10 +149,9 @@ func TestOversizedIsSentOnceToConnectedClients(t *testing.T) {
 func TestDuplicateSendsTheLastTenAgain(t *testing.T) {
 	t.Parallel()
 	n := network(t, simnet.Config{Seed: 6, History: 30})
-	dict := dictionary(t, n)
 	did := n.Log().Entries()[25].DID
 	want := chosen(n, func(e *simnet.Entry) bool { return e.DID == did && e.Seq >= n.Log().Entries()[20].Seq })
-	clients := []*client{dial(t, n), dial(t, n, "compress", "true").decodes(dict)}
+	clients := []*client{dial(t, n), dial(t, n, "compress", "true").decodes(dictionary.V1)}
 	picky := dial(t, n, "wantedDids", did)
 	n.Inject([]byte("which is no event"))
 	do(t, n, simnet.Duplicate)
@@ -174,10 +173,9 @@ func TestDuplicateSendsTheLastTenAgain(t *testing.T) {
 func TestRenumberChangesTheNumbersOfOldEvents(t *testing.T) {
 	t.Parallel()
 	n := network(t, simnet.Config{Seed: 6, History: 50})
-	dict := dictionary(t, n)
 	c := dial(t, n, "cursor", "0")
 	before := c.seqs(50)
-	packed := dial(t, n, "cursor", "0", "compress", "true").decodes(dict)
+	packed := dial(t, n, "cursor", "0", "compress", "true").decodes(dictionary.V1)
 	require.Equal(t, before, packed.seqs(50))
 	require.NoError(t, packed.conn.CloseNow())
 	address := n.Address()
@@ -185,7 +183,7 @@ func TestRenumberChangesTheNumbersOfOldEvents(t *testing.T) {
 	require.Equal(t, address, n.Address())
 
 	entries := n.Log().Entries()
-	for _, resumed := range []*client{dial(t, n, "cursor", digits(before[30])), dial(t, n, "cursor", digits(before[30]), "compress", "true").decodes(dict)} {
+	for _, resumed := range []*client{dial(t, n, "cursor", digits(before[30])), dial(t, n, "cursor", digits(before[30]), "compress", "true").decodes(dictionary.V1)} {
 		e := resumed.next()
 		require.Equal(t, before[30], *e.Cursor)
 		require.Equal(t, entries[34].TimeUS, e.TimeUS, "the number names a later event")
@@ -310,11 +308,10 @@ func TestUnknownFaultsAreRefused(t *testing.T) {
 func TestInjectedFramesAreUnchanged(t *testing.T) {
 	t.Parallel()
 	n := network(t, simnet.Config{Seed: 6, History: 2})
-	dict := dictionary(t, n)
 	frame := []byte(`{"did":"did:plc:x","kind":"unheard of"}`)
 	n.Inject(frame)
 	copy(frame, "overwritten") // the caller changes the frame afterwards
-	for _, c := range []*client{dial(t, n, "cursor", "0"), dial(t, n, "cursor", "0", "compress", "true").decodes(dict)} {
+	for _, c := range []*client{dial(t, n, "cursor", "0"), dial(t, n, "cursor", "0", "compress", "true").decodes(dictionary.V1)} {
 		c.seqs(2)
 		require.Equal(t, `{"did":"did:plc:x","kind":"unheard of"}`, string(c.frame()))
 	}

@@ -15,10 +15,6 @@ func (n *Net) routes() http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /subscribe", n.ready(n.subscribe))
 	mux.HandleFunc("GET /xrpc/com.atproto.sync.subscribeRepos", n.ready(n.subscribeRepos))
-	mux.HandleFunc("GET /dictionary", func(w http.ResponseWriter, _ *http.Request) {
-		w.Header().Set("Content-Type", "application/octet-stream")
-		w.Write(n.dict) //nolint:errcheck // the client left
-	})
 	mux.HandleFunc("GET /blob/{did}/{cid}", picture)
 	mux.HandleFunc("/xrpc/{nsid}", n.xrpc(endpoints()))
 	mux.HandleFunc("GET /{did}", n.directory)

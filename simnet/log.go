@@ -177,6 +177,16 @@ func (it *item) frame(g Generation, shift int64) []byte {
 	return data
 }
 
+// compressed returns the item's frame, compressed with zstd.
+func (n *Net) compressed(it *item, shift int64) []byte {
+	if e := it.zstd.Load(); e != nil && e.shift == shift {
+		return e.data
+	}
+	data := n.encoder.EncodeAll(it.frame(n.cfg.Generation, shift), nil)
+	it.zstd.Store(&encoded{n.cfg.Generation, shift, data})
+	return data
+}
+
 // encode returns the event in the v1 wire format.
 func (e *Entry) encode(g Generation, shift int64) []byte {
 	b := make([]byte, 0, 256+len(e.Record))

@@ -27,10 +27,9 @@ func TestSameSeedGivesTheSameBytes(t *testing.T) {
 	for _, mix := range []simnet.Mix{simnet.MixPosts, simnet.MixNetwork} {
 		cfg := simnet.Config{Seed: 7, Accounts: 300, Mix: mix, History: 2000, Start: fixedStart()}
 		for _, g := range []simnet.Generation{simnet.V1, simnet.V2} {
-			one, n := written(t, cfg, g)
-			other, m := written(t, cfg, g)
+			one, _ := written(t, cfg, g)
+			other, _ := written(t, cfg, g)
 			require.True(t, bytes.Equal(one, other), "the same seed gave two histories")
-			require.Equal(t, n.DictionarySHA256(), m.DictionarySHA256(), "the same seed gave two dictionaries")
 		}
 		cfg.Seed = 8
 		one, _ := written(t, cfg, simnet.V2)

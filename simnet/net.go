@@ -8,8 +8,6 @@ package simnet
 import (
 	"cmp"
 	"context"
-	"crypto/sha256"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -21,6 +19,7 @@ import (
 
 	"github.com/klauspost/compress/zstd"
 
+	"github.com/weir-social/weir/consumer/jetstream/dictionary"
 	"github.com/weir-social/weir/loopback"
 )
 
@@ -52,15 +51,14 @@ type Config struct {
 	Rate          Rate          // of XRPC calls; see SetRate
 	Latency       time.Duration // of XRPC calls; see SetLatency
 
-	Dictionary []byte // a zstd dictionary; built from simulated events when nil
+	Dictionary []byte // a zstd dictionary; that of real servers when nil
 	Logger     *slog.Logger
 }
 
 // Net is a simulated network and its server.
 type Net struct {
-	cfg  Config
-	log  *Log
-	dict []byte
+	cfg Config
+	log *Log
 
 	mu    sync.Mutex // guards the model: it generates one event at a time
 	model *model
@@ -120,15 +118,10 @@ func New(cfg Config) (*Net, error) {
 		items = append(items, &item{entry: n.model.next(at)})
 	}
 	n.log.add(items...)
-	n.dict = cfg.Dictionary
-	if n.dict == nil {
-		dict, err := makeDictionary(cfg.Seed)
-		if err != nil {
-			return nil, err
-		}
-		n.dict = dict
+	if cfg.Dictionary == nil {
+		cfg.Dictionary = dictionary.V1
 	}
-	encoder, err := zstd.NewWriter(nil, zstd.WithEncoderDict(n.dict), zstd.WithEncoderLevel(zstd.SpeedFastest), zstd.WithEncoderConcurrency(2))
+	encoder, err := zstd.NewWriter(nil, zstd.WithEncoderDict(cfg.Dictionary), zstd.WithEncoderLevel(zstd.SpeedFastest), zstd.WithEncoderConcurrency(2))
 	if err != nil {
 		return nil, fmt.Errorf("read the zstd dictionary: %w", err)
 	}
@@ -296,15 +289,6 @@ func (n *Net) PDSURL() string { return "http://" + n.Address() }
 // DirectoryURL returns the base URL of the PLC directory; a slash and a DID
 // after it name a document.
 func (n *Net) DirectoryURL() string { return "http://" + n.Address() }
-
-// DictionaryURL returns the URL of the zstd dictionary.
-func (n *Net) DictionaryURL() string { return "http://" + n.Address() + "/dictionary" }
-
-// DictionarySHA256 returns the dictionary's hash, in hex.
-func (n *Net) DictionarySHA256() string {
-	sum := sha256.Sum256(n.dict)
-	return hex.EncodeToString(sum[:])
-}
 
 // ImageBase returns the URL of the pictures of cards, with {did} and {cid} to
 // fill in.

@@ -1,12 +1,9 @@
 package simnet_test
 
 import (
+	"bytes"
 	"context"
-	"crypto/sha256"
-	"encoding/hex"
 	"net/http"
-	"os"
-	"path/filepath"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -16,6 +13,7 @@ import (
 	"github.com/klauspost/compress/zstd"
 	"github.com/stretchr/testify/require"
 
+	"github.com/weir-social/weir/consumer/jetstream/dictionary"
 	"github.com/weir-social/weir/eventually"
 	"github.com/weir-social/weir/simnet"
 )
@@ -31,16 +29,6 @@ func TestFramesAreTheLogOfTheGeneration(t *testing.T) {
 	}
 }
 
-// dictionary fetches the dictionary and checks its hash.
-func dictionary(t testing.TB, n *simnet.Net) []byte {
-	t.Helper()
-	response, dict := request(t, http.MethodGet, n.DictionaryURL())
-	require.Equal(t, http.StatusOK, response.StatusCode)
-	sum := sha256.Sum256(dict)
-	require.Equal(t, n.DictionarySHA256(), hex.EncodeToString(sum[:]))
-	return dict
-}
-
 func (c *client) decodes(dict []byte) *client {
 	c.t.Helper()
 	decoder, err := zstd.NewReader(nil, zstd.WithDecoderDicts(dict), zstd.WithDecoderConcurrency(1))
@@ -52,9 +40,8 @@ func (c *client) decodes(dict []byte) *client {
 
 // requireCompressed requires that the frames of a network are the log, compressed
 // with the dictionary.
-func requireCompressed(t *testing.T, n *simnet.Net) {
+func requireCompressed(t *testing.T, n *simnet.Net, dict []byte) {
 	t.Helper()
-	dict := dictionary(t, n)
 	inspected, err := zstd.InspectDictionary(dict)
 	require.NoError(t, err)
 	all := lines(t, n, simnet.V2)
@@ -78,28 +65,13 @@ func requireCompressed(t *testing.T, n *simnet.Net) {
 	}
 }
 
-func TestCompressedFramesDecodeWithTheDictionaryServed(t *testing.T) {
-	t.Parallel()
-	n := network(t, simnet.Config{Seed: 4, Mix: simnet.MixNetwork, History: 1000})
-	requireCompressed(t, n)
-}
-
-// TestAnyDictionaryCanBeServed uses the dictionary of the real servers, if
-// WEIR_TESTDATA names a folder that has it, and otherwise that of another
-// network.
 func TestAnyDictionaryCanBeServed(t *testing.T) {
 	t.Parallel()
-	var dict []byte
-	if folder := os.Getenv("WEIR_TESTDATA"); folder != "" {
-		read, err := os.ReadFile(filepath.Join(folder, "jetstream-v1.zdict"))
-		require.NoError(t, err)
-		dict = read
-	} else {
-		dict = dictionary(t, network(t, simnet.Config{Seed: 900}))
+	other := bytes.Clone(dictionary.V1)
+	other[4] ^= 0xff // its ID
+	for _, dict := range [][]byte{dictionary.V1, other} {
+		requireCompressed(t, network(t, simnet.Config{Seed: 4, Mix: simnet.MixNetwork, History: 1000, Dictionary: dict}), dict)
 	}
-	n := network(t, simnet.Config{Seed: 4, Mix: simnet.MixNetwork, History: 1000, Dictionary: dict})
-	require.Equal(t, dict, dictionary(t, n))
-	requireCompressed(t, n)
 }
 
 func TestInvalidDictionaryIsRefused(t *testing.T) {
@@ -146,9 +118,8 @@ func TestPingsArriveAndSilentClientsAreCutOff(t *testing.T) {
 func TestReplayBecomesLiveWithoutAGap(t *testing.T) {
 	t.Parallel()
 	long(t)
-	dict := dictionary(t, network(t, simnet.Config{Seed: 900})) // fetched once for all rounds
 	for round := range 15 {
-		n := network(t, simnet.Config{Seed: uint64(round), History: 200, Dictionary: dict})
+		n := network(t, simnet.Config{Seed: uint64(round), History: 200})
 		const batches, size = 20, 20
 		var playing sync.WaitGroup
 		playing.Go(func() {
@@ -164,7 +135,7 @@ func TestReplayBecomesLiveWithoutAGap(t *testing.T) {
 			}
 			c := dial(t, n, pairs...)
 			if i%2 == 1 {
-				c.decodes(dict)
+				c.decodes(dictionary.V1)
 			}
 			reading.Go(func() {
 				defer c.conn.CloseNow() //nolint:errcheck // everything was read

@@ -102,7 +102,6 @@ func demoCommand() *cobra.Command {
 // its hub. API calls and syncs are more frequent than usual, so that the demo shows more.
 func useSimnet(c *app.Config, n *simnet.Net) {
 	c.Jetstream, c.Relays, c.Start = []string{n.URL()}, []string{n.RelayURL()}, "tip"
-	c.DictionaryURL, c.DictionarySHA256 = n.DictionaryURL(), n.DictionarySHA256()
 	c.ImageBase = n.ImageBase()
 	c.AppView, c.Directory, c.Identifier, c.AppPassword = n.AppViewURL(), n.DirectoryURL(), "", ""
 	c.Watch = []string{n.Hub().Handle}

@@ -59,9 +59,9 @@ func simnetCommand() *cobra.Command {
 				return err
 			}
 			defer n.Stop()
-			fmt.Fprintf(cmd.OutOrStdout(), "export WEIR_JETSTREAM=%s\nexport WEIR_RELAYS=%s\nexport WEIR_DICTIONARY_URL=%s\nexport WEIR_DICTIONARY_SHA256=%s\nexport WEIR_IMAGE_BASE='%s'\n"+
+			fmt.Fprintf(cmd.OutOrStdout(), "export WEIR_JETSTREAM=%s\nexport WEIR_RELAYS=%s\nexport WEIR_IMAGE_BASE='%s'\n"+
 				"export WEIR_APPVIEW=%s\nexport WEIR_DIRECTORY=%s\nexport WEIR_WATCH=%s\nexport WEIR_FETCH_CARDS=false\n",
-				n.URL(), n.RelayURL(), n.DictionaryURL(), n.DictionarySHA256(), n.ImageBase(), n.AppViewURL(), n.DirectoryURL(), n.Hub().Handle)
+				n.URL(), n.RelayURL(), n.ImageBase(), n.AppViewURL(), n.DirectoryURL(), n.Hub().Handle)
 			n.Live(cmd.Context(), rate)
 			<-cmd.Context().Done()
 			return nil

@@ -3,8 +3,6 @@ package jetstream_test
 import (
 	"bytes"
 	"context"
-	"crypto/sha256"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -22,6 +20,7 @@ import (
 
 	"github.com/weir-social/weir/consumer"
 	"github.com/weir-social/weir/consumer/jetstream"
+	"github.com/weir-social/weir/consumer/jetstream/dictionary"
 	"github.com/weir-social/weir/consumer/socket"
 	"github.com/weir-social/weir/eventually"
 	"github.com/weir-social/weir/simnet"
@@ -125,9 +124,6 @@ func TestReadsFrames(t *testing.T) {
 				n := network(t, simnet.Config{History: 3000, Generation: generation, Mix: simnet.MixNetwork})
 				cfg := everyone(n.URL())
 				cfg.Compress = compress
-				cfg.Dictionary = func(ctx context.Context) ([]byte, error) {
-					return jetstream.Dictionary(ctx, http.DefaultClient, n.DictionaryURL(), n.DictionarySHA256())
-				}
 				read := events(t, connect(t, client(t, cfg), oldest), 3000)
 				for i, want := range n.Log().Entries() {
 					got := read[i]
@@ -154,40 +150,15 @@ func TestReadsFrames(t *testing.T) {
 	}
 }
 
-func TestFramesArePlainWithoutTheDictionary(t *testing.T) {
-	t.Parallel()
-	n := network(t, simnet.Config{History: 10})
-	var log lockedBuffer
-	cfg := everyone(n.URL())
-	cfg.Compress, cfg.Logger = true, slog.New(slog.NewTextHandler(&log, nil))
-	cfg.Dictionary = func(ctx context.Context) ([]byte, error) {
-		return jetstream.Dictionary(ctx, http.DefaultClient, n.DictionaryURL(), strings.Repeat("0", 64))
-	}
-	c := client(t, cfg)
-	for range 2 {
-		conn := connect(t, c, oldest)
-		events(t, conn, 10)
-		conn.Close() //nolint:errcheck // never fails
-	}
-	require.Equal(t, 1, strings.Count(log.String(), "plain_frames"), "said once")
-	require.Contains(t, log.String(), "has changed: expected SHA-256 0000")
-}
-
-// TestOtherDictionaryDeadLettersNothing checks that the client requests plain
-// frames if its dictionary cannot decode the server's frames. No frame is
-// dead-lettered.
+// TestOtherDictionaryDeadLettersNothing checks that the client requests plain frames if the server
+// compresses with another dictionary. No frame is dead-lettered.
 func TestOtherDictionaryDeadLettersNothing(t *testing.T) {
 	t.Parallel()
-	n, other := network(t, simnet.Config{History: 10}), network(t, simnet.Config{History: 0})
+	other := bytes.Clone(dictionary.V1)
+	other[4] ^= 0xff // its ID
+	n := network(t, simnet.Config{History: 10, Dictionary: other})
 	cfg := everyone(n.URL())
 	cfg.Compress = true
-	cfg.Dictionary = func(ctx context.Context) ([]byte, error) {
-		dictionary, err := jetstream.Dictionary(ctx, http.DefaultClient, other.DictionaryURL(), other.DictionarySHA256())
-		if err == nil {
-			dictionary[4] ^= 0xff // its ID
-		}
-		return dictionary, err
-	}
 	c := client(t, cfg)
 	conn := connect(t, c, oldest)
 	f, err := conn.Next(t.Context())
@@ -198,28 +169,6 @@ func TestOtherDictionaryDeadLettersNothing(t *testing.T) {
 	require.ErrorContains(t, err, "another dictionary")
 	conn.Close() //nolint:errcheck // never fails
 	events(t, connect(t, c, oldest), 10)
-}
-
-func TestDictionaryIsPinned(t *testing.T) {
-	t.Parallel()
-	body := []byte("a dictionary")
-	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if r.URL.Path == "/gone" {
-			http.NotFound(w, r)
-			return
-		}
-		w.Write(body) //nolint:errcheck // the test would fail without the body
-	}))
-	defer s.Close()
-	sum := sha256.Sum256(body)
-	got, err := jetstream.Dictionary(t.Context(), s.Client(), s.URL, hex.EncodeToString(sum[:]))
-	require.NoError(t, err)
-	require.Equal(t, body, got)
-	_, err = jetstream.Dictionary(t.Context(), s.Client(), s.URL+"/gone", hex.EncodeToString(sum[:]))
-	require.ErrorContains(t, err, "404")
-	body = []byte("another dictionary")
-	_, err = jetstream.Dictionary(t.Context(), s.Client(), s.URL, hex.EncodeToString(sum[:]))
-	require.ErrorContains(t, err, "expected SHA-256")
 }
 
 func TestFailsOverToTheNextEndpoint(t *testing.T) {
@@ -348,7 +297,6 @@ func TestTooLongFrameIsDeadLettered(t *testing.T) {
 
 func TestBrokenZstdIsDeadLettered(t *testing.T) {
 	t.Parallel()
-	n := network(t, simnet.Config{})
 	address := server(t, func(ctx context.Context, ws *websocket.Conn, _ *http.Request) {
 		require.NoError(t, ws.Write(ctx, websocket.MessageBinary, []byte("no zstd")))
 		require.NoError(t, ws.Write(ctx, websocket.MessageText, []byte(anEvent)))
@@ -356,9 +304,6 @@ func TestBrokenZstdIsDeadLettered(t *testing.T) {
 	})
 	cfg := everyone(address)
 	cfg.Compress = true
-	cfg.Dictionary = func(ctx context.Context) ([]byte, error) {
-		return jetstream.Dictionary(ctx, http.DefaultClient, n.DictionaryURL(), n.DictionarySHA256())
-	}
 	conn := connect(t, client(t, cfg), tip)
 	f, err := conn.Next(t.Context())
 	require.NoError(t, err)

@@ -11,7 +11,10 @@ import (
 	"net/url"
 	"sync"
 
+	"github.com/klauspost/compress/zstd"
+
 	"github.com/weir-social/weir/consumer"
+	"github.com/weir-social/weir/consumer/jetstream/dictionary"
 	"github.com/weir-social/weir/consumer/socket"
 )
 
@@ -19,12 +22,9 @@ import (
 type Config struct {
 	socket.Config // ReadLimit is enough for 1 MiB of CBOR, which is at most 6 MiB of JSON
 
-	Filter   consumer.Filter // the first filter
-	Compress bool            // request zstd frames
-	// Dictionary returns the zstd dictionary. If it fails, frames are requested
-	// uncompressed.
-	Dictionary func(context.Context) ([]byte, error)
-	Wanted     func(collection string) bool // the collections whose records are decoded; nil: all
+	Filter   consumer.Filter              // the first filter
+	Compress bool                         // request zstd frames
+	Wanted   func(collection string) bool // the collections whose records are decoded; nil: all
 }
 
 // Client connects to one of several servers. One goroutine at a time uses Connect
@@ -33,13 +33,13 @@ type Client struct {
 	cfg    Config
 	log    *slog.Logger
 	dialer *socket.Dialer
-	zip    dictionaryState
 
 	filterMu sync.Mutex // held while a filter is sent, so that the newest filter is sent last
 
 	mu     sync.Mutex // guards what follows
 	filter filter
-	live   *conn // the latest connection
+	zip    *zstd.Decoder // nil: frames are plain, because that is configured or the server has another dictionary
+	live   *conn         // the latest connection
 }
 
 // readLimit is the maximum length of a frame, in bytes.
@@ -57,14 +57,21 @@ func New(cfg Config) (*Client, error) {
 	if err := (filter{cfg.Filter}).check(); err != nil {
 		return nil, err
 	}
-	return &Client{cfg: cfg, log: cfg.Logger, dialer: dialer, filter: (filter{cfg.Filter}).sorted()}, nil
+	c := &Client{cfg: cfg, log: cfg.Logger, dialer: dialer, filter: (filter{cfg.Filter}).sorted()}
+	if cfg.Compress {
+		if c.zip, err = zstd.NewReader(nil, zstd.WithDecoderDicts(dictionary.V1), zstd.WithDecoderConcurrency(1),
+			zstd.WithDecoderMaxMemory(uint64(cfg.ReadLimit)), zstd.WithDecoderLowmem(true)); err != nil {
+			return nil, fmt.Errorf("prepare the zstd decoder: %w", err)
+		}
+	}
+	return c, nil
 }
 
 // Connect makes a connection and sets its filter, see socket.Dialer.
 func (c *Client) Connect(ctx context.Context, at func(host string) consumer.Cursor, report func(consumer.Attempt)) (consumer.Conn, error) {
 	var connected *conn
 	err := c.dialer.Connect(ctx, func(ctx context.Context, host string, dial func(url.Values) (*socket.Conn, error)) error {
-		zip := c.decoder(ctx)
+		zip := c.decoder()
 		c.mu.Lock()
 		filter := c.filter
 		c.mu.Unlock()

@@ -142,14 +142,3 @@ func ServiceCheck(s Service) Check {
 		return found
 	}}
 }
-
-// DictionaryCheck checks that the zstd dictionary is stored or can be downloaded.
-func DictionaryCheck(dictionary func(context.Context) ([]byte, error)) Check {
-	return Check{"dictionary", func(ctx context.Context) []Finding {
-		bytes, err := dictionary(ctx)
-		if err != nil {
-			return []Finding{warn("dictionary", "check WEIR_DICTIONARY_URL and WEIR_DICTIONARY_SHA256, or set WEIR_COMPRESS=false", "%s; the stream is uncompressed and uses twice the bandwidth", err)}
-		}
-		return []Finding{ok("dictionary", "%d bytes, with the configured SHA-256", len(bytes))}
-	}}
-}

@@ -79,15 +79,6 @@ END $$;
 
 COMMENT ON FUNCTION advance_stream IS 'Moves a stream''s position and renews its lease. Only for the holder of the epoch; anybody else gets SQLSTATE WR001.';
 
-CREATE TABLE dictionaries (
-    sha256     text PRIMARY KEY,
-    url        text        NOT NULL,
-    bytes      bytea       NOT NULL,
-    fetched_at timestamptz NOT NULL
-);
-
-COMMENT ON TABLE dictionaries IS 'Compression dictionaries, kept after the first download.';
-
 CREATE TABLE gaps (
     id         bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     stream     text        NOT NULL,
