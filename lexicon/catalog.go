@@ -71,16 +71,16 @@ func Load(folder fs.FS) (*Catalog, error) {
 }
 
 // link connects the references between definitions. A definition that is not in the
-// catalog stays open: only records that need it are Unknown.
+// catalog, or is not known, stays open: only records that need it are Unknown.
 func (c *Catalog) link() error {
 	var bad []error
 	for _, name := range sorted(c.definitions) {
 		d := c.definitions[name]
 		for _, r := range d.refs {
 			target := c.definitions[r.name]
-			if target != nil && target.typ == nil {
+			if target != nil && target.typ == nil && !target.unknown {
 				bad = append(bad, fmt.Errorf("definition %s refers to %s: a %s is not data", name, r.name, target.is))
-			} else if target != nil {
+			} else if target != nil && !target.unknown {
 				r.target = target.typ
 			}
 		}

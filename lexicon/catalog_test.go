@@ -31,7 +31,6 @@ func TestSchemasThatAreRefused(t *testing.T) {
 		def(`{"type":"union","refs":[]}`):                               "not allowed as a definition",
 		def(`{"type":"record","key":"any","record":{"type":"object"}}`): "as main only",
 		def(`{"type":"query"}`):                                         "as main only",
-		def(`{"type":"float"}`):                                         `"float"`,
 		def(`{"type":"params"}`):                                        `"params"`,
 		def(`5`):                                                        "unmarshal",
 		`{"lexicon":1,"id":"a.b.c","defs":{"main":{"type":"record","record":{"type":"object"}}}}`:                     "record key",
@@ -68,9 +67,31 @@ func TestSchemasThatAreRefused(t *testing.T) {
 	require.Nil(t, c)
 	_, err = lexicon.New(recordSchema("a.b.c", `"properties":{"p":{"type":"ref","ref":"a.b.q"}}`), []byte(`{"lexicon":1,"id":"a.b.q","defs":{"main":{"type":"query"}}}`))
 	require.ErrorContains(t, err, "a query is not data")
-	_, err = lexicon.New([]byte(def(`{"type":"float"}`)), []byte(`{"lexicon":1,"id":"a.b.d","defs":{"x":{"type":"double"}}}`))
-	require.ErrorContains(t, err, "float")
-	require.ErrorContains(t, err, "double", "every bad file is named")
+	_, err = lexicon.New([]byte(def(`{"type":"params"}`)), []byte(`{"lexicon":1,"id":"a.b.d","defs":{"x":{"type":"query"}}}`))
+	require.ErrorContains(t, err, "params")
+	require.ErrorContains(t, err, "query", "every bad file is named")
+}
+
+// TestNewTypesLeaveOtherSchemasUsable shows that a definition of a type that is not known makes
+// only the records unknown that need it.
+func TestNewTypesLeaveOtherSchemasUsable(t *testing.T) {
+	t.Parallel()
+	c, err := lexicon.New(
+		[]byte(`{"lexicon":1,"id":"a.b.forum","defs":{"main":{"type":"space","key":"any","collections":["a.b.c"]},
+			"ratio":{"type":"object","properties":{"list":{"type":"array","items":{"type":"float"}}}}}}`),
+		recordSchema("a.b.c", `"properties":{"size":{"type":"integer"},"ratio":{"type":"ref","ref":"a.b.forum#ratio"},"in":{"type":"ref","ref":"a.b.forum"}}`),
+		recordSchema("a.b.d", `"properties":{"size":{"type":"decimal"}}`))
+	require.NoError(t, err)
+	require.Equal(t, []string{"a.b.c"}, c.Collections())
+	for record, verdict := range map[string]lexicon.Verdict{
+		`{"$type":"a.b.c","size":1}`:                    lexicon.Valid,
+		`{"$type":"a.b.c","size":"1"}`:                  lexicon.Invalid,
+		`{"$type":"a.b.c","ratio":{"list":[1]}}`:        lexicon.Unknown,
+		`{"$type":"a.b.c","in":"at://did:web:a.b/x.y"}`: lexicon.Unknown,
+	} {
+		require.Equal(t, verdict, c.Validate("a.b.c", "self", []byte(record), lexicon.Options{}).Verdict, record)
+	}
+	require.Equal(t, lexicon.Unknown, c.Validate("a.b.d", "self", []byte(`{"$type":"a.b.d"}`), lexicon.Options{}).Verdict)
 }
 
 func TestLoadReadsFoldersInFolders(t *testing.T) {

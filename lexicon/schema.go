@@ -1,6 +1,7 @@
 package lexicon
 
 import (
+	"errors"
 	"fmt"
 	"strings"
 
@@ -59,6 +60,7 @@ type definition struct {
 	is      string         // the type's name in the file
 	refs    []*ref         // every reference to other definitions
 	content jsontext.Value // canonical, for the hash
+	unknown bool           // it needs a type that this version does not know
 }
 
 // parse returns the definitions of a schema file.
@@ -120,11 +122,22 @@ func (d *definition) compile(id, name string) error {
 	default:
 		d.typ, err = c.typ(&s, 0)
 	}
+	if errors.Is(err, errUnknownType) {
+		d.typ, d.refs, d.unknown, err = nil, nil, true, nil
+	}
 	if o, ok := d.typ.(*objectType); ok && err == nil {
 		o.name = d.name
 	}
 	return err
 }
+
+// errUnknownType is the error of a type that this version does not know. Schemas evolve: only
+// records that need the definition are Unknown.
+var errUnknownType = errors.New("a type that is not known")
+
+// knownTypes are the types of definitions and of fields.
+var knownTypes = set(strings.Fields(`array blob boolean bytes cid-link integer object params permission-set procedure query record
+	ref string subscription token union unknown`))
 
 // compiler turns the types of one definition into types that validate.
 type compiler struct {
@@ -191,6 +204,9 @@ func (c *compiler) typ(s *source, depth int) (typ, error) {
 			return nil, fmt.Errorf("array: %w", err)
 		}
 		return &arrayType{items, size}, nil
+	}
+	if _, known := knownTypes[s.Type]; !known && s.Type != "" {
+		return nil, fmt.Errorf("%w: %q", errUnknownType, cut(s.Type, maxShown))
 	}
 	return nil, fmt.Errorf("type %q is not one of a field", cut(s.Type, maxShown))
 }

@@ -65,7 +65,7 @@ func (w *walk) record(collection, key string, s *scanner) (known bool) {
 		r.checkKey(w, key)
 	}
 	switch {
-	case r == nil && d != nil:
+	case r == nil && d != nil && !d.unknown:
 		w.problems.add(Problem{"collection", "", "a collection of records", "a " + d.is})
 	case r == nil:
 		w.lacks(collection)

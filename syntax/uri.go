@@ -8,7 +8,7 @@ import (
 )
 
 // IsATURI reports whether s is an at-uri: an account, optionally a collection of it,
-// and optionally a record in that.
+// and optionally a record in that; or a space of an account, and optionally a part of it.
 func IsATURI(s string) bool {
 	authority, path, ok := cutATURI(s)
 	if !ok || !IsAtIdentifier(authority) {
@@ -17,8 +17,26 @@ func IsATURI(s string) bool {
 	if path == nil {
 		return true
 	}
+	if space, ok := strings.CutPrefix(*path, "space/"); ok {
+		return IsDID(authority) && isSpace(strings.Split(space, "/"))
+	}
 	collection, key, hasKey := strings.Cut(*path, "/")
 	return IsNSID(collection) && (!hasKey || IsRecordKey(key))
+}
+
+// isSpace reports whether these are the type and the key of a space (proposal 0016), with at most an
+// author, a collection and a record of it.
+func isSpace(parts []string) bool {
+	valid := []func(string) bool{IsNSID, IsRecordKey, IsDID, IsNSID, IsRecordKey}
+	if len(parts) < 2 || len(parts) > len(valid) {
+		return false
+	}
+	for i, part := range parts {
+		if !valid[i](part) {
+			return false
+		}
+	}
+	return true
 }
 
 // cutATURI returns the parts before and after the first slash. path is nil without a
