@@ -1,15 +1,35 @@
 package nostr
 
+import (
+	"encoding/json"
+	"slices"
+)
+
 // The kinds that Weir interprets.
 const (
 	KindProfile  = 0
 	KindNote     = 1
 	KindFollows  = 3
 	KindDeletion = 5      // NIP-09
+	KindRepost   = 6      // of a note, NIP-18
+	KindReposts  = 16     // of an event of any other kind, NIP-18
 	KindVanish   = 62     // NIP-62
 	KindRelays   = 10_002 // NIP-65
 	KindAuth     = 22242
 )
+
+// Republishes reports whether the event is a repost that has a protected event in it, which only its
+// author may publish, see NIP-70.
+func (e *Event) Republishes() bool {
+	if e.Kind != KindRepost && e.Kind != KindReposts {
+		return false
+	}
+	var reposted struct{ Tags [][]any }
+	if json.Unmarshal([]byte(e.Content), &reposted) != nil {
+		return false
+	}
+	return slices.ContainsFunc(reposted.Tags, func(tag []any) bool { return len(tag) > 0 && tag[0] == "-" })
+}
 
 // A Class says which events of a kind replace each other.
 type Class uint8

@@ -21,7 +21,8 @@ import (
 // NostrRelay configures how a relay behaves. Relays differ, and most of these
 // settings are faults.
 type NostrRelay struct {
-	Page      int  // maximum number of events per page; the relay does not say when it cuts one
+	Page      int  // maximum number of events per page
+	Tells     bool // it tells at the end of a page whether it has cut it, see NIP-67
 	Says      int  // events per page according to its description; 0: Page
 	Silent    bool // its description does not mention pages
 	Oldest    bool // a page begins with the oldest events
@@ -288,10 +289,18 @@ func (s *nostrSession) request(parts []json.RawMessage) error {
 		s.queue(fmt.Sprintf(`["CLOSED","%s","error: not now"]`, sub))
 		return nil
 	}
-	for _, e := range r.page(&f) {
+	page, cut := r.page(&f)
+	for _, e := range page {
 		s.queue(fmt.Sprintf(`["EVENT","%s",%s]`, sub, e.text))
 	}
-	s.queue(fmt.Sprintf(`["EOSE","%s"]`, sub))
+	switch {
+	case !r.cfg.Tells:
+		s.queue(fmt.Sprintf(`["EOSE","%s"]`, sub))
+	case cut:
+		s.queue(fmt.Sprintf(`["EOSE","%s","more"]`, sub))
+	default:
+		s.queue(fmt.Sprintf(`["EOSE","%s","finish"]`, sub))
+	}
 	if r.cfg.LostSeam {
 		time.AfterFunc(5*time.Millisecond, func() { s.subscribe(sub, f) })
 		return nil
@@ -308,7 +317,7 @@ func (s *nostrSession) subscribe(sub string, f nostrFilter) {
 
 // page returns the stored events of a filter, cut to a page. The caller holds the
 // relay's lock.
-func (r *nostrRelay) page(f *nostrFilter) []*NostrEvent {
+func (r *nostrRelay) page(f *nostrFilter) (found []*NostrEvent, cut bool) {
 	most, until := r.cfg.Page, len(r.stored)
 	if f.Limit != nil {
 		most = min(most, *f.Limit)
@@ -324,16 +333,16 @@ func (r *nostrRelay) page(f *nostrFilter) []*NostrEvent {
 	if r.cfg.Oldest {
 		order = slices.All(r.stored[since:until])
 	}
-	var found []*NostrEvent
 	for _, e := range order {
+		if !f.matches(e) {
+			continue
+		}
 		if len(found) >= most {
-			break
+			return found, true
 		}
-		if f.matches(e) {
-			found = append(found, e)
-		}
+		found = append(found, e)
 	}
-	return found
+	return found, false
 }
 
 func (f *nostrFilter) matches(e *NostrEvent) bool {

@@ -104,6 +104,7 @@ func (a *asking) page(ctx context.Context, f filter, pages *past) ([]*nostr.Even
 				return events, a.sendJSON(ctx, []any{"CLOSE", sub})
 			}
 		case msg.kind == "EOSE" && msg.sub == sub:
+			pages.page.said = msg.text
 			return events, a.sendJSON(ctx, []any{"CLOSE", sub})
 		case msg.kind == "CLOSED" && msg.sub == sub:
 			err := refusal(&msg)
@@ -147,11 +148,11 @@ func (a *asking) recognised(ctx context.Context, msg *message, refused bool) (ag
 }
 
 // wanted returns the event of a message. It returns nil if the event cannot be read, was not
-// requested, or is a request to vanish from other relays: the decoder does not know which relay an
+// requested, republishes a protected event, or is a request to vanish from other relays: the decoder does not know which relay an
 // event came from.
 func (a *asking) wanted(msg *message) *nostr.Event {
 	e, err := nostr.Decode(msg.event)
-	if err != nil || e.Kind == nostr.KindVanish && !demanded(e, []string{a.relay}) || !slices.Contains(a.query.Kinds, e.Kind) || !a.query.Everyone && !slices.Contains(a.query.Authors, e.PubKey) || e.CheckID() != nil {
+	if err != nil || e.Kind == nostr.KindVanish && !demanded(e, []string{a.relay}) || !slices.Contains(a.query.Kinds, e.Kind) || !a.query.Everyone && !slices.Contains(a.query.Authors, e.PubKey) || e.Republishes() || e.CheckID() != nil {
 		return nil
 	}
 	return e

@@ -134,7 +134,7 @@ func (k *conn) decode(f consumer.Frame, m *consumer.Message) error {
 		}
 	case "EOSE":
 		defer k.answered()
-		return k.ended(msg.sub, f.Arrived, m)
+		return k.ended(&msg, f.Arrived, m)
 	case "CLOSED":
 		defer k.answered()
 		return k.closed(&msg)
@@ -163,7 +163,8 @@ func (k *conn) paged(e *nostr.Event) error {
 }
 
 // ended handles an EOSE: the end of a subscription's stored events.
-func (k *conn) ended(sub string, now time.Time, m *consumer.Message) error {
+func (k *conn) ended(msg *message, now time.Time, m *consumer.Message) error {
+	sub := msg.sub
 	if k.opening[sub] {
 		if delete(k.opening, sub); len(k.opening) > 0 {
 			return nil
@@ -179,7 +180,7 @@ func (k *conn) ended(sub string, now time.Time, m *consumer.Message) error {
 	if err := k.send([]any{"CLOSE", sub}); err != nil {
 		return err
 	}
-	k.refused = 0
+	k.refused, k.past.page.said = 0, msg.text
 	m.Missed = k.past.end(now)
 	return k.next(now, m)
 }

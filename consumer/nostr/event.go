@@ -95,6 +95,10 @@ func (d *decoder) decoded(e *nostr.Event, arrived, earliest time.Time, m *consum
 	}
 	m.TimeUS, m.ID = arrived.UnixMicro(), consumer.ID(e.ID[:16])
 	m.Proof = &proof{verifier: d.verifier, event: e}
+	if e.Republishes() {
+		d.refuse(m, &nostr.Invalid{Cause: "a repost with a protected event in it", Path: "/content", Expected: "no content"}, causeProtected)
+		return e
+	}
 	expires, ok := expiry(e)
 	if ok && !expires.After(earliest) {
 		d.expired(e, m)

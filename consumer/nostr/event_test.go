@@ -180,6 +180,30 @@ func TestExpiredAndEphemeralAreNoRecords(t *testing.T) {
 
 // TestForgeriesLeaveFewDeadLetters checks that a forged id is refused by the decoder and a forged
 // signature by the proof, and that only the first of them leave dead letters.
+// TestRepostOfProtectedEventIsRefused shows that nothing is kept of a repost that has a protected
+// event in it, see NIP-70. Without content, it is a repost as any other.
+func TestRepostOfProtectedEventIsRefused(t *testing.T) {
+	t.Parallel()
+	note, protected := signed(t, 1_700_000_000, 1, "hello", []string{"t", "x"}), signed(t, 1_700_000_000, 1, "hello", []string{"t", "x"}, []string{"-"})
+	id := hex.EncodeToString(protected.ID[:])
+	for _, kind := range []int{6, 16} {
+		for content, refused := range map[string]bool{string(protected.AppendJSON(nil)): true, ` {"tags":[[1],["-","x"]]}`: true,
+			string(note.AppendJSON(nil)): false, "": false, "[-]": false, `{"tags":[["t","-"],[]]}`: false} {
+			m := decoded(t, frame(signed(t, 1_700_000_001, kind, content, []string{"e", id})), 1, 6, 16)
+			if !refused {
+				require.Len(t, m.Events, 1, content)
+				require.Empty(t, m.Malformed, content)
+				continue
+			}
+			require.Empty(t, m.Events, content)
+			require.Len(t, m.Malformed, 1, content)
+			require.True(t, m.Malformed[0].Drop, "a dead letter would publish it")
+		}
+	}
+	require.Len(t, decoded(t, frame(protected), 1).Events, 1, "the relay has it from its author")
+	require.Len(t, decoded(t, frame(signed(t, 1_700_000_001, 1, string(protected.AppendJSON(nil)))), 1).Events, 1, "a note that is no repost")
+}
+
 func TestForgeriesLeaveFewDeadLetters(t *testing.T) {
 	t.Parallel()
 	wire := nostr.Wire([]int{1}, nostr.NewVerifier(nostr.VerifierConfig{Refused: 3}), nil)

@@ -16,7 +16,7 @@ type message struct {
 	kind  string         // EVENT, EOSE, CLOSED, NOTICE, AUTH, OK, NEG-MSG, NEG-ERR or an unknown one
 	sub   string         // the subscription; for OK the event, for AUTH the challenge
 	event jsontext.Value // of EVENT; it may be invalid JSON
-	text  string         // of CLOSED, NOTICE, OK, NEG-MSG and NEG-ERR
+	text  string         // of CLOSED, NOTICE, OK, NEG-MSG and NEG-ERR; the third element of EOSE, see NIP-67
 	ok    bool           // of OK
 }
 
@@ -62,11 +62,11 @@ func parse(frame []byte) (message, error) {
 		if err = text(&m.sub); err == nil {
 			m.event, err = d.ReadValue()
 		}
-	case "CLOSED", "NEG-MSG", "NEG-ERR":
+	case "CLOSED", "EOSE", "NEG-MSG", "NEG-ERR":
 		if err = text(&m.sub); err == nil && d.PeekKind() == '"' {
 			err = text(&m.text)
 		}
-	case "EOSE", "AUTH":
+	case "AUTH":
 		err = text(&m.sub)
 	case "NOTICE":
 		err = text(&m.text)

@@ -11,8 +11,8 @@ import (
 )
 
 // past reads a relay's stored events, window by window and page by page. The relay sends the newest
-// events first and cuts a page without saying so. So each page ends at the second at which the page
-// before began, until a page brings nothing new.
+// events first and may cut a page without saying so. So each page ends at the second at which the page
+// before began, until a page brings nothing new, or the relay says that the page is complete.
 type past struct {
 	windows []window
 	limit   int  // events to request per page
@@ -47,7 +47,14 @@ type page struct {
 	fresh  bool              // an event is new
 	short  bool              // the page was not read to its end
 	mixed  bool              // an older event came before a newer one
+	said   string            // whether the page is complete, if the relay says so
 }
+
+// What a relay says at the end of a page, see NIP-67.
+const (
+	saidComplete = "finish"
+	saidCut      = "more"
+)
 
 // mayBeCut is the number of events from which a page may have been cut, if the relay states no
 // limit and no other page is known to be cut.
@@ -117,6 +124,10 @@ func (p *past) end(now time.Time) *consumer.Missed {
 		w.after = 0
 		p.windows = slices.Insert(p.windows, 1, window{filter: w.filter, since: w.until + 1, until: w.until + 1})
 		w = &p.windows[0]
+	}
+	if p.page.said == saidComplete && !p.page.short {
+		p.take()
+		return nil
 	}
 	p.mixed = p.mixed || p.page.mixed
 	if p.mixed && p.page.events >= mayBeCut && w.until > w.since {
@@ -198,7 +209,7 @@ func (w window) divide(now time.Time) (first, second window) {
 
 // full reports whether a page has so many events that the relay may have cut it.
 func (p *past) full() bool {
-	if p.page.short || p.cut > 0 && p.page.events >= p.cut {
+	if p.page.short || p.page.said == saidCut || p.cut > 0 && p.page.events >= p.cut {
 		return true
 	}
 	return p.page.events >= p.limit || (p.mixed || !p.named && p.cut == 0) && p.page.events >= mayBeCut

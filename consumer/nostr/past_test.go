@@ -82,6 +82,34 @@ func TestSecondThatIsNotCutIsNoGap(t *testing.T) {
 	require.Zero(t, n.count(`SELECT count(*) FROM gaps`))
 }
 
+// TestRelayTellsWhetherPageIsComplete reads relays that tell it, with pages so short that they are
+// else taken for complete. If it is not, the rest of a second is read by kind; if it is, nothing
+// more is requested.
+func TestRelayTellsWhetherPageIsComplete(t *testing.T) {
+	t.Parallel()
+	const page = 10
+	requests := map[bool]int{}
+	for _, tells := range []bool{false, true} {
+		cut := newNetwork(t, simnet.NostrConfig{Authors: 1, Relays: []simnet.NostrRelay{{Page: page, Tells: tells, Silent: true}}})
+		whole := newNetwork(t, simnet.NostrConfig{Authors: 1, Relays: []simnet.NostrRelay{{Page: 500, Tells: tells}}})
+		at := time.Now().Add(-time.Hour).Unix()
+		for i := range page + 6 {
+			kind := []int{1, 30023}[i%2]
+			cut.Write(at, kind, [][]string{{"d", strconv.Itoa(i)}}, strconv.Itoa(i))
+			whole.Write(at+int64(i), kind, [][]string{{"d", strconv.Itoa(i)}}, strconv.Itoa(i))
+		}
+		for _, n := range []*network{cut, whole} {
+			stop := n.run(nil)
+			n.read()
+			stop()
+		}
+		require.Equal(t, whole.fold(), whole.records())
+		require.Equal(t, tells, len(cut.fold()) == len(cut.records()), "of %d events, %d are stored", len(cut.fold()), len(cut.records()))
+		requests[tells] = len(whole.Requests(0))
+	}
+	require.Less(t, requests[true], requests[false])
+}
+
 // TestPagesThatCannotBeReadHideNothing shows that older events are read behind pages that anybody
 // can place at the top of a relay: events with the last possible date, with a later one, or
 // unreadable text.

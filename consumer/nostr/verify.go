@@ -32,6 +32,7 @@ const (
 	causeID         = "id"        // not the hash of the event
 	causeSignature  = "signature" // the signature is not the author's
 	causeDeletions  = "deletions" // the rest of a request that deletes too many records
+	causeProtected  = "protected" // a repost with an event in it that only its author may publish
 )
 
 // NewVerifier sets the defaults.
@@ -43,19 +44,19 @@ func NewVerifier(cfg VerifierConfig) *Verifier {
 		verified: f.NewCounter(prometheus.CounterOpts{Name: "weir_nostr_verified_events_total",
 			Help: "Events whose signature is of their author."}),
 		refused: f.NewCounterVec(prometheus.CounterOpts{Name: "weir_nostr_refused_events_total",
-			Help: "Events refused, by cause: unreadable, id (not the hash of the event), signature (not of the author), deletions (a request that names more than 2,000). Expect zero: a relay forwards forgeries."}, []string{"cause"}),
+			Help: "Events refused, by cause: unreadable, id (not the hash of the event), signature (not of the author), deletions (a request that names more than 2,000), protected (a repost with a protected event in it). Expect zero: a relay forwards forgeries."}, []string{"cause"}),
 	}
-	for _, cause := range []string{causeUnreadable, causeID, causeSignature, causeDeletions} {
+	for _, cause := range []string{causeUnreadable, causeID, causeSignature, causeDeletions, causeProtected} {
 		v.refused.WithLabelValues(cause)
 	}
 	return v
 }
 
 // keeps counts a refused event, and reports whether it leaves a dead letter. Anybody can
-// send as many of them as a relay forwards.
+// send as many of them as a relay forwards. A dead letter would publish a protected event.
 func (v *Verifier) keeps(cause string) bool {
 	v.refused.WithLabelValues(cause).Inc()
-	return v.kept.Take(1)
+	return cause != causeProtected && v.kept.Take(1)
 }
 
 // proof is the check of one event's signature, see consumer.Proof.
