@@ -134,7 +134,7 @@ func newPage(h head, first, at *url.URL) Page {
 	if to, err := link.Parse(at.String()); err == nil && !to.Excluded && (!to.Short || at.Host == first.Host) {
 		p.To, p.Address = to, to.URL
 	}
-	if own, err := at.Parse(h.canonical); err == nil && h.canonical != "" && sameSite(own, at) {
+	if own, err := h.baseOf(at).Parse(h.canonical); err == nil && h.canonical != "" && sameSite(own, at) {
 		if to, err := link.Parse(own.String()); err == nil && !to.Excluded && !to.Short {
 			p.Canonical = to
 		}

@@ -78,6 +78,9 @@ func TestRedirectsAndCanonicalAddresses(t *testing.T) {
 		"paper.example/stranger": `<link rel=canonical href="http://other.example/c">` + title,
 		"paper.example/bad":      `<link rel=canonical href="javascript:alert(1)">` + title,
 		"paper.example/sub":      `<link rel=canonical href="http://m.paper.example/a">` + title,
+		"paper.example/based/x":  `<link rel=canonical href="../a"><base target=_top><base href="/one/two/"><base href="http://other.example/">` + title,
+		"paper.example/moved":    `<base href="http://other.example/"><link rel=canonical href="/c">` + title,
+		"paper.example/nobase":   `<base href="data:text/html,x"><link rel=canonical href="a">` + title,
 		"paper.example/back":     "> /welcome?to=%2Fback", "paper.example/welcome": title,
 		"paper.example/wall": "<title>Log in | The Paper</title>",
 		"paper.example/bot":  "<title>Just a moment...</title>",
@@ -95,6 +98,9 @@ func TestRedirectsAndCanonicalAddresses(t *testing.T) {
 		"paper.example/stranger": {Address: "http://paper.example/stranger", SameSite: true},
 		"paper.example/bad":      {Address: "http://paper.example/bad", SameSite: true},
 		"paper.example/sub":      {Address: "http://paper.example/sub", SameSite: true},
+		"paper.example/based/x":  {Address: "http://paper.example/based/x", SameSite: true},
+		"paper.example/moved":    {Address: "http://paper.example/moved", SameSite: true},
+		"paper.example/nobase":   {Address: "http://paper.example/nobase", SameSite: true},
 		"paper.example/wall":     {Address: "http://paper.example/wall", SameSite: true, Title: "Log in | The Paper", Why: "it is a consent, login or bot-check page"},
 		"paper.example/bot":      {Address: "http://paper.example/bot", SameSite: true, Title: "Just a moment...", Why: "it is a consent, login or bot-check page"},
 	} {
@@ -105,7 +111,9 @@ func TestRedirectsAndCanonicalAddresses(t *testing.T) {
 			want.Title = "Heron"
 		}
 		switch own := strings.ReplaceAll(got.Canonical.URL, ":"+w.Port, ""); path {
-		case "paper.example/own":
+		case "paper.example/based/x":
+			require.Equal(t, "http://paper.example/one/a", own)
+		case "paper.example/own", "paper.example/nobase":
 			require.Equal(t, "http://paper.example/a", own)
 		case "paper.example/sub":
 			require.Equal(t, "http://m.paper.example/a", own)

@@ -9,6 +9,7 @@ import (
 	"io"
 	"mime"
 	"net/http"
+	"net/url"
 	"strings"
 
 	"golang.org/x/net/html"
@@ -27,7 +28,7 @@ const (
 // head is the content of a page's head.
 type head struct {
 	title, description, site said
-	canonical                string
+	canonical, base          string
 }
 
 // said is a text that the head may contain several times. The one from the best source is
@@ -123,6 +124,8 @@ func parseHead(text io.Reader) (head, error) {
 				h.meta(attributes(z, "property", "name", "content"))
 			case of == atom.Link && more:
 				h.link(attributes(z, "rel", "href"))
+			case of == atom.Base && more && h.base == "":
+				h.base = attributes(z, "href")["href"]
 			case !inHead(of):
 				return h, nil
 			}
@@ -192,4 +195,12 @@ func (h *head) link(of map[string]string) {
 			h.canonical = of["href"]
 		}
 	}
+}
+
+// baseOf returns the address that the page's relative addresses belong to.
+func (h *head) baseOf(at *url.URL) *url.URL {
+	if base, err := at.Parse(h.base); err == nil && len(h.base) <= maxAddress && (base.Scheme == "https" || base.Scheme == "http") {
+		return base
+	}
+	return at
 }
