@@ -59,7 +59,7 @@ func TestUpdatedSchemasAreUsed(t *testing.T) {
 	require.Zero(t, count(t, b.pool, `SELECT count(*) FROM record_texts WHERE collection = $1`, note.Collection))
 	require.Equal(t, 1, count(t, b.pool, `SELECT count(*) FROM dead_letters WHERE stage = 'lexicon' AND path = '/text' AND state = 'open'`))
 
-	folder["b.json"], folder["d.json"] = noteSchema("other", 1), &fstest.MapFile{Data: []byte(`{"lexicon":1,"id":"example.weir.bad","defs":{"main":{"type":"none"}}}`)}
+	folder["b.json"], folder["d.json"] = noteSchema("other", 1), &fstest.MapFile{Data: []byte(`{"lexicon":1,"id":"example.weir.bad","defs":{"main":{"type":"params"}}}`)}
 	require.ErrorContains(t, b.client.StoreLexicons(t.Context()), "example.weir.bad")
 	b.settled()
 	require.Equal(t, 1, count(t, b.pool, `SELECT count(*) FROM verdicts WHERE collection = $1 AND verdict = 'valid'`, other.Collection))
