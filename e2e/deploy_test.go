@@ -307,7 +307,7 @@ func TestSystemdUnits(t *testing.T) {
 		command := regexp.MustCompile(`(?m)^ExecStart=/usr/local/bin/weir (\w+)$`).FindStringSubmatch(text)
 		require.NotNil(t, command)
 		requireCommand(t, command[1])
-		for _, setting := range []string{"Type=notify", "WatchdogSec=", "Restart=always", "DynamicUser=yes", "ProtectSystem=strict", "NoNewPrivileges=yes", "CapabilityBoundingSet="} {
+		for _, setting := range []string{"Type=notify", "WatchdogSec=", "Restart=always", "DynamicUser=yes", "User=weir", "StateDirectory=weir weir/archive", "ProtectSystem=strict", "NoNewPrivileges=yes", "CapabilityBoundingSet="} {
 			require.Contains(t, text, "\n"+setting, unit)
 		}
 		require.NotContains(t, text, "\nProcSubset=pid", "ProcSubset=pid hides the start time of the process and the length of the accept queue")
