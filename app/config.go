@@ -178,8 +178,9 @@ type Config struct {
 	// earlier if it has 64 MiB of events.
 	ArchiveInterval time.Duration `env:"WEIR_ARCHIVE_INTERVAL" envDefault:"10m"`
 	// How often each file is compared with the deletions, and rewritten without deleted records
-	// and accounts.
-	ArchiveForget time.Duration `env:"WEIR_ARCHIVE_FORGET" envDefault:"720h"`
+	// and accounts. never: files keep what its authors deleted, and so do copies and exports of
+	// records; the database remembers each deletion for "weir archive forget --now".
+	ArchiveForget orNever `env:"WEIR_ARCHIVE_FORGET" envDefault:"720h"`
 	// A ClickHouse server that gets a copy of the archive's events, for queries over years, as
 	// http://user:password@host:8123/database. No other Weir may use the database. Set it for
 	// workers, and for the commands that query it. Empty: there is no copy.
@@ -253,6 +254,20 @@ type Config struct {
 	LogFormat string `env:"WEIR_LOG_FORMAT" envDefault:"json"`
 	// Where weir dev and weir demo keep their Postgres.
 	Home string `env:"WEIR_HOME" envDefault:".weir"`
+}
+
+// orNever is an interval. The text never is a century.
+type orNever time.Duration
+
+// UnmarshalText parses a duration, or never.
+func (d *orNever) UnmarshalText(text []byte) error {
+	if string(text) == "never" {
+		*d = orNever(100 * 365 * 24 * time.Hour)
+		return nil
+	}
+	parsed, err := time.ParseDuration(string(text))
+	*d = orNever(parsed)
+	return err
 }
 
 // otherVariables returns variables with the same prefix that tests and tools of the
@@ -334,8 +349,8 @@ func ReadConfig() (Config, error) {
 		return Config{}, errors.New("WEIR_LAG_LIMIT and WEIR_DATABASE_LIMIT must be greater than 0")
 	case c.AuditInterval != 0 && c.AuditInterval < time.Hour || c.AuditAccounts < 1 || c.AuditAccounts > 10_000:
 		return Config{}, errors.New("WEIR_AUDIT_INTERVAL must be 1h or more, or 0 for never, and WEIR_AUDIT_ACCOUNTS 1 to 10000")
-	case c.ArchiveForget < time.Second:
-		return Config{}, errors.New("WEIR_ARCHIVE_FORGET must be 1s or longer: it is how often each file is rewritten without deleted records")
+	case time.Duration(c.ArchiveForget) < time.Second:
+		return Config{}, errors.New("WEIR_ARCHIVE_FORGET must be 1s or longer, or never: it is how often each file is rewritten without deleted records")
 	case c.ArchiveInterval < time.Second || c.ArchiveInterval > 20*time.Minute:
 		return Config{}, errors.New("WEIR_ARCHIVE_INTERVAL must be 1s to 20m: an alert fires after half an hour")
 	case c.AlertInterval < time.Second || c.AlertInterval > time.Minute:

@@ -9,6 +9,7 @@ import (
 	"reflect"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -201,6 +202,19 @@ func TestQueuesOfNamespaces(t *testing.T) {
 	t.Setenv("WEIR_QUEUES", "notes=com.example.note|com.example.memo.*:4:1, notes=com.example.other:1:1")
 	_, err = ReadConfig()
 	require.ErrorContains(t, err, "there is another queue notes")
+}
+
+// TestForgettingCanBeSwitchedOff reads never as an interval that does not end.
+func TestForgettingCanBeSwitchedOff(t *testing.T) {
+	t.Setenv("WEIR_ARCHIVE_FORGET", "never")
+	cfg, err := ReadConfig()
+	require.NoError(t, err)
+	require.Greater(t, time.Duration(cfg.ArchiveForget), 99*365*24*time.Hour)
+	for _, wrong := range []string{"0", "1ms", "Never", "30 days"} {
+		t.Setenv("WEIR_ARCHIVE_FORGET", wrong)
+		_, err = ReadConfig()
+		require.ErrorContains(t, err, "WEIR_ARCHIVE_FORGET", wrong)
+	}
 }
 
 // TestDeadLetterLimitsAreRead shows that the limits keep their order.

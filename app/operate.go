@@ -27,7 +27,7 @@ func (c Config) Limits() health.Limits {
 	if c.AuditInterval == 0 {
 		age = -1
 	}
-	limits := health.Limits{LagCritical: c.LagLimit, Jobs: int64(c.QueueLimit), Bytes: c.DatabaseLimit, AuditAge: age, Forget: c.ArchiveForget}
+	limits := health.Limits{LagCritical: c.LagLimit, Jobs: int64(c.QueueLimit), Bytes: c.DatabaseLimit, AuditAge: age, Forget: time.Duration(c.ArchiveForget)}
 	limits.Collections, _ = c.deadLetterLimits() // ReadConfig has checked them
 	if c.ClickHouse != "" {
 		limits.IndexAge = time.Hour

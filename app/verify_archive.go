@@ -10,6 +10,8 @@ import (
 	"maps"
 	"slices"
 
+	"github.com/prometheus/client_golang/prometheus"
+
 	"github.com/weir-social/weir/archive"
 	"github.com/weir-social/weir/archive/catalog"
 	"github.com/weir-social/weir/consumer"
@@ -33,6 +35,12 @@ type ArchiveCheck struct {
 	Problems                    []string
 }
 
+// VerifyStore is VerifyArchive without a database.
+func (c Config) VerifyStore(ctx context.Context) (ArchiveCheck, error) {
+	p := App{cfg: c, stored: c.registry(), signatures: &signatures{}, metrics: prometheus.NewRegistry()}
+	return p.VerifyArchive(ctx)
+}
+
 // VerifyArchive reads every segment of the store, checks all hashes, decodes every record,
 // and compares the manifests with those in the database.
 func (p App) VerifyArchive(ctx context.Context) (ArchiveCheck, error) {
@@ -40,9 +48,11 @@ func (p App) VerifyArchive(ctx context.Context) (ArchiveCheck, error) {
 	if err != nil {
 		return ArchiveCheck{}, err
 	}
-	rows, err := catalog.Segments(ctx, p.pool) // before the listing: the listing contains later segments
-	if err != nil {
-		return ArchiveCheck{}, err
+	var rows []archive.Manifest
+	if p.pool != nil {
+		if rows, err = catalog.Segments(ctx, p.pool); err != nil { // before the listing: the listing contains later segments
+			return ArchiveCheck{}, err
+		}
 	}
 	manifests, damaged, err := archive.ReadableManifests(ctx, store)
 	if err != nil {

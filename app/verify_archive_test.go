@@ -89,6 +89,9 @@ func TestDamagedManifestIsAProblem(t *testing.T) {
 	require.Len(t, check.Problems, 1)
 	require.Contains(t, check.Problems[0], names[1])
 	require.Equal(t, int64(2), check.Segments)
+	alone, err := p.cfg.VerifyStore(t.Context())
+	require.NoError(t, err)
+	require.Equal(t, check, alone)
 	for _, err := range []error{ExportArchive(t.Context(), store, "", io.Discard), (&rebuilding{App: p, store: store}).run(t.Context())} {
 		require.ErrorIs(t, err, archive.ErrCorrupt)
 		require.ErrorContains(t, err, names[1])

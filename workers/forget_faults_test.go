@@ -189,6 +189,32 @@ func TestForgetAgain(t *testing.T) {
 	require.Zero(t, f.count(`SELECT count(*) FROM segments WHERE forget_again OR forget_failing_since IS NOT NULL`))
 }
 
+// TestForgettingNeverBeginsByItself compares no segment if the interval is a century, as for
+// WEIR_ARCHIVE_FORGET=never. The deletions are remembered, also without their tombstones, until all
+// segments are compared on demand.
+func TestForgettingNeverBeginsByItself(t *testing.T) {
+	t.Parallel()
+	f := newForgetTest(t)
+	f.archive.Forget = 100 * 365 * day
+	f.sealed(40)
+	f.deletesRecord(3)
+	f.exec(`UPDATE segments SET sealed_at = sealed_at - interval '1 year', first_at = first_at - interval '1 year', synced_at = synced_at - interval '1 year'`)
+	f.exec(`UPDATE deleted_records SET at = at - interval '300 days'`)
+	f.exec(`DELETE FROM tombstones`)
+	none, err := catalog.SegmentsToForget(t.Context(), f.pool, f.archive.Forget, 1000)
+	require.NoError(t, err)
+	require.Empty(t, none)
+	require.False(t, f.fires("WeirForgetBehind"))
+	dropped, err := catalog.DropDeletedRecords(t.Context(), f.pool, f.archive.Forget, 1000)
+	require.NoError(t, err)
+	require.Zero(t, dropped)
+
+	_, err = catalog.ForgetAgain(t.Context(), f.pool)
+	require.NoError(t, err)
+	require.NoError(t, f.forget(f.store))
+	f.complete()
+}
+
 // everywhereIn returns the records of a segment.
 func (f *forgetTest) everywhereIn(m archive.Manifest) map[string]bool {
 	f.t.Helper()

@@ -26,26 +26,41 @@ func archiveCommand() *cobra.Command {
 }
 
 func archiveVerifyCommand() *cobra.Command {
-	return &cobra.Command{
+	alone := false
+	cmd := &cobra.Command{
 		Use:   "verify",
 		Short: "Read every segment and check all hashes and records against the manifests in the store and in the database",
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return app.With(cmd.Context(), func(ctx context.Context, p app.App) error {
-				check, err := p.VerifyArchive(ctx)
-				if err != nil {
-					return err
-				}
-				for _, problem := range check.Problems {
-					fmt.Fprintln(cmd.OutOrStdout(), problem)
-				}
-				fmt.Fprintf(cmd.OutOrStdout(), "%s with %s, %.1f MB decompressed\n", counts(check.Segments, "segment", "segments"), counts(check.Records, "record", "records"), float64(check.RawBytes)/1e6)
-				if len(check.Problems) > 0 {
-					return errors.New(counts(int64(len(check.Problems)), "problem was found", "problems were found"))
-				}
-				return nil
-			})
+			if !alone {
+				return app.With(cmd.Context(), func(ctx context.Context, p app.App) error {
+					return printArchiveCheck(cmd.OutOrStdout())(p.VerifyArchive(ctx))
+				})
+			}
+			cfg, err := app.ReadConfig()
+			if err != nil {
+				return err
+			}
+			return printArchiveCheck(cmd.OutOrStdout())(cfg.VerifyStore(cmd.Context()))
 		},
+	}
+	cmd.Flags().BoolVar(&alone, "store", false, "check the store alone; needs no database")
+	return cmd
+}
+
+func printArchiveCheck(out io.Writer) func(app.ArchiveCheck, error) error {
+	return func(check app.ArchiveCheck, err error) error {
+		if err != nil {
+			return err
+		}
+		for _, problem := range check.Problems {
+			fmt.Fprintln(out, problem)
+		}
+		fmt.Fprintf(out, "%s with %s, %.1f MB decompressed\n", counts(check.Segments, "segment", "segments"), counts(check.Records, "record", "records"), float64(check.RawBytes)/1e6)
+		if len(check.Problems) > 0 {
+			return errors.New(counts(int64(len(check.Problems)), "problem was found", "problems were found"))
+		}
+		return nil
 	}
 }
 
