@@ -82,7 +82,9 @@ CROSS JOIN LATERAL (
 ) AS needed
 ORDER BY s.n
 ON CONFLICT (did) DO UPDATE
-SET status    = CASE WHEN excluded.status_at >= coalesce(a.status_at, '-infinity') THEN excluded.status ELSE a.status END,
+SET status    = CASE WHEN (excluded.status_at >= coalesce(a.status_at, '-infinity')) IS NOT TRUE THEN a.status
+                     WHEN excluded.status = 'active' AND a.hidden_at >= excluded.status_at THEN 'hidden'
+                     ELSE excluded.status END,
     status_at = greatest(a.status_at, excluded.status_at),
     handle    = CASE WHEN excluded.handle_at >= coalesce(a.handle_at, '-infinity') THEN coalesce(excluded.handle, a.handle) ELSE a.handle END,
     handle_at = greatest(a.handle_at, excluded.handle_at)
@@ -130,13 +132,13 @@ type ExpiredAccounts struct {
 func ExpireAccounts(ctx context.Context, db DB, projections Projections, now, before time.Time, limit int) (ExpiredAccounts, error) {
 	sql := `
 ` + kindsIn("records_other") + `, due AS MATERIALIZED (
-    SELECT a.did, a.status, a.status_at, a.purged_for, a.purge_at, a.erased_rev FROM accounts AS a
+    SELECT a.did, a.status, a.status_at, a.hidden_at, a.purged_for, a.purge_at, a.erased_rev FROM accounts AS a
     WHERE a.check_at <= $1
     ORDER BY a.check_at LIMIT $4
     FOR UPDATE SKIP LOCKED
 ), checked AS MATERIALIZED (
     SELECT s.did,
-           s.erased_rev IS NOT NULL OR s.status <> 'active' AND NOT (coalesce(s.status_at, '-infinity') <= $2
+           s.erased_rev IS NOT NULL OR s.status <> 'active' AND NOT (coalesce(greatest(s.status_at, s.hidden_at), '-infinity') <= $2
                AND (s.status <> 'deleted' OR s.purge_at IS NULL AND s.purged_for IS NOT DISTINCT FROM coalesce(s.status_at, '-infinity')))
            OR EXISTS (SELECT FROM (` + projections.neededAccount() + `) AS any_of_it OFFSET 0)
            OR EXISTS (SELECT FROM kinds AS k JOIN records_other AS r ON r.collection = k.collection AND r.did = s.did OFFSET 0) AS needed

@@ -14,6 +14,7 @@ CREATE TABLE accounts (
     avatar text,
     status text DEFAULT 'active'::text NOT NULL, -- active, deactivated, suspended, takendown, deleted, or another word of the network; hidden: the network does not show the account, and the stream has not said why. Only active accounts count.
     status_at timestamp with time zone, -- When the status was set, by the network's clock. An older event changes nothing.
+    hidden_at timestamp with time zone, -- When the listing began that found the account hidden. Being active hides it until the network says so at a later time; any other status replaces hidden, whatever its time. NULL: no listing did, or a later one had it.
     feed_since timestamp with time zone, -- Everything that the account wrote since then is stored, as long as it is kept. NULL: its posts have not been read to the end yet.
     feed_newest timestamp with time zone, -- The newest post seen in a complete backfill. The next backfill needs to go back no further.
     feed_read_at timestamp with time zone, -- When the feed was last read to the end of a window.
