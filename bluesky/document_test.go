@@ -1,6 +1,7 @@
 package bluesky_test
 
 import (
+	"errors"
 	"net/http"
 	"net/http/httptest"
 	"net/url"
@@ -119,6 +120,44 @@ func TestMovedAccountIsFound(t *testing.T) {
 	require.NoError(t, list())
 	require.NoError(t, list())
 	require.Len(t, oldCalls.all(), 3)
+}
+
+// TestDeletedAccountIsToldFromAMissingOne shows that an account is deleted if the directory says so,
+// or if the server that its current document names has no such repository.
+func TestDeletedAccountIsToldFromAMissingOne(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		plc, pds int
+		answer   string
+		gone     bool
+	}{
+		"deleted by the server":    {200, 400, `{"error":"RepoNotFound"}`, true},
+		"deleted in the directory": {410, 400, `{"error":"RepoDeactivated"}`, true},
+		"deactivated":              {200, 400, `{"error":"RepoDeactivated"}`, false},
+		"a server out of order":    {200, 500, `{"error":"RepoNotFound"}`, false},
+		"unknown to the directory": {404, 400, `{"error":"RepoNotFound"}`, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			pds, _ := serve(t, func(w http.ResponseWriter, _ *http.Request, _ int) { reply(w, c.pds, c.answer) })
+			directory, looked := serve(t, func(w http.ResponseWriter, _ *http.Request, n int) {
+				if n == 1 || c.plc == 200 {
+					reply(w, 200, didDocument(alice, pds))
+					return
+				}
+				reply(w, c.plc, `{"message":"no"}`)
+			})
+			client := newClient(t, directory, noRetries)
+			_, err := client.Identity(t.Context(), alice)
+			require.NoError(t, err)
+			_, err = client.LatestRev(t.Context(), alice)
+			require.Error(t, err)
+			require.Equal(t, c.gone, errors.Is(err, bluesky.ErrGone), "%v", err)
+			if c.pds != 500 {
+				require.Len(t, looked.all(), 2, "the directory must be asked anew")
+			}
+		})
+	}
 }
 
 func TestDIDWebDocumentIsFound(t *testing.T) {

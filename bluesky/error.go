@@ -30,12 +30,13 @@ func (c Class) String() string {
 	return "transient"
 }
 
-// Names of this package's own errors; other names come from servers.
+// Names of errors: this package's own, except nameNoRepo. Other names come from servers.
 const (
 	nameMalformed = "Malformed"       // the response is invalid
 	nameRefused   = "Refused"         // the request cannot or must not be made
 	nameNotSent   = "NotSent"         // a breaker is open, a rate limit is used up, or the shared limit is unavailable
 	nameNoPDS     = "NoPDS"           // the DID document names no PDS
+	nameNoRepo    = "RepoNotFound"    // the name of servers: they have no such repository
 	nameBadInput  = "InvalidArgument" // the caller's argument
 )
 

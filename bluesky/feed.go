@@ -4,10 +4,12 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"net/http"
 	"net/url"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/bluesky-social/indigo/atproto/syntax"
@@ -138,11 +140,11 @@ func (c *Client) records(ctx context.Context, did, collection, cursor string, pa
 }
 
 // queryPDS calls the account's own PDS. If that fails, it calls the PDS to which
-// the account has moved.
+// the account has moved. The error wraps ErrGone if the account is deleted.
 func (c *Client) queryPDS(ctx context.Context, did string, r request) error {
 	at, known, err := c.identity(ctx, did)
 	if err != nil {
-		return err
+		return c.orGone(did, err)
 	}
 	r.origin = at.PDS
 	if err = c.do(ctx, r); err == nil || Classify(err) == RateLimited {
@@ -150,17 +152,27 @@ func (c *Client) queryPDS(ctx context.Context, did string, r request) error {
 	}
 	c.forgetDocument(did) // the account may have moved: read its document again
 	if !known || Classify(err) != Permanent {
-		return err
+		return c.orGone(did, err)
 	}
 	moved, _, lookup := c.identity(ctx, did)
 	if lookup != nil {
-		return lookup
+		return c.orGone(did, lookup)
 	}
 	if moved.PDS == at.PDS {
-		return err
+		return c.orGone(did, err)
 	}
 	r.origin = moved.PDS
-	return c.do(ctx, r)
+	return c.orGone(did, c.do(ctx, r))
+}
+
+// orGone wraps ErrGone if a call failed because the account is deleted: the directory has
+// deleted its DID, or the server that its document names now has no such repository.
+func (c *Client) orGone(did string, err error) error {
+	e, ok := errors.AsType[*Error](err)
+	if ok && e.Class == Permanent && (e.Name == nameNoRepo || e.Call == didDocument && e.Status == http.StatusGone && strings.HasPrefix(did, "did:plc:")) {
+		return fmt.Errorf("%w: %w", ErrGone, err)
+	}
+	return err
 }
 
 func pageParams(params url.Values, cursor string, limit int) url.Values {

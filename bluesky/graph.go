@@ -52,6 +52,19 @@ func (c *Client) ResolveHandle(ctx context.Context, handle string) (did string, 
 	return did, nil
 }
 
+// OwnsHandle reports whether a handle is an account's: its current DID document names the
+// handle, and the handle resolves to the account. An error that is not permanent means that
+// this is unknown.
+func (c *Client) OwnsHandle(ctx context.Context, did, handle string) (bool, error) {
+	c.forgetDocument(did)
+	id, _, err := c.identity(ctx, did)
+	if err != nil || id.Handle != handle {
+		return false, err
+	}
+	owner, err := c.ResolveHandle(ctx, handle)
+	return err == nil && owner == did, err
+}
+
 // Follows returns a page of at most 100 accounts that actor, a handle or DID,
 // follows, and the cursor of the next page; empty: there is none.
 func (c *Client) Follows(ctx context.Context, actor, cursor string) (page []Profile, next string, err error) {

@@ -21,9 +21,9 @@ var ErrNoKey = errors.New("the account has no signing key")
 // that there is no key. That server may be failing for a moment.
 var ErrUncertain = errors.New("its own server says so")
 
-// ErrGone is wrapped together with ErrNoKey if the directory reports that the DID was
-// deleted.
-var ErrGone = errors.New("the DID is deleted")
+// ErrGone is wrapped by errors of an account that is deleted: the directory reports that its
+// DID was, or the server that its DID document names has no such repository.
+var ErrGone = errors.New("the account is deleted")
 
 // SigningKey returns the key with which an account signs its commits, from its current
 // DID document. It replaces a cached document.

@@ -209,6 +209,7 @@ func (b *batch) fold() schema.Batch {
 	for i := range b.events {
 		f.add(&b.events[i])
 	}
+	f.markEarly(b.events)
 	out := f.out
 	out.Desynchronized, out.Chained = append(out.Desynchronized, b.desynchronized...), b.chained
 	byKey := func(a, b schema.Key) int {
@@ -274,7 +275,26 @@ func (f *folding) add(ev *Event) {
 		put(&f.out.Statuses, f.statuses, ev.Author, s, func(old schema.Status) bool { return !s.At.Before(old.At) })
 	case KindIdentity:
 		h := schema.Handle{DID: ev.Author, Handle: ev.Handle, At: eventTime(ev.At, ev.TimeUS, ev.Arrived)}
+		if i, ok := f.handles[ev.Author]; ok && h.Handle == "" { // as if each were in a batch of its own
+			h.Handle = f.out.Handles[i].Handle
+		}
 		put(&f.out.Handles, f.handles, ev.Author, h, func(old schema.Handle) bool { return !h.At.Before(old.At) })
+	}
+}
+
+// markEarly marks the handles whose events precede all records of their accounts.
+func (f *folding) markEarly(events []Event) {
+	if len(f.handles) == 0 {
+		return
+	}
+	wrote := map[string]bool{}
+	for i := range events {
+		ev := &events[i]
+		if at, ok := f.handles[ev.Author]; ok && ev.Kind == KindIdentity && ev.Handle != "" {
+			f.out.Handles[at].Early = !wrote[ev.Author]
+		} else if ok && ev.Kind == KindCommit && ev.Operation != Delete {
+			wrote[ev.Author] = true
+		}
 	}
 }
 

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"strings"
 	"time"
+
+	"github.com/weir-social/weir/schema"
 )
 
 // A Source is a network stream that can be resumed. It dials, fails over and backs off by
@@ -256,6 +258,9 @@ const (
 	Delete
 )
 
+// InvalidHandle is the Event.Handle of an account whose handle is not valid.
+const InvalidHandle = schema.InvalidHandle
+
 // An Event is a change of a record or an account. The source checks its identity
 // (the types of the fields, and the syntax of author, collection, key and
 // revision), but not the meaning of a record.
@@ -280,7 +285,7 @@ type Event struct {
 
 	Expires time.Time // for a record: when its author wants it deleted; zero: never
 
-	// For an identity: the handle in the event, or "".
+	// For an identity: the handle in the event, InvalidHandle, or "".
 	Handle string
 
 	// For an account.

@@ -15,7 +15,7 @@ func (r *reader) readBy(ctx context.Context) (err error) {
 	if r.q.By == "" {
 		return nil
 	}
-	const find = `SELECT $1::text UNION SELECT a.did FROM accounts AS a WHERE a.handle = $1`
+	const find = `SELECT $1::text UNION (` + schema.HandleOwner + `)`
 	dids, err := schema.All(ctx, r.tx, "find the account", pgx.RowTo[string], find, r.q.By)
 	if err != nil {
 		return err

@@ -45,6 +45,7 @@ type LinkShare struct {
 	DID         string    `json:"did"`
 	Network     Network   `json:"network"`
 	Handle      string    `json:"handle,omitempty"`
+	Unverified  bool      `json:"unverified,omitempty"` // others may claim the handle too
 	DisplayName string    `json:"display_name,omitempty"`
 	How         string    `json:"how"`
 	SharedAt    time.Time `json:"shared_at"`         // of a waiting share: since when it waits
@@ -170,15 +171,15 @@ WITH page AS MATERIALIZED (
         LIMIT 1
     ) AS latest ON true
 )
-SELECT s.did, coalesce(a.handle, ''), coalesce(a.display_name, ''), s.collection, s.rkey, s.how, s.shared_at, coalesce(s.subject_did, ''), coalesce(s.subject_collection, ''), coalesce(s.subject_rkey, ''), ` + subjectBy("s.subject_did") + `,
+SELECT s.did, coalesce(a.handle, ''), coalesce(a.handle_claimed AND a.handle <> '', false), coalesce(a.display_name, ''), s.collection, s.rkey, s.how, s.shared_at, coalesce(s.subject_did, ''), coalesce(s.subject_collection, ''), coalesce(s.subject_rkey, ''), ` + subjectBy("s.subject_did") + `,
        coalesce(` + notCounted + `, CASE WHEN (s.shared_at, s.collection, s.rkey, s.named_id) < (p.shared_at, p.collection, p.rkey, p.named_id) THEN 'same_person' ELSE '' END),
        s.named_id, CASE WHEN s.named_id <> s.link_id THEN (SELECT l.url FROM links AS l WHERE l.id = s.named_id) ELSE '' END
 FROM page AS s
 JOIN people AS p ON p.did = s.did
-LEFT JOIN LATERAL (SELECT a.handle, a.display_name, a.status FROM accounts AS a WHERE a.did = s.did LIMIT 1) AS a ON true
+LEFT JOIN LATERAL (SELECT nullif(a.handle, 'handle.invalid') AS handle, a.handle_claimed, a.display_name, a.status FROM accounts AS a WHERE a.did = s.did LIMIT 1) AS a ON true
 ORDER BY s.shared_at DESC, s.did DESC, s.collection DESC, s.rkey DESC, s.named_id DESC`
 	return schema.All(ctx, r.tx, "read the shares of a link", func(row pgx.CollectableRow) (s LinkShare, err error) {
-		err = row.Scan(&s.DID, &s.Handle, &s.DisplayName, &s.record.Collection, &s.record.Rkey, &s.How, &s.SharedAt, &s.subject.DID, &s.subject.Collection, &s.subject.Rkey, &s.SubjectBy, &s.Why, &s.named, &s.Named)
+		err = row.Scan(&s.DID, &s.Handle, &s.Unverified, &s.DisplayName, &s.record.Collection, &s.record.Rkey, &s.How, &s.SharedAt, &s.subject.DID, &s.subject.Collection, &s.subject.Rkey, &s.SubjectBy, &s.Why, &s.named, &s.Named)
 		return s.complete(), err
 	}, sql, r.args(r.of.ID, after.At, after.Record.DID, after.Record.Collection, after.Record.Rkey, after.Named, limit)...)
 }
@@ -186,7 +187,7 @@ ORDER BY s.shared_at DESC, s.did DESC, s.collection DESC, s.rkey DESC, s.named_i
 // waiting reads records that wait for posts which share the link, after a position.
 func (r *linkReader) waiting(ctx context.Context, after sharePosition, limit int) ([]LinkShare, error) {
 	sql := `
-SELECT w.did, coalesce(a.handle, ''), coalesce(a.display_name, ''), w.collection, w.rkey,
+SELECT w.did, coalesce(a.handle, ''), coalesce(a.handle_claimed AND a.handle <> '', false), coalesce(a.display_name, ''), w.collection, w.rkey,
        CASE WHEN w.collection IN ('app.bsky.feed.repost', 'nostr.6', 'nostr.16') THEN 'repost' ELSE 'quote' END, w.since, w.for_did, w.for_collection, w.for_rkey, ` + subjectBy("w.for_did") + `,
        CASE WHEN a.status <> 'active' THEN 'hidden'
             WHEN $9::boolean AND NOT EXISTS (SELECT FROM watch_members AS m WHERE m.did = w.did AND ($10::bigint[] IS NULL OR m.watch_id = ANY ($10))) THEN 'not_followed'
@@ -205,19 +206,19 @@ CROSS JOIN LATERAL (
     ORDER BY w.did, w.collection, w.rkey
     LIMIT $8
 ) AS w
-LEFT JOIN LATERAL (SELECT a.handle, a.display_name, a.status FROM accounts AS a WHERE a.did = w.did LIMIT 1) AS a ON true
+LEFT JOIN LATERAL (SELECT nullif(a.handle, 'handle.invalid') AS handle, a.handle_claimed, a.display_name, a.status FROM accounts AS a WHERE a.did = w.did LIMIT 1) AS a ON true
 ORDER BY w.for_did, w.for_collection, w.for_rkey, w.did, w.collection, w.rkey
 LIMIT $8`
 	return schema.All(ctx, r.tx, "read what waits for a link", func(row pgx.CollectableRow) (s LinkShare, err error) {
-		err = row.Scan(&s.DID, &s.Handle, &s.DisplayName, &s.record.Collection, &s.record.Rkey, &s.How, &s.SharedAt, &s.subject.DID, &s.subject.Collection, &s.subject.Rkey, &s.SubjectBy, &s.Why)
+		err = row.Scan(&s.DID, &s.Handle, &s.Unverified, &s.DisplayName, &s.record.Collection, &s.record.Rkey, &s.How, &s.SharedAt, &s.subject.DID, &s.subject.Collection, &s.subject.Rkey, &s.SubjectBy, &s.Why)
 		s.waits = true
 		return s.complete(), err
 	}, sql, r.of.ID, after.Subject.DID, after.Subject.Collection, after.Subject.Rkey, after.Record.DID, after.Record.Collection, after.Record.Rkey, limit, r.state.Watching, r.watches)
 }
 
-// subjectBy returns the handle of the author of a post, if the author is active.
+// subjectBy returns the verified handle of the author of a post, if the author is active.
 func subjectBy(did string) string {
-	return `coalesce((SELECT b.handle FROM accounts AS b WHERE b.did = ` + did + ` AND b.status = 'active'), '')`
+	return `coalesce((SELECT b.handle FROM accounts AS b WHERE b.did = ` + did + ` AND b.status = 'active' AND NOT b.handle_claimed), '')`
 }
 
 // complete sets the fields that follow from the others. A hidden account keeps only its DID.
@@ -229,7 +230,7 @@ func (s LinkShare) complete() LinkShare {
 	}
 	s.Counts = s.Why == Counts
 	if s.Why == Hidden {
-		s.Handle, s.DisplayName = "", ""
+		s.Handle, s.Unverified, s.DisplayName = "", false, ""
 	}
 	return s
 }

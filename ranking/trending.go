@@ -72,7 +72,7 @@ type TrendingLink struct {
 	Sharers    int       `json:"sharers"`             // distinct accounts inside the window
 	Speed      float64   `json:"speed,omitempty"`     // sharers per hour with decay, if the ranking is sorted by it
 	LastShared time.Time `json:"last_shared"`         // the latest share inside the window
-	SharedBy   []string  `json:"shared_by"`           // the names of Faces: handles, or DIDs if no handle is known
+	SharedBy   []string  `json:"shared_by"`           // the names of Faces: verified handles, or DIDs
 	Faces      []Face    `json:"faces"`               // the latest three sharers, the latest first
 }
 
@@ -80,6 +80,7 @@ type TrendingLink struct {
 type Face struct {
 	DID         string  `json:"did"`
 	Handle      string  `json:"handle,omitempty"`
+	Unverified  bool    `json:"unverified,omitempty"` // others may claim the handle too
 	DisplayName string  `json:"display_name,omitempty"`
 	Avatar      string  `json:"avatar,omitempty"`
 	Network     Network `json:"network"`

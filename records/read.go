@@ -182,7 +182,7 @@ type Account struct {
 // is active. For an unknown handle it returns schema.ErrNoRows.
 func FindAccount(ctx context.Context, db DB, identifier string) (Account, error) {
 	const byDID = `SELECT k.did, coalesce((SELECT a.status FROM accounts AS a WHERE a.did = k.did), 'active') FROM (VALUES ($1::text)) AS k (did)`
-	const byHandle = `SELECT a.did, a.status FROM accounts AS a WHERE a.handle = lower($1) ORDER BY a.status = 'active' DESC, a.handle_at DESC NULLS LAST, a.did LIMIT 1`
+	const byHandle = `SELECT k.did, k.status FROM accounts AS k JOIN (` + schema.HandleOwner + `) AS o ON o.did = k.did`
 	sql := byHandle
 	if len(identifier) > 4 && identifier[:4] == "did:" {
 		sql = byDID

@@ -3,6 +3,7 @@ package schema
 import (
 	"cmp"
 	"context"
+	"fmt"
 	"slices"
 	"time"
 
@@ -33,6 +34,7 @@ type accountUpdate struct {
 	did                string
 	status, handle     string
 	statusAt, handleAt time.Time
+	early              bool // see Handle
 }
 
 // accountUpdates merges the batch's statuses and handles by account, ordered by
@@ -43,7 +45,7 @@ func (b *Batch) accountUpdates() []accountUpdate {
 		updates = append(updates, accountUpdate{did: s.DID, status: s.Status, statusAt: s.At})
 	}
 	for _, h := range b.Handles {
-		updates = append(updates, accountUpdate{did: h.DID, handle: h.Handle, handleAt: h.At})
+		updates = append(updates, accountUpdate{did: h.DID, handle: h.Handle, handleAt: h.At, early: h.Early})
 	}
 	slices.SortStableFunc(updates, func(a, b accountUpdate) int { return cmp.Compare(a.did, b.did) })
 	merged := updates[:0]
@@ -68,10 +70,10 @@ func (b *Batch) queueAccounts(q *pgx.Batch) {
 		return
 	}
 	// An identity event without a handle means that something changed, not that
-	// the handle is gone.
+	// the handle is gone. Whatever it has, the handle must be verified.
 	sql := `
-INSERT INTO accounts AS a (did, status, status_at, handle, handle_at)
-SELECT s.did, s.status, s.status_at, nullif(s.handle, ''), s.handle_at
+INSERT INTO accounts AS a (did, status, status_at, handle, handle_at, handle_claimed)
+SELECT s.did, s.status, s.status_at, ` + storedHandle("s.handle") + `, s.handle_at, s.handle_at IS NOT NULL
 FROM unnest($1::text[], $2::text[], $3::timestamptz[], $4::text[], $5::timestamptz[], $6::boolean[])
      WITH ORDINALITY AS s (did, status, status_at, handle, handle_at, needed, n)
 CROSS JOIN LATERAL (
@@ -82,10 +84,14 @@ CROSS JOIN LATERAL (
 ) AS needed
 ORDER BY s.n
 ON CONFLICT (did) DO UPDATE
-SET status    = CASE WHEN excluded.status_at >= coalesce(a.status_at, '-infinity') THEN excluded.status ELSE a.status END,
+SET status    = CASE WHEN (excluded.status_at >= coalesce(a.status_at, '-infinity')) IS NOT TRUE THEN a.status
+                     WHEN excluded.status = 'active' AND a.hidden_at >= excluded.status_at THEN 'hidden'
+                     ELSE excluded.status END,
     status_at = greatest(a.status_at, excluded.status_at),
     handle    = CASE WHEN excluded.handle_at >= coalesce(a.handle_at, '-infinity') THEN coalesce(excluded.handle, a.handle) ELSE a.handle END,
-    handle_at = greatest(a.handle_at, excluded.handle_at)
+    handle_at = greatest(a.handle_at, excluded.handle_at),
+    handle_claimed    = a.handle_claimed OR coalesce(excluded.handle_at >= coalesce(a.handle_at, '-infinity'), false),
+    handle_checked_at = CASE WHEN excluded.handle_at >= coalesce(a.handle_at, '-infinity') THEN NULL ELSE a.handle_checked_at END
 WHERE excluded.status_at >= coalesce(a.status_at, '-infinity') OR excluded.handle_at >= coalesce(a.handle_at, '-infinity')`
 	writes := make(map[string]bool, len(b.Writes))
 	for i := range b.Writes {
@@ -97,7 +103,7 @@ WHERE excluded.status_at >= coalesce(a.status_at, '-infinity') OR excluded.handl
 	for i, w := range updates {
 		did[i], status[i], handle[i] = w.did, cmp.Or(w.status, "active"), w.handle
 		statusAt[i], handleAt[i] = nilTime(w.statusAt), nilTime(w.handleAt)
-		needed[i] = status[i] != "active" || writes[w.did]
+		needed[i] = status[i] != "active" || writes[w.did] && !w.early
 	}
 	q.Queue(sql, did, status, statusAt, handle, handleAt, needed)
 }
@@ -130,13 +136,13 @@ type ExpiredAccounts struct {
 func ExpireAccounts(ctx context.Context, db DB, projections Projections, now, before time.Time, limit int) (ExpiredAccounts, error) {
 	sql := `
 ` + kindsIn("records_other") + `, due AS MATERIALIZED (
-    SELECT a.did, a.status, a.status_at, a.purged_for, a.purge_at, a.erased_rev FROM accounts AS a
+    SELECT a.did, a.status, a.status_at, a.hidden_at, a.purged_for, a.purge_at, a.erased_rev FROM accounts AS a
     WHERE a.check_at <= $1
     ORDER BY a.check_at LIMIT $4
     FOR UPDATE SKIP LOCKED
 ), checked AS MATERIALIZED (
     SELECT s.did,
-           s.erased_rev IS NOT NULL OR s.status <> 'active' AND NOT (coalesce(s.status_at, '-infinity') <= $2
+           s.erased_rev IS NOT NULL OR s.status <> 'active' AND NOT (coalesce(greatest(s.status_at, s.hidden_at), '-infinity') <= $2
                AND (s.status <> 'deleted' OR s.purge_at IS NULL AND s.purged_for IS NOT DISTINCT FROM coalesce(s.status_at, '-infinity')))
            OR EXISTS (SELECT FROM (` + projections.neededAccount() + `) AS any_of_it OFFSET 0)
            OR EXISTS (SELECT FROM kinds AS k JOIN records_other AS r ON r.collection = k.collection AND r.did = s.did OFFSET 0) AS needed
@@ -151,7 +157,40 @@ SELECT (SELECT count(*) FROM checked)::int AS checked, (SELECT count(*) FROM del
 	return One(ctx, db, "expire accounts", pgx.RowToStructByPos[ExpiredAccounts], sql, now, before, accountCheckInterval, limit)
 }
 
-// FindDID returns the account that last had a handle, or ErrNoRows.
+// storedHandle is the form in which accounts has a handle: NULL if it is unknown, ” if it is
+// not valid.
+func storedHandle(handle string) string {
+	return `CASE ` + handle + ` WHEN '' THEN NULL WHEN '` + InvalidHandle + `' THEN '' ELSE lower(` + handle + `) END`
+}
+
+// HandleOwner selects the account that has a handle: the one for which it was verified or,
+// before that, the only active one that claims it.
+const HandleOwner = `
+SELECT a.did FROM accounts AS a
+WHERE a.handle = lower($1)
+  AND (NOT a.handle_claimed OR NOT EXISTS (SELECT FROM accounts AS o WHERE o.handle = a.handle AND o.did <> a.did AND o.status = 'active'))
+ORDER BY a.handle_claimed, a.status = 'active' DESC, a.handle_at DESC NULLS LAST, a.did
+LIMIT 1`
+
+// FindDID returns the account that has a handle, or ErrNoRows.
 func FindDID(ctx context.Context, db DB, handle string) (string, error) {
-	return One(ctx, db, "find the handle "+handle, pgx.RowTo[string], `SELECT did FROM accounts WHERE handle = $1 ORDER BY handle_at DESC NULLS LAST LIMIT 1`, handle)
+	return One(ctx, db, "find the handle "+handle, pgx.RowTo[string], HandleOwner, handle)
+}
+
+// ClaimedHandle is a handle that an account claims.
+type ClaimedHandle struct{ DID, Handle string }
+
+// RecordHandle stores whether a handle is the account's, and the time of the check. The
+// account is then its only owner. Nothing changes if the account has another handle now.
+func RecordHandle(ctx context.Context, tx pgx.Tx, h ClaimedHandle, verified bool) error {
+	const owned = `UPDATE accounts SET handle_claimed = NOT $3, handle_checked_at = now() WHERE did = $1 AND handle = $2`
+	tag, err := tx.Exec(ctx, owned, h.DID, h.Handle, verified)
+	if err == nil && verified && tag.RowsAffected() > 0 {
+		const others = `UPDATE accounts SET handle_claimed = true, handle_checked_at = NULL WHERE handle = $2 AND did <> $1 AND NOT handle_claimed`
+		_, err = tx.Exec(ctx, others, h.DID, h.Handle)
+	}
+	if err != nil {
+		return fmt.Errorf("store whether %s is the handle of %s: %w", h.Handle, h.DID, err)
+	}
+	return nil
 }

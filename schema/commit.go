@@ -66,11 +66,15 @@ type Status struct {
 	Sent   time.Time // by the server; not before At. If the account was deleted, the archive forgets what it sent until then
 }
 
-// Handle is the handle of an identity event; empty if the event has none.
+// InvalidHandle is what the network calls an account without a valid handle.
+const InvalidHandle = "handle.invalid"
+
+// Handle is the handle of an identity event, or InvalidHandle; empty if the event has none.
 type Handle struct {
 	DID    string
 	Handle string
 	At     time.Time
+	Early  bool // the event precedes the account's records of the batch, which do not make it known
 }
 
 // Batch is everything that one commit of a stream writes. It has at most one Write
@@ -141,6 +145,7 @@ func (b *Batch) Apply(ctx context.Context, tx pgx.Tx, lease Lease, careful bool)
 	if lease != (Lease{}) {
 		b.queueAdvance(q, lease)
 	}
+	b.queueErasedAuthors(q)
 	b.queueAccounts(q) // the statuses decide what is written
 	b.queueErasures(q) // and so do these
 	b.queueForgotten(q)

@@ -173,6 +173,11 @@ SELECT concat_ws(' ', (SELECT concat_ws(' ', target, kind) FROM watches), (SELEC
     (SELECT concat_ws(' ', handle, display_name, status) FROM accounts))`).Scan(&text))
 		require.Equal(t, "hub.example follows 2499 did:plc:2 newer.example Uno hidden", text)
 	}
+	members(t, second, `UPDATE accounts SET handle = NULL, handle_at = NULL, display_name = NULL, erased_rev = '1'`)
+	require.NoError(t, s.Restore(t.Context(), second))
+	var named int
+	require.NoError(t, second.QueryRow(t.Context(), `SELECT num_nonnulls(handle, display_name, avatar) FROM accounts`).Scan(&named))
+	require.Zero(t, named, "the author has demanded to vanish")
 	members(t, second, `INSERT INTO watches (target) VALUES ('next.example')`) // the ids continue
 }
 

@@ -180,15 +180,15 @@ GROUP BY b.did`
 	return accountsSince(ctx, tx, "find the accounts of gaps without a backfill", sql)
 }
 
-// AccountsToReread returns the followed, active accounts whose reread is due and that
-// have no unfinished backfill: accounts that could not be read, and accounts whose job is
-// lost. since is the latest time since which posts of one of them may be missing. Each
+// AccountsToReread returns the followed accounts whose reread is due and that have no
+// unfinished backfill: accounts that could not be read, accounts whose job is lost, and
+// inactive ones, which may have been deleted while nobody listened. since is the latest time since which posts of one of them may be missing. Each
 // account is compared since its own time (Feed.CompleteSince).
 func AccountsToReread(ctx context.Context, tx pgx.Tx) (dids []string, since time.Time, err error) {
 	const sql = `
 SELECT a.did, max(a.reread_since) OVER ()
 FROM accounts AS a
-WHERE a.reread_since IS NOT NULL AND a.status = 'active' AND (a.reread_at IS NULL OR a.reread_at <= now())
+WHERE a.reread_since IS NOT NULL AND a.status <> 'deleted' AND (a.reread_at IS NULL OR a.reread_at <= now())
   AND EXISTS (SELECT FROM watch_members AS w WHERE w.did = a.did)
   AND NOT EXISTS (SELECT FROM river_job AS j WHERE j.kind = 'backfill_account' AND j.args ->> 'did' = a.did
                   AND j.state IN ` + UnfinishedStates + `)`

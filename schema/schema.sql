@@ -8,12 +8,15 @@ CREATE EXTENSION pg_trgm;
 -- Accounts that are followed, that something is stored of, or that are not active. An account without a row is active.
 CREATE TABLE accounts (
     did text COLLATE "C" NOT NULL,
-    handle text,
+    handle text, -- In lower case. NULL: unknown; empty: it has no valid one.
     handle_at timestamp with time zone, -- When the handle was set, by the network's clock. An older event changes nothing.
+    handle_claimed boolean DEFAULT false NOT NULL, -- The account claims its handle, and nobody has verified it: others may claim it too. False: it is the only owner.
+    handle_checked_at timestamp with time zone, -- When it was last tried to verify the handle. NULL: never since the account claimed it.
     display_name text,
     avatar text,
     status text DEFAULT 'active'::text NOT NULL, -- active, deactivated, suspended, takendown, deleted, or another word of the network; hidden: the network does not show the account, and the stream has not said why. Only active accounts count.
     status_at timestamp with time zone, -- When the status was set, by the network's clock. An older event changes nothing.
+    hidden_at timestamp with time zone, -- When the listing began that found the account hidden. Being active hides it until the network says so at a later time; any other status replaces hidden, whatever its time. NULL: no listing did, or a later one had it.
     feed_since timestamp with time zone, -- Everything that the account wrote since then is stored, as long as it is kept. NULL: its posts have not been read to the end yet.
     feed_newest timestamp with time zone, -- The newest post seen in a complete backfill. The next backfill needs to go back no further.
     feed_read_at timestamp with time zone, -- When the feed was last read to the end of a window.
@@ -29,6 +32,7 @@ CREATE TABLE accounts (
 );
 CREATE INDEX accounts_check ON accounts USING btree (check_at);
 CREATE INDEX accounts_handle ON accounts USING btree (handle);
+CREATE INDEX accounts_handle_claimed ON accounts USING btree (handle_checked_at NULLS FIRST) WHERE handle_claimed;
 CREATE INDEX accounts_hidden ON accounts USING btree (did) WHERE status <> 'active'::text;
 CREATE INDEX accounts_purge ON accounts USING btree (purge_at) WHERE purge_at IS NOT NULL;
 CREATE INDEX accounts_reread ON accounts USING btree (reread_at) WHERE reread_since IS NOT NULL;
@@ -570,7 +574,7 @@ CREATE VIEW link_shares AS
     l.url,
     s.did,
         CASE
-            WHEN COALESCE(a.status, 'active'::text) = 'active'::text THEN a.handle
+            WHEN a.status = 'active'::text AND NOT a.handle_claimed THEN NULLIF(a.handle, ''::text)
             ELSE NULL::text
         END AS handle,
         CASE
@@ -629,7 +633,7 @@ CREATE VIEW link_shares AS
                       WHERE n_1.did = s.did AND n_1.link_id = s.link_id AND ((ROW(n_1.shared_at, n_1.collection, n_1.rkey, n_1.named_id) > ROW(s.shared_at, s.collection, s.rkey, s.named_id))))) THEN 'same_person'::text
                     ELSE NULL::text
                 END AS why) y;
-COMMENT ON COLUMN link_shares.handle IS 'Of an active account, if it is known.';
+COMMENT ON COLUMN link_shares.handle IS 'Of an active account, if it is verified.';
 COMMENT ON COLUMN link_shares.named IS 'The URL of the link that the record names: not that of the link if the two are merged.';
 COMMENT ON COLUMN link_shares.subject IS 'The AT-URI of the record that is quoted or reposted.';
 COMMENT ON COLUMN link_shares.text IS 'The text of the post, or of the one that is reposted, while it is stored.';
@@ -1970,7 +1974,7 @@ BEGIN
     SET state = CASE state WHEN 'dismissed' THEN state ELSE 'open' END, state_at = now(), last_seen = now(), last_cause = why, count = count + 1
     WHERE job = NEW.id;
     IF FOUND OR NEW.state = 'discarded' AND NEW.kind IN ('expire', 'check_alerts', 'check_counts', 'check_subjects', 'audit', 'audit_relays', 'fetch_card', 'fill_collections',
-        'read_authors', 'read_relays', 'resolve_links', 'retry_dead_letters', 'sync_follows') THEN -- the next run does the same work
+        'read_authors', 'read_relays', 'resolve_links', 'retry_dead_letters', 'sync_follows', 'verify_handles') THEN -- the next run does the same work
         RETURN NULL;
     END IF;
     INSERT INTO dead_letters AS d (key, stage, class, kind, queue, job, cause, raw, raw_bytes, first_seen, last_seen)

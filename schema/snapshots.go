@@ -76,19 +76,22 @@ INSERT INTO purge_queue (did, queued_at) SELECT did, queued_at FROM jsonb_popula
 ON CONFLICT DO NOTHING`},
 		{SnapshotOfAccounts, `
 SELECT to_jsonb(k) FROM (
-    SELECT a.did, a.handle, a.handle_at, a.display_name, a.avatar, a.status, a.status_at FROM accounts AS a
+    SELECT a.did, a.handle, a.handle_at, a.display_name, a.avatar, a.status, a.status_at, a.hidden_at FROM accounts AS a
     WHERE a.display_name IS NOT NULL OR a.avatar IS NOT NULL OR a.status = 'hidden' OR EXISTS (SELECT FROM watch_members AS w WHERE w.did = a.did)
     ORDER BY a.did
 ) AS k`, `
-INSERT INTO accounts AS a (did, handle, handle_at, display_name, avatar, status, status_at)
-SELECT s.did, s.handle, s.handle_at, s.display_name, s.avatar, s.status, s.status_at FROM jsonb_populate_recordset(NULL::accounts, $1) AS s
+INSERT INTO accounts AS a (did, handle, handle_at, handle_claimed, display_name, avatar, status, status_at, hidden_at)
+SELECT s.did, s.handle, s.handle_at, s.handle IS NOT NULL AND s.did NOT LIKE ` + NostrDIDs + `, s.display_name, s.avatar, s.status, s.status_at, s.hidden_at FROM jsonb_populate_recordset(NULL::accounts, $1) AS s
 ON CONFLICT (did) DO UPDATE
-SET handle       = CASE WHEN coalesce(excluded.handle_at, '-infinity') >= coalesce(a.handle_at, '-infinity') THEN excluded.handle ELSE a.handle END,
+SET handle       = CASE WHEN a.erased_rev IS NULL AND coalesce(excluded.handle_at, '-infinity') >= coalesce(a.handle_at, '-infinity') THEN excluded.handle ELSE a.handle END,
     handle_at    = greatest(a.handle_at, excluded.handle_at),
-    display_name = excluded.display_name,
-    avatar       = excluded.avatar,
-    status       = CASE WHEN coalesce(excluded.status_at, '-infinity') >= coalesce(a.status_at, '-infinity') THEN excluded.status ELSE a.status END,
-    status_at    = greatest(a.status_at, excluded.status_at)`},
+    handle_claimed = a.handle_claimed OR excluded.handle_claimed,
+    display_name = CASE WHEN a.erased_rev IS NULL THEN excluded.display_name ELSE a.display_name END,
+    avatar       = CASE WHEN a.erased_rev IS NULL THEN excluded.avatar ELSE a.avatar END,
+    status       = CASE WHEN coalesce(excluded.status_at, '-infinity') >= coalesce(a.status_at, '-infinity') THEN excluded.status
+                        WHEN a.status = 'active' AND excluded.hidden_at >= a.status_at THEN 'hidden' ELSE a.status END,
+    status_at    = greatest(a.status_at, excluded.status_at),
+    hidden_at    = excluded.hidden_at`},
 	}
 }
 

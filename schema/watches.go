@@ -190,6 +190,7 @@ type Member struct {
 type MemberChanges struct {
 	Added   []string // accounts that were in no watch before
 	Stored  []string // of Added, those with stored posts, which may have been edited or deleted while the account was not followed
+	Hidden  []string // accounts that the network no longer shows: their servers say whether they are deleted
 	Removed int      // number of members that left this watch
 	First   bool     // the watch was never read before
 }
@@ -223,7 +224,10 @@ func SetMembers(ctx context.Context, tx pgx.Tx, w Watch, members []Member, hidde
 	if err := c.replaceMembers(ctx, tx, w.ID, members, hidden, began); err != nil {
 		return c, err
 	}
-	if err := updateProfiles(ctx, tx, w.ID, members, hidden, began); err != nil {
+	if err := updateProfiles(ctx, tx, w.ID, members, began); err != nil {
+		return c, err
+	}
+	if c.Hidden, err = hide(ctx, tx, w.ID, hidden, began); err != nil {
 		return c, err
 	}
 	if c.Stored, err = resetFeeds(ctx, tx, w.ID, c.Added); err != nil {
@@ -257,35 +261,45 @@ WHERE watch_id = $1 AND NOT EXISTS (SELECT FROM unnest($2::text[] || $3::text[])
 	return err
 }
 
-// updateProfiles stores the names of members and makes them active, and hides hidden
-// members.
-func updateProfiles(ctx context.Context, tx pgx.Tx, watch int64, members []Member, hidden []string, began time.Time) error {
+// updateProfiles stores the names of members and makes them active.
+func updateProfiles(ctx context.Context, tx pgx.Tx, watch int64, members []Member, began time.Time) error {
 	did, handle, name, avatar := memberColumns(members)
-	const names = `
-INSERT INTO accounts AS a (did, handle, handle_at, display_name, avatar)
-SELECT m.did, nullif(m.handle, ''), $5, nullif(m.name, ''), nullif(m.avatar, '')
+	names := `
+INSERT INTO accounts AS a (did, handle, handle_at, handle_claimed, display_name, avatar)
+SELECT m.did, ` + storedHandle("m.handle") + `, $5, m.handle <> '', nullif(m.name, ''), nullif(m.avatar, '')
 FROM unnest($1::text[], $2::text[], $3::text[], $4::text[]) AS m (did, handle, name, avatar)
 ORDER BY m.did
 ON CONFLICT (did) DO UPDATE
 SET handle       = coalesce(excluded.handle, a.handle),
     handle_at    = CASE WHEN excluded.handle IS DISTINCT FROM a.handle THEN excluded.handle_at ELSE a.handle_at END,
+    handle_claimed    = CASE WHEN coalesce(excluded.handle, a.handle) IS DISTINCT FROM a.handle THEN true ELSE a.handle_claimed END,
+    handle_checked_at = CASE WHEN coalesce(excluded.handle, a.handle) IS DISTINCT FROM a.handle THEN NULL ELSE a.handle_checked_at END,
     display_name = CASE WHEN a.did LIKE ` + NostrDIDs + ` THEN a.display_name ELSE excluded.display_name END, -- their profiles are read separately
     avatar       = CASE WHEN a.did LIKE ` + NostrDIDs + ` THEN a.avatar ELSE excluded.avatar END,
+    hidden_at    = NULL,
     status       = CASE WHEN a.status = 'hidden' OR a.status_at IS NULL OR a.status_at < $5 - interval '1 hour' THEN 'active' ELSE a.status END
-WHERE a.status = 'hidden' OR a.status <> 'active' AND (a.status_at IS NULL OR a.status_at < $5 - interval '1 hour')
+WHERE a.status = 'hidden' OR a.hidden_at IS NOT NULL OR a.status <> 'active' AND (a.status_at IS NULL OR a.status_at < $5 - interval '1 hour')
    OR a.did NOT LIKE ` + NostrDIDs + ` AND (coalesce(excluded.handle, a.handle), excluded.display_name, excluded.avatar) IS DISTINCT FROM (a.handle, a.display_name, a.avatar)`
 	if _, err := tx.Exec(ctx, names, did, handle, name, avatar, began); err != nil {
 		return fmt.Errorf("store the names of the members of watch %d: %w", watch, err)
 	}
-	const hide = `
-INSERT INTO accounts AS a (did, status, status_at)
-SELECT h.did, 'hidden', $2 FROM unnest($1::text[]) AS h (did) ORDER BY h.did
-ON CONFLICT (did) DO UPDATE SET status = excluded.status, status_at = excluded.status_at
-WHERE a.status = 'active' AND (a.status_at IS NULL OR a.status_at < $2 - interval '1 hour')`
-	if _, err := tx.Exec(ctx, hide, hidden, began); err != nil {
-		return fmt.Errorf("hide members of watch %d: %w", watch, err)
-	}
 	return nil
+}
+
+// hide hides those of some members that count. It returns them: they must be read again.
+func hide(ctx context.Context, tx pgx.Tx, watch int64, members []string, began time.Time) ([]string, error) {
+	const sql = `
+INSERT INTO accounts AS a (did, status, hidden_at, reread_since, reread_at)
+SELECT h.did, 'hidden', $2, $2, now() + interval '1 hour' FROM unnest($1::text[]) AS h (did) ORDER BY h.did
+ON CONFLICT (did) DO UPDATE
+SET status       = excluded.status,
+    hidden_at    = excluded.hidden_at,
+    reread_since = least(a.reread_since, excluded.reread_since),
+    reread_count = a.reread_count + 1,
+    reread_at    = excluded.reread_at -- in case the job is lost
+WHERE a.status = 'active' AND (a.status_at IS NULL OR a.status_at < $2 - interval '1 hour')
+RETURNING did`
+	return All(ctx, tx, fmt.Sprintf("hide members of watch %d", watch), pgx.RowTo[string], sql, members, began)
 }
 
 // resetFeeds clears how far the feeds of new members were read, and requests a reread

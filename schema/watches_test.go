@@ -56,6 +56,43 @@ func TestSyncReactivatesListedAccounts(t *testing.T) {
 		texts(`SELECT args ->> 'account' FROM river_job WHERE kind = 'request_backfill' AND args ->> 'priority' = '1' ORDER BY 1`))
 }
 
+// TestListingHidesNoDeletion shows that an account that a listing hid gets any other status whatever
+// its time, but becomes active only by an event from after the listing began. However the events are
+// cut into batches, the result is the same.
+func TestListingHidesNoDeletion(t *testing.T) {
+	t.Parallel()
+	pool := schematest.New(t)
+	now := noon()
+	do(t, pool, `INSERT INTO watches (target, kind) VALUES ('x.example', 'follows')`)
+	do(t, pool, `INSERT INTO watch_members (watch_id, did) SELECT 1, 'did:' || n FROM generate_series(1, 5) AS n`)
+	hide := func() {
+		t.Helper()
+		watch, err := schema.FindWatch(t.Context(), pool, 1)
+		require.NoError(t, err)
+		require.NoError(t, pgx.BeginFunc(t.Context(), pool, func(tx pgx.Tx) error {
+			_, err := schema.SetMembers(t.Context(), tx, watch, nil, []string{"did:1", "did:2", "did:3", "did:4", "did:5"}, now)
+			return err
+		}))
+	}
+	hide()
+	lease := take(t, pool, "me")
+	event := func(did, status string, at time.Duration) {
+		t.Helper()
+		_, err := apply(t.Context(), pool, lease, schema.Batch{Statuses: []schema.Status{{DID: did, Status: status, At: now.Add(at)}}})
+		require.NoError(t, err)
+	}
+	event("did:1", "deleted", -time.Hour)
+	event("did:2", "deactivated", -2*time.Hour) // one batch a status
+	event("did:2", "active", -time.Hour)
+	event("did:3", "active", -time.Hour) // both in one batch
+	event("did:4", "active", time.Minute)
+	event("did:4", "deleted", -time.Hour) // from a replay
+	status := `SELECT string_agg(status, ' ' ORDER BY did) FROM accounts`
+	require.Equal(t, "deleted hidden hidden active hidden", ask[string](t, pool, status))
+	hide() // the listing of a service that lags
+	require.Equal(t, "deleted hidden hidden active hidden", ask[string](t, pool, status))
+}
+
 // TestOnlyAComparisonSettlesAGap shows that a gap is settled by a comparison, or by one that was
 // postponed. A read that an operator requested does not settle it.
 func TestOnlyAComparisonSettlesAGap(t *testing.T) {

@@ -199,7 +199,7 @@ func newShare(s *ranking.LinkShare, l ranking.LinkSummary, in view) shareView {
 		v.By.Name = say("hidden_account")
 		return v
 	}
-	v.By = personOf(s.DID, s.Handle, s.DisplayName, in)
+	v.By = personOf(s.DID, s.Handle, s.Unverified, s.DisplayName, in)
 	v.Href = postURL(s.URI)
 	if s.How == "repost" && s.Why != ranking.SubjectHidden {
 		v.Href = postURL(s.Subject)

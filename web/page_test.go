@@ -67,6 +67,28 @@ func TestHiddenAccountIsNeitherCountedNorNamed(t *testing.T) {
 	require.Equal(t, []row{{"Title of https://a.example/", "shared by 1", "@alice.example"}}, r.rows("/"))
 }
 
+// TestClaimedHandleIsShownAsUnverified shows that anybody may claim a handle, and that only the account
+// for which it was verified is found by it. The placeholder of the network is no handle.
+func TestClaimedHandleIsShownAsUnverified(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	r.share("https://real.example/", "did:plc:aaa", time.Minute)
+	r.share("https://spoof.example/", "did:plc:bbb", 2*time.Minute)
+	r.share("https://none.example/", "did:plc:ccc", 3*time.Minute)
+	r.exec(`INSERT INTO accounts (did, handle, handle_claimed) VALUES ('did:plc:aaa', 'nytimes.com', false), ('did:plc:bbb', 'nytimes.com', true), ('did:plc:ccc', 'handle.invalid', false)`)
+	require.Equal(t, []row{
+		{"Title of https://real.example/", "shared by 1", "@nytimes.com"},
+		{"Title of https://spoof.example/", "shared by 1", "nytimes.com unverified"},
+		{"Title of https://none.example/", "shared by 1", "did:plc:ccc"},
+	}, r.rows("/"))
+	require.Equal(t, []string{"https://real.example/"}, titles(r.rows("/?by=NYTimes.com")))
+	require.Contains(t, r.get("/"), `href="/?by=did:plc:bbb"`)
+	require.Contains(t, r.get("/api/v1/trending"), `"shared_by":["did:plc:bbb"]`)
+	require.Contains(t, r.get("/links/2"), "unverified")
+	r.exec(`UPDATE accounts SET handle_claimed = true`)
+	require.Empty(t, r.rows("/?by=nytimes.com"), "nobody knows whose it is")
+}
+
 func TestSharerWithoutAVisibleNameIsNotNamed(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)

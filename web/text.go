@@ -107,6 +107,8 @@ type person struct {
 	Href    string // the ranking of links that it shared; empty: no link
 	Face    string // the address of the account's picture; empty: none
 	Network string // set if it is not Bluesky
+
+	Unverified string // says so; empty: the name is verified, or a DID
 }
 
 const appBase = "https://bsky.app/profile/"
@@ -126,12 +128,17 @@ func newPerson(name string) person {
 
 // personOf describes an account by its handle or, on Nostr, by the name that it gives
 // itself. Such a name proves nothing, so the page marks the network, and an @ stands only
-// before handles.
-func personOf(did, handle, name string, v view) person {
+// before handles. So does a handle that is not verified: it leads to the DID.
+func personOf(did, handle string, unverified bool, name string, v view) person {
 	if p := newPerson(did).in(v, did); p.Network != "" {
 		if name = strings.TrimLeft(plain(name, maxName), "@ "); name != "" {
 			p.Name = name
 		}
+		return p
+	}
+	if unverified {
+		p := newPerson(did).in(v, did)
+		p.Name, p.Unverified = shorten(handle, maxName), say("unverified")
 		return p
 	}
 	name = cmp.Or(handle, did)

@@ -124,6 +124,12 @@ func (w *BackfillAccount) read(ctx context.Context, job *river.Job[jobs.Backfill
 		default:
 			more = false
 		}
+		if errors.Is(err, bluesky.ErrGone) { // no stream may report it: it may have been deleted in a gap
+			log.Info("account_deleted", "error", err)
+			if marked := w.fetched.markDeleted(ctx, w.pool, job.Args.DID); marked != nil {
+				return marked
+			}
+		}
 		switch {
 		case refused(err):
 			return w.unavailable(ctx, job, since, err)
@@ -179,6 +185,9 @@ func (w *BackfillAccount) fromRepository(ctx context.Context, job *river.Job[job
 	err := w.compareRepository(requestCtx, job, repo, at)
 	_, api := errors.AsType[*bluesky.Error](err)
 	limited := api && classify(err) == postponed
+	if errors.Is(err, bluesky.ErrGone) {
+		return err
+	}
 	if refused(err) || api && ctx.Err() == nil && classify(err) == retryable && job.Attempt >= repositoryTries ||
 		limited && time.Since(at.Repository.Began) > repositoryWithin {
 		at.Unread = err.Error()

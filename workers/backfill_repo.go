@@ -93,7 +93,7 @@ func (w *BackfillRepo) Work(ctx context.Context, job *river.Job[jobs.BackfillRep
 		switch {
 		case errors.Is(err, errPatience), errors.Is(err, history.ErrMoved):
 			return snooze(0) // continue behind more urgent jobs, from the stored position
-		case refused(err): // the server may refuse only this collection
+		case refused(err) && !errors.Is(err, bluesky.ErrGone): // the server may refuse only this collection
 			if err := h.failed(ctx, histories[i:i+1], err); err != nil {
 				return err
 			}

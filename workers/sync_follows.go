@@ -246,6 +246,10 @@ func (w *SyncFollows) finish(ctx context.Context, job *river.Job[jobs.SyncFollow
 		if err != nil {
 			return err
 		}
+		// Their servers say whether they are deleted.
+		if _, err := enqueueBackfills(ctx, tx, river.ClientFromContext[pgx.Tx](ctx), changed.Hidden, at.Began, jobs.PriorityGap, time.Time{}); err != nil {
+			return err
+		}
 		if err := w.enqueueNew(ctx, tx, at, changed, priority, now); err != nil {
 			return err
 		}

@@ -269,6 +269,35 @@ func TestSyncDetectsHiddenAccounts(t *testing.T) {
 	require.Zero(t, r.count(`SELECT count(*) FROM listing_members`))
 }
 
+// TestDeletionThatNoStreamReportedIsFound deletes accounts in a gap. A comparison finds one of them;
+// a listing has hidden another, and the third was deactivated before.
+func TestDeletionThatNoStreamReportedIsFound(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, nil)
+	followed := r.followed()[:5]
+	for _, did := range followed {
+		r.execute(`INSERT INTO watches (target, kind) VALUES ($1, 'account')`, did)
+	}
+	r.becomes(5, `SELECT count(*) FROM accounts WHERE feed_read_at IS NOT NULL`)
+	r.idle()
+	r.execute(`UPDATE accounts SET status = 'deactivated', status_at = now() WHERE did = $1`, followed[2])
+	for _, did := range followed[:3] {
+		require.NoError(t, r.net.Delete(did))
+	}
+	require.NoError(t, r.net.Deactivate(followed[3]))
+	r.execute(`INSERT INTO gaps (stream, from_at, to_at, reason, opened_at) VALUES ('s', now() - interval '2 hours', now() - interval '1 hour', 'a test', now())`)
+	r.becomes(0, `SELECT count(*) FROM gaps WHERE closed_at IS NULL`)
+	deleted := `SELECT count(*) FROM accounts WHERE status = 'deleted' AND did = ANY ($1)`
+	require.Equal(t, 2, r.count(deleted, followed[:2]), "the gap's comparisons ask the servers")
+	require.NoError(t, schema.SyncWatches(t.Context(), r.pool))
+	r.becomes(3, deleted, followed)
+
+	require.NoError(t, r.net.Delete(followed[4]))
+	require.NoError(t, schema.SyncWatches(t.Context(), r.pool))
+	r.becomes(4, deleted, followed)
+	r.becomes(1, `SELECT count(*) FROM accounts WHERE did = $1 AND status = 'hidden' AND reread_at > now()`, followed[3])
+}
+
 // TestMissingTargetIsNoDeadLetter shows that, however often the target is read, the watch stores
 // the problem and the job succeeds.
 func TestMissingTargetIsNoDeadLetter(t *testing.T) {

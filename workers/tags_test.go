@@ -73,6 +73,7 @@ func TestTagsOfJobs(t *testing.T) {
 		{jobs.ResolveLinks{}, []string{"periodic"}},
 		{jobs.FetchCard{}, []string{"periodic"}},
 		{jobs.ReadAuthors{}, []string{"periodic"}},
+		{jobs.VerifyHandles{}, []string{"periodic"}},
 		{jobs.ReadRelays{}, []string{"periodic"}},
 		{jobs.AuditRelays{}, []string{"periodic"}},
 		{jobs.Expire{}, []string{"periodic"}},
@@ -122,7 +123,7 @@ func TestPeriodicJobLeavesNoDeadLetter(t *testing.T) {
 	pool := schematest.New(t)
 	queue, err := Queue(pool, slog.New(slog.DiscardHandler))
 	require.NoError(t, err)
-	for _, args := range []river.JobArgs{jobs.CheckAlerts{}, jobs.CheckSubjects{}, jobs.ResolveLinks{}, jobs.FetchCard{}, jobs.FillCollections{}, jobs.CheckCounts{}, jobs.RetryDeadLetters{}, jobs.Expire{}, jobs.Audit{}, jobs.AuditRelays{}, jobs.ReadAuthors{}, jobs.ReadRelays{}, jobs.SyncFollows{}, jobs.ProcessPosts{}} {
+	for _, args := range []river.JobArgs{jobs.CheckAlerts{}, jobs.CheckSubjects{}, jobs.ResolveLinks{}, jobs.FetchCard{}, jobs.FillCollections{}, jobs.CheckCounts{}, jobs.RetryDeadLetters{}, jobs.Expire{}, jobs.Audit{}, jobs.AuditRelays{}, jobs.ReadAuthors{}, jobs.ReadRelays{}, jobs.VerifyHandles{}, jobs.SyncFollows{}, jobs.ProcessPosts{}} {
 		inserted, err := queue.Insert(t.Context(), args, nil)
 		require.NoError(t, err)
 		_, err = pool.Exec(t.Context(), `UPDATE river_job SET state = 'discarded', finalized_at = now() WHERE id = $1`, inserted.Job.ID)

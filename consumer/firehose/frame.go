@@ -291,7 +291,7 @@ func (d *decoder) events(m *consumer.Message) *consumer.Malformed {
 		ev.Kind, ev.Handle = consumer.KindIdentity, d.handle
 		m.Identity = consumer.Identity{Kind: "identity", Author: d.did}
 		if d.handle != "" && !syntax.IsHandle(d.handle) {
-			return &consumer.Malformed{Cause: "not a handle", Path: "/handle", Expected: "a handle", Received: consumer.Shorten(d.handle)}
+			ev.Handle = consumer.InvalidHandle
 		}
 		return nil
 	}

@@ -30,6 +30,9 @@ func TestEveryTypeOfMessage(t *testing.T) {
 	place(m, 8)
 	require.Equal(t, consumer.Identity{Kind: "identity", Author: testDID}, m.Identity)
 	require.Equal(t, []consumer.Event{{Kind: consumer.KindIdentity, Author: testDID, Handle: handle, At: at}}, m.Events)
+	handle = "not a handle"
+	m = decoded(t, frameOf(t, "#identity", &comatproto.SyncSubscribeRepos_Identity{Did: testDID, Handle: &handle, Seq: 8, Time: date}))
+	require.Equal(t, []consumer.Event{{Kind: consumer.KindIdentity, Author: testDID, Handle: consumer.InvalidHandle, At: at}}, m.Events)
 	m = decoded(t, frameOf(t, "#identity", &comatproto.SyncSubscribeRepos_Identity{Did: testDID, Seq: 8, Time: date}))
 	require.Equal(t, []consumer.Event{{Kind: consumer.KindIdentity, Author: testDID, At: at}}, m.Events)
 

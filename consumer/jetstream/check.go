@@ -80,11 +80,8 @@ func (d *decoder) checkIdentity(ev *consumer.Event) error {
 	if d.repeats && d.repeated != ev.Author {
 		return d.agree("/identity/did", ev.Author, d.repeated)
 	}
-	if ev.Handle == "" {
-		return nil
-	}
-	if !syntax.IsHandle(ev.Handle) {
-		return d.refuse("not a handle", "/identity/handle", "a handle", ev.Handle)
+	if ev.Handle != "" && !syntax.IsHandle(ev.Handle) {
+		ev.Handle = consumer.InvalidHandle
 	}
 	return nil
 }

@@ -112,6 +112,46 @@ func TestOlderListsChangeNothing(t *testing.T) {
 	require.Equal(t, "A three -", profile(), "the name was confirmed, and no longer is")
 }
 
+// TestVanishedAuthorHasNoName shows that a demand to vanish erases the name, the picture, the handle
+// and the relays of an author, and that relays do not bring them back. What the author says later is
+// stored.
+func TestVanishedAuthorHasNoName(t *testing.T) {
+	t.Parallel()
+	pool := schematest.New(t)
+	a, now := nostrAccount("a"), time.Now()
+	execute(t, pool, `INSERT INTO watches (target) VALUES ('npub')`)
+	execute(t, pool, `INSERT INTO watch_members (watch_id, did) VALUES (1, '`+a+`')`)
+	store := func(rev string) string {
+		t.Helper()
+		require.NoError(t, pgx.BeginFunc(t.Context(), pool, func(tx pgx.Tx) error {
+			_, err := directory.StoreAuthors(t.Context(), tx, []directory.AuthorLists{{DID: a, ProfileRev: rev, DisplayName: "A", Avatar: "https://x/", Name: "a@example.com",
+				RelaysRev: rev, Relays: []string{"wss://a.example"}}}, now)
+			return err
+		}))
+		return column(t, pool, `SELECT concat_ws(' ', a.display_name, a.avatar, a.handle, nullif(n.name, ''), n.relays) FROM accounts AS a JOIN nostr_authors AS n ON n.did = a.did WHERE a.did = $1`, a)[0]
+	}
+	erase := func(rev string) {
+		t.Helper()
+		require.NoError(t, pgx.BeginFunc(t.Context(), pool, func(tx pgx.Tx) error {
+			_, err := (&schema.Batch{Erasures: []schema.Erasure{{DID: a, Rev: rev, At: now}}}).Apply(t.Context(), tx, schema.Lease{}, true)
+			return err
+		}))
+	}
+	const all, none = "A https://x/ a@example.com {wss://a.example}", "{}"
+	require.Equal(t, all, store("2"))
+	require.NoError(t, pgx.BeginFunc(t.Context(), pool, func(tx pgx.Tx) error {
+		return directory.RecordName(t.Context(), tx, directory.UncheckedName{DID: a, Name: "a@example.com"}, true, false, now)
+	}))
+	erase("2")
+	require.Equal(t, none, store("2"))
+	execute(t, pool, `DELETE FROM nostr_authors`) // nobody followed the author for a while
+	require.Equal(t, none, store("1"))
+	require.Empty(t, column(t, pool, `SELECT did FROM accounts WHERE coalesce(display_name, avatar, handle) IS NOT NULL`))
+	require.Equal(t, all, store("3"))
+	erase("1")
+	require.Equal(t, all, store("3"), "an older demand")
+}
+
 // TestUnwatchedAuthorsAreForgotten shows that they are, unless they are the target of a watch whose
 // list was read.
 func TestUnwatchedAuthorsAreForgotten(t *testing.T) {

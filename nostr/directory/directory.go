@@ -70,13 +70,15 @@ type AuthorLists struct {
 }
 
 // StoreAuthors stores the profiles and relay lists of accounts, which must be sorted by DID, where
-// they are newer than the stored ones. If the profile no longer claims a name, the account loses
+// they are newer than the stored ones and than the account's erasure. If the profile no longer claims a name, the account loses
 // that name as its handle. Storing twice changes only the time. It returns the accounts that name a
 // relay which they did not name before.
 func StoreAuthors(ctx context.Context, tx pgx.Tx, all []AuthorLists, now time.Time) (moved []string, err error) {
 	const authors = `
 WITH given AS (
-    SELECT * FROM unnest($1::text[], $2::text[], $3::text[]) AS g (did, profile_rev, name)
+    SELECT g.did, CASE WHEN e.did IS NULL THEN g.profile_rev ELSE '' END AS profile_rev, CASE WHEN e.did IS NULL THEN g.name ELSE '' END AS name
+    FROM unnest($1::text[], $2::text[], $3::text[]) AS g (did, profile_rev, name)
+    LEFT JOIN accounts AS e ON e.did = g.did AND e.erased_rev >= g.profile_rev
 ), known AS (
     SELECT g.did, coalesce(a.profile_rev, '') AS profile_rev FROM given AS g LEFT JOIN nostr_authors AS a ON a.did = g.did
 ), stored AS (
@@ -112,13 +114,14 @@ ORDER BY g.did
 ON CONFLICT (did) DO UPDATE
 SET display_name = excluded.display_name,
     avatar       = excluded.avatar,
-    handle       = CASE WHEN a.handle = (SELECT n.name FROM nostr_authors AS n WHERE n.did = a.did) THEN a.handle END`
+    handle       = CASE WHEN a.handle = (SELECT n.name FROM nostr_authors AS n WHERE n.did = a.did) THEN a.handle END
+WHERE a.erased_rev IS NULL OR a.erased_rev < (SELECT n.profile_rev FROM nostr_authors AS n WHERE n.did = a.did)`
 	if _, err := tx.Exec(ctx, accounts, newer, display, avatar); err != nil {
 		return nil, fmt.Errorf("store the profiles of accounts: %w", err)
 	}
 	const relays = `
 WITH before AS (SELECT a.relays FROM nostr_authors AS a WHERE a.did = $1)
-UPDATE nostr_authors AS a SET relays = $3, relays_rev = $2 WHERE a.did = $1 AND a.relays_rev < $2
+UPDATE nostr_authors AS a SET relays = $3, relays_rev = $2 WHERE a.did = $1 AND a.relays_rev < $2 AND NOT EXISTS (SELECT FROM accounts AS e WHERE e.did = $1 AND e.erased_rev >= $2)
 RETURNING NOT a.relays <@ (SELECT b.relays FROM before AS b)`
 	for i := range all {
 		if all[i].RelaysRev == "" {

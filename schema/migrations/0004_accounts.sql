@@ -4,10 +4,13 @@ CREATE TABLE accounts (
     did          text COLLATE "C" PRIMARY KEY,
     handle       text,
     handle_at    timestamptz,
+    handle_claimed    boolean NOT NULL DEFAULT false,
+    handle_checked_at timestamptz,
     display_name text,
     avatar       text,
     status       text        NOT NULL DEFAULT 'active',
     status_at    timestamptz,
+    hidden_at    timestamptz,
     feed_since   timestamptz,
     feed_newest  timestamptz,
     feed_read_at timestamptz,
@@ -26,11 +29,16 @@ CREATE INDEX accounts_purge ON accounts (purge_at) WHERE purge_at IS NOT NULL;
 CREATE INDEX accounts_reread ON accounts (reread_at) WHERE reread_since IS NOT NULL;
 CREATE INDEX accounts_check ON accounts (check_at);
 CREATE INDEX accounts_handle ON accounts (handle);
+CREATE INDEX accounts_handle_claimed ON accounts (handle_checked_at NULLS FIRST) WHERE handle_claimed;
 
 COMMENT ON TABLE  accounts IS 'Accounts that are followed, that something is stored of, or that are not active. An account without a row is active.';
+COMMENT ON COLUMN accounts.handle IS 'In lower case. NULL: unknown; empty: it has no valid one.';
+COMMENT ON COLUMN accounts.handle_claimed IS 'The account claims its handle, and nobody has verified it: others may claim it too. False: it is the only owner.';
+COMMENT ON COLUMN accounts.handle_checked_at IS 'When it was last tried to verify the handle. NULL: never since the account claimed it.';
 COMMENT ON COLUMN accounts.handle_at IS 'When the handle was set, by the network''s clock. An older event changes nothing.';
 COMMENT ON COLUMN accounts.status IS 'active, deactivated, suspended, takendown, deleted, or another word of the network; hidden: the network does not show the account, and the stream has not said why. Only active accounts count.';
 COMMENT ON COLUMN accounts.status_at IS 'When the status was set, by the network''s clock. An older event changes nothing.';
+COMMENT ON COLUMN accounts.hidden_at IS 'When the listing began that found the account hidden. Being active hides it until the network says so at a later time; any other status replaces hidden, whatever its time. NULL: no listing did, or a later one had it.';
 COMMENT ON COLUMN accounts.feed_since IS 'Everything that the account wrote since then is stored, as long as it is kept. NULL: its posts have not been read to the end yet.';
 COMMENT ON COLUMN accounts.feed_newest IS 'The newest post seen in a complete backfill. The next backfill needs to go back no further.';
 COMMENT ON COLUMN accounts.feed_read_at IS 'When the feed was last read to the end of a window.';

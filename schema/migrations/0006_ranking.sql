@@ -283,7 +283,7 @@ CREATE VIEW link_shares AS
 SELECT s.link_id                                                                        AS link_id,
        l.url                                                                            AS url,
        s.did                                                                            AS did,
-       CASE WHEN coalesce(a.status, 'active') = 'active' THEN a.handle END              AS handle,
+       CASE WHEN a.status = 'active' AND NOT a.handle_claimed THEN nullif(a.handle, '') END AS handle,
        CASE WHEN coalesce(a.status, 'active') = 'active' THEN a.display_name END        AS display_name,
        s.how                                                                            AS how,
        s.shared_at                                                                      AS shared_at,
@@ -321,7 +321,7 @@ CROSS JOIN LATERAL (
 ) AS y;
 
 COMMENT ON VIEW link_shares IS 'Every stored share, with its account and whether it counts in the ranking of seven days. Name a link: WHERE link_id = 17.';
-COMMENT ON COLUMN link_shares.handle IS 'Of an active account, if it is known.';
+COMMENT ON COLUMN link_shares.handle IS 'Of an active account, if it is verified.';
 COMMENT ON COLUMN link_shares.uri IS 'The AT-URI of the record.';
 COMMENT ON COLUMN link_shares.subject IS 'The AT-URI of the record that is quoted or reposted.';
 COMMENT ON COLUMN link_shares.named IS 'The URL of the link that the record names: not that of the link if the two are merged.';
