@@ -143,6 +143,17 @@ func ServiceCheck(s Service) Check {
 	}}
 }
 
+// TryCheck tries something that Weir must be able to do. done is what worked then.
+func TryCheck(name, hint, done string, try func(context.Context) error) Check {
+	return Check{name, func(ctx context.Context) []Finding {
+		started := time.Now()
+		if err := try(ctx); err != nil {
+			return []Finding{Failed(name, hint, err)}
+		}
+		return []Finding{ok(name, "%s in %s", done, time.Since(started).Round(time.Millisecond))}
+	}}
+}
+
 // DictionaryCheck checks that the zstd dictionary is stored or can be downloaded.
 func DictionaryCheck(dictionary func(context.Context) ([]byte, error)) Check {
 	return Check{"dictionary", func(ctx context.Context) []Finding {
