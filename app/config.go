@@ -109,7 +109,8 @@ type Config struct {
 	Queues []string `env:"WEIR_QUEUES" envDefault:"layers_expression=pub.layers.expression.*:4:1,layers_segmentation=pub.layers.segmentation.*:4:1,layers_annotation=pub.layers.annotation.*:4:1,layers_ontology=pub.layers.ontology.*:2:2,layers_corpus=pub.layers.corpus.*:2:2,layers_resource=pub.layers.resource.*:2:2,layers_judgment=pub.layers.judgment.*:2:2,layers_alignment=pub.layers.alignment.*:2:2,layers_graph=pub.layers.graph.*:2:2,layers_integration=pub.layers.persona.*|pub.layers.media.*|pub.layers.eprint.*|pub.layers.changelog.*:1:3"`
 	// A job that takes longer is stopped and retried.
 	JobTimeout time.Duration `env:"WEIR_JOB_TIMEOUT" envDefault:"1m"`
-	// How long after their start the jobs of a killed process are started again.
+	// How long after their start jobs are started again that never returned. Those of a killed
+	// process start again twenty seconds after its last heartbeat.
 	RescueAfter time.Duration `env:"WEIR_RESCUE_AFTER" envDefault:"5m"`
 	// Alert when more jobs than this are waiting in a queue. If it is the queue of a
 	// projection, the stream is also paused.

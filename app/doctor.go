@@ -12,7 +12,9 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/weir-social/weir/archive"
 	"github.com/weir-social/weir/bluesky"
 	"github.com/weir-social/weir/consumer"
 	"github.com/weir-social/weir/consumer/socket"
@@ -54,19 +56,34 @@ func (c Config) checkOpsListen() doctor.Finding {
 func (c Config) checks(within time.Duration) []doctor.Check {
 	pool := c.pool(within)
 	checks := []doctor.Check{c.databaseCheck(within, pool, false)}
-	source, _ := c.source()
-	client, reads := &http.Client{}, App{cfg: c, stored: c.registry(), signatures: &signatures{}}
+	client, reads := &http.Client{}, App{cfg: c, stored: c.registry(), signatures: &signatures{}, metrics: prometheus.NewRegistry()}
 	reads.cfg.Verify = VerifyWhole // nothing is stored
-	checks = append(checks, doctor.StreamCheck(doctor.Stream{Name: source.name, Variable: source.variable, Endpoints: source.endpoints(c), Source: func(endpoint string) (consumer.Source, error) {
-		return source.open(reads, opening{filter: consumer.Filter{Everyone: true},
-			Config: socket.Config{Endpoints: []string{endpoint}, DialTimeout: within / 2, UserAgent: userAgent}})
-	}}, within*3/4),
+	streams, _ := c.streams()
+	for _, s := range streams {
+		checks = append(checks, doctor.StreamCheck(doctor.Stream{Name: s.from.name, Variable: s.from.variable, Endpoints: s.endpoints, Source: func(endpoint string) (consumer.Source, error) {
+			return s.from.open(reads, opening{filter: consumer.Filter{Everyone: true},
+				Config: socket.Config{Endpoints: []string{endpoint}, DialTimeout: within / 2, UserAgent: userAgent}})
+		}}, within*3/4))
+	}
+	checks = append(checks,
 		doctor.ServiceCheck(doctor.Service{Name: "appview", Variable: "WEIR_APPVIEW", UserAgent: userAgent, Client: client,
 			URL: strings.TrimSuffix(c.AppView, "/") + "/xrpc/app.bsky.actor.getProfiles?actors=bsky.app"}),
 		doctor.ServiceCheck(doctor.Service{Name: "directory", Variable: "WEIR_DIRECTORY", UserAgent: userAgent, Client: client, Lenient: true,
 			URL: strings.TrimSuffix(c.Directory, "/") + "/_health"}))
 	if c.Identifier != "" {
 		checks = append(checks, doctor.Check{Name: "login", Run: c.login})
+	}
+	return append(checks, c.archiveChecks()...)
+}
+
+// archiveChecks returns the checks of the archive's store and of ClickHouse, if they are configured.
+func (c Config) archiveChecks() (checks []doctor.Check) {
+	if store, err := c.archive(); err == nil && store != nil {
+		checks = append(checks, doctor.TryCheck("archive", "check WEIR_ARCHIVE, AWS_ENDPOINT_URL, the keys, and the rights to write, read and delete",
+			store.String()+": an object was written, read and deleted", func(ctx context.Context) error { return archive.Try(ctx, store) }))
+	}
+	if index, err := c.clickHouse(); err == nil && index != nil {
+		checks = append(checks, doctor.TryCheck("clickhouse", "check WEIR_CLICKHOUSE: the address, the user, the password and the database", index.String()+" responded", index.Check))
 	}
 	return checks
 }

@@ -88,7 +88,7 @@ type rebuilding struct {
 // events may have changed what listings said about an account. Links can be merged once
 // the workers have stored them.
 func (r *rebuilding) run(ctx context.Context) error {
-	manifests, err := archive.Manifests(ctx, r.store)
+	manifests, err := segmentsOf(ctx, r.store, "")
 	if err != nil {
 		return err
 	}

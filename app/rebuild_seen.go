@@ -51,7 +51,7 @@ func (p App) RebuildSeen(ctx context.Context, how Rebuild) error {
 	}); err != nil {
 		return err
 	}
-	manifests, err := archive.Manifests(ctx, r.store)
+	manifests, err := segmentsOf(ctx, r.store, "")
 	if err != nil {
 		return err
 	}

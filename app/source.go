@@ -36,7 +36,7 @@ func sources() []sourceEntry {
 			strip: func() archive.Strip { return consumer.Strip(firehose.Wire(nil, nil)) },
 		},
 		{
-			name: nostrNetwork, wire: nostr.WireName, network: protocol.DIDPrefix, streams: Config.nostrStreams, resends: true,
+			name: nostrNetwork, wire: nostr.WireName, variable: "WEIR_NOSTR", network: protocol.DIDPrefix, streams: Config.nostrStreams, resends: true,
 			open: App.openNostr, newWire: App.nostrWire, leased: App.coverDeletions,
 			strip: nostr.Strip, export: nostr.ExportJSON,
 		},
@@ -46,13 +46,13 @@ func sources() []sourceEntry {
 // sourceEntry is what Weir must know of a source: a new source is a new entry. Whatever
 // concerns all sources asks the entries, and never which one it is.
 type sourceEntry struct {
-	name    string // in WEIR_SOURCE and the findings of the doctor
-	wire    string // the name of its wire in dead letters and segments
-	network string // of its accounts: how their DIDs begin; empty: the network of repositories
+	name     string // in WEIR_SOURCE and the findings of the doctor
+	wire     string // the name of its wire in dead letters and segments
+	variable string // of the endpoints
+	network  string // of its accounts: how their DIDs begin; empty: the network of repositories
 
 	// Of a source that WEIR_SOURCE names.
 	words     string // what it reads
-	variable  string // of the endpoints
 	endpoints func(Config) []string
 
 	// streams returns the streams of a source that is read besides that of WEIR_SOURCE, which

@@ -9,6 +9,7 @@ import (
 	"io"
 	"maps"
 	"slices"
+	"strings"
 
 	"github.com/prometheus/client_golang/prometheus"
 
@@ -119,11 +120,33 @@ func verifySegment(ctx context.Context, store archive.Store, m archive.Manifest,
 	return nil
 }
 
+// segmentsOf returns the manifests of a stream, or of all if stream is empty. It is an error if
+// there are none: the address of the store or the name is wrong.
+func segmentsOf(ctx context.Context, store archive.Store, stream string) ([]archive.Manifest, error) {
+	all, err := archive.Manifests(ctx, store)
+	if err != nil {
+		return nil, err
+	}
+	if len(all) == 0 {
+		return nil, fmt.Errorf("there is no archive at %s: it has no segment; check WEIR_ARCHIVE and its prefix", store)
+	}
+	some := slices.DeleteFunc(slices.Clone(all), func(m archive.Manifest) bool { return stream != "" && m.Stream != stream })
+	if len(some) == 0 {
+		names := map[string]bool{}
+		for _, m := range all {
+			names[m.Stream] = true
+		}
+		known := strings.Join(slices.Sorted(maps.Keys(names)), ", ")
+		return nil, fmt.Errorf("the archive at %s has no segment of stream %s: it has %s", store, stream, known)
+	}
+	return some, nil
+}
+
 // ExportArchive writes the records of a store as JSON lines, in the order of their segments,
 // without those of forgotten accounts. It converts a Nostr event to its JSON. A record that is not
 // JSON becomes an object with its wire and its base64.
 func ExportArchive(ctx context.Context, store archive.Store, stream string, out io.Writer) error {
-	manifests, err := archive.Manifests(ctx, store)
+	manifests, err := segmentsOf(ctx, store, stream)
 	if err != nil {
 		return err
 	}
@@ -132,9 +155,6 @@ func ExportArchive(ctx context.Context, store archive.Store, stream string, out 
 		return err
 	}
 	for _, m := range manifests {
-		if stream != "" && m.Stream != stream {
-			continue
-		}
 		m, segment, err := archive.FetchLast(ctx, store, m)
 		if err != nil {
 			return err

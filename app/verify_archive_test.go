@@ -98,3 +98,22 @@ func TestDamagedManifestIsAProblem(t *testing.T) {
 		require.ErrorContains(t, err, "restore it from a copy")
 	}
 }
+
+// TestEmptyArchiveIsAnError shows that a wrong prefix, an empty bucket or a misspelt stream is not taken for an archive that was read.
+func TestEmptyArchiveIsAnError(t *testing.T) {
+	t.Parallel()
+	root := t.TempDir()
+	store, err := dir.New(root)
+	require.NoError(t, err)
+	p := App{cfg: Config{Archive: store.String()}, pool: schematest.New(t), signatures: &signatures{}, metrics: prometheus.NewRegistry()}
+	for _, err := range []error{ExportArchive(t.Context(), store, "", io.Discard), (&rebuilding{App: p, store: store}).run(t.Context())} {
+		require.ErrorContains(t, err, "there is no archive at "+store.String())
+	}
+	out, err := archive.NewWriter(io.Discard)
+	require.NoError(t, err)
+	sum, err := out.Close()
+	require.NoError(t, err)
+	_, err = archive.PutManifest(t.Context(), store, archive.NewManifest(1, "s", jetstream.Wire(nil).Name, sum, time.Now(), time.Now()))
+	require.NoError(t, err)
+	require.ErrorContains(t, ExportArchive(t.Context(), store, "other", io.Discard), "has no segment of stream other: it has s")
+}

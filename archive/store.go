@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"cmp"
 	"context"
+	"crypto/rand"
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
@@ -68,6 +69,21 @@ func Fetch(ctx context.Context, s Store, name string, most int64) ([]byte, error
 		return nil, fmt.Errorf("read %s: %w", name, corrupt("more than %d bytes", most))
 	}
 	return b, nil
+}
+
+// Try writes an object, reads it back and deletes it again. Nothing takes the object for a part
+// of the archive.
+func Try(ctx context.Context, s Store) error {
+	const content = "weir doctor"
+	name := "doctor-" + rand.Text()
+	if err := s.Put(ctx, name, strings.NewReader(content), int64(len(content))); err != nil {
+		return err
+	}
+	got, err := Fetch(ctx, s, name, int64(len(content)))
+	if err == nil && string(got) != content {
+		err = fmt.Errorf("read %s: %w", name, corrupt("other bytes than were written"))
+	}
+	return errors.Join(err, s.Delete(ctx, name))
 }
 
 // FetchSegment reads a segment and checks the hash of the file.

@@ -163,7 +163,7 @@ func everyName() []documented {
 		{document: layers, name: "layers_firehose_cursor_lag_seconds", metrics: []string{`weir_stream_last_event_age_seconds`, `weir_stream_lag_seconds`}},
 		{document: layers, name: "layers_firehose_events_processed_total{collection}", metrics: []string{`weir_consumer_events_total{collection="app.bsky.feed.post",kind="write"}`}},
 		{document: layers, name: "layers_firehose_events_filtered_total", metrics: []string{`weir_consumer_events_total{collection="other",kind="ignored"}`}},
-		{document: layers, name: "layers_firehose_validation_failures_total{stage}", metrics: []string{`weir_consumer_dead_lettered_total{stage="decode"}`, `weir_consumer_dead_lettered_total{stage="commit"}`, `weir_projector_dead_lettered_total`}},
+		{document: layers, name: "layers_firehose_validation_failures_total{stage}", metrics: []string{`weir_consumer_dead_lettered_total{stage="decode"}`, `weir_consumer_dead_lettered_total{stage="commit"}`, `weir_projector_dead_lettered_total{stage="process"}`}},
 		{document: layers, name: "layers_firehose_queue_depth{queue}", metrics: []string{`weir_queue_jobs{queue="process"}`, `weir_queue_jobs{queue="network"}`, `weir_queue_jobs{queue="backfill"}`, `weir_queue_jobs{queue="maintenance"}`, `weir_queue_jobs{queue="alerts"}`}},
 		{document: layers, name: "DLQ inflow", metrics: []string{`weir_dead_letters_new`, `weir_dead_letters{stage="decode"}`, `weir_dead_letters{stage="commit"}`, `weir_dead_letters{stage="job"}`}},
 		{document: layers, name: "cursor_lag_seconds > 60", alert: "WeirLag", severity: "warning", expr: "weir_stream_lag_seconds) > 60"},

@@ -1254,6 +1254,14 @@ CREATE TABLE weir_migration (
     CONSTRAINT weir_migration_pkey PRIMARY KEY (version)
 );
 
+-- The processes that process jobs. Each stores a heartbeat every two seconds. Others remove one without a heartbeat, and start its running jobs again.
+CREATE TABLE workers (
+    name text NOT NULL, -- As in river_job.attempted_by.
+    seen_at timestamp with time zone NOT NULL, -- The last heartbeat, by the database's clock.
+    alive_since timestamp with time zone NOT NULL, -- Since when heartbeats have come without a pause. A process that has just had one does not judge others: the database may have been away for all.
+    CONSTRAINT workers_pkey PRIMARY KEY (name)
+) WITH (fillfactor=50);
+
 -- Weir: functions
 
 -- Moves a stream's position and renews its lease. Only for the holder of the epoch; anybody else gets SQLSTATE WR001.

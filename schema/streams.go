@@ -113,6 +113,7 @@ type StreamStatus struct {
 	Detail     string
 	StateSince time.Time
 	LastEvent  *time.Time
+	WrittenAt  *time.Time // when that event was written, by the authors' clocks
 	CaughtUp   *time.Time
 	Advanced   *time.Time // when a batch was last committed
 	Cursor     int64
@@ -288,6 +289,7 @@ SELECT name          AS name,
        state_detail  AS detail,
        state_since   AS state_since,
        last_event_at AS last_event,
+       written_at    AS written_at,
        caught_up_at  AS caught_up,
        advanced_at   AS advanced,
        cursor        AS cursor,

@@ -94,6 +94,63 @@ func (s *server) serveDeadLetters(w http.ResponseWriter, r *http.Request) {
 	s.render(w, http.StatusOK, "dead_letters", page)
 }
 
+// handleDeadLetterAPI adds the list of dead letters as JSON, and what can be done with one. Pages
+// of other sites, which a browser of the operator may show, cannot do that.
+func (s *server) handleDeadLetterAPI(mux *http.ServeMux, allowed func(http.Handler) http.Handler) {
+	handle := func(pattern string, handler http.HandlerFunc) {
+		mux.Handle(pattern, allowed(http.NewCrossOriginProtection().Handler(s.buffered(handler))))
+	}
+	handle("GET /api/v1/deadletters", func(w http.ResponseWriter, r *http.Request) {
+		f, err := parseDeadLetterFilter(r.URL.RawQuery)
+		if err != nil {
+			s.writeError(w, r, http.StatusBadRequest, err.Error())
+			return
+		}
+		s.answerDeadLetters(w, r, func(ctx context.Context) (any, error) {
+			found, err := schema.ListDeadLetters(ctx, s.db, f, maxDeadLetters)
+			return map[string]any{"dead_letters": append([]schema.StoredDeadLetter{}, found...), "full": len(found) == maxDeadLetters}, err
+		})
+	})
+	act := func(action string, do func(ctx context.Context, id int64) error) {
+		handle("POST /api/v1/deadletters/{id}/"+action, func(w http.ResponseWriter, r *http.Request) {
+			s.answerDeadLetters(w, r, func(ctx context.Context) (any, error) {
+				id, err := strconv.ParseInt(r.PathValue("id"), 10, 64)
+				if err != nil {
+					return nil, schema.ErrNoRows
+				}
+				if _, err = schema.FindDeadLetter(ctx, s.db, id, 0); err == nil {
+					err = do(ctx, id)
+				}
+				if err != nil {
+					return nil, err
+				}
+				return schema.FindDeadLetter(ctx, s.db, id, 0)
+			})
+		})
+	}
+	act("retry", func(ctx context.Context, id int64) error {
+		_, err := schema.RetryDeadLetter(ctx, s.db, id)
+		return err
+	})
+	act("dismiss", func(ctx context.Context, id int64) error { return schema.DismissDeadLetter(ctx, s.db, id) })
+}
+
+// answerDeadLetters sends the result of a query as JSON.
+func (s *server) answerDeadLetters(w http.ResponseWriter, r *http.Request, query func(context.Context) (any, error)) {
+	ctx, cancel := context.WithTimeout(r.Context(), queryTimeout)
+	defer cancel()
+	found, err := query(ctx)
+	switch {
+	case errors.Is(err, schema.ErrNoRows):
+		s.writeError(w, r, http.StatusNotFound, say("error_dead_letter", plain(r.PathValue("id"), maxDetail)))
+	case err != nil:
+		s.deadLettersUnavailable(w, r, err)
+	default:
+		w.Header().Set("Cache-Control", "no-store")
+		writeJSON(w, http.StatusOK, found)
+	}
+}
+
 // serveDeadLetter shows one dead letter with the beginning of its input.
 func (s *server) serveDeadLetter(w http.ResponseWriter, r *http.Request) {
 	id, err := strconv.ParseInt(r.PathValue("id"), 10, 64)

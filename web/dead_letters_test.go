@@ -100,3 +100,33 @@ func TestInputOfADeadLetterStaysText(t *testing.T) {
 	r.audit(r.get("/deadletters"))
 	require.Zero(t, r.log.count())
 }
+
+// TestDeadLetterAPI lists dead letters as JSON, retries and dismisses one. It requires the token, and refuses pages of other sites.
+func TestDeadLetterAPI(t *testing.T) {
+	t.Parallel()
+	r := newRig(t).asOps("token")
+	r.deadLetter("lexicon", "open", "a", "")
+	r.deadLetter("job", "open", "b", "")
+	const list = "/api/v1/deadletters"
+	as := []string{"Authorization", "Bearer token"}
+	answered := func(method, target string, code int, header ...string) string {
+		rec := r.do(method, target, header...)
+		require.Equal(t, code, rec.Code, rec.Body.String())
+		require.Equal(t, "no-store", rec.Header().Get("Cache-Control"))
+		return rec.Body.String()
+	}
+	require.Equal(t, http.StatusUnauthorized, r.do(http.MethodGet, list).Code)
+	require.Equal(t, http.StatusUnauthorized, r.do(http.MethodPost, list+"/1/dismiss").Code)
+	require.Equal(t, http.StatusForbidden, r.do(http.MethodPost, list+"/1/dismiss", append(as, "Sec-Fetch-Site", "cross-site")...).Code)
+	require.Equal(t, http.StatusNotFound, r.do(http.MethodGet, list+"/1/dismiss", as...).Code)
+	body := answered(http.MethodGet, list+"?stage=lexicon", http.StatusOK, as...)
+	require.Regexp(t, `^{"dead_letters":\[{"id":1,"stage":"lexicon",.*"state":"open".*"cause":"a".*}\],"full":false}`, body)
+	require.NotContains(t, body, `"id":2`)
+	require.Contains(t, answered(http.MethodGet, list+"?stage=x", http.StatusBadRequest, as...), `{"error":`)
+
+	require.Contains(t, answered(http.MethodPost, list+"/1/dismiss", http.StatusOK, as...), `"state":"dismissed"`)
+	require.Contains(t, answered(http.MethodPost, list+"/2/retry", http.StatusOK, as...), `"state":"retrying"`)
+	require.Equal(t, []string{"b at b"}, r.asOps("").causes("/deadletters"))
+	require.Contains(t, answered(http.MethodPost, list+"/3/retry", http.StatusNotFound), `{"error":"There is no dead letter 3`)
+	require.Contains(t, answered(http.MethodPost, list+"/x/retry", http.StatusNotFound), `{"error":"There is no dead letter x`)
+}

@@ -45,8 +45,8 @@ const maxProfile = 30 * time.Second
 // maxScrapes limits the concurrent responses of /metrics.
 const maxScrapes = 8
 
-// OpsHandler serves /health, /livez, /readyz, /metrics, /deadletters and, with a
-// token, /debug/pprof. It needs a listener of its own that strangers cannot reach.
+// OpsHandler serves /health, /livez, /readyz, /metrics, /deadletters, their API and, with
+// a token, /debug/pprof. It needs a listener of its own that strangers cannot reach.
 func OpsHandler(o OpsConfig) (http.Handler, error) {
 	if o.Now == nil {
 		o.Now = time.Now
@@ -55,7 +55,7 @@ func OpsHandler(o OpsConfig) (http.Handler, error) {
 	if err != nil {
 		return nil, err
 	}
-	s.home, s.homeName = "/deadletters", say("to_letters")
+	s.home, s.homeName, s.actions = "/deadletters", say("to_letters"), "/api/v1/deadletters/"
 	mux := http.NewServeMux()
 	mux.HandleFunc("/livez", func(w http.ResponseWriter, _ *http.Request) { w.Write([]byte("ok\n")) }) //nolint:errcheck // the client has gone
 	mux.HandleFunc("/readyz", s.buffered(o.ready))
@@ -65,6 +65,7 @@ func OpsHandler(o OpsConfig) (http.Handler, error) {
 	})))
 	mux.Handle("/deadletters", o.requireToken(s.buffered(s.serveDeadLetters)))
 	mux.Handle("/deadletters/{id}", o.requireToken(s.buffered(s.serveDeadLetter)))
+	s.handleDeadLetterAPI(mux, o.requireToken)
 	mux.HandleFunc("/static/{build}/{name}", s.serveAsset)
 	mux.Handle("/debug/pprof/", o.profiles())
 	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {

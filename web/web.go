@@ -60,6 +60,7 @@ type server struct {
 	url       string             // the public address; empty: the one that a request names
 	home      string             // the target of the name at the top of every page
 	homeName  string             // the text of the link to it
+	actions   string             // the paths below this one accept POST; empty: none
 	slots     renderSlots        // limits concurrent pages
 	counting  singleflight.Group // the running counts, by view
 	rendering singleflight.Group // the running renderings, by address
@@ -130,7 +131,7 @@ func newServer(cfg Config) (*server, error) {
 }
 
 // secure sets the security headers of every response and refuses all methods but GET
-// and HEAD.
+// and HEAD, and POST to actions.
 func (s *server) secure(next http.Handler) http.Handler {
 	policy := "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self'" + s.images.source() +
 		"; base-uri 'none'; form-action 'self'; frame-ancestors 'none'"
@@ -150,7 +151,8 @@ func (s *server) secure(next http.Handler) http.Handler {
 				return
 			}
 		}
-		if r.Method != http.MethodGet && r.Method != http.MethodHead {
+		acts := r.Method == http.MethodPost && s.actions != "" && strings.HasPrefix(r.URL.Path, s.actions)
+		if r.Method != http.MethodGet && r.Method != http.MethodHead && !acts {
 			h.Set("Allow", "GET, HEAD")
 			s.writeError(w, r, http.StatusMethodNotAllowed, say("error_method"))
 			return

@@ -121,6 +121,7 @@ func (c *Client) Start(ctx context.Context) error {
 		return err
 	}
 	go c.followClock(context.WithoutCancel(ctx))
+	go c.beat(context.WithoutCancel(ctx))
 	counting, stop := context.WithCancel(ctx)
 	go func() {
 		<-c.Stopped()
@@ -131,13 +132,18 @@ func (c *Client) Start(ctx context.Context) error {
 	return nil
 }
 
-func (c *Client) followClock(ctx context.Context) {
+// untilStopped returns a context that ends when the client has stopped, after its last job.
+func (c *Client) untilStopped(ctx context.Context) context.Context {
 	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
 	go func() {
 		<-c.Stopped()
 		cancel()
 	}()
+	return ctx
+}
+
+func (c *Client) followClock(ctx context.Context) {
+	ctx = c.untilStopped(ctx)
 	for retry.Sleep(ctx, clockEvery) == nil {
 		if err := c.readClock(ctx); err != nil && ctx.Err() == nil && schema.Classify(err) != schema.Transient {
 			c.cfg.Logger.Error("database_clock_failed", "error", err)

@@ -37,6 +37,28 @@ FROM (VALUES ('audit', '{}'::jsonb, 'network'), ('close_gap', '{"gap": 7}', 'net
 	require.Zero(t, letters)
 }
 
+// TestJobOfALapsedProcessStartsAtOnce shows that a worker stores heartbeats, and starts the job of a process without one long before
+// River's rescuer would.
+func TestJobOfALapsedProcessStartsAtOnce(t *testing.T) {
+	t.Parallel()
+	pool := schematest.New(t)
+	execute(t, pool, `
+INSERT INTO workers (name, seen_at, alive_since) SELECT 'dead', now() - interval '1 minute', now() - interval '1 hour';
+INSERT INTO river_job (kind, args, queue, max_attempts, attempt, state, attempted_at, attempted_by)
+VALUES ('process_posts', '{"posts": []}', 'process', 45, 1, 'running', now(), ARRAY['dead'])`)
+	working(t, pool)
+	is := func(sql string) func() bool {
+		return func() (is bool) {
+			require.NoError(t, pool.QueryRow(t.Context(), `SELECT EXISTS (`+sql+`)`).Scan(&is))
+			return is
+		}
+	}
+	eventually.True(t, is(`SELECT FROM workers WHERE name <> 'dead'`), 20*time.Millisecond)
+	execute(t, pool, `UPDATE workers SET alive_since = now() - interval '1 hour'`) // the test does not wait for twenty seconds
+	eventually.True(t, is(`SELECT FROM river_job WHERE state = 'completed' AND attempted_by[1] = 'dead' AND attempt = 2`), 20*time.Millisecond)
+	require.False(t, is(`SELECT FROM workers WHERE name = 'dead'`)())
+}
+
 // TestDeathsAreNoFailures shows that deaths of the process neither use up a
 // job's attempts nor lengthen its delay. After twenty deaths the job becomes a
 // dead letter with that cause.

@@ -186,6 +186,7 @@ func (w *JudgeRecords) storeDeadLetters(ctx context.Context, tx pgx.Tx, job *riv
 	for _, r := range failing {
 		if id := retried[r.Judgment.Key]; id != 0 || r.differs() {
 			deadLetters = append(deadLetters, r.deadLetter(w.name, id, time.Now()))
+			w.metrics.count(w.name, r.stage(), r.Judgment.Key.Collection, causesOf(r.stage())[0])
 		}
 	}
 	return verdict.ReplaceDeadLetters(ctx, tx, settled, deadLetters)

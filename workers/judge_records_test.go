@@ -19,9 +19,12 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/prometheus/client_golang/prometheus"
+	dto "github.com/prometheus/client_model/go"
 	"github.com/stretchr/testify/require"
 
 	"github.com/weir-social/weir/bluesky"
+	"github.com/weir-social/weir/collection"
 	"github.com/weir-social/weir/eventually"
 	"github.com/weir-social/weir/jobs"
 	"github.com/weir-social/weir/lexicon/rules"
@@ -351,4 +354,27 @@ func count(t testing.TB, pool *pgxpool.Pool, sql string, args ...any) (n int) {
 	t.Helper()
 	require.NoError(t, pool.QueryRow(t.Context(), sql, args...).Scan(&n))
 	return n
+}
+
+// TestRefusalsAreCounted shows that records that fail validation are counted by stage and collection, once each.
+func TestRefusalsAreCounted(t *testing.T) {
+	t.Parallel()
+	registry := prometheus.NewRegistry()
+	b := newBench(t, func(c *Config) {
+		c.Registerer = registry
+		c.Collections = collection.Of(collection.Entry{Pattern: schema.PostCollection}, collection.Entry{Pattern: "example.weir.*"})
+	})
+	counted := func() map[string]float64 {
+		return samples(t, registry, "weir_projector_dead_lettered_total", func(m *dto.Metric) float64 { return m.GetCounter().GetValue() })
+	}
+	before := counted()
+	require.Contains(t, before, "invalid example.weir.* lexicon lexicon", "the first refusal must be an increase")
+	key := schema.Key{Collection: expressions, DID: "did:plc:a", Rkey: "3mptdaeh36222"}
+	b.write(key, "3mptdaeh36222", "")
+	eventually.True(t, func() bool {
+		n, err := schema.CountDeadLetters(t.Context(), b.pool)
+		return err == nil && n[4] == schema.StageCount{Stage: schema.StageLexicon, Count: 1}
+	}, 10*time.Millisecond)
+	before["invalid example.weir.* lexicon lexicon"]++
+	require.Equal(t, before, counted())
 }

@@ -49,7 +49,11 @@ func addJudges(known, interruptible Bundle, cfg Config) {
 	if txt == nil {
 		txt = net.DefaultResolver.LookupTXT
 	}
-	Add(known, &JudgeRecords{Projector: known.Projector(projection.Name), catalogs: shared, rules: cfg.Lexicons.Rules, judged: projection.Reads})
+	projector := known.Projector(projection.Name)
+	for _, stage := range []string{schema.StageLexicon, schema.StageRules, schema.StageReference} {
+		projector.metrics.zero(projector.name, stage)
+	}
+	Add(known, &JudgeRecords{Projector: projector, catalogs: shared, rules: cfg.Lexicons.Rules, judged: projection.Reads})
 	Add(known, &JudgeDependents{pool: cfg.Pool, patience: patience})
 	Add(known, &JudgeAccount{pool: cfg.Pool, patience: patience})
 	Add(known, &JudgeOutdated{pool: cfg.Pool, log: cfg.Logger, catalogs: shared, patience: patience})

@@ -16,6 +16,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/weir-social/weir/collection"
 	"github.com/weir-social/weir/crashpoint"
 	"github.com/weir-social/weir/eventually"
 	"github.com/weir-social/weir/jobs"
@@ -215,7 +216,7 @@ func TestTargetThatChangesMeanwhile(t *testing.T) {
 
 // judge returns a worker that judges the records that a test gives it.
 func (b *bench) judge() *JudgeRecords {
-	return &JudgeRecords{Projector: newProjector(jobs.NameLexicon, b.pool, slog.New(slog.DiscardHandler), newProjectorMetrics(nil)),
+	return &JudgeRecords{Projector: newProjector(jobs.NameLexicon, b.pool, slog.New(slog.DiscardHandler), newProjectorMetrics(nil, collection.Registry{})),
 		catalogs: &catalogs{}, rules: b.client.cfg.Lexicons.Rules, judged: func(string) bool { return true }}
 }
 

@@ -19,6 +19,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/weir-social/weir/collection"
 	"github.com/weir-social/weir/eventually"
 	"github.com/weir-social/weir/jobs"
 	"github.com/weir-social/weir/link"
@@ -75,7 +76,7 @@ func worker(pool *pgxpool.Pool) *ProcessPosts {
 
 func measured(pool *pgxpool.Pool, r prometheus.Registerer) *ProcessPosts {
 	log := slog.New(slog.DiscardHandler)
-	return newProcessPosts(Config{Registerer: r}, newProjector("links", pool, log, newProjectorMetrics(r)))
+	return newProcessPosts(Config{Registerer: r}, newProjector("links", pool, log, newProjectorMetrics(r, collection.Of(collection.Entry{Pattern: schema.PostCollection}))))
 }
 
 func work(ctx context.Context, w *ProcessPosts, rkeys ...string) error {
@@ -293,7 +294,8 @@ func TestOnePostThatFailsIsDeadLettered(t *testing.T) {
 	deadLettered, err := pgx.CollectRows(rows, pgx.RowTo[string])
 	require.NoError(t, err)
 	require.Equal(t, []string{"error", "panic", "refused"}, deadLettered)
-	require.Equal(t, map[string]float64{"unreadable links": 1, "panicked links": 1, "refused links": 1},
+	require.Equal(t, map[string]float64{"unreadable app.bsky.feed.post links process": 1,
+		"panicked app.bsky.feed.post links process": 1, "refused app.bsky.feed.post links process": 1},
 		samples(t, registry, "weir_projector_dead_lettered_total", func(m *dto.Metric) float64 { return m.GetCounter().GetValue() }))
 }
 

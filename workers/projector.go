@@ -18,6 +18,7 @@ import (
 	"github.com/riverqueue/river"
 	"github.com/riverqueue/river/rivertype"
 
+	"github.com/weir-social/weir/collection"
 	"github.com/weir-social/weir/jobs"
 	"github.com/weir-social/weir/schema"
 )
@@ -32,15 +33,44 @@ type Projector struct {
 	metrics *projectorMetrics
 }
 
-type projectorMetrics struct{ records, deadLettered *prometheus.CounterVec }
+type projectorMetrics struct {
+	records, deadLettered *prometheus.CounterVec
+	stored                collection.Registry
+}
 
-func newProjectorMetrics(r prometheus.Registerer) *projectorMetrics {
+func newProjectorMetrics(r prometheus.Registerer, stored collection.Registry) *projectorMetrics {
 	f := promauto.With(r)
 	return &projectorMetrics{
+		stored:  stored,
 		records: f.NewCounterVec(prometheus.CounterOpts{Name: "weir_projector_records_total", Help: "Records projected, by projection. New posts that share nothing are ruled out when they are stored, and not counted."}, []string{"projection"}),
 		deadLettered: f.NewCounterVec(prometheus.CounterOpts{Name: "weir_projector_dead_lettered_total",
-			Help: "Records that could not be projected and were dead-lettered, by projection and cause: unreadable, panicked (a bug), or refused (by the database). Expect zero."},
-			[]string{"projection", "cause"}),
+			Help: "Records that were dead-lettered, by projection, stage, collection and cause: unreadable, panicked (a bug) or refused (by the database) at the stage process; invalid at the stages lexicon and rules; missing at the stage reference. Expect zero."},
+			[]string{"projection", "stage", "collection", "cause"}),
+	}
+}
+
+// causesOf returns the causes of dead letters at a stage, in metrics.
+func causesOf(stage string) []string {
+	switch stage {
+	case schema.StageProcess:
+		return []string{causeUnreadable, causePanicked, causeRefused}
+	case schema.StageReference:
+		return []string{causeMissing}
+	}
+	return []string{causeInvalid}
+}
+
+// count counts a dead letter of a projection.
+func (m *projectorMetrics) count(projection, stage, collection, cause string) {
+	m.deadLettered.WithLabelValues(projection, stage, m.stored.Label(collection), cause).Inc()
+}
+
+// zero exports zero for the dead letters of a stage, so that the first one is an increase.
+func (m *projectorMetrics) zero(projection, stage string) {
+	for _, e := range m.stored.Entries() {
+		for _, cause := range causesOf(stage) {
+			m.deadLettered.WithLabelValues(projection, stage, e.Pattern, cause)
+		}
 	}
 }
 
@@ -49,6 +79,8 @@ const (
 	causeUnreadable = "unreadable"
 	causePanicked   = "panicked"
 	causeRefused    = "refused"
+	causeInvalid    = "invalid"
+	causeMissing    = "missing"
 )
 
 // errPanicked is wrapped by the error of a projection that panicked.
@@ -56,9 +88,7 @@ var errPanicked = errors.New("the projection panicked")
 
 func newProjector(name string, pool *pgxpool.Pool, log *slog.Logger, metrics *projectorMetrics) *Projector {
 	metrics.records.WithLabelValues(name)
-	for _, cause := range []string{causeUnreadable, causePanicked, causeRefused} {
-		metrics.deadLettered.WithLabelValues(name, cause) // export zero, so that the first dead letter is an increase
-	}
+	metrics.zero(name, schema.StageProcess)
 	return &Projector{name: name, pool: pool, log: log, metrics: metrics}
 }
 
@@ -162,7 +192,7 @@ func (p *Projector) deadLetter(ctx context.Context, job *rivertype.JobRow, f fai
 	case schema.Classify(f.cause) == schema.Data:
 		cause = causeRefused
 	}
-	p.metrics.deadLettered.WithLabelValues(p.name, cause).Inc()
+	p.metrics.count(p.name, schema.StageProcess, f.Collection, cause)
 	jobLog(ctx, p.log).Warn("record_dead_lettered", "projection", p.name, "collection", f.Collection, "did", f.DID, "rkey", f.Rkey, "error", f.cause)
 	retried, err := schema.RetriedBy(ctx, p.pool, job.ID, f.Key)
 	if err != nil {

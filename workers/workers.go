@@ -100,7 +100,7 @@ func New(cfg Config) (*Client, error) {
 	if cfg.Archive != nil {
 		cfg.Archive = cfg.Archive.withDefaults()
 	}
-	known := Bundle{workers: river.NewWorkers(), args: decoders{}, pool: cfg.Pool, log: cfg.Logger, metrics: newProjectorMetrics(cfg.Registerer)}
+	known := Bundle{workers: river.NewWorkers(), args: decoders{}, pool: cfg.Pool, log: cfg.Logger, metrics: newProjectorMetrics(cfg.Registerer, cfg.Collections)}
 	if err := addWorkers(known, cfg); err != nil {
 		return nil, err
 	}

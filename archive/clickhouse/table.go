@@ -57,6 +57,21 @@ func (x *Index) Create(ctx context.Context) error {
 	return x.checkEngine(ctx)
 }
 
+// Check connects to the server, and reads the table of events if there is one. It changes nothing.
+func (x *Index) Check(ctx context.Context) error {
+	if _, err := x.known(ctx, true); err != nil {
+		return err
+	}
+	answer, err := x.query(ctx, `EXISTS TABLE events`)
+	if err != nil || strings.TrimSpace(string(answer)) == "0" { // a worker creates it
+		return err
+	}
+	if _, err := x.query(ctx, `SELECT id FROM events LIMIT 0`); err != nil {
+		return err
+	}
+	return x.checkEngine(ctx)
+}
+
 // checkEngine refuses a table that somebody else created with another engine: a replica's
 // count may be behind, and other engines drop rows later.
 func (x *Index) checkEngine(ctx context.Context) error {

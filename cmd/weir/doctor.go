@@ -22,7 +22,7 @@ func doctorCommand() *cobra.Command {
 	)
 	cmd := &cobra.Command{
 		Use:               "doctor",
-		Short:             "Check everything that Weir depends on: configuration, Postgres, clocks, network",
+		Short:             "Check everything that Weir depends on: configuration, Postgres, clocks, network, relays, archive, ClickHouse",
 		Args:              cobra.NoArgs,
 		PersistentPreRunE: func(*cobra.Command, []string) error { return nil }, // the doctor reports a misspelt variable as a finding
 		RunE: func(cmd *cobra.Command, _ []string) error {

@@ -86,7 +86,7 @@ func LeftOut() map[string][]string {
 		"made from records, which are compared; `weir rebuild --projection` makes them again": {"copies", "parked", "record_refs", "record_texts", "record_views", "verdicts"},
 		"what servers said when they were asked; they are asked again":                        {"card_fetches", "card_hosts", "cards", "lexicons", "nostr_authors", "nostr_relays", "paused_shorteners", "short_links", "subjects"},
 		"how far streams, listings and repositories were read":                                {"chains", "gap_backfills", "gaps", "histories", "history_accounts", "history_listings", "listing_members", "resyncs", "streams"},
-		operation:                              {"alerts", "api_schedule", "api_slots", "audit_faults", "audits", "dead_letters", "purge_queue", "relay_audits", "waiting"},
+		operation:                              {"alerts", "api_schedule", "api_slots", "audit_faults", "audits", "dead_letters", "purge_queue", "relay_audits", "waiting", "workers"},
 		"what is left to do of expirations":    {"expirations"},
 		"what readers asked for":               {"feed_entries", "feeds"},
 		"of the archive and its known events":  {"archive_open", "archive_snapshots", "archived_ids", "deleted_records", "forgotten", "seen", "segments", "unreadable_lists"},

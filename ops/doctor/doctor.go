@@ -1,6 +1,6 @@
 // Package doctor checks everything that Weir depends on, in parallel, and reports
-// each finding in one line, with a hint about what to do. It changes nothing, takes
-// no lease, moves no cursor and never prints a password.
+// each finding in one line, with a hint about what to do. It takes no lease, moves no
+// cursor, never prints a password, and changes nothing: what it writes to the archive's store it deletes again.
 package doctor
 
 import (

@@ -142,3 +142,14 @@ func ServiceCheck(s Service) Check {
 		return found
 	}}
 }
+
+// TryCheck tries something that Weir must be able to do. done is what worked then.
+func TryCheck(name, hint, done string, try func(context.Context) error) Check {
+	return Check{name, func(ctx context.Context) []Finding {
+		started := time.Now()
+		if err := try(ctx); err != nil {
+			return []Finding{Failed(name, hint, err)}
+		}
+		return []Finding{ok(name, "%s in %s", done, time.Since(started).Round(time.Millisecond))}
+	}}
+}

@@ -51,7 +51,8 @@ var (
 	stateSeconds    = desc("stream_state_seconds", "How long the stream has been in its state.", "stream")
 	lastEventAge    = desc("stream_last_event_age_seconds", "Time since the last committed event happened. Grows while the network is quiet: see weir_stream_caught_up_age_seconds.", "stream")
 	caughtUpAge     = desc("stream_caught_up_age_seconds", "Time since the stream last had nothing unread.", "stream")
-	lag             = desc("stream_lag_seconds", "How far the stored data is behind the stream: the smaller of the last event's age and the caught-up age. Grows while nothing is read.", "stream")
+	lag             = desc("stream_lag_seconds", "How far the stored data is behind what was written: the smaller of the last event's age and the caught-up age, and how late the host sent it. Grows while nothing is read.", "stream")
+	hostLag         = desc("stream_host_lag_seconds", "How long after they were written the host sent the last events, by the authors' clocks. Expect a few seconds.", "stream")
 	failedTries     = desc("stream_failed_tries", "Failed attempts to connect since the last event.", "stream")
 	epoch           = desc("stream_epoch", "The epoch of the lease: how many times it has been taken.", "stream")
 	leaseInfo       = desc("stream_lease_info", "1, labelled with the process that holds the stream's lease. Absent while no process holds it.", "stream", "holder")
@@ -130,6 +131,7 @@ func (c *Collector) Collect(out chan<- prometheus.Metric) {
 				gauge(d, *v, s.Name)
 			}
 		}
+		gauge(hostLag, s.HostLag, s.Name)
 		gauge(failedTries, float64(s.Failed), s.Name)
 		gauge(epoch, float64(s.Epoch), s.Name)
 		if s.Holder != "" {

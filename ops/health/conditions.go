@@ -58,6 +58,10 @@ func (r *Report) addConditions(limits Limits) {
 			case lag > limits.LagWarning:
 				add("WeirLag", Warning, s.Name, "weir status", "stream %s is %s behind", s.Name, lag)
 			}
+			if late := seconds(s.HostLag); late > limits.LagWarning {
+				add("WeirHostLate", Warning, s.Name, "another host: WEIR_JETSTREAM or WEIR_RELAYS", "%s sends the events of stream %s %s after they were written",
+					cmp.Or(s.Host, "the host"), s.Name, late)
+			}
 		}
 	}
 	for _, q := range r.Queues {

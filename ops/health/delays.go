@@ -14,6 +14,7 @@ func FireAfter() map[string]time.Duration {
 		"WeirReconnectsFail":        0,
 		"WeirLagCritical":           time.Minute,
 		"WeirLag":                   time.Minute,
+		"WeirHostLate":              5 * time.Minute, // a few late events of a quiet stream
 		"WeirQueueDeep":             time.Minute,
 		"WeirQueueUnprocessed":      time.Minute,
 		"WeirQueuePaused":           10 * time.Minute, // an operator may have paused it

@@ -146,7 +146,8 @@ type Stream struct {
 	Host       string   `json:"host"`
 	LastEvent  *float64 `json:"last_event_seconds_ago"`
 	CaughtUp   *float64 `json:"caught_up_seconds_ago"`
-	Lag        *float64 `json:"lag_seconds"` // how far the stored data is behind the stream
+	Lag        *float64 `json:"lag_seconds"`      // how far the stored data is behind what was written
+	HostLag    float64  `json:"host_lag_seconds"` // of this, how late the host sent the last events
 	CursorTime *int64   `json:"cursor_time_us"`
 	Failed     int      `json:"failed_tries"` // failed attempts to connect since the last event
 	Holder     string   `json:"lease_holder,omitempty"`
@@ -246,7 +247,7 @@ func (r *Report) readAudit(ctx context.Context, db schema.DB, now time.Time) err
 	return err
 }
 
-// liveWithin is the lag below which a stream counts as live.
+// liveWithin is how old the last event of a live stream may be, by the server's clock.
 const liveWithin = 10 * time.Second
 
 // newWithin is how long a dead letter counts as new.
@@ -262,16 +263,21 @@ func stream(st schema.StreamStatus, now time.Time, limits Limits) Stream {
 		us := st.LastEvent.UnixMicro()
 		s.CursorTime = &us
 	}
-	switch {
-	case s.CaughtUp == nil || s.LastEvent != nil && *s.LastEvent < *s.CaughtUp:
-		s.Lag = s.LastEvent
-	default:
-		s.Lag = s.CaughtUp
+	if st.WrittenAt != nil && st.LastEvent != nil {
+		s.HostLag = max(0, st.LastEvent.Sub(*st.WrittenAt).Seconds())
+	}
+	unread := s.CaughtUp
+	if s.CaughtUp == nil || s.LastEvent != nil && *s.LastEvent < *s.CaughtUp {
+		unread = s.LastEvent
+	}
+	if unread != nil {
+		lag := *unread + s.HostLag
+		s.Lag = &lag
 	}
 	switch s.State {
 	case schema.StateLive, schema.StateCatchingUp:
 		s.Connected = true
-		if s.Lag != nil && *s.Lag > liveWithin.Seconds() {
+		if unread != nil && *unread > liveWithin.Seconds() {
 			s.State = schema.StateCatchingUp // the connection is live, but the stored data is behind
 		}
 		moved := later(st.Advanced, st.StateSince)

@@ -67,6 +67,17 @@ $$;
 
 COMMENT ON FUNCTION oldest_job IS 'When the longest-waiting job of a queue became available. NULL if none is.';
 
+CREATE TABLE workers (
+    name        text PRIMARY KEY,
+    seen_at     timestamptz NOT NULL,
+    alive_since timestamptz NOT NULL
+) WITH (fillfactor = 50);
+
+COMMENT ON TABLE  workers IS 'The processes that process jobs. Each stores a heartbeat every two seconds. Others remove one without a heartbeat, and start its running jobs again.';
+COMMENT ON COLUMN workers.name IS 'As in river_job.attempted_by.';
+COMMENT ON COLUMN workers.seen_at IS 'The last heartbeat, by the database''s clock.';
+COMMENT ON COLUMN workers.alive_since IS 'Since when heartbeats have come without a pause. A process that has just had one does not judge others: the database may have been away for all.';
+
 -- Calls to other services share one rate and one concurrency over all processes.
 
 CREATE TABLE api_slots (
