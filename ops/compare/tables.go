@@ -90,6 +90,6 @@ func LeftOut() map[string][]string {
 		"what is left to do of expirations":    {"expirations"},
 		"what readers asked for":               {"feed_entries", "feeds"},
 		"of the archive and its known events":  {"archive_open", "archive_snapshots", "archived_ids", "deleted_records", "forgotten", "seen", "segments", "unreadable_lists"},
-		"of the program and its configuration": {"dictionaries", "instance_key", "projections", "stored_collections", "strict_lexicons", "weir_migration"},
+		"of the program and its configuration": {"instance_key", "projections", "stored_collections", "strict_lexicons", "weir_migration"},
 	}
 }
