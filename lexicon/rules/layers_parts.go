@@ -92,13 +92,13 @@ func tokenization(c *check, v lexicon.Value) {
 	for _, token := range v.Field("tokens").Items() {
 		index, _ := token.Field("tokenIndex").Int()
 		if index <= last {
-			c.warn("token_order", token.Field("tokenIndex"), "more than "+decimal(last))
+			c.reject("token_order", token.Field("tokenIndex"), "more than "+decimal(last))
 		}
 		last = index
 		start := token.Field("textSpan").Field("byteStart")
 		if from, ok := start.Int(); ok {
 			if from < lastStart {
-				c.warn("token_order", start, "at least "+decimal(lastStart))
+				c.reject("token_order", start, "at least "+decimal(lastStart))
 			}
 			lastStart = from
 		}
