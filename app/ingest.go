@@ -32,7 +32,13 @@ func (p App) Ingest(ctx context.Context, name string, lines io.Reader, work bool
 func (p App) processing(ctx context.Context, commit func(context.Context) error) error {
 	g, ctx := errgroup.WithContext(ctx)
 	working, stop := context.WithCancel(ctx)
-	g.Go(func() error { return p.workers(working, workers.Config{ProcessOnly: true}) })
+	g.Go(func() error {
+		err := p.workers(working, workers.Config{ProcessOnly: true})
+		if errors.Is(err, context.Canceled) && working.Err() != nil {
+			return nil // it must not replace the error for which they were stopped
+		}
+		return err
+	})
 	g.Go(func() error {
 		defer stop()
 		if err := commit(ctx); err != nil {
