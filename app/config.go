@@ -440,5 +440,5 @@ func (c Config) loggerTo(out io.Writer, journaled bool) *slog.Logger {
 	if journaled {
 		handler = journal{handler, lines}
 	}
-	return slog.New(handler)
+	return slog.New(component{handler})
 }

@@ -145,7 +145,11 @@ func (w *BackfillAccount) read(ctx context.Context, job *river.Job[jobs.Backfill
 			return err
 		}
 		if wider.IsZero() {
-			log.Info("backfilled", "posts", at.Posts, "links", at.Links, "pages", at.Pages, "since", since, "truncated", at.Pages >= maxPages && !at.End,
+			level := slog.LevelDebug
+			if at.Posts > 0 || at.Repository.Faults > 0 {
+				level = slog.LevelInfo
+			}
+			log.Log(ctx, level, "backfilled", "posts", at.Posts, "links", at.Links, "pages", at.Pages, "since", since, "truncated", at.Pages >= maxPages && !at.End,
 				"compared", at.compared(job.Priority), "repository_pages", at.Repository.Pages, "repaired", at.Repository.Faults)
 			return nil
 		}
@@ -375,6 +379,6 @@ func (w *BackfillAccount) unavailable(ctx context.Context, job *river.Job[jobs.B
 	if err != nil {
 		return fmt.Errorf("record that %s cannot be read: %w", job.Args.DID, err)
 	}
-	jobLog(ctx, w.log).Info("backfilled", "did", job.Args.DID, "state", "skip", "error", cause)
+	jobLog(ctx, w.log).Debug("backfilled", "did", job.Args.DID, "state", "skip", "error", cause)
 	return nil
 }

@@ -3,6 +3,7 @@ package workers
 import (
 	"cmp"
 	"context"
+	"log/slog"
 
 	"github.com/riverqueue/river"
 
@@ -55,7 +56,11 @@ func (w *BackfillAccount) fromRelays(ctx context.Context, job *river.Job[jobs.Ba
 			return err
 		}
 		if wider.IsZero() {
-			jobLog(ctx, w.log).Info("backfilled", "did", did, "handle", feed.Handle, "state", at.State, "posts", at.Posts, "since", since, "truncated", read.Cut != "", "unread", read.Unread)
+			level := slog.LevelDebug
+			if at.Posts > 0 {
+				level = slog.LevelInfo
+			}
+			jobLog(ctx, w.log).Log(ctx, level, "backfilled", "did", did, "handle", feed.Handle, "state", at.State, "posts", at.Posts, "since", since, "truncated", read.Cut != "", "unread", read.Unread)
 			return nil
 		}
 	}
