@@ -45,11 +45,13 @@ func (w *SweepArchive) days(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := schema.EnsureArchivedDays(ctx, w.pool, now.Add(-w.archive.Remember), now); err != nil {
+	return whileBusy(ctx, busyTries, func() error {
+		if err := schema.EnsureArchivedDays(ctx, w.pool, now.Add(-w.archive.Remember), now); err != nil {
+			return err
+		}
+		_, err := schema.DropArchivedDays(ctx, w.pool, now.Add(-w.archive.Remember-24*time.Hour))
 		return err
-	}
-	_, err = schema.DropArchivedDays(ctx, w.pool, now.Add(-w.archive.Remember-24*time.Hour))
-	return err
+	})
 }
 
 // deletions drops the deletions that every segment has been compared with, or has failed to
