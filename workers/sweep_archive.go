@@ -102,7 +102,7 @@ func (w *SweepArchive) objects(ctx context.Context) error {
 	listed := storeListing{manifests: map[string][]archive.Object{}, segments: map[string]bool{}}
 	for o, err := range store.List(ctx, "") {
 		if err != nil {
-			return fmt.Errorf("list %s: %w", store, err)
+			return err
 		}
 		listed.add(o, w.now().Add(-orphanAge))
 	}
