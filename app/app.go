@@ -170,7 +170,7 @@ func (p App) workers(ctx context.Context, cfg workers.Config) error {
 	// A new database needs partitions before its first shares. The expiry makes the later ones.
 	if now, err := schema.EarliestTime(ctx, p.pool, time.Now()); err != nil {
 		return err
-	} else if err := ranking.EnsureDays(ctx, p.pool, now, keep.Shares); err != nil {
+	} else if err := ranking.EnsureDays(ctx, p.pool, now, keep.Shares); err != nil && !errors.Is(err, schema.ErrBusy) { // others make them
 		p.log.Warn("partition_creation_failed", "table", "shares", "error", err)
 	}
 	if err := client.StoreLexicons(ctx); err != nil {

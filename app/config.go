@@ -249,7 +249,8 @@ type Config struct {
 	AlertFormat string `env:"WEIR_ALERT_FORMAT"`
 	// How often the conditions of alerts are checked.
 	AlertInterval time.Duration `env:"WEIR_ALERT_INTERVAL" envDefault:"30s"`
-	// debug, info, warn or error.
+	// debug, info, warn or error. An error that repeats is logged every ten minutes, with the number
+	// of those in between.
 	LogLevel slog.Level `env:"WEIR_LOG_LEVEL" envDefault:"info"`
 	// json or text.
 	LogFormat string `env:"WEIR_LOG_FORMAT" envDefault:"json"`
@@ -440,5 +441,5 @@ func (c Config) loggerTo(out io.Writer, journaled bool) *slog.Logger {
 	if journaled {
 		handler = journal{handler, lines}
 	}
-	return slog.New(component{handler})
+	return slog.New(component{newRepeats(handler)})
 }

@@ -102,7 +102,7 @@ func ForgottenLists(ctx context.Context, s Store) ([]Object, error) {
 	var lists []Object
 	for o, err := range s.List(ctx, forgottenFolder) {
 		if err != nil {
-			return nil, fmt.Errorf("list %s: %w", s, err)
+			return nil, err
 		}
 		if strings.HasSuffix(o.Name, forgottenSuffix) {
 			lists = append(lists, o)

@@ -32,7 +32,7 @@ type Store interface {
 	Get(ctx context.Context, name string) (io.ReadCloser, error)
 	// Stat returns an object's size, or ErrNotFound.
 	Stat(ctx context.Context, name string) (Object, error)
-	// List yields the objects whose names begin with prefix.
+	// List yields the objects whose names begin with prefix. An error names the store.
 	List(ctx context.Context, prefix string) iter.Seq2[Object, error]
 	// Delete deletes an object. It is not an error if there is none.
 	Delete(ctx context.Context, name string) error
@@ -197,7 +197,7 @@ func lastVersions(ctx context.Context, s Store, prefix string) (map[string]strin
 	last, versions := map[string]string{}, map[string]int{}
 	for o, err := range s.List(ctx, prefix) {
 		if err != nil {
-			return nil, fmt.Errorf("list %s: %w", s, err)
+			return nil, err
 		}
 		segment, version, ok := VersionOf(o.Name)
 		if !ok {

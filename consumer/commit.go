@@ -88,6 +88,10 @@ func (c *committer) persist(ctx context.Context, b *batch) error {
 		if err == nil {
 			c.careful = max(0, c.careful-1)
 			c.metrics.committed(b, started)
+			if b.gap != nil { // until it is stored, each connection finds it again
+				c.metrics.gaps.Inc()
+				c.log.Error("gap_opened", "from", b.gap.From, "to", b.gap.To, "reason", b.gap.Reason)
+			}
 			if retries != nil {
 				c.log.Info("database_recovered", "tries", try)
 			}

@@ -53,9 +53,18 @@ func TestShortHoleIsAGap(t *testing.T) {
 		require.Equal(t, stood, count(t, s.pool, `SELECT cursor FROM streams`), "the resume must still be open")
 		require.Zero(t, count(t, s.pool, allGaps))
 
+		tx, err := s.pool.Begin(t.Context())
+		require.NoError(t, err)
+		defer tx.Rollback(t.Context()) //nolint:errcheck // it has been rolled back already
+		_, err = tx.Exec(t.Context(), `LOCK TABLE gaps IN EXCLUSIVE MODE`)
+		require.NoError(t, err)
 		stop = s.run(func(cfg *consumer.Config) { cfg.AnchorWithin = 200 * time.Millisecond })
+		eventually.True(t, func() bool { return schematest.Blocks(t, s.pool, tx) }, 20*time.Millisecond)
+		require.False(t, s.log.has("gap_opened"), "it is not stored yet, and the next connection finds it again")
+		require.NoError(t, tx.Rollback(t.Context()))
 		s.until(1, allGaps)
 		s.reads()
+		require.Equal(t, 1, s.log.count("gap_opened"))
 		stop()
 		s.net.Play(200)
 		stop = s.run(nil)

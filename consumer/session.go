@@ -205,14 +205,7 @@ func (s *session) await() error {
 }
 
 // missed adds the gap of the resume to the open batch.
-func (s *session) missed() { s.opened(s.resume.gap()) }
-
-// opened adds a gap to the open batch.
-func (s *session) opened(gap *schema.Gap) {
-	s.metrics.gaps.Inc()
-	s.log.Error("gap_opened", "from", gap.From, "to", gap.To, "reason", gap.Reason)
-	s.open.gap = gap
-}
+func (s *session) missed() { s.open.gap = s.resume.gap() }
 
 // record adds a gap that the source reported to the open batch, which has at most one.
 func (s *session) record(ctx context.Context, missed *Missed, arrived time.Time) error {
@@ -222,7 +215,7 @@ func (s *session) record(ctx context.Context, missed *Missed, arrived time.Time)
 		}
 	}
 	s.begin(arrived)
-	s.opened(&schema.Gap{From: missed.From, To: missed.To, Reason: missed.Reason, Problem: missed.Problem})
+	s.open.gap = &schema.Gap{From: missed.From, To: missed.To, Reason: missed.Reason, Problem: missed.Problem}
 	return nil
 }
 

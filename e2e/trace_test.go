@@ -137,7 +137,7 @@ func traceTheUnstored(t *testing.T, env []string, did string) {
 // sentence.
 func TestTraceRefusesWrongArguments(t *testing.T) {
 	t.Parallel()
-	for _, name := range []string{"nonsense", "at://did:plc:x", "at://did:plc:aaaaaaaaaaaaaaaaaaaaaaaa/post/3k", "at://not a did/app.bsky.feed.post/3k", "https://bsky.app/profile/-/post/3k", "ftp://x.example/"} {
+	for _, name := range []string{"nonsense", "did:", "@-", "https://bsky.app/profile/-", "at://did:plc:x", "at://did:plc:aaaaaaaaaaaaaaaaaaaaaaaa/post/3k", "at://not a did/app.bsky.feed.post/3k", "https://bsky.app/profile/-/post/3k", "ftp://x.example/"} {
 		_, stderr, code := weir(t, nil, "trace", name)
 		require.Equal(t, 1, code, name)
 		require.Equal(t, 1, strings.Count(stderr, "\n"), stderr)

@@ -42,6 +42,11 @@ func SharesOfRecord(ctx context.Context, db schema.DB, k schema.Key) ([]TracedSh
 		tracedShares+`WHERE s.collection = $1 AND s.did = $2 AND s.rkey = $3 ORDER BY l.url`, k.Collection, k.DID, k.Rkey)
 }
 
+// CountSharesOf counts the shares of an account.
+func CountSharesOf(ctx context.Context, db schema.DB, did string) (int64, error) {
+	return schema.One(ctx, db, "count the shares of "+did, pgx.RowTo[int64], `SELECT count(*) FROM shares WHERE did = $1`, did)
+}
+
 // SharesOfLink returns at most limit shares of a link, latest first.
 func SharesOfLink(ctx context.Context, db schema.DB, link int64, limit int) ([]TracedShare, error) {
 	return schema.All(ctx, db, "read the shares of the link", pgx.RowToStructByName[TracedShare], tracedShares+`WHERE s.link_id = $1 ORDER BY s.shared_at DESC, s.did LIMIT $2`, link, limit)

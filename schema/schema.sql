@@ -1960,7 +1960,7 @@ BEGIN
     RETURN NULL;
 END $function$;
 
--- Stores a dead letter for a job that is discarded or cancels itself, whoever ends it, except for a periodic job that is out of tries. Settles the dead letter of a job that succeeds at last.
+-- Stores a dead letter for a job that is discarded or cancels itself, whoever ends it, except for a periodic job that is out of tries. Settles the dead letter of a job that succeeds at last, or of a periodic job whose next run succeeds.
 CREATE OR REPLACE FUNCTION public.record_ended_job()
  RETURNS trigger
  LANGUAGE plpgsql
@@ -1968,10 +1968,14 @@ AS $function$
 DECLARE
     most CONSTANT int   := 1 << 20;
     args CONSTANT bytea := convert_to(NEW.args::text, 'UTF8');
+    args_key CONSTANT bytea := sha256(convert_to(E'job\n' || NEW.kind || E'\n', 'UTF8') || args);
     why  CONSTANT text  := left(coalesce(NEW.errors[array_upper(NEW.errors, 1)] ->> 'error', 'it gave no reason'), 2000);
 BEGIN
     IF NEW.state = 'completed' THEN
         UPDATE dead_letters SET state = 'retried', state_at = now() WHERE job = NEW.id AND state IN ('open', 'retrying');
+        IF 'periodic' = ANY (NEW.tags) THEN -- an earlier run may have left one
+            UPDATE dead_letters SET state = 'retried', state_at = now() WHERE key = args_key AND state = 'open';
+        END IF;
         RETURN NULL;
     END IF;
     IF NEW.state = 'cancelled' AND NEW.metadata ? 'cancel_attempted_at' THEN -- a person cancelled it
@@ -1982,11 +1986,12 @@ BEGIN
     SET state = CASE state WHEN 'dismissed' THEN state ELSE 'open' END, state_at = now(), last_seen = now(), last_cause = why, count = count + 1
     WHERE job = NEW.id;
     IF FOUND OR NEW.state = 'discarded' AND NEW.kind IN ('expire', 'check_alerts', 'check_counts', 'check_subjects', 'audit', 'audit_relays', 'fetch_card', 'fill_collections',
-        'read_authors', 'read_relays', 'resolve_links', 'retry_dead_letters', 'sync_follows', 'verify_handles') THEN -- the next run does the same work
+        'read_authors', 'read_relays', 'resolve_links', 'retry_dead_letters', 'sync_follows', 'verify_handles',
+        'forget_segment', 'index_segment', 'list_forgotten', 'seal_segment', 'snapshot_archive', 'sweep_archive', 'sync_segment') THEN -- the next run does the same work
         RETURN NULL;
     END IF;
     INSERT INTO dead_letters AS d (key, stage, class, kind, queue, job, cause, raw, raw_bytes, first_seen, last_seen)
-    VALUES (sha256(convert_to(E'job\n' || NEW.kind || E'\n', 'UTF8') || args), 'job',
+    VALUES (args_key, 'job',
             CASE NEW.state WHEN 'discarded' THEN 'retryable' ELSE 'permanent' END,
             NEW.kind, NEW.queue, NEW.id, why, substr(args, 1, most), octet_length(args), now(), now())
     ON CONFLICT (key) DO UPDATE
@@ -2320,7 +2325,7 @@ CREATE INDEX river_job_kind ON river_job USING btree (kind);
 CREATE INDEX river_job_prioritized_fetching_index ON river_job USING btree (state, queue, priority, scheduled_at, id);
 CREATE INDEX river_job_state_and_finalized_at_index ON river_job USING btree (state, finalized_at) WHERE finalized_at IS NOT NULL;
 CREATE UNIQUE INDEX river_job_unique_idx ON river_job USING btree (unique_key) WHERE unique_key IS NOT NULL AND unique_states IS NOT NULL AND river_job_state_in_bitmask(unique_states, state);
-CREATE TRIGGER job_ended AFTER UPDATE ON river_job FOR EACH ROW WHEN (old.state <> new.state AND ((new.state = ANY (ARRAY['discarded'::river_job_state, 'cancelled'::river_job_state])) OR new.state = 'completed'::river_job_state AND (cardinality(new.errors) > 0 OR ('dead-letter'::text = ANY (new.tags::text[]))))) EXECUTE FUNCTION record_ended_job();
+CREATE TRIGGER job_ended AFTER UPDATE ON river_job FOR EACH ROW WHEN (old.state <> new.state AND ((new.state = ANY (ARRAY['discarded'::river_job_state, 'cancelled'::river_job_state])) OR new.state = 'completed'::river_job_state AND (cardinality(new.errors) > 0 OR new.tags && '{dead-letter,periodic}'::character varying[]))) EXECUTE FUNCTION record_ended_job();
 
 CREATE UNLOGGED TABLE river_leader (
     elected_at timestamp with time zone NOT NULL,

@@ -86,6 +86,31 @@ var errAway = errors.New("no route to the store")
 func (away) Put(context.Context, string, io.ReadSeeker, int64) error { return errAway }
 func (away) Get(context.Context, string) (io.ReadCloser, error)      { return nil, errAway }
 
+// TestUnwritableStoreIsReported shows that health reports a store that has not taken a segment for five minutes.
+func TestUnwritableStoreIsReported(t *testing.T) {
+	t.Parallel()
+	a := newArchiveTest(t)
+	a.add(12)
+	require.NoError(t, a.seal())
+	require.ErrorIs(t, a.sync(away{a.store}), errAway)
+	behind := func() (messages []string) {
+		report, err := health.Read(t.Context(), a.pool, time.Now(), health.Limits{})
+		require.NoError(t, err)
+		for _, c := range report.Conditions {
+			if c.Name == "WeirArchiveBehind" {
+				messages = append(messages, c.Message)
+			}
+		}
+		return messages
+	}
+	require.Empty(t, behind())
+	a.exec(`UPDATE segments SET sealed_at = sealed_at - interval '6 minutes'`)
+	require.Len(t, behind(), 1)
+	require.Contains(t, behind()[0], "has not taken a segment for 6m")
+	require.NoError(t, a.sync(a.store))
+	require.Empty(t, behind())
+}
+
 // TestHourWithoutTheStore adds records in every minute of an hour while the store is away. They
 // wait, health reports this after half an hour, and all of them arrive.
 func TestHourWithoutTheStore(t *testing.T) {

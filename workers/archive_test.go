@@ -29,6 +29,7 @@ import (
 	"github.com/weir-social/weir/archive/catalog"
 	"github.com/weir-social/weir/archive/dir"
 	"github.com/weir-social/weir/crashpoint"
+	"github.com/weir-social/weir/eventually"
 	"github.com/weir-social/weir/jobs"
 	"github.com/weir-social/weir/schema/schematest"
 )
@@ -346,4 +347,25 @@ func TestLateProcess(t *testing.T) {
 	_, err = a.store.Stat(t.Context(), m.Name)
 	require.ErrorIs(t, err, archive.ErrNotFound)
 	require.Equal(t, a.records, a.stored())
+}
+
+// TestSweepWaitsForALock shows that a sweep waits for others that use the ids for a moment, as the consumer does at a first start.
+func TestSweepWaitsForALock(t *testing.T) {
+	t.Parallel()
+	a := newArchiveTest(t)
+	tx, err := a.pool.Begin(t.Context())
+	require.NoError(t, err)
+	defer tx.Rollback(t.Context()) //nolint:errcheck // it has been rolled back already
+	_, err = tx.Exec(t.Context(), `LOCK TABLE archived_ids_default IN ROW EXCLUSIVE MODE`)
+	require.NoError(t, err)
+	swept := make(chan error, 1)
+	go func() {
+		swept <- runJob(a, &SweepArchive{pool: a.pool, log: slog.New(slog.DiscardHandler), archive: a.archive, now: time.Now}, jobs.SweepArchive{})
+	}()
+	for range 2 { // each attempt waits for 50 ms
+		eventually.True(t, func() bool { return schematest.Blocks(t, a.pool, tx) }, time.Millisecond)
+		eventually.True(t, func() bool { return !schematest.Blocks(t, a.pool, tx) }, time.Millisecond)
+	}
+	require.NoError(t, tx.Rollback(t.Context()))
+	require.NoError(t, <-swept)
 }

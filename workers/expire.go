@@ -88,6 +88,17 @@ func busyRetries() *backoff.ExponentialBackOff {
 	return &backoff.ExponentialBackOff{InitialInterval: 50 * time.Millisecond, MaxInterval: 700 * time.Millisecond, Multiplier: 1.5, RandomizationFactor: 0.5}
 }
 
+// whileBusy repeats a call while others hold a lock that it needs.
+func whileBusy(ctx context.Context, tries int, call func() error) error {
+	retries := busyRetries()
+	err := call()
+	for try := 1; try < tries && errors.Is(err, schema.ErrBusy) && ctx.Err() == nil; try++ {
+		retry.Sleep(ctx, retries.NextBackOff()) //nolint:errcheck // the next turn checks the context
+		err = call()
+	}
+	return err
+}
+
 // Expire deletes rows that are older than their retention, in batches with a
 // transaction each. That transaction also selects the rows. The job may run
 // twice, beside itself, or be killed at any point: the next run continues.

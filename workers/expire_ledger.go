@@ -6,19 +6,13 @@ import (
 	"time"
 
 	"github.com/weir-social/weir/ranking"
-	"github.com/weir-social/weir/retry"
 	"github.com/weir-social/weir/schema"
 )
 
 // ensureDays makes the partitions of shares for the next days. Shares without a
 // partition are stored too, and expire row by row.
 func (r *expiry) ensureDays() error {
-	retries := busyRetries()
-	err := ranking.EnsureDays(r.ctx, r.pool, r.now, r.keep.Shares)
-	for try := 1; try < r.tries && errors.Is(err, schema.ErrBusy) && r.ctx.Err() == nil; try++ {
-		retry.Sleep(r.ctx, retries.NextBackOff()) //nolint:errcheck // the next turn checks the context
-		err = ranking.EnsureDays(r.ctx, r.pool, r.now, r.keep.Shares)
-	}
+	err := whileBusy(r.ctx, r.tries, func() error { return ranking.EnsureDays(r.ctx, r.pool, r.now, r.keep.Shares) })
 	if errors.Is(err, schema.ErrBusy) {
 		r.log.Warn("partition_creation_failed", "table", "shares", "error", err)
 		return nil

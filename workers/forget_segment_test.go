@@ -191,7 +191,14 @@ func TestForgets(t *testing.T) {
 	f.deletes("did:plc:3", 40)
 	f.deletesRecord(4)
 	f.deletesRecord(60)
+	pending := func() [2]int64 {
+		p, err := catalog.ReadForgetProgress(t.Context(), f.pool)
+		require.NoError(t, err)
+		return [2]int64{p.Accounts, p.Records}
+	}
+	require.Equal(t, [2]int64{1, 2}, pending())
 	require.NoError(t, f.forget(f.store))
+	require.Equal(t, [2]int64{0, 0}, pending(), "nothing is left in the segments")
 	f.complete()
 	require.Less(t, len(f.remaining()), len(f.records)-6)
 	require.Contains(t, numbersOf(f.stored()), 45, "a record written after the account came back must be kept")

@@ -45,11 +45,13 @@ func (w *SweepArchive) days(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := schema.EnsureArchivedDays(ctx, w.pool, now.Add(-w.archive.Remember), now); err != nil {
+	return whileBusy(ctx, busyTries, func() error {
+		if err := schema.EnsureArchivedDays(ctx, w.pool, now.Add(-w.archive.Remember), now); err != nil {
+			return err
+		}
+		_, err := schema.DropArchivedDays(ctx, w.pool, now.Add(-w.archive.Remember-24*time.Hour))
 		return err
-	}
-	_, err = schema.DropArchivedDays(ctx, w.pool, now.Add(-w.archive.Remember-24*time.Hour))
-	return err
+	})
 }
 
 // deletions drops the deletions that every segment has been compared with, or has failed to
@@ -100,7 +102,7 @@ func (w *SweepArchive) objects(ctx context.Context) error {
 	listed := storeListing{manifests: map[string][]archive.Object{}, segments: map[string]bool{}}
 	for o, err := range store.List(ctx, "") {
 		if err != nil {
-			return fmt.Errorf("list %s: %w", store, err)
+			return err
 		}
 		listed.add(o, w.now().Add(-orphanAge))
 	}

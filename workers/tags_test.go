@@ -123,7 +123,8 @@ func TestPeriodicJobLeavesNoDeadLetter(t *testing.T) {
 	pool := schematest.New(t)
 	queue, err := Queue(pool, slog.New(slog.DiscardHandler))
 	require.NoError(t, err)
-	for _, args := range []river.JobArgs{jobs.CheckAlerts{}, jobs.CheckSubjects{}, jobs.ResolveLinks{}, jobs.FetchCard{}, jobs.FillCollections{}, jobs.CheckCounts{}, jobs.RetryDeadLetters{}, jobs.Expire{}, jobs.Audit{}, jobs.AuditRelays{}, jobs.ReadAuthors{}, jobs.ReadRelays{}, jobs.VerifyHandles{}, jobs.SyncFollows{}, jobs.ProcessPosts{}} {
+	for _, args := range []river.JobArgs{jobs.CheckAlerts{}, jobs.CheckSubjects{}, jobs.ResolveLinks{}, jobs.FetchCard{}, jobs.FillCollections{}, jobs.CheckCounts{}, jobs.RetryDeadLetters{}, jobs.Expire{}, jobs.Audit{}, jobs.AuditRelays{}, jobs.ReadAuthors{}, jobs.ReadRelays{}, jobs.SyncFollows{}, jobs.VerifyHandles{},
+		jobs.SealSegment{}, jobs.SyncSegment{}, jobs.SnapshotArchive{}, jobs.SweepArchive{}, jobs.IndexSegment{}, jobs.ForgetSegment{}, jobs.ListForgotten{}, jobs.ProcessPosts{}} {
 		inserted, err := queue.Insert(t.Context(), args, nil)
 		require.NoError(t, err)
 		_, err = pool.Exec(t.Context(), `UPDATE river_job SET state = 'discarded', finalized_at = now() WHERE id = $1`, inserted.Job.ID)
@@ -132,6 +133,25 @@ func TestPeriodicJobLeavesNoDeadLetter(t *testing.T) {
 	left, err := schema.All(t.Context(), pool, "list the dead letters", pgx.RowTo[string], `SELECT kind FROM dead_letters`)
 	require.NoError(t, err)
 	require.Equal(t, []string{"process_posts"}, left)
+}
+
+// TestNextRunSettlesTheDeadLetter shows that the success of a periodic job, of the same arguments, settles what an earlier run left.
+func TestNextRunSettlesTheDeadLetter(t *testing.T) {
+	t.Parallel()
+	pool := schematest.New(t)
+	queue, err := Queue(pool, slog.New(slog.DiscardHandler))
+	require.NoError(t, err)
+	ends := func(args river.JobArgs, state string) (letters string) {
+		inserted, err := queue.Insert(t.Context(), args, nil)
+		require.NoError(t, err)
+		_, err = pool.Exec(t.Context(), `UPDATE river_job SET state = $2::text::river_job_state, finalized_at = now() WHERE id = $1`, inserted.Job.ID, state)
+		require.NoError(t, err)
+		require.NoError(t, pool.QueryRow(t.Context(), `SELECT string_agg(state, ' ' ORDER BY id) FROM dead_letters`).Scan(&letters))
+		return letters
+	}
+	require.Equal(t, "open", ends(jobs.SyncSegment{Segment: 1}, "cancelled"))
+	require.Equal(t, "open", ends(jobs.SyncSegment{Segment: 2}, "completed"))
+	require.Equal(t, "retried", ends(jobs.SyncSegment{Segment: 1}, "completed"))
 }
 
 // TestTagsOfJobsFromSQL covers triggers and functions for operators.

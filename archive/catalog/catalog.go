@@ -234,13 +234,14 @@ WHERE number = $1 AND content = $7`
 
 // Backlog counts what waits for the archive's store.
 type Backlog struct {
-	Rows     int64   `json:"rows"`             // archived commits that are in no segment
-	Bytes    int64   `json:"bytes"`            // of their records, decompressed
-	Oldest   float64 `json:"oldest_seconds"`   // since the oldest of the rows; 0: there are none
-	Unsynced int64   `json:"unsynced"`         // sealed segments that are not in the store
-	Segments int64   `json:"segments"`         // in the store
-	Stored   int64   `json:"stored_bytes"`     // of Segments
-	Records  int64   `json:"archived_records"` // in Segments
+	Rows     int64   `json:"rows"`                    // archived commits that are in no segment
+	Bytes    int64   `json:"bytes"`                   // of their records, decompressed
+	Oldest   float64 `json:"oldest_seconds"`          // since the oldest of the rows; 0: there are none
+	Unsynced int64   `json:"unsynced"`                // sealed segments that are not in the store
+	SyncAge  float64 `json:"oldest_unsynced_seconds"` // since the oldest of these was sealed
+	Segments int64   `json:"segments"`                // in the store
+	Stored   int64   `json:"stored_bytes"`            // of Segments
+	Records  int64   `json:"archived_records"`        // in Segments
 	// About Segments; both are 0 without ClickHouse.
 	Unindexed int64         `json:"unindexed"`                // segments that ClickHouse does not have
 	IndexAge  float64       `json:"oldest_unindexed_seconds"` // since the oldest of these reached the store
@@ -271,10 +272,12 @@ SELECT (SELECT coalesce(greatest(extract(epoch FROM clock_timestamp() - min(grea
 // ReadBacklog reads the backlog of the archive's store.
 func ReadBacklog(ctx context.Context, db schema.DB) (Backlog, error) {
 	const sql = `
-SELECT o.rows, o.bytes, o.oldest, s.unsynced, s.segments, s.stored, s.records, s.unindexed, s.index_age
+SELECT o.rows, o.bytes, o.oldest, s.unsynced, s.sync_age, s.segments, s.stored, s.records, s.unindexed, s.index_age
 FROM (SELECT count(*) AS rows, coalesce(sum(raw_bytes), 0)::bigint AS bytes,
              coalesce(extract(epoch FROM clock_timestamp() - min(arrived_at)), 0)::float8 AS oldest FROM archive_open) AS o,
-     (SELECT count(*) FILTER (WHERE synced_at IS NULL) AS unsynced, count(*) FILTER (WHERE synced_at IS NOT NULL) AS segments,
+     (SELECT count(*) FILTER (WHERE synced_at IS NULL) AS unsynced,
+             coalesce(extract(epoch FROM clock_timestamp() - min(sealed_at) FILTER (WHERE synced_at IS NULL)), 0)::float8 AS sync_age,
+             count(*) FILTER (WHERE synced_at IS NOT NULL) AS segments,
              coalesce(sum(stored_bytes) FILTER (WHERE synced_at IS NOT NULL), 0)::bigint AS stored,
              coalesce(sum(records) FILTER (WHERE synced_at IS NOT NULL), 0)::bigint AS records,
              count(*) FILTER (WHERE synced_at IS NOT NULL AND indexed_at IS NULL) AS unindexed,

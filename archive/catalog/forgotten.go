@@ -248,8 +248,8 @@ func ForgetAgain(ctx context.Context, db schema.DB) (int64, error) {
 
 // ForgetProgress says how far the archive has forgotten what it must.
 type ForgetProgress struct {
-	Accounts int64   `json:"accounts"`        // that must be forgotten
-	Unlisted int64   `json:"unlisted"`        // of these, those that are on no list in the store
+	Accounts int64   `json:"accounts"`        // deleted accounts that some segments may contain
+	Unlisted int64   `json:"unlisted"`        // deleted accounts that are on no list in the store
 	Records  int64   `json:"deleted_records"` // deletions whose records some segments may contain
 	Segments int64   `json:"segments"`        // in the store
 	Written  int64   `json:"rewritten"`       // of these, those that were written again
@@ -263,7 +263,11 @@ type ForgetProgress struct {
 // ReadForgetProgress reads what the archive has forgotten.
 func ReadForgetProgress(ctx context.Context, db schema.DB) (ForgetProgress, error) {
 	const sql = `
-SELECT (SELECT count(*) FROM forgotten), (SELECT count(*) FROM forgotten WHERE listed_at IS NULL), (SELECT count(*) FROM deleted_records),
+WITH compared AS ( -- whatever was deleted before is in no file any more
+    SELECT least((SELECT min(coalesce(forgotten_at, first_at)) FROM segments), (SELECT min(arrived_at) FROM archive_open)) AS since
+)
+SELECT (SELECT count(*) FROM forgotten, compared WHERE at >= since), (SELECT count(*) FROM forgotten WHERE listed_at IS NULL),
+       (SELECT count(*) FROM deleted_records, compared WHERE at >= since),
        count(*), count(*) FILTER (WHERE rewritten > 0), count(forgotten_at), count(forget_failing_since), count(missed_until), (SELECT count(*) FROM unreadable_lists),
        coalesce(extract(epoch FROM clock_timestamp() - min(coalesce(forgotten_at, sealed_at))), 0)::float8
 FROM segments WHERE synced_at IS NOT NULL`

@@ -176,7 +176,7 @@ func (s *Store) List(ctx context.Context, prefix string) iter.Seq2[archive.Objec
 			return err
 		})
 		if err != nil && !errors.Is(err, stopped) {
-			yield(archive.Object{}, err)
+			yield(archive.Object{}, fmt.Errorf("list %s: %w", s, err))
 		}
 	}
 }

@@ -123,7 +123,7 @@ func (s *Store) List(ctx context.Context, prefix string) iter.Seq2[archive.Objec
 	return func(yield func(archive.Object, error) bool) {
 		for o := range s.client.ListObjectsIter(ctx, s.bucket, minio.ListObjectsOptions{Prefix: s.prefix + prefix, Recursive: true}) {
 			if o.Err != nil {
-				yield(archive.Object{}, s.failed("list", prefix, o.Err))
+				yield(archive.Object{}, fmt.Errorf("list %s: %w", s, o.Err))
 				return
 			}
 			if !yield(archive.Object{Name: strings.TrimPrefix(o.Key, s.prefix), Size: o.Size, Modified: o.LastModified}, nil) {

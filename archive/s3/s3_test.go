@@ -101,7 +101,9 @@ func TestFailingBucket(t *testing.T) {
 			`<Error><Code>AccessDenied</Code><Message>no</Message></Error>`))), Request: r}, nil
 	})
 	require.ErrorContains(t, archivetest.Put(t.Context(), s, "a", []byte("x")), "s3://weir/archive")
-	_, err := s.Stat(t.Context(), "a")
+	_, err := archive.Manifests(t.Context(), s)
+	require.EqualError(t, err, "list s3://weir/archive: no")
+	_, err = s.Stat(t.Context(), "a")
 	require.Error(t, err)
 	require.NotErrorIs(t, err, archive.ErrNotFound)
 	f.inject(0, nil)

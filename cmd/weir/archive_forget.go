@@ -47,8 +47,11 @@ With --now, all segments are compared as soon as possible. A version that was re
 }
 
 func printForgetProgress(w io.Writer, p catalog.ForgetProgress) {
-	fmt.Fprintf(w, "%s to forget, %d of them on no list in the store yet\n", counts(p.Accounts, "account", "accounts"), p.Unlisted)
-	fmt.Fprintf(w, "%s that some segments may still have\n", counts(p.Records, "deleted record", "deleted records"))
+	fmt.Fprintf(w, "%s and %s that some segments may still have\n",
+		counts(p.Accounts, "deleted account", "deleted accounts"), counts(p.Records, "deleted record", "deleted records"))
+	if p.Unlisted > 0 {
+		fmt.Fprintf(w, "%s on no list in the store yet\n", counts(p.Unlisted, "deleted account", "deleted accounts"))
+	}
 	fmt.Fprintf(w, "%s: %d compared, %d written again\n", counts(p.Segments, "segment", "segments"), p.Compared, p.Written)
 	if p.Failing > 0 {
 		fmt.Fprintf(w, "%s could not be compared: weir archive verify names damaged files\n", counts(p.Failing, "segment", "segments"))

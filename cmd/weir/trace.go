@@ -20,9 +20,9 @@ import (
 func traceCommand() *cobra.Command {
 	asJSON := false
 	cmd := &cobra.Command{
-		Use:     "trace AT-URI|URL",
-		Short:   "Show everything known about a record or link, and why it counts or does not",
-		Example: "  weir trace at://did:plc:…/app.bsky.feed.post/3k…\n  weir trace https://bsky.app/profile/alice.example/post/3k…\n  weir trace https://news.example/story",
+		Use:     "trace AT-URI|DID|URL",
+		Short:   "Show everything known about a record, account or link, and why it counts or does not",
+		Example: "  weir trace did:plc:…\n  weir trace at://did:plc:…/app.bsky.feed.post/3k…\n  weir trace https://bsky.app/profile/alice.example/post/3k…\n  weir trace https://news.example/story",
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			target, err := trace.Parse(args[0])
@@ -39,6 +39,10 @@ func traceCommand() *cobra.Command {
 				did, err := p.DID(ctx, target.Actor)
 				if err != nil {
 					return err
+				}
+				if target.Collection == "" {
+					a, err := trace.OfAccount(ctx, p.Pool(), did)
+					return printFound(out, asJSON, a, err, func() { printAccountTrace(out, a) })
 				}
 				var rule trace.Rule
 				rule.Retention, rule.Stored = p.Retention(target.Collection)
@@ -139,6 +143,42 @@ func verdicts(all []trace.Verdict) string {
 		return "does not count: " + all[len(all)-1].Because
 	}
 	return "counts in " + strings.Join(in, ", ")
+}
+
+func printAccountTrace(w io.Writer, a trace.AccountTrace) {
+	say := func(what, format string, args ...any) {
+		fmt.Fprintf(w, "%-11s %s\n", what, web.Plain(fmt.Sprintf(format, args...)))
+	}
+	moment := func(t *time.Time) string {
+		if t == nil {
+			return "never"
+		}
+		return at(*t)
+	}
+	say("account", "%s %s", a.DID, a.Handle)
+	fmt.Fprintln(w, web.Plain(a.Message))
+	say("status", "%s, since %s", a.Status, moment(a.Since))
+	say("watches", "%s", cmp.Or(strings.Join(a.Watches, ", "), "none"))
+	say("feed", "read %s, complete since %s", moment(a.FeedRead), moment(a.FeedSince))
+	if a.Problem != "" {
+		say("  problem", "%s", a.Problem)
+	}
+	for _, c := range a.Stored {
+		say("stored", "%s of %s, created from %s to %s", counts(c.Records, "record", "records"), c.Name, at(c.Oldest), at(c.Newest))
+	}
+	if len(a.Stored) == 0 {
+		say("stored", "no record")
+	}
+	say("shares", "%d", a.Shares)
+	if a.DeadLetters > 0 {
+		say("dead letters", "%d", a.DeadLetters)
+	}
+	if a.Resync != "" {
+		say("resync", "%s", a.Resync)
+	}
+	if a.Forgotten != "" {
+		say("archive", "must forget it: %s", a.Forgotten)
+	}
 }
 
 func printLinkTrace(w io.Writer, l trace.Link) {

@@ -40,7 +40,7 @@ func (l limits) authors() int {
 func readLimits(ctx context.Context, client *http.Client, relay, userAgent string, within time.Duration, log *slog.Logger) limits {
 	found, err := askLimits(ctx, client, relay, userAgent, within)
 	if err != nil {
-		log.Info("relay_limits_unknown", "relay", relay, "error", err)
+		log.Debug("relay_limits_unknown", "relay", relay, "error", err)
 	}
 	if found.named = found.Page >= 1; !found.named || found.Page > 10*usualPage {
 		found.Page = usualPage

@@ -106,8 +106,12 @@ func (r *Report) addConditions(limits Limits) {
 
 // addArchiveConditions adds the problems of the archive and of its index.
 func (r *Report) addArchiveConditions(limits Limits, add func(name, severity, subject, do, message string, args ...any)) {
-	if a := r.Archive; seconds(a.Oldest) > limits.ArchiveAge {
-		add("WeirArchiveBehind", Warning, "", "SELECT kind, state, errors[array_upper(errors, 1)] ->> 'error' FROM river_job WHERE queue = 'archive'",
+	const failures = "SELECT kind, state, errors[array_upper(errors, 1)] ->> 'error' FROM river_job WHERE queue = 'archive'"
+	switch a := r.Archive; {
+	case seconds(a.SyncAge) > limits.SyncAge:
+		add("WeirArchiveBehind", Warning, "", failures, "the archive's store has not taken a segment for %s", seconds(a.SyncAge))
+	case seconds(a.Oldest) > limits.ArchiveAge:
+		add("WeirArchiveBehind", Warning, "", failures,
 			"the archive's store has lacked events for %s: %d commits, %s", seconds(a.Oldest), a.Rows, plural(a.Unsynced, "segment is sealed", "segments are sealed"))
 	}
 	if a := r.Archive; limits.IndexAge > 0 && seconds(a.IndexAge) > limits.IndexAge {

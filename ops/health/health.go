@@ -44,6 +44,7 @@ type Limits struct {
 	AuditAge     time.Duration // 50 h: since the last audit ended, or since one was possible; negative: audits are off
 	AuditScore   float64       // 0.999: score of the last audit
 	ArchiveAge   time.Duration // 30 min: since the oldest commit that the archive's store does not have
+	SyncAge      time.Duration // 5 min: since the oldest segment was sealed that the store does not have
 	IndexAge     time.Duration // since the archive's store has had the oldest segment that ClickHouse lacks; zero: there is no ClickHouse
 	Forget       time.Duration // 30 days: how often segments of the archive are compared with the data to forget
 	ForgetAge    time.Duration // 24 h: since a segment was due to be compared
@@ -70,6 +71,7 @@ func (l Limits) withDefaults() Limits {
 	l.AuditAge = cmp.Or(l.AuditAge, 50*time.Hour)
 	l.AuditScore = cmp.Or(l.AuditScore, 0.999)
 	l.ArchiveAge = cmp.Or(l.ArchiveAge, 30*time.Minute)
+	l.SyncAge = cmp.Or(l.SyncAge, 5*time.Minute)
 	l.Forget = cmp.Or(l.Forget, 30*24*time.Hour)
 	l.ForgetAge = cmp.Or(l.ForgetAge, 24*time.Hour)
 	l.ListAge = cmp.Or(l.ListAge, time.Hour)

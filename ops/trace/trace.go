@@ -1,5 +1,5 @@
-// Package trace collects everything that the database knows about one record or one
-// link: what is stored, which jobs processed it, and why it counts or does not. It
+// Package trace collects everything that the database knows about one record, one
+// account or one link: what is stored, which jobs processed it, and why it counts or does not. It
 // changes nothing.
 package trace
 
@@ -20,18 +20,22 @@ import (
 	"github.com/weir-social/weir/schema"
 )
 
-// Target is a record or a link.
+// Target is a record, an account or a link.
 type Target struct {
-	Actor      string // handle or DID of a record; empty for a link
-	Collection string
+	Actor      string // handle or DID of an account, or of that of a record; empty for a link
+	Collection string // empty for an account
 	Rkey       string
 	URL        string // normalised URL of a link; empty for a record
 	Identity   string // of the link: the same for every spelling of an article
 }
 
-// Parse reads an AT-URI, the bsky.app URL of a post, or the URL of a link.
+// Parse reads an AT-URI, a DID, a handle with "@", the bsky.app URL of a post or an account, or the
+// URL of a link.
 func Parse(s string) (Target, error) {
 	s = strings.TrimSpace(s)
+	if strings.HasPrefix(s, "did:") || strings.HasPrefix(s, "@") {
+		return parseActor(s, s)
+	}
 	if strings.HasPrefix(s, "at://") {
 		parts := strings.Split(strings.TrimPrefix(s, "at://"), "/")
 		if len(parts) != 3 {
@@ -40,21 +44,32 @@ func Parse(s string) (Target, error) {
 		return parseRecord(s, parts[0], parts[1], parts[2])
 	}
 	if u, err := url.Parse(s); err == nil && (u.Host == "bsky.app" || u.Host == "www.bsky.app") {
-		if parts := strings.Split(strings.Trim(u.Path, "/"), "/"); len(parts) == 4 && parts[0] == "profile" && parts[2] == "post" {
+		switch parts := strings.Split(strings.Trim(u.Path, "/"), "/"); {
+		case len(parts) == 4 && parts[0] == "profile" && parts[2] == "post":
 			return parseRecord(s, parts[1], schema.PostCollection, parts[3])
+		case len(parts) == 2 && parts[0] == "profile":
+			return parseActor(s, parts[1])
 		}
 	}
 	l, err := link.Parse(s)
 	if err != nil {
-		return Target{}, fmt.Errorf("%q is neither a record nor a link (%w): expected at://did/collection/rkey, https://bsky.app/profile/…/post/… or the URL of a page", s, err)
+		return Target{}, fmt.Errorf("%q is neither a record, an account nor a link (%w): expected at://did/collection/rkey, a DID, https://bsky.app/profile/…/post/… or the URL of a page", s, err)
 	}
 	return Target{URL: l.URL, Identity: l.Identity}, nil
 }
 
-func parseRecord(s, actor, name, rkey string) (Target, error) {
+func parseActor(s, actor string) (Target, error) {
 	id, err := syntax.ParseAtIdentifier(strings.TrimPrefix(actor, "@"))
 	if err != nil {
 		return Target{}, fmt.Errorf("%q: %q is neither a handle nor a DID", s, actor)
+	}
+	return Target{Actor: id.Normalize().String()}, nil
+}
+
+func parseRecord(s, actor, name, rkey string) (Target, error) {
+	t, err := parseActor(s, actor)
+	if err != nil {
+		return Target{}, err
 	}
 	if !collection.IsName(name) {
 		return Target{}, fmt.Errorf("%q: %q is not a collection", s, name)
@@ -62,7 +77,8 @@ func parseRecord(s, actor, name, rkey string) (Target, error) {
 	if _, err := syntax.ParseRecordKey(rkey); err != nil {
 		return Target{}, fmt.Errorf("%q: %q is not a record key", s, rkey)
 	}
-	return Target{Actor: id.Normalize().String(), Collection: name, Rkey: rkey}, nil
+	t.Collection, t.Rkey = name, rkey
+	return t, nil
 }
 
 // Verdict states whether a share counts in a window, and why.

@@ -233,10 +233,14 @@ CREATE FUNCTION record_ended_job() RETURNS trigger LANGUAGE plpgsql AS $$
 DECLARE
     most CONSTANT int   := 1 << 20;
     args CONSTANT bytea := convert_to(NEW.args::text, 'UTF8');
+    args_key CONSTANT bytea := sha256(convert_to(E'job\n' || NEW.kind || E'\n', 'UTF8') || args);
     why  CONSTANT text  := left(coalesce(NEW.errors[array_upper(NEW.errors, 1)] ->> 'error', 'it gave no reason'), 2000);
 BEGIN
     IF NEW.state = 'completed' THEN
         UPDATE dead_letters SET state = 'retried', state_at = now() WHERE job = NEW.id AND state IN ('open', 'retrying');
+        IF 'periodic' = ANY (NEW.tags) THEN -- an earlier run may have left one
+            UPDATE dead_letters SET state = 'retried', state_at = now() WHERE key = args_key AND state = 'open';
+        END IF;
         RETURN NULL;
     END IF;
     IF NEW.state = 'cancelled' AND NEW.metadata ? 'cancel_attempted_at' THEN -- a person cancelled it
@@ -247,11 +251,12 @@ BEGIN
     SET state = CASE state WHEN 'dismissed' THEN state ELSE 'open' END, state_at = now(), last_seen = now(), last_cause = why, count = count + 1
     WHERE job = NEW.id;
     IF FOUND OR NEW.state = 'discarded' AND NEW.kind IN ('expire', 'check_alerts', 'check_counts', 'check_subjects', 'audit', 'audit_relays', 'fetch_card', 'fill_collections',
-        'read_authors', 'read_relays', 'resolve_links', 'retry_dead_letters', 'sync_follows', 'verify_handles') THEN -- the next run does the same work
+        'read_authors', 'read_relays', 'resolve_links', 'retry_dead_letters', 'sync_follows', 'verify_handles',
+        'forget_segment', 'index_segment', 'list_forgotten', 'seal_segment', 'snapshot_archive', 'sweep_archive', 'sync_segment') THEN -- the next run does the same work
         RETURN NULL;
     END IF;
     INSERT INTO dead_letters AS d (key, stage, class, kind, queue, job, cause, raw, raw_bytes, first_seen, last_seen)
-    VALUES (sha256(convert_to(E'job\n' || NEW.kind || E'\n', 'UTF8') || args), 'job',
+    VALUES (args_key, 'job',
             CASE NEW.state WHEN 'discarded' THEN 'retryable' ELSE 'permanent' END,
             NEW.kind, NEW.queue, NEW.id, why, substr(args, 1, most), octet_length(args), now(), now())
     ON CONFLICT (key) DO UPDATE
@@ -263,11 +268,11 @@ BEGIN
     RETURN NULL;
 END $$;
 
-COMMENT ON FUNCTION record_ended_job IS 'Stores a dead letter for a job that is discarded or cancels itself, whoever ends it, except for a periodic job that is out of tries. Settles the dead letter of a job that succeeds at last.';
+COMMENT ON FUNCTION record_ended_job IS 'Stores a dead letter for a job that is discarded or cancels itself, whoever ends it, except for a periodic job that is out of tries. Settles the dead letter of a job that succeeds at last, or of a periodic job whose next run succeeds.';
 
 CREATE TRIGGER job_ended AFTER UPDATE ON river_job FOR EACH ROW
     WHEN (OLD.state <> NEW.state AND (NEW.state IN ('discarded', 'cancelled')
-          OR NEW.state = 'completed' AND (cardinality(NEW.errors) > 0 OR 'dead-letter' = ANY (NEW.tags))))
+          OR NEW.state = 'completed' AND (cardinality(NEW.errors) > 0 OR NEW.tags && '{dead-letter,periodic}')))
     EXECUTE FUNCTION record_ended_job();
 
 CREATE FUNCTION enqueue_retries() RETURNS bigint LANGUAGE sql AS $$
