@@ -76,7 +76,7 @@ type linkReader struct {
 }
 
 // readLink calls f in one snapshot, with the watches of the query. It returns a
-// *MergedError if the link is merged into another.
+// *MergedError if the link is merged into another, and ErrLink if it is blocked.
 func readLink(ctx context.Context, db Beginner, of LinkQuery, f func(*linkReader) error) error {
 	if of.At.IsZero() {
 		of.At = time.Now()
@@ -84,6 +84,13 @@ func readLink(ctx context.Context, db Beginner, of LinkQuery, f func(*linkReader
 	of.At = of.At.Truncate(time.Microsecond)
 	r := &linkReader{of: of, reader: reader{q: Query{Window: of.Window, Watch: of.Watch, Degree: of.Degree}, end: of.At, limits: usualLimits()}}
 	err := r.read(ctx, db, func() error {
+		blocked, err := schema.One(ctx, r.tx, "look up whether the link is blocked", pgx.RowTo[bool], `SELECT EXISTS (SELECT FROM blocked_links AS b WHERE b.link_id = $1)`, of.ID)
+		if err != nil {
+			return err
+		}
+		if blocked {
+			return ErrLink
+		}
 		into, err := schema.One(ctx, r.tx, "look up whether the link is merged", pgx.RowTo[*int64], `SELECT (SELECT l.merged_into FROM links AS l WHERE l.id = $1)`, of.ID)
 		if err != nil {
 			return err

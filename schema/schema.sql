@@ -14,7 +14,7 @@ CREATE TABLE accounts (
     handle_checked_at timestamp with time zone, -- When it was last tried to verify the handle. NULL: never since the account claimed it.
     display_name text,
     avatar text,
-    status text DEFAULT 'active'::text NOT NULL, -- active, deactivated, suspended, takendown, deleted, or another word of the network; hidden: the network does not show the account, and the stream has not said why. Only active accounts count.
+    status text DEFAULT 'active'::text NOT NULL, -- active, deactivated, suspended, takendown, deleted, or another word of the network; hidden: the network does not show the account, and the stream has not said why; blocked: it would be active, but blocks has it. Only active accounts count.
     status_at timestamp with time zone, -- When the status was set, by the network's clock. An older event changes nothing.
     hidden_at timestamp with time zone, -- When the listing began that found the account hidden. Being active hides it until the network says so at a later time; any other status replaces hidden, whatever its time. NULL: no listing did, or a later one had it.
     feed_since timestamp with time zone, -- Everything that the account wrote since then is stored, as long as it is kept. NULL: its posts have not been read to the end yet.
@@ -37,6 +37,7 @@ CREATE INDEX accounts_hidden ON accounts USING btree (did) WHERE status <> 'acti
 CREATE INDEX accounts_purge ON accounts USING btree (purge_at) WHERE purge_at IS NOT NULL;
 CREATE INDEX accounts_reread ON accounts USING btree (reread_at) WHERE reread_since IS NOT NULL;
 CREATE INDEX accounts_unpurged ON accounts USING btree (did) WHERE status = 'deleted'::text AND purged_for IS DISTINCT FROM COALESCE(status_at, '-infinity'::timestamp with time zone);
+CREATE TRIGGER account_blocked BEFORE INSERT OR UPDATE OF status ON accounts FOR EACH ROW WHEN (new.status = 'active'::text) EXECUTE FUNCTION block_account();
 CREATE TRIGGER account_deleted AFTER INSERT ON accounts FOR EACH ROW WHEN (new.status = 'deleted'::text) EXECUTE FUNCTION judge_account();
 CREATE TRIGGER account_deleted_or_back AFTER UPDATE OF status ON accounts FOR EACH ROW WHEN ((old.status = 'deleted'::text) <> (new.status = 'deleted'::text)) EXECUTE FUNCTION judge_account();
 CREATE TRIGGER account_hidden_or_shown AFTER UPDATE ON accounts FOR EACH ROW WHEN ((new.status = 'active'::text) <> (old.status = 'active'::text) OR new.did <> old.did) EXECUTE FUNCTION record_account_change();
@@ -146,6 +147,33 @@ CREATE TABLE audits (
     CONSTRAINT audits_pkey PRIMARY KEY (id)
 );
 CREATE INDEX audits_ended ON audits USING btree (ended_at);
+
+-- The links that blocks of links and domains concern, also links that have expired. Only the trigger of blocks writes here, and who adds a link.
+CREATE TABLE blocked_links (
+    link_id bigint NOT NULL,
+    block_id bigint NOT NULL,
+    CONSTRAINT blocked_links_pkey PRIMARY KEY (link_id, block_id)
+);
+CREATE INDEX blocked_links_block ON blocked_links USING btree (block_id);
+
+-- What is in no ranking, feed or page. Add and delete rows freely: the counts change in the same transaction. What is blocked is stored all the same.
+CREATE TABLE blocks (
+    id bigint GENERATED ALWAYS AS IDENTITY NOT NULL,
+    kind text COLLATE "C" NOT NULL, -- account; domain: every link to it or to a subdomain, future ones too; link.
+    target text COLLATE "C" NOT NULL, -- A DID; a host, without www.; the identity of a link. The URL under which a link is shown becomes its identity.
+    added_at timestamp with time zone DEFAULT now() NOT NULL,
+    CONSTRAINT blocks_pkey PRIMARY KEY (id),
+    CONSTRAINT blocks_target_kind_key UNIQUE (target, kind),
+    CONSTRAINT blocks_check CHECK (
+CASE kind
+    WHEN 'account'::text THEN target ~~ 'did:_%'::text
+    WHEN 'domain'::text THEN target ~ '^[^/:@ ]+$'::text
+    WHEN 'link'::text THEN target <> ''::text
+    ELSE false
+END)
+);
+CREATE TRIGGER block_changed AFTER INSERT OR DELETE OR UPDATE ON blocks FOR EACH ROW EXECUTE FUNCTION apply_block();
+CREATE TRIGGER block_named BEFORE INSERT OR UPDATE ON blocks FOR EACH ROW EXECUTE FUNCTION normalise_block();
 
 -- The fetches of pages that were started in the last hour: at most 1,000, over all processes.
 CREATE TABLE card_fetches (
@@ -621,6 +649,8 @@ CREATE VIEW link_shares AS
      LEFT JOIN accounts a ON a.did = s.did
      CROSS JOIN LATERAL ( SELECT
                 CASE
+                    WHEN (s.link_id IN ( SELECT b.link_id
+                       FROM blocked_links b)) THEN 'blocked'::text
                     WHEN a.status <> 'active'::text THEN 'hidden'::text
                     WHEN (EXISTS ( SELECT
                        FROM watches)) AND NOT (EXISTS ( SELECT
@@ -693,7 +723,7 @@ CREATE TABLE listing_members (
     CONSTRAINT listing_members_degree_check CHECK (degree >= 0 AND degree <= 2)
 );
 
--- The shares of posts, those of reposts and quotes whose post still contains the link and has an active author, and those of copies whose original does not share the link. Whether the sharer counts is not considered.
+-- The shares of posts, those of reposts and quotes whose post still contains the link and has an active author, and those of copies whose original does not share the link; none of blocked links. Whether the sharer counts is not considered.
 CREATE VIEW living_shares AS
  SELECT did,
     collection,
@@ -710,7 +740,8 @@ CREATE VIEW living_shares AS
           WHERE b.did = subject_did AND b.status <> 'active'::text))) AND (NOT copied OR NOT (EXISTS ( SELECT
            FROM copies c
              JOIN shares o ON o.did = c.of_did AND o.collection = c.of_collection AND o.rkey = c.of_rkey AND o.link_id = link_id
-          WHERE c.did = did AND c.collection = collection AND c.rkey = rkey)));
+          WHERE c.did = did AND c.collection = collection AND c.rkey = rkey))) AND NOT (link_id IN ( SELECT b.link_id
+           FROM blocked_links b));
 
 -- Accounts of Nostr that are watched, or whose follows are. Relays bring the same lists in any order and age: only a newer revision changes anything.
 CREATE TABLE nostr_authors (
@@ -1294,6 +1325,27 @@ BEGIN
     END IF;
 END $function$;
 
+-- Takes out of the counts what a new block concerns, and puts back what a removed one concerned.
+CREATE OR REPLACE FUNCTION public.apply_block()
+ RETURNS trigger
+ LANGUAGE plpgsql
+AS $function$
+BEGIN
+    IF TG_OP <> 'INSERT' THEN
+        INSERT INTO pending_counts (link_id) SELECT b.link_id FROM blocked_links AS b WHERE b.block_id = OLD.id;
+        DELETE FROM blocked_links AS b WHERE b.block_id = OLD.id;
+        UPDATE accounts AS a SET status = 'active' WHERE OLD.kind = 'account' AND a.did = OLD.target AND a.status = 'blocked';
+    END IF;
+    IF TG_OP <> 'DELETE' AND NEW.kind = 'account' THEN
+        INSERT INTO accounts AS a (did) VALUES (NEW.target) ON CONFLICT (did) DO UPDATE SET status = 'active' WHERE a.status = 'active';
+    ELSIF TG_OP <> 'DELETE' THEN
+        LOCK TABLE links IN SHARE MODE; -- links that are being added see the block, or are seen here
+        INSERT INTO blocked_links (link_id, block_id) SELECT l.id, NEW.id FROM links AS l WHERE blocks_link(NEW, l.identity, l.url);
+        INSERT INTO pending_counts (link_id) SELECT b.link_id FROM blocked_links AS b WHERE b.block_id = NEW.id;
+    END IF;
+    RETURN NULL;
+END $function$;
+
 -- The first 40 bits of the SHA-256 of a DID: indexes of authors in the archive have the same.
 CREATE OR REPLACE FUNCTION public.author_hash(p_did text)
  RETURNS bigint
@@ -1301,6 +1353,29 @@ CREATE OR REPLACE FUNCTION public.author_hash(p_did text)
  IMMUTABLE PARALLEL SAFE STRICT
 AS $function$
     SELECT ('x' || encode(substring(sha256(convert_to(p_did, 'UTF8')) FROM 1 FOR 5), 'hex'))::bit(40)::bigint
+$function$;
+
+-- A blocked account is never active. Other statuses stay: they say more.
+CREATE OR REPLACE FUNCTION public.block_account()
+ RETURNS trigger
+ LANGUAGE plpgsql
+AS $function$
+BEGIN
+    IF EXISTS (SELECT FROM blocks AS b WHERE b.target = NEW.did AND b.kind = 'account') THEN
+        NEW.status := 'blocked';
+    END IF;
+    RETURN NEW;
+END $function$;
+
+-- Whether a block concerns a link.
+CREATE OR REPLACE FUNCTION public.blocks_link(b blocks, identity text, url text)
+ RETURNS boolean
+ LANGUAGE sql
+ IMMUTABLE
+AS $function$
+    SELECT CASE b.kind WHEN 'link' THEN blocks_link.identity = b.target
+                       WHEN 'domain' THEN right('.' || substring(blocks_link.url FROM '^[a-z]+://([^/:?#]+)'), length(b.target) + 1) = '.' || b.target
+                       ELSE false END
 $function$;
 
 -- Refuses a stage or class that does not exist and would match nothing. NULL matches all.
@@ -1869,6 +1944,19 @@ BEGIN
     RETURN true;
 END $function$;
 REVOKE EXECUTE ON FUNCTION make_record_view(text,text,text,jsonb) FROM PUBLIC;
+
+-- Gives the target of a block the form in which it is compared.
+CREATE OR REPLACE FUNCTION public.normalise_block()
+ RETURNS trigger
+ LANGUAGE plpgsql
+AS $function$
+BEGIN
+    NEW.target := CASE NEW.kind WHEN 'domain' THEN regexp_replace(lower(NEW.target), '^www\.', '')
+                                WHEN 'link' THEN coalesce((SELECT i.identity FROM links AS l JOIN links AS i ON i.id = l.counts_as
+                                                           WHERE l.identity = NEW.target OR l.url = NEW.target ORDER BY l.identity = NEW.target DESC LIMIT 1), NEW.target)
+                                ELSE NEW.target END;
+    RETURN NEW;
+END $function$;
 
 -- When the longest-waiting job of a queue became available. NULL if none is.
 CREATE OR REPLACE FUNCTION public.oldest_job(p_queue text)

@@ -72,6 +72,7 @@ WHERE k.status <> 'active' OR k.erased_rev IS NOT NULL OR EXISTS (SELECT FROM wa
 			From: `SELECT * FROM links AS l WHERE EXISTS (SELECT FROM shares AS k WHERE k.named_id = l.id AND` + kept + `AND` + ofStored + `)`, Rows: "those without a share that is compared",
 			Without: map[string]string{"id": numbered, "url": votes, "title": votes, "description": votes, "image": votes, "card_from": votes, "first_seen": clock,
 				"kept_sharers": expiries, "kept_at": expiries, "merged_into": inMerges, "counts_as": inMerges}},
+		{Name: "blocks", Key: []string{"kind", "target"}, Columns: []string{"added_at"}, Without: map[string]string{"id": numbered}},
 		{Name: "link_merges", Key: []string{"identity"}, Columns: []string{"into", "why", "merged_at", "split_at"},
 			From:    `SELECT l.identity, i.identity AS "into", m.why, m.merged_at, m.split_at FROM link_merges AS m JOIN links AS l ON l.id = m.link_id JOIN links AS i ON i.id = m.into_id`,
 			Without: map[string]string{"link_id": inLinks, "into_id": inLinks}},
@@ -81,7 +82,7 @@ WHERE k.status <> 'active' OR k.erased_rev IS NOT NULL OR EXISTS (SELECT FROM wa
 // LeftOut returns the tables that are not compared, by reason.
 func LeftOut() map[string][]string {
 	return map[string][]string{
-		"counted from shares: `weir recount --check` compares them in each database": {"changed_subjects", "claim_votes", "claims", "count_checks", "count_state", "leaving_links",
+		"counted from shares: `weir recount --check` compares them in each database": {"blocked_links", "changed_subjects", "claim_votes", "claims", "count_checks", "count_state", "leaving_links",
 			"link_counts", "nostr_counts", "pending_counts", "sharers", "top_links", "top_links_state", "unshared_links"},
 		"made from records, which are compared; `weir rebuild --projection` makes them again": {"copies", "parked", "record_refs", "record_texts", "record_views", "verdicts"},
 		"what servers said when they were asked; they are asked again":                        {"card_fetches", "card_hosts", "cards", "lexicons", "nostr_authors", "nostr_relays", "paused_shorteners", "short_links", "subjects"},

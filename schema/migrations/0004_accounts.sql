@@ -36,7 +36,7 @@ COMMENT ON COLUMN accounts.handle IS 'In lower case. NULL: unknown; empty: it ha
 COMMENT ON COLUMN accounts.handle_claimed IS 'The account claims its handle, and nobody has verified it: others may claim it too. False: it is the only owner.';
 COMMENT ON COLUMN accounts.handle_checked_at IS 'When it was last tried to verify the handle. NULL: never since the account claimed it.';
 COMMENT ON COLUMN accounts.handle_at IS 'When the handle was set, by the network''s clock. An older event changes nothing.';
-COMMENT ON COLUMN accounts.status IS 'active, deactivated, suspended, takendown, deleted, or another word of the network; hidden: the network does not show the account, and the stream has not said why. Only active accounts count.';
+COMMENT ON COLUMN accounts.status IS 'active, deactivated, suspended, takendown, deleted, or another word of the network; hidden: the network does not show the account, and the stream has not said why; blocked: it would be active, but blocks has it. Only active accounts count.';
 COMMENT ON COLUMN accounts.status_at IS 'When the status was set, by the network''s clock. An older event changes nothing.';
 COMMENT ON COLUMN accounts.hidden_at IS 'When the listing began that found the account hidden. Being active hides it until the network says so at a later time; any other status replaces hidden, whatever its time. NULL: no listing did, or a later one had it.';
 COMMENT ON COLUMN accounts.feed_since IS 'Everything that the account wrote since then is stored, as long as it is kept. NULL: its posts have not been read to the end yet.';
