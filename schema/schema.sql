@@ -28,23 +28,24 @@ CREATE TABLE accounts (
     purge_at timestamp with time zone, -- When the account is purged once more, of what a replay stored in the meantime.
     check_at timestamp with time zone DEFAULT now() + '1 day'::interval NOT NULL, -- When expiry next checks whether anything needs this row.
     erased_rev text COLLATE "C", -- Nothing of the account up to this revision may be stored: its author has demanded so. NULL: no such demand.
+    not_recommended boolean DEFAULT false NOT NULL, -- It declares that nobody should recommend it, in a stored record app.bsky.actor.contentVisibilityDeclaration. It counts only while a watch follows it.
     CONSTRAINT accounts_pkey PRIMARY KEY (did)
 );
 CREATE INDEX accounts_check ON accounts USING btree (check_at);
 CREATE INDEX accounts_handle ON accounts USING btree (handle);
 CREATE INDEX accounts_handle_claimed ON accounts USING btree (handle_checked_at NULLS FIRST) WHERE handle_claimed;
-CREATE INDEX accounts_hidden ON accounts USING btree (did) WHERE status <> 'active'::text;
+CREATE INDEX accounts_hidden ON accounts USING btree (did) WHERE status <> 'active'::text OR not_recommended;
 CREATE INDEX accounts_purge ON accounts USING btree (purge_at) WHERE purge_at IS NOT NULL;
 CREATE INDEX accounts_reread ON accounts USING btree (reread_at) WHERE reread_since IS NOT NULL;
 CREATE INDEX accounts_unpurged ON accounts USING btree (did) WHERE status = 'deleted'::text AND purged_for IS DISTINCT FROM COALESCE(status_at, '-infinity'::timestamp with time zone);
 CREATE TRIGGER account_blocked BEFORE INSERT OR UPDATE OF status ON accounts FOR EACH ROW WHEN (new.status = 'active'::text) EXECUTE FUNCTION block_account();
 CREATE TRIGGER account_deleted AFTER INSERT ON accounts FOR EACH ROW WHEN (new.status = 'deleted'::text) EXECUTE FUNCTION judge_account();
 CREATE TRIGGER account_deleted_or_back AFTER UPDATE OF status ON accounts FOR EACH ROW WHEN ((old.status = 'deleted'::text) <> (new.status = 'deleted'::text)) EXECUTE FUNCTION judge_account();
-CREATE TRIGGER account_hidden_or_shown AFTER UPDATE ON accounts FOR EACH ROW WHEN ((new.status = 'active'::text) <> (old.status = 'active'::text) OR new.did <> old.did) EXECUTE FUNCTION record_account_change();
+CREATE TRIGGER account_hidden_or_shown AFTER UPDATE ON accounts FOR EACH ROW WHEN ((new.status = 'active'::text) <> (old.status = 'active'::text) OR new.not_recommended <> old.not_recommended OR new.did <> old.did) EXECUTE FUNCTION record_account_change();
 CREATE TRIGGER account_reactivated BEFORE UPDATE OF status ON accounts FOR EACH ROW WHEN (new.status = 'active'::text AND old.status <> 'active'::text AND (new.reread_since IS NOT NULL OR old.status = 'deleted'::text)) EXECUTE FUNCTION enqueue_reread();
 CREATE TRIGGER accounts_truncated AFTER TRUNCATE ON accounts FOR EACH STATEMENT EXECUTE FUNCTION record_everything();
-CREATE TRIGGER hidden_account_added AFTER INSERT ON accounts FOR EACH ROW WHEN (new.status <> 'active'::text) EXECUTE FUNCTION record_account_change();
-CREATE TRIGGER hidden_account_removed AFTER DELETE ON accounts FOR EACH ROW WHEN (old.status <> 'active'::text) EXECUTE FUNCTION record_account_change();
+CREATE TRIGGER hidden_account_added AFTER INSERT ON accounts FOR EACH ROW WHEN (new.status <> 'active'::text OR new.not_recommended) EXECUTE FUNCTION record_account_change();
+CREATE TRIGGER hidden_account_removed AFTER DELETE ON accounts FOR EACH ROW WHEN (old.status <> 'active'::text OR old.not_recommended) EXECUTE FUNCTION record_account_change();
 
 -- One row per condition of /health that has ever held, with its latest times.
 CREATE TABLE alerts (
@@ -656,6 +657,9 @@ CREATE VIEW link_shares AS
                        FROM watches)) AND NOT (EXISTS ( SELECT
                        FROM watch_members w
                       WHERE w.did = s.did)) THEN 'not_followed'::text
+                    WHEN a.not_recommended AND NOT (EXISTS ( SELECT
+                       FROM watch_members w
+                      WHERE w.did = s.did)) THEN 'not_recommended'::text
                     WHEN (EXISTS ( SELECT
                        FROM accounts b
                       WHERE b.did = s.subject_did AND b.status <> 'active'::text)) THEN 'subject_hidden'::text
@@ -957,6 +961,8 @@ CREATE INDEX posts_indexed_at ON ONLY posts USING btree (indexed_at);
 CREATE TABLE records_other PARTITION OF records DEFAULT;
 CREATE INDEX records_other_dated ON records_other USING btree (collection, "left"(rev, 16)) WHERE collection >= 'nostr.'::text AND collection < 'nostr/'::text;
 CREATE INDEX records_other_indexed_at ON records_other USING btree (collection, indexed_at);
+CREATE TRIGGER visibility_declared AFTER INSERT OR UPDATE ON records_other FOR EACH ROW WHEN (new.collection = 'app.bsky.actor.contentVisibilityDeclaration'::text AND new.rkey = 'self'::text) EXECUTE FUNCTION declare_visibility();
+CREATE TRIGGER visibility_not_declared AFTER DELETE ON records_other FOR EACH ROW WHEN (old.collection = 'app.bsky.actor.contentVisibilityDeclaration'::text AND old.rkey = 'self'::text) EXECUTE FUNCTION declare_visibility();
 
 -- Posts whose rkey is not a TID, or is a TID of a time before the partitions. They expire by indexed_at.
 CREATE TABLE posts_default PARTITION OF posts DEFAULT;
@@ -1418,6 +1424,20 @@ AS $function$
           ORDER BY priority DESC, scheduled_at DESC, id DESC -- processed jobs were at the other end, and may not be vacuumed yet
           LIMIT p_most) AS j
 $function$;
+
+-- Has a stored declaration of visibility decide whether its account counts where nobody follows it.
+CREATE OR REPLACE FUNCTION public.declare_visibility()
+ RETURNS trigger
+ LANGUAGE plpgsql
+AS $function$
+BEGIN
+    IF TG_OP <> 'DELETE' AND NEW.record -> 'hideFromAlgorithmicRecommendations' = 'true' THEN
+        INSERT INTO accounts AS a (did, not_recommended) VALUES (NEW.did, true) ON CONFLICT (did) DO UPDATE SET not_recommended = true WHERE NOT a.not_recommended;
+    ELSE
+        UPDATE accounts AS a SET not_recommended = false WHERE a.did = coalesce(NEW.did, OLD.did) AND a.not_recommended;
+    END IF;
+    RETURN NULL;
+END $function$;
 
 -- Marks a dead letter as needing no action. It is kept, but no longer listed or retried with the others.
 CREATE OR REPLACE FUNCTION public.dismiss_dead_letter(dead_letter bigint)
@@ -2362,7 +2382,8 @@ AS $function$
         FROM asked AS k
         JOIN living_shares AS s ON k.network IS NULL OR k.network = CASE WHEN s.did LIKE 'did:nostr:%' THEN 'nostr' ELSE 'bluesky' END
         WHERE s.shared_at > now() - span
-          AND NOT EXISTS (SELECT FROM accounts AS a WHERE a.did = s.did AND a.status <> 'active')
+          AND NOT EXISTS (SELECT FROM accounts AS a WHERE a.did = s.did
+                          AND (a.status <> 'active' OR a.not_recommended AND NOT EXISTS (SELECT FROM watch_members AS w WHERE w.did = a.did)))
           AND (NOT EXISTS (SELECT FROM watches) AND trending.watch IS NULL
                OR EXISTS (SELECT FROM watch_members AS m JOIN watches AS w ON w.id = m.watch_id
                           WHERE m.did = s.did AND w.target = coalesce(trending.watch, w.target)))

@@ -21,9 +21,10 @@ CREATE TABLE accounts (
     purged_for   timestamptz,
     purge_at     timestamptz,
     check_at     timestamptz NOT NULL DEFAULT now() + interval '1 day',
-    erased_rev   text COLLATE "C"
+    erased_rev   text COLLATE "C",
+    not_recommended boolean NOT NULL DEFAULT false
 );
-CREATE INDEX accounts_hidden ON accounts (did) WHERE status <> 'active';
+CREATE INDEX accounts_hidden ON accounts (did) WHERE status <> 'active' OR not_recommended;
 CREATE INDEX accounts_unpurged ON accounts (did) WHERE status = 'deleted' AND purged_for IS DISTINCT FROM coalesce(status_at, '-infinity');
 CREATE INDEX accounts_purge ON accounts (purge_at) WHERE purge_at IS NOT NULL;
 CREATE INDEX accounts_reread ON accounts (reread_at) WHERE reread_since IS NOT NULL;
@@ -50,6 +51,7 @@ COMMENT ON COLUMN accounts.purged_for IS 'The status_at of the deletion after wh
 COMMENT ON COLUMN accounts.purge_at IS 'When the account is purged once more, of what a replay stored in the meantime.';
 COMMENT ON COLUMN accounts.check_at IS 'When expiry next checks whether anything needs this row.';
 COMMENT ON COLUMN accounts.erased_rev IS 'Nothing of the account up to this revision may be stored: its author has demanded so. NULL: no such demand.';
+COMMENT ON COLUMN accounts.not_recommended IS 'It declares that nobody should recommend it, in a stored record app.bsky.actor.contentVisibilityDeclaration. It counts only while a watch follows it.';
 
 CREATE TABLE watches (
     id        bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,

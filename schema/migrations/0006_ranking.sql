@@ -211,9 +211,9 @@ CREATE TRIGGER shares_truncated AFTER TRUNCATE ON shares FOR EACH STATEMENT EXEC
 
 -- Most changes of an account hide and show nothing: the condition is checked without calling the function.
 CREATE TRIGGER account_hidden_or_shown AFTER UPDATE ON accounts FOR EACH ROW
-    WHEN ((NEW.status = 'active') <> (OLD.status = 'active') OR NEW.did <> OLD.did) EXECUTE FUNCTION record_account_change();
-CREATE TRIGGER hidden_account_added AFTER INSERT ON accounts FOR EACH ROW WHEN (NEW.status <> 'active') EXECUTE FUNCTION record_account_change();
-CREATE TRIGGER hidden_account_removed AFTER DELETE ON accounts FOR EACH ROW WHEN (OLD.status <> 'active') EXECUTE FUNCTION record_account_change();
+    WHEN ((NEW.status = 'active') <> (OLD.status = 'active') OR NEW.not_recommended <> OLD.not_recommended OR NEW.did <> OLD.did) EXECUTE FUNCTION record_account_change();
+CREATE TRIGGER hidden_account_added AFTER INSERT ON accounts FOR EACH ROW WHEN (NEW.status <> 'active' OR NEW.not_recommended) EXECUTE FUNCTION record_account_change();
+CREATE TRIGGER hidden_account_removed AFTER DELETE ON accounts FOR EACH ROW WHEN (OLD.status <> 'active' OR OLD.not_recommended) EXECUTE FUNCTION record_account_change();
 CREATE TRIGGER accounts_truncated AFTER TRUNCATE ON accounts FOR EACH STATEMENT EXECUTE FUNCTION record_everything();
 
 CREATE TRIGGER watch_members_counted AFTER INSERT ON watch_members REFERENCING NEW TABLE AS added FOR EACH STATEMENT EXECUTE FUNCTION record_member_changes();
@@ -299,6 +299,25 @@ COMMENT ON FUNCTION block_account IS 'A blocked account is never active. Other s
 
 CREATE TRIGGER account_blocked BEFORE INSERT OR UPDATE OF status ON accounts FOR EACH ROW WHEN (NEW.status = 'active') EXECUTE FUNCTION block_account();
 
+-- Consent: who does not want to be recommended.
+
+CREATE FUNCTION declare_visibility() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    IF TG_OP <> 'DELETE' AND NEW.record -> 'hideFromAlgorithmicRecommendations' = 'true' THEN
+        INSERT INTO accounts AS a (did, not_recommended) VALUES (NEW.did, true) ON CONFLICT (did) DO UPDATE SET not_recommended = true WHERE NOT a.not_recommended;
+    ELSE
+        UPDATE accounts AS a SET not_recommended = false WHERE a.did = coalesce(NEW.did, OLD.did) AND a.not_recommended;
+    END IF;
+    RETURN NULL;
+END $$;
+
+COMMENT ON FUNCTION declare_visibility IS 'Has a stored declaration of visibility decide whether its account counts where nobody follows it.';
+
+CREATE TRIGGER visibility_declared AFTER INSERT OR UPDATE ON records_other FOR EACH ROW
+    WHEN (NEW.collection = 'app.bsky.actor.contentVisibilityDeclaration' AND NEW.rkey = 'self') EXECUTE FUNCTION declare_visibility();
+CREATE TRIGGER visibility_not_declared AFTER DELETE ON records_other FOR EACH ROW
+    WHEN (OLD.collection = 'app.bsky.actor.contentVisibilityDeclaration' AND OLD.rkey = 'self') EXECUTE FUNCTION declare_visibility();
+
 -- Output: what people read in psql, and which links were announced.
 
 CREATE VIEW living_shares AS
@@ -343,7 +362,8 @@ LANGUAGE sql STABLE ROWS 1000 AS $$
         FROM asked AS k
         JOIN living_shares AS s ON k.network IS NULL OR k.network = CASE WHEN s.did LIKE 'did:nostr:%' THEN 'nostr' ELSE 'bluesky' END
         WHERE s.shared_at > now() - span
-          AND NOT EXISTS (SELECT FROM accounts AS a WHERE a.did = s.did AND a.status <> 'active')
+          AND NOT EXISTS (SELECT FROM accounts AS a WHERE a.did = s.did
+                          AND (a.status <> 'active' OR a.not_recommended AND NOT EXISTS (SELECT FROM watch_members AS w WHERE w.did = a.did)))
           AND (NOT EXISTS (SELECT FROM watches) AND trending.watch IS NULL
                OR EXISTS (SELECT FROM watch_members AS m JOIN watches AS w ON w.id = m.watch_id
                           WHERE m.did = s.did AND w.target = coalesce(trending.watch, w.target)))
@@ -386,6 +406,7 @@ CROSS JOIN LATERAL (
         WHEN s.link_id IN (SELECT b.link_id FROM blocked_links AS b) THEN 'blocked'
         WHEN a.status <> 'active' THEN 'hidden'
         WHEN EXISTS (SELECT FROM watches) AND NOT EXISTS (SELECT FROM watch_members AS w WHERE w.did = s.did) THEN 'not_followed'
+        WHEN a.not_recommended AND NOT EXISTS (SELECT FROM watch_members AS w WHERE w.did = s.did) THEN 'not_recommended'
         WHEN EXISTS (SELECT FROM accounts AS b WHERE b.did = s.subject_did AND b.status <> 'active') THEN 'subject_hidden'
         WHEN s.subject_did IS NOT NULL
              AND NOT EXISTS (SELECT FROM subjects AS u
