@@ -14,7 +14,7 @@ func healthFeatures() []health.Feature { return []health.Feature{ranking.Health(
 
 // snapshotTables returns the tables of features that the archive has as snapshots.
 func snapshotTables() []schema.SnapshotTable {
-	return []schema.SnapshotTable{ranking.MergesSnapshot()}
+	return []schema.SnapshotTable{ranking.MergesSnapshot(), ranking.BlocksSnapshot()}
 }
 
 // featureUses returns what the running roles need rights for, besides the core.

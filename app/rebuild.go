@@ -143,6 +143,9 @@ func (r *rebuilding) run(ctx context.Context) error {
 	if err := ranking.RestoreMerges(ctx, r.pool, r.snapshots.Rows(ranking.SnapshotOfMerges)); err != nil {
 		return err
 	}
+	if err := ranking.RestoreBlocks(ctx, r.pool, r.snapshots.Rows(ranking.SnapshotOfBlocks)); err != nil {
+		return err
+	}
 	return catalog.RestorePositions(ctx, r.pool, positions) // the last step: with them the rebuild is finished
 }
 

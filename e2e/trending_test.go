@@ -73,6 +73,18 @@ func TestLinksAreMergedAndSplit(t *testing.T) {
 	require.Equal(t, []string{"4 5", "3 3", "2 2", "1 1"}, trending(), "a split link keeps the links that were merged into it")
 	succeed(t, env, "link", "split", "https://5.example")
 	require.Equal(t, []string{"5 5", "4 4", "3 3", "2 2", "1 1"}, trending())
+
+	require.Equal(t, "blocked the domain 4.example\n", succeed(t, env, "block", "add", "www.4.Example"))
+	require.Equal(t, "already blocked: the domain 4.example\n", succeed(t, env, "block", "add", "4.example"))
+	require.Contains(t, succeed(t, env, "block", "add", "http://5.example/?utm_source=x"), "blocked the link ")
+	require.Equal(t, []string{"3 3", "2 2", "1 1"}, trending())
+	require.Regexp(t, `domain +4\.example +1 +4 `, succeed(t, env, "block", "list"))
+	require.Contains(t, succeed(t, env, "trace", "https://5.example/"), "its link is blocked")
+	succeed(t, env, "block", "remove", "https://5.example/")
+	require.Equal(t, []string{"5 5", "3 3", "2 2", "1 1"}, trending())
+	_, stderr, code := weir(t, env, "block", "remove", "did:plc:nobodynobodynobodynobody")
+	require.Equal(t, 1, code)
+	require.Contains(t, stderr, "is not blocked")
 }
 
 // TestMergeIsTriedAgain shows that a merge is retried when Postgres aborts it for a deadlock with

@@ -125,11 +125,15 @@ func distinct(rows pgx.Rows) (p pending, taken int, err error) {
 	return p, taken, err
 }
 
+// uncounted is true for an account a that does not count: it is not active, or does not want to be
+// recommended and nobody follows it.
+const uncounted = ` (a.status <> 'active' OR a.not_recommended AND NOT EXISTS (SELECT FROM watch_members AS w WHERE w.did = a.did)) `
+
 // eligible is a condition: the account did counts. watched is the parameter that is true if only
 // members of watches count. The subqueries are scalar, so that the planner cannot turn them into a
 // scan of all hidden accounts.
 func eligible(did, watched string) string {
-	return ` (coalesce((SELECT a.status FROM accounts AS a WHERE a.did = ` + did + `), 'active') = 'active'
+	return ` (coalesce((SELECT NOT` + uncounted + `FROM accounts AS a WHERE a.did = ` + did + `), true)
       AND (NOT ` + watched + `::boolean OR (SELECT true FROM watch_members AS w WHERE w.did = ` + did + ` LIMIT 1))) `
 }
 

@@ -31,7 +31,7 @@ const originalAbsent = ` (
 ) `
 
 // living is true for a share s that counts if its account does.
-const living = throughLivingSubject + `AND` + originalAbsent
+const living = throughLivingSubject + `AND` + originalAbsent + `AND` + notBlocked
 
 // queueCopies queues statements that set the copies among the records to exactly these. Shares that
 // the same batch writes later find them.

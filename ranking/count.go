@@ -353,7 +353,7 @@ func everySharer(of string) string {
            max(s.shared_at) FILTER (WHERE s.how = 'repost') AS repost_at
     FROM shares AS s
     WHERE s.shared_at > $1 AND ` + of + ` AND` + living + `
-      AND NOT EXISTS (SELECT FROM accounts AS a WHERE a.did = s.did AND a.status <> 'active')
+      AND NOT EXISTS (SELECT FROM accounts AS a WHERE a.did = s.did AND` + uncounted + `)
       AND (NOT $2::boolean OR EXISTS (SELECT FROM watch_members AS w WHERE w.did = s.did))
     GROUP BY s.did, s.link_id`
 }

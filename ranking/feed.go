@@ -224,7 +224,7 @@ func (r *feedReader) recall(ctx context.Context) error {
 SELECT e.link_id, l.counts_as, l.identity, e.reached_at
 FROM feed_entries AS e
 CROSS JOIN LATERAL (SELECT l.counts_as, l.identity FROM links AS l WHERE l.id = e.link_id LIMIT 1) AS l
-WHERE e.feed_id = $1
+WHERE e.feed_id = $1 AND l.counts_as NOT IN (SELECT b.link_id FROM blocked_links AS b)
 ORDER BY e.reached_at, e.link_id`
 	all, err := schema.All(ctx, r.tx, "read what a feed has published", pgx.RowToStructByPos[published], sql, r.feed)
 	for _, p := range all {

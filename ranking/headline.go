@@ -111,7 +111,7 @@ func livingCard(link, watched string) string {
 func livingCardOf(link, watched, page string) string {
 	return ` (` + page + ` OR ` + link + `.card_from NOT LIKE 'http%' AND (` + link + `.kept_at IS NOT NULL OR EXISTS (
     SELECT FROM shares AS s JOIN claims AS c ON c.id = s.claim_id
-    WHERE s.link_id = ` + link + `.id AND s.subject_did IS NULL AND c.title <> '' AND` + originalAbsent + `AND` + eligible("s.did", watched) + `))) `
+    WHERE s.link_id = ` + link + `.id AND s.subject_did IS NULL AND c.title <> '' AND` + originalAbsent + `AND` + notBlocked + `AND` + eligible("s.did", watched) + `))) `
 }
 
 // storeChosen writes chosen into links.

@@ -16,19 +16,20 @@ type Reason string
 // The reasons. If several apply, the first one is given.
 const (
 	Counts        Reason = ""
-	Hidden        Reason = "hidden"         // the account is not active
-	NotFollowed   Reason = "not_followed"   // no watch includes the account, or the requested one does not
-	SubjectHidden Reason = "subject_hidden" // the author of the post that is quoted or reposted is not active
-	SubjectGone   Reason = "subject_gone"   // that post was deleted, is not shown, or no longer contains the link
-	Copied        Reason = "copy"           // the record is a bridge's copy of one that also shares the link
-	OutsideWindow Reason = "outside_window" // the share is dated before the window
-	SamePerson    Reason = "same_person"    // the account shared the link again later
-	Waiting       Reason = "waiting"        // the share has not been joined with the post that it quotes or reposts
+	Hidden        Reason = "hidden"          // the account is not active
+	NotFollowed   Reason = "not_followed"    // no watch includes the account, or the requested one does not
+	Unwilling     Reason = "not_recommended" // the account does not want to be recommended, and nobody follows it
+	SubjectHidden Reason = "subject_hidden"  // the author of the post that is quoted or reposted is not active
+	SubjectGone   Reason = "subject_gone"    // that post was deleted, is not shown, or no longer contains the link
+	Copied        Reason = "copy"            // the record is a bridge's copy of one that also shares the link
+	OutsideWindow Reason = "outside_window"  // the share is dated before the window
+	SamePerson    Reason = "same_person"     // the account shared the link again later
+	Waiting       Reason = "waiting"         // the share has not been joined with the post that it quotes or reposts
 )
 
 // Reasons returns the reasons why shares in the ledger do not count.
 func Reasons() []Reason {
-	return []Reason{Hidden, NotFollowed, SubjectHidden, SubjectGone, Copied, OutsideWindow, SamePerson}
+	return []Reason{Hidden, NotFollowed, Unwilling, SubjectHidden, SubjectGone, Copied, OutsideWindow, SamePerson}
 }
 
 // LinkQuery selects the shares of a link.
@@ -76,7 +77,7 @@ type linkReader struct {
 }
 
 // readLink calls f in one snapshot, with the watches of the query. It returns a
-// *MergedError if the link is merged into another.
+// *MergedError if the link is merged into another, and ErrLink if it is blocked.
 func readLink(ctx context.Context, db Beginner, of LinkQuery, f func(*linkReader) error) error {
 	if of.At.IsZero() {
 		of.At = time.Now()
@@ -84,6 +85,13 @@ func readLink(ctx context.Context, db Beginner, of LinkQuery, f func(*linkReader
 	of.At = of.At.Truncate(time.Microsecond)
 	r := &linkReader{of: of, reader: reader{q: Query{Window: of.Window, Watch: of.Watch, Degree: of.Degree}, end: of.At, limits: usualLimits()}}
 	err := r.read(ctx, db, func() error {
+		blocked, err := schema.One(ctx, r.tx, "look up whether the link is blocked", pgx.RowTo[bool], `SELECT EXISTS (SELECT FROM blocked_links AS b WHERE b.link_id = $1)`, of.ID)
+		if err != nil {
+			return err
+		}
+		if blocked {
+			return ErrLink
+		}
 		into, err := schema.One(ctx, r.tx, "look up whether the link is merged", pgx.RowTo[*int64], `SELECT (SELECT l.merged_into FROM links AS l WHERE l.id = $1)`, of.ID)
 		if err != nil {
 			return err
@@ -105,6 +113,7 @@ func readLink(ctx context.Context, db Beginner, of LinkQuery, f func(*linkReader
 const notCounted = `CASE
         WHEN a.status <> 'active' THEN 'hidden'
         WHEN $1::boolean AND NOT EXISTS (SELECT FROM watch_members AS w WHERE w.did = s.did AND ($2::bigint[] IS NULL OR w.watch_id = ANY ($2))) THEN 'not_followed'
+        WHEN` + uncounted + `THEN 'not_recommended'
         WHEN s.subject_did IS NOT NULL AND EXISTS (SELECT FROM accounts AS b WHERE b.did = s.subject_did AND b.status <> 'active') THEN 'subject_hidden'
         WHEN NOT` + throughLivingSubject + `THEN 'subject_gone'
         WHEN NOT` + originalAbsent + `THEN 'copy'
@@ -176,7 +185,7 @@ SELECT s.did, coalesce(a.handle, ''), coalesce(a.handle_claimed AND a.handle <> 
        s.named_id, CASE WHEN s.named_id <> s.link_id THEN (SELECT l.url FROM links AS l WHERE l.id = s.named_id) ELSE '' END
 FROM page AS s
 JOIN people AS p ON p.did = s.did
-LEFT JOIN LATERAL (SELECT nullif(a.handle, 'handle.invalid') AS handle, a.handle_claimed, a.display_name, a.status FROM accounts AS a WHERE a.did = s.did LIMIT 1) AS a ON true
+LEFT JOIN LATERAL (SELECT nullif(a.handle, 'handle.invalid') AS handle, a.handle_claimed, a.display_name, a.status, a.did, a.not_recommended FROM accounts AS a WHERE a.did = s.did LIMIT 1) AS a ON true
 ORDER BY s.shared_at DESC, s.did DESC, s.collection DESC, s.rkey DESC, s.named_id DESC`
 	return schema.All(ctx, r.tx, "read the shares of a link", func(row pgx.CollectableRow) (s LinkShare, err error) {
 		err = row.Scan(&s.DID, &s.Handle, &s.Unverified, &s.DisplayName, &s.record.Collection, &s.record.Rkey, &s.How, &s.SharedAt, &s.subject.DID, &s.subject.Collection, &s.subject.Rkey, &s.SubjectBy, &s.Why, &s.named, &s.Named)

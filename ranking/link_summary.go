@@ -202,7 +202,7 @@ const markedShares = `
 WITH marked AS MATERIALIZED (
     SELECT s.did, s.how, s.shared_at, s.collection, s.rkey, s.named_id, coalesce(` + notCounted + `, '') AS why
     FROM shares AS s
-    LEFT JOIN LATERAL (SELECT a.status FROM accounts AS a WHERE a.did = s.did LIMIT 1) AS a ON true
+    LEFT JOIN LATERAL (SELECT a.status, a.did, a.not_recommended FROM accounts AS a WHERE a.did = s.did LIMIT 1) AS a ON true
     WHERE s.link_id = $4
 ), ordered AS (
     SELECT s.did, s.how, s.shared_at, s.why,

@@ -24,7 +24,7 @@ WITH pairs AS MATERIALIZED (
     FROM shares AS s
     WHERE s.shared_at > $5 AND s.shared_at <= $6 AND` + living + `
       AND ($7::text[] IS NULL OR s.how = ANY ($7)) AND` + r.q.Network.has("s.did") + `
-      AND NOT EXISTS (SELECT FROM accounts AS a WHERE a.did = s.did AND a.status <> 'active')
+      AND NOT EXISTS (SELECT FROM accounts AS a WHERE a.did = s.did AND` + uncounted + `)
       AND (NOT $3::boolean OR EXISTS (SELECT FROM watch_members AS w WHERE w.did = s.did))
       AND ($8::bigint[] IS NULL OR EXISTS (SELECT FROM watch_members AS w WHERE w.did = s.did AND w.watch_id = ANY ($8)))
     GROUP BY s.link_id, s.did

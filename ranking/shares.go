@@ -110,15 +110,20 @@ func (r *Replacement) Queue(q *pgx.Batch, now time.Time) {
 	}
 }
 
-// insertLinks adds the missing links, ordered by identity. LIMIT forces index lookups: without
+// insertLinks adds the missing links, ordered by identity, and blocks those that a block concerns. LIMIT forces index lookups: without
 // statistics, a scan of the whole table for each link looks cheap.
 const insertLinks = `
-INSERT INTO links (identity, url, site, first_seen)
-SELECT i.identity, i.url, i.site, $4
-FROM unnest($1::text[], $2::text[], $3::text[]) AS i (identity, url, site)
-WHERE (SELECT l.id FROM links AS l WHERE l.identity = i.identity LIMIT 1) IS NULL
-ORDER BY i.identity
-ON CONFLICT (identity) DO NOTHING`
+WITH added AS (
+    INSERT INTO links (identity, url, site, first_seen)
+    SELECT i.identity, i.url, i.site, $4
+    FROM unnest($1::text[], $2::text[], $3::text[]) AS i (identity, url, site)
+    WHERE (SELECT l.id FROM links AS l WHERE l.identity = i.identity LIMIT 1) IS NULL
+    ORDER BY i.identity
+    ON CONFLICT (identity) DO NOTHING
+    RETURNING id, identity, url
+)
+INSERT INTO blocked_links (link_id, block_id)
+SELECT a.id, b.id FROM added AS a JOIN blocks AS b ON blocks_link(b, a.identity, a.url)`
 
 // lockLinks locks the links of shares, in the order of their identities, so that ExpireClaims
 // cannot delete a claim that a share is about to name. The shares would take the same locks a

@@ -71,8 +71,8 @@ func ownPosts(of string) string {
     SELECT s.did, s.link_id, s.claim_id, s.shared_at, s.collection, s.rkey, c.title, CASE WHEN s.named_id = s.link_id THEN c.url ELSE '' END AS url
     FROM shares AS s
     JOIN claims AS c ON c.id = s.claim_id
-    WHERE s.subject_did IS NULL AND s.shared_at > $1 AND` + originalAbsent + `AND ` + of + `
-      AND NOT EXISTS (SELECT FROM accounts AS a WHERE a.did = s.did AND a.status <> 'active')
+    WHERE s.subject_did IS NULL AND s.shared_at > $1 AND` + originalAbsent + `AND` + notBlocked + `AND ` + of + `
+      AND NOT EXISTS (SELECT FROM accounts AS a WHERE a.did = s.did AND` + uncounted + `)
       AND (NOT $2::boolean OR EXISTS (SELECT FROM watch_members AS w WHERE w.did = s.did))`
 }
 

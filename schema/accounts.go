@@ -132,7 +132,7 @@ type ExpiredAccounts struct {
 // needed. If Checked is 0, no row is due. A row is needed while the account is followed or has
 // records or projected rows. The row of an inactive account is also needed while its status is
 // newer than before, because a replay could bring its records back, and, for a deleted account,
-// until it is purged. The row of an erased account stays.
+// until it is purged. The row of an erased or blocked account stays.
 func ExpireAccounts(ctx context.Context, db DB, projections Projections, now, before time.Time, limit int) (ExpiredAccounts, error) {
 	sql := `
 ` + kindsIn("records_other") + `, due AS MATERIALIZED (
@@ -142,7 +142,7 @@ func ExpireAccounts(ctx context.Context, db DB, projections Projections, now, be
     FOR UPDATE SKIP LOCKED
 ), checked AS MATERIALIZED (
     SELECT s.did,
-           s.erased_rev IS NOT NULL OR s.status <> 'active' AND NOT (coalesce(greatest(s.status_at, s.hidden_at), '-infinity') <= $2
+           s.erased_rev IS NOT NULL OR s.status = 'blocked' OR s.status <> 'active' AND NOT (coalesce(greatest(s.status_at, s.hidden_at), '-infinity') <= $2
                AND (s.status <> 'deleted' OR s.purge_at IS NULL AND s.purged_for IS NOT DISTINCT FROM coalesce(s.status_at, '-infinity')))
            OR EXISTS (SELECT FROM (` + projections.neededAccount() + `) AS any_of_it OFFSET 0)
            OR EXISTS (SELECT FROM kinds AS k JOIN records_other AS r ON r.collection = k.collection AND r.did = s.did OFFSET 0) AS needed

@@ -14,7 +14,7 @@ CREATE TABLE accounts (
     handle_checked_at timestamp with time zone, -- When it was last tried to verify the handle. NULL: never since the account claimed it.
     display_name text,
     avatar text,
-    status text DEFAULT 'active'::text NOT NULL, -- active, deactivated, suspended, takendown, deleted, or another word of the network; hidden: the network does not show the account, and the stream has not said why. Only active accounts count.
+    status text DEFAULT 'active'::text NOT NULL, -- active, deactivated, suspended, takendown, deleted, or another word of the network; hidden: the network does not show the account, and the stream has not said why; blocked: it would be active, but blocks has it. Only active accounts count.
     status_at timestamp with time zone, -- When the status was set, by the network's clock. An older event changes nothing.
     hidden_at timestamp with time zone, -- When the listing began that found the account hidden. Being active hides it until the network says so at a later time; any other status replaces hidden, whatever its time. NULL: no listing did, or a later one had it.
     feed_since timestamp with time zone, -- Everything that the account wrote since then is stored, as long as it is kept. NULL: its posts have not been read to the end yet.
@@ -28,22 +28,24 @@ CREATE TABLE accounts (
     purge_at timestamp with time zone, -- When the account is purged once more, of what a replay stored in the meantime.
     check_at timestamp with time zone DEFAULT now() + '1 day'::interval NOT NULL, -- When expiry next checks whether anything needs this row.
     erased_rev text COLLATE "C", -- Nothing of the account up to this revision may be stored: its author has demanded so. NULL: no such demand.
+    not_recommended boolean DEFAULT false NOT NULL, -- It declares that nobody should recommend it, in a stored record app.bsky.actor.contentVisibilityDeclaration. It counts only while a watch follows it.
     CONSTRAINT accounts_pkey PRIMARY KEY (did)
 );
 CREATE INDEX accounts_check ON accounts USING btree (check_at);
 CREATE INDEX accounts_handle ON accounts USING btree (handle);
 CREATE INDEX accounts_handle_claimed ON accounts USING btree (handle_checked_at NULLS FIRST) WHERE handle_claimed;
-CREATE INDEX accounts_hidden ON accounts USING btree (did) WHERE status <> 'active'::text;
+CREATE INDEX accounts_hidden ON accounts USING btree (did) WHERE status <> 'active'::text OR not_recommended;
 CREATE INDEX accounts_purge ON accounts USING btree (purge_at) WHERE purge_at IS NOT NULL;
 CREATE INDEX accounts_reread ON accounts USING btree (reread_at) WHERE reread_since IS NOT NULL;
 CREATE INDEX accounts_unpurged ON accounts USING btree (did) WHERE status = 'deleted'::text AND purged_for IS DISTINCT FROM COALESCE(status_at, '-infinity'::timestamp with time zone);
+CREATE TRIGGER account_blocked BEFORE INSERT OR UPDATE OF status ON accounts FOR EACH ROW WHEN (new.status = 'active'::text) EXECUTE FUNCTION block_account();
 CREATE TRIGGER account_deleted AFTER INSERT ON accounts FOR EACH ROW WHEN (new.status = 'deleted'::text) EXECUTE FUNCTION judge_account();
 CREATE TRIGGER account_deleted_or_back AFTER UPDATE OF status ON accounts FOR EACH ROW WHEN ((old.status = 'deleted'::text) <> (new.status = 'deleted'::text)) EXECUTE FUNCTION judge_account();
-CREATE TRIGGER account_hidden_or_shown AFTER UPDATE ON accounts FOR EACH ROW WHEN ((new.status = 'active'::text) <> (old.status = 'active'::text) OR new.did <> old.did) EXECUTE FUNCTION record_account_change();
+CREATE TRIGGER account_hidden_or_shown AFTER UPDATE ON accounts FOR EACH ROW WHEN ((new.status = 'active'::text) <> (old.status = 'active'::text) OR new.not_recommended <> old.not_recommended OR new.did <> old.did) EXECUTE FUNCTION record_account_change();
 CREATE TRIGGER account_reactivated BEFORE UPDATE OF status ON accounts FOR EACH ROW WHEN (new.status = 'active'::text AND old.status <> 'active'::text AND (new.reread_since IS NOT NULL OR old.status = 'deleted'::text)) EXECUTE FUNCTION enqueue_reread();
 CREATE TRIGGER accounts_truncated AFTER TRUNCATE ON accounts FOR EACH STATEMENT EXECUTE FUNCTION record_everything();
-CREATE TRIGGER hidden_account_added AFTER INSERT ON accounts FOR EACH ROW WHEN (new.status <> 'active'::text) EXECUTE FUNCTION record_account_change();
-CREATE TRIGGER hidden_account_removed AFTER DELETE ON accounts FOR EACH ROW WHEN (old.status <> 'active'::text) EXECUTE FUNCTION record_account_change();
+CREATE TRIGGER hidden_account_added AFTER INSERT ON accounts FOR EACH ROW WHEN (new.status <> 'active'::text OR new.not_recommended) EXECUTE FUNCTION record_account_change();
+CREATE TRIGGER hidden_account_removed AFTER DELETE ON accounts FOR EACH ROW WHEN (old.status <> 'active'::text OR old.not_recommended) EXECUTE FUNCTION record_account_change();
 
 -- One row per condition of /health that has ever held, with its latest times.
 CREATE TABLE alerts (
@@ -146,6 +148,33 @@ CREATE TABLE audits (
     CONSTRAINT audits_pkey PRIMARY KEY (id)
 );
 CREATE INDEX audits_ended ON audits USING btree (ended_at);
+
+-- The links that blocks of links and domains concern, also links that have expired. Only the trigger of blocks writes here, and who adds a link.
+CREATE TABLE blocked_links (
+    link_id bigint NOT NULL,
+    block_id bigint NOT NULL,
+    CONSTRAINT blocked_links_pkey PRIMARY KEY (link_id, block_id)
+);
+CREATE INDEX blocked_links_block ON blocked_links USING btree (block_id);
+
+-- What is in no ranking, feed or page. Add and delete rows freely: the counts change in the same transaction. What is blocked is stored all the same.
+CREATE TABLE blocks (
+    id bigint GENERATED ALWAYS AS IDENTITY NOT NULL,
+    kind text COLLATE "C" NOT NULL, -- account; domain: every link to it or to a subdomain, future ones too; link.
+    target text COLLATE "C" NOT NULL, -- A DID; a host, without www.; the identity of a link. The URL under which a link is shown becomes its identity.
+    added_at timestamp with time zone DEFAULT now() NOT NULL,
+    CONSTRAINT blocks_pkey PRIMARY KEY (id),
+    CONSTRAINT blocks_target_kind_key UNIQUE (target, kind),
+    CONSTRAINT blocks_check CHECK (
+CASE kind
+    WHEN 'account'::text THEN target ~~ 'did:_%'::text
+    WHEN 'domain'::text THEN target ~ '^[^/:@ ]+$'::text
+    WHEN 'link'::text THEN target <> ''::text
+    ELSE false
+END)
+);
+CREATE TRIGGER block_changed AFTER INSERT OR DELETE OR UPDATE ON blocks FOR EACH ROW EXECUTE FUNCTION apply_block();
+CREATE TRIGGER block_named BEFORE INSERT OR UPDATE ON blocks FOR EACH ROW EXECUTE FUNCTION normalise_block();
 
 -- The fetches of pages that were started in the last hour: at most 1,000, over all processes.
 CREATE TABLE card_fetches (
@@ -612,11 +641,16 @@ CREATE VIEW link_shares AS
      LEFT JOIN accounts a ON a.did = s.did
      CROSS JOIN LATERAL ( SELECT
                 CASE
+                    WHEN (s.link_id IN ( SELECT b.link_id
+                       FROM blocked_links b)) THEN 'blocked'::text
                     WHEN a.status <> 'active'::text THEN 'hidden'::text
                     WHEN (EXISTS ( SELECT
                        FROM watches)) AND NOT (EXISTS ( SELECT
                        FROM watch_members w
                       WHERE w.did = s.did)) THEN 'not_followed'::text
+                    WHEN a.not_recommended AND NOT (EXISTS ( SELECT
+                       FROM watch_members w
+                      WHERE w.did = s.did)) THEN 'not_recommended'::text
                     WHEN (EXISTS ( SELECT
                        FROM accounts b
                       WHERE b.did = s.subject_did AND b.status <> 'active'::text)) THEN 'subject_hidden'::text
@@ -684,7 +718,7 @@ CREATE TABLE listing_members (
     CONSTRAINT listing_members_degree_check CHECK (degree >= 0 AND degree <= 2)
 );
 
--- The shares of posts, those of reposts and quotes whose post still contains the link and has an active author, and those of copies whose original does not share the link. Whether the sharer counts is not considered.
+-- The shares of posts, those of reposts and quotes whose post still contains the link and has an active author, and those of copies whose original does not share the link; none of blocked links. Whether the sharer counts is not considered.
 CREATE VIEW living_shares AS
  SELECT did,
     collection,
@@ -701,7 +735,8 @@ CREATE VIEW living_shares AS
           WHERE b.did = subject_did AND b.status <> 'active'::text))) AND (NOT copied OR NOT (EXISTS ( SELECT
            FROM copies c
              JOIN shares o ON o.did = c.of_did AND o.collection = c.of_collection AND o.rkey = c.of_rkey AND o.link_id = link_id
-          WHERE c.did = did AND c.collection = collection AND c.rkey = rkey)));
+          WHERE c.did = did AND c.collection = collection AND c.rkey = rkey))) AND NOT (link_id IN ( SELECT b.link_id
+           FROM blocked_links b));
 
 -- Accounts of Nostr that are watched, or whose follows are. Relays bring the same lists in any order and age: only a newer revision changes anything.
 CREATE TABLE nostr_authors (
@@ -917,6 +952,8 @@ CREATE INDEX posts_indexed_at ON ONLY posts USING btree (indexed_at);
 CREATE TABLE records_other PARTITION OF records DEFAULT;
 CREATE INDEX records_other_dated ON records_other USING btree (collection, "left"(rev, 16)) WHERE collection >= 'nostr.'::text AND collection < 'nostr/'::text;
 CREATE INDEX records_other_indexed_at ON records_other USING btree (collection, indexed_at);
+CREATE TRIGGER visibility_declared AFTER INSERT OR UPDATE ON records_other FOR EACH ROW WHEN (new.collection = 'app.bsky.actor.contentVisibilityDeclaration'::text AND new.rkey = 'self'::text) EXECUTE FUNCTION declare_visibility();
+CREATE TRIGGER visibility_not_declared AFTER DELETE ON records_other FOR EACH ROW WHEN (old.collection = 'app.bsky.actor.contentVisibilityDeclaration'::text AND old.rkey = 'self'::text) EXECUTE FUNCTION declare_visibility();
 
 -- Posts whose rkey is not a TID, or is a TID of a time before the partitions. They expire by indexed_at.
 CREATE TABLE posts_default PARTITION OF posts DEFAULT;
@@ -1293,6 +1330,27 @@ BEGIN
     END IF;
 END $function$;
 
+-- Takes out of the counts what a new block concerns, and puts back what a removed one concerned.
+CREATE OR REPLACE FUNCTION public.apply_block()
+ RETURNS trigger
+ LANGUAGE plpgsql
+AS $function$
+BEGIN
+    IF TG_OP <> 'INSERT' THEN
+        INSERT INTO pending_counts (link_id) SELECT b.link_id FROM blocked_links AS b WHERE b.block_id = OLD.id;
+        DELETE FROM blocked_links AS b WHERE b.block_id = OLD.id;
+        UPDATE accounts AS a SET status = 'active' WHERE OLD.kind = 'account' AND a.did = OLD.target AND a.status = 'blocked';
+    END IF;
+    IF TG_OP <> 'DELETE' AND NEW.kind = 'account' THEN
+        INSERT INTO accounts AS a (did) VALUES (NEW.target) ON CONFLICT (did) DO UPDATE SET status = 'active' WHERE a.status = 'active';
+    ELSIF TG_OP <> 'DELETE' THEN
+        LOCK TABLE links IN SHARE MODE; -- links that are being added see the block, or are seen here
+        INSERT INTO blocked_links (link_id, block_id) SELECT l.id, NEW.id FROM links AS l WHERE blocks_link(NEW, l.identity, l.url);
+        INSERT INTO pending_counts (link_id) SELECT b.link_id FROM blocked_links AS b WHERE b.block_id = NEW.id;
+    END IF;
+    RETURN NULL;
+END $function$;
+
 -- The first 40 bits of the SHA-256 of a DID: indexes of authors in the archive have the same.
 CREATE OR REPLACE FUNCTION public.author_hash(p_did text)
  RETURNS bigint
@@ -1300,6 +1358,29 @@ CREATE OR REPLACE FUNCTION public.author_hash(p_did text)
  IMMUTABLE PARALLEL SAFE STRICT
 AS $function$
     SELECT ('x' || encode(substring(sha256(convert_to(p_did, 'UTF8')) FROM 1 FOR 5), 'hex'))::bit(40)::bigint
+$function$;
+
+-- A blocked account is never active. Other statuses stay: they say more.
+CREATE OR REPLACE FUNCTION public.block_account()
+ RETURNS trigger
+ LANGUAGE plpgsql
+AS $function$
+BEGIN
+    IF EXISTS (SELECT FROM blocks AS b WHERE b.target = NEW.did AND b.kind = 'account') THEN
+        NEW.status := 'blocked';
+    END IF;
+    RETURN NEW;
+END $function$;
+
+-- Whether a block concerns a link.
+CREATE OR REPLACE FUNCTION public.blocks_link(b blocks, identity text, url text)
+ RETURNS boolean
+ LANGUAGE sql
+ IMMUTABLE
+AS $function$
+    SELECT CASE b.kind WHEN 'link' THEN blocks_link.identity = b.target
+                       WHEN 'domain' THEN right('.' || substring(blocks_link.url FROM '^[a-z]+://([^/:?#]+)'), length(b.target) + 1) = '.' || b.target
+                       ELSE false END
 $function$;
 
 -- Refuses a stage or class that does not exist and would match nothing. NULL matches all.
@@ -1342,6 +1423,20 @@ AS $function$
           ORDER BY priority DESC, scheduled_at DESC, id DESC -- processed jobs were at the other end, and may not be vacuumed yet
           LIMIT p_most) AS j
 $function$;
+
+-- Has a stored declaration of visibility decide whether its account counts where nobody follows it.
+CREATE OR REPLACE FUNCTION public.declare_visibility()
+ RETURNS trigger
+ LANGUAGE plpgsql
+AS $function$
+BEGIN
+    IF TG_OP <> 'DELETE' AND NEW.record -> 'hideFromAlgorithmicRecommendations' = 'true' THEN
+        INSERT INTO accounts AS a (did, not_recommended) VALUES (NEW.did, true) ON CONFLICT (did) DO UPDATE SET not_recommended = true WHERE NOT a.not_recommended;
+    ELSE
+        UPDATE accounts AS a SET not_recommended = false WHERE a.did = coalesce(NEW.did, OLD.did) AND a.not_recommended;
+    END IF;
+    RETURN NULL;
+END $function$;
 
 -- Marks a dead letter as needing no action. It is kept, but no longer listed or retried with the others.
 CREATE OR REPLACE FUNCTION public.dismiss_dead_letter(dead_letter bigint)
@@ -1869,6 +1964,19 @@ BEGIN
 END $function$;
 REVOKE EXECUTE ON FUNCTION make_record_view(text,text,text,jsonb) FROM PUBLIC;
 
+-- Gives the target of a block the form in which it is compared.
+CREATE OR REPLACE FUNCTION public.normalise_block()
+ RETURNS trigger
+ LANGUAGE plpgsql
+AS $function$
+BEGIN
+    NEW.target := CASE NEW.kind WHEN 'domain' THEN regexp_replace(lower(NEW.target), '^www\.', '')
+                                WHEN 'link' THEN coalesce((SELECT i.identity FROM links AS l JOIN links AS i ON i.id = l.counts_as
+                                                           WHERE l.identity = NEW.target OR l.url = NEW.target ORDER BY l.identity = NEW.target DESC LIMIT 1), NEW.target)
+                                ELSE NEW.target END;
+    RETURN NEW;
+END $function$;
+
 -- When the longest-waiting job of a queue became available. NULL if none is.
 CREATE OR REPLACE FUNCTION public.oldest_job(p_queue text)
  RETURNS timestamp with time zone
@@ -2278,7 +2386,8 @@ AS $function$
         FROM asked AS k
         JOIN living_shares AS s ON k.network IS NULL OR k.network = CASE WHEN s.did LIKE 'did:nostr:%' THEN 'nostr' ELSE 'bluesky' END
         WHERE s.shared_at > now() - span
-          AND NOT EXISTS (SELECT FROM accounts AS a WHERE a.did = s.did AND a.status <> 'active')
+          AND NOT EXISTS (SELECT FROM accounts AS a WHERE a.did = s.did
+                          AND (a.status <> 'active' OR a.not_recommended AND NOT EXISTS (SELECT FROM watch_members AS w WHERE w.did = a.did)))
           AND (NOT EXISTS (SELECT FROM watches) AND trending.watch IS NULL
                OR EXISTS (SELECT FROM watch_members AS m JOIN watches AS w ON w.id = m.watch_id
                           WHERE m.did = s.did AND w.target = coalesce(trending.watch, w.target)))

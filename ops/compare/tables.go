@@ -52,10 +52,10 @@ func Tables() []Table {
 			From: `SELECT * FROM tombstones AS k WHERE` + kept + `AND NOT EXISTS (
     SELECT FROM records AS r WHERE r.collection = k.collection AND r.did = k.did AND r.rkey = k.rkey)`,
 			Rows: purged + "; and those of records that are stored again: they say nothing any more"},
-		{Name: "accounts", Key: []string{"did"}, Columns: []string{"handle", "handle_at", "display_name", "avatar", "status", "status_at", "hidden_at", "erased_rev"},
-			From: `SELECT k.did, CASE WHEN k.status <> 'deleted' THEN k.handle END AS handle, CASE WHEN k.status <> 'deleted' THEN k.handle_at END AS handle_at, k.display_name, k.avatar, k.status, k.status_at, k.hidden_at, k.erased_rev
+		{Name: "accounts", Key: []string{"did"}, Columns: []string{"handle", "handle_at", "display_name", "avatar", "status", "status_at", "hidden_at", "erased_rev", "not_recommended"},
+			From: `SELECT k.did, CASE WHEN k.status <> 'deleted' THEN k.handle END AS handle, CASE WHEN k.status <> 'deleted' THEN k.handle_at END AS handle_at, k.display_name, k.avatar, k.status, k.status_at, k.hidden_at, k.erased_rev, k.not_recommended
 FROM accounts AS k
-WHERE k.status <> 'active' OR k.erased_rev IS NOT NULL OR EXISTS (SELECT FROM watch_members AS w WHERE w.did = k.did)`,
+WHERE k.status <> 'active' OR k.erased_rev IS NOT NULL OR k.not_recommended OR EXISTS (SELECT FROM watch_members AS w WHERE w.did = k.did)`,
 			Rows: "active accounts that are not followed: which of their handles are stored depends on how batches were cut; of a deleted account, its last handle and when it had it: the archive forgets that",
 			Without: map[string]string{"handle_claimed": schedule, "handle_checked_at": schedule, "feed_since": reading, "feed_newest": reading, "feed_read_at": reading, "feed_problem": reading, "reread_since": reading, "reread_count": reading,
 				"reread_at": schedule, "purged_for": schedule, "purge_at": schedule, "check_at": schedule}},
@@ -72,6 +72,7 @@ WHERE k.status <> 'active' OR k.erased_rev IS NOT NULL OR EXISTS (SELECT FROM wa
 			From: `SELECT * FROM links AS l WHERE EXISTS (SELECT FROM shares AS k WHERE k.named_id = l.id AND` + kept + `AND` + ofStored + `)`, Rows: "those without a share that is compared",
 			Without: map[string]string{"id": numbered, "url": votes, "title": votes, "description": votes, "image": votes, "card_from": votes, "first_seen": clock,
 				"kept_sharers": expiries, "kept_at": expiries, "merged_into": inMerges, "counts_as": inMerges}},
+		{Name: "blocks", Key: []string{"kind", "target"}, Columns: []string{"added_at"}, Without: map[string]string{"id": numbered}},
 		{Name: "link_merges", Key: []string{"identity"}, Columns: []string{"into", "why", "merged_at", "split_at"},
 			From:    `SELECT l.identity, i.identity AS "into", m.why, m.merged_at, m.split_at FROM link_merges AS m JOIN links AS l ON l.id = m.link_id JOIN links AS i ON i.id = m.into_id`,
 			Without: map[string]string{"link_id": inLinks, "into_id": inLinks}},
@@ -81,7 +82,7 @@ WHERE k.status <> 'active' OR k.erased_rev IS NOT NULL OR EXISTS (SELECT FROM wa
 // LeftOut returns the tables that are not compared, by reason.
 func LeftOut() map[string][]string {
 	return map[string][]string{
-		"counted from shares: `weir recount --check` compares them in each database": {"changed_subjects", "claim_votes", "claims", "count_checks", "count_state", "leaving_links",
+		"counted from shares: `weir recount --check` compares them in each database": {"blocked_links", "changed_subjects", "claim_votes", "claims", "count_checks", "count_state", "leaving_links",
 			"link_counts", "nostr_counts", "pending_counts", "sharers", "top_links", "top_links_state", "unshared_links"},
 		"made from records, which are compared; `weir rebuild --projection` makes them again": {"copies", "parked", "record_refs", "record_texts", "record_views", "verdicts"},
 		"what servers said when they were asked; they are asked again":                        {"card_fetches", "card_hosts", "cards", "lexicons", "nostr_authors", "nostr_relays", "paused_shorteners", "short_links", "subjects"},

@@ -102,6 +102,8 @@ func newShare(s ranking.TracedShare, now time.Time) Share {
 		switch age := now.Sub(s.SharedAt); {
 		case s.Status != "active":
 			v.Because = "its account is " + s.Status
+		case s.Blocked:
+			v.Because = "its link is blocked: weir block list"
 		case !s.Followed:
 			v.Because = "no watch includes its account"
 		case !s.Alive:

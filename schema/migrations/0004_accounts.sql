@@ -21,9 +21,10 @@ CREATE TABLE accounts (
     purged_for   timestamptz,
     purge_at     timestamptz,
     check_at     timestamptz NOT NULL DEFAULT now() + interval '1 day',
-    erased_rev   text COLLATE "C"
+    erased_rev   text COLLATE "C",
+    not_recommended boolean NOT NULL DEFAULT false
 );
-CREATE INDEX accounts_hidden ON accounts (did) WHERE status <> 'active';
+CREATE INDEX accounts_hidden ON accounts (did) WHERE status <> 'active' OR not_recommended;
 CREATE INDEX accounts_unpurged ON accounts (did) WHERE status = 'deleted' AND purged_for IS DISTINCT FROM coalesce(status_at, '-infinity');
 CREATE INDEX accounts_purge ON accounts (purge_at) WHERE purge_at IS NOT NULL;
 CREATE INDEX accounts_reread ON accounts (reread_at) WHERE reread_since IS NOT NULL;
@@ -36,7 +37,7 @@ COMMENT ON COLUMN accounts.handle IS 'In lower case. NULL: unknown; empty: it ha
 COMMENT ON COLUMN accounts.handle_claimed IS 'The account claims its handle, and nobody has verified it: others may claim it too. False: it is the only owner.';
 COMMENT ON COLUMN accounts.handle_checked_at IS 'When it was last tried to verify the handle. NULL: never since the account claimed it.';
 COMMENT ON COLUMN accounts.handle_at IS 'When the handle was set, by the network''s clock. An older event changes nothing.';
-COMMENT ON COLUMN accounts.status IS 'active, deactivated, suspended, takendown, deleted, or another word of the network; hidden: the network does not show the account, and the stream has not said why. Only active accounts count.';
+COMMENT ON COLUMN accounts.status IS 'active, deactivated, suspended, takendown, deleted, or another word of the network; hidden: the network does not show the account, and the stream has not said why; blocked: it would be active, but blocks has it. Only active accounts count.';
 COMMENT ON COLUMN accounts.status_at IS 'When the status was set, by the network''s clock. An older event changes nothing.';
 COMMENT ON COLUMN accounts.hidden_at IS 'When the listing began that found the account hidden. Being active hides it until the network says so at a later time; any other status replaces hidden, whatever its time. NULL: no listing did, or a later one had it.';
 COMMENT ON COLUMN accounts.feed_since IS 'Everything that the account wrote since then is stored, as long as it is kept. NULL: its posts have not been read to the end yet.';
@@ -50,6 +51,7 @@ COMMENT ON COLUMN accounts.purged_for IS 'The status_at of the deletion after wh
 COMMENT ON COLUMN accounts.purge_at IS 'When the account is purged once more, of what a replay stored in the meantime.';
 COMMENT ON COLUMN accounts.check_at IS 'When expiry next checks whether anything needs this row.';
 COMMENT ON COLUMN accounts.erased_rev IS 'Nothing of the account up to this revision may be stored: its author has demanded so. NULL: no such demand.';
+COMMENT ON COLUMN accounts.not_recommended IS 'It declares that nobody should recommend it, in a stored record app.bsky.actor.contentVisibilityDeclaration. It counts only while a watch follows it.';
 
 CREATE TABLE watches (
     id        bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,

@@ -211,15 +211,112 @@ CREATE TRIGGER shares_truncated AFTER TRUNCATE ON shares FOR EACH STATEMENT EXEC
 
 -- Most changes of an account hide and show nothing: the condition is checked without calling the function.
 CREATE TRIGGER account_hidden_or_shown AFTER UPDATE ON accounts FOR EACH ROW
-    WHEN ((NEW.status = 'active') <> (OLD.status = 'active') OR NEW.did <> OLD.did) EXECUTE FUNCTION record_account_change();
-CREATE TRIGGER hidden_account_added AFTER INSERT ON accounts FOR EACH ROW WHEN (NEW.status <> 'active') EXECUTE FUNCTION record_account_change();
-CREATE TRIGGER hidden_account_removed AFTER DELETE ON accounts FOR EACH ROW WHEN (OLD.status <> 'active') EXECUTE FUNCTION record_account_change();
+    WHEN ((NEW.status = 'active') <> (OLD.status = 'active') OR NEW.not_recommended <> OLD.not_recommended OR NEW.did <> OLD.did) EXECUTE FUNCTION record_account_change();
+CREATE TRIGGER hidden_account_added AFTER INSERT ON accounts FOR EACH ROW WHEN (NEW.status <> 'active' OR NEW.not_recommended) EXECUTE FUNCTION record_account_change();
+CREATE TRIGGER hidden_account_removed AFTER DELETE ON accounts FOR EACH ROW WHEN (OLD.status <> 'active' OR OLD.not_recommended) EXECUTE FUNCTION record_account_change();
 CREATE TRIGGER accounts_truncated AFTER TRUNCATE ON accounts FOR EACH STATEMENT EXECUTE FUNCTION record_everything();
 
 CREATE TRIGGER watch_members_counted AFTER INSERT ON watch_members REFERENCING NEW TABLE AS added FOR EACH STATEMENT EXECUTE FUNCTION record_member_changes();
 CREATE TRIGGER watch_members_uncounted AFTER DELETE ON watch_members REFERENCING OLD TABLE AS removed FOR EACH STATEMENT EXECUTE FUNCTION record_member_changes();
 CREATE TRIGGER watch_members_recounted AFTER UPDATE ON watch_members REFERENCING OLD TABLE AS removed NEW TABLE AS added FOR EACH STATEMENT EXECUTE FUNCTION record_member_changes();
 CREATE TRIGGER watch_members_truncated AFTER TRUNCATE ON watch_members FOR EACH STATEMENT EXECUTE FUNCTION record_everything();
+
+-- Blocks: what the operator takes out of every ranking, feed and page.
+
+CREATE TABLE blocks (
+    id       bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    kind     text COLLATE "C" NOT NULL,
+    target   text COLLATE "C" NOT NULL,
+    added_at timestamptz NOT NULL DEFAULT now(),
+    UNIQUE (target, kind),
+    CHECK (CASE kind WHEN 'account' THEN target LIKE 'did:_%' WHEN 'domain' THEN target ~ '^[^/:@ ]+$' WHEN 'link' THEN target <> '' ELSE false END)
+);
+
+COMMENT ON TABLE  blocks IS 'What is in no ranking, feed or page. Add and delete rows freely: the counts change in the same transaction. What is blocked is stored all the same.';
+COMMENT ON COLUMN blocks.kind IS 'account; domain: every link to it or to a subdomain, future ones too; link.';
+COMMENT ON COLUMN blocks.target IS 'A DID; a host, without www.; the identity of a link. The URL under which a link is shown becomes its identity.';
+
+CREATE TABLE blocked_links (
+    link_id  bigint NOT NULL,
+    block_id bigint NOT NULL,
+    PRIMARY KEY (link_id, block_id)
+);
+CREATE INDEX blocked_links_block ON blocked_links (block_id);
+
+COMMENT ON TABLE blocked_links IS 'The links that blocks of links and domains concern, also links that have expired. Only the trigger of blocks writes here, and who adds a link.';
+
+CREATE FUNCTION blocks_link(b blocks, identity text, url text) RETURNS boolean LANGUAGE sql IMMUTABLE AS $$
+    SELECT CASE b.kind WHEN 'link' THEN blocks_link.identity = b.target
+                       WHEN 'domain' THEN right('.' || substring(blocks_link.url FROM '^[a-z]+://([^/:?#]+)'), length(b.target) + 1) = '.' || b.target
+                       ELSE false END
+$$;
+
+COMMENT ON FUNCTION blocks_link IS 'Whether a block concerns a link.';
+
+CREATE FUNCTION normalise_block() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    NEW.target := CASE NEW.kind WHEN 'domain' THEN regexp_replace(lower(NEW.target), '^www\.', '')
+                                WHEN 'link' THEN coalesce((SELECT i.identity FROM links AS l JOIN links AS i ON i.id = l.counts_as
+                                                           WHERE l.identity = NEW.target OR l.url = NEW.target ORDER BY l.identity = NEW.target DESC LIMIT 1), NEW.target)
+                                ELSE NEW.target END;
+    RETURN NEW;
+END $$;
+
+COMMENT ON FUNCTION normalise_block IS 'Gives the target of a block the form in which it is compared.';
+
+CREATE TRIGGER block_named BEFORE INSERT OR UPDATE ON blocks FOR EACH ROW EXECUTE FUNCTION normalise_block();
+
+CREATE FUNCTION apply_block() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    IF TG_OP <> 'INSERT' THEN
+        INSERT INTO pending_counts (link_id) SELECT b.link_id FROM blocked_links AS b WHERE b.block_id = OLD.id;
+        DELETE FROM blocked_links AS b WHERE b.block_id = OLD.id;
+        UPDATE accounts AS a SET status = 'active' WHERE OLD.kind = 'account' AND a.did = OLD.target AND a.status = 'blocked';
+    END IF;
+    IF TG_OP <> 'DELETE' AND NEW.kind = 'account' THEN
+        INSERT INTO accounts AS a (did) VALUES (NEW.target) ON CONFLICT (did) DO UPDATE SET status = 'active' WHERE a.status = 'active';
+    ELSIF TG_OP <> 'DELETE' THEN
+        LOCK TABLE links IN SHARE MODE; -- links that are being added see the block, or are seen here
+        INSERT INTO blocked_links (link_id, block_id) SELECT l.id, NEW.id FROM links AS l WHERE blocks_link(NEW, l.identity, l.url);
+        INSERT INTO pending_counts (link_id) SELECT b.link_id FROM blocked_links AS b WHERE b.block_id = NEW.id;
+    END IF;
+    RETURN NULL;
+END $$;
+
+COMMENT ON FUNCTION apply_block IS 'Takes out of the counts what a new block concerns, and puts back what a removed one concerned.';
+
+CREATE TRIGGER block_changed AFTER INSERT OR UPDATE OR DELETE ON blocks FOR EACH ROW EXECUTE FUNCTION apply_block();
+
+CREATE FUNCTION block_account() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    IF EXISTS (SELECT FROM blocks AS b WHERE b.target = NEW.did AND b.kind = 'account') THEN
+        NEW.status := 'blocked';
+    END IF;
+    RETURN NEW;
+END $$;
+
+COMMENT ON FUNCTION block_account IS 'A blocked account is never active. Other statuses stay: they say more.';
+
+CREATE TRIGGER account_blocked BEFORE INSERT OR UPDATE OF status ON accounts FOR EACH ROW WHEN (NEW.status = 'active') EXECUTE FUNCTION block_account();
+
+-- Consent: who does not want to be recommended.
+
+CREATE FUNCTION declare_visibility() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    IF TG_OP <> 'DELETE' AND NEW.record -> 'hideFromAlgorithmicRecommendations' = 'true' THEN
+        INSERT INTO accounts AS a (did, not_recommended) VALUES (NEW.did, true) ON CONFLICT (did) DO UPDATE SET not_recommended = true WHERE NOT a.not_recommended;
+    ELSE
+        UPDATE accounts AS a SET not_recommended = false WHERE a.did = coalesce(NEW.did, OLD.did) AND a.not_recommended;
+    END IF;
+    RETURN NULL;
+END $$;
+
+COMMENT ON FUNCTION declare_visibility IS 'Has a stored declaration of visibility decide whether its account counts where nobody follows it.';
+
+CREATE TRIGGER visibility_declared AFTER INSERT OR UPDATE ON records_other FOR EACH ROW
+    WHEN (NEW.collection = 'app.bsky.actor.contentVisibilityDeclaration' AND NEW.rkey = 'self') EXECUTE FUNCTION declare_visibility();
+CREATE TRIGGER visibility_not_declared AFTER DELETE ON records_other FOR EACH ROW
+    WHEN (OLD.collection = 'app.bsky.actor.contentVisibilityDeclaration' AND OLD.rkey = 'self') EXECUTE FUNCTION declare_visibility();
 
 -- Output: what people read in psql, and which links were announced.
 
@@ -239,9 +336,10 @@ WHERE (s.subject_did IS NULL
   AND (NOT s.copied
        OR NOT EXISTS (SELECT FROM copies AS c
                       JOIN shares AS o ON o.did = c.of_did AND o.collection = c.of_collection AND o.rkey = c.of_rkey AND o.link_id = s.link_id
-                      WHERE c.did = s.did AND c.collection = s.collection AND c.rkey = s.rkey));
+                      WHERE c.did = s.did AND c.collection = s.collection AND c.rkey = s.rkey))
+  AND s.link_id NOT IN (SELECT b.link_id FROM blocked_links AS b);
 
-COMMENT ON VIEW living_shares IS 'The shares of posts, those of reposts and quotes whose post still contains the link and has an active author, and those of copies whose original does not share the link. Whether the sharer counts is not considered.';
+COMMENT ON VIEW living_shares IS 'The shares of posts, those of reposts and quotes whose post still contains the link and has an active author, and those of copies whose original does not share the link; none of blocked links. Whether the sharer counts is not considered.';
 
 -- trending() counts the sharers of one network, as the API does.
 CREATE FUNCTION known_network(p_network text) RETURNS text LANGUAGE plpgsql STABLE AS $$
@@ -264,7 +362,8 @@ LANGUAGE sql STABLE ROWS 1000 AS $$
         FROM asked AS k
         JOIN living_shares AS s ON k.network IS NULL OR k.network = CASE WHEN s.did LIKE 'did:nostr:%' THEN 'nostr' ELSE 'bluesky' END
         WHERE s.shared_at > now() - span
-          AND NOT EXISTS (SELECT FROM accounts AS a WHERE a.did = s.did AND a.status <> 'active')
+          AND NOT EXISTS (SELECT FROM accounts AS a WHERE a.did = s.did
+                          AND (a.status <> 'active' OR a.not_recommended AND NOT EXISTS (SELECT FROM watch_members AS w WHERE w.did = a.did)))
           AND (NOT EXISTS (SELECT FROM watches) AND trending.watch IS NULL
                OR EXISTS (SELECT FROM watch_members AS m JOIN watches AS w ON w.id = m.watch_id
                           WHERE m.did = s.did AND w.target = coalesce(trending.watch, w.target)))
@@ -304,8 +403,10 @@ JOIN links AS n ON n.id = s.named_id
 LEFT JOIN accounts AS a ON a.did = s.did
 CROSS JOIN LATERAL (
     SELECT CASE
+        WHEN s.link_id IN (SELECT b.link_id FROM blocked_links AS b) THEN 'blocked'
         WHEN a.status <> 'active' THEN 'hidden'
         WHEN EXISTS (SELECT FROM watches) AND NOT EXISTS (SELECT FROM watch_members AS w WHERE w.did = s.did) THEN 'not_followed'
+        WHEN a.not_recommended AND NOT EXISTS (SELECT FROM watch_members AS w WHERE w.did = s.did) THEN 'not_recommended'
         WHEN EXISTS (SELECT FROM accounts AS b WHERE b.did = s.subject_did AND b.status <> 'active') THEN 'subject_hidden'
         WHEN s.subject_did IS NOT NULL
              AND NOT EXISTS (SELECT FROM subjects AS u
