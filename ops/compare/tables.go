@@ -53,7 +53,7 @@ func Tables() []Table {
     SELECT FROM records AS r WHERE r.collection = k.collection AND r.did = k.did AND r.rkey = k.rkey)`,
 			Rows: purged + "; and those of records that are stored again: they say nothing any more"},
 		{Name: "accounts", Key: []string{"did"}, Columns: []string{"handle", "handle_at", "display_name", "avatar", "status", "status_at", "hidden_at", "erased_rev", "not_recommended"},
-			From: `SELECT k.did, CASE WHEN k.status <> 'deleted' THEN k.handle END AS handle, CASE WHEN k.status <> 'deleted' THEN k.handle_at END AS handle_at, k.display_name, k.avatar, k.status, k.status_at, k.hidden_at, k.erased_rev, k.not_recommended
+			From: `SELECT k.did, CASE WHEN k.status <> 'deleted' THEN k.handle END AS handle, CASE WHEN k.status <> 'deleted' THEN k.handle_at END AS handle_at, k.display_name, k.avatar, k.status, k.status_at, CASE WHEN k.status = 'hidden' THEN k.hidden_at END AS hidden_at, k.erased_rev, k.not_recommended
 FROM accounts AS k
 WHERE k.status <> 'active' OR k.erased_rev IS NOT NULL OR k.not_recommended OR EXISTS (SELECT FROM watch_members AS w WHERE w.did = k.did)`,
 			Rows: "active accounts that are not followed: which of their handles are stored depends on how batches were cut; of a deleted account, its last handle and when it had it: the archive forgets that",
