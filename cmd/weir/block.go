@@ -29,11 +29,7 @@ func blockAddCommand() *cobra.Command {
 		Example: "  weir block add https://spam.example/page\n  weir block add spam.example\n  weir block add @alice.example\n  weir block add did:plc:…",
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return app.With(cmd.Context(), func(ctx context.Context, p app.App) error {
-				b, err := blockOf(ctx, p, args[0])
-				if err != nil {
-					return err
-				}
+			return withBlock(cmd.Context(), args[0], func(ctx context.Context, p app.App, b ranking.Block) error {
 				added, err := ranking.AddBlock(ctx, p.Pool(), b)
 				if err != nil {
 					return err
@@ -55,11 +51,7 @@ func blockRemoveCommand() *cobra.Command {
 		Short: "Put a blocked link, domain or account back",
 		Args:  cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return app.With(cmd.Context(), func(ctx context.Context, p app.App) error {
-				b, err := blockOf(ctx, p, args[0])
-				if err != nil {
-					return err
-				}
+			return withBlock(cmd.Context(), args[0], func(ctx context.Context, p app.App, b ranking.Block) error {
 				removed, err := ranking.RemoveBlock(ctx, p.Pool(), b)
 				if err == nil && !removed {
 					err = fmt.Errorf("the %s %s is not blocked: `weir block list` shows what is", b.Kind, b.Target)
@@ -72,6 +64,17 @@ func blockRemoveCommand() *cobra.Command {
 			})
 		},
 	}
+}
+
+// withBlock calls do with the block that a user names.
+func withBlock(ctx context.Context, text string, do func(context.Context, app.App, ranking.Block) error) error {
+	return app.With(ctx, func(ctx context.Context, p app.App) error {
+		b, err := blockOf(ctx, p, text)
+		if err != nil {
+			return err
+		}
+		return do(ctx, p, b)
+	})
 }
 
 // blockOf reads what a user names.

@@ -70,9 +70,9 @@ type AuthorLists struct {
 }
 
 // StoreAuthors stores the profiles and relay lists of accounts, which must be sorted by DID, where
-// they are newer than the stored ones and than the account's erasure. If the profile no longer claims a name, the account loses
-// that name as its handle. Storing twice changes only the time. It returns the accounts that name a
-// relay which they did not name before.
+// they are newer than the stored ones and than the account's erasure. If the profile no longer
+// claims a name, the account loses that name as its handle. Storing twice changes only the time. It
+// returns the accounts that name a relay which they did not name before.
 func StoreAuthors(ctx context.Context, tx pgx.Tx, all []AuthorLists, now time.Time) (moved []string, err error) {
 	const authors = `
 WITH given AS (
