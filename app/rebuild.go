@@ -140,6 +140,11 @@ func (r *rebuilding) run(ctx context.Context) error {
 	if err := r.drained(ctx); err != nil || ctx.Err() != nil {
 		return errors.Join(err, ctx.Err())
 	}
+	// No periodic job runs during a rebuild.
+	changed := workers.Config{Pool: r.pool, Projections: r.projections, Collections: r.stored, Logger: r.log}
+	if err := workers.ProjectChanged(ctx, changed); err != nil {
+		return err
+	}
 	if err := ranking.RestoreMerges(ctx, r.pool, r.snapshots.Rows(ranking.SnapshotOfMerges)); err != nil {
 		return err
 	}

@@ -11,7 +11,6 @@ import (
 	"time"
 
 	comatproto "github.com/bluesky-social/indigo/api/atproto"
-	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/stretchr/testify/require"
 
 	"github.com/weir-social/weir/eventually"
@@ -107,16 +106,7 @@ func TestRelayIsRebuilt(t *testing.T) {
 	}, time.Millisecond)
 	killed.kill()
 	require.Contains(t, succeed(t, env, "archive", "rebuild", "--database"), "records")
-	checksSubjects(t, env, rebuilt)
 	stdout, stderr, code := weir(t, env, "compare", "--with", url)
 	require.Zero(t, code, stdout+stderr)
 	require.Positive(t, count(t, rebuilt, `SELECT count(*) FROM records`))
-}
-
-// checksSubjects runs a worker that completes what a killed rebuild left half done.
-func checksSubjects(t *testing.T, env []string, rebuilt *pgxpool.Pool) {
-	t.Helper()
-	work := start(t, env, "work", "--queues", "network")
-	finishes(t, 50*time.Millisecond, func() (int, error) { return unprocessed(rebuilt) }, "subjects are not checked")
-	work.kill()
 }

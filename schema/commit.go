@@ -58,6 +58,15 @@ type Deletion struct {
 	Lasting bool // the tombstone never expires
 }
 
+// Newer reports whether a deletion of the same record replaces another one: it has a later
+// revision, or the same one and a tombstone that stays longer.
+func (d Deletion) Newer(other Deletion) bool {
+	if d.Rev != other.Rev {
+		return d.Rev > other.Rev
+	}
+	return !other.Lasting && (d.Lasting || d.At.After(other.At))
+}
+
 // Status is the status of an account event.
 type Status struct {
 	DID    string

@@ -7,7 +7,8 @@ import (
 	"github.com/jackc/pgx/v5/pgtype"
 )
 
-// queueTombstones stores the tombstones of the deletions.
+// queueTombstones stores the tombstones of the deletions. If a deletion was told twice, its later
+// time counts, so the order does not matter.
 func (b *Batch) queueTombstones(q *pgx.Batch) {
 	n := len(b.Deletions)
 	if n == 0 {
@@ -19,7 +20,7 @@ SELECT d.collection, d.did, d.rkey, d.rev, d.deleted_at
 FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::timestamptz[]) AS d (collection, did, rkey, rev, deleted_at)
 ON CONFLICT (collection, did, rkey) DO UPDATE
 SET rev = excluded.rev, deleted_at = excluded.deleted_at
-WHERE excluded.rev > t.rev`
+WHERE excluded.rev > t.rev OR excluded.rev = t.rev AND coalesce(excluded.deleted_at, 'infinity') > coalesce(t.deleted_at, 'infinity')`
 	keys := newKeyColumns(n)
 	rev, at := make(pgtype.FlatArray[string], n), make(pgtype.FlatArray[*time.Time], n)
 	for i := range b.Deletions {

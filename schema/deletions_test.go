@@ -2,15 +2,51 @@ package schema_test
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/stretchr/testify/require"
 
 	"github.com/weir-social/weir/schema"
 	"github.com/weir-social/weir/schema/schematest"
 )
+
+// TestDeletionsInAnyOrderLeaveTheSameTombstone tells of deletions in every order, such as a stream
+// that is read again and a repository.
+func TestDeletionsInAnyOrderLeaveTheSameTombstone(t *testing.T) {
+	t.Parallel()
+	early, late, lasting, older := deletion("a", "2"), deletion("a", "2"), deletion("a", "2"), deletion("a", "1")
+	late.At, older.At = early.At.Add(time.Hour), early.At.Add(2*time.Hour)
+	lasting.Lasting = true
+	for _, c := range []struct {
+		told []schema.Deletion
+		want string
+	}{{[]schema.Deletion{early, late, older}, held(t, pooled(t, late))}, {[]schema.Deletion{late, lasting}, held(t, pooled(t, lasting))}} {
+		for range c.told {
+			c.told = append(c.told[1:], c.told[0])
+			require.Equal(t, c.want, held(t, pooled(t, c.told...)))
+			back := slices.Clone(c.told)
+			slices.Reverse(back)
+			require.Equal(t, c.want, held(t, pooled(t, back...)))
+		}
+	}
+}
+
+// pooled returns a database that was told of deletions, each in a transaction.
+func pooled(t *testing.T, told ...schema.Deletion) *pgxpool.Pool {
+	t.Helper()
+	pool := schematest.New(t)
+	for _, d := range told {
+		require.NoError(t, pgx.BeginFunc(t.Context(), pool, func(tx pgx.Tx) error {
+			return schema.DeleteRecords(t.Context(), tx, []schema.Deletion{d}, nil)
+		}))
+	}
+	return pool
+}
 
 // TestFewDeletionsArePlannedOnce also shows that each plan looks up the keys in an index, although
 // it is made while the tables are empty and not analyzed.

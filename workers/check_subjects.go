@@ -74,6 +74,17 @@ func (w *CheckSubjects) Work(ctx context.Context, job *river.Job[jobs.CheckSubje
 	}
 }
 
+// ProjectChanged projects the reposts and quotes of all subjects that have changed, like
+// CheckSubjects, where no periodic job does it. It asks no service.
+func ProjectChanged(ctx context.Context, cfg Config) error {
+	const unlimited = 24 * time.Hour // no other job waits
+	links := newProcessPosts(cfg, newProjector(jobs.Links().Name, cfg.Pool, cfg.Logger, newProjectorMetrics(nil, cfg.Collections)))
+	links.patience = unlimited
+	check := subjectCheck{CheckSubjects: newCheckSubjects(cfg, links), job: &rivertype.JobRow{}, until: time.Now().Add(unlimited)}
+	_, err := check.changed(ctx)
+	return err
+}
+
 // subjectCheck is one run.
 type subjectCheck struct {
 	*CheckSubjects

@@ -78,6 +78,16 @@ INSERT INTO link_merges (link_id, into_id, why, merged_at, split_at) SELECT min(
 	exec(t, second, `SELECT setval(pg_get_serial_sequence('links', 'id'), 1000), setval(pg_get_serial_sequence('watches', 'id'), 1000)`)
 	exec(t, second, same)
 	require.Empty(t, differences())
+	exec(t, first, `
+INSERT INTO accounts (did, handle, status) VALUES ('did:plc:away', 'then.example', 'deactivated'), ('did:plc:gone', NULL, 'active');
+INSERT INTO watch_members (watch_id, did, added_at) SELECT id, 'did:plc:away', '2026-01-01Z' FROM watches;
+INSERT INTO tombstones (collection, did, rkey, rev, deleted_at) VALUES ('app.bsky.feed.like', 'did:plc:gone', 'gone', '3', '2026-01-01Z');
+INSERT INTO forgotten (did, until, reason) VALUES ('did:plc:gone', '2026-01-01Z', 'deleted')`)
+	exec(t, second, `
+INSERT INTO accounts (did, handle, status) VALUES ('did:plc:away', 'now.example', 'deactivated');
+INSERT INTO watch_members (watch_id, did, added_at) SELECT id, 'did:plc:away', '2026-01-01Z' FROM watches;
+INSERT INTO forgotten (did, until, reason) VALUES ('did:plc:gone', '2026-01-01Z', 'deleted')`)
+	require.Empty(t, differences(), "the archive does not have these")
 	for _, c := range []struct{ change, back, want string }{
 		{`UPDATE records SET record = '{"a": 2}' WHERE did = 'did:plc:7'`, `UPDATE records SET record = '{"a": 1}'`, `records app.bsky.feed.like did:plc:7 r: differs in record`},
 		{`UPDATE records SET rkey = 's' WHERE did = 'did:plc:9'`, `UPDATE records SET rkey = 'r'`, `records app.bsky.feed.like did:plc:9 r: only in the first database`},

@@ -50,13 +50,14 @@ func Tables() []Table {
 			From: `SELECT * FROM records AS k WHERE` + kept, Rows: purged, Without: map[string]string{"indexed_at": clock}},
 		{Name: "tombstones", Key: []string{"collection", "did", "rkey"}, Columns: []string{"rev", "deleted_at"},
 			From: `SELECT * FROM tombstones AS k WHERE` + kept + `AND NOT EXISTS (
-    SELECT FROM records AS r WHERE r.collection = k.collection AND r.did = k.did AND r.rkey = k.rkey)`,
-			Rows: purged + "; and those of records that are stored again: they say nothing any more"},
+    SELECT FROM records AS r WHERE r.collection = k.collection AND r.did = k.did AND r.rkey = k.rkey)
+  AND NOT EXISTS (SELECT FROM forgotten AS f WHERE f.did = k.did)`,
+			Rows: purged + "; those of records that are stored again: they say nothing any more; and those of accounts that the archive has forgotten, with their deletions"},
 		{Name: "accounts", Key: []string{"did"}, Columns: []string{"handle", "handle_at", "display_name", "avatar", "status", "status_at", "hidden_at", "erased_rev", "not_recommended"},
-			From: `SELECT k.did, CASE WHEN k.status <> 'deleted' THEN k.handle END AS handle, CASE WHEN k.status <> 'deleted' THEN k.handle_at END AS handle_at, k.display_name, k.avatar, k.status, k.status_at, CASE WHEN k.status = 'hidden' THEN k.hidden_at END AS hidden_at, k.erased_rev, k.not_recommended
+			From: `SELECT k.did, CASE WHEN k.status = 'active' THEN k.handle END AS handle, CASE WHEN k.status = 'active' THEN k.handle_at END AS handle_at, k.display_name, k.avatar, k.status, k.status_at, CASE WHEN k.status = 'hidden' THEN k.hidden_at END AS hidden_at, k.erased_rev, k.not_recommended
 FROM accounts AS k
 WHERE k.status <> 'active' OR k.erased_rev IS NOT NULL OR k.not_recommended OR EXISTS (SELECT FROM watch_members AS w WHERE w.did = k.did)`,
-			Rows: "active accounts that are not followed: which of their handles are stored depends on how batches were cut; of a deleted account, its last handle and when it had it: the archive forgets that",
+			Rows: "active accounts that are not followed: which of their handles are stored depends on how batches were cut; of an account that is not active, its last handle and when it had it: it is shown to nobody, and the archive forgets that of deleted accounts",
 			Without: map[string]string{"handle_claimed": schedule, "handle_checked_at": schedule, "feed_since": reading, "feed_newest": reading, "feed_read_at": reading, "feed_problem": reading, "reread_since": reading, "reread_count": reading,
 				"reread_at": schedule, "purged_for": schedule, "purge_at": schedule, "check_at": schedule}},
 		{Name: "watches", Key: []string{"target", "kind"}, Columns: []string{"at_least", "added_at"},
