@@ -109,20 +109,21 @@ func (b *batch) deadLettered(err error, now time.Time) *batch {
 // deadLetter returns the dead letter of an event that cannot be stored.
 func (b *batch) deadLetter(ev *Event, now time.Time) schema.DeadLetter {
 	return schema.DeadLetter{
-		ID:    ev.DeadLetterID,
-		Stage: schema.StageCommit,
-		Wire:  b.wire.Name,
-		Key:   schema.Key{Collection: ev.Collection, DID: ev.Author, Rkey: ev.Key},
-		Rev:   ev.Revision,
-		Raw:   b.wire.input(ev),
-		At:    now,
+		ID:       ev.DeadLetterID,
+		Stage:    schema.StageCommit,
+		Wire:     b.wire.Name,
+		Position: cmp.Or(ev.Seq, ev.TimeUS),
+		Key:      schema.Key{Collection: ev.Collection, DID: ev.Author, Rkey: ev.Key},
+		Rev:      ev.Revision,
+		Raw:      b.wire.input(ev),
+		At:       now,
 	}
 }
 
-// malformed adds a dead letter for an input that cannot be decoded. id is the id of the
-// dead letter being retried, or 0.
-func (b *batch) malformed(bad *Malformed, id int64, at time.Time) {
-	deadLetter := schema.DeadLetter{ID: id, Stage: schema.StageDecode, Wire: b.wire.Name, Key: schema.Key{DID: bad.Author}, Cause: bad.Cause, Path: bad.Path,
+// malformed adds a dead letter for an input that cannot be decoded, from a position or 0. id is
+// the id of the dead letter being retried, or 0.
+func (b *batch) malformed(bad *Malformed, position, id int64, at time.Time) {
+	deadLetter := schema.DeadLetter{ID: id, Stage: schema.StageDecode, Wire: b.wire.Name, Position: position, Key: schema.Key{DID: bad.Author}, Cause: bad.Cause, Path: bad.Path,
 		Expected: bad.Expected, Received: bad.Received, Raw: bad.Raw, At: at}
 	if bad.Key != "" {
 		deadLetter.Key, deadLetter.Rev = schema.Key{Collection: bad.Collection, DID: bad.Author, Rkey: bad.Key}, bad.Revision
@@ -257,7 +258,7 @@ func (f *folding) add(ev *Event) {
 		at := storedTime(ev.TimeUS, ev.Arrived)
 		if ev.Operation == Delete {
 			d := schema.Deletion{Key: key, Rev: ev.Revision, At: at, Lasting: ev.Lasting}
-			put(&f.out.Deletions, f.deletions, key, d, func(old schema.Deletion) bool { return d.Rev > old.Rev })
+			put(&f.out.Deletions, f.deletions, key, d, func(old schema.Deletion) bool { return d.Newer(old) })
 			return
 		}
 		w := schema.Write{Key: key, Rev: ev.Revision, CID: ev.CID, Record: ev.Record, Edit: ev.Operation == Update, Expires: ev.Expires}

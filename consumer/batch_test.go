@@ -27,8 +27,10 @@ func remove(rkey, rev string) Event {
 // depend on their order.
 func TestFoldIsIndependentOfOrder(t *testing.T) {
 	t.Parallel()
+	again := remove("z", "1") // told twice: the later time counts
+	again.TimeUS += 1_000_000
 	events := []Event{
-		write("x", "1"), write("x", "3"), write("x", "2"), // the newest write is kept
+		again, write("x", "1"), write("x", "3"), write("x", "2"), // the newest write is kept
 		write("y", "1"), remove("y", "2"), // deleted
 		remove("z", "1"), write("z", "2"), // created again after its deletion
 		write("w", "2"), remove("w", "2"), // the same revision: the deletion wins
@@ -39,6 +41,7 @@ func TestFoldIsIndependentOfOrder(t *testing.T) {
 		out := (&batch{events: events}).fold()
 		require.Equal(t, []string{"x=3", "z=2"}, revs(out.Writes, func(w schema.Write) string { return w.Rkey + "=" + w.Rev }))
 		require.Equal(t, []string{"w=2", "y=2", "z=1"}, revs(out.Deletions, func(d schema.Deletion) string { return d.Rkey + "=" + d.Rev }))
+		require.Equal(t, again.TimeUS, out.Deletions[2].At.UnixMicro())
 	}
 }
 

@@ -60,14 +60,14 @@ func (r *Retry) Run(ctx context.Context, deadLetters []schema.StoredDeadLetter) 
 func (r *Retry) add(b *batch, deadLetter *schema.StoredDeadLetter, now time.Time) {
 	switch {
 	case len(deadLetter.Raw) == 0:
-		b.malformed(&Malformed{Cause: "the record or its account was deleted, and this input with it: nothing is left to retry"}, deadLetter.ID, now)
+		b.malformed(&Malformed{Cause: "the record or its account was deleted, and this input with it: nothing is left to retry"}, 0, deadLetter.ID, now)
 		return
 	case deadLetter.Truncated():
-		b.malformed(&Malformed{Cause: "only the beginning of the input was kept: it cannot be retried"}, deadLetter.ID, now)
+		b.malformed(&Malformed{Cause: "only the beginning of the input was kept: it cannot be retried"}, 0, deadLetter.ID, now)
 		return
 	case b.wire.Decode == nil:
 		b.malformed(&Malformed{Cause: "this version of Weir does not know the wire that the input came over", Path: "wire",
-			Expected: strings.Join(slices.Sorted(maps.Keys(r.Wires)), " or "), Received: deadLetter.Wire}, deadLetter.ID, now)
+			Expected: strings.Join(slices.Sorted(maps.Keys(r.Wires)), " or "), Received: deadLetter.Wire}, 0, deadLetter.ID, now)
 		return
 	}
 	m := &r.message
@@ -82,7 +82,7 @@ func (r *Retry) add(b *batch, deadLetter *schema.StoredDeadLetter, now time.Time
 		if bad.Drop && id == 0 {
 			continue
 		}
-		b.malformed(bad, id, now)
+		b.malformed(bad, 0, id, now)
 		r.lost(b, bad)
 	}
 	if len(m.Events) > 0 || len(m.Malformed) == 0 {
@@ -105,7 +105,7 @@ func (r *Retry) addEvents(b *batch, deadLetter int64, now time.Time) {
 	writes := func(ev Event) bool { return ev.Kind == KindCommit && ev.Operation != Delete }
 	if at := m.happened(); at.Before(r.Since) && slices.ContainsFunc(m.Events, writes) {
 		b.malformed(&Malformed{Cause: "the record may have been deleted since, and that deletion may have expired", Path: "/time_us",
-			Expected: "an event after " + r.Since.UTC().Format(time.RFC3339), Received: at.UTC().Format(time.RFC3339)}, deadLetter, now)
+			Expected: "an event after " + r.Since.UTC().Format(time.RFC3339), Received: at.UTC().Format(time.RFC3339)}, 0, deadLetter, now)
 		if m.Proof != nil { // the proof has waited too long for that
 			b.desynchronize(m.Events[0].Author, "an event could not be verified in time", m.Events[0].Revision)
 		}

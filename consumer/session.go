@@ -306,7 +306,7 @@ func (s *session) add(m *Message, moves bool, arrived time.Time) {
 		s.metrics.deadLettered.WithLabelValues(schema.StageDecode, s.cfg.named(bad.Collection)).Inc()
 		s.log.Warn("frame_dead_lettered", "error", bad.Error())
 		s.begin(arrived)
-		s.open.malformed(bad, 0, arrived)
+		s.open.malformed(bad, cmp.Or(m.Seq, m.TimeUS), 0, arrived)
 		s.cfg.lost(s.open, bad)
 	}
 	began := 0

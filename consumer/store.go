@@ -27,7 +27,7 @@ func (r *Retry) Store(ctx context.Context, wire string, frames [][]byte, now tim
 		m.locate()
 		for _, bad := range m.Malformed {
 			if !bad.Drop {
-				b.malformed(bad, 0, now)
+				b.malformed(bad, 0, 0, now)
 			}
 		}
 		m.Events = slices.DeleteFunc(m.Events, func(ev Event) bool {

@@ -40,6 +40,7 @@ type DeadLetter struct {
 	ID       int64 // of the dead letter whose retry failed; 0: a first failure
 	Stage    string
 	Wire     string // wire of the input; empty if it came over no wire
+	Position int64  // of the event in its stream: the sequence number, or the time in microseconds since 1970; 0: unknown
 	Key      Key    // of the record; empty if unknown
 	Rev      string // of the record; empty if unknown
 	Cause    string
@@ -73,12 +74,13 @@ WITH bounds AS MATERIALIZED (
                    WHERE t.collection = $4::text AND t.did = $5::text AND t.rkey = $6::text AND $19::text <> '' AND t.rev >= $19::text)
            OR EXISTS (SELECT FROM accounts AS a WHERE a.did = $5::text AND a.status = 'deleted') AS gone
 )
-INSERT INTO dead_letters AS d (key, stage, class, wire, stream, collection, did, rkey, cause, path, expected, received, raw, raw_bytes, first_seen, last_seen, projection)
+INSERT INTO dead_letters AS d (key, stage, class, wire, stream, position, collection, did, rkey, cause, path, expected, received, raw, raw_bytes, first_seen, last_seen, projection)
 SELECT CASE WHEN b.counted THEN $15::bytea ELSE $1::bytea END,
        $2::text,
        $22::text,
        $20::text,
        nullif($3::text, ''),
+       CASE WHEN b.counted THEN NULL ELSE nullif($23::bigint, 0) END,
        CASE WHEN b.counted THEN NULL ELSE nullif($4::text, '') END,
        nullif($5::text, ''),
        CASE WHEN b.counted THEN NULL ELSE nullif($6::text, '') END,
@@ -196,7 +198,7 @@ func (d *DeadLetter) args(stream string) []any {
 	counted := sha256.Sum256([]byte("counted\n" + d.Stage + "\n" + d.Key.DID))
 	return []any{d.hash(), d.Stage, stream, Text(d.Key.Collection), Text(d.Key.DID), Text(d.Key.Rkey), Text(d.Cause), Text(d.Path),
 		Text(d.Expected), Text(d.Received), raw, int64(len(d.Raw)), d.At, Text(d.why()),
-		counted[:], maxPerAccount, maxLarge, cutRaw, d.Rev, d.Wire, d.Projection, cmp.Or(d.Class, ClassPermanent)}
+		counted[:], maxPerAccount, maxLarge, cutRaw, d.Rev, d.Wire, d.Projection, cmp.Or(d.Class, ClassPermanent), d.Position}
 }
 
 // Text makes an untrusted string storable: valid UTF-8, without NUL, of limited
@@ -245,6 +247,7 @@ type StoredDeadLetter struct {
 	State      string     `json:"state"`
 	StateAt    *time.Time `json:"state_at,omitempty"` // nil: always open
 	Stream     string     `json:"stream,omitempty"`
+	Position   *int64     `json:"position,omitempty"` // of the event in its stream; nil: unknown
 	Wire       string     `json:"wire,omitempty"`
 	Collection string     `json:"collection,omitempty"`
 	DID        string     `json:"did,omitempty"`
@@ -289,6 +292,7 @@ const deadLetterColumns = `
        d.state                      AS state,
        d.state_at                   AS state_at,
        coalesce(d.stream, '')       AS stream,
+       d.position                   AS position,
        d.wire                       AS wire,
        coalesce(d.collection, '')   AS collection,
        coalesce(d.did, '')          AS did,

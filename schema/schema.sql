@@ -316,6 +316,7 @@ CREATE TABLE dead_letters (
     state text DEFAULT 'open'::text NOT NULL, -- open; retrying: a retry was requested or is running; retried: the retry succeeded; dismissed: it stays dismissed even if it fails again.
     state_at timestamp with time zone,
     stream text,
+    "position" bigint, -- Where the event is in its stream: the sequence number or, if the stream has none, the server's time in microseconds since 1970. NULL: unknown, or not an event of a stream.
     wire text DEFAULT ''::text NOT NULL, -- The format of raw: a retry needs the decoder of this name. Empty: the input came over no wire.
     collection text,
     did text,

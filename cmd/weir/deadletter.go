@@ -197,6 +197,9 @@ func printDeadLetter(w io.Writer, l *schema.StoredDeadLetter) error {
 		line("job", strconv.FormatInt(*l.Job, 10))
 	}
 	line("stream", l.Stream)
+	if l.Position != nil {
+		line("position", strconv.FormatInt(*l.Position, 10))
+	}
 	line("wire", l.Wire)
 	line("cause", l.Cause)
 	line("path", l.Path)

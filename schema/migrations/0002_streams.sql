@@ -186,6 +186,7 @@ CREATE TABLE dead_letters (
     state      text        NOT NULL DEFAULT 'open' CHECK (state IN ('open', 'retrying', 'retried', 'dismissed')),
     state_at   timestamptz,
     stream     text,
+    position   bigint,
     wire       text        NOT NULL DEFAULT '',
     collection text,
     did        text,
@@ -219,6 +220,7 @@ COMMENT ON COLUMN dead_letters.key IS 'sha256 over the stage, the input and its 
 COMMENT ON COLUMN dead_letters.stage IS 'decode: the frame is not an event; verify: the event is not proven; commit: the event cannot be stored; process: the record cannot be projected; lexicon: it is invalid; rules: it breaks a hard rule; reference: a record that it requires cannot be had; job: the job ended without success.';
 COMMENT ON COLUMN dead_letters.class IS 'permanent: a retry cannot help until something else changes; retryable: every retry of the job failed, or, of an event, it is retried by itself until it passes.';
 COMMENT ON COLUMN dead_letters.state IS 'open; retrying: a retry was requested or is running; retried: the retry succeeded; dismissed: it stays dismissed even if it fails again.';
+COMMENT ON COLUMN dead_letters.position IS 'Where the event is in its stream: the sequence number or, if the stream has none, the server''s time in microseconds since 1970. NULL: unknown, or not an event of a stream.';
 COMMENT ON COLUMN dead_letters.wire IS 'The format of raw: a retry needs the decoder of this name. Empty: the input came over no wire.';
 COMMENT ON COLUMN dead_letters.kind IS 'Of a job: its kind.';
 COMMENT ON COLUMN dead_letters.queue IS 'Of a job: its queue.';
