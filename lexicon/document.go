@@ -183,9 +183,9 @@ func (v Value) Parent() Value {
 	return Value{v.doc, v.doc.nodes[v.at].parent}
 }
 
-// Field returns a member.
+// Field returns a member of an object or a blob.
 func (v Value) Field(name string) Value {
-	if !v.is(object) {
+	if !v.is(object) && !v.is(blob) {
 		return Value{}
 	}
 	if at := v.doc.member(v.at, name); at != 0 {

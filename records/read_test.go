@@ -8,6 +8,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/weir-social/weir/lexicon"
 	"github.com/weir-social/weir/schema"
 	"github.com/weir-social/weir/schema/schematest"
 )
@@ -193,7 +194,7 @@ func TestSearchFindsWords(t *testing.T) {
 		var got []string
 		last := float32(1e30)
 		for after := Cursor(""); ; {
-			page, err := Search(t.Context(), pool, c.words, c.collection, 2, after)
+			page, err := Search(t.Context(), pool, Query{Words: c.words, Collection: c.collection}, 2, after)
 			require.NoError(t, err)
 			require.False(t, page.Truncated)
 			for _, m := range page.Matches {
@@ -207,5 +208,57 @@ func TestSearchFindsWords(t *testing.T) {
 		}
 		slices.Sort(got)
 		require.Len(t, slices.Compact(got), c.want, "%s in %s", c.words, c.collection)
+	}
+}
+
+// TestSearchFilters searches by what records declare, among them values that no filter may contain.
+func TestSearchFilters(t *testing.T) {
+	t.Parallel()
+	pool := schematest.New(t)
+	catalog, err := lexicon.New()
+	require.NoError(t, err)
+	for rkey, record := range map[string]string{
+		"none": `{}`, "swiss": `{"languages": ["de-CH", "gsw"]}`, "german": `{"languages": ["de"], "mimeType": "Audio/MPEG"}`, "post": `{"langs": ["den", "DE-Latn-AT"]}`,
+		"film": `{"languages": ["fr"], "mediaBlob": {"mimeType": "video/mp4"}, "blob": "x"}`, "sound": `{"blob": {"$type": "blob", "ref": {"$link": "bafkreih5aznjvttude6c3wbvqeebb6rlx5wkbzyppv7garjiubll2ceym4"}, "mimeType": "audio/x-wav", "size": 9}}`,
+		"hostile": `{"languages": ["de'", "", "'x':1A", "de\\", 7, null, {"de": "de"}, "=language=de"], "langs": "de", "mimeType": ["audio"], "blob": {"mimeType": "audio/'"}}`,
+		"many":    `{"languages": [` + strings.Repeat(`"aa",`, 200) + `"de"]}`,
+	} {
+		filters := Filters(catalog.Validate("com.example.text", rkey, []byte(record), lexicon.Options{}).Root)
+		execute(t, pool, `INSERT INTO record_texts (collection, did, rkey, text, words) VALUES ('com.example.text', 'did:plc:a', $1, 'a heron', $$'heron':1 'language':2 $$::tsvector || coalesce($2::tsvector, ''))`, rkey, filters)
+	}
+	found := func(q Query) string {
+		t.Helper()
+		var keys []string
+		for after := Cursor(""); ; {
+			page, err := Search(t.Context(), pool, q, 2, after)
+			require.NoError(t, err)
+			for _, m := range page.Matches {
+				keys = append(keys, m.key.Rkey)
+				require.Positive(t, m.Rank)
+			}
+			if after = page.Next; after == "" {
+				break
+			}
+		}
+		slices.Sort(keys)
+		return strings.Join(keys, " ")
+	}
+	const word = "'heron'"
+	for want, q := range map[string]Query{
+		"german post swiss": {Words: word, Language: "DE"},
+		"swiss":             {Words: word, Language: "de-ch"},
+		"german":            {Words: word, Language: "de", MediaType: "audio"},
+		"german sound":      {Words: word, MediaType: "audio"},
+		"sound":             {Words: word, MediaType: "audio/x-wav"},
+		"film":              {Words: word, Language: "fr", MediaType: "video/mp4"},
+		"many":              {Words: word, Language: "aa"},
+		"":                  {Words: "", Language: "de"},
+		"film german hostile many none post sound swiss": {Words: "'language':*"},
+	} {
+		require.Equal(t, want, found(q), "%+v", q)
+	}
+	for _, bad := range []string{"", "d", "de_CH", "de'", "de & x", "=de", strings.Repeat("a", 9), "de-" + strings.Repeat("x-", 9)} {
+		require.False(t, ValidLanguage(bad), bad)
+		require.False(t, ValidMediaType(bad+"/'"), bad)
 	}
 }

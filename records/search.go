@@ -30,10 +30,18 @@ type Matches struct {
 	Truncated bool
 }
 
-// Search returns the records that match a tsquery. If collection is empty, it
-// searches all collections.
-func Search(ctx context.Context, db DB, words, collection string, limit int, after Cursor) (page Matches, err error) {
-	of := "search " + collection + " " + words
+// A Query is what to search for. Every field but the words may be empty.
+type Query struct {
+	Words      string // a tsquery
+	Collection string
+	Language   string // see ValidLanguage; "de" also finds "de-CH"
+	MediaType  string // see ValidMediaType; "audio" also finds "audio/mpeg"
+}
+
+// Search returns the records that match a query.
+func Search(ctx context.Context, db DB, q Query, limit int, after Cursor) (page Matches, err error) {
+	matching := filtered(q.Words, q.Language, q.MediaType)
+	of := "search " + q.Collection + " " + matching
 	from := position{Rank: 1e30}
 	if after != "" {
 		if from, err = after.read(of); err != nil {
@@ -44,7 +52,7 @@ func Search(ctx context.Context, db DB, words, collection string, limit int, aft
 WITH found AS MATERIALIZED (
     SELECT t.did, t.collection, t.rkey, ts_rank_cd(t.words, $1::tsquery) AS rank
     FROM record_texts AS t
-    WHERE t.words @@ $1::tsquery AND ($2 = '' OR t.collection = $2)
+    WHERE t.words @@ $9::tsquery AND ($2 = '' OR t.collection = $2)
     LIMIT $3 + 1
 ), page AS (
     SELECT f.* FROM found AS f
@@ -62,7 +70,7 @@ ORDER BY p.rank DESC, p.did DESC, p.collection DESC, p.rkey DESC`
 		err = row.Scan(&m.key.DID, &m.key.Collection, &m.key.Rkey, &m.Rank, &m.CID, &m.Verdict, &m.Text, &page.Truncated)
 		m.URI = m.key.URI()
 		return m, err
-	}, sql, words, collection, maxMatches, from.Rank, from.Key.DID, from.Key.Collection, from.Key.Rkey, limit+1)
+	}, sql, q.Words, q.Collection, maxMatches, from.Rank, from.Key.DID, from.Key.Collection, from.Key.Rkey, limit+1, matching)
 	if len(page.Matches) > limit {
 		page.Matches = page.Matches[:limit]
 		last := page.Matches[limit-1]

@@ -916,7 +916,7 @@ CREATE TABLE record_texts (
     did text COLLATE "C" NOT NULL,
     rkey text COLLATE "C" NOT NULL,
     text text NOT NULL, -- The texts, a line each: what the record is called, and then the rest, both in the order of the record. The first 64 KiB.
-    words tsvector NOT NULL, -- The words of the text; those that say what the record is called have the weight A. Workers make them: Postgres' parser depends on the locale.
+    words tsvector NOT NULL, -- The words of the text; those that say what the record is called have the weight A. A language or a media type that the record declares is a word that begins with =. Workers make them: Postgres' parser depends on the locale.
     CONSTRAINT record_texts_pkey PRIMARY KEY (did, collection, rkey)
 ) WITH (autovacuum_vacuum_scale_factor=0.05);
 CREATE INDEX record_texts_words ON record_texts USING gin (words) WITH (gin_pending_list_limit='1024');

@@ -138,21 +138,21 @@ func queueTexts(q *pgx.Batch, judged []*Judgment) {
 	queueReplace(q, "record_texts", judged)
 	const sql = `
 INSERT INTO record_texts (collection, did, rkey, text, words)
-SELECT collection, did, rkey, text, setweight(coalesce(names, ''), 'A') || coalesce(words, '')
-FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::tsvector[], $6::tsvector[]) AS t (collection, did, rkey, text, names, words)`
+SELECT collection, did, rkey, text, setweight(coalesce(names, ''), 'A') || coalesce(words, '') || coalesce(filters, '')
+FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::tsvector[], $6::tsvector[], $7::tsvector[]) AS t (collection, did, rkey, text, names, words, filters)`
 	var with []*Judgment
 	var text []string
-	var names, words []*string
+	var names, words, filters []*string
 	for _, j := range judged {
 		if j.Names != nil || j.Words != nil {
-			with, text, names, words = append(with, j), append(text, j.Text), append(names, j.Names), append(words, j.Words)
+			with, text, names, words, filters = append(with, j), append(text, j.Text), append(names, j.Names), append(words, j.Words), append(filters, j.Filters)
 		}
 	}
 	if len(with) == 0 {
 		return
 	}
 	collection, did, rkey := columns(with)
-	q.Queue(sql, collection, did, rkey, text, names, words)
+	q.Queue(sql, collection, did, rkey, text, names, words, filters)
 }
 
 // UseIndexes makes the statements of a transaction use indexes. Statistics of tables

@@ -34,6 +34,7 @@ type Judgment struct {
 	Text       string
 	Names      *string // a tsvector: what the record is called; nil: none
 	Words      *string // a tsvector of the rest; nil: none
+	Filters    *string // a tsvector of what a search may filter by; nil: none
 
 	// Waits are the records that a parked record waits for.
 	Waits []schema.Key

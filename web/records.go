@@ -142,18 +142,24 @@ type matchesJSON struct {
 }
 
 func (s *server) serveSearch(w http.ResponseWriter, r *http.Request) {
-	q := parseRecordQuery(r, "q=heron", "q", "collection", "limit", "cursor")
+	q := parseRecordQuery(r, "q=heron", "q", "collection", "language", "media", "limit", "cursor")
 	limit := q.number("limit", defaultLimit, maxLimit)
 	text := q.values.Get("q")
 	if text == "" || utf8.RuneCountInString(text) > ranking.MaxText {
 		q.wrong("q", text, say("expected_words", ranking.MaxText))
 	}
-	collection := q.values.Get("collection")
-	if collection != "" && !validPart(collection) {
-		q.wrong("collection", collection, say("expected_collection"))
+	search := records.Query{Words: ranking.TextQuery(text), Collection: q.values.Get("collection"), Language: q.values.Get("language"), MediaType: q.values.Get("media")}
+	if search.Collection != "" && !validPart(search.Collection) {
+		q.wrong("collection", search.Collection, say("expected_collection"))
+	}
+	if search.Language != "" && !records.ValidLanguage(search.Language) {
+		q.wrong("language", search.Language, say("expected_language"))
+	}
+	if search.MediaType != "" && !records.ValidMediaType(search.MediaType) {
+		q.wrong("media", search.MediaType, say("expected_media_type"))
 	}
 	s.answer(w, r, &q, func(ctx context.Context) (any, error) {
-		page, err := records.Search(ctx, s.db, ranking.TextQuery(text), collection, limit, records.Cursor(q.values.Get("cursor")))
+		page, err := records.Search(ctx, s.db, search, limit, records.Cursor(q.values.Get("cursor")))
 		return matchesJSON{text, orEmpty(page.Matches), page.Truncated, page.Next}, err
 	})
 }

@@ -144,6 +144,10 @@ func TestAPIReadsRecords(t *testing.T) {
 	found = decode[matchesJSON](r, http.StatusOK, r.do(http.MethodGet, "/api/v1/search?q=HERON+thre&collection="+treeCollection))
 	require.Equal(t, []string{treeURI("three"), "three heron"}, []string{found.Records[0].URI, found.Records[0].Text})
 	require.Len(t, found.Records, 1)
+	r.exec(`UPDATE record_texts SET words = words || $$'=language=de' '=media=audio'$$::tsvector WHERE rkey = 'two'`)
+	found = decode[matchesJSON](r, http.StatusOK, r.do(http.MethodGet, "/api/v1/search?q=heron&language=de&media=audio"))
+	require.Equal(t, []string{treeURI("two")}, []string{found.Records[0].URI})
+	require.Len(t, found.Records, 1)
 
 	for _, form := range []string{aliceDID + "/" + treeCollection + "/one", url.PathEscape(treeURI("one")), "at:/" + aliceDID + "/" + treeCollection + "/one"} {
 		g := decode[graphJSON](r, http.StatusOK, r.do(http.MethodGet, "/api/v1/graph/"+form+"?depth=2"))
@@ -155,7 +159,7 @@ func TestAPIReadsRecords(t *testing.T) {
 
 	for target, want := range map[string]string{
 		base + "gone": "was deleted", base + "never": "is not stored", base + "one?limit=201": "from 1 to 200", base + "one?x=1": "unknown parameter",
-		"/api/v1/records/" + treeCollection + "?cursor=x": "cursor", "/api/v1/search": "q is", "/api/v1/search?q=" + strings.Repeat("x", 201): "200 characters", "/api/v1/search?q=a%00": "zero character",
+		"/api/v1/records/" + treeCollection + "?cursor=x": "cursor", "/api/v1/search": "q is", "/api/v1/search?q=" + strings.Repeat("x", 201): "200 characters", "/api/v1/search?q=a%00": "zero character", "/api/v1/search?q=a&language=x": "a language", "/api/v1/search?q=a&media=a/": "a media type",
 		"/api/v1/graph/alice.example/" + treeCollection + "/one": "at-uri", "/api/v1/graph/x?depth=7": "from 1 to 6", "/api/v1/paths?from=x": "at-uri", "/api/v1/graph/" + aliceDID + "/a/b/c": "at-uri",
 	} {
 		rec := r.do(http.MethodGet, target)

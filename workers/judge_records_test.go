@@ -248,7 +248,7 @@ func histories(did string) (all []change, want []string) {
 		return schema.Key{Collection: collection, DID: did, Rkey: tidOf(n)}
 	}
 
-	text := add(expressions, `,"id":"x","kind":"document","text":"a long text"`)
+	text := add(expressions, `,"id":"x","kind":"document","languages":["de-CH"],"text":"a long text"`)
 	corpus := add(corpora, `,"name":"c"`)
 	expect(text, "valid projected")
 	expect(corpus, "valid projected")
@@ -334,7 +334,7 @@ func TestOrderOfArrivalChangesNothing(t *testing.T) {
 	slices.Sort(want)
 	require.Equal(t, want, strs(t, b.pool, states))
 	require.Zero(t, count(t, b.pool, `SELECT count(*) FROM verdicts AS v WHERE NOT EXISTS (SELECT FROM records AS r WHERE (r.collection, r.did, r.rkey, r.cid) = (v.collection, v.did, v.rkey, v.cid))`))
-	require.Equal(t, orders, count(t, b.pool, `SELECT count(*) FROM record_texts WHERE words @@ 'long'::tsquery`))
+	require.Equal(t, orders, count(t, b.pool, `SELECT count(*) FROM record_texts WHERE words @@ $$long & '=language=de'$$::tsquery`))
 	require.Equal(t, []string{"A:x\na long text"}, strs(t, b.pool, `SELECT DISTINCT 'A:' || text FROM record_texts WHERE words @@ 'x:A & long:D & text:D & !document'::tsquery`), "the identifier must be indexed as the record's name")
 }
 

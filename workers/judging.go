@@ -10,6 +10,7 @@ import (
 	"github.com/weir-social/weir/lexicon"
 	"github.com/weir-social/weir/lexicon/rules"
 	"github.com/weir-social/weir/ranking"
+	"github.com/weir-social/weir/records"
 	"github.com/weir-social/weir/schema"
 	"github.com/weir-social/weir/verdict"
 )
@@ -218,6 +219,7 @@ func (j *judging) settle(r *judgedRecord) {
 	names := textOf(called, mostText)
 	text := textOf(others, mostText-len(names))
 	result.Names, result.Words = ranking.WordsOf(names, mostText), ranking.WordsOf(text, mostText)
+	result.Filters = records.Filters(r.Root)
 	if result.Text = names; names != "" && text != "" {
 		result.Text += "\n"
 	}

@@ -88,7 +88,7 @@ CREATE INDEX record_texts_words ON record_texts USING gin (words) WITH (gin_pend
 
 COMMENT ON TABLE  record_texts IS 'What people wrote in the projected records and look for: the fields that the rules of the namespace name, or else all strings that the schema declares without a format and without a list of values. A record without any has no row.';
 COMMENT ON COLUMN record_texts.text IS 'The texts, a line each: what the record is called, and then the rest, both in the order of the record. The first 64 KiB.';
-COMMENT ON COLUMN record_texts.words IS 'The words of the text; those that say what the record is called have the weight A. Workers make them: Postgres'' parser depends on the locale.';
+COMMENT ON COLUMN record_texts.words IS 'The words of the text; those that say what the record is called have the weight A. A language or a media type that the record declares is a word that begins with =. Workers make them: Postgres'' parser depends on the locale.';
 
 CREATE TABLE parked (
     collection    text COLLATE "C" NOT NULL,
