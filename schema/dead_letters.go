@@ -5,7 +5,6 @@ import (
 	"context"
 	"crypto/sha256"
 	"fmt"
-	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -199,16 +198,6 @@ func (d *DeadLetter) args(stream string) []any {
 	return []any{d.hash(), d.Stage, stream, Text(d.Key.Collection), Text(d.Key.DID), Text(d.Key.Rkey), Text(d.Cause), Text(d.Path),
 		Text(d.Expected), Text(d.Received), raw, int64(len(d.Raw)), d.At, Text(d.why()),
 		counted[:], maxPerAccount, maxLarge, cutRaw, d.Rev, d.Wire, d.Projection, cmp.Or(d.Class, ClassPermanent), d.Position}
-}
-
-// Text makes an untrusted string storable: valid UTF-8, without NUL, of limited
-// length.
-func Text(s string) string {
-	const limit = 2000
-	if len(s) > limit {
-		s = s[:limit] + "…"
-	}
-	return strings.ReplaceAll(strings.ToValidUTF8(s, "\uFFFD"), "\x00", "\uFFFD")
 }
 
 // Stages returns the stages of dead letters, in the order in which an input passes

@@ -3,6 +3,7 @@ package schema
 import (
 	"context"
 	"fmt"
+	"strings"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgtype"
@@ -68,4 +69,14 @@ func Columns(n int, key func(i int) Key) (collection, did, rkey pgtype.FlatArray
 		c.set(i, key(i))
 	}
 	return c.collection, c.did, c.rkey
+}
+
+// Text makes an untrusted string storable: valid UTF-8, without NUL, of limited
+// length.
+func Text(s string) string {
+	const limit = 2000
+	if len(s) > limit {
+		s = s[:limit] + "…"
+	}
+	return strings.ReplaceAll(strings.ToValidUTF8(s, "\uFFFD"), "\x00", "\uFFFD")
 }
