@@ -28,6 +28,7 @@ const (
 // field is storable; none is safe in HTML.
 type Profile struct {
 	DID, Handle, DisplayName, Avatar string
+	Withheld                         bool // the account asks not to be shown to people who are not logged in
 }
 
 // ResolveHandle returns the DID of a handle.

@@ -146,6 +146,25 @@ func TestStarterPackList(t *testing.T) {
 	}
 }
 
+// TestOwnLabelWithholdsAProfile has servers send labels of every shape: only one that the account has put on
+// itself counts.
+func TestOwnLabelWithholdsAProfile(t *testing.T) {
+	t.Parallel()
+	own := `{"src":"` + alice + `","val":"!no-unauthenticated"}`
+	for labels, withheld := range map[string]bool{
+		`[` + own + `]`: true, `[null,1,{"val":1},` + strings.Repeat(`{"src":"`+alice+`","val":"x"},`, 3000) + own + `]`: true,
+		`[]`: false, `null`: false, `{}`: false, `"!no-unauthenticated"`: false, own: false, `[[` + own + `]]`: false, `[{"src":"` + bob + `","val":"!no-unauthenticated"}]`: false,
+		`[{"src":["` + alice + `"],"val":"!no-unauthenticated"}]`: false,
+	} {
+		base, _ := serve(t, func(w http.ResponseWriter, _ *http.Request, _ int) {
+			reply(w, 200, `{"profiles":[{"did":"`+alice+`","labels":`+labels+`}]}`)
+		})
+		page, err := newClient(t, base, nil).Profiles(t.Context(), []string{alice})
+		require.NoError(t, err)
+		require.Equal(t, []bluesky.Profile{{DID: alice, Withheld: withheld}}, page, "%.200s", labels)
+	}
+}
+
 func TestUnknownProfilesAreOmitted(t *testing.T) {
 	t.Parallel()
 	base, j := serve(t, func(w http.ResponseWriter, _ *http.Request, _ int) {

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"io"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -106,6 +107,11 @@ func readProfile(v jsontext.Value) (Profile, bool) {
 	if avatar := text(fields["avatar"]); isWebURL(avatar) {
 		p.Avatar = avatar
 	}
+	labels, _ := items(fields["labels"])
+	p.Withheld = slices.ContainsFunc(labels, func(v jsontext.Value) bool {
+		label, err := readObject(v)
+		return err == nil && text(label["val"]) == "!no-unauthenticated" && text(label["src"]) == p.DID
+	})
 	return p, true
 }
 

@@ -9,8 +9,8 @@ import (
 	"github.com/weir-social/weir/schema"
 )
 
-// readBy finds the links that the account of the query shares. It uses only the ledger,
-// so pending changes do not affect it.
+// readBy finds the links that the account of the query shares; none if it is withheld. It uses
+// only the ledger, so pending changes do not affect it.
 func (r *reader) readBy(ctx context.Context) (err error) {
 	if r.q.By == "" {
 		return nil
@@ -23,7 +23,7 @@ func (r *reader) readBy(ctx context.Context) (err error) {
 	sql := `
 SELECT DISTINCT s.link_id
 FROM shares AS s
-WHERE s.did = ANY ($1) AND s.shared_at > $2 AND s.shared_at <= $3 AND ($4::text[] IS NULL OR s.how = ANY ($4)) AND` + living + `AND` + eligible("s.did", "$5") + `
+WHERE s.did = ANY ($1) AND s.shared_at > $2 AND s.shared_at <= $3 AND ($4::text[] IS NULL OR s.how = ANY ($4)) AND` + living + `AND` + eligible("s.did", "$5") + `AND NOT` + schema.Withheld("s.did") + `
 ORDER BY s.link_id`
 	r.by, err = schema.All(ctx, r.tx, "find the links of the account", pgx.RowTo[int64], sql, dids, r.from(), r.q.until(), r.q.ways(), r.state.Watching)
 	r.by = nonNil(r.by)

@@ -1,6 +1,8 @@
 package ranking_test
 
 import (
+	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -61,4 +63,39 @@ func TestUnwillingAccountCountsWhereItIsFollowed(t *testing.T) {
 	_, err = apply(t.Context(), pool, lease, schema.Batch{Deletions: []schema.Deletion{{Key: k, Rev: "4", At: now}}})
 	require.NoError(t, err)
 	is(both+" 2", one+" 1")
+}
+
+// TestStoredProfileWithholdsItsAccount stores profiles with labels of every shape: the account is shown to
+// strangers unless it has labelled itself so, from the transaction that stores the profile.
+func TestStoredProfileWithholdsItsAccount(t *testing.T) {
+	t.Parallel()
+	pool := schematest.New(t)
+	lease := take(t, pool, "me")
+	share(t, pool, "did:plc:a", "1", "https://a.example/", time.Now().Add(-time.Minute), ranking.Card{})
+	execute(t, pool, `INSERT INTO accounts (did, handle, avatar) VALUES ('did:plc:a', 'a.example', 'https://x.example/')`)
+	k := schema.Key{Collection: "app.bsky.actor.profile", DID: "did:plc:a", Rkey: "self"}
+	many := strings.Repeat(`{"val": "x"}, `, 5000)
+	for i, c := range []struct {
+		labels   string
+		withheld bool
+	}{
+		{`{"values": [{"val": "!no-unauthenticated"}]}`, true},
+		{`null`, false},
+		{`{"$type": "com.atproto.label.defs#selfLabels", "values": [` + many + `null, 1, "x", [], {"val": null}, {"val": "!no-unauthenticated"}]}`, true},
+		{`"!no-unauthenticated"`, false},
+		{`{"values": [` + many + `{"val": {"!no-unauthenticated": "!no-unauthenticated"}}, {"val": 7}, {}]}`, false},
+		{`{"values": null}`, false},
+	} {
+		rev := strconv.Itoa(i + 1)
+		_, err := apply(t.Context(), pool, lease, schema.Batch{Writes: []schema.Write{{Key: k, Rev: rev, CID: rev, CreatedAt: time.Now(), Record: []byte(`{"labels": ` + c.labels + `}`)}}})
+		require.NoError(t, err, c.labels)
+		page, err := ranking.Trending(t.Context(), pool, ranking.Query{Window: time.Hour, Limit: 1})
+		require.NoError(t, err)
+		want := ranking.Face{DID: "did:plc:a", Handle: "a.example", Avatar: "https://x.example/", Network: ranking.Bluesky}
+		if c.withheld {
+			want = ranking.Face{DID: "did:plc:a", Withheld: true, Network: ranking.Bluesky}
+		}
+		require.Equal(t, []ranking.Face{want}, page.Links[0].Faces, "%.200s", c.labels)
+		require.Equal(t, 1, page.Links[0].Sharers)
+	}
 }

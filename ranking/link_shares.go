@@ -43,20 +43,22 @@ type LinkQuery struct {
 
 // LinkShare is a share of a link.
 type LinkShare struct {
-	DID         string    `json:"did"`
-	Network     Network   `json:"network"`
-	Handle      string    `json:"handle,omitempty"`
-	Unverified  bool      `json:"unverified,omitempty"` // others may claim the handle too
-	DisplayName string    `json:"display_name,omitempty"`
-	How         string    `json:"how"`
-	SharedAt    time.Time `json:"shared_at"`         // of a waiting share: since when it waits
-	URI         string    `json:"uri"`               // AT-URI of the record
-	Subject     string    `json:"subject,omitempty"` // AT-URI of the post that is quoted or reposted
-	Named       string    `json:"named,omitempty"`   // the URL of the link that the record names, if that is merged into this one
-	SubjectBy   string    `json:"subject_handle,omitempty"`
-	Text        string    `json:"text,omitempty"` // of the post, or of the reposted one, while that is stored
-	Counts      bool      `json:"counts"`
-	Why         Reason    `json:"why,omitempty"` // why the share does not count
+	DID             string    `json:"did"`
+	Network         Network   `json:"network"`
+	Handle          string    `json:"handle,omitempty"`
+	Unverified      bool      `json:"unverified,omitempty"` // others may claim the handle too
+	DisplayName     string    `json:"display_name,omitempty"`
+	How             string    `json:"how"`
+	SharedAt        time.Time `json:"shared_at"`         // of a waiting share: since when it waits
+	URI             string    `json:"uri"`               // AT-URI of the record
+	Subject         string    `json:"subject,omitempty"` // AT-URI of the post that is quoted or reposted
+	Named           string    `json:"named,omitempty"`   // the URL of the link that the record names, if that is merged into this one
+	SubjectBy       string    `json:"subject_handle,omitempty"`
+	SubjectWithheld bool      `json:"subject_withheld,omitempty"` // the author of that post is not shown to strangers
+	Text            string    `json:"text,omitempty"`             // of the post, or of the reposted one, while that is stored
+	Withheld        bool      `json:"withheld,omitempty"`         // the account is not shown to strangers
+	Counts          bool      `json:"counts"`
+	Why             Reason    `json:"why,omitempty"` // why the share does not count
 
 	record, subject schema.Key
 	named           int64
@@ -182,13 +184,13 @@ WITH page AS MATERIALIZED (
 )
 SELECT s.did, coalesce(a.handle, ''), coalesce(a.handle_claimed AND a.handle <> '', false), coalesce(a.display_name, ''), s.collection, s.rkey, s.how, s.shared_at, coalesce(s.subject_did, ''), coalesce(s.subject_collection, ''), coalesce(s.subject_rkey, ''), ` + subjectBy("s.subject_did") + `,
        coalesce(` + notCounted + `, CASE WHEN (s.shared_at, s.collection, s.rkey, s.named_id) < (p.shared_at, p.collection, p.rkey, p.named_id) THEN 'same_person' ELSE '' END),
-       s.named_id, CASE WHEN s.named_id <> s.link_id THEN (SELECT l.url FROM links AS l WHERE l.id = s.named_id) ELSE '' END
+       s.named_id, CASE WHEN s.named_id <> s.link_id THEN (SELECT l.url FROM links AS l WHERE l.id = s.named_id) ELSE '' END,` + schema.Withheld("s.did") + `,` + schema.Withheld("s.subject_did") + `
 FROM page AS s
 JOIN people AS p ON p.did = s.did
 LEFT JOIN LATERAL (SELECT nullif(a.handle, 'handle.invalid') AS handle, a.handle_claimed, a.display_name, a.status, a.did, a.not_recommended FROM accounts AS a WHERE a.did = s.did LIMIT 1) AS a ON true
 ORDER BY s.shared_at DESC, s.did DESC, s.collection DESC, s.rkey DESC, s.named_id DESC`
 	return schema.All(ctx, r.tx, "read the shares of a link", func(row pgx.CollectableRow) (s LinkShare, err error) {
-		err = row.Scan(&s.DID, &s.Handle, &s.Unverified, &s.DisplayName, &s.record.Collection, &s.record.Rkey, &s.How, &s.SharedAt, &s.subject.DID, &s.subject.Collection, &s.subject.Rkey, &s.SubjectBy, &s.Why, &s.named, &s.Named)
+		err = row.Scan(&s.DID, &s.Handle, &s.Unverified, &s.DisplayName, &s.record.Collection, &s.record.Rkey, &s.How, &s.SharedAt, &s.subject.DID, &s.subject.Collection, &s.subject.Rkey, &s.SubjectBy, &s.Why, &s.named, &s.Named, &s.Withheld, &s.SubjectWithheld)
 		return s.complete(), err
 	}, sql, r.args(r.of.ID, after.At, after.Record.DID, after.Record.Collection, after.Record.Rkey, after.Named, limit)...)
 }
@@ -200,7 +202,7 @@ SELECT w.did, coalesce(a.handle, ''), coalesce(a.handle_claimed AND a.handle <> 
        CASE WHEN w.collection IN ('app.bsky.feed.repost', 'nostr.6', 'nostr.16') THEN 'repost' ELSE 'quote' END, w.since, w.for_did, w.for_collection, w.for_rkey, ` + subjectBy("w.for_did") + `,
        CASE WHEN a.status <> 'active' THEN 'hidden'
             WHEN $9::boolean AND NOT EXISTS (SELECT FROM watch_members AS m WHERE m.did = w.did AND ($10::bigint[] IS NULL OR m.watch_id = ANY ($10))) THEN 'not_followed'
-            WHEN EXISTS (SELECT FROM accounts AS b WHERE b.did = w.for_did AND b.status <> 'active') THEN 'subject_hidden' ELSE 'waiting' END
+            WHEN EXISTS (SELECT FROM accounts AS b WHERE b.did = w.for_did AND b.status <> 'active') THEN 'subject_hidden' ELSE 'waiting' END,` + schema.Withheld("w.did") + `,` + schema.Withheld("w.for_did") + `
 FROM (
     SELECT DISTINCT coalesce(s.subject_did, s.did) AS did, CASE WHEN s.subject_did IS NULL THEN s.collection ELSE s.subject_collection END AS collection,
            coalesce(s.subject_rkey, s.rkey) AS rkey
@@ -219,7 +221,7 @@ LEFT JOIN LATERAL (SELECT nullif(a.handle, 'handle.invalid') AS handle, a.handle
 ORDER BY w.for_did, w.for_collection, w.for_rkey, w.did, w.collection, w.rkey
 LIMIT $8`
 	return schema.All(ctx, r.tx, "read what waits for a link", func(row pgx.CollectableRow) (s LinkShare, err error) {
-		err = row.Scan(&s.DID, &s.Handle, &s.Unverified, &s.DisplayName, &s.record.Collection, &s.record.Rkey, &s.How, &s.SharedAt, &s.subject.DID, &s.subject.Collection, &s.subject.Rkey, &s.SubjectBy, &s.Why)
+		err = row.Scan(&s.DID, &s.Handle, &s.Unverified, &s.DisplayName, &s.record.Collection, &s.record.Rkey, &s.How, &s.SharedAt, &s.subject.DID, &s.subject.Collection, &s.subject.Rkey, &s.SubjectBy, &s.Why, &s.Withheld, &s.SubjectWithheld)
 		s.waits = true
 		return s.complete(), err
 	}, sql, r.of.ID, after.Subject.DID, after.Subject.Collection, after.Subject.Rkey, after.Record.DID, after.Record.Collection, after.Record.Rkey, limit, r.state.Watching, r.watches)
@@ -230,7 +232,7 @@ func subjectBy(did string) string {
 	return `coalesce((SELECT b.handle FROM accounts AS b WHERE b.did = ` + did + ` AND b.status = 'active' AND NOT b.handle_claimed), '')`
 }
 
-// complete sets the fields that follow from the others. A hidden account keeps only its DID.
+// complete sets the fields that follow from the others. A hidden or withheld account keeps only its DID.
 func (s LinkShare) complete() LinkShare {
 	s.record.DID, s.Network = s.DID, NetworkOf(s.DID)
 	s.URI = s.record.URI()
@@ -238,13 +240,24 @@ func (s LinkShare) complete() LinkShare {
 		s.Subject = s.subject.URI()
 	}
 	s.Counts = s.Why == Counts
-	if s.Why == Hidden {
+	if s.Why == Hidden || s.Withheld {
 		s.Handle, s.Unverified, s.DisplayName = "", false, ""
+	}
+	if s.SubjectWithheld {
+		s.SubjectBy = ""
 	}
 	return s
 }
 
-// addTexts adds the texts of posts, except those of hidden accounts.
+// withoutText reports whether the account whose text the share has is hidden or withheld.
+func (s *LinkShare) withoutText() bool {
+	if s.How == "repost" && s.SubjectWithheld || s.How != "repost" && s.Withheld {
+		return true
+	}
+	return s.Why == Hidden || s.Why == SubjectHidden
+}
+
+// addTexts adds the texts of posts, except those of hidden or withheld accounts.
 func (r *linkReader) addTexts(ctx context.Context, shares []LinkShare) error {
 	of := func(s *LinkShare) schema.Key {
 		if s.How == "repost" {
@@ -255,7 +268,7 @@ func (r *linkReader) addTexts(ctx context.Context, shares []LinkShare) error {
 	var keys, notes []schema.Key
 	for i := range shares {
 		switch key := of(&shares[i]); {
-		case shares[i].Why == Hidden, shares[i].Why == SubjectHidden:
+		case shares[i].withoutText():
 		case key.Collection == schema.PostCollection:
 			keys = append(keys, key)
 		case key.Collection == NoteCollection, key.Collection == ArticleCollection:
@@ -270,7 +283,7 @@ func (r *linkReader) addTexts(ctx context.Context, shares []LinkShare) error {
 		return err
 	}
 	for i := range shares {
-		if s := &shares[i]; s.Why != Hidden && s.Why != SubjectHidden {
+		if s := &shares[i]; !s.withoutText() {
 			s.Text = texts[of(s)]
 		}
 	}

@@ -50,10 +50,10 @@ func membersOf(link string) string {
 	return `ARRAY(SELECT ` + link + ` UNION ALL SELECT m.id FROM links AS m WHERE m.merged_into = ` + link + `)`
 }
 
-// stored is a condition: the post or the note of the share s is stored.
-const stored = `CASE s.collection
+// stored is a condition: the post or the note of the share s is stored, and shown to strangers.
+var stored = `CASE s.collection
     WHEN 'app.bsky.feed.post' THEN EXISTS (SELECT FROM posts AS p WHERE p.collection = 'app.bsky.feed.post' AND p.did = s.did AND p.rkey = s.rkey)
-    ELSE EXISTS (SELECT FROM records_other AS p WHERE p.collection = s.collection AND p.did = s.did AND p.rkey = s.rkey) END`
+    ELSE EXISTS (SELECT FROM records_other AS p WHERE p.collection = s.collection AND p.did = s.did AND p.rkey = s.rkey) END AND NOT` + schema.Withheld("s.did")
 
 // searched is the text of the query, in the form that matches needs.
 type searched struct {

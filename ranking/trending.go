@@ -83,6 +83,7 @@ type Face struct {
 	Unverified  bool    `json:"unverified,omitempty"` // others may claim the handle too
 	DisplayName string  `json:"display_name,omitempty"`
 	Avatar      string  `json:"avatar,omitempty"`
+	Withheld    bool    `json:"withheld,omitempty"` // the account is not shown to strangers: it has only a DID
 	Network     Network `json:"network"`
 }
 

@@ -96,7 +96,7 @@ WITH RECURSIVE walk AS (
                         CASE WHEN o.to_did IS NULL THEN '' ELSE ` + name("r.did", "r.collection", "r.rkey") + ` END, r.path,
                         o.to_did IS NULL OR r.path LIKE '%/target/recordRef', coalesce(o.to_did, r.did), r.n
                  FROM (SELECT r.*, row_number() OVER () AS n FROM record_refs AS r
-                       WHERE r.to_did = f.did AND r.to_collection = f.collection AND r.to_rkey = f.rkey AND NOT ` + hidden("r.did") + ` LIMIT $4 + 1) AS r
+                       WHERE r.to_did = f.did AND r.to_collection = f.collection AND r.to_rkey = f.rkey AND` + shown("r.did") + ` LIMIT $4 + 1) AS r
                  LEFT JOIN LATERAL (
                      SELECT o.to_did, o.to_collection, o.to_rkey FROM record_refs AS o
                      WHERE ` + ends("r.path") + ` AND ` + ends("o.path") + ` AND o.did = r.did AND o.collection = r.collection AND o.rkey = r.rkey AND o.to_rkey IS NOT NULL
@@ -104,7 +104,7 @@ WITH RECURSIVE walk AS (
                      LIMIT 1
                  ) AS o ON true)
             ) AS e
-            WHERE NOT ` + hidden("e.other") + `
+            WHERE` + shown("e.other") + `
             LIMIT w.remaining + 1
         )
         SELECT count(*) AS visited, coalesce(bool_or(v.n > $4), false) AS cut,
@@ -210,8 +210,8 @@ func describe(ctx context.Context, db DB, g *Graph) error {
 	for i := range g.Nodes {
 		nodes[i] = keyOf(g.Nodes[i].URI)
 	}
-	const about = `
-SELECT ` + state + `, coalesce((SELECT v.verdict FROM verdicts AS v WHERE v.did = k.did AND v.collection = k.collection AND v.rkey = k.rkey), ''),
+	about := `
+SELECT ` + state() + `, coalesce((SELECT v.verdict FROM verdicts AS v WHERE v.did = k.did AND v.collection = k.collection AND v.rkey = k.rkey), ''),
        coalesce((SELECT left(t.text, 200) FROM record_texts AS t WHERE t.did = k.did AND t.collection = k.collection AND t.rkey = k.rkey), '')
 FROM unnest($1::text[], $2::text[], $3::text[]) WITH ORDINALITY AS k (collection, did, rkey, n)
 ORDER BY k.n`

@@ -98,7 +98,7 @@ func List(ctx context.Context, db DB, collection string, limit int, after Cursor
 	sql := `
 SELECT r.did, r.rkey, r.indexed_at
 FROM records AS r
-WHERE r.collection = $1 AND (r.indexed_at, r.did, r.rkey) < ($2, $3, $4) AND NOT ` + hidden("r.did") + `
+WHERE r.collection = $1 AND (r.indexed_at, r.did, r.rkey) < ($2, $3, $4) AND` + shown("r.did") + `
 ORDER BY r.indexed_at DESC, r.did DESC, r.rkey DESC
 LIMIT $5`
 	found, err := schema.All(ctx, db, "list the records of "+collection, func(row pgx.CollectableRow) (p position, err error) {

@@ -14,7 +14,7 @@ const (
 	Stored  = "stored"
 	Deleted = "deleted" // it was stored or seen, and its author deleted it
 	Missing = "missing" // Weir has never stored it, or no longer does
-	Hidden  = "hidden"  // its account is deactivated, suspended or the like
+	Hidden  = "hidden"  // its account is deactivated, suspended or the like, or not shown to strangers
 )
 
 // A Detail is a record with everything that is stored about it.
@@ -65,17 +65,19 @@ type Referrers struct {
 
 // Status returns the state of a record: Stored, Deleted, Missing or Hidden.
 func Status(ctx context.Context, db DB, k schema.Key) (string, error) {
-	const sql = `SELECT ` + state + ` FROM (VALUES ($1::text, $2::text, $3::text)) AS k (collection, did, rkey)`
+	sql := `SELECT ` + state() + ` FROM (VALUES ($1::text, $2::text, $3::text)) AS k (collection, did, rkey)`
 	return schema.One(ctx, db, "look for the record", pgx.RowTo[string], sql, k.Collection, k.DID, k.Rkey)
 }
 
 // state is the state of the record with the key k.
-const state = `CASE
-        WHEN EXISTS (SELECT FROM accounts AS a WHERE a.did = k.did AND a.status <> 'active') THEN 'hidden'
+func state() string {
+	return `CASE
+        WHEN NOT (` + shown("k.did") + `) THEN 'hidden'
         WHEN EXISTS (SELECT FROM records AS r WHERE r.collection = k.collection AND r.did = k.did AND r.rkey = k.rkey) THEN 'stored'
         WHEN EXISTS (SELECT FROM tombstones AS d WHERE d.collection = k.collection AND d.did = k.did AND d.rkey = k.rkey) THEN 'deleted'
         ELSE 'missing'
     END`
+}
 
 // Find returns a record, or schema.ErrNoRows.
 func Find(ctx context.Context, db DB, k schema.Key) (Record, error) {
@@ -123,9 +125,9 @@ func ReadReferences(ctx context.Context, db DB, k schema.Key, limit int, after C
 			return page, err
 		}
 	}
-	const sql = `
+	sql := `
 SELECT k.path, k.kind, k.target, coalesce('at://' || k.did || '/' || k.collection || '/' || k.rkey, ''), coalesce(k.cid, ''),
-       CASE WHEN k.rkey IS NULL THEN '' ELSE ` + state + ` END, k.dangling, k.declared
+       CASE WHEN k.rkey IS NULL THEN '' ELSE ` + state() + ` END, k.dangling, k.declared
 FROM (
     SELECT r.path, r.kind, r.target, r.to_collection AS collection, r.to_did AS did, r.to_rkey AS rkey, r.cid, r.dangling, r.declared
     FROM record_refs AS r
@@ -156,7 +158,7 @@ func ReadReferrers(ctx context.Context, db DB, k schema.Key, limit int, after Cu
 	sql := `
 SELECT r.collection, r.did, r.rkey, r.path, r.kind
 FROM record_refs AS r
-WHERE r.to_did = $1 AND r.to_collection = $2 AND r.to_rkey = $3 AND (r.did, r.collection, r.rkey, r.path COLLATE "C") > ($4, $5, $6, $7) AND NOT ` + hidden("r.did") + `
+WHERE r.to_did = $1 AND r.to_collection = $2 AND r.to_rkey = $3 AND (r.did, r.collection, r.rkey, r.path COLLATE "C") > ($4, $5, $6, $7) AND` + shown("r.did") + `
 ORDER BY r.did, r.collection, r.rkey, r.path COLLATE "C"
 LIMIT $8`
 	page.List, err = schema.All(ctx, db, "read the referrers of a record", func(row pgx.CollectableRow) (r Referrer, err error) {
@@ -175,17 +177,18 @@ LIMIT $8`
 // An Account is the owner of records.
 type Account struct {
 	DID    string
-	Status string // "active", or why its records are hidden
+	Status string // "active", "withheld", or another reason why its records are hidden
 }
 
 // FindAccount returns the account with a DID or a handle. An account that Weir does not know
 // is active. For an unknown handle it returns schema.ErrNoRows.
 func FindAccount(ctx context.Context, db DB, identifier string) (Account, error) {
-	const byDID = `SELECT k.did, coalesce((SELECT a.status FROM accounts AS a WHERE a.did = k.did), 'active') FROM (VALUES ($1::text)) AS k (did)`
-	const byHandle = `SELECT k.did, k.status FROM accounts AS k JOIN (` + schema.HandleOwner + `) AS o ON o.did = k.did`
-	sql := byHandle
+	did := schema.HandleOwner
 	if len(identifier) > 4 && identifier[:4] == "did:" {
-		sql = byDID
+		did = `SELECT $1::text AS did`
 	}
+	sql := `
+SELECT k.did, CASE WHEN coalesce(a.status, 'active') = 'active' AND` + schema.Withheld("k.did") + `THEN 'withheld' ELSE coalesce(a.status, 'active') END
+FROM (` + did + `) AS k LEFT JOIN accounts AS a ON a.did = k.did`
 	return schema.One(ctx, db, "find the account", pgx.RowToStructByPos[Account], sql, identifier)
 }

@@ -56,7 +56,7 @@ WITH found AS MATERIALIZED (
     LIMIT $3 + 1
 ), page AS (
     SELECT f.* FROM found AS f
-    WHERE (f.rank, f.did, f.collection, f.rkey) < ($4, $5, $6, $7) AND NOT ` + hidden("f.did") + `
+    WHERE (f.rank, f.did, f.collection, f.rkey) < ($4, $5, $6, $7) AND` + shown("f.did") + `
     ORDER BY f.rank DESC, f.did DESC, f.collection DESC, f.rkey DESC
     LIMIT $8
 )

@@ -15,15 +15,15 @@ import (
 // account is counted once per by, even if a page is read twice.
 func AddListingMembers(ctx context.Context, tx pgx.Tx, job int64, by string, members []Member) error {
 	const sql = `
-INSERT INTO listing_members AS l (job_id, degree, did, handle, display_name, avatar, last_by)
-SELECT DISTINCT ON (m.did) $1, CASE WHEN $2 = '' THEN 1 ELSE 2 END, m.did, m.handle, m.name, m.avatar, $2
-FROM unnest($3::text[], $4::text[], $5::text[], $6::text[]) AS m (did, handle, name, avatar)
+INSERT INTO listing_members AS l (job_id, degree, did, handle, display_name, avatar, withheld, last_by)
+SELECT DISTINCT ON (m.did) $1, CASE WHEN $2 = '' THEN 1 ELSE 2 END, m.did, m.handle, m.name, m.avatar, m.withheld, $2
+FROM unnest($3::text[], $4::text[], $5::text[], $6::text[], $7::boolean[]) AS m (did, handle, name, avatar, withheld)
 ORDER BY m.did
 ON CONFLICT (job_id, degree, did) DO UPDATE
 SET times = l.times + 1, last_by = excluded.last_by
 WHERE l.last_by <> excluded.last_by`
-	did, handle, name, avatar := memberColumns(members)
-	if _, err := tx.Exec(ctx, sql, job, by, did, handle, name, avatar); err != nil {
+	did, handle, name, avatar, withheld := memberColumns(members)
+	if _, err := tx.Exec(ctx, sql, job, by, did, handle, name, avatar, withheld); err != nil {
 		return fmt.Errorf("store the accounts of the listing of job %d: %w", job, err)
 	}
 	return nil
@@ -55,7 +55,7 @@ func NextListingMember(ctx context.Context, tx pgx.Tx, job int64, after string) 
 // at least atLeast of them.
 func ListingMembers(ctx context.Context, tx pgx.Tx, job int64, degree, atLeast int) ([]Member, error) {
 	const sql = `
-SELECT did, handle, display_name, avatar FROM listing_members
+SELECT did, handle, display_name, avatar, withheld FROM listing_members
 WHERE job_id = $1 AND degree = $2 AND times >= $3
 ORDER BY did`
 	return All(ctx, tx, fmt.Sprintf("read the listing of job %d", job), pgx.RowToStructByPos[Member], sql, job, degree, atLeast)
@@ -136,12 +136,12 @@ SELECT synced_at IS NULL FROM watches
 WHERE id = $1 AND target = $2 AND kind = $3 AND at_least = $4 AND (synced_at IS NULL OR synced_at <= $5 OR synced_at > clock_timestamp())`
 
 // memberColumns returns the members as one array per column, for unnest.
-func memberColumns(members []Member) (did, handle, name, avatar pgtype.FlatArray[string]) {
+func memberColumns(members []Member) (did, handle, name, avatar pgtype.FlatArray[string], withheld pgtype.FlatArray[bool]) {
 	n := len(members)
 	did, handle = make(pgtype.FlatArray[string], n), make(pgtype.FlatArray[string], n)
-	name, avatar = make(pgtype.FlatArray[string], n), make(pgtype.FlatArray[string], n)
+	name, avatar, withheld = make(pgtype.FlatArray[string], n), make(pgtype.FlatArray[string], n), make(pgtype.FlatArray[bool], n)
 	for i, m := range members {
-		did[i], handle[i], name[i], avatar[i] = m.DID, m.Handle, Text(m.DisplayName), Text(m.Avatar)
+		did[i], handle[i], name[i], avatar[i], withheld[i] = m.DID, m.Handle, Text(m.DisplayName), Text(m.Avatar), m.Withheld
 	}
-	return did, handle, name, avatar
+	return did, handle, name, avatar, withheld
 }

@@ -32,7 +32,7 @@ func writtenTables() []string {
 		"accounts", "alerts", "api_schedule", "api_slots", "archive_open", "archive_snapshots", "archived_ids", "archived_ids_default", "audit_faults",
 		"audits", "chains", "dead_letters", "deleted_records", "expirations", "forgotten", "gap_backfills", "gaps", "histories",
 		"history_accounts", "history_listings", "lexicons", "listing_members", "nostr_authors", "nostr_relays", "parked", "posts", "posts_default",
-		"projections", "purge_queue", "record_refs", "record_texts", "records", "records_other", "relay_audits", "resyncs", "seen", "segments",
+		"profiles", "projections", "purge_queue", "record_refs", "record_texts", "records", "records_other", "relay_audits", "resyncs", "seen", "segments",
 		"stored_collections", "streams", "strict_lexicons", "tombstones", "unreadable_lists", "verdicts", "waiting", "watch_members", "watches", "workers",
 		"river_job", "river_leader", "river_notification", "river_queue",
 	}

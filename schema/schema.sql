@@ -713,6 +713,7 @@ CREATE TABLE listing_members (
     handle text NOT NULL,
     display_name text NOT NULL,
     avatar text NOT NULL,
+    withheld boolean DEFAULT false NOT NULL,
     times integer DEFAULT 1 NOT NULL, -- Of degree 2: how many accounts of degree 1 follow it. Of degree 0: 1 if the network shows the account, so that it is no longer a member; 0 if it is hidden.
     last_by text COLLATE "C" NOT NULL, -- Of degree 2: the follower that was counted last, so that nobody is counted twice.
     CONSTRAINT listing_members_pkey PRIMARY KEY (job_id, degree, did),
@@ -856,6 +857,15 @@ CREATE TABLE pending_counts (
     subject_rkey text COLLATE "C"
 ) WITH (autovacuum_vacuum_scale_factor=0, autovacuum_vacuum_threshold=2000, autovacuum_vacuum_insert_scale_factor=0);
 
+-- Which accounts are not shown to strangers: their names, handles, pictures and texts are left out, and their shares count. An account without a row is shown.
+CREATE TABLE profiles (
+    did text COLLATE "C" NOT NULL,
+    read_at timestamp with time zone, -- When the profile was last read. NULL: not yet.
+    withheld boolean DEFAULT true NOT NULL, -- The account has put the label !no-unauthenticated on its profile, or its profile could not be read yet.
+    CONSTRAINT profiles_pkey PRIMARY KEY (did)
+);
+CREATE INDEX profiles_read_at ON profiles USING btree (read_at NULLS FIRST);
+
 -- Subjects whose links are those of their own shares: their posts are stored, or have expired. The others are fetched from the AppView and may never have been stored, so audits do not compare them.
 CREATE VIEW projected_subjects AS
  SELECT did,
@@ -953,6 +963,7 @@ CREATE INDEX posts_indexed_at ON ONLY posts USING btree (indexed_at);
 CREATE TABLE records_other PARTITION OF records DEFAULT;
 CREATE INDEX records_other_dated ON records_other USING btree (collection, "left"(rev, 16)) WHERE collection >= 'nostr.'::text AND collection < 'nostr/'::text;
 CREATE INDEX records_other_indexed_at ON records_other USING btree (collection, indexed_at);
+CREATE TRIGGER profile_labelled AFTER INSERT OR UPDATE ON records_other FOR EACH ROW WHEN (new.collection = 'app.bsky.actor.profile'::text AND new.rkey = 'self'::text) EXECUTE FUNCTION label_profile();
 CREATE TRIGGER visibility_declared AFTER INSERT OR UPDATE ON records_other FOR EACH ROW WHEN (new.collection = 'app.bsky.actor.contentVisibilityDeclaration'::text AND new.rkey = 'self'::text) EXECUTE FUNCTION declare_visibility();
 CREATE TRIGGER visibility_not_declared AFTER DELETE ON records_other FOR EACH ROW WHEN (old.collection = 'app.bsky.actor.contentVisibilityDeclaration'::text AND old.rkey = 'self'::text) EXECUTE FUNCTION declare_visibility();
 
@@ -1843,6 +1854,20 @@ BEGIN
     RETURN p_network;
 END $function$;
 
+-- Has a stored profile decide whether its account is shown to strangers.
+CREATE OR REPLACE FUNCTION public.label_profile()
+ RETURNS trigger
+ LANGUAGE plpgsql
+AS $function$
+BEGIN
+    IF jsonb_path_exists(NEW.record, 'lax $.labels.values[*].val ? (@ == "!no-unauthenticated")') THEN
+        INSERT INTO profiles AS p (did, read_at) VALUES (NEW.did, now()) ON CONFLICT (did) DO UPDATE SET read_at = now(), withheld = true;
+    ELSE
+        UPDATE profiles AS p SET read_at = now(), withheld = false WHERE p.did = NEW.did;
+    END IF;
+    RETURN NULL;
+END $function$;
+
 -- Has the views of records made again after a schema changed.
 CREATE OR REPLACE FUNCTION public.lexicon_changed()
  RETURNS trigger
@@ -2095,7 +2120,7 @@ BEGIN
     SET state = CASE state WHEN 'dismissed' THEN state ELSE 'open' END, state_at = now(), last_seen = now(), last_cause = why, count = count + 1
     WHERE job = NEW.id;
     IF FOUND OR NEW.state = 'discarded' AND NEW.kind IN ('expire', 'check_alerts', 'check_counts', 'check_subjects', 'audit', 'audit_relays', 'fetch_card', 'fill_collections',
-        'read_authors', 'read_relays', 'resolve_links', 'retry_dead_letters', 'sync_follows', 'verify_handles',
+        'read_authors', 'read_profiles', 'read_relays', 'resolve_links', 'retry_dead_letters', 'sync_follows', 'verify_handles',
         'forget_segment', 'index_segment', 'list_forgotten', 'seal_segment', 'snapshot_archive', 'sweep_archive', 'sync_segment') THEN -- the next run does the same work
         RETURN NULL;
     END IF;

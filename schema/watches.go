@@ -184,6 +184,7 @@ type Member struct {
 	Handle      string
 	DisplayName string
 	Avatar      string
+	Withheld    bool // it is not to be shown to strangers
 }
 
 // MemberChanges is what a new listing changes.
@@ -242,7 +243,7 @@ func SetMembers(ctx context.Context, tx pgx.Tx, w Watch, members []Member, hidde
 // replaceMembers adds the new members of a watch, and removes those that are neither
 // members nor hidden.
 func (c *MemberChanges) replaceMembers(ctx context.Context, tx pgx.Tx, watch int64, members []Member, hidden []string, began time.Time) (err error) {
-	did, _, _, _ := memberColumns(members)
+	did, _, _, _, _ := memberColumns(members)
 	const added = `
 WITH known AS (SELECT DISTINCT did FROM watch_members WHERE did = ANY ($2)), new AS (
     INSERT INTO watch_members (watch_id, did, added_at)
@@ -263,7 +264,7 @@ WHERE watch_id = $1 AND NOT EXISTS (SELECT FROM unnest($2::text[] || $3::text[])
 
 // updateProfiles stores the names of members and makes them active.
 func updateProfiles(ctx context.Context, tx pgx.Tx, watch int64, members []Member, began time.Time) error {
-	did, handle, name, avatar := memberColumns(members)
+	did, handle, name, avatar, withheld := memberColumns(members)
 	names := `
 INSERT INTO accounts AS a (did, handle, handle_at, handle_claimed, display_name, avatar)
 SELECT m.did, ` + storedHandle("m.handle") + `, $5, m.handle <> '', nullif(m.name, ''), nullif(m.avatar, '')
@@ -282,6 +283,16 @@ WHERE a.status = 'hidden' OR a.hidden_at IS NOT NULL OR a.status <> 'active' AND
    OR a.did NOT LIKE ` + NostrDIDs + ` AND (coalesce(excluded.handle, a.handle), excluded.display_name, excluded.avatar) IS DISTINCT FROM (a.handle, a.display_name, a.avatar)`
 	if _, err := tx.Exec(ctx, names, did, handle, name, avatar, began); err != nil {
 		return fmt.Errorf("store the names of the members of watch %d: %w", watch, err)
+	}
+	const shown = `
+INSERT INTO profiles AS p (did, read_at, withheld)
+SELECT m.did, $3, m.withheld FROM unnest($1::text[], $2::boolean[]) AS m (did, withheld)
+WHERE m.did NOT LIKE ` + NostrDIDs + `
+ORDER BY m.did
+ON CONFLICT (did) DO UPDATE SET read_at = excluded.read_at, withheld = excluded.withheld
+WHERE p.read_at IS NULL OR p.read_at < excluded.read_at AND (p.withheld <> excluded.withheld OR p.read_at < excluded.read_at - interval '12 hours')`
+	if _, err := tx.Exec(ctx, shown, did, withheld, began); err != nil {
+		return fmt.Errorf("store which members of watch %d are not shown: %w", watch, err)
 	}
 	return nil
 }

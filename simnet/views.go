@@ -8,15 +8,22 @@ import (
 // profileView is app.bsky.actor.defs#profileView, also used for
 // #profileViewBasic and #profileViewDetailed.
 type profileView struct {
-	DID         string     `json:"did"`
-	Handle      string     `json:"handle"`
-	DisplayName string     `json:"displayName,omitempty"`
-	Description string     `json:"description,omitempty"`
-	Avatar      string     `json:"avatar,omitempty"`
-	Labels      []struct{} `json:"labels"`
-	IndexedAt   string     `json:"indexedAt,omitempty"`
-	CreatedAt   string     `json:"createdAt,omitempty"`
+	DID         string  `json:"did"`
+	Handle      string  `json:"handle"`
+	DisplayName string  `json:"displayName,omitempty"`
+	Description string  `json:"description,omitempty"`
+	Avatar      string  `json:"avatar,omitempty"`
+	Labels      []label `json:"labels"`
+	IndexedAt   string  `json:"indexedAt,omitempty"`
+	CreatedAt   string  `json:"createdAt,omitempty"`
 	*detail
+}
+
+// label is com.atproto.label.defs#label: one that the account has put on itself.
+type label struct {
+	Src string `json:"src"`
+	URI string `json:"uri"`
+	Val string `json:"val"`
 }
 
 // detail holds the further fields of #profileViewDetailed.
@@ -33,7 +40,10 @@ type strongRef struct {
 
 func (v *visit) profileBasic(p *member) *profileView {
 	own := p.profile()
-	view := &profileView{DID: p.did, Handle: p.handle, DisplayName: own.DisplayName, Labels: []struct{}{}}
+	view := &profileView{DID: p.did, Handle: p.handle, DisplayName: own.DisplayName, Labels: []label{}}
+	for _, v := range own.Labels.Values {
+		view.Labels = append(view.Labels, label{p.did, "at://" + p.did + "/" + profile + "/self", v.Val})
+	}
 	h := fnv.New32a()
 	h.Write([]byte(p.did)) //nolint:errcheck // never fails
 	if h.Sum32()%10 != 0 { // some have no picture

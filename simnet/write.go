@@ -179,6 +179,11 @@ type profileRecord struct {
 		URI string `json:"uri"`
 		CID string `json:"cid"`
 	} `json:"pinnedPost"`
+	Labels struct {
+		Values []struct {
+			Val string `json:"val"`
+		} `json:"values"`
+	} `json:"labels"`
 }
 
 // profile returns the account's profile record. If there is none, it returns a name

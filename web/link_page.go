@@ -55,6 +55,7 @@ type shareView struct {
 	Text string
 	Href string // address of the post; empty: there is none to show
 	Why  string // why the share does not count; empty: it counts
+	Note string // why the account is not named; empty: it is
 }
 
 // serveLinkPage shows a page of the shares of a link.
@@ -172,10 +173,14 @@ func newThreads(shares []ranking.LinkShare, l ranking.LinkSummary, v view) (all 
 }
 
 // describe names the post of a thread by one of its shares, unless the author is
-// hidden.
+// hidden or withheld.
 func (t *thread) describe(share *ranking.LinkShare, v view) {
 	if share.Why == ranking.SubjectHidden {
 		t.By = person{Name: say("hidden_account")}
+		return
+	}
+	if share.SubjectWithheld {
+		t.By = person{Name: say("one_account")}
 		return
 	}
 	t.By, t.Href = subjectAuthor(share, v), postURL(share.Subject)
@@ -199,9 +204,11 @@ func newShare(s *ranking.LinkShare, l ranking.LinkSummary, in view) shareView {
 		v.By.Name = say("hidden_account")
 		return v
 	}
-	v.By = personOf(s.DID, s.Handle, s.Unverified, s.DisplayName, in)
-	v.Href = postURL(s.URI)
-	if s.How == "repost" && s.Why != ranking.SubjectHidden {
+	v.By, v.Href = personOf(s.DID, s.Handle, s.Unverified, s.DisplayName, in), postURL(s.URI)
+	if s.Withheld {
+		v.By, v.Href, v.Note = person{Name: say("one_account")}, "", say("why_withheld")
+	}
+	if s.How == "repost" && s.Why != ranking.SubjectHidden && !s.SubjectWithheld {
 		v.Href = postURL(s.Subject)
 	}
 	return v

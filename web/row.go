@@ -65,7 +65,9 @@ func (s *server) newLink(l *ranking.TrendingLink, now time.Time, in view) (linkV
 		v.Speed = say("js_speed", strconv.FormatFloat(l.Speed, 'f', 1, 64))
 	}
 	for _, face := range l.Faces {
-		if p := personOf(face.DID, face.Handle, face.Unverified, face.DisplayName, in); p.Name != "" {
+		if face.Withheld {
+			v.SharedBy = append(v.SharedBy, person{Name: say("one_account")})
+		} else if p := personOf(face.DID, face.Handle, face.Unverified, face.DisplayName, in); p.Name != "" {
 			p.Face = s.images.face(face.DID, face.Avatar)
 			v.SharedBy = append(v.SharedBy, p)
 		}

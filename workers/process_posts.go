@@ -38,6 +38,7 @@ type ProcessPosts struct {
 	patience time.Duration // how long to release waiting records before the job yields to others; shorter than the job's timeout
 
 	resolves bool // short links are resolved
+	profiles bool // profiles are read
 
 	find func(did string, record []byte) (link.Post, error) // link.InPost
 }
@@ -57,6 +58,7 @@ func newProcessPosts(cfg Config, projector *Projector) *ProcessPosts {
 		find:     link.InPost,
 		patience: cmp.Or(cfg.JobTimeout, time.Minute) / 2,
 		resolves: cfg.Redirects != nil,
+		profiles: cfg.Bluesky != nil,
 	}
 }
 
@@ -98,7 +100,7 @@ func (w *ProcessPosts) recover(ctx context.Context, job *rivertype.JobRow, p *sh
 }
 
 // settle dead-letters the records that failed. It adds a job if a subject must be fetched or has
-// changed, and another if a short link is new.
+// changed, another if an account is new, and another if a short link is new.
 func (w *ProcessPosts) settle(ctx context.Context, job *rivertype.JobRow, p *sharing) error {
 	for _, f := range p.failures {
 		if err := w.deadLetter(ctx, job, f); err != nil {
@@ -113,6 +115,11 @@ func (w *ProcessPosts) settle(ctx context.Context, job *rivertype.JobRow, p *sha
 	if p.due {
 		if _, err := client.Insert(ctx, jobs.CheckSubjects{}, nil); err != nil {
 			return fmt.Errorf("enqueue a check of the subjects: %w", err)
+		}
+	}
+	if p.unread && w.profiles {
+		if _, err := client.Insert(ctx, jobs.ReadProfiles{}, nil); err != nil {
+			return fmt.Errorf("enqueue the reading of profiles: %w", err)
 		}
 	}
 	if p.short && w.resolves {
@@ -138,6 +145,9 @@ func (w *ProcessPosts) projected(ctx context.Context, keys []schema.Key, fresh b
 	}
 	p.known = known
 	if p.subjects, p.due, err = ranking.FindSubjects(ctx, p.db, p.subjectKeys()); err != nil {
+		return nil, err
+	}
+	if p.unread, err = ranking.RequestProfiles(ctx, p.db, p.authors()); err != nil {
 		return nil, err
 	}
 	if err := w.addLinks(ctx, p, p.keys()); err != nil && schema.Classify(err) != schema.Data && !errors.Is(err, schema.ErrBusy) {

@@ -30,6 +30,7 @@ type sharing struct {
 	subjects    ranking.Subjects
 	due         bool // a subject must be fetched now, or has changed
 	short       bool // a link of a shortener is new
+	unread      bool // the profile of an account was never read
 	failures    []failure
 }
 
@@ -110,6 +111,17 @@ func (p *sharing) linked() []schema.Key {
 		}
 	}
 	return sortedKeys(keys)
+}
+
+// authors returns the accounts that share links, and those of the posts that they share.
+func (p *sharing) authors() (dids []string) {
+	for _, key := range p.linked() {
+		dids = append(dids, key.DID)
+	}
+	for key, t := range p.through {
+		dids = append(dids, key.DID, t.Subject.DID)
+	}
+	return dids
 }
 
 // subjectKeys returns the subjects of the records, sorted.

@@ -356,7 +356,7 @@ func (w *SyncFollows) list(ctx context.Context, at *listingPlace) (members []sch
 		profiles, next, err = w.api.List(ctx, target.URI, at.Cursor)
 	}
 	for _, p := range profiles {
-		members = append(members, schema.Member{DID: p.DID, Handle: p.Handle, DisplayName: p.DisplayName, Avatar: p.Avatar})
+		members = append(members, schema.Member{DID: p.DID, Handle: p.Handle, DisplayName: p.DisplayName, Avatar: p.Avatar, Withheld: p.Withheld})
 	}
 	return members, next, err
 }
@@ -378,5 +378,5 @@ func (w *SyncFollows) account(ctx context.Context, watch schema.Watch, target bl
 		return profiles, err
 	}
 	jobLog(ctx, w.log).Warn("followed_without_profile", "watch", watch.ID, "did", did, "error", err)
-	return []bluesky.Profile{{DID: did}}, nil
+	return []bluesky.Profile{{DID: did, Withheld: true}}, nil
 }

@@ -74,6 +74,7 @@ func TestTagsOfJobs(t *testing.T) {
 		{jobs.FetchCard{}, []string{"periodic"}},
 		{jobs.ReadAuthors{}, []string{"periodic"}},
 		{jobs.VerifyHandles{}, []string{"periodic"}},
+		{jobs.ReadProfiles{}, []string{"periodic"}},
 		{jobs.ReadRelays{}, []string{"periodic"}},
 		{jobs.AuditRelays{}, []string{"periodic"}},
 		{jobs.Expire{}, []string{"periodic"}},
@@ -123,7 +124,7 @@ func TestPeriodicJobLeavesNoDeadLetter(t *testing.T) {
 	pool := schematest.New(t)
 	queue, err := Queue(pool, slog.New(slog.DiscardHandler))
 	require.NoError(t, err)
-	for _, args := range []river.JobArgs{jobs.CheckAlerts{}, jobs.CheckSubjects{}, jobs.ResolveLinks{}, jobs.FetchCard{}, jobs.FillCollections{}, jobs.CheckCounts{}, jobs.RetryDeadLetters{}, jobs.Expire{}, jobs.Audit{}, jobs.AuditRelays{}, jobs.ReadAuthors{}, jobs.ReadRelays{}, jobs.SyncFollows{}, jobs.VerifyHandles{},
+	for _, args := range []river.JobArgs{jobs.CheckAlerts{}, jobs.CheckSubjects{}, jobs.ResolveLinks{}, jobs.FetchCard{}, jobs.FillCollections{}, jobs.CheckCounts{}, jobs.RetryDeadLetters{}, jobs.Expire{}, jobs.Audit{}, jobs.AuditRelays{}, jobs.ReadAuthors{}, jobs.ReadRelays{}, jobs.SyncFollows{}, jobs.VerifyHandles{}, jobs.ReadProfiles{},
 		jobs.SealSegment{}, jobs.SyncSegment{}, jobs.SnapshotArchive{}, jobs.SweepArchive{}, jobs.IndexSegment{}, jobs.ForgetSegment{}, jobs.ListForgotten{}, jobs.ProcessPosts{}} {
 		inserted, err := queue.Insert(t.Context(), args, nil)
 		require.NoError(t, err)

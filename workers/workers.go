@@ -160,6 +160,7 @@ func addWorkers(known Bundle, cfg Config) error {
 	Add(interruptible, &RequestBackfill{pool: cfg.Pool, api: cfg.Bluesky, log: cfg.Logger})
 	Add(interruptible, &BackfillAccount{pool: cfg.Pool, api: cfg.Bluesky, relays: cfg.Relays, log: cfg.Logger, fromPDS: cfg.FromPDS, stored: cfg.Collections, patience: cfg.JobTimeout / 2, projections: cfg.Projections, fetched: cfg.fetched()})
 	Add(interruptible, &ReadAuthors{pool: cfg.Pool, relays: cfg.Relays, names: cfg.Names, log: cfg.Logger, window: cfg.Window, patience: cfg.JobTimeout / 3})
+	Add(interruptible, &ReadProfiles{pool: cfg.Pool, api: cfg.Bluesky, patience: cfg.JobTimeout / 3})
 	Add(interruptible, &VerifyHandles{pool: cfg.Pool, api: cfg.Bluesky, patience: cfg.JobTimeout / 3})
 	Add(interruptible, &ReadRelays{pool: cfg.Pool, relays: cfg.Relays, log: cfg.Logger, most: cfg.AuthorRelays, window: cfg.Window, patience: cfg.JobTimeout / 3})
 	Add(interruptible, &AuditRelays{pool: cfg.Pool, relays: cfg.Relays, log: cfg.Logger, patience: cfg.JobTimeout})
@@ -314,6 +315,9 @@ func (c Config) periodic(start bool) []*river.PeriodicJob {
 	list := []*river.PeriodicJob{every(c.SyncInterval, jobs.SyncFollows{}, start), every(c.AlertInterval, jobs.CheckAlerts{}, start), every(time.Minute, jobs.CheckSubjects{}, start),
 		every(time.Minute, jobs.RetryDeadLetters{}, start), every(countsCheckInterval, jobs.CheckCounts{}, false), every(time.Minute, jobs.FillCollections{}, start),
 		every(time.Minute, jobs.VerifyHandles{}, start)}
+	if c.Bluesky != nil {
+		list = append(list, every(time.Minute, jobs.ReadProfiles{}, start))
+	}
 	if c.Redirects != nil {
 		list = append(list, every(time.Minute, jobs.ResolveLinks{}, start))
 	}

@@ -53,6 +53,17 @@ COMMENT ON COLUMN accounts.check_at IS 'When expiry next checks whether anything
 COMMENT ON COLUMN accounts.erased_rev IS 'Nothing of the account up to this revision may be stored: its author has demanded so. NULL: no such demand.';
 COMMENT ON COLUMN accounts.not_recommended IS 'It declares that nobody should recommend it, in a stored record app.bsky.actor.contentVisibilityDeclaration. It counts only while a watch follows it.';
 
+CREATE TABLE profiles (
+    did      text COLLATE "C" PRIMARY KEY,
+    read_at  timestamptz,
+    withheld boolean          NOT NULL DEFAULT true
+);
+CREATE INDEX profiles_read_at ON profiles (read_at NULLS FIRST);
+
+COMMENT ON TABLE  profiles IS 'Which accounts are not shown to strangers: their names, handles, pictures and texts are left out, and their shares count. An account without a row is shown.';
+COMMENT ON COLUMN profiles.read_at IS 'When the profile was last read. NULL: not yet.';
+COMMENT ON COLUMN profiles.withheld IS 'The account has put the label !no-unauthenticated on its profile, or its profile could not be read yet.';
+
 CREATE TABLE watches (
     id        bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     target    text        NOT NULL CHECK (target <> ''),
@@ -97,6 +108,7 @@ CREATE TABLE listing_members (
     handle       text             NOT NULL,
     display_name text             NOT NULL,
     avatar       text             NOT NULL,
+    withheld     boolean          NOT NULL DEFAULT false,
     times        int              NOT NULL DEFAULT 1,
     last_by      text COLLATE "C" NOT NULL,
     PRIMARY KEY (job_id, degree, did)

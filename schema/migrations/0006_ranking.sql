@@ -299,7 +299,7 @@ COMMENT ON FUNCTION block_account IS 'A blocked account is never active. Other s
 
 CREATE TRIGGER account_blocked BEFORE INSERT OR UPDATE OF status ON accounts FOR EACH ROW WHEN (NEW.status = 'active') EXECUTE FUNCTION block_account();
 
--- Consent: who does not want to be recommended.
+-- Consent: who does not want to be recommended, or to be shown to strangers.
 
 CREATE FUNCTION declare_visibility() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
@@ -317,6 +317,22 @@ CREATE TRIGGER visibility_declared AFTER INSERT OR UPDATE ON records_other FOR E
     WHEN (NEW.collection = 'app.bsky.actor.contentVisibilityDeclaration' AND NEW.rkey = 'self') EXECUTE FUNCTION declare_visibility();
 CREATE TRIGGER visibility_not_declared AFTER DELETE ON records_other FOR EACH ROW
     WHEN (OLD.collection = 'app.bsky.actor.contentVisibilityDeclaration' AND OLD.rkey = 'self') EXECUTE FUNCTION declare_visibility();
+
+-- An expired or deleted profile changes nothing: the next reading does.
+CREATE FUNCTION label_profile() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    IF jsonb_path_exists(NEW.record, 'lax $.labels.values[*].val ? (@ == "!no-unauthenticated")') THEN
+        INSERT INTO profiles AS p (did, read_at) VALUES (NEW.did, now()) ON CONFLICT (did) DO UPDATE SET read_at = now(), withheld = true;
+    ELSE
+        UPDATE profiles AS p SET read_at = now(), withheld = false WHERE p.did = NEW.did;
+    END IF;
+    RETURN NULL;
+END $$;
+
+COMMENT ON FUNCTION label_profile IS 'Has a stored profile decide whether its account is shown to strangers.';
+
+CREATE TRIGGER profile_labelled AFTER INSERT OR UPDATE ON records_other FOR EACH ROW
+    WHEN (NEW.collection = 'app.bsky.actor.profile' AND NEW.rkey = 'self') EXECUTE FUNCTION label_profile();
 
 -- Output: what people read in psql, and which links were announced.
 

@@ -1,0 +1,58 @@
+package ranking
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/weir-social/weir/schema"
+)
+
+// RequestProfiles withholds those of some accounts whose profiles were never read, until they are.
+// It reports whether there are any.
+func RequestProfiles(ctx context.Context, db schema.DB, dids []string) (bool, error) {
+	const sql = `
+INSERT INTO profiles (did)
+SELECT DISTINCT k.did FROM unnest($1::text[]) AS k (did)
+WHERE k.did NOT LIKE ` + schema.NostrDIDs + ` AND NOT EXISTS (SELECT FROM profiles AS p WHERE p.did = k.did)
+ORDER BY k.did
+ON CONFLICT (did) DO NOTHING`
+	if len(dids) == 0 {
+		return false, nil
+	}
+	tag, err := db.Exec(ctx, sql, dids)
+	if err != nil {
+		return false, fmt.Errorf("request profiles: %w", err)
+	}
+	return tag.RowsAffected() > 0, nil
+}
+
+// DueProfiles returns at most limit accounts whose profiles were not read since a time.
+func DueProfiles(ctx context.Context, db schema.DB, since time.Time, limit int) ([]string, error) {
+	const sql = `SELECT did FROM profiles WHERE read_at IS NULL OR read_at < $1 ORDER BY read_at NULLS FIRST LIMIT $2`
+	return schema.All(ctx, db, "find the profiles to read", pgx.RowTo[string], sql, since, limit)
+}
+
+// RecordProfiles stores that the profiles of accounts were read, and which of these are shown to
+// strangers: all others are withheld. It changes no profile that was read since a time. Accounts
+// that are shown and share nothing any more lose their rows.
+func RecordProfiles(ctx context.Context, db schema.DB, read, shown []string, since, now time.Time) error {
+	const sql = `
+WITH due AS MATERIALIZED (
+    SELECT p.did, p.did <> ALL (coalesce($2::text[], '{}')) AS withheld,
+           p.read_at IS NULL OR EXISTS (SELECT FROM shares AS s WHERE s.did = p.did) OR EXISTS (SELECT FROM subjects AS u WHERE u.did = p.did)
+           OR EXISTS (SELECT FROM watch_members AS w WHERE w.did = p.did) AS needed
+    FROM profiles AS p
+    WHERE p.did = ANY ($1) AND (p.read_at IS NULL OR p.read_at < $3)
+    ORDER BY p.did FOR UPDATE
+), gone AS (
+    DELETE FROM profiles AS p USING due WHERE p.did = due.did AND NOT due.withheld AND NOT due.needed
+)
+UPDATE profiles AS p SET read_at = $4, withheld = due.withheld FROM due WHERE p.did = due.did AND (due.withheld OR due.needed)`
+	if _, err := db.Exec(ctx, sql, read, shown, since, now); err != nil {
+		return fmt.Errorf("store who is shown: %w", err)
+	}
+	return nil
+}
