@@ -69,7 +69,9 @@ type Config struct {
 	// The collections to store, separated by commas: names, and prefixes that end in a dot and
 	// an asterisk. Each can have a retention, as in `app.bsky.feed.post=48h,pub.layers.*=0`; 0:
 	// for ever. The default is WEIR_RETENTION. A name wins over the longest prefix. Posts must
-	// be kept for a day at least.
+	// be kept for a day at least. With posts, the declarations of accounts that do not want to
+	// be recommended are stored too, for ever. Add app.bsky.actor.profile to notice at once when
+	// an account changes whether it is shown to people who are not logged in.
 	Collections []string `env:"WEIR_COLLECTIONS" envDefault:"app.bsky.feed.post,app.bsky.feed.repost"`
 	// Where a stream without a position begins: tip, oldest, or a time such as
 	// 2026-08-01T12:00:00Z.
@@ -386,6 +388,8 @@ func (c Config) stored() (collection.Registry, error) {
 	if posts, ok := stored.Find(schema.PostCollection); ok && posts.Retention != 0 && posts.Retention < workers.MinRetention {
 		return collection.Registry{}, fmt.Errorf("WEIR_COLLECTIONS, WEIR_RETENTION: %s is kept for %s: expected at least %s, or 0 to keep everything",
 			schema.PostCollection, posts.Retention, workers.MinRetention)
+	} else if ok {
+		stored = collection.Of(append(stored.Entries(), collection.Entry{Pattern: schema.DeclarationCollection, Explicit: true})...)
 	}
 	return stored, nil
 }

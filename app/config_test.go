@@ -13,8 +13,10 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/weir-social/weir/collection"
 	"github.com/weir-social/weir/consumer"
 	"github.com/weir-social/weir/ops/health"
+	"github.com/weir-social/weir/schema"
 )
 
 const configurationFile = "../docs/configuration.md"
@@ -228,4 +230,20 @@ func TestDeadLetterLimitsAreRead(t *testing.T) {
 		_, err := ReadConfig()
 		require.ErrorContains(t, err, "WEIR_DEAD_LETTER_LIMITS", entry)
 	}
+}
+
+// TestDeclarationsAreStoredWithPosts shows that the declarations of accounts are requested and kept for
+// ever, whatever else the configuration names, unless no posts are stored.
+func TestDeclarationsAreStoredWithPosts(t *testing.T) {
+	t.Parallel()
+	standard := collection.Entry{Pattern: schema.DeclarationCollection, Explicit: true}
+	for _, named := range [][]string{{"app.bsky.feed.post"}, {"app.bsky.feed.*=48h"}, {"app.bsky.*=48h"}, {"nostr.1", "app.bsky.feed.post", standard.Pattern + "=24h"}} {
+		stored, err := Config{Collections: named, Retention: 24 * time.Hour}.stored()
+		require.NoError(t, err)
+		found, _ := stored.Find(standard.Pattern)
+		require.Equal(t, standard, found, named)
+	}
+	stored, err := Config{Collections: []string{"nostr.1"}}.stored()
+	require.NoError(t, err)
+	require.False(t, stored.Stores(standard.Pattern))
 }

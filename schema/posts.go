@@ -13,6 +13,10 @@ import (
 // PostCollection is the collection whose partition is posts.
 const PostCollection = "app.bsky.feed.post"
 
+// DeclarationCollection is the collection in which accounts declare that nobody should recommend
+// them. It is stored with posts, for ever.
+const DeclarationCollection = "app.bsky.actor.contentVisibilityDeclaration"
+
 // ListedRev is the revision of a post from a listing, because listings do not name
 // revisions. It sorts before all real revisions, so that a stream or a repair
 // overwrites the post.
