@@ -1,18 +1,14 @@
 package app
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"net/url"
 	"strings"
 
-	"github.com/jackc/pgx/v5"
-
 	"github.com/weir-social/weir/consumer"
 	"github.com/weir-social/weir/consumer/nostr"
 	protocol "github.com/weir-social/weir/nostr"
-	"github.com/weir-social/weir/schema"
 )
 
 // nostrNetwork is the part of a collection's name before the kind.
@@ -37,7 +33,7 @@ func (c Config) nostrRelays() ([]nostrRelay, error) {
 		names[name] = true
 		all = append(all, nostrRelay{name, relay})
 	}
-	if len(all) > 0 && len(c.registry().Kinds(nostrNetwork)) == 0 {
+	if kinds, every := c.registry().Kinds(nostrNetwork); len(all) > 0 && len(kinds) == 0 && !every {
 		return nil, errors.New("WEIR_NOSTR names relays, but WEIR_COLLECTIONS names no kind to store: add nostr.1 for notes")
 	}
 	_, err := c.nostrKey()
@@ -71,10 +67,14 @@ func (p App) openNostr(o opening) (consumer.Source, error) {
 	if err != nil {
 		return nil, err
 	}
-	return nostr.New(nostr.Config{Config: o.Config, Kinds: p.stored.Kinds(nostrNetwork), Key: key, Verifier: p.signatures.events(p)})
+	kinds, every := p.stored.Kinds(nostrNetwork)
+	if scope, _ := p.cfg.archiveScope(); every || scope == consumer.ScopeEverything || scope == consumer.ScopeFollowed {
+		kinds = nil
+	}
+	return nostr.New(nostr.Config{Config: o.Config, Kinds: kinds, Key: key, Verifier: p.signatures.events(p)})
 }
 
-// nostrWire returns the wire of the stored kinds. It obeys demands to vanish that name one of
+// nostrWire returns the wire of events. It obeys demands to vanish that name one of
 // the configured relays, or whatever relay they name if they were archived.
 func (p App) nostrWire(archived bool) (consumer.Wire, error) {
 	if archived {
@@ -83,40 +83,10 @@ func (p App) nostrWire(archived bool) (consumer.Wire, error) {
 	return p.nostrWireOf(append([]string{}, p.cfg.Nostr...)), nil // never nil
 }
 
-// nostrWireOf returns the wire of the stored kinds. It obeys demands to vanish that name one
-// of these relays; nil: whatever relay they name.
+// nostrWireOf returns the wire of events. It obeys demands to vanish that name one of these
+// relays; nil: whatever relay they name.
 func (p App) nostrWireOf(relays []string) consumer.Wire {
-	return nostr.Wire(p.stored.Kinds(nostrNetwork), p.signatures.events(p), relays)
-}
-
-// coveredAtOnce is how many tombstones one transaction leaves.
-const coveredAtOnce = 10_000
-
-// coverDeletions adds tombstones in the stored kinds for deletions by id that were read before
-// these kinds were stored. A relay may bring the deleted events at any time, and does not bring the
-// requests to delete again, because they were seen.
-func (p App) coverDeletions(ctx context.Context, stream string) error {
-	var collections []string
-	for _, kind := range p.stored.Kinds(nostrNetwork) {
-		if nostr.DeletesByID(kind) {
-			collections = append(collections, protocol.Collection(kind))
-		}
-	}
-	covered, err := schema.CoversDeletions(ctx, p.pool, stream, append([]string{}, collections...))
-	if err != nil || covered {
-		return err
-	}
-	for more := true; more; {
-		err := pgx.BeginFunc(ctx, p.pool, func(tx pgx.Tx) error {
-			n, err := schema.CoverDeletions(ctx, tx, p.projections.Rows(), nostrNetwork+".", nostr.EveryRevision, collections, coveredAtOnce)
-			more = n > 0
-			return err
-		})
-		if err != nil {
-			return err
-		}
-	}
-	return schema.RecordDeletionsCovered(ctx, p.pool, stream, append([]string{}, collections...))
+	return nostr.Wire(p.signatures.events(p), relays)
 }
 
 // events returns the verifier of Nostr events, which all relays share.

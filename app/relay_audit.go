@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strconv"
 	"time"
 
 	"github.com/weir-social/weir/consumer/nostr"
@@ -31,7 +30,8 @@ func (r *relays) Streams() (all []string) {
 // Audit compares a relay with the stored events of the accounts that have been followed
 // since that time, or of everyone.
 func (r *relays) Audit(ctx context.Context, stream string, from, to time.Time) (found directory.Audit, unread, err error) {
-	c := nostr.Comparison{Query: nostr.Query{Kinds: r.kinds(), Since: from, Most: mostMissing}, Until: to}
+	kinds, every := r.kinds()
+	c := nostr.Comparison{Query: nostr.Query{Kinds: kinds, Every: every, Since: from, Most: mostMissing}, Until: to}
 	dids, everyone, err := directory.AuditedAuthors(ctx, r.app.pool, from)
 	if err != nil {
 		return found, nil, err
@@ -91,8 +91,14 @@ func (r *relays) url(stream string) string {
 // known returns the stored events of a time.
 func (r *relays) known(ctx context.Context, from, to time.Time) (known []nostr.Known, err error) {
 	var collections []string
-	for _, kind := range r.app.stored.Kinds(nostrNetwork) {
-		collections = append(collections, nostrNetwork+"."+strconv.Itoa(kind))
+	kinds, every := r.app.stored.Kinds(nostrNetwork)
+	for _, kind := range kinds {
+		collections = append(collections, protocol.Collection(kind))
+	}
+	if every {
+		if collections, err = schema.CollectionsUnder(ctx, r.app.pool, nostrNetwork+".", protocol.MaxKind+1); err != nil {
+			return nil, err
+		}
 	}
 	records, err := directory.EventsBetween(ctx, r.app.pool, collections, protocol.RevisionDate(from.Unix()), protocol.RevisionDate(to.Unix()), mostKnown)
 	for _, record := range records {

@@ -135,7 +135,8 @@ func (r *relays) Read(ctx context.Context, relay string, authors [][32]byte, sin
 	if err != nil {
 		return 0, nil, err
 	}
-	q := nostr.Query{Kinds: r.kinds(), Authors: authors, Since: since, Most: 4 * mostBackfilled}
+	kinds, every := r.kinds()
+	q := nostr.Query{Kinds: kinds, Every: every, Authors: authors, Since: since, Most: 4 * mostBackfilled}
 	unread = r.Stored(ctx, relay, func(page []*protocol.Event) error { // the last hour is read every time
 		unseen, err := r.unseen(ctx, page)
 		if err != nil {
@@ -176,11 +177,13 @@ func (r *relays) obey(retry *consumer.Retry) {
 	retry.Wires[nostr.WireName] = r.app.nostrWireOf(nil)
 }
 
-// kinds returns the stored kinds, and the kinds that delete.
-func (r *relays) kinds() []int {
-	kinds := append([]int{protocol.KindDeletion, protocol.KindVanish}, r.app.stored.Kinds(nostrNetwork)...)
+// kinds returns the stored kinds that have their own entry, and the kinds that delete. every: every
+// kind is stored.
+func (r *relays) kinds() (kinds []int, every bool) {
+	kinds, every = r.app.stored.Kinds(nostrNetwork)
+	kinds = append(kinds, protocol.KindDeletion, protocol.KindVanish)
 	slices.Sort(kinds)
-	return slices.Compact(kinds)
+	return slices.Compact(kinds), every
 }
 
 // mostBackfilled is the maximum number of an author's events read from one relay.
@@ -199,30 +202,35 @@ func (r *relays) Backfill(ctx context.Context, further []string, author [32]byte
 		return workers.Backfilled{}, err
 	}
 	deletes := []int{protocol.KindDeletion, protocol.KindVanish}
+	kinds, every := r.app.stored.Kinds(nostrNetwork)
+	if every { // there are too many kinds to request those whose date does not matter
+		kinds = append(kinds, protocol.KindProfile, protocol.KindFollows, protocol.KindRelays)
+	}
 	var dated, latest []int
-	for _, kind := range r.app.stored.Kinds(nostrNetwork) {
-		if class := protocol.ClassOf(kind); class == protocol.Replaceable || class == protocol.Addressable {
+	for _, kind := range kinds {
+		if replaces(kind) {
 			latest = append(latest, kind)
-		} else if !slices.Contains(deletes, kind) {
+		} else if isDated(kind) {
 			dated = append(dated, kind)
 		}
 	}
-	sum.dated = dated
 	of := func(kinds []int, since time.Time) nostr.Query {
 		return nostr.Query{Kinds: kinds, Authors: [][32]byte{author}, Since: since, Most: mostBackfilled}
 	}
+	recent := of(dated, since)
+	recent.Every = every
 	failed, unread, _ := r.All(ctx, further, func(ctx context.Context, relay string) error {
 		var oldest time.Time // of the events that this relay sent
 		err := r.Stored(ctx, relay, func(page []*protocol.Event) error {
 			sum.mu.Lock()
 			defer sum.mu.Unlock()
 			for _, e := range page {
-				if at := time.Unix(min(e.CreatedAt, time.Now().Unix()), 0); slices.Contains(dated, e.Kind) && !at.Before(since) && (oldest.IsZero() || at.Before(oldest)) {
+				if at := time.Unix(min(e.CreatedAt, time.Now().Unix()), 0); isDated(e.Kind) && !at.Before(since) && (oldest.IsZero() || at.Before(oldest)) {
 					oldest = at
 				}
 			}
 			return sum.add(ctx, page, retry)
-		}, of(deletes, time.Time{}), of(latest, time.Time{}), of(dated, since))
+		}, of(deletes, time.Time{}), of(latest, time.Time{}), recent)
 		if errors.Is(err, nostr.ErrIncomplete) {
 			sum.cut(r.trusts(relay), oldest, err)
 			return nil
@@ -244,6 +252,17 @@ func (r *relays) Backfill(ctx context.Context, further []string, author [32]byte
 	return found, nil
 }
 
+// replaces reports whether events of a kind replace older ones.
+func replaces(kind int) bool {
+	class := protocol.ClassOf(kind)
+	return class == protocol.Replaceable || class == protocol.Addressable
+}
+
+// isDated reports whether events of a kind are read only since a time.
+func isDated(kind int) bool {
+	return !replaces(kind) && kind != protocol.KindDeletion && kind != protocol.KindVanish
+}
+
 // trusts reports whether a relay is configured. If a stranger's relay is incomplete, that is no
 // reason to read the account again.
 func (r *relays) trusts(relay string) bool {
@@ -252,7 +271,6 @@ func (r *relays) trusts(relay string) bool {
 
 // backfill holds what relays have brought so far.
 type backfill struct {
-	dated []int         // the kinds whose events are read only since a time
 	ahead time.Duration // how far our clock is ahead of the database's
 
 	mu     sync.Mutex // guards what follows if several relays are read, and is held while a page is stored
@@ -290,10 +308,7 @@ func (b *backfill) add(ctx context.Context, page []*protocol.Event, retry *consu
 	for i, e := range page {
 		frames[i] = e.AppendNotepack(nil)
 		at := time.Unix(min(e.CreatedAt, now.Unix()), 0)
-		if !slices.Contains(b.dated, e.Kind) {
-			continue
-		}
-		if at.After(b.found.Newest) {
+		if isDated(e.Kind) && at.After(b.found.Newest) {
 			b.found.Newest = at
 		}
 	}

@@ -1,7 +1,6 @@
 package app
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -37,7 +36,7 @@ func sources() []sourceEntry {
 		},
 		{
 			name: nostrNetwork, wire: nostr.WireName, variable: "WEIR_NOSTR", network: protocol.DIDPrefix, streams: Config.nostrStreams, resends: true,
-			open: App.openNostr, newWire: App.nostrWire, leased: App.coverDeletions,
+			open: App.openNostr, newWire: App.nostrWire,
 			strip: nostr.Strip, export: nostr.ExportJSON,
 		},
 	}
@@ -64,8 +63,6 @@ type sourceEntry struct {
 	// signatures were checked before its records were archived; since then the hashes of the
 	// segments vouch for them. Demands to vanish that were archived were obeyed.
 	newWire func(p App, archived bool) (consumer.Wire, error)
-	// leased, if not nil, prepares a process that has taken the lease of one of its streams.
-	leased func(p App, ctx context.Context, stream string) error
 
 	// strip returns how what must be forgotten is taken out of archived records, in one
 	// goroutine. It depends on no configuration: what is not stored is archived too.

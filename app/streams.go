@@ -88,7 +88,7 @@ func (s *streams) add(added *stream) error {
 	}
 	added.follows.limit = added.source.Capabilities().Accounts
 	added.consumer, err = s.consumer(consumer.Config{
-		Stream: added.name, Source: added.source, Follows: added.follows.includes, Leased: func(ctx context.Context) error { return s.leased(ctx, added) },
+		Stream: added.name, Source: added.source, Follows: added.follows.includes, Leased: s.leased,
 		Start: from, BatchEvents: s.cfg.BatchEvents, BatchInterval: s.cfg.BatchInterval, BufferBytes: s.cfg.BufferBytes,
 		LeaseTTL: s.cfg.LeaseTTL, GapThreshold: s.cfg.GapThreshold, QuietAfter: s.cfg.QuietAfter, SilentFor: 3 * s.cfg.QuietAfter,
 		ResumeWithin: retention.Tombstones, Depth: s.depth, MaxDepth: s.cfg.QueueLimit, Registerer: metrics,
@@ -101,14 +101,9 @@ func (s *streams) add(added *stream) error {
 }
 
 // leased prepares the process for a stream that it is about to read.
-func (s *streams) leased(ctx context.Context, one *stream) error {
+func (s *streams) leased(ctx context.Context) error {
 	if err := s.storeCollections(ctx); err != nil {
 		return err
-	}
-	if one.from.leased != nil {
-		if err := one.from.leased(s.App, ctx, one.name); err != nil {
-			return err
-		}
 	}
 	return s.refresh(ctx)
 }

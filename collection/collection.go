@@ -102,10 +102,19 @@ func parseEntry(s string, standard time.Duration) (Entry, error) {
 	return e, nil
 }
 
+// everyKind is the prefix of the network whose collections are numbered kinds.
+const (
+	nostr     = "nostr"
+	everyKind = nostr + ".*"
+)
+
 // CheckPattern returns an error if a pattern is neither a collection's name nor a prefix
-// such as pub.layers.*.
+// such as pub.layers.* or nostr.*.
 func CheckPattern(pattern string) error {
 	name := pattern
+	if pattern == everyKind {
+		return nil
+	}
 	if strings.Contains(pattern, "*") {
 		prefix, ok := strings.CutSuffix(pattern, ".*")
 		if !ok || strings.Contains(prefix, "*") {
@@ -133,6 +142,12 @@ func IsName(s string) bool {
 	return err == nil
 }
 
+// isKind reports whether s is the name of a kind of another network, or of all its kinds.
+func isKind(s string) bool {
+	_, _, ok := parseKind(s)
+	return ok || s == everyKind
+}
+
 // parseKind parses the name of a network and the number of a kind.
 func parseKind(s string) (network string, kind int, ok bool) {
 	network, number, _ := strings.Cut(s, ".")
@@ -140,25 +155,29 @@ func parseKind(s string) (network string, kind int, ok bool) {
 	return network, kind, err == nil && kind >= 0 && number == strconv.Itoa(kind) && network != "" && strings.Trim(network, "abcdefghijklmnopqrstuvwxyz") == ""
 }
 
-// Kinds returns the stored kinds of a network with numbered kinds, in order.
-func (r Registry) Kinds(network string) []int {
-	var kinds []int
+// Kinds returns the kinds of a network that have their own entry, in order, and whether every
+// kind is stored.
+func (r Registry) Kinds(network string) (kinds []int, every bool) {
 	for name := range r.names {
 		if of, kind, ok := parseKind(name); ok && of == network {
 			kinds = append(kinds, kind)
 		}
 	}
 	slices.Sort(kinds)
-	return kinds
+	return kinds, slices.ContainsFunc(r.prefixes, func(e Entry) bool { return e.Pattern == everyKind && network == nostr })
 }
 
 // Repositories returns the registry of the collections that accounts store in
 // repositories.
 func (r Registry) Repositories() Registry {
-	of := Registry{names: maps.Clone(r.names), prefixes: r.prefixes}
+	of := Registry{names: maps.Clone(r.names)}
+	for _, e := range r.prefixes {
+		if e.Pattern != everyKind {
+			of.prefixes = append(of.prefixes, e)
+		}
+	}
 	maps.DeleteFunc(of.names, func(name string, _ Entry) bool {
-		_, _, kind := parseKind(name)
-		return kind
+		return isKind(name)
 	})
 	return of
 }
@@ -169,7 +188,7 @@ func (r Registry) Find(name string) (Entry, bool) {
 		return e, true
 	}
 	for _, e := range r.prefixes {
-		if Match(e.Pattern, name) {
+		if Match(e.Pattern, name) && (e.Pattern != everyKind || isKind(name)) {
 			return e, true
 		}
 	}

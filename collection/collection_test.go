@@ -96,3 +96,20 @@ func TestFindAllocatesNothing(t *testing.T) {
 		r.Find("app.bsky.feed.like")
 	}))
 }
+
+// TestEveryKindIsAPrefix checks the one prefix with a single part. It covers numbered kinds only, so
+// that no repository can write into it, and no server of repositories is asked for it.
+func TestEveryKindIsAPrefix(t *testing.T) {
+	t.Parallel()
+	r := parse(t, "nostr.*=0", "nostr.1=24h", "nostr.7", "pub.layers.*")
+	for name, pattern := range map[string]string{"nostr.1": "nostr.1", "nostr.30023": "nostr.*", "nostr.0": "nostr.*", "nostr.*": "nostr.*", "nostr.01": "", "nostr.note": "", "nostr.pub.note": "", "nostr.": ""} {
+		e, _ := r.Find(name)
+		require.Equal(t, pattern, e.Pattern, name)
+	}
+	kinds, every := r.Kinds("nostr")
+	require.Equal(t, []int{1, 7}, kinds)
+	require.True(t, every)
+	require.Equal(t, []string{"pub.layers.*"}, r.Repositories().Filter())
+	_, every = r.Repositories().Kinds("nostr")
+	require.False(t, every)
+}

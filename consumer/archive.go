@@ -1,6 +1,7 @@
 package consumer
 
 import (
+	"slices"
 	"strconv"
 	"time"
 
@@ -19,18 +20,21 @@ const (
 )
 
 // archivesBeside reports whether a frame is archived although none of its events is stored.
+// What expires is not: only of stored records it is known when they must go.
 func (c *Config) archivesBeside(m *Message) bool {
-	switch c.Archive {
-	case ScopeFollowed:
-		return m.named() && (c.Follows == nil || c.Follows(m.Identity.Author))
-	case ScopeEverything:
-		return m.named()
+	author := m.Identity.Author
+	switch {
+	case m.ID == (ID{}) && !m.named(), m.ID != (ID{}) && len(m.Events) == 0, slices.ContainsFunc(m.Events, func(ev Event) bool { return !ev.Expires.IsZero() }):
+		return false
+	case m.ID != (ID{}):
+		author = m.Events[0].Author
 	}
-	return false
+	return c.Archive == ScopeEverything || c.Archive == ScopeFollowed && (c.Follows == nil || c.Follows(author))
 }
 
 // archiveUnit returns the unit that the archive keeps of a frame. events are those that are
-// stored. If there are none, the unit has the frame's own identity.
+// stored. If there are none, the unit has the identity of the frame or, if the frame has an ID,
+// of all its events: they may be stored later.
 func archiveUnit(wire *Wire, m *Message, events []Event) *schema.ArchiveUnit {
 	u := &schema.ArchiveUnit{Raw: m.Raw}
 	if wire.Archived != nil {
@@ -38,6 +42,9 @@ func archiveUnit(wire *Wire, m *Message, events []Event) *schema.ArchiveUnit {
 	}
 	if at, ok := revTime(m.Identity.Revision); ok {
 		u.Day = int32(at.Unix() / 86400) //nolint:gosec // a TID has 53 bits of microseconds
+	}
+	if len(events) == 0 && m.ID != (ID{}) {
+		events = m.Events
 	}
 	if len(events) == 0 {
 		n := &m.Identity

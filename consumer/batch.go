@@ -160,7 +160,7 @@ func (b *batch) close(m *Message, began int, moves, beside bool) {
 		return
 	}
 	seen := m.ID != (ID{})
-	if f.events > 0 && m.Proof != nil {
+	if (f.events > 0 || seen) && m.Proof != nil {
 		if !seen {
 			m.Proof.Start()
 		}

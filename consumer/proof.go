@@ -50,10 +50,6 @@ func (b *batch) prove(now time.Time, seen map[ID]bool, deadLettered func(collect
 	events, frames, at := b.events[:0], b.frames[:0], 0
 	for _, f := range b.frames {
 		of := b.events[at : at+f.events]
-		if len(of) == 0 { // the frame is only archived
-			frames = append(frames, f)
-			continue
-		}
 		at += f.events
 		if seen[f.ID] {
 			continue
@@ -61,6 +57,12 @@ func (b *batch) prove(now time.Time, seen map[ID]bool, deadLettered func(collect
 		var v Verdict
 		if f.proof != nil {
 			v, f.proof = f.proof.Verdict(), nil
+		}
+		if len(of) == 0 { // the frame is only archived
+			if v.Cause == "" {
+				frames = append(frames, f)
+			}
+			continue
 		}
 		if c := v.Chained; c != nil {
 			b.chained = append(b.chained, schema.ChainedCommit{DID: c.Author, Rev: c.Revision, Data: c.Data, Prev: c.Prev, Broken: c.Broken})

@@ -31,6 +31,11 @@ func (e *Event) Republishes() bool {
 	return slices.ContainsFunc(reposted.Tags, func(tag []any) bool { return len(tag) > 0 && tag[0] == "-" })
 }
 
+// DeletedByID reports whether a deletion request may name an event of a kind by its id.
+func DeletedByID(kind int) bool {
+	return ClassOf(kind) == Regular && kind != KindDeletion && kind != KindVanish
+}
+
 // A Class says which events of a kind replace each other.
 type Class uint8
 

@@ -19,6 +19,9 @@ const (
 	hashedKeys = "#"      // begins keys that are hashes
 )
 
+// AnyKind stands for the collection of an event that a deletion request names by its id only.
+const AnyKind = network + "*"
+
 // Collection returns the collection of a kind.
 func Collection(kind int) string { return network + strconv.Itoa(kind) }
 

@@ -210,6 +210,9 @@ func (b *Batch) Apply(ctx context.Context, tx pgx.Tx, lease Lease, careful bool)
 		err = tx.SendBatch(ctx, q).Close()
 	}
 	if err == nil {
+		err = b.deleteByID(ctx, tx)
+	}
+	if err == nil {
 		err = b.erase(ctx, tx)
 	}
 	if err != nil {
@@ -235,7 +238,7 @@ func (b *Batch) queueWrites(q *pgx.Batch, written *[]Key) {
 	// A write that is not newer than the record or its tombstone was delivered before, and
 	// changes nothing. The same holds for a write of a deleted account, until the account is
 	// active again, and for one that is not newer than its account's erasure.
-	const write = `
+	write := `
 INSERT INTO records AS r (collection, did, rkey, rev, cid, created_at, indexed_at, record)
 SELECT w.collection, w.did, w.rkey, w.rev, w.cid, w.created_at, now(), w.record
 FROM (
@@ -244,7 +247,7 @@ FROM (
          WITH ORDINALITY AS w (collection, did, rkey, rev, cid, created_at, record, goes, n)
     WHERE NOT EXISTS (
         SELECT FROM tombstones AS t
-        WHERE t.collection = w.collection AND t.did = w.did AND t.rkey = w.rkey AND t.rev >= w.rev AND NOT w.goes
+        WHERE ` + DeletesFrom(`w.collection`) + ` AND t.did = w.did AND t.rkey = w.rkey AND t.rev >= w.rev AND NOT w.goes
     )
       AND NOT EXISTS (SELECT FROM accounts AS a WHERE a.did = w.did AND (a.status = 'deleted' OR a.erased_rev >= w.rev) AND NOT w.goes)
     ORDER BY w.n
@@ -342,12 +345,12 @@ func sortedWrites(writes []Write) []Write {
 // erased. LATERAL and LIMIT force one index lookup per record, regardless of the table size
 // that the planner assumes.
 func (b *Batch) queueDeleted(q *pgx.Batch, deleted *bool) {
-	const sql = `
+	sql := `
 SELECT EXISTS (
     SELECT FROM unnest($1::text[], $2::text[], $3::text[]) AS w (collection, did, rkey)
     CROSS JOIN LATERAL (
         SELECT FROM tombstones AS t
-        WHERE t.collection = w.collection AND t.did = w.did AND t.rkey = w.rkey
+        WHERE ` + DeletesFrom(`w.collection`) + ` AND t.did = w.did AND t.rkey = w.rkey
         LIMIT 1
     ) AS t
 ) OR EXISTS (SELECT FROM accounts AS a WHERE a.did = ANY ($4::text[]) AND (a.status = 'deleted' OR a.erased_rev IS NOT NULL))`

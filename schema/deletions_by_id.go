@@ -2,48 +2,63 @@ package schema
 
 import (
 	"context"
-	"fmt"
-	"slices"
+	"strings"
 
 	"github.com/jackc/pgx/v5"
 )
 
-// CoversDeletions reports whether a stream has recorded that deletions by id have tombstones in
-// all these collections.
-func CoversDeletions(ctx context.Context, db DB, stream string, collections []string) (bool, error) {
-	return One(ctx, db, "read the collections of deletions by id", pgx.RowTo[bool], `SELECT coalesce((SELECT deletes_in = $2 FROM streams WHERE name = $1), false)`, stream, collections)
+// anyKind is the collection of the deletions that name an event of Nostr by its id alone: they
+// delete a record of any kind whose key is the event's id.
+const anyKind = "nostr.*"
+
+// keyedByID is true for the collections in which such a deletion may delete a record: it does not
+// delete requests to delete or to vanish, and the key of an addressable event is its author's choice.
+const keyedByID = `?c LIKE 'nostr.%' AND ?c !~ '^nostr[.](5|62|3[0-9]{4})$'`
+
+// DeletesFrom returns the condition that t, a tombstone with the account and the key of a record,
+// deletes from a collection, which is an SQL expression.
+func DeletesFrom(collection string) string {
+	return `t.collection IN (` + collection + `, CASE WHEN ` + strings.ReplaceAll(keyedByID, "?c", collection) + ` THEN '` + anyKind + `' END)`
 }
 
-// RecordDeletionsCovered records that deletions by id have tombstones in these collections.
-func RecordDeletionsCovered(ctx context.Context, db DB, stream string, collections []string) error {
-	if _, err := db.Exec(ctx, `UPDATE streams SET deletes_in = $2 WHERE name = $1`, stream, collections); err != nil {
-		return fmt.Errorf("store the collections of deletions by id: %w", err)
+// deleteByID deletes the records that deletions name by the ids of their events, their rows in the
+// projections' tables, and the inputs of their dead letters.
+func (b *Batch) deleteByID(ctx context.Context, tx pgx.Tx) error {
+	var keys keyColumns
+	for i := range b.Deletions {
+		if d := &b.Deletions[i]; d.Collection == anyKind {
+			keys.did, keys.rkey = append(keys.did, d.DID), append(keys.rkey, d.Rkey)
+		}
 	}
-	return nil
-}
-
-// CoverDeletions gives at most limit deletions by id their tombstones in these collections, and
-// deletes the records there that they name. A deletion by id has the revision rev, and tombstones
-// in any collection that begins with prefix. It returns how many tombstones it added.
-func CoverDeletions(ctx context.Context, tx pgx.Tx, made Projections, prefix, rev string, collections []string, limit int) (int, error) {
-	const sql = `
-SELECT c.collection, d.did, d.rkey
-FROM (SELECT DISTINCT t.did, t.rkey FROM tombstones AS t WHERE starts_with(t.collection, $1) AND t.rev = $2) AS d
-CROSS JOIN unnest($3::text[]) AS c (collection)
-WHERE NOT EXISTS (SELECT FROM tombstones AS k WHERE k.collection = c.collection AND k.did = d.did AND k.rkey = d.rkey AND k.rev = $2)
-LIMIT $4`
-	missing, err := All(ctx, tx, "find deletions by id without tombstones", func(row pgx.CollectableRow) (d Deletion, err error) {
-		d.Rev, d.Lasting = rev, true
-		err = row.Scan(&d.Collection, &d.DID, &d.Rkey)
+	if len(keys.did) == 0 {
+		return nil
+	}
+	records := `
+SELECT r.collection, r.did, r.rkey, r.rev
+FROM unnest($1::text[], $2::text[]) AS d (did, rkey)
+JOIN records_other AS r ON left(r.rkey, 16) = left(d.rkey, 16) AND r.collection >= 'nostr.' AND r.collection < 'nostr/'
+WHERE r.did = d.did AND r.rkey = d.rkey AND ` + strings.ReplaceAll(keyedByID, "?c", "r.collection") + `
+ORDER BY r.collection, r.did, r.rkey
+FOR UPDATE OF r`
+	deadLetters := `
+UPDATE dead_letters AS l
+SET ` + clearInput + `
+FROM unnest($1::text[], $2::text[]) AS d (did, rkey)
+WHERE l.did = d.did AND l.rkey = d.rkey AND l.raw_bytes > 0 AND ` + strings.ReplaceAll(keyedByID, "?c", "l.collection")
+	rows, err := tx.Query(ctx, records, keys.did, keys.rkey)
+	if err != nil {
+		return err
+	}
+	gone := Batch{Projections: b.Projections}
+	gone.Deletions, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (d Deletion, err error) {
+		err = row.Scan(&d.Collection, &d.DID, &d.Rkey, &d.Rev)
 		return d, err
-	}, sql, prefix, rev, collections, limit)
-	if err != nil || len(missing) == 0 {
-		return 0, err
+	})
+	if err != nil {
+		return err
 	}
-	slices.SortFunc(missing, func(a, b Deletion) int { return a.compare(b.Key) })
-	b := Batch{Deletions: missing, Projections: made}
-	if _, err := b.Apply(ctx, tx, Lease{}, true); err != nil {
-		return 0, err
-	}
-	return len(missing), LockProjections(ctx, tx, made)
+	q := &pgx.Batch{}
+	gone.queueDeletions(q, tx)
+	q.Queue(deadLetters, keys.did, keys.rkey)
+	return tx.SendBatch(ctx, q).Close()
 }

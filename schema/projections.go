@@ -103,6 +103,26 @@ func (p Projections) Deleted(deletions []Deletion) (keys []Key) {
 		if slices.ContainsFunc(p, func(one Projection) bool { return one.Deletions && one.Reads(deletions[i].Collection) }) {
 			keys = append(keys, deletions[i].Key)
 		}
+		if deletions[i].Collection == anyKind {
+			keys = append(keys, p.named(deletions[i].Key)...)
+		}
+	}
+	return keys
+}
+
+// named returns the keys of the records that a deletion by the id of an event may have deleted.
+func (p Projections) named(k Key) (keys []Key) {
+	var collections []string
+	for i := range p {
+		if p[i].Deletions {
+			collections = append(collections, p[i].Collections...)
+		}
+	}
+	slices.Sort(collections)
+	for _, name := range slices.Compact(collections) {
+		if strings.HasPrefix(name, strings.TrimSuffix(anyKind, "*")) {
+			keys = append(keys, Key{Collection: name, DID: k.DID, Rkey: k.Rkey})
+		}
 	}
 	return keys
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -86,14 +87,14 @@ func (p *Projection) unread(ctx context.Context, db DB) ([]string, error) {
 
 // stale returns records that have stale rows in a table.
 func (p *Projection) stale(ctx context.Context, db DB, table string, unread []string, limit int) ([]Key, error) {
-	const sql = `
+	sql := `
 SELECT DISTINCT p.collection::text AS collection, p.did::text AS did, p.rkey::text AS rkey
-FROM %s AS p
+FROM ?table AS p
 WHERE p.collection = ANY ($1)
    OR NOT EXISTS (SELECT FROM records AS r WHERE r.collection = p.collection AND r.did = p.did AND r.rkey = p.rkey)
-      AND ($2 OR EXISTS (SELECT FROM tombstones AS t WHERE t.collection = p.collection AND t.did = p.did AND t.rkey = p.rkey))
+      AND ($2 OR EXISTS (SELECT FROM tombstones AS t WHERE ` + DeletesFrom("p.collection") + ` AND t.did = p.did AND t.rkey = p.rkey))
 LIMIT $3`
-	return All(ctx, db, "find stale rows in "+table, pgx.RowToStructByName[Key], fmt.Sprintf(sql, pgx.Identifier{table}.Sanitize()), unread, p.Expires, limit)
+	return All(ctx, db, "find stale rows in "+table, pgx.RowToStructByName[Key], strings.ReplaceAll(sql, "?table", pgx.Identifier{table}.Sanitize()), unread, p.Expires, limit)
 }
 
 // ProjectionRun is the progress of a run_projection job.

@@ -962,6 +962,7 @@ CREATE INDEX posts_indexed_at ON ONLY posts USING btree (indexed_at);
 -- The records of all other collections. Each expires by indexed_at, under the retention that WEIR_COLLECTIONS gives it.
 CREATE TABLE records_other PARTITION OF records DEFAULT;
 CREATE INDEX records_other_dated ON records_other USING btree (collection, "left"(rev, 16)) WHERE collection >= 'nostr.'::text AND collection < 'nostr/'::text;
+CREATE INDEX records_other_ids ON records_other USING btree ("left"(rkey, 16)) WHERE collection >= 'nostr.'::text AND collection < 'nostr/'::text;
 CREATE INDEX records_other_indexed_at ON records_other USING btree (collection, indexed_at);
 CREATE TRIGGER profile_labelled AFTER INSERT OR UPDATE ON records_other FOR EACH ROW WHEN (new.collection = 'app.bsky.actor.profile'::text AND new.rkey = 'self'::text) EXECUTE FUNCTION label_profile();
 CREATE TRIGGER visibility_declared AFTER INSERT OR UPDATE ON records_other FOR EACH ROW WHEN (new.collection = 'app.bsky.actor.contentVisibilityDeclaration'::text AND new.rkey = 'self'::text) EXECUTE FUNCTION declare_visibility();
@@ -1151,7 +1152,6 @@ CREATE TABLE streams (
     lease_renewed_at timestamp with time zone, -- When the lease was renewed, by the database's clock. If this is in the future, the clock has been set back since, and the lease is free.
     lease_expires_at timestamp with time zone,
     epoch bigint DEFAULT 0 NOT NULL, -- Each new lease holder raises it. A commit that carries an older epoch is refused.
-    deletes_in text[] DEFAULT '{}'::text[] NOT NULL, -- The collections in which deletions by id have tombstones, of those that were made before the stream was read. Empty: the network has no such deletions.
     CONSTRAINT streams_pkey PRIMARY KEY (name),
     CONSTRAINT streams_cursor_kind_check CHECK (cursor_kind = ANY (ARRAY[''::text, 'seq'::text, 'time'::text]))
 ) WITH (fillfactor=50);

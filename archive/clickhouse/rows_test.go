@@ -193,7 +193,7 @@ func TestRowsOfNostr(t *testing.T) {
 
 // notes returns the wire of Nostr.
 func notes() (consumer.Wire, error) {
-	return nostr.Wire([]int{1, 7, 30023}, nostr.NewVerifier(nostr.VerifierConfig{Registerer: prometheus.NewRegistry()}), nil), nil
+	return nostr.Wire(nostr.NewVerifier(nostr.VerifierConfig{Registerer: prometheus.NewRegistry()}), nil), nil
 }
 
 // relayFrames returns frames of a relay, with and without events.

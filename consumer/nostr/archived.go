@@ -11,7 +11,7 @@ import (
 // Strip returns a Strip for Nostr events, by the dates of their authors, for one goroutine. Requests to
 // vanish stay. Requests for deletions stay too, unless their author has vanished.
 func Strip() archive.Strip {
-	wires := map[int]consumer.Wire{}
+	wire := Wire(nil, nil)
 	var message consumer.Message
 	return func(m archive.Manifest, record []byte, goes func(archive.Said) bool) [][]byte {
 		e, err := nostr.DecodeNotepack(record)
@@ -19,18 +19,15 @@ func Strip() archive.Strip {
 			return [][]byte{record}
 		}
 		said := archive.Said{Author: nostr.DID(e.PubKey), At: time.Unix(e.CreatedAt, 0)}
-		wire, ok := wires[e.Kind]
-		if !ok {
-			wire = Wire([]int{e.Kind}, nil, nil)
-			wires[e.Kind] = wire
-		}
 		if e.Kind != nostr.KindDeletion {
 			wire.Decode(record, time.Time{}, &message) // at the zero time, nothing has expired
 			if len(message.Events) == 1 {
 				said = consumer.SaidBy(&message.Events[0], said.At)
 			}
 		}
-		if goes(said) {
+		byID := said
+		byID.Collection = nostr.AnyKind
+		if goes(said) || nostr.DeletedByID(e.Kind) && goes(byID) {
 			return nil
 		}
 		return [][]byte{record}

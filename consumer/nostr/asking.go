@@ -152,7 +152,7 @@ func (a *asking) recognised(ctx context.Context, msg *message, refused bool) (ag
 // event came from.
 func (a *asking) wanted(msg *message) *nostr.Event {
 	e, err := nostr.Decode(msg.event)
-	if err != nil || e.Kind == nostr.KindVanish && !demanded(e, []string{a.relay}) || !slices.Contains(a.query.Kinds, e.Kind) || !a.query.Everyone && !slices.Contains(a.query.Authors, e.PubKey) || e.Republishes() || e.CheckID() != nil {
+	if err != nil || e.Kind == nostr.KindVanish && !demanded(e, []string{a.relay}) || !a.query.Every && !slices.Contains(a.query.Kinds, e.Kind) || nostr.ClassOf(e.Kind) == nostr.Ephemeral || !a.query.Everyone && !slices.Contains(a.query.Authors, e.PubKey) || e.Republishes() || e.CheckID() != nil {
 		return nil
 	}
 	return e

@@ -81,7 +81,7 @@ func prove(b *testing.B, proofs []consumer.Proof) {
 func BenchmarkVerification(b *testing.B) {
 	const batch = 500
 	frames, events := notes(b, batch)
-	wire := nostr.Wire([]int{1}, nostr.NewVerifier(nostr.VerifierConfig{}), nil)
+	wire := nostr.Wire(nostr.NewVerifier(nostr.VerifierConfig{}), nil)
 	pool := schematest.New(b)
 	_, ids := decodeAll(b, &wire, frames)
 	_, err := pool.Exec(b.Context(), `INSERT INTO seen (id) SELECT gen_random_uuid() FROM generate_series(1, 200000) UNION ALL SELECT unnest($1::uuid[])`, ids)

@@ -60,7 +60,7 @@ var errUnlike = errors.New("the sets of events could not be compared")
 // events.
 func (r *Reader) Compare(ctx context.Context, relay string, c Comparison) (Compared, error) {
 	found := Compared{By: ByPages}
-	if len(c.Kinds) == 0 || len(c.Authors) == 0 && !c.Everyone {
+	if c.empty() {
 		return found, nil
 	}
 	a, limits, err := r.connect(ctx, relay)

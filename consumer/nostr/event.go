@@ -19,9 +19,9 @@ const WireName = "nostr"
 // letter may begin with the number of its event in the message, on a line of its own. An event may
 // also be alone, in the notepack form in which it is archived. relays are the addresses of the
 // relays read: a request to vanish takes effect if it names one of them, or all relays. If relays
-// is nil, it always takes effect.
-func Wire(kinds []int, verifier *Verifier, relays []string) consumer.Wire {
-	d := &decoder{kinds: kinds, verifier: verifier, relays: relays}
+// is nil, it always takes effect. The events are of any kind: the consumer knows which are stored.
+func Wire(verifier *Verifier, relays []string) consumer.Wire {
+	d := &decoder{verifier: verifier, relays: relays}
 	return consumer.Wire{Name: WireName, Excerpt: excerpt, Shared: true, Archived: archived, Decode: func(input []byte, arrived time.Time, m *consumer.Message) {
 		number, frame, numbered := bytes.Cut(input, []byte("\n"))
 		part, err := strconv.Atoi(string(number))
@@ -53,7 +53,6 @@ func archived(frame []byte) []byte {
 
 // decoder decodes events.
 type decoder struct {
-	kinds    []int
 	relays   []string // a request to vanish must name one of them, see Wire
 	verifier *Verifier
 }
@@ -99,9 +98,12 @@ func (d *decoder) decoded(e *nostr.Event, arrived, earliest time.Time, m *consum
 		d.refuse(m, &nostr.Invalid{Cause: "a repost with a protected event in it", Path: "/content", Expected: "no content"}, causeProtected)
 		return e
 	}
+	if nostr.ClassOf(e.Kind) == nostr.Ephemeral {
+		return e
+	}
 	expires, ok := expiry(e)
 	if ok && !expires.After(earliest) {
-		d.expired(e, m)
+		expired(e, m)
 		return e
 	}
 	switch e.Kind {
@@ -115,16 +117,14 @@ func (d *decoder) decoded(e *nostr.Event, arrived, earliest time.Time, m *consum
 		}
 		vanish(e, m)
 	}
-	if nostr.ClassOf(e.Kind) != nostr.Ephemeral && slices.Contains(d.kinds, e.Kind) {
-		record(e, m).Expires = expires
-	}
+	record(e, m).Expires = expires
 	return e
 }
 
 // expired adds the deletions that an expired event causes: of the older versions that it replaced.
-func (d *decoder) expired(e *nostr.Event, m *consumer.Message) {
-	if class := nostr.ClassOf(e.Kind); slices.Contains(d.kinds, e.Kind) && (class == nostr.Replaceable || class == nostr.Addressable) {
-		commit(e, m, consumer.Delete, e.Kind, e.Record().Key, nostr.Revision(e.CreatedAt, e.ID)).Lasting = true
+func expired(e *nostr.Event, m *consumer.Message) {
+	if class := nostr.ClassOf(e.Kind); class == nostr.Replaceable || class == nostr.Addressable {
+		commit(e, m, consumer.Delete, e.Record().Collection, e.Record().Key, nostr.Revision(e.CreatedAt, e.ID)).Lasting = true
 	}
 }
 
@@ -142,7 +142,7 @@ func (d *decoder) refuse(m *consumer.Message, err error, cause string) {
 
 // record adds the event as a record.
 func record(e *nostr.Event, m *consumer.Message) *consumer.Event {
-	ev := commit(e, m, consumer.Create, e.Kind, e.Record().Key, nostr.Revision(e.CreatedAt, e.ID))
+	ev := commit(e, m, consumer.Create, e.Record().Collection, e.Record().Key, nostr.Revision(e.CreatedAt, e.ID))
 	ev.Written = time.Unix(min(e.CreatedAt, maxTime), 0)
 	ev.Record, ev.Replaced = recordJSON(e)
 	return ev
@@ -174,25 +174,20 @@ func recordJSON(e *nostr.Event) ([]byte, int) {
 }
 
 // commit adds a change of a record of the event's author.
-func commit(e *nostr.Event, m *consumer.Message, op consumer.Operation, kind int, key, revision string) *consumer.Event {
+func commit(e *nostr.Event, m *consumer.Message, op consumer.Operation, collection, key, revision string) *consumer.Event {
 	ev := m.Add()
 	ev.Kind, ev.Author, ev.Operation = consumer.KindCommit, nostr.DID(e.PubKey), op
-	ev.Collection, ev.Key, ev.Revision = nostr.Collection(kind), key, revision
+	ev.Collection, ev.Key, ev.Revision = collection, key, revision
 	return ev
 }
 
 // lastID makes a revision the last one of its date.
 const lastID = "ffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffff"
 
-// EveryRevision is the revision of a deletion by id: it sorts after all others.
-const EveryRevision = "~"
+// everyRevision is the revision of a deletion by id: it sorts after all others.
+const everyRevision = "~"
 
-// DeletesByID reports whether deletions by id leave tombstones in the collection of a kind.
-func DeletesByID(kind int) bool {
-	return nostr.ClassOf(kind) == nostr.Regular && kind != nostr.KindDeletion && kind != nostr.KindVanish
-}
-
-// maxDeletions is how many records one request may name, because each leaves tombstones for ever.
+// maxDeletions is how many records one request may name, because each leaves a tombstone for ever.
 // Relays refuse events with more tags; strfry, for example, refuses more than 2,000.
 const maxDeletions = 2000
 
@@ -212,17 +207,13 @@ func (d *decoder) deletions(e *nostr.Event, m *consumer.Message) (ok bool) {
 			if _, ok := nostr.ParseKey(tag[1]); !ok {
 				continue
 			}
-			for _, kind := range d.kinds {
-				if DeletesByID(kind) {
-					commit(e, m, consumer.Delete, kind, tag[1], EveryRevision).Lasting = true
-				}
-			}
+			commit(e, m, consumer.Delete, nostr.AnyKind, tag[1], everyRevision).Lasting = true
 		case "a":
 			kind, key, ok := address(tag[1], author) // of any kind: the record may be stored later
 			if !ok {
 				continue
 			}
-			commit(e, m, consumer.Delete, kind, key, nostr.RevisionDate(e.CreatedAt)+lastID).Lasting = true
+			commit(e, m, consumer.Delete, nostr.Collection(kind), key, nostr.RevisionDate(e.CreatedAt)+lastID).Lasting = true
 		default:
 			continue
 		}

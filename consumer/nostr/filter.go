@@ -16,23 +16,24 @@ const maxAuthors = 500
 // filter selects the events that a request asks for. Its dates are the authors' dates.
 type filter struct {
 	IDs     []string `json:"ids,omitempty"`
-	Kinds   []int    `json:"kinds,omitempty"`
+	Kinds   []int    `json:"kinds,omitempty"`   // none: every kind
 	Authors []string `json:"authors,omitempty"` // none: everyone
 	Since   *int64   `json:"since,omitempty"`
 	Until   *int64   `json:"until,omitempty"` // inclusive, as Since is
 	Limit   int      `json:"limit,omitempty"` // 0: no limit
 }
 
-// divide returns the filters that request events of the stored kinds and deletions by the
-// given authors. Without authors it returns no filter: a relay may take an empty list for
+// divide returns the filters that request events of some kinds, or of every kind if that is
+// nil, and deletions by the given authors. Without authors it returns no filter: a relay may take an empty list for
 // everyone. If there are too many filters, it returns one that requests everyone.
 func divide(kinds []int, everyone bool, authors []string, limits limits) []filter {
-	kinds = slices.Concat(kinds, []int{nostr.KindDeletion, nostr.KindVanish})
-	slices.Sort(kinds)
-	kinds = slices.Compact(kinds)
+	if kinds != nil {
+		kinds = slices.Concat(kinds, []int{nostr.KindDeletion, nostr.KindVanish})
+		slices.Sort(kinds)
+		kinds = slices.Compact(kinds)
+	}
 	each := limits.authors()
 	if everyone || len(authors) > (limits.Subscriptions-1)*each { // one subscription is reserved for pages of the past
-
 		return []filter{{Kinds: kinds}}
 	}
 	var all []filter

@@ -30,6 +30,12 @@ import (
 // stored are the kinds that the tests store.
 func stored() []int { return []int{0, 1, 3, 30023} }
 
+// wants reports whether the tests store a collection.
+func wants(collection string) bool {
+	kind, err := strconv.Atoi(strings.TrimPrefix(collection, "nostr."))
+	return err == nil && slices.Contains(stored(), kind)
+}
+
 // network is a simulated network and the database that its relays are read into.
 type network struct {
 	*simnet.Nostr
@@ -37,6 +43,7 @@ type network struct {
 	pool   *pgxpool.Pool
 	verify *nostr.Verifier
 	key    *[32]byte
+	kinds  []int // to request; nil: every kind
 }
 
 func newNetwork(t *testing.T, cfg simnet.NostrConfig) *network {
@@ -48,23 +55,20 @@ func newNetwork(t *testing.T, cfg simnet.NostrConfig) *network {
 	net, err := simnet.NewNostr(cfg)
 	require.NoError(t, err)
 	t.Cleanup(net.Stop)
-	return &network{Nostr: net, t: t, pool: schematest.New(t), verify: nostr.NewVerifier(nostr.VerifierConfig{})}
+	return &network{Nostr: net, t: t, pool: schematest.New(t), verify: nostr.NewVerifier(nostr.VerifierConfig{}), kinds: stored()}
 }
 
 // start reads one relay until cancel is called or the consumer fails.
 func (n *network) start(relay int, change func(*consumer.Config)) (ended <-chan error, cancel func()) {
 	n.t.Helper()
-	source, err := nostr.New(nostr.Config{Kinds: stored(), Verifier: n.verify, Key: n.key,
+	source, err := nostr.New(nostr.Config{Kinds: n.kinds, Verifier: n.verify, Key: n.key,
 		Config: socket.Config{Endpoints: n.URLs()[relay : relay+1], MinWait: time.Millisecond, MaxWait: 10 * time.Millisecond}})
 	require.NoError(n.t, err)
 	require.NoError(n.t, source.SetFilter(n.t.Context(), consumer.Filter{Everyone: true}))
 	cfg := consumer.Config{Stream: "nostr-" + strconv.Itoa(relay), Pool: n.pool, Owner: n.t.Name(), Source: source, Logger: slog.New(slog.DiscardHandler),
 		Start: consumer.Cursor{Kind: consumer.CursorSeq}, BatchInterval: 10 * time.Millisecond, Rewind: 10 * 24 * time.Hour, // authors' clocks are wrong by days
 		Enqueue: func(context.Context, pgx.Tx, []schema.Stored, time.Time) error { return nil },
-		Wanted: func(collection string) bool {
-			kind, err := strconv.Atoi(strings.TrimPrefix(collection, "nostr."))
-			return err == nil && slices.Contains(stored(), kind)
-		}}
+		Wanted:  wants}
 	if change != nil {
 		change(&cfg)
 	}

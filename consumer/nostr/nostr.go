@@ -45,7 +45,7 @@ const maxAccounts = 10 * maxAuthors
 type Config struct {
 	socket.Config // one endpoint: the relay
 
-	Kinds    []int // the kinds to store
+	Kinds    []int // the kinds to request, besides those that delete; nil: every kind
 	Verifier *Verifier
 	Key      *[32]byte // the secret key to authenticate with, where a relay demands it; nil: none
 
@@ -74,7 +74,7 @@ func New(cfg Config) (*Client, error) {
 	cfg.DialTimeout = cmp.Or(cfg.DialTimeout, 10*time.Second)
 	cfg.MinWait = cmp.Or(cfg.MinWait, 500*time.Millisecond)
 	cfg.AnswerWithin = cmp.Or(cfg.AnswerWithin, 2*time.Minute)
-	if len(cfg.Endpoints) != 1 || len(cfg.Kinds) == 0 {
+	if len(cfg.Endpoints) != 1 || cfg.Kinds != nil && len(cfg.Kinds) == 0 {
 		return nil, fmt.Errorf("a Nostr stream has one relay and at least one kind: received %d relays and %d kinds", len(cfg.Endpoints), len(cfg.Kinds))
 	}
 	dialer, err := socket.New(cfg.Config, socket.Service{Name: "Nostr relay", Path: "/", Example: "wss://relay.example", Check: refused, Serves: true})
@@ -88,7 +88,7 @@ func New(cfg Config) (*Client, error) {
 
 // Capabilities returns the capabilities of a relay.
 func (c *Client) Capabilities() consumer.Capabilities {
-	return consumer.Capabilities{Wire: Wire(c.cfg.Kinds, c.cfg.Verifier, c.cfg.Endpoints), TimeCursor: true, Rewind: rewind, Complete: true, Overlaps: true, Filters: true, Accounts: maxAccounts}
+	return consumer.Capabilities{Wire: Wire(c.cfg.Verifier, c.cfg.Endpoints), TimeCursor: true, Rewind: rewind, Complete: true, Overlaps: true, Filters: true, Accounts: maxAccounts}
 }
 
 // FilterHash returns a hash of the filter. A cursor is valid for one filter.

@@ -59,14 +59,24 @@ func NewReader(cfg ReaderConfig) *Reader {
 // Query selects the events to request from relays.
 type Query struct {
 	Kinds    []int
+	Every    bool       // every kind, whatever Kinds has
 	Authors  [][32]byte // if empty, no relay is contacted
 	Everyone bool       // events of all authors; only comparisons use it
 	Since    time.Time  // by the authors' dates; zero: everything
+	Until    time.Time  // by the authors' dates, inclusive; zero: the newest
 	Most     int        // maximum number of events to read from a relay
+}
+
+// empty reports whether the query selects nothing: a relay would take it for everything.
+func (q *Query) empty() bool {
+	return len(q.Authors) == 0 && !q.Everyone || len(q.Kinds) == 0 && !q.Every
 }
 
 // filters divides the authors among filters.
 func (q *Query) filters(limits limits) (all []filter) {
+	if q.Every {
+		q.Kinds = nil
+	}
 	if q.Everyone {
 		return []filter{{Kinds: q.Kinds}}
 	}
@@ -89,7 +99,7 @@ var ErrIncomplete = errors.New("not everything was read")
 // ids, kinds and authors; their signatures are not checked. If a query is not answered
 // completely, the others are still sent.
 func (r *Reader) Stored(ctx context.Context, relay string, each func([]*nostr.Event) error, queries ...Query) error {
-	queries = slices.DeleteFunc(slices.Clone(queries), func(q Query) bool { return len(q.Authors) == 0 || len(q.Kinds) == 0 })
+	queries = slices.DeleteFunc(slices.Clone(queries), func(q Query) bool { return q.empty() })
 	if len(queries) == 0 {
 		return nil
 	}
@@ -141,6 +151,11 @@ func (a *asking) read(ctx context.Context, limits limits, each func([]*nostr.Eve
 	}
 	pages := past{limit: limits.Page, named: limits.named}
 	pages.add(a.query.filters(limits), since)
+	if !a.query.Until.IsZero() {
+		for i := range pages.windows {
+			pages.windows[i].until = a.query.Until.Unix()
+		}
+	}
 	return a.through(ctx, &pages, a.query.Most, each)
 }
 

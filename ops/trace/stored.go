@@ -36,7 +36,7 @@ type Tombstone struct {
 
 // findTombstone returns a record's tombstone, or schema.ErrNoRows.
 func findTombstone(ctx context.Context, db schema.DB, k schema.Key) (Tombstone, error) {
-	const sql = `SELECT rev AS rev, deleted_at AS deleted_at FROM tombstones WHERE collection = $1 AND did = $2 AND rkey = $3`
+	sql := `SELECT t.rev AS rev, t.deleted_at AS deleted_at FROM tombstones AS t WHERE ` + schema.DeletesFrom("$1") + ` AND t.did = $2 AND t.rkey = $3 ORDER BY t.rev DESC LIMIT 1`
 	return schema.One(ctx, db, "read the tombstone", pgx.RowToStructByName[Tombstone], sql, k.Collection, k.DID, k.Rkey)
 }
 

@@ -22,10 +22,7 @@ CREATE TABLE streams (
     lease_owner      text,
     lease_renewed_at timestamptz,
     lease_expires_at timestamptz,
-    epoch            bigint      NOT NULL DEFAULT 0,
-    -- A deletion of an event of Nostr names an id, and its tombstones name the kinds that were stored then. When others are stored, they
-    -- need the same tombstones.
-    deletes_in       text[]      NOT NULL DEFAULT '{}'
+    epoch            bigint      NOT NULL DEFAULT 0
 ) WITH (fillfactor = 50);
 
 COMMENT ON TABLE  streams IS 'One row per stream: how far it has been committed, and who may commit to it.';
@@ -45,7 +42,6 @@ COMMENT ON COLUMN streams.failed_tries IS 'Failed tries to connect since the las
 COMMENT ON COLUMN streams.lease_owner IS 'The process that took the lease last. NULL: the lease was returned.';
 COMMENT ON COLUMN streams.lease_renewed_at IS 'When the lease was renewed, by the database''s clock. If this is in the future, the clock has been set back since, and the lease is free.';
 COMMENT ON COLUMN streams.epoch IS 'Each new lease holder raises it. A commit that carries an older epoch is refused.';
-COMMENT ON COLUMN streams.deletes_in IS 'The collections in which deletions by id have tombstones, of those that were made before the stream was read. Empty: the network has no such deletions.';
 
 CREATE FUNCTION advance_stream(
     p_name text, p_epoch bigint, p_lease interval,

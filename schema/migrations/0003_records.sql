@@ -22,6 +22,8 @@ CREATE TABLE posts_default PARTITION OF posts DEFAULT;
 CREATE TABLE records_other PARTITION OF records DEFAULT;
 CREATE INDEX posts_indexed_at ON posts (indexed_at);
 CREATE INDEX records_other_indexed_at ON records_other (collection, indexed_at);
+-- A request to delete an event of Nostr names its id, which is the record's key, and not its kind.
+CREATE INDEX records_other_ids ON records_other (left(rkey, 16)) WHERE collection >= 'nostr.' AND collection < 'nostr/';
 -- Comparing a day with a relay of Nostr reads the events of that day, by the authors' dates.
 CREATE INDEX records_other_dated ON records_other (collection, left(rev, 16)) WHERE collection >= 'nostr.' AND collection < 'nostr/';
 
