@@ -27,7 +27,7 @@ func (p App) storeCollections(ctx context.Context) error {
 		return err
 	}
 	var entries, full []string
-	for _, e := range p.stored.Repositories().Entries() {
+	for _, e := range p.stored.Entries() {
 		entries = append(entries, e.Pattern)
 		if e.Explicit && e.Retention == 0 && p.cfg.History == historyAuto {
 			full = append(full, e.Pattern)

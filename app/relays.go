@@ -219,6 +219,73 @@ func (r *relays) Backfill(ctx context.Context, further []string, author [32]byte
 	}
 	recent := of(dated, since)
 	recent.Every = every
+	return r.fromAll(ctx, further, since, sum, retry, of(deletes, time.Time{}), of(latest, time.Time{}), recent)
+}
+
+// AuthorPast reads all relays at once.
+func (r *relays) AuthorPast(ctx context.Context, further []string, author [32]byte, of workers.Past) (workers.Backfilled, error) {
+	sum, retry, q, err := r.past(ctx, of)
+	if err != nil {
+		return workers.Backfilled{}, err
+	}
+	q.Authors = [][32]byte{author}
+	deletes := nostr.Query{Kinds: []int{protocol.KindDeletion, protocol.KindVanish}, Authors: q.Authors, Most: mostBackfilled}
+	return r.fromAll(ctx, further, of.Since, sum, retry, deletes, q)
+}
+
+// RelayPast also stores the requests to delete of that time: the relay may not have obeyed them.
+func (r *relays) RelayPast(ctx context.Context, stream string, of workers.Past) (found workers.Backfilled, read int, next time.Time, unread, err error) {
+	sum, retry, q, err := r.past(ctx, of)
+	if err != nil {
+		return found, 0, next, nil, err
+	}
+	q.Everyone = true
+	q.Kinds = append(slices.Clone(q.Kinds), protocol.KindDeletion, protocol.KindVanish)
+	var oldest time.Time
+	unread = r.Stored(ctx, r.url(stream), func(page []*protocol.Event) error {
+		for _, e := range page {
+			if at := time.Unix(e.CreatedAt, 0); oldest.IsZero() || at.Before(oldest) {
+				oldest = at
+			}
+		}
+		read += len(page)
+		return sum.add(ctx, page, retry)
+	}, q)
+	if sum.failed != nil {
+		return sum.found, read, next, nil, sum.failed
+	}
+	if missed, ok := errors.AsType[*nostr.MissedError](unread); ok {
+		sum.found.Cut = missed.Reason
+	}
+	switch {
+	case errors.Is(unread, nostr.ErrMost) && read > 0:
+		if next, unread = oldest, nil; !of.Until.IsZero() && !next.Before(of.Until) {
+			next, sum.found.Cut = next.Add(-time.Second), "the relay has more events of one second than are read at a time"
+		}
+	case sum.found.Cut != "":
+		unread = nil
+	}
+	return sum.found, read, next, unread, nil
+}
+
+// past returns what reads events of the past.
+func (r *relays) past(ctx context.Context, of workers.Past) (*backfill, *consumer.Retry, nostr.Query, error) {
+	q := nostr.Query{Kinds: of.Kinds, Every: len(of.Kinds) == 0, Since: of.Since, Until: of.Until, Most: of.Most}
+	retry, err := r.app.retryOfFollowed(ctx, r.queue, r.keep)
+	if err != nil {
+		return nil, nil, q, err
+	}
+	r.obey(retry)
+	sum, err := r.backfill(ctx)
+	if err == nil {
+		sum.includes = of.Includes
+	}
+	return sum, retry, q, err
+}
+
+// fromAll sends queries to all relays at once. since is the time since which dated events are
+// requested.
+func (r *relays) fromAll(ctx context.Context, further []string, since time.Time, sum *backfill, retry *consumer.Retry, queries ...nostr.Query) (workers.Backfilled, error) {
 	failed, unread, _ := r.All(ctx, further, func(ctx context.Context, relay string) error {
 		var oldest time.Time // of the events that this relay sent
 		err := r.Stored(ctx, relay, func(page []*protocol.Event) error {
@@ -230,7 +297,7 @@ func (r *relays) Backfill(ctx context.Context, further []string, author [32]byte
 				}
 			}
 			return sum.add(ctx, page, retry)
-		}, of(deletes, time.Time{}), of(latest, time.Time{}), recent)
+		}, queries...)
 		if errors.Is(err, nostr.ErrIncomplete) {
 			sum.cut(r.trusts(relay), oldest, err)
 			return nil
@@ -271,7 +338,8 @@ func (r *relays) trusts(relay string) bool {
 
 // backfill holds what relays have brought so far.
 type backfill struct {
-	ahead time.Duration // how far our clock is ahead of the database's
+	ahead    time.Duration                // how far our clock is ahead of the database's
+	includes func(collection string) bool // nil: all kinds are stored
 
 	mu     sync.Mutex // guards what follows if several relays are read, and is held while a page is stored
 	found  workers.Backfilled
@@ -303,6 +371,11 @@ func (b *backfill) cut(trusted bool, oldest time.Time, err error) {
 
 // add stores a page.
 func (b *backfill) add(ctx context.Context, page []*protocol.Event, retry *consumer.Retry) error {
+	if b.includes != nil {
+		page = slices.DeleteFunc(slices.Clone(page), func(e *protocol.Event) bool {
+			return e.Kind != protocol.KindDeletion && e.Kind != protocol.KindVanish && !b.includes(protocol.Collection(e.Kind))
+		})
+	}
 	now := time.Now().Add(-b.ahead)
 	frames := make([][]byte, len(page))
 	for i, e := range page {

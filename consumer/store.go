@@ -44,6 +44,13 @@ func (r *Retry) Store(ctx context.Context, wire string, frames [][]byte, now tim
 			continue
 		}
 		b.prove(now, nil, func(string) {})
+		if b.archives {
+			seen, err := b.seen(ctx, r.Pool)
+			if err != nil {
+				return written, err
+			}
+			b.dropArchived(seen)
+		}
 		if err := c.commit(ctx, b); err != nil {
 			return written, err
 		}

@@ -34,6 +34,10 @@ type History struct {
 	Problem    string `json:"problem"` // why it makes no progress; empty: it does
 }
 
+// ofNostr is true if the history h is of kinds of Nostr. If everyone is followed, its listings are
+// of relays, named by their streams: they are asked for the records, not for accounts.
+const ofNostr = `starts_with(h.collection, 'nostr.')`
+
 // maxHistories limits the histories that reports show.
 const maxHistories = 100
 
@@ -44,12 +48,12 @@ SELECT h.collection AS collection,
        CASE WHEN h.cancelled_at IS NOT NULL THEN 'cancelled'
             WHEN h.completed_at IS NOT NULL THEN 'complete'
             WHEN h.began_at IS NULL         THEN 'waiting'
-            WHEN NOT EXISTS (SELECT FROM watches)
+            WHEN NOT EXISTS (SELECT FROM watches) AND NOT ` + ofNostr + `
              AND (NOT EXISTS (SELECT FROM history_listings AS l WHERE l.collection = h.collection AND l.run = h.run)
                   OR EXISTS (SELECT FROM history_listings AS l WHERE l.collection = h.collection AND l.run = h.run AND l.ended_at IS NULL)) THEN 'listing'
             ELSE 'reading' END AS state,
        h.accounts AS accounts, h.done AS done, h.unread AS unread, h.limited AS limited, h.records AS records, h.bytes AS bytes,
-       coalesce(nullif(h.problem, ''), (SELECT max(l.problem) FROM history_listings AS l WHERE l.collection = h.collection AND l.run = h.run AND l.ended_at IS NULL), '') AS problem
+       coalesce(nullif(h.problem, ''), (SELECT max(l.problem) FROM history_listings AS l WHERE l.collection = h.collection AND l.run = h.run), '') AS problem
 FROM histories AS h
 ORDER BY h.collection
 LIMIT $1`
@@ -125,7 +129,7 @@ func Runs(ctx context.Context, db schema.DB) ([]Run, error) {
 SELECT h.collection AS collection, h.run AS run, h.began_at IS NOT NULL AS began, h.completed_at IS NOT NULL AS complete,
        EXISTS (SELECT FROM stored_collections AS s WHERE ` + covers + `) AS stored,
        EXISTS (SELECT FROM stored_collections AS s
-               JOIN streams AS t ON t.wire <> $1 AND greatest(t.advanced_at, t.caught_up_at) > s.since
+               JOIN streams AS t ON t.wire <> $1 AND greatest(t.advanced_at, t.caught_up_at) > s.since AND starts_with(t.name, 'nostr:') = ` + ofNostr + `
                WHERE ` + covers + `) AS streamed
 FROM histories AS h
 WHERE h.cancelled_at IS NULL
@@ -256,6 +260,28 @@ WHERE collection = $1 AND name = $2 AND run = $3 AND pages = $7 AND host = $8 AN
 	return tag.RowsAffected(), countAccounts(ctx, tx, l.Collection, l.Run, tag.RowsAffected())
 }
 
+// MoveRelay stores how far a relay was read for a history of kinds: down to the date l.Cursor. An
+// empty cursor ends the listing. It counts the events that the relay sent and the records stored.
+// problem says what the relay did not send; it stays.
+func MoveRelay(ctx context.Context, db schema.DB, l Listing, events, records int, problem string) error {
+	const sql = `
+WITH moved AS (
+    UPDATE history_listings
+    SET cursor = $4, pages = pages + 1, seen = seen + $5, tries = 0, problem = CASE WHEN $7 <> '' THEN $7 WHEN tries > 0 THEN '' ELSE problem END, ended_at = CASE WHEN $4 = '' THEN now() END
+    WHERE collection = $1 AND name = $2 AND run = $3 AND pages = $8 AND ended_at IS NULL
+    RETURNING run
+)
+UPDATE histories AS h SET records = h.records + $6 FROM moved AS m WHERE h.collection = $1 AND h.run = m.run`
+	tag, err := db.Exec(ctx, sql, l.Collection, l.Name, l.Run, l.Cursor, events, records, schema.Text(problem), l.Pages)
+	switch {
+	case err != nil:
+		return fmt.Errorf("move the reading of %s: %w", l.Name, err)
+	case tag.RowsAffected() == 0:
+		return ErrMoved
+	}
+	return nil
+}
+
 // countAccounts counts new accounts of a run. A run that was complete continues.
 func countAccounts(ctx context.Context, tx pgx.Tx, collection string, run int, added int64) error {
 	if added == 0 {
@@ -289,7 +315,7 @@ func AddFollowed(ctx context.Context, tx pgx.Tx, h Run, settled time.Duration, l
 	const sql = `
 INSERT INTO history_accounts AS a (collection, did, run)
 SELECT $1, f.did, $2
-FROM (SELECT DISTINCT w.did FROM watch_members AS w WHERE w.added_at < now() - $3::interval AND w.did NOT LIKE ` + schema.NostrDIDs + `) AS f
+FROM (SELECT DISTINCT w.did FROM watch_members AS w WHERE w.added_at < now() - $3::interval AND (w.did LIKE ` + schema.NostrDIDs + `) = starts_with($1, 'nostr.')) AS f
 WHERE NOT EXISTS (SELECT FROM history_accounts AS k WHERE k.collection = $1 AND k.did = f.did AND k.run >= $2)
   AND NOT EXISTS (SELECT FROM accounts AS c WHERE c.did = f.did AND c.status = 'deleted')
 ORDER BY f.did

@@ -32,6 +32,7 @@ type FillCollections struct {
 	river.WorkerDefaults[jobs.FillCollections]
 	pool        *pgxpool.Pool
 	api         *bluesky.Client
+	relays      Relays // of Nostr; nil: none
 	log         *slog.Logger
 	stored      collection.Registry
 	projections *Projections
@@ -61,13 +62,14 @@ func (l HistoryLimits) withDefaults() HistoryLimits {
 }
 
 const (
+	relayPage      = 2000            // events that a relay of Nostr is asked for at a time
 	listingTries   = 3               // failed attempts at a listing before another relay is asked
 	listingPage    = 500             // accounts per page: small enough to stop soon when many wait
 	longestListing = 5 * time.Minute // wait between two attempts
 )
 
 func newFillCollections(cfg Config) *FillCollections {
-	return &FillCollections{pool: cfg.Pool, api: cfg.Bluesky, log: cfg.Logger, stored: cfg.Collections, projections: cfg.Projections, limits: cfg.History.withDefaults(),
+	return &FillCollections{pool: cfg.Pool, api: cfg.Bluesky, relays: cfg.Relays, log: cfg.Logger, stored: cfg.Collections, projections: cfg.Projections, limits: cfg.History.withDefaults(),
 		jobsLimit: int(cfg.Limits.Jobs), bytesLimit: cfg.Limits.Bytes, patience: cfg.JobTimeout / 2}
 }
 
@@ -257,9 +259,11 @@ func (p *historyPass) advance(ctx context.Context, h history.Run) (problem strin
 	switch {
 	case err != nil:
 		return "", err
+	case len(names) == 0 && ofNostr(h.Collection):
+		return "no relay is configured that has the events: see WEIR_NOSTR", nil
 	case len(names) == 0:
 		return "no collection under the prefix is known yet: request one with weir backfill add --collection", nil
-	case len(p.api.Relays()) == 0:
+	case len(p.api.Relays()) == 0 && !ofNostr(h.Collection):
 		return "no relay is configured that names the accounts: see WEIR_RELAYS", nil
 	}
 	if err := history.AddNames(ctx, p.pool, h.Collection, h.Run, names); err != nil {
@@ -270,19 +274,28 @@ func (p *historyPass) advance(ctx context.Context, h history.Run) (problem strin
 		return "", err
 	}
 	for _, l := range listings {
-		if err := p.list(ctx, l); err != nil {
+		read := p.list
+		if ofNostr(h.Collection) {
+			read = p.readRelay
+		}
+		if err := read(ctx, l); err != nil {
 			return "", err
 		}
 	}
 	return "", nil
 }
 
-// names returns the collections that relays are asked for. Under a prefix these are the
+// names returns the collections that relays are asked for, or the relays of Nostr. Under a prefix these are the
 // collections with stored records: first those from the stream, then those from the
 // repositories that are read. Earlier runs may have known others.
 func (p *historyPass) names(ctx context.Context, db schema.DB, of string) ([]string, error) {
 	prefix, ok := strings.CutSuffix(of, "*")
-	if !ok {
+	switch {
+	case ofNostr(of) && p.relays == nil:
+		return nil, nil
+	case ofNostr(of):
+		return p.relays.Streams(), nil
+	case !ok:
 		return []string{of}, nil
 	}
 	names, err := history.Names(ctx, db, of)

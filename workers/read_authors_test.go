@@ -32,6 +32,14 @@ func (onlyLatest) Backfill(context.Context, []string, [32]byte, time.Time) (Back
 	return Backfilled{}, errors.New("not of this test")
 }
 
+func (onlyLatest) AuthorPast(context.Context, []string, [32]byte, Past) (Backfilled, error) {
+	return Backfilled{}, errors.New("not of this test")
+}
+
+func (onlyLatest) RelayPast(context.Context, string, Past) (found Backfilled, read int, next time.Time, unread, err error) {
+	return found, 0, next, nil, errors.New("not of this test")
+}
+
 func (onlyLatest) Read(context.Context, string, [][32]byte, time.Time) (int, error, error) {
 	return 0, nil, errors.New("not of this test")
 }

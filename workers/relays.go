@@ -18,6 +18,12 @@ type Relays interface {
 	// Backfill stores what an author wrote since a time. An error is the database's,
 	// or that of a relay if no configured relay was read.
 	Backfill(ctx context.Context, further []string, author [32]byte, since time.Time) (Backfilled, error)
+	// AuthorPast stores events of the past that an author wrote. Its error is as Backfill's.
+	AuthorPast(ctx context.Context, further []string, author [32]byte, of Past) (Backfilled, error)
+	// RelayPast stores events of the past, newest first, that the configured relay of a stream
+	// has. read is how many it sent. The rest begins at the date next; zero: there is none.
+	// unread says why the relay could not be read. err is the database's error.
+	RelayPast(ctx context.Context, stream string, of Past) (found Backfilled, read int, next time.Time, unread, err error)
 	// Read stores what authors wrote since a time to a relay that they named, and returns
 	// how many records changed. unread says why the relay was not read to its end; if it is
 	// ErrIncomplete, another attempt would not read more. err is the database's error.
@@ -31,6 +37,14 @@ type Relays interface {
 	Streams() []string
 	// Configured returns the configured relays, in the spelling of nostr.ParseRelay.
 	Configured() []string
+}
+
+// Past selects events of the past.
+type Past struct {
+	Kinds        []int                        // none: every kind
+	Includes     func(collection string) bool // reports whether events of a kind are stored; requests to delete always are
+	Since, Until time.Time                    // by the authors' dates, inclusive; zero: everything
+	Most         int                          // maximum number of events to read from a relay
 }
 
 // Backfilled is the result of reading an author's events from relays.

@@ -1,15 +1,21 @@
 package nostr_test
 
 import (
+	"context"
 	"encoding/hex"
+	"log/slog"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/require"
 
 	"github.com/weir-social/weir/consumer"
+	"github.com/weir-social/weir/consumer/nostr"
 	"github.com/weir-social/weir/eventually"
+	protocol "github.com/weir-social/weir/nostr"
+	"github.com/weir-social/weir/schema"
 	"github.com/weir-social/weir/simnet"
 )
 
@@ -36,6 +42,25 @@ func TestUnstoredKindsAreArchivedOnce(t *testing.T) {
 	for _, asked := range n.Requests(0) {
 		require.Nil(t, asked.Kinds)
 	}
+
+	// Stored later, it is not archived again, even if the archive's ids are of a time that is forgotten.
+	_, err := n.pool.Exec(t.Context(), `DELETE FROM archived_ids`)
+	require.NoError(t, err)
+	retry := consumer.Retry{Wires: map[string]consumer.Wire{nostr.WireName: nostr.Wire(n.verify, nil)}, Config: consumer.Config{Pool: n.pool, Archive: consumer.ScopeEverything,
+		Logger: slog.New(slog.DiscardHandler), Wanted: func(string) bool { return true }, Enqueue: func(context.Context, pgx.Tx, []schema.Stored, time.Time) error { return nil }}}
+	var frames [][]byte
+	key, _ := protocol.ParseKey(n.Key(0))
+	reader := nostr.NewReader(nostr.ReaderConfig{Relays: n.URLs()})
+	require.NoError(t, reader.Stored(t.Context(), n.URLs()[1], func(page []*protocol.Event) error {
+		for _, e := range page {
+			frames = append(frames, e.AppendNotepack(nil))
+		}
+		return nil
+	}, nostr.Query{Every: true, Authors: [][32]byte{key}, Most: 100}))
+	written, err := retry.Store(t.Context(), nostr.WireName, frames, time.Now())
+	require.NoError(t, err)
+	require.Equal(t, 7, written)
+	require.Equal(t, 7, n.count(`SELECT sum(records) FROM archive_open`), "one new event: the one that expires")
 }
 
 // TestEveryKindIsStored stores every kind of two relays. A deletion request names an event of any

@@ -94,6 +94,16 @@ func (q *Query) filters(limits limits) (all []filter) {
 // were requested.
 var ErrIncomplete = errors.New("not everything was read")
 
+// A MissedError is the error of a relay that cannot be made to send everything.
+type MissedError struct{ Reason string }
+
+func (e *MissedError) Error() string { return ErrIncomplete.Error() + ": " + e.Reason }
+
+func (e *MissedError) Unwrap() error { return ErrIncomplete }
+
+// ErrMost is wrapped by the error of a relay that has more events than were requested.
+var ErrMost = fmt.Errorf("%w: the relay has more", ErrIncomplete)
+
 // Stored reads the stored events of one relay, newest first. It sends one query after the
 // other over one connection, and calls each with the events of each page. They have the right
 // ids, kinds and authors; their signatures are not checked. If a query is not answered
@@ -168,7 +178,7 @@ func (a *asking) through(ctx context.Context, pages *past, most int, each func([
 		case !more:
 			return incomplete
 		case read >= most:
-			return fmt.Errorf("%w: more than %d events", ErrIncomplete, most)
+			return errors.Join(incomplete, fmt.Errorf("%w than %d events", ErrMost, most))
 		}
 		events, err := a.page(ctx, f, pages)
 		if err == nil {
@@ -179,7 +189,7 @@ func (a *asking) through(ctx context.Context, pages *past, most int, each func([
 		}
 		read += max(1, pages.page.events)
 		if missed := pages.end(time.Now()); missed != nil {
-			incomplete = fmt.Errorf("%w: %s", ErrIncomplete, missed.Reason)
+			incomplete = &MissedError{missed.Reason}
 		}
 	}
 }
