@@ -57,6 +57,12 @@ func (c Config) archiveScope() (consumer.Scope, error) {
 	}
 }
 
+// archivesOthers reports whether events are archived that are not stored.
+func (c Config) archivesOthers() bool {
+	scope, _ := c.archiveScope()
+	return scope == consumer.ScopeFollowed || scope == consumer.ScopeEverything
+}
+
 // segments returns how the workers write segments, or nil if they write none.
 func (p App) segments(keep workers.Retention) (*workers.Archive, error) {
 	store, err := p.cfg.archive()

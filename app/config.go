@@ -49,10 +49,11 @@ type Config struct {
 	// The Jetstream endpoints to read from, in order of preference, separated by commas.
 	Jetstream []string `env:"WEIR_JETSTREAM" envDefault:"wss://jetstream2.us-west.bsky.network/subscribe,wss://jetstream2.us-east.bsky.network/subscribe,wss://jetstream1.us-west.bsky.network/subscribe,wss://jetstream1.us-east.bsky.network/subscribe"`
 	// Nostr relays to read as well, separated by commas, such as wss://relay.example. Each is a
-	// stream of its own. WEIR_COLLECTIONS names the kinds to store. To rank the links of both
-	// networks, add nostr.1,nostr.6,nostr.16,nostr.30023 (notes, their reposts, reposts of
-	// other events, articles) to its default. A watch of an npub follows accounts there; if
-	// there are only other watches, nothing is read from these relays.
+	// stream of its own. WEIR_COLLECTIONS names the kinds to store, or nostr.* for every kind.
+	// To rank the links of both networks, add nostr.1,nostr.6,nostr.16,nostr.30023 (notes,
+	// their reposts, reposts of other events, articles) to its default. A watch of an npub
+	// follows accounts there; if there are only other watches, nothing is read from these
+	// relays.
 	Nostr []string `env:"WEIR_NOSTR"`
 	// How many relays are read in addition to WEIR_NOSTR: those that most followed accounts
 	// name in their relay lists. They are strangers' servers, read every five minutes, at
@@ -175,7 +176,8 @@ type Config struct {
 	// AWS_ENDPOINT_URL. Set it for consumers and workers. Empty: there is no archive.
 	Archive string `env:"WEIR_ARCHIVE"`
 	// Which events are archived: stored (those that are stored), followed (everything of the
-	// followed accounts), or everything (the whole network).
+	// followed accounts), or everything (the whole network). With the last two, Nostr relays
+	// are asked for every kind; docs/decisions/nostr.md has the limits.
 	ArchiveScope string `env:"WEIR_ARCHIVE_SCOPE" envDefault:"stored"`
 	// How long an event waits in the database before it is sealed into a file. A file is sealed
 	// earlier if it has 64 MiB of events.

@@ -33,7 +33,7 @@ func (c Config) nostrRelays() ([]nostrRelay, error) {
 		names[name] = true
 		all = append(all, nostrRelay{name, relay})
 	}
-	if kinds, every := c.registry().Kinds(nostrNetwork); len(all) > 0 && len(kinds) == 0 && !every {
+	if kinds, every := c.registry().Kinds(nostrNetwork); len(all) > 0 && len(kinds) == 0 && !every && !c.archivesOthers() {
 		return nil, errors.New("WEIR_NOSTR names relays, but WEIR_COLLECTIONS names no kind to store: add nostr.1 for notes")
 	}
 	_, err := c.nostrKey()
@@ -68,7 +68,7 @@ func (p App) openNostr(o opening) (consumer.Source, error) {
 		return nil, err
 	}
 	kinds, every := p.stored.Kinds(nostrNetwork)
-	if scope, _ := p.cfg.archiveScope(); every || scope == consumer.ScopeEverything || scope == consumer.ScopeFollowed {
+	if every || p.cfg.archivesOthers() {
 		kinds = nil
 	}
 	return nostr.New(nostr.Config{Config: o.Config, Kinds: kinds, Key: key, Verifier: p.signatures.events(p)})

@@ -98,9 +98,11 @@ func TestStripsNostr(t *testing.T) {
 	_, wanted := signedBy(t, other, protocol.Event{CreatedAt: until, Kind: 1, Content: "deleted"})
 	expired := protocol.Event{CreatedAt: until, Kind: 1, Content: "deleted", Tags: [][]string{{"expiration", "1600000000"}}}
 	_, too := signedBy(t, other, expired)
+	reaction := protocol.Event{CreatedAt: until, Kind: 7, Content: "deleted"}
+	_, byID := signedBy(t, other, reaction)
 	goes := func(s archive.Said) bool {
 		forgotten := archive.Forgetting{did: {DID: did, Until: time.Unix(until, 0), Reason: archive.ReasonErased}}
-		return forgotten.Goes(s) || s.Collection == "nostr.1" && (s.Key == wanted || s.Key == too) || s.Collection == "nostr.30023" && s.Key == "a page"
+		return forgotten.Goes(s) || s.Collection == "nostr.1" && (s.Key == wanted || s.Key == too) || s.Collection == "nostr.30023" && s.Key == "a page" || s.Collection == protocol.AnyKind && s.Key == byID
 	}
 	all := [][]string{{"relay", "ALL_RELAYS"}}
 	for name, one := range map[string]struct {
@@ -120,6 +122,8 @@ func TestStripsNostr(t *testing.T) {
 		"somebody else's note":            {other, protocol.Event{CreatedAt: until, Kind: 1, Content: "x"}, true},
 		"a deleted note":                  {other, protocol.Event{CreatedAt: until, Kind: 1, Content: "deleted"}, false},
 		"a deleted note that expired":     {other, expired, false},
+		"deleted by its id alone":         {other, reaction, false},
+		"an address that is that id":      {other, protocol.Event{CreatedAt: until, Kind: 30023, Tags: [][]string{{"d", byID}}}, true},
 		"the same key of another kind":    {other, protocol.Event{CreatedAt: until, Kind: 30024, Tags: [][]string{{"d", "a page"}}}, true},
 		"a deleted address":               {other, protocol.Event{CreatedAt: until, Kind: 30023, Tags: [][]string{{"d", "a page"}}}, false},
 		"somebody's request for deletion": {other, protocol.Event{CreatedAt: until, Kind: protocol.KindDeletion, Tags: [][]string{{"e", wanted}}}, true},

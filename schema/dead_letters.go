@@ -60,8 +60,7 @@ type DeadLetter struct {
 // input and the input arrives again, it is stored again. An input that waits for a
 // retry is kept whole, because the number of waiting inputs is limited: see
 // WaitingDeadLetters.
-func insertDeadLetter() string {
-	return `
+const insertDeadLetter = `
 WITH bounds AS MATERIALIZED (
     SELECT $22::text <> 'retryable'
            AND NOT EXISTS (SELECT FROM dead_letters WHERE key = $1::bytea)
@@ -71,7 +70,7 @@ WITH bounds AS MATERIALIZED (
            $22::text <> 'retryable' AND octet_length($11::bytea) > 16384
            AND (SELECT count(*) FROM (SELECT FROM dead_letters WHERE octet_length(raw) > 16384 AND class <> 'retryable' AND stage <> 'job' LIMIT $17::bigint) AS large) >= $17::bigint AS cut,
            EXISTS (SELECT FROM tombstones AS t
-                   WHERE ` + DeletesFrom("$4::text") + ` AND t.did = $5::text AND t.rkey = $6::text AND $19::text <> '' AND t.rev >= $19::text)
+                   WHERE ?deletes AND t.did = $5::text AND t.rkey = $6::text AND $19::text <> '' AND t.rev >= $19::text)
            OR EXISTS (SELECT FROM accounts AS a WHERE a.did = $5::text AND a.status = 'deleted') AS gone
 )
 INSERT INTO dead_letters AS d (key, stage, class, wire, stream, position, collection, did, rkey, cause, path, expected, received, raw, raw_bytes, first_seen, last_seen, projection)
@@ -107,7 +106,6 @@ SET state      = CASE d.state WHEN 'retried' THEN 'open' ELSE d.state END,
                            AND (d.raw_bytes = 0 OR (d.expected, d.received) = (excluded.expected, excluded.received))
                       THEN '' ELSE $14::text END,
     count      = d.count + 1`
-}
 
 // clearInput is the SET clause for a dead letter whose record or account is deleted.
 // The cause stays; everything that quotes the record is cleared.
@@ -158,7 +156,7 @@ func (d *DeadLetter) statement(stream string) (sql string, args []any) {
 	if d.ID != 0 {
 		return retryFailed, []any{d.ID, Text(d.why()), d.At, cmp.Or(d.Class, ClassPermanent)}
 	}
-	return insertDeadLetter(), d.args(stream)
+	return strings.Replace(insertDeadLetter, "?deletes", DeletesFrom("$4::text"), 1), d.args(stream)
 }
 
 // why returns the whole cause in one line.
