@@ -233,6 +233,10 @@ func (r *relays) AuthorPast(ctx context.Context, further []string, author [32]by
 	return r.fromAll(ctx, further, of.Since, sum, retry, deletes, q)
 }
 
+// mostWithoutProgress is how many events are read if fewer do not lead to an earlier date: a relay
+// has many of one second, or does not send the newest events first.
+const mostWithoutProgress = 100_000
+
 // RelayPast also stores the requests to delete of that time: the relay may not have obeyed them.
 func (r *relays) RelayPast(ctx context.Context, stream string, of workers.Past) (found workers.Backfilled, read int, next time.Time, unread, err error) {
 	sum, retry, q, err := r.past(ctx, of)
@@ -241,31 +245,32 @@ func (r *relays) RelayPast(ctx context.Context, stream string, of workers.Past) 
 	}
 	q.Everyone = true
 	q.Kinds = append(slices.Clone(q.Kinds), protocol.KindDeletion, protocol.KindVanish)
-	var oldest time.Time
-	unread = r.Stored(ctx, r.url(stream), func(page []*protocol.Event) error {
-		for _, e := range page {
-			if at := time.Unix(e.CreatedAt, 0); oldest.IsZero() || at.Before(oldest) {
-				oldest = at
-			}
+	for ; ; q.Most *= 4 {
+		read = 0
+		unread = r.Stored(ctx, r.url(stream), func(page []*protocol.Event) error {
+			read += len(page)
+			return sum.add(ctx, page, retry)
+		}, q)
+		if sum.failed != nil {
+			return sum.found, read, next, nil, sum.failed
 		}
-		read += len(page)
-		return sum.add(ctx, page, retry)
-	}, q)
-	if sum.failed != nil {
-		return sum.found, read, next, nil, sum.failed
-	}
-	if missed, ok := errors.AsType[*nostr.MissedError](unread); ok {
-		sum.found.Cut = missed.Reason
-	}
-	switch {
-	case errors.Is(unread, nostr.ErrMost) && read > 0:
-		if next, unread = oldest, nil; !of.Until.IsZero() && !next.Before(of.Until) {
-			next, sum.found.Cut = next.Add(-time.Second), "the relay has more events of one second than are read at a time"
+		more, ok := errors.AsType[*nostr.MoreError](unread)
+		if missed, ok := errors.AsType[*nostr.MissedError](unread); ok {
+			sum.found.Cut, unread = missed.Reason, nil
 		}
-	case sum.found.Cut != "":
-		unread = nil
+		switch {
+		case !ok:
+			return sum.found, read, next, unread, nil
+		case !more.Until.IsZero() && (of.Until.IsZero() || more.Until.Before(of.Until)):
+			return sum.found, read, more.Until, nil, nil
+		case q.Most < mostWithoutProgress:
+		case of.Until.IsZero():
+			return sum.found, read, next, more, nil
+		default:
+			sum.found.Cut = "the relay has more events of one second than are read"
+			return sum.found, read, of.Until.Add(-time.Second), nil, nil
+		}
 	}
-	return sum.found, read, next, unread, nil
 }
 
 // past returns what reads events of the past.

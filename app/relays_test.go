@@ -80,6 +80,44 @@ func TestDeletedRepostStaysDeletedWhenRepostsAreStored(t *testing.T) {
 	require.Equal(t, 1, count(`SELECT count(*) FROM records`))
 }
 
+// TestPastOfARelayIsReadInParts reads a kind of three relays, each some events at a time. Each part
+// begins at the date at which the one before ended, also if a relay sends the oldest events first.
+func TestPastOfARelayIsReadInParts(t *testing.T) {
+	t.Parallel()
+	for name, relay := range map[string]simnet.NostrRelay{"newest first": {Page: 20}, "no limit stated": {Page: 20, Silent: true}, "oldest first": {Page: 20, Oldest: true}} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			n, err := simnet.NewNostr(simnet.NostrConfig{Seed: 9, Authors: 3, Now: time.Now(), Relays: []simnet.NostrRelay{relay}})
+			require.NoError(t, err)
+			t.Cleanup(n.Stop)
+			pool := schematest.New(t)
+			now := time.Now().Unix()
+			for i := range 150 {
+				n.WriteAs(i%3, nil, now-int64(i/4*3600), 7, nil, strconv.Itoa(i))
+				n.WriteAs(i%3, nil, now-int64(i/4*3600), 1, nil, "of another kind")
+			}
+			p := reads(t, pool, n.URLs(), "nostr.1=0", "nostr.7=0")
+			keep, err := p.retention()
+			require.NoError(t, err)
+			relays, err := p.relays(keep)
+			require.NoError(t, err)
+			past := workers.Past{Kinds: []int{7}, Includes: p.stored.Stores, Most: 40}
+			written, parts := 0, 0
+			for more := true; more; parts++ {
+				require.Less(t, parts, 50)
+				found, _, next, unread, err := relays.RelayPast(t.Context(), relays.Streams()[0], past)
+				require.NoError(t, err)
+				require.NoError(t, unread)
+				require.Empty(t, found.Cut)
+				written += found.Written
+				past.Until, more = next, !next.IsZero()
+			}
+			require.Equal(t, 150, written)
+			require.Greater(t, parts, 2)
+		})
+	}
+}
+
 // TestOldRequestsToDeleteAreReadBack covers old deletion requests: another relay may still have the
 // events that they delete.
 func TestOldRequestsToDeleteAreReadBack(t *testing.T) {

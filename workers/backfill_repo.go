@@ -25,10 +25,10 @@ import (
 )
 
 // BackfillRepo reads the past of an account in every collection whose history waits for
-// it, newest first, from the account's own server, or from relays of Nostr. It lists the records, or fetches one
-// copy of the repository if that takes fewer calls. It compares and repairs in the same
-// way as after a gap, under the repository's revision, so newer records from the stream
-// stay.
+// it, newest first, from the account's own server, or from relays of Nostr. It lists the
+// records, or fetches one copy of the repository if that takes fewer calls. It compares and
+// repairs in the same way as after a gap, under the repository's revision, so newer records
+// from the stream stay.
 //
 // Each page is committed with the position after it, in history_accounts: after a killed
 // job, the next job of the account continues there. If the account cannot be read, the

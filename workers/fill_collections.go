@@ -285,7 +285,8 @@ func (p *historyPass) advance(ctx context.Context, h history.Run) (problem strin
 	return "", nil
 }
 
-// names returns the collections that relays are asked for, or the relays of Nostr. Under a prefix these are the
+// names returns the collections that relays are asked for; for kinds of Nostr, the streams of
+// the relays that are asked for events. Under a prefix of repositories these are the
 // collections with stored records: first those from the stream, then those from the
 // repositories that are read. Earlier runs may have known others.
 func (p *historyPass) names(ctx context.Context, db schema.DB, of string) ([]string, error) {

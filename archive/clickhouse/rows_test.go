@@ -186,8 +186,8 @@ func TestRowsOfNostr(t *testing.T) {
 		{"nostr.7", "create", nil, claimed},
 		{"nostr.1", "create", nil, main.LastAt},
 		{"nostr.1", "create", nil, claimed},
-		{"nostr.1", "delete", nil, main.LastAt},
-		{"nostr.7", "delete", nil, main.LastAt},
+		{"nostr.*", "delete", nil, main.LastAt},
+		{"nostr.5", "create", nil, claimed},
 	}, got)
 }
 

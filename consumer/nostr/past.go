@@ -91,6 +91,18 @@ func (p *past) request() (filter, bool) {
 	return f, true
 }
 
+// rest returns the date until which the unread windows are; zero if that is the newest event.
+func (p *past) rest() (until time.Time) {
+	last := int64(0)
+	for i := range p.windows {
+		last = max(last, p.windows[i].until)
+	}
+	if last == newest {
+		return time.Time{}
+	}
+	return time.Unix(last, 0)
+}
+
 // most returns how many events of a page are read: some relays send events that were not requested.
 func (p *past) most() int { return 2*p.limit + 100 }
 

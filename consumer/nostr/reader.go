@@ -63,7 +63,7 @@ type Query struct {
 	Authors  [][32]byte // if empty, no relay is contacted
 	Everyone bool       // events of all authors; only comparisons use it
 	Since    time.Time  // by the authors' dates; zero: everything
-	Until    time.Time  // by the authors' dates, inclusive; zero: the newest
+	Until    time.Time  // by the authors' dates, inclusive; zero: the newest. A Comparison has its own
 	Most     int        // maximum number of events to read from a relay
 }
 
@@ -101,8 +101,19 @@ func (e *MissedError) Error() string { return ErrIncomplete.Error() + ": " + e.R
 
 func (e *MissedError) Unwrap() error { return ErrIncomplete }
 
-// ErrMost is wrapped by the error of a relay that has more events than were requested.
-var ErrMost = fmt.Errorf("%w: the relay has more", ErrIncomplete)
+// A MoreError is the error of a relay that has more events than were requested.
+type MoreError struct {
+	Most int
+	// Until is the date until which the rest is, inclusive: by then, everything later was read. Zero:
+	// nothing can be said of it.
+	Until time.Time
+}
+
+func (e *MoreError) Error() string {
+	return fmt.Sprintf("%s: more than %d events", ErrIncomplete, e.Most)
+}
+
+func (e *MoreError) Unwrap() error { return ErrIncomplete }
 
 // Stored reads the stored events of one relay, newest first. It sends one query after the
 // other over one connection, and calls each with the events of each page. They have the right
@@ -178,7 +189,7 @@ func (a *asking) through(ctx context.Context, pages *past, most int, each func([
 		case !more:
 			return incomplete
 		case read >= most:
-			return errors.Join(incomplete, fmt.Errorf("%w than %d events", ErrMost, most))
+			return errors.Join(incomplete, &MoreError{most, pages.rest()})
 		}
 		events, err := a.page(ctx, f, pages)
 		if err == nil {
