@@ -33,13 +33,18 @@ func (b *Batch) deleteByID(ctx context.Context, tx pgx.Tx) error {
 	if len(keys.did) == 0 {
 		return nil
 	}
+	// OFFSET forces one index lookup per id, regardless of the table size that the planner assumes.
 	records := `
 SELECT r.collection, r.did, r.rkey, r.rev
 FROM unnest($1::text[], $2::text[]) AS d (did, rkey)
-JOIN records_other AS r ON left(r.rkey, 16) = left(d.rkey, 16) AND r.collection >= 'nostr.' AND r.collection < 'nostr/'
-WHERE r.did = d.did AND r.rkey = d.rkey AND ` + strings.ReplaceAll(keyedByID, "?c", "r.collection") + `
-ORDER BY r.collection, r.did, r.rkey
-FOR UPDATE OF r`
+CROSS JOIN LATERAL (
+    SELECT r.collection, r.did, r.rkey, r.rev
+    FROM records_other AS r
+    WHERE left(r.rkey, 16) = left(d.rkey, 16) AND r.collection >= 'nostr.' AND r.collection < 'nostr/' AND r.did = d.did AND r.rkey = d.rkey
+    OFFSET 0
+) AS r
+WHERE ` + strings.ReplaceAll(keyedByID, "?c", "r.collection") + `
+ORDER BY r.collection, r.did, r.rkey`
 	deadLetters := `
 UPDATE dead_letters AS l
 SET ` + clearInput + `
@@ -58,6 +63,8 @@ WHERE l.did = d.did AND l.rkey = d.rkey AND l.raw_bytes > 0 AND ` + strings.Repl
 		return err
 	}
 	q := &pgx.Batch{}
+	var none []Key
+	gone.queueWrites(q, &none) // locks the records, in the order of their keys
 	gone.queueDeletions(q, tx)
 	q.Queue(deadLetters, keys.did, keys.rkey)
 	return tx.SendBatch(ctx, q).Close()
