@@ -1596,15 +1596,15 @@ BEGIN
     RETURN enqueue_request(jsonb_build_object('all', true, 'since', now() - back, 'priority', priority));
 END $function$;
 
--- Requests the past of a collection, or of all collections under a prefix such as pub.layers.*. Returns the id of the job that begins it.
+-- Requests the past of a collection, or of all collections under a prefix such as pub.layers.* or nostr.*. Returns the id of the job that begins it.
 CREATE OR REPLACE FUNCTION public.enqueue_history(collection text)
  RETURNS bigint
  LANGUAGE plpgsql
 AS $function$
 BEGIN
-    IF collection IS NULL OR length(collection) > 317 OR collection !~ '^[a-zA-Z][a-zA-Z0-9-]*(\.[a-zA-Z0-9][a-zA-Z0-9-]*)+\.([a-zA-Z][a-zA-Z0-9]*|\*)$' THEN
+    IF collection IS NULL OR length(collection) > 317 OR collection !~ '^[a-zA-Z][a-zA-Z0-9-]*(\.[a-zA-Z0-9][a-zA-Z0-9-]*)+\.([a-zA-Z][a-zA-Z0-9]*|\*)$' AND collection !~ '^nostr\.(\*|[0-9]{1,5})$' THEN
         RAISE EXCEPTION '% is not a collection', coalesce(quote_literal(left(collection, 100)), 'NULL')
-            USING ERRCODE = '22023', HINT = 'For example: SELECT enqueue_history(''site.standard.document''), or a prefix such as pub.layers.*';
+            USING ERRCODE = '22023', HINT = 'For example: SELECT enqueue_history(''site.standard.document''), a prefix such as pub.layers.*, or a kind of Nostr such as nostr.7';
     END IF;
     -- An unfinished run goes on. A completed one is followed by another, which reads every account again.
     INSERT INTO histories AS h (collection, reason) VALUES (enqueue_history.collection, 'requested')
