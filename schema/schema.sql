@@ -498,7 +498,7 @@ CREATE INDEX history_accounts_waiting ON history_accounts USING btree (did) WHER
 -- Where the whole network is followed: how far relays have named the accounts that have records in a collection.
 CREATE TABLE history_listings (
     collection text COLLATE "C" NOT NULL,
-    name text COLLATE "C" NOT NULL, -- The collection that relays are asked for. A prefix has a listing for each name under it that is known.
+    name text COLLATE "C" NOT NULL, -- The collection that relays are asked for. A prefix has a listing for each name under it that is known. Of kinds of Nostr: the stream of the relay that is asked for the events; the cursor is then the date, in seconds, at which the rest begins, and seen counts events.
     run integer NOT NULL, -- The run of the history that it belongs to.
     host text DEFAULT ''::text NOT NULL, -- The relay that gave the cursor. The cursor means nothing on another one.
     cursor text DEFAULT ''::text NOT NULL,

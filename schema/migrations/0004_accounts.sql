@@ -318,7 +318,7 @@ CREATE TABLE history_listings (
 );
 
 COMMENT ON TABLE  history_listings IS 'Where the whole network is followed: how far relays have named the accounts that have records in a collection.';
-COMMENT ON COLUMN history_listings.name IS 'The collection that relays are asked for. A prefix has a listing for each name under it that is known.';
+COMMENT ON COLUMN history_listings.name IS 'The collection that relays are asked for. A prefix has a listing for each name under it that is known. Of kinds of Nostr: the stream of the relay that is asked for the events; the cursor is then the date, in seconds, at which the rest begins, and seen counts events.';
 COMMENT ON COLUMN history_listings.run IS 'The run of the history that it belongs to.';
 COMMENT ON COLUMN history_listings.host IS 'The relay that gave the cursor. The cursor means nothing on another one.';
 COMMENT ON COLUMN history_listings.seen IS 'How many accounts the pages have named so far. Many more than there are accounts: the relay repeats itself.';
