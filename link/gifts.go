@@ -2,51 +2,37 @@ package link
 
 import "slices"
 
-// gift lists the parameters that open an article of a site for readers who have not
-// paid. Each giver has another code for the same page, so they are not part of a link.
+// gift has the parameters that open an article of a site for readers who have not paid. Each giver
+// has another code for the same page, so they are not part of a link.
 type gift struct {
-	codes []string // one of them opens the article
-	with  []string // these are kept together with a code
+	codes params // one of them opens the article
+	with  params // these are kept together with a code
 }
 
-// giftOf returns the gift parameters of a domain's site.
-func giftOf(domain string) gift {
-	switch domain {
-	case "nytimes.com":
-		return gift{codes: []string{"unlocked_article_code"}}
-	case "theatlantic.com":
-		return gift{codes: []string{"gift"}}
-	case "washingtonpost.com":
-		return gift{codes: []string{"pwapi_token"}}
-	case "wsj.com", "barrons.com", "marketwatch.com":
-		return gift{codes: []string{"st"}, with: []string{"reflink"}}
-	case "bloomberg.com":
-		return gift{codes: []string{"accesstoken"}}
-	case "ft.com":
-		return gift{codes: []string{"accesstoken", "token"}, with: []string{"sharetype"}}
-	case "economist.com", "spiegel.de":
-		return gift{codes: []string{"giftid"}}
-	case "zeit.de":
-		return gift{codes: []string{"freebie"}}
-	case "medium.com":
-		return gift{codes: []string{"sk"}}
-	}
-	return gift{}
-}
-
-func (g gift) has(name string) bool {
-	return slices.Contains(g.codes, name) || slices.Contains(g.with, name)
-}
-
-// in returns the gift parameters of a URL, each once; nil: there are none.
-func (g gift) in(query []parameter) (found []parameter) {
-	given := false
-	for _, p := range query {
-		if !g.has(p.name) || p.value() == "" || slices.ContainsFunc(found, func(f parameter) bool { return f.name == p.name }) {
+// add adds the words of a rule: CODE… [+ NAME…].
+func (g *gift) add(words []string) {
+	set := &g.codes
+	for _, word := range words {
+		if word == "+" {
+			set = &g.with
 			continue
 		}
-		found = append(found, p)
-		given = given || slices.Contains(g.codes, p.name)
+		set.add(word)
+	}
+}
+
+func (g *gift) has(p *parameter) bool { return g.codes.has(p) || g.with.has(p) }
+
+// in returns the gift parameters of a URL, each once; nil: there are none.
+func (g *gift) in(query []parameter) (found []parameter) {
+	given := false
+	for i := range query {
+		p := &query[i]
+		if !g.has(p) || p.value() == "" || slices.ContainsFunc(found, func(f parameter) bool { return f.name == p.name }) {
+			continue
+		}
+		found = append(found, *p)
+		given = given || g.codes.has(p)
 	}
 	if !given {
 		return nil

@@ -5,103 +5,103 @@ import (
 	"strings"
 )
 
-// isExcluded reports whether links to a host do not count as shares.
-func isExcluded(host string) bool {
-	switch domainOf(host) {
-	case "tenor.com", "tenor.co", "giphy.com", "gph.is", "klipy.com", "gfycat.com", // animated pictures: posts embed them as links
-		"bsky.app", "bsky.social", // the networks themselves: links to posts and profiles
-		"njump.me", "primal.net", "snort.social", "coracle.social", "iris.to", "nostrudel.ninja", "jumble.social":
-		return true
-	}
-	return false
-}
+// most is how many rules may be applied one after another.
+const most = 4
 
-// alias returns the canonical host of a site's alternative hosts, with or without
-// "www.". Each host is listed, because an "m." has no fixed meaning.
-func alias(host string) string {
-	switch bare(host) {
-	case "youtube.com", "m.youtube.com", "youtube-nocookie.com":
-		return "www.youtube.com"
-	case "youtu.be":
-		return "youtu.be"
-	case "twitter.com", "mobile.twitter.com", "m.twitter.com", "x.com", "mobile.x.com":
-		return "x.com"
-	case "facebook.com", "m.facebook.com", "mobile.facebook.com":
-		return "www.facebook.com"
-	case "instagram.com", "m.instagram.com":
-		return "www.instagram.com"
-	case "reddit.com", "m.reddit.com", "old.reddit.com", "new.reddit.com", "np.reddit.com":
-		return "www.reddit.com"
-	}
-	if !strings.Contains(host, ".wik") {
-		return host
-	}
-	for _, project := range [...]string{".wikipedia.org", ".wiktionary.org", ".wikiquote.org", ".wikisource.org", ".wikibooks.org", ".wikinews.org", ".wikivoyage.org", ".wikimedia.org"} {
-		if language, ok := strings.CutSuffix(bare(host), project); ok {
-			for strings.HasSuffix(language, ".m") { // the mobile edition
-				language = strings.TrimSuffix(language, ".m")
-			}
-			return language + project
-		}
-	}
-	return host
-}
-
-// httpsOnly reports whether a site serves its pages over https only.
-func httpsOnly(domain string) bool {
-	switch domain {
-	case "youtube.com", "youtu.be", "x.com", "facebook.com", "instagram.com", "reddit.com", "wikipedia.org":
-		return true
-	}
-	return false
-}
-
-// applyHostRules applies the rules for individual sites.
-func (a *address) applyHostRules() {
+// spell applies the rules of spelling for the address's site.
+func (a *address) spell() {
 	if a.port != "" {
 		return // a private server
 	}
-	a.host = alias(a.host)
-	if httpsOnly(domainOf(a.host)) {
+	for range most {
+		to := rewritten(a.rules().host, bare(a.host), "", nil)
+		if to == "" || to == a.host {
+			break
+		}
+		a.host = to
+	}
+	if a.rules().https {
 		a.scheme = "https"
 	}
-	if id := a.video(); id != "" {
-		a.host, a.path = "www.youtube.com", "/watch"
-		a.query = slices.DeleteFunc(a.query, func(p parameter) bool { return p.name == "v" })
-		a.query = slices.Insert(a.query, 0, newParameter("v="+id))
+	a.opened()
+	a.dropParameters()
+}
+
+// rewritten returns the host that the rules give a host with a path, or "".
+func rewritten(rules []rewrite, host, path string, query []parameter) string {
+	for i := range rules {
+		var found captures
+		if r := &rules[i]; r.matches(host, path, query, &found) && (!r.dated || isArticle(path)) {
+			if to := fill(r.form.host, &found); to != host {
+				return to
+			}
+		}
 	}
-	if len(a.query) > 0 {
-		domain := domainOf(a.host)
-		gift := giftOf(domain)
-		a.gift = gift.in(a.query)
-		a.query = slices.DeleteFunc(a.query, func(p parameter) bool { return isTrackingOn(domain, p.name) || gift.has(p.name) })
+	return ""
+}
+
+// opened gives an address the form that its site opens, such as that of a video.
+func (a *address) opened() {
+	s := a.rules()
+	if len(s.open) == 0 {
+		return
+	}
+	host, path := bare(a.host), strings.TrimRight(a.path, "/")
+	for i := range s.open {
+		r := &s.open[i]
+		if !r.mayMatch(path) {
+			continue
+		}
+		var found captures
+		if !r.matches(host, path, a.query, &found) {
+			continue
+		}
+		a.host, a.path = fill(r.form.host, &found), fill(r.form.path, &found)
+		if len(r.form.query) > 0 {
+			first := newParameter(fill(r.form.query, &found))
+			a.query = slices.DeleteFunc(a.query, func(p parameter) bool { return p.name == first.name })
+			a.query = slices.Insert(a.query, 0, first)
+		}
+		return
 	}
 }
 
-// video returns the ID of the YouTube video that the URL leads to, or "".
-func (a *address) video() string {
-	id, path := "", strings.TrimRight(a.path[1:], "/")
-	switch a.host {
-	case "youtu.be":
-		id = path
-	case "www.youtube.com":
-		kind, rest, _ := strings.Cut(path, "/")
-		switch kind {
-		case "watch":
-			if at := slices.IndexFunc(a.query, func(p parameter) bool { return p.name == "v" }); at >= 0 && rest == "" {
-				id = a.query[at].value()
-			}
-		case "shorts", "live", "embed", "v":
-			id = rest
+// dropParameters removes the parameters that never identify a page.
+func (a *address) dropParameters() {
+	if len(a.query) == 0 {
+		return
+	}
+	s := a.rules()
+	for i := range everywhere.with {
+		if i == 0 && !everywhere.firsts.in(a.query) {
+			break
+		}
+		if c := &everywhere.with[i]; c.first.in(a.query) {
+			a.query = slices.DeleteFunc(a.query, func(p parameter) bool { return c.first.has(&p) || c.others.has(&p) })
 		}
 	}
-	if len(id) != 11 || id == "videoseries" || id == "live_stream" {
-		return ""
-	}
-	for i := range len(id) {
-		if c := id[i]; !hostCharacter(c) && (c < 'A' || c > 'Z') {
-			return ""
+	for _, g := range [...]*gift{&s.gift, &everywhere.gift} {
+		if given := g.in(a.query); given != nil && a.gift == nil {
+			a.gift = given
 		}
 	}
-	return id
+	a.query = slices.DeleteFunc(a.query, func(p parameter) bool {
+		return s.drop.has(&p) || s.gift.has(&p) || everywhere.gift.has(&p)
+	})
+}
+
+// isExcluded reports whether links to an address do not count as shares.
+func (a *address) isExcluded() bool {
+	if a.port != "" {
+		return false
+	}
+	return a.isOneOf(a.rules().none)
+}
+
+func (a *address) isOneOf(patterns []pattern) bool {
+	if len(patterns) == 0 {
+		return false
+	}
+	host, path := bare(a.host), strings.TrimRight(a.path, "/")
+	return slices.ContainsFunc(patterns, func(p pattern) bool { return p.matches(host, path, a.query, new(captures)) })
 }

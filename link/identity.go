@@ -1,37 +1,179 @@
 package link
 
-import "strings"
+import (
+	"net/url"
+	"slices"
+	"strings"
+	"unicode/utf8"
+
+	"golang.org/x/text/unicode/norm"
+)
 
 // identity returns the key that all spellings of one article share: the host without
-// "www.", the path without a trailing slash, the query and the route. It also returns
-// the host. url is the spelling of a; the parameters of a may change.
-func (a *address) identity(url string) (key, host string) {
+// "www.", the path without a trailing slash, and what else selects the page by the rules of the
+// site. It also returns that address. spelling is that of a.
+func (a *address) identity(spelling string) (key string, page address) {
 	b := a.unarchived()
-	host = bare(b.host)
-	path := strings.TrimRight(b.path, "/")
+	b.host, b.path = bare(b.host), readable(strings.TrimRight(b.path, "/"))
+	if b.path == "" && b.fragment != "" && b.port == "" && b.rules().routes {
+		b.path, b.fragment = strings.TrimRight(strings.TrimLeft(b.fragment, "#!"), "/"), ""
+	}
+	if b.fragment != "" && !b.isRoute() {
+		b.fragment = ""
+	}
 	if b.port == "" {
-		path = withoutAMP(host, path)
-		if other := edition(host, path); other != host {
-			b.host, b.path = other, path+"/"
-			b.applyHostRules() // the spelling had the rules of another host
-			host, path = bare(b.host), strings.TrimRight(b.path, "/")
-		}
-		if id := b.video(); id != "" { // the same video in every list
-			b.query = append(b.query[:0], newParameter("v="+id))
+		b.host, b.path = withoutEdition(b.host, b.path), withoutAMP(b.path)
+		b.selectPage()
+	}
+	for i := range b.query {
+		if strings.IndexByte(b.query[i].text, '+') >= 0 { // a space, like %20
+			b.query = slices.Clone(b.query)
+			for j := range b.query {
+				b.query[j].text = strings.ReplaceAll(b.query[j].text, "+", "%20")
+			}
+			break
 		}
 	}
 	// Most identities are a part of the spelling, which needs no extra memory.
-	start := len(a.scheme) + len("://") + len(b.host) - len(host)
-	end := start + len(host) + len(path)
-	if b.port == "" && len(b.query) == 0 && b.fragment == "" && end <= len(url) &&
-		url[start:start+len(host)] == host && url[start+len(host):end] == path {
-		return url[start:end], host
+	start := len(a.scheme) + len("://") + len(a.host) - len(b.host)
+	end := start + len(b.host) + len(b.path)
+	if b.port == "" && len(b.query) == 0 && b.fragment == "" && start >= 0 && end <= len(spelling) &&
+		spelling[start:start+len(b.host)] == b.host && spelling[start+len(b.host):end] == b.path {
+		return spelling[start:end], b
 	}
 	var s strings.Builder
-	s.Grow(len(url))
-	b.host, b.path = host, path
+	s.Grow(len(spelling))
 	b.write(&s)
-	return s.String(), host
+	return s.String(), b
+}
+
+// selectPage leaves what selects the page by the rules of its site.
+func (a *address) selectPage() {
+	for range most {
+		s := a.rules()
+		if to := rewritten(s.same, a.host, a.path, a.query); to != "" {
+			a.host = bare(to)
+			a.dropParameters() // the spelling had the rules of another host
+			continue
+		}
+		a.respell(s)
+		if s.skip.in(a.query) || everywhere.skip.in(a.query) {
+			a.query = slices.DeleteFunc(slices.Clone(a.query), func(p parameter) bool { return s.skip.has(&p) || everywhere.skip.has(&p) })
+		}
+		if !a.page(s.page) && !a.page(everywhere.page) {
+			a.respell(s)
+			return
+		}
+	}
+}
+
+// respell gives a path one spelling, if its site does not distinguish them.
+func (a *address) respell(s *siteRules) {
+	if s.lower > 0 {
+		end := 0
+		for range s.lower {
+			next := strings.IndexByte(a.path[min(end+1, len(a.path)):], '/')
+			if next < 0 {
+				end = len(a.path)
+				break
+			}
+			end += 1 + next
+		}
+		a.path = strings.ToLower(a.path[:end]) + a.path[end:]
+	}
+	if s.spaces {
+		a.path = strings.ReplaceAll(a.path, "%20", "_")
+	}
+}
+
+// page applies the first rule of a page that matches. It reports whether the page is on another
+// host, whose rules come next.
+func (a *address) page(rules []rewrite) (moved bool) {
+	for i := range rules {
+		r := &rules[i]
+		if !r.mayMatch(a.path) {
+			continue
+		}
+		var found captures
+		if !r.matches(a.host, a.path, a.query, &found) {
+			continue
+		}
+		from := a.host
+		if r.form.host != nil {
+			a.host = fill(r.form.host, &found)
+		}
+		a.path = strings.TrimRight(fill(r.form.path, &found), "/")
+		if !r.all {
+			a.query = slices.DeleteFunc(slices.Clone(a.query), func(p parameter) bool { return !r.keep.has(&p) })
+			a.fragment = ""
+		}
+		if len(r.form.query) > 0 {
+			a.query = append([]parameter{newParameter(fill(r.form.query, &found))}, a.query...)
+		}
+		return a.host != from
+	}
+	return false
+}
+
+// readable decodes the delimiters that mean the same encoded in a path, and joins slashes.
+func readable(path string) string {
+	if strings.Contains(path, "//") && !strings.Contains(path, "://") {
+		parts := strings.FieldsFunc(path, func(r rune) bool { return r == '/' })
+		path = "/" + strings.Join(parts, "/")
+	}
+	if strings.IndexByte(path, '%') < 0 {
+		return path
+	}
+	return delimiters.Replace(composed(path))
+}
+
+// composed joins letters and their accents, which some programs write as two characters.
+func composed(path string) string {
+	if !strings.Contains(path, "%CC%") && !strings.Contains(path, "%CD%") {
+		return path
+	}
+	var b strings.Builder
+	for part := range strings.SplitSeq(path, "%2F") { // an encoded slash stays one
+		if b.Len() > 0 {
+			b.WriteString("%2F")
+		}
+		text, err := url.PathUnescape(part)
+		if err != nil || !utf8.ValidString(text) {
+			return path
+		}
+		b.WriteString(escape(norm.NFC.String(strings.ReplaceAll(text, "%", "%25"))))
+	}
+	return b.String()
+}
+
+var delimiters = strings.NewReplacer("%40", "@", "%2C", ",", "%3A", ":", "%24", "$", "%26", "&", "%3B", ";", "%3D", "=")
+
+// isRoute reports whether the fragment selects a page: a map, a route, a key, what an editor contains. Others are places
+// on the page.
+func (a *address) isRoute() bool {
+	text := a.fragment[1:]
+	if strings.TrimRight(a.path, "/") == "" && len(a.query) == 0 {
+		return true
+	}
+	return text[0] == '!' || strings.ContainsAny(text, "/=:,@") || isRandom(text)
+}
+
+// isRandom reports whether a text looks like a key, and not like a name that somebody gave a place.
+func isRandom(text string) bool {
+	upper, lower, digit := false, false, false
+	for i := range len(text) {
+		switch c := text[i]; {
+		case 'A' <= c && c <= 'Z':
+			upper = true
+		case 'a' <= c && c <= 'z':
+			lower = true
+		case '0' <= c && c <= '9':
+			digit = true
+		case c != '-' && c != '_':
+			return false
+		}
+	}
+	return upper && lower && digit && len(text) >= 12
 }
 
 // bare returns a host without "www.".
@@ -45,73 +187,29 @@ func bare(host string) string {
 	}
 }
 
-// edition returns the main host of a site whose other hosts have the same paths. Each
-// host is listed. For example, m.media-amazon.com is a separate site, and the mobile
-// editions of many newspapers have other paths.
-func edition(host, path string) string {
-	first, site, _ := strings.Cut(host, ".")
+// withoutEdition returns the host of the page whose mobile or AMP edition is on another one. Such a
+// host has other meanings, and may be that of another owner, so the path must be an article's, and the
+// site the same.
+func withoutEdition(host, path string) string {
+	first, rest, _ := strings.Cut(host, ".")
 	switch first {
-	case "m":
-		if hasMobileHost(site) {
-			host = site
+	case "m", "mobile", "amp":
+		if (isArticle(path) || isStory(path)) && site(host) == site(rest) {
+			return rest
 		}
-	case "mobile":
-		switch site {
-		case "nytimes.com", "lemonde.fr", "abc.net.au":
-			host = site
-		}
-	case "amp":
-		if hasAMPHost(site) {
-			host = site
-		}
-	}
-	switch host {
-	case "edition.cnn.com", "us.cnn.com", "lite.cnn.com": // their front pages differ
-		if isArticle(path) {
-			return "cnn.com"
-		}
-	case "bbc.co.uk": // the reader's country decides which of the two hosts remains
-		if strings.HasPrefix(path, "/news/") || strings.HasPrefix(path, "/sport/") {
-			return "bbc.com"
-		}
-	case "threads.net":
-		return "threads.com"
-	case "fxtwitter.com", "vxtwitter.com", "fixupx.com", "fixvx.com", "xcancel.com": // these show the same posts
-		return "x.com"
 	}
 	return host
 }
 
-func hasMobileHost(site string) bool {
-	switch site {
-	case "imdb.com", "imgur.com", "xkcd.com", "soundcloud.com", "twitch.tv", "vk.com", "yelp.com", "wikihow.com", "bilibili.com",
-		"fanfiction.net", "gsmarena.com", "phys.org", "dailykos.com", "wikidata.org", "mediawiki.org", "blog.naver.com",
-		"bbc.co.uk", "bbc.com", "theguardian.com", "dw.com", "scmp.com", "jpost.com", "washingtontimes.com", "sfgate.com",
-		"timesofindia.indiatimes.com", "economictimes.indiatimes.com",
-		"spiegel.de", "faz.net", "focus.de", "heise.de", "tagesspiegel.de":
-		return true
-	}
-	return false
-}
-
-func hasAMPHost(site string) bool {
-	switch site {
-	case "cnn.com", "theguardian.com", "ft.com", "economist.com", "axios.com", "businessinsider.com", "tmz.com", "reddit.com", "dw.com", "scmp.com",
-		"france24.com", "rfi.fr", "smh.com.au", "theage.com.au", "hollywoodreporter.com",
-		"miamiherald.com", "kansascity.com", "sacbee.com", "charlotteobserver.com", "newsobserver.com", "star-telegram.com",
-		"fresnobee.com", "thestate.com", "idahostatesman.com", "kentucky.com":
-		return true
-	}
-	return false
+// isStory reports whether a path ends in a name of at least three words, as the paths of articles do.
+func isStory(path string) bool {
+	name := path[strings.LastIndexByte(path, '/')+1:]
+	return strings.Count(name, "-") >= 2 && len(name) >= 15
 }
 
 // withoutAMP returns the path of the article that an AMP page is an edition of. "amp"
-// has other meanings, so either the site must be listed or the path must be an
-// article's.
-func withoutAMP(host, path string) string {
-	if rest, ok := strings.CutPrefix(path, "/cnn/"); ok && host == "amp.cnn.com" {
-		return "/" + rest
-	}
+// has other meanings, so the path must be an article's. Other sites have rules.
+func withoutAMP(path string) string {
 	at := strings.LastIndex(path, "amp")
 	if at < 0 {
 		return path
@@ -120,31 +218,21 @@ func withoutAMP(host, path string) string {
 	switch separator := path[at-1]; {
 	case separator == '/' && after == "": // /2026/07/story/amp
 		before = strings.TrimRight(before, "/")
-		if isArticle(before) || isUnder(host, "thehill.com") && strings.Count(before, "/") > 1 {
+		if isArticle(before) || isStory(before) {
 			return before
 		}
-	case separator == '.' && (after == "" || after == ".html"): // /2026/07/story.amp.html
-		if isArticle(before) || after == "" && hasAMPSuffix(host) {
+	case (separator == '.' || separator == '_') && (after == "" || after == ".html"): // /2026/07/story.amp.html
+		if isArticle(before) || isStory(before) {
 			return before + after
 		}
 	}
 	for _, prefix := range [...]string{"/amp", "/platform/amp"} { // /amp/2026/07/story
 		if rest, ok := strings.CutPrefix(path, prefix); ok && len(rest) > 1 && rest[0] == '/' &&
-			(isArticle(rest) || prefix == "/amp" && (isUnder(host, "cbsnews.com") || isUnder(host, "abcnews.go.com"))) {
+			(isArticle(rest) || isStory(rest)) {
 			return rest
 		}
 	}
 	return path
-}
-
-// hasAMPSuffix reports whether a site appends ".amp" to the paths of its articles.
-func hasAMPSuffix(host string) bool {
-	switch host {
-	case "bbc.com", "bbc.co.uk", "foxnews.com", "foxbusiness.com", "mirror.co.uk", "manchestereveningnews.co.uk", "liverpoolecho.co.uk",
-		"walesonline.co.uk", "birminghammail.co.uk", "chroniclelive.co.uk", "dailyrecord.co.uk":
-		return true
-	}
-	return false
 }
 
 // isArticle reports whether a path contains a year and a month, as the paths of

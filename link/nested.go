@@ -1,8 +1,10 @@
 package link
 
 import (
+	"encoding/base64"
 	"fmt"
 	"net/url"
+	"slices"
 	"strings"
 )
 
@@ -39,37 +41,6 @@ func (a *address) target() string {
 		return ""
 	}
 	host, path := bare(a.host), strings.TrimRight(a.path, "/")
-	switch host {
-	case "l.facebook.com", "lm.facebook.com", "facebook.com":
-		if path == "/l.php" {
-			return a.parameter("u")
-		}
-		return ""
-	case "l.instagram.com", "l.threads.com", "l.threads.net":
-		return a.parameter("u")
-	case "out.reddit.com", "slack-redir.net":
-		return a.parameter("url")
-	case "youtube.com":
-		if path == "/redirect" {
-			return a.parameter("q")
-		}
-		return ""
-	case "t.umblr.com":
-		if path == "/redirect" {
-			return a.parameter("z")
-		}
-		return ""
-	case "vk.com":
-		if path == "/away.php" {
-			return a.parameter("to")
-		}
-		return ""
-	case "duckduckgo.com":
-		if path == "/l" {
-			return a.parameter("uddg")
-		}
-		return ""
-	}
 	switch {
 	case isGoogle(host) && path == "/url":
 		return a.googleTarget()
@@ -83,8 +54,50 @@ func (a *address) target() string {
 				return a.cached(rest)
 			}
 		}
-	case isUnder(host, "safelinks.protection.outlook.com"):
-		return a.parameter("url")
+	case isUnder(host, "urldefense.com"), isUnder(host, "urldefense.proofpoint.com"):
+		return a.defended()
+	}
+	return a.contained(a.rules().to)
+}
+
+// contained returns the URL that a pattern captures, or "".
+func (a *address) contained(patterns []pattern) string {
+	if len(patterns) == 0 {
+		return ""
+	}
+	host, path := bare(a.host), strings.TrimRight(a.path, "/")
+	for i := range patterns {
+		p := &patterns[i]
+		var found captures
+		if !p.matches(host, path, a.query, &found) {
+			continue
+		}
+		for _, w := range p.query {
+			switch {
+			case w.capture == 0 && w.name == "":
+				var s strings.Builder
+				(&address{query: a.query, fragment: a.fragment}).writeQuery(&s)
+				if url := s.String()[1:]; hasScheme(url) {
+					return url
+				}
+			case w.capture == 0:
+				return a.parameter(w.name)
+			}
+		}
+		if found[0] != "" {
+			rest := a.path[strings.Index(a.path, found[0]):]
+			if encoded, _, _ := strings.Cut(rest, "/"); strings.Contains(encoded, "%2F") {
+				url, err := url.PathUnescape(encoded)
+				if err != nil || !hasScheme(url) {
+					return ""
+				}
+				return url
+			}
+			if url := decoded(rest); url != "" {
+				return url
+			}
+			return a.after(rest)
+		}
 	}
 	return ""
 }
@@ -152,10 +165,26 @@ func (a *address) parameter(name string) string {
 		found = p.value()
 	}
 	value, err := url.QueryUnescape(found)
+	if err == nil && !hasScheme(value) {
+		value = decoded(value)
+	}
 	if err != nil || !hasScheme(value) {
 		return ""
 	}
 	return value
+}
+
+// decoded returns a URL that is written in base64, perhaps after "a1", or "".
+func decoded(text string) string {
+	text = strings.TrimRight(strings.TrimPrefix(text, "a1"), "=")
+	if !strings.HasPrefix(text, "aHR0c") { // "http"
+		return ""
+	}
+	url, err := base64.RawURLEncoding.DecodeString(strings.NewReplacer("+", "-", "/", "_").Replace(text))
+	if err != nil {
+		return ""
+	}
+	return string(url)
 }
 
 // unarchived returns the page that an archive's URL is a copy of. The copy's URL stays
@@ -200,11 +229,16 @@ func (a *address) archived() string {
 			rest = page
 		}
 		if !hasScheme(rest) { // a short name: archive.today/AbC12
-			return ""
+			return a.copied()
 		}
 	default:
-		return ""
+		return a.copied()
 	}
+	return a.after(rest)
+}
+
+// after returns the URL at the end of a path, perhaps without its scheme.
+func (a *address) after(rest string) string {
 	switch {
 	case hasScheme(rest):
 		return a.inside("", rest)
@@ -214,6 +248,32 @@ func (a *address) archived() string {
 		return a.inside("http://", rest[len("http:/"):])
 	}
 	return a.inside("http://", rest)
+}
+
+// copied returns the page that a site shows as it is: a translation, or a reader without scripts.
+func (a *address) copied() string {
+	host := bare(a.host)
+	if label, ok := strings.CutSuffix(host, ".translate.goog"); ok {
+		return a.translated(label)
+	}
+	return a.contained(a.rules().copies)
+}
+
+// translated returns the page that Google translates. In its host, "-" stands for a full stop, and
+// "--" for "-".
+func (a *address) translated(label string) string {
+	label = strings.NewReplacer("--", "-", "-", ".").Replace(label)
+	b := address{path: a.path, fragment: a.fragment}
+	for _, p := range a.query {
+		if !strings.HasPrefix(p.name, "_x_tr_") {
+			b.query = append(b.query, p)
+		}
+	}
+	var s strings.Builder
+	s.WriteString("https://" + label)
+	s.WriteString(b.path)
+	b.writeQuery(&s)
+	return s.String()
 }
 
 // withoutKind removes the kind of a copy from its time: 20260704if_, a copy in a
@@ -234,4 +294,32 @@ func isArchiveTime(segment string) bool {
 		}
 	}
 	return len(segment) >= 1 && len(segment) <= len("2026.07.04-123456") && segment[0] >= '0' && segment[0] <= '9'
+}
+
+// defended returns the target of Proofpoint's redirector: in version 3 between "__" and "__;" in
+// the path, in version 2 in the parameter u with "_" for "/" and "-2F" for an encoded character.
+func (a *address) defended() string {
+	if rest, ok := strings.CutPrefix(a.path, "/v3/__"); ok {
+		b := address{query: a.query}
+		var s strings.Builder
+		s.WriteString(rest)
+		b.writeQuery(&s)
+		end := strings.LastIndex(s.String(), "__;")
+		if end < 0 || strings.Contains(s.String()[:end], "*") { // characters that are given apart
+			return ""
+		}
+		return a.after(s.String()[:end])
+	}
+	if a.path != "/v2/url" {
+		return ""
+	}
+	at := slices.IndexFunc(a.query, func(p parameter) bool { return p.name == "u" })
+	if at < 0 {
+		return ""
+	}
+	value, err := url.QueryUnescape(strings.NewReplacer("-", "%", "_", "/").Replace(a.query[at].value()))
+	if err != nil || !hasScheme(value) {
+		return ""
+	}
+	return value
 }

@@ -38,6 +38,8 @@ type address struct {
 	query    []parameter
 	fragment string // including "#", or ""
 	gift     []parameter
+	site     *siteRules // of the host named; see rules
+	named    string
 }
 
 // Normalise returns the spelling of a URL: an http or https URL of printable ASCII,
@@ -62,14 +64,14 @@ func Parse(raw string) (Link, error) {
 	if err != nil {
 		return Link{}, err
 	}
-	identity, host := a.identity(url)
+	identity, page := a.identity(url)
 	if len(identity) > MaxBytes {
 		return Link{}, fmt.Errorf("identity of %d bytes is too long", len(identity))
 	}
 	return Link{
 		URL: url, Identity: identity, Site: site(a.host), Gift: a.giftURL(),
-		Short:    a.port == "" && a.path != "/" && IsShortener(host),
-		Excluded: isExcluded(a.host) || isExcluded(host),
+		Short:    page.isShort(),
+		Excluded: a.isExcluded() || page.isExcluded(),
 	}, nil
 }
 
@@ -79,7 +81,7 @@ func parseOne(raw string) (address, error) {
 	if len(raw) > maxRawBytes {
 		return a, fmt.Errorf("URL of %d bytes is too long", len(raw))
 	}
-	raw = strings.TrimSpace(raw)
+	raw = strings.TrimRight(strings.TrimSpace(raw), "\x00")
 	if err := checkCharacters(raw); err != nil {
 		return a, err
 	}
@@ -100,8 +102,8 @@ func parseOne(raw string) (address, error) {
 	}
 	a.path = normalPath(path)
 	a.query = parameters(query)
-	a.fragment = route(fragment)
-	a.applyHostRules()
+	a.fragment = fragmentOf(fragment)
+	a.spell()
 	return a, nil
 }
 
@@ -174,7 +176,7 @@ func checkCharacters(raw string) error {
 // normalPath resolves dot segments. Empty segments and a trailing slash stay:
 // servers may distinguish them.
 func normalPath(path string) string {
-	path = escape(path)
+	path = withoutInvisible(escape(path))
 	if strings.Contains(path, "/.") {
 		path = resolveDots(path)
 	}
@@ -203,19 +205,27 @@ func resolveDots(path string) string {
 	return "/" + strings.Join(kept, "/")
 }
 
-// route keeps a fragment that selects a page ("#!/inbox", "#/inbox") and drops one
-// that selects a position on the page.
-func route(fragment string) string {
-	if !strings.HasPrefix(fragment, "!") && !strings.HasPrefix(fragment, "/") {
+// fragmentOf returns a fragment, which may be what selects the page or the key that opens it,
+// without what marks a text on the page or only says where the reader came from.
+func fragmentOf(fragment string) string {
+	if fragment == "" {
 		return ""
 	}
-	fragment = escape(fragment)
+	fragment = withoutInvisible(escape(fragment))
 	fragment, _, _ = strings.Cut(fragment, ":~:") // a text fragment
 	switch fragment {
-	case "", "!", "/", "!/":
+	case "", "!", "/", "!/", "_=_":
 		return ""
 	}
-	return "#" + fragment
+	if fragment[0] == '.' || strings.HasPrefix(fragment, "sthash.") { // of buttons for sharing
+		return ""
+	}
+	for text := range strings.SplitSeq(fragment, "&") {
+		if p := newParameter(strings.TrimPrefix(text, "?")); !strings.Contains(text, "=") || !isTracking(p) && !everywhere.mark.has(&p) {
+			return "#" + fragment
+		}
+	}
+	return ""
 }
 
 const upperHex = "0123456789ABCDEF"

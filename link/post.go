@@ -68,7 +68,7 @@ func InPost(did string, post []byte) (Post, error) {
 		return Post{}, fmt.Errorf("read post: %w", err)
 	}
 	text := string(r.Text)
-	links, covered := facetLinks(r.Facets, len(text))
+	links, covered := facetLinks(r.Facets, text)
 	links = append(links, bareLinks(cut(text, maxText), covered)...)
 	slices.SortStableFunc(links, func(a, b rawLink) int { return a.at - b.at })
 
@@ -103,18 +103,17 @@ func (p *Post) add(uri string) int {
 	return len(p.Links) - 1
 }
 
-// facetLinks returns the links of the facets of a text with length bytes, and the
-// ranges of the text that facets cover. If a link's range is not inside the text,
+// facetLinks returns the links of the facets of a text, and the ranges of the text that facets cover. If a link's range is not inside the text,
 // the link still counts, at the end of the text, and covers no bare link.
-func facetLinks(facets []facet, length int) (links []rawLink, covered []span) {
+func facetLinks(facets []facet, text string) (links []rawLink, covered []span) {
 	for _, f := range facets {
-		at := f.Index.fields.span(length)
+		at := f.Index.fields.span(len(text))
 		covers := false
 		for _, feature := range f.Features {
 			switch feature.Type {
 			case "app.bsky.richtext.facet#link":
 				if len(links) < maxList {
-					links = append(links, rawLink{at.start, string(feature.URI)})
+					links = append(links, rawLink{at.start, withoutClosing(string(feature.URI), text[:at.start])})
 				}
 				covers = true
 			case "app.bsky.richtext.facet#mention":

@@ -104,13 +104,27 @@ func TestQuoteIsRecordedWithAndWithoutACard(t *testing.T) {
 	}
 }
 
+// TestWhatTheTextOpenedIsClosed has facets whose addresses end in quotes and brackets.
+func TestWhatTheTextOpenedIsClosed(t *testing.T) {
+	t.Parallel()
+	const page = "https://a.example/x"
+	for _, c := range []struct{ text, uri, want string }{
+		{"(" + page + ")", page + ")", page}, {"„" + page + "“", page + "“", page}, {"«" + page + "»", page + "»", page}, {`"` + page + `"`, page + `"`, page},
+		{"(" + page + "\ufe0f", page + "\ufe0f", page}, {"「" + page + "」", page + "」", page},
+		{page + ")", page + ")", page + ")"}, {"(" + page + "_(y)", page + "_(y)", page + "_(y)"}, {"[" + page + ")", page + ")", page + ")"},
+	} {
+		shown := c.text[strings.Index(c.text, page):]
+		require.Equal(t, []string{c.want}, inPost(t, textPost(t, c.text, `"facets":[`+linked(c.text, shown, c.uri)+`]`)), c.text)
+	}
+}
+
 func TestLinksToAnimatedPicturesAndTheNetworkDoNotCount(t *testing.T) {
 	t.Parallel()
 	for _, uri := range []string{
 		"https://media.tenor.com/x/cat.gif?hh=280&ww=498", "https://tenor.com/view/cat-1", "https://c.tenor.com/x.gif",
 		"https://giphy.com/gifs/1", "https://media3.giphy.com/media/1/giphy.gif", "https://i.giphy.com/1.gif", "https://gph.is/1",
 		"https://klipy.com/gifs/1", "https://static.klipy.com/1.gif", "http://MEDIA.TENOR.COM./x.gif",
-		"https://bsky.app/profile/a.example/post/1", "https://www.bsky.app/", "https://go.bsky.app/x", "https://bsky.social/about", "https://a.bsky.social/",
+		"https://bsky.app/profile/a.example/post/1", "https://www.bsky.app/", "https://go.bsky.app/x", "https://bsky.social/profile/a.example", "https://a.bsky.social/", "https://deer.social/profile/a.example/post/1", "https://njump.me/nevent1abc",
 		"https://www.google.com/url?q=https://bsky.app/profile/a.example/post/1", "https://l.facebook.com/l.php?u=https%3A%2F%2Ftenor.com%2Fview%2Fcat-1",
 		"https://web.archive.org/web/2026/https://bsky.app/profile/a.example/post/1", "https://www.google.com/url?q=http://127.0.0.1/x",
 		"at://did:plc:abc/app.bsky.feed.post/1", "https://127.0.0.1/x", "https://user@a.example/",
@@ -119,7 +133,7 @@ func TestLinksToAnimatedPicturesAndTheNetworkDoNotCount(t *testing.T) {
 		require.Empty(t, inPost(t, textPost(t, "here", `"facets":[`+linked("here", "here", uri)+`]`)), uri)
 		require.Empty(t, inPost(t, textPost(t, "look "+uri)), uri)
 	}
-	for _, uri := range []string{"https://nottenor.com/x", "https://tenor.com.a.example/x", "https://bsky.app.a.example/x"} {
+	for _, uri := range []string{"https://nottenor.com/x", "https://tenor.com.a.example/x", "https://bsky.app.a.example/x", "https://bsky.social/about/blog/a"} {
 		require.Equal(t, []string{uri}, inPost(t, textPost(t, "", `"embed":`+card(uri, ""))), uri)
 	}
 }

@@ -192,6 +192,46 @@ func trim(url string) string {
 	return url
 }
 
+// closing are quotes and brackets that close, and those that open before them.
+var closing = map[rune]string{')': "(", ']': "[", '}': "{", '>': "<", '"': `"`, '\'': "'", '”': "“„”", '“': "„", '’': "‘‚’", '»': "«", '«': "»", '」': "「", '』': "『", '）': "（", '】': "【", '》': "《"}
+
+// withoutClosing removes the quotes and brackets from the end of a URL that the text before it has
+// opened.
+func withoutClosing(url, before string) string {
+	for {
+		last, size := utf8.DecodeLastRuneInString(url)
+		opened, width := utf8.DecodeLastRuneInString(before)
+		if width == 0 || !strings.ContainsRune(closing[last], opened) || strings.ContainsRune(url, opened) && opened != last {
+			return url
+		}
+		url, before = url[:len(url)-size], before[:len(before)-width]
+	}
+}
+
+// invisible are the characters that a URL has at its end because it was copied with them: those
+// without a width, the choice of a picture before them, and an ellipsis.
+const invisible = "\u200b\u200c\u200d\u200e\u200f\u2060\u00ad\ufeff\ufe0e\ufe0f\ufffc\u2026"
+
+// escapedInvisible are the same in a normalised URL.
+var escapedInvisible = func() (all []string) {
+	for _, r := range invisible {
+		all = append(all, escape(string(r)))
+	}
+	return all
+}()
+
+// withoutInvisible removes them from the end of a part of a normalised URL.
+func withoutInvisible(part string) string {
+	for len(part) > 3 && part[len(part)-3] == '%' {
+		at := slices.IndexFunc(escapedInvisible, func(e string) bool { return strings.HasSuffix(part, e) })
+		if at < 0 {
+			break
+		}
+		part = strings.TrimSuffix(part, escapedInvisible[at])
+	}
+	return part
+}
+
 func overlaps(covered []span, s span) bool {
 	return slices.ContainsFunc(covered, func(t span) bool { return t.start < s.end && s.start < t.end })
 }

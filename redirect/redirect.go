@@ -106,7 +106,7 @@ func (c *Client) Follow(ctx context.Context, short link.Link) (link.Link, error)
 // address returns the address to ask for a short link: its spelling, or the shortener's address
 // if the spelling is a copy in an archive, which is another host.
 func address(short link.Link) string {
-	if u, err := url.Parse(short.URL); err != nil || link.IsShortener(u.Host) {
+	if link.IsShort(short.URL) {
 		return short.URL
 	}
 	return "https://" + short.Identity

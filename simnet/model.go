@@ -215,7 +215,7 @@ func (m *model) variant(s *story) (uri, spelling string) {
 	case 1:
 		return s.url + "?fbclid=IwAR" + m.cidOf(rawData)[10:30], s.url
 	case 2:
-		return s.url + "#comments", s.url
+		return s.url + "#comments", s.url + "#comments"
 	case 3, 4:
 		uri = "https://www." + rest
 	case 5:
