@@ -135,6 +135,9 @@ func newPage(h head, first, at *url.URL) Page {
 		p.To, p.Address = to, to.URL
 	}
 	if own, err := h.baseOf(at).Parse(h.canonical); err == nil && h.canonical != "" && sameSite(own, at) {
+		if !strings.ContainsAny(own.Fragment, "!/=") { // a place on the page
+			own.Fragment = ""
+		}
 		if to, err := link.Parse(own.String()); err == nil && !to.Excluded && !to.Short {
 			p.Canonical = to
 		}
