@@ -29,7 +29,7 @@ func TestArchivedDemandsToVanishAreObeyed(t *testing.T) {
 		require.NoError(t, err)
 		var m consumer.Message
 		wire.Decode(e.AppendNotepack(nil), time.Now(), &m)
-		require.Len(t, m.Events, 1, stream)
+		require.Len(t, m.Events, 2, stream) // the demand, and the event itself
 		require.Equal(t, consumer.KindErasure, m.Events[0].Kind)
 	}
 }

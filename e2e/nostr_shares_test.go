@@ -103,7 +103,7 @@ func foldNostr(events []*simnet.NostrEvent) nostrFold {
 			if delete(f.latest, name); e.Kind == 30023 { // a deletion also deletes the versions that the latest one replaced
 				f.bury(name, nostrRevision(e))
 			}
-		} else if f.tombstones[name] >= nostrRevision(e) || e.CreatedAt <= vanished[e.Author] {
+		} else if f.tombstones[name] >= nostrRevision(e) || f.tombstones[e.Author+" * "+e.ID] != "" && e.Kind != 30023 || e.CreatedAt <= vanished[e.Author] {
 			delete(f.latest, name)
 		}
 	}
@@ -127,9 +127,7 @@ func (f *nostrFold) delete(e *simnet.NostrEvent) {
 			continue
 		}
 		if tag[0] == "e" && len(tag[1]) == 64 {
-			for _, kind := range []string{"1", "6", "16"} { // the tag does not name the kind
-				f.bury(e.Author+" "+kind+" "+tag[1], "~")
-			}
+			f.bury(e.Author+" * "+tag[1], "~") // the tag does not name the kind
 		} else if d, ok := strings.CutPrefix(tag[1], "30023:"+e.Author+":"); ok && tag[0] == "a" {
 			f.bury(e.Author+" 30023 "+nostrAddress(d), nostrUntil(e.CreatedAt))
 		} else if tag[0] == "a" && tag[1] == "3:"+e.Author+":" { // this kind is not stored now, and may be later
