@@ -21,6 +21,7 @@ import (
 
 	"github.com/weir-social/weir/guard"
 	"github.com/weir-social/weir/link"
+	"github.com/weir-social/weir/link/title"
 	"github.com/weir-social/weir/retry"
 )
 
@@ -142,15 +143,16 @@ func newPage(h head, first, at *url.URL) Page {
 			p.Canonical = to
 		}
 	}
+	p.Why = title.Why(p.Title, first.String())
 	switch {
-	case p.Title == "":
-		p.Why = "it has no title"
 	case strings.ContainsRune(p.Title, '\uFFFD'):
 		p.Why = "its title cannot be read in its charset"
 	case at.Path != first.Path && isRoot(at.Path):
 		p.Why = "it leads to the front page of " + at.Hostname()
-	case isWall(p.Title) || isWallAddress(first, at):
-		p.Why = "it is a consent, login or bot-check page"
+	case p.Why == "" && isWallAddress(first, at):
+		p.Why = title.Wall
+	case p.Why == "" && p.Title == p.SiteName && !isRoot(first.Path):
+		p.Why = title.Name
 	}
 	if strings.ContainsRune(p.Description, '\uFFFD') {
 		p.Description = ""

@@ -16,7 +16,7 @@ import (
 	"golang.org/x/net/html/atom"
 	"golang.org/x/net/html/charset"
 
-	"github.com/weir-social/weir/link"
+	"github.com/weir-social/weir/link/title"
 )
 
 const (
@@ -44,7 +44,7 @@ func (s *said) say(rank int, text string) {
 	if s.rank != 0 && s.rank <= rank {
 		return
 	}
-	if text = link.Clean(text, s.most); text != "" {
+	if text = title.Clean(title.Decode(text), s.most); text != "" {
 		s.text, s.rank = text, rank
 	}
 }

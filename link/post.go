@@ -4,11 +4,11 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strings"
-	"unicode"
 
 	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
+
+	"github.com/weir-social/weir/link/title"
 )
 
 const (
@@ -156,11 +156,16 @@ func (p *Post) readExternal(did string, e *external) {
 	if i < 0 {
 		return
 	}
-	p.Links[i].Card = Card{
-		Title:       Clean(string(e.Title), maxTitle),
-		Description: Clean(string(e.Description), maxDescription),
+	line := func(s string, most int) string { return title.Clean(title.Decode(title.Decode(s)), most) }
+	c := Card{
+		Title:       line(string(e.Title), maxTitle),
+		Description: line(string(e.Description), maxDescription),
 		Image:       image(did, string(e.Thumb.fields.Ref.fields.Link)),
 	}
+	if c.Title != "" && title.Why(c.Title, p.Links[i].URL) != "" {
+		return // the card is not that of the article
+	}
+	p.Links[i].Card = c
 }
 
 // image returns the name of a thumbnail's blob, or "".
@@ -174,35 +179,4 @@ func image(did, cid string) string {
 		}
 	}
 	return "blob:" + did + "/" + cid
-}
-
-// Clean turns a stranger's text into one line. It replaces white space by single
-// spaces, and removes control characters and characters that change the direction of
-// the text that follows, which would affect the rest of a page.
-func Clean(s string, runes int) string {
-	var b strings.Builder
-	n, space := 0, false
-	for _, r := range s {
-		switch {
-		case unicode.IsSpace(r):
-			space = n > 0
-			continue
-		case unicode.IsControl(r), r >= 0x202A && r <= 0x202E, r >= 0x2066 && r <= 0x2069:
-			continue
-		}
-		if space {
-			if n+1 >= runes {
-				break
-			}
-			b.WriteByte(' ')
-			n++
-			space = false
-		}
-		if n == runes {
-			break
-		}
-		b.WriteRune(r)
-		n++
-	}
-	return b.String()
 }

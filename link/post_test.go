@@ -165,7 +165,10 @@ func TestCardIsCleanPlainText(t *testing.T) {
 		{"control characters are removed", "a\\u0000b\\u0007c\\u0085d", "abc d"},
 		{"changes of direction are removed", "a\\u202eb\\u2066c", "abc"},
 		{"joined emoji stay", "👩‍💻", "👩‍💻"},
-		{"markup is text", "<b>&amp;", "<b>&amp;"},
+		{"markup is text", "<b>&", "<b>&"},
+		{"entities are decoded", "It wasn&#39;t me: Tom &amp; Jerry &lt;b&gt;", "It wasn't me: Tom & Jerry <b>"},
+		{"entities are decoded twice", "It wasn&amp;#39;t me", "It wasn't me"},
+		{"a decoded change of direction is removed", "a&#x202E;b", "ab"},
 		{"half a surrogate pair is replaced", "a\\ud800b", "a\uFFFDb"},
 		{"cut to 300 runes", strings.Repeat("é", 301), strings.Repeat("é", 300)},
 		{"no space at the cut", strings.Repeat("é", 299) + " é", strings.Repeat("é", 299)},
@@ -177,6 +180,23 @@ func TestCardIsCleanPlainText(t *testing.T) {
 		require.Equal(t, c.want, p.Links[0].Card.Title, c.rule)
 		require.Len(t, p.Links[0].Card.Description, 1000)
 	}
+}
+
+// TestCardOfAWallGivesNothing covers titles of walls, of nothing, and the name of the site.
+func TestCardOfAWallGivesNothing(t *testing.T) {
+	t.Parallel()
+	const thumb = `,"thumb":{"ref":{"$link":"bafkreiabc"}}`
+	for title, given := range map[string]bool{
+		"Bank - Are you a robot?": false, "bank.example": false, "Bank": false, "���ɥ - � 100�": false, "Making sure you&amp;#39;re not a bot!": false,
+		"Are you a robot? asks the bank": true, "Bank raises rates": true,
+	} {
+		p, err := InPost(poster, []byte(textPost(t, "", `"embed":`+card("https://bank.example/2026/a-real-story", thumb+`,"description":"d","title":"`+title+`"`))))
+		require.NoError(t, err)
+		require.Equal(t, given, p.Links[0].Card != Card{}, title)
+	}
+	p, err := InPost(poster, []byte(textPost(t, "", `"embed":`+card("https://bank.example/in?returnUrl=%2F2026%2Fstory", thumb+`,"title":"Bank for members"`))))
+	require.NoError(t, err)
+	require.Zero(t, p.Links[0].Card, "the address is that of a wall")
 }
 
 func TestThumbnailMustReferToABlob(t *testing.T) {
