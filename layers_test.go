@@ -41,7 +41,7 @@ func layers() map[string][]string {
 		"ops/trace":                     {"collection", "link", "ranking", "schema"},
 		"web":                           {"nostr", "ops/health", "ranking", "records", "schema", "syntax"},
 		"web/browsertest":               {"eventually"},
-		"ranking":                       {"nostr", "ops/health", "schema"},
+		"ranking":                       {"link/title", "nostr", "ops/health", "schema"},
 		"records":                       {"lexicon", "schema"},
 		"verdict":                       {"lexicon", "schema"},
 

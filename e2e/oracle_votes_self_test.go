@@ -48,6 +48,8 @@ func TestOracleFoldsTheVotes(t *testing.T) {
 			says("a", "1", 9, simnet.Claim{Title: "A", Picture: "one"}), says("b", "1", 8, simnet.Claim{Title: "A", Description: "D", Picture: "two"}),
 			says("c", "1", 7, simnet.Claim{Title: "A", Picture: "two"}), says("d", "1", 6, simnet.Claim{Title: "B", Description: "other"})},
 			headline{votedPage, "A", "D", "blob:b/two", post("a", "1")}},
+		"a variant votes for the title": {[]*simnet.Entry{says("a", "1", 9, titled("B")), says("b", "1", 8, titled("A | News")), says("c", "1", 7, titled("A"))},
+			headline{votedPage, "A", "", "", post("c", "1")}},
 		"https before http":         {[]*simnet.Entry{says("a", "1", 9, simnet.Claim{URL: http}), says("b", "1", 8, simnet.Claim{URL: www})}, headline{url: www}},
 		"most before https":         {[]*simnet.Entry{says("a", "1", 9, simnet.Claim{URL: http}), says("b", "1", 8, simnet.Claim{URL: www}), says("c", "1", 7, simnet.Claim{URL: http})}, headline{url: http}},
 		"the earliest of two":       {[]*simnet.Entry{says("a", "1", 8, simnet.Claim{}), says("b", "1", 9, simnet.Claim{URL: www})}, headline{url: www}},

@@ -85,15 +85,27 @@ func (tr oracle) headline(url string) (h headline) {
 		return s.claim.URL
 	}), func(url string) bool { return strings.HasPrefix(url, "https:") }).value
 	titles := tr.ballots(url, func(_ shareKey, s shareRow) string { return s.claim.Title })
-	title := elect(titles, none)
-	if title.value == "" {
+	variant := func(title string) string { // of the title without the name at the end, if somebody gives that
+		plain := strings.TrimSuffix(title, " | News")
+		if slices.ContainsFunc(titles, func(b ballot) bool { return b.value == plain }) {
+			return plain
+		}
+		return title
+	}
+	candidates := slices.Clone(titles)
+	for i := range candidates {
+		candidates[i].value = variant(candidates[i].value)
+	}
+	best := elect(candidates, none).value
+	if best == "" {
 		return h
 	}
-	h.title, h.from = title.value, title.uri()
+	h.title = best
+	h.from = elect(slices.DeleteFunc(slices.Clone(titles), func(b ballot) bool { return b.value != best }), none).uri()
 	of := func(value func(shareRow) string) ballot {
 		var voters []ballot
 		for _, b := range titles {
-			if b.value == title.value && value(b.of) != "" {
+			if variant(b.value) == best && value(b.of) != "" {
 				b.value = value(b.of)
 				voters = append(voters, b)
 			}

@@ -22,7 +22,9 @@ type headline struct {
 }
 
 // chosen returns a list of common table expressions that ends with chosen: the result of the
-// votes v, where v is like claim_votes. Most votes win, then https, then the earliest vote.
+// votes v, where v is like claim_votes. Most votes win, then https, then the earliest vote. Variants
+// of a title have their votes together, and the best one is shown: not cut, not all in capitals,
+// without the name of the site.
 // The description and the picture are those that most of the title's voters give. An empty one
 // wins only if there is no other. The title and the description of the page take precedence
 // over the votes. param is the parameter with the links, as in among.
@@ -30,18 +32,46 @@ func chosen(param int, links []int64) string {
 	return countingCards(param, links) + `, ` + chosenByVotes
 }
 
+// variants is a common table expression: the claims c with a title that somebody votes for, and in
+// variant the title of which it is a variant. A title with a name at the end is a variant of the one
+// without it, if there is one or if it is the name of the site; a title that was cut is one of the
+// next longer title. It joins nothing: see everyVote.
+const variants = `variants AS MATERIALIZED (
+    SELECT h.*, CASE WHEN h.cut AND char_length(h.whole) >= 8 AND starts_with(h.longer, h.whole) THEN split_part(h.longer, E'\n', 2) ELSE h.same END AS variant
+    FROM (
+        SELECT h.*, min(CASE WHEN NOT h.cut THEN h.whole || E'\n' || h.same END)
+                    OVER (PARTITION BY h.link_id ORDER BY h.whole DESC, h.cut ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS longer
+        FROM (
+            SELECT h.*, CASE WHEN bool_or(h.whole = h.head AND NOT h.cut) OVER (PARTITION BY h.link_id, h.head) THEN h.head ELSE h.whole END AS same
+            FROM (
+                SELECT c.*, c.key LIKE '%…' AS cut, c.key LIKE E'%\n%' AS named, split_part(rtrim(c.key, '…'), E'\n', 1) AS head,
+                       rtrim(replace(rtrim(c.key, '…'), E'\n', ' ')) AS whole
+                FROM c WHERE c.titles > 0
+            ) AS h
+        ) AS h
+    ) AS h
+)`
+
 const chosenByVotes = `
 c AS MATERIALIZED (
-    SELECT v.*, c.url, c.site, c.title, c.description, c.image FROM v JOIN claims AS c ON c.id = v.claim_id
-), title AS MATERIALIZED (
-    SELECT DISTINCT ON (g.link_id) g.link_id, g.title, g.uri
+    SELECT v.*, c.url, c.site, c.title, coalesce(nullif(c.title_key, ''), c.title) AS key, c.description, c.image FROM v JOIN claims AS c ON c.id = v.claim_id
+), ` + variants + `, best AS MATERIALIZED (
+    SELECT DISTINCT ON (g.link_id) g.link_id, g.variant
     FROM (
-        SELECT c.link_id, c.title, sum(c.titles) AS n, min(c.title_at) AS at, (array_agg(c.title_from ORDER BY c.title_at, c.title_from COLLATE "C"))[1] AS uri
-        FROM c WHERE c.titles > 0 GROUP BY c.link_id, c.title
+        SELECT c.link_id, c.variant, sum(c.titles) AS n, min(c.title_at) AS at, (array_agg(c.title_from ORDER BY c.title_at, c.title_from COLLATE "C"))[1] AS uri
+        FROM variants AS c GROUP BY c.link_id, c.variant
     ) AS g
     ORDER BY g.link_id, g.n DESC, g.at, g.uri COLLATE "C"
 ), voters AS MATERIALIZED (
-    SELECT c.* FROM c JOIN title AS t ON t.link_id = c.link_id AND t.title = c.title WHERE c.titles > 0
+    SELECT c.* FROM variants AS c JOIN best AS b ON b.link_id = c.link_id AND b.variant = c.variant
+), title AS MATERIALIZED (
+    SELECT DISTINCT ON (g.link_id) g.link_id, g.title, g.uri
+    FROM (
+        SELECT c.link_id, c.title, bool_and(c.cut) AS cut, bool_and(c.named) AS named, sum(c.titles) AS n, min(c.title_at) AS at,
+               (array_agg(c.title_from ORDER BY c.title_at, c.title_from COLLATE "C"))[1] AS uri
+        FROM voters AS c GROUP BY c.link_id, c.title
+    ) AS g
+    ORDER BY g.link_id, g.cut, g.title IN (upper(g.title), lower(g.title)) AND upper(g.title) <> lower(g.title), g.named, g.n DESC, g.at, g.uri COLLATE "C"
 ), description AS (
     SELECT DISTINCT ON (g.link_id) g.link_id, g.description
     FROM (

@@ -266,6 +266,7 @@ CREATE TABLE claims (
     description text COLLATE "C" DEFAULT ''::text NOT NULL,
     image text COLLATE "C" DEFAULT ''::text NOT NULL, -- The CID of the picture: the same for all accounts that uploaded it.
     words tsvector DEFAULT ''::tsvector NOT NULL, -- The words of the title, the description and the address. Workers make them: Postgres' parser depends on the locale.
+    title_key text COLLATE "C" DEFAULT ''::text NOT NULL, -- The title in the form in which titles are compared: folded, with a line feed before what may be the name of the site, and … at the end if it was cut.
     CONSTRAINT claims_pkey PRIMARY KEY (id),
     CONSTRAINT claims_link_id_hash_key UNIQUE (link_id, hash),
     CONSTRAINT claims_link_id_fkey FOREIGN KEY (link_id) REFERENCES links(id) ON DELETE CASCADE

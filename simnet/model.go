@@ -91,6 +91,7 @@ type model struct {
 	stories  []*story
 
 	sites            []site
+	told             map[string]int // how many stories have a host and title
 	topics           map[string]topic
 	chatter, remarks []string
 	first, last      []string // names
@@ -114,7 +115,7 @@ type model struct {
 func newModel(seed uint64, accounts int, mix Mix, start time.Time) *model {
 	rng := rand.New(rand.NewPCG(seed, 0x77656972))
 	m := &model{rng: rng, mix: mix.shares(), zipf: rand.NewZipf(rng, 1.15, 12, uint64(accounts-1)),
-		sites: sites(), topics: topics(), chatter: chatter(), remarks: remarks(),
+		told: map[string]int{}, sites: sites(), topics: topics(), chatter: chatter(), remarks: remarks(),
 		first: firstNames(), last: lastNames(), now: start, seq: firstSeq - 1,
 		people: map[string]*person{}, births: &births{}}
 	for range accounts {
@@ -169,6 +170,10 @@ func (m *model) publish(at time.Time) {
 	s := pick(m.rng, m.sites)
 	t := m.topics[pick(m.rng, s.topics)]
 	title := pick(m.rng, t.subjects) + " " + pick(m.rng, t.tails)
+	for m.told[s.host+title] == 2 { // a title of three pages tells none of them apart
+		title += ", again"
+	}
+	m.told[s.host+title]++
 	st := &story{
 		url:     fmt.Sprintf("https://%s/%s/%s-%d", s.host, at.UTC().Format("2006/01"), slug(title), m.rng.IntN(9000)+1000),
 		title:   title,

@@ -121,9 +121,9 @@ func isName(text, host string) bool {
 	return false
 }
 
-// Key returns the form in which the titles of a site are compared. Variants in case, quotes and
-// punctuation have the same key; the name of the site at the end is not part of it. A line feed
-// precedes what else follows the last separator, and "…" is at the end of a title that was cut.
+// Key returns the form in which the titles of a site are compared: that of variants in case, quotes
+// and punctuation is the same. A line feed is in place of the last separator; nothing follows it in
+// place of the name of the site. "…" is at the end of a title that was cut.
 func Key(title, site string) string {
 	title = strings.TrimSpace(title)
 	whole := strings.TrimRight(title, "….")
@@ -135,7 +135,7 @@ func Key(title, site string) string {
 		switch {
 		case head == "" || tail == "":
 		case isName(whole[last[1]:], site):
-			key, cut = head, false
+			key, cut = head+"\n", false
 		case utf8.RuneCountInString(tail) <= maxName:
 			key = head + "\n" + tail
 		}
@@ -148,7 +148,7 @@ func Key(title, site string) string {
 
 // Group returns a number that the titles of a site share if they have the same key.
 func Group(key, site string) int64 {
-	sum := sha256.Sum256([]byte(site + "\x00" + strings.ReplaceAll(key, "\n", " ")))
+	sum := sha256.Sum256([]byte(site + "\x00" + strings.TrimSpace(strings.ReplaceAll(key, "\n", " "))))
 	return int64(binary.BigEndian.Uint64(sum[:8])) //nolint:gosec // any bits will do
 }
 

@@ -78,9 +78,10 @@ func TestVariantsHaveOneKey(t *testing.T) {
 		"paper":                 {"Paper"},
 	} {
 		for _, v := range variants {
-			require.Equal(t, want, Key(v, "paper.example"), v)
+			require.Equal(t, want, strings.TrimSuffix(Key(v, "paper.example"), "\n"), v)
 		}
 	}
+	require.Equal(t, "heron\n", Key("Heron | The Paper", "paper.example"))
 	require.NotContains(t, Key("Heron | a paper of herons, owls, storks and other birds", "paper.example"), "\n", "no site has so long a name")
 	require.Equal(t, Group(Key("A – b", "c.example"), "c.example"), Group(Key("a: b", "c.example"), "c.example"))
 	require.NotEqual(t, Group("a", "b.example"), Group("a", "c.example"))

@@ -50,6 +50,7 @@ CREATE TABLE claims (
     description text COLLATE "C" NOT NULL DEFAULT '',
     image       text COLLATE "C" NOT NULL DEFAULT '',
     words       tsvector NOT NULL DEFAULT '',
+    title_key   text COLLATE "C" NOT NULL DEFAULT '',
     UNIQUE (link_id, hash)
 ) WITH (autovacuum_vacuum_scale_factor = 0.1);
 CREATE INDEX claims_words ON claims USING gin (words) WITH (gin_pending_list_limit = 1024);
@@ -59,6 +60,7 @@ COMMENT ON COLUMN claims.hash IS 'Of the spelling, title, description and image.
 COMMENT ON COLUMN claims.site IS 'The host of the spelling, as the page shows it.';
 COMMENT ON COLUMN claims.image IS 'The CID of the picture: the same for all accounts that uploaded it.';
 COMMENT ON COLUMN claims.words IS 'The words of the title, the description and the address. Workers make them: Postgres'' parser depends on the locale.';
+COMMENT ON COLUMN claims.title_key IS 'The title in the form in which titles are compared: folded, with a line feed before what may be the name of the site, and … at the end if it was cut.';
 
 CREATE TABLE shares (
     did                text COLLATE "C" NOT NULL,
