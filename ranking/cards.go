@@ -11,6 +11,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/weir-social/weir/link/title"
 	"github.com/weir-social/weir/schema"
 )
 
@@ -20,7 +21,7 @@ import (
 // So at any time a headline depends only on claim_votes and cards.
 
 // cardCounts is a condition: the title of the page c of the link m counts.
-const cardCounts = `c.title <> '' AND c.status = ''
+var cardCounts = `c.title <> '' AND c.status = '' AND NOT ` + isWall("c") + `
       AND (c.same_site OR m.merged_into IS NOT NULL AND EXISTS (SELECT FROM link_merges AS g WHERE g.link_id = m.id AND g.split_at IS NULL AND g.why <> 'by hand'))`
 
 // countingCards returns the common table expression pages: for each of some links, the page
@@ -76,9 +77,9 @@ type FetchedPage struct {
 // fetchedPage returns the page whose title counts for a link. If there is none, it returns
 // the page of the link itself, or of one that is merged into it; nil: no page was fetched.
 func fetchedPage(ctx context.Context, db schema.DB, link int64) (*FetchedPage, error) {
-	const sql = `
+	sql := `
 SELECT c.title, c.description, c.site_name, c.address, c.fetched_at, coalesce(` + cardCounts + `, false) AS counts,
-       CASE WHEN ` + cardCounts + ` THEN '' WHEN c.status <> '' THEN c.status ELSE 'it is a page of another site' END AS why
+       CASE WHEN ` + cardCounts + ` THEN '' WHEN c.status <> '' THEN c.status WHEN` + isWall("c") + `THEN 'other pages of the site have this title' ELSE 'it is a page of another site' END AS why
 FROM links AS m
 JOIN cards AS c ON c.link_id = m.id
 WHERE (m.id = $1 OR m.merged_into = $1) AND c.fetched_at IS NOT NULL
@@ -115,6 +116,11 @@ func refreshHeadlines(ctx context.Context, tx pgx.Tx, links ...int64) error {
 	if err != nil {
 		return err
 	}
+	return writeHeadlines(ctx, tx, links, s.Watching)
+}
+
+// writeHeadlines writes the headlines of links from what is stored.
+func writeHeadlines(ctx context.Context, tx pgx.Tx, links []int64, watching bool) error {
 	chosen, err := readHeadlines(ctx, tx, links, nil)
 	if err != nil {
 		return err
@@ -123,9 +129,9 @@ func refreshHeadlines(ctx context.Context, tx pgx.Tx, links ...int64) error {
 	if len(chosen) > 0 {
 		q.Queue(storeHeadlines, headlineColumns(chosen)...)
 	}
-	queueDropCards(q, links, s.Watching)
+	queueDropCards(q, links, watching)
 	if err := tx.SendBatch(ctx, q).Close(); err != nil {
-		return fmt.Errorf("write the headlines of a page: %w", err)
+		return fmt.Errorf("write the headlines: %w", err)
 	}
 	return nil
 }
@@ -153,9 +159,9 @@ func StoreCard(ctx context.Context, tx pgx.Tx, f CardFetch, p PageCard, now time
 	if err := waitForMerges(ctx, tx); err != nil { // before links are locked; transactions that store pages see each other's merges
 		return err
 	}
-	var own string
+	var own, site string
 	var counts int64
-	err := tx.QueryRow(ctx, `SELECT l.identity, l.counts_as FROM links AS l WHERE l.id = $1 FOR NO KEY UPDATE`, f.Link).Scan(&own, &counts)
+	err := tx.QueryRow(ctx, `SELECT l.identity, l.site, l.counts_as FROM links AS l WHERE l.id = $1 FOR NO KEY UPDATE`, f.Link).Scan(&own, &site, &counts)
 	if errors.Is(err, pgx.ErrNoRows) {
 		return nil
 	}
@@ -163,10 +169,11 @@ func StoreCard(ctx context.Context, tx pgx.Tx, f CardFetch, p PageCard, now time
 		return fmt.Errorf("lock the link of a page: %w", err)
 	}
 	s := &storing{tx: tx, now: now, host: hostOf(f.URL), affected: []int64{f.Link, counts}}
+	s.group = titleGroup(title.Key(schema.Text(p.Title), site), site, f.URL)
 	if stored, err := s.store(ctx, f, p); err != nil || !stored {
 		return err
 	}
-	if err := s.distrustTitle(ctx, schema.Text(p.Title)); err != nil {
+	if err := s.distrustTitle(ctx); err != nil {
 		return err
 	}
 	ends, err := s.target(ctx, p.Ends, own, "ends_at")
@@ -188,6 +195,11 @@ func StoreCard(ctx context.Context, tx pgx.Tx, f CardFetch, p PageCard, now time
 			return err
 		}
 	}
+	if s.group != nil { // the counter may find now that the title is that of a wall, and not see the page yet
+		if _, err := tx.Exec(ctx, `INSERT INTO pending_counts (link_id) SELECT l.counts_as FROM links AS l WHERE l.id = $1`, f.Link); err != nil {
+			return fmt.Errorf("ask for a count of the link of a page: %w", err)
+		}
+	}
 	slices.Sort(s.affected)
 	return refreshHeadlines(ctx, tx, slices.Compact(s.affected)...)
 }
@@ -207,7 +219,8 @@ type storing struct {
 	now      time.Time
 	host     string
 	affected []int64 // links whose headlines may change, besides merged and split ones
-	crowded  bool    // too many links end at the page
+	group    *int64  // of the title
+	crowded  bool    // too many links end at the page, or have its title
 }
 
 // store stores the page. It reports whether the fetch was the latest.
@@ -215,7 +228,7 @@ func (s *storing) store(ctx context.Context, f CardFetch, p PageCard) (bool, err
 	const sql = `
 UPDATE cards
 SET fetch_at = NULL, fetched_at = now(), status = $3, host = $4, address = $5, ends_at = $6, canonical = $7, same_site = $8, title = $9, description = $10, site_name = $11,
-    words = coalesce($12, '')::tsvector
+    words = coalesce($12, '')::tsvector, title_group = $13
 WHERE link_id = $1 AND tries = $2`
 	identity := func(of *Share) string {
 		if of == nil {
@@ -223,8 +236,9 @@ WHERE link_id = $1 AND tries = $2`
 		}
 		return of.Identity
 	}
-	title, description := schema.Text(p.Title), schema.Text(p.Description)
-	done, err := s.tx.Exec(ctx, sql, f.Link, f.Try, schema.Text(p.Why), s.host, schema.Text(p.Address), identity(p.Ends), identity(p.Canonical), p.SameSite, title, description, schema.Text(p.SiteName), vector(title, description))
+	name, description := schema.Text(p.Title), schema.Text(p.Description)
+	done, err := s.tx.Exec(ctx, sql, f.Link, f.Try, schema.Text(p.Why), s.host, schema.Text(p.Address), identity(p.Ends), identity(p.Canonical), p.SameSite,
+		name, description, schema.Text(p.SiteName), vector(name, description), s.group)
 	if err != nil {
 		return false, fmt.Errorf("store a page: %w", err)
 	}
@@ -269,7 +283,7 @@ func (s *storing) distrust(ctx context.Context, identity, column string) error {
 
 // split undoes the merges that pages caused for links of the host, if they meet a condition
 // on $2.
-func (s *storing) split(ctx context.Context, which, value string) error {
+func (s *storing) split(ctx context.Context, which string, value any) error {
 	merged, err := schema.All(ctx, s.tx, "read which links were merged", pgx.RowTo[int64], `
 SELECT g.link_id
 FROM cards AS c
@@ -288,26 +302,32 @@ ORDER BY g.link_id`, s.host, value, ByHand)
 	return nil
 }
 
-// distrustTitle discounts a title that too many links of the host have: their redirects
-// lead to several addresses of one page, or to no article.
-func (s *storing) distrustTitle(ctx context.Context, title string) error {
-	if title == "" {
+// distrustTitle discounts a title that too many pages of the site have: their redirects lead to
+// several addresses of one page, or to no article. A title for which accounts vote on several pages
+// leads to no merge either.
+func (s *storing) distrustTitle(ctx context.Context) error {
+	if s.group == nil {
 		return nil
 	}
-	many, err := schema.One(ctx, s.tx, "count the pages with the title", pgx.RowTo[int], `
-SELECT count(*) FROM (SELECT DISTINCT l.counts_as FROM cards AS c JOIN links AS l ON l.id = c.link_id WHERE c.host = $1 AND c.title = $2 LIMIT $3) AS k`, s.host, title, maxEnds+1)
-	if err != nil || many <= maxEnds {
-		return err
+	sql := `
+SELECT count(DISTINCT k.page), EXISTS (SELECT FROM walls AS w WHERE w.title_group = $1)
+FROM (SELECT l.counts_as, min(` + pageOf("l") + `) AS page FROM cards AS c JOIN links AS l ON l.id = c.link_id WHERE c.title_group = $1 GROUP BY l.counts_as LIMIT 100) AS k`
+	var pages int
+	if err := s.tx.QueryRow(ctx, sql, *s.group).Scan(&pages, &s.crowded); err != nil {
+		return fmt.Errorf("count the pages with the title: %w", err)
+	}
+	if pages < wallPages {
+		return nil
 	}
 	s.crowded = true
-	if err := s.discount(ctx, "c.title = $2", title, fmt.Sprintf("more than %d pages of %s have this title", maxEnds, s.host)); err != nil {
+	if err := s.discount(ctx, "c.title_group = $2", *s.group, fmt.Sprintf("%d pages of %s or more have this title", wallPages, s.host)); err != nil {
 		return err
 	}
-	return s.split(ctx, "c.title = $2", title)
+	return s.split(ctx, "c.title_group = $2", *s.group)
 }
 
 // discount discounts the titles of those pages of the host that meet a condition on $2.
-func (s *storing) discount(ctx context.Context, which, value, why string) error {
+func (s *storing) discount(ctx context.Context, which string, value any, why string) error {
 	pages, err := schema.All(ctx, s.tx, "lock the links of the pages", pgx.RowToStructByPos[struct{ Link, Counts int64 }], `
 SELECT l.id, l.counts_as FROM cards AS c JOIN links AS l ON l.id = c.link_id
 WHERE c.host = $1 AND c.status = '' AND `+which+`

@@ -84,6 +84,16 @@ func (p *pending) add(link *int64, did *string) {
 	p.subjectDIDs, p.subjectRkeys = append(p.subjectDIDs, nil), append(p.subjectRkeys, nil)
 }
 
+// whole returns the links that are counted as a whole.
+func (p *pending) whole() (links []int64) {
+	for i, link := range p.links {
+		if link != nil && p.dids[i] == nil {
+			links = append(links, *link)
+		}
+	}
+	return links
+}
+
 // pendingColumns are the columns of pending_counts that distinct reads.
 const pendingColumns = `link_id, did, subject_did, subject_rkey`
 

@@ -8,7 +8,7 @@ import (
 )
 
 // checkVotes compares the votes in sharers with the ledger, claim_votes with sharers,
-// and the headlines in links with claim_votes.
+// and walls and the headlines in links with claim_votes.
 func checkVotes(ctx context.Context, tx pgx.Tx, s state, c changes, links []int64, found func(Difference)) error {
 	const fields = `CASE WHEN num_nonnulls(%[1]s.title_claim, %[1]s.url_claim) = 0 THEN '' ELSE jsonb_build_object('title', %[1]s.title_claim, 'title_at', %[1]s.title_at, 'title_key', %[1]s.title_key,
         'url', %[1]s.url_claim, 'url_at', %[1]s.url_at, 'url_key', %[1]s.url_key)::text END`
@@ -33,6 +33,9 @@ ORDER BY 1, 2`
 		return err
 	}
 	if err := checkSums(ctx, tx, links, found); err != nil {
+		return err
+	}
+	if err := checkWalls(ctx, tx, links, found); err != nil {
 		return err
 	}
 	return checkHeadlines(ctx, tx, links, found)

@@ -25,11 +25,15 @@ type claim struct {
 	identity                                  string
 	hash                                      []byte
 	url, site, title, key, description, image string
+	group                                     *int64
 }
 
 func (s *Share) claim() claim {
 	c := claim{identity: s.Identity, url: s.URL, site: s.Site, title: schema.Text(s.Card.Title), description: schema.Text(s.Card.Description), image: pictureCID(s.Card.Image)}
 	c.key = title.Key(c.title, c.site)
+	if !s.Short {
+		c.group = titleGroup(c.key, c.site, c.url)
+	}
 	// No part contains NUL. Half of a SHA-256 is long enough that nobody finds two claims with the
 	// same hash.
 	sum := sha256.Sum256([]byte(c.url + "\x00" + c.title + "\x00" + c.description + "\x00" + c.image))
@@ -45,10 +49,10 @@ func pictureCID(image string) string {
 // insertClaims adds the missing claims. LATERAL and LIMIT force index lookups: with old
 // statistics, a scan of the whole table looks cheap.
 const insertClaims = `
-INSERT INTO claims (link_id, hash, url, site, title, description, image, words, title_key)
-SELECT l.id, i.hash, i.url, i.site, i.title, i.description, i.image, coalesce(i.words, '')::tsvector, i.title_key
-FROM unnest($1::text[], $2::bytea[], $3::text[], $4::text[], $5::text[], $6::text[], $7::text[], $8::text[], $9::text[])
-     AS i (identity, hash, url, site, title, description, image, words, title_key)
+INSERT INTO claims (link_id, hash, url, site, title, description, image, words, title_key, title_group)
+SELECT l.id, i.hash, i.url, i.site, i.title, i.description, i.image, coalesce(i.words, '')::tsvector, i.title_key, i.title_group
+FROM unnest($1::text[], $2::bytea[], $3::text[], $4::text[], $5::text[], $6::text[], $7::text[], $8::text[], $9::text[], $10::bigint[])
+     AS i (identity, hash, url, site, title, description, image, words, title_key, title_group)
 CROSS JOIN LATERAL (SELECT l.id FROM links AS l WHERE l.identity = i.identity LIMIT 1) AS l
 WHERE (SELECT c.id FROM claims AS c WHERE c.link_id = l.id AND c.hash = i.hash LIMIT 1) IS NULL
 ON CONFLICT (link_id, hash) DO NOTHING`
@@ -84,13 +88,15 @@ func queueClaims(q *pgx.Batch, shares []Share) {
 	}
 	distinct := make(pgtype.FlatArray[[]byte], len(all))
 	said := make(pgtype.FlatArray[*string], len(all))
+	groups := make(pgtype.FlatArray[*int64], len(all))
 	for i := range all {
+		groups[i] = all[i].group
 		distinct[i] = all[i].hash
 		said[i] = vector(all[i].title, all[i].description, readable(all[i].url))
 	}
 	q.Queue(insertClaims, column(func(c *claim) string { return c.identity }), distinct, column(func(c *claim) string { return c.url }), column(func(c *claim) string { return c.site }),
 		column(func(c *claim) string { return c.title }), column(func(c *claim) string { return c.description }), column(func(c *claim) string { return c.image }), said,
-		column(func(c *claim) string { return c.key }))
+		column(func(c *claim) string { return c.key }), groups)
 }
 
 // ExpireClaims deletes the claims that no share names, of at most limit links with ids above after.

@@ -162,7 +162,7 @@ func fold(ctx context.Context, tx pgx.Tx, p pending, s state, end time.Time) (*w
 	if err := w.tally(ctx, tx, s, end, c, leaving); err != nil {
 		return nil, err
 	}
-	if err := w.choose(ctx, tx, c, gone); err != nil {
+	if err := w.choose(ctx, tx, c, gone, p.whole()); err != nil {
 		return nil, err
 	}
 	for k, change := range c {
@@ -238,6 +238,7 @@ type written struct {
 	nostr   countColumns
 
 	sums      sumColumns
+	doubtful  doubtful
 	unvoted   claimedColumns
 	headlines []headline
 	wanted    wantedColumns
@@ -249,7 +250,7 @@ func (w *written) empty() bool {
 	return len(w.changed.dids)+len(w.removed.dids)+w.both.len()+w.nostr.len()+len(w.sums.claims)+len(w.unvoted.claims)+len(w.links) == 0
 }
 
-// write writes everything in one round trip. It returns the number of links whose page must now be
+// write writes everything in one round trip, and then finds the titles that are or were walls. It returns the number of links whose page must now be
 // fetched.
 func (w *written) write(ctx context.Context, tx pgx.Tx, s state, end time.Time) (cards int, err error) {
 	const change = `
@@ -279,7 +280,7 @@ WHERE s.did = r.did AND s.link_id = r.link_id`
 	if err := tx.SendBatch(ctx, q).Close(); err != nil {
 		return 0, fmt.Errorf("write the counts: %w", err)
 	}
-	return cards, nil
+	return cards, w.doubtful.judge(ctx, tx, s.Watching)
 }
 
 // recountEverything writes what differs from the ledger. It is for the first count, a jump of the

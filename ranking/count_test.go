@@ -35,6 +35,7 @@ type history struct {
 	compared int // the number of comparisons
 	moved    int // rankings of another time than requested
 	merged   int // links that were merged in a snapshot
+	walled   int // snapshots with a claim whose title is that of a wall
 }
 
 const historyAccounts, historyLinks, historyTargets = 40, 120, 2
@@ -204,6 +205,12 @@ func (h *history) compare(t *testing.T, queries []Query) (counted, recounted int
 	require.NoError(t, err)
 	defer tx.Rollback(context.Background()) //nolint:errcheck // it only reads
 	l := readLedger(t, tx)
+	for _, c := range l.claims {
+		if c.wall {
+			h.walled++
+			break
+		}
+	}
 	require.NoError(t, tx.QueryRow(t.Context(), `SELECT EXISTS (SELECT FROM pending_counts)`).Scan(&pending))
 	h.compared++
 	for i, q := range queries {
@@ -258,7 +265,7 @@ func TestCountsEqualAFoldAfterAnyHistory(t *testing.T) {
 	r := source(200)
 	const enough = 5
 	rounds, merged, split := map[string]int{}, 0, 0
-	for h.steps.Load() < least || min(rounds["counted"], rounds["recounted"], rounds["corrected"], merged, split) <= enough {
+	for h.steps.Load() < least || min(rounds["counted"], rounds["recounted"], rounds["corrected"], merged, split, h.walled) <= enough {
 		give(turns, cap(turns))
 		give(counts, r.IntN(4))
 		give(merges, cap(merges))
@@ -278,7 +285,7 @@ func TestCountsEqualAFoldAfterAnyHistory(t *testing.T) {
 	for range writers + 2 {
 		require.NoError(t, <-failed)
 	}
-	t.Logf("%d steps; rankings: %v, %d of another time; %d merged, %d split", h.steps.Load(), rounds, h.moved, merged, split)
+	t.Logf("%d steps; rankings: %v, %d of another time, %d with walls; %d merged, %d split", h.steps.Load(), rounds, h.moved, h.walled, merged, split)
 	h.finish(t)
 }
 

@@ -52,9 +52,11 @@ const variants = `variants AS MATERIALIZED (
     ) AS h
 )`
 
-const chosenByVotes = `
+var chosenByVotes = `
 c AS MATERIALIZED (
-    SELECT v.*, c.url, c.site, c.title, coalesce(nullif(c.title_key, ''), c.title) AS key, c.description, c.image FROM v JOIN claims AS c ON c.id = v.claim_id
+    SELECT v.claim_id, v.link_id, CASE WHEN` + isWall("c") + `THEN 0 ELSE v.titles END AS titles, v.title_at, v.title_from, v.urls, v.url_at, v.url_from,
+           c.url, c.site, c.title, coalesce(nullif(c.title_key, ''), c.title) AS key, c.description, c.image
+    FROM v JOIN claims AS c ON c.id = v.claim_id
 ), ` + variants + `, best AS MATERIALIZED (
     SELECT DISTINCT ON (g.link_id) g.link_id, g.variant
     FROM (
@@ -141,7 +143,7 @@ func livingCard(link, watched string) string {
 func livingCardOf(link, watched, page string) string {
 	return ` (` + page + ` OR ` + link + `.card_from NOT LIKE 'http%' AND (` + link + `.kept_at IS NOT NULL OR EXISTS (
     SELECT FROM shares AS s JOIN claims AS c ON c.id = s.claim_id
-    WHERE s.link_id = ` + link + `.id AND s.subject_did IS NULL AND c.title <> '' AND` + originalAbsent + `AND` + notBlocked + `AND` + eligible("s.did", watched) + `))) `
+    WHERE s.link_id = ` + link + `.id AND s.subject_did IS NULL AND c.title <> '' AND NOT` + isWall("c") + `AND` + originalAbsent + `AND` + notBlocked + `AND` + eligible("s.did", watched) + `))) `
 }
 
 // storeChosen writes chosen into links.
@@ -173,7 +175,7 @@ func queueDropCards(q *pgx.Batch, links []int64, watching bool) {
 	q.Queue(`
 UPDATE links AS l SET title = '', description = '', image = '', card_from = ''
 WHERE `+among("l.id", 1, links)+` AND l.title <> ''
-  AND NOT EXISTS (SELECT FROM claim_votes AS v WHERE v.link_id = l.id AND v.titles > 0 OFFSET 0) AND NOT`+livingCardOf("l", "$2", hasPageAmong("l", links)), links, watching)
+  AND NOT EXISTS (SELECT FROM claim_votes AS v WHERE v.link_id = l.id AND v.titles > 0 AND NOT`+isWall("v")+`OFFSET 0) AND NOT`+livingCardOf("l", "$2", hasPageAmong("l", links)), links, watching)
 }
 
 // headlineColumns returns headlines as columns.

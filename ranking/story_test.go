@@ -307,7 +307,7 @@ func pages(t *testing.T, db Beginner, q Query, l limits) (lines []string, recoun
 				by = append(by, f.DID)
 			}
 			lines = append(lines, line(k.ID, k.Sharers, k.Speed, k.LastShared, by,
-				said{k.URL, k.Site, k.Title, k.Description, k.Image, k.CardFrom}))
+				said{k.URL, k.Site, k.Title, k.Description, k.Image, k.CardFrom, false}))
 		}
 		if p.Next == "" {
 			return lines, recounted, at

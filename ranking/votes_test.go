@@ -14,13 +14,16 @@ import (
 )
 
 // said is the content of a claim, or the headline of a link.
-type said struct{ url, site, title, description, image, from string }
+type said struct {
+	url, site, title, description, image, from string
+	wall                                       bool // the title is in walls
+}
 
 // historyClaims adds ten claims of one link, or of all links. Some have the same title, some the
 // same spelling.
 const historyClaims = `
-INSERT INTO claims (id, link_id, hash, url, site, title, description, image, words) OVERRIDING SYSTEM VALUE
-SELECT *, array_to_tsvector(array_remove(ARRAY[lower(c.title), c.description], '')) FROM (SELECT 10 * l.id + k, l.id, decode(md5(k::text), 'hex'), (ARRAY['http://', 'https://', 'https://www.'])[1 + k % 3] || l.id, 'site' || k % 3 || '.example',
+INSERT INTO claims (id, link_id, hash, url, site, title, description, image, words, title_group) OVERRIDING SYSTEM VALUE
+SELECT *, array_to_tsvector(array_remove(ARRAY[lower(c.title), c.description], '')), CASE c.title WHEN 'B' THEN 100 + c.link_id % 4 WHEN 'C' THEN 200 END FROM (SELECT 10 * l.id + k, l.id, decode(md5(k::text), 'hex'), (ARRAY['http://', 'https://', 'https://www.'])[1 + k % 3] || l.id, 'site' || k % 3 || '.example',
        (ARRAY['', 'A', 'A', 'B', 'A', '', 'C', 'B', 'A', 'B'])[1 + k], (ARRAY['', '', 'd1', 'd2', 'd1', 'd3', '', 'd2', 'd3', ''])[1 + k],
        (ARRAY['', 'i1', '', 'i1', 'i2', 'i3', '', 'i2', 'i2', ''])[1 + k]
 FROM links AS l, generate_series(0, 9) AS k
@@ -35,12 +38,12 @@ func (l *story) readClaims(t *testing.T, tx pgx.Tx) {
 		var s said
 		rows, err := tx.Query(t.Context(), sql)
 		require.NoError(t, err)
-		_, err = pgx.ForEachRow(rows, []any{&id, &s.url, &s.site, &s.title, &s.description, &s.image, &s.from}, func() error { all[id] = s; return nil })
+		_, err = pgx.ForEachRow(rows, []any{&id, &s.url, &s.site, &s.title, &s.description, &s.image, &s.from, &s.wall}, func() error { all[id] = s; return nil })
 		require.NoError(t, err)
 		return all
 	}
-	l.claims = read(`SELECT id, url, site, title, description, image, '' FROM claims`)
-	l.links = read(`SELECT id, url, site, title, description, image, card_from FROM links`)
+	l.claims = read(`SELECT id, url, site, title, description, image, '', title_group IN (SELECT w.title_group FROM walls AS w) IS TRUE FROM claims`)
+	l.links = read(`SELECT id, url, site, title, description, image, card_from, false FROM links`)
 	rows, err := tx.Query(t.Context(), `SELECT kept_from, as_of FROM count_state`)
 	require.NoError(t, err)
 	_, err = pgx.ForEachRow(rows, []any{&l.keptFrom, &l.asOf}, func() error { return nil })
@@ -117,7 +120,7 @@ func (l story) headline(q Query, link int64) said {
 			continue
 		}
 		c := l.claims[s.Claim]
-		alive = alive || c.title != ""
+		alive = alive || c.title != "" && !c.wall
 		if s.At.After(from) {
 			posts[s.DID] = append(posts[s.DID], post{s.At, s.Key, s.Claim, s.spelling(c), c.title})
 		}
@@ -142,6 +145,9 @@ func (l story) headline(q Query, link int64) said {
 		if len(titled) > 0 {
 			latest := titled[len(titled)-1]
 			first := titled[slices.IndexFunc(titled, func(p post) bool { return p.title == latest.title })]
+			if l.claims[latest.claim].wall {
+				continue
+			}
 			titles.vote(latest.title, first.at, "at://"+did+"/"+first.key)
 			voters = append(voters, voter{did, "at://" + did + "/" + first.key, first.at, latest.claim})
 		}

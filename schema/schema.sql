@@ -209,6 +209,7 @@ CREATE TABLE cards (
     description text COLLATE "C" DEFAULT ''::text NOT NULL,
     site_name text COLLATE "C" DEFAULT ''::text NOT NULL,
     words tsvector DEFAULT ''::tsvector NOT NULL, -- The words of the title and the description.
+    title_group bigint, -- That of the title, as in claims.
     CONSTRAINT cards_pkey PRIMARY KEY (link_id),
     CONSTRAINT cards_link_id_fkey FOREIGN KEY (link_id) REFERENCES links(id) ON DELETE CASCADE,
     CONSTRAINT cards_canonical_check CHECK (octet_length(canonical) <= 2048),
@@ -218,7 +219,7 @@ CREATE TABLE cards (
 CREATE INDEX cards_canonical ON cards USING btree (canonical, host) WHERE canonical <> ''::text;
 CREATE INDEX cards_due ON cards USING btree (sharers, fetch_at) WHERE fetch_at IS NOT NULL;
 CREATE INDEX cards_ends_at ON cards USING btree (ends_at, host) WHERE ends_at <> ''::text;
-CREATE INDEX cards_title ON cards USING btree (title, host) WHERE title <> ''::text;
+CREATE INDEX cards_title_group ON cards USING btree (title_group) WHERE title_group IS NOT NULL;
 CREATE INDEX cards_words ON cards USING gin (words) WITH (gin_pending_list_limit='1024');
 
 -- The last commit of each followed account, if the chain of commits is verified: the next one must follow from it. It moves in the transaction of the stream's position.
@@ -248,12 +249,14 @@ CREATE TABLE claim_votes (
     urls integer NOT NULL, -- Votes for the spelling.
     url_at timestamp with time zone, -- The earliest url_at of these votes in sharers.
     url_from text COLLATE "C", -- The AT-URI of that post.
+    title_group bigint, -- That of the claim.
     CONSTRAINT claim_votes_pkey PRIMARY KEY (claim_id, link_id),
     CONSTRAINT claim_votes_check CHECK ((titles + urls) > 0),
     CONSTRAINT claim_votes_titles_check CHECK (titles >= 0),
     CONSTRAINT claim_votes_urls_check CHECK (urls >= 0)
 ) WITH (autovacuum_vacuum_scale_factor=0.1, fillfactor=80);
 CREATE INDEX claim_votes_link ON claim_votes USING btree (link_id);
+CREATE INDEX claim_votes_title_group ON claim_votes USING btree (title_group) WHERE title_group IS NOT NULL;
 
 -- What sharers say about a link: a spelling, and a card if their post has one. Those who say the same share one row.
 CREATE TABLE claims (
@@ -267,6 +270,7 @@ CREATE TABLE claims (
     image text COLLATE "C" DEFAULT ''::text NOT NULL, -- The CID of the picture: the same for all accounts that uploaded it.
     words tsvector DEFAULT ''::tsvector NOT NULL, -- The words of the title, the description and the address. Workers make them: Postgres' parser depends on the locale.
     title_key text COLLATE "C" DEFAULT ''::text NOT NULL, -- The title in the form in which titles are compared: folded, with a line feed before what may be the name of the site, and … at the end if it was cut.
+    title_group bigint, -- A hash of the site and the title: pages of a site with one title have the same. NULL: there is none to compare, or the address is the front page or that of a shortener.
     CONSTRAINT claims_pkey PRIMARY KEY (id),
     CONSTRAINT claims_link_id_hash_key UNIQUE (link_id, hash),
     CONSTRAINT claims_link_id_fkey FOREIGN KEY (link_id) REFERENCES links(id) ON DELETE CASCADE
@@ -1257,6 +1261,12 @@ CREATE TABLE waiting (
 ) WITH (autovacuum_vacuum_scale_factor=0.05);
 CREATE INDEX waiting_for ON waiting USING btree (for_did, for_collection, for_rkey, projection, did, collection, rkey);
 CREATE INDEX waiting_since ON waiting USING btree (collection, since);
+
+-- Titles for which accounts vote on three pages of one site, or on more: such a title tells no page apart, and is that of a wall. No link has it. Only the counter writes here.
+CREATE TABLE walls (
+    title_group bigint NOT NULL,
+    CONSTRAINT walls_pkey PRIMARY KEY (title_group)
+);
 
 -- The members of each watch: the accounts that it makes Weir follow.
 CREATE TABLE watch_members (

@@ -165,7 +165,9 @@ func TestManyArticlesLeadToOneLoginPage(t *testing.T) {
 		pages = append(pages, fmt.Sprint("paper.example/", n))
 	}
 	r.execute(`INSERT INTO card_fetches (link_id, started_at, ended_at) SELECT 0, now() - interval '20 minutes', now() FROM generate_series(1, $1)`, before)
-	r.posted(5, "Vote", pages...)
+	for _, page := range pages {
+		r.posted(5, "Vote for "+page, page)
+	}
 	r.works("a")
 	r.works("b")
 	eventually.True(t, func() bool {
@@ -174,7 +176,7 @@ func TestManyArticlesLeadToOneLoginPage(t *testing.T) {
 	r.becomes(0, `SELECT count(*) FROM pending_counts`)
 	require.Zero(t, r.count(`SELECT count(*) FROM links WHERE merged_into IS NOT NULL`), "no link may stay merged")
 	require.LessOrEqual(t, r.count(`SELECT count(*) FROM link_merges`), 3)
-	r.becomes(articles, titled, "Vote", "at:%")
+	r.becomes(articles, titled, "Vote for %", "at:%")
 	require.LessOrEqual(t, most.Load(), int64(ranking.CardsAtOnce), "over both processes")
 	require.Equal(t, before+articles, r.count(`SELECT count(*) FROM card_fetches`))
 	_, err := ranking.Check(t.Context(), r.pool, func(d ranking.Difference) { require.Fail(t, d.String()) })

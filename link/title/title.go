@@ -146,9 +146,10 @@ func Key(title, site string) string {
 	return key
 }
 
-// Group returns a number that the titles of a site share if they have the same key.
+// Group returns a number that titles of a site share if their keys have the same words.
 func Group(key, site string) int64 {
-	sum := sha256.Sum256([]byte(site + "\x00" + strings.TrimSpace(strings.ReplaceAll(key, "\n", " "))))
+	whole := strings.TrimSpace(strings.ReplaceAll(strings.TrimSuffix(key, "…"), "\n", " "))
+	sum := sha256.Sum256([]byte(site + "\x00" + whole))
 	return int64(binary.BigEndian.Uint64(sum[:8])) //nolint:gosec // any bits will do
 }
 

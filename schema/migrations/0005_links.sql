@@ -51,6 +51,7 @@ CREATE TABLE claims (
     image       text COLLATE "C" NOT NULL DEFAULT '',
     words       tsvector NOT NULL DEFAULT '',
     title_key   text COLLATE "C" NOT NULL DEFAULT '',
+    title_group bigint,
     UNIQUE (link_id, hash)
 ) WITH (autovacuum_vacuum_scale_factor = 0.1);
 CREATE INDEX claims_words ON claims USING gin (words) WITH (gin_pending_list_limit = 1024);
@@ -61,6 +62,7 @@ COMMENT ON COLUMN claims.site IS 'The host of the spelling, as the page shows it
 COMMENT ON COLUMN claims.image IS 'The CID of the picture: the same for all accounts that uploaded it.';
 COMMENT ON COLUMN claims.words IS 'The words of the title, the description and the address. Workers make them: Postgres'' parser depends on the locale.';
 COMMENT ON COLUMN claims.title_key IS 'The title in the form in which titles are compared: folded, with a line feed before what may be the name of the site, and … at the end if it was cut.';
+COMMENT ON COLUMN claims.title_group IS 'A hash of the site and the title: pages of a site with one title have the same. NULL: there is none to compare, or the address is the front page or that of a shortener.';
 
 CREATE TABLE shares (
     did                text COLLATE "C" NOT NULL,
@@ -260,12 +262,13 @@ CREATE TABLE cards (
     title       text COLLATE "C" NOT NULL DEFAULT '',
     description text COLLATE "C" NOT NULL DEFAULT '',
     site_name   text COLLATE "C" NOT NULL DEFAULT '',
-    words       tsvector    NOT NULL DEFAULT ''
+    words       tsvector    NOT NULL DEFAULT '',
+    title_group bigint
 ) WITH (autovacuum_vacuum_scale_factor = 0.1);
 CREATE INDEX cards_due ON cards (sharers, fetch_at) WHERE fetch_at IS NOT NULL;
 CREATE INDEX cards_ends_at ON cards (ends_at, host) WHERE ends_at <> '';
 CREATE INDEX cards_canonical ON cards (canonical, host) WHERE canonical <> '';
-CREATE INDEX cards_title ON cards (title, host) WHERE title <> '';
+CREATE INDEX cards_title_group ON cards (title_group) WHERE title_group IS NOT NULL;
 CREATE INDEX cards_words ON cards USING gin (words) WITH (gin_pending_list_limit = 1024);
 
 COMMENT ON TABLE  cards IS 'Links whose page is fetched, and what the page says about itself. The counter adds the row; the job fetch_card fetches the page.';
@@ -280,6 +283,7 @@ COMMENT ON COLUMN cards.ends_at IS 'The identity of that address. Empty: it is n
 COMMENT ON COLUMN cards.canonical IS 'The identity of the address that the page calls its own, in its registrable domain. Empty: none.';
 COMMENT ON COLUMN cards.same_site IS 'The redirects ended in the registrable domain in which they began.';
 COMMENT ON COLUMN cards.words IS 'The words of the title and the description.';
+COMMENT ON COLUMN cards.title_group IS 'That of the title, as in claims.';
 
 CREATE TABLE card_fetches (
     id         bigint      GENERATED ALWAYS AS IDENTITY PRIMARY KEY,

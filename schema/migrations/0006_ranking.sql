@@ -127,10 +127,12 @@ CREATE TABLE claim_votes (
     urls       int    NOT NULL CHECK (urls >= 0),
     url_at     timestamptz,
     url_from   text COLLATE "C",
+    title_group bigint,
     PRIMARY KEY (claim_id, link_id),
     CHECK (titles + urls > 0)
 ) WITH (autovacuum_vacuum_scale_factor = 0.1, fillfactor = 80);
 CREATE INDEX claim_votes_link ON claim_votes (link_id);
+CREATE INDEX claim_votes_title_group ON claim_votes (title_group) WHERE title_group IS NOT NULL;
 
 COMMENT ON TABLE  claim_votes IS 'How many accounts of a link vote for each claim, as far as they are counted. Claims without votes have no row. Only the counter writes here.';
 COMMENT ON COLUMN claim_votes.titles IS 'Votes for the headline.';
@@ -139,6 +141,13 @@ COMMENT ON COLUMN claim_votes.title_from IS 'The AT-URI of that post.';
 COMMENT ON COLUMN claim_votes.urls IS 'Votes for the spelling.';
 COMMENT ON COLUMN claim_votes.url_at IS 'The earliest url_at of these votes in sharers.';
 COMMENT ON COLUMN claim_votes.url_from IS 'The AT-URI of that post.';
+COMMENT ON COLUMN claim_votes.title_group IS 'That of the claim.';
+
+CREATE TABLE walls (
+    title_group bigint PRIMARY KEY
+);
+
+COMMENT ON TABLE walls IS 'Titles for which accounts vote on three pages of one site, or on more: such a title tells no page apart, and is that of a wall. No link has it. Only the counter writes here.';
 
 -- Whoever changes a share, or what makes an account count, says so in the same transaction.
 
