@@ -67,6 +67,21 @@ func crowded(votes string) string {
     HAVING count(*) >= %d AND count(*) - coalesce(max(p.of_one) FILTER (WHERE p.did IS NOT NULL), 0) >= %d`, pageOf("l"), votes, wallPages, wallPages-1)
 }
 
+// wallsOf is a common table expression in place of the table walls, with the titles of some links
+// that are walls by the ledger. It is empty, and the table serves, once something has been counted.
+func wallsOf(s state, links string) string {
+	if s.Counted {
+		return ""
+	}
+	return `walls AS MATERIALIZED (
+    WITH peers AS MATERIALIZED (
+        SELECT l.counts_as AS link_id FROM claims AS c JOIN links AS l ON l.id = c.link_id
+        WHERE c.title_group IN (SELECT c.title_group FROM shares AS s JOIN claims AS c ON c.id = s.claim_id WHERE s.link_id = ` + links + `)
+    ), own AS MATERIALIZED (` + ownPosts(`s.link_id IN (SELECT p.link_id FROM peers AS p)`) + `),` + everyVote + `, v AS MATERIALIZED (` + sumOfVotes("votes AS f WHERE true") + `)` +
+		crowded(`(SELECT v.*, c.title_group FROM v JOIN claims AS c ON c.id = v.claim_id WHERE v.titles > 0 AND c.title_group IS NOT NULL) AS v`) + `
+), `
+}
+
 // doubtful are titles that may have become walls, or are none any more: those of claims that the
 // first or the second account votes for, or the last but one.
 type doubtful struct {

@@ -62,6 +62,17 @@ func TestTitleOfThreePagesIsAWall(t *testing.T) {
 	require.Contains(t, p.headlines(), "a.example/0 Palun oodake...", "two pages are left")
 }
 
+// TestWallsAreKnownBeforeAnythingIsCounted compares what readers see with what is counted afterwards.
+func TestWallsAreKnownBeforeAnythingIsCounted(t *testing.T) {
+	t.Parallel()
+	p := newPress(t)
+	for n := range 6 {
+		p.gives(n, fmt.Sprint("a.example/", n/2), "Palun oodake")
+	}
+	p.gives(9, "a.example/0", "Heron returns")
+	require.Equal(t, []string{"a.example/0 3 Heron returns at:/", "a.example/1 2  ", "a.example/2 2  "}, p.shown())
+}
+
 // TestOneAccountMakesNoWall has an account give pages that nobody else shares the title of an article.
 func TestOneAccountMakesNoWall(t *testing.T) {
 	t.Parallel()
