@@ -39,7 +39,7 @@ func returnsTo(first, at *url.URL) bool {
 	}
 	for _, values := range at.Query() {
 		for _, value := range values {
-			if hidden := title.Base64(value); strings.HasPrefix(hidden, "/") || strings.Contains(hidden, "://") {
+			if hidden := title.Hidden(value); hidden != "" {
 				value = hidden
 			}
 			if strings.HasSuffix(value, first.Path) || strings.HasSuffix(value, first.RequestURI()) || value == strings.Trim(first.Path, "/") {

@@ -28,9 +28,11 @@ func cards(t *testing.T, now time.Time, pages map[string][]string) (file string)
 			external := map[string]any{"uri": "https://" + page, "title": title, "description": ""}
 			record := map[string]any{"$type": "app.bsky.feed.post", "text": "read", "createdAt": at.UTC().Format(time.RFC3339),
 				"embed": map[string]any{"$type": "app.bsky.embed.external", "external": external}}
-			line, err := json.Marshal(map[string]any{"did": "did:plc:" + strings.Repeat(string(rune('a'+account)), 24), "time_us": at.UnixMicro() + int64(n), "kind": "commit",
-				"commit": map[string]any{"rev": syntax.NewTID(at.UnixMicro(), n).String(), "operation": "create", "collection": "app.bsky.feed.post", "rkey": syntax.NewTID(at.UnixMicro(), n).String(),
-					"cid": "bafyreib2rxk3rh6kzwq4zqgb3grhqmbe7fnu4j5a2v5rkzyjvn4g2kqxaa", "record": record}})
+			tid := syntax.NewTID(at.UnixMicro(), n).String()
+			commit := map[string]any{"rev": tid, "operation": "create", "collection": "app.bsky.feed.post", "rkey": tid,
+				"cid": "bafyreib2rxk3rh6kzwq4zqgb3grhqmbe7fnu4j5a2v5rkzyjvn4g2kqxaa", "record": record}
+			did := "did:plc:" + strings.Repeat(string(rune('a'+account)), 24)
+			line, err := json.Marshal(map[string]any{"did": did, "time_us": at.UnixMicro() + int64(n), "kind": "commit", "commit": commit})
 			require.NoError(t, err)
 			lines = append(append(lines, line...), '\n')
 		}
@@ -50,7 +52,7 @@ func TestCardsOfWallsGiveNoHeadline(t *testing.T) {
 		"bank.example/2026/rates":     {wall, wall, wall, "Rates rise again", "Rates rise again | Bank"},
 		"bank.example/2026/only":      {wall, wall},
 		"magazine.example/story":      {"magazine.example", "www.magazine.example", "Magazine", "Herons return"},
-		"paper.example/2026/entities": {"It wasn&#39;t me: Tom &amp; Jerry", "It wasn&amp;#39;t me: Tom &amp;amp; Jerry", "It wasn't me", "IT WASN’T ME…"},
+		"paper.example/2026/entities": {"It wasn&#39;t me: Tom &amp; Jerry", "It wasn&amp;#39;t me: Tom &amp;amp; Jerry", "It wasn't me", "IT WASN’T ME"},
 		"paper.example/2026/garbled":  {garbled, garbled},
 		"mag.example/are-you-a-robot": {"Are you a robot?", "Are you a robot?"},
 	}
@@ -66,8 +68,9 @@ func TestCardsOfWallsGiveNoHeadline(t *testing.T) {
 	}
 	require.Equal(t, map[string]string{
 		"bank.example/2026/rates": "Rates rise again", "bank.example/2026/only": "", "magazine.example/story": "Herons return",
-		"paper.example/2026/entities": "It wasn't me: Tom & Jerry", "paper.example/2026/garbled": "", "mag.example/are-you-a-robot": "Are you a robot?",
-		"club.example/2026/0": "Story 0", "club.example/2026/1": "Story 1", "club.example/2026/2": "Story 2",
+		"paper.example/2026/entities": "It wasn't me: Tom & Jerry", "paper.example/2026/garbled": "",
+		"mag.example/are-you-a-robot": "Are you a robot?",
+		"club.example/2026/0":         "Story 0", "club.example/2026/1": "Story 1", "club.example/2026/2": "Story 2",
 		"daily.example/2026/0": "", "daily.example/2026/1": "", "daily.example/2026/2": "",
 	}, shown)
 }

@@ -22,18 +22,14 @@ import (
 
 // claim is a row of claims.
 type claim struct {
-	identity                                  string
-	hash                                      []byte
-	url, site, title, key, description, image string
-	group                                     *int64
+	identity                             string
+	hash                                 []byte
+	url, site, title, description, image string
+	short                                bool // the site is a shortener
 }
 
 func (s *Share) claim() claim {
-	c := claim{identity: s.Identity, url: s.URL, site: s.Site, title: schema.Text(s.Card.Title), description: schema.Text(s.Card.Description), image: pictureCID(s.Card.Image)}
-	c.key = title.Key(c.title, c.site)
-	if !s.Short {
-		c.group = titleGroup(c.key, c.site, c.url)
-	}
+	c := claim{identity: s.Identity, url: s.URL, site: s.Site, title: schema.Text(s.Card.Title), description: schema.Text(s.Card.Description), image: pictureCID(s.Card.Image), short: s.Short}
 	// No part contains NUL. Half of a SHA-256 is long enough that nobody finds two claims with the
 	// same hash.
 	sum := sha256.Sum256([]byte(c.url + "\x00" + c.title + "\x00" + c.description + "\x00" + c.image))
@@ -88,15 +84,17 @@ func queueClaims(q *pgx.Batch, shares []Share) {
 	}
 	distinct := make(pgtype.FlatArray[[]byte], len(all))
 	said := make(pgtype.FlatArray[*string], len(all))
+	keys := make(pgtype.FlatArray[string], len(all))
 	groups := make(pgtype.FlatArray[*int64], len(all))
 	for i := range all {
-		groups[i] = all[i].group
+		if keys[i] = title.Key(all[i].title, all[i].site); !all[i].short {
+			groups[i] = titleGroup(keys[i], all[i].site, all[i].url)
+		}
 		distinct[i] = all[i].hash
 		said[i] = vector(all[i].title, all[i].description, readable(all[i].url))
 	}
 	q.Queue(insertClaims, column(func(c *claim) string { return c.identity }), distinct, column(func(c *claim) string { return c.url }), column(func(c *claim) string { return c.site }),
-		column(func(c *claim) string { return c.title }), column(func(c *claim) string { return c.description }), column(func(c *claim) string { return c.image }), said,
-		column(func(c *claim) string { return c.key }), groups)
+		column(func(c *claim) string { return c.title }), column(func(c *claim) string { return c.description }), column(func(c *claim) string { return c.image }), said, keys, groups)
 }
 
 // ExpireClaims deletes the claims that no share names, of at most limit links with ids above after.

@@ -128,7 +128,7 @@ SELECT * FROM chosen`
 // recountHeadlines returns the same, computed from the ledger.
 func recountHeadlines(ctx context.Context, db schema.DB, s state, links []int64) ([]headline, error) {
 	sql := `
-WITH ` + wallsOf(s, `ANY ($3)`) + `own AS MATERIALIZED (` + ownPosts(`s.link_id = ANY ($3)`) + `),` + everyVote + `, v AS MATERIALIZED (` + sumOfVotes("votes AS f WHERE true") + `),` + chosen(3, links) + `
+WITH ` + wallsOf(s) + `own AS MATERIALIZED (` + ownPosts(`s.link_id = ANY ($3)`) + `),` + everyVote + `, v AS MATERIALIZED (` + sumOfVotes("votes AS f WHERE true") + `),` + chosen(3, links) + `
 SELECT * FROM chosen`
 	return schema.All(ctx, db, "choose the headlines from the ledger", pgx.RowToStructByName[headline], sql, s.KeptFrom, s.Watching, links)
 }

@@ -59,7 +59,10 @@ func TestPictureOfAVariant(t *testing.T) {
 // TestOrderOfVariantsDoesNotMatter posts the same variants in random orders.
 func TestOrderOfVariantsDoesNotMatter(t *testing.T) {
 	t.Parallel()
-	titles := []string{"Heron returns", "HERON RETURNS", "Heron returns – News", "Heron returns – Herald", "Heron ret…", "Heron returns…", "Heron leaves", "Heron leaves – Herald", "Owl"}
+	titles := []string{
+		"Heron returns", "HERON RETURNS", "Heron returns – News", "Heron returns – Herald",
+		"Heron ret…", "Heron returns…", "Heron leaves", "Heron leaves – Herald", "Owl",
+	}
 	want := ""
 	for seed := range uint64(4) {
 		s := newStory(t)

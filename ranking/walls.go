@@ -56,7 +56,8 @@ func crowded(votes string) string {
         FROM (
             SELECT v.title_group, v.page, CASE WHEN bool_and(v.did <> '') AND min(v.did) = max(v.did) THEN min(v.did) END AS did
             FROM (
-                SELECT v.title_group, %s AS page, CASE WHEN sum(v.titles) = 1 THEN split_part(min(v.title_from), '/', 3) ELSE '' END AS did
+                SELECT v.title_group, %s AS page,
+                       CASE WHEN sum(v.titles) = 1 THEN split_part(min(v.title_from), '/', 3) ELSE '' END AS did
                 FROM %s JOIN links AS l ON l.id = v.link_id
                 GROUP BY v.title_group, l.id
             ) AS v
@@ -64,21 +65,24 @@ func crowded(votes string) string {
         ) AS p
     ) AS p
     GROUP BY p.title_group
-    HAVING count(*) >= %d AND count(*) - coalesce(max(p.of_one) FILTER (WHERE p.did IS NOT NULL), 0) >= %d`, pageOf("l"), votes, wallPages, wallPages-1)
+    HAVING count(*) >= %d AND count(*) - coalesce(max(p.of_one) FILTER (WHERE p.did IS NOT NULL), 0) >= %d`,
+		pageOf("l"), votes, wallPages, wallPages-1)
 }
 
-// wallsOf is a common table expression in place of the table walls, with the titles of some links
-// that are walls by the ledger. It is empty, and the table serves, once something has been counted.
-func wallsOf(s state, links string) string {
+// wallsOf is a common table expression in place of the table walls: the titles of the links $3 that
+// are walls by the ledger. It is empty, and the table serves, once something has been counted.
+func wallsOf(s state) string {
 	if s.Counted {
 		return ""
 	}
 	return `walls AS MATERIALIZED (
     WITH peers AS MATERIALIZED (
         SELECT l.counts_as AS link_id FROM claims AS c JOIN links AS l ON l.id = c.link_id
-        WHERE c.title_group IN (SELECT c.title_group FROM shares AS s JOIN claims AS c ON c.id = s.claim_id WHERE s.link_id = ` + links + `)
-    ), own AS MATERIALIZED (` + ownPosts(`s.link_id IN (SELECT p.link_id FROM peers AS p)`) + `),` + everyVote + `, v AS MATERIALIZED (` + sumOfVotes("votes AS f WHERE true") + `)` +
-		crowded(`(SELECT v.*, c.title_group FROM v JOIN claims AS c ON c.id = v.claim_id WHERE v.titles > 0 AND c.title_group IS NOT NULL) AS v`) + `
+        WHERE c.title_group IN (SELECT c.title_group FROM shares AS s JOIN claims AS c ON c.id = s.claim_id WHERE s.link_id = ANY ($3))
+    ), own AS MATERIALIZED (` + ownPosts(`s.link_id IN (SELECT p.link_id FROM peers AS p)`) + `),` + everyVote + `,
+    v AS MATERIALIZED (` + sumOfVotes("votes AS f WHERE true") + `), titled AS (
+        SELECT v.*, c.title_group FROM v JOIN claims AS c ON c.id = v.claim_id WHERE v.titles > 0 AND c.title_group IS NOT NULL
+    )` + crowded(`titled AS v`) + `
 ), `
 }
 
@@ -116,9 +120,13 @@ WITH asked AS MATERIALIZED (
     FROM unnest($2::bigint[], $3::bigint[]) AS k (claim_id, link_id)
     CROSS JOIN LATERAL (SELECT v.title_group FROM claim_votes AS v WHERE v.claim_id = k.claim_id AND v.link_id = k.link_id LIMIT 1) AS v
     WHERE v.title_group IS NOT NULL
-), standing AS MATERIALIZED (` + crowded(`asked AS a CROSS JOIN LATERAL (SELECT v.* FROM claim_votes AS v WHERE v.title_group = a.title_group AND v.titles > 0 OFFSET 0) AS v`) + `
+), voted AS MATERIALIZED (
+    SELECT v.* FROM asked AS a
+    CROSS JOIN LATERAL (SELECT v.* FROM claim_votes AS v WHERE v.title_group = a.title_group AND v.titles > 0 OFFSET 0) AS v
+), standing AS MATERIALIZED (` + crowded(`voted AS v`) + `
 ), gone AS (
-    DELETE FROM walls AS w WHERE w.title_group IN (SELECT a.title_group FROM asked AS a EXCEPT SELECT s.title_group FROM standing AS s) RETURNING w.title_group
+    DELETE FROM walls AS w WHERE w.title_group IN (SELECT a.title_group FROM asked AS a EXCEPT SELECT s.title_group FROM standing AS s)
+    RETURNING w.title_group
 ), new AS (
     INSERT INTO walls SELECT s.title_group FROM standing AS s ON CONFLICT DO NOTHING RETURNING title_group
 )
@@ -151,15 +159,18 @@ WITH asked AS MATERIALIZED (
     SELECT v.title_group FROM claim_votes AS v WHERE v.title_group IS NOT NULL AND ` + among("v.link_id", 1, links) + `
     UNION
     SELECT w.title_group FROM walls AS w WHERE $1::bigint[] IS NULL
-), t AS MATERIALIZED (` + crowded(`(SELECT v.* FROM claim_votes AS v WHERE v.title_group IN (SELECT a.title_group FROM asked AS a) AND v.titles > 0) AS v`) + `
+), voted AS (
+    SELECT v.* FROM claim_votes AS v WHERE v.title_group IN (SELECT a.title_group FROM asked AS a) AND v.titles > 0
+), t AS MATERIALIZED (` + crowded(`voted AS v`) + `
 )
 SELECT coalesce((SELECT min(v.link_id) FROM claim_votes AS v WHERE v.title_group = a.title_group), 0), '',
-       CASE WHEN k.title_group IS NULL THEN '' ELSE 'the wall ' || k.title_group END, CASE WHEN t.title_group IS NULL THEN '' ELSE 'the wall ' || t.title_group END
+       coalesce('the wall ' || k.title_group, ''), coalesce('the wall ' || t.title_group, '')
 FROM asked AS a
 LEFT JOIN walls AS k ON k.title_group = a.title_group
 LEFT JOIN t ON t.title_group = a.title_group
 WHERE (k.title_group IS NULL) <> (t.title_group IS NULL)
-  AND NOT EXISTS (SELECT FROM claim_votes AS v WHERE v.title_group = a.title_group AND NOT EXISTS (SELECT FROM links AS l WHERE l.id = v.link_id))
+  AND NOT EXISTS (SELECT FROM claim_votes AS v WHERE v.title_group = a.title_group
+                  AND NOT EXISTS (SELECT FROM links AS l WHERE l.id = v.link_id))
 ORDER BY 1`
 	return differences(ctx, tx, found, sql, links)
 }

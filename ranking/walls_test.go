@@ -19,7 +19,8 @@ import (
 func (p *press) gives(n int, page, title string) {
 	p.t.Helper()
 	s := shareOf(page)
-	s.Key = schema.Key{Collection: schema.PostCollection, DID: fmt.Sprintf("did:plc:%d", n), Rkey: strings.NewReplacer("/", "-", "?", "-", "=", "-").Replace(page)}
+	rkey := strings.NewReplacer("/", "-", "?", "-", "=", "-").Replace(page)
+	s.Key = schema.Key{Collection: schema.PostCollection, DID: fmt.Sprintf("did:plc:%d", n), Rkey: rkey}
 	s.SharedAt, s.Card = p.now.Add(-time.Hour+time.Duration(n)*time.Second), ranking.Card{Title: title}
 	require.NoError(p.t, pgx.BeginFunc(p.t.Context(), p.pool, func(tx pgx.Tx) error {
 		return ranking.ReplaceShares(p.t.Context(), tx, []schema.Key{s.Key}, []ranking.Share{s}, p.now)
@@ -57,7 +58,8 @@ func TestTitleOfThreePagesIsAWall(t *testing.T) {
 	require.Contains(t, p.headlines(), "a.example/0 Palun oodake...", "another site, and no other path")
 	p.gives(0, "a.example/2", "Palun oodake...")
 	p.gives(1, "a.example/2", "Palun oodake...")
-	require.Equal(t, []string{"a.example/0 True 0", "a.example/1 True 1", "a.example/1?page=2 ", "a.example/2 ", "b.example/1 Palun oodake..."}, p.headlines())
+	want := []string{"a.example/0 True 0", "a.example/1 True 1", "a.example/1?page=2 ", "a.example/2 ", "b.example/1 Palun oodake..."}
+	require.Equal(t, want, p.headlines())
 	execute(t, p.pool, `DELETE FROM shares WHERE rkey = 'a.example-2'`)
 	require.Contains(t, p.headlines(), "a.example/0 Palun oodake...", "two pages are left")
 }
@@ -93,7 +95,8 @@ func TestEditionsOfOneArticleAreNoWall(t *testing.T) {
 	t.Parallel()
 	p := newPress(t)
 	for n, page := range []string{
-		"a.example/news/heron-returns-to-harbour", "a.example/uk/heron-returns-to-harbour", "a.example/us/heron-returns-to-harbour", "a.example/amp/heron-returns-to-harbour",
+		"a.example/news/heron-returns-to-harbour", "a.example/uk/heron-returns-to-harbour", "a.example/us/heron-returns-to-harbour",
+		"a.example/amp/heron-returns-to-harbour",
 		"b.example/x", "b.example/y", "b.example/z",
 	} {
 		p.gives(2*n, page, "Heron returns")
@@ -143,7 +146,8 @@ func TestWallsDoNotDependOnTheOrder(t *testing.T) {
 	var all []given
 	for page := range 5 {
 		for account := range 4 {
-			all = append(all, given{account, fmt.Sprint("a.example/", page), []string{"Wall", "Wall", fmt.Sprint("True ", page), "Briefing"}[(page/2+account)%4]})
+			title := []string{"Wall", "Wall", fmt.Sprint("True ", page), "Briefing"}[(page/2+account)%4]
+			all = append(all, given{account, fmt.Sprint("a.example/", page), title})
 		}
 	}
 	var want []string

@@ -102,6 +102,9 @@ func readable(title string) bool {
 
 // isName reports whether a text is a host, or the name of its site: The Paper of paper.example.
 func isName(text, host string) bool {
+	if len(text) > 2*len(host)+len("the ") { // most titles: three letters of an alphabet take no more bytes than four of a host's
+		return false
+	}
 	host = strings.TrimPrefix(strings.ToLower(host), "www.")
 	domain, err := publicsuffix.EffectiveTLDPlusOne(host)
 	if err != nil {
@@ -129,7 +132,7 @@ func Key(title, site string) string {
 	whole := strings.TrimRight(title, "….")
 	cut := strings.HasSuffix(title, "…") || strings.HasSuffix(title, "..")
 	key := fold(whole)
-	if at := separator.FindAllStringIndex(whole, -1); len(at) > 0 {
+	if at := separators(whole); len(at) > 0 {
 		last := at[len(at)-1]
 		head, tail := fold(whole[:last[0]]), fold(whole[last[1]:])
 		switch {
@@ -158,13 +161,21 @@ const maxName = 40
 
 var separator = regexp.MustCompile(`\s+[|–—·•»/:-]+\s+|\s*[|•»]\s*`)
 
+// separators returns the ranges of the separators of a clean title. Most titles have none.
+func separators(title string) [][]int {
+	if !strings.ContainsAny(title, "|–—·•»") && !strings.Contains(title, "- ") && !strings.Contains(title, "/ ") && !strings.Contains(title, " :") {
+		return nil
+	}
+	return separator.FindAllStringIndex(title, -1)
+}
+
 // fold returns the words of a text in lower case, separated by spaces. Apostrophes divide no words.
 func fold(s string) string {
 	var b strings.Builder
 	space := false
 	for _, r := range s {
 		switch {
-		case unicode.In(r, unicode.L, unicode.M, unicode.N):
+		case r < utf8.RuneSelf && (r|0x20 >= 'a' && r|0x20 <= 'z' || r >= '0' && r <= '9'), r >= utf8.RuneSelf && unicode.In(r, unicode.L, unicode.M, unicode.N):
 			if space && b.Len() > 0 {
 				b.WriteByte(' ')
 			}

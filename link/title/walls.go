@@ -38,34 +38,55 @@ var (
 		`(?:bad request|unauthorized|forbidden|access denied|(?:page )?not found|method not allowed|gone|too many requests|` +
 		`(?:internal )?server error|bad gateway|service (?:temporarily )?unavailable|gateway time ?out)(?: 1)?$`)
 	login = regexp.MustCompile(`^(?:log ?in|sign ?in|log on|sign ?up|log ?in or sign ?up) ?(?:to|at|for|on|with) (.+)$`)
-	colon = regexp.MustCompile(`:\s+`)
 )
 
 // isWall reports whether a title is that of a wall. A title is one only as a whole, or beside the
 // name of a site: many an article has these words in its title. An article that is called like a
 // wall has these words in its address.
 func isWall(title string, at *url.URL) bool {
-	whole := fold(title)
-	if whole == "" || inPath(whole, at) {
+	whole := words(title)
+	if certain, ok := phrase(whole, at); certain || ok && (strings.HasSuffix(title, "...") || strings.HasSuffix(title, "…") || hasName(at)) {
+		return !inPath(whole, at)
+	}
+	if name, rest, ok := strings.Cut(title, ": "); ok && besideNames([]string{name, rest}, 1, at) { // headlines have colons too
+		return !inPath(whole, at)
+	}
+	return besideNames(split(title), 3, at) && !inPath(whole, at)
+}
+
+// split returns the parts of a title between its separators.
+func split(title string) (parts []string) {
+	from := 0
+	for _, at := range separators(title) {
+		parts, from = append(parts, title[from:at[0]]), at[1]
+	}
+	return append(parts, title[from:])
+}
+
+// besideNames reports whether one of several texts is the phrase of a wall, and the others, of which
+// there are at most so many, may be names of sites.
+func besideNames(texts []string, most int, at *url.URL) bool {
+	if len(texts) < 2 || len(texts) > most+1 {
 		return false
 	}
-	switch certain, ok := phrase(whole, at); {
-	case certain, ok && (strings.HasSuffix(title, "...") || strings.HasSuffix(title, "…") || hasName(at)):
-		return true
-	}
-	for most, splitter := range []*regexp.Regexp{1: colon, 3: separator} { // headlines have colons too
-		if splitter == nil {
-			continue
-		}
-		parts := splitter.Split(title, -1)
-		for i, part := range parts {
-			words := fold(part)
-			if _, ok := phrase(words, at); ok && !inPath(words, at) && areNames(slices.Concat(parts[:i], parts[i+1:]), most, at) {
-				return true
-			}
+	for i, text := range texts {
+		said := words(text)
+		if _, ok := phrase(said, at); ok && !inPath(said, at) && areNames(slices.Concat(texts[:i], texts[i+1:]), most, at) {
+			return true
 		}
 	}
 	return false
+}
+
+// maxPhrase is how many characters a phrase has at most, with its punctuation.
+const maxPhrase = 80
+
+// words returns the words of a text; empty: it is too long for a phrase.
+func words(text string) string {
+	if len(text) > maxPhrase && utf8.RuneCountInString(text) > maxPhrase {
+		return ""
+	}
+	return fold(text)
 }
 
 // phrase reports whether words are the phrase of a wall, and whether nothing else is called so.
@@ -73,12 +94,17 @@ func phrase(words string, at *url.URL) (certain, ok bool) {
 	if certain, ok = phrases()[words]; ok {
 		return certain, ok
 	}
-	to := login.FindStringSubmatch(words)
-	certain = status.MatchString(words) || to != nil && isName(to[1], at.Hostname())
+	switch {
+	case strings.HasPrefix(words, "log"), strings.HasPrefix(words, "sign"):
+		to := login.FindStringSubmatch(words)
+		certain = to != nil && isName(to[1], at.Hostname())
+	case strings.ContainsAny(words, "45"):
+		certain = status.MatchString(words)
+	}
 	return certain, certain
 }
 
-// areNames reports whether at most so many texts may be names of sites.
+// areNames reports whether texts may be names of sites, of at most so many words and one.
 func areNames(texts []string, most int, at *url.URL) bool {
 	for _, text := range texts {
 		if words := fold(text); utf8.RuneCountInString(words) > maxName || strings.Count(words, " ") > most {
@@ -87,7 +113,7 @@ func areNames(texts []string, most int, at *url.URL) bool {
 			}
 		}
 	}
-	return len(texts) > 0 && len(texts) <= most
+	return true
 }
 
 // inPath reports whether a path contains words.
@@ -104,13 +130,18 @@ func hasName(at *url.URL) bool {
 
 // IsWallAddress reports whether an address is that of a wall: it has the address to return to.
 func IsWallAddress(at *url.URL) bool {
+	if at.RawQuery == "" {
+		return false
+	}
 	for name, values := range at.Query() {
 		for _, value := range values {
-			if isReturn(name) && isAddress(value) {
+			if isAddress(value) && isReturn(name) {
 				return true
 			}
-			if hidden, err := at.Parse(Base64(value)); err == nil && isAddress(Base64(value)) && hidden.Host == at.Host {
-				return true
+			if hidden := Hidden(value); isAddress(hidden) {
+				if to, err := at.Parse(hidden); err == nil && to.Host == at.Host {
+					return true
+				}
 			}
 		}
 	}
@@ -119,8 +150,11 @@ func IsWallAddress(at *url.URL) bool {
 
 // isAddress reports whether a value is the address of a page below the root of a site.
 func isAddress(value string) bool {
+	if !strings.HasPrefix(value, "/") && !strings.HasPrefix(value, "http://") && !strings.HasPrefix(value, "https://") {
+		return false
+	}
 	to, err := url.Parse(value)
-	return err == nil && strings.Trim(to.Path, "/") != "" && (strings.HasPrefix(value, "/") || to.Scheme == "http" || to.Scheme == "https")
+	return err == nil && strings.Trim(to.Path, "/") != ""
 }
 
 // isReturn reports whether a parameter has the address to which a page returns.
@@ -134,9 +168,9 @@ func isReturn(name string) bool {
 	return false
 }
 
-// Base64 returns the printable text that a value encodes in base64; empty: none.
-func Base64(value string) string {
-	if len(value) < 6 || len(value) > maxText {
+// Hidden returns the path or the address that a value has in base64; empty: none.
+func Hidden(value string) string {
+	if len(value) < 6 || len(value) > maxText || value[0] != 'L' && !strings.HasPrefix(value, "aHR0c") { // "/", "http"
 		return ""
 	}
 	value = strings.NewReplacer("-", "+", "_", "/", " ", "+").Replace(strings.TrimRight(value, "="))

@@ -3,6 +3,7 @@ package title
 import (
 	"net/url"
 	"testing"
+	"unicode/utf8"
 
 	"github.com/stretchr/testify/require"
 )
@@ -88,6 +89,7 @@ func TestEachPhraseIsAWall(t *testing.T) {
 	require.Greater(t, len(phrases()), 400)
 	for phrase := range phrases() {
 		require.Equal(t, phrase, fold(phrase))
+		require.Less(t, utf8.RuneCountInString(phrase), maxPhrase-20)
 		require.NotEmpty(t, Why(phrase+"…", "https://paper.example/s/1"), phrase)
 	}
 }
