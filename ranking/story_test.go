@@ -20,6 +20,7 @@ type story struct {
 	identities map[int64]string
 	claims     map[int64]said
 	links      map[int64]said // the stored headlines
+	walled     map[int64]bool // the stored groups of titles of walls
 	keptFrom   time.Time
 	asOf       time.Time // the time of the counts; zero if nothing was counted
 	subjects   map[[2]string][]int64
@@ -307,7 +308,7 @@ func pages(t *testing.T, db Beginner, q Query, l limits) (lines []string, recoun
 				by = append(by, f.DID)
 			}
 			lines = append(lines, line(k.ID, k.Sharers, k.Speed, k.LastShared, by,
-				said{k.URL, k.Site, k.Title, k.Description, k.Image, k.CardFrom, false}))
+				said{k.URL, k.Site, k.Title, k.Description, k.Image, k.CardFrom, 0}))
 		}
 		if p.Next == "" {
 			return lines, recounted, at

@@ -10,13 +10,14 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/require"
 
+	"github.com/weir-social/weir/schema"
 	"github.com/weir-social/weir/schema/schematest"
 )
 
 // said is the content of a claim, or the headline of a link.
 type said struct {
 	url, site, title, description, image, from string
-	wall                                       bool // the title is in walls
+	group                                      int64 // of the title
 }
 
 // historyClaims adds ten claims of one link, or of all links. Some have the same title, some the
@@ -38,12 +39,18 @@ func (l *story) readClaims(t *testing.T, tx pgx.Tx) {
 		var s said
 		rows, err := tx.Query(t.Context(), sql)
 		require.NoError(t, err)
-		_, err = pgx.ForEachRow(rows, []any{&id, &s.url, &s.site, &s.title, &s.description, &s.image, &s.from, &s.wall}, func() error { all[id] = s; return nil })
+		_, err = pgx.ForEachRow(rows, []any{&id, &s.url, &s.site, &s.title, &s.description, &s.image, &s.from, &s.group}, func() error { all[id] = s; return nil })
 		require.NoError(t, err)
 		return all
 	}
-	l.claims = read(`SELECT id, url, site, title, description, image, '', title_group IN (SELECT w.title_group FROM walls AS w) IS TRUE FROM claims`)
-	l.links = read(`SELECT id, url, site, title, description, image, card_from, false FROM links`)
+	l.claims = read(`SELECT id, url, site, title, description, image, '', coalesce(title_group, 0) FROM claims`)
+	l.links = read(`SELECT id, url, site, title, description, image, card_from, 0 FROM links`)
+	l.walled = map[int64]bool{}
+	groups, err := schema.All(t.Context(), tx, "read the walls", pgx.RowTo[int64], `SELECT title_group FROM walls`)
+	require.NoError(t, err)
+	for _, g := range groups {
+		l.walled[g] = true
+	}
 	rows, err := tx.Query(t.Context(), `SELECT kept_from, as_of FROM count_state`)
 	require.NoError(t, err)
 	_, err = pgx.ForEachRow(rows, []any{&l.keptFrom, &l.asOf}, func() error { return nil })
@@ -101,30 +108,92 @@ func (s toldShare) spelling(c said) string {
 	return c.url
 }
 
+// post is a post that contains a link, with its claim about it.
+type post struct {
+	at         time.Time
+	key        string
+	claim      int64
+	url, title string
+}
+
+// posts returns the posts with a link that vote, by account, the oldest first.
+func (l story) posts(from time.Time, link int64) map[string][]post {
+	all := map[string][]post{}
+	for _, s := range l.shares {
+		if c := l.claims[s.Claim]; l.votes(s, link) && s.At.After(from) {
+			all[s.DID] = append(all[s.DID], post{s.At, s.Key, s.Claim, s.spelling(c), c.title})
+		}
+	}
+	for _, own := range all {
+		slices.SortFunc(own, func(a, b post) int {
+			return cmp.Or(a.at.Compare(b.at), strings.Compare(a.key, b.key), cmp.Compare(a.claim, b.claim))
+		})
+	}
+	return all
+}
+
+// votes reports whether a share votes for a link, if it is not too old.
+func (l story) votes(s toldShare, link int64) bool {
+	return s.Link == link && s.Author == "" && !s.Copied && s.Claim != 0 && !l.hidden[s.DID] && (!l.watched || l.members[""][s.DID])
+}
+
+// latest returns the last post with a title, and the first one with that title; nil: there is none.
+func latest(own []post) (last, first *post) {
+	for i := range own {
+		if own[i].title != "" {
+			last = &own[i]
+		}
+	}
+	for i := range own {
+		if last != nil && own[i].title == last.title {
+			return last, &own[i]
+		}
+	}
+	return nil, nil
+}
+
+// walls returns the groups of titles that are walls by the ledger. Each link is a page of its own.
+func (l story) walls(from time.Time) map[int64]bool {
+	pages := map[int64]map[int64][]string{} // the accounts by link, by group
+	for link := range l.links {
+		for did, own := range l.posts(from, link) {
+			if last, _ := latest(own); last != nil && l.claims[last.claim].group != 0 {
+				g := l.claims[last.claim].group
+				if pages[g] == nil {
+					pages[g] = map[int64][]string{}
+				}
+				pages[g][link] = append(pages[g][link], did)
+			}
+		}
+	}
+	all := map[int64]bool{}
+	for g, of := range pages {
+		alone, most := map[string]int{}, 0
+		for _, accounts := range of {
+			if len(accounts) == 1 {
+				alone[accounts[0]]++
+				most = max(most, alone[accounts[0]])
+			}
+		}
+		all[g] = len(of) >= 3 && len(of)-most >= 2
+	}
+	return all
+}
+
 // headline folds the votes for a link without any SQL.
 func (l story) headline(q Query, link int64) said {
 	from := l.keptFrom
 	if from.IsZero() || q.At.Add(-q.Window).Before(from) {
 		from = q.At.Add(-LongestWindow - kept)
 	}
-	type post struct {
-		at         time.Time
-		key        string
-		claim      int64
-		url, title string
+	wall := l.walled
+	if l.asOf.IsZero() { // readers find the walls themselves
+		wall = l.walls(from)
 	}
-	posts := map[string][]post{}
-	alive := false // a post with a title, however old
-	for _, s := range l.shares {
-		if s.Link != link || s.Author != "" || s.Copied || s.Claim == 0 || l.hidden[s.DID] || l.watched && !l.members[""][s.DID] {
-			continue
-		}
-		c := l.claims[s.Claim]
-		alive = alive || c.title != "" && !c.wall
-		if s.At.After(from) {
-			posts[s.DID] = append(posts[s.DID], post{s.At, s.Key, s.Claim, s.spelling(c), c.title})
-		}
-	}
+	alive := slices.ContainsFunc(l.shares, func(s toldShare) bool { // a post with a title, however old
+		return l.votes(s, link) && l.claims[s.Claim].title != "" && !wall[l.claims[s.Claim].group]
+	})
+	posts := l.posts(from, link)
 	urls, titles := poll{}, poll{}
 	type voter struct {
 		did, uri string
@@ -133,23 +202,14 @@ func (l story) headline(q Query, link int64) said {
 	}
 	var voters []voter
 	for did, own := range posts {
-		slices.SortFunc(own, func(a, b post) int {
-			return cmp.Or(a.at.Compare(b.at), strings.Compare(a.key, b.key), cmp.Compare(a.claim, b.claim))
-		})
 		if spelled := slices.DeleteFunc(slices.Clone(own), func(p post) bool { return p.url == "" }); len(spelled) > 0 {
-			latest := spelled[len(spelled)-1]
-			first := spelled[slices.IndexFunc(spelled, func(p post) bool { return p.url == latest.url })]
-			urls.vote(latest.url, first.at, "at://"+did+"/"+first.key)
+			last := spelled[len(spelled)-1]
+			first := spelled[slices.IndexFunc(spelled, func(p post) bool { return p.url == last.url })]
+			urls.vote(last.url, first.at, "at://"+did+"/"+first.key)
 		}
-		titled := slices.DeleteFunc(slices.Clone(own), func(p post) bool { return p.title == "" })
-		if len(titled) > 0 {
-			latest := titled[len(titled)-1]
-			first := titled[slices.IndexFunc(titled, func(p post) bool { return p.title == latest.title })]
-			if l.claims[latest.claim].wall {
-				continue
-			}
-			titles.vote(latest.title, first.at, "at://"+did+"/"+first.key)
-			voters = append(voters, voter{did, "at://" + did + "/" + first.key, first.at, latest.claim})
+		if last, first := latest(own); last != nil && !wall[l.claims[last.claim].group] {
+			titles.vote(last.title, first.at, "at://"+did+"/"+first.key)
+			voters = append(voters, voter{did, "at://" + did + "/" + first.key, first.at, last.claim})
 		}
 	}
 	shown := l.links[link]
