@@ -151,7 +151,7 @@ func newPage(h head, first, at *url.URL) Page {
 		p.Why = "it leads to the front page of " + at.Hostname()
 	case p.Why == "" && isWallAddress(first, at):
 		p.Why = title.Wall
-	case p.Why == "" && p.Title == p.SiteName && !isRoot(first.Path):
+	case p.Why == "" && strings.EqualFold(p.Title, p.SiteName) && !isRoot(first.Path):
 		p.Why = title.Name
 	}
 	if strings.ContainsRune(p.Description, '\uFFFD') {

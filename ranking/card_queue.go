@@ -53,7 +53,7 @@ func wantCards(k string) string {
 	return `
 WITH wanted AS MATERIALIZED (
     SELECT k.link_id, k.sharers FROM ` + k + `
-    WHERE (k.sharers >= ` + strconv.Itoa(fetchedAt) + ` OR NOT EXISTS (SELECT FROM claim_votes AS v WHERE v.link_id = k.link_id AND v.titles > 0))
+    WHERE (k.sharers >= ` + strconv.Itoa(fetchedAt) + ` OR NOT EXISTS (SELECT FROM claim_votes AS v WHERE v.link_id = k.link_id AND v.titles > 0 AND NOT` + isWall("v") + `))
       AND NOT EXISTS (SELECT FROM cards AS c WHERE c.link_id = k.link_id AND (c.fetch_at IS NULL OR c.sharers >= k.sharers))
 )
 INSERT INTO cards AS c (link_id, sharers, fetch_at)
@@ -165,9 +165,9 @@ const hostOfURL = `split_part(split_part(l.url, '/', 3), ':', 1)`
 // nextCard returns the most urgent page of a host that may be asked now. unwanted is true if
 // the link now counts as another one, or if a sharer has given a title meanwhile.
 func nextCard(ctx context.Context, tx pgx.Tx) (due CardFetch, unwanted bool, err error) {
-	const sql = `
+	sql := `
 SELECT c.link_id, l.url, c.tries + 1,
-       l.merged_into IS NOT NULL OR c.sharers < $1 AND c.tries = 0 AND EXISTS (SELECT FROM claim_votes AS v WHERE v.link_id = c.link_id AND v.titles > 0)
+       l.merged_into IS NOT NULL OR c.sharers < $1 AND c.tries = 0 AND EXISTS (SELECT FROM claim_votes AS v WHERE v.link_id = c.link_id AND v.titles > 0 AND NOT` + isWall("v") + `)
 FROM cards AS c
 JOIN links AS l ON l.id = c.link_id
 WHERE ` + dueCard + ` AND NOT EXISTS (SELECT FROM card_hosts AS h WHERE h.host = ` + hostOfURL + ` AND h.next_at > clock_timestamp())

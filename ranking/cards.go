@@ -271,26 +271,24 @@ SELECT count(*) FROM (SELECT FROM cards AS c JOIN links AS l ON l.id = c.link_id
 func (s *storing) distrust(ctx context.Context, identity, column string) error {
 	if column == "ends_at" {
 		s.crowded = true
-		if err := s.discount(ctx, "c.ends_at = $2 AND l.identity <> $2", identity, fmt.Sprintf("more than %d links of %s lead to this page", maxEnds, s.host)); err != nil {
+		why := fmt.Sprintf("more than %d links of %s lead to this page", maxEnds, s.host)
+		if err := s.discount(ctx, why, "c.host = $1 AND c.ends_at = $2 AND l.identity <> $2", s.host, identity); err != nil {
 			return err
 		}
+		return s.split(ctx, "c.host = $1 AND c.ends_at = $2", s.host, identity)
 	}
-	if column == "ends_at" {
-		return s.split(ctx, "c.ends_at = $2", identity)
-	}
-	return s.split(ctx, "c.canonical = $2 AND i.identity = $2", identity)
+	return s.split(ctx, "c.host = $1 AND c.canonical = $2 AND i.identity = $2", s.host, identity)
 }
 
-// split undoes the merges that pages caused for links of the host, if they meet a condition
-// on $2.
-func (s *storing) split(ctx context.Context, which string, value any) error {
+// split undoes the merges that pages c caused, if they meet a condition.
+func (s *storing) split(ctx context.Context, which string, args ...any) error {
 	merged, err := schema.All(ctx, s.tx, "read which links were merged", pgx.RowTo[int64], `
 SELECT g.link_id
 FROM cards AS c
 JOIN link_merges AS g ON g.link_id = c.link_id
 JOIN links AS i ON i.id = g.into_id
-WHERE c.host = $1 AND g.split_at IS NULL AND g.why <> $3 AND `+which+`
-ORDER BY g.link_id`, s.host, value, ByHand)
+WHERE g.split_at IS NULL AND g.why <> '`+ByHand+`' AND `+which+`
+ORDER BY g.link_id`, args...)
 	if err != nil {
 		return err
 	}
@@ -320,18 +318,18 @@ FROM (SELECT l.counts_as, min(` + pageOf("l") + `) AS page FROM cards AS c JOIN 
 		return nil
 	}
 	s.crowded = true
-	if err := s.discount(ctx, "c.title_group = $2", *s.group, fmt.Sprintf("%d pages of %s or more have this title", wallPages, s.host)); err != nil {
+	if err := s.discount(ctx, fmt.Sprintf("%d pages of the site or more have this title", wallPages), "c.title_group = $1", *s.group); err != nil {
 		return err
 	}
-	return s.split(ctx, "c.title_group = $2", *s.group)
+	return s.split(ctx, "c.title_group = $1", *s.group)
 }
 
-// discount discounts the titles of those pages of the host that meet a condition on $2.
-func (s *storing) discount(ctx context.Context, which string, value any, why string) error {
+// discount discounts the titles of those pages c that meet a condition.
+func (s *storing) discount(ctx context.Context, why, which string, args ...any) error {
 	pages, err := schema.All(ctx, s.tx, "lock the links of the pages", pgx.RowToStructByPos[struct{ Link, Counts int64 }], `
 SELECT l.id, l.counts_as FROM cards AS c JOIN links AS l ON l.id = c.link_id
-WHERE c.host = $1 AND c.status = '' AND `+which+`
-ORDER BY l.id FOR NO KEY UPDATE OF l`, s.host, value)
+WHERE c.status = '' AND `+which+`
+ORDER BY l.id FOR NO KEY UPDATE OF l`, args...)
 	if err != nil {
 		return err
 	}

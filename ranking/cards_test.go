@@ -321,5 +321,5 @@ func TestTitleOfManyPagesDoesNotCount(t *testing.T) {
 	p.posts("b.example/1", "Vote", "Vote", "Vote", "Vote", "Vote")
 	p.counts()
 	p.fetches(func(c *ranking.PageCard) { c.Title = "Palun oodake" })
-	require.Contains(t, p.shown(), "b.example/1 5 Palun oodake http", "another host must have its own count")
+	require.Contains(t, p.shown(), "b.example/1 5 Palun oodake http", "another site must have its own count")
 }

@@ -80,6 +80,8 @@ func Why(title, address string) string {
 		return ""
 	case strings.Trim(u.Path, "/") != "" && isName(title, u.Hostname()): // a front page has no other title
 		return Name
+	case !strings.Contains(title, " ") && (strings.HasPrefix(title, "https://") || strings.HasPrefix(title, "http://") || strings.HasPrefix(title, "www.")):
+		return "its title is an address"
 	case isWall(title, u) || IsWallAddress(u):
 		return Wall
 	}
@@ -102,7 +104,7 @@ func readable(title string) bool {
 
 // isName reports whether a text is a host, or the name of its site: The Paper of paper.example.
 func isName(text, host string) bool {
-	if len(text) > 2*len(host)+len("the ") { // most titles: three letters of an alphabet take no more bytes than four of a host's
+	if len(text) > 2*len(host)+len("the ") { // most titles, at little cost
 		return false
 	}
 	host = strings.TrimPrefix(strings.ToLower(host), "www.")
@@ -130,15 +132,14 @@ func isName(text, host string) bool {
 func Key(title, site string) string {
 	title = strings.TrimSpace(title)
 	whole := strings.TrimRight(title, "….")
-	cut := strings.HasSuffix(title, "…") || strings.HasSuffix(title, "..")
-	key := fold(whole)
+	key, cut := fold(whole), isCut(title)
 	if at := separators(whole); len(at) > 0 {
 		last := at[len(at)-1]
 		head, tail := fold(whole[:last[0]]), fold(whole[last[1]:])
 		switch {
 		case head == "" || tail == "":
 		case isName(whole[last[1]:], site):
-			key, cut = head+"\n", false
+			key, cut = head+"\n", isCut(whole[:last[0]])
 		case utf8.RuneCountInString(tail) <= maxName:
 			key = head + "\n" + tail
 		}
@@ -147,6 +148,10 @@ func Key(title, site string) string {
 		key += "…"
 	}
 	return key
+}
+
+func isCut(title string) bool {
+	return strings.HasSuffix(title, "…") || strings.HasSuffix(title, "..")
 }
 
 // Group returns a number that titles of a site share if their keys have the same words.
@@ -159,11 +164,11 @@ func Group(key, site string) int64 {
 // maxName is how many characters the name of a site has.
 const maxName = 40
 
-var separator = regexp.MustCompile(`\s+[|–—·•»/:-]+\s+|\s*[|•»]\s*`)
+var separator = regexp.MustCompile(`\s+[|–—·•»/:-]+\s+|\s*[|｜•»]\s*`)
 
 // separators returns the ranges of the separators of a clean title. Most titles have none.
 func separators(title string) [][]int {
-	if !strings.ContainsAny(title, "|–—·•»") && !strings.Contains(title, "- ") && !strings.Contains(title, "/ ") && !strings.Contains(title, " :") {
+	if !strings.ContainsAny(title, "|｜–—·•»") && !strings.Contains(title, "- ") && !strings.Contains(title, "/ ") && !strings.Contains(title, " :") {
 		return nil
 	}
 	return separator.FindAllStringIndex(title, -1)
@@ -175,7 +180,7 @@ func fold(s string) string {
 	space := false
 	for _, r := range s {
 		switch {
-		case r < utf8.RuneSelf && (r|0x20 >= 'a' && r|0x20 <= 'z' || r >= '0' && r <= '9'), r >= utf8.RuneSelf && unicode.In(r, unicode.L, unicode.M, unicode.N):
+		case r >= 'a' && r <= 'z', r >= 'A' && r <= 'Z', r >= '0' && r <= '9', r >= utf8.RuneSelf && unicode.In(r, unicode.L, unicode.M, unicode.N):
 			if space && b.Len() > 0 {
 				b.WriteByte(' ')
 			}

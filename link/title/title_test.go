@@ -40,20 +40,21 @@ func TestTitleIsOneLine(t *testing.T) {
 func TestUselessTitlesAreNone(t *testing.T) {
 	t.Parallel()
 	for title, want := range map[string]string{
-		"":                           "it has no title",
-		"���ɥ - � 100�":              "its title cannot be read",
-		"\uFFFD\uFFFD":               "its title cannot be read",
-		"… — !":                      "its title cannot be read",
-		"🔥🔥":                         "",
-		"reuters.com":                "its title is the name of the site",
-		"www.reuters.com":            "its title is the name of the site",
-		"Reuters":                    "its title is the name of the site",
-		"- REUTERS":                  "its title is the name of the site",
-		"The Reuters":                "its title is the name of the site",
-		"Reuters and the war":        "",
-		"It\uFFFDs the heron's turn": "",
-		"1984":                       "",
-		"鷺が帰る":                       "",
+		"":                              "it has no title",
+		"���ɥ - � 100�":                 "its title cannot be read",
+		"\uFFFD\uFFFD":                  "its title cannot be read",
+		"… — !":                         "its title cannot be read",
+		"🔥🔥":                            "",
+		"reuters.com":                   "its title is the name of the site",
+		"www.reuters.com":               "its title is the name of the site",
+		"Reuters":                       "its title is the name of the site",
+		"- REUTERS":                     "its title is the name of the site",
+		"The Reuters":                   "its title is the name of the site",
+		"https://www.reuters.com/world": "its title is an address",
+		"Reuters and the war":           "",
+		"It\uFFFDs the heron's turn":    "",
+		"1984":                          "",
+		"鷺が帰る":                          "",
 	} {
 		require.Equal(t, want, Why(title, "https://www.reuters.com/world/a-real-story-2026-11-27/"), title)
 	}
@@ -82,6 +83,8 @@ func TestVariantsHaveOneKey(t *testing.T) {
 		}
 	}
 	require.Equal(t, "heron\n", Key("Heron | The Paper", "paper.example"))
+	require.Equal(t, "heron ret\n…", Key("Heron ret... | The Paper", "paper.example"))
+	require.Equal(t, "鷺が帰る\n新聞", Key("鷺が帰る｜新聞", "paper.example"))
 	require.NotContains(t, Key("Heron | a paper of herons, owls, storks and other birds", "paper.example"), "\n", "no site has so long a name")
 	require.Equal(t, Group(Key("A – b", "c.example"), "c.example"), Group(Key("a: b", "c.example"), "c.example"))
 	require.NotEqual(t, Group("a", "b.example"), Group("a", "c.example"))
