@@ -250,3 +250,17 @@ func TestHostOfShortLinksIsKnown(t *testing.T) {
 		require.False(t, IsShort("https://"+at), at)
 	}
 }
+
+func TestLinkThatMayBeShort(t *testing.T) {
+	t.Parallel()
+	for _, at := range []string{"sho.example/Ab1", "sho.example/x7f", "www.sho.example/ABC/", "a.io/bcd"} {
+		l, err := Parse("https://" + at)
+		require.NoError(t, err)
+		require.True(t, l.MayShort, at)
+	}
+	for _, at := range []string{"sho.example/about", "sho.example/Ab", "sho.example/Ab1/c", "sho.example/a-1", "sho.example/Ab1?x=1", "sho.example/Ab1#/x", "a.sho.example/Ab1", "longername.example/Ab1", "bit.ly/Ab1", "x.com/Ab1", "sho.example/Abcdefghijkl1", "sho.example:81/Ab1"} {
+		l, err := Parse("https://" + at)
+		require.NoError(t, err)
+		require.False(t, l.MayShort, at)
+	}
+}

@@ -71,6 +71,7 @@ func Parse(raw string) (Link, error) {
 	return Link{
 		URL: url, Identity: identity, Site: site(a.host), Gift: a.giftURL(),
 		Short:    page.isShort(),
+		MayShort: a.mayBeShort() && page.mayBeShort(),
 		Excluded: a.isExcluded() || page.isExcluded(),
 	}, nil
 }

@@ -34,6 +34,7 @@ type Link struct {
 	Site     string // registrable domain of URL, in ASCII
 	Short    bool   // the link is a short name of another link; only the shortener knows which
 	Gift     string // the URL that opens the article for readers who have not paid; empty: none
+	MayShort bool   // it looks like a short link, on an unknown host
 	Excluded bool   // it leads to a host whose links do not count as shares, such as the network itself
 }
 

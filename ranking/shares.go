@@ -24,6 +24,7 @@ type Share struct {
 	URL      string // the spelling: normalised
 	Site     string // of the spelling
 	Short    bool   // the site is a shortener
+	MayShort bool   // the site may be one
 	How      string // post
 	SharedAt time.Time
 	StoredAt time.Time // when the record was first stored; zero: now

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/url"
+	"strings"
 	"time"
 
 	"github.com/weir-social/weir/guard"
@@ -94,8 +95,8 @@ func (c *Client) Follow(ctx context.Context, short link.Link) (link.Link, error)
 		case next.Excluded:
 			return link.Link{}, &Dead{"it leads to " + next.Site + ", whose links do not count"}
 		}
-		// Dead links usually lead to a front page. A fragment that Parse keeps selects a page.
-		if u, err := url.Parse(next.URL); err != nil || u.Path == "/" && u.RawQuery == "" && u.Fragment == "" {
+		// Dead links usually lead to a front page. A route in a fragment selects a page.
+		if u, err := url.Parse(next.URL); err != nil || u.Path == "/" && u.RawQuery == "" && !strings.ContainsAny(u.Fragment, "!/=") {
 			return link.Link{}, &Dead{"it leads to the front page of " + next.Site}
 		}
 		return next, nil
@@ -106,7 +107,7 @@ func (c *Client) Follow(ctx context.Context, short link.Link) (link.Link, error)
 // address returns the address to ask for a short link: its spelling, or the shortener's address
 // if the spelling is a copy in an archive, which is another host.
 func address(short link.Link) string {
-	if link.IsShort(short.URL) {
+	if short.MayShort || link.IsShort(short.URL) {
 		return short.URL
 	}
 	return "https://" + short.Identity

@@ -1116,16 +1116,27 @@ CREATE TRIGGER shares_truncated AFTER TRUNCATE ON shares FOR EACH STATEMENT EXEC
 CREATE TABLE shares_default PARTITION OF shares DEFAULT WITH (autovacuum_vacuum_scale_factor=0.05);
 CREATE INDEX shares_default_stored_at ON shares_default USING btree (stored_at);
 
--- Links of known shorteners. The job resolve_links asks where they lead.
+-- Links of shorteners, and those that look like one. The job resolve_links asks where they lead.
 CREATE TABLE short_links (
     link_id bigint NOT NULL,
     resolve_at timestamp with time zone, -- When the shortener is asked next. NULL: never again, because it has answered or did not several times.
     tries integer DEFAULT 0 NOT NULL, -- How often it was asked in vain.
     outcome text DEFAULT ''::text NOT NULL, -- Where the link leads, or why that is not known.
+    guess boolean DEFAULT false NOT NULL, -- The link looks like a short one, but its site is not known as a shortener.
     CONSTRAINT short_links_pkey PRIMARY KEY (link_id),
     CONSTRAINT short_links_link_id_fkey FOREIGN KEY (link_id) REFERENCES links(id) ON DELETE CASCADE
 ) WITH (autovacuum_vacuum_scale_factor=0.1);
 CREATE INDEX short_links_resolve_at ON short_links USING btree (resolve_at) WHERE resolve_at IS NOT NULL;
+
+-- Sites whose links look like short ones, and no rule says so. Of each, a few links are asked.
+CREATE TABLE shorteners (
+    site text NOT NULL,
+    asked integer NOT NULL, -- How many links were asked; from a few on, no more of them for a month.
+    asked_at timestamp with time zone NOT NULL,
+    targets text[] NOT NULL, -- The identities of the links of other sites to which they lead, each once.
+    known_at timestamp with time zone, -- Since when the site counts as a shortener: three links led to three links of other sites. NULL: it does not.
+    CONSTRAINT shorteners_pkey PRIMARY KEY (site)
+);
 
 -- The entries of WEIR_COLLECTIONS by which the stream is read: names, and prefixes such as pub.layers.*. The consumer that takes the lease writes them.
 CREATE TABLE stored_collections (

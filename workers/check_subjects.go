@@ -251,7 +251,7 @@ func subjectLinks(key schema.Key, record []byte, now time.Time) (links []ranking
 		return nil
 	}
 	for _, l := range found.Links {
-		links = append(links, ranking.Share{Key: key, Identity: l.Identity, URL: l.URL, Site: l.Site, Short: l.Short})
+		links = append(links, ranking.Share{Key: key, Identity: l.Identity, URL: l.URL, Site: l.Site, Short: l.Short, MayShort: l.MayShort})
 	}
 	return links
 }

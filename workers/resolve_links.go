@@ -77,6 +77,11 @@ func (w *ResolveLinks) Work(ctx context.Context, job *river.Job[jobs.ResolveLink
 
 // resolve resolves one link and stores the outcome.
 func (w *ResolveLinks) resolve(ctx context.Context, short ranking.ShortLink) error {
+	if short.Guess {
+		if may, err := ranking.MayGuess(ctx, w.pool, short.Site, w.now()); err != nil || !may {
+			return errors.Join(err, ranking.StoreShortLinkOutcome(ctx, w.pool, short, "its site is no shortener", nil))
+		}
+	}
 	to, err := w.follow(ctx, short)
 	if ctx.Err() != nil {
 		return ctx.Err()
@@ -84,12 +89,18 @@ func (w *ResolveLinks) resolve(ctx context.Context, short ranking.ShortLink) err
 	var dead *redirect.Dead
 	switch wait, ok := resolveAgain(short.Tries); {
 	case err == nil:
+		if known, err := w.learn(ctx, short, to); err != nil || !known {
+			return err
+		}
 		err := pgx.BeginFunc(ctx, w.pool, func(tx pgx.Tx) error {
 			return ranking.ResolveShortLink(ctx, tx, short, ranking.Share{Identity: to.Identity, URL: to.URL, Site: to.Site}, w.now())
 		})
 		if errors.Is(err, ranking.ErrLink) { // the link has expired meanwhile
 			return nil
 		}
+		return err
+	case short.Guess && errors.As(err, &dead):
+		_, err := w.learn(ctx, short, link.Link{URL: dead.Error()})
 		return err
 	case errors.As(err, &dead) || !ok:
 		return ranking.StoreShortLinkOutcome(ctx, w.pool, short, err.Error(), nil)
@@ -108,13 +119,34 @@ func (w *ResolveLinks) resolve(ctx context.Context, short ranking.ShortLink) err
 	}
 }
 
+// learn stores where a link leads whose site may be a shortener. It reports whether the site is one
+// and the link leads to another.
+func (w *ResolveLinks) learn(ctx context.Context, short ranking.ShortLink, to link.Link) (resolved bool, err error) {
+	if !short.Guess {
+		return true, nil
+	}
+	target := to.Identity
+	if to.Site == short.Site {
+		target = ""
+	}
+	err = pgx.BeginFunc(ctx, w.pool, func(tx pgx.Tx) error {
+		if err := ranking.StoreShortLinkOutcome(ctx, tx, short, to.URL, nil); err != nil {
+			return err
+		}
+		known, err := ranking.RecordGuess(ctx, tx, short.Site, target, w.now())
+		resolved = known && target != ""
+		return err
+	})
+	return resolved, err
+}
+
 // follow finds out where a link leads. It times out early enough for the job to store the
 // timeout. Otherwise each job would fail with the same links.
 func (w *ResolveLinks) follow(ctx context.Context, short ranking.ShortLink) (link.Link, error) {
 	ctx, cancel := context.WithTimeout(ctx, w.patience*2/3)
 	defer cancel()
 	l, err := link.Parse(short.URL)
-	if err != nil || !l.Short {
+	if err != nil || !l.Short && !l.MayShort {
 		return l, &redirect.Dead{Why: "its host is no shortener"}
 	}
 	return w.client.Follow(ctx, l)

@@ -233,3 +233,42 @@ func TestSplitLinkStaysSplit(t *testing.T) {
 	require.Equal(t, 1, r.count(counted))
 	r.becomes(2, `SELECT count(*) FROM sharers`)
 }
+
+// TestShortenerIsLearned shows that a site of which three links lead to three links of other sites is a
+// shortener from then on, and that others are asked a few times.
+func TestShortenerIsLearned(t *testing.T) {
+	t.Parallel()
+	r, a, s := newResolving(t)
+	const counted = `SELECT count(*) FROM shares AS s JOIN links AS l ON l.id = s.link_id WHERE l.site = 'paper.example'`
+	const waiting = `SELECT count(*) FROM short_links WHERE resolve_at IS NOT NULL`
+	for n := range 5 {
+		s.leads(fmt.Sprintf("sho.example/Ab%d", n), fmt.Sprintf("https://paper.example/%d", n))
+	}
+	for n := range 9 {
+		s.leads(fmt.Sprintf("prk.example/Ab%d", n), "https://parked.example/buy")
+		s.leads(fmt.Sprintf("own.example/Ab%d", n), fmt.Sprintf("https://www.own.example/article/%d", n))
+		r.shares(a, fmt.Sprint("other", n), fmt.Sprintf("http://prk.example/Ab%d", n), fmt.Sprintf("http://own.example/Ab%d", n), fmt.Sprintf("http://new.example/Ab%d", n), "http://sho.example/about")
+	}
+	r.shares(a, "1", "http://sho.example/Ab0", "http://sho.example/Ab1")
+	r.becomes(2, `SELECT count(*) FROM short_links AS s JOIN links AS l ON l.id = s.link_id WHERE l.site = 'sho.example' AND s.outcome <> ''`)
+	require.Zero(t, r.count(counted), "two targets may be chance")
+	r.shares(a, "2", "http://sho.example/Ab2")
+	r.becomes(3, counted)
+	r.shares(a, "3", "http://sho.example/Ab3")
+	r.becomes(4, counted)
+	r.becomes(0, waiting)
+	require.Equal(t, []string{"sho.example"}, strs(t, r.pool, `SELECT site FROM shorteners WHERE known_at IS NOT NULL`))
+	for _, site := range []string{"prk", "own", "new"} {
+		asked := 0
+		for n := range 9 {
+			asked += s.asked(fmt.Sprintf("%s.example/Ab%d", site, n))
+		}
+		require.LessOrEqual(t, asked, 6+3, site) // four are asked at the same time
+	}
+	require.Zero(t, s.asked("sho.example/about"), "a word is no short name")
+
+	r.execute(`UPDATE shorteners SET asked_at = now() - interval '31 days' WHERE site = 'prk.example'`)
+	s.leads("prk.example/Zz1", "https://paper.example/parked")
+	r.shares(a, "4", "http://prk.example/Zz1")
+	r.becomes(1, `SELECT count(*) FROM short_links WHERE outcome = 'https://paper.example/parked'`)
+}

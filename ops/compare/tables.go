@@ -86,7 +86,7 @@ func LeftOut() map[string][]string {
 		"counted from shares: `weir recount --check` compares them in each database": {"blocked_links", "changed_subjects", "claim_votes", "claims", "count_checks", "count_state", "leaving_links",
 			"link_counts", "nostr_counts", "pending_counts", "sharers", "top_links", "top_links_state", "unshared_links", "walls"},
 		"made from records, which are compared; `weir rebuild --projection` makes them again": {"copies", "parked", "record_refs", "record_texts", "record_views", "verdicts"},
-		"what servers said when they were asked; they are asked again":                        {"card_fetches", "card_hosts", "cards", "lexicons", "nostr_authors", "nostr_relays", "paused_shorteners", "profiles", "short_links", "subjects"},
+		"what servers said when they were asked; they are asked again":                        {"card_fetches", "card_hosts", "cards", "lexicons", "nostr_authors", "nostr_relays", "paused_shorteners", "profiles", "short_links", "shorteners", "subjects"},
 		"how far streams, listings and repositories were read":                                {"chains", "gap_backfills", "gaps", "histories", "history_accounts", "history_listings", "listing_members", "resyncs", "streams"},
 		operation:                              {"alerts", "api_schedule", "api_slots", "audit_faults", "audits", "dead_letters", "purge_queue", "relay_audits", "waiting", "workers"},
 		"what is left to do of expirations":    {"expirations"},

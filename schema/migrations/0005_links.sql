@@ -229,14 +229,30 @@ CREATE TABLE short_links (
     link_id    bigint      PRIMARY KEY REFERENCES links (id) ON DELETE CASCADE,
     resolve_at timestamptz,
     tries      int         NOT NULL DEFAULT 0,
-    outcome    text        NOT NULL DEFAULT ''
+    outcome    text        NOT NULL DEFAULT '',
+    guess      boolean     NOT NULL DEFAULT false
 ) WITH (autovacuum_vacuum_scale_factor = 0.1);
 CREATE INDEX short_links_resolve_at ON short_links (resolve_at) WHERE resolve_at IS NOT NULL;
 
-COMMENT ON TABLE  short_links IS 'Links of known shorteners. The job resolve_links asks where they lead.';
+COMMENT ON TABLE  short_links IS 'Links of shorteners, and those that look like one. The job resolve_links asks where they lead.';
 COMMENT ON COLUMN short_links.resolve_at IS 'When the shortener is asked next. NULL: never again, because it has answered or did not several times.';
 COMMENT ON COLUMN short_links.tries IS 'How often it was asked in vain.';
 COMMENT ON COLUMN short_links.outcome IS 'Where the link leads, or why that is not known.';
+
+COMMENT ON COLUMN short_links.guess IS 'The link looks like a short one, but its site is not known as a shortener.';
+
+CREATE TABLE shorteners (
+    site     text        PRIMARY KEY,
+    asked    int         NOT NULL,
+    asked_at timestamptz NOT NULL,
+    targets  text[]      NOT NULL,
+    known_at timestamptz
+);
+
+COMMENT ON TABLE  shorteners IS 'Sites whose links look like short ones, and no rule says so. Of each, a few links are asked.';
+COMMENT ON COLUMN shorteners.asked IS 'How many links were asked; from a few on, no more of them for a month.';
+COMMENT ON COLUMN shorteners.targets IS 'The identities of the links of other sites to which they lead, each once.';
+COMMENT ON COLUMN shorteners.known_at IS 'Since when the site counts as a shortener: three links led to three links of other sites. NULL: it does not.';
 
 CREATE TABLE paused_shorteners (
     site  text        PRIMARY KEY,
