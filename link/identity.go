@@ -129,7 +129,7 @@ func readable(path string) string {
 
 // composed joins letters and their accents, which some programs write as two characters.
 func composed(path string) string {
-	if !strings.Contains(path, "%CC%") && !strings.Contains(path, "%CD%") {
+	if !strings.Contains(path, "%CC%") && !strings.Contains(path, "%CD%") || strings.Contains(path, "%3F") {
 		return path
 	}
 	var b strings.Builder

@@ -209,8 +209,8 @@ func withoutClosing(url, before string) string {
 }
 
 // invisible are the characters that a URL has at its end because it was copied with them: those
-// without a width, the choice of a picture before them, and an ellipsis.
-const invisible = "\u200b\u200c\u200d\u200e\u200f\u2060\u00ad\ufeff\ufe0e\ufe0f\ufffc\u2026"
+// without a width, the choice of a picture before them, one that was lost (NUL is stored so), and an ellipsis.
+const invisible = "\u200b\u200c\u200d\u200e\u200f\u2060\u00ad\ufeff\ufe0e\ufe0f\ufffc\ufffd\u2026"
 
 // escapedInvisible are the same in a normalised URL.
 var escapedInvisible = func() (all []string) {
