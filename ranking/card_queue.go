@@ -25,7 +25,7 @@ const (
 	CardTries    = 4 // the first attempt and three more
 
 	fetchedAt         = 5 // sharers: the page is fetched, whatever titles they give
-	fetchedUntitledAt = 2 // sharers: the page is fetched if none of them gives a title
+	fetchedUntitledAt = 2 // sharers: the page is fetched if none of them gives a title, or if another link of the site has it
 
 	cardLock  = 0x77656972637264
 	cardLease = time.Minute // after this time a fetch is no longer waited for; longer than any fetch
@@ -46,15 +46,31 @@ func (c *wantedColumns) add(link int64, sharers int) {
 	}
 }
 
+// otherOf is a condition: the claim o is of another link of the site than the claim v, and sharers give both the same title. Perhaps both
+// are one article, and its page says so.
+const otherOf = ` o.title_group = v.title_group AND o.link_id <> v.link_id AND o.titles > 0 AND v.titles > 0 `
+
 // wantCards returns the statement that adds the links k to cards if they qualify. It locks
 // them. If a link was deleted or merged after the counter's snapshot, the counter's step
 // fails and is repeated.
 func wantCards(k string) string {
 	return `
-WITH wanted AS MATERIALIZED (
+WITH qualified AS MATERIALIZED (
     SELECT k.link_id, k.sharers FROM ` + k + `
-    WHERE (k.sharers >= ` + strconv.Itoa(fetchedAt) + ` OR NOT EXISTS (SELECT FROM claim_votes AS v WHERE v.link_id = k.link_id AND v.titles > 0 AND NOT` + isWall("v") + `))
+    WHERE (k.sharers >= ` + strconv.Itoa(fetchedAt) + `
+           OR EXISTS (SELECT FROM claim_votes AS v JOIN claim_votes AS o ON` + otherOf + `WHERE v.link_id = k.link_id AND NOT` + isWall("v") + `)
+           OR NOT EXISTS (SELECT FROM claim_votes AS v WHERE v.link_id = k.link_id AND v.titles > 0 AND NOT` + isWall("v") + `))
       AND NOT EXISTS (SELECT FROM cards AS c WHERE c.link_id = k.link_id AND (c.fetch_at IS NULL OR c.sharers >= k.sharers))
+), wanted AS MATERIALIZED (
+    SELECT a.link_id, max(a.sharers) AS sharers
+    FROM (
+        SELECT * FROM qualified
+        UNION ALL
+        SELECT o.link_id, ` + strconv.Itoa(fetchedUntitledAt) + `
+        FROM qualified AS k JOIN claim_votes AS v ON v.link_id = k.link_id JOIN claim_votes AS o ON` + otherOf + `
+        WHERE NOT` + isWall("v") + `AND NOT EXISTS (SELECT FROM cards AS c WHERE c.link_id = o.link_id)
+    ) AS a
+    GROUP BY a.link_id
 )
 INSERT INTO cards AS c (link_id, sharers, fetch_at)
 SELECT l.id, w.sharers, now()
@@ -163,11 +179,14 @@ const dueCard = `c.fetch_at IS NOT NULL AND (c.tries = 0 OR c.fetch_at NOT BETWE
 const hostOfURL = `split_part(split_part(l.url, '/', 3), ':', 1)`
 
 // nextCard returns the most urgent page of a host that may be asked now. unwanted is true if
-// the link now counts as another one, or if a sharer has given a title meanwhile.
+// the link now counts as another one, or if a sharer has given a title meanwhile that no
+// other link of the site has.
 func nextCard(ctx context.Context, tx pgx.Tx) (due CardFetch, unwanted bool, err error) {
 	sql := `
 SELECT c.link_id, l.url, c.tries + 1,
-       l.merged_into IS NOT NULL OR c.sharers < $1 AND c.tries = 0 AND EXISTS (SELECT FROM claim_votes AS v WHERE v.link_id = c.link_id AND v.titles > 0 AND NOT` + isWall("v") + `)
+       l.merged_into IS NOT NULL OR c.sharers < $1 AND c.tries = 0
+         AND NOT EXISTS (SELECT FROM claim_votes AS v JOIN claim_votes AS o ON` + otherOf + `WHERE v.link_id = c.link_id)
+         AND EXISTS (SELECT FROM claim_votes AS v WHERE v.link_id = c.link_id AND v.titles > 0 AND NOT` + isWall("v") + `)
 FROM cards AS c
 JOIN links AS l ON l.id = c.link_id
 WHERE ` + dueCard + ` AND NOT EXISTS (SELECT FROM card_hosts AS h WHERE h.host = ` + hostOfURL + ` AND h.next_at > clock_timestamp())

@@ -49,6 +49,29 @@ func TestPageIsWantedOnce(t *testing.T) {
 	require.Equal(t, []string{"late.example 5"}, column(t, p.pool, wanted))
 }
 
+// TestVariantsAreWanted covers two links of a site with one title: their pages say whether they are one
+// article. Those with a title of their own, and of another site, are not asked.
+func TestVariantsAreWanted(t *testing.T) {
+	t.Parallel()
+	p := newPress(t)
+	p.posts("paper.example/a-long-title-1", "A long title", "A long title")
+	p.posts("paper.example/other", "Another title", "Another title")
+	p.posts("herald.example/a-long-title", "A long title", "A long title")
+	require.Zero(t, p.counts())
+	p.posts("paper.example/edited-title-2", "A long title")
+	require.Zero(t, p.counts(), "one sharer is not enough to ask")
+	p.posts("paper.example/a-long-title-1", "A long title", "A long title", "A long title")
+	require.Equal(t, 2, p.counts())
+	const wanted = `SELECT l.identity || ' ' || c.sharers FROM cards AS c JOIN links AS l ON l.id = c.link_id WHERE c.fetch_at IS NOT NULL ORDER BY 1`
+	require.Equal(t, []string{"paper.example/a-long-title-1 2", "paper.example/edited-title-2 2"}, column(t, p.pool, wanted))
+	own := shareOf("paper.example/a-long-title-1")
+	for range 2 {
+		p.fetches(func(c *ranking.PageCard) { c.Title, c.Canonical = "A long title", &own })
+	}
+	p.counts()
+	require.Equal(t, []string{"paper.example/a-long-title-1 3"}, column(t, p.pool, `SELECT l.identity || ' ' || n.sharers FROM link_counts AS n JOIN links AS l ON l.id = n.link_id WHERE l.site = 'paper.example' AND l.identity LIKE '%title%'`))
+}
+
 // TestCardLeavesWithItsLink shows that a card is deleted with its link, also during a fetch. An
 // outdated fetch stores nothing.
 func TestCardLeavesWithItsLink(t *testing.T) {
