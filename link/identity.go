@@ -148,8 +148,8 @@ func composed(path string) string {
 
 var delimiters = strings.NewReplacer("%40", "@", "%2C", ",", "%3A", ":", "%24", "$", "%26", "&", "%3B", ";", "%3D", "=")
 
-// isRoute reports whether the fragment selects a page: a map, a route, a key, what an editor contains. Others are places
-// on the page.
+// isRoute reports whether the fragment selects a page: a map, a route, a key, what an editor
+// contains. Others are places on the page.
 func (a *address) isRoute() bool {
 	text := a.fragment[1:]
 	if strings.TrimRight(a.path, "/") == "" && len(a.query) == 0 {

@@ -104,8 +104,9 @@ func (p *Post) add(uri string) int {
 	return len(p.Links) - 1
 }
 
-// facetLinks returns the links of the facets of a text, and the ranges of the text that facets cover. If a link's range is not inside the text,
-// the link still counts, at the end of the text, and covers no bare link.
+// facetLinks returns the links of the facets of a text, and the ranges of the text that facets
+// cover. If a link's range is not inside the text, the link still counts, at the end of the text,
+// and covers no bare link.
 func facetLinks(facets []facet, text string) (links []rawLink, covered []span) {
 	for _, f := range facets {
 		at := f.Index.fields.span(len(text))

@@ -9,8 +9,8 @@ func IsShort(url string) bool {
 	return err == nil && a.isShort()
 }
 
-// mayBeShort reports whether a link looks like a short name of another one, on a host that no rule knows: at most twelve
-// letters on a host of at most twelve, none of them a word.
+// mayBeShort reports whether a link looks like a short name of another one, on a host that no rule
+// knows: at most twelve letters on a host of at most twelve, none of them a word.
 func (a *address) mayBeShort() bool {
 	host, name := bare(a.host), strings.Trim(a.path, "/")
 	if a.port != "" || len(a.query) > 0 || a.fragment != "" || len(host) > 12 || len(name) < 3 || len(name) > 12 || a.rules() != &noRules || site(a.host) != host {

@@ -55,8 +55,8 @@ func TestBadRulesAreRefused(t *testing.T) {
 	}
 }
 
-// TestRulesThatLeaveTheirSite lists the sites that other sites' addresses may lead to. There, a stranger must not be able
-// to choose an address that names a page of somebody else.
+// TestRulesThatLeaveTheirSite lists the sites that other sites' addresses may lead to. There, a
+// stranger must not be able to choose an address that names a page of somebody else.
 func TestRulesThatLeaveTheirSite(t *testing.T) {
 	t.Parallel()
 	known := strings.Fields(`aliexpress.com arxiv.org bbc.co.uk bbc.com bsky.app chatgpt.com crbug.com dailymail.co.uk dailymotion.com derstandard.at

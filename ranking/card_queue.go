@@ -46,8 +46,8 @@ func (c *wantedColumns) add(link int64, sharers int) {
 	}
 }
 
-// otherOf is a condition: the claim o is of another link of the site than the claim v, and sharers give both the same title. Perhaps both
-// are one article, and its page says so.
+// otherOf is a condition: the claim o is of another link of the site than the claim v, and sharers
+// give both the same title. Perhaps both are one article, and its page says so.
 const otherOf = ` o.title_group = v.title_group AND o.link_id <> v.link_id AND o.titles > 0 AND v.titles > 0 `
 
 // wantCards returns the statement that adds the links k to cards if they qualify. It locks

@@ -250,8 +250,8 @@ func (w *written) empty() bool {
 	return len(w.changed.dids)+len(w.removed.dids)+w.both.len()+w.nostr.len()+len(w.sums.claims)+len(w.unvoted.claims)+len(w.links) == 0
 }
 
-// write writes everything in one round trip, and then finds the titles that are or were walls. It returns the number of links whose page must now be
-// fetched.
+// write writes everything in one round trip, and then finds the titles that are or were walls. It
+// returns the number of links whose page must now be fetched.
 func (w *written) write(ctx context.Context, tx pgx.Tx, s state, end time.Time) (cards int, err error) {
 	const change = `
 INSERT INTO sharers (did, link_id, at, post_at, quote_at, repost_at, title_claim, title_at, title_key, url_claim, url_at, url_key)

@@ -111,8 +111,9 @@ func (r *Replacement) Queue(q *pgx.Batch, now time.Time) {
 	}
 }
 
-// insertLinks adds the missing links, ordered by identity, and blocks those that a block concerns. LIMIT forces index lookups: without
-// statistics, a scan of the whole table for each link looks cheap.
+// insertLinks adds the missing links, ordered by identity, and blocks those that a block concerns.
+// LIMIT forces index lookups: without statistics, a scan of the whole table for each link looks
+// cheap.
 const insertLinks = `
 WITH added AS (
     INSERT INTO links (identity, url, site, first_seen)

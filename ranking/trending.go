@@ -219,7 +219,8 @@ func (r *reader) read(ctx context.Context, db Beginner, f func() error, also ...
 func (r *reader) begin(ctx context.Context, tx pgx.Tx, also ...func(*pgx.Batch)) error {
 	r.tx = tx
 	q := &pgx.Batch{}
-	// With stale statistics, or none, a scan of a whole table looks cheap. Starting parallel workers takes longer than a page.
+	// With stale statistics, or none, a scan of a whole table looks cheap. Starting parallel
+	// workers takes longer than a page.
 	q.Queue(`SELECT set_config('enable_seqscan', 'off', true), set_config('max_parallel_workers_per_gather', '0', true)`)
 	q.Queue(selectState).Query(func(rows pgx.Rows) (err error) {
 		r.state, err = pgx.CollectExactlyOneRow(rows, pgx.RowToStructByName[state])

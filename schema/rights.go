@@ -57,7 +57,8 @@ func calledFunctions() []string {
 // ReadRights reads the rights of this role that the core and these features need. Tables
 // and functions that do not exist yet are not missing.
 func ReadRights(ctx context.Context, db DB, features ...Uses) (Rights, error) {
-	// A function that makes partitions runs as its owner if it is SECURITY DEFINER, and as its caller otherwise.
+	// A function that makes partitions runs as its owner if it is SECURITY DEFINER, and as its
+	// caller otherwise.
 	const sql = `
 SELECT current_user::text                                                    AS role,
        coalesce(current_schema()::text, '')                                  AS schema,

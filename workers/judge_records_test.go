@@ -356,7 +356,8 @@ func count(t testing.TB, pool *pgxpool.Pool, sql string, args ...any) (n int) {
 	return n
 }
 
-// TestRefusalsAreCounted shows that records that fail validation are counted by stage and collection, once each.
+// TestRefusalsAreCounted shows that records that fail validation are counted by stage and
+// collection, once each.
 func TestRefusalsAreCounted(t *testing.T) {
 	t.Parallel()
 	registry := prometheus.NewRegistry()

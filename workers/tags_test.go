@@ -136,7 +136,8 @@ func TestPeriodicJobLeavesNoDeadLetter(t *testing.T) {
 	require.Equal(t, []string{"process_posts"}, left)
 }
 
-// TestNextRunSettlesTheDeadLetter shows that the success of a periodic job, of the same arguments, settles what an earlier run left.
+// TestNextRunSettlesTheDeadLetter shows that the success of a periodic job, of the same arguments,
+// settles what an earlier run left.
 func TestNextRunSettlesTheDeadLetter(t *testing.T) {
 	t.Parallel()
 	pool := schematest.New(t)

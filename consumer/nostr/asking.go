@@ -148,8 +148,8 @@ func (a *asking) recognised(ctx context.Context, msg *message, refused bool) (ag
 }
 
 // wanted returns the event of a message. It returns nil if the event cannot be read, was not
-// requested, republishes a protected event, or is a request to vanish from other relays: the decoder does not know which relay an
-// event came from.
+// requested, republishes a protected event, or is a request to vanish from other relays: the
+// decoder does not know which relay an event came from.
 func (a *asking) wanted(msg *message) *nostr.Event {
 	e, err := nostr.Decode(msg.event)
 	if err != nil || e.Kind == nostr.KindVanish && !demanded(e, []string{a.relay}) || !a.query.Every && !slices.Contains(a.query.Kinds, e.Kind) || nostr.ClassOf(e.Kind) == nostr.Ephemeral || !a.query.Everyone && !slices.Contains(a.query.Authors, e.PubKey) || e.Republishes() || e.CheckID() != nil {

@@ -23,9 +23,9 @@ type filter struct {
 	Limit   int      `json:"limit,omitempty"` // 0: no limit
 }
 
-// divide returns the filters that request events of some kinds, or of every kind if that is
-// nil, and deletions by the given authors. Without authors it returns no filter: a relay may take an empty list for
-// everyone. If there are too many filters, it returns one that requests everyone.
+// divide returns the filters that request events of some kinds, or of every kind if that is nil,
+// and deletions by the given authors. Without authors it returns no filter: a relay may take an
+// empty list for everyone. If there are too many filters, it returns one that requests everyone.
 func divide(kinds []int, everyone bool, authors []string, limits limits) []filter {
 	if kinds != nil {
 		kinds = slices.Concat(kinds, []int{nostr.KindDeletion, nostr.KindVanish})
