@@ -19,6 +19,7 @@ type headline struct{ url, title, description, image, from string }
 // canonical returns the canonical URL of a spelling.
 func canonical(spelling string) string {
 	_, rest, _ := strings.Cut(spelling, "://")
+	rest, _, _ = strings.Cut(rest, "#") // a place on the page
 	return "https://" + strings.TrimSuffix(strings.TrimPrefix(rest, "www."), "/")
 }
 
