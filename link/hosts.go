@@ -42,28 +42,31 @@ func rewritten(rules []rewrite, host, path string, query []parameter) string {
 
 // opened gives an address the form that its site opens, such as that of a video.
 func (a *address) opened() {
-	s := a.rules()
-	if len(s.open) == 0 {
+	rules := a.rules().open
+	if len(rules) == 0 {
 		return
 	}
-	host, path := bare(a.host), strings.TrimRight(a.path, "/")
-	for i := range s.open {
-		r := &s.open[i]
-		if !r.mayMatch(path) {
-			continue
-		}
-		var found captures
-		if !r.matches(host, path, a.query, &found) {
-			continue
-		}
-		a.host, a.path = fill(r.form.host, &found), fill(r.form.path, &found)
-		if len(r.form.query) > 0 {
-			first := newParameter(fill(r.form.query, &found))
-			a.query = slices.DeleteFunc(a.query, func(p parameter) bool { return p.name == first.name })
-			a.query = slices.Insert(a.query, 0, first)
-		}
+	var found captures
+	r := firstMatch(rules, bare(a.host), strings.TrimRight(a.path, "/"), a.query, &found)
+	if r == nil {
 		return
 	}
+	a.host, a.path = fill(r.form.host, &found), fill(r.form.path, &found)
+	if len(r.form.query) > 0 {
+		first := newParameter(fill(r.form.query, &found))
+		a.query = slices.DeleteFunc(a.query, func(p parameter) bool { return p.name == first.name })
+		a.query = slices.Insert(a.query, 0, first)
+	}
+}
+
+// firstMatch returns the first rule that matches an address, and what it captures, or nil.
+func firstMatch(rules []rewrite, host, path string, query []parameter, found *captures) *rewrite {
+	for i := range rules {
+		if r := &rules[i]; r.mayMatch(path) && r.matches(host, path, query, found) {
+			return r
+		}
+	}
+	return nil
 }
 
 // dropParameters removes the parameters that never identify a page.

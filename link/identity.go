@@ -89,30 +89,24 @@ func (a *address) respell(s *siteRules) {
 // page applies the first rule of a page that matches. It reports whether the page is on another
 // host, whose rules come next.
 func (a *address) page(rules []rewrite) (moved bool) {
-	for i := range rules {
-		r := &rules[i]
-		if !r.mayMatch(a.path) {
-			continue
-		}
-		var found captures
-		if !r.matches(a.host, a.path, a.query, &found) {
-			continue
-		}
-		from := a.host
-		if r.form.host != nil {
-			a.host = fill(r.form.host, &found)
-		}
-		a.path = strings.TrimRight(fill(r.form.path, &found), "/")
-		if !r.all {
-			a.query = slices.DeleteFunc(slices.Clone(a.query), func(p parameter) bool { return !r.keep.has(&p) })
-			a.fragment = ""
-		}
-		if len(r.form.query) > 0 {
-			a.query = append([]parameter{newParameter(fill(r.form.query, &found))}, a.query...)
-		}
-		return a.host != from
+	var found captures
+	r := firstMatch(rules, a.host, a.path, a.query, &found)
+	if r == nil {
+		return false
 	}
-	return false
+	from := a.host
+	if r.form.host != nil {
+		a.host = fill(r.form.host, &found)
+	}
+	a.path = strings.TrimRight(fill(r.form.path, &found), "/")
+	if !r.all {
+		a.query = slices.DeleteFunc(slices.Clone(a.query), func(p parameter) bool { return !r.keep.has(&p) })
+		a.fragment = ""
+	}
+	if len(r.form.query) > 0 {
+		a.query = append([]parameter{newParameter(fill(r.form.query, &found))}, a.query...)
+	}
+	return a.host != from
 }
 
 // readable decodes the delimiters that mean the same encoded in a path, and joins slashes.
