@@ -12,18 +12,20 @@ import (
 // key.
 type Record struct{ DID, Collection, Key string }
 
+// Prefix begins the collection of every kind.
+const Prefix = "nostr."
+
 const (
-	network    = "nostr." // of collections
-	replaced   = "self"   // the key of an author's only record of a replaceable kind
-	maxKey     = 512      // bytes of a key, as in repositories
-	hashedKeys = "#"      // begins keys that are hashes
+	replaced   = "self" // the key of an author's only record of a replaceable kind
+	maxKey     = 512    // bytes of a key, as in repositories
+	hashedKeys = "#"    // begins keys that are hashes
 )
 
 // AnyKind stands for the collection of an event that a deletion request names by its id only.
-const AnyKind = network + "*"
+const AnyKind = Prefix + "*"
 
 // Collection returns the collection of a kind.
-func Collection(kind int) string { return network + strconv.Itoa(kind) }
+func Collection(kind int) string { return Prefix + strconv.Itoa(kind) }
 
 // Record returns the name of an event.
 func (e *Event) Record() Record {

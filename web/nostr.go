@@ -25,7 +25,7 @@ func npub(did string) string {
 func eventURL(uri string) string {
 	did, record, _ := strings.Cut(strings.TrimPrefix(uri, "at://"), "/")
 	collection, rkey, _ := strings.Cut(record, "/")
-	number, is := strings.CutPrefix(collection, "nostr.")
+	number, is := strings.CutPrefix(collection, nostr.Prefix)
 	kind, err := strconv.Atoi(number)
 	author, ok := nostr.ParseDID(did)
 	if !ok || !is || err != nil || kind < 0 || kind > nostr.MaxKind {

@@ -11,18 +11,17 @@ import (
 
 	"github.com/weir-social/weir/collection"
 	"github.com/weir-social/weir/history"
+	"github.com/weir-social/weir/nostr"
 	"github.com/weir-social/weir/nostr/directory"
 )
 
-// networkOfKinds begins the collections whose past is read from relays of Nostr.
-const networkOfKinds = "nostr."
-
-func ofNostr(name string) bool { return strings.HasPrefix(name, networkOfKinds) }
+// ofNostr reports whether the past of a collection is read from relays.
+func ofNostr(name string) bool { return strings.HasPrefix(name, nostr.Prefix) }
 
 // pastOf selects the events of a history, as far back as they are kept.
 func pastOf(stored collection.Registry, of string, most int) Past {
 	past := Past{Most: most, Includes: func(name string) bool { return inHistory(stored, of, name) }}
-	if kind, err := strconv.Atoi(strings.TrimPrefix(of, networkOfKinds)); err == nil {
+	if kind, err := strconv.Atoi(strings.TrimPrefix(of, nostr.Prefix)); err == nil {
 		past.Kinds = []int{kind}
 	}
 	if e, _ := stored.Find(of); e.Retention > 0 {
