@@ -50,7 +50,7 @@ test-race: export CGO_ENABLED = 1
 test-race: postgres chromium ## run the packages with goroutines, and a killed process, with the race detector; SHORT=1: the quick tests
 	@echo '#include <stdlib.h>' | $$(go env CC) -x c -fsyntax-only - 2>/dev/null || \
 		{ echo "The race detector needs cgo: install a C compiler and libc's headers (Debian: gcc libc6-dev), and retry."; exit 1; }
-	$(on_postgres) go run ./scripts/suite -race $(if $(SHORT),-short) ./consumer/... ./workers ./schema/... ./ranking ./web ./app ./archive/...
+	$(on_postgres) go run ./scripts/suite -race $(if $(SHORT),-short) ./consumer/... ./workers ./schema/... ./internal/ranking ./internal/web ./app ./internal/archive/...
 	$(if $(SHORT),,$(on_postgres) go run ./scripts/suite -race -run '^TestKillWhileFollowing$$' ./e2e)
 
 test-long: postgres pgbouncer prometheus chromium ## run everything: all tests, other servers, benchmarks, 20 minutes of chaos
@@ -65,12 +65,12 @@ test-postgres: pgbouncer ## run what depends most on Postgres on each supported 
 	@failed=; for version in $(or $(POSTGRES),15 16 17 18); do \
 		bin=$$(scripts/postgres.sh $$version) && "$$bin/postgres" --version || exit 1; \
 		skip=; [ -x "$$bin/pg_dump" ] || { skip=PgDump; echo "without backups: $$bin has no pg_dump"; }; \
-		PATH="$$bin:$$PATH" go run ./scripts/suite -short -skip "$$skip" ./devpg ./schema ./ranking ./consumer ./workers ./archive/catalog ./history ./nostr/directory ./ops/... && \
+		PATH="$$bin:$$PATH" go run ./scripts/suite -short -skip "$$skip" ./internal/testing/devpg ./schema ./internal/ranking ./consumer ./workers ./internal/archive/catalog ./internal/history ./internal/nostr/directory ./internal/ops/... && \
 		PATH="$$bin:$$PATH" go run ./scripts/suite -run 'WhileFollowing|PgBouncer|LeastPrivilege|Rolling' ./e2e || failed="$$failed $$version"; \
 	done; [ -z "$$failed" ] || { echo "failed on Postgres$$failed"; exit 1; }
 
 test-clickhouse: postgres clickhouse ## run the tests of the index on a real ClickHouse, which it downloads (98 MB)
-	go test -vet=off -tags clickhouse -count 1 -timeout 20m ./archive/clickhouse
+	go test -vet=off -tags clickhouse -count 1 -timeout 20m ./internal/archive/clickhouse
 	$(on_postgres) go test -vet=off -tags clickhouse -count 1 -timeout 20m ./workers -run TestIndex
 	$(on_postgres) go test -vet=off -tags clickhouse -count 1 -timeout 20m ./e2e -run TestIndex
 
@@ -85,11 +85,11 @@ lint: ## run gofmt, go vet and staticcheck
 bench: postgres build ## measure throughput and cost, as ratios; WEIR_BENCH_SIZES=100000,1000000,10000000 adds a large size
 	$(on_postgres) go test ./e2e -run '^$$' -bench . -benchtime 1x -timeout 3h
 	$(on_postgres) go test ./workers -run '^$$' -bench 'Expire|Release' -benchtime 1x -timeout 30m
-	$(on_postgres) go test ./ranking -run '^$$' -bench . -benchtime 1x -timeout 1h
+	$(on_postgres) go test ./internal/ranking -run '^$$' -bench . -benchtime 1x -timeout 1h
 	$(on_postgres) go test ./consumer/nostr -run '^$$' -bench Verification -benchtime 20x
-	go test ./lexicon -run '^$$' -bench BesideIndigo
-	go test ./archive -run '^$$' -bench Segment -benchtime 10x
-	$(on_postgres) go test ./records -run '^$$' -bench . -benchtime 1x -timeout 30m
+	go test ./internal/lexicon -run '^$$' -bench BesideIndigo
+	go test ./internal/archive -run '^$$' -bench Segment -benchtime 10x
+	$(on_postgres) go test ./internal/lexicon/records -run '^$$' -bench . -benchtime 1x -timeout 30m
 
 bench-once: postgres ## run every benchmark once, those with a size in a variable small
 	$(on_postgres) WEIR_BENCH_SIZES=10000 WEIR_EXPIRE_POSTS=20000 WEIR_PAGE_SHARES=20000 WEIR_BENCH_TURNS=1 \

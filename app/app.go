@@ -19,13 +19,13 @@ import (
 	"github.com/riverqueue/river"
 	"go.opentelemetry.io/otel/trace"
 
-	"github.com/weir-social/weir/card"
-	"github.com/weir-social/weir/collection"
 	"github.com/weir-social/weir/consumer"
-	"github.com/weir-social/weir/ranking"
-	"github.com/weir-social/weir/redirect"
+	"github.com/weir-social/weir/internal/collection"
+	"github.com/weir-social/weir/internal/links/card"
+	"github.com/weir-social/weir/internal/links/redirect"
+	"github.com/weir-social/weir/internal/ranking"
+	"github.com/weir-social/weir/internal/web"
 	"github.com/weir-social/weir/schema"
-	"github.com/weir-social/weir/web"
 	"github.com/weir-social/weir/workers"
 )
 

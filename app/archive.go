@@ -11,12 +11,12 @@ import (
 	"strings"
 	"time"
 
-	"github.com/weir-social/weir/archive"
-	"github.com/weir-social/weir/archive/catalog"
-	"github.com/weir-social/weir/archive/clickhouse"
-	"github.com/weir-social/weir/archive/dir"
-	"github.com/weir-social/weir/archive/s3"
 	"github.com/weir-social/weir/consumer"
+	"github.com/weir-social/weir/internal/archive"
+	"github.com/weir-social/weir/internal/archive/catalog"
+	"github.com/weir-social/weir/internal/archive/clickhouse"
+	"github.com/weir-social/weir/internal/archive/dir"
+	"github.com/weir-social/weir/internal/archive/s3"
 	"github.com/weir-social/weir/workers"
 )
 

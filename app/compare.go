@@ -4,7 +4,7 @@ import (
 	"context"
 	"fmt"
 
-	"github.com/weir-social/weir/ops/compare"
+	"github.com/weir-social/weir/internal/ops/compare"
 )
 
 // Compare compares the process's database with the one at a URL.

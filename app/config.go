@@ -12,8 +12,8 @@ import (
 
 	"github.com/caarlos0/env/v11"
 
-	"github.com/weir-social/weir/collection"
 	"github.com/weir-social/weir/consumer"
+	"github.com/weir-social/weir/internal/collection"
 	"github.com/weir-social/weir/schema"
 	"github.com/weir-social/weir/workers"
 )

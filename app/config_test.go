@@ -13,9 +13,9 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/weir-social/weir/collection"
 	"github.com/weir-social/weir/consumer"
-	"github.com/weir-social/weir/ops/health"
+	"github.com/weir-social/weir/internal/collection"
+	"github.com/weir-social/weir/internal/ops/health"
 	"github.com/weir-social/weir/schema"
 )
 

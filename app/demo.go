@@ -6,7 +6,7 @@ import (
 	"os"
 	"path/filepath"
 
-	"github.com/weir-social/weir/devpg"
+	"github.com/weir-social/weir/internal/testing/devpg"
 )
 
 // DemoDir returns the directory of the demo's Postgres.

@@ -12,8 +12,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/weir-social/weir/ops/doctor"
-	"github.com/weir-social/weir/simnet"
+	"github.com/weir-social/weir/internal/ops/doctor"
+	"github.com/weir-social/weir/internal/testing/simnet"
 )
 
 // TestDoctorChecksWhatIsConfigured checks relays, the archive's store and ClickHouse: each that does not work has a line of its own.

@@ -11,7 +11,7 @@ import (
 	"strings"
 	"syscall"
 
-	"github.com/weir-social/weir/devpg"
+	"github.com/weir-social/weir/internal/testing/devpg"
 )
 
 // Check returns the errors that `weir serve` would return when it starts. It runs

@@ -4,8 +4,8 @@ import (
 	"context"
 	"time"
 
-	"github.com/weir-social/weir/ops/health"
-	"github.com/weir-social/weir/ranking"
+	"github.com/weir-social/weir/internal/ops/health"
+	"github.com/weir-social/weir/internal/ranking"
 	"github.com/weir-social/weir/schema"
 )
 

@@ -10,10 +10,10 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/weir-social/weir/bluesky"
 	"github.com/weir-social/weir/consumer"
-	protocol "github.com/weir-social/weir/nostr"
-	"github.com/weir-social/weir/nostr/directory"
+	"github.com/weir-social/weir/internal/atproto/bluesky"
+	protocol "github.com/weir-social/weir/internal/nostr"
+	"github.com/weir-social/weir/internal/nostr/directory"
 	"github.com/weir-social/weir/schema"
 	"github.com/weir-social/weir/workers"
 )

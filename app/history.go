@@ -8,7 +8,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/weir-social/weir/history"
+	"github.com/weir-social/weir/internal/history"
 	"github.com/weir-social/weir/jobs"
 	"github.com/weir-social/weir/workers"
 )

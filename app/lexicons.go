@@ -9,11 +9,11 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/weir-social/weir/collection"
 	"github.com/weir-social/weir/consumer/firehose"
+	"github.com/weir-social/weir/internal/atproto/syntax"
+	"github.com/weir-social/weir/internal/collection"
+	"github.com/weir-social/weir/internal/lexicon/rules"
 	"github.com/weir-social/weir/jobs"
-	"github.com/weir-social/weir/lexicon/rules"
-	"github.com/weir-social/weir/syntax"
 	"github.com/weir-social/weir/workers"
 )
 

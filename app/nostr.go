@@ -8,7 +8,7 @@ import (
 
 	"github.com/weir-social/weir/consumer"
 	"github.com/weir-social/weir/consumer/nostr"
-	protocol "github.com/weir-social/weir/nostr"
+	protocol "github.com/weir-social/weir/internal/nostr"
 )
 
 // nostrNetwork is the part of a collection's name before the kind.

@@ -14,10 +14,10 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/weir-social/weir/collection"
-	"github.com/weir-social/weir/ops/health"
+	"github.com/weir-social/weir/internal/collection"
+	"github.com/weir-social/weir/internal/ops/health"
+	"github.com/weir-social/weir/internal/web"
 	"github.com/weir-social/weir/schema"
-	"github.com/weir-social/weir/web"
 	"github.com/weir-social/weir/workers"
 )
 

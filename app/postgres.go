@@ -6,7 +6,7 @@ import (
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"github.com/weir-social/weir/devpg"
+	"github.com/weir-social/weir/internal/testing/devpg"
 	"github.com/weir-social/weir/schema"
 )
 

@@ -12,11 +12,11 @@ import (
 	"github.com/jackc/pgx/v5"
 	"golang.org/x/time/rate"
 
-	"github.com/weir-social/weir/archive"
-	"github.com/weir-social/weir/archive/catalog"
 	"github.com/weir-social/weir/consumer"
 	"github.com/weir-social/weir/consumer/recording"
-	"github.com/weir-social/weir/ranking"
+	"github.com/weir-social/weir/internal/archive"
+	"github.com/weir-social/weir/internal/archive/catalog"
+	"github.com/weir-social/weir/internal/ranking"
 	"github.com/weir-social/weir/schema"
 	"github.com/weir-social/weir/workers"
 )

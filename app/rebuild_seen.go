@@ -7,8 +7,8 @@ import (
 	"slices"
 	"time"
 
-	"github.com/weir-social/weir/archive"
 	"github.com/weir-social/weir/consumer"
+	"github.com/weir-social/weir/internal/archive"
 	"github.com/weir-social/weir/schema"
 )
 

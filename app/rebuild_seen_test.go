@@ -9,14 +9,14 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/stretchr/testify/require"
 
-	"github.com/weir-social/weir/archive"
-	"github.com/weir-social/weir/archive/dir"
-	"github.com/weir-social/weir/collection"
 	"github.com/weir-social/weir/consumer/jetstream"
 	"github.com/weir-social/weir/consumer/nostr"
-	protocol "github.com/weir-social/weir/nostr"
+	"github.com/weir-social/weir/internal/archive"
+	"github.com/weir-social/weir/internal/archive/dir"
+	"github.com/weir-social/weir/internal/collection"
+	protocol "github.com/weir-social/weir/internal/nostr"
+	"github.com/weir-social/weir/internal/testing/schematest"
 	"github.com/weir-social/weir/schema"
-	"github.com/weir-social/weir/schema/schematest"
 )
 
 // TestRebuildSeen restores the ids of archived events: all of Nostr, others as far back as a server

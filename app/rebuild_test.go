@@ -9,10 +9,10 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/time/rate"
 
-	"github.com/weir-social/weir/archive"
 	"github.com/weir-social/weir/consumer"
 	"github.com/weir-social/weir/consumer/nostr"
-	protocol "github.com/weir-social/weir/nostr"
+	"github.com/weir-social/weir/internal/archive"
+	protocol "github.com/weir-social/weir/internal/nostr"
 	"github.com/weir-social/weir/schema"
 )
 

@@ -7,9 +7,9 @@ import (
 	"time"
 
 	"github.com/weir-social/weir/consumer/nostr"
-	protocol "github.com/weir-social/weir/nostr"
-	"github.com/weir-social/weir/nostr/directory"
-	"github.com/weir-social/weir/nostr/negentropy"
+	protocol "github.com/weir-social/weir/internal/nostr"
+	"github.com/weir-social/weir/internal/nostr/directory"
+	"github.com/weir-social/weir/internal/nostr/negentropy"
 	"github.com/weir-social/weir/schema"
 	"github.com/weir-social/weir/workers"
 )

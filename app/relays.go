@@ -14,10 +14,10 @@ import (
 
 	"github.com/weir-social/weir/consumer"
 	"github.com/weir-social/weir/consumer/nostr"
-	"github.com/weir-social/weir/guard"
-	protocol "github.com/weir-social/weir/nostr"
+	"github.com/weir-social/weir/internal/guard"
+	protocol "github.com/weir-social/weir/internal/nostr"
+	"github.com/weir-social/weir/internal/nostr/wellknown"
 	"github.com/weir-social/weir/schema"
-	"github.com/weir-social/weir/wellknown"
 	"github.com/weir-social/weir/workers"
 )
 

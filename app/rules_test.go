@@ -11,7 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"go.yaml.in/yaml/v3"
 
-	"github.com/weir-social/weir/ops/health"
+	"github.com/weir-social/weir/internal/ops/health"
 )
 
 // rule is an alerting rule of Prometheus.
@@ -49,7 +49,7 @@ func conditionSeverities(t *testing.T) map[string]string {
 	t.Helper()
 	found := map[string]string{}
 	for _, file := range []string{"conditions.go", "health.go"} {
-		source, err := os.ReadFile("../ops/health/" + file)
+		source, err := os.ReadFile("../internal/ops/health/" + file)
 		require.NoError(t, err)
 		for _, m := range regexp.MustCompile(`(?:add\(|Name: )"(Weir\w+)", (?:Severity: )?(Warning|Critical)`).FindAllStringSubmatch(string(source), -1) {
 			found[m[1]] = map[string]string{"Warning": health.Warning, "Critical": health.Critical}[m[2]]

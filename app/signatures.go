@@ -9,9 +9,9 @@ import (
 
 	"github.com/bluesky-social/indigo/atproto/atcrypto"
 
-	"github.com/weir-social/weir/bluesky"
 	"github.com/weir-social/weir/consumer/firehose"
 	"github.com/weir-social/weir/consumer/nostr"
+	"github.com/weir-social/weir/internal/atproto/bluesky"
 	"github.com/weir-social/weir/workers"
 )
 

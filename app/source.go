@@ -9,13 +9,13 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/weir-social/weir/archive"
 	"github.com/weir-social/weir/consumer"
 	"github.com/weir-social/weir/consumer/firehose"
 	"github.com/weir-social/weir/consumer/jetstream"
 	"github.com/weir-social/weir/consumer/nostr"
 	"github.com/weir-social/weir/consumer/socket"
-	protocol "github.com/weir-social/weir/nostr"
+	"github.com/weir-social/weir/internal/archive"
+	protocol "github.com/weir-social/weir/internal/nostr"
 	"github.com/weir-social/weir/schema"
 )
 

@@ -6,7 +6,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/stretchr/testify/require"
 
-	"github.com/weir-social/weir/archive"
+	"github.com/weir-social/weir/internal/archive"
 	"github.com/weir-social/weir/schema"
 )
 

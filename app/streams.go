@@ -10,7 +10,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/weir-social/weir/consumer"
-	"github.com/weir-social/weir/retry"
+	"github.com/weir-social/weir/internal/retry"
 	"github.com/weir-social/weir/schema"
 )
 

@@ -9,11 +9,11 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/weir-social/weir/archive"
 	"github.com/weir-social/weir/consumer/firehose"
 	"github.com/weir-social/weir/consumer/jetstream"
 	"github.com/weir-social/weir/consumer/nostr"
-	protocol "github.com/weir-social/weir/nostr"
+	"github.com/weir-social/weir/internal/archive"
+	protocol "github.com/weir-social/weir/internal/nostr"
 	"github.com/weir-social/weir/schema"
 )
 

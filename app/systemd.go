@@ -14,9 +14,9 @@ import (
 	"github.com/coreos/go-systemd/v22/daemon"
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"github.com/weir-social/weir/ops/health"
-	"github.com/weir-social/weir/retry"
-	"github.com/weir-social/weir/web"
+	"github.com/weir-social/weir/internal/ops/health"
+	"github.com/weir-social/weir/internal/retry"
+	"github.com/weir-social/weir/internal/web"
 )
 
 // liveness holds the health checks of the roles that this process runs. A nil

@@ -8,7 +8,7 @@ import (
 
 	"github.com/agnivade/levenshtein"
 
-	protocol "github.com/weir-social/weir/nostr"
+	protocol "github.com/weir-social/weir/internal/nostr"
 )
 
 // Variables returns the names of the environment variables of Config.

@@ -13,9 +13,9 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/weir-social/weir/archive"
-	"github.com/weir-social/weir/archive/catalog"
 	"github.com/weir-social/weir/consumer"
+	"github.com/weir-social/weir/internal/archive"
+	"github.com/weir-social/weir/internal/archive/catalog"
 )
 
 // errNoArchive means that no archive is configured.

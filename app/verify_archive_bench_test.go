@@ -8,11 +8,11 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/stretchr/testify/require"
 
-	"github.com/weir-social/weir/archive"
-	"github.com/weir-social/weir/archive/dir"
-	"github.com/weir-social/weir/collection"
 	"github.com/weir-social/weir/consumer/jetstream"
-	"github.com/weir-social/weir/simnet"
+	"github.com/weir-social/weir/internal/archive"
+	"github.com/weir-social/weir/internal/archive/dir"
+	"github.com/weir-social/weir/internal/collection"
+	"github.com/weir-social/weir/internal/testing/simnet"
 )
 
 // BenchmarkVerify checks a segment of posts as weir archive verify does: its hashes, and each

@@ -12,11 +12,11 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/stretchr/testify/require"
 
-	"github.com/weir-social/weir/archive"
-	"github.com/weir-social/weir/archive/dir"
 	"github.com/weir-social/weir/consumer"
 	"github.com/weir-social/weir/consumer/jetstream"
-	"github.com/weir-social/weir/schema/schematest"
+	"github.com/weir-social/weir/internal/archive"
+	"github.com/weir-social/weir/internal/archive/dir"
+	"github.com/weir-social/weir/internal/testing/schematest"
 )
 
 // TestVerifyAcceptsWhatIsArchived checks that a frame with a readable and an unreadable event is

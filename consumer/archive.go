@@ -5,7 +5,7 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/weir-social/weir/archive"
+	"github.com/weir-social/weir/internal/archive"
 	"github.com/weir-social/weir/schema"
 )
 

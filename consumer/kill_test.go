@@ -12,10 +12,10 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/weir-social/weir/consumer"
-	"github.com/weir-social/weir/crashpoint"
-	"github.com/weir-social/weir/eventually"
+	"github.com/weir-social/weir/internal/crashpoint"
+	"github.com/weir-social/weir/internal/testing/eventually"
+	"github.com/weir-social/weir/internal/testing/schematest"
 	"github.com/weir-social/weir/schema"
-	"github.com/weir-social/weir/schema/schematest"
 )
 
 // refusing is a constraint that rejects one post in eight. Batches are split

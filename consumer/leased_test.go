@@ -15,9 +15,9 @@ import (
 	"github.com/weir-social/weir/consumer"
 	"github.com/weir-social/weir/consumer/jetstream"
 	"github.com/weir-social/weir/consumer/recording"
+	"github.com/weir-social/weir/internal/testing/schematest"
+	"github.com/weir-social/weir/internal/testing/simnet"
 	"github.com/weir-social/weir/schema"
-	"github.com/weir-social/weir/schema/schematest"
-	"github.com/weir-social/weir/simnet"
 )
 
 // TestFollowsAreReadWithEachLease checks that Leased is called before anything

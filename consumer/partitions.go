@@ -7,7 +7,7 @@ import (
 
 	"github.com/cenkalti/backoff/v5"
 
-	"github.com/weir-social/weir/retry"
+	"github.com/weir-social/weir/internal/retry"
 	"github.com/weir-social/weir/schema"
 )
 

@@ -14,8 +14,8 @@ import (
 
 	"github.com/weir-social/weir/consumer"
 	"github.com/weir-social/weir/consumer/jetstream"
+	"github.com/weir-social/weir/internal/testing/schematest"
 	"github.com/weir-social/weir/schema"
-	"github.com/weir-social/weir/schema/schematest"
 )
 
 // retried retries every open dead letter, with the configuration that change sets.

@@ -3,7 +3,7 @@ package consumer
 import (
 	"time"
 
-	"github.com/weir-social/weir/archive"
+	"github.com/weir-social/weir/internal/archive"
 )
 
 // Strip returns a Strip for the frames of a wire, for one goroutine. If an event must be removed

@@ -12,11 +12,11 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/require"
 
-	"github.com/weir-social/weir/bluesky"
 	"github.com/weir-social/weir/consumer"
 	"github.com/weir-social/weir/consumer/firehose"
+	"github.com/weir-social/weir/internal/atproto/bluesky"
+	"github.com/weir-social/weir/internal/testing/simnet"
 	"github.com/weir-social/weir/schema"
-	"github.com/weir-social/weir/simnet"
 )
 
 // newVerifier returns a verifier that reads the documents of a network's directory.

@@ -12,8 +12,8 @@ import (
 	"github.com/weir-social/weir/consumer/firehose"
 	"github.com/weir-social/weir/consumer/jetstream"
 	"github.com/weir-social/weir/consumer/socket"
+	"github.com/weir-social/weir/internal/testing/simnet"
 	"github.com/weir-social/weir/schema"
-	"github.com/weir-social/weir/simnet"
 )
 
 // wire is a source with real servers on loopback. Every source passes the same

@@ -13,9 +13,9 @@ import (
 	comatproto "github.com/bluesky-social/indigo/api/atproto"
 	"github.com/stretchr/testify/require"
 
-	"github.com/weir-social/weir/eventually"
-	"github.com/weir-social/weir/schema/schematest"
-	"github.com/weir-social/weir/simnet"
+	"github.com/weir-social/weir/internal/testing/eventually"
+	"github.com/weir-social/weir/internal/testing/schematest"
+	"github.com/weir-social/weir/internal/testing/simnet"
 )
 
 // eventsOf decodes a relay's frame with indigo, calls count with the identity of each event in it,

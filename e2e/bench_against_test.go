@@ -17,9 +17,9 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/require"
 
-	"github.com/weir-social/weir/devpg"
-	"github.com/weir-social/weir/eventually"
-	"github.com/weir-social/weir/simnet"
+	"github.com/weir-social/weir/internal/testing/devpg"
+	"github.com/weir-social/weir/internal/testing/eventually"
+	"github.com/weir-social/weir/internal/testing/simnet"
 )
 
 // The limits of the cost of a change, as a multiple of the base's cost.

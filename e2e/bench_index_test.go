@@ -13,8 +13,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/weir-social/weir/archive/clickhouse/clickhousetest"
-	"github.com/weir-social/weir/simnet"
+	"github.com/weir-social/weir/internal/archive/clickhouse/clickhousetest"
+	"github.com/weir-social/weir/internal/testing/simnet"
 )
 
 // BenchmarkIndex has the real worker copy sealed posts from the store into ClickHouse. For

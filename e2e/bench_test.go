@@ -20,10 +20,10 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/weir-social/weir/app"
-	"github.com/weir-social/weir/devpg"
-	"github.com/weir-social/weir/eventually"
+	"github.com/weir-social/weir/internal/testing/devpg"
+	"github.com/weir-social/weir/internal/testing/eventually"
+	"github.com/weir-social/weir/internal/testing/simnet"
 	"github.com/weir-social/weir/schema"
-	"github.com/weir-social/weir/simnet"
 )
 
 // The benchmarks run the real binary on a Postgres of their own that syncs its

@@ -16,9 +16,9 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/stretchr/testify/require"
 
-	"github.com/weir-social/weir/ranking"
-	"github.com/weir-social/weir/schema/schematest"
-	"github.com/weir-social/weir/web"
+	"github.com/weir-social/weir/internal/ranking"
+	"github.com/weir-social/weir/internal/testing/schematest"
+	"github.com/weir-social/weir/internal/web"
 )
 
 // pageData returns how many links and accounts a number of shares has.

@@ -17,7 +17,7 @@ import (
 	"github.com/johannesboyne/gofakes3/backend/s3mem"
 	"github.com/stretchr/testify/require"
 
-	"github.com/weir-social/weir/loopback"
+	"github.com/weir-social/weir/internal/testing/loopback"
 )
 
 // bucket is an archive's store that can hold a request, so that a test can kill the process in

@@ -15,7 +15,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/weir-social/weir/eventually"
+	"github.com/weir-social/weir/internal/testing/eventually"
 )
 
 // clockFile is the variable that names the file with a wall clock's error.

@@ -17,11 +17,11 @@ import (
 	"github.com/jackc/pgx/v5/pgproto3"
 	"github.com/stretchr/testify/require"
 
-	"github.com/weir-social/weir/devpg"
-	"github.com/weir-social/weir/eventually"
-	"github.com/weir-social/weir/ops/doctor"
-	"github.com/weir-social/weir/schema/schematest"
-	"github.com/weir-social/weir/simnet"
+	"github.com/weir-social/weir/internal/ops/doctor"
+	"github.com/weir-social/weir/internal/testing/devpg"
+	"github.com/weir-social/weir/internal/testing/eventually"
+	"github.com/weir-social/weir/internal/testing/schematest"
+	"github.com/weir-social/weir/internal/testing/simnet"
 )
 
 // careful starts a server with safe settings, unlike the server of the other

@@ -8,8 +8,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/weir-social/weir/eventually"
-	"github.com/weir-social/weir/simnet"
+	"github.com/weir-social/weir/internal/testing/eventually"
+	"github.com/weir-social/weir/internal/testing/simnet"
 )
 
 // followFaults follow, unfollow and hide accounts.

@@ -11,9 +11,9 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/weir-social/weir/archive"
-	"github.com/weir-social/weir/archive/dir"
-	"github.com/weir-social/weir/schema/schematest"
+	"github.com/weir-social/weir/internal/archive"
+	"github.com/weir-social/weir/internal/archive/dir"
+	"github.com/weir-social/weir/internal/testing/schematest"
 )
 
 // putSegment archives records of a stream by hand.

@@ -14,11 +14,11 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/stretchr/testify/require"
 
-	"github.com/weir-social/weir/archive/clickhouse"
-	"github.com/weir-social/weir/archive/clickhouse/clickhousetest"
-	"github.com/weir-social/weir/eventually"
-	"github.com/weir-social/weir/schema/schematest"
-	"github.com/weir-social/weir/simnet"
+	"github.com/weir-social/weir/internal/archive/clickhouse"
+	"github.com/weir-social/weir/internal/archive/clickhouse/clickhousetest"
+	"github.com/weir-social/weir/internal/testing/eventually"
+	"github.com/weir-social/weir/internal/testing/schematest"
+	"github.com/weir-social/weir/internal/testing/simnet"
 )
 
 // indexing is a network, a process that archives it, and a ClickHouse server behind a

@@ -7,7 +7,7 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/weir-social/weir/simnet"
+	"github.com/weir-social/weir/internal/testing/simnet"
 )
 
 // layersFold computes the expected state of the records of pub.layers, from the accounts' final

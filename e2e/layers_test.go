@@ -14,8 +14,8 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/stretchr/testify/require"
 
-	"github.com/weir-social/weir/schema/schematest"
-	"github.com/weir-social/weir/simnet"
+	"github.com/weir-social/weir/internal/testing/schematest"
+	"github.com/weir-social/weir/internal/testing/simnet"
 )
 
 // TestLayersEndAsAFoldSays has 30 accounts write records of the 26 collections of pub.layers, over
@@ -114,7 +114,7 @@ func layersFolder(t *testing.T) string {
 	if dir := os.Getenv("WEIR_TESTDATA"); dir != "" {
 		return filepath.Join(dir, "lexicons")
 	}
-	from, to := os.DirFS("../lexicon/testdata/lexicons"), t.TempDir()
+	from, to := os.DirFS("../internal/lexicon/testdata/lexicons"), t.TempDir()
 	require.NoError(t, os.CopyFS(to, from))
 	require.NoError(t, filepath.WalkDir(to, func(path string, entry os.DirEntry, err error) error {
 		if err != nil || entry.IsDir() {

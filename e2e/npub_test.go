@@ -11,9 +11,9 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/stretchr/testify/require"
 
-	"github.com/weir-social/weir/eventually"
-	"github.com/weir-social/weir/schema/schematest"
-	"github.com/weir-social/weir/simnet"
+	"github.com/weir-social/weir/internal/testing/eventually"
+	"github.com/weir-social/weir/internal/testing/schematest"
+	"github.com/weir-social/weir/internal/testing/simnet"
 )
 
 // newFollows waits until the stream of the second relay requests authors 2 and 3, and no longer author 1.

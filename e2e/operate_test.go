@@ -13,9 +13,9 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/weir-social/weir/eventually"
-	"github.com/weir-social/weir/ops/health"
-	"github.com/weir-social/weir/schema/schematest"
+	"github.com/weir-social/weir/internal/ops/health"
+	"github.com/weir-social/weir/internal/testing/eventually"
+	"github.com/weir-social/weir/internal/testing/schematest"
 )
 
 var opsAddress = regexp.MustCompile(`"operating","url":"(http://[^"]+)/health"`)

@@ -10,8 +10,8 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/weir-social/weir/internal/testing/simnet"
 	"github.com/weir-social/weir/schema"
-	"github.com/weir-social/weir/simnet"
 )
 
 // followedOracle is what the tables must hold if only some accounts are followed,

@@ -14,7 +14,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/require"
 
-	"github.com/weir-social/weir/ranking"
+	"github.com/weir-social/weir/internal/ranking"
 )
 
 // ranking ranks the links shared after end-window and not after end: by the

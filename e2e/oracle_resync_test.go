@@ -7,7 +7,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/weir-social/weir/simnet"
+	"github.com/weir-social/weir/internal/testing/simnet"
 )
 
 // comparisons are the comparisons of accounts with their repositories. After one:

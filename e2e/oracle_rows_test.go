@@ -14,7 +14,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/weir-social/weir/simnet"
+	"github.com/weir-social/weir/internal/testing/simnet"
 )
 
 type (

@@ -6,8 +6,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/weir-social/weir/ranking"
-	"github.com/weir-social/weir/simnet"
+	"github.com/weir-social/weir/internal/ranking"
+	"github.com/weir-social/weir/internal/testing/simnet"
 )
 
 const votedPage = "https://a.example/story"

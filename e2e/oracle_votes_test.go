@@ -7,7 +7,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/weir-social/weir/ranking"
+	"github.com/weir-social/weir/internal/ranking"
 )
 
 // claimed selects what the share s claims about its link; c is its claim.

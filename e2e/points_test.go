@@ -9,7 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
-	"github.com/weir-social/weir/crashpoint"
+	"github.com/weir-social/weir/internal/crashpoint"
 )
 
 // killAt is the variable of a process that kills itself at the nth of the named points.

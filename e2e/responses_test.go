@@ -10,8 +10,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/weir-social/weir/ops/health"
-	"github.com/weir-social/weir/ranking"
+	"github.com/weir-social/weir/internal/ops/health"
+	"github.com/weir-social/weir/internal/ranking"
 )
 
 // responses are those of the web process during a round.

@@ -23,8 +23,8 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/stretchr/testify/require"
 
-	"github.com/weir-social/weir/crashpoint"
-	"github.com/weir-social/weir/schema/schematest"
+	"github.com/weir-social/weir/internal/crashpoint"
+	"github.com/weir-social/weir/internal/testing/schematest"
 )
 
 // binary is the real one, built once.

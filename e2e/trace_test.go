@@ -10,9 +10,9 @@ import (
 	"github.com/bluesky-social/indigo/atproto/syntax"
 	"github.com/stretchr/testify/require"
 
-	"github.com/weir-social/weir/eventually"
-	"github.com/weir-social/weir/ops/trace"
-	"github.com/weir-social/weir/schema/schematest"
+	"github.com/weir-social/weir/internal/ops/trace"
+	"github.com/weir-social/weir/internal/testing/eventually"
+	"github.com/weir-social/weir/internal/testing/schematest"
 )
 
 // TestTrace traces one post and its link in every state.

@@ -12,7 +12,7 @@ import (
 	"github.com/bluesky-social/indigo/atproto/syntax"
 	"github.com/stretchr/testify/require"
 
-	"github.com/weir-social/weir/schema/schematest"
+	"github.com/weir-social/weir/internal/testing/schematest"
 )
 
 // cards writes a recording of posts, each with a card: lines of a page and the titles that accounts

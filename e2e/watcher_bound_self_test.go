@@ -9,7 +9,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/weir-social/weir/simnet"
+	"github.com/weir-social/weir/internal/testing/simnet"
 )
 
 func TestWatcherKnowsWhoMayCount(t *testing.T) {

@@ -10,7 +10,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/weir-social/weir/schema/schematest"
+	"github.com/weir-social/weir/internal/testing/schematest"
 )
 
 // TestChaos runs a fleet of processes that store a simulated network while faults are injected. It

@@ -5,7 +5,7 @@ import (
 
 	"github.com/riverqueue/river"
 
-	"github.com/weir-social/weir/link"
+	"github.com/weir-social/weir/internal/links/link"
 )
 
 // QueueProcess is the queue of ProcessPosts, and of projections that set no other.

@@ -10,8 +10,8 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/require"
 
+	"github.com/weir-social/weir/internal/testing/schematest"
 	"github.com/weir-social/weir/schema"
-	"github.com/weir-social/weir/schema/schematest"
 )
 
 // TestDumpIsTrue checks that schema.sql, which people read, matches the migrations.

@@ -3,7 +3,7 @@ package schema
 import (
 	"github.com/jackc/pgx/v5"
 
-	"github.com/weir-social/weir/archive"
+	"github.com/weir-social/weir/internal/archive"
 )
 
 // RequireExtension is requireExtension.

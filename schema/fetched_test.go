@@ -10,9 +10,9 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/stretchr/testify/require"
 
-	"github.com/weir-social/weir/archive"
+	"github.com/weir-social/weir/internal/archive"
+	"github.com/weir-social/weir/internal/testing/schematest"
 	"github.com/weir-social/weir/schema"
-	"github.com/weir-social/weir/schema/schematest"
 )
 
 // archivedBy returns the records of a stream that wait to be sealed, in order.

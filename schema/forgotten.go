@@ -6,7 +6,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgtype"
 
-	"github.com/weir-social/weir/archive"
+	"github.com/weir-social/weir/internal/archive"
 )
 
 // archives is true if there is an archive that may have to forget data.

@@ -14,11 +14,11 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/stretchr/testify/require"
 
-	"github.com/weir-social/weir/devpg"
-	"github.com/weir-social/weir/eventually"
-	"github.com/weir-social/weir/ranking"
+	"github.com/weir-social/weir/internal/ranking"
+	"github.com/weir-social/weir/internal/testing/devpg"
+	"github.com/weir-social/weir/internal/testing/eventually"
+	"github.com/weir-social/weir/internal/testing/schematest"
 	"github.com/weir-social/weir/schema"
-	"github.com/weir-social/weir/schema/schematest"
 )
 
 // TestMakingAPartitionScansNothingUnderItsLock shows that no transaction both locks posts_default

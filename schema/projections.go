@@ -12,7 +12,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"github.com/weir-social/weir/collection"
+	"github.com/weir-social/weir/internal/collection"
 )
 
 // Projection describes a projection to the core: the collections that it reads, its

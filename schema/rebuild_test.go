@@ -7,8 +7,8 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/require"
 
+	"github.com/weir-social/weir/internal/testing/schematest"
 	"github.com/weir-social/weir/schema"
-	"github.com/weir-social/weir/schema/schematest"
 )
 
 // TestStaleRowsAreRemoved shows that a rebuild deletes the rows that a

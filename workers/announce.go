@@ -4,7 +4,7 @@ import (
 	"context"
 	"time"
 
-	"github.com/weir-social/weir/ranking"
+	"github.com/weir-social/weir/internal/ranking"
 )
 
 const (

@@ -10,7 +10,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/stretchr/testify/require"
 
-	"github.com/weir-social/weir/schema/schematest"
+	"github.com/weir-social/weir/internal/testing/schematest"
 )
 
 // TestOneProcessAnnouncesALink shows that a link is announced once although three processes count,

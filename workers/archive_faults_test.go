@@ -14,10 +14,10 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/weir-social/weir/archive"
-	"github.com/weir-social/weir/archive/catalog"
+	"github.com/weir-social/weir/internal/archive"
+	"github.com/weir-social/weir/internal/archive/catalog"
+	"github.com/weir-social/weir/internal/ops/health"
 	"github.com/weir-social/weir/jobs"
-	"github.com/weir-social/weir/ops/health"
 )
 
 // fullDisk is a directory on a disk with little room. An object that does not fit is written in

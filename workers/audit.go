@@ -13,10 +13,10 @@ import (
 	"github.com/riverqueue/river"
 	"golang.org/x/sync/errgroup"
 
-	"github.com/weir-social/weir/bluesky"
-	"github.com/weir-social/weir/collection"
+	"github.com/weir-social/weir/internal/atproto/bluesky"
+	"github.com/weir-social/weir/internal/collection"
+	"github.com/weir-social/weir/internal/retry"
 	"github.com/weir-social/weir/jobs"
-	"github.com/weir-social/weir/retry"
 	"github.com/weir-social/weir/schema"
 )
 

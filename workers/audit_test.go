@@ -6,10 +6,10 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/weir-social/weir/internal/testing/schematest"
+	"github.com/weir-social/weir/internal/testing/simnet"
 	"github.com/weir-social/weir/jobs"
 	"github.com/weir-social/weir/schema"
-	"github.com/weir-social/weir/schema/schematest"
-	"github.com/weir-social/weir/simnet"
 )
 
 // TestAuditWhenDue shows that a job runs an audit, and that another job runs

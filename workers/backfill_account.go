@@ -15,12 +15,12 @@ import (
 
 	"github.com/bluesky-social/indigo/atproto/syntax"
 
-	"github.com/weir-social/weir/bluesky"
-	"github.com/weir-social/weir/collection"
-	"github.com/weir-social/weir/crashpoint"
+	"github.com/weir-social/weir/internal/atproto/bluesky"
+	"github.com/weir-social/weir/internal/collection"
+	"github.com/weir-social/weir/internal/crashpoint"
+	"github.com/weir-social/weir/internal/links/link"
+	"github.com/weir-social/weir/internal/nostr"
 	"github.com/weir-social/weir/jobs"
-	"github.com/weir-social/weir/link"
-	"github.com/weir-social/weir/nostr"
 	"github.com/weir-social/weir/schema"
 )
 

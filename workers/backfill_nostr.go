@@ -7,8 +7,8 @@ import (
 
 	"github.com/riverqueue/river"
 
+	"github.com/weir-social/weir/internal/nostr/directory"
 	"github.com/weir-social/weir/jobs"
-	"github.com/weir-social/weir/nostr/directory"
 	"github.com/weir-social/weir/schema"
 )
 

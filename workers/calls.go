@@ -10,7 +10,7 @@ import (
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"github.com/weir-social/weir/retry"
+	"github.com/weir-social/weir/internal/retry"
 	"github.com/weir-social/weir/schema"
 )
 

@@ -8,9 +8,9 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/weir-social/weir/collection"
-	"github.com/weir-social/weir/lexicon"
-	"github.com/weir-social/weir/verdict"
+	"github.com/weir-social/weir/internal/collection"
+	"github.com/weir-social/weir/internal/lexicon"
+	"github.com/weir-social/weir/internal/lexicon/verdict"
 )
 
 // catalogs keeps the catalog of the stored schemas. All workers of a process share it.

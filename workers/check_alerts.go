@@ -11,8 +11,8 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/riverqueue/river"
 
+	"github.com/weir-social/weir/internal/ops/health"
 	"github.com/weir-social/weir/jobs"
-	"github.com/weir-social/weir/ops/health"
 )
 
 // CheckAlerts stores the state of every /health condition in the table alerts,

@@ -15,9 +15,9 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/stretchr/testify/require"
 
-	"github.com/weir-social/weir/eventually"
-	"github.com/weir-social/weir/ops/health"
-	"github.com/weir-social/weir/schema/schematest"
+	"github.com/weir-social/weir/internal/ops/health"
+	"github.com/weir-social/weir/internal/testing/eventually"
+	"github.com/weir-social/weir/internal/testing/schematest"
 )
 
 // TestAlertIsSentOncePerStateAndDoesNotFlap runs checks a minute apart. Each letter of

@@ -9,10 +9,10 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/riverqueue/river"
 
-	"github.com/weir-social/weir/crashpoint"
+	"github.com/weir-social/weir/internal/crashpoint"
+	"github.com/weir-social/weir/internal/lexicon/verdict"
 	"github.com/weir-social/weir/jobs"
 	"github.com/weir-social/weir/schema"
-	"github.com/weir-social/weir/verdict"
 )
 
 // CheckParked looks for the records that parked records wait for. When such a record arrives, it

@@ -13,11 +13,11 @@ import (
 	"github.com/riverqueue/river"
 	"github.com/riverqueue/river/rivertype"
 
-	"github.com/weir-social/weir/bluesky"
-	"github.com/weir-social/weir/collection"
+	"github.com/weir-social/weir/internal/atproto/bluesky"
+	"github.com/weir-social/weir/internal/collection"
+	"github.com/weir-social/weir/internal/links/link"
+	"github.com/weir-social/weir/internal/ranking"
 	"github.com/weir-social/weir/jobs"
-	"github.com/weir-social/weir/link"
-	"github.com/weir-social/weir/ranking"
 	"github.com/weir-social/weir/schema"
 )
 

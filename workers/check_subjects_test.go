@@ -13,11 +13,11 @@ import (
 	"github.com/riverqueue/river/rivertype"
 	"github.com/stretchr/testify/require"
 
-	"github.com/weir-social/weir/crashpoint"
+	"github.com/weir-social/weir/internal/crashpoint"
+	"github.com/weir-social/weir/internal/ranking"
+	"github.com/weir-social/weir/internal/testing/simnet"
 	"github.com/weir-social/weir/jobs"
-	"github.com/weir-social/weir/ranking"
 	"github.com/weir-social/weir/schema"
-	"github.com/weir-social/weir/simnet"
 )
 
 const getPosts = "app.bsky.feed.getPosts"

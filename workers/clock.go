@@ -10,7 +10,7 @@ import (
 	"github.com/riverqueue/river"
 	"github.com/riverqueue/river/rivertype"
 
-	"github.com/weir-social/weir/retry"
+	"github.com/weir-social/weir/internal/retry"
 	"github.com/weir-social/weir/schema"
 )
 

@@ -11,10 +11,10 @@ import (
 	"github.com/riverqueue/river"
 	"github.com/stretchr/testify/require"
 
-	"github.com/weir-social/weir/bluesky"
-	"github.com/weir-social/weir/eventually"
+	"github.com/weir-social/weir/internal/atproto/bluesky"
+	"github.com/weir-social/weir/internal/testing/eventually"
+	"github.com/weir-social/weir/internal/testing/schematest"
 	"github.com/weir-social/weir/jobs"
-	"github.com/weir-social/weir/schema/schematest"
 )
 
 // TestStepOfTheDatabasesClockIsDetected compares with the process's monotonic

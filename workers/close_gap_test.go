@@ -6,9 +6,9 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/weir-social/weir/eventually"
-	"github.com/weir-social/weir/ops/health"
-	"github.com/weir-social/weir/schema/schematest"
+	"github.com/weir-social/weir/internal/ops/health"
+	"github.com/weir-social/weir/internal/testing/eventually"
+	"github.com/weir-social/weir/internal/testing/schematest"
 )
 
 // TestGapOfTheWholeNetworkIsNoDeadLetter shows that the gap's job succeeds. The

@@ -12,7 +12,7 @@ import (
 	"github.com/bluesky-social/indigo/atproto/syntax"
 	"github.com/stretchr/testify/require"
 
-	"github.com/weir-social/weir/bluesky"
+	"github.com/weir-social/weir/internal/atproto/bluesky"
 )
 
 // TestComparisonRestoresEditsAndDeletions compares a repository that has one post more, one less and

@@ -8,7 +8,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/require"
 
-	"github.com/weir-social/weir/ranking"
+	"github.com/weir-social/weir/internal/ranking"
 	"github.com/weir-social/weir/schema"
 )
 

@@ -15,11 +15,11 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promauto"
 	"github.com/riverqueue/river"
 
-	"github.com/weir-social/weir/collection"
-	"github.com/weir-social/weir/crashpoint"
-	"github.com/weir-social/weir/history"
+	"github.com/weir-social/weir/internal/collection"
+	"github.com/weir-social/weir/internal/crashpoint"
+	"github.com/weir-social/weir/internal/history"
+	"github.com/weir-social/weir/internal/retry"
 	"github.com/weir-social/weir/jobs"
-	"github.com/weir-social/weir/retry"
 	"github.com/weir-social/weir/schema"
 )
 

@@ -16,9 +16,9 @@ import (
 	"github.com/riverqueue/river/rivertype"
 	"github.com/stretchr/testify/require"
 
+	"github.com/weir-social/weir/internal/ranking"
+	"github.com/weir-social/weir/internal/testing/schematest"
 	"github.com/weir-social/weir/jobs"
-	"github.com/weir-social/weir/ranking"
-	"github.com/weir-social/weir/schema/schematest"
 )
 
 // finishJobs stores the jobs of a day: one per hundred posts, all completed a

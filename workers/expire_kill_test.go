@@ -9,11 +9,11 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/require"
 
-	"github.com/weir-social/weir/collection"
-	"github.com/weir-social/weir/crashpoint"
-	"github.com/weir-social/weir/ranking"
+	"github.com/weir-social/weir/internal/collection"
+	"github.com/weir-social/weir/internal/crashpoint"
+	"github.com/weir-social/weir/internal/ranking"
+	"github.com/weir-social/weir/internal/testing/schematest"
 	"github.com/weir-social/weir/schema"
-	"github.com/weir-social/weir/schema/schematest"
 )
 
 // seedExpiry stores rows that are due and rows that are not, of every kind that expires. The old

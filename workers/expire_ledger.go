@@ -5,7 +5,7 @@ import (
 	"errors"
 	"time"
 
-	"github.com/weir-social/weir/ranking"
+	"github.com/weir-social/weir/internal/ranking"
 	"github.com/weir-social/weir/schema"
 )
 

@@ -11,11 +11,11 @@ import (
 	"github.com/riverqueue/river"
 	"golang.org/x/sync/errgroup"
 
-	"github.com/weir-social/weir/card"
+	"github.com/weir-social/weir/internal/links/card"
+	"github.com/weir-social/weir/internal/links/link"
+	"github.com/weir-social/weir/internal/ranking"
+	"github.com/weir-social/weir/internal/retry"
 	"github.com/weir-social/weir/jobs"
-	"github.com/weir-social/weir/link"
-	"github.com/weir-social/weir/ranking"
-	"github.com/weir-social/weir/retry"
 	"github.com/weir-social/weir/schema"
 )
 

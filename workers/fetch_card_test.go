@@ -14,14 +14,14 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/stretchr/testify/require"
 
-	"github.com/weir-social/weir/card"
-	"github.com/weir-social/weir/eventually"
-	"github.com/weir-social/weir/guard/guardtest"
+	"github.com/weir-social/weir/internal/guard/guardtest"
+	"github.com/weir-social/weir/internal/links/card"
+	"github.com/weir-social/weir/internal/links/link"
+	"github.com/weir-social/weir/internal/ranking"
+	"github.com/weir-social/weir/internal/testing/eventually"
+	"github.com/weir-social/weir/internal/testing/schematest"
 	"github.com/weir-social/weir/jobs"
-	"github.com/weir-social/weir/link"
-	"github.com/weir-social/weir/ranking"
 	"github.com/weir-social/weir/schema"
-	"github.com/weir-social/weir/schema/schematest"
 )
 
 // fetching is workers that fetch pages from a web on loopback.

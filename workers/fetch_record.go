@@ -9,10 +9,10 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/riverqueue/river"
 
-	"github.com/weir-social/weir/bluesky"
+	"github.com/weir-social/weir/internal/atproto/bluesky"
+	"github.com/weir-social/weir/internal/lexicon/verdict"
 	"github.com/weir-social/weir/jobs"
 	"github.com/weir-social/weir/schema"
-	"github.com/weir-social/weir/verdict"
 )
 
 // FetchRecord requests a record that parked records wait for from its account's

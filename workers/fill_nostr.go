@@ -9,10 +9,10 @@ import (
 	"strings"
 	"time"
 
-	"github.com/weir-social/weir/collection"
-	"github.com/weir-social/weir/history"
-	"github.com/weir-social/weir/nostr"
-	"github.com/weir-social/weir/nostr/directory"
+	"github.com/weir-social/weir/internal/collection"
+	"github.com/weir-social/weir/internal/history"
+	"github.com/weir-social/weir/internal/nostr"
+	"github.com/weir-social/weir/internal/nostr/directory"
 )
 
 // ofNostr reports whether the past of a collection is read from relays.

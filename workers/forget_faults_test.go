@@ -19,10 +19,10 @@ import (
 	"github.com/riverqueue/river/rivertype"
 	"github.com/stretchr/testify/require"
 
-	"github.com/weir-social/weir/archive"
-	"github.com/weir-social/weir/archive/catalog"
+	"github.com/weir-social/weir/internal/archive"
+	"github.com/weir-social/weir/internal/archive/catalog"
+	"github.com/weir-social/weir/internal/ops/health"
 	"github.com/weir-social/weir/jobs"
-	"github.com/weir-social/weir/ops/health"
 )
 
 // file returns the path of an object.

@@ -12,9 +12,9 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/riverqueue/river"
 
-	"github.com/weir-social/weir/archive"
-	"github.com/weir-social/weir/archive/catalog"
-	"github.com/weir-social/weir/crashpoint"
+	"github.com/weir-social/weir/internal/archive"
+	"github.com/weir-social/weir/internal/archive/catalog"
+	"github.com/weir-social/weir/internal/crashpoint"
 	"github.com/weir-social/weir/jobs"
 	"github.com/weir-social/weir/schema"
 )

@@ -4,7 +4,7 @@ import (
 	"context"
 	"time"
 
-	"github.com/weir-social/weir/retry"
+	"github.com/weir-social/weir/internal/retry"
 	"github.com/weir-social/weir/schema"
 )
 

@@ -13,11 +13,11 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/weir-social/weir/archive"
-	"github.com/weir-social/weir/archive/catalog"
-	"github.com/weir-social/weir/archive/clickhouse"
-	"github.com/weir-social/weir/archive/clickhouse/clickhousetest"
-	"github.com/weir-social/weir/eventually"
+	"github.com/weir-social/weir/internal/archive"
+	"github.com/weir-social/weir/internal/archive/catalog"
+	"github.com/weir-social/weir/internal/archive/clickhouse"
+	"github.com/weir-social/weir/internal/archive/clickhouse/clickhousetest"
+	"github.com/weir-social/weir/internal/testing/eventually"
 	"github.com/weir-social/weir/jobs"
 )
 

@@ -12,10 +12,10 @@ import (
 	"github.com/riverqueue/river/rivertest"
 	"github.com/stretchr/testify/require"
 
-	"github.com/weir-social/weir/eventually"
+	"github.com/weir-social/weir/internal/testing/eventually"
+	"github.com/weir-social/weir/internal/testing/schematest"
 	"github.com/weir-social/weir/jobs"
 	"github.com/weir-social/weir/schema"
-	"github.com/weir-social/weir/schema/schematest"
 )
 
 // TestLogOfAJobIsInItsRow shows that a job's log is in its row, where River UI shows it, also for a

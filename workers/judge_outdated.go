@@ -10,9 +10,9 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/riverqueue/river"
 
+	"github.com/weir-social/weir/internal/lexicon/verdict"
 	"github.com/weir-social/weir/jobs"
 	"github.com/weir-social/weir/schema"
-	"github.com/weir-social/weir/verdict"
 )
 
 // JudgeOutdated makes Weir judge again exactly those records whose verdicts were

@@ -12,11 +12,11 @@ import (
 	"github.com/riverqueue/river"
 	"github.com/riverqueue/river/rivertype"
 
-	"github.com/weir-social/weir/crashpoint"
+	"github.com/weir-social/weir/internal/crashpoint"
+	"github.com/weir-social/weir/internal/lexicon/rules"
+	"github.com/weir-social/weir/internal/lexicon/verdict"
 	"github.com/weir-social/weir/jobs"
-	"github.com/weir-social/weir/lexicon/rules"
 	"github.com/weir-social/weir/schema"
-	"github.com/weir-social/weir/verdict"
 )
 
 // JudgeRecords judges a batch of records. It holds their locks and uses what is stored at

@@ -23,13 +23,13 @@ import (
 	dto "github.com/prometheus/client_model/go"
 	"github.com/stretchr/testify/require"
 
-	"github.com/weir-social/weir/bluesky"
-	"github.com/weir-social/weir/collection"
-	"github.com/weir-social/weir/eventually"
+	"github.com/weir-social/weir/internal/atproto/bluesky"
+	"github.com/weir-social/weir/internal/collection"
+	"github.com/weir-social/weir/internal/lexicon/rules"
+	"github.com/weir-social/weir/internal/testing/eventually"
+	"github.com/weir-social/weir/internal/testing/schematest"
 	"github.com/weir-social/weir/jobs"
-	"github.com/weir-social/weir/lexicon/rules"
 	"github.com/weir-social/weir/schema"
-	"github.com/weir-social/weir/schema/schematest"
 )
 
 const (
@@ -157,7 +157,7 @@ func newBench(t testing.TB, change func(*Config)) *bench {
 	require.NoError(t, err)
 	cfg := Config{Pool: pool, Projections: b.projections, ID: t.Name(), Logger: slog.New(slog.DiscardHandler), Bluesky: api, Process: 4,
 		Queues:   []string{jobs.QueueProcess, jobs.QueueNetwork, jobs.QueueMaintenance},
-		Lexicons: Lexicons{Folder: os.DirFS("../lexicon/testdata/lexicons"), Rules: rules.Rules{rules.Layers("example.weir")}, TXT: b.server.noNames}}
+		Lexicons: Lexicons{Folder: os.DirFS("../internal/lexicon/testdata/lexicons"), Rules: rules.Rules{rules.Layers("example.weir")}, TXT: b.server.noNames}}
 	if change != nil {
 		change(&cfg)
 	}

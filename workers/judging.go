@@ -7,12 +7,12 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/weir-social/weir/lexicon"
-	"github.com/weir-social/weir/lexicon/rules"
-	"github.com/weir-social/weir/ranking"
-	"github.com/weir-social/weir/records"
+	"github.com/weir-social/weir/internal/lexicon"
+	"github.com/weir-social/weir/internal/lexicon/records"
+	"github.com/weir-social/weir/internal/lexicon/rules"
+	"github.com/weir-social/weir/internal/lexicon/verdict"
+	"github.com/weir-social/weir/internal/ranking"
 	"github.com/weir-social/weir/schema"
-	"github.com/weir-social/weir/verdict"
 )
 
 // Limits on what one record can make a judgment read and store.

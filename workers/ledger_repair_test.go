@@ -9,8 +9,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/weir-social/weir/collection"
-	"github.com/weir-social/weir/ranking"
+	"github.com/weir-social/weir/internal/collection"
+	"github.com/weir-social/weir/internal/ranking"
 	"github.com/weir-social/weir/schema"
 )
 

@@ -7,11 +7,11 @@ import (
 	"slices"
 	"time"
 
+	"github.com/weir-social/weir/internal/lexicon"
+	"github.com/weir-social/weir/internal/lexicon/rules"
+	"github.com/weir-social/weir/internal/lexicon/verdict"
 	"github.com/weir-social/weir/jobs"
-	"github.com/weir-social/weir/lexicon"
-	"github.com/weir-social/weir/lexicon/rules"
 	"github.com/weir-social/weir/schema"
-	"github.com/weir-social/weir/verdict"
 )
 
 // Lexicons configures how records are judged. It is used if the projection of jobs.Lexicon is

@@ -5,7 +5,7 @@ import (
 	"sort"
 	"strings"
 
-	"github.com/weir-social/weir/bluesky"
+	"github.com/weir-social/weir/internal/atproto/bluesky"
 )
 
 // listing lists the records of an account's repository, from its server or from a copy.

@@ -7,7 +7,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/stretchr/testify/require"
 
-	"github.com/weir-social/weir/schema/schematest"
+	"github.com/weir-social/weir/internal/testing/schematest"
 )
 
 // TestPlansMadeForEmptyTablesStayGood covers a connection that plans the statements of small jobs

@@ -3,7 +3,7 @@ package workers
 import (
 	"testing"
 
-	"github.com/weir-social/weir/schema/schematest"
+	"github.com/weir-social/weir/internal/testing/schematest"
 )
 
 func TestMain(m *testing.M) { schematest.Main(m) }

@@ -7,8 +7,8 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/riverqueue/river"
 
+	"github.com/weir-social/weir/internal/lexicon/records"
 	"github.com/weir-social/weir/jobs"
-	"github.com/weir-social/weir/records"
 )
 
 // MakeRecordViews makes the SQL views of records, according to the schemas that are

@@ -7,8 +7,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/weir-social/weir/internal/testing/schematest"
 	"github.com/weir-social/weir/jobs"
-	"github.com/weir-social/weir/schema/schematest"
 )
 
 // TestViewsAreMadeWhenSchemasChange shows that the views of records follow the stored schemas,

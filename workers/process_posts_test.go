@@ -19,12 +19,12 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sync/errgroup"
 
-	"github.com/weir-social/weir/collection"
-	"github.com/weir-social/weir/eventually"
+	"github.com/weir-social/weir/internal/collection"
+	"github.com/weir-social/weir/internal/links/link"
+	"github.com/weir-social/weir/internal/testing/eventually"
+	"github.com/weir-social/weir/internal/testing/schematest"
 	"github.com/weir-social/weir/jobs"
-	"github.com/weir-social/weir/link"
 	"github.com/weir-social/weir/schema"
-	"github.com/weir-social/weir/schema/schematest"
 )
 
 // author writes posts like the consumer.

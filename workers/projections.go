@@ -14,9 +14,9 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/riverqueue/river"
 
-	"github.com/weir-social/weir/collection"
+	"github.com/weir-social/weir/internal/collection"
+	"github.com/weir-social/weir/internal/retry"
 	"github.com/weir-social/weir/jobs"
-	"github.com/weir-social/weir/retry"
 	"github.com/weir-social/weir/schema"
 )
 

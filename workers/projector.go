@@ -18,7 +18,7 @@ import (
 	"github.com/riverqueue/river"
 	"github.com/riverqueue/river/rivertype"
 
-	"github.com/weir-social/weir/collection"
+	"github.com/weir-social/weir/internal/collection"
 	"github.com/weir-social/weir/jobs"
 	"github.com/weir-social/weir/schema"
 )

@@ -16,11 +16,11 @@ import (
 	"github.com/riverqueue/river"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/weir-social/weir/internal/nostr"
+	"github.com/weir-social/weir/internal/nostr/directory"
+	"github.com/weir-social/weir/internal/nostr/wellknown"
 	"github.com/weir-social/weir/jobs"
-	"github.com/weir-social/weir/nostr"
-	"github.com/weir-social/weir/nostr/directory"
 	"github.com/weir-social/weir/schema"
-	"github.com/weir-social/weir/wellknown"
 )
 
 // Names looks names up at their domains.

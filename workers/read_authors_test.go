@@ -16,13 +16,13 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/weir-social/weir/consumer/nostr"
-	"github.com/weir-social/weir/guard/guardtest"
+	"github.com/weir-social/weir/internal/guard/guardtest"
+	protocol "github.com/weir-social/weir/internal/nostr"
+	"github.com/weir-social/weir/internal/nostr/directory"
+	"github.com/weir-social/weir/internal/nostr/wellknown"
+	"github.com/weir-social/weir/internal/testing/schematest"
+	"github.com/weir-social/weir/internal/testing/simnet"
 	"github.com/weir-social/weir/jobs"
-	protocol "github.com/weir-social/weir/nostr"
-	"github.com/weir-social/weir/nostr/directory"
-	"github.com/weir-social/weir/schema/schematest"
-	"github.com/weir-social/weir/simnet"
-	"github.com/weir-social/weir/wellknown"
 )
 
 // onlyLatest is a reader that only returns the latest lists.

@@ -8,8 +8,8 @@ import (
 	"github.com/riverqueue/river"
 	"github.com/stretchr/testify/require"
 
+	"github.com/weir-social/weir/internal/ranking"
 	"github.com/weir-social/weir/jobs"
-	"github.com/weir-social/weir/ranking"
 	"github.com/weir-social/weir/schema"
 )
 

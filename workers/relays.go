@@ -5,8 +5,8 @@ import (
 	"errors"
 	"time"
 
-	"github.com/weir-social/weir/nostr"
-	"github.com/weir-social/weir/nostr/directory"
+	"github.com/weir-social/weir/internal/nostr"
+	"github.com/weir-social/weir/internal/nostr/directory"
 )
 
 // Relays reads Nostr relays: the configured ones, and further ones that authors named.

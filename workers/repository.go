@@ -12,9 +12,9 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/riverqueue/river"
 
-	"github.com/weir-social/weir/bluesky"
-	"github.com/weir-social/weir/collection"
-	"github.com/weir-social/weir/crashpoint"
+	"github.com/weir-social/weir/internal/atproto/bluesky"
+	"github.com/weir-social/weir/internal/collection"
+	"github.com/weir-social/weir/internal/crashpoint"
 	"github.com/weir-social/weir/jobs"
 	"github.com/weir-social/weir/schema"
 )

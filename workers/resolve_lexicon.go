@@ -14,9 +14,9 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/riverqueue/river"
 
-	"github.com/weir-social/weir/bluesky"
+	"github.com/weir-social/weir/internal/atproto/bluesky"
+	"github.com/weir-social/weir/internal/lexicon/verdict"
 	"github.com/weir-social/weir/jobs"
-	"github.com/weir-social/weir/verdict"
 )
 
 // ResolveLexicon fetches the schema of a configured name. DNS names the account that

@@ -10,10 +10,10 @@ import (
 	"github.com/riverqueue/river"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/weir-social/weir/internal/links/link"
+	"github.com/weir-social/weir/internal/links/redirect"
+	"github.com/weir-social/weir/internal/ranking"
 	"github.com/weir-social/weir/jobs"
-	"github.com/weir-social/weir/link"
-	"github.com/weir-social/weir/ranking"
-	"github.com/weir-social/weir/redirect"
 )
 
 // ResolveLinks asks shorteners where their links lead, and merges each link with its

@@ -15,11 +15,11 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/stretchr/testify/require"
 
-	"github.com/weir-social/weir/eventually"
+	"github.com/weir-social/weir/internal/links/redirect"
+	"github.com/weir-social/weir/internal/ranking"
+	"github.com/weir-social/weir/internal/testing/eventually"
+	"github.com/weir-social/weir/internal/testing/schematest"
 	"github.com/weir-social/weir/jobs"
-	"github.com/weir-social/weir/ranking"
-	"github.com/weir-social/weir/redirect"
-	"github.com/weir-social/weir/schema/schematest"
 )
 
 // shortener is the server of all hosts.

@@ -12,7 +12,7 @@ import (
 	"github.com/riverqueue/river/riverdriver/riverpgxv5"
 	"github.com/stretchr/testify/assert"
 
-	"github.com/weir-social/weir/retry"
+	"github.com/weir-social/weir/internal/retry"
 )
 
 // schedules makes jobs available as soon as they are due, with River's own statement. River's

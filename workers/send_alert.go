@@ -14,8 +14,8 @@ import (
 
 	"github.com/riverqueue/river"
 
+	"github.com/weir-social/weir/internal/retry"
 	"github.com/weir-social/weir/jobs"
-	"github.com/weir-social/weir/retry"
 )
 
 // SendAlert sends one message to this process's webhook. Running the job twice

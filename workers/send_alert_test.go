@@ -12,9 +12,9 @@ import (
 	"github.com/riverqueue/river"
 	"github.com/stretchr/testify/require"
 
-	"github.com/weir-social/weir/eventually"
+	"github.com/weir-social/weir/internal/testing/eventually"
+	"github.com/weir-social/weir/internal/testing/schematest"
 	"github.com/weir-social/weir/jobs"
-	"github.com/weir-social/weir/schema/schematest"
 )
 
 // TestMessagesThatFailAtFirst shows that such messages are retried, snoozed, or

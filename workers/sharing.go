@@ -7,8 +7,8 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/weir-social/weir/link"
-	"github.com/weir-social/weir/ranking"
+	"github.com/weir-social/weir/internal/links/link"
+	"github.com/weir-social/weir/internal/ranking"
 	"github.com/weir-social/weir/schema"
 )
 

@@ -10,9 +10,9 @@ import (
 	"github.com/riverqueue/river"
 	"golang.org/x/sync/errgroup"
 
-	"github.com/weir-social/weir/bluesky"
+	"github.com/weir-social/weir/internal/atproto/bluesky"
+	"github.com/weir-social/weir/internal/ranking"
 	"github.com/weir-social/weir/jobs"
-	"github.com/weir-social/weir/ranking"
 	"github.com/weir-social/weir/schema"
 )
 

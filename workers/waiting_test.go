@@ -10,9 +10,9 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/weir-social/weir/collection"
-	"github.com/weir-social/weir/crashpoint"
-	"github.com/weir-social/weir/ranking"
+	"github.com/weir-social/weir/internal/collection"
+	"github.com/weir-social/weir/internal/crashpoint"
+	"github.com/weir-social/weir/internal/ranking"
 	"github.com/weir-social/weir/schema"
 )
 

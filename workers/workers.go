@@ -23,12 +23,12 @@ import (
 	"github.com/riverqueue/river/rivertype"
 	"go.opentelemetry.io/otel/trace"
 
-	"github.com/weir-social/weir/bluesky"
-	"github.com/weir-social/weir/card"
-	"github.com/weir-social/weir/collection"
+	"github.com/weir-social/weir/internal/atproto/bluesky"
+	"github.com/weir-social/weir/internal/collection"
+	"github.com/weir-social/weir/internal/links/card"
+	"github.com/weir-social/weir/internal/links/redirect"
+	"github.com/weir-social/weir/internal/ops/health"
 	"github.com/weir-social/weir/jobs"
-	"github.com/weir-social/weir/ops/health"
-	"github.com/weir-social/weir/redirect"
 	"github.com/weir-social/weir/schema"
 )
 

@@ -9,7 +9,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/weir-social/weir/app"
-	"github.com/weir-social/weir/archive/catalog"
+	"github.com/weir-social/weir/internal/archive/catalog"
 )
 
 func archiveForgetCommand() *cobra.Command {

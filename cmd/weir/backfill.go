@@ -11,9 +11,9 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/weir-social/weir/app"
-	"github.com/weir-social/weir/history"
+	"github.com/weir-social/weir/internal/history"
+	"github.com/weir-social/weir/internal/web"
 	"github.com/weir-social/weir/schema"
-	"github.com/weir-social/weir/web"
 	"github.com/weir-social/weir/workers"
 )
 

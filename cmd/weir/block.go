@@ -11,9 +11,9 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/weir-social/weir/app"
-	"github.com/weir-social/weir/link"
-	"github.com/weir-social/weir/ranking"
-	"github.com/weir-social/weir/web"
+	"github.com/weir-social/weir/internal/links/link"
+	"github.com/weir-social/weir/internal/ranking"
+	"github.com/weir-social/weir/internal/web"
 )
 
 func blockCommand() *cobra.Command {

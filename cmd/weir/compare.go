@@ -10,8 +10,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/weir-social/weir/app"
-	"github.com/weir-social/weir/ops/compare"
-	"github.com/weir-social/weir/web"
+	"github.com/weir-social/weir/internal/ops/compare"
+	"github.com/weir-social/weir/internal/web"
 )
 
 // shownDifferences is how many differences of a table are printed.

@@ -13,8 +13,8 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/weir-social/weir/app"
-	"github.com/weir-social/weir/devpg"
-	"github.com/weir-social/weir/simnet"
+	"github.com/weir-social/weir/internal/testing/devpg"
+	"github.com/weir-social/weir/internal/testing/simnet"
 )
 
 const (

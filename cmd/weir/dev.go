@@ -12,7 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/weir-social/weir/app"
-	"github.com/weir-social/weir/devpg"
+	"github.com/weir-social/weir/internal/testing/devpg"
 )
 
 func devCommand() *cobra.Command {

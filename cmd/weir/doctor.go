@@ -11,8 +11,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/weir-social/weir/app"
-	"github.com/weir-social/weir/ops/doctor"
-	"github.com/weir-social/weir/web"
+	"github.com/weir-social/weir/internal/ops/doctor"
+	"github.com/weir-social/weir/internal/web"
 )
 
 func doctorCommand() *cobra.Command {

@@ -14,7 +14,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/weir-social/weir/app"
-	"github.com/weir-social/weir/crashpoint"
+	"github.com/weir-social/weir/internal/crashpoint"
 )
 
 func main() {

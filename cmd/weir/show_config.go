@@ -9,7 +9,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/weir-social/weir/app"
-	"github.com/weir-social/weir/web"
+	"github.com/weir-social/weir/internal/web"
 )
 
 func configCommand() *cobra.Command {

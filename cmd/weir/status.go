@@ -15,9 +15,9 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/weir-social/weir/app"
-	"github.com/weir-social/weir/ops/health"
+	"github.com/weir-social/weir/internal/ops/health"
+	"github.com/weir-social/weir/internal/web"
 	"github.com/weir-social/weir/schema"
-	"github.com/weir-social/weir/web"
 )
 
 func statusCommand() *cobra.Command {

@@ -12,9 +12,9 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/weir-social/weir/app"
-	"github.com/weir-social/weir/ops/trace"
+	"github.com/weir-social/weir/internal/ops/trace"
+	"github.com/weir-social/weir/internal/web"
 	"github.com/weir-social/weir/schema"
-	"github.com/weir-social/weir/web"
 )
 
 func traceCommand() *cobra.Command {

@@ -12,8 +12,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/weir-social/weir/app"
-	"github.com/weir-social/weir/ranking"
-	"github.com/weir-social/weir/web"
+	"github.com/weir-social/weir/internal/ranking"
+	"github.com/weir-social/weir/internal/web"
 )
 
 // trendingJSON is the output of weir trending --json.

@@ -4,7 +4,7 @@ import (
 	"strings"
 
 	"github.com/weir-social/weir/consumer"
-	"github.com/weir-social/weir/syntax"
+	"github.com/weir-social/weir/internal/atproto/syntax"
 )
 
 // addChained adds the event of a commit that has no wanted operation: its place in the chain

@@ -16,7 +16,7 @@ import (
 
 	"github.com/weir-social/weir/consumer"
 	"github.com/weir-social/weir/consumer/socket"
-	"github.com/weir-social/weir/simnet"
+	"github.com/weir-social/weir/internal/testing/simnet"
 )
 
 // servedFrames is a relay that sends these frames to every client. If the last one is nil it then

@@ -5,7 +5,7 @@ import (
 	"time"
 
 	"github.com/weir-social/weir/consumer"
-	"github.com/weir-social/weir/syntax"
+	"github.com/weir-social/weir/internal/atproto/syntax"
 )
 
 // decoder decodes one frame after another. It is used by one goroutine. After decode

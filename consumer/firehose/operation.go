@@ -6,7 +6,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/weir-social/weir/consumer"
-	"github.com/weir-social/weir/syntax"
+	"github.com/weir-social/weir/internal/atproto/syntax"
 )
 
 // operation is a change of a record by a commit, as the frame claims.

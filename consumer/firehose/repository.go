@@ -11,7 +11,7 @@ import (
 	atproto "github.com/bluesky-social/indigo/atproto/syntax"
 
 	"github.com/weir-social/weir/consumer"
-	"github.com/weir-social/weir/syntax"
+	"github.com/weir-social/weir/internal/atproto/syntax"
 )
 
 // Repository is a copy of an account's repository. The account has signed its commit. The

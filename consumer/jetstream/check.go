@@ -4,7 +4,7 @@ import (
 	"strconv"
 
 	"github.com/weir-social/weir/consumer"
-	"github.com/weir-social/weir/syntax"
+	"github.com/weir-social/weir/internal/atproto/syntax"
 )
 
 // check checks the fields of an event and copies its record.

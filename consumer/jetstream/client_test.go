@@ -22,8 +22,8 @@ import (
 	"github.com/weir-social/weir/consumer/jetstream"
 	"github.com/weir-social/weir/consumer/jetstream/dictionary"
 	"github.com/weir-social/weir/consumer/socket"
-	"github.com/weir-social/weir/eventually"
-	"github.com/weir-social/weir/simnet"
+	"github.com/weir-social/weir/internal/testing/eventually"
+	"github.com/weir-social/weir/internal/testing/simnet"
 )
 
 func tip(string) consumer.Cursor { return consumer.Cursor{} }

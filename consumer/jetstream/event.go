@@ -12,7 +12,7 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 
 	"github.com/weir-social/weir/consumer"
-	"github.com/weir-social/weir/syntax"
+	"github.com/weir-social/weir/internal/atproto/syntax"
 )
 
 // maxTimeUS is about the last microsecond of the year 9999: Postgres and RFC 3339

@@ -12,7 +12,7 @@ import (
 	"strings"
 
 	"github.com/weir-social/weir/consumer"
-	"github.com/weir-social/weir/syntax"
+	"github.com/weir-social/weir/internal/atproto/syntax"
 )
 
 const (

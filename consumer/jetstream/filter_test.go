@@ -17,8 +17,8 @@ import (
 	"github.com/weir-social/weir/consumer"
 	"github.com/weir-social/weir/consumer/jetstream"
 	"github.com/weir-social/weir/consumer/socket"
-	"github.com/weir-social/weir/eventually"
-	"github.com/weir-social/weir/simnet"
+	"github.com/weir-social/weir/internal/testing/eventually"
+	"github.com/weir-social/weir/internal/testing/simnet"
 )
 
 // TestManyDIDsAreSentAfterDial checks that few DIDs are sent in the URL.

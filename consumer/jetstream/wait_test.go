@@ -14,8 +14,8 @@ import (
 
 	"github.com/weir-social/weir/consumer"
 	"github.com/weir-social/weir/consumer/jetstream"
-	"github.com/weir-social/weir/eventually"
-	"github.com/weir-social/weir/loopback"
+	"github.com/weir-social/weir/internal/testing/eventually"
+	"github.com/weir-social/weir/internal/testing/loopback"
 )
 
 // patient is a client that waits for half an hour or more between attempts.

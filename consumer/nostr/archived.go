@@ -3,9 +3,9 @@ package nostr
 import (
 	"time"
 
-	"github.com/weir-social/weir/archive"
 	"github.com/weir-social/weir/consumer"
-	"github.com/weir-social/weir/nostr"
+	"github.com/weir-social/weir/internal/archive"
+	"github.com/weir-social/weir/internal/nostr"
 )
 
 // Strip returns a Strip for Nostr events, by the dates of their authors, for one goroutine. Requests to

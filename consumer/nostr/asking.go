@@ -14,7 +14,7 @@ import (
 
 	"github.com/coder/websocket"
 
-	"github.com/weir-social/weir/nostr"
+	"github.com/weir-social/weir/internal/nostr"
 )
 
 // asking is a connection that requests a relay's stored events. One goroutine uses it.

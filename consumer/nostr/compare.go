@@ -10,8 +10,8 @@ import (
 	"time"
 
 	"github.com/weir-social/weir/consumer"
-	"github.com/weir-social/weir/nostr"
-	"github.com/weir-social/weir/nostr/negentropy"
+	"github.com/weir-social/weir/internal/nostr"
+	"github.com/weir-social/weir/internal/nostr/negentropy"
 )
 
 // Comparison selects the events for which a relay is compared with the store.

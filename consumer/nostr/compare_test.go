@@ -19,9 +19,9 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/weir-social/weir/consumer/nostr"
-	protocol "github.com/weir-social/weir/nostr"
-	"github.com/weir-social/weir/nostr/negentropy"
-	"github.com/weir-social/weir/simnet"
+	protocol "github.com/weir-social/weir/internal/nostr"
+	"github.com/weir-social/weir/internal/nostr/negentropy"
+	"github.com/weir-social/weir/internal/testing/simnet"
 )
 
 // compared is a day of some authors' events at one relay, some of which are stored here.

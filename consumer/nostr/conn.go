@@ -11,7 +11,7 @@ import (
 
 	"github.com/weir-social/weir/consumer"
 	"github.com/weir-social/weir/consumer/socket"
-	"github.com/weir-social/weir/nostr"
+	"github.com/weir-social/weir/internal/nostr"
 )
 
 // errFilter ends a connection when the followed accounts change.

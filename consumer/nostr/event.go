@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/weir-social/weir/consumer"
-	"github.com/weir-social/weir/nostr"
+	"github.com/weir-social/weir/internal/nostr"
 )
 
 // WireName is stored with dead letters and archived events.

@@ -12,7 +12,7 @@ import (
 
 	"github.com/weir-social/weir/consumer"
 	"github.com/weir-social/weir/consumer/nostr"
-	protocol "github.com/weir-social/weir/nostr"
+	protocol "github.com/weir-social/weir/internal/nostr"
 )
 
 // signed returns an event of one author.

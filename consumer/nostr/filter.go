@@ -7,7 +7,7 @@ import (
 	"fmt"
 	"slices"
 
-	"github.com/weir-social/weir/nostr"
+	"github.com/weir-social/weir/internal/nostr"
 )
 
 // maxAuthors limits the authors of one filter: relays limit the length of a message.

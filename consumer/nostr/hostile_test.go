@@ -17,7 +17,7 @@ import (
 	"github.com/weir-social/weir/consumer"
 	"github.com/weir-social/weir/consumer/nostr"
 	"github.com/weir-social/weir/consumer/socket"
-	protocol "github.com/weir-social/weir/nostr"
+	protocol "github.com/weir-social/weir/internal/nostr"
 )
 
 // scripted is the server side of a connection to a relay that follows a test's script.

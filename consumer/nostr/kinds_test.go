@@ -13,10 +13,10 @@ import (
 
 	"github.com/weir-social/weir/consumer"
 	"github.com/weir-social/weir/consumer/nostr"
-	"github.com/weir-social/weir/eventually"
-	protocol "github.com/weir-social/weir/nostr"
+	protocol "github.com/weir-social/weir/internal/nostr"
+	"github.com/weir-social/weir/internal/testing/eventually"
+	"github.com/weir-social/weir/internal/testing/simnet"
 	"github.com/weir-social/weir/schema"
-	"github.com/weir-social/weir/simnet"
 )
 
 // TestUnstoredKindsAreArchivedOnce archives everything of two relays. An event of a kind that is not

@@ -21,10 +21,10 @@ import (
 	"github.com/weir-social/weir/consumer"
 	"github.com/weir-social/weir/consumer/nostr"
 	"github.com/weir-social/weir/consumer/socket"
-	"github.com/weir-social/weir/eventually"
+	"github.com/weir-social/weir/internal/testing/eventually"
+	"github.com/weir-social/weir/internal/testing/schematest"
+	"github.com/weir-social/weir/internal/testing/simnet"
 	"github.com/weir-social/weir/schema"
-	"github.com/weir-social/weir/schema/schematest"
-	"github.com/weir-social/weir/simnet"
 )
 
 // stored are the kinds that the tests store.

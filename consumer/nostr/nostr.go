@@ -28,7 +28,7 @@ import (
 
 	"github.com/weir-social/weir/consumer"
 	"github.com/weir-social/weir/consumer/socket"
-	"github.com/weir-social/weir/nostr"
+	"github.com/weir-social/weir/internal/nostr"
 )
 
 // rewind is how long before the position a connection reads again: events reach a relay

@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/weir-social/weir/consumer"
-	"github.com/weir-social/weir/nostr"
+	"github.com/weir-social/weir/internal/nostr"
 )
 
 // past reads a relay's stored events, window by window and page by page. The relay sends the newest

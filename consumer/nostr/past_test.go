@@ -10,9 +10,9 @@ import (
 
 	"github.com/weir-social/weir/consumer"
 	"github.com/weir-social/weir/consumer/nostr"
-	protocol "github.com/weir-social/weir/nostr"
-	"github.com/weir-social/weir/schema/schematest"
-	"github.com/weir-social/weir/simnet"
+	protocol "github.com/weir-social/weir/internal/nostr"
+	"github.com/weir-social/weir/internal/testing/schematest"
+	"github.com/weir-social/weir/internal/testing/simnet"
 )
 
 // TestSecondLongerThanPageIsSplitOrAGap reads relays that have more events of one second than they

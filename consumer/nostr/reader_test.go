@@ -16,11 +16,11 @@ import (
 	"github.com/weir-social/weir/consumer"
 	"github.com/weir-social/weir/consumer/nostr"
 	"github.com/weir-social/weir/consumer/socket"
-	"github.com/weir-social/weir/eventually"
-	"github.com/weir-social/weir/guard"
-	"github.com/weir-social/weir/loopback"
-	protocol "github.com/weir-social/weir/nostr"
-	"github.com/weir-social/weir/simnet"
+	"github.com/weir-social/weir/internal/guard"
+	protocol "github.com/weir-social/weir/internal/nostr"
+	"github.com/weir-social/weir/internal/testing/eventually"
+	"github.com/weir-social/weir/internal/testing/loopback"
+	"github.com/weir-social/weir/internal/testing/simnet"
 )
 
 // relays starts a network of relays, and a reader of the first of them.

@@ -8,7 +8,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promauto"
 
 	"github.com/weir-social/weir/consumer"
-	"github.com/weir-social/weir/nostr"
+	"github.com/weir-social/weir/internal/nostr"
 )
 
 // VerifierConfig configures a Verifier. Zero values take the defaults.

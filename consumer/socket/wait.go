@@ -11,7 +11,7 @@ import (
 	"github.com/cenkalti/backoff/v5"
 
 	"github.com/weir-social/weir/consumer"
-	"github.com/weir-social/weir/retry"
+	"github.com/weir-social/weir/internal/retry"
 )
 
 // maxRetryAfter limits the wait that a Retry-After header can request.

@@ -21,7 +21,7 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/weir-social/weir/devpg"
+	"github.com/weir-social/weir/internal/testing/devpg"
 )
 
 // options are the flags.

@@ -1,9 +1,0 @@
-package catalog_test
-
-import (
-	"testing"
-
-	"github.com/weir-social/weir/schema/schematest"
-)
-
-func TestMain(m *testing.M) { schematest.Main(m) }

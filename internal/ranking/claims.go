@@ -1,0 +1,139 @@
+package ranking
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"crypto/sha256"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgtype"
+
+	"github.com/weir-social/weir/internal/links/link/title"
+	"github.com/weir-social/weir/schema"
+)
+
+// A claim is what a record says about a link that it contains: a spelling, and a card if it has
+// one. Records that say the same have the same claim, so a link that thousands share with one card
+// has one row in claims.
+
+// claim is a row of claims.
+type claim struct {
+	identity                             string
+	hash                                 []byte
+	url, site, title, description, image string
+	short                                bool // the site is a shortener
+}
+
+func (s *Share) claim() claim {
+	c := claim{identity: s.Identity, url: s.URL, site: s.Site, title: schema.Text(s.Card.Title), description: schema.Text(s.Card.Description), image: pictureCID(s.Card.Image), short: s.Short}
+	// No part contains NUL. Half of a SHA-256 is long enough that nobody finds two claims with the
+	// same hash.
+	sum := sha256.Sum256([]byte(c.url + "\x00" + c.title + "\x00" + c.description + "\x00" + c.image))
+	c.hash = sum[:len(sum)/2]
+	return c
+}
+
+// pictureCID returns the CID in blob:<did>/<cid>.
+func pictureCID(image string) string {
+	return image[strings.LastIndexByte(image, '/')+1:]
+}
+
+// insertClaims adds the missing claims. LATERAL and LIMIT force index lookups: with old
+// statistics, a scan of the whole table looks cheap.
+const insertClaims = `
+INSERT INTO claims (link_id, hash, url, site, title, description, image, words, title_key, title_group)
+SELECT l.id, i.hash, i.url, i.site, i.title, i.description, i.image, coalesce(i.words, '')::tsvector, i.title_key, i.title_group
+FROM unnest($1::text[], $2::bytea[], $3::text[], $4::text[], $5::text[], $6::text[], $7::text[], $8::text[], $9::text[], $10::bigint[])
+     AS i (identity, hash, url, site, title, description, image, words, title_key, title_group)
+CROSS JOIN LATERAL (SELECT l.id FROM links AS l WHERE l.identity = i.identity LIMIT 1) AS l
+WHERE (SELECT c.id FROM claims AS c WHERE c.link_id = l.id AND c.hash = i.hash LIMIT 1) IS NULL
+ON CONFLICT (link_id, hash) DO NOTHING`
+
+// hashesOf returns the hash of the claim of each share.
+func hashesOf(shares []Share) pgtype.FlatArray[[]byte] {
+	hashes := make(pgtype.FlatArray[[]byte], len(shares))
+	for i := range shares {
+		hashes[i] = shares[i].claim().hash
+	}
+	return hashes
+}
+
+// queueClaims queues insertClaims.
+func queueClaims(q *pgx.Batch, shares []Share) {
+	all := make([]claim, len(shares))
+	for i := range shares {
+		all[i] = shares[i].claim()
+	}
+	slices.SortFunc(all, func(a, b claim) int {
+		return cmp.Or(cmp.Compare(a.identity, b.identity), bytes.Compare(a.hash, b.hash))
+	})
+	all = slices.CompactFunc(all, func(a, b claim) bool { return a.identity == b.identity && bytes.Equal(a.hash, b.hash) })
+	if len(all) == 0 {
+		return
+	}
+	column := func(of func(*claim) string) pgtype.FlatArray[string] {
+		values := make(pgtype.FlatArray[string], len(all))
+		for i := range all {
+			values[i] = of(&all[i])
+		}
+		return values
+	}
+	distinct := make(pgtype.FlatArray[[]byte], len(all))
+	said := make(pgtype.FlatArray[*string], len(all))
+	keys := make(pgtype.FlatArray[string], len(all))
+	groups := make(pgtype.FlatArray[*int64], len(all))
+	for i := range all {
+		if keys[i] = title.Key(all[i].title, all[i].site); !all[i].short {
+			groups[i] = titleGroup(keys[i], all[i].site, all[i].url)
+		}
+		distinct[i] = all[i].hash
+		said[i] = vector(all[i].title, all[i].description, readable(all[i].url))
+	}
+	q.Queue(insertClaims, column(func(c *claim) string { return c.identity }), distinct, column(func(c *claim) string { return c.url }), column(func(c *claim) string { return c.site }),
+		column(func(c *claim) string { return c.title }), column(func(c *claim) string { return c.description }), column(func(c *claim) string { return c.image }), said, keys, groups)
+}
+
+// ExpireClaims deletes the claims that no share names, of at most limit links with ids above after.
+// The claims of a link that a worker is sharing stay until the next call. The claims of a link that
+// is merged into another stay while it is merged. A deleted link's claims are deleted with it.
+func ExpireClaims(ctx context.Context, pool beginner, after int64, limit int) (done Examined, err error) {
+	// The second statement sees a share that was committed after the links were locked.
+	const lock = `
+WITH next AS MATERIALIZED (
+    SELECT l.id FROM links AS l WHERE l.id > $1 ORDER BY l.id LIMIT $2
+), named AS MATERIALIZED (
+    SELECT DISTINCT s.link_id, s.claim_id FROM shares AS s WHERE s.link_id > $1 AND s.link_id <= (SELECT max(id) FROM next) AND s.claim_id IS NOT NULL
+), unnamed AS MATERIALIZED (
+    SELECT DISTINCT c.link_id FROM claims AS c
+    WHERE c.link_id > $1 AND c.link_id <= (SELECT max(id) FROM next) AND NOT EXISTS (SELECT FROM named AS n WHERE n.link_id = c.link_id AND n.claim_id = c.id)
+), locked AS MATERIALIZED (
+    SELECT l.id FROM links AS l WHERE l.id IN (SELECT u.link_id FROM unnamed AS u) AND l.merged_into IS NULL ORDER BY l.id FOR UPDATE OF l SKIP LOCKED
+)
+SELECT coalesce((SELECT max(id) FROM next), $1), (SELECT count(*) FROM next), ARRAY(SELECT id FROM locked)`
+	const remove = `
+WITH named AS MATERIALIZED (
+    SELECT DISTINCT s.claim_id FROM shares AS s WHERE s.link_id = ANY ($1) AND s.claim_id IS NOT NULL
+)
+DELETE FROM claims AS c WHERE c.link_id = ANY ($1) AND c.id NOT IN (SELECT n.claim_id FROM named AS n)`
+	err = pgx.BeginTxFunc(ctx, pool, pgx.TxOptions{}, func(tx pgx.Tx) error {
+		var links []int64
+		if err := tx.QueryRow(ctx, lock, after, limit).Scan(&done.Last, &done.Links, &links); err != nil || len(links) == 0 {
+			return err
+		}
+		tag, err := tx.Exec(ctx, remove, links)
+		done.Found = int(tag.RowsAffected())
+		return err
+	})
+	if err != nil {
+		return Examined{}, fmt.Errorf("expire claims: %w", err)
+	}
+	return done, nil
+}
+
+type beginner interface {
+	BeginTx(ctx context.Context, options pgx.TxOptions) (pgx.Tx, error)
+}

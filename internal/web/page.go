@@ -1,0 +1,149 @@
+package web
+
+import (
+	"bytes"
+	"net/http"
+	"strings"
+	"time"
+
+	"github.com/weir-social/weir/internal/ranking"
+)
+
+// frame holds the parts that every page has.
+type frame struct {
+	Title string // the name at the top
+	Home  string
+	CSS   string
+	JS    string // empty: the page has no script
+	Icon  string
+	Texts string // for the script
+}
+
+func (s *server) newFrame() frame {
+	return frame{Title: s.title, Home: s.home, CSS: s.assets.url("page.css"), Icon: s.assets.url("icon.svg")}
+}
+
+// scripted adds the script to a page.
+func (f frame) scripted(s *server) frame {
+	f.JS, f.Texts = s.assets.url("page.js"), scriptTexts()
+	return f
+}
+
+// pageView is a page of the ranking.
+type pageView struct {
+	frame
+	Window   window
+	Subtitle string
+	Controls controls
+	Compact  bool
+	Now      string // excluded from the version of the page
+	AsOf     *timestamp
+	Stream   string // the address of the stream of its changes; empty: it has none
+	Reload   string
+	State    streamState
+	Statuses []statusView
+	Gaps     []gapView
+	Links    []linkView
+	Empty    *emptyView // set if there are no links
+	First    string     // address of the first page; empty on that page
+	Next     string     // address of the next page
+	API      string
+
+	Strangers string // how often the posts of accounts that are not followed are fetched again; empty: everybody counts
+}
+
+func (s *server) servePage(w http.ResponseWriter, r *http.Request) {
+	values, err := parseParameters(r.URL.RawQuery, rankingPages().names, "window=6h")
+	var v view
+	if err == nil {
+		v, err = newView(values, ranking.DefaultWindow)
+	}
+	if err != nil {
+		s.writeError(w, r, http.StatusBadRequest, err.Error())
+		return
+	}
+	if redirected(w, r, rankingHref(v)) {
+		return
+	}
+	snap, err := s.snapshot(r.Context(), v)
+	if err != nil {
+		s.writeUnreadable(w, r, v, err)
+		return
+	}
+	own := *snap // requests for the other density share snap
+	own.view = v
+	page, err := s.newPage(&own)
+	if err != nil {
+		s.renderFailed(w, err)
+		return
+	}
+	// The hash covers the ages, so that a browser gets new ones, but not the time of the request.
+	shown, err := version([]any{s.assets.build, page})
+	if err != nil {
+		s.renderFailed(w, err)
+		return
+	}
+	if notModified(w, r, `W/"`+shown+`"`) {
+		return
+	}
+	page.Now = snap.at.Format(time.RFC3339)
+	s.render(w, http.StatusOK, "page", page)
+}
+
+func (s *server) newPage(snap *snapshot) (pageView, error) {
+	v := snap.view
+	page := pageView{
+		frame: s.newFrame().scripted(s), Window: v.window, Subtitle: subtitle(snap, v), Controls: newControls(v, snap.watches, snap.networks), Compact: v.compact,
+		AsOf: newTimestamp(snap.at.Truncate(time.Minute), snap.at), Reload: rankingHref(v), State: newState(snap.streams, snap.gaps, snap.complete, snap.at),
+		Statuses: newStatuses(snap.streams, snap.at), Gaps: newGaps(snap), API: apiHref("/api/v1/trending", v),
+	}
+	for i := range snap.links {
+		link, err := s.newLink(&snap.links[i], snap.at, v)
+		if err != nil {
+			return pageView{}, err
+		}
+		link.Rank = snap.before + i + 1
+		page.Links = append(page.Links, link)
+	}
+	if len(page.Links) == 0 {
+		empty := newEmpty(snap)
+		page.Empty = &empty
+	}
+	if snap.follows.Watches > 0 {
+		page.Strangers = say("about_strangers", duration(ranking.SubjectInterval))
+	}
+	if snap.next != "" {
+		page.Next = rankingHref(v.with(func(v *view) { v.query.After = snap.next }))
+	}
+	if v.query.After != "" {
+		page.First = rankingHref(v.with(func(*view) {}))
+	} else {
+		page.Stream = apiHref("/api/v1/trending/stream", v)
+	}
+	return page, nil
+}
+
+// apiHref returns the address of the first page of a view in the API.
+func apiHref(path string, v view) string {
+	v.compact, v.query.After = false, ""
+	return strings.Replace(rankingHref(v), "/", path, 1)
+}
+
+// render writes a template. It executes the template before it sends anything, so that
+// an error cannot leave an incomplete page.
+func (s *server) render(w http.ResponseWriter, code int, name string, view any) {
+	var b bytes.Buffer
+	if err := s.templates.ExecuteTemplate(&b, name, view); err != nil {
+		s.renderFailed(w, err)
+		return
+	}
+	w.Header().Set("Content-Type", "text/html; charset=utf-8")
+	w.WriteHeader(code)
+	w.Write(b.Bytes()) //nolint:errcheck // the client has gone
+}
+
+// renderFailed reports a bug in Weir.
+func (s *server) renderFailed(w http.ResponseWriter, err error) {
+	s.log.Error("page_render_failed", "error", err)
+	http.Error(w, say("error_render"), http.StatusInternalServerError)
+}

@@ -1,0 +1,295 @@
+package web
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/weir-social/weir/internal/lexicon/records"
+	"github.com/weir-social/weir/internal/ranking"
+	"github.com/weir-social/weir/schema"
+)
+
+// Limits on what is read about records.
+const (
+	defaultDepth      = 1
+	defaultPathDepth  = 4
+	defaultEdges      = 200
+	maxEdges          = 2000
+	pathEdges         = 4000 // default number of edges that a search for paths visits
+	defaultReferences = 50
+	maxKeyPart        = 2048 // bytes of a collection, a DID or a record's key
+)
+
+// routeRecords adds the addresses of stored records.
+func (s *server) routeRecords(mux *http.ServeMux) {
+	mux.HandleFunc("/records/{collection}/{did}/{rkey}", s.kept(s.recordHandler(nil, s.serveRecordPage)))
+	mux.HandleFunc("/api/v1/records/{collection}", s.buffered(s.serveRecords))
+	mux.HandleFunc("/api/v1/records/{collection}/{did}/{rkey}", s.buffered(s.recordHandler([]string{"limit"}, s.serveRecord)))
+	mux.HandleFunc("/api/v1/records/{collection}/{did}/{rkey}/references", s.buffered(s.recordHandler([]string{"limit", "cursor"}, s.serveReferences)))
+	mux.HandleFunc("/api/v1/records/{collection}/{did}/{rkey}/referrers", s.buffered(s.recordHandler([]string{"limit", "cursor"}, s.serveReferrers)))
+	mux.HandleFunc("/api/v1/search", s.buffered(s.serveSearch))
+	mux.HandleFunc("/api/v1/graph/{uri...}", s.buffered(s.serveGraph))
+	mux.HandleFunc("/api/v1/paths", s.buffered(s.servePaths))
+	mux.HandleFunc("/xrpc/com.atproto.repo.getRecord", s.buffered(s.serveGetRecord))
+	mux.HandleFunc("/xrpc/com.atproto.repo.listRecords", s.buffered(s.serveListRecords))
+	mux.HandleFunc("/xrpc/", s.serveNoMethod)
+}
+
+type recordsJSON struct {
+	Collection string           `json:"collection"`
+	Records    []records.Record `json:"records"`
+	Next       records.Cursor   `json:"next,omitempty"`
+}
+
+func (s *server) serveRecords(w http.ResponseWriter, r *http.Request) {
+	q := parseRecordQuery(r, "limit=50", "limit", "cursor")
+	limit := q.number("limit", defaultLimit, maxLimit)
+	collection := r.PathValue("collection")
+	if !validPart(collection) {
+		s.serveNotFound(w, r)
+		return
+	}
+	s.answer(w, r, &q, func(ctx context.Context) (any, error) {
+		page, err := records.List(ctx, s.db, collection, limit, records.Cursor(q.values.Get("cursor")))
+		return recordsJSON{collection, orEmpty(page.Records), page.Next}, err
+	})
+}
+
+// recordHandler serves requests about a stored record.
+func (s *server) recordHandler(names []string, serve func(http.ResponseWriter, *http.Request, schema.Key, *recordQuery)) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		k := schema.Key{Collection: r.PathValue("collection"), DID: r.PathValue("did"), Rkey: r.PathValue("rkey")}
+		if !validKey(k) {
+			s.serveNotFound(w, r)
+			return
+		}
+		q := parseRecordQuery(r, "limit=50", names...)
+		serve(w, r, k, &q)
+	}
+}
+
+func (s *server) serveRecord(w http.ResponseWriter, r *http.Request, k schema.Key, q *recordQuery) {
+	limit := q.number("limit", defaultReferences, maxLimit)
+	s.answer(w, r, q, func(ctx context.Context) (any, error) {
+		d, err := s.record(ctx, k, limit)
+		d.References.List, d.Referrers.List = orEmpty(d.References.List), orEmpty(d.Referrers.List)
+		return d, err
+	})
+}
+
+func (s *server) serveReferences(w http.ResponseWriter, r *http.Request, k schema.Key, q *recordQuery) {
+	limit := q.number("limit", defaultReferences, maxLimit)
+	s.answer(w, r, q, func(ctx context.Context) (any, error) {
+		if err := s.checkStored(ctx, k); err != nil {
+			return nil, err
+		}
+		page, err := records.ReadReferences(ctx, s.db, k, limit, records.Cursor(q.values.Get("cursor")))
+		page.List = orEmpty(page.List)
+		return page, err
+	})
+}
+
+// serveReferrers lists the records that refer to a record, which need not be stored.
+func (s *server) serveReferrers(w http.ResponseWriter, r *http.Request, k schema.Key, q *recordQuery) {
+	limit := q.number("limit", defaultReferences, maxLimit)
+	s.answer(w, r, q, func(ctx context.Context) (any, error) {
+		page, err := records.ReadReferrers(ctx, s.db, k, limit, records.Cursor(q.values.Get("cursor")))
+		page.List = orEmpty(page.List)
+		return page, err
+	})
+}
+
+// record reads a record, or returns a *recordStateError.
+func (s *server) record(ctx context.Context, k schema.Key, limit int) (d records.Detail, err error) {
+	if err := s.checkStored(ctx, k); err != nil {
+		return d, err
+	}
+	d, err = records.Read(ctx, s.db, k, limit)
+	if errors.Is(err, schema.ErrNoRows) { // it was deleted meanwhile
+		err = &recordStateError{k, records.Missing}
+	}
+	return d, err
+}
+
+func (s *server) checkStored(ctx context.Context, k schema.Key) error {
+	state, err := records.Status(ctx, s.db, k)
+	if err == nil && state != records.Stored {
+		err = &recordStateError{k, state}
+	}
+	return err
+}
+
+// recordStateError means that a record cannot be shown.
+type recordStateError struct {
+	key   schema.Key
+	state string
+}
+
+func (e *recordStateError) Error() string {
+	return say("error_record_"+e.state, plain(e.key.URI(), maxDetail))
+}
+
+type matchesJSON struct {
+	Query     string          `json:"q"`
+	Records   []records.Match `json:"records"`
+	Truncated bool            `json:"truncated"`
+	Next      records.Cursor  `json:"next,omitempty"`
+}
+
+func (s *server) serveSearch(w http.ResponseWriter, r *http.Request) {
+	q := parseRecordQuery(r, "q=heron", "q", "collection", "language", "media", "limit", "cursor")
+	limit := q.number("limit", defaultLimit, maxLimit)
+	text := q.values.Get("q")
+	if text == "" || utf8.RuneCountInString(text) > ranking.MaxText {
+		q.wrong("q", text, say("expected_words", ranking.MaxText))
+	}
+	search := records.Query{Words: ranking.TextQuery(text), Collection: q.values.Get("collection"), Language: q.values.Get("language"), MediaType: q.values.Get("media")}
+	if search.Collection != "" && !validPart(search.Collection) {
+		q.wrong("collection", search.Collection, say("expected_collection"))
+	}
+	if search.Language != "" && !records.ValidLanguage(search.Language) {
+		q.wrong("language", search.Language, say("expected_language"))
+	}
+	if search.MediaType != "" && !records.ValidMediaType(search.MediaType) {
+		q.wrong("media", search.MediaType, say("expected_media_type"))
+	}
+	s.answer(w, r, &q, func(ctx context.Context) (any, error) {
+		page, err := records.Search(ctx, s.db, search, limit, records.Cursor(q.values.Get("cursor")))
+		return matchesJSON{text, orEmpty(page.Matches), page.Truncated, page.Next}, err
+	})
+}
+
+type graphJSON struct {
+	URI   string `json:"uri"`
+	Depth int    `json:"depth"`
+	records.Graph
+}
+
+func (s *server) serveGraph(w http.ResponseWriter, r *http.Request) {
+	q := parseRecordQuery(r, "depth=2", "depth", "limit")
+	depth, limit := q.number("depth", defaultDepth, records.MaxDepth), q.number("limit", defaultEdges, maxEdges)
+	k := q.uri("uri", r.PathValue("uri"))
+	s.answer(w, r, &q, func(ctx context.Context) (any, error) {
+		g, err := records.Neighbourhood(ctx, s.db, k, depth, limit)
+		g.Edges = orEmpty(g.Edges)
+		return graphJSON{k.URI(), depth, g}, err
+	})
+}
+
+type pathsJSON struct {
+	From  string `json:"from"`
+	To    string `json:"to"`
+	Depth int    `json:"depth"`
+	records.Paths
+}
+
+func (s *server) servePaths(w http.ResponseWriter, r *http.Request) {
+	q := parseRecordQuery(r, "from=at://…&to=at://…", "from", "to", "depth", "limit")
+	depth, limit := q.number("depth", defaultPathDepth, records.MaxDepth), q.number("limit", pathEdges, records.MaxEdges)
+	from, to := q.uri("from", q.values.Get("from")), q.uri("to", q.values.Get("to"))
+	s.answer(w, r, &q, func(ctx context.Context) (any, error) {
+		p, err := records.ShortestPaths(ctx, s.db, from, to, depth, limit)
+		return pathsJSON{from.URI(), to.URI(), depth, p}, err
+	})
+}
+
+// recordQuery reads the parameters of a request about records. It keeps the first error.
+type recordQuery struct {
+	values url.Values
+	err    error
+}
+
+func parseRecordQuery(r *http.Request, example string, names ...string) (q recordQuery) {
+	q.values, q.err = parseParameters(r.URL.RawQuery, names, example)
+	for name := range q.values {
+		if text := q.values.Get(name); !utf8.ValidString(text) || strings.ContainsRune(text, 0) {
+			q.wrong(name, text, say("expected_text"))
+		}
+	}
+	return q
+}
+
+func (q *recordQuery) wrong(name, value, expected string) {
+	if q.err == nil {
+		q.err = wrongValue(name, value, expected)
+	}
+}
+
+// number reads a whole number from 1 to most.
+func (q *recordQuery) number(name string, standard, most int) int {
+	text := q.values.Get(name)
+	if text == "" {
+		return standard
+	}
+	n, err := strconv.Atoi(text)
+	if err != nil || n < 1 || n > most {
+		q.wrong(name, text, say("expected_number", 1, most))
+	}
+	return n
+}
+
+// uri reads the at-uri of a record, with or without its scheme. In a path, a server
+// turns "at://" into "at:/".
+func (q *recordQuery) uri(name, text string) schema.Key {
+	bare := strings.TrimPrefix(strings.TrimPrefix(text, "at:/"), "/")
+	parts := strings.Split(bare, "/")
+	if len(parts) == 3 {
+		if k := (schema.Key{DID: parts[0], Collection: parts[1], Rkey: parts[2]}); validKey(k) {
+			return k
+		}
+	}
+	q.wrong(name, text, say("expected_uri"))
+	return schema.Key{}
+}
+
+// validKey reports whether a record may have this key.
+func validKey(k schema.Key) bool {
+	return strings.HasPrefix(k.DID, "did:") && validPart(k.DID) && validPart(k.Collection) && validPart(k.Rkey)
+}
+
+func validPart(text string) bool {
+	return text != "" && len(text) <= maxKeyPart && utf8.ValidString(text) && !strings.ContainsFunc(text, func(r rune) bool { return r <= ' ' || r == '/' })
+}
+
+// orEmpty returns an empty list instead of nil, which JSON encodes as null.
+func orEmpty[T any](all []T) []T {
+	if all == nil {
+		return []T{}
+	}
+	return all
+}
+
+// answer writes the result of read as JSON, or the reason why it failed.
+func (s *server) answer(w http.ResponseWriter, r *http.Request, q *recordQuery, read func(context.Context) (any, error)) {
+	if q.err != nil {
+		s.writeError(w, r, http.StatusBadRequest, q.err.Error())
+		return
+	}
+	ctx, cancel := context.WithTimeout(r.Context(), queryTimeout)
+	defer cancel()
+	found, err := read(ctx)
+	if err != nil {
+		s.writeRecordUnreadable(w, r, q, err)
+		return
+	}
+	w.Header().Set("Cache-Control", "no-cache")
+	writeJSON(w, http.StatusOK, found)
+}
+
+func (s *server) writeRecordUnreadable(w http.ResponseWriter, r *http.Request, q *recordQuery, err error) {
+	state, isState := errors.AsType[*recordStateError](err)
+	switch {
+	case isState:
+		s.writeError(w, r, http.StatusNotFound, state.Error())
+	case errors.Is(err, records.ErrCursor):
+		s.writeError(w, r, http.StatusBadRequest, wrongValue("cursor", q.values.Get("cursor"), say("expected_next")).Error())
+	default:
+		s.log.Error("records_read_failed", "path", plain(r.URL.Path, maxDetail), "error", err)
+		s.writeUnavailable(w, r)
+	}
+}

@@ -1,0 +1,140 @@
+package web
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"net/http"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/weir-social/weir/internal/ranking"
+	"github.com/weir-social/weir/schema"
+)
+
+// view is a request for a ranking.
+type view struct {
+	window
+	query   ranking.Query
+	compact bool // a page with one line per link
+}
+
+// key is the same for two requests for the same page.
+func (v view) key() string {
+	return fmt.Sprintf("%s %d %s", v.query.View(), v.query.Limit, v.query.After)
+}
+
+// parseView reads the named parameters. A misspelt parameter is an error, because the
+// response would silently ignore it.
+func parseView(raw string, names []string, standard string) (view, error) {
+	values, err := parseParameters(raw, names, "window=6h&limit=50")
+	if err != nil {
+		return view{}, err
+	}
+	return newView(values, standard)
+}
+
+// parseParameters reads a query that may have the named parameters, each at most once.
+func parseParameters(raw string, names []string, example string) (url.Values, error) {
+	values, err := url.ParseQuery(raw)
+	if err != nil {
+		return nil, errors.New(say("error_query", example))
+	}
+	for _, name := range slices.Sorted(maps.Keys(values)) {
+		if !slices.Contains(names, name) {
+			return nil, errors.New(say("error_parameter", quoted(name), strings.Join(names, ", ")))
+		}
+		if n := len(values[name]); n > 1 {
+			return nil, errors.New(say("error_repeated", name, n))
+		}
+	}
+	return values, nil
+}
+
+// newView reads a view from its parameters. standard is the default window.
+func newView(values url.Values, standard string) (v view, err error) {
+	if !values.Has("window") {
+		values.Set("window", standard)
+	}
+	v.query, err = ranking.ParseQuery(func(name string) (string, bool) {
+		return values.Get(name), values.Has(name)
+	}, ranking.Limits{Default: defaultLimit, Most: maxLimit})
+	if wrong, ok := errors.AsType[*ranking.ParameterError](err); ok {
+		return v, wrongValue(wrong.Name, wrong.Value, Expected(wrong))
+	}
+	for _, w := range windows() {
+		if w.Length == v.query.Window {
+			v.window = w
+		}
+	}
+	if density := values.Get("density"); density != "" && density != "full" && density != "compact" {
+		return v, wrongValue("density", density, say("expected_one_of", "full, compact"))
+	}
+	v.compact = values.Get("density") == "compact"
+	return v, err
+}
+
+// namedTargets is how many targets of watches an error lists.
+const namedTargets = 10
+
+// writeUnreadable reports why a view could not be read.
+func (s *server) writeUnreadable(w http.ResponseWriter, r *http.Request, v view, err error) {
+	switch {
+	case errors.Is(err, ranking.ErrCursor):
+		s.writeError(w, r, http.StatusBadRequest, wrongValue("cursor", string(v.query.After), say("expected_cursor")).Error())
+	case errors.Is(err, ranking.ErrWatch):
+		s.writeUnknownWatch(w, r, v.query.Watch)
+	default:
+		s.writeUnavailable(w, r)
+	}
+}
+
+// writeUnknownWatch reports that a watch does not exist, and lists some that do.
+func (s *server) writeUnknownWatch(w http.ResponseWriter, r *http.Request, target string) {
+	ctx, cancel := context.WithTimeout(r.Context(), queryTimeout)
+	defer cancel()
+	targets, err := schema.WatchTargets(ctx, s.db, namedTargets+1)
+	if err != nil {
+		s.writeUnavailable(w, r)
+		return
+	}
+	var named []string
+	for _, each := range targets[:min(len(targets), namedTargets)] {
+		named = append(named, plain(each, maxURL))
+	}
+	expected := say("expected_one_target", strings.Join(named, ", "))
+	switch {
+	case len(targets) == 0:
+		expected = say("expected_no_watch")
+	case len(targets) > namedTargets:
+		expected = say("expected_some_target", strings.Join(named, ", "))
+	}
+	s.writeError(w, r, http.StatusBadRequest, wrongValue("watch", target, expected).Error())
+}
+
+// wrongValue reports that a parameter has an invalid value.
+func wrongValue(name, value, expected string) error {
+	return errors.New(say("error_value", name, quoted(value), expected))
+}
+
+// quoted returns a stranger's text on one line, in quotation marks.
+func quoted(text string) string { return strconv.Quote(shorten(text, 40)) }
+
+// Expected describes the valid values of a parameter, such as "a whole number from 1 to
+// 200".
+func Expected(wrong *ranking.ParameterError) string {
+	switch wrong.Expected {
+	case ranking.OneOf:
+		return say("expected_one_of", strings.Join(wrong.Values, ", "))
+	case ranking.SomeOf:
+		return say("expected_some_of", strings.Join(wrong.Values, ","))
+	}
+	values := make([]any, len(wrong.Values))
+	for i := range wrong.Values {
+		values[i] = wrong.Values[i]
+	}
+	return say("expected_"+string(wrong.Expected), values...)
+}

@@ -1,0 +1,166 @@
+// Package web serves the ranking: as a page that a small script keeps up to date, and as JSON, also
+// as a stream of changes. It stores nothing: every response is counted from the shares at the time
+// that it shows. Requests for the same page share one response for a second, and streams of the
+// same view share their computations.
+//
+// It also serves the stored records, and the references between them.
+//
+// Titles, descriptions, handles and URLs come from strangers. html/template escapes them,
+// characters that reorder text are removed, only http and https URLs become links, and the
+// Content-Security-Policy allows no script but the page's own.
+package web
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"html/template"
+	"log/slog"
+	"net/http"
+	"strings"
+	"sync"
+	"time"
+
+	"golang.org/x/sync/singleflight"
+
+	"github.com/weir-social/weir/internal/ranking"
+)
+
+// Config configures the page.
+type Config struct {
+	DB  ranking.DB       // a pool: queries run concurrently
+	Now func() time.Time // the end of a window
+
+	// ImageBase is the URL of images stored as blob:<did>/<cid>: an http or https
+	// URL with {did} and {cid} in its path or query. "": no images.
+	ImageBase string
+
+	Keep    time.Duration // how long rendered pages are sent again, such as KeepPages; 0: they are not
+	Proxies Proxies       // proxies whose X-Forwarded-For is trusted
+
+	// URL is the public address that feeds link to, such as https://weir.example. "": the one that
+	// the request names.
+	URL string
+
+	Title    string          // the name at the top of the page; "": Weir
+	Stopping <-chan struct{} // closed when the process stops: streams end; nil: never
+	Logger   *slog.Logger
+}
+
+// server serves the requests. It is safe for concurrent use.
+type server struct {
+	db        ranking.DB
+	now       func() time.Time
+	title     string
+	log       *slog.Logger
+	images    images
+	assets    assets
+	templates *template.Template
+	url       string             // the public address; empty: the one that a request names
+	home      string             // the target of the name at the top of every page
+	homeName  string             // the text of the link to it
+	actions   string             // the paths below this one accept POST; empty: none
+	slots     renderSlots        // limits concurrent pages
+	counting  singleflight.Group // the running counts, by view
+	rendering singleflight.Group // the running renderings, by address
+	cache     *cache
+	following following
+	feeds     *feedCache
+	feedTurns chan struct{} // a token per feed that is being computed
+	clients   *clients
+	live      *liveViews
+	corrupt   sync.Once // logs an invalid stored URL once
+}
+
+// Handler serves the page at /, the pages of links and records, the feeds, the JSON API under /api/v1/, and two methods of XRPC. The error names the field of cfg to change.
+func Handler(cfg Config) (http.Handler, error) {
+	if cfg.DB == nil || cfg.Now == nil || cfg.Logger == nil {
+		return nil, errors.New("the page needs DB, Now and Logger: set all three")
+	}
+	s, err := newServer(cfg)
+	if err != nil {
+		return nil, err
+	}
+	s.home, s.homeName = "/", say("to_ranking")
+	mux := http.NewServeMux()
+	mux.HandleFunc("/{$}", s.kept(s.servePage))
+	for _, format := range []feedFormat{atomFormat(), jsonFormat()} {
+		mux.HandleFunc(format.path, s.buffered(s.serveFeed(format)))
+	}
+	mux.HandleFunc("/links/{id}", s.kept(s.linkHandler(linkPages().names, s.serveLinkPage)))
+	mux.HandleFunc("/api/v1/trending", s.buffered(s.serveTrending))
+	mux.HandleFunc("/api/v1/trending/stream", s.serveStream)
+	mux.HandleFunc("/api/v1/links/{id}", s.buffered(s.linkHandler(linkParameters(), s.serveLink)))
+	mux.HandleFunc("/api/v1/links/{id}/shares", s.buffered(s.linkHandler(shareParameters(), s.serveLinkShares)))
+	s.routeRecords(mux)
+	mux.HandleFunc("/static/{build}/{name}", s.serveAsset)
+	mux.HandleFunc("/", s.serveNotFound)
+	return s.secure(s.limited(mux)), nil
+}
+
+// newServer loads the templates and static files.
+func newServer(cfg Config) (*server, error) {
+	images, err := parseImages(cfg.ImageBase)
+	if err != nil {
+		return nil, err
+	}
+	assets, err := readAssets()
+	if err != nil {
+		return nil, err
+	}
+	templates, err := template.New("").Funcs(template.FuncMap{"say": say}).ParseFS(files, "templates/*.html")
+	if err != nil {
+		return nil, fmt.Errorf("parse the templates: %w", err)
+	}
+	public, err := parsePublic(cfg.URL)
+	if err != nil {
+		return nil, err
+	}
+	s := &server{
+		url: public, db: cfg.DB, now: cfg.Now, title: cmp.Or(cfg.Title, "Weir"), log: cfg.Logger,
+		images: images, assets: assets, templates: templates, slots: make(renderSlots, maxRendering),
+		cache: newCache(cfg.Keep), feeds: newFeedCache(), feedTurns: make(chan struct{}, feedsAtOnce), clients: newClients(cfg.Proxies, cfg.Logger),
+	}
+	s.live = newLiveViews(func(ctx context.Context, q ranking.Query) (ranking.Page, error) {
+		q.At = s.now()
+		return ranking.Trending(ctx, s.db, q)
+	}, s.shown, cfg.Stopping, cfg.Logger)
+	s.live.streams = s.readStreams
+	return s, nil
+}
+
+// secure sets the security headers of every response and refuses all methods but GET
+// and HEAD, and POST to actions.
+func (s *server) secure(next http.Handler) http.Handler {
+	policy := "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self'" + s.images.source() +
+		"; base-uri 'none'; form-action 'self'; frame-ancestors 'none'"
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		h := w.Header()
+		setCommonHeaders(h)
+		h.Set("Content-Security-Policy", policy)
+		h.Set("Referrer-Policy", "no-referrer")
+		h.Set("Cross-Origin-Opener-Policy", "same-origin")
+		if strings.HasPrefix(r.URL.Path, "/xrpc/") { // public, and without cookies: pages of any site may read them
+			h.Set("Access-Control-Allow-Origin", "*")
+			h.Set("Cross-Origin-Resource-Policy", "cross-origin")
+			if r.Method == http.MethodOptions { // a browser asks before it sends a header that the page sets
+				h.Set("Access-Control-Allow-Methods", "GET, HEAD")
+				h.Set("Access-Control-Allow-Headers", "*")
+				w.WriteHeader(http.StatusNoContent)
+				return
+			}
+		}
+		acts := r.Method == http.MethodPost && s.actions != "" && strings.HasPrefix(r.URL.Path, s.actions)
+		if r.Method != http.MethodGet && r.Method != http.MethodHead && !acts {
+			h.Set("Allow", "GET, HEAD")
+			s.writeError(w, r, http.StatusMethodNotAllowed, say("error_method"))
+			return
+		}
+		next.ServeHTTP(w, r)
+	})
+}
+
+func (s *server) serveNotFound(w http.ResponseWriter, r *http.Request) {
+	s.writeError(w, r, http.StatusNotFound, say("error_not_found"))
+}
