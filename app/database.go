@@ -83,7 +83,7 @@ func (c Config) Migrated(ctx context.Context) (*pgxpool.Pool, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := schema.Check(ctx, pool); err != nil {
+	if err := Migrated(ctx, pool); err != nil {
 		pool.Close()
 		return nil, err
 	}

@@ -17,7 +17,6 @@ import (
 	"github.com/weir-social/weir/internal/collection"
 	"github.com/weir-social/weir/internal/ops/health"
 	"github.com/weir-social/weir/internal/web"
-	"github.com/weir-social/weir/schema"
 	"github.com/weir-social/weir/workers"
 )
 
@@ -126,7 +125,7 @@ func (p App) serveOps(ctx context.Context, l net.Listener, reads bool) error {
 	p.metrics.MustRegister(health.NewCollector(p.pool, p.cfg.Limits(), 3*time.Second, healthFeatures()...), poolMetrics{p.pool}, buildInfo())
 	p.log.Info("operating", "url", "http://"+l.Addr().String()+"/health")
 	handler, err := web.OpsHandler(web.OpsConfig{
-		DB: p.pool, Check: func(ctx context.Context) error { return schema.Check(ctx, p.pool) }, Metrics: p.metrics, Limits: p.cfg.Limits(), Features: healthFeatures(),
+		DB: p.pool, Check: func(ctx context.Context) error { return Migrated(ctx, p.pool) }, Metrics: p.metrics, Limits: p.cfg.Limits(), Features: healthFeatures(),
 		Token: p.cfg.OpsToken, Reads: reads, Owner: p.owner, Title: "Weir", Logger: p.log,
 	})
 	if err != nil {

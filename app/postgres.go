@@ -7,7 +7,6 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/weir-social/weir/internal/testing/devpg"
-	"github.com/weir-social/weir/schema"
 )
 
 // WithServer runs f on a migrated Postgres that it starts before and stops after f.
@@ -29,7 +28,7 @@ func WithServer(ctx context.Context, cfg Config, options devpg.Options, f func(*
 		return err
 	}
 	defer pool.Close()
-	if err := schema.Migrate(ctx, pool); err != nil {
+	if err := Migrate(ctx, pool); err != nil {
 		return err
 	}
 	return f(pool)

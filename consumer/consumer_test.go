@@ -308,7 +308,7 @@ func TestPostgresRestartIsTransient(t *testing.T) {
 	pool, err := pgxpool.New(t.Context(), server.URL("weir"))
 	require.NoError(t, err)
 	defer pool.Close()
-	require.NoError(t, schema.Migrate(t.Context(), pool))
+	require.NoError(t, schematest.Migrate(t.Context(), pool))
 	var lines bytes.Buffer
 	const n = 3000
 	for i := range n {

@@ -23,6 +23,7 @@ import (
 	"github.com/weir-social/weir/internal/testing/devpg"
 	"github.com/weir-social/weir/internal/testing/eventually"
 	"github.com/weir-social/weir/internal/testing/simnet"
+	"github.com/weir-social/weir/internal/testing/schematest"
 	"github.com/weir-social/weir/schema"
 )
 
@@ -58,7 +59,7 @@ func benchDatabase(t testing.TB, server *devpg.Server) (url string, pool *pgxpoo
 	pool, err = app.OpenPool(t.Context(), url, 4, false)
 	require.NoError(t, err)
 	t.Cleanup(pool.Close)
-	require.NoError(t, schema.Migrate(t.Context(), pool))
+	require.NoError(t, schematest.Migrate(t.Context(), pool))
 	partitioned(t, pool, time.Now())
 	return url, pool
 }

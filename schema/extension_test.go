@@ -36,12 +36,12 @@ func TestMigrateSaysThatItLacksAnExtension(t *testing.T) {
 	pool, err := pgxpool.NewWithConfig(t.Context(), config)
 	require.NoError(t, err)
 	t.Cleanup(pool.Close)
-	require.ErrorContains(t, schema.Migrate(t.Context(), pool), "CREATE EXTENSION pg_trgm")
+	require.ErrorContains(t, schematest.Migrate(t.Context(), pool), "CREATE EXTENSION pg_trgm")
 	require.Empty(t, column(t, admin, `SELECT relname::text FROM pg_class WHERE relnamespace = 'public'::regnamespace`))
 
 	_, err = admin.Exec(t.Context(), `CREATE EXTENSION pg_trgm`)
 	require.NoError(t, err)
-	require.NoError(t, schema.Migrate(t.Context(), pool))
+	require.NoError(t, schematest.Migrate(t.Context(), pool))
 }
 
 // TestMissingExtensionIsNamed shows that the error names what to install.

@@ -11,7 +11,6 @@ import (
 
 	"github.com/weir-social/weir/internal/testing/eventually"
 	"github.com/weir-social/weir/internal/testing/schematest"
-	"github.com/weir-social/weir/schema"
 )
 
 // limited returns a pool on the same database whose server ends transactions
@@ -56,5 +55,5 @@ func TestMigrationWaitsLongerThanATransactionMay(t *testing.T) {
 	execute(t, other, `SELECT pg_advisory_xact_lock($1)`, int64(0x77656972))
 	waiting := limited(t, pool, "transaction_timeout")
 	outlives(t, pool, `SELECT pg_advisory_xact_lock(%`, other,
-		func() error { return schema.Migrate(context.Background(), waiting) })
+		func() error { return schematest.Migrate(context.Background(), waiting) })
 }

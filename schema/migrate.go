@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -22,19 +23,27 @@ import (
 //go:embed migrations/*.sql
 var migrations embed.FS
 
+// Core is the part of the schema that every database of Weir has. Each feature has a part of its own: a
+// folder of numbered files NNNN_name.sql, each of which is applied in a transaction of its own. Its first
+// line is "-- part NAME", followed by ", after A, B" if it uses the tables of other features.
+const Core = "core"
+
 // migrationLock is the advisory lock of the process that migrates.
 const migrationLock = 0x77656972 // "weir"
 
-// migration is one numbered file.
+// migration is one numbered file of a part.
 type migration struct {
+	part    string
 	version int
 	name    string
 	sql     string
 }
 
+func (m *migration) String() string { return m.part + "/" + m.name }
+
 // TooNewError means that the database was migrated by a newer binary.
 type TooNewError struct {
-	What            string // whose migrations: "weir" or "river"
+	What            string // whose migrations: a part's name, or "river"
 	Database, Known int
 }
 
@@ -54,14 +63,22 @@ func (e *UnreleasedError) Error() string {
 		"It cannot be upgraded, and nothing in it was changed. Make a new database and move the watches to it: see \"Starting anew\" in docs/operations.md", e.Migration)
 }
 
+// MissingPartError means that the database has tables of a feature that this binary lacks.
+type MissingPartError struct{ Part string }
+
+func (e *MissingPartError) Error() string {
+	return fmt.Sprintf("the database has the tables of the feature %q, which this binary lacks: "+
+		"run a binary with that feature, or make a new database: see \"Starting anew\" in docs/operations.md. Nothing was changed", e.Part)
+}
+
 // Migrate brings the database to this binary's schema: first River's tables, through
-// River's migrator, then Weir's. Each migration is a transaction of its own. If
-// several processes call it at once, one migrates, and the others wait and find
-// nothing to do. It returns a *TooNewError if the database is newer than the binary,
-// and an *UnreleasedError if an unreleased version made it; both leave the database
-// unchanged.
-func Migrate(ctx context.Context, pool *pgxpool.Pool) error {
-	all, err := readMigrations()
+// River's migrator, then the core's and those of the features. If several processes
+// call it at once, one migrates, and the others wait and find nothing to do. It returns
+// a *TooNewError if the database is newer than the binary, a *MissingPartError if it has
+// a feature that the binary lacks, and an *UnreleasedError if an unreleased version made
+// it; all leave the database unchanged.
+func Migrate(ctx context.Context, pool *pgxpool.Pool, features ...fs.FS) error {
+	all, err := readMigrations(features)
 	if err != nil {
 		return err
 	}
@@ -85,9 +102,11 @@ func migrate(ctx context.Context, pool *pgxpool.Pool, all []migration) error {
 		return err
 	}
 	const table = `CREATE TABLE IF NOT EXISTS weir_migration (
-		version    int PRIMARY KEY,
+		part       text        NOT NULL,
+		version    int         NOT NULL,
 		name       text        NOT NULL,
-		applied_at timestamptz NOT NULL DEFAULT now()
+		applied_at timestamptz NOT NULL DEFAULT now(),
+		PRIMARY KEY (part, version)
 	)`
 	if _, err := conn.Exec(ctx, table); err != nil {
 		return fmt.Errorf("make weir_migration: %w", err)
@@ -124,11 +143,10 @@ SELECT EXISTS (SELECT FROM pg_extension WHERE extname = $1)            AS instal
 	return nil
 }
 
-// Check returns nil if the database has exactly this binary's migrations. It returns
-// a *TooNewError if the database has more, an *UnreleasedError if it has others, and
-// an error that names the command to run if it has fewer.
-func Check(ctx context.Context, pool *pgxpool.Pool) error {
-	all, err := readMigrations()
+// Check returns nil if the database has exactly this binary's migrations, and otherwise an error:
+// those of Migrate, or one that names the command to run if it has fewer.
+func Check(ctx context.Context, pool *pgxpool.Pool, features ...fs.FS) error {
+	all, err := readMigrations(features)
 	if err != nil {
 		return err
 	}
@@ -142,32 +160,29 @@ func Check(ctx context.Context, pool *pgxpool.Pool) error {
 		return err
 	}
 	if len(missing) > 0 {
-		return fmt.Errorf("the database lacks %d of %d weir migrations, the first of them %s: run `weir migrate`", len(missing), len(all), missing[0].name)
+		return fmt.Errorf("the database lacks %d of %d weir migrations, the first of them %s: run `weir migrate`", len(missing), len(all), &missing[0])
 	}
 	return nil
 }
 
-// Version identifies a schema: the number and name of Weir's last migration, and the
-// number of River's.
-type Version struct {
-	Weir  int
-	Name  string
-	River int
-}
-
-// Latest returns the schema of this binary.
-func Latest() (Version, error) {
-	all, err := readMigrations()
+// Versions returns the last migration of each part, such as "core/0005_ops", in the order in which they
+// are applied, and at the end River's.
+func Versions(features ...fs.FS) ([]string, error) {
+	all, err := readMigrations(features)
 	if err != nil {
-		return Version{}, err
+		return nil, err
 	}
 	river, err := rivermigrate.New(riverpgxv5.New(nil), nil)
 	if err != nil {
-		return Version{}, fmt.Errorf("open river's migrator: %w", err)
+		return nil, fmt.Errorf("open river's migrator: %w", err)
 	}
-	last := all[len(all)-1]
-	_, name, _ := strings.Cut(last.name, "_")
-	return Version{Weir: last.version, Name: name, River: latestRiver(river)}, nil
+	var last []string
+	for i := range all {
+		if i+1 == len(all) || all[i+1].part != all[i].part {
+			last = append(last, all[i].String())
+		}
+	}
+	return append(last, fmt.Sprintf("river/%d", latestRiver(river))), nil
 }
 
 // latestRiver returns the number of the last migration of River's migrator.
@@ -179,95 +194,165 @@ func latestRiver[T any](river *rivermigrate.Migrator[T]) int {
 	return known
 }
 
-// Fingerprint returns a hash of Weir's and River's migrations.
-func Fingerprint() string {
-	h := sha256.New()
-	all, err := readMigrations()
+// Fingerprint returns a hash of all migrations, River's too.
+func Fingerprint(features ...fs.FS) (string, error) {
+	all, err := readMigrations(features)
 	if err != nil {
-		panic(err) // the files are embedded: only a broken build fails
-	}
-	for _, m := range all {
-		fmt.Fprintf(h, "%s\n%s\n", m.name, m.sql)
+		return "", err
 	}
 	river, err := rivermigrate.New(riverpgxv5.New(nil), nil)
 	if err != nil {
-		panic(err)
+		return "", fmt.Errorf("open river's migrator: %w", err)
+	}
+	h := sha256.New()
+	for i := range all {
+		fmt.Fprintf(h, "%s\n%s\n", &all[i], all[i].sql)
 	}
 	for _, m := range river.AllVersions() {
 		fmt.Fprintf(h, "river %d\n%s\n", m.Version, m.SQLUp)
 	}
-	return hex.EncodeToString(h.Sum(nil))[:16]
+	return hex.EncodeToString(h.Sum(nil))[:16], nil
 }
 
-func readMigrations() ([]migration, error) {
-	names, err := fs.Glob(migrations, "migrations/*.sql")
+// part is the migrations of the core or of a feature.
+type part struct {
+	name  string
+	after []string // the features whose tables it uses
+	files []migration
+}
+
+// readMigrations returns the migrations of the core and of the features, each part after those that it uses.
+func readMigrations(features []fs.FS) ([]migration, error) {
+	own, err := fs.Sub(migrations, "migrations")
 	if err != nil {
 		return nil, fmt.Errorf("list migrations: %w", err)
 	}
-	all := make([]migration, 0, len(names))
-	for _, path := range names { // fs.Glob sorts them
-		sql, err := migrations.ReadFile(path)
+	core, err := readPart(own)
+	if err != nil {
+		return nil, err
+	}
+	var left []part
+	for _, files := range features {
+		p, err := readPart(files)
 		if err != nil {
-			return nil, fmt.Errorf("read migration %s: %w", path, err)
+			return nil, err
 		}
-		name := strings.TrimSuffix(strings.TrimPrefix(path, "migrations/"), ".sql")
-		number, _, _ := strings.Cut(name, "_")
-		version, err := strconv.Atoi(number)
-		if err != nil || version <= 0 || len(all) > 0 && version <= all[len(all)-1].version {
-			return nil, fmt.Errorf("migration %s has no number above the one before", path)
+		left = append(left, p)
+	}
+	slices.SortFunc(left, func(a, b part) int { return strings.Compare(a.name, b.name) })
+	all, done := core.files, []string{core.name}
+	for len(left) > 0 {
+		i := slices.IndexFunc(left, func(p part) bool {
+			return !slices.ContainsFunc(p.after, func(name string) bool { return !slices.Contains(done, name) })
+		})
+		if i < 0 {
+			return nil, fmt.Errorf("the feature %s uses the tables of %s: this binary lacks one of them", left[0].name, strings.Join(left[0].after, ", "))
 		}
-		all = append(all, migration{version: version, name: name, sql: string(sql)})
+		all, done = append(all, left[i].files...), append(done, left[i].name)
+		left = slices.Delete(left, i, i+1)
 	}
 	return all, nil
 }
 
+// readPart reads the migrations of one part.
+func readPart(folder fs.FS) (p part, err error) {
+	names, err := fs.Glob(folder, "*.sql")
+	if err != nil || len(names) == 0 {
+		return p, errors.Join(errors.New("a part of the schema has no migrations"), err)
+	}
+	for i, file := range names { // fs.Glob sorts them
+		sql, err := fs.ReadFile(folder, file)
+		if err != nil {
+			return p, fmt.Errorf("read a migration: %w", err)
+		}
+		if i == 0 {
+			line, _, _ := strings.Cut(string(sql), "\n")
+			name, after, _ := strings.Cut(strings.TrimPrefix(line, "-- part "), ", after ")
+			if name == line {
+				return p, fmt.Errorf("migration %s does not begin with the name of its part", file)
+			}
+			if p.name = name; after != "" {
+				p.after = strings.Split(after, ", ")
+			}
+		}
+		name := strings.TrimSuffix(file, ".sql")
+		number, _, _ := strings.Cut(name, "_")
+		version, err := strconv.Atoi(number)
+		if err != nil || version != i+1 {
+			return p, fmt.Errorf("migration %s of %s is not number %d", file, p.name, i+1)
+		}
+		p.files = append(p.files, migration{part: p.name, version: version, name: name, sql: string(sql)})
+	}
+	return p, nil
+}
+
 // notApplied returns the migrations that the database lacks, and an error if the
-// database has migrations that this binary lacks. Numbers need not be contiguous.
+// database has migrations that this binary lacks.
 func notApplied(ctx context.Context, conn *pgx.Conn, pool *pgxpool.Pool, all []migration) ([]migration, error) {
 	applied, err := appliedNames(ctx, conn)
 	if err != nil {
 		return nil, err
 	}
 	var missing []migration
+	known := map[string]int{} // the last version of each part
 	for _, m := range all {
-		name, ok := applied[m.version]
+		name, ok := applied[partVersion{m.part, m.version}]
 		if !ok {
 			missing = append(missing, m)
 		} else if name != m.name {
 			return nil, &UnreleasedError{Migration: name}
 		}
-		delete(applied, m.version)
+		delete(applied, partVersion{m.part, m.version})
+		known[m.part] = m.version
 	}
-	newest, known := 0, all[len(all)-1].version
-	for version, name := range applied {
-		if version < known {
+	var refused error
+	for at, name := range applied {
+		switch {
+		case known[at.Part] == 0:
+			return nil, &MissingPartError{Part: at.Part}
+		case at.Version <= known[at.Part]:
 			return nil, &UnreleasedError{Migration: name}
+		default:
+			refused = &TooNewError{What: at.Part, Database: at.Version, Known: known[at.Part]}
 		}
-		newest = max(newest, version)
 	}
-	if newest > 0 {
-		return nil, &TooNewError{What: "weir", Database: newest, Known: known}
+	if refused != nil {
+		return nil, refused
 	}
 	return missing, checkRiver(ctx, pool)
 }
 
-// appliedNames returns the names of the database's Weir migrations, by number.
-func appliedNames(ctx context.Context, db DB) (map[int]string, error) {
-	type row struct {
-		Version int
-		Name    string
-	}
+// partVersion identifies a migration.
+type partVersion struct {
+	Part    string
+	Version int
+}
+
+// appliedNames returns the names of the database's Weir migrations.
+func appliedNames(ctx context.Context, db DB) (map[partVersion]string, error) {
 	exists, err := isTable(ctx, db, "weir_migration")
 	if err != nil || !exists {
 		return nil, err
 	}
-	rows, err := All(ctx, db, "read weir_migration", pgx.RowToStructByName[row], `SELECT version AS version, name AS name FROM weir_migration`)
+	const before = `SELECT name FROM weir_migration WHERE to_jsonb(weir_migration) ->> 'part' IS NULL ORDER BY version LIMIT 1`
+	old, err := All(ctx, db, "read weir_migration", pgx.RowTo[string], before)
 	if err != nil {
 		return nil, err
 	}
-	names := make(map[int]string, len(rows))
+	if len(old) > 0 {
+		return nil, &UnreleasedError{Migration: old[0]}
+	}
+	type row struct {
+		partVersion
+		Name string
+	}
+	rows, err := All(ctx, db, "read weir_migration", pgx.RowToStructByName[row], `SELECT part AS part, version AS version, name AS name FROM weir_migration`)
+	if err != nil {
+		return nil, err
+	}
+	names := make(map[partVersion]string, len(rows))
 	for _, r := range rows {
-		names[r.Version] = r.Name
+		names[r.partVersion] = r.Name
 	}
 	return names, nil
 }
@@ -324,11 +409,11 @@ func (m migration) apply(ctx context.Context, conn *pgx.Conn) error {
 		var pgErr *pgconn.PgError
 		blocked := errors.As(err, &pgErr) && (pgErr.Code == "40P01" || pgErr.Code == "55P03")
 		if !blocked || try == migrationTries {
-			return fmt.Errorf("apply migration %s: %w", m.name, err)
+			return fmt.Errorf("apply migration %s: %w", &m, err)
 		}
 		select {
 		case <-ctx.Done():
-			return fmt.Errorf("apply migration %s: %w", m.name, ctx.Err())
+			return fmt.Errorf("apply migration %s: %w", &m, ctx.Err())
 		case <-time.After(200 * time.Millisecond): // let the waiting processes go first
 		}
 	}
@@ -342,7 +427,7 @@ func (m migration) try(ctx context.Context, conn *pgx.Conn) error {
 		if _, err := tx.Exec(ctx, m.sql); err != nil {
 			return err
 		}
-		_, err := tx.Exec(ctx, `INSERT INTO weir_migration (version, name) VALUES ($1, $2)`, m.version, m.name)
+		_, err := tx.Exec(ctx, `INSERT INTO weir_migration (part, version, name) VALUES ($1, $2, $3)`, m.part, m.version, m.name)
 		return err
 	})
 }

@@ -2,11 +2,12 @@ package schema_test
 
 import (
 	"bytes"
-	"fmt"
 	"os"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
+	"testing/fstest"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -32,31 +33,52 @@ func TestMigrationsRunOnceHoweverManyStart(t *testing.T) {
 				return err
 			}
 			defer own.Close()
-			return schema.Migrate(t.Context(), own)
+			return schematest.Migrate(t.Context(), own)
 		})
 	}
 	require.NoError(t, g.Wait())
-	require.NoError(t, schema.Check(t.Context(), pool))
+	require.NoError(t, schematest.Check(t.Context(), pool))
 }
 
 func TestNewerDatabaseIsRefused(t *testing.T) {
 	t.Parallel()
 	pool := schematest.New(t)
-	_, err := pool.Exec(t.Context(), `INSERT INTO weir_migration (version, name) VALUES (9999, '9999_future')`)
+	_, err := pool.Exec(t.Context(), `INSERT INTO weir_migration (part, version, name) VALUES ('core', 9999, '9999_future')`)
 	require.NoError(t, err)
 	var tooNew *schema.TooNewError
-	require.ErrorAs(t, schema.Migrate(t.Context(), pool), &tooNew)
+	require.ErrorAs(t, schematest.Migrate(t.Context(), pool), &tooNew)
 	require.Equal(t, 9999, tooNew.Database)
-	require.ErrorContains(t, schema.Check(t.Context(), pool), "run the newer binary")
+	require.ErrorContains(t, schematest.Check(t.Context(), pool), "run the newer binary")
 
 	_, err = pool.Exec(t.Context(), `DELETE FROM weir_migration WHERE version >= 2`)
 	require.NoError(t, err)
-	require.ErrorContains(t, schema.Check(t.Context(), pool), "run `weir migrate`")
+	require.ErrorContains(t, schematest.Check(t.Context(), pool), "run `weir migrate`")
 
 	_, err = pool.Exec(t.Context(), `INSERT INTO river_migration (line, version) VALUES ('main', 99)`)
 	require.NoError(t, err)
-	require.ErrorAs(t, schema.Migrate(t.Context(), pool), &tooNew)
+	require.ErrorAs(t, schematest.Migrate(t.Context(), pool), &tooNew)
 	require.Equal(t, "river", tooNew.What)
+}
+
+// TestDatabaseOfAMissingFeatureIsRefused shows that the error names the feature, and that a part whose needs
+// are not met is refused before anything is made.
+func TestDatabaseOfAMissingFeatureIsRefused(t *testing.T) {
+	t.Parallel()
+	pool := schematest.New(t)
+	part := func(sql string) fstest.MapFS { return fstest.MapFS{"0001_birds.sql": {Data: []byte(sql)}} }
+	parts, err := schematest.Parts()
+	require.NoError(t, err)
+	all := append(slices.Clip(parts), part("-- part birds, after links\nCREATE TABLE birds (link bigint REFERENCES links)"))
+	require.NoError(t, schema.Migrate(t.Context(), pool, all...))
+	require.NoError(t, schema.Check(t.Context(), pool, all...))
+
+	var missing *schema.MissingPartError
+	require.ErrorAs(t, schema.Migrate(t.Context(), pool, parts...), &missing)
+	require.ErrorAs(t, schema.Check(t.Context(), pool, parts...), &missing)
+	require.Equal(t, "birds", missing.Part)
+
+	require.ErrorContains(t, schema.Migrate(t.Context(), pool, part("-- part birds, after trees\n")), "birds uses the tables of trees")
+	require.ErrorContains(t, schema.Migrate(t.Context(), pool, part("CREATE TABLE birds ()")), "name of its part")
 }
 
 // unreleased creates a database like that of a commit before the first release,
@@ -99,9 +121,7 @@ const thirtySeven = `
 // read, and that nothing in the database is changed.
 func TestUnreleasedDatabaseIsRefused(t *testing.T) {
 	t.Parallel()
-	latest, err := schema.Latest()
-	require.NoError(t, err)
-	next := fmt.Sprintf("%04d_next", latest.Weir+1)
+	const next = "0006_next"
 	for name, migrations := range map[string][]string{
 		"17 of 4222550":      {"0001_stream", "0002_links", "0017_queues"},
 		"the last before":    {"0001_stream", "0002_links", "0023_growth", next},
@@ -116,8 +136,8 @@ func TestUnreleasedDatabaseIsRefused(t *testing.T) {
 			pool := unreleased(t, migrations...)
 			before := column(t, pool, everything)
 			var refused *schema.UnreleasedError
-			require.ErrorAs(t, schema.Migrate(t.Context(), pool), &refused)
-			require.ErrorAs(t, schema.Check(t.Context(), pool), &refused)
+			require.ErrorAs(t, schematest.Migrate(t.Context(), pool), &refused)
+			require.ErrorAs(t, schematest.Check(t.Context(), pool), &refused)
 			require.Contains(t, migrations, refused.Migration)
 			_, section, found := strings.Cut(refused.Error(), `see "`)
 			require.True(t, found)

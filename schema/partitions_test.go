@@ -204,7 +204,7 @@ func TestAYearOfPostsNeedsNoMoreLocksThanPostgresHas(t *testing.T) {
 	pool, err := pgxpool.NewWithConfig(t.Context(), cfg)
 	require.NoError(t, err)
 	t.Cleanup(pool.Close)
-	require.NoError(t, schema.Migrate(t.Context(), pool))
+	require.NoError(t, schematest.Migrate(t.Context(), pool))
 	require.Equal(t, []string{"64"}, column(t, pool, `SELECT current_setting('max_locks_per_transaction')`))
 
 	const keep, workers = 365 * day, 16

@@ -18,48 +18,18 @@ type Rights struct {
 	Missing    []string // missing rights that Weir needs, such as "INSERT, UPDATE on records"
 }
 
-// Uses are the tables and functions that the running roles need for a feature. Those of
-// the core are in this file.
-type Uses struct {
-	Written []string // tables that are written, and read
-	Read    []string // tables that are only read
-	Called  []string // functions that Weir, operators and other functions call
-}
-
-// writtenTables are the tables that the running roles write.
-func writtenTables() []string {
-	return []string{
-		"accounts", "alerts", "api_schedule", "api_slots", "archive_open", "archive_snapshots", "archived_ids", "archived_ids_default", "audit_faults",
-		"audits", "chains", "dead_letters", "deleted_records", "expirations", "forgotten", "gap_backfills", "gaps", "histories",
-		"history_accounts", "history_listings", "lexicons", "listing_members", "nostr_authors", "nostr_relays", "parked", "posts", "posts_default",
-		"profiles", "projections", "purge_queue", "record_refs", "record_texts", "records", "records_other", "relay_audits", "resyncs", "seen", "segments",
-		"stored_collections", "streams", "strict_lexicons", "tombstones", "unreadable_lists", "verdicts", "waiting", "watch_members", "watches", "workers",
-		"river_job", "river_leader", "river_notification", "river_queue",
-	}
-}
-
-// readTables are the tables that the running roles only read.
-func readTables() []string {
-	return []string{"follows", "instance_key", "partitions", "record_views", "river_migration", "weir_migration"}
-}
-
-// calledFunctions are the functions that Weir, operators and other functions call.
-func calledFunctions() []string {
-	return []string{
-		"advance_stream", "author_hash", "check_dead_letter_filter", "count_jobs", "dismiss_dead_letter", "dismiss_dead_letters", "drop_archived_days", "drop_partition",
-		"drop_record_view", "enqueue_backfill", "enqueue_backfill_all", "enqueue_history", "enqueue_job", "enqueue_request", "enqueue_resync",
-		"enqueue_retries", "ensure_archived_day", "ensure_partition", "lock_partition", "lock_partitioned", "make_record_view", "oldest_job",
-		"prepare_default_partition", "record_integer", "record_time", "release_api_slot", "retry_dead_letter",
-		"retry_dead_letters", "river_job_state_in_bitmask", "run_projection", "tag", "take_api_slot", "tid_floor", "tid_time",
-	}
-}
-
-// ReadRights reads the rights of this role that the core and these features need. Tables
-// and functions that do not exist yet are not missing.
-func ReadRights(ctx context.Context, db DB, features ...Uses) (Rights, error) {
+// ReadRights reads the rights of this role. Weir needs to write the tables of its schema that the owner of
+// its tables owns, without partitions of days, to read the views and the lists of migrations, and to call the
+// functions.
+func ReadRights(ctx context.Context, db DB) (Rights, error) {
 	// A function that makes partitions runs as its owner if it is SECURITY DEFINER, and as its
 	// caller otherwise.
 	const sql = `
+WITH owned AS (
+    SELECT oid, relname, relkind FROM pg_class
+    WHERE relnamespace = current_schema()::regnamespace AND relowner = (SELECT relowner FROM pg_class WHERE oid = to_regclass('streams'))
+      AND NOT (relispartition AND relname ~ '_[0-9]')
+)
 SELECT current_user::text                                                    AS role,
        coalesce(current_schema()::text, '')                                  AS schema,
        to_regclass('streams') IS NOT NULL                                    AS migrated,
@@ -76,30 +46,27 @@ SELECT current_user::text                                                    AS 
            JOIN pg_class AS p ON p.oid = to_regclass('posts')
        ), false)                                                             AS partitions,
        ARRAY(
-           SELECT format('%s on %s', string_agg(r.right_, ', ' ORDER BY r.n), t.name)
-           FROM (SELECT name, to_regclass(name)::oid AS oid, true AS written FROM unnest($1::text[]) AS w (name)
-                 UNION ALL SELECT name, to_regclass(name), false FROM unnest($2::text[]) AS w (name)) AS t
+           SELECT format('%s on %s', string_agg(r.right_, ', ' ORDER BY r.n), t.relname)
+           FROM owned AS t
            CROSS JOIN unnest(ARRAY['SELECT', 'INSERT', 'UPDATE', 'DELETE']) WITH ORDINALITY AS r (right_, n)
-           WHERE (t.written OR r.right_ = 'SELECT') AND NOT has_table_privilege(t.oid, r.right_)
-           GROUP BY t.name ORDER BY t.name
+           WHERE t.relkind IN ('r', 'p', 'v') AND (t.relkind <> 'v' AND t.relname NOT IN ('weir_migration', 'river_migration') OR r.right_ = 'SELECT')
+             AND NOT has_table_privilege(t.oid, r.right_)
+           GROUP BY t.relname ORDER BY t.relname
        ) || ARRAY(
            SELECT 'USAGE on sequence ' || s.oid::regclass
-           FROM pg_depend AS d
-           JOIN pg_class AS s ON s.oid = d.objid
-           WHERE d.deptype = 'a' AND d.refobjid IN (SELECT to_regclass(name)::oid FROM unnest($1::text[]) AS w (name))
-             AND CASE s.relkind WHEN 'S' THEN NOT has_sequence_privilege(s.oid, 'USAGE') END
+           FROM owned AS s
+           WHERE CASE s.relkind WHEN 'S' THEN NOT has_sequence_privilege(s.oid, 'USAGE') END
+             AND EXISTS (SELECT FROM pg_depend AS d WHERE d.objid = s.oid AND d.deptype = 'a') -- an identity column needs no right
            ORDER BY 1
        ) || ARRAY(
            SELECT 'EXECUTE on ' || f.oid::regprocedure
            FROM pg_proc AS f
-           WHERE f.pronamespace = current_schema()::regnamespace AND f.proname = ANY ($3) AND NOT has_function_privilege(f.oid, 'EXECUTE')
+           WHERE f.pronamespace = current_schema()::regnamespace AND f.prorettype <> 'trigger'::regtype
+             AND f.proowner = (SELECT relowner FROM pg_class WHERE oid = to_regclass('streams')) AND NOT has_function_privilege(f.oid, 'EXECUTE')
+             AND NOT EXISTS (SELECT FROM pg_depend AS d WHERE d.classid = 'pg_proc'::regclass AND d.objid = f.oid AND d.deptype = 'e') -- of an extension
            ORDER BY 1
        )                                                                     AS missing`
-	all := Uses{Written: writtenTables(), Read: readTables(), Called: calledFunctions()}
-	for _, f := range features {
-		all.Written, all.Read, all.Called = append(all.Written, f.Written...), append(all.Read, f.Read...), append(all.Called, f.Called...)
-	}
-	return One(ctx, db, "read the rights of this role", pgx.RowToStructByName[Rights], sql, all.Written, all.Read, all.Called)
+	return One(ctx, db, "read the rights of this role", pgx.RowToStructByName[Rights], sql)
 }
 
 // OwnsTables reports whether this role owns the tables: only owners can rebuild

@@ -1319,10 +1319,11 @@ CREATE TRIGGER watches_changed AFTER INSERT OR DELETE OR TRUNCATE ON watches FOR
 
 -- The migrations of Weir that this database has. `weir migrate` makes this table before the first of them.
 CREATE TABLE weir_migration (
+    part text NOT NULL,
     version integer NOT NULL,
     name text NOT NULL,
     applied_at timestamp with time zone DEFAULT now() NOT NULL,
-    CONSTRAINT weir_migration_pkey PRIMARY KEY (version)
+    CONSTRAINT weir_migration_pkey PRIMARY KEY (part, version)
 );
 
 -- The processes that process jobs. Each stores a heartbeat every two seconds. Others remove one without a heartbeat, and start its running jobs again.

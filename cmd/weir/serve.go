@@ -8,7 +8,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/weir-social/weir/app"
-	"github.com/weir-social/weir/schema"
 )
 
 // appCommand returns a command without arguments that runs on DATABASE_URL.
@@ -74,7 +73,7 @@ func migrateCommand() *cobra.Command {
 				return err
 			}
 			defer pool.Close()
-			if err := schema.Migrate(cmd.Context(), pool); err != nil {
+			if err := app.Migrate(cmd.Context(), pool); err != nil {
 				return err
 			}
 			fmt.Fprintln(cmd.OutOrStdout(), "the database has this binary's schema")

@@ -4,11 +4,11 @@ import (
 	"fmt"
 	"io"
 	"runtime/debug"
+	"strings"
 
 	"github.com/spf13/cobra"
 
 	"github.com/weir-social/weir/app"
-	"github.com/weir-social/weir/schema"
 )
 
 func versionCommand() *cobra.Command {
@@ -17,7 +17,7 @@ func versionCommand() *cobra.Command {
 		Short: "Print the version, commit, Go version and schema of this binary",
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			latest, err := schema.Latest()
+			schema, err := app.SchemaVersions()
 			if err != nil {
 				return err
 			}
@@ -25,13 +25,13 @@ func versionCommand() *cobra.Command {
 			if !ok {
 				info = &debug.BuildInfo{GoVersion: "unknown"}
 			}
-			return printVersion(cmd.OutOrStdout(), info, latest)
+			return printVersion(cmd.OutOrStdout(), info, schema)
 		},
 	}
 }
 
 // printVersion prints the build information. A build outside a checkout has no commit.
-func printVersion(w io.Writer, info *debug.BuildInfo, latest schema.Version) error {
+func printVersion(w io.Writer, info *debug.BuildInfo, schema []string) error {
 	commit := "unknown"
 	settings := map[string]string{}
 	for _, s := range info.Settings {
@@ -46,6 +46,6 @@ func printVersion(w io.Writer, info *debug.BuildInfo, latest schema.Version) err
 			commit += ", modified"
 		}
 	}
-	_, err := fmt.Fprintf(w, "weir %s\ncommit %s\n%s\nschema %d (%s), River's %d\n", app.VersionOf(info), commit, info.GoVersion, latest.Weir, latest.Name, latest.River)
+	_, err := fmt.Fprintf(w, "weir %s\ncommit %s\n%s\nschema %s\n", app.VersionOf(info), commit, info.GoVersion, strings.Join(schema, ", "))
 	return err
 }

@@ -70,7 +70,7 @@ func benchPool(b *testing.B) *pgxpool.Pool {
 	pool, err := pgxpool.NewWithConfig(b.Context(), cfg)
 	require.NoError(b, err)
 	b.Cleanup(pool.Close)
-	require.NoError(b, schema.Migrate(b.Context(), pool))
+	require.NoError(b, schematest.Migrate(b.Context(), pool))
 	benchFill(b, pool)
 	return pool
 }

@@ -1,3 +1,4 @@
+-- part core
 -- Jobs: what Weir adds to River's tables, and the calls to other services. River's own migrations run first.
 
 -- River's open-source code never reads the GIN index on args, and the one on metadata serves only list filters. Together they triple the

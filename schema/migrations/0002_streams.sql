@@ -420,3 +420,11 @@ COMMENT ON TABLE  waiting IS 'Records that a projection cannot use before anothe
 COMMENT ON COLUMN waiting.projection IS 'The projection that waits.';
 COMMENT ON COLUMN waiting.for_collection IS 'The collection of the record that it waits for.';
 COMMENT ON COLUMN waiting.since IS 'When the record began to wait. It waits as long as its collection is kept, and at most for a week; if too many wait, the oldest go.';
+
+-- Networks without repositories, whose servers may bring any event at any time.
+
+CREATE TABLE seen (
+    id uuid PRIMARY KEY
+);
+
+COMMENT ON TABLE seen IS 'The first 16 bytes of the ids of events that were stored, for networks whose servers bring the same events. They stay, because an event may come again at any time.';

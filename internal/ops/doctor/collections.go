@@ -19,7 +19,7 @@ const (
 // collections looks for records of collections that are no longer stored. Such
 // records stay, and nothing reads, repairs or expires them.
 func (d Database) collections(ctx context.Context, pool *pgxpool.Pool) ([]Finding, error) {
-	if d.Needs.Stores == nil || schema.Check(ctx, pool) != nil {
+	if d.Needs.Stores == nil || d.Migrated(ctx, pool) != nil {
 		return nil, nil // the migrations have a finding of their own
 	}
 	found, err := schema.OtherCollections(ctx, pool, "", lookedAt)

@@ -22,10 +22,10 @@ type Database struct {
 	Needs Needs
 	// Projections are those of this program.
 	Projections schema.Projections
-	Uses        []schema.Uses // what the features need rights for
-	Stream      string        // the stream whose lease is checked
-	Pooled      bool          // WEIR_POOLER=transaction: Weir keeps no state in sessions
-	Within      time.Duration // limit of the connection, and of each check
+	Migrated    func(context.Context, *pgxpool.Pool) error // returns nil if the database has this binary's schema
+	Stream      string                                     // the stream whose lease is checked
+	Pooled      bool                                       // WEIR_POOLER=transaction: Weir keeps no state in sessions
+	Within      time.Duration                              // limit of the connection, and of each check
 }
 
 // DatabaseCheck connects and, if that succeeds, runs every check that needs the
@@ -41,7 +41,7 @@ func DatabaseCheck(d Database) Check {
 		}
 		found := []Finding{ok("database", "connected in %s", time.Since(started).Round(time.Millisecond))}
 		return append(found, Run(ctx, d.Within,
-			Check{"migrations", d.with(pool, migrations)},
+			Check{"migrations", d.with(pool, d.migrations)},
 			Check{"settings", d.with(pool, d.settings)},
 			Check{"partitions", d.with(pool, d.partitions)},
 			Check{"collections", d.with(pool, d.collections)},
@@ -67,13 +67,16 @@ func (d Database) with(pool *pgxpool.Pool, check func(context.Context, *pgxpool.
 	}
 }
 
-func migrations(ctx context.Context, pool *pgxpool.Pool) ([]Finding, error) {
-	err := schema.Check(ctx, pool)
+func (d Database) migrations(ctx context.Context, pool *pgxpool.Pool) ([]Finding, error) {
+	err := d.Migrated(ctx, pool)
 	if tooNew := new(schema.TooNewError); errors.As(err, &tooNew) {
 		return []Finding{Failed("migrations", "run the newer binary", err)}, nil
 	}
 	if unreleased := new(schema.UnreleasedError); errors.As(err, &unreleased) {
 		return []Finding{Failed("migrations", "move the watches to a new database: docs/operations.md, Starting anew", err)}, nil
+	}
+	if lacking := new(schema.MissingPartError); errors.As(err, &lacking) {
+		return []Finding{Failed("migrations", "run a binary that has the feature "+lacking.Part, err)}, nil
 	}
 	if err != nil {
 		return []Finding{Failed("migrations", "weir migrate", err)}, nil
@@ -114,7 +117,7 @@ func (d Database) settings(ctx context.Context, pool *pgxpool.Pool) ([]Finding, 
 	if err != nil {
 		return nil, err
 	}
-	rights, err := schema.ReadRights(ctx, conn, d.Uses...)
+	rights, err := schema.ReadRights(ctx, conn)
 	if err != nil {
 		return nil, err
 	}
@@ -237,7 +240,7 @@ func freeSpace(settings []schema.Setting, host string) (free int64, known bool) 
 
 // lease checks that a consumer reads the stream.
 func (d Database) lease(ctx context.Context, pool *pgxpool.Pool) ([]Finding, error) {
-	if schema.Check(ctx, pool) != nil {
+	if d.Migrated(ctx, pool) != nil {
 		return nil, nil // the migrations have a finding of their own
 	}
 	streams, err := schema.StreamStatuses(ctx, pool)

@@ -6,10 +6,13 @@ package schematest
 import (
 	"context"
 	"crypto/rand"
+	"errors"
 	"flag"
 	"fmt"
+	"io/fs"
 	"net/url"
 	"os"
+	"path/filepath"
 	"runtime"
 	"strconv"
 	"strings"
@@ -54,9 +57,60 @@ var template = sync.OnceValues(func() (string, error) {
 	if err != nil {
 		return "", err
 	}
-	name := "weir_template_" + schema.Fingerprint()[:16]
+	parts, err := Parts()
+	if err != nil {
+		return "", err
+	}
+	fingerprint, err := schema.Fingerprint(parts...)
+	if err != nil {
+		return "", err
+	}
+	name := "weir_template_" + fingerprint
 	return name, makeTemplate(at, name)
 })
+
+// Parts returns the parts of the schema that the features of this checkout have: a test of the core, which
+// may not import a feature, has their tables too.
+var Parts = sync.OnceValues(func() (parts []fs.FS, err error) {
+	root, err := os.Getwd()
+	for err == nil {
+		if _, err := os.Stat(filepath.Join(root, "go.mod")); err == nil {
+			break
+		}
+		if root == filepath.Dir(root) {
+			return nil, errors.New("the tests do not run in a checkout")
+		}
+		root = filepath.Dir(root)
+	}
+	if err != nil {
+		return nil, err
+	}
+	err = filepath.WalkDir(filepath.Join(root, "internal"), func(path string, entry fs.DirEntry, err error) error {
+		if err == nil && entry.IsDir() && entry.Name() == "migrations" {
+			parts = append(parts, os.DirFS(path))
+		}
+		return err
+	})
+	return parts, err
+})
+
+// Migrate migrates a database like the program.
+func Migrate(ctx context.Context, pool *pgxpool.Pool) error {
+	parts, err := Parts()
+	if err != nil {
+		return err
+	}
+	return schema.Migrate(ctx, pool, parts...)
+}
+
+// Check returns nil if a database has the schema of the program.
+func Check(ctx context.Context, pool *pgxpool.Pool) error {
+	parts, err := Parts()
+	if err != nil {
+		return err
+	}
+	return schema.Check(ctx, pool, parts...)
+}
 
 // makeTemplate makes and migrates a database, once for all test processes that share
 // a server.
@@ -86,7 +140,7 @@ func makeTemplate(at, name string) error {
 	if err != nil {
 		return err
 	}
-	err = schema.Migrate(ctx, pool)
+	err = Migrate(ctx, pool)
 	pool.Close()
 	if err != nil {
 		return err

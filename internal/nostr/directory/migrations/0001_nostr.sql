@@ -1,10 +1,5 @@
--- Nostr: a network without repositories, whose servers may bring any event at any time.
-
-CREATE TABLE seen (
-    id uuid PRIMARY KEY
-);
-
-COMMENT ON TABLE seen IS 'The first 16 bytes of the ids of events that were stored, for networks whose servers bring the same events. They stay, because an event may come again at any time.';
+-- part nostr
+-- Nostr: what relays have said of accounts, which relays accounts name, and comparisons of relays with what is stored.
 
 -- Accounts of Nostr that are watched: what relays have said of them.
 

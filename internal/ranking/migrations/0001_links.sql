@@ -1,3 +1,4 @@
+-- part links
 -- Links: what the posts share, which links count as one, what their pages say, and since when nobody shares a link.
 
 -- For the filter by text, which finds trigrams of addresses and the words of cards and posts. docs/decisions/text-search.md explains it.

@@ -1,3 +1,4 @@
+-- part archive
 -- The archive: what has been heard and is not in a sealed segment yet, the segments, the events that are known, and what must be forgotten.
 
 CREATE TABLE segments (

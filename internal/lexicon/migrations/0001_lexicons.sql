@@ -1,3 +1,4 @@
+-- part lexicons
 -- Lexicons: the schemas of records, what each record was judged to be, what it refers to, and what waits for other records.
 
 CREATE TABLE lexicons (
