@@ -37,7 +37,7 @@ func TestPartitionsAreCreatedAhead(t *testing.T) {
 	t.Parallel()
 	pool := schematest.New(t)
 	found := func() []Finding {
-		found, err := Database{Needs: Needs{Keep: 24 * time.Hour, Transactions: 16}}.partitions(t.Context(), pool)
+		found, err := Database{Migrated: schematest.Check, Needs: Needs{Keep: 24 * time.Hour, Transactions: 16}}.partitions(t.Context(), pool)
 		require.NoError(t, err)
 		return found
 	}
