@@ -18,9 +18,9 @@ type Rights struct {
 	Missing    []string // missing rights that Weir needs, such as "INSERT, UPDATE on records"
 }
 
-// ReadRights reads the rights of this role. Weir needs to write the tables of its schema that the owner of
-// its tables owns, without partitions of days, to read the views and the lists of migrations, and to call the
-// functions.
+// ReadRights reads the rights of this role. Weir needs to write its tables and River's, without partitions of
+// days, to read the views and the lists of migrations, and to call the functions. All of Weir's have a comment,
+// which tells them from those of another program in the same schema.
 func ReadRights(ctx context.Context, db DB) (Rights, error) {
 	// A function that makes partitions runs as its owner if it is SECURITY DEFINER, and as its
 	// caller otherwise.
@@ -28,7 +28,7 @@ func ReadRights(ctx context.Context, db DB) (Rights, error) {
 WITH owned AS (
     SELECT oid, relname, relkind FROM pg_class
     WHERE relnamespace = current_schema()::regnamespace AND relowner = (SELECT relowner FROM pg_class WHERE oid = to_regclass('streams'))
-      AND NOT (relispartition AND relname ~ '_[0-9]')
+      AND NOT (relispartition AND relname ~ '_[0-9]') AND (relkind = 'S' OR relname LIKE 'river\_%' OR obj_description(oid, 'pg_class') IS NOT NULL)
 )
 SELECT current_user::text                                                    AS role,
        coalesce(current_schema()::text, '')                                  AS schema,
@@ -56,13 +56,14 @@ SELECT current_user::text                                                    AS 
            SELECT 'USAGE on sequence ' || s.oid::regclass
            FROM owned AS s
            WHERE CASE s.relkind WHEN 'S' THEN NOT has_sequence_privilege(s.oid, 'USAGE') END
-             AND EXISTS (SELECT FROM pg_depend AS d WHERE d.objid = s.oid AND d.deptype = 'a') -- an identity column needs no right
+             AND EXISTS (SELECT FROM pg_depend AS d JOIN owned AS o ON o.oid = d.refobjid WHERE d.objid = s.oid AND d.deptype = 'a') -- an identity column needs none
            ORDER BY 1
        ) || ARRAY(
            SELECT 'EXECUTE on ' || f.oid::regprocedure
            FROM pg_proc AS f
            WHERE f.pronamespace = current_schema()::regnamespace AND f.prorettype <> 'trigger'::regtype
              AND f.proowner = (SELECT relowner FROM pg_class WHERE oid = to_regclass('streams')) AND NOT has_function_privilege(f.oid, 'EXECUTE')
+             AND (f.proname LIKE 'river\_%' OR obj_description(f.oid, 'pg_proc') IS NOT NULL)
              AND NOT EXISTS (SELECT FROM pg_depend AS d WHERE d.classid = 'pg_proc'::regclass AND d.objid = f.oid AND d.deptype = 'e') -- of an extension
            ORDER BY 1
        )                                                                     AS missing`
