@@ -31,8 +31,7 @@ func layers() []layer {
 		{leaves(), leaves()},
 
 		// The core.
-		{[]string{"jobs"}, []string{"internal/links/link"}},
-		{[]string{"schema"}, append(leaves(), "internal/archive")},
+		{[]string{"schema"}, append(leaves(), "internal/archive", "jobs")},
 		{[]string{"consumer"}, append(leaves(), "internal/archive", "schema")},
 		{[]string{"consumer/"}, append(leaves(), "consumer", "consumer/", "internal/archive", "internal/nostr/negentropy")}, // no database
 		{[]string{"workers"}, append(leaves(), "internal/", "jobs", "schema")},
@@ -54,7 +53,7 @@ func layers() []layer {
 // leaves are the packages below all others.
 func leaves() []string {
 	return []string{"consumer/jetstream/dictionary", "internal/atproto/syntax", "internal/collection", "internal/crashpoint", "internal/guard", "internal/guard/", "internal/nostr", "internal/retry",
-		"internal/testing/eventually", "internal/testing/loopback"}
+		"internal/testing/eventually", "internal/testing/loopback", "jobs"}
 }
 
 // names reports whether a list of packages names one.

@@ -44,7 +44,7 @@ type App struct {
 	signatures *signatures
 	liveness   *liveness // nil: not started by systemd
 
-	projections *workers.Projections
+	projections schema.Projections
 	more        []func(workers.Bundle) // adds the workers of further projections
 }
 
@@ -64,7 +64,7 @@ func (p App) consumer(cfg consumer.Config) (*consumer.Consumer, error) {
 	if err != nil {
 		return nil, err
 	}
-	cfg.Pool, cfg.Enqueue, cfg.Projections, cfg.Wanted = p.pool, p.projections.Enqueue(queue, cfg.Stream), p.projections.Rows(), p.stored.Stores
+	cfg.Pool, cfg.Enqueue, cfg.Projections, cfg.Wanted = p.pool, p.projections.Enqueue(queue, cfg.Stream), p.projections, p.stored.Stores
 	if cfg.Archive, err = p.cfg.archiveScope(); err != nil {
 		return nil, err
 	}
@@ -84,7 +84,7 @@ func (p App) consumer(cfg consumer.Config) (*consumer.Consumer, error) {
 // depth counts up to most waiting jobs of the projections' deepest queue. If more events than
 // jobs wait as dead letters, it counts those instead.
 func (p App) depth(ctx context.Context, most int) (int, error) {
-	jobs, err := schema.DeepestQueue(ctx, p.pool, p.projections.Queues(), most)
+	jobs, err := schema.DeepestQueue(ctx, p.pool, p.projections.AllQueues(), most)
 	if err != nil {
 		return 0, err
 	}
@@ -241,7 +241,7 @@ func (p App) retry(ctx context.Context, queue *river.Client[pgx.Tx], keep worker
 		return nil, err
 	}
 	return &consumer.Retry{
-		Config: consumer.Config{Archive: scope, Pool: p.pool, Enqueue: p.projections.Enqueue(queue, ""), Resync: workers.EnqueueResyncs(queue), Projections: p.projections.Rows(),
+		Config: consumer.Config{Archive: scope, Pool: p.pool, Enqueue: p.projections.Enqueue(queue, ""), Resync: workers.EnqueueResyncs(queue), Projections: p.projections,
 			Wanted: p.stored.Stores, Logger: p.log, Tracer: p.tracer},
 		Wires: wires, Since: agreed.Add(-keep.Tombstones),
 	}, nil
@@ -310,7 +310,7 @@ func (c Config) ListenPage() (net.Listener, error) {
 }
 
 // Projections returns the projections of this program.
-func (p App) Projections() *workers.Projections { return p.projections }
+func (p App) Projections() schema.Projections { return p.projections }
 
 // Config returns the configuration of the process.
 func (p App) Config() Config { return p.cfg }

@@ -107,7 +107,7 @@ func (c Config) databaseCheck(within time.Duration, pool func() (*pgxpool.Pool, 
 		Open: func(context.Context) (*pgxpool.Pool, error) { return pool() },
 		Needs: doctor.Needs{Connections: int(c.Connections()) + 1, Statement: c.JobTimeout, Bytes: c.DatabaseLimit, // 1: the listener for follows
 			Throwaway: throwaway, Keep: posts.Retention, Projected: ranking.LedgerRelations(c.ShareRetention), Stores: stored.Stores, Transactions: c.Workers + c.BackfillWorkers + 4}, // 4: the stream, expiry, an audit, a gap
-		Projections: standard(c).Rows(), Migrated: Migrated, Stream: c.Stream,
+		Projections: standard(c), Migrated: Migrated, Stream: c.Stream,
 		Pooled: c.pooled(),
 		Within: within / 2,
 	})

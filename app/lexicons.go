@@ -14,6 +14,7 @@ import (
 	"github.com/weir-social/weir/internal/collection"
 	"github.com/weir-social/weir/internal/lexicon/rules"
 	"github.com/weir-social/weir/jobs"
+	"github.com/weir-social/weir/schema"
 	"github.com/weir-social/weir/workers"
 )
 
@@ -24,7 +25,7 @@ func (c Config) judged() (patterns []string) {
 		return nil
 	}
 	for _, e := range c.registry().Entries() {
-		if !slices.ContainsFunc(jobs.Links().Collections, func(name string) bool { return collection.Match(e.Pattern, name) }) {
+		if !slices.ContainsFunc(workers.Links().Collections, func(name string) bool { return collection.Match(e.Pattern, name) }) {
 			patterns = append(patterns, e.Pattern)
 		}
 	}
@@ -35,7 +36,7 @@ func (c Config) judged() (patterns []string) {
 const maxQueue = 60
 
 // queues returns the queues of the judged collections.
-func (c Config) queues() (queues []jobs.Queue, err error) {
+func (c Config) queues() (queues []schema.Queue, err error) {
 	named := map[string]bool{jobs.QueueProcess: true, jobs.QueueArchive: true, jobs.QueueIndex: true}
 	for _, name := range jobs.Queues() {
 		named[name] = true
@@ -60,7 +61,7 @@ func (c Config) queues() (queues []jobs.Queue, err error) {
 }
 
 // parseQueue parses an entry such as notes=com.example.note|com.example.memo.*:4:1.
-func parseQueue(entry string) (q jobs.Queue, err error) {
+func parseQueue(entry string) (q schema.Queue, err error) {
 	name, rest, _ := strings.Cut(entry, "=")
 	parts := strings.Split(rest, ":")
 	if len(parts) != 3 || len(name) > maxQueue || !regexp.MustCompile(`^[a-z][a-z0-9]*(_[a-z0-9]+)*$`).MatchString(name) {

@@ -251,7 +251,7 @@ func (r *rebuilding) restoreFetched(ctx context.Context, m archive.Manifest, rec
 	}
 	enqueue := r.projections.Enqueue(queue, "")
 	restore := func(some [][]byte) error {
-		err := schema.RestoreFetched(ctx, r.pool, r.projections.Rows(), r.stored.Stores, r.reach, some, func(ctx context.Context, tx pgx.Tx, changed []schema.Key) error {
+		err := schema.RestoreFetched(ctx, r.pool, r.projections, r.stored.Stores, r.reach, some, func(ctx context.Context, tx pgx.Tx, changed []schema.Key) error {
 			return enqueue(ctx, tx, schema.NotFresh(changed), time.Time{})
 		})
 		if err != nil {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"net"
 	"slices"
+	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/prometheus/client_golang/prometheus"
@@ -11,7 +12,7 @@ import (
 	"go.opentelemetry.io/otel"
 	"golang.org/x/sync/errgroup"
 
-	"github.com/weir-social/weir/jobs"
+	"github.com/weir-social/weir/schema"
 	"github.com/weir-social/weir/workers"
 )
 
@@ -36,19 +37,19 @@ func New(cfg Config, pool *pgxpool.Pool) App {
 }
 
 // standard returns Weir's own projections.
-func standard(cfg Config) *workers.Projections {
-	all := []jobs.Projection{jobs.Links()}
+func standard(cfg Config) schema.Projections {
+	all := []schema.Projection{workers.Links()}
 	if judged := cfg.judged(); len(judged) > 0 {
 		queues, _ := cfg.queues() // ReadConfig has checked them
-		all = append(all, jobs.Lexicon(judged, queues...))
+		all = append(all, workers.Lexicon(judged, queues...))
 	}
-	return workers.NewProjections(all...)
+	return schema.NewProjections(all...)
 }
 
 // WithProjection returns the app with one more projection. add adds the worker of
 // the projection's jobs.
-func (p App) WithProjection(projection jobs.Projection, add func(workers.Bundle)) App {
-	p.projections = p.projections.With(projection)
+func (p App) WithProjection(projection schema.Projection, add func(workers.Bundle)) App {
+	p.projections = schema.NewProjections(append(slices.Clip(p.projections), projection)...)
 	p.more = append(slices.Clip(p.more), add)
 	return p
 }
@@ -56,7 +57,11 @@ func (p App) WithProjection(projection jobs.Projection, add func(workers.Bundle)
 // register writes the projections to the database. It must run before records are
 // stored.
 func (p App) register(ctx context.Context) error {
-	return p.projections.Register(ctx, p.pool, p.log)
+	changed, err := p.projections.Register(ctx, p.pool)
+	for _, name := range changed {
+		p.log.Info("projection_registered", "projection", name)
+	}
+	return err
 }
 
 // RunAll runs the consumer, the workers and the page, and stops all of them if one
@@ -76,6 +81,11 @@ func (p App) Run(ctx context.Context) error {
 	})
 }
 
+// projectionsWatch is how often a process checks that the database has its projections. It
+// is much shorter than the time after which River rescues a job and, if its kind is unknown,
+// discards it.
+const projectionsWatch = 5 * time.Second
+
 // WithOps registers the projections, and runs f with the operators' endpoints until
 // f ends, or until another program registers other projections. reads: f runs a
 // consumer.
@@ -94,7 +104,7 @@ func (p App) WithOps(ctx context.Context, reads bool, f func(context.Context) er
 	}
 	g, ctx := errgroup.WithContext(ctx)
 	ctx, done := context.WithCancel(ctx)
-	g.Go(func() error { return p.projections.Watch(ctx, p.pool) })
+	g.Go(func() error { return p.projections.Watch(ctx, p.pool, projectionsWatch) })
 	if l != nil {
 		g.Go(func() error { return p.serveOps(ctx, l, reads) })
 	}

@@ -133,7 +133,7 @@ func (c *committer) try(ctx context.Context, b *batch, write schema.Batch) error
 	err := pgx.BeginFunc(ctx, c.pool, func(tx pgx.Tx) error {
 		written, err := write.Apply(ctx, tx, c.lease, c.careful > 0)
 		if err == nil && c.lease == (schema.Lease{}) && len(write.Deletions)+len(write.Erasures) > 0 {
-			err = schema.LockProjections(ctx, tx, c.projections) // tables of projections that this program does not know would keep their rows
+			err = c.projections.Lock(ctx, tx) // tables of projections that this program does not know would keep their rows
 		}
 		if err == nil && len(write.Resyncs) > 0 && c.resync != nil {
 			err = c.resync(ctx, tx, write.Resyncs)

@@ -22,8 +22,8 @@ import (
 	"github.com/weir-social/weir/app"
 	"github.com/weir-social/weir/internal/testing/devpg"
 	"github.com/weir-social/weir/internal/testing/eventually"
-	"github.com/weir-social/weir/internal/testing/simnet"
 	"github.com/weir-social/weir/internal/testing/schematest"
+	"github.com/weir-social/weir/internal/testing/simnet"
 	"github.com/weir-social/weir/schema"
 )
 

@@ -13,16 +13,6 @@ func (JudgeRecords) Kind() string { return "judge_records" }
 // NameLexicon is the name of the projection of JudgeRecords.
 const NameLexicon = "lexicon"
 
-// Lexicon returns the projection that judges the records of some collections: names,
-// or prefixes such as "pub.layers.*". Some collections may have queues of their own.
-func Lexicon(collections []string, queues ...Queue) Projection {
-	return Projection{
-		Name: NameLexicon, Collections: collections, Queues: queues, Deletions: true, Expires: true,
-		Tables: []string{"verdicts", "record_refs", "record_texts", "parked"}, Compared: []string{"verdicts"},
-		Job: func(b Batch) river.JobArgs { return JudgeRecords{b} },
-	}
-}
-
 // JudgeDependents judges the records again that refer to stored, changed or deleted
 // records.
 type JudgeDependents struct {

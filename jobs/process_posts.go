@@ -4,8 +4,6 @@ import (
 	"time"
 
 	"github.com/riverqueue/river"
-
-	"github.com/weir-social/weir/internal/links/link"
 )
 
 // QueueProcess is the queue of ProcessPosts, and of projections that set no other.
@@ -37,30 +35,4 @@ func (ProcessPosts) Kind() string { return "process_posts" }
 // priority.
 func (p ProcessPosts) InsertOpts() river.InsertOpts {
 	return Batch{Arrived: p.Arrived, Stream: p.Stream}.InsertOpts()
-}
-
-// Links returns the projection of posts, notes, and records that refer to them into
-// shared links.
-func Links() Projection {
-	return Projection{
-		Name: "links", Collections: []string{link.CollectionPost, link.CollectionRepost, link.CollectionNote, link.CollectionNoteRepost, link.CollectionEventRepost, link.CollectionArticle},
-		Tables: []string{"shares", "subjects", "copies"}, Compared: []string{"shares", "projected_subjects"},
-		Concerns: func(collection string, record []byte) bool {
-			return collection != link.CollectionPost || link.MayShare(record)
-		},
-		Job: func(b Batch) river.JobArgs {
-			job := ProcessPosts{Posts: make([]string, 0, len(b.Records)), Arrived: b.Arrived, Stream: b.Stream, Fresh: b.Fresh}
-			for _, r := range b.Records {
-				switch r.Collection {
-				case link.CollectionPost:
-					job.Posts = append(job.Posts, r.DID+"/"+r.Rkey)
-				case link.CollectionRepost:
-					job.Reposts = append(job.Reposts, r.DID+"/"+r.Rkey)
-				default:
-					job.Others = append(job.Others, r)
-				}
-			}
-			return job
-		},
-	}
 }

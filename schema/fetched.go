@@ -255,7 +255,7 @@ func restoreRun(ctx context.Context, tx pgx.Tx, projections Projections, events 
 		deletions = lastOf(deletions, func(d Deletion) Key { return d.Key })
 		slices.SortFunc(deletions, func(a, b Deletion) int { return a.compare(b.Key) })
 		if err = DeleteRecords(ctx, tx, deletions, projections); err == nil {
-			changed, err = projections.Deleted(deletions), LockProjections(ctx, tx, projections) // the projections of other programs would keep their rows
+			changed, err = projections.Deleted(deletions), projections.Lock(ctx, tx) // the projections of other programs would keep their rows
 		}
 	default:
 		b.Statuses = lastOf(b.Statuses, func(s Status) Key { return Key{DID: s.DID} })

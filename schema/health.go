@@ -8,9 +8,9 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// Queue is the depth of a queue. The counts are limited, because they are read every few
+// Depth is the depth of a queue. The counts are limited, because they are read every few
 // seconds and must cost the same for a deep queue.
-type Queue struct {
+type Depth struct {
 	Name      string     `json:"name"`
 	Paused    bool       `json:"paused"`    // by a person, in River UI
 	Available int64      `json:"available"` // ready to run
@@ -30,7 +30,7 @@ const (
 
 // Queues reads the depths of the named queues, the projections' queues, and all
 // queues that a worker has served.
-func Queues(ctx context.Context, db DB, names []string) ([]Queue, error) {
+func Queues(ctx context.Context, db DB, names []string) ([]Depth, error) {
 	const sql = `
 SELECT q.name                                  AS name,
        r.paused_at IS NOT NULL                 AS paused,
@@ -42,7 +42,7 @@ SELECT q.name                                  AS name,
 FROM (SELECT unnest($1::text[]) UNION SELECT queue FROM projections UNION SELECT unnest(queues) FROM projections UNION SELECT name FROM river_queue) AS q (name)
 LEFT JOIN river_queue AS r ON r.name = q.name
 ORDER BY q.name`
-	return All(ctx, db, "read the queues", pgx.RowToStructByName[Queue], sql, names, CountedJobs, CountedOthers)
+	return All(ctx, db, "read the queues", pgx.RowToStructByName[Depth], sql, names, CountedJobs, CountedOthers)
 }
 
 // DeepestQueue counts the available jobs of each queue, up to most, and returns the

@@ -29,7 +29,7 @@ type Auditor struct {
 	Client *river.Client[pgx.Tx] // enqueues the projection of repaired records
 	Log    *slog.Logger
 
-	Projections *Projections // the projections for which repaired records are enqueued
+	Projections schema.Projections // the projections for which repaired records are enqueued
 
 	Accounts    int                 // size of the random sample; 0: all
 	Window      time.Duration       // how far back to compare records whose rkeys are TIDs

@@ -45,7 +45,7 @@ type BackfillAccount struct {
 	fromPDS bool // read the account's PDS instead of the AppView
 	stored  collection.Registry
 
-	projections *Projections
+	projections schema.Projections
 	fetched     fetched
 
 	patience time.Duration // how long to read before the job yields to others; shorter than the job's timeout

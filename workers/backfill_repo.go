@@ -40,7 +40,7 @@ type BackfillRepo struct {
 	relays      Relays // of Nostr; nil: none
 	log         *slog.Logger
 	stored      collection.Registry
-	projections *Projections
+	projections schema.Projections
 	fetched     fetched
 	read        ReadRepository
 	limits      HistoryLimits

@@ -49,7 +49,7 @@ const (
 )
 
 func newCheckSubjects(cfg Config, links *ProcessPosts) *CheckSubjects {
-	return &CheckSubjects{pool: cfg.Pool, api: cfg.Bluesky, log: cfg.Logger, links: links, stored: cfg.Collections, made: cfg.Projections.Rows(), patience: cfg.JobTimeout / 2,
+	return &CheckSubjects{pool: cfg.Pool, api: cfg.Bluesky, log: cfg.Logger, links: links, stored: cfg.Collections, made: cfg.Projections, patience: cfg.JobTimeout / 2,
 		calls: subjectCalls, waitAtMost: waitingRows, now: time.Now}
 }
 
@@ -78,7 +78,7 @@ func (w *CheckSubjects) Work(ctx context.Context, job *river.Job[jobs.CheckSubje
 // CheckSubjects, where no periodic job does it. It asks no service.
 func ProjectChanged(ctx context.Context, cfg Config) error {
 	const unlimited = 24 * time.Hour // no other job waits
-	links := newProcessPosts(cfg, newProjector(jobs.Links().Name, cfg.Pool, cfg.Logger, newProjectorMetrics(nil, cfg.Collections)))
+	links := newProcessPosts(cfg, newProjector(Links().Name, cfg.Pool, cfg.Logger, newProjectorMetrics(nil, cfg.Collections)))
 	links.patience = unlimited
 	check := subjectCheck{CheckSubjects: newCheckSubjects(cfg, links), job: &rivertype.JobRow{}, until: time.Now().Add(unlimited)}
 	_, err := check.changed(ctx)

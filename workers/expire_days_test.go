@@ -3,6 +3,7 @@ package workers
 import (
 	"context"
 	"fmt"
+	"github.com/weir-social/weir/schema"
 	"maps"
 	"os"
 	"slices"
@@ -18,7 +19,6 @@ import (
 
 	"github.com/weir-social/weir/internal/ranking"
 	"github.com/weir-social/weir/internal/testing/schematest"
-	"github.com/weir-social/weir/jobs"
 )
 
 // finishJobs stores the jobs of a day: one per hundred posts, all completed a
@@ -103,7 +103,7 @@ func BenchmarkExpireTenDays(b *testing.B) {
 		b.StopTimer()
 		pool := schematest.New(b)
 		w := expirer(b, pool, Retention{})
-		subjects := &CheckSubjects{pool: pool, log: w.log, links: worker(pool), made: NewProjections(jobs.Links()).Rows(), patience: time.Minute, waitAtMost: waitingRows}
+		subjects := &CheckSubjects{pool: pool, log: w.log, links: worker(pool), made: schema.NewProjections(Links()), patience: time.Minute, waitAtMost: waitingRows}
 		first := time.Date(2026, 7, 1, 0, 0, 0, 0, time.UTC)
 		sizes := map[int]map[string]float64{}
 		for d := range days {

@@ -23,7 +23,7 @@ const day = 24 * time.Hour
 
 func expirer(t testing.TB, pool *pgxpool.Pool, keep Retention) *Expire {
 	t.Helper()
-	w, err := newExpire(Config{Pool: pool, Projections: NewProjections(jobs.Links()), Logger: slog.New(slog.DiscardHandler)}, keep)
+	w, err := newExpire(Config{Pool: pool, Projections: schema.NewProjections(Links()), Logger: slog.New(slog.DiscardHandler)}, keep)
 	require.NoError(t, err)
 	return w
 }

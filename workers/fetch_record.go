@@ -22,7 +22,7 @@ type FetchRecord struct {
 	river.WorkerDefaults[jobs.FetchRecord]
 	pool        *pgxpool.Pool
 	api         *bluesky.Client
-	projections *Projections
+	projections schema.Projections
 	fetched     fetched
 }
 

@@ -35,7 +35,7 @@ type FillCollections struct {
 	relays      Relays // of Nostr; nil: none
 	log         *slog.Logger
 	stored      collection.Registry
-	projections *Projections
+	projections schema.Projections
 	limits      HistoryLimits
 	jobsLimit   int           // maximum depth of a projection's queue
 	bytesLimit  int64         // maximum size of the database; 0: no limit
@@ -226,7 +226,7 @@ func (p *historyPass) obstacle(ctx context.Context) (string, error) {
 	if p.jobsLimit <= 0 {
 		return "", nil
 	}
-	depth, err := schema.DeepestQueue(ctx, p.pool, p.projections.Queues(), p.jobsLimit/2+1)
+	depth, err := schema.DeepestQueue(ctx, p.pool, p.projections.AllQueues(), p.jobsLimit/2+1)
 	if err == nil && depth > p.jobsLimit/2 { // at the limit itself, the stream would be paused
 		return "the projections are behind", nil
 	}

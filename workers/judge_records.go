@@ -285,3 +285,13 @@ func (s targetsSeen) changed(ctx context.Context, db schema.DB, keys []schema.Ke
 	}
 	return changed, nil
 }
+
+// Lexicon returns the projection that judges the records of some collections: names,
+// or prefixes such as "pub.layers.*". Some collections may have queues of their own.
+func Lexicon(collections []string, queues ...schema.Queue) schema.Projection {
+	return schema.Projection{
+		Name: jobs.NameLexicon, Collections: collections, Separate: queues, Deletions: true, Expires: true,
+		Tables: []string{"verdicts", "record_refs", "record_texts", "parked"}, Compared: []string{"verdicts"},
+		Job: func(b jobs.Batch) river.JobArgs { return jobs.JudgeRecords{Batch: b} },
+	}
+}

@@ -48,7 +48,7 @@ const (
 // has the records that a test gives it.
 type bench struct {
 	author
-	projections *Projections
+	projections schema.Projections
 	server      *recordServer
 	client      *Client
 }
@@ -147,8 +147,8 @@ func (s *recordServer) requests() (asked map[string]int, outside []string) {
 func newBench(t testing.TB, change func(*Config)) *bench {
 	t.Helper()
 	pool := schematest.New(t)
-	b := &bench{projections: NewProjections(jobs.Links(), jobs.Lexicon([]string{"example.weir.*"})), server: newRecordServer(t)}
-	require.NoError(t, b.projections.Register(t.Context(), pool, slog.New(slog.DiscardHandler)))
+	b := &bench{projections: schema.NewProjections(Links(), Lexicon([]string{"example.weir.*"})), server: newRecordServer(t)}
+	require.NoError(t, register(t, pool, b.projections))
 	lease, ok, err := schema.TakeLease(t.Context(), pool, "s", "wire", "me", time.Hour)
 	require.NoError(t, err)
 	require.True(t, ok)

@@ -30,7 +30,7 @@ const resolveInterval = 24 * time.Hour
 
 // judges returns the projection that judges records, or nil if the program has none.
 func (c Config) judges() *schema.Projection {
-	rows := c.Projections.Rows()
+	rows := c.Projections
 	i := slices.IndexFunc(rows, func(row schema.Projection) bool { return row.Name == jobs.NameLexicon })
 	if i < 0 {
 		return nil

@@ -76,7 +76,7 @@ func TestUpdatedSchemasAreUsed(t *testing.T) {
 	execute(t, b.pool, `UPDATE records_other SET indexed_at = now() - interval '2 days' WHERE collection = 'example.weir.note'`)
 	due := []schema.ExpiryRule{{Collection: note.Collection, Before: notesBefore(t, b)}}
 	require.NoError(t, pgx.BeginFunc(t.Context(), b.pool, func(tx pgx.Tx) error {
-		n, err := schema.ExpireRecords(t.Context(), tx, due, 10, b.projections.Rows().Expiring([]string{note.Collection})...)
+		n, err := schema.ExpireRecords(t.Context(), tx, due, 10, b.projections.Expiring([]string{note.Collection})...)
 		require.Equal(t, 1, n)
 		return err
 	}))

@@ -38,7 +38,7 @@ func (c *town) work(keys ...schema.Key) {
 	for i, key := range keys {
 		records[i] = jobs.Record(key)
 	}
-	args, _ := jobs.Links().Job(jobs.Batch{Records: records}).(jobs.ProcessPosts)
+	args, _ := Links().Job(jobs.Batch{Records: records}).(jobs.ProcessPosts)
 	raw, err := json.Marshal(args)
 	require.NoError(c.t, err)
 	job := &river.Job[jobs.ProcessPosts]{JobRow: &rivertype.JobRow{ID: 1, CreatedAt: time.Now()}}

@@ -320,7 +320,7 @@ func enqueueStrays(ctx context.Context, tx pgx.Tx, strays []schema.Key) error {
 	for i, key := range strays {
 		records[i] = jobs.Record(key)
 	}
-	if _, err := client.InsertTx(ctx, tx, jobs.Links().Job(jobs.Batch{Records: records}), nil); err != nil {
+	if _, err := client.InsertTx(ctx, tx, Links().Job(jobs.Batch{Records: records}), nil); err != nil {
 		return fmt.Errorf("enqueue the projection of edited records: %w", err)
 	}
 	return nil
@@ -348,4 +348,30 @@ func byCollection(keys []schema.Key) (posts, others []schema.Key) {
 		}
 	}
 	return posts, others
+}
+
+// Links returns the projection of posts, notes, and records that refer to them into
+// shared links.
+func Links() schema.Projection {
+	return schema.Projection{
+		Name: "links", Collections: []string{link.CollectionPost, link.CollectionRepost, link.CollectionNote, link.CollectionNoteRepost, link.CollectionEventRepost, link.CollectionArticle},
+		Tables: []string{"shares", "subjects", "copies"}, Compared: []string{"shares", "projected_subjects"},
+		Concerns: func(collection string, record []byte) bool {
+			return collection != link.CollectionPost || link.MayShare(record)
+		},
+		Job: func(b jobs.Batch) river.JobArgs {
+			job := jobs.ProcessPosts{Posts: make([]string, 0, len(b.Records)), Arrived: b.Arrived, Stream: b.Stream, Fresh: b.Fresh}
+			for _, r := range b.Records {
+				switch r.Collection {
+				case link.CollectionPost:
+					job.Posts = append(job.Posts, r.DID+"/"+r.Rkey)
+				case link.CollectionRepost:
+					job.Reposts = append(job.Reposts, r.DID+"/"+r.Rkey)
+				default:
+					job.Others = append(job.Others, r)
+				}
+			}
+			return job
+		},
+	}
 }

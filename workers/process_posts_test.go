@@ -45,7 +45,7 @@ func newAuthor(t *testing.T, pool *pgxpool.Pool) author {
 func (a author) apply(b schema.Batch) {
 	a.t.Helper()
 	require.NoError(a.t, pgx.BeginFunc(a.t.Context(), a.pool, func(tx pgx.Tx) error {
-		b.Projections = NewProjections(jobs.Links()).Rows()
+		b.Projections = schema.NewProjections(Links())
 		_, err := b.Apply(a.t.Context(), tx, a.lease, false)
 		return err
 	}))

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -23,11 +24,17 @@ import (
 )
 
 // registered registers the projections of the weir binary and returns them.
-func registered(t testing.TB, pool *pgxpool.Pool) *Projections {
+func registered(t testing.TB, pool *pgxpool.Pool) schema.Projections {
 	t.Helper()
-	p := NewProjections(jobs.Links())
-	require.NoError(t, p.Register(t.Context(), pool, slog.New(slog.DiscardHandler)))
+	p := schema.NewProjections(Links())
+	require.NoError(t, register(t, pool, p))
 	return p
+}
+
+// register registers projections.
+func register(t testing.TB, pool *pgxpool.Pool, p schema.Projections) error {
+	_, err := p.Register(t.Context(), pool)
+	return err
 }
 
 // countWords is the job of another program's projection. It counts the words of notes in its own
@@ -71,20 +78,20 @@ func noteKey(rkey string) schema.Key {
 }
 
 // words returns the other program's projections, and creates their table.
-func words(t *testing.T, pool *pgxpool.Pool) *Projections {
+func words(t *testing.T, pool *pgxpool.Pool) schema.Projections {
 	t.Helper()
 	execute(t, pool, `CREATE TABLE IF NOT EXISTS words (did text, collection text, rkey text, n int CHECK (n < 9), PRIMARY KEY (did, collection, rkey))`)
-	return NewProjections(jobs.Links(), jobs.Projection{
+	return schema.NewProjections(Links(), schema.Projection{
 		Name: "words", Collections: []string{"pub.layers.*"}, Tables: []string{"words"},
 		Job: func(b jobs.Batch) river.JobArgs { return countWords{b} },
 	})
 }
 
 // counting starts the workers of the other program.
-func counting(t *testing.T, pool *pgxpool.Pool, p *Projections) *wordCounter {
+func counting(t *testing.T, pool *pgxpool.Pool, p schema.Projections) *wordCounter {
 	t.Helper()
 	w := &wordCounter{}
-	client, err := New(Config{Pool: pool, Projections: p, ID: t.Name(), Logger: slog.New(slog.DiscardHandler), Queues: append(p.Queues(), jobs.QueueNetwork, jobs.QueueMaintenance),
+	client, err := New(Config{Pool: pool, Projections: p, ID: t.Name(), Logger: slog.New(slog.DiscardHandler), Queues: append(p.AllQueues(), jobs.QueueNetwork, jobs.QueueMaintenance),
 		More: func(b Bundle) {
 			w.Projector = b.Projector("words")
 			Add(b, w)
@@ -100,17 +107,17 @@ func counting(t *testing.T, pool *pgxpool.Pool, p *Projections) *wordCounter {
 }
 
 // commit stores a batch like the consumer.
-func (a author) commit(p *Projections, b schema.Batch) (err error) {
+func (a author) commit(p schema.Projections, b schema.Batch) (err error) {
 	a.t.Helper()
 	queue, err := Queue(a.pool, slog.New(slog.DiscardHandler))
 	require.NoError(a.t, err)
-	b.Projections = p.Rows()
+	b.Projections = p
 	return pgx.BeginFunc(a.t.Context(), a.pool, func(tx pgx.Tx) error {
 		written, err := b.Apply(a.t.Context(), tx, a.lease, true)
 		if err != nil {
 			return err
 		}
-		return p.Enqueue(queue, "s")(a.t.Context(), tx, append(b.Stored(written), schema.NotFresh(p.Rows().Deleted(b.Deletions))...), time.Now())
+		return p.Enqueue(queue, "s")(a.t.Context(), tx, append(b.Stored(written), schema.NotFresh(p.Deleted(b.Deletions))...), time.Now())
 	})
 }
 
@@ -145,7 +152,7 @@ func TestProjectionOfAnotherProgram(t *testing.T) {
 	t.Parallel()
 	pool := schematest.New(t)
 	p := words(t, pool)
-	require.NoError(t, p.Register(t.Context(), pool, slog.New(slog.DiscardHandler)))
+	require.NoError(t, register(t, pool, p))
 	a := newAuthorOf(t, pool)
 	w := counting(t, pool, p)
 	w.broken.Store(true)
@@ -204,7 +211,7 @@ func TestConcurrentCommitIsProjected(t *testing.T) {
 	_, err = b.Apply(t.Context(), tx, a.lease, true)
 	require.NoError(t, err)
 	done := make(chan error, 1)
-	go func() { done <- p.Register(t.Context(), pool, slog.New(slog.DiscardHandler)) }()
+	go func() { done <- register(t, pool, p) }()
 	becomes(t, pool, []string{"1"}, `SELECT count(*)::text FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'`)
 	require.NoError(t, tx.Commit(t.Context()))
 	require.NoError(t, <-done)
@@ -227,12 +234,12 @@ func TestNewProjectionReadsWhatIsStored(t *testing.T) {
 		SELECT c, 'did:plc:b', 'other', '1', 'c', now(), '{"text":"o"}' FROM unnest(ARRAY['pub.layer', 'pub.layers', 'pub.layers.z', 'pub.layerss']) AS c`)
 
 	p := words(t, pool)
-	require.NoError(t, p.Register(t.Context(), pool, slog.New(slog.DiscardHandler)))
+	require.NoError(t, register(t, pool, p))
 	counting(t, pool, p)
 	becomes(t, pool, []string{"other 1", fmt.Sprint("r ", 3*pageRecords)}, `SELECT kind || ' ' || count(*) FROM (SELECT CASE n WHEN 1 THEN rkey ELSE left(rkey, 1) END AS kind FROM words) AS w GROUP BY kind ORDER BY kind`)
 	require.Equal(t, []string{"500", "500", "500", "1"}, strs(t, pool, `SELECT jsonb_array_length(args -> 'records')::text FROM river_job WHERE kind = 'count_words' ORDER BY id`))
 	becomes(t, pool, []string{"completed"}, `SELECT state::text FROM river_job WHERE kind = 'run_projection'`)
-	require.NoError(t, p.Register(t.Context(), pool, slog.New(slog.DiscardHandler)), "again, as at every start")
+	require.NoError(t, register(t, pool, p), "again, as at every start")
 	require.Equal(t, []string{"1"}, strs(t, pool, `SELECT count(*)::text FROM river_job WHERE kind = 'run_projection'`))
 	execute(t, pool, `DELETE FROM words`)
 	execute(t, pool, `INSERT INTO words (collection, did, rkey, n) VALUES ('com.example.unread', 'did:plc:a', 'stale', 1)`)
@@ -254,24 +261,26 @@ func TestProgramThatLacksAProjectionStoresNothing(t *testing.T) {
 	log := slog.New(slog.DiscardHandler)
 	older := registered(t, pool)
 	newer := words(t, pool)
-	older.watchEvery = time.Millisecond
 	ended := make(chan error, 1)
-	go func() { ended <- older.Watch(t.Context(), pool) }()
-	require.ErrorContains(t, newAuthorOf(t, pool).commit(newer, schema.Batch{Writes: notes("1", "early")}), "before the projections are registered")
-	require.NoError(t, newer.Register(t.Context(), pool, log))
+	go func() { ended <- older.Watch(t.Context(), pool, time.Millisecond) }()
+	queue, err := Queue(pool, log)
+	require.NoError(t, err)
+	var outdated *schema.OutdatedError
+	stray := func(p schema.Projections) error { // stores without a stream
+		return pgx.BeginFunc(t.Context(), pool, func(tx pgx.Tx) error {
+			return p.Enqueue(queue, "")(t.Context(), tx, schema.NotFresh([]schema.Key{noteKey("b")}), time.Time{})
+		})
+	}
+	require.ErrorAs(t, stray(newer), &outdated, "before it is registered")
+	require.NoError(t, register(t, pool, newer))
 	a := newAuthorOf(t, pool)
 	require.NoError(t, a.commit(newer, schema.Batch{Writes: notes("1", "a b")}))
 
-	var outdated *schema.OutdatedError
-	err := NewProjections(jobs.Links()).Register(t.Context(), pool, log)
+	err = register(t, pool, schema.NewProjections(Links()))
 	require.ErrorAs(t, err, &outdated)
 	require.ErrorContains(t, err, `"words", which this program lacks: run the program that has it, or remove the projection by `+"`weir projection remove words`")
 	require.ErrorAs(t, <-ended, &outdated, "a program that is already running must end")
-	queue, err := Queue(pool, log)
-	require.NoError(t, err)
-	require.ErrorAs(t, pgx.BeginFunc(t.Context(), pool, func(tx pgx.Tx) error {
-		return older.Enqueue(queue, "")(t.Context(), tx, schema.NotFresh([]schema.Key{noteKey("b")}), time.Time{})
-	}), &outdated, "so does what comes without a stream")
+	require.ErrorAs(t, stray(older), &outdated, "so does what comes without a stream")
 	_, err = New(Config{Pool: pool, Projections: newer, Logger: log})
 	require.ErrorContains(t, err, `projection "words": no worker processes its jobs of kind count_words`)
 
@@ -282,21 +291,21 @@ func TestProgramThatLacksAProjectionStoresNothing(t *testing.T) {
 	require.ErrorIs(t, schema.RemoveProjection(t.Context(), pool, "words"), schema.ErrNoRows)
 	require.Equal(t, []string{"dismissed"}, strs(t, pool, `SELECT state FROM dead_letters`))
 	require.ErrorAs(t, newer.Check(t.Context(), pool), &outdated, "the program that has it would add jobs of an unknown kind")
-	require.NoError(t, NewProjections(jobs.Links()).Register(t.Context(), pool, log))
+	require.NoError(t, register(t, pool, schema.NewProjections(Links())))
 
 	// Invalid projections.
-	for want, change := range map[string]func(*jobs.Projection){
-		"there is no table nowhere with":     func(p *jobs.Projection) { p.Tables = []string{"nowhere"} },
-		"there is no table streams with":     func(p *jobs.Projection) { p.Tables = []string{"streams"} },
-		"there is no table or view streams":  func(p *jobs.Projection) { p.Compared = []string{"streams"} },
-		"have the same kind of job":          func(p *jobs.Projection) { p.Job = jobs.Links().Job },
-		`"*" is neither a collection nor`:    func(p *jobs.Projection) { p.Collections = []string{"*"} },
-		`"a.*.b" is neither a collection`:    func(p *jobs.Projection) { p.Collections = []string{"a.*.b"} },
-		`violates check constraint "project`: func(p *jobs.Projection) { p.Name = "Words!" },
+	for want, change := range map[string]func(*schema.Projection){
+		"there is no table nowhere with":     func(p *schema.Projection) { p.Tables = []string{"nowhere"} },
+		"there is no table streams with":     func(p *schema.Projection) { p.Tables = []string{"streams"} },
+		"there is no table or view streams":  func(p *schema.Projection) { p.Compared = []string{"streams"} },
+		"have the same kind of job":          func(p *schema.Projection) { p.Job = Links().Job },
+		`"*" is neither a collection nor`:    func(p *schema.Projection) { p.Collections = []string{"*"} },
+		`"a.*.b" is neither a collection`:    func(p *schema.Projection) { p.Collections = []string{"a.*.b"} },
+		`violates check constraint "project`: func(p *schema.Projection) { p.Name = "Words!" },
 	} {
-		bad := newer.all[1].Projection
+		bad := newer[1]
 		change(&bad)
-		require.ErrorContains(t, older.With(bad).Register(t.Context(), pool, log), want)
+		require.ErrorContains(t, register(t, pool, schema.NewProjections(append(slices.Clip(older), bad)...)), want)
 	}
 }
 
@@ -320,16 +329,15 @@ func TestOutdatedProgramDeletesNothing(t *testing.T) {
 func TestNamespacesHaveQueues(t *testing.T) {
 	t.Parallel()
 	pool := schematest.New(t)
-	log := slog.New(slog.DiscardHandler)
-	of := func(queues ...jobs.Queue) *Projections {
-		p := NewProjections(jobs.Links(), jobs.Lexicon([]string{"example.weir.*"}, queues...))
-		require.NoError(t, p.Register(t.Context(), pool, log))
+	of := func(queues ...schema.Queue) schema.Projections {
+		p := schema.NewProjections(Links(), Lexicon([]string{"example.weir.*"}, queues...))
+		require.NoError(t, register(t, pool, p))
 		return p
 	}
-	graph := jobs.Queue{Name: "weir_graph", Collections: []string{"example.weir.graph.*"}, Workers: 3, Priority: 2}
-	rest := jobs.Queue{Name: "weir_rest", Collections: []string{"example.weir.media.*", "example.weir.persona.persona"}, Workers: 1, Priority: 4}
+	graph := schema.Queue{Name: "weir_graph", Collections: []string{"example.weir.graph.*"}, Workers: 3, Priority: 2}
+	rest := schema.Queue{Name: "weir_rest", Collections: []string{"example.weir.media.*", "example.weir.persona.persona"}, Workers: 1, Priority: 4}
 	p := of(graph, rest)
-	require.Equal(t, []string{"process", "weir_graph", "weir_rest"}, p.Queues())
+	require.Equal(t, []string{"process", "weir_graph", "weir_rest"}, p.AllQueues())
 	waiting, err := schema.Queues(t.Context(), pool, nil)
 	require.NoError(t, err)
 	require.Len(t, waiting, 3, "the queues must be listed before any worker has served them")
@@ -345,14 +353,14 @@ func TestNamespacesHaveQueues(t *testing.T) {
 	const all = `SELECT queue || ' ' || priority || ' ' || (SELECT string_agg(split_part(r, '/', 2), ',' ORDER BY r) FROM jsonb_array_elements_text(args -> 'records') AS r) FROM river_job WHERE kind = 'judge_records' ORDER BY id`
 	want := []string{"process 1 example.weir.corpus.corpus,example.weir.persona.other", "weir_graph 2 example.weir.graph.graphEdge,example.weir.graph.graphNode", "weir_rest 4 example.weir.media.media,example.weir.persona.persona"}
 	require.ElementsMatch(t, want, strs(t, pool, all))
-	deepest, err := schema.DeepestQueue(t.Context(), pool, p.Queues(), 10)
+	deepest, err := schema.DeepestQueue(t.Context(), pool, p.AllQueues(), 10)
 	require.NoError(t, err)
 	require.Equal(t, 1, deepest)
 
 	// A process that still runs with the old queues returns its job later.
 	execute(t, pool, `UPDATE river_job SET state = 'running', attempt = 1, attempted_at = now() WHERE queue = 'weir_graph'`)
 	other := of(rest)
-	require.Equal(t, []string{"process", "weir_rest"}, other.Queues())
+	require.Equal(t, []string{"process", "weir_rest"}, other.AllQueues())
 	require.ErrorContains(t, p.Check(t.Context(), pool), "was changed")
 	require.Equal(t, 1, count(t, pool, `SELECT count(*) FROM river_job WHERE queue = 'weir_graph'`), "it runs")
 	execute(t, pool, `UPDATE river_job SET state = 'retryable' WHERE queue = 'weir_graph'`)

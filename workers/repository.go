@@ -27,7 +27,7 @@ type repository struct {
 	did    string
 	stored collection.Registry
 
-	projections *Projections
+	projections schema.Projections
 	fetched     fetched
 
 	names []string // the collections; nil: not read yet
@@ -134,7 +134,7 @@ func (r *repository) retention(name string) time.Duration {
 func (r *repository) span(ctx context.Context, name string, since, from, now time.Time, to string) (schema.Span, error) {
 	in := schema.Span{Collection: name, From: tidAt(notExpired(from, r.retention(name), now)), To: to, Undated: name != schema.PostCollection}
 	if r.projections != nil {
-		in.Tables = r.projections.Rows().Compared(name)
+		in.Tables = r.projections.Compared(name)
 	}
 	var err error
 	in.Since, err = schema.OldestProjected(ctx, r.pool, r.did, in, tidAt(since))
@@ -304,13 +304,13 @@ func (r *repository) repair(ctx context.Context, client *river.Client[pgx.Tx], r
 	// Deletions have their own transaction: each transaction locks its rows in order.
 	if len(deletions) > 0 {
 		if err := pgx.BeginFunc(ctx, r.pool, func(tx pgx.Tx) error {
-			if err := r.fetched.remove(ctx, tx, deletions, r.projections.Rows()); err != nil {
+			if err := r.fetched.remove(ctx, tx, deletions, r.projections); err != nil {
 				return err
 			}
-			if err := schema.LockProjections(ctx, tx, r.projections.Rows()); err != nil { // the projections of other programs would keep their rows
+			if err := r.projections.Lock(ctx, tx); err != nil { // the projections of other programs would keep their rows
 				return err
 			}
-			return r.projections.Enqueue(client, "")(ctx, tx, schema.NotFresh(r.projections.Rows().Deleted(deletions)), time.Time{})
+			return r.projections.Enqueue(client, "")(ctx, tx, schema.NotFresh(r.projections.Deleted(deletions)), time.Time{})
 		}); err != nil {
 			return err
 		}

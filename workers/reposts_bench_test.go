@@ -2,7 +2,7 @@ package workers
 
 import (
 	"fmt"
-	"log/slog"
+	"github.com/weir-social/weir/schema"
 	"testing"
 	"time"
 
@@ -18,7 +18,7 @@ import (
 // not fall as their number grows.
 func BenchmarkViralPost(b *testing.B) {
 	pool := schematest.New(b)
-	_ = NewProjections(jobs.Links()).Register(b.Context(), pool, slog.New(slog.DiscardHandler))
+	_, _ = schema.NewProjections(Links()).Register(b.Context(), pool)
 	exec := func(sql string, args ...any) {
 		_, err := pool.Exec(b.Context(), sql, args...)
 		require.NoError(b, err)

@@ -9,7 +9,6 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/weir-social/weir/jobs"
 	"github.com/weir-social/weir/schema"
 )
 
@@ -166,7 +165,7 @@ func TestEditedPostChangesTheSharesOfAllWhoRepostedIt(t *testing.T) {
 	c.posts("a/1", "", other)
 	c.project("a/1")
 	require.Zero(t, c.counts(c.news))
-	require.NoError(t, ProjectChanged(t.Context(), Config{Pool: c.pool, Logger: slog.New(slog.DiscardHandler), Projections: NewProjections(jobs.Links())}))
+	require.NoError(t, ProjectChanged(t.Context(), Config{Pool: c.pool, Logger: slog.New(slog.DiscardHandler), Projections: schema.NewProjections(Links())}))
 	require.Equal(t, []string{"a/1 post " + other, "b/r1 repost " + other, "c/1 quote " + other}, c.sharing())
 	require.Equal(t, c.sharing(), c.rows(`SELECT replace(s.did, 'did:plc:', '') || '/' || s.rkey || ' ' || s.how || ' ' || l.url FROM shares AS s JOIN links AS l ON l.id = s.link_id ORDER BY 1`))
 	c.posts("a/1", "")

@@ -36,7 +36,7 @@ type ResyncRepo struct {
 	api         *bluesky.Client
 	log         *slog.Logger
 	stored      collection.Registry
-	projections *Projections
+	projections schema.Projections
 	fetched     fetched
 	read        ReadRepository
 	limits      ResyncLimits

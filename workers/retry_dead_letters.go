@@ -30,7 +30,7 @@ type RetryDeadLetters struct {
 	args     decoders
 	patience time.Duration // how long to run before the job yields to others; shorter than the job's timeout
 
-	projections *Projections
+	projections schema.Projections
 }
 
 const (
@@ -104,7 +104,7 @@ func (w *RetryDeadLetters) records(ctx context.Context, letters []schema.StoredD
 		byName[letters[i].Projection] = append(byName[letters[i].Projection], &letters[i])
 	}
 	for _, name := range slices.Sorted(maps.Keys(byName)) {
-		p, err := w.projections.named(name)
+		p, err := projectionNamed(w.projections, name)
 		if err != nil {
 			for _, l := range byName[name] {
 				again := schema.DeadLetter{ID: l.ID, Cause: err.Error(), At: time.Now()}
@@ -118,7 +118,7 @@ func (w *RetryDeadLetters) records(ctx context.Context, letters []schema.StoredD
 		for i, l := range byName[name] {
 			ids[i], keys[i] = l.ID, l.Key()
 		}
-		records, _ := p.of(schema.NotFresh(sortedKeys(keys)))
+		records, _ := p.Of(schema.NotFresh(sortedKeys(keys)))
 		if err := w.enqueue(ctx, ids, p.Job(jobs.Batch{Records: records})); err != nil {
 			return err
 		}
@@ -159,8 +159,8 @@ func (w *RetryDeadLetters) enqueue(ctx context.Context, ids []int64, args river.
 
 // enqueueAgain adds a job with its usual options. It returns the job's id, or the
 // id of the unfinished job that makes it unnecessary.
-func enqueueAgain(ctx context.Context, tx pgx.Tx, projections *Projections, args river.JobArgs) (int64, error) {
-	result, err := river.ClientFromContext[pgx.Tx](ctx).InsertTx(ctx, tx, args, projections.optsOf(args.Kind()))
+func enqueueAgain(ctx context.Context, tx pgx.Tx, projections schema.Projections, args river.JobArgs) (int64, error) {
+	result, err := river.ClientFromContext[pgx.Tx](ctx).InsertTx(ctx, tx, args, optsOf(projections, args.Kind()))
 	if err != nil {
 		return 0, fmt.Errorf("enqueue %s: %w", args.Kind(), err)
 	}

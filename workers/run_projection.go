@@ -21,25 +21,25 @@ type RunProjection struct {
 	river.WorkerDefaults[jobs.RunProjection]
 	pool        *pgxpool.Pool
 	log         *slog.Logger
-	projections *Projections
+	projections schema.Projections
 	records     int // per job
 	patience    time.Duration
 }
 
 // Work reads all records of the projection's collections.
 func (w *RunProjection) Work(ctx context.Context, job *river.Job[jobs.RunProjection]) error {
-	p, err := w.projections.named(job.Args.Name)
+	p, err := projectionNamed(w.projections, job.Args.Name)
 	if err != nil {
 		return err
 	}
-	pages := paging{pool: w.pool, queue: p.row.Queue, priority: pagePriority, patience: w.patience}
+	pages := paging{pool: w.pool, queue: p.Queue, priority: pagePriority, patience: w.patience}
 	end, err := enqueuePages(ctx, pages, job, func(ctx context.Context, tx pgx.Tx, at *pagePlace) (river.JobArgs, error) {
-		keys, err := schema.RecordsAfter(ctx, tx, &p.row, schema.Key(at.After), w.records)
+		keys, err := schema.RecordsAfter(ctx, tx, p, schema.Key(at.After), w.records)
 		if err != nil || len(keys) == 0 {
 			return nil, err
 		}
 		*at = pagePlace{After: jobs.Record(keys[len(keys)-1]), Count: at.Count + len(keys)}
-		records, _ := p.of(schema.NotFresh(keys))
+		records, _ := p.Of(schema.NotFresh(keys))
 		return p.Job(jobs.Batch{Records: records}), nil
 	})
 	if err != nil {
@@ -59,12 +59,12 @@ func (w *RunProjection) Work(ctx context.Context, job *river.Job[jobs.RunProject
 
 // removeStale deletes the rows of records that no longer exist, or of collections that
 // are no longer read. It is short, and a killed worker starts it again.
-func (w *RunProjection) removeStale(ctx context.Context, p *projection) (removed int, err error) {
+func (w *RunProjection) removeStale(ctx context.Context, p *schema.Projection) (removed int, err error) {
 	for started := time.Now(); ; {
 		if time.Since(started) > w.patience {
 			return removed, snooze(0)
 		}
-		n, err := p.row.RemoveStale(ctx, w.pool, w.records)
+		n, err := p.RemoveStale(ctx, w.pool, w.records)
 		if removed += n; err != nil || n < w.records {
 			return removed, err
 		}

@@ -87,7 +87,7 @@ func (c *town) job(names ...string) *river.Job[jobs.ProcessPosts] {
 	for _, name := range names {
 		records = append(records, jobs.Record(c.key(name)))
 	}
-	args, _ := jobs.Links().Job(jobs.Batch{Records: records}).(jobs.ProcessPosts)
+	args, _ := Links().Job(jobs.Batch{Records: records}).(jobs.ProcessPosts)
 	return &river.Job[jobs.ProcessPosts]{JobRow: &rivertype.JobRow{CreatedAt: time.Now()}, Args: args}
 }
 
@@ -173,7 +173,7 @@ func (c *town) waiting() []string {
 
 // checks returns the worker of check_subjects.
 func (c *town) checks() *CheckSubjects {
-	return &CheckSubjects{pool: c.pool, log: slog.New(slog.DiscardHandler), links: c.w, stored: collection.Of(collection.Entry{Pattern: "app.bsky.feed.*", Retention: 48 * time.Hour}), made: NewProjections(jobs.Links()).Rows(),
+	return &CheckSubjects{pool: c.pool, log: slog.New(slog.DiscardHandler), links: c.w, stored: collection.Of(collection.Entry{Pattern: "app.bsky.feed.*", Retention: 48 * time.Hour}), made: schema.NewProjections(Links()),
 		patience: time.Minute, calls: subjectCalls, waitAtMost: waitingRows, now: time.Now}
 }
 

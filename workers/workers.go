@@ -38,12 +38,12 @@ type riverDriver = riverpgxv5.Driver
 // Config configures the workers of one process.
 type Config struct {
 	Pool         *pgxpool.Pool
-	Projections  *Projections  // registered
-	More         func(Bundle)  // adds the workers of further projections; may be nil
-	ID           string        // names this process in river_job.attempted_by
-	Process      int           // concurrent jobs of each projection queue; 8 when zero
-	JobTimeout   time.Duration // 1 min when zero
-	RescueAfter  time.Duration // how long a killed process's jobs stay "running"; 5 min when zero
+	Projections  schema.Projections // registered
+	More         func(Bundle)       // adds the workers of further projections; may be nil
+	ID           string             // names this process in river_job.attempted_by
+	Process      int                // concurrent jobs of each projection queue; 8 when zero
+	JobTimeout   time.Duration      // 1 min when zero
+	RescueAfter  time.Duration      // how long a killed process's jobs stay "running"; 5 min when zero
 	Bluesky      *bluesky.Client
 	Relays       Relays           // of Nostr; nil: none is configured
 	Names        Names            // asks domains for the keys of names of Nostr; set it with Relays
@@ -144,13 +144,13 @@ func New(cfg Config) (*Client, error) {
 func addWorkers(known Bundle, cfg Config) error {
 	interruptible := known // for jobs that call external services
 	interruptible.stopping = cfg.Stopping
-	links := newProcessPosts(cfg, known.Projector(jobs.Links().Name))
+	links := newProcessPosts(cfg, known.Projector(Links().Name))
 	Add(known, links)
 	addJudges(known, interruptible, cfg)
 	if cfg.More != nil {
 		cfg.More(known)
 	}
-	for _, row := range cfg.Projections.Rows() {
+	for _, row := range cfg.Projections {
 		if _, ok := known.args[row.Kind]; !ok {
 			return fmt.Errorf("projection %q: no worker processes its jobs of kind %s", row.Name, row.Kind)
 		}
@@ -283,14 +283,14 @@ func queues(cfg Config) (map[string]river.QueueConfig, error) {
 			all[jobs.QueueIndex] = queue(1) // a segment is in memory twice, as rows and as a block
 		}
 	}
-	for _, name := range cfg.Projections.Queues() {
+	for _, name := range cfg.Projections.AllQueues() {
 		if _, ok := all[name]; !ok {
-			all[name] = queue(cmp.Or(cfg.Projections.workers(name), cfg.Process))
+			all[name] = queue(cmp.Or(cfg.Projections.WorkersOf(name), cfg.Process))
 		}
 	}
 	wanted := cfg.Queues
 	if cfg.ProcessOnly {
-		wanted = cfg.Projections.Queues()
+		wanted = cfg.Projections.AllQueues()
 	}
 	if len(wanted) == 0 {
 		return all, nil

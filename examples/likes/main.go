@@ -49,7 +49,7 @@ func main() {
 		if _, err := weir.Pool().Exec(ctx, table); err != nil {
 			return err
 		}
-		likes := jobs.Projection{Name: "likes", Collections: []string{"app.bsky.feed.like"}, Tables: []string{"likes"},
+		likes := schema.Projection{Name: "likes", Collections: []string{"app.bsky.feed.like"}, Tables: []string{"likes"},
 			Job: func(b jobs.Batch) river.JobArgs { return storeLikes{b} }}
 		return weir.WithProjection(likes, func(b workers.Bundle) { workers.Add(b, &worker{Projector: b.Projector("likes")}) }).Run(ctx)
 	}); err != nil {

@@ -87,7 +87,7 @@ func (d Database) migrations(ctx context.Context, pool *pgxpool.Pool) ([]Finding
 // projections checks that this program has every registered projection: without one
 // it does not start.
 func (d Database) projections(ctx context.Context, pool *pgxpool.Pool) ([]Finding, error) {
-	err := schema.CheckProjections(ctx, pool, d.Projections)
+	err := d.Projections.Check(ctx, pool)
 	outdated, is := errors.AsType[*schema.OutdatedError](err)
 	switch {
 	case is && outdated.Missing:

@@ -101,7 +101,7 @@ type Report struct {
 
 	Conditions []Condition    `json:"conditions"` // the problems, worst first
 	Streams    []Stream       `json:"streams"`
-	Queues     []schema.Queue `json:"queues"`
+	Queues     []schema.Depth `json:"queues"`
 
 	OpenGaps              int64                   `json:"open_gaps"`
 	GapSeconds            float64                 `json:"gap_seconds"`
@@ -360,7 +360,7 @@ func most(a, b *float64) *float64 {
 // Unreachable returns the report for a database that does not respond: nothing else
 // is known.
 func Unreachable(err error, features ...Feature) Report {
-	r := Report{Status: Unhealthy, State: StateUnknown, Streams: []Stream{}, Queues: []schema.Queue{}, Conditions: []Condition{
+	r := Report{Status: Unhealthy, State: StateUnknown, Streams: []Stream{}, Queues: []schema.Depth{}, Conditions: []Condition{
 		{Name: "WeirDatabaseDown", Severity: Critical, Message: "the database does not respond: " + err.Error(), Do: "weir doctor"},
 	}}
 	for _, f := range features {

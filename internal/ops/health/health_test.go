@@ -121,7 +121,7 @@ func TestDeadWorkersAlert(t *testing.T) {
 	t.Parallel()
 	limits := Limits{}.withDefaults()
 	paused := schema.StreamStatus{Name: "s", State: schema.StateDraining, StateSince: *before(48 * time.Hour), Leased: true, LastEvent: before(48 * time.Hour)}
-	r := Report{Streams: []Stream{stream(paused, noon, limits)}, Queues: []schema.Queue{{Name: jobs.QueueProcess, Available: 9000}}}
+	r := Report{Streams: []Stream{stream(paused, noon, limits)}, Queues: []schema.Depth{{Name: jobs.QueueProcess, Available: 9000}}}
 	r.addConditions(limits)
 	require.Equal(t, []string{"WeirLagCritical"}, names(r))
 	require.Equal(t, Unhealthy, r.Status)
@@ -149,26 +149,26 @@ func TestWorstStreamDecides(t *testing.T) {
 func TestDeepQueues(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
-		queue   schema.Queue
+		queue   schema.Depth
 		message string
 	}{
-		"at the limit":             {schema.Queue{Available: 10_000}, ""},
-		"available":                {schema.Queue{Available: 10_001}, "10001 jobs wait in queue q"},
-		"failed":                   {schema.Queue{Retryable: 10_001}, "10001 jobs wait in queue q, 10001 of them failed and will be retried"},
-		"at the limit, together":   {schema.Queue{Available: 5000, Retryable: 5000}, ""},
-		"together":                 {schema.Queue{Available: 5000, Retryable: 5001}, "10001 jobs wait in queue q, 5001 of them failed and will be retried"},
-		"scheduled and running":    {schema.Queue{Available: 1, Scheduled: schema.CountedJobs, Running: schema.CountedJobs}, ""},
-		"at the bound of counting": {schema.Queue{Available: schema.CountedJobs + 1}, "50001 or more jobs wait in queue q"},
-		"beyond the bound of counting": {schema.Queue{Available: 1, Retryable: schema.CountedJobs + 1},
+		"at the limit":             {schema.Depth{Available: 10_000}, ""},
+		"available":                {schema.Depth{Available: 10_001}, "10001 jobs wait in queue q"},
+		"failed":                   {schema.Depth{Retryable: 10_001}, "10001 jobs wait in queue q, 10001 of them failed and will be retried"},
+		"at the limit, together":   {schema.Depth{Available: 5000, Retryable: 5000}, ""},
+		"together":                 {schema.Depth{Available: 5000, Retryable: 5001}, "10001 jobs wait in queue q, 5001 of them failed and will be retried"},
+		"scheduled and running":    {schema.Depth{Available: 1, Scheduled: schema.CountedJobs, Running: schema.CountedJobs}, ""},
+		"at the bound of counting": {schema.Depth{Available: schema.CountedJobs + 1}, "50001 or more jobs wait in queue q"},
+		"beyond the bound of counting": {schema.Depth{Available: 1, Retryable: schema.CountedJobs + 1},
 			"50002 or more jobs wait in queue q, 50001 or more of them failed and will be retried"},
-		"below the bound, together above it": {schema.Queue{Available: 30_000, Retryable: 30_000},
+		"below the bound, together above it": {schema.Depth{Available: 30_000, Retryable: 30_000},
 			"60000 jobs wait in queue q, 30000 of them failed and will be retried"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			limits := Limits{}.withDefaults()
 			c.queue.Name = "q"
-			r := Report{Queues: []schema.Queue{c.queue}, Streams: []Stream{{Name: "s", State: schema.StateLive, Connected: true}}}
+			r := Report{Queues: []schema.Depth{c.queue}, Streams: []Stream{{Name: "s", State: schema.StateLive, Connected: true}}}
 			r.addConditions(limits)
 			if c.message == "" {
 				require.Empty(t, r.Conditions)
@@ -241,7 +241,7 @@ func TestUnprocessedQueues(t *testing.T) {
 	t.Parallel()
 	noon := time.Date(2026, 8, 1, 12, 0, 0, 0, time.UTC)
 	old, young := noon.Add(-6*time.Minute), noon.Add(-4*time.Minute)
-	r := Report{at: noon, Queues: []schema.Queue{{Name: "unworked", Available: 1, Oldest: &old}, {Name: "slow", Available: 1, Running: 1, Oldest: &old},
+	r := Report{at: noon, Queues: []schema.Depth{{Name: "unworked", Available: 1, Oldest: &old}, {Name: "slow", Available: 1, Running: 1, Oldest: &old},
 		{Name: "paused", Available: 1, Oldest: &old, Paused: true}, {Name: "new", Available: 1, Oldest: &young}, {Name: "empty"}}}
 	r.addConditions(Limits{}.withDefaults())
 	var subjects []string
