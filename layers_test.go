@@ -24,8 +24,8 @@ type layer struct {
 // layers lists the layers, the commands first. The first one that names a package applies to it.
 func layers() []layer {
 	return []layer{
-		{[]string{"cmd/", "e2e", "examples/", "scripts/"}, []string{"app", "jobs", "schema", "workers", "internal/"}},
-		{[]string{"app"}, []string{"consumer", "consumer/", "jobs", "schema", "workers", "internal/"}},
+		{[]string{"cmd/", "e2e", "examples/", "scripts/"}, []string{"app", "jobs", "schema", "workers", "workers/", "internal/"}},
+		{[]string{"app"}, []string{"consumer", "consumer/", "jobs", "schema", "workers", "workers/", "internal/"}},
 
 		// What imports nothing of Weir's but each other.
 		{leaves(), leaves()},
@@ -34,7 +34,8 @@ func layers() []layer {
 		{[]string{"schema"}, append(leaves(), "internal/archive", "jobs")},
 		{[]string{"consumer"}, append(leaves(), "internal/archive", "schema")},
 		{[]string{"consumer/"}, append(leaves(), "consumer", "consumer/", "internal/archive", "internal/nostr/negentropy")}, // no database
-		{[]string{"workers"}, append(leaves(), "internal/", "jobs", "schema")},
+		{[]string{"workers"}, append(leaves(), "internal/", "schema")},
+		{[]string{"workers/lexicons"}, append(leaves(), "internal/atproto/", "internal/lexicon", "internal/lexicon/", "schema", "workers")},
 
 		// The page shows what features store, and no feature knows it.
 		{[]string{"internal/web", "internal/web/"}, append(leaves(), "internal/lexicon/records", "internal/nostr/", "internal/ops/health", "internal/ranking", "internal/testing/eventually", "schema")},
@@ -53,7 +54,7 @@ func layers() []layer {
 // leaves are the packages below all others.
 func leaves() []string {
 	return []string{"consumer/jetstream/dictionary", "internal/atproto/syntax", "internal/collection", "internal/crashpoint", "internal/guard", "internal/guard/", "internal/nostr", "internal/retry",
-		"internal/testing/eventually", "internal/testing/loopback", "jobs"}
+		"internal/testing/eventually", "internal/testing/loopback", "internal/words", "jobs"}
 }
 
 // names reports whether a list of packages names one.

@@ -45,7 +45,7 @@ type App struct {
 	liveness   *liveness // nil: not started by systemd
 
 	projections schema.Projections
-	more        []func(workers.Bundle) // adds the workers of further projections
+	more        []func(workers.Bundle) error // the features' workers
 }
 
 // owner returns a unique name for this process.
@@ -137,16 +137,11 @@ func (p App) workers(ctx context.Context, cfg workers.Config) error {
 	}
 	cfg.Audit = workers.AuditPlan{Every: p.cfg.AuditInterval, Accounts: p.cfg.AuditAccounts}
 	cfg.Limits, cfg.AlertInterval = p.cfg.Limits(), p.cfg.AlertInterval
-	cfg.Features, cfg.Snapshots = healthFeatures(), snapshotTables()
+	cfg.Health, cfg.Snapshots = healthFeatures(), snapshotTables()
 	if cfg.Webhook, err = p.cfg.webhook(); err != nil {
 		return err
 	}
-	cfg.Projections, cfg.Lexicons = p.projections, p.cfg.lexicons()
-	cfg.More = func(b workers.Bundle) {
-		for _, add := range p.more {
-			add(b)
-		}
-	}
+	cfg.Projections, cfg.Features = p.projections, append(p.features(api), p.more...)
 	cfg.Pool, cfg.ID, cfg.PollOnly, cfg.Logger, cfg.Registerer, cfg.Tracer = p.pool, p.owner, p.cfg.pooled(), p.log, p.metrics, p.tracer
 	cfg.History = workers.HistoryLimits{Records: p.cfg.HistoryRecords, Bytes: p.cfg.HistoryBytes}
 	cfg.Process, cfg.JobTimeout, cfg.RescueAfter = p.cfg.Workers, p.cfg.JobTimeout, p.cfg.RescueAfter
@@ -172,9 +167,6 @@ func (p App) workers(ctx context.Context, cfg workers.Config) error {
 		return err
 	} else if err := ranking.EnsureDays(ctx, p.pool, now, keep.Shares); err != nil && !errors.Is(err, schema.ErrBusy) { // others make them
 		p.log.Warn("partition_creation_failed", "table", "shares", "error", err)
-	}
-	if err := client.StoreLexicons(ctx); err != nil {
-		return err
 	}
 	if err := client.Start(ctx); err != nil {
 		return fmt.Errorf("start the workers: %w", err)

@@ -8,11 +8,14 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/weir-social/weir/internal/archive/catalog"
+	"github.com/weir-social/weir/internal/atproto/bluesky"
 	"github.com/weir-social/weir/internal/lexicon"
 	"github.com/weir-social/weir/internal/nostr/directory"
 	"github.com/weir-social/weir/internal/ops/health"
 	"github.com/weir-social/weir/internal/ranking"
 	"github.com/weir-social/weir/schema"
+	"github.com/weir-social/weir/workers"
+	"github.com/weir-social/weir/workers/lexicons"
 )
 
 // healthFeatures returns the features that add to the report of Weir's health.
@@ -40,6 +43,13 @@ func Migrated(ctx context.Context, pool *pgxpool.Pool) error {
 
 // SchemaVersions returns the versions of this binary's schema, like schema.Versions.
 func SchemaVersions() ([]string, error) { return schema.Versions(tables()...) }
+
+// features returns the features' workers.
+func (p App) features(api *bluesky.Client) []func(workers.Bundle) error {
+	return []func(workers.Bundle) error{
+		func(b workers.Bundle) error { lexicons.Add(b, p.cfg.lexicons(api)); return nil },
+	}
+}
 
 // Health reads the state of Weir from the database.
 func (p App) Health(ctx context.Context, now time.Time) (health.Report, error) {

@@ -10,12 +10,14 @@ import (
 	"strings"
 
 	"github.com/weir-social/weir/consumer/firehose"
+	"github.com/weir-social/weir/internal/atproto/bluesky"
 	"github.com/weir-social/weir/internal/atproto/syntax"
 	"github.com/weir-social/weir/internal/collection"
 	"github.com/weir-social/weir/internal/lexicon/rules"
 	"github.com/weir-social/weir/jobs"
 	"github.com/weir-social/weir/schema"
 	"github.com/weir-social/weir/workers"
+	"github.com/weir-social/weir/workers/lexicons"
 )
 
 // judged returns the collections whose records are judged, or none without lexicons.
@@ -104,8 +106,8 @@ func (c Config) checkLexicons() error {
 }
 
 // lexicons returns the configuration of the workers that judge records.
-func (c Config) lexicons() workers.Lexicons {
-	l := workers.Lexicons{Resolve: c.ResolveLexicons, Strict: c.StrictLexicons, Read: firehose.ReadRecord, Rules: rules.Standard()}
+func (c Config) lexicons(api *bluesky.Client) lexicons.Config {
+	l := lexicons.Config{Bluesky: api, Resolve: c.ResolveLexicons, Strict: c.StrictLexicons, Read: firehose.ReadRecord, Rules: rules.Standard()}
 	if c.Lexicons != "" {
 		l.Folder = os.DirFS(c.Lexicons)
 	}

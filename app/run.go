@@ -14,6 +14,7 @@ import (
 
 	"github.com/weir-social/weir/schema"
 	"github.com/weir-social/weir/workers"
+	"github.com/weir-social/weir/workers/lexicons"
 )
 
 // Connections returns the size of a process's pool: the workers' transactions,
@@ -41,14 +42,14 @@ func standard(cfg Config) schema.Projections {
 	all := []schema.Projection{workers.Links()}
 	if judged := cfg.judged(); len(judged) > 0 {
 		queues, _ := cfg.queues() // ReadConfig has checked them
-		all = append(all, workers.Lexicon(judged, queues...))
+		all = append(all, lexicons.Projection(judged, queues...))
 	}
 	return schema.NewProjections(all...)
 }
 
 // WithProjection returns the app with one more projection. add adds the worker of
 // the projection's jobs.
-func (p App) WithProjection(projection schema.Projection, add func(workers.Bundle)) App {
+func (p App) WithProjection(projection schema.Projection, add func(workers.Bundle) error) App {
 	p.projections = schema.NewProjections(append(slices.Clip(p.projections), projection)...)
 	p.more = append(slices.Clip(p.more), add)
 	return p

@@ -193,7 +193,7 @@ func (x *accountAudit) repository() *repository {
 	if stored.Empty() {
 		stored = collection.Of(collection.Entry{Pattern: schema.PostCollection})
 	}
-	return &repository{pool: x.Pool, api: x.API, did: x.did, stored: stored, projections: x.Projections, fetched: fetched{wire: x.Fetched}}
+	return &repository{pool: x.Pool, api: x.API, did: x.did, stored: stored, projections: x.Projections, fetched: Fetched{wire: x.Fetched}}
 }
 
 // compare lists the repository and compares each page with the stored records
@@ -272,7 +272,7 @@ func (w *Audit) Work(ctx context.Context, _ *river.Job[jobs.Audit]) error {
 		return err
 	}
 	auditor := w.auditor
-	auditor.Log = jobLog(ctx, auditor.Log)
+	auditor.Log = JobLog(ctx, auditor.Log)
 	auditor.Client = river.ClientFromContext[pgx.Tx](ctx)
 	_, _, err = auditor.Audit(ctx)
 	return err

@@ -35,7 +35,7 @@ func (w *AuditRelays) Timeout(*river.Job[jobs.AuditRelays]) time.Duration { retu
 // Work compares the days that are due, until it has run for long.
 func (w *AuditRelays) Work(ctx context.Context, _ *river.Job[jobs.AuditRelays]) error {
 	if w.relays == nil {
-		return nonRetryable(errNoRelays) // a process with configured relays added it
+		return NonRetryable(errNoRelays) // a process with configured relays added it
 	}
 	for started := time.Now(); time.Since(started) < w.patience; {
 		stream, day, err := directory.DueAudit(ctx, w.pool, w.relays.Streams())
@@ -58,10 +58,10 @@ func (w *AuditRelays) Work(ctx context.Context, _ *river.Job[jobs.AuditRelays]) 
 		if unread != nil {
 			found.Problem = unread.Error()
 		}
-		jobLog(ctx, w.log).Info("relay_compared", "stream", stream, "day", day.Format(time.DateOnly), "method", found.Method, "events", found.Events, "missing", found.Missing, "stored", found.Stored, "problem", found.Problem)
+		JobLog(ctx, w.log).Info("relay_compared", "stream", stream, "day", day.Format(time.DateOnly), "method", found.Method, "events", found.Events, "missing", found.Missing, "stored", found.Stored, "problem", found.Problem)
 		if err := directory.StoreAudit(ctx, w.pool, found, !errors.Is(unread, ErrIncomplete)); err != nil {
 			return err
 		}
 	}
-	return snooze(0)
+	return Snooze(0)
 }

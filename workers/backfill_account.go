@@ -46,7 +46,7 @@ type BackfillAccount struct {
 	stored  collection.Registry
 
 	projections schema.Projections
-	fetched     fetched
+	fetched     Fetched
 
 	patience time.Duration // how long to read before the job yields to others; shorter than the job's timeout
 }
@@ -88,7 +88,7 @@ func (w *BackfillAccount) Work(ctx context.Context, job *river.Job[jobs.Backfill
 	if author, ok := nostr.ParseDID(job.Args.DID); ok {
 		return w.fromRelays(ctx, job, author)
 	}
-	return resumable(ctx, "read_feed", func(ctx context.Context, at feedPlace) error { return w.read(ctx, job, at) })
+	return Resumable(ctx, "read_feed", func(ctx context.Context, at feedPlace) error { return w.read(ctx, job, at) })
 }
 
 func (w *BackfillAccount) read(ctx context.Context, job *river.Job[jobs.BackfillAccount], at feedPlace) error {
@@ -106,13 +106,13 @@ func (w *BackfillAccount) read(ctx context.Context, job *river.Job[jobs.Backfill
 	since := readUntil(job.Args.Since, job.Priority, feed.Newest)
 	repo := &repository{pool: w.pool, api: w.api, did: job.Args.DID, stored: w.stored, projections: w.projections, fetched: w.fetched}
 	started := time.Now()
-	log := jobLog(ctx, w.log).With("did", job.Args.DID, "handle", feed.Handle, "state", at.State)
+	log := JobLog(ctx, w.log).With("did", job.Args.DID, "handle", feed.Handle, "state", at.State)
 	for {
 		if time.Since(started) > w.patience {
-			return snooze(0) // continue behind more urgent jobs
+			return Snooze(0) // continue behind more urgent jobs
 		}
 		if wait := job.Args.NotBefore.Sub(job.AttemptedAt.Add(time.Since(started))); at.Pages == 0 && wait > 0 && wait < longestSettle {
-			return snooze(wait) // the stream does not deliver the account's records yet
+			return Snooze(wait) // the stream does not deliver the account's records yet
 		}
 		var err error
 		more := true
@@ -251,7 +251,7 @@ func (w *BackfillAccount) page(ctx context.Context, job *river.Job[jobs.Backfill
 		})
 	}
 	err = pgx.BeginFunc(ctx, w.pool, func(tx pgx.Tx) error {
-		written, err := w.fetched.store(ctx, tx, writes, schema.StoreRecords)
+		written, err := w.fetched.Store(ctx, tx, writes, schema.StoreRecords)
 		if err != nil {
 			return err
 		}
@@ -379,6 +379,6 @@ func (w *BackfillAccount) unavailable(ctx context.Context, job *river.Job[jobs.B
 	if err != nil {
 		return fmt.Errorf("record that %s cannot be read: %w", job.Args.DID, err)
 	}
-	jobLog(ctx, w.log).Debug("backfilled", "did", job.Args.DID, "state", "skip", "error", cause)
+	JobLog(ctx, w.log).Debug("backfilled", "did", job.Args.DID, "state", "skip", "error", cause)
 	return nil
 }

@@ -25,7 +25,7 @@ func (w *BackfillAccount) fromRelays(ctx context.Context, job *river.Job[jobs.Ba
 			return err
 		}
 		if wait := job.Args.NotBefore.Sub(*job.AttemptedAt); wait > 0 && wait < longestSettle {
-			return snooze(wait) // the streams do not bring its events yet
+			return Snooze(wait) // the streams do not bring its events yet
 		}
 		if w.relays == nil {
 			return w.unavailable(ctx, job, job.Args.Since, errNoRelays)
@@ -60,7 +60,7 @@ func (w *BackfillAccount) fromRelays(ctx context.Context, job *river.Job[jobs.Ba
 			if at.Posts > 0 {
 				level = slog.LevelInfo
 			}
-			jobLog(ctx, w.log).Log(ctx, level, "backfilled", "did", did, "handle", feed.Handle, "state", at.State, "posts", at.Posts, "since", since, "truncated", read.Cut != "", "unread", read.Unread)
+			JobLog(ctx, w.log).Log(ctx, level, "backfilled", "did", did, "handle", feed.Handle, "state", at.State, "posts", at.Posts, "since", since, "truncated", read.Cut != "", "unread", read.Unread)
 			return nil
 		}
 	}

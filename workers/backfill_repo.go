@@ -41,7 +41,7 @@ type BackfillRepo struct {
 	log         *slog.Logger
 	stored      collection.Registry
 	projections schema.Projections
-	fetched     fetched
+	fetched     Fetched
 	read        ReadRepository
 	limits      HistoryLimits
 	memory      chan struct{} // the token of the repository in memory
@@ -71,7 +71,7 @@ func (w *BackfillRepo) Work(ctx context.Context, job *river.Job[jobs.BackfillRep
 	if err != nil {
 		return err
 	}
-	h := &pastReader{BackfillRepo: w, log: jobLog(ctx, w.log).With("did", job.Args.DID), did: job.Args.DID, until: time.Now().Add(w.patience),
+	h := &pastReader{BackfillRepo: w, log: JobLog(ctx, w.log).With("did", job.Args.DID), did: job.Args.DID, until: time.Now().Add(w.patience),
 		limited: limited{listing: w.api, records: w.limits.Records - owner.Records, bytes: w.limits.Bytes - owner.Bytes}}
 	for _, a := range histories { // records that have been read already count too
 		h.limited.records -= a.Records
@@ -97,7 +97,7 @@ func (w *BackfillRepo) Work(ctx context.Context, job *river.Job[jobs.BackfillRep
 		err := h.fill(reading, a)
 		switch {
 		case errors.Is(err, errPatience), errors.Is(err, history.ErrMoved):
-			return snooze(0) // continue behind more urgent jobs, from the stored position
+			return Snooze(0) // continue behind more urgent jobs, from the stored position
 		case refused(err) && !errors.Is(err, bluesky.ErrGone): // the server may refuse only this collection
 			if err := h.failed(ctx, histories[i:i+1], err); err != nil {
 				return err
@@ -302,7 +302,7 @@ func (h *pastReader) failed(ctx context.Context, histories []history.Account, er
 	_, unverified := errors.AsType[*unverifiedError](err)
 	switch {
 	case ctx.Err() == nil && (bluesky.Unsent(err) || !api && errors.Is(err, context.DeadlineExceeded)): // other jobs used the slots first
-		return snooze(0)
+		return Snooze(0)
 	case ctx.Err() != nil || !api && !unverified && !errors.Is(err, bluesky.ErrGone):
 		return err
 	}

@@ -64,10 +64,10 @@ func (w *CheckSubjects) Work(ctx context.Context, job *river.Job[jobs.CheckSubje
 				return err
 			}
 			if !done {
-				return snooze(0)
+				return Snooze(0)
 			}
 		}
-		if done, err := completeIdle(ctx, w.pool, job, r.idle); err != nil || done {
+		if done, err := CompleteIdle(ctx, w.pool, job, r.idle); err != nil || done {
 			return err
 		}
 		steps = []func(context.Context) (bool, error){r.changed, r.fetch}

@@ -90,6 +90,7 @@ func (dates) InsertBegin(_ context.Context, job *rivertype.JobInsertParams) erro
 type Client struct {
 	*river.Client[pgx.Tx]
 	cfg      Config
+	known    Bundle
 	clock    *clock
 	counter  *counter
 	archiver *archiver
@@ -116,6 +117,11 @@ func (c *Client) Start(ctx context.Context) error {
 		return err
 	}
 	c.clock.set(reading)
+	for _, start := range c.known.starts {
+		if err := start(ctx, c.Client); err != nil {
+			return err
+		}
+	}
 	c.repairs = 1 // the clock may have been set back while no process ran
 	if err := c.Client.Start(ctx); err != nil {
 		return err
@@ -168,7 +174,7 @@ func (c *Client) readClock(ctx context.Context) error {
 	}
 	c.clock.set(read.Now)
 	if step != 0 {
-		c.PeriodicJobs().AddMany(c.cfg.periodic(false))
+		c.PeriodicJobs().AddMany(c.known.periodicJobs(false))
 		c.cfg.Logger.Warn("database_clock_stepped", "by", step.Round(time.Millisecond).String())
 	}
 	if step < 0 {

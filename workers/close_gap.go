@@ -36,7 +36,7 @@ func (w *CloseGap) Work(ctx context.Context, job *river.Job[jobs.CloseGap]) erro
 		if followed.Everyone {
 			problem = "the whole network is followed"
 		}
-		jobLog(ctx, w.log).Warn("gap_unclosable", "gap", job.Args.Gap, "error", problem)
+		JobLog(ctx, w.log).Warn("gap_unclosable", "gap", job.Args.Gap, "error", problem)
 		return schema.RecordGapProblem(ctx, w.pool, job.Args.Gap, problem)
 	}
 	return pgx.BeginFunc(ctx, w.pool, func(tx pgx.Tx) error {
@@ -47,7 +47,7 @@ func (w *CloseGap) Work(ctx context.Context, job *river.Job[jobs.CloseGap]) erro
 		started, open, err := schema.StartGap(ctx, tx, job.Args.Gap, now)
 		switch {
 		case errors.Is(err, schema.ErrNoRows):
-			jobLog(ctx, w.log).Info("gap_closing_failed", "gap", job.Args.Gap, "error", "the gap does not exist")
+			JobLog(ctx, w.log).Info("gap_closing_failed", "gap", job.Args.Gap, "error", "the gap does not exist")
 			return nil
 		case err != nil:
 			return err
@@ -56,7 +56,7 @@ func (w *CloseGap) Work(ctx context.Context, job *river.Job[jobs.CloseGap]) erro
 			if _, err := enqueueBackfills(ctx, tx, river.ClientFromContext[pgx.Tx](ctx), started.DIDs, started.From.Add(-time.Minute), jobs.PriorityGap, time.Time{}); err != nil {
 				return err
 			}
-			jobLog(ctx, w.log).Info("gap_backfills_enqueued", "gap", job.Args.Gap, "accounts", len(started.DIDs), "later", started.Later)
+			JobLog(ctx, w.log).Info("gap_backfills_enqueued", "gap", job.Args.Gap, "accounts", len(started.DIDs), "later", started.Later)
 		}
 		_, err = river.JobCompleteTx[*riverDriver](ctx, tx, job)
 		return err

@@ -9,13 +9,13 @@ import (
 	"github.com/riverqueue/river"
 )
 
-// completeIdle completes a job of a kind that has at most one unfinished job, if idle finds
+// CompleteIdle completes a job of a kind that has at most one unfinished job, if idle finds
 // that nothing is left to do. It returns false if something is left. A process that adds work
 // commits it and then inserts the job, or does both in one transaction. If the insert finds an
 // unfinished job, it locks that job's row and adds none; idle then sees the new work, because
 // idle runs after the row was locked here. A later insert waits for the end of this transaction
 // and adds a job.
-func completeIdle[T river.JobArgs](ctx context.Context, pool *pgxpool.Pool, job *river.Job[T], idle func(context.Context, pgx.Tx) (bool, error)) (done bool, err error) {
+func CompleteIdle[T river.JobArgs](ctx context.Context, pool *pgxpool.Pool, job *river.Job[T], idle func(context.Context, pgx.Tx) (bool, error)) (done bool, err error) {
 	if _, err := river.ClientFromContextSafely[pgx.Tx](ctx); err != nil { //nolint:nilerr // not run by a client
 		err = pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error { // there is no row to lock
 			done, err = idle(ctx, tx)

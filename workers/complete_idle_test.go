@@ -51,7 +51,7 @@ func TestWorkAddedAtTheEndIsDone(t *testing.T) {
 			if first {
 				step(ctx, "looked")
 			}
-			done, err := completeIdle(ctx, pool, job, func(ctx context.Context, db pgx.Tx) (bool, error) {
+			done, err := CompleteIdle(ctx, pool, job, func(ctx context.Context, db pgx.Tx) (bool, error) {
 				left, err := schema.One(ctx, db, "count", pgx.RowTo[int], `SELECT count(*)::integer FROM drained WHERE NOT done`)
 				if first && left == 0 {
 					step(ctx, "idle")

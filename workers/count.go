@@ -102,7 +102,7 @@ type CheckCounts struct {
 // Work checks a sample.
 func (w *CheckCounts) Work(ctx context.Context, _ *river.Job[jobs.CheckCounts]) error {
 	wrong, err := ranking.CheckSample(ctx, w.pool, checkedLinks, time.Now(), func(d ranking.Difference) {
-		jobLog(ctx, w.log).Error("count_wrong", "what", d.String())
+		JobLog(ctx, w.log).Error("count_wrong", "what", d.String())
 	})
 	rowLog(ctx).Info("counts_checked", "wrong", wrong)
 	return err

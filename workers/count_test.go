@@ -2,6 +2,7 @@ package workers
 
 import (
 	"context"
+	"github.com/weir-social/weir/internal/testing/workertest"
 	"log/slog"
 	"testing"
 
@@ -45,7 +46,7 @@ func TestOneOfTheWorkersCounts(t *testing.T) {
 	for _, client := range clients {
 		<-client.Stopped()
 	}
-	steps := samples(t, registry, "weir_counts_seconds", func(m *dto.Metric) uint64 { return m.GetHistogram().GetSampleCount() })
+	steps := workertest.Samples(t, registry, "weir_counts_seconds", func(m *dto.Metric) uint64 { return m.GetHistogram().GetSampleCount() })
 	require.NotEmpty(t, steps)
 	r.execute(add, 21, 21)
 	require.Equal(t, 1, r.count(`SELECT count(*) FROM pending_counts`))

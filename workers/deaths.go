@@ -32,7 +32,7 @@ func deathCount(job *rivertype.JobRow) int {
 // often.
 func checkDeaths(job *rivertype.JobRow) error {
 	if n := deathCount(job); n == jobs.Deaths {
-		return nonRetryable(fmt.Errorf("the process died, or the job never returned, %d times: the job may be what kills the process", n))
+		return NonRetryable(fmt.Errorf("the process died, or the job never returned, %d times: the job may be what kills the process", n))
 	}
 	return nil
 }

@@ -24,7 +24,7 @@ const (
 
 // classify decides how an error ends a job; nothing else does. bluesky.Classify
 // and schema.Classify classify the errors of their packages. A worker marks its
-// own errors as nonRetryable where a retry cannot help.
+// own errors as NonRetryable where a retry cannot help.
 func classify(err error) class {
 	webhook, isWebhook := errors.AsType[*webhookError](err)
 	_, marked := errors.AsType[*permanentError](err)
@@ -52,16 +52,16 @@ func classOfStatus(status int) class {
 	return permanent
 }
 
-// nonRetryable marks an error as permanent: a retry cannot help.
-func nonRetryable(err error) error { return &permanentError{err} }
+// NonRetryable marks an error as permanent: a retry cannot help.
+func NonRetryable(err error) error { return &permanentError{err} }
 
 type permanentError struct{ error }
 
 func (e *permanentError) Unwrap() error { return e.error }
 
-// snooze ends an attempt that has not failed. The job continues after the wait,
+// Snooze ends an attempt that has not failed. The job continues after the wait,
 // behind more urgent jobs.
-func snooze(wait time.Duration) error { return river.JobSnooze(wait) }
+func Snooze(wait time.Duration) error { return river.JobSnooze(wait) }
 
 // refused reports whether the service permanently refuses the request. A refused
 // login does not count: the operator can correct it.
@@ -142,7 +142,7 @@ func (w classifiedWorker[T]) interruptible(ctx context.Context, job *river.Job[T
 	err := w.Worker.Work(ctx, job)
 	cancel()
 	if <-interrupted && err != nil {
-		return snooze(0)
+		return Snooze(0)
 	}
 	return err
 }

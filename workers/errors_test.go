@@ -47,8 +47,8 @@ func TestEveryErrorHasOneClass(t *testing.T) {
 		"a table is missing":          {&pgconn.PgError{Code: "42P01"}, retry},
 		"the job took too long":       {context.DeadlineExceeded, retry},
 		"a bug":                       {errors.New("a bug"), retry},
-		"the worker gives up":         {nonRetryable(errors.New("x")), cancel},
-		"the worker waits":            {snooze(time.Hour), snoozed(time.Hour)},
+		"the worker gives up":         {NonRetryable(errors.New("x")), cancel},
+		"the worker waits":            {Snooze(time.Hour), snoozed(time.Hour)},
 		"an operator cancels the job": {river.JobCancel(errors.New("x")), cancel},
 		"the webhook is busy":         {&webhookError{status: 429, retryAfter: time.Minute}, snoozed(time.Minute)},
 		"the webhook is gone":         {&webhookError{status: 404}, cancel},
@@ -135,7 +135,7 @@ func TestDeadLettersOfJobsHaveTheClassOfTheirErrors(t *testing.T) {
 		letter []string
 	}{
 		{errors.New("a bug"), retryable, []string{schema.ClassRetryable}},
-		{nonRetryable(errors.New("x")), permanent, []string{schema.ClassPermanent}},
+		{NonRetryable(errors.New("x")), permanent, []string{schema.ClassPermanent}},
 		{&webhookError{status: 404}, permanent, []string{schema.ClassPermanent}},
 		{&pgconn.PgError{Code: "22003"}, permanent, []string{schema.ClassPermanent}},
 		{&bluesky.Error{Class: bluesky.RateLimited}, postponed, nil},

@@ -141,7 +141,7 @@ func (w *Expire) Work(ctx context.Context, _ *river.Job[jobs.Expire]) error {
 	}
 	err = w.Run(ctx, now)
 	if errors.Is(err, errBudget) {
-		return snooze(time.Second)
+		return Snooze(time.Second)
 	}
 	return err
 }
@@ -152,7 +152,7 @@ var errBudget = errors.New("the time of this run is up")
 // Run deletes what has expired at now. Rows that stay locked are left to the
 // next run, and a warning is logged.
 func (w *Expire) Run(ctx context.Context, now time.Time) error {
-	r := &expiry{Expire: w, log: jobLog(ctx, w.log), ctx: ctx, now: now, until: time.Now().Add(w.budget)}
+	r := &expiry{Expire: w, log: JobLog(ctx, w.log), ctx: ctx, now: now, until: time.Now().Add(w.budget)}
 	before := now.Add(-w.keep.Window)
 	posts := []func() error{
 		func() error { return r.partitions(before) },

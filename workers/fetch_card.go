@@ -70,7 +70,7 @@ func (w *FetchCard) Work(ctx context.Context, _ *river.Job[jobs.FetchCard]) erro
 		return err
 	}
 	if more.Load() {
-		return snooze(0)
+		return Snooze(0)
 	}
 	return nil
 }

@@ -9,22 +9,22 @@ import (
 	"github.com/weir-social/weir/schema"
 )
 
-// fetched stores what Weir requests from servers and archives the changes, in one
+// Fetched stores what Weir requests from servers and archives the changes, in one
 // transaction.
-type fetched struct {
+type Fetched struct {
 	wire string // of what is archived; empty: there is no archive
 }
 
 // fetched returns how the workers store what they ask for.
-func (c Config) fetched() fetched {
+func (c Config) fetched() Fetched {
 	if c.Archive == nil {
-		return fetched{}
+		return Fetched{}
 	}
-	return fetched{wire: c.Archive.Fetched}
+	return Fetched{wire: c.Archive.Fetched}
 }
 
 // archive adds changes to the archive.
-func (f fetched) archive(ctx context.Context, tx pgx.Tx, changes schema.Fetched) error {
+func (f Fetched) archive(ctx context.Context, tx pgx.Tx, changes schema.Fetched) error {
 	if f.wire == "" {
 		return nil
 	}
@@ -35,8 +35,8 @@ func (f fetched) archive(ctx context.Context, tx pgx.Tx, changes schema.Fetched)
 // storeRecords is schema.StoreRecords or schema.RepairRecords.
 type storeRecords func(ctx context.Context, tx pgx.Tx, writes []schema.Write) ([]schema.Key, error)
 
-// store stores records and returns the keys of those that it wrote.
-func (f fetched) store(ctx context.Context, tx pgx.Tx, writes []schema.Write, store storeRecords) (written []schema.Key, err error) {
+// Store stores records and returns the keys of those that it wrote.
+func (f Fetched) Store(ctx context.Context, tx pgx.Tx, writes []schema.Write, store storeRecords) (written []schema.Key, err error) {
 	if written, err = store(ctx, tx, writes); err != nil || len(written) == 0 {
 		return written, err
 	}
@@ -44,7 +44,7 @@ func (f fetched) store(ctx context.Context, tx pgx.Tx, writes []schema.Write, st
 }
 
 // remove deletes records.
-func (f fetched) remove(ctx context.Context, tx pgx.Tx, deletions []schema.Deletion, projections schema.Projections) error {
+func (f Fetched) remove(ctx context.Context, tx pgx.Tx, deletions []schema.Deletion, projections schema.Projections) error {
 	if err := schema.DeleteRecords(ctx, tx, deletions, projections); err != nil {
 		return err
 	}
@@ -52,7 +52,7 @@ func (f fetched) remove(ctx context.Context, tx pgx.Tx, deletions []schema.Delet
 }
 
 // bury stores tombstones of records that are not stored.
-func (f fetched) bury(ctx context.Context, tx pgx.Tx, deletions []schema.Deletion) error {
+func (f Fetched) bury(ctx context.Context, tx pgx.Tx, deletions []schema.Deletion) error {
 	if err := schema.BuryRecords(ctx, tx, deletions); err != nil {
 		return err
 	}
@@ -60,7 +60,7 @@ func (f fetched) bury(ctx context.Context, tx pgx.Tx, deletions []schema.Deletio
 }
 
 // markDeleted marks an account as deleted.
-func (f fetched) markDeleted(ctx context.Context, pool *pgxpool.Pool, did string) error {
+func (f Fetched) markDeleted(ctx context.Context, pool *pgxpool.Pool, did string) error {
 	return pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error {
 		deleted, err := schema.MarkDeleted(ctx, tx, did)
 		if err != nil {

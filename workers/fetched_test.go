@@ -36,7 +36,7 @@ func TestRepairOfWhatArrivedMeanwhile(t *testing.T) {
 	}))
 	archived := func() (n int) {
 		t.Helper()
-		r := &repository{pool: pool, did: alice, projections: registered(t, pool), fetched: fetched{wire: "wire"}}
+		r := &repository{pool: pool, did: alice, projections: registered(t, pool), fetched: Fetched{wire: "wire"}}
 		require.NoError(t, r.repair(t.Context(), queue, rev, found, nil))
 		require.NoError(t, pool.QueryRow(t.Context(), `SELECT count(*) FROM archive_open WHERE stream = $1`, schema.StreamFetched).Scan(&n))
 		return n

@@ -75,7 +75,7 @@ func newFillCollections(cfg Config) *FillCollections {
 
 // Work makes one pass over the histories, and runs again soon while there is more to do.
 func (w *FillCollections) Work(ctx context.Context, job *river.Job[jobs.FillCollections]) error {
-	p := &historyPass{FillCollections: w, log: jobLog(ctx, w.log), until: time.Now().Add(w.patience / 2)}
+	p := &historyPass{FillCollections: w, log: JobLog(ctx, w.log), until: time.Now().Add(w.patience / 2)}
 	if err := p.read(ctx); err != nil {
 		return err
 	}
@@ -107,7 +107,7 @@ func (w *FillCollections) Work(ctx context.Context, job *river.Job[jobs.FillColl
 	case p.full != "": // the job of the next minute tries again
 		return nil
 	case !unfinished:
-		idle, err := completeIdle(ctx, w.pool, job, func(ctx context.Context, db pgx.Tx) (bool, error) {
+		idle, err := CompleteIdle(ctx, w.pool, job, func(ctx context.Context, db pgx.Tx) (bool, error) {
 			now, err := history.Runs(ctx, db)
 			return !slices.ContainsFunc(now, func(h history.Run) bool { return !h.Complete && !slices.Contains(runs, h) }), err
 		})
@@ -118,7 +118,7 @@ func (w *FillCollections) Work(ctx context.Context, job *river.Job[jobs.FillColl
 		_, err := river.ClientFromContext[pgx.Tx](ctx).Insert(ctx, jobs.FillCollections{}, nil)
 		return err
 	}
-	return snooze(w.limits.Pause)
+	return Snooze(w.limits.Pause)
 }
 
 // visit advances a run. soon: there is more to do in a moment.
@@ -181,7 +181,7 @@ func (w *FillCollections) begin(ctx context.Context, h *history.Run) (problem st
 	if err := history.BeginRun(ctx, w.pool, *h); err != nil {
 		return "", err
 	}
-	jobLog(ctx, w.log).Info("history_begun", "collection", h.Collection, "run", h.Run)
+	JobLog(ctx, w.log).Info("history_begun", "collection", h.Collection, "run", h.Run)
 	h.Began = true
 	return "", nil
 }

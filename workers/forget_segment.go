@@ -175,7 +175,7 @@ func (w *ForgetSegment) put(ctx context.Context, path string, m archive.Manifest
 	if errors.Is(err, archive.ErrExists) {
 		var left archive.Object
 		if left, err = store.Stat(ctx, m.Name); err == nil && time.Since(left.Modified) > orphanAge/2 {
-			return m, snooze(time.Hour) // left by a job that died: a sweep may be about to delete it
+			return m, Snooze(time.Hour) // left by a job that died: a sweep may be about to delete it
 		}
 	}
 	if err != nil {

@@ -47,12 +47,12 @@ func (w *IndexSegment) Work(ctx context.Context, job *river.Job[jobs.IndexSegmen
 	}
 	err = w.store(ctx, m, generation)
 	if unsettled, ok := errors.AsType[*clickhouse.Unsettled](err); ok {
-		return snooze(unsettled.Wait)
+		return Snooze(unsettled.Wait)
 	}
 	// The row has the error already. For a server that is away for a day, another error per
 	// attempt and a new job after the last attempt would add thousands of each.
 	if errors.Is(err, clickhouse.ErrAway) && len(job.Errors) > 0 {
-		return snooze(awayWait)
+		return Snooze(awayWait)
 	}
 	return err
 }

@@ -22,9 +22,9 @@ func keepLogs() []rivertype.Middleware {
 	return []rivertype.Middleware{riverlog.NewMiddleware(text, &riverlog.MiddlewareConfig{MaxSizeBytes: jobLogAttempt, MaxTotalBytes: jobLogTotal})}
 }
 
-// jobLog returns the log of the job of ctx. Its messages go to the process's
+// JobLog returns the log of the job of ctx. Its messages go to the process's
 // log, and into the job's row when the job ends.
-func jobLog(ctx context.Context, process *slog.Logger) *slog.Logger {
+func JobLog(ctx context.Context, process *slog.Logger) *slog.Logger {
 	own, ok := riverlog.LoggerSafely(ctx)
 	if !ok {
 		return process // ctx has no job

@@ -94,7 +94,7 @@ type chatty struct {
 }
 
 func (w *chatty) Work(ctx context.Context, _ *river.Job[jobs.Expire]) error {
-	log := jobLog(ctx, slog.New(slog.DiscardHandler))
+	log := JobLog(ctx, slog.New(slog.DiscardHandler))
 	for range w.lines {
 		log.Info(strings.Repeat("x", 1000))
 	}

@@ -1,8 +1,8 @@
 package workers
 
 import (
+	"github.com/weir-social/weir/internal/testing/workertest"
 	"maps"
-	"strings"
 	"testing"
 	"time"
 
@@ -40,7 +40,7 @@ func TestFailedAttemptIsCountedAsFailed(t *testing.T) {
 
 	want := map[string]uint64{"backfill_account failed": 1, "backfill_account done": 1, "sync_follows failed": 1, "sync_follows done": 2} // including the sync at startup
 	counted := func() map[string]uint64 {
-		n := samples(t, registry, "weir_job_seconds", func(m *dto.Metric) uint64 { return m.GetHistogram().GetSampleCount() })
+		n := workertest.Samples(t, registry, "weir_job_seconds", func(m *dto.Metric) uint64 { return m.GetHistogram().GetSampleCount() })
 		for name := range n {
 			if _, ok := want[name]; !ok {
 				delete(n, name)
@@ -57,24 +57,4 @@ func TestFailedAttemptIsCountedAsFailed(t *testing.T) {
 		}
 	}
 	require.Equal(t, map[string]int{"job backfill_account": 1, "job sync_follows": 1}, failed)
-}
-
-// samples returns a metric's values by its label values.
-func samples[N any](t *testing.T, registry *prometheus.Registry, metric string, value func(*dto.Metric) N) map[string]N {
-	t.Helper()
-	families, err := registry.Gather()
-	require.NoError(t, err)
-	found := map[string]N{}
-	for _, family := range families {
-		for _, m := range family.GetMetric() {
-			if family.GetName() == metric {
-				name := ""
-				for _, label := range m.GetLabel() {
-					name += " " + label.GetValue()
-				}
-				found[strings.TrimSpace(name)] = value(m)
-			}
-		}
-	}
-	return found
 }

@@ -14,58 +14,68 @@ import (
 	"github.com/weir-social/weir/schema"
 )
 
-// paging adds jobs for a very large number of records, page by page, while few jobs
+// Paging adds jobs for a very large number of records, page by page, while few jobs
 // wait in their queue. Each job and the new position are committed in one transaction,
 // so a killed worker continues where it stopped.
-type paging struct {
-	pool     *pgxpool.Pool
-	queue    string
-	priority int
-	patience time.Duration // how long to run before the job yields to others; shorter than the job's timeout
+type Paging struct {
+	Pool     *pgxpool.Pool
+	Queue    string
+	Priority int
+	Patience time.Duration // how long to run before the job yields to others; shorter than the job's timeout
 }
 
 const (
-	pageRecords  = 500
-	pagePriority = 4   // lower than that of the stream's jobs
+	PageRecords  = 500
+	PagePriority = 4   // lower than that of the stream's jobs
 	pagesAhead   = 100 // jobs that may wait in the queue; more would slow down the stream
 )
 
-// pagePlace is the position in the records.
-type pagePlace struct {
+// PagePlace is the position in the records.
+type PagePlace struct {
 	Part  int         `json:"part,omitempty"` // the current part, if the records have several
 	After jobs.Record `json:"after"`
 	Count int         `json:"count"`
 }
 
-// nextPage returns the job for the next records and advances the position. It returns
-// nil at the end.
-type nextPage func(ctx context.Context, tx pgx.Tx, at *pagePlace) (river.JobArgs, error)
+// Advance moves the position past records, and returns them.
+func (at *PagePlace) Advance(keys []schema.Key) []jobs.Record {
+	at.After, at.Count = jobs.Record(keys[len(keys)-1]), at.Count+len(keys)
+	records := make([]jobs.Record, len(keys))
+	for i, key := range keys {
+		records[i] = jobs.Record(key)
+	}
+	return records
+}
 
-// enqueuePages adds the jobs of all pages, and returns the last position. If the job
+// NextPage returns the job for the next records and advances the position. It returns
+// nil at the end.
+type NextPage func(ctx context.Context, tx pgx.Tx, at *PagePlace) (river.JobArgs, error)
+
+// EnqueuePages adds the jobs of all pages, and returns the last position. If the job
 // itself is in the queue that it fills, it adds a page before it waits: otherwise more
 // than pagesAhead such jobs would wait for each other for ever.
-func enqueuePages[T river.JobArgs](ctx context.Context, p paging, job *river.Job[T], next nextPage) (end pagePlace, err error) {
-	err = resumable(ctx, "records", func(ctx context.Context, at pagePlace) error {
+func EnqueuePages[T river.JobArgs](ctx context.Context, p Paging, job *river.Job[T], next NextPage) (end PagePlace, err error) {
+	err = Resumable(ctx, "records", func(ctx context.Context, at PagePlace) error {
 		end = at
 		for started := time.Now(); ; {
-			if time.Since(started) > p.patience {
-				return snooze(0)
+			if time.Since(started) > p.Patience {
+				return Snooze(0)
 			}
-			depth, err := schema.DeepestQueue(ctx, p.pool, []string{p.queue}, pagesAhead+1)
+			depth, err := schema.DeepestQueue(ctx, p.Pool, []string{p.Queue}, pagesAhead+1)
 			if err != nil {
 				return err
 			}
-			if depth > pagesAhead && (job.Queue != p.queue || end.Count > at.Count) {
-				return snooze(time.Second)
+			if depth > pagesAhead && (job.Queue != p.Queue || end.Count > at.Count) {
+				return Snooze(time.Second)
 			}
 			more := false
 			to := end
-			if err := pgx.BeginFunc(ctx, p.pool, func(tx pgx.Tx) error {
+			if err := pgx.BeginFunc(ctx, p.Pool, func(tx pgx.Tx) error {
 				args, err := next(ctx, tx, &to)
 				if more = args != nil; err != nil || !more {
 					return err
 				}
-				if _, err := river.ClientFromContext[pgx.Tx](ctx).InsertTx(ctx, tx, args, &river.InsertOpts{Queue: p.queue, Priority: p.priority}); err != nil {
+				if _, err := river.ClientFromContext[pgx.Tx](ctx).InsertTx(ctx, tx, args, &river.InsertOpts{Queue: p.Queue, Priority: p.Priority}); err != nil {
 					return fmt.Errorf("enqueue %s: %w", args.Kind(), err)
 				}
 				crashpoint.At(ctx, "rebuild: before a page's end")

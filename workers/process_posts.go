@@ -140,7 +140,7 @@ const looks = 5 // a job whose subjects still change after this many transaction
 // which the records were found; nil: the job names the records.
 func (w *ProcessPosts) projected(ctx context.Context, keys []schema.Key, fresh bool, known []schema.Key) (p *sharing, err error) {
 	p = newSharing(w, len(keys))
-	if err := p.read(ctx, sortedKeys(keys), fresh); err != nil {
+	if err := p.read(ctx, SortedKeys(keys), fresh); err != nil {
 		return nil, err
 	}
 	p.known = known
@@ -190,7 +190,7 @@ func (w *ProcessPosts) lookAgain(ctx context.Context, p *sharing) (changed []sch
 			changed = append(changed, key)
 		}
 	}
-	return sortedKeys(changed), nil
+	return SortedKeys(changed), nil
 }
 
 // write stores the shares of the records. If the database refuses the data, it writes the records

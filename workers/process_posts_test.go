@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"github.com/weir-social/weir/internal/testing/workertest"
 	"log/slog"
 	"math/rand/v2"
 	"slices"
@@ -296,7 +297,7 @@ func TestOnePostThatFailsIsDeadLettered(t *testing.T) {
 	require.Equal(t, []string{"error", "panic", "refused"}, deadLettered)
 	require.Equal(t, map[string]float64{"unreadable app.bsky.feed.post links process": 1,
 		"panicked app.bsky.feed.post links process": 1, "refused app.bsky.feed.post links process": 1},
-		samples(t, registry, "weir_projector_dead_lettered_total", func(m *dto.Metric) float64 { return m.GetCounter().GetValue() }))
+		workertest.Samples(t, registry, "weir_projector_dead_lettered_total", func(m *dto.Metric) float64 { return m.GetCounter().GetValue() }))
 }
 
 // TestJobIsProcessedThroughTheQueue shows that a job is enqueued in the transaction that writes,

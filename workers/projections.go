@@ -13,7 +13,7 @@ func projectionNamed(all schema.Projections, name string) (*schema.Projection, e
 	if p := all.Named(name); p != nil {
 		return p, nil
 	}
-	return nil, nonRetryable(fmt.Errorf("there is no projection %q", name))
+	return nil, NonRetryable(fmt.Errorf("there is no projection %q", name))
 }
 
 // optsOf returns the insert options of a projection's jobs by their kind, or nil for

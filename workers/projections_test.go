@@ -92,10 +92,11 @@ func counting(t *testing.T, pool *pgxpool.Pool, p schema.Projections) *wordCount
 	t.Helper()
 	w := &wordCounter{}
 	client, err := New(Config{Pool: pool, Projections: p, ID: t.Name(), Logger: slog.New(slog.DiscardHandler), Queues: append(p.AllQueues(), jobs.QueueNetwork, jobs.QueueMaintenance),
-		More: func(b Bundle) {
+		Features: []func(Bundle) error{func(b Bundle) error {
 			w.Projector = b.Projector("words")
 			Add(b, w)
-		}})
+			return nil
+		}}})
 	require.NoError(t, err)
 	ctx, cancel := context.WithCancel(context.Background())
 	require.NoError(t, client.Start(ctx))
@@ -127,20 +128,6 @@ func notes(rev string, texts ...string) (writes []schema.Write) {
 		writes = append(writes, schema.Write{Key: noteKey(rkey), Rev: rev, CID: "c", CreatedAt: time.Unix(100, 0), Record: fmt.Appendf(nil, `{"text":%q}`, text)})
 	}
 	return writes
-}
-
-func strs(t testing.TB, pool *pgxpool.Pool, sql string) (all []string) {
-	t.Helper()
-	rows, err := pool.Query(t.Context(), sql)
-	require.NoError(t, err)
-	all, err = pgx.CollectRows(rows, pgx.RowTo[string])
-	require.NoError(t, err)
-	return all
-}
-
-func becomes(t testing.TB, pool *pgxpool.Pool, want []string, sql string) {
-	t.Helper()
-	eventually.True(t, func() bool { return fmt.Sprint(want) == fmt.Sprint(strs(t, pool, sql)) }, 20*time.Millisecond, "%s: %s", want, sql)
 }
 
 const counted = `SELECT rkey || ' ' || n FROM words ORDER BY rkey`
@@ -226,7 +213,7 @@ func TestNewProjectionReadsWhatIsStored(t *testing.T) {
 	before := registered(t, pool)
 	a := newAuthorOf(t, pool)
 	var stored []schema.Write
-	for i := range 3 * pageRecords {
+	for i := range 3 * PageRecords {
 		stored = append(stored, notes("1", fmt.Sprintf("r%04d x", i))...)
 	}
 	require.NoError(t, a.commit(before, schema.Batch{Writes: stored}))
@@ -236,7 +223,7 @@ func TestNewProjectionReadsWhatIsStored(t *testing.T) {
 	p := words(t, pool)
 	require.NoError(t, register(t, pool, p))
 	counting(t, pool, p)
-	becomes(t, pool, []string{"other 1", fmt.Sprint("r ", 3*pageRecords)}, `SELECT kind || ' ' || count(*) FROM (SELECT CASE n WHEN 1 THEN rkey ELSE left(rkey, 1) END AS kind FROM words) AS w GROUP BY kind ORDER BY kind`)
+	becomes(t, pool, []string{"other 1", fmt.Sprint("r ", 3*PageRecords)}, `SELECT kind || ' ' || count(*) FROM (SELECT CASE n WHEN 1 THEN rkey ELSE left(rkey, 1) END AS kind FROM words) AS w GROUP BY kind ORDER BY kind`)
 	require.Equal(t, []string{"500", "500", "500", "1"}, strs(t, pool, `SELECT jsonb_array_length(args -> 'records')::text FROM river_job WHERE kind = 'count_words' ORDER BY id`))
 	becomes(t, pool, []string{"completed"}, `SELECT state::text FROM river_job WHERE kind = 'run_projection'`)
 	require.NoError(t, register(t, pool, p), "again, as at every start")
@@ -248,9 +235,9 @@ func TestNewProjectionReadsWhatIsStored(t *testing.T) {
 	eventually.True(t, func() bool {
 		run, err := schema.FindProjectionRun(t.Context(), pool, id)
 		require.NoError(t, err)
-		return run == schema.ProjectionRun{State: "completed", Records: 3*pageRecords + 1}
+		return run == schema.ProjectionRun{State: "completed", Records: 3*PageRecords + 1}
 	}, 10*time.Millisecond)
-	require.Equal(t, []string{fmt.Sprint(3*pageRecords + 1)}, strs(t, pool, `SELECT count(*)::text FROM words`))
+	require.Equal(t, []string{fmt.Sprint(3*PageRecords + 1)}, strs(t, pool, `SELECT count(*)::text FROM words`))
 }
 
 // TestProgramThatLacksAProjectionStoresNothing shows that its error says what to do, until the
@@ -330,7 +317,8 @@ func TestNamespacesHaveQueues(t *testing.T) {
 	t.Parallel()
 	pool := schematest.New(t)
 	of := func(queues ...schema.Queue) schema.Projections {
-		p := schema.NewProjections(Links(), Lexicon([]string{"example.weir.*"}, queues...))
+		p := schema.NewProjections(schema.Projection{Name: "words", Collections: []string{"example.weir.*"}, Separate: queues,
+			Job: func(b jobs.Batch) river.JobArgs { return countWords{b} }})
 		require.NoError(t, register(t, pool, p))
 		return p
 	}
@@ -341,7 +329,9 @@ func TestNamespacesHaveQueues(t *testing.T) {
 	waiting, err := schema.Queues(t.Context(), pool, nil)
 	require.NoError(t, err)
 	require.Len(t, waiting, 3, "the queues must be listed before any worker has served them")
-	served, err := queues(Config{Projections: p, Process: 8})
+	known := Bundle{bundle: &bundle{cfg: &Config{Projections: p}, queues: map[string]int{}}}
+	addQueues(known, Config{Projections: p, Process: 8})
+	served, err := known.served()
 	require.NoError(t, err)
 	require.Equal(t, []int{8, 3, 1}, []int{served["process"].MaxWorkers, served["weir_graph"].MaxWorkers, served["weir_rest"].MaxWorkers})
 
@@ -350,7 +340,7 @@ func TestNamespacesHaveQueues(t *testing.T) {
 	}
 	a := newAuthorOf(t, pool)
 	require.NoError(t, a.commit(p, schema.Batch{Writes: []schema.Write{write("corpus.corpus"), write("graph.graphEdge"), write("graph.graphNode"), write("media.media"), write("persona.other"), write("persona.persona")}}))
-	const all = `SELECT queue || ' ' || priority || ' ' || (SELECT string_agg(split_part(r, '/', 2), ',' ORDER BY r) FROM jsonb_array_elements_text(args -> 'records') AS r) FROM river_job WHERE kind = 'judge_records' ORDER BY id`
+	const all = `SELECT queue || ' ' || priority || ' ' || (SELECT string_agg(split_part(r, '/', 2), ',' ORDER BY r) FROM jsonb_array_elements_text(args -> 'records') AS r) FROM river_job WHERE kind = 'count_words' ORDER BY id`
 	want := []string{"process 1 example.weir.corpus.corpus,example.weir.persona.other", "weir_graph 2 example.weir.graph.graphEdge,example.weir.graph.graphNode", "weir_rest 4 example.weir.media.media,example.weir.persona.persona"}
 	require.ElementsMatch(t, want, strs(t, pool, all))
 	deepest, err := schema.DeepestQueue(t.Context(), pool, p.AllQueues(), 10)
@@ -367,8 +357,8 @@ func TestNamespacesHaveQueues(t *testing.T) {
 	moved, err := schema.MoveStranded(t.Context(), pool)
 	require.NoError(t, err)
 	require.EqualValues(t, 1, moved)
-	require.Equal(t, 2, count(t, pool, `SELECT count(*) FROM river_job WHERE kind = 'judge_records' AND queue = 'process'`))
+	require.Equal(t, 2, count(t, pool, `SELECT count(*) FROM river_job WHERE kind = 'count_words' AND queue = 'process'`))
 	of()
-	require.Equal(t, 3, count(t, pool, `SELECT count(*) FROM river_job WHERE kind = 'judge_records' AND queue = 'process'`), "registering the projections must move the job")
+	require.Equal(t, 3, count(t, pool, `SELECT count(*) FROM river_job WHERE kind = 'count_words' AND queue = 'process'`), "registering the projections must move the job")
 	require.Zero(t, count(t, pool, `SELECT count(*) FROM river_job WHERE kind = 'run_projection'`), "the records are not judged again")
 }

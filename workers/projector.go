@@ -65,6 +65,22 @@ func (m *projectorMetrics) count(projection, stage, collection, cause string) {
 	m.deadLettered.WithLabelValues(projection, stage, m.stored.Label(collection), cause).Inc()
 }
 
+// Stages names the further stages at which the projection dead-letters records. The metrics export zero for
+// them, so that the first one is an increase.
+func (p *Projector) Stages(stages ...string) {
+	for _, stage := range stages {
+		p.metrics.zero(p.name, stage)
+	}
+}
+
+// Count counts a dead letter that the projection itself stores, at one of its stages.
+func (p *Projector) Count(stage, collection string) {
+	p.metrics.count(p.name, stage, collection, causesOf(stage)[0])
+}
+
+// Name returns the projection's name.
+func (p *Projector) Name() string { return p.name }
+
 // zero exports zero for the dead letters of a stage, so that the first one is an increase.
 func (m *projectorMetrics) zero(projection, stage string) {
 	for _, e := range m.stored.Entries() {
@@ -109,10 +125,11 @@ func (p *Projector) Project(ctx context.Context, job *rivertype.JobRow, records 
 	for i, r := range records {
 		keys[i] = schema.Key(r)
 	}
-	return p.project(ctx, job, sortedKeys(keys), apply)
+	return p.ProjectKeys(ctx, job, SortedKeys(keys), apply)
 }
 
-func (p *Projector) project(ctx context.Context, job *rivertype.JobRow, keys []schema.Key, apply Apply) error {
+// ProjectKeys does what Project does, for keys in locking order.
+func (p *Projector) ProjectKeys(ctx context.Context, job *rivertype.JobRow, keys []schema.Key, apply Apply) error {
 	if len(keys) == 0 {
 		return nil
 	}
@@ -128,10 +145,10 @@ func (p *Projector) project(ctx context.Context, job *rivertype.JobRow, keys []s
 		return err
 	case len(keys) > 1:
 		half := len(keys) / 2
-		if err := p.project(ctx, job, keys[:half], apply); err != nil {
+		if err := p.ProjectKeys(ctx, job, keys[:half], apply); err != nil {
 			return err
 		}
-		return p.project(ctx, job, keys[half:], apply)
+		return p.ProjectKeys(ctx, job, keys[half:], apply)
 	case len(records) == 0:
 		return err // no record can be at fault
 	}
@@ -193,7 +210,7 @@ func (p *Projector) deadLetter(ctx context.Context, job *rivertype.JobRow, f fai
 		cause = causeRefused
 	}
 	p.metrics.count(p.name, schema.StageProcess, f.Collection, cause)
-	jobLog(ctx, p.log).Warn("record_dead_lettered", "projection", p.name, "collection", f.Collection, "did", f.DID, "rkey", f.Rkey, "error", f.cause)
+	JobLog(ctx, p.log).Warn("record_dead_lettered", "projection", p.name, "collection", f.Collection, "did", f.DID, "rkey", f.Rkey, "error", f.cause)
 	retried, err := schema.RetriedBy(ctx, p.pool, job.ID, f.Key)
 	if err != nil {
 		return err
@@ -202,8 +219,8 @@ func (p *Projector) deadLetter(ctx context.Context, job *rivertype.JobRow, f fai
 	return letter.Store(ctx, p.pool, "")
 }
 
-// sortedKeys returns keys in locking order, each once.
-func sortedKeys(keys []schema.Key) []schema.Key {
+// SortedKeys returns keys in locking order, each once.
+func SortedKeys(keys []schema.Key) []schema.Key {
 	slices.SortFunc(keys, func(a, b schema.Key) int {
 		return cmp.Or(cmp.Compare(a.Collection, b.Collection), cmp.Compare(a.DID, b.DID), cmp.Compare(a.Rkey, b.Rkey))
 	})

@@ -59,7 +59,7 @@ const (
 // Work reads pages until no account is due, then asks domains.
 func (w *ReadAuthors) Work(ctx context.Context, _ *river.Job[jobs.ReadAuthors]) error {
 	if w.relays == nil {
-		return nonRetryable(errNoRelays) // a process with configured relays added it
+		return NonRetryable(errNoRelays) // a process with configured relays added it
 	}
 	started := time.Now()
 	for time.Since(started) < w.patience {
@@ -125,7 +125,7 @@ func (w *ReadAuthors) page(ctx context.Context) (int, error) {
 		return 0, err
 	}
 	if len(unread) > 0 {
-		jobLog(ctx, w.log).Info("relays_unread", "accounts", len(dids), "error", errors.Join(unread...))
+		JobLog(ctx, w.log).Info("relays_unread", "accounts", len(dids), "error", errors.Join(unread...))
 	}
 	for _, e := range found {
 		addList(&lists[at[e.PubKey]], e)

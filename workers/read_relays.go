@@ -41,7 +41,7 @@ const (
 // Work reads the relays that are due.
 func (w *ReadRelays) Work(ctx context.Context, _ *river.Job[jobs.ReadRelays]) error {
 	if w.relays == nil {
-		return nonRetryable(errNoRelays) // a process with configured relays added it
+		return NonRetryable(errNoRelays) // a process with configured relays added it
 	}
 	started := time.Now()
 	configured := w.relays.Configured()
@@ -88,7 +88,7 @@ func (w *ReadRelays) read(ctx context.Context, relay directory.Relay, now time.T
 	wait := relayAgain
 	if unread != nil {
 		wait = min(relayLongest, relayAgain<<min(relay.Failures, 10))
-		jobLog(ctx, w.log).Info("relay_unread", "relay", relay.URL, "failures", relay.Failures+1, "error", unread)
+		JobLog(ctx, w.log).Info("relay_unread", "relay", relay.URL, "failures", relay.Failures+1, "error", unread)
 		var readTo *time.Time
 		if errors.Is(unread, ErrIncomplete) { // the relay would not send more the next time, and would have more to send
 			readTo = &now
@@ -96,7 +96,7 @@ func (w *ReadRelays) read(ctx context.Context, relay directory.Relay, now time.T
 		return directory.RecordRelay(ctx, w.pool, relay.URL, readTo, now.Add(wait), cmp.Or(unread.Error(), "unread"))
 	}
 	if written > 0 {
-		jobLog(ctx, w.log).Info("relay_read", "relay", relay.URL, "accounts", len(authors), "records", written, "since", since)
+		JobLog(ctx, w.log).Info("relay_read", "relay", relay.URL, "accounts", len(authors), "records", written, "since", since)
 	}
 	return directory.RecordRelay(ctx, w.pool, relay.URL, &now, now.Add(wait), "")
 }

@@ -28,7 +28,7 @@ type repository struct {
 	stored collection.Registry
 
 	projections schema.Projections
-	fetched     fetched
+	fetched     Fetched
 
 	names []string // the collections; nil: not read yet
 	cut   bool     // there are more than mostCollections
@@ -317,7 +317,7 @@ func (r *repository) repair(ctx context.Context, client *river.Client[pgx.Tx], r
 		crashpoint.At(ctx, "reconciliation: extra records deleted")
 	}
 	return pgx.BeginFunc(ctx, r.pool, func(tx pgx.Tx) error {
-		written, err := r.fetched.store(ctx, tx, writes, schema.RepairRecords)
+		written, err := r.fetched.Store(ctx, tx, writes, schema.RepairRecords)
 		if err != nil {
 			return err
 		}

@@ -42,7 +42,7 @@ func (w *RequestBackfill) Work(ctx context.Context, job *river.Job[jobs.RequestB
 		return err
 	})
 	if err == nil {
-		jobLog(ctx, w.log).Info("backfills_requested", "account", job.Args.Account, "all", job.Args.All, "accounts", len(dids), "added", added, "promoted", len(dids)-added)
+		JobLog(ctx, w.log).Info("backfills_requested", "account", job.Args.Account, "all", job.Args.All, "accounts", len(dids), "added", added, "promoted", len(dids)-added)
 	}
 	return err
 }
@@ -50,11 +50,11 @@ func (w *RequestBackfill) Work(ctx context.Context, job *river.Job[jobs.RequestB
 func (w *RequestBackfill) dids(ctx context.Context, args jobs.RequestBackfill) ([]string, error) {
 	switch {
 	case args.Since.IsZero() || args.Priority < jobs.PriorityGap || args.Priority > jobs.PriorityColdStart:
-		return nil, nonRetryable(errors.New("a request needs since, and a priority from 1 to 4"))
+		return nil, NonRetryable(errors.New("a request needs since, and a priority from 1 to 4"))
 	case args.All:
 		followed, err := schema.FollowedAccounts(ctx, w.pool)
 		if err == nil && followed.Everyone {
-			err = nonRetryable(errors.New("the whole network is followed: name an account, or add a watch"))
+			err = NonRetryable(errors.New("the whole network is followed: name an account, or add a watch"))
 		}
 		return followed.DIDs, err
 	case args.Watch != 0:

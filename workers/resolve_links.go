@@ -53,7 +53,7 @@ func (w *ResolveLinks) Work(ctx context.Context, job *river.Job[jobs.ResolveLink
 			return err
 		}
 		if len(due) == 0 {
-			done, err := completeIdle(ctx, w.pool, job, func(ctx context.Context, db pgx.Tx) (bool, error) {
+			done, err := CompleteIdle(ctx, w.pool, job, func(ctx context.Context, db pgx.Tx) (bool, error) {
 				due, err := ranking.DueShortLinks(ctx, db, w.now(), 1)
 				return len(due) == 0, err
 			})
@@ -70,7 +70,7 @@ func (w *ResolveLinks) Work(ctx context.Context, job *river.Job[jobs.ResolveLink
 			return err
 		}
 		if time.Now().After(until) {
-			return snooze(0)
+			return Snooze(0)
 		}
 	}
 }

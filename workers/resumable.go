@@ -8,10 +8,10 @@ import (
 	"github.com/riverqueue/river"
 )
 
-// resumable runs a step that continues at its stored position. It returns the
+// Resumable runs a step that continues at its stored position. It returns the
 // step's error, and the worker must return it: River would hide the error from
 // middleware, and metrics and traces would count a success.
-func resumable[P any](ctx context.Context, name string, step func(context.Context, P) error) (err error) {
+func Resumable[P any](ctx context.Context, name string, step func(context.Context, P) error) (err error) {
 	river.ResumableStepCursor(ctx, name, nil, func(ctx context.Context, stored json.RawMessage) error {
 		var at P
 		if len(stored) > 0 {

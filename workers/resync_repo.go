@@ -37,7 +37,7 @@ type ResyncRepo struct {
 	log         *slog.Logger
 	stored      collection.Registry
 	projections schema.Projections
-	fetched     fetched
+	fetched     Fetched
 	read        ReadRepository
 	limits      ResyncLimits
 	again       chan struct{} // a token for one account whose last comparison failed
@@ -131,17 +131,17 @@ func (w *ResyncRepo) Work(ctx context.Context, job *river.Job[jobs.ResyncRepo]) 
 	case err != nil:
 		return err
 	case !state.Begun && state.Wait > 0: // the clocks differ, or another job of the account was faster
-		return snooze(state.Wait + 10*time.Millisecond)
+		return Snooze(state.Wait + 10*time.Millisecond)
 	case state.Status == "deleted" || !state.Watched && !state.Everyone: // its records are purged
 		return w.drop(ctx, job)
 	case state.Status != "active": // its server would refuse
 		return w.postpone(ctx, did, errors.New("the account is "+state.Status), resyncInactive)
 	case state.Failed && !again:
-		return snooze(time.Second + rand.N(min(max(resyncBusy, time.Since(job.CreatedAt)), resyncBusyMost)))
+		return Snooze(time.Second + rand.N(min(max(resyncBusy, time.Since(job.CreatedAt)), resyncBusyMost)))
 	case !state.Begun: // too many have begun in this hour: this account's turn comes within the next
-		return snooze(time.Minute + rand.N(time.Hour))
+		return Snooze(time.Minute + rand.N(time.Hour))
 	}
-	log := jobLog(ctx, w.log).With("did", did)
+	log := JobLog(ctx, w.log).With("did", did)
 	result := schema.ResyncResult{Useful: w.limits.Useful, Useless: w.limits.Useless}
 	within := w.within(job)
 	if !state.Failed { // it may have waited only for other accounts
@@ -164,7 +164,7 @@ func (w *ResyncRepo) Work(ctx context.Context, job *river.Job[jobs.ResyncRepo]) 
 	}
 	log.Info("resynchronized", "rev", result.Rev, "repaired", faults, "again", wait)
 	if wait > 0 {
-		return snooze(wait)
+		return Snooze(wait)
 	}
 	return nil
 }
@@ -359,7 +359,7 @@ func (w *ResyncRepo) finish(ctx context.Context, job *river.Job[jobs.ResyncRepo]
 		return err
 	})
 	if errors.Is(err, errMarked) {
-		return snooze(0)
+		return Snooze(0)
 	}
 	return err
 }
@@ -382,7 +382,7 @@ func (w *ResyncRepo) postpone(ctx context.Context, did string, cause error, wait
 	if err := schema.PostponeResync(ctx, w.pool, did, cause.Error(), wait); err != nil {
 		return err
 	}
-	return snooze(wait)
+	return Snooze(wait)
 }
 
 // drop ends the job of an account of which nothing is stored any more.

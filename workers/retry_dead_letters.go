@@ -45,7 +45,7 @@ func (w *RetryDeadLetters) Work(ctx context.Context, _ *river.Job[jobs.RetryDead
 	}
 	for started := time.Now(); ; {
 		if time.Since(started) > w.patience {
-			return snooze(0)
+			return Snooze(0)
 		}
 		requested, err := schema.DeadLettersToRetry(ctx, w.pool, retryBatch, retryBatchBytes)
 		if err != nil || len(requested) == 0 {
@@ -62,7 +62,7 @@ func (w *RetryDeadLetters) Work(ctx context.Context, _ *river.Job[jobs.RetryDead
 		if err != nil {
 			return err
 		}
-		jobLog(ctx, w.log).Info("dead_letters_retried", "dead_letters", len(requested), "first", ids[0], "last", ids[len(ids)-1],
+		JobLog(ctx, w.log).Info("dead_letters_retried", "dead_letters", len(requested), "first", ids[0], "last", ids[len(ids)-1],
 			"passed", now[schema.DeadLetterRetried], "failed_again", now[schema.DeadLetterOpen], "retrying", now[schema.DeadLetterRetrying])
 	}
 }
@@ -118,7 +118,7 @@ func (w *RetryDeadLetters) records(ctx context.Context, letters []schema.StoredD
 		for i, l := range byName[name] {
 			ids[i], keys[i] = l.ID, l.Key()
 		}
-		records, _ := p.Of(schema.NotFresh(sortedKeys(keys)))
+		records, _ := p.Of(schema.NotFresh(SortedKeys(keys)))
 		if err := w.enqueue(ctx, ids, p.Job(jobs.Batch{Records: records})); err != nil {
 			return err
 		}

@@ -50,12 +50,6 @@ func letter(t *testing.T, pool *pgxpool.Pool, stage, cond string) schema.StoredD
 	return found
 }
 
-func execute(t testing.TB, pool *pgxpool.Pool, sql string, args ...any) {
-	t.Helper()
-	_, err := pool.Exec(t.Context(), sql, args...)
-	require.NoError(t, err)
-}
-
 // TestDiscardedJobIsADeadLetter shows that a discarded job is a dead letter, the same one each
 // time, and that a retry has the job's arguments.
 func TestDiscardedJobIsADeadLetter(t *testing.T) {

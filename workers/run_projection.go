@@ -32,13 +32,13 @@ func (w *RunProjection) Work(ctx context.Context, job *river.Job[jobs.RunProject
 	if err != nil {
 		return err
 	}
-	pages := paging{pool: w.pool, queue: p.Queue, priority: pagePriority, patience: w.patience}
-	end, err := enqueuePages(ctx, pages, job, func(ctx context.Context, tx pgx.Tx, at *pagePlace) (river.JobArgs, error) {
+	pages := Paging{Pool: w.pool, Queue: p.Queue, Priority: PagePriority, Patience: w.patience}
+	end, err := EnqueuePages(ctx, pages, job, func(ctx context.Context, tx pgx.Tx, at *PagePlace) (river.JobArgs, error) {
 		keys, err := schema.RecordsAfter(ctx, tx, p, schema.Key(at.After), w.records)
 		if err != nil || len(keys) == 0 {
 			return nil, err
 		}
-		*at = pagePlace{After: jobs.Record(keys[len(keys)-1]), Count: at.Count + len(keys)}
+		*at = PagePlace{After: jobs.Record(keys[len(keys)-1]), Count: at.Count + len(keys)}
 		records, _ := p.Of(schema.NotFresh(keys))
 		return p.Job(jobs.Batch{Records: records}), nil
 	})
@@ -52,7 +52,7 @@ func (w *RunProjection) Work(ctx context.Context, job *river.Job[jobs.RunProject
 		}
 	}
 	if err == nil {
-		jobLog(ctx, w.log).Info("projection_enqueued", "projection", p.Name, "records", end.Count, "stale", removed)
+		JobLog(ctx, w.log).Info("projection_enqueued", "projection", p.Name, "records", end.Count, "stale", removed)
 	}
 	return err
 }
@@ -62,7 +62,7 @@ func (w *RunProjection) Work(ctx context.Context, job *river.Job[jobs.RunProject
 func (w *RunProjection) removeStale(ctx context.Context, p *schema.Projection) (removed int, err error) {
 	for started := time.Now(); ; {
 		if time.Since(started) > w.patience {
-			return removed, snooze(0)
+			return removed, Snooze(0)
 		}
 		n, err := p.RemoveStale(ctx, w.pool, w.records)
 		if removed += n; err != nil || n < w.records {

@@ -43,11 +43,11 @@ const (
 // used up.
 func (w *SendAlert) Work(ctx context.Context, job *river.Job[jobs.SendAlert]) error {
 	if age := w.now().Sub(job.Args.At); age > staleAlert {
-		return nonRetryable(fmt.Errorf("send alert %s: it is %s old", job.Args.Name, age.Round(time.Minute)))
+		return NonRetryable(fmt.Errorf("send alert %s: it is %s old", job.Args.Name, age.Round(time.Minute)))
 	}
 	if w.hook == nil {
 		rowLog(ctx).Info("alert_deferred", "error", "this process has no webhook")
-		return snooze(elsewhere)
+		return Snooze(elsewhere)
 	}
 	body, err := w.hook.body(job.Args)
 	if err != nil {
@@ -56,7 +56,7 @@ func (w *SendAlert) Work(ctx context.Context, job *river.Job[jobs.SendAlert]) er
 	if err := w.post(ctx, body); err != nil {
 		return fmt.Errorf("send alert %s: %w", job.Args.Name, err)
 	}
-	jobLog(ctx, w.log).Info("alert_sent", "name", job.Args.Name, "subject", job.Args.Subject, "resolved", job.Args.Resolved, "format", w.hook.format)
+	JobLog(ctx, w.log).Info("alert_sent", "name", job.Args.Name, "subject", job.Args.Subject, "resolved", job.Args.Resolved, "format", w.hook.format)
 	return nil
 }
 

@@ -99,7 +99,7 @@ func (p *sharing) keys() []schema.Key {
 	for key := range p.through {
 		keys = append(keys, key)
 	}
-	return sortedKeys(keys)
+	return SortedKeys(keys)
 }
 
 // linked returns the records that contain links themselves, sorted.
@@ -110,7 +110,7 @@ func (p *sharing) linked() []schema.Key {
 			keys = append(keys, key)
 		}
 	}
-	return sortedKeys(keys)
+	return SortedKeys(keys)
 }
 
 // authors returns the accounts that share links, and those of the posts that they share.
@@ -130,7 +130,7 @@ func (p *sharing) subjectKeys() []schema.Key {
 	for _, t := range p.through {
 		keys = append(keys, t.Subject)
 	}
-	return sortedKeys(keys)
+	return SortedKeys(keys)
 }
 
 // expectSubjects adds the subjects that are among the records themselves, with the links

@@ -80,7 +80,7 @@ func (w *SyncFollows) Work(ctx context.Context, job *river.Job[jobs.SyncFollows]
 	if job.Args.Watch == 0 {
 		return w.enqueueAll(ctx)
 	}
-	return resumable(ctx, "read_listing", func(ctx context.Context, at listingPlace) error { return w.read(ctx, job, at) })
+	return Resumable(ctx, "read_listing", func(ctx context.Context, at listingPlace) error { return w.read(ctx, job, at) })
 }
 
 func (w *SyncFollows) read(ctx context.Context, job *river.Job[jobs.SyncFollows], at listingPlace) error {
@@ -88,7 +88,7 @@ func (w *SyncFollows) read(ctx context.Context, job *river.Job[jobs.SyncFollows]
 	if at.Began.IsZero() {
 		watch, err := schema.FindWatch(ctx, w.pool, job.Args.Watch)
 		if errors.Is(err, schema.ErrNoRows) {
-			jobLog(ctx, w.log).Info("follow_sync_skipped", "watch", job.Args.Watch, "error", "the watch is gone")
+			JobLog(ctx, w.log).Info("follow_sync_skipped", "watch", job.Args.Watch, "error", "the watch is gone")
 			return nil
 		}
 		if err != nil {
@@ -104,11 +104,11 @@ func (w *SyncFollows) read(ctx context.Context, job *river.Job[jobs.SyncFollows]
 	}
 	target, ofNostr, err := nostrTarget(at.Watch.Target)
 	if err != nil {
-		return w.failed(ctx, job, at, nonRetryable(err))
+		return w.failed(ctx, job, at, NonRetryable(err))
 	}
 	for whole := false; !whole; {
 		if time.Since(started) > w.patience {
-			return snooze(0) // continue behind the waiting jobs
+			return Snooze(0) // continue behind the waiting jobs
 		}
 		var err error
 		switch {
@@ -154,7 +154,7 @@ func (w *SyncFollows) missing(ctx context.Context, job, watch int64) (done bool,
 // stores the problem: a target that does not exist leaves no dead letter.
 func (w *SyncFollows) failed(ctx context.Context, job *river.Job[jobs.SyncFollows], at listingPlace, err error) error {
 	if errors.Is(err, schema.ErrNoRows) {
-		jobLog(ctx, w.log).Info("follow_sync_skipped", "watch", at.Watch.ID, "error", "the watch is gone, was changed, or was read by a job that began later")
+		JobLog(ctx, w.log).Info("follow_sync_skipped", "watch", at.Watch.ID, "error", "the watch is gone, was changed, or was read by a job that began later")
 		return schema.DropListing(ctx, w.pool, job.ID)
 	}
 	rowLog(ctx).Warn("listing_failed", "watch", at.Watch.ID, "kind", at.Watch.Kind, "target", at.Watch.Target, "source", at.Source, "pages", at.Pages, "whole", at.End)
@@ -162,7 +162,7 @@ func (w *SyncFollows) failed(ctx context.Context, job *river.Job[jobs.SyncFollow
 		return errors.Join(err, failed)
 	}
 	if classify(err) == permanent { // the watch stores the error, and the next sync tries again
-		jobLog(ctx, w.log).Warn("watch_unreadable", "watch", at.Watch.ID, "kind", at.Watch.Kind, "target", at.Watch.Target, "error", err)
+		JobLog(ctx, w.log).Warn("watch_unreadable", "watch", at.Watch.ID, "kind", at.Watch.Kind, "target", at.Watch.Target, "error", err)
 		return schema.DropListing(ctx, w.pool, job.ID)
 	}
 	return err
@@ -176,7 +176,7 @@ func (w *SyncFollows) page(ctx context.Context, job *river.Job[jobs.SyncFollows]
 	case err != nil && !unread:
 		return err
 	case at.Pages >= maxListing:
-		return nonRetryable(fmt.Errorf("the listing has more than %d pages", maxListing))
+		return NonRetryable(fmt.Errorf("the listing has more than %d pages", maxListing))
 	}
 	place := *at
 	place.Cursor = next
@@ -261,7 +261,7 @@ func (w *SyncFollows) finish(ctx context.Context, job *river.Job[jobs.SyncFollow
 		return err
 	})
 	if err == nil {
-		jobLog(ctx, w.log).Info("follows_synced", "watch", at.Watch.ID, "kind", at.Watch.Kind, "target", at.Watch.Target, "members", len(members),
+		JobLog(ctx, w.log).Info("follows_synced", "watch", at.Watch.ID, "kind", at.Watch.Kind, "target", at.Watch.Target, "members", len(members),
 			"added", len(changed.Added), "removed", changed.Removed, "hidden", len(hidden))
 	}
 	return err
@@ -334,14 +334,14 @@ func (w *SyncFollows) enqueueAll(ctx context.Context) error {
 func (w *SyncFollows) list(ctx context.Context, at *listingPlace) (members []schema.Member, next string, err error) {
 	target, err := bluesky.ParseTarget(at.Watch.Target)
 	if err != nil {
-		return nil, "", nonRetryable(err)
+		return nil, "", NonRetryable(err)
 	}
 	var profiles []bluesky.Profile
 	switch at.Watch.Kind {
 	case "account":
 		profiles, err = w.account(ctx, at.Watch, target)
 		if err == nil && len(profiles) == 0 && at.Watch.Members == 0 {
-			err = nonRetryable(fmt.Errorf("there is no account %s", target.Actor))
+			err = NonRetryable(fmt.Errorf("there is no account %s", target.Actor))
 		}
 	case "follows", "second-degree":
 		profiles, next, err = w.api.Follows(ctx, cmp.Or(at.Source, target.Actor), at.Cursor)
@@ -377,6 +377,6 @@ func (w *SyncFollows) account(ctx context.Context, watch schema.Watch, target bl
 	if err == nil || named || watch.Members > 0 || classify(err) == postponed || ctx.Err() != nil {
 		return profiles, err
 	}
-	jobLog(ctx, w.log).Warn("followed_without_profile", "watch", watch.ID, "did", did, "error", err)
+	JobLog(ctx, w.log).Warn("followed_without_profile", "watch", watch.ID, "did", did, "error", err)
 	return []bluesky.Profile{{DID: did, Withheld: true}}, nil
 }

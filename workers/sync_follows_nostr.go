@@ -35,7 +35,7 @@ func (w *SyncFollows) fromRelays(ctx context.Context, job *river.Job[jobs.SyncFo
 			members = append(members, schema.Member{DID: nostr.DID(key)})
 		}
 	default:
-		return nonRetryable(fmt.Errorf("a watch of the kind %s cannot have an account of Nostr: expected follows or account", at.Watch.Kind))
+		return NonRetryable(fmt.Errorf("a watch of the kind %s cannot have an account of Nostr: expected follows or account", at.Watch.Kind))
 	}
 	place := *at
 	place.Pages, place.End = 1, true
@@ -46,7 +46,7 @@ func (w *SyncFollows) fromRelays(ctx context.Context, job *river.Job[jobs.SyncFo
 		if rev != "" {
 			newest, err := directory.RecordFollowList(ctx, tx, did, rev)
 			if err == nil && !newest {
-				err = nonRetryable(errOlderList)
+				err = NonRetryable(errOlderList)
 			}
 			if err != nil {
 				return err
@@ -69,7 +69,7 @@ func (w *SyncFollows) fromRelays(ctx context.Context, job *river.Job[jobs.SyncFo
 // list, too.
 func (w *SyncFollows) followList(ctx context.Context, did string, target nostr.Target) (*nostr.Event, error) {
 	if w.relays == nil {
-		return nil, nonRetryable(errNoRelays)
+		return nil, NonRetryable(errNoRelays)
 	}
 	further, err := directory.RelaysOf(ctx, w.pool, []string{did})
 	if err != nil {
@@ -101,10 +101,10 @@ func (w *SyncFollows) followList(ctx context.Context, did string, target nostr.T
 		}
 	}
 	if list == nil {
-		return nil, nonRetryable(errors.Join(append(unread, fmt.Errorf("no relay has the follow list (kind 3) of %s", nostr.Npub(target.Key)))...))
+		return nil, NonRetryable(errors.Join(append(unread, fmt.Errorf("no relay has the follow list (kind 3) of %s", nostr.Npub(target.Key)))...))
 	}
 	if len(unread) > 0 {
-		jobLog(ctx, w.log).Info("relays_unread", "did", did, "error", errors.Join(unread...))
+		JobLog(ctx, w.log).Info("relays_unread", "did", did, "error", errors.Join(unread...))
 	}
 	return list, nil
 }

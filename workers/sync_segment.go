@@ -40,7 +40,7 @@ func (w *SyncSegment) Work(ctx context.Context, job *river.Job[jobs.SyncSegment]
 	case err != nil:
 		return err
 	case after:
-		return snooze(time.Second) // a position is valid only with all earlier segments
+		return Snooze(time.Second) // a position is valid only with all earlier segments
 	}
 	if err := w.archive.present(ctx, w.pool); err != nil {
 		return err

@@ -63,7 +63,7 @@ func (w *ProcessPosts) release(ctx context.Context, job *rivertype.JobRow, known
 		return w.again(ctx, job, keys, known)
 	})
 	if err == nil && !done {
-		return snooze(0)
+		return Snooze(0)
 	}
 	return err
 }

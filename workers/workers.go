@@ -7,7 +7,6 @@ package workers
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"fmt"
 	"log/slog"
 	"maps"
@@ -37,13 +36,14 @@ type riverDriver = riverpgxv5.Driver
 
 // Config configures the workers of one process.
 type Config struct {
-	Pool         *pgxpool.Pool
-	Projections  schema.Projections // registered
-	More         func(Bundle)       // adds the workers of further projections; may be nil
-	ID           string             // names this process in river_job.attempted_by
-	Process      int                // concurrent jobs of each projection queue; 8 when zero
-	JobTimeout   time.Duration      // 1 min when zero
-	RescueAfter  time.Duration      // how long a killed process's jobs stay "running"; 5 min when zero
+	Pool        *pgxpool.Pool
+	Projections schema.Projections // registered
+	// Features add their workers, queues and periodic jobs.
+	Features     []func(Bundle) error
+	ID           string        // names this process in river_job.attempted_by
+	Process      int           // concurrent jobs of each projection queue; 8 when zero
+	JobTimeout   time.Duration // 1 min when zero
+	RescueAfter  time.Duration // how long a killed process's jobs stay "running"; 5 min when zero
 	Bluesky      *bluesky.Client
 	Relays       Relays           // of Nostr; nil: none is configured
 	Names        Names            // asks domains for the keys of names of Nostr; set it with Relays
@@ -65,13 +65,12 @@ type Config struct {
 	ReadRepository ReadRepository // of resyncs
 	Resync         ResyncLimits
 	History        HistoryLimits
-	Lexicons       Lexicons
 	Audit          AuditPlan              // zero: no periodic audits
 	Queues         []string               // the queues to process; all of them when empty
 	PollOnly       bool                   // poll every second, because LISTEN does not work, as behind a transaction pooler
 	KeepIndexes    bool                   // do not rebuild indexes: the role does not own the tables
 	Limits         health.Limits          // the thresholds of the alerts
-	Features       []health.Feature       // whose conditions are alerts, too
+	Health         []health.Feature       // of features, whose conditions are alerts, too
 	Snapshots      []schema.SnapshotTable // tables of features that the archive has as snapshots
 	AlertInterval  time.Duration          // how often the alerts are checked; 30 s when zero
 	Webhook        *Webhook               // where alerts are sent; nil: nowhere
@@ -100,11 +99,11 @@ func New(cfg Config) (*Client, error) {
 	if cfg.Archive != nil {
 		cfg.Archive = cfg.Archive.withDefaults()
 	}
-	known := Bundle{workers: river.NewWorkers(), args: decoders{}, pool: cfg.Pool, log: cfg.Logger, metrics: newProjectorMetrics(cfg.Registerer, cfg.Collections)}
+	known := Bundle{bundle: &bundle{cfg: &cfg, workers: river.NewWorkers(), args: decoders{}, metrics: newProjectorMetrics(cfg.Registerer, cfg.Collections), queues: map[string]int{}}}
 	if err := addWorkers(known, cfg); err != nil {
 		return nil, err
 	}
-	queues, err := queues(cfg)
+	queues, err := known.served()
 	if err != nil {
 		return nil, err
 	}
@@ -125,7 +124,7 @@ func New(cfg Config) (*Client, error) {
 		Hooks:                       []rivertype.Hook{&dates{}, &deaths{}},
 		Middleware:                  append(keepLogs(), newMeasure(cfg.Registerer), newTraced(cfg.Tracer)),
 		PollOnly:                    cfg.PollOnly,
-		PeriodicJobs:                cfg.periodic(true),
+		PeriodicJobs:                known.periodicJobs(true),
 		ReindexerIndexNames:         indexes,
 		LeaderElectionDisabled:      cfg.ProcessOnly, // a leader must know every job
 		JobTimeout:                  cfg.JobTimeout,
@@ -137,25 +136,27 @@ func New(cfg Config) (*Client, error) {
 	if err != nil {
 		return nil, fmt.Errorf("set up the workers: %w", err)
 	}
-	return &Client{Client: client, cfg: cfg, clock: clock, counter: newCounter(cfg, client), archiver: &archiver{pool: cfg.Pool, log: cfg.Logger, client: client, archive: cfg.Archive}}, nil
+	return &Client{Client: client, cfg: cfg, known: known, clock: clock, counter: newCounter(cfg, client), archiver: &archiver{pool: cfg.Pool, log: cfg.Logger, client: client, archive: cfg.Archive}}, nil
 }
 
 // addWorkers adds all workers.
 func addWorkers(known Bundle, cfg Config) error {
-	interruptible := known // for jobs that call external services
-	interruptible.stopping = cfg.Stopping
+	interruptible := known.Interruptible()
 	links := newProcessPosts(cfg, known.Projector(Links().Name))
 	Add(known, links)
-	addJudges(known, interruptible, cfg)
-	if cfg.More != nil {
-		cfg.More(known)
+	for _, add := range cfg.Features {
+		if err := add(known); err != nil {
+			return err
+		}
 	}
+	addQueues(known, cfg)
+	addPeriodic(known, cfg)
 	for _, row := range cfg.Projections {
 		if _, ok := known.args[row.Kind]; !ok {
 			return fmt.Errorf("projection %q: no worker processes its jobs of kind %s", row.Name, row.Kind)
 		}
 	}
-	Add(known, &RunProjection{pool: cfg.Pool, log: cfg.Logger, projections: cfg.Projections, records: pageRecords, patience: cfg.JobTimeout / 2})
+	Add(known, &RunProjection{pool: cfg.Pool, log: cfg.Logger, projections: cfg.Projections, records: PageRecords, patience: cfg.JobTimeout / 2})
 	Add(interruptible, &SyncFollows{pool: cfg.Pool, api: cfg.Bluesky, relays: cfg.Relays, log: cfg.Logger, window: cfg.Window, patience: cfg.JobTimeout / 2})
 	Add(interruptible, &RequestBackfill{pool: cfg.Pool, api: cfg.Bluesky, log: cfg.Logger})
 	Add(interruptible, &BackfillAccount{pool: cfg.Pool, api: cfg.Bluesky, relays: cfg.Relays, log: cfg.Logger, fromPDS: cfg.FromPDS, stored: cfg.Collections, patience: cfg.JobTimeout / 2, projections: cfg.Projections, fetched: cfg.fetched()})
@@ -171,9 +172,8 @@ func addWorkers(known Bundle, cfg Config) error {
 	addArchive(known, cfg)
 	Add(known, &CloseGap{pool: cfg.Pool, log: cfg.Logger})
 	Add(known, &RetryDeadLetters{pool: cfg.Pool, log: cfg.Logger, projections: cfg.Projections, events: cfg.Retry, args: known.args, patience: cfg.JobTimeout / 2})
-	Add(known, &CheckAlerts{pool: cfg.Pool, log: cfg.Logger, limits: cfg.Limits, features: cfg.Features, notify: cfg.Webhook != nil, now: time.Now})
+	Add(known, &CheckAlerts{pool: cfg.Pool, log: cfg.Logger, limits: cfg.Limits, features: cfg.Health, notify: cfg.Webhook != nil, now: time.Now})
 	Add(known, &CheckCounts{pool: cfg.Pool, log: cfg.Logger})
-	Add(known, &MakeRecordViews{pool: cfg.Pool, log: cfg.Logger})
 	Add(known, &SendAlert{hook: cfg.Webhook, log: cfg.Logger, now: time.Now})
 	if cfg.Keep != nil {
 		expire, err := newExpire(cfg, *cfg.Keep)
@@ -216,38 +216,6 @@ func riverIndexes() []string {
 	return []string{"river_job_kind", "river_job_pkey", "river_job_prioritized_fetching_index", "river_job_state_and_finalized_at_index", "river_job_unique_idx"}
 }
 
-// Bundle holds the workers of a client.
-type Bundle struct {
-	workers  *river.Workers
-	args     decoders
-	pool     *pgxpool.Pool
-	log      *slog.Logger
-	metrics  *projectorMetrics
-	stopping <-chan struct{}
-}
-
-// Projector returns the common part of a projection's worker.
-func (b Bundle) Projector(name string) *Projector {
-	return newProjector(name, b.pool, b.log, b.metrics)
-}
-
-// decoders decode the stored arguments of jobs, by kind.
-type decoders map[string]func(args []byte) (river.JobArgs, error)
-
-// Add adds a worker. Its jobs are classified, measured and traced like all
-// others, and become dead letters when they fail permanently.
-func Add[T river.JobArgs](b Bundle, w river.Worker[T]) {
-	river.AddWorker[T](b.workers, classifiedWorker[T]{w, b.log, b.stopping})
-	var zero T
-	b.args[zero.Kind()] = func(args []byte) (river.JobArgs, error) {
-		var job T
-		if err := json.Unmarshal(args, &job); err != nil {
-			return nil, fmt.Errorf("read the arguments of a %s job: %w", job.Kind(), err)
-		}
-		return job, nil
-	}
-}
-
 // AuditPlan is how often audits run, and how many accounts they compare.
 type AuditPlan struct {
 	Every    time.Duration
@@ -267,93 +235,80 @@ func (c Config) postRetention() time.Duration {
 	return c.Keep.Window
 }
 
-// queues returns the queues that this process processes, with their concurrency.
-func queues(cfg Config) (map[string]river.QueueConfig, error) {
-	all := map[string]river.QueueConfig{
-		jobs.QueueNetwork:     queue(4),
-		jobs.QueueBackfill:    queue(cfg.Backfill),
-		jobs.QueueResync:      queue(resyncsAtOnce),
-		jobs.QueueMaintenance: queue(1),
-		jobs.QueueAlerts:      queue(4), // a hanging webhook must not block the next check
-		jobs.QueueCards:       queue(1),
-	}
+// addQueues adds the queues of the core, and of the projections.
+func addQueues(b Bundle, cfg Config) {
+	b.Queue(jobs.QueueNetwork, 4)
+	b.Queue(jobs.QueueBackfill, cfg.Backfill)
+	b.Queue(jobs.QueueResync, resyncsAtOnce)
+	b.Queue(jobs.QueueMaintenance, 1)
+	b.Queue(jobs.QueueAlerts, 4) // a hanging webhook must not block the next check
+	b.Queue(jobs.QueueCards, 1)
 	if cfg.Archive != nil {
-		all[jobs.QueueArchive] = queue(2) // one job may seal while the other waits for the store
+		b.Queue(jobs.QueueArchive, 2) // one job may seal while the other waits for the store
 		if cfg.Archive.Index != nil {
-			all[jobs.QueueIndex] = queue(1) // a segment is in memory twice, as rows and as a block
+			b.Queue(jobs.QueueIndex, 1) // a segment is in memory twice, as rows and as a block
 		}
 	}
 	for _, name := range cfg.Projections.AllQueues() {
-		if _, ok := all[name]; !ok {
-			all[name] = queue(cmp.Or(cfg.Projections.WorkersOf(name), cfg.Process))
+		if b.queues[name] == 0 {
+			b.Queue(name, cmp.Or(cfg.Projections.WorkersOf(name), cfg.Process))
 		}
 	}
-	wanted := cfg.Queues
-	if cfg.ProcessOnly {
-		wanted = cfg.Projections.AllQueues()
+}
+
+// served returns the queues that this process works, with their concurrency.
+func (b Bundle) served() (map[string]river.QueueConfig, error) {
+	wanted := b.cfg.Queues
+	if b.cfg.ProcessOnly {
+		wanted = b.cfg.Projections.AllQueues()
 	}
 	if len(wanted) == 0 {
-		return all, nil
+		wanted = slices.Collect(maps.Keys(b.queues))
 	}
 	chosen := make(map[string]river.QueueConfig, len(wanted))
 	for _, name := range wanted {
-		config, ok := all[name]
+		most, ok := b.queues[name]
 		if !ok {
-			return nil, fmt.Errorf("unknown queue %q: expected some of %s", name, strings.Join(slices.Sorted(maps.Keys(all)), ", "))
+			return nil, fmt.Errorf("unknown queue %q: expected some of %s", name, strings.Join(slices.Sorted(maps.Keys(b.queues)), ", "))
 		}
-		chosen[name] = config
+		chosen[name] = river.QueueConfig{MaxWorkers: most, FetchCooldown: 50 * time.Millisecond, FetchPollInterval: time.Second}
 	}
 	return chosen, nil
 }
 
-// periodic returns the jobs that the leader adds periodically. If start is set, it also adds them
-// when it starts.
-func (c Config) periodic(start bool) []*river.PeriodicJob {
-	if c.ProcessOnly {
-		return nil // this client never becomes leader
+// addPeriodic adds the periodic jobs of the core.
+func addPeriodic(b Bundle, cfg Config) {
+	b.Every(cfg.SyncInterval, jobs.SyncFollows{}, true)
+	b.Every(cfg.AlertInterval, jobs.CheckAlerts{}, true)
+	b.Every(time.Minute, jobs.CheckSubjects{}, true)
+	b.Every(time.Minute, jobs.RetryDeadLetters{}, true)
+	b.Every(countsCheckInterval, jobs.CheckCounts{}, false)
+	b.Every(time.Minute, jobs.FillCollections{}, true)
+	b.Every(time.Minute, jobs.VerifyHandles{}, true)
+	if cfg.Bluesky != nil {
+		b.Every(time.Minute, jobs.ReadProfiles{}, true)
 	}
-	list := []*river.PeriodicJob{every(c.SyncInterval, jobs.SyncFollows{}, start), every(c.AlertInterval, jobs.CheckAlerts{}, start), every(time.Minute, jobs.CheckSubjects{}, start),
-		every(time.Minute, jobs.RetryDeadLetters{}, start), every(countsCheckInterval, jobs.CheckCounts{}, false), every(time.Minute, jobs.FillCollections{}, start),
-		every(time.Minute, jobs.VerifyHandles{}, start)}
-	if c.Bluesky != nil {
-		list = append(list, every(time.Minute, jobs.ReadProfiles{}, start))
+	if cfg.Redirects != nil {
+		b.Every(time.Minute, jobs.ResolveLinks{}, true)
 	}
-	if c.Redirects != nil {
-		list = append(list, every(time.Minute, jobs.ResolveLinks{}, start))
+	if cfg.Cards != nil {
+		b.Every(time.Minute, jobs.FetchCard{}, true)
 	}
-	if c.Cards != nil {
-		list = append(list, every(time.Minute, jobs.FetchCard{}, start))
+	if cfg.Relays != nil {
+		b.Every(time.Minute, jobs.ReadAuthors{}, true)
+		b.Every(time.Minute, jobs.ReadRelays{}, true)
 	}
-	if c.Relays != nil {
-		list = append(list, every(time.Minute, jobs.ReadAuthors{}, start), every(time.Minute, jobs.ReadRelays{}, start))
+	if cfg.Keep != nil {
+		b.Every(time.Hour, jobs.Expire{}, true)
 	}
-	if c.Keep != nil {
-		list = append(list, every(time.Hour, jobs.Expire{}, start))
-	}
-	if c.judges() != nil {
-		list = append(list, every(time.Minute, jobs.CheckParked{}, start))
-		for _, name := range c.Lexicons.Resolve {
-			list = append(list, every(resolveInterval, jobs.ResolveLexicon{NSID: name}, start))
-		}
-	}
-	if c.Audit.Every > 0 {
+	if cfg.Audit.Every > 0 {
 		// The job runs often and checks whether an audit is due, because its interval starts again
 		// when a process restarts.
-		list = append(list, every(min(c.Audit.Every, time.Hour), jobs.Audit{}, false))
-		if c.Relays != nil {
-			list = append(list, every(time.Hour, jobs.AuditRelays{}, start))
+		b.Every(min(cfg.Audit.Every, time.Hour), jobs.Audit{}, false)
+		if cfg.Relays != nil {
+			b.Every(time.Hour, jobs.AuditRelays{}, true)
 		}
 	}
-	return list
-}
-
-func every(interval time.Duration, job river.JobArgs, start bool) *river.PeriodicJob {
-	return river.NewPeriodicJob(river.PeriodicInterval(interval), func() (river.JobArgs, *river.InsertOpts) { return job, nil }, &river.PeriodicJobOpts{RunOnStart: start})
-}
-
-// queue configures a queue.
-func queue(most int) river.QueueConfig {
-	return river.QueueConfig{MaxWorkers: most, FetchCooldown: 50 * time.Millisecond, FetchPollInterval: time.Second}
 }
 
 // Queue returns a client that only enqueues. A job enqueued inside a span

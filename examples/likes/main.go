@@ -51,7 +51,10 @@ func main() {
 		}
 		likes := schema.Projection{Name: "likes", Collections: []string{"app.bsky.feed.like"}, Tables: []string{"likes"},
 			Job: func(b jobs.Batch) river.JobArgs { return storeLikes{b} }}
-		return weir.WithProjection(likes, func(b workers.Bundle) { workers.Add(b, &worker{Projector: b.Projector("likes")}) }).Run(ctx)
+		return weir.WithProjection(likes, func(b workers.Bundle) error {
+			workers.Add(b, &worker{Projector: b.Projector("likes")})
+			return nil
+		}).Run(ctx)
 	}); err != nil {
 		log.Fatal(err)
 	}

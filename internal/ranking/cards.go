@@ -12,6 +12,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/weir-social/weir/internal/links/link/title"
+	"github.com/weir-social/weir/internal/words"
 	"github.com/weir-social/weir/schema"
 )
 
@@ -238,7 +239,7 @@ WHERE link_id = $1 AND tries = $2`
 	}
 	name, description := schema.Text(p.Title), schema.Text(p.Description)
 	done, err := s.tx.Exec(ctx, sql, f.Link, f.Try, schema.Text(p.Why), s.host, schema.Text(p.Address), identity(p.Ends), identity(p.Canonical), p.SameSite,
-		name, description, schema.Text(p.SiteName), vector(name, description), s.group)
+		name, description, schema.Text(p.SiteName), words.Vector(name, description), s.group)
 	if err != nil {
 		return false, fmt.Errorf("store a page: %w", err)
 	}

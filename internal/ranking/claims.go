@@ -6,6 +6,7 @@ import (
 	"context"
 	"crypto/sha256"
 	"fmt"
+	"net/url"
 	"slices"
 	"strings"
 
@@ -13,6 +14,7 @@ import (
 	"github.com/jackc/pgx/v5/pgtype"
 
 	"github.com/weir-social/weir/internal/links/link/title"
+	"github.com/weir-social/weir/internal/words"
 	"github.com/weir-social/weir/schema"
 )
 
@@ -91,7 +93,7 @@ func queueClaims(q *pgx.Batch, shares []Share) {
 			groups[i] = titleGroup(keys[i], all[i].site, all[i].url)
 		}
 		distinct[i] = all[i].hash
-		said[i] = vector(all[i].title, all[i].description, readable(all[i].url))
+		said[i] = words.Vector(all[i].title, all[i].description, readable(all[i].url))
 	}
 	q.Queue(insertClaims, column(func(c *claim) string { return c.identity }), distinct, column(func(c *claim) string { return c.url }), column(func(c *claim) string { return c.site }),
 		column(func(c *claim) string { return c.title }), column(func(c *claim) string { return c.description }), column(func(c *claim) string { return c.image }), said, keys, groups)
@@ -136,4 +138,14 @@ DELETE FROM claims AS c WHERE c.link_id = ANY ($1) AND c.id NOT IN (SELECT n.cla
 
 type beginner interface {
 	BeginTx(ctx context.Context, options pgx.TxOptions) (pgx.Tx, error)
+}
+
+// readable returns the host and the path of a URL, decoded for readers.
+func readable(address string) string {
+	_, address, _ = strings.Cut(address, "://")
+	address, _, _ = strings.Cut(address, "?")
+	if path, err := url.PathUnescape(address); err == nil {
+		return path
+	}
+	return address
 }

@@ -18,6 +18,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/weir-social/weir/internal/testing/schematest"
+	"github.com/weir-social/weir/internal/words"
 	"github.com/weir-social/weir/schema"
 )
 
@@ -79,7 +80,7 @@ ON CONFLICT (did, collection, rkey, named_id) DO UPDATE SET how = excluded.how, 
 		if bridges && copyOf(q, r, schema.Key{Collection: collection, DID: author, Rkey: name}, did(), rkey()) {
 			return
 		}
-		q.Queue(add, author, name, []int64{link(), link()}[:1+r.IntN(2)], way(), at(), r.IntN(10), vector(randomText(r)), collection)
+		q.Queue(add, author, name, []int64{link(), link()}[:1+r.IntN(2)], way(), at(), r.IntN(10), words.Vector(randomText(r)), collection)
 	case k < 55:
 		q.Queue(`UPDATE shares SET how = $2, shared_at = $3::timestamptz + right(did, 2)::int * interval '1 microsecond', claim_id = CASE WHEN $2 = 'post' THEN 10 * named_id + $4 END WHERE rkey = $1`, rkey(), way(), at(), r.IntN(10))
 	case k < 60:

@@ -2,6 +2,7 @@ package ranking
 
 import (
 	"fmt"
+	"github.com/weir-social/weir/internal/words"
 	"regexp"
 	"slices"
 	"strconv"
@@ -87,9 +88,9 @@ func ParseQuery(value func(name string) (text string, given bool), limits Limits
 		q.Site, ok = domain(text)
 		return ok || text == ""
 	})
-	parse("text", Words, []string{strconv.Itoa(MaxText)}, func(text string) bool {
+	parse("text", Words, []string{strconv.Itoa(words.MaxText)}, func(text string) bool {
 		q.Text = strings.TrimSpace(text)
-		return utf8.ValidString(text) && utf8.RuneCountInString(q.Text) <= MaxText
+		return utf8.ValidString(text) && utf8.RuneCountInString(q.Text) <= words.MaxText
 	})
 	parse("by", Account, nil, func(text string) (ok bool) {
 		q.By, ok = account(text)

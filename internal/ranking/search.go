@@ -8,6 +8,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/weir-social/weir/internal/words"
 	"github.com/weir-social/weir/schema"
 )
 
@@ -57,7 +58,7 @@ var stored = `CASE s.collection
 
 // searched is the text of the query, in the form that matches needs.
 type searched struct {
-	search
+	words.Search
 	from string // the first rkey of the partitions of posts
 	// places has the links that match, and where. It includes links that matched before something
 	// was deleted or hidden.
@@ -72,7 +73,7 @@ func (r *reader) searchArgs() []any {
 	if t == nil {
 		t = &searched{}
 	}
-	return []any{t.words, t.from, r.state.Watching, t.address}
+	return []any{t.Words, t.from, r.state.Watching, t.Address}
 }
 
 // readSearch finds the links that may match.
@@ -80,7 +81,7 @@ func (r *reader) readSearch(ctx context.Context) (err error) {
 	if r.q.Text == "" {
 		return nil
 	}
-	r.text = &searched{search: parse(r.q.Text)}
+	r.text = &searched{Search: words.Parse(r.q.Text)}
 	// No rkey of a day comes after '~'.
 	const from = `SELECT coalesce(min(lower), '~') FROM partitions WHERE parent = 'posts' AND NOT ahead`
 	if r.text.from, err = schema.One(ctx, r.tx, "find the first day of posts", pgx.RowTo[string], from); err != nil {
@@ -151,7 +152,7 @@ WITH found AS MATERIALIZED (
     UNION ALL SELECT s.link_id, 4 FROM (` + texts("s.link_id", "s.words @@ $1::tsquery LIMIT $3") + ` LIMIT $3) AS s
 )
 SELECT f.place, count(*), array_agg(DISTINCT f.link_id ORDER BY f.link_id) FROM found AS f GROUP BY f.place`
-	rows, err := r.tx.Query(ctx, sql, r.text.words, r.text.from, limit(inPosts), r.text.address, r.text.part, limit(inAddress), limit(inCards))
+	rows, err := r.tx.Query(ctx, sql, r.text.Words, r.text.from, limit(inPosts), r.text.Address, r.text.Part, limit(inAddress), limit(inCards))
 	if err != nil {
 		return all, fmt.Errorf("find the links that match: %w", err)
 	}
@@ -202,9 +203,9 @@ func (r *reader) expect(ctx context.Context) (frequent int, err error) {
 			return err
 		})
 	}
-	ask(inAddress, `links AS l WHERE l.identity ILIKE $1::text`, r.text.part)
-	ask(inCards, `claims AS c WHERE c.words @@ $1::tsquery`, r.text.words)
-	ask(inPosts, `shares AS s WHERE s.rkey >= $2 AND s.words @@ $1::tsquery`, r.text.words, r.text.from)
+	ask(inAddress, `links AS l WHERE l.identity ILIKE $1::text`, r.text.Part)
+	ask(inCards, `claims AS c WHERE c.words @@ $1::tsquery`, r.text.Words)
+	ask(inPosts, `shares AS s WHERE s.rkey >= $2 AND s.words @@ $1::tsquery`, r.text.Words, r.text.from)
 	if err := r.tx.SendBatch(ctx, q).Close(); err != nil {
 		return 0, fmt.Errorf("estimate how many links match: %w", err)
 	}

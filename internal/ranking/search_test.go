@@ -13,6 +13,7 @@ import (
 
 	"github.com/weir-social/weir/internal/ranking"
 	"github.com/weir-social/weir/internal/testing/schematest"
+	"github.com/weir-social/weir/internal/words"
 	"github.com/weir-social/weir/schema"
 )
 
@@ -110,9 +111,9 @@ func TestTextFindsLinks(t *testing.T) {
 		}
 		l.count()
 	}
-	_, err := ranking.Trending(t.Context(), l.pool, ranking.Query{Window: time.Hour, Limit: 1, Text: strings.Repeat("ä", ranking.MaxText+1)})
+	_, err := ranking.Trending(t.Context(), l.pool, ranking.Query{Window: time.Hour, Limit: 1, Text: strings.Repeat("ä", words.MaxText+1)})
 	require.ErrorContains(t, err, "more than 200 characters")
-	require.Empty(t, l.find(l.pool, strings.Repeat("ä.", ranking.MaxText/2)))
+	require.Empty(t, l.find(l.pool, strings.Repeat("ä.", words.MaxText/2)))
 }
 
 // TestTextOfADeletedPostFindsNothing checks this in the transaction that deletes the post, hides

@@ -14,6 +14,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgtype"
 
+	"github.com/weir-social/weir/internal/words"
 	"github.com/weir-social/weir/schema"
 )
 
@@ -223,7 +224,7 @@ func (r *Replacement) queueShares(q *pgx.Batch, claims pgtype.FlatArray[[]byte],
 		if i > 0 && s.Key == r.Shares[i-1].Key && s.Text == r.Shares[i-1].Text {
 			said[i] = said[i-1]
 		} else {
-			said[i] = vector(s.Text)
+			said[i] = words.Vector(s.Text)
 		}
 		identity[i], how[i], at[i], stored[i] = s.Identity, s.How, s.SharedAt, s.StoredAt
 		if s.StoredAt.IsZero() {
@@ -301,7 +302,7 @@ type throughColumns struct {
 func newThroughColumns(all []Through) (c throughColumns) {
 	for i := range all {
 		t := &all[i]
-		said := vector(t.Text)
+		said := words.Vector(t.Text)
 		for _, link := range t.Links {
 			c.collection, c.did, c.rkey = append(c.collection, t.Collection), append(c.did, t.DID), append(c.rkey, t.Rkey)
 			c.subjectDID, c.subjectCollection, c.subjectRkey = append(c.subjectDID, t.Subject.DID), append(c.subjectCollection, t.Subject.Collection), append(c.subjectRkey, t.Subject.Rkey)

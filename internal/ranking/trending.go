@@ -10,6 +10,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/weir-social/weir/internal/words"
 	"github.com/weir-social/weir/schema"
 )
 
@@ -255,8 +256,8 @@ func (q Query) check() error {
 		return fmt.Errorf("there is no network %q", q.Network)
 	case q.Limit < 1:
 		return fmt.Errorf("a page has at least one link, not %d", q.Limit)
-	case utf8.RuneCountInString(q.Text) > MaxText:
-		return fmt.Errorf("the text to find has more than %d characters", MaxText)
+	case utf8.RuneCountInString(q.Text) > words.MaxText:
+		return fmt.Errorf("the text to find has more than %d characters", words.MaxText)
 	}
 	for _, way := range q.Ways {
 		if !slices.Contains(Ways(), way) {

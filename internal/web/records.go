@@ -10,7 +10,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/weir-social/weir/internal/lexicon/records"
-	"github.com/weir-social/weir/internal/ranking"
+	"github.com/weir-social/weir/internal/words"
 	"github.com/weir-social/weir/schema"
 )
 
@@ -145,10 +145,10 @@ func (s *server) serveSearch(w http.ResponseWriter, r *http.Request) {
 	q := parseRecordQuery(r, "q=heron", "q", "collection", "language", "media", "limit", "cursor")
 	limit := q.number("limit", defaultLimit, maxLimit)
 	text := q.values.Get("q")
-	if text == "" || utf8.RuneCountInString(text) > ranking.MaxText {
-		q.wrong("q", text, say("expected_words", ranking.MaxText))
+	if text == "" || utf8.RuneCountInString(text) > words.MaxText {
+		q.wrong("q", text, say("expected_words", words.MaxText))
 	}
-	search := records.Query{Words: ranking.TextQuery(text), Collection: q.values.Get("collection"), Language: q.values.Get("language"), MediaType: q.values.Get("media")}
+	search := records.Query{Words: words.Query(text), Collection: q.values.Get("collection"), Language: q.values.Get("language"), MediaType: q.values.Get("media")}
 	if search.Collection != "" && !validPart(search.Collection) {
 		q.wrong("collection", search.Collection, say("expected_collection"))
 	}

@@ -1,7 +1,8 @@
-package workers
+package lexicons
 
 import (
 	"context"
+	"github.com/weir-social/weir/workers"
 	"log/slog"
 	"slices"
 	"time"
@@ -32,8 +33,8 @@ func (w *JudgeOutdated) Work(ctx context.Context, job *river.Job[jobs.JudgeOutda
 	if err != nil {
 		return err
 	}
-	pages := paging{pool: w.pool, queue: jobs.QueueProcess, priority: pagePriority, patience: w.patience}
-	end, err := enqueuePages(ctx, pages, job, func(ctx context.Context, tx pgx.Tx, at *pagePlace) (river.JobArgs, error) {
+	pages := workers.Paging{Pool: w.pool, Queue: jobs.QueueProcess, Priority: workers.PagePriority, Patience: w.patience}
+	end, err := workers.EnqueuePages(ctx, pages, job, func(ctx context.Context, tx pgx.Tx, at *workers.PagePlace) (river.JobArgs, error) {
 		catalog, version, err := w.catalogs.lock(ctx, tx)
 		if err != nil || version != job.Args.Catalog {
 			return nil, err
@@ -44,18 +45,18 @@ func (w *JudgeOutdated) Work(ctx context.Context, job *river.Job[jobs.JudgeOutda
 			if collection == at.After.Collection {
 				after = schema.Key(at.After)
 			}
-			keys, err := verdict.Outdated(ctx, tx, collection, catalog.Hash(collection), after, pageRecords)
+			keys, err := verdict.Outdated(ctx, tx, collection, catalog.Hash(collection), after, workers.PageRecords)
 			if err != nil {
 				return nil, err
 			}
 			if len(keys) > 0 {
-				return at.judge(keys), nil
+				return jobs.JudgeRecords{Batch: jobs.Batch{Records: at.Advance(keys)}}, nil
 			}
 		}
 		return nil, nil
 	})
 	if err == nil {
-		jobLog(ctx, w.log).Info("revalidation_enqueued", "records", end.Count)
+		workers.JobLog(ctx, w.log).Info("revalidation_enqueued", "records", end.Count)
 	}
 	return err
 }

@@ -1,9 +1,10 @@
-package workers
+package lexicons
 
 import (
 	"bytes"
 	"context"
 	"fmt"
+	"github.com/bluesky-social/indigo/atproto/syntax"
 	"net"
 	"strings"
 	"testing"
@@ -40,7 +41,7 @@ func noteSchema(name string, most int) *fstest.MapFile {
 func TestUpdatedSchemasAreUsed(t *testing.T) {
 	t.Parallel()
 	folder := fstest.MapFS{"a.json": noteSchema("note", 100), "b.json": noteSchema("other", 100)}
-	b := newBench(t, func(c *Config) { c.Lexicons.Folder = folder })
+	b := newBench(t, func(c *settings) { c.Lexicons.Folder = folder })
 	note, other, unknown := schema.Key{Collection: "example.weir.note", DID: "did:plc:a", Rkey: "1"}, schema.Key{Collection: "example.weir.other", DID: "did:plc:a", Rkey: "1"},
 		schema.Key{Collection: "example.weir.unknown", DID: "did:plc:a", Rkey: "1"}
 	for _, k := range []schema.Key{note, other, unknown} {
@@ -52,7 +53,7 @@ func TestUpdatedSchemasAreUsed(t *testing.T) {
 
 	execute(t, b.pool, `UPDATE verdicts SET warnings = '[{"rule": "not judged again"}]'`)
 	folder["a.json"], folder["c.json"] = noteSchema("note", 5), noteSchema("unknown", 100)
-	require.NoError(t, b.client.StoreLexicons(t.Context()))
+	require.NoError(t, b.storeLexicons())
 	b.settled()
 	require.Equal(t, []string{"example.weir.note invalid []", `example.weir.other valid [{"rule": "not judged again"}]`, "example.weir.unknown valid []"},
 		strs(t, b.pool, `SELECT collection || ' ' || verdict || ' ' || warnings FROM verdicts ORDER BY 1`))
@@ -60,14 +61,14 @@ func TestUpdatedSchemasAreUsed(t *testing.T) {
 	require.Equal(t, 1, count(t, b.pool, `SELECT count(*) FROM dead_letters WHERE stage = 'lexicon' AND path = '/text' AND state = 'open'`))
 
 	folder["b.json"], folder["d.json"] = noteSchema("other", 1), &fstest.MapFile{Data: []byte(`{"lexicon":1,"id":"example.weir.bad","defs":{"main":{"type":"params"}}}`)}
-	require.ErrorContains(t, b.client.StoreLexicons(t.Context()), "example.weir.bad")
+	require.ErrorContains(t, b.storeLexicons(), "example.weir.bad")
 	b.settled()
 	require.Equal(t, 1, count(t, b.pool, `SELECT count(*) FROM verdicts WHERE collection = $1 AND verdict = 'valid'`, other.Collection))
 
 	delete(folder, "d.json")
 	delete(folder, "b.json")
 	folder["a.json"] = noteSchema("note", 50)
-	require.NoError(t, b.client.StoreLexicons(t.Context()))
+	require.NoError(t, b.storeLexicons())
 	b.settled()
 	require.Equal(t, []string{"valid projected", "unknown projected", "valid projected"}, []string{b.state(note), b.state(other), b.state(unknown)})
 	require.Zero(t, count(t, b.pool, `SELECT count(*) FROM dead_letters WHERE state = 'open'`), "settled")
@@ -88,7 +89,7 @@ func TestUpdatedSchemasAreUsed(t *testing.T) {
 // records again.
 func TestStrictSwitchJudgesAgain(t *testing.T) {
 	t.Parallel()
-	b := newBench(t, func(c *Config) {
+	b := newBench(t, func(c *settings) {
 		c.Lexicons.Folder = fstest.MapFS{"a.json": noteSchema("own.note", 100), "b.json": noteSchema("other", 100)}
 	})
 	at := func(collection, rkey string) schema.Key {
@@ -102,8 +103,8 @@ func TestStrictSwitchJudgesAgain(t *testing.T) {
 	stored := func(strict ...string) (again int) {
 		t.Helper()
 		execute(t, b.pool, `UPDATE verdicts SET warnings = '[{"rule": "not judged again"}]'`)
-		b.client.cfg.Lexicons.Strict = strict
-		require.NoError(t, b.client.StoreLexicons(t.Context()))
+		b.settings.Lexicons.Strict = strict
+		require.NoError(t, b.storeLexicons())
 		b.settled()
 		require.Equal(t, []string{"valid projected", "valid projected"}, []string{b.state(plain)[:15], b.state(other)[:15]})
 		require.NotZero(t, count(t, b.pool, `SELECT count(*) FROM verdicts WHERE collection = $1 AND warnings <> '[]'`, other.Collection))
@@ -128,7 +129,7 @@ func notesBefore(t *testing.T, b *bench) (before time.Time) {
 // stranger chose. No job makes a request or looks up a name, and the rest of the batch is judged.
 func TestHostileRecordsAreJudged(t *testing.T) {
 	t.Parallel()
-	b := newBench(t, func(c *Config) { c.Lexicons.Folder = fstest.MapFS{"a.json": noteSchema("note", 100)} })
+	b := newBench(t, func(c *settings) { c.Lexicons.Folder = fstest.MapFS{"a.json": noteSchema("note", 100)} })
 	const many = 10_000
 	var refs strings.Builder
 	for i := range many {
@@ -167,7 +168,7 @@ func (s *recordServer) proves(t *testing.T, did, collection, rkey string, key at
 	require.NoError(t, err)
 	root, err := tree.WriteDiffBlocks(t.Context(), &blocks)
 	require.NoError(t, err)
-	commit := repo.Commit{DID: did, Version: 3, Data: *root, Rev: revNow()}
+	commit := repo.Commit{DID: did, Version: 3, Data: *root, Rev: syntax.NewTIDNow(0).String()}
 	require.NoError(t, commit.Sign(key))
 	var signed, all bytes.Buffer
 	require.NoError(t, commit.MarshalCBOR(&signed))
@@ -204,7 +205,7 @@ func (m *memory) add(t *testing.T, data []byte) cid.Cid {
 func TestLexiconIsResolved(t *testing.T) {
 	t.Parallel()
 	var asked []string
-	b := newBench(t, func(c *Config) {
+	b := newBench(t, func(c *settings) {
 		c.Queues = []string{jobs.QueueProcess, jobs.QueueMaintenance} // the test resolves the names
 		c.Lexicons.Folder, c.Lexicons.Resolve = nil, []string{"example.weir.note", "example.weir.none"}
 	})
@@ -216,7 +217,7 @@ func TestLexiconIsResolved(t *testing.T) {
 	require.NoError(t, err)
 	b.server.key = public.Multibase()
 	const schemas = "com.atproto.lexicon.schema"
-	w := &ResolveLexicon{pool: b.pool, api: b.client.cfg.Bluesky, read: firehose.ReadRecord, names: b.client.cfg.Lexicons.Resolve, txt: func(_ context.Context, name string) ([]string, error) {
+	w := &ResolveLexicon{pool: b.pool, api: b.settings.Lexicons.Bluesky, read: firehose.ReadRecord, names: b.settings.Lexicons.Resolve, txt: func(_ context.Context, name string) ([]string, error) {
 		if asked = append(asked, name); len(asked) > 4 {
 			return nil, &net.DNSError{IsNotFound: true}
 		}
@@ -248,6 +249,6 @@ func TestLexiconIsResolved(t *testing.T) {
 	b.server.proves(t, "did:plc:authority", schemas, "example.weir.none", key, string(noteSchema("note", 3).Data))
 	require.ErrorContains(t, resolve("example.weir.none"), "it is the schema of")
 	require.ErrorContains(t, resolve("example.weir.none"), "has no TXT record")
-	require.NoError(t, b.client.StoreLexicons(t.Context()))
+	require.NoError(t, b.storeLexicons())
 	require.Equal(t, 1, count(t, b.pool, `SELECT count(*) FROM lexicons`), "a folder must remove only its own schemas")
 }

@@ -1,8 +1,9 @@
-package workers
+package lexicons
 
 import (
 	"context"
 	"errors"
+	"github.com/weir-social/weir/workers"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -23,7 +24,7 @@ type FetchRecord struct {
 	pool        *pgxpool.Pool
 	api         *bluesky.Client
 	projections schema.Projections
-	fetched     fetched
+	fetched     workers.Fetched
 }
 
 // Work makes one request, however many records wait. A server that fails is asked a
@@ -66,7 +67,7 @@ func (w *FetchRecord) store(ctx context.Context, key schema.Key, record bluesky.
 	write := schema.Write{Key: key, Rev: schema.ListedRev, CID: record.CID, CreatedAt: schema.CreatedAt(record.Record, key.Rkey, now), Record: record.Record}
 	stored := 0
 	err = pgx.BeginFunc(ctx, w.pool, func(tx pgx.Tx) error {
-		written, err := w.fetched.store(ctx, tx, []schema.Write{write}, schema.StoreRecords)
+		written, err := w.fetched.Store(ctx, tx, []schema.Write{write}, schema.StoreRecords)
 		if stored = len(written); err != nil {
 			return err
 		}
@@ -74,7 +75,7 @@ func (w *FetchRecord) store(ctx context.Context, key schema.Key, record bluesky.
 	})
 	switch {
 	case err == nil && stored == 0: // the record arrived or was deleted meanwhile
-		return snooze(time.Second)
+		return workers.Snooze(time.Second)
 	case schema.Classify(err) == schema.Data:
 		return w.giveUp(ctx, key, err.Error())
 	}

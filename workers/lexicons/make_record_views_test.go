@@ -1,7 +1,8 @@
-package workers
+package lexicons
 
 import (
 	"context"
+	"github.com/weir-social/weir/workers"
 	"log/slog"
 	"testing"
 
@@ -23,14 +24,8 @@ SELECT n, jsonb_build_object('lexicon', 1, 'id', n, 'defs', jsonb_build_object('
 FROM unnest(ARRAY['com.example.town.bird', 'com.example.town.tree']) AS n`
 	execute(t, pool, add)
 	require.Equal(t, []string{"lexicon"}, strs(t, pool, `SELECT array_to_string(tags, ' ') FROM river_job WHERE kind = 'make_record_views'`))
-	client, err := New(Config{Pool: pool, ID: t.Name(), Logger: slog.New(slog.DiscardHandler), Queues: []string{jobs.QueueMaintenance}})
-	require.NoError(t, err)
-	ctx, cancel := context.WithCancel(context.Background())
-	require.NoError(t, client.Start(ctx))
-	t.Cleanup(func() {
-		cancel()
-		<-client.Stopped()
-	})
+	made := settings{Config: workers.Config{Pool: pool, ID: t.Name(), Logger: slog.New(slog.DiscardHandler), Queues: []string{jobs.QueueMaintenance}}}
+	made.start(context.Background(), t, &workers.Bundle{})
 	becomes(t, pool, []string{"example.bird", "example.tree"}, `SELECT schema_name || '.' || view_name FROM record_views ORDER BY 1`)
 	require.Empty(t, strs(t, pool, `SELECT text FROM example.tree`))
 	execute(t, pool, `DELETE FROM lexicons WHERE nsid = 'com.example.town.bird'`)
@@ -56,16 +51,12 @@ SELECT n, jsonb_build_object('lexicon', 1, 'id', n, 'defs', jsonb_build_object('
 	_, err = late.Exec(t.Context(), add, "com.example.town.tree")
 	require.NoError(t, err)
 
-	client, err := New(Config{Pool: pool, ID: t.Name(), Logger: slog.New(slog.DiscardHandler), Queues: []string{jobs.QueueMaintenance}})
+	queue, err := workers.Queue(pool, slog.New(slog.DiscardHandler))
 	require.NoError(t, err)
-	ctx, cancel := context.WithCancel(context.Background())
-	_, err = client.Insert(ctx, jobs.CheckCounts{}, nil) // queued after the one that waits
+	_, err = queue.Insert(t.Context(), jobs.CheckCounts{}, nil) // queued after the one that waits
 	require.NoError(t, err)
-	require.NoError(t, client.Start(ctx))
-	t.Cleanup(func() {
-		cancel()
-		<-client.Stopped()
-	})
+	made := settings{Config: workers.Config{Pool: pool, ID: t.Name(), Logger: slog.New(slog.DiscardHandler), Queues: []string{jobs.QueueMaintenance}}}
+	made.start(context.Background(), t, &workers.Bundle{})
 	becomes(t, pool, []string{"0"}, `SELECT count(*)::text FROM river_job WHERE kind = 'check_counts' AND finalized_at IS NULL`)
 	require.NoError(t, late.Commit(t.Context()))
 	becomes(t, pool, []string{"example.bird", "example.tree"}, `SELECT schema_name || '.' || view_name FROM record_views ORDER BY 1`)

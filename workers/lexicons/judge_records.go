@@ -1,14 +1,17 @@
-package workers
+package lexicons
 
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
+	"github.com/weir-social/weir/workers"
 	"iter"
 	"slices"
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/riverqueue/river"
 	"github.com/riverqueue/river/rivertype"
 
@@ -27,11 +30,17 @@ import (
 // the same transaction judges the records that depend on it again.
 type JudgeRecords struct {
 	river.WorkerDefaults[jobs.JudgeRecords]
-	*Projector
+	*workers.Projector
+	pool     *pgxpool.Pool
 	catalogs *catalogs
 	rules    rules.Rules
 	judged   func(collection string) bool
 }
+
+// errTargetsChange means that the targets changed after each of several transactions.
+var errTargetsChange = errors.New("the records that these refer to keep changing")
+
+const tries = 5 // a job whose targets still change after this many transactions is retried
 
 // Limits on what a transaction judges: it holds the locks of its records, for which the
 // consumer may have to wait, and all of them are in memory. A record may have 1 MiB.
@@ -47,7 +56,7 @@ func (w *JudgeRecords) Work(ctx context.Context, job *river.Job[jobs.JudgeRecord
 	for i, r := range job.Args.Records {
 		keys[i] = schema.Key(r)
 	}
-	keys = sortedKeys(keys)
+	keys = workers.SortedKeys(keys)
 	sizes, err := verdict.Sizes(ctx, w.pool, keys)
 	if err != nil {
 		return err
@@ -84,10 +93,10 @@ func chunksOf(keys []schema.Key, sizes map[schema.Key]int) iter.Seq[[]schema.Key
 func (w *JudgeRecords) chunk(ctx context.Context, job *rivertype.JobRow, keys []schema.Key) error {
 	seen := targetsSeen{}
 	for i := 0; len(keys) > 0; i++ {
-		if i == looks {
-			return errRestless
+		if i == tries {
+			return errTargetsChange
 		}
-		if err := w.project(ctx, job, keys, func(ctx context.Context, tx pgx.Tx, records []schema.Record) error {
+		if err := w.ProjectKeys(ctx, job, keys, func(ctx context.Context, tx pgx.Tx, records []schema.Record) error {
 			return w.judge(ctx, tx, job, records, seen)
 		}); err != nil {
 			return err
@@ -185,8 +194,8 @@ func (w *JudgeRecords) storeDeadLetters(ctx context.Context, tx pgx.Tx, job *riv
 	var deadLetters []schema.DeadLetter
 	for _, r := range failing {
 		if id := retried[r.Judgment.Key]; id != 0 || r.differs() {
-			deadLetters = append(deadLetters, r.deadLetter(w.name, id, time.Now()))
-			w.metrics.count(w.name, r.stage(), r.Judgment.Key.Collection, causesOf(r.stage())[0])
+			deadLetters = append(deadLetters, r.deadLetter(w.Name(), id, time.Now()))
+			w.Count(r.stage(), r.Judgment.Key.Collection)
 		}
 	}
 	return verdict.ReplaceDeadLetters(ctx, tx, settled, deadLetters)
@@ -232,7 +241,7 @@ func enqueueDependents(ctx context.Context, tx pgx.Tx, targets []schema.Key) err
 		return nil //nolint:nilerr // outside a client, nothing is enqueued
 	}
 	args := jobs.JudgeDependents{}
-	for _, target := range sortedKeys(targets) {
+	for _, target := range workers.SortedKeys(targets) {
 		args.Targets = append(args.Targets, jobs.Record(target))
 	}
 	if _, err := client.InsertTx(ctx, tx, args, nil); err != nil {
@@ -271,7 +280,7 @@ func (s targetsSeen) changed(ctx context.Context, db schema.DB, keys []schema.Ke
 			targets = append(targets, target)
 		}
 	}
-	now, err := verdict.Targets(ctx, db, sortedKeys(targets))
+	now, err := verdict.Targets(ctx, db, workers.SortedKeys(targets))
 	if err != nil {
 		return nil, err
 	}
@@ -284,14 +293,4 @@ func (s targetsSeen) changed(ctx context.Context, db schema.DB, keys []schema.Ke
 		}
 	}
 	return changed, nil
-}
-
-// Lexicon returns the projection that judges the records of some collections: names,
-// or prefixes such as "pub.layers.*". Some collections may have queues of their own.
-func Lexicon(collections []string, queues ...schema.Queue) schema.Projection {
-	return schema.Projection{
-		Name: jobs.NameLexicon, Collections: collections, Separate: queues, Deletions: true, Expires: true,
-		Tables: []string{"verdicts", "record_refs", "record_texts", "parked"}, Compared: []string{"verdicts"},
-		Job: func(b jobs.Batch) river.JobArgs { return jobs.JudgeRecords{Batch: b} },
-	}
 }

@@ -1,8 +1,9 @@
-package workers
+package lexicons
 
 import (
 	"context"
 	"fmt"
+	"github.com/weir-social/weir/workers"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -27,7 +28,7 @@ type CheckParked struct {
 func (w *CheckParked) Work(ctx context.Context, job *river.Job[jobs.CheckParked]) error {
 	for more := true; more; {
 		err := pgx.BeginFunc(ctx, w.pool, func(tx pgx.Tx) error {
-			looks, rest, err := verdict.LookForParked(ctx, tx, pageRecords)
+			looks, rest, err := verdict.LookForParked(ctx, tx, workers.PageRecords)
 			if err != nil {
 				return err
 			}
@@ -60,7 +61,7 @@ func (w *CheckParked) Work(ctx context.Context, job *river.Job[jobs.CheckParked]
 		}
 		// If somebody cancels the job, nothing is left behind.
 		err := pgx.BeginFunc(ctx, w.pool, func(tx pgx.Tx) error {
-			asked, err := verdict.Asked(ctx, tx, pageRecords)
+			asked, err := verdict.Asked(ctx, tx, workers.PageRecords)
 			if err != nil {
 				return err
 			}
@@ -71,7 +72,7 @@ func (w *CheckParked) Work(ctx context.Context, job *river.Job[jobs.CheckParked]
 		}
 	}
 	crashpoint.At(ctx, "release: after the last look")
-	_, err := completeIdle(ctx, w.pool, job, func(ctx context.Context, tx pgx.Tx) (bool, error) {
+	_, err := workers.CompleteIdle(ctx, w.pool, job, func(ctx context.Context, tx pgx.Tx) (bool, error) {
 		return true, w.lookAgain(ctx, tx, job.Args.Due)
 	})
 	return err

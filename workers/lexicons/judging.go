@@ -1,7 +1,8 @@
-package workers
+package lexicons
 
 import (
 	"context"
+	"github.com/weir-social/weir/workers"
 	"strings"
 	"time"
 
@@ -11,7 +12,7 @@ import (
 	"github.com/weir-social/weir/internal/lexicon/records"
 	"github.com/weir-social/weir/internal/lexicon/rules"
 	"github.com/weir-social/weir/internal/lexicon/verdict"
-	"github.com/weir-social/weir/internal/ranking"
+	"github.com/weir-social/weir/internal/words"
 	"github.com/weir-social/weir/schema"
 )
 
@@ -102,7 +103,7 @@ func (j *judging) decide(ctx context.Context) (err error) {
 			keys = append(keys, key)
 		}
 	}
-	if j.targets, err = verdict.Targets(ctx, j.tx, sortedKeys(keys)); err != nil {
+	if j.targets, err = verdict.Targets(ctx, j.tx, workers.SortedKeys(keys)); err != nil {
 		return err
 	}
 	for _, r := range j.records {
@@ -218,7 +219,7 @@ func (j *judging) settle(r *judgedRecord) {
 	called, others := j.worker.rules.Searched(r.Collection, r.Texts)
 	names := textOf(called, mostText)
 	text := textOf(others, mostText-len(names))
-	result.Names, result.Words = ranking.WordsOf(names, mostText), ranking.WordsOf(text, mostText)
+	result.Names, result.Words = words.Of(names, mostText), words.Of(text, mostText)
 	result.Filters = records.Filters(r.Root)
 	if result.Text = names; names != "" && text != "" {
 		result.Text += "\n"

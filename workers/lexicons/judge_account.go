@@ -1,7 +1,8 @@
-package workers
+package lexicons
 
 import (
 	"context"
+	"github.com/weir-social/weir/workers"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -25,13 +26,13 @@ type JudgeAccount struct {
 // Work adds a job for each page of the account's records that others depend on. A second
 // run finds the records that have not been judged again yet.
 func (w *JudgeAccount) Work(ctx context.Context, job *river.Job[jobs.JudgeAccount]) error {
-	pages := paging{pool: w.pool, queue: jobs.QueueProcess, priority: dependentPriority, patience: w.patience}
-	_, err := enqueuePages(ctx, pages, job, func(ctx context.Context, tx pgx.Tx, at *pagePlace) (river.JobArgs, error) {
-		targets, err := verdict.TargetsOf(ctx, tx, job.Args.DID, schema.Key(at.After), pageRecords)
+	pages := workers.Paging{Pool: w.pool, Queue: jobs.QueueProcess, Priority: dependentPriority, Patience: w.patience}
+	_, err := workers.EnqueuePages(ctx, pages, job, func(ctx context.Context, tx pgx.Tx, at *workers.PagePlace) (river.JobArgs, error) {
+		targets, err := verdict.TargetsOf(ctx, tx, job.Args.DID, schema.Key(at.After), workers.PageRecords)
 		if err != nil || len(targets) == 0 {
 			return nil, err
 		}
-		return jobs.JudgeDependents{Targets: at.advance(targets)}, nil
+		return jobs.JudgeDependents{Targets: at.Advance(targets)}, nil
 	})
 	return err
 }

@@ -1,7 +1,8 @@
-package ranking
+// Package words finds the words of texts, for an index of Postgres and for the search in it. Both must find the
+// same words: docs/decisions/text-search.md explains them.
+package words
 
 import (
-	"net/url"
 	"strconv"
 	"strings"
 	"unicode"
@@ -20,9 +21,9 @@ const (
 	maxIndexed = 4096 // bytes of a text in which words can be found
 )
 
-// words returns the words of a text: lower case, without accents. In scripts without
+// split returns the words of a text: lower case, without accents. In scripts without
 // spaces each character is a word.
-func words(text string) (all []string) {
+func split(text string) (all []string) {
 	if isASCII(text) {
 		return plainWords(text)
 	}
@@ -97,13 +98,13 @@ func plain(r rune) rune {
 	return unicode.ToLower(r)
 }
 
-// vector returns the words of texts as a tsvector, or nil if they have none. A phrase
+// Vector returns the words of texts as a tsvector, or nil if they have none. A phrase
 // never spans two texts.
-func vector(texts ...string) *string {
+func Vector(texts ...string) *string {
 	var b strings.Builder
 	position := 0
 	for _, text := range texts {
-		for _, word := range words(bounded(text)) {
+		for _, word := range split(bounded(text)) {
 			position++
 			b.WriteByte('\'')
 			b.WriteString(word)
@@ -132,9 +133,9 @@ func bounded(text string) string {
 	return text[:end]
 }
 
-// WordsOf returns the words in the first most bytes of a text as a tsvector, or nil if
+// Of returns the words in the first most bytes of a text as a tsvector, or nil if
 // there are none.
-func WordsOf(text string, most int) *string {
+func Of(text string, most int) *string {
 	var parts []string
 	for text != "" && most > 0 {
 		part := bounded(text[:min(len(text), most)])
@@ -149,25 +150,15 @@ func WordsOf(text string, most int) *string {
 		parts = append(parts, part)
 		text, most = text[len(part):], most-len(part)
 	}
-	return vector(parts...)
+	return Vector(parts...)
 }
 
-// readable returns the host and the path of a URL, decoded for readers.
-func readable(address string) string {
-	_, address, _ = strings.Cut(address, "://")
-	address, _, _ = strings.Cut(address, "?")
-	if path, err := url.PathUnescape(address); err == nil {
-		return path
-	}
-	return address
-}
-
-// search is the parsed text of a search. A link matches if its address contains the
+// Search is the parsed text of a search. A link matches if its address contains the
 // text, or if one text of a sharer contains all words.
-type search struct {
-	words   string  // a tsquery; empty matches nothing
-	address *string // a pattern for LIKE; nil: the text cannot be part of an address
-	part    *string // a pattern of the text's rarest part: many addresses have the trigrams of the other parts
+type Search struct {
+	Words   string  // a tsquery; empty matches nothing
+	Address *string // a pattern for LIKE; nil: the text cannot be part of an address
+	Part    *string // a pattern of the text's rarest part: many addresses have the trigrams of the other parts
 }
 
 // MaxText is the maximum length of the text of a search, in characters.
@@ -175,9 +166,9 @@ const MaxText = 200
 
 const minPrefix = 3 // characters from which the last word also matches longer words that begin with it
 
-// parse never fails. Words in quotes, or written without spaces, are a phrase. The last
+// Parse never fails. Words in quotes, or written without spaces, are a phrase. The last
 // word also matches longer words that begin with it, unless it is short or in a phrase.
-func parse(text string) search {
+func Parse(text string) Search {
 	var phrases []string
 	parts := strings.Split(strings.NewReplacer("“", `"`, "”", `"`, "„", `"`).Replace(text), `"`)
 	for i, part := range parts {
@@ -190,17 +181,17 @@ func parse(text string) search {
 			phrases = appendPhrase(phrases, field, i == len(parts)-1 && n == len(fields)-1)
 		}
 	}
-	s := search{words: strings.Join(phrases, " & ")}
-	s.address, s.part = addressPatterns(text)
+	s := Search{Words: strings.Join(phrases, " & ")}
+	s.Address, s.Part = addressPatterns(text)
 	return s
 }
 
-// TextQuery returns the words of a search text as a tsquery. An empty tsquery matches
+// Query returns the words of a search text as a tsquery. An empty tsquery matches
 // nothing.
-func TextQuery(text string) string { return parse(text).words }
+func Query(text string) string { return Parse(text).Words }
 
 func appendPhrase(phrases []string, text string, begins bool) []string {
-	all := words(text)
+	all := split(text)
 	if len(all) == 0 {
 		return phrases
 	}

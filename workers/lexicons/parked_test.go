@@ -1,9 +1,9 @@
-package workers
+package lexicons
 
 import (
 	"context"
 	"fmt"
-	"log/slog"
+	"github.com/weir-social/weir/workers"
 	"strings"
 	"sync"
 	"testing"
@@ -16,7 +16,6 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/weir-social/weir/internal/collection"
 	"github.com/weir-social/weir/internal/crashpoint"
 	"github.com/weir-social/weir/internal/lexicon/verdict"
 	"github.com/weir-social/weir/internal/testing/eventually"
@@ -119,8 +118,8 @@ func TestParkedIsReleased(t *testing.T) {
 
 func (b *bench) judgeAgain(keys ...schema.Key) {
 	b.t.Helper()
-	at := pagePlace{}
-	_, err := b.client.Insert(b.t.Context(), at.judge(keys), nil)
+	at := workers.PagePlace{}
+	_, err := b.client.Insert(b.t.Context(), jobs.JudgeRecords{Batch: jobs.Batch{Records: at.Advance(keys)}}, nil)
 	require.NoError(b.t, err)
 	b.settled()
 }
@@ -130,8 +129,8 @@ func (b *bench) judgeAgain(keys ...schema.Key) {
 func TestManyWaitForOne(t *testing.T) {
 	schematest.Long(t)
 	t.Parallel()
-	b := newBench(t, func(c *Config) { c.JobTimeout, c.RescueAfter = time.Hour, 2*time.Hour }) // a job that runs for long yields to others
-	const many = 4000                                                                          // eight pages
+	b := newBench(t, func(c *settings) { c.JobTimeout, c.RescueAfter = time.Hour, 2*time.Hour }) // a job that runs for long yields to others
+	const many = 4000                                                                            // eight pages
 	target := key(ontologies, "did:plc:author", 1)
 	name := strings.NewReplacer("0", "a", "1", "b", "8", "y", "9", "z")
 	for at := 0; at < many; {
@@ -169,7 +168,7 @@ func TestManyTargetsAtOnce(t *testing.T) {
 	}
 	becomes(t, b.pool, []string{"20"}, `SELECT count(*)::text FROM parked`)
 	many := []river.InsertManyParams{{Args: job}}
-	for range 6 * pagesAhead {
+	for range 600 {
 		many = append(many, river.InsertManyParams{Args: jobs.JudgeDependents{Targets: []jobs.Record{{Collection: ontologies, DID: "did:plc:nobody", Rkey: "1"}}}})
 	}
 	_, err := b.client.InsertMany(t.Context(), many)
@@ -185,7 +184,7 @@ func sorted(writes []schema.Write) []schema.Write {
 		keys[w.Key], order = w, append(order, w.Key)
 	}
 	out := writes[:0]
-	for _, k := range sortedKeys(order) {
+	for _, k := range workers.SortedKeys(order) {
 		out = append(out, keys[k])
 	}
 	return out
@@ -195,7 +194,7 @@ func sorted(writes []schema.Write) []schema.Write {
 // commit. No other job would notice.
 func TestTargetThatChangesMeanwhile(t *testing.T) {
 	t.Parallel()
-	b := newBench(t, func(c *Config) { c.Queues = []string{jobs.QueueMaintenance} }) // no other job judges
+	b := newBench(t, func(c *settings) { c.Queues = []string{jobs.QueueMaintenance} }) // no other job judges
 	w := b.judge()
 	target, def := key(ontologies, "did:plc:author", 1), key(typeDefs, "did:plc:waiter", 1)
 	b.write(def, tidOf(1), typeDef(target))
@@ -216,15 +215,15 @@ func TestTargetThatChangesMeanwhile(t *testing.T) {
 
 // judge returns a worker that judges the records that a test gives it.
 func (b *bench) judge() *JudgeRecords {
-	return &JudgeRecords{Projector: newProjector(jobs.NameLexicon, b.pool, slog.New(slog.DiscardHandler), newProjectorMetrics(nil, collection.Registry{})),
-		catalogs: &catalogs{}, rules: b.client.cfg.Lexicons.Rules, judged: func(string) bool { return true }}
+	return &JudgeRecords{Projector: b.bundle.Projector(jobs.NameLexicon), pool: b.pool,
+		catalogs: &catalogs{}, rules: b.settings.Lexicons.Rules, judged: func(string) bool { return true }}
 }
 
 // TestRecordThatReturnsMeanwhile covers a job that finds that a record was deleted. Before it
 // settles the dead letter, the record is stored again, and another job refuses it again.
 func TestRecordThatReturnsMeanwhile(t *testing.T) {
 	t.Parallel()
-	b := newBench(t, func(c *Config) { c.Queues = []string{jobs.QueueMaintenance} }) // no other job judges
+	b := newBench(t, func(c *settings) { c.Queues = []string{jobs.QueueMaintenance} }) // no other job judges
 	w, other := b.judge(), b.judge()
 	def := key(typeDefs, "did:plc:waiter", 1)
 	judges := func(ctx context.Context, w *JudgeRecords) {
@@ -336,7 +335,7 @@ func (b *bench) account(did, status string) {
 // TestLadder shows that missing records are looked up after 1, 4 and 16 seconds.
 func TestLadder(t *testing.T) {
 	t.Parallel()
-	b := newBench(t, func(c *Config) { c.Queues = []string{jobs.QueueProcess} })
+	b := newBench(t, func(c *settings) { c.Queues = []string{jobs.QueueProcess} })
 	target := key(ontologies, "did:plc:author", 1)
 	b.write(key(typeDefs, "did:plc:waiter", 1), tidOf(1), typeDef(target))
 	becomes(t, b.pool, []string{"waiting 0 1"}, `SELECT state || ' ' || attempts || ' ' || extract(epoch FROM retry_at - since)::int FROM parked`)
@@ -362,7 +361,7 @@ func TestLadder(t *testing.T) {
 // transaction adds no job. The running job waits for that transaction and adds the next job.
 func TestParkedAtTheEndOfALook(t *testing.T) {
 	t.Parallel()
-	b := newBench(t, func(c *Config) { c.Queues = []string{jobs.QueueMaintenance} }) // the test runs the checks
+	b := newBench(t, func(c *settings) { c.Queues = []string{jobs.QueueMaintenance} }) // the test runs the checks
 	ctx := rivertest.WorkContext(t.Context(), b.client.Client)
 	due := time.Now().Unix() + 3600 // a second that no other job has
 	inserted, err := b.client.Insert(ctx, jobs.CheckParked{Due: due}, nil)

@@ -1,7 +1,8 @@
-package workers
+package lexicons
 
 import (
 	"context"
+	"github.com/weir-social/weir/workers"
 	"log/slog"
 
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -27,7 +28,7 @@ func (w *MakeRecordViews) Work(ctx context.Context, _ *river.Job[jobs.MakeRecord
 	}
 	made, err := records.MakeViews(ctx, w.pool, catalog)
 	if made > 0 {
-		jobLog(ctx, w.log).Info("record_views_made", "views", made)
+		workers.JobLog(ctx, w.log).Info("record_views_made", "views", made)
 	}
 	return err
 }

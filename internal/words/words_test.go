@@ -1,4 +1,4 @@
-package ranking
+package words
 
 import (
 	"strings"
@@ -25,7 +25,7 @@ func TestWords(t *testing.T) {
 		"\xff\xfebad":                    "bad",
 		strings.Repeat("é", 100):         strings.Repeat("e", maxWord),
 	} {
-		require.Equal(t, want, strings.Join(words(text), " "), text)
+		require.Equal(t, want, strings.Join(split(text), " "), text)
 	}
 }
 
@@ -47,10 +47,10 @@ func TestSearchParses(t *testing.T) {
 		"a.b":                       "'a' <-> 'b'",
 		"one two.example":           "'one' & 'two' <-> 'example'",
 	} {
-		s := parse(text)
-		got := s.words
-		if s.address != nil {
-			got += " address " + *s.address + " " + *s.part
+		s := Parse(text)
+		got := s.Words
+		if s.Address != nil {
+			got += " address " + *s.Address + " " + *s.Part
 		}
 		require.Equal(t, want, got, text)
 	}
@@ -63,7 +63,7 @@ func FuzzPlainWords(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, text string) {
 		if isASCII(text) {
-			require.Equal(t, append(words(text), "e"), words(text+" \u00e9"))
+			require.Equal(t, append(split(text), "e"), split(text+" \u00e9"))
 		}
 	})
 }
@@ -76,14 +76,14 @@ func FuzzSearch(f *testing.F) {
 	}
 	pool := schematest.New(f)
 	f.Fuzz(func(t *testing.T, text string) {
-		v, asked := vector(text, text), []search{parse(text)}
-		for _, word := range words(bounded(text)) {
-			asked = append(asked, parse(word))
+		v, asked := Vector(text, text), []Search{Parse(text)}
+		for _, word := range split(bounded(text)) {
+			asked = append(asked, Parse(word))
 		}
 		for i, s := range asked {
 			var found bool
-			require.NoError(t, pool.QueryRow(t.Context(), `SELECT coalesce($1::tsvector @@ $2::tsquery, false) AND ($3::text IS NULL OR 'x' ILIKE $3 IS NOT NULL)`, v, s.words, s.address).Scan(&found))
-			require.True(t, found || i == 0, "%q in %q", s.words, text)
+			require.NoError(t, pool.QueryRow(t.Context(), `SELECT coalesce($1::tsvector @@ $2::tsquery, false) AND ($3::text IS NULL OR 'x' ILIKE $3 IS NOT NULL)`, v, s.Words, s.Address).Scan(&found))
+			require.True(t, found || i == 0, "%q in %q", s.Words, text)
 		}
 	})
 }

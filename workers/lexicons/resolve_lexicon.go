@@ -1,10 +1,11 @@
-package workers
+package lexicons
 
 import (
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"github.com/weir-social/weir/workers"
 	"net"
 	"slices"
 	"strings"
@@ -47,7 +48,7 @@ const schemaCollection = "com.atproto.lexicon.schema"
 func (w *ResolveLexicon) Work(ctx context.Context, job *river.Job[jobs.ResolveLexicon]) error {
 	nsid := job.Args.NSID
 	if !slices.Contains(w.names, nsid) { // only the configuration decides which names are looked up
-		return nonRetryable(fmt.Errorf("WEIR_RESOLVE_LEXICONS does not name %s", nsid))
+		return workers.NonRetryable(fmt.Errorf("WEIR_RESOLVE_LEXICONS does not name %s", nsid))
 	}
 	did, err := w.authority(ctx, nsid)
 	if err != nil {
@@ -63,14 +64,14 @@ func (w *ResolveLexicon) Work(ctx context.Context, job *river.Job[jobs.ResolveLe
 	}
 	record, err := w.read(car, did, key, schemaCollection, nsid)
 	if err != nil {
-		return nonRetryable(err)
+		return workers.NonRetryable(err)
 	}
 	document, err := schemaDocument(record)
 	if err == nil && document.NSID != nsid {
 		err = fmt.Errorf("it is the schema of %q", document.NSID)
 	}
 	if err != nil {
-		return nonRetryable(fmt.Errorf("the schema of %s by %s: %w", nsid, did, err))
+		return workers.NonRetryable(fmt.Errorf("the schema of %s by %s: %w", nsid, did, err))
 	}
 	document.Authority = did
 	return storeSchemas(ctx, w.pool, river.ClientFromContext[pgx.Tx](ctx), &verdict.Change{Source: verdict.SourceResolved, Documents: []verdict.Document{document}})
@@ -84,7 +85,7 @@ func (w *ResolveLexicon) authority(ctx context.Context, nsid string) (did string
 	domain := "_lexicon." + strings.Join(parts, ".")
 	texts, err := w.txt(ctx, domain)
 	if missing, ok := errors.AsType[*net.DNSError](err); ok && missing.IsNotFound {
-		return "", nonRetryable(fmt.Errorf("no account publishes %s: %s has no TXT record", nsid, domain))
+		return "", workers.NonRetryable(fmt.Errorf("no account publishes %s: %s has no TXT record", nsid, domain))
 	}
 	if err != nil {
 		return "", fmt.Errorf("look up %s: %w", domain, err)
@@ -93,11 +94,11 @@ func (w *ResolveLexicon) authority(ctx context.Context, nsid string) (did string
 		if found, ok := strings.CutPrefix(text, "did="); ok && did == "" {
 			did = found
 		} else if ok {
-			return "", nonRetryable(fmt.Errorf("%s names several accounts", domain))
+			return "", workers.NonRetryable(fmt.Errorf("%s names several accounts", domain))
 		}
 	}
 	if did == "" {
-		return "", nonRetryable(fmt.Errorf("no account publishes %s: %s has no TXT record that begins with did=", nsid, domain))
+		return "", workers.NonRetryable(fmt.Errorf("no account publishes %s: %s has no TXT record that begins with did=", nsid, domain))
 	}
 	return did, nil
 }
@@ -118,7 +119,7 @@ func storeSchemas(ctx context.Context, pool *pgxpool.Pool, client *river.Client[
 		version, changed, err := change.Apply(ctx, tx, func(all []verdict.Document) error {
 			_, err := load(all)
 			if err != nil {
-				err = nonRetryable(err)
+				err = workers.NonRetryable(err)
 			}
 			return err
 		})

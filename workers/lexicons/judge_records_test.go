@@ -1,8 +1,10 @@
-package workers
+package lexicons
 
 import (
 	"context"
 	"fmt"
+	"github.com/weir-social/weir/internal/testing/workertest"
+	"github.com/weir-social/weir/workers"
 	"log/slog"
 	"maps"
 	"math/rand/v2"
@@ -18,7 +20,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/prometheus/client_golang/prometheus"
 	dto "github.com/prometheus/client_model/go"
 	"github.com/stretchr/testify/require"
@@ -50,7 +51,9 @@ type bench struct {
 	author
 	projections schema.Projections
 	server      *recordServer
-	client      *Client
+	client      *workers.Client
+	settings    *settings
+	bundle      workers.Bundle // of the client
 }
 
 // recordServer is the directory of accounts and the server of all of them.
@@ -144,36 +147,36 @@ func (s *recordServer) requests() (asked map[string]int, outside []string) {
 	return maps.Clone(s.asked), slices.Clone(s.outside)
 }
 
-func newBench(t testing.TB, change func(*Config)) *bench {
+func newBench(t testing.TB, change func(*settings)) *bench {
 	t.Helper()
 	pool := schematest.New(t)
-	b := &bench{projections: schema.NewProjections(Links(), Lexicon([]string{"example.weir.*"})), server: newRecordServer(t)}
-	require.NoError(t, register(t, pool, b.projections))
+	b := &bench{projections: schema.NewProjections(Projection([]string{"example.weir.*"})), server: newRecordServer(t)}
+	_, err := b.projections.Register(t.Context(), pool)
+	require.NoError(t, err)
 	lease, ok, err := schema.TakeLease(t.Context(), pool, "s", "wire", "me", time.Hour)
 	require.NoError(t, err)
 	require.True(t, ok)
 	b.author = author{t, pool, lease}
 	api, err := bluesky.New(bluesky.Config{AppView: b.server.URL, Directory: b.server.URL, Retries: []time.Duration{}})
 	require.NoError(t, err)
-	cfg := Config{Pool: pool, Projections: b.projections, ID: t.Name(), Logger: slog.New(slog.DiscardHandler), Bluesky: api, Process: 4,
-		Queues:   []string{jobs.QueueProcess, jobs.QueueNetwork, jobs.QueueMaintenance},
-		Lexicons: Lexicons{Folder: os.DirFS("../internal/lexicon/testdata/lexicons"), Rules: rules.Rules{rules.Layers("example.weir")}, TXT: b.server.noNames}}
+	b.settings = &settings{Config: workers.Config{Pool: pool, Projections: b.projections, ID: t.Name(), Logger: slog.New(slog.DiscardHandler), Bluesky: api, Process: 4,
+		Queues: []string{jobs.QueueProcess, jobs.QueueNetwork, jobs.QueueMaintenance}},
+		Lexicons: Config{Folder: os.DirFS("../../internal/lexicon/testdata/lexicons"), Rules: rules.Rules{rules.Layers("example.weir")}, TXT: b.server.noNames, Bluesky: api}}
 	if change != nil {
-		change(&cfg)
+		change(b.settings)
 	}
-	b.client, err = New(cfg)
-	require.NoError(t, err)
-	require.NoError(t, b.client.StoreLexicons(t.Context()))
-	ctx, cancel := context.WithCancel(b.server.watched(context.Background(), pool.Config().ConnConfig.Host))
-	require.NoError(t, b.client.Start(ctx))
+	b.client = b.settings.start(b.server.watched(context.Background(), pool.Config().ConnConfig.Host), t, &b.bundle)
 	t.Cleanup(func() {
-		cancel()
-		<-b.client.Stopped()
 		_, outside := b.server.requests()
 		require.Empty(t, outside, "jobs tried to reach other hosts")
 	})
 	schedules(t, b.pool)
 	return b
+}
+
+// storeLexicons stores the schemas again, as at the next start.
+func (b *bench) storeLexicons() error {
+	return b.settings.Lexicons.store(b.t.Context(), b.pool, b.client.Client)
 }
 
 // write stores a record like the consumer.
@@ -210,7 +213,7 @@ func (b *bench) settled() {
 		require.NoError(b.t, b.pool.QueryRow(b.t.Context(), `
 SELECT count(*), count(*) FILTER (WHERE state IN ('available', 'running')), (SELECT count(*) FROM parked WHERE state <> 'missing')
 FROM river_job WHERE finalized_at IS NULL AND kind IN ('judge_records', 'judge_dependents', 'judge_account', 'judge_outdated', 'fetch_record', 'retry_dead_letters')
-  AND (cardinality($1::text[]) = 0 OR queue = ANY ($1))`, append([]string{}, b.client.cfg.Queues...)).Scan(&left, &ready, &parked))
+  AND (cardinality($1::text[]) = 0 OR queue = ANY ($1))`, append([]string{}, b.settings.Queues...)).Scan(&left, &ready, &parked))
 		if left == 0 && parked == 0 {
 			return true
 		}
@@ -350,23 +353,17 @@ func (b *bench) changes(all []change) {
 	}
 }
 
-func count(t testing.TB, pool *pgxpool.Pool, sql string, args ...any) (n int) {
-	t.Helper()
-	require.NoError(t, pool.QueryRow(t.Context(), sql, args...).Scan(&n))
-	return n
-}
-
 // TestRefusalsAreCounted shows that records that fail validation are counted by stage and
 // collection, once each.
 func TestRefusalsAreCounted(t *testing.T) {
 	t.Parallel()
 	registry := prometheus.NewRegistry()
-	b := newBench(t, func(c *Config) {
+	b := newBench(t, func(c *settings) {
 		c.Registerer = registry
 		c.Collections = collection.Of(collection.Entry{Pattern: schema.PostCollection}, collection.Entry{Pattern: "example.weir.*"})
 	})
 	counted := func() map[string]float64 {
-		return samples(t, registry, "weir_projector_dead_lettered_total", func(m *dto.Metric) float64 { return m.GetCounter().GetValue() })
+		return workertest.Samples(t, registry, "weir_projector_dead_lettered_total", func(m *dto.Metric) float64 { return m.GetCounter().GetValue() })
 	}
 	before := counted()
 	require.Contains(t, before, "invalid example.weir.* lexicon lexicon", "the first refusal must be an increase")

@@ -1,7 +1,8 @@
-package workers
+package lexicons
 
 import (
 	"context"
+	"github.com/weir-social/weir/workers"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -28,40 +29,25 @@ const dependentPriority = 2
 // Work processes the dependents of one target after the other. A page may contain
 // dependents of several targets.
 func (w *JudgeDependents) Work(ctx context.Context, job *river.Job[jobs.JudgeDependents]) error {
-	pages := paging{pool: w.pool, queue: jobs.QueueProcess, priority: dependentPriority, patience: w.patience}
-	_, err := enqueuePages(ctx, pages, job, func(ctx context.Context, tx pgx.Tx, at *pagePlace) (river.JobArgs, error) {
+	pages := workers.Paging{Pool: w.pool, Queue: jobs.QueueProcess, Priority: dependentPriority, Patience: w.patience}
+	_, err := workers.EnqueuePages(ctx, pages, job, func(ctx context.Context, tx pgx.Tx, at *workers.PagePlace) (river.JobArgs, error) {
 		if err := verdict.UseIndexes(ctx, tx); err != nil {
 			return nil, err
 		}
 		var keys []schema.Key
 		for ; at.Part < len(job.Args.Targets); at.Part, at.After = at.Part+1, (jobs.Record{}) {
-			found, err := verdict.Dependents(ctx, tx, schema.Key(job.Args.Targets[at.Part]), schema.Key(at.After), pageRecords-len(keys))
+			found, err := verdict.Dependents(ctx, tx, schema.Key(job.Args.Targets[at.Part]), schema.Key(at.After), workers.PageRecords-len(keys))
 			if err != nil {
 				return nil, err
 			}
-			if keys = append(keys, found...); len(keys) == pageRecords {
+			if keys = append(keys, found...); len(keys) == workers.PageRecords {
 				break
 			}
 		}
 		if len(keys) == 0 {
 			return nil, nil
 		}
-		return at.judge(keys), nil
+		return jobs.JudgeRecords{Batch: jobs.Batch{Records: at.Advance(keys)}}, nil
 	})
 	return err
-}
-
-// judge returns the job for the next records, and advances the position.
-func (at *pagePlace) judge(keys []schema.Key) jobs.JudgeRecords {
-	return jobs.JudgeRecords{Batch: jobs.Batch{Records: at.advance(keys)}}
-}
-
-// advance moves the position past records, and returns them.
-func (at *pagePlace) advance(keys []schema.Key) []jobs.Record {
-	at.After, at.Count = jobs.Record(keys[len(keys)-1]), at.Count+len(keys)
-	records := make([]jobs.Record, len(keys))
-	for i, key := range keys {
-		records[i] = jobs.Record(key)
-	}
-	return records
 }

@@ -1,0 +1,116 @@
+package workers
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/riverqueue/river"
+
+	"github.com/weir-social/weir/internal/collection"
+	"github.com/weir-social/weir/schema"
+)
+
+// Bundle holds what the features add to a process: workers, queues, periodic jobs. A feature adds its own
+// with Add, and the methods of Bundle.
+type Bundle struct {
+	*bundle
+	stopping <-chan struct{}
+}
+
+type bundle struct {
+	cfg      *Config
+	workers  *river.Workers
+	args     decoders
+	metrics  *projectorMetrics
+	queues   map[string]int // concurrent jobs, by queue
+	periodic []periodicJob
+	starts   []func(context.Context, *river.Client[pgx.Tx]) error
+}
+
+type periodicJob struct {
+	interval time.Duration
+	job      river.JobArgs
+	start    bool
+}
+
+// Pool returns the pool of the process.
+func (b Bundle) Pool() *pgxpool.Pool { return b.cfg.Pool }
+
+// Log returns the log of the process.
+func (b Bundle) Log() *slog.Logger { return b.cfg.Logger }
+
+// Registerer returns the metrics of the process; nil: it has none.
+func (b Bundle) Registerer() prometheus.Registerer { return b.cfg.Registerer }
+
+// Projections returns the projections of the process.
+func (b Bundle) Projections() schema.Projections { return b.cfg.Projections }
+
+// Collections returns the stored collections.
+func (b Bundle) Collections() collection.Registry { return b.cfg.Collections }
+
+// Timeout returns how long a job may run.
+func (b Bundle) Timeout() time.Duration { return b.cfg.JobTimeout }
+
+// Fetched returns how the workers store what they ask for.
+func (b Bundle) Fetched() Fetched { return b.cfg.fetched() }
+
+// Interruptible returns a bundle for the workers of jobs that call external services: they end at once when
+// the process stops, and continue in another.
+func (b Bundle) Interruptible() Bundle { return Bundle{b.bundle, b.cfg.Stopping} }
+
+// Projector returns the common part of a projection's worker.
+func (b Bundle) Projector(name string) *Projector {
+	return newProjector(name, b.cfg.Pool, b.cfg.Logger, b.metrics)
+}
+
+// Queue has the process work a queue, up to most of its jobs at once.
+func (b Bundle) Queue(name string, most int) { b.queues[name] = most }
+
+// Every adds a job periodically; if start is set, also when the process becomes leader.
+func (b Bundle) Every(interval time.Duration, job river.JobArgs, start bool) {
+	b.bundle.periodic = append(b.bundle.periodic, periodicJob{interval, job, start})
+}
+
+// OnStart calls do before the first job is worked, unless the process works on projections only. If it fails,
+// the process does not start.
+func (b Bundle) OnStart(do func(context.Context, *river.Client[pgx.Tx]) error) {
+	if !b.cfg.ProcessOnly {
+		b.starts = append(b.starts, do)
+	}
+}
+
+// periodicJobs returns the periodic jobs. If start is set, it also adds those that say so when the leader
+// starts.
+func (b Bundle) periodicJobs(start bool) []*river.PeriodicJob {
+	if b.cfg.ProcessOnly {
+		return nil // this client never becomes leader
+	}
+	list := make([]*river.PeriodicJob, len(b.bundle.periodic))
+	for i, p := range b.bundle.periodic {
+		list[i] = river.NewPeriodicJob(river.PeriodicInterval(p.interval), func() (river.JobArgs, *river.InsertOpts) { return p.job, nil }, &river.PeriodicJobOpts{RunOnStart: start && p.start})
+	}
+	return list
+}
+
+// decoders decode the stored arguments of jobs, by kind.
+type decoders map[string]func(args []byte) (river.JobArgs, error)
+
+// Add adds a worker. Its jobs are classified, measured and traced like all
+// others, and become dead letters when they fail permanently.
+func Add[T river.JobArgs](b Bundle, w river.Worker[T]) {
+	river.AddWorker[T](b.workers, classifiedWorker[T]{w, b.cfg.Logger, b.stopping})
+	var zero T
+	b.args[zero.Kind()] = func(args []byte) (river.JobArgs, error) {
+		var job T
+		if err := json.Unmarshal(args, &job); err != nil {
+			return nil, fmt.Errorf("read the arguments of a %s job: %w", job.Kind(), err)
+		}
+		return job, nil
+	}
+}
