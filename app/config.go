@@ -177,7 +177,7 @@ type Config struct {
 	Archive string `env:"WEIR_ARCHIVE"`
 	// Which events are archived: stored (those that are stored), followed (everything of the
 	// followed accounts), or everything (the whole network). With the last two, Nostr relays
-	// are asked for every kind; docs/decisions/nostr.md has the limits.
+	// are asked for every kind; docs/nostr.md has the limits.
 	ArchiveScope string `env:"WEIR_ARCHIVE_SCOPE" envDefault:"stored"`
 	// How long an event waits in the database before it is sealed into a file. A file is sealed
 	// earlier if it has 64 MiB of events.

@@ -13,7 +13,7 @@ import (
 )
 
 // Limits on the stored inputs of dead letters, because anybody can send bad input:
-// see docs/decisions/dead-letters.md.
+// see docs/decisions/jobs.md.
 const (
 	maxRaw        = 1 << 20  // bytes of one input
 	maxWaitingRaw = 5 << 20  // bytes of one input that waits for a retry: the longest frame of the network

@@ -1,7 +1,7 @@
 -- part links
 -- Links: what the posts share, which links count as one, what their pages say, and since when nobody shares a link.
 
--- For the filter by text, which finds trigrams of addresses and the words of cards and posts. docs/decisions/text-search.md explains it.
+-- For the filter by text, which finds trigrams of addresses and the words of cards and posts. docs/decisions/ranking.md explains it.
 CREATE EXTENSION IF NOT EXISTS pg_trgm;
 
 -- The counter soon gives a new link its headline. In the space that the fillfactor leaves, the row needs no new entries in the indexes.
@@ -211,7 +211,7 @@ CREATE INDEX copies_of ON copies (of_did, of_rkey, of_collection);
 COMMENT ON TABLE  copies IS 'Records that share links and are copies of records of another network, made by a bridge. Whether the original is stored does not matter here.';
 COMMENT ON COLUMN copies.checked_at IS 'When it was last checked that the record has shares.';
 
--- Merges: links of which a redirect, or a person, says that they are one. docs/decisions/merged-links.md explains them.
+-- Merges: links of which a redirect, or a person, says that they are one. docs/decisions/links.md explains them.
 
 CREATE TABLE link_merges (
     link_id   bigint      PRIMARY KEY REFERENCES links (id) ON DELETE CASCADE,
@@ -262,7 +262,7 @@ CREATE TABLE paused_shorteners (
 
 COMMENT ON TABLE  paused_shorteners IS 'Until when a shortener wants to be left alone. New links of it wait as long; those that were due have been put off.';
 
--- Cards: what the pages of links say about themselves. docs/decisions/cards.md explains them.
+-- Cards: what the pages of links say about themselves. docs/decisions/links.md explains them.
 
 CREATE TABLE cards (
     link_id     bigint      PRIMARY KEY REFERENCES links (id) ON DELETE CASCADE,

@@ -1,6 +1,6 @@
 -- The ranking: how many accounts share each link in each window, which headline they vote for, what people read, and what feeds publish.
 
--- Counts: how many accounts share each link in each window, kept in order. docs/decisions/counts.md explains them.
+-- Counts: how many accounts share each link in each window, kept in order. docs/decisions/ranking.md explains them.
 
 CREATE TABLE pending_counts (
     link_id      bigint,
@@ -86,7 +86,7 @@ COMMENT ON COLUMN link_counts.level_1h IS 'The order of magnitude of in_1h; 1 an
 COMMENT ON COLUMN link_counts.level_speed IS 'The order of magnitude of the speed; 0: fewer than 2 sharers in 24 h.';
 COMMENT ON COLUMN link_counts.last_at IS 'The latest share of the link.';
 
--- The counts of the accounts of Nostr, kept beside those of all accounts. docs/decisions/counts.md explains them.
+-- The counts of the accounts of Nostr, kept beside those of all accounts. docs/decisions/ranking.md explains them.
 
 CREATE TABLE nostr_counts (LIKE link_counts INCLUDING ALL) WITH (autovacuum_vacuum_scale_factor = 0.1, fillfactor = 70);
 
@@ -116,7 +116,7 @@ CREATE TABLE count_checks (
 COMMENT ON TABLE  count_checks IS 'The last comparison of the counts of some links with the ledger. No row: none yet.';
 COMMENT ON COLUMN count_checks.wrong IS 'The counts that differed. Expect 0: weir recount --check prints them all.';
 
--- Votes: every account that counts for a link votes for a title and a spelling. docs/decisions/headline-votes.md explains them.
+-- Votes: every account that counts for a link votes for a title and a spelling. docs/decisions/links.md explains them.
 
 CREATE TABLE claim_votes (
     claim_id   bigint NOT NULL,
@@ -470,7 +470,7 @@ CREATE TABLE top_links_state (
 
 COMMENT ON TABLE top_links_state IS 'When top_links was last compared with the ranking. No row: never.';
 
--- Feeds: what was published, and the key of its ids. docs/decisions/feeds.md explains them.
+-- Feeds: what was published, and the key of its ids. docs/decisions/ranking.md explains them.
 
 CREATE TABLE instance_key (
     one     boolean     PRIMARY KEY DEFAULT true CHECK (one),
