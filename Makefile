@@ -5,13 +5,14 @@ PKG   ?= ./e2e ./workers ./...
 
 # POSTGRES=18 uses that major version. Without it, the server on PATH comes first.
 POSTGRES =
+report = $(if $(REPORT),-report $(abspath $(REPORT)))
 on_postgres = PATH="$$(scripts/postgres.sh $(POSTGRES)):$$PATH"
 
 # One set of compiled packages serves lint, the tests, and the binaries that the tests build.
 export CGO_ENABLED = 0
 export GOFLAGS += -trimpath
 
-.PHONY: help postgres pgbouncer prometheus clickhouse chromium screenshots build demo run test test-race flaky test-long test-postgres test-clickhouse lint bench bench-once bench-against breaks chaos soak fuzz clean
+.PHONY: help postgres pgbouncer prometheus clickhouse chromium screenshots build demo run test check test-race flaky test-long test-postgres test-clickhouse lint bench bench-once bench-against breaks chaos soak fuzz clean
 
 help: ## list these targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sort | awk -F ':.*## ' '{printf "  make %-13s %s\n", $$1, $$2}'
@@ -43,6 +44,9 @@ run: postgres build ## run everything on the public Jetstream
 test: postgres pgbouncer prometheus chromium ## run the quick suite, which shows every promise, and print its cost
 	$(on_postgres) go run ./scripts/suite -short -run '$(RUN)' $(PKG)
 
+check: postgres pgbouncer prometheus chromium ## run the quick tests of the packages that the changes since the commit BASE affect
+	$(on_postgres) go run ./scripts/suite -short -affected -base '$(BASE)' -run '$(RUN)'
+
 flaky: postgres pgbouncer prometheus chromium ## run the quick suite N times (10) beside two busy processes, and count failures
 	$(on_postgres) go run ./scripts/suite -short -times $(or $(N),10) -busy 2 -outputs .weir/flaky -run '$(RUN)' $(PKG)
 
@@ -59,7 +63,7 @@ test-long: postgres pgbouncer prometheus chromium ## run everything: all tests, 
 	$(MAKE) test-clickhouse
 	$(MAKE) test-postgres POSTGRES="16 17 18"
 	$(MAKE) bench-once
-	WEIR_CHAOS=$${WEIR_CHAOS:-20m} $(MAKE) chaos
+	$(MAKE) chaos CHAOS=$(or $(CHAOS),20m)
 
 test-postgres: pgbouncer ## run what depends most on Postgres on each supported version, or on POSTGRES="17 18"
 	@failed=; for version in $(or $(POSTGRES),15 16 17 18); do \
@@ -75,15 +79,15 @@ test-clickhouse: postgres clickhouse ## run the tests of the index on a real Cli
 	$(on_postgres) go test -vet=off -tags clickhouse -count 1 -timeout 20m ./e2e -run TestIndex
 
 screenshots: postgres chromium ## write the picture in the README
-	$(on_postgres) WEIR_SCREENSHOTS=1 go test ./e2e -run DemoShows -count 1
+	$(on_postgres) go test ./e2e -run DemoShows -count 1 -update
 
 lint: ## run gofmt, go vet and staticcheck
 	@unformatted=$$(gofmt -l .); [ -z "$$unformatted" ] || { echo "run gofmt -w on: $$unformatted"; exit 1; }
 	go vet -tags clickhouse ./...
 	go tool staticcheck -tags clickhouse ./...
 
-bench: postgres build ## measure throughput and cost, as ratios; WEIR_BENCH_SIZES=100000,1000000,10000000 adds a large size
-	$(on_postgres) go test ./e2e -run '^$$' -bench . -benchtime 1x -timeout 3h
+bench: postgres build ## measure throughput and cost, as ratios; SIZES=100000,1000000,10000000 adds a large size
+	$(on_postgres) go test ./e2e -run '^$$' -bench . -benchtime 1x -timeout 3h $(if $(SIZES),-sizes $(SIZES))
 	$(on_postgres) go test ./workers -run '^$$' -bench 'Expire|Release' -benchtime 1x -timeout 30m
 	$(on_postgres) go test ./internal/ranking -run '^$$' -bench . -benchtime 1x -timeout 1h
 	$(on_postgres) go test ./consumer/nostr -run '^$$' -bench Verification -benchtime 20x
@@ -91,24 +95,23 @@ bench: postgres build ## measure throughput and cost, as ratios; WEIR_BENCH_SIZE
 	go test ./internal/archive -run '^$$' -bench Segment -benchtime 10x
 	$(on_postgres) go test ./internal/lexicon/records -run '^$$' -bench . -benchtime 1x -timeout 30m
 
-bench-once: postgres ## run every benchmark once, those with a size in a variable small
-	$(on_postgres) WEIR_BENCH_SIZES=10000 WEIR_EXPIRE_POSTS=20000 WEIR_PAGE_SHARES=20000 WEIR_BENCH_TURNS=1 \
-		go run ./scripts/suite -p 1 -run '^$$' -bench . -timeout 2h ./...
+bench-once: postgres ## run every benchmark once, those with a size small
+	$(on_postgres) go run ./scripts/suite -short -p 1 -run '^$$' -bench . -timeout 2h ./...
 
 bench-against: postgres ## measure CPU and WAL per event against the commit BASE, ten times in turn
 	@dir=$$(mktemp -d) && trap 'git worktree remove --force "$$dir/base" 2>/dev/null; rm -rf "$$dir"' EXIT && \
 	git worktree add --quiet --detach "$$dir/base" $(or $(BASE),HEAD) && \
 	(cd "$$dir/base" && CGO_ENABLED=0 go build -trimpath -ldflags='-s -w' -o "$$dir/weir" ./cmd/weir) && \
-	$(on_postgres) WEIR_BENCH_BASE="$$dir/weir" go test ./e2e -run '^$$' -bench Against -benchtime 1x -timeout 2h
+	$(on_postgres) go test ./e2e -run '^$$' -bench Against -benchtime 1x -timeout 2h -base "$$dir/weir"
 
 breaks: postgres chromium ## break each promise by hand and require that its test turns red; BREAKS="fence archive" selects breaks
 	$(on_postgres) scripts/breaks.sh $(BREAKS)
 
-chaos: postgres ## inject every fault for ten minutes, alternating the whole network and followed accounts, Jetstream and a relay
-	$(on_postgres) WEIR_CHAOS=$${WEIR_CHAOS:-10m} go test ./e2e -run 'Chaos|Kill|Paused' -count 1 -timeout 3h -v
+chaos: postgres ## inject every fault for ten minutes (CHAOS=1h SEED=1 REPORT=chaos.md), in rounds of all kinds
+	$(on_postgres) go test ./e2e -run 'Chaos|Kill|Paused' -count 1 -timeout 3h -v -chaos $(or $(CHAOS),10m) $(if $(SEED),-seed $(SEED)) $(report)
 
-soak: postgres ## read a steady stream for half an hour; only the stored data may grow
-	$(on_postgres) WEIR_SOAK=$${WEIR_SOAK:-30m} go test ./e2e -run 'Soak$$' -count 1 -timeout 5h -v
+soak: postgres ## read a steady stream for half an hour (SOAK=4h REPORT=soak.md); only the stored data may grow
+	$(on_postgres) go test ./e2e -run 'Soak$$' -count 1 -timeout 5h -v -soak $(or $(SOAK),30m) $(report)
 
 fuzz: ## run every fuzz target for a minute
 	@for target in $$(grep -rlE '^func Fuzz' --include '*_test.go' . | xargs -n1 dirname | sort -u); do \

@@ -29,7 +29,7 @@ import (
 	"github.com/weir-social/weir/workers"
 )
 
-//go:generate env WEIR_WRITE_DOCS=1 go test -count=1 -run TestConfigurationIsDocumented .
+//go:generate go test -count=1 -run TestConfigurationIsDocumented . -update
 
 // App is one process: its configuration, and the pool, log and metrics that its roles share.
 type App struct {

@@ -279,9 +279,7 @@ func (d *orNever) UnmarshalText(text []byte) error {
 // otherVariables returns variables with the same prefix that tests and tools of the
 // project read.
 func otherVariables() []string {
-	return []string{"WEIR_TEST_DATABASE_URL", "WEIR_TESTDATA", "WEIR_PG_BINARIES_URL", "WEIR_WRITE_SCHEMA", "WEIR_WRITE_DOCS", "WEIR_SCREENSHOTS",
-		"WEIR_CHAOS", "WEIR_SEED", "WEIR_WIRE_COMMITS", "WEIR_NOSTR_EVENTS", "WEIR_WEEK_EVENTS", "WEIR_LAYERS_RECORDS", "WEIR_REPORT", "WEIR_SOAK", "WEIR_BENCH_SIZES",
-		"WEIR_BENCH_BASE", "WEIR_BENCH_TURNS", "WEIR_EXPIRE_POSTS", "WEIR_PAGE_SHARES"}
+	return []string{"WEIR_TEST_DATABASE_URL", "WEIR_TESTDATA", "WEIR_PG_BINARIES_URL"}
 }
 
 // ReadConfig reads the configuration from the environment and checks it.

@@ -1,6 +1,7 @@
 package app
 
 import (
+	"flag"
 	"fmt"
 	"go/ast"
 	"go/parser"
@@ -21,12 +22,14 @@ import (
 
 const configurationFile = "../docs/configuration.md"
 
+var update = flag.Bool("update", false, "write docs/configuration.md")
+
 // TestConfigurationIsDocumented checks that docs/configuration.md matches the
 // struct Config. `go generate ./app` writes it.
 func TestConfigurationIsDocumented(t *testing.T) {
 	t.Parallel()
 	want := configurationDocument(t)
-	if os.Getenv("WEIR_WRITE_DOCS") != "" {
+	if *update {
 		require.NoError(t, os.WriteFile(configurationFile, []byte(want), 0o644))
 	}
 	got, err := os.ReadFile(configurationFile)

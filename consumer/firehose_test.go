@@ -1,9 +1,7 @@
 package consumer_test
 
 import (
-	"cmp"
-	"os"
-	"strconv"
+	"flag"
 	"testing"
 
 	"github.com/jackc/pgx/v5"
@@ -70,21 +68,14 @@ func relayWire(t *testing.T, n jetstreamNet) wire {
 	return wire{}
 }
 
-// wireCommits is how many commits TestWiresStoreTheSameRecords reads: WEIR_WIRE_COMMITS,
-// or 5,000.
-func wireCommits(t *testing.T) int {
-	t.Helper()
-	many, err := strconv.Atoi(cmp.Or(os.Getenv("WEIR_WIRE_COMMITS"), "5000"))
-	require.NoError(t, err, "WEIR_WIRE_COMMITS")
-	return many
-}
+var wireCommits = flag.Int("wire-commits", 5000, "the commits that TestWiresStoreTheSameRecords reads")
 
 // TestWiresStoreTheSameRecords reads a history through Jetstream and through the
 // relay: all columns but indexed_at are equal.
 func TestWiresStoreTheSameRecords(t *testing.T) {
 	schematest.Long(t)
 	t.Parallel()
-	n, many := startJetstream(t, simnet.Config{}), wireCommits(t)
+	n, many := startJetstream(t, simnet.Config{}), *wireCommits
 	commits := map[[2]string]bool{}
 	for read := 0; len(commits) < many; {
 		n.Play(1000)

@@ -2,7 +2,6 @@ package e2e
 
 import (
 	"bytes"
-	"cmp"
 	"context"
 	"fmt"
 	"os"
@@ -34,21 +33,19 @@ const (
 	againstLive  = 30_000
 )
 
-// BenchmarkAgainst compares this binary with the one that WEIR_BENCH_BASE names.
-// Both do the same in turn, WEIR_BENCH_TURNS times (10), each in a database that
+// BenchmarkAgainst compares this binary with the one that -base names.
+// Both do the same in turn, -turns times (10), each in a database that
 // it has migrated itself. It compares processor time and bytes of WAL, which
 // depend little on the load of the machine, and no rates. It fails if a median is
-// more than mostCPU or mostWAL times that of the base. Without WEIR_BENCH_BASE it
-// is skipped.
+// more than mostCPU or mostWAL times that of the base. Without -base it is
+// skipped.
 func BenchmarkAgainst(b *testing.B) {
-	base := os.Getenv("WEIR_BENCH_BASE")
+	base := *baseBinary
 	if base == "" {
-		b.Log("WEIR_BENCH_BASE names no binary to compare with: make bench-against BASE=<commit>")
+		b.Log("-base names no binary to compare with: make bench-against BASE=<commit>")
 		return
 	}
-	turns, err := strconv.Atoi(cmp.Or(os.Getenv("WEIR_BENCH_TURNS"), "10"))
-	require.NoError(b, err, "WEIR_BENCH_TURNS")
-	require.Positive(b, turns, "WEIR_BENCH_TURNS")
+	turns := turns()
 	a := newAgainst(b)
 	for b.Loop() {
 		var of [2][]costs // the base, and this binary

@@ -1,10 +1,8 @@
 package e2e
 
 import (
-	"cmp"
 	"os"
 	"slices"
-	"strconv"
 	"testing"
 	"time"
 
@@ -17,15 +15,13 @@ import (
 
 // BenchmarkArchive measures what the archive costs the stream, and how fast a rebuild reads the
 // events back. It stores the same posts without an archive, with one, and with one and processing,
-// and rebuilds them, which processes them too. The cases run in turn, WEIR_BENCH_TURNS times (10),
+// and rebuilds them, which processes them too. The cases run in turn, -turns times (10),
 // each time in a new database. The figures are medians and ratios of medians: of an archive to
 // none, and of a rebuild to storing and processing. CPU is that of Weir and Postgres together; it
 // depends little on the load of the machine, unlike elapsed time.
 func BenchmarkArchive(b *testing.B) {
 	const events = 40_000
-	turns, err := strconv.Atoi(cmp.Or(os.Getenv("WEIR_BENCH_TURNS"), "10"))
-	require.NoError(b, err, "WEIR_BENCH_TURNS")
-	require.Positive(b, turns, "WEIR_BENCH_TURNS")
+	turns := turns()
 	a := newMeasured(b)
 	file, _ := benchRecording(b, simnet.MixPosts, events, newPost)
 	sealed := "WEIR_ARCHIVE=dir:" + b.TempDir()

@@ -25,18 +25,29 @@ import (
 	"github.com/weir-social/weir/schema"
 )
 
-// sizes are the numbers of stored posts that WEIR_BENCH_SIZES lists, the
-// smallest first.
+// sizes are the numbers of stored posts that -sizes lists, the smallest first.
 func sizes(b *testing.B) []int {
 	b.Helper()
+	usual := "100000,1000000"
+	if testing.Short() {
+		usual = "10000"
+	}
 	var all []int
-	for field := range strings.SplitSeq(cmp.Or(os.Getenv("WEIR_BENCH_SIZES"), "100000,1000000"), ",") {
+	for field := range strings.SplitSeq(cmp.Or(*benchSizes, usual), ",") {
 		n, err := strconv.Atoi(field)
-		require.NoError(b, err, "WEIR_BENCH_SIZES: expected such as 100000,1000000,10000000")
+		require.NoError(b, err, "-sizes: expected such as 100000,1000000,10000000")
 		all = append(all, n)
 	}
 	slices.Sort(all)
 	return all
+}
+
+// turns is how often each case of a comparison runs.
+func turns() int {
+	if testing.Short() {
+		return cmp.Or(*benchTurns, 1)
+	}
+	return cmp.Or(*benchTurns, 10)
 }
 
 // preload copies this many posts of the last hours into a database, and a share

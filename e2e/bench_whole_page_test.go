@@ -1,14 +1,13 @@
 package e2e
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
-	"os"
 	"slices"
-	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -113,15 +112,13 @@ ON CONFLICT DO NOTHING`
 }
 
 // BenchmarkWholePage computes whole pages of 50 links, one after the other, with a thousand watches
-// and WEIR_PAGE_SHARES shares in a day (200,000), while shares arrive. It also reports the
+// and -page-shares shares in a day (200,000), while shares arrive. It also reports the
 // processor time of Postgres.
 func BenchmarkWholePage(b *testing.B) {
 	const turns = 300
-	shares := 200_000
-	if text := os.Getenv("WEIR_PAGE_SHARES"); text != "" {
-		n, err := strconv.Atoi(text)
-		require.NoError(b, err, "WEIR_PAGE_SHARES")
-		shares = n
+	shares := cmp.Or(*pageShares, 200_000)
+	if testing.Short() {
+		shares = cmp.Or(*pageShares, 20_000)
 	}
 	_, pool := benchDatabase(b, benchServer(b))
 	fillPages(b, pool, shares)

@@ -38,8 +38,7 @@ type roundReport struct {
 // chaosReport has the results of all rounds.
 type chaosReport []roundReport
 
-// publish prints the faults and the results by kind of round, and writes them to
-// WEIR_REPORT.
+// publish prints the faults and the results by kind of round.
 func (all chaosReport) publish(t *testing.T, took time.Duration) {
 	t.Helper()
 	kinds, names := rounds(), []string{}
@@ -155,11 +154,11 @@ func (a responses) summary() string {
 	return fmt.Sprintf("%s; %d requests without a response, %d wrong responses, %d requests while it was killed", strings.Join(parts, ", "), len(a.silent), len(a.wrong), a.away)
 }
 
-// publish prints a report, and writes it to the file that WEIR_REPORT names.
+// publish prints a report, and writes it to the file that -report names.
 func publish(t testing.TB, report string) {
 	t.Helper()
 	t.Log("\n" + report)
-	if file := os.Getenv("WEIR_REPORT"); file != "" {
-		require.NoError(t, os.WriteFile(file, []byte(report), 0o644)) //nolint:gosec // readable by everyone
+	if *reportFile != "" {
+		require.NoError(t, os.WriteFile(*reportFile, []byte(report), 0o644)) //nolint:gosec // readable by everyone
 	}
 }

@@ -22,7 +22,7 @@ const chaosRate = 300
 // rate is the number of events per second: a quarter of chaosRate in the round that runs beside other
 // tests, where each event uses processor time that they need.
 func (c *chaos) rate() float64 {
-	if chaosLength(c.t) == 0 {
+	if *chaosLength == 0 {
 		return chaosRate / 4
 	}
 	return chaosRate
@@ -198,7 +198,7 @@ func (c *chaos) chooseScripted() {
 // event has been processed.
 func (c *chaos) play(plan []fault) {
 	c.t.Helper()
-	c.t.Logf("WEIR_SEED=%d: %s", c.seed, names(plan))
+	c.t.Logf("-seed %d: %s", c.seed, names(plan))
 	c.endWatch = c.watch()
 	c.stop = c.events()
 	c.recover("the start")

@@ -25,12 +25,12 @@ type fault struct {
 	do   func(c *chaos)
 }
 
-// plan returns the faults of a round in random order, each once. Without WEIR_CHAOS it returns half
-// of them.
+// plan returns the faults of a round in random order, each once. Without -chaos it returns half of
+// them.
 func (c *chaos) plan() []fault {
 	plan := c.allFaults()
 	c.random.Shuffle(len(plan), func(i, j int) { plan[i], plan[j] = plan[j], plan[i] })
-	if chaosLength(c.t) == 0 {
+	if *chaosLength == 0 {
 		plan = plan[:len(plan)/2]
 	}
 	return plan

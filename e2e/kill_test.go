@@ -66,7 +66,7 @@ func prepare(t *testing.T, n *simnet.Net, server *devpg.Server, migrate, serve s
 // batching is like reads, with batches of both kinds: small ones are inserted, large ones copied.
 func batching(t *testing.T, n *simnet.Net, database string) []string {
 	t.Helper()
-	if chaosLength(t) > 0 { // no other test runs beside it
+	if *chaosLength > 0 { // no other test runs beside it
 		return append(alone(n, database), "WEIR_BATCH_EVENTS=100", "WEIR_BATCH_INTERVAL=50ms")
 	}
 	return append(reads(n, database), "WEIR_BATCH_EVENTS=100")

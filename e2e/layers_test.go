@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"cmp"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -69,12 +70,7 @@ type layered struct {
 
 func newLayered(t *testing.T, wire string) *layered {
 	t.Helper()
-	records, real := 360, os.Getenv("WEIR_LAYERS_RECORDS") != ""
-	if real {
-		var err error
-		records, err = strconv.Atoi(os.Getenv("WEIR_LAYERS_RECORDS"))
-		require.NoError(t, err, "WEIR_LAYERS_RECORDS")
-	}
+	records, real := cmp.Or(*layerRecords, 360), *layerRecords > 0
 	seed := uint64(time.Now().UnixNano())
 	t.Logf("seed %d", seed)
 	n, err := simnet.New(simnet.Config{Seed: seed, Accounts: 30})

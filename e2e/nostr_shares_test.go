@@ -1,14 +1,13 @@
 package e2e
 
 import (
+	"cmp"
 	"context"
 	"crypto/md5" //nolint:gosec // Postgres hashes the same way
 	"crypto/sha256"
 	"fmt"
-	"os"
 	"regexp"
 	"slices"
-	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -164,12 +163,12 @@ func (f *nostrFold) share(name, how string, e *simnet.NostrEvent) {
 
 // TestSharesOfNostrEqualTheFold reads four relays that overlap, cut connections and send forged
 // events, and kills the process again and again. In the end the records, the tombstones and the
-// shares are those of the WEIR_NOSTR_EVENTS events. A date that is wrong by days is found only
+// shares are those of the -nostr-events events. A date that is wrong by days is found only
 // while the past is read, so authors have the right time afterwards. One relay has more events of a
 // second than it sends, which is a gap.
 func TestSharesOfNostrEqualTheFold(t *testing.T) {
 	t.Parallel()
-	events := nostrEvents(t)
+	events := cmp.Or(*nostrEvents, 600)
 	live, tick := max(200, events/100), time.Duration(max(5, events/1000))*time.Millisecond
 	n := network(t, 50)
 	nostr, err := simnet.NewNostr(simnet.NostrConfig{Seed: 11, Authors: 30, Forged: 0.05, Refer: true, Now: time.Now().Add(-time.Duration(events/8+300) * time.Second),
@@ -207,7 +206,7 @@ func TestSharesOfNostrEqualTheFold(t *testing.T) {
 		nostr.Cut()
 		eventually.True(t, func() bool { return seen() > before }, tick)
 		serve.kill()
-		if os.Getenv("WEIR_NOSTR_EVENTS") == "" { // the next process does this to the jobs of a dead one fifteen seconds later
+		if *nostrEvents == 0 { // the next process does this to the jobs of a dead one fifteen seconds later
 			_, err := pool.Exec(t.Context(), `UPDATE river_job SET state = 'available' WHERE state = 'running'`)
 			require.NoError(t, err)
 		}
@@ -282,18 +281,6 @@ SELECT coalesce((SELECT 'jobs ' || jsonb_agg(to_jsonb(j) - 'metadata')::text FRO
 	var seen int
 	require.NoError(t, pool.QueryRow(t.Context(), `SELECT count(*) FROM seen WHERE id = ANY ($1::uuid[])`, forged).Scan(&seen))
 	require.Zero(t, seen)
-}
-
-// nostrEvents returns how many events the network writes.
-func nostrEvents(t *testing.T) int {
-	t.Helper()
-	s := os.Getenv("WEIR_NOSTR_EVENTS")
-	if s == "" {
-		return 600
-	}
-	events, err := strconv.Atoi(s)
-	require.NoError(t, err)
-	return events
 }
 
 func sortedRows(t *testing.T, pool *pgxpool.Pool, sql string) []string {

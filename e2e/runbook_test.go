@@ -19,7 +19,7 @@ var (
 	entry   = regexp.MustCompile(`(?m)^### (.+)\n`)
 	quoted  = regexp.MustCompile("(?s)`([^`]+)`")
 	command = regexp.MustCompile(`^weir( [a-z]+)+`)
-	flag    = regexp.MustCompile(`--[a-z]+`)
+	option  = regexp.MustCompile(`--[a-z]+`)
 )
 
 // TestRunbookNamesWhatExists shows that every metric, command and query of an
@@ -64,7 +64,7 @@ func TestRunbookNamesWhatExists(t *testing.T) {
 					helped[words] = succeed(t, env, append(strings.Fields(words)[1:], "--help")...)
 				}
 				require.Contains(t, helped[words], "Usage:\n  "+words, title)
-				for _, f := range flag.FindAllString(is, -1) {
+				for _, f := range option.FindAllString(is, -1) {
 					require.Contains(t, helped[words], f, "%s: %s", title, is)
 				}
 			case strings.HasPrefix(is, "SELECT ") && !strings.Contains(is, "…"):

@@ -92,8 +92,8 @@ func (p *process) page(t testing.TB) string {
 	return url
 }
 
-// photograph takes a picture of the page as a reader sees it. WEIR_SCREENSHOTS=1 puts the picture
-// into the README.
+// photograph takes a picture of the page as a reader sees it. -update puts the picture into the
+// README.
 func photograph(t *testing.T, url string) {
 	t.Helper()
 	b := browsertest.Open(t, url)
@@ -108,7 +108,7 @@ func photograph(t *testing.T, url string) {
 	picture := b.Picture()
 	_, err := png.Decode(bytes.NewReader(picture))
 	require.NoError(t, err)
-	if os.Getenv("WEIR_SCREENSHOTS") != "" {
+	if *writeImages {
 		require.NoError(t, os.WriteFile("../docs/images/page.png", picture, 0o644))
 	}
 }

@@ -1,10 +1,8 @@
 package e2e
 
 import (
-	"cmp"
 	"fmt"
 	"net/http"
-	"os"
 	"runtime"
 	"strings"
 	"syscall"
@@ -32,19 +30,17 @@ const (
 	soakVerdict = 4 * time.Minute
 )
 
-// TestSoak sends a steady stream to `weir serve` for the time in WEIR_SOAK, and
+// TestSoak sends a steady stream to `weir serve` for the time in -soak, and
 // requires that only the stored data grows. It compares the mean of the run's
 // last third with that of the second; the first third is a warm-up. Without
-// WEIR_SOAK it runs for seconds, which only shows that the figures can be read.
-// WEIR_REPORT names a file for the report.
+// -soak it runs for seconds, which only shows that the figures can be read.
 //
 // Posts are kept for the whole run, and finished jobs for an hour. So tables
 // grow, and their bloat is measured in bytes per row.
 func TestSoak(t *testing.T) {
 	schematest.Long(t)
 	t.Parallel()
-	length, err := time.ParseDuration(cmp.Or(os.Getenv("WEIR_SOAK"), "6s"))
-	require.NoError(t, err, "WEIR_SOAK")
+	length := *soakLength
 	every := min(30*time.Second, length/6)
 	url, pool := benchDatabase(t, benchServer(t))
 	n, err := simnet.New(simnet.Config{Seed: 6, History: 5000})

@@ -7,9 +7,7 @@ import (
 	"maps"
 	"math/rand/v2"
 	"net/url"
-	"os"
 	"slices"
-	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -340,7 +338,7 @@ func (w *week) sizes() map[string]int {
 	return all
 }
 
-// TestWeekOfTwoNetworks plays ten days with WEIR_WEEK_EVENTS events a day, by up to 300 followed
+// TestWeekOfTwoNetworks plays ten days with -week-events events a day, by up to 300 followed
 // accounts of both networks. Twice a day the ranking is that of the acts, for both networks
 // together and for each. Records expire after a day, shares after two and tombstones after seven.
 // So no table has more rows on the last two days than on the fifth and sixth, except the seen ids
@@ -348,12 +346,7 @@ func (w *week) sizes() map[string]int {
 func TestWeekOfTwoNetworks(t *testing.T) {
 	schematest.Long(t)
 	t.Parallel()
-	each := 100
-	if text := os.Getenv("WEIR_WEEK_EVENTS"); text != "" {
-		var err error
-		each, err = strconv.Atoi(text)
-		require.NoError(t, err)
-	}
+	each := *weekEvents
 	w := newWeek(t, min(weekFollows, each*3/4))
 	w.patience = patience + time.Duration(each)*100*time.Millisecond
 	var sizes []map[string]int // by day

@@ -3,8 +3,6 @@ package e2e
 import (
 	"cmp"
 	"fmt"
-	"os"
-	"strconv"
 	"testing"
 	"time"
 
@@ -18,16 +16,14 @@ import (
 // database and fleet. Every second round follows accounts, and two of four read a relay. A fault
 // that cannot be shown to have happened fails the test.
 //
-// WEIR_CHAOS is how long it runs, in whole rounds. Without it, one round with half of the faults
-// runs. WEIR_SEED is the seed of the first round. An even seed reads the whole network, an odd one
-// follows accounts. If the seed modulo four is one or two, the round reads a relay. A seed repeats
-// the plan and the network, but not the timing. WEIR_REPORT names a file for the report.
+// An even seed reads the whole network, an odd one follows accounts. If the seed modulo four is one
+// or two, the round reads a relay. A seed repeats the plan and the network, but not the timing.
 func TestChaos(t *testing.T) {
 	schematest.Long(t)
 	t.Parallel()
 	began, s := time.Now(), seed(t)
 	var all chaosReport
-	for until := began.Add(chaosLength(t)); len(all) == 0 || time.Now().Before(until); s++ {
+	for until := began.Add(*chaosLength); len(all) == 0 || time.Now().Before(until); s++ {
 		read := rounds()[s%uint64(len(rounds()))]
 		good := t.Run(fmt.Sprintf("round %d of %s", len(all)+1, read), func(t *testing.T) {
 			c := newChaos(t, s, read)
@@ -36,7 +32,7 @@ func TestChaos(t *testing.T) {
 			all.publish(t, time.Since(began))
 			c.require()
 		})
-		require.True(t, good, "WEIR_SEED=%d repeats this round", s)
+		require.True(t, good, "-seed %d repeats this round", s)
 	}
 }
 
@@ -59,22 +55,10 @@ func TestFollowedRound(t *testing.T) {
 	c.require()
 }
 
-// seed is WEIR_SEED, or a new seed.
+// seed is the flag, or a new seed.
 func seed(t *testing.T) uint64 {
 	t.Helper()
-	s := uint64(time.Now().UnixMicro()) &^ 3 // this seed reads Jetstream first
-	if given := os.Getenv("WEIR_SEED"); given != "" {
-		var err error
-		s, err = strconv.ParseUint(given, 10, 64)
-		require.NoError(t, err, "WEIR_SEED")
-	}
-	t.Logf("WEIR_SEED=%d repeats this plan", s)
+	s := cmp.Or(*chaosSeed, uint64(time.Now().UnixMicro())&^3) // the new seed reads Jetstream first
+	t.Logf("-seed %d repeats this plan", s)
 	return s
-}
-
-func chaosLength(t *testing.T) time.Duration {
-	t.Helper()
-	length, err := time.ParseDuration(cmp.Or(os.Getenv("WEIR_CHAOS"), "0s"))
-	require.NoError(t, err, "WEIR_CHAOS")
-	return length
 }

@@ -1,6 +1,7 @@
 package schema_test
 
 import (
+	"flag"
 	"os"
 	"regexp"
 	"strings"
@@ -14,12 +15,14 @@ import (
 	"github.com/weir-social/weir/schema"
 )
 
+var update = flag.Bool("update", false, "write schema.sql")
+
 // TestDumpIsTrue checks that schema.sql, which people read, matches the migrations.
 // `go generate ./schema` rewrites it.
 func TestDumpIsTrue(t *testing.T) {
 	t.Parallel()
 	dump := dump(t, schematest.New(t))
-	if os.Getenv("WEIR_WRITE_SCHEMA") != "" {
+	if *update {
 		require.NoError(t, os.WriteFile("schema.sql", []byte(dump), 0o644))
 	}
 	committed, err := os.ReadFile("schema.sql")

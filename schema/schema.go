@@ -14,7 +14,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 )
 
-//go:generate env WEIR_WRITE_SCHEMA=1 go test -count=1 -run TestDumpIsTrue .
+//go:generate go test -count=1 -run TestDumpIsTrue . -update
 
 // DB runs queries: a pool, a connection or a transaction.
 type DB interface {

@@ -1,13 +1,13 @@
 package workers
 
 import (
+	"cmp"
 	"context"
+	"flag"
 	"fmt"
 	"github.com/weir-social/weir/schema"
 	"maps"
-	"os"
 	"slices"
-	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -87,17 +87,17 @@ func expireDay(b *testing.B, pool *pgxpool.Pool, w *Expire, subjects *CheckSubje
 	return counted, expired
 }
 
-// BenchmarkExpireTenDays simulates ten days with WEIR_EXPIRE_POSTS posts in all (200,000), and a
+var expirePosts = flag.Int("expire-posts", 0, "the posts in BenchmarkExpireTenDays; by default 200000, with -short 20000")
+
+// BenchmarkExpireTenDays simulates ten days with -expire-posts posts in all (200,000), and a
 // quarter as many links. From the eighth day on no table may grow, because the retentions of posts
 // and shares have passed once by then. Rows that are kept for a day longer may not grow from the
 // ninth day on. One link in a hundred is kept.
 func BenchmarkExpireTenDays(b *testing.B) {
 	const settled, days, most, small = 8, 10, 1.1, 1 << 20
-	posts := 200_000 / days
-	if text := os.Getenv("WEIR_EXPIRE_POSTS"); text != "" {
-		n, err := strconv.Atoi(text)
-		require.NoError(b, err, "WEIR_EXPIRE_POSTS")
-		posts = n / days
+	posts := cmp.Or(*expirePosts, 200_000) / days
+	if testing.Short() {
+		posts = cmp.Or(*expirePosts, 20_000) / days
 	}
 	for b.Loop() {
 		b.StopTimer()

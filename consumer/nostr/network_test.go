@@ -4,10 +4,10 @@ import (
 	"context"
 	"crypto/sha256"
 	"errors"
+	"flag"
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
-	"os"
 	"slices"
 	"strconv"
 	"strings"
@@ -249,16 +249,13 @@ func (n *network) neverSaw(forged []*simnet.NostrEvent) {
 	require.Zero(n.t, n.count(`SELECT count(*) FROM seen WHERE id = ANY ($1::uuid[])`, ids))
 }
 
+var nostrEvents = flag.Int("nostr-events", 1000, "the events in TestKilledReadersStoreTheFold")
+
 // TestKilledReadersStoreTheFold kills the readers of four relays in their transactions, again and
-// again, while events arrive and connections are cut. WEIR_NOSTR_EVENTS is the number of events.
+// again, while events arrive and connections are cut. -nostr-events is the number of events.
 func TestKilledReadersStoreTheFold(t *testing.T) {
 	t.Parallel()
-	events := 1000
-	if s := os.Getenv("WEIR_NOSTR_EVENTS"); s != "" {
-		var err error
-		events, err = strconv.Atoi(s)
-		require.NoError(t, err)
-	}
+	events := *nostrEvents
 	n := newNetwork(t, simnet.NostrConfig{Seed: 2, Forged: 0.05, Authors: 50, Relays: []simnet.NostrRelay{
 		{Page: 100, LostSeam: true}, {Page: 60, Silent: true, CutAt: 700}, {Page: 300, CloseEach: 17}, {Page: 500, Auth: true}}})
 	n.key = &[32]byte{31: 5}
