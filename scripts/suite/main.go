@@ -4,6 +4,7 @@
 //
 //	go run ./scripts/suite -short ./...                      the quick tests
 //	go run ./scripts/suite -short -times 10 -busy 2 ./...    ten times, beside two busy processes
+//	go run ./scripts/suite -short -affected                  those of the packages that a change affects
 package main
 
 import (
@@ -47,12 +48,22 @@ func main() {
 	flag.IntVar(&o.busy, "busy", 0, "run beside this many busy processes")
 	flag.IntVar(&o.atOnce, "p", runtime.GOMAXPROCS(0), "test this many packages at once")
 	flag.StringVar(&o.outputs, "outputs", "", "write the output of each failed test to a file in this folder")
+	changes := flag.Bool("affected", false, "test the packages that the changes since -base affect")
+	base := flag.String("base", "", "the commit before the changes; by default where the branch left its upstream, or HEAD~")
 	flag.Parse()
 	o.build = []string{"-vet=off", "-ldflags=-s -w", "-tags=" + *tags, fmt.Sprintf("-race=%t", *race)}
 	o.test = []string{"-test.v=test2json", "-test.paniconexit0", fmt.Sprintf("-test.short=%t", *short), "-test.run=" + *run, "-test.skip=" + *skip,
 		"-test.bench=" + *bench, "-test.benchtime=1x", "-test.timeout=" + timeout.String()}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
-	good, err := suite(ctx, o, flag.Args())
+	packages, err := flag.Args(), error(nil)
+	if *changes {
+		packages, err = affected(ctx, ".", *base)
+		fmt.Printf("%d packages are affected: %s\n", len(packages), strings.Join(packages, " "))
+	}
+	good := true
+	if err == nil && (len(packages) > 0 || !*changes) {
+		good, err = suite(ctx, o, packages)
+	}
 	stop()
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "suite:", err)
