@@ -5,6 +5,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"unicode/utf8"
@@ -15,6 +16,7 @@ import (
 const longestLine = 120
 
 var (
+	fileName     = regexp.MustCompile("`([a-z][a-z0-9_./]*\\.(?:go|sql|yml|sh)|[a-z0-9_./]+/[a-z0-9_]+\\.txt)`|`((?:[a-z0-9]+/)+)`")
 	heading      = regexp.MustCompile(`(?m)^#+ (.+)$`)
 	markdownLink = regexp.MustCompile(`\]\(([^)\s]+)\)`)
 	notInAnchor  = regexp.MustCompile(`[^\p{L}\p{N}_ -]`)
@@ -31,7 +33,7 @@ func documents(t *testing.T) map[string]string {
 		require.NoError(t, err)
 		found[path] = string(text)
 	}
-	for _, path := range []string{"README.md", "CONTRIBUTING.md", "CHANGELOG.md"} {
+	for _, path := range []string{"README.md", "ARCHITECTURE.md", "GLOSSARY.md", "CONTRIBUTING.md", "CHANGELOG.md"} {
 		add(path)
 	}
 	require.NoError(t, filepath.WalkDir("docs", func(path string, _ fs.DirEntry, err error) error {
@@ -91,6 +93,28 @@ func leadsSomewhere(document, target string) bool {
 		}
 	}
 	return false
+}
+
+// TestDocumentsNameFilesThatExist checks that the files that documents name in code type exist. A
+// path may leave out the folders at its beginning.
+func TestDocumentsNameFilesThatExist(t *testing.T) {
+	t.Parallel()
+	var files []string
+	require.NoError(t, filepath.WalkDir(".", func(path string, entry fs.DirEntry, err error) error {
+		if path == ".git" && entry.IsDir() {
+			return fs.SkipDir
+		}
+		files = append(files, "/"+path)
+		return err
+	}))
+	for path, text := range documents(t) {
+		for _, m := range fileName.FindAllStringSubmatch(text, -1) {
+			name := strings.TrimSuffix(m[1]+m[2], "/")
+			if !slices.ContainsFunc(files, func(file string) bool { return strings.HasSuffix(file, "/"+name) }) {
+				t.Errorf("%s names %s, which does not exist", path, name)
+			}
+		}
+	}
 }
 
 // TestDocumentsNameTestsThatExist checks that a test that is renamed is renamed
