@@ -16,12 +16,13 @@ import (
 const longestLine = 120
 
 var (
-	fileName     = regexp.MustCompile("`([a-z][a-z0-9_./]*\\.(?:go|sql|yml|sh)|[a-z0-9_./]+/[a-z0-9_]+\\.txt)`|`((?:[a-z0-9]+/)+)`")
-	heading      = regexp.MustCompile(`(?m)^#+ (.+)$`)
-	markdownLink = regexp.MustCompile(`\]\(([^)\s]+)\)`)
-	notInAnchor  = regexp.MustCompile(`[^\p{L}\p{N}_ -]`)
-	testFunction = regexp.MustCompile(`(?m)^func (Test\w+)\(`)
-	testName     = regexp.MustCompile("`(Test[A-Z]\\w*)(…?)`")
+	fileName      = regexp.MustCompile("`([a-z][a-z0-9_./]*\\.(?:go|sql|yml|sh)|[a-z0-9_./]+/[a-z0-9_]+\\.txt)`|`((?:[a-z0-9]+/)+)`")
+	heading       = regexp.MustCompile(`(?m)^#+ (.+)$`)
+	markdownLink  = regexp.MustCompile(`\]\(([^)\s]+)\)`)
+	namedDocument = regexp.MustCompile(`\bdocs/[a-z0-9_/-]+\.md`)
+	notInAnchor   = regexp.MustCompile(`[^\p{L}\p{N}_ -]`)
+	testFunction  = regexp.MustCompile(`(?m)^func (Test\w+)\(`)
+	testName      = regexp.MustCompile("`(Test[A-Z]\\w*)(…?)`")
 )
 
 // documents returns the text of every document, by its path.
@@ -115,6 +116,26 @@ func TestDocumentsNameFilesThatExist(t *testing.T) {
 			}
 		}
 	}
+}
+
+// TestCodeNamesDocumentsThatExist checks the documents that code, migrations and rules name.
+func TestCodeNamesDocumentsThatExist(t *testing.T) {
+	t.Parallel()
+	require.NoError(t, filepath.WalkDir(".", func(path string, entry fs.DirEntry, err error) error {
+		if path == ".git" && entry.IsDir() {
+			return fs.SkipDir
+		}
+		if err != nil || !slices.Contains([]string{".go", ".sql", ".txt", ".yml", ".sh"}, filepath.Ext(path)) {
+			return err
+		}
+		text, err := os.ReadFile(path)
+		for _, document := range namedDocument.FindAllString(string(text), -1) {
+			if _, err := os.Stat(document); err != nil {
+				t.Errorf("%s names %s, which does not exist", path, document)
+			}
+		}
+		return err
+	}))
 }
 
 // TestDocumentsNameTestsThatExist checks that a test that is renamed is renamed

@@ -16,7 +16,7 @@ func TestAffectedPackages(t *testing.T) {
 		"go.mod":            "module m\n\ngo 1.26\n",
 		"root_test.go":      "package m_test\n",
 		"README.md":         "",
-		"docs/page.md":      "",
+		"notes/page.md":     "",
 		"low/low.go":        "package low\n",
 		"low/low_test.go":   "package low\n",
 		"low/sql/one.sql":   "",
@@ -27,7 +27,7 @@ func TestAffectedPackages(t *testing.T) {
 		"above/above.go":    "package above\n\nimport _ \"m/beside\"\n",
 		"cmd/run/main.go":   "package main\n\nimport _ \"m/high\"\n\nfunc main() {}\n",
 		"whole/w_test.go":   "package whole\n\nconst program = \"../cmd/run\"\n",
-		"reader/r_test.go":  "package reader\n\nconst page = \"../docs/page.md\"\n",
+		"reader/r_test.go":  "package reader\n\nconst page = \"../notes/page.md\"\n",
 		"testing/helper.go": "package testing\n",
 	}
 	dir := t.TempDir()
@@ -46,8 +46,8 @@ func TestAffectedPackages(t *testing.T) {
 		"high/new.go":     {"m", "m/cmd/run", "m/high", "m/whole"},
 		"beside/b.go":     {"m", "m/above", "m/beside"},
 		"cmd/run/main.go": {"m", "m/cmd/run", "m/whole"},
-		"docs/page.md":    {"m", "m/reader"},
-		"docs/new.md":     {"m", "m/reader"}, // its test may read the folder
+		"notes/page.md":   {"m", "m/reader"},
+		"notes/new.md":    {"m", "m/reader"}, // its test may read the folder
 		"README.md":       {"m"},
 		"go.mod":          all,
 	} {
