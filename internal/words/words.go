@@ -1,5 +1,5 @@
 // Package words finds the words of texts, for an index of Postgres and for the search in it. Both must find the
-// same words: docs/decisions/text-search.md explains them.
+// same words: docs/decisions/ranking.md explains them.
 package words
 
 import (
