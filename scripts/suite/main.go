@@ -57,8 +57,9 @@ func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	packages, err := flag.Args(), error(nil)
 	if *changes {
-		packages, err = affected(ctx, ".", *base)
-		fmt.Printf("%d packages are affected: %s\n", len(packages), strings.Join(packages, " "))
+		if packages, err = affected(ctx, ".", *base); err == nil {
+			fmt.Printf("%d packages are affected: %s\n", len(packages), strings.Join(packages, " "))
+		}
 	}
 	good := true
 	if err == nil && (len(packages) > 0 || !*changes) {
