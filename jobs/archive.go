@@ -80,7 +80,7 @@ func (ForgetSegment) Kind() string { return "forget_segment" }
 func (ForgetSegment) InsertOpts() river.InsertOpts { return archiveOpts(4) }
 
 // ListForgotten writes lists of forgotten accounts to the archive's store. There is one
-// unfinished job at a time.
+// Unfinished job at a time.
 type ListForgotten struct{}
 
 // Kind names the job.
@@ -91,5 +91,5 @@ func (ListForgotten) InsertOpts() river.InsertOpts { return archiveOpts(1) }
 
 func archiveOpts(priority int) river.InsertOpts {
 	return river.InsertOpts{Queue: QueueArchive, Priority: priority, MaxAttempts: 3 + Deaths, Tags: []string{tagPeriodic},
-		UniqueOpts: river.UniqueOpts{ByArgs: true, ByState: unfinished()}}
+		UniqueOpts: river.UniqueOpts{ByArgs: true, ByState: Unfinished()}}
 }

@@ -34,7 +34,7 @@ func (BackfillAccount) InsertOpts() river.InsertOpts {
 		Queue:      QueueBackfill,
 		Priority:   PriorityManual,
 		Tags:       Reason(PriorityManual), // for another priority, the inserter sets its reason
-		UniqueOpts: river.UniqueOpts{ByArgs: true, ByState: unfinished()},
+		UniqueOpts: river.UniqueOpts{ByArgs: true, ByState: Unfinished()},
 	}
 }
 

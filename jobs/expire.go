@@ -16,6 +16,6 @@ func (Expire) InsertOpts() river.InsertOpts {
 		Priority:    1,
 		MaxAttempts: 5 + Deaths,
 		Tags:        []string{tagPeriodic},
-		UniqueOpts:  river.UniqueOpts{ByState: unfinished()},
+		UniqueOpts:  river.UniqueOpts{ByState: Unfinished()},
 	}
 }

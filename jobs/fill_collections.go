@@ -4,7 +4,7 @@ import "github.com/riverqueue/river"
 
 // FillCollections advances the histories: it finds the accounts whose past in a
 // collection must be read, and adds their jobs, a limited number at a time. There is one
-// unfinished job at a time. It has few attempts: the next minute adds another job. The
+// Unfinished job at a time. It has few attempts: the next minute adds another job. The
 // SQL function enqueue_history adds this job, so the names of its fields are part of the
 // schema.
 type FillCollections struct {
@@ -16,5 +16,5 @@ func (FillCollections) Kind() string { return "fill_collections" }
 
 // InsertOpts are the defaults of its inserts.
 func (FillCollections) InsertOpts() river.InsertOpts {
-	return river.InsertOpts{Queue: QueueNetwork, Priority: 3, MaxAttempts: 3 + Deaths, Tags: []string{tagPeriodic}, UniqueOpts: river.UniqueOpts{ByState: unfinished()}}
+	return river.InsertOpts{Queue: QueueNetwork, Priority: 3, MaxAttempts: 3 + Deaths, Tags: []string{tagPeriodic}, UniqueOpts: river.UniqueOpts{ByState: Unfinished()}}
 }

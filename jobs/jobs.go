@@ -24,9 +24,9 @@ func Queues() []string {
 	return []string{QueueNetwork, QueueBackfill, QueueResync, QueueMaintenance, QueueAlerts, QueueCards}
 }
 
-// unfinished returns the states of a job that has not ended. A unique job has no
+// Unfinished returns the states of a job that has not ended. A unique job has no
 // duplicate in any of them.
-func unfinished() []rivertype.JobState {
+func Unfinished() []rivertype.JobState {
 	return []rivertype.JobState{
 		rivertype.JobStateAvailable, rivertype.JobStatePending, rivertype.JobStateRetryable, rivertype.JobStateRunning, rivertype.JobStateScheduled,
 	}

@@ -14,5 +14,5 @@ func (ResyncRepo) Kind() string { return "resync_repo" }
 
 // InsertOpts are the defaults of its inserts.
 func (ResyncRepo) InsertOpts() river.InsertOpts {
-	return river.InsertOpts{Queue: QueueResync, Tags: []string{"resync"}, UniqueOpts: river.UniqueOpts{ByArgs: true, ByState: unfinished()}}
+	return river.InsertOpts{Queue: QueueResync, Tags: []string{"resync"}, UniqueOpts: river.UniqueOpts{ByArgs: true, ByState: Unfinished()}}
 }

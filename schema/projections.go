@@ -48,6 +48,8 @@ type Projection struct {
 	// stored. If the record has expired and is gone from its repository, an audit deletes
 	// the row. Empty: Tables.
 	Compared []string `db:"-"`
+	// Rebuilt is a job that is added after all records were projected again; nil: none.
+	Rebuilt river.JobArgs `db:"-"`
 	// Deletions is true if its jobs also name deleted records.
 	Deletions bool `db:"-"`
 	// Expires is true if the rows of a record are deleted when it expires.

@@ -15,8 +15,7 @@ import (
 )
 
 // RunProjection adds a projection's jobs for all stored records, in key order, and
-// deletes rows that should not exist. Projecting a record twice changes nothing. For
-// the projection of lexicons, it then makes the missing views of records.
+// deletes rows that should not exist. Projecting a record twice changes nothing.
 type RunProjection struct {
 	river.WorkerDefaults[jobs.RunProjection]
 	pool        *pgxpool.Pool
@@ -46,9 +45,9 @@ func (w *RunProjection) Work(ctx context.Context, job *river.Job[jobs.RunProject
 		return err
 	}
 	removed, err := w.removeStale(ctx, p)
-	if err == nil && p.Name == jobs.NameLexicon {
-		if _, err = river.ClientFromContext[pgx.Tx](ctx).Insert(ctx, jobs.MakeRecordViews{}, nil); err != nil {
-			err = fmt.Errorf("enqueue the views of records: %w", err)
+	if err == nil && p.Rebuilt != nil {
+		if _, err = river.ClientFromContext[pgx.Tx](ctx).Insert(ctx, p.Rebuilt, nil); err != nil {
+			err = fmt.Errorf("enqueue %s: %w", p.Rebuilt.Kind(), err)
 		}
 	}
 	if err == nil {

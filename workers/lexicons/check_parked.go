@@ -19,13 +19,13 @@ import (
 // CheckParked looks for the records that parked records wait for. When such a record arrives, it
 // releases the parked ones. CheckParked finds those that never arrive.
 type CheckParked struct {
-	river.WorkerDefaults[jobs.CheckParked]
+	river.WorkerDefaults[CheckParkedArgs]
 	pool *pgxpool.Pool
 }
 
 // Work looks for all targets that are due. A target that was looked for often enough is requested
 // from its account's server. At its end it adds the job for the next look.
-func (w *CheckParked) Work(ctx context.Context, job *river.Job[jobs.CheckParked]) error {
+func (w *CheckParked) Work(ctx context.Context, job *river.Job[CheckParkedArgs]) error {
 	for more := true; more; {
 		err := pgx.BeginFunc(ctx, w.pool, func(tx pgx.Tx) error {
 			looks, rest, err := verdict.LookForParked(ctx, tx, workers.PageRecords)
@@ -96,7 +96,7 @@ func (w *CheckParked) ask(ctx context.Context, tx pgx.Tx, keys []schema.Key) err
 	}
 	params := make([]river.InsertManyParams, len(keys))
 	for i, key := range keys {
-		params[i].Args = jobs.FetchRecord{Record: jobs.Record(key)}
+		params[i].Args = FetchRecordArgs{Record: jobs.Record(key)}
 	}
 	if _, err := river.ClientFromContext[pgx.Tx](ctx).InsertManyTx(ctx, tx, params); err != nil {
 		return fmt.Errorf("enqueue the fetching of records: %w", err)

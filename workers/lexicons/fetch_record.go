@@ -12,7 +12,6 @@ import (
 
 	"github.com/weir-social/weir/internal/atproto/bluesky"
 	"github.com/weir-social/weir/internal/lexicon/verdict"
-	"github.com/weir-social/weir/jobs"
 	"github.com/weir-social/weir/schema"
 )
 
@@ -20,7 +19,7 @@ import (
 // server, and stores it. If the server does not have it, the parked records become
 // dead letters. They are released if the record arrives later.
 type FetchRecord struct {
-	river.WorkerDefaults[jobs.FetchRecord]
+	river.WorkerDefaults[FetchRecordArgs]
 	pool        *pgxpool.Pool
 	api         *bluesky.Client
 	projections schema.Projections
@@ -29,7 +28,7 @@ type FetchRecord struct {
 
 // Work makes one request, however many records wait. A server that fails is asked a
 // few more times.
-func (w *FetchRecord) Work(ctx context.Context, job *river.Job[jobs.FetchRecord]) error {
+func (w *FetchRecord) Work(ctx context.Context, job *river.Job[FetchRecordArgs]) error {
 	key := schema.Key(job.Args.Record)
 	at, err := verdict.Targets(ctx, w.pool, []schema.Key{key})
 	if err != nil {
@@ -51,7 +50,7 @@ func (w *FetchRecord) Work(ctx context.Context, job *river.Job[jobs.FetchRecord]
 	case err == nil:
 		return w.store(ctx, key, record)
 	case !ofServer || ctx.Err() != nil || failed.Class == bluesky.RateLimited,
-		failed.Class == bluesky.Transient && job.Attempt < jobs.FetchFailures:
+		failed.Class == bluesky.Transient && job.Attempt < fetchFailures:
 		return err
 	}
 	return w.giveUp(ctx, key, failed.Error())

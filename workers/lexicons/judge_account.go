@@ -18,21 +18,21 @@ import (
 // after the account was deleted or came back. The account's rows may be purged
 // meanwhile, so it finds the dependent records by their own rows.
 type JudgeAccount struct {
-	river.WorkerDefaults[jobs.JudgeAccount]
+	river.WorkerDefaults[JudgeAccountArgs]
 	pool     *pgxpool.Pool
 	patience time.Duration
 }
 
 // Work adds a job for each page of the account's records that others depend on. A second
 // run finds the records that have not been judged again yet.
-func (w *JudgeAccount) Work(ctx context.Context, job *river.Job[jobs.JudgeAccount]) error {
+func (w *JudgeAccount) Work(ctx context.Context, job *river.Job[JudgeAccountArgs]) error {
 	pages := workers.Paging{Pool: w.pool, Queue: jobs.QueueProcess, Priority: dependentPriority, Patience: w.patience}
 	_, err := workers.EnqueuePages(ctx, pages, job, func(ctx context.Context, tx pgx.Tx, at *workers.PagePlace) (river.JobArgs, error) {
 		targets, err := verdict.TargetsOf(ctx, tx, job.Args.DID, schema.Key(at.After), workers.PageRecords)
 		if err != nil || len(targets) == 0 {
 			return nil, err
 		}
-		return jobs.JudgeDependents{Targets: at.Advance(targets)}, nil
+		return JudgeDependentsArgs{Targets: at.Advance(targets)}, nil
 	})
 	return err
 }

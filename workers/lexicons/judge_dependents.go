@@ -17,7 +17,7 @@ import (
 // JudgeDependents makes Weir judge again the records that depend on others, however many
 // there are.
 type JudgeDependents struct {
-	river.WorkerDefaults[jobs.JudgeDependents]
+	river.WorkerDefaults[JudgeDependentsArgs]
 	pool     *pgxpool.Pool
 	patience time.Duration
 }
@@ -28,7 +28,7 @@ const dependentPriority = 2
 
 // Work processes the dependents of one target after the other. A page may contain
 // dependents of several targets.
-func (w *JudgeDependents) Work(ctx context.Context, job *river.Job[jobs.JudgeDependents]) error {
+func (w *JudgeDependents) Work(ctx context.Context, job *river.Job[JudgeDependentsArgs]) error {
 	pages := workers.Paging{Pool: w.pool, Queue: jobs.QueueProcess, Priority: dependentPriority, Patience: w.patience}
 	_, err := workers.EnqueuePages(ctx, pages, job, func(ctx context.Context, tx pgx.Tx, at *workers.PagePlace) (river.JobArgs, error) {
 		if err := verdict.UseIndexes(ctx, tx); err != nil {
@@ -47,7 +47,7 @@ func (w *JudgeDependents) Work(ctx context.Context, job *river.Job[jobs.JudgeDep
 		if len(keys) == 0 {
 			return nil, nil
 		}
-		return jobs.JudgeRecords{Batch: jobs.Batch{Records: at.Advance(keys)}}, nil
+		return JudgeRecordsArgs{Batch: jobs.Batch{Records: at.Advance(keys)}}, nil
 	})
 	return err
 }

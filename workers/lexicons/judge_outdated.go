@@ -19,7 +19,7 @@ import (
 // JudgeOutdated makes Weir judge again exactly those records whose verdicts were
 // made with another schema than the one in the stored catalog.
 type JudgeOutdated struct {
-	river.WorkerDefaults[jobs.JudgeOutdated]
+	river.WorkerDefaults[JudgeOutdatedArgs]
 	pool     *pgxpool.Pool
 	log      *slog.Logger
 	catalogs *catalogs
@@ -28,7 +28,7 @@ type JudgeOutdated struct {
 
 // Work processes the verdicts, one collection after the other. It ends when the
 // catalog changes again, because that change has its own job.
-func (w *JudgeOutdated) Work(ctx context.Context, job *river.Job[jobs.JudgeOutdated]) error {
+func (w *JudgeOutdated) Work(ctx context.Context, job *river.Job[JudgeOutdatedArgs]) error {
 	collections, err := verdict.Collections(ctx, w.pool)
 	if err != nil {
 		return err
@@ -50,7 +50,7 @@ func (w *JudgeOutdated) Work(ctx context.Context, job *river.Job[jobs.JudgeOutda
 				return nil, err
 			}
 			if len(keys) > 0 {
-				return jobs.JudgeRecords{Batch: jobs.Batch{Records: at.Advance(keys)}}, nil
+				return JudgeRecordsArgs{Batch: jobs.Batch{Records: at.Advance(keys)}}, nil
 			}
 		}
 		return nil, nil

@@ -29,7 +29,7 @@ import (
 // whether these are still as it found them. If a record has changed, a job that is added in
 // the same transaction judges the records that depend on it again.
 type JudgeRecords struct {
-	river.WorkerDefaults[jobs.JudgeRecords]
+	river.WorkerDefaults[JudgeRecordsArgs]
 	*workers.Projector
 	pool     *pgxpool.Pool
 	catalogs *catalogs
@@ -51,7 +51,7 @@ const (
 
 // Work judges the job's records. For deleted records, it judges again the records that depend
 // on them.
-func (w *JudgeRecords) Work(ctx context.Context, job *river.Job[jobs.JudgeRecords]) error {
+func (w *JudgeRecords) Work(ctx context.Context, job *river.Job[JudgeRecordsArgs]) error {
 	keys := make([]schema.Key, len(job.Args.Records))
 	for i, r := range job.Args.Records {
 		keys[i] = schema.Key(r)
@@ -240,7 +240,7 @@ func enqueueDependents(ctx context.Context, tx pgx.Tx, targets []schema.Key) err
 	if err != nil {
 		return nil //nolint:nilerr // outside a client, nothing is enqueued
 	}
-	args := jobs.JudgeDependents{}
+	args := JudgeDependentsArgs{}
 	for _, target := range workers.SortedKeys(targets) {
 		args.Targets = append(args.Targets, jobs.Record(target))
 	}
@@ -263,7 +263,7 @@ func insertCheck(ctx context.Context, tx pgx.Tx, due int64) error {
 	if err != nil {
 		return nil //nolint:nilerr // outside a client, nothing is enqueued
 	}
-	if _, err := client.InsertTx(ctx, tx, jobs.CheckParked{Due: due}, nil); err != nil {
+	if _, err := client.InsertTx(ctx, tx, CheckParkedArgs{Due: due}, nil); err != nil {
 		return fmt.Errorf("enqueue a look for parked records: %w", err)
 	}
 	return nil

@@ -219,7 +219,7 @@ FROM river_job WHERE finalized_at IS NULL AND kind IN ('judge_records', 'judge_d
 		}
 		if ready == 0 {
 			execute(b.t, b.pool, `UPDATE parked SET retry_at = now() WHERE ctid = ANY (ARRAY(SELECT ctid FROM parked WHERE state = 'waiting' AND retry_at > now() FOR UPDATE SKIP LOCKED))`)
-			_, err := b.client.Insert(b.t.Context(), jobs.CheckParked{}, nil)
+			_, err := b.client.Insert(b.t.Context(), CheckParkedArgs{}, nil)
 			require.NoError(b.t, err)
 		}
 		return false

@@ -40,9 +40,9 @@ const resolveInterval = 24 * time.Hour
 // or prefixes such as "pub.layers.*". Some collections may have queues of their own.
 func Projection(collections []string, queues ...schema.Queue) schema.Projection {
 	return schema.Projection{
-		Name: jobs.NameLexicon, Collections: collections, Separate: queues, Deletions: true, Expires: true,
+		Name: Name, Collections: collections, Separate: queues, Deletions: true, Expires: true, Rebuilt: MakeRecordViewsArgs{},
 		Tables: []string{"verdicts", "record_refs", "record_texts", "parked"}, Compared: []string{"verdicts"},
-		Job: func(b jobs.Batch) river.JobArgs { return jobs.JudgeRecords{Batch: b} },
+		Job: func(b jobs.Batch) river.JobArgs { return JudgeRecordsArgs{Batch: b} },
 	}
 }
 
@@ -50,7 +50,7 @@ func Projection(collections []string, queues ...schema.Queue) schema.Projection 
 // of them cannot be used, nothing is changed, and the error names every file with such a schema.
 func Add(b workers.Bundle, cfg Config) {
 	workers.Add(b, &MakeRecordViews{pool: b.Pool(), log: b.Log()})
-	projection := b.Projections().Named(jobs.NameLexicon)
+	projection := b.Projections().Named(Name)
 	if projection == nil {
 		return
 	}
@@ -67,9 +67,9 @@ func Add(b workers.Bundle, cfg Config) {
 	workers.Add(b, &CheckParked{pool: b.Pool()})
 	workers.Add(interruptible, &FetchRecord{pool: b.Pool(), api: cfg.Bluesky, projections: b.Projections(), fetched: b.Fetched()})
 	workers.Add(interruptible, &ResolveLexicon{pool: b.Pool(), api: cfg.Bluesky, txt: cfg.TXT, read: cfg.Read, names: cfg.Resolve})
-	b.Every(time.Minute, jobs.CheckParked{}, true)
+	b.Every(time.Minute, CheckParkedArgs{}, true)
 	for _, name := range cfg.Resolve {
-		b.Every(resolveInterval, jobs.ResolveLexicon{NSID: name}, true)
+		b.Every(resolveInterval, ResolveLexiconArgs{NSID: name}, true)
 	}
 	b.OnStart(func(ctx context.Context, client *river.Client[pgx.Tx]) error { return cfg.store(ctx, b.Pool(), client) })
 }

@@ -224,7 +224,7 @@ func TestLexiconIsResolved(t *testing.T) {
 		return []string{"v=spf1", "did=did:plc:authority"}, nil
 	}}
 	resolve := func(nsid string) error {
-		return w.Work(rivertest.WorkContext(t.Context(), b.client.Client), &river.Job[jobs.ResolveLexicon]{Args: jobs.ResolveLexicon{NSID: nsid}})
+		return w.Work(rivertest.WorkContext(t.Context(), b.client.Client), &river.Job[ResolveLexiconArgs]{Args: ResolveLexiconArgs{NSID: nsid}})
 	}
 	note := schema.Key{Collection: "example.weir.note", DID: "did:plc:a", Rkey: "1"}
 	b.write(note, tidOf(1), `,"text":"too long"`)

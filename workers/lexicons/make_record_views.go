@@ -9,19 +9,18 @@ import (
 	"github.com/riverqueue/river"
 
 	"github.com/weir-social/weir/internal/lexicon/records"
-	"github.com/weir-social/weir/jobs"
 )
 
 // MakeRecordViews makes the SQL views of records, according to the schemas that are
 // stored when it runs. A second run changes nothing.
 type MakeRecordViews struct {
-	river.WorkerDefaults[jobs.MakeRecordViews]
+	river.WorkerDefaults[MakeRecordViewsArgs]
 	pool *pgxpool.Pool
 	log  *slog.Logger
 }
 
 // Work makes, changes and drops views.
-func (w *MakeRecordViews) Work(ctx context.Context, _ *river.Job[jobs.MakeRecordViews]) error {
+func (w *MakeRecordViews) Work(ctx context.Context, _ *river.Job[MakeRecordViewsArgs]) error {
 	catalog, err := records.ReadCatalog(ctx, w.pool)
 	if err != nil {
 		return err

@@ -119,7 +119,7 @@ func TestParkedIsReleased(t *testing.T) {
 func (b *bench) judgeAgain(keys ...schema.Key) {
 	b.t.Helper()
 	at := workers.PagePlace{}
-	_, err := b.client.Insert(b.t.Context(), jobs.JudgeRecords{Batch: jobs.Batch{Records: at.Advance(keys)}}, nil)
+	_, err := b.client.Insert(b.t.Context(), JudgeRecordsArgs{Batch: jobs.Batch{Records: at.Advance(keys)}}, nil)
 	require.NoError(b.t, err)
 	b.settled()
 }
@@ -160,7 +160,7 @@ func TestManyTargetsAtOnce(t *testing.T) {
 	schematest.Long(t)
 	t.Parallel()
 	b := newBench(t, nil)
-	var job jobs.JudgeDependents
+	var job JudgeDependentsArgs
 	for i := range 20 {
 		target := key(ontologies, "did:plc:author", i)
 		b.write(key(typeDefs, "did:plc:waiter", i), tidOf(1), typeDef(target))
@@ -169,7 +169,7 @@ func TestManyTargetsAtOnce(t *testing.T) {
 	becomes(t, b.pool, []string{"20"}, `SELECT count(*)::text FROM parked`)
 	many := []river.InsertManyParams{{Args: job}}
 	for range 600 {
-		many = append(many, river.InsertManyParams{Args: jobs.JudgeDependents{Targets: []jobs.Record{{Collection: ontologies, DID: "did:plc:nobody", Rkey: "1"}}}})
+		many = append(many, river.InsertManyParams{Args: JudgeDependentsArgs{Targets: []jobs.Record{{Collection: ontologies, DID: "did:plc:nobody", Rkey: "1"}}}})
 	}
 	_, err := b.client.InsertMany(t.Context(), many)
 	require.NoError(t, err)
@@ -215,7 +215,7 @@ func TestTargetThatChangesMeanwhile(t *testing.T) {
 
 // judge returns a worker that judges the records that a test gives it.
 func (b *bench) judge() *JudgeRecords {
-	return &JudgeRecords{Projector: b.bundle.Projector(jobs.NameLexicon), pool: b.pool,
+	return &JudgeRecords{Projector: b.bundle.Projector(Name), pool: b.pool,
 		catalogs: &catalogs{}, rules: b.settings.Lexicons.Rules, judged: func(string) bool { return true }}
 }
 
@@ -364,7 +364,7 @@ func TestParkedAtTheEndOfALook(t *testing.T) {
 	b := newBench(t, func(c *settings) { c.Queues = []string{jobs.QueueMaintenance} }) // the test runs the checks
 	ctx := rivertest.WorkContext(t.Context(), b.client.Client)
 	due := time.Now().Unix() + 3600 // a second that no other job has
-	inserted, err := b.client.Insert(ctx, jobs.CheckParked{Due: due}, nil)
+	inserted, err := b.client.Insert(ctx, CheckParkedArgs{Due: due}, nil)
 	require.NoError(t, err)
 	execute(t, b.pool, fmt.Sprintf(`UPDATE river_job SET state = 'running', attempt = 1, attempted_at = now() WHERE id = %d`, inserted.Job.ID))
 	row, err := b.client.JobGet(ctx, inserted.Job.ID)
@@ -382,7 +382,7 @@ func TestParkedAtTheEndOfALook(t *testing.T) {
 		})
 	})
 	w := &CheckParked{pool: b.pool}
-	require.NoError(t, w.Work(meanwhile, &river.Job[jobs.CheckParked]{JobRow: row, Args: jobs.CheckParked{Due: due}}))
+	require.NoError(t, w.Work(meanwhile, &river.Job[CheckParkedArgs]{JobRow: row, Args: CheckParkedArgs{Due: due}}))
 	committed.Wait()
 	require.Equal(t, []string{"completed 0", "scheduled 1"}, strs(t, b.pool, fmt.Sprintf(`SELECT state || ' ' || (args ->> 'due')::bigint - %d FROM river_job WHERE kind = 'check_parked' AND args ->> 'due' <> '0' ORDER BY id`, due)))
 }

@@ -17,14 +17,13 @@ import (
 
 	"github.com/weir-social/weir/internal/atproto/bluesky"
 	"github.com/weir-social/weir/internal/lexicon/verdict"
-	"github.com/weir-social/weir/jobs"
 )
 
 // ResolveLexicon fetches the schema of a configured name. DNS names the account that
 // publishes it. That account has a record with the schema, in a commit that it has
 // signed.
 type ResolveLexicon struct {
-	river.WorkerDefaults[jobs.ResolveLexicon]
+	river.WorkerDefaults[ResolveLexiconArgs]
 	pool  *pgxpool.Pool
 	api   *bluesky.Client
 	txt   LookupTXT
@@ -45,7 +44,7 @@ const schemaCollection = "com.atproto.lexicon.schema"
 
 // Work stores the schema. If it has changed, the records that were judged with the old
 // one are judged again.
-func (w *ResolveLexicon) Work(ctx context.Context, job *river.Job[jobs.ResolveLexicon]) error {
+func (w *ResolveLexicon) Work(ctx context.Context, job *river.Job[ResolveLexiconArgs]) error {
 	nsid := job.Args.NSID
 	if !slices.Contains(w.names, nsid) { // only the configuration decides which names are looked up
 		return workers.NonRetryable(fmt.Errorf("WEIR_RESOLVE_LEXICONS does not name %s", nsid))
@@ -126,7 +125,7 @@ func storeSchemas(ctx context.Context, pool *pgxpool.Pool, client *river.Client[
 		if err != nil || !changed {
 			return err
 		}
-		if _, err := client.InsertTx(ctx, tx, jobs.JudgeOutdated{Catalog: version}, nil); err != nil {
+		if _, err := client.InsertTx(ctx, tx, JudgeOutdatedArgs{Catalog: version}, nil); err != nil {
 			return fmt.Errorf("enqueue the revalidation: %w", err)
 		}
 		return nil
