@@ -24,8 +24,8 @@ type layer struct {
 // layers lists the layers, the commands first. The first one that names a package applies to it.
 func layers() []layer {
 	return []layer{
-		{[]string{"cmd/", "e2e", "examples/", "scripts/"}, []string{"app", "jobs", "schema", "workers", "workers/", "internal/"}},
-		{[]string{"app"}, []string{"consumer", "consumer/", "jobs", "schema", "workers", "workers/", "internal/"}},
+		{[]string{"cmd/", "e2e", "examples/", "scripts/"}, []string{"app", "jobs", "schema", "workers", "workers/", "feature", "internal/"}},
+		{[]string{"app"}, []string{"consumer", "consumer/", "jobs", "schema", "workers", "workers/", "feature", "internal/"}},
 
 		// What imports nothing of Weir's but each other.
 		{leaves(), leaves()},
@@ -35,7 +35,8 @@ func layers() []layer {
 		{[]string{"consumer"}, append(leaves(), "internal/archive", "schema")},
 		{[]string{"consumer/"}, append(leaves(), "consumer", "consumer/", "internal/archive", "internal/nostr/negentropy")}, // no database
 		{[]string{"workers"}, append(leaves(), "internal/", "schema")},
-		{[]string{"workers/lexicons"}, append(leaves(), "internal/atproto/", "internal/lexicon", "internal/lexicon/", "schema", "workers")},
+		{[]string{"feature"}, []string{"schema", "workers"}},
+		{[]string{"workers/lexicons"}, append(leaves(), "consumer/firehose", "feature", "internal/atproto/", "internal/lexicon", "internal/lexicon/", "schema", "workers")},
 
 		// The page shows what features store, and no feature knows it.
 		{[]string{"internal/web", "internal/web/"}, append(leaves(), "internal/lexicon/records", "internal/nostr/", "internal/ops/health", "internal/ranking", "internal/testing/eventually", "schema")},

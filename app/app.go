@@ -45,7 +45,6 @@ type App struct {
 	liveness   *liveness // nil: not started by systemd
 
 	projections schema.Projections
-	more        []func(workers.Bundle) error // the features' workers
 }
 
 // owner returns a unique name for this process.
@@ -141,7 +140,16 @@ func (p App) workers(ctx context.Context, cfg workers.Config) error {
 	if cfg.Webhook, err = p.cfg.webhook(); err != nil {
 		return err
 	}
-	cfg.Projections, cfg.Features = p.projections, append(p.features(api), p.more...)
+	cfg.Projections = p.projections
+	parts, err := p.cfg.open()
+	if err != nil {
+		return err
+	}
+	for _, one := range parts {
+		if one.Workers != nil {
+			cfg.Features = append(cfg.Features, one.Workers)
+		}
+	}
 	cfg.Pool, cfg.ID, cfg.PollOnly, cfg.Logger, cfg.Registerer, cfg.Tracer = p.pool, p.owner, p.cfg.pooled(), p.log, p.metrics, p.tracer
 	cfg.History = workers.HistoryLimits{Records: p.cfg.HistoryRecords, Bytes: p.cfg.HistoryBytes}
 	cfg.Process, cfg.JobTimeout, cfg.RescueAfter = p.cfg.Workers, p.cfg.JobTimeout, p.cfg.RescueAfter

@@ -13,6 +13,7 @@ import (
 	"github.com/caarlos0/env/v11"
 
 	"github.com/weir-social/weir/consumer"
+	"github.com/weir-social/weir/feature"
 	"github.com/weir-social/weir/internal/collection"
 	"github.com/weir-social/weir/schema"
 	"github.com/weir-social/weir/workers"
@@ -103,13 +104,6 @@ type Config struct {
 
 	// How many jobs of each queue of the projections run at once in this process.
 	Workers int `env:"WEIR_WORKERS" envDefault:"8"`
-	// The queues in which the records of some collections are compared with their lexicons, as
-	// name=collection|collection:jobs:priority, separated by commas: the collections, how many
-	// jobs of the queue run at once in this process, and their priority, 1 (first) to 4. Other
-	// collections are in the queue process. A queue exists only if some of its collections are
-	// compared. All processes need the same value; after a change, jobs move to the queues that
-	// exist.
-	Queues []string `env:"WEIR_QUEUES" envDefault:"layers_expression=pub.layers.expression.*:4:1,layers_segmentation=pub.layers.segmentation.*:4:1,layers_annotation=pub.layers.annotation.*:4:1,layers_ontology=pub.layers.ontology.*:2:2,layers_corpus=pub.layers.corpus.*:2:2,layers_resource=pub.layers.resource.*:2:2,layers_judgment=pub.layers.judgment.*:2:2,layers_alignment=pub.layers.alignment.*:2:2,layers_graph=pub.layers.graph.*:2:2,layers_integration=pub.layers.persona.*|pub.layers.media.*|pub.layers.eprint.*|pub.layers.changelog.*:1:3"`
 	// A job that takes longer is stopped and retried.
 	JobTimeout time.Duration `env:"WEIR_JOB_TIMEOUT" envDefault:"1m"`
 	// How long after their start jobs are started again that never returned. Those of a killed
@@ -155,19 +149,6 @@ type Config struct {
 	AuditInterval time.Duration `env:"WEIR_AUDIT_INTERVAL" envDefault:"24h"`
 	// How many accounts, chosen at random, an audit compares.
 	AuditAccounts int `env:"WEIR_AUDIT_ACCOUNTS" envDefault:"20"`
-
-	// A folder of lexicons: schema files, .json. The records of WEIR_COLLECTIONS, except those
-	// that links are made of, are compared with these schemas, and their references and texts
-	// are stored. Workers read the folder when they start; every worker needs the same files.
-	Lexicons string `env:"WEIR_LEXICONS"`
-	// Names of schemas to fetch from the accounts that their domains name, separated by commas,
-	// such as com.example.note. A file in WEIR_LEXICONS takes precedence.
-	ResolveLexicons []string `env:"WEIR_RESOLVE_LEXICONS"`
-	// Collections whose records are compared strictly, separated by commas: names, and prefixes
-	// such as com.example.*. Fields that the schema does not declare, values that it does not
-	// list, and the like are then errors, although the protocol allows them. Use it for your
-	// own records. After a change, exactly these records are judged again.
-	StrictLexicons []string `env:"WEIR_STRICT_LEXICONS"`
 
 	// The archive
 
@@ -260,6 +241,10 @@ type Config struct {
 	LogFormat string `env:"WEIR_LOG_FORMAT" envDefault:"json"`
 	// Where weir dev and weir demo keep their Postgres.
 	Home string `env:"WEIR_HOME" envDefault:".weir"`
+
+	// features are those of the program, with their own variables.
+	features []feature.Feature
+	more     bool // it has others than Weir's
 }
 
 // orNever is an interval. The text never is a century.
@@ -282,19 +267,36 @@ func otherVariables() []string {
 	return []string{"WEIR_TEST_DATABASE_URL", "WEIR_TESTDATA", "WEIR_PG_BINARIES_URL"}
 }
 
-// ReadConfig reads the configuration from the environment and checks it.
-func ReadConfig() (Config, error) {
-	c, err := env.ParseAs[Config]()
-	if err != nil {
-		var all env.AggregateError
-		if errors.As(err, &all) && len(all.Errors) > 0 {
-			err = all.Errors[0]
+// readVariables fills a struct from the environment.
+func readVariables(into any) error {
+	err := env.Parse(into)
+	if err == nil {
+		return nil
+	}
+	var all env.AggregateError
+	if errors.As(err, &all) && len(all.Errors) > 0 {
+		err = all.Errors[0]
+	}
+	var wrong env.ParseError
+	if field, ok := reflect.TypeOf(into).Elem().FieldByName(fieldOf(err, &wrong)); ok {
+		return fmt.Errorf("%s cannot be read: expected for example %q: %w", field.Tag.Get("env"), field.Tag.Get("envDefault"), wrong.Err)
+	}
+	return fmt.Errorf("read the environment: %w", err)
+}
+
+// ReadConfig reads the configuration from the environment and checks it. more are features besides Weir's own.
+func ReadConfig(more ...feature.Feature) (Config, error) {
+	c := Config{features: append(Features(), more...), more: len(more) > 0}
+	if err := readVariables(&c); err != nil {
+		return Config{}, err
+	}
+	for _, f := range c.features {
+		if f.Config == nil {
+			continue
 		}
-		var wrong env.ParseError
-		if field, ok := reflect.TypeFor[Config]().FieldByName(fieldOf(err, &wrong)); ok {
-			return Config{}, fmt.Errorf("%s cannot be read: expected for example %q: %w", field.Tag.Get("env"), field.Tag.Get("envDefault"), wrong.Err)
+		if err := readVariables(f.Config); err != nil {
+			return Config{}, err
 		}
-		return Config{}, fmt.Errorf("read the environment: %w", err)
 	}
 	// The library treats an empty variable as unset.
 	if base, set := os.LookupEnv("WEIR_IMAGE_BASE"); set && base == "" {
@@ -366,8 +368,7 @@ func ReadConfig() (Config, error) {
 // parse returns an error if a variable that is read where it is used cannot be read.
 func (c Config) parse() error {
 	_, stored := c.stored()
-	lexicons := c.checkLexicons()
-	_, queues := c.queues()
+	_, opened := c.open()
 	_, limits := c.deadLetterLimits()
 	_, webhook := c.webhook()
 	_, hosts := c.hosts()
@@ -376,7 +377,7 @@ func (c Config) parse() error {
 	_, index := c.clickHouse()
 	_, scope := c.archiveScope()
 	_, streams := c.streams()
-	return cmp.Or(stored, lexicons, queues, limits, webhook, hosts, proxies, archive, index, scope, streams)
+	return cmp.Or(stored, opened, limits, webhook, hosts, proxies, archive, index, scope, streams)
 }
 
 // stored returns the registry of the stored collections.

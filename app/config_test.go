@@ -7,6 +7,7 @@ import (
 	"go/parser"
 	"go/token"
 	"os"
+	"path/filepath"
 	"reflect"
 	"strings"
 	"testing"
@@ -25,7 +26,7 @@ const configurationFile = "../docs/configuration.md"
 var update = flag.Bool("update", false, "write docs/configuration.md")
 
 // TestConfigurationIsDocumented checks that docs/configuration.md matches the
-// struct Config. `go generate ./app` writes it.
+// variables. `go generate ./app` writes it.
 func TestConfigurationIsDocumented(t *testing.T) {
 	t.Parallel()
 	want := configurationDocument(t)
@@ -37,60 +38,77 @@ func TestConfigurationIsDocumented(t *testing.T) {
 	require.Equal(t, want, string(got), "run `go generate ./app`")
 }
 
-// configurationDocument returns the struct Config as a document.
+// configurationDocument returns the struct Config, and those of the features, as a document.
 func configurationDocument(t *testing.T) string {
 	t.Helper()
-	files := token.NewFileSet()
-	file, err := parser.ParseFile(files, "config.go", nil, parser.ParseComments)
-	require.NoError(t, err)
-	var fields []*ast.Field
-	attached := map[*ast.CommentGroup]bool{}
-	var from, to token.Pos
-	ast.Inspect(file, func(n ast.Node) bool {
-		spec, ok := n.(*ast.TypeSpec)
-		if !ok || spec.Name.Name != "Config" {
-			return true
-		}
-		list := spec.Type.(*ast.StructType).Fields
-		fields, from, to = list.List, list.Opening, list.Closing
-		for _, field := range fields {
-			attached[field.Doc] = true
-		}
-		return false
-	})
-	require.NotEmpty(t, fields)
-	headings := map[int]string{} // by line
-	for _, group := range file.Comments {
-		if group.Pos() > from && group.End() < to && !attached[group] {
-			headings[files.Position(group.Pos()).Line] = strings.TrimSpace(group.Text())
-		}
-	}
 	var b strings.Builder
 	b.WriteString(configurationHead)
-	line := files.Position(from).Line
-	for i, field := range fields {
-		require.NotNil(t, field.Doc, "%s has no comment", field.Names[0].Name)
-		require.Len(t, field.Names, 1)
-		for start := files.Position(field.Pos()).Line; line < start; line++ {
-			if heading := headings[line]; heading != "" {
-				fmt.Fprintf(&b, "\n## %s\n", heading)
-			}
-		}
-		tag := reflect.TypeFor[Config]().Field(i).Tag
-		fmt.Fprintf(&b, "\n### `%s`\n\n%s", tag.Get("env"), documentText(field.Doc.Text()))
-		if list := strings.Split(tag.Get("envDefault"), ","); len(list) > 1 {
-			b.WriteString("\nDefault:\n\n")
-			for _, one := range list {
-				fmt.Fprintf(&b, "- `%s`\n", one)
-			}
-		} else if list[0] != "" {
-			fmt.Fprintf(&b, "\nDefault: `%s`\n", list[0])
+	documentVariables(t, &b, reflect.TypeFor[Config]())
+	for _, f := range Features() {
+		if f.Config != nil {
+			fmt.Fprintf(&b, "\n## %s%s\n", strings.ToUpper(f.Name[:1]), f.Name[1:])
+			documentVariables(t, &b, reflect.TypeOf(f.Config).Elem())
 		}
 	}
 	return b.String()
 }
 
-const configurationHead = `<!-- Made from app/config.go by "go generate ./app". -->
+// documentVariables documents the fields of a struct. A comment between them is a heading.
+func documentVariables(t *testing.T, b *strings.Builder, of reflect.Type) {
+	t.Helper()
+	folder := filepath.Join("..", strings.TrimPrefix(of.PkgPath(), "github.com/weir-social/weir"))
+	files := token.NewFileSet()
+	parsed, err := parser.ParseDir(files, folder, nil, parser.ParseComments) //nolint:staticcheck // build tags do not matter
+	require.NoError(t, err)
+	var file *ast.File
+	var list *ast.FieldList
+	for _, p := range parsed {
+		for _, f := range p.Files {
+			ast.Inspect(f, func(n ast.Node) bool {
+				if spec, ok := n.(*ast.TypeSpec); ok && spec.Name.Name == of.Name() {
+					file, list = f, spec.Type.(*ast.StructType).Fields
+				}
+				return list == nil
+			})
+		}
+	}
+	require.NotNil(t, list, "%s is not in %s", of, folder)
+	attached := map[*ast.CommentGroup]bool{}
+	for _, field := range list.List {
+		attached[field.Doc] = true
+	}
+	headings := map[int]string{} // by line
+	for _, group := range file.Comments {
+		if group.Pos() > list.Opening && group.End() < list.Closing && !attached[group] {
+			headings[files.Position(group.Pos()).Line] = strings.TrimSpace(group.Text())
+		}
+	}
+	line := files.Position(list.Opening).Line
+	for i, field := range list.List {
+		tag := of.Field(i).Tag
+		if tag.Get("env") == "" {
+			continue
+		}
+		require.NotNil(t, field.Doc, "%s has no comment", field.Names[0].Name)
+		require.Len(t, field.Names, 1)
+		for start := files.Position(field.Pos()).Line; line < start; line++ {
+			if heading := headings[line]; heading != "" {
+				fmt.Fprintf(b, "\n## %s\n", heading)
+			}
+		}
+		fmt.Fprintf(b, "\n### `%s`\n\n%s", tag.Get("env"), documentText(field.Doc.Text()))
+		if list := strings.Split(tag.Get("envDefault"), ","); len(list) > 1 {
+			b.WriteString("\nDefault:\n\n")
+			for _, one := range list {
+				fmt.Fprintf(b, "- `%s`\n", one)
+			}
+		} else if list[0] != "" {
+			fmt.Fprintf(b, "\nDefault: `%s`\n", list[0])
+		}
+	}
+}
+
+const configurationHead = `<!-- Made from app/config.go and the features' variables by "go generate ./app". -->
 # Configuration
 
 Weir is configured by environment variables. A misspelt ` + "`WEIR_`" + ` variable is an error that names the nearest one.
@@ -169,44 +187,6 @@ func TestStartIsAPlaceOrATime(t *testing.T) {
 		_, err := Config{Start: wrong}.start()
 		require.ErrorContains(t, err, "WEIR_START is", wrong)
 	}
-}
-
-// TestQueuesOfNamespaces shows that the queues of pub.layers exist by default
-// if its records are compared with lexicons. An invalid queue is an error that
-// says why.
-func TestQueuesOfNamespaces(t *testing.T) {
-	cfg, err := ReadConfig()
-	require.NoError(t, err)
-	names := func(cfg Config) (all []string) {
-		queues, err := cfg.queues()
-		require.NoError(t, err)
-		for _, q := range queues {
-			all = append(all, fmt.Sprintf("%s %d:%d", q.Name, q.Workers, q.Priority))
-		}
-		return all
-	}
-	require.Empty(t, names(cfg))
-	before := cfg.Connections()
-	cfg.Lexicons, cfg.Collections = t.TempDir(), []string{"app.bsky.feed.post", "pub.layers.graph.*", "pub.layers.media.media=0", "com.example.note"}
-	require.Equal(t, []string{"layers_graph 2:2", "layers_integration 1:3"}, names(cfg))
-	require.Equal(t, before+3, cfg.Connections(), "each running job must have a connection")
-	cfg.Collections = []string{"app.bsky.feed.post", "pub.layers.*"}
-	require.Len(t, names(cfg), 10)
-	require.Equal(t, []string{"layers_expression 4:1", "layers_segmentation 4:1", "layers_annotation 4:1", "layers_ontology 2:2"}, names(cfg)[:4])
-
-	for entry, problem := range map[string]string{
-		"notes": "expected a name", "Notes=com.example.note:1:1": "expected a name", "notes=com.example.note:1": "expected a name",
-		"notes=note:1:1": "is not a collection", "notes=com.*.note:1:1": "is not a prefix", "notes=com.example.note:0:1": "is not a number of jobs",
-		"notes=com.example.note:4:5": "is not a priority", "network=com.example.note:4:1": "there is another queue", "process=com.example.note:4:1": "there is another queue",
-	} {
-		t.Setenv("WEIR_QUEUES", entry)
-		_, err := ReadConfig()
-		require.ErrorContains(t, err, "WEIR_QUEUES")
-		require.ErrorContains(t, err, problem, entry)
-	}
-	t.Setenv("WEIR_QUEUES", "notes=com.example.note|com.example.memo.*:4:1, notes=com.example.other:1:1")
-	_, err = ReadConfig()
-	require.ErrorContains(t, err, "there is another queue notes")
 }
 
 // TestForgettingCanBeSwitchedOff reads never as an interval that does not end.

@@ -83,7 +83,11 @@ func (c Config) Migrated(ctx context.Context) (*pgxpool.Pool, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := Migrated(ctx, pool); err != nil {
+	check := schema.Check
+	if c.more {
+		check = schema.Migrate
+	}
+	if err := check(ctx, pool, tables(c.features)...); err != nil {
 		pool.Close()
 		return nil, err
 	}

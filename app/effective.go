@@ -44,9 +44,18 @@ type Variable struct{ Name, Value, From string }
 // Effective returns all variables, in the order of docs/configuration.md.
 func (c Config) Effective() []Variable {
 	var all []Variable
-	fields, values := reflect.TypeFor[Config](), reflect.ValueOf(c)
-	for i := range fields.NumField() {
-		tag := fields.Field(i).Tag
+	for _, values := range c.variables() {
+		all = append(all, c.effective(values)...)
+	}
+	return all
+}
+
+func (c Config) effective(values reflect.Value) (all []Variable) {
+	for i := range values.NumField() {
+		tag := values.Type().Field(i).Tag
+		if tag.Get("env") == "" {
+			continue
+		}
 		v := Variable{Name: tag.Get("env"), Value: shown(values.Field(i).Interface(), tag.Get("secret") == "true"), From: "default"}
 		if set, ok := os.LookupEnv(v.Name); ok && (set != "" || v.Name == "WEIR_IMAGE_BASE") {
 			v.From = "environment"

@@ -3,7 +3,6 @@ package app
 import (
 	"context"
 	"net"
-	"slices"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -12,18 +11,19 @@ import (
 	"go.opentelemetry.io/otel"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/weir-social/weir/feature"
 	"github.com/weir-social/weir/schema"
 	"github.com/weir-social/weir/workers"
-	"github.com/weir-social/weir/workers/lexicons"
 )
 
 // Connections returns the size of a process's pool: the workers' transactions,
 // four for the consumer, the page's queries, and five for River.
 func (c Config) Connections() int32 {
 	all := c.Workers + c.BackfillWorkers + 20
-	queues, _ := c.queues() // ReadConfig has checked them
-	for _, q := range queues {
-		all += q.Workers
+	for _, p := range standard(c) {
+		for _, q := range p.Separate {
+			all += q.Workers
+		}
 	}
 	return int32(all)
 }
@@ -40,19 +40,11 @@ func New(cfg Config, pool *pgxpool.Pool) App {
 // standard returns Weir's own projections.
 func standard(cfg Config) schema.Projections {
 	all := []schema.Projection{workers.Links()}
-	if judged := cfg.judged(); len(judged) > 0 {
-		queues, _ := cfg.queues() // ReadConfig has checked them
-		all = append(all, lexicons.Projection(judged, queues...))
+	parts, _ := cfg.open() // ReadConfig has checked it
+	for _, p := range parts {
+		all = append(all, p.Projections...)
 	}
 	return schema.NewProjections(all...)
-}
-
-// WithProjection returns the app with one more projection. add adds the worker of
-// the projection's jobs.
-func (p App) WithProjection(projection schema.Projection, add func(workers.Bundle) error) App {
-	p.projections = schema.NewProjections(append(slices.Clip(p.projections), projection)...)
-	p.more = append(slices.Clip(p.more), add)
-	return p
 }
 
 // register writes the projections to the database. It must run before records are
@@ -143,9 +135,10 @@ func (p App) WithListener(f func(net.Listener) error) error {
 	return f(l)
 }
 
-// With runs f on the configured database.
-func With(ctx context.Context, f func(context.Context, App) error) error {
-	cfg, err := ReadConfig()
+// With runs f on the configured database, which must have this binary's schema. A program
+// with more features than Weir has migrates it first.
+func With(ctx context.Context, f func(context.Context, App) error, more ...feature.Feature) error {
+	cfg, err := ReadConfig(more...)
 	if err != nil {
 		return err
 	}

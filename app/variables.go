@@ -11,11 +11,26 @@ import (
 	protocol "github.com/weir-social/weir/internal/nostr"
 )
 
-// Variables returns the names of the environment variables of Config.
+// Variables returns the names of the environment variables of Weir.
 func Variables() []string {
 	var all []string
-	for field := range reflect.TypeFor[Config]().Fields() {
-		all = append(all, field.Tag.Get("env"))
+	for _, of := range (Config{features: Features()}).variables() {
+		for i := range of.NumField() {
+			if name := of.Type().Field(i).Tag.Get("env"); name != "" {
+				all = append(all, name)
+			}
+		}
+	}
+	return all
+}
+
+// variables returns the structs whose fields are variables: the core's and those of the features.
+func (c Config) variables() []reflect.Value {
+	all := []reflect.Value{reflect.ValueOf(c)}
+	for _, f := range c.features {
+		if f.Config != nil {
+			all = append(all, reflect.ValueOf(f.Config).Elem())
+		}
 	}
 	return all
 }

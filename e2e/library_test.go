@@ -46,8 +46,10 @@ func TestLibraryExample(t *testing.T) {
 
 	_, refused, code := weir(t, env, "serve")
 	require.Equal(t, 1, code)
-	require.Contains(t, refused, `the database has the projection "likes", which this program lacks`)
-	require.Contains(t, succeed(t, env, "projection", "list"), "store_likes")
+	require.Contains(t, refused, `the database has the tables of the feature "likes", which this binary lacks`)
 	require.Zero(t, count(t, pool, `SELECT count(*) FROM dead_letters`))
 	stopServe(t, second)
+	execute(t, database, `DROP TABLE likes; DELETE FROM weir_migration WHERE part = 'likes'`) // as the error says
+	require.Contains(t, succeed(t, env, "projection", "list"), "store_likes")
+	succeed(t, env, "projection", "remove", "likes")
 }

@@ -68,7 +68,7 @@ type MissingPartError struct{ Part string }
 
 func (e *MissingPartError) Error() string {
 	return fmt.Sprintf("the database has the tables of the feature %q, which this binary lacks: "+
-		"run a binary with that feature, or make a new database: see \"Starting anew\" in docs/operations.md. Nothing was changed", e.Part)
+		"run a binary that has it, or remove it: drop its tables, DELETE FROM weir_migration WHERE part = '%[1]s', and `weir projection list` shows the rest. Nothing was changed", e.Part)
 }
 
 // Migrate brings the database to this binary's schema: first River's tables, through

@@ -12,6 +12,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/riverqueue/river"
 
+	"github.com/weir-social/weir/internal/atproto/bluesky"
 	"github.com/weir-social/weir/internal/collection"
 	"github.com/weir-social/weir/schema"
 )
@@ -53,6 +54,9 @@ func (b Bundle) Projections() schema.Projections { return b.cfg.Projections }
 
 // Collections returns the stored collections.
 func (b Bundle) Collections() collection.Registry { return b.cfg.Collections }
+
+// Bluesky returns the client for Bluesky's services.
+func (b Bundle) Bluesky() *bluesky.Client { return b.cfg.Bluesky }
 
 // Timeout returns how long a job may run.
 func (b Bundle) Timeout() time.Duration { return b.cfg.JobTimeout }

@@ -1,11 +1,13 @@
-// Command likes is Weir with one more projection: if WEIR_COLLECTIONS includes
+// Command likes is Weir with one more feature: if WEIR_COLLECTIONS includes
 // app.bsky.feed.like, it stores the subject of each like in its own table. It
 // replaces the weir binary for its database.
 package main
 
 import (
 	"context"
+	"embed"
 	"encoding/json"
+	"io/fs"
 	"log"
 	"os/signal"
 	"syscall"
@@ -14,10 +16,14 @@ import (
 	"github.com/riverqueue/river"
 
 	"github.com/weir-social/weir/app"
+	"github.com/weir-social/weir/feature"
 	"github.com/weir-social/weir/jobs"
 	"github.com/weir-social/weir/schema"
 	"github.com/weir-social/weir/workers"
 )
+
+//go:embed migrations/*.sql
+var migrations embed.FS
 
 type storeLikes struct{ jobs.Batch }
 
@@ -41,21 +47,25 @@ func (w *worker) Work(ctx context.Context, job *river.Job[storeLikes]) error {
 	})
 }
 
+// likes is the feature: a table, a projection, and the worker of its jobs.
+func likes() feature.Feature {
+	tables, _ := fs.Sub(migrations, "migrations") // it is embedded
+	return feature.Feature{Name: "likes", Tables: tables, Open: func(feature.Core) (feature.Parts, error) {
+		return feature.Parts{
+			Projections: []schema.Projection{{Name: "likes", Collections: []string{"app.bsky.feed.like"}, Tables: []string{"likes"},
+				Job: func(b jobs.Batch) river.JobArgs { return storeLikes{b} }}},
+			Workers: func(b workers.Bundle) error {
+				workers.Add(b, &worker{Projector: b.Projector("likes")})
+				return nil
+			},
+		}, nil
+	}}
+}
+
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	defer stop()
-	if err := app.With(ctx, func(ctx context.Context, weir app.App) error {
-		const table = `CREATE TABLE IF NOT EXISTS likes (did text, collection text, rkey text, subject text, PRIMARY KEY (did, collection, rkey))`
-		if _, err := weir.Pool().Exec(ctx, table); err != nil {
-			return err
-		}
-		likes := schema.Projection{Name: "likes", Collections: []string{"app.bsky.feed.like"}, Tables: []string{"likes"},
-			Job: func(b jobs.Batch) river.JobArgs { return storeLikes{b} }}
-		return weir.WithProjection(likes, func(b workers.Bundle) error {
-			workers.Add(b, &worker{Projector: b.Projector("likes")})
-			return nil
-		}).Run(ctx)
-	}); err != nil {
+	if err := app.With(ctx, func(ctx context.Context, weir app.App) error { return weir.Run(ctx) }, likes()); err != nil {
 		log.Fatal(err)
 	}
 }

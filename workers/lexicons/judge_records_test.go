@@ -161,7 +161,7 @@ func newBench(t testing.TB, change func(*settings)) *bench {
 	require.NoError(t, err)
 	b.settings = &settings{Config: workers.Config{Pool: pool, Projections: b.projections, ID: t.Name(), Logger: slog.New(slog.DiscardHandler), Bluesky: api, Process: 4,
 		Queues: []string{jobs.QueueProcess, jobs.QueueNetwork, jobs.QueueMaintenance}},
-		Lexicons: Config{Folder: os.DirFS("../../internal/lexicon/testdata/lexicons"), Rules: rules.Rules{rules.Layers("example.weir")}, TXT: b.server.noNames, Bluesky: api}}
+		Lexicons: Config{Folder: os.DirFS("../../internal/lexicon/testdata/lexicons"), Rules: rules.Rules{rules.Layers("example.weir")}, TXT: b.server.noNames}}
 	if change != nil {
 		change(b.settings)
 	}

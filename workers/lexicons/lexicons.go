@@ -13,7 +13,6 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/riverqueue/river"
 
-	"github.com/weir-social/weir/internal/atproto/bluesky"
 	"github.com/weir-social/weir/internal/lexicon"
 	"github.com/weir-social/weir/internal/lexicon/rules"
 	"github.com/weir-social/weir/internal/lexicon/verdict"
@@ -30,7 +29,6 @@ type Config struct {
 	TXT     LookupTXT  // nil: the system's resolver
 	Read    ReadRecord // checks the fetched schemas
 	Rules   rules.Rules
-	Bluesky *bluesky.Client
 }
 
 // resolveInterval is how often a resolved schema is fetched again: DNS does not announce changes.
@@ -65,8 +63,8 @@ func Add(b workers.Bundle, cfg Config) {
 	workers.Add(b, &JudgeAccount{pool: b.Pool(), patience: patience})
 	workers.Add(b, &JudgeOutdated{pool: b.Pool(), log: b.Log(), catalogs: shared, patience: patience})
 	workers.Add(b, &CheckParked{pool: b.Pool()})
-	workers.Add(interruptible, &FetchRecord{pool: b.Pool(), api: cfg.Bluesky, projections: b.Projections(), fetched: b.Fetched()})
-	workers.Add(interruptible, &ResolveLexicon{pool: b.Pool(), api: cfg.Bluesky, txt: cfg.TXT, read: cfg.Read, names: cfg.Resolve})
+	workers.Add(interruptible, &FetchRecord{pool: b.Pool(), api: b.Bluesky(), projections: b.Projections(), fetched: b.Fetched()})
+	workers.Add(interruptible, &ResolveLexicon{pool: b.Pool(), api: b.Bluesky(), txt: cfg.TXT, read: cfg.Read, names: cfg.Resolve})
 	b.Every(time.Minute, CheckParkedArgs{}, true)
 	for _, name := range cfg.Resolve {
 		b.Every(resolveInterval, ResolveLexiconArgs{NSID: name}, true)

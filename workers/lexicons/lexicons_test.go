@@ -217,7 +217,7 @@ func TestLexiconIsResolved(t *testing.T) {
 	require.NoError(t, err)
 	b.server.key = public.Multibase()
 	const schemas = "com.atproto.lexicon.schema"
-	w := &ResolveLexicon{pool: b.pool, api: b.settings.Lexicons.Bluesky, read: firehose.ReadRecord, names: b.settings.Lexicons.Resolve, txt: func(_ context.Context, name string) ([]string, error) {
+	w := &ResolveLexicon{pool: b.pool, api: b.settings.Bluesky, read: firehose.ReadRecord, names: b.settings.Lexicons.Resolve, txt: func(_ context.Context, name string) ([]string, error) {
 		if asked = append(asked, name); len(asked) > 4 {
 			return nil, &net.DNSError{IsNotFound: true}
 		}

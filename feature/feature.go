@@ -1,0 +1,38 @@
+// Package feature is the door through which a feature enters Weir: one value with all that it brings. Weir's own
+// features and those of other programs use it alike. app.Features lists Weir's.
+package feature
+
+import (
+	"io/fs"
+
+	"github.com/weir-social/weir/schema"
+	"github.com/weir-social/weir/workers"
+)
+
+// A Feature is a part of Weir that can be left out.
+type Feature struct {
+	// Name is that of its part of the schema: lower-case letters, digits and "_".
+	Name string
+	// Tables is its part of the schema, as schema.Core describes; nil: it has none.
+	Tables fs.FS
+	// Config is a pointer to a struct whose fields are environment variables, with tags of caarlos0/env and a
+	// comment each, which docs/configuration.md shows. It is filled before Open is called. nil: there are none.
+	Config any
+	// Open checks the configuration and returns what the feature brings to a process. Its error names the
+	// variable to change. It must not use the network, and is called several times.
+	Open func(Core) (Parts, error)
+}
+
+// Core is what a feature may know of the process before it runs.
+type Core struct {
+	Collections []string           // the stored collections: names, and prefixes such as "pub.layers.*"
+	Projections schema.Projections // of the features that are listed before this one
+	Queues      []string           // the names of the queues that others have
+}
+
+// Parts are what a feature brings to a process.
+type Parts struct {
+	Projections []schema.Projection
+	// Workers adds workers, queues and periodic jobs to a process that works; nil: it has none.
+	Workers func(workers.Bundle) error
+}
