@@ -47,7 +47,7 @@ CREATE TRIGGER accounts_truncated AFTER TRUNCATE ON accounts FOR EACH STATEMENT 
 CREATE TRIGGER hidden_account_added AFTER INSERT ON accounts FOR EACH ROW WHEN (new.status <> 'active'::text OR new.not_recommended) EXECUTE FUNCTION record_account_change();
 CREATE TRIGGER hidden_account_removed AFTER DELETE ON accounts FOR EACH ROW WHEN (old.status <> 'active'::text OR old.not_recommended) EXECUTE FUNCTION record_account_change();
 
--- One row per condition of /health that has ever held, with its latest times.
+-- One row per condition of /health that has ever held, with its latest times. Not compared: how it went, not what is stored.
 CREATE TABLE alerts (
     name text NOT NULL,
     subject text NOT NULL, -- The stream or queue that the alert is about. Empty: all of Weir.
@@ -63,7 +63,7 @@ CREATE TABLE alerts (
     CONSTRAINT alerts_last_notified_check CHECK (last_notified = ANY (ARRAY[''::text, 'fired'::text, 'resolved'::text]))
 );
 
--- When the next call may start, over all processes. Always one row.
+-- When the next call may start, over all processes. Always one row. Not compared: how it went, not what is stored.
 CREATE TABLE api_schedule (
     one boolean DEFAULT true NOT NULL, -- Always true: the key that keeps this one row.
     next_at timestamp with time zone DEFAULT now() NOT NULL,
@@ -71,7 +71,7 @@ CREATE TABLE api_schedule (
     CONSTRAINT api_schedule_one_check CHECK (one)
 );
 
--- How many calls may run at once over all processes: one row each.
+-- How many calls may run at once over all processes: one row each. Not compared: how it went, not what is stored.
 CREATE TABLE api_slots (
     slot integer NOT NULL,
     holder text, -- The process that has the slot. NULL: free.
@@ -79,7 +79,7 @@ CREATE TABLE api_slots (
     CONSTRAINT api_slots_pkey PRIMARY KEY (slot)
 );
 
--- What has been heard and is in no segment of the store yet: a row per commit. It is deleted when the store has its segment.
+-- What has been heard and is in no segment of the store yet: a row per commit. It is deleted when the store has its segment. Not compared: of the archive and its known events.
 CREATE TABLE archive_open (
     number bigint GENERATED ALWAYS AS IDENTITY NOT NULL,
     stream text NOT NULL,
@@ -96,7 +96,7 @@ CREATE TABLE archive_open (
 ) WITH (autovacuum_vacuum_scale_factor=0, autovacuum_vacuum_threshold=500);
 CREATE INDEX archive_open_segment ON archive_open USING btree (segment) WHERE segment IS NOT NULL;
 
--- The tables of which the archive keeps snapshots, because no event says what they hold.
+-- The tables of which the archive keeps snapshots, because no event says what they hold. Not compared: of the archive and its known events.
 CREATE TABLE archive_snapshots (
     name text NOT NULL, -- The name of the table.
     content text NOT NULL, -- A hash of its last snapshot. Nothing is archived until the table has another content.
@@ -104,7 +104,7 @@ CREATE TABLE archive_snapshots (
     CONSTRAINT archive_snapshots_pkey PRIMARY KEY (name)
 );
 
--- The events that are archived, as long as a server may send them again, so that no event is archived twice.
+-- The events that are archived, as long as a server may send them again, so that no event is archived twice. Not compared: of the archive and its known events.
 CREATE TABLE archived_ids (
     id uuid NOT NULL, -- The first half of a SHA-256 of what identifies the event: account, collection, key, revision and operation.
     day integer NOT NULL, -- The day in the event's own revision, in days since 1970. It is the same however often the event comes.
@@ -115,7 +115,7 @@ CREATE TABLE archived_ids (
 -- Events whose revision names a day that has no partition.
 CREATE TABLE archived_ids_default PARTITION OF archived_ids DEFAULT;
 
--- The first thousand faults that an audit found, of each kind.
+-- The first thousand faults that an audit found, of each kind. Not compared: how it went, not what is stored.
 CREATE TABLE audit_faults (
     audit_id bigint NOT NULL,
     did text COLLATE "C" NOT NULL,
@@ -129,7 +129,7 @@ CREATE TABLE audit_faults (
 );
 CREATE INDEX audit_faults_record ON audit_faults USING btree (did, collection, rkey);
 
--- Comparisons of the stored records with the accounts' own repositories.
+-- Comparisons of the stored records with the accounts' own repositories. Not compared: how it went, not what is stored.
 CREATE TABLE audits (
     id bigint GENERATED ALWAYS AS IDENTITY NOT NULL,
     started_at timestamp with time zone NOT NULL,
@@ -149,7 +149,7 @@ CREATE TABLE audits (
 );
 CREATE INDEX audits_ended ON audits USING btree (ended_at);
 
--- The links that blocks of links and domains concern, also links that have expired. Only the trigger of blocks writes here, and who adds a link.
+-- The links that blocks of links and domains concern, also links that have expired. Only the trigger of blocks writes here, and who adds a link. Not compared: counted from shares, which `weir recount --check` does.
 CREATE TABLE blocked_links (
     link_id bigint NOT NULL,
     block_id bigint NOT NULL,
@@ -176,7 +176,7 @@ END)
 CREATE TRIGGER block_changed AFTER INSERT OR DELETE OR UPDATE ON blocks FOR EACH ROW EXECUTE FUNCTION apply_block();
 CREATE TRIGGER block_named BEFORE INSERT OR UPDATE ON blocks FOR EACH ROW EXECUTE FUNCTION normalise_block();
 
--- The fetches of pages that were started in the last hour: at most 1,000, over all processes.
+-- The fetches of pages that were started in the last hour: at most 1,000, over all processes. Not compared: what servers said, who are asked again.
 CREATE TABLE card_fetches (
     id bigint GENERATED ALWAYS AS IDENTITY NOT NULL,
     link_id bigint NOT NULL, -- The link. It may have expired.
@@ -185,14 +185,14 @@ CREATE TABLE card_fetches (
     CONSTRAINT card_fetches_pkey PRIMARY KEY (id)
 );
 
--- When the next request to a host may start, over all processes. Hosts that nobody asks have no row.
+-- When the next request to a host may start, over all processes. Hosts that nobody asks have no row. Not compared: what servers said, who are asked again.
 CREATE TABLE card_hosts (
     host text COLLATE "C" NOT NULL,
     next_at timestamp with time zone NOT NULL,
     CONSTRAINT card_hosts_pkey PRIMARY KEY (host)
 );
 
--- Links whose page is fetched, and what the page says about itself. The counter adds the row; the job fetch_card fetches the page.
+-- Links whose page is fetched, and what the page says about itself. The counter adds the row; the job fetch_card fetches the page. Not compared: what servers said, who are asked again.
 CREATE TABLE cards (
     link_id bigint NOT NULL,
     sharers smallint NOT NULL, -- Why it is fetched: 2, no post of its two or more sharers has a title; 5, it has five sharers.
@@ -222,7 +222,7 @@ CREATE INDEX cards_ends_at ON cards USING btree (ends_at, host) WHERE ends_at <>
 CREATE INDEX cards_title_group ON cards USING btree (title_group) WHERE title_group IS NOT NULL;
 CREATE INDEX cards_words ON cards USING gin (words) WITH (gin_pending_list_limit='1024');
 
--- The last commit of each followed account, if the chain of commits is verified: the next one must follow from it. It moves in the transaction of the stream's position.
+-- The last commit of each followed account, if the chain of commits is verified: the next one must follow from it. It moves in the transaction of the stream's position. Not compared: how far streams, listings and repositories were read.
 CREATE TABLE chains (
     did text COLLATE "C" NOT NULL,
     rev text COLLATE "C" NOT NULL,
@@ -230,7 +230,7 @@ CREATE TABLE chains (
     CONSTRAINT chains_pkey PRIMARY KEY (did)
 ) WITH (fillfactor=50);
 
--- Subjects that were deleted or have other links than before. The job check_subjects projects their reposts and quotes again, and removes the row.
+-- Subjects that were deleted or have other links than before. The job check_subjects projects their reposts and quotes again, and removes the row. Not compared: counted from shares, which `weir recount --check` does.
 CREATE TABLE changed_subjects (
     id bigint GENERATED ALWAYS AS IDENTITY NOT NULL,
     did text COLLATE "C" NOT NULL,
@@ -239,7 +239,7 @@ CREATE TABLE changed_subjects (
     CONSTRAINT changed_subjects_pkey PRIMARY KEY (id)
 ) WITH (autovacuum_vacuum_scale_factor=0.05);
 
--- How many accounts of a link vote for each claim, as far as they are counted. Claims without votes have no row. Only the counter writes here.
+-- How many accounts of a link vote for each claim, as far as they are counted. Claims without votes have no row. Only the counter writes here. Not compared: counted from shares, which `weir recount --check` does.
 CREATE TABLE claim_votes (
     claim_id bigint NOT NULL,
     link_id bigint NOT NULL,
@@ -258,7 +258,7 @@ CREATE TABLE claim_votes (
 CREATE INDEX claim_votes_link ON claim_votes USING btree (link_id);
 CREATE INDEX claim_votes_title_group ON claim_votes USING btree (title_group) WHERE title_group IS NOT NULL;
 
--- What sharers say about a link: a spelling, and a card if their post has one. Those who say the same share one row.
+-- What sharers say about a link: a spelling, and a card if their post has one. Those who say the same share one row. Not compared: counted from shares, which `weir recount --check` does.
 CREATE TABLE claims (
     id bigint GENERATED ALWAYS AS IDENTITY NOT NULL,
     link_id bigint NOT NULL,
@@ -277,7 +277,7 @@ CREATE TABLE claims (
 ) WITH (autovacuum_vacuum_scale_factor=0.1);
 CREATE INDEX claims_words ON claims USING gin (words) WITH (gin_pending_list_limit='1024');
 
--- Records that share links and are copies of records of another network, made by a bridge. Whether the original is stored does not matter here.
+-- Records that share links and are copies of records of another network, made by a bridge. Whether the original is stored does not matter here. Not compared: made from records, which are compared.
 CREATE TABLE copies (
     did text COLLATE "C" NOT NULL,
     collection text COLLATE "C" NOT NULL,
@@ -291,7 +291,7 @@ CREATE TABLE copies (
 CREATE INDEX copies_checked_at ON copies USING btree (checked_at);
 CREATE INDEX copies_of ON copies USING btree (of_did, of_rkey, of_collection);
 
--- The last comparison of the counts of some links with the ledger. No row: none yet.
+-- The last comparison of the counts of some links with the ledger. No row: none yet. Not compared: counted from shares, which `weir recount --check` does.
 CREATE TABLE count_checks (
     one boolean DEFAULT true NOT NULL,
     checked_at timestamp with time zone NOT NULL,
@@ -301,7 +301,7 @@ CREATE TABLE count_checks (
     CONSTRAINT count_checks_one_check CHECK (one)
 );
 
--- What sharers and link_counts hold. No row: nothing was counted yet.
+-- What sharers and link_counts hold. No row: nothing was counted yet. Not compared: counted from shares, which `weir recount --check` does.
 CREATE TABLE count_state (
     one boolean DEFAULT true NOT NULL,
     as_of timestamp with time zone NOT NULL, -- The time at which the windows of link_counts end.
@@ -312,7 +312,7 @@ CREATE TABLE count_state (
     CONSTRAINT count_state_one_check CHECK (one)
 );
 
--- Events, records and jobs that could not be processed, with the cause. They are set aside so that the rest goes on.
+-- Events, records and jobs that could not be processed, with the cause. They are set aside so that the rest goes on. Not compared: how it went, not what is stored.
 CREATE TABLE dead_letters (
     id bigint GENERATED ALWAYS AS IDENTITY NOT NULL,
     key bytea NOT NULL, -- sha256 over the stage, the input and its wire; of a job, over its kind and arguments. The same dead letter twice is one row.
@@ -355,7 +355,7 @@ CREATE INDEX dead_letters_record ON dead_letters USING btree (did, collection, r
 CREATE INDEX dead_letters_retrying ON dead_letters USING btree (id) WHERE state = 'retrying'::text;
 CREATE INDEX dead_letters_waiting ON dead_letters USING btree ((did ~~ 'did:plc:%'::text)) WHERE class = 'retryable'::text AND stage <> 'job'::text AND (state = ANY (ARRAY['open'::text, 'retrying'::text]));
 
--- Records that were deleted, until every segment of the archive has been compared with them. Tombstones expire sooner.
+-- Records that were deleted, until every segment of the archive has been compared with them. Tombstones expire sooner. Not compared: of the archive and its known events.
 CREATE TABLE deleted_records (
     author bigint GENERATED ALWAYS AS (author_hash(did)) NOT NULL, -- See author_hash.
     did text COLLATE "C" NOT NULL,
@@ -368,7 +368,7 @@ CREATE TABLE deleted_records (
 );
 CREATE INDEX deleted_records_at ON deleted_records USING btree (at);
 
--- Revisions of records that their authors let expire. The job check_subjects deletes those that are due, and the row.
+-- Revisions of records that their authors let expire. The job check_subjects deletes those that are due, and the row. Not compared: what is left to do of expirations.
 CREATE TABLE expirations (
     did text COLLATE "C" NOT NULL,
     collection text COLLATE "C" NOT NULL,
@@ -379,7 +379,7 @@ CREATE TABLE expirations (
 ) WITH (autovacuum_vacuum_scale_factor=0.05);
 CREATE INDEX expirations_expires_at ON expirations USING btree (expires_at);
 
--- The links that a feed has published: the newest 2,000. They keep their ids and dates whatever is deleted or merged afterwards.
+-- The links that a feed has published: the newest 2,000. They keep their ids and dates whatever is deleted or merged afterwards. Not compared: what readers asked for.
 CREATE TABLE feed_entries (
     feed_id bigint NOT NULL,
     link_id bigint NOT NULL, -- The link whose id readers have seen. It may be merged into another since, or have expired.
@@ -388,7 +388,7 @@ CREATE TABLE feed_entries (
     CONSTRAINT feed_entries_feed_id_fkey FOREIGN KEY (feed_id) REFERENCES feeds(id) ON DELETE CASCADE
 );
 
--- Feeds that remember what they published: those whose shares are counted in the same way share a row. One that nobody asks for makes room for others.
+-- Feeds that remember what they published: those whose shares are counted in the same way share a row. One that nobody asks for makes room for others. Not compared: what readers asked for.
 CREATE TABLE feeds (
     id bigint GENERATED ALWAYS AS IDENTITY NOT NULL,
     hash bytea NOT NULL, -- Of the view, which may be too long for an index.
@@ -412,7 +412,7 @@ CREATE VIEW follows AS
      LEFT JOIN accounts a ON a.did = w.did
   GROUP BY w.did, a.handle, a.display_name, a.feed_read_at;
 
--- Accounts that the archive must forget. Lists of them are in its store.
+-- Accounts that the archive must forget. Lists of them are in its store. Not compared: of the archive and its known events.
 CREATE TABLE forgotten (
     did text COLLATE "C" NOT NULL,
     author bigint GENERATED ALWAYS AS (author_hash(did)) NOT NULL, -- See author_hash.
@@ -425,7 +425,7 @@ CREATE TABLE forgotten (
 CREATE INDEX forgotten_author ON forgotten USING btree (author);
 CREATE INDEX forgotten_unlisted ON forgotten USING btree (at) WHERE listed_at IS NULL;
 
--- The accounts that must still be compared with their repositories before a gap closes.
+-- The accounts that must still be compared with their repositories before a gap closes. Not compared: how far streams, listings and repositories were read.
 CREATE TABLE gap_backfills (
     gap_id bigint NOT NULL,
     did text COLLATE "C" NOT NULL,
@@ -434,7 +434,7 @@ CREATE TABLE gap_backfills (
 );
 CREATE INDEX gap_backfills_gap ON gap_backfills USING btree (gap_id);
 
--- Intervals that a stream may have missed, because a resume could not be shown to cover them.
+-- Intervals that a stream may have missed, because a resume could not be shown to cover them. Not compared: how far streams, listings and repositories were read.
 CREATE TABLE gaps (
     id bigint GENERATED ALWAYS AS IDENTITY NOT NULL,
     stream text NOT NULL,
@@ -457,7 +457,7 @@ CREATE INDEX gaps_closed ON gaps USING btree (closed_at) WHERE closed_at IS NOT 
 CREATE INDEX gaps_open ON gaps USING btree (stream, from_at) WHERE closed_at IS NULL;
 CREATE TRIGGER gap_opened AFTER INSERT ON gaps FOR EACH ROW WHEN (new.problem = ''::text) EXECUTE FUNCTION close_gap();
 
--- The collections whose past is read, or was: entries of WEIR_COLLECTIONS, or collections under one. Deleting a row has a collection that is kept for ever read again.
+-- The collections whose past is read, or was: entries of WEIR_COLLECTIONS, or collections under one. Deleting a row has a collection that is kept for ever read again. Not compared: how far streams, listings and repositories were read.
 CREATE TABLE histories (
     collection text COLLATE "C" NOT NULL,
     reason text NOT NULL, -- new: WEIR_COLLECTIONS names it, and keeps it for ever; requested: somebody asked for it.
@@ -478,7 +478,7 @@ CREATE TABLE histories (
     CONSTRAINT histories_reason_check CHECK (reason = ANY (ARRAY['new'::text, 'requested'::text]))
 );
 
--- The accounts of each history, and how far each has been read.
+-- The accounts of each history, and how far each has been read. Not compared: how far streams, listings and repositories were read.
 CREATE TABLE history_accounts (
     collection text COLLATE "C" NOT NULL,
     did text COLLATE "C" NOT NULL,
@@ -500,7 +500,7 @@ CREATE INDEX history_accounts_limited ON history_accounts USING btree (collectio
 CREATE INDEX history_accounts_retry ON history_accounts USING btree (retry_at) WHERE state = 'unread'::text AND retry_at IS NOT NULL;
 CREATE INDEX history_accounts_waiting ON history_accounts USING btree (did) WHERE state = 'waiting'::text;
 
--- Where the whole network is followed: how far relays have named the accounts that have records in a collection.
+-- Where the whole network is followed: how far relays have named the accounts that have records in a collection. Not compared: how far streams, listings and repositories were read.
 CREATE TABLE history_listings (
     collection text COLLATE "C" NOT NULL,
     name text COLLATE "C" NOT NULL, -- The collection that relays are asked for. A prefix has a listing for each name under it that is known. Of kinds of Nostr: the stream of the relay that is asked for the events; the cursor is then the date, in seconds, at which the rest begins, and seen counts events.
@@ -517,7 +517,7 @@ CREATE TABLE history_listings (
     CONSTRAINT history_listings_collection_fkey FOREIGN KEY (collection) REFERENCES histories(collection) ON DELETE CASCADE
 );
 
--- A random key, made once. The ids in feeds are derived from it: with another key, every feed reader would show every link again.
+-- A random key, made once. The ids in feeds are derived from it: with another key, every feed reader would show every link again. Not compared: of the program and its configuration.
 CREATE TABLE instance_key (
     one boolean DEFAULT true NOT NULL,
     key bytea NOT NULL,
@@ -526,7 +526,7 @@ CREATE TABLE instance_key (
     CONSTRAINT instance_key_one_check CHECK (one)
 );
 
--- Links of a partition of shares that expiry is about to drop, if enough accounts share them to keep them. Once the partition is gone, they are marked in links.
+-- Links of a partition of shares that expiry is about to drop, if enough accounts share them to keep them. Once the partition is gone, they are marked in links. Not compared: counted from shares, which `weir recount --check` does.
 CREATE TABLE leaving_links (
     part oid NOT NULL, -- The partition. Its name could be used again.
     link_id bigint NOT NULL,
@@ -535,7 +535,7 @@ CREATE TABLE leaving_links (
     CONSTRAINT leaving_links_pkey PRIMARY KEY (part, link_id)
 );
 
--- The schemas that records are compared with. Every process uses exactly these, and notices a change with the next records that it judges.
+-- The schemas that records are compared with. Every process uses exactly these, and notices a change with the next records that it judges. Not compared: what servers said, who are asked again.
 CREATE TABLE lexicons (
     nsid text COLLATE "C" NOT NULL,
     document jsonb NOT NULL, -- The schema file.
@@ -548,7 +548,7 @@ CREATE TABLE lexicons (
 );
 CREATE TRIGGER lexicon_changed AFTER INSERT OR DELETE OR UPDATE ON lexicons FOR EACH ROW EXECUTE FUNCTION lexicon_changed();
 
--- How many accounts share each link in each window, as of count_state.as_of. Links with one sharer have no row. Only the counter writes here.
+-- How many accounts share each link in each window, as of count_state.as_of. Links with one sharer have no row. Only the counter writes here. Not compared: counted from shares, which `weir recount --check` does.
 CREATE TABLE link_counts (
     link_id bigint NOT NULL,
     last_at timestamp with time zone NOT NULL, -- The latest share of the link.
@@ -710,7 +710,7 @@ CREATE INDEX links_merged ON links USING btree (id) INCLUDE (counts_as) WHERE co
 CREATE INDEX links_merged_into ON links USING btree (merged_into) WHERE merged_into IS NOT NULL;
 CREATE INDEX links_site ON links USING btree (site);
 
--- The accounts that a sync_follows job has read so far. Nobody is followed or unfollowed before the listing ends.
+-- The accounts that a sync_follows job has read so far. Nobody is followed or unfollowed before the listing ends. Not compared: how far streams, listings and repositories were read.
 CREATE TABLE listing_members (
     job_id bigint NOT NULL,
     degree integer NOT NULL, -- 1: accounts in the watch's own listing; 2: accounts that those follow; 0: members that are in neither, and were looked up.
@@ -745,7 +745,7 @@ CREATE VIEW living_shares AS
           WHERE c.did = did AND c.collection = collection AND c.rkey = rkey))) AND NOT (link_id IN ( SELECT b.link_id
            FROM blocked_links b));
 
--- Accounts of Nostr that are watched, or whose follows are. Relays bring the same lists in any order and age: only a newer revision changes anything.
+-- Accounts of Nostr that are watched, or whose follows are. Relays bring the same lists in any order and age: only a newer revision changes anything. Not compared: what servers said, who are asked again.
 CREATE TABLE nostr_authors (
     did text COLLATE "C" NOT NULL,
     follows_rev text COLLATE "C" DEFAULT ''::text NOT NULL, -- The revision of the follow list (kind 3) that was read last. An older one never changes the members of a watch.
@@ -759,7 +759,7 @@ CREATE TABLE nostr_authors (
 );
 CREATE INDEX nostr_authors_read_at ON nostr_authors USING btree (read_at NULLS FIRST);
 
--- What link_counts is, of the accounts of Nostr alone. A link that one of them shares has no row. Only the counter writes here.
+-- What link_counts is, of the accounts of Nostr alone. A link that one of them shares has no row. Only the counter writes here. Not compared: counted from shares, which `weir recount --check` does.
 CREATE TABLE nostr_counts (
     link_id bigint NOT NULL,
     last_at timestamp with time zone NOT NULL, -- The latest share of the link.
@@ -799,7 +799,7 @@ CREATE INDEX nostr_counts_level_6h_idx ON nostr_counts USING btree (level_6h) WH
 CREATE INDEX nostr_counts_level_7d_idx ON nostr_counts USING btree (level_7d) WHERE level_7d >= 1;
 CREATE INDEX nostr_counts_level_speed_idx ON nostr_counts USING btree (level_speed) WHERE level_speed >= 1;
 
--- Relays that followed accounts name, and WEIR_NOSTR does not: they are asked now and then.
+-- Relays that followed accounts name, and WEIR_NOSTR does not: they are asked now and then. Not compared: what servers said, who are asked again.
 CREATE TABLE nostr_relays (
     url text COLLATE "C" NOT NULL,
     read_to timestamp with time zone, -- What the accounts that name the relay wrote until then was read, by the database's clock. NULL: it was never read.
@@ -810,7 +810,7 @@ CREATE TABLE nostr_relays (
     CONSTRAINT nostr_relays_pkey PRIMARY KEY (url)
 );
 
--- Records that require a record which is not stored. Nothing is derived from them until it comes, however late.
+-- Records that require a record which is not stored. Nothing is derived from them until it comes, however late. Not compared: made from records, which are compared.
 CREATE TABLE parked (
     collection text COLLATE "C" NOT NULL,
     did text COLLATE "C" NOT NULL,
@@ -847,14 +847,14 @@ CREATE VIEW partitions AS
             "substring"(bound.bound, 'TO \(''([^'']*)''\)'::text) COLLATE "C" AS upper) b
   WHERE t.partstrat = 'r'::"char" AND pg_table_is_visible(p.oid) AND b.lower IS NOT NULL AND b.upper IS NOT NULL;
 
--- Until when a shortener wants to be left alone. New links of it wait as long; those that were due have been put off.
+-- Until when a shortener wants to be left alone. New links of it wait as long; those that were due have been put off. Not compared: what servers said, who are asked again.
 CREATE TABLE paused_shorteners (
     site text NOT NULL,
     until timestamp with time zone NOT NULL,
     CONSTRAINT paused_shorteners_pkey PRIMARY KEY (site)
 );
 
--- What has changed in the ledger, or decides who counts, since it was last counted. Only appended to; the counter deletes what it has counted.
+-- What has changed in the ledger, or decides who counts, since it was last counted. Only appended to; the counter deletes what it has counted. Not compared: counted from shares, which `weir recount --check` does.
 CREATE TABLE pending_counts (
     link_id bigint, -- The link of the share that changed. NULL: every link that the account shares.
     did text COLLATE "C", -- The account of the share that changed. NULL: everyone who shares the link. All columns NULL: count everything again.
@@ -862,7 +862,7 @@ CREATE TABLE pending_counts (
     subject_rkey text COLLATE "C"
 ) WITH (autovacuum_vacuum_scale_factor=0, autovacuum_vacuum_threshold=2000, autovacuum_vacuum_insert_scale_factor=0);
 
--- Which accounts are not shown to strangers: their names, handles, pictures and texts are left out, and their shares count. An account without a row is shown.
+-- Which accounts are not shown to strangers: their names, handles, pictures and texts are left out, and their shares count. An account without a row is shown. Not compared: what servers said, who are asked again.
 CREATE TABLE profiles (
     did text COLLATE "C" NOT NULL,
     read_at timestamp with time zone, -- When the profile was last read. NULL: not yet.
@@ -880,7 +880,7 @@ CREATE VIEW projected_subjects AS
    FROM subjects
   WHERE fetched_at IS NULL AND fetch_at IS NULL;
 
--- The projections of this database, as the last process started registered them. A process whose binary lacks one refuses to start.
+-- The projections of this database, as the last process started registered them. A process whose binary lacks one refuses to start. Not compared: of the program and its configuration.
 CREATE TABLE projections (
     name text COLLATE "C" NOT NULL,
     collections text[] NOT NULL, -- The collections whose records it reads: names, and prefixes such as pub.layers.*
@@ -896,7 +896,7 @@ CREATE TABLE projections (
 );
 CREATE TRIGGER projection_removed BEFORE DELETE ON projections FOR EACH ROW EXECUTE FUNCTION keep_projection();
 
--- Accounts that a watch has lost. They are purged after a grace period, unless another watch has them.
+-- Accounts that a watch has lost. They are purged after a grace period, unless another watch has them. Not compared: how it went, not what is stored.
 CREATE TABLE purge_queue (
     did text COLLATE "C" NOT NULL,
     queued_at timestamp with time zone NOT NULL,
@@ -904,7 +904,7 @@ CREATE TABLE purge_queue (
 );
 CREATE INDEX purge_queue_queued_at ON purge_queue USING btree (queued_at);
 
--- Every reference in the projected records. References to deleted records stay.
+-- Every reference in the projected records. References to deleted records stay. Not compared: made from records, which are compared.
 CREATE TABLE record_refs (
     collection text COLLATE "C" NOT NULL,
     did text COLLATE "C" NOT NULL,
@@ -925,7 +925,7 @@ CREATE INDEX record_refs_ends ON record_refs USING btree (did, collection, rkey,
 CREATE INDEX record_refs_record ON record_refs USING btree (did, collection, rkey);
 CREATE INDEX record_refs_target ON record_refs USING btree (to_did, to_collection, to_rkey, did, collection, rkey) WHERE to_rkey IS NOT NULL;
 
--- What people wrote in the projected records and look for: the fields that the rules of the namespace name, or else all strings that the schema declares without a format and without a list of values. A record without any has no row.
+-- What people wrote in the projected records and look for: the fields that the rules of the namespace name, or else all strings that the schema declares without a format and without a list of values. A record without any has no row. Not compared: made from records, which are compared.
 CREATE TABLE record_texts (
     collection text COLLATE "C" NOT NULL,
     did text COLLATE "C" NOT NULL,
@@ -936,7 +936,7 @@ CREATE TABLE record_texts (
 ) WITH (autovacuum_vacuum_scale_factor=0.05);
 CREATE INDEX record_texts_words ON record_texts USING gin (words) WITH (gin_pending_list_limit='1024');
 
--- The views of records: one for each collection that has a schema, such as layers.expression for pub.layers.expression.expression. A job makes them again when a schema changes.
+-- The views of records: one for each collection that has a schema, such as layers.expression for pub.layers.expression.expression. A job makes them again when a schema changes. Not compared: made from records, which are compared.
 CREATE TABLE record_views (
     collection text COLLATE "C" NOT NULL,
     schema_name text COLLATE "C" NOT NULL, -- The schema of the view. Weir makes it and uses no other one.
@@ -976,7 +976,7 @@ CREATE TRIGGER visibility_not_declared AFTER DELETE ON records_other FOR EACH RO
 -- Posts whose rkey is not a TID, or is a TID of a time before the partitions. They expire by indexed_at.
 CREATE TABLE posts_default PARTITION OF posts DEFAULT;
 
--- What a relay of Nostr had of a day, by the authors' dates in UTC, compared with what was stored. Rows stay for a month.
+-- What a relay of Nostr had of a day, by the authors' dates in UTC, compared with what was stored. Rows stay for a month. Not compared: how it went, not what is stored.
 CREATE TABLE relay_audits (
     stream text COLLATE "C" NOT NULL,
     day date NOT NULL,
@@ -991,7 +991,7 @@ CREATE TABLE relay_audits (
     CONSTRAINT relay_audits_pkey PRIMARY KEY (stream, day)
 );
 
--- Accounts whose stored records may differ from their repositories, because a commit of them could not be verified, or was announced without its contents. Those that were compared since stay for as long as deletions are known.
+-- Accounts whose stored records may differ from their repositories, because a commit of them could not be verified, or was announced without its contents. Those that were compared since stay for as long as deletions are known. Not compared: how far streams, listings and repositories were read.
 CREATE TABLE resyncs (
     did text COLLATE "C" NOT NULL,
     desynchronized_at timestamp with time zone, -- Since when its records may differ. NULL: they were compared with the repository.
@@ -1010,13 +1010,13 @@ CREATE INDEX resyncs_begun ON resyncs USING btree (begun_at);
 CREATE INDEX resyncs_open ON resyncs USING btree (desynchronized_at) WHERE desynchronized_at IS NOT NULL;
 CREATE INDEX resyncs_synchronized ON resyncs USING btree (synchronized_at) WHERE desynchronized_at IS NULL;
 
--- The first 16 bytes of the ids of events that were stored, for networks whose servers bring the same events. They stay, because an event may come again at any time.
+-- The first 16 bytes of the ids of events that were stored, for networks whose servers bring the same events. They stay, because an event may come again at any time. Not compared: of the archive and its known events.
 CREATE TABLE seen (
     id uuid NOT NULL,
     CONSTRAINT seen_pkey PRIMARY KEY (id)
 );
 
--- The sealed segments of the archive. A copy of each row is stored beside its segment.
+-- The sealed segments of the archive. A copy of each row is stored beside its segment. Not compared: of the archive and its known events.
 CREATE TABLE segments (
     number bigint GENERATED BY DEFAULT AS IDENTITY NOT NULL, -- Of one sequence over all streams. Some numbers may be missing.
     stream text NOT NULL,
@@ -1053,7 +1053,7 @@ CREATE TABLE segments (
 CREATE INDEX segments_unindexed ON segments USING btree (number) WHERE indexed_at IS NULL;
 CREATE INDEX segments_unsynced ON segments USING btree (number) WHERE synced_at IS NULL;
 
--- Every account that counts as a sharer of a link, once, as far as the ledger is counted. Only the counter writes here.
+-- Every account that counts as a sharer of a link, once, as far as the ledger is counted. Only the counter writes here. Not compared: counted from shares, which `weir recount --check` does.
 CREATE TABLE sharers (
     did text COLLATE "C" NOT NULL,
     link_id bigint NOT NULL,
@@ -1116,7 +1116,7 @@ CREATE TRIGGER shares_truncated AFTER TRUNCATE ON shares FOR EACH STATEMENT EXEC
 CREATE TABLE shares_default PARTITION OF shares DEFAULT WITH (autovacuum_vacuum_scale_factor=0.05);
 CREATE INDEX shares_default_stored_at ON shares_default USING btree (stored_at);
 
--- Links of shorteners, and those that look like one. The job resolve_links asks where they lead.
+-- Links of shorteners, and those that look like one. The job resolve_links asks where they lead. Not compared: what servers said, who are asked again.
 CREATE TABLE short_links (
     link_id bigint NOT NULL,
     resolve_at timestamp with time zone, -- When the shortener is asked next. NULL: never again, because it has answered or did not several times.
@@ -1128,7 +1128,7 @@ CREATE TABLE short_links (
 ) WITH (autovacuum_vacuum_scale_factor=0.1);
 CREATE INDEX short_links_resolve_at ON short_links USING btree (resolve_at) WHERE resolve_at IS NOT NULL;
 
--- Sites whose links look like short ones, and no rule says so. Of each, a few links are asked.
+-- Sites whose links look like short ones, and no rule says so. Of each, a few links are asked. Not compared: what servers said, who are asked again.
 CREATE TABLE shorteners (
     site text NOT NULL,
     asked integer NOT NULL, -- How many links were asked; from a few on, no more of them for a month.
@@ -1138,14 +1138,14 @@ CREATE TABLE shorteners (
     CONSTRAINT shorteners_pkey PRIMARY KEY (site)
 );
 
--- The entries of WEIR_COLLECTIONS by which the stream is read: names, and prefixes such as pub.layers.*. The consumer that takes the lease writes them.
+-- The entries of WEIR_COLLECTIONS by which the stream is read: names, and prefixes such as pub.layers.*. The consumer that takes the lease writes them. Not compared: of the program and its configuration.
 CREATE TABLE stored_collections (
     collection text COLLATE "C" NOT NULL,
     since timestamp with time zone DEFAULT clock_timestamp() NOT NULL, -- When a consumer first had this entry: what was written earlier is in no stream.
     CONSTRAINT stored_collections_pkey PRIMARY KEY (collection)
 );
 
--- One row per stream: how far it has been committed, and who may commit to it.
+-- One row per stream: how far it has been committed, and who may commit to it. Not compared: how far streams, listings and repositories were read.
 CREATE TABLE streams (
     name text NOT NULL,
     wire text NOT NULL, -- The protocol that the stream is read with.
@@ -1172,13 +1172,13 @@ CREATE TABLE streams (
     CONSTRAINT streams_cursor_kind_check CHECK (cursor_kind = ANY (ARRAY[''::text, 'seq'::text, 'time'::text]))
 ) WITH (fillfactor=50);
 
--- The collections whose records are compared strictly with their schemas: names, and prefixes that end in a dot and an asterisk. From WEIR_STRICT_LEXICONS of the worker that was started last.
+-- The collections whose records are compared strictly with their schemas: names, and prefixes that end in a dot and an asterisk. From WEIR_STRICT_LEXICONS of the worker that was started last. Not compared: of the program and its configuration.
 CREATE TABLE strict_lexicons (
     pattern text COLLATE "C" NOT NULL,
     CONSTRAINT strict_lexicons_pkey PRIMARY KEY (pattern)
 );
 
--- Posts that are reposted or quoted, with the links they share. A deletion removes the row in the transaction that brings it: then no share through the post counts.
+-- Posts that are reposted or quoted, with the links they share. A deletion removes the row in the transaction that brings it: then no share through the post counts. Not compared: what servers said, who are asked again.
 CREATE TABLE subjects (
     did text COLLATE "C" NOT NULL,
     collection text COLLATE "C" NOT NULL,
@@ -1208,14 +1208,14 @@ CREATE TABLE tombstones (
 ) WITH (autovacuum_vacuum_scale_factor=0.05);
 CREATE INDEX tombstones_deleted_at ON tombstones USING btree (deleted_at);
 
--- The 50 links with the most sharers of each window, as last announced. Whoever enters is announced on the channel weir_links. Only the counter writes here.
+-- The 50 links with the most sharers of each window, as last announced. Whoever enters is announced on the channel weir_links. Only the counter writes here. Not compared: counted from shares, which `weir recount --check` does.
 CREATE TABLE top_links (
     span text NOT NULL, -- The window, such as 24h.
     link_id bigint NOT NULL,
     CONSTRAINT top_links_pkey PRIMARY KEY (span, link_id)
 );
 
--- When top_links was last compared with the ranking. No row: never.
+-- When top_links was last compared with the ranking. No row: never. Not compared: counted from shares, which `weir recount --check` does.
 CREATE TABLE top_links_state (
     one boolean DEFAULT true NOT NULL,
     announced_at timestamp with time zone NOT NULL,
@@ -1223,7 +1223,7 @@ CREATE TABLE top_links_state (
     CONSTRAINT top_links_state_one_check CHECK (one)
 );
 
--- Lists of forgotten accounts in the archive's store that could not be read when sweep_archive last tried.
+-- Lists of forgotten accounts in the archive's store that could not be read when sweep_archive last tried. Not compared: of the archive and its known events.
 CREATE TABLE unreadable_lists (
     name text COLLATE "C" NOT NULL,
     since timestamp with time zone DEFAULT now() NOT NULL, -- When that was found first.
@@ -1231,7 +1231,7 @@ CREATE TABLE unreadable_lists (
     CONSTRAINT unreadable_lists_pkey PRIMARY KEY (name)
 );
 
--- Links without a share since expiry noticed it. They are deleted after a day of grace, unless somebody shares them again.
+-- Links without a share since expiry noticed it. They are deleted after a day of grace, unless somebody shares them again. Not compared: counted from shares, which `weir recount --check` does.
 CREATE TABLE unshared_links (
     link_id bigint NOT NULL,
     since timestamp with time zone NOT NULL,
@@ -1239,7 +1239,7 @@ CREATE TABLE unshared_links (
 ) WITH (autovacuum_vacuum_scale_factor=0.1);
 CREATE INDEX unshared_links_since ON unshared_links USING btree (since);
 
--- What each stored record of a judged collection was found to be, in its newest version. A record that is stored and has no row has not been judged yet.
+-- What each stored record of a judged collection was found to be, in its newest version. A record that is stored and has no row has not been judged yet. Not compared: made from records, which are compared.
 CREATE TABLE verdicts (
     collection text COLLATE "C" NOT NULL,
     did text COLLATE "C" NOT NULL,
@@ -1258,7 +1258,7 @@ CREATE TABLE verdicts (
 ) WITH (autovacuum_vacuum_scale_factor=0.05);
 CREATE INDEX verdicts_schema ON verdicts USING btree (collection, schema_hash, did, rkey);
 
--- Records that a projection cannot use before another record is known, such as reposts of a post that is not stored or shares no link. A row whose record was deleted goes when its turn comes.
+-- Records that a projection cannot use before another record is known, such as reposts of a post that is not stored or shares no link. A row whose record was deleted goes when its turn comes. Not compared: how it went, not what is stored.
 CREATE TABLE waiting (
     projection text COLLATE "C" NOT NULL, -- The projection that waits.
     collection text COLLATE "C" NOT NULL,
@@ -1273,7 +1273,7 @@ CREATE TABLE waiting (
 CREATE INDEX waiting_for ON waiting USING btree (for_did, for_collection, for_rkey, projection, did, collection, rkey);
 CREATE INDEX waiting_since ON waiting USING btree (collection, since);
 
--- Titles for which accounts vote on three pages of one site, or on more: such a title tells no page apart, and is that of a wall. No link has it. Only the counter writes here.
+-- Titles for which accounts vote on three pages of one site, or on more: such a title tells no page apart, and is that of a wall. No link has it. Only the counter writes here. Not compared: counted from shares, which `weir recount --check` does.
 CREATE TABLE walls (
     title_group bigint NOT NULL,
     CONSTRAINT walls_pkey PRIMARY KEY (title_group)
@@ -1317,7 +1317,7 @@ CREATE TRIGGER watch_turned BEFORE UPDATE OF target, kind ON watches FOR EACH RO
 CREATE TRIGGER watch_updated AFTER UPDATE OF target, kind, at_least ON watches FOR EACH ROW WHEN (old.target <> new.target OR old.kind <> new.kind OR old.at_least <> new.at_least) EXECUTE FUNCTION sync_watch();
 CREATE TRIGGER watches_changed AFTER INSERT OR DELETE OR TRUNCATE ON watches FOR EACH STATEMENT EXECUTE FUNCTION follows_changed();
 
--- The migrations of Weir that this database has. `weir migrate` makes this table before the first of them.
+-- The migrations of Weir that this database has. `weir migrate` makes this table before the first of them. Not compared: of the program and its configuration.
 CREATE TABLE weir_migration (
     part text NOT NULL,
     version integer NOT NULL,
@@ -1326,7 +1326,7 @@ CREATE TABLE weir_migration (
     CONSTRAINT weir_migration_pkey PRIMARY KEY (part, version)
 );
 
--- The processes that process jobs. Each stores a heartbeat every two seconds. Others remove one without a heartbeat, and start its running jobs again.
+-- The processes that process jobs. Each stores a heartbeat every two seconds. Others remove one without a heartbeat, and start its running jobs again. Not compared: how it went, not what is stored.
 CREATE TABLE workers (
     name text NOT NULL, -- As in river_job.attempted_by.
     seen_at timestamp with time zone NOT NULL, -- The last heartbeat, by the database's clock.

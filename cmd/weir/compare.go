@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"io"
 	"maps"
 	"slices"
 	"strings"
@@ -29,19 +30,7 @@ Both databases should have read the same stream to the same point, and no job sh
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			out := cmd.OutOrStdout()
 			if tables {
-				for _, t := range compare.Tables() {
-					fmt.Fprintf(out, "%s: %s\n", t.Name, strings.Join(slices.Concat(t.Key, t.Columns), ", "))
-					if t.Rows != "" {
-						fmt.Fprintf(out, "    without %s\n", t.Rows)
-					}
-					for _, column := range slices.Sorted(maps.Keys(t.Without)) {
-						fmt.Fprintf(out, "    without %s: %s\n", column, t.Without[column])
-					}
-				}
-				for _, why := range slices.Sorted(maps.Keys(compare.LeftOut())) {
-					fmt.Fprintf(out, "not compared, %s: %s\n", why, strings.Join(compare.LeftOut()[why], ", "))
-				}
-				return nil
+				return app.With(cmd.Context(), func(ctx context.Context, p app.App) error { return printCompared(ctx, out, p) })
 			}
 			return app.With(cmd.Context(), func(ctx context.Context, p app.App) error {
 				shown := map[string]int{}
@@ -69,4 +58,22 @@ Both databases should have read the same stream to the same point, and no job sh
 	cmd.Flags().BoolVar(&tables, "tables", false, "print what is compared, and what is not")
 	cmd.MarkFlagsOneRequired("with", "tables")
 	return cmd
+}
+
+// printCompared prints what is compared, and what is not.
+func printCompared(ctx context.Context, out io.Writer, p app.App) error {
+	for _, t := range compare.Tables() {
+		fmt.Fprintf(out, "%s: %s\n", t.Name, strings.Join(slices.Concat(t.Key, t.Columns), ", "))
+		if t.Rows != "" {
+			fmt.Fprintf(out, "    without %s\n", t.Rows)
+		}
+		for _, column := range slices.Sorted(maps.Keys(t.Without)) {
+			fmt.Fprintf(out, "    without %s: %s\n", column, t.Without[column])
+		}
+	}
+	left, err := compare.LeftOut(ctx, p.Pool())
+	for _, why := range slices.Sorted(maps.Keys(left)) {
+		fmt.Fprintf(out, "not compared, %s: %s\n", why, strings.Join(left[why], ", "))
+	}
+	return err
 }

@@ -74,7 +74,7 @@ CREATE TABLE workers (
     alive_since timestamptz NOT NULL
 ) WITH (fillfactor = 50);
 
-COMMENT ON TABLE  workers IS 'The processes that process jobs. Each stores a heartbeat every two seconds. Others remove one without a heartbeat, and start its running jobs again.';
+COMMENT ON TABLE  workers IS 'The processes that process jobs. Each stores a heartbeat every two seconds. Others remove one without a heartbeat, and start its running jobs again. Not compared: how it went, not what is stored.';
 COMMENT ON COLUMN workers.name IS 'As in river_job.attempted_by.';
 COMMENT ON COLUMN workers.seen_at IS 'The last heartbeat, by the database''s clock.';
 COMMENT ON COLUMN workers.alive_since IS 'Since when heartbeats have come without a pause. A process that has just had one does not judge others: the database may have been away for all.';
@@ -87,7 +87,7 @@ CREATE TABLE api_slots (
     expires_at timestamptz
 );
 
-COMMENT ON TABLE  api_slots IS 'How many calls may run at once over all processes: one row each.';
+COMMENT ON TABLE  api_slots IS 'How many calls may run at once over all processes: one row each. Not compared: how it went, not what is stored.';
 COMMENT ON COLUMN api_slots.holder IS 'The process that has the slot. NULL: free.';
 COMMENT ON COLUMN api_slots.expires_at IS 'When the slot becomes free even if its holder has not returned it, because it died.';
 
@@ -97,7 +97,7 @@ CREATE TABLE api_schedule (
 );
 INSERT INTO api_schedule DEFAULT VALUES;
 
-COMMENT ON TABLE  api_schedule IS 'When the next call may start, over all processes. Always one row.';
+COMMENT ON TABLE  api_schedule IS 'When the next call may start, over all processes. Always one row. Not compared: how it went, not what is stored.';
 COMMENT ON COLUMN api_schedule.one IS 'Always true: the key that keeps this one row.';
 
 CREATE FUNCTION take_api_slot(p_holder text, p_slots int, p_spacing interval, p_ttl interval, OUT slot int, OUT wait interval, OUT now_at timestamptz)

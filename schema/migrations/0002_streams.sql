@@ -25,7 +25,7 @@ CREATE TABLE streams (
     epoch            bigint      NOT NULL DEFAULT 0
 ) WITH (fillfactor = 50);
 
-COMMENT ON TABLE  streams IS 'One row per stream: how far it has been committed, and who may commit to it.';
+COMMENT ON TABLE  streams IS 'One row per stream: how far it has been committed, and who may commit to it. Not compared: how far streams, listings and repositories were read.';
 COMMENT ON COLUMN streams.wire IS 'The protocol that the stream is read with.';
 COMMENT ON COLUMN streams.host IS 'The host that the cursor belongs to. A sequence number means nothing on another host.';
 COMMENT ON COLUMN streams.cursor_kind IS 'seq: a sequence number of host; time: microseconds since 1970; empty: nothing has been read yet.';
@@ -95,7 +95,7 @@ CREATE TABLE gaps (
 CREATE INDEX gaps_open ON gaps (stream, from_at) WHERE closed_at IS NULL;
 CREATE INDEX gaps_closed ON gaps (closed_at) WHERE closed_at IS NOT NULL;
 
-COMMENT ON TABLE  gaps IS 'Intervals that a stream may have missed, because a resume could not be shown to cover them.';
+COMMENT ON TABLE  gaps IS 'Intervals that a stream may have missed, because a resume could not be shown to cover them. Not compared: how far streams, listings and repositories were read.';
 COMMENT ON COLUMN gaps.reason IS 'Why the interval may have been missed.';
 COMMENT ON COLUMN gaps.accounts IS 'How many accounts must be compared with their repositories before the gap closes. Those in checked and unchecked are done.';
 COMMENT ON COLUMN gaps.checked IS 'How many of these accounts were compared.';
@@ -111,7 +111,7 @@ CREATE TABLE gap_backfills (
 );
 CREATE INDEX gap_backfills_gap ON gap_backfills (gap_id);
 
-COMMENT ON TABLE gap_backfills IS 'The accounts that must still be compared with their repositories before a gap closes.';
+COMMENT ON TABLE gap_backfills IS 'The accounts that must still be compared with their repositories before a gap closes. Not compared: how far streams, listings and repositories were read.';
 
 CREATE FUNCTION close_gap() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
@@ -140,7 +140,7 @@ CREATE INDEX resyncs_open ON resyncs (desynchronized_at) WHERE desynchronized_at
 CREATE INDEX resyncs_begun ON resyncs (begun_at);
 CREATE INDEX resyncs_synchronized ON resyncs (synchronized_at) WHERE desynchronized_at IS NULL;
 
-COMMENT ON TABLE  resyncs IS 'Accounts whose stored records may differ from their repositories, because a commit of them could not be verified, or was announced without its contents. Those that were compared since stay for as long as deletions are known.';
+COMMENT ON TABLE  resyncs IS 'Accounts whose stored records may differ from their repositories, because a commit of them could not be verified, or was announced without its contents. Those that were compared since stay for as long as deletions are known. Not compared: how far streams, listings and repositories were read.';
 COMMENT ON COLUMN resyncs.desynchronized_at IS 'Since when its records may differ. NULL: they were compared with the repository.';
 COMMENT ON COLUMN resyncs.cause IS 'Why they may differ.';
 COMMENT ON COLUMN resyncs.wanted IS 'The highest revision that could not be verified since the last resync began. Empty: none; zzzzzzzzzzzzz: it is unknown.';
@@ -157,7 +157,7 @@ CREATE TABLE chains (
     data bytea            NOT NULL
 ) WITH (fillfactor = 50);
 
-COMMENT ON TABLE  chains IS 'The last commit of each followed account, if the chain of commits is verified: the next one must follow from it. It moves in the transaction of the stream''s position.';
+COMMENT ON TABLE  chains IS 'The last commit of each followed account, if the chain of commits is verified: the next one must follow from it. It moves in the transaction of the stream''s position. Not compared: how far streams, listings and repositories were read.';
 COMMENT ON COLUMN chains.data IS 'The hash of the root of the repository''s tree at that commit.';
 
 CREATE FUNCTION enqueue_resync(account text) RETURNS bigint LANGUAGE plpgsql AS $$
@@ -211,7 +211,7 @@ CREATE INDEX dead_letters_nameless ON dead_letters (id) WHERE did IS NULL AND st
 CREATE INDEX dead_letters_large ON dead_letters (id) WHERE octet_length(raw) > 16384 AND class <> 'retryable' AND stage <> 'job';
 CREATE INDEX dead_letters_waiting ON dead_letters ((did LIKE 'did:plc:%')) WHERE class = 'retryable' AND stage <> 'job' AND state IN ('open', 'retrying');
 
-COMMENT ON TABLE  dead_letters IS 'Events, records and jobs that could not be processed, with the cause. They are set aside so that the rest goes on.';
+COMMENT ON TABLE  dead_letters IS 'Events, records and jobs that could not be processed, with the cause. They are set aside so that the rest goes on. Not compared: how it went, not what is stored.';
 COMMENT ON COLUMN dead_letters.key IS 'sha256 over the stage, the input and its wire; of a job, over its kind and arguments. The same dead letter twice is one row.';
 COMMENT ON COLUMN dead_letters.stage IS 'decode: the frame is not an event; verify: the event is not proven; commit: the event cannot be stored; process: the record cannot be projected; lexicon: it is invalid; rules: it breaks a hard rule; reference: a record that it requires cannot be had; job: the job ended without success.';
 COMMENT ON COLUMN dead_letters.class IS 'permanent: a retry cannot help until something else changes; retryable: every retry of the job failed, or, of an event, it is retried by itself until it passes.';
@@ -369,7 +369,7 @@ CREATE TABLE projections (
     queues        text[]      NOT NULL DEFAULT '{}'
 );
 
-COMMENT ON TABLE  projections IS 'The projections of this database, as the last process started registered them. A process whose binary lacks one refuses to start.';
+COMMENT ON TABLE  projections IS 'The projections of this database, as the last process started registered them. A process whose binary lacks one refuses to start. Not compared: of the program and its configuration.';
 COMMENT ON COLUMN projections.collections IS 'The collections whose records it reads: names, and prefixes such as pub.layers.*';
 COMMENT ON COLUMN projections.kind IS 'The kind of its jobs: a commit adds one for the records it wrote.';
 COMMENT ON COLUMN projections.queue IS 'The queue of its jobs, but for the collections that have one of their own.';
@@ -416,7 +416,7 @@ CREATE TABLE waiting (
 CREATE INDEX waiting_for ON waiting (for_did, for_collection, for_rkey, projection, did, collection, rkey);
 CREATE INDEX waiting_since ON waiting (collection, since);
 
-COMMENT ON TABLE  waiting IS 'Records that a projection cannot use before another record is known, such as reposts of a post that is not stored or shares no link. A row whose record was deleted goes when its turn comes.';
+COMMENT ON TABLE  waiting IS 'Records that a projection cannot use before another record is known, such as reposts of a post that is not stored or shares no link. A row whose record was deleted goes when its turn comes. Not compared: how it went, not what is stored.';
 COMMENT ON COLUMN waiting.projection IS 'The projection that waits.';
 COMMENT ON COLUMN waiting.for_collection IS 'The collection of the record that it waits for.';
 COMMENT ON COLUMN waiting.since IS 'When the record began to wait. It waits as long as its collection is kept, and at most for a week; if too many wait, the oldest go.';
@@ -427,4 +427,4 @@ CREATE TABLE seen (
     id uuid PRIMARY KEY
 );
 
-COMMENT ON TABLE seen IS 'The first 16 bytes of the ids of events that were stored, for networks whose servers bring the same events. They stay, because an event may come again at any time.';
+COMMENT ON TABLE seen IS 'The first 16 bytes of the ids of events that were stored, for networks whose servers bring the same events. They stay, because an event may come again at any time. Not compared: of the archive and its known events.';

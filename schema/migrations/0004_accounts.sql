@@ -60,7 +60,7 @@ CREATE TABLE profiles (
 );
 CREATE INDEX profiles_read_at ON profiles (read_at NULLS FIRST);
 
-COMMENT ON TABLE  profiles IS 'Which accounts are not shown to strangers: their names, handles, pictures and texts are left out, and their shares count. An account without a row is shown.';
+COMMENT ON TABLE  profiles IS 'Which accounts are not shown to strangers: their names, handles, pictures and texts are left out, and their shares count. An account without a row is shown. Not compared: what servers said, who are asked again.';
 COMMENT ON COLUMN profiles.read_at IS 'When the profile was last read. NULL: not yet.';
 COMMENT ON COLUMN profiles.withheld IS 'The account has put the label !no-unauthenticated on its profile, or its profile could not be read yet.';
 
@@ -114,7 +114,7 @@ CREATE TABLE listing_members (
     PRIMARY KEY (job_id, degree, did)
 );
 
-COMMENT ON TABLE  listing_members IS 'The accounts that a sync_follows job has read so far. Nobody is followed or unfollowed before the listing ends.';
+COMMENT ON TABLE  listing_members IS 'The accounts that a sync_follows job has read so far. Nobody is followed or unfollowed before the listing ends. Not compared: how far streams, listings and repositories were read.';
 COMMENT ON COLUMN listing_members.degree IS '1: accounts in the watch''s own listing; 2: accounts that those follow; 0: members that are in neither, and were looked up.';
 COMMENT ON COLUMN listing_members.times IS 'Of degree 2: how many accounts of degree 1 follow it. Of degree 0: 1 if the network shows the account, so that it is no longer a member; 0 if it is hidden.';
 COMMENT ON COLUMN listing_members.last_by IS 'Of degree 2: the follower that was counted last, so that nobody is counted twice.';
@@ -125,7 +125,7 @@ CREATE TABLE purge_queue (
 );
 CREATE INDEX purge_queue_queued_at ON purge_queue (queued_at);
 
-COMMENT ON TABLE purge_queue IS 'Accounts that a watch has lost. They are purged after a grace period, unless another watch has them.';
+COMMENT ON TABLE purge_queue IS 'Accounts that a watch has lost. They are purged after a grace period, unless another watch has them. Not compared: how it went, not what is stored.';
 
 -- Consumers listen, and change the accounts that they request.
 
@@ -270,7 +270,7 @@ CREATE TABLE stored_collections (
     since      timestamptz NOT NULL DEFAULT clock_timestamp()
 );
 
-COMMENT ON TABLE  stored_collections IS 'The entries of WEIR_COLLECTIONS by which the stream is read: names, and prefixes such as pub.layers.*. The consumer that takes the lease writes them.';
+COMMENT ON TABLE  stored_collections IS 'The entries of WEIR_COLLECTIONS by which the stream is read: names, and prefixes such as pub.layers.*. The consumer that takes the lease writes them. Not compared: of the program and its configuration.';
 COMMENT ON COLUMN stored_collections.since IS 'When a consumer first had this entry: what was written earlier is in no stream.';
 
 CREATE TABLE histories (
@@ -290,7 +290,7 @@ CREATE TABLE histories (
     problem      text        NOT NULL DEFAULT ''
 );
 
-COMMENT ON TABLE  histories IS 'The collections whose past is read, or was: entries of WEIR_COLLECTIONS, or collections under one. Deleting a row has a collection that is kept for ever read again.';
+COMMENT ON TABLE  histories IS 'The collections whose past is read, or was: entries of WEIR_COLLECTIONS, or collections under one. Deleting a row has a collection that is kept for ever read again. Not compared: how far streams, listings and repositories were read.';
 COMMENT ON COLUMN histories.reason IS 'new: WEIR_COLLECTIONS names it, and keeps it for ever; requested: somebody asked for it.';
 COMMENT ON COLUMN histories.run IS 'How often it was requested. Each run reads every account again.';
 COMMENT ON COLUMN histories.began_at IS 'When this run began. NULL: no stream stores the collection yet.';
@@ -317,7 +317,7 @@ CREATE TABLE history_listings (
     PRIMARY KEY (collection, name)
 );
 
-COMMENT ON TABLE  history_listings IS 'Where the whole network is followed: how far relays have named the accounts that have records in a collection.';
+COMMENT ON TABLE  history_listings IS 'Where the whole network is followed: how far relays have named the accounts that have records in a collection. Not compared: how far streams, listings and repositories were read.';
 COMMENT ON COLUMN history_listings.name IS 'The collection that relays are asked for. A prefix has a listing for each name under it that is known. Of kinds of Nostr: the stream of the relay that is asked for the events; the cursor is then the date, in seconds, at which the rest begins, and seen counts events.';
 COMMENT ON COLUMN history_listings.run IS 'The run of the history that it belongs to.';
 COMMENT ON COLUMN history_listings.host IS 'The relay that gave the cursor. The cursor means nothing on another one.';
@@ -343,7 +343,7 @@ CREATE INDEX history_accounts_waiting ON history_accounts (did) WHERE state = 'w
 CREATE INDEX history_accounts_retry ON history_accounts (retry_at) WHERE state = 'unread' AND retry_at IS NOT NULL;
 CREATE INDEX history_accounts_limited ON history_accounts (collection, did) WHERE limited;
 
-COMMENT ON TABLE  history_accounts IS 'The accounts of each history, and how far each has been read.';
+COMMENT ON TABLE  history_accounts IS 'The accounts of each history, and how far each has been read. Not compared: how far streams, listings and repositories were read.';
 COMMENT ON COLUMN history_accounts.state IS 'waiting; done: read to the end or to the limit; unread: it cannot be read for now, and problem says why.';
 COMMENT ON COLUMN history_accounts.place IS 'The position in the account''s repository. NULL: nothing has been read in this run.';
 COMMENT ON COLUMN history_accounts.records IS 'The records read so far. An account that reaches the limit has only its newest ones.';

@@ -1,6 +1,6 @@
 -- Operation: audits and alerts.
 
-COMMENT ON TABLE weir_migration IS 'The migrations of Weir that this database has. `weir migrate` makes this table before the first of them.';
+COMMENT ON TABLE weir_migration IS 'The migrations of Weir that this database has. `weir migrate` makes this table before the first of them. Not compared: of the program and its configuration.';
 
 CREATE TABLE audits (
     id         bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
@@ -20,7 +20,7 @@ CREATE TABLE audits (
 );
 CREATE INDEX audits_ended ON audits (ended_at);
 
-COMMENT ON TABLE  audits IS 'Comparisons of the stored records with the accounts'' own repositories.';
+COMMENT ON TABLE  audits IS 'Comparisons of the stored records with the accounts'' own repositories. Not compared: how it went, not what is stored.';
 COMMENT ON COLUMN audits.from_at IS 'Records whose rkey is a TID are compared from this moment to to_at; of each account, from when its records are known to be stored. Of other collections than posts, other rkeys too, whatever their age. NULL: nothing was compared.';
 COMMENT ON COLUMN audits.to_at IS 'See from_at.';
 COMMENT ON COLUMN audits.accounts IS 'How many accounts were to be compared.';
@@ -44,7 +44,7 @@ CREATE TABLE audit_faults (
 );
 CREATE INDEX audit_faults_record ON audit_faults (did, collection, rkey);
 
-COMMENT ON TABLE  audit_faults IS 'The first thousand faults that an audit found, of each kind.';
+COMMENT ON TABLE  audit_faults IS 'The first thousand faults that an audit found, of each kind. Not compared: how it went, not what is stored.';
 COMMENT ON COLUMN audit_faults.collection IS 'Empty, like rkey: the fault is of the whole account.';
 COMMENT ON COLUMN audit_faults.fault IS 'missing, extra, stale: as counted in audits; unread: the account could not be compared.';
 
@@ -62,7 +62,7 @@ CREATE TABLE alerts (
     PRIMARY KEY (name, subject)
 );
 
-COMMENT ON TABLE  alerts IS 'One row per condition of /health that has ever held, with its latest times.';
+COMMENT ON TABLE  alerts IS 'One row per condition of /health that has ever held, with its latest times. Not compared: how it went, not what is stored.';
 COMMENT ON COLUMN alerts.subject IS 'The stream or queue that the alert is about. Empty: all of Weir.';
 COMMENT ON COLUMN alerts.message IS 'What is wrong.';
 COMMENT ON COLUMN alerts.hint IS 'What to look at first.';

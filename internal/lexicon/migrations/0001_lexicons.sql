@@ -10,7 +10,7 @@ CREATE TABLE lexicons (
     loaded_at timestamptz      NOT NULL DEFAULT clock_timestamp()
 );
 
-COMMENT ON TABLE  lexicons IS 'The schemas that records are compared with. Every process uses exactly these, and notices a change with the next records that it judges.';
+COMMENT ON TABLE  lexicons IS 'The schemas that records are compared with. Every process uses exactly these, and notices a change with the next records that it judges. Not compared: what servers said, who are asked again.';
 COMMENT ON COLUMN lexicons.document IS 'The schema file.';
 COMMENT ON COLUMN lexicons.hash IS 'SHA-256 of the document. The verdicts name another hash, which covers the definitions in other documents too.';
 COMMENT ON COLUMN lexicons.source IS 'folder: from WEIR_LEXICONS; resolved: published by the authority of the name. A file in the folder wins.';
@@ -21,7 +21,7 @@ CREATE TABLE strict_lexicons (
     pattern text COLLATE "C" PRIMARY KEY
 );
 
-COMMENT ON TABLE strict_lexicons IS 'The collections whose records are compared strictly with their schemas: names, and prefixes that end in a dot and an asterisk. From WEIR_STRICT_LEXICONS of the worker that was started last.';
+COMMENT ON TABLE strict_lexicons IS 'The collections whose records are compared strictly with their schemas: names, and prefixes that end in a dot and an asterisk. From WEIR_STRICT_LEXICONS of the worker that was started last. Not compared: of the program and its configuration.';
 
 CREATE TABLE verdicts (
     collection  text COLLATE "C" NOT NULL,
@@ -39,7 +39,7 @@ CREATE TABLE verdicts (
 ) WITH (autovacuum_vacuum_scale_factor = 0.05);
 CREATE INDEX verdicts_schema ON verdicts (collection, schema_hash, did, rkey);
 
-COMMENT ON TABLE  verdicts IS 'What each stored record of a judged collection was found to be, in its newest version. A record that is stored and has no row has not been judged yet.';
+COMMENT ON TABLE  verdicts IS 'What each stored record of a judged collection was found to be, in its newest version. A record that is stored and has no row has not been judged yet. Not compared: made from records, which are compared.';
 COMMENT ON COLUMN verdicts.cid IS 'The version of the record that was judged.';
 COMMENT ON COLUMN verdicts.schema_hash IS 'The schema that it was compared with, and every definition that the schema uses. Empty: there was none.';
 COMMENT ON COLUMN verdicts.verdict IS 'valid, invalid, or unknown: there is no schema, or a part of it is missing; what could be checked is right.';
@@ -67,7 +67,7 @@ CREATE TABLE record_refs (
 CREATE INDEX record_refs_record ON record_refs (did, collection, rkey);
 CREATE INDEX record_refs_target ON record_refs (to_did, to_collection, to_rkey, did, collection, rkey) WHERE to_rkey IS NOT NULL;
 
-COMMENT ON TABLE  record_refs IS 'Every reference in the projected records. References to deleted records stay.';
+COMMENT ON TABLE  record_refs IS 'Every reference in the projected records. References to deleted records stay. Not compared: made from records, which are compared.';
 COMMENT ON COLUMN record_refs.path IS 'Where it is in the record: a JSON pointer.';
 COMMENT ON COLUMN record_refs.kind IS 'at-uri; strong-ref: an at-uri with the CID of the version that is meant; did; blob; cid-link.';
 COMMENT ON COLUMN record_refs.target IS 'The at-uri, the DID or the CID, as it is in the record.';
@@ -87,7 +87,7 @@ CREATE TABLE record_texts (
 ) WITH (autovacuum_vacuum_scale_factor = 0.05);
 CREATE INDEX record_texts_words ON record_texts USING gin (words) WITH (gin_pending_list_limit = 1024);
 
-COMMENT ON TABLE  record_texts IS 'What people wrote in the projected records and look for: the fields that the rules of the namespace name, or else all strings that the schema declares without a format and without a list of values. A record without any has no row.';
+COMMENT ON TABLE  record_texts IS 'What people wrote in the projected records and look for: the fields that the rules of the namespace name, or else all strings that the schema declares without a format and without a list of values. A record without any has no row. Not compared: made from records, which are compared.';
 COMMENT ON COLUMN record_texts.text IS 'The texts, a line each: what the record is called, and then the rest, both in the order of the record. The first 64 KiB.';
 COMMENT ON COLUMN record_texts.words IS 'The words of the text; those that say what the record is called have the weight A. A language or a media type that the record declares is a word that begins with =. Workers make them: Postgres'' parser depends on the locale.';
 
@@ -108,7 +108,7 @@ CREATE TABLE parked (
 CREATE INDEX parked_for ON parked (to_did, to_collection, to_rkey, did, collection, rkey);
 CREATE INDEX parked_due ON parked (retry_at) WHERE state = 'waiting';
 
-COMMENT ON TABLE  parked IS 'Records that require a record which is not stored. Nothing is derived from them until it comes, however late.';
+COMMENT ON TABLE  parked IS 'Records that require a record which is not stored. Nothing is derived from them until it comes, however late. Not compared: made from records, which are compared.';
 COMMENT ON COLUMN parked.to_collection IS 'The record that it waits for, with to_did and to_rkey.';
 COMMENT ON COLUMN parked.since IS 'When the record began to wait for it.';
 COMMENT ON COLUMN parked.attempts IS 'How often the target was looked for since.';

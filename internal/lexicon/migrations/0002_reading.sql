@@ -13,7 +13,7 @@ CREATE TABLE record_views (
     UNIQUE (schema_name, view_name)
 );
 
-COMMENT ON TABLE  record_views IS 'The views of records: one for each collection that has a schema, such as layers.expression for pub.layers.expression.expression. A job makes them again when a schema changes.';
+COMMENT ON TABLE  record_views IS 'The views of records: one for each collection that has a schema, such as layers.expression for pub.layers.expression.expression. A job makes them again when a schema changes. Not compared: made from records, which are compared.';
 COMMENT ON COLUMN record_views.schema_name IS 'The schema of the view. Weir makes it and uses no other one.';
 COMMENT ON COLUMN record_views.columns IS 'The columns behind uri, did, rkey, cid, rev, indexed_at, verdict and record: an array of objects with the column''s name, the field that it shows, and the field''s type.';
 COMMENT ON COLUMN record_views.made_at IS 'When the view was made, or changed last.';

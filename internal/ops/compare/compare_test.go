@@ -32,7 +32,9 @@ ORDER BY 1`
 	require.NoError(t, err)
 	want, err := pgx.CollectRows(rows, pgx.RowTo[string])
 	require.NoError(t, err)
-	named := slices.Concat(slices.Collect(maps.Values(compare.LeftOut()))...)
+	left, err := compare.LeftOut(t.Context(), pool)
+	require.NoError(t, err)
+	named := slices.Concat(slices.Collect(maps.Values(left))...)
 	for _, table := range compare.Tables() {
 		named = append(named, table.Name)
 		const columns = `SELECT attname::text FROM pg_attribute WHERE attrelid = $1::text::regclass AND attnum > 0 AND NOT attisdropped ORDER BY 1`

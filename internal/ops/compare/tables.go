@@ -1,5 +1,13 @@
 package compare
 
+import (
+	"context"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/weir-social/weir/schema"
+)
+
 // Table is a table to compare.
 type Table struct {
 	Name    string
@@ -31,16 +39,15 @@ const (
 
 // Why columns are left out.
 const (
-	numbered  = "every database numbers its own rows"
-	clock     = "when this database did it"
-	reading   = "how far servers were asked: it claims no more than the archive has, and is asked again"
-	schedule  = "when a job does it next"
-	inLinks   = "compared as the identity of the link"
-	inMerges  = "link_merges says it"
-	votes     = "the votes are counted again, and pages fetched again"
-	expiries  = "what a link's expired shares were: the archive may have older ones than the database"
-	wordsOf   = "made from the record"
-	operation = "how it went, not what is stored"
+	numbered = "every database numbers its own rows"
+	clock    = "when this database did it"
+	reading  = "how far servers were asked: it claims no more than the archive has, and is asked again"
+	schedule = "when a job does it next"
+	inLinks  = "compared as the identity of the link"
+	inMerges = "link_merges says it"
+	votes    = "the votes are counted again, and pages fetched again"
+	expiries = "what a link's expired shares were: the archive may have older ones than the database"
+	wordsOf  = "made from the record"
 )
 
 // Tables returns the tables that are compared.
@@ -80,18 +87,22 @@ WHERE k.status <> 'active' OR k.erased_rev IS NOT NULL OR k.not_recommended OR E
 	}
 }
 
-// LeftOut returns the tables that are not compared, by reason.
-func LeftOut() map[string][]string {
-	return map[string][]string{
-		"counted from shares: `weir recount --check` compares them in each database": {"blocked_links", "changed_subjects", "claim_votes", "claims", "count_checks", "count_state", "leaving_links",
-			"link_counts", "nostr_counts", "pending_counts", "sharers", "top_links", "top_links_state", "unshared_links", "walls"},
-		"made from records, which are compared; `weir rebuild --projection` makes them again": {"copies", "parked", "record_refs", "record_texts", "record_views", "verdicts"},
-		"what servers said when they were asked; they are asked again":                        {"card_fetches", "card_hosts", "cards", "lexicons", "nostr_authors", "nostr_relays", "paused_shorteners", "profiles", "short_links", "shorteners", "subjects"},
-		"how far streams, listings and repositories were read":                                {"chains", "gap_backfills", "gaps", "histories", "history_accounts", "history_listings", "listing_members", "resyncs", "streams"},
-		operation:                              {"alerts", "api_schedule", "api_slots", "audit_faults", "audits", "dead_letters", "purge_queue", "relay_audits", "waiting", "workers"},
-		"what is left to do of expirations":    {"expirations"},
-		"what readers asked for":               {"feed_entries", "feeds"},
-		"of the archive and its known events":  {"archive_open", "archive_snapshots", "archived_ids", "deleted_records", "forgotten", "seen", "segments", "unreadable_lists"},
-		"of the program and its configuration": {"instance_key", "projections", "stored_collections", "strict_lexicons", "weir_migration"},
+// LeftOut returns the tables that are not compared, by reason: the comment of each says it, after
+// "Not compared:".
+func LeftOut(ctx context.Context, db schema.DB) (map[string][]string, error) {
+	type left struct{ Name, Why string }
+	const sql = `
+SELECT c.relname::text AS name, rtrim(substring(obj_description(c.oid, 'pg_class') FROM 'Not compared: (.*)'), '.') AS why
+FROM pg_class AS c
+WHERE c.relnamespace = current_schema()::regnamespace AND c.relkind IN ('r', 'p') AND obj_description(c.oid, 'pg_class') LIKE '%Not compared: %'
+ORDER BY 1`
+	all, err := schema.All(ctx, db, "read which tables are not compared", pgx.RowToStructByName[left], sql)
+	if err != nil {
+		return nil, err
 	}
+	reasons := map[string][]string{}
+	for _, one := range all {
+		reasons[one.Why] = append(reasons[one.Why], one.Name)
+	}
+	return reasons, nil
 }

@@ -57,7 +57,7 @@ CREATE TABLE claims (
 ) WITH (autovacuum_vacuum_scale_factor = 0.1);
 CREATE INDEX claims_words ON claims USING gin (words) WITH (gin_pending_list_limit = 1024);
 
-COMMENT ON TABLE  claims IS 'What sharers say about a link: a spelling, and a card if their post has one. Those who say the same share one row.';
+COMMENT ON TABLE  claims IS 'What sharers say about a link: a spelling, and a card if their post has one. Those who say the same share one row. Not compared: counted from shares, which `weir recount --check` does.';
 COMMENT ON COLUMN claims.hash IS 'Of the spelling, title, description and image. Texts may be too long for an index.';
 COMMENT ON COLUMN claims.site IS 'The host of the spelling, as the page shows it.';
 COMMENT ON COLUMN claims.image IS 'The CID of the picture: the same for all accounts that uploaded it.';
@@ -118,7 +118,7 @@ CREATE TABLE leaving_links (
     PRIMARY KEY (part, link_id)
 );
 
-COMMENT ON TABLE leaving_links IS 'Links of a partition of shares that expiry is about to drop, if enough accounts share them to keep them. Once the partition is gone, they are marked in links.';
+COMMENT ON TABLE leaving_links IS 'Links of a partition of shares that expiry is about to drop, if enough accounts share them to keep them. Once the partition is gone, they are marked in links. Not compared: counted from shares, which `weir recount --check` does.';
 COMMENT ON COLUMN leaving_links.part IS 'The partition. Its name could be used again.';
 
 CREATE TABLE unshared_links (
@@ -127,7 +127,7 @@ CREATE TABLE unshared_links (
 ) WITH (autovacuum_vacuum_scale_factor = 0.1);
 CREATE INDEX unshared_links_since ON unshared_links (since);
 
-COMMENT ON TABLE unshared_links IS 'Links without a share since expiry noticed it. They are deleted after a day of grace, unless somebody shares them again.';
+COMMENT ON TABLE unshared_links IS 'Links without a share since expiry noticed it. They are deleted after a day of grace, unless somebody shares them again. Not compared: counted from shares, which `weir recount --check` does.';
 
 -- Reposts and quotes: shares through another record.
 
@@ -146,7 +146,7 @@ CREATE TABLE subjects (
 CREATE INDEX subjects_fetch_at ON subjects (fetch_at) WHERE fetch_at IS NOT NULL;
 CREATE INDEX subjects_checked_at ON subjects (checked_at);
 
-COMMENT ON TABLE  subjects IS 'Posts that are reposted or quoted, with the links they share. A deletion removes the row in the transaction that brings it: then no share through the post counts.';
+COMMENT ON TABLE  subjects IS 'Posts that are reposted or quoted, with the links they share. A deletion removes the row in the transaction that brings it: then no share through the post counts. Not compared: what servers said, who are asked again.';
 COMMENT ON COLUMN subjects.links IS 'The ids of the links that the post itself contains. Empty: none, the post is not shown, or it has not been fetched yet.';
 COMMENT ON COLUMN subjects.shown IS 'False: the AppView did not show the post when it was last fetched.';
 COMMENT ON COLUMN subjects.fetched_at IS 'When the post was last fetched from the AppView. NULL: never, because it is stored or not fetched yet.';
@@ -166,7 +166,7 @@ CREATE TABLE changed_subjects (
     rkey       text COLLATE "C" NOT NULL
 ) WITH (autovacuum_vacuum_scale_factor = 0.05);
 
-COMMENT ON TABLE changed_subjects IS 'Subjects that were deleted or have other links than before. The job check_subjects projects their reposts and quotes again, and removes the row.';
+COMMENT ON TABLE changed_subjects IS 'Subjects that were deleted or have other links than before. The job check_subjects projects their reposts and quotes again, and removes the row. Not compared: counted from shares, which `weir recount --check` does.';
 
 -- Whoever deletes or changes a subject writes one row, however many accounts reposted it.
 CREATE FUNCTION record_changed_subjects() RETURNS trigger LANGUAGE plpgsql AS $$
@@ -208,7 +208,7 @@ CREATE TABLE copies (
 CREATE INDEX copies_checked_at ON copies (checked_at);
 CREATE INDEX copies_of ON copies (of_did, of_rkey, of_collection);
 
-COMMENT ON TABLE  copies IS 'Records that share links and are copies of records of another network, made by a bridge. Whether the original is stored does not matter here.';
+COMMENT ON TABLE  copies IS 'Records that share links and are copies of records of another network, made by a bridge. Whether the original is stored does not matter here. Not compared: made from records, which are compared.';
 COMMENT ON COLUMN copies.checked_at IS 'When it was last checked that the record has shares.';
 
 -- Merges: links of which a redirect, or a person, says that they are one. docs/decisions/links.md explains them.
@@ -235,7 +235,7 @@ CREATE TABLE short_links (
 ) WITH (autovacuum_vacuum_scale_factor = 0.1);
 CREATE INDEX short_links_resolve_at ON short_links (resolve_at) WHERE resolve_at IS NOT NULL;
 
-COMMENT ON TABLE  short_links IS 'Links of shorteners, and those that look like one. The job resolve_links asks where they lead.';
+COMMENT ON TABLE  short_links IS 'Links of shorteners, and those that look like one. The job resolve_links asks where they lead. Not compared: what servers said, who are asked again.';
 COMMENT ON COLUMN short_links.resolve_at IS 'When the shortener is asked next. NULL: never again, because it has answered or did not several times.';
 COMMENT ON COLUMN short_links.tries IS 'How often it was asked in vain.';
 COMMENT ON COLUMN short_links.outcome IS 'Where the link leads, or why that is not known.';
@@ -250,7 +250,7 @@ CREATE TABLE shorteners (
     known_at timestamptz
 );
 
-COMMENT ON TABLE  shorteners IS 'Sites whose links look like short ones, and no rule says so. Of each, a few links are asked.';
+COMMENT ON TABLE  shorteners IS 'Sites whose links look like short ones, and no rule says so. Of each, a few links are asked. Not compared: what servers said, who are asked again.';
 COMMENT ON COLUMN shorteners.asked IS 'How many links were asked; from a few on, no more of them for a month.';
 COMMENT ON COLUMN shorteners.targets IS 'The identities of the links of other sites to which they lead, each once.';
 COMMENT ON COLUMN shorteners.known_at IS 'Since when the site counts as a shortener: three links led to three links of other sites. NULL: it does not.';
@@ -260,7 +260,7 @@ CREATE TABLE paused_shorteners (
     until timestamptz NOT NULL
 );
 
-COMMENT ON TABLE  paused_shorteners IS 'Until when a shortener wants to be left alone. New links of it wait as long; those that were due have been put off.';
+COMMENT ON TABLE  paused_shorteners IS 'Until when a shortener wants to be left alone. New links of it wait as long; those that were due have been put off. Not compared: what servers said, who are asked again.';
 
 -- Cards: what the pages of links say about themselves. docs/decisions/links.md explains them.
 
@@ -288,7 +288,7 @@ CREATE INDEX cards_canonical ON cards (canonical, host) WHERE canonical <> '';
 CREATE INDEX cards_title_group ON cards (title_group) WHERE title_group IS NOT NULL;
 CREATE INDEX cards_words ON cards USING gin (words) WITH (gin_pending_list_limit = 1024);
 
-COMMENT ON TABLE  cards IS 'Links whose page is fetched, and what the page says about itself. The counter adds the row; the job fetch_card fetches the page.';
+COMMENT ON TABLE  cards IS 'Links whose page is fetched, and what the page says about itself. The counter adds the row; the job fetch_card fetches the page. Not compared: what servers said, who are asked again.';
 COMMENT ON COLUMN cards.sharers IS 'Why it is fetched: 2, no post of its two or more sharers has a title; 5, it has five sharers.';
 COMMENT ON COLUMN cards.fetch_at IS 'When the page is fetched next. NULL: never again.';
 COMMENT ON COLUMN cards.tries IS 'How often a fetch was started: at most four times.';
@@ -309,7 +309,7 @@ CREATE TABLE card_fetches (
     ended_at   timestamptz
 );
 
-COMMENT ON TABLE  card_fetches IS 'The fetches of pages that were started in the last hour: at most 1,000, over all processes.';
+COMMENT ON TABLE  card_fetches IS 'The fetches of pages that were started in the last hour: at most 1,000, over all processes. Not compared: what servers said, who are asked again.';
 COMMENT ON COLUMN card_fetches.link_id IS 'The link. It may have expired.';
 COMMENT ON COLUMN card_fetches.ended_at IS 'NULL: it is running, or its process died. After a minute nobody waits for it.';
 
@@ -318,4 +318,4 @@ CREATE TABLE card_hosts (
     next_at timestamptz      NOT NULL
 );
 
-COMMENT ON TABLE  card_hosts IS 'When the next request to a host may start, over all processes. Hosts that nobody asks have no row.';
+COMMENT ON TABLE  card_hosts IS 'When the next request to a host may start, over all processes. Hosts that nobody asks have no row. Not compared: what servers said, who are asked again.';

@@ -9,7 +9,7 @@ CREATE TABLE pending_counts (
     subject_rkey text COLLATE "C"
 ) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 2000, autovacuum_vacuum_insert_scale_factor = 0);
 
-COMMENT ON TABLE  pending_counts IS 'What has changed in the ledger, or decides who counts, since it was last counted. Only appended to; the counter deletes what it has counted.';
+COMMENT ON TABLE  pending_counts IS 'What has changed in the ledger, or decides who counts, since it was last counted. Only appended to; the counter deletes what it has counted. Not compared: counted from shares, which `weir recount --check` does.';
 COMMENT ON COLUMN pending_counts.link_id IS 'The link of the share that changed. NULL: every link that the account shares.';
 COMMENT ON COLUMN pending_counts.did IS 'The account of the share that changed. NULL: everyone who shares the link. All columns NULL: count everything again.';
 COMMENT ON COLUMN pending_counts.subject_did IS 'The author of a record, named with subject_rkey, that others repost, quote or copy: what they share through it, and the shares of its copies, may count again, or no longer.';
@@ -38,7 +38,7 @@ CREATE INDEX sharers_voted_at ON sharers (voted_at) WHERE voted_at < at; -- the 
 CREATE INDEX sharers_nostr_link ON sharers (link_id, at) WHERE did LIKE 'did:nostr:%';
 CREATE INDEX sharers_nostr_at ON sharers (at) WHERE did LIKE 'did:nostr:%';
 
-COMMENT ON TABLE  sharers IS 'Every account that counts as a sharer of a link, once, as far as the ledger is counted. Only the counter writes here.';
+COMMENT ON TABLE  sharers IS 'Every account that counts as a sharer of a link, once, as far as the ledger is counted. Only the counter writes here. Not compared: counted from shares, which `weir recount --check` does.';
 COMMENT ON COLUMN sharers.at IS 'The latest share of the link by the account: it counts in the windows that begin before this time.';
 COMMENT ON COLUMN sharers.post_at IS 'The latest share in a post of its own. NULL: none.';
 COMMENT ON COLUMN sharers.quote_at IS 'The latest share by quoting a post. NULL: none.';
@@ -79,7 +79,7 @@ CREATE INDEX link_counts_24h ON link_counts (level_24h) WHERE level_24h >= 1;
 CREATE INDEX link_counts_7d ON link_counts (level_7d) WHERE level_7d >= 1;
 CREATE INDEX link_counts_speed ON link_counts (level_speed) WHERE level_speed >= 1;
 
-COMMENT ON TABLE  link_counts IS 'How many accounts share each link in each window, as of count_state.as_of. Links with one sharer have no row. Only the counter writes here.';
+COMMENT ON TABLE  link_counts IS 'How many accounts share each link in each window, as of count_state.as_of. Links with one sharer have no row. Only the counter writes here. Not compared: counted from shares, which `weir recount --check` does.';
 COMMENT ON COLUMN link_counts.sharers IS 'The rows of the link in sharers.';
 COMMENT ON COLUMN link_counts.speed IS 'Sharers per hour with decay, times 120: the mean of the hourly rates of the windows of 1, 3, 6, 12 and 24 h.';
 COMMENT ON COLUMN link_counts.level_1h IS 'The order of magnitude of in_1h; 1 and more: at least 2 sharers. It is indexed instead of the number, which changes with every share: most updates then write no index.';
@@ -90,7 +90,7 @@ COMMENT ON COLUMN link_counts.last_at IS 'The latest share of the link.';
 
 CREATE TABLE nostr_counts (LIKE link_counts INCLUDING ALL) WITH (autovacuum_vacuum_scale_factor = 0.1, fillfactor = 70);
 
-COMMENT ON TABLE  nostr_counts IS 'What link_counts is, of the accounts of Nostr alone. A link that one of them shares has no row. Only the counter writes here.';
+COMMENT ON TABLE  nostr_counts IS 'What link_counts is, of the accounts of Nostr alone. A link that one of them shares has no row. Only the counter writes here. Not compared: counted from shares, which `weir recount --check` does.';
 
 CREATE TABLE count_state (
     one          boolean     PRIMARY KEY DEFAULT true CHECK (one),
@@ -100,7 +100,7 @@ CREATE TABLE count_state (
     counted      timestamptz NOT NULL DEFAULT now()
 );
 
-COMMENT ON TABLE  count_state IS 'What sharers and link_counts hold. No row: nothing was counted yet.';
+COMMENT ON TABLE  count_state IS 'What sharers and link_counts hold. No row: nothing was counted yet. Not compared: counted from shares, which `weir recount --check` does.';
 COMMENT ON COLUMN count_state.as_of IS 'The time at which the windows of link_counts end.';
 COMMENT ON COLUMN count_state.kept_from IS 'sharers has the accounts whose latest share is after this time.';
 COMMENT ON COLUMN count_state.members_only IS 'Only accounts that a watch includes were counted.';
@@ -113,7 +113,7 @@ CREATE TABLE count_checks (
     wrong      int         NOT NULL
 );
 
-COMMENT ON TABLE  count_checks IS 'The last comparison of the counts of some links with the ledger. No row: none yet.';
+COMMENT ON TABLE  count_checks IS 'The last comparison of the counts of some links with the ledger. No row: none yet. Not compared: counted from shares, which `weir recount --check` does.';
 COMMENT ON COLUMN count_checks.wrong IS 'The counts that differed. Expect 0: weir recount --check prints them all.';
 
 -- Votes: every account that counts for a link votes for a title and a spelling. docs/decisions/links.md explains them.
@@ -134,7 +134,7 @@ CREATE TABLE claim_votes (
 CREATE INDEX claim_votes_link ON claim_votes (link_id);
 CREATE INDEX claim_votes_title_group ON claim_votes (title_group) WHERE title_group IS NOT NULL;
 
-COMMENT ON TABLE  claim_votes IS 'How many accounts of a link vote for each claim, as far as they are counted. Claims without votes have no row. Only the counter writes here.';
+COMMENT ON TABLE  claim_votes IS 'How many accounts of a link vote for each claim, as far as they are counted. Claims without votes have no row. Only the counter writes here. Not compared: counted from shares, which `weir recount --check` does.';
 COMMENT ON COLUMN claim_votes.titles IS 'Votes for the headline.';
 COMMENT ON COLUMN claim_votes.title_at IS 'The earliest title_at of these votes in sharers: it decides ties.';
 COMMENT ON COLUMN claim_votes.title_from IS 'The AT-URI of that post.';
@@ -147,7 +147,7 @@ CREATE TABLE walls (
     title_group bigint PRIMARY KEY
 );
 
-COMMENT ON TABLE walls IS 'Titles for which accounts vote on three pages of one site, or on more: such a title tells no page apart, and is that of a wall. No link has it. Only the counter writes here.';
+COMMENT ON TABLE walls IS 'Titles for which accounts vote on three pages of one site, or on more: such a title tells no page apart, and is that of a wall. No link has it. Only the counter writes here. Not compared: counted from shares, which `weir recount --check` does.';
 
 -- Whoever changes a share, or what makes an account count, says so in the same transaction.
 
@@ -252,7 +252,7 @@ CREATE TABLE blocked_links (
 );
 CREATE INDEX blocked_links_block ON blocked_links (block_id);
 
-COMMENT ON TABLE blocked_links IS 'The links that blocks of links and domains concern, also links that have expired. Only the trigger of blocks writes here, and who adds a link.';
+COMMENT ON TABLE blocked_links IS 'The links that blocks of links and domains concern, also links that have expired. Only the trigger of blocks writes here, and who adds a link. Not compared: counted from shares, which `weir recount --check` does.';
 
 CREATE FUNCTION blocks_link(b blocks, identity text, url text) RETURNS boolean LANGUAGE sql IMMUTABLE AS $$
     SELECT CASE b.kind WHEN 'link' THEN blocks_link.identity = b.target
@@ -460,7 +460,7 @@ CREATE TABLE top_links (
     PRIMARY KEY (span, link_id)
 );
 
-COMMENT ON TABLE  top_links IS 'The 50 links with the most sharers of each window, as last announced. Whoever enters is announced on the channel weir_links. Only the counter writes here.';
+COMMENT ON TABLE  top_links IS 'The 50 links with the most sharers of each window, as last announced. Whoever enters is announced on the channel weir_links. Only the counter writes here. Not compared: counted from shares, which `weir recount --check` does.';
 COMMENT ON COLUMN top_links.span IS 'The window, such as 24h.';
 
 CREATE TABLE top_links_state (
@@ -468,7 +468,7 @@ CREATE TABLE top_links_state (
     announced_at timestamptz NOT NULL
 );
 
-COMMENT ON TABLE top_links_state IS 'When top_links was last compared with the ranking. No row: never.';
+COMMENT ON TABLE top_links_state IS 'When top_links was last compared with the ranking. No row: never. Not compared: counted from shares, which `weir recount --check` does.';
 
 -- Feeds: what was published, and the key of its ids. docs/decisions/ranking.md explains them.
 
@@ -479,7 +479,7 @@ CREATE TABLE instance_key (
 );
 INSERT INTO instance_key (key) VALUES (uuid_send(gen_random_uuid()) || uuid_send(gen_random_uuid()));
 
-COMMENT ON TABLE instance_key IS 'A random key, made once. The ids in feeds are derived from it: with another key, every feed reader would show every link again.';
+COMMENT ON TABLE instance_key IS 'A random key, made once. The ids in feeds are derived from it: with another key, every feed reader would show every link again. Not compared: of the program and its configuration.';
 
 CREATE TABLE feeds (
     id       bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
@@ -489,7 +489,7 @@ CREATE TABLE feeds (
     asked_at timestamptz NOT NULL
 ) WITH (fillfactor = 50);
 
-COMMENT ON TABLE  feeds IS 'Feeds that remember what they published: those whose shares are counted in the same way share a row. One that nobody asks for makes room for others.';
+COMMENT ON TABLE  feeds IS 'Feeds that remember what they published: those whose shares are counted in the same way share a row. One that nobody asks for makes room for others. Not compared: what readers asked for.';
 COMMENT ON COLUMN feeds.hash IS 'Of the view, which may be too long for an index.';
 COMMENT ON COLUMN feeds.view IS 'Whose shares count, of which kind, and how many a link needs.';
 COMMENT ON COLUMN feeds.usual IS 'It differs from others by its watch only. There are as many of these as watches; the number of the others is limited.';
@@ -502,6 +502,6 @@ CREATE TABLE feed_entries (
     PRIMARY KEY (feed_id, link_id)
 );
 
-COMMENT ON TABLE  feed_entries IS 'The links that a feed has published: the newest 2,000. They keep their ids and dates whatever is deleted or merged afterwards.';
+COMMENT ON TABLE  feed_entries IS 'The links that a feed has published: the newest 2,000. They keep their ids and dates whatever is deleted or merged afterwards. Not compared: what readers asked for.';
 COMMENT ON COLUMN feed_entries.link_id IS 'The link whose id readers have seen. It may be merged into another since, or have expired.';
 COMMENT ON COLUMN feed_entries.reached_at IS 'The date of the share with which the link reached the minimum.';

@@ -37,7 +37,7 @@ CREATE TABLE segments (
 CREATE INDEX segments_unsynced ON segments (number) WHERE synced_at IS NULL;
 CREATE INDEX segments_unindexed ON segments (number) WHERE indexed_at IS NULL;
 
-COMMENT ON TABLE  segments IS 'The sealed segments of the archive. A copy of each row is stored beside its segment.';
+COMMENT ON TABLE  segments IS 'The sealed segments of the archive. A copy of each row is stored beside its segment. Not compared: of the archive and its known events.';
 COMMENT ON COLUMN segments.number IS 'Of one sequence over all streams. Some numbers may be missing.';
 COMMENT ON COLUMN segments.wire IS 'The format of the records.';
 COMMENT ON COLUMN segments.name IS 'The name in the store: stream, day on which the first event arrived, number, and the beginning of sha256.';
@@ -77,7 +77,7 @@ CREATE TABLE archive_open (
 ALTER TABLE archive_open ALTER COLUMN blob SET STORAGE EXTERNAL; -- it is compressed
 CREATE INDEX archive_open_segment ON archive_open (segment) WHERE segment IS NOT NULL;
 
-COMMENT ON TABLE  archive_open IS 'What has been heard and is in no segment of the store yet: a row per commit. It is deleted when the store has its segment.';
+COMMENT ON TABLE  archive_open IS 'What has been heard and is in no segment of the store yet: a row per commit. It is deleted when the store has its segment. Not compared: of the archive and its known events.';
 COMMENT ON COLUMN archive_open.wire IS 'The format of the records.';
 COMMENT ON COLUMN archive_open.arrived_at IS 'When the commit was made.';
 COMMENT ON COLUMN archive_open.created_from IS 'The earliest created_at of the records that the commit wrote, and created_to the latest. NULL: it wrote none.';
@@ -90,7 +90,7 @@ CREATE TABLE archive_snapshots (
     archived_at timestamptz NOT NULL
 );
 
-COMMENT ON TABLE  archive_snapshots IS 'The tables of which the archive keeps snapshots, because no event says what they hold.';
+COMMENT ON TABLE  archive_snapshots IS 'The tables of which the archive keeps snapshots, because no event says what they hold. Not compared: of the archive and its known events.';
 COMMENT ON COLUMN archive_snapshots.name IS 'The name of the table.';
 COMMENT ON COLUMN archive_snapshots.content IS 'A hash of its last snapshot. Nothing is archived until the table has another content.';
 COMMENT ON COLUMN archive_snapshots.archived_at IS 'When that was taken.';
@@ -103,7 +103,7 @@ CREATE TABLE archived_ids (
 ) PARTITION BY RANGE (day);
 CREATE TABLE archived_ids_default PARTITION OF archived_ids DEFAULT;
 
-COMMENT ON TABLE  archived_ids IS 'The events that are archived, as long as a server may send them again, so that no event is archived twice.';
+COMMENT ON TABLE  archived_ids IS 'The events that are archived, as long as a server may send them again, so that no event is archived twice. Not compared: of the archive and its known events.';
 COMMENT ON COLUMN archived_ids.id IS 'The first half of a SHA-256 of what identifies the event: account, collection, key, revision and operation.';
 COMMENT ON COLUMN archived_ids.day IS 'The day in the event''s own revision, in days since 1970. It is the same however often the event comes.';
 COMMENT ON COLUMN archived_ids.seen IS 'The day on which it was archived, in days since 1970.';
@@ -180,7 +180,7 @@ CREATE TABLE forgotten (
 CREATE INDEX forgotten_author ON forgotten (author);
 CREATE INDEX forgotten_unlisted ON forgotten (at) WHERE listed_at IS NULL;
 
-COMMENT ON TABLE  forgotten IS 'Accounts that the archive must forget. Lists of them are in its store.';
+COMMENT ON TABLE  forgotten IS 'Accounts that the archive must forget. Lists of them are in its store. Not compared: of the archive and its known events.';
 COMMENT ON COLUMN forgotten.author IS 'See author_hash.';
 COMMENT ON COLUMN forgotten.until IS 'What servers sent up to then is forgotten: when they sent the deletion. What came later belongs to an account that came back.';
 COMMENT ON COLUMN forgotten.reason IS 'deleted: the account was deleted. erased: its author demanded that everything vanishes.';
@@ -198,7 +198,7 @@ CREATE TABLE deleted_records (
 );
 CREATE INDEX deleted_records_at ON deleted_records (at);
 
-COMMENT ON TABLE  deleted_records IS 'Records that were deleted, until every segment of the archive has been compared with them. Tombstones expire sooner.';
+COMMENT ON TABLE  deleted_records IS 'Records that were deleted, until every segment of the archive has been compared with them. Tombstones expire sooner. Not compared: of the archive and its known events.';
 COMMENT ON COLUMN deleted_records.author IS 'See author_hash.';
 COMMENT ON COLUMN deleted_records.rev IS 'The record''s text up to this revision must go.';
 COMMENT ON COLUMN deleted_records.deleted_at IS 'When the record was deleted, by the server''s clock.';
@@ -211,5 +211,5 @@ CREATE TABLE unreadable_lists (
     error text        NOT NULL
 );
 
-COMMENT ON TABLE  unreadable_lists IS 'Lists of forgotten accounts in the archive''s store that could not be read when sweep_archive last tried.';
+COMMENT ON TABLE  unreadable_lists IS 'Lists of forgotten accounts in the archive''s store that could not be read when sweep_archive last tried. Not compared: of the archive and its known events.';
 COMMENT ON COLUMN unreadable_lists.since IS 'When that was found first.';

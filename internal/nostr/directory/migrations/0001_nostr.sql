@@ -15,7 +15,7 @@ CREATE TABLE nostr_authors (
 );
 CREATE INDEX nostr_authors_read_at ON nostr_authors (read_at NULLS FIRST);
 
-COMMENT ON TABLE nostr_authors IS 'Accounts of Nostr that are watched, or whose follows are. Relays bring the same lists in any order and age: only a newer revision changes anything.';
+COMMENT ON TABLE nostr_authors IS 'Accounts of Nostr that are watched, or whose follows are. Relays bring the same lists in any order and age: only a newer revision changes anything. Not compared: what servers said, who are asked again.';
 COMMENT ON COLUMN nostr_authors.follows_rev IS 'The revision of the follow list (kind 3) that was read last. An older one never changes the members of a watch.';
 COMMENT ON COLUMN nostr_authors.profile_rev IS 'The revision of the profile (kind 0) whose name and picture accounts has.';
 COMMENT ON COLUMN nostr_authors.name IS 'The name by NIP-05 that the profile claims: name@domain. It is the handle in accounts once the domain has confirmed it.';
@@ -33,7 +33,7 @@ CREATE TABLE nostr_relays (
     chosen   boolean     NOT NULL DEFAULT true
 );
 
-COMMENT ON TABLE nostr_relays IS 'Relays that followed accounts name, and WEIR_NOSTR does not: they are asked now and then.';
+COMMENT ON TABLE nostr_relays IS 'Relays that followed accounts name, and WEIR_NOSTR does not: they are asked now and then. Not compared: what servers said, who are asked again.';
 COMMENT ON COLUMN nostr_relays.read_to IS 'What the accounts that name the relay wrote until then was read, by the database''s clock. NULL: it was never read.';
 COMMENT ON COLUMN nostr_relays.next_at IS 'When the relay is asked next. A relay that fails is asked less often.';
 COMMENT ON COLUMN nostr_relays.failures IS 'How often in a row it could not be read.';
@@ -56,7 +56,7 @@ CREATE TABLE relay_audits (
     PRIMARY KEY (stream, day)
 );
 
-COMMENT ON TABLE  relay_audits IS 'What a relay of Nostr had of a day, by the authors'' dates in UTC, compared with what was stored. Rows stay for a month.';
+COMMENT ON TABLE  relay_audits IS 'What a relay of Nostr had of a day, by the authors'' dates in UTC, compared with what was stored. Rows stay for a month. Not compared: how it went, not what is stored.';
 COMMENT ON COLUMN relay_audits.method IS 'negentropy: sets of ids were compared (NIP-77). pages: all events were read.';
 COMMENT ON COLUMN relay_audits.events IS 'Events of that day that were stored before.';
 COMMENT ON COLUMN relay_audits.missing IS 'Events that the relay named, and that had never been stored. The sum of all tries.';
