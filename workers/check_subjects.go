@@ -3,6 +3,7 @@ package workers
 import (
 	"context"
 	"errors"
+	"github.com/weir-social/weir/internal/bisect"
 	"log/slog"
 	"net/http"
 	"slices"
@@ -175,26 +176,25 @@ func (w *subjectCheck) idle(ctx context.Context, db pgx.Tx) (bool, error) {
 // fetchPosts fetches subjects and stores the posts that the AppView shows. If the AppView refuses
 // the request, it fetches them one by one, and treats the one that is refused as not shown.
 func (w *subjectCheck) fetchPosts(ctx context.Context, due []ranking.DueSubject) error {
-	if len(due) == 0 {
-		return nil
-	}
-	uris := make([]string, len(due))
-	for i, d := range due {
-		uris[i] = d.URI()
-	}
-	posts, err := w.api.Posts(ctx, uris)
-	failed, isAPI := errors.AsType[*bluesky.Error](err)
-	switch {
-	case err == nil:
-	case !isAPI || failed.Status != http.StatusBadRequest:
-		return err
-	case len(due) > 1:
-		half := len(due) / 2
-		if err := w.fetchPosts(ctx, due[:half]); err != nil {
+	return bisect.Each(due, func(due []ranking.DueSubject) error {
+		uris := make([]string, len(due))
+		for i, d := range due {
+			uris[i] = d.URI()
+		}
+		posts, err := w.api.Posts(ctx, uris)
+		if err != nil {
 			return err
 		}
-		return w.fetchPosts(ctx, due[half:])
-	}
+		return w.storePosts(ctx, due, posts)
+	}, func(err error) bool {
+		failed, isAPI := errors.AsType[*bluesky.Error](err)
+		return isAPI && failed.Status == http.StatusBadRequest
+	}, func(one ranking.DueSubject, _ error) error { return w.storePosts(ctx, []ranking.DueSubject{one}, nil) })
+}
+
+// storePosts stores the posts of subjects, and releases what waits for them. A subject without a post is not
+// shown.
+func (w *subjectCheck) storePosts(ctx context.Context, due []ranking.DueSubject, posts []bluesky.FeedPost) error {
 	now := w.now()
 	fetched := make([]ranking.FetchedSubject, len(due))
 	for i, d := range due {
@@ -221,27 +221,26 @@ func (w *subjectCheck) fetchPosts(ctx context.Context, due []ranking.DueSubject)
 
 // store stores fetched subjects. If the database refuses one, it is stored without links.
 func (w *CheckSubjects) store(ctx context.Context, fetched []ranking.FetchedSubject, now time.Time) (linked []ranking.DueSubject, err error) {
-	err = pgx.BeginFunc(ctx, w.pool, func(tx pgx.Tx) error {
-		linked, err = ranking.StoreSubjects(ctx, tx, fetched, now)
-		return err
-	})
-	switch {
-	case err == nil || schema.Classify(err) != schema.Data:
-		return linked, err
-	case len(fetched) > 1:
-		half := len(fetched) / 2
-		first, err := w.store(ctx, fetched[:half], now)
-		if err != nil {
-			return nil, err
+	store := func(some []ranking.FetchedSubject) error {
+		var stored []ranking.DueSubject
+		err := pgx.BeginFunc(ctx, w.pool, func(tx pgx.Tx) (err error) {
+			stored, err = ranking.StoreSubjects(ctx, tx, some, now)
+			return err
+		})
+		if err == nil {
+			linked = append(linked, stored...)
 		}
-		second, err := w.store(ctx, fetched[half:], now)
-		return append(first, second...), err
-	case len(fetched[0].Links) == 0:
-		return nil, err
+		return err
 	}
-	w.log.Warn("subject_refused", "did", fetched[0].DID, "rkey", fetched[0].Rkey, "error", err)
-	fetched[0].Links = nil
-	return w.store(ctx, fetched, now)
+	err = bisect.Each(fetched, store, func(err error) bool { return schema.Classify(err) == schema.Data }, func(one ranking.FetchedSubject, err error) error {
+		if len(one.Links) == 0 {
+			return err
+		}
+		w.log.Warn("subject_refused", "did", one.DID, "rkey", one.Rkey, "error", err)
+		one.Links = nil
+		return store([]ranking.FetchedSubject{one})
+	})
+	return linked, err
 }
 
 // subjectLinks returns the links of a fetched post, or none if the post cannot be read.

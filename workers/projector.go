@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"github.com/weir-social/weir/internal/bisect"
 	"log/slog"
 	"runtime/debug"
 	"slices"
@@ -130,29 +131,22 @@ func (p *Projector) Project(ctx context.Context, job *rivertype.JobRow, records 
 
 // ProjectKeys does what Project does, for keys in locking order.
 func (p *Projector) ProjectKeys(ctx context.Context, job *rivertype.JobRow, keys []schema.Key, apply Apply) error {
-	if len(keys) == 0 {
-		return nil
-	}
-	records, err := p.try(ctx, keys, apply)
-	for try := 1; try <= 3 && schema.Classify(err) == schema.Transient && ctx.Err() == nil; try++ {
-		records, err = p.try(ctx, keys, apply) // usually this transaction was the victim of a deadlock
-	}
-	switch {
-	case err == nil:
-		p.metrics.records.WithLabelValues(p.name).Add(float64(len(records)))
-		return nil
-	case !ofRecord(err) || ctx.Err() != nil:
-		return err
-	case len(keys) > 1:
-		half := len(keys) / 2
-		if err := p.ProjectKeys(ctx, job, keys[:half], apply); err != nil {
-			return err
+	var records []schema.Record
+	return bisect.Each(keys, func(keys []schema.Key) (err error) {
+		records, err = p.try(ctx, keys, apply)
+		for try := 1; try <= 3 && schema.Classify(err) == schema.Transient && ctx.Err() == nil; try++ {
+			records, err = p.try(ctx, keys, apply) // usually this transaction was the victim of a deadlock
 		}
-		return p.ProjectKeys(ctx, job, keys[half:], apply)
-	case len(records) == 0:
-		return err // no record can be at fault
-	}
-	return p.deadLetter(ctx, job, failure{Key: keys[0], rev: records[0].Rev, raw: records[0].Record, cause: err})
+		if err == nil {
+			p.metrics.records.WithLabelValues(p.name).Add(float64(len(records)))
+		}
+		return err
+	}, func(err error) bool { return ofRecord(err) && ctx.Err() == nil }, func(key schema.Key, err error) error {
+		if len(records) == 0 {
+			return err // no record can be at fault
+		}
+		return p.deadLetter(ctx, job, failure{Key: key, rev: records[0].Rev, raw: records[0].Record, cause: err})
+	})
 }
 
 // try runs the transaction once.

@@ -2,6 +2,7 @@ package workers
 
 import (
 	"context"
+	"github.com/weir-social/weir/internal/bisect"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -53,21 +54,14 @@ func (w *ReadProfiles) Work(ctx context.Context, _ *river.Job[jobs.ReadProfiles]
 // shown returns those of some accounts that may be shown to strangers. A refused request is split,
 // so that one strange account does not withhold others.
 func (w *ReadProfiles) shown(ctx context.Context, dids []string) (shown []string, err error) {
-	profiles, err := w.api.Profiles(ctx, dids)
-	if half := len(dids) / 2; refused(err) && ctx.Err() == nil {
-		if half == 0 {
-			return nil, nil
+	err = bisect.Each(dids, func(dids []string) error {
+		profiles, err := w.api.Profiles(ctx, dids)
+		for _, p := range profiles {
+			if !p.Withheld {
+				shown = append(shown, p.DID)
+			}
 		}
-		if shown, err = w.shown(ctx, dids[:half]); err != nil {
-			return nil, err
-		}
-		more, err := w.shown(ctx, dids[half:])
-		return append(shown, more...), err
-	}
-	for _, p := range profiles {
-		if !p.Withheld {
-			shown = append(shown, p.DID)
-		}
-	}
+		return err
+	}, func(err error) bool { return refused(err) && ctx.Err() == nil }, func(string, error) error { return nil })
 	return shown, err
 }
