@@ -30,6 +30,7 @@ func followFaults() []fault {
 				require.NoError(c.t, c.net.Reactivate(did))
 			}
 		}},
+		{"accounts deleted while nobody reads, and the listings lag", (*chaos).deleteInAPause},
 		{"the AppView fails while accounts are followed", func(c *chaos) {
 			failed := func() int { return c.net.CallsFired()[simnet.Unavailable] + c.net.CallsFired()[simnet.Severed] }
 			before := failed()
@@ -40,6 +41,29 @@ func followFaults() []fault {
 			require.Equal(c.t, 2, failed()-before)
 		}},
 	}
+}
+
+// deleteInAPause deletes a followed account while no consumer runs. A listing that lags shows it as active, before
+// and after the consumers read of the deletion.
+func (c *chaos) deleteInAPause() {
+	c.t.Helper()
+	did := c.byHand[len(c.byHand)-1]
+	c.kill("consume 1")
+	c.kill("consume 2")
+	c.net.LagListings()
+	require.NoError(c.t, c.net.Delete(did))
+	c.sync()
+	c.relaunch("consume 1")
+	c.relaunch("consume 2")
+	c.recover("an account was deleted while nobody read")
+	c.sync()
+	c.net.CatchUpListings()
+	c.waitCommitted()
+	gone := func() (int, error) {
+		return tryCount(c.pool, fmt.Sprintf(`SELECT count(*) FROM accounts WHERE did = '%s' AND status <> 'deleted'`, did))
+	}
+	finishes(c.t, 20*time.Millisecond, gone, "the account is not deleted")
+	c.unfollow(did)
 }
 
 // settleIn waits until the first accounts are followed and their feeds are read, then follows two

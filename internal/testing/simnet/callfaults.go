@@ -74,6 +74,18 @@ func (n *Net) HoldFeeds() { n.feedsHeld.Store(time.Now().UnixMicro()) }
 // ReleaseFeeds makes author feeds complete again.
 func (n *Net) ReleaseFeeds() { n.feedsHeld.Store(0) }
 
+// LagListings makes the calls about who follows whom show the network as it is now, until CatchUpListings: an
+// AppView whose index lags shows deleted accounts as active.
+func (n *Net) LagListings() {
+	ix := newIndex(n.index.seeds)
+	n.advance(ix)
+	ix.mu.Unlock()
+	n.listings.Store(ix)
+}
+
+// CatchUpListings makes listings current again.
+func (n *Net) CatchUpListings() { n.listings.Store(nil) }
+
 // ClearCallFaults removes the faults that have not happened.
 func (n *Net) ClearCallFaults() {
 	n.callFaults.mu.Lock()

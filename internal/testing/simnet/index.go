@@ -76,7 +76,12 @@ func newIndex(s seeds) *index {
 
 // indexNow returns the current index, locked. The caller unlocks it.
 func (n *Net) indexNow() *index {
-	ix := n.index
+	n.advance(n.index)
+	return n.index
+}
+
+// advance applies the rest of the log to an index, and leaves it locked.
+func (n *Net) advance(ix *index) {
 	ix.mu.Lock()
 	items, _ := n.log.from(ix.at)
 	for _, b := range n.model.births.from(len(ix.order)) { // read after the log, so that every account in the log exists
@@ -90,7 +95,6 @@ func (n *Net) indexNow() *index {
 		}
 	}
 	ix.at += len(items)
-	return ix
 }
 
 // actor returns the account of a DID or handle, including deleted ones; nil if

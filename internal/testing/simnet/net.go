@@ -79,6 +79,7 @@ type Net struct {
 	limiter    limiter
 	calls      calls
 	latency    atomic.Int64 // ns
+	listings   atomic.Pointer[index] // of the calls about who follows whom; nil: the current index
 	feedsHeld  atomic.Int64 // µs; feeds omit records created later; 0: they omit none
 	callFaults callFaults
 

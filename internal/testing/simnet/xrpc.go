@@ -102,7 +102,11 @@ func (n *Net) xrpc(known map[string]endpoint) http.HandlerFunc {
 			} else if err := n.sessions.admit(v.bearer, strings.HasPrefix(nsid, "app.bsky."), time.Now()); err != nil {
 				return nil, err
 			}
-			v.index = n.indexNow()
+			if v.index = n.listings.Load(); v.index != nil && strings.HasPrefix(nsid, "app.bsky.graph.") {
+				v.index.mu.Lock()
+			} else {
+				v.index = n.indexNow()
+			}
 			defer v.index.mu.Unlock()
 			return e.handle(v)
 		})
