@@ -10,25 +10,24 @@ import (
 	"golang.org/x/net/publicsuffix"
 )
 
-// splitAuthority returns the normalised host and port.
-func splitAuthority(authority, scheme string) (host, port string, err error) {
+// setAuthority sets the normalised host and port.
+func (a *address) setAuthority(authority string) (err error) {
 	if strings.IndexByte(authority, '@') >= 0 {
-		return "", "", errors.New("URL contains a user name")
+		return errors.New("URL contains a user name")
 	}
 	if strings.HasPrefix(authority, "[") {
-		return "", "", errors.New("host is an IP address")
+		return errors.New("host is an IP address")
 	}
-	host, port, _ = strings.Cut(authority, ":")
+	host, port, _ := strings.Cut(authority, ":")
 	if host == "" {
-		return "", "", errors.New("host is empty")
+		return errors.New("host is empty")
 	}
-	if port, err = normalPort(port, scheme); err != nil {
-		return "", "", err
+	if a.port, err = normalPort(port, a.scheme); err != nil {
+		return err
 	}
-	if host, err = normalHost(host); err != nil {
-		return "", "", err
-	}
-	return host, port, nil
+	a.host, a.suffix, err = normalHost(host)
+	a.suffixed = a.host
+	return err
 }
 
 func normalPort(port, scheme string) (string, error) {
@@ -49,43 +48,44 @@ func normalPort(port, scheme string) (string, error) {
 // quarter of its bytes.
 const maxRawHost = 4 * 253
 
-// normalHost returns a host in lower-case ASCII. It refuses hosts that are not
-// under a public top-level domain.
-func normalHost(host string) (string, error) {
+// normalHost returns a host in lower-case ASCII, and its public suffix. It refuses hosts
+// that are not under a public top-level domain.
+func normalHost(host string) (normal, suffix string, err error) {
 	if len(host) > maxRawHost {
-		return "", errors.New("host is longer than 253 bytes")
+		return "", "", errors.New("host is longer than 253 bytes")
 	}
-	host, err := asciiHost(host)
-	if err != nil {
-		return "", err
+	if host, err = asciiHost(host); err != nil {
+		return "", "", err
 	}
 	host = strings.TrimSuffix(host, ".")
 	if host == "" {
-		return "", errors.New("host is empty")
+		return "", "", errors.New("host is empty")
 	}
 	if len(host) > 253 {
-		return "", errors.New("host is longer than 253 bytes")
+		return "", "", errors.New("host is longer than 253 bytes")
 	}
 	for label := range strings.SplitSeq(host, ".") {
 		if label == "" || len(label) > 63 {
-			return "", errors.New("host has a label that is empty or longer than 63 bytes")
+			return "", "", errors.New("host has a label that is empty or longer than 63 bytes")
 		}
 		for i := range len(label) {
 			if !hostCharacter(label[i]) {
-				return "", fmt.Errorf("host contains the character %q", label[i])
+				return "", "", fmt.Errorf("host contains the character %q", label[i])
 			}
 		}
 	}
 	last := host[strings.LastIndexByte(host, '.')+1:]
 	switch {
 	case numeric(last):
-		return "", errors.New("host is an IP address")
+		return "", "", errors.New("host is an IP address")
 	case len(last) == len(host):
-		return "", errors.New("host has no dot")
-	case !topLevel(last):
-		return "", fmt.Errorf("host ends in %q, which is not a public top-level domain", last)
+		return "", "", errors.New("host has no dot")
 	}
-	return host, nil
+	suffix, ok := publicSuffix(host, last)
+	if !ok {
+		return "", "", fmt.Errorf("host ends in %q, which is not a public top-level domain", last)
+	}
+	return host, suffix, nil
 }
 
 // asciiHost converts a host to lower case, and to Punycode if it has letters beyond
@@ -125,25 +125,34 @@ func numeric(label string) bool {
 	return true
 }
 
-// topLevel reports whether a top-level domain is public. The simulated network and
-// the documentation use .example.
-func topLevel(tld string) bool {
-	switch tld {
+// publicSuffix returns the public suffix of a host whose last label is given, and whether that label
+// is a public top-level domain. The simulated network and the documentation use .example.
+func publicSuffix(host, last string) (suffix string, ok bool) {
+	suffix, ok = publicsuffix.PublicSuffix(host)
+	switch last {
 	case "example":
-		return true
+		return suffix, true
 	case "onion", "arpa": // on the list, but without public websites
-		return false
+		return suffix, false
 	}
-	// Some domains are on the list only as wildcards ("*.ck").
-	_, icann := publicsuffix.PublicSuffix("a." + tld)
-	return icann
+	if !ok && suffix == last { // not listed, or the parent of a private suffix
+		_, ok = publicsuffix.PublicSuffix("a." + last)
+		return suffix, ok
+	}
+	return suffix, true
 }
 
 // site returns the registrable domain of a host, without "www.".
 func site(host string) string {
-	domain, err := publicsuffix.EffectiveTLDPlusOne(host)
-	if err != nil { // the host itself is a public suffix, such as gov.uk
-		domain = host
+	suffix, _ := publicsuffix.PublicSuffix(host)
+	return siteUnder(host, suffix)
+}
+
+// siteUnder is site for a host whose public suffix is known.
+func siteUnder(host, suffix string) string {
+	domain := host
+	if host != suffix { // otherwise it is a public suffix itself, such as gov.uk
+		domain = host[1+strings.LastIndexByte(host[:len(host)-len(suffix)-1], '.'):]
 	}
 	if rest := strings.TrimPrefix(domain, "www."); strings.Contains(rest, ".") {
 		return rest

@@ -23,7 +23,7 @@ func (a *address) spell() {
 	if a.rules().https {
 		a.scheme = "https"
 	}
-	a.opened()
+	a.open()
 	a.dropParameters()
 }
 
@@ -40,8 +40,9 @@ func rewritten(rules []rewrite, host, path string, query []parameter) string {
 	return ""
 }
 
-// opened gives an address the form that its site opens, such as that of a video.
-func (a *address) opened() {
+// open gives an address the form that its site opens, such as that of a video. Nothing else identifies
+// the page.
+func (a *address) open() {
 	rules := a.rules().open
 	if len(rules) == 0 {
 		return
@@ -51,7 +52,7 @@ func (a *address) opened() {
 	if r == nil {
 		return
 	}
-	a.host, a.path = fill(r.form.host, &found), fill(r.form.path, &found)
+	a.opened, a.host, a.path = r, fill(r.form.host, &found), fill(r.form.path, &found)
 	if len(r.form.query) > 0 {
 		first := newParameter(fill(r.form.query, &found))
 		a.query = slices.DeleteFunc(a.query, func(p parameter) bool { return p.name == first.name })

@@ -49,6 +49,10 @@ func (a *address) identity(spelling string) (key string, page address) {
 
 // selectPage leaves what selects the page by the rules of its site.
 func (a *address) selectPage() {
+	if a.opened != nil {
+		a.query, a.fragment = a.query[:min(1, len(a.opened.form.query))], ""
+		return
+	}
 	for range most {
 		s := a.rules()
 		if to := rewritten(s.same, a.host, a.path, a.query); to != "" {
@@ -204,10 +208,10 @@ func isStory(path string) bool {
 // withoutAMP returns the path of the article that an AMP page is an edition of. "amp"
 // has other meanings, so the path must be an article's. Other sites have rules.
 func withoutAMP(path string) string {
-	at := strings.LastIndex(path, "amp")
-	if at < 0 {
+	if !strings.Contains(path, "amp") { // faster than LastIndex
 		return path
 	}
+	at := strings.LastIndex(path, "amp")
 	before, after := path[:at-1], path[at+len("amp"):]
 	switch separator := path[at-1]; {
 	case separator == '/' && after == "": // /2026/07/story/amp

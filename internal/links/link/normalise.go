@@ -40,6 +40,9 @@ type address struct {
 	gift     []parameter
 	site     *siteRules // of the host named; see rules
 	named    string
+	suffix   string // public suffix of the host suffixed
+	suffixed string
+	opened   *rewrite // gave the address its form, see open
 }
 
 // Normalise returns the spelling of a URL: an http or https URL of printable ASCII,
@@ -69,11 +72,19 @@ func Parse(raw string) (Link, error) {
 		return Link{}, fmt.Errorf("identity of %d bytes is too long", len(identity))
 	}
 	return Link{
-		URL: url, Identity: identity, Site: site(a.host), Gift: a.giftURL(),
+		URL: url, Identity: identity, Site: a.domain(), Gift: a.giftURL(),
 		Short:    page.isShort(),
 		MayShort: a.mayBeShort() && page.mayBeShort(),
 		Excluded: a.isExcluded() || page.isExcluded(),
 	}, nil
+}
+
+// domain returns the registrable domain of the address, without "www.".
+func (a *address) domain() string {
+	if a.host == a.suffixed {
+		return siteUnder(a.host, a.suffix)
+	}
+	return site(a.host)
 }
 
 // parseOne splits a URL into its parts and applies the rules of spelling.
@@ -97,8 +108,7 @@ func parseOne(raw string) (address, error) {
 	if i := strings.IndexByte(rest, '/'); i >= 0 {
 		authority, path = rest[:i], rest[i:]
 	}
-	var err error
-	if a.host, a.port, err = splitAuthority(authority, a.scheme); err != nil {
+	if err := a.setAuthority(authority); err != nil {
 		return a, err
 	}
 	a.path = normalPath(path)
@@ -153,11 +163,11 @@ func (a *address) writeQuery(b *strings.Builder) {
 // checkCharacters refuses characters that browsers silently repair: two programs
 // could read such a URL as two different pages.
 func checkCharacters(raw string) error {
-	plain := true
-	for i := 0; i < len(raw) && plain; i++ {
-		plain = raw[i] >= ' ' && raw[i] < 0x7F && raw[i] != '\\'
+	at := 0
+	for at < len(raw) && raw[at]-' ' < 0x7F-' ' && raw[at] != '\\' {
+		at++
 	}
-	if plain {
+	if at == len(raw) {
 		return nil
 	}
 	if !utf8.ValidString(raw) {

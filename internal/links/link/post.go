@@ -73,7 +73,7 @@ func InPost(did string, post []byte) (Post, error) {
 	links = append(links, bareLinks(cut(text, maxText), covered)...)
 	slices.SortStableFunc(links, func(a, b rawLink) int { return a.at - b.at })
 
-	p := Post{Text: text, Original: originalEvent(string(r.BridgedFrom))}
+	p := reading{Post: Post{Text: text, Original: originalEvent(string(r.BridgedFrom))}, at: -1}
 	for _, l := range links {
 		if len(p.Links) == maxLinks {
 			break
@@ -81,7 +81,22 @@ func InPost(did string, post []byte) (Post, error) {
 		p.add(l.uri)
 	}
 	p.readEmbed(did, &r.Embed.fields)
-	return p, nil
+	return p.Post, nil
+}
+
+// reading is a post that is being read.
+type reading struct {
+	Post
+	uri string // the latest, because a card has that of a facet
+	at  int    // its index in Links, or -1
+}
+
+// add is that of Post, but does not parse the latest URI again.
+func (p *reading) add(uri string) int {
+	if uri != p.uri {
+		p.uri, p.at = uri, p.Post.add(uri)
+	}
+	return p.at
 }
 
 // add adds a link and returns its index, or -1 if the URI is not a link. If a link
@@ -139,7 +154,7 @@ func (i index) span(length int) span {
 }
 
 // readEmbed adds the link of a card and the subject of a quote.
-func (p *Post) readEmbed(did string, e *embedding) {
+func (p *reading) readEmbed(did string, e *embedding) {
 	switch e.Type {
 	case "app.bsky.embed.record":
 		p.Quoted = parseSubject(string(e.Record.fields.URI))
@@ -153,7 +168,7 @@ func (p *Post) readEmbed(did string, e *embedding) {
 	}
 }
 
-func (p *Post) readExternal(did string, e *external) {
+func (p *reading) readExternal(did string, e *external) {
 	i := p.add(string(e.URI))
 	if i < 0 {
 		return

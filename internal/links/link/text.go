@@ -125,7 +125,7 @@ func isBareHost(text string, i, end int) bool {
 	} else if !beginsPath(rest) {
 		return false
 	}
-	_, err := normalHost(host)
+	_, _, err := normalHost(host)
 	return err == nil
 }
 
