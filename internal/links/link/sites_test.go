@@ -9,14 +9,20 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestSites reads the pairs beside the rules. Every rule of a page and of a gift has one.
+// TestSites reads the pairs beside the rules. No two blocks are of the same sites.
 func TestSites(t *testing.T) {
 	t.Parallel()
 	same, different := 0, 0
+	blocks := map[string]bool{}
 	for line := range strings.Lines(sitesText) {
 		words := strings.Fields(line)
 		if len(words) > 1 && slices.Contains([]string{"drop", "skip", "gift", "mark", "with"}, words[0]) {
 			require.Equal(t, strings.ToLower(line), line, "names are compared in lower case")
+		}
+		if len(words) > 0 && words[0] == "site" {
+			names := strings.Join(slices.Sorted(slices.Values(words)), " ")
+			require.False(t, blocks[names], line)
+			blocks[names] = true
 		}
 		if len(words) != 3 || words[0] != "+" && words[0] != "-" {
 			continue
