@@ -195,7 +195,7 @@ CREATE TABLE card_hosts (
 -- Links whose page is fetched, and what the page says about itself. The counter adds the row; the job fetch_card fetches the page. Not compared: what servers said, who are asked again.
 CREATE TABLE cards (
     link_id bigint NOT NULL,
-    sharers smallint NOT NULL, -- Why it is fetched: 2, no post of its two or more sharers has a title; 5, it has five sharers.
+    sharers smallint NOT NULL, -- How many sharers have it fetched: 5, whatever titles they give; 2, if none gives a title or there are variants of the link; 1, if there are.
     fetch_at timestamp with time zone, -- When the page is fetched next. NULL: never again.
     tries integer DEFAULT 0 NOT NULL, -- How often a fetch was started: at most four times.
     fetched_at timestamp with time zone, -- When the last fetch ended. NULL: none has yet.
@@ -214,7 +214,7 @@ CREATE TABLE cards (
     CONSTRAINT cards_link_id_fkey FOREIGN KEY (link_id) REFERENCES links(id) ON DELETE CASCADE,
     CONSTRAINT cards_canonical_check CHECK (octet_length(canonical) <= 2048),
     CONSTRAINT cards_ends_at_check CHECK (octet_length(ends_at) <= 2048),
-    CONSTRAINT cards_sharers_check CHECK (sharers = ANY (ARRAY[2, 5]))
+    CONSTRAINT cards_sharers_check CHECK (sharers = ANY (ARRAY[1, 2, 5]))
 ) WITH (autovacuum_vacuum_scale_factor=0.1);
 CREATE INDEX cards_canonical ON cards USING btree (canonical, host) WHERE canonical <> ''::text;
 CREATE INDEX cards_due ON cards USING btree (sharers, fetch_at) WHERE fetch_at IS NOT NULL;
@@ -708,6 +708,7 @@ CREATE TABLE links (
 CREATE INDEX links_address ON links USING gin (identity gin_trgm_ops) WITH (gin_pending_list_limit='1024');
 CREATE INDEX links_merged ON links USING btree (id) INCLUDE (counts_as) WHERE counts_as <> id;
 CREATE INDEX links_merged_into ON links USING btree (merged_into) WHERE merged_into IS NOT NULL;
+CREATE INDEX links_page ON links USING btree ("substring"(split_part(identity, '?'::text, 1), '[^/]*$'::text), site) WHERE "substring"(split_part(identity, '?'::text, 1), '[^/]*$'::text) ~ '[0-9]{5}|[^-]-[^-]+-[^-]+-[^-]'::text;
 CREATE INDEX links_site ON links USING btree (site);
 
 -- The accounts that a sync_follows job has read so far. Nobody is followed or unfollowed before the listing ends. Not compared: how far streams, listings and repositories were read.

@@ -25,7 +25,9 @@ const (
 	CardTries    = 4 // the first attempt and three more
 
 	fetchedAt         = 5 // sharers: the page is fetched, whatever titles they give
-	fetchedUntitledAt = 2 // sharers: the page is fetched if none of them gives a title, or if another link of the site has it
+	fetchedUntitledAt = 2 // sharers: the page is fetched if none of them gives a title, or if there are variants of the link
+
+	mostVariants = 3 // of a link, for each reason, that are looked at
 
 	cardLock  = 0x77656972637264
 	cardLease = time.Minute // after this time a fetch is no longer waited for; longer than any fetch
@@ -46,29 +48,48 @@ func (c *wantedColumns) add(link int64, sharers int) {
 	}
 }
 
-// otherOf is a condition: the claim o is of another link of the site than the claim v, and sharers
-// give both the same title. Perhaps both are one article, and its page says so.
-const otherOf = ` o.title_group = v.title_group AND o.link_id <> v.link_id AND o.titles > 0 AND v.titles > 0 `
+// addTitled adds links that got a title, whose sharers and those of a variant are enough together.
+func (c *wantedColumns) addTitled(links []int64) {
+	for _, link := range links {
+		c.links, c.sharers = append(c.links, link), append(c.sharers, 1)
+	}
+}
 
-// wantCards returns the statement that adds the links k to cards if they qualify. It locks
-// them. If a link was deleted or merged after the counter's snapshot, the counter's step
-// fails and is repeated.
-func wantCards(k string) string {
+// variantsOf is a query of pairs of the links k and others that may be the same articles, which their
+// pages say: a sharer or the page of another link of the site gives the same title, or the path ends
+// with the same name of an article.
+func variantsOf(k string) string {
+	most := ` LIMIT ` + strconv.Itoa(mostVariants)
+	titled := `
+    FROM ` + k + ` JOIN claim_votes AS v ON v.link_id = k.link_id AND v.titles > 0 AND NOT` + isWall("v") + `
+    CROSS JOIN LATERAL `
 	return `
-WITH qualified AS MATERIALIZED (
-    SELECT k.link_id, k.sharers FROM ` + k + `
-    WHERE (k.sharers >= ` + strconv.Itoa(fetchedAt) + `
-           OR EXISTS (SELECT FROM claim_votes AS v JOIN claim_votes AS o ON` + otherOf + `WHERE v.link_id = k.link_id AND NOT` + isWall("v") + `)
-           OR NOT EXISTS (SELECT FROM claim_votes AS v WHERE v.link_id = k.link_id AND v.titles > 0 AND NOT` + isWall("v") + `))
-      AND NOT EXISTS (SELECT FROM cards AS c WHERE c.link_id = k.link_id AND (c.fetch_at IS NULL OR c.sharers >= k.sharers))
+    SELECT k.link_id, o.link_id AS other` + titled + `(SELECT o.link_id FROM claim_votes AS o WHERE o.title_group = v.title_group AND o.link_id <> v.link_id AND o.titles > 0` + most + `) AS o
+    UNION
+    SELECT k.link_id, m.counts_as` + titled + `(SELECT c.link_id FROM cards AS c WHERE c.title_group = v.title_group AND c.link_id <> v.link_id AND c.status = ''` + most + `) AS c
+    JOIN links AS m ON m.id = c.link_id AND m.counts_as <> k.link_id
+    UNION
+    SELECT k.link_id, o.counts_as
+    FROM ` + k + ` JOIN links AS l ON l.id = k.link_id AND ` + namesArticle("l") + `
+    CROSS JOIN LATERAL (SELECT o.counts_as FROM links AS o WHERE ` + lastPart("o") + ` = ` + lastPart("l") + ` AND ` + namesArticle("o") + ` AND o.site = l.site AND o.counts_as <> l.id` + most + `) AS o`
+}
+
+// wantCards returns the statement that adds the links of some rows, and variants of them, to cards if
+// they qualify. It locks them. If a link was deleted or merged after the counter's snapshot, the
+// counter's step fails and is repeated.
+func wantCards(rows string) string {
+	return `
+WITH k AS MATERIALIZED (` + rows + `), variants AS MATERIALIZED (` + variantsOf("k") + `
 ), wanted AS MATERIALIZED (
     SELECT a.link_id, max(a.sharers) AS sharers
     FROM (
-        SELECT * FROM qualified
+        SELECT k.link_id, k.sharers FROM k
+        WHERE (k.sharers >= ` + strconv.Itoa(fetchedAt) + ` OR k.link_id IN (SELECT a.link_id FROM variants AS a)
+               OR k.sharers >= ` + strconv.Itoa(fetchedUntitledAt) + ` AND NOT EXISTS (SELECT FROM claim_votes AS v WHERE v.link_id = k.link_id AND v.titles > 0 AND NOT` + isWall("v") + `))
+          AND NOT EXISTS (SELECT FROM cards AS c WHERE c.link_id = k.link_id AND (c.fetch_at IS NULL OR c.sharers >= k.sharers))
         UNION ALL
-        SELECT o.link_id, ` + strconv.Itoa(fetchedUntitledAt) + `
-        FROM qualified AS k JOIN claim_votes AS v ON v.link_id = k.link_id JOIN claim_votes AS o ON` + otherOf + `
-        WHERE NOT` + isWall("v") + `AND NOT EXISTS (SELECT FROM cards AS c WHERE c.link_id = o.link_id)
+        SELECT a.other, coalesce((SELECT ` + strconv.Itoa(fetchedUntitledAt) + ` FROM link_counts AS n WHERE n.link_id = a.other), 1)
+        FROM variants AS a WHERE NOT EXISTS (SELECT FROM cards AS c WHERE c.link_id = a.other)
     ) AS a
     GROUP BY a.link_id
 )
@@ -76,21 +97,21 @@ INSERT INTO cards AS c (link_id, sharers, fetch_at)
 SELECT l.id, w.sharers, now()
 FROM (SELECT * FROM wanted ORDER BY link_id) AS w
 CROSS JOIN LATERAL (SELECT l.id FROM links AS l WHERE l.id = w.link_id AND l.merged_into IS NULL LIMIT 1 FOR KEY SHARE) AS l
-ON CONFLICT (link_id) DO UPDATE SET sharers = excluded.sharers`
+ON CONFLICT (link_id) DO UPDATE SET sharers = greatest(c.sharers, excluded.sharers)`
 }
 
 // queueCards queues the statements that add links to cards, after their votes. added is set
 // when the queue has been sent.
 func queueCards(q *pgx.Batch, of wantedColumns, added *int) {
 	if len(of.links) > 0 {
-		q.Queue(wantCards(`unnest($1::bigint[], $2::smallint[]) AS k (link_id, sharers)`), of.links, of.sharers).Exec(rowsInto(added))
+		q.Queue(wantCards(`SELECT * FROM unnest($1::bigint[], $2::smallint[]) AS k (link_id, sharers)`), of.links, of.sharers).Exec(rowsInto(added))
 	}
 }
 
 // queueEveryCard queues the same for all counted links.
 func queueEveryCard(q *pgx.Batch, added *int) {
 	sharers := fmt.Sprintf(`CASE WHEN n.sharers >= %[1]d THEN %[1]d ELSE %[2]d END::smallint`, fetchedAt, fetchedUntitledAt)
-	q.Queue(wantCards(`(SELECT n.link_id, ` + sharers + ` AS sharers FROM link_counts AS n) AS k`)).Exec(rowsInto(added))
+	q.Queue(wantCards(`SELECT n.link_id, ` + sharers + ` AS sharers FROM link_counts AS n`)).Exec(rowsInto(added))
 }
 
 func rowsInto(n *int) func(pgconn.CommandTag) error {
@@ -179,13 +200,13 @@ const dueCard = `c.fetch_at IS NOT NULL AND (c.tries = 0 OR c.fetch_at NOT BETWE
 const hostOfURL = `split_part(split_part(l.url, '/', 3), ':', 1)`
 
 // nextCard returns the most urgent page of a host that may be asked now. unwanted is true if
-// the link now counts as another one, or if a sharer has given a title meanwhile that no
-// other link of the site has.
+// the link now counts as another one, or if a sharer has given a title meanwhile and no
+// variant is known.
 func nextCard(ctx context.Context, tx pgx.Tx) (due CardFetch, unwanted bool, err error) {
 	sql := `
 SELECT c.link_id, l.url, c.tries + 1,
        l.merged_into IS NOT NULL OR c.sharers < $1 AND c.tries = 0
-         AND NOT EXISTS (SELECT FROM claim_votes AS v JOIN claim_votes AS o ON` + otherOf + `WHERE v.link_id = c.link_id)
+         AND NOT EXISTS (` + variantsOf(`(SELECT c.link_id) AS k`) + `)
          AND EXISTS (SELECT FROM claim_votes AS v WHERE v.link_id = c.link_id AND v.titles > 0 AND NOT` + isWall("v") + `)
 FROM cards AS c
 JOIN links AS l ON l.id = c.link_id

@@ -49,27 +49,72 @@ func TestPageIsWantedOnce(t *testing.T) {
 	require.Equal(t, []string{"late.example 5"}, column(t, p.pool, wanted))
 }
 
-// TestVariantsAreWanted covers two links of a site with one title: their pages say whether they are one
-// article. Those with a title of their own, and of another site, are not asked.
+// TestVariantsAreWanted covers links of a site that may be one article, which their pages say: sharers
+// give them one title, or their paths end with one name. Those with a title and a name of their own, and
+// of another site, are not asked.
 func TestVariantsAreWanted(t *testing.T) {
 	t.Parallel()
-	p := newPress(t)
-	p.posts("paper.example/a-long-title-1", "A long title", "A long title")
-	p.posts("paper.example/other", "Another title", "Another title")
-	p.posts("herald.example/a-long-title", "A long title", "A long title")
-	require.Zero(t, p.counts())
-	p.posts("paper.example/edited-title-2", "A long title")
-	require.Zero(t, p.counts(), "one sharer is not enough to ask")
-	p.posts("paper.example/a-long-title-1", "A long title", "A long title", "A long title")
-	require.Equal(t, 2, p.counts())
-	const wanted = `SELECT l.identity || ' ' || c.sharers FROM cards AS c JOIN links AS l ON l.id = c.link_id WHERE c.fetch_at IS NOT NULL ORDER BY 1`
-	require.Equal(t, []string{"paper.example/a-long-title-1 2", "paper.example/edited-title-2 2"}, column(t, p.pool, wanted))
-	own := shareOf("paper.example/a-long-title-1")
-	for range 2 {
-		p.fetches(func(c *ranking.PageCard) { c.Title, c.Canonical = "A long title", &own })
+	for name, c := range map[string]struct {
+		first, second   string
+		firsts, seconds []string // titles
+		wanted          []string
+	}{
+		"one title":                 {"a-long-title-1", "edited-2", []string{"A", "A"}, []string{"A"}, []string{"a-long-title-1 2", "edited-2 1"}},
+		"one title, a sharer each":  {"a-long-title-1", "edited-2", []string{"A"}, []string{"A"}, []string{"a-long-title-1 1", "edited-2 1"}},
+		"one name, and two titles":  {"city/the-heron-is-back", "news/the-heron-is-back?x=1", []string{"A", "A"}, []string{"B"}, []string{"city/the-heron-is-back 2", "news/the-heron-is-back?x=1 1"}},
+		"one number":                {"city/heron-12345", "news/12345-heron", []string{"A", "A"}, []string{"B"}, nil},
+		"one number, a sharer each": {"city/heron-12345", "news/heron-12345", []string{"A"}, []string{"B"}, []string{"city/heron-12345 1", "news/heron-12345 1"}},
+		"one word":                  {"city/heron", "news/heron", []string{"A", "A"}, []string{"B", "B"}, nil},
+		"two titles and names":      {"a-long-title-1", "edited-2", []string{"A", "A"}, []string{"B", "B"}, nil},
+	} {
+		p := newPress(t)
+		p.posts("paper.example/other", "Another title", "Another title")
+		p.posts("herald.example/"+c.first, c.firsts...)
+		p.posts("paper.example/"+c.first, c.firsts...)
+		require.Zero(t, p.counts(), name)
+		p.posts("paper.example/"+c.second, c.seconds...)
+		require.Equal(t, len(c.wanted), p.counts(), name)
+		const wanted = `SELECT substring(l.identity FROM 15) || ' ' || c.sharers FROM cards AS c JOIN links AS l ON l.id = c.link_id WHERE c.fetch_at IS NOT NULL ORDER BY 1`
+		require.ElementsMatch(t, c.wanted, column(t, p.pool, wanted), name)
+		require.NoError(t, ranking.CountEverything(t.Context(), p.pool))
+		require.Zero(t, p.counts(), name)
+		own := shareOf("paper.example/" + c.first)
+		for due := true; due; {
+			due = p.fetch(func(c *ranking.PageCard) { c.Title, c.Canonical = "A long title", &own }) != ""
+		}
+		p.counts()
+		const shared = `SELECT count(*)::text FROM sharers AS s JOIN links AS l ON l.id = s.link_id WHERE l.identity = 'paper.example/' || `
+		sum := max(len(c.firsts), len(c.seconds)) // the same accounts
+		require.Equal(t, []string{fmt.Sprint(sum)}, column(t, p.pool, shared+`'`+c.first+`'`), name)
+		require.Equal(t, len(c.wanted) == 0, column(t, p.pool, shared+`'`+c.second+`'`)[0] != "0", name)
 	}
+}
+
+// TestTitleOfThePageFindsVariants covers links for which sharers give the title of the page of another
+// one, before and after that page was fetched, and one whose page is a wall.
+func TestTitleOfThePageFindsVariants(t *testing.T) {
+	t.Parallel()
+	p := newPress(t)
+	p.posts("paper.example/a", "Old", "Old", "Old", "Old", "Old")
+	p.posts("paper.example/b", "", "", "", "", "", "New", "New")
+	p.posts("herald.example/b", "New", "New")
+	require.Equal(t, 1+1, p.counts())
+	execute(t, p.pool, `DELETE FROM cards WHERE link_id = $1`, p.id("paper.example/b"))
+	own := shareOf("paper.example/a")
+	page := func(c *ranking.PageCard) { c.Title, c.Canonical = "New", &own }
+	require.Equal(t, "paper.example/a", p.fetches(page))
+	require.Equal(t, "paper.example/b", p.fetches(page))
 	p.counts()
-	require.Equal(t, []string{"paper.example/a-long-title-1 3"}, column(t, p.pool, `SELECT l.identity || ' ' || n.sharers FROM link_counts AS n JOIN links AS l ON l.id = n.link_id WHERE l.site = 'paper.example' AND l.identity LIKE '%title%'`))
+	p.posts("paper.example/c", "", "", "", "", "", "", "", "New")
+	require.Equal(t, 1, p.counts())
+	require.Equal(t, "paper.example/c", p.fetches(page))
+	p.counts()
+	p.posts("paper.example/d", "New", "New", "New")
+	require.Equal(t, 1, p.counts())
+	require.Equal(t, "paper.example/d", p.fetches(func(c *ranking.PageCard) { page(c); c.Title, c.Why = "Are you a robot?", "it is a wall" }))
+	p.counts()
+	const counted = `SELECT l.identity || ' ' || n.sharers FROM link_counts AS n JOIN links AS l ON l.id = n.link_id WHERE l.site = 'paper.example' ORDER BY 1`
+	require.Equal(t, []string{"paper.example/a 8", "paper.example/d 3"}, column(t, p.pool, counted))
 }
 
 // TestCardLeavesWithItsLink shows that a card is deleted with its link, also during a fetch. An

@@ -200,9 +200,35 @@ func StoreCard(ctx context.Context, tx pgx.Tx, f CardFetch, p PageCard, now time
 		if _, err := tx.Exec(ctx, `INSERT INTO pending_counts (link_id) SELECT l.counts_as FROM links AS l WHERE l.id = $1`, f.Link); err != nil {
 			return fmt.Errorf("ask for a count of the link of a page: %w", err)
 		}
+		if err := s.wantVariants(ctx, f.Link); err != nil {
+			return err
+		}
 	}
 	slices.Sort(s.affected)
 	return refreshHeadlines(ctx, tx, slices.Compact(s.affected)...)
+}
+
+// wantVariants has the pages of links fetched to which sharers give the title of the page: they may be
+// the same article.
+func (s *storing) wantVariants(ctx context.Context, link int64) error {
+	if s.crowded {
+		return nil
+	}
+	const sql = `
+INSERT INTO cards (link_id, sharers, fetch_at)
+SELECT l.id, coalesce((SELECT $3::smallint FROM link_counts AS n WHERE n.link_id = l.id), 1), now()
+FROM (
+    SELECT DISTINCT o.link_id FROM claim_votes AS o
+    WHERE o.title_group = $1 AND o.titles > 0 AND o.link_id <> (SELECT l.counts_as FROM links AS l WHERE l.id = $2)
+      AND NOT EXISTS (SELECT FROM cards AS c WHERE c.link_id = o.link_id)
+    ORDER BY o.link_id LIMIT $4
+) AS o
+CROSS JOIN LATERAL (SELECT l.id FROM links AS l WHERE l.id = o.link_id AND l.merged_into IS NULL LIMIT 1 FOR KEY SHARE) AS l
+ON CONFLICT DO NOTHING`
+	if _, err := s.tx.Exec(ctx, sql, *s.group, link, fetchedUntitledAt, mostVariants); err != nil {
+		return fmt.Errorf("ask for the pages of variants: %w", err)
+	}
+	return nil
 }
 
 // hostOf returns the host of a URL, without "www.".

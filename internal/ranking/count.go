@@ -276,6 +276,7 @@ WHERE s.did = r.did AND s.link_id = r.link_id`
 	w.both.queue(q, BothNetworks.counts())
 	w.nostr.queue(q, Nostr.counts())
 	w.queueVotes(q)
+	w.wanted.addTitled(w.doubtful.links)
 	queueCards(q, w.wanted, &cards)
 	if err := tx.SendBatch(ctx, q).Close(); err != nil {
 		return 0, fmt.Errorf("write the counts: %w", err)

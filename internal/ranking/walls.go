@@ -41,9 +41,16 @@ func isWall(row string) string {
 // names an article, by a number or several words, then the rest does not matter: one article stands
 // below several sections or editions of a site.
 func pageOf(link string) string {
-	path := `split_part(` + link + `.identity, '?', 1)`
-	last := `substring(` + path + ` FROM '[^/]*$')`
-	return `CASE WHEN ` + last + ` ~ '[0-9]{5}|[^-]-[^-]+-[^-]+-[^-]' THEN ` + last + ` ELSE ` + path + ` END`
+	return `CASE WHEN ` + namesArticle(link) + ` THEN ` + lastPart(link) + ` ELSE split_part(` + link + `.identity, '?', 1) END`
+}
+
+// lastPart and namesArticle are as in the index links_page.
+func lastPart(link string) string {
+	return `substring(split_part(` + link + `.identity, '?', 1) FROM '[^/]*$')`
+}
+
+func namesArticle(link string) string {
+	return lastPart(link) + ` ~ '[0-9]{5}|[^-]-[^-]+-[^-]+-[^-]'`
 }
 
 // crowded is a query of the groups of titles that stand on several pages, by the rows v of

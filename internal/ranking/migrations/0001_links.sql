@@ -25,6 +25,9 @@ CREATE TABLE links (
 
 CREATE INDEX links_merged_into ON links (merged_into) WHERE merged_into IS NOT NULL;
 CREATE INDEX links_site ON links (site);
+-- Links whose path ends with the name of an article: several links of a site with one name may be variants of one address.
+CREATE INDEX links_page ON links (substring(split_part(identity, '?', 1) FROM '[^/]*$'), site)
+    WHERE substring(split_part(identity, '?', 1) FROM '[^/]*$') ~ '[0-9]{5}|[^-]-[^-]+-[^-]+-[^-]';
 CREATE INDEX links_address ON links USING gin (identity gin_trgm_ops) WITH (gin_pending_list_limit = 1024);
 -- A search with many matches looks up here which of their links are merged: few are. The condition is one that no other statement has: with
 -- merged_into IS NOT NULL, those that look for the links merged into one might read this index whole.
@@ -266,7 +269,7 @@ COMMENT ON TABLE  paused_shorteners IS 'Until when a shortener wants to be left 
 
 CREATE TABLE cards (
     link_id     bigint      PRIMARY KEY REFERENCES links (id) ON DELETE CASCADE,
-    sharers     smallint    NOT NULL CHECK (sharers IN (2, 5)),
+    sharers     smallint    NOT NULL CHECK (sharers IN (1, 2, 5)),
     fetch_at    timestamptz,
     tries       int         NOT NULL DEFAULT 0,
     fetched_at  timestamptz,
@@ -289,7 +292,7 @@ CREATE INDEX cards_title_group ON cards (title_group) WHERE title_group IS NOT N
 CREATE INDEX cards_words ON cards USING gin (words) WITH (gin_pending_list_limit = 1024);
 
 COMMENT ON TABLE  cards IS 'Links whose page is fetched, and what the page says about itself. The counter adds the row; the job fetch_card fetches the page. Not compared: what servers said, who are asked again.';
-COMMENT ON COLUMN cards.sharers IS 'Why it is fetched: 2, no post of its two or more sharers has a title; 5, it has five sharers.';
+COMMENT ON COLUMN cards.sharers IS 'How many sharers have it fetched: 5, whatever titles they give; 2, if none gives a title or there are variants of the link; 1, if there are.';
 COMMENT ON COLUMN cards.fetch_at IS 'When the page is fetched next. NULL: never again.';
 COMMENT ON COLUMN cards.tries IS 'How often a fetch was started: at most four times.';
 COMMENT ON COLUMN cards.fetched_at IS 'When the last fetch ended. NULL: none has yet.';
