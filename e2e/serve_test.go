@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"image/png"
 	"io"
+	"maps"
 	"net"
 	"net/http"
 	"os"
@@ -113,8 +114,9 @@ func photograph(t *testing.T, url string) {
 	}
 }
 
-// TestDemoShowsRankedLinks shows ranked links of followed accounts without any configuration. The
-// demo leaves nothing behind.
+// TestDemoShowsRankedLinks shows ranked links of followed accounts without any configuration: also
+// links that are shared under several addresses, each once, with the title that is not a wall's, and a
+// gift. The demo leaves nothing behind.
 func TestDemoShowsRankedLinks(t *testing.T) {
 	t.Parallel()
 	home := t.TempDir()
@@ -133,6 +135,7 @@ func TestDemoShowsRankedLinks(t *testing.T) {
 		page, err := get(url)
 		return err == nil && strings.Contains(page, ".example/")
 	}, 50*time.Millisecond)
+	showsShowcase(t, url)
 	photograph(t, url)
 	require.Regexp(t, `1\. +\d+  `, succeed(t, env, "trending"), "the command does not find the demo's Postgres")
 	require.Regexp(t, `follows +hub\.example +\d+ .*ago`, succeed(t, env, "watch", "list"))
@@ -150,6 +153,46 @@ func TestDemoShowsRankedLinks(t *testing.T) {
 	require.Zero(t, demo.wait(t, patience))
 	require.Contains(t, demo.stdout.String(), "stopping: committing what was read")
 	require.NoDirExists(t, home+"/demo")
+}
+
+// showsShowcase waits until the demo shows its fixed links.
+func showsShowcase(t *testing.T, url string) {
+	t.Helper()
+	const article = "https://thequay.example/2026/07/the-harbour-that-learned-to-float-31415"
+	type row struct {
+		ID               int64
+		Title, URL, Gift string
+		Sharers          int
+	}
+	hosts := regexp.MustCompile(`^https?://(www\.|m\.|old\.|web\.)?(thequay\.example|archive\.org|youtube\.com|youtu\.be|open\.spotify\.com|reddit\.com|redd\.it)/`)
+	want := map[string]row{
+		"The harbour that learned to float": {URL: article, Gift: article + "?gift_token=9f8e7d6c5b4a", Sharers: 6},
+		"A heron, filmed for an hour":       {URL: "https://www.youtube.com/watch?v=hEr0nH0ur01", Sharers: 3},
+		"Slow Tide":                         {URL: "https://open.spotify.com/track/5lowT1deHer0nHarb0ur42", Sharers: 2},
+		"Which bird is on your roof today?": {URL: "https://www.reddit.com/r/birding/comments/1her0n/which_bird/", Sharers: 3},
+	}
+	var shown map[string]row
+	var id int64
+	eventually.True(t, func() bool {
+		body, err := get(url + "api/v1/trending?limit=200")
+		var page struct{ Links []row }
+		if err != nil || json.Unmarshal([]byte(body), &page) != nil {
+			return false
+		}
+		shown = map[string]row{}
+		for _, l := range page.Links {
+			if hosts.MatchString(l.URL) {
+				if l.Gift != "" {
+					id = l.ID
+				}
+				shown[l.Title] = row{URL: l.URL, Gift: l.Gift, Sharers: l.Sharers}
+			}
+		}
+		return maps.Equal(want, shown)
+	}, 100*time.Millisecond, &shown)
+	page, err := get(fmt.Sprint(url, "links/", id))
+	require.NoError(t, err)
+	require.Contains(t, page, ">Gift link<")
 }
 
 // TestUnreachableJetstreamIsReported shows that an unreachable Jetstream is reported on the page

@@ -55,6 +55,9 @@ func demoCommand() *cobra.Command {
 				return err
 			}
 			defer network.Stop()
+			if err := network.Showcase(); err != nil {
+				return err
+			}
 			useSimnet(&cfg, network)
 			what := "Weir follows " + network.Hub().Handle + "'s network, on a small simulated Bluesky."
 			var relay *simnet.Nostr
