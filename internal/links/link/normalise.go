@@ -38,7 +38,7 @@ type address struct {
 	query    []parameter
 	fragment string // including "#", or ""
 	gift     []parameter
-	site     *siteRules // of the host named; see rules
+	site     *siteRules // of the bare host named; see rules
 	named    string
 	suffix   string // public suffix of the host suffixed
 	suffixed string

@@ -117,16 +117,16 @@ func (p *params) in(query []parameter) bool {
 
 // rules returns the rules of the address's site, without those for all sites.
 func (a *address) rules() *siteRules {
-	if a.site == nil || a.named != a.host {
-		a.site, a.named = siteOf(a.host), a.host
+	if host := bare(a.host); a.site == nil || a.named != host {
+		a.site, a.named = siteOf(host), host
 	}
 	return a.site
 }
 
-// siteOf returns the rules of a host's site, without those for all sites. A site without rules has
-// the zero value.
+// siteOf returns the rules of the site of a host without "www.", without those for all sites. A site
+// without rules has the zero value.
 func siteOf(host string) *siteRules {
-	for name := bare(host); ; {
+	for name := host; ; {
 		if s := rulesOf[name]; s != nil {
 			return s
 		}
