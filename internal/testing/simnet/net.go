@@ -78,9 +78,9 @@ type Net struct {
 	sessions   sessions
 	limiter    limiter
 	calls      calls
-	latency    atomic.Int64 // ns
+	latency    atomic.Int64          // ns
 	listings   atomic.Pointer[index] // of the calls about who follows whom; nil: the current index
-	feedsHeld  atomic.Int64 // µs; feeds omit records created later; 0: they omit none
+	feedsHeld  atomic.Int64          // µs; feeds omit records created later; 0: they omit none
 	callFaults callFaults
 
 	address atomic.Pointer[string] // of the latest start
