@@ -157,8 +157,8 @@ func (b *Batch) Apply(ctx context.Context, tx pgx.Tx, lease Lease, careful bool)
 	b.queueErasedAuthors(q)
 	b.queueAccounts(q) // the statuses decide what is written
 	b.queueErasures(q) // and so do these
-	b.queueForgotten(q)
 	b.queueTombstones(q)
+	b.queueForgotten(q)
 	b.queueDeletedRecords(q)
 	if copying {
 		b.queueDeleted(q, &deleted)
