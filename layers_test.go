@@ -31,8 +31,8 @@ func layers() []layer {
 		{leaves(), leaves()},
 
 		// The core.
-		{[]string{"schema"}, append(leaves(), "internal/archive", "jobs")},
-		{[]string{"consumer"}, append(leaves(), "internal/archive", "schema")},
+		{[]string{"schema"}, append(leaves(), "jobs")},
+		{[]string{"consumer"}, append(leaves(), "internal/archive", "internal/archive/catalog", "schema")},
 		{[]string{"consumer/"}, append(leaves(), "consumer", "consumer/", "internal/archive", "internal/nostr/negentropy")}, // no database
 		{[]string{"workers"}, append(leaves(), "internal/", "schema")},
 		{[]string{"feature"}, []string{"schema", "workers"}},

@@ -63,7 +63,7 @@ func (p App) consumer(cfg consumer.Config) (*consumer.Consumer, error) {
 	if err != nil {
 		return nil, err
 	}
-	cfg.Pool, cfg.Enqueue, cfg.Projections, cfg.Wanted = p.pool, p.projections.Enqueue(queue, cfg.Stream), p.projections, p.stored.Stores
+	cfg.Pool, cfg.Enqueue, cfg.Projections, cfg.Wanted, cfg.Hooks = p.pool, p.projections.Enqueue(queue, cfg.Stream), p.projections, p.stored.Stores, p.cfg.hooks()
 	if cfg.Archive, err = p.cfg.archiveScope(); err != nil {
 		return nil, err
 	}
@@ -136,7 +136,7 @@ func (p App) workers(ctx context.Context, cfg workers.Config) error {
 	}
 	cfg.Audit = workers.AuditPlan{Every: p.cfg.AuditInterval, Accounts: p.cfg.AuditAccounts}
 	cfg.Limits, cfg.AlertInterval = p.cfg.Limits(), p.cfg.AlertInterval
-	cfg.Health, cfg.Snapshots = healthFeatures(), snapshotTables()
+	cfg.Health, cfg.Snapshots, cfg.Hooks = healthFeatures(), snapshotTables(), p.cfg.hooks()
 	if cfg.Webhook, err = p.cfg.webhook(); err != nil {
 		return err
 	}
@@ -241,7 +241,7 @@ func (p App) retry(ctx context.Context, queue *river.Client[pgx.Tx], keep worker
 		return nil, err
 	}
 	return &consumer.Retry{
-		Config: consumer.Config{Archive: scope, Pool: p.pool, Enqueue: p.projections.Enqueue(queue, ""), Resync: workers.EnqueueResyncs(queue), Projections: p.projections,
+		Config: consumer.Config{Archive: scope, Hooks: p.cfg.hooks(), Pool: p.pool, Enqueue: p.projections.Enqueue(queue, ""), Resync: workers.EnqueueResyncs(queue), Projections: p.projections,
 			Wanted: p.stored.Stores, Logger: p.log, Tracer: p.tracer},
 		Wires: wires, Since: agreed.Add(-keep.Tombstones),
 	}, nil

@@ -75,7 +75,7 @@ func (p App) segments(keep workers.Retention) (*workers.Archive, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &workers.Archive{Store: store, Spool: spool, Age: p.cfg.ArchiveInterval, Remember: keep.Tombstones, Index: index, Forget: time.Duration(p.cfg.ArchiveForget), Strip: strip, Fetched: fetchedWire}, nil
+	return &workers.Archive{Store: store, Spool: spool, Age: p.cfg.ArchiveInterval, Remember: keep.Tombstones, Index: index, Forget: time.Duration(p.cfg.ArchiveForget), Strip: strip}, nil
 }
 
 // clickHouse returns the server of the index, or nil if there is none.

@@ -24,8 +24,6 @@ func (p App) Audit(ctx context.Context, a workers.Auditor) (schema.Audit, []sche
 		return schema.Audit{}, nil, err
 	}
 	a.Pool, a.API, a.Client, a.Projections, a.Log, a.Collections = p.pool, api, queue, p.projections, p.log, p.stored
-	if p.cfg.Archive != "" {
-		a.Fetched = fetchedWire
-	}
+	a.Hooks = p.cfg.hooks()
 	return a.Audit(ctx)
 }

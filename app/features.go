@@ -50,6 +50,14 @@ func (c Config) open() (all []feature.Parts, err error) {
 	return all, nil
 }
 
+// hooks returns what features do in transactions of the core.
+func (c Config) hooks() []schema.Hook {
+	if c.Archive == "" {
+		return []schema.Hook{catalog.Hook("")} // what was archived before must still be forgotten
+	}
+	return []schema.Hook{catalog.Hook(fetchedWire)}
+}
+
 // tables returns the parts of the schema that the features have.
 func tables(features []feature.Feature) []fs.FS {
 	all := []fs.FS{ranking.Tables(), catalog.Tables(), directory.Tables()}

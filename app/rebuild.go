@@ -75,7 +75,7 @@ type rebuilding struct {
 	store     archive.Store
 	progress  func(done, all int, m archive.Manifest)
 	limit     *rate.Limiter // of records
-	snapshots schema.Snapshots
+	snapshots catalog.Snapshots
 	follows   func(did string) bool // nil: everyone is stored
 	reach     time.Time             // a server does not send events again that were archived before this
 	forgotten archive.Forgetting    // accounts that are not read
@@ -127,7 +127,7 @@ func (r *rebuilding) run(ctx context.Context) error {
 			continue
 		}
 		read := r.commitSegment
-		if m.Stream == schema.StreamFetched {
+		if m.Stream == catalog.StreamFetched {
 			read = r.restoreFetched
 		}
 		if err := r.segment(ctx, m, read); err != nil {
@@ -159,9 +159,9 @@ func (r *rebuilding) run(ctx context.Context) error {
 // inactive in an earlier segment of its stream would refuse them.
 func rebuildOrder(stream string) int {
 	switch stream {
-	case schema.StreamSnapshots:
+	case catalog.StreamSnapshots:
 		return 0
-	case schema.StreamFetched:
+	case catalog.StreamFetched:
 		return 2
 	}
 	return 1
@@ -251,7 +251,7 @@ func (r *rebuilding) restoreFetched(ctx context.Context, m archive.Manifest, rec
 	}
 	enqueue := r.projections.Enqueue(queue, "")
 	restore := func(some [][]byte) error {
-		err := schema.RestoreFetched(ctx, r.pool, r.projections, r.stored.Stores, r.reach, some, func(ctx context.Context, tx pgx.Tx, changed []schema.Key) error {
+		err := catalog.RestoreFetched(ctx, r.pool, r.projections, r.stored.Stores, r.reach, some, func(ctx context.Context, tx pgx.Tx, changed []schema.Key) error {
 			return enqueue(ctx, tx, schema.NotFresh(changed), time.Time{})
 		})
 		if err != nil {

@@ -9,6 +9,7 @@ import (
 
 	"github.com/weir-social/weir/consumer"
 	"github.com/weir-social/weir/internal/archive"
+	"github.com/weir-social/weir/internal/archive/catalog"
 	"github.com/weir-social/weir/schema"
 )
 
@@ -21,7 +22,7 @@ func (p App) reach(now time.Time) (time.Time, error) {
 
 // ensureDays makes the partitions of the known events.
 func (p App) ensureDays(ctx context.Context, reach, now time.Time) error {
-	return schema.EnsureArchivedDays(ctx, p.pool, reach.Add(24*time.Hour), now)
+	return catalog.EnsureDays(ctx, p.pool, reach.Add(24*time.Hour), now)
 }
 
 // RebuildSeen records the events of the archive as known, if a server may still send them again.
@@ -42,7 +43,7 @@ func (p App) RebuildSeen(ctx context.Context, how Rebuild) error {
 		return err
 	}
 	// Open rows first: what is sealed meanwhile is in the listing below.
-	if err := schema.EachOpenRow(ctx, p.pool, func(row schema.OpenRow) error {
+	if err := catalog.EachOpenRow(ctx, p.pool, func(row catalog.OpenRow) error {
 		raw, err := archive.UnpackRow(row.Blob)
 		if err != nil {
 			return err
@@ -57,7 +58,7 @@ func (p App) RebuildSeen(ctx context.Context, how Rebuild) error {
 	}
 	manifests = slices.DeleteFunc(manifests, func(m archive.Manifest) bool {
 		s, _ := sourceOf(m.Wire)
-		return m.Wire == schema.WireSnapshot || !s.resends && m.LastAt.Before(reach)
+		return m.Wire == catalog.WireSnapshot || !s.resends && m.LastAt.Before(reach)
 	})
 	r.all = len(manifests)
 	for _, m := range manifests {
@@ -73,7 +74,7 @@ func (p App) RebuildSeen(ctx context.Context, how Rebuild) error {
 
 // remember records the events of records as known, some hundred records at a time.
 func (r *rebuilding) remember(ctx context.Context, m archive.Manifest, records iter.Seq2[[]byte, error]) error {
-	if m.Wire == schema.WireSnapshot {
+	if m.Wire == catalog.WireSnapshot {
 		return nil
 	}
 	wire, err := r.archivedWire(m)
@@ -84,15 +85,15 @@ func (r *rebuilding) remember(ctx context.Context, m archive.Manifest, records i
 		if err != nil {
 			return err
 		}
-		var units []schema.ArchiveUnit
+		var units []catalog.Unit
 		var seen [][16]byte
-		if m.Stream == schema.StreamFetched {
-			units, err = schema.FetchedUnits(ctx, r.pool, some)
+		if m.Stream == catalog.StreamFetched {
+			units, err = catalog.FetchedUnits(ctx, r.pool, some)
 		} else {
 			units, seen = consumer.ArchivedUnits(&wire, some)
 		}
 		if err == nil {
-			err = schema.RestoreIDs(ctx, r.pool, units, seen)
+			err = catalog.RestoreIDs(ctx, r.pool, units, seen)
 		}
 		if err != nil {
 			return err

@@ -12,6 +12,7 @@ import (
 	"github.com/weir-social/weir/consumer/jetstream"
 	"github.com/weir-social/weir/consumer/nostr"
 	"github.com/weir-social/weir/internal/archive"
+	"github.com/weir-social/weir/internal/archive/catalog"
 	"github.com/weir-social/weir/internal/archive/dir"
 	"github.com/weir-social/weir/internal/collection"
 	protocol "github.com/weir-social/weir/internal/nostr"
@@ -54,7 +55,7 @@ func TestRebuildSeen(t *testing.T) {
 	seals("nostr:relay.example", nostr.WireName, year, record)
 	seals("main", jetstream.Wire(nil).Name, year, post("old"))
 	seals("main", jetstream.Wire(nil).Name, now, post("recent"))
-	seals(schema.StreamSnapshots, schema.WireSnapshot, now, []byte(`{"table":"watches","part":0}`))
+	seals(catalog.StreamSnapshots, catalog.WireSnapshot, now, []byte(`{"table":"watches","part":0}`))
 	pool := schematest.New(t)
 	open, record := note("open")
 	_, err = pool.Exec(t.Context(), `INSERT INTO archive_open (stream, wire, records, raw_bytes, blob) VALUES ('nostr:relay.example', $1, 1, 1, $2)`,

@@ -12,8 +12,8 @@ import (
 	"github.com/weir-social/weir/consumer"
 	"github.com/weir-social/weir/consumer/nostr"
 	"github.com/weir-social/weir/internal/archive"
+	"github.com/weir-social/weir/internal/archive/catalog"
 	protocol "github.com/weir-social/weir/internal/nostr"
-	"github.com/weir-social/weir/schema"
 )
 
 // TestArchivedDemandsToVanishAreObeyed shows that archived requests to vanish are obeyed whatever
@@ -24,7 +24,7 @@ func TestArchivedDemandsToVanishAreObeyed(t *testing.T) {
 	e := &protocol.Event{Kind: protocol.KindVanish, CreatedAt: 1_700_000_000, Tags: [][]string{{"relay", "wss://author.example/inbox"}}}
 	require.NoError(t, e.Sign([32]byte{31: 9}))
 	p := App{cfg: Config{Nostr: []string{"wss://relay.example"}}, signatures: &signatures{}, metrics: prometheus.NewRegistry()}
-	for _, stream := range []string{"nostr:relay.example", "nostr:author.example", schema.StreamRetried} {
+	for _, stream := range []string{"nostr:relay.example", "nostr:author.example", catalog.StreamRetried} {
 		wire, err := p.archivedWire(archive.Manifest{Wire: nostr.WireName, Stream: stream})
 		require.NoError(t, err)
 		var m consumer.Message

@@ -15,8 +15,8 @@ import (
 	"github.com/weir-social/weir/consumer/nostr"
 	"github.com/weir-social/weir/consumer/socket"
 	"github.com/weir-social/weir/internal/archive"
+	"github.com/weir-social/weir/internal/archive/catalog"
 	protocol "github.com/weir-social/weir/internal/nostr"
-	"github.com/weir-social/weir/schema"
 )
 
 // sources returns what Weir can read, the default of WEIR_SOURCE first.
@@ -84,7 +84,7 @@ type opening struct {
 	filter consumer.Filter // the first one, for a server that filters
 }
 
-// fetchedWire is the wire that decodes what schema.ArchiveFetched archives, see schema.Fetched.
+// fetchedWire is the wire that decodes what the archive has of fetched records, see catalog.Hook.
 const fetchedWire = jetstream.WireName
 
 // The values of WEIR_VERIFY.
@@ -130,8 +130,8 @@ func sourceOf(wire string) (s sourceEntry, known bool) {
 // strip returns how what must be forgotten is taken out of a segment's records, in one
 // goroutine.
 func strip(m archive.Manifest) (archive.Strip, error) {
-	if m.Wire == schema.WireSnapshot {
-		return schema.StripSnapshot, nil
+	if m.Wire == catalog.WireSnapshot {
+		return catalog.StripSnapshot, nil
 	}
 	s, known := sourceOf(m.Wire)
 	if !known {
@@ -250,7 +250,7 @@ func (p App) wires(archived bool) (map[string]consumer.Wire, error) {
 		wires[s.wire] = wire
 	}
 	if archived {
-		wires[schema.WireSnapshot] = consumer.Wire{Name: schema.WireSnapshot, Decode: decodeSnapshot}
+		wires[catalog.WireSnapshot] = consumer.Wire{Name: catalog.WireSnapshot, Decode: decodeSnapshot}
 	}
 	return wires, nil
 }
@@ -271,7 +271,7 @@ func (p App) archivedWire(m archive.Manifest) (consumer.Wire, error) {
 // decodeSnapshot checks a part of a snapshot. Snapshots contain no events.
 func decodeSnapshot(record []byte, arrived time.Time, m *consumer.Message) {
 	m.Reset(record, arrived)
-	if _, err := schema.ParseSnapshotPart(record); err != nil {
+	if _, err := catalog.ParseSnapshotPart(record); err != nil {
 		m.Refuse(&consumer.Malformed{Cause: err.Error(), Raw: record})
 	}
 }

@@ -13,8 +13,8 @@ import (
 	"github.com/weir-social/weir/consumer/jetstream"
 	"github.com/weir-social/weir/consumer/nostr"
 	"github.com/weir-social/weir/internal/archive"
+	"github.com/weir-social/weir/internal/archive/catalog"
 	protocol "github.com/weir-social/weir/internal/nostr"
-	"github.com/weir-social/weir/schema"
 )
 
 // TestStripsFrames removes the text of an account from a segment. It keeps the facts that records
@@ -57,7 +57,7 @@ func TestStripsFrames(t *testing.T) {
 func TestStripsSnapshots(t *testing.T) {
 	t.Parallel()
 	at := time.Now()
-	m := archive.Manifest{Wire: schema.WireSnapshot, FirstAt: at, LastAt: at}
+	m := archive.Manifest{Wire: catalog.WireSnapshot, FirstAt: at, LastAt: at}
 	strip, err := strip(m)
 	require.NoError(t, err)
 	until := archive.Forgetting{"did:plc:g": {DID: "did:plc:g", Until: at}, "did:plc:b": {DID: "did:plc:b", Until: at.Add(-time.Second)}}
@@ -144,7 +144,7 @@ func TestStripsNostr(t *testing.T) {
 // FuzzStrip checks that no record of an archive breaks the removal, that a record is unchanged if
 // nothing is removed, and that a second removal changes nothing.
 func FuzzStrip(f *testing.F) {
-	wires := []string{schema.WireSnapshot, nostr.WireName, "jetstream-v1", jetstream.Wire(nil).Name, firehose.Wire(nil, nil).Name}
+	wires := []string{catalog.WireSnapshot, nostr.WireName, "jetstream-v1", jetstream.Wire(nil).Name, firehose.Wire(nil, nil).Name}
 	note, _ := signedBy(f, 7, protocol.Event{CreatedAt: 1, Kind: 1, Content: "x"})
 	f.Add(byte(0), []byte(`{"table":"accounts","part":0,"last":true,"rows":[{"did":"did:plc:g","handle":"g.example"},7,{"did":3}]}`))
 	f.Add(byte(1), note)

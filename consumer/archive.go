@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"github.com/weir-social/weir/internal/archive"
-	"github.com/weir-social/weir/schema"
+	"github.com/weir-social/weir/internal/archive/catalog"
 )
 
 // Scope selects the frames of a stream that are archived.
@@ -35,8 +35,8 @@ func (c *Config) archivesBeside(m *Message) bool {
 // archiveUnit returns the unit that the archive keeps of a frame. events are those that are
 // stored. If there are none, the unit has the identity of the frame or, if the frame has an ID,
 // of all its events: they may be stored later.
-func archiveUnit(wire *Wire, m *Message, events []Event) *schema.ArchiveUnit {
-	u := &schema.ArchiveUnit{Raw: m.Raw}
+func archiveUnit(wire *Wire, m *Message, events []Event) *catalog.Unit {
+	u := &catalog.Unit{Raw: m.Raw}
 	if wire.Archived != nil {
 		u.Raw = wire.Archived(m.Raw)
 	}
@@ -52,12 +52,12 @@ func archiveUnit(wire *Wire, m *Message, events []Event) *schema.ArchiveUnit {
 		if n.Revision == "" {
 			made = madeAt(m.At, m.TimeUS)
 		}
-		u.Events = []schema.ArchivedEvent{{ID: archive.NewID("frame", n.Kind, n.Operation, n.Author, n.Collection, n.Key, n.Revision, made)}}
+		u.Events = []catalog.Event{{ID: archive.NewID("frame", n.Kind, n.Operation, n.Author, n.Collection, n.Key, n.Revision, made)}}
 		return u
 	}
-	u.Events = make([]schema.ArchivedEvent, len(events))
+	u.Events = make([]catalog.Event, len(events))
 	for i := range events {
-		u.Events[i] = schema.ArchivedEvent{ID: EventID(&events[i]), Part: events[i].Part}
+		u.Events[i] = catalog.Event{ID: EventID(&events[i]), Part: events[i].Part}
 	}
 	return u
 }
@@ -65,7 +65,7 @@ func archiveUnit(wire *Wire, m *Message, events []Event) *schema.ArchiveUnit {
 // ArchivedUnits returns the units that make archived records known, and the IDs of the events
 // that several streams bring. It makes all events of a record known, even if only some of
 // them were stored, and the record itself.
-func ArchivedUnits(wire *Wire, records [][]byte) (units []schema.ArchiveUnit, seen [][16]byte) {
+func ArchivedUnits(wire *Wire, records [][]byte) (units []catalog.Unit, seen [][16]byte) {
 	var m Message
 	for _, record := range records {
 		wire.Decode(record, time.Time{}, &m) // a zero time: nothing has expired yet
@@ -107,11 +107,11 @@ func madeAt(at time.Time, timeUS int64) string {
 }
 
 // archiveRow returns the row that the batch adds to the archive, or nil if it adds nothing.
-func (b *batch) archiveRow() *schema.ArchiveRow {
+func (b *batch) archiveRow() *catalog.Row {
 	if len(b.units) == 0 {
 		return nil
 	}
-	r := &schema.ArchiveRow{Wire: b.wire.Name, Known: b.known, Units: make([]schema.ArchiveUnit, len(b.units))}
+	r := &catalog.Row{Wire: b.wire.Name, Known: b.known, Units: make([]catalog.Unit, len(b.units))}
 	if !b.wire.Shared {
 		r.Excerpt = b.wire.Excerpt
 	}
@@ -123,8 +123,8 @@ func (b *batch) archiveRow() *schema.ArchiveRow {
 }
 
 // unitsOf returns the archive units of some frames.
-func unitsOf(frames []batchFrame) []*schema.ArchiveUnit {
-	var units []*schema.ArchiveUnit
+func unitsOf(frames []batchFrame) []*catalog.Unit {
+	var units []*catalog.Unit
 	for i := range frames {
 		if u := frames[i].unit; u != nil {
 			units = append(units, u)

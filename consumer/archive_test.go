@@ -19,6 +19,7 @@ import (
 
 	"github.com/weir-social/weir/consumer"
 	"github.com/weir-social/weir/consumer/jetstream"
+	"github.com/weir-social/weir/internal/archive/catalog"
 	"github.com/weir-social/weir/internal/testing/eventually"
 	"github.com/weir-social/weir/internal/testing/simnet"
 	"github.com/weir-social/weir/schema"
@@ -213,7 +214,7 @@ func knownAgain(t *testing.T, pool *pgxpool.Pool, wire consumer.Wire) {
 	units, seen := consumer.ArchivedUnits(&wire, archivedFrames(t, pool))
 	require.Empty(t, seen)
 	for range 2 { // the second run changes nothing
-		require.NoError(t, schema.RestoreIDs(t.Context(), pool, units, nil))
+		require.NoError(t, catalog.RestoreIDs(t.Context(), pool, units, nil))
 	}
 	require.Zero(t, count(t, pool, `SELECT count(*) FROM (SELECT id, day FROM known EXCEPT SELECT id, day FROM archived_ids) AS missing`))
 }
@@ -250,7 +251,7 @@ func TestEventsOfFetchedRecordsAreArchived(t *testing.T) {
 		require.NoError(t, pgx.BeginFunc(t.Context(), s.pool, func(tx pgx.Tx) error {
 			written, err := schema.RepairRecords(t.Context(), tx, []schema.Write{w})
 			require.Len(t, written, 1)
-			return errors.Join(err, schema.ArchiveFetched(t.Context(), tx, schema.Fetched{Wire: jetstream.WireName, Writes: []schema.Write{w}}))
+			return errors.Join(err, catalog.Hook(jetstream.WireName).Fetched(t.Context(), tx, schema.Fetched{Writes: []schema.Write{w}}))
 		}))
 		want[fmt.Sprint(e.DID, " ", e.Rkey, " ", e.Rev, " ", e.Operation)]++
 	}

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/weir-social/weir/internal/archive/catalog"
 	"github.com/weir-social/weir/schema"
 )
 
@@ -35,9 +36,9 @@ type batch struct {
 	desynchronized []schema.Desynchronized // accounts of which something was refused
 	chained        []schema.ChainedCommit  // commits that are proven
 
-	archives bool                  // frames with events are archived
-	known    bool                  // the frames are in the archive already
-	units    []*schema.ArchiveUnit // what is archived of the frames
+	archives bool            // frames with events are archived
+	known    bool            // the frames are in the archive already
+	units    []*catalog.Unit // what is archived of the frames
 
 	folded *schema.Batch
 }
@@ -46,9 +47,9 @@ type batch struct {
 type batchFrame struct {
 	Place
 	events int
-	proof  Proof               // nil: none, or it is done
-	unit   *schema.ArchiveUnit // nil: it is not archived
-	beside bool                // the frame is archived even if none of its events is stored
+	proof  Proof         // nil: none, or it is done
+	unit   *catalog.Unit // nil: it is not archived
+	beside bool          // the frame is archived even if none of its events is stored
 }
 
 // split cuts a batch of several events in two, between two frames if it has
@@ -225,9 +226,10 @@ func (b *batch) fold() schema.Batch {
 	slices.SortFunc(out.Statuses, func(a, b schema.Status) int { return cmp.Compare(a.DID, b.DID) })
 	slices.SortFunc(out.Handles, func(a, b schema.Handle) int { return cmp.Compare(a.DID, b.DID) })
 	slices.SortFunc(out.Erasures, func(a, b schema.Erasure) int { return cmp.Compare(a.DID, b.DID) })
-	out.DeadLetters, out.Gap, out.Archive = b.deadLetters, b.gap, b.archiveRow()
-	if out.Archive != nil {
-		out.Archive.Date(out.Writes)
+	out.DeadLetters, out.Gap = b.deadLetters, b.gap
+	if row := b.archiveRow(); row != nil {
+		row.Date(out.Writes)
+		out.OnCommit = row.Queue
 	}
 	for i := range b.frames {
 		if id := b.frames[i].ID; id != (ID{}) {

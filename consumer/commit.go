@@ -33,6 +33,7 @@ type committer struct {
 	lease   schema.Lease
 
 	projections schema.Projections
+	hooks       []schema.Hook
 	log         *slog.Logger
 	metrics     *metrics
 	named       func(collection string) string // in metrics
@@ -121,7 +122,7 @@ func (c *committer) persist(ctx context.Context, b *batch) error {
 func (c *committer) try(ctx context.Context, b *batch, write schema.Batch) error {
 	ctx, cancel := context.WithTimeout(ctx, commitTimeout)
 	defer cancel()
-	write.Position, write.Exclusive, write.Projections = c.position, c.exclusive, c.projections
+	write.Position, write.Exclusive, write.Projections, write.Hooks = c.position, c.exclusive, c.projections, c.hooks
 	if b.last != nil {
 		write.Position = *b.last
 		if b.last.Host == c.position.Host {

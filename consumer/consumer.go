@@ -50,6 +50,7 @@ type Config struct {
 	Resync  EnqueueResyncs // for a source that verifies
 	// Projections list the rows to delete with a record.
 	Projections schema.Projections
+	Hooks       []schema.Hook                  // of features
 	Wanted      func(collection string) bool   // reports whether a collection is stored
 	Label       func(collection string) string // a stored collection's label in metrics; nil: its name
 	Follows     func(did string) bool          // reports whether an account's events are applied; nil: everyone's
@@ -270,7 +271,7 @@ func (c *Consumer) releaseLease(ctx context.Context, lease schema.Lease) error {
 // connections runs one connection after another. work bounds the commits, stop ends the
 // reading.
 func (c *Consumer) connections(work, stop context.Context, lease schema.Lease) error {
-	commits := &committer{pool: c.cfg.Pool, enqueue: c.cfg.Enqueue, resync: c.cfg.Resync, lease: lease, projections: c.cfg.Projections, log: c.log, metrics: c.metrics, named: c.cfg.named, tracer: c.cfg.Tracer, position: lease.Position, exclusive: c.cfg.IgnorePosition || c.cfg.can.Overlaps}
+	commits := &committer{pool: c.cfg.Pool, enqueue: c.cfg.Enqueue, resync: c.cfg.Resync, lease: lease, projections: c.cfg.Projections, hooks: c.cfg.Hooks, log: c.log, metrics: c.metrics, named: c.cfg.named, tracer: c.cfg.Tracer, position: lease.Position, exclusive: c.cfg.IgnorePosition || c.cfg.can.Overlaps}
 	if c.cfg.IgnorePosition {
 		commits.position = schema.Position{}
 	}

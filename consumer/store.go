@@ -69,7 +69,7 @@ const (
 
 // committer returns a committer without a lease.
 func (r *Retry) committer() *committer {
-	return &committer{pool: r.Pool, enqueue: r.Enqueue, resync: r.Resync, projections: r.Projections, log: r.Logger, metrics: newMetrics(nil), named: r.named, tracer: cmp.Or[trace.Tracer](r.Tracer, noop.Tracer{}), careful: carefulFor}
+	return &committer{pool: r.Pool, enqueue: r.Enqueue, resync: r.Resync, projections: r.Projections, hooks: r.Hooks, log: r.Logger, metrics: newMetrics(nil), named: r.named, tracer: cmp.Or[trace.Tracer](r.Tracer, noop.Tracer{}), careful: carefulFor}
 }
 
 // batch returns an empty batch of a wire.

@@ -89,6 +89,6 @@ func (b *Batch) accounts() (set accountLockSet) {
 }
 
 // compare orders keys in the order in which rows are locked.
-func (k Key) compare(other Key) int {
+func (k Key) Compare(other Key) int {
 	return cmp.Or(cmp.Compare(k.Collection, other.Collection), cmp.Compare(k.DID, other.DID), cmp.Compare(k.Rkey, other.Rkey))
 }

@@ -110,13 +110,13 @@ WHERE excluded.status_at >= coalesce(a.status_at, '-infinity') OR excluded.handl
 
 // MarkDeleted marks an account as deleted, as a stream does when it reports the deletion: its
 // records are purged. A later event makes the account active again. It returns the status.
-func MarkDeleted(ctx context.Context, tx pgx.Tx, did string) (Status, error) {
+func MarkDeleted(ctx context.Context, tx pgx.Tx, did string, hooks ...Hook) (Status, error) {
 	now, err := Now(ctx, tx)
 	if err != nil {
 		return Status{}, err
 	}
 	deleted := Status{DID: did, Status: "deleted", At: now, Sent: now}
-	_, err = (&Batch{Statuses: []Status{deleted}}).Apply(ctx, tx, Lease{}, true)
+	_, err = (&Batch{Statuses: []Status{deleted}, Hooks: hooks}).Apply(ctx, tx, Lease{}, true)
 	return deleted, err
 }
 

@@ -206,12 +206,12 @@ func projectedRows(records string, tables []string) string {
 // DeleteRecords deletes records that no stream deleted, by the same rules as a stream:
 // it leaves tombstones and keeps newer revisions. Call it before the transaction locks
 // anything else.
-func DeleteRecords(ctx context.Context, tx pgx.Tx, deletions []Deletion, projections Projections) error {
-	b := Batch{Deletions: deletions, Projections: projections}
+func DeleteRecords(ctx context.Context, tx pgx.Tx, deletions []Deletion, projections Projections, hooks ...Hook) error {
+	b := Batch{Deletions: deletions, Projections: projections, Hooks: hooks}
 	q := &pgx.Batch{}
 	b.accounts().queueLocks(q, true)
 	b.queueTombstones(q)
-	b.queueDeletedRecords(q)
+	b.queueHooks(q)
 	b.queueWrites(q, new([]Key)) // locks the rows
 	b.queueDeletions(q, tx)
 	if err := tx.SendBatch(ctx, q).Close(); err != nil {

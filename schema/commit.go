@@ -72,7 +72,7 @@ type Status struct {
 	DID    string
 	Status string
 	At     time.Time
-	Sent   time.Time // by the server; not before At. If the account was deleted, the archive forgets what it sent until then
+	Sent   time.Time // by the server; not before At
 }
 
 // InvalidHandle is what the network calls an account without a valid handle.
@@ -108,7 +108,8 @@ type Batch struct {
 	Desynchronized []Desynchronized // accounts that must be compared with their repositories
 	Resyncs        []Resync         // set by Apply: those of Desynchronized that need a job
 
-	Archive *ArchiveRow // what the commit archives; nil: nothing
+	Hooks    []Hook     // of features
+	OnCommit CommitHook // of a feature; nil: none
 
 	Projections Projections // rows of deleted records are deleted from their tables
 
@@ -124,7 +125,7 @@ func (b *Batch) Stored(keys []Key) []Stored {
 		all[i].Key = keys[i]
 		found := next < len(b.Writes) && b.Writes[next].Key == keys[i]
 		if !found { // not every record is newer than the stored one
-			next, found = slices.BinarySearchFunc(b.Writes, keys[i], func(w Write, k Key) int { return w.compare(k) })
+			next, found = slices.BinarySearchFunc(b.Writes, keys[i], func(w Write, k Key) int { return w.Compare(k) })
 		}
 		if found && !b.Writes[next].Edit && !b.replaced[keys[i]] {
 			all[i].Fresh, all[i].Record = true, b.Writes[next].Record
@@ -158,8 +159,7 @@ func (b *Batch) Apply(ctx context.Context, tx pgx.Tx, lease Lease, careful bool)
 	b.queueAccounts(q) // the statuses decide what is written
 	b.queueErasures(q) // and so do these
 	b.queueTombstones(q)
-	b.queueForgotten(q)
-	b.queueDeletedRecords(q)
+	b.queueHooks(q)
 	if copying {
 		b.queueDeleted(q, &deleted)
 		(&Batch{Deletions: b.Deletions}).queueWrites(q, &written) // locks the deleted rows; the copied records are not stored yet
@@ -177,7 +177,7 @@ func (b *Batch) Apply(ctx context.Context, tx pgx.Tx, lease Lease, careful bool)
 	if b.Gap != nil {
 		b.Gap.queue(q, lease.Stream)
 	}
-	b.queueSeen(q)
+	QueueSeen(q, b.Seen)
 	b.queueExpirations(q)
 	var broken []Desynchronized
 	var compared []comparedWrite
@@ -185,13 +185,13 @@ func (b *Batch) Apply(ctx context.Context, tx pgx.Tx, lease Lease, careful bool)
 	b.queueCompared(q, &compared)
 	b.Resyncs = nil
 	b.queueDesynchronized(q, b.Desynchronized)
-	var fresh []pgtype.UUID
-	if b.Archive != nil {
-		b.Archive.queue(q, lease, &fresh)
+	var then func(context.Context, pgx.Tx) error
+	if b.OnCommit != nil {
+		then = b.OnCommit(q, lease)
 	}
 	err = tx.SendBatch(ctx, q).Close()
-	if err == nil && len(fresh) > 0 {
-		err = b.Archive.storeFresh(ctx, tx, lease, fresh)
+	if err == nil && then != nil {
+		err = then(ctx, tx)
 	}
 	switch {
 	case err != nil || !copying:
@@ -306,7 +306,7 @@ func (b *Batch) writeColumns(n int) []any {
 	goes := make(pgtype.FlatArray[bool], n)
 	w, d := b.Writes, b.Deletions
 	for i := range n {
-		if goes[i] = len(w) == 0 || len(d) > 0 && d[0].compare(w[0].Key) <= 0; goes[i] {
+		if goes[i] = len(w) == 0 || len(d) > 0 && d[0].Compare(w[0].Key) <= 0; goes[i] {
 			keys.set(i, d[0].Key)
 			record[i] = json.RawMessage(`null`)
 			d = d[1:]
@@ -337,7 +337,7 @@ func StoreRecords(ctx context.Context, tx pgx.Tx, writes []Write) (written []Key
 // may list a pinned post twice.
 func sortedWrites(writes []Write) []Write {
 	writes = slices.Clone(writes)
-	slices.SortStableFunc(writes, func(a, b Write) int { return a.compare(b.Key) })
+	slices.SortStableFunc(writes, func(a, b Write) int { return a.Compare(b.Key) })
 	return slices.CompactFunc(writes, func(a, b Write) bool { return a.Key == b.Key })
 }
 

@@ -14,7 +14,7 @@ import (
 func CreatedAt(record []byte, rkey string, at time.Time) time.Time {
 	claim, ok := claimedTime(record)
 	if !ok {
-		claim, ok = tidTime(rkey)
+		claim, ok = TIDTime(rkey)
 		if !ok || claim.After(at) {
 			return at
 		}
@@ -79,8 +79,8 @@ func parseTime(s string) (time.Time, bool) {
 	return t.Time(), true
 }
 
-// tidTime returns the time of a TID.
-func tidTime(rkey string) (time.Time, bool) {
+// TIDTime returns the time of a TID.
+func TIDTime(rkey string) (time.Time, bool) {
 	if len(rkey) != 13 {
 		return time.Time{}, false
 	}

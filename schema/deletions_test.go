@@ -92,3 +92,14 @@ func TestFewDeletionsArePlannedOnce(t *testing.T) {
 		Scan(&settings[0], &settings[1], &settings[2], &settings[3]))
 	require.Equal(t, []string{"auto", "on", "on", "on"}, settings, "the settings must be restored for later statements")
 }
+
+// held returns the rows of posts and accounts in the tables.
+func held(t *testing.T, pool *pgxpool.Pool) (text string) {
+	t.Helper()
+	const sql = `
+SELECT concat_ws(E'\n', (SELECT string_agg(concat_ws(' ', rkey, rev, cid, created_at, record), E'\n' ORDER BY rkey) FROM records),
+    (SELECT string_agg(concat_ws(' ', rkey, rev, deleted_at), E'\n' ORDER BY rkey) FROM tombstones),
+    (SELECT string_agg(concat_ws(' ', did, status, status_at), E'\n' ORDER BY did) FROM accounts))`
+	require.NoError(t, pool.QueryRow(t.Context(), sql).Scan(&text))
+	return text
+}

@@ -35,7 +35,7 @@ WHERE excluded.rev > e.rev`
 // a time, with their rows in the projections' tables. It returns how many rows of
 // expirations it processed. A lasting tombstone blocks older revisions, which a server may
 // bring later.
-func DeleteExpired(ctx context.Context, tx pgx.Tx, made Projections, now time.Time, limit int) (int, error) {
+func DeleteExpired(ctx context.Context, tx pgx.Tx, made Projections, now time.Time, limit int, hooks ...Hook) (int, error) {
 	const due = `
 SELECT e.collection, e.did, e.rkey, e.rev FROM expirations AS e WHERE e.expires_at <= least($1::timestamptz, now()) ORDER BY e.expires_at LIMIT $2`
 	const done = `
@@ -50,8 +50,8 @@ WHERE e.did = d.did AND e.collection = d.collection AND e.rkey = d.rkey AND e.re
 	if err != nil || len(expired) == 0 {
 		return 0, err
 	}
-	slices.SortFunc(expired, func(a, b Deletion) int { return a.compare(b.Key) })
-	b := Batch{Deletions: expired, Projections: made}
+	slices.SortFunc(expired, func(a, b Deletion) int { return a.Compare(b.Key) })
+	b := Batch{Deletions: expired, Projections: made, Hooks: hooks}
 	if _, err := b.Apply(ctx, tx, Lease{}, true); err != nil {
 		return 0, err
 	}

@@ -78,7 +78,7 @@ func EnsurePartitions(ctx context.Context, db DB, table string, now time.Time, s
 			at = last
 		}
 		if err := ensurePartition(ctx, db, table, at, span); err != nil {
-			return fmt.Errorf("make the partition of %s around %s: %w", table, at.UTC().Format(time.RFC3339), withErrBusy(err))
+			return fmt.Errorf("make the partition of %s around %s: %w", table, at.UTC().Format(time.RFC3339), WithErrBusy(err))
 		}
 	}
 	return nil
@@ -153,7 +153,7 @@ func DropPartition(ctx context.Context, db Batcher, name string, leaving func(*p
 	}
 	q.Queue(`SELECT drop_partition($1)`, name).QueryRow(func(row pgx.Row) error { return row.Scan(&dropped) })
 	if err := db.SendBatch(ctx, q).Close(); err != nil {
-		return false, fmt.Errorf("drop the partition %s: %w", name, withErrBusy(err))
+		return false, fmt.Errorf("drop the partition %s: %w", name, WithErrBusy(err))
 	}
 	return dropped, nil
 }

@@ -143,9 +143,8 @@ WHERE id = ANY (ARRAY(SELECT l.id FROM dead_letters AS l WHERE l.did = $1 AND l.
 // FinishPurge ends the purge of an account that has no records or projected rows left.
 // It clears the profile of a deleted account and schedules a second purge after again,
 // when no replay can bring its records back. It also ends the purge of an account that
-// is no longer purgeable. done is false if something is left, or if no list in the
-// archive's store names the account yet. It waits for the list for at most a week.
-func FinishPurge(ctx context.Context, db DB, projections Projections, did string, rules []KeepRule, now time.Time, again time.Duration) (done bool, err error) {
+// is no longer purgeable. done is false if something is left, or if a hook's condition holds.
+func FinishPurge(ctx context.Context, db DB, projections Projections, did string, rules []KeepRule, now time.Time, again time.Duration, hooks ...Hook) (done bool, err error) {
 	nothing := ` NOT EXISTS (SELECT FROM posts WHERE collection = 'app.bsky.feed.post' AND did = $1) AND NOT EXISTS (` + goingRecords() + `)`
 	for _, table := range projections.AllTables() {
 		nothing += ` AND NOT EXISTS (SELECT FROM ` + pgx.Identifier{table}.Sanitize() + ` AS p WHERE p.did = $1 AND` + goes("p.collection") + `)`
@@ -158,7 +157,12 @@ SET handle       = NULL,
     feed_newest  = NULL,
     purge_at     = CASE WHEN purged_for IS NOT DISTINCT FROM coalesce(status_at, '-infinity') AND purge_at <= $4 THEN NULL ELSE $4 + $5::interval END,
     purged_for   = coalesce(status_at, '-infinity')
-WHERE did = $1 AND status = 'deleted' AND NOT EXISTS (SELECT FROM forgotten AS f WHERE f.did = $1 AND f.listed_at IS NULL AND f.at > $4::timestamptz - interval '7 days') AND` + nothing
+WHERE did = $1 AND status = 'deleted' AND` + nothing
+	for i := range hooks {
+		if hooks[i].Purging != "" {
+			deleted += ` AND NOT (` + hooks[i].Purging + `)`
+		}
+	}
 	const revived = `UPDATE accounts SET purge_at = NULL WHERE did = $1 AND status <> 'deleted' AND purge_at IS NOT NULL`
 	unwatched := `
 DELETE FROM purge_queue

@@ -115,8 +115,8 @@ func deleteRows(ctx context.Context, db DB, what, sql string, args ...any) (int,
 	return int(tag.RowsAffected()), nil
 }
 
-// withErrBusy adds ErrBusy to an error of a lock timeout.
-func withErrBusy(err error) error {
+// WithErrBusy adds ErrBusy to an error of a lock timeout.
+func WithErrBusy(err error) error {
 	var pgErr *pgconn.PgError
 	if errors.As(err, &pgErr) && pgErr.Code == "55P03" {
 		return errors.Join(ErrBusy, err)

@@ -36,7 +36,7 @@ type Auditor struct {
 	Collections collection.Registry // the stored collections and their retention: older records are not missing; empty: posts, kept for ever
 	Settle      time.Duration       // how long a difference must last before it is a fault
 	Repair      bool
-	Fetched     string // the wire of what is repaired, in the archive; empty: there is none
+	Hooks       []schema.Hook // of features
 }
 
 const (
@@ -193,7 +193,7 @@ func (x *accountAudit) repository() *repository {
 	if stored.Empty() {
 		stored = collection.Of(collection.Entry{Pattern: schema.PostCollection})
 	}
-	return &repository{pool: x.Pool, api: x.API, did: x.did, stored: stored, projections: x.Projections, fetched: Fetched{wire: x.Fetched}}
+	return &repository{pool: x.Pool, api: x.API, did: x.did, stored: stored, projections: x.Projections, fetched: Fetched{x.Hooks}}
 }
 
 // compare lists the repository and compares each page with the stored records

@@ -34,6 +34,7 @@ type CheckSubjects struct {
 	links      *ProcessPosts
 	stored     collection.Registry
 	made       schema.Projections
+	hooks      []schema.Hook
 	patience   time.Duration // how long to run before the job yields to others; shorter than the job's timeout
 	calls      int           // maximum calls per run
 	waitAtMost int           // rows of a collection in waiting
@@ -50,7 +51,7 @@ const (
 )
 
 func newCheckSubjects(cfg Config, links *ProcessPosts) *CheckSubjects {
-	return &CheckSubjects{pool: cfg.Pool, api: cfg.Bluesky, log: cfg.Logger, links: links, stored: cfg.Collections, made: cfg.Projections, patience: cfg.JobTimeout / 2,
+	return &CheckSubjects{pool: cfg.Pool, api: cfg.Bluesky, log: cfg.Logger, links: links, stored: cfg.Collections, made: cfg.Projections, hooks: cfg.Hooks, patience: cfg.JobTimeout / 2,
 		calls: subjectCalls, waitAtMost: waitingRows, now: time.Now}
 }
 
@@ -302,7 +303,7 @@ func (w *subjectCheck) expireIdle(ctx context.Context, expire func(ctx context.C
 func (w *subjectCheck) expireRecords(ctx context.Context) (done bool, err error) {
 	return repeat(w.until, func() (n int, err error) {
 		err = pgx.BeginFunc(ctx, w.pool, func(tx pgx.Tx) error {
-			n, err = schema.DeleteExpired(ctx, tx, w.made, w.now(), subjectPage)
+			n, err = schema.DeleteExpired(ctx, tx, w.made, w.now(), subjectPage, w.hooks...)
 			return err
 		})
 		return n, err

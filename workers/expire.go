@@ -109,6 +109,7 @@ type Expire struct {
 	keep    Retention
 	stored  collection.Registry // the retention of each collection except posts; others are kept
 	made    schema.Projections
+	hooks   []schema.Hook
 	expired *prometheus.CounterVec
 	budget  time.Duration // time of one run
 	tries   int           // attempts to get a lock
@@ -123,7 +124,7 @@ func newExpire(cfg Config, keep Retention) (*Expire, error) {
 	}
 	f := promauto.With(cfg.Registerer)
 	return &Expire{
-		pool: cfg.Pool, log: cfg.Logger, keep: keep, stored: cfg.Collections, made: cfg.Projections, budget: 3 * time.Minute, tries: busyTries,
+		pool: cfg.Pool, log: cfg.Logger, keep: keep, stored: cfg.Collections, made: cfg.Projections, hooks: cfg.Hooks, budget: 3 * time.Minute, tries: busyTries,
 		expired: f.NewCounterVec(prometheus.CounterOpts{Name: "weir_expired_total",
 			Help: "What retention has deleted: partitions for post_partitions and share_partitions, rows for the rest."}, []string{"what"}),
 	}, nil
@@ -297,7 +298,7 @@ func (r *expiry) account(did string) error {
 			return err
 		}
 	}
-	done, err := schema.FinishPurge(r.ctx, r.pool, r.made, did, r.keptCollections(), r.now, r.keep.Tombstones)
+	done, err := schema.FinishPurge(r.ctx, r.pool, r.made, did, r.keptCollections(), r.now, r.keep.Tombstones, r.hooks...)
 	if err == nil && !done {
 		r.log.Warn("purge_unfinished", "did", did)
 	}

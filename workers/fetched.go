@@ -9,27 +9,26 @@ import (
 	"github.com/weir-social/weir/schema"
 )
 
-// Fetched stores what Weir requests from servers and archives the changes, in one
-// transaction.
+// Fetched stores what Weir requests from servers, and tells the features what has changed, in
+// one transaction.
 type Fetched struct {
-	wire string // of what is archived; empty: there is no archive
+	hooks []schema.Hook
 }
 
 // fetched returns how the workers store what they ask for.
-func (c Config) fetched() Fetched {
-	if c.Archive == nil {
-		return Fetched{}
-	}
-	return Fetched{wire: c.Archive.Fetched}
-}
+func (c Config) fetched() Fetched { return Fetched{c.Hooks} }
 
-// archive adds changes to the archive.
-func (f Fetched) archive(ctx context.Context, tx pgx.Tx, changes schema.Fetched) error {
-	if f.wire == "" {
-		return nil
+// changed tells the features what has changed.
+func (f Fetched) changed(ctx context.Context, tx pgx.Tx, changes schema.Fetched) error {
+	for i := range f.hooks {
+		if f.hooks[i].Fetched == nil {
+			continue
+		}
+		if err := f.hooks[i].Fetched(ctx, tx, changes); err != nil {
+			return err
+		}
 	}
-	changes.Wire = f.wire
-	return schema.ArchiveFetched(ctx, tx, changes)
+	return nil
 }
 
 // storeRecords is schema.StoreRecords or schema.RepairRecords.
@@ -40,15 +39,15 @@ func (f Fetched) Store(ctx context.Context, tx pgx.Tx, writes []schema.Write, st
 	if written, err = store(ctx, tx, writes); err != nil || len(written) == 0 {
 		return written, err
 	}
-	return written, f.archive(ctx, tx, schema.Fetched{Writes: schema.Written(writes, written)})
+	return written, f.changed(ctx, tx, schema.Fetched{Writes: schema.Written(writes, written)})
 }
 
 // remove deletes records.
 func (f Fetched) remove(ctx context.Context, tx pgx.Tx, deletions []schema.Deletion, projections schema.Projections) error {
-	if err := schema.DeleteRecords(ctx, tx, deletions, projections); err != nil {
+	if err := schema.DeleteRecords(ctx, tx, deletions, projections, f.hooks...); err != nil {
 		return err
 	}
-	return f.archive(ctx, tx, schema.Fetched{Deletions: deletions})
+	return f.changed(ctx, tx, schema.Fetched{Deletions: deletions})
 }
 
 // bury stores tombstones of records that are not stored.
@@ -56,16 +55,16 @@ func (f Fetched) bury(ctx context.Context, tx pgx.Tx, deletions []schema.Deletio
 	if err := schema.BuryRecords(ctx, tx, deletions); err != nil {
 		return err
 	}
-	return f.archive(ctx, tx, schema.Fetched{Deletions: deletions})
+	return f.changed(ctx, tx, schema.Fetched{Deletions: deletions})
 }
 
 // markDeleted marks an account as deleted.
 func (f Fetched) markDeleted(ctx context.Context, pool *pgxpool.Pool, did string) error {
 	return pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error {
-		deleted, err := schema.MarkDeleted(ctx, tx, did)
+		deleted, err := schema.MarkDeleted(ctx, tx, did, f.hooks...)
 		if err != nil {
 			return err
 		}
-		return f.archive(ctx, tx, schema.Fetched{Statuses: []schema.Status{deleted}})
+		return f.changed(ctx, tx, schema.Fetched{Statuses: []schema.Status{deleted}})
 	})
 }

@@ -32,7 +32,6 @@ type Archive struct {
 	Age      time.Duration // or when a record has waited for so long; 10 min when zero
 	Remember time.Duration // how long a server may send an event again; 8 days when zero
 	Index    *Index        // nil: there is none
-	Fetched  string        // the wire of what the workers fetch, see schema.Fetched
 
 	// Forget is how often a segment is compared with the data to forget, and rewritten if
 	// necessary; 30 days when zero.

@@ -6,6 +6,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/riverqueue/river"
 
+	"github.com/weir-social/weir/internal/archive/catalog"
 	"github.com/weir-social/weir/jobs"
 	"github.com/weir-social/weir/schema"
 )
@@ -20,6 +21,6 @@ type SnapshotArchive struct {
 // Work archives the tables that have changed since their last snapshot, in one
 // transaction. A second run finds nothing changed.
 func (w *SnapshotArchive) Work(ctx context.Context, _ *river.Job[jobs.SnapshotArchive]) error {
-	_, err := schema.ArchiveSnapshots(ctx, w.pool, w.tables...)
+	_, err := catalog.ArchiveSnapshots(ctx, w.pool, w.tables...)
 	return err
 }

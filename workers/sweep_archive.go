@@ -46,10 +46,10 @@ func (w *SweepArchive) days(ctx context.Context) error {
 		return err
 	}
 	return whileBusy(ctx, busyTries, func() error {
-		if err := schema.EnsureArchivedDays(ctx, w.pool, now.Add(-w.archive.Remember), now); err != nil {
+		if err := catalog.EnsureDays(ctx, w.pool, now.Add(-w.archive.Remember), now); err != nil {
 			return err
 		}
-		_, err := schema.DropArchivedDays(ctx, w.pool, now.Add(-w.archive.Remember-24*time.Hour))
+		_, err := catalog.DropDays(ctx, w.pool, now.Add(-w.archive.Remember-24*time.Hour))
 		return err
 	})
 }

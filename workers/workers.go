@@ -38,6 +38,7 @@ type riverDriver = riverpgxv5.Driver
 type Config struct {
 	Pool        *pgxpool.Pool
 	Projections schema.Projections // registered
+	Hooks       []schema.Hook      // of features
 	// Features add their workers, queues and periodic jobs.
 	Features     []func(Bundle) error
 	ID           string        // names this process in river_job.attempted_by
@@ -183,7 +184,7 @@ func addWorkers(known Bundle, cfg Config) error {
 		Add(known, expire)
 	}
 	Add(interruptible, &Audit{every: cfg.Audit.Every, auditor: Auditor{Pool: cfg.Pool, API: cfg.Bluesky, Projections: cfg.Projections, Log: cfg.Logger, Accounts: cfg.Audit.Accounts,
-		Window: auditWindow, Collections: cfg.Collections, Settle: auditSettle, Repair: true, Fetched: cfg.fetched().wire}})
+		Window: auditWindow, Collections: cfg.Collections, Settle: auditSettle, Repair: true, Hooks: cfg.Hooks}})
 	return nil
 }
 

@@ -1,6 +1,7 @@
 package ranking_test
 
 import (
+	"encoding/json"
 	"math/rand/v2"
 	"testing"
 	"time"
@@ -9,31 +10,17 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/stretchr/testify/require"
 
-	"github.com/weir-social/weir/internal/archive"
 	"github.com/weir-social/weir/internal/ranking"
 	"github.com/weir-social/weir/internal/testing/schematest"
 	"github.com/weir-social/weir/schema"
 )
 
 // archivedMerges returns the rows of link_merges as the archive stores them.
-func archivedMerges(t *testing.T, pool *pgxpool.Pool) *schema.Snapshots {
+func archivedMerges(t *testing.T, pool *pgxpool.Pool) []json.RawMessage {
 	t.Helper()
-	_, err := schema.ArchiveSnapshots(t.Context(), pool, ranking.MergesSnapshot())
+	rows, err := schema.All(t.Context(), pool, "read the merges", pgx.RowTo[json.RawMessage], ranking.MergesSnapshot().Read)
 	require.NoError(t, err)
-	rows, err := pool.Query(t.Context(), `SELECT blob FROM archive_open ORDER BY number`)
-	require.NoError(t, err)
-	blobs, err := pgx.CollectRows(rows, pgx.RowTo[[]byte])
-	require.NoError(t, err)
-	var s schema.Snapshots
-	for _, blob := range blobs {
-		raw, err := archive.UnpackRow(blob)
-		require.NoError(t, err)
-		for record, err := range archive.Records(raw) {
-			require.NoError(t, err)
-			require.NoError(t, s.Add(record))
-		}
-	}
-	return &s
+	return rows
 }
 
 // TestAnyMergesAreRestored merges and splits links at random. It restores this in a database that
@@ -66,7 +53,7 @@ FROM link_merges AS m JOIN links AS l ON l.id = m.link_id JOIN links AS i ON i.i
 	want, archived := merged(pool), archivedMerges(t, pool)
 	require.NotEmpty(t, want)
 	for range 2 {
-		require.NoError(t, ranking.RestoreMerges(t.Context(), second, archived.Rows(ranking.SnapshotOfMerges)))
+		require.NoError(t, ranking.RestoreMerges(t.Context(), second, archived))
 		require.Equal(t, want, merged(second))
 	}
 }

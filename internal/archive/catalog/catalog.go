@@ -1,6 +1,6 @@
 // Package catalog has the queries on the archive's tables: the rows that are in no segment yet, the
-// segments, their index in ClickHouse, and what the archive must forget. schema adds the rows, in the
-// transaction of the records.
+// segments, their index in ClickHouse, and what the archive must forget. Hook and Row.Queue
+// write in the transactions of the core.
 package catalog
 
 import (

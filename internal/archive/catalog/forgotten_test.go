@@ -23,7 +23,7 @@ func TestDeletedAccountIsForgotten(t *testing.T) {
 	status := func(status string, at, sent time.Time) {
 		t.Helper()
 		require.NoError(t, pgx.BeginFunc(t.Context(), pool, func(tx pgx.Tx) error {
-			_, err := (&schema.Batch{Statuses: []schema.Status{{DID: did, Status: status, At: at, Sent: sent}}}).Apply(t.Context(), tx, schema.Lease{}, true)
+			_, err := (&schema.Batch{Statuses: []schema.Status{{DID: did, Status: status, At: at, Sent: sent}}, Hooks: []schema.Hook{catalog.Hook("")}}).Apply(t.Context(), tx, schema.Lease{}, true)
 			return err
 		}))
 	}
@@ -41,12 +41,12 @@ func TestDeletedAccountIsForgotten(t *testing.T) {
 	status("deleted", at, at.Add(time.Second))
 	require.Equal(t, []archive.Forgotten{{DID: did, Until: at.Add(time.Second), Reason: archive.ReasonDeleted}}, unlisted())
 
-	done, err := schema.FinishPurge(t.Context(), pool, nil, did, nil, time.Now(), time.Hour)
+	done, err := schema.FinishPurge(t.Context(), pool, nil, did, nil, time.Now(), time.Hour, catalog.Hook(""))
 	require.NoError(t, err)
 	require.False(t, done, "the purge must not be finished before a list names the account")
 	require.NoError(t, catalog.MarkListed(t.Context(), pool, unlisted()))
 	require.Empty(t, unlisted())
-	done, err = schema.FinishPurge(t.Context(), pool, nil, did, nil, time.Now(), time.Hour)
+	done, err = schema.FinishPurge(t.Context(), pool, nil, did, nil, time.Now(), time.Hour, catalog.Hook(""))
 	require.NoError(t, err)
 	require.True(t, done)
 
@@ -74,7 +74,7 @@ func TestDeletedRecordIsForgotten(t *testing.T) {
 	at := time.Now().UTC().Truncate(time.Microsecond)
 	key := schema.Key{Collection: "c", DID: "did:plc:a", Rkey: "k"}
 	require.NoError(t, pgx.BeginFunc(t.Context(), pool, func(tx pgx.Tx) error {
-		return schema.DeleteRecords(t.Context(), tx, []schema.Deletion{{Key: key, Rev: "3m", At: at}}, nil)
+		return schema.DeleteRecords(t.Context(), tx, []schema.Deletion{{Key: key, Rev: "3m", At: at}}, nil, catalog.Hook(""))
 	}))
 	forget, err := catalog.ToForget(t.Context(), pool, []int64{archive.AuthorHash(key.DID)})
 	require.NoError(t, err)

@@ -1,4 +1,4 @@
-package schema_test
+package catalog_test
 
 import (
 	"context"
@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/weir-social/weir/internal/archive"
+	"github.com/weir-social/weir/internal/archive/catalog"
 	"github.com/weir-social/weir/internal/testing/schematest"
 	"github.com/weir-social/weir/schema"
 )
@@ -36,17 +37,29 @@ func archivedBy(t *testing.T, pool *pgxpool.Pool, stream string) (records [][]by
 // fetches archives fetched records.
 func fetches(t *testing.T, pool *pgxpool.Pool, f schema.Fetched) {
 	t.Helper()
-	require.NoError(t, pgx.BeginFunc(t.Context(), pool, func(tx pgx.Tx) error { return schema.ArchiveFetched(t.Context(), tx, f) }))
+	require.NoError(t, pgx.BeginFunc(t.Context(), pool, func(tx pgx.Tx) error { return catalog.Hook("a wire").Fetched(t.Context(), tx, f) }))
 }
 
 // restores restores records and returns the keys that changed.
 func restores(t *testing.T, pool *pgxpool.Pool, records [][]byte) (changed []schema.Key) {
 	t.Helper()
-	require.NoError(t, schema.RestoreFetched(t.Context(), pool, nil, stores, time.Time{}, records, func(_ context.Context, _ pgx.Tx, keys []schema.Key) error {
+	require.NoError(t, catalog.RestoreFetched(t.Context(), pool, nil, stores, time.Time{}, records, func(_ context.Context, _ pgx.Tx, keys []schema.Key) error {
 		changed = append(changed, keys...)
 		return nil
 	}))
 	return changed
+}
+
+func key(rkey string) schema.Key {
+	return schema.Key{Collection: schema.PostCollection, DID: "did:plc:a", Rkey: rkey}
+}
+
+func post(rkey, rev string) schema.Write {
+	return schema.Write{Key: key(rkey), Rev: rev, CID: "c" + rev, CreatedAt: time.Unix(1, 0), Record: []byte(`{"rev": "` + rev + `"}`)}
+}
+
+func deletion(rkey, rev string) schema.Deletion {
+	return schema.Deletion{Key: key(rkey), Rev: rev, At: time.Unix(2, 0)}
 }
 
 // stores reports whether a collection is stored: all but one.
@@ -72,7 +85,7 @@ func TestFetchedIsRestored(t *testing.T) {
 	listed := post("a", schema.ListedRev)
 	edited := listed
 	edited.CID, edited.Record = "other", []byte(`{"rev": "edited", "text": "<&>"}`)
-	fetches(t, pool, schema.Fetched{Wire: "a wire", Writes: []schema.Write{listed, post("b", "3222222222222")}})
+	fetches(t, pool, schema.Fetched{Writes: []schema.Write{listed, post("b", "3222222222222")}})
 	var wire string
 	require.NoError(t, pool.QueryRow(t.Context(), `SELECT wire FROM archive_open`).Scan(&wire))
 	require.Equal(t, "a wire", wire)
@@ -80,12 +93,12 @@ func TestFetchedIsRestored(t *testing.T) {
 	fetches(t, pool, schema.Fetched{Deletions: []schema.Deletion{deletion("b", "3222222222223"), deletion("c", "3222222222223")}})
 	fetches(t, pool, schema.Fetched{Writes: []schema.Write{edited, post("c", "3222222222223")}})
 	fetches(t, pool, schema.Fetched{Statuses: []schema.Status{{DID: "did:plc:gone", Status: "deleted", At: time.Unix(3, 0)}}})
-	records := archivedBy(t, pool, schema.StreamFetched)
+	records := archivedBy(t, pool, catalog.StreamFetched)
 	require.Len(t, records, 7, "%s", records)
 	unwanted := post("d", "3222222222222")
 	unwanted.Collection = "com.example.other"
 	fetches(t, pool, schema.Fetched{Writes: []schema.Write{unwanted}})
-	records = archivedBy(t, pool, schema.StreamFetched)
+	records = archivedBy(t, pool, catalog.StreamFetched)
 	require.Contains(t, []string{"c"}, restores(t, second, records)[3].Rkey)
 	want := held(t, second)
 	require.Contains(t, want, "a 2222222222222 other 1970-01-01 00:00:01")
@@ -97,18 +110,18 @@ func TestFetchedIsRestored(t *testing.T) {
 	restores(t, second, records)
 	require.Equal(t, want, held(t, second), "a second restore must change nothing")
 	fetches(t, second, schema.Fetched{Writes: []schema.Write{edited}, Deletions: []schema.Deletion{deletion("b", "3222222222223")}})
-	require.Empty(t, archivedBy(t, second, schema.StreamFetched), "restored records must not be archived again")
+	require.Empty(t, archivedBy(t, second, catalog.StreamFetched), "restored records must not be archived again")
 
 	_, err := second.Exec(t.Context(), `DELETE FROM archived_ids`)
 	require.NoError(t, err)
-	units, err := schema.FetchedUnits(t.Context(), second, records)
+	units, err := catalog.FetchedUnits(t.Context(), second, records)
 	require.NoError(t, err)
-	require.NoError(t, schema.RestoreIDs(t.Context(), second, units, nil))
+	require.NoError(t, catalog.RestoreIDs(t.Context(), second, units, nil))
 	fetches(t, second, schema.Fetched{Writes: []schema.Write{edited}, Deletions: []schema.Deletion{deletion("b", "3222222222223")}})
-	require.Empty(t, archivedBy(t, second, schema.StreamFetched), "records known as archived must not be archived again")
+	require.Empty(t, archivedBy(t, second, catalog.StreamFetched), "records known as archived must not be archived again")
 
 	third := schematest.New(t)
-	require.NoError(t, schema.RestoreFetched(t.Context(), third, nil, stores, time.Now().Add(time.Hour), records, func(context.Context, pgx.Tx, []schema.Key) error { return nil }))
+	require.NoError(t, catalog.RestoreFetched(t.Context(), third, nil, stores, time.Now().Add(time.Hour), records, func(context.Context, pgx.Tx, []schema.Key) error { return nil }))
 	require.Equal(t, want, held(t, third))
 	known, err := schema.One(t.Context(), third, "count", pgx.RowTo[int], `SELECT count(*) FROM archived_ids`)
 	require.NoError(t, err)
@@ -129,7 +142,7 @@ func TestSnapshotsAreRestored(t *testing.T) {
 	pool, second := schematest.New(t), schematest.New(t)
 	snap := func() int {
 		t.Helper()
-		changed, err := schema.ArchiveSnapshots(t.Context(), pool)
+		changed, err := catalog.ArchiveSnapshots(t.Context(), pool)
 		require.NoError(t, err)
 		return changed
 	}
@@ -143,11 +156,11 @@ VALUES ('did:plc:1', 'one.example', '2026-01-01Z', 'One', 'hidden', '2026-01-01Z
 	require.Equal(t, 2, snap(), "only the members and the purge queue have changed")
 	members(t, pool, `UPDATE accounts SET display_name = 'Uno' WHERE did = 'did:plc:1'`)
 	require.Equal(t, 1, snap())
-	records := archivedBy(t, pool, schema.StreamSnapshots)
+	records := archivedBy(t, pool, catalog.StreamSnapshots)
 	members(t, pool, `DELETE FROM watch_members`)
 	require.Equal(t, 2, snap())
-	for _, record := range archivedBy(t, pool, schema.StreamSnapshots)[len(records):] {
-		p, err := schema.ParseSnapshotPart(record)
+	for _, record := range archivedBy(t, pool, catalog.StreamSnapshots)[len(records):] {
+		p, err := catalog.ParseSnapshotPart(record)
 		require.NoError(t, err)
 		p.Last = false // the archive ends within these snapshots
 		cut, err := json.Marshal(p)
@@ -156,7 +169,7 @@ VALUES ('did:plc:1', 'one.example', '2026-01-01Z', 'One', 'hidden', '2026-01-01Z
 			records = append(records, cut)
 		}
 	}
-	var s schema.Snapshots
+	var s catalog.Snapshots
 	for _, record := range records {
 		require.NoError(t, s.Add(record))
 	}
@@ -186,7 +199,7 @@ func FuzzSnapshots(f *testing.F) {
 	f.Add([]byte(`{"table":"watch_members","part":0,"last":true,"rows":[{"did":"did:plc:a"}]}`))
 	f.Add([]byte(`{"table":"watches","part":1}`))
 	f.Fuzz(func(t *testing.T, record []byte) {
-		var s schema.Snapshots
+		var s catalog.Snapshots
 		if err := s.Add(record); err != nil {
 			require.ErrorIs(t, err, archive.ErrCorrupt)
 		}
@@ -199,7 +212,7 @@ func FuzzFetched(f *testing.F) {
 	f.Add([]byte(`{"did":"did:plc:a","time_us":1,"kind":"account","account":{"active":false,"did":"did:plc:a","status":"deleted","time":"2026-01-01T00:00:00Z"}}`))
 	f.Add([]byte(`{"commit":{"operation":"update"}}`))
 	f.Fuzz(func(t *testing.T, record []byte) {
-		id, _, err := schema.ParseFetched(record)
+		id, _, err := catalog.ParseFetched(record)
 		if err != nil {
 			require.ErrorIs(t, err, archive.ErrCorrupt)
 			return

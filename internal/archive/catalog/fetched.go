@@ -1,4 +1,4 @@
-package schema
+package catalog
 
 import (
 	"context"
@@ -13,21 +13,12 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/weir-social/weir/internal/archive"
+	"github.com/weir-social/weir/schema"
 )
 
 // StreamFetched is the stream name under which Weir archives what it fetched from servers, as
 // far as that has changed the tables. A stream may bring the same records, before or after.
 const StreamFetched = "fetched"
-
-// Fetched is what was asked for, as far as it has changed the tables.
-type Fetched struct {
-	// Wire names the wire that decodes the archived events, so that whoever reads the archive
-	// of a stream reads them too.
-	Wire      string
-	Writes    []Write
-	Deletions []Deletion
-	Statuses  []Status
-}
 
 // fetchedEvent is an archived event.
 type fetchedEvent struct {
@@ -62,8 +53,8 @@ const (
 	fetchedDeletion = "delete"
 )
 
-// events returns the fetched events. now is the date of the writes.
-func (f Fetched) events(now time.Time) []fetchedEvent {
+// fetchedEvents returns what was fetched as events. now is the date of the writes.
+func fetchedEvents(f schema.Fetched, now time.Time) []fetchedEvent {
 	events := make([]fetchedEvent, 0, len(f.Writes)+len(f.Deletions)+len(f.Statuses))
 	for _, w := range f.Writes {
 		created := w.CreatedAt.UTC()
@@ -98,10 +89,10 @@ func (e *fetchedEvent) id(forgotten map[string]time.Time) archive.ID {
 // day returns the day of the event's revision, in days since 1970, or 0 if the revision names
 // none.
 func (e *fetchedEvent) day() int32 {
-	if e.Commit == nil || e.Commit.Rev == ListedRev {
+	if e.Commit == nil || e.Commit.Rev == schema.ListedRev {
 		return 0
 	}
-	at, ok := tidTime(e.Commit.Rev)
+	at, ok := schema.TIDTime(e.Commit.Rev)
 	if !ok {
 		return 0
 	}
@@ -109,7 +100,7 @@ func (e *fetchedEvent) day() int32 {
 }
 
 // archiveRow returns the row that events add to the archive.
-func archiveRow(ctx context.Context, db DB, events []fetchedEvent) (*ArchiveRow, error) {
+func archiveRow(ctx context.Context, db schema.DB, events []fetchedEvent) (*Row, error) {
 	dids := make([]string, len(events))
 	for i := range events {
 		dids[i] = events[i].DID
@@ -119,7 +110,7 @@ func archiveRow(ctx context.Context, db DB, events []fetchedEvent) (*ArchiveRow,
 		DID   string
 		Until time.Time
 	}
-	found, err := All(ctx, db, "look up forgotten accounts", pgx.RowToStructByPos[account], sql, dids)
+	found, err := schema.All(ctx, db, "look up forgotten accounts", pgx.RowToStructByPos[account], sql, dids)
 	if err != nil {
 		return nil, err
 	}
@@ -127,40 +118,38 @@ func archiveRow(ctx context.Context, db DB, events []fetchedEvent) (*ArchiveRow,
 	for _, f := range found {
 		forgotten[f.DID] = f.Until
 	}
-	r := &ArchiveRow{Units: make([]ArchiveUnit, len(events))}
+	r := &Row{Units: make([]Unit, len(events))}
 	for i := range events {
 		raw, err := json.Marshal(&events[i])
 		if err != nil {
 			return nil, fmt.Errorf("archive what was fetched: %w", err)
 		}
-		r.Units[i] = ArchiveUnit{Raw: raw, Events: []ArchivedEvent{{ID: events[i].id(forgotten)}}, Day: events[i].day()}
+		r.Units[i] = Unit{Raw: raw, Events: []Event{{ID: events[i].id(forgotten)}}, Day: events[i].day()}
 	}
 	return r, nil
 }
 
-// ArchiveFetched adds fetched events to the archive, in the transaction that stores them. Call
-// it after the locks of the accounts are taken, so that the rows of one account are in the
-// order in which they were stored.
-func ArchiveFetched(ctx context.Context, tx pgx.Tx, f Fetched) error {
-	now, err := Now(ctx, tx)
+// archiveFetched adds fetched events to the archive.
+func archiveFetched(ctx context.Context, tx pgx.Tx, wire string, f schema.Fetched) error {
+	now, err := schema.Now(ctx, tx)
 	if err != nil {
 		return err
 	}
-	row, err := archiveRow(ctx, tx, f.events(now))
+	row, err := archiveRow(ctx, tx, fetchedEvents(f, now))
 	if err != nil || len(row.Units) == 0 {
 		return err
 	}
-	row.Wire = f.Wire
+	row.Wire = wire
 	row.Date(f.Writes)
 	row.Pack()
-	return row.store(ctx, tx, Lease{Stream: StreamFetched})
+	return row.store(ctx, tx, schema.Lease{Stream: StreamFetched})
 }
 
 // RestoreFetched stores archived fetched events in order, as they were first stored, if stores
 // returns true for their collection. Events fetched before reach are not recorded as known. In
 // each transaction it calls also with the records that have changed. Restoring twice changes
 // nothing the second time.
-func RestoreFetched(ctx context.Context, pool *pgxpool.Pool, projections Projections, stores func(collection string) bool, reach time.Time, records [][]byte, also func(context.Context, pgx.Tx, []Key) error) error {
+func RestoreFetched(ctx context.Context, pool *pgxpool.Pool, projections schema.Projections, stores func(collection string) bool, reach time.Time, records [][]byte, also func(context.Context, pgx.Tx, []schema.Key) error) error {
 	events := make([]fetchedEvent, 0, len(records))
 	for _, record := range records {
 		e, err := parseFetched(record)
@@ -191,7 +180,7 @@ func RestoreFetched(ctx context.Context, pool *pgxpool.Pool, projections Project
 }
 
 // FetchedUnits returns the units that make archived fetched events known.
-func FetchedUnits(ctx context.Context, db DB, records [][]byte) ([]ArchiveUnit, error) {
+func FetchedUnits(ctx context.Context, db schema.DB, records [][]byte) ([]Unit, error) {
 	events := make([]fetchedEvent, len(records))
 	for i, record := range records {
 		var err error
@@ -227,22 +216,22 @@ func (e *fetchedEvent) sort() string {
 }
 
 // restoreRun restores events of one sort, and records those fetched since reach as known.
-func restoreRun(ctx context.Context, tx pgx.Tx, projections Projections, events []fetchedEvent, reach time.Time) (changed []Key, err error) {
-	var writes []Write
-	var deletions []Deletion
-	b := Batch{}
+func restoreRun(ctx context.Context, tx pgx.Tx, projections schema.Projections, events []fetchedEvent, reach time.Time) (changed []schema.Key, err error) {
+	var writes []schema.Write
+	var deletions []schema.Deletion
+	b := schema.Batch{Hooks: []schema.Hook{Hook("")}}
 	for i := range events {
 		e := &events[i]
 		if e.Commit == nil {
-			b.Statuses = append(b.Statuses, Status{DID: e.DID, Status: e.Account.Status, At: e.Account.Time, Sent: e.Account.Time})
+			b.Statuses = append(b.Statuses, schema.Status{DID: e.DID, Status: e.Account.Status, At: e.Account.Time, Sent: e.Account.Time})
 			continue
 		}
-		key := Key{Collection: e.Commit.Collection, DID: e.DID, Rkey: e.Commit.Rkey}
+		key := schema.Key{Collection: e.Commit.Collection, DID: e.DID, Rkey: e.Commit.Rkey}
 		if e.Commit.Operation == fetchedDeletion {
-			deletions = append(deletions, Deletion{Key: key, Rev: e.Commit.Rev, At: time.UnixMicro(e.TimeUS).UTC()})
+			deletions = append(deletions, schema.Deletion{Key: key, Rev: e.Commit.Rev, At: time.UnixMicro(e.TimeUS).UTC()})
 			continue
 		}
-		w := Write{Key: key, Rev: e.Commit.Rev, CID: e.Commit.CID, Record: e.Commit.Record}
+		w := schema.Write{Key: key, Rev: e.Commit.Rev, CID: e.Commit.CID, Record: e.Commit.Record}
 		if e.CreatedAt != nil {
 			w.CreatedAt = *e.CreatedAt
 		}
@@ -250,17 +239,17 @@ func restoreRun(ctx context.Context, tx pgx.Tx, projections Projections, events 
 	}
 	switch {
 	case len(writes) > 0:
-		changed, err = RepairRecords(ctx, tx, lastOf(writes, func(w Write) Key { return w.Key }))
+		changed, err = schema.RepairRecords(ctx, tx, lastOf(writes, func(w schema.Write) schema.Key { return w.Key }))
 	case len(deletions) > 0:
-		deletions = lastOf(deletions, func(d Deletion) Key { return d.Key })
-		slices.SortFunc(deletions, func(a, b Deletion) int { return a.compare(b.Key) })
-		if err = DeleteRecords(ctx, tx, deletions, projections); err == nil {
+		deletions = lastOf(deletions, func(d schema.Deletion) schema.Key { return d.Key })
+		slices.SortFunc(deletions, func(a, b schema.Deletion) int { return a.Compare(b.Key) })
+		if err = schema.DeleteRecords(ctx, tx, deletions, projections, Hook("")); err == nil {
 			changed, err = projections.Deleted(deletions), projections.Lock(ctx, tx) // the projections of other programs would keep their rows
 		}
 	default:
-		b.Statuses = lastOf(b.Statuses, func(s Status) Key { return Key{DID: s.DID} })
-		slices.SortFunc(b.Statuses, func(a, b Status) int { return Key{DID: a.DID}.compare(Key{DID: b.DID}) })
-		_, err = b.Apply(ctx, tx, Lease{}, true)
+		b.Statuses = lastOf(b.Statuses, func(s schema.Status) schema.Key { return schema.Key{DID: s.DID} })
+		slices.SortFunc(b.Statuses, func(a, b schema.Status) int { return schema.Key{DID: a.DID}.Compare(schema.Key{DID: b.DID}) })
+		_, err = b.Apply(ctx, tx, schema.Lease{}, true)
 	}
 	if err != nil {
 		return nil, err
@@ -271,12 +260,12 @@ func restoreRun(ctx context.Context, tx pgx.Tx, projections Projections, events 
 		return changed, err
 	}
 	row.Known = true
-	return changed, row.store(ctx, tx, Lease{})
+	return changed, row.store(ctx, tx, schema.Lease{})
 }
 
 // lastOf returns the last element of each key, in the order in which the keys first appear.
-func lastOf[T any](all []T, key func(T) Key) []T {
-	at := make(map[Key]int, len(all))
+func lastOf[T any](all []T, key func(T) schema.Key) []T {
+	at := make(map[schema.Key]int, len(all))
 	last := all[:0:0]
 	for _, v := range all {
 		if i, ok := at[key(v)]; ok {
@@ -290,7 +279,7 @@ func lastOf[T any](all []T, key func(T) Key) []T {
 }
 
 // store records the events as known and stores the row, outside a batch of statements.
-func (r *ArchiveRow) store(ctx context.Context, tx pgx.Tx, lease Lease) error {
+func (r *Row) store(ctx context.Context, tx pgx.Tx, lease schema.Lease) error {
 	var fresh []pgtype.UUID
 	q := &pgx.Batch{}
 	r.queue(q, lease, &fresh)
@@ -299,22 +288,7 @@ func (r *ArchiveRow) store(ctx context.Context, tx pgx.Tx, lease Lease) error {
 		err = r.storeFresh(ctx, tx, lease, fresh)
 	}
 	if err != nil {
-		return fmt.Errorf("archive to %s: %w", lease.archivedAs(), err)
+		return fmt.Errorf("archive to %s: %w", archivedAs(lease), err)
 	}
 	return nil
-}
-
-// Written returns the first write of each of these keys.
-func Written(writes []Write, keys []Key) []Write {
-	wrote := make(map[Key]bool, len(keys))
-	for _, k := range keys {
-		wrote[k] = true
-	}
-	written := make([]Write, 0, len(keys))
-	for _, w := range sortedWrites(writes) {
-		if wrote[w.Key] {
-			written = append(written, w)
-		}
-	}
-	return written
 }

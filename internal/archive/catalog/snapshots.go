@@ -1,4 +1,4 @@
-package schema
+package catalog
 
 import (
 	"bytes"
@@ -13,6 +13,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/weir-social/weir/internal/archive"
+	"github.com/weir-social/weir/schema"
 )
 
 // StreamSnapshots is the stream of the archive that holds what no event says: which
@@ -49,16 +50,16 @@ const (
 	snapshotMembers    = "watch_members"
 )
 
-// SnapshotTable is a table that is archived as snapshots.
-type SnapshotTable struct {
-	Name    string
-	Read    string // the query of its rows, of one jsonb each
-	restore string // of the rows in $1, in order; empty: a feature restores it
+// coreTable is a core table that is archived as snapshots.
+type coreTable struct {
+	name    string
+	read    string // the query of its rows, of one jsonb each
+	restore string // of the rows in $1, in order
 }
 
-// snapshotTables returns the core tables, in the order in which they are restored.
-func snapshotTables() []SnapshotTable {
-	return []SnapshotTable{
+// coreTables returns the core tables, in the order in which they are restored.
+func coreTables() []coreTable {
+	return []coreTable{
 		{"watches", `
 SELECT to_jsonb(w) FROM (SELECT id, target, kind, at_least, added_at, synced_at FROM watches ORDER BY id) AS w`, `
 INSERT INTO watches (id, target, kind, at_least, added_at, synced_at) OVERRIDING SYSTEM VALUE
@@ -81,7 +82,7 @@ SELECT to_jsonb(k) FROM (
     ORDER BY a.did
 ) AS k`, `
 INSERT INTO accounts AS a (did, handle, handle_at, handle_claimed, display_name, avatar, status, status_at, hidden_at)
-SELECT s.did, s.handle, s.handle_at, s.handle IS NOT NULL AND s.did NOT LIKE ` + NostrDIDs + `, s.display_name, s.avatar, s.status, s.status_at, s.hidden_at FROM jsonb_populate_recordset(NULL::accounts, $1) AS s
+SELECT s.did, s.handle, s.handle_at, s.handle IS NOT NULL AND s.did NOT LIKE ` + schema.NostrDIDs + `, s.display_name, s.avatar, s.status, s.status_at, s.hidden_at FROM jsonb_populate_recordset(NULL::accounts, $1) AS s
 ON CONFLICT (did) DO UPDATE
 SET handle       = CASE WHEN a.erased_rev IS NULL AND coalesce(excluded.handle_at, '-infinity') >= coalesce(a.handle_at, '-infinity') THEN excluded.handle ELSE a.handle END,
     handle_at    = greatest(a.handle_at, excluded.handle_at),
@@ -103,9 +104,9 @@ const (
 
 // ArchiveSnapshots adds to the archive the core tables, and those of features, that have
 // changed since their last snapshot, all of them at one moment. It returns how many.
-func ArchiveSnapshots(ctx context.Context, pool *pgxpool.Pool, features ...SnapshotTable) (changed int, err error) {
+func ArchiveSnapshots(ctx context.Context, pool *pgxpool.Pool, features ...schema.SnapshotTable) (changed int, err error) {
 	err = pgx.BeginTxFunc(ctx, pool, pgx.TxOptions{IsoLevel: pgx.RepeatableRead}, func(tx pgx.Tx) error {
-		for _, table := range append(snapshotTables(), features...) {
+		for _, table := range snapshotTables(features) {
 			s, err := takeSnapshot(ctx, tx, table)
 			if err != nil {
 				return err
@@ -130,6 +131,14 @@ ON CONFLICT (name) DO UPDATE SET content = excluded.content, archived_at = exclu
 	return changed, err
 }
 
+// snapshotTables returns the core tables and those of features.
+func snapshotTables(features []schema.SnapshotTable) (all []schema.SnapshotTable) {
+	for _, t := range coreTables() {
+		all = append(all, schema.SnapshotTable{Name: t.name, Read: t.read})
+	}
+	return append(all, features...)
+}
+
 // snapshot is the content of a table, as rows of archive_open.
 type snapshot struct {
 	table string
@@ -148,7 +157,7 @@ type packedRow struct {
 func (s *snapshot) content() string { return hex.EncodeToString(s.hash[:]) }
 
 // takeSnapshot reads a table.
-func takeSnapshot(ctx context.Context, tx pgx.Tx, table SnapshotTable) (*snapshot, error) {
+func takeSnapshot(ctx context.Context, tx pgx.Tx, table schema.SnapshotTable) (*snapshot, error) {
 	s := &snapshot{table: table.Name}
 	rows, err := tx.Query(ctx, table.Read)
 	if err != nil {
@@ -199,7 +208,7 @@ func (s *snapshot) add(rows []json.RawMessage, last bool) error {
 
 func (s *snapshot) store(ctx context.Context, tx pgx.Tx) error {
 	for _, r := range s.rows {
-		if err := insertOpenRow(ctx, tx, StreamSnapshots, r.records, &ArchiveRow{Wire: WireSnapshot, blob: r.blob, raw: r.raw}); err != nil {
+		if err := insertOpenRow(ctx, tx, StreamSnapshots, r.records, &Row{Wire: WireSnapshot, blob: r.blob, raw: r.raw}); err != nil {
 			return err
 		}
 	}
@@ -269,12 +278,12 @@ func (s *Snapshots) EverFollowed(did string) bool { return s.ever[did] }
 // for a purge.
 func (s *Snapshots) Restore(ctx context.Context, pool *pgxpool.Pool) error {
 	return pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error {
-		for _, table := range snapshotTables() {
-			rows := s.whole[table.Name]
+		for _, table := range coreTables() {
+			rows := s.whole[table.name]
 			for len(rows) > 0 {
 				n := min(len(rows), snapshotPartRows)
 				if _, err := tx.Exec(ctx, table.restore, rows[:n]); err != nil {
-					return fmt.Errorf("restore %s: %w", table.Name, err)
+					return fmt.Errorf("restore %s: %w", table.name, err)
 				}
 				rows = rows[n:]
 			}

@@ -1,4 +1,4 @@
-package schema
+package catalog
 
 import (
 	"cmp"
@@ -12,6 +12,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/weir-social/weir/internal/archive"
+	"github.com/weir-social/weir/schema"
 )
 
 // StreamRetried is the stream name under which retried dead letters are archived: they belong
@@ -19,13 +20,13 @@ import (
 const StreamRetried = "dead-letters"
 
 // archivedAs returns the stream name under which commits with this lease are archived.
-func (l Lease) archivedAs() string { return cmp.Or(l.Stream, StreamRetried) }
+func archivedAs(l schema.Lease) string { return cmp.Or(l.Stream, StreamRetried) }
 
-// ArchiveRow is the row that a commit adds to the archive: those of its units that are not
+// Row is the row that a commit adds to the archive: those of its units that are not
 // archived yet.
-type ArchiveRow struct {
+type Row struct {
 	Wire  string
-	Units []ArchiveUnit
+	Units []Unit
 	// Excerpt returns a record with a single event of a unit; nil: a unit with a new event is
 	// kept whole.
 	Excerpt func(raw []byte, part int) []byte
@@ -37,22 +38,22 @@ type ArchiveRow struct {
 	from, to *time.Time // set by Date
 }
 
-// ArchiveUnit is a frame of a stream, as it was received.
-type ArchiveUnit struct {
+// Unit is a frame of a stream, as it was received.
+type Unit struct {
 	Raw    []byte
-	Events []ArchivedEvent
+	Events []Event
 	Day    int32 // the day of the events' revision, in days since 1970; 0: the revision names none
 }
 
-// ArchivedEvent is an event of a unit.
-type ArchivedEvent struct {
+// Event is an event of a unit.
+type Event struct {
 	ID   archive.ID
 	Part int // its index in the frame
 }
 
 // Pack compresses the units before the commit, on the assumption that all of them are new.
 // That is nearly always true.
-func (r *ArchiveRow) Pack() {
+func (r *Row) Pack() {
 	if r.Known {
 		return
 	}
@@ -64,7 +65,7 @@ func (r *ArchiveRow) Pack() {
 }
 
 // Date sets the range in which the commit's records were created.
-func (r *ArchiveRow) Date(writes []Write) {
+func (r *Row) Date(writes []schema.Write) {
 	for i := range writes {
 		at := &writes[i].CreatedAt
 		if r.from == nil || at.Before(*r.from) {
@@ -95,10 +96,22 @@ SELECT id, day FROM unnest($1::uuid[], $2::int[]) AS e (id, day)
 ON CONFLICT DO NOTHING
 RETURNING id`
 
+// Queue is a schema.CommitHook.
+func (r *Row) Queue(q *pgx.Batch, lease schema.Lease) (then func(context.Context, pgx.Tx) error) {
+	var fresh []pgtype.UUID
+	r.queue(q, lease, &fresh)
+	return func(ctx context.Context, tx pgx.Tx) error {
+		if len(fresh) == 0 {
+			return nil
+		}
+		return r.storeFresh(ctx, tx, lease, fresh)
+	}
+}
+
 // queue adds the statement that records the events as known and, if all of them are new,
 // stores the row. If some are not new, it sets fresh to the new ones, and storeFresh stores
 // them.
-func (r *ArchiveRow) queue(q *pgx.Batch, lease Lease, fresh *[]pgtype.UUID) {
+func (r *Row) queue(q *pgx.Batch, lease schema.Lease, fresh *[]pgtype.UUID) {
 	const sql = `
 WITH fresh AS (` + insertIDs + `
 ), stored AS (
@@ -112,7 +125,7 @@ SELECT (SELECT array_agg(id) FROM fresh) WHERE NOT EXISTS (SELECT FROM stored)`
 		q.Queue(insertIDs, ids, days)
 		return
 	}
-	q.Queue(sql, ids, days, lease.archivedAs(), r.Wire, len(r.Units), r.raw, r.blob, r.from, r.to).Query(func(rows pgx.Rows) error {
+	q.Queue(sql, ids, days, archivedAs(lease), r.Wire, len(r.Units), r.raw, r.blob, r.from, r.to).Query(func(rows pgx.Rows) error {
 		found, err := pgx.CollectRows(rows, pgx.RowTo[[]pgtype.UUID])
 		if len(found) > 0 {
 			*fresh = found[0]
@@ -122,7 +135,7 @@ SELECT (SELECT array_agg(id) FROM fresh) WHERE NOT EXISTS (SELECT FROM stored)`
 }
 
 // ids returns the events in the order in which their rows are locked.
-func (r *ArchiveRow) ids() (pgtype.FlatArray[pgtype.UUID], pgtype.FlatArray[int32]) {
+func (r *Row) ids() (pgtype.FlatArray[pgtype.UUID], pgtype.FlatArray[int32]) {
 	type event struct {
 		id  archive.ID
 		day int32
@@ -142,7 +155,7 @@ func (r *ArchiveRow) ids() (pgtype.FlatArray[pgtype.UUID], pgtype.FlatArray[int3
 }
 
 // storeFresh stores the units that contain new events.
-func (r *ArchiveRow) storeFresh(ctx context.Context, tx pgx.Tx, lease Lease, fresh []pgtype.UUID) error {
+func (r *Row) storeFresh(ctx context.Context, tx pgx.Tx, lease schema.Lease, fresh []pgtype.UUID) error {
 	isNew := make(map[archive.ID]bool, len(fresh))
 	for _, id := range fresh {
 		isNew[id.Bytes] = true
@@ -171,11 +184,11 @@ func (r *ArchiveRow) storeFresh(ctx context.Context, tx pgx.Tx, lease Lease, fre
 		return nil
 	}
 	blob, raw := packRecords(records)
-	return insertOpenRow(ctx, tx, lease.archivedAs(), len(records), &ArchiveRow{Wire: r.Wire, blob: blob, raw: raw, from: r.from, to: r.to})
+	return insertOpenRow(ctx, tx, archivedAs(lease), len(records), &Row{Wire: r.Wire, blob: blob, raw: raw, from: r.from, to: r.to})
 }
 
 // insertOpenRow stores a packed row with a number of records.
-func insertOpenRow(ctx context.Context, tx pgx.Tx, stream string, records int, r *ArchiveRow) error {
+func insertOpenRow(ctx context.Context, tx pgx.Tx, stream string, records int, r *Row) error {
 	const sql = `INSERT INTO archive_open (stream, wire, records, raw_bytes, blob, created_from, created_to) VALUES ($1, $2, $3, $4, $5, $6, $7)`
 	if _, err := tx.Exec(ctx, sql, stream, r.Wire, records, r.raw, r.blob, r.from, r.to); err != nil {
 		return fmt.Errorf("store a row of the archive: %w", err)
@@ -185,11 +198,11 @@ func insertOpenRow(ctx context.Context, tx pgx.Tx, stream string, records int, r
 
 // RestoreIDs records archived events as known: those of units, and the IDs of those that
 // several streams bring.
-func RestoreIDs(ctx context.Context, pool *pgxpool.Pool, units []ArchiveUnit, seen [][16]byte) error {
+func RestoreIDs(ctx context.Context, pool *pgxpool.Pool, units []Unit, seen [][16]byte) error {
 	err := pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error {
 		q := &pgx.Batch{}
-		(&Batch{Seen: seen}).queueSeen(q)
-		(&ArchiveRow{Known: true, Units: units}).queue(q, Lease{}, nil)
+		schema.QueueSeen(q, seen)
+		(&Row{Known: true, Units: units}).queue(q, schema.Lease{}, nil)
 		return tx.SendBatch(ctx, q).Close()
 	})
 	if err != nil {
@@ -206,11 +219,11 @@ type OpenRow struct {
 }
 
 // EachOpenRow calls use for the rows that are in no segment of the store, in order.
-func EachOpenRow(ctx context.Context, db DB, use func(OpenRow) error) error {
+func EachOpenRow(ctx context.Context, db schema.DB, use func(OpenRow) error) error {
 	const sql = `SELECT number, stream, wire, blob FROM archive_open WHERE number > $1 ORDER BY number LIMIT 100`
 	last := int64(0)
 	for {
-		rows, err := All(ctx, db, "read open rows of the archive", pgx.RowToStructByPos[OpenRow], sql, last)
+		rows, err := schema.All(ctx, db, "read open rows of the archive", pgx.RowToStructByPos[OpenRow], sql, last)
 		if err != nil || len(rows) == 0 {
 			return err
 		}
@@ -223,21 +236,21 @@ func EachOpenRow(ctx context.Context, db DB, use func(OpenRow) error) error {
 	}
 }
 
-// EnsureArchivedDays makes the partitions for known events, from a time to two days after
+// EnsureDays makes the partitions for known events, from a time to two days after
 // now.
-func EnsureArchivedDays(ctx context.Context, db DB, since, now time.Time) error {
+func EnsureDays(ctx context.Context, db schema.DB, since, now time.Time) error {
 	for day := daysSince1970(since); day <= daysSince1970(now)+2; day++ {
 		if _, err := db.Exec(ctx, `SELECT ensure_archived_day($1)`, day); err != nil {
-			return fmt.Errorf("make a partition of archived_ids: %w", withErrBusy(err))
+			return fmt.Errorf("make a partition of archived_ids: %w", schema.WithErrBusy(err))
 		}
 	}
 	return nil
 }
 
-// DropArchivedDays forgets the events that were archived before a time.
-func DropArchivedDays(ctx context.Context, db DB, before time.Time) (dropped int, err error) {
-	dropped, err = One(ctx, db, "drop partitions of archived_ids", pgx.RowTo[int], `SELECT drop_archived_days($1)`, daysSince1970(before))
-	return dropped, withErrBusy(err)
+// DropDays forgets the events that were archived before a time.
+func DropDays(ctx context.Context, db schema.DB, before time.Time) (dropped int, err error) {
+	dropped, err = schema.One(ctx, db, "drop partitions of archived_ids", pgx.RowTo[int], `SELECT drop_archived_days($1)`, daysSince1970(before))
+	return dropped, schema.WithErrBusy(err)
 }
 
 func daysSince1970(t time.Time) int32 { return int32(t.Unix() / 86400) } //nolint:gosec // a day

@@ -1,13 +1,32 @@
-package schema
+package catalog
 
 import (
+	"context"
 	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgtype"
 
 	"github.com/weir-social/weir/internal/archive"
+	"github.com/weir-social/weir/schema"
 )
+
+// Hook is what the archive does in the core's transactions. wire decodes the events that it makes of what was
+// fetched, so that whoever reads the archive of a stream reads them too; empty: they are not archived.
+func Hook(wire string) schema.Hook {
+	h := schema.Hook{
+		Deleted: func(q *pgx.Batch, b *schema.Batch) {
+			queueForgotten(q, b)
+			queueDeletedRecords(q, b)
+		},
+		// No list in the store names the account yet. Its purge waits for the list for at most a week.
+		Purging: `EXISTS (SELECT FROM forgotten AS f WHERE f.did = $1 AND f.listed_at IS NULL AND f.at > $4::timestamptz - interval '7 days')`,
+	}
+	if wire != "" {
+		h.Fetched = func(ctx context.Context, tx pgx.Tx, f schema.Fetched) error { return archiveFetched(ctx, tx, wire, f) }
+	}
+	return h
+}
 
 // archives is true if there is an archive that may have to forget data.
 const archives = ` (EXISTS (SELECT FROM segments) OR EXISTS (SELECT FROM archive_open)) `
@@ -15,7 +34,7 @@ const archives = ` (EXISTS (SELECT FROM segments) OR EXISTS (SELECT FROM archive
 // queueForgotten queues the accounts that the batch deletes or erases for the archive to
 // forget. It comes after the statements that delete and erase, because an event older than
 // the stored state does neither.
-func (b *Batch) queueForgotten(q *pgx.Batch) {
+func queueForgotten(q *pgx.Batch, b *schema.Batch) {
 	const sql = `
 INSERT INTO forgotten AS f (did, until, reason)
 SELECT e.did, max(e.until), min(e.reason)
@@ -40,7 +59,7 @@ WHERE excluded.until > f.until`
 		until, at = append(until, e.At), append(at, e.At)
 	}
 	if len(did) > 0 {
-		q.Queue(sql, did, until, reason, at, rev, b.Archive != nil)
+		q.Queue(sql, did, until, reason, at, rev, b.OnCommit != nil)
 	}
 }
 
@@ -52,7 +71,7 @@ func later(a, b time.Time) time.Time {
 }
 
 // queueDeletedRecords stores the deletions until no segment contains the records.
-func (b *Batch) queueDeletedRecords(q *pgx.Batch) {
+func queueDeletedRecords(q *pgx.Batch, b *schema.Batch) {
 	const sql = `
 INSERT INTO deleted_records AS d (did, collection, rkey, rev, deleted_at)
 SELECT e.did, e.collection, e.rkey, e.rev, e.deleted_at
@@ -65,12 +84,10 @@ WHERE excluded.rev > d.rev`
 	if n == 0 {
 		return
 	}
-	keys := newKeyColumns(n)
+	collection, did, rkey := schema.Columns(n, func(i int) schema.Key { return b.Deletions[i].Key })
 	rev, at := make(pgtype.FlatArray[string], n), make(pgtype.FlatArray[time.Time], n)
 	for i := range b.Deletions {
-		d := &b.Deletions[i]
-		keys.set(i, d.Key)
-		rev[i], at[i] = d.Rev, d.At
+		rev[i], at[i] = b.Deletions[i].Rev, b.Deletions[i].At
 	}
-	q.Queue(sql, keys.collection, keys.did, keys.rkey, rev, at, b.Archive != nil)
+	q.Queue(sql, collection, did, rkey, rev, at, b.OnCommit != nil)
 }
