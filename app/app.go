@@ -64,8 +64,10 @@ func (p App) consumer(cfg consumer.Config) (*consumer.Consumer, error) {
 		return nil, err
 	}
 	cfg.Pool, cfg.Enqueue, cfg.Projections, cfg.Wanted, cfg.Hooks = p.pool, p.projections.Enqueue(queue, cfg.Stream), p.projections, p.stored.Stores, p.cfg.hooks()
-	if cfg.Archive, err = p.cfg.archiveScope(); err != nil {
-		return nil, err
+	if cfg.Frames == nil {
+		if cfg.Frames, err = p.cfg.frameHook(cfg.Follows); err != nil {
+			return nil, err
+		}
 	}
 	cfg.Label, cfg.Resync = p.stored.Label, workers.EnqueueResyncs(queue)
 	leased := cfg.Leased
@@ -231,7 +233,7 @@ func (p App) retry(ctx context.Context, queue *river.Client[pgx.Tx], keep worker
 	if err != nil {
 		return nil, err
 	}
-	scope, err := p.cfg.archiveScope()
+	hook, err := p.cfg.frameHook(nil)
 	if err != nil {
 		return nil, err
 	}
@@ -241,7 +243,7 @@ func (p App) retry(ctx context.Context, queue *river.Client[pgx.Tx], keep worker
 		return nil, err
 	}
 	return &consumer.Retry{
-		Config: consumer.Config{Archive: scope, Hooks: p.cfg.hooks(), Pool: p.pool, Enqueue: p.projections.Enqueue(queue, ""), Resync: workers.EnqueueResyncs(queue), Projections: p.projections,
+		Config: consumer.Config{Frames: hook, Hooks: p.cfg.hooks(), Pool: p.pool, Enqueue: p.projections.Enqueue(queue, ""), Resync: workers.EnqueueResyncs(queue), Projections: p.projections,
 			Wanted: p.stored.Stores, Logger: p.log, Tracer: p.tracer},
 		Wires: wires, Since: agreed.Add(-keep.Tombstones),
 	}, nil

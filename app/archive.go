@@ -16,6 +16,7 @@ import (
 	"github.com/weir-social/weir/internal/archive/catalog"
 	"github.com/weir-social/weir/internal/archive/clickhouse"
 	"github.com/weir-social/weir/internal/archive/dir"
+	"github.com/weir-social/weir/internal/archive/frames"
 	"github.com/weir-social/weir/internal/archive/s3"
 	"github.com/weir-social/weir/workers"
 )
@@ -46,21 +47,30 @@ func openStore(address string) (archive.Store, error) {
 }
 
 // archiveScope returns the scope of the archive.
-func (c Config) archiveScope() (consumer.Scope, error) {
-	switch scope := consumer.Scope(c.ArchiveScope); {
-	case scope != consumer.ScopeStored && scope != consumer.ScopeFollowed && scope != consumer.ScopeEverything:
-		return consumer.ScopeNone, fmt.Errorf("WEIR_ARCHIVE_SCOPE is %q: expected stored, followed or everything", c.ArchiveScope)
+func (c Config) archiveScope() (frames.Scope, error) {
+	switch scope := frames.Scope(c.ArchiveScope); {
+	case scope != frames.ScopeStored && scope != frames.ScopeFollowed && scope != frames.ScopeEverything:
+		return frames.ScopeNone, fmt.Errorf("WEIR_ARCHIVE_SCOPE is %q: expected stored, followed or everything", c.ArchiveScope)
 	case c.Archive == "":
-		return consumer.ScopeNone, nil
+		return frames.ScopeNone, nil
 	default:
 		return scope, nil
 	}
 }
 
+// frameHook returns what archives the frames of a stream, or nil if nothing is archived.
+func (c Config) frameHook(follows func(did string) bool) (consumer.FrameHook, error) {
+	scope, err := c.archiveScope()
+	if err != nil || scope == frames.ScopeNone {
+		return nil, err
+	}
+	return &frames.Hook{Scope: scope, Follows: follows}, nil
+}
+
 // archivesOthers reports whether events are archived that are not stored.
 func (c Config) archivesOthers() bool {
 	scope, _ := c.archiveScope()
-	return scope == consumer.ScopeFollowed || scope == consumer.ScopeEverything
+	return scope == frames.ScopeFollowed || scope == frames.ScopeEverything
 }
 
 // segments returns how the workers write segments, or nil if they write none.
@@ -134,9 +144,9 @@ func (p App) IndexAgain(ctx context.Context, fresh bool) (int64, error) {
 // archived widens a filter to everything that is archived.
 func (s *streams) archived(f consumer.Filter) consumer.Filter {
 	switch scope, _ := s.cfg.archiveScope(); scope {
-	case consumer.ScopeEverything:
+	case frames.ScopeEverything:
 		return consumer.Filter{Everyone: true}
-	case consumer.ScopeFollowed:
+	case frames.ScopeFollowed:
 		f.Collections = nil
 	}
 	return f

@@ -16,6 +16,7 @@ import (
 	"github.com/weir-social/weir/consumer/recording"
 	"github.com/weir-social/weir/internal/archive"
 	"github.com/weir-social/weir/internal/archive/catalog"
+	"github.com/weir-social/weir/internal/archive/frames"
 	"github.com/weir-social/weir/internal/ranking"
 	"github.com/weir-social/weir/schema"
 	"github.com/weir-social/weir/workers"
@@ -114,7 +115,7 @@ func (r *rebuilding) run(ctx context.Context) error {
 		return err
 	}
 	// If the whole network was archived, only the accounts that were followed are stored.
-	if scope, _ := r.cfg.archiveScope(); scope == consumer.ScopeEverything && !r.snapshots.FollowsEveryone() {
+	if scope, _ := r.cfg.archiveScope(); scope == frames.ScopeEverything && !r.snapshots.FollowsEveryone() {
 		r.follows = r.snapshots.EverFollowed
 	}
 	positions := map[string]json.RawMessage{}
@@ -276,10 +277,15 @@ func (r *rebuilding) commitSegment(ctx context.Context, m archive.Manifest, reco
 	if err != nil {
 		return err
 	}
+	scope, err := r.cfg.archiveScope()
+	if err != nil {
+		return err
+	}
+	archived := &frames.Hook{Scope: scope, Follows: r.follows, Known: true, OutOfReach: m.LastAt.Before(r.reach)}
 	stream := r.cfg.Stream + "-rebuild"
 	c, err := r.consumer(consumer.Config{
 		Stream: stream, Wire: schema.WireRecording, Source: &recording.Records{Name: m.Name, Wire: wire, Frames: records}, IgnorePosition: true, BlockOnFullBuffer: true, Follows: r.follows,
-		Archived: true, OutOfReach: m.LastAt.Before(r.reach), BatchEvents: r.cfg.BatchEvents, BatchInterval: r.cfg.BatchInterval, BufferBytes: min(r.cfg.BufferBytes, 8<<20), LeaseTTL: r.cfg.LeaseTTL,
+		Frames: archived, BatchEvents: r.cfg.BatchEvents, BatchInterval: r.cfg.BatchInterval, BufferBytes: min(r.cfg.BufferBytes, 8<<20), LeaseTTL: r.cfg.LeaseTTL,
 	})
 	if err != nil {
 		return err

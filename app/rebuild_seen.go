@@ -7,9 +7,9 @@ import (
 	"slices"
 	"time"
 
-	"github.com/weir-social/weir/consumer"
 	"github.com/weir-social/weir/internal/archive"
 	"github.com/weir-social/weir/internal/archive/catalog"
+	"github.com/weir-social/weir/internal/archive/frames"
 	"github.com/weir-social/weir/schema"
 )
 
@@ -90,7 +90,7 @@ func (r *rebuilding) remember(ctx context.Context, m archive.Manifest, records i
 		if m.Stream == catalog.StreamFetched {
 			units, err = catalog.FetchedUnits(ctx, r.pool, some)
 		} else {
-			units, seen = consumer.ArchivedUnits(&wire, some)
+			units, seen = frames.Units(&wire, some)
 		}
 		if err == nil {
 			err = catalog.RestoreIDs(ctx, r.pool, units, seen)

@@ -9,7 +9,6 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/stretchr/testify/require"
 
-	"github.com/weir-social/weir/consumer"
 	protocol "github.com/weir-social/weir/internal/nostr"
 	"github.com/weir-social/weir/internal/testing/schematest"
 	"github.com/weir-social/weir/internal/testing/simnet"
@@ -34,7 +33,7 @@ func backfilledFrom(t *testing.T, configured int, all ...simnet.NostrRelay) (n *
 // reads returns a process that reads these relays and stores these collections.
 func reads(t *testing.T, pool *pgxpool.Pool, urls []string, collections ...string) App {
 	t.Helper()
-	p := New(Config{Nostr: urls, NostrAuthorRelays: 5, NostrAuthorLoopback: true, Collections: collections, ArchiveScope: string(consumer.ScopeStored), Retention: 96 * time.Hour, ShareRetention: 240 * time.Hour}, pool)
+	p := New(Config{Nostr: urls, NostrAuthorRelays: 5, NostrAuthorLoopback: true, Collections: collections, ArchiveScope: "stored", Retention: 96 * time.Hour, ShareRetention: 240 * time.Hour}, pool)
 	p.log = slog.New(slog.DiscardHandler)
 	require.NoError(t, p.register(t.Context()))
 	return p

@@ -16,6 +16,7 @@ import (
 	"github.com/weir-social/weir/consumer/socket"
 	"github.com/weir-social/weir/internal/archive"
 	"github.com/weir-social/weir/internal/archive/catalog"
+	"github.com/weir-social/weir/internal/archive/frames"
 	protocol "github.com/weir-social/weir/internal/nostr"
 )
 
@@ -26,18 +27,18 @@ func sources() []sourceEntry {
 			name: "jetstream", wire: jetstream.WireName, words: "the public Jetstream",
 			variable: "WEIR_JETSTREAM", endpoints: func(c Config) []string { return c.Jetstream },
 			open: App.openJetstream, newWire: App.jetstreamWire,
-			strip: func() archive.Strip { return consumer.Strip(jetstream.Wire(nil)) },
+			strip: func() archive.Strip { return frames.Strip(jetstream.Wire(nil)) },
 		},
 		{
 			name: "firehose", wire: firehose.WireName, words: "the relays",
 			variable: "WEIR_RELAYS", endpoints: func(c Config) []string { return c.Relays },
 			open: App.openFirehose, newWire: App.firehoseWire,
-			strip: func() archive.Strip { return consumer.Strip(firehose.Wire(nil, nil)) },
+			strip: func() archive.Strip { return frames.Strip(firehose.Wire(nil, nil)) },
 		},
 		{
 			name: nostrNetwork, wire: nostr.WireName, variable: "WEIR_NOSTR", network: protocol.DIDPrefix, streams: Config.nostrStreams, resends: true,
 			open: App.openNostr, newWire: App.nostrWire,
-			strip: nostr.Strip, export: nostr.ExportJSON,
+			strip: frames.StripNostr, export: frames.ExportNostr,
 		},
 	}
 }

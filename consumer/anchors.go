@@ -109,7 +109,7 @@ func (t *trail) add(p *Place) {
 		return
 	}
 	t.rev = rev
-	if written, ok := revTime(rev); ok {
+	if written, ok := RevTime(rev); ok {
 		t.lags[t.revs%len(t.lags)] = min(max(0, p.happened().Sub(written)), maxLag)
 		t.revs++
 	}
@@ -157,8 +157,8 @@ func (t *trail) median() time.Duration {
 	return sorted[n/2]
 }
 
-// revTime returns the time in a rev, which is a TID; ok is false if it is no TID.
-func revTime(rev string) (at time.Time, ok bool) {
+// RevTime returns the time in a rev, which is a TID; ok is false if it is no TID.
+func RevTime(rev string) (at time.Time, ok bool) {
 	if len(rev) != 13 || rev[0] > 'j' {
 		return at, false
 	}

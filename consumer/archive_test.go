@@ -20,6 +20,7 @@ import (
 	"github.com/weir-social/weir/consumer"
 	"github.com/weir-social/weir/consumer/jetstream"
 	"github.com/weir-social/weir/internal/archive/catalog"
+	"github.com/weir-social/weir/internal/archive/frames"
 	"github.com/weir-social/weir/internal/testing/eventually"
 	"github.com/weir-social/weir/internal/testing/simnet"
 	"github.com/weir-social/weir/schema"
@@ -125,7 +126,7 @@ func TestArchivedOnce(t *testing.T) {
 			for kills := 0; ; kills++ {
 				lives := 1 + random.IntN(6)
 				ended, cancel := s.start(func(cfg *consumer.Config) {
-					cfg.Archive, cfg.BatchEvents = consumer.ScopeStored, 40
+					cfg.Frames, cfg.BatchEvents = &frames.Hook{Scope: frames.ScopeStored}, 40
 					cfg.Enqueue = func(context.Context, pgx.Tx, []schema.Stored, time.Time) error {
 						if lives--; lives == 0 {
 							return killed
@@ -167,7 +168,7 @@ func TestArchivedOnce(t *testing.T) {
 			_, err = s.pool.Exec(t.Context(), `ALTER TABLE posts DROP CONSTRAINT refusing`)
 			require.NoError(t, err)
 			retried(t, s.pool, func(r *consumer.Retry) {
-				r.Archive, r.Wires = consumer.ScopeStored, map[string]consumer.Wire{w.decodes.Name: w.decodes}
+				r.Frames, r.Wires = &frames.Hook{Scope: frames.ScopeStored}, map[string]consumer.Wire{w.decodes.Name: w.decodes}
 			})
 			s.holds(s.posts())
 			require.Empty(t, differences(want, archivedEvents(t, s.pool, w.decodes)), "after a retry")
@@ -179,18 +180,22 @@ func TestArchivedOnce(t *testing.T) {
 // TestArchiveScopes checks what is archived of a network in which every second account is followed.
 func TestArchiveScopes(t *testing.T) {
 	t.Parallel()
-	for scope, includes := range map[consumer.Scope]func(e *simnet.Entry) bool{
-		consumer.ScopeNone: func(*simnet.Entry) bool { return false },
-		consumer.ScopeStored: func(e *simnet.Entry) bool {
+	for scope, includes := range map[frames.Scope]func(e *simnet.Entry) bool{
+		frames.ScopeNone: func(*simnet.Entry) bool { return false },
+		frames.ScopeStored: func(e *simnet.Entry) bool {
 			return even(e.DID) && (e.Kind != "commit" || e.Collection == schema.PostCollection)
 		},
-		consumer.ScopeFollowed:   func(e *simnet.Entry) bool { return even(e.DID) },
-		consumer.ScopeEverything: func(*simnet.Entry) bool { return true },
+		frames.ScopeFollowed:   func(e *simnet.Entry) bool { return even(e.DID) },
+		frames.ScopeEverything: func(*simnet.Entry) bool { return true },
 	} {
 		t.Run("scope "+string(scope), func(t *testing.T) {
 			t.Parallel()
 			s := newStream(t, simnet.Config{History: 200})
-			stop := s.run(func(cfg *consumer.Config) { cfg.Archive, cfg.Follows = scope, even })
+			stop := s.run(func(cfg *consumer.Config) {
+				if cfg.Follows = even; scope != frames.ScopeNone {
+					cfg.Frames = &frames.Hook{Scope: scope, Follows: even}
+				}
+			})
 			s.reads()
 			stop()
 			want := 0
@@ -211,7 +216,7 @@ func knownAgain(t *testing.T, pool *pgxpool.Pool, wire consumer.Wire) {
 	t.Helper()
 	_, err := pool.Exec(t.Context(), `CREATE TABLE known AS SELECT id, day FROM archived_ids; DELETE FROM archived_ids`)
 	require.NoError(t, err)
-	units, seen := consumer.ArchivedUnits(&wire, archivedFrames(t, pool))
+	units, seen := frames.Units(&wire, archivedFrames(t, pool))
 	require.Empty(t, seen)
 	for range 2 { // the second run changes nothing
 		require.NoError(t, catalog.RestoreIDs(t.Context(), pool, units, nil))
@@ -228,7 +233,7 @@ func TestKnownBecomesKnownOnly(t *testing.T) {
 	for _, outOfReach := range []bool{false, true} {
 		s := newStream(t, simnet.Config{History: 100})
 		stop := s.run(func(cfg *consumer.Config) {
-			cfg.Archive, cfg.Archived, cfg.OutOfReach = consumer.ScopeStored, true, outOfReach
+			cfg.Frames = &frames.Hook{Scope: frames.ScopeStored, Known: true, OutOfReach: outOfReach}
 		})
 		s.stores()
 		stop()
@@ -263,7 +268,7 @@ func TestEventsOfFetchedRecordsAreArchived(t *testing.T) {
 	}
 	first, lost := created[0], created[1]
 	fetch(first)
-	stop := s.run(func(cfg *consumer.Config) { cfg.Archive = consumer.ScopeStored })
+	stop := s.run(func(cfg *consumer.Config) { cfg.Frames = &frames.Hook{Scope: frames.ScopeStored} })
 	s.stores()
 	stop()
 	_, err := s.pool.Exec(t.Context(), `DELETE FROM posts WHERE did = $1 AND rkey = $2`, lost.DID, lost.Rkey)

@@ -6,7 +6,6 @@ import (
 	"slices"
 	"time"
 
-	"github.com/weir-social/weir/internal/archive/catalog"
 	"github.com/weir-social/weir/schema"
 )
 
@@ -36,9 +35,8 @@ type batch struct {
 	desynchronized []schema.Desynchronized // accounts of which something was refused
 	chained        []schema.ChainedCommit  // commits that are proven
 
-	archives bool            // frames with events are archived
-	known    bool            // the frames are in the archive already
-	units    []*catalog.Unit // what is archived of the frames
+	keeps FrameHook // nil: none
+	kept  []any     // by it, of the frames
 
 	folded *schema.Batch
 }
@@ -47,9 +45,9 @@ type batch struct {
 type batchFrame struct {
 	Place
 	events int
-	proof  Proof         // nil: none, or it is done
-	unit   *catalog.Unit // nil: it is not archived
-	beside bool          // the frame is archived even if none of its events is stored
+	proof  Proof // nil: none, or it is done
+	kept   any   // nil: nothing
+	beside bool  // the frame is kept even if none of its events is stored
 }
 
 // split cuts a batch of several events in two, between two frames if it has
@@ -67,8 +65,8 @@ func (b *batch) split() (first, second *batch) {
 	}
 	first, second = b.cut(events)
 	first.frames, second.frames = b.frames[:frames], b.frames[frames:]
-	if b.units != nil {
-		first.units, second.units = unitsOf(first.frames), unitsOf(second.frames)
+	if b.kept != nil {
+		first.kept, second.kept = keptOf(first.frames), keptOf(second.frames)
 	}
 	at := b.frames[frames-1].Place
 	if b.last == nil || !at.named() {
@@ -92,11 +90,10 @@ func (b *batch) split() (first, second *batch) {
 }
 
 // cut cuts a batch in two after a number of events. The position moves with the second
-// half. Both halves archive their frame; the events that the first half archived are known
-// to the second.
+// half. Both halves keep their frame: the feature knows which events the first half brought.
 func (b *batch) cut(events int) (first, second *batch) {
-	first = &batch{wire: b.wire, events: b.events[:events], deadLetters: b.deadLetters, desynchronized: b.desynchronized, chained: b.chained, settled: b.settled, oldest: b.oldest, known: b.known, units: b.units}
-	second = &batch{wire: b.wire, events: b.events[events:], gap: b.gap, last: b.last, count: b.count, oldest: b.oldest, known: b.known, units: b.units}
+	first = &batch{wire: b.wire, events: b.events[:events], deadLetters: b.deadLetters, desynchronized: b.desynchronized, chained: b.chained, settled: b.settled, oldest: b.oldest, keeps: b.keeps, kept: b.kept}
+	second = &batch{wire: b.wire, events: b.events[events:], gap: b.gap, last: b.last, count: b.count, oldest: b.oldest, keeps: b.keeps, kept: b.kept}
 	return first, second
 }
 
@@ -104,7 +101,7 @@ func (b *batch) cut(events int) (first, second *batch) {
 func (b *batch) deadLettered(err error, now time.Time) *batch {
 	deadLetter := b.deadLetter(&b.events[0], now)
 	deadLetter.Cause = err.Error()
-	return &batch{wire: b.wire, deadLetters: append(slices.Clip(b.deadLetters), deadLetter), desynchronized: b.desynchronized, chained: b.chained, settled: b.settled, gap: b.gap, last: b.last, count: b.count, oldest: b.oldest, known: b.known, units: b.units}
+	return &batch{wire: b.wire, deadLetters: append(slices.Clip(b.deadLetters), deadLetter), desynchronized: b.desynchronized, chained: b.chained, settled: b.settled, gap: b.gap, last: b.last, count: b.count, oldest: b.oldest, keeps: b.keeps, kept: b.kept}
 }
 
 // deadLetter returns the dead letter of an event that cannot be stored.
@@ -154,7 +151,7 @@ func (b *batch) add(ev *Event, at time.Time) bool {
 
 // close ends a frame whose events start at index began. If it has events, close starts the
 // frame's proof, unless the frame may have been seen before. moves: the position may be
-// set after this frame. beside: the frame is archived even if it has no events.
+// set after this frame. beside: the frame is kept even if it has no events.
 func (b *batch) close(m *Message, began int, moves, beside bool) {
 	f := batchFrame{Place: m.Place, events: len(b.events) - began, beside: beside}
 	if f.events == 0 && !beside {
@@ -168,9 +165,10 @@ func (b *batch) close(m *Message, began int, moves, beside bool) {
 		f.proof = m.Proof
 	}
 	b.unproven = b.unproven || f.proof != nil || seen
-	if b.archives {
-		f.unit = archiveUnit(b.wire, m, b.events[began:])
-		b.units = append(b.units, f.unit)
+	if b.keeps != nil {
+		if f.kept = b.keeps.Keep(b.wire, m, b.events[began:]); f.kept != nil {
+			b.kept = append(b.kept, f.kept)
+		}
 	}
 	if !moves {
 		f.Identity = Identity{} // a position needs an anchor, see split
@@ -227,9 +225,8 @@ func (b *batch) fold() schema.Batch {
 	slices.SortFunc(out.Handles, func(a, b schema.Handle) int { return cmp.Compare(a.DID, b.DID) })
 	slices.SortFunc(out.Erasures, func(a, b schema.Erasure) int { return cmp.Compare(a.DID, b.DID) })
 	out.DeadLetters, out.Gap = b.deadLetters, b.gap
-	if row := b.archiveRow(); row != nil {
-		row.Date(out.Writes)
-		out.OnCommit = row.Queue
+	if len(b.kept) > 0 {
+		out.OnCommit = b.keeps.Commit(b.wire, b.kept, out.Writes)
 	}
 	for i := range b.frames {
 		if id := b.frames[i].ID; id != (ID{}) {
@@ -274,7 +271,7 @@ func (f *folding) add(ev *Event) {
 	case KindSync:
 		f.out.Desynchronized = append(f.out.Desynchronized, schema.Desynchronized{DID: ev.Author, Cause: "the repository was declared to be at another commit", Rev: ev.Revision})
 	case KindAccount:
-		s := schema.Status{DID: ev.Author, Status: status(ev), At: eventTime(ev.At, ev.TimeUS, ev.Arrived), Sent: storedTime(ev.TimeUS, ev.Arrived)}
+		s := schema.Status{DID: ev.Author, Status: ev.StoredStatus(), At: eventTime(ev.At, ev.TimeUS, ev.Arrived), Sent: storedTime(ev.TimeUS, ev.Arrived)}
 		put(&f.out.Statuses, f.statuses, ev.Author, s, func(old schema.Status) bool { return !s.At.Before(old.At) })
 	case KindIdentity:
 		h := schema.Handle{DID: ev.Author, Handle: ev.Handle, At: eventTime(ev.At, ev.TimeUS, ev.Arrived)}
@@ -315,8 +312,8 @@ func put[K comparable, V any](all *[]V, at map[K]int, key K, v V, newer func(old
 	}
 }
 
-// status returns the status to store for an account event.
-func status(ev *Event) string {
+// StoredStatus returns the status to store for an account event.
+func (ev *Event) StoredStatus() string {
 	switch {
 	case ev.Active:
 		return "active"

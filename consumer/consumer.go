@@ -62,11 +62,7 @@ type Config struct {
 	// nothing.
 	Leased func(context.Context) error
 
-	Archive  Scope // which frames are archived; none if empty
-	Archived bool  // what is read is already in the archive, and only has to become known
-	// OutOfReach: with Archived, the events need not become known, because no server sends
-	// them again.
-	OutOfReach bool
+	Frames FrameHook // of a feature; nil: none
 
 	// With more than MaxDepth waiting jobs or events the consumer disconnects until at most
 	// half remain: the server keeps events better than the queue.

@@ -58,7 +58,7 @@ func (b *batch) prove(now time.Time, seen map[ID]bool, deadLettered func(collect
 		if f.proof != nil {
 			v, f.proof = f.proof.Verdict(), nil
 		}
-		if len(of) == 0 { // the frame is only archived
+		if len(of) == 0 { // the frame is only kept
 			if v.Cause == "" {
 				frames = append(frames, f)
 			}
@@ -96,8 +96,8 @@ func (b *batch) prove(now time.Time, seen map[ID]bool, deadLettered func(collect
 	}
 	clear(b.events[len(events):])
 	b.events, b.frames = events, frames
-	if b.units != nil {
-		b.units = unitsOf(frames)
+	if b.kept != nil {
+		b.kept = keptOf(frames)
 	}
 }
 

@@ -129,7 +129,7 @@ func (r *resume) check(p *Place) verdict {
 	case r.exact:
 		return r.checkTime(p)
 	}
-	if at, ok := revTime(p.Identity.Revision); ok && len(r.written) < firstRevs {
+	if at, ok := RevTime(p.Identity.Revision); ok && len(r.written) < firstRevs {
 		r.written = append(r.written, at)
 	}
 	switch {

@@ -372,11 +372,11 @@ func TestSilenceThreshold(t *testing.T) {
 func TestRevTime(t *testing.T) {
 	t.Parallel()
 	rev := tid(noon)
-	got, ok := revTime(rev)
+	got, ok := RevTime(rev)
 	require.True(t, ok)
 	require.True(t, got.Equal(syntax.TID(rev).Time()))
 	for _, bad := range []string{"", "3mptbyqhi7s2", "zmptbyqhi7s2f", "3mptbyqhi7s2!", "3mptbyqhi7s20"} {
-		_, ok := revTime(bad)
+		_, ok := RevTime(bad)
 		require.False(t, ok, bad)
 	}
 }

@@ -73,7 +73,7 @@ func (r *Retry) add(b *batch, deadLetter *schema.StoredDeadLetter, now time.Time
 	m := &r.message
 	b.wire.Decode(deadLetter.Raw, deadLetter.FirstSeen, m)
 	m.Arrived = deadLetter.FirstSeen
-	m.locate()
+	m.Locate()
 	for i, bad := range m.Malformed {
 		id := int64(0) // a frame's readable events are stored, and each unreadable one becomes a new dead letter
 		if i == 0 && len(m.Events) == 0 {

@@ -36,15 +36,15 @@ func (b *batch) seen(ctx context.Context, db schema.DB) (map[ID]bool, error) {
 	return seen, err
 }
 
-// dropArchived takes out of the archive's units the frames that were seen: they are in the archive
-// already, even if its ids of that time have been dropped.
-func (b *batch) dropArchived(seen map[ID]bool) {
+// dropKept keeps nothing of the frames that were seen: the feature has them already, even if it no
+// longer knows their ids.
+func (b *batch) dropKept(seen map[ID]bool) {
 	for i := range b.frames {
 		if seen[b.frames[i].ID] {
-			b.frames[i].unit = nil
+			b.frames[i].kept = nil
 		}
 	}
-	if b.units != nil {
-		b.units = unitsOf(b.frames)
+	if b.kept != nil {
+		b.kept = keptOf(b.frames)
 	}
 }

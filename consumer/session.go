@@ -228,7 +228,7 @@ func (s *session) frame(ctx context.Context, f Frame) error {
 		return fmt.Errorf("decode a frame of %s: %w", s.conn.Host(), err)
 	}
 	m.Arrived = s.clock.latest(f.Arrived)
-	m.locate()
+	m.Locate()
 	if m.TimeUS > 0 && !s.begun.Load() {
 		s.begun.Store(true)
 	}
@@ -274,8 +274,7 @@ func (s *session) frame(ctx context.Context, f Frame) error {
 
 func (s *session) begin(arrived time.Time) {
 	if s.open == nil {
-		s.open = &batch{wire: &s.cfg.can.Wire, oldest: arrived, opened: time.Now(), events: make([]Event, 0, s.events), frames: make([]batchFrame, 0, s.frames),
-			archives: s.cfg.Archive != ScopeNone && !s.cfg.OutOfReach, known: s.cfg.Archived}
+		s.open = &batch{wire: &s.cfg.can.Wire, oldest: arrived, opened: time.Now(), events: make([]Event, 0, s.events), frames: make([]batchFrame, 0, s.frames), keeps: s.cfg.Frames}
 		s.pending.Add(1)
 	}
 }
@@ -329,7 +328,7 @@ func (s *session) add(m *Message, moves bool, arrived time.Time) {
 			s.metrics.deadLettered.WithLabelValues(schema.StageCommit, s.cfg.named(ev.Collection)).Inc()
 		}
 	}
-	beside := s.cfg.archivesBeside(m)
+	beside := s.cfg.Frames != nil && s.cfg.Frames.Beside(m)
 	if beside {
 		s.begin(arrived)
 	}

@@ -92,11 +92,11 @@ type Wire struct {
 	// input.
 	Excerpt func(frame []byte, part int) []byte
 	// Shared: an excerpt is as long as its frame. A refused frame leaves one dead letter
-	// for all its events, and the archive keeps it whole.
+	// for all its events, and whoever keeps it keeps it whole.
 	Shared bool
-	// Archived returns a shorter form of a frame that Decode decodes into the same
-	// events: the archive keeps it. nil: the archive keeps the frame.
-	Archived func(frame []byte) []byte
+	// Compact returns a shorter form of a frame that Decode decodes into the same events;
+	// nil: there is none.
+	Compact func(frame []byte) []byte
 }
 
 // input returns the bytes of an event that its dead letter keeps.
@@ -228,8 +228,8 @@ func (m *Message) Refuse(bad *Malformed) {
 	m.Events, m.Malformed = m.Events[:0], append(m.Malformed[:0], bad)
 }
 
-// locate copies the frame's fields to its events.
-func (m *Message) locate() {
+// Locate copies the frame's fields to its events.
+func (m *Message) Locate() {
 	for i := range m.Events {
 		ev := &m.Events[i]
 		ev.Seq, ev.TimeUS, ev.Arrived, ev.Raw = m.Seq, m.TimeUS, m.Arrived, m.Raw

@@ -24,7 +24,7 @@ func (r *Retry) Store(ctx context.Context, wire string, frames [][]byte, now tim
 		m := &r.message
 		w.Decode(frame, now, m)
 		m.Arrived = now
-		m.locate()
+		m.Locate()
 		for _, bad := range m.Malformed {
 			if !bad.Drop {
 				b.malformed(bad, 0, 0, now)
@@ -44,12 +44,12 @@ func (r *Retry) Store(ctx context.Context, wire string, frames [][]byte, now tim
 			continue
 		}
 		b.prove(now, nil, func(string) {})
-		if b.archives {
+		if b.keeps != nil {
 			seen, err := b.seen(ctx, r.Pool)
 			if err != nil {
 				return written, err
 			}
-			b.dropArchived(seen)
+			b.dropKept(seen)
 		}
 		if err := c.commit(ctx, b); err != nil {
 			return written, err
@@ -74,5 +74,5 @@ func (r *Retry) committer() *committer {
 
 // batch returns an empty batch of a wire.
 func (r *Retry) batch(wire *Wire, now time.Time) *batch {
-	return &batch{wire: wire, oldest: now, opened: now, archives: r.Archive != ScopeNone}
+	return &batch{wire: wire, oldest: now, opened: now, keeps: r.Frames}
 }

@@ -28,7 +28,7 @@ const (
 // can both represent it.
 const maxTimeUS = 253402300799000000
 
-// WireName is stored with dead letters and archived events.
+// WireName is stored with dead letters and kept frames.
 const WireName = "firehose"
 
 // The types of messages.

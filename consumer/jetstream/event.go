@@ -22,7 +22,7 @@ const maxTimeUS = 253402300799000000
 // maxSeq is the highest sequence number: servers treat a larger cursor as a time.
 const maxSeq = 1e15 - 1
 
-// WireName is stored with dead letters and archived events.
+// WireName is stored with dead letters and kept frames.
 const WireName = "jetstream-v1"
 
 // Wire returns the v1 wire: a frame is a JSON object with one event, or none. A

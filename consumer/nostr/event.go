@@ -12,17 +12,17 @@ import (
 	"github.com/weir-social/weir/internal/nostr"
 )
 
-// WireName is stored with dead letters and archived events.
+// WireName is stored with dead letters and kept frames.
 const WireName = "nostr"
 
 // Wire returns the wire of a relay's messages. Only EVENT messages have events. The input of a dead
 // letter may begin with the number of its event in the message, on a line of its own. An event may
-// also be alone, in the notepack form in which it is archived. relays are the addresses of the
+// also be alone, in its compact form, notepack. relays are the addresses of the
 // relays read: a request to vanish takes effect if it names one of them, or all relays. If relays
 // is nil, it always takes effect. The events are of any kind: the consumer knows which are stored.
 func Wire(verifier *Verifier, relays []string) consumer.Wire {
 	d := &decoder{verifier: verifier, relays: relays}
-	return consumer.Wire{Name: WireName, Excerpt: excerpt, Shared: true, Archived: archived, Decode: func(input []byte, arrived time.Time, m *consumer.Message) {
+	return consumer.Wire{Name: WireName, Excerpt: excerpt, Shared: true, Compact: compact, Decode: func(input []byte, arrived time.Time, m *consumer.Message) {
 		number, frame, numbered := bytes.Cut(input, []byte("\n"))
 		part, err := strconv.Atoi(string(number))
 		if !numbered || err != nil {
@@ -37,9 +37,9 @@ func Wire(verifier *Verifier, relays []string) consumer.Wire {
 // excerpt returns the input of one event of a frame.
 func excerpt(frame []byte, part int) []byte { return fmt.Appendf(nil, "%d\n%s", part, frame) }
 
-// archived returns the event of a message in the notepack form, or the message itself if it has no
+// compact returns the event of a message in the notepack form, or the message itself if it has no
 // event.
-func archived(frame []byte) []byte {
+func compact(frame []byte) []byte {
 	msg, err := parse(frame)
 	if err != nil || msg.kind != "EVENT" {
 		return frame

@@ -60,9 +60,9 @@ func TestNoteIsARecord(t *testing.T) {
 	require.Equal(t, m.Events, decoded(t, []byte(spaced)).Events)
 }
 
-// TestArchivedIsTheEvent checks that the archived form of a message is shorter and yields the same
+// TestCompactIsTheEvent checks that the compact form of a message is shorter and yields the same
 // events, also if it is an excerpt.
-func TestArchivedIsTheEvent(t *testing.T) {
+func TestCompactIsTheEvent(t *testing.T) {
 	t.Parallel()
 	wire := nostr.Wire(nostr.NewVerifier(nostr.VerifierConfig{}), nil)
 	for _, e := range []*protocol.Event{
@@ -71,9 +71,9 @@ func TestArchivedIsTheEvent(t *testing.T) {
 		signed(t, 1_700_000_010, 5, "", []string{"e", strings.Repeat("cd", 32)}, []string{"k", "1"}, []string{"a", "30023:" + strings.Repeat("00", 32) + ":x"}),
 	} {
 		input := frame(e)
-		kept := wire.Archived(input)
+		kept := wire.Compact(input)
 		require.Less(t, len(kept), len(input))
-		require.Equal(t, kept, wire.Archived(kept))
+		require.Equal(t, kept, wire.Compact(kept))
 		want, got := decoded(t, input), decoded(t, kept)
 		require.NotEmpty(t, got.Events)
 		require.Equal(t, want.Events, got.Events)
@@ -82,7 +82,7 @@ func TestArchivedIsTheEvent(t *testing.T) {
 		require.Equal(t, []consumer.Event{last}, decoded(t, wire.Excerpt(kept, last.Part)).Events)
 	}
 	for _, other := range []string{`["EOSE","page1"]`, `["EVENT","page1",{}]`, `no JSON`} {
-		require.Equal(t, []byte(other), wire.Archived([]byte(other)))
+		require.Equal(t, []byte(other), wire.Compact([]byte(other)))
 	}
 }
 

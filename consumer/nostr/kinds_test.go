@@ -13,6 +13,7 @@ import (
 
 	"github.com/weir-social/weir/consumer"
 	"github.com/weir-social/weir/consumer/nostr"
+	"github.com/weir-social/weir/internal/archive/frames"
 	protocol "github.com/weir-social/weir/internal/nostr"
 	"github.com/weir-social/weir/internal/testing/eventually"
 	"github.com/weir-social/weir/internal/testing/simnet"
@@ -33,7 +34,7 @@ func TestUnstoredKindsAreArchivedOnce(t *testing.T) {
 	n.Write(now, 7, [][]string{{"expiration", "99999999999"}}, "expires")
 	n.Write(now, 21234, nil, "ephemeral")
 	n.Put(0, n.Forge(0, now, 7, nil, "forged"))
-	stop := n.run(func(cfg *consumer.Config) { cfg.Archive = consumer.ScopeEverything })
+	stop := n.run(func(cfg *consumer.Config) { cfg.Frames = &frames.Hook{Scope: frames.ScopeEverything} })
 	n.read()
 	stop()
 	require.Equal(t, 6, n.count(`SELECT sum(records) FROM archive_open`))
@@ -46,7 +47,7 @@ func TestUnstoredKindsAreArchivedOnce(t *testing.T) {
 	// Stored later, it is not archived again, even if the archive's ids are of a time that is forgotten.
 	_, err := n.pool.Exec(t.Context(), `DELETE FROM archived_ids`)
 	require.NoError(t, err)
-	retry := consumer.Retry{Wires: map[string]consumer.Wire{nostr.WireName: nostr.Wire(n.verify, nil)}, Config: consumer.Config{Pool: n.pool, Archive: consumer.ScopeEverything,
+	retry := consumer.Retry{Wires: map[string]consumer.Wire{nostr.WireName: nostr.Wire(n.verify, nil)}, Config: consumer.Config{Pool: n.pool, Frames: &frames.Hook{Scope: frames.ScopeEverything},
 		Logger: slog.New(slog.DiscardHandler), Wanted: func(string) bool { return true }, Enqueue: func(context.Context, pgx.Tx, []schema.Stored, time.Time) error { return nil }}}
 	var frames [][]byte
 	key, _ := protocol.ParseKey(n.Key(0))

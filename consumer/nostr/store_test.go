@@ -13,6 +13,7 @@ import (
 
 	"github.com/weir-social/weir/consumer"
 	"github.com/weir-social/weir/consumer/nostr"
+	"github.com/weir-social/weir/internal/archive/frames"
 	protocol "github.com/weir-social/weir/internal/nostr"
 	"github.com/weir-social/weir/internal/testing/simnet"
 	"github.com/weir-social/weir/schema"
@@ -158,17 +159,17 @@ func TestRequestIsArchivedOnce(t *testing.T) {
 	for i := range 300 {
 		tags = append(tags, []string{"e", fmt.Sprintf("%064x", i)})
 	}
-	frames := [][]byte{signed(t, time.Now().Unix(), 5, "", tags[0]).AppendNotepack(nil), signed(t, time.Now().Unix(), 5, strings.Repeat("x", 10_000), tags...).AppendNotepack(nil)}
+	requests := [][]byte{signed(t, time.Now().Unix(), 5, "", tags[0]).AppendNotepack(nil), signed(t, time.Now().Unix(), 5, strings.Repeat("x", 10_000), tags...).AppendNotepack(nil)}
 	retry := consumer.Retry{Wires: map[string]consumer.Wire{nostr.WireName: nostr.Wire(n.verify, nil)},
-		Config: consumer.Config{Archive: consumer.ScopeStored, Pool: n.pool, Logger: slog.New(slog.DiscardHandler), Wanted: wants}}
+		Config: consumer.Config{Frames: &frames.Hook{Scope: frames.ScopeStored}, Pool: n.pool, Logger: slog.New(slog.DiscardHandler), Wanted: wants}}
 	for range 2 {
-		for _, frame := range frames {
+		for _, frame := range requests {
 			_, err := retry.Store(t.Context(), nostr.WireName, [][]byte{frame}, time.Now())
 			require.NoError(t, err)
 		}
 	}
 	require.Equal(t, 2, n.count(`SELECT sum(records) FROM archive_open`))
-	require.Less(t, n.count(`SELECT sum(raw_bytes) FROM archive_open`), 2*(len(frames[0])+len(frames[1])))
+	require.Less(t, n.count(`SELECT sum(raw_bytes) FROM archive_open`), 2*(len(requests[0])+len(requests[1])))
 }
 
 // TestErasureByAnOutdatedProgramErasesNothing erases with a program that lacks a projection

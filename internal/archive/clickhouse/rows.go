@@ -14,6 +14,7 @@ import (
 
 	"github.com/weir-social/weir/consumer"
 	"github.com/weir-social/weir/internal/archive"
+	"github.com/weir-social/weir/internal/archive/frames"
 	"github.com/weir-social/weir/internal/links/link"
 )
 
@@ -72,7 +73,7 @@ func rowsOf(records iter.Seq2[[]byte, error], last time.Time, wire consumer.Wire
 
 // rowOf returns the row of an event. It returns false if the event has none.
 func rowOf(ev *consumer.Event) (Row, bool) {
-	r := Row{ID: consumer.EventID(ev), Author: ev.Author, CreatedAt: time.UnixMicro(ev.TimeUS)}
+	r := Row{ID: frames.EventID(ev), Author: ev.Author, CreatedAt: time.UnixMicro(ev.TimeUS)}
 	switch ev.Kind {
 	case consumer.KindCommit:
 		r.Collection, r.Key, r.Operation, r.Body = ev.Collection, ev.Key, ev.Operation.String(), string(ev.Record)

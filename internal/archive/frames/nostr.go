@@ -1,17 +1,18 @@
-package nostr
+package frames
 
 import (
 	"time"
 
 	"github.com/weir-social/weir/consumer"
+	wire "github.com/weir-social/weir/consumer/nostr"
 	"github.com/weir-social/weir/internal/archive"
 	"github.com/weir-social/weir/internal/nostr"
 )
 
-// Strip returns a Strip for Nostr events, by the dates of their authors, for one goroutine. Requests to
+// StripNostr returns a Strip for Nostr events, by the dates of their authors, for one goroutine. Requests to
 // vanish stay. Requests for deletions stay too, unless their author has vanished.
-func Strip() archive.Strip {
-	wire := Wire(nil, nil)
+func StripNostr() archive.Strip {
+	decodes := wire.Wire(nil, nil)
 	var message consumer.Message
 	return func(m archive.Manifest, record []byte, goes func(archive.Said) bool) [][]byte {
 		e, err := nostr.DecodeNotepack(record)
@@ -20,9 +21,9 @@ func Strip() archive.Strip {
 		}
 		said := archive.Said{Author: nostr.DID(e.PubKey), At: time.Unix(e.CreatedAt, 0)}
 		if e.Kind != nostr.KindDeletion {
-			wire.Decode(record, time.Time{}, &message) // at the zero time, nothing has expired
+			decodes.Decode(record, time.Time{}, &message) // at the zero time, nothing has expired
 			if len(message.Events) == 1 {
-				said = consumer.SaidBy(&message.Events[0], said.At)
+				said = saidBy(&message.Events[0], said.At)
 			}
 		}
 		byID := said
@@ -34,8 +35,8 @@ func Strip() archive.Strip {
 	}
 }
 
-// ExportJSON returns the JSON of an archived event.
-func ExportJSON(record []byte) []byte {
+// ExportNostr returns the JSON of an archived Nostr event.
+func ExportNostr(record []byte) []byte {
 	e, err := nostr.DecodeNotepack(record)
 	if err != nil {
 		return record

@@ -1,15 +1,16 @@
-package consumer
+package frames
 
 import (
 	"time"
 
+	"github.com/weir-social/weir/consumer"
 	"github.com/weir-social/weir/internal/archive"
 )
 
 // Strip returns a Strip for the frames of a wire, for one goroutine. If an event must be removed
 // from a frame, one excerpt remains for each other event.
-func Strip(wire Wire) archive.Strip {
-	var message Message
+func Strip(wire consumer.Wire) archive.Strip {
+	var message consumer.Message
 	return func(m archive.Manifest, record []byte, goes func(archive.Said) bool) [][]byte {
 		wire.Decode(record, m.LastAt, &message)
 		at := sentAt(&message, m)
@@ -17,7 +18,7 @@ func Strip(wire Wire) archive.Strip {
 		gone := false
 		for i := range message.Events {
 			ev := &message.Events[i]
-			if mayGo(ev) && goes(SaidBy(ev, at)) {
+			if mayGo(ev) && goes(saidBy(ev, at)) {
 				gone = true
 				continue
 			}
@@ -47,20 +48,20 @@ func Strip(wire Wire) archive.Strip {
 
 // mayGo reports whether an event has data to forget. It must stay known which record was
 // deleted, and that an account was deleted.
-func mayGo(ev *Event) bool {
+func mayGo(ev *consumer.Event) bool {
 	switch ev.Kind {
-	case KindAccount, KindErasure:
+	case consumer.KindAccount, consumer.KindErasure:
 		return false
-	case KindCommit:
-		return ev.Operation != Delete
+	case consumer.KindCommit:
+		return ev.Operation != consumer.Delete
 	}
 	return true
 }
 
-// SaidBy returns the content of an event in the form that the archive compares.
-func SaidBy(ev *Event, at time.Time) archive.Said {
+// saidBy returns the content of an event in the form that the archive compares.
+func saidBy(ev *consumer.Event, at time.Time) archive.Said {
 	s := archive.Said{Author: ev.Author, At: at}
-	if ev.Kind == KindCommit {
+	if ev.Kind == consumer.KindCommit {
 		s.Collection, s.Key, s.Revision = ev.Collection, ev.Key, ev.Revision
 	}
 	return s
@@ -68,7 +69,7 @@ func SaidBy(ev *Event, at time.Time) archive.Said {
 
 // sentAt returns when the server sent a frame. A frame without a time is as old as its
 // segment.
-func sentAt(message *Message, m archive.Manifest) time.Time {
+func sentAt(message *consumer.Message, m archive.Manifest) time.Time {
 	if message.TimeUS == 0 {
 		return m.FirstAt
 	}
