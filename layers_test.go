@@ -34,7 +34,7 @@ func layers() []layer {
 		{[]string{"schema"}, append(leaves(), "jobs")},
 		{[]string{"consumer"}, append(leaves(), "schema")},
 		{[]string{"consumer/"}, append(leaves(), "consumer", "consumer/", "internal/nostr/negentropy")}, // no database
-		{[]string{"workers"}, append(leaves(), "internal/", "schema")},
+		{[]string{"workers"}, append(leaves(), "internal/atproto/", "internal/history", "internal/links/", "internal/nostr/", "internal/ops/health", "internal/ranking", "schema")},
 		{[]string{"feature"}, []string{"schema", "workers"}},
 		{[]string{"workers/lexicons"}, append(leaves(), "consumer/firehose", "feature", "internal/atproto/", "internal/lexicon", "internal/lexicon/", "schema", "workers")},
 
@@ -44,6 +44,7 @@ func layers() []layer {
 		{[]string{"internal/ops/"}, append(leaves(), "internal/archive/", "internal/history", "internal/nostr/", "internal/ranking", "internal/links/link", "consumer", "jobs", "schema")},
 
 		// The features.
+		{[]string{"internal/archive/work"}, append(leaves(), "internal/archive", "internal/archive/", "schema", "workers")},
 		{[]string{"internal/archive", "internal/archive/"}, append(leaves(), "internal/archive", "internal/archive/", "internal/links/link", "internal/testing/", "consumer", "consumer/nostr", "schema")},
 		{[]string{"internal/lexicon", "internal/lexicon/"}, append(leaves(), "internal/lexicon", "internal/lexicon/", "schema")},
 		{[]string{"internal/nostr/"}, append(leaves(), "internal/nostr/", "schema")},

@@ -20,6 +20,7 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/weir-social/weir/consumer"
+	"github.com/weir-social/weir/internal/archive/work"
 	"github.com/weir-social/weir/internal/collection"
 	"github.com/weir-social/weir/internal/links/card"
 	"github.com/weir-social/weir/internal/links/redirect"
@@ -124,7 +125,8 @@ func (p App) workers(ctx context.Context, cfg workers.Config) error {
 		return err
 	}
 	cfg.Keep, cfg.Collections, cfg.ReadRepository = &keep, p.stored, p.readRepository
-	if cfg.Archive, err = p.segments(keep); err != nil {
+	segments, err := p.segments(keep)
+	if err != nil {
 		return err
 	}
 	if p.cfg.ResolveLinks {
@@ -138,7 +140,7 @@ func (p App) workers(ctx context.Context, cfg workers.Config) error {
 	}
 	cfg.Audit = workers.AuditPlan{Every: p.cfg.AuditInterval, Accounts: p.cfg.AuditAccounts}
 	cfg.Limits, cfg.AlertInterval = p.cfg.Limits(), p.cfg.AlertInterval
-	cfg.Health, cfg.Snapshots, cfg.Hooks = healthFeatures(), snapshotTables(), p.cfg.hooks()
+	cfg.Health, cfg.Hooks = healthFeatures(), p.cfg.hooks()
 	if cfg.Webhook, err = p.cfg.webhook(); err != nil {
 		return err
 	}
@@ -152,6 +154,7 @@ func (p App) workers(ctx context.Context, cfg workers.Config) error {
 			cfg.Features = append(cfg.Features, one.Workers)
 		}
 	}
+	cfg.Features = append(cfg.Features, func(b workers.Bundle) error { return work.Add(b, segments) })
 	cfg.Pool, cfg.ID, cfg.PollOnly, cfg.Logger, cfg.Registerer, cfg.Tracer = p.pool, p.owner, p.cfg.pooled(), p.log, p.metrics, p.tracer
 	cfg.History = workers.HistoryLimits{Records: p.cfg.HistoryRecords, Bytes: p.cfg.HistoryBytes}
 	cfg.Process, cfg.JobTimeout, cfg.RescueAfter = p.cfg.Workers, p.cfg.JobTimeout, p.cfg.RescueAfter

@@ -18,6 +18,7 @@ import (
 	"github.com/weir-social/weir/internal/archive/dir"
 	"github.com/weir-social/weir/internal/archive/frames"
 	"github.com/weir-social/weir/internal/archive/s3"
+	"github.com/weir-social/weir/internal/archive/work"
 	"github.com/weir-social/weir/workers"
 )
 
@@ -73,19 +74,19 @@ func (c Config) archivesOthers() bool {
 	return scope == frames.ScopeFollowed || scope == frames.ScopeEverything
 }
 
-// segments returns how the workers write segments, or nil if they write none.
-func (p App) segments(keep workers.Retention) (*workers.Archive, error) {
+// segments returns how the workers write segments.
+func (p App) segments(keep workers.Retention) (cfg work.Config, err error) {
 	store, err := p.cfg.archive()
 	if err != nil || store == nil {
-		return nil, err
+		return cfg, err
 	}
 	sum := sha256.Sum256([]byte(store.String() + p.cfg.DatabaseURL))
 	spool := filepath.Join(os.TempDir(), "weir-archive-"+hex.EncodeToString(sum[:8]))
 	index, err := p.index()
 	if err != nil {
-		return nil, err
+		return cfg, err
 	}
-	return &workers.Archive{Store: store, Spool: spool, Age: p.cfg.ArchiveInterval, Remember: keep.Tombstones, Index: index, Forget: time.Duration(p.cfg.ArchiveForget), Strip: strip}, nil
+	return work.Config{Store: store, Spool: spool, Age: p.cfg.ArchiveInterval, Remember: keep.Tombstones, Index: index, Forget: time.Duration(p.cfg.ArchiveForget), Strip: strip, Snapshots: snapshotTables()}, nil
 }
 
 // clickHouse returns the server of the index, or nil if there is none.
@@ -113,12 +114,12 @@ func (c Config) OpenClickHouse() (*clickhouse.Index, error) {
 }
 
 // index returns how the workers copy segments into ClickHouse, or nil if they do not.
-func (p App) index() (*workers.Index, error) {
+func (p App) index() (*work.Index, error) {
 	x, err := p.cfg.clickHouse()
 	if err != nil || x == nil {
 		return nil, err
 	}
-	return &workers.Index{ClickHouse: x, Rows: func(m archive.Manifest, s *archive.Segment) ([]clickhouse.Row, error) {
+	return &work.Index{ClickHouse: x, Rows: func(m archive.Manifest, s *archive.Segment) ([]clickhouse.Row, error) {
 		return clickhouse.Rows(m, s, func() (consumer.Wire, error) { return p.archivedWire(m) })
 	}}, nil
 }

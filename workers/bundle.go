@@ -32,6 +32,7 @@ type bundle struct {
 	queues   map[string]int // concurrent jobs, by queue
 	periodic []periodicJob
 	starts   []func(context.Context, *river.Client[pgx.Tx]) error
+	runs     []func(context.Context, *river.Client[pgx.Tx])
 }
 
 type periodicJob struct {
@@ -61,6 +62,9 @@ func (b Bundle) Bluesky() *bluesky.Client { return b.cfg.Bluesky }
 // Timeout returns how long a job may run.
 func (b Bundle) Timeout() time.Duration { return b.cfg.JobTimeout }
 
+// RescueAfter returns how long the jobs of a killed process stay "running".
+func (b Bundle) RescueAfter() time.Duration { return b.cfg.RescueAfter }
+
 // Fetched returns how the workers store what they ask for.
 func (b Bundle) Fetched() Fetched { return b.cfg.fetched() }
 
@@ -88,6 +92,9 @@ func (b Bundle) OnStart(do func(context.Context, *river.Client[pgx.Tx]) error) {
 		b.starts = append(b.starts, do)
 	}
 }
+
+// Run runs do beside the workers. Its context ends with them.
+func (b Bundle) Run(do func(context.Context, *river.Client[pgx.Tx])) { b.runs = append(b.runs, do) }
 
 // periodicJobs returns the periodic jobs. If start is set, it also adds those that say so when the leader
 // starts.

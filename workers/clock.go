@@ -89,13 +89,12 @@ func (dates) InsertBegin(_ context.Context, job *rivertype.JobInsertParams) erro
 // Client is a River client whose clock is the database's.
 type Client struct {
 	*river.Client[pgx.Tx]
-	cfg      Config
-	known    Bundle
-	clock    *clock
-	counter  *counter
-	archiver *archiver
-	repairs  int           // remaining passes over the jobs' times
-	back     time.Duration // how far the clock was just set back
+	cfg     Config
+	known   Bundle
+	clock   *clock
+	counter *counter
+	repairs int           // remaining passes over the jobs' times
+	back    time.Duration // how far the clock was just set back
 
 	lease time.Time // end of the leader's lease in the database's future, at its first reading
 	since time.Time // time of that reading
@@ -134,7 +133,9 @@ func (c *Client) Start(ctx context.Context) error {
 		stop()
 	}()
 	go c.counter.run(counting)
-	go c.archiver.run(counting)
+	for _, run := range c.known.runs {
+		go run(counting, c.Client)
+	}
 	return nil
 }
 

@@ -78,7 +78,7 @@ const MinRetention = 24 * time.Hour
 const (
 	batchAim  = 25 * time.Millisecond // target for how long a batch holds its locks: half of the limit
 	batchMost = 1000
-	busyTries = 40 // for about half a minute
+	BusyTries = 40 // for about half a minute
 
 	sweepInterval = 6 * time.Hour // how often links without shares are searched for, except after a day has expired
 )
@@ -88,8 +88,8 @@ func busyRetries() *backoff.ExponentialBackOff {
 	return &backoff.ExponentialBackOff{InitialInterval: 50 * time.Millisecond, MaxInterval: 700 * time.Millisecond, Multiplier: 1.5, RandomizationFactor: 0.5}
 }
 
-// whileBusy repeats a call while others hold a lock that it needs.
-func whileBusy(ctx context.Context, tries int, call func() error) error {
+// WhileBusy repeats a call while others hold a lock that it needs.
+func WhileBusy(ctx context.Context, tries int, call func() error) error {
 	retries := busyRetries()
 	err := call()
 	for try := 1; try < tries && errors.Is(err, schema.ErrBusy) && ctx.Err() == nil; try++ {
@@ -124,7 +124,7 @@ func newExpire(cfg Config, keep Retention) (*Expire, error) {
 	}
 	f := promauto.With(cfg.Registerer)
 	return &Expire{
-		pool: cfg.Pool, log: cfg.Logger, keep: keep, stored: cfg.Collections, made: cfg.Projections, hooks: cfg.Hooks, budget: 3 * time.Minute, tries: busyTries,
+		pool: cfg.Pool, log: cfg.Logger, keep: keep, stored: cfg.Collections, made: cfg.Projections, hooks: cfg.Hooks, budget: 3 * time.Minute, tries: BusyTries,
 		expired: f.NewCounterVec(prometheus.CounterOpts{Name: "weir_expired_total",
 			Help: "What retention has deleted: partitions for post_partitions and share_partitions, rows for the rest."}, []string{"what"}),
 	}, nil

@@ -12,7 +12,7 @@ import (
 // ensureDays makes the partitions of shares for the next days. Shares without a
 // partition are stored too, and expire row by row.
 func (r *expiry) ensureDays() error {
-	err := whileBusy(r.ctx, r.tries, func() error { return ranking.EnsureDays(r.ctx, r.pool, r.now, r.keep.Shares) })
+	err := WhileBusy(r.ctx, r.tries, func() error { return ranking.EnsureDays(r.ctx, r.pool, r.now, r.keep.Shares) })
 	if errors.Is(err, schema.ErrBusy) {
 		r.log.Warn("partition_creation_failed", "table", "shares", "error", err)
 		return nil

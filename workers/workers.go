@@ -52,7 +52,6 @@ type Config struct {
 	Backfill     int              // concurrent backfill_account jobs; 4 when zero
 	Window       time.Duration    // how far back a new account's feed is read; 24 h when zero
 	SyncInterval time.Duration    // how often the watches' listings are read again; 1 h when zero
-	Archive      *Archive         // where segments are written; nil: these workers write none
 	Redirects    *redirect.Client // asks shorteners; nil: their links are not resolved
 	Cards        *card.Client     // fetches the pages of links; nil: none are fetched
 	FromPDS      bool             // read feeds from the accounts' own servers instead of the AppView
@@ -66,16 +65,15 @@ type Config struct {
 	ReadRepository ReadRepository // of resyncs
 	Resync         ResyncLimits
 	History        HistoryLimits
-	Audit          AuditPlan              // zero: no periodic audits
-	Queues         []string               // the queues to process; all of them when empty
-	PollOnly       bool                   // poll every second, because LISTEN does not work, as behind a transaction pooler
-	KeepIndexes    bool                   // do not rebuild indexes: the role does not own the tables
-	Limits         health.Limits          // the thresholds of the alerts
-	Health         []health.Feature       // of features, whose conditions are alerts, too
-	Snapshots      []schema.SnapshotTable // tables of features that the archive has as snapshots
-	AlertInterval  time.Duration          // how often the alerts are checked; 30 s when zero
-	Webhook        *Webhook               // where alerts are sent; nil: nowhere
-	ProcessOnly    bool                   // process the projection queues only, and leave the rest to other processes
+	Audit          AuditPlan        // zero: no periodic audits
+	Queues         []string         // the queues to process; all of them when empty
+	PollOnly       bool             // poll every second, because LISTEN does not work, as behind a transaction pooler
+	KeepIndexes    bool             // do not rebuild indexes: the role does not own the tables
+	Limits         health.Limits    // the thresholds of the alerts
+	Health         []health.Feature // of features, whose conditions are alerts, too
+	AlertInterval  time.Duration    // how often the alerts are checked; 30 s when zero
+	Webhook        *Webhook         // where alerts are sent; nil: nowhere
+	ProcessOnly    bool             // process the projection queues only, and leave the rest to other processes
 	// Stopping is closed when the process begins to stop. Jobs that wait for
 	// external services then end at once and continue in another process.
 	Stopping   <-chan struct{}
@@ -96,9 +94,6 @@ func New(cfg Config) (*Client, error) {
 	cfg.AlertInterval = cmp.Or(cfg.AlertInterval, 30*time.Second)
 	if cfg.Collections.Empty() {
 		cfg.Collections = collection.Of(collection.Entry{Pattern: schema.PostCollection, Retention: cfg.postRetention()})
-	}
-	if cfg.Archive != nil {
-		cfg.Archive = cfg.Archive.withDefaults()
 	}
 	known := Bundle{bundle: &bundle{cfg: &cfg, workers: river.NewWorkers(), args: decoders{}, metrics: newProjectorMetrics(cfg.Registerer, cfg.Collections), queues: map[string]int{}}}
 	if err := addWorkers(known, cfg); err != nil {
@@ -137,7 +132,7 @@ func New(cfg Config) (*Client, error) {
 	if err != nil {
 		return nil, fmt.Errorf("set up the workers: %w", err)
 	}
-	return &Client{Client: client, cfg: cfg, known: known, clock: clock, counter: newCounter(cfg, client), archiver: &archiver{pool: cfg.Pool, log: cfg.Logger, client: client, archive: cfg.Archive}}, nil
+	return &Client{Client: client, cfg: cfg, known: known, clock: clock, counter: newCounter(cfg, client)}, nil
 }
 
 // addWorkers adds all workers.
@@ -170,7 +165,6 @@ func addWorkers(known Bundle, cfg Config) error {
 	Add(interruptible, &ResolveLinks{pool: cfg.Pool, client: cfg.Redirects, patience: cfg.JobTimeout / 2, now: time.Now})
 	Add(interruptible, &FetchCard{pool: cfg.Pool, client: cfg.Cards, patience: cfg.JobTimeout / 2})
 	addRepositories(interruptible, cfg)
-	addArchive(known, cfg)
 	Add(known, &CloseGap{pool: cfg.Pool, log: cfg.Logger})
 	Add(known, &RetryDeadLetters{pool: cfg.Pool, log: cfg.Logger, projections: cfg.Projections, events: cfg.Retry, args: known.args, patience: cfg.JobTimeout / 2})
 	Add(known, &CheckAlerts{pool: cfg.Pool, log: cfg.Logger, limits: cfg.Limits, features: cfg.Health, notify: cfg.Webhook != nil, now: time.Now})
@@ -193,22 +187,6 @@ func addRepositories(b Bundle, cfg Config) {
 	Add(b, newResyncRepo(cfg))
 	Add(b, newBackfillRepo(cfg))
 	Add(b, newFillCollections(cfg))
-}
-
-// addArchive adds the workers of segments.
-func addArchive(b Bundle, cfg Config) {
-	var a Archive
-	if cfg.Archive != nil {
-		a = *cfg.Archive
-	}
-	a.timeout = cfg.RescueAfter
-	Add(b, &SealSegment{pool: cfg.Pool, archive: a})
-	Add(b, &SyncSegment{pool: cfg.Pool, archive: a})
-	Add(b, &SnapshotArchive{pool: cfg.Pool, tables: cfg.Snapshots})
-	Add(b, &IndexSegment{pool: cfg.Pool, archive: a})
-	Add(b, &ForgetSegment{pool: cfg.Pool, log: cfg.Logger, archive: a})
-	Add(b, &ListForgotten{pool: cfg.Pool, archive: a})
-	Add(b, &SweepArchive{pool: cfg.Pool, log: cfg.Logger, archive: a, now: time.Now})
 }
 
 // riverIndexes returns the indexes that River rebuilds each night. The schema
@@ -244,12 +222,6 @@ func addQueues(b Bundle, cfg Config) {
 	b.Queue(jobs.QueueMaintenance, 1)
 	b.Queue(jobs.QueueAlerts, 4) // a hanging webhook must not block the next check
 	b.Queue(jobs.QueueCards, 1)
-	if cfg.Archive != nil {
-		b.Queue(jobs.QueueArchive, 2) // one job may seal while the other waits for the store
-		if cfg.Archive.Index != nil {
-			b.Queue(jobs.QueueIndex, 1) // a segment is in memory twice, as rows and as a block
-		}
-	}
 	for _, name := range cfg.Projections.AllQueues() {
 		if b.queues[name] == 0 {
 			b.Queue(name, cmp.Or(cfg.Projections.WorkersOf(name), cfg.Process))

@@ -1,6 +1,6 @@
 //go:build clickhouse
 
-package workers
+package work
 
 import (
 	"errors"

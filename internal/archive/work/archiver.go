@@ -1,4 +1,4 @@
-package workers
+package work
 
 import (
 	"context"
@@ -26,14 +26,14 @@ type archiver struct {
 	pool    *pgxpool.Pool
 	log     *slog.Logger
 	client  *river.Client[pgx.Tx]
-	archive *Archive // nil: there is nothing to do
+	archive Config
 	swept   time.Time
 	snapped time.Time // when the last snapshot_archive job was added
 }
 
 // run adds jobs until ctx ends.
 func (a *archiver) run(ctx context.Context) {
-	for a.archive != nil {
+	for {
 		if err := a.enqueue(ctx); err != nil && ctx.Err() == nil && schema.Classify(err) != schema.Transient {
 			a.log.Error("archive_enqueue_failed", "error", err)
 		}

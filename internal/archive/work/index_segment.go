@@ -1,4 +1,4 @@
-package workers
+package work
 
 import (
 	"context"
@@ -13,6 +13,7 @@ import (
 	"github.com/weir-social/weir/internal/archive/clickhouse"
 	"github.com/weir-social/weir/jobs"
 	"github.com/weir-social/weir/schema"
+	"github.com/weir-social/weir/workers"
 )
 
 // Index is the destination to which the events of the archive's segments are copied.
@@ -29,7 +30,7 @@ const indexedAtOnce = 50
 type IndexSegment struct {
 	river.WorkerDefaults[jobs.IndexSegment]
 	pool    *pgxpool.Pool
-	archive Archive
+	archive Config
 }
 
 // Timeout limits a run.
@@ -47,12 +48,12 @@ func (w *IndexSegment) Work(ctx context.Context, job *river.Job[jobs.IndexSegmen
 	}
 	err = w.store(ctx, m, generation)
 	if unsettled, ok := errors.AsType[*clickhouse.Unsettled](err); ok {
-		return Snooze(unsettled.Wait)
+		return workers.Snooze(unsettled.Wait)
 	}
 	// The row has the error already. For a server that is away for a day, another error per
 	// attempt and a new job after the last attempt would add thousands of each.
 	if errors.Is(err, clickhouse.ErrAway) && len(job.Errors) > 0 {
-		return Snooze(awayWait)
+		return workers.Snooze(awayWait)
 	}
 	return err
 }

@@ -1,4 +1,4 @@
-package workers
+package work
 
 import (
 	"context"
@@ -16,13 +16,14 @@ import (
 	"github.com/weir-social/weir/internal/crashpoint"
 	"github.com/weir-social/weir/jobs"
 	"github.com/weir-social/weir/schema"
+	"github.com/weir-social/weir/workers"
 )
 
 // SyncSegment copies a segment to the store.
 type SyncSegment struct {
 	river.WorkerDefaults[jobs.SyncSegment]
 	pool    *pgxpool.Pool
-	archive Archive
+	archive Config
 }
 
 // Timeout limits a run.
@@ -40,7 +41,7 @@ func (w *SyncSegment) Work(ctx context.Context, job *river.Job[jobs.SyncSegment]
 	case err != nil:
 		return err
 	case after:
-		return Snooze(time.Second) // a position is valid only with all earlier segments
+		return workers.Snooze(time.Second) // a position is valid only with all earlier segments
 	}
 	if err := w.archive.present(ctx, w.pool); err != nil {
 		return err
@@ -72,7 +73,7 @@ func (w *SyncSegment) Work(ctx context.Context, job *river.Job[jobs.SyncSegment]
 // present returns an error if the store has none of the last segments that it should have. An
 // unmounted disk has an empty directory, and a bucket looks empty under another prefix: a
 // segment written there would be missing from the others.
-func (a Archive) present(ctx context.Context, pool *pgxpool.Pool) error {
+func (a Config) present(ctx context.Context, pool *pgxpool.Pool) error {
 	const looks = 3 // one of them may have been damaged or deleted
 	last, err := catalog.LastSegments(ctx, pool, a.Store.String(), looks)
 	if err != nil || len(last) == 0 {

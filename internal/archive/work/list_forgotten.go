@@ -1,4 +1,4 @@
-package workers
+package work
 
 import (
 	"context"
@@ -16,7 +16,7 @@ import (
 type ListForgotten struct {
 	river.WorkerDefaults[jobs.ListForgotten]
 	pool    *pgxpool.Pool
-	archive Archive
+	archive Config
 }
 
 // Timeout limits a run.

@@ -1,4 +1,4 @@
-package workers
+package work
 
 import (
 	"context"
@@ -17,6 +17,7 @@ import (
 	"github.com/weir-social/weir/internal/crashpoint"
 	"github.com/weir-social/weir/jobs"
 	"github.com/weir-social/weir/schema"
+	"github.com/weir-social/weir/workers"
 )
 
 // ForgetSegment rewrites segments without the data to forget.
@@ -24,7 +25,7 @@ type ForgetSegment struct {
 	river.WorkerDefaults[jobs.ForgetSegment]
 	pool    *pgxpool.Pool
 	log     *slog.Logger
-	archive Archive
+	archive Config
 }
 
 // Timeout limits a run.
@@ -175,7 +176,7 @@ func (w *ForgetSegment) put(ctx context.Context, path string, m archive.Manifest
 	if errors.Is(err, archive.ErrExists) {
 		var left archive.Object
 		if left, err = store.Stat(ctx, m.Name); err == nil && time.Since(left.Modified) > orphanAge/2 {
-			return m, Snooze(time.Hour) // left by a job that died: a sweep may be about to delete it
+			return m, workers.Snooze(time.Hour) // left by a job that died: a sweep may be about to delete it
 		}
 	}
 	if err != nil {

@@ -1,4 +1,4 @@
-package workers
+package work
 
 import (
 	"cmp"
@@ -24,9 +24,9 @@ import (
 	"github.com/weir-social/weir/schema"
 )
 
-// Archive configures where and when segments are written.
-type Archive struct {
-	Store    archive.Store
+// Config configures where and when segments are written.
+type Config struct {
+	Store    archive.Store // nil: this process writes none
 	Spool    string        // a directory for segments that are not in the store yet; it may be lost
 	Bytes    int64         // a segment is sealed at so many raw bytes; 64 MiB when zero
 	Age      time.Duration // or when a record has waited for so long; 10 min when zero
@@ -40,6 +40,8 @@ type Archive struct {
 	// goroutine.
 	Strip func(archive.Manifest) (archive.Strip, error)
 
+	Snapshots []schema.SnapshotTable // tables of features that the archive has as snapshots
+
 	timeout time.Duration // of a job, and how long a killed process's job stays "running"
 }
 
@@ -49,19 +51,19 @@ const (
 	unfinishedFile = ".tmp-"
 )
 
-func (a Archive) withDefaults() *Archive {
+func (a Config) withDefaults() Config {
 	a.Bytes = cmp.Or(a.Bytes, 64<<20)
 	a.Age = cmp.Or(a.Age, 10*time.Minute)
 	a.Remember = cmp.Or(a.Remember, 8*24*time.Hour)
 	a.Forget = cmp.Or(a.Forget, 30*24*time.Hour)
-	return &a
+	return a
 }
 
 // SealSegment writes open rows into segments.
 type SealSegment struct {
 	river.WorkerDefaults[jobs.SealSegment]
 	pool    *pgxpool.Pool
-	archive Archive
+	archive Config
 }
 
 // Timeout limits a run.
@@ -116,15 +118,15 @@ func (w *SealSegment) seal(ctx context.Context, of catalog.OpenStream, plan cata
 }
 
 // spooled returns the path of a segment's file in the spool.
-func (a Archive) spooled(sha string) string { return filepath.Join(a.Spool, sha+segmentSuffix) }
+func (a Config) spooled(sha string) string { return filepath.Join(a.Spool, sha+segmentSuffix) }
 
 // write writes a segment of these rows into the spool.
-func (a Archive) write(ctx context.Context, pool *pgxpool.Pool, rows []int64) (path string, sum archive.Sum, err error) {
+func (a Config) write(ctx context.Context, pool *pgxpool.Pool, rows []int64) (path string, sum archive.Sum, err error) {
 	return a.spool(func(file io.Writer) (archive.Sum, error) { return a.fill(ctx, file, pool, rows) })
 }
 
 // spool writes a segment into the spool.
-func (a Archive) spool(fill func(io.Writer) (archive.Sum, error)) (path string, sum archive.Sum, err error) {
+func (a Config) spool(fill func(io.Writer) (archive.Sum, error)) (path string, sum archive.Sum, err error) {
 	if err := os.MkdirAll(a.Spool, 0o700); err != nil {
 		return "", sum, fmt.Errorf("make the folder for segments: %w", err)
 	}
@@ -148,7 +150,7 @@ func (a Archive) spool(fill func(io.Writer) (archive.Sum, error)) (path string, 
 }
 
 // fill writes the records of these rows.
-func (a Archive) fill(ctx context.Context, file io.Writer, pool *pgxpool.Pool, rows []int64) (archive.Sum, error) {
+func (a Config) fill(ctx context.Context, file io.Writer, pool *pgxpool.Pool, rows []int64) (archive.Sum, error) {
 	out, err := archive.NewWriter(file)
 	if err != nil {
 		return archive.Sum{}, err
@@ -188,7 +190,7 @@ func syncFolder(path string) error {
 // open opens the file of a segment. If the file is not in this process's spool, open
 // writes it again from its rows. The records are the same. Another version of Weir may
 // compress them differently; open then updates the manifest.
-func (a Archive) open(ctx context.Context, pool *pgxpool.Pool, m *archive.Manifest) (*os.File, error) {
+func (a Config) open(ctx context.Context, pool *pgxpool.Pool, m *archive.Manifest) (*os.File, error) {
 	path := a.spooled(m.SHA256)
 	if sha, err := hashFile(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, err

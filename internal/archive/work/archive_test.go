@@ -1,4 +1,4 @@
-package workers
+package work
 
 import (
 	"bytes"
@@ -32,6 +32,7 @@ import (
 	"github.com/weir-social/weir/internal/testing/eventually"
 	"github.com/weir-social/weir/internal/testing/schematest"
 	"github.com/weir-social/weir/jobs"
+	"github.com/weir-social/weir/workers"
 )
 
 var errKilled = errors.New("killed")
@@ -89,7 +90,7 @@ type archiveTest struct {
 	pool    *pgxpool.Pool
 	queue   *river.Client[pgx.Tx]
 	store   *dir.Store
-	archive Archive
+	archive Config
 	records []string // all archived records
 	ctx     context.Context
 }
@@ -99,10 +100,10 @@ func newArchiveTest(t *testing.T) *archiveTest {
 	store, err := dir.New(t.TempDir())
 	require.NoError(t, err)
 	pool := schematest.New(t)
-	queue, err := Queue(pool, slog.New(slog.DiscardHandler))
+	queue, err := workers.Queue(pool, slog.New(slog.DiscardHandler))
 	require.NoError(t, err)
-	a := Archive{Store: store, Spool: filepath.Join(t.TempDir(), "spool"), Bytes: 10_000, Age: time.Hour}
-	return &archiveTest{t: t, pool: pool, queue: queue, store: store, archive: *a.withDefaults(), ctx: t.Context()}
+	a := Config{Store: store, Spool: filepath.Join(t.TempDir(), "spool"), Bytes: 10_000, Age: time.Hour}
+	return &archiveTest{t: t, pool: pool, queue: queue, store: store, archive: a.withDefaults(), ctx: t.Context()}
 }
 
 // add adds rows of about a kilobyte.

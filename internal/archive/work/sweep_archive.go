@@ -1,4 +1,4 @@
-package workers
+package work
 
 import (
 	"context"
@@ -19,6 +19,7 @@ import (
 	"github.com/weir-social/weir/internal/archive/catalog"
 	"github.com/weir-social/weir/jobs"
 	"github.com/weir-social/weir/schema"
+	"github.com/weir-social/weir/workers"
 )
 
 // SweepArchive deletes files and objects that nothing names, and makes and drops the
@@ -27,7 +28,7 @@ type SweepArchive struct {
 	river.WorkerDefaults[jobs.SweepArchive]
 	pool    *pgxpool.Pool
 	log     *slog.Logger
-	archive Archive
+	archive Config
 	now     func() time.Time
 }
 
@@ -45,7 +46,7 @@ func (w *SweepArchive) days(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	return whileBusy(ctx, busyTries, func() error {
+	return workers.WhileBusy(ctx, workers.BusyTries, func() error {
 		if err := catalog.EnsureDays(ctx, w.pool, now.Add(-w.archive.Remember), now); err != nil {
 			return err
 		}
