@@ -56,7 +56,7 @@ func Kill(ctx context.Context, nth int, name string) context.Context {
 var linked string
 
 // Linked is the linker's flag for the binary of the tests.
-const Linked = "-X github.com/weir-social/weir/crashpoint.linked=yes"
+const Linked = "-X github.com/weir-social/weir/internal/crashpoint.linked=yes"
 
 // Variable holds an action (kill or stop), a number and a name: the process sends SIGKILL or
 // SIGSTOP to itself when it reaches the named point for the nth time.
