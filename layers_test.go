@@ -44,6 +44,7 @@ func layers() []layer {
 		{[]string{"internal/ops/"}, append(leaves(), "internal/archive/", "internal/history", "internal/nostr/", "internal/ranking", "internal/links/link", "consumer", "jobs", "schema")},
 
 		// The features.
+		{[]string{"internal/archive/recovery"}, append(leaves(), "internal/archive", "internal/archive/", "consumer", "consumer/recording", "schema")},
 		{[]string{"internal/archive/work"}, append(leaves(), "internal/archive", "internal/archive/", "schema", "workers")},
 		{[]string{"internal/archive", "internal/archive/"}, append(leaves(), "internal/archive", "internal/archive/", "internal/links/link", "internal/testing/", "consumer", "consumer/nostr", "schema")},
 		{[]string{"internal/lexicon", "internal/lexicon/"}, append(leaves(), "internal/lexicon", "internal/lexicon/", "schema")},

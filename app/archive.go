@@ -6,10 +6,13 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"strings"
 	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/weir-social/weir/consumer"
 	"github.com/weir-social/weir/internal/archive"
@@ -17,8 +20,10 @@ import (
 	"github.com/weir-social/weir/internal/archive/clickhouse"
 	"github.com/weir-social/weir/internal/archive/dir"
 	"github.com/weir-social/weir/internal/archive/frames"
+	"github.com/weir-social/weir/internal/archive/recovery"
 	"github.com/weir-social/weir/internal/archive/s3"
 	"github.com/weir-social/weir/internal/archive/work"
+	"github.com/weir-social/weir/schema"
 	"github.com/weir-social/weir/workers"
 )
 
@@ -32,6 +37,18 @@ func (c Config) archive() (archive.Store, error) {
 		return nil, fmt.Errorf("WEIR_ARCHIVE: %w", err)
 	}
 	return store, nil
+}
+
+// errNoArchive means that no archive is configured.
+var errNoArchive = errors.New("WEIR_ARCHIVE is empty: set it to the archive, such as dir:/path or s3://bucket/prefix")
+
+// OpenArchive returns the configured store.
+func (c Config) OpenArchive() (archive.Store, error) {
+	store, err := c.archive()
+	if err == nil && store == nil {
+		err = errNoArchive
+	}
+	return store, err
 }
 
 // openStore returns the store at an address.
@@ -120,7 +137,7 @@ func (p App) index() (*work.Index, error) {
 		return nil, err
 	}
 	return &work.Index{ClickHouse: x, Rows: func(m archive.Manifest, s *archive.Segment) ([]clickhouse.Row, error) {
-		return clickhouse.Rows(m, s, func() (consumer.Wire, error) { return p.archivedWire(m) })
+		return clickhouse.Rows(m, s, func() (consumer.Wire, error) { return p.archived(nil).Wire(m) })
 	}}, nil
 }
 
@@ -151,4 +168,38 @@ func (s *streams) archived(f consumer.Filter) consumer.Filter {
 		f.Collections = nil
 	}
 	return f
+}
+
+// archived returns the archive at a store, and how its records are read.
+func (p App) archived(store archive.Store) recovery.Source {
+	return recovery.Source{
+		Store: store, Strip: strip,
+		Wires:   func() (map[string]consumer.Wire, error) { return p.wires(true) },
+		JSON:    func(wire string) func([]byte) []byte { s, _ := sourceOf(wire); return s.export },
+		Resends: func(wire string) bool { s, _ := sourceOf(wire); return s.resends },
+	}
+}
+
+// ExportArchive writes the records of a store as JSON lines, like recovery.Source.Export.
+func ExportArchive(ctx context.Context, store archive.Store, stream string, out io.Writer) error {
+	return App{}.archived(store).Export(ctx, stream, out)
+}
+
+// VerifyStore is VerifyArchive without a database.
+func (c Config) VerifyStore(ctx context.Context) (recovery.Check, error) {
+	p := App{cfg: c, stored: c.registry(), signatures: &signatures{}, metrics: prometheus.NewRegistry()}
+	return p.VerifyArchive(ctx)
+}
+
+// VerifyArchive checks the archive, and compares its manifests with those in the database.
+func (p App) VerifyArchive(ctx context.Context) (recovery.Check, error) {
+	store, err := p.cfg.OpenArchive()
+	if err != nil {
+		return recovery.Check{}, err
+	}
+	var db schema.DB
+	if p.pool != nil {
+		db = p.pool
+	}
+	return p.archived(store).Verify(ctx, db)
 }

@@ -2,12 +2,10 @@ package app
 
 import (
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/stretchr/testify/require"
-	"golang.org/x/time/rate"
 
 	"github.com/weir-social/weir/consumer"
 	"github.com/weir-social/weir/consumer/nostr"
@@ -25,31 +23,11 @@ func TestArchivedDemandsToVanishAreObeyed(t *testing.T) {
 	require.NoError(t, e.Sign([32]byte{31: 9}))
 	p := App{cfg: Config{Nostr: []string{"wss://relay.example"}}, signatures: &signatures{}, metrics: prometheus.NewRegistry()}
 	for _, stream := range []string{"nostr:relay.example", "nostr:author.example", catalog.StreamRetried} {
-		wire, err := p.archivedWire(archive.Manifest{Wire: nostr.WireName, Stream: stream})
+		wire, err := p.archived(nil).Wire(archive.Manifest{Wire: nostr.WireName, Stream: stream})
 		require.NoError(t, err)
 		var m consumer.Message
 		wire.Decode(e.AppendNotepack(nil), time.Now(), &m)
 		require.Len(t, m.Events, 2, stream) // the demand, and the event itself
 		require.Equal(t, consumer.KindErasure, m.Events[0].Kind)
 	}
-}
-
-// TestRebuildKeepsItsRate reads a thousand records at a hundred a second.
-func TestRebuildKeepsItsRate(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		r := rebuilding{limit: rate.NewLimiter(100, 100)}
-		began, read := time.Now(), 0
-		for range r.limited(t.Context(), func(yield func([]byte, error) bool) {
-			for range 1000 {
-				if !yield(nil, nil) {
-					return
-				}
-			}
-		}) {
-			read++
-		}
-		require.Equal(t, 1000, read)
-		require.Equal(t, 9*time.Second, time.Since(began).Round(10*time.Millisecond), "the first hundred records must not wait")
-	})
 }

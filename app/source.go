@@ -256,19 +256,6 @@ func (p App) wires(archived bool) (map[string]consumer.Wire, error) {
 	return wires, nil
 }
 
-// archivedWire returns the wire of a segment's records, for one goroutine.
-func (p App) archivedWire(m archive.Manifest) (consumer.Wire, error) {
-	wires, err := p.wires(true)
-	if err != nil {
-		return consumer.Wire{}, err
-	}
-	wire, ok := wires[m.Wire]
-	if !ok {
-		return wire, fmt.Errorf("segment %s: this version of Weir does not know the wire %s", m.Name, m.Wire)
-	}
-	return wire, nil
-}
-
 // decodeSnapshot checks a part of a snapshot. Snapshots contain no events.
 func decodeSnapshot(record []byte, arrived time.Time, m *consumer.Message) {
 	m.Reset(record, arrived)

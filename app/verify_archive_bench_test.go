@@ -11,6 +11,7 @@ import (
 	"github.com/weir-social/weir/consumer/jetstream"
 	"github.com/weir-social/weir/internal/archive"
 	"github.com/weir-social/weir/internal/archive/dir"
+	"github.com/weir-social/weir/internal/archive/recovery"
 	"github.com/weir-social/weir/internal/collection"
 	"github.com/weir-social/weir/internal/testing/simnet"
 )
@@ -41,6 +42,6 @@ func BenchmarkVerify(b *testing.B) {
 	require.NoError(b, err)
 	b.SetBytes(sum.RawBytes)
 	for b.Loop() {
-		require.NoError(b, verifySegment(b.Context(), store, m, wires))
+		require.NoError(b, recovery.VerifySegment(b.Context(), store, m, wires))
 	}
 }

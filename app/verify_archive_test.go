@@ -16,6 +16,7 @@ import (
 	"github.com/weir-social/weir/consumer/jetstream"
 	"github.com/weir-social/weir/internal/archive"
 	"github.com/weir-social/weir/internal/archive/dir"
+	"github.com/weir-social/weir/internal/archive/recovery"
 	"github.com/weir-social/weir/internal/testing/schematest"
 )
 
@@ -46,10 +47,18 @@ func TestVerifyAcceptsWhatIsArchived(t *testing.T) {
 		require.NoError(t, err)
 		m := archive.NewManifest(number, "s", "toy", sum, time.Now(), time.Now())
 		require.NoError(t, store.Put(t.Context(), m.Name, bytes.NewReader(file.Bytes()), sum.StoredBytes))
-		return verifySegment(t.Context(), store, m, wires)
+		return recovery.VerifySegment(t.Context(), store, m, wires)
 	}
 	require.NoError(t, verify(1, "ok", "oxo"))
 	require.ErrorIs(t, verify(2, "ok", "x"), archive.ErrCorrupt)
+}
+
+// rebuilt rebuilds the database of a process.
+func rebuilt(t *testing.T, p App) error {
+	t.Helper()
+	r, err := p.rebuilds(Rebuild{})
+	require.NoError(t, err)
+	return r.Database(t.Context())
 }
 
 // TestDamagedManifestIsAProblem shows that the other segments are still checked. An export and a
@@ -92,7 +101,7 @@ func TestDamagedManifestIsAProblem(t *testing.T) {
 	alone, err := p.cfg.VerifyStore(t.Context())
 	require.NoError(t, err)
 	require.Equal(t, check, alone)
-	for _, err := range []error{ExportArchive(t.Context(), store, "", io.Discard), (&rebuilding{App: p, store: store}).run(t.Context())} {
+	for _, err := range []error{ExportArchive(t.Context(), store, "", io.Discard), rebuilt(t, p)} {
 		require.ErrorIs(t, err, archive.ErrCorrupt)
 		require.ErrorContains(t, err, names[1])
 		require.ErrorContains(t, err, "restore it from a copy")
@@ -106,7 +115,7 @@ func TestEmptyArchiveIsAnError(t *testing.T) {
 	store, err := dir.New(root)
 	require.NoError(t, err)
 	p := App{cfg: Config{Archive: store.String()}, pool: schematest.New(t), signatures: &signatures{}, metrics: prometheus.NewRegistry()}
-	for _, err := range []error{ExportArchive(t.Context(), store, "", io.Discard), (&rebuilding{App: p, store: store}).run(t.Context())} {
+	for _, err := range []error{ExportArchive(t.Context(), store, "", io.Discard), rebuilt(t, p)} {
 		require.ErrorContains(t, err, "there is no archive at "+store.String())
 	}
 	out, err := archive.NewWriter(io.Discard)

@@ -14,6 +14,7 @@ import (
 	"github.com/weir-social/weir/app"
 	"github.com/weir-social/weir/internal/archive"
 	"github.com/weir-social/weir/internal/archive/catalog"
+	"github.com/weir-social/weir/internal/archive/recovery"
 )
 
 func archiveCommand() *cobra.Command {
@@ -48,8 +49,8 @@ func archiveVerifyCommand() *cobra.Command {
 	return cmd
 }
 
-func printArchiveCheck(out io.Writer) func(app.ArchiveCheck, error) error {
-	return func(check app.ArchiveCheck, err error) error {
+func printArchiveCheck(out io.Writer) func(recovery.Check, error) error {
+	return func(check recovery.Check, err error) error {
 		if err != nil {
 			return err
 		}

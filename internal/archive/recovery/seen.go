@@ -1,4 +1,4 @@
-package app
+package recovery
 
 import (
 	"context"
@@ -13,37 +13,24 @@ import (
 	"github.com/weir-social/weir/schema"
 )
 
-// reach returns since when events were archived that a server may send again. Earlier ones
-// need not be known, except those of sources whose servers may send an event at any time.
-func (p App) reach(now time.Time) (time.Time, error) {
-	keep, err := p.retention()
-	return now.Add(-keep.Tombstones - 24*time.Hour), err // see workers.SweepArchive
-}
-
 // ensureDays makes the partitions of the known events.
-func (p App) ensureDays(ctx context.Context, reach, now time.Time) error {
-	return catalog.EnsureDays(ctx, p.pool, reach.Add(24*time.Hour), now)
+func (r *rebuilding) ensureDays(ctx context.Context, now time.Time) error {
+	return catalog.EnsureDays(ctx, r.Pool, r.reach.Add(24*time.Hour), now)
 }
 
-// RebuildSeen records the events of the archive as known, if a server may still send them again.
-// Weir may run meanwhile. A second run changes nothing.
-func (p App) RebuildSeen(ctx context.Context, how Rebuild) error {
-	r, err := p.rebuilding(how)
-	if err != nil {
-		return err
-	}
+// Seen records the events of the archive as known, if a server may still send them again. Earlier ones need
+// not be known, except those of sources whose servers may send an event at any time. Weir may run meanwhile. A
+// second run changes nothing.
+func (how Rebuild) Seen(ctx context.Context) error {
 	now := time.Now()
-	reach, err := p.reach(now)
-	if err != nil {
-		return err
-	}
+	r := how.begin(now)
 	// A running Weir makes them too. An event of a day without a partition is stored in the
 	// default partition.
-	if err := p.ensureDays(ctx, reach, now); err != nil && !errors.Is(err, schema.ErrBusy) {
+	if err := r.ensureDays(ctx, now); err != nil && !errors.Is(err, schema.ErrBusy) {
 		return err
 	}
 	// Open rows first: what is sealed meanwhile is in the listing below.
-	if err := catalog.EachOpenRow(ctx, p.pool, func(row catalog.OpenRow) error {
+	if err := catalog.EachOpenRow(ctx, r.Pool, func(row catalog.OpenRow) error {
 		raw, err := archive.UnpackRow(row.Blob)
 		if err != nil {
 			return err
@@ -52,13 +39,12 @@ func (p App) RebuildSeen(ctx context.Context, how Rebuild) error {
 	}); err != nil {
 		return err
 	}
-	manifests, err := segmentsOf(ctx, r.store, "")
+	manifests, err := segmentsOf(ctx, r.Store, "")
 	if err != nil {
 		return err
 	}
 	manifests = slices.DeleteFunc(manifests, func(m archive.Manifest) bool {
-		s, _ := sourceOf(m.Wire)
-		return m.Wire == catalog.WireSnapshot || !s.resends && m.LastAt.Before(reach)
+		return m.Wire == catalog.WireSnapshot || !r.Resends(m.Wire) && m.LastAt.Before(r.reach)
 	})
 	r.all = len(manifests)
 	for _, m := range manifests {
@@ -67,7 +53,7 @@ func (p App) RebuildSeen(ctx context.Context, how Rebuild) error {
 			return err
 		}
 		r.read++
-		r.progress(r.read, r.all, m)
+		r.Progress(r.read, r.all, m)
 	}
 	return nil
 }
@@ -77,7 +63,7 @@ func (r *rebuilding) remember(ctx context.Context, m archive.Manifest, records i
 	if m.Wire == catalog.WireSnapshot {
 		return nil
 	}
-	wire, err := r.archivedWire(m)
+	wire, err := r.Wire(m)
 	if err != nil {
 		return err
 	}
@@ -88,12 +74,12 @@ func (r *rebuilding) remember(ctx context.Context, m archive.Manifest, records i
 		var units []catalog.Unit
 		var seen [][16]byte
 		if m.Stream == catalog.StreamFetched {
-			units, err = catalog.FetchedUnits(ctx, r.pool, some)
+			units, err = catalog.FetchedUnits(ctx, r.Pool, some)
 		} else {
 			units, seen = frames.Units(&wire, some)
 		}
 		if err == nil {
-			err = catalog.RestoreIDs(ctx, r.pool, units, seen)
+			err = catalog.RestoreIDs(ctx, r.Pool, units, seen)
 		}
 		if err != nil {
 			return err

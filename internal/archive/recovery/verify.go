@@ -1,4 +1,6 @@
-package app
+// Package recovery reads an archive without its streams: it checks every segment, exports the records, and rebuilds
+// a database from them.
+package recovery
 
 import (
 	"context"
@@ -11,59 +13,62 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/prometheus/client_golang/prometheus"
-
 	"github.com/weir-social/weir/consumer"
 	"github.com/weir-social/weir/internal/archive"
 	"github.com/weir-social/weir/internal/archive/catalog"
+	"github.com/weir-social/weir/schema"
 )
 
-// errNoArchive means that no archive is configured.
-var errNoArchive = errors.New("WEIR_ARCHIVE is empty: set it to the archive, such as dir:/path or s3://bucket/prefix")
-
-// OpenArchive returns the configured store.
-func (c Config) OpenArchive() (archive.Store, error) {
-	store, err := c.archive()
-	if err == nil && store == nil {
-		err = errNoArchive
-	}
-	return store, err
-}
-
-// ArchiveCheck is the result of a check of an archive.
-type ArchiveCheck struct {
+// Check is the result of a check of an archive.
+type Check struct {
 	Segments, Records, RawBytes int64
 	Problems                    []string
 }
 
-// VerifyStore is VerifyArchive without a database.
-func (c Config) VerifyStore(ctx context.Context) (ArchiveCheck, error) {
-	p := App{cfg: c, stored: c.registry(), signatures: &signatures{}, metrics: prometheus.NewRegistry()}
-	return p.VerifyArchive(ctx)
+// Source is an archive, and how its records are read.
+type Source struct {
+	Store archive.Store
+	// Wires returns the wires of archived records, by name, for one goroutine.
+	Wires func() (map[string]consumer.Wire, error)
+	// Strip returns how what must be forgotten is taken out of a segment's records, in one
+	// goroutine.
+	Strip func(archive.Manifest) (archive.Strip, error)
+	// JSON returns what makes JSON of the records of a wire; nil: nothing does.
+	JSON func(wire string) func(record []byte) []byte
+	// Resends reports whether servers of a wire may send an event again at any later time.
+	Resends func(wire string) bool
 }
 
-// VerifyArchive reads every segment of the store, checks all hashes, decodes every record,
-// and compares the manifests with those in the database.
-func (p App) VerifyArchive(ctx context.Context) (ArchiveCheck, error) {
-	store, err := p.cfg.OpenArchive()
+// Wire returns the wire of a segment's records, for one goroutine.
+func (s Source) Wire(m archive.Manifest) (consumer.Wire, error) {
+	wires, err := s.Wires()
 	if err != nil {
-		return ArchiveCheck{}, err
+		return consumer.Wire{}, err
 	}
+	wire, ok := wires[m.Wire]
+	if !ok {
+		return wire, fmt.Errorf("segment %s: this version of Weir does not know the wire %s", m.Name, m.Wire)
+	}
+	return wire, nil
+}
+
+// Verify reads every segment of the store, checks all hashes, decodes every record, and compares the
+// manifests with those in the database, unless db is nil.
+func (s Source) Verify(ctx context.Context, db schema.DB) (check Check, err error) {
 	var rows []archive.Manifest
-	if p.pool != nil {
-		if rows, err = catalog.Segments(ctx, p.pool); err != nil { // before the listing: the listing contains later segments
-			return ArchiveCheck{}, err
+	if db != nil {
+		if rows, err = catalog.Segments(ctx, db); err != nil { // before the listing: the listing contains later segments
+			return Check{}, err
 		}
 	}
-	manifests, damaged, err := archive.ReadableManifests(ctx, store)
+	manifests, damaged, err := archive.ReadableManifests(ctx, s.Store)
 	if err != nil {
-		return ArchiveCheck{}, err
+		return Check{}, err
 	}
-	wires, err := p.wires(true)
+	wires, err := s.Wires()
 	if err != nil {
-		return ArchiveCheck{}, err
+		return Check{}, err
 	}
-	var check ArchiveCheck
 	problem := func(format string, args ...any) {
 		check.Problems = append(check.Problems, fmt.Sprintf(format, args...))
 	}
@@ -73,7 +78,7 @@ func (p App) VerifyArchive(ctx context.Context) (ArchiveCheck, error) {
 	there := map[string]archive.Manifest{}
 	for _, m := range manifests {
 		there[m.Versions()] = m
-		if err := verifySegment(ctx, store, m, wires); errors.Is(err, archive.ErrCorrupt) || errors.Is(err, archive.ErrNotFound) {
+		if err := VerifySegment(ctx, s.Store, m, wires); errors.Is(err, archive.ErrCorrupt) || errors.Is(err, archive.ErrNotFound) {
 			problem("%v", err)
 		} else if err != nil {
 			return check, err
@@ -94,8 +99,8 @@ func (p App) VerifyArchive(ctx context.Context) (ArchiveCheck, error) {
 	return check, nil
 }
 
-// verifySegment compares a segment with its manifest and decodes its records.
-func verifySegment(ctx context.Context, store archive.Store, m archive.Manifest, wires map[string]consumer.Wire) error {
+// VerifySegment compares a segment with its manifest and decodes its records.
+func VerifySegment(ctx context.Context, store archive.Store, m archive.Manifest, wires map[string]consumer.Wire) error {
 	m, segment, err := archive.FetchLast(ctx, store, m)
 	if err != nil {
 		return err
@@ -142,31 +147,30 @@ func segmentsOf(ctx context.Context, store archive.Store, stream string) ([]arch
 	return some, nil
 }
 
-// ExportArchive writes the records of a store as JSON lines, in the order of their segments,
+// Export writes the records of a store as JSON lines, in the order of their segments,
 // without those of forgotten accounts. It converts a Nostr event to its JSON. A record that is not
 // JSON becomes an object with its wire and its base64.
-func ExportArchive(ctx context.Context, store archive.Store, stream string, out io.Writer) error {
-	manifests, err := segmentsOf(ctx, store, stream)
+func (s Source) Export(ctx context.Context, stream string, out io.Writer) error {
+	manifests, err := segmentsOf(ctx, s.Store, stream)
 	if err != nil {
 		return err
 	}
-	forgotten, err := archive.ReadForgotten(ctx, store)
+	forgotten, err := archive.ReadForgotten(ctx, s.Store)
 	if err != nil {
 		return err
 	}
 	for _, m := range manifests {
-		m, segment, err := archive.FetchLast(ctx, store, m)
+		m, segment, err := archive.FetchLast(ctx, s.Store, m)
 		if err != nil {
 			return err
 		}
-		records, err := remaining(forgotten, m, segment)
+		records, err := s.remaining(forgotten, m, segment)
 		if err != nil {
 			return err
 		}
-		source, _ := sourceOf(m.Wire)
 		for record, err := range records {
 			if err == nil {
-				err = exportRecord(out, m.Wire, source.export, record)
+				err = exportRecord(out, m.Wire, s.JSON(m.Wire), record)
 			}
 			if err != nil {
 				return fmt.Errorf("export segment %s: %w", m.Name, err)
