@@ -1,4 +1,4 @@
-package consumer_test
+package frames_test
 
 import (
 	"bytes"
@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"io"
 	"math/rand/v2"
-	"slices"
 	"testing"
 	"time"
 
@@ -112,14 +111,11 @@ func differences(want, got map[string]int) (wrong []string) {
 // in the archive once, including events that the database refused and that a retry stored.
 func TestArchivedOnce(t *testing.T) {
 	t.Parallel()
-	for _, w := range wires() {
-		if w.name != "jetstream v2" && w.name != "firehose" {
-			continue
-		}
-		t.Run(w.name, func(t *testing.T) {
+	for name, relay := range map[string]bool{"jetstream": false, "firehose": true} {
+		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			s := newStreamOf(t, w, history{events: 200})
-			_, err := s.pool.Exec(t.Context(), refusing)
+			s := newStream(t, relay, 200)
+			_, err := s.pool.Exec(t.Context(), `ALTER TABLE posts ADD CONSTRAINT refusing CHECK (hashtext(rkey) % 8 <> 0)`)
 			require.NoError(t, err)
 			killed := errors.New("killed")
 			random := rand.New(rand.NewPCG(8, 8))
@@ -151,28 +147,18 @@ func TestArchivedOnce(t *testing.T) {
 				}
 				require.ErrorIs(t, died, killed)
 				if kills%3 == 2 {
-					s.net.Renumber()
+					require.NoError(t, s.net.Do(simnet.Renumber))
 					s.net.Play(5)
 				}
 			}
-			var log []*simnet.Entry
-			switch n := s.net.(type) {
-			case jetstreamNet:
-				log = n.Log().Entries()
-			case relayNet:
-				log = n.Log().Entries()
-			}
-			want := happenedOnce(log)
-			require.Empty(t, differences(want, archivedEvents(t, s.pool, w.decodes)))
-			require.Positive(t, count(t, s.pool, `SELECT count(*) FROM dead_letters`))
+			want := happenedOnce(s.net.Log().Entries())
+			require.Empty(t, differences(want, archivedEvents(t, s.pool, s.wire)))
+			require.Positive(t, s.count(`SELECT count(*) FROM dead_letters`))
 			_, err = s.pool.Exec(t.Context(), `ALTER TABLE posts DROP CONSTRAINT refusing`)
 			require.NoError(t, err)
-			retried(t, s.pool, func(r *consumer.Retry) {
-				r.Frames, r.Wires = &frames.Hook{Scope: frames.ScopeStored}, map[string]consumer.Wire{w.decodes.Name: w.decodes}
-			})
-			s.holds(s.posts())
-			require.Empty(t, differences(want, archivedEvents(t, s.pool, w.decodes)), "after a retry")
-			knownAgain(t, s.pool, w.decodes)
+			s.retries(&frames.Hook{Scope: frames.ScopeStored})
+			require.Empty(t, differences(want, archivedEvents(t, s.pool, s.wire)), "after a retry")
+			knownAgain(s, s.wire)
 		})
 	}
 }
@@ -190,38 +176,36 @@ func TestArchiveScopes(t *testing.T) {
 	} {
 		t.Run("scope "+string(scope), func(t *testing.T) {
 			t.Parallel()
-			s := newStream(t, simnet.Config{History: 200})
-			stop := s.run(func(cfg *consumer.Config) {
+			s := newStream(t, false, 200)
+			s.reads(func(cfg *consumer.Config) {
 				if cfg.Follows = even; scope != frames.ScopeNone {
 					cfg.Frames = &frames.Hook{Scope: scope, Follows: even}
 				}
 			})
-			s.reads()
-			stop()
 			want := 0
-			for _, e := range s.net.(jetstreamNet).Log().Entries() {
+			for _, e := range s.net.Log().Entries() {
 				if includes(e) {
 					want++
 				}
 			}
 			require.Len(t, archivedFrames(t, s.pool), want)
-			require.Equal(t, want, count(t, s.pool, `SELECT count(*) FROM archived_ids`))
-			knownAgain(t, s.pool, jetstream.Wire(func(c string) bool { return c == schema.PostCollection }))
+			require.Equal(t, want, s.count(`SELECT count(*) FROM archived_ids`))
+			knownAgain(s, jetstream.Wire(wantsPosts))
 		})
 	}
 }
 
 // knownAgain checks that the ids of all known events can be restored from the archived records.
-func knownAgain(t *testing.T, pool *pgxpool.Pool, wire consumer.Wire) {
-	t.Helper()
-	_, err := pool.Exec(t.Context(), `CREATE TABLE known AS SELECT id, day FROM archived_ids; DELETE FROM archived_ids`)
-	require.NoError(t, err)
-	units, seen := frames.Units(&wire, archivedFrames(t, pool))
-	require.Empty(t, seen)
+func knownAgain(s *stream, wire consumer.Wire) {
+	s.t.Helper()
+	_, err := s.pool.Exec(s.t.Context(), `CREATE TABLE known AS SELECT id, day FROM archived_ids; DELETE FROM archived_ids`)
+	require.NoError(s.t, err)
+	units, seen := frames.Units(&wire, archivedFrames(s.t, s.pool))
+	require.Empty(s.t, seen)
 	for range 2 { // the second run changes nothing
-		require.NoError(t, catalog.RestoreIDs(t.Context(), pool, units, nil))
+		require.NoError(s.t, catalog.RestoreIDs(s.t.Context(), s.pool, units, nil))
 	}
-	require.Zero(t, count(t, pool, `SELECT count(*) FROM (SELECT id, day FROM known EXCEPT SELECT id, day FROM archived_ids) AS missing`))
+	require.Zero(s.t, s.count(`SELECT count(*) FROM (SELECT id, day FROM known EXCEPT SELECT id, day FROM archived_ids) AS missing`))
 }
 
 func even(did string) bool { return did[len(did)-1]%2 == 0 }
@@ -231,14 +215,12 @@ func even(did string) bool { return did[len(did)-1]%2 == 0 }
 func TestKnownBecomesKnownOnly(t *testing.T) {
 	t.Parallel()
 	for _, outOfReach := range []bool{false, true} {
-		s := newStream(t, simnet.Config{History: 100})
-		stop := s.run(func(cfg *consumer.Config) {
+		s := newStream(t, false, 100)
+		s.reads(func(cfg *consumer.Config) {
 			cfg.Frames = &frames.Hook{Scope: frames.ScopeStored, Known: true, OutOfReach: outOfReach}
 		})
-		s.stores()
-		stop()
-		require.Zero(t, count(t, s.pool, `SELECT count(*) FROM archive_open`))
-		require.Equal(t, !outOfReach, count(t, s.pool, `SELECT count(*) FROM archived_ids`) > 0)
+		require.Zero(t, s.count(`SELECT count(*) FROM archive_open`))
+		require.Equal(t, !outOfReach, s.count(`SELECT count(*) FROM archived_ids`) > 0)
 	}
 }
 
@@ -247,9 +229,8 @@ func TestKnownBecomesKnownOnly(t *testing.T) {
 // the stream, each once, and both changes by what was fetched: a database that is rebuilt needs them.
 func TestEventsOfFetchedRecordsAreArchived(t *testing.T) {
 	t.Parallel()
-	s := newStream(t, simnet.Config{History: 100})
-	log := s.net.(jetstreamNet).Log().Entries()
-	want, posts := happenedOnce(log), s.posts()
+	s := newStream(t, false, 100)
+	want := happenedOnce(s.net.Log().Entries())
 	fetch := func(e *simnet.Entry) {
 		t.Helper()
 		w := schema.Write{Key: schema.Key{Collection: e.Collection, DID: e.DID, Rkey: e.Rkey}, Rev: e.Rev, CID: e.CID, CreatedAt: e.CreatedAt, Record: e.Record}
@@ -260,20 +241,13 @@ func TestEventsOfFetchedRecordsAreArchived(t *testing.T) {
 		}))
 		want[fmt.Sprint(e.DID, " ", e.Rkey, " ", e.Rev, " ", e.Operation)]++
 	}
-	var created []*simnet.Entry
-	for _, e := range log {
-		if e.Kind == "commit" && e.Operation == "create" && slices.Contains(posts, post{e.DID, e.Rkey}) {
-			created = append(created, e)
-		}
-	}
+	created := s.posts()
 	first, lost := created[0], created[1]
 	fetch(first)
-	stop := s.run(func(cfg *consumer.Config) { cfg.Frames = &frames.Hook{Scope: frames.ScopeStored} })
-	s.stores()
-	stop()
+	s.reads(func(cfg *consumer.Config) { cfg.Frames = &frames.Hook{Scope: frames.ScopeStored} })
 	_, err := s.pool.Exec(t.Context(), `DELETE FROM posts WHERE did = $1 AND rkey = $2`, lost.DID, lost.Rkey)
 	require.NoError(t, err)
 	fetch(lost)
-	s.holds(posts)
+	require.Equal(t, 1, s.count(`SELECT count(*) FROM posts WHERE did = $1 AND rkey = $2`, lost.DID, lost.Rkey))
 	require.Empty(t, differences(want, archivedEvents(t, s.pool, jetstream.Wire(nil))))
 }
