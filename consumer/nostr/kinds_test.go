@@ -1,68 +1,17 @@
 package nostr_test
 
 import (
-	"context"
 	"encoding/hex"
-	"log/slog"
 	"strings"
 	"testing"
 	"time"
 
-	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/require"
 
 	"github.com/weir-social/weir/consumer"
-	"github.com/weir-social/weir/consumer/nostr"
-	"github.com/weir-social/weir/internal/archive/frames"
-	protocol "github.com/weir-social/weir/internal/nostr"
 	"github.com/weir-social/weir/internal/testing/eventually"
 	"github.com/weir-social/weir/internal/testing/simnet"
-	"github.com/weir-social/weir/schema"
 )
-
-// TestUnstoredKindsAreArchivedOnce archives everything of two relays. An event of a kind that is not
-// stored is archived and recorded as seen once, only if its author signed it. One that is ephemeral,
-// or that will expire, is not archived.
-func TestUnstoredKindsAreArchivedOnce(t *testing.T) {
-	t.Parallel()
-	n := newNetwork(t, simnet.NostrConfig{Seed: 3, Authors: 1, Relays: []simnet.NostrRelay{{Page: 100}, {Page: 100}}})
-	n.kinds = nil
-	now := time.Now().Unix()
-	for _, kind := range []int{7, 1999, 10002, 30078, 45, 65535} {
-		n.Write(now, kind, nil, "kept")
-	}
-	n.Write(now, 7, [][]string{{"expiration", "99999999999"}}, "expires")
-	n.Write(now, 21234, nil, "ephemeral")
-	n.Put(0, n.Forge(0, now, 7, nil, "forged"))
-	stop := n.run(func(cfg *consumer.Config) { cfg.Frames = &frames.Hook{Scope: frames.ScopeEverything} })
-	n.read()
-	stop()
-	require.Equal(t, 6, n.count(`SELECT sum(records) FROM archive_open`))
-	require.Equal(t, 6, n.count(`SELECT count(*) FROM seen`))
-	require.Zero(t, n.count(`SELECT count(*) FROM records`))
-	for _, asked := range n.Requests(0) {
-		require.Nil(t, asked.Kinds)
-	}
-
-	// Stored later, it is not archived again, even if the archive's ids are of a time that is forgotten.
-	_, err := n.pool.Exec(t.Context(), `DELETE FROM archived_ids`)
-	require.NoError(t, err)
-	retry := consumer.Retry{Wires: map[string]consumer.Wire{nostr.WireName: nostr.Wire(n.verify, nil)}, Config: consumer.Config{Pool: n.pool, Frames: &frames.Hook{Scope: frames.ScopeEverything},
-		Logger: slog.New(slog.DiscardHandler), Wanted: func(string) bool { return true }, Enqueue: func(context.Context, pgx.Tx, []schema.Stored, time.Time) error { return nil }}}
-	var frames [][]byte
-	key, _ := protocol.ParseKey(n.Key(0))
-	reader := nostr.NewReader(nostr.ReaderConfig{Relays: n.URLs()})
-	require.NoError(t, reader.Stored(t.Context(), n.URLs()[1], func(page []*protocol.Event) error {
-		for _, e := range page {
-			frames = append(frames, e.AppendNotepack(nil))
-		}
-		return nil
-	}, nostr.Query{Every: true, Authors: [][32]byte{key}, Most: 100}))
-	written, err := retry.Store(t.Context(), nostr.WireName, frames, time.Now())
-	require.NoError(t, err)
-	require.Equal(t, 7, written)
-	require.Equal(t, 7, n.count(`SELECT sum(records) FROM archive_open`), "one new event: the one that expires")
-}
 
 // TestEveryKindIsStored stores every kind of two relays. A deletion request names an event of any
 // kind by its id, also one that arrives later. It deletes no address that looks like the id, and no

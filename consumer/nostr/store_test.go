@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
-	"strings"
 	"testing"
 	"time"
 
@@ -13,7 +12,6 @@ import (
 
 	"github.com/weir-social/weir/consumer"
 	"github.com/weir-social/weir/consumer/nostr"
-	"github.com/weir-social/weir/internal/archive/frames"
 	protocol "github.com/weir-social/weir/internal/nostr"
 	"github.com/weir-social/weir/internal/testing/simnet"
 	"github.com/weir-social/weir/schema"
@@ -148,28 +146,6 @@ func TestManyDeletionsAreNotOneTransaction(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, 4*1500, n.count(`SELECT count(*) FROM tombstones`))
 	require.Equal(t, 2, n.count(`SELECT count(DISTINCT xmin::text) FROM tombstones`))
-}
-
-// TestRequestIsArchivedOnce archives a deletion request of which some events were deleted before.
-// An excerpt for each of the other events would contain the whole request.
-func TestRequestIsArchivedOnce(t *testing.T) {
-	t.Parallel()
-	n := newNetwork(t, simnet.NostrConfig{Seed: 12, Authors: 1, Relays: []simnet.NostrRelay{{Page: 100}}})
-	var tags [][]string
-	for i := range 300 {
-		tags = append(tags, []string{"e", fmt.Sprintf("%064x", i)})
-	}
-	requests := [][]byte{signed(t, time.Now().Unix(), 5, "", tags[0]).AppendNotepack(nil), signed(t, time.Now().Unix(), 5, strings.Repeat("x", 10_000), tags...).AppendNotepack(nil)}
-	retry := consumer.Retry{Wires: map[string]consumer.Wire{nostr.WireName: nostr.Wire(n.verify, nil)},
-		Config: consumer.Config{Frames: &frames.Hook{Scope: frames.ScopeStored}, Pool: n.pool, Logger: slog.New(slog.DiscardHandler), Wanted: wants}}
-	for range 2 {
-		for _, frame := range requests {
-			_, err := retry.Store(t.Context(), nostr.WireName, [][]byte{frame}, time.Now())
-			require.NoError(t, err)
-		}
-	}
-	require.Equal(t, 2, n.count(`SELECT sum(records) FROM archive_open`))
-	require.Less(t, n.count(`SELECT sum(raw_bytes) FROM archive_open`), 2*(len(requests[0])+len(requests[1])))
 }
 
 // TestErasureByAnOutdatedProgramErasesNothing erases with a program that lacks a projection
