@@ -258,7 +258,7 @@ func (p App) page(stopping <-chan struct{}) (http.Handler, error) {
 	if err != nil {
 		return nil, err
 	}
-	return web.Handler(web.Config{DB: p.pool, Now: time.Now, ImageBase: p.cfg.ImageBase, Keep: web.KeepPages, Proxies: proxies, URL: p.cfg.URL, Title: "Weir", Stopping: stopping, Logger: p.log})
+	return web.Handler(web.Config{DB: p.pool, Now: time.Now, ImageBase: p.cfg.ImageBase, Keep: web.KeepPages, Proxies: proxies, URL: p.cfg.URL, Parts: webParts(), Title: "Weir", Stopping: stopping, Logger: p.log})
 }
 
 // Serve serves the page and the API on l until ctx ends.

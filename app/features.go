@@ -12,6 +12,8 @@ import (
 	"github.com/weir-social/weir/internal/nostr/directory"
 	"github.com/weir-social/weir/internal/ops/health"
 	"github.com/weir-social/weir/internal/ranking"
+	"github.com/weir-social/weir/internal/web"
+	"github.com/weir-social/weir/internal/web/records"
 	"github.com/weir-social/weir/jobs"
 	"github.com/weir-social/weir/schema"
 	"github.com/weir-social/weir/workers"
@@ -30,6 +32,13 @@ func snapshotTables() []schema.SnapshotTable {
 func Features() []feature.Feature {
 	return []feature.Feature{
 		lexicons.Feature(),
+	}
+}
+
+// webParts returns what features add to the page.
+func webParts() []web.Part {
+	return []web.Part{
+		records.Part(),
 	}
 }
 

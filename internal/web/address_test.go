@@ -11,27 +11,28 @@ import (
 	"golang.org/x/net/html"
 
 	"github.com/weir-social/weir/internal/testing/schematest"
+	"github.com/weir-social/weir/internal/web/webtest"
 )
 
 // marked returns the current choices on a page, in order.
 func (r *rig) marked(target string) (all []string) {
-	r.t.Helper()
-	for _, n := range find(r.parse(r.get(target)), func(n *html.Node) bool { return attr(n, "aria-current") != "" }) {
-		all = append(all, text(n))
+	r.T.Helper()
+	for _, n := range webtest.Find(r.Parse(r.Get(target)), func(n *html.Node) bool { return webtest.Attr(n, "aria-current") != "" }) {
+		all = append(all, webtest.Text(n))
 	}
 	return all
 }
 
 // fillOptions stores links that every option of the ranking distinguishes.
 func (r *rig) fillOptions() {
-	r.share("https://a.example/", "did:plc:a", 5*time.Hour)
-	r.share("https://a.example/", "did:plc:b", 4*time.Hour)
+	r.Share("https://a.example/", "did:plc:a", 5*time.Hour)
+	r.Share("https://a.example/", "did:plc:b", 4*time.Hour)
 	r.shareBy("repost", "https://a.example/", "did:plc:c", 3*time.Hour)
-	r.share("https://b.example/", "did:plc:a", 2*time.Minute)
+	r.Share("https://b.example/", "did:plc:a", 2*time.Minute)
 	r.shareBy("quote", "https://b.example/", "did:plc:b", time.Minute)
-	r.share("https://c.example/", "did:plc:d", 8*time.Hour)
-	r.exec(`UPDATE links SET site = 'c.example' WHERE url = 'https://c.example/'`)
-	r.exec(`INSERT INTO accounts (did, handle) VALUES ('did:plc:b', 'b.example')`)
+	r.Share("https://c.example/", "did:plc:d", 8*time.Hour)
+	r.Exec(`UPDATE links SET site = 'c.example' WHERE url = 'https://c.example/'`)
+	r.Exec(`INSERT INTO accounts (did, handle) VALUES ('did:plc:b', 'b.example')`)
 	r.watch("follows", "alice.example", "did:plc:a", "did:plc:d")
 	r.watch("second-degree", "alice.example", "did:plc:b")
 	r.watch("follows", "bob.example", "did:plc:c")
@@ -65,10 +66,10 @@ func TestViewHasOneAddress(t *testing.T) {
 		"/links/1?window=7d": "/links/1",
 		"/links/1?degree=first&watch=alice.example&window=6h": "/links/1?window=6h&watch=alice.example&degree=first",
 	} {
-		rec := r.do(http.MethodGet, asked)
+		rec := r.Do(http.MethodGet, asked)
 		require.Equal(t, http.StatusFound, rec.Code, asked)
 		require.Equal(t, want, rec.Header().Get("Location"), asked)
-		require.Equal(t, http.StatusOK, r.do(http.MethodGet, want).Code, want)
+		require.Equal(t, http.StatusOK, r.Do(http.MethodGet, want).Code, want)
 	}
 }
 
@@ -98,28 +99,28 @@ func TestPageHasEveryOption(t *testing.T) {
 		for _, density := range []string{"", "&density=compact"} {
 			target := strings.Replace("/?"+query+density, "?&", "?", 1)
 			var got []string
-			page := r.parse(r.get(target))
-			for _, li := range find(page, class("link")) {
-				href := attr(find(li, element("h2"))[0].FirstChild, "href")
-				got = append(got, strings.TrimPrefix(href, "https://")+" "+text(find(find(li, class("count"))[0], element("b"))[0]))
+			page := r.Parse(r.Get(target))
+			for _, li := range webtest.Find(page, webtest.Class("link")) {
+				href := webtest.Attr(webtest.Find(li, webtest.Element("h2"))[0].FirstChild, "href")
+				got = append(got, strings.TrimPrefix(href, "https://")+" "+webtest.Text(webtest.Find(webtest.Find(li, webtest.Class("count"))[0], webtest.Element("b"))[0]))
 			}
 			require.Equal(t, want, got, target)
 			if density != "" {
 				chosen = strings.Replace(chosen, "Comfortable", "Compact", 1)
 			}
 			require.Equal(t, chosen, strings.Join(r.marked(target), " "), target)
-			for _, a := range find(page, element("a")) { // every view that the page links to exists, at its only address
-				if href := attr(a, "href"); strings.HasPrefix(href, "/") && !followed[href] {
+			for _, a := range webtest.Find(page, webtest.Element("a")) { // every view that the page links to exists, at its only address
+				if href := webtest.Attr(a, "href"); strings.HasPrefix(href, "/") && !followed[href] {
 					followed[href] = true
-					require.Equal(t, http.StatusOK, r.do(http.MethodGet, href).Code, "%s leads to %s", target, href)
+					require.Equal(t, http.StatusOK, r.Do(http.MethodGet, href).Code, "%s leads to %s", target, href)
 				}
 			}
 		}
 	}
-	active := find(r.parse(r.get("/?at_least=2&ways=post,quote&domain=site.example&text=a&by=b.example&watch=alice.example&degree=first")), class("active"))[0]
-	require.Equal(t, "Filters in use: with “a” × on site.example × shared by @b.example × at least 2 sharers × only posts, quotes × only accounts followed directly × Profile on Bluesky", text(active))
+	active := webtest.Find(r.Parse(r.Get("/?at_least=2&ways=post,quote&domain=site.example&text=a&by=b.example&watch=alice.example&degree=first")), webtest.Class("active"))[0]
+	require.Equal(t, "Filters in use: with “a” × on site.example × shared by @b.example × at least 2 sharers × only posts, quotes × only accounts followed directly × Profile on Bluesky", webtest.Text(active))
 	for i, without := range []string{"text=a", "domain=site.example", "by=b.example", "at_least=2", "ways=post,quote", "degree=first"} {
-		require.NotContains(t, attr(find(active, element("a"))[i], "href"), without)
+		require.NotContains(t, webtest.Attr(webtest.Find(active, webtest.Element("a"))[i], "href"), without)
 	}
 }
 
@@ -135,9 +136,9 @@ func TestUnknownParametersOfThePageAreNamed(t *testing.T) {
 		"/?degree=first":         `degree is "first": send a watch beside it, such as watch=alice.example`,
 		"/links/1?sort=speed":    `unknown parameter "sort": send any of window, watch, degree, cursor`,
 	} {
-		rec := r.do(http.MethodGet, target)
+		rec := r.Do(http.MethodGet, target)
 		require.Equal(t, http.StatusBadRequest, rec.Code, target)
-		require.Contains(t, text(r.parse(rec.Body.String())), want)
+		require.Contains(t, webtest.Text(r.Parse(rec.Body.String())), want)
 	}
 }
 
@@ -146,24 +147,24 @@ func TestUnknownParametersOfThePageAreNamed(t *testing.T) {
 func TestRankingHasPages(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
-	r.exec(`INSERT INTO links (identity, url, site, title, first_seen, kept_sharers, kept_at) SELECT n, 'https://a.example/' || n, 'a.example', n, $1, 1, $1 FROM generate_series(1, 120) AS n`, r.now)
-	r.exec(`INSERT INTO shares (did, collection, rkey, link_id, named_id, how, shared_at) SELECT 'did:plc:' || n, 'c', 'r', id, id, 'post', $1::timestamptz - interval '1 second' * n FROM links, generate_series(1, 120) AS n WHERE n <= id`, r.now)
+	r.Exec(`INSERT INTO links (identity, url, site, title, first_seen, kept_sharers, kept_at) SELECT n, 'https://a.example/' || n, 'a.example', n, $1, 1, $1 FROM generate_series(1, 120) AS n`, r.Now)
+	r.Exec(`INSERT INTO shares (did, collection, rkey, link_id, named_id, how, shared_at) SELECT 'did:plc:' || n, 'c', 'r', id, id, 'post', $1::timestamptz - interval '1 second' * n FROM links, generate_series(1, 120) AS n WHERE n <= id`, r.Now)
 	var starts []string
 	seen, target := map[string]bool{}, "/?at_least=1&density=compact"
 	for target != "" {
-		page := r.parse(r.get(target))
-		starts = append(starts, attr(find(page, class("link"))[0], "data-rank"))
-		for _, li := range find(page, class("link")) {
-			seen[attr(li, "data-id")] = true
+		page := r.Parse(r.Get(target))
+		starts = append(starts, webtest.Attr(webtest.Find(page, webtest.Class("link"))[0], "data-rank"))
+		for _, li := range webtest.Find(page, webtest.Class("link")) {
+			seen[webtest.Attr(li, "data-id")] = true
 		}
-		streams := find(page, func(n *html.Node) bool { return attr(n, "data-stream") != "" })
+		streams := webtest.Find(page, func(n *html.Node) bool { return webtest.Attr(n, "data-stream") != "" })
 		require.Len(t, streams, map[bool]int{true: 1, false: 0}[len(starts) == 1], "only the first page may have an event stream")
 		target = ""
-		for _, a := range find(page, func(n *html.Node) bool { return attr(n, "rel") == "next" }) {
-			target = attr(a, "href")
+		for _, a := range webtest.Find(page, func(n *html.Node) bool { return webtest.Attr(n, "rel") == "next" }) {
+			target = webtest.Attr(a, "href")
 			require.True(t, strings.HasPrefix(target, "/?density=compact&cursor="), target)
 		}
-		r.now = r.now.Add(time.Second)
+		r.Now = r.Now.Add(time.Second)
 	}
 	require.Equal(t, []string{"1", "51", "101"}, starts)
 	require.Len(t, seen, 120)
@@ -174,13 +175,13 @@ func TestRankingHasPages(t *testing.T) {
 func TestHostileFiltersStayText(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
-	for _, typed := range hostileTexts() {
+	for _, typed := range webtest.HostileTexts() {
 		if len(typed) > 100 || strings.Contains(typed, "\x00") {
 			continue
 		}
-		body := r.get("/?text=" + url.QueryEscape(typed))
-		r.audit(body)
-		field := find(r.parse(body), func(n *html.Node) bool { return attr(n, "id") == "search" })[0]
-		require.Equal(t, strings.TrimSpace(typed), attr(field, "value"))
+		body := r.Get("/?text=" + url.QueryEscape(typed))
+		r.Audit(body)
+		field := webtest.Find(r.Parse(body), func(n *html.Node) bool { return webtest.Attr(n, "id") == "search" })[0]
+		require.Equal(t, strings.TrimSpace(typed), webtest.Attr(field, "value"))
 	}
 }

@@ -2,9 +2,9 @@ package web
 
 import "time"
 
-// timestamp is a time on the page. The script updates Age with the same rule (age in
+// Timestamp is a time on the page. The script updates Age with the same rule (age in
 // static/page.js).
-type timestamp struct {
+type Timestamp struct {
 	Stamp string // for the attribute datetime, with seconds
 	Full  string // for the tooltip
 	Clock string // the date and time of day; the script shows the reader's time zone
@@ -12,11 +12,11 @@ type timestamp struct {
 }
 
 // MarshalText returns the time for the script.
-func (t timestamp) MarshalText() ([]byte, error) { return []byte(t.Stamp), nil }
+func (t Timestamp) MarshalText() ([]byte, error) { return []byte(t.Stamp), nil }
 
-func newTimestamp(t, now time.Time) *timestamp {
+func NewTimestamp(t, now time.Time) *Timestamp {
 	t = t.UTC()
-	return &timestamp{Stamp: t.Format(time.RFC3339), Full: t.Format("2 January 2006, 15:04:05 UTC"), Clock: t.Format("2 Jan, 15:04 UTC"), Age: age(now.Sub(t))}
+	return &Timestamp{Stamp: t.Format(time.RFC3339), Full: t.Format("2 January 2006, 15:04:05 UTC"), Clock: t.Format("2 Jan, 15:04 UTC"), Age: age(now.Sub(t))}
 }
 
 // age formats the time since an event. An event in the future is "just now", because

@@ -42,10 +42,10 @@ type gapJSON struct {
 	Reason string    `json:"reason"`
 }
 
-func (s *server) serveTrending(w http.ResponseWriter, r *http.Request) {
+func (s *Server) serveTrending(w http.ResponseWriter, r *http.Request) {
 	v, err := parseView(r.URL.RawQuery, ranking.Parameters(), ranking.DefaultWindow)
 	if err != nil {
-		s.writeError(w, r, http.StatusBadRequest, err.Error())
+		s.WriteError(w, r, http.StatusBadRequest, err.Error())
 		return
 	}
 	snap, err := s.snapshot(r.Context(), v)
@@ -56,7 +56,7 @@ func (s *server) serveTrending(w http.ResponseWriter, r *http.Request) {
 	if notModified(w, r, snap.etag) {
 		return
 	}
-	writeJSON(w, http.StatusOK, snap.json())
+	WriteJSON(w, http.StatusOK, snap.json())
 }
 
 func (snap *snapshot) json() trendingJSON {
@@ -84,7 +84,7 @@ func utc(t *time.Time) *time.Time {
 	return &u
 }
 
-func writeJSON(w http.ResponseWriter, code int, v any) {
+func WriteJSON(w http.ResponseWriter, code int, v any) {
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(code)
 	json.NewEncoder(w).Encode(v) //nolint:errcheck // the client has gone

@@ -23,12 +23,12 @@ import (
 func TestAPIReturnsTheRanking(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
-	r.stream("jetstream", schema.StateLive, "")
-	r.exec(`UPDATE streams SET state_since = $1, caught_up_at = $1`, r.now.Add(-time.Hour))
-	r.share("https://a.example/?a=1&b=2", "did:plc:aaa", 90*time.Minute)
-	r.share("https://a.example/?a=1&b=2", "did:plc:bbb", time.Minute)
-	r.exec(`UPDATE links SET image = 'blob:did:plc:abc/bafkreiabcdefgh', card_from = 'at://did:plc:abc/app.bsky.feed.post/3k', title = 'T'`)
-	rec := r.do(http.MethodGet, "/api/v1/trending?window=3h&limit=10")
+	r.Stream("jetstream", schema.StateLive, "")
+	r.Exec(`UPDATE streams SET state_since = $1, caught_up_at = $1`, r.Now.Add(-time.Hour))
+	r.Share("https://a.example/?a=1&b=2", "did:plc:aaa", 90*time.Minute)
+	r.Share("https://a.example/?a=1&b=2", "did:plc:bbb", time.Minute)
+	r.Exec(`UPDATE links SET image = 'blob:did:plc:abc/bafkreiabcdefgh', card_from = 'at://did:plc:abc/app.bsky.feed.post/3k', title = 'T'`)
+	rec := r.Do(http.MethodGet, "/api/v1/trending?window=3h&limit=10")
 	require.Equal(t, "application/json", rec.Header().Get("Content-Type"))
 	require.JSONEq(t, `{
 		"window": "3h", "generated_at": "2026-05-04T12:00:00Z",
@@ -45,18 +45,18 @@ func TestAPIReturnsTheRanking(t *testing.T) {
 func TestAPIOfAFreshDatabaseHasEmptyLists(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
-	require.JSONEq(t, `{"window":"6h","generated_at":"2026-05-04T12:00:00Z","stream":[],"gaps":[],"links":[]}`, r.get("/api/v1/trending"))
+	require.JSONEq(t, `{"window":"6h","generated_at":"2026-05-04T12:00:00Z","stream":[],"gaps":[],"links":[]}`, r.Get("/api/v1/trending"))
 }
 
 func TestAPIReturnsAtMostItsLimit(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
-	r.exec(`WITH l AS (
+	r.Exec(`WITH l AS (
 			INSERT INTO links (identity, url, site, first_seen) SELECT 'https://a.example/' || n, 'https://a.example/' || n, 'a.example', $1 FROM generate_series(1, 250) AS n RETURNING id
-		) INSERT INTO shares (did, collection, rkey, link_id, named_id, how, shared_at) SELECT 'did:plc:a', 'c', 'r', id, id, 'post', $1 FROM l`, r.now)
+		) INSERT INTO shares (did, collection, rkey, link_id, named_id, how, shared_at) SELECT 'did:plc:a', 'c', 'r', id, id, 'post', $1 FROM l`, r.Now)
 	for query, want := range map[string]int{"": 50, "?limit=1": 1, "?limit=50": 50, "?limit=200": 200} {
 		var response trendingJSON
-		require.NoError(t, json.Unmarshal([]byte(r.get("/api/v1/trending"+query)), &response))
+		require.NoError(t, json.Unmarshal([]byte(r.Get("/api/v1/trending"+query)), &response))
 		require.Len(t, response.Links, want, query)
 	}
 }
@@ -97,7 +97,7 @@ func TestAPISaysWhatToSendInstead(t *testing.T) {
 		"window=6h;limit=50":                    `the query is malformed: send one like window=6h&limit=50`,
 		"window=" + url.QueryEscape("<script>"): `window is "<script>": send one of 1h, 3h, 6h, 12h, 24h, 7d`,
 	} {
-		rec := r.do(http.MethodGet, "/api/v1/trending?"+query)
+		rec := r.Do(http.MethodGet, "/api/v1/trending?"+query)
 		require.Equal(t, http.StatusBadRequest, rec.Code, query)
 		var response map[string]string
 		require.NoError(t, json.Unmarshal(rec.Body.Bytes(), &response), query)
@@ -109,19 +109,19 @@ func TestAPISaysWhatToSendInstead(t *testing.T) {
 func TestUnreachableDatabaseIsAClear503(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
-	r.pool.Close()
+	r.Pool.Close()
 	for i, target := range []string{"/", "/api/v1/trending"} {
-		rec := r.do(http.MethodGet, target)
+		rec := r.Do(http.MethodGet, target)
 		require.Equal(t, http.StatusServiceUnavailable, rec.Code, target)
 		require.Contains(t, rec.Body.String(), "The database does not respond", target)
 		require.NotContains(t, rec.Body.String(), "pool", "the cause is only logged")
 		require.Equal(t, "5", rec.Header().Get("Retry-After"))
 		require.Equal(t, "no-store", rec.Header().Get("Cache-Control"))
 		require.Empty(t, rec.Header().Get("ETag"))
-		require.Equal(t, i+1, r.log.count(), "expected one log line for each request")
+		require.Equal(t, i+1, r.Log.Count(), "expected one log line for each request")
 	}
 	var response map[string]string
-	require.NoError(t, json.Unmarshal(r.do(http.MethodGet, "/api/v1/trending").Body.Bytes(), &response))
+	require.NoError(t, json.Unmarshal(r.Do(http.MethodGet, "/api/v1/trending").Body.Bytes(), &response))
 	require.Contains(t, response["error"], "try again")
 }
 

@@ -51,10 +51,10 @@ func readAssets() (assets, error) {
 // url returns the path of an asset.
 func (a assets) url(name string) string { return "/static/" + a.build + "/" + name }
 
-func (s *server) serveAsset(w http.ResponseWriter, r *http.Request) {
+func (s *Server) serveAsset(w http.ResponseWriter, r *http.Request) {
 	found, ok := s.assets.files[r.PathValue("name")]
 	if !ok || r.PathValue("build") != s.assets.build {
-		s.serveNotFound(w, r)
+		s.ServeNotFound(w, r)
 		return
 	}
 	h := w.Header()

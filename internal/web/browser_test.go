@@ -5,8 +5,6 @@ import (
 	"fmt"
 	"net/http"
 	"net/http/httptest"
-	"os"
-	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
@@ -20,81 +18,49 @@ import (
 
 	"github.com/weir-social/weir/internal/testing/schematest"
 	"github.com/weir-social/weir/internal/web/browsertest"
+	"github.com/weir-social/weir/internal/web/webtest"
 )
 
 // fillNews stores links with long and short titles, pictures and faces. Link n has 60 / n sharers,
 // and at least one.
 func (r *rig) fillNews(links int) {
-	r.t.Helper()
+	r.T.Helper()
 	titles := []string{"The river that changed its course in a single night", "A city without cars, ten years on: what the numbers say about air, trade and sleep", "Tram",
 		"Donaudampfschifffahrtselektrizitätenhauptbetriebswerkbauunterbeamtengesellschaft"}
-	r.exec(`INSERT INTO links (identity, url, site, title, description, image, card_from, first_seen, kept_sharers, kept_at)
+	r.Exec(`INSERT INTO links (identity, url, site, title, description, image, card_from, first_seen, kept_sharers, kept_at)
 		SELECT 'news.example/2026/05/04/story-' || n, 'https://news.example/2026/05/04/story-' || n, (ARRAY['news.example', 'a-rather-long-name-of-a-host.observer.example'])[1 + n % 2], ($2::text[])[1 + n % 4] || ' ' || n,
 			left('Engineers, neighbours and a geologist explain what happened upstream, what it cost, and why nobody is in a hurry to put it back. With maps and a timeline.', 50 + n * 37 % 100),
 			CASE n % 3 WHEN 1 THEN '' ELSE 'blob:did:plc:abc/bafkreiabcdefgh' END, 'at://did:plc:abc/app.bsky.feed.post/3kabc', $1::timestamptz - n * interval '13 minutes', 1, $1
-		FROM generate_series(1, $3::int) AS n`, r.now, titles, links)
-	r.exec(`INSERT INTO accounts (did, handle, avatar) SELECT 'did:plc:p' || n, (ARRAY['alice', 'bob-the-builder-of-long-names', 'c'])[1 + n % 3] || n || '.example', 'https://x.example/p/bafkreiabcdefgh@jpeg' FROM generate_series(0, 59) AS n`)
-	r.exec(`INSERT INTO shares (did, collection, rkey, link_id, named_id, how, shared_at) SELECT 'did:plc:p' || n, 'app.bsky.feed.post', 'r' || id, id, id, 'post', $1::timestamptz - interval '1 minute' * (n * 3 + id)
-		FROM links, generate_series(0, 59) AS n WHERE n < greatest(60 / id, 1)`, r.now)
-	r.exec(`INSERT INTO shares (did, collection, rkey, link_id, named_id, how, shared_at, subject_did, subject_rkey) SELECT 'did:plc:p' || n, 'app.bsky.feed.repost', 'rr' || n, 1, 1, 'repost', $1::timestamptz - interval '30 seconds' * n, 'did:plc:p0', 'r1' FROM generate_series(20, 40) AS n`, r.now)
-	r.exec(`INSERT INTO subjects (did, collection, rkey, links) VALUES ('did:plc:p0', 'app.bsky.feed.post', 'r1', '{1}')`)
-	r.exec(`INSERT INTO records (collection, did, rkey, rev, cid, created_at, record) SELECT 'app.bsky.feed.post', 'did:plc:p' || n, 'r1', 'r', 'c', $1, jsonb_build_object('text', 'Worth your time, the night shift most of all. ' || n) FROM generate_series(0, 9) AS n`, r.now)
-	r.exec(`INSERT INTO watches (target, synced_at) VALUES ('alice.example', now()), ('bob.example', now())`)
-	r.exec(`INSERT INTO watch_members (watch_id, did) SELECT 1, 'did:plc:p' || n FROM generate_series(0, 337) AS n`)
-	r.exec(`INSERT INTO watch_members (watch_id, did) VALUES (2, 'did:plc:p1'), (2, 'did:plc:p2')`)
-	r.exec(`INSERT INTO gaps (stream, from_at, to_at, reason, opened_at, accounts, checked) VALUES ('jetstream', $1, $2, 'the server forgot', now(), 342, 120)`, r.now.Add(-26*time.Hour), r.now.Add(-25*time.Hour))
-	r.stream("jetstream", "live", "")
+		FROM generate_series(1, $3::int) AS n`, r.Now, titles, links)
+	r.Exec(`INSERT INTO accounts (did, handle, avatar) SELECT 'did:plc:p' || n, (ARRAY['alice', 'bob-the-builder-of-long-names', 'c'])[1 + n % 3] || n || '.example', 'https://x.example/p/bafkreiabcdefgh@jpeg' FROM generate_series(0, 59) AS n`)
+	r.Exec(`INSERT INTO shares (did, collection, rkey, link_id, named_id, how, shared_at) SELECT 'did:plc:p' || n, 'app.bsky.feed.post', 'r' || id, id, id, 'post', $1::timestamptz - interval '1 minute' * (n * 3 + id)
+		FROM links, generate_series(0, 59) AS n WHERE n < greatest(60 / id, 1)`, r.Now)
+	r.Exec(`INSERT INTO shares (did, collection, rkey, link_id, named_id, how, shared_at, subject_did, subject_rkey) SELECT 'did:plc:p' || n, 'app.bsky.feed.repost', 'rr' || n, 1, 1, 'repost', $1::timestamptz - interval '30 seconds' * n, 'did:plc:p0', 'r1' FROM generate_series(20, 40) AS n`, r.Now)
+	r.Exec(`INSERT INTO subjects (did, collection, rkey, links) VALUES ('did:plc:p0', 'app.bsky.feed.post', 'r1', '{1}')`)
+	r.Exec(`INSERT INTO records (collection, did, rkey, rev, cid, created_at, record) SELECT 'app.bsky.feed.post', 'did:plc:p' || n, 'r1', 'r', 'c', $1, jsonb_build_object('text', 'Worth your time, the night shift most of all. ' || n) FROM generate_series(0, 9) AS n`, r.Now)
+	r.Exec(`INSERT INTO watches (target, synced_at) VALUES ('alice.example', now()), ('bob.example', now())`)
+	r.Exec(`INSERT INTO watch_members (watch_id, did) SELECT 1, 'did:plc:p' || n FROM generate_series(0, 337) AS n`)
+	r.Exec(`INSERT INTO watch_members (watch_id, did) VALUES (2, 'did:plc:p1'), (2, 'did:plc:p2')`)
+	r.Exec(`INSERT INTO gaps (stream, from_at, to_at, reason, opened_at, accounts, checked) VALUES ('jetstream', $1, $2, 'the server forgot', now(), 342, 120)`, r.Now.Add(-26*time.Hour), r.Now.Add(-25*time.Hour))
+	r.Stream("jetstream", "live", "")
 }
 
 // open returns a new tab for the pages of the rig.
 func (r *rig) open() *browsertest.Tab {
-	r.t.Helper()
+	r.T.Helper()
 	b, _ := r.openOn()
 	return b
 }
 
 // openOn is open, and also returns the server.
 func (r *rig) openOn() (*browsertest.Tab, *httptest.Server) {
-	r.t.Helper()
-	server := httptest.NewServer(r.handler)
-	r.t.Cleanup(func() {
+	r.T.Helper()
+	server := httptest.NewServer(r.Handler)
+	r.T.Cleanup(func() {
 		server.CloseClientConnections()
 		server.Close()
 	})
-	return browsertest.Open(r.t, server.URL), server
-}
-
-// layout lists what is wrong with a page at its width: text that is clipped, elements that stick
-// out, and targets below 24 px.
-const layout = `(() => {
-  const wrong = [];
-  if (document.documentElement.scrollWidth > innerWidth) wrong.push("the page scrolls sideways: " + document.documentElement.scrollWidth);
-  const name = (e) => e.tagName + "." + e.className + " " + (e.innerText || e.name || "").slice(0, 30);
-  for (const e of document.querySelectorAll("body *")) {
-    const box = e.getBoundingClientRect();
-    if (!e.checkVisibility() || e.closest(".unseen") || box.width === 0) continue;
-    if (box.left < -0.5 || box.right > innerWidth + 0.5) wrong.push("outside: " + name(e));
-    const style = getComputedStyle(e);
-    if (style.overflowX !== "visible" && style.webkitLineClamp === "none" && !e.matches(".thumb, img, svg, input, select") && e.scrollWidth > e.clientWidth + 1) wrong.push("clipped: " + name(e));
-    if (e.matches("#state, #state *") && e.scrollHeight > e.clientHeight + 1 && e.clientHeight) wrong.push("too high: " + name(e));
-    if (e.matches("a:not([tabindex]), button, input, select, summary") && (box.width < 23.9 || box.height < 23.9)) wrong.push("target of " + box.width + " x " + box.height + ": " + name(e));
-  }
-  return wrong;
-})()`
-
-// axe lists violations of WCAG 2.2, levels A and AA.
-const axe = `axe.run(document, {runOnly: ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa"]})
-  .then((r) => r.violations.flatMap((v) => v.nodes.map((n) => v.id + ": " + n.target.join(" ") + " " + n.failureSummary)))`
-
-// axeSource is the script that scripts/chromium.sh downloads.
-func axeSource(t *testing.T) string {
-	t.Helper()
-	found, err := filepath.Glob("../../.weir/axe-core/axe-*.min.js")
-	require.NoError(t, err)
-	require.NotEmpty(t, found, "axe-core is missing: run make chromium")
-	content, err := os.ReadFile(found[len(found)-1])
-	require.NoError(t, err)
-	return string(content)
+	return browsertest.Open(r.T, server.URL), server
 }
 
 // TestPagesFitAndHaveNoBarriers shows that every page fits every screen in both themes, has targets
@@ -104,16 +70,13 @@ func TestPagesFitAndHaveNoBarriers(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
 	r.fillNews(50)
-	source := axeSource(t)
 	pages := map[string]string{
 		"ranking": "/", "filtered": "/?window=24h&sort=speed&at_least=2&ways=post,quote&domain=news.example&text=the&by=alice3.example&watch=alice.example&degree=first",
 		"long": "/?window=7d&watch=alice.example&limit=20", "compact": "/?density=compact", "link": "/links/1", "other link": "/links/4?window=1h&watch=bob.example", "empty": "/?window=1h&domain=nothing.example", "error": "/?x=1",
-		"record": "/records/" + treeCollection + "/" + aliceDID + "/one",
 	}
-	r.plant()
 	r.give("Another title that few gave", "https://m.news.example/2026/05/04/story-1", "did:plc:p3", "did:plc:p4")
 	r.deadLetter("decode", "open", strings.Repeat("a long cause ", 20), "https://a.example/"+strings.Repeat("long", 40))
-	ops := (&rig{t: t, pool: r.pool, now: r.now, log: r.log}).asOps("")
+	ops := (&rig{&webtest.Rig{T: t, Pool: r.Pool, Now: r.Now, Log: r.Log}}).asOps("")
 	for _, scheme := range []string{"light", "dark"} {
 		b, o := r.open(), ops.open()
 		o.Scheme(scheme)
@@ -121,24 +84,22 @@ func TestPagesFitAndHaveNoBarriers(t *testing.T) {
 			o.Show(target)
 			for _, width := range []int64{320, 1280} {
 				o.Size(width, 800)
-				require.Empty(t, browsertest.Evaluate[[]string](o, layout), "%s at %d px", target, width)
+				require.Empty(t, o.Misfits(), "%s at %d px", target, width)
 			}
-			browsertest.Evaluate[chromedp.Void](o, source)
-			require.Empty(t, browsertest.Evaluate[[]string](o, axe), "%s, %s", target, scheme)
+			require.Empty(t, o.Barriers(), "%s, %s", target, scheme)
 		}
 		b.Scheme(scheme)
 		if scheme == "dark" { // the longest state text
-			r.exec(`UPDATE streams SET lease_expires_at = now() - interval '1 hour'`)
+			r.Exec(`UPDATE streams SET lease_expires_at = now() - interval '1 hour'`)
 		}
 		for name, target := range pages {
 			b.Show(target)
 			b.Do(chromedp.Evaluate[chromedp.Void](`document.querySelectorAll("details").forEach((d) => { d.open = true; })`))
 			for _, width := range []int64{320, 390, 1280} {
 				b.Size(width, 800)
-				require.Empty(t, browsertest.Evaluate[[]string](b, layout), "%s at %d px", name, width)
+				require.Empty(t, b.Misfits(), "%s at %d px", name, width)
 				if width == map[string]int64{"light": 320, "dark": 1280}[scheme] {
-					browsertest.Evaluate[chromedp.Void](b, source)
-					require.Empty(t, browsertest.Evaluate[[]string](b, axe), "%s at %d px, %s", name, width, scheme)
+					require.Empty(t, b.Barriers(), "%s at %d px, %s", name, width, scheme)
 				}
 			}
 		}
@@ -239,8 +200,7 @@ func TestKeys(t *testing.T) {
 	b.Do(chromedp.Evaluate[chromedp.Void](`document.activeElement.blur()`))
 	b.Press("?")
 	require.Contains(t, b.Read("dialog"), "show new links")
-	b.Do(chromedp.Evaluate[chromedp.Void](axeSource(t)))
-	require.Empty(t, browsertest.Evaluate[[]string](b, axe))
+	require.Empty(t, b.Barriers())
 	b.Press("j")
 	require.NotEqual(t, "1", focused(), "keys must do nothing while the list is open")
 	b.Do(chromedp.Click(chromedp.CSS("dialog input")))
@@ -266,7 +226,7 @@ func TestRowsNeverMove(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
 	r.fillNews(5)
-	r.exec(`DELETE FROM gaps`)
+	r.Exec(`DELETE FROM gaps`)
 	b := r.open()
 	b.Show("/?window=24h")
 	b.Until(`document.getElementById("updated").innerText.startsWith("updated")`)
@@ -278,17 +238,17 @@ func TestRowsNeverMove(t *testing.T) {
 	under := browsertest.Evaluate[string](b, over)
 	browsertest.Evaluate[chromedp.Void](b, `window.heard = []; new MutationObserver(() => heard.push(document.querySelector("[role=status]").innerText)).observe(document.querySelector("[role=status]"), {childList: true, characterData: true, subtree: true})`)
 
-	r.exec(`INSERT INTO shares (did, collection, rkey, link_id, named_id, how, shared_at) SELECT 'did:plc:p' || n, 'c', 'new', 5, 5, 'post', $1 FROM generate_series(100, 199) AS n`, r.now)
+	r.Exec(`INSERT INTO shares (did, collection, rkey, link_id, named_id, how, shared_at) SELECT 'did:plc:p' || n, 'c', 'new', 5, 5, 'post', $1 FROM generate_series(100, 199) AS n`, r.Now)
 	b.Until(`document.querySelector('[data-id="5"] [data-count]').innerText === "112"`)
 	require.Equal(t, "and 109 more", b.Read(`[data-id="5"] .others`))
-	r.share("https://new.example/1", "did:plc:p1", 0)
+	r.Share("https://new.example/1", "did:plc:p1", 0)
 	b.Until(`document.querySelector("#waiting button")?.innerText === "1 new link"`)
-	r.share("https://new.example/2", "did:plc:p1", 0)
-	r.exec(`DELETE FROM shares WHERE link_id = 4`)
+	r.Share("https://new.example/2", "did:plc:p1", 0)
+	r.Exec(`DELETE FROM shares WHERE link_id = 4`)
 	b.Until(`document.querySelector("#waiting button")?.innerText === "2 new links"`)
 	b.Until(`document.querySelector('[data-id="4"]').classList.contains("left")`)
 	require.Contains(t, b.Read(`[data-id="4"]`), "no longer in this list")
-	r.exec(`UPDATE streams SET state = 'not connected'`)
+	r.Exec(`UPDATE streams SET state = 'not connected'`)
 	b.Until(`document.getElementById("state").innerText.includes("Reconnecting since")`)
 	require.Equal(t, before, browsertest.Evaluate[string](b, rect))
 	require.Equal(t, under, browsertest.Evaluate[string](b, over))
@@ -299,7 +259,7 @@ func TestRowsNeverMove(t *testing.T) {
 	b.Until(`document.querySelectorAll(".link").length === 6`)
 	require.Equal(t, "5", browsertest.Evaluate[string](b, `document.querySelector(".link").dataset.id`), "the rows must be in the new order")
 	require.Equal(t, 0, b.Found("#waiting button"))
-	r.share("https://new.example/3", "did:plc:p1", 0)
+	r.Share("https://new.example/3", "did:plc:p1", 0)
 	b.Until(`document.querySelector("#waiting button")?.innerText === "1 new link"`)
 	b.Do(chromedp.Click(chromedp.CSS("#waiting button")))
 	b.Until(`document.querySelectorAll(".link").length === 7`)
@@ -343,7 +303,7 @@ func TestRowKeepsItsHeight(t *testing.T) {
 		b.Size(width, 800)
 	}
 	before := browsertest.Evaluate[float64](b, height)
-	r.exec(`INSERT INTO shares (did, collection, rkey, link_id, named_id, how, shared_at) SELECT 'did:plc:p' || n, 'c', 'new', 1, 1, 'post', $1 FROM generate_series(100, 337) AS n`, r.now)
+	r.Exec(`INSERT INTO shares (did, collection, rkey, link_id, named_id, how, shared_at) SELECT 'did:plc:p' || n, 'c', 'new', 1, 1, 'post', $1 FROM generate_series(100, 337) AS n`, r.Now)
 	b.Until(`document.querySelector("[data-count]").innerText === "298"`)
 	require.InDelta(t, before, browsertest.Evaluate[float64](b, height), 0.01)
 	b.Size(1280, 800)
@@ -362,7 +322,7 @@ func TestPageWithoutScript(t *testing.T) {
 	require.Equal(t, 50, b.Found(".link"))
 	require.Contains(t, b.Read("#updated"), "as of 4 May, 12:00 UTC")
 	require.False(t, browsertest.Evaluate[bool](b, `document.getElementById("keys-hint").checkVisibility()`))
-	r.share("https://new.example/1", "did:plc:p1", 0)
+	r.Share("https://new.example/1", "did:plc:p1", 0)
 	b.Click("#reload")
 	require.Contains(t, b.Read("main"), "https://new.example/1")
 	b.Do(chromedp.SendKeys(chromedp.CSS("#search"), "2026/05"))
@@ -384,8 +344,8 @@ func TestLostServerIsSaid(t *testing.T) {
 	r.fillNews(3)
 	var mu sync.Mutex
 	gone := false
-	whole := r.handler
-	r.handler = http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+	whole := r.Handler
+	r.Handler = http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
 		mu.Lock()
 		away := gone
 		mu.Unlock()
@@ -405,7 +365,7 @@ func TestLostServerIsSaid(t *testing.T) {
 	mu.Lock()
 	gone = false
 	mu.Unlock()
-	r.share("https://new.example/1", "did:plc:p1", 0)
+	r.Share("https://new.example/1", "did:plc:p1", 0)
 	b.Until(`document.querySelector("#waiting button")?.innerText === "1 new link"`)
 	b.Until(`document.getElementById("word").innerText === "Live"`)
 }
@@ -415,17 +375,17 @@ func TestFrontPageIsSmall(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
 	r.fillNews(50)
-	r.exec(`UPDATE links SET title = md5('a' || id) || md5('b' || id), description = md5('c' || id) || md5('d' || id) || md5('e' || id) || md5('f' || id) || md5('g' || id)`) // no words repeat
-	rec := r.do(http.MethodGet, "/?window=24h", "Accept-Encoding", "gzip")
+	r.Exec(`UPDATE links SET title = md5('a' || id) || md5('b' || id), description = md5('c' || id) || md5('d' || id) || md5('e' || id) || md5('f' || id) || md5('g' || id)`) // no words repeat
+	rec := r.Do(http.MethodGet, "/?window=24h", "Accept-Encoding", "gzip")
 	require.Equal(t, "gzip", rec.Header().Get("Content-Encoding"))
-	require.Equal(t, 50, strings.Count(r.get("/?window=24h"), `<li class="link"`))
+	require.Equal(t, 50, strings.Count(r.Get("/?window=24h"), `<li class="link"`))
 	t.Logf("%d bytes of compressed HTML", rec.Body.Len())
 	require.Less(t, rec.Body.Len(), 25_000)
 
 	var mu sync.Mutex
 	var requests []string
-	whole := r.handler
-	r.handler = http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+	whole := r.Handler
+	r.Handler = http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
 		mu.Lock()
 		requests = append(requests, req.URL.Path)
 		mu.Unlock()

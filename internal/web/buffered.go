@@ -43,7 +43,7 @@ func (s renderSlots) release() { <-s }
 // buffered renders a complete response in one of a few slots, compressed if the client
 // accepts that. It sends the response after it releases the slot: a slow client holds
 // only the compressed bytes.
-func (s *server) buffered(handle http.HandlerFunc) http.HandlerFunc {
+func (s *Server) buffered(handle http.HandlerFunc) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		s.renderBuffered(handle, r).send(w, r)
 	}
@@ -51,7 +51,7 @@ func (s *server) buffered(handle http.HandlerFunc) http.HandlerFunc {
 
 // kept is buffered, and sends the response again for a short time to all clients that request
 // the same. Concurrent requests share one rendering.
-func (s *server) kept(handle http.HandlerFunc) http.HandlerFunc {
+func (s *Server) kept(handle http.HandlerFunc) http.HandlerFunc {
 	if s.cache.keep == 0 {
 		return s.buffered(handle)
 	}
@@ -79,11 +79,11 @@ func (s *server) kept(handle http.HandlerFunc) http.HandlerFunc {
 }
 
 // renderBuffered renders a response.
-func (s *server) renderBuffered(handle http.HandlerFunc, r *http.Request) *bufferedResponse {
+func (s *Server) renderBuffered(handle http.HandlerFunc, r *http.Request) *bufferedResponse {
 	b := &bufferedResponse{header: make(http.Header), code: http.StatusOK}
 	if !s.slots.acquire(r.Context()) {
 		b.header.Set("Retry-After", "2")
-		s.writeError(b, r, http.StatusServiceUnavailable, say("error_busy"))
+		s.WriteError(b, r, http.StatusServiceUnavailable, say("error_busy"))
 		return b
 	}
 	defer s.slots.release()

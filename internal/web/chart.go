@@ -13,7 +13,7 @@ type chartView struct {
 	Area, Line    string // paths
 	Label         string
 	Most          string
-	From          *timestamp
+	From          *Timestamp
 }
 
 // newChart draws the sharers at the ends of equal parts of that time. It returns nil if there are
@@ -25,7 +25,7 @@ func newChart(l ranking.LinkSummary) *chartView {
 	}
 	c := &chartView{Width: 480, Height: 72, Label: say("chart_label", l.History[n-1]), Most: grouped(l.History[n-1])}
 	if l.HistoryFrom != nil {
-		c.From = newTimestamp(*l.HistoryFrom, l.At)
+		c.From = NewTimestamp(*l.HistoryFrom, l.At)
 	}
 	var b strings.Builder
 	y := func(sharers int) float64 {

@@ -192,7 +192,7 @@ func (c *clients) refused(key netip.Addr) {
 }
 
 // limited refuses the requests of a client that makes too many.
-func (s *server) limited(next http.Handler) http.Handler {
+func (s *Server) limited(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if !s.clients.request(r) {
 			s.writeRefused(w, r)
@@ -203,7 +203,7 @@ func (s *server) limited(next http.Handler) http.Handler {
 }
 
 // writeRefused reports that a client has reached its limits.
-func (s *server) writeRefused(w http.ResponseWriter, r *http.Request) {
+func (s *Server) writeRefused(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Retry-After", "5")
-	s.writeError(w, r, http.StatusTooManyRequests, say("error_refused"))
+	s.WriteError(w, r, http.StatusTooManyRequests, say("error_refused"))
 }

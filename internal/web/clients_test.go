@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/weir-social/weir/internal/web/webtest"
 )
 
 func from(remote string, forwarded ...string) *http.Request {
@@ -51,7 +53,7 @@ func TestClientIsTheLastThatNoTrustedProxyNames(t *testing.T) {
 func TestRequestsOfAClientAreLimited(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		log := &lines{}
+		log := &webtest.Lines{}
 		c := newClients(Proxies{}, slog.New(slog.NewJSONHandler(log, nil)))
 		made := func(r *http.Request, tries int) (n int) {
 			for range tries {
@@ -63,7 +65,7 @@ func TestRequestsOfAClientAreLimited(t *testing.T) {
 		}
 		one := from("192.0.2.1:1000")
 		require.Equal(t, clientBurst, made(one, 1000))
-		require.Equal(t, 1, log.count(), "logged once a minute")
+		require.Equal(t, 1, log.Count(), "logged once a minute")
 		require.Equal(t, 5, made(from("192.0.2.2:1000"), 5), "another client")
 		time.Sleep(3 * time.Second)
 		require.Equal(t, 3*clientRate, made(one, 1000))

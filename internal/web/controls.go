@@ -72,7 +72,7 @@ func newControls(v view, watches []choice, networks []ranking.Network) controls 
 	c.AtLeasts = atLeastChoices(q.AtLeast)
 	c.Active = activeFilters(v)
 	if q.By != "" {
-		by := newPerson(q.By)
+		by := NewPerson(q.By)
 		c.Profile, c.OnNetwork = by.Profile, say("profile")
 		if by.Network != "" {
 			c.OnNetwork = say("profile_nostr")
@@ -147,13 +147,13 @@ func activeFilters(v view) (all []choice) {
 		all = append(all, choice{Name: name, Title: say("remove_filter", name), Href: rankingHref(v.with(without))})
 	}
 	if q.Text != "" {
-		add(say("active_text", plain(q.Text, maxSite)), func(v *view) { v.query.Text = "" })
+		add(say("active_text", PlainLine(q.Text, maxSite)), func(v *view) { v.query.Text = "" })
 	}
 	if q.Site != "" {
-		add(say("active_domain", plain(q.Site, maxSite)), func(v *view) { v.query.Site = "" })
+		add(say("active_domain", PlainLine(q.Site, maxSite)), func(v *view) { v.query.Site = "" })
 	}
 	if q.By != "" {
-		add(say("active_by", newPerson(q.By).Name), func(v *view) { v.query.By = "" })
+		add(say("active_by", NewPerson(q.By).Name), func(v *view) { v.query.By = "" })
 	}
 	if q.AtLeast > 1 {
 		add(say("active_at_least", q.AtLeast), func(v *view) { v.query.AtLeast = 1 })
@@ -188,8 +188,8 @@ func unfiltered(v view) view {
 const maxChoices = 200
 
 // watchChoices lists the watches to choose from; none if there is no choice.
-func (s *server) watchChoices(ctx context.Context, current string) ([]choice, error) {
-	targets, err := schema.WatchTargets(ctx, s.db, maxChoices)
+func (s *Server) watchChoices(ctx context.Context, current string) ([]choice, error) {
+	targets, err := schema.WatchTargets(ctx, s.DB, maxChoices)
 	if err != nil {
 		return nil, fmt.Errorf("read the watches to choose from: %w", err)
 	}
@@ -211,5 +211,5 @@ func targetName(target string) string {
 	if isDID(target) {
 		return abbreviate(target)
 	}
-	return plain(target, maxSite)
+	return PlainLine(target, maxSite)
 }

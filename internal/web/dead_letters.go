@@ -20,7 +20,7 @@ const (
 
 // deadLettersView is the list of dead letters.
 type deadLettersView struct {
-	frame
+	Frame
 	Stages []stageView
 	State  string // empty: open and retrying
 	States []stateView
@@ -46,8 +46,8 @@ type stateView struct {
 type deadLetterView struct {
 	schema.StoredDeadLetter
 	Subject   string
-	Seen      *timestamp
-	First     *timestamp
+	Seen      *Timestamp
+	First     *Timestamp
 	Cause     string
 	Path      string
 	Expected  string
@@ -61,53 +61,53 @@ type deadLetterView struct {
 
 // deadLetterPage is the page of one dead letter.
 type deadLetterPage struct {
-	frame
+	Frame
 	DeadLetter deadLetterView
 }
 
 // serveDeadLetters lists the dead letters, optionally of one stage or state. It is for
 // operators, because it shows what strangers wrote. The page is read-only and names
 // the commands that change dead letters.
-func (s *server) serveDeadLetters(w http.ResponseWriter, r *http.Request) {
+func (s *Server) serveDeadLetters(w http.ResponseWriter, r *http.Request) {
 	f, err := parseDeadLetterFilter(r.URL.RawQuery)
 	if err != nil {
-		s.writeError(w, r, http.StatusBadRequest, err.Error())
+		s.WriteError(w, r, http.StatusBadRequest, err.Error())
 		return
 	}
-	ctx, cancel := context.WithTimeout(r.Context(), queryTimeout)
+	ctx, cancel := context.WithTimeout(r.Context(), QueryTimeout)
 	defer cancel()
-	found, err := schema.ListDeadLetters(ctx, s.db, f, maxDeadLetters)
+	found, err := schema.ListDeadLetters(ctx, s.DB, f, maxDeadLetters)
 	if err != nil {
 		s.deadLettersUnavailable(w, r, err)
 		return
 	}
-	counts, err := schema.CountDeadLetters(ctx, s.db)
+	counts, err := schema.CountDeadLetters(ctx, s.DB)
 	if err != nil {
 		s.deadLettersUnavailable(w, r, err)
 		return
 	}
-	page := deadLettersView{frame: s.newFrame(), State: f.State, Stages: stagesOf(f, counts), States: statesOf(f), Full: len(found) == maxDeadLetters}
+	page := deadLettersView{Frame: s.NewFrame(), State: f.State, Stages: stagesOf(f, counts), States: statesOf(f), Full: len(found) == maxDeadLetters}
 	for i := range found {
 		page.Rows = append(page.Rows, s.newDeadLetter(&found[i]))
 	}
 	w.Header().Set("Cache-Control", "no-store")
-	s.render(w, http.StatusOK, "dead_letters", page)
+	s.Render(w, http.StatusOK, "dead_letters", page)
 }
 
 // handleDeadLetterAPI adds the list of dead letters as JSON, and what can be done with one. Pages
 // of other sites, which a browser of the operator may show, cannot do that.
-func (s *server) handleDeadLetterAPI(mux *http.ServeMux, allowed func(http.Handler) http.Handler) {
+func (s *Server) handleDeadLetterAPI(mux *http.ServeMux, allowed func(http.Handler) http.Handler) {
 	handle := func(pattern string, handler http.HandlerFunc) {
 		mux.Handle(pattern, allowed(http.NewCrossOriginProtection().Handler(s.buffered(handler))))
 	}
 	handle("GET /api/v1/deadletters", func(w http.ResponseWriter, r *http.Request) {
 		f, err := parseDeadLetterFilter(r.URL.RawQuery)
 		if err != nil {
-			s.writeError(w, r, http.StatusBadRequest, err.Error())
+			s.WriteError(w, r, http.StatusBadRequest, err.Error())
 			return
 		}
 		s.answerDeadLetters(w, r, func(ctx context.Context) (any, error) {
-			found, err := schema.ListDeadLetters(ctx, s.db, f, maxDeadLetters)
+			found, err := schema.ListDeadLetters(ctx, s.DB, f, maxDeadLetters)
 			return map[string]any{"dead_letters": append([]schema.StoredDeadLetter{}, found...), "full": len(found) == maxDeadLetters}, err
 		})
 	})
@@ -118,73 +118,73 @@ func (s *server) handleDeadLetterAPI(mux *http.ServeMux, allowed func(http.Handl
 				if err != nil {
 					return nil, schema.ErrNoRows
 				}
-				if _, err = schema.FindDeadLetter(ctx, s.db, id, 0); err == nil {
+				if _, err = schema.FindDeadLetter(ctx, s.DB, id, 0); err == nil {
 					err = do(ctx, id)
 				}
 				if err != nil {
 					return nil, err
 				}
-				return schema.FindDeadLetter(ctx, s.db, id, 0)
+				return schema.FindDeadLetter(ctx, s.DB, id, 0)
 			})
 		})
 	}
 	act("retry", func(ctx context.Context, id int64) error {
-		_, err := schema.RetryDeadLetter(ctx, s.db, id)
+		_, err := schema.RetryDeadLetter(ctx, s.DB, id)
 		return err
 	})
-	act("dismiss", func(ctx context.Context, id int64) error { return schema.DismissDeadLetter(ctx, s.db, id) })
+	act("dismiss", func(ctx context.Context, id int64) error { return schema.DismissDeadLetter(ctx, s.DB, id) })
 }
 
 // answerDeadLetters sends the result of a query as JSON.
-func (s *server) answerDeadLetters(w http.ResponseWriter, r *http.Request, query func(context.Context) (any, error)) {
-	ctx, cancel := context.WithTimeout(r.Context(), queryTimeout)
+func (s *Server) answerDeadLetters(w http.ResponseWriter, r *http.Request, query func(context.Context) (any, error)) {
+	ctx, cancel := context.WithTimeout(r.Context(), QueryTimeout)
 	defer cancel()
 	found, err := query(ctx)
 	switch {
 	case errors.Is(err, schema.ErrNoRows):
-		s.writeError(w, r, http.StatusNotFound, say("error_dead_letter", plain(r.PathValue("id"), maxDetail)))
+		s.WriteError(w, r, http.StatusNotFound, say("error_dead_letter", PlainLine(r.PathValue("id"), MaxDetail)))
 	case err != nil:
 		s.deadLettersUnavailable(w, r, err)
 	default:
 		w.Header().Set("Cache-Control", "no-store")
-		writeJSON(w, http.StatusOK, found)
+		WriteJSON(w, http.StatusOK, found)
 	}
 }
 
 // serveDeadLetter shows one dead letter with the beginning of its input.
-func (s *server) serveDeadLetter(w http.ResponseWriter, r *http.Request) {
+func (s *Server) serveDeadLetter(w http.ResponseWriter, r *http.Request) {
 	id, err := strconv.ParseInt(r.PathValue("id"), 10, 64)
 	if err != nil {
-		s.serveNotFound(w, r)
+		s.ServeNotFound(w, r)
 		return
 	}
-	ctx, cancel := context.WithTimeout(r.Context(), queryTimeout)
+	ctx, cancel := context.WithTimeout(r.Context(), QueryTimeout)
 	defer cancel()
-	found, err := schema.FindDeadLetter(ctx, s.db, id, maxInput)
+	found, err := schema.FindDeadLetter(ctx, s.DB, id, maxInput)
 	switch {
 	case errors.Is(err, schema.ErrNoRows):
-		s.writeError(w, r, http.StatusNotFound, say("error_dead_letter", strconv.FormatInt(id, 10)))
+		s.WriteError(w, r, http.StatusNotFound, say("error_dead_letter", strconv.FormatInt(id, 10)))
 		return
 	case err != nil:
 		s.deadLettersUnavailable(w, r, err)
 		return
 	}
 	w.Header().Set("Cache-Control", "no-store")
-	s.render(w, http.StatusOK, "dead_letter", deadLetterPage{frame: s.newFrame(), DeadLetter: s.newDeadLetter(&found)})
+	s.Render(w, http.StatusOK, "dead_letter", deadLetterPage{Frame: s.NewFrame(), DeadLetter: s.newDeadLetter(&found)})
 }
 
-func (s *server) deadLettersUnavailable(w http.ResponseWriter, r *http.Request, err error) {
+func (s *Server) deadLettersUnavailable(w http.ResponseWriter, r *http.Request, err error) {
 	if r.Context().Err() == nil {
-		s.log.Error("dead_letter_read_failed", "error", err)
+		s.Log.Error("dead_letter_read_failed", "error", err)
 	}
-	s.writeUnavailable(w, r)
+	s.WriteUnavailable(w, r)
 }
 
 // parseDeadLetterFilter reads the parameters of the list. A misspelt parameter is an
 // error, because the page would silently show something else.
 func parseDeadLetterFilter(raw string) (schema.DeadLetterFilter, error) {
 	var f schema.DeadLetterFilter
-	query, err := parseParameters(raw, []string{"stage", "state"}, "?stage=commit")
+	query, err := ParseParameters(raw, []string{"stage", "state"}, "?stage=commit")
 	if err != nil {
 		return f, err
 	}
@@ -194,7 +194,7 @@ func parseDeadLetterFilter(raw string) (schema.DeadLetterFilter, error) {
 			known = schema.DeadLetterStates()
 		}
 		if *field = query.Get(name); query.Has(name) && !slices.Contains(known, *field) {
-			return f, wrongValue(name, *field, say("expected_one_of", strings.Join(known, ", ")))
+			return f, WrongValue(name, *field, say("expected_one_of", strings.Join(known, ", ")))
 		}
 	}
 	return f, nil
@@ -235,21 +235,21 @@ func statesOf(f schema.DeadLetterFilter) []stateView {
 	return views
 }
 
-func (s *server) newDeadLetter(l *schema.StoredDeadLetter) deadLetterView {
-	now := s.now()
+func (s *Server) newDeadLetter(l *schema.StoredDeadLetter) deadLetterView {
+	now := s.Now()
 	view := deadLetterView{
-		StoredDeadLetter: *l, Seen: newTimestamp(l.LastSeen, now), First: newTimestamp(l.FirstSeen, now), Times: say("letter_times", int(l.Count)),
-		Cause: plain(l.Cause, maxCause), Path: plain(l.Path, maxDetail), Expected: plain(l.Expected, maxDetail), Received: plain(l.Received, maxDetail),
-		LastCause: plain(l.LastCause, maxCause), Input: plain(string(l.Raw), maxInput), Size: say("letter_size", int(l.RawBytes)), Cut: l.RawBytes > int64(len(l.Raw)),
+		StoredDeadLetter: *l, Seen: NewTimestamp(l.LastSeen, now), First: NewTimestamp(l.FirstSeen, now), Times: say("letter_times", int(l.Count)),
+		Cause: PlainLine(l.Cause, maxCause), Path: PlainLine(l.Path, MaxDetail), Expected: PlainLine(l.Expected, MaxDetail), Received: PlainLine(l.Received, MaxDetail),
+		LastCause: PlainLine(l.LastCause, maxCause), Input: PlainLine(string(l.Raw), maxInput), Size: say("letter_size", int(l.RawBytes)), Cut: l.RawBytes > int64(len(l.Raw)),
 	}
 	if view.Cause == "" {
 		view.Cause = say("letter_unknown_cause")
 	}
 	switch {
 	case l.Kind != "":
-		view.Subject = plain(l.Kind, maxDetail)
+		view.Subject = PlainLine(l.Kind, MaxDetail)
 	case l.DID != "":
-		view.Subject = plain("at://"+l.Subject(), maxDetail)
+		view.Subject = PlainLine("at://"+l.Subject(), MaxDetail)
 	}
 	return view
 }

@@ -98,7 +98,7 @@ func longestWindow() window {
 
 // gapView is an interval whose shares may be missing from the counts.
 type gapView struct {
-	From, To *timestamp
+	From, To *Timestamp
 	Reason   string
 	Stream   string // the name of the stream, if there are several streams
 	Repair   string // progress of the repair
@@ -106,7 +106,7 @@ type gapView struct {
 
 func newGaps(snap *snapshot) (all []gapView) {
 	for _, g := range snap.gaps {
-		view := gapView{From: newTimestamp(g.From, snap.at), To: newTimestamp(g.To, snap.at), Reason: plain(g.Reason, maxDetail), Repair: say("gap_accounts", g.Accounts, g.Done)}
+		view := gapView{From: NewTimestamp(g.From, snap.at), To: NewTimestamp(g.To, snap.at), Reason: PlainLine(g.Reason, MaxDetail), Repair: say("gap_accounts", g.Accounts, g.Done)}
 		switch {
 		case g.Problem != "":
 			view.Repair = say("gap_problem")
@@ -114,7 +114,7 @@ func newGaps(snap *snapshot) (all []gapView) {
 			view.Repair = say("gap_waiting")
 		}
 		if len(snap.streams) > 1 {
-			view.Stream = plain(g.Stream, maxName)
+			view.Stream = PlainLine(g.Stream, MaxName)
 		}
 		all = append(all, view)
 	}

@@ -77,11 +77,11 @@ type feedEntryView struct {
 }
 
 // serveFeed serves the feed of a view.
-func (s *server) serveFeed(format feedFormat) http.HandlerFunc {
+func (s *Server) serveFeed(format feedFormat) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		v, err := parseFeed(r.URL.RawQuery)
 		if err != nil {
-			s.writeError(w, r, http.StatusBadRequest, err.Error())
+			s.WriteError(w, r, http.StatusBadRequest, err.Error())
 			return
 		}
 		if redirected(w, r, feedPages().address(format.path, v)) {
@@ -114,7 +114,7 @@ func (s *server) serveFeed(format feedFormat) http.HandlerFunc {
 
 // parseFeed reads the parameters of a feed.
 func parseFeed(raw string) (view, error) {
-	values, err := parseParameters(raw, feedPages().names, "at_least=5&domain=news.example")
+	values, err := ParseParameters(raw, feedPages().names, "at_least=5&domain=news.example")
 	if err != nil {
 		return view{}, err
 	}
@@ -127,9 +127,9 @@ func parseFeed(raw string) (view, error) {
 }
 
 // feed returns the feed of a view, computed within the last five minutes.
-func (s *server) feed(ctx context.Context, v view) (*keptFeed, error) {
+func (s *Server) feed(ctx context.Context, v view) (*keptFeed, error) {
 	key := v.key()
-	if found := s.feeds.find(key, s.now()); found != nil {
+	if found := s.feeds.find(key, s.Now()); found != nil {
 		return found, nil
 	}
 	done := s.counting.DoChan("feed "+key, func() (any, error) {
@@ -143,22 +143,22 @@ func (s *server) feed(ctx context.Context, v view) (*keptFeed, error) {
 		case <-ctx.Done():
 			return nil, ctx.Err()
 		}
-		if found := s.feeds.find(key, s.now()); found != nil { // computed a moment ago
+		if found := s.feeds.find(key, s.Now()); found != nil { // computed a moment ago
 			return found, nil
 		}
 		q := v.query
-		q.At = s.now().UTC()
-		read, err := ranking.ReadFeed(ctx, s.db, q)
+		q.At = s.Now().UTC()
+		read, err := ranking.ReadFeed(ctx, s.DB, q)
 		if err == nil {
 			read.Entries = s.shownEntries(read.Entries)
 			return s.feeds.add(key, read)
 		}
 		if !isRequest(err) {
-			s.log.Error("feed_read_failed", "error", err)
+			s.Log.Error("feed_read_failed", "error", err)
 		}
 		return nil, err
 	})
-	patience, cancel := context.WithTimeout(ctx, queryTimeout) // not ctx, which the computation's goroutine reads
+	patience, cancel := context.WithTimeout(ctx, QueryTimeout) // not ctx, which the computation's goroutine reads
 	defer cancel()
 	select {
 	case <-patience.Done():
@@ -173,11 +173,11 @@ func (s *server) feed(ctx context.Context, v view) (*keptFeed, error) {
 
 // shownEntries leaves out links that are not http or https, and sets the URLs of the
 // images.
-func (s *server) shownEntries(entries []ranking.FeedEntry) []ranking.FeedEntry {
+func (s *Server) shownEntries(entries []ranking.FeedEntry) []ranking.FeedEntry {
 	entries = slices.DeleteFunc(entries, func(e ranking.FeedEntry) bool {
 		_, ok := parseLink(e.URL)
 		if !ok {
-			s.corrupt.Do(func() { s.log.Error("stored_url_invalid", "url", e.URL) })
+			s.corrupt.Do(func() { s.Log.Error("stored_url_invalid", "url", e.URL) })
 		}
 		return !ok
 	})
@@ -188,7 +188,7 @@ func (s *server) shownEntries(entries []ranking.FeedEntry) []ranking.FeedEntry {
 }
 
 // newFeed describes a feed. base is the public address of this server.
-func (s *server) newFeed(f ranking.Feed, v view, format feedFormat, base string) feedView {
+func (s *Server) newFeed(f ranking.Feed, v view, format feedFormat, base string) feedView {
 	home := v
 	home.query.Limit = defaultLimit
 	address := feedPages().address("", v)
@@ -209,7 +209,7 @@ func (s *server) newFeed(f ranking.Feed, v view, format feedFormat, base string)
 }
 
 func entryTitle(e *ranking.FeedEntry) string {
-	if title := plain(e.Title, maxTitle); title != "" {
+	if title := PlainLine(e.Title, maxTitle); title != "" {
 		return title
 	}
 	u, _ := parseLink(e.URL)
@@ -220,7 +220,7 @@ func entryTitle(e *ranking.FeedEntry) string {
 // no count, because counts change.
 func entryContent(e *ranking.FeedEntry, shares string) string {
 	var b strings.Builder
-	if description := plain(e.Description, maxDescription); description != "" {
+	if description := PlainLine(e.Description, maxDescription); description != "" {
 		b.WriteString("<p>" + html.EscapeString(description) + "</p>")
 	}
 	b.WriteString(`<p><a href="` + html.EscapeString(shares) + `">` + html.EscapeString(say("feed_shares")) + "</a></p>")
@@ -228,7 +228,7 @@ func entryContent(e *ranking.FeedEntry, shares string) string {
 }
 
 // feedTitle names the view of a feed.
-func (s *server) feedTitle(v view) string {
+func (s *Server) feedTitle(v view) string {
 	parts := []string{s.title}
 	if v.query.Watch != "" {
 		parts = append(parts, targetName(v.query.Watch))
@@ -244,7 +244,7 @@ func (s *server) feedTitle(v view) string {
 
 // base returns the public address of this server: the configured one, or the one that the request
 // names. The host in the request has been checked.
-func (s *server) base(r *http.Request) string {
+func (s *Server) base(r *http.Request) string {
 	if s.url != "" {
 		return s.url
 	}

@@ -6,6 +6,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 	"golang.org/x/net/html"
+
+	"github.com/weir-social/weir/internal/web/webtest"
 )
 
 // TestSubtitleDescribesTheCountedAccounts shows that the subtitle does not say
@@ -15,15 +17,15 @@ func TestSubtitleDescribesTheCountedAccounts(t *testing.T) {
 	r := newRig(t)
 	says := func() string {
 		t.Helper()
-		doc := r.parse(r.get("/?window=3h"))
-		shown := text(find(doc, func(n *html.Node) bool { return attr(n, "id") == "subtitle" })[0])
-		require.Equal(t, shown, attr(find(doc, func(n *html.Node) bool { return attr(n, "name") == "description" })[0], "content"))
+		doc := r.Parse(r.Get("/?window=3h"))
+		shown := webtest.Text(webtest.Find(doc, func(n *html.Node) bool { return webtest.Attr(n, "id") == "subtitle" })[0])
+		require.Equal(t, shown, webtest.Attr(webtest.Find(doc, func(n *html.Node) bool { return webtest.Attr(n, "name") == "description" })[0], "content"))
 		return shown
 	}
 	require.Equal(t, "The links most shared on Bluesky in the last 3 hours.", says())
 	watch := func(kind, target string, members int) {
-		r.exec(`INSERT INTO watches (kind, target) VALUES ($1, $2)`, kind, target)
-		r.exec(`INSERT INTO watch_members (watch_id, did) SELECT (SELECT max(id) FROM watches), 'did:plc:' || n FROM generate_series(1, $1) AS n`, members)
+		r.Exec(`INSERT INTO watches (kind, target) VALUES ($1, $2)`, kind, target)
+		r.Exec(`INSERT INTO watch_members (watch_id, did) SELECT (SELECT max(id) FROM watches), 'did:plc:' || n FROM generate_series(1, $1) AS n`, members)
 	}
 	for want, c := range map[string]struct {
 		kind, target string
@@ -40,11 +42,11 @@ func TestSubtitleDescribesTheCountedAccounts(t *testing.T) {
 	} {
 		watch(c.kind, c.target, c.members)
 		require.Equal(t, "The links most shared in the last 3 hours "+want+".", says())
-		r.exec(`DELETE FROM watches`)
+		r.Exec(`DELETE FROM watches`)
 	}
 	for i := range 3 {
 		watch("follows", fmt.Sprintf("a%d.example", i), 10*(i+1))
 	}
 	require.Equal(t, "The links most shared in the last 3 hours by the 30 followed accounts.", says(), "each account counts once")
-	r.audit(r.get("/"))
+	r.Audit(r.Get("/"))
 }

@@ -1,76 +1,42 @@
 package web
 
 import (
-	"net/url"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 	"golang.org/x/net/html"
+
+	"github.com/weir-social/weir/internal/web/webtest"
 )
-
-// audit parses a page as a browser does, and checks that a stranger's text does
-// not become an element, an attribute or a URL that runs code.
-func (r *rig) audit(body string) {
-	r.t.Helper()
-	elements := map[string]bool{}
-	for _, name := range strings.Fields("html head meta title link script noscript body header div h1 a img p nav main strong span time " +
-		"details summary ul li ol h2 bdi footer code dl dt dd pre form input label select option button b h3 section svg path script") {
-		elements[name] = true
-	}
-	for _, n := range find(r.parse(body), func(*html.Node) bool { return true }) {
-		require.True(r.t, elements[n.Data], "element %s", n.Data)
-		if n.Data == "script" {
-			require.True(r.t, strings.HasPrefix(attr(n, "src"), "/static/"), attr(n, "src"))
-		}
-		for _, a := range n.Attr {
-			require.False(r.t, strings.HasPrefix(a.Key, "on") || a.Key == "style" || a.Key == "srcdoc", a.Key)
-			if a.Key != "href" && a.Key != "src" {
-				continue
-			}
-			u, err := url.Parse(a.Val)
-			require.NoError(r.t, err)
-			ours := u.Scheme == "" && u.Host == "" && (strings.HasPrefix(a.Val, "/") || a.Val == "#gaps")
-			require.True(r.t, ours || u.Scheme == "https" || u.Scheme == "http", a.Val)
-		}
-	}
-}
-
-func hostileTexts() []string {
-	return []string{
-		`<script>alert(1)</script>`, `</title><script>alert(1)</script>`, `"><img src=x onerror=alert(1)>`, `' onmouseover='alert(1)`, `<!--`, `]]>`,
-		`{{.}}`, `javascript:alert(1)`, `&lt;script&gt;`, "\u202Etxt.exe\u2066", "a\nb\tc\x01\x1b[31m", "\u0000x", `</ol></main><a href="javascript:alert(1)">x</a>`,
-		strings.Repeat("W", 20000), strings.Repeat("\u0301", 500) + "e" + strings.Repeat("\u0301", 500), "\u3164", "🏴󠁧󠁢󠁥󠁮󠁧󠁿 مرحبا שלום",
-	}
-}
 
 // TestTextsOfStrangersStayText fills every column that strangers control with
 // every hostile text.
 func TestTextsOfStrangersStayText(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
-	r.stream("jetstream", "not connected", "")
-	r.share("https://a.example/", "did:plc:aaa", time.Minute)
-	r.share("https://a.example/", "did:plc:bbb", time.Minute)
-	r.exec(`INSERT INTO accounts (did, handle) VALUES ('did:plc:aaa', '')`)
-	r.exec(`INSERT INTO gaps (stream, from_at, to_at, reason, opened_at) VALUES ('jetstream', $1, $2, '', now())`, r.now.Add(-time.Hour), r.now.Add(-time.Minute))
-	for _, text := range hostileTexts() {
+	r.Stream("jetstream", "not connected", "")
+	r.Share("https://a.example/", "did:plc:aaa", time.Minute)
+	r.Share("https://a.example/", "did:plc:bbb", time.Minute)
+	r.Exec(`INSERT INTO accounts (did, handle) VALUES ('did:plc:aaa', '')`)
+	r.Exec(`INSERT INTO gaps (stream, from_at, to_at, reason, opened_at) VALUES ('jetstream', $1, $2, '', now())`, r.Now.Add(-time.Hour), r.Now.Add(-time.Minute))
+	for _, text := range webtest.HostileTexts() {
 		text = strings.ReplaceAll(text, "\x00", "") // Postgres cannot store NUL
-		r.exec(`UPDATE links SET title = $1, description = $1, site = $1, image = $1, card_from = $1`, text)
-		r.exec(`UPDATE accounts SET handle = $1`, text)
-		r.exec(`UPDATE streams SET state_detail = $1, host = $1`, text)
-		r.exec(`UPDATE gaps SET reason = $1`, text)
+		r.Exec(`UPDATE links SET title = $1, description = $1, site = $1, image = $1, card_from = $1`, text)
+		r.Exec(`UPDATE accounts SET handle = $1`, text)
+		r.Exec(`UPDATE streams SET state_detail = $1, host = $1`, text)
+		r.Exec(`UPDATE gaps SET reason = $1`, text)
 		for _, target := range []string{"/", "/?density=compact", "/?sort=speed"} {
-			body := r.get(target)
-			r.audit(body)
-			require.Len(t, find(r.parse(body), class("link")), 1)
+			body := r.Get(target)
+			r.Audit(body)
+			require.Len(t, webtest.Find(r.Parse(body), webtest.Class("link")), 1)
 			require.Less(t, len(body), 20000, "a long text must be shortened")
 			for _, override := range []string{"\u202A", "\u202B", "\u202D", "\u202E", "\u2066", "\u2067", "\u2068"} {
 				require.NotContains(t, body, override)
 			}
 		}
-		r.get("/api/v1/trending")
+		r.Get("/api/v1/trending")
 	}
 }
 
@@ -79,10 +45,10 @@ func TestTextsOfStrangersStayText(t *testing.T) {
 func TestHostileTitleIsShownAsItWasWritten(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
-	r.share("https://a.example/", "did:plc:aaa", time.Minute)
-	r.exec(`UPDATE links SET title = $1`, `"Q" & <script>alert('1')</script> `+"\u202Egnp.exe")
+	r.Share("https://a.example/", "did:plc:aaa", time.Minute)
+	r.Exec(`UPDATE links SET title = $1`, `"Q" & <script>alert('1')</script> `+"\u202Egnp.exe")
 	require.Equal(t, `"Q" & <script>alert('1')</script> gnp.exe`, r.rows("/")[0].title)
-	require.Equal(t, "auto", attr(find(r.parse(r.get("/")), func(n *html.Node) bool { return n.Data == "h2" })[0], "dir"))
+	require.Equal(t, "auto", webtest.Attr(webtest.Find(r.Parse(r.Get("/")), func(n *html.Node) bool { return n.Data == "h2" })[0], "dir"))
 }
 
 func TestOnlyHTTPLinksAreShown(t *testing.T) {
@@ -93,31 +59,31 @@ func TestOnlyHTTPLinksAreShown(t *testing.T) {
 		"/relative", "https:opaque", "https://", "http:///path", " https://x.example/", "https://x.example/\x7f", "file:///etc/passwd", "blob:https://x.example/1",
 	}
 	for _, u := range bad {
-		r.share(u, "did:plc:aaa", time.Minute)
+		r.Share(u, "did:plc:aaa", time.Minute)
 	}
 	good := []string{"https://ok.example/a;b,c@d:e=1+2$3!~*?q=%27&x=1;2&y[]=%2F#/route", "http://ok.example/", "https://xn--caf-dma.example/%C3%A9"}
 	for _, u := range good {
-		r.share(u, "did:plc:aaa", time.Minute)
+		r.Share(u, "did:plc:aaa", time.Minute)
 	}
-	body := r.get("/")
-	r.audit(body)
+	body := r.Get("/")
+	r.Audit(body)
 	shown := map[string]bool{}
-	for _, li := range find(r.parse(body), class("link")) {
-		a := find(li, func(n *html.Node) bool { return n.Data == "h2" })[0].FirstChild
-		shown[attr(a, "href")] = true
+	for _, li := range webtest.Find(r.Parse(body), webtest.Class("link")) {
+		a := webtest.Find(li, func(n *html.Node) bool { return n.Data == "h2" })[0].FirstChild
+		shown[webtest.Attr(a, "href")] = true
 	}
 	require.Len(t, shown, len(good))
 	for _, u := range good {
 		require.True(t, shown[u], "%s keeps its exact URL: %v", u, shown)
 	}
-	api := r.get("/api/v1/trending")
+	api := r.Get("/api/v1/trending")
 	require.NotContains(t, strings.ToLower(api), `"url":"javascript`)
-	require.Equal(t, 1, r.log.count(), "an invalid URL is logged once")
+	require.Equal(t, 1, r.Log.Count(), "an invalid URL is logged once")
 }
 
 func TestInvalidHandleIsNotLinked(t *testing.T) {
 	t.Parallel()
-	for name, want := range map[string]person{
+	for name, want := range map[string]Person{
 		"alice.example":                    {Name: "@alice.example", Known: true, Profile: "https://bsky.app/profile/alice.example"},
 		"did:plc:z72i7hdynmk6r22z27h6tvur": {Name: "did:plc:z72i…tvur", Known: true, Profile: "https://bsky.app/profile/did:plc:z72i7hdynmk6r22z27h6tvur"},
 		"did:web:a.example":                {Name: "did:web:a.example", Known: true, Profile: "https://bsky.app/profile/did:web:a.example"},
@@ -127,7 +93,7 @@ func TestInvalidHandleIsNotLinked(t *testing.T) {
 		"handle.invalid":                   {Name: "handle.invalid"}, // the network's placeholder for an invalid handle
 		"":                                 {},
 	} {
-		require.Equal(t, want, newPerson(name), name)
+		require.Equal(t, want, NewPerson(name), name)
 	}
 }
 
@@ -152,18 +118,18 @@ func TestPlainTextIsOneVisibleLine(t *testing.T) {
 		"0123456789012":                "01234567890…",
 		"e\u0301\u0301\u0301\u0301\u0301\u0301\u0301\u0301x": "e\u0301\u0301\u0301\u0301\u0301\u0301x",
 	} {
-		require.Equal(t, want, plain(in, 12), "%q", in)
+		require.Equal(t, want, PlainLine(in, 12), "%q", in)
 	}
 }
 
 func FuzzPlainTextNeverReordersOrBreaksTheLine(f *testing.F) {
-	for _, s := range hostileTexts() {
+	for _, s := range webtest.HostileTexts() {
 		f.Add(s)
 	}
 	f.Fuzz(func(t *testing.T, s string) {
-		got := plain(s, 50)
+		got := PlainLine(s, 50)
 		require.LessOrEqual(t, len([]rune(got)), 50)
 		require.False(t, strings.ContainsAny(got, "\u202A\u202B\u202C\u202D\u202E\u2066\u2067\u2068\u2069\n\r\t\x00\u2028\u2029"), "%q", got)
-		require.Equal(t, got, plain(got, 50), "plain is idempotent")
+		require.Equal(t, got, PlainLine(got, 50), "plain is idempotent")
 	})
 }

@@ -8,6 +8,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/weir-social/weir/internal/web/webtest"
 )
 
 func TestOnlyKnownHostsAreAllowed(t *testing.T) {
@@ -45,8 +47,8 @@ func TestOtherHostsGetOnlyAnErrorMessage(t *testing.T) {
 	hosts, err := ParseHosts([]string{"weir.example"})
 	require.NoError(t, err)
 	r := newRig(t)
-	for name, rig := range map[string]*rig{"page": r, "operators": (&rig{t: t, pool: r.pool, now: r.now, log: r.log}).asOps("")} {
-		address := startServer(t, ServerConfig{Handler: rig.handler, Hosts: hosts, Connections: 10})
+	for name, rig := range map[string]*rig{"page": r, "operators": (&rig{&webtest.Rig{T: t, Pool: r.Pool, Now: r.Now, Log: r.Log}}).asOps("")} {
+		address := startServer(t, ServerConfig{Handler: rig.Handler, Hosts: hosts, Connections: 10})
 		for _, target := range []string{"/", "/fragment", "/api/v1/trending", "/static/x/page.css", "/livez", "/readyz", "/health", "/metrics", "/deadletters", "/debug/pprof/", "/nowhere"} {
 			for host, refused := range map[string]bool{"evil.example": true, "weir.example": false, "localhost": false, "": false} {
 				request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+address+target, nil)

@@ -12,7 +12,7 @@ import (
 
 // linkPage is the page of a link: its counts, and every share of it.
 type linkPage struct {
-	frame
+	Frame
 	Now        string
 	Link       linkView
 	Back       string
@@ -28,8 +28,8 @@ type linkPage struct {
 	NotCounted []string
 	Gaps       []gapView
 	Kept       string // how many accounts shared it when shares expired; empty: the link is not kept
-	KeptAt     *timestamp
-	Complete   *timestamp // all shares since then are stored; nil: since the window began
+	KeptAt     *Timestamp
+	Complete   *Timestamp // all shares since then are stored; nil: since the window began
 	Titles     []ranking.Given
 	Spellings  []ranking.Given
 	Threads    []thread
@@ -41,7 +41,7 @@ type linkPage struct {
 // thread is a post with its quotes and reposts on the page.
 type thread struct {
 	Post    *shareView // nil: the post is not on this page
-	By      person     // author of the post, if Post is nil
+	By      Person     // author of the post, if Post is nil
 	Href    string
 	Text    string
 	Through []shareView
@@ -49,9 +49,9 @@ type thread struct {
 
 // shareView is a share with sanitised texts.
 type shareView struct {
-	By   person
+	By   Person
 	How  string
-	At   *timestamp
+	At   *Timestamp
 	Text string
 	Href string // address of the post; empty: there is none to show
 	Why  string // why the share does not count; empty: it counts
@@ -59,7 +59,7 @@ type shareView struct {
 }
 
 // serveLinkPage shows a page of the shares of a link.
-func (s *server) serveLinkPage(w http.ResponseWriter, r *http.Request, request linkRequest) error {
+func (s *Server) serveLinkPage(w http.ResponseWriter, r *http.Request, request linkRequest) error {
 	id := strconv.FormatInt(request.query.ID, 10)
 	if redirected(w, r, linkPages().address("/links/"+id, request.view)) {
 		return nil
@@ -82,11 +82,11 @@ func (s *server) serveLinkPage(w http.ResponseWriter, r *http.Request, request l
 		return nil
 	}
 	w.Header().Set("Cache-Control", "no-cache")
-	s.render(w, http.StatusOK, "shares", page)
+	s.Render(w, http.StatusOK, "shares", page)
 	return nil
 }
 
-func (s *server) newLinkPage(request linkRequest, l ranking.LinkSummary, shares ranking.SharePage, gaps []schema.Gap) (linkPage, error) {
+func (s *Server) newLinkPage(request linkRequest, l ranking.LinkSummary, shares ranking.SharePage, gaps []schema.Gap) (linkPage, error) {
 	v := request.view
 	shown, err := s.newLink(&ranking.TrendingLink{LinkCard: l.LinkCard, FirstSeen: l.FirstSeen}, l.At, v)
 	if err != nil {
@@ -94,15 +94,15 @@ func (s *server) newLinkPage(request linkRequest, l ranking.LinkSummary, shares 
 	}
 	first := v.with(func(*view) {})
 	page := linkPage{
-		frame: s.newFrame().scripted(s), Now: l.At.Format(time.RFC3339), Link: shown, Back: rankingHref(first), Words: v.Words, Shares: say("shares_n", l.Shares), Accounts: say("accounts_n", l.Accounts),
+		Frame: s.NewFrame().scripted(s), Now: l.At.Format(time.RFC3339), Link: shown, Back: rankingHref(first), Words: v.Words, Shares: say("shares_n", l.Shares), Accounts: say("accounts_n", l.Accounts),
 		Counted: grouped(l.Sharers), Gift: l.Gift, Verb: say("counts_in", l.Sharers, v.Words), Chart: newChart(l),
 		NotCounted: notCounted(l), Gaps: newGaps(&snapshot{gaps: gaps, at: l.At}), API: apiHref("/api/v1/links/"+strconv.FormatInt(l.ID, 10)+"/shares", first),
 	}
 	if l.KeptAt != nil {
-		page.Kept, page.KeptAt = say("kept_sharers", l.KeptSharers), newTimestamp(*l.KeptAt, l.At)
+		page.Kept, page.KeptAt = say("kept_sharers", l.KeptSharers), NewTimestamp(*l.KeptAt, l.At)
 	}
 	if l.CompleteSince != nil {
-		page.Complete = newTimestamp(*l.CompleteSince, l.At)
+		page.Complete = NewTimestamp(*l.CompleteSince, l.At)
 	}
 	if watch := request.query.Watch; watch != "" {
 		page.Whose = say("of_watch", targetName(watch))
@@ -112,10 +112,10 @@ func (s *server) newLinkPage(request linkRequest, l ranking.LinkSummary, shares 
 			Href: linkHref(l.ID, first.with(func(v *view) { v.window = w }))})
 	}
 	for _, given := range l.OtherTitles {
-		page.Titles = append(page.Titles, ranking.Given{Text: plain(given.Text, maxTitle), Accounts: given.Accounts})
+		page.Titles = append(page.Titles, ranking.Given{Text: PlainLine(given.Text, maxTitle), Accounts: given.Accounts})
 	}
 	for _, given := range l.OtherURLs {
-		page.Spellings = append(page.Spellings, ranking.Given{Text: plain(given.Text, maxTitle), Accounts: given.Accounts})
+		page.Spellings = append(page.Spellings, ranking.Given{Text: PlainLine(given.Text, maxTitle), Accounts: given.Accounts})
 	}
 	page.Threads = newThreads(shares.Shares, l, v)
 	if v.query.After != "" {
@@ -176,37 +176,37 @@ func newThreads(shares []ranking.LinkShare, l ranking.LinkSummary, v view) (all 
 // hidden or withheld.
 func (t *thread) describe(share *ranking.LinkShare, v view) {
 	if share.Why == ranking.SubjectHidden {
-		t.By = person{Name: say("hidden_account")}
+		t.By = Person{Name: say("hidden_account")}
 		return
 	}
 	if share.SubjectWithheld {
-		t.By = person{Name: say("one_account")}
+		t.By = Person{Name: say("one_account")}
 		return
 	}
 	t.By, t.Href = subjectAuthor(share, v), postURL(share.Subject)
 	if share.How == "repost" {
-		t.Text = plain(share.Text, maxDescription)
+		t.Text = PlainLine(share.Text, maxDescription)
 	}
 }
 
 // subjectAuthor returns the author of the post that a share quotes or reposts.
-func subjectAuthor(s *ranking.LinkShare, v view) person {
+func subjectAuthor(s *ranking.LinkShare, v view) Person {
 	name := s.SubjectBy
 	if name == "" {
 		name, _, _ = strings.Cut(strings.TrimPrefix(s.Subject, "at://"), "/")
 	}
-	return newPerson(name).in(v, name)
+	return NewPerson(name).in(v, name)
 }
 
 func newShare(s *ranking.LinkShare, l ranking.LinkSummary, in view) shareView {
-	v := shareView{At: newTimestamp(s.SharedAt, l.At), Text: plain(s.Text, maxDescription), Why: whyNot(s.Why), How: say("how_" + s.How)}
+	v := shareView{At: NewTimestamp(s.SharedAt, l.At), Text: PlainLine(s.Text, maxDescription), Why: whyNot(s.Why), How: say("how_" + s.How)}
 	if s.Why == ranking.Hidden {
 		v.By.Name = say("hidden_account")
 		return v
 	}
 	v.By, v.Href = personOf(s.DID, s.Handle, s.Unverified, s.DisplayName, in), postURL(s.URI)
 	if s.Withheld {
-		v.By, v.Href, v.Note = person{Name: say("one_account")}, "", say("why_withheld")
+		v.By, v.Href, v.Note = Person{Name: say("one_account")}, "", say("why_withheld")
 	}
 	if s.How == "repost" && s.Why != ranking.SubjectHidden && !s.SubjectWithheld {
 		v.Href = postURL(s.Subject)

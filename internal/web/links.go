@@ -37,11 +37,11 @@ type linkRequest struct {
 }
 
 // linkHandler serves requests about a link that may have the named parameters.
-func (s *server) linkHandler(names []string, serve func(http.ResponseWriter, *http.Request, linkRequest) error) http.HandlerFunc {
+func (s *Server) linkHandler(names []string, serve func(http.ResponseWriter, *http.Request, linkRequest) error) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		request, err := s.parseLinkRequest(r, names)
 		if err != nil {
-			s.writeError(w, r, http.StatusBadRequest, err.Error())
+			s.WriteError(w, r, http.StatusBadRequest, err.Error())
 			return
 		}
 		if err := serve(w, r, request); err != nil {
@@ -51,13 +51,13 @@ func (s *server) linkHandler(names []string, serve func(http.ResponseWriter, *ht
 }
 
 // parseLinkRequest reads the id and the parameters.
-func (s *server) parseLinkRequest(r *http.Request, names []string) (l linkRequest, err error) {
+func (s *Server) parseLinkRequest(r *http.Request, names []string) (l linkRequest, err error) {
 	text := r.PathValue("id")
 	id, err := strconv.ParseInt(text, 10, 64)
 	if err != nil || id < 1 || strconv.FormatInt(id, 10) != text {
-		return l, wrongValue("id", text, say("expected_id"))
+		return l, WrongValue("id", text, say("expected_id"))
 	}
-	values, err := parseParameters(r.URL.RawQuery, names, "window=24h&watch=alice.example")
+	values, err := ParseParameters(r.URL.RawQuery, names, "window=24h&watch=alice.example")
 	if err != nil {
 		return l, err
 	}
@@ -65,21 +65,21 @@ func (s *server) parseLinkRequest(r *http.Request, names []string) (l linkReques
 		return l, err
 	}
 	q := l.view.query
-	l.query = ranking.LinkQuery{ID: id, At: s.now(), Window: q.Window, Watch: q.Watch, Degree: q.Degree}
+	l.query = ranking.LinkQuery{ID: id, At: s.Now(), Window: q.Window, Watch: q.Watch, Degree: q.Degree}
 	return l, nil
 }
 
-func (s *server) serveLink(w http.ResponseWriter, r *http.Request, request linkRequest) error {
+func (s *Server) serveLink(w http.ResponseWriter, r *http.Request, request linkRequest) error {
 	l, err := s.link(r.Context(), request)
 	if err != nil {
 		return err
 	}
 	w.Header().Set("Cache-Control", "no-cache")
-	writeJSON(w, http.StatusOK, l)
+	WriteJSON(w, http.StatusOK, l)
 	return nil
 }
 
-func (s *server) serveLinkShares(w http.ResponseWriter, r *http.Request, request linkRequest) error {
+func (s *Server) serveLinkShares(w http.ResponseWriter, r *http.Request, request linkRequest) error {
 	page, err := s.linkShares(r.Context(), request)
 	if err != nil {
 		return err
@@ -92,20 +92,20 @@ func (s *server) serveLinkShares(w http.ResponseWriter, r *http.Request, request
 		response.Shares[i].SharedAt = response.Shares[i].SharedAt.UTC()
 	}
 	w.Header().Set("Cache-Control", "no-cache")
-	writeJSON(w, http.StatusOK, response)
+	WriteJSON(w, http.StatusOK, response)
 	return nil
 }
 
 // link reads a link and its counts.
-func (s *server) link(ctx context.Context, request linkRequest) (ranking.LinkSummary, error) {
-	ctx, cancel := context.WithTimeout(ctx, queryTimeout)
+func (s *Server) link(ctx context.Context, request linkRequest) (ranking.LinkSummary, error) {
+	ctx, cancel := context.WithTimeout(ctx, QueryTimeout)
 	defer cancel()
-	l, err := ranking.ReadLink(ctx, s.db, request.query)
+	l, err := ranking.ReadLink(ctx, s.DB, request.query)
 	if err != nil {
 		return l, err
 	}
 	if _, ok := parseLink(l.URL); !ok {
-		s.corrupt.Do(func() { s.log.Error("stored_url_invalid", "url", l.URL) })
+		s.corrupt.Do(func() { s.Log.Error("stored_url_invalid", "url", l.URL) })
 		return l, ranking.ErrLink
 	}
 	l.Gift = giftHref(l.Gift)
@@ -124,31 +124,31 @@ func giftHref(raw string) string {
 }
 
 // linkGaps returns the gaps that may hide shares of the window.
-func (s *server) linkGaps(ctx context.Context, request linkRequest) ([]schema.Gap, error) {
-	ctx, cancel := context.WithTimeout(ctx, queryTimeout)
+func (s *Server) linkGaps(ctx context.Context, request linkRequest) ([]schema.Gap, error) {
+	ctx, cancel := context.WithTimeout(ctx, QueryTimeout)
 	defer cancel()
-	return schema.OpenGaps(ctx, s.db, request.query.At.Add(-request.Length), request.query.At)
+	return schema.OpenGaps(ctx, s.DB, request.query.At.Add(-request.Length), request.query.At)
 }
 
-func (s *server) linkShares(ctx context.Context, request linkRequest) (ranking.SharePage, error) {
-	ctx, cancel := context.WithTimeout(ctx, queryTimeout)
+func (s *Server) linkShares(ctx context.Context, request linkRequest) (ranking.SharePage, error) {
+	ctx, cancel := context.WithTimeout(ctx, QueryTimeout)
 	defer cancel()
-	return ranking.LinkShares(ctx, s.db, request.query, request.view.query.Limit, request.view.query.After)
+	return ranking.LinkShares(ctx, s.DB, request.query, request.view.query.Limit, request.view.query.After)
 }
 
 // writeLinkUnreadable reports why a link could not be read.
-func (s *server) writeLinkUnreadable(w http.ResponseWriter, r *http.Request, request linkRequest, err error) {
+func (s *Server) writeLinkUnreadable(w http.ResponseWriter, r *http.Request, request linkRequest, err error) {
 	merged, isMerged := errors.AsType[*ranking.MergedError](err)
 	switch {
 	case isMerged: // not permanently, because a merge can be undone
 		http.Redirect(w, r, movedTo(r.URL, merged), http.StatusTemporaryRedirect)
 	case errors.Is(err, ranking.ErrLink):
-		s.writeError(w, r, http.StatusNotFound, say("error_link", strconv.FormatInt(request.query.ID, 10)))
+		s.WriteError(w, r, http.StatusNotFound, say("error_link", strconv.FormatInt(request.query.ID, 10)))
 	case isRequest(err):
 		s.writeUnreadable(w, r, request.view, err)
 	default:
-		s.log.Error("link_read_failed", "link", request.query.ID, "error", err)
-		s.writeUnavailable(w, r)
+		s.Log.Error("link_read_failed", "link", request.query.ID, "error", err)
+		s.WriteUnavailable(w, r)
 	}
 }
 

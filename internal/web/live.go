@@ -192,7 +192,7 @@ func (l *liveViews) drop(key string, v *openView) {
 
 // compute computes a view and sends the changes.
 func (l *liveViews) compute(ctx context.Context, v *openView) {
-	ctx, cancel := context.WithTimeout(ctx, queryTimeout)
+	ctx, cancel := context.WithTimeout(ctx, QueryTimeout)
 	defer cancel()
 	l.mu.Lock()
 	before := v.state

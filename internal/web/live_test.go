@@ -66,7 +66,7 @@ func (t *rankedTown) spent() (time.Duration, map[int]int) {
 }
 
 // liveServer serves streams of a town until the test ends, or stop is called.
-func liveServer(t *testing.T, town *rankedTown) (_ *server, stop func()) {
+func liveServer(t *testing.T, town *rankedTown) (_ *Server, stop func()) {
 	t.Helper()
 	stopping := make(chan struct{})
 	stop = sync.OnceFunc(func() { close(stopping) })

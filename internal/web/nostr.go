@@ -20,9 +20,9 @@ func npub(did string) string {
 	return ""
 }
 
-// eventURL returns the web address of a Nostr event, or "" if uri is not one. If the
+// EventURL returns the web address of a Nostr event, or "" if uri is not one. If the
 // event's address cannot be derived from its key, it returns the author's.
-func eventURL(uri string) string {
+func EventURL(uri string) string {
 	did, record, _ := strings.Cut(strings.TrimPrefix(uri, "at://"), "/")
 	collection, rkey, _ := strings.Cut(record, "/")
 	number, is := strings.CutPrefix(collection, nostr.Prefix)

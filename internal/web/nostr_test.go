@@ -13,6 +13,7 @@ import (
 
 	"github.com/weir-social/weir/internal/nostr"
 	"github.com/weir-social/weir/internal/ranking"
+	"github.com/weir-social/weir/internal/web/webtest"
 )
 
 const (
@@ -24,12 +25,12 @@ const (
 // TestAddressesOfNostr shows that an event's link leads to a page that any browser can show.
 func TestAddressesOfNostr(t *testing.T) {
 	t.Parallel()
-	require.Equal(t, person{Name: "npub1sn0wden…jdv9", Known: true, Profile: "https://njump.me/" + noteNpub, Network: "Nostr"}, newPerson(noteAuthor))
-	nevent := strings.TrimPrefix(eventURL("at://"+noteAuthor+"/nostr.1/"+noteID), nostrBase)
+	require.Equal(t, Person{Name: "npub1sn0wden…jdv9", Known: true, Profile: "https://njump.me/" + noteNpub, Network: "Nostr"}, NewPerson(noteAuthor))
+	nevent := strings.TrimPrefix(EventURL("at://"+noteAuthor+"/nostr.1/"+noteID), nostrBase)
 	name, err := nostr.ParseName(nevent)
 	require.NoError(t, err)
 	require.Equal(t, []any{"nevent", noteID, strings.TrimPrefix(noteAuthor, nostr.DIDPrefix), 1}, []any{name.Prefix, hex.EncodeToString(name.Key[:]), hex.EncodeToString(name.Author[:]), name.Kind})
-	require.True(t, strings.HasPrefix(eventURL("at://"+noteAuthor+"/nostr.30023/a title/with: <signs>"), nostrBase+"naddr1"))
+	require.True(t, strings.HasPrefix(EventURL("at://"+noteAuthor+"/nostr.30023/a title/with: <signs>"), nostrBase+"naddr1"))
 	for uri, want := range map[string]string{
 		"at://" + noteAuthor + "/nostr.0/self":           nostrBase + noteNpub,
 		"at://" + noteAuthor + "/nostr.30023/#" + noteID: nostrBase + noteNpub,
@@ -39,25 +40,25 @@ func TestAddressesOfNostr(t *testing.T) {
 		"at://did:nostr:xyz/nostr.1/" + noteID:           "",
 		"at://did:plc:abc/nostr.1/" + noteID:             "",
 	} {
-		require.Equal(t, want, eventURL(uri), uri)
+		require.Equal(t, want, EventURL(uri), uri)
 	}
 }
 
 // nostrShare stores a share. An account without a name has a profile.
 func (r *rig) nostrShare(did, name, profile, url string, ago time.Duration) {
-	r.t.Helper()
-	r.exec(`INSERT INTO links (identity, url, site, first_seen) VALUES ($1, $1, 'a.example', $2) ON CONFLICT DO NOTHING`, url, r.now)
+	r.T.Helper()
+	r.Exec(`INSERT INTO links (identity, url, site, first_seen) VALUES ($1, $1, 'a.example', $2) ON CONFLICT DO NOTHING`, url, r.Now)
 	collection, rkey := "app.bsky.feed.post", "1"
 	if strings.HasPrefix(did, nostr.DIDPrefix) {
 		collection, rkey = "nostr.1", noteID
-		r.exec(`INSERT INTO records (collection, did, rkey, rev, cid, created_at, record) VALUES ($1, $2, $3, '1', 'c', $4, $5) ON CONFLICT DO NOTHING`,
-			collection, did, rkey, r.now, `{"kind":1,"tags":[],"content":"A <b>note</b>\u202e about `+url+`"}`)
+		r.Exec(`INSERT INTO records (collection, did, rkey, rev, cid, created_at, record) VALUES ($1, $2, $3, '1', 'c', $4, $5) ON CONFLICT DO NOTHING`,
+			collection, did, rkey, r.Now, `{"kind":1,"tags":[],"content":"A <b>note</b>\u202e about `+url+`"}`)
 	}
-	r.exec(`INSERT INTO accounts (did, handle, display_name) VALUES ($1, NULL, $2) ON CONFLICT DO NOTHING`, did, name)
+	r.Exec(`INSERT INTO accounts (did, handle, display_name) VALUES ($1, NULL, $2) ON CONFLICT DO NOTHING`, did, name)
 	if name == "" {
-		r.exec(`INSERT INTO records (collection, did, rkey, rev, cid, created_at, record) VALUES ('nostr.0', $1, 'self', '1', 'c', $2, jsonb_build_object('content', $3::text)) ON CONFLICT DO NOTHING`, did, r.now, profile)
+		r.Exec(`INSERT INTO records (collection, did, rkey, rev, cid, created_at, record) VALUES ('nostr.0', $1, 'self', '1', 'c', $2, jsonb_build_object('content', $3::text)) ON CONFLICT DO NOTHING`, did, r.Now, profile)
 	}
-	r.exec(`INSERT INTO shares (did, collection, rkey, link_id, named_id, how, shared_at) SELECT $1, $2, $3, id, id, 'post', $5 FROM links WHERE identity = $4`, did, collection, rkey, url, r.now.Add(-ago))
+	r.Exec(`INSERT INTO shares (did, collection, rkey, link_id, named_id, how, shared_at) SELECT $1, $2, $3, id, id, 'post', $5 FROM links WHERE identity = $4`, did, collection, rkey, url, r.Now.Add(-ago))
 }
 
 // TestPageShowsBothNetworks covers names, marks, addresses, texts and the network control. There is
@@ -66,57 +67,53 @@ func TestPageShowsBothNetworks(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
 	count := func() {
-		_, err := ranking.Count(t.Context(), r.pool, r.now)
+		_, err := ranking.Count(t.Context(), r.Pool, r.Now)
 		require.NoError(t, err)
 	}
 	r.nostrShare("did:plc:alice", "Alice", "", "https://a.example/", time.Minute)
 	count()
-	require.NotContains(t, r.get("/"), "network=nostr", "there is no choice")
-	require.Contains(t, r.get("/"), "most shared on Bluesky in")
+	require.NotContains(t, r.Get("/"), "network=nostr", "there is no choice")
+	require.Contains(t, r.Get("/"), "most shared on Bluesky in")
 	r.nostrShare(noteAuthor, "@<i>Bob</i>\u202e", "", "https://a.example/", 2*time.Minute)
 	r.nostrShare(nostr.DIDPrefix+strings.Repeat("ab", 32), "", `{"name":7,"display_name":["x"]}`, "https://b.example/", time.Minute)
 	r.nostrShare(nostr.DIDPrefix+strings.Repeat("cd", 32), "", `{"name":" carol ","display_name":""}`, "https://b.example/", 2*time.Minute)
 	r.nostrShare(nostr.DIDPrefix+strings.Repeat("ef", 32), "", `{"name":`, "https://b.example/", 3*time.Minute)
 	count()
-	page := r.get("/")
-	r.audit(page)
+	page := r.Get("/")
+	r.Audit(page)
 	require.Contains(t, page, "most shared on Bluesky and Nostr in")
 	require.Contains(t, page, `href="/?network=nostr"`)
 	require.Contains(t, page, `<bdi>&lt;i&gt;Bob&lt;/i&gt;</bdi> <span class="network">Nostr</span>`, "a name that is no handle")
 	require.Contains(t, page, "npub14w46h2a…6zts", "a profile without a name")
 	require.Contains(t, page, `<bdi>carol</bdi> <span class="network">`)
-	require.Contains(t, page, newPerson(nostr.DIDPrefix+strings.Repeat("ef", 32)).Name, "a profile that cannot be read")
-	require.Contains(t, r.get("/links/3"), `<bdi>carol</bdi> <span class="network">`)
+	require.Contains(t, page, NewPerson(nostr.DIDPrefix+strings.Repeat("ef", 32)).Name, "a profile that cannot be read")
+	require.Contains(t, r.Get("/links/3"), `<bdi>carol</bdi> <span class="network">`)
 	sites := func(address string) (all []string) {
-		for _, li := range find(r.parse(r.get(address)), class("link")) {
-			all = append(all, strings.TrimSpace(text(find(li, class("count"))[0]))+" "+attr(find(li, func(n *html.Node) bool { return n.Data == "h2" })[0].FirstChild, "href"))
+		for _, li := range webtest.Find(r.Parse(r.Get(address)), webtest.Class("link")) {
+			all = append(all, strings.TrimSpace(webtest.Text(webtest.Find(li, webtest.Class("count"))[0]))+" "+webtest.Attr(webtest.Find(li, func(n *html.Node) bool { return n.Data == "h2" })[0].FirstChild, "href"))
 		}
 		return all
 	}
 	require.Equal(t, []string{"shared by 3 https://b.example/", "shared by 2 https://a.example/"}, sites("/"))
 	require.Equal(t, []string{"shared by 1 https://a.example/"}, sites("/?network=bluesky"))
 	require.Equal(t, []string{"shared by 3 https://b.example/", "shared by 1 https://a.example/"}, sites("/?network=nostr"))
-	require.Contains(t, r.get("/?network=nostr"), "most shared on Nostr in")
-	require.Contains(t, r.get("/?network=nostr"), "only Nostr", "the filter can be removed")
-	require.Contains(t, r.get("/?network=nostr"), "/feed.atom?network=nostr")
-	require.Contains(t, r.get("/?by="+noteAuthor), "https://njump.me/"+noteNpub)
-	require.Contains(t, r.get("/feed.json?network=nostr&at_least=1"), "https://b.example/")
-	require.NotContains(t, r.get("/feed.json?network=bluesky&at_least=1"), "https://b.example/")
+	require.Contains(t, r.Get("/?network=nostr"), "most shared on Nostr in")
+	require.Contains(t, r.Get("/?network=nostr"), "only Nostr", "the filter can be removed")
+	require.Contains(t, r.Get("/?network=nostr"), "/feed.atom?network=nostr")
+	require.Contains(t, r.Get("/?by="+noteAuthor), "https://njump.me/"+noteNpub)
+	require.Contains(t, r.Get("/feed.json?network=nostr&at_least=1"), "https://b.example/")
+	require.NotContains(t, r.Get("/feed.json?network=bluesky&at_least=1"), "https://b.example/")
 
-	shares := r.get("/links/1")
-	r.audit(shares)
+	shares := r.Get("/links/1")
+	r.Audit(shares)
 	require.Contains(t, shares, nostrBase+"nevent1")
 	require.Contains(t, shares, "A &lt;b&gt;note&lt;/b&gt; about https://a.example/")
 	var response sharesJSON
-	require.NoError(t, json.Unmarshal([]byte(r.get("/api/v1/links/1/shares")), &response))
+	require.NoError(t, json.Unmarshal([]byte(r.Get("/api/v1/links/1/shares")), &response))
 	require.Equal(t, []ranking.Network{ranking.Bluesky, ranking.Nostr}, []ranking.Network{response.Shares[0].Network, response.Shares[1].Network})
 	require.Contains(t, response.Shares[1].Text, "A <b>note</b>")
 
-	record := r.get("/records/nostr.1/" + noteAuthor + "/" + noteID)
-	r.audit(record)
-	require.Contains(t, record, "A note on Nostr")
-	require.Contains(t, record, nostrBase+"nevent1")
-	wrong := r.do(http.MethodGet, "/?network=mastodon")
+	wrong := r.Do(http.MethodGet, "/?network=mastodon")
 	require.Equal(t, http.StatusBadRequest, wrong.Code)
 	require.Contains(t, wrong.Body.String(), "network is &#34;mastodon&#34;: send one of bluesky, nostr, both")
 }

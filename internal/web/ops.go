@@ -69,7 +69,7 @@ func OpsHandler(o OpsConfig) (http.Handler, error) {
 	mux.HandleFunc("/static/{build}/{name}", s.serveAsset)
 	mux.Handle("/debug/pprof/", o.profiles())
 	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
-		s.writeError(w, r, http.StatusNotFound, say("error_ops_not_found"))
+		s.WriteError(w, r, http.StatusNotFound, say("error_ops_not_found"))
 	})
 	return s.secure(mux), nil
 }
@@ -92,7 +92,7 @@ func (o OpsConfig) profiles() http.Handler {
 		if text := r.FormValue("seconds"); text != "" {
 			seconds, err := strconv.ParseFloat(text, 64)
 			if err != nil || !(seconds >= 0 && seconds <= maxProfile.Seconds()) { // refuses NaN too
-				http.Error(w, wrongValue("seconds", text, say("expected_seconds", int(maxProfile.Seconds()))).Error(), http.StatusBadRequest)
+				http.Error(w, WrongValue("seconds", text, say("expected_seconds", int(maxProfile.Seconds()))).Error(), http.StatusBadRequest)
 				return
 			}
 		}

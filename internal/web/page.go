@@ -9,35 +9,36 @@ import (
 	"github.com/weir-social/weir/internal/ranking"
 )
 
-// frame holds the parts that every page has.
-type frame struct {
-	Title string // the name at the top
-	Home  string
-	CSS   string
-	JS    string // empty: the page has no script
-	Icon  string
-	Texts string // for the script
+// Frame holds the parts that every page has.
+type Frame struct {
+	Title  string // the name at the top
+	Home   string
+	ToHome string // the text of the link to Home
+	CSS    string
+	JS     string // empty: the page has no script
+	Icon   string
+	Texts  string // for the script
 }
 
-func (s *server) newFrame() frame {
-	return frame{Title: s.title, Home: s.home, CSS: s.assets.url("page.css"), Icon: s.assets.url("icon.svg")}
+func (s *Server) NewFrame() Frame {
+	return Frame{Title: s.title, Home: s.home, ToHome: s.homeName, CSS: s.assets.url("page.css"), Icon: s.assets.url("icon.svg")}
 }
 
 // scripted adds the script to a page.
-func (f frame) scripted(s *server) frame {
+func (f Frame) scripted(s *Server) Frame {
 	f.JS, f.Texts = s.assets.url("page.js"), scriptTexts()
 	return f
 }
 
 // pageView is a page of the ranking.
 type pageView struct {
-	frame
+	Frame
 	Window   window
 	Subtitle string
 	Controls controls
 	Compact  bool
 	Now      string // excluded from the version of the page
-	AsOf     *timestamp
+	AsOf     *Timestamp
 	Stream   string // the address of the stream of its changes; empty: it has none
 	Reload   string
 	State    streamState
@@ -52,14 +53,14 @@ type pageView struct {
 	Strangers string // how often the posts of accounts that are not followed are fetched again; empty: everybody counts
 }
 
-func (s *server) servePage(w http.ResponseWriter, r *http.Request) {
-	values, err := parseParameters(r.URL.RawQuery, rankingPages().names, "window=6h")
+func (s *Server) servePage(w http.ResponseWriter, r *http.Request) {
+	values, err := ParseParameters(r.URL.RawQuery, rankingPages().names, "window=6h")
 	var v view
 	if err == nil {
 		v, err = newView(values, ranking.DefaultWindow)
 	}
 	if err != nil {
-		s.writeError(w, r, http.StatusBadRequest, err.Error())
+		s.WriteError(w, r, http.StatusBadRequest, err.Error())
 		return
 	}
 	if redirected(w, r, rankingHref(v)) {
@@ -87,14 +88,14 @@ func (s *server) servePage(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	page.Now = snap.at.Format(time.RFC3339)
-	s.render(w, http.StatusOK, "page", page)
+	s.Render(w, http.StatusOK, "page", page)
 }
 
-func (s *server) newPage(snap *snapshot) (pageView, error) {
+func (s *Server) newPage(snap *snapshot) (pageView, error) {
 	v := snap.view
 	page := pageView{
-		frame: s.newFrame().scripted(s), Window: v.window, Subtitle: subtitle(snap, v), Controls: newControls(v, snap.watches, snap.networks), Compact: v.compact,
-		AsOf: newTimestamp(snap.at.Truncate(time.Minute), snap.at), Reload: rankingHref(v), State: newState(snap.streams, snap.gaps, snap.complete, snap.at),
+		Frame: s.NewFrame().scripted(s), Window: v.window, Subtitle: subtitle(snap, v), Controls: newControls(v, snap.watches, snap.networks), Compact: v.compact,
+		AsOf: NewTimestamp(snap.at.Truncate(time.Minute), snap.at), Reload: rankingHref(v), State: newState(snap.streams, snap.gaps, snap.complete, snap.at),
 		Statuses: newStatuses(snap.streams, snap.at), Gaps: newGaps(snap), API: apiHref("/api/v1/trending", v),
 	}
 	for i := range snap.links {
@@ -129,9 +130,9 @@ func apiHref(path string, v view) string {
 	return strings.Replace(rankingHref(v), "/", path, 1)
 }
 
-// render writes a template. It executes the template before it sends anything, so that
+// Render writes a template. It executes the template before it sends anything, so that
 // an error cannot leave an incomplete page.
-func (s *server) render(w http.ResponseWriter, code int, name string, view any) {
+func (s *Server) Render(w http.ResponseWriter, code int, name string, view any) {
 	var b bytes.Buffer
 	if err := s.templates.ExecuteTemplate(&b, name, view); err != nil {
 		s.renderFailed(w, err)
@@ -143,7 +144,7 @@ func (s *server) render(w http.ResponseWriter, code int, name string, view any) 
 }
 
 // renderFailed reports a bug in Weir.
-func (s *server) renderFailed(w http.ResponseWriter, err error) {
-	s.log.Error("page_render_failed", "error", err)
+func (s *Server) renderFailed(w http.ResponseWriter, err error) {
+	s.Log.Error("page_render_failed", "error", err)
 	http.Error(w, say("error_render"), http.StatusInternalServerError)
 }

@@ -3,42 +3,36 @@ package web
 import (
 	"net/http"
 	"strconv"
-	"strings"
 )
 
 // problemView is an error page.
 type problemView struct {
-	frame
+	Frame
 	Code    int
 	Heading string
 	Message string
 	Again   string // the address to retry; empty: a retry would not help
-	ToHome  string
 }
 
-// writeError writes an error, as JSON under /api/ and /xrpc/, and as a page elsewhere. The
+// WriteError writes an error, as JSON in an API, and as a page elsewhere. The
 // message says what to send instead.
-func (s *server) writeError(w http.ResponseWriter, r *http.Request, code int, message string) {
+func (s *Server) WriteError(w http.ResponseWriter, r *http.Request, code int, message string) {
 	w.Header().Set("Cache-Control", "no-store")
-	if strings.HasPrefix(r.URL.Path, "/api/") {
-		writeJSON(w, code, map[string]string{"error": message})
-		return
-	}
-	if strings.HasPrefix(r.URL.Path, "/xrpc/") {
-		writeJSON(w, code, &xrpcError{Name: xrpcName(code), Message: message})
+	if api := s.apiOf(r); api.Error != nil {
+		WriteJSON(w, code, api.Error(code, message))
 		return
 	}
 	page := problemView{
-		frame: s.newFrame(), Code: code, Heading: say("error_heading_" + strconv.Itoa(code)), Message: message, ToHome: s.homeName,
+		Frame: s.NewFrame(), Code: code, Heading: say("error_heading_" + strconv.Itoa(code)), Message: message,
 	}
 	if code == http.StatusServiceUnavailable || code == http.StatusTooManyRequests {
 		page.Again = r.URL.RequestURI()
 	}
-	s.render(w, code, "problem", page)
+	s.Render(w, code, "problem", page)
 }
 
-// writeUnavailable reports that the database does not respond.
-func (s *server) writeUnavailable(w http.ResponseWriter, r *http.Request) {
+// WriteUnavailable reports that the database does not respond.
+func (s *Server) WriteUnavailable(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Retry-After", "5")
-	s.writeError(w, r, http.StatusServiceUnavailable, say("error_unavailable"))
+	s.WriteError(w, r, http.StatusServiceUnavailable, say("error_unavailable"))
 }

@@ -25,15 +25,15 @@ type linkView struct {
 	Image       string
 	Sharers     string
 	Speed       string // if the ranking is sorted by it
-	SharedBy    []person
+	SharedBy    []Person
 	More        int // number of sharers who are not in SharedBy
-	Seen        *timestamp
+	Seen        *Timestamp
 	CardFrom    string // the post that the title is from
 	PageFrom    string // or the page that it is from
 }
 
 // newLink describes a link in a view.
-func (s *server) newLink(l *ranking.TrendingLink, now time.Time, in view) (linkView, error) {
+func (s *Server) newLink(l *ranking.TrendingLink, now time.Time, in view) (linkView, error) {
 	u, ok := parseLink(l.URL)
 	if !ok {
 		return linkView{}, fmt.Errorf("show the link %q: it is not http or https", l.URL)
@@ -42,12 +42,12 @@ func (s *server) newLink(l *ranking.TrendingLink, now time.Time, in view) (linkV
 		ID:          l.ID,
 		Shares:      linkHref(l.ID, in),
 		Href:        l.URL,
-		Title:       plain(l.Title, maxTitle),
-		Site:        plain(l.Site, maxSite),
-		Description: plain(l.Description, maxDescription),
+		Title:       PlainLine(l.Title, maxTitle),
+		Site:        PlainLine(l.Site, maxSite),
+		Description: PlainLine(l.Description, maxDescription),
 		Image:       l.Image,
 		Sharers:     grouped(l.Sharers),
-		Seen:        newTimestamp(l.FirstSeen, now),
+		Seen:        NewTimestamp(l.FirstSeen, now),
 		CardFrom:    postURL(l.CardFrom),
 		PageFrom:    pageURL(l.CardFrom),
 		More:        l.Sharers - len(l.Faces),
@@ -56,7 +56,7 @@ func (s *server) newLink(l *ranking.TrendingLink, now time.Time, in view) (linkV
 		v.Title = displayURL(u)
 	}
 	if v.Site == "" {
-		v.Site = plain(u.Hostname(), maxSite)
+		v.Site = PlainLine(u.Hostname(), maxSite)
 	}
 	if q := (ranking.Query{Site: l.Site}); ranking.IsDomain(l.Site) {
 		v.SiteHref = rankingHref(in.of(q))
@@ -66,7 +66,7 @@ func (s *server) newLink(l *ranking.TrendingLink, now time.Time, in view) (linkV
 	}
 	for _, face := range l.Faces {
 		if face.Withheld {
-			v.SharedBy = append(v.SharedBy, person{Name: say("one_account")})
+			v.SharedBy = append(v.SharedBy, Person{Name: say("one_account")})
 		} else if p := personOf(face.DID, face.Handle, face.Unverified, face.DisplayName, in); p.Name != "" {
 			p.Face = s.images.face(face.DID, face.Avatar)
 			v.SharedBy = append(v.SharedBy, p)

@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/weir-social/weir/internal/web/webtest"
 )
 
 // pipeListener is a listener for connections in memory, for tests with synthetic time.
@@ -217,26 +219,26 @@ func TestConcurrentPagesAreLimited(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		handler, err := Handler(Config{DB: hung{}, Now: time.Now, Logger: slog.New(slog.DiscardHandler)})
 		require.NoError(t, err)
-		r := &rig{t: t, handler: handler}
+		r := &rig{&webtest.Rig{T: t, Handler: handler}}
 		began := time.Now()
 		var all sync.WaitGroup
 		for i := range maxRendering {
-			all.Go(func() { r.do(http.MethodGet, fmt.Sprintf("/api/v1/trending?limit=%d", 1+i)) })
+			all.Go(func() { r.Do(http.MethodGet, fmt.Sprintf("/api/v1/trending?limit=%d", 1+i)) })
 		}
 		synctest.Wait()
 		for _, target := range []string{"/", "/api/v1/trending"} {
 			began := time.Now()
-			rec := r.do(http.MethodGet, target)
+			rec := r.Do(http.MethodGet, target)
 			require.Equal(t, http.StatusServiceUnavailable, rec.Code, target)
 			require.Equal(t, "2", rec.Header().Get("Retry-After"))
 			require.Contains(t, rec.Body.String(), "Try again in a moment")
 			if target == "/" {
 				require.Equal(t, renderTimeout, time.Since(began))
-				require.Equal(t, http.StatusNotFound, r.do(http.MethodGet, "/nowhere").Code)
+				require.Equal(t, http.StatusNotFound, r.Do(http.MethodGet, "/nowhere").Code)
 				require.Equal(t, renderTimeout, time.Since(began))
 			}
 		}
 		all.Wait()
-		require.GreaterOrEqual(t, time.Since(began), queryTimeout)
+		require.GreaterOrEqual(t, time.Since(began), QueryTimeout)
 	})
 }

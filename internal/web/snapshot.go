@@ -16,9 +16,9 @@ import (
 	"github.com/weir-social/weir/schema"
 )
 
-// queryTimeout limits the queries of one response, so that waiting connections do not
+// QueryTimeout limits the queries of one response, so that waiting connections do not
 // accumulate when the database is slow.
-const queryTimeout = 5 * time.Second
+const QueryTimeout = 5 * time.Second
 
 // snapshot holds a page of a ranking and the state of the streams at one time. Requests
 // share it, so it is never changed.
@@ -41,14 +41,14 @@ type snapshot struct {
 
 // snapshot counts the links of a view. Concurrent requests for the same view share one
 // count, which is not cached afterwards. An error is logged once for all of them.
-func (s *server) snapshot(ctx context.Context, v view) (*snapshot, error) {
+func (s *Server) snapshot(ctx context.Context, v view) (*snapshot, error) {
 	done := s.counting.DoChan(v.key(), func() (any, error) {
 		// The first client may disconnect while others still wait.
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), queryTimeout)
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), QueryTimeout)
 		defer cancel()
 		snap, err := s.read(ctx, v)
 		if err != nil && !isRequest(err) {
-			s.log.Error("ranking_count_failed", "window", v.Name, "error", err)
+			s.Log.Error("ranking_count_failed", "window", v.Name, "error", err)
 		}
 		return snap, err
 	})
@@ -70,21 +70,21 @@ func isRequest(err error) bool {
 
 // read reads the gaps after the links, so that a gap that opens meanwhile is not
 // missed.
-func (s *server) read(ctx context.Context, v view) (*snapshot, error) {
+func (s *Server) read(ctx context.Context, v view) (*snapshot, error) {
 	q := v.query
-	q.At = s.now().UTC()
-	page, err := ranking.Trending(ctx, s.db, q)
+	q.At = s.Now().UTC()
+	page, err := ranking.Trending(ctx, s.DB, q)
 	if err != nil {
 		return nil, err
 	}
 	snap := &snapshot{view: v, at: page.At.UTC(), before: page.Before, next: page.Next}
-	if snap.streams, err = schema.StreamStatuses(ctx, s.db); err != nil {
+	if snap.streams, err = schema.StreamStatuses(ctx, s.DB); err != nil {
 		return nil, err
 	}
-	if snap.gaps, err = schema.OpenGaps(ctx, s.db, snap.at.Add(-v.Length), snap.at); err != nil {
+	if snap.gaps, err = schema.OpenGaps(ctx, s.DB, snap.at.Add(-v.Length), snap.at); err != nil {
 		return nil, err
 	}
-	if snap.complete, err = ranking.CompleteAfter(ctx, s.db, snap.at.Add(-v.Length)); err != nil {
+	if snap.complete, err = ranking.CompleteAfter(ctx, s.DB, snap.at.Add(-v.Length)); err != nil {
 		return nil, err
 	}
 	if snap.follows, err = s.follows(ctx, q); err != nil {
@@ -93,11 +93,11 @@ func (s *server) read(ctx context.Context, v view) (*snapshot, error) {
 	if snap.watches, err = s.watchChoices(ctx, q.Watch); err != nil {
 		return nil, err
 	}
-	if snap.networks, err = ranking.Networks(ctx, s.db); err != nil {
+	if snap.networks, err = ranking.Networks(ctx, s.DB); err != nil {
 		return nil, err
 	}
 	if len(page.Links) == 0 {
-		if snap.progress, err = schema.ReadProgress(ctx, s.db, q.Watch); err != nil {
+		if snap.progress, err = schema.ReadProgress(ctx, s.DB, q.Watch); err != nil {
 			return nil, err
 		}
 	}
@@ -110,39 +110,39 @@ func (s *server) read(ctx context.Context, v view) (*snapshot, error) {
 }
 
 // readStreams returns the state of the streams for a live view.
-func (s *server) readStreams(ctx context.Context, window time.Duration) (streamState, error) {
-	now := s.now().UTC()
-	streams, err := schema.StreamStatuses(ctx, s.db)
+func (s *Server) readStreams(ctx context.Context, window time.Duration) (streamState, error) {
+	now := s.Now().UTC()
+	streams, err := schema.StreamStatuses(ctx, s.DB)
 	if err != nil {
 		return streamState{}, err
 	}
-	gaps, err := schema.OpenGaps(ctx, s.db, now.Add(-window), now)
+	gaps, err := schema.OpenGaps(ctx, s.DB, now.Add(-window), now)
 	if err != nil {
 		return streamState{}, err
 	}
-	complete, err := ranking.CompleteAfter(ctx, s.db, now.Add(-window))
+	complete, err := ranking.CompleteAfter(ctx, s.DB, now.Add(-window))
 	return newState(streams, gaps, complete, now), err
 }
 
 // follows describes the accounts that count.
-func (s *server) follows(ctx context.Context, q ranking.Query) (schema.Following, error) {
+func (s *Server) follows(ctx context.Context, q ranking.Query) (schema.Following, error) {
 	if q.Watch == "" {
-		return s.following.read(ctx, s.db, q.At)
+		return s.following.read(ctx, s.DB, q.At)
 	}
 	var second *bool
 	if q.Degree != ranking.BothDegrees {
 		only := q.Degree == ranking.SecondDegree
 		second = &only
 	}
-	return schema.ReadFollowingOf(ctx, s.db, q.Watch, second)
+	return schema.ReadFollowingOf(ctx, s.DB, q.Watch, second)
 }
 
 // shown leaves out links that are not http or https, and sets the URLs of the images.
-func (s *server) shown(links []ranking.TrendingLink) []ranking.TrendingLink {
+func (s *Server) shown(links []ranking.TrendingLink) []ranking.TrendingLink {
 	shown := make([]ranking.TrendingLink, 0, len(links))
 	for _, l := range links {
 		if _, ok := parseLink(l.URL); !ok {
-			s.corrupt.Do(func() { s.log.Error("stored_url_invalid", "url", l.URL) })
+			s.corrupt.Do(func() { s.Log.Error("stored_url_invalid", "url", l.URL) })
 			continue
 		}
 		l.Image, l.Gift = s.images.url(l.Image), giftHref(l.Gift)
@@ -155,7 +155,7 @@ func (s *server) shown(links []ranking.TrendingLink) []ranking.TrendingLink {
 // etag returns a weak validator. It excludes the time of the count and relative times,
 // which change although the ranking does not. The cursor of the next page contains that
 // time too, so a client gets a new cursor before its own is too old.
-func (s *server) etag(snap *snapshot) (string, error) {
+func (s *Server) etag(snap *snapshot) (string, error) {
 	next := time.Time{}
 	if snap.next != "" {
 		next = snap.at.Truncate(ranking.CursorAge / 6)

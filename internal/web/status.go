@@ -18,10 +18,10 @@ const (
 type streamState struct {
 	Level string     `json:"level"`
 	Text  string     `json:"text"`
-	Since *timestamp `json:"since,omitempty"` // when the state began; nil: the text has no time
+	Since *Timestamp `json:"since,omitempty"` // when the state began; nil: the text has no time
 	Gaps  int        `json:"gaps"`            // gaps that may hide shares of the window
 
-	CompleteSince *timestamp `json:"complete_since,omitempty"` // all shares are stored; nil: since the window began
+	CompleteSince *Timestamp `json:"complete_since,omitempty"` // all shares are stored; nil: since the window began
 }
 
 // newState describes the stream with the worst state. A database without streams has
@@ -38,7 +38,7 @@ func newState(all []schema.StreamStatus, gaps []schema.Gap, complete *time.Time,
 	}
 	worst.Gaps = len(gaps)
 	if complete != nil {
-		worst.CompleteSince = newTimestamp(*complete, now)
+		worst.CompleteSince = NewTimestamp(*complete, now)
 	}
 	return worst
 }
@@ -49,7 +49,7 @@ func severity(level string) int {
 }
 
 func stateOf(st schema.StreamStatus, now time.Time) streamState {
-	since := newTimestamp(st.StateSince, now)
+	since := NewTimestamp(st.StateSince, now)
 	switch state := st.Current(); state {
 	case schema.StateNoConsumer:
 		return streamState{Level: levelBad, Text: say("state_no_consumer")}
@@ -57,7 +57,7 @@ func stateOf(st schema.StreamStatus, now time.Time) streamState {
 		return streamState{Level: levelGood, Text: say("state_live")}
 	case schema.StateQuiet:
 		if st.LastEvent != nil {
-			since = newTimestamp(*st.LastEvent, now)
+			since = NewTimestamp(*st.LastEvent, now)
 		}
 		return streamState{Level: levelGood, Text: say("state_quiet"), Since: since}
 	case schema.StateCatchingUp:
@@ -75,7 +75,7 @@ func stateOf(st schema.StreamStatus, now time.Time) streamState {
 	case schema.StateDraining:
 		return streamState{Level: levelWait, Text: say("state_draining")}
 	default:
-		return streamState{Level: levelWait, Text: plain(state, maxName)}
+		return streamState{Level: levelWait, Text: PlainLine(state, MaxName)}
 	}
 }
 
@@ -85,7 +85,7 @@ type statusView struct {
 	Word      string
 	Detail    string
 	Stream    string // the name of the stream, if there are several streams
-	LastEvent *timestamp
+	LastEvent *Timestamp
 }
 
 // newStatuses describes every stream.
@@ -93,10 +93,10 @@ func newStatuses(all []schema.StreamStatus, now time.Time) (views []statusView) 
 	for _, st := range all {
 		view := describe(st)
 		if len(all) > 1 {
-			view.Stream = plain(st.Name, maxName)
+			view.Stream = PlainLine(st.Name, MaxName)
 		}
 		if st.LastEvent != nil {
-			view.LastEvent = newTimestamp(*st.LastEvent, now)
+			view.LastEvent = NewTimestamp(*st.LastEvent, now)
 		}
 		views = append(views, view)
 	}
@@ -106,7 +106,7 @@ func newStatuses(all []schema.StreamStatus, now time.Time) (views []statusView) 
 // describe describes the state of a stream for readers. The stored detail, such as an
 // error with addresses, is for operators and is shown in /health.
 func describe(st schema.StreamStatus) statusView {
-	host := plain(st.Host, maxSite)
+	host := PlainLine(st.Host, maxSite)
 	if host == "" {
 		host = say("the_stream")
 	}
@@ -133,6 +133,6 @@ func describe(st schema.StreamStatus) statusView {
 	case schema.StateDraining:
 		return in(levelWait, "draining")
 	default:
-		return statusView{Level: levelWait, Word: plain(state, maxName)}
+		return statusView{Level: levelWait, Word: PlainLine(state, MaxName)}
 	}
 }

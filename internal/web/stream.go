@@ -24,10 +24,10 @@ func streamParameters() []string {
 // serveStream sends a ranking and its changes as server-sent events, until the client
 // disconnects, reads too slowly, or the process stops. A client that reconnects gets a
 // snapshot, whatever its Last-Event-ID.
-func (s *server) serveStream(w http.ResponseWriter, r *http.Request) {
+func (s *Server) serveStream(w http.ResponseWriter, r *http.Request) {
 	v, err := parseView(r.URL.RawQuery, streamParameters(), ranking.DefaultWindow)
 	if err != nil {
-		s.writeError(w, r, http.StatusBadRequest, err.Error())
+		s.WriteError(w, r, http.StatusBadRequest, err.Error())
 		return
 	}
 	if err := s.checkWatch(r.Context(), v.query.Watch); err != nil {
@@ -50,7 +50,7 @@ func (s *server) serveStream(w http.ResponseWriter, r *http.Request) {
 	reader, err := s.live.subscribe(v)
 	if err != nil {
 		h.Set("Retry-After", "10")
-		s.writeError(w, r, http.StatusServiceUnavailable, say("error_streams"))
+		s.WriteError(w, r, http.StatusServiceUnavailable, say("error_streams"))
 		return
 	}
 	defer s.live.unsubscribe(reader)
@@ -58,13 +58,13 @@ func (s *server) serveStream(w http.ResponseWriter, r *http.Request) {
 }
 
 // checkWatch returns ranking.ErrWatch if no watch has the target.
-func (s *server) checkWatch(ctx context.Context, target string) error {
+func (s *Server) checkWatch(ctx context.Context, target string) error {
 	if target == "" {
 		return nil
 	}
-	ctx, cancel := context.WithTimeout(ctx, queryTimeout)
+	ctx, cancel := context.WithTimeout(ctx, QueryTimeout)
 	defer cancel()
-	exists, err := schema.HasWatch(ctx, s.db, target)
+	exists, err := schema.HasWatch(ctx, s.DB, target)
 	if err == nil && !exists {
 		err = ranking.ErrWatch
 	}
@@ -73,7 +73,7 @@ func (s *server) checkWatch(ctx context.Context, target string) error {
 
 // sendEvents sends the events that the reader receives. Between two events it uses no
 // memory except the reader's queue.
-func (s *server) sendEvents(w http.ResponseWriter, r *http.Request, reader *liveReader) {
+func (s *Server) sendEvents(w http.ResponseWriter, r *http.Request, reader *liveReader) {
 	control := http.NewResponseController(w)
 	// The server's limit is for a whole response. Here each event has its own.
 	inTime := func() { control.SetWriteDeadline(time.Now().Add(streamPatience)) } //nolint:errcheck // without it, the server's limit ends the stream

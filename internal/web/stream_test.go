@@ -24,31 +24,31 @@ type streamEvent struct {
 // openStream opens a stream on a real server, and returns a function that reads the next event that
 // meets a condition.
 func (r *rig) openStream(base, query string, header ...string) (next func(func(streamEvent) bool) streamEvent) {
-	r.t.Helper()
+	r.T.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), 8*time.Minute) // as long as eventually waits
-	r.t.Cleanup(cancel)
+	r.T.Cleanup(cancel)
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, base+"/api/v1/trending/stream?"+query, nil)
-	require.NoError(r.t, err)
+	require.NoError(r.T, err)
 	for i := 0; i+1 < len(header); i += 2 {
 		request.Header.Set(header[i], header[i+1])
 	}
 	response, err := http.DefaultClient.Do(request)
-	require.NoError(r.t, err)
-	r.t.Cleanup(func() { response.Body.Close() }) //nolint:errcheck // the test is over
-	require.Equal(r.t, http.StatusOK, response.StatusCode)
-	require.Equal(r.t, "text/event-stream", response.Header.Get("Content-Type"))
-	require.Equal(r.t, "no-store", response.Header.Get("Cache-Control"))
+	require.NoError(r.T, err)
+	r.T.Cleanup(func() { response.Body.Close() }) //nolint:errcheck // the test is over
+	require.Equal(r.T, http.StatusOK, response.StatusCode)
+	require.Equal(r.T, "text/event-stream", response.Header.Get("Content-Type"))
+	require.Equal(r.T, "no-store", response.Header.Get("Cache-Control"))
 	read := bufio.NewReader(response.Body)
 	return func(wanted func(streamEvent) bool) (e streamEvent) {
-		r.t.Helper()
+		r.T.Helper()
 		for {
 			line, err := read.ReadString('\n')
-			require.NoError(r.t, err)
+			require.NoError(r.T, err)
 			if name, ok := strings.CutPrefix(strings.TrimSpace(line), "event: "); ok {
 				e = streamEvent{Name: name}
 			}
 			if data, ok := strings.CutPrefix(line, "data: "); ok {
-				require.NoError(r.t, json.Unmarshal([]byte(data), &e))
+				require.NoError(r.T, json.Unmarshal([]byte(data), &e))
 				if e.Name != "state" && wanted(e) {
 					return e
 				}
@@ -62,30 +62,30 @@ func first(streamEvent) bool { return true }
 func TestStreamSendsChangesOnly(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
-	base := "http://" + startServer(t, ServerConfig{Handler: r.handler, Connections: 10})
-	r.share("https://a.example/", "did:plc:a", 2*time.Minute)
-	r.share("https://a.example/", "did:plc:b", 2*time.Minute)
-	r.share("https://b.example/", "did:plc:a", 3*time.Minute)
+	base := "http://" + startServer(t, ServerConfig{Handler: r.Handler, Connections: 10})
+	r.Share("https://a.example/", "did:plc:a", 2*time.Minute)
+	r.Share("https://a.example/", "did:plc:b", 2*time.Minute)
+	r.Share("https://b.example/", "did:plc:a", 3*time.Minute)
 	r.watch("follows", "alice.example", "did:plc:a", "did:plc:b", "did:plc:c")
 	next := r.openStream(base, "window=1h&limit=2")
 	other := r.openStream(base, "window=1h&limit=2&watch=alice.example&sort=speed")
 	e := next(first)
 	require.Equal(t, "snapshot", e.Name)
-	require.Equal(t, r.now, e.At)
-	require.Equal(t, []liveCount{{ID: 1, Sharers: 2, LastShared: r.now.Add(-2 * time.Minute)}, {ID: 3, Sharers: 1, LastShared: r.now.Add(-3 * time.Minute)}}, e.Links)
+	require.Equal(t, r.Now, e.At)
+	require.Equal(t, []liveCount{{ID: 1, Sharers: 2, LastShared: r.Now.Add(-2 * time.Minute)}, {ID: 3, Sharers: 1, LastShared: r.Now.Add(-3 * time.Minute)}}, e.Links)
 	e = other(first)
 	require.Equal(t, []int64{1, 3}, []int64{e.Links[0].ID, e.Links[1].ID})
 	require.InDelta(t, 2*39.0/120, e.Links[0].Speed, 0.001)
 
-	r.share("https://a.example/", "did:plc:c", time.Minute)
+	r.Share("https://a.example/", "did:plc:c", time.Minute)
 	e = next(func(e streamEvent) bool { return len(e.Counts) > 0 })
 	require.Equal(t, "change", e.Name)
-	require.Equal(t, []liveCount{{ID: 1, Sharers: 3, LastShared: r.now.Add(-time.Minute)}}, e.Counts)
+	require.Equal(t, []liveCount{{ID: 1, Sharers: 3, LastShared: r.Now.Add(-time.Minute)}}, e.Counts)
 	require.Empty(t, e.Entered)
 	require.Empty(t, e.Left)
 
-	r.exec(`INSERT INTO links (identity, url, site, title, image, first_seen, kept_sharers, kept_at) VALUES ($2, $2, 's', '<b>', 'blob:did:plc:abc/bafkreiabcdefgh', $1, 1, $1)`, r.now, "https://c.example/?<b>")
-	r.share("https://c.example/?<b>", "did:plc:a", time.Minute)
+	r.Exec(`INSERT INTO links (identity, url, site, title, image, first_seen, kept_sharers, kept_at) VALUES ($2, $2, 's', '<b>', 'blob:did:plc:abc/bafkreiabcdefgh', $1, 1, $1)`, r.Now, "https://c.example/?<b>")
+	r.Share("https://c.example/?<b>", "did:plc:a", time.Minute)
 	e = next(func(e streamEvent) bool { return len(e.Entered) > 0 })
 	require.Len(t, e.Entered, 1)
 	require.Equal(t, "https://c.example/?<b>", e.Entered[0].URL)
@@ -94,7 +94,7 @@ func TestStreamSendsChangesOnly(t *testing.T) {
 	require.Equal(t, []int64{3}, e.Left)
 	other(func(e streamEvent) bool { return len(e.Entered) == 1 && e.Entered[0].URL == "https://c.example/?<b>" })
 
-	r.exec(`DELETE FROM shares WHERE link_id = 1`)
+	r.Exec(`DELETE FROM shares WHERE link_id = 1`)
 	e = next(func(e streamEvent) bool { return len(e.Left) > 0 })
 	require.Equal(t, []int64{1}, e.Left)
 	require.Equal(t, "https://b.example/", e.Entered[0].URL, "the link that moved up must be first")
@@ -104,9 +104,9 @@ func TestStreamSendsChangesOnly(t *testing.T) {
 	require.Equal(t, "snapshot", e.Name)
 	require.Len(t, e.Links, 2)
 
-	r.exec(`DELETE FROM watches`)
+	r.Exec(`DELETE FROM watches`)
 	eventually.True(t, func() bool {
-		return r.do(http.MethodGet, "/api/v1/trending/stream?watch=alice.example").Code == http.StatusBadRequest
+		return r.Do(http.MethodGet, "/api/v1/trending/stream?watch=alice.example").Code == http.StatusBadRequest
 	}, 20*time.Millisecond)
 }
 
@@ -120,15 +120,15 @@ func TestWrongStreamsAreRefused(t *testing.T) {
 		"sort=<script>":      `sort is "<script>": send one of sharers, speed, newest`,
 		"window=1h&window=1": `window appears 2 times: send it once`,
 	} {
-		rec := r.do(http.MethodGet, "/api/v1/trending/stream?"+query)
+		rec := r.Do(http.MethodGet, "/api/v1/trending/stream?"+query)
 		require.Equal(t, http.StatusBadRequest, rec.Code, query)
 		var response map[string]string
 		require.NoError(t, json.Unmarshal(rec.Body.Bytes(), &response))
 		require.Equal(t, want, response["error"])
 	}
-	rec := r.do(http.MethodHead, "/api/v1/trending/stream")
+	rec := r.Do(http.MethodHead, "/api/v1/trending/stream")
 	require.Equal(t, http.StatusOK, rec.Code)
 	require.Equal(t, "text/event-stream", rec.Header().Get("Content-Type"))
-	require.Equal(t, http.StatusMethodNotAllowed, r.do(http.MethodPost, "/api/v1/trending/stream").Code)
-	require.Zero(t, r.log.count())
+	require.Equal(t, http.StatusMethodNotAllowed, r.Do(http.MethodPost, "/api/v1/trending/stream").Code)
+	require.Zero(t, r.Log.Count())
 }

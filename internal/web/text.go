@@ -17,17 +17,17 @@ const (
 	maxTitle       = 240
 	maxDescription = 400
 	maxSite        = 80
-	maxName        = 32
-	maxURL         = 120
-	maxDetail      = 300
+	MaxName        = 32
+	MaxURL         = 120
+	MaxDetail      = 300
 )
 
 // maxMarks is the maximum number of combining marks on one letter. Every script needs
 // fewer; a hundred of them cover the lines around them.
 const maxMarks = 6
 
-// plain returns Plain(s), shortened to limit characters.
-func plain(s string, limit int) string { return shorten(Plain(s), limit) }
+// PlainLine returns Plain(s), shortened to limit characters.
+func PlainLine(s string, limit int) string { return shorten(Plain(s), limit) }
 
 // Plain turns a stranger's text into one line that cannot change the layout of the text
 // around it or control a terminal. It returns "" if no character is visible.
@@ -96,11 +96,11 @@ func displayURL(u *url.URL) string {
 	if decoded, err := url.PathUnescape(path); err == nil && utf8.ValidString(decoded) {
 		path = decoded
 	}
-	return plain(u.Host+path, maxURL)
+	return PlainLine(u.Host+path, MaxURL)
 }
 
-// person is an account that shared a link.
-type person struct {
+// Person is an account that shared a link.
+type Person struct {
 	Name    string
 	Known   bool   // the name is a handle or a DID
 	Profile string // empty if the name is neither
@@ -113,41 +113,41 @@ type person struct {
 
 const appBase = "https://bsky.app/profile/"
 
-func newPerson(name string) person {
+func NewPerson(name string) Person {
 	if h, err := syntax.ParseHandle(name); err == nil && !h.IsInvalidHandle() {
-		return person{Name: "@" + shorten(name, maxName), Known: true, Profile: appBase + url.PathEscape(name)}
+		return Person{Name: "@" + shorten(name, MaxName), Known: true, Profile: appBase + url.PathEscape(name)}
 	}
 	if key := npub(name); key != "" {
-		return person{Name: abbreviate(key), Known: true, Profile: nostrBase + url.PathEscape(key), Network: say("network_nostr")}
+		return Person{Name: abbreviate(key), Known: true, Profile: nostrBase + url.PathEscape(key), Network: say("network_nostr")}
 	}
 	if isDID(name) {
-		return person{Name: abbreviate(name), Known: true, Profile: appBase + url.PathEscape(name)}
+		return Person{Name: abbreviate(name), Known: true, Profile: appBase + url.PathEscape(name)}
 	}
-	return person{Name: plain(name, maxName)}
+	return Person{Name: PlainLine(name, MaxName)}
 }
 
 // personOf describes an account by its handle or, on Nostr, by the name that it gives
 // itself. Such a name proves nothing, so the page marks the network, and an @ stands only
 // before handles. So does a handle that is not verified: it leads to the DID.
-func personOf(did, handle string, unverified bool, name string, v view) person {
-	if p := newPerson(did).in(v, did); p.Network != "" {
-		if name = strings.TrimLeft(plain(name, maxName), "@ "); name != "" {
+func personOf(did, handle string, unverified bool, name string, v view) Person {
+	if p := NewPerson(did).in(v, did); p.Network != "" {
+		if name = strings.TrimLeft(PlainLine(name, MaxName), "@ "); name != "" {
 			p.Name = name
 		}
 		return p
 	}
 	if unverified {
-		p := newPerson(did).in(v, did)
-		p.Name, p.Unverified = shorten(handle, maxName), say("unverified")
+		p := NewPerson(did).in(v, did)
+		p.Name, p.Unverified = shorten(handle, MaxName), say("unverified")
 		return p
 	}
 	name = cmp.Or(handle, did)
-	return newPerson(name).in(v, name)
+	return NewPerson(name).in(v, name)
 }
 
 // in sets the address of the links that an account shared, in the window of a view. name is
 // the account's name in that address.
-func (p person) in(v view, name string) person {
+func (p Person) in(v view, name string) Person {
 	if id, err := syntax.ParseAtIdentifier(name); err == nil && p.Known {
 		p.Href = rankingHref(v.of(ranking.Query{By: id.Normalize().String()}))
 	}
@@ -170,7 +170,7 @@ func abbreviate(did string) string {
 
 // postURL returns the web address of a post or of a Nostr event, or "" if uri is neither.
 func postURL(uri string) string {
-	if address := eventURL(uri); address != "" {
+	if address := EventURL(uri); address != "" {
 		return address
 	}
 	at, err := syntax.ParseATURI(uri)

@@ -12,21 +12,47 @@ import (
 //go:embed texts.txt
 var textFile string
 
-// texts are the lines of texts.txt, by key.
-var texts = sync.OnceValue(func() map[string]string {
-	all := make(map[string]string)
-	for line := range strings.Lines(textFile) {
+// Texts are the texts of pages, by key.
+type Texts map[string]string
+
+// texts are the lines of texts.txt.
+var texts = sync.OnceValue(func() Texts { return ParseTexts(textFile) })
+
+// ParseTexts reads a file like texts.txt.
+func ParseTexts(file string) Texts {
+	all := make(Texts)
+	for line := range strings.Lines(file) {
 		if key, text, ok := strings.Cut(strings.TrimSpace(line), " = "); ok && !strings.HasPrefix(line, "#") {
 			all[key] = text
 		}
 	}
 	return all
-})
+}
 
-// say returns a text of the page with its values inserted. A number as the first value
-// selects the singular or plural form.
-func say(key string, values ...any) string {
-	text := texts()[key]
+// mergeTexts returns texts with different keys as one.
+func mergeTexts(each []Texts) (Texts, error) {
+	all := make(Texts)
+	for _, some := range each {
+		for key, text := range some {
+			if _, twice := all[key]; twice {
+				return nil, fmt.Errorf("two parts of the page have a text %q", key)
+			}
+			all[key] = text
+		}
+	}
+	return all, nil
+}
+
+// say returns a text of the page with its values inserted.
+func say(key string, values ...any) string { return texts().Say(key, values...) }
+
+// Say returns a text with its values inserted. A key that is missing is the page's own. A
+// number as the first value selects the singular or plural form.
+func (t Texts) Say(key string, values ...any) string {
+	text, ok := t[key]
+	if !ok {
+		text = texts()[key]
+	}
 	if one, many, ok := strings.Cut(text, " | "); ok {
 		text = many
 		if len(values) > 0 && fmt.Sprint(values[0]) == "1" {

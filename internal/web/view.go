@@ -30,15 +30,15 @@ func (v view) key() string {
 // parseView reads the named parameters. A misspelt parameter is an error, because the
 // response would silently ignore it.
 func parseView(raw string, names []string, standard string) (view, error) {
-	values, err := parseParameters(raw, names, "window=6h&limit=50")
+	values, err := ParseParameters(raw, names, "window=6h&limit=50")
 	if err != nil {
 		return view{}, err
 	}
 	return newView(values, standard)
 }
 
-// parseParameters reads a query that may have the named parameters, each at most once.
-func parseParameters(raw string, names []string, example string) (url.Values, error) {
+// ParseParameters reads a query that may have the named parameters, each at most once.
+func ParseParameters(raw string, names []string, example string) (url.Values, error) {
 	values, err := url.ParseQuery(raw)
 	if err != nil {
 		return nil, errors.New(say("error_query", example))
@@ -63,7 +63,7 @@ func newView(values url.Values, standard string) (v view, err error) {
 		return values.Get(name), values.Has(name)
 	}, ranking.Limits{Default: defaultLimit, Most: maxLimit})
 	if wrong, ok := errors.AsType[*ranking.ParameterError](err); ok {
-		return v, wrongValue(wrong.Name, wrong.Value, Expected(wrong))
+		return v, WrongValue(wrong.Name, wrong.Value, Expected(wrong))
 	}
 	for _, w := range windows() {
 		if w.Length == v.query.Window {
@@ -71,7 +71,7 @@ func newView(values url.Values, standard string) (v view, err error) {
 		}
 	}
 	if density := values.Get("density"); density != "" && density != "full" && density != "compact" {
-		return v, wrongValue("density", density, say("expected_one_of", "full, compact"))
+		return v, WrongValue("density", density, say("expected_one_of", "full, compact"))
 	}
 	v.compact = values.Get("density") == "compact"
 	return v, err
@@ -81,29 +81,29 @@ func newView(values url.Values, standard string) (v view, err error) {
 const namedTargets = 10
 
 // writeUnreadable reports why a view could not be read.
-func (s *server) writeUnreadable(w http.ResponseWriter, r *http.Request, v view, err error) {
+func (s *Server) writeUnreadable(w http.ResponseWriter, r *http.Request, v view, err error) {
 	switch {
 	case errors.Is(err, ranking.ErrCursor):
-		s.writeError(w, r, http.StatusBadRequest, wrongValue("cursor", string(v.query.After), say("expected_cursor")).Error())
+		s.WriteError(w, r, http.StatusBadRequest, WrongValue("cursor", string(v.query.After), say("expected_cursor")).Error())
 	case errors.Is(err, ranking.ErrWatch):
 		s.writeUnknownWatch(w, r, v.query.Watch)
 	default:
-		s.writeUnavailable(w, r)
+		s.WriteUnavailable(w, r)
 	}
 }
 
 // writeUnknownWatch reports that a watch does not exist, and lists some that do.
-func (s *server) writeUnknownWatch(w http.ResponseWriter, r *http.Request, target string) {
-	ctx, cancel := context.WithTimeout(r.Context(), queryTimeout)
+func (s *Server) writeUnknownWatch(w http.ResponseWriter, r *http.Request, target string) {
+	ctx, cancel := context.WithTimeout(r.Context(), QueryTimeout)
 	defer cancel()
-	targets, err := schema.WatchTargets(ctx, s.db, namedTargets+1)
+	targets, err := schema.WatchTargets(ctx, s.DB, namedTargets+1)
 	if err != nil {
-		s.writeUnavailable(w, r)
+		s.WriteUnavailable(w, r)
 		return
 	}
 	var named []string
 	for _, each := range targets[:min(len(targets), namedTargets)] {
-		named = append(named, plain(each, maxURL))
+		named = append(named, PlainLine(each, MaxURL))
 	}
 	expected := say("expected_one_target", strings.Join(named, ", "))
 	switch {
@@ -112,11 +112,11 @@ func (s *server) writeUnknownWatch(w http.ResponseWriter, r *http.Request, targe
 	case len(targets) > namedTargets:
 		expected = say("expected_some_target", strings.Join(named, ", "))
 	}
-	s.writeError(w, r, http.StatusBadRequest, wrongValue("watch", target, expected).Error())
+	s.WriteError(w, r, http.StatusBadRequest, WrongValue("watch", target, expected).Error())
 }
 
-// wrongValue reports that a parameter has an invalid value.
-func wrongValue(name, value, expected string) error {
+// WrongValue reports that a parameter has an invalid value.
+func WrongValue(name, value, expected string) error {
 	return errors.New(say("error_value", name, quoted(value), expected))
 }
 

@@ -17,9 +17,9 @@ import (
 
 // counted returns the links of a response as "path sharers", in order.
 func (r *rig) counted(query string) (all []string, next ranking.Cursor) {
-	r.t.Helper()
+	r.T.Helper()
 	var response trendingJSON
-	require.NoError(r.t, json.Unmarshal([]byte(r.get("/api/v1/trending?"+query)), &response))
+	require.NoError(r.T, json.Unmarshal([]byte(r.Get("/api/v1/trending?"+query)), &response))
 	for _, l := range response.Links {
 		all = append(all, fmt.Sprintf("%s %d", strings.TrimPrefix(l.URL, "https://"), l.Sharers))
 	}
@@ -28,16 +28,16 @@ func (r *rig) counted(query string) (all []string, next ranking.Cursor) {
 
 // shareBy is share with another kind of share.
 func (r *rig) shareBy(how, url, did string, ago time.Duration) {
-	r.t.Helper()
-	r.share(url, did, ago)
-	r.exec(`UPDATE shares SET how = $1 WHERE did = $2 AND link_id = (SELECT id FROM links WHERE url = $3)`, how, did, url)
+	r.T.Helper()
+	r.Share(url, did, ago)
+	r.Exec(`UPDATE shares SET how = $1 WHERE did = $2 AND link_id = (SELECT id FROM links WHERE url = $3)`, how, did, url)
 }
 
 // watch adds a watch with members, and returns its id.
 func (r *rig) watch(kind, target string, members ...string) (id int64) {
-	r.t.Helper()
-	require.NoError(r.t, r.pool.QueryRow(r.t.Context(), `INSERT INTO watches (kind, target, at_least) VALUES ($1, $2, 3) RETURNING id`, kind, target).Scan(&id))
-	r.exec(`INSERT INTO watch_members (watch_id, did) SELECT $1, unnest($2::text[])`, id, members)
+	r.T.Helper()
+	require.NoError(r.T, r.Pool.QueryRow(r.T.Context(), `INSERT INTO watches (kind, target, at_least) VALUES ($1, $2, 3) RETURNING id`, kind, target).Scan(&id))
+	r.Exec(`INSERT INTO watch_members (watch_id, did) SELECT $1, unnest($2::text[])`, id, members)
 	return id
 }
 
@@ -79,10 +79,10 @@ func TestAPIHasEveryOption(t *testing.T) {
 		require.Equal(t, want, got, query)
 		require.Equal(t, strings.Contains(query, "limit=2"), next != "", query)
 	}
-	rec := r.do(http.MethodGet, "/api/v1/trending?watch=carol.example")
+	rec := r.Do(http.MethodGet, "/api/v1/trending?watch=carol.example")
 	require.Equal(t, http.StatusBadRequest, rec.Code)
 	require.JSONEq(t, `{"error":"watch is \"carol.example\": send the target of a watch: alice.example, bob.example"}`, rec.Body.String())
-	require.Zero(t, r.log.count(), "a wrong request must not be logged as a failure")
+	require.Zero(t, r.Log.Count(), "a wrong request must not be logged as a failure")
 }
 
 // TestPagesFollowEachOther shows that the pages of a ranking follow each other, whatever is shared
@@ -92,7 +92,7 @@ func TestPagesFollowEachOther(t *testing.T) {
 	r := newRig(t)
 	for i := range 23 {
 		for n := range 1 + i%5 {
-			r.share(fmt.Sprintf("https://%02d.example/", i), fmt.Sprintf("did:plc:%d", n), time.Duration(1+i)*time.Minute)
+			r.Share(fmt.Sprintf("https://%02d.example/", i), fmt.Sprintf("did:plc:%d", n), time.Duration(1+i)*time.Minute)
 		}
 	}
 	for _, sort := range []string{"sharers", "speed", "newest"} {
@@ -102,12 +102,12 @@ func TestPagesFollowEachOther(t *testing.T) {
 		got, next := r.counted("limit=4&sort=" + sort)
 		for next != "" {
 			var page []string
-			r.now = r.now.Add(time.Minute) // the pages have the window of the first one
+			r.Now = r.Now.Add(time.Minute) // the pages have the window of the first one
 			page, next = r.counted("limit=4&sort=" + sort + "&cursor=" + string(next))
 			got = append(got, page...)
 		}
 		require.Equal(t, whole, got, sort)
-		r.now = r.now.Add(-5 * time.Minute)
+		r.Now = r.Now.Add(-5 * time.Minute)
 	}
 }
 
@@ -116,7 +116,7 @@ func TestForeignCursorsAreRefused(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
 	for i := range 3 {
-		r.share(fmt.Sprintf("https://%d.example/", i), "did:plc:a", time.Minute)
+		r.Share(fmt.Sprintf("https://%d.example/", i), "did:plc:a", time.Minute)
 	}
 	r.watch("follows", "alice.example", "did:plc:a")
 	_, next := r.counted("limit=1")
@@ -125,7 +125,7 @@ func TestForeignCursorsAreRefused(t *testing.T) {
 	require.Len(t, got, 2, "the same view with its defaults spelt out")
 	refused := func(query string) {
 		t.Helper()
-		rec := r.do(http.MethodGet, "/api/v1/trending?"+query)
+		rec := r.Do(http.MethodGet, "/api/v1/trending?"+query)
 		require.Equal(t, http.StatusBadRequest, rec.Code, query)
 		require.Contains(t, rec.Body.String(), "cursor is", query)
 		require.Less(t, rec.Body.Len(), 400)
@@ -153,7 +153,7 @@ func TestForeignCursorsAreRefused(t *testing.T) {
 	for _, nonsense := range []string{"%00", "====", strings.Repeat("A", 10_000), string(next) + "A", string(next)[1:], url.QueryEscape("<script>"), "-1"} {
 		refused("cursor=" + nonsense)
 	}
-	r.now = r.now.Add(ranking.CursorAge + time.Second)
+	r.Now = r.Now.Add(ranking.CursorAge + time.Second)
 	refused("cursor=" + string(next))
-	require.Zero(t, r.log.count(), "a wrong request must not be logged as a failure")
+	require.Zero(t, r.Log.Count(), "a wrong request must not be logged as a failure")
 }

@@ -3,7 +3,7 @@
 // that it shows. Requests for the same page share one response for a second, and streams of the
 // same view share their computations.
 //
-// It also serves the stored records, and the references between them.
+// What else is served comes from the parts, with which features add pages and APIs.
 //
 // Titles, descriptions, handles and URLs come from strangers. html/template escapes them,
 // characters that reorder text are removed, only http and https URLs become links, and the
@@ -14,7 +14,6 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"fmt"
 	"html/template"
 	"log/slog"
 	"net/http"
@@ -43,24 +42,22 @@ type Config struct {
 	// the request names.
 	URL string
 
+	Parts    []Part          // what features add
 	Title    string          // the name at the top of the page; "": Weir
 	Stopping <-chan struct{} // closed when the process stops: streams end; nil: never
 	Logger   *slog.Logger
 }
 
-// server serves the requests. It is safe for concurrent use.
-type server struct {
-	db        ranking.DB
-	now       func() time.Time
-	title     string
-	log       *slog.Logger
+// Server serves the requests. It is safe for concurrent use.
+type Server struct {
+	DB  ranking.DB
+	Now func() time.Time
+	Log *slog.Logger
+
+	site
 	images    images
 	assets    assets
 	templates *template.Template
-	url       string             // the public address; empty: the one that a request names
-	home      string             // the target of the name at the top of every page
-	homeName  string             // the text of the link to it
-	actions   string             // the paths below this one accept POST; empty: none
 	slots     renderSlots        // limits concurrent pages
 	counting  singleflight.Group // the running counts, by view
 	rendering singleflight.Group // the running renderings, by address
@@ -73,7 +70,17 @@ type server struct {
 	corrupt   sync.Once // logs an invalid stored URL once
 }
 
-// Handler serves the page at /, the pages of links and records, the feeds, the JSON API under /api/v1/, and two methods of XRPC. The error names the field of cfg to change.
+// site is how the server presents itself.
+type site struct {
+	title    string
+	url      string // the public address; empty: the one that a request names
+	home     string // the target of the name at the top of every page
+	homeName string // the text of the link to it
+	actions  string // the paths below this one accept POST; empty: none
+	apis     []API
+}
+
+// Handler serves the page at /, the pages of links, the feeds, the JSON API under /api/v1/, and the parts. The error names the field of cfg to change.
 func Handler(cfg Config) (http.Handler, error) {
 	if cfg.DB == nil || cfg.Now == nil || cfg.Logger == nil {
 		return nil, errors.New("the page needs DB, Now and Logger: set all three")
@@ -93,14 +100,16 @@ func Handler(cfg Config) (http.Handler, error) {
 	mux.HandleFunc("/api/v1/trending/stream", s.serveStream)
 	mux.HandleFunc("/api/v1/links/{id}", s.buffered(s.linkHandler(linkParameters(), s.serveLink)))
 	mux.HandleFunc("/api/v1/links/{id}/shares", s.buffered(s.linkHandler(shareParameters(), s.serveLinkShares)))
-	s.routeRecords(mux)
+	for _, part := range cfg.Parts {
+		s.add(mux, part)
+	}
 	mux.HandleFunc("/static/{build}/{name}", s.serveAsset)
-	mux.HandleFunc("/", s.serveNotFound)
+	mux.HandleFunc("/", s.ServeNotFound)
 	return s.secure(s.limited(mux)), nil
 }
 
 // newServer loads the templates and static files.
-func newServer(cfg Config) (*server, error) {
+func newServer(cfg Config) (*Server, error) {
 	images, err := parseImages(cfg.ImageBase)
 	if err != nil {
 		return nil, err
@@ -109,22 +118,22 @@ func newServer(cfg Config) (*server, error) {
 	if err != nil {
 		return nil, err
 	}
-	templates, err := template.New("").Funcs(template.FuncMap{"say": say}).ParseFS(files, "templates/*.html")
+	templates, err := parseTemplates(cfg.Parts)
 	if err != nil {
-		return nil, fmt.Errorf("parse the templates: %w", err)
+		return nil, err
 	}
 	public, err := parsePublic(cfg.URL)
 	if err != nil {
 		return nil, err
 	}
-	s := &server{
-		url: public, db: cfg.DB, now: cfg.Now, title: cmp.Or(cfg.Title, "Weir"), log: cfg.Logger,
+	s := &Server{
+		DB: cfg.DB, Now: cfg.Now, Log: cfg.Logger, site: site{title: cmp.Or(cfg.Title, "Weir"), url: public, apis: apis(cfg.Parts)},
 		images: images, assets: assets, templates: templates, slots: make(renderSlots, maxRendering),
 		cache: newCache(cfg.Keep), feeds: newFeedCache(), feedTurns: make(chan struct{}, feedsAtOnce), clients: newClients(cfg.Proxies, cfg.Logger),
 	}
 	s.live = newLiveViews(func(ctx context.Context, q ranking.Query) (ranking.Page, error) {
-		q.At = s.now()
-		return ranking.Trending(ctx, s.db, q)
+		q.At = s.Now()
+		return ranking.Trending(ctx, s.DB, q)
 	}, s.shown, cfg.Stopping, cfg.Logger)
 	s.live.streams = s.readStreams
 	return s, nil
@@ -132,7 +141,7 @@ func newServer(cfg Config) (*server, error) {
 
 // secure sets the security headers of every response and refuses all methods but GET
 // and HEAD, and POST to actions.
-func (s *server) secure(next http.Handler) http.Handler {
+func (s *Server) secure(next http.Handler) http.Handler {
 	policy := "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self'" + s.images.source() +
 		"; base-uri 'none'; form-action 'self'; frame-ancestors 'none'"
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -141,7 +150,7 @@ func (s *server) secure(next http.Handler) http.Handler {
 		h.Set("Content-Security-Policy", policy)
 		h.Set("Referrer-Policy", "no-referrer")
 		h.Set("Cross-Origin-Opener-Policy", "same-origin")
-		if strings.HasPrefix(r.URL.Path, "/xrpc/") { // public, and without cookies: pages of any site may read them
+		if s.apiOf(r).Public { // it has no cookies
 			h.Set("Access-Control-Allow-Origin", "*")
 			h.Set("Cross-Origin-Resource-Policy", "cross-origin")
 			if r.Method == http.MethodOptions { // a browser asks before it sends a header that the page sets
@@ -154,13 +163,13 @@ func (s *server) secure(next http.Handler) http.Handler {
 		acts := r.Method == http.MethodPost && s.actions != "" && strings.HasPrefix(r.URL.Path, s.actions)
 		if r.Method != http.MethodGet && r.Method != http.MethodHead && !acts {
 			h.Set("Allow", "GET, HEAD")
-			s.writeError(w, r, http.StatusMethodNotAllowed, say("error_method"))
+			s.WriteError(w, r, http.StatusMethodNotAllowed, say("error_method"))
 			return
 		}
 		next.ServeHTTP(w, r)
 	})
 }
 
-func (s *server) serveNotFound(w http.ResponseWriter, r *http.Request) {
-	s.writeError(w, r, http.StatusNotFound, say("error_not_found"))
+func (s *Server) ServeNotFound(w http.ResponseWriter, r *http.Request) {
+	s.WriteError(w, r, http.StatusNotFound, say("error_not_found"))
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"sync"
 	"testing"
 	"time"
@@ -166,4 +167,51 @@ func (b *Tab) Read(selector string) string {
 func (b *Tab) Found(selector string) int {
 	b.Helper()
 	return Evaluate[int](b, fmt.Sprintf("document.querySelectorAll(%q).length", selector))
+}
+
+// layout lists what is wrong with a page at its width: text that is clipped, elements that stick
+// out, and targets below 24 px.
+const layout = `(() => {
+  const wrong = [];
+  if (document.documentElement.scrollWidth > innerWidth) wrong.push("the page scrolls sideways: " + document.documentElement.scrollWidth);
+  const name = (e) => e.tagName + "." + e.className + " " + (e.innerText || e.name || "").slice(0, 30);
+  for (const e of document.querySelectorAll("body *")) {
+    const box = e.getBoundingClientRect();
+    if (!e.checkVisibility() || e.closest(".unseen") || box.width === 0) continue;
+    if (box.left < -0.5 || box.right > innerWidth + 0.5) wrong.push("outside: " + name(e));
+    const style = getComputedStyle(e);
+    if (style.overflowX !== "visible" && style.webkitLineClamp === "none" && !e.matches(".thumb, img, svg, input, select") && e.scrollWidth > e.clientWidth + 1) wrong.push("clipped: " + name(e));
+    if (e.matches("#state, #state *") && e.scrollHeight > e.clientHeight + 1 && e.clientHeight) wrong.push("too high: " + name(e));
+    if (e.matches("a:not([tabindex]), button, input, select, summary") && (box.width < 23.9 || box.height < 23.9)) wrong.push("target of " + box.width + " x " + box.height + ": " + name(e));
+  }
+  return wrong;
+})()`
+
+// axe lists violations of WCAG 2.2, levels A and AA.
+const axe = `axe.run(document, {runOnly: ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa"]})
+  .then((r) => r.violations.flatMap((v) => v.nodes.map((n) => v.id + ": " + n.target.join(" ") + " " + n.failureSummary)))`
+
+// Misfits returns what is wrong with a page at its width.
+func (b *Tab) Misfits() []string { return Evaluate[[]string](b, layout) }
+
+// Barriers returns what is wrong with a page for people with disabilities.
+func (b *Tab) Barriers() []string {
+	b.Helper()
+	Evaluate[chromedp.Void](b, axeSource(b.T))
+	return Evaluate[[]string](b, axe)
+}
+
+// axeSource is the script that scripts/chromium.sh downloads.
+func axeSource(t *testing.T) string {
+	t.Helper()
+	var found []string
+	for up := "../.."; len(found) == 0 && len(up) < len("../../../.."); up += "/.." {
+		var err error
+		found, err = filepath.Glob(up + "/.weir/axe-core/axe-*.min.js")
+		require.NoError(t, err)
+	}
+	require.NotEmpty(t, found, "axe-core is missing: run make chromium")
+	content, err := os.ReadFile(found[len(found)-1])
+	require.NoError(t, err)
+	return string(content)
 }

@@ -1,4 +1,4 @@
-package web
+package records
 
 import (
 	"context"
@@ -12,6 +12,7 @@ import (
 
 	"github.com/weir-social/weir/internal/atproto/syntax"
 	"github.com/weir-social/weir/internal/lexicon/records"
+	"github.com/weir-social/weir/internal/web"
 	"github.com/weir-social/weir/schema"
 )
 
@@ -68,7 +69,7 @@ func (s *server) serveGetRecord(w http.ResponseWriter, r *http.Request) {
 		if err != nil {
 			return nil, err
 		}
-		found, err := records.Find(ctx, s.db, k)
+		found, err := records.Find(ctx, s.DB, k)
 		if errors.Is(err, schema.ErrNoRows) || err == nil && cid != "" && cid != found.CID {
 			return nil, missing
 		}
@@ -103,7 +104,7 @@ func (s *server) serveListRecords(w http.ResponseWriter, r *http.Request) {
 		if err != nil {
 			return nil, err
 		}
-		found, next, err := records.ListOf(ctx, s.db, did, collection, limit, cursor, reverse == "true")
+		found, next, err := records.ListOf(ctx, s.DB, did, collection, limit, cursor, reverse == "true")
 		response := xrpcRecords{Cursor: next, Records: make([]xrpcRecord, 0, len(found))}
 		for i := range found {
 			response.Records = append(response.Records, xrpcRecord{found[i].URI, found[i].CID, found[i].Value})
@@ -130,7 +131,7 @@ func repoOf(params url.Values) (repo, collection string, err error) {
 
 // account returns the DID of an account whose records may be shown.
 func (s *server) account(ctx context.Context, repo string) (did string, err error) {
-	account, err := records.FindAccount(ctx, s.db, repo)
+	account, err := records.FindAccount(ctx, s.DB, repo)
 	switch {
 	case errors.Is(err, schema.ErrNoRows):
 		return "", invalid("Could not find repo: %s", repo)
@@ -149,7 +150,7 @@ func (s *server) account(ctx context.Context, repo string) (did string, err erro
 
 // xrpc writes the response of a method.
 func (s *server) xrpc(w http.ResponseWriter, r *http.Request, read func(context.Context, url.Values) (any, error)) {
-	ctx, cancel := context.WithTimeout(r.Context(), queryTimeout)
+	ctx, cancel := context.WithTimeout(r.Context(), web.QueryTimeout)
 	defer cancel()
 	params, err := url.ParseQuery(r.URL.RawQuery)
 	var found any
@@ -162,18 +163,23 @@ func (s *server) xrpc(w http.ResponseWriter, r *http.Request, read func(context.
 	switch {
 	case isRefused:
 		w.Header().Set("Cache-Control", "no-store")
-		writeJSON(w, refused.code, refused)
+		web.WriteJSON(w, refused.code, refused)
 	case err != nil:
-		s.log.Error("records_read_failed", "path", plain(r.URL.Path, maxDetail), "error", err)
-		s.writeUnavailable(w, r)
+		s.Log.Error("records_read_failed", "path", web.PlainLine(r.URL.Path, web.MaxDetail), "error", err)
+		s.WriteUnavailable(w, r)
 	default:
 		w.Header().Set("Cache-Control", "no-cache")
-		writeJSON(w, http.StatusOK, found)
+		web.WriteJSON(w, http.StatusOK, found)
 	}
 }
 
 func (s *server) serveNoMethod(w http.ResponseWriter, r *http.Request) {
-	s.writeError(w, r, http.StatusNotImplemented, say("error_xrpc", plain(strings.TrimPrefix(r.URL.Path, "/xrpc/"), maxName)))
+	s.WriteError(w, r, http.StatusNotImplemented, say("error_xrpc", web.PlainLine(strings.TrimPrefix(r.URL.Path, "/xrpc/"), web.MaxName)))
+}
+
+// protocolError returns an error that the server returns for any request.
+func protocolError(code int, message string) any {
+	return &xrpcError{Name: xrpcName(code), Message: message}
 }
 
 // xrpcName returns the protocol's name for an error that the server returns for any

@@ -1,7 +1,10 @@
-package web
+// Package records serves the stored records and the references between them: as pages, as JSON under
+// /api/v1/, and by two methods of XRPC. Nothing of the page knows it, so it can be left out.
+package records
 
 import (
 	"context"
+	"embed"
 	"errors"
 	"net/http"
 	"net/url"
@@ -10,12 +13,15 @@ import (
 	"unicode/utf8"
 
 	"github.com/weir-social/weir/internal/lexicon/records"
+	"github.com/weir-social/weir/internal/web"
 	"github.com/weir-social/weir/internal/words"
 	"github.com/weir-social/weir/schema"
 )
 
 // Limits on what is read about records.
 const (
+	defaultLimit      = 50
+	maxLimit          = 200
 	defaultDepth      = 1
 	defaultPathDepth  = 4
 	defaultEdges      = 200
@@ -25,19 +31,39 @@ const (
 	maxKeyPart        = 2048 // bytes of a collection, a DID or a record's key
 )
 
-// routeRecords adds the addresses of stored records.
-func (s *server) routeRecords(mux *http.ServeMux) {
-	mux.HandleFunc("/records/{collection}/{did}/{rkey}", s.kept(s.recordHandler(nil, s.serveRecordPage)))
-	mux.HandleFunc("/api/v1/records/{collection}", s.buffered(s.serveRecords))
-	mux.HandleFunc("/api/v1/records/{collection}/{did}/{rkey}", s.buffered(s.recordHandler([]string{"limit"}, s.serveRecord)))
-	mux.HandleFunc("/api/v1/records/{collection}/{did}/{rkey}/references", s.buffered(s.recordHandler([]string{"limit", "cursor"}, s.serveReferences)))
-	mux.HandleFunc("/api/v1/records/{collection}/{did}/{rkey}/referrers", s.buffered(s.recordHandler([]string{"limit", "cursor"}, s.serveReferrers)))
-	mux.HandleFunc("/api/v1/search", s.buffered(s.serveSearch))
-	mux.HandleFunc("/api/v1/graph/{uri...}", s.buffered(s.serveGraph))
-	mux.HandleFunc("/api/v1/paths", s.buffered(s.servePaths))
-	mux.HandleFunc("/xrpc/com.atproto.repo.getRecord", s.buffered(s.serveGetRecord))
-	mux.HandleFunc("/xrpc/com.atproto.repo.listRecords", s.buffered(s.serveListRecords))
-	mux.HandleFunc("/xrpc/", s.serveNoMethod)
+//go:embed templates
+var templates embed.FS
+
+//go:embed texts.txt
+var textFile string
+
+var texts = web.ParseTexts(textFile)
+
+func say(key string, values ...any) string { return texts.Say(key, values...) }
+
+// server serves the addresses of stored records.
+type server struct{ *web.Server }
+
+// Part returns the addresses of stored records.
+func Part() web.Part {
+	return web.Part{Routes: routes, Templates: templates, Texts: texts, API: web.API{Path: "/xrpc/", Error: protocolError, Public: true}}
+}
+
+func routes(core *web.Server) []web.Route {
+	s := &server{core}
+	return []web.Route{
+		{Pattern: "/records/{collection}/{did}/{rkey}", Handler: s.recordHandler(nil, s.serveRecordPage), Kept: true},
+		{Pattern: "/api/v1/records/{collection}", Handler: s.serveRecords},
+		{Pattern: "/api/v1/records/{collection}/{did}/{rkey}", Handler: s.recordHandler([]string{"limit"}, s.serveRecord)},
+		{Pattern: "/api/v1/records/{collection}/{did}/{rkey}/references", Handler: s.recordHandler([]string{"limit", "cursor"}, s.serveReferences)},
+		{Pattern: "/api/v1/records/{collection}/{did}/{rkey}/referrers", Handler: s.recordHandler([]string{"limit", "cursor"}, s.serveReferrers)},
+		{Pattern: "/api/v1/search", Handler: s.serveSearch},
+		{Pattern: "/api/v1/graph/{uri...}", Handler: s.serveGraph},
+		{Pattern: "/api/v1/paths", Handler: s.servePaths},
+		{Pattern: "/xrpc/com.atproto.repo.getRecord", Handler: s.serveGetRecord},
+		{Pattern: "/xrpc/com.atproto.repo.listRecords", Handler: s.serveListRecords},
+		{Pattern: "/xrpc/", Handler: s.serveNoMethod},
+	}
 }
 
 type recordsJSON struct {
@@ -51,11 +77,11 @@ func (s *server) serveRecords(w http.ResponseWriter, r *http.Request) {
 	limit := q.number("limit", defaultLimit, maxLimit)
 	collection := r.PathValue("collection")
 	if !validPart(collection) {
-		s.serveNotFound(w, r)
+		s.ServeNotFound(w, r)
 		return
 	}
 	s.answer(w, r, &q, func(ctx context.Context) (any, error) {
-		page, err := records.List(ctx, s.db, collection, limit, records.Cursor(q.values.Get("cursor")))
+		page, err := records.List(ctx, s.DB, collection, limit, records.Cursor(q.values.Get("cursor")))
 		return recordsJSON{collection, orEmpty(page.Records), page.Next}, err
 	})
 }
@@ -65,7 +91,7 @@ func (s *server) recordHandler(names []string, serve func(http.ResponseWriter, *
 	return func(w http.ResponseWriter, r *http.Request) {
 		k := schema.Key{Collection: r.PathValue("collection"), DID: r.PathValue("did"), Rkey: r.PathValue("rkey")}
 		if !validKey(k) {
-			s.serveNotFound(w, r)
+			s.ServeNotFound(w, r)
 			return
 		}
 		q := parseRecordQuery(r, "limit=50", names...)
@@ -88,7 +114,7 @@ func (s *server) serveReferences(w http.ResponseWriter, r *http.Request, k schem
 		if err := s.checkStored(ctx, k); err != nil {
 			return nil, err
 		}
-		page, err := records.ReadReferences(ctx, s.db, k, limit, records.Cursor(q.values.Get("cursor")))
+		page, err := records.ReadReferences(ctx, s.DB, k, limit, records.Cursor(q.values.Get("cursor")))
 		page.List = orEmpty(page.List)
 		return page, err
 	})
@@ -98,7 +124,7 @@ func (s *server) serveReferences(w http.ResponseWriter, r *http.Request, k schem
 func (s *server) serveReferrers(w http.ResponseWriter, r *http.Request, k schema.Key, q *recordQuery) {
 	limit := q.number("limit", defaultReferences, maxLimit)
 	s.answer(w, r, q, func(ctx context.Context) (any, error) {
-		page, err := records.ReadReferrers(ctx, s.db, k, limit, records.Cursor(q.values.Get("cursor")))
+		page, err := records.ReadReferrers(ctx, s.DB, k, limit, records.Cursor(q.values.Get("cursor")))
 		page.List = orEmpty(page.List)
 		return page, err
 	})
@@ -109,7 +135,7 @@ func (s *server) record(ctx context.Context, k schema.Key, limit int) (d records
 	if err := s.checkStored(ctx, k); err != nil {
 		return d, err
 	}
-	d, err = records.Read(ctx, s.db, k, limit)
+	d, err = records.Read(ctx, s.DB, k, limit)
 	if errors.Is(err, schema.ErrNoRows) { // it was deleted meanwhile
 		err = &recordStateError{k, records.Missing}
 	}
@@ -117,7 +143,7 @@ func (s *server) record(ctx context.Context, k schema.Key, limit int) (d records
 }
 
 func (s *server) checkStored(ctx context.Context, k schema.Key) error {
-	state, err := records.Status(ctx, s.db, k)
+	state, err := records.Status(ctx, s.DB, k)
 	if err == nil && state != records.Stored {
 		err = &recordStateError{k, state}
 	}
@@ -131,7 +157,7 @@ type recordStateError struct {
 }
 
 func (e *recordStateError) Error() string {
-	return say("error_record_"+e.state, plain(e.key.URI(), maxDetail))
+	return say("error_record_"+e.state, web.PlainLine(e.key.URI(), web.MaxDetail))
 }
 
 type matchesJSON struct {
@@ -159,7 +185,7 @@ func (s *server) serveSearch(w http.ResponseWriter, r *http.Request) {
 		q.wrong("media", search.MediaType, say("expected_media_type"))
 	}
 	s.answer(w, r, &q, func(ctx context.Context) (any, error) {
-		page, err := records.Search(ctx, s.db, search, limit, records.Cursor(q.values.Get("cursor")))
+		page, err := records.Search(ctx, s.DB, search, limit, records.Cursor(q.values.Get("cursor")))
 		return matchesJSON{text, orEmpty(page.Matches), page.Truncated, page.Next}, err
 	})
 }
@@ -175,7 +201,7 @@ func (s *server) serveGraph(w http.ResponseWriter, r *http.Request) {
 	depth, limit := q.number("depth", defaultDepth, records.MaxDepth), q.number("limit", defaultEdges, maxEdges)
 	k := q.uri("uri", r.PathValue("uri"))
 	s.answer(w, r, &q, func(ctx context.Context) (any, error) {
-		g, err := records.Neighbourhood(ctx, s.db, k, depth, limit)
+		g, err := records.Neighbourhood(ctx, s.DB, k, depth, limit)
 		g.Edges = orEmpty(g.Edges)
 		return graphJSON{k.URI(), depth, g}, err
 	})
@@ -193,7 +219,7 @@ func (s *server) servePaths(w http.ResponseWriter, r *http.Request) {
 	depth, limit := q.number("depth", defaultPathDepth, records.MaxDepth), q.number("limit", pathEdges, records.MaxEdges)
 	from, to := q.uri("from", q.values.Get("from")), q.uri("to", q.values.Get("to"))
 	s.answer(w, r, &q, func(ctx context.Context) (any, error) {
-		p, err := records.ShortestPaths(ctx, s.db, from, to, depth, limit)
+		p, err := records.ShortestPaths(ctx, s.DB, from, to, depth, limit)
 		return pathsJSON{from.URI(), to.URI(), depth, p}, err
 	})
 }
@@ -205,7 +231,7 @@ type recordQuery struct {
 }
 
 func parseRecordQuery(r *http.Request, example string, names ...string) (q recordQuery) {
-	q.values, q.err = parseParameters(r.URL.RawQuery, names, example)
+	q.values, q.err = web.ParseParameters(r.URL.RawQuery, names, example)
 	for name := range q.values {
 		if text := q.values.Get(name); !utf8.ValidString(text) || strings.ContainsRune(text, 0) {
 			q.wrong(name, text, say("expected_text"))
@@ -216,7 +242,7 @@ func parseRecordQuery(r *http.Request, example string, names ...string) (q recor
 
 func (q *recordQuery) wrong(name, value, expected string) {
 	if q.err == nil {
-		q.err = wrongValue(name, value, expected)
+		q.err = web.WrongValue(name, value, expected)
 	}
 }
 
@@ -267,10 +293,10 @@ func orEmpty[T any](all []T) []T {
 // answer writes the result of read as JSON, or the reason why it failed.
 func (s *server) answer(w http.ResponseWriter, r *http.Request, q *recordQuery, read func(context.Context) (any, error)) {
 	if q.err != nil {
-		s.writeError(w, r, http.StatusBadRequest, q.err.Error())
+		s.WriteError(w, r, http.StatusBadRequest, q.err.Error())
 		return
 	}
-	ctx, cancel := context.WithTimeout(r.Context(), queryTimeout)
+	ctx, cancel := context.WithTimeout(r.Context(), web.QueryTimeout)
 	defer cancel()
 	found, err := read(ctx)
 	if err != nil {
@@ -278,18 +304,18 @@ func (s *server) answer(w http.ResponseWriter, r *http.Request, q *recordQuery, 
 		return
 	}
 	w.Header().Set("Cache-Control", "no-cache")
-	writeJSON(w, http.StatusOK, found)
+	web.WriteJSON(w, http.StatusOK, found)
 }
 
 func (s *server) writeRecordUnreadable(w http.ResponseWriter, r *http.Request, q *recordQuery, err error) {
 	state, isState := errors.AsType[*recordStateError](err)
 	switch {
 	case isState:
-		s.writeError(w, r, http.StatusNotFound, state.Error())
+		s.WriteError(w, r, http.StatusNotFound, state.Error())
 	case errors.Is(err, records.ErrCursor):
-		s.writeError(w, r, http.StatusBadRequest, wrongValue("cursor", q.values.Get("cursor"), say("expected_next")).Error())
+		s.WriteError(w, r, http.StatusBadRequest, web.WrongValue("cursor", q.values.Get("cursor"), say("expected_next")).Error())
 	default:
-		s.log.Error("records_read_failed", "path", plain(r.URL.Path, maxDetail), "error", err)
-		s.writeUnavailable(w, r)
+		s.Log.Error("records_read_failed", "path", web.PlainLine(r.URL.Path, web.MaxDetail), "error", err)
+		s.WriteUnavailable(w, r)
 	}
 }

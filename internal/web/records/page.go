@@ -1,4 +1,4 @@
-package web
+package records
 
 import (
 	"bytes"
@@ -13,7 +13,7 @@ import (
 
 	"github.com/weir-social/weir/internal/atproto/syntax"
 	"github.com/weir-social/weir/internal/lexicon/records"
-	"github.com/weir-social/weir/internal/ranking"
+	"github.com/weir-social/weir/internal/web"
 	"github.com/weir-social/weir/schema"
 )
 
@@ -22,14 +22,19 @@ const (
 	maxShownLine   = 4 << 10  // characters of one of its lines
 )
 
+// The collections whose records have a title of their own.
+const (
+	noteCollection    = "nostr.1"
+	articleCollection = "nostr.30023"
+)
+
 // recordPage is the page of a stored record. Its texts are sanitised.
 type recordPage struct {
-	frame
-	ToHome   string
+	web.Frame
 	Heading  string
 	URI      string
 	Open     string // the address that shows a Nostr event; empty: it is not one
-	Account  person
+	Account  web.Person
 	Verdict  string
 	Dangling bool
 	Refused  bool // nothing is derived from the record
@@ -37,7 +42,7 @@ type recordPage struct {
 	Warnings []string
 	WaitsFor []targetView
 	CID      string
-	Stored   *timestamp
+	Stored   *web.Timestamp
 	Value    []targetView // the record in parts; some are links
 	Cut      bool
 
@@ -60,10 +65,10 @@ type targetView struct {
 // serveRecordPage shows a record.
 func (s *server) serveRecordPage(w http.ResponseWriter, r *http.Request, k schema.Key, q *recordQuery) {
 	if q.err != nil {
-		s.writeError(w, r, http.StatusBadRequest, q.err.Error())
+		s.WriteError(w, r, http.StatusBadRequest, q.err.Error())
 		return
 	}
-	ctx, cancel := context.WithTimeout(r.Context(), queryTimeout)
+	ctx, cancel := context.WithTimeout(r.Context(), web.QueryTimeout)
 	defer cancel()
 	d, err := s.record(ctx, k, defaultReferences)
 	if err != nil {
@@ -71,15 +76,15 @@ func (s *server) serveRecordPage(w http.ResponseWriter, r *http.Request, k schem
 		return
 	}
 	w.Header().Set("Cache-Control", "no-cache")
-	s.render(w, http.StatusOK, "record", s.newRecordPage(k, &d))
+	s.Render(w, http.StatusOK, "record", s.newRecordPage(k, &d))
 }
 
 func (s *server) newRecordPage(k schema.Key, d *records.Detail) recordPage {
 	api := recordHref("/api/v1/records/", k)
 	page := recordPage{
-		frame: s.newFrame(), ToHome: s.homeName, Heading: recordTitle(k.Collection), URI: plain(k.URI(), maxDetail), Open: eventURL(k.URI()), Account: newPerson(k.DID),
+		Frame: s.NewFrame(), Heading: recordTitle(k.Collection), URI: web.PlainLine(k.URI(), web.MaxDetail), Open: web.EventURL(k.URI()), Account: web.NewPerson(k.DID),
 		Verdict: say("record_verdict_" + d.Verdict), Dangling: d.Dangling, Refused: d.Projection == "refused",
-		Problems: problemLines(d.Problems), Warnings: problemLines(d.Warnings), CID: plain(d.CID, maxDetail), Stored: newTimestamp(d.IndexedAt, s.now()),
+		Problems: problemLines(d.Problems), Warnings: problemLines(d.Warnings), CID: web.PlainLine(d.CID, web.MaxDetail), Stored: web.NewTimestamp(d.IndexedAt, s.Now()),
 		API: api, Graph: "/api/v1/graph/" + segment(k.DID) + "/" + segment(k.Collection) + "/" + segment(k.Rkey),
 	}
 	page.Value, page.Cut = linked(d.Value)
@@ -108,21 +113,21 @@ func (s *server) newRecordPage(k schema.Key, d *records.Detail) recordPage {
 // recordTitle names a record by its collection.
 func recordTitle(collection string) string {
 	switch collection {
-	case ranking.NoteCollection:
+	case noteCollection:
 		return say("record_title_note")
-	case ranking.ArticleCollection:
+	case articleCollection:
 		return say("record_title_article")
 	}
 	if strings.HasPrefix(collection, "nostr.") {
-		return say("record_title_nostr", plain(collection, maxDetail))
+		return say("record_title_nostr", web.PlainLine(collection, web.MaxDetail))
 	}
-	return say("record_title", plain(collection, maxDetail))
+	return say("record_title", web.PlainLine(collection, web.MaxDetail))
 }
 
 // newTarget returns a link to the record that an at-uri names. For any other target it
 // returns text.
 func newTarget(target, path string) targetView {
-	v := targetView{Text: plain(target, maxDetail), Path: plain(path, maxURL)}
+	v := targetView{Text: web.PlainLine(target, web.MaxDetail), Path: web.PlainLine(path, web.MaxURL)}
 	if did, collection, rkey, ok := syntax.RecordOf(target); ok {
 		v.Href = recordHref("/records/", schema.Key{Collection: collection, DID: did, Rkey: rkey})
 	}
@@ -146,7 +151,7 @@ func problemLines(raw json.RawMessage) (lines []string) {
 		return nil
 	}
 	for _, p := range problems {
-		lines = append(lines, say("record_problem_line", plain(p.Rule, maxName), plain(p.Path, maxURL), plain(p.Expected, maxURL), plain(p.Received, maxURL)))
+		lines = append(lines, say("record_problem_line", web.PlainLine(p.Rule, web.MaxName), web.PlainLine(p.Path, web.MaxURL), web.PlainLine(p.Expected, web.MaxURL), web.PlainLine(p.Received, web.MaxURL)))
 	}
 	return lines
 }
@@ -179,7 +184,7 @@ func linked(record json.RawMessage) (parts []targetView, cut bool) {
 	for line := range strings.Lines(text) {
 		bare := strings.TrimLeft(line, " ")
 		indent := line[:len(line)-len(bare)]
-		shown := plain(bare, maxShownLine)
+		shown := web.PlainLine(bare, maxShownLine)
 		cut = cut || strings.HasSuffix(shown, "…")
 		at := 0
 		for _, found := range atURI.FindAllStringIndex(shown, -1) {

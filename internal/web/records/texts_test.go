@@ -1,0 +1,13 @@
+package records
+
+import (
+	"testing"
+
+	"github.com/weir-social/weir/internal/web/webtest"
+)
+
+func TestEveryTextExistsAndIsUsed(t *testing.T) {
+	t.Parallel()
+	webtest.RequireTexts(t, texts, say, "error_record_", "record_verdict_", "record_state_")
+	webtest.RequireNoText(t)
+}
