@@ -13,6 +13,7 @@ import (
 	"github.com/weir-social/weir/internal/ops/health"
 	"github.com/weir-social/weir/internal/ranking"
 	"github.com/weir-social/weir/internal/web"
+	"github.com/weir-social/weir/internal/web/feeds"
 	"github.com/weir-social/weir/internal/web/records"
 	"github.com/weir-social/weir/jobs"
 	"github.com/weir-social/weir/schema"
@@ -39,6 +40,7 @@ func Features() []feature.Feature {
 func webParts() []web.Part {
 	return []web.Part{
 		records.Part(),
+		feeds.Part(),
 	}
 }
 

@@ -10,50 +10,50 @@ import (
 	"github.com/weir-social/weir/internal/ranking"
 )
 
-// pages describes the addresses of one kind of page: the parameters in order, and the
+// Pages describes the addresses of one kind of page: the parameters in order, and the
 // defaults of the window, the minimum of sharers and the number of links.
-type pages struct {
-	names    []string
-	standard string
-	least    int
-	limit    int
+type Pages struct {
+	Parameters []string
+	Window     string
+	AtLeast    int
+	Limit      int
 }
 
 // rankingPages describes the pages of the ranking, linkPages those of links.
-func rankingPages() pages {
+func rankingPages() Pages {
 	names := ranking.Parameters()
-	return pages{slices.Insert(names, len(names)-1, "density"), ranking.DefaultWindow, 1, defaultLimit}
+	return Pages{slices.Insert(names, len(names)-1, "density"), ranking.DefaultWindow, 1, DefaultLimit}
 }
 
-func linkPages() pages {
-	return pages{[]string{"window", "watch", "degree", "cursor"}, linkWindow, 1, defaultLimit}
+func linkPages() Pages {
+	return Pages{[]string{"window", "watch", "degree", "cursor"}, linkWindow, 1, DefaultLimit}
 }
 
 // value returns the text of a parameter; empty if the view has the default.
-func (p pages) value(v view, name string) string {
+func (p Pages) value(v View, name string) string {
 	switch {
-	case name == "window" && v.Name == p.standard:
+	case name == "window" && v.Name == p.Window:
 		return ""
 	case name == "window":
 		return v.Name
 	case name == "density" && v.compact:
 		return "compact"
-	case name == "at_least" && max(v.query.AtLeast, 1) == p.least:
+	case name == "at_least" && max(v.Query.AtLeast, 1) == p.AtLeast:
 		return ""
 	case name == "at_least":
-		return strconv.Itoa(max(v.query.AtLeast, 1))
+		return strconv.Itoa(max(v.Query.AtLeast, 1))
 	}
-	return v.query.Parameter(name, p.limit)
+	return v.Query.Parameter(name, p.Limit)
 }
 
 // readable keeps characters that need no escape in a query.
 var readable = strings.NewReplacer("%2C", ",", "%3A", ":", "%40", "@", "%2F", "/")
 
-// address returns the address of a view: parameters in a fixed order, without defaults.
-func (p pages) address(path string, v view) string {
+// Address returns the address of a view: parameters in a fixed order, without defaults.
+func (p Pages) Address(path string, v View) string {
 	separator := byte('?')
 	address := []byte(path)
-	for _, name := range p.names {
+	for _, name := range p.Parameters {
 		if value := p.value(v, name); value != "" {
 			address = append(append(append(address, separator), name+"="...), readable.Replace(url.QueryEscape(value))...)
 			separator = '&'
@@ -62,32 +62,32 @@ func (p pages) address(path string, v view) string {
 	return string(address)
 }
 
-// rankingHref returns the address of a view of the ranking.
-func rankingHref(v view) string { return rankingPages().address("/", v) }
+// RankingHref returns the address of a view of the ranking.
+func RankingHref(v View) string { return rankingPages().Address("/", v) }
 
-// linkHref returns the address of the page of a link, with the window, the watch and the
+// LinkHref returns the address of the page of a link, with the window, the watch and the
 // degree of the view that links to it.
-func linkHref(id int64, v view) string {
-	return linkPages().address("/links/"+strconv.FormatInt(id, 10), v.of(ranking.Query{}))
+func LinkHref(id int64, v View) string {
+	return linkPages().Address("/links/"+strconv.FormatInt(id, 10), v.of(ranking.Query{}))
 }
 
 // of returns a view with other filters and the same window, watch and degree.
-func (v view) of(q ranking.Query) view {
-	q.Window, q.Watch, q.Degree, q.Sort, q.Limit = v.query.Window, v.query.Watch, v.query.Degree, ranking.Sharers, defaultLimit
-	v.query = q
+func (v View) of(q ranking.Query) View {
+	q.Window, q.Watch, q.Degree, q.Sort, q.Limit = v.Query.Window, v.Query.Watch, v.Query.Degree, ranking.Sharers, DefaultLimit
+	v.Query = q
 	return v
 }
 
 // with returns the first page of a view after a change.
-func (v view) with(change func(*view)) view {
-	v.query.After = ""
+func (v View) with(change func(*View)) View {
+	v.Query.After = ""
 	change(&v)
 	return v
 }
 
-// redirected redirects a client to the canonical address of a view, unless the client
+// Redirected redirects a client to the canonical address of a view, unless the client
 // requested that. Forms send empty parameters.
-func redirected(w http.ResponseWriter, r *http.Request, address string) bool {
+func Redirected(w http.ResponseWriter, r *http.Request, address string) bool {
 	if r.URL.RequestURI() == address {
 		return false
 	}
@@ -101,9 +101,9 @@ type hiddenField struct{ Name, Value string }
 
 // kept returns the parameters of a view that a form keeps. The form itself has fields
 // for others.
-func kept(v view, fields ...string) (all []hiddenField) {
+func kept(v View, fields ...string) (all []hiddenField) {
 	p := rankingPages()
-	for _, name := range p.names {
+	for _, name := range p.Parameters {
 		if value := p.value(v, name); value != "" && name != "cursor" && !slices.Contains(fields, name) {
 			all = append(all, hiddenField{name, value})
 		}

@@ -9,7 +9,7 @@ import (
 )
 
 const (
-	defaultLimit = 50
+	DefaultLimit = 50
 	maxLimit     = 200
 )
 
@@ -50,10 +50,10 @@ func (s *Server) serveTrending(w http.ResponseWriter, r *http.Request) {
 	}
 	snap, err := s.snapshot(r.Context(), v)
 	if err != nil {
-		s.writeUnreadable(w, r, v, err)
+		s.WriteUnreadable(w, r, v, err)
 		return
 	}
-	if notModified(w, r, snap.etag) {
+	if NotModified(w, r, snap.etag) {
 		return
 	}
 	WriteJSON(w, http.StatusOK, snap.json())

@@ -30,7 +30,7 @@ func keeping(t *testing.T, size int, took time.Duration) (*rig, *Server, *atomic
 			s.WriteError(w, r, http.StatusBadRequest, "wrong")
 			return
 		}
-		if notModified(w, r, fmt.Sprintf(`W/"%d"`, n)) {
+		if NotModified(w, r, fmt.Sprintf(`W/"%d"`, n)) {
 			return
 		}
 		fmt.Fprintf(w, "%d %s", n, strings.Repeat("x", size))

@@ -33,7 +33,7 @@ type controls struct {
 	OnNetwork string        // the network of Profile
 	Kept      []hiddenField // hidden fields of the filters' form
 	Searching []hiddenField // hidden fields of the search form
-	Feeds     []feedLink
+	Feeds     []Alternate
 	Text      string
 	Domain    string
 	By        string
@@ -42,15 +42,15 @@ type controls struct {
 // formFields are the parameters that the filters' form sets.
 func formFields() []string { return []string{"watch", "at_least", "domain", "by"} }
 
-func newControls(v view, watches []choice, networks []ranking.Network) controls {
-	q := v.query
-	c := controls{Watches: watches, Networks: networkChoices(v, networks), Kept: kept(v, formFields()...), Searching: kept(v, "text"), Feeds: feedLinks(v), Text: q.Text, Domain: q.Site, By: q.By}
+func newControls(v View, watches []choice, networks []ranking.Network) controls {
+	q := v.Query
+	c := controls{Watches: watches, Networks: networkChoices(v, networks), Kept: kept(v, formFields()...), Searching: kept(v, "text"), Text: q.Text, Domain: q.Site, By: q.By}
 	for _, w := range windows() {
 		c.Windows = append(c.Windows, choice{Name: w.Name, Title: say("window_link", w.Words), Current: w == v.window,
-			Href: rankingHref(v.with(func(v *view) { v.window = w }))})
+			Href: RankingHref(v.with(func(v *View) { v.window = w }))})
 	}
 	for _, sort := range []ranking.Sort{ranking.Sharers, ranking.Speed, ranking.Newest} {
-		c.Sorts = append(c.Sorts, choice{Name: say("sort_" + string(sort)), Current: sort == q.Sort, Href: rankingHref(v.with(func(v *view) { v.query.Sort = sort }))})
+		c.Sorts = append(c.Sorts, choice{Name: say("sort_" + string(sort)), Current: sort == q.Sort, Href: RankingHref(v.with(func(v *View) { v.Query.Sort = sort }))})
 	}
 	if q.Watch != "" {
 		for _, degree := range []ranking.Degree{ranking.BothDegrees, ranking.FirstDegree, ranking.SecondDegree} {
@@ -58,7 +58,7 @@ func newControls(v view, watches []choice, networks []ranking.Network) controls 
 			if degree == ranking.BothDegrees {
 				name = say("degree_both")
 			}
-			c.Degrees = append(c.Degrees, choice{Name: name, Current: degree == q.Degree, Href: rankingHref(v.with(func(v *view) { v.query.Degree = degree }))})
+			c.Degrees = append(c.Degrees, choice{Name: name, Current: degree == q.Degree, Href: RankingHref(v.with(func(v *View) { v.Query.Degree = degree }))})
 		}
 	}
 	for _, compact := range []bool{false, true} {
@@ -66,7 +66,7 @@ func newControls(v view, watches []choice, networks []ranking.Network) controls 
 		if compact {
 			name = say("density_compact")
 		}
-		c.Densities = append(c.Densities, choice{Name: name, Current: compact == v.compact, Href: rankingHref(v.with(func(v *view) { v.compact = compact }))})
+		c.Densities = append(c.Densities, choice{Name: name, Current: compact == v.compact, Href: RankingHref(v.with(func(v *View) { v.compact = compact }))})
 	}
 	c.Ways = wayChoices(v)
 	c.AtLeasts = atLeastChoices(q.AtLeast)
@@ -83,8 +83,8 @@ func newControls(v view, watches []choice, networks []ranking.Network) controls 
 
 // networkChoices returns links that choose the network; none if all accounts are of
 // one network.
-func networkChoices(v view, networks []ranking.Network) (all []choice) {
-	if len(networks) < 2 && v.query.Network == ranking.BothNetworks {
+func networkChoices(v View, networks []ranking.Network) (all []choice) {
+	if len(networks) < 2 && v.Query.Network == ranking.BothNetworks {
 		return nil
 	}
 	for _, network := range []ranking.Network{ranking.BothNetworks, ranking.Bluesky, ranking.Nostr} {
@@ -92,15 +92,15 @@ func networkChoices(v view, networks []ranking.Network) (all []choice) {
 		if network == ranking.BothNetworks {
 			name = say("network_both")
 		}
-		all = append(all, choice{Name: name, Current: network == v.query.Network, Href: rankingHref(v.with(func(v *view) { v.query.Network = network }))})
+		all = append(all, choice{Name: name, Current: network == v.Query.Network, Href: RankingHref(v.with(func(v *View) { v.Query.Network = network }))})
 	}
 	return all
 }
 
 // wayChoices returns links that add or remove a way that counts. The last way
 // cannot be removed.
-func wayChoices(v view) (all []choice) {
-	counted := countedWays(v.query)
+func wayChoices(v View) (all []choice) {
+	counted := countedWays(v.Query)
 	for _, way := range ranking.Ways() {
 		c := choice{Name: say("way_" + way), Current: slices.Contains(counted, way), Title: say("way_add")}
 		if c.Current {
@@ -111,7 +111,7 @@ func wayChoices(v view) (all []choice) {
 			other = append(other, way)
 		}
 		if len(other) > 0 {
-			c.Href = rankingHref(v.with(func(v *view) { v.query.Ways = other }))
+			c.Href = RankingHref(v.with(func(v *View) { v.Query.Ways = other }))
 		}
 		all = append(all, c)
 	}
@@ -141,22 +141,22 @@ func atLeastChoices(current int) (all []choice) {
 }
 
 // activeFilters returns the filters of a view. Each links to the view without it.
-func activeFilters(v view) (all []choice) {
-	q := v.query
-	add := func(name string, without func(*view)) {
-		all = append(all, choice{Name: name, Title: say("remove_filter", name), Href: rankingHref(v.with(without))})
+func activeFilters(v View) (all []choice) {
+	q := v.Query
+	add := func(name string, without func(*View)) {
+		all = append(all, choice{Name: name, Title: say("remove_filter", name), Href: RankingHref(v.with(without))})
 	}
 	if q.Text != "" {
-		add(say("active_text", PlainLine(q.Text, maxSite)), func(v *view) { v.query.Text = "" })
+		add(say("active_text", PlainLine(q.Text, maxSite)), func(v *View) { v.Query.Text = "" })
 	}
 	if q.Site != "" {
-		add(say("active_domain", PlainLine(q.Site, maxSite)), func(v *view) { v.query.Site = "" })
+		add(say("active_domain", PlainLine(q.Site, maxSite)), func(v *View) { v.Query.Site = "" })
 	}
 	if q.By != "" {
-		add(say("active_by", NewPerson(q.By).Name), func(v *view) { v.query.By = "" })
+		add(say("active_by", NewPerson(q.By).Name), func(v *View) { v.Query.By = "" })
 	}
 	if q.AtLeast > 1 {
-		add(say("active_at_least", q.AtLeast), func(v *view) { v.query.AtLeast = 1 })
+		add(say("active_at_least", q.AtLeast), func(v *View) { v.Query.AtLeast = 1 })
 	}
 	if ways := countedWays(q); len(ways) < len(ranking.Ways()) {
 		var names []string
@@ -165,22 +165,30 @@ func activeFilters(v view) (all []choice) {
 				names = append(names, strings.ToLower(say("way_"+way)))
 			}
 		}
-		add(say("active_ways", strings.Join(names, ", ")), func(v *view) { v.query.Ways = nil })
+		add(say("active_ways", strings.Join(names, ", ")), func(v *View) { v.Query.Ways = nil })
 	}
 	if q.Network != ranking.BothNetworks {
-		add(say("active_network", say("network_"+string(q.Network))), func(v *view) { v.query.Network = ranking.BothNetworks })
+		add(say("active_network", say("network_"+string(q.Network))), func(v *View) { v.Query.Network = ranking.BothNetworks })
 	}
 	if q.Degree != ranking.BothDegrees {
-		add(say("active_degree_"+string(q.Degree)), func(v *view) { v.query.Degree = ranking.BothDegrees })
+		add(say("active_degree_"+string(q.Degree)), func(v *View) { v.Query.Degree = ranking.BothDegrees })
 	}
 	return all
 }
 
+// Filters returns the names of the filters of a view.
+func (v View) Filters() (names []string) {
+	for _, filter := range activeFilters(v) {
+		names = append(names, filter.Name)
+	}
+	return names
+}
+
 // unfiltered returns a view without its filters.
-func unfiltered(v view) view {
-	return v.with(func(v *view) {
-		q := v.query
-		v.query = ranking.Query{Window: q.Window, Sort: q.Sort, Watch: q.Watch, Limit: q.Limit}
+func unfiltered(v View) View {
+	return v.with(func(v *View) {
+		q := v.Query
+		v.Query = ranking.Query{Window: q.Window, Sort: q.Sort, Watch: q.Watch, Limit: q.Limit}
 	})
 }
 
@@ -201,13 +209,13 @@ func (s *Server) watchChoices(ctx context.Context, current string) ([]choice, er
 		targets = append(targets, current)
 	}
 	for _, target := range targets {
-		all = append(all, choice{Value: target, Name: targetName(target), Current: target == current})
+		all = append(all, choice{Value: target, Name: TargetName(target), Current: target == current})
 	}
 	return all, nil
 }
 
-// targetName returns the target of a watch as the page shows it.
-func targetName(target string) string {
+// TargetName returns the target of a watch as the page shows it.
+func TargetName(target string) string {
 	if isDID(target) {
 		return abbreviate(target)
 	}

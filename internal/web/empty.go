@@ -20,10 +20,10 @@ func newEmpty(snap *snapshot) emptyView {
 	e := emptyStream(snap)
 	switch v := snap.view; {
 	case len(activeFilters(v)) > 0 && e.Link != "":
-		e = emptyView{Heading: say("empty_filtered"), Text: say("empty_filtered_text", v.Words), Link: say("empty_clear"), Href: rankingHref(unfiltered(v))}
+		e = emptyView{Heading: say("empty_filtered"), Text: say("empty_filtered_text", v.Words), Link: say("empty_clear"), Href: RankingHref(unfiltered(v))}
 	case e.Link != "" && v.Name != longestWindow().Name:
 		e.Link = say("empty_longer", longestWindow().Name)
-		e.Href = rankingHref(v.with(func(v *view) { v.window = longestWindow() }))
+		e.Href = RankingHref(v.with(func(v *View) { v.window = longestWindow() }))
 	default:
 		e.Link = ""
 	}

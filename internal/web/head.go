@@ -6,11 +6,11 @@ import (
 )
 
 // subtitle describes whose links are counted, and in which window.
-func subtitle(snap *snapshot, v view) string {
+func subtitle(snap *snapshot, v View) string {
 	f, w := snap.follows, v.window
 	switch {
 	case f.Watches == 0:
-		return say("head_network", w.Words, countedNetwork(v.query.Network, snap.networks))
+		return say("head_network", w.Words, countedNetwork(v.Query.Network, snap.networks))
 	case f.Accounts == 0:
 		return say("head_unread", w.Words)
 	}
@@ -33,7 +33,7 @@ func countedNetwork(asked ranking.Network, networks []ranking.Network) string {
 // followedAccounts describes the accounts that count. If there is one watch, it
 // describes the watch.
 func followedAccounts(f schema.Following) string {
-	accounts, target := say("accounts", f.Accounts), targetName(f.Target)
+	accounts, target := say("accounts", f.Accounts), TargetName(f.Target)
 	switch f.Kind {
 	case schema.WatchFollows:
 		return say("accounts_follows", accounts, target)

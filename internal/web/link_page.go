@@ -61,7 +61,7 @@ type shareView struct {
 // serveLinkPage shows a page of the shares of a link.
 func (s *Server) serveLinkPage(w http.ResponseWriter, r *http.Request, request linkRequest) error {
 	id := strconv.FormatInt(request.query.ID, 10)
-	if redirected(w, r, linkPages().address("/links/"+id, request.view)) {
+	if Redirected(w, r, linkPages().Address("/links/"+id, request.View)) {
 		return nil
 	}
 	l, err := s.link(r.Context(), request)
@@ -78,7 +78,7 @@ func (s *Server) serveLinkPage(w http.ResponseWriter, r *http.Request, request l
 	}
 	page, err := s.newLinkPage(request, l, shares, gaps)
 	if err != nil {
-		s.renderFailed(w, err)
+		s.RenderFailed(w, err)
 		return nil
 	}
 	w.Header().Set("Cache-Control", "no-cache")
@@ -87,14 +87,14 @@ func (s *Server) serveLinkPage(w http.ResponseWriter, r *http.Request, request l
 }
 
 func (s *Server) newLinkPage(request linkRequest, l ranking.LinkSummary, shares ranking.SharePage, gaps []schema.Gap) (linkPage, error) {
-	v := request.view
+	v := request.View
 	shown, err := s.newLink(&ranking.TrendingLink{LinkCard: l.LinkCard, FirstSeen: l.FirstSeen}, l.At, v)
 	if err != nil {
 		return linkPage{}, err
 	}
-	first := v.with(func(*view) {})
+	first := v.with(func(*View) {})
 	page := linkPage{
-		Frame: s.NewFrame().scripted(s), Now: l.At.Format(time.RFC3339), Link: shown, Back: rankingHref(first), Words: v.Words, Shares: say("shares_n", l.Shares), Accounts: say("accounts_n", l.Accounts),
+		Frame: s.NewFrame().scripted(s), Now: l.At.Format(time.RFC3339), Link: shown, Back: RankingHref(first), Words: v.Words, Shares: say("shares_n", l.Shares), Accounts: say("accounts_n", l.Accounts),
 		Counted: grouped(l.Sharers), Gift: l.Gift, Verb: say("counts_in", l.Sharers, v.Words), Chart: newChart(l),
 		NotCounted: notCounted(l), Gaps: newGaps(&snapshot{gaps: gaps, at: l.At}), API: apiHref("/api/v1/links/"+strconv.FormatInt(l.ID, 10)+"/shares", first),
 	}
@@ -105,11 +105,11 @@ func (s *Server) newLinkPage(request linkRequest, l ranking.LinkSummary, shares 
 		page.Complete = NewTimestamp(*l.CompleteSince, l.At)
 	}
 	if watch := request.query.Watch; watch != "" {
-		page.Whose = say("of_watch", targetName(watch))
+		page.Whose = say("of_watch", TargetName(watch))
 	}
 	for _, w := range windows() {
 		page.Windows = append(page.Windows, choice{Name: w.Name, Value: grouped(l.Windows[w.Name]), Title: say("sharer_window", w.Words, l.Windows[w.Name]), Current: w == v.window,
-			Href: linkHref(l.ID, first.with(func(v *view) { v.window = w }))})
+			Href: LinkHref(l.ID, first.with(func(v *View) { v.window = w }))})
 	}
 	for _, given := range l.OtherTitles {
 		page.Titles = append(page.Titles, ranking.Given{Text: PlainLine(given.Text, maxTitle), Accounts: given.Accounts})
@@ -118,11 +118,11 @@ func (s *Server) newLinkPage(request linkRequest, l ranking.LinkSummary, shares 
 		page.Spellings = append(page.Spellings, ranking.Given{Text: PlainLine(given.Text, maxTitle), Accounts: given.Accounts})
 	}
 	page.Threads = newThreads(shares.Shares, l, v)
-	if v.query.After != "" {
-		page.Latest = linkPages().address("/links/"+strconv.FormatInt(l.ID, 10), first)
+	if v.Query.After != "" {
+		page.Latest = linkPages().Address("/links/"+strconv.FormatInt(l.ID, 10), first)
 	}
 	if shares.Next != "" {
-		page.Older = linkPages().address("/links/"+strconv.FormatInt(l.ID, 10), v.with(func(v *view) { v.query.After = shares.Next }))
+		page.Older = linkPages().Address("/links/"+strconv.FormatInt(l.ID, 10), v.with(func(v *View) { v.Query.After = shares.Next }))
 	}
 	return page, nil
 }
@@ -139,7 +139,7 @@ func notCounted(l ranking.LinkSummary) (all []string) {
 
 // newThreads puts quotes and reposts under their post. The thread with the latest share
 // comes first.
-func newThreads(shares []ranking.LinkShare, l ranking.LinkSummary, v view) (all []thread) {
+func newThreads(shares []ranking.LinkShare, l ranking.LinkSummary, v View) (all []thread) {
 	at := make(map[string]int)       // the thread of a post
 	under := make(map[string]string) // the post that a share on the page quotes or reposts
 	for i := range shares {
@@ -174,7 +174,7 @@ func newThreads(shares []ranking.LinkShare, l ranking.LinkSummary, v view) (all 
 
 // describe names the post of a thread by one of its shares, unless the author is
 // hidden or withheld.
-func (t *thread) describe(share *ranking.LinkShare, v view) {
+func (t *thread) describe(share *ranking.LinkShare, v View) {
 	if share.Why == ranking.SubjectHidden {
 		t.By = Person{Name: say("hidden_account")}
 		return
@@ -185,12 +185,12 @@ func (t *thread) describe(share *ranking.LinkShare, v view) {
 	}
 	t.By, t.Href = subjectAuthor(share, v), postURL(share.Subject)
 	if share.How == "repost" {
-		t.Text = PlainLine(share.Text, maxDescription)
+		t.Text = PlainLine(share.Text, MaxDescription)
 	}
 }
 
 // subjectAuthor returns the author of the post that a share quotes or reposts.
-func subjectAuthor(s *ranking.LinkShare, v view) Person {
+func subjectAuthor(s *ranking.LinkShare, v View) Person {
 	name := s.SubjectBy
 	if name == "" {
 		name, _, _ = strings.Cut(strings.TrimPrefix(s.Subject, "at://"), "/")
@@ -198,8 +198,8 @@ func subjectAuthor(s *ranking.LinkShare, v view) Person {
 	return NewPerson(name).in(v, name)
 }
 
-func newShare(s *ranking.LinkShare, l ranking.LinkSummary, in view) shareView {
-	v := shareView{At: NewTimestamp(s.SharedAt, l.At), Text: PlainLine(s.Text, maxDescription), Why: whyNot(s.Why), How: say("how_" + s.How)}
+func newShare(s *ranking.LinkShare, l ranking.LinkSummary, in View) shareView {
+	v := shareView{At: NewTimestamp(s.SharedAt, l.At), Text: PlainLine(s.Text, MaxDescription), Why: whyNot(s.Why), How: say("how_" + s.How)}
 	if s.Why == ranking.Hidden {
 		v.By.Name = say("hidden_account")
 		return v

@@ -32,7 +32,7 @@ type sharesJSON struct {
 
 // linkRequest is a request for a link.
 type linkRequest struct {
-	view
+	View
 	query ranking.LinkQuery
 }
 
@@ -61,10 +61,10 @@ func (s *Server) parseLinkRequest(r *http.Request, names []string) (l linkReques
 	if err != nil {
 		return l, err
 	}
-	if l.view, err = newView(values, linkWindow); err != nil {
+	if l.View, err = NewView(values, linkWindow); err != nil {
 		return l, err
 	}
-	q := l.view.query
+	q := l.View.Query
 	l.query = ranking.LinkQuery{ID: id, At: s.Now(), Window: q.Window, Watch: q.Watch, Degree: q.Degree}
 	return l, nil
 }
@@ -104,12 +104,11 @@ func (s *Server) link(ctx context.Context, request linkRequest) (ranking.LinkSum
 	if err != nil {
 		return l, err
 	}
-	if _, ok := parseLink(l.URL); !ok {
-		s.corrupt.Do(func() { s.Log.Error("stored_url_invalid", "url", l.URL) })
+	if !s.Show(&l.LinkCard) {
 		return l, ranking.ErrLink
 	}
 	l.Gift = giftHref(l.Gift)
-	l.Image, l.FirstSeen, l.At = s.images.url(l.Image), l.FirstSeen.UTC(), l.At.UTC()
+	l.FirstSeen, l.At = l.FirstSeen.UTC(), l.At.UTC()
 	l.FirstShared, l.LastShared = utc(l.FirstShared), utc(l.LastShared)
 	l.HistoryFrom, l.KeptAt = utc(l.HistoryFrom), utc(l.KeptAt)
 	return l, nil
@@ -133,7 +132,7 @@ func (s *Server) linkGaps(ctx context.Context, request linkRequest) ([]schema.Ga
 func (s *Server) linkShares(ctx context.Context, request linkRequest) (ranking.SharePage, error) {
 	ctx, cancel := context.WithTimeout(ctx, QueryTimeout)
 	defer cancel()
-	return ranking.LinkShares(ctx, s.DB, request.query, request.view.query.Limit, request.view.query.After)
+	return ranking.LinkShares(ctx, s.DB, request.query, request.View.Query.Limit, request.View.Query.After)
 }
 
 // writeLinkUnreadable reports why a link could not be read.
@@ -145,7 +144,7 @@ func (s *Server) writeLinkUnreadable(w http.ResponseWriter, r *http.Request, req
 	case errors.Is(err, ranking.ErrLink):
 		s.WriteError(w, r, http.StatusNotFound, say("error_link", strconv.FormatInt(request.query.ID, 10)))
 	case isRequest(err):
-		s.writeUnreadable(w, r, request.view, err)
+		s.WriteUnreadable(w, r, request.View, err)
 	default:
 		s.Log.Error("link_read_failed", "link", request.query.ID, "error", err)
 		s.WriteUnavailable(w, r)

@@ -65,17 +65,17 @@ func newLiveViews(rank func(context.Context, ranking.Query) (ranking.Page, error
 }
 
 // subscribe opens a view for a reader. Its first event is a snapshot.
-func (l *liveViews) subscribe(v view) (*liveReader, error) {
+func (l *liveViews) subscribe(v View) (*liveReader, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.open >= maxStreams {
 		return nil, errTooManyStreams
 	}
 	l.open++
-	r := &liveReader{key: v.key(), events: make(chan []byte, maxUnread)}
+	r := &liveReader{key: v.Key(), events: make(chan []byte, maxUnread)}
 	shared := l.views[r.key]
 	if shared == nil {
-		shared = &openView{query: v.query, due: time.Now(), readers: make(map[*liveReader]struct{})}
+		shared = &openView{query: v.Query, due: time.Now(), readers: make(map[*liveReader]struct{})}
 		l.views[r.key] = shared
 	}
 	shared.readers[r] = struct{}{}

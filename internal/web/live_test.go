@@ -77,7 +77,7 @@ func liveServer(t *testing.T, town *rankedTown) (_ *Server, stop func()) {
 	return s, stop
 }
 
-func limited(n int) view { return view{query: ranking.Query{Window: time.Hour, Limit: n}} }
+func limited(n int) View { return View{Query: ranking.Query{Window: time.Hour, Limit: n}} }
 
 // TestLiveViewsUseAQuarterOfACore shows that all live views together are computed for a quarter of
 // the time, in turn, and that each event has the duration of its view's computation.
@@ -248,7 +248,7 @@ func (c counting) Read(p []byte) (int, error) {
 func TestOpenStreamIsCheap(t *testing.T) {
 	t.Parallel()
 	shares := func(town *rankedTown) {
-		n := town.ranks[defaultLimit]
+		n := town.ranks[DefaultLimit]
 		at := n * 7 % len(town.links)
 		town.links[at].Sharers++
 		town.links[at].LastShared = time.Now()
@@ -271,7 +271,7 @@ func TestOpenStreamIsCheap(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
-				town := newTown(defaultLimit)
+				town := newTown(DefaultLimit)
 				town.step = c.step
 				s, stop := liveServer(t, town)
 				var states atomic.Int64
@@ -300,7 +300,7 @@ func TestOpenStreamIsCheap(t *testing.T) {
 				time.Sleep(minutes * time.Minute)
 				synctest.Wait()
 				_, ranks := town.spent()
-				require.Greater(t, ranks[defaultLimit], minutes*29, "the stream is still open")
+				require.Greater(t, ranks[DefaultLimit], minutes*29, "the stream is still open")
 				each := (n.Load() - snapshot) / minutes
 				t.Logf("a snapshot of %d bytes, then %d a minute", snapshot, each)
 				require.Less(t, snapshot, int64(6000))

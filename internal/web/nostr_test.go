@@ -99,10 +99,7 @@ func TestPageShowsBothNetworks(t *testing.T) {
 	require.Equal(t, []string{"shared by 3 https://b.example/", "shared by 1 https://a.example/"}, sites("/?network=nostr"))
 	require.Contains(t, r.Get("/?network=nostr"), "most shared on Nostr in")
 	require.Contains(t, r.Get("/?network=nostr"), "only Nostr", "the filter can be removed")
-	require.Contains(t, r.Get("/?network=nostr"), "/feed.atom?network=nostr")
 	require.Contains(t, r.Get("/?by="+noteAuthor), "https://njump.me/"+noteNpub)
-	require.Contains(t, r.Get("/feed.json?network=nostr&at_least=1"), "https://b.example/")
-	require.NotContains(t, r.Get("/feed.json?network=bluesky&at_least=1"), "https://b.example/")
 
 	shares := r.Get("/links/1")
 	r.Audit(shares)

@@ -21,7 +21,7 @@ type Frame struct {
 }
 
 func (s *Server) NewFrame() Frame {
-	return Frame{Title: s.title, Home: s.home, ToHome: s.homeName, CSS: s.assets.url("page.css"), Icon: s.assets.url("icon.svg")}
+	return Frame{Title: s.Title, Home: s.home, ToHome: s.homeName, CSS: s.assets.url("page.css"), Icon: s.assets.url("icon.svg")}
 }
 
 // scripted adds the script to a page.
@@ -54,37 +54,37 @@ type pageView struct {
 }
 
 func (s *Server) servePage(w http.ResponseWriter, r *http.Request) {
-	values, err := ParseParameters(r.URL.RawQuery, rankingPages().names, "window=6h")
-	var v view
+	values, err := ParseParameters(r.URL.RawQuery, rankingPages().Parameters, "window=6h")
+	var v View
 	if err == nil {
-		v, err = newView(values, ranking.DefaultWindow)
+		v, err = NewView(values, ranking.DefaultWindow)
 	}
 	if err != nil {
 		s.WriteError(w, r, http.StatusBadRequest, err.Error())
 		return
 	}
-	if redirected(w, r, rankingHref(v)) {
+	if Redirected(w, r, RankingHref(v)) {
 		return
 	}
 	snap, err := s.snapshot(r.Context(), v)
 	if err != nil {
-		s.writeUnreadable(w, r, v, err)
+		s.WriteUnreadable(w, r, v, err)
 		return
 	}
 	own := *snap // requests for the other density share snap
 	own.view = v
 	page, err := s.newPage(&own)
 	if err != nil {
-		s.renderFailed(w, err)
+		s.RenderFailed(w, err)
 		return
 	}
 	// The hash covers the ages, so that a browser gets new ones, but not the time of the request.
 	shown, err := version([]any{s.assets.build, page})
 	if err != nil {
-		s.renderFailed(w, err)
+		s.RenderFailed(w, err)
 		return
 	}
-	if notModified(w, r, `W/"`+shown+`"`) {
+	if NotModified(w, r, `W/"`+shown+`"`) {
 		return
 	}
 	page.Now = snap.at.Format(time.RFC3339)
@@ -95,7 +95,7 @@ func (s *Server) newPage(snap *snapshot) (pageView, error) {
 	v := snap.view
 	page := pageView{
 		Frame: s.NewFrame().scripted(s), Window: v.window, Subtitle: subtitle(snap, v), Controls: newControls(v, snap.watches, snap.networks), Compact: v.compact,
-		AsOf: NewTimestamp(snap.at.Truncate(time.Minute), snap.at), Reload: rankingHref(v), State: newState(snap.streams, snap.gaps, snap.complete, snap.at),
+		AsOf: NewTimestamp(snap.at.Truncate(time.Minute), snap.at), Reload: RankingHref(v), State: newState(snap.streams, snap.gaps, snap.complete, snap.at),
 		Statuses: newStatuses(snap.streams, snap.at), Gaps: newGaps(snap), API: apiHref("/api/v1/trending", v),
 	}
 	for i := range snap.links {
@@ -110,14 +110,15 @@ func (s *Server) newPage(snap *snapshot) (pageView, error) {
 		empty := newEmpty(snap)
 		page.Empty = &empty
 	}
+	page.Controls.Feeds = s.alternates(v)
 	if snap.follows.Watches > 0 {
 		page.Strangers = say("about_strangers", duration(ranking.SubjectInterval))
 	}
 	if snap.next != "" {
-		page.Next = rankingHref(v.with(func(v *view) { v.query.After = snap.next }))
+		page.Next = RankingHref(v.with(func(v *View) { v.Query.After = snap.next }))
 	}
-	if v.query.After != "" {
-		page.First = rankingHref(v.with(func(*view) {}))
+	if v.Query.After != "" {
+		page.First = RankingHref(v.with(func(*View) {}))
 	} else {
 		page.Stream = apiHref("/api/v1/trending/stream", v)
 	}
@@ -125,9 +126,9 @@ func (s *Server) newPage(snap *snapshot) (pageView, error) {
 }
 
 // apiHref returns the address of the first page of a view in the API.
-func apiHref(path string, v view) string {
-	v.compact, v.query.After = false, ""
-	return strings.Replace(rankingHref(v), "/", path, 1)
+func apiHref(path string, v View) string {
+	v.compact, v.Query.After = false, ""
+	return strings.Replace(RankingHref(v), "/", path, 1)
 }
 
 // Render writes a template. It executes the template before it sends anything, so that
@@ -135,7 +136,7 @@ func apiHref(path string, v view) string {
 func (s *Server) Render(w http.ResponseWriter, code int, name string, view any) {
 	var b bytes.Buffer
 	if err := s.templates.ExecuteTemplate(&b, name, view); err != nil {
-		s.renderFailed(w, err)
+		s.RenderFailed(w, err)
 		return
 	}
 	w.Header().Set("Content-Type", "text/html; charset=utf-8")
@@ -143,8 +144,8 @@ func (s *Server) Render(w http.ResponseWriter, code int, name string, view any) 
 	w.Write(b.Bytes()) //nolint:errcheck // the client has gone
 }
 
-// renderFailed reports a bug in Weir.
-func (s *Server) renderFailed(w http.ResponseWriter, err error) {
+// RenderFailed reports a bug in Weir.
+func (s *Server) RenderFailed(w http.ResponseWriter, err error) {
 	s.Log.Error("page_render_failed", "error", err)
 	http.Error(w, say("error_render"), http.StatusInternalServerError)
 }

@@ -14,7 +14,13 @@ type Part struct {
 	Templates fs.FS // *.html, which use those of the page; nil: none
 	Texts     Texts // for the templates
 	API       API   // its own form of errors; the zero value: that of the page
+
+	// Alternates returns other forms of a view of the ranking, such as feeds; nil: there are none.
+	Alternates func(View) []Alternate
 }
+
+// Alternate is another form of a view of the ranking, to which the page links.
+type Alternate struct{ Name, Href, Type string }
 
 // Route is an address. Its response is rendered in one of a few slots, and compressed.
 type Route struct {
@@ -58,6 +64,23 @@ func apis(parts []Part) []API {
 		if part.API.Path != "" {
 			all = append(all, part.API)
 		}
+	}
+	return all
+}
+
+func alternates(parts []Part) (all []func(View) []Alternate) {
+	for _, part := range parts {
+		if part.Alternates != nil {
+			all = append(all, part.Alternates)
+		}
+	}
+	return all
+}
+
+// alternates returns the other forms of a view.
+func (s *site) alternates(v View) (all []Alternate) {
+	for _, of := range s.others {
+		all = append(all, of(v)...)
 	}
 	return all
 }

@@ -18,7 +18,8 @@ func TestPageNeedsNoPart(t *testing.T) {
 	for _, target := range []string{"/", "/links/1", "/api/v1/trending", "/api/v1/links/1/shares"} {
 		require.Equal(t, http.StatusOK, r.Do(http.MethodGet, target).Code, target)
 	}
-	for _, target := range []string{"/records/a.b.c/did:plc:aaa/1", "/api/v1/records/a.b.c", "/api/v1/search?q=heron", "/xrpc/com.atproto.repo.getRecord"} {
+	require.NotContains(t, r.Get("/"), "feed", "the page announces no feed")
+	for _, target := range []string{"/records/a.b.c/did:plc:aaa/1", "/api/v1/records/a.b.c", "/api/v1/search?q=heron", "/xrpc/com.atproto.repo.getRecord", "/feed.atom", "/feed.json"} {
 		rec := r.Do(http.MethodGet, target)
 		require.Equal(t, http.StatusNotFound, rec.Code, target)
 		require.Contains(t, rec.Body.String(), "There is nothing at this address")

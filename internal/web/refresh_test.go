@@ -90,7 +90,7 @@ func TestLargestLimitIsDocumented(t *testing.T) {
 	t.Parallel()
 	page, err := os.ReadFile("../../docs/api.md")
 	require.NoError(t, err)
-	require.Contains(t, string(page), fmt.Sprintf("`limit` defaults to %d and is %d at most", defaultLimit, maxLimit))
+	require.Contains(t, string(page), fmt.Sprintf("`limit` defaults to %d and is %d at most", DefaultLimit, maxLimit))
 	r := newRig(t)
 	rec := r.Do(http.MethodGet, fmt.Sprintf("/api/v1/trending?limit=%d", maxLimit+1))
 	require.Equal(t, http.StatusBadRequest, rec.Code)

@@ -33,18 +33,18 @@ type linkView struct {
 }
 
 // newLink describes a link in a view.
-func (s *Server) newLink(l *ranking.TrendingLink, now time.Time, in view) (linkView, error) {
+func (s *Server) newLink(l *ranking.TrendingLink, now time.Time, in View) (linkView, error) {
 	u, ok := parseLink(l.URL)
 	if !ok {
 		return linkView{}, fmt.Errorf("show the link %q: it is not http or https", l.URL)
 	}
 	v := linkView{
 		ID:          l.ID,
-		Shares:      linkHref(l.ID, in),
+		Shares:      LinkHref(l.ID, in),
 		Href:        l.URL,
-		Title:       PlainLine(l.Title, maxTitle),
+		Title:       LinkTitle(&l.LinkCard),
 		Site:        PlainLine(l.Site, maxSite),
-		Description: PlainLine(l.Description, maxDescription),
+		Description: PlainLine(l.Description, MaxDescription),
 		Image:       l.Image,
 		Sharers:     grouped(l.Sharers),
 		Seen:        NewTimestamp(l.FirstSeen, now),
@@ -52,16 +52,13 @@ func (s *Server) newLink(l *ranking.TrendingLink, now time.Time, in view) (linkV
 		PageFrom:    pageURL(l.CardFrom),
 		More:        l.Sharers - len(l.Faces),
 	}
-	if v.Title == "" {
-		v.Title = displayURL(u)
-	}
 	if v.Site == "" {
 		v.Site = PlainLine(u.Hostname(), maxSite)
 	}
 	if q := (ranking.Query{Site: l.Site}); ranking.IsDomain(l.Site) {
-		v.SiteHref = rankingHref(in.of(q))
+		v.SiteHref = RankingHref(in.of(q))
 	}
-	if in.query.Sort == ranking.Speed {
+	if in.Query.Sort == ranking.Speed {
 		v.Speed = say("js_speed", strconv.FormatFloat(l.Speed, 'f', 1, 64))
 	}
 	for _, face := range l.Faces {
@@ -73,6 +70,18 @@ func (s *Server) newLink(l *ranking.TrendingLink, now time.Time, in view) (linkV
 		}
 	}
 	return v, nil
+}
+
+// LinkTitle returns the title of a link, or its address if there is none.
+func LinkTitle(l *ranking.LinkCard) string {
+	if title := PlainLine(l.Title, maxTitle); title != "" {
+		return title
+	}
+	u, ok := parseLink(l.URL)
+	if !ok {
+		return ""
+	}
+	return displayURL(u)
 }
 
 // version returns a short hash of a page.

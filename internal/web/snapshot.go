@@ -23,7 +23,7 @@ const QueryTimeout = 5 * time.Second
 // snapshot holds a page of a ranking and the state of the streams at one time. Requests
 // share it, so it is never changed.
 type snapshot struct {
-	view     view
+	view     View
 	at       time.Time
 	before   int                    // number of links on the pages before
 	next     ranking.Cursor         // cursor of the next page
@@ -41,8 +41,8 @@ type snapshot struct {
 
 // snapshot counts the links of a view. Concurrent requests for the same view share one
 // count, which is not cached afterwards. An error is logged once for all of them.
-func (s *Server) snapshot(ctx context.Context, v view) (*snapshot, error) {
-	done := s.counting.DoChan(v.key(), func() (any, error) {
+func (s *Server) snapshot(ctx context.Context, v View) (*snapshot, error) {
+	done := s.counting.DoChan(v.Key(), func() (any, error) {
 		// The first client may disconnect while others still wait.
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), QueryTimeout)
 		defer cancel()
@@ -70,8 +70,8 @@ func isRequest(err error) bool {
 
 // read reads the gaps after the links, so that a gap that opens meanwhile is not
 // missed.
-func (s *Server) read(ctx context.Context, v view) (*snapshot, error) {
-	q := v.query
+func (s *Server) read(ctx context.Context, v View) (*snapshot, error) {
+	q := v.Query
 	q.At = s.Now().UTC()
 	page, err := ranking.Trending(ctx, s.DB, q)
 	if err != nil {
@@ -141,15 +141,25 @@ func (s *Server) follows(ctx context.Context, q ranking.Query) (schema.Following
 func (s *Server) shown(links []ranking.TrendingLink) []ranking.TrendingLink {
 	shown := make([]ranking.TrendingLink, 0, len(links))
 	for _, l := range links {
-		if _, ok := parseLink(l.URL); !ok {
-			s.corrupt.Do(func() { s.Log.Error("stored_url_invalid", "url", l.URL) })
+		if !s.Show(&l.LinkCard) {
 			continue
 		}
-		l.Image, l.Gift = s.images.url(l.Image), giftHref(l.Gift)
+		l.Gift = giftHref(l.Gift)
 		l.LastShared = l.LastShared.UTC()
 		shown = append(shown, l)
 	}
 	return shown
+}
+
+// Show sets the URL of a link's image. It returns false if the link is not http or https, and may not be
+// shown.
+func (s *Server) Show(l *ranking.LinkCard) bool {
+	if _, ok := parseLink(l.URL); !ok {
+		s.corrupt.Do(func() { s.Log.Error("stored_url_invalid", "url", l.URL) })
+		return false
+	}
+	l.Image = s.images.url(l.Image)
+	return true
 }
 
 // etag returns a weak validator. It excludes the time of the count and relative times,
@@ -160,7 +170,7 @@ func (s *Server) etag(snap *snapshot) (string, error) {
 	if snap.next != "" {
 		next = snap.at.Truncate(ranking.CursorAge / 6)
 	}
-	content, err := json.Marshal([]any{s.assets.build, snap.view.key(), next, snap.links, snap.streams, snap.gaps, snap.complete, snap.follows})
+	content, err := json.Marshal([]any{s.assets.build, snap.view.Key(), next, snap.links, snap.streams, snap.gaps, snap.complete, snap.follows})
 	if err != nil {
 		return "", fmt.Errorf("hash the ranking: %w", err)
 	}
@@ -168,9 +178,9 @@ func (s *Server) etag(snap *snapshot) (string, error) {
 	return `W/"` + hex.EncodeToString(sum[:12]) + `"`, nil
 }
 
-// notModified writes status 304 and returns true if the client has the version that
+// NotModified writes status 304 and returns true if the client has the version that
 // etag identifies.
-func notModified(w http.ResponseWriter, r *http.Request, etag string) bool {
+func NotModified(w http.ResponseWriter, r *http.Request, etag string) bool {
 	w.Header().Set("ETag", etag)
 	w.Header().Set("Cache-Control", "no-cache") // the client may store it, but must revalidate
 	if isKnown(r, etag) {

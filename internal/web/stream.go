@@ -30,8 +30,8 @@ func (s *Server) serveStream(w http.ResponseWriter, r *http.Request) {
 		s.WriteError(w, r, http.StatusBadRequest, err.Error())
 		return
 	}
-	if err := s.checkWatch(r.Context(), v.query.Watch); err != nil {
-		s.writeUnreadable(w, r, v, err)
+	if err := s.checkWatch(r.Context(), v.Query.Watch); err != nil {
+		s.WriteUnreadable(w, r, v, err)
 		return
 	}
 	h := w.Header()

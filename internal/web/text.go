@@ -15,7 +15,7 @@ import (
 // Limits of texts on the page, in characters. The style sheet also limits the lines.
 const (
 	maxTitle       = 240
-	maxDescription = 400
+	MaxDescription = 400
 	maxSite        = 80
 	MaxName        = 32
 	MaxURL         = 120
@@ -129,7 +129,7 @@ func NewPerson(name string) Person {
 // personOf describes an account by its handle or, on Nostr, by the name that it gives
 // itself. Such a name proves nothing, so the page marks the network, and an @ stands only
 // before handles. So does a handle that is not verified: it leads to the DID.
-func personOf(did, handle string, unverified bool, name string, v view) Person {
+func personOf(did, handle string, unverified bool, name string, v View) Person {
 	if p := NewPerson(did).in(v, did); p.Network != "" {
 		if name = strings.TrimLeft(PlainLine(name, MaxName), "@ "); name != "" {
 			p.Name = name
@@ -147,9 +147,9 @@ func personOf(did, handle string, unverified bool, name string, v view) Person {
 
 // in sets the address of the links that an account shared, in the window of a view. name is
 // the account's name in that address.
-func (p Person) in(v view, name string) Person {
+func (p Person) in(v View, name string) Person {
 	if id, err := syntax.ParseAtIdentifier(name); err == nil && p.Known {
-		p.Href = rankingHref(v.of(ranking.Query{By: id.Normalize().String()}))
+		p.Href = RankingHref(v.of(ranking.Query{By: id.Normalize().String()}))
 	}
 	return p
 }

@@ -15,26 +15,26 @@ import (
 	"github.com/weir-social/weir/schema"
 )
 
-// view is a request for a ranking.
-type view struct {
+// View is a request for a ranking.
+type View struct {
 	window
-	query   ranking.Query
+	Query   ranking.Query
 	compact bool // a page with one line per link
 }
 
-// key is the same for two requests for the same page.
-func (v view) key() string {
-	return fmt.Sprintf("%s %d %s", v.query.View(), v.query.Limit, v.query.After)
+// Key is the same for two requests for the same page.
+func (v View) Key() string {
+	return fmt.Sprintf("%s %d %s", v.Query.View(), v.Query.Limit, v.Query.After)
 }
 
 // parseView reads the named parameters. A misspelt parameter is an error, because the
 // response would silently ignore it.
-func parseView(raw string, names []string, standard string) (view, error) {
+func parseView(raw string, names []string, standard string) (View, error) {
 	values, err := ParseParameters(raw, names, "window=6h&limit=50")
 	if err != nil {
-		return view{}, err
+		return View{}, err
 	}
-	return newView(values, standard)
+	return NewView(values, standard)
 }
 
 // ParseParameters reads a query that may have the named parameters, each at most once.
@@ -54,19 +54,19 @@ func ParseParameters(raw string, names []string, example string) (url.Values, er
 	return values, nil
 }
 
-// newView reads a view from its parameters. standard is the default window.
-func newView(values url.Values, standard string) (v view, err error) {
+// NewView reads a view from its parameters. standard is the default window.
+func NewView(values url.Values, standard string) (v View, err error) {
 	if !values.Has("window") {
 		values.Set("window", standard)
 	}
-	v.query, err = ranking.ParseQuery(func(name string) (string, bool) {
+	v.Query, err = ranking.ParseQuery(func(name string) (string, bool) {
 		return values.Get(name), values.Has(name)
-	}, ranking.Limits{Default: defaultLimit, Most: maxLimit})
+	}, ranking.Limits{Default: DefaultLimit, Most: maxLimit})
 	if wrong, ok := errors.AsType[*ranking.ParameterError](err); ok {
 		return v, WrongValue(wrong.Name, wrong.Value, Expected(wrong))
 	}
 	for _, w := range windows() {
-		if w.Length == v.query.Window {
+		if w.Length == v.Query.Window {
 			v.window = w
 		}
 	}
@@ -80,13 +80,13 @@ func newView(values url.Values, standard string) (v view, err error) {
 // namedTargets is how many targets of watches an error lists.
 const namedTargets = 10
 
-// writeUnreadable reports why a view could not be read.
-func (s *Server) writeUnreadable(w http.ResponseWriter, r *http.Request, v view, err error) {
+// WriteUnreadable reports why a view could not be read.
+func (s *Server) WriteUnreadable(w http.ResponseWriter, r *http.Request, v View, err error) {
 	switch {
 	case errors.Is(err, ranking.ErrCursor):
-		s.WriteError(w, r, http.StatusBadRequest, WrongValue("cursor", string(v.query.After), say("expected_cursor")).Error())
+		s.WriteError(w, r, http.StatusBadRequest, WrongValue("cursor", string(v.Query.After), say("expected_cursor")).Error())
 	case errors.Is(err, ranking.ErrWatch):
-		s.writeUnknownWatch(w, r, v.query.Watch)
+		s.writeUnknownWatch(w, r, v.Query.Watch)
 	default:
 		s.WriteUnavailable(w, r)
 	}

@@ -38,7 +38,7 @@ type Config struct {
 	Keep    time.Duration // how long rendered pages are sent again, such as KeepPages; 0: they are not
 	Proxies Proxies       // proxies whose X-Forwarded-For is trusted
 
-	// URL is the public address that feeds link to, such as https://weir.example. "": the one that
+	// URL is the public address that parts link to, such as https://weir.example. "": the one that
 	// the request names.
 	URL string
 
@@ -63,8 +63,6 @@ type Server struct {
 	rendering singleflight.Group // the running renderings, by address
 	cache     *cache
 	following following
-	feeds     *feedCache
-	feedTurns chan struct{} // a token per feed that is being computed
 	clients   *clients
 	live      *liveViews
 	corrupt   sync.Once // logs an invalid stored URL once
@@ -72,15 +70,16 @@ type Server struct {
 
 // site is how the server presents itself.
 type site struct {
-	title    string
+	Title    string
 	url      string // the public address; empty: the one that a request names
 	home     string // the target of the name at the top of every page
 	homeName string // the text of the link to it
 	actions  string // the paths below this one accept POST; empty: none
 	apis     []API
+	others   []func(View) []Alternate
 }
 
-// Handler serves the page at /, the pages of links, the feeds, the JSON API under /api/v1/, and the parts. The error names the field of cfg to change.
+// Handler serves the page at /, the pages of links, the JSON API under /api/v1/, and the parts. The error names the field of cfg to change.
 func Handler(cfg Config) (http.Handler, error) {
 	if cfg.DB == nil || cfg.Now == nil || cfg.Logger == nil {
 		return nil, errors.New("the page needs DB, Now and Logger: set all three")
@@ -92,10 +91,7 @@ func Handler(cfg Config) (http.Handler, error) {
 	s.home, s.homeName = "/", say("to_ranking")
 	mux := http.NewServeMux()
 	mux.HandleFunc("/{$}", s.kept(s.servePage))
-	for _, format := range []feedFormat{atomFormat(), jsonFormat()} {
-		mux.HandleFunc(format.path, s.buffered(s.serveFeed(format)))
-	}
-	mux.HandleFunc("/links/{id}", s.kept(s.linkHandler(linkPages().names, s.serveLinkPage)))
+	mux.HandleFunc("/links/{id}", s.kept(s.linkHandler(linkPages().Parameters, s.serveLinkPage)))
 	mux.HandleFunc("/api/v1/trending", s.buffered(s.serveTrending))
 	mux.HandleFunc("/api/v1/trending/stream", s.serveStream)
 	mux.HandleFunc("/api/v1/links/{id}", s.buffered(s.linkHandler(linkParameters(), s.serveLink)))
@@ -127,9 +123,9 @@ func newServer(cfg Config) (*Server, error) {
 		return nil, err
 	}
 	s := &Server{
-		DB: cfg.DB, Now: cfg.Now, Log: cfg.Logger, site: site{title: cmp.Or(cfg.Title, "Weir"), url: public, apis: apis(cfg.Parts)},
+		DB: cfg.DB, Now: cfg.Now, Log: cfg.Logger, site: site{Title: cmp.Or(cfg.Title, "Weir"), url: public, apis: apis(cfg.Parts), others: alternates(cfg.Parts)},
 		images: images, assets: assets, templates: templates, slots: make(renderSlots, maxRendering),
-		cache: newCache(cfg.Keep), feeds: newFeedCache(), feedTurns: make(chan struct{}, feedsAtOnce), clients: newClients(cfg.Proxies, cfg.Logger),
+		cache: newCache(cfg.Keep), clients: newClients(cfg.Proxies, cfg.Logger),
 	}
 	s.live = newLiveViews(func(ctx context.Context, q ranking.Query) (ranking.Page, error) {
 		q.At = s.Now()

@@ -10,7 +10,7 @@ import (
 )
 
 // TestWithheldAccountIsOneAccount has two accounts share, quote and repost, of which one is not shown to
-// strangers: its shares count, and neither a page, the API nor a feed tells its name or text.
+// strangers: its shares count, and neither a page nor the API tells its name or text.
 func TestWithheldAccountIsOneAccount(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
@@ -26,7 +26,7 @@ func TestWithheldAccountIsOneAccount(t *testing.T) {
 		($1, $4, '1', 1, 1, 'repost', $5::timestamptz - interval '1 min', NULL, $2, $3, '1')`, alice, bob, post, repost, r.Now)
 
 	everywhere := func() (all string) {
-		for _, target := range []string{"/", "/links/1", "/links/1?window=24h", "/api/v1/trending", "/api/v1/links/1", "/api/v1/links/1/shares", "/feed.atom?at_least=1", "/feed.json?at_least=1"} {
+		for _, target := range []string{"/", "/links/1", "/links/1?window=24h", "/api/v1/trending", "/api/v1/links/1", "/api/v1/links/1/shares"} {
 			all += r.Get(target)
 		}
 		return all

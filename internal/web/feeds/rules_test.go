@@ -1,4 +1,4 @@
-package web
+package feeds
 
 import (
 	"encoding/json"

@@ -1,4 +1,4 @@
-package web
+package feeds
 
 import (
 	"fmt"
@@ -12,8 +12,24 @@ import (
 	"golang.org/x/net/html"
 
 	"github.com/weir-social/weir/internal/ranking"
+	"github.com/weir-social/weir/internal/web"
 	"github.com/weir-social/weir/internal/web/webtest"
 )
+
+type rig struct{ *webtest.Rig }
+
+// newRig returns a page that has only this part besides the ranking.
+func newRig(t *testing.T) *rig {
+	t.Helper()
+	r := &rig{webtest.New(t)}
+	var err error
+	r.Handler, err = web.Handler(web.Config{
+		DB: r.Pool, Now: func() time.Time { return r.Now }, ImageBase: "https://images.example/{did}/{cid}", Parts: []web.Part{Part()}, Title: "Weir",
+		Logger: slog.New(slog.NewJSONHandler(r.Log, nil)),
+	})
+	require.NoError(t, err)
+	return r
+}
 
 // fillFeed stores a link for each number, with that many sharers, one per minute. The last one
 // shares it ten minutes before now.
@@ -193,17 +209,17 @@ func TestFeedsLeadToThePublicAddress(t *testing.T) {
 	require.Contains(t, named, `"http://localhost:8080/feed.json"`)
 	require.Contains(t, named, `http://localhost:8080/links/1`)
 	require.Contains(t, r.Do(http.MethodGet, "http://localhost/feed.json", "X-Forwarded-Proto", "https").Body.String(), `"http://localhost/feed.json"`, "the header is not from a trusted proxy")
-	proxies, err := ParseProxies([]string{"127.0.0.0/8"})
+	proxies, err := web.ParseProxies([]string{"127.0.0.0/8"})
 	require.NoError(t, err)
-	r.Handler, err = Handler(Config{DB: r.Pool, Now: func() time.Time { return r.Now }, Proxies: proxies, Logger: slog.New(slog.DiscardHandler)})
+	r.Handler, err = web.Handler(web.Config{Parts: []web.Part{Part()}, DB: r.Pool, Now: func() time.Time { return r.Now }, Proxies: proxies, Logger: slog.New(slog.DiscardHandler)})
 	require.NoError(t, err)
 	require.Contains(t, r.Do(http.MethodGet, "http://localhost/feed.json", "X-Forwarded-Proto", "https").Body.String(), `"https://localhost/feed.json"`)
-	r.Handler, err = Handler(Config{DB: r.Pool, Now: func() time.Time { return r.Now }, URL: "https://weir.example/", Logger: slog.New(slog.DiscardHandler)})
+	r.Handler, err = web.Handler(web.Config{Parts: []web.Part{Part()}, DB: r.Pool, Now: func() time.Time { return r.Now }, URL: "https://weir.example/", Logger: slog.New(slog.DiscardHandler)})
 	require.NoError(t, err)
 	public := r.Get("http://localhost:8080/feed.json")
 	require.Equal(t, strings.ReplaceAll(named, "http://localhost:8080", "https://weir.example"), public)
 	for _, wrong := range []string{"weir.example", "ftp://weir.example", "https://weir.example/path", "https://user@weir.example", "https://"} {
-		_, err := Handler(Config{DB: r.Pool, Now: time.Now, URL: wrong, Logger: slog.New(slog.DiscardHandler)})
+		_, err := web.Handler(web.Config{Parts: []web.Part{Part()}, DB: r.Pool, Now: time.Now, URL: wrong, Logger: slog.New(slog.DiscardHandler)})
 		require.ErrorContains(t, err, "URL", wrong)
 	}
 }
@@ -290,4 +306,19 @@ func TestKeptFeedsAreBounded(t *testing.T) {
 
 func bigFeed(at time.Time, bytes int) ranking.Feed {
 	return ranking.Feed{At: at, Entries: []ranking.FeedEntry{{LinkCard: ranking.LinkCard{Description: strings.Repeat("x", bytes)}}}}
+}
+
+// TestFeedHasTheNetworkOfTheView shows that the page announces the feed of one network, which has only
+// what accounts of that network share.
+func TestFeedHasTheNetworkOfTheView(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	r.Share("https://a.example/", "did:plc:alice", time.Minute)
+	r.Share("https://b.example/", "did:nostr:84dee6e676e5bb67b4ad4e042cf70cbd8681155db535942fcc6a0533858a7240", time.Minute)
+	require.Contains(t, r.Get("/?network=nostr"), "/feed.atom?network=nostr")
+	for network, other := range map[string]string{"nostr": "bluesky", "bluesky": "nostr"} {
+		address := map[string]string{"nostr": "https://b.example/", "bluesky": "https://a.example/"}[network]
+		require.Contains(t, r.Get("/feed.json?at_least=1&network="+network), address)
+		require.NotContains(t, r.Get("/feed.json?at_least=1&network="+other), address)
+	}
 }

@@ -1,46 +1,80 @@
-package web
+// Package feeds serves the ranking as feeds: Atom and JSON Feed. Nothing of the page knows it, so it can be
+// left out.
+package feeds
 
 import (
 	"context"
 	"crypto/sha256"
+	_ "embed"
 	"encoding/base64"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"html"
 	"net/http"
-	"net/url"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
 
+	"golang.org/x/sync/singleflight"
+
 	"github.com/weir-social/weir/internal/ranking"
+	"github.com/weir-social/weir/internal/web"
 )
 
 // feedLimit is the default number of entries of a feed.
 const feedLimit = 100
 
-// feedPages describes the addresses of feeds. Windows and orders do not affect a feed.
-func feedPages() pages {
-	return pages{names: []string{"at_least", "ways", "network", "domain", "text", "by", "watch", "degree", "limit"}, standard: linkWindow, least: ranking.FeedAtLeast, limit: feedLimit}
+// feedWindow is the window of every feed: all shares in the ledger.
+const feedWindow = "7d"
+
+//go:embed texts.txt
+var textFile string
+
+var texts = web.ParseTexts(textFile)
+
+func say(key string, values ...any) string { return texts.Say(key, values...) }
+
+// server serves the feeds. It is safe for concurrent use.
+type server struct {
+	*web.Server
+	cache     *feedCache
+	computing singleflight.Group // the running computations, by view
+	turns     chan struct{}      // a token per feed that is being computed
+}
+
+// Part returns the addresses of feeds.
+func Part() web.Part { return web.Part{Routes: routes, Texts: texts, Alternates: feedLinks} }
+
+func routes(core *web.Server) (all []web.Route) {
+	s := &server{Server: core, cache: newFeedCache(), turns: make(chan struct{}, feedsAtOnce)}
+	for _, format := range []feedFormat{atomFormat(), jsonFormat()} {
+		all = append(all, web.Route{Pattern: format.path, Handler: s.serveFeed(format)})
+	}
+	return all
+}
+
+// addresses describes the addresses of feeds. Windows and orders do not affect a feed.
+func addresses() web.Pages {
+	names := []string{"at_least", "ways", "network", "domain", "text", "by", "watch", "degree", "limit"}
+	return web.Pages{Parameters: names, Window: feedWindow, AtLeast: ranking.FeedAtLeast, Limit: feedLimit}
 }
 
 // feedHref returns the address of the feed of a view of the ranking.
-func feedHref(path string, v view) string {
-	v.query.Limit = feedLimit
-	if v.query.AtLeast < 2 {
-		v.query.AtLeast = ranking.FeedAtLeast
+func feedHref(path string, v web.View) string {
+	v.Query.Limit = feedLimit
+	if v.Query.AtLeast < 2 {
+		v.Query.AtLeast = ranking.FeedAtLeast
 	}
-	return feedPages().address(path, v)
+	return addresses().Address(path, v)
 }
 
-// feedLink leads to a feed.
-type feedLink struct{ Name, Href, Type string }
-
 // feedLinks are the feeds of a view of the ranking.
-func feedLinks(v view) []feedLink {
-	return []feedLink{{say("feed_atom"), feedHref(atomFormat().path, v), atomFormat().mediaType}, {say("feed_json"), feedHref(jsonFormat().path, v), jsonFormat().mediaType}}
+func feedLinks(v web.View) []web.Alternate {
+	return []web.Alternate{
+		{Name: say("feed_atom"), Href: feedHref(atomFormat().path, v), Type: atomFormat().mediaType},
+		{Name: say("feed_json"), Href: feedHref(jsonFormat().path, v), Type: jsonFormat().mediaType},
+	}
 }
 
 // feedFormat writes a feed in a format.
@@ -77,24 +111,24 @@ type feedEntryView struct {
 }
 
 // serveFeed serves the feed of a view.
-func (s *Server) serveFeed(format feedFormat) http.HandlerFunc {
+func (s *server) serveFeed(format feedFormat) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		v, err := parseFeed(r.URL.RawQuery)
 		if err != nil {
 			s.WriteError(w, r, http.StatusBadRequest, err.Error())
 			return
 		}
-		if redirected(w, r, feedPages().address(format.path, v)) {
+		if web.Redirected(w, r, addresses().Address(format.path, v)) {
 			return
 		}
 		found, err := s.feed(r.Context(), v)
 		if err != nil {
-			s.writeUnreadable(w, r, v, err)
+			s.WriteUnreadable(w, r, v, err)
 			return
 		}
-		base := s.base(r)
+		base := s.Base(r)
 		w.Header().Set("Last-Modified", found.changed.UTC().Format(http.TimeFormat))
-		if notModified(w, r, found.etag(format, base)) {
+		if web.NotModified(w, r, found.etag(format, base, s.feedTitle(v))) {
 			return
 		}
 		if since, err := http.ParseTime(r.Header.Get("If-Modified-Since")); err == nil && r.Header.Get("If-None-Match") == "" && !found.changed.Truncate(time.Second).After(since) {
@@ -103,7 +137,7 @@ func (s *Server) serveFeed(format feedFormat) http.HandlerFunc {
 		}
 		body, err := format.encode(s.newFeed(found.Feed, v, format, base))
 		if err != nil {
-			s.renderFailed(w, err)
+			s.RenderFailed(w, err)
 			return
 		}
 		w.Header().Set("Content-Type", format.mediaType+"; charset=utf-8")
@@ -113,52 +147,52 @@ func (s *Server) serveFeed(format feedFormat) http.HandlerFunc {
 }
 
 // parseFeed reads the parameters of a feed.
-func parseFeed(raw string) (view, error) {
-	values, err := ParseParameters(raw, feedPages().names, "at_least=5&domain=news.example")
+func parseFeed(raw string) (web.View, error) {
+	values, err := web.ParseParameters(raw, addresses().Parameters, "at_least=5&domain=news.example")
 	if err != nil {
-		return view{}, err
+		return web.View{}, err
 	}
 	for name, standard := range map[string]int{"at_least": ranking.FeedAtLeast, "limit": feedLimit} {
 		if !values.Has(name) {
 			values.Set(name, strconv.Itoa(standard))
 		}
 	}
-	return newView(values, linkWindow)
+	return web.NewView(values, feedWindow)
 }
 
 // feed returns the feed of a view, computed within the last five minutes.
-func (s *Server) feed(ctx context.Context, v view) (*keptFeed, error) {
-	key := v.key()
-	if found := s.feeds.find(key, s.Now()); found != nil {
+func (s *server) feed(ctx context.Context, v web.View) (*keptFeed, error) {
+	key := v.Key()
+	if found := s.cache.find(key, s.Now()); found != nil {
 		return found, nil
 	}
-	done := s.counting.DoChan("feed "+key, func() (any, error) {
+	done := s.computing.DoChan(key, func() (any, error) {
 		// The first client may disconnect while others still wait. A computation that takes longer
 		// than a request is there for the next request.
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), feedTimeout)
 		defer cancel()
 		select {
-		case s.feedTurns <- struct{}{}:
-			defer func() { <-s.feedTurns }()
+		case s.turns <- struct{}{}:
+			defer func() { <-s.turns }()
 		case <-ctx.Done():
 			return nil, ctx.Err()
 		}
-		if found := s.feeds.find(key, s.Now()); found != nil { // computed a moment ago
+		if found := s.cache.find(key, s.Now()); found != nil { // computed a moment ago
 			return found, nil
 		}
-		q := v.query
+		q := v.Query
 		q.At = s.Now().UTC()
 		read, err := ranking.ReadFeed(ctx, s.DB, q)
 		if err == nil {
 			read.Entries = s.shownEntries(read.Entries)
-			return s.feeds.add(key, read)
+			return s.cache.add(key, read)
 		}
-		if !isRequest(err) {
+		if !errors.Is(err, ranking.ErrWatch) {
 			s.Log.Error("feed_read_failed", "error", err)
 		}
 		return nil, err
 	})
-	patience, cancel := context.WithTimeout(ctx, QueryTimeout) // not ctx, which the computation's goroutine reads
+	patience, cancel := context.WithTimeout(ctx, web.QueryTimeout) // not ctx, which the computation's goroutine reads
 	defer cancel()
 	select {
 	case <-patience.Done():
@@ -173,27 +207,22 @@ func (s *Server) feed(ctx context.Context, v view) (*keptFeed, error) {
 
 // shownEntries leaves out links that are not http or https, and sets the URLs of the
 // images.
-func (s *Server) shownEntries(entries []ranking.FeedEntry) []ranking.FeedEntry {
-	entries = slices.DeleteFunc(entries, func(e ranking.FeedEntry) bool {
-		_, ok := parseLink(e.URL)
-		if !ok {
-			s.corrupt.Do(func() { s.Log.Error("stored_url_invalid", "url", e.URL) })
+func (s *server) shownEntries(entries []ranking.FeedEntry) (shown []ranking.FeedEntry) {
+	for _, e := range entries {
+		if s.Show(&e.LinkCard) {
+			shown = append(shown, e)
 		}
-		return !ok
-	})
-	for i := range entries {
-		entries[i].Image = s.images.url(entries[i].Image)
 	}
-	return entries
+	return shown
 }
 
 // newFeed describes a feed. base is the public address of this server.
-func (s *Server) newFeed(f ranking.Feed, v view, format feedFormat, base string) feedView {
+func (s *server) newFeed(f ranking.Feed, v web.View, format feedFormat, base string) feedView {
 	home := v
-	home.query.Limit = defaultLimit
-	address := feedPages().address("", v)
+	home.Query.Limit = web.DefaultLimit
+	address := addresses().Address("", v)
 	feed := feedView{
-		ID: "urn:uuid:" + f.UUID(address), Title: s.feedTitle(v), Author: s.title, Home: base + rankingHref(home), Self: base + format.path + address, Updated: f.Made.UTC().Truncate(time.Second),
+		ID: "urn:uuid:" + f.UUID(address), Title: s.feedTitle(v), Author: s.Title, Home: base + web.RankingHref(home), Self: base + format.path + address, Updated: f.Made.UTC().Truncate(time.Second),
 	}
 	for i := range f.Entries {
 		e := &f.Entries[i]
@@ -202,25 +231,17 @@ func (s *Server) newFeed(f ranking.Feed, v view, format feedFormat, base string)
 			feed.Updated = at
 		}
 		feed.Entries = append(feed.Entries, feedEntryView{
-			ID: "urn:uuid:" + e.UUID, Title: entryTitle(e), Href: e.URL, Image: e.Image, At: at, Content: entryContent(e, base+linkHref(e.ID, v)),
+			ID: "urn:uuid:" + e.UUID, Title: web.LinkTitle(&e.LinkCard), Href: e.URL, Image: e.Image, At: at, Content: entryContent(e, base+web.LinkHref(e.ID, v)),
 		})
 	}
 	return feed
-}
-
-func entryTitle(e *ranking.FeedEntry) string {
-	if title := PlainLine(e.Title, maxTitle); title != "" {
-		return title
-	}
-	u, _ := parseLink(e.URL)
-	return displayURL(u)
 }
 
 // entryContent returns the HTML of an entry: its description, and a link to its page. It contains
 // no count, because counts change.
 func entryContent(e *ranking.FeedEntry, shares string) string {
 	var b strings.Builder
-	if description := PlainLine(e.Description, maxDescription); description != "" {
+	if description := web.PlainLine(e.Description, web.MaxDescription); description != "" {
 		b.WriteString("<p>" + html.EscapeString(description) + "</p>")
 	}
 	b.WriteString(`<p><a href="` + html.EscapeString(shares) + `">` + html.EscapeString(say("feed_shares")) + "</a></p>")
@@ -228,46 +249,15 @@ func entryContent(e *ranking.FeedEntry, shares string) string {
 }
 
 // feedTitle names the view of a feed.
-func (s *Server) feedTitle(v view) string {
-	parts := []string{s.title}
-	if v.query.Watch != "" {
-		parts = append(parts, targetName(v.query.Watch))
+func (s *server) feedTitle(v web.View) string {
+	parts := []string{s.Title}
+	if v.Query.Watch != "" {
+		parts = append(parts, web.TargetName(v.Query.Watch))
 	}
-	if v.query.AtLeast < 2 {
+	if v.Query.AtLeast < 2 {
 		parts = append(parts, say("active_at_least", 1))
 	}
-	for _, filter := range activeFilters(v) {
-		parts = append(parts, filter.Name)
-	}
-	return strings.Join(parts, " · ")
-}
-
-// base returns the public address of this server: the configured one, or the one that the request
-// names. The host in the request has been checked.
-func (s *Server) base(r *http.Request) string {
-	if s.url != "" {
-		return s.url
-	}
-	u := url.URL{Scheme: "http", Host: r.Host}
-	if r.TLS != nil || s.clients.proxies.forward(r) && strings.EqualFold(r.Header.Get("X-Forwarded-Proto"), "https") {
-		u.Scheme = "https"
-	}
-	if _, err := url.Parse(u.String()); err != nil || r.Host == "" {
-		u.Host = "localhost"
-	}
-	return u.String()
-}
-
-// parsePublic returns the public address without a slash at its end.
-func parsePublic(address string) (string, error) {
-	if address == "" {
-		return "", nil
-	}
-	u, err := url.Parse(address)
-	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Hostname() == "" || u.User != nil || strings.Trim(u.Path, "/") != "" || u.RawQuery != "" || u.Fragment != "" {
-		return "", errors.New("URL is not an address such as https://weir.example, without a path")
-	}
-	return u.Scheme + "://" + u.Host, nil
+	return strings.Join(append(parts, v.Filters()...), " · ")
 }
 
 // feedVersion identifies the content of a feed.
@@ -280,8 +270,8 @@ func feedVersion(f ranking.Feed) (string, error) {
 }
 
 // etag identifies a feed in a format and at a public address.
-func (k *keptFeed) etag(format feedFormat, base string) string {
-	return `W/"` + shortHash([]byte(k.version+" "+format.path+" "+base+" "+textFile)) + `"`
+func (k *keptFeed) etag(format feedFormat, base, title string) string {
+	return `W/"` + shortHash([]byte(k.version+" "+format.path+" "+base+" "+title+" "+textFile)) + `"`
 }
 
 func shortHash(content []byte) string {

@@ -1,0 +1,12 @@
+package feeds
+
+import (
+	"testing"
+
+	"github.com/weir-social/weir/internal/web/webtest"
+)
+
+func TestEveryTextExistsAndIsUsed(t *testing.T) {
+	t.Parallel()
+	webtest.RequireTexts(t, texts, say)
+}
