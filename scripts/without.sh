@@ -30,7 +30,7 @@ strings=$(
 		sed -nE 's/.*Kind\(\) string \{ return "([a-z_]+)".*/\1/p' $files
 		grep -hoE 'WEIR_[A-Z_]+"' $files | tr -d '"' || true
 		grep -hoE '"weir_[a-z_]+"' $files | tr -d '"' || true
-		grep -hoE '"/(api/v1|xrpc|feed|records)[^"]*"' $files | tr -d '"' || true
+		grep -hoE '"/(api/v1|xrpc|feed|records)[^"]*[a-z}]"' $files | tr -d '"' || true
 	} | sort -u
 )
 [ -n "$strings" ] || { echo "there is nothing to look for: $folders" >&2; exit 1; }
@@ -58,7 +58,7 @@ for one in $strings; do
 done
 [ "$failed" = 1 ] || echo "without $name: nothing is left of $(wc -w <<<"$objects $strings") names"
 if [ "$failed" = 0 ] && [ "${2:-}" != --build ]; then
-	go run ./scripts/suite -short ./...
+	go run ./scripts/suite -short ${PKG:-./...}
 	echo "without $name: the short tests pass"
 fi
 exit "$failed"
