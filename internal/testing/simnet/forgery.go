@@ -30,8 +30,8 @@ const ForgedText = "nobody wrote this"
 // forgedKind is the kind of an entry that only the relay sends, and that is not true.
 const forgedKind = "forged"
 
-// relayOnly reports whether Jetstream has no such event.
-func (e *Entry) relayOnly() bool { return e.Kind == syncKind || e.Kind == forgedKind }
+// relayOnly reports whether the v1 wire of Jetstream has no such event.
+func (e *Entry) relayOnly() bool { return e.Kind == syncKind || e.Kind == forgedKind || e.Resynced }
 
 // RotateKey gives an account another key, and sends the #identity that announces it.
 func (n *Net) RotateKey(did string) error {

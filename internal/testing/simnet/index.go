@@ -108,7 +108,7 @@ func (ix *index) actor(name string) *member {
 
 func (ix *index) apply(e *Entry) {
 	p := ix.byDID[e.DID]
-	if p == nil {
+	if p == nil || e.Resynced {
 		return
 	}
 	switch e.Kind {

@@ -46,6 +46,7 @@ type Entry struct {
 	Forgery    Forgery         `json:"forgery,omitempty"`   // of a forged commit
 	Withheld   bool            `json:"withheld,omitempty"`  // no stream ever sends it
 	Curtailed  Curtailed       `json:"curtailed,omitempty"` // the relay sends its commit without the operations
+	Resynced   bool            `json:"resynced,omitempty"`  // a record that the server read from a repository again: neither the relay nor the v1 wire sends it
 }
 
 // Claim is a post's claim about a page. Posts without a card only spell its address.
@@ -187,6 +188,10 @@ func (n *Net) compressed(it *item, shift int64) []byte {
 	return data
 }
 
+// sequence returns the number of the entry on every wire of the Jetstream server, and in its
+// archive.
+func (e *Entry) sequence(shift int64) int64 { return e.Seq + shift }
+
 // encode returns the event in the v1 wire format.
 func (e *Entry) encode(g Generation, shift int64) []byte {
 	b := make([]byte, 0, 256+len(e.Record))
@@ -198,7 +203,7 @@ func (e *Entry) encode(g Generation, shift int64) []byte {
 	} else {
 		b = strconv.AppendInt(b, e.TimeUS, 10)
 		b = append(b, `,"cursor":`...)
-		b = strconv.AppendInt(b, e.Seq+shift, 10)
+		b = strconv.AppendInt(b, e.sequence(shift), 10)
 	}
 	b = append(b, `,"kind":"`...)
 	b = append(b, e.Kind...)

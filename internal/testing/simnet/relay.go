@@ -113,7 +113,7 @@ func (n *Net) message(items []*item, at int) *message {
 		it.relayed = m
 	}
 	last := entries[len(entries)-1]
-	m.seq, m.did, m.timeUS, m.withheld = last.RelaySeq, last.DID, last.TimeUS, last.Withheld
+	m.seq, m.did, m.timeUS, m.withheld = last.RelaySeq, last.DID, last.TimeUS, last.Withheld || last.Resynced
 	m.kind, m.body = n.relay.body(n, entries)
 	m.body = maps.Clone(m.body) // a replay has the body of another message
 	if last.Kind == "commit" && last.Curtailed != "" {
@@ -132,6 +132,9 @@ func (n *Net) message(items []*item, at int) *message {
 // body returns a message without its number and time.
 func (r *relay) body(n *Net, entries []*Entry) (kind string, body object) {
 	e := entries[0]
+	if e.Resynced { // the repository does not change
+		return "#commit", object{}
+	}
 	switch e.Kind {
 	case "identity":
 		r.rotate(n, e)

@@ -90,7 +90,7 @@ func (n *Net) find(cursor int64) int {
 	case n.cfg.Generation == V1:
 		at = firstEntry(items, func(e *Entry) bool { return e.UniqueUS >= cursor })
 	case cursor < 1e15:
-		at = firstEntry(items, func(e *Entry) bool { return e.Seq+shift >= cursor })
+		at = firstEntry(items, func(e *Entry) bool { return e.sequence(shift) >= cursor })
 	default:
 		at = firstEntry(items, func(e *Entry) bool { return e.TimeUS >= cursor })
 		if at < len(items) || cursor <= n.now().UnixMicro() {
