@@ -15,6 +15,7 @@ func (n *Net) routes() http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /subscribe", n.ready(n.subscribe))
 	mux.HandleFunc("GET /xrpc/com.atproto.sync.subscribeRepos", n.ready(n.subscribeRepos))
+	n.routeArchive(mux)
 	mux.HandleFunc("GET /blob/{did}/{cid}", picture)
 	mux.HandleFunc("/xrpc/{nsid}", n.xrpc(endpoints()))
 	mux.HandleFunc("GET /{did}", n.directory)

@@ -37,6 +37,7 @@ type Config struct {
 
 	Lookback   time.Duration // how far back a cursor reaches; 0: no limit
 	Relay      Relay         // of the relay's cursors
+	Archive    *Archive      // of the Jetstream server; nil: it has none
 	Coarse     time.Duration // V2: how much earlier than requested a cursor by time may start
 	PingEvery  time.Duration // 30 s when zero
 	WriteLimit time.Duration // a client that takes longer to read a frame or to return a pong is cut off; 5 s when zero
@@ -70,8 +71,9 @@ type Net struct {
 	filters filters
 	encoder *zstd.Encoder
 
-	relay relay
-	k256  *k256
+	relay   relay
+	archive archive
+	k256    *k256
 
 	index      *index
 	hub        string // DID
