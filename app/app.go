@@ -161,6 +161,9 @@ func (p App) workers(ctx context.Context, cfg workers.Config) error {
 	if cfg.Relays, err = p.relays(keep); err != nil {
 		return err
 	}
+	if cfg.Network, err = p.network(keep); err != nil {
+		return err
+	}
 	cfg.Names, cfg.AuthorRelays = p.wellKnown(), p.cfg.NostrAuthorRelays
 	cfg.Bluesky, cfg.Backfill, cfg.Window = api, p.cfg.BackfillWorkers, p.cfg.BackfillWindow
 	cfg.SyncInterval, cfg.FromPDS, cfg.Stopping = p.cfg.SyncInterval, p.cfg.BackfillFrom == "pds", ctx.Done()

@@ -49,6 +49,9 @@ type Config struct {
 	Verify string `env:"WEIR_VERIFY" envDefault:"signed"`
 	// The Jetstream endpoints to read from, in order of preference, separated by commas.
 	Jetstream []string `env:"WEIR_JETSTREAM" envDefault:"wss://jetstream2.us-west.bsky.network/subscribe,wss://jetstream2.us-east.bsky.network/subscribe,wss://jetstream1.us-west.bsky.network/subscribe,wss://jetstream1.us-east.bsky.network/subscribe"`
+	// A key, a secret, for Jetstream servers that demand one for their archives. It is sent to
+	// archives only, and only encrypted or to this machine.
+	JetstreamKey string `env:"WEIR_JETSTREAM_KEY" secret:"true"`
 	// Nostr relays to read as well, separated by commas, such as wss://relay.example. Each is a
 	// stream of its own. WEIR_COLLECTIONS names the kinds to store, or nostr.* for every kind.
 	// To rank the links of both networks, add nostr.1,nostr.6,nostr.16,nostr.30023 (notes,

@@ -18,11 +18,14 @@ import (
 // The last comparison closes the gap. Inactive accounts do not keep it open;
 // they are read when they become active again. Running the job twice requests
 // only the accounts that have no backfill yet. If no account can be requested,
-// the gap stays open and records why; the job does not fail.
+// the gap stays open and records why; the job does not fail. If the archive of a server has the
+// gap, and the whole network is followed or that takes fewer calls, the gap is read from there
+// instead.
 type CloseGap struct {
 	river.WorkerDefaults[jobs.CloseGap]
-	pool *pgxpool.Pool
-	log  *slog.Logger
+	pool    *pgxpool.Pool
+	archive NetworkArchive // nil: none is configured
+	log     *slog.Logger
 }
 
 // Work enqueues the backfills.
@@ -30,6 +33,11 @@ func (w *CloseGap) Work(ctx context.Context, job *river.Job[jobs.CloseGap]) erro
 	followed, err := schema.FollowedAccounts(ctx, w.pool)
 	if err != nil {
 		return err
+	}
+	if followed.Everyone || len(followed.DIDs) > 0 {
+		if ok, err := w.readGap(ctx, job, followed); ok || err != nil {
+			return err
+		}
 	}
 	if len(followed.DIDs) == 0 {
 		problem := "no account is followed yet"

@@ -209,25 +209,25 @@ func (p *historyPass) read(ctx context.Context) (err error) {
 	if p.everyone, err = schema.FollowsEveryone(ctx, p.pool); err != nil {
 		return err
 	}
-	if p.full, err = p.obstacle(ctx); err != nil {
+	if p.full, err = obstacle(ctx, p.pool, p.projections, p.jobsLimit, p.bytesLimit); err != nil {
 		return err
 	}
 	return history.RetryAccounts(ctx, p.pool, p.limits.Waiting)
 }
 
 // obstacle returns why no more may be read for now: a queue or the database is too full.
-func (p *historyPass) obstacle(ctx context.Context) (string, error) {
-	if p.bytesLimit > 0 {
-		size, err := schema.DatabaseBytes(ctx, p.pool)
-		if err != nil || size > p.bytesLimit {
+func obstacle(ctx context.Context, pool *pgxpool.Pool, projections *Projections, jobsLimit int, bytesLimit int64) (string, error) {
+	if bytesLimit > 0 {
+		size, err := schema.DatabaseBytes(ctx, pool)
+		if err != nil || size > bytesLimit {
 			return "the database is larger than WEIR_DATABASE_LIMIT", err
 		}
 	}
-	if p.jobsLimit <= 0 {
+	if jobsLimit <= 0 {
 		return "", nil
 	}
-	depth, err := schema.DeepestQueue(ctx, p.pool, p.projections.AllQueues(), p.jobsLimit/2+1)
-	if err == nil && depth > p.jobsLimit/2 { // at the limit itself, the stream would be paused
+	depth, err := schema.DeepestQueue(ctx, pool, projections.AllQueues(), jobsLimit/2+1)
+	if err == nil && depth > jobsLimit/2 { // at the limit itself, the stream would be paused
 		return "the projections are behind", nil
 	}
 	return "", err

@@ -315,6 +315,15 @@ func (w *SyncFollows) enqueueAll(ctx context.Context) error {
 			return err
 		}
 	}
+	lost, err := schema.NetworkBackfillsWithoutJob(ctx, w.pool)
+	if err != nil {
+		return err
+	}
+	for _, id := range lost {
+		if _, err := river.ClientFromContext[pgx.Tx](ctx).Insert(ctx, jobs.BackfillNetwork{Backfill: id}, nil); err != nil {
+			return fmt.Errorf("enqueue %s: %w", jobs.BackfillNetwork{}.Kind(), err)
+		}
+	}
 	watches, err := schema.DueWatches(ctx, w.pool, time.Now().Add(-longListing))
 	if err != nil || len(watches) == 0 {
 		return err

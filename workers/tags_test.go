@@ -84,6 +84,7 @@ func TestTagsOfJobs(t *testing.T) {
 		{jobs.BackfillAccount{DID: "did:plc:a"}, []string{"manual"}},
 		{jobs.ResyncRepo{DID: "did:plc:a"}, []string{"resync"}},
 		{jobs.BackfillRepo{DID: "did:plc:a"}, []string{"history"}},
+		{jobs.BackfillNetwork{Backfill: 1}, []string{"gap"}},
 		{jobs.FillCollections{}, []string{"periodic"}},
 		{jobs.SealSegment{Stream: "s"}, []string{"periodic"}},
 		{jobs.SyncSegment{Segment: 1}, []string{"periodic"}},

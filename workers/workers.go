@@ -47,6 +47,7 @@ type Config struct {
 	RescueAfter  time.Duration // how long a killed process's jobs stay "running"; 5 min when zero
 	Bluesky      *bluesky.Client
 	Relays       Relays           // of Nostr; nil: none is configured
+	Network      NetworkArchive   // nil: no server is configured that may have an archive
 	Names        Names            // asks domains for the keys of names of Nostr; set it with Relays
 	AuthorRelays int              // how many further relays, named by Nostr accounts, are read
 	Backfill     int              // concurrent backfill_account jobs; 4 when zero
@@ -165,7 +166,8 @@ func addWorkers(known Bundle, cfg Config) error {
 	Add(interruptible, &ResolveLinks{pool: cfg.Pool, client: cfg.Redirects, patience: cfg.JobTimeout / 2, now: time.Now})
 	Add(interruptible, &FetchCard{pool: cfg.Pool, client: cfg.Cards, patience: cfg.JobTimeout / 2})
 	addRepositories(interruptible, cfg)
-	Add(known, &CloseGap{pool: cfg.Pool, log: cfg.Logger})
+	Add(known, &CloseGap{pool: cfg.Pool, archive: cfg.Network, log: cfg.Logger})
+	Add(interruptible, &BackfillNetwork{pool: cfg.Pool, archive: cfg.Network, log: cfg.Logger, stored: cfg.Collections, projections: cfg.Projections, jobsLimit: int(cfg.Limits.Jobs), bytesLimit: cfg.Limits.Bytes, patience: cfg.JobTimeout / 2})
 	Add(known, &RetryDeadLetters{pool: cfg.Pool, log: cfg.Logger, projections: cfg.Projections, events: cfg.Retry, args: known.args, patience: cfg.JobTimeout / 2})
 	Add(known, &CheckAlerts{pool: cfg.Pool, log: cfg.Logger, limits: cfg.Limits, features: cfg.Health, notify: cfg.Webhook != nil, now: time.Now})
 	Add(known, &CheckCounts{pool: cfg.Pool, log: cfg.Logger})

@@ -19,7 +19,7 @@ import (
 
 func backfillCommand() *cobra.Command {
 	cmd := &cobra.Command{Use: "backfill", Short: "Read the older records of accounts and collections"}
-	cmd.AddCommand(backfillAddCommand(), backfillStatusCommand(), backfillCancelCommand())
+	cmd.AddCommand(backfillAddCommand(), backfillNetworkCommand(), backfillStatusCommand(), backfillCancelCommand())
 	return cmd
 }
 
@@ -78,6 +78,60 @@ func backfillAddCommand() *cobra.Command {
 	return cmd
 }
 
+func backfillNetworkCommand() *cobra.Command {
+	var (
+		since       time.Duration
+		collections []string
+	)
+	cmd := &cobra.Command{
+		Use:   "network",
+		Short: "Request what the archive of a Jetstream server has of the stored accounts and collections",
+		Args:  cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return app.With(cmd.Context(), func(ctx context.Context, p app.App) error {
+				for _, name := range collections {
+					if !p.Covers(name) {
+						return fmt.Errorf("%s is not stored: name it in WEIR_COLLECTIONS first", name)
+					}
+				}
+				id, err := schema.RequestNetworkBackfill(ctx, p.Pool(), since, collections)
+				if err == nil {
+					fmt.Fprintf(cmd.OutOrStdout(), "backfill of the network requested (job %d)\n", id)
+				}
+				return err
+			})
+		},
+	}
+	cmd.Flags().DurationVar(&since, "since", 24*time.Hour, "how far back to read")
+	cmd.Flags().StringSliceVar(&collections, "collections", nil, "only these of the stored collections, or prefixes such as pub.layers.*")
+	return cmd
+}
+
+// describeNetworkBackfill describes the progress of a backfill of the network.
+func describeNetworkBackfill(b schema.NetworkBackfill) string {
+	state := "reading"
+	switch {
+	case b.Complete:
+		state = "complete"
+	case b.Cancelled:
+		state = "cancelled"
+	case b.ReadTo == nil:
+		state = "waiting"
+	}
+	words := []string{state, fmt.Sprintf("%d %% of %s to %s", int(100*b.Rest().Sub(b.From)/b.To.Sub(b.From)), b.From.UTC().Format(time.RFC3339), b.To.UTC().Format(time.RFC3339)),
+		counts(b.Events, "event", "events"), counts(b.Records, "record", "records") + " changed"}
+	if b.Gap != nil {
+		words = append(words, fmt.Sprintf("for gap %d", *b.Gap))
+	}
+	if b.Host != "" {
+		words = append(words, "from "+web.Plain(b.Host))
+	}
+	if b.Problem != "" {
+		words = append(words, web.Plain(b.Problem))
+	}
+	return strings.Join(words, ", ")
+}
+
 // count returns how many values are true.
 func count(all []bool) (n int) {
 	for _, one := range all {
@@ -103,8 +157,15 @@ func backfillStatusCommand() *cobra.Command {
 				if err != nil {
 					return err
 				}
+				networks, err := schema.NetworkBackfills(ctx, p.Pool())
+				if err != nil {
+					return err
+				}
 				if err := printBackfills(cmd.OutOrStdout(), b); err != nil {
 					return err
+				}
+				for _, n := range networks {
+					fmt.Fprintf(cmd.OutOrStdout(), "network: %s\n", describeNetworkBackfill(n))
 				}
 				for _, h := range histories {
 					fmt.Fprintf(cmd.OutOrStdout(), "%s: %s\n", web.Plain(h.Collection), describeHistory(h))
@@ -173,9 +234,16 @@ func backfillCancelCommand() *cobra.Command {
 				if err != nil {
 					return err
 				}
+				networks, err := schema.CancelNetworkBackfills(ctx, p.Pool())
+				if err != nil {
+					return err
+				}
 				n, err := workers.CancelBackfills(ctx, queue)
 				if err == nil {
 					fmt.Fprintf(cmd.OutOrStdout(), "%s cancelled; running ones continue\n", counts(int64(n), "backfill", "backfills"))
+				}
+				if networks > 0 {
+					fmt.Fprintf(cmd.OutOrStdout(), "%s of the network cancelled\n", counts(networks, "backfill", "backfills"))
 				}
 				if histories > 0 {
 					fmt.Fprintf(cmd.OutOrStdout(), "%s cancelled: weir backfill add --collection continues one\n", counts(int64(histories), "history", "histories"))

@@ -18,6 +18,8 @@ func (d *decoder) check(ev *consumer.Event) error {
 		ev.Kind = consumer.KindIdentity
 	case "account":
 		ev.Kind = consumer.KindAccount
+	case "sync":
+		ev.Kind = consumer.KindSync
 	}
 	if err := d.checkTime(ev.Kind); err != nil || ev.Kind == consumer.KindOther {
 		return err
@@ -36,6 +38,8 @@ func (d *decoder) check(ev *consumer.Event) error {
 		return d.checkCommit(ev)
 	case consumer.KindIdentity:
 		return d.checkIdentity(ev)
+	case consumer.KindSync:
+		return d.checkSync(ev)
 	}
 	return d.checkAccount(ev)
 }
@@ -82,6 +86,16 @@ func (d *decoder) checkIdentity(ev *consumer.Event) error {
 	}
 	if ev.Handle != "" && !syntax.IsHandle(ev.Handle) {
 		ev.Handle = consumer.InvalidHandle
+	}
+	return nil
+}
+
+func (d *decoder) checkSync(ev *consumer.Event) error {
+	switch {
+	case d.repeats && d.repeated != ev.Author:
+		return d.agree("/sync/did", ev.Author, d.repeated)
+	case !syntax.IsTID(ev.Revision):
+		return d.refuse("not a revision", "/sync/rev", "a TID", ev.Revision)
 	}
 	return nil
 }

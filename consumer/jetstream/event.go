@@ -88,6 +88,8 @@ func identity(ev *consumer.Event) consumer.Identity {
 		return consumer.Identity{Kind: "identity", Author: ev.Author}
 	case consumer.KindAccount:
 		return consumer.Identity{Kind: "account", Author: ev.Author}
+	case consumer.KindSync:
+		return consumer.Identity{Kind: "sync", Author: ev.Author, Revision: ev.Revision}
 	}
 	return consumer.Identity{Kind: "other", Author: ev.Author}
 }
@@ -182,7 +184,7 @@ func (d *decoder) envelope(name string, ev *consumer.Event) error {
 		return d.integer("/cursor", &d.m.Seq)
 	case "kind":
 		return d.text("/kind", &d.kind)
-	case "commit", "identity", "account":
+	case "commit", "identity", "account", "sync":
 		if name == d.kind {
 			return d.content(name, ev)
 		}
@@ -206,6 +208,8 @@ func (d *decoder) content(kind string, ev *consumer.Event) error {
 		return d.object("/commit", func(name string) error { return d.commit(name, ev) })
 	case "identity":
 		return d.object("/identity", func(name string) error { return d.identity(name, ev) })
+	case "sync":
+		return d.object("/sync", func(name string) error { return d.sync(name, ev) })
 	}
 	return d.object("/account", func(name string) error { return d.account(name, ev) })
 }
@@ -256,6 +260,17 @@ func (d *decoder) account(name string, ev *consumer.Event) error {
 		return d.text("/account/status", &ev.Status)
 	case "time":
 		return d.datetime("/account/time", &ev.At)
+	}
+	return d.skip()
+}
+
+// sync decodes an event that no server sends on this wire: archives have it.
+func (d *decoder) sync(name string, ev *consumer.Event) error {
+	switch name {
+	case "did":
+		return d.sameDID("/sync/did", ev)
+	case "rev":
+		return d.text("/sync/rev", &ev.Revision)
 	}
 	return d.skip()
 }

@@ -113,6 +113,54 @@ CREATE INDEX gap_backfills_gap ON gap_backfills (gap_id);
 
 COMMENT ON TABLE gap_backfills IS 'The accounts that must still be compared with their repositories before a gap closes. Not compared: how far streams, listings and repositories were read.';
 
+CREATE TABLE network_backfills (
+    id           bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    gap_id       bigint UNIQUE REFERENCES gaps ON DELETE CASCADE,
+    from_at      timestamptz NOT NULL,
+    to_at        timestamptz NOT NULL,
+    collections  text[]      NOT NULL DEFAULT '{}',
+    requested_at timestamptz NOT NULL DEFAULT now(),
+    read_to      timestamptz,
+    host         text        NOT NULL DEFAULT '',
+    events       bigint      NOT NULL DEFAULT 0,
+    records      bigint      NOT NULL DEFAULT 0,
+    problem      text        NOT NULL DEFAULT '',
+    completed_at timestamptz,
+    cancelled_at timestamptz,
+    CHECK (to_at > from_at)
+);
+CREATE INDEX network_backfills_open ON network_backfills (id) WHERE completed_at IS NULL AND cancelled_at IS NULL;
+
+COMMENT ON TABLE  network_backfills IS 'Intervals that are read from the archive of a Jetstream server, for a gap or on request.';
+COMMENT ON COLUMN network_backfills.gap_id IS 'The gap that is closed when the interval has been read. NULL: somebody requested the interval.';
+COMMENT ON COLUMN network_backfills.from_at IS 'The interval is of the times at which the server saw the events.';
+COMMENT ON COLUMN network_backfills.collections IS 'The collections to read: names and prefixes. Empty: all that are stored.';
+COMMENT ON COLUMN network_backfills.read_to IS 'All events before this time are stored. NULL: nothing has been read.';
+COMMENT ON COLUMN network_backfills.events IS 'How many events have been read. A repeated job counts some of them twice.';
+COMMENT ON COLUMN network_backfills.records IS 'How many records they changed.';
+COMMENT ON COLUMN network_backfills.problem IS 'Why nothing is read for now. Of a completed one, why it is not complete.';
+
+CREATE FUNCTION enqueue_network_backfill(back interval DEFAULT '24 hours', collections text[] DEFAULT '{}') RETURNS bigint LANGUAGE plpgsql AS $$
+DECLARE
+    backfill bigint;
+    job      bigint;
+BEGIN
+    IF back IS NULL OR back <= interval '0' OR back > interval '10 years' THEN
+        RAISE EXCEPTION 'a backfill goes back more than 0 and at most 10 years, not %', back USING ERRCODE = '22023';
+    END IF;
+    IF EXISTS (SELECT FROM unnest(collections) AS c WHERE c IS NULL OR length(c) > 317 OR c !~ '^[a-zA-Z][a-zA-Z0-9-]*(\.[a-zA-Z0-9][a-zA-Z0-9-]*)+\.([a-zA-Z][a-zA-Z0-9]*|\*)$') THEN
+        RAISE EXCEPTION 'not all of these are collections: %', left(collections::text, 200)
+            USING ERRCODE = '22023', HINT = 'For example: SELECT enqueue_network_backfill(interval ''24 hours'', ARRAY[''app.bsky.feed.post''])';
+    END IF;
+    INSERT INTO network_backfills (from_at, to_at, collections) VALUES (now() - back, now(), coalesce(enqueue_network_backfill.collections, '{}'))
+    RETURNING id INTO backfill;
+    job := enqueue_job('backfill_network', 'backfill', jsonb_build_object('backfill', backfill), ARRAY['manual']);
+    UPDATE river_job SET priority = 3 WHERE id = job; -- behind the backfills of gaps
+    RETURN job;
+END $$;
+
+COMMENT ON FUNCTION enqueue_network_backfill IS 'Requests what the archive of a Jetstream server has of the stored accounts and collections, or of some of these collections, as far back as given. Returns the id of the job.';
+
 CREATE FUNCTION close_gap() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
     PERFORM enqueue_job('close_gap', 'network', jsonb_build_object('gap', NEW.id), ARRAY[tag('stream-' || NEW.stream)]);

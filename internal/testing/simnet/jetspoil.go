@@ -20,7 +20,7 @@ const (
 	WrongCount   ArchiveFault = "wrong-count"   // a whole block without its rows
 	HugeCount    ArchiveFault = "huge-count"    // four billion rows
 	OtherBlock   ArchiveFault = "other-block"   // a block whose rows are of other numbers
-	Bomb         ArchiveFault = "bomb"          // a small frame of 1 GiB
+	Bomb         ArchiveFault = "bomb"          // a small frame of 32 MiB
 	BlockAbsent  ArchiveFault = "block-absent"  // the block is missing
 )
 
@@ -78,14 +78,14 @@ func (a *archive) spoil(endpoint string) ArchiveFault {
 func (f ArchiveFault) apply(data []byte, encoder *zstd.Encoder) []byte {
 	data = slices.Clone(data)
 	if f == FlippedBit {
-		data[len(data)*2/3] ^= 4
+		data[len(data)-2] ^= 4
 		return data
 	}
 	if f == CutShort {
 		return data[:len(data)*2/3]
 	}
 	if f == Bomb {
-		return encoder.EncodeAll(make([]byte, 1<<30), nil)
+		return encoder.EncodeAll(make([]byte, 32<<20), nil)
 	}
 	decoder, _ := zstd.NewReader(nil) // the options are valid
 	defer decoder.Close()

@@ -1,0 +1,187 @@
+package schema
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+)
+
+// NetworkBackfill is an interval that is read from the archive of a Jetstream server.
+type NetworkBackfill struct {
+	ID          int64
+	Gap         *int64 // nil: it was requested
+	From, To    time.Time
+	Collections []string // none: all that are stored
+	RequestedAt time.Time
+	ReadTo      *time.Time // nil: nothing was read
+	Host        string     // of the archive
+	Events      int64
+	Records     int64
+	Problem     string
+	Complete    bool
+	Cancelled   bool
+}
+
+// Rest returns where the rest of the interval begins.
+func (b *NetworkBackfill) Rest() time.Time {
+	if b.ReadTo != nil {
+		return *b.ReadTo
+	}
+	return b.From
+}
+
+const networkBackfill = `
+SELECT id, gap_id AS gap, from_at AS "from", to_at AS "to", collections, requested_at, read_to, host, events, records, problem,
+       completed_at IS NOT NULL AS complete, cancelled_at IS NOT NULL AS cancelled
+FROM network_backfills`
+
+// FindNetworkBackfill returns a backfill. Its error wraps ErrNoRows if there is none.
+func FindNetworkBackfill(ctx context.Context, db DB, id int64) (b NetworkBackfill, err error) {
+	rows, err := db.Query(ctx, networkBackfill+` WHERE id = $1`, id)
+	if err == nil {
+		b, err = pgx.CollectExactlyOneRow(rows, pgx.RowToStructByNameLax[NetworkBackfill])
+	}
+	if err != nil {
+		return b, fmt.Errorf("read the network backfill %d: %w", id, err)
+	}
+	return b, nil
+}
+
+// RequestNetworkBackfill requests an interval that ends now, and returns the id of the job.
+func RequestNetworkBackfill(ctx context.Context, db DB, back time.Duration, collections []string) (int64, error) {
+	return One(ctx, db, "request a network backfill", pgx.RowTo[int64], `SELECT enqueue_network_backfill($1, $2)`, back, collections)
+}
+
+// NetworkBackfills lists the latest backfills, the last one first.
+func NetworkBackfills(ctx context.Context, db DB) ([]NetworkBackfill, error) {
+	return All(ctx, db, "read the network backfills", pgx.RowToStructByNameLax[NetworkBackfill], networkBackfill+`
+WHERE requested_at > now() - interval '7 days' OR completed_at IS NULL AND cancelled_at IS NULL
+ORDER BY id DESC
+LIMIT 20`)
+}
+
+// BackfillGap adds the backfill of a gap, if the gap is open and has none. margin is added on both
+// sides, because the clocks of servers differ.
+func BackfillGap(ctx context.Context, tx pgx.Tx, gap int64, margin time.Duration) (id int64, err error) {
+	const sql = `
+WITH open AS (
+    UPDATE gaps SET problem = '' WHERE id = $1 AND closed_at IS NULL RETURNING id, from_at, to_at
+)
+INSERT INTO network_backfills (gap_id, from_at, to_at) SELECT id, from_at - $2::interval, to_at + $2::interval FROM open
+ON CONFLICT (gap_id) DO UPDATE SET problem = '', completed_at = NULL, cancelled_at = NULL
+RETURNING id`
+	if err := tx.QueryRow(ctx, sql, gap, margin).Scan(&id); err != nil {
+		return 0, fmt.Errorf("add the network backfill of gap %d: %w", gap, err)
+	}
+	return id, nil
+}
+
+// GapInterval returns an open gap. ok is false if it is closed, or gone.
+func GapInterval(ctx context.Context, db DB, gap int64) (g Gap, ok bool, err error) {
+	found, err := All(ctx, db, fmt.Sprintf("read gap %d", gap), pgx.RowToStructByNameLax[Gap],
+		`SELECT stream, from_at AS "from", to_at AS "to", reason FROM gaps WHERE id = $1 AND closed_at IS NULL`, gap)
+	if err != nil || len(found) == 0 {
+		return g, false, err
+	}
+	return found[0], true, nil
+}
+
+// NetworkProgress is what was read of an interval.
+type NetworkProgress struct {
+	Host    string
+	ReadTo  time.Time
+	Events  int
+	Records int
+	Begins  time.Time // of the archive
+}
+
+// MoveNetworkBackfill stores that everything before a time was read. The gap is then exactly the
+// rest, unless the archive does not have its beginning.
+func MoveNetworkBackfill(ctx context.Context, pool *pgxpool.Pool, b NetworkBackfill, p NetworkProgress, margin time.Duration) error {
+	return pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error {
+		const rest = `
+UPDATE gaps AS g SET from_at = $2
+WHERE g.id = $1 AND g.closed_at IS NULL AND g.from_at < $2 AND g.to_at > $2 AND g.from_at >= $3
+  AND NOT EXISTS (SELECT FROM gaps AS o WHERE o.stream = g.stream AND o.from_at = $2 AND o.to_at = g.to_at)`
+		if b.Gap != nil {
+			if _, err := tx.Exec(ctx, rest, *b.Gap, p.ReadTo.Add(-margin), p.Begins); err != nil {
+				return fmt.Errorf("store the rest of gap %d: %w", *b.Gap, err)
+			}
+		}
+		const sql = `
+UPDATE network_backfills
+SET read_to = greatest(read_to, least($2, to_at)), host = $3, events = events + $4, records = records + $5, problem = ''
+WHERE id = $1`
+		if _, err := tx.Exec(ctx, sql, b.ID, p.ReadTo, p.Host, p.Events, p.Records); err != nil {
+			return fmt.Errorf("move the network backfill %d: %w", b.ID, err)
+		}
+		return nil
+	})
+}
+
+// SetNetworkBackfillProblem stores why nothing is read, and shows it in the gap.
+func SetNetworkBackfillProblem(ctx context.Context, db DB, id int64, problem string) error {
+	if _, err := db.Exec(ctx, `UPDATE network_backfills SET problem = $2 WHERE id = $1 AND problem <> $2`, id, problem); err != nil {
+		return fmt.Errorf("store the problem of network backfill %d: %w", id, err)
+	}
+	return nil
+}
+
+// EndNetworkBackfill completes a backfill, and closes its gap. If the archive begins later than the
+// gap, what is before stays open.
+func EndNetworkBackfill(ctx context.Context, tx pgx.Tx, b NetworkBackfill, begins, now time.Time) error {
+	problem := ""
+	if begins.After(b.From) {
+		problem = "the archive of " + b.Host + " begins at " + begins.UTC().Format(time.RFC3339)
+	}
+	const gap = `
+UPDATE gaps AS g
+SET closed_at  = CASE WHEN $2 <= g.from_at OR $3 = '' THEN $4::timestamptz END,
+    how_closed = CASE WHEN $2 <= g.from_at OR $3 = '' THEN 'the interval was read from the archive of ' || n.host || ': ' || n.events || ' events, which changed ' || n.records || ' records' END,
+    problem    = CASE WHEN $2 <= g.from_at OR $3 = '' THEN '' ELSE $3 END,
+    to_at      = CASE WHEN $2 <= g.from_at OR $3 = '' THEN g.to_at ELSE least(g.to_at, $2) END
+FROM network_backfills AS n
+WHERE n.id = $1 AND g.id = n.gap_id AND g.closed_at IS NULL`
+	if _, err := tx.Exec(ctx, gap, b.ID, begins, problem, now); err != nil {
+		return fmt.Errorf("close the gap of network backfill %d: %w", b.ID, err)
+	}
+	if _, err := tx.Exec(ctx, `UPDATE network_backfills SET completed_at = $2, problem = $3 WHERE id = $1`, b.ID, now, problem); err != nil {
+		return fmt.Errorf("end the network backfill %d: %w", b.ID, err)
+	}
+	return nil
+}
+
+// StreamsAdvanced reports whether a stream of the network of repositories has advanced since a
+// time: what is written later comes from there.
+func StreamsAdvanced(ctx context.Context, db DB, since time.Time) (bool, error) {
+	const sql = `
+SELECT EXISTS (SELECT FROM streams WHERE wire <> $2 AND NOT starts_with(name, 'nostr:') AND greatest(advanced_at, caught_up_at) > $1)`
+	return One(ctx, db, "read whether a stream has advanced", pgx.RowTo[bool], sql, since, WireRecording)
+}
+
+// NetworkBackfillsWithoutJob returns the open backfills without an unfinished job, because it was
+// deleted or failed for good.
+func NetworkBackfillsWithoutJob(ctx context.Context, db DB) ([]int64, error) {
+	const sql = `
+SELECT n.id
+FROM network_backfills AS n
+WHERE n.completed_at IS NULL AND n.cancelled_at IS NULL
+  AND NOT EXISTS (SELECT FROM river_job AS j WHERE j.kind = 'backfill_network' AND (j.args ->> 'backfill')::bigint = n.id
+                  AND j.state IN ` + UnfinishedStates + `)
+ORDER BY n.id
+LIMIT 100`
+	return All(ctx, db, "find the network backfills without a job", pgx.RowTo[int64], sql)
+}
+
+// CancelNetworkBackfills cancels the requested backfills that are not complete, and returns their
+// number.
+func CancelNetworkBackfills(ctx context.Context, db DB) (int64, error) {
+	tag, err := db.Exec(ctx, `UPDATE network_backfills SET cancelled_at = now() WHERE gap_id IS NULL AND completed_at IS NULL AND cancelled_at IS NULL`)
+	if err != nil {
+		return 0, fmt.Errorf("cancel the network backfills: %w", err)
+	}
+	return tag.RowsAffected(), nil
+}

@@ -1,0 +1,205 @@
+package workers
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/riverqueue/river"
+
+	"github.com/weir-social/weir/internal/collection"
+	"github.com/weir-social/weir/jobs"
+	"github.com/weir-social/weir/schema"
+)
+
+// NetworkArchive is what servers keep of the whole network.
+type NetworkArchive interface {
+	// Plan returns how an interval would be read. Its error wraps ErrNoArchive if no server has an
+	// archive.
+	Plan(ctx context.Context, past NetworkPast) (NetworkPlan, error)
+	// Read stores the events of an interval, oldest first. It calls moved after each transaction
+	// or more, and ends with the error of moved. Without an error everything is stored that the
+	// plan has.
+	Read(ctx context.Context, past NetworkPast, moved func(schema.NetworkProgress) error) (NetworkPlan, error)
+}
+
+// NetworkPast selects events, by the time at which a server saw them.
+type NetworkPast struct {
+	From, To    time.Time
+	Collections []string // none: all that are stored
+}
+
+// NetworkPlan is how an interval is read.
+type NetworkPlan struct {
+	Host   string
+	Calls  int       // about
+	Begins time.Time // of the archive; zero: it is empty
+	Sealed time.Time // everything before this time can be read
+}
+
+// ErrNoArchive means that no server has an archive.
+var ErrNoArchive = errors.New("no server has an archive")
+
+const (
+	archiveMargin   = time.Minute      // by which the clocks and delays of two servers differ
+	archiveUnsealed = time.Minute      // until an archive may have sealed more
+	archiveFailed   = 10 * time.Minute // until an archive that cannot be read is tried again
+	archivePause    = 5 * time.Second  // until the stream may have advanced, or queues are shorter
+)
+
+// BackfillNetwork reads an interval from an archive, oldest events first, while it has time, and
+// continues where it stopped. Storing an event twice changes nothing. Deletions and newer revisions
+// that a stream brought meanwhile win. What is not sealed yet is read later. At the end it closes
+// the gap that it is for.
+type BackfillNetwork struct {
+	river.WorkerDefaults[jobs.BackfillNetwork]
+	pool        *pgxpool.Pool
+	archive     NetworkArchive // nil: none is configured
+	log         *slog.Logger
+	stored      collection.Registry
+	projections *Projections
+	jobsLimit   int
+	bytesLimit  int64
+	patience    time.Duration
+}
+
+// Work reads what there is time for.
+func (w *BackfillNetwork) Work(ctx context.Context, job *river.Job[jobs.BackfillNetwork]) error {
+	b, err := schema.FindNetworkBackfill(ctx, w.pool, job.Args.Backfill)
+	if errors.Is(err, schema.ErrNoRows) || err == nil && (b.Complete || b.Cancelled) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	problem, err := w.obstacle(ctx, b)
+	if err != nil {
+		return err
+	}
+	if problem != "" {
+		return w.wait(ctx, b, problem, archivePause)
+	}
+	until := time.Now().Add(w.patience)
+	past := NetworkPast{From: w.kept(b.Rest()), To: b.To, Collections: b.Collections}
+	plan, err := w.archive.Read(ctx, past, func(p schema.NetworkProgress) error {
+		if err := schema.MoveNetworkBackfill(ctx, w.pool, b, p, archiveMargin); err != nil {
+			return err
+		}
+		if time.Now().After(until) {
+			return errPatience
+		}
+		return nil
+	})
+	switch {
+	case errors.Is(err, errPatience):
+		return snooze(0)
+	case ctx.Err() != nil:
+		return ctx.Err()
+	case err != nil && schema.Classify(err) == schema.Transient:
+		return err
+	case err != nil:
+		jobLog(ctx, w.log).Warn("archive_unread", "backfill", b.ID, "host", plan.Host, "error", err, "wait", archiveFailed)
+		return w.wait(ctx, b, err.Error(), archiveFailed)
+	case !plan.Sealed.After(b.To):
+		return w.wait(ctx, b, "the newest events are not in the archive yet", archiveUnsealed)
+	}
+	return w.end(ctx, job, b, plan)
+}
+
+// obstacle returns why nothing can be read now.
+func (w *BackfillNetwork) obstacle(ctx context.Context, b schema.NetworkBackfill) (problem string, err error) {
+	if w.archive == nil {
+		return "no server is configured that may have an archive: see WEIR_JETSTREAM", nil
+	}
+	if b.Gap == nil { // live events come first: the stream brings what is written from the request on
+		advanced, err := schema.StreamsAdvanced(ctx, w.pool, b.To)
+		if err != nil || !advanced {
+			return "no stream has advanced since the request", err
+		}
+	}
+	return obstacle(ctx, w.pool, w.projections, w.jobsLimit, w.bytesLimit)
+}
+
+// kept returns the later of a time and the time since which some collection is kept.
+func (w *BackfillNetwork) kept(from time.Time) time.Time {
+	longest := time.Duration(0)
+	for _, e := range w.stored.Entries() {
+		if e.Retention == 0 {
+			return from
+		}
+		longest = max(longest, e.Retention)
+	}
+	if oldest := time.Now().Add(-longest); oldest.After(from) {
+		return oldest
+	}
+	return from
+}
+
+// wait stores why nothing is read, and tries again later.
+func (w *BackfillNetwork) wait(ctx context.Context, b schema.NetworkBackfill, problem string, wait time.Duration) error {
+	if err := schema.SetNetworkBackfillProblem(ctx, w.pool, b.ID, problem); err != nil {
+		return err
+	}
+	return snooze(wait)
+}
+
+// end completes the backfill, its gap and the job.
+func (w *BackfillNetwork) end(ctx context.Context, job *river.Job[jobs.BackfillNetwork], b schema.NetworkBackfill, plan NetworkPlan) error {
+	return pgx.BeginFunc(ctx, w.pool, func(tx pgx.Tx) error {
+		now, err := schema.Now(ctx, tx)
+		if err != nil {
+			return err
+		}
+		if b, err = schema.FindNetworkBackfill(ctx, tx, b.ID); err != nil {
+			return err
+		}
+		b.Host = plan.Host
+		if err := schema.EndNetworkBackfill(ctx, tx, b, plan.Begins, now); err != nil {
+			return err
+		}
+		jobLog(ctx, w.log).Info("network_backfilled", "backfill", b.ID, "host", plan.Host, "from", b.From, "to", b.To, "events", b.Events, "records", b.Records)
+		_, err = river.JobCompleteTx[*riverDriver](ctx, tx, job)
+		return err
+	})
+}
+
+// readGap has a gap closed from an archive, if that is the only way or takes fewer calls than
+// reading the repositories of the followed accounts. ok is false otherwise.
+func (w *CloseGap) readGap(ctx context.Context, job *river.Job[jobs.CloseGap], followed schema.Followed) (ok bool, err error) {
+	gap, open, err := schema.GapInterval(ctx, w.pool, job.Args.Gap)
+	if err != nil || !open || w.archive == nil || ofNostr(gap.Stream) {
+		return false, err
+	}
+	past := NetworkPast{From: gap.From.Add(-archiveMargin), To: gap.To.Add(archiveMargin)}
+	plan, err := w.archive.Plan(ctx, past)
+	if errors.Is(err, ErrNoArchive) || err != nil && !followed.Everyone && ctx.Err() == nil {
+		return false, nil
+	}
+	if err != nil {
+		return false, err
+	}
+	if !followed.Everyone {
+		others := callsPerAccount * len(followed.DIDs)
+		jobLog(ctx, w.log).Info("gap_archive_compared", "gap", job.Args.Gap, "archive_calls", plan.Calls, "repository_calls", others, "saved", others-plan.Calls)
+		if plan.Calls >= others || plan.Begins.IsZero() || plan.Begins.After(past.From) {
+			return false, nil
+		}
+	}
+	return true, pgx.BeginFunc(ctx, w.pool, func(tx pgx.Tx) error {
+		id, err := schema.BackfillGap(ctx, tx, job.Args.Gap, archiveMargin)
+		if err != nil {
+			return err
+		}
+		if _, err := river.ClientFromContext[pgx.Tx](ctx).InsertTx(ctx, tx, jobs.BackfillNetwork{Backfill: id}, nil); err != nil {
+			return err
+		}
+		_, err = river.JobCompleteTx[*riverDriver](ctx, tx, job)
+		return err
+	})
+}
+
+// callsPerAccount is how many calls a comparison with a repository takes at least.
+const callsPerAccount = 3
