@@ -83,11 +83,9 @@ func planError(err error) error {
 	return err
 }
 
-// Limits of what is stored together.
 const (
-	archivedAtOnce = 2000
-	archivedBytes  = 2 << 20
-	mostPlans      = 5 // of one reading
+	archivedBytes = 2 << 20 // stored together, at most
+	mostPlans     = 5       // of one reading
 )
 
 // Read stores frames like those of a stream that Weir requested. A segment that was rewritten
@@ -145,7 +143,7 @@ func (r *archiveReading) take(ctx context.Context, p archive.Portion) error {
 	for _, f := range p.Frames {
 		r.bytes += len(f)
 	}
-	if len(r.frames) < archivedAtOnce && r.bytes < archivedBytes {
+	if len(r.frames) < r.app.cfg.BatchEvents && r.bytes < archivedBytes {
 		return nil
 	}
 	return r.store(ctx)

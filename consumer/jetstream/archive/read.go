@@ -93,13 +93,11 @@ func (c *Client) block(ctx context.Context, p *Plan, segment *planned, number in
 	b.Through = time.UnixMicro(info.maxAt)
 	b.err = c.repeat(ctx, func(ctx context.Context) error {
 		got, err := c.request(ctx, p.server, r)
-		if err == nil {
-			b.Frames, err = p.frames(zip, got.body, segment.Name, number, info)
-		}
 		if err != nil {
 			return fmt.Errorf("block %d of segment %s: %w", number, segment.Name, err)
 		}
-		return nil
+		b.Frames, err = p.frames(zip, got.body, segment.Name, number, info)
+		return err
 	})
 	return b
 }
