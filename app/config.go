@@ -250,20 +250,6 @@ type Config struct {
 	more     bool // it has others than Weir's
 }
 
-// orNever is an interval. The text never is a century.
-type orNever time.Duration
-
-// UnmarshalText parses a duration, or never.
-func (d *orNever) UnmarshalText(text []byte) error {
-	if string(text) == "never" {
-		*d = orNever(100 * 365 * 24 * time.Hour)
-		return nil
-	}
-	parsed, err := time.ParseDuration(string(text))
-	*d = orNever(parsed)
-	return err
-}
-
 // otherVariables returns variables with the same prefix that tests and tools of the
 // project read.
 func otherVariables() []string {

@@ -96,6 +96,7 @@ func (n *networkArchive) Read(ctx context.Context, past workers.NetworkPast, mov
 	if r.retry, err = n.app.retryOfFollowed(ctx, n.queue, n.keep); err != nil {
 		return workers.NetworkPlan{}, err
 	}
+	r.retry.Bulk = true
 	if len(past.Collections) > 0 {
 		r.retry.Wanted = func(name string) bool {
 			return n.app.stored.Stores(name) && slices.ContainsFunc(past.Collections, func(pattern string) bool { return pattern == name || collection.Match(pattern, name) })

@@ -24,7 +24,11 @@ type Retry struct {
 	// deleted since, and stays a dead letter. Zero: all deletions are known.
 	Since time.Time
 
+	// Bulk: Store stores many records that are probably new, in large transactions.
+	Bulk bool
+
 	message Message
+	bulk    *committer // of Store, if it is in bulk
 }
 
 // Run retries dead letters of the stages decode, verify and commit, those of each wire in

@@ -18,7 +18,14 @@ import (
 // expired by then are not stored. It returns the number of records that it wrote.
 func (r *Retry) Store(ctx context.Context, wire string, frames [][]byte, now time.Time) (written int, err error) {
 	w := r.Wires[wire]
-	c := r.committer()
+	c, most := r.committer(), storedAtOnce
+	if r.Bulk {
+		if r.bulk == nil {
+			r.bulk = c
+			c.careful = 0
+		}
+		c, most = r.bulk, storedEvents
+	}
 	b := r.batch(&w, now)
 	for i, frame := range frames {
 		m := &r.message
@@ -40,7 +47,7 @@ func (r *Retry) Store(ctx context.Context, wire string, frames [][]byte, now tim
 		}
 		b.close(m, began, true, false)
 		b.bytes += len(frame)
-		if len(b.frames) < storedAtOnce && len(b.events) < storedEvents && b.bytes < maxBatchBytes && i < len(frames)-1 {
+		if len(b.frames) < most && len(b.events) < storedEvents && b.bytes < maxBatchBytes && i < len(frames)-1 {
 			continue
 		}
 		b.prove(now, nil, func(string) {})
@@ -60,7 +67,7 @@ func (r *Retry) Store(ctx context.Context, wire string, frames [][]byte, now tim
 	return written, nil
 }
 
-// Limits of one transaction of Store: the number of frames, and the number of events after which
+// Limits of one transaction of Store: the number of frames, unless it is in bulk, and the number of events after which
 // it ends. One frame may delete thousands of records.
 const (
 	storedAtOnce = 200

@@ -27,7 +27,7 @@ func archivedNetwork(t *testing.T, history int, ended time.Duration) *simnet.Net
 // backfillsDue makes network backfills continue that wait for the archive to seal more.
 func backfillsDue(t *testing.T, pool *pgxpool.Pool) {
 	t.Helper()
-	_, err := pool.Exec(t.Context(), `UPDATE river_job SET scheduled_at = now() WHERE kind = 'backfill_network' AND state = 'scheduled'`)
+	_, err := pool.Exec(t.Context(), `UPDATE river_job SET scheduled_at = now(), state = 'available' WHERE kind = 'backfill_network' AND state = 'scheduled'`)
 	require.NoError(t, err)
 }
 
@@ -126,7 +126,7 @@ func TestEmptyDatabaseIsFilledWithThePast(t *testing.T) {
 	env := append(reads(n, database), "WEIR_JETSTREAM_KEY=the archive's key", "WEIR_API_INTERVAL=1ms", "WEIR_START=tip")
 	p := start(t, env, "serve")
 	eventually.True(t, func() bool { return len(n.FilterSizes()) > 0 }, 20*time.Millisecond)
-	n.Play(600) // some of it edits and deletes what is in the archive
+	n.Play(600)                                                                                                                                   // some of it edits and deletes what is in the archive
 	eventually.True(t, func() bool { return count(t, pool, `SELECT count(*) FROM streams WHERE cursor_kind = 'seq'`) == 1 }, 20*time.Millisecond) // it began with a time
 	readsAll(t, pool, n)
 	require.Positive(t, count(t, pool, `SELECT count(*) FROM tombstones`))
@@ -147,8 +147,8 @@ func TestEmptyDatabaseIsFilledWithThePast(t *testing.T) {
 }
 
 // TestGapOfFollowedAccountsIsReadWhereThatIsCheaper opens gaps of twenty minutes. With many followed
-// accounts the archive takes fewer calls than their repositories, and the log says how many fewer;
-// with one account the repository is compared.
+// accounts the archive takes fewer calls than their repositories, and the log says how many fewer.
+// With one account, or if blocks stay damaged, repositories are compared.
 func TestGapOfFollowedAccountsIsReadWhereThatIsCheaper(t *testing.T) {
 	t.Parallel()
 	n := archivedNetwork(t, 1500, 0)
@@ -189,6 +189,10 @@ func TestGapOfFollowedAccountsIsReadWhereThatIsCheaper(t *testing.T) {
 		require.Equal(t, 1, count(t, pool, `SELECT count(*) FROM records WHERE did = '`+key.did+`' AND collection = '`+key.collection+`' AND rkey = '`+key.rkey+`'`), "%+v", key)
 	}
 	require.Zero(t, count(t, pool, `SELECT count(*) FROM records WHERE did <> ALL (SELECT did FROM watch_members)`), "strangers")
+
+	n.SpoilBlocks(simnet.FlippedBit, 1000)
+	exec(opened, "2 s")
+	closed("the records of 5_ accounts were compared with the repositories")
 
 	exec(`DELETE FROM watch_members WHERE did <> $1`, followed[0])
 	exec(opened, "1 s")

@@ -71,7 +71,7 @@ WITH open AS (
     UPDATE gaps SET problem = '' WHERE id = $1 AND closed_at IS NULL RETURNING id, from_at, to_at
 )
 INSERT INTO network_backfills (gap_id, from_at, to_at) SELECT id, from_at - $2::interval, to_at + $2::interval FROM open
-ON CONFLICT (gap_id) DO UPDATE SET problem = '', completed_at = NULL, cancelled_at = NULL
+ON CONFLICT (gap_id) DO UPDATE SET problem = '', completed_at = NULL
 RETURNING id`
 	if err := tx.QueryRow(ctx, sql, gap, margin).Scan(&id); err != nil {
 		return 0, fmt.Errorf("add the network backfill of gap %d: %w", gap, err)
@@ -79,10 +79,15 @@ RETURNING id`
 	return id, nil
 }
 
-// GapInterval returns an open gap. ok is false if it is closed, or gone.
-func GapInterval(ctx context.Context, db DB, gap int64) (g Gap, ok bool, err error) {
-	found, err := All(ctx, db, fmt.Sprintf("read gap %d", gap), pgx.RowToStructByNameLax[Gap],
-		`SELECT stream, from_at AS "from", to_at AS "to", reason FROM gaps WHERE id = $1 AND closed_at IS NULL`, gap)
+// BackfillableGap returns an open gap whose network backfill was not given up. ok is false if there
+// is none.
+func BackfillableGap(ctx context.Context, db DB, gap int64) (g Gap, ok bool, err error) {
+	const sql = `
+SELECT g.stream, g.from_at AS "from", g.to_at AS "to", g.reason
+FROM gaps AS g
+WHERE g.id = $1 AND g.closed_at IS NULL
+  AND NOT EXISTS (SELECT FROM network_backfills AS n WHERE n.gap_id = g.id AND n.cancelled_at IS NOT NULL)`
+	found, err := All(ctx, db, fmt.Sprintf("read gap %d", gap), pgx.RowToStructByNameLax[Gap], sql, gap)
 	if err != nil || len(found) == 0 {
 		return g, false, err
 	}
@@ -122,10 +127,18 @@ WHERE id = $1`
 	})
 }
 
-// SetNetworkBackfillProblem stores why nothing is read, and shows it in the gap.
+// SetNetworkBackfillProblem stores why nothing is read.
 func SetNetworkBackfillProblem(ctx context.Context, db DB, id int64, problem string) error {
 	if _, err := db.Exec(ctx, `UPDATE network_backfills SET problem = $2 WHERE id = $1 AND problem <> $2`, id, problem); err != nil {
 		return fmt.Errorf("store the problem of network backfill %d: %w", id, err)
+	}
+	return nil
+}
+
+// GiveUpNetworkBackfill cancels the backfill of a gap.
+func GiveUpNetworkBackfill(ctx context.Context, tx pgx.Tx, id int64, problem string) error {
+	if _, err := tx.Exec(ctx, `UPDATE network_backfills SET cancelled_at = now(), problem = $2 WHERE id = $1`, id, problem); err != nil {
+		return fmt.Errorf("give up the network backfill %d: %w", id, err)
 	}
 	return nil
 }

@@ -84,7 +84,9 @@ func (w *BackfillNetwork) Work(ctx context.Context, job *river.Job[jobs.Backfill
 	}
 	until := time.Now().Add(w.patience)
 	past := NetworkPast{From: w.kept(b.Rest()), To: b.To, Collections: b.Collections}
-	plan, err := w.archive.Read(ctx, past, func(p schema.NetworkProgress) error {
+	reading, cancel := context.WithTimeout(ctx, w.patience*3/2) // a slow server must not end the job
+	defer cancel()
+	plan, err := w.archive.Read(reading, past, func(p schema.NetworkProgress) error {
 		if err := schema.MoveNetworkBackfill(ctx, w.pool, b, p, archiveMargin); err != nil {
 			return err
 		}
@@ -101,8 +103,8 @@ func (w *BackfillNetwork) Work(ctx context.Context, job *river.Job[jobs.Backfill
 	case err != nil && schema.Classify(err) == schema.Transient:
 		return err
 	case err != nil:
-		jobLog(ctx, w.log).Warn("archive_unread", "backfill", b.ID, "host", plan.Host, "error", err, "wait", archiveFailed)
-		return w.wait(ctx, b, err.Error(), archiveFailed)
+		jobLog(ctx, w.log).Warn("archive_unread", "backfill", b.ID, "host", plan.Host, "error", err)
+		return w.unread(ctx, job, b, err)
 	case !plan.Sealed.After(b.To):
 		return w.wait(ctx, b, "the newest events are not in the archive yet", archiveUnsealed)
 	}
@@ -146,6 +148,27 @@ func (w *BackfillNetwork) wait(ctx context.Context, b schema.NetworkBackfill, pr
 	return snooze(wait)
 }
 
+// unread tries again later. If there is another way to close the gap, it gives up instead.
+func (w *BackfillNetwork) unread(ctx context.Context, job *river.Job[jobs.BackfillNetwork], b schema.NetworkBackfill, cause error) error {
+	everyone, err := schema.FollowsEveryone(ctx, w.pool)
+	switch {
+	case err != nil:
+		return err
+	case everyone || b.Gap == nil:
+		return w.wait(ctx, b, cause.Error(), archiveFailed)
+	}
+	return pgx.BeginFunc(ctx, w.pool, func(tx pgx.Tx) error {
+		if err := schema.GiveUpNetworkBackfill(ctx, tx, b.ID, cause.Error()); err != nil {
+			return err
+		}
+		if _, err := river.ClientFromContext[pgx.Tx](ctx).InsertTx(ctx, tx, jobs.CloseGap{Gap: *b.Gap}, nil); err != nil {
+			return err
+		}
+		_, err := river.JobCompleteTx[*riverDriver](ctx, tx, job)
+		return err
+	})
+}
+
 // end completes the backfill, its gap and the job.
 func (w *BackfillNetwork) end(ctx context.Context, job *river.Job[jobs.BackfillNetwork], b schema.NetworkBackfill, plan NetworkPlan) error {
 	return pgx.BeginFunc(ctx, w.pool, func(tx pgx.Tx) error {
@@ -169,17 +192,19 @@ func (w *BackfillNetwork) end(ctx context.Context, job *river.Job[jobs.BackfillN
 // readGap has a gap closed from an archive, if that is the only way or takes fewer calls than
 // reading the repositories of the followed accounts. ok is false otherwise.
 func (w *CloseGap) readGap(ctx context.Context, job *river.Job[jobs.CloseGap], followed schema.Followed) (ok bool, err error) {
-	gap, open, err := schema.GapInterval(ctx, w.pool, job.Args.Gap)
+	gap, open, err := schema.BackfillableGap(ctx, w.pool, job.Args.Gap)
 	if err != nil || !open || w.archive == nil || ofNostr(gap.Stream) {
 		return false, err
 	}
 	past := NetworkPast{From: gap.From.Add(-archiveMargin), To: gap.To.Add(archiveMargin)}
 	plan, err := w.archive.Plan(ctx, past)
-	if errors.Is(err, ErrNoArchive) || err != nil && !followed.Everyone && ctx.Err() == nil {
+	switch {
+	case ctx.Err() != nil:
+		return false, ctx.Err()
+	case errors.Is(err, ErrNoArchive) || err != nil && !followed.Everyone:
 		return false, nil
-	}
-	if err != nil {
-		return false, err
+	case err != nil: // the backfill tries again
+		jobLog(ctx, w.log).Warn("archive_unread", "gap", job.Args.Gap, "error", err)
 	}
 	if !followed.Everyone {
 		others := callsPerAccount * len(followed.DIDs)

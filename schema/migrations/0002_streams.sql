@@ -131,7 +131,7 @@ CREATE TABLE network_backfills (
 );
 CREATE INDEX network_backfills_open ON network_backfills (id) WHERE completed_at IS NULL AND cancelled_at IS NULL;
 
-COMMENT ON TABLE  network_backfills IS 'Intervals that are read from the archive of a Jetstream server, for a gap or on request.';
+COMMENT ON TABLE  network_backfills IS 'Intervals that are read from the archive of a Jetstream server, for a gap or on request. Not compared: how far streams, listings and repositories were read.';
 COMMENT ON COLUMN network_backfills.gap_id IS 'The gap that is closed when the interval has been read. NULL: somebody requested the interval.';
 COMMENT ON COLUMN network_backfills.from_at IS 'The interval is of the times at which the server saw the events.';
 COMMENT ON COLUMN network_backfills.collections IS 'The collections to read: names and prefixes. Empty: all that are stored.';

@@ -9,6 +9,7 @@ import (
 	"net/http/httptest"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -190,8 +191,8 @@ func TestArchiveIsThePresent(t *testing.T) {
 	entries := n.Log().Entries()
 	last := entries[len(entries)-1]
 	require.Equal(t, 1, has(fmt.Sprint(last.Seq-4, " ", last.TimeUS)), "the numbers are those of the server")
-	sync := slices.IndexFunc(got, func(event string) bool { return strings.Contains(event, fmt.Sprint(" ", consumer.KindSync, did)) })
-	require.NotEqual(t, -1, sync)
+	synced := slices.IndexFunc(got, func(event string) bool { return strings.Contains(event, fmt.Sprint(" ", consumer.KindSync, did)) })
+	require.NotEqual(t, -1, synced)
 	require.Less(t, has(did), len(got))
 }
 
@@ -237,19 +238,20 @@ func TestDamagedBlocksAreRequestedAgain(t *testing.T) {
 	got, err = read(t, client(t, n, ""), everything())
 	require.NoError(t, err)
 	require.Equal(t, whole, got)
-	require.Equal(t, 2, n.ArchiveFired()[simnet.FlippedBit]-2+n.ArchiveFired()[simnet.CutShort]-1)
+	require.Equal(t, 6, n.ArchiveFired()[simnet.FlippedBit]+n.ArchiveFired()[simnet.CutShort], "two blocks and a segment each")
 }
 
 // TestRewrittenSegmentIsPlannedAgain shows that a plan is not mixed with a later generation of a
 // segment.
 func TestRewrittenSegmentIsPlannedAgain(t *testing.T) {
 	t.Parallel()
-	n := network(t, simnet.Archive{})
+	n := network(t, simnet.Archive{BlockEvents: 50, SegmentBlocks: 100})
 	c := client(t, n, "")
 	p, err := c.Plan(t.Context(), everything())
 	require.NoError(t, err)
-	n.CompactArchive()
-	require.ErrorIs(t, c.Read(t.Context(), p, func(archive.Portion) error { return nil }), archive.ErrChanged)
+	compact := sync.OnceFunc(n.CompactArchive)
+	require.ErrorIs(t, c.Read(t.Context(), p, func(archive.Portion) error { compact(); return nil }), archive.ErrChanged, "between two blocks")
+	require.ErrorIs(t, c.Read(t.Context(), p, func(archive.Portion) error { return nil }), archive.ErrChanged, "since the plan")
 	_, err = read(t, c, everything())
 	require.NoError(t, err)
 }

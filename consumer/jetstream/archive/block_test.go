@@ -125,7 +125,7 @@ func TestBombsAreNotDecompressed(t *testing.T) {
 	for _, options := range [][]zstd.EOption{{}, {zstd.WithSingleSegment(true)}} {
 		encoder, err := zstd.NewWriter(nil, append(options, zstd.WithEncoderCRC(true))...)
 		require.NoError(t, err)
-		bomb := encoder.EncodeAll(make([]byte, 128<<20), nil)
+		bomb := encoder.EncodeAll(make([]byte, 48<<20), nil)
 		zip, err := newDecoder()
 		require.NoError(t, err)
 		var before, after runtime.MemStats
@@ -133,7 +133,7 @@ func TestBombsAreNotDecompressed(t *testing.T) {
 		cause := decodeBlock(zip, bomb, blockInfo{size: len(bomb), raw: 5000}, nil)
 		runtime.ReadMemStats(&after)
 		require.Contains(t, cause, "cannot be decompressed")
-		require.Less(t, after.TotalAlloc-before.TotalAlloc, uint64(64<<20))
+		require.Less(t, after.TotalAlloc-before.TotalAlloc, uint64(16<<20))
 	}
 	plain, err := zstd.NewWriter(nil, zstd.WithEncoderCRC(false))
 	require.NoError(t, err)

@@ -20,7 +20,7 @@ const (
 	WrongCount   ArchiveFault = "wrong-count"   // a whole block without its rows
 	HugeCount    ArchiveFault = "huge-count"    // four billion rows
 	OtherBlock   ArchiveFault = "other-block"   // a block whose rows are of other numbers
-	Bomb         ArchiveFault = "bomb"          // a small frame of 32 MiB
+	Bomb         ArchiveFault = "bomb"          // a small frame of 4 MiB
 	BlockAbsent  ArchiveFault = "block-absent"  // the block is missing
 )
 
@@ -85,7 +85,7 @@ func (f ArchiveFault) apply(data []byte, encoder *zstd.Encoder) []byte {
 		return data[:len(data)*2/3]
 	}
 	if f == Bomb {
-		return encoder.EncodeAll(make([]byte, 32<<20), nil)
+		return encoder.EncodeAll(make([]byte, 4<<20), nil)
 	}
 	decoder, _ := zstd.NewReader(nil) // the options are valid
 	defer decoder.Close()
