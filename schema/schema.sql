@@ -746,6 +746,28 @@ CREATE VIEW living_shares AS
           WHERE c.did = did AND c.collection = collection AND c.rkey = rkey))) AND NOT (link_id IN ( SELECT b.link_id
            FROM blocked_links b));
 
+-- Intervals that are read from the archive of a Jetstream server, for a gap or on request. Not compared: how far streams, listings and repositories were read.
+CREATE TABLE network_backfills (
+    id bigint GENERATED ALWAYS AS IDENTITY NOT NULL,
+    gap_id bigint, -- The gap that is closed when the interval has been read. NULL: somebody requested the interval.
+    from_at timestamp with time zone NOT NULL, -- The interval is of the times at which the server saw the events.
+    to_at timestamp with time zone NOT NULL,
+    collections text[] DEFAULT '{}'::text[] NOT NULL, -- The collections to read: names and prefixes. Empty: all that are stored.
+    requested_at timestamp with time zone DEFAULT now() NOT NULL,
+    read_to timestamp with time zone, -- All events before this time are stored. NULL: nothing has been read.
+    host text DEFAULT ''::text NOT NULL,
+    events bigint DEFAULT 0 NOT NULL, -- How many events have been read. A repeated job counts some of them twice.
+    records bigint DEFAULT 0 NOT NULL, -- How many records they changed.
+    problem text DEFAULT ''::text NOT NULL, -- Why nothing is read for now. Of a completed one, why it is not complete.
+    completed_at timestamp with time zone,
+    cancelled_at timestamp with time zone,
+    CONSTRAINT network_backfills_pkey PRIMARY KEY (id),
+    CONSTRAINT network_backfills_gap_id_key UNIQUE (gap_id),
+    CONSTRAINT network_backfills_gap_id_fkey FOREIGN KEY (gap_id) REFERENCES gaps(id) ON DELETE CASCADE,
+    CONSTRAINT network_backfills_check CHECK (to_at > from_at)
+);
+CREATE INDEX network_backfills_open ON network_backfills USING btree (id) WHERE completed_at IS NULL AND cancelled_at IS NULL;
+
 -- Accounts of Nostr that are watched, or whose follows are. Relays bring the same lists in any order and age: only a newer revision changes anything. Not compared: what servers said, who are asked again.
 CREATE TABLE nostr_authors (
     did text COLLATE "C" NOT NULL,
@@ -1661,6 +1683,29 @@ BEGIN
     VALUES (p_args, p_kind, 45, 1, p_queue, array_remove(p_tags, NULL), now())
     RETURNING id INTO job;
     PERFORM pg_notify(current_schema() || '.river_insert', jsonb_build_object('queue', p_queue)::text);
+    RETURN job;
+END $function$;
+
+-- Requests what the archive of a Jetstream server has of the stored accounts and collections, or of some of these collections, as far back as given. Returns the id of the job.
+CREATE OR REPLACE FUNCTION public.enqueue_network_backfill(back interval DEFAULT '24:00:00'::interval, collections text[] DEFAULT '{}'::text[])
+ RETURNS bigint
+ LANGUAGE plpgsql
+AS $function$
+DECLARE
+    backfill bigint;
+    job      bigint;
+BEGIN
+    IF back IS NULL OR back <= interval '0' OR back > interval '10 years' THEN
+        RAISE EXCEPTION 'a backfill goes back more than 0 and at most 10 years, not %', back USING ERRCODE = '22023';
+    END IF;
+    IF EXISTS (SELECT FROM unnest(collections) AS c WHERE c IS NULL OR length(c) > 317 OR c !~ '^[a-zA-Z][a-zA-Z0-9-]*(\.[a-zA-Z0-9][a-zA-Z0-9-]*)+\.([a-zA-Z][a-zA-Z0-9]*|\*)$') THEN
+        RAISE EXCEPTION 'not all of these are collections: %', left(collections::text, 200)
+            USING ERRCODE = '22023', HINT = 'For example: SELECT enqueue_network_backfill(interval ''24 hours'', ARRAY[''app.bsky.feed.post''])';
+    END IF;
+    INSERT INTO network_backfills (from_at, to_at, collections) VALUES (now() - back, now(), coalesce(enqueue_network_backfill.collections, '{}'))
+    RETURNING id INTO backfill;
+    job := enqueue_job('backfill_network', 'backfill', jsonb_build_object('backfill', backfill), ARRAY['manual']);
+    UPDATE river_job SET priority = 3 WHERE id = job; -- behind the backfills of gaps
     RETURN job;
 END $function$;
 

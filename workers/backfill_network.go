@@ -60,7 +60,7 @@ type BackfillNetwork struct {
 	archive     NetworkArchive // nil: none is configured
 	log         *slog.Logger
 	stored      collection.Registry
-	projections *Projections
+	projections schema.Projections
 	jobsLimit   int
 	bytesLimit  int64
 	patience    time.Duration
@@ -97,13 +97,13 @@ func (w *BackfillNetwork) Work(ctx context.Context, job *river.Job[jobs.Backfill
 	})
 	switch {
 	case errors.Is(err, errPatience):
-		return snooze(0)
+		return Snooze(0)
 	case ctx.Err() != nil:
 		return ctx.Err()
 	case err != nil && schema.Classify(err) == schema.Transient:
 		return err
 	case err != nil:
-		jobLog(ctx, w.log).Warn("archive_unread", "backfill", b.ID, "host", plan.Host, "error", err)
+		JobLog(ctx, w.log).Warn("archive_unread", "backfill", b.ID, "host", plan.Host, "error", err)
 		return w.unread(ctx, job, b, err)
 	case !plan.Sealed.After(b.To):
 		return w.wait(ctx, b, "the newest events are not in the archive yet", archiveUnsealed)
@@ -145,7 +145,7 @@ func (w *BackfillNetwork) wait(ctx context.Context, b schema.NetworkBackfill, pr
 	if err := schema.SetNetworkBackfillProblem(ctx, w.pool, b.ID, problem); err != nil {
 		return err
 	}
-	return snooze(wait)
+	return Snooze(wait)
 }
 
 // unread tries again later. If there is another way to close the gap, it gives up instead.
@@ -183,7 +183,7 @@ func (w *BackfillNetwork) end(ctx context.Context, job *river.Job[jobs.BackfillN
 		if err := schema.EndNetworkBackfill(ctx, tx, b, plan.Begins, now); err != nil {
 			return err
 		}
-		jobLog(ctx, w.log).Info("network_backfilled", "backfill", b.ID, "host", plan.Host, "from", b.From, "to", b.To, "events", b.Events, "records", b.Records)
+		JobLog(ctx, w.log).Info("network_backfilled", "backfill", b.ID, "host", plan.Host, "from", b.From, "to", b.To, "events", b.Events, "records", b.Records)
 		_, err = river.JobCompleteTx[*riverDriver](ctx, tx, job)
 		return err
 	})
@@ -204,11 +204,11 @@ func (w *CloseGap) readGap(ctx context.Context, job *river.Job[jobs.CloseGap], f
 	case errors.Is(err, ErrNoArchive) || err != nil && !followed.Everyone:
 		return false, nil
 	case err != nil: // the backfill tries again
-		jobLog(ctx, w.log).Warn("archive_unread", "gap", job.Args.Gap, "error", err)
+		JobLog(ctx, w.log).Warn("archive_unread", "gap", job.Args.Gap, "error", err)
 	}
 	if !followed.Everyone {
 		others := callsPerAccount * len(followed.DIDs)
-		jobLog(ctx, w.log).Info("gap_archive_compared", "gap", job.Args.Gap, "archive_calls", plan.Calls, "repository_calls", others, "saved", others-plan.Calls)
+		JobLog(ctx, w.log).Info("gap_archive_compared", "gap", job.Args.Gap, "archive_calls", plan.Calls, "repository_calls", others, "saved", others-plan.Calls)
 		if plan.Calls >= others || plan.Begins.IsZero() || plan.Begins.After(past.From) {
 			return false, nil
 		}

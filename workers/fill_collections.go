@@ -216,7 +216,7 @@ func (p *historyPass) read(ctx context.Context) (err error) {
 }
 
 // obstacle returns why no more may be read for now: a queue or the database is too full.
-func obstacle(ctx context.Context, pool *pgxpool.Pool, projections *Projections, jobsLimit int, bytesLimit int64) (string, error) {
+func obstacle(ctx context.Context, pool *pgxpool.Pool, projections schema.Projections, jobsLimit int, bytesLimit int64) (string, error) {
 	if bytesLimit > 0 {
 		size, err := schema.DatabaseBytes(ctx, pool)
 		if err != nil || size > bytesLimit {
