@@ -12,7 +12,7 @@ import (
 )
 
 // networkPast is how many events of the past the archive has.
-const networkPast = 60_000
+const networkPast = 200_000
 
 // BenchmarkNetworkBackfill reads the same events twice: as a stream from its beginning, and from the
 // archive into an empty database, while five hundred live events a second arrive. It prints the rates,
