@@ -54,7 +54,7 @@ test-race: export CGO_ENABLED = 1
 test-race: postgres chromium ## run the packages with goroutines, and a killed process, with the race detector; SHORT=1: the quick tests
 	@echo '#include <stdlib.h>' | $$(go env CC) -x c -fsyntax-only - 2>/dev/null || \
 		{ echo "The race detector needs cgo: install a C compiler and libc's headers (Debian: gcc libc6-dev), and retry."; exit 1; }
-	$(on_postgres) go run ./scripts/suite -race $(if $(SHORT),-short) ./consumer/... ./workers ./schema/... ./internal/ranking ./internal/web/... ./app ./internal/archive/...
+	$(on_postgres) go run ./scripts/suite -race $(if $(SHORT),-short) ./consumer/... ./workers ./schema/... ./internal/ranking/... ./internal/web/... ./app ./internal/archive/...
 	$(if $(SHORT),,$(on_postgres) go run ./scripts/suite -race -run '^TestKillWhileFollowing$$' ./e2e)
 
 test-long: postgres pgbouncer prometheus chromium ## run everything: all tests, other servers, benchmarks, 20 minutes of chaos

@@ -41,7 +41,7 @@ func layers() []layer {
 		// The page shows the ranking, its parts what other features store, and no feature knows it.
 		{[]string{"internal/web"}, append(leaves(), "internal/nostr/", "internal/ops/health", "internal/ranking", "schema")},
 		{[]string{"internal/web/records"}, append(leaves(), "internal/lexicon/records", "internal/web", "schema")},
-		{[]string{"internal/web/feeds"}, []string{"internal/ranking", "internal/web"}},
+		{[]string{"internal/web/feeds"}, []string{"internal/ranking", "internal/ranking/feeds", "internal/web"}},
 		{[]string{"internal/web/browsertest", "internal/web/webtest"}, append(leaves(), "internal/testing/")},
 		{[]string{"internal/testing/"}, append(leaves(), "internal/testing/", "consumer/jetstream/dictionary", "schema")},
 		{[]string{"internal/ops/"}, append(leaves(), "internal/archive/", "internal/history", "internal/nostr/", "internal/ranking", "internal/links/link", "consumer", "jobs", "schema")},
@@ -53,6 +53,7 @@ func layers() []layer {
 		{[]string{"internal/lexicon", "internal/lexicon/"}, append(leaves(), "internal/lexicon", "internal/lexicon/", "schema")},
 		{[]string{"internal/nostr/"}, append(leaves(), "internal/nostr/", "schema")},
 		{[]string{"internal/links/", "internal/ranking"}, append(leaves(), "internal/links/", "internal/ops/health", "schema")},
+		{[]string{"internal/ranking/feeds"}, []string{"internal/ranking", "schema"}},
 		{[]string{"internal/atproto/", "internal/history"}, append(leaves(), "schema")},
 	}
 }

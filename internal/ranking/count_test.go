@@ -221,7 +221,7 @@ func (h *history) compare(t *testing.T, queries []Query) (counted, recounted int
 			h.moved, q.At = h.moved+1, at
 		}
 		require.Equal(t, l.fold(q), got, "%+v, pending %t, recounted %t", q, pending, again)
-		h.compareFeed(t, tx, l, q, limits{pending: []int{5000, 30}[i%2], crossings: 5000, few: []int{2000, 2}[h.compared%2], many: []int{usualLimits().many, 4, 1}[i/2%3]})
+		h.compareReached(t, tx, l, q, limits{pending: []int{5000, 30}[i%2], crossings: 5000, few: []int{2000, 2}[h.compared%2], many: []int{usualLimits().many, 4, 1}[i/2%3]})
 		if again {
 			recounted++
 		} else {

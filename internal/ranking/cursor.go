@@ -30,7 +30,7 @@ const (
 // View returns a text that is the same for two queries with the same links in the same
 // order at the same time.
 func (q Query) View() string {
-	ways := slices.Clone(q.ways())
+	ways := slices.Clone(q.OnlyWays())
 	slices.Sort(ways)
 	return fmt.Sprintf("%s %s %d %s %s %q %q %q %q %q", q.Window, cmp.Or(q.Sort, Sharers), q.least(), strings.Join(ways, ","), q.Network, q.Site, q.Text, q.By, q.Watch, q.Degree)
 }

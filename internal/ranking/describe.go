@@ -53,9 +53,9 @@ func (r *reader) queueDescriptions(q *pgx.Batch, entries []entry, ids []int64, t
 	for _, e := range entries {
 		byID[e.ID] = e
 	}
-	sql, args := describeEveryone(r.q.Network), []any{ids, r.from(), r.q.until(), r.q.ways(), r.state.Watching}
+	sql, args := describeEveryone(r.q.Network), []any{ids, r.from(), r.q.until(), r.q.OnlyWays(), r.state.Watching}
 	switch {
-	case r.watches == nil && r.unread != nil && r.q.ways() == nil:
+	case r.watches == nil && r.unread != nil && r.q.OnlyWays() == nil:
 		sql, args = describeCounted(r.q.Network), append([]any{ids, r.from()}, r.unreadColumns(byID)...)
 	case r.watches != nil:
 		var members sharingColumns

@@ -205,7 +205,7 @@ func (q Query) Parameter(name string, limit int) string {
 	case "at_least":
 		return unless(strconv.Itoa(q.least()), "1")
 	case "ways":
-		return strings.Join(slices.DeleteFunc(Ways(), func(way string) bool { return !slices.Contains(q.ways(), way) }), ",")
+		return strings.Join(slices.DeleteFunc(Ways(), func(way string) bool { return !slices.Contains(q.OnlyWays(), way) }), ",")
 	case "network":
 		return string(q.Network)
 	case "domain":

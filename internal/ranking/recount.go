@@ -46,7 +46,7 @@ FROM (
 ) AS k
 WHERE (NOT $13::boolean OR` + matches("k.id", fmt.Sprint(anywhere)) + `)
 LIMIT $14`
-	args := append(r.searchArgs(), r.earliest(), r.q.until(), r.q.ways(), r.watches, r.from(), r.end, r.q.Site, r.listed(), r.text.doubtful(), r.q.Limit+1)
+	args := append(r.searchArgs(), r.earliest(), r.q.until(), r.q.OnlyWays(), r.watches, r.from(), r.end, r.q.Site, r.listed(), r.text.doubtful(), r.q.Limit+1)
 	return schema.All(ctx, r.tx, "recount the links", pgx.RowToStructByPos[entry], sql, append(args, r.positionArgs()...)...)
 }
 

@@ -270,8 +270,8 @@ func (q Query) check() error {
 // Ways returns the ways in which a link can be shared.
 func Ways() []string { return []string{"post", "quote", "repost"} }
 
-// ways returns nil if every way counts.
-func (q Query) ways() []string {
+// OnlyWays returns the ways that count, or nil if every way does.
+func (q Query) OnlyWays() []string {
 	if !slices.ContainsFunc(Ways(), func(way string) bool { return !slices.Contains(q.Ways, way) }) || len(q.Ways) == 0 {
 		return nil
 	}

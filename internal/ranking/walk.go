@@ -106,7 +106,7 @@ func nonNil(links []int64) []int64 {
 // first returns the first limit links after a position that match the ways and the network, and
 // pass the filters.
 func (w *walk) first(ctx context.Context, after *entry, limit int) ([]entry, error) {
-	some, filtered := w.q.ways() != nil || w.q.Network == Bluesky, w.q.Site != "" || w.text != nil || w.by != nil
+	some, filtered := w.q.OnlyWays() != nil || w.q.Network == Bluesky, w.q.Site != "" || w.text != nil || w.by != nil
 	if !some && !filtered {
 		return w.next(ctx, after, limit)
 	}
@@ -350,7 +350,7 @@ LIMIT $5`
 
 // some counts the sharers of the links by the ways and the network of the query.
 func (w *walk) some(ctx context.Context, of []entry) (all []entry, err error) {
-	if w.q.ways() != nil {
+	if w.q.OnlyWays() != nil {
 		return w.recount(ctx, w.q.Network, of)
 	}
 	subtracted, again, err := w.withoutNostr(ctx, of)
@@ -419,7 +419,7 @@ func (r *reader) add(e *entry, at time.Time) {
 
 // latest returns the date of the latest share in a row of sharers by the ways of the query.
 func (q Query) latest(row string) string {
-	chosen := q.ways()
+	chosen := q.OnlyWays()
 	if chosen == nil {
 		return row + ".at"
 	}
@@ -432,7 +432,7 @@ func (q Query) latest(row string) string {
 
 // latestOf returns the same from times.
 func (q Query) latestOf(t times) time.Time {
-	chosen := q.ways()
+	chosen := q.OnlyWays()
 	if chosen == nil {
 		return t.at()
 	}

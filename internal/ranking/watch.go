@@ -80,7 +80,7 @@ func nameSharers(links []entry, rows []pair, from time.Time) {
 // here is faster than in SQL.
 func (r *reader) queueSharedBy(q *pgx.Batch, dids []string, to *[]pair) {
 	at, after := r.q.latest("s"), ""
-	if r.q.ways() != nil {
+	if r.q.OnlyWays() != nil {
 		after = ` AND ` + at + ` > $2`
 	}
 	sql := `

@@ -5,7 +5,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/weir-social/weir/internal/ranking"
+	"github.com/weir-social/weir/internal/ranking/feeds"
 )
 
 const (
@@ -26,7 +26,7 @@ type feedCache struct {
 
 // keptFeed is a computed feed. It never changes.
 type keptFeed struct {
-	ranking.Feed
+	feeds.Feed
 	key     string
 	version string
 	changed time.Time // when it was first computed with this version
@@ -50,7 +50,7 @@ func (c *feedCache) find(key string, now time.Time) *keptFeed {
 }
 
 // add keeps a feed.
-func (c *feedCache) add(key string, f ranking.Feed) (*keptFeed, error) {
+func (c *feedCache) add(key string, f feeds.Feed) (*keptFeed, error) {
 	version, err := feedVersion(f)
 	if err != nil {
 		return nil, err

@@ -19,6 +19,7 @@ import (
 	"golang.org/x/sync/singleflight"
 
 	"github.com/weir-social/weir/internal/ranking"
+	"github.com/weir-social/weir/internal/ranking/feeds"
 	"github.com/weir-social/weir/internal/web"
 )
 
@@ -57,14 +58,14 @@ func routes(core *web.Server) (all []web.Route) {
 // addresses describes the addresses of feeds. Windows and orders do not affect a feed.
 func addresses() web.Pages {
 	names := []string{"at_least", "ways", "network", "domain", "text", "by", "watch", "degree", "limit"}
-	return web.Pages{Parameters: names, Window: feedWindow, AtLeast: ranking.FeedAtLeast, Limit: feedLimit}
+	return web.Pages{Parameters: names, Window: feedWindow, AtLeast: feeds.AtLeast, Limit: feedLimit}
 }
 
 // feedHref returns the address of the feed of a view of the ranking.
 func feedHref(path string, v web.View) string {
 	v.Query.Limit = feedLimit
 	if v.Query.AtLeast < 2 {
-		v.Query.AtLeast = ranking.FeedAtLeast
+		v.Query.AtLeast = feeds.AtLeast
 	}
 	return addresses().Address(path, v)
 }
@@ -152,7 +153,7 @@ func parseFeed(raw string) (web.View, error) {
 	if err != nil {
 		return web.View{}, err
 	}
-	for name, standard := range map[string]int{"at_least": ranking.FeedAtLeast, "limit": feedLimit} {
+	for name, standard := range map[string]int{"at_least": feeds.AtLeast, "limit": feedLimit} {
 		if !values.Has(name) {
 			values.Set(name, strconv.Itoa(standard))
 		}
@@ -182,7 +183,7 @@ func (s *server) feed(ctx context.Context, v web.View) (*keptFeed, error) {
 		}
 		q := v.Query
 		q.At = s.Now().UTC()
-		read, err := ranking.ReadFeed(ctx, s.DB, q)
+		read, err := feeds.Read(ctx, s.DB, q)
 		if err == nil {
 			read.Entries = s.shownEntries(read.Entries)
 			return s.cache.add(key, read)
@@ -207,7 +208,7 @@ func (s *server) feed(ctx context.Context, v web.View) (*keptFeed, error) {
 
 // shownEntries leaves out links that are not http or https, and sets the URLs of the
 // images.
-func (s *server) shownEntries(entries []ranking.FeedEntry) (shown []ranking.FeedEntry) {
+func (s *server) shownEntries(entries []feeds.Entry) (shown []feeds.Entry) {
 	for _, e := range entries {
 		if s.Show(&e.LinkCard) {
 			shown = append(shown, e)
@@ -217,7 +218,7 @@ func (s *server) shownEntries(entries []ranking.FeedEntry) (shown []ranking.Feed
 }
 
 // newFeed describes a feed. base is the public address of this server.
-func (s *server) newFeed(f ranking.Feed, v web.View, format feedFormat, base string) feedView {
+func (s *server) newFeed(f feeds.Feed, v web.View, format feedFormat, base string) feedView {
 	home := v
 	home.Query.Limit = web.DefaultLimit
 	address := addresses().Address("", v)
@@ -239,7 +240,7 @@ func (s *server) newFeed(f ranking.Feed, v web.View, format feedFormat, base str
 
 // entryContent returns the HTML of an entry: its description, and a link to its page. It contains
 // no count, because counts change.
-func entryContent(e *ranking.FeedEntry, shares string) string {
+func entryContent(e *feeds.Entry, shares string) string {
 	var b strings.Builder
 	if description := web.PlainLine(e.Description, web.MaxDescription); description != "" {
 		b.WriteString("<p>" + html.EscapeString(description) + "</p>")
@@ -261,7 +262,7 @@ func (s *server) feedTitle(v web.View) string {
 }
 
 // feedVersion identifies the content of a feed.
-func feedVersion(f ranking.Feed) (string, error) {
+func feedVersion(f feeds.Feed) (string, error) {
 	content, err := json.Marshal(f.Entries)
 	if err != nil {
 		return "", fmt.Errorf("hash a feed: %w", err)

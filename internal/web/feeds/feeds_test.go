@@ -12,6 +12,7 @@ import (
 	"golang.org/x/net/html"
 
 	"github.com/weir-social/weir/internal/ranking"
+	"github.com/weir-social/weir/internal/ranking/feeds"
 	"github.com/weir-social/weir/internal/web"
 	"github.com/weir-social/weir/internal/web/webtest"
 )
@@ -304,8 +305,8 @@ func TestKeptFeedsAreBounded(t *testing.T) {
 	require.Len(t, c.kept, c.order.Len())
 }
 
-func bigFeed(at time.Time, bytes int) ranking.Feed {
-	return ranking.Feed{At: at, Entries: []ranking.FeedEntry{{LinkCard: ranking.LinkCard{Description: strings.Repeat("x", bytes)}}}}
+func bigFeed(at time.Time, bytes int) feeds.Feed {
+	return feeds.Feed{At: at, Entries: []feeds.Entry{{LinkCard: ranking.LinkCard{Description: strings.Repeat("x", bytes)}}}}
 }
 
 // TestFeedHasTheNetworkOfTheView shows that the page announces the feed of one network, which has only

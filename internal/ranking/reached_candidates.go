@@ -12,11 +12,11 @@ import (
 )
 
 const (
-	feedPart = 500     // links of a list that are checked together
-	maxWalk  = 500_000 // sharers that a walk passes; links that reached the minimum before these are not found
+	reachPart = 500     // links of a list that are checked together
+	maxWalk   = 500_000 // sharers that a walk passes; links that reached the minimum before these are not found
 )
 
-// nextLinks returns further links that may be in a feed. All links that it has not
+// nextLinks returns further links that may have the minimum. All links that it has not
 // returned were last shared at or before after. more is false at the end.
 type nextLinks func(ctx context.Context) (links []int64, after time.Time, more bool, err error)
 
@@ -28,7 +28,7 @@ type sharedLink struct {
 
 // candidates returns the links that may have the minimum of sharers, the latest shared
 // first. A link reaches the minimum at the moment of a share.
-func (r *feedReader) candidates(ctx context.Context) (nextLinks, error) {
+func (r *ReachReader) candidates(ctx context.Context) (nextLinks, error) {
 	counted := r.state.Counted && r.state.MembersOnly == r.state.Watching && !r.from().Before(r.state.KeptFrom)
 	if counted {
 		var err error
@@ -48,7 +48,7 @@ func (r *feedReader) candidates(ctx context.Context) (nextLinks, error) {
 }
 
 // list lists all candidates if they are few.
-func (r *feedReader) list(ctx context.Context, counted bool) (all []sharedLink, ok bool, err error) {
+func (r *ReachReader) list(ctx context.Context, counted bool) (all []sharedLink, ok bool, err error) {
 	if links := r.listed(); links != nil && len(links) < 5*r.few {
 		for _, id := range links {
 			all = append(all, sharedLink{id, r.end}) // its latest share is unknown
@@ -75,7 +75,7 @@ func (r *feedReader) list(ctx context.Context, counted bool) (all []sharedLink, 
 }
 
 // sharedByMembers lists the links that enough members of the watches share.
-func (r *feedReader) sharedByMembers(ctx context.Context, counted bool) (all []sharedLink, err error) {
+func (r *ReachReader) sharedByMembers(ctx context.Context, counted bool) (all []sharedLink, err error) {
 	q := &pgx.Batch{}
 	r.queueMembers(q)
 	if err := send(ctx, r.tx, q); err != nil {
@@ -103,7 +103,7 @@ func (r *feedReader) sharedByMembers(ctx context.Context, counted bool) (all []s
 }
 
 // sharedInLedger returns one row for each link that a member shares.
-func (r *feedReader) sharedInLedger(ctx context.Context, dids []string, counted bool) ([]pair, error) {
+func (r *ReachReader) sharedInLedger(ctx context.Context, dids []string, counted bool) ([]pair, error) {
 	if counted {
 		var rows []pair
 		q := &pgx.Batch{}
@@ -126,7 +126,7 @@ CROSS JOIN LATERAL (SELECT s.link_id, max(s.shared_at) AS at FROM shares AS s WH
 func inParts(all []sharedLink, pending []int64) nextLinks {
 	slices.SortFunc(all, func(a, b sharedLink) int { return b.Last.Compare(a.Last) })
 	return func(context.Context) (links []int64, after time.Time, more bool, err error) {
-		part := all[:min(feedPart, len(all))]
+		part := all[:min(reachPart, len(all))]
 		all, links, pending = all[len(part):], pending, nil
 		for _, c := range part {
 			links = append(links, c.ID)
@@ -140,7 +140,7 @@ func inParts(all []sharedLink, pending []int64) nextLinks {
 
 // walk reads the shares of everyone, the latest first. Among counted links, it returns
 // only those with the minimum.
-func (r *feedReader) walk(counted bool, pending []int64) nextLinks {
+func (r *ReachReader) walk(counted bool, pending []int64) nextLinks {
 	from, at, enough := `shares AS s`, `s.shared_at`, ``
 	if counted {
 		from, at = `sharers AS s`, `s.at`

@@ -13,6 +13,63 @@ import (
 	"github.com/weir-social/weir/schema"
 )
 
+// ReachReader reads, in one transaction, which links have reached the minimum of sharers of a query, and
+// when, from the ledger.
+type ReachReader struct{ reader }
+
+// Reached is a link that has the minimum.
+type Reached struct {
+	LinkCard
+	Identity string
+	At       time.Time // the date of the share with which it reached the minimum
+}
+
+// OfLedger returns the query for the links of the whole ledger, whatever its window, its order and its page
+// are. The error means that it is not a query.
+func (q Query) OfLedger() (Query, error) {
+	q.Window, q.Sort, q.After, q.Past = LongestWindow, Sharers, "", false
+	if q.At.IsZero() {
+		q.At = time.Now()
+	}
+	q.At = q.At.Truncate(time.Microsecond)
+	return q, q.check()
+}
+
+// NewReachReader begins to read. It returns ErrWatch if there is no such watch.
+func NewReachReader(ctx context.Context, tx pgx.Tx, q Query) (*ReachReader, error) {
+	return newReachReader(ctx, tx, q, usualLimits())
+}
+
+func newReachReader(ctx context.Context, tx pgx.Tx, q Query, l limits) (*ReachReader, error) {
+	r := &ReachReader{reader{q: q, end: q.At, limits: l, window: windows - 1}}
+	return r, r.begin(ctx, tx)
+}
+
+// At returns the time of what is read.
+func (r *ReachReader) At() time.Time { return r.end }
+
+// Newest returns the newest links with the minimum, the latest first. Links that were published before
+// keep their dates, which are given by the link.
+func (r *ReachReader) Newest(ctx context.Context, published map[int64]time.Time) ([]Reached, error) {
+	if err := r.readSearch(ctx); err != nil {
+		return nil, err
+	}
+	if err := r.readBy(ctx); err != nil {
+		return nil, err
+	}
+	old, err := r.known(ctx, published)
+	if err != nil {
+		return nil, err
+	}
+	fresh, err := r.fresh(ctx, published)
+	if err != nil {
+		return nil, err
+	}
+	all := append(old, fresh...)
+	sortReached(all)
+	return r.describe(ctx, all[:min(len(all), r.q.Limit)])
+}
+
 // reached is a link, and when it reached the minimum of sharers.
 type reached struct {
 	id int64
@@ -23,12 +80,12 @@ func sortReached(all []reached) {
 	slices.SortFunc(all, func(a, b reached) int { return cmp.Or(b.at.Compare(a.at), cmp.Compare(b.id, a.id)) })
 }
 
-// known returns the newest links that the feed has published and that still belong to it,
-// with the dates under which they were published.
-func (r *feedReader) known(ctx context.Context) (found []reached, err error) {
-	all := make([]reached, 0, len(r.remembered))
-	for id, p := range r.remembered {
-		all = append(all, reached{id, p.At})
+// known returns the newest links that were published and still have the minimum, with the dates under
+// which they were published.
+func (r *ReachReader) known(ctx context.Context, published map[int64]time.Time) (found []reached, err error) {
+	all := make([]reached, 0, len(published))
+	for id, at := range published {
+		all = append(all, reached{id, at})
 	}
 	sortReached(all)
 	for size := r.q.Limit; len(all) > 0 && len(found) < r.q.Limit; all = all[min(size, len(all)):] {
@@ -51,8 +108,8 @@ func (r *feedReader) known(ctx context.Context) (found []reached, err error) {
 	return found[:min(len(found), r.q.Limit)], nil
 }
 
-// fresh returns the newest links that the feed has not published yet.
-func (r *feedReader) fresh(ctx context.Context) (found []reached, err error) {
+// fresh returns the newest links that were not published yet.
+func (r *ReachReader) fresh(ctx context.Context, published map[int64]time.Time) (found []reached, err error) {
 	next, err := r.candidates(ctx)
 	if err != nil {
 		return nil, err
@@ -64,8 +121,8 @@ func (r *feedReader) fresh(ctx context.Context) (found []reached, err error) {
 			return nil, err
 		}
 		links = slices.DeleteFunc(links, func(id int64) bool {
-			_, published := r.remembered[id]
-			skip := seen[id] || published
+			_, known := published[id]
+			skip := seen[id] || known
 			seen[id] = true
 			return skip
 		})
@@ -87,8 +144,8 @@ func (r *feedReader) fresh(ctx context.Context) (found []reached, err error) {
 
 // leaveOutKept removes links that had the minimum before some of their shares expired.
 // This is known only for the shares of everyone.
-func (r *feedReader) leaveOutKept(ctx context.Context, of []reached) ([]reached, error) {
-	if len(of) == 0 || r.watches != nil || r.q.ways() != nil || r.q.Network != BothNetworks {
+func (r *ReachReader) leaveOutKept(ctx context.Context, of []reached) ([]reached, error) {
+	if len(of) == 0 || r.watches != nil || r.q.OnlyWays() != nil || r.q.Network != BothNetworks {
 		return of, nil
 	}
 	const sql = `SELECT l.id FROM links AS l WHERE l.id = ANY ($1) AND l.kept_sharers >= $2`
@@ -107,13 +164,48 @@ func idsOf(all []reached) []int64 {
 	return ids
 }
 
+// describe reads the cards of links.
+func (r *ReachReader) describe(ctx context.Context, of []reached) ([]Reached, error) {
+	ids := make([]int64, len(of))
+	for i := range of {
+		ids[i] = of[i].id
+	}
+	const sql = `
+SELECT l.id, l.url, l.site, l.title, l.description, l.image, l.card_from, l.identity
+FROM unnest($1::bigint[]) WITH ORDINALITY AS k (id, n)
+CROSS JOIN LATERAL (SELECT l.* FROM links AS l WHERE l.id = k.id LIMIT 1) AS l
+ORDER BY k.n`
+	identities := make(map[int64]string, len(of))
+	links, err := schema.All(ctx, r.tx, "read the links with the minimum", func(row pgx.CollectableRow) (l TrendingLink, err error) {
+		var identity string
+		err = row.Scan(&l.ID, &l.URL, &l.Site, &l.Title, &l.Description, &l.Image, &l.CardFrom, &identity)
+		identities[l.ID] = identity
+		return l, err
+	}, sql, ids)
+	if err != nil {
+		return nil, err
+	}
+	if err := r.correctHeadlines(ctx, links); err != nil {
+		return nil, err
+	}
+	at := make(map[int64]time.Time, len(of))
+	for _, l := range of {
+		at[l.id] = l.at
+	}
+	all := make([]Reached, len(links))
+	for i, l := range links {
+		all[i] = Reached{LinkCard: l.LinkCard, Identity: identities[l.ID], At: at[l.ID]}
+	}
+	return all, nil
+}
+
 // someShares is how many of a link's earliest shares are read for each sharer that it
 // needs. Most accounts share a link once.
 const someShares = 4
 
 // reach returns the links that pass the filters and have the minimum of sharers, and when
 // they reached it: the time of the first share by the last of the required accounts.
-func (r *feedReader) reach(ctx context.Context, links []int64) (all []reached, err error) {
+func (r *ReachReader) reach(ctx context.Context, links []int64) (all []reached, err error) {
 	entries := make([]entry, len(links))
 	for i, id := range links {
 		entries[i] = entry{ID: id}
@@ -133,7 +225,7 @@ func (r *feedReader) reach(ctx context.Context, links []int64) (all []reached, e
 }
 
 // filter removes the links that the filters leave out.
-func (r *feedReader) filter(ctx context.Context, of []reached) ([]reached, error) {
+func (r *ReachReader) filter(ctx context.Context, of []reached) ([]reached, error) {
 	entries := make([]entry, len(of))
 	for i := range of {
 		entries[i] = entry{ID: of[i].id}
@@ -151,7 +243,7 @@ func (r *feedReader) filter(ctx context.Context, of []reached) ([]reached, error
 
 // reachWithin reads at most limit shares of each link. undecided are the links for which
 // that is not enough.
-func (r *feedReader) reachWithin(ctx context.Context, links []int64, limit int) (all []reached, undecided []int64, err error) {
+func (r *ReachReader) reachWithin(ctx context.Context, links []int64, limit int) (all []reached, undecided []int64, err error) {
 	sql := `
 SELECT k.id, f.at, coalesce(f.read, 0)
 FROM unnest($1::bigint[]) AS k (id)
@@ -170,7 +262,7 @@ CROSS JOIN LATERAL (
         GROUP BY p.did
     ) AS d
 ) AS f`
-	rows, err := r.tx.Query(ctx, sql, links, r.q.least(), limit, r.q.ways(), r.state.Watching, r.watches, r.from())
+	rows, err := r.tx.Query(ctx, sql, links, r.q.least(), limit, r.q.OnlyWays(), r.state.Watching, r.watches, r.from())
 	if err != nil {
 		return nil, nil, fmt.Errorf("read when links reached the minimum: %w", err)
 	}

@@ -11,33 +11,32 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// compareFeed compares a view's feed, without memory, with a fold in Go.
-func (h *history) compareFeed(t *testing.T, tx pgx.Tx, l story, q Query, limit limits) {
+// compareReached compares the newest links with the minimum with a fold in Go.
+func (h *history) compareReached(t *testing.T, tx pgx.Tx, l story, q Query, limit limits) {
 	t.Helper()
 	s, err := readState(t.Context(), tx)
 	require.NoError(t, err)
 	q.At, q.Window, q.Sort = later(q.At, s.AsOf), LongestWindow, Sharers
 	inner, err := tx.Begin(t.Context())
 	require.NoError(t, err)
-	r := newFeedReader(q, 0, limit)
-	require.NoError(t, r.begin(t.Context(), inner))
-	f, err := r.compute(t.Context())
+	r, err := newReachReader(t.Context(), inner, q, limit)
+	require.NoError(t, err)
+	links, err := r.Newest(t.Context(), nil)
 	require.NoError(t, err)
 	require.NoError(t, inner.Rollback(t.Context()))
 	var got []string
-	for _, e := range f.Entries {
-		got = append(got, feedLine(e.ID, e.Reached, l.identities[e.ID], e.Title))
-		require.Equal(t, derive(f.key, "link", l.identities[e.ID]), e.UUID)
+	for _, e := range links {
+		got = append(got, reachedLine(e.ID, e.At, e.Identity, e.Title))
 	}
-	require.Equal(t, l.foldFeed(q), got, "%+v", q)
+	require.Equal(t, l.foldReached(q), got, "%+v", q)
 }
 
-func feedLine(id int64, at time.Time, identity, title string) string {
+func reachedLine(id int64, at time.Time, identity, title string) string {
 	return fmt.Sprintf("link %d (%s, %q) at %s", id, identity, title, at.UTC().Format(time.RFC3339Nano))
 }
 
-// foldFeed returns the newest links of a story that reached the minimum, one per line.
-func (l story) foldFeed(q Query) (lines []string) {
+// foldReached returns the newest links of a story that reached the minimum, one per line.
+func (l story) foldReached(q Query) (lines []string) {
 	first := map[int64]map[string]time.Time{}
 	who := l.members[joined(q.Watch, string(q.Degree))]
 	found, by := l.found(q.Text), l.by(q)
@@ -69,7 +68,7 @@ func (l story) foldFeed(q Query) (lines []string) {
 	}
 	slices.SortFunc(all, func(a, b reached) int { return cmp.Or(b.at.Compare(a.at), int(b.id-a.id)) })
 	for _, e := range all[:min(len(all), q.Limit)] {
-		lines = append(lines, feedLine(e.id, e.at, l.identities[e.id], l.headline(q, e.id).title))
+		lines = append(lines, reachedLine(e.id, e.at, l.identities[e.id], l.headline(q, e.id).title))
 	}
 	return lines
 }
@@ -81,9 +80,9 @@ func joined(watch, degree string) string {
 	return watch + " " + degree
 }
 
-// TestFeedOfOneMoment covers many links that were first shared at the same time. Those with the
+// TestReachedInOneMoment covers many links that were first shared at the same time. Those with the
 // highest ids come first, in whatever order they are found.
-func TestFeedOfOneMoment(t *testing.T) {
+func TestReachedInOneMoment(t *testing.T) {
 	t.Parallel()
 	const links = 40
 	p := newPopularity(t, links)
@@ -95,12 +94,12 @@ func TestFeedOfOneMoment(t *testing.T) {
 			p.count()
 		}
 		require.NoError(t, snapshot(t.Context(), p.pool, func(tx pgx.Tx) error {
-			r := newFeedReader(Query{At: p.now, Window: LongestWindow, Sort: Sharers, AtLeast: 1, Limit: 3}, 0, limits{pending: 5000, few: 1})
-			require.NoError(t, r.begin(t.Context(), tx))
-			f, err := r.compute(t.Context())
+			r, err := newReachReader(t.Context(), tx, Query{At: p.now, Window: LongestWindow, Sort: Sharers, AtLeast: 1, Limit: 3}, limits{pending: 5000, few: 1})
 			require.NoError(t, err)
-			require.Len(t, f.Entries, 3)
-			require.Equal(t, []int64{links, links - 1, links - 2}, []int64{f.Entries[0].ID, f.Entries[1].ID, f.Entries[2].ID})
+			newest, err := r.Newest(t.Context(), nil)
+			require.NoError(t, err)
+			require.Len(t, newest, 3)
+			require.Equal(t, []int64{links, links - 1, links - 2}, []int64{newest[0].ID, newest[1].ID, newest[2].ID})
 			return nil
 		}))
 	}
