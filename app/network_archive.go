@@ -75,12 +75,15 @@ func planOf(p *archive.Plan) workers.NetworkPlan {
 	return workers.NetworkPlan{Host: p.Host, Calls: p.Calls, Begins: p.Begins, Sealed: p.Sealed}
 }
 
-// planError replaces the client's error by that of the workers.
+// planError returns the workers' error for one of the client.
 func planError(err error) error {
-	if errors.Is(err, archive.ErrNone) {
+	switch {
+	case err == nil:
+		return nil
+	case errors.Is(err, archive.ErrNone):
 		return fmt.Errorf("%w: %w", workers.ErrNoArchive, err)
 	}
-	return err
+	return fmt.Errorf("%w: %w", workers.ErrArchiveUnread, err)
 }
 
 const (
@@ -111,13 +114,17 @@ func (n *networkArchive) Read(ctx context.Context, past workers.NetworkPast, mov
 		if err != nil {
 			return planOf(plan), planError(err)
 		}
+		var failed error // to store
 		r.plan, r.frames, r.bytes = plan, nil, 0
-		if err = n.client.Read(ctx, plan, func(portion archive.Portion) error { return r.take(ctx, portion) }); err == nil && plan.Sealed.After(past.From) {
+		if err = n.client.Read(ctx, plan, func(portion archive.Portion) error { failed = r.take(ctx, portion); return failed }); err == nil && plan.Sealed.After(past.From) {
 			r.through = plan.Sealed
-			err = r.store(ctx)
+			failed = r.store(ctx)
 		}
-		if !errors.Is(err, archive.ErrChanged) || tries == mostPlans {
-			return planOf(plan), err
+		switch {
+		case failed != nil:
+			return planOf(plan), failed
+		case err == nil || !errors.Is(err, archive.ErrChanged) || tries == mostPlans:
+			return planOf(plan), planError(err)
 		}
 		if r.stored.After(past.From) {
 			past.From = r.stored

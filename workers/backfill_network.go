@@ -22,7 +22,8 @@ type NetworkArchive interface {
 	Plan(ctx context.Context, past NetworkPast) (NetworkPlan, error)
 	// Read stores the events of an interval, oldest first. It calls moved after each transaction
 	// or more, and ends with the error of moved. Without an error everything is stored that the
-	// plan has.
+	// plan has. If the archive cannot be read, the error wraps ErrArchiveUnread; others are the
+	// database's.
 	Read(ctx context.Context, past NetworkPast, moved func(schema.NetworkProgress) error) (NetworkPlan, error)
 }
 
@@ -40,8 +41,11 @@ type NetworkPlan struct {
 	Sealed time.Time // everything before this time can be read
 }
 
-// ErrNoArchive means that no server has an archive.
-var ErrNoArchive = errors.New("no server has an archive")
+// ErrNoArchive means that no server has an archive, ErrArchiveUnread that it cannot be read now.
+var (
+	ErrNoArchive     = errors.New("no server has an archive")
+	ErrArchiveUnread = errors.New("the archive cannot be read")
+)
 
 const (
 	archiveMargin   = time.Minute      // by which the clocks and delays of two servers differ
@@ -100,7 +104,7 @@ func (w *BackfillNetwork) Work(ctx context.Context, job *river.Job[jobs.Backfill
 		return Snooze(0)
 	case ctx.Err() != nil:
 		return ctx.Err()
-	case err != nil && schema.Classify(err) == schema.Transient:
+	case err != nil && !errors.Is(err, ErrArchiveUnread) && !errors.Is(err, ErrNoArchive):
 		return err
 	case err != nil:
 		JobLog(ctx, w.log).Warn("archive_unread", "backfill", b.ID, "host", plan.Host, "error", err)
