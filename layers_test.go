@@ -35,13 +35,13 @@ func layers() []layer {
 		{[]string{"consumer"}, append(leaves(), "schema")},
 		{[]string{"consumer/"}, append(leaves(), "consumer", "consumer/", "internal/nostr/negentropy")}, // no database
 		{[]string{"workers"}, append(leaves(), "internal/atproto/", "internal/history", "internal/links/", "internal/nostr/", "internal/ops/health", "internal/ranking", "schema")},
-		{[]string{"feature"}, []string{"schema", "workers"}},
-		{[]string{"workers/lexicons"}, append(leaves(), "consumer/firehose", "feature", "internal/atproto/", "internal/lexicon", "internal/lexicon/", "schema", "workers")},
+		{[]string{"feature"}, []string{"internal/web", "schema", "workers"}},
+		{[]string{"workers/lexicons"}, append(leaves(), "consumer/firehose", "feature", "internal/atproto/", "internal/lexicon", "internal/lexicon/", "internal/web/records", "schema", "workers")},
 
 		// The page shows the ranking, its parts what other features store, and no feature knows it.
 		{[]string{"internal/web"}, append(leaves(), "internal/nostr/", "internal/ops/health", "internal/ranking", "schema")},
 		{[]string{"internal/web/records"}, append(leaves(), "internal/lexicon/records", "internal/web", "schema")},
-		{[]string{"internal/web/feeds"}, []string{"internal/ranking", "internal/ranking/feeds", "internal/web"}},
+		{[]string{"internal/web/feeds"}, []string{"feature", "internal/ranking", "internal/ranking/feeds", "internal/web"}},
 		{[]string{"internal/web/browsertest", "internal/web/webtest"}, append(leaves(), "internal/testing/")},
 		{[]string{"internal/testing/"}, append(leaves(), "internal/testing/", "consumer/jetstream/dictionary", "schema")},
 		{[]string{"internal/ops/"}, append(leaves(), "internal/archive/", "internal/history", "internal/nostr/", "internal/ranking", "internal/links/link", "consumer", "jobs", "schema")},

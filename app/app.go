@@ -261,7 +261,15 @@ func (p App) page(stopping <-chan struct{}) (http.Handler, error) {
 	if err != nil {
 		return nil, err
 	}
-	return web.Handler(web.Config{DB: p.pool, Now: time.Now, ImageBase: p.cfg.ImageBase, Keep: web.KeepPages, Proxies: proxies, URL: p.cfg.URL, Parts: webParts(), Title: "Weir", Stopping: stopping, Logger: p.log})
+	opened, err := p.cfg.open()
+	if err != nil {
+		return nil, err
+	}
+	var parts []web.Part
+	for _, one := range opened {
+		parts = append(parts, one.Pages...)
+	}
+	return web.Handler(web.Config{DB: p.pool, Now: time.Now, ImageBase: p.cfg.ImageBase, Keep: web.KeepPages, Proxies: proxies, URL: p.cfg.URL, Parts: parts, Title: "Weir", Stopping: stopping, Logger: p.log})
 }
 
 // Serve serves the page and the API on l until ctx ends.

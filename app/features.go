@@ -12,10 +12,7 @@ import (
 	"github.com/weir-social/weir/internal/nostr/directory"
 	"github.com/weir-social/weir/internal/ops/health"
 	"github.com/weir-social/weir/internal/ranking"
-	feedtables "github.com/weir-social/weir/internal/ranking/feeds"
-	"github.com/weir-social/weir/internal/web"
 	"github.com/weir-social/weir/internal/web/feeds"
-	"github.com/weir-social/weir/internal/web/records"
 	"github.com/weir-social/weir/jobs"
 	"github.com/weir-social/weir/schema"
 	"github.com/weir-social/weir/workers"
@@ -34,14 +31,7 @@ func snapshotTables() []schema.SnapshotTable {
 func Features() []feature.Feature {
 	return []feature.Feature{
 		lexicons.Feature(),
-	}
-}
-
-// webParts returns what features add to the page.
-func webParts() []web.Part {
-	return []web.Part{
-		records.Part(),
-		feeds.Part(),
+		feeds.Feature(),
 	}
 }
 
@@ -72,7 +62,7 @@ func (c Config) hooks() []schema.Hook {
 
 // tables returns the parts of the schema that the features have.
 func tables(features []feature.Feature) []fs.FS {
-	all := []fs.FS{ranking.Tables(), feedtables.Tables(), catalog.Tables(), directory.Tables()}
+	all := []fs.FS{ranking.Tables(), catalog.Tables(), directory.Tables()}
 	for _, f := range features {
 		if f.Tables != nil {
 			all = append(all, f.Tables)

@@ -5,6 +5,7 @@ package feature
 import (
 	"io/fs"
 
+	"github.com/weir-social/weir/internal/web"
 	"github.com/weir-social/weir/schema"
 	"github.com/weir-social/weir/workers"
 )
@@ -30,9 +31,14 @@ type Core struct {
 	Queues      []string           // the names of the queues that others have
 }
 
+// Page is what a feature adds to the page, the feeds and the API.
+type Page = web.Part
+
 // Parts are what a feature brings to a process.
 type Parts struct {
 	Projections []schema.Projection
+	// Pages are what it adds to the page, the feeds and the API.
+	Pages []Page
 	// Workers adds workers, queues and periodic jobs to a process that works; nil: it has none.
 	Workers func(workers.Bundle) error
 }

@@ -8,6 +8,7 @@ set -euo pipefail
 
 declare -A all=(
 	[lexicons]="workers/lexicons internal/lexicon internal/web/records"
+	[feeds]="internal/ranking/feeds internal/web/feeds"
 )
 name=${1:-}
 folders=${all[$name]:-}

@@ -15,6 +15,7 @@ import (
 	"github.com/weir-social/weir/internal/collection"
 	"github.com/weir-social/weir/internal/lexicon"
 	"github.com/weir-social/weir/internal/lexicon/rules"
+	"github.com/weir-social/weir/internal/web/records"
 	"github.com/weir-social/weir/schema"
 	"github.com/weir-social/weir/workers"
 )
@@ -57,7 +58,7 @@ func (v *Variables) open(core feature.Core) (feature.Parts, error) {
 	if err != nil {
 		return feature.Parts{}, err
 	}
-	parts := feature.Parts{Workers: func(b workers.Bundle) error {
+	parts := feature.Parts{Pages: []feature.Page{records.Part()}, Workers: func(b workers.Bundle) error {
 		Add(b, v.config())
 		return nil
 	}}
