@@ -281,10 +281,14 @@ func (c *Consumer) connections(work, stop context.Context, lease schema.Lease) e
 			continue
 		}
 		s, err := c.connect(stop, commits, anew)
-		if err != nil {
-			if stop.Err() != nil {
-				return nil
-			}
+		switch {
+		case stop.Err() != nil && err != nil:
+			return nil
+		case errors.Is(err, ErrCursorRefused):
+			c.mismatch("", err)
+			anew = true
+			continue
+		case err != nil:
 			return err
 		}
 		if err := c.begin(work, s, commits); err != nil {
@@ -308,8 +312,7 @@ func (c *Consumer) connections(work, stop context.Context, lease schema.Lease) e
 		case stop.Err() != nil:
 			return nil
 		case anew:
-			c.metrics.mismatches.Inc()
-			c.log.Warn("resume_mismatch", "host", s.conn.Host(), "error", err)
+			c.mismatch(s.conn.Host(), err)
 		case errors.Is(err, schema.ErrFenced), s.broken.Load():
 			return err
 		case c.depth.Load() > 0: // logged when the pause began
@@ -318,6 +321,12 @@ func (c *Consumer) connections(work, stop context.Context, lease schema.Lease) e
 		}
 	}
 	return nil
+}
+
+// mismatch counts a connection that did not start at the requested cursor.
+func (c *Consumer) mismatch(host string, err error) {
+	c.metrics.mismatches.Inc()
+	c.log.Warn("resume_mismatch", "host", host, "error", err)
 }
 
 // leased calls Config.Leased until it succeeds or ctx ends. It returns an error

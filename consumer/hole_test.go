@@ -93,6 +93,10 @@ func TestShortHoleIsAGap(t *testing.T) {
 func server(t *testing.T, sends func(cursor int64, send func(line string)) (accepts bool)) (url string) {
 	t.Helper()
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path != "/subscribe" {
+			http.NotFound(w, r)
+			return
+		}
 		cursor, _ := strconv.ParseInt(r.URL.Query().Get("cursor"), 10, 64) // 0 if there is no cursor
 		var lines []string
 		if !sends(cursor, func(line string) { lines = append(lines, line) }) {

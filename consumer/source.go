@@ -141,7 +141,7 @@ type Attempt struct {
 	Wait     time.Duration // until the next attempt, at most
 }
 
-// ErrCursorRefused is in the error of Next or Decode if the server cannot start at
+// ErrCursorRefused is in the error of Connect, Next or Decode if the server cannot start at
 // the requested cursor. The next connection requests an earlier start.
 var ErrCursorRefused = errors.New("the server refused the cursor")
 

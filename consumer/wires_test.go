@@ -34,6 +34,7 @@ func wires() []wire {
 	return []wire{
 		{"jetstream v1", jetstream.Wire(nil), jetstreamNetwork(simnet.V1), jetstreamSource, false, "cursor_kind=time", false},
 		{"jetstream v2", jetstream.Wire(nil), jetstreamNetwork(simnet.V2), jetstreamSource, true, "cursor_kind=time", true},
+		{"jetstream events", jetstream.Wire(nil), eventsNetwork, jetstreamSource, true, "cursor_kind=time", false},
 		{"toy", toyWire(), newToyNet, toySourceOf, true, "cursor=0 cursor_kind=seq", false},
 		{"firehose", firehose.Wire(nil, nil), relayNetwork(simnet.Relay{}), firehoseSource, true, "cursor_kind=time", false},
 		{"firehose of a silent, inclusive relay", firehose.Wire(nil, nil), relayNetwork(simnet.Relay{Silent: true, Inclusive: true}), firehoseSource, true, "cursor_kind=time", true},
@@ -100,6 +101,10 @@ func jetstreamNetwork(g simnet.Generation) func(*testing.T, history) network {
 	return func(t *testing.T, h history) network {
 		return startJetstream(t, simnet.Config{Generation: g, History: h.events, Start: h.end})
 	}
+}
+
+func eventsNetwork(t *testing.T, h history) network {
+	return startJetstream(t, simnet.Config{Events: true, History: h.events, Start: h.end})
 }
 
 func startJetstream(t *testing.T, cfg simnet.Config) jetstreamNet {

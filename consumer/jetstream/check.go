@@ -9,9 +9,10 @@ import (
 
 // check checks the fields of an event and copies its record.
 func (d *decoder) check(ev *consumer.Event) error {
+	d.setTime()
 	switch d.kind {
 	case "":
-		return d.refuse("the kind is missing", "/kind", "commit, identity or account", "nothing")
+		return d.checkUnknown()
 	case "commit":
 		ev.Kind = consumer.KindCommit
 	case "identity":
@@ -48,6 +49,9 @@ func (d *decoder) check(ev *consumer.Event) error {
 // unknown kind may have none.
 func (d *decoder) checkTime(kind consumer.Kind) error {
 	seq, timeUS := d.m.Seq, d.m.TimeUS
+	if d.events {
+		return d.checkEventPlace(kind)
+	}
 	if seq < 0 || seq > maxSeq {
 		return d.refuse("not a sequence number", "/cursor", "a number from 0, below 1e15", strconv.FormatInt(seq, 10))
 	}

@@ -96,6 +96,10 @@ func events(t *testing.T, conn consumer.Conn, n int) []consumer.Event {
 func server(t *testing.T, serve func(ctx context.Context, ws *websocket.Conn, r *http.Request)) string {
 	t.Helper()
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path != "/subscribe" {
+			http.NotFound(w, r)
+			return
+		}
 		ws, err := websocket.Accept(w, r, nil)
 		if err != nil {
 			return

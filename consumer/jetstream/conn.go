@@ -18,7 +18,12 @@ const slabBytes = 256 << 10
 type conn struct {
 	*socket.Conn
 	client *Client
+	host   *host
+	events bool          // it is of subscribeEvents, and its filter cannot change
 	zip    *zstd.Decoder // nil: frames are plain
+
+	leaving bool // guarded by the client's lock
+	serves  bool // used by the reading goroutine
 
 	// Used by the decoding goroutine.
 	decode   decoder
@@ -55,6 +60,9 @@ func (k *conn) Decode(f consumer.Frame, m *consumer.Message) error {
 		}
 	}
 	k.decode.decode(data, f.Arrived, m)
+	if n := k.decode.notice; n != nil && len(m.Malformed) == 0 {
+		return k.heed(n)
+	}
 	return nil
 }
 

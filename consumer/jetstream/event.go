@@ -23,13 +23,15 @@ const maxTimeUS = 253402300799000000
 const maxSeq = 1e15 - 1
 
 // WireName is stored with dead letters and kept frames.
-const WireName = "jetstream-v1"
+const WireName = "jetstream"
 
-// Wire returns the v1 wire: a frame is a JSON object with one event, or none. A
-// malformed frame keeps its place if the place is readable. Strings and bytes of
-// decoded messages are parts of the frame, which must not be modified afterwards.
-// For collections that are not wanted, the record is omitted and the syntax of its
-// identity is not checked. If wanted is nil, all are wanted.
+// Wire returns the format of frames, which is a JSON object with one event, or none.
+// It has two forms, of /subscribe and of subscribeEvents, and a frame says itself
+// which form it has: a stream may change between them. A malformed frame keeps its place
+// if the place is readable. Strings and bytes of decoded messages are parts of the
+// frame, which must not be modified afterwards. For collections that are not wanted,
+// the record is omitted and the syntax of its identity is not checked. If wanted is
+// nil, all are wanted.
 //
 // Unknown fields and unknown kinds are ignored. A duplicate name in an object is an
 // error, because two decoders could read it differently.
@@ -42,31 +44,45 @@ func Wire(wanted func(collection string) bool) consumer.Wire {
 type decoder struct {
 	wanted func(collection string) bool // nil: all are wanted
 
-	json   jsontext.Decoder
-	buf    bytes.Buffer
-	m      *consumer.Message
-	raw    []byte
+	json jsontext.Decoder
+	buf  bytes.Buffer
+	m    *consumer.Message
+	raw  []byte
+	body map[string]jsontext.Value // values that came before the kind
+	seen                           // of the frame
+}
+
+// seen is what a decoder has read of a frame.
+type seen struct {
 	kind   string
-	body   map[string]jsontext.Value // bodies that came before the kind
-	found  bool                      // the body of the kind was read
+	found  bool // the body of the kind was read
 	record jsontext.Value
 	active bool // the account has the field active
 
 	repeated string // the DID in a body that came before the frame's DID
 	repeats  bool   // a body has a DID
+
+	events    bool   // the frame has the form of subscribeEvents
+	typed     bool   // it has an unknown $type
+	frame     string // $type
+	inside    bool   // the payload was read
+	prefix    string // of the paths in errors
+	time      time.Time
+	witnessed time.Time
+	notice    *notice // instead of an event
 }
 
 // decode decodes data into m, see Wire.
 func (d *decoder) decode(data []byte, arrived time.Time, m *consumer.Message) {
 	data = data[:len(data):len(data)]
 	m.Reset(data, arrived)
-	d.m, d.raw, d.kind, d.found, d.record, d.active = m, data, "", false, nil, false
-	d.repeated, d.repeats = "", false
-	clear(d.body)
+	d.m, d.raw = m, data
 	ev := m.Add()
-	err := d.frame(ev)
-	if err == nil {
-		err = d.check(ev)
+	err := d.event(ev, isEvents(data))
+	if errors.Is(err, errEvents) {
+		m.Reset(data, arrived)
+		ev = m.Add()
+		err = d.event(ev, true)
 	}
 	if err == nil {
 		m.At, m.Identity = ev.At, identity(ev)
@@ -77,6 +93,16 @@ func (d *decoder) decode(data []byte, arrived time.Time, m *consumer.Message) {
 		bad = &consumer.Malformed{Cause: consumer.Shorten(err.Error()), Raw: data}
 	}
 	d.refused(bad)
+}
+
+// event decodes the frame in one of the two forms.
+func (d *decoder) event(ev *consumer.Event, events bool) error {
+	d.seen = seen{events: events}
+	clear(d.body)
+	if err := d.readFrame(ev); err != nil {
+		return err
+	}
+	return d.check(ev)
 }
 
 // identity returns the identity of an event's frame, from which anchors are made.
@@ -102,29 +128,39 @@ func (d *decoder) refused(bad *consumer.Malformed) {
 	m.Seq, m.TimeUS = 0, 0
 	var did, rkey, rev string
 	d.read(d.raw)
-	d.object("", func(name string) error { //nolint:errcheck // the frame is malformed anyway
+	record := func(name string) error {
 		switch name {
-		case "time_us":
-			return d.integer("/time_us", &m.TimeUS)
-		case "cursor":
-			return d.integer("/cursor", &m.Seq)
-		case "did":
+		case "collection":
+			return d.text("/commit/collection", &bad.Collection)
+		case "rkey":
+			return d.text("/commit/rkey", &rkey)
+		case "rev":
+			return d.text("/commit/rev", &rev)
+		}
+		return d.skip()
+	}
+	event := func(name string) error {
+		switch {
+		case name == "did":
 			return d.text("/did", &did)
-		case "commit":
-			return d.object("/commit", func(name string) error {
-				switch name {
-				case "collection":
-					return d.text("/commit/collection", &bad.Collection)
-				case "rkey":
-					return d.text("/commit/rkey", &rkey)
-				case "rev":
-					return d.text("/commit/rev", &rev)
-				}
-				return d.skip()
-			})
+		case name == "commit" && !d.events:
+			return d.object("/commit", record)
+		case d.events && (name == "collection" || name == "rkey" || name == "rev"):
+			return record(name)
+		}
+		return d.place(name)
+	}
+	d.time, d.witnessed = time.Time{}, time.Time{}
+	d.object("", func(name string) error { //nolint:errcheck // the frame is malformed anyway
+		switch {
+		case !d.events:
+			return event(name)
+		case name == "payload":
+			return d.object("/payload", event)
 		}
 		return d.skip()
 	})
+	d.setTime()
 	if d.checkTime(consumer.KindCommit) != nil {
 		m.Seq, m.TimeUS = 0, 0
 	}
@@ -144,7 +180,7 @@ func (d *decoder) refused(bad *consumer.Malformed) {
 	}
 }
 
-func (d *decoder) frame(ev *consumer.Event) error {
+func (d *decoder) readFrame(ev *consumer.Event) error {
 	switch {
 	case !utf8.Valid(d.raw):
 		return &consumer.Malformed{Cause: "the frame is not UTF-8", Raw: d.raw}
@@ -153,11 +189,18 @@ func (d *decoder) frame(ev *consumer.Event) error {
 			Received: "more", Raw: d.raw}
 	}
 	d.read(d.raw)
-	if err := d.object("", func(name string) error { return d.envelope(name, ev) }); err != nil {
+	envelope := d.envelope
+	if d.events {
+		envelope = d.message
+	}
+	if err := d.object("", func(name string) error { return envelope(name, ev) }); err != nil {
 		return err
 	}
 	if _, err := d.json.ReadToken(); !errors.Is(err, io.EOF) {
 		return &consumer.Malformed{Cause: "the frame has data after the event", Raw: d.raw}
+	}
+	if d.events {
+		return d.readKept(ev)
 	}
 	if body, ok := d.body[d.kind]; ok && !d.found {
 		d.read(body)
@@ -178,26 +221,42 @@ func (d *decoder) envelope(name string, ev *consumer.Event) error {
 	switch name {
 	case "did":
 		return d.text("/did", &ev.Author)
-	case "time_us":
-		return d.integer("/time_us", &d.m.TimeUS)
-	case "cursor":
-		return d.integer("/cursor", &d.m.Seq)
 	case "kind":
 		return d.text("/kind", &d.kind)
+	case "$type":
+		return d.otherForm()
 	case "commit", "identity", "account", "sync":
 		if name == d.kind {
 			return d.content(name, ev)
 		}
-		body, err := d.value()
-		if err == nil && d.kind == "" {
-			if d.body == nil {
-				d.body = make(map[string]jsontext.Value)
-			}
-			d.body[name] = body
-		}
-		return err
+		return d.keep(name)
+	}
+	return d.place(name)
+}
+
+// place decodes one field of the frame's place.
+func (d *decoder) place(name string) error {
+	switch {
+	case d.events:
+		return d.eventPlace(name)
+	case name == "time_us":
+		return d.integer("/time_us", &d.m.TimeUS)
+	case name == "cursor":
+		return d.integer("/cursor", &d.m.Seq)
 	}
 	return d.skip()
+}
+
+// keep reads a value, to decode it when the kind is known.
+func (d *decoder) keep(name string) error {
+	body, err := d.value()
+	if err == nil && d.kind == "" {
+		if d.body == nil {
+			d.body = make(map[string]jsontext.Value)
+		}
+		d.body[name] = body
+	}
+	return err
 }
 
 // content decodes the object named after the event's kind.

@@ -155,7 +155,7 @@ func (d *decoder) wrongType(path, expected string) error {
 }
 
 func (d *decoder) refuse(cause, path, expected, received string) *consumer.Malformed {
-	return &consumer.Malformed{Cause: cause, Path: path, Expected: expected, Received: consumer.Shorten(received), Raw: d.raw}
+	return &consumer.Malformed{Cause: cause, Path: d.pointer(path), Expected: expected, Received: consumer.Shorten(received), Raw: d.raw}
 }
 
 // syntax turns an error of the JSON decoder into a Malformed.

@@ -5,11 +5,13 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/url"
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/weir-social/weir/consumer"
 	"github.com/weir-social/weir/internal/atproto/syntax"
@@ -18,8 +20,13 @@ import (
 const (
 	maxCollections = 100    // the server's limit
 	maxAccounts    = 10_000 // the server's limit
-	maxDIDsInURL   = 100    // proxies reject longer URLs; more DIDs are sent after the dial
+	maxDIDsInURL   = 100    // of /subscribe: proxies reject longer URLs; more DIDs are sent after the dial
+	maxParameters  = 10_000 // in a URL: servers that are written in Go accept no more
 )
+
+// oldestTime is a cursor by time that is older than any event. A smaller number is a sequence
+// number.
+const oldestTime = 1e15
 
 // nobodyDID replaces an empty list of DIDs, which a server treats as the whole
 // network. Nothing resolves it.
@@ -91,6 +98,21 @@ func (f filter) query(from consumer.Cursor, compress bool) url.Values {
 	return q
 }
 
+// parameters returns how many parameters a URL of subscribeEvents has at most.
+func (f filter) parameters() int { return len(f.Collections) + len(f.Accounts) + 2 }
+
+// events returns the filter and the cursor as parameters of subscribeEvents.
+func (f filter) events(from consumer.Cursor) url.Values {
+	q := url.Values{"collections": f.Collections, "dids": f.wantedDIDs()}
+	switch {
+	case from.Kind == consumer.CursorSeq && from.Value > 0:
+		q.Set("cursor", strconv.FormatInt(from.Value, 10))
+	case from.Kind != consumer.CursorNone: // a server refuses the number of an event that it has no more
+		q.Set("cursor", strconv.FormatInt(max(from.Value, oldestTime), 10))
+	}
+	return q
+}
+
 // update returns the message that replaces a connection's filter.
 func (f filter) update() ([]byte, error) {
 	type payload struct {
@@ -129,16 +151,26 @@ func (c *Client) Capabilities() consumer.Capabilities {
 	return can
 }
 
-// FilterHash returns a hash of the filter. A cursor is valid for one filter.
+// requested returns the filter to request. The caller holds the lock.
+func (c *Client) requested() filter {
+	f := c.filter
+	if c.whole > 0 {
+		f.Everyone, f.Accounts = true, nil
+	}
+	return f
+}
+
+// FilterHash returns a hash of the requested filter. A cursor is valid for one filter.
 func (c *Client) FilterHash() string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.filter.hash()
+	return c.requested().hash()
 }
 
-// SetFilter changes the filter of the current connection, without a new dial, and
-// of later ones. If the change fails, the connection ends, and the next one has the
-// new filter.
+// SetFilter changes the filter of the current connection and of later ones: of /subscribe
+// without a new dial, while a connection of subscribeEvents ends, at once or RenewEvery after
+// the last one that ended for this reason. If the change fails, the connection ends, and the
+// next one has the new filter.
 func (c *Client) SetFilter(ctx context.Context, wanted consumer.Filter) error {
 	f := filter{wanted}
 	if err := f.check(); err != nil {
@@ -148,17 +180,47 @@ func (c *Client) SetFilter(ctx context.Context, wanted consumer.Filter) error {
 	c.filterMu.Lock()
 	defer c.filterMu.Unlock()
 	c.mu.Lock()
-	same := f.hash() == c.filter.hash()
+	before := c.requested().hash()
 	c.filter = f
+	if len(f.Accounts) < c.whole-c.whole/10 { // small changes must not switch back and forth
+		c.whole = 0
+	}
+	f = c.requested()
 	live := c.live
 	c.mu.Unlock()
-	if live == nil || same {
+	if live == nil || f.hash() == before {
 		return nil
 	}
-	if err := live.setFilter(ctx, f); err != nil {
-		live.Fail(fmt.Errorf("change the filter: %w", err))
+	if err := c.change(ctx, live, f); err != nil {
+		live.Fail(err)
 	}
 	return nil
+}
+
+// change changes the filter of a connection, or ends the connection for it.
+func (c *Client) change(ctx context.Context, k *conn, f filter) error {
+	if !k.events {
+		if err := k.setFilter(ctx, f); err != nil {
+			return fmt.Errorf("change the filter: %w", err)
+		}
+		return nil
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if k.leaving {
+		return nil
+	}
+	now := time.Now()
+	k.leaving, c.renewed = true, later(now, c.renewed.Add(c.cfg.RenewEvery))
+	time.AfterFunc(c.renewed.Sub(now), func() { k.Leave(errors.New("the filter has changed")) })
+	return nil
+}
+
+func later(a, b time.Time) time.Time {
+	if a.After(b) {
+		return a
+	}
+	return b
 }
 
 // isPattern reports whether a server accepts s as a wanted collection: an NSID, or

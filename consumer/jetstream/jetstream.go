@@ -1,6 +1,6 @@
-// Package jetstream is a source that reads a Jetstream server's v1 wire, which both
-// generations of servers speak. It filters, decompresses and decodes. It has no access
-// to the database.
+// Package jetstream is a source that reads a Jetstream server: subscribeEvents if the server
+// has it, else /subscribe, which older servers have. It filters, decompresses and decodes. It
+// has no access to the database.
 package jetstream
 
 import (
@@ -9,9 +9,14 @@ import (
 	"fmt"
 	"log/slog"
 	"net/url"
+	"slices"
+	"strings"
 	"sync"
+	"time"
 
 	"github.com/klauspost/compress/zstd"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promauto"
 
 	"github.com/weir-social/weir/consumer"
 	"github.com/weir-social/weir/consumer/jetstream/dictionary"
@@ -25,6 +30,9 @@ type Config struct {
 	Filter   consumer.Filter              // the first filter
 	Compress bool                         // request zstd frames
 	Wanted   func(collection string) bool // the collections whose records are decoded; nil: all
+
+	RetryEvents time.Duration // 10 min: how long a host that refused subscribeEvents is not asked for it again
+	RenewEvery  time.Duration // 20 s: how often a changed filter may end a connection of subscribeEvents
 }
 
 // Client connects to one of several servers. One goroutine at a time uses Connect
@@ -36,10 +44,15 @@ type Client struct {
 
 	filterMu sync.Mutex // held while a filter is sent, so that the newest filter is sent last
 
-	mu     sync.Mutex // guards what follows
-	filter filter
-	zip    *zstd.Decoder // nil: frames are plain, because that is configured or the server has another dictionary
-	live   *conn         // the latest connection
+	notices *prometheus.CounterVec
+
+	mu      sync.Mutex // guards what follows
+	filter  filter
+	whole   int           // a list of so many accounts could not be sent, so the whole network is requested; 0: the list is sent
+	zip     *zstd.Decoder // of /subscribe; nil: frames are plain, because that is configured or the server has another dictionary
+	live    *conn         // the latest connection
+	renewed time.Time     // when a changed filter last ended a connection, or will
+	hosts   map[string]*host
 }
 
 // readLimit is the maximum length of a frame, in bytes.
@@ -49,18 +62,25 @@ const readLimit = 8 << 20
 func New(cfg Config) (*Client, error) {
 	cfg.ReadLimit = cmp.Or(cfg.ReadLimit, readLimit)
 	cfg.Logger = cmp.Or(cfg.Logger, slog.New(slog.DiscardHandler))
-	dialer, err := socket.New(cfg.Config, socket.Service{Name: "Jetstream", Path: "/subscribe",
-		Example: "wss://jetstream2.us-west.bsky.network/subscribe"})
+	cfg.RetryEvents = cmp.Or(cfg.RetryEvents, 10*time.Minute)
+	cfg.RenewEvery = cmp.Or(cfg.RenewEvery, 20*time.Second)
+	cfg.Endpoints = slices.Clone(cfg.Endpoints)
+	for i, e := range cfg.Endpoints { // an endpoint may be named by either service
+		cfg.Endpoints[i] = strings.Replace(e, eventsPath, subscribePath, 1)
+	}
+	dialer, err := socket.New(cfg.Config, socket.Service{Name: "Jetstream", Path: subscribePath,
+		Example: "wss://jetstream.us-west.bsky.network", Serves: true})
 	if err != nil {
 		return nil, err
 	}
 	if err := (filter{cfg.Filter}).check(); err != nil {
 		return nil, err
 	}
-	c := &Client{cfg: cfg, log: cfg.Logger, dialer: dialer, filter: (filter{cfg.Filter}).sorted()}
+	c := &Client{cfg: cfg, log: cfg.Logger, dialer: dialer, filter: (filter{cfg.Filter}).sorted(), hosts: map[string]*host{}}
+	c.notices = promauto.With(cfg.Registerer).NewCounterVec(prometheus.CounterOpts{Name: "weir_jetstream_notices_total",
+		Help: "Notices of Jetstream servers about the connection, by name. ConsumerTooSlow: the consumer fell behind and was disconnected."}, []string{"name"})
 	if cfg.Compress {
-		if c.zip, err = zstd.NewReader(nil, zstd.WithDecoderDicts(dictionary.V1), zstd.WithDecoderConcurrency(1),
-			zstd.WithDecoderMaxMemory(uint64(cfg.ReadLimit)), zstd.WithDecoderLowmem(true)); err != nil {
+		if c.zip, err = c.newDecoder(dictionary.V1); err != nil {
 			return nil, fmt.Errorf("prepare the zstd decoder: %w", err)
 		}
 	}
@@ -71,15 +91,13 @@ func New(cfg Config) (*Client, error) {
 func (c *Client) Connect(ctx context.Context, at func(host string) consumer.Cursor, report func(consumer.Attempt)) (consumer.Conn, error) {
 	var connected *conn
 	err := c.dialer.Connect(ctx, func(ctx context.Context, host string, dial func(url.Values) (*socket.Conn, error)) error {
-		zip := c.decoder()
 		c.mu.Lock()
-		filter := c.filter
+		filter := c.requested()
 		c.mu.Unlock()
-		ws, err := dial(filter.query(at(host), zip != nil))
-		if err != nil {
+		var err error
+		if connected, err = c.open(ctx, host, at(host), filter, dial); err != nil {
 			return err
 		}
-		connected = &conn{Conn: ws, client: c, zip: zip, decode: decoder{wanted: c.cfg.Wanted}}
 		if err := c.install(ctx, connected, filter); err != nil {
 			connected.Close() //nolint:errcheck // the error is returned
 			return err
@@ -95,7 +113,7 @@ func (c *Client) Connect(ctx context.Context, at func(host string) consumer.Curs
 // install makes k the connection whose filter SetFilter changes. If the filter fits
 // into the URL, the server already has it.
 func (c *Client) install(ctx context.Context, k *conn, filter filter) error {
-	if !filter.inURL() {
+	if !k.events && !filter.inURL() {
 		if err := k.setFilter(ctx, filter); err != nil {
 			return fmt.Errorf("send the filter: %w", err)
 		}
@@ -104,12 +122,10 @@ func (c *Client) install(ctx context.Context, k *conn, filter filter) error {
 	defer c.filterMu.Unlock()
 	c.mu.Lock()
 	c.live = k
-	latest := c.filter
+	latest := c.requested()
 	c.mu.Unlock()
-	if latest.hash() != filter.hash() { // the filter changed during the dial
-		if err := k.setFilter(ctx, latest); err != nil {
-			return fmt.Errorf("change the filter: %w", err)
-		}
+	if latest.hash() == filter.hash() {
+		return nil
 	}
-	return nil
+	return c.change(ctx, k, latest) // the filter changed during the dial
 }

@@ -1,8 +1,11 @@
 package jetstream
 
 import (
+	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
+	"strconv"
 
 	"github.com/klauspost/compress/zstd"
 
@@ -10,11 +13,48 @@ import (
 	"github.com/weir-social/weir/consumer/socket"
 )
 
-// decoder returns the decoder of compressed frames, or nil if frames are requested uncompressed.
+// decoder returns the decoder of the frames of /subscribe, or nil if they are requested
+// uncompressed.
 func (c *Client) decoder() *zstd.Decoder {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.zip
+}
+
+// maxDictionary is the maximum length of a dictionary, in bytes.
+const maxDictionary = 1 << 20
+
+// newDecoder returns the decoder of frames that are compressed with a dictionary.
+func (c *Client) newDecoder(dictionary []byte) (*zstd.Decoder, error) {
+	return zstd.NewReader(nil, zstd.WithDecoderDicts(dictionary), zstd.WithDecoderConcurrency(1),
+		zstd.WithDecoderMaxMemory(uint64(c.cfg.ReadLimit)), zstd.WithDecoderLowmem(true)) //nolint:gosec // it is positive
+}
+
+// dictionary returns the decoder of the frames of subscribeEvents, whose dictionary it fetches
+// from the host if it does not have it yet. nil: frames are requested uncompressed.
+func (c *Client) dictionary(ctx context.Context, h *host) *zstd.Decoder {
+	c.mu.Lock()
+	plain := h.plain || !c.cfg.Compress
+	c.mu.Unlock()
+	switch {
+	case plain:
+		return nil
+	case h.zip != nil:
+		return h.zip
+	}
+	data, err := c.dialer.Fetch(ctx, dictionaryPath, maxDictionary)
+	if err == nil && (len(data) < 8 || binary.LittleEndian.Uint32(data) != 0xEC30A437) {
+		err = errors.New("it is not a dictionary")
+	}
+	if err == nil {
+		h.zip, err = c.newDecoder(data)
+	}
+	if err != nil {
+		c.log.Info("plain_frames", "error", fmt.Errorf("read the zstd dictionary: %w", err))
+		return nil
+	}
+	h.dictionary = strconv.FormatUint(uint64(binary.LittleEndian.Uint32(data[4:])), 10)
+	return h.zip
 }
 
 // unzip decompresses a frame into memory that nothing else uses.
@@ -31,7 +71,11 @@ func (k *conn) unzip(data []byte) ([]byte, error) {
 	case errors.Is(err, zstd.ErrUnknownDictionary):
 		c := k.client
 		c.mu.Lock()
-		c.zip = nil
+		if k.events {
+			k.host.plain = true
+		} else {
+			c.zip = nil
+		}
 		c.mu.Unlock()
 		c.log.Warn("plain_frames", "error", "the server compresses with another dictionary", "host", k.Host())
 		return nil, errors.New("the server compresses with another dictionary: reconnecting for plain frames")

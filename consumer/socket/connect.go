@@ -24,6 +24,8 @@ type Attempt func(ctx context.Context, host string, dial func(parameters url.Val
 // connection that brought events, it starts with the same endpoint, for which the cursor
 // is exact. Waits double until the server serves, see Conn.Serves: a server that accepts
 // the connection and sends nothing counts as failed. A long wait may end early, see wait.
+// A refused cursor is no failure: Connect returns it, and the next call tries the same
+// endpoint.
 func (d *Dialer) Connect(ctx context.Context, try Attempt, report func(consumer.Attempt)) error {
 	if report == nil {
 		report = func(consumer.Attempt) {}
@@ -44,6 +46,9 @@ func (d *Dialer) Connect(ctx context.Context, try Attempt, report func(consumer.
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}
+		if errors.Is(err, consumer.ErrCursorRefused) {
+			return err
+		}
 		d.metrics.connects.WithLabelValues(e.host, "failed").Inc()
 		d.mu.Lock()
 		d.recordFailure(err)
@@ -61,28 +66,88 @@ func (d *Dialer) recordFailure(err error) {
 	d.at = (d.at + 1) % len(d.endpoints)
 }
 
+// A Request is a connection to make.
+type Request struct {
+	Path        string // replaces the service's at the end of the endpoint's path; empty: the endpoint's
+	Subprotocol string
+	Parameters  url.Values
+}
+
+// Dial connects to another path of the endpoint that is being attempted. Only an Attempt calls it.
+func (d *Dialer) Dial(ctx context.Context, r Request) (*Conn, error) {
+	return d.request(ctx, &d.endpoints[d.at], r)
+}
+
+// Fetch gets a document of at most limit bytes from another path of the endpoint that is being
+// attempted. Only an Attempt calls it.
+func (d *Dialer) Fetch(ctx context.Context, path string, limit int64) ([]byte, error) {
+	u := d.endpoints[d.at].at(path)
+	u.Scheme = strings.Replace(u.Scheme, "ws", "http", 1)
+	ctx, cancel := context.WithTimeout(ctx, d.cfg.DialTimeout)
+	defer cancel()
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, u.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+	request.Header = d.header()
+	response, err := d.cfg.HTTPClient.Do(request)
+	if err != nil {
+		return nil, unwrapDial(err)
+	}
+	defer response.Body.Close() //nolint:errcheck // it was read
+	if response.StatusCode != http.StatusOK {
+		return nil, refusal(nil, response)
+	}
+	body, err := io.ReadAll(io.LimitReader(response.Body, limit+1))
+	if err == nil && int64(len(body)) > limit {
+		err = fmt.Errorf("the response has more than %d bytes", limit)
+	}
+	return body, err
+}
+
+// at returns the URL of a path that replaces that of the service.
+func (e *endpoint) at(path string) *url.URL {
+	u := *e.url
+	u.Path, u.RawPath = strings.TrimSuffix(u.Path, e.service)+path, ""
+	return &u
+}
+
+func (d *Dialer) header() http.Header {
+	header := http.Header{}
+	if d.cfg.UserAgent != "" {
+		header.Set("User-Agent", d.cfg.UserAgent)
+	}
+	return header
+}
+
 // dial makes one connection.
 func (d *Dialer) dial(ctx context.Context, e *endpoint, parameters url.Values) (*Conn, error) {
+	return d.request(ctx, e, Request{Parameters: parameters})
+}
+
+func (d *Dialer) request(ctx context.Context, e *endpoint, r Request) (*Conn, error) {
 	u := *e.url
+	if r.Path != "" {
+		u = *e.at(r.Path)
+	}
 	q := u.Query()
-	for name, values := range parameters {
+	for name, values := range r.Parameters {
 		q[name] = append(q[name], values...)
 	}
 	u.RawQuery = q.Encode()
 
 	dialing, cancel := context.WithTimeout(ctx, d.cfg.DialTimeout)
 	defer cancel()
-	header := http.Header{}
-	if d.cfg.UserAgent != "" {
-		header.Set("User-Agent", d.cfg.UserAgent)
-	}
 	var reached atomic.Bool // a TCP connection was made
 	traced := httptrace.WithClientTrace(dialing, &httptrace.ClientTrace{
 		GotConn:     func(httptrace.GotConnInfo) { reached.Store(true) },
 		ConnectDone: func(_, _ string, err error) { reached.CompareAndSwap(false, err == nil) },
 	})
-	ws, response, err := websocket.Dial(traced, u.String(), &websocket.DialOptions{HTTPClient: d.cfg.HTTPClient, HTTPHeader: header,
-		CompressionMode: websocket.CompressionDisabled})
+	options := &websocket.DialOptions{HTTPClient: d.cfg.HTTPClient, HTTPHeader: d.header(), CompressionMode: websocket.CompressionDisabled}
+	if r.Subprotocol != "" {
+		options.Subprotocols = []string{r.Subprotocol}
+	}
+	ws, response, err := websocket.Dial(traced, u.String(), options)
 	e.unreachable = !reached.Load()
 	d.recordResponse(e, response)
 	if err != nil {
@@ -92,22 +157,33 @@ func (d *Dialer) dial(ctx context.Context, e *endpoint, parameters url.Values) (
 	return newConn(d, e.host, ws), nil
 }
 
-// refusal returns why a dial failed, with the server's message if there is one.
+// Refused is a server's response that is no connection.
+type Refused struct {
+	Status int
+	Body   []byte // its beginning
+}
+
+func (r *Refused) Error() string {
+	words := ""
+	if len(r.Body) > 0 {
+		words = ": " + consumer.Shorten(strings.TrimSpace(string(r.Body)))
+	}
+	return fmt.Sprintf("the server responded with status %d%s", r.Status, words)
+}
+
+// refusal returns why a dial failed: a Refused if the server responded.
 func refusal(err error, response *http.Response) error {
-	if response == nil {
+	if response == nil || response.StatusCode == http.StatusSwitchingProtocols {
 		return unwrapDial(err)
 	}
-	words := ""
+	r := &Refused{Status: response.StatusCode}
 	if response.Body != nil {
 		body, readErr := io.ReadAll(io.LimitReader(response.Body, 512))
 		if readErr == nil {
-			words = ": " + consumer.Shorten(strings.TrimSpace(string(body)))
+			r.Body = body
 		}
 	}
-	if response.StatusCode == http.StatusSwitchingProtocols {
-		return unwrapDial(err)
-	}
-	return fmt.Errorf("the server responded with status %d%s", response.StatusCode, words)
+	return r
 }
 
 // unwrapDial removes the URL from a dial's error, because it may contain many DIDs.

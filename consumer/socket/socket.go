@@ -73,8 +73,9 @@ type Dialer struct {
 }
 
 type endpoint struct {
-	url  *url.URL
-	host string
+	url     *url.URL
+	host    string
+	service string // the path of the service
 
 	// Used by the goroutine that connects and reads.
 	unreachable bool      // the last attempt made no TCP connection
@@ -146,5 +147,5 @@ func (s *Service) parse(raw string) (endpoint, error) {
 	if u.Path == "" || u.Path == "/" {
 		u.Path = s.Path
 	}
-	return endpoint{url: u, host: u.Host}, nil
+	return endpoint{url: u, host: u.Host, service: s.Path}, nil
 }

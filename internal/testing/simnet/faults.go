@@ -29,11 +29,21 @@ const (
 	Ahead     Fault = "ahead"     // the server's clock goes a minute ahead, so events have times in the future; see StepClock
 	OnTime    Fault = "on-time"   // ends Ahead; events keep the latest sent time until the true time has caught up
 	Hidden    Fault = "hidden"    // the relay omits an event, see HideFromRelay
+
+	// Of subscribeEvents.
+	Downgrade         Fault = "downgrade"          // the server has no such service: 404
+	Upgrade           Fault = "upgrade"            // it has it
+	ConsumerTooSlow   Fault = "consumer-too-slow"  // every connection ends with this error
+	FailStream        Fault = "fail-stream"        // every connection ends with InternalError
+	RotateDictionary  Fault = "rotate-dictionary"  // the server has another dictionary
+	UnknownDictionary Fault = "unknown-dictionary" // a client requested another dictionary than the server's
+	LongURL           Fault = "long-url"           // a client requested a longer URL than LimitURL allows
 )
 
 // Faults returns the faults that Do triggers.
 func Faults() []Fault {
-	return []Fault{Cut, Stall, Garbage, NotUTF8, Oversized, Duplicate, Stale, Renumber, Restart, TooOld, Refuse, Accept, Ahead, OnTime}
+	return []Fault{Cut, Stall, Garbage, NotUTF8, Oversized, Duplicate, Stale, Renumber, Restart, TooOld, Refuse, Accept, Ahead, OnTime,
+		Downgrade, Upgrade, ConsumerTooSlow, FailStream, RotateDictionary}
 }
 
 // renumbering is how far Renumber lowers every number. Lowering is the dangerous
@@ -103,6 +113,14 @@ func (n *Net) Do(f Fault) error {
 	case OnTime:
 		n.StepClock(0)
 		n.fired.add(f)
+	case Downgrade, Upgrade:
+		n.events.offered.Store(f == Upgrade)
+	case ConsumerTooSlow:
+		n.endEvents(f, "ConsumerTooSlow")
+	case FailStream:
+		n.endEvents(f, "InternalError")
+	case RotateDictionary:
+		return n.useDictionary(n.events.dictionary.Load().id + 1)
 	default:
 		return fmt.Errorf("unknown fault %q: expected one of %v", f, Faults())
 	}

@@ -16,6 +16,8 @@ func (n *Net) routes() http.Handler {
 	mux.HandleFunc("GET /subscribe", n.ready(n.subscribe))
 	mux.HandleFunc("GET /xrpc/com.atproto.sync.subscribeRepos", n.ready(n.subscribeRepos))
 	n.routeArchive(mux)
+	mux.HandleFunc("GET /xrpc/network.bsky.jetstream.subscribeEvents", n.offers(n.ready(n.subscribeEvents)))
+	mux.HandleFunc("GET /xrpc/network.bsky.jetstream.getZstdDictionary", n.offers(n.ready(n.getZstdDictionary)))
 	mux.HandleFunc("GET /blob/{did}/{cid}", picture)
 	mux.HandleFunc("/xrpc/{nsid}", n.xrpc(endpoints()))
 	mux.HandleFunc("GET /{did}", n.directory)

@@ -68,6 +68,7 @@ type item struct {
 
 	fault   Fault // the fault that caused this item
 	passing bool  // for clients connected now, not for replays
+	ends    bool  // for clients of subscribeEvents, whose connection ends with it
 
 	plain atomic.Pointer[encoded]
 	zstd  atomic.Pointer[encoded]
@@ -146,7 +147,7 @@ func (l *Log) WriteJSONL(w io.Writer, g Generation) error {
 	out := bufio.NewWriterSize(w, 1<<20)
 	items, _ := l.from(0)
 	for _, it := range items {
-		if it.entry != nil && it.entry.relayOnly() {
+		if it.entry != nil && it.entry.relayOnly() || it.ends {
 			continue
 		}
 		if _, err := out.Write(it.frame(g, 0)); err != nil {

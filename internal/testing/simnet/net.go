@@ -35,6 +35,7 @@ type Config struct {
 	HistorySpan time.Duration // period of these events; 24 h when zero
 	Start       time.Time     // end of the history; now when zero
 
+	Events     bool          // the Jetstream server also has subscribeEvents, unless its generation is V1
 	Lookback   time.Duration // how far back a cursor reaches; 0: no limit
 	Relay      Relay         // of the relay's cursors
 	Archive    *Archive      // of the Jetstream server; nil: it has none
@@ -74,6 +75,7 @@ type Net struct {
 	relay   relay
 	archive archive
 	k256    *k256
+	events  events
 
 	index      *index
 	hub        string // DID
@@ -129,7 +131,8 @@ func New(cfg Config) (*Net, error) {
 		return nil, fmt.Errorf("read the zstd dictionary: %w", err)
 	}
 	n.encoder = encoder
-	return n, nil
+	n.events.offered.Store(cfg.Events && cfg.Generation != V1)
+	return n, n.useDictionary(firstDictionary)
 }
 
 // connect sets up the XRPC services.

@@ -15,7 +15,8 @@ type options struct {
 	DIDs        []string `json:"wantedDids"`
 	MaxSize     int      `json:"maxMessageSizeBytes"`
 
-	dids map[string]bool
+	dids  map[string]bool
+	kinds []string // of subscribeEvents; none: all
 }
 
 var nsid = regexp.MustCompile(`^[a-zA-Z][a-zA-Z0-9-]*(\.[a-zA-Z0-9][a-zA-Z0-9-]*){2,}$`)
@@ -61,6 +62,9 @@ func compact(all []string) []string {
 // pass every filter by collection.
 func (o *options) wants(e *Entry) bool {
 	if len(o.dids) > 0 && !o.dids[e.DID] {
+		return false
+	}
+	if len(o.kinds) > 0 && !slices.Contains(o.kinds, e.Kind) {
 		return false
 	}
 	if e.Kind != "commit" || len(o.Collections) == 0 {

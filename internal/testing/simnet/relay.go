@@ -87,7 +87,7 @@ func commitSize(items []*item) int {
 	size, first := 1, items[0].entry
 	for first != nil && first.Kind == "commit" && size < len(items) {
 		e := items[size].entry
-		if e == nil || e.DID != first.DID || e.Rev != first.Rev {
+		if e == nil || e.DID != first.DID || e.Rev != first.Rev || e.Resynced != first.Resynced {
 			break
 		}
 		size++
@@ -100,6 +100,9 @@ func (n *Net) message(items []*item, at int) *message {
 	it := items[0]
 	m := &message{at: at, fault: it.fault, passing: it.passing}
 	switch {
+	case it.ends:
+		m.withheld = true
+		return m
 	case it.again != nil:
 		m.again, m.did = it.again.relayed, it.again.entry.DID
 		return m

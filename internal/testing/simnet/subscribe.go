@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/coder/websocket"
+	"github.com/klauspost/compress/zstd"
 )
 
 // maxMessage is the limit of a client's message in bytes.
@@ -36,14 +37,22 @@ func (n *Net) subscribe(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, err.Error(), http.StatusBadRequest)
 		return
 	}
-	s := &subscriber{net: n, wire: wireOf(r.Context()), at: at, joined: n.log.size(), compress: compress, hello: make(chan struct{})}
+	s := &subscriber{net: n, wire: wireOf(r.Context()), at: at, joined: n.log.size(), hello: make(chan struct{})}
+	if compress {
+		s.encoder = n.encoder
+	}
 	s.options.Store(o)
 	if q.Get("requireHello") != "true" {
 		close(s.hello)
 		n.filters.add(o)
 	}
+	s.serve(w, r)
+}
+
+// serve upgrades a request and sends events until the client leaves or the server stops.
+func (s *subscriber) serve(w http.ResponseWriter, r *http.Request, subprotocols ...string) {
 	s.wire.opened() // before the client sees the handshake, so that faults include it
-	conn, err := websocket.Accept(w, r, &websocket.AcceptOptions{InsecureSkipVerify: true, CompressionMode: websocket.CompressionDisabled})
+	conn, err := websocket.Accept(w, r, &websocket.AcceptOptions{InsecureSkipVerify: true, CompressionMode: websocket.CompressionDisabled, Subprotocols: subprotocols})
 	if err != nil {
 		return // Accept has responded
 	}
@@ -53,7 +62,7 @@ func (n *Net) subscribe(w http.ResponseWriter, r *http.Request) {
 	ctx, cancel := context.WithCancel(r.Context())
 	defer cancel()
 	go s.listen(cancel)
-	go n.ping(ctx, cancel, conn)
+	go s.net.ping(ctx, cancel, conn)
 	s.send(ctx)
 	if r.Context().Err() != nil { // the server stops; otherwise the client has left
 		conn.Close(websocket.StatusGoingAway, "server shutting down") //nolint:errcheck // best effort
@@ -128,14 +137,16 @@ func firstEntry(items []*item, reached func(*Entry) bool) int {
 // subscriber is one client. Its connection is used without a context: a context
 // that ends within a frame would close it without a close frame.
 type subscriber struct {
-	net      *Net
-	conn     *websocket.Conn
-	wire     *wire
-	at       int // position of the next item
-	joined   int // end of the log when the client connected
-	compress bool
-	options  atomic.Pointer[options]
-	hello    chan struct{} // closed when sending may begin
+	net     *Net
+	conn    *websocket.Conn
+	wire    *wire
+	at      int           // position of the next item
+	joined  int           // end of the log when the client connected
+	events  bool          // it is of subscribeEvents
+	notice  []byte        // sent first; nil: none
+	encoder *zstd.Encoder // nil: frames are plain
+	options atomic.Pointer[options]
+	hello   chan struct{} // closed when sending may begin
 }
 
 // listen reads the client's messages; reading also returns its pings.
@@ -155,6 +166,9 @@ func (s *subscriber) listen(cancel context.CancelFunc) {
 
 // handle processes one message; unknown types are ignored.
 func (s *subscriber) handle(data []byte) error {
+	if s.events {
+		return errors.New("unexpected data message")
+	}
 	var message struct {
 		Type    string          `json:"type"`
 		Payload json.RawMessage `json:"payload"`
@@ -215,6 +229,9 @@ func (s *subscriber) send(ctx context.Context) {
 		return
 	case <-s.hello:
 	}
+	if s.notice != nil && s.write(s.notice, nil) != nil {
+		return
+	}
 	for {
 		items, grown := s.net.log.from(s.at)
 		if err := s.play(ctx, items); err != nil {
@@ -256,21 +273,44 @@ func (s *subscriber) deliver(it *item, shift int64) error {
 	if it.again != nil {
 		entry = it.again.entry
 	}
-	if entry != nil && (entry.relayOnly() || entry.Withheld || !o.wants(entry)) {
+	if entry != nil && (!s.knows(entry) || entry.Withheld && !entry.Resynced || !o.wants(entry)) || it.ends && !s.events {
 		return nil
 	}
-	kind, data := websocket.MessageText, it.frame(s.net.cfg.Generation, shift)
+	data := it.frame(s.net.cfg.Generation, shift)
+	if entry != nil && s.events {
+		data = entry.encodeEvent(shift)
+	}
 	if entry != nil && o.MaxSize > 0 && len(data) > o.MaxSize {
 		return nil
 	}
-	if s.compress {
-		kind = websocket.MessageBinary
-		if it.fault != Oversized { // compressed it would be small
-			data = s.net.compressed(it, shift)
-		}
-	}
 	if it.fault != "" {
 		s.net.fired.add(it.fault)
+	}
+	if err := s.write(data, it); err != nil || !it.ends {
+		return err
+	}
+	return errors.New("the connection ends with an error frame")
+}
+
+// knows reports whether the service has such an event.
+func (s *subscriber) knows(e *Entry) bool {
+	if s.events {
+		return e.Kind != forgedKind
+	}
+	return !e.relayOnly()
+}
+
+// write sends the frame of an item, or another one.
+func (s *subscriber) write(data []byte, of *item) error {
+	kind := websocket.MessageText
+	switch {
+	case s.encoder == nil:
+	case of != nil && of.fault == Oversized: // compressed it would be small
+		kind = websocket.MessageBinary
+	case of != nil && !s.events:
+		kind, data = websocket.MessageBinary, s.net.compressed(of, s.net.shift.Load())
+	default:
+		kind, data = websocket.MessageBinary, s.encoder.EncodeAll(data, nil)
 	}
 	return s.conn.Write(context.Background(), kind, data)
 }
