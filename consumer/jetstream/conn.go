@@ -74,6 +74,6 @@ func (d *decoder) readBeginning(f consumer.Frame, bad *consumer.Malformed, m *co
 		m.Refuse(bad)
 		return
 	}
-	d.m, d.raw = m, f.Data
+	d.m, d.raw, d.seen = m, f.Data, seen{events: isEvents(f.Data)}
 	d.refused(bad)
 }
