@@ -2,11 +2,9 @@ package jetstream
 
 import (
 	"encoding/json"
-	"fmt"
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -253,20 +251,4 @@ func FuzzDecodeEvents(f *testing.F) {
 			}
 		}
 	})
-}
-
-// BenchmarkForms compares the CPU of decoding the two forms.
-func BenchmarkForms(b *testing.B) {
-	for name, frame := range map[string]string{"subscribe": frameCreate, "subscribeEvents": eventCreate} {
-		b.Run(name, func(b *testing.B) {
-			d := new(decoder)
-			var m consumer.Message
-			for b.Loop() {
-				d.decode([]byte(frame), time.Time{}, &m)
-			}
-			if len(m.Malformed) > 0 {
-				b.Fatal(fmt.Sprint(m.Malformed[0]))
-			}
-		})
-	}
 }
