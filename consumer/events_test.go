@@ -183,6 +183,7 @@ func TestTooOldNumberIsRefusedAndThenAGap(t *testing.T) {
 	stop()
 	require.Equal(t, 1, s.log.count("resume_mismatch"))
 	require.True(t, s.log.has("CursorTooOld"))
+	require.False(t, s.log.has("subscribe_used"), "the older service would move the cursor silently")
 	require.True(t, s.log.has("name=OutdatedCursor"))
 	require.Equal(t, 1, count(t, s.pool, allGaps))
 }

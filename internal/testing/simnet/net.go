@@ -248,7 +248,8 @@ func (n *Net) halt() {
 	defer cancel()
 	n.server.Shutdown(ctx) //nolint:errcheck // hijacked connections are not waited for
 	n.listener.drain(n.cfg.CloseLimit)
-	n.server.Close() //nolint:errcheck // nothing depends on it
+	n.server.Close()   //nolint:errcheck // nothing depends on it
+	n.listener.Close() //nolint:errcheck // closed already, unless the server stops before it began to serve
 	n.server = nil
 }
 
