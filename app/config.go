@@ -47,8 +47,9 @@ type Config struct {
 	// account whose records are stored, chained that of each followed account that writes
 	// anything.
 	Verify string `env:"WEIR_VERIFY" envDefault:"signed"`
-	// The Jetstream endpoints to read from, in order of preference, separated by commas.
-	Jetstream []string `env:"WEIR_JETSTREAM" envDefault:"wss://jetstream2.us-west.bsky.network/subscribe,wss://jetstream2.us-east.bsky.network/subscribe,wss://jetstream1.us-west.bsky.network/subscribe,wss://jetstream1.us-east.bsky.network/subscribe"`
+	// The Jetstream endpoints to read from, in order of preference, separated by commas. Weir
+	// finds out which services a host has.
+	Jetstream []string `env:"WEIR_JETSTREAM" envDefault:"wss://jetstream.us-west.bsky.network/subscribe,wss://jetstream.us-east.bsky.network/subscribe,wss://jetstream2.us-west.bsky.network/subscribe,wss://jetstream2.us-east.bsky.network/subscribe,wss://jetstream1.us-west.bsky.network/subscribe,wss://jetstream1.us-east.bsky.network/subscribe"`
 	// A key, a secret, for Jetstream servers that demand one for their archives. It is sent to
 	// archives only, and only encrypted or to this machine.
 	JetstreamKey string `env:"WEIR_JETSTREAM_KEY" secret:"true"`

@@ -30,7 +30,7 @@ func TestStripsFrames(t *testing.T) {
 		return frame("commit", fmt.Sprintf(`{"rev":"3lhxcxyzaaaa2","operation":%q,"collection":%q,"rkey":"self"%s}`, operation, collection, record), minute)
 	}
 	const written = `,"record":{"text":"x"},"cid":"bafyreigh2akiscaildcqabsyg3dfr6chu3fgpregiymsck7e7aqa4s52zy"`
-	m := archive.Manifest{Wire: "jetstream-v1", FirstAt: at, LastAt: at}
+	m := archive.Manifest{Wire: jetstream.WireName, FirstAt: at, LastAt: at}
 	strip, err := strip(m)
 	require.NoError(t, err)
 	until := archive.Forgetting{did: {DID: did, Until: at.Add(5 * time.Minute)}}
@@ -144,12 +144,13 @@ func TestStripsNostr(t *testing.T) {
 // FuzzStrip checks that no record of an archive breaks the removal, that a record is unchanged if
 // nothing is removed, and that a second removal changes nothing.
 func FuzzStrip(f *testing.F) {
-	wires := []string{catalog.WireSnapshot, nostr.WireName, "jetstream-v1", jetstream.Wire(nil).Name, firehose.Wire(nil, nil).Name}
+	wires := []string{catalog.WireSnapshot, nostr.WireName, jetstream.WireName, firehose.Wire(nil, nil).Name}
 	note, _ := signedBy(f, 7, protocol.Event{CreatedAt: 1, Kind: 1, Content: "x"})
 	f.Add(byte(0), []byte(`{"table":"accounts","part":0,"last":true,"rows":[{"did":"did:plc:g","handle":"g.example"},7,{"did":3}]}`))
 	f.Add(byte(1), note)
 	f.Add(byte(2), []byte(`{"did":"did:plc:gggggggggggggggggggggggg","time_us":1,"kind":"identity","identity":{"did":"did:plc:gggggggggggggggggggggggg","handle":"a.example","seq":1,"time":"2026-02-02T02:40:00Z"}}`))
-	f.Add(byte(4), []byte("\xa2"))
+	f.Add(byte(2), []byte(`{"$type":"message","payload":{"$type":"network.bsky.jetstream.subscribeEvents#identity","seq":1,"did":"did:plc:gggggggggggggggggggggggg","time":"2026-02-02T02:40:00.000001Z","identity":{"did":"did:plc:gggggggggggggggggggggggg"}}}`))
+	f.Add(byte(3), []byte("\xa2"))
 	f.Fuzz(func(t *testing.T, which byte, record []byte) {
 		m := archive.Manifest{Wire: wires[int(which)%len(wires)], FirstAt: time.Unix(9, 0), LastAt: time.Unix(9, 0)}
 		strip, err := strip(m)

@@ -50,7 +50,7 @@ func TestBothServicesStoreTheSameTables(t *testing.T) {
 	require.NoError(t, err)
 
 	tables := map[string]string{
-		"records":         `SELECT collection, did, rkey, rev, cid, created_at::text, record::text FROM records AS r
+		"records": `SELECT collection, did, rkey, rev, cid, created_at::text, record::text FROM records AS r
 			WHERE NOT EXISTS (SELECT FROM accounts AS a WHERE a.did = r.did AND a.status = 'deleted') ORDER BY 1, 2, 3`, // those are purged later
 		"tombstones":      `SELECT t::text FROM tombstones AS t ORDER BY 1`,
 		"deleted_records": `SELECT collection, did, rkey, rev FROM deleted_records ORDER BY 1, 2, 3`,

@@ -71,7 +71,7 @@ func (all chaosReport) publish(t *testing.T, took time.Duration) {
 		faults.line(cells...)
 	}
 	if last := all[len(all)-1]; last.disk == nil {
-		faults.line("full disk of Postgres", fmt.Sprintf("not possible here: %v", last.noDisk), "", "", "")
+		faults.line("full disk of Postgres", fmt.Sprintf("not possible here: %v", last.noDisk))
 	}
 	publish(t, fmt.Sprintf("%s, %d rounds, on %d cores\n\n%s\n%s", took.Round(time.Second), len(all), runtime.NumCPU(), figures, faults))
 }

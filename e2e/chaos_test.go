@@ -29,12 +29,19 @@ func (c *chaos) rate() float64 {
 }
 
 // round is what a round reads, and from which kind of server.
-type round struct{ follows, relay bool }
+type round struct{ follows, relay, events bool }
 
-// rounds returns the kinds of rounds, which alternate. Two rounds in a row cover both sources, and
-// both the whole network and followed accounts.
+// rounds returns the kinds of rounds.
 func rounds() []round {
-	return []round{{}, {follows: true, relay: true}, {relay: true}, {follows: true}}
+	return []round{{}, {events: true}, {relay: true}, {follows: true}, {follows: true, events: true}, {follows: true, relay: true}}
+}
+
+// roundOf returns the kind of a seed's round. Two rounds in a row cover both sources, and both the
+// whole network and followed accounts. Jetstream has subscribeEvents in every other four rounds.
+func roundOf(seed uint64) round {
+	r := []round{{}, {follows: true, relay: true}, {relay: true}, {follows: true}}[seed%4]
+	r.events = !r.relay && seed&4 != 0
+	return r
 }
 
 // String names the round in the report.
@@ -45,6 +52,9 @@ func (r round) String() string {
 	}
 	if r.relay {
 		name += ", from a relay"
+	}
+	if r.events {
+		name += ", from subscribeEvents"
 	}
 	return name
 }
@@ -113,7 +123,7 @@ func fleet() []string { return []string{"consume 1", "consume 2", "work 1", "wor
 
 func newChaos(t *testing.T, seed uint64, r round) *chaos {
 	t.Helper()
-	n, err := simnet.New(simnet.Config{Seed: seed, Accounts: 300, Follows: 60, History: 1000, HistorySpan: time.Hour,
+	n, err := simnet.New(simnet.Config{Seed: seed, Accounts: 300, Follows: 60, History: 1000, HistorySpan: time.Hour, Events: r.events,
 		Relay: simnet.Relay{Silent: seed%8 < 4, Inclusive: seed%16 < 8}})
 	require.NoError(t, err)
 	startNetwork(t, n)

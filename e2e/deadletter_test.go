@@ -45,7 +45,7 @@ func poisoned(t *testing.T) (pool *pgxpool.Pool, env []string) {
 	require.NoError(t, err)
 	// The stream's position is that of the recording, so later deletions are
 	// known.
-	_, err = pool.Exec(t.Context(), `INSERT INTO streams (name, wire, last_event_at) VALUES ('jetstream', 'jetstream-v1', to_timestamp(1783177260))`)
+	_, err = pool.Exec(t.Context(), `INSERT INTO streams (name, wire, last_event_at) VALUES ('jetstream', 'jetstream', to_timestamp(1783177260))`)
 	require.NoError(t, err)
 	recording, err := os.ReadFile(filepath.Join("testdata", "recording.jsonl"))
 	require.NoError(t, err)

@@ -156,6 +156,9 @@ func (r round) streamFaults() []fault {
 	for _, p := range r.poisons() {
 		all = append(all, fault{r.source() + ": " + string(p.fault), func(c *chaos) { c.poison(p) }})
 	}
+	if r.events {
+		all = append(all, eventsFaults()...)
+	}
 	return append(all,
 		fault{r.source() + ": refuse", func(c *chaos) {
 			c.refuse()

@@ -27,7 +27,7 @@ func putSegment(t *testing.T, store archive.Store, number int64, records []strin
 	}
 	sum, err := w.Close()
 	require.NoError(t, err)
-	m := archive.NewManifest(number, "jetstream", "jetstream-v1", sum, at, at)
+	m := archive.NewManifest(number, "jetstream", "jetstream", sum, at, at)
 	m.FirstAt, m.LastAt = at, at
 	require.NoError(t, store.Put(t.Context(), m.Name, bytes.NewReader(file.Bytes()), sum.StoredBytes))
 	_, err = archive.PutManifest(t.Context(), store, m)

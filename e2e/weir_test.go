@@ -17,14 +17,15 @@ import (
 // that cannot be shown to have happened fails the test.
 //
 // An even seed reads the whole network, an odd one follows accounts. If the seed modulo four is one
-// or two, the round reads a relay. A seed repeats the plan and the network, but not the timing.
+// or two, the round reads a relay; else, if it is four or more modulo eight, subscribeEvents of
+// Jetstream. A seed repeats the plan and the network, but not the timing.
 func TestChaos(t *testing.T) {
 	schematest.Long(t)
 	t.Parallel()
 	began, s := time.Now(), seed(t)
 	var all chaosReport
 	for until := began.Add(*chaosLength); len(all) == 0 || time.Now().Before(until); s++ {
-		read := rounds()[s%uint64(len(rounds()))]
+		read := roundOf(s)
 		good := t.Run(fmt.Sprintf("round %d of %s", len(all)+1, read), func(t *testing.T) {
 			c := newChaos(t, s, read)
 			c.play(c.plan())
@@ -37,16 +38,19 @@ func TestChaos(t *testing.T) {
 }
 
 // TestFollowedRound is a short round of followed accounts: accounts are followed and unfollowed,
-// the server forgets events, and a worker is killed. The seed decides whether it reads Jetstream or
-// a relay. A relay then leaves out commits.
+// the server forgets events, and a worker is killed. The seed decides whether it reads Jetstream, which
+// service of it, or a relay. A relay then leaves out commits.
 func TestFollowedRound(t *testing.T) {
 	schematest.Long(t)
 	t.Parallel()
 	s := seed(t)
 	plan := []string{"followed and unfollowed, in SQL", "short retention, after SIGKILL of the consumers", "SIGKILL of a worker", "accounts deleted while nobody reads, and the listings lag"}
-	read := round{follows: true, relay: s&4 != 0}
+	read := round{follows: true, relay: s&4 != 0, events: s&12 == 8}
 	if read.relay {
 		plan = append(plan, "relay: leaves out commits", "relay: forgery, other-key")
+	}
+	if read.events {
+		plan = append(plan, "subscribeEvents: consumer-too-slow")
 	}
 	t.Logf("reads %s", read)
 	c := newChaos(t, s, read)

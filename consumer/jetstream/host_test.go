@@ -196,6 +196,14 @@ func TestChangedFilterEndsTheConnection(t *testing.T) {
 	require.NotContains(t, (<-second).Error(), "the filter has changed", "it is not due")
 	connect(t, c, tip)
 	require.Equal(t, []int{1, 2, 7}, n.FilterSizes())
+
+	cfg.RenewEvery = time.Nanosecond
+	c = client(t, cfg)
+	for size := range 3 {
+		next := ends(connect(t, c, tip))
+		require.NoError(t, c.SetFilter(t.Context(), consumer.Filter{Accounts: dids(2 + size)}))
+		require.ErrorContains(t, <-next, "the filter has changed")
+	}
 }
 
 // TestDictionaryIsTheServers reads compressed frames with the dictionary of the server, which

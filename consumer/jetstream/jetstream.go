@@ -32,7 +32,7 @@ type Config struct {
 	Wanted   func(collection string) bool // the collections whose records are decoded; nil: all
 
 	RetryEvents time.Duration // 10 min: how long a host that refused subscribeEvents is not asked for it again
-	RenewEvery  time.Duration // 20 s: how often a changed filter may end a connection of subscribeEvents
+	RenewEvery  time.Duration // 1 s: how often a changed filter may end a connection of subscribeEvents; longer for more than 500 accounts
 }
 
 // Client connects to one of several servers. One goroutine at a time uses Connect
@@ -63,7 +63,7 @@ func New(cfg Config) (*Client, error) {
 	cfg.ReadLimit = cmp.Or(cfg.ReadLimit, readLimit)
 	cfg.Logger = cmp.Or(cfg.Logger, slog.New(slog.DiscardHandler))
 	cfg.RetryEvents = cmp.Or(cfg.RetryEvents, 10*time.Minute)
-	cfg.RenewEvery = cmp.Or(cfg.RenewEvery, 20*time.Second)
+	cfg.RenewEvery = cmp.Or(cfg.RenewEvery, time.Second)
 	cfg.Endpoints = slices.Clone(cfg.Endpoints)
 	for i, e := range cfg.Endpoints { // an endpoint may be named by either service
 		cfg.Endpoints[i] = strings.Replace(e, eventsPath, subscribePath, 1)
