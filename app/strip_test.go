@@ -149,7 +149,8 @@ func FuzzStrip(f *testing.F) {
 	f.Add(byte(0), []byte(`{"table":"accounts","part":0,"last":true,"rows":[{"did":"did:plc:g","handle":"g.example"},7,{"did":3}]}`))
 	f.Add(byte(1), note)
 	f.Add(byte(2), []byte(`{"did":"did:plc:gggggggggggggggggggggggg","time_us":1,"kind":"identity","identity":{"did":"did:plc:gggggggggggggggggggggggg","handle":"a.example","seq":1,"time":"2026-02-02T02:40:00Z"}}`))
-	f.Add(byte(2), []byte(`{"$type":"message","payload":{"$type":"network.bsky.jetstream.subscribeEvents#identity","seq":1,"did":"did:plc:gggggggggggggggggggggggg","time":"2026-02-02T02:40:00.000001Z","identity":{"did":"did:plc:gggggggggggggggggggggggg"}}}`))
+	f.Add(byte(2), []byte(`{"$type":"message","payload":{"$type":"network.bsky.jetstream.subscribeEvents#identity","seq":1,`+
+		`"did":"did:plc:gggggggggggggggggggggggg","time":"2026-02-02T02:40:00.000001Z","identity":{"did":"did:plc:gggggggggggggggggggggggg"}}}`))
 	f.Add(byte(3), []byte("\xa2"))
 	f.Fuzz(func(t *testing.T, which byte, record []byte) {
 		m := archive.Manifest{Wire: wires[int(which)%len(wires)], FirstAt: time.Unix(9, 0), LastAt: time.Unix(9, 0)}

@@ -24,7 +24,8 @@ func curious(t *testing.T, n jetstreamNet) wire {
 	w.network = func(*testing.T, history) network { return n }
 	w.source = func(t *testing.T, endpoints []string, ping time.Duration, log *slog.Logger) consumer.Source {
 		t.Helper()
-		source, err := jetstream.New(jetstream.Config{Filter: consumer.Filter{Everyone: true}, Config: shortWaits(endpoints, ping, log), RetryEvents: time.Nanosecond})
+		source, err := jetstream.New(jetstream.Config{Config: shortWaits(endpoints, ping, log), Filter: consumer.Filter{Everyone: true},
+			RetryEvents: time.Nanosecond})
 		require.NoError(t, err)
 		return source
 	}
@@ -50,8 +51,9 @@ func TestBothServicesStoreTheSameTables(t *testing.T) {
 	require.NoError(t, err)
 
 	tables := map[string]string{
+		// Records of deleted accounts are purged later.
 		"records": `SELECT collection, did, rkey, rev, cid, created_at::text, record::text FROM records AS r
-			WHERE NOT EXISTS (SELECT FROM accounts AS a WHERE a.did = r.did AND a.status = 'deleted') ORDER BY 1, 2, 3`, // those are purged later
+			WHERE NOT EXISTS (SELECT FROM accounts AS a WHERE a.did = r.did AND a.status = 'deleted') ORDER BY 1, 2, 3`,
 		"tombstones":      `SELECT t::text FROM tombstones AS t ORDER BY 1`,
 		"deleted_records": `SELECT collection, did, rkey, rev FROM deleted_records ORDER BY 1, 2, 3`,
 		"accounts":        `SELECT did, handle, status FROM accounts ORDER BY 1`,
@@ -142,7 +144,8 @@ func TestStreamErrorsLoseNothing(t *testing.T) {
 	w := curious(t, n)
 	w.source = func(t *testing.T, endpoints []string, ping time.Duration, log *slog.Logger) consumer.Source {
 		t.Helper()
-		source, err := jetstream.New(jetstream.Config{Filter: consumer.Filter{Everyone: true}, Compress: true, Config: shortWaits(endpoints, ping, log)})
+		source, err := jetstream.New(jetstream.Config{Config: shortWaits(endpoints, ping, log), Filter: consumer.Filter{Everyone: true},
+			Compress: true})
 		require.NoError(t, err)
 		return source
 	}

@@ -63,6 +63,11 @@ func (d *decoder) message(name string, ev *consumer.Event) error {
 	return d.skip()
 }
 
+// eventFields are the fields of events, in the order in which those are decoded that came before
+// the type.
+var eventFields = [...]string{"seq", "did", "time", "witnessedAt", "rev", "operation", "collection", "rkey", "cid", "record",
+	"identity", "account", "sync", "name", "message"}
+
 // readKept decodes the fields that came before the types.
 func (d *decoder) readKept(ev *consumer.Event) error {
 	for _, name := range []string{"payload", "error", "message"} {
@@ -77,7 +82,7 @@ func (d *decoder) readKept(ev *consumer.Event) error {
 	if len(d.body) == 0 {
 		return nil
 	}
-	for _, name := range []string{"seq", "did", "time", "witnessedAt", "rev", "operation", "collection", "rkey", "cid", "record", "identity", "account", "sync", "name", "message"} {
+	for _, name := range eventFields {
 		if body, ok := d.body[name]; ok && d.kind != "" {
 			d.read(body)
 			if err := d.eventField(name, ev); err != nil {
@@ -202,7 +207,8 @@ func (d *decoder) checkEventPlace(kind consumer.Kind) error {
 	case m.Seq <= 0 || m.Seq > maxSeq:
 		return d.refuse("not a sequence number", "/seq", "a number from 1, below 1e15", strconv.FormatInt(m.Seq, 10))
 	case m.TimeUS <= 0 || m.TimeUS > maxTimeUS:
-		return d.refuse("the time is missing or out of range", "/time", "a datetime of RFC 3339, from 1970 to 9999", strconv.FormatInt(m.TimeUS, 10))
+		received := strconv.FormatInt(m.TimeUS, 10)
+		return d.refuse("the time is missing or out of range", "/time", "a datetime of RFC 3339, from 1970 to 9999", received)
 	}
 	return nil
 }

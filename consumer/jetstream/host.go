@@ -23,6 +23,9 @@ const (
 	subprotocol    = "xrpc.v1.json"
 )
 
+// dialer connects to /subscribe of the host of an attempt.
+type dialer func(url.Values) (*socket.Conn, error)
+
 // host is what a host has shown to offer. The goroutine that connects uses it.
 type host struct {
 	until   time.Time // when older and longest are forgotten
@@ -51,7 +54,7 @@ func (c *Client) host(name string) *host {
 
 // open connects to a host: to subscribeEvents if the host has it and the list of accounts fits
 // into its URL, else to /subscribe.
-func (c *Client) open(ctx context.Context, name string, at consumer.Cursor, f filter, dial func(url.Values) (*socket.Conn, error)) (*conn, error) {
+func (c *Client) open(ctx context.Context, name string, at consumer.Cursor, f filter, dial dialer) (*conn, error) {
 	h := c.host(name)
 	var first error // why it is not subscribeEvents
 	long := f.parameters() > maxParameters || h.longest > 0 && len(f.Accounts) >= h.longest
@@ -75,7 +78,8 @@ func (c *Client) open(ctx context.Context, name string, at consumer.Cursor, f fi
 		c.mu.Lock()
 		c.whole = len(f.Accounts)
 		c.mu.Unlock()
-		return nil, fmt.Errorf("%w: the list of accounts is too long for %s, so the whole network is requested: %w", consumer.ErrCursorRefused, name, err)
+		return nil, fmt.Errorf("%w: the list of accounts is too long for %s, so the whole network is requested: %w",
+			consumer.ErrCursorRefused, name, err)
 	case first != nil:
 		return nil, fmt.Errorf("%w (subscribeEvents: %w)", err, first)
 	default:

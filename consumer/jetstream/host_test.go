@@ -129,7 +129,8 @@ func TestLongListIsSentToTheOlderService(t *testing.T) {
 	cfg := everyone(n.URL())
 	cfg.Filter = consumer.Filter{Accounts: dids(10_000)}
 	connect(t, client(t, cfg), oldest)
-	eventually.True(t, func() bool { return slices.Equal([]int{10_000}, n.FilterSizes()) }, time.Millisecond, "with the cursor, a URL has too many parameters")
+	const tooMany = "with the cursor, a URL has too many parameters"
+	eventually.True(t, func() bool { return slices.Equal([]int{10_000}, n.FilterSizes()) }, time.Millisecond, tooMany)
 	cfg.Filter.Accounts = dids(9_000)
 	connect(t, client(t, cfg), oldest)
 	require.Equal(t, []int{10_000, 9_000}, n.FilterSizes())
@@ -227,7 +228,9 @@ func TestDictionaryIsTheServers(t *testing.T) {
 	}
 	require.NotContains(t, log.String(), "plain_frames")
 
-	for name, document := range map[string]string{"empty": "", "not a dictionary": "<html>not found</html>", "cut": "\x37\xA4\x30\xEC\x01\x00\x00\x00\x00", "long": strings.Repeat("\x37\xA4\x30\xEC", 1<<19)} {
+	const magic = "\x37\xA4\x30\xEC"
+	for name, document := range map[string]string{"empty": "", "not a dictionary": "<html>not found</html>",
+		"cut": magic + "\x01\x00\x00\x00\x00", "long": strings.Repeat(magic, 1<<19)} {
 		var opened atomic.Pointer[http.Request]
 		s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			if strings.HasSuffix(r.URL.Path, "getZstdDictionary") {

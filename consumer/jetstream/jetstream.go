@@ -78,7 +78,7 @@ func New(cfg Config) (*Client, error) {
 	}
 	c := &Client{cfg: cfg, log: cfg.Logger, dialer: dialer, filter: (filter{cfg.Filter}).sorted(), hosts: map[string]*host{}}
 	c.notices = promauto.With(cfg.Registerer).NewCounterVec(prometheus.CounterOpts{Name: "weir_jetstream_notices_total",
-		Help: "Notices of Jetstream servers about the connection, by name. ConsumerTooSlow: the consumer fell behind and was disconnected."}, []string{"name"})
+		Help: "Notices of Jetstream servers, by name. ConsumerTooSlow: the consumer fell behind and was disconnected."}, []string{"name"})
 	if cfg.Compress {
 		if c.zip, err = c.newDecoder(dictionary.V1); err != nil {
 			return nil, fmt.Errorf("prepare the zstd decoder: %w", err)

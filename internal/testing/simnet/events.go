@@ -40,13 +40,22 @@ const eventsPrefix = "network.bsky.jetstream.subscribeEvents#"
 // firstDictionary is the ID of a server's first dictionary. Each RotateDictionary adds one.
 const firstDictionary = 20260811
 
+func newEncoder(dictionary []byte) (*zstd.Encoder, error) {
+	e, err := zstd.NewWriter(nil, zstd.WithEncoderDict(dictionary), zstd.WithEncoderLevel(zstd.SpeedFastest),
+		zstd.WithEncoderConcurrency(2))
+	if err != nil {
+		return nil, fmt.Errorf("read the zstd dictionary: %w", err)
+	}
+	return e, nil
+}
+
 // useDictionary makes the dictionary with an ID the current one.
 func (n *Net) useDictionary(id uint32) error {
 	data := slices.Clone(dictionary.V1)
 	binary.LittleEndian.PutUint32(data[4:], id)
-	encoder, err := zstd.NewWriter(nil, zstd.WithEncoderDict(data), zstd.WithEncoderLevel(zstd.SpeedFastest), zstd.WithEncoderConcurrency(2))
+	encoder, err := newEncoder(data)
 	if err != nil {
-		return fmt.Errorf("read the zstd dictionary: %w", err)
+		return err
 	}
 	n.events.dictionary.Store(&eventsDictionary{id, data, encoder})
 	return nil
@@ -129,7 +138,8 @@ func (n *Net) subscribeEvents(w http.ResponseWriter, r *http.Request) {
 	id := q.Get("zstdDictionary")
 	if id != "" && id != strconv.FormatUint(uint64(d.id), 10) {
 		n.fired.add(UnknownDictionary)
-		xrpcRefusal(w, http.StatusBadRequest, "UnknownZstdDictionary", fmt.Sprintf("unknown zstd dictionary id %s; current dictionary id is %d", id, d.id))
+		message := fmt.Sprintf("unknown zstd dictionary id %s; current dictionary id is %d", id, d.id)
+		xrpcRefusal(w, http.StatusBadRequest, "UnknownZstdDictionary", message)
 		return
 	}
 	o, err := eventOptions(q)
@@ -142,7 +152,8 @@ func (n *Net) subscribeEvents(w http.ResponseWriter, r *http.Request) {
 		xrpcRefusal(w, http.StatusBadRequest, refusal.Name, refusal.Message)
 		return
 	}
-	s := &subscriber{net: n, wire: wireOf(r.Context()), at: start.at, joined: n.log.size(), events: true, notice: start.notice, hello: make(chan struct{})}
+	s := &subscriber{net: n, wire: wireOf(r.Context()), at: start.at, joined: n.log.size(), hello: make(chan struct{})}
+	s.events, s.notice = true, start.notice
 	if id != "" {
 		s.encoder = d.encoder
 	}
@@ -154,9 +165,9 @@ func (n *Net) subscribeEvents(w http.ResponseWriter, r *http.Request) {
 
 // eventOptions parses the filter. Its errors are worded like the server's.
 func eventOptions(q url.Values) (*options, error) {
-	for old, now := range map[string]string{"wantedDids": "dids", "wantedCollections": "collections", "requireHello": "", "compress": "zstdDictionary"} {
+	for _, old := range []string{"wantedDids", "wantedCollections", "requireHello", "compress"} {
 		if q.Has(old) {
-			return nil, fmt.Errorf("%s is a parameter of /subscribe; use %s", old, now)
+			return nil, errors.New(old + " is a parameter of /subscribe")
 		}
 	}
 	if len(q["dids"]) > 10_000 || len(q["collections"]) > 100 || len(q["kinds"]) > 4 {
@@ -205,10 +216,11 @@ func (n *Net) findEvent(raw string) (eventStart, *cursorRefusal) {
 		last := n.log.Last()
 		switch {
 		case last == nil || cursor > last.Seq+shift+1:
-			return eventStart{len(items), eventInfo("FutureCursor", fmt.Sprintf("requested seq cursor %d is beyond this archive's next seq; starting at the live tip", cursor))}, nil
+			return eventStart{len(items), eventInfo("FutureCursor", "requested seq cursor is beyond this archive's next seq")}, nil
 		case at < floor:
 			n.fired.add(TooOld)
-			return eventStart{}, &cursorRefusal{"CursorTooOld", fmt.Sprintf("cursor %d is below the retention floor %d", cursor, seqAt(items, floor)+shift)}
+			message := fmt.Sprintf("cursor %d is below the retention floor %d", cursor, seqAt(items, floor)+shift)
+			return eventStart{}, &cursorRefusal{"CursorTooOld", message}
 		}
 		return eventStart{at: at}, nil
 	}
@@ -224,7 +236,8 @@ func (n *Net) findEvent(raw string) (eventStart, *cursorRefusal) {
 	if floor > 0 {
 		n.fired.add(TooOld)
 	}
-	return eventStart{floor, eventInfo("OutdatedCursor", fmt.Sprintf("requested timestamp cursor below retention floor; starting at seq %d", seqAt(items, floor)+shift))}, nil
+	message := fmt.Sprintf("requested timestamp cursor below retention floor; starting at seq %d", seqAt(items, floor)+shift)
+	return eventStart{floor, eventInfo("OutdatedCursor", message)}, nil
 }
 
 // oldest returns the position of the oldest event that the server sends.
@@ -278,7 +291,8 @@ func (e *Entry) encodeEvent(shift int64) []byte {
 		}
 		b = append(b, '}')
 	case syncKind:
-		b = fmt.Appendf(b, `,"sync":{"blocks":{"$bytes":"oWVyb290c4A"},"did":"%s","rev":"%s","seq":%d,"time":"%s"}`, e.DID, e.Rev, e.RelaySeq, upstream)
+		b = fmt.Appendf(b, `,"sync":{"blocks":{"$bytes":"oWVyb290c4A"},"did":"%s","rev":"%s","seq":%d,"time":"%s"}`,
+			e.DID, e.Rev, e.RelaySeq, upstream)
 	}
 	return append(b, "}}"...)
 }

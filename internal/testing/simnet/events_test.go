@@ -31,7 +31,8 @@ func dialEvents(t *testing.T, n *simnet.Net, pairs ...string) (*client, *http.Re
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
-	conn, response, err := websocket.Dial(ctx, n.EventsURL()+query(pairs...), &websocket.DialOptions{Subprotocols: []string{"xrpc.v1.json"}})
+	options := &websocket.DialOptions{Subprotocols: []string{"xrpc.v1.json"}}
+	conn, response, err := websocket.Dial(ctx, n.EventsURL()+query(pairs...), options)
 	if err != nil {
 		return nil, response
 	}
@@ -66,7 +67,8 @@ func TestEventsAreTheLog(t *testing.T) {
 		}
 		p := c.payload()
 		sent++
-		require.Equal(t, payload{Type: "network.bsky.jetstream.subscribeEvents#" + e.Kind, Seq: e.Seq, DID: e.DID, Time: time.UnixMicro(e.TimeUS).UTC().Format("2006-01-02T15:04:05.000000Z"),
+		at := time.UnixMicro(e.TimeUS).UTC().Format("2006-01-02T15:04:05.000000Z")
+		require.Equal(t, payload{Type: "network.bsky.jetstream.subscribeEvents#" + e.Kind, Seq: e.Seq, DID: e.DID, Time: at,
 			Collection: e.Collection, Rkey: e.Rkey, Rev: map[bool]string{true: e.Rev}[e.Kind == "commit"], Record: e.Record}, p)
 	}
 	require.Equal(t, 200+2, sent)

@@ -126,9 +126,9 @@ func New(cfg Config) (*Net, error) {
 	if cfg.Dictionary == nil {
 		cfg.Dictionary = dictionary.V1
 	}
-	encoder, err := zstd.NewWriter(nil, zstd.WithEncoderDict(cfg.Dictionary), zstd.WithEncoderLevel(zstd.SpeedFastest), zstd.WithEncoderConcurrency(2))
+	encoder, err := newEncoder(cfg.Dictionary)
 	if err != nil {
-		return nil, fmt.Errorf("read the zstd dictionary: %w", err)
+		return nil, err
 	}
 	n.encoder = encoder
 	n.events.offered.Store(cfg.Events && cfg.Generation != V1)

@@ -52,7 +52,8 @@ func (n *Net) subscribe(w http.ResponseWriter, r *http.Request) {
 // serve upgrades a request and sends events until the client leaves or the server stops.
 func (s *subscriber) serve(w http.ResponseWriter, r *http.Request, subprotocols ...string) {
 	s.wire.opened() // before the client sees the handshake, so that faults include it
-	conn, err := websocket.Accept(w, r, &websocket.AcceptOptions{InsecureSkipVerify: true, CompressionMode: websocket.CompressionDisabled, Subprotocols: subprotocols})
+	conn, err := websocket.Accept(w, r, &websocket.AcceptOptions{InsecureSkipVerify: true, CompressionMode: websocket.CompressionDisabled,
+		Subprotocols: subprotocols})
 	if err != nil {
 		return // Accept has responded
 	}
