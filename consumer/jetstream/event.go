@@ -117,6 +117,9 @@ func identity(ev *consumer.Event) consumer.Identity {
 	case consumer.KindSync:
 		return consumer.Identity{Kind: "sync", Author: ev.Author, Revision: ev.Revision}
 	}
+	if ev.Author == "" { // a notice, which is neither an anchor nor archived
+		return consumer.Identity{}
+	}
 	return consumer.Identity{Kind: "other", Author: ev.Author}
 }
 

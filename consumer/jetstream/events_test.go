@@ -77,6 +77,7 @@ func TestNoticesHaveNoPlace(t *testing.T) {
 		require.Zero(t, m.Seq, frame)
 		require.Zero(t, m.TimeUS, frame)
 		require.Equal(t, consumer.KindOther, m.Events[0].Kind)
+		require.Zero(t, m.Identity, "a notice is not archived")
 	}
 }
 

@@ -37,7 +37,7 @@ type stream struct {
 
 func newStream(t *testing.T, relay bool, events int) *stream {
 	t.Helper()
-	n, err := simnet.New(simnet.Config{Seed: 3, Accounts: 100, History: events})
+	n, err := simnet.New(simnet.Config{Seed: 3, Accounts: 100, History: events, Events: true})
 	require.NoError(t, err)
 	require.NoError(t, n.Start("127.0.0.1:0"))
 	t.Cleanup(n.Stop)
