@@ -306,7 +306,7 @@ func (p App) serveHTTP(ctx context.Context, l net.Listener, handler http.Handler
 		defer close(ended)
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
 		defer cancel()
-		server.Shutdown(ctx) //nolint:errcheck // remaining connections are closed
+		server.Shutdown(ctx) // remaining connections are closed
 	})
 	defer stop()
 	if err := server.Serve(l); !errors.Is(err, http.ErrServerClosed) {

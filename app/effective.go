@@ -30,7 +30,7 @@ func (c Config) Check() error {
 		l, err := open()
 		switch {
 		case err == nil && l != nil:
-			l.Close() //nolint:errcheck // it has no connections
+			l.Close() // it has no connections
 		case err != nil && !errors.Is(err, syscall.EADDRINUSE):
 			errs = append(errs, err)
 		}

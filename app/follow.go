@@ -72,7 +72,7 @@ func (p App) listen(ctx context.Context, changed func(context.Context) error) er
 	if err != nil {
 		return err
 	}
-	defer conn.Close(context.WithoutCancel(ctx)) //nolint:errcheck // the connection is done
+	defer conn.Close(context.WithoutCancel(ctx)) // the connection is done
 	return schema.ListenFollows(ctx, conn, time.Minute, changed)
 }
 

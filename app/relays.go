@@ -48,7 +48,7 @@ func (p App) reader() (*nostr.Reader, []nostrRelay, error) {
 	}
 	var strangers *http.Client
 	if p.cfg.NostrAuthorRelays > 0 {
-		strangers = &http.Client{Transport: guard.Transport(http.DefaultTransport.(*http.Transport), p.cfg.NostrAuthorLoopback)} //nolint:forcetypeassert // it is an *http.Transport
+		strangers = &http.Client{Transport: guard.Transport(http.DefaultTransport.(*http.Transport), p.cfg.NostrAuthorLoopback)} // it is an *http.Transport
 	}
 	return nostr.NewReader(nostr.ReaderConfig{Relays: urls, Key: key, Strangers: strangers, UserAgent: userAgent, Logger: p.log}), configured, nil
 }

@@ -117,7 +117,7 @@ func (s *streams) watchFollows(ctx context.Context) error {
 			return nil
 		}
 		s.log.Warn("follow_refresh_failed", "error", err, "effect", "a change is seen after the database is back")
-		retry.Sleep(ctx, time.Second) //nolint:errcheck // the next turn checks the context
+		retry.Sleep(ctx, time.Second) // the next turn checks the context
 	}
 	return nil
 }

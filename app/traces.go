@@ -41,7 +41,7 @@ func StartTraces(ctx context.Context) (stop func(), err error) {
 	return func() {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), flushTimeout)
 		defer cancel()
-		provider.Shutdown(ctx) //nolint:errcheck // the process ends anyway
+		provider.Shutdown(ctx) // the process ends anyway
 	}, nil
 }
 

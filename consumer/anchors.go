@@ -27,7 +27,7 @@ func (n *Identity) hash() int64 {
 		}
 		rest = (rest ^ 0xFF) * prime // a separator: no part ends in this byte
 	}
-	if hash := int64(account)<<32 | int64(rest); hash != 0 { //nolint:gosec // the sign has no meaning
+	if hash := int64(account)<<32 | int64(rest); hash != 0 { // the sign has no meaning
 		return hash
 	}
 	return 1 // zero means no anchor
@@ -173,5 +173,5 @@ func RevTime(rev string) (at time.Time, ok bool) {
 			return at, false
 		}
 	}
-	return time.UnixMicro(int64(bits >> 10 & (1<<53 - 1))), true //nolint:gosec // 53 bits
+	return time.UnixMicro(int64(bits >> 10 & (1<<53 - 1))), true // 53 bits
 }

@@ -186,7 +186,7 @@ func (c *Consumer) Run(ctx context.Context) error {
 				waiting = true
 			}
 			c.endStalled(ctx)
-			retry.Sleep(ctx, c.cfg.LeasePoll) //nolint:errcheck // the next turn checks the context
+			retry.Sleep(ctx, c.cfg.LeasePoll) // the next turn checks the context
 			continue
 		}
 		waiting = false
@@ -277,7 +277,7 @@ func (c *Consumer) connections(work, stop context.Context, lease schema.Lease) e
 	anew := false
 	for stop.Err() == nil {
 		if c.depth.Load() > 0 {
-			retry.Sleep(stop, 100*time.Millisecond) //nolint:errcheck // the next turn checks the context
+			retry.Sleep(stop, 100*time.Millisecond) // the next turn checks the context
 			continue
 		}
 		s, err := c.connect(stop, commits, anew)
@@ -292,7 +292,7 @@ func (c *Consumer) connections(work, stop context.Context, lease schema.Lease) e
 			return err
 		}
 		if err := c.begin(work, s, commits); err != nil {
-			s.conn.Close() //nolint:errcheck // the connection was not used
+			s.conn.Close() // the connection was not used
 			return err
 		}
 		c.session.Store(s)
@@ -341,7 +341,7 @@ func (c *Consumer) leased(ctx context.Context) error {
 			return err
 		}
 		c.log.Warn("stream_start_failed", "error", err)
-		retry.Sleep(ctx, c.cfg.LeasePoll) //nolint:errcheck // the next turn checks the context
+		retry.Sleep(ctx, c.cfg.LeasePoll) // the next turn checks the context
 	}
 	return nil
 }
@@ -405,7 +405,7 @@ func (c *Consumer) checkBackpressure(ctx context.Context) {
 	case depth > limit:
 		c.depth.Store(int64(depth))
 		if s := c.session.Load(); s != nil {
-			s.conn.Close() //nolint:errcheck // it is over either way
+			s.conn.Close() // it is over either way
 		}
 		if !was {
 			c.metrics.pauses.Inc()

@@ -98,11 +98,11 @@ func TestBothServicesStoreTheSameTables(t *testing.T) {
 	}
 	kept := withFound["records"][:0:0]
 	for _, row := range withFound["records"] {
-		rev, ok := revs[row[1].(string)+"/"+row[2].(string)] //nolint:forcetypeassert // they are texts
+		rev, ok := revs[row[1].(string)+"/"+row[2].(string)] // they are texts
 		switch {
 		case ok:
 			require.Equal(t, rev, row[3], "a found record has the revision of the repository")
-		case !strings.Contains(row[6].(string), "found in the repository"): //nolint:forcetypeassert // it is a text
+		case !strings.Contains(row[6].(string), "found in the repository"): // it is a text
 			kept = append(kept, row)
 		}
 	}

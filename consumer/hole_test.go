@@ -55,7 +55,7 @@ func TestShortHoleIsAGap(t *testing.T) {
 
 		tx, err := s.pool.Begin(t.Context())
 		require.NoError(t, err)
-		defer tx.Rollback(t.Context()) //nolint:errcheck // it has been rolled back already
+		defer tx.Rollback(t.Context()) // it has been rolled back already
 		_, err = tx.Exec(t.Context(), `LOCK TABLE gaps IN EXCLUSIVE MODE`)
 		require.NoError(t, err)
 		stop = s.run(func(cfg *consumer.Config) { cfg.AnchorWithin = 200 * time.Millisecond })

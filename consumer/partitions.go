@@ -32,7 +32,7 @@ func (c *Consumer) startPartitions(ctx context.Context) (stopped <-chan struct{}
 		wait := p.attempt(ctx)
 		close(first)
 		for ctx.Err() == nil {
-			retry.Sleep(ctx, wait) //nolint:errcheck // the next turn checks the context
+			retry.Sleep(ctx, wait) // the next turn checks the context
 			wait = p.attempt(ctx)
 		}
 	}()

@@ -92,7 +92,7 @@ func (s *session) run(ctx, stop context.Context, c *committer) error {
 		s.committed()
 	}
 	decodeErr := <-decoded
-	s.conn.Close() //nolint:errcheck // it is over either way
+	s.conn.Close() // it is over either way
 	readErr := <-read
 	return cmp.Or(commitErr, decodeErr, readErr)
 }

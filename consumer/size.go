@@ -69,7 +69,7 @@ func textBytes(text []byte) int {
 			n++
 			i += 2
 		default:
-			unit, _ := strconv.ParseUint(string(text[i+2:i+6]), 16, 16) //nolint:errcheck // four hexadecimal digits
+			unit, _ := strconv.ParseUint(string(text[i+2:i+6]), 16, 16) // four hexadecimal digits
 			switch {
 			case unit < 0x80, unit == 0xFFFD:
 				n++

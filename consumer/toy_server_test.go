@@ -73,7 +73,7 @@ func newToyNet(t *testing.T, h history) network {
 		n.happen(h.end.Add(-time.Duration(h.events-i) * 10 * time.Second))
 	}
 	t.Cleanup(func() {
-		l.Close() //nolint:errcheck // the test is over
+		l.Close() // the test is over
 		n.cut()
 	})
 	go n.accept()
@@ -149,7 +149,7 @@ func (n *toyNet) cut() {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	for c := range n.conns {
-		c.Close() //nolint:errcheck // the test is over
+		c.Close() // the test is over
 	}
 }
 
@@ -170,7 +170,7 @@ func (n *toyNet) happen(at time.Time) {
 	f.Rev = syntax.NewTID(f.At, 0).String()
 	for i := range n.random.IntN(7) {
 		posts := n.posts[f.DID]
-		op := toyOp{Action: "create", Path: schema.PostCollection + "/" + syntax.NewTID(f.At, uint(i)).String(), //nolint:gosec // small
+		op := toyOp{Action: "create", Path: schema.PostCollection + "/" + syntax.NewTID(f.At, uint(i)).String(), // small
 			Record: json.RawMessage(fmt.Sprintf(`{"text":"%d of %d"}`, i, len(n.frames)))}
 		switch what := n.random.IntN(10); {
 		case what == 0:
@@ -219,7 +219,7 @@ func (n *toyNet) accept() {
 		n.conns[c] = true
 		n.mu.Unlock()
 		if refuses {
-			c.Close() //nolint:errcheck // the connection is refused
+			c.Close() // the connection is refused
 			continue
 		}
 		go n.serve(c)
@@ -229,7 +229,7 @@ func (n *toyNet) accept() {
 // serve sends frames from the cursor on until the client has gone.
 func (n *toyNet) serve(c net.Conn) {
 	defer func() {
-		c.Close() //nolint:errcheck // the connection is over
+		c.Close() // the connection is over
 		n.mu.Lock()
 		delete(n.conns, c)
 		n.mu.Unlock()
@@ -257,7 +257,7 @@ func (n *toyNet) serve(c net.Conn) {
 		var more chan struct{}
 		at, more = n.send(out, at)
 		if out.Flush() != nil {
-			c.Close() //nolint:errcheck // the connection is over
+			c.Close() // the connection is over
 		}
 		select {
 		case <-more:
@@ -269,7 +269,7 @@ func (n *toyNet) serve(c net.Conn) {
 			n.mu.Lock()
 			n.pongs++
 			n.mu.Unlock()
-			out.WriteString("pong\n") //nolint:errcheck // an error appears at the next flush
+			out.WriteString("pong\n") // an error appears at the next flush
 		}
 	}
 }
@@ -297,7 +297,7 @@ func (n *toyNet) send(out *bufio.Writer, at int) (next int, more chan struct{}) 
 		f.Seq = int64(at) + n.shift
 		data, err := json.Marshal(f)
 		require.NoError(n.t, err)
-		out.Write(append(data, '\n')) //nolint:errcheck // an error appears at the next flush
+		out.Write(append(data, '\n')) // an error appears at the next flush
 	}
 	return at, n.more
 }

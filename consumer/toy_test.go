@@ -68,12 +68,12 @@ func dialToy(ctx context.Context, host string, from consumer.Cursor, ping time.D
 	}
 	k := &toyConn{Conn: c, host: host, lines: bufio.NewReaderSize(c, 1<<20), ended: make(chan struct{}), wire: toyWire()}
 	k.proven.Set(time.Now())
-	context.AfterFunc(ctx, func() { c.Close() }) //nolint:errcheck // the connection is over
+	context.AfterFunc(ctx, func() { c.Close() }) // the connection is over
 	if _, err := c.Write([]byte(hello)); err != nil {
 		return nil, err
 	}
 	if ok, err := k.lines.ReadString('\n'); err != nil || ok != "ok\n" {
-		c.Close() //nolint:errcheck // the connection failed
+		c.Close() // the connection failed
 		return nil, errors.New("refused")
 	}
 	go k.watch(ping)
@@ -92,7 +92,7 @@ func (k *toyConn) watch(ping time.Duration) {
 		}
 		if k.pinged.At().IsZero() || !k.pinged.At().After(k.proven.At()) {
 			k.pinged.Set(time.Now())
-			k.Write([]byte("ping\n")) //nolint:errcheck // Next returns the error
+			k.Write([]byte("ping\n")) // Next returns the error
 		}
 	}
 }

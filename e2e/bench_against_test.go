@@ -102,7 +102,7 @@ func newMeasured(b *testing.B) *against {
 	b.Cleanup(func() { require.NoError(b, a.server.Stop(context.Background())) })
 	a.admin, err = pgx.Connect(b.Context(), a.server.URL("postgres"))
 	require.NoError(b, err)
-	b.Cleanup(func() { a.admin.Close(context.Background()) }) //nolint:errcheck // the test is over
+	b.Cleanup(func() { a.admin.Close(context.Background()) }) // the test is over
 	var backend int
 	require.NoError(b, a.admin.QueryRow(b.Context(), `SELECT pg_backend_pid()`).Scan(&backend))
 	a.postmaster = readProcess(b, backend).parent

@@ -109,7 +109,7 @@ func (p *paged) get(path, known string) (status, size int, tag string, err error
 	if err != nil {
 		return 0, 0, "", err
 	}
-	defer response.Body.Close() //nolint:errcheck // the body has been read
+	defer response.Body.Close() // the body has been read
 	n, err := io.Copy(io.Discard, response.Body)
 	return response.StatusCode, int(n), response.Header.Get("ETag"), err
 }
@@ -194,7 +194,7 @@ func (p *paged) streams(b *testing.B) {
 				open.Done()
 				return
 			}
-			defer response.Body.Close() //nolint:errcheck // the body was read
+			defer response.Body.Close() // the body was read
 			lines := bufio.NewScanner(response.Body)
 			lines.Buffer(nil, 1<<20)
 			first := true

@@ -102,7 +102,7 @@ func (b *bucket) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		w.Header()[name] = values
 	}
 	w.WriteHeader(response.Code)
-	w.Write(content) //nolint:errcheck // the client may have died
+	w.Write(content) // the client may have died
 }
 
 // kindOf returns the kind of an object: the first or a later version of a segment, the manifest of

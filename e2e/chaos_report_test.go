@@ -159,6 +159,6 @@ func publish(t testing.TB, report string) {
 	t.Helper()
 	t.Log("\n" + report)
 	if *reportFile != "" {
-		require.NoError(t, os.WriteFile(*reportFile, []byte(report), 0o644)) //nolint:gosec // readable by everyone
+		require.NoError(t, os.WriteFile(*reportFile, []byte(report), 0o644)) // readable by everyone
 	}
 }

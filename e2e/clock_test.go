@@ -84,7 +84,7 @@ var steppable = sync.OnceValues(func() (string, error) {
 	for name, content := range map[string]string{
 		"time.go": strings.Replace(string(source), now, now+step, 1), "step.go": stepping, "overlay.json": string(described),
 	} {
-		if err := os.WriteFile(filepath.Join(dir, name), []byte(content), 0o644); err != nil { //nolint:gosec // readable by everyone
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(content), 0o644); err != nil { // readable by everyone
 			return "", err
 		}
 	}
@@ -128,7 +128,7 @@ func (p *process) wrong(t testing.TB) time.Duration {
 		if opsURL == nil {
 			return false // the process is starting
 		}
-		response, err := http.Get(opsURL[1] + "/livez") //nolint:noctx // of the test's own process
+		response, err := http.Get(opsURL[1] + "/livez") // of the test's own process
 		if err != nil {
 			return false
 		}

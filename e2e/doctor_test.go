@@ -40,7 +40,7 @@ func executes(t *testing.T, database string, statements ...string) {
 	t.Helper()
 	conn, err := pgx.Connect(t.Context(), database)
 	require.NoError(t, err)
-	defer conn.Close(t.Context()) //nolint:errcheck // the test is over
+	defer conn.Close(t.Context()) // the test is over
 	for _, sql := range statements {
 		_, err := conn.Exec(t.Context(), sql)
 		require.NoError(t, err, sql)
@@ -177,7 +177,7 @@ func TestDoctorChecksTheDatabase(t *testing.T) {
 		`UPDATE streams SET lease_owner = 'dead'`)
 	conn, err := pgx.Connect(t.Context(), database)
 	require.NoError(t, err)
-	defer conn.Close(t.Context()) //nolint:errcheck // the test is over
+	defer conn.Close(t.Context()) // the test is over
 	_, err = conn.Exec(t.Context(), `CREATE UNIQUE INDEX CONCURRENTLY broken ON watches (target)`)
 	require.ErrorContains(t, err, "unique")
 	found = noFailure(t, env)
@@ -313,7 +313,7 @@ func relabelled(t *testing.T, database string) string {
 	behind := u.Host
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
-	t.Cleanup(func() { l.Close() }) //nolint:errcheck // the test is over
+	t.Cleanup(func() { l.Close() }) // the test is over
 	go func() {
 		for {
 			client, err := l.Accept()
@@ -335,7 +335,7 @@ func relabel(client net.Conn, behind string) {
 		return
 	}
 	defer server.Close()
-	go io.Copy(server, client) //nolint:errcheck // it ends with the other direction
+	go io.Copy(server, client) // it ends with the other direction
 	messages := pgproto3.NewFrontend(server, nil)
 	for {
 		m, err := messages.Receive()
@@ -407,7 +407,7 @@ func TestDoctorTimesOut(t *testing.T) {
 	t.Parallel()
 	silent, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
-	t.Cleanup(func() { silent.Close() }) //nolint:errcheck // the test is over
+	t.Cleanup(func() { silent.Close() }) // the test is over
 	at := silent.Addr().String()
 	found, code := examined(t, []string{"DATABASE_URL=postgres://u:p@" + at + "/x?sslmode=disable", "WEIR_JETSTREAM=ws://" + at, "WEIR_APPVIEW=http://" + at,
 		"WEIR_DIRECTORY=http://" + at}, "--within", "2s")

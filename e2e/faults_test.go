@@ -255,7 +255,7 @@ func (c *chaos) requireSlow(p *proxy, least time.Duration) {
 		require.NoError(c.t, conn.QueryRow(c.t.Context(), `SELECT repeat('x', 60000)`).Scan(&large))
 		require.NoError(c.t, conn.Close(c.t.Context()))
 	} else {
-		response, err := http.Get("http://" + p.Listen + "/admin/truth") //nolint:noctx // of the test's own server
+		response, err := http.Get("http://" + p.Listen + "/admin/truth") // of the test's own server
 		require.NoError(c.t, err)
 		_, err = io.CopyN(io.Discard, response.Body, 60000)
 		require.NoError(c.t, err)

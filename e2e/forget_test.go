@@ -37,7 +37,7 @@ func putSegment(t *testing.T, store archive.Store, number int64, records []strin
 // tid returns the TID of a time, as a revision or an rkey.
 func tid(at time.Time) string {
 	const digits = "234567abcdefghijklmnopqrstuvwxyz"
-	n := uint64(at.UnixMicro()) << 10 //nolint:gosec // the time is after 1970
+	n := uint64(at.UnixMicro()) << 10 // the time is after 1970
 	b := make([]byte, 13)
 	for i := range b {
 		b[12-i] = digits[n>>(5*i)&31]

@@ -42,15 +42,15 @@ func TestImageArchives(t *testing.T) {
 			continue
 		}
 		const schema = `{"lexicon":1,"id":"a.b.note","defs":{"main":{"type":"record","key":"any","record":{"type":"object"}}}}`
-		require.NoError(t, os.WriteFile(filepath.Join(folder, "note.json"), []byte(schema), 0o644)) //nolint:gosec // another user reads it
+		require.NoError(t, os.WriteFile(filepath.Join(folder, "note.json"), []byte(schema), 0o644)) // another user reads it
 	}
 	copyFile(t, binary, filepath.Join(root, "usr/local/bin/weir"))
 	for _, folder := range []string{root, filepath.Join(root, "usr/local/bin")} {
-		require.NoError(t, os.Chmod(folder, 0o555)) //nolint:gosec // the image's user must not write it
+		require.NoError(t, os.Chmod(folder, 0o555)) // the image's user must not write it
 	}
-	t.Cleanup(func() { os.Chmod(root, 0o755) }) //nolint:errcheck,gosec // the folder can then be removed
+	t.Cleanup(func() { os.Chmod(root, 0o755) }) // the folder can then be removed
 	weir := append(within, "/usr/local/bin/weir")
-	if out, err := exec.Command(weir[0], append(weir[1:], "version")...).CombinedOutput(); err != nil { //nolint:gosec // the test's own
+	if out, err := exec.Command(weir[0], append(weir[1:], "version")...).CombinedOutput(); err != nil { // the test's own
 		require.NotZero(t, os.Getuid(), string(out))
 		t.Logf("this machine has no namespaces for users: only the folders are checked: %s", out)
 		return
@@ -76,7 +76,7 @@ func copyFile(t *testing.T, from, to string) {
 	in, err := os.Open(from)
 	require.NoError(t, err)
 	defer in.Close()
-	out, err := os.OpenFile(to, os.O_WRONLY|os.O_CREATE, 0o755) //nolint:gosec // another user runs it
+	out, err := os.OpenFile(to, os.O_WRONLY|os.O_CREATE, 0o755) // another user runs it
 	require.NoError(t, err)
 	_, err = io.Copy(out, in)
 	require.NoError(t, err)

@@ -54,7 +54,7 @@ func newInsertGate(t *testing.T, upstream string) *insertGate {
 				return
 			}
 			g.open.Go(func() {
-				defer conn.Close() //nolint:errcheck // the exchange is over
+				defer conn.Close() // the exchange is over
 				g.serve(conn)
 			})
 		}
@@ -90,19 +90,19 @@ func (g *insertGate) serve(conn net.Conn) {
 	}
 	if fault.alone {
 		fault.held <- segmentOf(body)
-		conn.Write(fault.answer(nil)) //nolint:errcheck // the worker may be dead
+		conn.Write(fault.answer(nil)) // the worker may be dead
 		return
 	}
 	up, err := net.Dial("tcp4", g.upstream)
 	if err != nil {
 		return
 	}
-	defer up.Close() //nolint:errcheck // the exchange is over
+	defer up.Close() // the exchange is over
 	sent := 0
 	if fault.forward != nil {
 		if sent = fault.forward(body); sent > 0 {
-			up.Write(head)        //nolint:errcheck // the server may be dead
-			up.Write(body[:sent]) //nolint:errcheck // the server may be dead
+			up.Write(head)        // the server may be dead
+			up.Write(body[:sent]) // the server may be dead
 			head = nil
 		}
 		fault.held <- segmentOf(body)
@@ -111,10 +111,10 @@ func (g *insertGate) serve(conn net.Conn) {
 			return
 		}
 	}
-	up.Write(head)        //nolint:errcheck // the server may be dead
-	up.Write(body[sent:]) //nolint:errcheck // the server may be dead
+	up.Write(head)        // the server may be dead
+	up.Write(body[sent:]) // the server may be dead
 	if fault.answer == nil {
-		io.Copy(conn, up) //nolint:errcheck // either may be dead
+		io.Copy(conn, up) // either may be dead
 		return
 	}
 	// The server closes the connection after the response.
@@ -123,7 +123,7 @@ func (g *insertGate) serve(conn net.Conn) {
 		fault.held <- segmentOf(body)
 		<-fault.resume
 	}
-	conn.Write(fault.answer(answer)) //nolint:errcheck // the worker may be dead
+	conn.Write(fault.answer(answer)) // the worker may be dead
 }
 
 // insertsOf returns how many inserts of a segment there were.

@@ -152,7 +152,7 @@ func rowsOfProblems(t *testing.T, pool *pgxpool.Pool, problems []string) string 
 			"waiting":    `SELECT to_jsonb(w) FROM waiting AS w WHERE $1 IN (rkey, for_rkey)`,
 			"river_job":  `SELECT to_jsonb(j) - 'metadata' || jsonb_build_object('args', left(j.args::text, 300)) FROM river_job AS j WHERE args::text LIKE '%' || $1 || '%'`,
 		} {
-			rows, _ := pool.Query(context.Background(), sql, named[1]) //nolint:errcheck // CollectRows returns it
+			rows, _ := pool.Query(context.Background(), sql, named[1]) // CollectRows returns it
 			lines, err := pgx.CollectRows(rows, pgx.RowTo[string])
 			fmt.Fprintf(&text, "%s of %s: %s %v\n", table, named[1], strings.Join(lines, "\n  "), err)
 		}

@@ -116,7 +116,7 @@ func layersFolder(t *testing.T) string {
 		if err != nil || entry.IsDir() {
 			return err
 		}
-		text, err := os.ReadFile(path) //nolint:gosec // a folder of the test
+		text, err := os.ReadFile(path) // a folder of the test
 		if err != nil {
 			return err
 		}

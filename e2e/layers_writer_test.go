@@ -94,7 +94,7 @@ type layersPlan struct {
 
 // newLayersPlan plans the changes of this many records.
 func newLayersPlan(seed uint64, dids []string, records int) *layersPlan {
-	p := &layersPlan{random: rand.New(rand.NewPCG(seed, 1)), texts: layersTexts(), dids: dids, uris: map[string][]string{}, withheld: map[string][]string{}} //nolint:gosec // not for security
+	p := &layersPlan{random: rand.New(rand.NewPCG(seed, 1)), texts: layersTexts(), dids: dids, uris: map[string][]string{}, withheld: map[string][]string{}} // not for security
 	for kind := range p.texts {
 		p.kinds = append(p.kinds, kind)
 	}

@@ -45,7 +45,7 @@ func (s *sharing) post(account int, shared string) {
 	} else {
 		record["facets"] = []any{map[string]any{"index": map[string]any{"byteStart": 0, "byteEnd": 4}, "features": []any{map[string]any{"$type": "app.bsky.richtext.facet#link", "uri": shared}}}}
 	}
-	tid := syntax.NewTID(at.UnixMicro(), uint(s.n)).String() //nolint:gosec // small
+	tid := syntax.NewTID(at.UnixMicro(), uint(s.n)).String() // small
 	s.line(account, "commit", map[string]any{"rev": tid, "operation": "create", "collection": "app.bsky.feed.post", "rkey": tid,
 		"cid": "bafyreib2rxk3rh6kzwq4zqgb3grhqmbe7fnu4j5a2v5rkzyjvn4g2kqxaa", "record": record})
 }

@@ -54,7 +54,7 @@ func TestUnfinishedRequestsAreClosed(t *testing.T) {
 		for range cap(closed) {
 			c, err := new(net.Dialer).DialContext(ctx, "tcp", address)
 			require.NoError(t, err)
-			t.Cleanup(func() { c.Close() }) //nolint:errcheck // it is closed already
+			t.Cleanup(func() { c.Close() }) // it is closed already
 			fmt.Fprintf(c, "GET %s HTTP/1.1\r\nHost: %s\r\nAccept-Encoding: gzip\r\nContent-Length: 100000\r\n\r\n", path, address)
 			go func() {
 				_, err := io.Copy(io.Discard, c)

@@ -189,8 +189,8 @@ func startPrometheus(t *testing.T, scraped string) server {
 	cmd.Stdout, cmd.Stderr = &out, &out
 	require.NoError(t, cmd.Start())
 	t.Cleanup(func() {
-		cmd.Process.Kill() //nolint:errcheck // the process may have ended already
-		cmd.Wait()         //nolint:errcheck // the process was killed
+		cmd.Process.Kill() // the process may have ended already
+		cmd.Wait()         // the process was killed
 		if t.Failed() {
 			t.Log(tail(out.String(), 4000))
 		}

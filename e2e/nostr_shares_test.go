@@ -3,7 +3,7 @@ package e2e
 import (
 	"cmp"
 	"context"
-	"crypto/md5" //nolint:gosec // Postgres hashes the same way
+	"crypto/md5" // Postgres hashes the same way
 	"crypto/sha256"
 	"fmt"
 	"regexp"

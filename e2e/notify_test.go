@@ -187,7 +187,7 @@ func TestStuckConsumerStopsTheWatchdog(t *testing.T) {
 	}
 	tx, err := pool.Begin(t.Context())
 	require.NoError(t, err)
-	defer tx.Rollback(t.Context()) //nolint:errcheck // the transaction has been rolled back already
+	defer tx.Rollback(t.Context()) // the transaction has been rolled back already
 	_, err = tx.Exec(t.Context(), `SELECT FROM streams FOR UPDATE`)
 	require.NoError(t, err)
 	eventually.True(t, func() bool { return schematest.Blocks(t, pool, tx) }, 20*time.Millisecond)

@@ -118,7 +118,7 @@ func differencesAfter(t *testing.T, tr followedOracle, pool *pgxpool.Pool, sql s
 	t.Helper()
 	tx, err := pool.Begin(t.Context())
 	require.NoError(t, err)
-	defer tx.Rollback(context.Background()) //nolint:errcheck // it is rolled back
+	defer tx.Rollback(context.Background()) // it is rolled back
 	tag, err := tx.Exec(t.Context(), sql)
 	require.NoError(t, err)
 	require.Positive(t, tag.RowsAffected())
@@ -150,7 +150,7 @@ func TestOracleExpectsAGapOverEachHole(t *testing.T) {
 			t.Parallel()
 			tx, err := pool.Begin(t.Context())
 			require.NoError(t, err)
-			defer tx.Rollback(context.Background()) //nolint:errcheck // it is rolled back
+			defer tx.Rollback(context.Background()) // it is rolled back
 			for _, g := range c.gaps {
 				_, err := tx.Exec(t.Context(), `INSERT INTO gaps (stream, from_at, to_at, reason, opened_at, closed_at) VALUES ('s', $1, $2, 'too old', now(), CASE WHEN $3 THEN now() END)`, at(g[0]), at(g[1]), c.closed)
 				require.NoError(t, err)

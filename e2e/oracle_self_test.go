@@ -114,7 +114,7 @@ func TestOracleReportsEveryBreakage(t *testing.T) {
 			t.Parallel()
 			tx, err := pool.Begin(t.Context())
 			require.NoError(t, err)
-			defer tx.Rollback(context.Background()) //nolint:errcheck // the breakage is discarded
+			defer tx.Rollback(context.Background()) // the breakage is discarded
 			tag, err := tx.Exec(t.Context(), b.sql, b.args...)
 			require.NoError(t, err)
 			require.EqualValues(t, 1, tag.RowsAffected(), "the statement must change one row")

@@ -81,11 +81,11 @@ max_client_conn = 500
 	require.NoError(t, cmd.Start())
 	exited := make(chan struct{})
 	go func() {
-		cmd.Wait() //nolint:errcheck // its log has the details
+		cmd.Wait() // its log has the details
 		close(exited)
 	}()
 	t.Cleanup(func() {
-		cmd.Process.Kill() //nolint:errcheck // the process may have ended already
+		cmd.Process.Kill() // the process may have ended already
 		<-exited
 		if t.Failed() {
 			t.Log(tail(output.String(), 2000))
@@ -94,7 +94,7 @@ max_client_conn = 500
 	eventually.True(t, func() bool {
 		conn, err := net.Dial("unix", filepath.Join(dir, ".s.PGSQL.6432"))
 		if err == nil {
-			conn.Close() //nolint:errcheck // PgBouncer is listening
+			conn.Close() // PgBouncer is listening
 		}
 		return err == nil
 	}, 20*time.Millisecond, "PgBouncer does not listen")

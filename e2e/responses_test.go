@@ -83,7 +83,7 @@ func (w *watcher) fetch(ctx context.Context, p *process, url string) (body []byt
 	response, err := w.client.Do(request)
 	if err == nil {
 		body, err = io.ReadAll(response.Body)
-		response.Body.Close() //nolint:errcheck // read to its end, or broken
+		response.Body.Close() // read to its end, or broken
 	}
 	switch {
 	case ctx.Err() != nil:

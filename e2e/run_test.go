@@ -38,7 +38,7 @@ func TestMain(m *testing.M) {
 		if err != nil {
 			panic(err)
 		}
-		defer os.RemoveAll(dir) //nolint:errcheck // a temporary folder
+		defer os.RemoveAll(dir) // a temporary folder
 		binary = filepath.Join(dir, "weir")
 		if err := build(binary, "../cmd/weir"); err != nil {
 			panic(err)
@@ -97,7 +97,7 @@ func startProgram(t testing.TB, program string, env []string, args ...string) *p
 	p.cmd.Stdout, p.cmd.Stderr = &p.stdout, &p.stderr
 	require.NoError(t, p.cmd.Start())
 	go func() {
-		p.cmd.Wait() //nolint:errcheck // the exit code is enough
+		p.cmd.Wait() // the exit code is enough
 		close(p.exited)
 	}()
 	t.Cleanup(func() {
@@ -116,7 +116,7 @@ func (p *process) signal(s syscall.Signal) {
 	if s == syscall.SIGKILL || s == syscall.SIGTERM {
 		p.ending.Store(true)
 	}
-	p.cmd.Process.Signal(s) //nolint:errcheck // the process may have ended already
+	p.cmd.Process.Signal(s) // the process may have ended already
 }
 
 // pause sends SIGSTOP and waits until the whole process has stopped.

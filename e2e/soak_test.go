@@ -86,7 +86,7 @@ type tableSize struct{ bytes, live, dead float64 }
 func readSoak(t testing.TB, pool *pgxpool.Pool, opsURL string) reading {
 	t.Helper()
 	r := reading{at: time.Now(), tables: map[string]tableSize{}}
-	response, err := http.Get(opsURL + "/metrics") //nolint:noctx // of the test's own process
+	response, err := http.Get(opsURL + "/metrics") // of the test's own process
 	require.NoError(t, err)
 	defer response.Body.Close()
 	parser := expfmt.NewTextParser(model.LegacyValidation)

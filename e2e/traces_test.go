@@ -153,7 +153,7 @@ func TestUnreachableCollectorDelaysNothing(t *testing.T) {
 	schematest.Long(t)
 	t.Parallel()
 	hanging := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
-		io.Copy(io.Discard, r.Body) //nolint:errcheck // otherwise the server does not detect the end of the request
+		io.Copy(io.Discard, r.Body) // otherwise the server does not detect the end of the request
 		<-r.Context().Done()
 	}))
 	t.Cleanup(hanging.Close)

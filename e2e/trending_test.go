@@ -95,10 +95,10 @@ func TestMergeIsTriedAgain(t *testing.T) {
 	at := rankedDatabase(t)
 	conn, err := pgx.Connect(t.Context(), at)
 	require.NoError(t, err)
-	defer conn.Close(context.Background()) //nolint:errcheck // the test is over
+	defer conn.Close(context.Background()) // the test is over
 	other, err := pgx.Connect(t.Context(), at)
 	require.NoError(t, err)
-	defer other.Close(context.Background()) //nolint:errcheck // the test is over
+	defer other.Close(context.Background()) // the test is over
 	tx, err := conn.Begin(t.Context())
 	require.NoError(t, err)
 	_, err = tx.Exec(t.Context(), `SET LOCAL deadlock_timeout = '10min'`) // so that Postgres aborts the merge

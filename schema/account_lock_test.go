@@ -95,7 +95,7 @@ func TestDeletionIsNeverLostBesideAnotherWriter(t *testing.T) {
 				lease := take(t, pool, "me")
 				first, err := pool.Begin(t.Context())
 				require.NoError(t, err)
-				defer first.Rollback(context.Background()) //nolint:errcheck // committed, or the test has failed
+				defer first.Rollback(context.Background()) // committed, or the test has failed
 				require.NoError(t, pair[0](t.Context(), first, lease))
 				second := beside(t, pool, first, func(ctx context.Context, tx pgx.Tx) error { return pair[1](ctx, tx, lease) })
 				require.NoError(t, first.Commit(t.Context()))
@@ -117,7 +117,7 @@ func TestStreamsDoNotWaitForEachOther(t *testing.T) {
 	require.True(t, ok)
 	tx, err := pool.Begin(t.Context())
 	require.NoError(t, err)
-	defer tx.Rollback(context.Background()) //nolint:errcheck // the test is over
+	defer tx.Rollback(context.Background()) // the test is over
 	_, err = (&schema.Batch{Writes: []schema.Write{post("a", "1")}}).Apply(t.Context(), tx, lease, false)
 	require.NoError(t, err)
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
@@ -158,7 +158,7 @@ func TestEveryWriterLocksInTheOrderOfTheKeys(t *testing.T) {
 			require.NoError(t, err)
 			worker, err := pool.Begin(t.Context())
 			require.NoError(t, err)
-			defer worker.Rollback(context.Background()) //nolint:errcheck // committed, or the test has failed
+			defer worker.Rollback(context.Background()) // committed, or the test has failed
 			_, err = schema.LockPosts(t.Context(), worker, []schema.Key{key("a")})
 			require.NoError(t, err)
 			writer := beside(t, pool, worker, func(ctx context.Context, tx pgx.Tx) error { return write(ctx, tx, lease) })

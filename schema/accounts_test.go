@@ -81,7 +81,7 @@ func TestPageIsNotStoredDuringTheDeletionOfItsAccount(t *testing.T) {
 	lease := take(t, pool, "me")
 	tx, err := pool.Begin(t.Context())
 	require.NoError(t, err)
-	defer tx.Rollback(context.Background()) //nolint:errcheck // committed, or the test has failed
+	defer tx.Rollback(context.Background()) // committed, or the test has failed
 	_, err = (&schema.Batch{Statuses: []schema.Status{{DID: "did:plc:a", Status: "deleted", At: noon()}}}).Apply(t.Context(), tx, lease, false)
 	require.NoError(t, err)
 	page := beside(t, pool, tx, func(ctx context.Context, tx pgx.Tx) error {

@@ -139,7 +139,7 @@ func TestWaitingForTheLeaseNeverBlocks(t *testing.T) {
 	require.NoError(t, err)
 	tx, err := pool.Begin(t.Context())
 	require.NoError(t, err)
-	defer tx.Rollback(context.WithoutCancel(t.Context())) //nolint:errcheck // the test is over
+	defer tx.Rollback(context.WithoutCancel(t.Context())) // the test is over
 	_, err = (&schema.Batch{}).Apply(t.Context(), tx, lease, false)
 	require.NoError(t, err)
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute) // without a timeout, a call that waits for tx would hang
@@ -161,7 +161,7 @@ func TestHolderThatStopsInsideACopyIsEnded(t *testing.T) {
 	_, err = conn.Exec(t.Context(), `BEGIN; UPDATE streams SET lease_expires_at = clock_timestamp() - interval '1 second'`, pgx.QueryExecModeSimpleProtocol)
 	require.NoError(t, err)
 	data, writer := io.Pipe()
-	defer writer.Close() //nolint:errcheck // the reading end may be closed
+	defer writer.Close() // the reading end may be closed
 	ended := make(chan error, 1)
 	go func() {
 		_, err := conn.Conn().PgConn().CopyFrom(context.WithoutCancel(t.Context()), data, `COPY records (collection, did, rkey, rev, cid, created_at, record) FROM STDIN`)

@@ -59,7 +59,7 @@ func TestFewDeletionsArePlannedOnce(t *testing.T) {
 	}
 	tx, err := pool.Begin(t.Context())
 	require.NoError(t, err)
-	defer tx.Rollback(t.Context()) //nolint:errcheck // nothing is left to roll back
+	defer tx.Rollback(t.Context()) // nothing is left to roll back
 	b := schema.Batch{Deletions: []schema.Deletion{deletion("a", "1"), deletion("b", "1")}, Projections: schema.Projections{
 		{Name: "links", Collections: []string{schema.PostCollection}, Tables: []string{"shares", "subjects", "copies"}}}}
 	var deletes int

@@ -81,7 +81,7 @@ SELECT pg_stat_get_xact_tuples_returned('river_job'::regclass)
        + (SELECT sum(pg_stat_get_xact_tuples_returned(indexrelid)) FROM pg_index WHERE indrelid = 'river_job'::regclass)::int`
 	tx, err := pool.Begin(t.Context())
 	require.NoError(t, err)
-	defer tx.Rollback(t.Context()) //nolint:errcheck // read only
+	defer tx.Rollback(t.Context()) // read only
 	var before int
 	require.NoError(t, tx.QueryRow(t.Context(), sql).Scan(&before))
 	ask(tx)

@@ -31,7 +31,7 @@ func limited(t *testing.T, pool *pgxpool.Pool, settings ...string) *pgxpool.Pool
 // transaction of f's lock is older than the limits.
 func outlives(t *testing.T, pool *pgxpool.Pool, lock string, other pgx.Tx, f func() error) {
 	t.Helper()
-	t.Cleanup(func() { other.Rollback(context.Background()) }) //nolint:errcheck // f continues, whatever has failed
+	t.Cleanup(func() { other.Rollback(context.Background()) }) // f continues, whatever has failed
 	done := make(chan error, 1)
 	go func() { done <- f() }()
 	eventually.True(t, func() bool {

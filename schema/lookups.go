@@ -75,7 +75,7 @@ func (l Lookups) Query(ctx context.Context, sql string, args ...any) (pgx.Rows, 
 		rows, err = sent.Query()
 	}
 	if err != nil {
-		sent.Close() //nolint:errcheck // it returns the same error
+		sent.Close() // it returns the same error
 		return nil, err
 	}
 	return &lookedUp{Rows: rows, sent: sent}, nil

@@ -69,7 +69,7 @@ func (l *looked) Query(ctx context.Context, sql string, args ...any) (pgx.Rows, 
 	return &lookedRows{rows, sync.OnceFunc(func() {
 		locked, after := uses(ctx, tx)
 		l.look(locked, after-before)
-		tx.Commit(ctx) //nolint:errcheck // the rows had the error
+		tx.Commit(ctx) // the rows had the error
 	})}, err
 }
 

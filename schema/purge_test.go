@@ -158,7 +158,7 @@ func TestPurgeIsNotFinishedWhileSomethingIsLeft(t *testing.T) {
 	}
 	worker, err := pool.Begin(t.Context())
 	require.NoError(t, err)
-	defer worker.Rollback(context.Background()) //nolint:errcheck // committed, or the test has failed
+	defer worker.Rollback(context.Background()) // committed, or the test has failed
 	_, err = schema.LockPosts(t.Context(), worker, []schema.Key{key("1")})
 	require.NoError(t, err)
 	n, err := schema.PurgeRecords(t.Context(), pool, "did:plc:a", nil, 10)
@@ -211,7 +211,7 @@ func TestPurgeIsNotFinishedWhileAnotherRecordIsLeft(t *testing.T) {
 	execute(t, pool, `INSERT INTO accounts (did, status) VALUES ('did:plc:a', 'deleted')`)
 	worker, err := pool.Begin(t.Context())
 	require.NoError(t, err)
-	defer worker.Rollback(context.Background()) //nolint:errcheck // committed, or the test has failed
+	defer worker.Rollback(context.Background()) // committed, or the test has failed
 	_, err = schema.LockRecords(t.Context(), worker, []schema.Key{{Collection: "app.example.other", DID: "did:plc:a", Rkey: "1"}})
 	require.NoError(t, err)
 	n, err := schema.PurgeRecords(t.Context(), pool, "did:plc:a", nil, 10)

@@ -139,7 +139,7 @@ func TestDroppingGivesWayToReaders(t *testing.T) {
 	for _, use := range []string{`SELECT FROM posts`, `SELECT FROM posts_20260703_12`, `SELECT FROM posts_default`} {
 		reader, err := pool.Begin(t.Context())
 		require.NoError(t, err)
-		defer reader.Rollback(context.Background()) //nolint:errcheck // finished, or the test has failed
+		defer reader.Rollback(context.Background()) // finished, or the test has failed
 		execute(t, reader, use)
 		_, err = schema.DropPartition(t.Context(), pool, "posts_20260703_12", nil)
 		require.ErrorIs(t, err, schema.ErrBusy, use)

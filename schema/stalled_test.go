@@ -20,7 +20,7 @@ func TestWhoLocksAStreamForAMomentIsNotEnded(t *testing.T) {
 	for _, sql := range []string{`SELECT FROM streams FOR NO KEY UPDATE`, `UPDATE streams SET epoch = epoch + 1, lease_expires_at = clock_timestamp() + interval '10 seconds'`} {
 		tx, err := pool.Begin(t.Context())
 		require.NoError(t, err)
-		defer tx.Rollback(context.WithoutCancel(t.Context())) //nolint:errcheck // rolled back, or the test has failed
+		defer tx.Rollback(context.WithoutCancel(t.Context())) // rolled back, or the test has failed
 		_, err = tx.Exec(t.Context(), sql)
 		require.NoError(t, err)
 		_, ok, err := schema.TakeLease(t.Context(), pool, "s", "wire", "other", ttl)

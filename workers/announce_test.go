@@ -20,7 +20,7 @@ func TestOneProcessAnnouncesALink(t *testing.T) {
 	r := &rig{t: t, pool: schematest.New(t)}
 	conn, err := pgx.ConnectConfig(t.Context(), r.pool.Config().ConnConfig)
 	require.NoError(t, err)
-	t.Cleanup(func() { conn.Close(context.Background()) }) //nolint:errcheck // the test is over
+	t.Cleanup(func() { conn.Close(context.Background()) }) // the test is over
 	_, err = conn.Exec(t.Context(), `LISTEN weir_links`)
 	require.NoError(t, err)
 	ctx, stop := context.WithCancel(context.Background())

@@ -74,7 +74,7 @@ func TestRepairHasARevision(t *testing.T) {
 	mend := func(rev string) int {
 		tx, err := r.pool.Begin(t.Context())
 		require.NoError(t, err)
-		defer tx.Rollback(t.Context()) //nolint:errcheck // the transaction is committed
+		defer tx.Rollback(t.Context()) // the transaction is committed
 		w := write
 		w.Rev = rev
 		written, err := schema.RepairRecords(t.Context(), tx, []schema.Write{w})

@@ -171,7 +171,7 @@ func TestSyncAndFinishDoNotDeadlock(t *testing.T) {
 	require.NoError(t, err)
 	tx, err := r.pool.Begin(t.Context())
 	require.NoError(t, err)
-	defer tx.Rollback(t.Context()) //nolint:errcheck
+	defer tx.Rollback(t.Context())
 	var args jobs.BackfillAccount
 	if lockFeed {
 		require.NoError(t, schema.LockFeed(t.Context(), tx, alice))
@@ -193,7 +193,7 @@ func TestSyncAndFinishDoNotDeadlock(t *testing.T) {
 	if finished == nil {
 		finished = tx.Commit(t.Context())
 	} else {
-		tx.Rollback(t.Context()) //nolint:errcheck
+		tx.Rollback(t.Context())
 	}
 	require.NoError(t, finished)
 	require.NoError(t, <-synced)

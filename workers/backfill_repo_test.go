@@ -172,7 +172,7 @@ func TestHostileRepository(t *testing.T) {
 					if next != 0 {
 						cursor = strconv.Itoa(next)
 					}
-					json.NewEncoder(w).Encode(map[string]any{"records": raw(items), "cursor": cursor}) //nolint:errcheck // the client may leave
+					json.NewEncoder(w).Encode(map[string]any{"records": raw(items), "cursor": cursor}) // the client may leave
 				}
 			}))
 			t.Cleanup(hostile.Close)

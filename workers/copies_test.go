@@ -141,7 +141,7 @@ func TestCopyAndOriginalAtTheSameTime(t *testing.T) {
 	require.NoError(t, err)
 	tx, err := c.pool.Begin(t.Context())
 	require.NoError(t, err)
-	defer tx.Rollback(t.Context()) //nolint:errcheck // the transaction is committed below
+	defer tx.Rollback(t.Context()) // the transaction is committed below
 	_, err = tx.Exec(t.Context(), `INSERT INTO shares SELECT * FROM uncommitted`)
 	require.NoError(t, err)
 	c.event(note, "1", c.news, []string{"proxy", c.key("a/1").URI(), "atproto"})

@@ -144,7 +144,7 @@ func TestDeadLettersOfJobsHaveTheClassOfTheirErrors(t *testing.T) {
 			require.Equal(t, c.class, classify(c.err))
 			tx, err := pool.Begin(t.Context())
 			require.NoError(t, err)
-			defer tx.Rollback(t.Context()) //nolint:errcheck // read only
+			defer tx.Rollback(t.Context()) // read only
 			var log bytes.Buffer
 			worker := rivertest.NewWorker[jobs.CloseGap](t, &riverDriver{}, &river.Config{}, classifiedWorker[jobs.CloseGap]{&ender{err: c.err}, slog.New(slog.NewTextHandler(&log, nil)), nil})
 			_, err = worker.Work(t.Context(), t, tx, jobs.CloseGap{}, &river.InsertOpts{MaxAttempts: 1})

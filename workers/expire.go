@@ -93,7 +93,7 @@ func WhileBusy(ctx context.Context, tries int, call func() error) error {
 	retries := busyRetries()
 	err := call()
 	for try := 1; try < tries && errors.Is(err, schema.ErrBusy) && ctx.Err() == nil; try++ {
-		retry.Sleep(ctx, retries.NextBackOff()) //nolint:errcheck // the next turn checks the context
+		retry.Sleep(ctx, retries.NextBackOff()) // the next turn checks the context
 		err = call()
 	}
 	return err
@@ -352,7 +352,7 @@ func (r *expiry) batches(what string, step func(limit int) (examined, deleted in
 				return nil
 			}
 			limit = max(limit/2, 10)
-			retry.Sleep(r.ctx, retries.NextBackOff()) //nolint:errcheck // the next turn checks the context
+			retry.Sleep(r.ctx, retries.NextBackOff()) // the next turn checks the context
 			continue
 		case err != nil:
 			return err
@@ -371,7 +371,7 @@ func (r *expiry) batches(what string, step func(limit int) (examined, deleted in
 			logged = time.Now()
 			logProgress("expiring")
 		}
-		retry.Sleep(r.ctx, took/2) //nolint:errcheck // the next turn checks the context; transactions that waited for the batch go first
+		retry.Sleep(r.ctx, took/2) // the next turn checks the context; transactions that waited for the batch go first
 	}
 	if total > 0 {
 		logProgress("expired")

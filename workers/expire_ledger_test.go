@@ -248,7 +248,7 @@ func TestReaderKeepsADayFromGoing(t *testing.T) {
 	require.Len(t, names, 2)
 	reader, err := pool.Begin(t.Context())
 	require.NoError(t, err)
-	defer reader.Rollback(context.Background()) //nolint:errcheck // finished, or the test has failed
+	defer reader.Rollback(context.Background()) // finished, or the test has failed
 	_, err = reader.Exec(t.Context(), `SELECT FROM shares LIMIT 1`)
 	require.NoError(t, err)
 	_, err = ranking.DropDay(t.Context(), pool, names[0])
@@ -346,7 +346,7 @@ func TestLinkThatExpiresWhileItIsSharedIsAddedAgain(t *testing.T) {
 	require.NoError(t, err)
 	expiry, err := pool.Begin(t.Context())
 	require.NoError(t, err)
-	defer expiry.Rollback(context.Background()) //nolint:errcheck // finished, or the test has failed
+	defer expiry.Rollback(context.Background()) // finished, or the test has failed
 	_, err = expiry.Exec(t.Context(), `DELETE FROM links`)
 	require.NoError(t, err)
 	var worker errgroup.Group

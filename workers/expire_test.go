@@ -93,7 +93,7 @@ func TestLockedRowsAreLeftToTheNextRun(t *testing.T) {
 	require.NoError(t, err)
 	reader, err := pool.Begin(t.Context())
 	require.NoError(t, err)
-	defer reader.Rollback(context.Background()) //nolint:errcheck // finished, or the test has failed
+	defer reader.Rollback(context.Background()) // finished, or the test has failed
 	_, err = reader.Exec(t.Context(), `SELECT FROM posts`)
 	require.NoError(t, err)
 	require.NoError(t, w.Run(t.Context(), now.Add(day)))

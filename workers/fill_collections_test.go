@@ -231,7 +231,7 @@ func TestHostileRelay(t *testing.T) {
 			t.Parallel()
 			var calls atomic.Int64
 			hostile := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, q *http.Request) {
-				w.Write([]byte(reply(int(calls.Add(1)), q.URL.Query().Get("cursor")))) //nolint:errcheck // the client may leave
+				w.Write([]byte(reply(int(calls.Add(1)), q.URL.Query().Get("cursor")))) // the client may leave
 			}))
 			t.Cleanup(hostile.Close)
 			r := filling(t, func(c *Config) {

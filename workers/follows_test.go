@@ -120,7 +120,7 @@ func (r *rig) holding(lock func(tx pgx.Tx) error) (awaited, release func()) {
 	tx, err := r.pool.Begin(r.t.Context())
 	require.NoError(r.t, err)
 	require.NoError(r.t, lock(tx))
-	r.t.Cleanup(func() { tx.Rollback(context.Background()) }) //nolint:errcheck // released, or the test has failed
+	r.t.Cleanup(func() { tx.Rollback(context.Background()) }) // released, or the test has failed
 	awaited = func() {
 		r.t.Helper()
 		eventually.True(r.t, func() bool { return schematest.Blocks(r.t, r.pool, tx) }, 20*time.Millisecond)

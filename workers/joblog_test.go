@@ -109,7 +109,7 @@ func TestLogOfAJobIsBounded(t *testing.T) {
 	for lines, most := range map[int]int{0: 0, 200: jobLogAttempt + 1000} {
 		tx, err := pool.Begin(t.Context())
 		require.NoError(t, err)
-		defer tx.Rollback(t.Context()) //nolint:errcheck // read only
+		defer tx.Rollback(t.Context()) // read only
 		worker := rivertest.NewWorker[jobs.Expire](t, &riverDriver{}, &river.Config{Middleware: keepLogs()}, &chatty{lines: lines})
 		done, err := worker.Work(t.Context(), t, tx, jobs.Expire{}, nil)
 		require.NoError(t, err)

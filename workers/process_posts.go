@@ -110,7 +110,7 @@ func (w *ProcessPosts) settle(ctx context.Context, job *rivertype.JobRow, p *sha
 	w.metrics.records.WithLabelValues(w.name).Add(float64(p.records))
 	client, err := river.ClientFromContextSafely[pgx.Tx](ctx)
 	if err != nil {
-		return nil //nolint:nilerr // outside a client, nothing is enqueued
+		return nil // outside a client, nothing is enqueued
 	}
 	if p.due {
 		if _, err := client.Insert(ctx, jobs.CheckSubjects{}, nil); err != nil {
@@ -314,7 +314,7 @@ func (w *ProcessPosts) replace(ctx context.Context, p *sharing, keys []schema.Ke
 func enqueueStrays(ctx context.Context, tx pgx.Tx, strays []schema.Key) error {
 	client, err := river.ClientFromContextSafely[pgx.Tx](ctx)
 	if err != nil || len(strays) == 0 {
-		return nil //nolint:nilerr // outside a client, nothing is enqueued
+		return nil // outside a client, nothing is enqueued
 	}
 	records := make([]jobs.Record, len(strays))
 	for i, key := range strays {

@@ -194,7 +194,7 @@ func TestConcurrentCommitIsProjected(t *testing.T) {
 	b := schema.Batch{Writes: notes("1", "a")}
 	tx, err := pool.Begin(t.Context())
 	require.NoError(t, err)
-	defer tx.Rollback(context.WithoutCancel(t.Context())) //nolint:errcheck // committed, or the test has failed
+	defer tx.Rollback(context.WithoutCancel(t.Context())) // committed, or the test has failed
 	_, err = b.Apply(t.Context(), tx, a.lease, true)
 	require.NoError(t, err)
 	done := make(chan error, 1)

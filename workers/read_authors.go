@@ -215,6 +215,6 @@ func (w *ReadAuthors) checkNames(ctx context.Context) error {
 			return nil
 		})
 	}
-	g.Wait() //nolint:errcheck // the goroutines return no error
+	g.Wait() // the goroutines return no error
 	return errors.Join(failed...)
 }

@@ -72,7 +72,7 @@ func TestNamesAreShownOnceTheirDomainsConfirmThem(t *testing.T) {
 	claim(2, 100, "bob@example.com") // author 1's name
 	claim(3, 100, "no name")
 	w := &ReadAuthors{pool: r.pool, log: slog.New(slog.DiscardHandler), patience: time.Hour, relays: onlyLatest{nostr.NewReader(nostr.ReaderConfig{Relays: n.URLs()})},
-		names: wellknown.New(wellknown.Config{Guard: web.Guard, Port: web.Port, Transport: &http.Transport{TLSClientConfig: &tls.Config{RootCAs: web.Roots}}})} //nolint:gosec // only in a test
+		names: wellknown.New(wellknown.Config{Guard: web.Guard, Port: web.Port, Transport: &http.Transport{TLSClientConfig: &tls.Config{RootCAs: web.Roots}}})} // only in a test
 	work := func() {
 		t.Helper()
 		require.NoError(t, w.Work(t.Context(), &river.Job[jobs.ReadAuthors]{JobRow: &rivertype.JobRow{}}))

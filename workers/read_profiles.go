@@ -43,7 +43,7 @@ func (w *ReadProfiles) Work(ctx context.Context, _ *river.Job[jobs.ReadProfiles]
 		}
 		shown, err := w.shown(asking, due)
 		if err != nil {
-			return nil //nolint:nilerr // the next run asks again
+			return nil // the next run asks again
 		}
 		if err := ranking.RecordProfiles(ctx, w.pool, due, shown, since, now); err != nil {
 			return err

@@ -227,7 +227,7 @@ func TestResyncMarkedWhileItsJobEndsIsNotForgotten(t *testing.T) {
 	inserted.Job.State = rivertype.JobStateRunning
 	tx, err := r.pool.Begin(t.Context())
 	require.NoError(t, err)
-	defer tx.Rollback(context.Background()) //nolint:errcheck // committed, or the test has failed
+	defer tx.Rollback(context.Background()) // committed, or the test has failed
 	b := schema.Batch{Desynchronized: []schema.Desynchronized{{DID: did, Cause: "a test"}}}
 	_, err = b.Apply(t.Context(), tx, schema.Lease{}, true)
 	require.NoError(t, err)

@@ -89,7 +89,7 @@ func (w *SendAlert) post(ctx context.Context, body []byte) error {
 	if err != nil {
 		return err
 	}
-	defer response.Body.Close()                                       //nolint:errcheck // read only
+	defer response.Body.Close()                                       // read only
 	data, _ := io.ReadAll(io.LimitReader(response.Body, maxHookBody)) // only the status counts
 	reason := strings.ToValidUTF8(string(data[:min(len(data), maxHookReason)]), "")
 	if response.StatusCode/100 == 2 {

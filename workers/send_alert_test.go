@@ -25,7 +25,7 @@ func TestMessagesThatFailAtFirst(t *testing.T) {
 		return func(i int, w http.ResponseWriter, _ *http.Request) {
 			w.Header().Set("Retry-After", "1")
 			w.WriteHeader(codes[min(i, len(codes)-1)])
-			io.WriteString(w, strings.Repeat("no room ", 100_000)) //nolint:errcheck // the sender does not read all of it
+			io.WriteString(w, strings.Repeat("no room ", 100_000)) // the sender does not read all of it
 		}
 	}
 	for name, c := range map[string]struct {

@@ -54,6 +54,6 @@ func (w *VerifyHandles) Work(ctx context.Context, _ *river.Job[jobs.VerifyHandle
 			return nil
 		})
 	}
-	g.Wait() //nolint:errcheck // the goroutines return no error
+	g.Wait() // the goroutines return no error
 	return errors.Join(failed...)
 }

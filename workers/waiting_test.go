@@ -95,7 +95,7 @@ func TestSubjectAddedWhileItsSharesGrow(t *testing.T) {
 	subject := c.key("a/1")
 	tx, err := c.pool.Begin(t.Context())
 	require.NoError(t, err)
-	defer tx.Rollback(context.Background()) //nolint:errcheck // committed below
+	defer tx.Rollback(context.Background()) // committed below
 	var both []ranking.Share
 	for _, identity := range append(c.rows(`SELECT identity FROM links`), "news.example/2") {
 		both = append(both, ranking.Share{Key: subject, Identity: identity, URL: "https://" + identity, Site: "news.example", How: "post", SharedAt: time.Now()})
@@ -121,7 +121,7 @@ func TestPostDeletedWhileItBecomesASubject(t *testing.T) {
 	c.project("a/1")
 	tx, err := c.pool.Begin(t.Context())
 	require.NoError(t, err)
-	defer tx.Rollback(context.Background()) //nolint:errcheck // committed below
+	defer tx.Rollback(context.Background()) // committed below
 	found, _, err := ranking.FindSubjects(t.Context(), tx, []schema.Key{c.key("a/1")})
 	require.NoError(t, err)
 	require.Len(t, found, 1)

@@ -121,7 +121,7 @@ func useSimnet(c *app.Config, n *simnet.Net) {
 // and makes Weir read it too. It adds no watch, because the watch of a Bluesky account leads to no
 // Nostr author. The history of both networks is read from their servers.
 func useSimnetNostr(c *app.Config, n *simnet.Net) (*simnet.Nostr, error) {
-	relay, err := simnet.NewNostr(simnet.NostrConfig{Seed: uint64(time.Now().UnixNano()), Authors: demoAuthors, Now: time.Now(), Relays: []simnet.NostrRelay{{Page: 500}}}) //nolint:gosec // a seed
+	relay, err := simnet.NewNostr(simnet.NostrConfig{Seed: uint64(time.Now().UnixNano()), Authors: demoAuthors, Now: time.Now(), Relays: []simnet.NostrRelay{{Page: 500}}}) // a seed
 	if err != nil {
 		return nil, err
 	}

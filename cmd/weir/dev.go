@@ -30,7 +30,7 @@ func devCommand() *cobra.Command {
 			if err != nil {
 				return fmt.Errorf("%w; set WEIR_LISTEN to another address", err)
 			}
-			defer l.Close() //nolint:errcheck // the page's server may have closed it
+			defer l.Close() // the page's server may have closed it
 			ctx := cmd.Context()
 			defer printStopping(ctx, cmd.OutOrStdout())()
 			return app.WithServer(ctx, cfg, devpg.Options{Dir: filepath.Join(cfg.Home, "dev"), Fsync: true}, func(pool *pgxpool.Pool) error {

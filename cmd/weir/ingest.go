@@ -57,7 +57,7 @@ func openRecording(name string) (io.ReadCloser, int64, error) {
 	}
 	info, err := f.Stat()
 	if err != nil {
-		f.Close() //nolint:errcheck // nothing was written
+		f.Close() // nothing was written
 		return nil, 0, fmt.Errorf("open the recording: %w", err)
 	}
 	return f, info.Size(), nil
@@ -69,9 +69,9 @@ func cancellable(ctx context.Context, r io.Reader) io.Reader {
 	out, in := io.Pipe()
 	go func() {
 		_, err := io.CopyBuffer(in, struct{ io.Reader }{r}, make([]byte, 1<<20))
-		in.CloseWithError(err) //nolint:errcheck // never fails
+		in.CloseWithError(err) // never fails
 	}()
-	context.AfterFunc(ctx, func() { out.CloseWithError(ctx.Err()) }) //nolint:errcheck // never fails
+	context.AfterFunc(ctx, func() { out.CloseWithError(ctx.Err()) }) // never fails
 	return out
 }
 

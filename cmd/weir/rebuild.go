@@ -38,7 +38,7 @@ func rebuildCommand() *cobra.Command {
 	}
 	cmd.Flags().StringVar(&name, "projection", "", "the projection: `weir projection list` shows them")
 	cmd.Flags().BoolVar(&detach, "detach", false, "do not wait for the end")
-	cmd.MarkFlagRequired("projection") //nolint:errcheck // the flag exists
+	cmd.MarkFlagRequired("projection") // the flag exists
 	return cmd
 }
 

@@ -161,7 +161,7 @@ func probe(ctx context.Context, listen, path string) error {
 	if err != nil {
 		return fmt.Errorf("no response: %w", err)
 	}
-	defer response.Body.Close() //nolint:errcheck // read only
+	defer response.Body.Close() // read only
 	body, _ := io.ReadAll(io.LimitReader(response.Body, 4096))
 	if response.StatusCode != http.StatusOK {
 		return errors.New(strings.ReplaceAll(strings.TrimSpace(string(body)), "\n", "; "))

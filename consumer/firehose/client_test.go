@@ -29,10 +29,10 @@ func servedFrames(t *testing.T, cursors *[]string, frames ...[]byte) string {
 		if err != nil {
 			return
 		}
-		defer ws.CloseNow() //nolint:errcheck // the test is over
+		defer ws.CloseNow() // the test is over
 		for _, frame := range frames {
 			if frame == nil {
-				ws.Read(t.Context()) //nolint:errcheck // waits until the client has disconnected
+				ws.Read(t.Context()) // waits until the client has disconnected
 				return
 			}
 			if ws.Write(t.Context(), websocket.MessageBinary, frame) != nil {
@@ -88,7 +88,7 @@ func TestClientReadsARelay(t *testing.T) {
 	c := testClient(t, Config{}, "ws"+strings.TrimPrefix(down.URL, "http"), n.RelayURL())
 	conn, err := c.Connect(t.Context(), fromSeq(0), nil)
 	require.NoError(t, err)
-	defer conn.Close() //nolint:errcheck // never fails
+	defer conn.Close() // never fails
 	require.Equal(t, n.Address(), conn.Host())
 	entries := n.Log().Entries()
 	for len(entries) > 0 {
@@ -157,7 +157,7 @@ func TestOutdatedCursorIsLogged(t *testing.T) {
 	c := testClient(t, Config{Config: socket.Config{Logger: slog.New(slog.NewTextHandler(&log, nil))}}, servedFrames(t, &cursors, info, identityFrame(t, 900), nil))
 	conn, err := c.Connect(t.Context(), fromSeq(6), nil)
 	require.NoError(t, err)
-	defer conn.Close() //nolint:errcheck // never fails
+	defer conn.Close() // never fails
 	m := nextEvent(t, conn)
 	require.Empty(t, m.Events)
 	require.Empty(t, m.Malformed)
@@ -175,7 +175,7 @@ func TestFrameBeyondTheLimitKeepsItsPlace(t *testing.T) {
 	var cursors []string
 	conn, err := testClient(t, Config{}, servedFrames(t, &cursors, long, identityFrame(t, 9), nil)).Connect(t.Context(), fromSeq(6), nil)
 	require.NoError(t, err)
-	defer conn.Close() //nolint:errcheck // never fails
+	defer conn.Close() // never fails
 	m := nextEvent(t, conn)
 	require.Equal(t, int64(8), m.Seq)
 	require.Len(t, m.Malformed, 1)

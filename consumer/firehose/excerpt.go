@@ -25,7 +25,7 @@ func (d *decoder) excerpt(part int) []byte {
 	o := &d.ops[part]
 	names := []digest{d.commit}
 	if o.path != "" {
-		d.blocks.lookup(&d.signed.data, o.path, &names) //nolint:errcheck // the names that lookup reached are enough
+		d.blocks.lookup(&d.signed.data, o.path, &names) // the names that lookup reached are enough
 	}
 	if o.hasCID {
 		names = append(names, o.cid)

@@ -88,8 +88,8 @@ func (d *decoder) decode(data []byte, arrived time.Time, m *consumer.Message) *N
 // that is in it.
 func (d *decoder) decodeBeginning(data []byte, arrived time.Time, m *consumer.Message) {
 	m.Reset(data, arrived)
-	d.read(data) //nolint:errcheck // the frame ends too early
-	d.place(m)   //nolint:errcheck // as above
+	d.read(data) // the frame ends too early
+	d.place(m)   // as above
 	d.refuse(m, &consumer.Malformed{Cause: "the frame is too long", Expected: "at most " + strconv.Itoa(maxFrame) + " bytes", Received: "more"})
 }
 
@@ -97,8 +97,8 @@ func (d *decoder) decodeBeginning(data []byte, arrived time.Time, m *consumer.Me
 // are unreadable.
 func (d *decoder) position(data []byte) (seq int64, at time.Time) {
 	var m consumer.Message
-	d.read(data) //nolint:errcheck // the rest of the frame does not matter here
-	d.place(&m)  //nolint:errcheck // as above
+	d.read(data) // the rest of the frame does not matter here
+	d.place(&m)  // as above
 	return m.Seq, m.At
 }
 
@@ -115,7 +115,7 @@ func (d *decoder) read(data []byte) *consumer.Malformed {
 	case d.known():
 		bad = d.object(d.bodyField())
 	case d.op == opMessage:
-		d.object(d.placeField) //nolint:errcheck // the message is ignored anyway
+		d.object(d.placeField) // the message is ignored anyway
 	}
 	if t, ok := syntax.ParseTime(d.date); ok {
 		d.time = t

@@ -141,7 +141,7 @@ func hostileFrames(t testing.TB) map[string]hostile {
 // TestHostileFramesAreRefusedWithinBounds shows that every hostile frame
 // becomes a dead letter and no event, within bounded memory. It is not
 // parallel, because it measures what the process allocates.
-func TestHostileFramesAreRefusedWithinBounds(t *testing.T) { //nolint:paralleltest // see above
+func TestHostileFramesAreRefusedWithinBounds(t *testing.T) { // see above
 	for name, c := range hostileFrames(t) {
 		var m consumer.Message
 		wire := Wire(nil, nil)
@@ -163,7 +163,7 @@ func TestHostileFramesAreRefusedWithinBounds(t *testing.T) { //nolint:parallelte
 
 // TestDecodingAllocatesLittle shows that an unwanted frame allocates nothing,
 // and a record only its share of a chunk.
-func TestDecodingAllocatesLittle(t *testing.T) { //nolint:paralleltest // it measures what the process allocates
+func TestDecodingAllocatesLittle(t *testing.T) { // it measures what the process allocates
 	r := filled(t, 200)
 	frame := commitFrame(t, r.commit(write{"app.bsky.feed.post/a", post(t, "a")}))
 	var m consumer.Message
@@ -175,7 +175,7 @@ func TestDecodingAllocatesLittle(t *testing.T) { //nolint:paralleltest // it mea
 
 // TestDeepUnsortedRecordIsSorted decodes the worst record that passes: each of
 // its hundred levels has to be sorted.
-func TestDeepUnsortedRecordIsSorted(t *testing.T) { //nolint:paralleltest // it measures what the process allocates
+func TestDeepUnsortedRecordIsSorted(t *testing.T) { // it measures what the process allocates
 	var record []byte
 	for range maxDepth - 1 {
 		record = append(record, "\xa2\x62bb\x01\x61c"...) // bb before c in JSON too: sorted

@@ -91,7 +91,7 @@ func (c *Client) probe(ctx context.Context, dial dialer, parameters url.Values) 
 	if err != nil {
 		return nil, err
 	}
-	defer conn.Close() //nolint:errcheck // nothing was sent
+	defer conn.Close() // nothing was sent
 	conn.Probes()
 	within := pastWithin
 	if parameters == nil {
@@ -115,7 +115,7 @@ func (c *Client) probe(ctx context.Context, dial dialer, parameters url.Values) 
 		}
 	}
 	if len(times) == 0 {
-		return nil, nil //nolint:nilnil // as documented
+		return nil, nil // as documented
 	}
 	slices.SortFunc(times, time.Time.Compare)
 	return &place{first, times[len(times)/2]}, nil

@@ -33,7 +33,7 @@ func (r *datedRelay) start(t *testing.T) (url string) {
 		if err != nil {
 			return
 		}
-		defer ws.CloseNow() //nolint:errcheck // the test is over
+		defer ws.CloseNow() // the test is over
 		seq, err := strconv.ParseInt(request.URL.Query().Get("cursor"), 10, 64)
 		switch {
 		case err != nil && r.quiet:
@@ -47,7 +47,7 @@ func (r *datedRelay) start(t *testing.T) (url string) {
 				return
 			}
 		}
-		ws.Read(request.Context()) //nolint:errcheck // waits until the client has disconnected
+		ws.Read(request.Context()) // waits until the client has disconnected
 	}))
 	t.Cleanup(s.Close)
 	return "ws" + strings.TrimPrefix(s.URL, "http")
@@ -127,6 +127,6 @@ func startsAt(t *testing.T, r *datedRelay, since time.Time) (seq int64) {
 		return consumer.Cursor{Kind: consumer.CursorTime, Value: since.UnixMicro()}
 	}, nil)
 	require.NoError(t, err)
-	defer conn.Close() //nolint:errcheck // never fails
+	defer conn.Close() // never fails
 	return nextEvent(t, conn).Seq
 }

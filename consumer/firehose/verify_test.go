@@ -337,7 +337,7 @@ func TestSilentDirectoryBlocksNoThousandCommits(t *testing.T) {
 		close(release)
 		time.Sleep(time.Minute) // synctest's
 		synctest.Wait()
-		require.Zero(t, len(v.keys.pending)) //nolint:testifylint // it would print them all
+		require.Zero(t, len(v.keys.pending)) // it would print them all
 		p := &proof{verifier: v, deadLetters: 1, commit: commit{did: "did:web:slow.example", raw: []byte{0xa1}}}
 		v.unreadable.Size = 0
 		p.Start()
@@ -359,7 +359,7 @@ func TestServersOfTheirOwnDocumentsFillNoTable(t *testing.T) {
 			var m consumer.Message
 			Wire(nil, v).Decode(frame, arrival(), &m)
 			for range 100 {
-				p := *m.Proof.(*proof) //nolint:errcheck // the proof is of this type
+				p := *m.Proof.(*proof) // the proof is of this type
 				p.commit.did = "did:web:down.example"
 				p.Start()
 				verdict := p.Verdict()

@@ -58,7 +58,7 @@ func connect(t *testing.T, c *jetstream.Client, at func(string) consumer.Cursor)
 	t.Helper()
 	conn, err := c.Connect(t.Context(), at, nil)
 	require.NoError(t, err)
-	t.Cleanup(func() { conn.Close() }) //nolint:errcheck // never fails
+	t.Cleanup(func() { conn.Close() }) // never fails
 	return conn
 }
 
@@ -104,7 +104,7 @@ func server(t *testing.T, serve func(ctx context.Context, ws *websocket.Conn, r 
 		if err != nil {
 			return
 		}
-		defer ws.CloseNow() //nolint:errcheck // the end
+		defer ws.CloseNow() // the end
 		ws.SetReadLimit(10_000_000)
 		serve(t.Context(), ws, r)
 	}))
@@ -116,7 +116,7 @@ const anEvent = `{"did":"did:plc:aaaaaaaaaaaaaaaaaaaaaaaa","time_us":17831772000
 
 // held waits until the other side disconnects.
 func held(ctx context.Context, ws *websocket.Conn) {
-	_, _, _ = ws.Read(ctx) //nolint:errcheck // the read only ends with the connection
+	_, _, _ = ws.Read(ctx) // the read only ends with the connection
 }
 
 func TestReadsFrames(t *testing.T) {
@@ -171,7 +171,7 @@ func TestOtherDictionaryDeadLettersNothing(t *testing.T) {
 	var malformed *consumer.Malformed
 	require.False(t, errors.As(err, &malformed))
 	require.ErrorContains(t, err, "another dictionary")
-	conn.Close() //nolint:errcheck // never fails
+	conn.Close() // never fails
 	events(t, connect(t, c, oldest), 10)
 }
 
@@ -183,7 +183,7 @@ func TestFailsOverToTheNextEndpoint(t *testing.T) {
 	var tried []consumer.Attempt
 	conn, err := c.Connect(t.Context(), oldest, func(a consumer.Attempt) { tried = append(tried, a) })
 	require.NoError(t, err)
-	defer conn.Close() //nolint:errcheck // never fails
+	defer conn.Close() // never fails
 	require.Equal(t, host(t, up.URL()), conn.Host())
 	require.Len(t, tried, 1)
 	require.Equal(t, 1, tried[0].Failed)

@@ -154,7 +154,7 @@ func (d *decoder) refused(bad *consumer.Malformed) {
 		return d.place(name)
 	}
 	d.time, d.witnessed = time.Time{}, time.Time{}
-	d.object("", func(name string) error { //nolint:errcheck // the frame is malformed anyway
+	d.object("", func(name string) error { // the frame is malformed anyway
 		switch {
 		case !d.events:
 			return event(name)

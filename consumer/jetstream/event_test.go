@@ -64,7 +64,7 @@ func decode(t testing.TB, frame []byte) (consumer.Event, *consumer.Malformed) {
 	for _, other := range []string{with(t, frameHandle, `"kind":"identity",`, "")[:120], frameStatus, frameCreate,
 		`{"kind":"identity","identity":{"did":"did:plc:x"}}`,
 		`{"identity":{"did":"did:plc:x"},"account":1,"commit":[],"kind":"none"}`} {
-		event(used.decode, []byte(other)) //nolint:errcheck // only leaves state in the decoder
+		event(used.decode, []byte(other)) // only leaves state in the decoder
 	}
 	again, errAgain := event(used.decode, frame)
 	require.Equal(t, err, errAgain)

@@ -131,9 +131,9 @@ func (f filter) hash() string {
 	h := sha256.New()
 	fmt.Fprintf(h, "%t", f.Everyone)
 	for _, list := range [][]string{f.Collections, f.Accounts} {
-		h.Write([]byte{0}) //nolint:errcheck // never fails
+		h.Write([]byte{0}) // never fails
 		for _, s := range list {
-			h.Write([]byte(s + "\n")) //nolint:errcheck // never fails
+			h.Write([]byte(s + "\n")) // never fails
 		}
 	}
 	return hex.EncodeToString(h.Sum(nil))[:16]

@@ -53,7 +53,7 @@ func TestManyDIDsAreSentAfterDial(t *testing.T) {
 		}
 		require.Empty(t, h.query["wantedDids"])
 		require.Equal(t, "options_update", h.payload["type"])
-		payload := h.payload["payload"].(map[string]any) //nolint:forcetypeassert // the test fails otherwise
+		payload := h.payload["payload"].(map[string]any) // the test fails otherwise
 		require.Len(t, payload["wantedDids"], many)
 		require.Equal(t, []any{"app.bsky.feed.post"}, payload["wantedCollections"])
 	}
@@ -82,7 +82,7 @@ func TestEmptyFilterIsNotEveryone(t *testing.T) {
 	go func() {
 		f, err := nobodyDID.Next(t.Context())
 		if err == nil {
-			ev, _ := decoded(nobodyDID, f) //nolint:errcheck // an event with an error is none of those awaited
+			ev, _ := decoded(nobodyDID, f) // an event with an error is none of those awaited
 			arrived <- ev
 		}
 	}()
@@ -131,7 +131,7 @@ func TestFilterChangesWithoutANewDial(t *testing.T) {
 	require.NotEqual(t, before, c.FilterHash())
 	require.EqualValues(t, 1, dials.Load())
 	require.ErrorContains(t, c.SetFilter(t.Context(), consumer.Filter{Accounts: []string{"nobody"}}), `"nobody" is not a DID`)
-	conn.Close() //nolint:errcheck // never fails
+	conn.Close() // never fails
 	require.Error(t, <-ended)
 }
 

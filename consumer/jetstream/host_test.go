@@ -31,7 +31,7 @@ func quietly(log *lockedBuffer, cfg jetstream.Config) jetstream.Config {
 func reads(t *testing.T, c *jetstream.Client, n *simnet.Net) {
 	t.Helper()
 	conn := connect(t, c, oldest)
-	defer conn.Close() //nolint:errcheck // never fails
+	defer conn.Close() // never fails
 	for range n.Log().Entries() {
 		f, err := conn.Next(t.Context())
 		require.NoError(t, err)
@@ -115,13 +115,13 @@ func TestLongListIsSentToTheOlderService(t *testing.T) {
 		cfg.Filter = consumer.Filter{Accounts: dids(1000)}
 		c := client(t, cfg)
 		for range 2 {
-			connect(t, c, tip).Close() //nolint:errcheck // never fails
+			connect(t, c, tip).Close() // never fails
 			require.Equal(t, 1, n.Fired()[simnet.LongURL], "it is asked once")
 		}
 		eventually.True(t, func() bool { return slices.Equal([]int{1000, 1000}, n.FilterSizes()) }, time.Millisecond)
 		require.Equal(t, 1, strings.Count(log.String(), "subscribe_used"))
 		require.NoError(t, c.SetFilter(t.Context(), consumer.Filter{Accounts: dids(100)}))
-		connect(t, c, tip).Close() //nolint:errcheck // never fails
+		connect(t, c, tip).Close() // never fails
 		require.Equal(t, []int{1000, 1000, 100}, n.FilterSizes())
 		require.Equal(t, 1, strings.Count(log.String(), "subscribe_used"), "a short list fits")
 	}
@@ -221,7 +221,7 @@ func TestDictionaryIsTheServers(t *testing.T) {
 		f, err := conn.Next(t.Context())
 		require.NoError(t, err)
 		require.True(t, f.Compressed)
-		conn.Close() //nolint:errcheck // never fails
+		conn.Close() // never fails
 		reads(t, c, n)
 		require.Equal(t, i, n.Fired()[simnet.UnknownDictionary], "the dictionary is kept while the server has it")
 		require.NoError(t, n.Do(simnet.RotateDictionary))
@@ -234,7 +234,7 @@ func TestDictionaryIsTheServers(t *testing.T) {
 		var opened atomic.Pointer[http.Request]
 		s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			if strings.HasSuffix(r.URL.Path, "getZstdDictionary") {
-				fmt.Fprint(w, document) //nolint:errcheck // the client left
+				fmt.Fprint(w, document) // the client left
 				return
 			}
 			opened.Store(r)
@@ -245,7 +245,7 @@ func TestDictionaryIsTheServers(t *testing.T) {
 		}))
 		t.Cleanup(s.Close)
 		cfg.Endpoints = []string{"ws" + strings.TrimPrefix(s.URL, "http")}
-		connect(t, client(t, cfg), oldest).Close() //nolint:errcheck // never fails
+		connect(t, client(t, cfg), oldest).Close() // never fails
 		require.False(t, opened.Load().URL.Query().Has("zstdDictionary"), name)
 		require.Equal(t, "1000000000000000", opened.Load().URL.Query().Get("cursor"), "the oldest event has no number of its own")
 		require.Equal(t, "xrpc.v1.json", opened.Load().Header.Get("Sec-WebSocket-Protocol"))
@@ -318,6 +318,6 @@ func TestServerThatOnlySendsErrorsHasFailed(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, []int{1}, failed)
 		require.Equal(t, up.Address(), conn.Host())
-		conn.Close() //nolint:errcheck // never fails
+		conn.Close() // never fails
 	}
 }

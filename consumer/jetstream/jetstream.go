@@ -99,7 +99,7 @@ func (c *Client) Connect(ctx context.Context, at func(host string) consumer.Curs
 			return err
 		}
 		if err := c.install(ctx, connected, filter); err != nil {
-			connected.Close() //nolint:errcheck // the error is returned
+			connected.Close() // the error is returned
 			return err
 		}
 		return nil

@@ -56,7 +56,7 @@ func (k *conn) isNotice(f consumer.Frame) bool {
 	}
 	data := f.Data
 	if f.Compressed && k.zip != nil {
-		data, _ = k.zip.DecodeAll(data, nil) //nolint:errcheck // Decode reports it
+		data, _ = k.zip.DecodeAll(data, nil) // Decode reports it
 	}
 	return bytes.HasPrefix(data, []byte(`{"$type":"error"`)) || bytes.Contains(data[:min(len(data), 128)], []byte(eventTypes+"info"))
 }

@@ -45,7 +45,7 @@ func accept(w http.ResponseWriter, r *http.Request) {
 	if err != nil {
 		return
 	}
-	defer ws.CloseNow() //nolint:errcheck // the test is over
+	defer ws.CloseNow() // the test is over
 	held(r.Context(), ws)
 }
 

@@ -27,7 +27,7 @@ const maxDictionary = 1 << 20
 // newDecoder returns the decoder of frames that are compressed with a dictionary.
 func (c *Client) newDecoder(dictionary []byte) (*zstd.Decoder, error) {
 	return zstd.NewReader(nil, zstd.WithDecoderDicts(dictionary), zstd.WithDecoderConcurrency(1),
-		zstd.WithDecoderMaxMemory(uint64(c.cfg.ReadLimit)), zstd.WithDecoderLowmem(true)) //nolint:gosec // it is positive
+		zstd.WithDecoderMaxMemory(uint64(c.cfg.ReadLimit)), zstd.WithDecoderLowmem(true)) // it is positive
 }
 
 // dictionary returns the decoder of the frames of subscribeEvents, whose dictionary it fetches

@@ -38,7 +38,7 @@ var errKey = errors.New("the relay does not serve the key in WEIR_NOSTR_KEY")
 func (r *Reader) dial(ctx context.Context, client *http.Client, relay string, key *[32]byte) (*asking, error) {
 	ctx, cancel := context.WithTimeout(ctx, r.cfg.Timeout)
 	defer cancel()
-	ws, _, err := websocket.Dial(ctx, relay, &websocket.DialOptions{HTTPClient: client, HTTPHeader: http.Header{"User-Agent": {r.cfg.UserAgent}}}) //nolint:bodyclose // it has none
+	ws, _, err := websocket.Dial(ctx, relay, &websocket.DialOptions{HTTPClient: client, HTTPHeader: http.Header{"User-Agent": {r.cfg.UserAgent}}}) // it has none
 	if err != nil {
 		return nil, err
 	}

@@ -67,7 +67,7 @@ func (r *Reader) Compare(ctx context.Context, relay string, c Comparison) (Compa
 	if err != nil {
 		return found, err
 	}
-	defer func() { a.ws.CloseNow() }() //nolint:errcheck // it is over
+	defer func() { a.ws.CloseNow() }() // it is over
 	a.query = c.Query
 	if limits.syncs {
 		found.By = BySets
@@ -86,7 +86,7 @@ func (r *Reader) Compare(ctx context.Context, relay string, c Comparison) (Compa
 			}
 			r.log.Info("relay_comparison_failed", "relay", relay, "error", err)
 			found.By = ByPages
-			a.ws.CloseNow() //nolint:errcheck // the connection may be in the middle of a response
+			a.ws.CloseNow() // the connection may be in the middle of a response
 			again, _, err := r.connect(ctx, relay)
 			if err != nil {
 				return found, err
@@ -115,7 +115,7 @@ type comparing struct {
 func (k *comparing) have() (items []negentropy.Item) {
 	authors := map[[32]byte]bool{}
 	for _, author := range k.filter.Authors {
-		key, _ := hex.DecodeString(author) //nolint:errcheck // it is one
+		key, _ := hex.DecodeString(author) // it is one
 		authors[[32]byte(key)] = true
 	}
 	for _, known := range k.Have {

@@ -181,7 +181,7 @@ func TestRelayGoesAwayInTheMiddle(t *testing.T) {
 	var served atomic.Bool
 	relay := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.Header.Get("Accept") == "application/nostr+json" {
-			io.WriteString(w, `{"supported_nips":[77]}`) //nolint:errcheck // the client would fail
+			io.WriteString(w, `{"supported_nips":[77]}`) // the client would fail
 			return
 		}
 		if served.Swap(true) {
@@ -189,7 +189,7 @@ func TestRelayGoesAwayInTheMiddle(t *testing.T) {
 			return
 		}
 		if ws, err := websocket.Accept(w, r, nil); err == nil {
-			ws.CloseNow() //nolint:errcheck // the relay disconnects
+			ws.CloseNow() // the relay disconnects
 		}
 	}))
 	t.Cleanup(relay.Close)

@@ -132,7 +132,7 @@ func expired(e *nostr.Event, m *consumer.Message) {
 // there were too many.
 func (d *decoder) refuse(m *consumer.Message, err error, cause string) {
 	bad := &consumer.Malformed{Cause: err.Error(), Raw: m.Raw}
-	if invalid, ok := err.(*nostr.Invalid); ok { //nolint:errorlint // it is returned as it is
+	if invalid, ok := err.(*nostr.Invalid); ok { // it is returned as it is
 		bad.Cause, bad.Path, bad.Expected, bad.Received = invalid.Cause, invalid.Path, invalid.Expected, consumer.Shorten(invalid.Received)
 	}
 	bad.Cause = consumer.Shorten(bad.Cause)

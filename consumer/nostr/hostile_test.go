@@ -39,7 +39,7 @@ func (s *scripted) hear() (kind, sub string) {
 	if err != nil || json.Unmarshal(message, &parts) != nil || json.Unmarshal(parts[0], &kind) != nil {
 		return "", ""
 	}
-	json.Unmarshal(parts[1], &sub) //nolint:errcheck // fails for AUTH, whose second part is an event
+	json.Unmarshal(parts[1], &sub) // fails for AUTH, whose second part is an event
 	return kind, sub
 }
 
@@ -55,7 +55,7 @@ func scriptedRelay(t *testing.T, script func(*scripted)) (url string) {
 		if err != nil {
 			return
 		}
-		defer ws.CloseNow() //nolint:errcheck // the script is over
+		defer ws.CloseNow() // the script is over
 		script(&scripted{r.Context(), ws})
 	}))
 	t.Cleanup(server.Close)
@@ -87,7 +87,7 @@ func listen(t *testing.T, source *nostr.Client, each func(*consumer.Message)) (e
 		return consumer.Cursor{Kind: consumer.CursorTime, Value: time.Now().Add(-time.Hour).UnixMicro()}
 	}, nil)
 	require.NoError(t, err)
-	defer conn.Close() //nolint:errcheck // the test is over
+	defer conn.Close() // the test is over
 	for {
 		f, err := conn.Next(t.Context())
 		if err != nil {
@@ -147,7 +147,7 @@ func TestMessagesWithoutASubscriptionEndNothing(t *testing.T) {
 		}
 		noise(s)
 		s.say(`["NOTICE","the end"]`)
-		s.ws.Close(websocket.StatusNormalClosure, "as planned") //nolint:errcheck // the script is over
+		s.ws.Close(websocket.StatusNormalClosure, "as planned") // the script is over
 	})
 	moved := 0
 	events, err := listen(t, scriptedSource(t, url, 0), func(m *consumer.Message) {
@@ -171,7 +171,7 @@ func TestPageWithoutEndEndsTheConnection(t *testing.T) {
 			url := scriptedRelay(t, func(s *scripted) {
 				s.open(1)
 				_, sub := s.hear()
-				for s.say(`["EVENT",%q,%s]`, sub, message) { //nolint:revive // until the client disconnects
+				for s.say(`["EVENT",%q,%s]`, sub, message) { // until the client disconnects
 				}
 			})
 			_, err := listen(t, scriptedSource(t, url, 0), nil)
@@ -203,7 +203,7 @@ func TestRelayThatSendsNothingReadableIsMissed(t *testing.T) {
 		return consumer.Cursor{Kind: consumer.CursorTime, Value: since.UnixMicro()}
 	}, nil)
 	require.NoError(t, err)
-	defer conn.Close() //nolint:errcheck // the test is over
+	defer conn.Close() // the test is over
 	missed := map[int64]bool{}
 	var m consumer.Message
 	for m.TimeUS == 0 {
@@ -255,7 +255,7 @@ func TestRelayThatDoesNotAnswerIsLeft(t *testing.T) {
 			require.NoError(t, source.SetFilter(t.Context(), filterOf(0)))
 			conn, err := source.Connect(t.Context(), func(string) consumer.Cursor { return consumer.Cursor{Kind: consumer.CursorTime} }, nil)
 			require.NoError(t, err)
-			defer conn.Close() //nolint:errcheck // the test is over
+			defer conn.Close() // the test is over
 			var m consumer.Message
 			for {
 				f, err := conn.Next(t.Context())
@@ -297,7 +297,7 @@ func TestEverySubscriptionIsOpenBeforeThePastIsRead(t *testing.T) {
 func TestFilterChangedInADial(t *testing.T) {
 	t.Parallel()
 	url := scriptedRelay(t, func(s *scripted) {
-		for kind, _ := s.hear(); kind != ""; kind, _ = s.hear() { //nolint:revive // until the client disconnects
+		for kind, _ := s.hear(); kind != ""; kind, _ = s.hear() { // until the client disconnects
 		}
 	})
 	source := scriptedSource(t, url, 2)
@@ -310,7 +310,7 @@ func TestFilterChangedInADial(t *testing.T) {
 			return consumer.Cursor{}
 		}, nil)
 		require.NoError(t, err)
-		defer conn.Close() //nolint:errcheck // the test is over
+		defer conn.Close() // the test is over
 		if dials == 1 {
 			_, err = conn.Next(t.Context())
 			require.EqualError(t, err, "the followed accounts have changed")
@@ -380,7 +380,7 @@ func TestOpenSubscriptionThatIsRefused(t *testing.T) {
 	url := scriptedRelay(t, func(s *scripted) {
 		s.open(1)
 		s.say(`["CLOSED","live0","auth-required: who are you?"]`)
-		for kind, _ := s.hear(); kind != ""; kind, _ = s.hear() { //nolint:revive // until the client disconnects
+		for kind, _ := s.hear(); kind != ""; kind, _ = s.hear() { // until the client disconnects
 		}
 	})
 	_, err := listen(t, scriptedSource(t, url, 0), nil)

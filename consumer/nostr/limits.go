@@ -67,7 +67,7 @@ func askLimits(ctx context.Context, client *http.Client, relay, userAgent string
 	if err != nil {
 		return limits{}, err
 	}
-	defer response.Body.Close() //nolint:errcheck // the body was read
+	defer response.Body.Close() // the body was read
 	var document struct {
 		Limitation limits `json:"limitation"`
 		NIPs       []any  `json:"supported_nips"`

@@ -134,7 +134,7 @@ func (c *Client) Connect(ctx context.Context, at func(host string) consumer.Curs
 		}
 		connected = newConn(c, ws, filters, limits, from)
 		if err := connected.subscribe(ctx); err != nil {
-			connected.Close() //nolint:errcheck // the error is returned
+			connected.Close() // the error is returned
 			return fmt.Errorf("subscribe: %w", err)
 		}
 		c.mu.Lock()

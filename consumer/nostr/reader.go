@@ -128,7 +128,7 @@ func (r *Reader) Stored(ctx context.Context, relay string, each func([]*nostr.Ev
 	if err != nil {
 		return err
 	}
-	defer a.ws.CloseNow() //nolint:errcheck // it is over
+	defer a.ws.CloseNow() // it is over
 	var incomplete error
 	for _, q := range queries {
 		a.query = q
@@ -262,7 +262,7 @@ func (r *Reader) All(ctx context.Context, further []string, ask func(ctx context
 			return nil
 		})
 	}
-	g.Wait() //nolint:errcheck // the goroutines return no error
+	g.Wait() // the goroutines return no error
 	return failed, unread, ctx.Err()
 }
 

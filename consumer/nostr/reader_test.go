@@ -125,7 +125,7 @@ func TestRelaysRedirectNowhere(t *testing.T) {
 	ended := make(chan struct{})
 	before := asked.Load()
 	go func() {
-		source.Connect(ctx, func(string) consumer.Cursor { return consumer.Cursor{} }, func(consumer.Attempt) {}) //nolint:errcheck // ends with the cancelled context
+		source.Connect(ctx, func(string) consumer.Cursor { return consumer.Cursor{} }, func(consumer.Attempt) {}) // ends with the cancelled context
 		close(ended)
 	}()
 	eventually.True(t, func() bool { return asked.Load() > before+4 }, time.Millisecond)

@@ -76,7 +76,7 @@ func TestRelayThatDoesNotServeIsAskedLess(t *testing.T) {
 						err = conn.Decode(f, &m)
 					}
 				}
-				conn.Close() //nolint:errcheck // the attempt is over
+				conn.Close() // the attempt is over
 			}
 			require.Len(t, tries, 5)
 			for i, a := range tries {

@@ -125,7 +125,7 @@ func (k *Conn) Fail(closeErr error) {
 	k.once.Do(func() {
 		k.closeErr = closeErr
 		close(k.done)
-		k.ws.CloseNow() //nolint:errcheck // the connection is over either way
+		k.ws.CloseNow() // the connection is over either way
 	})
 }
 

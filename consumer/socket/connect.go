@@ -94,7 +94,7 @@ func (d *Dialer) Fetch(ctx context.Context, path string, limit int64) ([]byte, e
 	if err != nil {
 		return nil, unwrapDial(err)
 	}
-	defer response.Body.Close() //nolint:errcheck // it was read
+	defer response.Body.Close() // it was read
 	if response.StatusCode != http.StatusOK {
 		return nil, refusal(nil, response)
 	}

@@ -110,7 +110,7 @@ func (d *Dialer) probe(ctx context.Context) (at int, ok bool) {
 		go func() {
 			conn, err := (&net.Dialer{}).DialContext(ctx, "tcp", d.endpoints[i].address())
 			if err == nil {
-				conn.Close() //nolint:errcheck // nothing was sent
+				conn.Close() // nothing was sent
 			}
 			accepts[i] <- err == nil
 		}()

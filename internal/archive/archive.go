@@ -39,7 +39,7 @@ func corrupt(format string, args ...any) error {
 
 // AppendRecord appends a record and its length to raw.
 func AppendRecord(raw, record []byte) []byte {
-	raw = binary.LittleEndian.AppendUint32(raw, uint32(len(record))) //nolint:gosec // at most MaxRecord
+	raw = binary.LittleEndian.AppendUint32(raw, uint32(len(record))) // at most MaxRecord
 	return append(raw, record...)
 }
 
@@ -76,7 +76,7 @@ func NewID(parts ...string) ID {
 	var room [256]byte
 	b := room[:0]
 	for _, part := range parts {
-		b = binary.LittleEndian.AppendUint32(b, uint32(len(part))) //nolint:gosec // far below 4 GiB
+		b = binary.LittleEndian.AppendUint32(b, uint32(len(part))) // far below 4 GiB
 		b = append(b, part...)
 	}
 	sum := sha256.Sum256(b)

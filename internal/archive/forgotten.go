@@ -278,7 +278,7 @@ func AuthorHash(did string) int64 {
 	sum := sha256.Sum256([]byte(did))
 	var b [8]byte
 	copy(b[8-authorBytes:], sum[:authorBytes])
-	return int64(binary.BigEndian.Uint64(b[:])) //nolint:gosec // 40 bits
+	return int64(binary.BigEndian.Uint64(b[:])) // 40 bits
 }
 
 // authorsSuffix replaces a segment's suffix in the name of its index of authors. The index
@@ -333,7 +333,7 @@ func AuthorsOf(m Manifest, records iter.Seq2[[]byte, error], strip Strip) ([]int
 func EncodeAuthors(authors []int64) []byte {
 	b := make([]byte, 0, len(authors)*authorBytes+sha256.Size)
 	for _, author := range authors {
-		b = append(b, binary.BigEndian.AppendUint64(nil, uint64(author))[8-authorBytes:]...) //nolint:gosec // positive
+		b = append(b, binary.BigEndian.AppendUint64(nil, uint64(author))[8-authorBytes:]...) // positive
 	}
 	sum := sha256.Sum256(b)
 	return append(b, sum[:]...)
@@ -372,7 +372,7 @@ func ParseAuthors(b []byte) ([]int64, error) {
 	var author [8]byte
 	for b = b[:n]; len(b) > 0; b = b[authorBytes:] {
 		copy(author[8-authorBytes:], b)
-		authors = append(authors, int64(binary.BigEndian.Uint64(author[:]))) //nolint:gosec // 40 bits
+		authors = append(authors, int64(binary.BigEndian.Uint64(author[:]))) // 40 bits
 	}
 	return authors, nil
 }

@@ -60,7 +60,7 @@ func Fetch(ctx context.Context, s Store, name string, most int64) ([]byte, error
 	if err != nil {
 		return nil, err
 	}
-	defer in.Close() //nolint:errcheck // it was only read
+	defer in.Close() // it was only read
 	b, err := io.ReadAll(io.LimitReader(in, most+1))
 	switch {
 	case err != nil:

@@ -71,17 +71,17 @@ func (w *Writer) flush() error {
 		return nil
 	}
 	w.packed = w.encoder.EncodeAll(w.frame, w.packed[:0])
-	w.table = binary.LittleEndian.AppendUint32(w.table, uint32(len(w.packed))) //nolint:gosec // about maxFrame
-	w.table = binary.LittleEndian.AppendUint32(w.table, uint32(len(w.frame)))  //nolint:gosec // at most maxFrame
+	w.table = binary.LittleEndian.AppendUint32(w.table, uint32(len(w.packed))) // about maxFrame
+	w.table = binary.LittleEndian.AppendUint32(w.table, uint32(len(w.frame)))  // at most maxFrame
 	w.table = binary.LittleEndian.AppendUint32(w.table, checksum(w.frame))
-	w.content.Write(w.frame) //nolint:errcheck // never fails
+	w.content.Write(w.frame) // never fails
 	w.sum.RawBytes += int64(len(w.frame))
 	w.frame = w.frame[:0]
 	return w.write(w.packed)
 }
 
 func (w *Writer) write(b []byte) error {
-	w.sha.Write(b) //nolint:errcheck // never fails
+	w.sha.Write(b) // never fails
 	w.sum.StoredBytes += int64(len(b))
 	_, err := w.out.Write(b)
 	return err
@@ -94,9 +94,9 @@ func (w *Writer) Close() (Sum, error) {
 	}
 	frames := len(w.table) / entryBytes
 	end := binary.LittleEndian.AppendUint32(nil, skippableMagic)
-	end = binary.LittleEndian.AppendUint32(end, uint32(len(w.table)+footerBytes)) //nolint:gosec // a few bytes per MiB
+	end = binary.LittleEndian.AppendUint32(end, uint32(len(w.table)+footerBytes)) // a few bytes per MiB
 	end = append(end, w.table...)
-	end = binary.LittleEndian.AppendUint32(end, uint32(frames)) //nolint:gosec // likewise
+	end = binary.LittleEndian.AppendUint32(end, uint32(frames)) // likewise
 	end = append(end, withChecksums)
 	end = binary.LittleEndian.AppendUint32(end, seekableMagic)
 	if err := w.write(end); err != nil {
@@ -109,4 +109,4 @@ func (w *Writer) Close() (Sum, error) {
 
 // checksum returns the checksum of a frame in the seek table: the lower half of its
 // XXH64.
-func checksum(raw []byte) uint32 { return uint32(xxhash.Sum64(raw)) } //nolint:gosec // the lower half
+func checksum(raw []byte) uint32 { return uint32(xxhash.Sum64(raw)) } // the lower half

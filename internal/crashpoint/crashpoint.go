@@ -83,6 +83,6 @@ func send(s syscall.Signal) {
 	continued := make(chan os.Signal, 1)
 	signal.Notify(continued, syscall.SIGCONT)
 	defer signal.Stop(continued)
-	syscall.Kill(os.Getpid(), s) //nolint:errcheck // the test notices
+	syscall.Kill(os.Getpid(), s) // the test notices
 	<-continued
 }

@@ -40,7 +40,7 @@ func TestTransportIsGuarded(t *testing.T) {
 		get := func(loopback bool) error {
 			resp, err := (&http.Client{Transport: Transport(base, loopback)}).Get(address)
 			if err == nil {
-				resp.Body.Close() //nolint:errcheck // the body is not used
+				resp.Body.Close() // the body is not used
 			}
 			return err
 		}
@@ -51,7 +51,7 @@ func TestTransportIsGuarded(t *testing.T) {
 	allowed := Config{Allow: []netip.AddrPort{netip.MustParseAddrPort(server.Listener.Addr().String())}}
 	resp, err := (&http.Client{Transport: allowed.Transport(base)}).Get("http://10.0.0.1/")
 	if err == nil {
-		resp.Body.Close() //nolint:errcheck // the body is not used
+		resp.Body.Close() // the body is not used
 	}
 	require.ErrorIs(t, err, ErrPrivate)
 }

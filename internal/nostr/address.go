@@ -19,7 +19,7 @@ func Naddr(d string, author [32]byte, kind int) string {
 
 // located returns the parts of a name: the named thing, the author and the kind.
 func located(what []byte, author [32]byte, kind int) []byte {
-	data := append([]byte{partSpecial, byte(len(what))}, what...) //nolint:gosec // 255 bytes at most
+	data := append([]byte{partSpecial, byte(len(what))}, what...) // 255 bytes at most
 	data = append(append(data, partAuthor, byte(len(author))), author[:]...)
-	return binary.BigEndian.AppendUint32(append(data, partKind, 4), uint32(kind)) //nolint:gosec // at most 65535
+	return binary.BigEndian.AppendUint32(append(data, partKind, 4), uint32(kind)) // at most 65535
 }

@@ -30,7 +30,7 @@ func decodeBech32(s string) (prefix string, data []byte, err error) {
 		if digit < 0 {
 			return "", nil, errBech32
 		}
-		groups = append(groups, byte(digit)) //nolint:gosec // below 32
+		groups = append(groups, byte(digit)) // below 32
 	}
 	for i := range len(prefix) {
 		if c := prefix[i]; c < '!' || c > '~' {
@@ -47,7 +47,7 @@ func decodeBech32(s string) (prefix string, data []byte, err error) {
 		bits, n = bits<<5|uint(g), n+5
 		if n >= 8 {
 			n -= 8
-			data = append(data, byte(bits>>n)) //nolint:gosec // the upper bits are done
+			data = append(data, byte(bits>>n)) // the upper bits are done
 			bits &= 1<<n - 1
 		}
 	}
@@ -74,7 +74,7 @@ func encodeBech32(prefix string, data []byte) string {
 	}
 	sum := checksum(prefix, append(groups[:len(groups):len(groups)], 0, 0, 0, 0, 0, 0)) ^ 1
 	for i := range 6 {
-		groups = append(groups, byte(sum>>(5*(5-i))&31)) //nolint:gosec // five bits
+		groups = append(groups, byte(sum>>(5*(5-i))&31)) // five bits
 	}
 	text := make([]byte, len(groups))
 	for i, g := range groups {

@@ -164,7 +164,7 @@ func (d *decoder) tags() error {
 			return &Invalid{Cause: "too many tags", Path: "/tags", Expected: fmt.Sprintf("at most %d", maxTags), Received: "more"}
 		}
 		tag, err := d.tag()
-		if invalid, ok := err.(*Invalid); ok { //nolint:errorlint // it is returned as it is
+		if invalid, ok := err.(*Invalid); ok { // it is returned as it is
 			invalid.Path = "/tags/" + strconv.Itoa(len(d.ev.Tags))
 		}
 		if err != nil {

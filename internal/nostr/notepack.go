@@ -21,8 +21,8 @@ func (e *Event) AppendNotepack(b []byte) []byte {
 	b = append(b, e.ID[:]...)
 	b = append(b, e.PubKey[:]...)
 	b = append(b, e.Sig[:]...)
-	b = binary.AppendUvarint(b, uint64(e.CreatedAt)) //nolint:gosec // not negative
-	b = binary.AppendUvarint(b, uint64(e.Kind))      //nolint:gosec // not negative
+	b = binary.AppendUvarint(b, uint64(e.CreatedAt)) // not negative
+	b = binary.AppendUvarint(b, uint64(e.Kind))      // not negative
 	b = binary.AppendUvarint(b, uint64(len(e.Content)))
 	b = append(b, e.Content...)
 	b = binary.AppendUvarint(b, uint64(len(e.Tags)))
@@ -56,7 +56,7 @@ func DecodeNotepack(data []byte) (*Event, error) {
 	copy(e.ID[:], p.take(len(e.ID)))
 	copy(e.PubKey[:], p.take(len(e.PubKey)))
 	copy(e.Sig[:], p.take(len(e.Sig)))
-	e.CreatedAt, e.Kind = int64(p.number(MaxCreatedAt)), int(p.number(MaxKind)) //nolint:gosec // bounded
+	e.CreatedAt, e.Kind = int64(p.number(MaxCreatedAt)), int(p.number(MaxKind)) // bounded
 	e.Content = p.text(p.number(uint64(len(p.rest))))
 	e.Tags = make([][]string, 0, p.count())
 	for range cap(e.Tags) {
@@ -100,10 +100,10 @@ func (p *packed) number(most uint64) uint64 {
 }
 
 // count reads a number of elements, each of which takes at least a byte.
-func (p *packed) count() int { return int(p.number(uint64(len(p.rest)))) } //nolint:gosec // bounded
+func (p *packed) count() int { return int(p.number(uint64(len(p.rest)))) } // bounded
 
 func (p *packed) text(n uint64) string {
-	s := string(p.take(int(n))) //nolint:gosec // bounded by the caller
+	s := string(p.take(int(n))) // bounded by the caller
 	p.bad = p.bad || !utf8.ValidString(s)
 	return s
 }
@@ -117,7 +117,7 @@ func (p *packed) element() string {
 		return s
 	}
 	p.bad = p.bad || head>>1 == 0
-	return hex.EncodeToString(p.take(int(head >> 1))) //nolint:gosec // bounded
+	return hex.EncodeToString(p.take(int(head >> 1))) // bounded
 }
 
 func lowerHex(s string) bool {

@@ -22,7 +22,7 @@ func listen(t *testing.T, url string) *listener {
 	t.Helper()
 	conn, err := pgx.Connect(t.Context(), url)
 	require.NoError(t, err)
-	t.Cleanup(func() { conn.Close(context.Background()) }) //nolint:errcheck // the test is over
+	t.Cleanup(func() { conn.Close(context.Background()) }) // the test is over
 	_, err = conn.Exec(t.Context(), `LISTEN weir_links`)
 	require.NoError(t, err)
 	return &listener{conn}

@@ -88,7 +88,7 @@ ORDER BY counts DESC, m.id = $1 DESC, c.fetched_at, c.link_id
 LIMIT 1`
 	p, err := schema.One(ctx, db, "read the page of the link", pgx.RowToStructByPos[FetchedPage], sql, link)
 	if errors.Is(err, schema.ErrNoRows) {
-		return nil, nil //nolint:nilnil // there is none
+		return nil, nil // there is none
 	}
 	return &p, err
 }
@@ -288,7 +288,7 @@ SELECT count(*) FROM (SELECT FROM cards AS c JOIN links AS l ON l.id = c.link_id
 		return nil, s.distrust(ctx, to.Identity, column)
 	}
 	if u, err := url.Parse(to.URL); err != nil || strings.Trim(u.Path, "/") == "" {
-		return nil, nil //nolint:nilerr // the address cannot be merged into
+		return nil, nil // the address cannot be merged into
 	}
 	return to, nil
 }

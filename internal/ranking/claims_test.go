@@ -62,7 +62,7 @@ func TestClaimStaysForTheWorkerThatFoundIt(t *testing.T) {
 	execute(t, pool, `DELETE FROM shares`)
 	tx, err := pool.Begin(t.Context())
 	require.NoError(t, err)
-	defer tx.Rollback(t.Context()) //nolint:errcheck // nothing is left to roll back
+	defer tx.Rollback(t.Context()) // nothing is left to roll back
 	k := schema.Key{Collection: schema.PostCollection, DID: "b", Rkey: "1"}
 	all := []ranking.Share{{Key: k, Identity: "story", URL: "https://news.example/story", Site: "news.example", How: "post", SharedAt: noon(), Card: ranking.Card{Title: "T"}}}
 	execute(t, tx, `SELECT FROM links WHERE identity = 'story' FOR KEY SHARE`) // as the first statement of a Replacement

@@ -204,7 +204,7 @@ func (h *history) compare(t *testing.T, queries []Query) (counted, recounted int
 	t.Helper()
 	tx, err := h.pool.BeginTx(t.Context(), pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly})
 	require.NoError(t, err)
-	defer tx.Rollback(context.Background()) //nolint:errcheck // it only reads
+	defer tx.Rollback(context.Background()) // it only reads
 	l := readLedger(t, tx)
 	h.walled += min(1, len(l.walled))
 	require.NoError(t, tx.QueryRow(t.Context(), `SELECT EXISTS (SELECT FROM pending_counts)`).Scan(&pending))

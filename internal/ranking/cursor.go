@@ -37,7 +37,7 @@ func (q Query) View() string {
 
 func (q Query) mark() uint32 {
 	h := fnv.New32a()
-	h.Write([]byte(q.View())) //nolint:errcheck // it never fails
+	h.Write([]byte(q.View())) // it never fails
 	return h.Sum32()
 }
 

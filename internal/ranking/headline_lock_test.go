@@ -27,7 +27,7 @@ func TestPageChangesWhileItsVotesAreCounted(t *testing.T) {
 
 			other, err := p.pool.Begin(t.Context())
 			require.NoError(t, err)
-			defer other.Rollback(t.Context()) //nolint:errcheck // nothing is left to roll back
+			defer other.Rollback(t.Context()) // nothing is left to roll back
 			execute(t, other, `SELECT FROM count_state FOR UPDATE`)
 			counted := make(chan error, 1)
 			go func() {

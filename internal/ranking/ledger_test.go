@@ -61,7 +61,7 @@ func TestDaysAreMadeBesideWriters(t *testing.T) {
 	require.NoError(t, ranking.EnsureDays(t.Context(), pool, noon(), 7*day))
 	worker, err := pool.Begin(t.Context())
 	require.NoError(t, err)
-	defer worker.Rollback(context.Background()) //nolint:errcheck // committed, or the test has failed
+	defer worker.Rollback(context.Background()) // committed, or the test has failed
 	execute(t, worker, `INSERT INTO links (identity, url, site, first_seen) VALUES ('u', 'u', 's', now())`)
 	for _, next := range []string{`SELECT`, `INSERT INTO shares (did, collection, rkey, link_id, named_id, how, shared_at) SELECT 'd', 'c', 'r', id, id, 'post', now() FROM links`} {
 		execute(t, worker, next)
@@ -84,7 +84,7 @@ func TestStatementsOfALeavingPartitionSeeItsRows(t *testing.T) {
 	}
 	reader, err := pool.Begin(t.Context())
 	require.NoError(t, err)
-	defer reader.Rollback(context.Background()) //nolint:errcheck // finished, or the test has failed
+	defer reader.Rollback(context.Background()) // finished, or the test has failed
 	execute(t, reader, `SELECT FROM shares`)
 	_, err = drop()
 	require.ErrorIs(t, err, schema.ErrBusy)
@@ -165,7 +165,7 @@ func TestLinkInUseStaysDue(t *testing.T) {
 	rule := ranking.LinkRule{Now: noon(), Sharers: 5, Keep: day, Grace: day}
 	using, err := pool.Begin(t.Context())
 	require.NoError(t, err)
-	defer using.Rollback(context.Background()) //nolint:errcheck // rolled back below, or the test has failed
+	defer using.Rollback(context.Background()) // rolled back below, or the test has failed
 	_, err = using.Exec(t.Context(), `SELECT FROM links WHERE url = 'https://a.example/' FOR KEY SHARE`)
 	require.NoError(t, err)
 	expired := func() ranking.Expired {

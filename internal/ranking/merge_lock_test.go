@@ -22,7 +22,7 @@ func TestNobodyWaitsForWhoWaitsToMerge(t *testing.T) {
 	execute(t, pool, `INSERT INTO links (identity, url, site, first_seen) SELECT 'l' || n, 'l', 's', now() FROM generate_series(1, 3) AS n`)
 	long, err := pool.Begin(t.Context())
 	require.NoError(t, err)
-	defer long.Rollback(t.Context()) //nolint:errcheck // nothing is left to roll back
+	defer long.Rollback(t.Context()) // nothing is left to roll back
 	require.NoError(t, ranking.MergeLinks(t.Context(), long, ranking.Merge{Link: 1, Into: 2, Why: ranking.ByHand, Now: noon()}))
 	target := ranking.Share{Identity: "target", URL: "https://paper.example/a", Site: "paper.example"}
 	resolved := make(chan error, 1)
@@ -61,7 +61,7 @@ func TestLinkExpiresWhileItIsMerged(t *testing.T) {
 	for expired, m := range map[int]ranking.Merge{1: {Link: 1, Into: 2}, 3: {Link: 4, Into: 3}} {
 		expires, err := pool.Begin(t.Context())
 		require.NoError(t, err)
-		defer expires.Rollback(t.Context()) //nolint:errcheck // nothing is left to roll back
+		defer expires.Rollback(t.Context()) // nothing is left to roll back
 		execute(t, expires, `DELETE FROM links WHERE id = $1`, expired)
 		m.Why, m.Now = ranking.ByHand, noon()
 		merged := make(chan error, 1)
@@ -84,7 +84,7 @@ func TestLinkExpiresWhileItIsAdded(t *testing.T) {
 	require.NoError(t, err)
 	expires, err := pool.Begin(t.Context())
 	require.NoError(t, err)
-	defer expires.Rollback(t.Context()) //nolint:errcheck // nothing is left to roll back
+	defer expires.Rollback(t.Context()) // nothing is left to roll back
 	execute(t, expires, `DELETE FROM links`)
 	added := make(chan error, 1)
 	go func() {
@@ -159,7 +159,7 @@ func TestOriginalIsMergedWhileItsCopyIsWritten(t *testing.T) {
 
 	bridge, err := p.pool.Begin(t.Context())
 	require.NoError(t, err)
-	defer bridge.Rollback(t.Context()) //nolint:errcheck // nothing is left to roll back
+	defer bridge.Rollback(t.Context()) // nothing is left to roll back
 	s = shareOf("a.example/2")
 	s.Key, s.SharedAt = schema.Key{Collection: ranking.NoteCollection, DID: "did:nostr:copy", Rkey: "1"}, p.now
 	q := &pgx.Batch{}
@@ -170,7 +170,7 @@ func TestOriginalIsMergedWhileItsCopyIsWritten(t *testing.T) {
 
 	merges, err := p.pool.Begin(t.Context())
 	require.NoError(t, err)
-	defer merges.Rollback(t.Context()) //nolint:errcheck // nothing is left to roll back
+	defer merges.Rollback(t.Context()) // nothing is left to roll back
 	merged := make(chan error, 1)
 	m := ranking.Merge{Link: p.id("a.example/1"), Into: p.id("a.example/2"), Why: ranking.ByHand, Now: p.now}
 	go func() { merged <- ranking.MergeLinks(t.Context(), merges, m) }()

@@ -74,7 +74,7 @@ func (h *history) compareSQL(t *testing.T, seen map[Reason]int) (links int) {
 	t.Helper()
 	tx, err := h.pool.BeginTx(t.Context(), pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly})
 	require.NoError(t, err)
-	defer tx.Rollback(t.Context()) //nolint:errcheck // it only reads
+	defer tx.Rollback(t.Context()) // it only reads
 	now, err := schema.One(t.Context(), tx, "read the time", pgx.RowTo[time.Time], `SELECT now()`)
 	require.NoError(t, err)
 	targets, err := schema.WatchTargets(t.Context(), tx, 10)

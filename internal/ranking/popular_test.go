@@ -56,7 +56,7 @@ func (p *popularity) pending(sql string) (rows int) {
 	p.Helper()
 	conn, err := pgx.ConnectConfig(p.Context(), p.pool.Config().ConnConfig)
 	require.NoError(p, err)
-	defer conn.Close(p.Context()) //nolint:errcheck // the connection is no longer needed
+	defer conn.Close(p.Context()) // the connection is no longer needed
 	tx, err := conn.Begin(p.Context())
 	require.NoError(p, err)
 	p.exec(tx, sql)
@@ -170,7 +170,7 @@ func TestLostVoteReadsTheOthersOnlyIfItWasTheEarliest(t *testing.T) {
 		t.Helper()
 		tx, err := p.pool.Begin(t.Context())
 		require.NoError(t, err)
-		defer tx.Rollback(context.Background()) //nolint:errcheck // rolled back
+		defer tx.Rollback(context.Background()) // rolled back
 		s, err := readState(t.Context(), tx)
 		require.NoError(t, err)
 		link, did := int64(1), fmt.Sprintf("did:plc:%d", account)

@@ -37,7 +37,7 @@ func TestAnyMergesAreRestored(t *testing.T) {
 	for step := range 200 {
 		now := time.Unix(int64(step), 0)
 		link, into := 1+random.Int64N(20), 1+random.Int64N(20)
-		pgx.BeginFunc(t.Context(), pool, func(tx pgx.Tx) error { //nolint:errcheck // some are refused
+		pgx.BeginFunc(t.Context(), pool, func(tx pgx.Tx) error { // some are refused
 			if random.IntN(3) == 0 {
 				return ranking.SplitLink(t.Context(), tx, link, now)
 			}

@@ -135,7 +135,7 @@ func TestTextOfADeletedPostFindsNothing(t *testing.T) {
 		} {
 			tx, err := l.pool.Begin(t.Context())
 			require.NoError(t, err)
-			defer tx.Rollback(context.WithoutCancel(t.Context())) //nolint:errcheck // the transaction may have ended
+			defer tx.Rollback(context.WithoutCancel(t.Context())) // the transaction may have ended
 			execute(t, tx, sql)
 			for _, text := range []string{"seldom", "heron"} {
 				require.Equal(t, []string{page}, l.find(l.pool, text), "not committed")

@@ -40,7 +40,7 @@ func (s LinkShare) position() sharePosition {
 
 func (p sharePosition) cursor(q LinkQuery) Cursor {
 	p.Mark, p.At = q.mark(), p.At.UTC()
-	raw, _ := json.Marshal(p) //nolint:errcheck // it has no field that cannot be written
+	raw, _ := json.Marshal(p) // it has no field that cannot be written
 	return Cursor(base64.RawURLEncoding.EncodeToString(raw))
 }
 

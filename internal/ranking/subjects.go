@@ -248,7 +248,7 @@ RETURNING u.collection, u.did, u.rkey, n.fetch_at, u.links <> '{}'`
 	for i := range fetched {
 		at[i], shown[i] = fetched[i].FetchAt, fetched[i].Shown
 		for _, l := range fetched[i].Links {
-			of, identity, links = append(of, int32(i+1)), append(identity, l.Identity), append(links, l) //nolint:gosec // a page of posts
+			of, identity, links = append(of, int32(i+1)), append(identity, l.Identity), append(links, l) // a page of posts
 		}
 	}
 	q := &pgx.Batch{}

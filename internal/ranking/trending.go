@@ -240,7 +240,7 @@ func snapshot(ctx context.Context, db Beginner, f func(pgx.Tx) error) error {
 	if err != nil {
 		return fmt.Errorf("begin to read: %w", err)
 	}
-	defer tx.Rollback(context.WithoutCancel(ctx)) //nolint:errcheck // the transaction wrote nothing
+	defer tx.Rollback(context.WithoutCancel(ctx)) // the transaction wrote nothing
 	return f(tx)
 }
 

@@ -66,7 +66,7 @@ func TestOrderOfVariantsDoesNotMatter(t *testing.T) {
 	want := ""
 	for seed := range uint64(4) {
 		s := newStory(t)
-		for k, i := range rand.New(rand.NewPCG(seed, 0)).Perm(len(titles)) { //nolint:gosec // a test
+		for k, i := range rand.New(rand.NewPCG(seed, 0)).Perm(len(titles)) { // a test
 			s.post(fmt.Sprint("did", i), i, "", titles[i])
 			if k%3 == 0 {
 				_, err := ranking.Count(t.Context(), s.pool, s.now)

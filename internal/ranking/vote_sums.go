@@ -148,9 +148,9 @@ func newSumColumns(all map[claimed]*claimSums) (c sumColumns, gone claimedColumn
 		}
 		c.claims, c.links = append(c.claims, k.claim), append(c.links, k.link)
 		at, from := s.title.columns()
-		c.titles, c.titleAt, c.titleFrom = append(c.titles, int32(s.title.n)), append(c.titleAt, at), append(c.titleFrom, from) //nolint:gosec // accounts
+		c.titles, c.titleAt, c.titleFrom = append(c.titles, int32(s.title.n)), append(c.titleAt, at), append(c.titleFrom, from) // accounts
 		at, from = s.url.columns()
-		c.urls, c.urlAt, c.urlFrom = append(c.urls, int32(s.url.n)), append(c.urlAt, at), append(c.urlFrom, from) //nolint:gosec // accounts
+		c.urls, c.urlAt, c.urlFrom = append(c.urls, int32(s.url.n)), append(c.urlAt, at), append(c.urlFrom, from) // accounts
 	}
 	return c, gone
 }

@@ -155,7 +155,7 @@ func TestWallsDoNotDependOnTheOrder(t *testing.T) {
 	var want []string
 	for seed := range uint64(4) {
 		p := newPress(t)
-		r := rand.New(rand.NewPCG(seed, 0)) //nolint:gosec // a test
+		r := rand.New(rand.NewPCG(seed, 0)) // a test
 		for _, i := range append(r.Perm(len(all)), r.Perm(len(all))...) {
 			p.gives(all[i].account, all[i].page, all[i].title)
 			if r.IntN(3) == 0 {

@@ -87,5 +87,5 @@ func utc(t *time.Time) *time.Time {
 func WriteJSON(w http.ResponseWriter, code int, v any) {
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(code)
-	json.NewEncoder(w).Encode(v) //nolint:errcheck // the client has gone
+	json.NewEncoder(w).Encode(v) // the client has gone
 }

@@ -67,5 +67,5 @@ func (s *Server) serveAsset(w http.ResponseWriter, r *http.Request) {
 		h.Set("Content-Encoding", "gzip")
 	}
 	h.Set("Content-Length", strconv.Itoa(len(content)))
-	w.Write(content) //nolint:errcheck // the client has gone
+	w.Write(content) // the client has gone
 }

@@ -127,14 +127,14 @@ func (b *bufferedResponse) send(w http.ResponseWriter, r *http.Request) {
 		h.Set("Content-Length", strconv.Itoa(b.body.Len()))
 	}
 	w.WriteHeader(b.code)
-	w.Write(b.body.Bytes()) //nolint:errcheck // the client has gone
+	w.Write(b.body.Bytes()) // the client has gone
 }
 
 func zipped(plain []byte) []byte {
 	var b bytes.Buffer
 	z := gzip.NewWriter(&b)
-	z.Write(plain) //nolint:errcheck // a buffer in memory never fails
-	z.Close()      //nolint:errcheck // a buffer in memory never fails
+	z.Write(plain) // a buffer in memory never fails
+	z.Close()      // a buffer in memory never fails
 	return b.Bytes()
 }
 

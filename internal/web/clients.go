@@ -106,7 +106,7 @@ func (c *clients) key(r *http.Request) (key netip.Addr, ok bool) {
 		return addr, false
 	}
 	if addr.Is6() {
-		prefix, _ := addr.Prefix(64) //nolint:errcheck // an IPv6 address has 128 bits
+		prefix, _ := addr.Prefix(64) // an IPv6 address has 128 bits
 		addr = prefix.Addr()
 	}
 	return addr, true

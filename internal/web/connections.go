@@ -74,7 +74,7 @@ func (c *connections) evict() time.Duration {
 		return early
 	}
 	c.remove(oldest.Conn)
-	oldest.Close() //nolint:errcheck // its response is abandoned anyway
+	oldest.Close() // its response is abandoned anyway
 	if now.Sub(c.lastLogged) > time.Minute {
 		c.lastLogged = now
 		c.log.Warn("connection_limit_reached", "limit", c.limit)

@@ -96,7 +96,7 @@ func (s *liveState) changes(before *liveState, links []ranking.TrendingLink, sho
 func event(name string, data any) []byte {
 	var b bytes.Buffer
 	fmt.Fprintf(&b, "event: %s\ndata: ", name)
-	json.NewEncoder(&b).Encode(data) //nolint:errcheck // a buffer never fails, and the types can be written
+	json.NewEncoder(&b).Encode(data) // a buffer never fails, and the types can be written
 	b.WriteByte('\n')
 	return b.Bytes()
 }

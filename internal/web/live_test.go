@@ -308,7 +308,7 @@ func TestOpenStreamIsCheap(t *testing.T) {
 				require.Less(t, each, c.most)
 				stop()
 				synctest.Wait()
-				conn.Close() //nolint:errcheck // the test is over
+				conn.Close() // the test is over
 				all.Wait()
 			})
 		})
@@ -347,7 +347,7 @@ func TestStoppingProcessEndsItsStreams(t *testing.T) {
 		require.True(t, strings.HasSuffix(whole.String(), "0\r\n"))
 		require.Contains(t, whole.String(), "retry: 3000\n")
 		require.Equal(t, 1, strings.Count(whole.String(), "event: snapshot\n"))
-		c.Close() //nolint:errcheck // the test is over
+		c.Close() // the test is over
 	})
 }
 
@@ -372,6 +372,6 @@ func TestSilentStreamSendsComments(t *testing.T) {
 		}
 		require.Equal(t, 3, comments, "expected three comments and the beginning of a fourth")
 		stop()
-		c.Close() //nolint:errcheck // the test is over
+		c.Close() // the test is over
 	})
 }

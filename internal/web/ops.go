@@ -57,7 +57,7 @@ func OpsHandler(o OpsConfig) (http.Handler, error) {
 	}
 	s.home, s.homeName, s.actions = "/deadletters", say("to_letters"), "/api/v1/deadletters/"
 	mux := http.NewServeMux()
-	mux.HandleFunc("/livez", func(w http.ResponseWriter, _ *http.Request) { w.Write([]byte("ok\n")) }) //nolint:errcheck // the client has gone
+	mux.HandleFunc("/livez", func(w http.ResponseWriter, _ *http.Request) { w.Write([]byte("ok\n")) }) // the client has gone
 	mux.HandleFunc("/readyz", s.buffered(o.ready))
 	mux.HandleFunc("/health", s.buffered(o.health))
 	mux.Handle("/metrics", o.requireToken(promhttp.HandlerFor(o.Metrics, promhttp.HandlerOpts{
@@ -141,7 +141,7 @@ func (o OpsConfig) health(w http.ResponseWriter, r *http.Request) {
 	w.WriteHeader(code)
 	encoder := json.NewEncoder(w)
 	encoder.SetIndent("", "  ")
-	encoder.Encode(report) //nolint:errcheck // the client has gone
+	encoder.Encode(report) // the client has gone
 }
 
 // ready reports whether this process can do its work, with the reasons if it cannot.
@@ -160,12 +160,12 @@ func (o OpsConfig) ready(w http.ResponseWriter, r *http.Request) {
 		}
 	}
 	if len(reasons) == 0 {
-		w.Write([]byte("ok\n")) //nolint:errcheck // the client has gone
+		w.Write([]byte("ok\n")) // the client has gone
 		return
 	}
 	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
 	w.WriteHeader(http.StatusServiceUnavailable)
 	for _, reason := range reasons {
-		w.Write([]byte(reason + "\n")) //nolint:errcheck // the client has gone
+		w.Write([]byte(reason + "\n")) // the client has gone
 	}
 }

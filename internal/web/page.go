@@ -141,7 +141,7 @@ func (s *Server) Render(w http.ResponseWriter, code int, name string, view any) 
 	}
 	w.Header().Set("Content-Type", "text/html; charset=utf-8")
 	w.WriteHeader(code)
-	w.Write(b.Bytes()) //nolint:errcheck // the client has gone
+	w.Write(b.Bytes()) // the client has gone
 }
 
 // RenderFailed reports a bug in Weir.

@@ -70,7 +70,7 @@ func dropBody(next http.Handler) http.Handler {
 			return
 		}
 		w.Header().Set("Connection", "close")
-		http.NewResponseController(w).SetReadDeadline(time.Now()) //nolint:errcheck // without it, the connection ends with the read timeout
+		http.NewResponseController(w).SetReadDeadline(time.Now()) // without it, the connection ends with the read timeout
 		r.Body = http.NoBody
 		if r.Method == http.MethodGet || r.Method == http.MethodHead {
 			http.Error(w, say("error_body"), http.StatusRequestEntityTooLarge)

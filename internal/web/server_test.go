@@ -56,9 +56,9 @@ func startInMemory(t *testing.T, handler http.HandlerFunc) *pipeListener {
 	l := newPipeListener()
 	server := NewServer(ServerConfig{Handler: handler, Connections: 100, Within: 20 * time.Second, Logger: slog.New(slog.DiscardHandler)})
 	var serving sync.WaitGroup
-	serving.Go(func() { server.Serve(l) }) //nolint:errcheck // the test closes it
+	serving.Go(func() { server.Serve(l) }) // the test closes it
 	t.Cleanup(func() {
-		server.Close() //nolint:errcheck // the test is over
+		server.Close() // the test is over
 		serving.Wait()
 	})
 	return l
@@ -78,7 +78,7 @@ func TestSlowClientsAreDisconnected(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		large := strings.Repeat("x", 1<<20)
-		l := startInMemory(t, func(w http.ResponseWriter, _ *http.Request) { w.Write([]byte(large)) }) //nolint:errcheck // nobody reads it
+		l := startInMemory(t, func(w http.ResponseWriter, _ *http.Request) { w.Write([]byte(large)) }) // nobody reads it
 		silent := l.dial()
 		after, _ := readUntilClosed(t, silent)
 		require.Equal(t, headerTimeout, after, "the client sent nothing")
@@ -135,8 +135,8 @@ func startServer(t *testing.T, cfg ServerConfig) string {
 	require.NoError(t, err)
 	cfg.Within, cfg.Logger = time.Minute, slog.New(slog.DiscardHandler)
 	server := NewServer(cfg)
-	go server.Serve(l)                   //nolint:errcheck // the test closes it
-	t.Cleanup(func() { server.Close() }) //nolint:errcheck // the test is over
+	go server.Serve(l)                   // the test closes it
+	t.Cleanup(func() { server.Close() }) // the test is over
 	return l.Addr().String()
 }
 
@@ -153,7 +153,7 @@ func TestIdleConnectionsAreEvicted(t *testing.T) {
 			c := l.dial()
 			began := time.Now()
 			all.Go(func() {
-				io.Copy(io.Discard, c) //nolint:errcheck // until the server closes it
+				io.Copy(io.Discard, c) // until the server closes it
 				lasted[i] = time.Since(began)
 			})
 		}
@@ -181,7 +181,7 @@ func TestServedConnectionsStay(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := startInMemory(t, func(w http.ResponseWriter, _ *http.Request) {
 			time.Sleep(10 * time.Second)
-			w.Write([]byte("done")) //nolint:errcheck // the client checks it
+			w.Write([]byte("done")) // the client checks it
 		})
 		ask := func() net.Conn {
 			c := l.dial()
@@ -190,7 +190,7 @@ func TestServedConnectionsStay(t *testing.T) {
 		}
 		first := ask()
 		for range 150 {
-			defer l.dial().Close() //nolint:errcheck // the test is over
+			defer l.dial().Close() // the test is over
 		}
 		_, got := readUntilClosed(t, first)
 		require.Contains(t, got, "done")

@@ -76,7 +76,7 @@ func (s *Server) checkWatch(ctx context.Context, target string) error {
 func (s *Server) sendEvents(w http.ResponseWriter, r *http.Request, reader *liveReader) {
 	control := http.NewResponseController(w)
 	// The server's limit is for a whole response. Here each event has its own.
-	inTime := func() { control.SetWriteDeadline(time.Now().Add(streamPatience)) } //nolint:errcheck // without it, the server's limit ends the stream
+	inTime := func() { control.SetWriteDeadline(time.Now().Add(streamPatience)) } // without it, the server's limit ends the stream
 	defer inTime()                                                                // for the end of the response
 	heartbeat := time.NewTimer(heartbeatEvery)
 	defer heartbeat.Stop()

@@ -34,7 +34,7 @@ func (r *rig) openStream(base, query string, header ...string) (next func(func(s
 	}
 	response, err := http.DefaultClient.Do(request)
 	require.NoError(r.T, err)
-	r.T.Cleanup(func() { response.Body.Close() }) //nolint:errcheck // the test is over
+	r.T.Cleanup(func() { response.Body.Close() }) // the test is over
 	require.Equal(r.T, http.StatusOK, response.StatusCode)
 	require.Equal(r.T, "text/event-stream", response.Header.Get("Content-Type"))
 	require.Equal(r.T, "no-store", response.Header.Get("Cache-Control"))

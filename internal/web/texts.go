@@ -79,6 +79,6 @@ var scriptTexts = sync.OnceValue(func() string {
 			chosen[key] = text
 		}
 	}
-	encoded, _ := json.Marshal(chosen) //nolint:errcheck // texts can be written
+	encoded, _ := json.Marshal(chosen) // texts can be written
 	return string(encoded)
 })

@@ -80,7 +80,7 @@ func suite(ctx context.Context, o options, patterns []string) (good bool, err er
 	if err != nil {
 		return false, fmt.Errorf("make a folder for the compiled tests: %w", err)
 	}
-	defer os.RemoveAll(folder) //nolint:errcheck // a temporary folder
+	defer os.RemoveAll(folder) // a temporary folder
 	packages, err := compile(ctx, o, folder, patterns)
 	if err != nil {
 		return false, err
@@ -90,7 +90,7 @@ func suite(ctx context.Context, o options, patterns []string) (good bool, err er
 		if err := spin.Start(); err != nil {
 			return false, fmt.Errorf("keep a processor busy: %w", err)
 		}
-		defer spin.Process.Kill() //nolint:errcheck // it ends with this process anyway
+		defer spin.Process.Kill() // it ends with this process anyway
 	}
 	r := newResults(o.outputs)
 	for n := range o.times {

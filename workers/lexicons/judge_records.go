@@ -238,7 +238,7 @@ func (w *JudgeRecords) enqueueDependents(ctx context.Context, tx pgx.Tx, changed
 func enqueueDependents(ctx context.Context, tx pgx.Tx, targets []schema.Key) error {
 	client, err := river.ClientFromContextSafely[pgx.Tx](ctx)
 	if err != nil {
-		return nil //nolint:nilerr // outside a client, nothing is enqueued
+		return nil // outside a client, nothing is enqueued
 	}
 	args := JudgeDependentsArgs{}
 	for _, target := range workers.SortedKeys(targets) {
@@ -261,7 +261,7 @@ func enqueueCheck(ctx context.Context, tx pgx.Tx, at time.Time) error {
 func insertCheck(ctx context.Context, tx pgx.Tx, due int64) error {
 	client, err := river.ClientFromContextSafely[pgx.Tx](ctx)
 	if err != nil {
-		return nil //nolint:nilerr // outside a client, nothing is enqueued
+		return nil // outside a client, nothing is enqueued
 	}
 	if _, err := client.InsertTx(ctx, tx, CheckParkedArgs{Due: due}, nil); err != nil {
 		return fmt.Errorf("enqueue a look for parked records: %w", err)

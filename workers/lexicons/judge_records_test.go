@@ -86,7 +86,7 @@ func (s *recordServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	if r.URL.Path == "/xrpc/com.atproto.sync.getRecord" {
-		w.Write(s.proofs["at://"+q.Get("did")+"/"+q.Get("collection")+"/"+q.Get("rkey")]) //nolint:errcheck // the client may leave
+		w.Write(s.proofs["at://"+q.Get("did")+"/"+q.Get("collection")+"/"+q.Get("rkey")]) // the client may leave
 		return
 	}
 	uri := "at://" + q.Get("repo") + "/" + q.Get("collection") + "/" + q.Get("rkey")
@@ -311,7 +311,7 @@ func TestOrderOfArrivalChangesNothing(t *testing.T) {
 	const orders, parts = 6, 5
 	var want []string
 	var left [orders][]change
-	random := rand.New(rand.NewPCG(1, uint64(time.Now().UnixNano()))) //nolint:gosec // not for security
+	random := rand.New(rand.NewPCG(1, uint64(time.Now().UnixNano()))) // not for security
 	most := 0
 	for i := range orders {
 		all, expected := histories(fmt.Sprintf("did:plc:order%02d", i))

@@ -47,7 +47,7 @@ SELECT n, jsonb_build_object('lexicon', 1, 'id', n, 'defs', jsonb_build_object('
 	require.NoError(t, err)
 	late, err := pool.Begin(t.Context())
 	require.NoError(t, err)
-	defer late.Rollback(t.Context()) //nolint:errcheck // finished, or the test has failed
+	defer late.Rollback(t.Context()) // finished, or the test has failed
 	_, err = late.Exec(t.Context(), add, "com.example.town.tree")
 	require.NoError(t, err)
 

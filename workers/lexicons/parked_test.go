@@ -314,7 +314,7 @@ func TestAccountChangesWhileOthersAreJudged(t *testing.T) {
 		b.settled()
 		tx, err := b.pool.Begin(t.Context())
 		require.NoError(t, err)
-		defer tx.Rollback(t.Context()) //nolint:errcheck // finished, or the test has failed
+		defer tx.Rollback(t.Context()) // finished, or the test has failed
 		_, err = tx.Exec(t.Context(), `INSERT INTO accounts (did, status) VALUES ($1, $2) ON CONFLICT (did) DO UPDATE SET status = excluded.status`, parent.DID, c.to)
 		require.NoError(t, err)
 		b.write(word, tidOf(1), fmt.Sprintf(`,"id":"x","kind":"word","parentRef":%q`, parent.URI()))

@@ -279,7 +279,7 @@ func TestKeyIsForTheArchiveOnly(t *testing.T) {
 	require.NoError(t, err)
 	ctx, cancel := context.WithCancel(t.Context())
 	go func() {
-		c.Plan(ctx, everything()) //nolint:errcheck // it is cancelled
+		c.Plan(ctx, everything()) // it is cancelled
 	}()
 	require.Equal(t, strings.TrimPrefix(redirects.URL, "http://")+" Bearer secret", <-sent)
 	require.Equal(t, strings.TrimPrefix(other.URL, "http://")+" ", <-sent)

@@ -73,7 +73,7 @@ func decodeRows(raw []byte, info blockInfo, each func(*row) bool) (cause string)
 		return fmt.Sprintf("it has %d rows instead of %d", c.rows, info.events)
 	}
 	for i := range c.rows {
-		seq, at := binary.LittleEndian.Uint64(c.seq[8*i:]), int64(binary.LittleEndian.Uint64(c.witnessed[8*i:])) //nolint:gosec // any value is compared
+		seq, at := binary.LittleEndian.Uint64(c.seq[8*i:]), int64(binary.LittleEndian.Uint64(c.witnessed[8*i:])) // any value is compared
 		if seq < info.minSeq || seq > info.maxSeq || at < info.minAt || at > info.maxAt {
 			return fmt.Sprintf("row %d is outside of the bounds in the index", i)
 		}
@@ -97,7 +97,7 @@ func (c *columns) split(raw []byte) (cause string) {
 	if raw = raw[4:]; n*fixedBytes > uint64(len(raw)) {
 		return fmt.Sprintf("it is too short for %d rows", n)
 	}
-	c.rows = int(n) //nolint:gosec // no more than the bytes
+	c.rows = int(n) // no more than the bytes
 	take := func(length int) (column []byte) {
 		column, raw = raw[:length], raw[length:]
 		return column
@@ -115,12 +115,12 @@ func (c *columns) split(raw []byte) (cause string) {
 	}{{&c.collections, c.collectionLen, 1}, {&c.dids, c.didLen, 2}, {&c.rkeys, c.rkeyLen, 1}, {&c.revs, c.revLen, 1}, {&c.payloads, c.payloadLen, 4}} {
 		sum := uint64(0)
 		for i := range c.rows {
-			sum += uint64(length(text.lengths, text.width, i)) //nolint:gosec // not negative
+			sum += uint64(length(text.lengths, text.width, i)) // not negative
 		}
 		if sum > uint64(len(raw)) {
 			return fmt.Sprintf("its strings are longer than it is: %d bytes of %d", sum, len(raw))
 		}
-		*text.column = take(int(sum)) //nolint:gosec // no more than the bytes
+		*text.column = take(int(sum)) // no more than the bytes
 	}
 	if len(raw) > 0 {
 		return fmt.Sprintf("it has %d bytes after its rows", len(raw))
@@ -147,7 +147,7 @@ func (c *columns) row(i int) row {
 		return s
 	}
 	return row{
-		seq: le.Uint64(c.seq[8*i:]), witnessed: int64(le.Uint64(c.witnessed[8*i:])), shown: int64(le.Uint64(c.shown[8*i:])), kind: c.kind[i], //nolint:gosec // times
+		seq: le.Uint64(c.seq[8*i:]), witnessed: int64(le.Uint64(c.witnessed[8*i:])), shown: int64(le.Uint64(c.shown[8*i:])), kind: c.kind[i], // times
 		collection: take(&c.collections, length(c.collectionLen, 1, i)), did: take(&c.dids, length(c.didLen, 2, i)),
 		rkey: take(&c.rkeys, length(c.rkeyLen, 1, i)), rev: take(&c.revs, length(c.revLen, 1, i)), payload: take(&c.payloads, length(c.payloadLen, 4, i)),
 	}

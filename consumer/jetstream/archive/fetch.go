@@ -123,7 +123,7 @@ func (c *Client) request(ctx context.Context, s server, r request) (response, er
 	if err != nil {
 		return response{}, err
 	}
-	defer resp.Body.Close() //nolint:errcheck // it was read
+	defer resp.Body.Close() // it was read
 	tag := resp.Header.Get("ETag")
 	switch {
 	case resp.StatusCode == http.StatusOK && want == http.StatusPartialContent && r.tag != "" && tag != r.tag, r.tag != "" && tag != "" && tag != r.tag && resp.StatusCode == want:

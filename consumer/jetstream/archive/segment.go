@@ -68,8 +68,8 @@ func parseIndex(head, footer []byte) (blocks []blockInfo, cause string) {
 		return nil, cause
 	}
 	hash := xxh3.New()
-	hash.Write(head[12:]) //nolint:errcheck // never fails
-	hash.Write(footer)    //nolint:errcheck // as above
+	hash.Write(head[12:]) // never fails
+	hash.Write(footer)    // as above
 	if sum := hash.Sum64(); sum != h.checksum {
 		return nil, fmt.Sprintf("its checksum is %016x instead of %016x", sum, h.checksum)
 	}
@@ -81,11 +81,11 @@ func parseIndex(head, footer []byte) (blocks []blockInfo, cause string) {
 	for i := range blocks {
 		e := footer[i*entryBytes:]
 		b := blockInfo{size: int(le.Uint32(e[8:])), raw: int(le.Uint32(e[12:])), events: int(le.Uint32(e[16:])),
-			minSeq: le.Uint64(e[20:]), maxSeq: le.Uint64(e[28:]), minAt: int64(le.Uint64(e[36:])), maxAt: int64(le.Uint64(e[44:]))} //nolint:gosec // any value is compared
+			minSeq: le.Uint64(e[20:]), maxSeq: le.Uint64(e[28:]), minAt: int64(le.Uint64(e[36:])), maxAt: int64(le.Uint64(e[44:]))} // any value is compared
 		if at := le.Uint64(e); at != end || b.size > maxFrame || b.raw > maxRaw || b.minSeq > b.maxSeq || b.minAt > b.maxAt {
 			return nil, fmt.Sprintf("the entry of block %d is impossible", i)
 		}
-		end += 8 + uint64(b.size) //nolint:gosec // at most maxFrame
+		end += 8 + uint64(b.size) // at most maxFrame
 		blocks[i] = b
 	}
 	if end != uint64(h.footer) {

@@ -253,4 +253,4 @@ func DropDays(ctx context.Context, db schema.DB, before time.Time) (dropped int,
 	return dropped, schema.WithErrBusy(err)
 }
 
-func daysSince1970(t time.Time) int32 { return int32(t.Unix() / 86400) } //nolint:gosec // a day
+func daysSince1970(t time.Time) int32 { return int32(t.Unix() / 86400) } // a day

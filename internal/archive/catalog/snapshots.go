@@ -172,8 +172,8 @@ func takeSnapshot(ctx context.Context, tx pgx.Tx, table schema.SnapshotTable) (*
 			raw = raw[1:]
 		}
 		row := json.RawMessage(bytes.Clone(raw))
-		hash.Write(row)          //nolint:errcheck // never fails
-		hash.Write([]byte{'\n'}) //nolint:errcheck // likewise
+		hash.Write(row)          // never fails
+		hash.Write([]byte{'\n'}) // likewise
 		if part = append(part, row); len(part) == snapshotPartRows {
 			if err := s.add(part, false); err != nil {
 				return nil, err

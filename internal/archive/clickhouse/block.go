@@ -76,7 +76,7 @@ func (b *blockWriter) column(name, kind string, value func(*Row)) {
 	}
 }
 
-func (b *blockWriter) uvarint(n int)   { b.buf = binary.AppendUvarint(b.buf, uint64(n)) } //nolint:gosec // a length
+func (b *blockWriter) uvarint(n int)   { b.buf = binary.AppendUvarint(b.buf, uint64(n)) } // a length
 func (b *blockWriter) uint32(n uint32) { b.buf = binary.LittleEndian.AppendUint32(b.buf, n) }
 func (b *blockWriter) uint64(n uint64) { b.buf = binary.LittleEndian.AppendUint64(b.buf, n) }
 
@@ -88,5 +88,5 @@ func (b *blockWriter) text(s string) {
 // seconds returns a time as a DateTime, which has a range from 1970 to 2106. Servers
 // handle other times differently.
 func seconds(t time.Time) uint32 {
-	return uint32(min(max(t.Unix(), 0), math.MaxUint32)) //nolint:gosec // bounded
+	return uint32(min(max(t.Unix(), 0), math.MaxUint32)) // bounded
 }

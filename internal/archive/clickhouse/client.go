@@ -180,7 +180,7 @@ func (x *Index) send(ctx context.Context, settings url.Values, body []byte) (ans
 		}
 		return nil, true, withoutURL(err)
 	}
-	defer response.Body.Close() //nolint:errcheck // it was only read
+	defer response.Body.Close() // it was only read
 	answer, err = io.ReadAll(io.LimitReader(response.Body, maxAnswer+1))
 	switch {
 	case err != nil:

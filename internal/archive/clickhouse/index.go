@@ -62,7 +62,7 @@ func (s Segment) token(rows []Row) string {
 // id returns the value of the column segment: the number and, above its 32 bits, the
 // version. So a late insert of an earlier version cannot mix with the rows of a later
 // one.
-func (s Segment) id() uint64 { return uint64(s.Version)<<32 | uint64(s.Number) } //nolint:gosec // both are positive and smaller
+func (s Segment) id() uint64 { return uint64(s.Version)<<32 | uint64(s.Number) } // both are positive and smaller
 
 // Put stores the rows of a segment, unless they are stored already. After any error, the
 // next call continues: it counts the stored rows and inserts the missing ones.

@@ -221,7 +221,7 @@ func TestLostResponse(t *testing.T) {
 	w.faults.set(func(next http.RoundTripper, r *http.Request) (*http.Response, error) {
 		response, err := next.RoundTrip(r)
 		if err == nil {
-			response.Body.Close() //nolint:errcheck // the response is lost
+			response.Body.Close() // the response is lost
 		}
 		return nil, errors.Join(errors.New("connection reset"), err)
 	})
@@ -248,7 +248,7 @@ func TestSeveralBlocks(t *testing.T) {
 		inserts++
 		response, err := next.RoundTrip(r)
 		if inserts == 2 && err == nil {
-			response.Body.Close() //nolint:errcheck // the response is lost
+			response.Body.Close() // the response is lost
 			return nil, errors.New("connection reset")
 		}
 		return response, err
@@ -349,7 +349,7 @@ func TestKilledServer(t *testing.T) {
 			response, err := next.RoundTrip(r) // after the insert
 			w.server.Kill(t)
 			if err == nil {
-				response.Body.Close() //nolint:errcheck // the response is lost
+				response.Body.Close() // the response is lost
 			}
 			return nil, errors.Join(errors.New("connection reset"), err)
 		})

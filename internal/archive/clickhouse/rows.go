@@ -42,7 +42,7 @@ func Rows(m archive.Manifest, s *archive.Segment, wire func() (consumer.Wire, er
 	}
 	rows := slices.Concat(frames...)
 	for i := range rows {
-		rows[i].Source, rows[i].Position = m.Stream, uint32(i) //nolint:gosec // far fewer
+		rows[i].Source, rows[i].Position = m.Stream, uint32(i) // far fewer
 	}
 	return rows, nil
 }

@@ -205,7 +205,7 @@ func relayFrames(f *testing.F) (frames [][]byte) {
 	defer n.Stop()
 	conn, _, err := websocket.Dial(f.Context(), n.RelayURL()+"?cursor=0", nil)
 	require.NoError(f, err)
-	defer conn.CloseNow() //nolint:errcheck // the connection is over
+	defer conn.CloseNow() // the connection is over
 	for range 30 {
 		_, frame, err := conn.Read(f.Context())
 		require.NoError(f, err)

@@ -59,7 +59,7 @@ func (s *Store) Put(_ context.Context, name string, content io.ReadSeeker, size 
 	if err != nil {
 		return fmt.Errorf("write %s: %w", name, err)
 	}
-	defer os.Remove(file.Name()) //nolint:errcheck // a leftover is swept later
+	defer os.Remove(file.Name()) // a leftover is swept later
 	n, err := io.Copy(file, content)
 	if err == nil && n != size {
 		err = fmt.Errorf("%d bytes instead of %d", n, size)
@@ -80,12 +80,12 @@ func (s *Store) Put(_ context.Context, name string, content io.ReadSeeker, size 
 
 // makeFolders makes a folder and those above it, and syncs what is new.
 func makeFolders(folder string) error {
-	err := os.Mkdir(folder, 0o755) //nolint:gosec // as readable as other files of its owner
+	err := os.Mkdir(folder, 0o755) // as readable as other files of its owner
 	if errors.Is(err, fs.ErrNotExist) {
 		if err := makeFolders(filepath.Dir(folder)); err != nil {
 			return err
 		}
-		err = os.Mkdir(folder, 0o755) //nolint:gosec // likewise
+		err = os.Mkdir(folder, 0o755) // likewise
 	}
 	switch {
 	case errors.Is(err, fs.ErrExist):

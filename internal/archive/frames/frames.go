@@ -77,7 +77,7 @@ func unitOf(wire *consumer.Wire, m *consumer.Message, events []consumer.Event) *
 		u.Raw = wire.Compact(m.Raw)
 	}
 	if at, ok := consumer.RevTime(m.Identity.Revision); ok {
-		u.Day = int32(at.Unix() / 86400) //nolint:gosec // a TID has 53 bits of microseconds
+		u.Day = int32(at.Unix() / 86400) // a TID has 53 bits of microseconds
 	}
 	if len(events) == 0 && m.ID != (consumer.ID{}) {
 		events = m.Events

@@ -76,7 +76,7 @@ func TestLostResponse(t *testing.T) {
 	f.inject(1, func(next http.RoundTripper, r *http.Request) (*http.Response, error) {
 		response, err := next.RoundTrip(r)
 		if err == nil {
-			response.Body.Close() //nolint:errcheck // the response is lost
+			response.Body.Close() // the response is lost
 		}
 		return nil, errors.Join(errors.New("connection reset"), err)
 	})
@@ -95,7 +95,7 @@ func TestFailingBucket(t *testing.T) {
 	s, f := newStore(t)
 	f.inject(-1, func(_ http.RoundTripper, r *http.Request) (*http.Response, error) {
 		if r.Body != nil {
-			r.Body.Close() //nolint:errcheck // the body is not used
+			r.Body.Close() // the body is not used
 		}
 		return &http.Response{StatusCode: http.StatusForbidden, Status: "403 Forbidden", Header: http.Header{}, Body: io.NopCloser(bytes.NewReader([]byte(
 			`<Error><Code>AccessDenied</Code><Message>no</Message></Error>`))), Request: r}, nil
@@ -129,7 +129,7 @@ func TestDamagedObject(t *testing.T) {
 			return nil, err
 		}
 		b, err := io.ReadAll(response.Body)
-		response.Body.Close() //nolint:errcheck // the body was read
+		response.Body.Close() // the body was read
 		b[len(b)/2] ^= 1
 		response.Body = io.NopCloser(bytes.NewReader(b))
 		return response, err

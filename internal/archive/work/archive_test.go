@@ -356,7 +356,7 @@ func TestSweepWaitsForALock(t *testing.T) {
 	a := newArchiveTest(t)
 	tx, err := a.pool.Begin(t.Context())
 	require.NoError(t, err)
-	defer tx.Rollback(t.Context()) //nolint:errcheck // it has been rolled back already
+	defer tx.Rollback(t.Context()) // it has been rolled back already
 	_, err = tx.Exec(t.Context(), `LOCK TABLE archived_ids_default IN ROW EXCLUSIVE MODE`)
 	require.NoError(t, err)
 	swept := make(chan error, 1)

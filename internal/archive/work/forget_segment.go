@@ -134,7 +134,7 @@ func (w *ForgetSegment) forget(ctx context.Context, m archive.Manifest, now time
 	if err != nil {
 		return m, err
 	}
-	defer os.Remove(path) //nolint:errcheck // a leftover is swept later
+	defer os.Remove(path) // a leftover is swept later
 	if sum.Content == m.Content && sum.Records == m.Records {
 		return m, nil
 	}
@@ -171,7 +171,7 @@ func (w *ForgetSegment) put(ctx context.Context, path string, m archive.Manifest
 	if err != nil {
 		return m, fmt.Errorf("write a segment: %w", err)
 	}
-	defer file.Close() //nolint:errcheck // it was only read
+	defer file.Close() // it was only read
 	err = store.Put(ctx, m.Name, file, m.StoredBytes)
 	if errors.Is(err, archive.ErrExists) {
 		var left archive.Object

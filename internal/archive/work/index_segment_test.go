@@ -162,7 +162,7 @@ func TestIndexAtMostOnce(t *testing.T) {
 	next, err := catalog.UnindexedSegments(t.Context(), i.pool, 1)
 	require.NoError(t, err)
 	for range 4 {
-		both.Go(func() { i.index(next[0]) }) //nolint:errcheck // some are snoozed
+		both.Go(func() { i.index(next[0]) }) // some are snoozed
 	}
 	both.Wait()
 	i.settled()

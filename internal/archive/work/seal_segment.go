@@ -134,7 +134,7 @@ func (a Config) spool(fill func(io.Writer) (archive.Sum, error)) (path string, s
 	if err != nil {
 		return "", sum, fmt.Errorf("write a segment: %w", err)
 	}
-	defer os.Remove(file.Name()) //nolint:errcheck // after the rename, there is no such file
+	defer os.Remove(file.Name()) // after the rename, there is no such file
 	sum, err = fill(file)
 	if err == nil {
 		err = file.Sync()
@@ -217,7 +217,7 @@ func hashFile(path string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	defer file.Close() //nolint:errcheck // it was only read
+	defer file.Close() // it was only read
 	hash := sha256.New()
 	if _, err := io.Copy(hash, file); err != nil {
 		return "", fmt.Errorf("read a segment: %w", err)

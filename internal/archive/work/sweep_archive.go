@@ -77,7 +77,7 @@ func (w *SweepArchive) spool() error {
 		info, err := os.Stat(file)
 		ours := strings.HasSuffix(file, segmentSuffix) || strings.HasPrefix(filepath.Base(file), unfinishedFile)
 		if err == nil && ours && w.now().Sub(info.ModTime()) > orphanAge {
-			os.Remove(file) //nolint:errcheck // the next sweep tries again
+			os.Remove(file) // the next sweep tries again
 		}
 	}
 	return nil

@@ -65,7 +65,7 @@ func (w *SyncSegment) Work(ctx context.Context, job *river.Job[jobs.SyncSegment]
 	}
 	crashpoint.At(ctx, "sync: rows deleted")
 	for _, sha := range []string{sealed, m.SHA256} {
-		os.Remove(w.archive.spooled(sha)) //nolint:errcheck // a leftover is swept later
+		os.Remove(w.archive.spooled(sha)) // a leftover is swept later
 	}
 	return nil
 }
@@ -138,7 +138,7 @@ func (w *SyncSegment) repaired(ctx context.Context, m archive.Manifest) (there a
 		if err != nil {
 			return err
 		}
-		file.Close() //nolint:errcheck // it is read below
+		file.Close() // it is read below
 		for _, name := range damaged {
 			if err := w.archive.Store.Delete(ctx, name); err != nil {
 				return err
@@ -156,7 +156,7 @@ func (w *SyncSegment) put(ctx context.Context, m *archive.Manifest) error {
 	if err != nil {
 		return err
 	}
-	defer file.Close() //nolint:errcheck // it was only read
+	defer file.Close() // it was only read
 	store := w.archive.Store
 	if err := store.Put(ctx, m.Name, file, m.StoredBytes); err != nil && !errors.Is(err, archive.ErrExists) {
 		return err

@@ -29,7 +29,7 @@ func TestRepositoryComesFromItsServer(t *testing.T) {
 			if length != "" {
 				w.Header().Set("Content-Length", length)
 			}
-			w.Write(car) //nolint:errcheck // the client may disconnect
+			w.Write(car) // the client may disconnect
 		}
 	})
 	c := newClient(t, base, func(cfg *bluesky.Config) { cfg.Timeout = time.Minute })

@@ -41,7 +41,7 @@ func New(t *testing.T, secure bool, serve http.HandlerFunc) *Web {
 	t.Helper()
 	w := &Web{t: t, Roots: x509.NewCertPool(), names: map[string]func() []string{}}
 	server := httptest.NewUnstartedServer(http.HandlerFunc(func(to http.ResponseWriter, r *http.Request) {
-		host, _, _ := net.SplitHostPort(r.Host) //nolint:errcheck // a host without a port has no name here
+		host, _, _ := net.SplitHostPort(r.Host) // a host without a port has no name here
 		w.mu.Lock()
 		w.asked = append(w.asked, host+r.URL.Path)
 		w.mu.Unlock()
@@ -92,7 +92,7 @@ func (w *Web) Name(name string, addresses func() []string) {
 func (w *Web) resolver() *net.Resolver {
 	socket, err := net.ListenPacket("udp", "127.0.0.1:0")
 	require.NoError(w.t, err)
-	w.t.Cleanup(func() { socket.Close() }) //nolint:errcheck // the test is over
+	w.t.Cleanup(func() { socket.Close() }) // the test is over
 	go func() {
 		buffer := make([]byte, 1500)
 		for {
@@ -101,7 +101,7 @@ func (w *Web) resolver() *net.Resolver {
 				return
 			}
 			if answer := w.answer(buffer[:n]); answer != nil {
-				socket.WriteTo(answer, from) //nolint:errcheck // the client asks again
+				socket.WriteTo(answer, from) // the client asks again
 			}
 		}
 	}()
@@ -153,14 +153,14 @@ func HTML(content string) http.HandlerFunc {
 			return
 		}
 		w.Header().Set("Content-Type", "text/html")
-		w.Write([]byte(content)) //nolint:errcheck // a test
+		w.Write([]byte(content)) // a test
 	}
 }
 
 // Site serves pages by host and path: "> address" redirects, and a number is a status.
 func Site(pages func(name string) (content string, ok bool)) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
-		host, port, _ := net.SplitHostPort(r.Host) //nolint:errcheck // a host without a port has no name here
+		host, port, _ := net.SplitHostPort(r.Host) // a host without a port has no name here
 		content, ok := pages(host + r.URL.Path)
 		if !ok {
 			http.NotFound(w, r)
@@ -177,6 +177,6 @@ func Site(pages func(name string) (content string, ok bool)) http.HandlerFunc {
 			return
 		}
 		w.Header().Set("Content-Type", "text/html")
-		w.Write([]byte(content)) //nolint:errcheck // a test
+		w.Write([]byte(content)) // a test
 	}
 }

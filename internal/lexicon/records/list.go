@@ -60,7 +60,7 @@ func hash(of string) string {
 
 func (p position) cursor() Cursor {
 	p.At, p.Of = p.At.UTC(), hash(p.Of)
-	raw, _ := json.Marshal(p) //nolint:errcheck // it has no field that cannot be written
+	raw, _ := json.Marshal(p) // it has no field that cannot be written
 	return Cursor(base64.RawURLEncoding.EncodeToString(raw))
 }
 

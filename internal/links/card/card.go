@@ -56,7 +56,7 @@ func New(cfg Config) *Client {
 	}
 	of := cfg.Transport
 	if of == nil {
-		of = http.DefaultTransport.(*http.Transport) //nolint:forcetypeassert // it is one
+		of = http.DefaultTransport.(*http.Transport) // it is one
 	}
 	t := cfg.Guard.Transport(of)
 	t.DisableKeepAlives, t.DisableCompression = true, true // gzip is read here, with a limit
@@ -118,7 +118,7 @@ func (c *Client) Fetch(ctx context.Context, address string) (Page, error) {
 	if err != nil {
 		return Page{}, err
 	}
-	defer resp.Body.Close() //nolint:errcheck // it was read
+	defer resp.Body.Close() // it was read
 	if resp.StatusCode != http.StatusOK {
 		return Page{}, &Dead{fmt.Sprintf("%s answers %d", at.Hostname(), resp.StatusCode)}
 	}
@@ -186,7 +186,7 @@ func (c *Client) follow(ctx context.Context, at *url.URL, before func(context.Co
 		default:
 			return resp, at, nil
 		}
-		resp.Body.Close() //nolint:errcheck // its body is not read
+		resp.Body.Close() // its body is not read
 		if hops == maxRedirects {
 			return nil, nil, &Dead{fmt.Sprintf("it redirects more than %d times", maxRedirects)}
 		}
@@ -239,7 +239,7 @@ func (c *Client) get(ctx context.Context, at *url.URL) (*http.Response, error) {
 	}
 	switch status := resp.StatusCode; {
 	case status == http.StatusTooManyRequests, status == http.StatusRequestTimeout, status >= 500:
-		resp.Body.Close() //nolint:errcheck // its body is not read
+		resp.Body.Close() // its body is not read
 		wait, _ := retry.After(resp.Header, time.Now())
 		return nil, &busy{status, at.Hostname(), wait}
 	}

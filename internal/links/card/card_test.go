@@ -57,7 +57,7 @@ func TestTitleIsReadInItsCharset(t *testing.T) {
 				return
 			}
 			w.Header().Set("Content-Type", kind)
-			w.Write([]byte(c.content)) //nolint:errcheck // the client checks it
+			w.Write([]byte(c.content)) // the client checks it
 		})
 		p, err := w.fetch("paper.example", "/a")
 		require.NoError(t, err, kind)

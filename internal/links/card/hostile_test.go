@@ -64,14 +64,14 @@ func TestEndlessPageIsReadForTwoMegabytes(t *testing.T) {
 			poured := make(chan int, 1)
 			w := newWeb(t, false, htmlOf(func(w http.ResponseWriter, _ *http.Request) {
 				if !compressed {
-					io.WriteString(w, begin) //nolint:errcheck // the reader may disconnect
+					io.WriteString(w, begin) // the reader may disconnect
 					poured <- pour(w, again)
 					return
 				}
 				w.Header().Set("Content-Encoding", "gzip")
 				counted := &counter{to: w}
 				zipped := gzip.NewWriter(counted)
-				io.WriteString(zipped, begin) //nolint:errcheck // the reader may disconnect
+				io.WriteString(zipped, begin) // the reader may disconnect
 				pour(zipped, again)
 				poured <- counted.n
 			}))
@@ -102,18 +102,18 @@ func TestCompressionBombIsBounded(t *testing.T) {
 	var bomb bytes.Buffer
 	zipped, err := gzip.NewWriterLevel(&bomb, gzip.BestCompression)
 	require.NoError(t, err)
-	io.WriteString(zipped, "<title>T</title><meta x='") //nolint:errcheck // writing to a buffer
+	io.WriteString(zipped, "<title>T</title><meta x='") // writing to a buffer
 	for range 64 {
-		zipped.Write(make([]byte, 1<<20)) //nolint:errcheck // writing to a buffer
+		zipped.Write(make([]byte, 1<<20)) // writing to a buffer
 	}
 	require.NoError(t, zipped.Close())
 	require.Less(t, bomb.Len(), 100<<10)
 
 	var many bytes.Buffer // many small elements, and one far behind them
 	zipped = gzip.NewWriter(&many)
-	io.WriteString(zipped, "<title>T</title>")                                          //nolint:errcheck // writing to a buffer
-	io.WriteString(zipped, strings.Repeat("<meta name=a>", 16<<20/13))                  //nolint:errcheck // writing to a buffer
-	io.WriteString(zipped, `<meta property="og:title" content="far behind the limit">`) //nolint:errcheck // writing to a buffer
+	io.WriteString(zipped, "<title>T</title>")                                          // writing to a buffer
+	io.WriteString(zipped, strings.Repeat("<meta name=a>", 16<<20/13))                  // writing to a buffer
+	io.WriteString(zipped, `<meta property="og:title" content="far behind the limit">`) // writing to a buffer
 	require.NoError(t, zipped.Close())
 
 	var empty bytes.Buffer // empty members, repeated
@@ -122,7 +122,7 @@ func TestCompressionBombIsBounded(t *testing.T) {
 
 	var twice bytes.Buffer // the bomb, compressed twice
 	zipped = gzip.NewWriter(&twice)
-	zipped.Write(bomb.Bytes()) //nolint:errcheck // writing to a buffer
+	zipped.Write(bomb.Bytes()) // writing to a buffer
 	require.NoError(t, zipped.Close())
 
 	for name, c := range map[string]struct {
@@ -150,7 +150,7 @@ func TestCompressionBombIsBounded(t *testing.T) {
 				pour(w, string(c.content))
 				return
 			}
-			w.Write(c.content) //nolint:errcheck // the reader may disconnect
+			w.Write(c.content) // the reader may disconnect
 		}))
 		p, err := w.fetch("paper.example", "/a")
 		if c.dead == "" {
@@ -200,8 +200,8 @@ func TestSlowPageIsGivenUp(t *testing.T) {
 		if r.URL.Path != "/header" {
 			w.Header().Set("Content-Type", "text/html")
 			for i := 0; r.Context().Err() == nil; i++ {
-				fmt.Fprintf(w, "<meta name=%d>", i) //nolint:errcheck // the reader may disconnect
-				w.(http.Flusher).Flush()            //nolint:forcetypeassert // the writer supports it
+				fmt.Fprintf(w, "<meta name=%d>", i) // the reader may disconnect
+				w.(http.Flusher).Flush()            // the writer supports it
 				select {
 				case <-r.Context().Done():
 				case <-time.After(5 * time.Millisecond):
@@ -257,11 +257,11 @@ func TestNoForbiddenAddressIsConnectedTo(t *testing.T) {
 	to := new(atomic.Value)
 	to.Store("")
 	w := newWeb(t, false, htmlOf(func(w http.ResponseWriter, r *http.Request) {
-		if at := to.Load().(string); at != "" && r.URL.Path == "/redirects" { //nolint:forcetypeassert // it is a string
+		if at := to.Load().(string); at != "" && r.URL.Path == "/redirects" { // it is a string
 			http.Redirect(w, r, at, http.StatusFound)
 			return
 		}
-		io.WriteString(w, "<title>T</title>") //nolint:errcheck // the reader may disconnect
+		io.WriteString(w, "<title>T</title>") // the reader may disconnect
 	}))
 	var connected atomic.Int64
 	listening := 0
@@ -272,7 +272,7 @@ func TestNoForbiddenAddressIsConnectedTo(t *testing.T) {
 		}
 		listening++
 		server := httptest.NewUnstartedServer(page("<title>secret</title>"))
-		server.Listener.Close() //nolint:errcheck // replaced by another listener
+		server.Listener.Close() // replaced by another listener
 		server.Listener = l
 		server.Config.ConnState = func(_ net.Conn, s http.ConnState) {
 			if s == http.StateNew {
@@ -329,7 +329,7 @@ func TestNoForbiddenAddressIsConnectedTo(t *testing.T) {
 func errOf(w *web, host string) error {
 	resp, err := (&http.Client{Transport: w.client.transport}).Get(w.Address(host, "/a"))
 	if err == nil {
-		resp.Body.Close() //nolint:errcheck // the body is not used
+		resp.Body.Close() // the body is not used
 	}
 	return err
 }

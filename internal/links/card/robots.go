@@ -98,7 +98,7 @@ func (c *Client) readRobots(ctx context.Context, at *url.URL) (rules, error) {
 	if err != nil {
 		return rules{}, fmt.Errorf("read robots.txt: %w", err)
 	}
-	defer resp.Body.Close() //nolint:errcheck // it was read
+	defer resp.Body.Close() // it was read
 	if resp.StatusCode != http.StatusOK {
 		return rules{}, nil
 	}

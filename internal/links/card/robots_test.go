@@ -51,7 +51,7 @@ func TestRobotsAreObeyedAndRemembered(t *testing.T) {
 	t.Parallel()
 	w := newWeb(t, false, func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Path == "/robots.txt" && strings.HasPrefix(r.Host, "paper.") {
-			w.Write([]byte("User-agent: *\nDisallow: /private\n")) //nolint:errcheck // the client checks it
+			w.Write([]byte("User-agent: *\nDisallow: /private\n")) // the client checks it
 			return
 		}
 		pages(map[string]string{"paper.example/a": "<title>T", "paper.example/private": "<title>P", "other.example/a": "> http://paper.example/private", "moved.example/robots.txt": "> http://paper.example/robots.txt", "moved.example/private": "<title>P"})(w, r)

@@ -24,7 +24,7 @@ func newWeb(t *testing.T, secure bool, serve http.HandlerFunc) *web {
 	w := &web{Web: guardtest.New(t, secure, serve), t: t}
 	proxy := func(*http.Request) (*url.URL, error) { t.Error("a proxy is asked"); return nil, nil }
 	w.client = New(Config{
-		Transport: &http.Transport{Proxy: proxy, TLSClientConfig: &tls.Config{RootCAs: w.Roots}}, //nolint:gosec // TLS 1.2 is the default
+		Transport: &http.Transport{Proxy: proxy, TLSClientConfig: &tls.Config{RootCAs: w.Roots}}, // TLS 1.2 is the default
 		Guard:     w.Guard,
 		Ports:     []string{w.Port},
 		Turn:      func(context.Context, string) error { w.turns.Add(1); return nil },

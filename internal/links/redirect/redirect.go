@@ -36,7 +36,7 @@ func New(cfg Config) *Client {
 	cfg.Timeout = cmp.Or(cfg.Timeout, 10*time.Second)
 	var round http.RoundTripper = cfg.Transport
 	if cfg.Transport == nil {
-		round = guard.Transport(http.DefaultTransport.(*http.Transport), false) //nolint:forcetypeassert // it is one
+		round = guard.Transport(http.DefaultTransport.(*http.Transport), false) // it is one
 	}
 	return &Client{cfg, &http.Client{
 		Transport:     round,
@@ -134,7 +134,7 @@ func (c *Client) ask(ctx context.Context, short link.Link) (link.Link, error) {
 	if err != nil {
 		return link.Link{}, fmt.Errorf("ask %s: %w", short.Site, err)
 	}
-	resp.Body.Close() //nolint:errcheck // its body is not read
+	resp.Body.Close() // its body is not read
 	switch status := resp.StatusCode; {
 	case status == http.StatusTooManyRequests || status == http.StatusRequestTimeout || status >= 500:
 		if busy := newBusy(short.Site, resp); busy != nil {

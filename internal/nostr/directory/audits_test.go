@@ -23,10 +23,10 @@ func TestEventsOfADayAreFoundByAnIndex(t *testing.T) {
 	execute(t, pool, `ANALYZE records_other`)
 	args := []any{[]string{"nostr.1", "nostr.30023"}, fmt.Sprintf("%016d", 1000), fmt.Sprintf("%016d", 1020), 100}
 	require.Contains(t, fmt.Sprint(column(t, pool, `EXPLAIN `+directory.EventsBetweenSQL, args...)), "records_other_dated")
-	found, err := directory.EventsBetween(t.Context(), pool, args[0].([]string), args[1].(string), args[2].(string), 20) //nolint:forcetypeassert // they have these types
+	found, err := directory.EventsBetween(t.Context(), pool, args[0].([]string), args[1].(string), args[2].(string), 20) // they have these types
 	require.NoError(t, err)
 	require.Len(t, found, 20)
-	_, err = directory.EventsBetween(t.Context(), pool, args[0].([]string), args[1].(string), args[2].(string), 19) //nolint:forcetypeassert // they have these types
+	_, err = directory.EventsBetween(t.Context(), pool, args[0].([]string), args[1].(string), args[2].(string), 19) // they have these types
 	require.ErrorIs(t, err, directory.ErrManyRecords)
 }
 

@@ -194,13 +194,13 @@ func (b bound) compare(other bound) int {
 }
 
 func (a Item) before(b bound) bool {
-	at := uint64(max(0, a.At)) //nolint:gosec // not negative
+	at := uint64(max(0, a.At)) // not negative
 	return at < b.at || at == b.at && bytes.Compare(a.ID[:], b.prefix) < 0
 }
 
 // between returns the shortest bound between one item and the next.
 func between(last, next Item) bound {
-	b := bound{at: uint64(max(0, next.At))} //nolint:gosec // not negative
+	b := bound{at: uint64(max(0, next.At))} // not negative
 	if last.At != next.At {
 		return b
 	}

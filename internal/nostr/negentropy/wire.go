@@ -75,7 +75,7 @@ func (w *writer) bound(b bound, mode uint64) {
 func appendVarint(b []byte, n uint64) []byte {
 	for shift := 63; shift > 0; shift -= 7 {
 		if n>>shift > 0 {
-			b = append(b, byte(n>>shift)|0x80) //nolint:gosec // the other bits are not needed
+			b = append(b, byte(n>>shift)|0x80) // the other bits are not needed
 		}
 	}
 	return append(b, byte(n&0x7f))
@@ -142,7 +142,7 @@ func (r *reader) rangeEnd() (to bound, mode uint64, err error) {
 	if err != nil {
 		return bound{}, 0, err
 	}
-	if to.prefix, err = r.bytes(int(size)); err != nil { //nolint:gosec // at most 32
+	if to.prefix, err = r.bytes(int(size)); err != nil { // at most 32
 		return bound{}, 0, err
 	}
 	mode, err = r.varint()

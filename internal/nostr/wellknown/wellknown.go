@@ -44,7 +44,7 @@ func New(cfg Config) *Client {
 	cfg.Timeout = cmp.Or(cfg.Timeout, 10*time.Second)
 	of := cfg.Transport
 	if of == nil {
-		of = http.DefaultTransport.(*http.Transport) //nolint:forcetypeassert // it is one
+		of = http.DefaultTransport.(*http.Transport) // it is one
 	}
 	t := cfg.Guard.Transport(of)
 	t.DisableKeepAlives = true // each domain is asked once a day
@@ -93,7 +93,7 @@ func (c *Client) LookUp(ctx context.Context, name string) (Found, error) {
 	if err != nil {
 		return Found{}, fmt.Errorf("ask %s: %w", domain, err)
 	}
-	defer response.Body.Close() //nolint:errcheck // it was read
+	defer response.Body.Close() // it was read
 	switch {
 	case response.StatusCode/100 == 3:
 		return Found{}, &Denied{domain + " redirects, which NIP-05 forbids"}

@@ -344,7 +344,7 @@ func (d Database) pooler(ctx context.Context, pool *pgxpool.Pool) ([]Finding, er
 	if err != nil {
 		return nil, fmt.Errorf("open a second connection: %w", err)
 	}
-	defer conn.Close(context.WithoutCancel(ctx)) //nolint:errcheck // it is over
+	defer conn.Close(context.WithoutCancel(ctx)) // it is over
 	server, err := schema.ReadServer(ctx, conn)
 	if err != nil {
 		return nil, err

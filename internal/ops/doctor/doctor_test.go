@@ -128,7 +128,7 @@ func TestRoles(t *testing.T) {
 		t.Helper()
 		tx, err := admin.Begin(t.Context())
 		require.NoError(t, err)
-		defer tx.Rollback(t.Context()) //nolint:errcheck // it only reads
+		defer tx.Rollback(t.Context()) // it only reads
 		_, err = tx.Exec(t.Context(), `SET LOCAL ROLE `+role)
 		require.NoError(t, err)
 		rights, err := schema.ReadRights(t.Context(), tx)
@@ -181,7 +181,7 @@ func TestHiddenSessions(t *testing.T) {
 	})
 	held, err := admin.Begin(t.Context()) // a concurrent index waits for the end of this transaction
 	require.NoError(t, err)
-	defer held.Rollback(context.WithoutCancel(t.Context())) //nolint:errcheck // the transaction has ended
+	defer held.Rollback(context.WithoutCancel(t.Context())) // the transaction has ended
 	_, err = held.Exec(t.Context(), `INSERT INTO watches (target) VALUES ('a.example')`)
 	require.NoError(t, err)
 	made := make(chan error, 1)
@@ -191,7 +191,7 @@ func TestHiddenSessions(t *testing.T) {
 	}()
 	tx, err := admin.Begin(t.Context())
 	require.NoError(t, err)
-	defer tx.Rollback(context.WithoutCancel(t.Context())) //nolint:errcheck // it only reads
+	defer tx.Rollback(context.WithoutCancel(t.Context())) // it only reads
 	const invalid = `SELECT count(*) FROM pg_index WHERE indexrelid = to_regclass('being_made') AND NOT indisvalid`
 	eventually.True(t, func() bool {
 		var n int
@@ -237,7 +237,7 @@ func TestOldTransactions(t *testing.T) {
 	pool := schematest.New(t)
 	tx, err := pool.Begin(t.Context())
 	require.NoError(t, err)
-	defer tx.Rollback(context.WithoutCancel(t.Context())) //nolint:errcheck // the transaction has ended
+	defer tx.Rollback(context.WithoutCancel(t.Context())) // the transaction has ended
 	var pid string
 	require.NoError(t, tx.QueryRow(t.Context(), `SELECT pg_backend_pid()::text FROM (SELECT pg_current_xact_id()) AS x`).Scan(&pid))
 	mine := func(before time.Time) bool {

@@ -69,7 +69,7 @@ func (s *Stream) dial(ctx context.Context, name, endpoint string) []Finding {
 	if err != nil {
 		return []Finding{Failed(name, do, context.Cause(ctx))}
 	}
-	defer conn.Close() //nolint:errcheck // it is over
+	defer conn.Close() // it is over
 	took := time.Since(started).Round(time.Millisecond)
 	waiting, stop := context.WithTimeout(ctx, eventTimeout)
 	defer stop()
@@ -124,7 +124,7 @@ func ServiceCheck(s Service) Check {
 			return []Finding{Failed(name, do, err)}
 		}
 		defer response.Body.Close()
-		io.Copy(io.Discard, io.LimitReader(response.Body, 1<<20)) //nolint:errcheck // only the status matters
+		io.Copy(io.Discard, io.LimitReader(response.Body, 1<<20)) // only the status matters
 		took := time.Since(started)
 		var found []Finding
 		switch code := response.StatusCode; {

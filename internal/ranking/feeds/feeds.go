@@ -92,7 +92,7 @@ func readFeed(ctx context.Context, db ranking.DB, q ranking.Query) (f Feed, err 
 	if err != nil {
 		return f, fmt.Errorf("begin to read: %w", err)
 	}
-	defer tx.Rollback(context.WithoutCancel(ctx)) //nolint:errcheck // it was committed, or failed
+	defer tx.Rollback(context.WithoutCancel(ctx)) // it was committed, or failed
 	if id != 0 {
 		// The second of two transactions fails here, once the first has stored what it published,
 		// and begins again.
@@ -161,7 +161,7 @@ ON CONFLICT (hash) DO NOTHING`
 	if err != nil {
 		return 0, fmt.Errorf("begin to add a feed: %w", err)
 	}
-	defer tx.Rollback(context.WithoutCancel(ctx)) //nolint:errcheck // it was committed, or failed
+	defer tx.Rollback(context.WithoutCancel(ctx)) // it was committed, or failed
 	usual := q.AtLeast == AtLeast && q.OnlyWays() == nil && q.Network == ranking.BothNetworks && q.Degree == ranking.BothDegrees
 	b := &pgx.Batch{}
 	b.Queue(wait, int64(feedLock))

@@ -26,7 +26,7 @@ func readKey(ctx context.Context, db schema.DB) ([]byte, time.Time, error) {
 // it was derived from.
 func derive(key []byte, kind, name string) string {
 	mac := hmac.New(sha256.New, key)
-	mac.Write([]byte(kind + "\x00" + name)) //nolint:errcheck // it never fails
+	mac.Write([]byte(kind + "\x00" + name)) // it never fails
 	id := mac.Sum(nil)[:16]
 	id[6] = id[6]&0x0f | 0x80
 	id[8] = id[8]&0x3f | 0x80

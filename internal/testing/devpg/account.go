@@ -54,7 +54,7 @@ func (a *account) home(dir string) (string, error) {
 	}
 	if !a.canReach(dir) {
 		h := fnv.New64a()
-		h.Write([]byte(dir)) //nolint:errcheck // never fails
+		h.Write([]byte(dir)) // never fails
 		dir = filepath.Join("/var/tmp", fmt.Sprintf("weir-postgres-%x", h.Sum64()))
 		if !exists(filepath.Dir(dir)) {
 			dir = filepath.Join(os.TempDir(), filepath.Base(dir))

@@ -132,7 +132,7 @@ func (s *Server) lockFolder() error {
 		return fmt.Errorf("lock %s: %w", dir, err)
 	}
 	if err := syscall.Flock(int(lock.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
-		lock.Close() //nolint:errcheck // nothing was written
+		lock.Close() // nothing was written
 		return fmt.Errorf("another process runs the Postgres in %s: stop it first, or set WEIR_HOME to another folder", dir)
 	}
 	s.lock = lock
@@ -158,7 +158,7 @@ func (s *Server) initCluster(ctx context.Context) error {
 	if err := s.user.write(pwfile, s.password); err != nil {
 		return err
 	}
-	defer os.Remove(pwfile) //nolint:errcheck // in a folder of our own
+	defer os.Remove(pwfile) // in a folder of our own
 	args := []string{"--pgdata=" + s.data(), "--username=" + superuser, "--pwfile=" + pwfile, "--auth-local=trust",
 		"--auth-host=scram-sha-256", "--encoding=UTF8", "--locale=C"}
 	if !s.options.Fsync {
@@ -212,7 +212,7 @@ func (s *Server) startOnce(ctx context.Context) error {
 	}
 	exited := make(chan struct{})
 	go func() {
-		cmd.Wait() //nolint:errcheck // the log has the cause
+		cmd.Wait() // the log has the cause
 		close(exited)
 	}()
 	s.process, s.exited = cmd, exited
@@ -220,7 +220,7 @@ func (s *Server) startOnce(ctx context.Context) error {
 		return errors.Join(err, s.halt(ctx, syscall.SIGQUIT))
 	}
 	if err := s.waitReady(ctx); err != nil {
-		text, _ := os.ReadFile(logPath) //nolint:errcheck // without the log, the error is shorter
+		text, _ := os.ReadFile(logPath) // without the log, the error is shorter
 		return errors.Join(fmt.Errorf("%w\n%s", err, tail(string(text), 2000)), s.halt(ctx, syscall.SIGQUIT))
 	}
 	return nil
@@ -280,7 +280,7 @@ func (s *Server) publish(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("connect to Postgres: %w", err)
 	}
-	defer conn.Close(ctx) //nolint:errcheck // nothing more is sent
+	defer conn.Close(ctx) // nothing more is sent
 	var exists bool
 	if err := conn.QueryRow(ctx, `SELECT EXISTS (SELECT FROM pg_database WHERE datname = $1)`, superuser).Scan(&exists); err != nil {
 		return fmt.Errorf("read the list of databases: %w", err)
@@ -333,17 +333,17 @@ func (s *Server) halt(ctx context.Context, signal syscall.Signal) error {
 		return nil
 	}
 	s.guard.dismiss()
-	s.process.Process.Signal(signal) //nolint:errcheck // it has ended already
+	s.process.Process.Signal(signal) // it has ended already
 	select {
 	case <-s.exited:
 		return nil
 	case <-ctx.Done():
 	}
-	s.process.Process.Signal(syscall.SIGQUIT) //nolint:errcheck // it has ended already
+	s.process.Process.Signal(syscall.SIGQUIT) // it has ended already
 	select {
 	case <-s.exited:
 	case <-time.After(5 * time.Second):
-		s.process.Process.Kill() //nolint:errcheck // it has ended already
+		s.process.Process.Kill() // it has ended already
 		<-s.exited
 	}
 	return fmt.Errorf("stop Postgres cleanly: %w", ctx.Err())
@@ -359,7 +359,7 @@ func (s *Server) release() error {
 		err = errors.Join(err, s.port.Release())
 	}
 	if s.lock != nil { // otherwise the folder belongs to another process
-		os.Remove(filepath.Join(s.options.Dir, urlFile)) //nolint:errcheck // it may not exist
+		os.Remove(filepath.Join(s.options.Dir, urlFile)) // it may not exist
 		err = errors.Join(err, s.lock.Close())
 	}
 	return err

@@ -24,10 +24,10 @@ func TestMain(m *testing.M) {
 	if dir := os.Getenv("DEVPG_TEST_DIR"); dir != "" {
 		server, err := devpg.Start(context.Background(), devpg.Options{Dir: dir})
 		if err != nil {
-			os.Stdout.WriteString("error " + err.Error()) //nolint:errcheck // the parent then reads nothing
+			os.Stdout.WriteString("error " + err.Error()) // the parent then reads nothing
 			os.Exit(1)
 		}
-		os.Stdout.WriteString(strconv.Itoa(server.PID()) + "\n") //nolint:errcheck // the parent then reads nothing
+		os.Stdout.WriteString(strconv.Itoa(server.PID()) + "\n") // the parent then reads nothing
 		select {}
 	}
 	os.Exit(m.Run())
@@ -48,7 +48,7 @@ func query(t *testing.T, url, sql string) string {
 	t.Helper()
 	conn, err := pgx.Connect(t.Context(), url)
 	require.NoError(t, err)
-	defer conn.Close(t.Context()) //nolint:errcheck // nothing more is sent
+	defer conn.Close(t.Context()) // nothing more is sent
 	var value string
 	require.NoError(t, conn.QueryRow(t.Context(), sql).Scan(&value))
 	return value
@@ -58,7 +58,7 @@ func execute(t *testing.T, url, sql string) {
 	t.Helper()
 	conn, err := pgx.Connect(t.Context(), url)
 	require.NoError(t, err)
-	defer conn.Close(t.Context()) //nolint:errcheck // nothing more is sent
+	defer conn.Close(t.Context()) // nothing more is sent
 	_, err = conn.Exec(t.Context(), sql)
 	require.NoError(t, err)
 }
@@ -104,7 +104,7 @@ func TestOneProcessRunsACluster(t *testing.T) {
 	dir := folder(t)
 	first, err := devpg.Start(t.Context(), devpg.Options{Dir: dir})
 	require.NoError(t, err)
-	defer first.Stop(t.Context()) //nolint:errcheck // the test is over
+	defer first.Stop(t.Context()) // the test is over
 	_, err = devpg.Start(t.Context(), devpg.Options{Dir: dir})
 	require.ErrorContains(t, err, "another process runs the Postgres in "+dir)
 	require.Equal(t, "1", query(t, first.URL("weir"), `SELECT '1'`), "the first server still runs")
@@ -125,7 +125,7 @@ func TestPasswordIsRequired(t *testing.T) {
 	t.Parallel()
 	server, err := devpg.Start(t.Context(), devpg.Options{})
 	require.NoError(t, err)
-	defer server.Stop(t.Context()) //nolint:errcheck // the test is over
+	defer server.Stop(t.Context()) // the test is over
 	cfg, err := pgx.ParseConfig(server.URL("weir"))
 	require.NoError(t, err)
 	cfg.Password = "guess"
@@ -144,7 +144,7 @@ func TestRestartImmediateKeepsCommittedData(t *testing.T) {
 	}
 	server, err := devpg.Start(t.Context(), devpg.Options{Settings: map[string]string{"work_mem": "7MB"}})
 	require.NoError(t, err)
-	defer server.Stop(t.Context()) //nolint:errcheck // the test is over
+	defer server.Stop(t.Context()) // the test is over
 	url, pid := server.URL("weir"), server.PID()
 	require.Equal(t, "7MB", query(t, url, `SHOW work_mem`))
 	execute(t, url, `CREATE TABLE kept AS SELECT 1`)
@@ -196,7 +196,7 @@ func startAndKill(t *testing.T, dir string) int {
 	require.NoError(t, err, string(line[:n]))
 	require.True(t, alive(pid))
 	require.NoError(t, cmd.Process.Kill())
-	cmd.Wait() //nolint:errcheck // killed
+	cmd.Wait() // killed
 	return pid
 }
 

@@ -58,7 +58,7 @@ func reachable(file string) (address string, ok bool) {
 	if err != nil {
 		return "", false
 	}
-	conn.Close() //nolint:errcheck // nothing was sent
+	conn.Close() // nothing was sent
 	return string(text), true
 }
 
@@ -103,7 +103,7 @@ func isServer(pid int, data string) bool {
 // terminate stops a process with increasingly strong signals.
 func terminate(ctx context.Context, pid int, data string) error {
 	for _, signal := range []syscall.Signal{syscall.SIGINT, syscall.SIGQUIT, syscall.SIGKILL} {
-		syscall.Kill(pid, signal) //nolint:errcheck // it has ended already
+		syscall.Kill(pid, signal) // it has ended already
 		for range 200 {
 			if !isServer(pid, data) {
 				return nil
@@ -141,7 +141,7 @@ while kill -0 "$pid" 2>/dev/null; do sleep 0.1; done
 	cmd := exec.Command("/bin/sh", append([]string{"-c", script, "sh", strconv.Itoa(pid)}, remove...)...)
 	cmd.Stdin, cmd.SysProcAttr = theirs, &syscall.SysProcAttr{Setpgid: true}
 	if err := cmd.Start(); err != nil {
-		ours.Close() //nolint:errcheck // nothing was written
+		ours.Close() // nothing was written
 		return nil, fmt.Errorf("guard Postgres: %w", err)
 	}
 	return &guard{process: cmd, pipe: ours}, nil
@@ -152,8 +152,8 @@ func (g *guard) dismiss() {
 	if g == nil || g.pipe == nil {
 		return
 	}
-	g.process.Process.Kill() //nolint:errcheck // nothing else ends the guard
-	g.process.Wait()         //nolint:errcheck // killed
-	g.pipe.Close()           //nolint:errcheck // nothing was written
+	g.process.Process.Kill() // nothing else ends the guard
+	g.process.Wait()         // killed
+	g.pipe.Close()           // nothing was written
 	g.pipe = nil
 }

@@ -121,7 +121,7 @@ func makeTemplate(at, name string) error {
 	if err != nil {
 		return err
 	}
-	defer conn.Close(ctx) //nolint:errcheck // the connection is no longer needed
+	defer conn.Close(ctx) // the connection is no longer needed
 	const lock = 0x7765697274657374
 	if _, err := conn.Exec(ctx, `SELECT pg_advisory_lock($1)`, int64(lock)); err != nil {
 		return err

@@ -122,7 +122,7 @@ func (v *visit) starterPack() (any, error) {
 	}
 	out := view{URI: r.uri(), CID: r.contentID(), Record: r.value(), Creator: v.profileBasic(r.owner), Labels: []struct{}{}, IndexedAt: stamped(r.at)}
 	var own struct{ List string }
-	json.Unmarshal(r.raw, &own) //nolint:errcheck // a pack without a list has none
+	json.Unmarshal(r.raw, &own) // a pack without a list has none
 	if members := v.index.find(own.List); members != nil {
 		out.List = v.listBasic(members)
 	}

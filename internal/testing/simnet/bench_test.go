@@ -24,7 +24,7 @@ func BenchmarkHistory(b *testing.B) {
 					}
 					size += len(data)
 				}
-				c.conn.Close(websocket.StatusNormalClosure, "") //nolint:errcheck // the measurement is over
+				c.conn.Close(websocket.StatusNormalClosure, "") // the measurement is over
 				return size
 			}
 			replay() // makes the frames before the measurement

@@ -175,8 +175,8 @@ func (n *Net) respond(w http.ResponseWriter, endpoint string, data []byte, leave
 	switch f.Kind {
 	case Severed:
 		w.Header().Set("Content-Length", fmt.Sprint(len(data)))
-		w.Write(data[:len(data)/2])           //nolint:errcheck // the client left
-		http.NewResponseController(w).Flush() //nolint:errcheck // as above
+		w.Write(data[:len(data)/2])           // the client left
+		http.NewResponseController(w).Flush() // as above
 		leave(0)
 		panic(http.ErrAbortHandler) // makes the server cut the connection
 	case Malformed:
@@ -198,5 +198,5 @@ func (n *Net) respond(w http.ResponseWriter, endpoint string, data []byte, leave
 		}
 	}
 	leave(http.StatusOK)
-	w.Write(data) //nolint:errcheck // the client left
+	w.Write(data) // the client left
 }

@@ -59,7 +59,7 @@ func TestCallsAtOnceAreCounted(t *testing.T) {
 			r, err := http.NewRequestWithContext(ctx, http.MethodGet, n.AppViewURL()+"/xrpc/"+getFollows+query("actor", hub), nil)
 			if err == nil {
 				if response, err := http.DefaultClient.Do(r); err == nil {
-					response.Body.Close() //nolint:errcheck // not reached
+					response.Body.Close() // not reached
 				}
 			}
 		})

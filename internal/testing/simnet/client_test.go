@@ -100,7 +100,7 @@ func dialWith(t testing.TB, n *simnet.Net, options *websocket.DialOptions, pairs
 	conn, _, err := websocket.Dial(ctx, n.URL()+query(pairs...), options)
 	require.NoError(t, err)
 	conn.SetReadLimit(16 << 20)
-	t.Cleanup(func() { conn.CloseNow() }) //nolint:errcheck // the connection may be closed
+	t.Cleanup(func() { conn.CloseNow() }) // the connection may be closed
 	return &client{t: t, conn: conn}
 }
 
@@ -111,7 +111,7 @@ func refusal(t testing.TB, n *simnet.Net, options *websocket.DialOptions, pairs 
 	defer cancel()
 	conn, response, err := websocket.Dial(ctx, n.URL()+query(pairs...), options)
 	if err == nil {
-		conn.CloseNow() //nolint:errcheck // the test is over
+		conn.CloseNow() // the test is over
 		require.Fail(t, "the connection was accepted")
 	}
 	require.NotNil(t, response, "%v", err)
@@ -243,7 +243,7 @@ func request(t testing.TB, method, address string) (*http.Response, []byte) {
 	require.NoError(t, err)
 	response, err := http.DefaultClient.Do(r)
 	require.NoError(t, err)
-	defer response.Body.Close() //nolint:errcheck // read to the end
+	defer response.Body.Close() // read to the end
 	body, err := io.ReadAll(response.Body)
 	require.NoError(t, err)
 	return response, body

@@ -97,7 +97,7 @@ func (n *Net) Resync(did, text string) (*Entry, error) {
 func xrpcRefusal(w http.ResponseWriter, status int, name, message string) {
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(status)
-	json.NewEncoder(w).Encode(map[string]string{"error": name, "message": message}) //nolint:errcheck // the client left
+	json.NewEncoder(w).Encode(map[string]string{"error": name, "message": message}) // the client left
 }
 
 // offers returns a handler that responds with 404 during the fault Downgrade.
@@ -119,7 +119,7 @@ func (n *Net) getZstdDictionary(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	w.Header().Set("Content-Type", "application/octet-stream")
-	w.Write(d.data) //nolint:errcheck // the client left
+	w.Write(d.data) // the client left
 }
 
 // subscribeEvents handles network.bsky.jetstream.subscribeEvents.

@@ -38,7 +38,7 @@ func dialEvents(t *testing.T, n *simnet.Net, pairs ...string) (*client, *http.Re
 	}
 	require.Equal(t, "xrpc.v1.json", conn.Subprotocol())
 	conn.SetReadLimit(-1)
-	t.Cleanup(func() { conn.CloseNow() }) //nolint:errcheck // the test is over
+	t.Cleanup(func() { conn.CloseNow() }) // the test is over
 	return &client{t: t, conn: conn}, response
 }
 

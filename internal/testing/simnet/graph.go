@@ -46,7 +46,7 @@ func (s seeds) populate(m *model) (hub string) {
 // follows returns an account's follow records from before the log, by rkey.
 func (s seeds) follows(ix *index, p *member) []*record {
 	h := fnv.New64a()
-	h.Write([]byte(p.did)) //nolint:errcheck // never fails
+	h.Write([]byte(p.did)) // never fails
 	rng := rand.New(rand.NewPCG(s.seed, h.Sum64()))
 	var targets []int
 	if p.role == reader {

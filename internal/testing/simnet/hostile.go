@@ -141,7 +141,7 @@ func wideNode(n int) []byte {
 	value := cidOfBlock(nil)
 	entries := make([]any, n)
 	for i := range entries {
-		key, shared := binary.BigEndian.AppendUint32(nil, uint32(i)), 1000 //nolint:gosec // it is small
+		key, shared := binary.BigEndian.AppendUint32(nil, uint32(i)), 1000 // it is small
 		if i == 0 {
 			key, shared = append(bytes.Repeat([]byte{'a'}, 1000), key...), 0
 		}

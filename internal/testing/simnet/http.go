@@ -38,7 +38,7 @@ func (n *Net) routes() http.Handler {
 		}
 	})
 	mux.HandleFunc("GET /admin/fired", func(w http.ResponseWriter, _ *http.Request) {
-		json.NewEncoder(w).Encode(n.Fired()) //nolint:errcheck // the client left
+		json.NewEncoder(w).Encode(n.Fired()) // the client left
 	})
 	mux.HandleFunc("GET /admin/truth", func(w http.ResponseWriter, _ *http.Request) {
 		encoder := json.NewEncoder(w)
@@ -75,7 +75,7 @@ func (n *Net) adminPlay(w http.ResponseWriter, r *http.Request) {
 // picture draws the thumbnail of a card. The same name gives the same picture.
 func picture(w http.ResponseWriter, r *http.Request) {
 	h := fnv.New64a()
-	h.Write([]byte(r.PathValue("cid"))) //nolint:errcheck // never fails
+	h.Write([]byte(r.PathValue("cid"))) // never fails
 	random := rand.New(rand.NewPCG(h.Sum64(), 1))
 	const width, height = 600, 315
 	shade := func() color.RGBA {
@@ -99,7 +99,7 @@ func picture(w http.ResponseWriter, r *http.Request) {
 	}
 	w.Header().Set("Content-Type", "image/jpeg")
 	w.Header().Set("Cache-Control", "public, max-age=86400")
-	jpeg.Encode(w, img, &jpeg.Options{Quality: 80}) //nolint:errcheck // the client left
+	jpeg.Encode(w, img, &jpeg.Options{Quality: 80}) // the client left
 }
 
 func blend(a, b color.RGBA, part int) color.RGBA {

@@ -182,11 +182,11 @@ func (r *record) read() {
 	switch r.collection {
 	case follow, listItem:
 		var v struct{ Subject, List string }
-		json.Unmarshal(r.raw, &v) //nolint:errcheck // a record without a subject has none
+		json.Unmarshal(r.raw, &v) // a record without a subject has none
 		r.subject, r.list = v.Subject, v.List
 	case repost:
 		var v struct{ Subject struct{ URI string } }
-		json.Unmarshal(r.raw, &v) //nolint:errcheck // as above
+		json.Unmarshal(r.raw, &v) // as above
 		r.subject = v.Subject.URI
 	case post:
 		var v struct {
@@ -195,7 +195,7 @@ func (r *record) read() {
 				Images []json.RawMessage
 			}
 		}
-		json.Unmarshal(r.raw, &v) //nolint:errcheck // as above
+		json.Unmarshal(r.raw, &v) // as above
 		r.replyTo, r.root, r.pictures = v.Reply.Parent.URI, v.Reply.Root.URI, len(v.Embed.Images) > 0
 	}
 }

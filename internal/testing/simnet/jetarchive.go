@@ -333,8 +333,8 @@ func (n *Net) serveArchived(w http.ResponseWriter, r *http.Request, endpoint, ta
 	w.Header().Set("ETag", strconv.Quote(tag))
 	if severed := n.callFaults.take(endpoint, func(k CallFaultKind) bool { return k == Severed }); severed.Kind == Severed {
 		w.Header().Set("Content-Length", strconv.Itoa(len(data)))
-		w.Write(data[:len(data)/2])           //nolint:errcheck // the client left
-		http.NewResponseController(w).Flush() //nolint:errcheck // as above
+		w.Write(data[:len(data)/2])           // the client left
+		http.NewResponseController(w).Flush() // as above
 		panic(http.ErrAbortHandler)           // makes the server cut the connection
 	}
 	http.ServeContent(w, r, "", time.Time{}, bytes.NewReader(data))

@@ -166,8 +166,8 @@ func (s *archivedSegment) seal() {
 		head = le.AppendUint64(head, uint64(n))
 	}
 	hash := xxh3.New()
-	hash.Write(file[12:segmentHeader]) //nolint:errcheck // never fails
-	hash.Write(file[footer:])          //nolint:errcheck // as above
+	hash.Write(file[12:segmentHeader]) // never fails
+	hash.Write(file[footer:])          // as above
 	s.file, s.checksum = file, hash.Sum64()
 	le.PutUint64(file[4:], s.checksum)
 }

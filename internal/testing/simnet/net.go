@@ -201,7 +201,7 @@ func (n *Net) Start(address string) error {
 		return fmt.Errorf("start the simulated network: %w", err)
 	}
 	if n.port != nil {
-		n.port.Release() //nolint:errcheck // nothing depends on it
+		n.port.Release() // nothing depends on it
 	}
 	n.port = port
 	return n.start()
@@ -246,10 +246,10 @@ func (n *Net) halt() {
 	n.listener.release()
 	ctx, cancel := context.WithTimeout(context.Background(), n.cfg.CloseLimit)
 	defer cancel()
-	n.server.Shutdown(ctx) //nolint:errcheck // hijacked connections are not waited for
+	n.server.Shutdown(ctx) // hijacked connections are not waited for
 	n.listener.drain(n.cfg.CloseLimit)
-	n.server.Close()   //nolint:errcheck // nothing depends on it
-	n.listener.Close() //nolint:errcheck // closed already, unless the server stops before it began to serve
+	n.server.Close()   // nothing depends on it
+	n.listener.Close() // closed already, unless the server stops before it began to serve
 	n.server = nil
 }
 

@@ -59,7 +59,7 @@ type NostrEvent struct {
 
 // NewNostr makes a network and starts its relays.
 func NewNostr(cfg NostrConfig) (*Nostr, error) {
-	n := &Nostr{cfg: cfg, curve: newK256(), random: rand.New(rand.NewPCG(cfg.Seed, 9)), now: cfg.Now.Unix()} //nolint:gosec // not for real keys
+	n := &Nostr{cfg: cfg, curve: newK256(), random: rand.New(rand.NewPCG(cfg.Seed, 9)), now: cfg.Now.Unix()} // not for real keys
 	for i := range cfg.Authors {
 		hash := sha256.Sum256(fmt.Appendf(nil, "author %d %d", cfg.Seed, i))
 		a := &nostrAuthor{secret: new(big.Int).SetBytes(hash[:])}

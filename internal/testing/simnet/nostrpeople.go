@@ -114,7 +114,7 @@ func nostrProfile(seed uint64, i int) string {
 	first, last := firstNames(), lastNames()
 	profile := map[string]string{"about": "simulated"}
 	if i%5 > 0 {
-		n := int(seed%97) + i //nolint:gosec // below 97
+		n := int(seed%97) + i // below 97
 		profile["name"] = strings.ToLower(first[n%len(first)])
 		profile["display_name"] = first[n%len(first)] + " " + last[n/2%len(last)]
 	}

@@ -90,14 +90,14 @@ func startNostrRelay(cfg NostrRelay, curve *k256) (*nostrRelay, error) {
 	}
 	r := &nostrRelay{cfg: cfg, curve: curve, at: l, sessions: map[*nostrSession]bool{}}
 	r.server = &http.Server{Handler: r, ReadHeaderTimeout: 10 * time.Second}
-	go r.server.Serve(l) //nolint:errcheck // it ends with stop
+	go r.server.Serve(l) // it ends with stop
 	return r, nil
 }
 
 func (r *nostrRelay) url() string { return "ws://" + r.at.Addr().String() }
 
 func (r *nostrRelay) stop() {
-	r.server.Close() //nolint:errcheck // it is over
+	r.server.Close() // it is over
 	r.cut()
 }
 
@@ -105,7 +105,7 @@ func (r *nostrRelay) cut() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for s := range r.sessions {
-		go s.ws.CloseNow() //nolint:errcheck // it is over
+		go s.ws.CloseNow() // it is over
 	}
 }
 
@@ -146,7 +146,7 @@ func (r *nostrRelay) ServeHTTP(w http.ResponseWriter, q *http.Request) {
 	if err != nil {
 		return
 	}
-	defer ws.CloseNow() //nolint:errcheck // the connection is over
+	defer ws.CloseNow() // the connection is over
 	ws.SetReadLimit(1 << 20)
 	s := &nostrSession{relay: r, ws: ws, live: map[string]nostrFilter{}, sets: map[string]*nostrSet{}, more: make(chan struct{}, 1)}
 	ctx, cancel := context.WithCancel(q.Context())
@@ -208,7 +208,7 @@ func (s *nostrSession) write(ctx context.Context) {
 		s.mu.Unlock()
 		for _, text := range out {
 			if s.relay.cuts() || s.ws.Write(ctx, websocket.MessageText, []byte(text)) != nil {
-				s.ws.CloseNow() //nolint:errcheck // it is over
+				s.ws.CloseNow() // it is over
 				return
 			}
 		}

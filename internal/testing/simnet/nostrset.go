@@ -135,7 +135,7 @@ func (c *nostrSet) reply(message []byte) ([]byte, error) {
 		if since := b.at - wrote + 1; b.at < 0 {
 			out = nostrNumber(out, 0)
 		} else {
-			out, wrote = nostrNumber(out, uint64(since)), b.at //nolint:gosec // dates ascend
+			out, wrote = nostrNumber(out, uint64(since)), b.at // dates ascend
 		}
 		prefix, _ := hex.DecodeString(b.hex)
 		out = append(nostrNumber(out, uint64(len(prefix))), prefix...)
@@ -151,10 +151,10 @@ func (c *nostrSet) reply(message []byte) ([]byte, error) {
 	for len(in.left) > 0 && !in.broken {
 		end := nostrBound{at: -1}
 		if since := in.number(); since > 0 {
-			read += int64(since) - 1 //nolint:gosec // the client is ours
+			read += int64(since) - 1 // the client is ours
 			end.at = read
 		}
-		end.hex = hex.EncodeToString(in.some(int(in.number()))) //nolint:gosec // some checks the length
+		end.hex = hex.EncodeToString(in.some(int(in.number()))) // some checks the length
 		to := len(c.events)
 		if end.at >= 0 {
 			to = sort.Search(to, func(i int) bool {
@@ -185,7 +185,7 @@ func (c *nostrSet) reply(message []byte) ([]byte, error) {
 				}
 			}
 		case 2:
-			in.some(32 * int(in.number())) //nolint:gosec // some checks the length
+			in.some(32 * int(in.number())) // some checks the length
 			begin(end, 2)
 			out = nostrIDs(out, part)
 		}

@@ -218,7 +218,7 @@ func (n *Net) subscribeRepos(w http.ResponseWriter, r *http.Request) {
 	if err != nil {
 		return // Accept has responded
 	}
-	defer conn.CloseNow() //nolint:errcheck // already closed after an orderly end
+	defer conn.CloseNow() // already closed after an orderly end
 	s.conn = conn
 	ctx, cancel := context.WithCancel(r.Context())
 	defer cancel()
@@ -244,13 +244,13 @@ func (n *Net) subscribeRepos(w http.ResponseWriter, r *http.Request) {
 		}
 	}
 	if end {
-		conn.Close(websocket.StatusPolicyViolation, "FutureCursor") //nolint:errcheck // best effort
+		conn.Close(websocket.StatusPolicyViolation, "FutureCursor") // best effort
 		return
 	}
 	go n.ping(ctx, cancel, conn)
 	s.send(ctx)
 	if r.Context().Err() != nil { // the server stops; otherwise the client has left
-		conn.Close(websocket.StatusGoingAway, "server shutting down") //nolint:errcheck // best effort
+		conn.Close(websocket.StatusGoingAway, "server shutting down") // best effort
 	}
 }
 

@@ -35,7 +35,7 @@ func subscribeRepos(t *testing.T, n *simnet.Net, cursor string) relayClient {
 	conn, _, err := websocket.Dial(ctx, n.RelayURL()+cursor, nil)
 	require.NoError(t, err)
 	conn.SetReadLimit(-1)
-	t.Cleanup(func() { conn.CloseNow() }) //nolint:errcheck // the test is over
+	t.Cleanup(func() { conn.CloseNow() }) // the test is over
 	return relayClient{t, conn}
 }
 

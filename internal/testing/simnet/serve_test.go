@@ -138,7 +138,7 @@ func TestReplayBecomesLiveWithoutAGap(t *testing.T) {
 				c.decodes(dictionary.V1)
 			}
 			reading.Go(func() {
-				defer c.conn.CloseNow() //nolint:errcheck // everything was read
+				defer c.conn.CloseNow() // everything was read
 				want := n.Log().Entries()[0].Seq
 				for range 200 + batches*size {
 					e := c.next()

@@ -57,7 +57,7 @@ func (s *subscriber) serve(w http.ResponseWriter, r *http.Request, subprotocols 
 	if err != nil {
 		return // Accept has responded
 	}
-	defer conn.CloseNow() //nolint:errcheck // already closed after an orderly end
+	defer conn.CloseNow() // already closed after an orderly end
 	conn.SetReadLimit(maxMessage)
 	s.conn = conn
 	ctx, cancel := context.WithCancel(r.Context())
@@ -66,7 +66,7 @@ func (s *subscriber) serve(w http.ResponseWriter, r *http.Request, subprotocols 
 	go s.net.ping(ctx, cancel, conn)
 	s.send(ctx)
 	if r.Context().Err() != nil { // the server stops; otherwise the client has left
-		conn.Close(websocket.StatusGoingAway, "server shutting down") //nolint:errcheck // best effort
+		conn.Close(websocket.StatusGoingAway, "server shutting down") // best effort
 	}
 }
 
@@ -199,7 +199,7 @@ func (s *subscriber) handle(data []byte) error {
 // 123 bytes.
 func (s *subscriber) refuse(reason string) {
 	reason = strings.ToValidUTF8(reason[:min(len(reason), 120)], "")
-	s.conn.Close(websocket.StatusPolicyViolation, reason) //nolint:errcheck // best effort
+	s.conn.Close(websocket.StatusPolicyViolation, reason) // best effort
 }
 
 // ping pings a client until ctx ends, and calls cancel if it does not reply.

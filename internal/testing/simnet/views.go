@@ -45,7 +45,7 @@ func (v *visit) profileBasic(p *member) *profileView {
 		view.Labels = append(view.Labels, label{p.did, "at://" + p.did + "/" + profile + "/self", v.Val})
 	}
 	h := fnv.New32a()
-	h.Write([]byte(p.did)) //nolint:errcheck // never fails
+	h.Write([]byte(p.did)) // never fails
 	if h.Sum32()%10 != 0 { // some have no picture
 		view.Avatar = v.net.AppViewURL() + "/blob/" + p.did + "/" + cidFor(p.did)
 	}
@@ -139,7 +139,7 @@ type listView struct {
 
 func (v *visit) listBasic(r *record) *listView {
 	var own struct{ Name, Purpose string }
-	json.Unmarshal(r.raw, &own) //nolint:errcheck // a list without a name has none
+	json.Unmarshal(r.raw, &own) // a list without a name has none
 	return &listView{URI: r.uri(), CID: r.contentID(), Name: own.Name, Purpose: own.Purpose, ListItemCount: len(v.index.lists[r.uri()]),
 		IndexedAt: stamped(r.at), Labels: []struct{}{}}
 }

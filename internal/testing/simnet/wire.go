@@ -70,13 +70,13 @@ func (l *listener) keepOrphan(orphan net.Conn) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.orphans == nil {
-		orphan.Close() //nolint:errcheck // nothing depends on it
+		orphan.Close() // nothing depends on it
 		return
 	}
 	l.orphans[orphan] = true
 	go func() {
-		io.Copy(io.Discard, orphan) //nolint:errcheck // any error ends it
-		orphan.Close()              //nolint:errcheck // nothing depends on it
+		io.Copy(io.Discard, orphan) // any error ends it
+		orphan.Close()              // nothing depends on it
 		l.mu.Lock()
 		defer l.mu.Unlock()
 		delete(l.orphans, orphan)
@@ -91,7 +91,7 @@ func (l *listener) release() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for orphan := range l.orphans {
-		orphan.Close() //nolint:errcheck // nothing depends on it
+		orphan.Close() // nothing depends on it
 	}
 	l.orphans = nil
 }
@@ -261,7 +261,7 @@ func (w *wire) cut() {
 	}
 	w.mu.Unlock()
 	w.home.forget(w)
-	w.Conn.Close() //nolint:errcheck // it is cut
+	w.Conn.Close() // it is cut
 }
 
 // orphan returns a duplicate of the connection that stays open when this end is
@@ -275,7 +275,7 @@ func (w *wire) orphan() (net.Conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	defer file.Close() //nolint:errcheck // net.FileConn has its own
+	defer file.Close() // net.FileConn has its own
 	return net.FileConn(file)
 }
 

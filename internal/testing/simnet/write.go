@@ -191,7 +191,7 @@ type profileRecord struct {
 func (p *member) profile() (v profileRecord) {
 	all := p.repo[profile]
 	if i, known := searchRkey(all, "self"); known {
-		json.Unmarshal(all[i].raw, &v) //nolint:errcheck // a profile without a name has none
+		json.Unmarshal(all[i].raw, &v) // a profile without a name has none
 		return v
 	}
 	name, _, _ := strings.Cut(p.handle, ".")

@@ -174,7 +174,7 @@ func refuse(w http.ResponseWriter, err error, leave func(int)) {
 	}
 	leave(e.status)
 	w.WriteHeader(e.status)
-	w.Write(data) //nolint:errcheck // the client left
+	w.Write(data) // the client left
 }
 
 // limit parses the page size, from 1 to 100.

@@ -50,7 +50,7 @@ func send(t testing.TB, method, address, token, body string) reply {
 	}
 	response, err := http.DefaultClient.Do(r)
 	require.NoError(t, err)
-	defer response.Body.Close() //nolint:errcheck // read to the end
+	defer response.Body.Close() // read to the end
 	data, err := io.ReadAll(response.Body)
 	return reply{response.StatusCode, response.Header, data, err}
 }

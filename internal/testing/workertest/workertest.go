@@ -92,7 +92,7 @@ func Schedules(t testing.TB, pool *pgxpool.Pool) (stop func()) {
 			if err != nil && !errors.Is(err, context.Canceled) && !assert.NoError(t, err) {
 				return
 			}
-			retry.Sleep(ctx, 50*time.Millisecond) //nolint:errcheck // the loop checks the context
+			retry.Sleep(ctx, 50*time.Millisecond) // the loop checks the context
 		}
 	}()
 	return stop

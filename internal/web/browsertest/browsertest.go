@@ -60,9 +60,9 @@ func useBrowser(t *testing.T) context.Context {
 		ctx, _ := chromedp.NewContext(alloc)
 		require.NoError(t, chromedp.Do(ctx))
 		browser.ctx, browser.stop = ctx, func() {
-			chromedp.Cancel(ctx) //nolint:errcheck // the test is over
+			chromedp.Cancel(ctx) // the test is over
 			cancel()
-			os.RemoveAll(dir) //nolint:errcheck // a temporary folder
+			os.RemoveAll(dir) // a temporary folder
 		}
 	}
 	t.Cleanup(func() {

@@ -143,7 +143,7 @@ func (s *server) serveFeed(format feedFormat) http.HandlerFunc {
 		}
 		w.Header().Set("Content-Type", format.mediaType+"; charset=utf-8")
 		w.WriteHeader(http.StatusOK)
-		w.Write(body) //nolint:errcheck // the client has gone
+		w.Write(body) // the client has gone
 	}
 }
 

@@ -68,16 +68,16 @@ func Start(t testing.TB) *Server {
 // Start starts a killed server, and waits until it accepts statements.
 func (s *Server) Start(t testing.TB) {
 	t.Helper()
-	s.process = exec.Command(program(t), "--config-file="+filepath.Join(s.dir, "config.xml")) //nolint:gosec // our own files
+	s.process = exec.Command(program(t), "--config-file="+filepath.Join(s.dir, "config.xml")) // our own files
 	s.process.Dir = s.dir
 	out, err := os.OpenFile(filepath.Join(s.dir, "log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	require.NoError(t, err)
-	defer out.Close() //nolint:errcheck // the server has its own copy
+	defer out.Close() // the server has its own copy
 	s.process.Stdout, s.process.Stderr = out, out
 	require.NoError(t, s.process.Start())
 	s.ended = make(chan struct{})
 	go func(p *exec.Cmd, ended chan struct{}) {
-		p.Wait() //nolint:errcheck // it is killed
+		p.Wait() // it is killed
 		close(ended)
 	}(s.process, s.ended)
 	eventually.True(t, func() bool {
@@ -94,7 +94,7 @@ func (s *Server) Ask(t testing.TB, sql string) string {
 	t.Helper()
 	r, err := http.Post(s.URL, "text/plain", strings.NewReader(sql))
 	require.NoError(t, err)
-	defer r.Body.Close() //nolint:errcheck // it was only read
+	defer r.Body.Close() // it was only read
 	answer, err := io.ReadAll(r.Body)
 	require.NoError(t, err)
 	require.Equal(t, http.StatusOK, r.StatusCode, string(answer))

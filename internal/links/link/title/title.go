@@ -158,7 +158,7 @@ func isCut(title string) bool {
 func Group(key, site string) int64 {
 	whole := strings.TrimSpace(strings.ReplaceAll(strings.TrimSuffix(key, "…"), "\n", " "))
 	sum := sha256.Sum256([]byte(site + "\x00" + whole))
-	return int64(binary.BigEndian.Uint64(sum[:8])) //nolint:gosec // any bits will do
+	return int64(binary.BigEndian.Uint64(sum[:8])) // any bits will do
 }
 
 // maxName is how many characters the name of a site has.
