@@ -106,10 +106,11 @@ func TestBadInputNeverStopsTheStream(t *testing.T) {
 		"record no object":   line(8, `"text"`),
 		"unknown operation":  strings.Replace(line(9, plainRecord), `"create"`, `"destroy"`, 1),
 		"time is text":       strings.Replace(line(10, plainRecord), `"time_us":`, `"time_us":"x","y":`, 1),
+		"sync without rev":   `{"did":"did:plc:aaaaaaaaaaaaaaaaaaaaaaaa","time_us":1783175888000001,"kind":"sync","sync":{}}`,
 		"too large":          line(11, `{"text":"`+strings.Repeat("x", 10<<20)+`"}`),
 	}
 	ignored := []string{
-		`{"did":"did:plc:aaaaaaaaaaaaaaaaaaaaaaaa","time_us":1783175888000001,"kind":"sync","sync":{}}`,
+		`{"did":"did:plc:aaaaaaaaaaaaaaaaaaaaaaaa","time_us":1783175888000001,"kind":"surprise","surprise":{}}`,
 		strings.Replace(line(12, plainRecord), `app.bsky.feed.post"`, `com.example.unheard.of"`, 1),
 	}
 	var lines []string

@@ -16,6 +16,8 @@ import (
 func TestHandleHasOneOwner(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, nil)
+	// The first periodic job would record what it heard before. The next one comes after a minute.
+	r.becomes(1, `SELECT count(*) FROM river_job WHERE kind = 'verify_handles' AND state = 'completed'`)
 	owner, other, renamed := r.net.Accounts()[0], r.net.Accounts()[1], r.net.Accounts()[2]
 	const stranger = "did:plc:nobodynobodynobodynobody"
 	for _, did := range []string{owner.DID, other.DID, stranger, renamed.DID} {
