@@ -76,7 +76,7 @@ func hostile(i int) (frames []string) {
 func TestUntrustedInputAddsNoLabels(t *testing.T) {
 	schematest.Long(t)
 	t.Parallel()
-	const strangers, most = 300, 80
+	const strangers, most = 300, 100 // more than the tables
 	n := followNetwork(t, 20)
 	database := schematest.NewURL(t)
 	pool := open(t, database)

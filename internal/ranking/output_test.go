@@ -37,6 +37,13 @@ func TestSQLSaysWhatTheAPISays(t *testing.T) {
 		give(merges, cap(merges))
 		close(merges)
 		require.NoError(t, h.merge(t.Context(), r, merges))
+		if round == 1 { // without watches, the declaration counts
+			_, err = h.pool.Exec(t.Context(), `DELETE FROM watches`)
+			require.NoError(t, err)
+			_, err = h.pool.Exec(t.Context(), `INSERT INTO accounts (did, not_recommended) SELECT DISTINCT did, true FROM shares WHERE hashtext(did) % 5 = 0
+ON CONFLICT (did) DO UPDATE SET not_recommended = true`)
+			require.NoError(t, err)
+		}
 		if round == 2 || round == 4 { // later writes may have removed them
 			_, err = h.pool.Exec(t.Context(), `INSERT INTO watches (target) VALUES ('target0.example'), ('target1.example') ON CONFLICT DO NOTHING`)
 			require.NoError(t, err)
