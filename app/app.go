@@ -301,6 +301,16 @@ func (p App) serveHTTP(ctx context.Context, l net.Listener, handler http.Handler
 		return err
 	}
 	server := web.NewServer(web.ServerConfig{Handler: handler, Hosts: hosts, Connections: connections, Within: responseTimeout, Logger: p.log})
+	// The server closes its copy of the listener: another server may follow it.
+	file, err := l.(*net.TCPListener).File()
+	if err != nil {
+		return err
+	}
+	l, err = net.FileListener(file)
+	file.Close() // l has its own
+	if err != nil {
+		return err
+	}
 	ended := make(chan struct{})
 	stop := context.AfterFunc(ctx, func() {
 		defer close(ended)

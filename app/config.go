@@ -77,7 +77,8 @@ type Config struct {
 	// for ever. The default is WEIR_RETENTION. A name wins over the longest prefix. Posts must
 	// be kept for a day at least. With posts, the declarations of accounts that do not want to
 	// be recommended are stored too, for ever. Add app.bsky.actor.profile to notice at once when
-	// an account changes whether it is shown to people who are not logged in.
+	// an account changes whether it is shown to people who are not logged in. `weir collection`
+	// and the table collections change this list while Weir runs.
 	Collections []string `env:"WEIR_COLLECTIONS" envDefault:"app.bsky.feed.post,app.bsky.feed.repost"`
 	// Where a stream without a position begins: tip, oldest, or a time such as
 	// 2026-08-01T12:00:00Z.
@@ -249,6 +250,9 @@ type Config struct {
 	// features are those of the program, with their own variables.
 	features []feature.Feature
 	more     bool // it has others than Weir's
+
+	changes []schema.CollectionChange // of the table collections, which Collections contains
+	named   []string                  // Collections without them; nil: there are none
 }
 
 // otherVariables returns variables with the same prefix that tests and tools of the

@@ -34,11 +34,19 @@ func Examine(ctx context.Context, within time.Duration) []doctor.Finding {
 	if err != nil {
 		return []doctor.Finding{versions, doctor.Failed("configuration", do, err)}
 	}
+	pool := cfg.pool(within)
+	if db, err := pool(); err == nil { // its check says why it cannot be opened
+		if by, err := schema.CollectionChanges(ctx, db); err == nil {
+			if now, err := cfg.changed(by); err == nil {
+				cfg = now
+			}
+		}
+	}
 	if cfg.OfDemo() {
 		demo := doctor.Passed("configuration", "this is a weir demo: its simulated network is not checked, and its Postgres is temporary")
-		return append([]doctor.Finding{versions, demo}, doctor.Run(ctx, within, cfg.databaseCheck(within, cfg.pool(within), true))...)
+		return append([]doctor.Finding{versions, demo}, doctor.Run(ctx, within, cfg.databaseCheck(within, pool, true))...)
 	}
-	return append([]doctor.Finding{versions, cfg.checkOpsListen()}, doctor.Run(ctx, within, cfg.checks(within)...)...)
+	return append([]doctor.Finding{versions, cfg.checkOpsListen()}, doctor.Run(ctx, within, cfg.checks(within, pool)...)...)
 }
 
 // checkOpsListen warns about valid settings that are unsafe.
@@ -53,8 +61,7 @@ func (c Config) checkOpsListen() doctor.Finding {
 }
 
 // checks returns the checks of a valid configuration.
-func (c Config) checks(within time.Duration) []doctor.Check {
-	pool := c.pool(within)
+func (c Config) checks(within time.Duration, pool func() (*pgxpool.Pool, error)) []doctor.Check {
 	checks := []doctor.Check{c.databaseCheck(within, pool, false)}
 	client, reads := &http.Client{}, App{cfg: c, stored: c.registry(), signatures: &signatures{}, metrics: prometheus.NewRegistry()}
 	reads.cfg.Verify = VerifyWhole // nothing is stored

@@ -43,7 +43,7 @@ func TestDoctorChecksWhatIsConfigured(t *testing.T) {
 		c.Source, c.Verify, c.Collections, c.Retention = "jetstream", VerifyWhole, []string{"nostr.1"}, time.Hour
 		const within = 20 * time.Second
 		var some []doctor.Check
-		for _, check := range c.checks(within) {
+		for _, check := range c.checks(within, c.pool(within)) {
 			if check.Name == "nostr" || check.Name == "archive" || check.Name == "clickhouse" {
 				some = append(some, check)
 			}

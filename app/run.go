@@ -69,8 +69,8 @@ func (p App) RunAll(ctx context.Context, l net.Listener) error {
 
 // Run runs everything, with the listeners of the page and of operators.
 func (p App) Run(ctx context.Context) error {
-	return p.WithListener(func(l net.Listener) error {
-		return p.WithOps(ctx, true, func(ctx context.Context) error { return p.RunAll(ctx, l) })
+	return p.WithListener(ctx, func(l net.Listener) error {
+		return p.WithOps(ctx, true, func(ctx context.Context, p App) error { return p.RunAll(ctx, l) })
 	})
 }
 
@@ -80,30 +80,55 @@ func (p App) Run(ctx context.Context) error {
 const projectionsWatch = 5 * time.Second
 
 // WithOps registers the projections, and runs f with the operators' endpoints until
-// f ends, or until another program registers other projections. reads: f runs a
-// consumer.
-func (p App) WithOps(ctx context.Context, reads bool, f func(context.Context) error) error {
+// f ends, or until another program registers other projections. When the stored
+// collections change, it runs f again with them. reads: f runs a consumer.
+func (p App) WithOps(ctx context.Context, reads bool, f func(context.Context, App) error) error {
+	p, _, err := p.current(ctx)
+	if err != nil {
+		return err
+	}
 	if reads { // report an invalid source before anything runs
 		if err := p.checkSource(); err != nil {
 			return err
 		}
 	}
-	if err := p.register(ctx); err != nil {
-		return err
-	}
 	l, err := p.listenOps()
 	if err != nil {
+		return err
+	}
+	if l != nil {
+		defer context.AfterFunc(ctx, func() { l.Close() })() // it has no connections
+		defer l.Close()
+	}
+	for {
+		err := p.withOps(ctx, reads, l, f)
+		if err == nil || ctx.Err() != nil {
+			return err
+		}
+		// Another process that has noticed a change may have registered other projections.
+		now, changed, _ := p.current(ctx)
+		if !changed {
+			return err
+		}
+		now.log.Info("collections_changed", "collections", now.cfg.Collections)
+		p = now
+	}
+}
+
+func (p App) withOps(ctx context.Context, reads bool, l net.Listener, f func(context.Context, App) error) error {
+	if err := p.register(ctx); err != nil {
 		return err
 	}
 	g, ctx := errgroup.WithContext(ctx)
 	ctx, done := context.WithCancel(ctx)
 	g.Go(func() error { return p.projections.Watch(ctx, p.pool, projectionsWatch) })
+	g.Go(func() error { return p.watchCollections(ctx) })
 	if l != nil {
 		g.Go(func() error { return p.serveOps(ctx, l, reads) })
 	}
 	g.Go(func() error {
 		defer done()
-		return f(ctx)
+		return f(ctx, p)
 	})
 	return g.Wait()
 }
@@ -125,12 +150,14 @@ func (p App) checkSource() error {
 	return nil
 }
 
-// WithListener runs f with the page's listener.
-func (p App) WithListener(f func(net.Listener) error) error {
+// WithListener runs f with the page's listener, until ctx ends.
+func (p App) WithListener(ctx context.Context, f func(net.Listener) error) error {
 	l, err := p.cfg.ListenPage()
 	if err != nil {
 		return err
 	}
+	defer l.Close() // it has no connections
+	defer context.AfterFunc(ctx, func() { l.Close() })()
 	p.log.Info("serving", "url", "http://"+l.Addr().String()+"/")
 	return f(l)
 }
@@ -147,5 +174,9 @@ func With(ctx context.Context, f func(context.Context, App) error, more ...featu
 		return err
 	}
 	defer pool.Close()
-	return f(ctx, New(cfg, pool))
+	p, _, err := New(cfg, pool).current(ctx)
+	if err != nil {
+		return err
+	}
+	return f(ctx, p)
 }

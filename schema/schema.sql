@@ -277,6 +277,16 @@ CREATE TABLE claims (
 ) WITH (autovacuum_vacuum_scale_factor=0.1);
 CREATE INDEX claims_words ON claims USING gin (words) WITH (gin_pending_list_limit='1024');
 
+-- What `weir collection` and SQL have changed about WEIR_COLLECTIONS. Add, change and delete rows freely: every process follows within seconds. Not compared: chosen by the operator.
+CREATE TABLE collections (
+    collection text COLLATE "C" NOT NULL, -- A name, or a prefix such as pub.layers.*
+    retention interval, -- How long its records are kept; 0: for ever. NULL: as long as WEIR_RETENTION says.
+    stored boolean DEFAULT true NOT NULL, -- false: it is no longer stored, although WEIR_COLLECTIONS names it.
+    CONSTRAINT collections_pkey PRIMARY KEY (collection),
+    CONSTRAINT collections_collection_check CHECK (length(collection) <= 317 AND collection ~ '^[a-zA-Z][a-zA-Z0-9-]*(\.[a-zA-Z0-9][a-zA-Z0-9-]*)*\.([a-zA-Z][a-zA-Z0-9]*|[0-9]+|\*)$'::text),
+    CONSTRAINT collections_retention_check CHECK (retention >= '00:00:00'::interval)
+);
+
 -- Records that share links and are copies of records of another network, made by a bridge. Whether the original is stored does not matter here. Not compared: made from records, which are compared.
 CREATE TABLE copies (
     did text COLLATE "C" NOT NULL,

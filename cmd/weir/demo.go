@@ -73,11 +73,12 @@ func demoCommand() *cobra.Command {
 				if err != nil {
 					return err
 				}
+				defer context.AfterFunc(ctx, func() { l.Close() })()
 				p := app.New(cfg, pool)
 				announce(cmd.OutOrStdout(), what+" All data is deleted when you stop it.", l)
 				g, ctx := errgroup.WithContext(ctx)
 				g.Go(func() error {
-					return p.WithOps(ctx, true, func(ctx context.Context) error { return p.RunAll(ctx, l) })
+					return p.WithOps(ctx, true, func(ctx context.Context, p app.App) error { return p.RunAll(ctx, l) })
 				})
 				g.Go(func() error {
 					network.Live(ctx, demoRate)

@@ -32,11 +32,12 @@ func devCommand() *cobra.Command {
 			}
 			defer l.Close() // the page's server may have closed it
 			ctx := cmd.Context()
+			defer context.AfterFunc(ctx, func() { l.Close() })()
 			defer printStopping(ctx, cmd.OutOrStdout())()
 			return app.WithServer(ctx, cfg, devpg.Options{Dir: filepath.Join(cfg.Home, "dev"), Fsync: true}, func(pool *pgxpool.Pool) error {
 				p := app.New(cfg, pool)
 				announce(cmd.OutOrStdout(), "Weir reads "+cfg.Reads()+".", l)
-				return p.WithOps(ctx, true, func(ctx context.Context) error { return p.RunAll(ctx, l) })
+				return p.WithOps(ctx, true, func(ctx context.Context, p app.App) error { return p.RunAll(ctx, l) })
 			})
 		},
 	}

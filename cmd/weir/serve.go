@@ -37,14 +37,16 @@ func serveCommand() *cobra.Command {
 
 func consumeCommand() *cobra.Command {
 	return appCommand("consume", "Run only the consumers; a second process waits until the first one stops",
-		app.WithSystemd(func(ctx context.Context, p app.App) error { return p.WithOps(ctx, true, p.Consume) }, app.RoleConsumer))
+		app.WithSystemd(func(ctx context.Context, p app.App) error {
+			return p.WithOps(ctx, true, func(ctx context.Context, p app.App) error { return p.Consume(ctx) })
+		}, app.RoleConsumer))
 }
 
 func workCommand() *cobra.Command {
 	var queues []string
 	cmd := appCommand("work", "Run only the workers; start as many processes as you need",
 		app.WithSystemd(func(ctx context.Context, p app.App) error {
-			return p.WithOps(ctx, false, func(ctx context.Context) error { return p.Work(ctx, queues...) })
+			return p.WithOps(ctx, false, func(ctx context.Context, p app.App) error { return p.Work(ctx, queues...) })
 		}, app.RoleWorkers))
 	cmd.Flags().StringSliceVar(&queues, "queues", nil, "the queues to process, separated by commas: process, network, backfill, resync, maintenance, alerts, cards, archive, index, and those of WEIR_QUEUES (default: all)")
 	return cmd
@@ -52,8 +54,8 @@ func workCommand() *cobra.Command {
 
 func webCommand() *cobra.Command {
 	return appCommand("web", "Serve only the page and the API", app.WithSystemd(func(ctx context.Context, p app.App) error {
-		return p.WithListener(func(l net.Listener) error {
-			return p.WithOps(ctx, false, func(ctx context.Context) error { return p.Serve(ctx, l) })
+		return p.WithListener(ctx, func(l net.Listener) error {
+			return p.WithOps(ctx, false, func(ctx context.Context, p app.App) error { return p.Serve(ctx, l) })
 		})
 	}, app.RolePage))
 }

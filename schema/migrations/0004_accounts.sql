@@ -263,6 +263,20 @@ COMMENT ON FUNCTION enqueue_reread IS 'Requests a backfill of an account that is
 CREATE TRIGGER account_reactivated BEFORE UPDATE OF status ON accounts FOR EACH ROW
     WHEN (NEW.status = 'active' AND OLD.status <> 'active' AND (NEW.reread_since IS NOT NULL OR OLD.status = 'deleted')) EXECUTE FUNCTION enqueue_reread();
 
+-- What is stored.
+
+CREATE TABLE collections (
+    collection text COLLATE "C" PRIMARY KEY
+               CHECK (length(collection) <= 317 AND collection ~ '^[a-zA-Z][a-zA-Z0-9-]*(\.[a-zA-Z0-9][a-zA-Z0-9-]*)*\.([a-zA-Z][a-zA-Z0-9]*|[0-9]+|\*)$'),
+    retention  interval CHECK (retention >= '0'),
+    stored     boolean NOT NULL DEFAULT true
+);
+
+COMMENT ON TABLE  collections IS 'What `weir collection` and SQL have changed about WEIR_COLLECTIONS. Add, change and delete rows freely: every process follows within seconds. Not compared: chosen by the operator.';
+COMMENT ON COLUMN collections.collection IS 'A name, or a prefix such as pub.layers.*';
+COMMENT ON COLUMN collections.retention IS 'How long its records are kept; 0: for ever. NULL: as long as WEIR_RETENTION says.';
+COMMENT ON COLUMN collections.stored IS 'false: it is no longer stored, although WEIR_COLLECTIONS names it.';
+
 -- History: the past of collections, which no stream brings.
 
 CREATE TABLE stored_collections (
