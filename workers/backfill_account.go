@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"slices"
 	"strings"
 	"time"
 
@@ -18,7 +17,6 @@ import (
 	"github.com/weir-social/weir/internal/atproto/bluesky"
 	"github.com/weir-social/weir/internal/collection"
 	"github.com/weir-social/weir/internal/crashpoint"
-	"github.com/weir-social/weir/internal/links/link"
 	"github.com/weir-social/weir/internal/nostr"
 	"github.com/weir-social/weir/jobs"
 	"github.com/weir-social/weir/schema"
@@ -67,7 +65,6 @@ type feedPlace struct {
 	Cursor   string    `json:"cursor"`
 	Pages    int       `json:"pages"`
 	Posts    int       `json:"posts"` // posts that were new or newer than the stored ones
-	Links    int       `json:"links"` // in these posts
 	Newest   time.Time `json:"newest"`
 	Oldest   time.Time `json:"oldest"`   // the time that has been reached
 	State    string    `json:"state"`    // initial or poll
@@ -80,7 +77,7 @@ type feedPlace struct {
 
 // restart returns to the top of the feed.
 func (p *feedPlace) restart(requests int) {
-	*p = feedPlace{Requests: requests, Posts: p.Posts, Links: p.Links, State: p.State}
+	*p = feedPlace{Requests: requests, Posts: p.Posts, State: p.State}
 }
 
 // Work reads the feed.
@@ -149,7 +146,7 @@ func (w *BackfillAccount) read(ctx context.Context, job *river.Job[jobs.Backfill
 			if at.Posts > 0 || at.Repository.Faults > 0 {
 				level = slog.LevelInfo
 			}
-			log.Log(ctx, level, "backfilled", "posts", at.Posts, "links", at.Links, "pages", at.Pages, "since", since, "truncated", at.Pages >= maxPages && !at.End,
+			log.Log(ctx, level, "backfilled", "posts", at.Posts, "pages", at.Pages, "since", since, "truncated", at.Pages >= maxPages && !at.End,
 				"compared", at.compared(job.Priority), "repository_pages", at.Repository.Pages, "repaired", at.Repository.Faults)
 			return nil
 		}
@@ -256,7 +253,6 @@ func (w *BackfillAccount) page(ctx context.Context, job *river.Job[jobs.Backfill
 			return err
 		}
 		place.Posts += len(written)
-		place.Links += links(writes, written)
 		if err := w.projections.Enqueue(river.ClientFromContext[pgx.Tx](ctx), "")(ctx, tx, schema.NotFresh(written), time.Time{}); err != nil {
 			return err
 		}
@@ -268,18 +264,6 @@ func (w *BackfillAccount) page(ctx context.Context, job *river.Job[jobs.Backfill
 		*at = place
 	}
 	return err
-}
-
-// links counts the links of the posts that were written.
-func links(writes []schema.Write, written []schema.Key) (n int) {
-	for _, w := range writes {
-		if slices.Contains(written, w.Key) {
-			if post, err := link.InPost(w.DID, w.Record); err == nil {
-				n += len(post.Links)
-			}
-		}
-	}
-	return n
 }
 
 // feedTime returns the time that places an item in the feed; zero if there is
