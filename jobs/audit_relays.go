@@ -11,5 +11,5 @@ func (AuditRelays) Kind() string { return "audit_relays" }
 
 // InsertOpts are the defaults of its inserts.
 func (AuditRelays) InsertOpts() river.InsertOpts {
-	return river.InsertOpts{Queue: QueueNetwork, Priority: 4, MaxAttempts: 3 + Deaths, Tags: []string{tagPeriodic}, UniqueOpts: river.UniqueOpts{ByState: Unfinished()}}
+	return river.InsertOpts{Queue: QueueNetwork, Priority: 4, MaxAttempts: 3 + Deaths, Tags: []string{TagPeriodic}, UniqueOpts: river.UniqueOpts{ByState: Unfinished()}}
 }

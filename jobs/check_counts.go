@@ -11,5 +11,5 @@ func (CheckCounts) Kind() string { return "check_counts" }
 
 // InsertOpts are the defaults of its inserts.
 func (CheckCounts) InsertOpts() river.InsertOpts {
-	return river.InsertOpts{Queue: QueueMaintenance, Priority: 4, MaxAttempts: 2 + Deaths, Tags: []string{tagPeriodic}, UniqueOpts: river.UniqueOpts{ByState: Unfinished()}}
+	return river.InsertOpts{Queue: QueueMaintenance, Priority: 4, MaxAttempts: 2 + Deaths, Tags: []string{TagPeriodic}, UniqueOpts: river.UniqueOpts{ByState: Unfinished()}}
 }

@@ -14,5 +14,5 @@ func (CheckSubjects) Kind() string { return "check_subjects" }
 
 // InsertOpts are the defaults of its inserts.
 func (CheckSubjects) InsertOpts() river.InsertOpts {
-	return river.InsertOpts{Queue: QueueNetwork, Priority: 2, MaxAttempts: 3 + Deaths, Tags: []string{tagPeriodic}, UniqueOpts: river.UniqueOpts{ByState: Unfinished()}}
+	return river.InsertOpts{Queue: QueueNetwork, Priority: 2, MaxAttempts: 3 + Deaths, Tags: []string{TagPeriodic}, UniqueOpts: river.UniqueOpts{ByState: Unfinished()}}
 }

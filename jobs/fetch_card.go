@@ -12,5 +12,5 @@ func (FetchCard) Kind() string { return "fetch_card" }
 
 // InsertOpts are the defaults of its inserts.
 func (FetchCard) InsertOpts() river.InsertOpts {
-	return river.InsertOpts{Queue: QueueCards, Priority: 2, MaxAttempts: 3 + Deaths, Tags: []string{tagPeriodic}, UniqueOpts: river.UniqueOpts{ByState: Unfinished()}}
+	return river.InsertOpts{Queue: QueueCards, Priority: 2, MaxAttempts: 3 + Deaths, Tags: []string{TagPeriodic}, UniqueOpts: river.UniqueOpts{ByState: Unfinished()}}
 }

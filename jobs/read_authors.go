@@ -12,7 +12,7 @@ func (ReadAuthors) Kind() string { return "read_authors" }
 
 // InsertOpts are the defaults of its inserts.
 func (ReadAuthors) InsertOpts() river.InsertOpts {
-	return river.InsertOpts{Queue: QueueNetwork, Priority: 3, MaxAttempts: 3 + Deaths, Tags: []string{tagPeriodic}, UniqueOpts: river.UniqueOpts{ByState: Unfinished()}}
+	return river.InsertOpts{Queue: QueueNetwork, Priority: 3, MaxAttempts: 3 + Deaths, Tags: []string{TagPeriodic}, UniqueOpts: river.UniqueOpts{ByState: Unfinished()}}
 }
 
 // ReadRelays reads what followed Nostr accounts wrote to relays that they name and that are
@@ -25,5 +25,5 @@ func (ReadRelays) Kind() string { return "read_relays" }
 
 // InsertOpts are the defaults of its inserts.
 func (ReadRelays) InsertOpts() river.InsertOpts {
-	return river.InsertOpts{Queue: QueueNetwork, Priority: 3, MaxAttempts: 3 + Deaths, Tags: []string{tagPeriodic}, UniqueOpts: river.UniqueOpts{ByState: Unfinished()}}
+	return river.InsertOpts{Queue: QueueNetwork, Priority: 3, MaxAttempts: 3 + Deaths, Tags: []string{TagPeriodic}, UniqueOpts: river.UniqueOpts{ByState: Unfinished()}}
 }

@@ -11,5 +11,5 @@ func (ReadProfiles) Kind() string { return "read_profiles" }
 
 // InsertOpts are the defaults of its inserts.
 func (ReadProfiles) InsertOpts() river.InsertOpts {
-	return river.InsertOpts{Queue: QueueNetwork, Priority: 2, MaxAttempts: 3 + Deaths, Tags: []string{tagPeriodic}, UniqueOpts: river.UniqueOpts{ByState: Unfinished()}}
+	return river.InsertOpts{Queue: QueueNetwork, Priority: 2, MaxAttempts: 3 + Deaths, Tags: []string{TagPeriodic}, UniqueOpts: river.UniqueOpts{ByState: Unfinished()}}
 }

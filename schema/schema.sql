@@ -2198,9 +2198,7 @@ BEGIN
     UPDATE dead_letters
     SET state = CASE state WHEN 'dismissed' THEN state ELSE 'open' END, state_at = now(), last_seen = now(), last_cause = why, count = count + 1
     WHERE job = NEW.id;
-    IF FOUND OR NEW.state = 'discarded' AND NEW.kind IN ('expire', 'check_alerts', 'check_counts', 'check_subjects', 'audit', 'audit_relays', 'fetch_card', 'fill_collections',
-        'read_authors', 'read_profiles', 'read_relays', 'resolve_links', 'retry_dead_letters', 'sync_follows', 'verify_handles',
-        'forget_segment', 'index_segment', 'list_forgotten', 'seal_segment', 'snapshot_archive', 'sweep_archive', 'sync_segment') THEN -- the next run does the same work
+    IF FOUND OR NEW.state = 'discarded' AND ('periodic' = ANY (NEW.tags) OR NEW.kind IN ('fill_collections', 'retry_dead_letters', 'sync_follows')) THEN -- the next run does the same work
         RETURN NULL;
     END IF;
     INSERT INTO dead_letters AS d (key, stage, class, kind, queue, job, cause, raw, raw_bytes, first_seen, last_seen)
