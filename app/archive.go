@@ -12,8 +12,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
-
 	"github.com/weir-social/weir/consumer"
 	"github.com/weir-social/weir/internal/archive"
 	"github.com/weir-social/weir/internal/archive/catalog"
@@ -103,7 +101,7 @@ func (p App) segments(keep workers.Retention) (cfg work.Config, err error) {
 	if err != nil {
 		return cfg, err
 	}
-	return work.Config{Store: store, Spool: spool, Age: p.cfg.ArchiveInterval, Remember: keep.Tombstones, Index: index, Forget: time.Duration(p.cfg.ArchiveForget), Strip: strip, Snapshots: snapshotTables()}, nil
+	return work.Config{Store: store, Spool: spool, Age: p.cfg.ArchiveInterval, Remember: keep.Tombstones, Index: index, Forget: time.Duration(p.cfg.ArchiveForget), Strip: p.strip, Snapshots: snapshotTables()}, nil
 }
 
 // clickHouse returns the server of the index, or nil if there is none.
@@ -173,22 +171,19 @@ func (s *streams) archived(f consumer.Filter) consumer.Filter {
 // archived returns the archive at a store, and how its records are read.
 func (p App) archived(store archive.Store) recovery.Source {
 	return recovery.Source{
-		Store: store, Strip: strip,
-		Wires:   func() (map[string]consumer.Wire, error) { return p.wires(true) },
-		JSON:    func(wire string) func([]byte) []byte { s, _ := sourceOf(wire); return s.export },
-		Resends: func(wire string) bool { s, _ := sourceOf(wire); return s.resends },
+		Store: store, Strip: p.strip,
+		Wires: func() (map[string]consumer.Wire, error) { return p.wires(true) },
 	}
 }
 
 // ExportArchive writes the records of a store as JSON lines, like recovery.Source.Export.
 func ExportArchive(ctx context.Context, store archive.Store, stream string, out io.Writer) error {
-	return App{}.archived(store).Export(ctx, stream, out)
+	return New(Config{}, nil).archived(store).Export(ctx, stream, out)
 }
 
 // VerifyStore is VerifyArchive without a database.
 func (c Config) VerifyStore(ctx context.Context) (recovery.Check, error) {
-	p := App{cfg: c, stored: c.registry(), signatures: &signatures{}, metrics: prometheus.NewRegistry()}
-	return p.VerifyArchive(ctx)
+	return New(c, nil).VerifyArchive(ctx)
 }
 
 // VerifyArchive checks the archive, and compares its manifests with those in the database.

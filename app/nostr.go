@@ -76,7 +76,7 @@ func (p App) openNostr(o opening) (consumer.Source, error) {
 
 // nostrWire returns the wire of events. It obeys demands to vanish that name one of
 // the configured relays, or whatever relay they name if they were archived.
-func (p App) nostrWire(archived bool) (consumer.Wire, error) {
+func (p App) nostrWire(archived bool, _ func(string) bool) (consumer.Wire, error) {
 	if archived {
 		return p.nostrWireOf(nil), nil
 	}

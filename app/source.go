@@ -27,18 +27,15 @@ func sources() []sourceEntry {
 			name: "jetstream", wire: jetstream.WireName, words: "the public Jetstream",
 			variable: "WEIR_JETSTREAM", endpoints: func(c Config) []string { return c.Jetstream },
 			open: App.openJetstream, newWire: App.jetstreamWire,
-			strip: func() archive.Strip { return frames.Strip(jetstream.Wire(nil)) },
 		},
 		{
 			name: "firehose", wire: firehose.WireName, words: "the relays",
 			variable: "WEIR_RELAYS", endpoints: func(c Config) []string { return c.Relays },
 			open: App.openFirehose, newWire: App.firehoseWire,
-			strip: func() archive.Strip { return frames.Strip(firehose.Wire(nil, nil)) },
 		},
 		{
-			name: nostrNetwork, wire: nostr.WireName, variable: "WEIR_NOSTR", network: protocol.DIDPrefix, streams: Config.nostrStreams, resends: true,
+			name: nostrNetwork, wire: nostr.WireName, variable: "WEIR_NOSTR", network: protocol.DIDPrefix, streams: Config.nostrStreams,
 			open: App.openNostr, newWire: App.nostrWire,
-			strip: frames.StripNostr, export: frames.ExportNostr,
 		},
 	}
 }
@@ -63,13 +60,7 @@ type sourceEntry struct {
 	// newWire returns its wire, for one goroutine. archived: it decodes the archive. The
 	// signatures were checked before its records were archived; since then the hashes of the
 	// segments vouch for them. Demands to vanish that were archived were obeyed.
-	newWire func(p App, archived bool) (consumer.Wire, error)
-
-	// strip returns how what must be forgotten is taken out of archived records, in one
-	// goroutine. It depends on no configuration: what is not stored is archived too.
-	strip   func() archive.Strip
-	export  func(record []byte) []byte // returns the JSON of an archived record; nil: its wire is JSON, or cannot become it
-	resends bool                       // servers may send an event again at any later time
+	newWire func(p App, archived bool, wanted func(collection string) bool) (consumer.Wire, error)
 }
 
 // configuredStream is a stream to read.
@@ -130,7 +121,7 @@ func sourceOf(wire string) (s sourceEntry, known bool) {
 
 // strip returns how what must be forgotten is taken out of a segment's records, in one
 // goroutine.
-func strip(m archive.Manifest) (archive.Strip, error) {
+func (p App) strip(m archive.Manifest) (archive.Strip, error) {
 	if m.Wire == catalog.WireSnapshot {
 		return catalog.StripSnapshot, nil
 	}
@@ -138,7 +129,8 @@ func strip(m archive.Manifest) (archive.Strip, error) {
 	if !known {
 		return nil, fmt.Errorf("segment %s: this version of Weir does not know the wire %s", m.Name, m.Wire)
 	}
-	return s.strip(), nil
+	wire, err := s.newWire(p, true, nil) // what is not stored is archived too
+	return frames.Strip(wire), err
 }
 
 // networkOf returns the network of an account.
@@ -215,7 +207,9 @@ func (p App) openJetstream(o opening) (consumer.Source, error) {
 	return jetstream.New(jetstream.Config{Config: o.Config, Filter: o.filter, Compress: p.cfg.Compress, Wanted: p.stored.Stores})
 }
 
-func (p App) jetstreamWire(bool) (consumer.Wire, error) { return jetstream.Wire(p.stored.Stores), nil }
+func (p App) jetstreamWire(_ bool, wanted func(string) bool) (consumer.Wire, error) {
+	return jetstream.Wire(wanted), nil
+}
 
 func (p App) openFirehose(o opening) (consumer.Source, error) {
 	verifier, err := p.signatures.verifier(p)
@@ -225,9 +219,9 @@ func (p App) openFirehose(o opening) (consumer.Source, error) {
 	return firehose.New(firehose.Config{Config: o.Config, Wanted: p.stored.Stores, Verifier: verifier})
 }
 
-func (p App) firehoseWire(archived bool) (consumer.Wire, error) {
+func (p App) firehoseWire(archived bool, wanted func(string) bool) (consumer.Wire, error) {
 	if archived {
-		return firehose.Wire(p.stored.Stores, nil), nil
+		return firehose.Wire(wanted, nil), nil
 	}
 	verifier, err := p.signatures.verifier(p)
 	if err != nil {
@@ -236,7 +230,7 @@ func (p App) firehoseWire(archived bool) (consumer.Wire, error) {
 	if verifier != nil {
 		verifier = verifier.Patient(p.cfg.JobTimeout / 4)
 	}
-	return firehose.Wire(p.stored.Stores, verifier), nil
+	return firehose.Wire(wanted, verifier), nil
 }
 
 // wires returns the wires whose dead letters this binary can decode, or those of archived
@@ -244,7 +238,7 @@ func (p App) firehoseWire(archived bool) (consumer.Wire, error) {
 func (p App) wires(archived bool) (map[string]consumer.Wire, error) {
 	wires := map[string]consumer.Wire{}
 	for _, s := range sources() {
-		wire, err := s.newWire(p, archived)
+		wire, err := s.newWire(p, archived, p.stored.Stores)
 		if err != nil {
 			return nil, err
 		}

@@ -19,11 +19,11 @@ func TestEverySourceIsWhole(t *testing.T) {
 	for _, s := range sources() {
 		names[s.name], wires[s.wire] = true, true
 		for _, archived := range []bool{false, true} {
-			wire, err := s.newWire(p, archived)
+			wire, err := s.newWire(p, archived, nil)
 			require.NoError(t, err)
 			require.Equal(t, s.wire, wire.Name)
 		}
-		_, err := strip(archive.Manifest{Wire: s.wire})
+		_, err := p.strip(archive.Manifest{Wire: s.wire})
 		require.NoError(t, err)
 		require.Equal(t, s.streams == nil, s.endpoints != nil && s.words != "", s.name)
 	}

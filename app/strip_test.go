@@ -31,7 +31,7 @@ func TestStripsFrames(t *testing.T) {
 	}
 	const written = `,"record":{"text":"x"},"cid":"bafyreigh2akiscaildcqabsyg3dfr6chu3fgpregiymsck7e7aqa4s52zy"`
 	m := archive.Manifest{Wire: jetstream.WireName, FirstAt: at, LastAt: at}
-	strip, err := strip(m)
+	strip, err := New(Config{}, nil).strip(m)
 	require.NoError(t, err)
 	until := archive.Forgetting{did: {DID: did, Until: at.Add(5 * time.Minute)}}
 	for record, stays := range map[string]bool{
@@ -58,7 +58,7 @@ func TestStripsSnapshots(t *testing.T) {
 	t.Parallel()
 	at := time.Now()
 	m := archive.Manifest{Wire: catalog.WireSnapshot, FirstAt: at, LastAt: at}
-	strip, err := strip(m)
+	strip, err := New(Config{}, nil).strip(m)
 	require.NoError(t, err)
 	until := archive.Forgetting{"did:plc:g": {DID: "did:plc:g", Until: at}, "did:plc:b": {DID: "did:plc:b", Until: at.Add(-time.Second)}}
 	rest := strip(m, []byte(`{"table":"accounts","part":0,"last":true,"rows":[{"did":"did:plc:g","handle":"g.example","display_name":"G","avatar":"https://g.example/a","status":"hidden"},`+
@@ -89,7 +89,7 @@ func TestStripsNostr(t *testing.T) {
 	t.Parallel()
 	const until = 1_700_000_000
 	m := archive.Manifest{Wire: nostr.WireName, FirstAt: time.Unix(until+5, 0), LastAt: time.Unix(until+9, 0)}
-	strip, err := strip(m)
+	strip, err := New(Config{}, nil).strip(m)
 	require.NoError(t, err)
 	const vanished, other = 7, 8
 	var key protocol.Event
@@ -154,7 +154,7 @@ func FuzzStrip(f *testing.F) {
 	f.Add(byte(3), []byte("\xa2"))
 	f.Fuzz(func(t *testing.T, which byte, record []byte) {
 		m := archive.Manifest{Wire: wires[int(which)%len(wires)], FirstAt: time.Unix(9, 0), LastAt: time.Unix(9, 0)}
-		strip, err := strip(m)
+		strip, err := New(Config{}, nil).strip(m)
 		if err != nil {
 			return
 		}

@@ -97,6 +97,13 @@ type Wire struct {
 	// Compact returns a shorter form of a frame that Decode decodes into the same events;
 	// nil: there is none.
 	Compact func(frame []byte) []byte
+	// JSON returns the JSON of a compact frame; nil: frames are JSON, or cannot become it.
+	JSON func(frame []byte) []byte
+	// Says returns the author's date of a compact frame, and what it says: if one of these events must be forgotten, so
+	// must the frame. Only one goroutine calls it. nil: what Decode decodes, each by itself.
+	Says func(frame []byte) (at time.Time, said []Event)
+	// Resends: servers may send an event again at any later time.
+	Resends bool
 }
 
 // input returns the bytes of an event that its dead letter keeps.

@@ -22,7 +22,7 @@ const WireName = "nostr"
 // is nil, it always takes effect. The events are of any kind: the consumer knows which are stored.
 func Wire(verifier *Verifier, relays []string) consumer.Wire {
 	d := &decoder{verifier: verifier, relays: relays}
-	return consumer.Wire{Name: WireName, Excerpt: excerpt, Shared: true, Compact: compact, Decode: func(input []byte, arrived time.Time, m *consumer.Message) {
+	return consumer.Wire{Name: WireName, Excerpt: excerpt, Shared: true, Compact: compact, JSON: toJSON, Says: d.says, Resends: true, Decode: func(input []byte, arrived time.Time, m *consumer.Message) {
 		number, frame, numbered := bytes.Cut(input, []byte("\n"))
 		part, err := strconv.Atoi(string(number))
 		if !numbered || err != nil {
@@ -49,6 +49,39 @@ func compact(frame []byte) []byte {
 		return frame
 	}
 	return e.AppendNotepack(make([]byte, 0, len(frame)))
+}
+
+// toJSON returns the JSON of an event in the notepack form.
+func toJSON(frame []byte) []byte {
+	e, err := nostr.DecodeNotepack(frame)
+	if err != nil {
+		return frame
+	}
+	return e.AppendJSON(nil)
+}
+
+// says returns the author's date of an event in the notepack form, and what it says. Requests to vanish must never be
+// forgotten. Requests for deletions are forgotten only with their author.
+func (d *decoder) says(frame []byte) (at time.Time, said []consumer.Event) {
+	e, err := nostr.DecodeNotepack(frame)
+	if err != nil || e.Kind == nostr.KindVanish || e.CheckID() != nil {
+		return at, nil
+	}
+	at, said = time.Unix(e.CreatedAt, 0), []consumer.Event{{Author: nostr.DID(e.PubKey)}}
+	if e.Kind == nostr.KindDeletion {
+		return at, said
+	}
+	var m consumer.Message
+	d.decode(frame, time.Time{}, &m) // at the zero time, nothing has expired
+	if len(m.Events) == 1 {
+		said[0] = m.Events[0]
+		if nostr.DeletedByID(e.Kind) {
+			byID := said[0]
+			byID.Collection = nostr.AnyKind
+			said = append(said, byID)
+		}
+	}
+	return at, said
 }
 
 // decoder decodes events.

@@ -10,6 +10,9 @@ import (
 // Strip returns a Strip for the frames of a wire, for one goroutine. If an event must be removed
 // from a frame, one excerpt remains for each other event.
 func Strip(wire consumer.Wire) archive.Strip {
+	if wire.Says != nil {
+		return stripWhole(wire)
+	}
 	var message consumer.Message
 	return func(m archive.Manifest, record []byte, goes func(archive.Said) bool) [][]byte {
 		wire.Decode(record, m.LastAt, &message)
@@ -43,6 +46,19 @@ func Strip(wire consumer.Wire) archive.Strip {
 			rest = append(rest, wire.Excerpt(record, part))
 		}
 		return rest
+	}
+}
+
+// stripWhole returns a Strip for a wire whose frames stay or go as a whole.
+func stripWhole(wire consumer.Wire) archive.Strip {
+	return func(_ archive.Manifest, record []byte, goes func(archive.Said) bool) [][]byte {
+		at, said := wire.Says(record)
+		for i := range said {
+			if goes(saidBy(&said[i], at)) {
+				return nil
+			}
+		}
+		return [][]byte{record}
 	}
 }
 

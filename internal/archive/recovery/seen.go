@@ -43,8 +43,12 @@ func (how Rebuild) Seen(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	wires, err := r.Wires()
+	if err != nil {
+		return err
+	}
 	manifests = slices.DeleteFunc(manifests, func(m archive.Manifest) bool {
-		return m.Wire == catalog.WireSnapshot || !r.Resends(m.Wire) && m.LastAt.Before(r.reach)
+		return m.Wire == catalog.WireSnapshot || !wires[m.Wire].Resends && m.LastAt.Before(r.reach)
 	})
 	r.all = len(manifests)
 	for _, m := range manifests {

@@ -33,10 +33,6 @@ type Source struct {
 	// Strip returns how what must be forgotten is taken out of a segment's records, in one
 	// goroutine.
 	Strip func(archive.Manifest) (archive.Strip, error)
-	// JSON returns what makes JSON of the records of a wire; nil: nothing does.
-	JSON func(wire string) func(record []byte) []byte
-	// Resends reports whether servers of a wire may send an event again at any later time.
-	Resends func(wire string) bool
 }
 
 // Wire returns the wire of a segment's records, for one goroutine.
@@ -159,6 +155,10 @@ func (s Source) Export(ctx context.Context, stream string, out io.Writer) error 
 	if err != nil {
 		return err
 	}
+	wires, err := s.Wires()
+	if err != nil {
+		return err
+	}
 	for _, m := range manifests {
 		m, segment, err := archive.FetchLast(ctx, s.Store, m)
 		if err != nil {
@@ -170,7 +170,7 @@ func (s Source) Export(ctx context.Context, stream string, out io.Writer) error 
 		}
 		for record, err := range records {
 			if err == nil {
-				err = exportRecord(out, m.Wire, s.JSON(m.Wire), record)
+				err = exportRecord(out, m.Wire, wires[m.Wire].JSON, record)
 			}
 			if err != nil {
 				return fmt.Errorf("export segment %s: %w", m.Name, err)
