@@ -275,6 +275,7 @@ CREATE TABLE claims (
     CONSTRAINT claims_link_id_hash_key UNIQUE (link_id, hash),
     CONSTRAINT claims_link_id_fkey FOREIGN KEY (link_id) REFERENCES links(id) ON DELETE CASCADE
 ) WITH (autovacuum_vacuum_scale_factor=0.1);
+CREATE INDEX claims_title_group ON claims USING btree (title_group) WHERE title_group IS NOT NULL;
 CREATE INDEX claims_words ON claims USING gin (words) WITH (gin_pending_list_limit='1024');
 
 -- What `weir collection` and SQL have changed about WEIR_COLLECTIONS. Add, change and delete rows freely: every process follows within seconds. Not compared: chosen by the operator.

@@ -143,7 +143,7 @@ SELECT title_group FROM gone UNION ALL SELECT title_group FROM new`
 		return err
 	}
 	links, err := schema.All(ctx, tx, "read the links with titles of walls", pgx.RowTo[int64], `
-SELECT v.link_id FROM claim_votes AS v WHERE v.title_group = ANY ($1)
+SELECT l.counts_as FROM claims AS c JOIN links AS l ON l.id = c.link_id WHERE c.title_group = ANY ($1)
 UNION
 SELECT l.counts_as FROM cards AS c JOIN links AS l ON l.id = c.link_id WHERE c.title_group = ANY ($1)`, changed)
 	if err != nil {

@@ -136,6 +136,24 @@ func TestTitleOfThreePagesIsNoTitleOfAPage(t *testing.T) {
 	require.Empty(t, column(t, p.pool, `SELECT why FROM link_merges`), "a wall leads to no merge")
 }
 
+// TestOldTitleOfAWallKeepsNoCard has the only post that keeps a card, which is too old to vote, give a title that
+// becomes that of a wall.
+func TestOldTitleOfAWallKeepsNoCard(t *testing.T) {
+	t.Parallel()
+	p := newPress(t)
+	p.gives(-9*24*3600, "a.example/0", "Palun oodake")
+	p.gives(1, "a.example/0", "Heron returns")
+	p.gives(2, "a.example/0", "")
+	require.Equal(t, []string{"a.example/0 Heron returns"}, p.headlines())
+	execute(t, p.pool, `DELETE FROM shares WHERE did = 'did:plc:1'`)
+	require.Equal(t, []string{"a.example/0 Heron returns"}, p.headlines(), "there is a post with a title")
+	for n := 1; n < 4; n++ {
+		p.gives(1, fmt.Sprint("a.example/", n), "Palun oodake")
+		p.gives(2, fmt.Sprint("a.example/", n), "Palun oodake")
+	}
+	require.Contains(t, p.headlines(), "a.example/0 ")
+}
+
 // TestWallsDoNotDependOnTheOrder has the same claims arrive in random orders, some of them deleted
 // again, with steps of the counter between them.
 func TestWallsDoNotDependOnTheOrder(t *testing.T) {

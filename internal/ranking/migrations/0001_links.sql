@@ -58,6 +58,7 @@ CREATE TABLE claims (
     title_group bigint,
     UNIQUE (link_id, hash)
 ) WITH (autovacuum_vacuum_scale_factor = 0.1);
+CREATE INDEX claims_title_group ON claims (title_group) WHERE title_group IS NOT NULL; -- an old one may keep a card
 CREATE INDEX claims_words ON claims USING gin (words) WITH (gin_pending_list_limit = 1024);
 
 COMMENT ON TABLE  claims IS 'What sharers say about a link: a spelling, and a card if their post has one. Those who say the same share one row. Not compared: counted from shares, which `weir recount --check` does.';
