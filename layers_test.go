@@ -35,7 +35,7 @@ func layers() []layer {
 		{[]string{"consumer"}, append(leaves(), "schema")},
 		{[]string{"consumer/"}, append(leaves(), "consumer", "consumer/", "internal/nostr/negentropy")}, // no database
 		{[]string{"workers"}, append(leaves(), "internal/atproto/", "internal/history", "internal/links/", "internal/nostr/", "internal/ops/health", "internal/ranking", "schema")},
-		{[]string{"feature"}, []string{"internal/web", "schema", "workers"}},
+		{[]string{"feature"}, []string{"consumer", "internal/ops/doctor", "internal/ops/health", "internal/web", "schema", "workers"}},
 		{[]string{"workers/lexicons"}, append(leaves(), "consumer/firehose", "feature", "internal/atproto/", "internal/lexicon", "internal/lexicon/", "internal/web/records", "schema", "workers")},
 
 		// The page shows the ranking, its parts what other features store, and no feature knows it.

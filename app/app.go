@@ -45,6 +45,7 @@ type App struct {
 	signatures *signatures
 	liveness   *liveness // nil: not started by systemd
 
+	parts       parts
 	projections schema.Projections
 }
 
@@ -64,11 +65,9 @@ func (p App) consumer(cfg consumer.Config) (*consumer.Consumer, error) {
 	if err != nil {
 		return nil, err
 	}
-	cfg.Pool, cfg.Enqueue, cfg.Projections, cfg.Wanted, cfg.Hooks = p.pool, p.projections.Enqueue(queue, cfg.Stream), p.projections, p.stored.Stores, p.cfg.hooks()
+	cfg.Pool, cfg.Enqueue, cfg.Projections, cfg.Wanted, cfg.Hooks = p.pool, p.projections.Enqueue(queue, cfg.Stream), p.projections, p.stored.Stores, p.parts.Hooks
 	if cfg.Frames == nil {
-		if cfg.Frames, err = p.cfg.frameHook(cfg.Follows); err != nil {
-			return nil, err
-		}
+		cfg.Frames = p.parts.frames(cfg.Follows)
 	}
 	cfg.Label, cfg.Resync = p.stored.Label, workers.EnqueueResyncs(queue)
 	leased := cfg.Leased
@@ -140,21 +139,12 @@ func (p App) workers(ctx context.Context, cfg workers.Config) error {
 	}
 	cfg.Audit = workers.AuditPlan{Every: p.cfg.AuditInterval, Accounts: p.cfg.AuditAccounts}
 	cfg.Limits, cfg.AlertInterval = p.cfg.Limits(), p.cfg.AlertInterval
-	cfg.Health, cfg.Hooks = healthFeatures(), p.cfg.hooks()
+	cfg.Health, cfg.Hooks = p.parts.Health, p.parts.Hooks
 	if cfg.Webhook, err = p.cfg.webhook(); err != nil {
 		return err
 	}
 	cfg.Projections = p.projections
-	parts, err := p.cfg.open()
-	if err != nil {
-		return err
-	}
-	for _, one := range parts {
-		if one.Workers != nil {
-			cfg.Features = append(cfg.Features, one.Workers)
-		}
-	}
-	cfg.Features = append(cfg.Features, func(b workers.Bundle) error { return work.Add(b, segments) })
+	cfg.Features = append(p.parts.workers, func(b workers.Bundle) error { return work.Add(b, segments) })
 	cfg.Pool, cfg.ID, cfg.PollOnly, cfg.Logger, cfg.Registerer, cfg.Tracer = p.pool, p.owner, p.cfg.pooled(), p.log, p.metrics, p.tracer
 	cfg.History = workers.HistoryLimits{Records: p.cfg.HistoryRecords, Bytes: p.cfg.HistoryBytes}
 	cfg.Process, cfg.JobTimeout, cfg.RescueAfter = p.cfg.Workers, p.cfg.JobTimeout, p.cfg.RescueAfter
@@ -239,17 +229,13 @@ func (p App) retry(ctx context.Context, queue *river.Client[pgx.Tx], keep worker
 	if err != nil {
 		return nil, err
 	}
-	hook, err := p.cfg.frameHook(nil)
-	if err != nil {
-		return nil, err
-	}
 	// The expiry of tombstones uses this clock too.
 	agreed, err := schema.EarliestTime(ctx, p.pool, time.Now())
 	if err != nil {
 		return nil, err
 	}
 	return &consumer.Retry{
-		Config: consumer.Config{Frames: hook, Hooks: p.cfg.hooks(), Pool: p.pool, Enqueue: p.projections.Enqueue(queue, ""), Resync: workers.EnqueueResyncs(queue), Projections: p.projections,
+		Config: consumer.Config{Frames: p.parts.frames(nil), Hooks: p.parts.Hooks, Pool: p.pool, Enqueue: p.projections.Enqueue(queue, ""), Resync: workers.EnqueueResyncs(queue), Projections: p.projections,
 			Wanted: p.stored.Stores, Logger: p.log, Tracer: p.tracer},
 		Wires: wires, Since: agreed.Add(-keep.Tombstones),
 	}, nil
@@ -261,15 +247,7 @@ func (p App) page(stopping <-chan struct{}) (http.Handler, error) {
 	if err != nil {
 		return nil, err
 	}
-	opened, err := p.cfg.open()
-	if err != nil {
-		return nil, err
-	}
-	var parts []web.Part
-	for _, one := range opened {
-		parts = append(parts, one.Pages...)
-	}
-	return web.Handler(web.Config{DB: p.pool, Now: time.Now, ImageBase: p.cfg.ImageBase, Keep: web.KeepPages, Proxies: proxies, URL: p.cfg.URL, Parts: parts, Title: "Weir", Stopping: stopping, Logger: p.log})
+	return web.Handler(web.Config{DB: p.pool, Now: time.Now, ImageBase: p.cfg.ImageBase, Keep: web.KeepPages, Proxies: proxies, URL: p.cfg.URL, Parts: p.parts.Pages, Title: "Weir", Stopping: stopping, Logger: p.log})
 }
 
 // Serve serves the page and the API on l until ctx ends.

@@ -1,6 +1,7 @@
 package app
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -13,6 +14,7 @@ import (
 	"time"
 
 	"github.com/weir-social/weir/consumer"
+	"github.com/weir-social/weir/feature"
 	"github.com/weir-social/weir/internal/archive"
 	"github.com/weir-social/weir/internal/archive/catalog"
 	"github.com/weir-social/weir/internal/archive/clickhouse"
@@ -21,6 +23,7 @@ import (
 	"github.com/weir-social/weir/internal/archive/recovery"
 	"github.com/weir-social/weir/internal/archive/s3"
 	"github.com/weir-social/weir/internal/archive/work"
+	"github.com/weir-social/weir/internal/ops/doctor"
 	"github.com/weir-social/weir/schema"
 	"github.com/weir-social/weir/workers"
 )
@@ -64,7 +67,7 @@ func openStore(address string) (archive.Store, error) {
 
 // archiveScope returns the scope of the archive.
 func (c Config) archiveScope() (frames.Scope, error) {
-	switch scope := frames.Scope(c.ArchiveScope); {
+	switch scope := frames.Scope(cmp.Or(c.ArchiveScope, string(frames.ScopeStored))); {
 	case scope != frames.ScopeStored && scope != frames.ScopeFollowed && scope != frames.ScopeEverything:
 		return frames.ScopeNone, fmt.Errorf("WEIR_ARCHIVE_SCOPE is %q: expected stored, followed or everything", c.ArchiveScope)
 	case c.Archive == "":
@@ -74,13 +77,36 @@ func (c Config) archiveScope() (frames.Scope, error) {
 	}
 }
 
-// frameHook returns what archives the frames of a stream, or nil if nothing is archived.
-func (c Config) frameHook(follows func(did string) bool) (consumer.FrameHook, error) {
+// archiveParts returns what the archive and its index bring to a process.
+func (c Config) archiveParts() (parts feature.Parts, err error) {
 	scope, err := c.archiveScope()
-	if err != nil || scope == frames.ScopeNone {
-		return nil, err
+	if err != nil {
+		return parts, err
 	}
-	return &frames.Hook{Scope: scope, Follows: follows}, nil
+	parts.Hooks = []schema.Hook{catalog.Hook("")} // what was archived before must still be forgotten
+	if scope == frames.ScopeNone {
+		_, err = c.clickHouse()
+		return parts, err
+	}
+	store, err := c.archive()
+	if err != nil {
+		return parts, err
+	}
+	index, err := c.clickHouse()
+	if err != nil {
+		return parts, err
+	}
+	parts.Hooks[0] = catalog.Hook(fetchedWire)
+	parts.Frames = func(follows func(did string) bool) consumer.FrameHook {
+		return &frames.Hook{Scope: scope, Follows: follows}
+	}
+	parts.Widen = func(f consumer.Filter) consumer.Filter { return archived(scope, f) }
+	parts.Checks = append(parts.Checks, doctor.TryCheck("archive", "check WEIR_ARCHIVE, AWS_ENDPOINT_URL, the keys, and the rights to write, read and delete",
+		store.String()+": an object was written, read and deleted", func(ctx context.Context) error { return archive.Try(ctx, store) }))
+	if index != nil {
+		parts.Checks = append(parts.Checks, doctor.TryCheck("clickhouse", "check WEIR_CLICKHOUSE: the address, the user, the password and the database", index.String()+" responded", index.Check))
+	}
+	return parts, nil
 }
 
 // archivesOthers reports whether events are archived that are not stored.
@@ -101,7 +127,7 @@ func (p App) segments(keep workers.Retention) (cfg work.Config, err error) {
 	if err != nil {
 		return cfg, err
 	}
-	return work.Config{Store: store, Spool: spool, Age: p.cfg.ArchiveInterval, Remember: keep.Tombstones, Index: index, Forget: time.Duration(p.cfg.ArchiveForget), Strip: p.strip, Snapshots: snapshotTables()}, nil
+	return work.Config{Store: store, Spool: spool, Age: p.cfg.ArchiveInterval, Remember: keep.Tombstones, Index: index, Forget: time.Duration(p.cfg.ArchiveForget), Strip: p.strip, Snapshots: p.parts.Snapshots}, nil
 }
 
 // clickHouse returns the server of the index, or nil if there is none.
@@ -158,8 +184,8 @@ func (p App) IndexAgain(ctx context.Context, fresh bool) (int64, error) {
 }
 
 // archived widens a filter to everything that is archived.
-func (s *streams) archived(f consumer.Filter) consumer.Filter {
-	switch scope, _ := s.cfg.archiveScope(); scope {
+func archived(scope frames.Scope, f consumer.Filter) consumer.Filter {
+	switch scope {
 	case frames.ScopeEverything:
 		return consumer.Filter{Everyone: true}
 	case frames.ScopeFollowed:

@@ -24,6 +24,6 @@ func (p App) Audit(ctx context.Context, a workers.Auditor) (schema.Audit, []sche
 		return schema.Audit{}, nil, err
 	}
 	a.Pool, a.API, a.Client, a.Projections, a.Log, a.Collections = p.pool, api, queue, p.projections, p.log, p.stored
-	a.Hooks = p.cfg.hooks()
+	a.Hooks = p.parts.Hooks
 	return a.Audit(ctx)
 }

@@ -280,7 +280,11 @@ func readVariables(into any) error {
 
 // ReadConfig reads the configuration from the environment and checks it. more are features besides Weir's own.
 func ReadConfig(more ...feature.Feature) (Config, error) {
-	c := Config{features: append(Features(), more...), more: len(more) > 0}
+	return readConfig(Config{features: append(Features(), more...), more: len(more) > 0})
+}
+
+// readConfig fills a configuration that has its features.
+func readConfig(c Config) (Config, error) {
 	if err := readVariables(&c); err != nil {
 		return Config{}, err
 	}
@@ -367,11 +371,8 @@ func (c Config) parse() error {
 	_, webhook := c.webhook()
 	_, hosts := c.hosts()
 	_, proxies := c.proxies()
-	_, archive := c.archive()
-	_, index := c.clickHouse()
-	_, scope := c.archiveScope()
 	_, streams := c.streams()
-	return cmp.Or(stored, opened, limits, webhook, hosts, proxies, archive, index, scope, streams)
+	return cmp.Or(stored, opened, limits, webhook, hosts, proxies, streams)
 }
 
 // stored returns the registry of the stored collections.

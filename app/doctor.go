@@ -16,7 +16,6 @@ import (
 
 	"github.com/weir-social/weir/consumer"
 	"github.com/weir-social/weir/consumer/socket"
-	"github.com/weir-social/weir/internal/archive"
 	"github.com/weir-social/weir/internal/atproto/bluesky"
 	"github.com/weir-social/weir/internal/ops/doctor"
 	"github.com/weir-social/weir/internal/ranking"
@@ -80,19 +79,8 @@ func (c Config) checks(within time.Duration, pool func() (*pgxpool.Pool, error))
 	if c.Identifier != "" {
 		checks = append(checks, doctor.Check{Name: "login", Run: c.login})
 	}
-	return append(checks, c.archiveChecks()...)
-}
-
-// archiveChecks returns the checks of the archive's store and of ClickHouse, if they are configured.
-func (c Config) archiveChecks() (checks []doctor.Check) {
-	if store, err := c.archive(); err == nil && store != nil {
-		checks = append(checks, doctor.TryCheck("archive", "check WEIR_ARCHIVE, AWS_ENDPOINT_URL, the keys, and the rights to write, read and delete",
-			store.String()+": an object was written, read and deleted", func(ctx context.Context) error { return archive.Try(ctx, store) }))
-	}
-	if index, err := c.clickHouse(); err == nil && index != nil {
-		checks = append(checks, doctor.TryCheck("clickhouse", "check WEIR_CLICKHOUSE: the address, the user, the password and the database", index.String()+" responded", index.Check))
-	}
-	return checks
+	parts, _ := c.open() // ReadConfig has checked it
+	return append(checks, parts.Checks...)
 }
 
 // pool returns a function that opens the database on its first call.

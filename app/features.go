@@ -6,7 +6,9 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/spf13/cobra"
 
+	"github.com/weir-social/weir/consumer"
 	"github.com/weir-social/weir/feature"
 	"github.com/weir-social/weir/internal/archive/catalog"
 	"github.com/weir-social/weir/internal/nostr/directory"
@@ -19,14 +21,6 @@ import (
 	"github.com/weir-social/weir/workers/lexicons"
 )
 
-// healthFeatures returns the features that add to the report of Weir's health.
-func healthFeatures() []health.Feature { return []health.Feature{ranking.Health()} }
-
-// snapshotTables returns the tables of features that the archive has as snapshots.
-func snapshotTables() []schema.SnapshotTable {
-	return []schema.SnapshotTable{ranking.MergesSnapshot(), ranking.BlocksSnapshot()}
-}
-
 // Features returns Weir's features, with the defaults of their variables.
 func Features() []feature.Feature {
 	return []feature.Feature{
@@ -35,29 +29,92 @@ func Features() []feature.Feature {
 	}
 }
 
+// parts are what the features of a process bring, together.
+type parts struct {
+	feature.Parts
+	workers []func(workers.Bundle) error
+}
+
 // open opens the features, in their order.
-func (c Config) open() (all []feature.Parts, err error) {
-	core := feature.Core{Projections: schema.Projections{workers.Links()}, Queues: append(jobs.Queues(), jobs.QueueProcess, jobs.QueueArchive, jobs.QueueIndex)}
+func (c Config) open() (parts, error) {
+	all := parts{Parts: feature.Parts{Projections: []schema.Projection{workers.Links()}, Health: []health.Feature{ranking.Health()},
+		Snapshots: []schema.SnapshotTable{ranking.MergesSnapshot(), ranking.BlocksSnapshot()}}}
+	core := feature.Core{Queues: append(jobs.Queues(), jobs.QueueProcess, jobs.QueueArchive, jobs.QueueIndex)}
 	for _, e := range c.registry().Entries() {
 		core.Collections = append(core.Collections, e.Pattern)
 	}
 	for _, f := range c.features {
-		parts, err := f.Open(core)
+		core.Projections = all.Projections
+		one, err := f.Open(core)
 		if err != nil {
-			return nil, err
+			return parts{}, err
 		}
-		core.Projections = append(core.Projections, parts.Projections...)
-		all = append(all, parts)
+		all.add(one)
 	}
-	return all, nil
+	archive, err := c.archiveParts()
+	all.add(archive)
+	return all, err
 }
 
-// hooks returns what features do in transactions of the core.
-func (c Config) hooks() []schema.Hook {
-	if c.Archive == "" {
-		return []schema.Hook{catalog.Hook("")} // what was archived before must still be forgotten
+// add adds what a feature brings.
+func (p *parts) add(one feature.Parts) {
+	p.Projections, p.Pages, p.Hooks = append(p.Projections, one.Projections...), append(p.Pages, one.Pages...), append(p.Hooks, one.Hooks...)
+	p.Snapshots, p.Health, p.Checks = append(p.Snapshots, one.Snapshots...), append(p.Health, one.Health...), append(p.Checks, one.Checks...)
+	if one.Workers != nil {
+		p.workers = append(p.workers, one.Workers)
 	}
-	return []schema.Hook{catalog.Hook(fetchedWire)}
+	if one.Frames != nil {
+		p.Frames = one.Frames
+	}
+	if one.Widen != nil {
+		p.Widen = one.Widen
+	}
+}
+
+// frames returns what keeps the frames of a stream that follows these accounts; nil: no frame is kept.
+func (p *parts) frames(follows func(did string) bool) consumer.FrameHook {
+	if p.Frames == nil {
+		return nil
+	}
+	return p.Frames(follows)
+}
+
+// widen returns the filter of a stream that also covers what features keep of it.
+func (p *parts) widen(f consumer.Filter) consumer.Filter {
+	if p.Widen == nil {
+		return f
+	}
+	return p.Widen(f)
+}
+
+// program runs the commands of features.
+type program struct{ features []feature.Feature }
+
+// Commands returns the commands of the features.
+func Commands() (all []*cobra.Command) {
+	p := program{Features()}
+	for _, f := range p.features {
+		if f.Commands != nil {
+			all = append(all, f.Commands(p)...)
+		}
+	}
+	return all
+}
+
+func (p program) With(ctx context.Context, f func(context.Context, feature.Process) error) error {
+	cfg, err := readConfig(Config{features: p.features})
+	if err != nil {
+		return err
+	}
+	return cfg.with(ctx, func(ctx context.Context, a App) error { return f(ctx, a) })
+}
+
+func (p program) Without(ctx context.Context, f func(context.Context, feature.Process) error) error {
+	cfg, err := readConfig(Config{features: p.features})
+	if err != nil {
+		return err
+	}
+	return f(ctx, New(cfg, nil))
 }
 
 // tables returns the parts of the schema that the features have.
@@ -86,5 +143,5 @@ func SchemaVersions() ([]string, error) { return schema.Versions(tables(Features
 
 // Health reads the state of Weir from the database.
 func (p App) Health(ctx context.Context, now time.Time) (health.Report, error) {
-	return health.Read(ctx, p.pool, now, p.cfg.Limits(), healthFeatures()...)
+	return health.Read(ctx, p.pool, now, p.cfg.Limits(), p.parts.Health...)
 }

@@ -8,7 +8,6 @@ import (
 	"github.com/weir-social/weir/consumer"
 	"github.com/weir-social/weir/internal/archive"
 	"github.com/weir-social/weir/internal/archive/recovery"
-	"github.com/weir-social/weir/internal/ranking"
 	"github.com/weir-social/weir/schema"
 	"github.com/weir-social/weir/workers"
 )
@@ -95,8 +94,10 @@ func (p App) finishRebuild(ctx context.Context, rows func(table string) []json.R
 	if err := workers.ProjectChanged(ctx, changed); err != nil {
 		return err
 	}
-	if err := ranking.RestoreMerges(ctx, p.pool, rows(ranking.SnapshotOfMerges)); err != nil {
-		return err
+	for _, table := range p.parts.Snapshots {
+		if err := table.Restore(ctx, p.pool, rows(table.Name)); err != nil {
+			return err
+		}
 	}
-	return ranking.RestoreBlocks(ctx, p.pool, rows(ranking.SnapshotOfBlocks))
+	return nil
 }

@@ -71,7 +71,9 @@ func TestConditionsMatchRules(t *testing.T) {
 	for name, severity := range conditions {
 		want[name] = fmt.Sprint(severity, " after ", fireAfter[name])
 	}
-	for _, f := range healthFeatures() {
+	parts, err := Config{features: Features(), ArchiveScope: "stored"}.open()
+	require.NoError(t, err)
+	for _, f := range parts.Health {
 		for _, c := range f.Conditions {
 			require.NotContains(t, want, c.Name)
 			want[c.Name] = fmt.Sprint(c.Severity, " after ", c.FireAfter)

@@ -13,7 +13,6 @@ import (
 
 	"github.com/weir-social/weir/feature"
 	"github.com/weir-social/weir/schema"
-	"github.com/weir-social/weir/workers"
 )
 
 // Connections returns the size of a process's pool: the workers' transactions,
@@ -32,19 +31,16 @@ func (c Config) Connections() int32 {
 func New(cfg Config, pool *pgxpool.Pool) App {
 	metrics := prometheus.NewRegistry()
 	metrics.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
-	p := App{cfg: cfg, pool: pool, projections: standard(cfg), log: cfg.Logger(), metrics: metrics, tracer: otel.Tracer("github.com/weir-social/weir"), owner: owner(), stored: cfg.registry(), signatures: &signatures{}}
+	parts, _ := cfg.open() // ReadConfig has checked it
+	p := App{cfg: cfg, pool: pool, parts: parts, projections: schema.NewProjections(parts.Projections...), log: cfg.Logger(), metrics: metrics, tracer: otel.Tracer("github.com/weir-social/weir"), owner: owner(), stored: cfg.registry(), signatures: &signatures{}}
 	logTraceErrors(p.log)
 	return p
 }
 
-// standard returns Weir's own projections.
+// standard returns the projections of the features.
 func standard(cfg Config) schema.Projections {
-	all := []schema.Projection{workers.Links()}
 	parts, _ := cfg.open() // ReadConfig has checked it
-	for _, p := range parts {
-		all = append(all, p.Projections...)
-	}
-	return schema.NewProjections(all...)
+	return schema.NewProjections(parts.Projections...)
 }
 
 // register writes the projections to the database. It must run before records are
@@ -169,12 +165,16 @@ func With(ctx context.Context, f func(context.Context, App) error, more ...featu
 	if err != nil {
 		return err
 	}
-	pool, err := cfg.Migrated(ctx)
+	return cfg.with(ctx, f)
+}
+
+func (c Config) with(ctx context.Context, f func(context.Context, App) error) error {
+	pool, err := c.Migrated(ctx)
 	if err != nil {
 		return err
 	}
 	defer pool.Close()
-	p, _, err := New(cfg, pool).current(ctx)
+	p, _, err := New(c, pool).current(ctx)
 	if err != nil {
 		return err
 	}

@@ -134,7 +134,7 @@ func (s *streams) refresh(ctx context.Context) error {
 	for _, one := range s.all {
 		one.follows.take(followed)
 		before := one.follows.above
-		filter := s.archived(one.follows.filter(one.accounts(followed), s.stored.Repositories().Filter()))
+		filter := s.parts.widen(one.follows.filter(one.accounts(followed), s.stored.Repositories().Filter()))
 		if one.follows.above != before {
 			s.log.Info("stream_request_changed", "stream", one.name, "accounts", len(followed.DIDs), "everyone", filter.Everyone)
 		}

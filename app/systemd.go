@@ -179,7 +179,7 @@ func (p App) status(ctx context.Context, names []string) string {
 	defer cancel()
 	report, err := p.Health(reading, time.Now())
 	if err != nil {
-		report = health.Unreachable(errors.New(Sentence(err)), healthFeatures()...)
+		report = health.Unreachable(errors.New(Sentence(err)), p.parts.Health...)
 	}
 	if slices.Contains(names, RoleConsumer) {
 		report.SeenBy(p.owner)

@@ -2,8 +2,10 @@ package schema
 
 import (
 	"context"
+	"encoding/json"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
 )
 
 // Hook is what a feature does in transactions of the core. Fields may be empty.
@@ -34,6 +36,8 @@ type Fetched struct {
 type SnapshotTable struct {
 	Name string
 	Read string // the query of its rows, of one jsonb each
+	// Restore adds the rows to a rebuilt database, where all other records are processed. A second time changes nothing.
+	Restore func(ctx context.Context, pool *pgxpool.Pool, rows []json.RawMessage) error
 }
 
 // Written returns the first write of each of these keys.

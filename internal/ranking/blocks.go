@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/weir-social/weir/schema"
 )
@@ -77,21 +78,18 @@ ORDER BY b.id`
 	return schema.All(ctx, db, "list the blocks", pgx.RowToStructByPos[Block], sql)
 }
 
-// SnapshotOfBlocks is the table of the archive's snapshots that has the blocks.
-const SnapshotOfBlocks = "blocks"
-
 // BlocksSnapshot returns how the blocks are archived.
 func BlocksSnapshot() schema.SnapshotTable {
-	return schema.SnapshotTable{Name: SnapshotOfBlocks, Read: `SELECT to_jsonb(b) FROM (SELECT kind, target, added_at FROM blocks ORDER BY id) AS b`}
+	return schema.SnapshotTable{Name: "blocks", Read: `SELECT to_jsonb(b) FROM (SELECT kind, target, added_at FROM blocks ORDER BY id) AS b`, Restore: restoreBlocks}
 }
 
-// RestoreBlocks adds archived blocks. Restoring twice changes nothing the second time.
-func RestoreBlocks(ctx context.Context, db schema.DB, rows []json.RawMessage) error {
+// restoreBlocks adds archived blocks.
+func restoreBlocks(ctx context.Context, pool *pgxpool.Pool, rows []json.RawMessage) error {
 	const sql = `INSERT INTO blocks (kind, target, added_at) SELECT kind, target, added_at FROM jsonb_populate_recordset(NULL::blocks, $1) ON CONFLICT (target, kind) DO NOTHING`
 	if len(rows) == 0 {
 		return nil
 	}
-	if _, err := db.Exec(ctx, sql, rows); err != nil {
+	if _, err := pool.Exec(ctx, sql, rows); err != nil {
 		return fmt.Errorf("restore the blocks: %w", err)
 	}
 	return nil

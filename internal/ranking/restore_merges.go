@@ -27,13 +27,10 @@ type archivedMerge struct {
 	SplitAt   *time.Time `json:"split_at"`
 }
 
-// SnapshotOfMerges is the table of the archive's snapshots that has the merged links.
-const SnapshotOfMerges = "link_merges"
-
 // MergesSnapshot returns how the merges are archived: with the links themselves, because
 // every database numbers its own.
 func MergesSnapshot() schema.SnapshotTable {
-	return schema.SnapshotTable{Name: SnapshotOfMerges, Read: `
+	return schema.SnapshotTable{Name: "link_merges", Restore: restoreMerges, Read: `
 SELECT to_jsonb(k) FROM (
     SELECT l.identity, l.url, l.site, l.first_seen, i.identity AS into_identity, i.url AS into_url, i.site AS into_site, i.first_seen AS into_first_seen,
            m.why, m.merged_at, m.split_at
@@ -42,11 +39,10 @@ SELECT to_jsonb(k) FROM (
 ) AS k`}
 }
 
-// RestoreMerges merges and splits the links of a database as the archive says, in the
+// restoreMerges merges and splits the links of a database as the archive says, in the
 // order in which they were merged. It adds links that are missing: a post that is fetched
-// later may name them, and they expire otherwise. Restoring twice changes nothing the
-// second time.
-func RestoreMerges(ctx context.Context, pool *pgxpool.Pool, rows []json.RawMessage) error {
+// later may name them, and they expire otherwise.
+func restoreMerges(ctx context.Context, pool *pgxpool.Pool, rows []json.RawMessage) error {
 	for _, row := range rows {
 		var m archivedMerge
 		if err := json.Unmarshal(row, &m); err != nil {

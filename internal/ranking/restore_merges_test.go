@@ -53,7 +53,7 @@ FROM link_merges AS m JOIN links AS l ON l.id = m.link_id JOIN links AS i ON i.i
 	want, archived := merged(pool), archivedMerges(t, pool)
 	require.NotEmpty(t, want)
 	for range 2 {
-		require.NoError(t, ranking.RestoreMerges(t.Context(), second, archived))
+		require.NoError(t, ranking.MergesSnapshot().Restore(t.Context(), second, archived))
 		require.Equal(t, want, merged(second))
 	}
 }
