@@ -38,10 +38,12 @@ func layers() []layer {
 		{[]string{"feature"}, []string{"consumer", "internal/ops/doctor", "internal/ops/health", "internal/web", "schema", "workers"}},
 		{[]string{"workers/lexicons"}, append(leaves(), "consumer/firehose", "feature", "internal/atproto/", "internal/lexicon", "internal/lexicon/", "internal/web/records", "schema", "workers")},
 
-		// The page shows the ranking, its parts what other features store, and no feature knows it.
-		{[]string{"internal/web"}, append(leaves(), "internal/nostr/", "internal/ops/health", "internal/ranking", "schema")},
+		// The page knows none of its parts, and no feature knows the page.
+		{[]string{"internal/web"}, []string{"internal/ops/health", "schema"}},
+		{[]string{"internal/web/links"}, append(leaves(), "internal/ranking", "internal/web", "schema")},
+		{[]string{"internal/web/nostr"}, append(leaves(), "internal/web")},
 		{[]string{"internal/web/records"}, append(leaves(), "internal/lexicon/records", "internal/web", "schema")},
-		{[]string{"internal/web/feeds"}, []string{"feature", "internal/ranking", "internal/ranking/feeds", "internal/web"}},
+		{[]string{"internal/web/feeds"}, []string{"feature", "internal/ranking", "internal/ranking/feeds", "internal/web", "internal/web/links"}},
 		{[]string{"internal/web/browsertest", "internal/web/webtest"}, append(leaves(), "internal/testing/")},
 		{[]string{"internal/testing/"}, append(leaves(), "internal/testing/", "consumer/jetstream/dictionary", "schema")},
 		{[]string{"internal/ops/"}, append(leaves(), "internal/archive/", "internal/history", "internal/nostr/", "internal/ranking", "internal/links/link", "consumer", "jobs", "schema")},

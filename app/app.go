@@ -26,6 +26,8 @@ import (
 	"github.com/weir-social/weir/internal/links/redirect"
 	"github.com/weir-social/weir/internal/ranking"
 	"github.com/weir-social/weir/internal/web"
+	"github.com/weir-social/weir/internal/web/links"
+	nostrpage "github.com/weir-social/weir/internal/web/nostr"
 	"github.com/weir-social/weir/schema"
 	"github.com/weir-social/weir/workers"
 )
@@ -247,7 +249,8 @@ func (p App) page(stopping <-chan struct{}) (http.Handler, error) {
 	if err != nil {
 		return nil, err
 	}
-	return web.Handler(web.Config{DB: p.pool, Now: time.Now, ImageBase: p.cfg.ImageBase, Keep: web.KeepPages, Proxies: proxies, URL: p.cfg.URL, Parts: p.parts.Pages, Title: "Weir", Stopping: stopping, Logger: p.log})
+	parts := append([]web.Part{links.Part(p.cfg.ImageBase), nostrpage.Part()}, p.parts.Pages...)
+	return web.Handler(web.Config{DB: p.pool, Now: time.Now, Keep: web.KeepPages, Proxies: proxies, URL: p.cfg.URL, Parts: parts, Title: "Weir", Stopping: stopping, Logger: p.log})
 }
 
 // Serve serves the page and the API on l until ctx ends.

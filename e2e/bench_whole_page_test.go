@@ -18,6 +18,7 @@ import (
 	"github.com/weir-social/weir/internal/ranking"
 	"github.com/weir-social/weir/internal/testing/schematest"
 	"github.com/weir-social/weir/internal/web"
+	"github.com/weir-social/weir/internal/web/links"
 )
 
 // pageData returns how many links and accounts a number of shares has.
@@ -130,7 +131,7 @@ func BenchmarkWholePage(b *testing.B) {
 	b.Cleanup(one.Close)
 	var backend uint32
 	require.NoError(b, one.QueryRow(b.Context(), `SELECT pg_backend_pid()`).Scan(&backend))
-	handler, err := web.Handler(web.Config{DB: one, Now: time.Now, Title: "Weir", Logger: slog.New(slog.DiscardHandler)}) // without a cache
+	handler, err := web.Handler(web.Config{Parts: []web.Part{links.Part("")}, DB: one, Now: time.Now, Title: "Weir", Logger: slog.New(slog.DiscardHandler)}) // without a cache
 	require.NoError(b, err)
 	for _, view := range []string{"/", "/?window=1h", "/?window=24h", "/?window=7d", "/?sort=speed", "/?window=24h&watch=w1.example"} {
 		b.Run("view="+view, func(b *testing.B) {

@@ -14,6 +14,7 @@ import (
 	"github.com/weir-social/weir/app"
 	"github.com/weir-social/weir/internal/ranking"
 	"github.com/weir-social/weir/internal/web"
+	"github.com/weir-social/weir/internal/web/links"
 )
 
 // trendingJSON is the output of weir trending --json.
@@ -93,7 +94,7 @@ func parseQuery(cmd *cobra.Command) (ranking.Query, error) {
 		return flag.Value.String(), flag.Changed
 	}, ranking.Limits{Default: 20, Most: 1000})
 	if wrong, ok := errors.AsType[*ranking.ParameterError](err); ok {
-		return q, fmt.Errorf("--%s is %s: expected %s", flagOf(wrong.Name), wrong.Value, web.Expected(wrong))
+		return q, fmt.Errorf("--%s is %s: expected %s", flagOf(wrong.Name), wrong.Value, links.Expected(wrong))
 	}
 	return q, err
 }

@@ -35,15 +35,3 @@ func age(d time.Duration) string {
 		return say("age_days", int(d/(24*time.Hour)))
 	}
 }
-
-// duration formats how far something is behind.
-func duration(d time.Duration) string {
-	switch d = max(d, 0); {
-	case d < time.Minute:
-		return say("duration_s", int(d/time.Second))
-	case d < 2*time.Hour:
-		return say("duration_min", int(d/time.Minute))
-	default:
-		return say("duration_h", int(d/time.Hour))
-	}
-}

@@ -24,29 +24,34 @@ type assets struct {
 
 type asset struct{ plain, zipped []byte }
 
-func readAssets() (assets, error) {
+func readAssets(parts []Part) (assets, error) {
 	a := assets{files: make(map[string]asset)}
 	h := sha256.New()
-	err := fs.WalkDir(files, ".", func(name string, entry fs.DirEntry, err error) error {
-		if err != nil || entry.IsDir() {
-			return err
-		}
-		content, err := files.ReadFile(name)
+	for _, folder := range folders(parts) {
+		err := fs.WalkDir(folder, ".", func(name string, entry fs.DirEntry, err error) error {
+			if err != nil || entry.IsDir() {
+				return err
+			}
+			content, err := fs.ReadFile(folder, name)
+			if err != nil {
+				return err
+			}
+			fmt.Fprintf(h, "%s %d\n%s", name, len(content), content)
+			if dir, base := path.Split(name); dir == "static/" {
+				a.files[base] = asset{content, zipped(content)}
+			}
+			return nil
+		})
 		if err != nil {
-			return err
+			return assets{}, fmt.Errorf("read the page's files: %w", err)
 		}
-		fmt.Fprintf(h, "%s %d\n%s", name, len(content), content)
-		if dir, base := path.Split(name); dir == "static/" {
-			a.files[base] = asset{content, zipped(content)}
-		}
-		return nil
-	})
-	if err != nil {
-		return assets{}, fmt.Errorf("read the page's files: %w", err)
 	}
 	a.build = hex.EncodeToString(h.Sum(nil)[:8])
 	return a, nil
 }
+
+// Build identifies the templates and static files.
+func (s *Server) Build() string { return s.assets.build }
 
 // url returns the path of an asset.
 func (a assets) url(name string) string { return "/static/" + a.build + "/" + name }

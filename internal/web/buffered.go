@@ -18,6 +18,10 @@ const (
 	minGzip       = 1024            // bytes; smaller responses are not compressed
 )
 
+// QueryTimeout limits the queries of one response, so that waiting connections do not
+// accumulate when the database is slow.
+const QueryTimeout = 5 * time.Second
+
 // renderSlots limits the responses that are rendered concurrently.
 type renderSlots chan struct{}
 
@@ -151,6 +155,31 @@ func acceptsGzip(r *http.Request) bool {
 			}
 			q, err := strconv.ParseFloat(strings.TrimPrefix(strings.TrimSpace(weight), "q="), 64)
 			return err == nil && q > 0
+		}
+	}
+	return false
+}
+
+// NotModified writes status 304 and returns true if the client has the version that
+// etag identifies.
+func NotModified(w http.ResponseWriter, r *http.Request, etag string) bool {
+	w.Header().Set("ETag", etag)
+	w.Header().Set("Cache-Control", "no-cache") // the client may store it, but must revalidate
+	if isKnown(r, etag) {
+		w.WriteHeader(http.StatusNotModified)
+		return true
+	}
+	return false
+}
+
+// isKnown reports whether the client has the version that etag identifies.
+func isKnown(r *http.Request, etag string) bool {
+	for _, header := range r.Header.Values("If-None-Match") {
+		for tag := range strings.SplitSeq(header, ",") {
+			tag = strings.TrimSpace(tag)
+			if etag != "" && (tag == "*" || strings.TrimPrefix(tag, "W/") == strings.TrimPrefix(etag, "W/")) {
+				return true
+			}
 		}
 	}
 	return false

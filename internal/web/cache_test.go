@@ -20,7 +20,7 @@ import (
 // rendered. Rendering takes the given time.
 func keeping(t *testing.T, size int, took time.Duration) (*rig, *Server, *atomic.Int64) {
 	t.Helper()
-	s, err := newServer(Config{DB: hung{}, Now: time.Now, Keep: KeepPages, Logger: slog.New(slog.DiscardHandler)})
+	s, err := newServer(Config{DB: webtest.Hung{}, Now: time.Now, Keep: KeepPages, Logger: slog.New(slog.DiscardHandler)})
 	require.NoError(t, err)
 	rendered := new(atomic.Int64)
 	handler := s.kept(func(w http.ResponseWriter, r *http.Request) {

@@ -191,19 +191,23 @@ func (c *clients) refused(key netip.Addr) {
 	}
 }
 
+// OpenStream opens a stream of a client, and returns a function that closes it. ok is false if
+// the client has reached its limit.
+func (s *Server) OpenStream(r *http.Request) (closed func(), ok bool) { return s.clients.stream(r) }
+
 // limited refuses the requests of a client that makes too many.
 func (s *Server) limited(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if !s.clients.request(r) {
-			s.writeRefused(w, r)
+			s.WriteRefused(w, r)
 			return
 		}
 		next.ServeHTTP(w, r)
 	})
 }
 
-// writeRefused reports that a client has reached its limits.
-func (s *Server) writeRefused(w http.ResponseWriter, r *http.Request) {
+// WriteRefused reports that a client has reached its limits.
+func (s *Server) WriteRefused(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Retry-After", "5")
 	s.WriteError(w, r, http.StatusTooManyRequests, say("error_refused"))
 }

@@ -105,7 +105,7 @@ func TestStreamsOfAClientAreLimited(t *testing.T) {
 func TestRefusedClientIsTold(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		handler, err := Handler(Config{DB: hung{}, Now: time.Now, Logger: slog.New(slog.DiscardHandler)})
+		handler, err := Handler(Config{DB: webtest.Hung{}, Now: time.Now, Logger: slog.New(slog.DiscardHandler)})
 		require.NoError(t, err)
 		ask := func(target string) *httptest.ResponseRecorder {
 			request, rec := from("192.0.2.1:1000"), httptest.NewRecorder()

@@ -220,9 +220,9 @@ func stagesOf(f schema.DeadLetterFilter, counts []schema.StageCount) []stageView
 	for _, c := range counts {
 		total += c.Count
 	}
-	views := []stageView{{say("letters_all"), grouped(total), deadLettersURL(schema.DeadLetterFilter{State: f.State}), f.Stage == ""}}
+	views := []stageView{{say("letters_all"), Grouped(total), deadLettersURL(schema.DeadLetterFilter{State: f.State}), f.Stage == ""}}
 	for _, c := range counts {
-		views = append(views, stageView{c.Stage, grouped(c.Count), deadLettersURL(schema.DeadLetterFilter{Stage: c.Stage, State: f.State}), f.Stage == c.Stage})
+		views = append(views, stageView{c.Stage, Grouped(c.Count), deadLettersURL(schema.DeadLetterFilter{Stage: c.Stage, State: f.State}), f.Stage == c.Stage})
 	}
 	return views
 }

@@ -4,11 +4,10 @@ import (
 	"fmt"
 	"net/url"
 	"regexp"
+	"slices"
 	"strings"
 
 	"github.com/bluesky-social/indigo/atproto/syntax"
-
-	"github.com/weir-social/weir/internal/nostr"
 )
 
 // images returns the URLs of stored images on one host. The zero value returns none.
@@ -21,10 +20,13 @@ type images struct {
 // words to the Content-Security-Policy.
 var hostSyntax = regexp.MustCompile(`^[A-Za-z0-9.-]+(:[0-9]+)?$`)
 
-func parseImages(base string) (images, error) {
-	if base == "" {
+// parseImages returns the images of the part that has some.
+func parseImages(parts []Part) (images, error) {
+	i := slices.IndexFunc(parts, func(p Part) bool { return p.Images != "" })
+	if i < 0 {
 		return images{}, nil
 	}
+	base := parts[i].Images
 	u, err := url.Parse(base)
 	if err == nil && u.User != nil {
 		base = u.Redacted()
@@ -46,6 +48,9 @@ func (i images) source() string {
 	return " " + i.origin
 }
 
+// Image returns the URL of a stored image, blob:<did>/<cid>; "" if there is no image or if it has another form.
+func (s *Server) Image(stored string) string { return s.images.url(stored) }
+
 // url returns the URL of a stored image, blob:<did>/<cid>; "" if there is no image or
 // if it has another form.
 func (i images) url(stored string) string {
@@ -64,15 +69,4 @@ func (i images) url(stored string) string {
 		return ""
 	}
 	return strings.NewReplacer("{did}", url.PathEscape(did), "{cid}", url.PathEscape(cid)).Replace(i.base)
-}
-
-// face returns the URL of an account's picture, or "" if there is none or its address
-// has no content identifier. The picture always comes from the configured host, wherever
-// the stored address leads. That host has no pictures of other networks.
-func (i images) face(did, stored string) string {
-	if strings.HasPrefix(did, nostr.DIDPrefix) {
-		return ""
-	}
-	cid, _, _ := strings.Cut(stored[strings.LastIndexByte(stored, '/')+1:], "@")
-	return i.url("blob:" + did + "/" + cid)
 }

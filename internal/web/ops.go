@@ -16,12 +16,11 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"github.com/weir-social/weir/internal/ops/health"
-	"github.com/weir-social/weir/internal/ranking"
 )
 
 // OpsConfig configures the endpoints for operators.
 type OpsConfig struct {
-	DB       ranking.DB
+	DB       DB
 	Check    func(context.Context) error // nil if the database has this binary's schema
 	Metrics  prometheus.Gatherer
 	Limits   health.Limits
@@ -55,7 +54,7 @@ func OpsHandler(o OpsConfig) (http.Handler, error) {
 	if err != nil {
 		return nil, err
 	}
-	s.home, s.homeName, s.actions = "/deadletters", say("to_letters"), "/api/v1/deadletters/"
+	s.home, s.front.ToIt, s.actions = "/deadletters", say("to_letters"), "/api/v1/deadletters/"
 	mux := http.NewServeMux()
 	mux.HandleFunc("/livez", func(w http.ResponseWriter, _ *http.Request) { w.Write([]byte("ok\n")) }) // the client has gone
 	mux.HandleFunc("/readyz", s.buffered(o.ready))

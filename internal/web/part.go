@@ -10,23 +10,46 @@ import (
 
 // A Part is what a feature adds to the page. Without it, its addresses are not found.
 type Part struct {
-	Routes    func(*Server) []Route
-	Templates fs.FS // *.html, which use those of the page; nil: none
-	Texts     Texts // for the templates
-	API       API   // its own form of errors; the zero value: that of the page
+	Routes func(*Server) []Route // nil: none
+	Files  fs.FS                 // templates/*.html, which use those of the page, and static files in static/; nil: none
+	Texts  Texts                 // for the templates
+	API    API                   // its own form of errors; the zero value: that of the page
+	Front  *Front
 
-	// Alternates returns other forms of a view of the ranking, such as feeds; nil: there are none.
-	Alternates func(View) []Alternate
+	// Images is the URL of images stored as blob:<did>/<cid>: an http or https URL with {did} and {cid} in its path or
+	// query. "": the part has none.
+	Images string
+
+	Network Network // accounts and records that are not Bluesky's; the zero value: none
+
+	// Alternates returns other forms of a page, such as feeds; nil: there are none.
+	Alternates func(address string) []Alternate
 }
 
-// Alternate is another form of a view of the ranking, to which the page links.
+// Front is set by the part that has the page at /.
+type Front struct {
+	ToIt    string // the text of a link to it
+	Nothing string // says that an address has no page
+}
+
+// Network shows the accounts and records of a network that is not Bluesky's.
+type Network struct {
+	Name    string // marks its accounts
+	Profile string // the text of a link to a profile
+
+	Account func(did string) (name, profile string) // an account's name and address; empty: it is not one of these
+	Record  func(uri string) string                 // the address that shows a record; empty: it is not one of these
+}
+
+// Alternate is another form of a page, to which the page links.
 type Alternate struct{ Name, Href, Type string }
 
 // Route is an address. Its response is rendered in one of a few slots, and compressed.
 type Route struct {
-	Pattern string // of http.ServeMux
-	Handler http.HandlerFunc
-	Kept    bool // the response is sent again for a short time to all clients that request the same
+	Pattern  string // of http.ServeMux
+	Handler  http.HandlerFunc
+	Kept     bool // the response is sent again for a short time to all clients that request the same
+	Streamed bool // the response is sent as it is written: it has no slot, and is not compressed
 }
 
 // API is the addresses below a path, whose errors are JSON.
@@ -38,10 +61,16 @@ type API struct {
 
 // add adds the routes of a part.
 func (s *Server) add(mux *http.ServeMux, part Part) {
+	if part.Routes == nil {
+		return
+	}
 	for _, route := range part.Routes(s) {
-		if route.Kept {
+		switch {
+		case route.Kept:
 			mux.HandleFunc(route.Pattern, s.kept(route.Handler))
-		} else {
+		case route.Streamed:
+			mux.HandleFunc(route.Pattern, route.Handler)
+		default:
 			mux.HandleFunc(route.Pattern, s.buffered(route.Handler))
 		}
 	}
@@ -68,38 +97,31 @@ func apis(parts []Part) []API {
 	return all
 }
 
-func alternates(parts []Part) (all []func(View) []Alternate) {
-	for _, part := range parts {
+// Alternates returns the other forms of a page.
+func (s *Server) Alternates(address string) (all []Alternate) {
+	for _, part := range s.parts {
 		if part.Alternates != nil {
-			all = append(all, part.Alternates)
+			all = append(all, part.Alternates(address)...)
 		}
 	}
 	return all
 }
 
-// alternates returns the other forms of a view.
-func (s *site) alternates(v View) (all []Alternate) {
-	for _, of := range s.others {
-		all = append(all, of(v)...)
+// folders returns the files of the page and its parts.
+func folders(parts []Part) []fs.FS {
+	all := []fs.FS{files}
+	for _, part := range parts {
+		if part.Files != nil {
+			all = append(all, part.Files)
+		}
 	}
 	return all
 }
 
 // parseTemplates reads the templates of the page and its parts.
-func parseTemplates(parts []Part) (*template.Template, error) {
-	folders, all := []fs.FS{files}, []Texts{texts()}
-	for _, part := range parts {
-		all = append(all, part.Texts)
-		if part.Templates != nil {
-			folders = append(folders, part.Templates)
-		}
-	}
-	merged, err := mergeTexts(all)
-	if err != nil {
-		return nil, err
-	}
-	parsed := template.New("").Funcs(template.FuncMap{"say": merged.Say})
-	for _, folder := range folders {
+func parseTemplates(parts []Part, texts Texts) (*template.Template, error) {
+	parsed := template.New("").Funcs(template.FuncMap{"say": texts.Say})
+	for _, folder := range folders(parts) {
 		if _, err := parsed.ParseFS(folder, "templates/*.html"); err != nil {
 			return nil, fmt.Errorf("parse the templates: %w", err)
 		}

@@ -7,19 +7,26 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/weir-social/weir/internal/web/webtest"
 )
 
-// TestPageNeedsNoPart shows that the page serves the ranking without any part, and that nothing is at the
+// TestPageNeedsNoPart shows that a server without any part shows the state of the streams at /, and has nothing at the
 // addresses of parts.
 func TestPageNeedsNoPart(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
-	r.Share("https://a.example/", "did:plc:aaa", time.Minute)
-	for _, target := range []string{"/", "/links/1", "/api/v1/trending", "/api/v1/links/1/shares"} {
-		require.Equal(t, http.StatusOK, r.Do(http.MethodGet, target).Code, target)
-	}
-	require.NotContains(t, r.Get("/"), "feed", "the page announces no feed")
-	for _, target := range []string{"/records/a.b.c/did:plc:aaa/1", "/api/v1/records/a.b.c", "/api/v1/search?q=heron", "/xrpc/com.atproto.repo.getRecord", "/feed.atom", "/feed.json"} {
+	var err error
+	r.Handler, err = Handler(Config{DB: r.Pool, Now: func() time.Time { return r.Now }, Logger: slog.New(slog.DiscardHandler)})
+	require.NoError(t, err)
+	r.Stream("jetstream", "live", "")
+	page := r.Get("/")
+	r.Audit(page)
+	require.Contains(t, webtest.Text(r.Parse(page)), "State of the stream Live · reading host.example · last event 30 s ago")
+	for _, target := range []string{
+		"/links/1", "/api/v1/trending", "/api/v1/trending/stream", "/records/a.b.c/did:plc:aaa/1", "/api/v1/records/a.b.c", "/api/v1/search?q=heron",
+		"/xrpc/com.atproto.repo.getRecord", "/feed.atom", "/feed.json",
+	} {
 		rec := r.Do(http.MethodGet, target)
 		require.Equal(t, http.StatusNotFound, rec.Code, target)
 		require.Contains(t, rec.Body.String(), "There is nothing at this address")
@@ -50,7 +57,7 @@ func TestPartAddsToThePage(t *testing.T) {
 	require.Equal(t, "*", rec.Header().Get("Access-Control-Allow-Origin"))
 	require.Empty(t, r.Do(http.MethodGet, "/").Header().Values("Access-Control-Allow-Origin"))
 
-	cfg.Parts[0].Texts = Texts{"to_ranking": "elsewhere"}
+	cfg.Parts[0].Texts = Texts{"to_start": "elsewhere"}
 	_, err = Handler(cfg)
-	require.ErrorContains(t, err, `a text "to_ranking"`)
+	require.ErrorContains(t, err, `a text "to_start"`)
 }

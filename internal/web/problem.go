@@ -1,6 +1,7 @@
 package web
 
 import (
+	"encoding/json"
 	"net/http"
 	"strconv"
 )
@@ -35,4 +36,10 @@ func (s *Server) WriteError(w http.ResponseWriter, r *http.Request, code int, me
 func (s *Server) WriteUnavailable(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Retry-After", "5")
 	s.WriteError(w, r, http.StatusServiceUnavailable, say("error_unavailable"))
+}
+
+func WriteJSON(w http.ResponseWriter, code int, v any) {
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(code)
+	json.NewEncoder(w).Encode(v) // the client has gone
 }

@@ -54,7 +54,7 @@ func checkHost(hosts Hosts, log *slog.Logger, next http.Handler) http.Handler {
 			next.ServeHTTP(w, r)
 			return
 		}
-		name := PlainLine(hostOf(r.Host), maxSite)
+		name := PlainLine(hostOf(r.Host), MaxSite)
 		log.Debug("host_refused", "host", name)
 		w.Header().Set("Connection", "close")
 		http.Error(w, say("error_host", name), http.StatusMisdirectedRequest)

@@ -17,51 +17,10 @@ import (
 	"github.com/weir-social/weir/internal/web/webtest"
 )
 
-// pipeListener is a listener for connections in memory, for tests with synthetic time.
-type pipeListener struct {
-	come chan net.Conn
-	done chan struct{}
-	once sync.Once
-}
-
-func newPipeListener() *pipeListener {
-	return &pipeListener{come: make(chan net.Conn), done: make(chan struct{})}
-}
-
-func (p *pipeListener) Accept() (net.Conn, error) {
-	select {
-	case c := <-p.come:
-		return c, nil
-	case <-p.done:
-		return nil, net.ErrClosed
-	}
-}
-
-func (p *pipeListener) Close() error {
-	p.once.Do(func() { close(p.done) })
-	return nil
-}
-
-func (p *pipeListener) Addr() net.Addr { return &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1)} }
-
-func (p *pipeListener) dial() net.Conn {
-	ours, theirs := net.Pipe()
-	p.come <- theirs
-	return ours
-}
-
 // startInMemory runs a server on connections in memory until the test ends.
-func startInMemory(t *testing.T, handler http.HandlerFunc) *pipeListener {
+func startInMemory(t *testing.T, handler http.HandlerFunc) *webtest.Listener {
 	t.Helper()
-	l := newPipeListener()
-	server := NewServer(ServerConfig{Handler: handler, Connections: 100, Within: 20 * time.Second, Logger: slog.New(slog.DiscardHandler)})
-	var serving sync.WaitGroup
-	serving.Go(func() { server.Serve(l) }) // the test closes it
-	t.Cleanup(func() {
-		server.Close() // the test is over
-		serving.Wait()
-	})
-	return l
+	return webtest.StartInMemory(t, NewServer(ServerConfig{Handler: handler, Connections: 100, Within: 20 * time.Second, Logger: slog.New(slog.DiscardHandler)}))
 }
 
 // readUntilClosed reads until the server closes the connection. It returns how long
@@ -79,22 +38,22 @@ func TestSlowClientsAreDisconnected(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		large := strings.Repeat("x", 1<<20)
 		l := startInMemory(t, func(w http.ResponseWriter, _ *http.Request) { w.Write([]byte(large)) }) // nobody reads it
-		silent := l.dial()
+		silent := l.Dial()
 		after, _ := readUntilClosed(t, silent)
 		require.Equal(t, headerTimeout, after, "the client sent nothing")
 
-		half := l.dial()
+		half := l.Dial()
 		fmt.Fprint(half, "GET / HTTP/1.1\r\nHost: localhost\r\nX-Slow: ")
 		after, _ = readUntilClosed(t, half)
 		require.Equal(t, headerTimeout, after, "the client sent half a header")
 
-		idle := l.dial()
+		idle := l.Dial()
 		fmt.Fprint(idle, "HEAD / HTTP/1.1\r\nHost: localhost\r\n\r\n")
 		after, got := readUntilClosed(t, idle)
 		require.Contains(t, got, "200 OK")
 		require.Equal(t, idleTimeout, after)
 
-		deaf := l.dial()
+		deaf := l.Dial()
 		fmt.Fprint(deaf, "GET / HTTP/1.1\r\nHost: localhost\r\n\r\n")
 		time.Sleep(20*time.Second + time.Millisecond)
 		_, got = readUntilClosed(t, deaf)
@@ -117,7 +76,7 @@ func TestRequestBodiesAreNotRead(t *testing.T) {
 			"GET / HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n":                         "413 ",
 			"POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\n":                               "405 ",
 		} {
-			c := l.dial()
+			c := l.Dial()
 			fmt.Fprint(c, request)
 			after, got := readUntilClosed(t, c)
 			require.Contains(t, got, "HTTP/1.1 "+want)
@@ -131,13 +90,8 @@ func TestRequestBodiesAreNotRead(t *testing.T) {
 // startServer runs a server on loopback until the test ends, and returns its address.
 func startServer(t *testing.T, cfg ServerConfig) string {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(t, err)
 	cfg.Within, cfg.Logger = time.Minute, slog.New(slog.DiscardHandler)
-	server := NewServer(cfg)
-	go server.Serve(l)                   // the test closes it
-	t.Cleanup(func() { server.Close() }) // the test is over
-	return l.Addr().String()
+	return webtest.Start(t, NewServer(cfg))
 }
 
 // TestIdleConnectionsAreEvicted shows that idle connections do not block a client that sends a
@@ -150,14 +104,14 @@ func TestIdleConnectionsAreEvicted(t *testing.T) {
 		lasted := make([]time.Duration, many)
 		var all sync.WaitGroup
 		for i := range many {
-			c := l.dial()
+			c := l.Dial()
 			began := time.Now()
 			all.Go(func() {
 				io.Copy(io.Discard, c) // until the server closes it
 				lasted[i] = time.Since(began)
 			})
 		}
-		c, began := l.dial(), time.Now()
+		c, began := l.Dial(), time.Now()
 		fmt.Fprint(c, "GET / HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
 		_, got := readUntilClosed(t, c)
 		require.Contains(t, got, "200 OK")
@@ -184,13 +138,13 @@ func TestServedConnectionsStay(t *testing.T) {
 			w.Write([]byte("done")) // the client checks it
 		})
 		ask := func() net.Conn {
-			c := l.dial()
+			c := l.Dial()
 			fmt.Fprint(c, "GET / HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
 			return c
 		}
 		first := ask()
 		for range 150 {
-			defer l.dial().Close() // the test is over
+			defer l.Dial().Close() // the test is over
 		}
 		_, got := readUntilClosed(t, first)
 		require.Contains(t, got, "done")
@@ -217,16 +171,16 @@ func TestServedConnectionsStay(t *testing.T) {
 func TestConcurrentPagesAreLimited(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		handler, err := Handler(Config{DB: hung{}, Now: time.Now, Logger: slog.New(slog.DiscardHandler)})
+		handler, err := Handler(Config{Parts: []Part{treePart()}, DB: webtest.Hung{}, Now: time.Now, Logger: slog.New(slog.DiscardHandler)})
 		require.NoError(t, err)
 		r := &rig{&webtest.Rig{T: t, Handler: handler}}
 		began := time.Now()
 		var all sync.WaitGroup
 		for i := range maxRendering {
-			all.Go(func() { r.Do(http.MethodGet, fmt.Sprintf("/api/v1/trending?limit=%d", 1+i)) })
+			all.Go(func() { r.Do(http.MethodGet, fmt.Sprintf("/?%d", i)) })
 		}
 		synctest.Wait()
-		for _, target := range []string{"/", "/api/v1/trending"} {
+		for _, target := range []string{"/", "/api/v1/trees"} {
 			began := time.Now()
 			rec := r.Do(http.MethodGet, target)
 			require.Equal(t, http.StatusServiceUnavailable, rec.Code, target)

@@ -1,22 +1,18 @@
 package web
 
 import (
-	"cmp"
 	"net/url"
 	"strings"
 	"unicode"
 	"unicode/utf8"
 
 	"github.com/bluesky-social/indigo/atproto/syntax"
-
-	"github.com/weir-social/weir/internal/ranking"
 )
 
 // Limits of texts on the page, in characters. The style sheet also limits the lines.
 const (
-	maxTitle       = 240
 	MaxDescription = 400
-	maxSite        = 80
+	MaxSite        = 80
 	MaxName        = 32
 	MaxURL         = 120
 	MaxDetail      = 300
@@ -27,7 +23,7 @@ const (
 const maxMarks = 6
 
 // PlainLine returns Plain(s), shortened to limit characters.
-func PlainLine(s string, limit int) string { return shorten(Plain(s), limit) }
+func PlainLine(s string, limit int) string { return Shorten(Plain(s), limit) }
 
 // Plain turns a stranger's text into one line that cannot change the layout of the text
 // around it or control a terminal. It returns "" if no character is visible.
@@ -77,8 +73,8 @@ func isVisible(r rune) bool {
 	return unicode.In(r, unicode.L, unicode.N, unicode.P, unicode.S)
 }
 
-// shorten cuts s to at most limit characters, the last one an ellipsis.
-func shorten(s string, limit int) string {
+// Shorten cuts s to at most limit characters, the last one an ellipsis.
+func Shorten(s string, limit int) string {
 	if utf8.RuneCountInString(s) <= limit {
 		return s
 	}
@@ -86,72 +82,49 @@ func shorten(s string, limit int) string {
 	return strings.TrimRight(string(runes), " ") + "…"
 }
 
-// displayURL formats a URL for readers: without the scheme and with percent-encoding
-// decoded.
-func displayURL(u *url.URL) string {
-	path := strings.TrimSuffix(u.EscapedPath(), "/")
-	if u.RawQuery != "" {
-		path += "?" + u.RawQuery
-	}
-	if decoded, err := url.PathUnescape(path); err == nil && utf8.ValidString(decoded) {
-		path = decoded
-	}
-	return PlainLine(u.Host+path, MaxURL)
-}
-
-// Person is an account that shared a link.
+// Person is an account as the page shows it.
 type Person struct {
 	Name    string
 	Known   bool   // the name is a handle or a DID
 	Profile string // empty if the name is neither
-	Href    string // the ranking of links that it shared; empty: no link
+	Href    string // what Weir has of the account; empty: no link
 	Face    string // the address of the account's picture; empty: none
 	Network string // set if it is not Bluesky
+	On      string // the text of a link to Profile
 
 	Unverified string // says so; empty: the name is verified, or a DID
 }
 
-const appBase = "https://bsky.app/profile/"
+const AppBase = "https://bsky.app/profile/"
 
-func NewPerson(name string) Person {
+// NewPerson describes the account that has a name: a handle or a DID.
+func (s *Server) NewPerson(name string) Person {
 	if h, err := syntax.ParseHandle(name); err == nil && !h.IsInvalidHandle() {
-		return Person{Name: "@" + shorten(name, MaxName), Known: true, Profile: appBase + url.PathEscape(name)}
+		return Person{Name: "@" + Shorten(name, MaxName), Known: true, Profile: AppBase + url.PathEscape(name), On: say("profile")}
 	}
-	if key := npub(name); key != "" {
-		return Person{Name: abbreviate(key), Known: true, Profile: nostrBase + url.PathEscape(key), Network: say("network_nostr")}
+	for _, part := range s.parts {
+		if of := part.Network; of.Account != nil {
+			if shown, profile := of.Account(name); shown != "" {
+				return Person{Name: abbreviate(shown), Known: true, Profile: profile, Network: of.Name, On: of.Profile}
+			}
+		}
 	}
 	if isDID(name) {
-		return Person{Name: abbreviate(name), Known: true, Profile: appBase + url.PathEscape(name)}
+		return Person{Name: abbreviate(name), Known: true, Profile: AppBase + url.PathEscape(name), On: say("profile")}
 	}
 	return Person{Name: PlainLine(name, MaxName)}
 }
 
-// personOf describes an account by its handle or, on Nostr, by the name that it gives
-// itself. Such a name proves nothing, so the page marks the network, and an @ stands only
-// before handles. So does a handle that is not verified: it leads to the DID.
-func personOf(did, handle string, unverified bool, name string, v View) Person {
-	if p := NewPerson(did).in(v, did); p.Network != "" {
-		if name = strings.TrimLeft(PlainLine(name, MaxName), "@ "); name != "" {
-			p.Name = name
+// RecordURL returns the address that shows a record of another network, or "" if uri is not one.
+func (s *Server) RecordURL(uri string) string {
+	for _, part := range s.parts {
+		if part.Network.Record != nil {
+			if address := part.Network.Record(uri); address != "" {
+				return address
+			}
 		}
-		return p
 	}
-	if unverified {
-		p := NewPerson(did).in(v, did)
-		p.Name, p.Unverified = shorten(handle, MaxName), say("unverified")
-		return p
-	}
-	name = cmp.Or(handle, did)
-	return NewPerson(name).in(v, name)
-}
-
-// in sets the address of the links that an account shared, in the window of a view. name is
-// the account's name in that address.
-func (p Person) in(v View, name string) Person {
-	if id, err := syntax.ParseAtIdentifier(name); err == nil && p.Known {
-		p.Href = RankingHref(v.of(ranking.Query{By: id.Normalize().String()}))
-	}
-	return p
+	return ""
 }
 
 func isDID(name string) bool {
@@ -168,25 +141,10 @@ func abbreviate(did string) string {
 	return did[:head] + "…" + did[len(did)-tail:]
 }
 
-// postURL returns the web address of a post or of a Nostr event, or "" if uri is neither.
-func postURL(uri string) string {
-	if address := EventURL(uri); address != "" {
-		return address
+// TargetName returns the target of a watch as the page shows it.
+func TargetName(target string) string {
+	if isDID(target) {
+		return abbreviate(target)
 	}
-	at, err := syntax.ParseATURI(uri)
-	if err != nil || at.Collection() != "app.bsky.feed.post" || at.RecordKey() == "" {
-		return ""
-	}
-	return appBase + url.PathEscape(at.Authority().String()) + "/post/" + url.PathEscape(at.RecordKey().String())
-}
-
-// maxAddress is the longest address of a page that is shown, in bytes.
-const maxAddress = 4096
-
-// pageURL returns the address of the page that a title is from, or "" if it is from a post.
-func pageURL(from string) string {
-	if u, ok := parseLink(from); ok && len(from) <= maxAddress {
-		return u.String()
-	}
-	return ""
+	return PlainLine(target, MaxSite)
 }

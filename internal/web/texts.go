@@ -4,6 +4,7 @@ import (
 	_ "embed"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"strconv"
 	"strings"
 	"sync"
@@ -29,11 +30,11 @@ func ParseTexts(file string) Texts {
 	return all
 }
 
-// mergeTexts returns texts with different keys as one.
-func mergeTexts(each []Texts) (Texts, error) {
-	all := make(Texts)
-	for _, some := range each {
-		for key, text := range some {
+// mergeTexts returns the texts of the page and its parts, which have different keys.
+func mergeTexts(parts []Part) (Texts, error) {
+	all := maps.Clone(texts())
+	for _, part := range parts {
+		for key, text := range part.Texts {
 			if _, twice := all[key]; twice {
 				return nil, fmt.Errorf("two parts of the page have a text %q", key)
 			}
@@ -62,23 +63,36 @@ func (t Texts) Say(key string, values ...any) string {
 	pairs := make([]string, 0, 2*len(values))
 	for i, value := range values {
 		if n, ok := value.(int); ok {
-			value = grouped(n)
+			value = Grouped(n)
 		}
 		pairs = append(pairs, "{"+strconv.Itoa(i)+"}", fmt.Sprint(value))
 	}
 	return strings.NewReplacer(pairs...).Replace(text) // in one pass, because a value may contain {1}
 }
 
+// Grouped formats a count with commas between thousands.
+func Grouped(n int) string {
+	digits := strconv.Itoa(n)
+	var b strings.Builder
+	for i, d := range digits {
+		if i > 0 && (len(digits)-i)%3 == 0 {
+			b.WriteByte(',')
+		}
+		b.WriteRune(d)
+	}
+	return b.String()
+}
+
 // scriptTexts returns the texts that the script uses, as JSON.
-var scriptTexts = sync.OnceValue(func() string {
+func scriptTexts(all Texts) string {
 	chosen := make(map[string]string)
-	for key, text := range texts() {
+	for key, text := range all {
 		if name, ok := strings.CutPrefix(key, "js_"); ok {
 			chosen[name] = text
-		} else if strings.HasPrefix(key, "age_") || key == "updated" {
+		} else if strings.HasPrefix(key, "age_") {
 			chosen[key] = text
 		}
 	}
 	encoded, _ := json.Marshal(chosen) // texts can be written
 	return string(encoded)
-})
+}

@@ -1,13 +1,9 @@
-// Package web serves the ranking: as a page that a small script keeps up to date, and as JSON, also
-// as a stream of changes. It stores nothing: every response is counted from the shares at the time
-// that it shows. Requests for the same page share one response for a second, and streams of the
-// same view share their computations.
+// Package web is the server of Weir's pages and APIs, and the pages and endpoints for operators. What it serves to
+// readers comes from the parts, with which features add pages and APIs. Requests for the same page share one response
+// for a second.
 //
-// What else is served comes from the parts, with which features add pages and APIs.
-//
-// Titles, descriptions, handles and URLs come from strangers. html/template escapes them,
-// characters that reorder text are removed, only http and https URLs become links, and the
-// Content-Security-Policy allows no script but the page's own.
+// Texts, names and URLs come from strangers. html/template escapes them, characters that reorder text are removed, only
+// http and https URLs become links, and the Content-Security-Policy allows no script but the page's own.
 package web
 
 import (
@@ -17,23 +13,26 @@ import (
 	"html/template"
 	"log/slog"
 	"net/http"
+	"slices"
 	"strings"
-	"sync"
 	"time"
 
+	"github.com/jackc/pgx/v5"
 	"golang.org/x/sync/singleflight"
 
-	"github.com/weir-social/weir/internal/ranking"
+	"github.com/weir-social/weir/schema"
 )
 
-// Config configures the page.
-type Config struct {
-	DB  ranking.DB       // a pool: queries run concurrently
-	Now func() time.Time // the end of a window
+// DB is a pool: queries run concurrently.
+type DB interface {
+	schema.DB
+	BeginTx(ctx context.Context, options pgx.TxOptions) (pgx.Tx, error)
+}
 
-	// ImageBase is the URL of images stored as blob:<did>/<cid>: an http or https
-	// URL with {did} and {cid} in its path or query. "": no images.
-	ImageBase string
+// Config configures the server.
+type Config struct {
+	DB  DB
+	Now func() time.Time
 
 	Keep    time.Duration // how long rendered pages are sent again, such as KeepPages; 0: they are not
 	Proxies Proxies       // proxies whose X-Forwarded-For is trusted
@@ -50,36 +49,35 @@ type Config struct {
 
 // Server serves the requests. It is safe for concurrent use.
 type Server struct {
-	DB  ranking.DB
-	Now func() time.Time
-	Log *slog.Logger
+	DB       DB
+	Now      func() time.Time
+	Log      *slog.Logger
+	Stopping <-chan struct{}
 
 	site
 	images    images
 	assets    assets
 	templates *template.Template
+	script    string             // the texts of the script
 	slots     renderSlots        // limits concurrent pages
-	counting  singleflight.Group // the running counts, by view
 	rendering singleflight.Group // the running renderings, by address
 	cache     *cache
-	following following
 	clients   *clients
-	live      *liveViews
-	corrupt   sync.Once // logs an invalid stored URL once
 }
 
 // site is how the server presents itself.
 type site struct {
-	Title    string
-	url      string // the public address; empty: the one that a request names
-	home     string // the target of the name at the top of every page
-	homeName string // the text of the link to it
-	actions  string // the paths below this one accept POST; empty: none
-	apis     []API
-	others   []func(View) []Alternate
+	Title   string
+	url     string // the public address; empty: the one that a request names
+	home    string // the target of the name at the top of every page
+	front   Front
+	actions string // the paths below this one accept POST; empty: none
+	parts   []Part
+	apis    []API
 }
 
-// Handler serves the page at /, the pages of links, the JSON API under /api/v1/, and the parts. The error names the field of cfg to change.
+// Handler serves the parts. Without one that has the page at /, it shows the state of the streams there. The error
+// names the field of cfg to change.
 func Handler(cfg Config) (http.Handler, error) {
 	if cfg.DB == nil || cfg.Now == nil || cfg.Logger == nil {
 		return nil, errors.New("the page needs DB, Now and Logger: set all three")
@@ -88,16 +86,16 @@ func Handler(cfg Config) (http.Handler, error) {
 	if err != nil {
 		return nil, err
 	}
-	s.home, s.homeName = "/", say("to_ranking")
+	s.home, s.front = "/", Front{ToIt: say("to_start"), Nothing: say("error_not_found")}
 	mux := http.NewServeMux()
-	mux.HandleFunc("/{$}", s.kept(s.servePage))
-	mux.HandleFunc("/links/{id}", s.kept(s.linkHandler(linkPages().Parameters, s.serveLinkPage)))
-	mux.HandleFunc("/api/v1/trending", s.buffered(s.serveTrending))
-	mux.HandleFunc("/api/v1/trending/stream", s.serveStream)
-	mux.HandleFunc("/api/v1/links/{id}", s.buffered(s.linkHandler(linkParameters(), s.serveLink)))
-	mux.HandleFunc("/api/v1/links/{id}/shares", s.buffered(s.linkHandler(shareParameters(), s.serveLinkShares)))
 	for _, part := range cfg.Parts {
+		if part.Front != nil {
+			s.front = *part.Front
+		}
 		s.add(mux, part)
+	}
+	if !slices.ContainsFunc(cfg.Parts, func(p Part) bool { return p.Front != nil }) {
+		mux.HandleFunc("/{$}", s.kept(s.serveStart))
 	}
 	mux.HandleFunc("/static/{build}/{name}", s.serveAsset)
 	mux.HandleFunc("/", s.ServeNotFound)
@@ -106,15 +104,19 @@ func Handler(cfg Config) (http.Handler, error) {
 
 // newServer loads the templates and static files.
 func newServer(cfg Config) (*Server, error) {
-	images, err := parseImages(cfg.ImageBase)
+	images, err := parseImages(cfg.Parts)
 	if err != nil {
 		return nil, err
 	}
-	assets, err := readAssets()
+	assets, err := readAssets(cfg.Parts)
 	if err != nil {
 		return nil, err
 	}
-	templates, err := parseTemplates(cfg.Parts)
+	texts, err := mergeTexts(cfg.Parts)
+	if err != nil {
+		return nil, err
+	}
+	templates, err := parseTemplates(cfg.Parts, texts)
 	if err != nil {
 		return nil, err
 	}
@@ -122,17 +124,12 @@ func newServer(cfg Config) (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &Server{
-		DB: cfg.DB, Now: cfg.Now, Log: cfg.Logger, site: site{Title: cmp.Or(cfg.Title, "Weir"), url: public, apis: apis(cfg.Parts), others: alternates(cfg.Parts)},
-		images: images, assets: assets, templates: templates, slots: make(renderSlots, maxRendering),
+	return &Server{
+		DB: cfg.DB, Now: cfg.Now, Log: cfg.Logger, Stopping: cfg.Stopping,
+		site:   site{Title: cmp.Or(cfg.Title, "Weir"), url: public, parts: cfg.Parts, apis: apis(cfg.Parts)},
+		images: images, assets: assets, templates: templates, script: scriptTexts(texts), slots: make(renderSlots, maxRendering),
 		cache: newCache(cfg.Keep), clients: newClients(cfg.Proxies, cfg.Logger),
-	}
-	s.live = newLiveViews(func(ctx context.Context, q ranking.Query) (ranking.Page, error) {
-		q.At = s.Now()
-		return ranking.Trending(ctx, s.DB, q)
-	}, s.shown, cfg.Stopping, cfg.Logger)
-	s.live.streams = s.readStreams
-	return s, nil
+	}, nil
 }
 
 // secure sets the security headers of every response and refuses all methods but GET
@@ -167,5 +164,5 @@ func (s *Server) secure(next http.Handler) http.Handler {
 }
 
 func (s *Server) ServeNotFound(w http.ResponseWriter, r *http.Request) {
-	s.WriteError(w, r, http.StatusNotFound, say("error_not_found"))
+	s.WriteError(w, r, http.StatusNotFound, s.front.Nothing)
 }

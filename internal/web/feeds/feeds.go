@@ -21,6 +21,7 @@ import (
 	"github.com/weir-social/weir/internal/ranking"
 	"github.com/weir-social/weir/internal/ranking/feeds"
 	"github.com/weir-social/weir/internal/web"
+	"github.com/weir-social/weir/internal/web/links"
 )
 
 // feedLimit is the default number of entries of a feed.
@@ -38,7 +39,7 @@ func say(key string, values ...any) string { return texts.Say(key, values...) }
 
 // server serves the feeds. It is safe for concurrent use.
 type server struct {
-	*web.Server
+	*links.Server
 	cache     *feedCache
 	computing singleflight.Group // the running computations, by view
 	turns     chan struct{}      // a token per feed that is being computed
@@ -48,7 +49,7 @@ type server struct {
 func Part() web.Part { return web.Part{Routes: routes, Texts: texts, Alternates: feedLinks} }
 
 func routes(core *web.Server) (all []web.Route) {
-	s := &server{Server: core, cache: newFeedCache(), turns: make(chan struct{}, feedsAtOnce)}
+	s := &server{Server: links.New(core), cache: newFeedCache(), turns: make(chan struct{}, feedsAtOnce)}
 	for _, format := range []feedFormat{atomFormat(), jsonFormat()} {
 		all = append(all, web.Route{Pattern: format.path, Handler: s.serveFeed(format)})
 	}
@@ -56,13 +57,13 @@ func routes(core *web.Server) (all []web.Route) {
 }
 
 // addresses describes the addresses of feeds. Windows and orders do not affect a feed.
-func addresses() web.Pages {
+func addresses() links.Pages {
 	names := []string{"at_least", "ways", "network", "domain", "text", "by", "watch", "degree", "limit"}
-	return web.Pages{Parameters: names, Window: feedWindow, AtLeast: feeds.AtLeast, Limit: feedLimit}
+	return links.Pages{Parameters: names, Window: feedWindow, AtLeast: feeds.AtLeast, Limit: feedLimit}
 }
 
 // feedHref returns the address of the feed of a view of the ranking.
-func feedHref(path string, v web.View) string {
+func feedHref(path string, v links.View) string {
 	v.Query.Limit = feedLimit
 	if v.Query.AtLeast < 2 {
 		v.Query.AtLeast = feeds.AtLeast
@@ -70,8 +71,12 @@ func feedHref(path string, v web.View) string {
 	return addresses().Address(path, v)
 }
 
-// feedLinks are the feeds of a view of the ranking.
-func feedLinks(v web.View) []web.Alternate {
+// feedLinks are the feeds of a page of the ranking.
+func feedLinks(address string) []web.Alternate {
+	v, ok := links.ViewAt(address)
+	if !ok {
+		return nil
+	}
 	return []web.Alternate{
 		{Name: say("feed_atom"), Href: feedHref(atomFormat().path, v), Type: atomFormat().mediaType},
 		{Name: say("feed_json"), Href: feedHref(jsonFormat().path, v), Type: jsonFormat().mediaType},
@@ -148,21 +153,21 @@ func (s *server) serveFeed(format feedFormat) http.HandlerFunc {
 }
 
 // parseFeed reads the parameters of a feed.
-func parseFeed(raw string) (web.View, error) {
+func parseFeed(raw string) (links.View, error) {
 	values, err := web.ParseParameters(raw, addresses().Parameters, "at_least=5&domain=news.example")
 	if err != nil {
-		return web.View{}, err
+		return links.View{}, err
 	}
 	for name, standard := range map[string]int{"at_least": feeds.AtLeast, "limit": feedLimit} {
 		if !values.Has(name) {
 			values.Set(name, strconv.Itoa(standard))
 		}
 	}
-	return web.NewView(values, feedWindow)
+	return links.NewView(values, feedWindow)
 }
 
 // feed returns the feed of a view, computed within the last five minutes.
-func (s *server) feed(ctx context.Context, v web.View) (*keptFeed, error) {
+func (s *server) feed(ctx context.Context, v links.View) (*keptFeed, error) {
 	key := v.Key()
 	if found := s.cache.find(key, s.Now()); found != nil {
 		return found, nil
@@ -218,12 +223,12 @@ func (s *server) shownEntries(entries []feeds.Entry) (shown []feeds.Entry) {
 }
 
 // newFeed describes a feed. base is the public address of this server.
-func (s *server) newFeed(f feeds.Feed, v web.View, format feedFormat, base string) feedView {
+func (s *server) newFeed(f feeds.Feed, v links.View, format feedFormat, base string) feedView {
 	home := v
-	home.Query.Limit = web.DefaultLimit
+	home.Query.Limit = links.DefaultLimit
 	address := addresses().Address("", v)
 	feed := feedView{
-		ID: "urn:uuid:" + f.UUID(address), Title: s.feedTitle(v), Author: s.Title, Home: base + web.RankingHref(home), Self: base + format.path + address, Updated: f.Made.UTC().Truncate(time.Second),
+		ID: "urn:uuid:" + f.UUID(address), Title: s.feedTitle(v), Author: s.Title, Home: base + links.RankingHref(home), Self: base + format.path + address, Updated: f.Made.UTC().Truncate(time.Second),
 	}
 	for i := range f.Entries {
 		e := &f.Entries[i]
@@ -232,7 +237,7 @@ func (s *server) newFeed(f feeds.Feed, v web.View, format feedFormat, base strin
 			feed.Updated = at
 		}
 		feed.Entries = append(feed.Entries, feedEntryView{
-			ID: "urn:uuid:" + e.UUID, Title: web.LinkTitle(&e.LinkCard), Href: e.URL, Image: e.Image, At: at, Content: entryContent(e, base+web.LinkHref(e.ID, v)),
+			ID: "urn:uuid:" + e.UUID, Title: links.LinkTitle(&e.LinkCard), Href: e.URL, Image: e.Image, At: at, Content: entryContent(e, base+links.LinkHref(e.ID, v)),
 		})
 	}
 	return feed
@@ -250,15 +255,15 @@ func entryContent(e *feeds.Entry, shares string) string {
 }
 
 // feedTitle names the view of a feed.
-func (s *server) feedTitle(v web.View) string {
+func (s *server) feedTitle(v links.View) string {
 	parts := []string{s.Title}
 	if v.Query.Watch != "" {
 		parts = append(parts, web.TargetName(v.Query.Watch))
 	}
 	if v.Query.AtLeast < 2 {
-		parts = append(parts, say("active_at_least", 1))
+		parts = append(parts, say("feed_at_least"))
 	}
-	return strings.Join(append(parts, v.Filters()...), " · ")
+	return strings.Join(append(parts, s.Filters(v)...), " · ")
 }
 
 // feedVersion identifies the content of a feed.

@@ -14,6 +14,7 @@ import (
 	"github.com/weir-social/weir/internal/ranking"
 	"github.com/weir-social/weir/internal/ranking/feeds"
 	"github.com/weir-social/weir/internal/web"
+	"github.com/weir-social/weir/internal/web/links"
 	"github.com/weir-social/weir/internal/web/webtest"
 )
 
@@ -25,7 +26,7 @@ func newRig(t *testing.T) *rig {
 	r := &rig{webtest.New(t)}
 	var err error
 	r.Handler, err = web.Handler(web.Config{
-		DB: r.Pool, Now: func() time.Time { return r.Now }, ImageBase: "https://images.example/{did}/{cid}", Parts: []web.Part{Part()}, Title: "Weir",
+		DB: r.Pool, Now: func() time.Time { return r.Now }, Parts: []web.Part{links.Part("https://images.example/{did}/{cid}"), Part()}, Title: "Weir",
 		Logger: slog.New(slog.NewJSONHandler(r.Log, nil)),
 	})
 	require.NoError(t, err)
@@ -212,15 +213,15 @@ func TestFeedsLeadToThePublicAddress(t *testing.T) {
 	require.Contains(t, r.Do(http.MethodGet, "http://localhost/feed.json", "X-Forwarded-Proto", "https").Body.String(), `"http://localhost/feed.json"`, "the header is not from a trusted proxy")
 	proxies, err := web.ParseProxies([]string{"127.0.0.0/8"})
 	require.NoError(t, err)
-	r.Handler, err = web.Handler(web.Config{Parts: []web.Part{Part()}, DB: r.Pool, Now: func() time.Time { return r.Now }, Proxies: proxies, Logger: slog.New(slog.DiscardHandler)})
+	r.Handler, err = web.Handler(web.Config{Parts: []web.Part{links.Part(""), Part()}, DB: r.Pool, Now: func() time.Time { return r.Now }, Proxies: proxies, Logger: slog.New(slog.DiscardHandler)})
 	require.NoError(t, err)
 	require.Contains(t, r.Do(http.MethodGet, "http://localhost/feed.json", "X-Forwarded-Proto", "https").Body.String(), `"https://localhost/feed.json"`)
-	r.Handler, err = web.Handler(web.Config{Parts: []web.Part{Part()}, DB: r.Pool, Now: func() time.Time { return r.Now }, URL: "https://weir.example/", Logger: slog.New(slog.DiscardHandler)})
+	r.Handler, err = web.Handler(web.Config{Parts: []web.Part{links.Part(""), Part()}, DB: r.Pool, Now: func() time.Time { return r.Now }, URL: "https://weir.example/", Logger: slog.New(slog.DiscardHandler)})
 	require.NoError(t, err)
 	public := r.Get("http://localhost:8080/feed.json")
 	require.Equal(t, strings.ReplaceAll(named, "http://localhost:8080", "https://weir.example"), public)
 	for _, wrong := range []string{"weir.example", "ftp://weir.example", "https://weir.example/path", "https://user@weir.example", "https://"} {
-		_, err := web.Handler(web.Config{Parts: []web.Part{Part()}, DB: r.Pool, Now: time.Now, URL: wrong, Logger: slog.New(slog.DiscardHandler)})
+		_, err := web.Handler(web.Config{Parts: []web.Part{links.Part(""), Part()}, DB: r.Pool, Now: time.Now, URL: wrong, Logger: slog.New(slog.DiscardHandler)})
 		require.ErrorContains(t, err, "URL", wrong)
 	}
 }

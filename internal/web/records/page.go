@@ -82,7 +82,7 @@ func (s *server) serveRecordPage(w http.ResponseWriter, r *http.Request, k schem
 func (s *server) newRecordPage(k schema.Key, d *records.Detail) recordPage {
 	api := recordHref("/api/v1/records/", k)
 	page := recordPage{
-		Frame: s.NewFrame(), Heading: recordTitle(k.Collection), URI: web.PlainLine(k.URI(), web.MaxDetail), Open: web.EventURL(k.URI()), Account: web.NewPerson(k.DID),
+		Frame: s.NewFrame(), Heading: recordTitle(k.Collection), URI: web.PlainLine(k.URI(), web.MaxDetail), Open: s.RecordURL(k.URI()), Account: s.NewPerson(k.DID),
 		Verdict: say("record_verdict_" + d.Verdict), Dangling: d.Dangling, Refused: d.Projection == "refused",
 		Problems: problemLines(d.Problems), Warnings: problemLines(d.Warnings), CID: web.PlainLine(d.CID, web.MaxDetail), Stored: web.NewTimestamp(d.IndexedAt, s.Now()),
 		API: api, Graph: "/api/v1/graph/" + segment(k.DID) + "/" + segment(k.Collection) + "/" + segment(k.Rkey),

@@ -46,7 +46,7 @@ type server struct{ *web.Server }
 
 // Part returns the addresses of stored records.
 func Part() web.Part {
-	return web.Part{Routes: routes, Templates: templates, Texts: texts, API: web.API{Path: "/xrpc/", Error: protocolError, Public: true}}
+	return web.Part{Routes: routes, Files: templates, Texts: texts, API: web.API{Path: "/xrpc/", Error: protocolError, Public: true}}
 }
 
 func routes(core *web.Server) []web.Route {

@@ -27,13 +27,13 @@ const (
 
 type rig struct{ *webtest.Rig }
 
-// newRig returns a page that has only this part besides the ranking.
-func newRig(t *testing.T) *rig {
+// newRig returns a page that has this part, and others.
+func newRig(t *testing.T, others ...web.Part) *rig {
 	t.Helper()
 	r := &rig{webtest.New(t)}
 	var err error
 	r.Handler, err = web.Handler(web.Config{
-		DB: r.Pool, Now: func() time.Time { return r.Now }, Parts: []web.Part{Part()}, Title: "Weir", Logger: slog.New(slog.NewJSONHandler(r.Log, nil)),
+		DB: r.Pool, Now: func() time.Time { return r.Now }, Parts: append(others, Part()), Title: "Weir", Logger: slog.New(slog.NewJSONHandler(r.Log, nil)),
 	})
 	require.NoError(t, err)
 	return r

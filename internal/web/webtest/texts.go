@@ -4,6 +4,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
@@ -11,13 +12,24 @@ import (
 )
 
 // RequireTexts shows that every text that a part of the page names in its code and templates exists, and
-// that each of its own is used. Keys with the composed prefixes are used.
+// that each of its own is used, in its script too. Keys with the composed prefixes are used.
 func RequireTexts(t *testing.T, own map[string]string, say func(string, ...any) string, composed ...string) {
 	t.Helper()
 	used := map[string]bool{}
-	for _, file := range append(glob(t, "*.go"), glob(t, "templates/*.html")...) {
+	for _, file := range slices.Concat(glob(t, "*.go"), glob(t, "templates/*.html"), glob(t, "static/*.js")) {
 		content, err := os.ReadFile(file)
 		require.NoError(t, err)
+		if strings.HasSuffix(file, ".js") {
+			for _, found := range regexp.MustCompile(`(say\(|, )"([a-z_]+)"`).FindAllStringSubmatch(string(content), -1) {
+				key := found[2]
+				if own["js_"+key] != "" {
+					used["js_"+key] = true
+				} else if found[1] == "say(" {
+					require.NotEmpty(t, say(key), "%s in %s", key, file)
+				}
+			}
+			continue
+		}
 		for _, found := range regexp.MustCompile(`say(?:\(| )"([a-z0-9_]+)"`).FindAllStringSubmatch(string(content), -1) {
 			if key := found[1]; !strings.HasSuffix(key, "_") { // otherwise the prefix of a key
 				require.NotEmpty(t, say(key), "%s in %s", key, file)

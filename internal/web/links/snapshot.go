@@ -1,0 +1,184 @@
+package links
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/url"
+	"time"
+
+	"github.com/weir-social/weir/internal/ranking"
+	"github.com/weir-social/weir/internal/web"
+	"github.com/weir-social/weir/schema"
+)
+
+// snapshot holds a page of a ranking and the state of the streams at one time. Requests
+// share it, so it is never changed.
+type snapshot struct {
+	view     View
+	at       time.Time
+	before   int                    // number of links on the pages before
+	next     ranking.Cursor         // cursor of the next page
+	links    []ranking.TrendingLink // Image is a URL or empty; every URL is http or https
+	streams  []schema.StreamStatus
+	gaps     []schema.Gap
+	complete *time.Time // all shares since then are stored; nil: since the window began
+	follows  schema.Following
+	watches  []choice // to choose from
+	etag     string
+	networks []ranking.Network // networks whose accounts are counted
+
+	progress schema.Progress // set if there are no links
+}
+
+// snapshot counts the links of a view. Concurrent requests for the same view share one
+// count, which is not cached afterwards. An error is logged once for all of them.
+func (s *Server) snapshot(ctx context.Context, v View) (*snapshot, error) {
+	done := s.counting.DoChan(v.Key(), func() (any, error) {
+		// The first client may disconnect while others still wait.
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), web.QueryTimeout)
+		defer cancel()
+		snap, err := s.read(ctx, v)
+		if err != nil && !isRequest(err) {
+			s.Log.Error("ranking_count_failed", "window", v.Name, "error", err)
+		}
+		return snap, err
+	})
+	select {
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	case result := <-done:
+		if result.Err != nil {
+			return nil, result.Err
+		}
+		return result.Val.(*snapshot), nil
+	}
+}
+
+// isRequest reports whether an error is the request's fault.
+func isRequest(err error) bool {
+	return errors.Is(err, ranking.ErrCursor) || errors.Is(err, ranking.ErrWatch)
+}
+
+// read reads the gaps after the links, so that a gap that opens meanwhile is not
+// missed.
+func (s *Server) read(ctx context.Context, v View) (*snapshot, error) {
+	q := v.Query
+	q.At = s.Now().UTC()
+	page, err := ranking.Trending(ctx, s.DB, q)
+	if err != nil {
+		return nil, err
+	}
+	snap := &snapshot{view: v, at: page.At.UTC(), before: page.Before, next: page.Next}
+	if snap.streams, err = schema.StreamStatuses(ctx, s.DB); err != nil {
+		return nil, err
+	}
+	if snap.gaps, err = schema.OpenGaps(ctx, s.DB, snap.at.Add(-v.Length), snap.at); err != nil {
+		return nil, err
+	}
+	if snap.complete, err = ranking.CompleteAfter(ctx, s.DB, snap.at.Add(-v.Length)); err != nil {
+		return nil, err
+	}
+	if snap.follows, err = s.follows(ctx, q); err != nil {
+		return nil, err
+	}
+	if snap.watches, err = s.watchChoices(ctx, q.Watch); err != nil {
+		return nil, err
+	}
+	if snap.networks, err = ranking.Networks(ctx, s.DB); err != nil {
+		return nil, err
+	}
+	if len(page.Links) == 0 {
+		if snap.progress, err = schema.ReadProgress(ctx, s.DB, q.Watch); err != nil {
+			return nil, err
+		}
+	}
+	for i := range snap.streams { // the detail is for operators: it contains addresses
+		snap.streams[i].Detail = ""
+	}
+	snap.links = s.shown(page.Links)
+	snap.etag, err = s.etag(snap)
+	return snap, err
+}
+
+// readStreams returns the state of the streams for a live view.
+func (s *Server) readStreams(ctx context.Context, window time.Duration) (streamState, error) {
+	now := s.Now().UTC()
+	streams, err := schema.StreamStatuses(ctx, s.DB)
+	if err != nil {
+		return streamState{}, err
+	}
+	gaps, err := schema.OpenGaps(ctx, s.DB, now.Add(-window), now)
+	if err != nil {
+		return streamState{}, err
+	}
+	complete, err := ranking.CompleteAfter(ctx, s.DB, now.Add(-window))
+	return newState(streams, gaps, complete, now), err
+}
+
+// follows describes the accounts that count.
+func (s *Server) follows(ctx context.Context, q ranking.Query) (schema.Following, error) {
+	if q.Watch == "" {
+		return s.following.read(ctx, s.DB, q.At)
+	}
+	var second *bool
+	if q.Degree != ranking.BothDegrees {
+		only := q.Degree == ranking.SecondDegree
+		second = &only
+	}
+	return schema.ReadFollowingOf(ctx, s.DB, q.Watch, second)
+}
+
+// shown leaves out links that are not http or https, and sets the URLs of the images.
+func (s *Server) shown(links []ranking.TrendingLink) []ranking.TrendingLink {
+	shown := make([]ranking.TrendingLink, 0, len(links))
+	for _, l := range links {
+		if !s.Show(&l.LinkCard) {
+			continue
+		}
+		l.Gift = giftHref(l.Gift)
+		l.LastShared = l.LastShared.UTC()
+		shown = append(shown, l)
+	}
+	return shown
+}
+
+// Show sets the URL of a link's image. It returns false if the link is not http or https, and may not be
+// shown.
+func (s *Server) Show(l *ranking.LinkCard) bool {
+	if _, ok := parseLink(l.URL); !ok {
+		s.corrupt.Do(func() { s.Log.Error("stored_url_invalid", "url", l.URL) })
+		return false
+	}
+	l.Image = s.Image(l.Image)
+	return true
+}
+
+// etag returns a weak validator. It excludes the time of the count and relative times,
+// which change although the ranking does not. The cursor of the next page contains that
+// time too, so a client gets a new cursor before its own is too old.
+func (s *Server) etag(snap *snapshot) (string, error) {
+	next := time.Time{}
+	if snap.next != "" {
+		next = snap.at.Truncate(ranking.CursorAge / 6)
+	}
+	content, err := json.Marshal([]any{s.Build(), snap.view.Key(), next, snap.links, snap.streams, snap.gaps, snap.complete, snap.follows})
+	if err != nil {
+		return "", fmt.Errorf("hash the ranking: %w", err)
+	}
+	sum := sha256.Sum256(content)
+	return `W/"` + hex.EncodeToString(sum[:12]) + `"`, nil
+}
+
+// parseLink parses a stored URL. ok is false unless it is an absolute http or https
+// URL.
+func parseLink(raw string) (u *url.URL, ok bool) {
+	u, err := url.Parse(raw)
+	if err != nil || u.Hostname() == "" || (u.Scheme != "http" && u.Scheme != "https") {
+		return nil, false
+	}
+	return u, true
+}

@@ -1,0 +1,86 @@
+package links
+
+import (
+	"slices"
+	"time"
+
+	"github.com/weir-social/weir/internal/web"
+	"github.com/weir-social/weir/schema"
+)
+
+// streamState is the line with the state of the streams.
+type streamState struct {
+	Level string         `json:"level"`
+	Text  string         `json:"text"`
+	Since *web.Timestamp `json:"since,omitempty"` // when the state began; nil: the text has no time
+	Gaps  int            `json:"gaps"`            // gaps that may hide shares of the window
+
+	CompleteSince *web.Timestamp `json:"complete_since,omitempty"` // all shares are stored; nil: since the window began
+}
+
+// newState describes the stream with the worst state. A database without streams has
+// never had a consumer.
+func newState(all []schema.StreamStatus, gaps []schema.Gap, complete *time.Time, now time.Time) streamState {
+	if len(all) == 0 {
+		all = []schema.StreamStatus{{}}
+	}
+	worst := streamState{}
+	for _, st := range all {
+		if v := stateOf(st, now); severity(v.Level) > severity(worst.Level) {
+			worst = v
+		}
+	}
+	worst.Gaps = len(gaps)
+	if complete != nil {
+		worst.CompleteSince = web.NewTimestamp(*complete, now)
+	}
+	return worst
+}
+
+// severity returns the rank of a level. No level has the lowest rank.
+func severity(level string) int {
+	return slices.Index([]string{"", web.LevelGood, web.LevelWait, web.LevelBad}, level)
+}
+
+func stateOf(st schema.StreamStatus, now time.Time) streamState {
+	since := web.NewTimestamp(st.StateSince, now)
+	switch state := st.Current(); state {
+	case schema.StateNoConsumer:
+		return streamState{Level: web.LevelBad, Text: say("state_no_consumer")}
+	case schema.StateLive:
+		return streamState{Level: web.LevelGood, Text: say("state_live")}
+	case schema.StateQuiet:
+		if st.LastEvent != nil {
+			since = web.NewTimestamp(*st.LastEvent, now)
+		}
+		return streamState{Level: web.LevelGood, Text: say("state_quiet"), Since: since}
+	case schema.StateCatchingUp:
+		if st.LastEvent == nil {
+			return streamState{Level: web.LevelWait, Text: say("state_catching_up")}
+		}
+		return streamState{Level: web.LevelWait, Text: say("state_behind", duration(now.Sub(*st.LastEvent)))}
+	case schema.StateConnecting:
+		return streamState{Level: web.LevelWait, Text: say("state_connecting")}
+	case schema.StateNoNetwork:
+		if !st.Leased {
+			return streamState{Level: web.LevelBad, Text: say("state_silent"), Since: since}
+		}
+		return streamState{Level: web.LevelBad, Text: say("state_reconnecting"), Since: since}
+	case schema.StateDraining:
+		return streamState{Level: web.LevelWait, Text: say("state_draining")}
+	default:
+		return streamState{Level: web.LevelWait, Text: web.PlainLine(state, web.MaxName)}
+	}
+}
+
+// duration formats how far something is behind.
+func duration(d time.Duration) string {
+	switch d = max(d, 0); {
+	case d < time.Minute:
+		return say("duration_s", int(d/time.Second))
+	case d < 2*time.Hour:
+		return say("duration_min", int(d/time.Minute))
+	default:
+		return say("duration_h", int(d/time.Hour))
+	}
+}

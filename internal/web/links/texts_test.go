@@ -1,0 +1,23 @@
+package links
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/weir-social/weir/internal/ranking"
+	"github.com/weir-social/weir/internal/web/webtest"
+)
+
+func TestEveryTextExistsAndIsUsed(t *testing.T) {
+	t.Parallel()
+	webtest.RequireTexts(t, texts, say, "way_", "sort_", "degree_", "how_", "why_", "active_degree_", "network_", "expected_")
+	webtest.RequireNoText(t)
+	for _, why := range append(ranking.Reasons(), ranking.Waiting) {
+		require.Contains(t, texts, "why_"+string(why))
+	}
+	for _, way := range ranking.Ways() {
+		require.Contains(t, texts, "way_"+way)
+		require.Contains(t, texts, "how_"+way)
+	}
+}
