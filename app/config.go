@@ -183,6 +183,10 @@ type Config struct {
 	AppView string `env:"WEIR_APPVIEW" envDefault:"https://public.api.bsky.app"`
 	// The directory of DIDs.
 	Directory string `env:"WEIR_DIRECTORY" envDefault:"https://plc.directory"`
+	// Servers that have copies of repositories, separated by commas, such as
+	// https://mirror.example. They are asked when an account's own server does not respond.
+	// Nobody has to trust them: a copy counts only if its account has signed it.
+	Mirrors []string `env:"WEIR_MIRRORS"`
 	// The server to log in to. No login is needed.
 	PDS string `env:"WEIR_PDS" envDefault:"https://bsky.social"`
 	// The handle or DID to log in with.

@@ -127,17 +127,25 @@ var errPatience = errors.New("others go first")
 // fewer calls than listing them.
 func (h *pastReader) open(ctx context.Context, histories []history.Account) (release func(), err error) {
 	fresh := 0
-	h.names = map[string][]string{}
+	h.names, release = map[string][]string{}, func() {}
+	if h.api.Mirrored() && h.read != nil {
+		if _, err := h.api.LatestRev(ctx, h.did); err != nil && bluesky.Classify(err) == bluesky.Transient { // its server cannot list anything
+			if release, err = h.copy(ctx); err != nil {
+				return nil, err
+			}
+		}
+	}
 	for _, a := range histories {
 		if h.names[a.Collection], err = h.collections(ctx, a.Collection); err != nil {
+			release()
 			return nil, err
 		}
 		if a.Place == nil {
 			fresh += len(h.names[a.Collection])
 		}
 	}
-	if fresh < copiedFrom || h.read == nil {
-		return func() {}, nil
+	if fresh < copiedFrom || h.read == nil || h.copied != nil {
+		return release, nil
 	}
 	return h.copy(ctx)
 }
@@ -147,7 +155,7 @@ func (h *pastReader) collections(ctx context.Context, of string) ([]string, erro
 	if !strings.HasSuffix(of, "*") {
 		return []string{of}, nil
 	}
-	found, err := h.api.Collections(ctx, h.did)
+	found, err := h.limited.Collections(ctx, h.did)
 	if err != nil {
 		return nil, err
 	}

@@ -29,6 +29,7 @@ type Config struct {
 	Directory string   // https://plc.directory: serves did:plc documents
 	Login     *Login   // nil: calls are made without a login
 	Relays    []string // list the accounts of a collection; empty: not available
+	Mirrors   []string // asked for repositories when an account's own server does not respond
 
 	// Limit is called before every HTTP request, and the function that it returns
 	// after the body was read, so it can limit requests across processes. It may
@@ -63,6 +64,7 @@ type Client struct {
 	appView   string              // origin of the AppView
 	directory string              // origin of the directory
 	relays    []string            // origins
+	mirrors   []string            // origins
 	own       map[string]struct{} // configured origins
 	loopback  bool                // the AppView is on this machine, so PDSes may be too
 	trusted   *http.Client        // for configured origins
@@ -100,6 +102,13 @@ func New(cfg Config) (*Client, error) {
 			return nil, err
 		}
 		c.relays = append(c.relays, relay)
+	}
+	for _, raw := range cfg.Mirrors {
+		mirror, err := c.configured("mirror", raw)
+		if err != nil {
+			return nil, err
+		}
+		c.mirrors = append(c.mirrors, mirror)
 	}
 	if cfg.Login != nil {
 		pds, err := c.configured("PDS to log in at", cfg.Login.PDS)

@@ -26,8 +26,11 @@ const (
 // read into memory.
 var ErrTooLong = errors.New("the repository is too long")
 
-// Repository returns an account's repository, from its own PDS, as a CAR. It does not
-// check the content.
+// Mirrored reports whether there are mirrors.
+func (c *Client) Mirrored() bool { return len(c.mirrors) > 0 }
+
+// Repository returns an account's repository as a CAR, from its own PDS or, if that does
+// not respond, from a mirror, which may lag. It does not check the content.
 func (c *Client) Repository(ctx context.Context, did string) (car []byte, err error) {
 	r := request{call: getRepo, method: http.MethodGet, path: xrpcPath(getRepo, url.Values{"did": {did}}), car: true}
 	r.read = func(body []byte) error {
@@ -35,6 +38,16 @@ func (c *Client) Repository(ctx context.Context, did string) (car []byte, err er
 		return nil
 	}
 	err = c.queryPDS(ctx, did, r)
+	for _, mirror := range c.mirrors {
+		if err == nil || Classify(err) != Transient || ctx.Err() != nil {
+			break
+		}
+		r.origin = mirror
+		if failed := c.do(ctx, r); failed == nil {
+			c.log.Info("mirror_used", "did", did, "mirror", mirror, "error", err)
+			err = nil
+		}
+	}
 	return car, err
 }
 
