@@ -228,7 +228,7 @@ func equalsFold(t *testing.T, pool *pgxpool.Pool, nostr *simnet.Nostr, within ti
 	for _, how := range []string{" post ", " quote ", " repost "} {
 		require.True(t, slices.ContainsFunc(want.shares, func(s string) bool { return strings.Contains(s, how) }), how)
 	}
-	const records, shares = ` FROM records WHERE collection LIKE 'nostr.%'`, ` FROM living_shares AS s JOIN links AS l ON l.id = s.named_id WHERE s.collection LIKE 'nostr.%'`
+	const records, shares = ` FROM records WHERE collection LIKE 'nostr.%'`, ` FROM judged_shares AS s JOIN links AS l ON l.id = s.named_id WHERE s.why IS NULL AND s.collection LIKE 'nostr.%'`
 	// The work that is left for these rows.
 	const waits = `
 SELECT coalesce((SELECT 'jobs ' || jsonb_agg(to_jsonb(j) - 'metadata')::text FROM river_job AS j WHERE kind = 'process_posts' AND state <> 'completed'), '')

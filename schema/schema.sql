@@ -537,6 +537,48 @@ CREATE TABLE instance_key (
     CONSTRAINT instance_key_one_check CHECK (one)
 );
 
+-- The shares, and why each does not count, whatever the window and the other shares of its account are. NULL: it counts.
+CREATE VIEW judged_shares AS
+ SELECT s.did,
+    s.collection,
+    s.rkey,
+    s.link_id,
+    s.named_id,
+    s.how,
+    s.shared_at,
+    s.stored_at,
+    s.claim_id,
+    s.subject_did,
+    s.subject_rkey,
+    s.gift,
+    s.words,
+    s.subject_collection,
+    s.copied,
+    COALESCE(
+        CASE
+            WHEN (s.link_id IN ( SELECT b.link_id
+               FROM blocked_links b)) THEN 'blocked'::text
+            ELSE NULL::text
+        END, u.why,
+        CASE
+            WHEN ( SELECT b.status <> 'active'::text
+               FROM accounts b
+              WHERE b.did = s.subject_did) THEN 'subject_hidden'::text
+            WHEN s.subject_did IS NOT NULL AND NOT (EXISTS ( SELECT
+               FROM subjects u_1
+              WHERE u_1.did = s.subject_did AND u_1.collection = s.subject_collection AND u_1.rkey = s.subject_rkey AND (s.named_id = ANY (u_1.links)))) THEN 'subject_gone'::text
+            WHEN s.copied AND (EXISTS ( SELECT
+               FROM copies c
+                 CROSS JOIN LATERAL ( SELECT
+                       FROM shares o_1
+                      WHERE o_1.did = c.of_did AND o_1.collection = c.of_collection AND o_1.rkey = c.of_rkey AND o_1.link_id = s.link_id
+                     OFFSET 0) o
+              WHERE c.did = s.did AND c.collection = s.collection AND c.rkey = s.rkey)) THEN 'copy'::text
+            ELSE NULL::text
+        END) AS why
+   FROM shares s
+     CROSS JOIN LATERAL why_uncounted(s.did) u(why);
+
 -- Links of a partition of shares that expiry is about to drop, if enough accounts share them to keep them. Once the partition is gone, they are marked in links. Not compared: counted from shares, which `weir recount --check` does.
 CREATE TABLE leaving_links (
     part oid NOT NULL, -- The partition. Its name could be used again.
@@ -652,38 +694,18 @@ CREATE VIEW link_shares AS
     y.why IS NULL AS counts,
     y.why,
     n.url AS named
-   FROM shares s
+   FROM judged_shares s
      JOIN links l ON l.id = s.link_id
      JOIN links n ON n.id = s.named_id
      LEFT JOIN accounts a ON a.did = s.did
-     CROSS JOIN LATERAL ( SELECT
+     CROSS JOIN LATERAL ( SELECT COALESCE(s.why,
                 CASE
-                    WHEN (s.link_id IN ( SELECT b.link_id
-                       FROM blocked_links b)) THEN 'blocked'::text
-                    WHEN a.status <> 'active'::text THEN 'hidden'::text
-                    WHEN (EXISTS ( SELECT
-                       FROM watches)) AND NOT (EXISTS ( SELECT
-                       FROM watch_members w
-                      WHERE w.did = s.did)) THEN 'not_followed'::text
-                    WHEN a.not_recommended AND NOT (EXISTS ( SELECT
-                       FROM watch_members w
-                      WHERE w.did = s.did)) THEN 'not_recommended'::text
-                    WHEN (EXISTS ( SELECT
-                       FROM accounts b
-                      WHERE b.did = s.subject_did AND b.status <> 'active'::text)) THEN 'subject_hidden'::text
-                    WHEN s.subject_did IS NOT NULL AND NOT (EXISTS ( SELECT
-                       FROM subjects u
-                      WHERE u.did = s.subject_did AND u.collection = s.subject_collection AND u.rkey = s.subject_rkey AND (s.named_id = ANY (u.links)))) THEN 'subject_gone'::text
-                    WHEN s.copied AND (EXISTS ( SELECT
-                       FROM copies c
-                         JOIN shares o ON o.did = c.of_did AND o.collection = c.of_collection AND o.rkey = c.of_rkey AND o.link_id = s.link_id
-                      WHERE c.did = s.did AND c.collection = s.collection AND c.rkey = s.rkey)) THEN 'copy'::text
                     WHEN s.shared_at <= (now() - '7 days'::interval) THEN 'outside_window'::text
                     WHEN (EXISTS ( SELECT
-                       FROM living_shares n_1
-                      WHERE n_1.did = s.did AND n_1.link_id = s.link_id AND ((ROW(n_1.shared_at, n_1.collection, n_1.rkey, n_1.named_id) > ROW(s.shared_at, s.collection, s.rkey, s.named_id))))) THEN 'same_person'::text
+                       FROM judged_shares n_1
+                      WHERE n_1.did = s.did AND n_1.link_id = s.link_id AND n_1.why IS NULL AND ((ROW(n_1.shared_at, n_1.collection, n_1.rkey, n_1.named_id) > ROW(s.shared_at, s.collection, s.rkey, s.named_id))))) THEN 'same_person'::text
                     ELSE NULL::text
-                END AS why) y;
+                END) AS why) y;
 COMMENT ON COLUMN link_shares.handle IS 'Of an active account, if it is verified.';
 COMMENT ON COLUMN link_shares.named IS 'The URL of the link that the record names: not that of the link if the two are merged.';
 COMMENT ON COLUMN link_shares.subject IS 'The AT-URI of the record that is quoted or reposted.';
@@ -736,26 +758,6 @@ CREATE TABLE listing_members (
     CONSTRAINT listing_members_pkey PRIMARY KEY (job_id, degree, did),
     CONSTRAINT listing_members_degree_check CHECK (degree >= 0 AND degree <= 2)
 );
-
--- The shares of posts, those of reposts and quotes whose post still contains the link and has an active author, and those of copies whose original does not share the link; none of blocked links. Whether the sharer counts is not considered.
-CREATE VIEW living_shares AS
- SELECT did,
-    collection,
-    rkey,
-    link_id,
-    named_id,
-    how,
-    shared_at
-   FROM shares s
-  WHERE (subject_did IS NULL OR (EXISTS ( SELECT
-           FROM subjects u
-          WHERE u.did = subject_did AND u.collection = subject_collection AND u.rkey = subject_rkey AND (named_id = ANY (u.links)))) AND NOT (EXISTS ( SELECT
-           FROM accounts b
-          WHERE b.did = subject_did AND b.status <> 'active'::text))) AND (NOT copied OR NOT (EXISTS ( SELECT
-           FROM copies c
-             JOIN shares o ON o.did = c.of_did AND o.collection = c.of_collection AND o.rkey = c.of_rkey AND o.link_id = link_id
-          WHERE c.did = did AND c.collection = collection AND c.rkey = rkey))) AND NOT (link_id IN ( SELECT b.link_id
-           FROM blocked_links b));
 
 -- Intervals that are read from the archive of a Jetstream server, for a gap or on request. Not compared: how far streams, listings and repositories were read.
 CREATE TABLE network_backfills (
@@ -2488,13 +2490,9 @@ AS $function$
     ), counted AS (
         SELECT s.link_id, s.did, count(*) AS shares, min(s.shared_at) AS first_shared, max(s.shared_at) AS last_shared
         FROM asked AS k
-        JOIN living_shares AS s ON k.network IS NULL OR k.network = CASE WHEN s.did LIKE 'did:nostr:%' THEN 'nostr' ELSE 'bluesky' END
-        WHERE s.shared_at > now() - span
-          AND NOT EXISTS (SELECT FROM accounts AS a WHERE a.did = s.did
-                          AND (a.status <> 'active' OR a.not_recommended AND NOT EXISTS (SELECT FROM watch_members AS w WHERE w.did = a.did)))
-          AND (NOT EXISTS (SELECT FROM watches) AND trending.watch IS NULL
-               OR EXISTS (SELECT FROM watch_members AS m JOIN watches AS w ON w.id = m.watch_id
-                          WHERE m.did = s.did AND w.target = coalesce(trending.watch, w.target)))
+        JOIN judged_shares AS s ON k.network IS NULL OR k.network = CASE WHEN s.did LIKE 'did:nostr:%' THEN 'nostr' ELSE 'bluesky' END
+        WHERE s.shared_at > now() - span AND s.why IS NULL
+          AND (trending.watch IS NULL OR EXISTS (SELECT FROM watch_members AS m JOIN watches AS w ON w.id = m.watch_id WHERE m.did = s.did AND w.target = trending.watch))
         GROUP BY s.link_id, s.did
     )
     SELECT l.id, l.url, l.site, l.title, count(*), sum(c.shares)::bigint, min(c.first_shared), max(c.last_shared)
@@ -2502,6 +2500,19 @@ AS $function$
     JOIN links AS l ON l.id = c.link_id
     GROUP BY l.id
     ORDER BY count(*) DESC, max(c.last_shared) DESC, l.id DESC
+$function$;
+
+-- Why an account counts nowhere: hidden, not_recommended or not_followed; NULL: it counts.
+CREATE OR REPLACE FUNCTION public.why_uncounted(account text)
+ RETURNS TABLE(why text)
+ LANGUAGE sql
+ STABLE ROWS 1
+AS $function$
+    -- Scalar subqueries: the planner cannot turn them into a scan of all hidden accounts.
+    SELECT coalesce(
+        (SELECT CASE WHEN a.status <> 'active' THEN 'hidden' WHEN a.not_recommended AND NOT EXISTS (SELECT FROM watches) THEN 'not_recommended' END
+         FROM accounts AS a WHERE a.did = account),
+        CASE WHEN EXISTS (SELECT FROM watches) AND (SELECT true FROM watch_members AS w WHERE w.did = account LIMIT 1) IS NULL THEN 'not_followed' END)
 $function$;
 
 -- River: tables

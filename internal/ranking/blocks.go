@@ -20,9 +20,6 @@ const (
 	BlockedLink    = "link"
 )
 
-// notBlocked is true for a share s whose link is not blocked. Blocked accounts are not active.
-const notBlocked = ` s.link_id NOT IN (SELECT b.link_id FROM blocked_links AS b) `
-
 // Block takes a link, a domain or an account out of every ranking, feed and page.
 type Block struct {
 	Kind    string    `json:"kind"`

@@ -113,15 +113,11 @@ func refreshHeadlines(ctx context.Context, tx pgx.Tx, links ...int64) error {
 	if _, err := tx.Exec(ctx, `SELECT FROM links AS l WHERE l.id = ANY ($1) ORDER BY l.id FOR NO KEY UPDATE`, links); err != nil {
 		return fmt.Errorf("lock the links of a page: %w", err)
 	}
-	s, err := readState(ctx, tx)
-	if err != nil {
-		return err
-	}
-	return writeHeadlines(ctx, tx, links, s.Watching)
+	return writeHeadlines(ctx, tx, links)
 }
 
 // writeHeadlines writes the headlines of links from what is stored.
-func writeHeadlines(ctx context.Context, tx pgx.Tx, links []int64, watching bool) error {
+func writeHeadlines(ctx context.Context, tx pgx.Tx, links []int64) error {
 	chosen, err := readHeadlines(ctx, tx, links, nil)
 	if err != nil {
 		return err
@@ -130,7 +126,7 @@ func writeHeadlines(ctx context.Context, tx pgx.Tx, links []int64, watching bool
 	if len(chosen) > 0 {
 		q.Queue(storeHeadlines, headlineColumns(chosen)...)
 	}
-	queueDropCards(q, links, watching)
+	queueDropCards(q, links)
 	if err := tx.SendBatch(ctx, q).Close(); err != nil {
 		return fmt.Errorf("write the headlines: %w", err)
 	}

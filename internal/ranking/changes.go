@@ -135,21 +135,14 @@ func distinct(rows pgx.Rows) (p pending, taken int, err error) {
 	return p, taken, err
 }
 
-// uncounted is true for an account a that does not count: it is not active, or does not want to be
-// recommended and nobody follows it.
-const uncounted = ` (a.status <> 'active' OR a.not_recommended AND NOT EXISTS (SELECT FROM watch_members AS w WHERE w.did = a.did)) `
-
-// eligible is a condition: the account did counts. watched is the parameter that is true if only
-// members of watches count. The subqueries are scalar, so that the planner cannot turn them into a
-// scan of all hidden accounts.
-func eligible(did, watched string) string {
-	return ` (coalesce((SELECT NOT` + uncounted + `FROM accounts AS a WHERE a.did = ` + did + `), true)
-      AND (NOT ` + watched + `::boolean OR (SELECT true FROM watch_members AS w WHERE w.did = ` + did + ` LIMIT 1))) `
+// eligible is a condition: the account did counts. A share counts if it has no why in judged_shares.
+func eligible(did string) string {
+	return ` (SELECT u.why IS NULL FROM why_uncounted(` + did + `) AS u) `
 }
 
 // sharesOfPair selects the shares of the link p.link_id by the account p.did. OFFSET keeps a
 // condition on their date outside: with it, the planner would rather read all shares of the link.
-const sharesOfPair = `(SELECT s.* FROM shares AS s WHERE s.did = p.did AND s.link_id = p.link_id OFFSET 0)`
+const sharesOfPair = `(SELECT s.* FROM judged_shares AS s WHERE s.did = p.did AND s.link_id = p.link_id OFFSET 0)`
 
 // readChangesAndVotes reads the rows of sharers that pending asks for, and their correct contents.
 func readChangesAndVotes(ctx context.Context, db database, p pending, s state) (changes, error) {
@@ -180,7 +173,7 @@ func (c *changesAndPosts) queue(q *pgx.Batch, p pending, s state, limit int) {
 	if len(p.links) == 0 {
 		return
 	}
-	q.Queue(selectChanges, p.links, p.dids, s.KeptFrom, s.Watching, limit, p.subjectDIDs, p.subjectRkeys).Query(func(rows pgx.Rows) error {
+	q.Queue(selectChanges, p.links, p.dids, s.KeptFrom, limit, p.subjectDIDs, p.subjectRkeys).Query(func(rows pgx.Rows) error {
 		if err := c.collect(rows); err != nil {
 			return fmt.Errorf("read the pending shares: %w", err)
 		}
@@ -214,33 +207,33 @@ const ofOwn = `FILTER (WHERE s.subject_did IS NULL AND s.claim_id IS NOT NULL)`
 
 // selectChanges reads the requested rows f of sharers, and their correct contents t, with the posts
 // that determine the votes.
-var selectChanges = `
+const selectChanges = `
 WITH asked AS MATERIALIZED (
-    SELECT a.* FROM unnest($1::bigint[], $2::text[], $6::text[], $7::text[]) AS a (link_id, did, subject_did, subject_rkey)
+    SELECT a.* FROM unnest($1::bigint[], $2::text[], $5::text[], $6::text[]) AS a (link_id, did, subject_did, subject_rkey)
 ), pairs AS MATERIALIZED (
     SELECT a.link_id, a.did FROM asked AS a WHERE a.link_id IS NOT NULL AND a.did IS NOT NULL
     UNION
-    SELECT s.link_id, a.did FROM asked AS a CROSS JOIN LATERAL (SELECT s.link_id FROM sharers AS s WHERE s.did = a.did LIMIT $5) AS s WHERE a.link_id IS NULL
+    SELECT s.link_id, a.did FROM asked AS a CROSS JOIN LATERAL (SELECT s.link_id FROM sharers AS s WHERE s.did = a.did LIMIT $4) AS s WHERE a.link_id IS NULL
     UNION
-    SELECT s.link_id, a.did FROM asked AS a CROSS JOIN LATERAL (SELECT DISTINCT s.link_id FROM shares AS s WHERE s.did = a.did LIMIT $5) AS s WHERE a.link_id IS NULL
+    SELECT s.link_id, a.did FROM asked AS a CROSS JOIN LATERAL (SELECT DISTINCT s.link_id FROM shares AS s WHERE s.did = a.did LIMIT $4) AS s WHERE a.link_id IS NULL
     UNION
-    SELECT a.link_id, s.did FROM asked AS a CROSS JOIN LATERAL (SELECT s.did FROM sharers AS s WHERE s.link_id = a.link_id LIMIT $5) AS s WHERE a.did IS NULL AND a.link_id IS NOT NULL
+    SELECT a.link_id, s.did FROM asked AS a CROSS JOIN LATERAL (SELECT s.did FROM sharers AS s WHERE s.link_id = a.link_id LIMIT $4) AS s WHERE a.did IS NULL AND a.link_id IS NOT NULL
     UNION
-    SELECT a.link_id, s.did FROM asked AS a CROSS JOIN LATERAL (SELECT DISTINCT s.did FROM shares AS s WHERE s.link_id = a.link_id LIMIT $5) AS s WHERE a.did IS NULL AND a.link_id IS NOT NULL
+    SELECT a.link_id, s.did FROM asked AS a CROSS JOIN LATERAL (SELECT DISTINCT s.did FROM shares AS s WHERE s.link_id = a.link_id LIMIT $4) AS s WHERE a.did IS NULL AND a.link_id IS NOT NULL
     UNION
-    SELECT s.link_id, s.did FROM asked AS a CROSS JOIN LATERAL (SELECT DISTINCT s.link_id, s.did FROM shares AS s WHERE s.subject_did = a.did LIMIT $5) AS s WHERE a.link_id IS NULL
+    SELECT s.link_id, s.did FROM asked AS a CROSS JOIN LATERAL (SELECT DISTINCT s.link_id, s.did FROM shares AS s WHERE s.subject_did = a.did LIMIT $4) AS s WHERE a.link_id IS NULL
     UNION
     SELECT s.link_id, s.did
     FROM asked AS a
-    CROSS JOIN LATERAL (SELECT DISTINCT s.link_id, s.did FROM shares AS s WHERE s.subject_did = a.subject_did AND s.subject_rkey = a.subject_rkey LIMIT $5) AS s
+    CROSS JOIN LATERAL (SELECT DISTINCT s.link_id, s.did FROM shares AS s WHERE s.subject_did = a.subject_did AND s.subject_rkey = a.subject_rkey LIMIT $4) AS s
     WHERE a.subject_did IS NOT NULL
     UNION
     SELECT s.link_id, c.did
     FROM asked AS a
-    CROSS JOIN LATERAL (SELECT c.did, c.collection, c.rkey FROM copies AS c WHERE c.of_did = a.subject_did AND c.of_rkey = a.subject_rkey LIMIT $5) AS c
-    CROSS JOIN LATERAL (SELECT s.link_id FROM shares AS s WHERE s.did = c.did AND s.collection = c.collection AND s.rkey = c.rkey LIMIT $5) AS s
+    CROSS JOIN LATERAL (SELECT c.did, c.collection, c.rkey FROM copies AS c WHERE c.of_did = a.subject_did AND c.of_rkey = a.subject_rkey LIMIT $4) AS c
+    CROSS JOIN LATERAL (SELECT s.link_id FROM shares AS s WHERE s.did = c.did AND s.collection = c.collection AND s.rkey = c.rkey LIMIT $4) AS s
     WHERE a.subject_did IS NOT NULL
-    LIMIT $5
+    LIMIT $4
 )
 SELECT p.link_id, p.did, f.post_at, f.quote_at, f.repost_at, t.post_at, t.quote_at, t.repost_at,
        f.title_claim, f.title_at, f.title_key, f.url_claim, f.url_at, f.url_key, t.claims, t.named, t.dates, t.collections, t.rkeys
@@ -255,7 +248,7 @@ LEFT JOIN LATERAL (
            array_agg(s.claim_id) ` + ofOwn + ` AS claims, array_agg(s.named_id = s.link_id) ` + ofOwn + ` AS named, array_agg(s.shared_at) ` + ofOwn + ` AS dates,
            array_agg(s.collection) ` + ofOwn + ` AS collections, array_agg(s.rkey) ` + ofOwn + ` AS rkeys
     FROM ` + sharesOfPair + ` AS s
-    WHERE s.shared_at > $3 AND` + living + `AND` + eligible("p.did", "$4") + `
+    WHERE s.shared_at > $3 AND s.why IS NULL
 ) AS t ON true`
 
 func timesOf(at []*time.Time) (t times) {

@@ -121,13 +121,13 @@ func checkIn(ctx context.Context, tx pgx.Tx, links []int64, found func(Differenc
 // window, because their shares may have expired.
 func checkSharers(ctx context.Context, tx pgx.Tx, s state, c changes, links []int64, found func(Difference)) error {
 	sql := `
-WITH truth AS MATERIALIZED (` + everySharer(among("s.link_id", 3, links)) + `), kept AS MATERIALIZED (
+WITH truth AS MATERIALIZED (` + everySharer(among("s.link_id", 2, links)) + `), kept AS MATERIALIZED (
     SELECT f.did, f.link_id, f.at,
            CASE WHEN f.post_at > $1 THEN f.post_at END     AS post_at,
            CASE WHEN f.quote_at > $1 THEN f.quote_at END   AS quote_at,
            CASE WHEN f.repost_at > $1 THEN f.repost_at END AS repost_at
     FROM sharers AS f
-    WHERE f.at > $1 AND ` + among("f.link_id", 3, links) + `
+    WHERE f.at > $1 AND ` + among("f.link_id", 2, links) + `
 )
 SELECT coalesce(k.link_id, t.link_id), coalesce(k.did, t.did),
        CASE WHEN k.did IS NULL THEN '' ELSE jsonb_build_object('at', k.at, 'post', k.post_at, 'quote', k.quote_at, 'repost', k.repost_at)::text END,
@@ -140,7 +140,7 @@ ORDER BY 1, 2`
 		if _, pending := c[sharing{d.Link, d.DID}]; !pending {
 			found(d)
 		}
-	}, sql, later(s.KeptFrom, s.AsOf.Add(-LongestWindow)), s.Watching, links)
+	}, sql, later(s.KeptFrom, s.AsOf.Add(-LongestWindow)), links)
 }
 
 // checkCounts compares the counts of a network with sharers.

@@ -14,21 +14,21 @@ func checkVotes(ctx context.Context, tx pgx.Tx, s state, c changes, links []int6
         'url', %[1]s.url_claim, 'url_at', %[1]s.url_at, 'url_key', %[1]s.url_key)::text END`
 	const columns = `%[1]s.title_claim, %[1]s.title_at, %[1]s.title_key, %[1]s.url_claim, %[1]s.url_at, %[1]s.url_key`
 	sql := `
-WITH own AS MATERIALIZED (` + ownPosts(among("s.link_id", 3, links)) + `),` + everyVote + `, k AS MATERIALIZED (
-    SELECT f.* FROM sharers AS f WHERE num_nonnulls(f.title_claim, f.url_claim) > 0 AND ` + among("f.link_id", 3, links) + `
+WITH own AS MATERIALIZED (` + ownPosts(among("s.link_id", 2, links)) + `),` + everyVote + `, k AS MATERIALIZED (
+    SELECT f.* FROM sharers AS f WHERE num_nonnulls(f.title_claim, f.url_claim) > 0 AND ` + among("f.link_id", 2, links) + `
 )
 SELECT coalesce(k.link_id, v.link_id), coalesce(k.did, v.did), ` + fmt.Sprintf(fields, "k") + `, ` + fmt.Sprintf(fields, "v") + `
 FROM k
 FULL JOIN votes AS v ON v.did = k.did AND v.link_id = k.link_id
 WHERE (` + fmt.Sprintf(columns, "k") + `) IS DISTINCT FROM (` + fmt.Sprintf(columns, "v") + `)
-  AND (k.did IS NULL OR k.voted_at > $4)
+  AND (k.did IS NULL OR k.voted_at > $3)
 ORDER BY 1, 2`
 	err := differences(ctx, tx, func(d Difference) {
 		if _, pending := c[sharing{d.Link, d.DID}]; !pending {
 			d.Kept, d.Expected = "votes "+d.Kept, "votes "+d.Expected
 			found(d)
 		}
-	}, sql, s.KeptFrom, s.Watching, links, s.AsOf.Add(-LongestWindow)) // older shares may have expired
+	}, sql, s.KeptFrom, links, s.AsOf.Add(-LongestWindow)) // older shares may have expired
 	if err != nil {
 		return err
 	}

@@ -18,21 +18,6 @@ import (
 // Copy is a record that is a copy of another one. The other one need not be stored.
 type Copy struct{ Record, Of schema.Key }
 
-// originalAbsent is true for a share s whose record is not a copy, or whose original does not share
-// the link. OFFSET 0 forces a lookup of the original by its key: without statistics, the planner
-// would read all shares of the link for each copy.
-const originalAbsent = ` (
-    NOT s.copied
-    OR NOT EXISTS (
-        SELECT FROM copies AS c
-        CROSS JOIN LATERAL (SELECT FROM shares AS o WHERE o.did = c.of_did AND o.collection = c.of_collection AND o.rkey = c.of_rkey AND o.link_id = s.link_id OFFSET 0) AS o
-        WHERE c.did = s.did AND c.collection = s.collection AND c.rkey = s.rkey
-    )
-) `
-
-// living is true for a share s that counts if its account does.
-const living = throughLivingSubject + `AND` + originalAbsent + `AND` + notBlocked
-
 // queueCopies queues statements that set the copies among the records to exactly these. Shares that
 // the same batch writes later find them.
 func queueCopies(q *pgx.Batch, records []schema.Key, copies []Copy) {

@@ -158,7 +158,7 @@ func fold(ctx context.Context, tx pgx.Tx, p pending, s state, end time.Time) (*w
 	for i := range gone {
 		leaving[i] = gone[i].sharing
 	}
-	w := &written{links: c.links(), watching: s.Watching}
+	w := &written{links: c.links()}
 	if err := w.tally(ctx, tx, s, end, c, leaving); err != nil {
 		return nil, err
 	}
@@ -243,7 +243,6 @@ type written struct {
 	headlines []headline
 	wanted    wantedColumns
 	links     []int64 // all links with pending changes
-	watching  bool
 }
 
 func (w *written) empty() bool {
@@ -281,7 +280,7 @@ WHERE s.did = r.did AND s.link_id = r.link_id`
 	if err := tx.SendBatch(ctx, q).Close(); err != nil {
 		return 0, fmt.Errorf("write the counts: %w", err)
 	}
-	return cards, w.doubtful.judge(ctx, tx, s.Watching)
+	return cards, w.doubtful.judge(ctx, tx)
 }
 
 // recountEverything writes what differs from the ledger. It is for the first count, a jump of the
@@ -312,10 +311,10 @@ INSERT INTO sharers (did, link_id, at, post_at, quote_at, repost_at, title_claim
 SELECT t.did, t.link_id, t.at, t.post_at, t.quote_at, t.repost_at, t.title_claim, t.title_at, t.title_key, t.url_claim, t.url_at, t.url_key
 FROM truth AS t
 WHERE NOT EXISTS (SELECT FROM sharers AS f WHERE f.did = t.did AND f.link_id = t.link_id)
-ORDER BY t.did, t.link_id`, from, s.Watching)
+ORDER BY t.did, t.link_id`, from)
 	queueEveryCount(q, BothNetworks, now)
 	queueEveryCount(q, Nostr, now)
-	queueEveryVote(q, s.Watching)
+	queueEveryVote(q)
 	cards := 0
 	queueEveryCard(q, &cards)
 	if err := tx.SendBatch(ctx, q).Close(); err != nil {
@@ -344,8 +343,7 @@ FROM truth AS t
 WHERE NOT EXISTS (SELECT FROM `+network.counts()+` AS c WHERE c.link_id = t.link_id)`, now)
 }
 
-// everySharer returns the rows that sharers should have for some shares s: $1 is its kept_from, $2
-// whether only members of watches count.
+// everySharer returns the rows that sharers should have for some shares s: $1 is its kept_from.
 func everySharer(of string) string {
 	return `
     SELECT s.did, s.link_id,
@@ -353,10 +351,8 @@ func everySharer(of string) string {
            max(s.shared_at) FILTER (WHERE s.how = 'post')   AS post_at,
            max(s.shared_at) FILTER (WHERE s.how = 'quote')  AS quote_at,
            max(s.shared_at) FILTER (WHERE s.how = 'repost') AS repost_at
-    FROM shares AS s
-    WHERE s.shared_at > $1 AND ` + of + ` AND` + living + `
-      AND NOT EXISTS (SELECT FROM accounts AS a WHERE a.did = s.did AND` + uncounted + `)
-      AND (NOT $2::boolean OR EXISTS (SELECT FROM watch_members AS w WHERE w.did = s.did))
+    FROM judged_shares AS s
+    WHERE s.shared_at > $1 AND ` + of + ` AND s.why IS NULL
     GROUP BY s.did, s.link_id`
 }
 

@@ -31,7 +31,7 @@ func (r *reader) describe(ctx context.Context, entries []entry) ([]TrendingLink,
 	// and sort them. Without bitmaps it reads the latest ones from their index.
 	q.Queue(`SELECT set_config('enable_bitmapscan', 'off', true)`)
 	r.queueDescriptions(q, entries, ids, &links)
-	queueGifts(q, ids, r.state.Watching, &gifts)
+	queueGifts(q, ids, &gifts)
 	q.Queue(`SELECT set_config('enable_bitmapscan', 'on', true)`)
 	if err := send(ctx, r.tx, q); err != nil {
 		return nil, err
@@ -53,7 +53,7 @@ func (r *reader) queueDescriptions(q *pgx.Batch, entries []entry, ids []int64, t
 	for _, e := range entries {
 		byID[e.ID] = e
 	}
-	sql, args := describeEveryone(r.q.Network), []any{ids, r.from(), r.q.until(), r.q.OnlyWays(), r.state.Watching}
+	sql, args := describeEveryone(r.q.Network), []any{ids, r.from(), r.q.until(), r.q.OnlyWays()}
 	switch {
 	case r.watches == nil && r.unread != nil && r.q.OnlyWays() == nil:
 		sql, args = describeCounted(r.q.Network), append([]any{ids, r.from()}, r.unreadColumns(byID)...)
@@ -101,8 +101,8 @@ func (f Face) Name() string {
 
 // share selects the shares of the link k.id that count in the window.
 func share(columns, also string) string {
-	return `SELECT ` + columns + ` FROM shares AS s
-    WHERE s.link_id = k.id AND s.shared_at > $2 AND s.shared_at <= $3 AND ($4::text[] IS NULL OR s.how = ANY ($4)) AND` + living + `AND` + eligible("s.did", "$5") + also
+	return `SELECT ` + columns + ` FROM judged_shares AS s
+    WHERE s.link_id = k.id AND s.shared_at > $2 AND s.shared_at <= $3 AND ($4::text[] IS NULL OR s.how = ANY ($4)) AND s.why IS NULL` + also
 }
 
 // shownColumns are the columns of a link l that a page shows.

@@ -18,7 +18,7 @@ func TestCardsAreDroppedWithoutAJoin(t *testing.T) {
 	pool := schematest.New(t)
 	for _, links := range [][]int64{nil, {1, 2}} {
 		q := &pgx.Batch{}
-		queueDropCards(q, links, false)
+		queueDropCards(q, links)
 		plan, err := schema.All(t.Context(), pool, "explain", pgx.RowTo[string], `EXPLAIN `+q.QueuedQueries[0].SQL, q.QueuedQueries[0].Arguments...)
 		require.NoError(t, err)
 		require.Contains(t, strings.Join(plan, "\n"), "on claim_votes")

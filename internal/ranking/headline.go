@@ -128,22 +128,18 @@ SELECT * FROM chosen`
 // recountHeadlines returns the same, computed from the ledger.
 func recountHeadlines(ctx context.Context, db schema.DB, s state, links []int64) ([]headline, error) {
 	sql := `
-WITH ` + wallsOf(s) + `own AS MATERIALIZED (` + ownPosts(`s.link_id = ANY ($3)`) + `),` + everyVote + `, v AS MATERIALIZED (` + sumOfVotes("votes AS f WHERE true") + `),` + chosen(3, links) + `
+WITH ` + wallsOf(s) + `own AS MATERIALIZED (` + ownPosts(`s.link_id = ANY ($2)`) + `),` + everyVote + `, v AS MATERIALIZED (` + sumOfVotes("votes AS f WHERE true") + `),` + chosen(2, links) + `
 SELECT * FROM chosen`
-	return schema.All(ctx, db, "choose the headlines from the ledger", pgx.RowToStructByName[headline], sql, s.KeptFrom, s.Watching, links)
+	return schema.All(ctx, db, "choose the headlines from the ledger", pgx.RowToStructByName[headline], sql, s.KeptFrom, links)
 }
 
 // livingCard is true if the link may keep its card although nobody votes for a title: the card
 // is from the page, the link is kept without shares, or a post with a title is older than the
-// votes. watched is a parameter, as in eligible.
-func livingCard(link, watched string) string {
-	return livingCardOf(link, watched, hasPage(link))
-}
-
-func livingCardOf(link, watched, page string) string {
+// votes. page is the condition that the link has a page whose title counts.
+func livingCard(link, page string) string {
 	return ` (` + page + ` OR ` + link + `.card_from NOT LIKE 'http%' AND (` + link + `.kept_at IS NOT NULL OR EXISTS (
-    SELECT FROM shares AS s JOIN claims AS c ON c.id = s.claim_id
-    WHERE s.link_id = ` + link + `.id AND s.subject_did IS NULL AND c.title <> '' AND NOT` + isWall("c") + `AND` + originalAbsent + `AND` + notBlocked + `AND` + eligible("s.did", watched) + `))) `
+    SELECT FROM judged_shares AS s JOIN claims AS c ON c.id = s.claim_id
+    WHERE s.link_id = ` + link + `.id AND s.subject_did IS NULL AND c.title <> '' AND NOT` + isWall("c") + `AND s.why IS NULL))) `
 }
 
 // storeChosen writes chosen into links.
@@ -167,15 +163,15 @@ WITH chosen AS (
 )` + storeChosen
 
 // queueDropCards queues statements that empty the cards of those of some links for which
-// nobody votes any more; nil: of all links. watching says whether only members of watches
-// count. A single statement for both cases would get one plan, which reads all links.
-func queueDropCards(q *pgx.Batch, links []int64, watching bool) {
+// nobody votes any more; nil: of all links. A single
+// statement for both cases would get one plan, which reads all links.
+func queueDropCards(q *pgx.Batch, links []int64) {
 	// OFFSET keeps the planner from joining: if it expects few links with a title, it would
 	// read all votes for each.
 	q.Queue(`
 UPDATE links AS l SET title = '', description = '', image = '', card_from = ''
 WHERE `+among("l.id", 1, links)+` AND l.title <> ''
-  AND NOT EXISTS (SELECT FROM claim_votes AS v WHERE v.link_id = l.id AND v.titles > 0 AND NOT`+isWall("v")+`OFFSET 0) AND NOT`+livingCardOf("l", "$2", hasPageAmong("l", links)), links, watching)
+  AND NOT EXISTS (SELECT FROM claim_votes AS v WHERE v.link_id = l.id AND v.titles > 0 AND NOT`+isWall("v")+`OFFSET 0) AND NOT`+livingCard("l", hasPageAmong("l", links)), links)
 }
 
 // headlineColumns returns headlines as columns.
@@ -268,7 +264,7 @@ func (r *reader) replaceHeadlines(ctx context.Context, shown map[int64]*Trending
 		return nil
 	}
 	dead, err := schema.All(ctx, r.tx, "find the cards without a claim", pgx.RowTo[int64],
-		`SELECT l.id FROM links AS l WHERE l.id = ANY ($1) AND NOT`+livingCard("l", "$2"), doubtful, r.state.Watching)
+		`SELECT l.id FROM links AS l WHERE l.id = ANY ($1) AND NOT`+livingCard("l", hasPage("l")), doubtful)
 	if err != nil {
 		return fmt.Errorf("correct the headlines: %w", err)
 	}

@@ -85,7 +85,7 @@ func (r LinkRule) keptUntil() time.Time {
 
 // countingSharers is the number of accounts that share a link and count, as in the ranking.
 func countingSharers(link string) string {
-	return `(SELECT count(*) FROM (SELECT DISTINCT s.did FROM shares AS s WHERE s.link_id = ` + link + ` AND` + living + `) AS s WHERE` + eligible("s.did", "(SELECT EXISTS (SELECT FROM watches))") + `)`
+	return `(SELECT count(*) FROM (SELECT DISTINCT s.did FROM judged_shares AS s WHERE s.link_id = ` + link + ` AND s.why IS NULL) AS s)`
 }
 
 // CountLeaving counts the sharers of links that have a share in a partition: at most limit links,

@@ -10,12 +10,13 @@ import (
 	"github.com/weir-social/weir/schema"
 )
 
-// Reason is why a share does not count. The view link_shares has the same words.
+// Reason is why a share does not count. The views judged_shares and link_shares have the same words.
 type Reason string
 
 // The reasons. If several apply, the first one is given.
 const (
 	Counts        Reason = ""
+	Blocked       Reason = "blocked"         // the link is
 	Hidden        Reason = "hidden"          // the account is not active
 	NotFollowed   Reason = "not_followed"    // no watch includes the account, or the requested one does not
 	Unwilling     Reason = "not_recommended" // the account does not want to be recommended, and nobody follows it
@@ -27,7 +28,7 @@ const (
 	Waiting       Reason = "waiting"         // the share has not been joined with the post that it quotes or reposts
 )
 
-// Reasons returns the reasons why shares in the ledger do not count.
+// Reasons returns the reasons why shares of a link that is not blocked do not count.
 func Reasons() []Reason {
 	return []Reason{Hidden, NotFollowed, Unwilling, SubjectHidden, SubjectGone, Copied, OutsideWindow, SamePerson}
 }
@@ -109,21 +110,15 @@ func readLink(ctx context.Context, db Beginner, of LinkQuery, f func(*linkReader
 	return nil
 }
 
-// notCounted is the first reason, independent of other shares, why a share s of the account a
-// does not count. $1 says whether only members of watches count, $2 are the watches, or NULL for
-// all, $3 is the beginning of the window.
-const notCounted = `CASE
-        WHEN a.status <> 'active' THEN 'hidden'
-        WHEN $1::boolean AND NOT EXISTS (SELECT FROM watch_members AS w WHERE w.did = s.did AND ($2::bigint[] IS NULL OR w.watch_id = ANY ($2))) THEN 'not_followed'
-        WHEN` + uncounted + `THEN 'not_recommended'
-        WHEN s.subject_did IS NOT NULL AND EXISTS (SELECT FROM accounts AS b WHERE b.did = s.subject_did AND b.status <> 'active') THEN 'subject_hidden'
-        WHEN NOT` + throughLivingSubject + `THEN 'subject_gone'
-        WHEN NOT` + originalAbsent + `THEN 'copy'
-        WHEN s.shared_at <= $3 THEN 'outside_window'
-    END`
+// whyOf is the first reason, independent of other shares, why a share s of judged_shares does not count; NULL:
+// none. $1 are the watches whose members count, or NULL for all, $2 is the beginning of the window.
+const whyOf = `coalesce(` + outsiders + `, s.why, CASE WHEN s.shared_at <= $2 THEN 'outside_window' END)`
+
+// outsiders is the reason for a row s whose account none of the watches $1 includes.
+const outsiders = `CASE WHEN $1::bigint[] IS NOT NULL AND s.why IS DISTINCT FROM 'hidden' AND NOT EXISTS (SELECT FROM watch_members AS w WHERE w.did = s.did AND w.watch_id = ANY ($1)) THEN 'not_followed' END`
 
 func (r *linkReader) args(more ...any) []any {
-	return append([]any{r.state.Watching, r.watches, r.of.At.Add(-r.of.Window)}, more...)
+	return append([]any{r.watches, r.of.At.Add(-r.of.Window)}, more...)
 }
 
 // LinkShares returns a page of the shares of a link. If the link does not exist, the page is
@@ -168,26 +163,26 @@ func (r *linkReader) shares(ctx context.Context, after sharePosition, limit int)
 	// once.
 	sql := `
 WITH page AS MATERIALIZED (
-    SELECT s.did, s.collection, s.rkey, s.link_id, s.named_id, s.how, s.shared_at, s.subject_did, s.subject_collection, s.subject_rkey, s.copied
-    FROM shares AS s
-    WHERE s.link_id = $4 AND s.shared_at <= $5 AND (s.shared_at, s.did, s.collection, s.rkey, s.named_id) < ($5, $6, $7, $8, $9)
+    SELECT s.did, s.collection, s.rkey, s.link_id, s.named_id, s.how, s.shared_at, s.subject_did, s.subject_collection, s.subject_rkey, s.why
+    FROM judged_shares AS s
+    WHERE s.link_id = $3 AND s.shared_at <= $4 AND (s.shared_at, s.did, s.collection, s.rkey, s.named_id) < ($4, $5, $6, $7, $8)
     ORDER BY s.shared_at DESC, s.did DESC, s.collection DESC, s.rkey DESC, s.named_id DESC
-    LIMIT $10
+    LIMIT $9
 ), people AS MATERIALIZED (
     SELECT p.did, latest.shared_at, latest.collection, latest.rkey, latest.named_id
     FROM (SELECT DISTINCT s.did, s.link_id FROM page AS s) AS p
     LEFT JOIN LATERAL (
-        SELECT s.shared_at, s.collection, s.rkey, s.named_id FROM ` + sharesOfPair + ` AS s WHERE` + living + `
+        SELECT s.shared_at, s.collection, s.rkey, s.named_id FROM ` + sharesOfPair + ` AS s WHERE s.why IS NULL
         ORDER BY s.shared_at DESC, s.collection DESC, s.rkey DESC, s.named_id DESC
         LIMIT 1
     ) AS latest ON true
 )
 SELECT s.did, coalesce(a.handle, ''), coalesce(a.handle_claimed AND a.handle <> '', false), coalesce(a.display_name, ''), s.collection, s.rkey, s.how, s.shared_at, coalesce(s.subject_did, ''), coalesce(s.subject_collection, ''), coalesce(s.subject_rkey, ''), ` + subjectBy("s.subject_did") + `,
-       coalesce(` + notCounted + `, CASE WHEN (s.shared_at, s.collection, s.rkey, s.named_id) < (p.shared_at, p.collection, p.rkey, p.named_id) THEN 'same_person' ELSE '' END),
+       coalesce(` + whyOf + `, CASE WHEN (s.shared_at, s.collection, s.rkey, s.named_id) < (p.shared_at, p.collection, p.rkey, p.named_id) THEN 'same_person' ELSE '' END),
        s.named_id, CASE WHEN s.named_id <> s.link_id THEN (SELECT l.url FROM links AS l WHERE l.id = s.named_id) ELSE '' END,` + schema.Withheld("s.did") + `,` + schema.Withheld("s.subject_did") + `
 FROM page AS s
 JOIN people AS p ON p.did = s.did
-LEFT JOIN LATERAL (SELECT nullif(a.handle, 'handle.invalid') AS handle, a.handle_claimed, a.display_name, a.status, a.did, a.not_recommended FROM accounts AS a WHERE a.did = s.did LIMIT 1) AS a ON true
+LEFT JOIN LATERAL (SELECT nullif(a.handle, 'handle.invalid') AS handle, a.handle_claimed, a.display_name FROM accounts AS a WHERE a.did = s.did LIMIT 1) AS a ON true
 ORDER BY s.shared_at DESC, s.did DESC, s.collection DESC, s.rkey DESC, s.named_id DESC`
 	return schema.All(ctx, r.tx, "read the shares of a link", func(row pgx.CollectableRow) (s LinkShare, err error) {
 		err = row.Scan(&s.DID, &s.Handle, &s.Unverified, &s.DisplayName, &s.record.Collection, &s.record.Rkey, &s.How, &s.SharedAt, &s.subject.DID, &s.subject.Collection, &s.subject.Rkey, &s.SubjectBy, &s.Why, &s.named, &s.Named, &s.Withheld, &s.SubjectWithheld)
@@ -198,33 +193,32 @@ ORDER BY s.shared_at DESC, s.did DESC, s.collection DESC, s.rkey DESC, s.named_i
 // waiting reads records that wait for posts which share the link, after a position.
 func (r *linkReader) waiting(ctx context.Context, after sharePosition, limit int) ([]LinkShare, error) {
 	sql := `
-SELECT w.did, coalesce(a.handle, ''), coalesce(a.handle_claimed AND a.handle <> '', false), coalesce(a.display_name, ''), w.collection, w.rkey,
-       CASE WHEN w.collection IN ('app.bsky.feed.repost', 'nostr.6', 'nostr.16') THEN 'repost' ELSE 'quote' END, w.since, w.for_did, w.for_collection, w.for_rkey, ` + subjectBy("w.for_did") + `,
-       CASE WHEN a.status <> 'active' THEN 'hidden'
-            WHEN $9::boolean AND NOT EXISTS (SELECT FROM watch_members AS m WHERE m.did = w.did AND ($10::bigint[] IS NULL OR m.watch_id = ANY ($10))) THEN 'not_followed'
-            WHEN EXISTS (SELECT FROM accounts AS b WHERE b.did = w.for_did AND b.status <> 'active') THEN 'subject_hidden' ELSE 'waiting' END,` + schema.Withheld("w.did") + `,` + schema.Withheld("w.for_did") + `
+SELECT s.did, coalesce(a.handle, ''), coalesce(a.handle_claimed AND a.handle <> '', false), coalesce(a.display_name, ''), s.collection, s.rkey,
+       CASE WHEN s.collection IN ('app.bsky.feed.repost', 'nostr.6', 'nostr.16') THEN 'repost' ELSE 'quote' END, s.since, s.for_did, s.for_collection, s.for_rkey, ` + subjectBy("s.for_did") + `,
+       coalesce(` + outsiders + `, s.why, CASE WHEN EXISTS (SELECT FROM accounts AS b WHERE b.did = s.for_did AND b.status <> 'active') THEN 'subject_hidden' ELSE 'waiting' END),
+       ` + schema.Withheld("s.did") + `,` + schema.Withheld("s.for_did") + `
 FROM (
     SELECT DISTINCT coalesce(s.subject_did, s.did) AS did, CASE WHEN s.subject_did IS NULL THEN s.collection ELSE s.subject_collection END AS collection,
            coalesce(s.subject_rkey, s.rkey) AS rkey
     FROM shares AS s
-    WHERE s.link_id = $1 AND EXISTS (SELECT FROM waiting)
+    WHERE s.link_id = $2 AND EXISTS (SELECT FROM waiting)
 ) AS k
 CROSS JOIN LATERAL (
-    SELECT w.* FROM waiting AS w
+    SELECT w.*, nullif(u.why, 'not_recommended') AS why FROM waiting AS w CROSS JOIN LATERAL why_uncounted(w.did) AS u
     WHERE w.for_did = k.did AND w.for_collection = k.collection AND w.for_rkey = k.rkey AND w.projection = 'links'
-      AND (k.did, k.collection, k.rkey, w.did, w.collection, w.rkey) > ($2, $3, $4, $5, $6, $7)
-      AND NOT EXISTS (SELECT FROM shares AS s WHERE s.did = w.did AND s.collection = w.collection AND s.rkey = w.rkey AND s.link_id = $1)
+      AND (k.did, k.collection, k.rkey, w.did, w.collection, w.rkey) > ($3, $4, $5, $6, $7, $8)
+      AND NOT EXISTS (SELECT FROM shares AS s WHERE s.did = w.did AND s.collection = w.collection AND s.rkey = w.rkey AND s.link_id = $2)
     ORDER BY w.did, w.collection, w.rkey
-    LIMIT $8
-) AS w
-LEFT JOIN LATERAL (SELECT nullif(a.handle, 'handle.invalid') AS handle, a.handle_claimed, a.display_name, a.status FROM accounts AS a WHERE a.did = w.did LIMIT 1) AS a ON true
-ORDER BY w.for_did, w.for_collection, w.for_rkey, w.did, w.collection, w.rkey
-LIMIT $8`
+    LIMIT $9
+) AS s
+LEFT JOIN LATERAL (SELECT nullif(a.handle, 'handle.invalid') AS handle, a.handle_claimed, a.display_name FROM accounts AS a WHERE a.did = s.did LIMIT 1) AS a ON true
+ORDER BY s.for_did, s.for_collection, s.for_rkey, s.did, s.collection, s.rkey
+LIMIT $9`
 	return schema.All(ctx, r.tx, "read what waits for a link", func(row pgx.CollectableRow) (s LinkShare, err error) {
 		err = row.Scan(&s.DID, &s.Handle, &s.Unverified, &s.DisplayName, &s.record.Collection, &s.record.Rkey, &s.How, &s.SharedAt, &s.subject.DID, &s.subject.Collection, &s.subject.Rkey, &s.SubjectBy, &s.Why, &s.Withheld, &s.SubjectWithheld)
 		s.waits = true
 		return s.complete(), err
-	}, sql, r.of.ID, after.Subject.DID, after.Subject.Collection, after.Subject.Rkey, after.Record.DID, after.Record.Collection, after.Record.Rkey, limit, r.state.Watching, r.watches)
+	}, sql, r.watches, r.of.ID, after.Subject.DID, after.Subject.Collection, after.Subject.Rkey, after.Record.DID, after.Record.Collection, after.Record.Rkey, limit)
 }
 
 // subjectBy returns the verified handle of the author of a post, if the author is active.

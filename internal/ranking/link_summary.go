@@ -129,10 +129,10 @@ func (r *linkReader) count(ctx context.Context, l *LinkSummary) error {
 	why := numbers(len(words), func(i int) string { return fmt.Sprintf("s.why = '%s'", words[i]) })
 	how := numbers(len(Ways()), func(i int) string { return fmt.Sprintf("s.how = '%s'", Ways()[i]) })
 	in := numbers(windows, func(i int) string {
-		return fmt.Sprintf("s.latest AND s.shared_at > $5::timestamptz - interval '%d hours'", int(Windows()[i].Length.Hours()))
+		return fmt.Sprintf("s.latest AND s.shared_at > $4::timestamptz - interval '%d hours'", int(Windows()[i].Length.Hours()))
 	})
 	// The part of the history in which each account began to share the link.
-	const began = `ARRAY(SELECT greatest(1, least($6::int, 1 + floor($6::int * extract(epoch FROM f.at - f.began) / nullif(extract(epoch FROM $5::timestamptz - f.began), 0))))::int FROM f)`
+	const began = `ARRAY(SELECT greatest(1, least($5::int, 1 + floor($5::int * extract(epoch FROM f.at - f.began) / nullif(extract(epoch FROM $4::timestamptz - f.began), 0))))::int FROM f)`
 	var parts []int
 	columns, to = append(columns, "(SELECT min(f.at) FROM f)", began), append(to, &l.HistoryFrom, &parts)
 	sql := markedShares + `, f AS (
@@ -180,13 +180,13 @@ func (r *linkReader) readGiven(ctx context.Context, l *LinkSummary) (err error) 
 	others := func(column, shown string) ([]Given, error) {
 		sql := `
 SELECT c.` + column + ` AS text, count(DISTINCT s.did) AS accounts
-FROM shares AS s
+FROM judged_shares AS s
 JOIN claims AS c ON c.id = s.claim_id
-WHERE s.link_id = $1 AND s.subject_did IS NULL AND c.` + column + ` NOT IN ('', $3) AND` + originalAbsent + `AND` + eligible("s.did", "$2") + `
+WHERE s.link_id = $1 AND s.subject_did IS NULL AND c.` + column + ` NOT IN ('', $2) AND s.why IS NULL
 GROUP BY c.` + column + `
 ORDER BY count(DISTINCT s.did) DESC, c.` + column + `
-LIMIT $4`
-		return schema.All(ctx, r.tx, "read what posts say of the link", pgx.RowToStructByName[Given], sql, r.of.ID, r.state.Watching, shown, maxGiven)
+LIMIT $3`
+		return schema.All(ctx, r.tx, "read what posts say of the link", pgx.RowToStructByName[Given], sql, r.of.ID, shown, maxGiven)
 	}
 	if l.OtherTitles, err = others("title", l.Title); err != nil {
 		return err
@@ -195,15 +195,14 @@ LIMIT $4`
 	return err
 }
 
-// markedShares are common table expressions that end with s: the shares of the link $4,
+// markedShares are common table expressions that end with s: the shares of the link $3,
 // with the reason why each does not count, and whether it is the account's latest that
-// could. $5 is the end of the window; the other parameters are those of notCounted.
+// could. $4 is the end of the window; the other parameters are those of whyOf.
 const markedShares = `
 WITH marked AS MATERIALIZED (
-    SELECT s.did, s.how, s.shared_at, s.collection, s.rkey, s.named_id, coalesce(` + notCounted + `, '') AS why
-    FROM shares AS s
-    LEFT JOIN LATERAL (SELECT a.status, a.did, a.not_recommended FROM accounts AS a WHERE a.did = s.did LIMIT 1) AS a ON true
-    WHERE s.link_id = $4
+    SELECT s.did, s.how, s.shared_at, s.collection, s.rkey, s.named_id, coalesce(` + whyOf + `, '') AS why
+    FROM judged_shares AS s
+    WHERE s.link_id = $3
 ), ordered AS (
     SELECT s.did, s.how, s.shared_at, s.why,
            s.why IN ('', 'outside_window')

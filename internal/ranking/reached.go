@@ -253,16 +253,16 @@ CROSS JOIN LATERAL (
         SELECT p.did, min(p.at) AS at, count(*) AS n
         FROM (
             SELECT s.did, s.shared_at AS at
-            FROM shares AS s
-            WHERE s.link_id = k.id AND s.shared_at > $7 AND ($4::text[] IS NULL OR s.how = ANY ($4)) AND` + living + `AND` + r.q.Network.has("s.did") + `AND` + eligible("s.did", "$5") + `
-              AND ($6::bigint[] IS NULL OR EXISTS (SELECT FROM watch_members AS w WHERE w.did = s.did AND w.watch_id = ANY ($6)))
+            FROM judged_shares AS s
+            WHERE s.link_id = k.id AND s.shared_at > $6 AND ($4::text[] IS NULL OR s.how = ANY ($4)) AND s.why IS NULL AND` + r.q.Network.has("s.did") + `
+              AND ($5::bigint[] IS NULL OR EXISTS (SELECT FROM watch_members AS w WHERE w.did = s.did AND w.watch_id = ANY ($5)))
             ORDER BY s.shared_at
             LIMIT $3
         ) AS p
         GROUP BY p.did
     ) AS d
 ) AS f`
-	rows, err := r.tx.Query(ctx, sql, links, r.q.least(), limit, r.q.OnlyWays(), r.state.Watching, r.watches, r.from())
+	rows, err := r.tx.Query(ctx, sql, links, r.q.least(), limit, r.q.OnlyWays(), r.watches, r.from())
 	if err != nil {
 		return nil, nil, fmt.Errorf("read when links reached the minimum: %w", err)
 	}

@@ -16,22 +16,20 @@ import (
 func (r *reader) recount(ctx context.Context) ([]entry, error) {
 	dids := `'{}'::text[]`
 	if r.watches != nil {
-		dids = `(array_agg(p.did ORDER BY p.at DESC, p.did) FILTER (WHERE p.at > $9))[1:3]`
+		dids = `(array_agg(p.did ORDER BY p.at DESC, p.did) FILTER (WHERE p.at > $8))[1:3]`
 	}
 	sql := `
 WITH pairs AS MATERIALIZED (
     SELECT s.link_id, s.did, max(s.shared_at) AS at
-    FROM shares AS s
-    WHERE s.shared_at > $5 AND s.shared_at <= $6 AND` + living + `
-      AND ($7::text[] IS NULL OR s.how = ANY ($7)) AND` + r.q.Network.has("s.did") + `
-      AND NOT EXISTS (SELECT FROM accounts AS a WHERE a.did = s.did AND` + uncounted + `)
-      AND (NOT $3::boolean OR EXISTS (SELECT FROM watch_members AS w WHERE w.did = s.did))
-      AND ($8::bigint[] IS NULL OR EXISTS (SELECT FROM watch_members AS w WHERE w.did = s.did AND w.watch_id = ANY ($8)))
+    FROM judged_shares AS s
+    WHERE s.shared_at > $4 AND s.shared_at <= $5 AND s.why IS NULL
+      AND ($6::text[] IS NULL OR s.how = ANY ($6)) AND` + r.q.Network.has("s.did") + `
+      AND ($7::bigint[] IS NULL OR EXISTS (SELECT FROM watch_members AS w WHERE w.did = s.did AND w.watch_id = ANY ($7)))
     GROUP BY s.link_id, s.did
 ), links_of AS MATERIALIZED (
     SELECT p.link_id                             AS id,
-           count(*) FILTER (WHERE p.at > $9)     AS sharers,
-           ` + speedOf("p.at", "$10") + `         AS speed,
+           count(*) FILTER (WHERE p.at > $8)     AS sharers,
+           ` + speedOf("p.at", "$9") + `         AS speed,
            max(p.at)                             AS last,
            ` + dids + `                          AS dids
     FROM pairs AS p
@@ -40,12 +38,12 @@ WITH pairs AS MATERIALIZED (
 SELECT k.id, k.sharers, k.speed, k.last, k.dids
 FROM (
     SELECT * FROM links_of AS c
-    WHERE ($11::text = '' OR EXISTS (SELECT FROM links AS l WHERE l.id = c.id AND l.site = $11))
-      AND ($12::bigint[] IS NULL OR c.id = ANY ($12))` + afterPosition(15) + `
+    WHERE ($10::text = '' OR EXISTS (SELECT FROM links AS l WHERE l.id = c.id AND l.site = $10))
+      AND ($11::bigint[] IS NULL OR c.id = ANY ($11))` + afterPosition(14) + `
     OFFSET 0 -- the text is looked for in this order, until the page is full
 ) AS k
-WHERE (NOT $13::boolean OR` + matches("k.id", fmt.Sprint(anywhere)) + `)
-LIMIT $14`
+WHERE (NOT $12::boolean OR` + matches("k.id", fmt.Sprint(anywhere)) + `)
+LIMIT $13`
 	args := append(r.searchArgs(), r.earliest(), r.q.until(), r.q.OnlyWays(), r.watches, r.from(), r.end, r.q.Site, r.listed(), r.text.doubtful(), r.q.Limit+1)
 	return schema.All(ctx, r.tx, "recount the links", pgx.RowToStructByPos[entry], sql, append(args, r.positionArgs()...)...)
 }

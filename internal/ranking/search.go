@@ -29,21 +29,21 @@ const (
 )
 
 // matches is a condition: the link matches the text in one of the places. It has the parameters of
-// searchArgs; $3 is true if only members of watches count. It uses only the ledger, so pending
+// searchArgs. It uses only the ledger, so pending
 // changes do not affect it. OFFSET keeps the planner from reading everything that matches once per
 // link.
 func matches(link, places string) string {
 	in := func(place int) string { return fmt.Sprintf("%s & %d > 0 AND EXISTS", places, place) }
-	return ` (` + in(inAddress) + ` (SELECT FROM links AS l WHERE l.id = ANY (` + membersOf(link) + `) AND l.identity ILIKE $4::text)
+	return ` (` + in(inAddress) + ` (SELECT FROM links AS l WHERE l.id = ANY (` + membersOf(link) + `) AND l.identity ILIKE $3::text)
     OR ` + in(inCards) + ` (
         SELECT FROM (SELECT array_agg(c.id) AS ids FROM (SELECT c.id, c.words FROM claims AS c WHERE c.link_id = ANY (` + membersOf(link) + `) OFFSET 0) AS c WHERE c.words @@ $1::tsquery) AS c
         CROSS JOIN LATERAL (SELECT s.did, s.claim_id FROM shares AS s WHERE s.link_id = ` + link + ` AND c.ids IS NOT NULL OFFSET 0) AS s
-        WHERE s.claim_id = ANY (c.ids) AND` + eligible("s.did", "$3") + `)
+        WHERE s.claim_id = ANY (c.ids) AND` + eligible("s.did") + `)
     OR ` + in(inCards) + ` (
         SELECT FROM cards AS c JOIN links AS m ON m.id = c.link_id WHERE m.id = ANY (` + membersOf(link) + `) AND c.words @@ $1::tsquery AND ` + cardCounts + `)
     OR ` + in(inPosts) + ` (
         SELECT FROM (` + texts("s.collection, s.did, s.rkey, s.words", `s.link_id = `+link+` OFFSET 0`) + `) AS s
-        WHERE s.words @@ $1::tsquery AND` + eligible("s.did", "$3") + `AND ` + stored + `)) `
+        WHERE s.words @@ $1::tsquery AND` + eligible("s.did") + `AND ` + stored + `)) `
 }
 
 // membersOf returns the ids of a link and of the links that are merged into it.
@@ -73,7 +73,7 @@ func (r *reader) searchArgs() []any {
 	if t == nil {
 		t = &searched{}
 	}
-	return []any{t.Words, t.from, r.state.Watching, t.Address}
+	return []any{t.Words, t.from, t.Address}
 }
 
 // readSearch finds the links that may match.
@@ -254,7 +254,7 @@ func (r *reader) matchEach(ctx context.Context) error {
 // matchListed returns which of the links match, if all matches are listed. It reads all of them, so
 // of a link's posts only those that match. Matches in addresses never change.
 func (r *reader) matchListed(ctx context.Context, links []int64) ([]int64, error) {
-	matching, err := schema.All(ctx, r.tx, "read what matches", pgx.RowTo[int64], listedMatches, append(r.searchArgs()[:3], links)...)
+	matching, err := schema.All(ctx, r.tx, "read what matches", pgx.RowTo[int64], listedMatches, append(r.searchArgs()[:2], links)...)
 	if err != nil {
 		return nil, err
 	}
@@ -269,7 +269,7 @@ func (r *reader) matchListed(ctx context.Context, links []int64) ([]int64, error
 // listedMatches selects which of the links match in cards and posts. It reads all matches once,
 // rather than the rows of each link.
 var listedMatches = `
-WITH listed AS (SELECT DISTINCT k.id FROM unnest($4::bigint[]) AS k (id))
+WITH listed AS (SELECT DISTINCT k.id FROM unnest($3::bigint[]) AS k (id))
 SELECT g.link_id
 FROM (
     SELECT s.link_id, array_agg(s.collection) AS collections, array_agg(s.did) AS dids, array_agg(s.rkey) AS rkeys
@@ -280,7 +280,7 @@ FROM (
 ) AS g
 WHERE EXISTS (
     SELECT FROM (SELECT * FROM unnest(g.collections, g.dids, g.rkeys) AS s (collection, did, rkey) OFFSET 0) AS s
-    WHERE` + eligible("s.did", "$3") + `AND ` + stored + `)
+    WHERE` + eligible("s.did") + `AND ` + stored + `)
 UNION
 SELECT g.link_id
 FROM (
@@ -292,7 +292,7 @@ FROM (
 ) AS g
 WHERE EXISTS (
     SELECT FROM (SELECT s.did, s.claim_id FROM shares AS s WHERE s.link_id = g.link_id OFFSET 0) AS s
-    WHERE s.claim_id = ANY (g.claims) AND` + eligible("s.did", "$3") + `)
+    WHERE s.claim_id = ANY (g.claims) AND` + eligible("s.did") + `)
 UNION
 SELECT k.id
 FROM (SELECT c.* FROM cards AS c WHERE c.words @@ $1::tsquery OFFSET 0) AS c
@@ -333,7 +333,7 @@ func (r *reader) keep(ctx context.Context, of []entry) ([]entry, error) {
 		for i, id := range ids {
 			places[i] = r.text.places[id] | r.text.other
 		}
-		sql = `SELECT k.id FROM unnest($5::bigint[], $7::int[]) AS k (id, places) WHERE ($6 = '' OR (SELECT l.site FROM links AS l WHERE l.id = k.id) = $6) AND` + matches("k.id", "k.places")
+		sql = `SELECT k.id FROM unnest($4::bigint[], $6::int[]) AS k (id, places) WHERE ($5 = '' OR (SELECT l.site FROM links AS l WHERE l.id = k.id) = $5) AND` + matches("k.id", "k.places")
 		args = append(r.searchArgs(), ids, r.q.Site, places)
 	}
 	kept, err := schema.All(ctx, r.tx, "filter the links", pgx.RowTo[int64], sql, args...)

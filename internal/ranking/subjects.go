@@ -21,16 +21,6 @@ import (
 // its link is in a ranking: no stream delivers its deletion.
 const SubjectInterval = 15 * time.Minute
 
-// throughLivingSubject is true for a share s that needs no subject, or whose subject
-// names the link and has an active author.
-const throughLivingSubject = ` (
-    s.subject_did IS NULL
-    OR EXISTS (
-        SELECT FROM subjects AS u
-        WHERE u.did = s.subject_did AND u.collection = s.subject_collection AND u.rkey = s.subject_rkey AND s.named_id = ANY (u.links)
-    ) AND NOT EXISTS (SELECT FROM accounts AS a WHERE a.did = s.subject_did AND a.status <> 'active')
-) `
-
 // Through is a share through a reposted or quoted post.
 type Through struct {
 	schema.Key

@@ -19,21 +19,17 @@ type TracedShare struct {
 	Named      string    `json:"named,omitempty"` // the URL of the link that the record names, if that is merged into this one
 	How        string    `json:"how"`
 	Subject    string    `json:"subject,omitempty"` // AT-URI of the post that is quoted or reposted; empty: the record itself contains the link
-	Alive      bool      `json:"alive"`             // the subject contains the link and is shown; true without a subject
-	Blocked    bool      `json:"blocked,omitempty"` // the link is
-	Copied     bool      `json:"copied,omitempty"`  // the record is a copy of one that also shares the link
 	SharedAt   time.Time `json:"shared_at"`
 	Status     string    `json:"status"`
-	Followed   bool      `json:"followed"`
+	Why        Reason    `json:"why,omitempty"` // why it counts in no window; empty: it counts in those that contain it
 }
 
 const tracedShares = `
 SELECT s.collection AS collection, s.did AS did, s.rkey AS rkey, coalesce(a.handle, '') AS handle, l.url AS url,
        CASE WHEN s.named_id <> s.link_id THEN (SELECT n.url FROM links AS n WHERE n.id = s.named_id) ELSE '' END AS named, s.how AS how,
-       coalesce('at://' || s.subject_did || '/' || s.subject_collection || '/' || s.subject_rkey, '') AS subject,` + throughLivingSubject + `AS alive, NOT` + notBlocked + `AS blocked, NOT` + originalAbsent + `AS copied, s.shared_at AS shared_at,
-       coalesce(a.status, 'active') AS status,
-       NOT EXISTS (SELECT FROM watches) OR EXISTS (SELECT FROM watch_members AS w WHERE w.did = s.did) AS followed
-FROM shares AS s
+       coalesce('at://' || s.subject_did || '/' || s.subject_collection || '/' || s.subject_rkey, '') AS subject, s.shared_at AS shared_at,
+       coalesce(a.status, 'active') AS status, coalesce(s.why, '') AS why
+FROM judged_shares AS s
 JOIN links AS l ON l.id = s.link_id
 LEFT JOIN accounts AS a ON a.did = s.did `
 

@@ -64,15 +64,13 @@ latest AS MATERIALIZED (
 )`
 
 // ownPosts is the definition of own for the shares s that meet a condition: $1 is
-// kept_from, $2 whether only members of watches count.
+// kept_from.
 func ownPosts(of string) string {
 	return `
     SELECT s.did, s.link_id, s.claim_id, s.shared_at, s.collection, s.rkey, c.title, CASE WHEN s.named_id = s.link_id THEN c.url ELSE '' END AS url
-    FROM shares AS s
+    FROM judged_shares AS s
     JOIN claims AS c ON c.id = s.claim_id
-    WHERE s.subject_did IS NULL AND s.shared_at > $1 AND` + originalAbsent + `AND` + notBlocked + `AND ` + of + `
-      AND NOT EXISTS (SELECT FROM accounts AS a WHERE a.did = s.did AND` + uncounted + `)
-      AND (NOT $2::boolean OR EXISTS (SELECT FROM watch_members AS w WHERE w.did = s.did))`
+    WHERE s.subject_did IS NULL AND s.shared_at > $1 AND ` + of + ` AND s.why IS NULL`
 }
 
 // sumOfVotes returns the rows that claim_votes should have for some rows f with votes.
@@ -282,7 +280,7 @@ SET titles = excluded.titles, title_at = excluded.title_at, title_from = exclude
 		q.Queue(storeHeadlines, headlineColumns(w.headlines)...)
 	}
 	if len(w.links) > 0 {
-		queueDropCards(q, w.links, w.watching)
+		queueDropCards(q, w.links)
 	}
 }
 
@@ -298,7 +296,7 @@ func everySharerAndVote(of string) string {
 
 // queueEveryVote queues the statements that make claim_votes and the headlines match
 // sharers.
-func queueEveryVote(q *pgx.Batch, watching bool) {
+func queueEveryVote(q *pgx.Batch) {
 	queueLockPages(q, nil)
 	q.Queue(`DELETE FROM claim_votes`)
 	q.Queue(`
@@ -306,5 +304,5 @@ INSERT INTO claim_votes (claim_id, link_id, titles, title_at, title_from, urls, 
 SELECT k.*, c.title_group FROM (` + sumOfVotes(`sharers AS f WHERE true`) + `) AS k LEFT JOIN claims AS c ON c.id = k.claim_id`)
 	queueEveryWall(q)
 	q.Queue(`WITH v AS MATERIALIZED (SELECT * FROM claim_votes),` + chosen(0, nil) + storeChosen)
-	queueDropCards(q, nil, watching)
+	queueDropCards(q, nil)
 }

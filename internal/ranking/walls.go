@@ -76,7 +76,7 @@ func crowded(votes string) string {
 		pageOf("l"), votes, wallPages, wallPages-1)
 }
 
-// wallsOf is a common table expression in place of the table walls: the titles of the links $3 that
+// wallsOf is a common table expression in place of the table walls: the titles of the links $2 that
 // are walls by the ledger. It is empty, and the table serves, once something has been counted.
 func wallsOf(s state) string {
 	if s.Counted {
@@ -85,7 +85,7 @@ func wallsOf(s state) string {
 	return `walls AS MATERIALIZED (
     WITH peers AS MATERIALIZED (
         SELECT l.counts_as AS link_id FROM claims AS c JOIN links AS l ON l.id = c.link_id
-        WHERE c.title_group IN (SELECT c.title_group FROM shares AS s JOIN claims AS c ON c.id = s.claim_id WHERE s.link_id = ANY ($3))
+        WHERE c.title_group IN (SELECT c.title_group FROM shares AS s JOIN claims AS c ON c.id = s.claim_id WHERE s.link_id = ANY ($2))
     ), own AS MATERIALIZED (` + ownPosts(`s.link_id IN (SELECT p.link_id FROM peers AS p)`) + `),` + everyVote + `,
     v AS MATERIALIZED (` + sumOfVotes("votes AS f WHERE true") + `), titled AS (
         SELECT v.*, c.title_group FROM v JOIN claims AS c ON c.id = v.claim_id WHERE v.titles > 0 AND c.title_group IS NOT NULL
@@ -115,7 +115,7 @@ func newDoubtful(sums map[claimed]*claimSums) (d doubtful) {
 
 // judge brings walls up to date, after the votes were written, and then the headlines of the links
 // with titles that became walls or ceased to be.
-func (d doubtful) judge(ctx context.Context, tx pgx.Tx, watching bool) error {
+func (d doubtful) judge(ctx context.Context, tx pgx.Tx) error {
 	if len(d.groups)+len(d.claims) == 0 {
 		return nil
 	}
@@ -149,7 +149,7 @@ SELECT l.counts_as FROM cards AS c JOIN links AS l ON l.id = c.link_id WHERE c.t
 	if err != nil {
 		return err
 	}
-	return writeHeadlines(ctx, tx, links, watching)
+	return writeHeadlines(ctx, tx, links)
 }
 
 // queueEveryWall queues the statements that make walls match claim_votes.

@@ -100,15 +100,17 @@ func newShare(s ranking.TracedShare, now time.Time) Share {
 	for _, w := range ranking.Windows() {
 		v := Verdict{Window: w.Name}
 		switch age := now.Sub(s.SharedAt); {
-		case s.Status != "active":
+		case s.Why == ranking.Hidden:
 			v.Because = "its account is " + s.Status
-		case s.Blocked:
+		case s.Why == ranking.Blocked:
 			v.Because = "its link is blocked: weir block list"
-		case !s.Followed:
+		case s.Why == ranking.NotFollowed:
 			v.Because = "no watch includes its account"
-		case !s.Alive:
+		case s.Why == ranking.Unwilling:
+			v.Because = "its account does not want to be recommended, and nobody follows it"
+		case s.Why == ranking.SubjectHidden, s.Why == ranking.SubjectGone:
 			v.Because = "the post that it reposts or quotes was deleted, is hidden, or no longer contains the link"
-		case s.Copied:
+		case s.Why == ranking.Copied:
 			v.Because = "it is a bridge's copy of a record that shares the link too"
 		case age >= w.Length:
 			v.Because = fmt.Sprintf("it was shared %s ago", age.Round(time.Second))

@@ -345,26 +345,38 @@ CREATE TRIGGER profile_labelled AFTER INSERT OR UPDATE ON records_other FOR EACH
 
 -- Output: what people read in psql, and which links were announced.
 
-CREATE VIEW living_shares AS
-SELECT s.did        AS did,
-       s.collection AS collection,
-       s.rkey       AS rkey,
-       s.link_id    AS link_id,
-       s.named_id   AS named_id,
-       s.how        AS how,
-       s.shared_at  AS shared_at
-FROM shares AS s
-WHERE (s.subject_did IS NULL
-       OR EXISTS (SELECT FROM subjects AS u
-                  WHERE u.did = s.subject_did AND u.collection = s.subject_collection AND u.rkey = s.subject_rkey AND s.named_id = ANY (u.links))
-          AND NOT EXISTS (SELECT FROM accounts AS b WHERE b.did = s.subject_did AND b.status <> 'active'))
-  AND (NOT s.copied
-       OR NOT EXISTS (SELECT FROM copies AS c
-                      JOIN shares AS o ON o.did = c.of_did AND o.collection = c.of_collection AND o.rkey = c.of_rkey AND o.link_id = s.link_id
-                      WHERE c.did = s.did AND c.collection = s.collection AND c.rkey = s.rkey))
-  AND s.link_id NOT IN (SELECT b.link_id FROM blocked_links AS b);
+-- What counts is said here once; the ranking reads it too. Postgres puts both into the queries that use them.
 
-COMMENT ON VIEW living_shares IS 'The shares of posts, those of reposts and quotes whose post still contains the link and has an active author, and those of copies whose original does not share the link; none of blocked links. Whether the sharer counts is not considered.';
+CREATE FUNCTION why_uncounted(account text) RETURNS TABLE (why text) LANGUAGE sql STABLE ROWS 1 AS $$
+    -- Scalar subqueries: the planner cannot turn them into a scan of all hidden accounts.
+    SELECT coalesce(
+        (SELECT CASE WHEN a.status <> 'active' THEN 'hidden' WHEN a.not_recommended AND NOT EXISTS (SELECT FROM watches) THEN 'not_recommended' END
+         FROM accounts AS a WHERE a.did = account),
+        CASE WHEN EXISTS (SELECT FROM watches) AND (SELECT true FROM watch_members AS w WHERE w.did = account LIMIT 1) IS NULL THEN 'not_followed' END)
+$$;
+
+COMMENT ON FUNCTION why_uncounted IS 'Why an account counts nowhere: hidden, not_recommended or not_followed; NULL: it counts.';
+
+-- OFFSET 0 forces a lookup of the original by its key: without statistics, the planner would read all shares of the link for each copy.
+CREATE VIEW judged_shares AS
+SELECT s.*,
+       coalesce(CASE WHEN s.link_id IN (SELECT b.link_id FROM blocked_links AS b) THEN 'blocked' END,
+                u.why,
+                CASE WHEN (SELECT b.status <> 'active' FROM accounts AS b WHERE b.did = s.subject_did) THEN 'subject_hidden'
+                     WHEN s.subject_did IS NOT NULL
+                          AND NOT EXISTS (SELECT FROM subjects AS u
+                                          WHERE u.did = s.subject_did AND u.collection = s.subject_collection AND u.rkey = s.subject_rkey AND s.named_id = ANY (u.links))
+                     THEN 'subject_gone'
+                     WHEN s.copied
+                          AND EXISTS (SELECT FROM copies AS c
+                                      CROSS JOIN LATERAL (SELECT FROM shares AS o
+                                                          WHERE o.did = c.of_did AND o.collection = c.of_collection AND o.rkey = c.of_rkey AND o.link_id = s.link_id OFFSET 0) AS o
+                                      WHERE c.did = s.did AND c.collection = s.collection AND c.rkey = s.rkey)
+                     THEN 'copy' END) AS why
+FROM shares AS s
+CROSS JOIN LATERAL why_uncounted(s.did) AS u;
+
+COMMENT ON VIEW judged_shares IS 'The shares, and why each does not count, whatever the window and the other shares of its account are. NULL: it counts.';
 
 -- trending() counts the sharers of one network, as the API does.
 CREATE FUNCTION known_network(p_network text) RETURNS text LANGUAGE plpgsql STABLE AS $$
@@ -385,13 +397,9 @@ LANGUAGE sql STABLE ROWS 1000 AS $$
     ), counted AS (
         SELECT s.link_id, s.did, count(*) AS shares, min(s.shared_at) AS first_shared, max(s.shared_at) AS last_shared
         FROM asked AS k
-        JOIN living_shares AS s ON k.network IS NULL OR k.network = CASE WHEN s.did LIKE 'did:nostr:%' THEN 'nostr' ELSE 'bluesky' END
-        WHERE s.shared_at > now() - span
-          AND NOT EXISTS (SELECT FROM accounts AS a WHERE a.did = s.did
-                          AND (a.status <> 'active' OR a.not_recommended AND NOT EXISTS (SELECT FROM watch_members AS w WHERE w.did = a.did)))
-          AND (NOT EXISTS (SELECT FROM watches) AND trending.watch IS NULL
-               OR EXISTS (SELECT FROM watch_members AS m JOIN watches AS w ON w.id = m.watch_id
-                          WHERE m.did = s.did AND w.target = coalesce(trending.watch, w.target)))
+        JOIN judged_shares AS s ON k.network IS NULL OR k.network = CASE WHEN s.did LIKE 'did:nostr:%' THEN 'nostr' ELSE 'bluesky' END
+        WHERE s.shared_at > now() - span AND s.why IS NULL
+          AND (trending.watch IS NULL OR EXISTS (SELECT FROM watch_members AS m JOIN watches AS w ON w.id = m.watch_id WHERE m.did = s.did AND w.target = trending.watch))
         GROUP BY s.link_id, s.did
     )
     SELECT l.id, l.url, l.site, l.title, count(*), sum(c.shares)::bigint, min(c.first_shared), max(c.last_shared)
@@ -422,28 +430,17 @@ SELECT s.link_id                                                                
        y.why IS NULL                                                                    AS counts,
        y.why                                                                            AS why,
        n.url                                                                            AS named
-FROM shares AS s
+FROM judged_shares AS s
 JOIN links AS l ON l.id = s.link_id
 JOIN links AS n ON n.id = s.named_id
 LEFT JOIN accounts AS a ON a.did = s.did
 CROSS JOIN LATERAL (
-    SELECT CASE
-        WHEN s.link_id IN (SELECT b.link_id FROM blocked_links AS b) THEN 'blocked'
-        WHEN a.status <> 'active' THEN 'hidden'
-        WHEN EXISTS (SELECT FROM watches) AND NOT EXISTS (SELECT FROM watch_members AS w WHERE w.did = s.did) THEN 'not_followed'
-        WHEN a.not_recommended AND NOT EXISTS (SELECT FROM watch_members AS w WHERE w.did = s.did) THEN 'not_recommended'
-        WHEN EXISTS (SELECT FROM accounts AS b WHERE b.did = s.subject_did AND b.status <> 'active') THEN 'subject_hidden'
-        WHEN s.subject_did IS NOT NULL
-             AND NOT EXISTS (SELECT FROM subjects AS u
-                             WHERE u.did = s.subject_did AND u.collection = s.subject_collection AND u.rkey = s.subject_rkey AND s.named_id = ANY (u.links)) THEN 'subject_gone'
-        WHEN s.copied
-             AND EXISTS (SELECT FROM copies AS c
-                         JOIN shares AS o ON o.did = c.of_did AND o.collection = c.of_collection AND o.rkey = c.of_rkey AND o.link_id = s.link_id
-                         WHERE c.did = s.did AND c.collection = s.collection AND c.rkey = s.rkey) THEN 'copy'
+    SELECT coalesce(s.why, CASE
         WHEN s.shared_at <= now() - interval '7 days' THEN 'outside_window'
-        WHEN EXISTS (SELECT FROM living_shares AS n
-                     WHERE n.did = s.did AND n.link_id = s.link_id AND (n.shared_at, n.collection, n.rkey, n.named_id) > (s.shared_at, s.collection, s.rkey, s.named_id)) THEN 'same_person'
-    END AS why
+        WHEN EXISTS (SELECT FROM judged_shares AS n
+                     WHERE n.did = s.did AND n.link_id = s.link_id AND n.why IS NULL
+                       AND (n.shared_at, n.collection, n.rkey, n.named_id) > (s.shared_at, s.collection, s.rkey, s.named_id)) THEN 'same_person'
+    END) AS why
 ) AS y;
 
 COMMENT ON VIEW link_shares IS 'Every stored share, with its account and whether it counts in the ranking of seven days. Name a link: WHERE link_id = 17.';
