@@ -164,12 +164,12 @@ func readChanges(ctx context.Context, db batcher, p pending, s state) (read chan
 // votes.
 type changesAndPosts struct {
 	changes changes
-	posts   map[sharing][]ownPost
+	posts   []ownPost
 }
 
 // queue queues the query that reads at most limit changes.
 func (c *changesAndPosts) queue(q *pgx.Batch, p pending, s state, limit int) {
-	c.changes, c.posts = make(changes, len(p.links)), make(map[sharing][]ownPost, len(p.links))
+	c.changes = make(changes, len(p.links))
 	if len(p.links) == 0 {
 		return
 	}
@@ -195,7 +195,7 @@ func (c *changesAndPosts) collect(rows pgx.Rows) error {
 		one.folded.votes = votes{title.vote(), url.vote()}
 		c.changes[k] = one
 		for i := range claims {
-			c.posts[k] = append(c.posts[k], ownPost{claims[i], named[i], dates[i], collections[i], rkeys[i]})
+			c.posts = append(c.posts, ownPost{k, claims[i], named[i], dates[i], collections[i], rkeys[i]})
 		}
 		return nil
 	})

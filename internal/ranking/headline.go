@@ -3,6 +3,7 @@ package ranking
 import (
 	"context"
 	"fmt"
+	"slices"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgtype"
@@ -142,6 +143,10 @@ func livingCard(link, page string) string {
     WHERE s.link_id = ` + link + `.id AND s.subject_did IS NULL AND c.title <> '' AND NOT` + isWall("c") + `AND s.why IS NULL))) `
 }
 
+// headlineDiffers is a condition: the link l has another headline than the chosen one h.
+const headlineDiffers = `(h.url <> '' AND (l.url, l.site) IS DISTINCT FROM (h.url, h.site)
+    OR h.title <> '' AND (l.title, l.description, l.image, l.card_from) IS DISTINCT FROM (h.title, h.description, h.image, h."from"))`
+
 // storeChosen writes chosen into links.
 const storeChosen = `
 UPDATE links AS l
@@ -152,9 +157,7 @@ SET url         = CASE WHEN h.url = '' THEN l.url ELSE h.url END,
     image       = CASE WHEN h.title = '' THEN l.image ELSE h.image END,
     card_from   = CASE WHEN h.title = '' THEN l.card_from ELSE h."from" END
 FROM chosen AS h
-WHERE l.id = h.link
-  AND (h.url <> '' AND (l.url, l.site) IS DISTINCT FROM (h.url, h.site)
-       OR h.title <> '' AND (l.title, l.description, l.image, l.card_from) IS DISTINCT FROM (h.title, h.description, h.image, h."from"))`
+WHERE l.id = h.link AND ` + headlineDiffers
 
 // storeHeadlines has the parameters of headlineColumns.
 const storeHeadlines = `
@@ -216,17 +219,13 @@ func (r *reader) correctHeadlines(ctx context.Context, page []TrendingLink) erro
 			return err
 		}
 	} else {
-		of, posts := changes{}, map[sharing][]ownPost{}
+		of := changes{}
 		for k, c := range r.unread {
 			if shown[k.link] != nil {
 				of[k] = c
 			}
 		}
-		for k, p := range r.posts {
-			if shown[k.link] != nil {
-				posts[k] = p
-			}
-		}
+		posts := slices.DeleteFunc(slices.Clone(r.posts), func(p ownPost) bool { return shown[p.link] == nil })
 		if err := of.addVotes(ctx, r.tx, posts); err != nil {
 			return err
 		}

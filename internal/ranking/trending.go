@@ -149,16 +149,16 @@ type reader struct {
 	end     time.Time
 	after   *entry
 	state   state
-	watches []int64               // nil: everyone
-	window  int                   // the index of q.Window
-	text    *searched             // nil: any text
-	before  int                   // the links on the pages before
-	by      []int64               // the links that q.By shares, in order; nil: any link
-	asked   pending               // what the rows of pending_counts ask for
-	rows    int                   // number of rows of pending_counts
-	members []string              // of the watches
-	unread  changes               // the pending changes; nil: counted from the ledger
-	posts   map[sharing][]ownPost // of the changes in unread
+	watches []int64   // nil: everyone
+	window  int       // the index of q.Window
+	text    *searched // nil: any text
+	before  int       // the links on the pages before
+	by      []int64   // the links that q.By shares, in order; nil: any link
+	asked   pending   // what the rows of pending_counts ask for
+	rows    int       // number of rows of pending_counts
+	members []string  // of the watches
+	unread  changes   // the pending changes; nil: counted from the ledger
+	posts   []ownPost // of the changes in unread
 	limits
 }
 

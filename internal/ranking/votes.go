@@ -1,7 +1,6 @@
 package ranking
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"maps"
@@ -90,77 +89,52 @@ func sumOfVotes(of string) string {
     ) AS u ON u.claim_id = t.claim_id AND u.link_id = t.link_id`
 }
 
-// ownPost holds the fields that determine votes, of an account's post that contains a link.
+// ownPost is a post that contains a link, by an account whose votes are read.
 type ownPost struct {
+	sharing
 	claim            int64
 	named            bool // the post names this link, not one that is merged into it
 	at               time.Time
 	collection, rkey string
 }
 
-func (p ownPost) key() string { return p.collection + "/" + p.rkey }
-
-// votesOf returns the votes of an account with these posts: the title and spelling of its
-// latest posts, dated by its earliest posts with the same ones.
-func votesOf(posts []ownPost, said map[int64]saying) (v votes) {
-	v.url = voteOf(posts, func(p ownPost) string {
-		if !p.named {
-			return ""
-		}
-		return said[p.claim].url
-	})
-	v.title = voteOf(posts, func(p ownPost) string { return said[p.claim].title })
-	return v
-}
-
-// saying is the part of a claim that is voted for.
-type saying struct{ url, title string }
-
-// voteOf returns the vote for the latest nonempty text of the posts; zero if all are empty.
-func voteOf(posts []ownPost, says func(ownPost) string) (v vote) {
-	var latest *ownPost
-	for i := range posts {
-		p := &posts[i]
-		if says(*p) != "" && (latest == nil || cmp.Or(p.at.Compare(latest.at), cmp.Compare(p.rkey, latest.rkey), cmp.Compare(p.collection, latest.collection), cmp.Compare(p.claim, latest.claim)) > 0) {
-			latest = p
-		}
-	}
-	if latest == nil {
-		return vote{}
-	}
-	first := *latest
-	for _, p := range posts {
-		if says(p) == says(*latest) && cmp.Or(p.at.Compare(first.at), cmp.Compare(p.key(), first.key())) < 0 {
-			first = p
-		}
-	}
-	return vote{latest.claim, first.at, first.key()}
-}
-
 // addVotes adds the votes of the ledger to changes, whose own posts are these.
-func (c changes) addVotes(ctx context.Context, db schema.DB, own map[sharing][]ownPost) error {
-	seen := map[int64]saying{}
-	for _, posts := range own {
-		for _, p := range posts {
-			seen[p.claim] = saying{}
-		}
-	}
-	if len(seen) == 0 {
+func (c changes) addVotes(ctx context.Context, db schema.DB, posts []ownPost) error {
+	const sql = `
+WITH own AS MATERIALIZED (
+    SELECT a.link_id, a.did, a.claim_id, a.shared_at, a.collection COLLATE "C" AS collection, a.rkey COLLATE "C" AS rkey, c.title, CASE WHEN a.named THEN c.url ELSE '' END AS url
+    FROM unnest($1::bigint[], $2::text[], $3::bigint[], $4::boolean[], $5::timestamptz[], $6::text[], $7::text[])
+         AS a (link_id, did, claim_id, named, shared_at, collection, rkey)
+    CROSS JOIN LATERAL (SELECT c.title, c.url FROM claims AS c WHERE c.id = a.claim_id LIMIT 1) AS c
+),` + everyVote + `
+SELECT v.link_id, v.did, v.title_claim, v.title_at, v.title_key, v.url_claim, v.url_at, v.url_key FROM votes AS v`
+	if len(posts) == 0 {
 		return nil
 	}
-	rows, err := db.Query(ctx, `SELECT c.id, c.url, c.title FROM claims AS c WHERE c.id = ANY ($1)`, pgtype.FlatArray[int64](slices.Collect(maps.Keys(seen))))
+	var of sharingColumns
+	var claims pgtype.FlatArray[int64]
+	var named pgtype.FlatArray[bool]
+	var at pgtype.FlatArray[time.Time]
+	var collections, rkeys pgtype.FlatArray[string]
+	for _, p := range posts {
+		of.add(p.sharing)
+		claims, named, at = append(claims, p.claim), append(named, p.named), append(at, p.at)
+		collections, rkeys = append(collections, p.collection), append(rkeys, p.rkey)
+	}
+	rows, err := db.Query(ctx, sql, of.links, of.dids, claims, named, at, collections, rkeys)
 	if err != nil {
-		return fmt.Errorf("read the claims: %w", err)
+		return fmt.Errorf("read the votes: %w", err)
 	}
-	var id int64
-	var s saying
-	if _, err := pgx.ForEachRow(rows, []any{&id, &s.url, &s.title}, func() error { seen[id] = s; return nil }); err != nil {
-		return fmt.Errorf("read the claims: %w", err)
-	}
-	for k, posts := range own {
+	var k sharing
+	var title, url nullVote
+	_, err = pgx.ForEachRow(rows, slices.Concat([]any{&k.link, &k.did}, title.targets(), url.targets()), func() error {
 		change := c[k]
-		change.truth.votes = votesOf(posts, seen)
+		change.truth.votes = votes{title.vote(), url.vote()}
 		c[k] = change
+		return nil
+	})
+	if err != nil {
+		return fmt.Errorf("read the votes: %w", err)
 	}
 	return nil
 }
