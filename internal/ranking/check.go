@@ -106,7 +106,12 @@ func checkIn(ctx context.Context, tx pgx.Tx, links []int64, found func(Differenc
 		return done, err
 	}
 	done.Sharers = len(read.changes)
-	if err := checkSharers(ctx, tx, s, read.changes, links, found); err != nil {
+	counted := func(d Difference) { // by now
+		if _, pending := read.changes[sharing{d.Link, d.DID}]; !pending {
+			found(d)
+		}
+	}
+	if err := checkSharers(ctx, tx, s, links, counted); err != nil {
 		return done, err
 	}
 	for _, network := range []Network{BothNetworks, Nostr} {
@@ -114,53 +119,91 @@ func checkIn(ctx context.Context, tx pgx.Tx, links []int64, found func(Differenc
 			return done, err
 		}
 	}
-	return done, checkVotes(ctx, tx, s, read.changes, links, found)
+	if err := checkVotes(ctx, tx, s, links, counted); err != nil {
+		return done, err
+	}
+	if err := checkSums(ctx, tx, links, found); err != nil {
+		return done, err
+	}
+	if err := checkWalls(ctx, tx, links, found); err != nil {
+		return done, err
+	}
+	return done, checkHeadlines(ctx, tx, links, found)
+}
+
+// differ is a query of the rows that differ between two queries with the same columns and a key. did is the
+// account of a row, if it has one; also is a further condition for a stored row k.
+func differ(kept, truth, key, did, also string) string {
+	return `
+WITH k AS MATERIALIZED (` + kept + `), t AS MATERIALIZED (` + truth + `)
+SELECT link_id, ` + did + `, coalesce(to_jsonb(k)::text, ''), coalesce(to_jsonb(t)::text, '')
+FROM k FULL JOIN t USING (` + key + `)
+WHERE k IS DISTINCT FROM t` + also + `
+ORDER BY 1, 2`
 }
 
 // checkSharers compares sharers with the ledger. It ignores dates before the longest
 // window, because their shares may have expired.
-func checkSharers(ctx context.Context, tx pgx.Tx, s state, c changes, links []int64, found func(Difference)) error {
-	sql := `
-WITH truth AS MATERIALIZED (` + everySharer(among("s.link_id", 2, links)) + `), kept AS MATERIALIZED (
+func checkSharers(ctx context.Context, tx pgx.Tx, s state, links []int64, found func(Difference)) error {
+	sql := differ(`
     SELECT f.did, f.link_id, f.at,
            CASE WHEN f.post_at > $1 THEN f.post_at END     AS post_at,
            CASE WHEN f.quote_at > $1 THEN f.quote_at END   AS quote_at,
            CASE WHEN f.repost_at > $1 THEN f.repost_at END AS repost_at
     FROM sharers AS f
-    WHERE f.at > $1 AND ` + among("f.link_id", 2, links) + `
-)
-SELECT coalesce(k.link_id, t.link_id), coalesce(k.did, t.did),
-       CASE WHEN k.did IS NULL THEN '' ELSE jsonb_build_object('at', k.at, 'post', k.post_at, 'quote', k.quote_at, 'repost', k.repost_at)::text END,
-       CASE WHEN t.did IS NULL THEN '' ELSE jsonb_build_object('at', t.at, 'post', t.post_at, 'quote', t.quote_at, 'repost', t.repost_at)::text END
-FROM kept AS k
-FULL JOIN truth AS t ON t.did = k.did AND t.link_id = k.link_id
-WHERE (k.at, k.post_at, k.quote_at, k.repost_at) IS DISTINCT FROM (t.at, t.post_at, t.quote_at, t.repost_at)
-ORDER BY 1, 2`
-	return differences(ctx, tx, func(d Difference) {
-		if _, pending := c[sharing{d.Link, d.DID}]; !pending {
-			found(d)
-		}
-	}, sql, later(s.KeptFrom, s.AsOf.Add(-LongestWindow)), links)
+    WHERE f.at > $1 AND `+among("f.link_id", 2, links), everySharer(among("s.link_id", 2, links)), "did, link_id", "did", "")
+	return differences(ctx, tx, found, sql, later(s.KeptFrom, s.AsOf.Add(-LongestWindow)), links)
 }
 
 // checkCounts compares the counts of a network with sharers.
 func checkCounts(ctx context.Context, tx pgx.Tx, network Network, s state, links []int64, found func(Difference)) error {
-	const fields = `CASE WHEN %[1]s.link_id IS NULL THEN '' ELSE jsonb_build_object('sharers', %[1]s.sharers, '1h', %[1]s.in_1h, '3h', %[1]s.in_3h, '6h', %[1]s.in_6h, '12h', %[1]s.in_12h,
-        '24h', %[1]s.in_24h, '7d', %[1]s.in_7d, 'last', %[1]s.last_at)::text END`
-	sql := `
-WITH truth AS MATERIALIZED (` + everyCount(among("f.link_id", 2, links)+` AND`+network.has("f.did")) + `), kept AS MATERIALIZED (
-    SELECT c.* FROM ` + network.counts() + ` AS c WHERE ` + among("c.link_id", 2, links) + `
-)
-SELECT coalesce(k.link_id, t.link_id), '', ` + fmt.Sprintf(fields, "k") + `, ` + fmt.Sprintf(fields, "t") + `
-FROM kept AS k
-FULL JOIN truth AS t ON t.link_id = k.link_id
-WHERE (k.sharers, k.in_1h, k.in_3h, k.in_6h, k.in_12h, k.in_24h, k.in_7d, k.last_at)
-      IS DISTINCT FROM (t.sharers, t.in_1h, t.in_3h, t.in_6h, t.in_12h, t.in_24h, t.in_7d, t.last_at)
-ORDER BY 1`
+	sql := differ(`
+    SELECT c.link_id, c.sharers, c.in_1h, c.in_3h, c.in_6h, c.in_12h, c.in_24h, c.in_7d, c.last_at
+    FROM `+network.counts()+` AS c WHERE `+among("c.link_id", 2, links), everyCount(among("f.link_id", 2, links)+` AND`+network.has("f.did")), "link_id", "''", "")
 	return differences(ctx, tx, func(d Difference) {
 		d.Network = network
 		found(d)
 	}, sql, s.AsOf, links)
+}
+
+// checkVotes compares the votes in sharers with the ledger. It ignores votes from before the longest window,
+// because their shares may have expired.
+func checkVotes(ctx context.Context, tx pgx.Tx, s state, links []int64, found func(Difference)) error {
+	votes := func(of string) string {
+		return `
+    SELECT f.link_id, f.did, f.title_claim, f.title_at, f.title_key, f.url_claim, f.url_at, f.url_key FROM ` + of + ` AS f WHERE num_nonnulls(f.title_claim, f.url_claim) > 0`
+	}
+	kept := votes("sharers") + ` AND ` + among("f.link_id", 2, links)
+	truth := `
+    WITH own AS MATERIALIZED (` + ownPosts(among("s.link_id", 2, links)) + `),` + everyVote + votes("votes")
+	sql := differ(kept, truth, "did, link_id", "did", ` AND coalesce(least(k.title_at, k.url_at) > $3, true)`)
+	return differences(ctx, tx, found, sql, s.KeptFrom, links, s.AsOf.Add(-LongestWindow))
+}
+
+// checkSums compares claim_votes with sharers.
+func checkSums(ctx context.Context, tx pgx.Tx, links []int64, found func(Difference)) error {
+	sql := differ(`
+    SELECT v.claim_id, v.link_id, v.titles, v.title_at, v.title_from, v.urls, v.url_at, v.url_from
+    FROM claim_votes AS v WHERE `+among("v.link_id", 1, links), sumOfVotes("sharers AS f WHERE "+among("f.link_id", 1, links)), "claim_id, link_id", "''", "")
+	return differences(ctx, tx, found, sql, links)
+}
+
+// checkHeadlines compares the headlines with claim_votes. A link without votes for a title may
+// keep its card. It skips links with a vote for a claim that has expired: the vote's share is
+// gone, and the vote is pending.
+func checkHeadlines(ctx context.Context, tx pgx.Tx, links []int64, found func(Difference)) error {
+	sql := `
+WITH v AS MATERIALIZED (
+    SELECT v.* FROM claim_votes AS v WHERE ` + among("v.link_id", 1, links) + `
+),` + chosen(1, links) + `
+SELECT l.id, '', jsonb_build_object('url', l.url, 'site', l.site, 'title', l.title, 'description', l.description, 'image', l.image, 'card_from', l.card_from)::text,
+       jsonb_build_object('url', h.url, 'site', h.site, 'title', h.title, 'description', h.description, 'image', h.image, 'card_from', h."from")::text
+FROM chosen AS h
+JOIN links AS l ON l.id = h.link
+WHERE ` + headlineDiffers + `
+  AND NOT EXISTS (SELECT FROM v WHERE v.link_id = l.id AND NOT EXISTS (SELECT FROM claims AS c WHERE c.id = v.claim_id))
+ORDER BY 1`
+	return differences(ctx, tx, found, sql, links)
 }
 
 // among is a condition: the link is one of those in parameter n. If links is empty, it is

@@ -359,15 +359,15 @@ func everySharer(of string) string {
 // everyCount returns the rows that a table of counts should have at $1 for some rows f of sharers.
 func everyCount(of string) string {
 	return `
-    SELECT f.link_id                                                                AS link_id,
-           count(*)                                                                 AS sharers,
-           count(*) FILTER (WHERE f.at > $1::timestamptz - interval '1 hour')       AS in_1h,
-           count(*) FILTER (WHERE f.at > $1::timestamptz - interval '3 hours')      AS in_3h,
-           count(*) FILTER (WHERE f.at > $1::timestamptz - interval '6 hours')      AS in_6h,
-           count(*) FILTER (WHERE f.at > $1::timestamptz - interval '12 hours')     AS in_12h,
-           count(*) FILTER (WHERE f.at > $1::timestamptz - interval '24 hours')     AS in_24h,
-           count(*) FILTER (WHERE f.at > $1::timestamptz - interval '168 hours')    AS in_7d,
-           max(f.at)                                                                AS last_at
+    SELECT f.link_id                                                                      AS link_id,
+           count(*)::int                                                                  AS sharers,
+           (count(*) FILTER (WHERE f.at > $1::timestamptz - interval '1 hour'))::int      AS in_1h,
+           (count(*) FILTER (WHERE f.at > $1::timestamptz - interval '3 hours'))::int     AS in_3h,
+           (count(*) FILTER (WHERE f.at > $1::timestamptz - interval '6 hours'))::int     AS in_6h,
+           (count(*) FILTER (WHERE f.at > $1::timestamptz - interval '12 hours'))::int    AS in_12h,
+           (count(*) FILTER (WHERE f.at > $1::timestamptz - interval '24 hours'))::int    AS in_24h,
+           (count(*) FILTER (WHERE f.at > $1::timestamptz - interval '168 hours'))::int   AS in_7d,
+           max(f.at)                                                                      AS last_at
     FROM sharers AS f
     WHERE ` + of + `
     GROUP BY f.link_id
