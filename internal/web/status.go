@@ -1,8 +1,10 @@
 package web
 
 import (
+	"cmp"
 	"context"
 	"net/http"
+	"strings"
 	"time"
 
 	"github.com/weir-social/weir/schema"
@@ -42,35 +44,27 @@ func NewStatuses(all []schema.StreamStatus, now time.Time) (views []Status) {
 // NewStatus describes the state of a stream for readers. The stored detail, such as an
 // error with addresses, is for operators and is shown in /health.
 func NewStatus(st schema.StreamStatus) Status {
-	host := PlainLine(st.Host, MaxSite)
-	if host == "" {
-		host = say("the_stream")
+	host := cmp.Or(PlainLine(st.Host, MaxSite), say("the_stream"))
+	return Status{Level: Level(st), Word: cmp.Or(say("word_"+StateName(st)), PlainLine(st.Current(), MaxName)), Detail: say("detail_"+StateName(st), host)}
+}
+
+// Level returns the level of a stream's state.
+func Level(st schema.StreamStatus) string {
+	switch st.Current() {
+	case schema.StateLive, schema.StateQuiet:
+		return LevelGood
+	case schema.StateNoConsumer, schema.StateNoNetwork:
+		return LevelBad
 	}
-	in := func(level, name string, values ...any) Status {
-		return Status{Level: level, Word: say("word_" + name), Detail: say("detail_"+name, values...)}
+	return LevelWait
+}
+
+// StateName returns the name of a stream's state in the keys of texts.
+func StateName(st schema.StreamStatus) string {
+	if st.Current() == schema.StateNoNetwork && !st.Leased {
+		return "silent"
 	}
-	switch state := st.Current(); state {
-	case schema.StateNoConsumer:
-		return in(LevelBad, "no_consumer")
-	case schema.StateLive:
-		return in(LevelGood, "live", host)
-	case schema.StateQuiet:
-		return in(LevelGood, "quiet", host)
-	case schema.StateCatchingUp:
-		return in(LevelWait, "catching_up", host)
-	case schema.StateConnecting:
-		return in(LevelWait, "connecting")
-	case schema.StateNoNetwork:
-		v := in(LevelBad, "no_network")
-		if !st.Leased {
-			v.Detail = say("detail_silent")
-		}
-		return v
-	case schema.StateDraining:
-		return in(LevelWait, "draining")
-	default:
-		return Status{Level: LevelWait, Word: PlainLine(state, MaxName)}
-	}
+	return strings.ReplaceAll(st.Current(), " ", "_")
 }
 
 // startPage is the page at / if no part has one.

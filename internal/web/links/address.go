@@ -35,8 +35,8 @@ func (p Pages) value(v View, name string) string {
 		return ""
 	case name == "window":
 		return v.Name
-	case name == "density" && v.compact:
-		return "compact"
+	case name == "density":
+		return string(v.density)
 	case name == "at_least" && max(v.Query.AtLeast, 1) == p.AtLeast:
 		return ""
 	case name == "at_least":

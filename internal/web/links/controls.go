@@ -45,30 +45,19 @@ func formFields() []string { return []string{"watch", "at_least", "domain", "by"
 
 func (s *Server) newControls(v View, watches []choice, networks []ranking.Network) controls {
 	q := v.Query
-	c := controls{Watches: watches, Networks: networkChoices(v, networks), Kept: kept(v, formFields()...), Searching: kept(v, "text"), Text: q.Text, Domain: q.Site, By: q.By}
+	c := controls{Watches: watches, Kept: kept(v, formFields()...), Searching: kept(v, "text"), Text: q.Text, Domain: q.Site, By: q.By}
 	for _, w := range windows() {
 		c.Windows = append(c.Windows, choice{Name: w.Name, Title: say("window_link", w.Words), Current: w == v.window,
 			Href: RankingHref(v.with(func(v *View) { v.window = w }))})
 	}
-	for _, sort := range []ranking.Sort{ranking.Sharers, ranking.Speed, ranking.Newest} {
-		c.Sorts = append(c.Sorts, choice{Name: say("sort_" + string(sort)), Current: sort == q.Sort, Href: RankingHref(v.with(func(v *View) { v.Query.Sort = sort }))})
-	}
+	c.Sorts = choices(v, func(v *View) *ranking.Sort { return &v.Query.Sort }, "sort_", ranking.Sharers, ranking.Speed, ranking.Newest)
 	if q.Watch != "" {
-		for _, degree := range []ranking.Degree{ranking.BothDegrees, ranking.FirstDegree, ranking.SecondDegree} {
-			name := say("degree_" + string(degree))
-			if degree == ranking.BothDegrees {
-				name = say("degree_both")
-			}
-			c.Degrees = append(c.Degrees, choice{Name: name, Current: degree == q.Degree, Href: RankingHref(v.with(func(v *View) { v.Query.Degree = degree }))})
-		}
+		c.Degrees = choices(v, func(v *View) *ranking.Degree { return &v.Query.Degree }, "degree_", ranking.BothDegrees, ranking.FirstDegree, ranking.SecondDegree)
 	}
-	for _, compact := range []bool{false, true} {
-		name := say("density_full")
-		if compact {
-			name = say("density_compact")
-		}
-		c.Densities = append(c.Densities, choice{Name: name, Current: compact == v.compact, Href: RankingHref(v.with(func(v *View) { v.compact = compact }))})
+	if len(networks) > 1 || q.Network != ranking.BothNetworks {
+		c.Networks = choices(v, func(v *View) *ranking.Network { return &v.Query.Network }, "network_", ranking.BothNetworks, ranking.Bluesky, ranking.Nostr)
 	}
+	c.Densities = choices(v, func(v *View) *density { return &v.density }, "density_", full, compact)
 	c.Ways = wayChoices(v)
 	c.AtLeasts = atLeastChoices(q.AtLeast)
 	c.Active = s.activeFilters(v)
@@ -79,18 +68,10 @@ func (s *Server) newControls(v View, watches []choice, networks []ranking.Networ
 	return c
 }
 
-// networkChoices returns links that choose the network; none if all accounts are of
-// one network.
-func networkChoices(v View, networks []ranking.Network) (all []choice) {
-	if len(networks) < 2 && v.Query.Network == ranking.BothNetworks {
-		return nil
-	}
-	for _, network := range []ranking.Network{ranking.BothNetworks, ranking.Bluesky, ranking.Nostr} {
-		name := say("network_" + string(network))
-		if network == ranking.BothNetworks {
-			name = say("network_both")
-		}
-		all = append(all, choice{Name: name, Current: network == v.Query.Network, Href: RankingHref(v.with(func(v *View) { v.Query.Network = network }))})
+// choices returns links that set a part of a view. The texts of their names begin with a prefix.
+func choices[T ~string](v View, part func(*View) *T, prefix string, values ...T) (all []choice) {
+	for _, value := range values {
+		all = append(all, choice{Name: say(prefix + string(value)), Current: *part(&v) == value, Href: RankingHref(v.with(func(v *View) { *part(v) = value }))})
 	}
 	return all
 }

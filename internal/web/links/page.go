@@ -69,7 +69,7 @@ func (s *Server) servePage(w http.ResponseWriter, r *http.Request) {
 func (s *Server) newPage(snap *snapshot) (pageView, error) {
 	v := snap.view
 	page := pageView{
-		Frame: s.NewFrame().Scripted(s.Server, "page.js"), Window: v.window, Subtitle: subtitle(snap, v), Controls: s.newControls(v, snap.watches, snap.networks), Compact: v.compact,
+		Frame: s.NewFrame().Scripted(s.Server, "page.js"), Window: v.window, Subtitle: subtitle(snap, v), Controls: s.newControls(v, snap.watches, snap.networks), Compact: v.density == compact,
 		AsOf: web.NewTimestamp(snap.at.Truncate(time.Minute), snap.at), Reload: RankingHref(v), State: newState(snap.streams, snap.gaps, snap.complete, snap.at),
 		Statuses: web.NewStatuses(snap.streams, snap.at), Gaps: newGaps(snap), API: apiHref("/api/v1/trending", v),
 	}
@@ -102,6 +102,6 @@ func (s *Server) newPage(snap *snapshot) (pageView, error) {
 
 // apiHref returns the address of the first page of a view in the API.
 func apiHref(path string, v View) string {
-	v.compact, v.Query.After = false, ""
+	v.density, v.Query.After = full, ""
 	return strings.Replace(RankingHref(v), "/", path, 1)
 }

@@ -1,6 +1,7 @@
 package links
 
 import (
+	"cmp"
 	"slices"
 	"time"
 
@@ -43,34 +44,17 @@ func severity(level string) int {
 }
 
 func stateOf(st schema.StreamStatus, now time.Time) streamState {
-	since := web.NewTimestamp(st.StateSince, now)
-	switch state := st.Current(); state {
-	case schema.StateNoConsumer:
-		return streamState{Level: web.LevelBad, Text: say("state_no_consumer")}
-	case schema.StateLive:
-		return streamState{Level: web.LevelGood, Text: say("state_live")}
-	case schema.StateQuiet:
-		if st.LastEvent != nil {
-			since = web.NewTimestamp(*st.LastEvent, now)
-		}
-		return streamState{Level: web.LevelGood, Text: say("state_quiet"), Since: since}
-	case schema.StateCatchingUp:
-		if st.LastEvent == nil {
-			return streamState{Level: web.LevelWait, Text: say("state_catching_up")}
-		}
-		return streamState{Level: web.LevelWait, Text: say("state_behind", duration(now.Sub(*st.LastEvent)))}
-	case schema.StateConnecting:
-		return streamState{Level: web.LevelWait, Text: say("state_connecting")}
-	case schema.StateNoNetwork:
-		if !st.Leased {
-			return streamState{Level: web.LevelBad, Text: say("state_silent"), Since: since}
-		}
-		return streamState{Level: web.LevelBad, Text: say("state_reconnecting"), Since: since}
-	case schema.StateDraining:
-		return streamState{Level: web.LevelWait, Text: say("state_draining")}
-	default:
-		return streamState{Level: web.LevelWait, Text: web.PlainLine(state, web.MaxName)}
+	name := web.StateName(st)
+	s := streamState{Level: web.Level(st), Text: cmp.Or(say("state_"+name), web.PlainLine(st.Current(), web.MaxName))}
+	switch last := st.LastEvent; {
+	case name == "catching_up" && last != nil:
+		s.Text = say("state_behind", duration(now.Sub(*last)))
+	case name == "quiet" && last != nil:
+		s.Since = web.NewTimestamp(*last, now)
+	case name == "quiet", name == "not_connected", name == "silent":
+		s.Since = web.NewTimestamp(st.StateSince, now)
 	}
+	return s
 }
 
 // duration formats how far something is behind.

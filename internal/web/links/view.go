@@ -17,8 +17,16 @@ import (
 type View struct {
 	window
 	Query   ranking.Query
-	compact bool // a page with one line per link
+	density density
 }
+
+// density is how many lines of a page a link takes.
+type density string
+
+const (
+	full    density = ""
+	compact density = "compact" // one line
+)
 
 // Key is the same for two requests for the same page.
 func (v View) Key() string {
@@ -51,10 +59,13 @@ func NewView(values url.Values, standard string) (v View, err error) {
 			v.window = w
 		}
 	}
-	if density := values.Get("density"); density != "" && density != "full" && density != "compact" {
-		return v, web.WrongValue("density", density, say("expected_one_of", "full, compact"))
+	switch text := values.Get("density"); text {
+	case "", "full":
+	case string(compact):
+		v.density = compact
+	default:
+		return v, web.WrongValue("density", text, say("expected_one_of", "full, compact"))
 	}
-	v.compact = values.Get("density") == "compact"
 	return v, err
 }
 
