@@ -62,7 +62,7 @@ func layers() []layer {
 
 // leaves are the packages below all others.
 func leaves() []string {
-	return []string{"consumer/jetstream/dictionary", "internal/atproto/syntax", "internal/bisect", "internal/collection", "internal/crashpoint", "internal/guard", "internal/guard/", "internal/nostr", "internal/retry",
+	return []string{"consumer/jetstream/dictionary", "internal/atproto/syntax", "internal/bisect", "internal/collection", "internal/crashpoint", "internal/guard", "internal/guard/", "internal/nostr", "internal/output", "internal/retry",
 		"internal/testing/eventually", "internal/testing/loopback", "internal/words", "jobs"}
 }
 

@@ -15,6 +15,7 @@ import (
 	"github.com/weir-social/weir/internal/archive"
 	"github.com/weir-social/weir/internal/archive/catalog"
 	"github.com/weir-social/weir/internal/archive/recovery"
+	"github.com/weir-social/weir/internal/output"
 )
 
 func archiveCommand() *cobra.Command {
@@ -57,9 +58,9 @@ func printArchiveCheck(out io.Writer) func(recovery.Check, error) error {
 		for _, problem := range check.Problems {
 			fmt.Fprintln(out, problem)
 		}
-		fmt.Fprintf(out, "%s with %s, %.1f MB decompressed\n", counts(check.Segments, "segment", "segments"), counts(check.Records, "record", "records"), float64(check.RawBytes)/1e6)
+		fmt.Fprintf(out, "%s with %s, %.1f MB decompressed\n", output.Count(check.Segments, "segment", "segments"), output.Count(check.Records, "record", "records"), float64(check.RawBytes)/1e6)
 		if len(check.Problems) > 0 {
-			return errors.New(counts(int64(len(check.Problems)), "problem was found", "problems were found"))
+			return errors.New(output.Count(int64(len(check.Problems)), "problem was found", "problems were found"))
 		}
 		return nil
 	}
@@ -107,7 +108,7 @@ With --seen, the ids of archived events are restored in a running database, as f
 					rebuild, again = p.RebuildSeen, "run it again: the ids that are restored already stay"
 				}
 				err := rebuild(ctx, app.Rebuild{PerSecond: perSecond, Progress: func(done, all int, m archive.Manifest) {
-					fmt.Fprintf(cmd.OutOrStdout(), "%d of %d: %s, %s\n", done, all, m.Name, counts(m.Records, "record", "records"))
+					fmt.Fprintf(cmd.OutOrStdout(), "%d of %d: %s, %s\n", done, all, m.Name, output.Count(m.Records, "record", "records"))
 				}})
 				if ctx.Err() != nil {
 					return errors.New("stopped: " + again)
@@ -141,7 +142,7 @@ This command shows how many segments are left. Ending it does not stop them.`,
 				if err != nil {
 					return err
 				}
-				fmt.Fprintf(cmd.OutOrStdout(), "the workers will index %s; weir status warns until it is done\n", counts(n, "segment", "segments"))
+				fmt.Fprintf(cmd.OutOrStdout(), "the workers will index %s; weir status warns until it is done\n", output.Count(n, "segment", "segments"))
 				if detach {
 					return nil
 				}
@@ -165,7 +166,7 @@ func followIndex(ctx context.Context, out io.Writer, pool *pgxpool.Pool) error {
 			return err
 		}
 		if backlog.Unindexed != last {
-			fmt.Fprintf(out, "%d of %s left\n", backlog.Unindexed, counts(backlog.Segments, "segment", "segments"))
+			fmt.Fprintf(out, "%d of %s left\n", backlog.Unindexed, output.Count(backlog.Segments, "segment", "segments"))
 		}
 		if last = backlog.Unindexed; last == 0 {
 			return nil

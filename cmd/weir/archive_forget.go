@@ -10,6 +10,7 @@ import (
 
 	"github.com/weir-social/weir/app"
 	"github.com/weir-social/weir/internal/archive/catalog"
+	"github.com/weir-social/weir/internal/output"
 )
 
 func archiveForgetCommand() *cobra.Command {
@@ -27,14 +28,14 @@ With --now, all segments are compared as soon as possible. A version that was re
 					if err != nil {
 						return err
 					}
-					fmt.Fprintf(cmd.ErrOrStderr(), "the workers will compare %s\n", counts(n, "segment", "segments"))
+					fmt.Fprintf(cmd.ErrOrStderr(), "the workers will compare %s\n", output.Count(n, "segment", "segments"))
 				}
 				progress, err := catalog.ReadForgetProgress(ctx, p.Pool())
 				if err != nil {
 					return err
 				}
 				if asJSON {
-					return printJSON(cmd.OutOrStdout(), progress)
+					return output.JSON(cmd.OutOrStdout(), progress)
 				}
 				printForgetProgress(cmd.OutOrStdout(), progress)
 				return nil
@@ -48,19 +49,19 @@ With --now, all segments are compared as soon as possible. A version that was re
 
 func printForgetProgress(w io.Writer, p catalog.ForgetProgress) {
 	fmt.Fprintf(w, "%s and %s that some segments may still have\n",
-		counts(p.Accounts, "deleted account", "deleted accounts"), counts(p.Records, "deleted record", "deleted records"))
+		output.Count(p.Accounts, "deleted account", "deleted accounts"), output.Count(p.Records, "deleted record", "deleted records"))
 	if p.Unlisted > 0 {
-		fmt.Fprintf(w, "%s on no list in the store yet\n", counts(p.Unlisted, "deleted account", "deleted accounts"))
+		fmt.Fprintf(w, "%s on no list in the store yet\n", output.Count(p.Unlisted, "deleted account", "deleted accounts"))
 	}
-	fmt.Fprintf(w, "%s: %d compared, %d written again\n", counts(p.Segments, "segment", "segments"), p.Compared, p.Written)
+	fmt.Fprintf(w, "%s: %d compared, %d written again\n", output.Count(p.Segments, "segment", "segments"), p.Compared, p.Written)
 	if p.Failing > 0 {
-		fmt.Fprintf(w, "%s could not be compared: weir archive verify names damaged files\n", counts(p.Failing, "segment", "segments"))
+		fmt.Fprintf(w, "%s could not be compared: weir archive verify names damaged files\n", output.Count(p.Failing, "segment", "segments"))
 	}
 	if p.Missed > 0 {
-		fmt.Fprintf(w, "%s failed for so long that deletions of records were missed: see segments.missed_until\n", counts(p.Missed, "segment", "segments"))
+		fmt.Fprintf(w, "%s failed for so long that deletions of records were missed: see segments.missed_until\n", output.Count(p.Missed, "segment", "segments"))
 	}
 	if p.Lists > 0 {
-		fmt.Fprintf(w, "%s of forgotten accounts cannot be read: see unreadable_lists\n", counts(p.Lists, "list", "lists"))
+		fmt.Fprintf(w, "%s of forgotten accounts cannot be read: see unreadable_lists\n", output.Count(p.Lists, "list", "lists"))
 	}
 	if p.Segments > 0 {
 		age := time.Duration(p.Age * float64(time.Second)).Round(time.Second)

@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/weir-social/weir/app"
+	"github.com/weir-social/weir/internal/output"
 	"github.com/weir-social/weir/internal/web"
 	"github.com/weir-social/weir/schema"
 	"github.com/weir-social/weir/workers"
@@ -40,7 +41,7 @@ func auditCommand() *cobra.Command {
 					return err
 				}
 				if asJSON {
-					return printJSON(cmd.OutOrStdout(), map[string]any{"audit": sum, "faults": faults})
+					return output.JSON(cmd.OutOrStdout(), map[string]any{"audit": sum, "faults": faults})
 				}
 				printAudit(cmd.OutOrStdout(), sum, faults)
 				return nil
@@ -59,7 +60,7 @@ func auditCommand() *cobra.Command {
 // printAudit prints the compared accounts, the differences and a summary.
 func printAudit(w io.Writer, sum schema.Audit, faults []schema.Fault) {
 	for _, c := range sum.Compared {
-		fmt.Fprintf(w, "compared %s  %s from %s to %s\n", web.Plain(c.DID), counts(int64(c.Records), "record", "records"), second(c.From), second(c.To))
+		fmt.Fprintf(w, "compared %s  %s from %s to %s\n", web.Plain(c.DID), output.Count(int64(c.Records), "record", "records"), second(c.From), second(c.To))
 	}
 	for _, f := range faults {
 		name := f.DID
@@ -72,15 +73,15 @@ func printAudit(w io.Writer, sum schema.Audit, faults []schema.Fault) {
 		fmt.Fprint(w, "no record was compared, so there is no score")
 	} else {
 		fmt.Fprintf(w, "%s of %s from %s to %s: %.4f of them agree; %d missing, %d extra, %d stale",
-			counts(int64(sum.Records), "record", "records"), counts(int64(len(sum.Compared)), "account", "accounts"), second(*sum.From), second(*sum.To), *sum.Score, sum.Missing, sum.Extra, sum.Stale)
+			output.Count(int64(sum.Records), "record", "records"), output.Count(int64(len(sum.Compared)), "account", "accounts"), second(*sum.From), second(*sum.To), *sum.Score, sum.Missing, sum.Extra, sum.Stale)
 	}
 	if sum.Repaired && sum.Missing+sum.Extra+sum.Stale > 0 {
 		fmt.Fprint(w, "; repaired")
 	}
-	fmt.Fprintf(w, "; %s could not be read", counts(int64(sum.Failures), "account", "accounts"))
+	fmt.Fprintf(w, "; %s could not be read", output.Count(int64(sum.Failures), "account", "accounts"))
 	if sum.Pending > 0 {
 		const left = " left out, because the first read of "
-		fmt.Fprintf(w, "; %s records has not ended", counts(int64(sum.Pending), "account was"+left+"its", "accounts were"+left+"their"))
+		fmt.Fprintf(w, "; %s records has not ended", output.Count(int64(sum.Pending), "account was"+left+"its", "accounts were"+left+"their"))
 	}
 	fmt.Fprintln(w)
 }

@@ -12,6 +12,7 @@ import (
 
 	"github.com/weir-social/weir/app"
 	"github.com/weir-social/weir/internal/history"
+	"github.com/weir-social/weir/internal/output"
 	"github.com/weir-social/weir/internal/web"
 	"github.com/weir-social/weir/schema"
 	"github.com/weir-social/weir/workers"
@@ -119,7 +120,7 @@ func describeNetworkBackfill(b schema.NetworkBackfill) string {
 		state = "waiting"
 	}
 	words := []string{state, fmt.Sprintf("%d %% of %s to %s", int(100*b.Rest().Sub(b.From)/b.To.Sub(b.From)), b.From.UTC().Format(time.RFC3339), b.To.UTC().Format(time.RFC3339)),
-		counts(b.Events, "event", "events"), counts(b.Records, "record", "records") + " changed"}
+		output.Count(b.Events, "event", "events"), output.Count(b.Records, "record", "records") + " changed"}
 	if b.Gap != nil {
 		words = append(words, fmt.Sprintf("for gap %d", *b.Gap))
 	}
@@ -206,9 +207,9 @@ func describeHistory(h history.History) string {
 	if h.State == history.StateListing {
 		of = " listed so far"
 	}
-	words := []string{h.State, fmt.Sprintf("%d of %s%s", h.Done, counts(h.Accounts, "account", "accounts"), of), counts(h.Records, "record", "records")}
+	words := []string{h.State, fmt.Sprintf("%d of %s%s", h.Done, output.Count(h.Accounts, "account", "accounts"), of), output.Count(h.Records, "record", "records")}
 	if h.Limited > 0 {
-		words = append(words, counts(h.Limited, "account", "accounts")+" at the limit")
+		words = append(words, output.Count(h.Limited, "account", "accounts")+" at the limit")
 	}
 	if h.Unread > 0 {
 		words = append(words, fmt.Sprintf("%d cannot be read for now", h.Unread))
@@ -240,13 +241,13 @@ func backfillCancelCommand() *cobra.Command {
 				}
 				n, err := workers.CancelBackfills(ctx, queue)
 				if err == nil {
-					fmt.Fprintf(cmd.OutOrStdout(), "%s cancelled; running ones continue\n", counts(int64(n), "backfill", "backfills"))
+					fmt.Fprintf(cmd.OutOrStdout(), "%s cancelled; running ones continue\n", output.Count(int64(n), "backfill", "backfills"))
 				}
 				if networks > 0 {
-					fmt.Fprintf(cmd.OutOrStdout(), "%s of the network cancelled\n", counts(networks, "backfill", "backfills"))
+					fmt.Fprintf(cmd.OutOrStdout(), "%s of the network cancelled\n", output.Count(networks, "backfill", "backfills"))
 				}
 				if histories > 0 {
-					fmt.Fprintf(cmd.OutOrStdout(), "%s cancelled: weir backfill add --collection continues one\n", counts(int64(histories), "history", "histories"))
+					fmt.Fprintf(cmd.OutOrStdout(), "%s cancelled: weir backfill add --collection continues one\n", output.Count(int64(histories), "history", "histories"))
 				}
 				return err
 			})

@@ -12,6 +12,7 @@ import (
 
 	"github.com/weir-social/weir/app"
 	"github.com/weir-social/weir/internal/ops/compare"
+	"github.com/weir-social/weir/internal/output"
 	"github.com/weir-social/weir/internal/web"
 )
 
@@ -45,10 +46,10 @@ Both databases should have read the same stream to the same point, and no job sh
 				different := int64(0)
 				for _, r := range results {
 					different += r.Different
-					fmt.Fprintf(out, "%s: %s and %s, %s\n", r.Table, counts(r.First, "row", "rows"), counts(r.Second, "row", "rows"), counts(r.Different, "difference", "differences"))
+					fmt.Fprintf(out, "%s: %s and %s, %s\n", r.Table, output.Count(r.First, "row", "rows"), output.Count(r.Second, "row", "rows"), output.Count(r.Different, "difference", "differences"))
 				}
 				if different > 0 {
-					return fmt.Errorf("the databases differ in %s", counts(different, "row", "rows"))
+					return fmt.Errorf("the databases differ in %s", output.Count(different, "row", "rows"))
 				}
 				return nil
 			})

@@ -15,6 +15,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/weir-social/weir/app"
+	"github.com/weir-social/weir/internal/output"
 	"github.com/weir-social/weir/internal/web"
 	"github.com/weir-social/weir/schema"
 )
@@ -264,7 +265,7 @@ func deadletterRetryCommand() *cobra.Command {
 	}, func(ctx context.Context, p app.App, f schema.DeadLetterFilter) error {
 		n, err := schema.RetryDeadLetters(ctx, p.Pool(), f)
 		if err == nil {
-			fmt.Fprintf(cmd.OutOrStdout(), "%s retrying: `weir deadletter list` shows the rest\n", counts(int64(n), "dead letter", "dead letters"))
+			fmt.Fprintf(cmd.OutOrStdout(), "%s retrying: `weir deadletter list` shows the rest\n", output.Count(int64(n), "dead letter", "dead letters"))
 		}
 		return err
 	})
@@ -281,7 +282,7 @@ func deadletterDismissCommand() *cobra.Command {
 	}, func(ctx context.Context, p app.App, f schema.DeadLetterFilter) error {
 		n, err := schema.DismissDeadLetters(ctx, p.Pool(), f)
 		if err == nil {
-			fmt.Fprintf(cmd.OutOrStdout(), "%s dismissed\n", counts(int64(n), "dead letter", "dead letters"))
+			fmt.Fprintf(cmd.OutOrStdout(), "%s dismissed\n", output.Count(int64(n), "dead letter", "dead letters"))
 		}
 		return err
 	})

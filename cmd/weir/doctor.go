@@ -12,6 +12,7 @@ import (
 
 	"github.com/weir-social/weir/app"
 	"github.com/weir-social/weir/internal/ops/doctor"
+	"github.com/weir-social/weir/internal/output"
 	"github.com/weir-social/weir/internal/web"
 )
 
@@ -49,7 +50,7 @@ func doctorCommand() *cobra.Command {
 // printFindings prints one line for each finding, or all as JSON.
 func printFindings(w io.Writer, found []doctor.Finding, asJSON bool) error {
 	if asJSON {
-		return printJSON(w, map[string]any{"level": doctor.Worst(found), "findings": found})
+		return output.JSON(w, map[string]any{"level": doctor.Worst(found), "findings": found})
 	}
 	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	for _, f := range found {

@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/weir-social/weir/app"
+	"github.com/weir-social/weir/internal/output"
 	"github.com/weir-social/weir/schema"
 )
 
@@ -33,7 +34,7 @@ func projectionListCommand() *cobra.Command {
 					return err
 				}
 				if asJSON {
-					return printJSON(cmd.OutOrStdout(), found)
+					return output.JSON(cmd.OutOrStdout(), found)
 				}
 				return printProjections(cmd.OutOrStdout(), found)
 			})

@@ -16,6 +16,7 @@ import (
 
 	"github.com/weir-social/weir/app"
 	"github.com/weir-social/weir/internal/ops/health"
+	"github.com/weir-social/weir/internal/output"
 	"github.com/weir-social/weir/internal/web"
 	"github.com/weir-social/weir/schema"
 )
@@ -34,7 +35,7 @@ func statusCommand() *cobra.Command {
 					return err
 				}
 				if asJSON {
-					return printJSON(cmd.OutOrStdout(), report)
+					return output.JSON(cmd.OutOrStdout(), report)
 				}
 				return printStatus(cmd.OutOrStdout(), report, now)
 			})
@@ -72,10 +73,10 @@ func printStatus(w io.Writer, r health.Report, now time.Time) error {
 	}
 	follows := "the whole network"
 	if r.FollowsCount > 0 {
-		follows = counts(r.FollowsCount, "account", "accounts")
+		follows = output.Count(r.FollowsCount, "account", "accounts")
 	}
 	if r.UnreadWatches > 0 {
-		follows += fmt.Sprintf("; %s not be read: weir watch list", counts(r.UnreadWatches, "watch could", "watches could"))
+		follows += fmt.Sprintf("; %s not be read: weir watch list", output.Count(r.UnreadWatches, "watch could", "watches could"))
 	}
 	gaps := fmt.Sprint(r.OpenGaps)
 	if r.GapAccounts > 0 {
@@ -86,7 +87,7 @@ func printStatus(w io.Writer, r health.Report, now time.Time) error {
 	}
 	fmt.Fprintf(table, "\nfollowing\t%s\nopen gaps\t%s\ndead letters\t%d\n", follows, gaps, r.DeadLetters)
 	if r.Desynchronized > 0 {
-		fmt.Fprintf(table, "desynchronized\t%s to be compared with their repositories\n", counts(r.Desynchronized, "account", "accounts"))
+		fmt.Fprintf(table, "desynchronized\t%s to be compared with their repositories\n", output.Count(r.Desynchronized, "account", "accounts"))
 	}
 	for _, h := range r.Histories {
 		fmt.Fprintf(table, "history of %s\t%s\n", web.Plain(h.Collection), describeHistory(h))

@@ -13,6 +13,7 @@ import (
 
 	"github.com/weir-social/weir/app"
 	"github.com/weir-social/weir/internal/ops/trace"
+	"github.com/weir-social/weir/internal/output"
 	"github.com/weir-social/weir/internal/web"
 	"github.com/weir-social/weir/schema"
 )
@@ -63,7 +64,7 @@ func printFound(w io.Writer, asJSON bool, found any, err error, print func()) er
 		}
 		return err
 	}
-	return printJSON(w, found)
+	return output.JSON(w, found)
 }
 
 // at formats a time.
@@ -164,7 +165,7 @@ func printAccountTrace(w io.Writer, a trace.AccountTrace) {
 		say("  problem", "%s", a.Problem)
 	}
 	for _, c := range a.Stored {
-		say("stored", "%s of %s, created from %s to %s", counts(c.Records, "record", "records"), c.Name, at(c.Oldest), at(c.Newest))
+		say("stored", "%s of %s, created from %s to %s", output.Count(c.Records, "record", "records"), c.Name, at(c.Oldest), at(c.Newest))
 	}
 	if len(a.Stored) == 0 {
 		say("stored", "no record")

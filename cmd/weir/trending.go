@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/weir-social/weir/app"
+	"github.com/weir-social/weir/internal/output"
 	"github.com/weir-social/weir/internal/ranking"
 	"github.com/weir-social/weir/internal/web"
 	"github.com/weir-social/weir/internal/web/links"
@@ -59,7 +60,7 @@ func trendingCommand() *cobra.Command {
 					return err
 				}
 				if asJSON {
-					return printJSON(cmd.OutOrStdout(), trendingJSON{page.At.UTC(), complete, page.Links, page.Next})
+					return output.JSON(cmd.OutOrStdout(), trendingJSON{page.At.UTC(), complete, page.Links, page.Next})
 				}
 				if complete != nil {
 					fmt.Fprintf(cmd.OutOrStdout(), "the counts may be too low: all shares are stored only since %s\n", complete.Format(time.RFC3339))
@@ -139,4 +140,10 @@ func printLinks(w io.Writer, page ranking.Page, q ranking.Query) {
 	if page.Next != "" {
 		fmt.Fprintf(w, "more: --cursor %s\n", page.Next)
 	}
+}
+
+// orList joins words as "a, b or c".
+func orList(words []string) string {
+	last := len(words) - 1
+	return strings.Join(words[:last], ", ") + " or " + words[last]
 }

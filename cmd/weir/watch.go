@@ -15,6 +15,7 @@ import (
 
 	"github.com/weir-social/weir/app"
 	"github.com/weir-social/weir/internal/atproto/bluesky"
+	"github.com/weir-social/weir/internal/output"
 	"github.com/weir-social/weir/internal/web"
 	"github.com/weir-social/weir/schema"
 )
@@ -173,7 +174,7 @@ func accounts(n int, cursor string) string {
 	if cursor != "" {
 		return fmt.Sprintf("%d accounts or more", n)
 	}
-	return counts(int64(n), "account", "accounts")
+	return output.Count(int64(n), "account", "accounts")
 }
 
 func watchListCommand() *cobra.Command {
