@@ -47,7 +47,7 @@ func demoCommand() *cobra.Command {
 			cfg = cfg.ForTerminal(slog.LevelWarn)
 			ctx := cmd.Context()
 			defer printStopping(ctx, cmd.OutOrStdout())()
-			network, err := simnet.New(simnet.Config{Seed: uint64(time.Now().UnixNano()), History: demoHistory, Logger: cfg.Logger()})
+			network, err := simnet.New(simnet.Config{Seed: uint64(time.Now().UnixNano()), History: demoHistory, Events: true, Archive: &simnet.Archive{}, Logger: cfg.Logger()})
 			if err != nil {
 				return err
 			}
