@@ -54,6 +54,7 @@ func layers() []layer {
 		{[]string{"internal/archive", "internal/archive/"}, append(leaves(), "internal/archive", "internal/archive/", "internal/links/link", "internal/testing/", "consumer", "consumer/nostr", "schema")},
 		{[]string{"internal/lexicon", "internal/lexicon/"}, append(leaves(), "internal/lexicon", "internal/lexicon/", "schema")},
 		{[]string{"internal/nostr/"}, append(leaves(), "internal/nostr/", "schema")},
+		{[]string{"internal/links/commands"}, append(leaves(), "feature", "internal/links/link", "internal/ranking", "internal/web", "internal/web/links", "schema")},
 		{[]string{"internal/links/", "internal/ranking"}, append(leaves(), "internal/links/", "internal/ops/health", "schema")},
 		{[]string{"internal/ranking/feeds"}, []string{"internal/ranking", "schema"}},
 		{[]string{"internal/atproto/", "internal/history"}, append(leaves(), "schema")},

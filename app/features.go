@@ -11,6 +11,7 @@ import (
 	"github.com/weir-social/weir/consumer"
 	"github.com/weir-social/weir/feature"
 	"github.com/weir-social/weir/internal/archive/catalog"
+	"github.com/weir-social/weir/internal/links/commands"
 	"github.com/weir-social/weir/internal/nostr/directory"
 	"github.com/weir-social/weir/internal/ops/health"
 	"github.com/weir-social/weir/internal/ranking"
@@ -93,6 +94,7 @@ type program struct{ features []feature.Feature }
 // Commands returns the commands of the features.
 func Commands() (all []*cobra.Command) {
 	p := program{Features()}
+	all = commands.All(p)
 	for _, f := range p.features {
 		if f.Commands != nil {
 			all = append(all, f.Commands(p)...)

@@ -46,6 +46,7 @@ type Program interface {
 type Process interface {
 	Pool() *pgxpool.Pool // nil: without a database
 	Log() *slog.Logger
+	DID(ctx context.Context, name string) (string, error) // the account that a handle or a DID names
 }
 
 // Core is what a feature may know of the process before it runs.

@@ -45,7 +45,7 @@ func oneOf(cmd *cobra.Command, flag, value string, known []string) error {
 	if !cmd.Flags().Changed(flag) || slices.Contains(known, value) {
 		return nil
 	}
-	return fmt.Errorf("--%s is %q: expected %s", flag, value, orList(known))
+	return fmt.Errorf("--%s is %q: expected %s", flag, value, output.Or(known))
 }
 
 // deadLetterIDs parses the numbers of dead letters.

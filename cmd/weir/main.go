@@ -58,7 +58,7 @@ func root() *cobra.Command {
 		},
 	}
 	cmd.AddCommand(demoCommand(), devCommand(), serveCommand(), consumeCommand(), workCommand(), webCommand(),
-		migrateCommand(), watchCommand(), collectionCommand(), blockCommand(), backfillCommand(), deadletterCommand(), projectionCommand(), rebuildCommand(), ingestCommand(), trendingCommand(), linkCommand(), recountCommand(), statusCommand(), healthcheckCommand(),
+		migrateCommand(), watchCommand(), collectionCommand(), backfillCommand(), deadletterCommand(), projectionCommand(), rebuildCommand(), ingestCommand(), statusCommand(), healthcheckCommand(),
 		doctorCommand(), configCommand(), auditCommand(), archiveCommand(), compareCommand(), analyticsCommand(), traceCommand(), simnetCommand(), versionCommand())
 	cmd.AddCommand(app.Commands()...)
 	return cmd

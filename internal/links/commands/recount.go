@@ -1,4 +1,4 @@
-package main
+package commands
 
 import (
 	"context"
@@ -7,12 +7,12 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/weir-social/weir/app"
+	"github.com/weir-social/weir/feature"
 	"github.com/weir-social/weir/internal/ranking"
 	"github.com/weir-social/weir/internal/web"
 )
 
-func recountCommand() *cobra.Command {
+func recountCommand(program feature.Program) *cobra.Command {
 	var check bool
 	cmd := &cobra.Command{
 		Use:   "recount",
@@ -22,7 +22,7 @@ Until then each ranking is counted for itself, which takes longer.
 With --check, nothing is written. Every count that differs from a recount is printed, and the exit status is 1 if there is one.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return app.With(cmd.Context(), func(ctx context.Context, p app.App) error {
+			return program.With(cmd.Context(), func(ctx context.Context, p feature.Process) error {
 				out := cmd.OutOrStdout()
 				if !check {
 					if err := ranking.CountEverything(ctx, p.Pool()); err != nil {

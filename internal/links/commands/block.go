@@ -1,4 +1,4 @@
-package main
+package commands
 
 import (
 	"context"
@@ -10,26 +10,26 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/weir-social/weir/app"
+	"github.com/weir-social/weir/feature"
 	"github.com/weir-social/weir/internal/links/link"
 	"github.com/weir-social/weir/internal/ranking"
 	"github.com/weir-social/weir/internal/web"
 )
 
-func blockCommand() *cobra.Command {
+func blockCommand(program feature.Program) *cobra.Command {
 	cmd := &cobra.Command{Use: "block", Short: "Take links, domains and accounts out of every ranking, feed and page"}
-	cmd.AddCommand(blockAddCommand(), blockListCommand(), blockRemoveCommand())
+	cmd.AddCommand(blockAddCommand(program), blockListCommand(program), blockRemoveCommand(program))
 	return cmd
 }
 
-func blockAddCommand() *cobra.Command {
+func blockAddCommand(program feature.Program) *cobra.Command {
 	return &cobra.Command{
 		Use:     "add TARGET",
 		Short:   "Block a link by its URL, a domain with its subdomains, or an account by DID, npub or @handle",
 		Example: "  weir block add https://spam.example/page\n  weir block add spam.example\n  weir block add @alice.example\n  weir block add did:plc:…",
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return withBlock(cmd.Context(), args[0], func(ctx context.Context, p app.App, b ranking.Block) error {
+			return withBlock(cmd.Context(), program, args[0], func(ctx context.Context, p feature.Process, b ranking.Block) error {
 				added, err := ranking.AddBlock(ctx, p.Pool(), b)
 				if err != nil {
 					return err
@@ -45,13 +45,13 @@ func blockAddCommand() *cobra.Command {
 	}
 }
 
-func blockRemoveCommand() *cobra.Command {
+func blockRemoveCommand(program feature.Program) *cobra.Command {
 	return &cobra.Command{
 		Use:   "remove TARGET",
 		Short: "Put a blocked link, domain or account back",
 		Args:  cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return withBlock(cmd.Context(), args[0], func(ctx context.Context, p app.App, b ranking.Block) error {
+			return withBlock(cmd.Context(), program, args[0], func(ctx context.Context, p feature.Process, b ranking.Block) error {
 				removed, err := ranking.RemoveBlock(ctx, p.Pool(), b)
 				if err == nil && !removed {
 					err = fmt.Errorf("the %s %s is not blocked: `weir block list` shows what is", b.Kind, b.Target)
@@ -67,8 +67,8 @@ func blockRemoveCommand() *cobra.Command {
 }
 
 // withBlock calls do with the block that a user names.
-func withBlock(ctx context.Context, text string, do func(context.Context, app.App, ranking.Block) error) error {
-	return app.With(ctx, func(ctx context.Context, p app.App) error {
+func withBlock(ctx context.Context, program feature.Program, text string, do func(context.Context, feature.Process, ranking.Block) error) error {
+	return program.With(ctx, func(ctx context.Context, p feature.Process) error {
 		b, err := blockOf(ctx, p, text)
 		if err != nil {
 			return err
@@ -78,7 +78,7 @@ func withBlock(ctx context.Context, text string, do func(context.Context, app.Ap
 }
 
 // blockOf reads what a user names.
-func blockOf(ctx context.Context, p app.App, text string) (ranking.Block, error) {
+func blockOf(ctx context.Context, p feature.Process, text string) (ranking.Block, error) {
 	if strings.Contains(text, "://") {
 		l, err := link.Parse(text)
 		if err != nil {
@@ -93,14 +93,14 @@ func blockOf(ctx context.Context, p app.App, text string) (ranking.Block, error)
 	return b, err
 }
 
-func blockListCommand() *cobra.Command {
+func blockListCommand(program feature.Program) *cobra.Command {
 	var asJSON bool
 	cmd := &cobra.Command{
 		Use:   "list",
 		Short: "List the blocks, with the links and shares that each takes out of the counts",
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return app.With(cmd.Context(), func(ctx context.Context, p app.App) error {
+			return program.With(cmd.Context(), func(ctx context.Context, p feature.Process) error {
 				all, err := ranking.Blocks(ctx, p.Pool())
 				if err != nil {
 					return err

@@ -1,4 +1,4 @@
-package main
+package commands
 
 import (
 	"cmp"
@@ -11,7 +11,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/weir-social/weir/app"
+	"github.com/weir-social/weir/feature"
 	"github.com/weir-social/weir/internal/output"
 	"github.com/weir-social/weir/internal/ranking"
 	"github.com/weir-social/weir/internal/web"
@@ -26,7 +26,7 @@ type trendingJSON struct {
 	Next        ranking.Cursor         `json:"next,omitempty"` // --cursor of the next page
 }
 
-func trendingCommand() *cobra.Command {
+func trendingCommand(program feature.Program) *cobra.Command {
 	var (
 		asJSON bool
 		at     string
@@ -45,7 +45,7 @@ func trendingCommand() *cobra.Command {
 				return err
 			}
 			q.Past = at != ""
-			return app.With(cmd.Context(), func(ctx context.Context, p app.App) error {
+			return program.With(cmd.Context(), func(ctx context.Context, p feature.Process) error {
 				page, err := ranking.Trending(ctx, p.Pool(), q)
 				switch {
 				case errors.Is(err, ranking.ErrWatch):
@@ -120,7 +120,7 @@ func windowNames() string {
 	for _, w := range ranking.Windows() {
 		names = append(names, w.Name)
 	}
-	return orList(names)
+	return output.Or(names)
 }
 
 // printLinks prints two lines for each link. web.Plain makes texts of strangers safe for
@@ -140,10 +140,4 @@ func printLinks(w io.Writer, page ranking.Page, q ranking.Query) {
 	if page.Next != "" {
 		fmt.Fprintf(w, "more: --cursor %s\n", page.Next)
 	}
-}
-
-// orList joins words as "a, b or c".
-func orList(words []string) string {
-	last := len(words) - 1
-	return strings.Join(words[:last], ", ") + " or " + words[last]
 }

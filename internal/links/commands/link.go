@@ -1,4 +1,4 @@
-package main
+package commands
 
 import (
 	"context"
@@ -10,19 +10,19 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/spf13/cobra"
 
-	"github.com/weir-social/weir/app"
+	"github.com/weir-social/weir/feature"
 	"github.com/weir-social/weir/internal/links/link"
 	"github.com/weir-social/weir/internal/ranking"
 	"github.com/weir-social/weir/schema"
 )
 
-func linkCommand() *cobra.Command {
+func linkCommand(program feature.Program) *cobra.Command {
 	cmd := &cobra.Command{Use: "link", Short: "Merge two links into one, or split them again"}
-	cmd.AddCommand(linkMergeCommand(), linkSplitCommand())
+	cmd.AddCommand(linkMergeCommand(program), linkSplitCommand(program))
 	return cmd
 }
 
-func linkMergeCommand() *cobra.Command {
+func linkMergeCommand(program feature.Program) *cobra.Command {
 	return &cobra.Command{
 		Use:   "merge LINK INTO",
 		Short: "Count the shares of a link for another one",
@@ -31,7 +31,7 @@ Name the links by their ids or URLs. weir link split undoes a merge.`,
 		Example: "  weir link merge https://short.example/x https://paper.example/article\n  weir link merge 17 4",
 		Args:    cobra.ExactArgs(2),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return app.With(cmd.Context(), func(ctx context.Context, p app.App) error {
+			return program.With(cmd.Context(), func(ctx context.Context, p feature.Process) error {
 				of, err := findLink(ctx, p, args[0])
 				if err != nil {
 					return err
@@ -56,7 +56,7 @@ Name the links by their ids or URLs. weir link split undoes a merge.`,
 	}
 }
 
-func linkSplitCommand() *cobra.Command {
+func linkSplitCommand(program feature.Program) *cobra.Command {
 	return &cobra.Command{
 		Use:     "split LINK",
 		Short:   "Count the shares of a merged link for itself again",
@@ -64,7 +64,7 @@ func linkSplitCommand() *cobra.Command {
 		Example: "  weir link split https://short.example/x",
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return app.With(cmd.Context(), func(ctx context.Context, p app.App) error {
+			return program.With(cmd.Context(), func(ctx context.Context, p feature.Process) error {
 				id, err := findLink(ctx, p, args[0])
 				if err != nil {
 					return err
@@ -82,7 +82,7 @@ func linkSplitCommand() *cobra.Command {
 // merging calls f in a transaction. A merge, and transactions that delete shares of the
 // link, lock them in different orders, so Postgres may end one of them. Then merging
 // calls f again.
-func merging(ctx context.Context, p app.App, f func(pgx.Tx) error) error {
+func merging(ctx context.Context, p feature.Process, f func(pgx.Tx) error) error {
 	const tries = 5
 	err := pgx.BeginFunc(ctx, p.Pool(), f)
 	for try := 1; try < tries && schema.Classify(err) == schema.Transient && ctx.Err() == nil; try++ {
@@ -92,7 +92,7 @@ func merging(ctx context.Context, p app.App, f func(pgx.Tx) error) error {
 }
 
 // findLink returns the id of a link, given by its id or URL.
-func findLink(ctx context.Context, p app.App, named string) (int64, error) {
+func findLink(ctx context.Context, p feature.Process, named string) (int64, error) {
 	if id, err := strconv.ParseInt(named, 10, 64); err == nil {
 		return id, nil
 	}
