@@ -34,8 +34,9 @@ func layers() []layer {
 		{[]string{"schema"}, append(leaves(), "jobs")},
 		{[]string{"consumer"}, append(leaves(), "schema")},
 		{[]string{"consumer/"}, append(leaves(), "consumer", "consumer/", "internal/nostr/negentropy")}, // no database
-		{[]string{"workers"}, append(leaves(), "internal/atproto/", "internal/history", "internal/links/", "internal/nostr/", "internal/ops/health", "internal/ranking", "schema")},
-		{[]string{"feature"}, []string{"consumer", "internal/ops/doctor", "internal/ops/health", "internal/web", "schema", "workers"}},
+		{[]string{"workers"}, append(leaves(), "internal/atproto/", "internal/history", "internal/links/", "internal/ops/health", "internal/ranking", "schema")},
+		{[]string{"feature"}, []string{"consumer", "consumer/socket", "internal/collection", "internal/ops/doctor", "internal/ops/health", "internal/web", "schema", "workers"}},
+		{[]string{"workers/nostr"}, append(leaves(), "consumer", "consumer/nostr", "consumer/socket", "feature", "internal/nostr/", "internal/ops/health", "internal/web/nostr", "schema", "workers")},
 		{[]string{"workers/lexicons"}, append(leaves(), "consumer/firehose", "feature", "internal/atproto/", "internal/lexicon", "internal/lexicon/", "internal/web/records", "schema", "workers")},
 
 		// The page knows none of its parts, and no feature knows the page.
@@ -51,7 +52,7 @@ func layers() []layer {
 		// The features.
 		{[]string{"internal/archive/recovery"}, append(leaves(), "internal/archive", "internal/archive/", "consumer", "consumer/recording", "schema")},
 		{[]string{"internal/archive/work"}, append(leaves(), "internal/archive", "internal/archive/", "schema", "workers")},
-		{[]string{"internal/archive", "internal/archive/"}, append(leaves(), "internal/archive", "internal/archive/", "internal/links/link", "internal/testing/", "consumer", "consumer/nostr", "schema")},
+		{[]string{"internal/archive", "internal/archive/"}, append(leaves(), "internal/archive", "internal/archive/", "internal/links/link", "internal/testing/", "consumer", "schema")},
 		{[]string{"internal/lexicon", "internal/lexicon/"}, append(leaves(), "internal/lexicon", "internal/lexicon/", "schema")},
 		{[]string{"internal/nostr/"}, append(leaves(), "internal/nostr/", "schema")},
 		{[]string{"internal/links/commands"}, append(leaves(), "feature", "internal/links/link", "internal/ranking", "internal/web", "internal/web/links", "schema")},

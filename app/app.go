@@ -13,10 +13,8 @@ import (
 	"os"
 	"time"
 
-	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/prometheus/client_golang/prometheus"
-	"github.com/riverqueue/river"
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/weir-social/weir/consumer"
@@ -27,7 +25,6 @@ import (
 	"github.com/weir-social/weir/internal/ranking"
 	"github.com/weir-social/weir/internal/web"
 	"github.com/weir-social/weir/internal/web/links"
-	nostrpage "github.com/weir-social/weir/internal/web/nostr"
 	"github.com/weir-social/weir/schema"
 	"github.com/weir-social/weir/workers"
 )
@@ -136,9 +133,10 @@ func (p App) workers(ctx context.Context, cfg workers.Config) error {
 	if p.cfg.FetchCards {
 		cfg.Cards = card.New(card.Config{Turn: workers.HostTurns(p.pool), UserAgent: userAgent})
 	}
-	if cfg.Retry, err = p.retryDeadLetters(keep); err != nil {
+	if _, err := p.wires(false); err != nil {
 		return err
 	}
+	cfg.Retry = p.retryDeadLetters
 	cfg.Audit = workers.AuditPlan{Every: p.cfg.AuditInterval, Accounts: p.cfg.AuditAccounts}
 	cfg.Limits, cfg.AlertInterval = p.cfg.Limits(), p.cfg.AlertInterval
 	cfg.Health, cfg.Hooks = p.parts.Health, p.parts.Hooks
@@ -146,17 +144,14 @@ func (p App) workers(ctx context.Context, cfg workers.Config) error {
 		return err
 	}
 	cfg.Projections = p.projections
+	cfg.Networks = p.parts.networks
 	cfg.Features = append(p.parts.workers, func(b workers.Bundle) error { return work.Add(b, segments) })
 	cfg.Pool, cfg.ID, cfg.PollOnly, cfg.Logger, cfg.Registerer, cfg.Tracer = p.pool, p.owner, p.cfg.pooled(), p.log, p.metrics, p.tracer
 	cfg.History = workers.HistoryLimits{Records: p.cfg.HistoryRecords, Bytes: p.cfg.HistoryBytes}
 	cfg.Process, cfg.JobTimeout, cfg.RescueAfter = p.cfg.Workers, p.cfg.JobTimeout, p.cfg.RescueAfter
-	if cfg.Relays, err = p.relays(keep); err != nil {
+	if cfg.Network, err = p.network(); err != nil {
 		return err
 	}
-	if cfg.Network, err = p.network(keep); err != nil {
-		return err
-	}
-	cfg.Names, cfg.AuthorRelays = p.wellKnown(), p.cfg.NostrAuthorRelays
 	cfg.Bluesky, cfg.Backfill, cfg.Window = api, p.cfg.BackfillWorkers, p.cfg.BackfillWindow
 	cfg.SyncInterval, cfg.FromPDS, cfg.Stopping = p.cfg.SyncInterval, p.cfg.BackfillFrom == "pds", ctx.Done()
 	owns, err := schema.OwnsTables(ctx, p.pool)
@@ -190,43 +185,25 @@ func (p App) retention() (workers.Retention, error) {
 		Shares: p.cfg.ShareRetention, Links: p.cfg.LinkRetention, LinksForever: p.cfg.LinkRetention == 0}.WithDefaults()
 }
 
-// retryDeadLetters returns a function that processes dead-lettered events again, as far back as
-// deletions are known.
-func (p App) retryDeadLetters(keep workers.Retention) (func(context.Context, []schema.StoredDeadLetter) error, error) {
+// retryDeadLetters processes dead-lettered events again, as far back as deletions are known.
+func (p App) retryDeadLetters(ctx context.Context, deadLetters []schema.StoredDeadLetter) error {
+	retry, err := p.requested(ctx, false)
+	if err != nil {
+		return err
+	}
+	return retry.Run(ctx, deadLetters)
+}
+
+// requested returns a Retry that stores events of all accounts, or of those that are followed now.
+func (p App) requested(ctx context.Context, everyone bool) (*consumer.Retry, error) {
+	keep, err := p.retention()
+	if err != nil {
+		return nil, err
+	}
 	queue, err := workers.Queue(p.pool, p.log)
 	if err != nil {
 		return nil, err
 	}
-	if _, err := p.wires(false); err != nil {
-		return nil, err
-	}
-	return func(ctx context.Context, deadLetters []schema.StoredDeadLetter) error {
-		retry, err := p.retryOfFollowed(ctx, queue, keep)
-		if err != nil {
-			return err
-		}
-		return retry.Run(ctx, deadLetters)
-	}, nil
-}
-
-// retryOfFollowed returns a Retry that stores events of the accounts that are followed now.
-func (p App) retryOfFollowed(ctx context.Context, queue *river.Client[pgx.Tx], keep workers.Retention) (*consumer.Retry, error) {
-	retry, err := p.retry(ctx, queue, keep)
-	if err != nil {
-		return nil, err
-	}
-	now, err := schema.FollowedAccounts(ctx, p.pool)
-	if err != nil {
-		return nil, err
-	}
-	followed := &follows{}
-	followed.take(now)
-	retry.Follows = followed.includes
-	return retry, nil
-}
-
-// retry returns a Retry that stores events of all accounts.
-func (p App) retry(ctx context.Context, queue *river.Client[pgx.Tx], keep workers.Retention) (*consumer.Retry, error) {
 	wires, err := p.wires(false)
 	if err != nil {
 		return nil, err
@@ -236,9 +213,17 @@ func (p App) retry(ctx context.Context, queue *river.Client[pgx.Tx], keep worker
 	if err != nil {
 		return nil, err
 	}
+	followed := &follows{}
+	if !everyone {
+		now, err := schema.FollowedAccounts(ctx, p.pool)
+		if err != nil {
+			return nil, err
+		}
+		followed.take(now)
+	}
 	return &consumer.Retry{
-		Config: consumer.Config{Frames: p.parts.frames(nil), Hooks: p.parts.Hooks, Pool: p.pool, Enqueue: p.projections.Enqueue(queue, ""), Resync: workers.EnqueueResyncs(queue), Projections: p.projections,
-			Wanted: p.stored.Stores, Logger: p.log, Tracer: p.tracer},
+		Config: consumer.Config{Frames: p.parts.frames(nil), Hooks: p.parts.Hooks, Pool: p.pool, Enqueue: p.projections.Enqueue(queue, ""), Resync: workers.EnqueueResyncs(queue),
+			Projections: p.projections, Wanted: p.stored.Stores, Follows: followed.includes, Logger: p.log, Tracer: p.tracer},
 		Wires: wires, Since: agreed.Add(-keep.Tombstones),
 	}, nil
 }
@@ -249,7 +234,7 @@ func (p App) page(stopping <-chan struct{}) (http.Handler, error) {
 	if err != nil {
 		return nil, err
 	}
-	parts := append([]web.Part{links.Part(p.cfg.ImageBase), nostrpage.Part()}, p.parts.Pages...)
+	parts := append([]web.Part{links.Part(p.cfg.ImageBase)}, p.parts.Pages...)
 	return web.Handler(web.Config{DB: p.pool, Now: time.Now, Keep: web.KeepPages, Proxies: proxies, URL: p.cfg.URL, Parts: parts, Title: "Weir", Stopping: stopping, Logger: p.log})
 }
 

@@ -53,23 +53,6 @@ type Config struct {
 	// A key, a secret, for Jetstream servers that demand one for their archives. It is sent to
 	// archives only, and only encrypted or to this machine.
 	JetstreamKey string `env:"WEIR_JETSTREAM_KEY" secret:"true"`
-	// Nostr relays to read as well, separated by commas, such as wss://relay.example. Each is a
-	// stream of its own. WEIR_COLLECTIONS names the kinds to store, or nostr.* for every kind.
-	// To rank the links of both networks, add nostr.1,nostr.6,nostr.16,nostr.30023 (notes,
-	// their reposts, reposts of other events, articles) to its default. A watch of an npub
-	// follows accounts there; if there are only other watches, nothing is read from these
-	// relays.
-	Nostr []string `env:"WEIR_NOSTR"`
-	// How many relays are read in addition to WEIR_NOSTR: those that most followed accounts
-	// name in their relay lists. They are strangers' servers, read every five minutes, at
-	// public addresses only. 0: none.
-	NostrAuthorRelays int `env:"WEIR_NOSTR_AUTHOR_RELAYS" envDefault:"20"`
-	// Whether these relays may be on this machine. Only for simulated networks: otherwise an
-	// author could have Weir call any service that runs here.
-	NostrAuthorLoopback bool `env:"WEIR_NOSTR_AUTHOR_LOOPBACK" envDefault:"false"`
-	// A secret key, 64 hexadecimal digits, for relays that demand authentication. Make one for
-	// Weir alone.
-	NostrKey string `env:"WEIR_NOSTR_KEY" secret:"true"`
 	// The name of the stream's row: one name, one cursor, one active consumer.
 	Stream string `env:"WEIR_STREAM" envDefault:"jetstream"`
 	// The collections to store, separated by commas: names, and prefixes that end in a dot and
@@ -370,13 +353,12 @@ func readConfig(c Config) (Config, error) {
 // parse returns an error if a variable that is read where it is used cannot be read.
 func (c Config) parse() error {
 	_, stored := c.stored()
-	_, opened := c.open()
+	_, opened := c.open(feature.Services{})
 	_, limits := c.deadLetterLimits()
 	_, webhook := c.webhook()
 	_, hosts := c.hosts()
 	_, proxies := c.proxies()
-	_, streams := c.streams()
-	return cmp.Or(stored, opened, limits, webhook, hosts, proxies, streams)
+	return cmp.Or(stored, opened, limits, webhook, hosts, proxies)
 }
 
 // stored returns the registry of the stored collections.

@@ -12,7 +12,6 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
-	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/weir-social/weir/consumer"
 	"github.com/weir-social/weir/consumer/socket"
@@ -62,13 +61,11 @@ func (c Config) checkOpsListen() doctor.Finding {
 // checks returns the checks of a valid configuration.
 func (c Config) checks(within time.Duration, pool func() (*pgxpool.Pool, error)) []doctor.Check {
 	checks := []doctor.Check{c.databaseCheck(within, pool, false)}
-	client, reads := &http.Client{}, App{cfg: c, stored: c.registry(), signatures: &signatures{}, metrics: prometheus.NewRegistry()}
+	client, reads := &http.Client{}, New(c, nil)
 	reads.cfg.Verify = VerifyWhole // nothing is stored
-	streams, _ := c.streams()
-	for _, s := range streams {
-		checks = append(checks, doctor.StreamCheck(doctor.Stream{Name: s.from.name, Variable: s.from.variable, Endpoints: s.endpoints, Source: func(endpoint string) (consumer.Source, error) {
-			return s.from.open(reads, opening{filter: consumer.Filter{Everyone: true},
-				Config: socket.Config{Endpoints: []string{endpoint}, DialTimeout: within / 2, UserAgent: userAgent}})
+	for _, s := range reads.streams() {
+		checks = append(checks, doctor.StreamCheck(doctor.Stream{Name: s.from.Name, Variable: s.from.Variable, Endpoints: s.Endpoints, Source: func(endpoint string) (consumer.Source, error) {
+			return s.from.Open(socket.Config{Endpoints: []string{endpoint}, DialTimeout: within / 2, UserAgent: userAgent}, consumer.Filter{Everyone: true})
 		}}, within*3/4))
 	}
 	checks = append(checks,
@@ -79,8 +76,7 @@ func (c Config) checks(within time.Duration, pool func() (*pgxpool.Pool, error))
 	if c.Identifier != "" {
 		checks = append(checks, doctor.Check{Name: "login", Run: c.login})
 	}
-	parts, _ := c.open() // ReadConfig has checked it
-	return append(checks, parts.Checks...)
+	return append(checks, reads.parts.Checks...)
 }
 
 // pool returns a function that opens the database on its first call.

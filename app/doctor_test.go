@@ -39,7 +39,9 @@ func TestDoctorChecksWhatIsConfigured(t *testing.T) {
 	t.Cleanup(clickhouse.Close)
 	root := t.TempDir()
 	nothing := "ws" + refuses.URL[len("http"):]
-	found := func(c Config) map[string]doctor.Finding {
+	found := func(c Config, urls ...string) map[string]doctor.Finding {
+		c.features = Features()
+		require.NoError(t, c.SetEndpoints("nostr", urls))
 		c.Source, c.Verify, c.Collections, c.Retention = "jetstream", VerifyWhole, []string{"nostr.1"}, time.Hour
 		const within = 20 * time.Second
 		var some []doctor.Check
@@ -55,7 +57,7 @@ func TestDoctorChecksWhatIsConfigured(t *testing.T) {
 		return all
 	}
 
-	all := found(Config{Nostr: []string{relay, nothing}, Archive: "dir:" + root, ClickHouse: "http://weir:secret@" + clickhouse.Listener.Addr().String() + "/weir"})
+	all := found(Config{Archive: "dir:" + root, ClickHouse: "http://weir:secret@" + clickhouse.Listener.Addr().String() + "/weir"}, relay, nothing)
 	require.Equal(t, doctor.OK, all["nostr "+relay[len("ws://"):]].Level, "%+v", all)
 	require.Equal(t, doctor.Fail, all["nostr "+nothing[len("ws://"):]].Level, "another relay does not have its events: %+v", all)
 	require.Equal(t, doctor.OK, all["archive"].Level, "%+v", all)

@@ -12,7 +12,6 @@ import (
 	"github.com/weir-social/weir/feature"
 	"github.com/weir-social/weir/internal/archive/catalog"
 	"github.com/weir-social/weir/internal/links/commands"
-	"github.com/weir-social/weir/internal/nostr/directory"
 	"github.com/weir-social/weir/internal/ops/health"
 	"github.com/weir-social/weir/internal/ranking"
 	"github.com/weir-social/weir/internal/web/feeds"
@@ -20,6 +19,7 @@ import (
 	"github.com/weir-social/weir/schema"
 	"github.com/weir-social/weir/workers"
 	"github.com/weir-social/weir/workers/lexicons"
+	"github.com/weir-social/weir/workers/nostr"
 )
 
 // Features returns Weir's features, with the defaults of their variables.
@@ -27,21 +27,23 @@ func Features() []feature.Feature {
 	return []feature.Feature{
 		lexicons.Feature(),
 		feeds.Feature(),
+		nostr.Feature(),
 	}
 }
 
 // parts are what the features of a process bring, together.
 type parts struct {
 	feature.Parts
-	workers []func(workers.Bundle) error
+	workers  []func(workers.Bundle) error
+	networks workers.Networks
 }
 
 // open opens the features, in their order.
-func (c Config) open() (parts, error) {
+func (c Config) open(s feature.Services) (parts, error) {
 	all := parts{Parts: feature.Parts{Projections: []schema.Projection{workers.Links()}, Health: []health.Feature{ranking.Health()},
 		Snapshots: []schema.SnapshotTable{ranking.MergesSnapshot(), ranking.BlocksSnapshot()}}}
-	core := feature.Core{Queues: append(jobs.Queues(), jobs.QueueProcess, jobs.QueueArchive, jobs.QueueIndex)}
-	for _, e := range c.registry().Entries() {
+	core := feature.Core{Services: s, Registry: c.registry(), Unstored: c.archivesOthers(), Queues: append(jobs.Queues(), jobs.QueueProcess, jobs.QueueArchive, jobs.QueueIndex)}
+	for _, e := range core.Registry.Entries() {
 		core.Collections = append(core.Collections, e.Pattern)
 	}
 	for _, f := range c.features {
@@ -61,6 +63,10 @@ func (c Config) open() (parts, error) {
 func (p *parts) add(one feature.Parts) {
 	p.Projections, p.Pages, p.Hooks = append(p.Projections, one.Projections...), append(p.Pages, one.Pages...), append(p.Hooks, one.Hooks...)
 	p.Snapshots, p.Health, p.Checks = append(p.Snapshots, one.Snapshots...), append(p.Health, one.Health...), append(p.Checks, one.Checks...)
+	p.Sources = append(p.Sources, one.Sources...)
+	if one.Network != nil {
+		p.networks = append(p.networks, one.Network)
+	}
 	if one.Workers != nil {
 		p.workers = append(p.workers, one.Workers)
 	}
@@ -121,7 +127,7 @@ func (p program) Without(ctx context.Context, f func(context.Context, feature.Pr
 
 // tables returns the parts of the schema that the features have.
 func tables(features []feature.Feature) []fs.FS {
-	all := []fs.FS{ranking.Tables(), catalog.Tables(), directory.Tables()}
+	all := []fs.FS{ranking.Tables(), catalog.Tables()}
 	for _, f := range features {
 		if f.Tables != nil {
 			all = append(all, f.Tables)

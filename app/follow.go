@@ -12,8 +12,6 @@ import (
 
 	"github.com/weir-social/weir/consumer"
 	"github.com/weir-social/weir/internal/atproto/bluesky"
-	protocol "github.com/weir-social/weir/internal/nostr"
-	"github.com/weir-social/weir/internal/nostr/directory"
 	"github.com/weir-social/weir/schema"
 	"github.com/weir-social/weir/workers"
 )
@@ -105,15 +103,15 @@ func (p App) firstWatches(ctx context.Context) error {
 		return err
 	}
 	for _, named := range p.cfg.Watch {
-		w, err := ParseWatch(named, false)
+		w, err := p.ParseWatch(named, false)
 		if err != nil {
 			return fmt.Errorf("read WEIR_WATCH: %w", err)
 		}
-		if w.Name != "" {
-			return fmt.Errorf("read WEIR_WATCH: %s is a name, and its domain may be unreachable when Weir starts: use `weir watch add`, or give the npub", w.Name)
+		if w.Account.Name != "" {
+			return fmt.Errorf("read WEIR_WATCH: %s is a name, and its domain may be unreachable when Weir starts: use `weir watch add`, or give the npub", w.Account.Name)
 		}
-		if w.Nostr && len(p.cfg.Nostr) == 0 {
-			return fmt.Errorf("read WEIR_WATCH: %w", ErrNoRelays)
+		if w.Network != nil && w.Network.Check() != nil {
+			return fmt.Errorf("read WEIR_WATCH: %w", w.Network.Check())
 		}
 		if _, err := p.AddWatch(ctx, w, 0); err != nil {
 			return err
@@ -141,26 +139,22 @@ func (p App) DID(ctx context.Context, actor string) (string, error) {
 // A WatchRequest is a watch that a user requests.
 type WatchRequest struct {
 	Kind   string
-	Target string // in the stored spelling; "" if only Name is known
-	Name   string // name of a Nostr account by NIP-05, to be looked up; "": none
+	Target string // in the stored spelling; "" if only the account's name is known
 
-	Nostr  bool
-	Relays []string // where that account may be found
+	Network workers.Network // nil: that of repositories
+	Account workers.Target  // there
 }
 
 // ParseWatch parses a request to watch an account. Its errors never contain a secret key.
-func ParseWatch(named string, alone bool) (WatchRequest, error) {
-	of, ok, err := protocol.ParseTarget(named)
+func (p App) ParseWatch(named string, alone bool) (WatchRequest, error) {
+	network, account, err := p.parts.networks.ParseTarget(named)
 	if err != nil {
 		return WatchRequest{}, err
 	}
-	if ok {
-		w := WatchRequest{Kind: schema.WatchFollows, Name: of.Name, Nostr: true, Relays: of.Relays}
+	if network != nil {
+		w := WatchRequest{Kind: schema.WatchFollows, Target: account.Text, Network: network, Account: account}
 		if alone {
 			w.Kind = schema.WatchAccount
-		}
-		if of.Name == "" {
-			w.Target = protocol.Npub(of.Key)
 		}
 		return w, nil
 	}
@@ -182,24 +176,24 @@ func ParseWatch(named string, alone bool) (WatchRequest, error) {
 
 // AccountToRead returns the account that a user names, as a backfill takes it: a handle or a
 // DID.
-func AccountToRead(named string) (string, error) {
-	of, ok, err := protocol.ParseTarget(named)
+func (p App) AccountToRead(named string) (string, error) {
+	network, account, err := p.parts.networks.ParseTarget(named)
 	switch {
 	case err != nil:
 		return "", err
-	case !ok:
+	case network == nil:
 		return named, nil
-	case of.Name != "":
-		return "", fmt.Errorf("%s is a name of Nostr: give the npub that `weir watch list` shows", of.Name)
+	case account.Name != "":
+		return "", fmt.Errorf("%s is a name of another network: give the account as `weir watch list` shows it", account.Name)
 	}
-	return protocol.DID(of.Key), nil
+	return account.DID, nil
 }
 
 // AddWatch adds a watch, and stores where its account may be found.
 func (p App) AddWatch(ctx context.Context, w WatchRequest, atLeast int) (added bool, err error) {
 	err = pgx.BeginFunc(ctx, p.pool, func(tx pgx.Tx) error {
-		if key, ok := w.key(); ok && len(w.Relays) > 0 {
-			if err := directory.AddRelayHints(ctx, tx, protocol.DID(key), w.Relays); err != nil {
+		if len(w.Account.Servers) > 0 {
+			if err := w.Network.AddHints(ctx, tx, w.Account); err != nil {
 				return err
 			}
 		}
@@ -207,14 +201,4 @@ func (p App) AddWatch(ctx context.Context, w WatchRequest, atLeast int) (added b
 		return err
 	})
 	return added, err
-}
-
-// key returns the Nostr account. It returns false if the account is of another network, or
-// not known yet.
-func (w WatchRequest) key() (key [32]byte, ok bool) {
-	if !w.Nostr || w.Target == "" {
-		return key, false
-	}
-	n, err := protocol.ParseName(w.Target)
-	return n.Key, err == nil
 }

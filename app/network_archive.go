@@ -7,9 +7,6 @@ import (
 	"slices"
 	"time"
 
-	"github.com/jackc/pgx/v5"
-	"github.com/riverqueue/river"
-
 	"github.com/weir-social/weir/consumer"
 	"github.com/weir-social/weir/consumer/jetstream"
 	"github.com/weir-social/weir/consumer/jetstream/archive"
@@ -22,12 +19,10 @@ import (
 type networkArchive struct {
 	app    App
 	client *archive.Client
-	queue  *river.Client[pgx.Tx]
-	keep   workers.Retention
 }
 
 // network returns the archives, or nil if no Jetstream server is configured.
-func (p App) network(keep workers.Retention) (workers.NetworkArchive, error) {
+func (p App) network() (workers.NetworkArchive, error) {
 	endpoints := slices.DeleteFunc(slices.Clone(p.cfg.Jetstream), func(endpoint string) bool { return endpoint == "" })
 	if len(endpoints) == 0 {
 		return nil, nil
@@ -36,11 +31,7 @@ func (p App) network(keep workers.Retention) (workers.NetworkArchive, error) {
 	if err != nil {
 		return nil, fmt.Errorf("WEIR_JETSTREAM: %w", err)
 	}
-	queue, err := workers.Queue(p.pool, p.log)
-	if err != nil {
-		return nil, err
-	}
-	return &networkArchive{app: p, client: client, queue: queue, keep: keep}, nil
+	return &networkArchive{app: p, client: client}, nil
 }
 
 // query returns what is requested of an archive: the stored collections of the followed accounts.
@@ -96,7 +87,7 @@ const (
 func (n *networkArchive) Read(ctx context.Context, past workers.NetworkPast, moved func(schema.NetworkProgress) error) (workers.NetworkPlan, error) {
 	r := &archiveReading{networkArchive: n, moved: moved}
 	var err error
-	if r.retry, err = n.app.retryOfFollowed(ctx, n.queue, n.keep); err != nil {
+	if r.retry, err = n.app.requested(ctx, false); err != nil {
 		return workers.NetworkPlan{}, err
 	}
 	r.retry.Bulk = true

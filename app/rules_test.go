@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"go.yaml.in/yaml/v3"
 
+	"github.com/weir-social/weir/feature"
 	"github.com/weir-social/weir/internal/ops/health"
 )
 
@@ -71,7 +72,7 @@ func TestConditionsMatchRules(t *testing.T) {
 	for name, severity := range conditions {
 		want[name] = fmt.Sprint(severity, " after ", fireAfter[name])
 	}
-	parts, err := Config{features: Features(), ArchiveScope: "stored"}.open()
+	parts, err := Config{features: Features(), ArchiveScope: "stored"}.open(feature.Services{})
 	require.NoError(t, err)
 	for _, f := range parts.Health {
 		for _, c := range f.Conditions {

@@ -11,6 +11,7 @@ import (
 	"go.opentelemetry.io/otel"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/weir-social/weir/consumer"
 	"github.com/weir-social/weir/feature"
 	"github.com/weir-social/weir/schema"
 )
@@ -31,15 +32,17 @@ func (c Config) Connections() int32 {
 func New(cfg Config, pool *pgxpool.Pool) App {
 	metrics := prometheus.NewRegistry()
 	metrics.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
-	parts, _ := cfg.open() // ReadConfig has checked it
-	p := App{cfg: cfg, pool: pool, parts: parts, projections: schema.NewProjections(parts.Projections...), log: cfg.Logger(), metrics: metrics, tracer: otel.Tracer("github.com/weir-social/weir"), owner: owner(), stored: cfg.registry(), signatures: &signatures{}}
+	p := App{cfg: cfg, pool: pool, log: cfg.Logger(), metrics: metrics, tracer: otel.Tracer("github.com/weir-social/weir"), owner: owner(), stored: cfg.registry(), signatures: &signatures{}}
+	p.parts, _ = cfg.open(feature.Services{Pool: pool, Log: p.log, Metrics: metrics, UserAgent: userAgent, // ReadConfig has checked it
+		Requested: func(ctx context.Context, everyone bool) (*consumer.Retry, error) { return p.requested(ctx, everyone) }})
+	p.projections = schema.NewProjections(p.parts.Projections...)
 	logTraceErrors(p.log)
 	return p
 }
 
 // standard returns the projections of the features.
 func standard(cfg Config) schema.Projections {
-	parts, _ := cfg.open() // ReadConfig has checked it
+	parts, _ := cfg.open(feature.Services{}) // ReadConfig has checked it
 	return schema.NewProjections(parts.Projections...)
 }
 
@@ -134,12 +137,8 @@ func (p App) checkSource() error {
 	if _, err := p.cfg.stored(); err != nil {
 		return err
 	}
-	streams, err := p.cfg.streams()
-	if err != nil {
-		return err
-	}
-	for _, one := range streams {
-		if _, err := p.source(one, p.log, nil); err != nil {
+	for _, one := range p.streams() {
+		if _, err := p.open(one, p.log, nil); err != nil {
 			return err
 		}
 	}

@@ -10,7 +10,6 @@ import (
 	"github.com/bluesky-social/indigo/atproto/atcrypto"
 
 	"github.com/weir-social/weir/consumer/firehose"
-	"github.com/weir-social/weir/consumer/nostr"
 	"github.com/weir-social/weir/internal/atproto/bluesky"
 	"github.com/weir-social/weir/workers"
 )
@@ -21,9 +20,6 @@ type signatures struct {
 	once sync.Once
 	one  *firehose.Verifier
 	err  error
-
-	nostrOnce sync.Once
-	nostr     *nostr.Verifier
 }
 
 // verifier returns the verifier of the process, or nil if signatures are not checked.

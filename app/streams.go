@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/weir-social/weir/consumer"
+	"github.com/weir-social/weir/feature"
 	"github.com/weir-social/weir/internal/retry"
 	"github.com/weir-social/weir/schema"
 )
@@ -34,11 +35,7 @@ type stream struct {
 // Consume reads the streams until ctx ends.
 func (p App) Consume(ctx context.Context) error {
 	s := &streams{App: p}
-	configured, err := p.cfg.streams()
-	if err != nil {
-		return err
-	}
-	for _, one := range configured {
+	for _, one := range p.streams() {
 		if err := s.add(&stream{configuredStream: one}); err != nil {
 			return err
 		}
@@ -82,13 +79,13 @@ func (s *streams) add(added *stream) error {
 	if err != nil {
 		return err
 	}
-	metrics := prometheus.WrapRegistererWith(prometheus.Labels{"stream": added.name}, s.metrics)
-	if added.source, err = s.source(added.configuredStream, s.log.With("stream", added.name), metrics); err != nil {
+	metrics := prometheus.WrapRegistererWith(prometheus.Labels{"stream": added.Name}, s.metrics)
+	if added.source, err = s.open(added.configuredStream, s.log.With("stream", added.Name), metrics); err != nil {
 		return err
 	}
 	added.follows.limit = added.source.Capabilities().Accounts
 	added.consumer, err = s.consumer(consumer.Config{
-		Stream: added.name, Source: added.source, Follows: added.follows.includes, Leased: s.leased,
+		Stream: added.Name, Source: added.source, Follows: added.follows.includes, Leased: s.leased,
 		Start: from, BatchEvents: s.cfg.BatchEvents, BatchInterval: s.cfg.BatchInterval, BufferBytes: s.cfg.BufferBytes,
 		LeaseTTL: s.cfg.LeaseTTL, GapThreshold: s.cfg.GapThreshold, QuietAfter: s.cfg.QuietAfter, SilentFor: 3 * s.cfg.QuietAfter,
 		ResumeWithin: retention.Tombstones, Depth: s.depth, MaxDepth: s.cfg.QueueLimit, Registerer: metrics,
@@ -134,9 +131,9 @@ func (s *streams) refresh(ctx context.Context) error {
 	for _, one := range s.all {
 		one.follows.take(followed)
 		before := one.follows.above
-		filter := s.parts.widen(one.follows.filter(one.accounts(followed), s.stored.Repositories().Filter()))
+		filter := s.parts.widen(one.follows.filter(one.accounts(s.sources(), followed), s.stored.Repositories().Filter()))
 		if one.follows.above != before {
-			s.log.Info("stream_request_changed", "stream", one.name, "accounts", len(followed.DIDs), "everyone", filter.Everyone)
+			s.log.Info("stream_request_changed", "stream", one.Name, "accounts", len(followed.DIDs), "everyone", filter.Everyone)
 		}
 		if source, ok := one.source.(consumer.Filtered); ok {
 			updates.Go(func() error { return source.SetFilter(ctx, filter) })
@@ -146,9 +143,8 @@ func (s *streams) refresh(ctx context.Context) error {
 }
 
 // accounts returns those of the followed accounts that are of the network of the stream.
-func (s *stream) accounts(followed schema.Followed) schema.Followed {
-	all := sources()
-	followed.DIDs = slices.DeleteFunc(slices.Clone(followed.DIDs), func(did string) bool { return networkOf(all, did) != s.from.network })
+func (s *stream) accounts(all []feature.Source, followed schema.Followed) schema.Followed {
+	followed.DIDs = slices.DeleteFunc(slices.Clone(followed.DIDs), func(did string) bool { return networkOf(all, did) != s.from.Network })
 	return followed
 }
 

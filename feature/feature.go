@@ -8,9 +8,12 @@ import (
 	"log/slog"
 
 	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/prometheus/client_golang/prometheus"
 	"github.com/spf13/cobra"
 
 	"github.com/weir-social/weir/consumer"
+	"github.com/weir-social/weir/consumer/socket"
+	"github.com/weir-social/weir/internal/collection"
 	"github.com/weir-social/weir/internal/ops/doctor"
 	"github.com/weir-social/weir/internal/ops/health"
 	"github.com/weir-social/weir/internal/web"
@@ -28,7 +31,7 @@ type Feature struct {
 	// comment each, which docs/configuration.md shows. It is filled before Open is called. nil: there are none.
 	Config any
 	// Open checks the configuration and returns what the feature brings to a process. Its error names the
-	// variable to change. It must not use the network, and is called several times.
+	// variable to change. It must not use the network, and is called several times, but once for a process with Services.
 	Open func(Core) (Parts, error)
 	// Commands returns what it adds to the command weir; nil: nothing. They are made before any variable is read.
 	Commands func(Program) []*cobra.Command
@@ -51,9 +54,43 @@ type Process interface {
 
 // Core is what a feature may know of the process before it runs.
 type Core struct {
+	Services
+	Registry    collection.Registry
+	Unstored    bool               // events are archived that are not stored
 	Collections []string           // the stored collections: names, and prefixes such as "pub.layers.*"
 	Projections schema.Projections // of the features that are listed before this one
 	Queues      []string           // the names of the queues that others have
+}
+
+// Services are what the functions of Parts may use. They are empty if only the configuration is checked.
+type Services struct {
+	Pool      *pgxpool.Pool
+	Log       *slog.Logger
+	Metrics   prometheus.Registerer
+	UserAgent string
+	// Requested returns what stores events of all accounts, or of those that are followed now, that were requested
+	// from servers.
+	Requested func(ctx context.Context, everyone bool) (*consumer.Retry, error)
+}
+
+// A Source is servers that are read in one way.
+type Source struct {
+	Name     string // in the findings of the doctor
+	Wire     string // the name of its wire in dead letters and segments
+	Variable string // of the endpoints
+	Network  string // of its accounts: how their DIDs begin; empty: the network of repositories
+	Streams  []Stream
+	Open     func(socket.Config, consumer.Filter) (consumer.Source, error)
+	// NewWire returns its wire, for one goroutine. It decodes events of wanted collections; nil: of all. archived: it
+	// decodes the archive. The signatures were checked before its records were archived; since then the hashes of the
+	// segments vouch for them. Demands to vanish that were archived were obeyed.
+	NewWire func(archived bool, wanted func(collection string) bool) (consumer.Wire, error)
+}
+
+// Stream is a stream to read.
+type Stream struct {
+	Name      string
+	Endpoints []string // in order of preference
 }
 
 // Page is what a feature adds to the page, the feeds and the API.
@@ -62,6 +99,10 @@ type Page = web.Part
 // Parts are what a feature brings to a process.
 type Parts struct {
 	Projections []schema.Projection
+	// Sources are read besides that of WEIR_SOURCE.
+	Sources []Source
+	// Network is one that its jobs read; nil: it reads none.
+	Network workers.Network
 	// Pages are what it adds to the page, the feeds and the API.
 	Pages []Page
 	// Workers adds workers, queues and periodic jobs to a process that works; nil: it has none.

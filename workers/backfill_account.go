@@ -17,7 +17,6 @@ import (
 	"github.com/weir-social/weir/internal/atproto/bluesky"
 	"github.com/weir-social/weir/internal/collection"
 	"github.com/weir-social/weir/internal/crashpoint"
-	"github.com/weir-social/weir/internal/nostr"
 	"github.com/weir-social/weir/jobs"
 	"github.com/weir-social/weir/schema"
 )
@@ -33,15 +32,15 @@ import (
 // unavailable. A feed contains posts only, so other collections are always compared
 // with the repository.
 //
-// A Nostr account is read from the relays.
+// An account of another network is read from its servers.
 type BackfillAccount struct {
 	river.WorkerDefaults[jobs.BackfillAccount]
-	pool    *pgxpool.Pool
-	api     *bluesky.Client
-	relays  Relays // nil: none is configured
-	log     *slog.Logger
-	fromPDS bool // read the account's PDS instead of the AppView
-	stored  collection.Registry
+	pool     *pgxpool.Pool
+	api      *bluesky.Client
+	networks Networks
+	log      *slog.Logger
+	fromPDS  bool // read the account's PDS instead of the AppView
+	stored   collection.Registry
 
 	projections schema.Projections
 	fetched     Fetched
@@ -82,8 +81,8 @@ func (p *feedPlace) restart(requests int) {
 
 // Work reads the feed.
 func (w *BackfillAccount) Work(ctx context.Context, job *river.Job[jobs.BackfillAccount]) error {
-	if author, ok := nostr.ParseDID(job.Args.DID); ok {
-		return w.fromRelays(ctx, job, author)
+	if network := w.networks.Of(job.Args.DID); network != nil {
+		return w.fromNetwork(ctx, job, network)
 	}
 	return Resumable(ctx, "read_feed", func(ctx context.Context, at feedPlace) error { return w.read(ctx, job, at) })
 }

@@ -184,7 +184,7 @@ func TestSyncAndFinishDoNotDeadlock(t *testing.T) {
 			if _, err := schema.SetMembers(t.Context(), tx, watch, []schema.Member{{DID: alice, Handle: "alice.example"}}, nil, time.Now()); err != nil {
 				return err
 			}
-			_, err := enqueueBackfills(t.Context(), tx, r.client, []string{alice}, time.Now(), 3, time.Now())
+			_, err := EnqueueBackfills(t.Context(), tx, r.client, []string{alice}, time.Now(), 3, time.Now())
 			return err
 		})
 	}()

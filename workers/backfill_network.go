@@ -197,7 +197,7 @@ func (w *BackfillNetwork) end(ctx context.Context, job *river.Job[jobs.BackfillN
 // reading the repositories of the followed accounts. ok is false otherwise.
 func (w *CloseGap) readGap(ctx context.Context, job *river.Job[jobs.CloseGap], followed schema.Followed) (ok bool, err error) {
 	gap, open, err := schema.BackfillableGap(ctx, w.pool, job.Args.Gap)
-	if err != nil || !open || w.archive == nil || ofNostr(gap.Stream) {
+	if err != nil || !open || w.archive == nil || w.networks.Of(gap.Stream) != nil {
 		return false, err
 	}
 	past := NetworkPast{From: gap.From.Add(-archiveMargin), To: gap.To.Add(archiveMargin)}

@@ -19,13 +19,12 @@ import (
 	"github.com/weir-social/weir/internal/collection"
 	"github.com/weir-social/weir/internal/crashpoint"
 	"github.com/weir-social/weir/internal/history"
-	"github.com/weir-social/weir/internal/nostr"
 	"github.com/weir-social/weir/jobs"
 	"github.com/weir-social/weir/schema"
 )
 
 // BackfillRepo reads the past of an account in every collection whose history waits for
-// it, newest first, from the account's own server, or from relays of Nostr. It lists the
+// it, newest first, from the account's own server, or from the servers of another network. It lists the
 // records, or fetches one copy of the repository if that takes fewer calls. It compares and
 // repairs in the same way as after a gap, under the repository's revision, so newer records
 // from the stream stay.
@@ -37,7 +36,7 @@ type BackfillRepo struct {
 	river.WorkerDefaults[jobs.BackfillRepo]
 	pool        *pgxpool.Pool
 	api         *bluesky.Client
-	relays      Relays // of Nostr; nil: none
+	networks    Networks
 	log         *slog.Logger
 	stored      collection.Registry
 	projections schema.Projections
@@ -57,7 +56,7 @@ const (
 )
 
 func newBackfillRepo(cfg Config) *BackfillRepo {
-	return &BackfillRepo{pool: cfg.Pool, api: cfg.Bluesky, relays: cfg.Relays, log: cfg.Logger, stored: cfg.Collections, projections: cfg.Projections, fetched: cfg.fetched(), read: cfg.ReadRepository,
+	return &BackfillRepo{pool: cfg.Pool, api: cfg.Bluesky, networks: cfg.Networks, log: cfg.Logger, stored: cfg.Collections, projections: cfg.Projections, fetched: cfg.fetched(), read: cfg.ReadRepository,
 		limits: cfg.History.withDefaults(), memory: make(chan struct{}, 1), patience: cfg.JobTimeout / 2}
 }
 
@@ -83,8 +82,8 @@ func (w *BackfillRepo) Work(ctx context.Context, job *river.Job[jobs.BackfillRep
 	case owner.Status != "active": // its server would refuse
 		return h.postpone(ctx, histories, errors.New("the account is "+owner.Status), historyClosed, false, false)
 	}
-	if author, ok := nostr.ParseDID(job.Args.DID); ok {
-		return h.fromRelays(ctx, histories, author)
+	if network := w.networks.Of(job.Args.DID); network != nil {
+		return h.fromNetwork(ctx, histories, network)
 	}
 	reading, cancel := context.WithTimeout(ctx, w.patience*3/2) // a server that does not respond must not end the job
 	defer cancel()

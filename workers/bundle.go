@@ -62,6 +62,12 @@ func (b Bundle) Bluesky() *bluesky.Client { return b.cfg.Bluesky }
 // Timeout returns how long a job may run.
 func (b Bundle) Timeout() time.Duration { return b.cfg.JobTimeout }
 
+// Window returns how far back a new account is read.
+func (b Bundle) Window() time.Duration { return b.cfg.Window }
+
+// Audits reports whether there are periodic audits.
+func (b Bundle) Audits() bool { return b.cfg.Audit.Every > 0 }
+
 // RescueAfter returns how long the jobs of a killed process stay "running".
 func (b Bundle) RescueAfter() time.Duration { return b.cfg.RescueAfter }
 

@@ -22,12 +22,12 @@ type inserter interface {
 // insertChunk is how many jobs one statement inserts.
 const insertChunk = 1000
 
-// enqueueBackfills enqueues backfills of the accounts' feeds back to since. They
+// EnqueueBackfills enqueues backfills of the accounts' feeds back to since. They
 // start at the time at, by the database's clock, or immediately if that is zero. If
 // an account has an unfinished job, that job gets the better priority, the earlier
 // start and the wider window in the same transaction. It returns the number of new
 // jobs.
-func enqueueBackfills(ctx context.Context, tx pgx.Tx, client inserter, dids []string, since time.Time, priority int, at time.Time) (int, error) {
+func EnqueueBackfills(ctx context.Context, tx pgx.Tx, client inserter, dids []string, since time.Time, priority int, at time.Time) (int, error) {
 	dids = slices.Compact(slices.Sorted(slices.Values(dids))) // concurrent inserts must lock the keys in one order
 	added := 0
 	for chunk := range slices.Chunk(dids, insertChunk) {

@@ -65,7 +65,7 @@ func fromGo(t *testing.T, pool *pgxpool.Pool, client inserter, since time.Time, 
 	t.Helper()
 	require.NoError(t, pgx.BeginFunc(t.Context(), pool, func(tx pgx.Tx) error {
 		var err error
-		added, err = enqueueBackfills(t.Context(), tx, client, []string{alice, alice}, since, priority, time.Now())
+		added, err = EnqueueBackfills(t.Context(), tx, client, []string{alice, alice}, since, priority, time.Now())
 		return err
 	}))
 	return added

@@ -32,7 +32,7 @@ type FillCollections struct {
 	river.WorkerDefaults[jobs.FillCollections]
 	pool        *pgxpool.Pool
 	api         *bluesky.Client
-	relays      Relays // of Nostr; nil: none
+	networks    Networks
 	log         *slog.Logger
 	stored      collection.Registry
 	projections schema.Projections
@@ -62,14 +62,14 @@ func (l HistoryLimits) withDefaults() HistoryLimits {
 }
 
 const (
-	relayPage      = 2000            // events that a relay of Nostr is asked for at a time
+	streamPage     = 2000            // events that the server of a stream is asked for at a time
 	listingTries   = 3               // failed attempts at a listing before another relay is asked
 	listingPage    = 500             // accounts per page: small enough to stop soon when many wait
 	longestListing = 5 * time.Minute // wait between two attempts
 )
 
 func newFillCollections(cfg Config) *FillCollections {
-	return &FillCollections{pool: cfg.Pool, api: cfg.Bluesky, relays: cfg.Relays, log: cfg.Logger, stored: cfg.Collections, projections: cfg.Projections, limits: cfg.History.withDefaults(),
+	return &FillCollections{pool: cfg.Pool, api: cfg.Bluesky, networks: cfg.Networks, log: cfg.Logger, stored: cfg.Collections, projections: cfg.Projections, limits: cfg.History.withDefaults(),
 		jobsLimit: int(cfg.Limits.Jobs), bytesLimit: cfg.Limits.Bytes, patience: cfg.JobTimeout / 2}
 }
 
@@ -256,14 +256,15 @@ func (p *historyPass) run(ctx context.Context, h *history.Run) (problem string, 
 // advance finds accounts of a history. It is for a Weir that follows the whole network.
 func (p *historyPass) advance(ctx context.Context, h history.Run) (problem string, err error) {
 	names, err := p.names(ctx, p.pool, h.Collection)
+	network := p.networks.Of(h.Collection)
 	switch {
 	case err != nil:
 		return "", err
-	case len(names) == 0 && ofNostr(h.Collection):
-		return "no relay is configured that has the events: see WEIR_NOSTR", nil
+	case len(names) == 0 && network != nil:
+		return network.Check().Error(), nil
 	case len(names) == 0:
 		return "no collection under the prefix is known yet: request one with weir backfill add --collection", nil
-	case len(p.api.Relays()) == 0 && !ofNostr(h.Collection):
+	case len(p.api.Relays()) == 0 && network == nil:
 		return "no relay is configured that names the accounts: see WEIR_RELAYS", nil
 	}
 	if err := history.AddNames(ctx, p.pool, h.Collection, h.Run, names); err != nil {
@@ -274,29 +275,28 @@ func (p *historyPass) advance(ctx context.Context, h history.Run) (problem strin
 		return "", err
 	}
 	for _, l := range listings {
-		read := p.list
-		if ofNostr(h.Collection) {
-			read = p.readRelay
+		if network != nil {
+			err = p.readStream(ctx, network, l)
+		} else {
+			err = p.list(ctx, l)
 		}
-		if err := read(ctx, l); err != nil {
+		if err != nil {
 			return "", err
 		}
 	}
 	return "", nil
 }
 
-// names returns the collections that relays are asked for; for kinds of Nostr, the streams of
-// the relays that are asked for events. Under a prefix of repositories these are the
+// names returns the collections that relays are asked for; of another network, the streams whose
+// servers are asked for events. Under a prefix of repositories these are the
 // collections with stored records: first those from the stream, then those from the
 // repositories that are read. Earlier runs may have known others.
 func (p *historyPass) names(ctx context.Context, db schema.DB, of string) ([]string, error) {
+	if network := p.networks.Of(of); network != nil {
+		return network.Streams(), nil
+	}
 	prefix, ok := strings.CutSuffix(of, "*")
-	switch {
-	case ofNostr(of) && p.relays == nil:
-		return nil, nil
-	case ofNostr(of):
-		return p.relays.Streams(), nil
-	case !ok:
+	if !ok {
 		return []string{of}, nil
 	}
 	names, err := history.Names(ctx, db, of)

@@ -305,7 +305,7 @@ func TestRunningBackfillIsWidened(t *testing.T) {
 	require.NoError(t, err)
 	awaited() // its first page is read
 	require.NoError(t, pgx.BeginFunc(t.Context(), r.pool, func(tx pgx.Tx) error {
-		added, err := enqueueBackfills(t.Context(), tx, r.client, []string{someone}, time.Now().Add(-24*time.Hour), jobs.PriorityGap, time.Now())
+		added, err := EnqueueBackfills(t.Context(), tx, r.client, []string{someone}, time.Now().Add(-24*time.Hour), jobs.PriorityGap, time.Now())
 		require.Zero(t, added)
 		return err
 	}))

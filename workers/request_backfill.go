@@ -35,7 +35,7 @@ func (w *RequestBackfill) Work(ctx context.Context, job *river.Job[jobs.RequestB
 	added := 0
 	err = pgx.BeginFunc(ctx, w.pool, func(tx pgx.Tx) error {
 		var err error
-		if added, err = enqueueBackfills(ctx, tx, river.ClientFromContext[pgx.Tx](ctx), dids, job.Args.Since, job.Args.Priority, time.Time{}); err != nil {
+		if added, err = EnqueueBackfills(ctx, tx, river.ClientFromContext[pgx.Tx](ctx), dids, job.Args.Since, job.Args.Priority, time.Time{}); err != nil {
 			return err
 		}
 		_, err = river.JobCompleteTx[*riverDriver](ctx, tx, job)

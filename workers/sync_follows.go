@@ -26,11 +26,11 @@ import (
 // a retry continues at the next page. Running the job twice changes nothing.
 type SyncFollows struct {
 	river.WorkerDefaults[jobs.SyncFollows]
-	pool   *pgxpool.Pool
-	api    *bluesky.Client
-	relays Relays // nil: none is configured
-	log    *slog.Logger
-	window time.Duration // how far back a new account's feed is read
+	pool     *pgxpool.Pool
+	api      *bluesky.Client
+	networks Networks
+	log      *slog.Logger
+	window   time.Duration // how far back a new account's feed is read
 
 	patience time.Duration // how long to read before the job yields to others; shorter than the job's timeout
 }
@@ -102,7 +102,7 @@ func (w *SyncFollows) read(ctx context.Context, job *river.Job[jobs.SyncFollows]
 		}
 		at = listingPlace{Watch: watch, Began: began}
 	}
-	target, ofNostr, err := nostrTarget(at.Watch.Target)
+	network, target, err := w.networks.ParseTarget(at.Watch.Target)
 	if err != nil {
 		return w.failed(ctx, job, at, NonRetryable(err))
 	}
@@ -112,10 +112,10 @@ func (w *SyncFollows) read(ctx context.Context, job *river.Job[jobs.SyncFollows]
 		}
 		var err error
 		switch {
-		case at.End && ofNostr:
+		case at.End && network != nil:
 			whole = true
-		case ofNostr:
-			err = w.fromRelays(ctx, job, &at, target)
+		case network != nil:
+			err = w.fromNetwork(ctx, job, &at, network, target)
 		case at.End:
 			whole, err = w.missing(ctx, job.ID, at.Watch.ID)
 		default:
@@ -247,7 +247,7 @@ func (w *SyncFollows) finish(ctx context.Context, job *river.Job[jobs.SyncFollow
 			return err
 		}
 		// Their servers say whether they are deleted.
-		if _, err := enqueueBackfills(ctx, tx, river.ClientFromContext[pgx.Tx](ctx), changed.Hidden, at.Began, jobs.PriorityGap, time.Time{}); err != nil {
+		if _, err := EnqueueBackfills(ctx, tx, river.ClientFromContext[pgx.Tx](ctx), changed.Hidden, at.Began, jobs.PriorityGap, time.Time{}); err != nil {
 			return err
 		}
 		if err := w.enqueueNew(ctx, tx, at, changed, priority, now); err != nil {
@@ -280,10 +280,10 @@ func (w *SyncFollows) enqueueNew(ctx context.Context, tx pgx.Tx, at listingPlace
 	if own := time.Now().Add(-w.window); own.Before(since) {
 		since = own // the database's clock may be ahead
 	}
-	if _, err := enqueueBackfills(ctx, tx, client, changed.Added, since, priority, first); err != nil {
+	if _, err := EnqueueBackfills(ctx, tx, client, changed.Added, since, priority, first); err != nil {
 		return err
 	}
-	if _, err := enqueueBackfills(ctx, tx, client, changed.Stored, since, jobs.PriorityGap, first); err != nil {
+	if _, err := EnqueueBackfills(ctx, tx, client, changed.Stored, since, jobs.PriorityGap, first); err != nil {
 		return err
 	}
 	again := jobs.RequestBackfill{Watch: at.Watch.ID, Began: at.Began, Since: since, Priority: priority}
@@ -308,7 +308,7 @@ func (w *SyncFollows) enqueueAll(ctx context.Context) error {
 			if err != nil || len(dids) == 0 {
 				return err
 			}
-			_, err = enqueueBackfills(ctx, tx, river.ClientFromContext[pgx.Tx](ctx), dids, since.Add(-time.Minute), jobs.PriorityGap, time.Time{})
+			_, err = EnqueueBackfills(ctx, tx, river.ClientFromContext[pgx.Tx](ctx), dids, since.Add(-time.Minute), jobs.PriorityGap, time.Time{})
 			return err
 		})
 		if err != nil {

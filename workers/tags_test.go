@@ -72,11 +72,8 @@ func TestTagsOfJobs(t *testing.T) {
 		{jobs.CheckSubjects{}, []string{"periodic"}},
 		{jobs.ResolveLinks{}, []string{"periodic"}},
 		{jobs.FetchCard{}, []string{"periodic"}},
-		{jobs.ReadAuthors{}, []string{"periodic"}},
 		{jobs.VerifyHandles{}, []string{"periodic"}},
 		{jobs.ReadProfiles{}, []string{"periodic"}},
-		{jobs.ReadRelays{}, []string{"periodic"}},
-		{jobs.AuditRelays{}, []string{"periodic"}},
 		{jobs.Expire{}, []string{"periodic"}},
 		{jobs.Audit{}, []string{"periodic"}},
 		{jobs.CheckCounts{}, []string{"periodic"}},
@@ -117,7 +114,7 @@ func TestPeriodicJobLeavesNoDeadLetter(t *testing.T) {
 	pool := schematest.New(t)
 	queue, err := Queue(pool, slog.New(slog.DiscardHandler))
 	require.NoError(t, err)
-	for _, args := range []river.JobArgs{jobs.CheckAlerts{}, jobs.CheckSubjects{}, jobs.ResolveLinks{}, jobs.FetchCard{}, jobs.FillCollections{}, jobs.CheckCounts{}, jobs.RetryDeadLetters{}, jobs.Expire{}, jobs.Audit{}, jobs.AuditRelays{}, jobs.ReadAuthors{}, jobs.ReadRelays{}, jobs.SyncFollows{}, jobs.VerifyHandles{}, jobs.ReadProfiles{},
+	for _, args := range []river.JobArgs{jobs.CheckAlerts{}, jobs.CheckSubjects{}, jobs.ResolveLinks{}, jobs.FetchCard{}, jobs.FillCollections{}, jobs.CheckCounts{}, jobs.RetryDeadLetters{}, jobs.Expire{}, jobs.Audit{}, jobs.SyncFollows{}, jobs.VerifyHandles{}, jobs.ReadProfiles{},
 		jobs.SealSegment{}, jobs.SyncSegment{}, jobs.SnapshotArchive{}, jobs.SweepArchive{}, jobs.IndexSegment{}, jobs.ForgetSegment{}, jobs.ListForgotten{}, jobs.ProcessPosts{}} {
 		inserted, err := queue.Insert(t.Context(), args, nil)
 		require.NoError(t, err)
@@ -186,7 +183,7 @@ func TestTagsFollowTheReason(t *testing.T) {
 		{jobs.PriorityGap, 0, []string{"gap", jobs.TagDeadLetter}},
 	} {
 		require.NoError(t, pgx.BeginFunc(t.Context(), pool, func(tx pgx.Tx) error {
-			added, err := enqueueBackfills(t.Context(), tx, queue, []string{alice}, now, c.priority, now)
+			added, err := EnqueueBackfills(t.Context(), tx, queue, []string{alice}, now, c.priority, now)
 			require.Equal(t, c.added, added)
 			return err
 		}))

@@ -27,7 +27,11 @@ type VerifyHandles struct {
 	patience time.Duration
 }
 
-const handlesPage = 50 // handles per attempt: two calls each; those that are not verified are checked again after namesAgain
+const (
+	handlesPage   = 50             // handles per attempt: two calls each
+	handlesAgain  = 24 * time.Hour // how often one that is not verified is checked again
+	handlesAtOnce = 8
+)
 
 // Work checks some handles. One that cannot be checked now stays due.
 func (w *VerifyHandles) Work(ctx context.Context, _ *river.Job[jobs.VerifyHandles]) error {
@@ -35,14 +39,14 @@ func (w *VerifyHandles) Work(ctx context.Context, _ *river.Job[jobs.VerifyHandle
 	if err != nil {
 		return err
 	}
-	claimed, err := ranking.ClaimedHandles(ctx, w.pool, now.Add(-namesAgain), handlesPage)
+	claimed, err := ranking.ClaimedHandles(ctx, w.pool, now.Add(-handlesAgain), handlesPage)
 	if err != nil || len(claimed) == 0 {
 		return err
 	}
 	asking, cancel := context.WithTimeout(ctx, w.patience)
 	defer cancel()
 	var g errgroup.Group
-	g.SetLimit(namesAtOnce)
+	g.SetLimit(handlesAtOnce)
 	failed := make([]error, len(claimed))
 	for i, h := range claimed {
 		g.Go(func() error {

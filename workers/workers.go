@@ -46,10 +46,8 @@ type Config struct {
 	JobTimeout   time.Duration // 1 min when zero
 	RescueAfter  time.Duration // how long a killed process's jobs stay "running"; 5 min when zero
 	Bluesky      *bluesky.Client
-	Relays       Relays           // of Nostr; nil: none is configured
+	Networks     Networks         // of features
 	Network      NetworkArchive   // nil: no server is configured that may have an archive
-	Names        Names            // asks domains for the keys of names of Nostr; set it with Relays
-	AuthorRelays int              // how many further relays, named by Nostr accounts, are read
 	Backfill     int              // concurrent backfill_account jobs; 4 when zero
 	Window       time.Duration    // how far back a new account's feed is read; 24 h when zero
 	SyncInterval time.Duration    // how often the watches' listings are read again; 1 h when zero
@@ -154,19 +152,16 @@ func addWorkers(known Bundle, cfg Config) error {
 		}
 	}
 	Add(known, &RunProjection{pool: cfg.Pool, log: cfg.Logger, projections: cfg.Projections, records: PageRecords, patience: cfg.JobTimeout / 2})
-	Add(interruptible, &SyncFollows{pool: cfg.Pool, api: cfg.Bluesky, relays: cfg.Relays, log: cfg.Logger, window: cfg.Window, patience: cfg.JobTimeout / 2})
+	Add(interruptible, &SyncFollows{pool: cfg.Pool, api: cfg.Bluesky, networks: cfg.Networks, log: cfg.Logger, window: cfg.Window, patience: cfg.JobTimeout / 2})
 	Add(interruptible, &RequestBackfill{pool: cfg.Pool, api: cfg.Bluesky, log: cfg.Logger})
-	Add(interruptible, &BackfillAccount{pool: cfg.Pool, api: cfg.Bluesky, relays: cfg.Relays, log: cfg.Logger, fromPDS: cfg.FromPDS, stored: cfg.Collections, patience: cfg.JobTimeout / 2, projections: cfg.Projections, fetched: cfg.fetched()})
-	Add(interruptible, &ReadAuthors{pool: cfg.Pool, relays: cfg.Relays, names: cfg.Names, log: cfg.Logger, window: cfg.Window, patience: cfg.JobTimeout / 3})
+	Add(interruptible, &BackfillAccount{pool: cfg.Pool, api: cfg.Bluesky, networks: cfg.Networks, log: cfg.Logger, fromPDS: cfg.FromPDS, stored: cfg.Collections, patience: cfg.JobTimeout / 2, projections: cfg.Projections, fetched: cfg.fetched()})
 	Add(interruptible, &ReadProfiles{pool: cfg.Pool, api: cfg.Bluesky, patience: cfg.JobTimeout / 3})
 	Add(interruptible, &VerifyHandles{pool: cfg.Pool, api: cfg.Bluesky, patience: cfg.JobTimeout / 3})
-	Add(interruptible, &ReadRelays{pool: cfg.Pool, relays: cfg.Relays, log: cfg.Logger, most: cfg.AuthorRelays, window: cfg.Window, patience: cfg.JobTimeout / 3})
-	Add(interruptible, &AuditRelays{pool: cfg.Pool, relays: cfg.Relays, log: cfg.Logger, patience: cfg.JobTimeout})
 	Add(interruptible, newCheckSubjects(cfg, links))
 	Add(interruptible, &ResolveLinks{pool: cfg.Pool, client: cfg.Redirects, patience: cfg.JobTimeout / 2, now: time.Now})
 	Add(interruptible, &FetchCard{pool: cfg.Pool, client: cfg.Cards, patience: cfg.JobTimeout / 2})
 	addRepositories(interruptible, cfg)
-	Add(known, &CloseGap{pool: cfg.Pool, archive: cfg.Network, log: cfg.Logger})
+	Add(known, &CloseGap{pool: cfg.Pool, archive: cfg.Network, networks: cfg.Networks, log: cfg.Logger})
 	Add(interruptible, &BackfillNetwork{pool: cfg.Pool, archive: cfg.Network, log: cfg.Logger, stored: cfg.Collections, projections: cfg.Projections, jobsLimit: int(cfg.Limits.Jobs), bytesLimit: cfg.Limits.Bytes, patience: cfg.JobTimeout / 2})
 	Add(known, &RetryDeadLetters{pool: cfg.Pool, log: cfg.Logger, projections: cfg.Projections, events: cfg.Retry, args: known.args, patience: cfg.JobTimeout / 2})
 	Add(known, &CheckAlerts{pool: cfg.Pool, log: cfg.Logger, limits: cfg.Limits, features: cfg.Health, notify: cfg.Webhook != nil, now: time.Now})
@@ -269,10 +264,6 @@ func addPeriodic(b Bundle, cfg Config) {
 	if cfg.Cards != nil {
 		b.Every(time.Minute, jobs.FetchCard{}, true)
 	}
-	if cfg.Relays != nil {
-		b.Every(time.Minute, jobs.ReadAuthors{}, true)
-		b.Every(time.Minute, jobs.ReadRelays{}, true)
-	}
 	if cfg.Keep != nil {
 		b.Every(time.Hour, jobs.Expire{}, true)
 	}
@@ -280,9 +271,6 @@ func addPeriodic(b Bundle, cfg Config) {
 		// The job runs often and checks whether an audit is due, because its interval starts again
 		// when a process restarts.
 		b.Every(min(cfg.Audit.Every, time.Hour), jobs.Audit{}, false)
-		if cfg.Relays != nil {
-			b.Every(time.Hour, jobs.AuditRelays{}, true)
-		}
 	}
 }
 

@@ -59,7 +59,7 @@ func backfillAddCommand() *cobra.Command {
 					return err
 				}
 				for _, named := range args {
-					account, err := app.AccountToRead(named)
+					account, err := p.AccountToRead(named)
 					if err != nil {
 						return err
 					}

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"log/slog"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -97,8 +96,7 @@ func demoCommand() *cobra.Command {
 		},
 	}
 	cmd.Flags().BoolVar(&both, "nostr", false, "read a simulated relay of Nostr too, and the whole of both networks")
-	sources := app.SourceNames()
-	cmd.Flags().StringVar(&source, "source", sources[0], "what the stream is read from: "+strings.Join(sources, " or ")+"; the default is WEIR_SOURCE")
+	cmd.Flags().StringVar(&source, "source", app.SourceJetstream, "what the stream is read from: "+app.SourceJetstream+" or "+app.SourceFirehose+"; the default is WEIR_SOURCE")
 	return cmd
 }
 
@@ -127,9 +125,8 @@ func useSimnetNostr(c *app.Config, n *simnet.Net) (*simnet.Nostr, error) {
 		return nil, err
 	}
 	relay.Populate(demoNotes, 6*time.Hour, n.Articles())
-	c.Nostr, c.Watch, c.Start = relay.URLs(), nil, "oldest"
-	c.Collections = append(slices.Clone(c.Collections), "nostr.0", "nostr.1", "nostr.6")
-	return relay, nil
+	c.Watch, c.Start, c.Collections = nil, "oldest", append(slices.Clone(c.Collections), "nostr.0", "nostr.1", "nostr.6")
+	return relay, c.SetEndpoints("nostr", relay.URLs())
 }
 
 // followMore makes the network's hub follow another account at intervals, so that syncs find

@@ -38,17 +38,17 @@ func watchAddCommand() *cobra.Command {
 			"  weir watch add https://bsky.app/profile/alice.example/lists/3k…\n  weir watch add https://bsky.app/starter-pack/alice.example/3k…",
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			w, err := app.ParseWatch(args[0], alone)
-			switch {
-			case err != nil:
-				return err
-			case cmd.Flags().Changed("second-degree"):
-				if w.Kind != schema.WatchFollows || w.Nostr || atLeast < 1 {
-					return fmt.Errorf("--second-degree must be 1 or more, and requires a handle or DID of Bluesky")
-				}
-				w.Kind = schema.WatchSecondDegree
-			}
 			return app.With(cmd.Context(), func(ctx context.Context, p app.App) error {
+				w, err := p.ParseWatch(args[0], alone)
+				switch {
+				case err != nil:
+					return err
+				case cmd.Flags().Changed("second-degree"):
+					if w.Kind != schema.WatchFollows || w.Network != nil || atLeast < 1 {
+						return fmt.Errorf("--second-degree must be 1 or more, and requires a handle or DID of Bluesky")
+					}
+					w.Kind = schema.WatchSecondDegree
+				}
 				return addWatch(ctx, p, cmd.OutOrStdout(), w, atLeast)
 			})
 		},
@@ -61,16 +61,17 @@ func watchAddCommand() *cobra.Command {
 // addWatch adds a watch if its target exists, or if that cannot be checked now, and
 // prints which of the two holds.
 func addWatch(ctx context.Context, p app.App, w io.Writer, asked app.WatchRequest, atLeast int) error {
-	if asked.Nostr && len(p.Config().Nostr) == 0 {
-		return app.ErrNoRelays
+	if asked.Network != nil && asked.Network.Check() != nil {
+		return asked.Network.Check()
 	}
-	if asked.Name != "" { // the watch stores the key, because the domain may give the name to another account
+	if asked.Account.Name != "" { // the watch stores the key, because the domain may give the name to another account
 		looking, cancel := context.WithTimeout(ctx, lookUpTimeout)
 		defer cancel()
 		var err error
-		if asked, err = p.LookUpName(looking, asked); err != nil {
+		if asked.Account, err = asked.Network.LookUp(looking, asked.Account.Name); err != nil {
 			return fmt.Errorf("not watching it: %w", err)
 		}
+		asked.Target = asked.Account.Text
 	}
 	kind, target := asked.Kind, asked.Target
 	watches, err := schema.Watches(ctx, p.Pool())
@@ -109,15 +110,15 @@ func lookUp(ctx context.Context, p app.App, asked app.WatchRequest) (found strin
 	if p.Config().OfDemo() {
 		return "", app.ErrDemoNetwork
 	}
-	if asked.Nostr {
-		return lookUpNostr(ctx, p, asked)
+	ctx, cancel := context.WithTimeout(ctx, lookUpTimeout)
+	defer cancel()
+	if asked.Network != nil {
+		return asked.Network.Describe(ctx, asked.Account, kind == schema.WatchFollows)
 	}
 	api, err := p.Bluesky([]time.Duration{}) // no retries, because a person waits
 	if err != nil {
 		return "", err
 	}
-	ctx, cancel := context.WithTimeout(ctx, lookUpTimeout)
-	defer cancel()
 	switch kind {
 	case "list":
 		return members(ctx, api, "a list", target)
@@ -150,17 +151,6 @@ func lookUp(ctx context.Context, p app.App, asked app.WatchRequest) (found strin
 	}
 	follows, more, err := api.Follows(ctx, did, "")
 	return found + ", follows " + accounts(len(follows), more), err
-}
-
-// lookUpNostr asks the relays. They may not have the account although it exists.
-func lookUpNostr(ctx context.Context, p app.App, asked app.WatchRequest) (string, error) {
-	ctx, cancel := context.WithTimeout(ctx, lookUpTimeout)
-	defer cancel()
-	found, err := p.DescribeNostr(ctx, asked)
-	if err == nil && found == "" {
-		err = errors.New("the relays of WEIR_NOSTR have neither its profile nor its follow list")
-	}
-	return found, err
 }
 
 func members(ctx context.Context, api *bluesky.Client, kind, list string) (string, error) {
@@ -228,7 +218,7 @@ func watchRemoveCommand() *cobra.Command {
 				if err != nil {
 					return err
 				}
-				if w, err := app.ParseWatch(args[0], false); err == nil && w.Target != args[0] && w.Target != "" {
+				if w, err := p.ParseWatch(args[0], false); err == nil && w.Target != args[0] && w.Target != "" {
 					more, err := schema.RemoveWatch(ctx, p.Pool(), w.Target)
 					if err != nil {
 						return err

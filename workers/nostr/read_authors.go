@@ -1,9 +1,8 @@
-package workers
+package nostr
 
 import (
 	"context"
 	"errors"
-	"log/slog"
 	"math"
 	"net/url"
 	"strings"
@@ -12,7 +11,6 @@ import (
 	"unicode"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/riverqueue/river"
 	"golang.org/x/sync/errgroup"
 
@@ -21,23 +19,16 @@ import (
 	"github.com/weir-social/weir/internal/nostr/wellknown"
 	"github.com/weir-social/weir/jobs"
 	"github.com/weir-social/weir/schema"
+	"github.com/weir-social/weir/workers"
 )
-
-// Names looks names up at their domains.
-type Names interface {
-	LookUp(ctx context.Context, name string) (wellknown.Found, error)
-}
 
 // ReadAuthors reads the newest profile and relay list of each followed Nostr account, and
 // stores those that are newer than the stored ones. A name that a profile claims becomes the
 // account's handle only when the name's domain confirms it. Running the job twice changes
 // nothing.
 type ReadAuthors struct {
-	river.WorkerDefaults[jobs.ReadAuthors]
-	pool   *pgxpool.Pool
-	relays Relays
-	names  Names
-	log    *slog.Logger
+	river.WorkerDefaults[ReadAuthorsArgs]
+	*relays
 	window time.Duration // how far back an account's events are read from a relay that it newly names
 
 	patience time.Duration
@@ -57,9 +48,9 @@ const (
 )
 
 // Work reads pages until no account is due, then asks domains.
-func (w *ReadAuthors) Work(ctx context.Context, _ *river.Job[jobs.ReadAuthors]) error {
-	if w.relays == nil {
-		return NonRetryable(errNoRelays) // a process with configured relays added it
+func (w *ReadAuthors) Work(ctx context.Context, _ *river.Job[ReadAuthorsArgs]) error {
+	if err := w.Check(); err != nil {
+		return workers.NonRetryable(err) // a process with configured relays added it
 	}
 	started := time.Now()
 	for time.Since(started) < w.patience {
@@ -74,7 +65,7 @@ func (w *ReadAuthors) Work(ctx context.Context, _ *river.Job[jobs.ReadAuthors]) 
 	if err := w.checkNames(ctx); err != nil {
 		return err
 	}
-	now, err := schema.Now(ctx, w.pool)
+	now, err := schema.Now(ctx, w.Pool)
 	if err != nil {
 		return err
 	}
@@ -82,16 +73,16 @@ func (w *ReadAuthors) Work(ctx context.Context, _ *river.Job[jobs.ReadAuthors]) 
 	if err != nil {
 		return err
 	}
-	_, err = directory.ForgetAuthors(ctx, w.pool, owners, now.Add(-forgetAfter), forgetAuthors)
+	_, err = directory.ForgetAuthors(ctx, w.Pool, owners, now.Add(-forgetAfter), forgetAuthors)
 	return err
 }
 
 // owners returns the accounts that are the targets of watches.
 func (w *ReadAuthors) owners(ctx context.Context) (dids []string, err error) {
-	targets, err := schema.WatchTargets(ctx, w.pool, math.MaxInt32)
+	targets, err := schema.WatchTargets(ctx, w.Pool, math.MaxInt32)
 	for _, text := range targets {
-		if target, ok, err := nostrTarget(text); ok && err == nil {
-			dids = append(dids, nostr.DID(target.Key))
+		if t, ok, err := w.ParseTarget(text); ok && err == nil && t.DID != "" {
+			dids = append(dids, t.DID)
 		}
 	}
 	return dids, err
@@ -99,11 +90,11 @@ func (w *ReadAuthors) owners(ctx context.Context) (dids []string, err error) {
 
 // page reads the lists of some accounts, and returns how many accounts it read.
 func (w *ReadAuthors) page(ctx context.Context) (int, error) {
-	now, err := schema.Now(ctx, w.pool)
+	now, err := schema.Now(ctx, w.Pool)
 	if err != nil {
 		return 0, err
 	}
-	dids, err := directory.UnreadAuthors(ctx, w.pool, now.Add(-authorsAgain), authorsPage)
+	dids, err := directory.UnreadAuthors(ctx, w.Pool, now.Add(-authorsAgain), authorsPage)
 	if err != nil || len(dids) == 0 {
 		return 0, err
 	}
@@ -116,28 +107,28 @@ func (w *ReadAuthors) page(ctx context.Context) (int, error) {
 			keys, lists = append(keys, key), append(lists, directory.AuthorLists{DID: did})
 		}
 	}
-	further, err := directory.ServingRelaysOf(ctx, w.pool, dids)
+	further, err := directory.ServingRelaysOf(ctx, w.Pool, dids)
 	if err != nil {
 		return 0, err
 	}
-	found, unread, err := w.relays.Latest(ctx, further, []int{nostr.KindProfile, nostr.KindRelays}, keys)
+	found, unread, err := w.Latest(ctx, further, []int{nostr.KindProfile, nostr.KindRelays}, keys)
 	if err != nil {
 		return 0, err
 	}
 	if len(unread) > 0 {
-		JobLog(ctx, w.log).Info("relays_unread", "accounts", len(dids), "error", errors.Join(unread...))
+		workers.JobLog(ctx, w.Log).Info("relays_unread", "accounts", len(dids), "error", errors.Join(unread...))
 	}
 	for _, e := range found {
 		addList(&lists[at[e.PubKey]], e)
 	}
-	err = pgx.BeginFunc(ctx, w.pool, func(tx pgx.Tx) error {
+	err = pgx.BeginFunc(ctx, w.Pool, func(tx pgx.Tx) error {
 		moved, err := directory.StoreAuthors(ctx, tx, lists, now)
 		if err != nil || len(moved) == 0 {
 			return err
 		}
 		// Relays that are read from now on do not return what these accounts wrote to them
 		// before.
-		_, err = enqueueBackfills(ctx, tx, river.ClientFromContext[pgx.Tx](ctx), moved, now.Add(-w.window), jobs.PriorityColdStart, time.Time{})
+		_, err = workers.EnqueueBackfills(ctx, tx, river.ClientFromContext[pgx.Tx](ctx), moved, now.Add(-w.window), jobs.PriorityColdStart, time.Time{})
 		return err
 	})
 	return len(dids), err
@@ -183,11 +174,11 @@ func picture(s string) string {
 
 // checkNames asks the domains of some names.
 func (w *ReadAuthors) checkNames(ctx context.Context) error {
-	now, err := schema.Now(ctx, w.pool)
+	now, err := schema.Now(ctx, w.Pool)
 	if err != nil {
 		return err
 	}
-	names, err := directory.UncheckedNames(ctx, w.pool, now.Add(-namesAgain), namesPage)
+	names, err := directory.UncheckedNames(ctx, w.Pool, now.Add(-namesAgain), namesPage)
 	if err != nil || len(names) == 0 {
 		return err
 	}
@@ -206,7 +197,7 @@ func (w *ReadAuthors) checkNames(ctx context.Context) error {
 				return nil // the domain was not asked
 			}
 			confirmed := err == nil && nostr.DID(found.Key) == n.DID
-			err = pgx.BeginFunc(ctx, w.pool, func(tx pgx.Tx) error { return directory.RecordName(ctx, tx, n, confirmed, unknown, now) })
+			err = pgx.BeginFunc(ctx, w.Pool, func(tx pgx.Tx) error { return directory.RecordName(ctx, tx, n, confirmed, unknown, now) })
 			if err != nil {
 				mu.Lock()
 				defer mu.Unlock()

@@ -1,28 +1,24 @@
-package workers
+package nostr
 
 import (
 	"context"
 	"errors"
-	"log/slog"
 	"time"
 
-	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/riverqueue/river"
 
+	source "github.com/weir-social/weir/consumer/nostr"
 	"github.com/weir-social/weir/internal/nostr/directory"
-	"github.com/weir-social/weir/jobs"
 	"github.com/weir-social/weir/schema"
+	"github.com/weir-social/weir/workers"
 )
 
 // AuditRelays compares yesterday at each configured Nostr relay with the stored events, by the
 // authors' dates, and stores what is missing. If a killed job runs again, the days that it
 // compared have nothing missing any more.
 type AuditRelays struct {
-	river.WorkerDefaults[jobs.AuditRelays]
-	pool   *pgxpool.Pool
-	relays Relays
-	log    *slog.Logger
-
+	river.WorkerDefaults[AuditRelaysArgs]
+	*relays
 	patience time.Duration
 }
 
@@ -30,15 +26,15 @@ type AuditRelays struct {
 const relayAuditWithin = 20 * time.Minute
 
 // Timeout is long because a relay may be slow, and may have many events.
-func (w *AuditRelays) Timeout(*river.Job[jobs.AuditRelays]) time.Duration { return time.Hour }
+func (w *AuditRelays) Timeout(*river.Job[AuditRelaysArgs]) time.Duration { return time.Hour }
 
 // Work compares the days that are due, until it has run for long.
-func (w *AuditRelays) Work(ctx context.Context, _ *river.Job[jobs.AuditRelays]) error {
-	if w.relays == nil {
-		return NonRetryable(errNoRelays) // a process with configured relays added it
+func (w *AuditRelays) Work(ctx context.Context, _ *river.Job[AuditRelaysArgs]) error {
+	if err := w.Check(); err != nil {
+		return workers.NonRetryable(err) // a process with configured relays added it
 	}
 	for started := time.Now(); time.Since(started) < w.patience; {
-		stream, day, err := directory.DueAudit(ctx, w.pool, w.relays.Streams())
+		stream, day, err := directory.DueAudit(ctx, w.Pool, w.Streams())
 		if errors.Is(err, schema.ErrNoRows) {
 			return nil
 		}
@@ -46,7 +42,7 @@ func (w *AuditRelays) Work(ctx context.Context, _ *river.Job[jobs.AuditRelays]) 
 			return err
 		}
 		reading, cancel := context.WithTimeout(ctx, relayAuditWithin)
-		found, unread, err := w.relays.Audit(reading, stream, day, day.AddDate(0, 0, 1))
+		found, unread, err := w.Audit(reading, stream, day, day.AddDate(0, 0, 1))
 		cancel()
 		if err != nil {
 			return err
@@ -58,10 +54,10 @@ func (w *AuditRelays) Work(ctx context.Context, _ *river.Job[jobs.AuditRelays]) 
 		if unread != nil {
 			found.Problem = unread.Error()
 		}
-		JobLog(ctx, w.log).Info("relay_compared", "stream", stream, "day", day.Format(time.DateOnly), "method", found.Method, "events", found.Events, "missing", found.Missing, "stored", found.Stored, "problem", found.Problem)
-		if err := directory.StoreAudit(ctx, w.pool, found, !errors.Is(unread, ErrIncomplete)); err != nil {
+		workers.JobLog(ctx, w.Log).Info("relay_compared", "stream", stream, "day", day.Format(time.DateOnly), "method", found.Method, "events", found.Events, "missing", found.Missing, "stored", found.Stored, "problem", found.Problem)
+		if err := directory.StoreAudit(ctx, w.Pool, found, !errors.Is(unread, source.ErrIncomplete)); err != nil {
 			return err
 		}
 	}
-	return Snooze(0)
+	return workers.Snooze(0)
 }

@@ -1,4 +1,4 @@
-package app
+package nostr
 
 import (
 	"context"
@@ -6,12 +6,11 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/weir-social/weir/consumer/nostr"
-	protocol "github.com/weir-social/weir/internal/nostr"
+	source "github.com/weir-social/weir/consumer/nostr"
+	"github.com/weir-social/weir/internal/nostr"
 	"github.com/weir-social/weir/internal/nostr/directory"
 	"github.com/weir-social/weir/internal/nostr/negentropy"
 	"github.com/weir-social/weir/schema"
-	"github.com/weir-social/weir/workers"
 )
 
 const (
@@ -21,8 +20,8 @@ const (
 
 // Streams returns the names of the configured relays' streams.
 func (r *relays) Streams() (all []string) {
-	for _, relay := range r.configured {
-		all = append(all, relay.stream)
+	for _, s := range r.streams {
+		all = append(all, s.Name)
 	}
 	return all
 }
@@ -30,26 +29,25 @@ func (r *relays) Streams() (all []string) {
 // Audit compares a relay with the stored events of the accounts that have been followed
 // since that time, or of everyone.
 func (r *relays) Audit(ctx context.Context, stream string, from, to time.Time) (found directory.Audit, unread, err error) {
-	kinds, every := r.kinds()
-	c := nostr.Comparison{Query: nostr.Query{Kinds: kinds, Every: every, Since: from, Most: mostMissing}, Until: to}
-	dids, everyone, err := directory.AuditedAuthors(ctx, r.app.pool, from)
+	c := source.Comparison{Query: source.Query{Kinds: r.deleting(), Every: r.every, Since: from, Most: mostMissing}, Until: to}
+	dids, everyone, err := directory.AuditedAuthors(ctx, r.Pool, from)
 	if err != nil {
 		return found, nil, err
 	}
 	c.Everyone = everyone
 	for _, did := range dids {
-		if key, ok := protocol.ParseDID(did); ok {
+		if key, ok := nostr.ParseDID(did); ok {
 			c.Authors = append(c.Authors, key)
 		}
 	}
 	if c.Have, err = r.known(ctx, from, to); errors.Is(err, directory.ErrManyRecords) {
-		return found, fmt.Errorf("%w: %w", workers.ErrIncomplete, err), nil
+		return found, fmt.Errorf("%w: %w", source.ErrIncomplete, err), nil
 	}
 	if err != nil {
 		return found, nil, err
 	}
 	found.Events = len(c.Have)
-	retry, err := r.app.retryOfFollowed(ctx, r.queue, r.keep)
+	retry, err := r.requested(ctx, false)
 	if err != nil {
 		return found, nil, err
 	}
@@ -64,7 +62,7 @@ func (r *relays) Audit(ctx context.Context, stream string, from, to time.Time) (
 	if err != nil {
 		return found, nil, err
 	}
-	c.Store = func(ctx context.Context, events []*protocol.Event) error { return sum.add(ctx, events, retry) }
+	c.Store = func(ctx context.Context, events []*nostr.Event) error { return sum.add(ctx, events, retry) }
 	result, unread := r.Compare(ctx, r.url(stream), c)
 	found.Method, found.Missing, found.Stored = result.By, result.Missing, sum.found.Written
 	switch {
@@ -73,39 +71,38 @@ func (r *relays) Audit(ctx context.Context, stream string, from, to time.Time) (
 	case sum.failed != nil:
 		return found, nil, sum.failed
 	case unread == nil && result.Sent < result.Missing:
-		unread = fmt.Errorf("%w: it names %d events more than it sends", workers.ErrIncomplete, result.Missing-result.Sent)
+		unread = fmt.Errorf("%w: it names %d events more than it sends", source.ErrIncomplete, result.Missing-result.Sent)
 	}
-	return found, incomplete(unread), nil
+	return found, unread, nil
 }
 
 // url returns the address of a stream's relay.
 func (r *relays) url(stream string) string {
-	for _, relay := range r.configured {
-		if relay.stream == stream {
-			return relay.url
+	for _, s := range r.streams {
+		if s.Name == stream {
+			return s.Endpoints[0]
 		}
 	}
 	return ""
 }
 
 // known returns the stored events of a time.
-func (r *relays) known(ctx context.Context, from, to time.Time) (known []nostr.Known, err error) {
+func (r *relays) known(ctx context.Context, from, to time.Time) (known []source.Known, err error) {
 	var collections []string
-	kinds, every := r.app.stored.Kinds(nostrNetwork)
-	for _, kind := range kinds {
-		collections = append(collections, protocol.Collection(kind))
+	for _, kind := range r.kinds {
+		collections = append(collections, nostr.Collection(kind))
 	}
-	if every {
-		if collections, err = schema.CollectionsUnder(ctx, r.app.pool, nostrNetwork+".", protocol.MaxKind+1); err != nil {
+	if r.every {
+		if collections, err = schema.CollectionsUnder(ctx, r.Pool, nostr.Prefix, nostr.MaxKind+1); err != nil {
 			return nil, err
 		}
 	}
-	records, err := directory.EventsBetween(ctx, r.app.pool, collections, protocol.RevisionDate(from.Unix()), protocol.RevisionDate(to.Unix()), mostKnown)
+	records, err := directory.EventsBetween(ctx, r.Pool, collections, nostr.RevisionDate(from.Unix()), nostr.RevisionDate(to.Unix()), mostKnown)
 	for _, record := range records {
-		author, ok := protocol.ParseDID(record.DID)
-		at, id, dated := protocol.ParseRevision(record.Rev)
+		author, ok := nostr.ParseDID(record.DID)
+		at, id, dated := nostr.ParseRevision(record.Rev)
 		if ok && dated {
-			known = append(known, nostr.Known{Author: author, Item: negentropy.Item{At: at, ID: id}})
+			known = append(known, source.Known{Author: author, Item: negentropy.Item{At: at, ID: id}})
 		}
 	}
 	return known, err
@@ -117,7 +114,7 @@ func (r *relays) neverSeen(ctx context.Context, ids [][32]byte) (unknown [][32]b
 	for i, id := range ids {
 		short[i] = [16]byte(id[:])
 	}
-	found, err := schema.SeenIDs(ctx, r.app.pool, short)
+	found, err := schema.SeenIDs(ctx, r.Pool, short)
 	if err != nil {
 		return nil, err
 	}

@@ -1,17 +1,25 @@
-package app
+package nostr
 
 import (
+	"context"
 	"log/slog"
 	"strconv"
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/prometheus/client_golang/prometheus"
 	"github.com/stretchr/testify/require"
 
-	protocol "github.com/weir-social/weir/internal/nostr"
+	"github.com/weir-social/weir/consumer"
+	"github.com/weir-social/weir/feature"
+	"github.com/weir-social/weir/internal/collection"
+	"github.com/weir-social/weir/internal/nostr"
+	"github.com/weir-social/weir/internal/nostr/directory"
 	"github.com/weir-social/weir/internal/testing/schematest"
 	"github.com/weir-social/weir/internal/testing/simnet"
+	"github.com/weir-social/weir/schema"
 	"github.com/weir-social/weir/workers"
 )
 
@@ -23,31 +31,35 @@ func backfilledFrom(t *testing.T, configured int, all ...simnet.NostrRelay) (n *
 	require.NoError(t, err)
 	t.Cleanup(n.Stop)
 	pool = schematest.New(t)
-	p := reads(t, pool, n.URLs()[:configured], "nostr.1=0", "nostr.30023=0")
+	r := reads(t, pool, n.URLs()[:configured], "nostr.1=0", "nostr.30023=0")
 	return n, pool, func(since time.Time) workers.Backfilled {
 		t.Helper()
-		return backfillFirst(t, p, n, n.URLs()[configured:], since)
+		return backfillFirst(t, r, n, n.URLs()[configured:], since)
 	}
 }
 
-// reads returns a process that reads these relays and stores these collections.
-func reads(t *testing.T, pool *pgxpool.Pool, urls []string, collections ...string) App {
+// reads returns what reads these relays and stores these collections.
+func reads(t *testing.T, pool *pgxpool.Pool, urls []string, collections ...string) *relays {
 	t.Helper()
-	p := New(Config{Nostr: urls, NostrAuthorRelays: 5, NostrAuthorLoopback: true, Collections: collections, ArchiveScope: "stored", Retention: 96 * time.Hour, ShareRetention: 240 * time.Hour}, pool)
-	p.log = slog.New(slog.DiscardHandler)
-	require.NoError(t, p.register(t.Context()))
-	return p
+	stored, err := collection.Parse(collections, 96*time.Hour)
+	require.NoError(t, err)
+	v := &Variables{Relays: urls, AuthorRelays: 5, AuthorLoopback: true}
+	log := slog.New(slog.DiscardHandler)
+	r, err := v.relays(feature.Core{Registry: stored, Services: feature.Services{Pool: pool, Log: log, Metrics: prometheus.NewRegistry(),
+		Requested: func(context.Context, bool) (*consumer.Retry, error) {
+			nothing := func(context.Context, pgx.Tx, []schema.Stored, time.Time) error { return nil }
+			return &consumer.Retry{Wires: map[string]consumer.Wire{}, Config: consumer.Config{Pool: pool, Enqueue: nothing, Wanted: stored.Stores, Logger: log}}, nil
+		}}})
+	require.NoError(t, err)
+	return r
 }
 
 // backfillFirst backfills the first author.
-func backfillFirst(t *testing.T, p App, n *simnet.Nostr, further []string, since time.Time) workers.Backfilled {
+func backfillFirst(t *testing.T, r *relays, n *simnet.Nostr, further []string, since time.Time) workers.Backfilled {
 	t.Helper()
-	keep, err := p.retention()
-	require.NoError(t, err)
-	relays, err := p.relays(keep)
-	require.NoError(t, err)
-	key, _ := protocol.ParseKey(n.Key(0))
-	found, err := relays.Backfill(t.Context(), further, key, since)
+	key, _ := nostr.ParseKey(n.Key(0))
+	require.NoError(t, directory.AddRelayHints(t.Context(), r.Pool, nostr.DID(key), append([]string{}, further...)))
+	found, err := r.Backfill(t.Context(), nostr.DID(key), since)
 	require.NoError(t, err)
 	return found
 }
@@ -67,14 +79,14 @@ func TestDeletedRepostStaysDeletedWhenRepostsAreStored(t *testing.T) {
 	n.WriteAs(0, []int{0}, now-10, 5, [][]string{{"e", gone.ID}, {"a", "30023:" + article.Author + ":gone"}}, "")
 	backfillFirst(t, reads(t, pool, n.URLs()[:1], "nostr.1=0"), n, nil, time.Unix(now-3600, 0))
 
-	p := reads(t, pool, n.URLs()[1:], "nostr.1=0", "nostr.6=0", "nostr.30023=0")
+	r := reads(t, pool, n.URLs()[1:], "nostr.1=0", "nostr.6=0", "nostr.30023=0")
 	count := func(sql string) (n int) {
 		t.Helper()
 		require.NoError(t, pool.QueryRow(t.Context(), sql).Scan(&n))
 		return n
 	}
 	require.Equal(t, 1, count(`SELECT count(*) FROM tombstones WHERE collection = 'nostr.*' AND deleted_at IS NULL`))
-	backfillFirst(t, p, n, nil, time.Unix(now-3600, 0))
+	backfillFirst(t, r, n, nil, time.Unix(now-3600, 0))
 	require.Equal(t, 1, count(`SELECT count(*) FROM records WHERE record ->> 'content' = 'here'`))
 	require.Equal(t, 1, count(`SELECT count(*) FROM records`))
 }
@@ -95,16 +107,12 @@ func TestPastOfARelayIsReadInParts(t *testing.T) {
 				n.WriteAs(i%3, nil, now-int64(i/4*3600), 7, nil, strconv.Itoa(i))
 				n.WriteAs(i%3, nil, now-int64(i/4*3600), 1, nil, "of another kind")
 			}
-			p := reads(t, pool, n.URLs(), "nostr.1=0", "nostr.7=0")
-			keep, err := p.retention()
-			require.NoError(t, err)
-			relays, err := p.relays(keep)
-			require.NoError(t, err)
-			past := workers.Past{Kinds: []int{7}, Includes: p.stored.Stores, Most: 40}
+			relays := reads(t, pool, n.URLs(), "nostr.1=0", "nostr.7=0")
+			past := workers.Past{Collection: "nostr.7", Includes: relays.Registry.Stores, Most: 40}
 			written, parts := 0, 0
 			for more := true; more; parts++ {
 				require.Less(t, parts, 50)
-				found, _, next, unread, err := relays.RelayPast(t.Context(), relays.Streams()[0], past)
+				found, _, next, unread, err := relays.StreamPast(t.Context(), relays.Streams()[0], past)
 				require.NoError(t, err)
 				require.NoError(t, unread)
 				require.Empty(t, found.Cut)
@@ -143,7 +151,7 @@ func TestCutBackfillSaysHowFarItWent(t *testing.T) {
 		at   int64
 	}{
 		"a configured relay":                {0, time.Now().Unix() - 100},
-		"a configured relay, the last date": {0, protocol.MaxCreatedAt},
+		"a configured relay, the last date": {0, nostr.MaxCreatedAt},
 		"a relay of the author":             {1, time.Now().Unix() - 100},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -194,29 +202,25 @@ func TestSeenEventsAreNotVerifiedAgain(t *testing.T) {
 	require.NoError(t, err)
 	_, err = pool.Exec(t.Context(), `INSERT INTO watch_members (watch_id, did) VALUES (1, $1)`, "did:nostr:"+n.Key(0))
 	require.NoError(t, err)
-	p := reads(t, pool, n.URLs(), "nostr.1=0")
-	keep, err := p.retention()
-	require.NoError(t, err)
-	asked, err := p.relays(keep)
-	require.NoError(t, err)
-	key, _ := protocol.ParseKey(n.Key(0))
+	asked := reads(t, pool, n.URLs(), "nostr.1=0")
+	key, _ := nostr.ParseKey(n.Key(0))
 	for round, want := range []int{3, 1, 0} {
 		for i := range want {
 			n.WriteAs(0, nil, time.Now().Unix()-int64(i), 1, nil, strconv.Itoa(10*round+i))
 		}
-		before := metric(t, p, "weir_nostr_verified_events_total")
-		written, unread, err := asked.Read(t.Context(), n.URLs()[0], [][32]byte{key}, time.Now().Add(-time.Hour))
+		before := metric(t, asked, "weir_nostr_verified_events_total")
+		written, unread, err := asked.Read(t.Context(), n.URLs()[0], [][32]byte{key}, time.Now().Add(-time.Hour), 100)
 		require.NoError(t, err)
 		require.NoError(t, unread)
 		require.Equal(t, want, written)
-		require.EqualValues(t, want, metric(t, p, "weir_nostr_verified_events_total")-before, round)
+		require.EqualValues(t, want, metric(t, asked, "weir_nostr_verified_events_total")-before, round)
 	}
 }
 
 // metric returns the value of a counter; 0 if it does not exist yet.
-func metric(t *testing.T, p App, name string) float64 {
+func metric(t *testing.T, r *relays, name string) float64 {
 	t.Helper()
-	families, err := p.metrics.Gather()
+	families, err := r.Metrics.(*prometheus.Registry).Gather()
 	require.NoError(t, err)
 	for _, f := range families {
 		if f.GetName() == name {

@@ -1,54 +1,44 @@
-package workers
+package nostr
 
 import (
-	"context"
 	"crypto/tls"
-	"errors"
 	"fmt"
-	"log/slog"
 	"net/http"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/riverqueue/river"
 	"github.com/riverqueue/river/rivertype"
 	"github.com/stretchr/testify/require"
 
-	"github.com/weir-social/weir/consumer/nostr"
 	"github.com/weir-social/weir/internal/guard/guardtest"
-	protocol "github.com/weir-social/weir/internal/nostr"
-	"github.com/weir-social/weir/internal/nostr/directory"
+	"github.com/weir-social/weir/internal/nostr"
 	"github.com/weir-social/weir/internal/nostr/wellknown"
 	"github.com/weir-social/weir/internal/testing/schematest"
 	"github.com/weir-social/weir/internal/testing/simnet"
-	"github.com/weir-social/weir/jobs"
+	"github.com/weir-social/weir/schema"
+	"github.com/weir-social/weir/workers"
 )
 
-// onlyLatest is a reader that only returns the latest lists.
-type onlyLatest struct{ *nostr.Reader }
-
-func (onlyLatest) Backfill(context.Context, []string, [32]byte, time.Time) (Backfilled, error) {
-	return Backfilled{}, errors.New("not of this test")
+// rig is a database.
+type rig struct {
+	t    *testing.T
+	pool *pgxpool.Pool
 }
 
-func (onlyLatest) AuthorPast(context.Context, []string, [32]byte, Past) (Backfilled, error) {
-	return Backfilled{}, errors.New("not of this test")
+func (r *rig) execute(sql string, args ...any) {
+	r.t.Helper()
+	_, err := r.pool.Exec(r.t.Context(), sql, args...)
+	require.NoError(r.t, err)
 }
 
-func (onlyLatest) RelayPast(context.Context, string, Past) (found Backfilled, read int, next time.Time, unread, err error) {
-	return found, 0, next, nil, errors.New("not of this test")
+func (r *rig) count(sql string, args ...any) (n int) {
+	r.t.Helper()
+	require.NoError(r.t, r.pool.QueryRow(r.t.Context(), sql, args...).Scan(&n))
+	return n
 }
-
-func (onlyLatest) Read(context.Context, string, [][32]byte, time.Time) (int, error, error) {
-	return 0, nil, errors.New("not of this test")
-}
-
-func (onlyLatest) Audit(context.Context, string, time.Time, time.Time) (directory.Audit, error, error) {
-	return directory.Audit{}, nil, errors.New("not of this test")
-}
-func (onlyLatest) Configured() []string { return nil }
-func (onlyLatest) Streams() []string    { return nil }
 
 // TestNamesAreShownOnceTheirDomainsConfirmThem covers profiles, which can claim any name.
 func TestNamesAreShownOnceTheirDomainsConfirmThem(t *testing.T) {
@@ -71,11 +61,11 @@ func TestNamesAreShownOnceTheirDomainsConfirmThem(t *testing.T) {
 	claim(1, 100, "Bob@example.com")
 	claim(2, 100, "bob@example.com") // author 1's name
 	claim(3, 100, "no name")
-	w := &ReadAuthors{pool: r.pool, log: slog.New(slog.DiscardHandler), patience: time.Hour, relays: onlyLatest{nostr.NewReader(nostr.ReaderConfig{Relays: n.URLs()})},
-		names: wellknown.New(wellknown.Config{Guard: web.Guard, Port: web.Port, Transport: &http.Transport{TLSClientConfig: &tls.Config{RootCAs: web.Roots}}})} // only in a test
+	w := &ReadAuthors{patience: time.Hour, relays: reads(t, r.pool, n.URLs(), "nostr.1")}
+	w.names = wellknown.New(wellknown.Config{Guard: web.Guard, Port: web.Port, Transport: &http.Transport{TLSClientConfig: &tls.Config{RootCAs: web.Roots}}}) // only in a test
 	work := func() {
 		t.Helper()
-		require.NoError(t, w.Work(t.Context(), &river.Job[jobs.ReadAuthors]{JobRow: &rivertype.JobRow{}}))
+		require.NoError(t, w.Work(t.Context(), &river.Job[ReadAuthorsArgs]{JobRow: &rivertype.JobRow{}}))
 	}
 	handles := func() (all []string) {
 		t.Helper()
@@ -109,9 +99,9 @@ func TestListsAreReadWhereTheirAuthorsWrite(t *testing.T) {
 	t.Cleanup(n.Stop)
 	own, other := n.URLs()[0], n.URLs()[1]
 	owner, member := "did:nostr:"+n.Key(0), "did:nostr:"+n.Key(1)
-	key, _ := protocol.ParseKey(n.Key(0))
+	key, _ := nostr.ParseKey(n.Key(0))
 	r := &rig{t: t, pool: schematest.New(t)}
-	r.execute(`INSERT INTO watches (target) VALUES ($1)`, protocol.Npub(key))
+	r.execute(`INSERT INTO watches (target) VALUES ($1)`, nostr.Npub(key))
 	r.execute(`INSERT INTO watch_members (watch_id, did) VALUES (1, $1)`, member)
 	r.execute(`INSERT INTO nostr_authors (did, follows_rev, read_at) VALUES ($1, '5', now() - interval '1 day')`, owner)
 	r.execute(`INSERT INTO nostr_authors (did, relays) VALUES ($1, ARRAY[$2])`, member, other)
@@ -122,17 +112,15 @@ func TestListsAreReadWhereTheirAuthorsWrite(t *testing.T) {
 	n.WriteAs(0, []int{0}, 100, 3, [][]string{{"p", n.Key(1)}}, "")
 	n.WriteAs(0, []int{1}, 200, 3, [][]string{{"p", n.Key(2)}}, "")
 
-	relays := onlyLatest{nostr.NewReader(nostr.ReaderConfig{Relays: []string{own}, Strangers: &http.Client{}})}
-	reads := &ReadAuthors{pool: r.pool, log: slog.New(slog.DiscardHandler), patience: time.Hour, relays: relays}
-	require.NoError(t, reads.Work(t.Context(), &river.Job[jobs.ReadAuthors]{JobRow: &rivertype.JobRow{}}))
+	relays := reads(t, r.pool, []string{own}, "nostr.1")
+	w := &ReadAuthors{patience: time.Hour, relays: relays}
+	require.NoError(t, w.Work(t.Context(), &river.Job[ReadAuthorsArgs]{JobRow: &rivertype.JobRow{}}))
 	require.Equal(t, 1, r.count(`SELECT count(*) FROM accounts WHERE did = $1 AND display_name = 'new'`, member))
 	require.Equal(t, 1, r.count(`SELECT count(*) FROM nostr_authors WHERE did = $1 AND follows_rev = '5'`, owner))
 
-	syncs := &SyncFollows{pool: r.pool, log: slog.New(slog.DiscardHandler), relays: relays}
-	list, err := syncs.followList(t.Context(), owner, protocol.Target{Key: key})
+	members, _, err := relays.Listing(t.Context(), workers.Target{DID: owner}, schema.WatchFollows)
 	require.NoError(t, err)
-	wanted, _ := protocol.ParseKey(n.Key(2))
-	require.Equal(t, [][32]byte{wanted}, list.Follows())
+	require.Equal(t, []schema.Member{{DID: "did:nostr:" + n.Key(2)}}, members)
 }
 
 // TestProfilesOfStrangersArePlain shows that names have one line and a limited length, and that

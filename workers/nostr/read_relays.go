@@ -1,31 +1,28 @@
-package workers
+package nostr
 
 import (
 	"cmp"
 	"context"
 	"errors"
-	"log/slog"
 	"slices"
 	"time"
 
-	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/riverqueue/river"
 
+	source "github.com/weir-social/weir/consumer/nostr"
 	"github.com/weir-social/weir/internal/nostr"
 	"github.com/weir-social/weir/internal/nostr/directory"
-	"github.com/weir-social/weir/jobs"
 	"github.com/weir-social/weir/schema"
+	"github.com/weir-social/weir/workers"
 )
 
 // ReadRelays reads, in turn, the relays that most followed accounts name. From each it reads what
 // these accounts wrote since an hour before its last read, because events reach relays late.
 // Events that are stored already do not change, so reading twice changes nothing.
 type ReadRelays struct {
-	river.WorkerDefaults[jobs.ReadRelays]
-	pool   *pgxpool.Pool
-	relays Relays
-	log    *slog.Logger
-	most   int           // maximum number of relays
+	river.WorkerDefaults[ReadRelaysArgs]
+	*relays
+	most   int           // events of some accounts that are read at once
 	window time.Duration // how far back a relay is read the first time
 
 	patience time.Duration
@@ -39,21 +36,20 @@ const (
 )
 
 // Work reads the relays that are due.
-func (w *ReadRelays) Work(ctx context.Context, _ *river.Job[jobs.ReadRelays]) error {
-	if w.relays == nil {
-		return NonRetryable(errNoRelays) // a process with configured relays added it
+func (w *ReadRelays) Work(ctx context.Context, _ *river.Job[ReadRelaysArgs]) error {
+	if err := w.Check(); err != nil {
+		return workers.NonRetryable(err) // a process with configured relays added it
 	}
 	started := time.Now()
-	configured := w.relays.Configured()
-	if err := directory.ChooseRelays(ctx, w.pool, configured, w.most); err != nil {
+	if err := directory.ChooseRelays(ctx, w.Pool, w.configured(), w.AuthorRelays); err != nil {
 		return err
 	}
 	for time.Since(started) < w.patience {
-		relay, err := directory.DueRelay(ctx, w.pool)
+		relay, err := directory.DueRelay(ctx, w.Pool)
 		if err != nil || relay.URL == "" {
 			return err
 		}
-		now, err := schema.Now(ctx, w.pool)
+		now, err := schema.Now(ctx, w.Pool)
 		if err != nil {
 			return err
 		}
@@ -88,26 +84,26 @@ func (w *ReadRelays) read(ctx context.Context, relay directory.Relay, now time.T
 	wait := relayAgain
 	if unread != nil {
 		wait = min(relayLongest, relayAgain<<min(relay.Failures, 10))
-		JobLog(ctx, w.log).Info("relay_unread", "relay", relay.URL, "failures", relay.Failures+1, "error", unread)
+		workers.JobLog(ctx, w.Log).Info("relay_unread", "relay", relay.URL, "failures", relay.Failures+1, "error", unread)
 		var readTo *time.Time
-		if errors.Is(unread, ErrIncomplete) { // the relay would not send more the next time, and would have more to send
+		if errors.Is(unread, source.ErrIncomplete) { // the relay would not send more the next time, and would have more to send
 			readTo = &now
 		}
-		return directory.RecordRelay(ctx, w.pool, relay.URL, readTo, now.Add(wait), cmp.Or(unread.Error(), "unread"))
+		return directory.RecordRelay(ctx, w.Pool, relay.URL, readTo, now.Add(wait), cmp.Or(unread.Error(), "unread"))
 	}
 	if written > 0 {
-		JobLog(ctx, w.log).Info("relay_read", "relay", relay.URL, "accounts", len(authors), "records", written, "since", since)
+		workers.JobLog(ctx, w.Log).Info("relay_read", "relay", relay.URL, "accounts", len(authors), "records", written, "since", since)
 	}
-	return directory.RecordRelay(ctx, w.pool, relay.URL, &now, now.Add(wait), "")
+	return directory.RecordRelay(ctx, w.Pool, relay.URL, &now, now.Add(wait), "")
 }
 
 // ask reads what accounts wrote to a relay, some accounts at a time. If the relay has too many
 // events of some accounts, it still reads the others.
 func (w *ReadRelays) ask(ctx context.Context, relay string, authors [][32]byte, since time.Time) (written int, unread, err error) {
 	for some := range slices.Chunk(authors, relayAuthors) {
-		more, problem, err := w.relays.Read(ctx, relay, some, since)
+		more, problem, err := w.Read(ctx, relay, some, since, w.most)
 		written += more
-		if err != nil || problem != nil && !errors.Is(problem, ErrIncomplete) {
+		if err != nil || problem != nil && !errors.Is(problem, source.ErrIncomplete) {
 			return written, problem, err
 		}
 		unread = cmp.Or(unread, problem)

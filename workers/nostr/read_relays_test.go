@@ -1,9 +1,7 @@
-package workers
+package nostr
 
 import (
-	"context"
 	"fmt"
-	"log/slog"
 	"slices"
 	"testing"
 	"time"
@@ -12,32 +10,9 @@ import (
 	"github.com/riverqueue/river/rivertype"
 	"github.com/stretchr/testify/require"
 
-	"github.com/weir-social/weir/consumer/nostr"
-	protocol "github.com/weir-social/weir/internal/nostr"
 	"github.com/weir-social/weir/internal/testing/schematest"
 	"github.com/weir-social/weir/internal/testing/simnet"
-	"github.com/weir-social/weir/jobs"
 )
-
-// bounded is a reader that reads few events at once. It counts the events of each author.
-type bounded struct {
-	onlyLatest
-	most int
-	read map[string]int
-}
-
-func (b bounded) Read(ctx context.Context, relay string, authors [][32]byte, since time.Time) (int, error, error) {
-	err := b.Stored(ctx, relay, func(page []*protocol.Event) error {
-		for _, e := range page {
-			b.read[protocol.DID(e.PubKey)]++
-		}
-		return nil
-	}, nostr.Query{Kinds: []int{1}, Authors: authors, Since: since, Most: b.most})
-	if err != nil {
-		err = fmt.Errorf("%w: %w", ErrIncomplete, err)
-	}
-	return len(b.read), err, nil
-}
 
 // TestRelayIsReadForAllAccountsThatNameIt reads a relay for all of them, however many they are. An
 // account with more events than are read at once does not keep the others from being read, now or
@@ -68,16 +43,15 @@ func TestRelayIsReadForAllAccountsThatNameIt(t *testing.T) {
 	}
 	member(keys[1])
 
-	relays := bounded{onlyLatest{nostr.NewReader(nostr.ReaderConfig{Relays: n.URLs()})}, 100, map[string]int{}}
-	w := &ReadRelays{pool: r.pool, log: slog.New(slog.DiscardHandler), patience: time.Hour, relays: relays, most: 5, window: 24 * time.Hour}
+	w := &ReadRelays{patience: time.Hour, relays: reads(t, r.pool, []string{"wss://relay.example"}, "nostr.1=0"), window: 24 * time.Hour, most: 100}
 	work := func() {
 		t.Helper()
 		r.execute(`UPDATE nostr_relays SET next_at = now()`)
-		require.NoError(t, w.Work(t.Context(), &river.Job[jobs.ReadRelays]{JobRow: &rivertype.JobRow{}}))
+		require.NoError(t, w.Work(t.Context(), &river.Job[ReadRelaysArgs]{JobRow: &rivertype.JobRow{}}))
 	}
 	work()
-	require.Positive(t, relays.read["did:nostr:"+keys[1]])
-	require.Less(t, relays.read["did:nostr:"+keys[0]], 150)
+	require.Equal(t, 1, r.count(`SELECT count(*) FROM records WHERE did = $1`, "did:nostr:"+keys[1]))
+	require.Less(t, r.count(`SELECT count(*) FROM records WHERE did = $1`, "did:nostr:"+keys[0]), 150)
 	require.Equal(t, 1, r.count(`SELECT count(*) FROM nostr_relays WHERE read_to > now() - interval '1 minute' AND problem LIKE '%more than 100 events%' AND failures = 1 AND next_at > now()`))
 	asked := map[string]bool{}
 	for _, request := range n.Requests(0) {

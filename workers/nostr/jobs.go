@@ -1,0 +1,42 @@
+package nostr
+
+import (
+	"github.com/riverqueue/river"
+
+	"github.com/weir-social/weir/jobs"
+)
+
+// ReadAuthorsArgs reads the profiles and the relay lists of followed accounts that are
+// due, and asks domains to confirm the names in the profiles.
+type ReadAuthorsArgs struct{}
+
+// Kind names the job.
+func (ReadAuthorsArgs) Kind() string { return "read_authors" }
+
+// InsertOpts are the defaults of its inserts.
+func (ReadAuthorsArgs) InsertOpts() river.InsertOpts { return periodic(3) }
+
+// ReadRelaysArgs reads what followed accounts wrote to relays that they name and that are
+// not configured.
+type ReadRelaysArgs struct{}
+
+// Kind names the job.
+func (ReadRelaysArgs) Kind() string { return "read_relays" }
+
+// InsertOpts are the defaults of its inserts.
+func (ReadRelaysArgs) InsertOpts() river.InsertOpts { return periodic(3) }
+
+// AuditRelaysArgs compares a day of each relay with the stored events, if that is due.
+type AuditRelaysArgs struct{}
+
+// Kind names the job.
+func (AuditRelaysArgs) Kind() string { return "audit_relays" }
+
+// InsertOpts are the defaults of its inserts.
+func (AuditRelaysArgs) InsertOpts() river.InsertOpts { return periodic(4) }
+
+// periodic returns the options of a job of which there is one unfinished at a time. It has few
+// attempts: the next minute, or hour, adds another job.
+func periodic(priority int) river.InsertOpts {
+	return river.InsertOpts{Queue: jobs.QueueNetwork, Priority: priority, MaxAttempts: 3 + jobs.Deaths, Tags: []string{jobs.TagPeriodic}, UniqueOpts: river.UniqueOpts{ByState: jobs.Unfinished()}}
+}
