@@ -5,6 +5,8 @@ import (
 	"io/fs"
 )
 
+//go:generate go test -count=1 -run TestQueriesAreAsWritten . -update
+
 //go:embed migrations/*.sql
 var migrations embed.FS
 
