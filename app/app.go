@@ -235,7 +235,7 @@ func (p App) page(stopping <-chan struct{}) (http.Handler, error) {
 		return nil, err
 	}
 	parts := append([]web.Part{links.Part(p.cfg.ImageBase)}, p.parts.Pages...)
-	return web.Handler(web.Config{DB: p.pool, Now: time.Now, Keep: web.KeepPages, Proxies: proxies, URL: p.cfg.URL, Parts: parts, Title: "Weir", Stopping: stopping, Logger: p.log})
+	return web.Handler(web.Config{DB: p.pool, Now: time.Now, Keep: web.KeepPages, Proxies: proxies, URL: p.cfg.URL, Parts: parts, Stopping: stopping, Logger: p.log})
 }
 
 // Serve serves the page and the API on l until ctx ends.

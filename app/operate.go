@@ -126,7 +126,7 @@ func (p App) serveOps(ctx context.Context, l net.Listener, reads bool) error {
 	p.log.Info("operating", "url", "http://"+l.Addr().String()+"/health")
 	handler, err := web.OpsHandler(web.OpsConfig{
 		DB: p.pool, Check: func(ctx context.Context) error { return Migrated(ctx, p.pool) }, Metrics: p.metrics, Limits: p.cfg.Limits(), Features: p.parts.Health,
-		Token: p.cfg.OpsToken, Reads: reads, Owner: p.owner, Title: "Weir", Logger: p.log,
+		Token: p.cfg.OpsToken, Reads: reads, Owner: p.owner, Logger: p.log,
 	})
 	if err != nil {
 		return err

@@ -131,7 +131,7 @@ func BenchmarkWholePage(b *testing.B) {
 	b.Cleanup(one.Close)
 	var backend uint32
 	require.NoError(b, one.QueryRow(b.Context(), `SELECT pg_backend_pid()`).Scan(&backend))
-	handler, err := web.Handler(web.Config{Parts: []web.Part{links.Part("")}, DB: one, Now: time.Now, Title: "Weir", Logger: slog.New(slog.DiscardHandler)}) // without a cache
+	handler, err := web.Handler(web.Config{Parts: []web.Part{links.Part("")}, DB: one, Now: time.Now, Logger: slog.New(slog.DiscardHandler)}) // without a cache
 	require.NoError(b, err)
 	for _, view := range []string{"/", "/?window=1h", "/?window=24h", "/?window=7d", "/?sort=speed", "/?window=24h&watch=w1.example"} {
 		b.Run("view="+view, func(b *testing.B) {

@@ -56,12 +56,12 @@ func (s *Server) buffered(handle http.HandlerFunc) http.HandlerFunc {
 // kept is buffered, and sends the response again for a short time to all clients that request
 // the same. Concurrent requests share one rendering.
 func (s *Server) kept(handle http.HandlerFunc) http.HandlerFunc {
-	if s.cache.keep == 0 {
+	if s.keep == 0 {
 		return s.buffered(handle)
 	}
 	return func(w http.ResponseWriter, r *http.Request) {
-		key := s.cache.key(r)
-		if found := s.cache.find(key); found != nil {
+		key := cacheKey(r)
+		if found := s.findKept(key); found != nil {
 			found.send(w, r)
 			return
 		}
@@ -71,7 +71,7 @@ func (s *Server) kept(handle http.HandlerFunc) http.HandlerFunc {
 			shared := r.Clone(context.WithoutCancel(r.Context()))
 			shared.Header.Del("If-None-Match")
 			b := s.renderBuffered(handle, shared)
-			s.cache.add(key, b)
+			s.keepResponse(key, b)
 			return b, nil
 		})
 		select {

@@ -16,76 +16,90 @@ const (
 	maxKeptKey = 4 << 10  // bytes of an address
 )
 
-// cache keeps responses for a short time, in bounded memory.
-type cache struct {
-	keep time.Duration // 0: no responses are kept
+// Cache keeps values in bounded memory: the oldest make room for new ones. It is safe for concurrent use.
+type Cache[V any] struct {
+	most int // bytes
 
 	mu    sync.Mutex
 	kept  map[string]*list.Element
-	order *list.List // of keptResponse, the oldest first
+	order *list.List // of entry, the oldest first
 	bytes int
 }
 
-type keptResponse struct {
+type entry[V any] struct {
 	key   string
-	until time.Time
-	*bufferedResponse
+	size  int
+	value V
 }
 
-func newCache(keep time.Duration) *cache {
-	return &cache{keep: keep, kept: make(map[string]*list.Element), order: list.New()}
+// NewCache returns a cache that uses at most so many bytes.
+func NewCache[V any](most int) *Cache[V] {
+	return &Cache[V]{most: most, kept: make(map[string]*list.Element), order: list.New()}
 }
 
-// size returns about how much memory a response takes.
-func (k keptResponse) size() int { return len(k.key) + k.body.Len() + 1024 }
-
-// key identifies the content that a request asks for.
-func (c *cache) key(r *http.Request) string {
-	key := r.URL.Path + "?" + r.URL.RawQuery
-	if acceptsGzip(r) {
-		key += " gzip"
-	}
-	return key
-}
-
-// find returns a kept response.
-func (c *cache) find(key string) *bufferedResponse {
+// Find returns a value, or the zero value.
+func (c *Cache[V]) Find(key string) (value V) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.dropUntil(time.Now(), maxKept)
 	if at := c.kept[key]; at != nil {
-		return at.Value.(keptResponse).bufferedResponse
+		value = at.Value.(entry[V]).value
 	}
-	return nil
+	return value
 }
 
-// add keeps a response. The response must not change any more.
-func (c *cache) add(key string, response *bufferedResponse) {
-	k := keptResponse{key, time.Now().Add(c.keep), response}
-	if c.keep == 0 || response.code != http.StatusOK || len(key) > maxKeptKey || k.size() > maxKept/4 {
-		return
-	}
+// Add keeps a value of size bytes in place of that of the same key. The value must not change any more.
+func (c *Cache[V]) Add(key string, size int, value V) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if at := c.kept[key]; at != nil {
 		c.drop(at)
 	}
-	c.kept[key] = c.order.PushBack(k)
-	c.bytes += k.size()
-	c.dropUntil(time.Now(), maxKept)
+	c.kept[key] = c.order.PushBack(entry[V]{key, size, value})
+	for c.bytes += size; c.bytes > c.most && c.order.Len() > 1; {
+		c.drop(c.order.Front())
+	}
 }
 
-// dropUntil drops responses that are too old. Then it drops the oldest until the others
-// take no more than most bytes. It is called with mu held.
-func (c *cache) dropUntil(now time.Time, most int) {
-	for at := c.order.Front(); at != nil && (c.bytes > most || !at.Value.(keptResponse).until.After(now)); at = c.order.Front() {
+// DropWhile drops the oldest values, as long as they are old.
+func (c *Cache[V]) DropWhile(old func(V) bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for at := c.order.Front(); at != nil && old(at.Value.(entry[V]).value); at = c.order.Front() {
 		c.drop(at)
 	}
 }
 
 // drop is called with mu held.
-func (c *cache) drop(at *list.Element) {
-	k := c.order.Remove(at).(keptResponse)
-	delete(c.kept, k.key)
-	c.bytes -= k.size()
+func (c *Cache[V]) drop(at *list.Element) {
+	e := c.order.Remove(at).(entry[V])
+	delete(c.kept, e.key)
+	c.bytes -= e.size
+}
+
+// keptResponse is a response that is sent again for a short time.
+type keptResponse struct {
+	until time.Time
+	*bufferedResponse
+}
+
+// findKept returns a kept response; nil: there is none.
+func (s *Server) findKept(key string) *bufferedResponse {
+	s.cache.DropWhile(func(k keptResponse) bool { return !k.until.After(time.Now()) })
+	return s.cache.Find(key).bufferedResponse
+}
+
+// keepResponse keeps a response.
+func (s *Server) keepResponse(key string, b *bufferedResponse) {
+	if size := len(key) + b.body.Len() + 1024; b.code == http.StatusOK && len(key) <= maxKeptKey && size <= maxKept/4 {
+		s.cache.Add(key, size, keptResponse{time.Now().Add(s.keep), b})
+	}
+}
+
+// cacheKey identifies the content that a request asks for.
+func cacheKey(r *http.Request) string {
+	key := r.URL.Path + "?" + r.URL.RawQuery
+	if acceptsGzip(r) {
+		key += " gzip"
+	}
+	return key
 }

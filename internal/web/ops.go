@@ -29,7 +29,6 @@ type OpsConfig struct {
 	Reads    bool             // this process runs a consumer: it is ready only while its stream is
 	Owner    string           // the name of this process in leases
 	Now      func() time.Time // nil: time.Now
-	Title    string           // the name at the top of the pages; "": Weir
 	Logger   *slog.Logger
 }
 
@@ -50,7 +49,7 @@ func OpsHandler(o OpsConfig) (http.Handler, error) {
 	if o.Now == nil {
 		o.Now = time.Now
 	}
-	s, err := newServer(Config{DB: o.DB, Now: o.Now, Title: o.Title, Logger: o.Logger})
+	s, err := newServer(Config{DB: o.DB, Now: o.Now, Logger: o.Logger})
 	if err != nil {
 		return nil, err
 	}

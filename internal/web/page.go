@@ -5,6 +5,9 @@ import (
 	"net/http"
 )
 
+// Title is the name at the top of every page, and of feeds.
+const Title = "Weir"
+
 // Frame holds the parts that every page has.
 type Frame struct {
 	Title  string // the name at the top
@@ -17,7 +20,7 @@ type Frame struct {
 }
 
 func (s *Server) NewFrame() Frame {
-	return Frame{Title: s.Title, Home: s.home, ToHome: s.front.ToIt, CSS: s.assets.url("page.css"), Icon: s.assets.url("icon.svg")}
+	return Frame{Title: Title, Home: s.home, ToHome: s.front.ToIt, CSS: s.assets.url("page.css"), Icon: s.assets.url("icon.svg")}
 }
 
 // Scripted adds a script of the static files to a page.

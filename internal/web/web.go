@@ -7,7 +7,6 @@
 package web
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"html/template"
@@ -42,7 +41,6 @@ type Config struct {
 	URL string
 
 	Parts    []Part          // what features add
-	Title    string          // the name at the top of the page; "": Weir
 	Stopping <-chan struct{} // closed when the process stops: streams end; nil: never
 	Logger   *slog.Logger
 }
@@ -61,13 +59,13 @@ type Server struct {
 	script    string             // the texts of the script
 	slots     renderSlots        // limits concurrent pages
 	rendering singleflight.Group // the running renderings, by address
-	cache     *cache
+	cache     *Cache[keptResponse]
+	keep      time.Duration // 0: no responses are kept
 	clients   *clients
 }
 
 // site is how the server presents itself.
 type site struct {
-	Title   string
 	url     string // the public address; empty: the one that a request names
 	home    string // the target of the name at the top of every page
 	front   Front
@@ -126,9 +124,9 @@ func newServer(cfg Config) (*Server, error) {
 	}
 	return &Server{
 		DB: cfg.DB, Now: cfg.Now, Log: cfg.Logger, Stopping: cfg.Stopping,
-		site:   site{Title: cmp.Or(cfg.Title, "Weir"), url: public, parts: cfg.Parts, apis: apis(cfg.Parts)},
+		site:   site{url: public, parts: cfg.Parts, apis: apis(cfg.Parts)},
 		images: images, assets: assets, templates: templates, script: scriptTexts(texts), slots: make(renderSlots, maxRendering),
-		cache: newCache(cfg.Keep), clients: newClients(cfg.Proxies, cfg.Logger),
+		cache: NewCache[keptResponse](maxKept), keep: cfg.Keep, clients: newClients(cfg.Proxies, cfg.Logger),
 	}, nil
 }
 

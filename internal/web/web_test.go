@@ -29,7 +29,7 @@ func newRig(t *testing.T) *rig {
 	r := &rig{webtest.New(t)}
 	var err error
 	r.Handler, err = Handler(Config{
-		DB: r.Pool, Now: func() time.Time { return r.Now }, Parts: []Part{treePart()}, Title: "Weir",
+		DB: r.Pool, Now: func() time.Time { return r.Now }, Parts: []Part{treePart()},
 		Logger: slog.New(slog.NewJSONHandler(r.Log, nil)),
 	})
 	require.NoError(t, err)

@@ -51,7 +51,7 @@ func (d *feedDays) start(public string) {
 	if d.server != nil {
 		d.server.Close()
 	}
-	handler, err := web.Handler(web.Config{Parts: []web.Part{links.Part(""), Part()}, DB: d.pool, Now: d.time, URL: public, Title: "Weir", Logger: slog.New(slog.DiscardHandler)})
+	handler, err := web.Handler(web.Config{Parts: []web.Part{links.Part(""), Part()}, DB: d.pool, Now: d.time, URL: public, Logger: slog.New(slog.DiscardHandler)})
 	require.NoError(d.t, err)
 	d.server, d.url, d.etags = httptest.NewServer(handler), public, map[string]string{}
 	d.t.Cleanup(d.server.Close)

@@ -40,7 +40,7 @@ func say(key string, values ...any) string { return texts.Say(key, values...) }
 // server serves the feeds. It is safe for concurrent use.
 type server struct {
 	*links.Server
-	cache     *feedCache
+	cache     *web.Cache[*keptFeed]
 	computing singleflight.Group // the running computations, by view
 	turns     chan struct{}      // a token per feed that is being computed
 }
@@ -49,7 +49,7 @@ type server struct {
 func Part() web.Part { return web.Part{Routes: routes, Texts: texts, Alternates: feedLinks} }
 
 func routes(core *web.Server) (all []web.Route) {
-	s := &server{Server: links.New(core), cache: newFeedCache(), turns: make(chan struct{}, feedsAtOnce)}
+	s := &server{Server: links.New(core), cache: web.NewCache[*keptFeed](maxFeedBytes), turns: make(chan struct{}, feedsAtOnce)}
 	for _, format := range []feedFormat{atomFormat(), jsonFormat()} {
 		all = append(all, web.Route{Pattern: format.path, Handler: s.serveFeed(format)})
 	}
@@ -169,7 +169,7 @@ func parseFeed(raw string) (links.View, error) {
 // feed returns the feed of a view, computed within the last five minutes.
 func (s *server) feed(ctx context.Context, v links.View) (*keptFeed, error) {
 	key := v.Key()
-	if found := s.cache.find(key, s.Now()); found != nil {
+	if found := s.fresh(key, s.Now()); found != nil {
 		return found, nil
 	}
 	done := s.computing.DoChan(key, func() (any, error) {
@@ -183,7 +183,7 @@ func (s *server) feed(ctx context.Context, v links.View) (*keptFeed, error) {
 		case <-ctx.Done():
 			return nil, ctx.Err()
 		}
-		if found := s.cache.find(key, s.Now()); found != nil { // computed a moment ago
+		if found := s.fresh(key, s.Now()); found != nil { // computed a moment ago
 			return found, nil
 		}
 		q := v.Query
@@ -191,7 +191,7 @@ func (s *server) feed(ctx context.Context, v links.View) (*keptFeed, error) {
 		read, err := feeds.Read(ctx, s.DB, q)
 		if err == nil {
 			read.Entries = s.shownEntries(read.Entries)
-			return s.cache.add(key, read)
+			return s.keep(key, read)
 		}
 		if !errors.Is(err, ranking.ErrWatch) {
 			s.Log.Error("feed_read_failed", "error", err)
@@ -228,7 +228,7 @@ func (s *server) newFeed(f feeds.Feed, v links.View, format feedFormat, base str
 	home.Query.Limit = links.DefaultLimit
 	address := addresses().Address("", v)
 	feed := feedView{
-		ID: "urn:uuid:" + f.UUID(address), Title: s.feedTitle(v), Author: s.Title, Home: base + links.RankingHref(home), Self: base + format.path + address, Updated: f.Made.UTC().Truncate(time.Second),
+		ID: "urn:uuid:" + f.UUID(address), Title: s.feedTitle(v), Author: web.Title, Home: base + links.RankingHref(home), Self: base + format.path + address, Updated: f.Made.UTC().Truncate(time.Second),
 	}
 	for i := range f.Entries {
 		e := &f.Entries[i]
@@ -256,7 +256,7 @@ func entryContent(e *feeds.Entry, shares string) string {
 
 // feedTitle names the view of a feed.
 func (s *server) feedTitle(v links.View) string {
-	parts := []string{s.Title}
+	parts := []string{web.Title}
 	if v.Query.Watch != "" {
 		parts = append(parts, web.TargetName(v.Query.Watch))
 	}

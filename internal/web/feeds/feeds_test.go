@@ -26,7 +26,7 @@ func newRig(t *testing.T) *rig {
 	r := &rig{webtest.New(t)}
 	var err error
 	r.Handler, err = web.Handler(web.Config{
-		DB: r.Pool, Now: func() time.Time { return r.Now }, Parts: []web.Part{links.Part("https://images.example/{did}/{cid}"), Part()}, Title: "Weir",
+		DB: r.Pool, Now: func() time.Time { return r.Now }, Parts: []web.Part{links.Part("https://images.example/{did}/{cid}"), Part()},
 		Logger: slog.New(slog.NewJSONHandler(r.Log, nil)),
 	})
 	require.NoError(t, err)
@@ -293,17 +293,22 @@ func TestFeedsThatStrangersAskForAreLimited(t *testing.T) {
 // first is dropped first.
 func TestKeptFeedsAreBounded(t *testing.T) {
 	t.Parallel()
-	c := newFeedCache()
+	s := &server{cache: web.NewCache[*keptFeed](maxFeedBytes)}
 	now := time.Date(2026, 5, 4, 12, 0, 0, 0, time.UTC)
 	for n := range 100 {
-		_, err := c.add(fmt.Sprint(n), bigFeed(now, 1<<20))
+		_, err := s.keep(fmt.Sprint(n), bigFeed(now, 1<<20))
 		require.NoError(t, err)
 	}
-	require.LessOrEqual(t, c.bytes, maxFeedBytes)
-	require.Nil(t, c.find("0", now))
-	require.NotNil(t, c.find("99", now))
-	require.Nil(t, c.find("99", now.Add(feedInterval)))
-	require.Len(t, c.kept, c.order.Len())
+	kept := 0
+	for n := range 100 {
+		if s.fresh(fmt.Sprint(n), now) != nil {
+			kept += 1 << 20
+		}
+	}
+	require.LessOrEqual(t, kept, maxFeedBytes)
+	require.Nil(t, s.fresh("0", now))
+	require.NotNil(t, s.fresh("99", now))
+	require.Nil(t, s.fresh("99", now.Add(feedInterval)))
 }
 
 func bigFeed(at time.Time, bytes int) feeds.Feed {

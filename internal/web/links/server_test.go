@@ -26,7 +26,7 @@ type rig struct{ *webtest.Rig }
 func newRig(t *testing.T) *rig {
 	t.Helper()
 	r := &rig{webtest.New(t)}
-	_, r.Handler = newServer(t, web.Config{DB: r.Pool, Now: func() time.Time { return r.Now }, Title: "Weir", Logger: slog.New(slog.NewJSONHandler(r.Log, nil))})
+	_, r.Handler = newServer(t, web.Config{DB: r.Pool, Now: func() time.Time { return r.Now }, Logger: slog.New(slog.NewJSONHandler(r.Log, nil))})
 	return r
 }
 

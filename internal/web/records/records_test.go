@@ -33,7 +33,7 @@ func newRig(t *testing.T, others ...web.Part) *rig {
 	r := &rig{webtest.New(t)}
 	var err error
 	r.Handler, err = web.Handler(web.Config{
-		DB: r.Pool, Now: func() time.Time { return r.Now }, Parts: append(others, Part()), Title: "Weir", Logger: slog.New(slog.NewJSONHandler(r.Log, nil)),
+		DB: r.Pool, Now: func() time.Time { return r.Now }, Parts: append(others, Part()), Logger: slog.New(slog.NewJSONHandler(r.Log, nil)),
 	})
 	require.NoError(t, err)
 	return r
