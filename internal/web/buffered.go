@@ -3,6 +3,10 @@ package web
 import (
 	"bytes"
 	"context"
+	"crypto/sha256"
+	"encoding/base64"
+	"encoding/json"
+	"fmt"
 	"maps"
 	"net/http"
 	"strconv"
@@ -183,4 +187,14 @@ func isKnown(r *http.Request, etag string) bool {
 		}
 	}
 	return false
+}
+
+// Version returns a short hash of what a response shows.
+func Version(of any) (string, error) {
+	content, err := json.Marshal(of)
+	if err != nil {
+		return "", fmt.Errorf("hash a response: %w", err)
+	}
+	sum := sha256.Sum256(content)
+	return base64.RawURLEncoding.EncodeToString(sum[:9]), nil
 }

@@ -21,23 +21,17 @@ const (
 // deadLettersView is the list of dead letters.
 type deadLettersView struct {
 	Frame
-	Stages []stageView
+	Stages []tabView
 	State  string // empty: open and retrying
-	States []stateView
+	States []tabView
 	Rows   []deadLetterView
 	Full   bool // there may be more
 }
 
-// stageView is a link to the dead letters of a stage, or of all stages.
-type stageView struct {
+// tabView is a link to the dead letters of a stage or state, or to all.
+type tabView struct {
 	Name    string
-	Count   string // open and retrying
-	Href    string
-	Current bool
-}
-
-type stateView struct {
-	Name    string
+	Count   string // open and retrying, of a stage
 	Href    string
 	Current bool
 }
@@ -215,22 +209,22 @@ func deadLettersURL(f schema.DeadLetterFilter) string {
 	return "/deadletters?" + query.Encode()
 }
 
-func stagesOf(f schema.DeadLetterFilter, counts []schema.StageCount) []stageView {
+func stagesOf(f schema.DeadLetterFilter, counts []schema.StageCount) []tabView {
 	total := 0
 	for _, c := range counts {
 		total += c.Count
 	}
-	views := []stageView{{say("letters_all"), Grouped(total), deadLettersURL(schema.DeadLetterFilter{State: f.State}), f.Stage == ""}}
+	views := []tabView{{say("letters_all"), Grouped(total), deadLettersURL(schema.DeadLetterFilter{State: f.State}), f.Stage == ""}}
 	for _, c := range counts {
-		views = append(views, stageView{c.Stage, Grouped(c.Count), deadLettersURL(schema.DeadLetterFilter{Stage: c.Stage, State: f.State}), f.Stage == c.Stage})
+		views = append(views, tabView{c.Stage, Grouped(c.Count), deadLettersURL(schema.DeadLetterFilter{Stage: c.Stage, State: f.State}), f.Stage == c.Stage})
 	}
 	return views
 }
 
-func statesOf(f schema.DeadLetterFilter) []stateView {
-	views := []stateView{{say("letters_unsettled"), deadLettersURL(schema.DeadLetterFilter{Stage: f.Stage}), f.State == ""}}
+func statesOf(f schema.DeadLetterFilter) []tabView {
+	views := []tabView{{say("letters_unsettled"), "", deadLettersURL(schema.DeadLetterFilter{Stage: f.Stage}), f.State == ""}}
 	for _, state := range schema.DeadLetterStates() {
-		views = append(views, stateView{state, deadLettersURL(schema.DeadLetterFilter{Stage: f.Stage, State: state}), f.State == state})
+		views = append(views, tabView{state, "", deadLettersURL(schema.DeadLetterFilter{Stage: f.Stage, State: state}), f.State == state})
 	}
 	return views
 }

@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"github.com/weir-social/weir/internal/ranking/feeds"
+	"github.com/weir-social/weir/internal/web"
 )
 
 const (
@@ -31,7 +32,7 @@ func (s *server) fresh(key string, now time.Time) *keptFeed {
 
 // keep keeps a feed.
 func (s *server) keep(key string, f feeds.Feed) (*keptFeed, error) {
-	version, err := feedVersion(f)
+	version, err := web.Version(f.Entries)
 	if err != nil {
 		return nil, err
 	}

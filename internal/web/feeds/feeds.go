@@ -4,12 +4,8 @@ package feeds
 
 import (
 	"context"
-	"crypto/sha256"
 	_ "embed"
-	"encoding/base64"
-	"encoding/json"
 	"errors"
-	"fmt"
 	"html"
 	"net/http"
 	"strconv"
@@ -266,21 +262,8 @@ func (s *server) feedTitle(v links.View) string {
 	return strings.Join(append(parts, s.Filters(v)...), " · ")
 }
 
-// feedVersion identifies the content of a feed.
-func feedVersion(f feeds.Feed) (string, error) {
-	content, err := json.Marshal(f.Entries)
-	if err != nil {
-		return "", fmt.Errorf("hash a feed: %w", err)
-	}
-	return shortHash(content), nil
-}
-
 // etag identifies a feed in a format and at a public address.
 func (k *keptFeed) etag(format feedFormat, base, title string) string {
-	return `W/"` + shortHash([]byte(k.version+" "+format.path+" "+base+" "+title+" "+textFile)) + `"`
-}
-
-func shortHash(content []byte) string {
-	sum := sha256.Sum256(content)
-	return base64.RawURLEncoding.EncodeToString(sum[:12])
+	version, _ := web.Version([]string{k.version, format.path, base, title, textFile}) // texts can be hashed
+	return `W/"` + version + `"`
 }

@@ -54,7 +54,7 @@ func (s *Server) servePage(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	// The hash covers the ages, so that a browser gets new ones, but not the time of the request.
-	shown, err := version([]any{s.Build(), page})
+	shown, err := web.Version([]any{s.Build(), page})
 	if err != nil {
 		s.RenderFailed(w, err)
 		return

@@ -1,9 +1,6 @@
 package links
 
 import (
-	"crypto/sha256"
-	"encoding/base64"
-	"encoding/json"
 	"fmt"
 	"strconv"
 	"strings"
@@ -94,14 +91,4 @@ func LinkTitle(l *ranking.LinkCard) string {
 		return ""
 	}
 	return displayURL(u)
-}
-
-// version returns a short hash of a page.
-func version(of any) (string, error) {
-	content, err := json.Marshal(of)
-	if err != nil {
-		return "", fmt.Errorf("hash a page: %w", err)
-	}
-	sum := sha256.Sum256(content)
-	return base64.RawURLEncoding.EncodeToString(sum[:9]), nil
 }

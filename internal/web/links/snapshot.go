@@ -2,11 +2,7 @@ package links
 
 import (
 	"context"
-	"crypto/sha256"
-	"encoding/hex"
-	"encoding/json"
 	"errors"
-	"fmt"
 	"net/url"
 	"time"
 
@@ -165,12 +161,8 @@ func (s *Server) etag(snap *snapshot) (string, error) {
 	if snap.next != "" {
 		next = snap.at.Truncate(ranking.CursorAge / 6)
 	}
-	content, err := json.Marshal([]any{s.Build(), snap.view.Key(), next, snap.links, snap.streams, snap.gaps, snap.complete, snap.follows})
-	if err != nil {
-		return "", fmt.Errorf("hash the ranking: %w", err)
-	}
-	sum := sha256.Sum256(content)
-	return `W/"` + hex.EncodeToString(sum[:12]) + `"`, nil
+	version, err := web.Version([]any{s.Build(), snap.view.Key(), next, snap.links, snap.streams, snap.gaps, snap.complete, snap.follows})
+	return `W/"` + version + `"`, err
 }
 
 // parseLink parses a stored URL. ok is false unless it is an absolute http or https
