@@ -3,8 +3,8 @@ package jobs
 import "github.com/riverqueue/river"
 
 // FetchCard fetches the pages of links that several accounts share, to read their titles.
-// There is one unfinished job at a time. It has few attempts: the next minute adds another
-// job, and so does a link that needs its page.
+// There is one unfinished job at a time. It has few attempts: while a page is due, the next
+// second adds another job.
 type FetchCard struct{}
 
 // Kind names the job.

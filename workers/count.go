@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"github.com/cenkalti/backoff/v5"
-	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promauto"
@@ -32,12 +31,11 @@ type counter struct {
 	pool *pgxpool.Pool
 	log  *slog.Logger
 	took *prometheus.HistogramVec
-	fetchEnqueuer
 	announcer
 }
 
-func newCounter(cfg Config, client *river.Client[pgx.Tx]) *counter {
-	return &counter{pool: cfg.Pool, fetchEnqueuer: fetchEnqueuer{fetches: cfg.Cards != nil, client: client}, announcer: announcer{every: announceInterval}, log: cfg.Logger, took: promauto.With(cfg.Registerer).NewHistogramVec(prometheus.HistogramOpts{Name: "weir_counts_seconds",
+func newCounter(cfg Config) *counter {
+	return &counter{pool: cfg.Pool, announcer: announcer{every: announceInterval}, log: cfg.Logger, took: promauto.With(cfg.Registerer).NewHistogramVec(prometheus.HistogramOpts{Name: "weir_counts_seconds",
 		Help:    "Time of a step that brings the ranking's counts up to date, by outcome: counted, failed.",
 		Buckets: prometheus.ExponentialBuckets(0.002, 2.5, 12)}, []string{"outcome"})}
 }
@@ -60,7 +58,6 @@ func (c *counter) run(ctx context.Context) {
 		retries.Reset()
 		pause = countInterval
 		c.announce(ctx)
-		c.enqueueFetch(ctx)
 	}
 }
 
@@ -77,7 +74,6 @@ func (c *counter) count(ctx context.Context) error {
 			c.took.WithLabelValues(outcome).Observe(time.Since(began).Seconds())
 		}
 		c.changed = c.changed || done.Everything || done.Pending+done.Sharers+done.Links > 0
-		c.owed = c.owed || done.Cards > 0
 		switch {
 		case err != nil && ranking.Overtaken(err) && tries < 3: // another counter committed first
 			tries++

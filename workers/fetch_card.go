@@ -3,6 +3,7 @@ package workers
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"sync/atomic"
 	"time"
 
@@ -24,6 +25,7 @@ import (
 type FetchCard struct {
 	river.WorkerDefaults[jobs.FetchCard]
 	pool     *pgxpool.Pool
+	log      *slog.Logger
 	client   *card.Client  // nil: nothing is fetched
 	patience time.Duration // how long to run before the job yields to others; shorter than the job's timeout
 }
@@ -148,24 +150,16 @@ func HostTurns(pool *pgxpool.Pool) func(ctx context.Context, host string) error 
 	}
 }
 
-// fetchEnqueuer enqueues the job for the pages that the counter has requested.
-type fetchEnqueuer struct {
-	fetches bool // pages are fetched
-	client  *river.Client[pgx.Tx]
-	owed    bool // a page was requested, and no job has been added since
-}
-
-// enqueueFetch adds a job if one is owed. A running job may already have seen that nothing
-// is due, so the job stays owed until that one has ended.
-func (c *counter) enqueueFetch(ctx context.Context) {
-	if !c.owed || !c.fetches {
-		return
-	}
-	added, err := c.client.Insert(ctx, jobs.FetchCard{}, nil)
-	switch {
-	case err != nil && ctx.Err() == nil:
-		c.log.Warn("fetch_enqueue_failed", "error", err, "hint", "it is tried again in a second")
-	case err == nil && !added.UniqueSkippedAsDuplicate:
-		c.owed = false
+// enqueue adds a job while a page is due, once a second, until ctx ends. While one is unfinished, there is no
+// second one.
+func (w *FetchCard) enqueue(ctx context.Context, client *river.Client[pgx.Tx]) {
+	for retry.Sleep(ctx, time.Second) == nil {
+		due, err := ranking.CardsDue(ctx, w.pool)
+		if err == nil && due {
+			_, err = client.Insert(ctx, jobs.FetchCard{}, nil)
+		}
+		if err != nil && ctx.Err() == nil {
+			w.log.Warn("fetch_enqueue_failed", "error", err, "hint", "it is tried again in a second")
+		}
 	}
 }

@@ -131,7 +131,7 @@ func New(cfg Config) (*Client, error) {
 	if err != nil {
 		return nil, fmt.Errorf("set up the workers: %w", err)
 	}
-	return &Client{Client: client, cfg: cfg, known: known, clock: clock, counter: newCounter(cfg, client)}, nil
+	return &Client{Client: client, cfg: cfg, known: known, clock: clock, counter: newCounter(cfg)}, nil
 }
 
 // addWorkers adds all workers.
@@ -159,7 +159,11 @@ func addWorkers(known Bundle, cfg Config) error {
 	Add(interruptible, &VerifyHandles{pool: cfg.Pool, api: cfg.Bluesky, patience: cfg.JobTimeout / 3})
 	Add(interruptible, newCheckSubjects(cfg, links))
 	Add(interruptible, &ResolveLinks{pool: cfg.Pool, client: cfg.Redirects, patience: cfg.JobTimeout / 2, now: time.Now})
-	Add(interruptible, &FetchCard{pool: cfg.Pool, client: cfg.Cards, patience: cfg.JobTimeout / 2})
+	cards := &FetchCard{pool: cfg.Pool, log: cfg.Logger, client: cfg.Cards, patience: cfg.JobTimeout / 2}
+	Add(interruptible, cards)
+	if cfg.Cards != nil {
+		known.Run(cards.enqueue)
+	}
 	addRepositories(interruptible, cfg)
 	Add(known, &CloseGap{pool: cfg.Pool, archive: cfg.Network, networks: cfg.Networks, log: cfg.Logger})
 	Add(interruptible, &BackfillNetwork{pool: cfg.Pool, archive: cfg.Network, log: cfg.Logger, stored: cfg.Collections, projections: cfg.Projections, jobsLimit: int(cfg.Limits.Jobs), bytesLimit: cfg.Limits.Bytes, patience: cfg.JobTimeout / 2})
@@ -260,9 +264,6 @@ func addPeriodic(b Bundle, cfg Config) {
 	}
 	if cfg.Redirects != nil {
 		b.Every(time.Minute, jobs.ResolveLinks{}, true)
-	}
-	if cfg.Cards != nil {
-		b.Every(time.Minute, jobs.FetchCard{}, true)
 	}
 	if cfg.Keep != nil {
 		b.Every(time.Hour, jobs.Expire{}, true)

@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgtype"
 
 	"github.com/weir-social/weir/schema"
@@ -100,25 +99,24 @@ CROSS JOIN LATERAL (SELECT l.id FROM links AS l WHERE l.id = w.link_id AND l.mer
 ON CONFLICT (link_id) DO UPDATE SET sharers = greatest(c.sharers, excluded.sharers)`
 }
 
-// queueCards queues the statements that add links to cards, after their votes. added is set
-// when the queue has been sent.
-func queueCards(q *pgx.Batch, of wantedColumns, added *int) {
+// queueCards queues the statements that add links to cards, after their votes.
+func queueCards(q *pgx.Batch, of wantedColumns) {
 	if len(of.links) > 0 {
-		q.Queue(wantCards(`SELECT * FROM unnest($1::bigint[], $2::smallint[]) AS k (link_id, sharers)`), of.links, of.sharers).Exec(rowsInto(added))
+		q.Queue(wantCards(`SELECT * FROM unnest($1::bigint[], $2::smallint[]) AS k (link_id, sharers)`), of.links, of.sharers)
 	}
 }
 
 // queueEveryCard queues the same for all counted links.
-func queueEveryCard(q *pgx.Batch, added *int) {
+func queueEveryCard(q *pgx.Batch) {
 	sharers := fmt.Sprintf(`CASE WHEN n.sharers >= %[1]d THEN %[1]d ELSE %[2]d END::smallint`, fetchedAt, fetchedUntitledAt)
-	q.Queue(wantCards(`SELECT n.link_id, ` + sharers + ` AS sharers FROM link_counts AS n`)).Exec(rowsInto(added))
+	q.Queue(wantCards(`SELECT n.link_id, ` + sharers + ` AS sharers FROM link_counts AS n`))
 }
 
-func rowsInto(n *int) func(pgconn.CommandTag) error {
-	return func(done pgconn.CommandTag) error {
-		*n = int(done.RowsAffected())
-		return nil
-	}
+// CardsDue reports whether a page must be fetched now, and the hour's fetches are not used up.
+func CardsDue(ctx context.Context, db schema.DB) (bool, error) {
+	return schema.One(ctx, db, "look for pages to fetch", pgx.RowTo[bool], `
+SELECT EXISTS (SELECT FROM cards AS c WHERE `+dueCard+`)
+   AND (SELECT count(*) FROM card_fetches AS f WHERE f.started_at > clock_timestamp() - interval '1 hour') < $1`, CardsPerHour)
 }
 
 // CardFetch is a fetch that has started.

@@ -46,19 +46,25 @@ func (p *press) posts(page string, titles ...string) {
 }
 
 // counts counts pending links, and checks all counts. It returns how many pages are newly due to be
-// fetched.
+// fetched, or are more urgent than before.
 func (p *press) counts() (wanted int) {
 	p.t.Helper()
+	const requested = `SELECT c.link_id || ' ' || c.sharers FROM cards AS c`
+	before := column(p.t, p.pool, requested)
 	for {
 		done, err := ranking.Count(p.t.Context(), p.pool, p.now)
 		require.NoError(p.t, err)
-		wanted += done.Cards
 		if !done.More {
 			break
 		}
 	}
 	_, err := ranking.Check(p.t.Context(), p.pool, func(d ranking.Difference) { require.Fail(p.t, d.String()) })
 	require.NoError(p.t, err)
+	for _, page := range column(p.t, p.pool, requested) {
+		if !slices.Contains(before, page) {
+			wanted++
+		}
+	}
 	return wanted
 }
 

@@ -40,7 +40,6 @@ type Counted struct {
 	Pending    int  // rows of pending_counts that were counted
 	Sharers    int  // rows of sharers that changed
 	Links      int  // rows of link_counts and nostr_counts that changed
-	Cards      int  // links whose page must now be fetched
 	More       bool // there is more to do; call Count again at once
 }
 
@@ -111,8 +110,7 @@ func count(ctx context.Context, tx pgx.Tx, now time.Time, batch int) (done Count
 		return done, errNothing
 	}
 	done.Sharers, done.Links = len(w.changed.dids)+len(w.removed.dids), w.both.len()+w.nostr.len()
-	done.Cards, err = w.write(ctx, tx, next, end)
-	return done, err
+	return done, w.write(ctx, tx, next, end)
 }
 
 // follows reports whether the counts can advance to a time from where they are.
@@ -249,9 +247,8 @@ func (w *written) empty() bool {
 	return len(w.changed.dids)+len(w.removed.dids)+w.both.len()+w.nostr.len()+len(w.sums.claims)+len(w.unvoted.claims)+len(w.links) == 0
 }
 
-// write writes everything in one round trip, and then finds the titles that are or were walls. It
-// returns the number of links whose page must now be fetched.
-func (w *written) write(ctx context.Context, tx pgx.Tx, s state, end time.Time) (cards int, err error) {
+// write writes everything in one round trip, and then finds the titles that are or were walls.
+func (w *written) write(ctx context.Context, tx pgx.Tx, s state, end time.Time) error {
 	const change = `
 INSERT INTO sharers (did, link_id, at, post_at, quote_at, repost_at, title_claim, title_at, title_key, url_claim, url_at, url_key)
 SELECT c.did, c.link_id, greatest(c.post_at, c.quote_at, c.repost_at), c.post_at, c.quote_at, c.repost_at, c.title_claim, c.title_at, c.title_key, c.url_claim, c.url_at, c.url_key
@@ -276,11 +273,11 @@ WHERE s.did = r.did AND s.link_id = r.link_id`
 	w.nostr.queue(q, Nostr.counts())
 	w.queueVotes(q)
 	w.wanted.addTitled(w.doubtful.links)
-	queueCards(q, w.wanted, &cards)
+	queueCards(q, w.wanted)
 	if err := tx.SendBatch(ctx, q).Close(); err != nil {
-		return 0, fmt.Errorf("write the counts: %w", err)
+		return fmt.Errorf("write the counts: %w", err)
 	}
-	return cards, w.doubtful.judge(ctx, tx)
+	return w.doubtful.judge(ctx, tx)
 }
 
 // recountEverything writes what differs from the ledger. It is for the first count, a jump of the
@@ -315,12 +312,11 @@ ORDER BY t.did, t.link_id`, from)
 	queueEveryCount(q, BothNetworks, now)
 	queueEveryCount(q, Nostr, now)
 	queueEveryVote(q)
-	cards := 0
-	queueEveryCard(q, &cards)
+	queueEveryCard(q)
 	if err := tx.SendBatch(ctx, q).Close(); err != nil {
 		return Counted{}, fmt.Errorf("count everything: %w", err)
 	}
-	return Counted{Everything: true, More: true, Cards: cards}, nil
+	return Counted{Everything: true, More: true}, nil
 }
 
 // queueEveryCount queues the statements that write the counts that differ from sharers.
