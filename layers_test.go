@@ -34,9 +34,10 @@ func layers() []layer {
 		{[]string{"schema"}, append(leaves(), "jobs")},
 		{[]string{"consumer"}, append(leaves(), "schema")},
 		{[]string{"consumer/"}, append(leaves(), "consumer", "consumer/", "internal/nostr/negentropy")}, // no database
-		{[]string{"workers"}, append(leaves(), "internal/atproto/", "internal/history", "internal/links/", "internal/ops/health", "internal/ranking", "schema")},
+		{[]string{"workers"}, append(leaves(), "internal/atproto/", "internal/history", "internal/ops/health", "schema")},
 		{[]string{"feature"}, []string{"consumer", "consumer/socket", "internal/collection", "internal/ops/doctor", "internal/ops/health", "internal/web", "schema", "workers"}},
 		{[]string{"workers/nostr"}, append(leaves(), "consumer", "consumer/nostr", "consumer/socket", "feature", "internal/nostr/", "internal/ops/health", "internal/web/nostr", "schema", "workers")},
+		{[]string{"workers/links", "workers/cards"}, append(leaves(), "feature", "internal/atproto/", "internal/links/", "internal/ops/health", "internal/ranking", "schema", "workers")},
 		{[]string{"workers/lexicons"}, append(leaves(), "consumer/firehose", "feature", "internal/atproto/", "internal/lexicon", "internal/lexicon/", "internal/web/records", "schema", "workers")},
 
 		// The page knows none of its parts, and no feature knows the page.

@@ -20,9 +20,6 @@ import (
 	"github.com/weir-social/weir/consumer"
 	"github.com/weir-social/weir/internal/archive/work"
 	"github.com/weir-social/weir/internal/collection"
-	"github.com/weir-social/weir/internal/links/card"
-	"github.com/weir-social/weir/internal/links/redirect"
-	"github.com/weir-social/weir/internal/ranking"
 	"github.com/weir-social/weir/internal/web"
 	"github.com/weir-social/weir/internal/web/links"
 	"github.com/weir-social/weir/schema"
@@ -127,12 +124,6 @@ func (p App) workers(ctx context.Context, cfg workers.Config) error {
 	if err != nil {
 		return err
 	}
-	if p.cfg.ResolveLinks {
-		cfg.Redirects = redirect.New(redirect.Config{Limit: p.calls().Take, UserAgent: userAgent})
-	}
-	if p.cfg.FetchCards {
-		cfg.Cards = card.New(card.Config{Turn: workers.HostTurns(p.pool), UserAgent: userAgent})
-	}
 	if _, err := p.wires(false); err != nil {
 		return err
 	}
@@ -165,12 +156,6 @@ func (p App) workers(ctx context.Context, cfg workers.Config) error {
 	if err != nil {
 		return err
 	}
-	// A new database needs partitions before its first shares. The expiry makes the later ones.
-	if now, err := schema.EarliestTime(ctx, p.pool, time.Now()); err != nil {
-		return err
-	} else if err := ranking.EnsureDays(ctx, p.pool, now, keep.Shares); err != nil && !errors.Is(err, schema.ErrBusy) { // others make them
-		p.log.Warn("partition_creation_failed", "table", "shares", "error", err)
-	}
 	if err := client.Start(ctx); err != nil {
 		return fmt.Errorf("start the workers: %w", err)
 	}
@@ -181,8 +166,7 @@ func (p App) workers(ctx context.Context, cfg workers.Config) error {
 
 // retention returns how long stored data is kept.
 func (p App) retention() (workers.Retention, error) {
-	return workers.Retention{Window: p.postRetention(), Forever: p.postRetention() == 0,
-		Shares: p.cfg.ShareRetention, Links: p.cfg.LinkRetention, LinksForever: p.cfg.LinkRetention == 0}.WithDefaults()
+	return workers.Retention{Window: p.postRetention(), Forever: p.postRetention() == 0, Projected: p.parts.Keeps}.WithDefaults()
 }
 
 // retryDeadLetters processes dead-lettered events again, as far back as deletions are known.

@@ -110,12 +110,6 @@ type Config struct {
 	// WEIR_COLLECTIONS. 0: for ever, even after an account is unfollowed. Records of deleted
 	// accounts are always removed.
 	Retention time.Duration `env:"WEIR_RETENTION" envDefault:"24h"`
-	// How long shares are kept: who shared which link when. At least 24h. Longer windows of
-	// the ranking are incomplete. Deletions and closed gaps are kept a day longer.
-	ShareRetention time.Duration `env:"WEIR_SHARE_RETENTION" envDefault:"168h"`
-	// How long a link that five or more accounts share is kept after shares of it expire. 0:
-	// for ever. Other links are deleted a day after their last share.
-	LinkRetention time.Duration `env:"WEIR_LINK_RETENTION" envDefault:"2160h"`
 	// How often follow lists are read again.
 	SyncInterval time.Duration `env:"WEIR_SYNC_INTERVAL" envDefault:"1h"`
 	// How far back the feed of a new account is read.
@@ -181,13 +175,6 @@ type Config struct {
 	// The shortest time between the starts of two calls, in all processes together.
 	APIInterval time.Duration `env:"WEIR_API_INTERVAL" envDefault:"100ms"`
 
-	// Whether shorteners such as bit.ly are asked where their links lead, so that a short link
-	// counts as the article. Only shorteners are contacted.
-	ResolveLinks bool `env:"WEIR_RESOLVE_LINKS" envDefault:"true"`
-	// Whether the pages of links are fetched for their titles: links that five accounts share,
-	// and links that two accounts share without giving a title. At most 1,000 an hour.
-	FetchCards bool `env:"WEIR_FETCH_CARDS" envDefault:"true"`
-
 	// Listeners
 
 	// The address of the page and the API.
@@ -233,6 +220,8 @@ type Config struct {
 	LogFormat string `env:"WEIR_LOG_FORMAT" envDefault:"json"`
 	// Where weir dev and weir demo keep their Postgres.
 	Home string `env:"WEIR_HOME" envDefault:".weir"`
+
+	Simulated bool // the networks are simulated: what they name does not exist
 
 	// features are those of the program, with their own variables.
 	features []feature.Feature
@@ -318,10 +307,6 @@ func readConfig(c Config) (Config, error) {
 		return Config{}, errors.New("WEIR_RESCUE_AFTER must be longer than WEIR_JOB_TIMEOUT: a job still running would be started again")
 	case c.Retention < 0:
 		return Config{}, fmt.Errorf("WEIR_RETENTION is %s: expected a time such as 24h, or 0 to keep everything", c.Retention)
-	case c.ShareRetention < workers.MinRetention:
-		return Config{}, fmt.Errorf("WEIR_SHARE_RETENTION is %s: expected at least %s", c.ShareRetention, workers.MinRetention)
-	case c.LinkRetention < 0:
-		return Config{}, fmt.Errorf("WEIR_LINK_RETENTION is %s: expected a time such as 2160h, or 0 to keep such links for ever", c.LinkRetention)
 	case c.BackfillFrom != "appview" && c.BackfillFrom != "pds":
 		return Config{}, fmt.Errorf("WEIR_BACKFILL_FROM is %q: expected appview or pds", c.BackfillFrom)
 	case c.BackfillWorkers < 1 || c.APIConcurrency < 1:

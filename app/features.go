@@ -13,18 +13,21 @@ import (
 	"github.com/weir-social/weir/internal/archive/catalog"
 	"github.com/weir-social/weir/internal/links/commands"
 	"github.com/weir-social/weir/internal/ops/health"
-	"github.com/weir-social/weir/internal/ranking"
 	"github.com/weir-social/weir/internal/web/feeds"
 	"github.com/weir-social/weir/jobs"
 	"github.com/weir-social/weir/schema"
 	"github.com/weir-social/weir/workers"
+	"github.com/weir-social/weir/workers/cards"
 	"github.com/weir-social/weir/workers/lexicons"
+	"github.com/weir-social/weir/workers/links"
 	"github.com/weir-social/weir/workers/nostr"
 )
 
 // Features returns Weir's features, with the defaults of their variables.
 func Features() []feature.Feature {
 	return []feature.Feature{
+		links.Feature(),
+		cards.Feature(),
 		lexicons.Feature(),
 		feeds.Feature(),
 		nostr.Feature(),
@@ -36,13 +39,13 @@ type parts struct {
 	feature.Parts
 	workers  []func(workers.Bundle) error
 	networks workers.Networks
+	rebuilt  []func(context.Context, workers.Bundle) error
 }
 
 // open opens the features, in their order.
 func (c Config) open(s feature.Services) (parts, error) {
-	all := parts{Parts: feature.Parts{Projections: []schema.Projection{workers.Links()}, Health: []health.Feature{ranking.Health()},
-		Snapshots: []schema.SnapshotTable{ranking.MergesSnapshot(), ranking.BlocksSnapshot()}}}
-	core := feature.Core{Services: s, Registry: c.registry(), Unstored: c.archivesOthers(), Queues: append(jobs.Queues(), jobs.QueueProcess, jobs.QueueArchive, jobs.QueueIndex)}
+	var all parts
+	core := feature.Core{Simulated: c.Simulated, Services: s, Registry: c.registry(), Unstored: c.archivesOthers(), Queues: append(jobs.Queues(), jobs.QueueProcess, jobs.QueueArchive, jobs.QueueIndex)}
 	for _, e := range core.Registry.Entries() {
 		core.Collections = append(core.Collections, e.Pattern)
 	}
@@ -67,8 +70,12 @@ func (p *parts) add(one feature.Parts) {
 	if one.Network != nil {
 		p.networks = append(p.networks, one.Network)
 	}
+	p.Keeps, p.Relations = max(p.Keeps, one.Keeps), p.Relations+one.Relations
 	if one.Workers != nil {
 		p.workers = append(p.workers, one.Workers)
+	}
+	if one.Rebuilt != nil {
+		p.rebuilt = append(p.rebuilt, one.Rebuilt)
 	}
 	if one.Frames != nil {
 		p.Frames = one.Frames
@@ -127,7 +134,7 @@ func (p program) Without(ctx context.Context, f func(context.Context, feature.Pr
 
 // tables returns the parts of the schema that the features have.
 func tables(features []feature.Feature) []fs.FS {
-	all := []fs.FS{ranking.Tables(), catalog.Tables()}
+	all := []fs.FS{catalog.Tables()}
 	for _, f := range features {
 		if f.Tables != nil {
 			all = append(all, f.Tables)

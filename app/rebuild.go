@@ -90,9 +90,11 @@ func (p App) finishRebuild(ctx context.Context, rows func(table string) []json.R
 		return errors.Join(err, ctx.Err())
 	}
 	// No periodic job runs during a rebuild.
-	changed := workers.Config{Pool: p.pool, Projections: p.projections, Collections: p.stored, Logger: p.log}
-	if err := workers.ProjectChanged(ctx, changed); err != nil {
-		return err
+	b := workers.NewBundle(workers.Config{Pool: p.pool, Projections: p.projections, Collections: p.stored, Logger: p.log})
+	for _, rebuilt := range p.parts.rebuilt {
+		if err := rebuilt(ctx, b); err != nil {
+			return err
+		}
 	}
 	for _, table := range p.parts.Snapshots {
 		if err := table.Restore(ctx, p.pool, rows(table.Name)); err != nil {

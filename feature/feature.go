@@ -6,6 +6,7 @@ import (
 	"context"
 	"io/fs"
 	"log/slog"
+	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/prometheus/client_golang/prometheus"
@@ -60,6 +61,7 @@ type Core struct {
 	Collections []string           // the stored collections: names, and prefixes such as "pub.layers.*"
 	Projections schema.Projections // of the features that are listed before this one
 	Queues      []string           // the names of the queues that others have
+	Simulated   bool               // the networks are simulated: what they name does not exist
 }
 
 // Services are what the functions of Parts may use. They are empty if only the configuration is checked.
@@ -68,6 +70,7 @@ type Services struct {
 	Log       *slog.Logger
 	Metrics   prometheus.Registerer
 	UserAgent string
+	Limit     func(context.Context) (done func(), err error) // waits until a service may be called
 	// Requested returns what stores events of all accounts, or of those that are followed now, that were requested
 	// from servers.
 	Requested func(ctx context.Context, everyone bool) (*consumer.Retry, error)
@@ -120,4 +123,11 @@ type Parts struct {
 	Health []health.Feature
 	// Checks are what weir doctor checks of it.
 	Checks []doctor.Check
+	// Keeps is how long it keeps what its projections made of a record after the record has expired. Deletions and
+	// closed gaps are kept a day longer, because events that arrive late may still change it.
+	Keeps time.Duration
+	// Relations is how many tables and indexes a transaction of it may lock, because they are partitioned.
+	Relations int
+	// Rebuilt completes what its projections made, after an archive was read into an empty database; nil: it is complete.
+	Rebuilt func(context.Context, workers.Bundle) error
 }

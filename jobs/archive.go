@@ -90,6 +90,6 @@ func (ListForgotten) Kind() string { return "list_forgotten" }
 func (ListForgotten) InsertOpts() river.InsertOpts { return archiveOpts(1) }
 
 func archiveOpts(priority int) river.InsertOpts {
-	return river.InsertOpts{Queue: QueueArchive, Priority: priority, MaxAttempts: 3 + Deaths, Tags: []string{TagPeriodic},
+	return river.InsertOpts{Queue: QueueArchive, Priority: priority, MaxAttempts: 3 + Deaths, Tags: []string{tagPeriodic},
 		UniqueOpts: river.UniqueOpts{ByArgs: true, ByState: Unfinished()}}
 }

@@ -12,5 +12,5 @@ func (Audit) Kind() string { return "audit" }
 
 // InsertOpts are the defaults of its inserts.
 func (Audit) InsertOpts() river.InsertOpts {
-	return river.InsertOpts{Queue: QueueNetwork, Priority: 4, MaxAttempts: 3 + Deaths, Tags: []string{TagPeriodic}, UniqueOpts: river.UniqueOpts{ByState: Unfinished()}}
+	return Periodic(QueueNetwork, 4, 3)
 }

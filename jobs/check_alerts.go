@@ -11,5 +11,5 @@ func (CheckAlerts) Kind() string { return "check_alerts" }
 
 // InsertOpts are the defaults of its inserts.
 func (CheckAlerts) InsertOpts() river.InsertOpts {
-	return river.InsertOpts{Queue: QueueAlerts, Priority: 1, MaxAttempts: 2 + Deaths, Tags: []string{TagPeriodic}, UniqueOpts: river.UniqueOpts{ByState: Unfinished()}}
+	return Periodic(QueueAlerts, 1, 2)
 }

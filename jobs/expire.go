@@ -15,7 +15,7 @@ func (Expire) InsertOpts() river.InsertOpts {
 		Queue:       QueueMaintenance,
 		Priority:    1,
 		MaxAttempts: 5 + Deaths,
-		Tags:        []string{TagPeriodic},
+		Tags:        []string{tagPeriodic},
 		UniqueOpts:  river.UniqueOpts{ByState: Unfinished()},
 	}
 }

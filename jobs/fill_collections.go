@@ -16,5 +16,5 @@ func (FillCollections) Kind() string { return "fill_collections" }
 
 // InsertOpts are the defaults of its inserts.
 func (FillCollections) InsertOpts() river.InsertOpts {
-	return river.InsertOpts{Queue: QueueNetwork, Priority: 3, MaxAttempts: 3 + Deaths, Tags: []string{TagPeriodic}, UniqueOpts: river.UniqueOpts{ByState: Unfinished()}}
+	return Periodic(QueueNetwork, 3, 3)
 }

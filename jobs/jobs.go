@@ -4,7 +4,13 @@
 // become a new kind.
 package jobs
 
-import "github.com/riverqueue/river/rivertype"
+import (
+	"github.com/riverqueue/river"
+	"github.com/riverqueue/river/rivertype"
+)
+
+// QueueProcess is the queue of projections that set no other.
+const QueueProcess = "process"
 
 // The queues, besides those of the projections. Each queue has its own workers and
 // can be paused separately.
@@ -14,14 +20,13 @@ const (
 	QueueResync      = "resync"   // one account's repository per job, in memory
 	QueueMaintenance = "maintenance"
 	QueueAlerts      = "alerts"
-	QueueCards       = "cards"   // pages of links: one slow job
 	QueueArchive     = "archive" // processed only by processes with WEIR_ARCHIVE
 	QueueIndex       = "index"   // processed only by processes that also have WEIR_CLICKHOUSE
 )
 
 // Queues returns all queues except those of the projections.
 func Queues() []string {
-	return []string{QueueNetwork, QueueBackfill, QueueResync, QueueMaintenance, QueueAlerts, QueueCards}
+	return []string{QueueNetwork, QueueBackfill, QueueResync, QueueMaintenance, QueueAlerts}
 }
 
 // Unfinished returns the states of a job that has not ended. A unique job has no
@@ -30,6 +35,12 @@ func Unfinished() []rivertype.JobState {
 	return []rivertype.JobState{
 		rivertype.JobStateAvailable, rivertype.JobStatePending, rivertype.JobStateRetryable, rivertype.JobStateRunning, rivertype.JobStateScheduled,
 	}
+}
+
+// Periodic returns the options of a periodic job: there is one unfinished job at a time. It has few attempts, because
+// the next one comes soon, and leaves no dead letter.
+func Periodic(queue string, priority, attempts int) river.InsertOpts {
+	return river.InsertOpts{Queue: queue, Priority: priority, MaxAttempts: attempts + Deaths, Tags: []string{tagPeriodic}, UniqueOpts: river.UniqueOpts{ByState: Unfinished()}}
 }
 
 // Attempts is how many times a job may fail, unless its kind sets another number.

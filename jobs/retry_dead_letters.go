@@ -14,5 +14,5 @@ func (RetryDeadLetters) Kind() string { return "retry_dead_letters" }
 // because with many waiting events it takes longer than a minute. The SQL functions add
 // separate jobs.
 func (RetryDeadLetters) InsertOpts() river.InsertOpts {
-	return river.InsertOpts{Queue: QueueNetwork, Priority: 3, MaxAttempts: 3 + Deaths, Tags: []string{TagPeriodic}, UniqueOpts: river.UniqueOpts{ByState: Unfinished()}}
+	return Periodic(QueueNetwork, 3, 3)
 }

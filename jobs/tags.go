@@ -13,8 +13,8 @@ import (
 // settles the dead letter when they end.
 const TagDeadLetter = "dead-letter"
 
-// TagPeriodic marks jobs that leave no dead letter when they run out of tries: the next run does the same work.
-const TagPeriodic = "periodic"
+// tagPeriodic marks jobs that leave no dead letter when they run out of tries: the next run does the same work.
+const tagPeriodic = "periodic"
 
 // Reasons returns the tags of backfills, by priority: the first is that of priority
 // 1.

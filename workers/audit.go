@@ -265,7 +265,7 @@ func (w *Audit) Timeout(*river.Job[jobs.Audit]) time.Duration { return time.Hour
 func (w *Audit) Work(ctx context.Context, _ *river.Job[jobs.Audit]) error {
 	last, err := schema.LastAudit(ctx, w.auditor.Pool)
 	if ago := time.Since(last.Ended); err == nil && 0 <= ago && ago < w.every-time.Minute {
-		rowLog(ctx).Info("audit_not_due", "last", last.Ended, "every", w.every)
+		RowLog(ctx).Info("audit_not_due", "last", last.Ended, "every", w.every)
 		return nil
 	}
 	if err != nil && !errors.Is(err, schema.ErrNoRows) {

@@ -127,7 +127,7 @@ func (w *BackfillAccount) read(ctx context.Context, job *river.Job[jobs.Backfill
 			}
 		}
 		switch {
-		case refused(err):
+		case Refused(err):
 			return w.unavailable(ctx, job, since, err)
 		case err != nil:
 			return err
@@ -188,7 +188,7 @@ func (w *BackfillAccount) fromRepository(ctx context.Context, job *river.Job[job
 	if errors.Is(err, bluesky.ErrGone) {
 		return err
 	}
-	if refused(err) || api && ctx.Err() == nil && classify(err) == retryable && job.Attempt >= repositoryTries ||
+	if Refused(err) || api && ctx.Err() == nil && classify(err) == retryable && job.Attempt >= repositoryTries ||
 		limited && time.Since(at.Repository.Began) > repositoryWithin {
 		at.Unread = err.Error()
 	}

@@ -97,7 +97,7 @@ func (w *BackfillRepo) Work(ctx context.Context, job *river.Job[jobs.BackfillRep
 		switch {
 		case errors.Is(err, errPatience), errors.Is(err, history.ErrMoved):
 			return Snooze(0) // continue behind more urgent jobs, from the stored position
-		case refused(err) && !errors.Is(err, bluesky.ErrGone): // the server may refuse only this collection
+		case Refused(err) && !errors.Is(err, bluesky.ErrGone): // the server may refuse only this collection
 			if err := h.failed(ctx, histories[i:i+1], err); err != nil {
 				return err
 			}
@@ -324,7 +324,7 @@ func (h *pastReader) failed(ctx context.Context, histories []history.Account, er
 	switch {
 	case bluesky.Classify(err) == bluesky.RateLimited:
 		return h.postpone(ctx, histories, err, max(bluesky.RetryAfter(err), historyRetry), false, false)
-	case refused(err) || unverified:
+	case Refused(err) || unverified:
 		return h.postpone(ctx, histories, err, historyClosed<<min(tries, 10), true, true)
 	}
 	return h.postpone(ctx, histories, err, historyRetry<<min(2*tries, 20), true, false)

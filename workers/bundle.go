@@ -33,6 +33,8 @@ type bundle struct {
 	periodic []periodicJob
 	starts   []func(context.Context, *river.Client[pgx.Tx]) error
 	runs     []func(context.Context, *river.Client[pgx.Tx])
+
+	before, after []expiryStep
 }
 
 type periodicJob struct {
@@ -74,6 +76,18 @@ func (b Bundle) RescueAfter() time.Duration { return b.cfg.RescueAfter }
 // Fetched returns how the workers store what they ask for.
 func (b Bundle) Fetched() Fetched { return b.cfg.fetched() }
 
+// Hooks returns what features do in transactions of the core.
+func (b Bundle) Hooks() []schema.Hook { return b.cfg.Hooks }
+
+// ProcessOnly reports whether the process works on projections only.
+func (b Bundle) ProcessOnly() bool { return b.cfg.ProcessOnly }
+
+// Expire adds what a feature does in each run of the expiry: before anything else that is not of posts expires, and
+// after the accounts that are gone are purged.
+func (b Bundle) Expire(before, after func(context.Context, *Expiry) error) {
+	b.before, b.after = append(b.before, before), append(b.after, after)
+}
+
 // Interruptible returns a bundle for the workers of jobs that call external services: they end at once when
 // the process stops, and continue in another.
 func (b Bundle) Interruptible() Bundle { return Bundle{b.bundle, b.cfg.Stopping} }
@@ -91,12 +105,9 @@ func (b Bundle) Every(interval time.Duration, job river.JobArgs, start bool) {
 	b.bundle.periodic = append(b.bundle.periodic, periodicJob{interval, job, start})
 }
 
-// OnStart calls do before the first job is worked, unless the process works on projections only. If it fails,
-// the process does not start.
+// OnStart calls do before the first job is worked. If it fails, the process does not start.
 func (b Bundle) OnStart(do func(context.Context, *river.Client[pgx.Tx]) error) {
-	if !b.cfg.ProcessOnly {
-		b.starts = append(b.starts, do)
-	}
+	b.starts = append(b.starts, do)
 }
 
 // Run runs do beside the workers. Its context ends with them.

@@ -52,7 +52,7 @@ func (w *CheckAlerts) Work(ctx context.Context, _ *river.Job[jobs.CheckAlerts]) 
 				JobLog(ctx, w.log).Warn("alert", "name", message.Name, "subject", message.Subject, "message", message.Message, "resolved", message.Resolved)
 			}
 		}
-		rowLog(ctx).Info("alerts_checked", "conditions", named(report.Conditions), "messages", len(messages))
+		RowLog(ctx).Info("alerts_checked", "conditions", named(report.Conditions), "messages", len(messages))
 		if err := health.StoreAlerts(ctx, tx, alerts); err != nil || len(messages) == 0 {
 			return err
 		}

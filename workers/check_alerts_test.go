@@ -123,7 +123,7 @@ func alerting(t *testing.T, pool *pgxpool.Pool, url string, change func(*Webhook
 			change(cfg.Webhook)
 		}
 	}
-	client, err := New(cfg)
+	client, err := New(withPosts(cfg))
 	require.NoError(t, err)
 	ctx, cancel := context.WithCancel(context.Background())
 	require.NoError(t, client.Start(ctx))

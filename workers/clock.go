@@ -92,7 +92,6 @@ type Client struct {
 	cfg     Config
 	known   Bundle
 	clock   *clock
-	counter *counter
 	repairs int           // remaining passes over the jobs' times
 	back    time.Duration // how far the clock was just set back
 
@@ -107,8 +106,8 @@ const (
 	repairPasses = 10               // after a step: transactions that began before it may commit late
 )
 
-// Start reads the database's clock, starts the client and the counter, and follows
-// the clock until the client has stopped. The counter stops with ctx, or with the
+// Start reads the database's clock, starts the client and what features run beside it, and follows
+// the clock until the client has stopped. What features run stops with ctx, or with the
 // client.
 func (c *Client) Start(ctx context.Context) error {
 	reading, err := schema.Now(ctx, c.cfg.Pool)
@@ -127,14 +126,13 @@ func (c *Client) Start(ctx context.Context) error {
 	}
 	go c.followClock(context.WithoutCancel(ctx))
 	go c.beat(context.WithoutCancel(ctx))
-	counting, stop := context.WithCancel(ctx)
+	running, stop := context.WithCancel(ctx)
 	go func() {
 		<-c.Stopped()
 		stop()
 	}()
-	go c.counter.run(counting)
 	for _, run := range c.known.runs {
-		go run(counting, c.Client)
+		go run(running, c.Client)
 	}
 	return nil
 }

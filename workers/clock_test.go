@@ -75,7 +75,7 @@ func TestJobsAreDatedByTheDatabase(t *testing.T) {
 	require.NoError(t, err)
 	for _, by := range []time.Duration{72 * time.Hour, -72 * time.Hour} {
 		set(by)
-		added, err := queue.InsertMany(t.Context(), []river.InsertManyParams{{Args: jobs.ProcessPosts{}}, {Args: jobs.Expire{}}})
+		added, err := queue.InsertMany(t.Context(), []river.InsertManyParams{{Args: readPosts{}}, {Args: jobs.Expire{}}})
 		require.NoError(t, err)
 		for _, a := range added {
 			require.InDelta(t, by.Seconds(), time.Until(a.Job.ScheduledAt).Seconds(), 60)
@@ -97,7 +97,7 @@ func TestWorkersFollowTheDatabasesClock(t *testing.T) {
 	api, err := bluesky.New(bluesky.Config{AppView: "http://127.0.0.1:1", Directory: "http://127.0.0.1:1", Logger: slog.New(slog.DiscardHandler),
 		Retries: []time.Duration{time.Millisecond}})
 	require.NoError(t, err)
-	client, err := New(Config{Pool: pool, ID: t.Name(), Bluesky: api, Projections: registered(t, pool), AlertInterval: alertInterval, Logger: slog.New(slog.DiscardHandler)})
+	client, err := New(withPosts(Config{Pool: pool, ID: t.Name(), Bluesky: api, Projections: registered(t, pool), AlertInterval: alertInterval, Logger: slog.New(slog.DiscardHandler)}))
 	require.NoError(t, err)
 	ctx, cancel := context.WithCancel(context.Background())
 	require.NoError(t, client.Start(ctx))
@@ -122,7 +122,7 @@ func TestWorkersFollowTheDatabasesClock(t *testing.T) {
 	}
 	eventually(`SELECT count(*) FROM river_job WHERE kind = 'check_alerts' AND state = 'completed'`)
 	for _, by := range []time.Duration{72 * time.Hour, -time.Hour} {
-		execute(t, pool, `INSERT INTO river_job (kind, args, max_attempts, queue, scheduled_at) VALUES ('process_posts', '{"posts": []}', 45, 'elsewhere', now())`)
+		execute(t, pool, `INSERT INTO river_job (kind, args, max_attempts, queue, scheduled_at) VALUES ('read_posts', '{"records": []}', 45, 'elsewhere', now())`)
 		set(by)
 		checked()
 		execute(t, pool, `
@@ -130,7 +130,7 @@ INSERT INTO river_job (kind, args, max_attempts, queue, created_at, scheduled_at
 VALUES ('sync_follows', '{"watch": 1}', 45, 'network', now(), now(), 2, array_fill('{"at": "2026-01-01T00:00:00Z", "attempt": 1, "error": "x", "trace": ""}'::jsonb, ARRAY[2]))`)
 		eventually(`SELECT count(*) FROM river_job WHERE cardinality(errors) = 3 AND state = 'retryable' AND scheduled_at BETWEEN now() + interval '20 seconds' AND now() + interval '90 seconds'`)
 		execute(t, pool, `DELETE FROM river_job WHERE state = 'retryable'; UPDATE river_job SET queue = 'process' WHERE queue = 'elsewhere'`)
-		eventually(`SELECT 1 - least(count(*), 1) FROM river_job WHERE kind = 'process_posts' AND state <> 'completed'`)
+		eventually(`SELECT 1 - least(count(*), 1) FROM river_job WHERE kind = 'read_posts' AND state <> 'completed'`)
 	}
 	eventually(`SELECT count(*) FROM river_leader WHERE expires_at <= now() + interval '1 minute'`) // the leader keeps its lease
 }

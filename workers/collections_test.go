@@ -253,7 +253,7 @@ func TestEachCollectionExpiresUnderItsRetention(t *testing.T) {
 		collection.Entry{Pattern: schema.PostCollection, Retention: day}, collection.Entry{Pattern: document, Retention: 2 * day},
 		collection.Entry{Pattern: "pub.layers.*"}, collection.Entry{Pattern: persona, Retention: 3 * day},
 	)
-	w, err := newExpire(Config{Pool: pool, Logger: slog.New(slog.DiscardHandler), Collections: registry}, Retention{})
+	w, err := NewExpire(NewBundle(Config{Pool: pool, Logger: slog.New(slog.DiscardHandler), Collections: registry}), Retention{})
 	require.NoError(t, err)
 	now := time.Now()
 	claims := map[string]time.Time{syntax.NewTID(now.AddDate(3, 0, 0).UnixMicro(), 0).String(): now.AddDate(3, 0, 0), "22222222222zz": time.Unix(0, 0), "self": now}

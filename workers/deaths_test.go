@@ -25,7 +25,7 @@ func TestJobOfADeadProcessIsProcessed(t *testing.T) {
 	execute(t, pool, `
 INSERT INTO river_job (kind, args, queue, max_attempts, attempt, state, attempted_at, attempted_by)
 SELECT kind, args, queue, 25, 5, 'running', now() - interval '1 hour', ARRAY['dead']
-FROM (VALUES ('audit', '{}'::jsonb, 'network'), ('close_gap', '{"gap": 7}', 'network'), ('process_posts', '{"posts": []}', 'process')) AS j (kind, args, queue)`)
+FROM (VALUES ('audit', '{}'::jsonb, 'network'), ('close_gap', '{"gap": 7}', 'network'), ('read_posts', '{"records": []}', 'process')) AS j (kind, args, queue)`)
 	working(t, pool)
 	eventually.True(t, func() bool {
 		var n int
@@ -45,7 +45,7 @@ func TestJobOfALapsedProcessStartsAtOnce(t *testing.T) {
 	execute(t, pool, `
 INSERT INTO workers (name, seen_at, alive_since) SELECT 'dead', now() - interval '1 minute', now() - interval '1 hour';
 INSERT INTO river_job (kind, args, queue, max_attempts, attempt, state, attempted_at, attempted_by)
-VALUES ('process_posts', '{"posts": []}', 'process', 45, 1, 'running', now(), ARRAY['dead'])`)
+VALUES ('read_posts', '{"records": []}', 'process', 45, 1, 'running', now(), ARRAY['dead'])`)
 	working(t, pool)
 	is := func(sql string) func() bool {
 		return func() (is bool) {

@@ -25,7 +25,7 @@ func working(t *testing.T, pool *pgxpool.Pool) *Client {
 	api, err := bluesky.New(bluesky.Config{AppView: "http://127.0.0.1:1", Directory: "http://127.0.0.1:1", Logger: slog.New(slog.DiscardHandler),
 		Retries: []time.Duration{time.Millisecond}})
 	require.NoError(t, err)
-	client, err := New(Config{Pool: pool, Projections: registered(t, pool), ID: t.Name(), Bluesky: api, Logger: slog.New(slog.DiscardHandler)})
+	client, err := New(withPosts(Config{Pool: pool, Projections: registered(t, pool), ID: t.Name(), Bluesky: api, Logger: slog.New(slog.DiscardHandler)}))
 	require.NoError(t, err)
 	_, err = pool.Exec(t.Context(), `INSERT INTO river_queue (name, paused_at, updated_at) VALUES ('backfill', now(), now())`)
 	require.NoError(t, err)

@@ -35,7 +35,7 @@ func classify(err error) class {
 		return classOfStatus(webhook.status)
 	case bluesky.Classify(err) == bluesky.RateLimited:
 		return postponed
-	case refused(err), schema.Classify(err) == schema.Data:
+	case Refused(err), schema.Classify(err) == schema.Data:
 		return permanent
 	}
 	return retryable
@@ -63,9 +63,9 @@ func (e *permanentError) Unwrap() error { return e.error }
 // behind more urgent jobs.
 func Snooze(wait time.Duration) error { return river.JobSnooze(wait) }
 
-// refused reports whether the service permanently refuses the request. A refused
+// Refused reports whether the service permanently refuses the request. A refused
 // login does not count: the operator can correct it.
-func refused(err error) bool {
+func Refused(err error) bool {
 	return err != nil && bluesky.Classify(err) == bluesky.Permanent && !errors.Is(err, bluesky.ErrLogin)
 }
 
@@ -113,7 +113,7 @@ func (w classifiedWorker[T]) Work(ctx context.Context, job *river.Job[T]) error 
 	}
 	result := riverError(err)
 	if _, snoozed := errors.AsType[*river.JobSnoozeError](err); err != nil && !snoozed {
-		rowLog(ctx).Warn("attempt_failed", "attempt", job.Attempt, "outcome", outcomeOf(result), "error", err)
+		RowLog(ctx).Warn("attempt_failed", "attempt", job.Attempt, "outcome", outcomeOf(result), "error", err)
 		if outcome := outcomeOf(result); outcome == "cancelled" || outcome == "failed" && job.Attempt >= job.MaxAttempts && !errors.Is(err, context.Canceled) {
 			w.log.Error("job_given_up", "kind", job.Kind, "job", job.ID, "attempt", job.Attempt, "outcome", outcome, "error", err)
 		}

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"sync/atomic"
 	"time"
 
 	"github.com/cenkalti/backoff/v5"
@@ -25,30 +24,27 @@ import (
 
 // Retention is how long stored rows are kept. A zero field gets its default.
 type Retention struct {
-	Forever      bool          // keep posts, even of accounts no longer watched; Window is ignored
-	Window       time.Duration // posts; 24 h, which is also the minimum
-	Shares       time.Duration // the ledger; 7 days, at least 24 h
-	LinksForever bool          // Links is ignored
-	Links        time.Duration // links that enough accounts shared, counted from when some of these shares expired; 90 days
-	Tombstones   time.Duration // deletions, so that no replay or backfill restores what was deleted; 7 days, or a day longer than shares
-	Gaps         time.Duration // closed gaps; 30 days, or a day longer than shares
-	DeadLetters  time.Duration // dead letters, since they last occurred; 90 days
-	Grace        time.Duration // for links without shares, and for accounts no longer watched; 24 h
-	KeepSharers  int           // links shared by at least this many accounts are kept; 5
+	Forever     bool          // keep posts, even of accounts no longer watched; Window is ignored
+	Window      time.Duration // posts; 24 h, which is also the minimum
+	Projected   time.Duration // what features keep after its records have expired; 7 days, at least 24 h
+	Tombstones  time.Duration // deletions, so that no replay or backfill restores what was deleted; 7 days, or a day longer than Projected
+	Gaps        time.Duration // closed gaps; 30 days, or a day longer than Projected
+	DeadLetters time.Duration // dead letters, since they last occurred; 90 days
+	Grace       time.Duration // for accounts no longer watched; 24 h
 }
 
 // WithDefaults fills the zero fields. It returns an error if a row could expire
 // that is still shown or needed.
 func (r Retention) WithDefaults() (Retention, error) {
 	const day = 24 * time.Hour
-	if r.Shares == 0 {
-		r.Shares = 7 * day
+	if r.Projected == 0 {
+		r.Projected = 7 * day
 	}
-	longer := r.Shares + day // until then, a replay or closing a gap may still change the ledger
+	longer := r.Projected + day // until then, a replay or closing a gap may still change it
 	for _, d := range []struct {
 		field *time.Duration
 		value time.Duration
-	}{{&r.Window, day}, {&r.Shares, 0}, {&r.Links, 90 * day}, {&r.Tombstones, max(7*day, longer)}, {&r.Gaps, max(30*day, longer)}, {&r.DeadLetters, 90 * day}, {&r.Grace, day}} {
+	}{{&r.Window, day}, {&r.Projected, 0}, {&r.Tombstones, max(7*day, longer)}, {&r.Gaps, max(30*day, longer)}, {&r.DeadLetters, 90 * day}, {&r.Grace, day}} {
 		if *d.field == 0 {
 			*d.field = d.value
 		}
@@ -56,31 +52,24 @@ func (r Retention) WithDefaults() (Retention, error) {
 			return r, fmt.Errorf("invalid retention %s: expected a positive duration", *d.field)
 		}
 	}
-	if r.KeepSharers == 0 {
-		r.KeepSharers = 5
-	}
 	switch {
-	case r.KeepSharers < 0:
-		return r, fmt.Errorf("invalid number of sharers %d: expected 1 or more", r.KeepSharers)
 	case r.Window < MinRetention:
 		return r, fmt.Errorf("invalid retention of posts %s: expected at least %s", r.Window, MinRetention)
-	case r.Shares < MinRetention:
-		return r, fmt.Errorf("invalid retention of shares %s: expected at least %s", r.Shares, MinRetention)
+	case r.Projected < MinRetention:
+		return r, fmt.Errorf("invalid retention of what features keep %s: expected at least %s", r.Projected, MinRetention)
 	case r.Tombstones < longer, r.Gaps < longer:
-		return r, fmt.Errorf("invalid retention of tombstones %s and gaps %s: expected at least %s, a day longer than shares", r.Tombstones, r.Gaps, longer)
+		return r, fmt.Errorf("invalid retention of tombstones %s and gaps %s: expected at least %s, a day longer than what features keep", r.Tombstones, r.Gaps, longer)
 	}
 	return r, nil
 }
 
-// MinRetention is the shortest retention of posts and of shares.
+// MinRetention is the shortest retention of posts, and of what features keep.
 const MinRetention = 24 * time.Hour
 
 const (
 	batchAim  = 25 * time.Millisecond // target for how long a batch holds its locks: half of the limit
 	batchMost = 1000
 	BusyTries = 40 // for about half a minute
-
-	sweepInterval = 6 * time.Hour // how often links without shares are searched for, except after a day has expired
 )
 
 // busyRetries returns the waits for a lock that others hold.
@@ -112,19 +101,24 @@ type Expire struct {
 	hooks   []schema.Hook
 	expired *prometheus.CounterVec
 	budget  time.Duration // time of one run
-	tries   int           // attempts to get a lock
+	Tries   int           // attempts to get a lock
 
-	swept atomic.Pointer[time.Time] // when this process last searched for links without shares
+	before, after []expiryStep // of features
 }
 
-func newExpire(cfg Config, keep Retention) (*Expire, error) {
+// expiryStep is a part of a run.
+type expiryStep = func(context.Context, *Expiry) error
+
+// NewExpire returns the worker of the expiry, with what the features of the bundle expire.
+func NewExpire(b Bundle, keep Retention) (*Expire, error) {
+	cfg := b.cfg
 	keep, err := keep.WithDefaults()
 	if err != nil {
 		return nil, err
 	}
 	f := promauto.With(cfg.Registerer)
 	return &Expire{
-		pool: cfg.Pool, log: cfg.Logger, keep: keep, stored: cfg.Collections, made: cfg.Projections, hooks: cfg.Hooks, budget: 3 * time.Minute, tries: BusyTries,
+		pool: cfg.Pool, log: cfg.Logger, keep: keep, stored: cfg.Collections, made: cfg.Projections, hooks: cfg.Hooks, budget: 3 * time.Minute, Tries: BusyTries, before: b.before, after: b.after,
 		expired: f.NewCounterVec(prometheus.CounterOpts{Name: "weir_expired_total",
 			Help: "What retention has deleted: partitions for post_partitions and share_partitions, rows for the rest."}, []string{"what"}),
 	}, nil
@@ -153,26 +147,28 @@ var errBudget = errors.New("the time of this run is up")
 // Run deletes what has expired at now. Rows that stay locked are left to the
 // next run, and a warning is logged.
 func (w *Expire) Run(ctx context.Context, now time.Time) error {
-	r := &expiry{Expire: w, log: JobLog(ctx, w.log), ctx: ctx, now: now, until: time.Now().Add(w.budget)}
+	r := &Expiry{Log: JobLog(ctx, w.log), Now: now, expire: w, until: time.Now().Add(w.budget)}
 	before := now.Add(-w.keep.Window)
 	posts := []func() error{
-		func() error { return r.partitions(before) },
-		func() error { return r.rows("posts", schema.ExpirePosts, before) },
+		func() error { return r.partitions(ctx, before) },
+		func() error { return r.Rows(ctx, "posts", schema.ExpirePosts, before) },
 	}
 	if w.keep.Forever {
 		posts = nil
 	}
 	for _, step := range append(posts,
-		r.ensureDays,
-		r.records,
-		r.accounts, // before links, because purged shares let links expire
-		r.ledger,
-		func() error { return r.rows("tombstones", schema.ExpireTombstones, now.Add(-w.keep.Tombstones)) },
-		func() error { return r.rows("gaps", schema.ExpireGaps, now.Add(-w.keep.Gaps)) },
-		func() error { return r.rows("chains", schema.ExpireChains, now) },
-		func() error { return r.rows("resyncs", schema.ExpireResyncs, now.Add(-w.keep.Tombstones)) },
-		func() error { return r.rows("dead_letters", schema.ExpireDeadLetters, now.Add(-w.keep.DeadLetters)) },
-		func() error { return r.unneeded(now.Add(-w.keep.Tombstones)) },
+		func() error { return r.steps(ctx, w.before) },
+		func() error { return r.records(ctx) },
+		func() error { return r.accounts(ctx) },
+		func() error { return r.steps(ctx, w.after) }, // what accounts had is gone, so that what depends on it may expire
+		func() error { return r.Rows(ctx, "tombstones", schema.ExpireTombstones, now.Add(-w.keep.Tombstones)) },
+		func() error { return r.Rows(ctx, "gaps", schema.ExpireGaps, now.Add(-w.keep.Gaps)) },
+		func() error { return r.Rows(ctx, "chains", schema.ExpireChains, now) },
+		func() error { return r.Rows(ctx, "resyncs", schema.ExpireResyncs, now.Add(-w.keep.Tombstones)) },
+		func() error {
+			return r.Rows(ctx, "dead_letters", schema.ExpireDeadLetters, now.Add(-w.keep.DeadLetters))
+		},
+		func() error { return r.unneeded(ctx, now.Add(-w.keep.Tombstones)) },
 	) {
 		if err := step(); err != nil {
 			return err
@@ -181,32 +177,46 @@ func (w *Expire) Run(ctx context.Context, now time.Time) error {
 	return nil
 }
 
-// expiry is one run.
-type expiry struct {
-	*Expire
-	log   *slog.Logger
-	ctx   context.Context
-	now   time.Time // the time that decides what is due
-	until time.Time
+// Expiry is one run.
+type Expiry struct {
+	Log    *slog.Logger
+	Now    time.Time // the time that decides what is due
+	expire *Expire
+	until  time.Time
 }
 
-// partitions drops the partitions of posts that are older than the window.
-func (r *expiry) partitions(before time.Time) error {
-	names, err := schema.ExpiredPartitions(r.ctx, r.pool, "posts", before)
-	if err != nil {
-		return err
-	}
-	for _, name := range names {
-		if err := r.drop("post_partitions", func() (bool, error) { return schema.DropPartition(r.ctx, r.pool, name, nil) }); err != nil {
+// steps runs what features do.
+func (r *Expiry) steps(ctx context.Context, all []expiryStep) error {
+	for _, step := range all {
+		if err := step(ctx, r); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// drop drops a partition.
-func (r *expiry) drop(what string, drop func() (bool, error)) error {
-	return r.batches(what, func(int) (examined, deleted int, err error) {
+// WhileBusy repeats a call while others hold a lock that it needs.
+func (r *Expiry) WhileBusy(ctx context.Context, call func() error) error {
+	return WhileBusy(ctx, r.expire.Tries, call)
+}
+
+// partitions drops the partitions of posts that are older than the window.
+func (r *Expiry) partitions(ctx context.Context, before time.Time) error {
+	names, err := schema.ExpiredPartitions(ctx, r.expire.pool, "posts", before)
+	if err != nil {
+		return err
+	}
+	for _, name := range names {
+		if err := r.Drop(ctx, "post_partitions", func() (bool, error) { return schema.DropPartition(ctx, r.expire.pool, name, nil) }); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Drop drops a partition.
+func (r *Expiry) Drop(ctx context.Context, what string, drop func() (bool, error)) error {
+	return r.Batches(ctx, what, func(int) (examined, deleted int, err error) {
 		dropped, err := drop()
 		if dropped {
 			deleted = 1
@@ -215,35 +225,36 @@ func (r *expiry) drop(what string, drop func() (bool, error)) error {
 	})
 }
 
-func (r *expiry) rows(what string, expire func(context.Context, schema.DB, time.Time, int) (int, error), before time.Time) error {
-	return r.batches(what, func(limit int) (examined, deleted int, err error) {
-		deleted, err = expire(r.ctx, r.pool, before, limit)
+// Rows repeats a function that deletes at most limit rows that are due before a time, until none is left.
+func (r *Expiry) Rows(ctx context.Context, what string, expire func(context.Context, schema.DB, time.Time, int) (int, error), before time.Time) error {
+	return r.Batches(ctx, what, func(limit int) (examined, deleted int, err error) {
+		deleted, err = expire(ctx, r.expire.pool, before, limit)
 		return deleted, deleted, err
 	})
 }
 
 // records deletes the expired records of the other collections, each by its own
 // retention.
-func (r *expiry) records() error {
+func (r *Expiry) records(ctx context.Context) error {
 	for after := ""; ; {
-		names, err := schema.OtherCollections(r.ctx, r.pool, after, batchMost)
+		names, err := schema.OtherCollections(ctx, r.expire.pool, after, batchMost)
 		if err != nil || len(names) == 0 {
 			return err
 		}
 		var due []schema.ExpiryRule
 		for _, name := range names {
-			if e, ok := r.stored.Find(name); ok && e.Retention > 0 {
-				due = append(due, schema.ExpiryRule{Collection: name, Before: r.now.Add(-e.Retention)})
+			if e, ok := r.expire.stored.Find(name); ok && e.Retention > 0 {
+				due = append(due, schema.ExpiryRule{Collection: name, Before: r.Now.Add(-e.Retention)})
 			}
 		}
 		after = names[len(names)-1]
 		if len(due) == 0 {
 			continue
 		}
-		tables := r.made.Expiring(names)
-		err = r.batches("records", func(limit int) (examined, deleted int, err error) {
-			err = pgx.BeginFunc(r.ctx, r.pool, func(tx pgx.Tx) (err error) {
-				deleted, err = schema.ExpireRecords(r.ctx, tx, due, limit, tables...)
+		tables := r.expire.made.Expiring(names)
+		err = r.Batches(ctx, "records", func(limit int) (examined, deleted int, err error) {
+			err = pgx.BeginFunc(ctx, r.expire.pool, func(tx pgx.Tx) (err error) {
+				deleted, err = schema.ExpireRecords(ctx, tx, due, limit, tables...)
 				return err
 			})
 			return deleted, deleted, err
@@ -256,18 +267,18 @@ func (r *expiry) records() error {
 
 // accounts purges accounts that are deleted or no longer watched. If posts are kept
 // for ever, accounts that are no longer watched are kept too.
-func (r *expiry) accounts() error {
-	unwatched := r.now.Add(-r.keep.Grace)
-	if r.keep.Forever {
+func (r *Expiry) accounts(ctx context.Context) error {
+	unwatched := r.Now.Add(-r.expire.keep.Grace)
+	if r.expire.keep.Forever {
 		unwatched = time.Time{}
 	}
 	for after := ""; ; {
-		dids, err := schema.Purgeable(r.ctx, r.pool, r.now, unwatched, after, batchMost)
+		dids, err := schema.Purgeable(ctx, r.expire.pool, r.Now, unwatched, after, batchMost)
 		if err != nil || len(dids) == 0 {
 			return err
 		}
 		for _, did := range dids {
-			if err := r.account(did); err != nil {
+			if err := r.account(ctx, did); err != nil {
 				return err
 			}
 		}
@@ -275,84 +286,84 @@ func (r *expiry) accounts() error {
 	}
 }
 
-func (r *expiry) account(did string) error {
+func (r *Expiry) account(ctx context.Context, did string) error {
 	records := func(ctx context.Context, db schema.DB, did string, limit int) (int, error) {
-		return schema.PurgeRecords(ctx, db, did, r.keptCollections(), limit)
+		return schema.PurgeRecords(ctx, db, did, r.expire.keptCollections(), limit)
 	}
 	type step struct {
 		what  string
 		purge func(context.Context, schema.DB, string, int) (int, error)
 	}
 	steps := []step{{"purged_records", records}}
-	for _, table := range r.made.AllTables() {
+	for _, table := range r.expire.made.AllTables() {
 		steps = append(steps, step{"purged_" + table, func(ctx context.Context, db schema.DB, did string, limit int) (int, error) {
-			return schema.PurgeProjected(ctx, db, table, did, r.keptCollections(), limit)
+			return schema.PurgeProjected(ctx, db, table, did, r.expire.keptCollections(), limit)
 		}})
 	}
 	for _, step := range append(steps, step{"purged_dead_letters", schema.PurgeDeadLetters}, step{"purged_histories", history.Purge}) {
-		err := r.batches(step.what, func(limit int) (examined, deleted int, err error) {
-			deleted, err = step.purge(r.ctx, r.pool, did, limit)
+		err := r.Batches(ctx, step.what, func(limit int) (examined, deleted int, err error) {
+			deleted, err = step.purge(ctx, r.expire.pool, did, limit)
 			return deleted, deleted, err
 		})
 		if err != nil {
 			return err
 		}
 	}
-	done, err := schema.FinishPurge(r.ctx, r.pool, r.made, did, r.keptCollections(), r.now, r.keep.Tombstones, r.hooks...)
+	done, err := schema.FinishPurge(ctx, r.expire.pool, r.expire.made, did, r.expire.keptCollections(), r.Now, r.expire.keep.Tombstones, r.expire.hooks...)
 	if err == nil && !done {
-		r.log.Warn("purge_unfinished", "did", did)
+		r.Log.Warn("purge_unfinished", "did", did)
 	}
 	return err
 }
 
 // keptCollections returns the collections that are kept for ever, even for accounts
 // no longer watched.
-func (r *expiry) keptCollections() (all []schema.KeepRule) {
-	for _, e := range r.stored.Entries() {
+func (w *Expire) keptCollections() (all []schema.KeepRule) {
+	for _, e := range w.stored.Entries() {
 		all = append(all, schema.KeepRule{Pattern: e.Pattern, Keep: e.Retention == 0})
 	}
 	return all
 }
 
 // unneeded deletes the rows of accounts that no other row needs.
-func (r *expiry) unneeded(before time.Time) error {
-	return r.batches("accounts", func(limit int) (examined, deleted int, err error) {
-		done, err := schema.ExpireAccounts(r.ctx, r.pool, r.made, r.now, before, limit)
+func (r *Expiry) unneeded(ctx context.Context, before time.Time) error {
+	return r.Batches(ctx, "accounts", func(limit int) (examined, deleted int, err error) {
+		done, err := schema.ExpireAccounts(ctx, r.expire.pool, r.expire.made, r.Now, before, limit)
 		return done.Checked, done.Deleted, err
 	})
 }
 
-// batches repeats a step until it examines no more rows. It adapts the number of
+// Batches repeats a step until it examines no more rows. It adapts the number of
 // rows to a short transaction.
-func (r *expiry) batches(what string, step func(limit int) (examined, deleted int, err error)) error {
+func (r *Expiry) Batches(ctx context.Context, what string, step func(limit int) (examined, deleted int, err error)) error {
 	began, logged := time.Now(), time.Now()
 	limit, total, busy := 100, 0, 0
 	retries := busyRetries()
 	var longest time.Duration
 	logProgress := func(message string) {
-		r.log.Info(message, "what", what, "deleted", total, "took", time.Since(began), "longest_batch", longest)
+		r.Log.Info(message, "what", what, "deleted", total, "took", time.Since(began), "longest_batch", longest)
 	}
 	for {
-		if err := r.ctx.Err(); err != nil {
+		if err := ctx.Err(); err != nil {
 			return fmt.Errorf("expire %s: %w", what, err)
 		}
 		if time.Now().After(r.until) {
 			return errBudget
 		}
-		crashpoint.At(r.ctx, "expiry: before a batch")
+		crashpoint.At(ctx, "expiry: before a batch")
 		at := time.Now()
 		examined, deleted, err := step(limit)
 		took := time.Since(at)
 		total += deleted
-		r.expired.WithLabelValues(what).Add(float64(deleted))
+		r.expire.expired.WithLabelValues(what).Add(float64(deleted))
 		switch {
 		case errors.Is(err, schema.ErrBusy):
-			if busy++; busy >= r.tries {
-				r.log.Warn("expiry_deferred", "what", what, "deleted", total, "error", err)
+			if busy++; busy >= r.expire.Tries {
+				r.Log.Warn("expiry_deferred", "what", what, "deleted", total, "error", err)
 				return nil
 			}
 			limit = max(limit/2, 10)
-			retry.Sleep(r.ctx, retries.NextBackOff()) // the next turn checks the context
+			retry.Sleep(ctx, retries.NextBackOff()) // the next turn checks the context
 			continue
 		case err != nil:
 			return err
@@ -371,7 +382,7 @@ func (r *expiry) batches(what string, step func(limit int) (examined, deleted in
 			logged = time.Now()
 			logProgress("expiring")
 		}
-		retry.Sleep(r.ctx, took/2) // the next turn checks the context; transactions that waited for the batch go first
+		retry.Sleep(ctx, took/2) // the next turn checks the context; transactions that waited for the batch go first
 	}
 	if total > 0 {
 		logProgress("expired")

@@ -13,7 +13,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/weir-social/weir/internal/collection"
-	"github.com/weir-social/weir/internal/ranking"
 	"github.com/weir-social/weir/internal/testing/schematest"
 	"github.com/weir-social/weir/jobs"
 	"github.com/weir-social/weir/schema"
@@ -23,7 +22,7 @@ const day = 24 * time.Hour
 
 func expirer(t testing.TB, pool *pgxpool.Pool, keep Retention) *Expire {
 	t.Helper()
-	w, err := newExpire(Config{Pool: pool, Projections: schema.NewProjections(Links()), Logger: slog.New(slog.DiscardHandler)}, keep)
+	w, err := NewExpire(NewBundle(Config{Pool: pool, Projections: schema.NewProjections(posted()), Logger: slog.New(slog.DiscardHandler)}), keep)
 	require.NoError(t, err)
 	return w
 }
@@ -53,8 +52,6 @@ func TestExpiryRunsEveryStep(t *testing.T) {
 		require.NoError(t, err)
 		_, err = pool.Exec(t.Context(), `INSERT INTO gaps (stream, from_at, to_at, reason, opened_at, closed_at) VALUES ($1, $2, $3, '', $2, $2)`, name, at, at.Add(1e9))
 		require.NoError(t, err)
-		key := postKey("did:plc:a", name)
-		require.NoError(t, setShares(t.Context(), pool, key, []ranking.Share{{Key: key, Identity: name, URL: name, How: "post", SharedAt: at}}, at))
 	}
 	a.apply(schema.Batch{DeadLetters: []schema.DeadLetter{{Stage: schema.StageCommit, Key: postKey("did:plc:gone", "refused"), Cause: "refused", Raw: []byte("text"), At: now}}})
 	a.apply(schema.Batch{Statuses: []schema.Status{{DID: "did:plc:gone", Status: "deleted", At: now}}})
@@ -69,15 +66,12 @@ func TestExpiryRunsEveryStep(t *testing.T) {
 			UNION ALL SELECT 'letter ' || cause || convert_from(raw, 'UTF8') FROM dead_letters
 			UNION ALL SELECT 'account ' || did FROM accounts
 			UNION ALL SELECT 'gap ' || stream FROM gaps
-			UNION ALL SELECT 'link ' || url FROM links
-			UNION ALL SELECT 'share ' || rkey FROM shares
 			UNION ALL SELECT inhrelid::regclass::text FROM pg_inherits WHERE inhparent = 'posts'::regclass AND inhrelid::regclass::text < $1
 			ORDER BY 1`, "posts_"+now.Add(-2*day).UTC().Format("20060102"))
 		require.NoError(t, err)
 		left, err := pgx.CollectRows(rows, pgx.RowTo[string])
 		require.NoError(t, err)
-		require.Equal(t, []string{"account did:plc:gone", "app.bsky.feed.post did:plc:a new", "app.example.other did:plc:a new", "gap new", "letter new", "letter refused", "link new", "link old",
-			"share new", "tombstone deleted new"}, left)
+		require.Equal(t, []string{"account did:plc:gone", "app.bsky.feed.post did:plc:a new", "app.example.other did:plc:a new", "gap new", "letter new", "letter refused", "tombstone deleted new"}, left)
 	}
 }
 
@@ -86,7 +80,7 @@ func TestLockedRowsAreLeftToTheNextRun(t *testing.T) {
 	t.Parallel()
 	pool := schematest.New(t)
 	w := expirer(t, pool, Retention{})
-	w.tries = 2
+	w.Tries = 2
 	now := time.Date(2026, 7, 4, 12, 0, 0, 0, time.UTC)
 	require.NoError(t, schema.EnsurePostPartitions(t.Context(), pool, now, 24*time.Hour))
 	_, err := pool.Exec(t.Context(), `INSERT INTO tombstones VALUES ('c', 'd', 'r', '1', $1)`, now.Add(-9*day))
@@ -138,24 +132,23 @@ func TestOneExpiryIsUnfinishedAtATime(t *testing.T) {
 	require.False(t, job.UniqueSkippedAsDuplicate)
 }
 
-func TestRetentionCoversTheRanking(t *testing.T) {
+func TestRetentionCoversWhatFeaturesKeep(t *testing.T) {
 	t.Parallel()
 	r, err := Retention{}.WithDefaults()
 	require.NoError(t, err)
-	require.Equal(t, Retention{Window: day, Shares: 7 * day, Links: 90 * day, Tombstones: 8 * day, Gaps: 30 * day, DeadLetters: 90 * day, Grace: day, KeepSharers: 5}, r)
-	r, err = Retention{Shares: 40 * day}.WithDefaults()
+	require.Equal(t, Retention{Window: day, Projected: 7 * day, Tombstones: 8 * day, Gaps: 30 * day, DeadLetters: 90 * day, Grace: day}, r)
+	r, err = Retention{Projected: 40 * day}.WithDefaults()
 	require.NoError(t, err)
-	require.Equal(t, []time.Duration{41 * day, 41 * day}, []time.Duration{r.Tombstones, r.Gaps}, "tombstones and gaps must outlive the shares")
+	require.Equal(t, []time.Duration{41 * day, 41 * day}, []time.Duration{r.Tombstones, r.Gaps}, "tombstones and gaps must outlive what features keep")
 	for text, r := range map[string]Retention{
 		"invalid retention of posts 23h0m0s":       {Window: 23 * time.Hour},
-		"invalid retention of shares 23h0m0s":      {Shares: 23 * time.Hour},
+		"what features keep 23h0m0s":               {Projected: 23 * time.Hour},
 		"invalid retention of tombstones 168h0m0s": {Tombstones: 7 * day},
 		"invalid retention -1ns":                   {Gaps: -1},
-		"invalid number of sharers -1":             {KeepSharers: -1},
 	} {
 		_, err := r.WithDefaults()
 		require.ErrorContains(t, err, text)
-		_, err = newExpire(Config{}, r)
+		_, err = NewExpire(NewBundle(Config{}), r)
 		require.ErrorContains(t, err, text)
 	}
 }

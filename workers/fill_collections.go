@@ -386,11 +386,11 @@ func (p *historyPass) failed(ctx context.Context, l history.Listing, relay strin
 	if bluesky.Classify(cause) == bluesky.RateLimited {
 		wait = max(wait, bluesky.RetryAfter(cause))
 	}
-	next, restart := relay, !api || refused(cause) || (l.Tries+1)%listingTries == 0
+	next, restart := relay, !api || Refused(cause) || (l.Tries+1)%listingTries == 0
 	if restart {
 		relays := p.api.Relays()
 		next = relays[(slices.Index(relays, relay)+1)%len(relays)]
-		restart = next != relay || !api || refused(cause) // a single relay may continue at its cursor
+		restart = next != relay || !api || Refused(cause) // a single relay may continue at its cursor
 	}
 	p.log.Warn("account_listing_failed", "collection", l.Name, "relay", relay, "error", cause, "next", next, "wait", wait)
 	return history.FailListing(ctx, p.pool, l, next, cause.Error(), restart, wait)

@@ -51,7 +51,7 @@ func newRigOn(t *testing.T, network simnet.Config, change func(*Config)) *rig {
 	if change != nil {
 		change(&cfg)
 	}
-	r.client, err = New(cfg)
+	r.client, err = New(withPosts(cfg))
 	require.NoError(t, err)
 	ctx, cancel := context.WithCancel(context.Background())
 	require.NoError(t, r.client.Start(ctx))

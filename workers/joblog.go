@@ -32,9 +32,9 @@ func JobLog(ctx context.Context, process *slog.Logger) *slog.Logger {
 	return slog.New(slog.NewMultiHandler(process.Handler(), own.Handler()))
 }
 
-// rowLog returns the log in the job's row only, for messages that the process's
+// RowLog returns the log in the job's row only, for messages that the process's
 // log does not need.
-func rowLog(ctx context.Context) *slog.Logger {
+func RowLog(ctx context.Context) *slog.Logger {
 	if own, ok := riverlog.LoggerSafely(ctx); ok {
 		return own
 	}

@@ -26,7 +26,7 @@ import (
 // registered registers the projections of the weir binary and returns them.
 func registered(t testing.TB, pool *pgxpool.Pool) schema.Projections {
 	t.Helper()
-	p := schema.NewProjections(Links())
+	p := schema.NewProjections(posted())
 	require.NoError(t, register(t, pool, p))
 	return p
 }
@@ -81,7 +81,7 @@ func noteKey(rkey string) schema.Key {
 func words(t *testing.T, pool *pgxpool.Pool) schema.Projections {
 	t.Helper()
 	execute(t, pool, `CREATE TABLE IF NOT EXISTS words (did text, collection text, rkey text, n int CHECK (n < 9), PRIMARY KEY (did, collection, rkey))`)
-	return schema.NewProjections(Links(), schema.Projection{
+	return schema.NewProjections(posted(), schema.Projection{
 		Name: "words", Collections: []string{"pub.layers.*"}, Tables: []string{"words"},
 		Job: func(b jobs.Batch) river.JobArgs { return countWords{b} },
 	})
@@ -91,12 +91,12 @@ func words(t *testing.T, pool *pgxpool.Pool) schema.Projections {
 func counting(t *testing.T, pool *pgxpool.Pool, p schema.Projections) *wordCounter {
 	t.Helper()
 	w := &wordCounter{}
-	client, err := New(Config{Pool: pool, Projections: p, ID: t.Name(), Logger: slog.New(slog.DiscardHandler), Queues: append(p.AllQueues(), jobs.QueueNetwork, jobs.QueueMaintenance),
+	client, err := New(withPosts(Config{Pool: pool, Projections: p, ID: t.Name(), Logger: slog.New(slog.DiscardHandler), Queues: append(p.AllQueues(), jobs.QueueNetwork, jobs.QueueMaintenance),
 		Features: []func(Bundle) error{func(b Bundle) error {
 			w.Projector = b.Projector("words")
 			Add(b, w)
 			return nil
-		}}})
+		}}}))
 	require.NoError(t, err)
 	ctx, cancel := context.WithCancel(context.Background())
 	require.NoError(t, client.Start(ctx))
@@ -148,8 +148,8 @@ func TestProjectionOfAnotherProgram(t *testing.T) {
 	require.NoError(t, a.commit(p, schema.Batch{Writes: first}))
 	becomes(t, pool, []string{"a 3", "z 1"}, counted)
 	require.Equal(t, []string{`count_words process ["did:plc:a/pub.layers.note/a", "did:plc:a/pub.layers.note/bad", "did:plc:a/pub.layers.note/long", "did:plc:a/pub.layers.note/worse", "did:plc:a/pub.layers.note/z"]`,
-		`process_posts process ["did:plc:a/post"]`},
-		strs(t, pool, `SELECT concat_ws(' ', kind, queue, coalesce(args -> 'records', args -> 'posts')) FROM river_job WHERE queue = 'process' ORDER BY kind`))
+		`read_posts process ["did:plc:a/app.bsky.feed.post/post"]`},
+		strs(t, pool, `SELECT concat_ws(' ', kind, queue, args -> 'records') FROM river_job WHERE queue = 'process' ORDER BY kind`))
 	const letters = `SELECT concat_ws(' ', rkey, projection, state, count, replace(substring(cause FROM 'it says bad x|words_n_check|the projection panicked: worse x'), ' ', '_')) FROM dead_letters ORDER BY rkey`
 	becomes(t, pool, []string{"bad words open 1 it_says_bad_x", "long words open 1 words_n_check", "worse words open 1 the_projection_panicked:_worse_x"}, letters)
 
@@ -168,19 +168,11 @@ func TestProjectionOfAnotherProgram(t *testing.T) {
 	require.NoError(t, a.commit(p, schema.Batch{Writes: notes("3", "a b")}))
 	becomes(t, pool, []string{"a 2", "bad 2", "long 10"}, counted)
 	require.NoError(t, a.commit(p, schema.Batch{Statuses: []schema.Status{{DID: "did:plc:a", Status: "deleted", At: time.Now()}}}))
-	expire, err := newExpire(Config{Pool: pool, Projections: p, Logger: slog.New(slog.DiscardHandler)}, Retention{Forever: true})
+	expire, err := NewExpire(NewBundle(Config{Pool: pool, Projections: p, Logger: slog.New(slog.DiscardHandler)}), Retention{Forever: true})
 	require.NoError(t, err)
 	require.NoError(t, expire.Run(t.Context(), time.Now()))
 	require.Empty(t, strs(t, pool, counted))
 	require.Equal(t, []string{"deleted"}, strs(t, pool, `SELECT status FROM accounts`))
-}
-
-// newAuthorOf returns an author on a database with registered projections.
-func newAuthorOf(t *testing.T, pool *pgxpool.Pool) author {
-	lease, ok, err := schema.TakeLease(t.Context(), pool, "s", "wire", "me", time.Hour)
-	require.NoError(t, err)
-	require.True(t, ok)
-	return author{t, pool, lease}
 }
 
 // TestConcurrentCommitIsProjected shows that registering a projection waits for the commits without
@@ -263,12 +255,12 @@ func TestProgramThatLacksAProjectionStoresNothing(t *testing.T) {
 	a := newAuthorOf(t, pool)
 	require.NoError(t, a.commit(newer, schema.Batch{Writes: notes("1", "a b")}))
 
-	err = register(t, pool, schema.NewProjections(Links()))
+	err = register(t, pool, schema.NewProjections(posted()))
 	require.ErrorAs(t, err, &outdated)
 	require.ErrorContains(t, err, `"words", which this program lacks: run the program that has it, or remove the projection by `+"`weir projection remove words`")
 	require.ErrorAs(t, <-ended, &outdated, "a program that is already running must end")
 	require.ErrorAs(t, stray(older), &outdated, "so does what comes without a stream")
-	_, err = New(Config{Pool: pool, Projections: newer, Logger: log})
+	_, err = New(withPosts(Config{Pool: pool, Projections: newer, Logger: log}))
 	require.ErrorContains(t, err, `projection "words": no worker processes its jobs of kind count_words`)
 
 	require.ErrorContains(t, schema.RemoveProjection(t.Context(), pool, "words"), "unfinished count_words jobs: Run the program")
@@ -278,14 +270,14 @@ func TestProgramThatLacksAProjectionStoresNothing(t *testing.T) {
 	require.ErrorIs(t, schema.RemoveProjection(t.Context(), pool, "words"), schema.ErrNoRows)
 	require.Equal(t, []string{"dismissed"}, strs(t, pool, `SELECT state FROM dead_letters`))
 	require.ErrorAs(t, newer.Check(t.Context(), pool), &outdated, "the program that has it would add jobs of an unknown kind")
-	require.NoError(t, register(t, pool, schema.NewProjections(Links())))
+	require.NoError(t, register(t, pool, schema.NewProjections(posted())))
 
 	// Invalid projections.
 	for want, change := range map[string]func(*schema.Projection){
 		"there is no table nowhere with":     func(p *schema.Projection) { p.Tables = []string{"nowhere"} },
 		"there is no table streams with":     func(p *schema.Projection) { p.Tables = []string{"streams"} },
 		"there is no table or view streams":  func(p *schema.Projection) { p.Compared = []string{"streams"} },
-		"have the same kind of job":          func(p *schema.Projection) { p.Job = Links().Job },
+		"have the same kind of job":          func(p *schema.Projection) { p.Job = posted().Job },
 		`"*" is neither a collection nor`:    func(p *schema.Projection) { p.Collections = []string{"*"} },
 		`"a.*.b" is neither a collection`:    func(p *schema.Projection) { p.Collections = []string{"a.*.b"} },
 		`violates check constraint "project`: func(p *schema.Projection) { p.Name = "Words!" },

@@ -79,6 +79,11 @@ func (p *Projector) Count(stage, collection string) {
 	p.metrics.count(p.name, stage, collection, causesOf(stage)[0])
 }
 
+// Projected counts records that were projected.
+func (p *Projector) Projected(records int) {
+	p.metrics.records.WithLabelValues(p.name).Add(float64(records))
+}
+
 // Name returns the projection's name.
 func (p *Projector) Name() string { return p.name }
 
@@ -138,14 +143,14 @@ func (p *Projector) ProjectKeys(ctx context.Context, job *rivertype.JobRow, keys
 			records, err = p.try(ctx, keys, apply) // usually this transaction was the victim of a deadlock
 		}
 		if err == nil {
-			p.metrics.records.WithLabelValues(p.name).Add(float64(len(records)))
+			p.Projected(len(records))
 		}
 		return err
 	}, func(err error) bool { return ofRecord(err) && ctx.Err() == nil }, func(key schema.Key, err error) error {
 		if len(records) == 0 {
 			return err // no record can be at fault
 		}
-		return p.deadLetter(ctx, job, failure{Key: key, rev: records[0].Rev, raw: records[0].Record, cause: err})
+		return p.DeadLetter(ctx, job, Failure{Key: key, Rev: records[0].Rev, Raw: records[0].Record, Cause: err})
 	})
 }
 
@@ -155,15 +160,15 @@ func (p *Projector) try(ctx context.Context, keys []schema.Key, apply Apply) (re
 		if records, err = schema.LockRecords(ctx, tx, keys); err != nil || len(records) == 0 {
 			return err
 		}
-		defer p.recovered(&err)
+		defer p.Recovered(&err)
 		return apply(ctx, tx, records)
 	})
 	return records, err
 }
 
-// recovered turns a panic into an error, so that one record does not fail the
+// Recovered turns a panic into an error, so that one record does not fail the
 // whole batch. It must be deferred.
-func (p *Projector) recovered(err *error) {
+func (p *Projector) Recovered(err *error) {
 	if r := recover(); r != nil {
 		p.log.Error("projection_panic", "projection", p.name, "panic", r, "stack", string(debug.Stack()))
 		*err = fmt.Errorf("%w: %v", errPanicked, r)
@@ -185,31 +190,31 @@ func ofRecord(err error) bool {
 	return schema.Classify(err) != schema.Transient
 }
 
-// failure is a record that cannot be projected, and the cause.
-type failure struct {
+// Failure is a record that cannot be projected, and the cause.
+type Failure struct {
 	schema.Key
-	rev   string
-	raw   []byte // the record; nil if the database refuses the rows derived from it
-	cause error
+	Rev   string
+	Raw   []byte // the record; nil if the database refuses the rows derived from it
+	Cause error
 }
 
-// deadLetter stores a record as a dead letter. A dead letter that this job
+// DeadLetter stores a record as a dead letter. A dead letter that this job
 // retries is opened again.
-func (p *Projector) deadLetter(ctx context.Context, job *rivertype.JobRow, f failure) error {
+func (p *Projector) DeadLetter(ctx context.Context, job *rivertype.JobRow, f Failure) error {
 	cause := causeUnreadable
 	switch {
-	case errors.Is(f.cause, errPanicked):
+	case errors.Is(f.Cause, errPanicked):
 		cause = causePanicked
-	case schema.Classify(f.cause) == schema.Data:
+	case schema.Classify(f.Cause) == schema.Data:
 		cause = causeRefused
 	}
 	p.metrics.count(p.name, schema.StageProcess, f.Collection, cause)
-	JobLog(ctx, p.log).Warn("record_dead_lettered", "projection", p.name, "collection", f.Collection, "did", f.DID, "rkey", f.Rkey, "error", f.cause)
+	JobLog(ctx, p.log).Warn("record_dead_lettered", "projection", p.name, "collection", f.Collection, "did", f.DID, "rkey", f.Rkey, "error", f.Cause)
 	retried, err := schema.RetriedBy(ctx, p.pool, job.ID, f.Key)
 	if err != nil {
 		return err
 	}
-	letter := schema.DeadLetter{ID: retried, Stage: schema.StageProcess, Projection: p.name, Key: f.Key, Rev: f.rev, Cause: f.cause.Error(), Raw: f.raw, At: time.Now()}
+	letter := schema.DeadLetter{ID: retried, Stage: schema.StageProcess, Projection: p.name, Key: f.Key, Rev: f.Rev, Cause: f.Cause.Error(), Raw: f.Raw, At: time.Now()}
 	return letter.Store(ctx, p.pool, "")
 }
 

@@ -204,7 +204,7 @@ func (w *ResyncRepo) failed(ctx context.Context, job *river.Job[jobs.ResyncRepo]
 	case !state.Watched && (keyless && !uncertain || state.Age > resyncGivenUp): // anybody can invent such an account
 		return w.drop(ctx, job)
 	case uncertain:
-	case refused(err), keyless:
+	case Refused(err), keyless:
 		wait = resyncRefused
 	case bluesky.Classify(err) == bluesky.RateLimited:
 		wait = max(bluesky.RetryAfter(err), w.limits.Useful)

@@ -5,8 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"slices"
-	"strings"
 	"testing"
 	"time"
 
@@ -15,7 +13,6 @@ import (
 	"github.com/riverqueue/river"
 	"github.com/stretchr/testify/require"
 
-	"github.com/weir-social/weir/internal/links/link"
 	"github.com/weir-social/weir/internal/testing/eventually"
 	"github.com/weir-social/weir/internal/testing/schematest"
 	"github.com/weir-social/weir/jobs"
@@ -55,27 +52,24 @@ func letter(t *testing.T, pool *pgxpool.Pool, stage, cond string) schema.StoredD
 func TestDiscardedJobIsADeadLetter(t *testing.T) {
 	t.Parallel()
 	pool := schematest.New(t)
-	a := newAuthor(t, pool)
-	a.post("1", "1", "https://x.example/")
-	execute(t, pool, `ALTER TABLE shares RENAME TO elsewhere`)
+	execute(t, pool, `ALTER TABLE chains RENAME TO elsewhere`)
 	working(t, pool)
-	const args = `{"posts": ["did:plc:a/1"]}`
-	first := addJob(t, pool, "process_posts", "process", args)
+	const args = `{"records": ["did:plc:a/app.bsky.feed.post/1"]}`
+	first := addJob(t, pool, "read_posts", "process", args)
 	l := letter(t, pool, "job", "count = 1")
-	require.Equal(t, []any{"job", "retryable", "open", "process_posts", "process", args}, []any{l.Stage, l.Class, l.State, l.Kind, l.Queue, string(l.Raw)})
+	require.Equal(t, []any{"job", "retryable", "open", "read_posts", "process", args}, []any{l.Stage, l.Class, l.State, l.Kind, l.Queue, string(l.Raw)})
 	require.Equal(t, first, *l.Job)
-	require.Contains(t, l.Cause, `relation "shares" does not exist`)
+	require.Contains(t, l.Cause, `relation "chains" does not exist`)
 	execute(t, pool, `UPDATE dead_letters SET cause = 'the first'`)
-	second := addJob(t, pool, "process_posts", "process", args)
+	second := addJob(t, pool, "read_posts", "process", args)
 	l = letter(t, pool, "job", "count = 2")
 	require.Equal(t, []any{"the first", second, "open"}, []any{l.Cause, *l.Job, l.State})
-	require.Contains(t, l.LastCause, `relation "shares" does not exist`)
+	require.Contains(t, l.LastCause, `relation "chains" does not exist`)
 	require.True(t, l.LastSeen.After(l.FirstSeen))
 
-	execute(t, pool, `ALTER TABLE elsewhere RENAME TO shares`)
+	execute(t, pool, `ALTER TABLE elsewhere RENAME TO chains`)
 	execute(t, pool, `SELECT retry_dead_letter($1)`, l.ID)
 	l = letter(t, pool, "job", "state = 'retried'")
-	require.Equal(t, []string{"1 https://x.example/"}, shares(t, pool))
 	require.Equal(t, []any{int64(2), "the first"}, []any{l.Count, l.Cause})
 	require.Greater(t, *l.Job, second)
 }
@@ -86,14 +80,14 @@ func TestJobRetriedInRiverUISettlesItsDeadLetter(t *testing.T) {
 	t.Parallel()
 	pool := schematest.New(t)
 	registered(t, pool)
-	execute(t, pool, `ALTER TABLE shares RENAME TO elsewhere`)
+	execute(t, pool, `ALTER TABLE chains RENAME TO elsewhere`)
 	client := working(t, pool)
-	id := addJob(t, pool, "process_posts", "process", `{"posts": ["did:plc:a/1"]}`)
+	id := addJob(t, pool, "read_posts", "process", `{"records": ["did:plc:a/app.bsky.feed.post/1"]}`)
 	letter(t, pool, "job", "count = 1")
 	_, err := client.JobRetry(t.Context(), id)
 	require.NoError(t, err)
 	letter(t, pool, "job", "count = 2 AND state = 'open'")
-	execute(t, pool, `ALTER TABLE elsewhere RENAME TO shares`)
+	execute(t, pool, `ALTER TABLE elsewhere RENAME TO chains`)
 	_, err = client.JobRetry(t.Context(), id)
 	require.NoError(t, err)
 	letter(t, pool, "job", "state = 'retried'")
@@ -148,7 +142,7 @@ func TestRetryOfAJobWithoutAWorker(t *testing.T) {
 	t.Parallel()
 	pool := schematest.New(t)
 	working(t, pool) // without retention: no worker processes expire
-	for i, job := range [][2]string{{"of_another_version", `{}`}, {"expire", `{}`}, {"process_posts", `{"posts": "not a list"}`}, {"process_posts", `{"posts": []}`}} {
+	for i, job := range [][2]string{{"of_another_version", `{}`}, {"expire", `{}`}, {"read_posts", `{"records": "not a list"}`}, {"read_posts", `{"records": []}`}} {
 		execute(t, pool, `INSERT INTO dead_letters (key, stage, kind, cause, raw, raw_bytes, first_seen, last_seen) VALUES ($1, 'job', $2, 'first', $3, 1, now(), now())`,
 			fmt.Appendf(nil, "%d", i), job[0], []byte(job[1]))
 	}
@@ -164,7 +158,7 @@ func TestRetryOfAJobWithoutAWorker(t *testing.T) {
 	failed := causes("open")
 	require.Contains(t, failed[0], `first: no worker processes jobs of kind "of_another_version"`)
 	require.Contains(t, failed[1], `no worker processes jobs of kind "expire"`)
-	require.Contains(t, failed[2], "read the arguments of a process_posts job")
+	require.Contains(t, failed[2], "read the arguments of a read_posts job")
 }
 
 // TestRetryPromotesAnUnfinishedJob shows that a retry promotes an unfinished job with the same
@@ -191,41 +185,6 @@ func TestRetryPromotesAnUnfinishedJob(t *testing.T) {
 	}
 	execute(t, pool, `UPDATE river_job SET state = 'completed', finalized_at = now() WHERE kind = 'backfill_account'`)
 	letter(t, pool, "job", "state = 'retried'")
-}
-
-// TestRetryOfAPostProjectsItsCurrentRevision retries a post that is refused again, and then after
-// the fix. A deleted post needs no projection.
-func TestRetryOfAPostProjectsItsCurrentRevision(t *testing.T) {
-	t.Parallel()
-	pool := schematest.New(t)
-	a, w := newAuthor(t, pool), worker(pool)
-	a.post("1", "1", "https://x.example/")
-	a.post("2", "1", "https://y.example/")
-	a.post("3", "1", "https://z.example/")
-	w.find = func(string, []byte) (link.Post, error) { return link.Post{}, errors.New("unreadable") }
-	require.NoError(t, work(t.Context(), w, "1", "2", "3"))
-	a.delete("3", "2")
-	execute(t, pool, `ALTER TABLE links ADD CONSTRAINT strict CHECK (url <> 'https://y.example/')`)
-	working(t, pool)
-	states := func() (all []string) {
-		execute(t, pool, `SELECT retry_dead_letters()`)
-		eventually.True(t, func() bool {
-			rows, err := pool.Query(t.Context(), `SELECT concat_ws(' ', rkey, projection, state, count, cause, substring(last_cause FROM '"strict"')) FROM dead_letters ORDER BY rkey`)
-			require.NoError(t, err)
-			all, err = pgx.CollectRows(rows, pgx.RowTo[string])
-			require.NoError(t, err)
-			return !slices.ContainsFunc(all, func(s string) bool { return strings.Contains(s, "retrying") })
-		}, 20*time.Millisecond)
-		return all
-	}
-	require.Equal(t, []string{"1 links retried 1 unreadable", `2 links open 2 unreadable "strict"`, "3 links retried 1 unreadable"}, states())
-	require.Equal(t, []string{"1 https://x.example/"}, shares(t, pool))
-	execute(t, pool, `ALTER TABLE links DROP CONSTRAINT strict`)
-	require.Equal(t, `2 links retried 2 unreadable "strict"`, states()[1])
-	require.Equal(t, []string{"1 https://x.example/", "2 https://y.example/"}, shares(t, pool))
-	var n int
-	require.NoError(t, pool.QueryRow(t.Context(), `SELECT count(*) FROM river_job WHERE kind = 'process_posts'`).Scan(&n))
-	require.Equal(t, 2, n, "one job for all records requested together")
 }
 
 // TestInterruptedRetryContinues shows that requested dead letters stay requested, and that the job

@@ -46,7 +46,7 @@ func (w *SendAlert) Work(ctx context.Context, job *river.Job[jobs.SendAlert]) er
 		return NonRetryable(fmt.Errorf("send alert %s: it is %s old", job.Args.Name, age.Round(time.Minute)))
 	}
 	if w.hook == nil {
-		rowLog(ctx).Info("alert_deferred", "error", "this process has no webhook")
+		RowLog(ctx).Info("alert_deferred", "error", "this process has no webhook")
 		return Snooze(elsewhere)
 	}
 	body, err := w.hook.body(job.Args)

@@ -97,9 +97,9 @@ func TestHangingWebhookBlocksNoOtherJob(t *testing.T) {
 		require.NoError(t, err)
 	}
 	eventually.True(t, func() bool { return len(h.got()) >= 4 }, 20*time.Millisecond)
-	_, err := client.Insert(t.Context(), jobs.ProcessPosts{}, nil)
+	_, err := client.Insert(t.Context(), readPosts{}, nil)
 	require.NoError(t, err)
-	r.becomes(1, `SELECT count(*) FROM river_job WHERE kind = 'process_posts' AND state = 'completed'`)
+	r.becomes(1, `SELECT count(*) FROM river_job WHERE kind = 'read_posts' AND state = 'completed'`)
 	require.Positive(t, r.count(`SELECT count(*) FROM river_job WHERE kind = 'send_alert' AND state IN ('running', 'available')`))
 	r.moreChecks(2)
 }

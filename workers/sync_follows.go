@@ -157,7 +157,7 @@ func (w *SyncFollows) failed(ctx context.Context, job *river.Job[jobs.SyncFollow
 		JobLog(ctx, w.log).Info("follow_sync_skipped", "watch", at.Watch.ID, "error", "the watch is gone, was changed, or was read by a job that began later")
 		return schema.DropListing(ctx, w.pool, job.ID)
 	}
-	rowLog(ctx).Warn("listing_failed", "watch", at.Watch.ID, "kind", at.Watch.Kind, "target", at.Watch.Target, "source", at.Source, "pages", at.Pages, "whole", at.End)
+	RowLog(ctx).Warn("listing_failed", "watch", at.Watch.ID, "kind", at.Watch.Kind, "target", at.Watch.Target, "source", at.Source, "pages", at.Pages, "whole", at.End)
 	if failed := schema.RecordWatchProblem(ctx, w.pool, at.Watch, at.Began, err.Error()); failed != nil {
 		return errors.Join(err, failed)
 	}
@@ -171,7 +171,7 @@ func (w *SyncFollows) failed(ctx context.Context, job *river.Job[jobs.SyncFollow
 // page reads one page and commits it with the new position.
 func (w *SyncFollows) page(ctx context.Context, job *river.Job[jobs.SyncFollows], at *listingPlace) error {
 	members, next, err := w.list(ctx, at)
-	unread := at.Source != "" && refused(err)
+	unread := at.Source != "" && Refused(err)
 	switch {
 	case err != nil && !unread:
 		return err

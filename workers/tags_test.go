@@ -53,11 +53,11 @@ func TestTagsOfJobs(t *testing.T) {
 		args river.JobArgs
 		want []string
 	}{
-		{jobs.ProcessPosts{Posts: []string{"did/rkey"}, Arrived: now, Stream: "jetstream"}, []string{"stream-jetstream"}},
-		{jobs.ProcessPosts{Stream: `odd, "name" of é`}, []string{"stream-odd-name-of"}},
-		{jobs.ProcessPosts{Stream: strings.Repeat("long ", 60)}, []string{"stream-" + strings.Repeat("long-", 49) + "lon"}},
-		{jobs.ProcessPosts{Arrived: now}, []string{"ingest"}},
-		{jobs.ProcessPosts{}, []string{"feed"}},
+		{readPosts{Batch: jobs.Batch{Arrived: now, Stream: "jetstream"}}, []string{"stream-jetstream"}},
+		{readPosts{jobs.Batch{Stream: `odd, "name" of é`}}, []string{"stream-odd-name-of"}},
+		{readPosts{jobs.Batch{Stream: strings.Repeat("long ", 60)}}, []string{"stream-" + strings.Repeat("long-", 49) + "lon"}},
+		{readPosts{jobs.Batch{Arrived: now}}, []string{"ingest"}},
+		{readPosts{}, []string{"feed"}},
 		{jobs.SyncFollows{}, []string{"every-watch"}},
 		{jobs.SyncFollows{Watch: 1}, []string{}}, // tagged by the inserter, with the watch's kind
 		{jobs.CloseGap{Gap: 1}, []string{}},      // tagged by the trigger, with the gap's stream
@@ -69,14 +69,8 @@ func TestTagsOfJobs(t *testing.T) {
 		{jobs.SendAlert{Name: "WeirNoConsumer", Severity: "critical", Resolved: true}, []string{"critical", "WeirNoConsumer", "resolved"}},
 		{jobs.RunProjection{Name: "links"}, []string{"links"}},
 		{jobs.CheckAlerts{}, []string{"periodic"}},
-		{jobs.CheckSubjects{}, []string{"periodic"}},
-		{jobs.ResolveLinks{}, []string{"periodic"}},
-		{jobs.FetchCard{}, []string{"periodic"}},
-		{jobs.VerifyHandles{}, []string{"periodic"}},
-		{jobs.ReadProfiles{}, []string{"periodic"}},
 		{jobs.Expire{}, []string{"periodic"}},
 		{jobs.Audit{}, []string{"periodic"}},
-		{jobs.CheckCounts{}, []string{"periodic"}},
 		{jobs.RetryDeadLetters{}, []string{"periodic"}},
 		{jobs.BackfillAccount{DID: "did:plc:a"}, []string{"manual"}},
 		{jobs.ResyncRepo{DID: "did:plc:a"}, []string{"resync"}},
@@ -95,7 +89,7 @@ func TestTagsOfJobs(t *testing.T) {
 		inserted, err := queue.Insert(t.Context(), c.args, nil)
 		require.NoError(t, err)
 		require.Equal(t, c.want, tagsOf(t, pool, inserted.Job.ID), "%+v", c.args)
-		if p, ok := c.args.(jobs.ProcessPosts); ok && p.Stream != "" {
+		if p, ok := c.args.(readPosts); ok && p.Stream != "" {
 			var tag string
 			require.NoError(t, pool.QueryRow(t.Context(), `SELECT tag('stream-' || $1)`, p.Stream).Scan(&tag))
 			require.Equal(t, c.want, []string{tag})
@@ -114,8 +108,8 @@ func TestPeriodicJobLeavesNoDeadLetter(t *testing.T) {
 	pool := schematest.New(t)
 	queue, err := Queue(pool, slog.New(slog.DiscardHandler))
 	require.NoError(t, err)
-	for _, args := range []river.JobArgs{jobs.CheckAlerts{}, jobs.CheckSubjects{}, jobs.ResolveLinks{}, jobs.FetchCard{}, jobs.FillCollections{}, jobs.CheckCounts{}, jobs.RetryDeadLetters{}, jobs.Expire{}, jobs.Audit{}, jobs.SyncFollows{}, jobs.VerifyHandles{}, jobs.ReadProfiles{},
-		jobs.SealSegment{}, jobs.SyncSegment{}, jobs.SnapshotArchive{}, jobs.SweepArchive{}, jobs.IndexSegment{}, jobs.ForgetSegment{}, jobs.ListForgotten{}, jobs.ProcessPosts{}} {
+	for _, args := range []river.JobArgs{jobs.CheckAlerts{}, jobs.FillCollections{}, jobs.RetryDeadLetters{}, jobs.Expire{}, jobs.Audit{}, jobs.SyncFollows{},
+		jobs.SealSegment{}, jobs.SyncSegment{}, jobs.SnapshotArchive{}, jobs.SweepArchive{}, jobs.IndexSegment{}, jobs.ForgetSegment{}, jobs.ListForgotten{}, readPosts{}} {
 		inserted, err := queue.Insert(t.Context(), args, nil)
 		require.NoError(t, err)
 		_, err = pool.Exec(t.Context(), `UPDATE river_job SET state = 'discarded', finalized_at = now() WHERE id = $1`, inserted.Job.ID)
@@ -123,7 +117,7 @@ func TestPeriodicJobLeavesNoDeadLetter(t *testing.T) {
 	}
 	left, err := schema.All(t.Context(), pool, "list the dead letters", pgx.RowTo[string], `SELECT kind FROM dead_letters`)
 	require.NoError(t, err)
-	require.Equal(t, []string{"process_posts"}, left)
+	require.Equal(t, []string{"read_posts"}, left)
 }
 
 // TestNextRunSettlesTheDeadLetter shows that the success of a periodic job, of the same arguments,

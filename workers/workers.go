@@ -24,8 +24,6 @@ import (
 
 	"github.com/weir-social/weir/internal/atproto/bluesky"
 	"github.com/weir-social/weir/internal/collection"
-	"github.com/weir-social/weir/internal/links/card"
-	"github.com/weir-social/weir/internal/links/redirect"
 	"github.com/weir-social/weir/internal/ops/health"
 	"github.com/weir-social/weir/jobs"
 	"github.com/weir-social/weir/schema"
@@ -46,15 +44,13 @@ type Config struct {
 	JobTimeout   time.Duration // 1 min when zero
 	RescueAfter  time.Duration // how long a killed process's jobs stay "running"; 5 min when zero
 	Bluesky      *bluesky.Client
-	Networks     Networks         // of features
-	Network      NetworkArchive   // nil: no server is configured that may have an archive
-	Backfill     int              // concurrent backfill_account jobs; 4 when zero
-	Window       time.Duration    // how far back a new account's feed is read; 24 h when zero
-	SyncInterval time.Duration    // how often the watches' listings are read again; 1 h when zero
-	Redirects    *redirect.Client // asks shorteners; nil: their links are not resolved
-	Cards        *card.Client     // fetches the pages of links; nil: none are fetched
-	FromPDS      bool             // read feeds from the accounts' own servers instead of the AppView
-	Keep         *Retention       // the retention; nil: these workers expire nothing
+	Networks     Networks       // of features
+	Network      NetworkArchive // nil: no server is configured that may have an archive
+	Backfill     int            // concurrent backfill_account jobs; 4 when zero
+	Window       time.Duration  // how far back a new account's feed is read; 24 h when zero
+	SyncInterval time.Duration  // how often the watches' listings are read again; 1 h when zero
+	FromPDS      bool           // read feeds from the accounts' own servers instead of the AppView
+	Keep         *Retention     // the retention; nil: these workers expire nothing
 	// Collections are the stored collections and their retention. If empty, only
 	// posts are stored, with the retention of Keep.
 	Collections collection.Registry
@@ -81,9 +77,8 @@ type Config struct {
 	Tracer     trace.Tracer          // nil: no traces
 }
 
-// New builds the client that processes the queues. Start it with Start and stop it by cancelling
-// that context: running jobs have 20 s to finish.
-func New(cfg Config) (*Client, error) {
+// NewBundle returns what the workers of a process share.
+func NewBundle(cfg Config) Bundle {
 	cfg.Process = cmp.Or(cfg.Process, 8)
 	cfg.JobTimeout = cmp.Or(cfg.JobTimeout, time.Minute)
 	cfg.RescueAfter = cmp.Or(cfg.RescueAfter, 5*time.Minute)
@@ -94,7 +89,14 @@ func New(cfg Config) (*Client, error) {
 	if cfg.Collections.Empty() {
 		cfg.Collections = collection.Of(collection.Entry{Pattern: schema.PostCollection, Retention: cfg.postRetention()})
 	}
-	known := Bundle{bundle: &bundle{cfg: &cfg, workers: river.NewWorkers(), args: decoders{}, metrics: newProjectorMetrics(cfg.Registerer, cfg.Collections), queues: map[string]int{}}}
+	return Bundle{bundle: &bundle{cfg: &cfg, workers: river.NewWorkers(), args: decoders{}, metrics: newProjectorMetrics(cfg.Registerer, cfg.Collections), queues: map[string]int{}}}
+}
+
+// New builds the client that processes the queues. Start it with Start and stop it by cancelling
+// that context: running jobs have 20 s to finish.
+func New(cfg Config) (*Client, error) {
+	known := NewBundle(cfg)
+	cfg = *known.cfg
 	if err := addWorkers(known, cfg); err != nil {
 		return nil, err
 	}
@@ -131,14 +133,12 @@ func New(cfg Config) (*Client, error) {
 	if err != nil {
 		return nil, fmt.Errorf("set up the workers: %w", err)
 	}
-	return &Client{Client: client, cfg: cfg, known: known, clock: clock, counter: newCounter(cfg)}, nil
+	return &Client{Client: client, cfg: cfg, known: known, clock: clock}, nil
 }
 
 // addWorkers adds all workers.
 func addWorkers(known Bundle, cfg Config) error {
 	interruptible := known.Interruptible()
-	links := newProcessPosts(cfg, known.Projector(Links().Name))
-	Add(known, links)
 	for _, add := range cfg.Features {
 		if err := add(known); err != nil {
 			return err
@@ -155,24 +155,14 @@ func addWorkers(known Bundle, cfg Config) error {
 	Add(interruptible, &SyncFollows{pool: cfg.Pool, api: cfg.Bluesky, networks: cfg.Networks, log: cfg.Logger, window: cfg.Window, patience: cfg.JobTimeout / 2})
 	Add(interruptible, &RequestBackfill{pool: cfg.Pool, api: cfg.Bluesky, log: cfg.Logger})
 	Add(interruptible, &BackfillAccount{pool: cfg.Pool, api: cfg.Bluesky, networks: cfg.Networks, log: cfg.Logger, fromPDS: cfg.FromPDS, stored: cfg.Collections, patience: cfg.JobTimeout / 2, projections: cfg.Projections, fetched: cfg.fetched()})
-	Add(interruptible, &ReadProfiles{pool: cfg.Pool, api: cfg.Bluesky, patience: cfg.JobTimeout / 3})
-	Add(interruptible, &VerifyHandles{pool: cfg.Pool, api: cfg.Bluesky, patience: cfg.JobTimeout / 3})
-	Add(interruptible, newCheckSubjects(cfg, links))
-	Add(interruptible, &ResolveLinks{pool: cfg.Pool, client: cfg.Redirects, patience: cfg.JobTimeout / 2, now: time.Now})
-	cards := &FetchCard{pool: cfg.Pool, log: cfg.Logger, client: cfg.Cards, patience: cfg.JobTimeout / 2}
-	Add(interruptible, cards)
-	if cfg.Cards != nil {
-		known.Run(cards.enqueue)
-	}
 	addRepositories(interruptible, cfg)
 	Add(known, &CloseGap{pool: cfg.Pool, archive: cfg.Network, networks: cfg.Networks, log: cfg.Logger})
 	Add(interruptible, &BackfillNetwork{pool: cfg.Pool, archive: cfg.Network, log: cfg.Logger, stored: cfg.Collections, projections: cfg.Projections, jobsLimit: int(cfg.Limits.Jobs), bytesLimit: cfg.Limits.Bytes, patience: cfg.JobTimeout / 2})
 	Add(known, &RetryDeadLetters{pool: cfg.Pool, log: cfg.Logger, projections: cfg.Projections, events: cfg.Retry, args: known.args, patience: cfg.JobTimeout / 2})
 	Add(known, &CheckAlerts{pool: cfg.Pool, log: cfg.Logger, limits: cfg.Limits, features: cfg.Health, notify: cfg.Webhook != nil, now: time.Now})
-	Add(known, &CheckCounts{pool: cfg.Pool, log: cfg.Logger})
 	Add(known, &SendAlert{hook: cfg.Webhook, log: cfg.Logger, now: time.Now})
 	if cfg.Keep != nil {
-		expire, err := newExpire(cfg, *cfg.Keep)
+		expire, err := NewExpire(known, *cfg.Keep)
 		if err != nil {
 			return err
 		}
@@ -222,7 +212,6 @@ func addQueues(b Bundle, cfg Config) {
 	b.Queue(jobs.QueueResync, resyncsAtOnce)
 	b.Queue(jobs.QueueMaintenance, 1)
 	b.Queue(jobs.QueueAlerts, 4) // a hanging webhook must not block the next check
-	b.Queue(jobs.QueueCards, 1)
 	for _, name := range cfg.Projections.AllQueues() {
 		if b.queues[name] == 0 {
 			b.Queue(name, cmp.Or(cfg.Projections.WorkersOf(name), cfg.Process))
@@ -254,17 +243,8 @@ func (b Bundle) served() (map[string]river.QueueConfig, error) {
 func addPeriodic(b Bundle, cfg Config) {
 	b.Every(cfg.SyncInterval, jobs.SyncFollows{}, true)
 	b.Every(cfg.AlertInterval, jobs.CheckAlerts{}, true)
-	b.Every(time.Minute, jobs.CheckSubjects{}, true)
 	b.Every(time.Minute, jobs.RetryDeadLetters{}, true)
-	b.Every(countsCheckInterval, jobs.CheckCounts{}, false)
 	b.Every(time.Minute, jobs.FillCollections{}, true)
-	b.Every(time.Minute, jobs.VerifyHandles{}, true)
-	if cfg.Bluesky != nil {
-		b.Every(time.Minute, jobs.ReadProfiles{}, true)
-	}
-	if cfg.Redirects != nil {
-		b.Every(time.Minute, jobs.ResolveLinks{}, true)
-	}
 	if cfg.Keep != nil {
 		b.Every(time.Hour, jobs.Expire{}, true)
 	}

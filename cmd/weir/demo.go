@@ -107,7 +107,7 @@ func useSimnet(c *app.Config, n *simnet.Net) {
 	c.ImageBase = n.ImageBase()
 	c.AppView, c.Directory, c.Identifier, c.AppPassword = n.AppViewURL(), n.DirectoryURL(), "", ""
 	c.Watch = []string{n.Hub().Handle}
-	c.FetchCards = false // the simulated links have no pages
+	c.Simulated = true
 	if !app.IsSet("WEIR_API_INTERVAL") {
 		c.APIInterval = demoSpacing
 	}

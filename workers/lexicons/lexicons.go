@@ -69,7 +69,9 @@ func Add(b workers.Bundle, cfg Config) {
 	for _, name := range cfg.Resolve {
 		b.Every(resolveInterval, ResolveLexiconArgs{NSID: name}, true)
 	}
-	b.OnStart(func(ctx context.Context, client *river.Client[pgx.Tx]) error { return cfg.store(ctx, b.Pool(), client) })
+	if !b.ProcessOnly() {
+		b.OnStart(func(ctx context.Context, client *river.Client[pgx.Tx]) error { return cfg.store(ctx, b.Pool(), client) })
+	}
 }
 
 // store stores the schemas of the folder, removes those that are no longer in it, and

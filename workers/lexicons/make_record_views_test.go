@@ -53,11 +53,11 @@ SELECT n, jsonb_build_object('lexicon', 1, 'id', n, 'defs', jsonb_build_object('
 
 	queue, err := workers.Queue(pool, slog.New(slog.DiscardHandler))
 	require.NoError(t, err)
-	_, err = queue.Insert(t.Context(), jobs.CheckCounts{}, nil) // queued after the one that waits
+	_, err = queue.Insert(t.Context(), jobs.RunProjection{Name: "nothing"}, nil) // queued after the one that waits
 	require.NoError(t, err)
 	made := settings{Config: workers.Config{Pool: pool, ID: t.Name(), Logger: slog.New(slog.DiscardHandler), Queues: []string{jobs.QueueMaintenance}}}
 	made.start(context.Background(), t, &workers.Bundle{})
-	becomes(t, pool, []string{"0"}, `SELECT count(*)::text FROM river_job WHERE kind = 'check_counts' AND finalized_at IS NULL`)
+	becomes(t, pool, []string{"0"}, `SELECT count(*)::text FROM river_job WHERE kind = 'run_projection' AND finalized_at IS NULL`)
 	require.NoError(t, late.Commit(t.Context()))
 	becomes(t, pool, []string{"example.bird", "example.tree"}, `SELECT schema_name || '.' || view_name FROM record_views ORDER BY 1`)
 }

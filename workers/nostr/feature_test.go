@@ -30,6 +30,6 @@ func TestRelaysOfOneHostAreStreams(t *testing.T) {
 func TestTagsOfJobs(t *testing.T) {
 	t.Parallel()
 	for _, args := range []river.JobArgsWithInsertOpts{ReadAuthorsArgs{}, ReadRelaysArgs{}, AuditRelaysArgs{}} {
-		require.Equal(t, []string{jobs.TagPeriodic}, args.InsertOpts().Tags, args)
+		require.Equal(t, []string{"periodic"}, args.InsertOpts().Tags, args)
 	}
 }

@@ -14,7 +14,7 @@ type ReadAuthorsArgs struct{}
 func (ReadAuthorsArgs) Kind() string { return "read_authors" }
 
 // InsertOpts are the defaults of its inserts.
-func (ReadAuthorsArgs) InsertOpts() river.InsertOpts { return periodic(3) }
+func (ReadAuthorsArgs) InsertOpts() river.InsertOpts { return jobs.Periodic(jobs.QueueNetwork, 3, 3) }
 
 // ReadRelaysArgs reads what followed accounts wrote to relays that they name and that are
 // not configured.
@@ -24,7 +24,7 @@ type ReadRelaysArgs struct{}
 func (ReadRelaysArgs) Kind() string { return "read_relays" }
 
 // InsertOpts are the defaults of its inserts.
-func (ReadRelaysArgs) InsertOpts() river.InsertOpts { return periodic(3) }
+func (ReadRelaysArgs) InsertOpts() river.InsertOpts { return jobs.Periodic(jobs.QueueNetwork, 3, 3) }
 
 // AuditRelaysArgs compares a day of each relay with the stored events, if that is due.
 type AuditRelaysArgs struct{}
@@ -33,10 +33,4 @@ type AuditRelaysArgs struct{}
 func (AuditRelaysArgs) Kind() string { return "audit_relays" }
 
 // InsertOpts are the defaults of its inserts.
-func (AuditRelaysArgs) InsertOpts() river.InsertOpts { return periodic(4) }
-
-// periodic returns the options of a job of which there is one unfinished at a time. It has few
-// attempts: the next minute, or hour, adds another job.
-func periodic(priority int) river.InsertOpts {
-	return river.InsertOpts{Queue: jobs.QueueNetwork, Priority: priority, MaxAttempts: 3 + jobs.Deaths, Tags: []string{jobs.TagPeriodic}, UniqueOpts: river.UniqueOpts{ByState: jobs.Unfinished()}}
-}
+func (AuditRelaysArgs) InsertOpts() river.InsertOpts { return jobs.Periodic(jobs.QueueNetwork, 4, 3) }

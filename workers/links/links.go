@@ -1,0 +1,63 @@
+// Package links makes shares and links of posts, notes and articles, and of reposts and quotes of them: it finds their
+// links, counts who shares each of them, follows short links, and deletes what is too old.
+package links
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/riverqueue/river"
+
+	"github.com/weir-social/weir/internal/links/redirect"
+	"github.com/weir-social/weir/internal/ranking"
+	"github.com/weir-social/weir/schema"
+	"github.com/weir-social/weir/workers"
+)
+
+// Name is the name of the projection.
+const Name = "links"
+
+// Config configures the workers.
+type Config struct {
+	Keep      Retention
+	Redirects *redirect.Client // asks shorteners; nil: their links are not resolved
+
+	announced time.Duration // how often links are announced, over all processes
+}
+
+// Add adds the workers of links.
+func Add(b workers.Bundle, cfg Config) {
+	interruptible, patience := b.Interruptible(), b.Timeout()/2
+	posts := newProcessPosts(b, cfg.Redirects != nil)
+	workers.Add(b, posts)
+	workers.Add(b, &CheckCounts{pool: b.Pool(), log: b.Log()})
+	workers.Add(interruptible, newCheckSubjects(b, posts))
+	workers.Add(interruptible, &ResolveLinks{pool: b.Pool(), client: cfg.Redirects, patience: patience, now: time.Now})
+	workers.Add(interruptible, &ReadProfiles{pool: b.Pool(), api: b.Bluesky(), patience: b.Timeout() / 3})
+	workers.Add(interruptible, &VerifyHandles{pool: b.Pool(), api: b.Bluesky(), patience: b.Timeout() / 3})
+	b.Every(time.Minute, CheckSubjectsArgs{}, true)
+	b.Every(time.Minute, VerifyHandlesArgs{}, true)
+	b.Every(countsCheckInterval, CheckCountsArgs{}, false)
+	if b.Bluesky() != nil {
+		b.Every(time.Minute, ReadProfilesArgs{}, true)
+	}
+	if cfg.Redirects != nil {
+		b.Every(time.Minute, ResolveLinksArgs{}, true)
+	}
+	b.Run(newCounter(b, cfg.announced).run)
+	expiry := newExpiry(b.Pool(), cfg.Keep)
+	b.Expire(expiry.ensureDays, expiry.ledger)
+	// A new database needs partitions before its first shares. The expiry makes the later ones.
+	b.OnStart(func(ctx context.Context, _ *river.Client[pgx.Tx]) error {
+		now, err := schema.EarliestTime(ctx, b.Pool(), time.Now())
+		if err != nil {
+			return err
+		}
+		if err := ranking.EnsureDays(ctx, b.Pool(), now, expiry.keep.Shares); err != nil && !errors.Is(err, schema.ErrBusy) { // others make them
+			b.Log().Warn("partition_creation_failed", "table", "shares", "error", err)
+		}
+		return nil
+	})
+}

@@ -1,0 +1,67 @@
+package links
+
+import (
+	"context"
+	"github.com/weir-social/weir/internal/bisect"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/riverqueue/river"
+
+	"github.com/weir-social/weir/internal/atproto/bluesky"
+	"github.com/weir-social/weir/internal/ranking"
+	"github.com/weir-social/weir/schema"
+	"github.com/weir-social/weir/workers"
+)
+
+// ReadProfiles reads the profiles of accounts that share links, before these are shown and then
+// once a day: who labels its own profile !no-unauthenticated is not shown to strangers. Running the
+// job twice changes nothing but the time of the reading.
+type ReadProfiles struct {
+	river.WorkerDefaults[ReadProfilesArgs]
+	pool *pgxpool.Pool
+	api  *bluesky.Client
+
+	patience time.Duration
+}
+
+const profilesAgain = 24 * time.Hour // how often a profile is read
+
+// Work reads what is due. Profiles that cannot be read now stay due.
+func (w *ReadProfiles) Work(ctx context.Context, _ *river.Job[ReadProfilesArgs]) error {
+	asking, cancel := context.WithTimeout(ctx, w.patience)
+	defer cancel()
+	for {
+		now, err := schema.Now(ctx, w.pool)
+		if err != nil {
+			return err
+		}
+		since := now.Add(-profilesAgain)
+		due, err := ranking.DueProfiles(ctx, w.pool, since, bluesky.MostProfiles)
+		if err != nil || len(due) == 0 {
+			return err
+		}
+		shown, err := w.shown(asking, due)
+		if err != nil {
+			return nil // the next run asks again
+		}
+		if err := ranking.RecordProfiles(ctx, w.pool, due, shown, since, now); err != nil {
+			return err
+		}
+	}
+}
+
+// shown returns those of some accounts that may be shown to strangers. A refused request is split,
+// so that one strange account does not withhold others.
+func (w *ReadProfiles) shown(ctx context.Context, dids []string) (shown []string, err error) {
+	err = bisect.Each(dids, func(dids []string) error {
+		profiles, err := w.api.Profiles(ctx, dids)
+		for _, p := range profiles {
+			if !p.Withheld {
+				shown = append(shown, p.DID)
+			}
+		}
+		return err
+	}, func(err error) bool { return workers.Refused(err) && ctx.Err() == nil }, func(string, error) error { return nil })
+	return shown, err
+}
