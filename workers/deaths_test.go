@@ -148,8 +148,8 @@ func TestStopDoesNotWaitForOthers(t *testing.T) {
 	require.NoError(t, err)
 	ctx, cancel := context.WithCancel(t.Context())
 	stopping := make(chan struct{})
-	client, err := New(Config{Pool: pool, Projections: registered(t, pool), ID: t.Name(), Bluesky: api, Logger: slog.New(slog.DiscardHandler), Stopping: stopping,
-		JobTimeout: time.Hour, RescueAfter: 2 * time.Hour})
+	client, err := New(withPosts(Config{Pool: pool, Projections: registered(t, pool), ID: t.Name(), Bluesky: api, Logger: slog.New(slog.DiscardHandler), Stopping: stopping,
+		JobTimeout: time.Hour, RescueAfter: 2 * time.Hour}))
 	require.NoError(t, err)
 	require.NoError(t, client.Start(ctx))
 	synced(t, pool)

@@ -326,3 +326,12 @@ func TestJobIsProcessedThroughTheQueue(t *testing.T) {
 	require.Equal(t, []string{"1 https://x.example/"}, shares(t, pool))
 	require.NoError(t, client.Stop(context.WithoutCancel(t.Context())))
 }
+
+// TestTagsOfLinks shows the tags of the jobs of links: River UI filters by them.
+func TestTagsOfLinks(t *testing.T) {
+	t.Parallel()
+	require.Equal(t, []string{"stream-jetstream"}, ProcessPostsArgs{Stream: "jetstream"}.InsertOpts().Tags)
+	for _, args := range []river.JobArgsWithInsertOpts{CheckSubjectsArgs{}, ResolveLinksArgs{}, CheckCountsArgs{}, ReadProfilesArgs{}, VerifyHandlesArgs{}} {
+		require.Equal(t, []string{"periodic"}, args.InsertOpts().Tags, args.Kind())
+	}
+}
