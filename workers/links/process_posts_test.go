@@ -332,6 +332,6 @@ func TestTagsOfLinks(t *testing.T) {
 	t.Parallel()
 	require.Equal(t, []string{"stream-jetstream"}, ProcessPostsArgs{Stream: "jetstream"}.InsertOpts().Tags)
 	for _, args := range []river.JobArgsWithInsertOpts{CheckSubjectsArgs{}, ResolveLinksArgs{}, CheckCountsArgs{}, ReadProfilesArgs{}, VerifyHandlesArgs{}} {
-		require.Equal(t, []string{"periodic"}, args.InsertOpts().Tags, args.Kind())
+		require.Equal(t, []string{"periodic"}, args.InsertOpts().Tags, "%T", args)
 	}
 }
