@@ -8,7 +8,6 @@ import (
 
 	"github.com/weir-social/weir/feature"
 	"github.com/weir-social/weir/internal/collection"
-	"github.com/weir-social/weir/jobs"
 )
 
 // TestRelaysOfOneHostAreStreams shows that each relay has a stream named with its path. A relay
