@@ -156,9 +156,6 @@ func (v Value) Exists() bool { return v.doc != nil }
 
 func (v Value) is(k kind) bool { return v.doc != nil && v.doc.nodes[v.at].kind == k }
 
-// IsObject reports whether the value has members.
-func (v Value) IsObject() bool { return v.is(object) }
-
 // Path returns the JSON pointer to the value.
 func (v Value) Path() string {
 	if v.doc == nil {

@@ -27,14 +27,9 @@ var cardCounts = `c.title <> '' AND c.status = '' AND NOT ` + isWall("c") + `
 
 // countingCards returns the common table expression pages: for each of some links, the page
 // whose title counts. The link's own page takes precedence over that of a link merged into
-// it. param is as in among; 0: all links.
+// it. param is as in among.
 func countingCards(param int, links []int64) string {
-	of := func(column string) string {
-		if param == 0 {
-			return "true"
-		}
-		return among(column, param, links)
-	}
+	of := func(column string) string { return among(column, param, links) }
 	return `
 pages AS MATERIALIZED (
     SELECT DISTINCT ON (g.link_id) g.link_id, g.title, g.description, g.address
@@ -118,14 +113,8 @@ func refreshHeadlines(ctx context.Context, tx pgx.Tx, links ...int64) error {
 
 // writeHeadlines writes the headlines of links from what is stored.
 func writeHeadlines(ctx context.Context, tx pgx.Tx, links []int64) error {
-	chosen, err := readHeadlines(ctx, tx, links, nil)
-	if err != nil {
-		return err
-	}
 	q := &pgx.Batch{}
-	if len(chosen) > 0 {
-		q.Queue(storeHeadlines, headlineColumns(chosen)...)
-	}
+	queueHeadlines(q, links)
 	queueDropCards(q, links)
 	if err := tx.SendBatch(ctx, q).Close(); err != nil {
 		return fmt.Errorf("write the headlines: %w", err)

@@ -235,12 +235,12 @@ type written struct {
 	both    countColumns
 	nostr   countColumns
 
-	sums      sumColumns
-	doubtful  doubtful
-	unvoted   claimedColumns
-	headlines []headline
-	wanted    wantedColumns
-	links     []int64 // all links with pending changes
+	sums     sumColumns
+	doubtful doubtful
+	unvoted  claimedColumns
+	elected  []int64 // links whose headlines may change
+	wanted   wantedColumns
+	links    []int64 // all links with pending changes
 }
 
 func (w *written) empty() bool {

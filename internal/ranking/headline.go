@@ -6,7 +6,6 @@ import (
 	"slices"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgtype"
 
 	"github.com/weir-social/weir/schema"
 )
@@ -147,8 +146,10 @@ func livingCard(link, page string) string {
 const headlineDiffers = `(h.url <> '' AND (l.url, l.site) IS DISTINCT FROM (h.url, h.site)
     OR h.title <> '' AND (l.title, l.description, l.image, l.card_from) IS DISTINCT FROM (h.title, h.description, h.image, h."from"))`
 
-// storeChosen writes chosen into links.
-const storeChosen = `
+// queueHeadlines queues the statement that writes the headlines of some links from the stored votes; nil: of all.
+func queueHeadlines(q *pgx.Batch, links []int64) {
+	q.Queue(`
+WITH v AS MATERIALIZED (SELECT v.* FROM claim_votes AS v WHERE `+among("v.link_id", 1, links)+`),`+chosen(1, links)+`
 UPDATE links AS l
 SET url         = CASE WHEN h.url = '' THEN l.url ELSE h.url END,
     site        = CASE WHEN h.url = '' THEN l.site ELSE h.site END,
@@ -157,13 +158,8 @@ SET url         = CASE WHEN h.url = '' THEN l.url ELSE h.url END,
     image       = CASE WHEN h.title = '' THEN l.image ELSE h.image END,
     card_from   = CASE WHEN h.title = '' THEN l.card_from ELSE h."from" END
 FROM chosen AS h
-WHERE l.id = h.link AND ` + headlineDiffers
-
-// storeHeadlines has the parameters of headlineColumns.
-const storeHeadlines = `
-WITH chosen AS (
-    SELECT * FROM unnest($1::bigint[], $2::text[], $3::text[], $4::text[], $5::text[], $6::text[], $7::text[]) AS h (link, url, site, title, description, image, "from")
-)` + storeChosen
+WHERE l.id = h.link AND `+among("l.id", 1, links)+` AND `+headlineDiffers, links)
+}
 
 // queueDropCards queues statements that empty the cards of those of some links for which
 // nobody votes any more; nil: of all links. A single
@@ -175,23 +171,6 @@ func queueDropCards(q *pgx.Batch, links []int64) {
 UPDATE links AS l SET title = '', description = '', image = '', card_from = ''
 WHERE `+among("l.id", 1, links)+` AND l.title <> ''
   AND NOT EXISTS (SELECT FROM claim_votes AS v WHERE v.link_id = l.id AND v.titles > 0 AND NOT`+isWall("v")+`OFFSET 0) AND NOT`+livingCard("l", hasPageAmong("l", links)), links)
-}
-
-// headlineColumns returns headlines as columns.
-func headlineColumns(all []headline) []any {
-	var links pgtype.FlatArray[int64]
-	var columns [6]pgtype.FlatArray[string]
-	for _, h := range all {
-		links = append(links, h.Link)
-		for i, value := range []string{h.URL, h.Site, h.Title, h.Description, h.Image, h.From} {
-			columns[i] = append(columns[i], value)
-		}
-	}
-	args := []any{links}
-	for i := range columns {
-		args = append(args, columns[i])
-	}
-	return args
 }
 
 // correctHeadlines sets the current headlines of the links of a page. It corrects the counted

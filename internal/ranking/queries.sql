@@ -168,16 +168,16 @@ INSERT INTO walls
     HAVING count(*) >= 3 AND count(*) - coalesce(max(p.of_one) FILTER (WHERE p.did IS NOT NULL), 0) >= 2;
 
 -- recountEverything (12)
-WITH v AS MATERIALIZED (SELECT * FROM claim_votes),
+WITH v AS MATERIALIZED (SELECT v.* FROM claim_votes AS v WHERE $1::bigint[] IS NULL),
 pages AS MATERIALIZED (
     SELECT DISTINCT ON (g.link_id) g.link_id, g.title, g.description, g.address
     FROM (
         SELECT c.link_id, c.title, c.description, c.address, c.fetched_at, c.link_id AS of, 1 AS n
-        FROM cards AS c JOIN links AS m ON m.id = c.link_id WHERE true AND m.merged_into IS NULL AND c.title <> '' AND c.status = '' AND NOT  coalesce((SELECT true FROM walls AS w WHERE w.title_group = c.title_group), false) 
+        FROM cards AS c JOIN links AS m ON m.id = c.link_id WHERE $1::bigint[] IS NULL AND m.merged_into IS NULL AND c.title <> '' AND c.status = '' AND NOT  coalesce((SELECT true FROM walls AS w WHERE w.title_group = c.title_group), false) 
       AND (c.same_site OR m.merged_into IS NOT NULL AND EXISTS (SELECT FROM link_merges AS g WHERE g.link_id = m.id AND g.split_at IS NULL AND g.why <> 'by hand'))
         UNION ALL
         SELECT m.merged_into, c.title, c.description, c.address, c.fetched_at, c.link_id, 2
-        FROM links AS m JOIN cards AS c ON c.link_id = m.id WHERE true AND m.merged_into IS NOT NULL AND c.title <> '' AND c.status = '' AND NOT  coalesce((SELECT true FROM walls AS w WHERE w.title_group = c.title_group), false) 
+        FROM links AS m JOIN cards AS c ON c.link_id = m.id WHERE $1::bigint[] IS NULL AND m.merged_into IS NOT NULL AND c.title <> '' AND c.status = '' AND NOT  coalesce((SELECT true FROM walls AS w WHERE w.title_group = c.title_group), false) 
       AND (c.same_site OR m.merged_into IS NOT NULL AND EXISTS (SELECT FROM link_merges AS g WHERE g.link_id = m.id AND g.split_at IS NULL AND g.why <> 'by hand'))
     ) AS g
     ORDER BY g.link_id, g.n, g.fetched_at, g.of
@@ -256,7 +256,7 @@ SET url         = CASE WHEN h.url = '' THEN l.url ELSE h.url END,
     image       = CASE WHEN h.title = '' THEN l.image ELSE h.image END,
     card_from   = CASE WHEN h.title = '' THEN l.card_from ELSE h."from" END
 FROM chosen AS h
-WHERE l.id = h.link AND (h.url <> '' AND (l.url, l.site) IS DISTINCT FROM (h.url, h.site)
+WHERE l.id = h.link AND $1::bigint[] IS NULL AND (h.url <> '' AND (l.url, l.site) IS DISTINCT FROM (h.url, h.site)
     OR h.title <> '' AND (l.title, l.description, l.image, l.card_from) IS DISTINCT FROM (h.title, h.description, h.image, h."from"));
 
 -- recountEverything (13)
@@ -671,9 +671,86 @@ c AS MATERIALIZED (
 )
 SELECT * FROM chosen;
 
--- storeHeadlines
-WITH chosen AS (
-    SELECT * FROM unnest($1::bigint[], $2::text[], $3::text[], $4::text[], $5::text[], $6::text[], $7::text[]) AS h (link, url, site, title, description, image, "from")
+-- queueHeadlines
+WITH v AS MATERIALIZED (SELECT v.* FROM claim_votes AS v WHERE v.link_id = ANY ($1)),
+pages AS MATERIALIZED (
+    SELECT DISTINCT ON (g.link_id) g.link_id, g.title, g.description, g.address
+    FROM (
+        SELECT c.link_id, c.title, c.description, c.address, c.fetched_at, c.link_id AS of, 1 AS n
+        FROM cards AS c JOIN links AS m ON m.id = c.link_id WHERE c.link_id = ANY ($1) AND m.merged_into IS NULL AND c.title <> '' AND c.status = '' AND NOT  coalesce((SELECT true FROM walls AS w WHERE w.title_group = c.title_group), false) 
+      AND (c.same_site OR m.merged_into IS NOT NULL AND EXISTS (SELECT FROM link_merges AS g WHERE g.link_id = m.id AND g.split_at IS NULL AND g.why <> 'by hand'))
+        UNION ALL
+        SELECT m.merged_into, c.title, c.description, c.address, c.fetched_at, c.link_id, 2
+        FROM links AS m JOIN cards AS c ON c.link_id = m.id WHERE m.merged_into = ANY ($1) AND m.merged_into IS NOT NULL AND c.title <> '' AND c.status = '' AND NOT  coalesce((SELECT true FROM walls AS w WHERE w.title_group = c.title_group), false) 
+      AND (c.same_site OR m.merged_into IS NOT NULL AND EXISTS (SELECT FROM link_merges AS g WHERE g.link_id = m.id AND g.split_at IS NULL AND g.why <> 'by hand'))
+    ) AS g
+    ORDER BY g.link_id, g.n, g.fetched_at, g.of
+), 
+c AS MATERIALIZED (
+    SELECT v.claim_id, v.link_id, CASE WHEN coalesce((SELECT true FROM walls AS w WHERE w.title_group = c.title_group), false) THEN 0 ELSE v.titles END AS titles, v.title_at, v.title_from, v.urls, v.url_at, v.url_from,
+           c.url, c.site, c.title, coalesce(nullif(c.title_key, ''), c.title) AS key, c.description, c.image
+    FROM v JOIN claims AS c ON c.id = v.claim_id
+), variants AS MATERIALIZED (
+    SELECT h.*, CASE WHEN h.cut AND char_length(h.whole) >= 8 AND starts_with(h.longer, h.whole) THEN split_part(h.longer, E'\n', 2) ELSE h.same END AS variant
+    FROM (
+        SELECT h.*, min(CASE WHEN NOT h.cut THEN h.whole || E'\n' || h.same END)
+                    OVER (PARTITION BY h.link_id ORDER BY h.whole DESC, h.cut ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS longer
+        FROM (
+            SELECT h.*, CASE WHEN bool_or(h.whole = h.head AND NOT h.cut) OVER (PARTITION BY h.link_id, h.head) THEN h.head ELSE h.whole END AS same
+            FROM (
+                SELECT c.*, c.key LIKE '%…' AS cut, c.key LIKE E'%\n%' AS named, split_part(rtrim(c.key, '…'), E'\n', 1) AS head,
+                       rtrim(replace(rtrim(c.key, '…'), E'\n', ' ')) AS whole
+                FROM c WHERE c.titles > 0
+            ) AS h
+        ) AS h
+    ) AS h
+), best AS MATERIALIZED (
+    SELECT DISTINCT ON (g.link_id) g.link_id, g.variant
+    FROM (
+        SELECT c.link_id, c.variant, sum(c.titles) AS n, min(c.title_at) AS at, (array_agg(c.title_from ORDER BY c.title_at, c.title_from COLLATE "C"))[1] AS uri
+        FROM variants AS c GROUP BY c.link_id, c.variant
+    ) AS g
+    ORDER BY g.link_id, g.n DESC, g.at, g.uri COLLATE "C"
+), voters AS MATERIALIZED (
+    SELECT c.* FROM variants AS c JOIN best AS b ON b.link_id = c.link_id AND b.variant = c.variant
+), title AS MATERIALIZED (
+    SELECT DISTINCT ON (g.link_id) g.link_id, g.title, g.uri
+    FROM (
+        SELECT c.link_id, c.title, bool_and(c.cut) AS cut, bool_and(c.named) AS named, sum(c.titles) AS n, min(c.title_at) AS at,
+               (array_agg(c.title_from ORDER BY c.title_at, c.title_from COLLATE "C"))[1] AS uri
+        FROM voters AS c GROUP BY c.link_id, c.title
+    ) AS g
+    ORDER BY g.link_id, g.cut, g.title IN (upper(g.title), lower(g.title)) AND upper(g.title) <> lower(g.title), g.named, g.n DESC, g.at, g.uri COLLATE "C"
+), description AS (
+    SELECT DISTINCT ON (g.link_id) g.link_id, g.description
+    FROM (
+        SELECT c.link_id, c.description, sum(c.titles) AS n, min(c.title_at) AS at, (array_agg(c.title_from ORDER BY c.title_at, c.title_from COLLATE "C"))[1] AS uri
+        FROM voters AS c WHERE c.description <> '' GROUP BY c.link_id, c.description
+    ) AS g
+    ORDER BY g.link_id, g.n DESC, g.at, g.uri COLLATE "C"
+), picture AS (
+    SELECT DISTINCT ON (g.link_id) g.link_id, 'blob:' || split_part(g.uri, '/', 3) || '/' || g.image AS image
+    FROM (
+        SELECT c.link_id, c.image, sum(c.titles) AS n, min(c.title_at) AS at, (array_agg(c.title_from ORDER BY c.title_at, c.title_from COLLATE "C"))[1] AS uri
+        FROM voters AS c WHERE c.image <> '' GROUP BY c.link_id, c.image
+    ) AS g
+    ORDER BY g.link_id, g.n DESC, g.at, g.uri COLLATE "C"
+), spelling AS MATERIALIZED (
+    SELECT DISTINCT ON (g.link_id) g.link_id, g.url, g.site
+    FROM (
+        SELECT c.link_id, c.url, min(c.site) AS site, sum(c.urls) AS n, min(c.url_at) AS at, (array_agg(c.url_from ORDER BY c.url_at, c.url_from COLLATE "C"))[1] AS uri
+        FROM c WHERE c.urls > 0 GROUP BY c.link_id, c.url
+    ) AS g
+    ORDER BY g.link_id, g.n DESC, starts_with(g.url, 'https:') DESC, g.at, g.uri COLLATE "C"
+), chosen AS MATERIALIZED (
+    SELECT k.link_id AS link, coalesce(u.url, '') AS url, coalesce(u.site, '') AS site, coalesce(g.title, t.title, '') AS title,
+           coalesce(nullif(g.description, ''), d.description, '') AS description, coalesce(p.image, '') AS image, coalesce(g.address, t.uri, '') AS "from"
+    FROM (SELECT c.link_id FROM c UNION SELECT g.link_id FROM pages AS g) AS k
+    LEFT JOIN pages AS g ON g.link_id = k.link_id
+    LEFT JOIN spelling AS u ON u.link_id = k.link_id
+    LEFT JOIN title AS t ON t.link_id = k.link_id
+    LEFT JOIN description AS d ON d.link_id = k.link_id
+    LEFT JOIN picture AS p ON p.link_id = k.link_id
 )
 UPDATE links AS l
 SET url         = CASE WHEN h.url = '' THEN l.url ELSE h.url END,
@@ -683,7 +760,7 @@ SET url         = CASE WHEN h.url = '' THEN l.url ELSE h.url END,
     image       = CASE WHEN h.title = '' THEN l.image ELSE h.image END,
     card_from   = CASE WHEN h.title = '' THEN l.card_from ELSE h."from" END
 FROM chosen AS h
-WHERE l.id = h.link AND (h.url <> '' AND (l.url, l.site) IS DISTINCT FROM (h.url, h.site)
+WHERE l.id = h.link AND l.id = ANY ($1) AND (h.url <> '' AND (l.url, l.site) IS DISTINCT FROM (h.url, h.site)
     OR h.title <> '' AND (l.title, l.description, l.image, l.card_from) IS DISTINCT FROM (h.title, h.description, h.image, h."from"));
 
 -- queueDropCards

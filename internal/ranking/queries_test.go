@@ -89,7 +89,7 @@ func countingQueries() []composed {
 		asked("sumVotes", func(ctx context.Context, tx pgx.Tx) { sumVotes(ctx, tx, []ballot{{}}) }),
 		asked("readHeadlines", func(ctx context.Context, tx pgx.Tx) { readHeadlines(ctx, tx, link, votes) }),
 		asked("recountHeadlines: before the first count", func(ctx context.Context, tx pgx.Tx) { recountHeadlines(ctx, tx, state{}, link) }),
-		queued("storeHeadlines", func(q *pgx.Batch) { q.Queue(storeHeadlines) }),
+		queued("queueHeadlines", func(q *pgx.Batch) { queueHeadlines(q, link) }),
 		queued("queueDropCards", func(q *pgx.Batch) { queueDropCards(q, link) }),
 		queued("queueLockPages", func(q *pgx.Batch) { queueLockPages(q, link) }),
 		queued("queueCards", func(q *pgx.Batch) { queueCards(q, wantedColumns{links: link}, &cards) }),

@@ -205,8 +205,8 @@ func (p *pending) addOldVotes(ctx context.Context, db schema.DB, keptFrom time.T
 	return nil
 }
 
-// choose computes the rows of claim_votes and the headlines that a step writes: those of links whose
-// votes change, and of links that are counted as a whole.
+// choose computes the rows of claim_votes that a step writes, and the links whose headlines it writes: those whose
+// votes change, and those that are counted as a whole.
 func (w *written) choose(ctx context.Context, db schema.DB, c changes, gone []ballot, whole []int64) error {
 	ballots := c.ballots()
 	for _, b := range gone {
@@ -225,7 +225,7 @@ func (w *written) choose(ctx context.Context, db schema.DB, c changes, gone []ba
 	for _, link := range whole {
 		links[link] = struct{}{}
 	}
-	w.headlines, err = readHeadlines(ctx, db, slices.Sorted(maps.Keys(links)), sums)
+	w.elected = slices.Sorted(maps.Keys(links))
 	w.sums, w.unvoted = newSumColumns(sums)
 	w.doubtful = newDoubtful(sums)
 	return err
@@ -250,8 +250,8 @@ SET titles = excluded.titles, title_at = excluded.title_at, title_from = exclude
 		q.Queue(`DELETE FROM claim_votes AS v USING unnest($1::bigint[], $2::bigint[]) AS k (claim_id, link_id) WHERE v.claim_id = k.claim_id AND v.link_id = k.link_id`,
 			w.unvoted.claims, w.unvoted.links)
 	}
-	if len(w.headlines) > 0 {
-		q.Queue(storeHeadlines, headlineColumns(w.headlines)...)
+	if len(w.elected) > 0 {
+		queueHeadlines(q, w.elected)
 	}
 	if len(w.links) > 0 {
 		queueDropCards(q, w.links)
@@ -277,6 +277,6 @@ func queueEveryVote(q *pgx.Batch) {
 INSERT INTO claim_votes (claim_id, link_id, titles, title_at, title_from, urls, url_at, url_from, title_group)
 SELECT k.*, c.title_group FROM (` + sumOfVotes(`sharers AS f WHERE true`) + `) AS k LEFT JOIN claims AS c ON c.id = k.claim_id`)
 	queueEveryWall(q)
-	q.Queue(`WITH v AS MATERIALIZED (SELECT * FROM claim_votes),` + chosen(0, nil) + storeChosen)
+	queueHeadlines(q, nil)
 	queueDropCards(q, nil)
 }
