@@ -33,7 +33,7 @@ func TestWindowLongerThanTheLedgerSaysSinceWhen(t *testing.T) {
 		}
 		require.NoError(t, json.Unmarshal([]byte(r.Get("/api/v1/trending?window="+query)), &list))
 		require.NoError(t, json.Unmarshal([]byte(r.Get("/api/v1/links/1?window="+query)), &link))
-		state, err := s.readStreams(t.Context(), window)
+		state, err := s.live.streams(t.Context(), window)
 		require.NoError(t, err)
 		require.Equal(t, []string{words, date, date}, []string{notice, list.Since, link.Since})
 		if words == "" {

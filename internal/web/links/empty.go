@@ -1,6 +1,8 @@
 package links
 
 import (
+	"time"
+
 	"github.com/weir-social/weir/internal/web"
 	"github.com/weir-social/weir/schema"
 )
@@ -105,16 +107,16 @@ type gapView struct {
 	Repair   string // progress of the repair
 }
 
-func newGaps(snap *snapshot) (all []gapView) {
-	for _, g := range snap.gaps {
-		view := gapView{From: web.NewTimestamp(g.From, snap.at), To: web.NewTimestamp(g.To, snap.at), Reason: web.PlainLine(g.Reason, web.MaxDetail), Repair: say("gap_accounts", g.Accounts, g.Done)}
+func newGaps(of coverage, at time.Time) (all []gapView) {
+	for _, g := range of.gaps {
+		view := gapView{From: web.NewTimestamp(g.From, at), To: web.NewTimestamp(g.To, at), Reason: web.PlainLine(g.Reason, web.MaxDetail), Repair: say("gap_accounts", g.Accounts, g.Done)}
 		switch {
 		case g.Problem != "":
 			view.Repair = say("gap_problem")
 		case g.Accounts == 0:
 			view.Repair = say("gap_waiting")
 		}
-		if len(snap.streams) > 1 {
+		if len(of.streams) > 1 {
 			view.Stream = web.PlainLine(g.Stream, web.MaxName)
 		}
 		all = append(all, view)

@@ -77,27 +77,19 @@ func (s *Server) serveLinkPage(w http.ResponseWriter, r *http.Request, request l
 	if err != nil {
 		return err
 	}
-	page, err := s.newLinkPage(request, l, shares, gaps)
-	if err != nil {
-		s.RenderFailed(w, err)
-		return nil
-	}
 	w.Header().Set("Cache-Control", "no-cache")
-	s.Render(w, http.StatusOK, "shares", page)
+	s.Render(w, http.StatusOK, "shares", s.newLinkPage(request, l, shares, gaps))
 	return nil
 }
 
-func (s *Server) newLinkPage(request linkRequest, l ranking.LinkSummary, shares ranking.SharePage, gaps []schema.Gap) (linkPage, error) {
+func (s *Server) newLinkPage(request linkRequest, l ranking.LinkSummary, shares ranking.SharePage, gaps []schema.Gap) linkPage {
 	v := request.View
-	shown, err := s.newLink(&ranking.TrendingLink{LinkCard: l.LinkCard, FirstSeen: l.FirstSeen}, l.At, v)
-	if err != nil {
-		return linkPage{}, err
-	}
+	shown := s.newLink(&ranking.TrendingLink{LinkCard: l.LinkCard, FirstSeen: l.FirstSeen}, l.At, v)
 	first := v.with(func(*View) {})
 	page := linkPage{
 		Frame: s.NewFrame().Scripted(s.Server, "page.js"), Now: l.At.Format(time.RFC3339), Link: shown, Back: RankingHref(first), Words: v.Words, Shares: say("shares_n", l.Shares), Accounts: say("accounts_n", l.Accounts),
-		Counted: web.Grouped(l.Sharers), Gift: l.Gift, Verb: say("counts_in", l.Sharers, v.Words), Chart: newChart(l),
-		NotCounted: notCounted(l), Gaps: newGaps(&snapshot{gaps: gaps, at: l.At}), API: apiHref("/api/v1/links/"+strconv.FormatInt(l.ID, 10)+"/shares", first),
+		Counted: web.Grouped(l.Sharers), Gift: l.Gift, Verb: say("counts_in", l.Sharers, v.Words), Chart: newChart(l), Titles: plainGiven(l.OtherTitles), Spellings: plainGiven(l.OtherURLs),
+		NotCounted: notCounted(l), Gaps: newGaps(coverage{gaps: gaps}, l.At), API: apiHref("/api/v1/links/"+strconv.FormatInt(l.ID, 10)+"/shares", first),
 	}
 	if l.KeptAt != nil {
 		page.Kept, page.KeptAt = say("kept_sharers", l.KeptSharers), web.NewTimestamp(*l.KeptAt, l.At)
@@ -112,12 +104,6 @@ func (s *Server) newLinkPage(request linkRequest, l ranking.LinkSummary, shares 
 		page.Windows = append(page.Windows, choice{Name: w.Name, Value: web.Grouped(l.Windows[w.Name]), Title: say("sharer_window", w.Words, l.Windows[w.Name]), Current: w == v.window,
 			Href: LinkHref(l.ID, first.with(func(v *View) { v.window = w }))})
 	}
-	for _, given := range l.OtherTitles {
-		page.Titles = append(page.Titles, ranking.Given{Text: web.PlainLine(given.Text, maxTitle), Accounts: given.Accounts})
-	}
-	for _, given := range l.OtherURLs {
-		page.Spellings = append(page.Spellings, ranking.Given{Text: web.PlainLine(given.Text, maxTitle), Accounts: given.Accounts})
-	}
 	page.Threads = s.newThreads(shares.Shares, l, v)
 	if v.Query.After != "" {
 		page.Latest = linkPages().Address("/links/"+strconv.FormatInt(l.ID, 10), first)
@@ -125,7 +111,16 @@ func (s *Server) newLinkPage(request linkRequest, l ranking.LinkSummary, shares 
 	if shares.Next != "" {
 		page.Older = linkPages().Address("/links/"+strconv.FormatInt(l.ID, 10), v.with(func(v *View) { v.Query.After = shares.Next }))
 	}
-	return page, nil
+	return page
+}
+
+// plainGiven returns texts that sharers gave, each on one line.
+func plainGiven(all []ranking.Given) []ranking.Given {
+	shown := make([]ranking.Given, len(all))
+	for i, given := range all {
+		shown[i] = ranking.Given{Text: web.PlainLine(given.Text, maxTitle), Accounts: given.Accounts}
+	}
+	return shown
 }
 
 // notCounted describes how many shares do not count, by reason.

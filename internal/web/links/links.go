@@ -58,11 +58,7 @@ func (s *Server) parseLinkRequest(r *http.Request, names []string) (l linkReques
 	if err != nil || id < 1 || strconv.FormatInt(id, 10) != text {
 		return l, web.WrongValue("id", text, say("expected_id"))
 	}
-	values, err := web.ParseParameters(r.URL.RawQuery, names, "window=24h&watch=alice.example")
-	if err != nil {
-		return l, err
-	}
-	if l.View, err = NewView(values, linkWindow); err != nil {
+	if l.View, err = parseView(r.URL.RawQuery, "window=24h&watch=alice.example", names, linkWindow); err != nil {
 		return l, err
 	}
 	q := l.View.Query

@@ -281,7 +281,7 @@ func TestOpenStreamIsCheap(t *testing.T) {
 					now := time.Now()
 					behind := now.Add(-time.Duration(20+states.Add(1)%7) * time.Second) // the page displays seconds
 					status := schema.StreamStatus{Name: "jetstream", Host: "jetstream.example", State: c.state, Leased: true, StateSince: made, LastEvent: &behind}
-					return newState([]schema.StreamStatus{status}, make([]schema.Gap, 2), &made, now), nil
+					return newState(coverage{[]schema.StreamStatus{status}, make([]schema.Gap, 2), &made}, now), nil
 				}
 				l := webtest.StartInMemory(t, web.NewServer(web.ServerConfig{Handler: http.HandlerFunc(s.serveStream), Connections: 100, Within: 20 * time.Second, Logger: slog.New(slog.DiscardHandler)}))
 				conn := l.Dial()

@@ -48,11 +48,7 @@ func (s *Server) servePage(w http.ResponseWriter, r *http.Request) {
 	}
 	own := *snap // requests for the other density share snap
 	own.view = v
-	page, err := s.newPage(&own)
-	if err != nil {
-		s.RenderFailed(w, err)
-		return
-	}
+	page := s.newPage(&own)
 	// The hash covers the ages, so that a browser gets new ones, but not the time of the request.
 	shown, err := web.Version([]any{s.Build(), page})
 	if err != nil {
@@ -66,18 +62,15 @@ func (s *Server) servePage(w http.ResponseWriter, r *http.Request) {
 	s.Render(w, http.StatusOK, "page", page)
 }
 
-func (s *Server) newPage(snap *snapshot) (pageView, error) {
+func (s *Server) newPage(snap *snapshot) pageView {
 	v := snap.view
 	page := pageView{
 		Frame: s.NewFrame().Scripted(s.Server, "page.js"), Window: v.window, Subtitle: subtitle(snap, v), Controls: s.newControls(v, snap.watches, snap.networks), Compact: v.density == compact,
-		AsOf: web.NewTimestamp(snap.at.Truncate(time.Minute), snap.at), Reload: RankingHref(v), State: newState(snap.streams, snap.gaps, snap.complete, snap.at),
-		Statuses: web.NewStatuses(snap.streams, snap.at), Gaps: newGaps(snap), API: apiHref("/api/v1/trending", v),
+		AsOf: web.NewTimestamp(snap.at.Truncate(time.Minute), snap.at), Reload: RankingHref(v), State: newState(snap.coverage, snap.at),
+		Statuses: web.NewStatuses(snap.streams, snap.at), Gaps: newGaps(snap.coverage, snap.at), API: apiHref("/api/v1/trending", v),
 	}
 	for i := range snap.links {
-		link, err := s.newLink(&snap.links[i], snap.at, v)
-		if err != nil {
-			return pageView{}, err
-		}
+		link := s.newLink(&snap.links[i], snap.at, v)
 		link.Rank = snap.before + i + 1
 		page.Links = append(page.Links, link)
 	}
@@ -97,7 +90,7 @@ func (s *Server) newPage(snap *snapshot) (pageView, error) {
 	} else {
 		page.Stream = apiHref("/api/v1/trending/stream", v)
 	}
-	return page, nil
+	return page
 }
 
 // apiHref returns the address of the first page of a view in the API.

@@ -1,7 +1,6 @@
 package links
 
 import (
-	"fmt"
 	"strconv"
 	"strings"
 	"time"
@@ -31,11 +30,7 @@ type linkView struct {
 }
 
 // newLink describes a link in a view.
-func (s *Server) newLink(l *ranking.TrendingLink, now time.Time, in View) (linkView, error) {
-	u, ok := parseLink(l.URL)
-	if !ok {
-		return linkView{}, fmt.Errorf("show the link %q: it is not http or https", l.URL)
-	}
+func (s *Server) newLink(l *ranking.TrendingLink, now time.Time, in View) linkView {
 	v := linkView{
 		ID:          l.ID,
 		Shares:      LinkHref(l.ID, in),
@@ -50,7 +45,7 @@ func (s *Server) newLink(l *ranking.TrendingLink, now time.Time, in View) (linkV
 		PageFrom:    pageURL(l.CardFrom),
 		More:        l.Sharers - len(l.Faces),
 	}
-	if v.Site == "" {
+	if u, ok := parseLink(l.URL); ok && v.Site == "" {
 		v.Site = web.PlainLine(u.Hostname(), web.MaxSite)
 	}
 	if q := (ranking.Query{Site: l.Site}); ranking.IsDomain(l.Site) {
@@ -67,7 +62,7 @@ func (s *Server) newLink(l *ranking.TrendingLink, now time.Time, in View) (linkV
 			v.SharedBy = append(v.SharedBy, p)
 		}
 	}
-	return v, nil
+	return v
 }
 
 // face returns the URL of an account's picture, or "" if there is none or its address has no content

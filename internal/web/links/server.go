@@ -8,6 +8,7 @@ import (
 	"embed"
 	"net/http"
 	"sync"
+	"time"
 
 	"golang.org/x/sync/singleflight"
 
@@ -60,7 +61,11 @@ func New(core *web.Server) *Server {
 		q.At = s.Now()
 		return ranking.Trending(ctx, s.DB, q)
 	}, s.shown, core.Stopping, core.Log)
-	s.live.streams = s.readStreams
+	s.live.streams = func(ctx context.Context, window time.Duration) (streamState, error) {
+		now := s.Now().UTC()
+		c, err := s.readCoverage(ctx, window, now)
+		return newState(c, now), err
+	}
 	return s
 }
 

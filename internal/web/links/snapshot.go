@@ -14,14 +14,12 @@ import (
 // snapshot holds a page of a ranking and the state of the streams at one time. Requests
 // share it, so it is never changed.
 type snapshot struct {
-	view     View
-	at       time.Time
-	before   int                    // number of links on the pages before
-	next     ranking.Cursor         // cursor of the next page
-	links    []ranking.TrendingLink // Image is a URL or empty; every URL is http or https
-	streams  []schema.StreamStatus
-	gaps     []schema.Gap
-	complete *time.Time // all shares since then are stored; nil: since the window began
+	view   View
+	at     time.Time
+	before int                    // number of links on the pages before
+	next   ranking.Cursor         // cursor of the next page
+	links  []ranking.TrendingLink // Image is a URL or empty; every URL is http or https
+	coverage
 	follows  schema.Following
 	watches  []choice // to choose from
 	etag     string
@@ -59,8 +57,7 @@ func isRequest(err error) bool {
 	return errors.Is(err, ranking.ErrCursor) || errors.Is(err, ranking.ErrWatch)
 }
 
-// read reads the gaps after the links, so that a gap that opens meanwhile is not
-// missed.
+// read reads the coverage after the links, so that a gap that opens meanwhile is not missed.
 func (s *Server) read(ctx context.Context, v View) (*snapshot, error) {
 	q := v.Query
 	q.At = s.Now().UTC()
@@ -69,13 +66,7 @@ func (s *Server) read(ctx context.Context, v View) (*snapshot, error) {
 		return nil, err
 	}
 	snap := &snapshot{view: v, at: page.At.UTC(), before: page.Before, next: page.Next}
-	if snap.streams, err = schema.StreamStatuses(ctx, s.DB); err != nil {
-		return nil, err
-	}
-	if snap.gaps, err = schema.OpenGaps(ctx, s.DB, snap.at.Add(-v.Length), snap.at); err != nil {
-		return nil, err
-	}
-	if snap.complete, err = ranking.CompleteAfter(ctx, s.DB, snap.at.Add(-v.Length)); err != nil {
+	if snap.coverage, err = s.readCoverage(ctx, v.Length, snap.at); err != nil {
 		return nil, err
 	}
 	if snap.follows, err = s.follows(ctx, q); err != nil {
@@ -92,27 +83,31 @@ func (s *Server) read(ctx context.Context, v View) (*snapshot, error) {
 			return nil, err
 		}
 	}
-	for i := range snap.streams { // the detail is for operators: it contains addresses
-		snap.streams[i].Detail = ""
-	}
 	snap.links = s.shown(page.Links)
 	snap.etag, err = s.etag(snap)
 	return snap, err
 }
 
-// readStreams returns the state of the streams for a live view.
-func (s *Server) readStreams(ctx context.Context, window time.Duration) (streamState, error) {
-	now := s.Now().UTC()
-	streams, err := schema.StreamStatuses(ctx, s.DB)
-	if err != nil {
-		return streamState{}, err
+// coverage is how far the shares of a window are stored.
+type coverage struct {
+	streams  []schema.StreamStatus
+	gaps     []schema.Gap
+	complete *time.Time // all shares since then are stored; nil: since the window began
+}
+
+// readCoverage reads the coverage of a window that ends at a time.
+func (s *Server) readCoverage(ctx context.Context, window time.Duration, at time.Time) (c coverage, err error) {
+	if c.streams, err = schema.StreamStatuses(ctx, s.DB); err != nil {
+		return c, err
 	}
-	gaps, err := schema.OpenGaps(ctx, s.DB, now.Add(-window), now)
-	if err != nil {
-		return streamState{}, err
+	for i := range c.streams { // the detail is for operators: it contains addresses
+		c.streams[i].Detail = ""
 	}
-	complete, err := ranking.CompleteAfter(ctx, s.DB, now.Add(-window))
-	return newState(streams, gaps, complete, now), err
+	if c.gaps, err = schema.OpenGaps(ctx, s.DB, at.Add(-window), at); err != nil {
+		return c, err
+	}
+	c.complete, err = ranking.CompleteAfter(ctx, s.DB, at.Add(-window))
+	return c, err
 }
 
 // follows describes the accounts that count.

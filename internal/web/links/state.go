@@ -21,7 +21,8 @@ type streamState struct {
 
 // newState describes the stream with the worst state. A database without streams has
 // never had a consumer.
-func newState(all []schema.StreamStatus, gaps []schema.Gap, complete *time.Time, now time.Time) streamState {
+func newState(of coverage, now time.Time) streamState {
+	all := of.streams
 	if len(all) == 0 {
 		all = []schema.StreamStatus{{}}
 	}
@@ -31,9 +32,9 @@ func newState(all []schema.StreamStatus, gaps []schema.Gap, complete *time.Time,
 			worst = v
 		}
 	}
-	worst.Gaps = len(gaps)
-	if complete != nil {
-		worst.CompleteSince = web.NewTimestamp(*complete, now)
+	worst.Gaps = len(of.gaps)
+	if of.complete != nil {
+		worst.CompleteSince = web.NewTimestamp(*of.complete, now)
 	}
 	return worst
 }
