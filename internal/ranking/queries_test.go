@@ -71,7 +71,7 @@ func composedQueries() []composed {
 
 // countingQueries are those of the counter and of its checks.
 func countingQueries() []composed {
-	now, link, cards := time.Unix(1, 0), []int64{1}, 0
+	now, link := time.Unix(1, 0), []int64{1}
 	var crossings []crossing
 	votes := map[claimed]*claimSums{{1, 1}: {title: sum{n: 1}}}
 	return []composed{
@@ -92,7 +92,7 @@ func countingQueries() []composed {
 		queued("queueHeadlines", func(q *pgx.Batch) { queueHeadlines(q, link) }),
 		queued("queueDropCards", func(q *pgx.Batch) { queueDropCards(q, link) }),
 		queued("queueLockPages", func(q *pgx.Batch) { queueLockPages(q, link) }),
-		queued("queueCards", func(q *pgx.Batch) { queueCards(q, wantedColumns{links: link}, &cards) }),
+		queued("queueCards", func(q *pgx.Batch) { queueCards(q, wantedColumns{links: link}) }),
 		asked("doubtful.judge", func(ctx context.Context, tx pgx.Tx) { doubtful{groups: link}.judge(ctx, tx) }),
 		asked("checkSharers", func(ctx context.Context, tx pgx.Tx) { checkSharers(ctx, tx, state{}, link, nil) }),
 		asked("checkCounts", func(ctx context.Context, tx pgx.Tx) { checkCounts(ctx, tx, Nostr, state{}, link, nil) }),
