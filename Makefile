@@ -74,8 +74,7 @@ test-postgres: pgbouncer ## run what depends most on Postgres on each supported 
 	done; [ -z "$$failed" ] || { echo "failed on Postgres$$failed"; exit 1; }
 
 test-clickhouse: postgres clickhouse ## run the tests of the index on a real ClickHouse, which it downloads (98 MB)
-	go test -vet=off -tags clickhouse -count 1 -timeout 20m ./internal/archive/clickhouse
-	$(on_postgres) go test -vet=off -tags clickhouse -count 1 -timeout 20m ./internal/archive/work -run TestIndex
+	$(on_postgres) go test -vet=off -tags clickhouse -count 1 -timeout 20m ./internal/clickhouse
 	$(on_postgres) go test -vet=off -tags clickhouse -count 1 -timeout 20m ./e2e -run TestIndex
 
 screenshots: postgres chromium ## write the picture in the README

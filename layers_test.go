@@ -35,7 +35,7 @@ func layers() []layer {
 		{[]string{"consumer"}, append(leaves(), "schema")},
 		{[]string{"consumer/"}, append(leaves(), "consumer", "consumer/", "internal/nostr/negentropy")}, // no database
 		{[]string{"workers"}, append(leaves(), "internal/atproto/", "internal/history", "internal/ops/health", "schema")},
-		{[]string{"feature"}, []string{"consumer", "consumer/socket", "internal/collection", "internal/ops/doctor", "internal/ops/health", "internal/web", "schema", "workers"}},
+		{[]string{"feature"}, []string{"consumer", "consumer/socket", "internal/collection", "internal/ops/", "internal/web", "schema", "workers"}},
 		{[]string{"workers/nostr"}, append(leaves(), "consumer", "consumer/nostr", "consumer/socket", "feature", "internal/nostr/", "internal/ops/health", "internal/web/nostr", "schema", "workers")},
 		{[]string{"workers/links", "workers/cards"}, append(leaves(), "feature", "internal/atproto/", "internal/links/", "internal/ops/health", "internal/ranking", "schema", "workers")},
 		{[]string{"workers/lexicons"}, append(leaves(), "consumer/firehose", "feature", "internal/atproto/", "internal/lexicon", "internal/lexicon/", "internal/web/records", "schema", "workers")},
@@ -48,12 +48,14 @@ func layers() []layer {
 		{[]string{"internal/web/feeds"}, []string{"feature", "internal/ranking", "internal/ranking/feeds", "internal/web", "internal/web/links"}},
 		{[]string{"internal/web/browsertest", "internal/web/webtest"}, append(leaves(), "internal/testing/")},
 		{[]string{"internal/testing/"}, append(leaves(), "internal/testing/", "consumer/jetstream/dictionary", "schema")},
-		{[]string{"internal/ops/"}, append(leaves(), "internal/archive/", "internal/history", "internal/nostr/", "internal/ranking", "internal/links/link", "consumer", "jobs", "schema")},
+		{[]string{"internal/ops/"}, append(leaves(), "internal/history", "internal/nostr/", "internal/ranking", "internal/links/link", "consumer", "jobs", "schema")},
 
 		// The features.
 		{[]string{"internal/archive/recovery"}, append(leaves(), "internal/archive", "internal/archive/", "consumer", "consumer/recording", "schema")},
-		{[]string{"internal/archive/work"}, append(leaves(), "internal/archive", "internal/archive/", "schema", "workers")},
-		{[]string{"internal/archive", "internal/archive/"}, append(leaves(), "internal/archive", "internal/archive/", "internal/links/link", "internal/testing/", "consumer", "schema")},
+		{[]string{"internal/archive/work"}, append(leaves(), "consumer", "consumer/jetstream", "feature", "internal/archive", "internal/archive/", "internal/ops/", "schema", "workers")},
+		{[]string{"internal/clickhouse", "internal/clickhouse/"}, append(leaves(), "consumer", "feature", "internal/archive", "internal/archive/", "internal/links/link", "internal/ops/",
+			"internal/testing/", "internal/web", "schema", "workers")},
+		{[]string{"internal/archive", "internal/archive/"}, append(leaves(), "internal/archive", "internal/archive/", "internal/testing/", "consumer", "schema")},
 		{[]string{"internal/lexicon", "internal/lexicon/"}, append(leaves(), "internal/lexicon", "internal/lexicon/", "schema")},
 		{[]string{"internal/nostr/"}, append(leaves(), "internal/nostr/", "schema")},
 		{[]string{"internal/links/commands"}, append(leaves(), "feature", "internal/links/link", "internal/ranking", "internal/web", "internal/web/links", "schema")},

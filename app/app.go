@@ -18,7 +18,7 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/weir-social/weir/consumer"
-	"github.com/weir-social/weir/internal/archive/work"
+	"github.com/weir-social/weir/feature"
 	"github.com/weir-social/weir/internal/collection"
 	"github.com/weir-social/weir/internal/web"
 	"github.com/weir-social/weir/internal/web/links"
@@ -120,11 +120,7 @@ func (p App) workers(ctx context.Context, cfg workers.Config) error {
 		return err
 	}
 	cfg.Keep, cfg.Collections, cfg.ReadRepository = &keep, p.stored, p.readRepository
-	segments, err := p.segments(keep)
-	if err != nil {
-		return err
-	}
-	if _, err := p.wires(false); err != nil {
+	if _, err := p.wires(false, p.stored.Stores); err != nil {
 		return err
 	}
 	cfg.Retry = p.retryDeadLetters
@@ -136,7 +132,7 @@ func (p App) workers(ctx context.Context, cfg workers.Config) error {
 	}
 	cfg.Projections = p.projections
 	cfg.Networks = p.parts.networks
-	cfg.Features = append(p.parts.workers, func(b workers.Bundle) error { return work.Add(b, segments) })
+	cfg.Features = p.parts.workers
 	cfg.Pool, cfg.ID, cfg.PollOnly, cfg.Logger, cfg.Registerer, cfg.Tracer = p.pool, p.owner, p.cfg.pooled(), p.log, p.metrics, p.tracer
 	cfg.History = workers.HistoryLimits{Records: p.cfg.HistoryRecords, Bytes: p.cfg.HistoryBytes}
 	cfg.Process, cfg.JobTimeout, cfg.RescueAfter = p.cfg.Workers, p.cfg.JobTimeout, p.cfg.RescueAfter
@@ -188,7 +184,7 @@ func (p App) requested(ctx context.Context, everyone bool) (*consumer.Retry, err
 	if err != nil {
 		return nil, err
 	}
-	wires, err := p.wires(false)
+	wires, err := p.wires(false, p.stored.Stores)
 	if err != nil {
 		return nil, err
 	}
@@ -290,6 +286,9 @@ func (p App) Projections() schema.Projections { return p.projections }
 
 // Config returns the configuration of the process.
 func (p App) Config() Config { return p.cfg }
+
+// Core returns what features know of the process.
+func (p App) Core() feature.Core { return p.parts.core }
 
 // Pool returns the process's connection pool.
 func (p App) Pool() *pgxpool.Pool { return p.pool }

@@ -5,7 +5,14 @@ import (
 	"fmt"
 
 	"github.com/weir-social/weir/internal/ops/compare"
+	"github.com/weir-social/weir/internal/ops/trace"
 )
+
+// Traces returns what features show of an account.
+func (p App) Traces() []trace.Part { return p.parts.Traces }
+
+// Compared returns the tables to compare.
+func (p App) Compared() []compare.Table { return compare.Tables(p.parts.Uncompared...) }
 
 // Compare compares the process's database with the one at a URL.
 func (p App) Compare(ctx context.Context, with string, report func(compare.Difference)) ([]compare.Result, error) {
@@ -14,5 +21,5 @@ func (p App) Compare(ctx context.Context, with string, report func(compare.Diffe
 		return nil, fmt.Errorf("open the database to compare with: %w", err)
 	}
 	defer other.Close()
-	return compare.Databases(ctx, p.pool, other, report)
+	return compare.Databases(ctx, p.pool, other, p.Compared(), report)
 }

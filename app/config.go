@@ -132,28 +132,6 @@ type Config struct {
 	// How many accounts, chosen at random, an audit compares.
 	AuditAccounts int `env:"WEIR_AUDIT_ACCOUNTS" envDefault:"20"`
 
-	// The archive
-
-	// Where the received events are archived in sealed files: dir:/path, or s3://bucket/prefix
-	// with the usual variables AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_REGION and
-	// AWS_ENDPOINT_URL. Set it for consumers and workers. Empty: there is no archive.
-	Archive string `env:"WEIR_ARCHIVE"`
-	// Which events are archived: stored (those that are stored), followed (everything of the
-	// followed accounts), or everything (the whole network). With the last two, Nostr relays
-	// are asked for every kind; docs/nostr.md has the limits.
-	ArchiveScope string `env:"WEIR_ARCHIVE_SCOPE" envDefault:"stored"`
-	// How long an event waits in the database before it is sealed into a file. A file is sealed
-	// earlier if it has 64 MiB of events.
-	ArchiveInterval time.Duration `env:"WEIR_ARCHIVE_INTERVAL" envDefault:"10m"`
-	// How often each file is compared with the deletions, and rewritten without deleted records
-	// and accounts. never: files keep what its authors deleted, and so do copies and exports of
-	// records; the database remembers each deletion for "weir archive forget --now".
-	ArchiveForget orNever `env:"WEIR_ARCHIVE_FORGET" envDefault:"720h"`
-	// A ClickHouse server that gets a copy of the archive's events, for queries over years, as
-	// http://user:password@host:8123/database. No other Weir may use the database. Set it for
-	// workers, and for the commands that query it. Empty: there is no copy.
-	ClickHouse string `env:"WEIR_CLICKHOUSE" secret:"true"`
-
 	// Services that are called
 
 	// The AppView: handles, profiles, follow lists, feeds.
@@ -325,10 +303,6 @@ func readConfig(c Config) (Config, error) {
 		return Config{}, errors.New("WEIR_LAG_LIMIT and WEIR_DATABASE_LIMIT must be greater than 0")
 	case c.AuditInterval != 0 && c.AuditInterval < time.Hour || c.AuditAccounts < 1 || c.AuditAccounts > 10_000:
 		return Config{}, errors.New("WEIR_AUDIT_INTERVAL must be 1h or more, or 0 for never, and WEIR_AUDIT_ACCOUNTS 1 to 10000")
-	case time.Duration(c.ArchiveForget) < time.Second:
-		return Config{}, errors.New("WEIR_ARCHIVE_FORGET must be 1s or longer, or never: it is how often each file is rewritten without deleted records")
-	case c.ArchiveInterval < time.Second || c.ArchiveInterval > 20*time.Minute:
-		return Config{}, errors.New("WEIR_ARCHIVE_INTERVAL must be 1s to 20m: an alert fires after half an hour")
 	case c.AlertInterval < time.Second || c.AlertInterval > time.Minute:
 		return Config{}, errors.New("WEIR_ALERT_INTERVAL must be 1s to 1m: an alert fires only after its condition has been checked several times")
 	}

@@ -189,19 +189,6 @@ func TestStartIsAPlaceOrATime(t *testing.T) {
 	}
 }
 
-// TestForgettingCanBeSwitchedOff reads never as an interval that does not end.
-func TestForgettingCanBeSwitchedOff(t *testing.T) {
-	t.Setenv("WEIR_ARCHIVE_FORGET", "never")
-	cfg, err := ReadConfig()
-	require.NoError(t, err)
-	require.Greater(t, time.Duration(cfg.ArchiveForget), 99*365*24*time.Hour)
-	for _, wrong := range []string{"0", "1ms", "Never", "30 days"} {
-		t.Setenv("WEIR_ARCHIVE_FORGET", wrong)
-		_, err = ReadConfig()
-		require.ErrorContains(t, err, "WEIR_ARCHIVE_FORGET", wrong)
-	}
-}
-
 // TestDeadLetterLimitsAreRead shows that the limits keep their order.
 func TestDeadLetterLimitsAreRead(t *testing.T) {
 	t.Setenv("WEIR_DEAD_LETTER_LIMITS", "com.example.note=0, pub.layers.*=100")

@@ -1,12 +1,8 @@
 package app
 
 import (
-	"fmt"
-	"io"
 	"net/http"
 	"net/http/httptest"
-	"os"
-	"strings"
 	"testing"
 	"time"
 
@@ -16,7 +12,7 @@ import (
 	"github.com/weir-social/weir/internal/testing/simnet"
 )
 
-// TestDoctorChecksWhatIsConfigured checks relays, the archive's store and ClickHouse: each that does not work has a line of its own.
+// TestDoctorChecksWhatIsConfigured checks relays: each that does not work has a line of its own.
 func TestDoctorChecksWhatIsConfigured(t *testing.T) {
 	t.Parallel()
 	relays, err := simnet.NewNostr(simnet.NostrConfig{Seed: 3, Authors: 2, Now: time.Now(), Relays: []simnet.NostrRelay{{Page: 10}}})
@@ -25,19 +21,6 @@ func TestDoctorChecksWhatIsConfigured(t *testing.T) {
 	relay := relays.URLs()[0]
 	refuses := httptest.NewServer(http.NotFoundHandler())
 	refuses.Close()
-	clickhouse := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		sql, err := io.ReadAll(r.Body)
-		switch {
-		case err != nil || !strings.Contains(fmt.Sprint(r.Header), "correct"):
-			w.WriteHeader(http.StatusUnauthorized)
-		case strings.Contains(string(sql), "system.settings"):
-			fmt.Fprintln(w, "max_block_size")
-		default:
-			fmt.Fprintln(w, "0")
-		}
-	}))
-	t.Cleanup(clickhouse.Close)
-	root := t.TempDir()
 	nothing := "ws" + refuses.URL[len("http"):]
 	found := func(c Config, urls ...string) map[string]doctor.Finding {
 		c.features = Features()
@@ -46,7 +29,7 @@ func TestDoctorChecksWhatIsConfigured(t *testing.T) {
 		const within = 20 * time.Second
 		var some []doctor.Check
 		for _, check := range c.checks(within, c.pool(within)) {
-			if check.Name == "nostr" || check.Name == "archive" || check.Name == "clickhouse" {
+			if check.Name == "nostr" {
 				some = append(some, check)
 			}
 		}
@@ -57,19 +40,7 @@ func TestDoctorChecksWhatIsConfigured(t *testing.T) {
 		return all
 	}
 
-	all := found(Config{Archive: "dir:" + root, ClickHouse: "http://weir:secret@" + clickhouse.Listener.Addr().String() + "/weir"}, relay, nothing)
+	all := found(Config{}, relay, nothing)
 	require.Equal(t, doctor.OK, all["nostr "+relay[len("ws://"):]].Level, "%+v", all)
 	require.Equal(t, doctor.Fail, all["nostr "+nothing[len("ws://"):]].Level, "another relay does not have its events: %+v", all)
-	require.Equal(t, doctor.OK, all["archive"].Level, "%+v", all)
-	left, err := os.ReadDir(root)
-	require.NoError(t, err)
-	require.Empty(t, left)
-	require.Equal(t, doctor.Fail, all["clickhouse"].Level, "%+v", all)
-	require.NotContains(t, all["clickhouse"].Message, "secret")
-	require.Contains(t, all["clickhouse"].Do, "WEIR_CLICKHOUSE")
-
-	require.NoError(t, os.Remove(root))
-	all = found(Config{Archive: "dir:" + root, ClickHouse: "http://weir:correct@" + clickhouse.Listener.Addr().String() + "/weir"})
-	require.Equal(t, doctor.Fail, all["archive"].Level, "%+v", all)
-	require.Equal(t, doctor.OK, all["clickhouse"].Level, "%+v", all)
 }

@@ -3,14 +3,17 @@ package app
 import (
 	"context"
 	"io/fs"
+	"slices"
 	"time"
 
+	"github.com/caarlos0/env/v11"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/spf13/cobra"
 
 	"github.com/weir-social/weir/consumer"
 	"github.com/weir-social/weir/feature"
-	"github.com/weir-social/weir/internal/archive/catalog"
+	archive "github.com/weir-social/weir/internal/archive/work"
+	"github.com/weir-social/weir/internal/clickhouse"
 	"github.com/weir-social/weir/internal/links/commands"
 	"github.com/weir-social/weir/internal/ops/health"
 	"github.com/weir-social/weir/internal/web/feeds"
@@ -25,13 +28,21 @@ import (
 
 // Features returns Weir's features, with the defaults of their variables.
 func Features() []feature.Feature {
-	return []feature.Feature{
+	all := []feature.Feature{
 		links.Feature(),
 		cards.Feature(),
 		lexicons.Feature(),
 		feeds.Feature(),
+		archive.Feature(),
+		clickhouse.Feature(),
 		nostr.Feature(),
 	}
+	for _, f := range all {
+		if f.Config != nil {
+			env.ParseWithOptions(f.Config, env.Options{Environment: map[string]string{}}) // a default can be read
+		}
+	}
+	return all
 }
 
 // parts are what the features of a process bring, together.
@@ -40,32 +51,37 @@ type parts struct {
 	workers  []func(workers.Bundle) error
 	networks workers.Networks
 	rebuilt  []func(context.Context, workers.Bundle) error
+	core     feature.Core
 }
 
 // open opens the features, in their order.
 func (c Config) open(s feature.Services) (parts, error) {
-	var all parts
-	core := feature.Core{Simulated: c.Simulated, Services: s, Registry: c.registry(), Unstored: c.archivesOthers(), Queues: append(jobs.Queues(), jobs.QueueProcess, jobs.QueueArchive, jobs.QueueIndex)}
+	all := &parts{}
+	core := feature.Core{Simulated: c.Simulated, Services: s, Registry: c.registry(), Queues: append(jobs.Queues(), jobs.QueueProcess),
+		Snapshots: func() []schema.SnapshotTable { return all.Snapshots }}
 	for _, e := range core.Registry.Entries() {
 		core.Collections = append(core.Collections, e.Pattern)
 	}
 	for _, f := range c.features {
-		core.Projections = all.Projections
+		core.Queues = append(core.Queues, f.Queues...)
+	}
+	for _, f := range c.features {
+		core.Projections, core.Unstored = all.Projections, all.unstored()
 		one, err := f.Open(core)
 		if err != nil {
-			return parts{}, err
+			return *all, err
 		}
 		all.add(one)
 	}
-	archive, err := c.archiveParts()
-	all.add(archive)
-	return all, err
+	all.core = core
+	return *all, nil
 }
 
 // add adds what a feature brings.
 func (p *parts) add(one feature.Parts) {
 	p.Projections, p.Pages, p.Hooks = append(p.Projections, one.Projections...), append(p.Pages, one.Pages...), append(p.Hooks, one.Hooks...)
 	p.Snapshots, p.Health, p.Checks = append(p.Snapshots, one.Snapshots...), append(p.Health, one.Health...), append(p.Checks, one.Checks...)
+	p.Traces, p.Uncompared = append(p.Traces, one.Traces...), append(p.Uncompared, one.Uncompared...)
 	p.Sources = append(p.Sources, one.Sources...)
 	if one.Network != nil {
 		p.networks = append(p.networks, one.Network)
@@ -101,16 +117,28 @@ func (p *parts) widen(f consumer.Filter) consumer.Filter {
 	return p.Widen(f)
 }
 
+// unstored reports whether features keep events that are not stored.
+func (p *parts) unstored() bool {
+	return len(p.widen(consumer.Filter{Collections: []string{schema.PostCollection}}).Collections) == 0
+}
+
 // program runs the commands of features.
 type program struct{ features []feature.Feature }
 
-// Commands returns the commands of the features.
+// Commands returns the commands of the features. A feature can add to the command of another.
 func Commands() (all []*cobra.Command) {
 	p := program{Features()}
 	all = commands.All(p)
 	for _, f := range p.features {
-		if f.Commands != nil {
-			all = append(all, f.Commands(p)...)
+		if f.Commands == nil {
+			continue
+		}
+		for _, cmd := range f.Commands(p) {
+			if i := slices.IndexFunc(all, func(c *cobra.Command) bool { return c.Name() == cmd.Name() }); i >= 0 {
+				all[i].AddCommand(cmd.Commands()...)
+			} else {
+				all = append(all, cmd)
+			}
 		}
 	}
 	return all
@@ -134,7 +162,7 @@ func (p program) Without(ctx context.Context, f func(context.Context, feature.Pr
 
 // tables returns the parts of the schema that the features have.
 func tables(features []feature.Feature) []fs.FS {
-	all := []fs.FS{catalog.Tables()}
+	var all []fs.FS
 	for _, f := range features {
 		if f.Tables != nil {
 			all = append(all, f.Tables)

@@ -18,18 +18,25 @@ import (
 // Ingest commits every event of a recording and, with work, processes the jobs that result.
 // It returns when no job is ready to run any more, or when ctx ends.
 func (p App) Ingest(ctx context.Context, name string, lines io.Reader, work bool) error {
+	commit := func(ctx context.Context) error {
+		source := &recording.Source{Name: "recording:" + name, Lines: lines, Wire: jetstream.Wire(p.stored.Stores)}
+		return p.Commit(ctx, "ingest", consumer.Config{Source: source, Registerer: p.metrics})
+	}
+	if work {
+		return p.Processing(ctx, commit)
+	}
 	if err := p.register(ctx); err != nil {
 		return err
 	}
-	if !work {
-		return p.commitAll(ctx, name, lines)
-	}
-	return p.processing(ctx, func(ctx context.Context) error { return p.commitAll(ctx, name, lines) })
+	return commit(ctx)
 }
 
-// processing calls commit and processes the jobs that result, until none is ready to run
+// Processing calls commit and processes the jobs that result, until none is ready to run
 // any more.
-func (p App) processing(ctx context.Context, commit func(context.Context) error) error {
+func (p App) Processing(ctx context.Context, commit func(context.Context) error) error {
+	if err := p.register(ctx); err != nil {
+		return err
+	}
 	g, ctx := errgroup.WithContext(ctx)
 	working, stop := context.WithCancel(ctx)
 	g.Go(func() error {
@@ -77,24 +84,35 @@ func (p App) drained(ctx context.Context) error {
 	}
 }
 
-// dropTimeout limits the removal of the stream when an ingest ends.
+// Rebuilt waits until no job is ready to run, and has the features complete what their projections made. No
+// periodic job runs during a rebuild.
+func (p App) Rebuilt(ctx context.Context) error {
+	if err := p.drained(ctx); err != nil || ctx.Err() != nil {
+		return errors.Join(err, ctx.Err())
+	}
+	b := workers.NewBundle(workers.Config{Pool: p.pool, Projections: p.projections, Collections: p.stored, Logger: p.log})
+	for _, rebuilt := range p.parts.rebuilt {
+		if err := rebuilt(ctx, b); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// dropTimeout limits the removal of the stream when Commit ends.
 const dropTimeout = 10 * time.Second
 
-// commitAll commits every event of a recording and removes its stream afterwards.
-// If it is killed, the next ingest takes over its row.
-func (p App) commitAll(ctx context.Context, name string, lines io.Reader) error {
-	stream := p.cfg.Stream + "-ingest"
-	source := &recording.Source{Name: "recording:" + name, Lines: lines, Wire: jetstream.Wire(p.stored.Stores)}
-	c, err := p.consumer(consumer.Config{
-		Stream: stream, Wire: schema.WireRecording, Source: source, IgnorePosition: true, BlockOnFullBuffer: true,
-		BatchEvents: p.cfg.BatchEvents, BatchInterval: p.cfg.BatchInterval, BufferBytes: min(p.cfg.BufferBytes, 8<<20), LeaseTTL: p.cfg.LeaseTTL,
-		Registerer: p.metrics,
-	})
+// Commit commits all that a source has which ends, and removes its stream afterwards.
+// If it is killed, the next one of that name takes over its row.
+func (p App) Commit(ctx context.Context, name string, cfg consumer.Config) error {
+	cfg.Stream, cfg.Wire, cfg.IgnorePosition, cfg.BlockOnFullBuffer = p.cfg.Stream+"-"+name, schema.WireRecording, true, true
+	cfg.BatchEvents, cfg.BatchInterval, cfg.BufferBytes, cfg.LeaseTTL = p.cfg.BatchEvents, p.cfg.BatchInterval, min(p.cfg.BufferBytes, 8<<20), p.cfg.LeaseTTL
+	c, err := p.consumer(cfg)
 	if err != nil {
 		return err
 	}
 	err = c.Run(ctx)
 	dropping, cancel := context.WithTimeout(context.WithoutCancel(ctx), dropTimeout)
 	defer cancel()
-	return errors.Join(err, schema.DropRecording(dropping, p.pool, stream))
+	return errors.Join(err, schema.DropRecording(dropping, p.pool, cfg.Stream))
 }

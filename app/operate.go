@@ -26,11 +26,8 @@ func (c Config) Limits() health.Limits {
 	if c.AuditInterval == 0 {
 		age = -1
 	}
-	limits := health.Limits{LagCritical: c.LagLimit, Jobs: int64(c.QueueLimit), Bytes: c.DatabaseLimit, AuditAge: age, Forget: time.Duration(c.ArchiveForget)}
+	limits := health.Limits{LagCritical: c.LagLimit, Jobs: int64(c.QueueLimit), Bytes: c.DatabaseLimit, AuditAge: age}
 	limits.Collections, _ = c.deadLetterLimits() // ReadConfig has checked them
-	if c.ClickHouse != "" {
-		limits.IndexAge = time.Hour
-	}
 	return limits
 }
 

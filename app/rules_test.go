@@ -72,7 +72,9 @@ func TestConditionsMatchRules(t *testing.T) {
 	for name, severity := range conditions {
 		want[name] = fmt.Sprint(severity, " after ", fireAfter[name])
 	}
-	parts, err := Config{features: Features(), ArchiveScope: "stored"}.open(feature.Services{})
+	cfg, err := ReadConfig()
+	require.NoError(t, err)
+	parts, err := cfg.open(feature.Services{})
 	require.NoError(t, err)
 	for _, f := range parts.Health {
 		for _, c := range f.Conditions {

@@ -34,7 +34,12 @@ func New(cfg Config, pool *pgxpool.Pool) App {
 	metrics.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	p := App{cfg: cfg, pool: pool, log: cfg.Logger(), metrics: metrics, tracer: otel.Tracer("github.com/weir-social/weir"), owner: owner(), stored: cfg.registry(), signatures: &signatures{}}
 	p.parts, _ = cfg.open(feature.Services{Pool: pool, Log: p.log, Metrics: metrics, UserAgent: userAgent, Limit: p.calls().Take, // ReadConfig has checked it
-		Requested: func(ctx context.Context, everyone bool) (*consumer.Retry, error) { return p.requested(ctx, everyone) }})
+		Requested: func(ctx context.Context, everyone bool) (*consumer.Retry, error) { return p.requested(ctx, everyone) },
+		Wires:     func(wanted func(string) bool) (map[string]consumer.Wire, error) { return p.wires(true, wanted) },
+		Tombstones: func() (time.Duration, error) {
+			keep, err := p.retention()
+			return keep.Tombstones, err
+		}})
 	p.projections = schema.NewProjections(p.parts.Projections...)
 	logTraceErrors(p.log)
 	return p

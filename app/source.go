@@ -5,7 +5,6 @@ import (
 	"log/slog"
 	"reflect"
 	"strings"
-	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
@@ -14,9 +13,6 @@ import (
 	"github.com/weir-social/weir/consumer/jetstream"
 	"github.com/weir-social/weir/consumer/socket"
 	"github.com/weir-social/weir/feature"
-	"github.com/weir-social/weir/internal/archive"
-	"github.com/weir-social/weir/internal/archive/catalog"
-	"github.com/weir-social/weir/internal/archive/frames"
 )
 
 // sources returns what this process can read: those of WEIR_SOURCE, of which one is read, and those of features.
@@ -39,9 +35,6 @@ type configuredStream struct {
 	from feature.Source
 }
 
-// fetchedWire is the wire that decodes what the archive has of fetched records, see catalog.Hook.
-const fetchedWire = jetstream.WireName
-
 // The values of WEIR_VERIFY.
 const (
 	VerifyWhole   = "whole"   // hashes and structure
@@ -57,21 +50,6 @@ const (
 	SourceJetstream = "jetstream" // the default
 	SourceFirehose  = "firehose"
 )
-
-// strip returns how what must be forgotten is taken out of a segment's records, in one
-// goroutine.
-func (p App) strip(m archive.Manifest) (archive.Strip, error) {
-	if m.Wire == catalog.WireSnapshot {
-		return catalog.StripSnapshot, nil
-	}
-	for _, s := range p.sources() {
-		if s.Wire == m.Wire {
-			wire, err := s.NewWire(true, nil) // what is not stored is archived too
-			return frames.Strip(wire), err
-		}
-	}
-	return nil, fmt.Errorf("segment %s: this version of Weir does not know the wire %s", m.Name, m.Wire)
-}
 
 // networkOf returns the network of an account.
 func networkOf(all []feature.Source, did string) string {
@@ -178,26 +156,15 @@ func (p App) firehoseWire(archived bool, wanted func(string) bool) (consumer.Wir
 }
 
 // wires returns the wires whose dead letters this binary can decode, or those of archived
-// records, for one goroutine.
-func (p App) wires(archived bool) (map[string]consumer.Wire, error) {
+// frames, for one goroutine. They decode what is wanted; nil: all events.
+func (p App) wires(archived bool, wanted func(collection string) bool) (map[string]consumer.Wire, error) {
 	wires := map[string]consumer.Wire{}
 	for _, s := range p.sources() {
-		wire, err := s.NewWire(archived, p.stored.Stores)
+		wire, err := s.NewWire(archived, wanted)
 		if err != nil {
 			return nil, err
 		}
 		wires[s.Wire] = wire
 	}
-	if archived {
-		wires[catalog.WireSnapshot] = consumer.Wire{Name: catalog.WireSnapshot, Decode: decodeSnapshot}
-	}
 	return wires, nil
-}
-
-// decodeSnapshot checks a part of a snapshot. Snapshots contain no events.
-func decodeSnapshot(record []byte, arrived time.Time, m *consumer.Message) {
-	m.Reset(record, arrived)
-	if _, err := catalog.ParseSnapshotPart(record); err != nil {
-		m.Refuse(&consumer.Malformed{Cause: err.Error(), Raw: record})
-	}
 }

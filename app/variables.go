@@ -5,7 +5,6 @@ import (
 	"reflect"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/agnivade/levenshtein"
 
@@ -66,18 +65,4 @@ func CheckVariables(environ []string) error {
 		return fmt.Errorf("%s is not a variable of weir: did you mean %s? (docs/configuration.md lists them all)", name, nearest)
 	}
 	return nil
-}
-
-// orNever is an interval. The text never is a century.
-type orNever time.Duration
-
-// UnmarshalText parses a duration, or never.
-func (d *orNever) UnmarshalText(text []byte) error {
-	if string(text) == "never" {
-		*d = orNever(100 * 365 * 24 * time.Hour)
-		return nil
-	}
-	parsed, err := time.ParseDuration(string(text))
-	*d = orNever(parsed)
-	return err
 }

@@ -13,7 +13,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/weir-social/weir/internal/archive/clickhouse/clickhousetest"
+	"github.com/weir-social/weir/internal/clickhouse/clickhousetest"
 	"github.com/weir-social/weir/internal/testing/simnet"
 )
 

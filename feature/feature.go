@@ -15,8 +15,10 @@ import (
 	"github.com/weir-social/weir/consumer"
 	"github.com/weir-social/weir/consumer/socket"
 	"github.com/weir-social/weir/internal/collection"
+	"github.com/weir-social/weir/internal/ops/compare"
 	"github.com/weir-social/weir/internal/ops/doctor"
 	"github.com/weir-social/weir/internal/ops/health"
+	"github.com/weir-social/weir/internal/ops/trace"
 	"github.com/weir-social/weir/internal/web"
 	"github.com/weir-social/weir/schema"
 	"github.com/weir-social/weir/workers"
@@ -31,6 +33,8 @@ type Feature struct {
 	// Config is a pointer to a struct whose fields are environment variables, with tags of caarlos0/env and a
 	// comment each, which docs/configuration.md shows. It is filled before Open is called. nil: there are none.
 	Config any
+	// Queues are the names of its queues, which no other has.
+	Queues []string
 	// Open checks the configuration and returns what the feature brings to a process. Its error names the
 	// variable to change. It must not use the network, and is called several times, but once for a process with Services.
 	Open func(Core) (Parts, error)
@@ -46,22 +50,32 @@ type Program interface {
 	Without(ctx context.Context, f func(context.Context, Process) error) error
 }
 
-// Process is what a command of a feature may know of its process.
+// Process is what a command of a feature may use.
 type Process interface {
+	Core() Core
 	Pool() *pgxpool.Pool // nil: without a database
 	Log() *slog.Logger
 	DID(ctx context.Context, name string) (string, error) // the account that a handle or a DID names
+	Projections() schema.Projections                      // of all features
+	// Commit commits all that a source has which ends, as a stream of the given name.
+	Commit(ctx context.Context, name string, cfg consumer.Config) error
+	// Processing runs commit and processes the jobs that result, until none is ready to run.
+	Processing(ctx context.Context, commit func(context.Context) error) error
+	// Rebuilt waits until no job is ready to run, and has the features complete what their projections made.
+	Rebuilt(ctx context.Context) error
 }
 
 // Core is what a feature may know of the process before it runs.
 type Core struct {
 	Services
 	Registry    collection.Registry
-	Unstored    bool               // events are archived that are not stored
+	Unstored    bool               // a feature that is listed before this one keeps events that are not stored
 	Collections []string           // the stored collections: names, and prefixes such as "pub.layers.*"
 	Projections schema.Projections // of the features that are listed before this one
 	Queues      []string           // the names of the queues that others have
 	Simulated   bool               // the networks are simulated: what they name does not exist
+	// Snapshots returns the tables of all features that no event describes. Call it after Open.
+	Snapshots func() []schema.SnapshotTable
 }
 
 // Services are what the functions of Parts may use. They are empty if only the configuration is checked.
@@ -74,6 +88,10 @@ type Services struct {
 	// Requested returns what stores events of all accounts, or of those that are followed now, that were requested
 	// from servers.
 	Requested func(ctx context.Context, everyone bool) (*consumer.Retry, error)
+	// Wires returns the wires of archived frames, by name, for one goroutine. They decode what is wanted; nil: all events.
+	Wires func(wanted func(collection string) bool) (map[string]consumer.Wire, error)
+	// Tombstones returns how long deletions are known, and servers may send an event again.
+	Tombstones func() (time.Duration, error)
 }
 
 // A Source is servers that are read in one way.
@@ -123,6 +141,10 @@ type Parts struct {
 	Health []health.Feature
 	// Checks are what weir doctor checks of it.
 	Checks []doctor.Check
+	// Traces are what weir trace shows of an account.
+	Traces []trace.Part
+	// Uncompared are rows of others' tables that weir compare leaves out.
+	Uncompared []compare.Rows
 	// Keeps is how long it keeps what its projections made of a record after the record has expired. Deletions and
 	// closed gaps are kept a day longer, because events that arrive late may still change it.
 	Keeps time.Duration

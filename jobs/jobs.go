@@ -20,8 +20,6 @@ const (
 	QueueResync      = "resync"   // one account's repository per job, in memory
 	QueueMaintenance = "maintenance"
 	QueueAlerts      = "alerts"
-	QueueArchive     = "archive" // processed only by processes with WEIR_ARCHIVE
-	QueueIndex       = "index"   // processed only by processes that also have WEIR_CLICKHOUSE
 )
 
 // Queues returns all queues except those of the projections.

@@ -1072,9 +1072,6 @@ CREATE TABLE segments (
     sealed_at timestamp with time zone NOT NULL,
     synced_at timestamp with time zone, -- When the copy in the store was read back and compared. NULL: not yet, and the rows in archive_open stay.
     store text DEFAULT ''::text NOT NULL, -- Where that copy is. Empty: there is none yet.
-    index_attempt integer DEFAULT 0 NOT NULL, -- How many attempts to insert it into ClickHouse were begun.
-    index_begun_at timestamp with time zone, -- When the last of them was begun. Until it is settled, it may still insert rows.
-    indexed_at timestamp with time zone, -- When ClickHouse was seen to have all its events. NULL: not yet, or WEIR_CLICKHOUSE is not set.
     rewritten integer DEFAULT 0 NOT NULL, -- How often the segment was written again without what must be forgotten.
     origin text DEFAULT ''::text NOT NULL, -- The content of the first version. Empty: this is it.
     forgotten_at timestamp with time zone, -- When it was compared with what must be forgotten the last time. NULL: never.
@@ -1082,12 +1079,16 @@ CREATE TABLE segments (
     forget_failed_at timestamp with time zone, -- When it failed last. NULL: the last one succeeded.
     missed_until timestamp with time zone, -- The segment could not be compared for so long that deletions up to then were dropped without it. NULL: it missed none.
     forget_again boolean DEFAULT false NOT NULL, -- An operator wants it to be compared at once.
+    index_attempt integer DEFAULT 0 NOT NULL, -- How many attempts to insert it into ClickHouse were begun.
+    index_begun_at timestamp with time zone, -- When the last of them was begun. Until it is settled, it may still insert rows.
+    indexed_at timestamp with time zone, -- When ClickHouse was seen to have all its events. NULL: not yet, or WEIR_CLICKHOUSE is not set.
     index_generation integer DEFAULT 0 NOT NULL, -- How often weir archive index began again. It is part of the tokens by which ClickHouse drops a block that comes twice.
     CONSTRAINT segments_pkey PRIMARY KEY (number),
     CONSTRAINT segments_name_key UNIQUE (name)
 );
 CREATE INDEX segments_unindexed ON segments USING btree (number) WHERE indexed_at IS NULL;
 CREATE INDEX segments_unsynced ON segments USING btree (number) WHERE synced_at IS NULL;
+CREATE TRIGGER index_rewritten BEFORE UPDATE OF rewritten ON segments FOR EACH ROW EXECUTE FUNCTION index_rewritten();
 
 -- Every account that counts as a sharer of a link, once, as far as the ledger is counted. Only the counter writes here. Not compared: counted from shares, which `weir recount --check` does.
 CREATE TABLE sharers (
@@ -1893,6 +1894,18 @@ AS $function$
 BEGIN
     PERFORM pg_notify('weir_follows', '');
     RETURN NULL;
+END $function$;
+
+-- Has ClickHouse get a later version of a segment. Running attempts then count as superseded, and nothing is inserted until they are settled.
+CREATE OR REPLACE FUNCTION public.index_rewritten()
+ RETURNS trigger
+ LANGUAGE plpgsql
+AS $function$
+BEGIN
+    NEW.index_attempt := OLD.index_attempt + 1;
+    NEW.index_begun_at := clock_timestamp();
+    NEW.indexed_at := NULL;
+    RETURN NEW;
 END $function$;
 
 -- Has the records judged again that depend on the records of an account which was deleted or came back, whoever says so.

@@ -9,6 +9,8 @@ set -euo pipefail
 declare -A all=(
 	[lexicons]="workers/lexicons internal/lexicon internal/web/records"
 	[feeds]="internal/ranking/feeds internal/web/feeds"
+	[archive]="internal/archive internal/clickhouse" # the index needs the archive
+	[clickhouse]="internal/clickhouse"
 )
 name=${1:-}
 folders=${all[$name]:-}

@@ -77,13 +77,6 @@ func TestTagsOfJobs(t *testing.T) {
 		{jobs.BackfillRepo{DID: "did:plc:a"}, []string{"history"}},
 		{jobs.BackfillNetwork{Backfill: 1}, []string{"gap"}},
 		{jobs.FillCollections{}, []string{"periodic"}},
-		{jobs.SealSegment{Stream: "s"}, []string{"periodic"}},
-		{jobs.SyncSegment{Segment: 1}, []string{"periodic"}},
-		{jobs.SweepArchive{}, []string{"periodic"}},
-		{jobs.SnapshotArchive{}, []string{"periodic"}},
-		{jobs.IndexSegment{Segment: 1}, []string{"periodic"}},
-		{jobs.ForgetSegment{Segment: 1}, []string{"periodic"}},
-		{jobs.ListForgotten{}, []string{"periodic"}},
 	} {
 		covered[c.args.Kind()] = true
 		inserted, err := queue.Insert(t.Context(), c.args, nil)
@@ -108,8 +101,7 @@ func TestPeriodicJobLeavesNoDeadLetter(t *testing.T) {
 	pool := schematest.New(t)
 	queue, err := Queue(pool, slog.New(slog.DiscardHandler))
 	require.NoError(t, err)
-	for _, args := range []river.JobArgs{jobs.CheckAlerts{}, jobs.FillCollections{}, jobs.RetryDeadLetters{}, jobs.Expire{}, jobs.Audit{}, jobs.SyncFollows{},
-		jobs.SealSegment{}, jobs.SyncSegment{}, jobs.SnapshotArchive{}, jobs.SweepArchive{}, jobs.IndexSegment{}, jobs.ForgetSegment{}, jobs.ListForgotten{}, readPosts{}} {
+	for _, args := range []river.JobArgs{jobs.CheckAlerts{}, jobs.FillCollections{}, jobs.RetryDeadLetters{}, jobs.Expire{}, jobs.Audit{}, jobs.SyncFollows{}, readPosts{}} {
 		inserted, err := queue.Insert(t.Context(), args, nil)
 		require.NoError(t, err)
 		_, err = pool.Exec(t.Context(), `UPDATE river_job SET state = 'discarded', finalized_at = now() WHERE id = $1`, inserted.Job.ID)
@@ -119,6 +111,15 @@ func TestPeriodicJobLeavesNoDeadLetter(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, []string{"read_posts"}, left)
 }
+
+// numbered is a periodic job with arguments.
+type numbered struct {
+	Number int `json:"number"`
+}
+
+func (numbered) Kind() string { return "numbered" }
+
+func (numbered) InsertOpts() river.InsertOpts { return jobs.Periodic(jobs.QueueNetwork, 1, 1) }
 
 // TestNextRunSettlesTheDeadLetter shows that the success of a periodic job, of the same arguments,
 // settles what an earlier run left.
@@ -135,9 +136,9 @@ func TestNextRunSettlesTheDeadLetter(t *testing.T) {
 		require.NoError(t, pool.QueryRow(t.Context(), `SELECT string_agg(state, ' ' ORDER BY id) FROM dead_letters`).Scan(&letters))
 		return letters
 	}
-	require.Equal(t, "open", ends(jobs.SyncSegment{Segment: 1}, "cancelled"))
-	require.Equal(t, "open", ends(jobs.SyncSegment{Segment: 2}, "completed"))
-	require.Equal(t, "retried", ends(jobs.SyncSegment{Segment: 1}, "completed"))
+	require.Equal(t, "open", ends(numbered{1}, "cancelled"))
+	require.Equal(t, "open", ends(numbered{2}, "completed"))
+	require.Equal(t, "retried", ends(numbered{1}, "completed"))
 }
 
 // TestTagsOfJobsFromSQL covers triggers and functions for operators.

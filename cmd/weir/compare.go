@@ -63,7 +63,7 @@ Both databases should have read the same stream to the same point, and no job sh
 
 // printCompared prints what is compared, and what is not.
 func printCompared(ctx context.Context, out io.Writer, p app.App) error {
-	for _, t := range compare.Tables() {
+	for _, t := range p.Compared() {
 		fmt.Fprintf(out, "%s: %s\n", t.Name, strings.Join(slices.Concat(t.Key, t.Columns), ", "))
 		if t.Rows != "" {
 			fmt.Fprintf(out, "    without %s\n", t.Rows)

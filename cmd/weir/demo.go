@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/weir-social/weir/app"
+	"github.com/weir-social/weir/internal/output"
 	"github.com/weir-social/weir/internal/testing/devpg"
 	"github.com/weir-social/weir/internal/testing/simnet"
 )
@@ -45,7 +46,7 @@ func demoCommand() *cobra.Command {
 			}
 			cfg = cfg.ForTerminal(slog.LevelWarn)
 			ctx := cmd.Context()
-			defer printStopping(ctx, cmd.OutOrStdout())()
+			defer output.Stopping(ctx, cmd.OutOrStdout())()
 			network, err := simnet.New(simnet.Config{Seed: uint64(time.Now().UnixNano()), History: demoHistory, Events: true, Archive: &simnet.Archive{}, Logger: cfg.Logger()})
 			if err != nil {
 				return err

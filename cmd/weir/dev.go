@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/weir-social/weir/app"
+	"github.com/weir-social/weir/internal/output"
 	"github.com/weir-social/weir/internal/testing/devpg"
 )
 
@@ -33,7 +34,7 @@ func devCommand() *cobra.Command {
 			defer l.Close() // the page's server may have closed it
 			ctx := cmd.Context()
 			defer context.AfterFunc(ctx, func() { l.Close() })()
-			defer printStopping(ctx, cmd.OutOrStdout())()
+			defer output.Stopping(ctx, cmd.OutOrStdout())()
 			return app.WithServer(ctx, cfg, devpg.Options{Dir: filepath.Join(cfg.Home, "dev"), Fsync: true}, func(pool *pgxpool.Pool) error {
 				p := app.New(cfg, pool)
 				announce(cmd.OutOrStdout(), "Weir reads "+cfg.Reads()+".", l)
@@ -60,14 +61,6 @@ func listenOrFallback(w io.Writer, address string) (net.Listener, error) {
 	}
 	fmt.Fprintf(w, "%s (WEIR_LISTEN) is in use: the page is at %s\n", address, l.Addr())
 	return l, nil
-}
-
-// printStopping prints a message as soon as a signal arrives. It says what the
-// process waits for before it stops.
-func printStopping(ctx context.Context, w io.Writer) (done func() bool) {
-	return context.AfterFunc(ctx, func() {
-		fmt.Fprintln(w, "\nstopping: committing what was read and waiting for running jobs, for 20 seconds at most; press Ctrl-C again to stop at once")
-	})
 }
 
 // announce prints the addresses of the page and the ranking.

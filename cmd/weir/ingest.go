@@ -12,6 +12,7 @@ import (
 	"golang.org/x/term"
 
 	"github.com/weir-social/weir/app"
+	"github.com/weir-social/weir/internal/output"
 	"github.com/weir-social/weir/schema"
 )
 
@@ -23,7 +24,7 @@ func ingestCommand() *cobra.Command {
 		Args:  cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return app.With(cmd.Context(), func(ctx context.Context, p app.App) error {
-				defer printStopping(ctx, cmd.ErrOrStderr())()
+				defer output.Stopping(ctx, cmd.ErrOrStderr())()
 				file, size, err := openRecording(args[0])
 				if err != nil {
 					return err

@@ -59,7 +59,7 @@ func root() *cobra.Command {
 	}
 	cmd.AddCommand(demoCommand(), devCommand(), serveCommand(), consumeCommand(), workCommand(), webCommand(),
 		migrateCommand(), watchCommand(), collectionCommand(), backfillCommand(), deadletterCommand(), projectionCommand(), rebuildCommand(), ingestCommand(), statusCommand(), healthcheckCommand(),
-		doctorCommand(), configCommand(), auditCommand(), archiveCommand(), compareCommand(), analyticsCommand(), traceCommand(), simnetCommand(), versionCommand())
+		doctorCommand(), configCommand(), auditCommand(), compareCommand(), traceCommand(), simnetCommand(), versionCommand())
 	cmd.AddCommand(app.Commands()...)
 	return cmd
 }

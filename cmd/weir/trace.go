@@ -42,7 +42,7 @@ func traceCommand() *cobra.Command {
 					return err
 				}
 				if target.Collection == "" {
-					a, err := trace.OfAccount(ctx, p.Pool(), did)
+					a, err := trace.OfAccount(ctx, p.Pool(), did, p.Traces()...)
 					return printFound(out, asJSON, a, err, func() { printAccountTrace(out, a) })
 				}
 				var rule trace.Rule
@@ -177,8 +177,8 @@ func printAccountTrace(w io.Writer, a trace.AccountTrace) {
 	if a.Resync != "" {
 		say("resync", "%s", a.Resync)
 	}
-	if a.Forgotten != "" {
-		say("archive", "must forget it: %s", a.Forgotten)
+	for _, one := range a.Said {
+		say(one.Label, one.Format, one.Text)
 	}
 }
 

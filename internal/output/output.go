@@ -2,6 +2,7 @@
 package output
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -28,4 +29,12 @@ func Count(n int64, singular, plural string) string {
 func Or(words []string) string {
 	last := len(words) - 1
 	return strings.Join(words[:last], ", ") + " or " + words[last]
+}
+
+// Stopping prints a message as soon as a signal arrives. It says what the
+// process waits for before it stops.
+func Stopping(ctx context.Context, w io.Writer) (done func() bool) {
+	return context.AfterFunc(ctx, func() {
+		fmt.Fprintln(w, "\nstopping: committing what was read and waiting for running jobs, for 20 seconds at most; press Ctrl-C again to stop at once")
+	})
 }

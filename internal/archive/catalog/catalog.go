@@ -1,5 +1,5 @@
 // Package catalog has the queries on the archive's tables: the rows that are in no segment yet, the
-// segments, their index in ClickHouse, and what the archive must forget. Hook and Row.Queue
+// segments, and what the archive must forget. Hook and Row.Queue
 // write in the transactions of the core.
 package catalog
 
@@ -188,6 +188,12 @@ func LockUnsyncedSegment(ctx context.Context, tx pgx.Tx, number int64) (archive.
 	return schema.One(ctx, tx, "lock a segment", scanManifest, sql, number)
 }
 
+// SyncedSegment reads a segment that is in the store. It returns ErrNoRows if it is not.
+func SyncedSegment(ctx context.Context, db schema.DB, number int64) (archive.Manifest, error) {
+	const sql = `SELECT ` + segmentColumns + ` FROM segments WHERE number = $1 AND synced_at IS NOT NULL`
+	return schema.One(ctx, db, "read a segment", scanManifest, sql, number)
+}
+
 // UnsyncedSegments lists the numbers of the segments that are not in the store.
 func UnsyncedSegments(ctx context.Context, db schema.DB) ([]int64, error) {
 	const sql = `SELECT number FROM segments WHERE synced_at IS NULL ORDER BY number`
@@ -234,26 +240,22 @@ WHERE number = $1 AND content = $7`
 
 // Backlog counts what waits for the archive's store.
 type Backlog struct {
-	Rows     int64   `json:"rows"`                    // archived commits that are in no segment
-	Bytes    int64   `json:"bytes"`                   // of their records, decompressed
-	Oldest   float64 `json:"oldest_seconds"`          // since the oldest of the rows; 0: there are none
-	Unsynced int64   `json:"unsynced"`                // sealed segments that are not in the store
-	SyncAge  float64 `json:"oldest_unsynced_seconds"` // since the oldest of these was sealed
-	Segments int64   `json:"segments"`                // in the store
-	Stored   int64   `json:"stored_bytes"`            // of Segments
-	Records  int64   `json:"archived_records"`        // in Segments
-	// About Segments; both are 0 without ClickHouse.
-	Unindexed int64         `json:"unindexed"`                // segments that ClickHouse does not have
-	IndexAge  float64       `json:"oldest_unindexed_seconds"` // since the oldest of these reached the store
-	Forget    ForgetBacklog `json:"forget" db:"-"`
+	Rows     int64   // archived commits that are in no segment
+	Bytes    int64   // of their records, decompressed
+	Oldest   float64 // since the oldest of the rows; 0: there are none
+	Unsynced int64   // sealed segments that are not in the store
+	SyncAge  float64 // since the oldest of these was sealed
+	Segments int64   // in the store
+	Stored   int64   // of Segments
+	Records  int64   // in Segments
 }
 
 // ForgetBacklog counts what the archive must forget and has not forgotten yet.
 type ForgetBacklog struct {
-	Overdue    float64 `json:"overdue_seconds"`  // since the segment that has waited longest was due to be compared with the data to forget
-	Failing    int64   `json:"failing"`          // segments whose last comparison failed
-	Unlisted   float64 `json:"unlisted_seconds"` // since the oldest forgotten account that is on no list in the store
-	Unreadable int64   `json:"unreadable_lists"` // lists in the store that could not be read
+	Overdue    float64 // since the segment that has waited longest was due to be compared with the data to forget
+	Failing    int64   // segments whose last comparison failed
+	Unlisted   float64 // since the oldest forgotten account that is on no list in the store
+	Unreadable int64   // lists in the store that could not be read
 }
 
 // ReadForgetBacklog reads what the archive must forget and has not forgotten yet, if segments
@@ -272,16 +274,14 @@ SELECT (SELECT coalesce(greatest(extract(epoch FROM clock_timestamp() - min(grea
 // ReadBacklog reads the backlog of the archive's store.
 func ReadBacklog(ctx context.Context, db schema.DB) (Backlog, error) {
 	const sql = `
-SELECT o.rows, o.bytes, o.oldest, s.unsynced, s.sync_age, s.segments, s.stored, s.records, s.unindexed, s.index_age
+SELECT o.rows, o.bytes, o.oldest, s.unsynced, s.sync_age, s.segments, s.stored, s.records
 FROM (SELECT count(*) AS rows, coalesce(sum(raw_bytes), 0)::bigint AS bytes,
              coalesce(extract(epoch FROM clock_timestamp() - min(arrived_at)), 0)::float8 AS oldest FROM archive_open) AS o,
      (SELECT count(*) FILTER (WHERE synced_at IS NULL) AS unsynced,
              coalesce(extract(epoch FROM clock_timestamp() - min(sealed_at) FILTER (WHERE synced_at IS NULL)), 0)::float8 AS sync_age,
              count(*) FILTER (WHERE synced_at IS NOT NULL) AS segments,
              coalesce(sum(stored_bytes) FILTER (WHERE synced_at IS NOT NULL), 0)::bigint AS stored,
-             coalesce(sum(records) FILTER (WHERE synced_at IS NOT NULL), 0)::bigint AS records,
-             count(*) FILTER (WHERE synced_at IS NOT NULL AND indexed_at IS NULL) AS unindexed,
-             coalesce(extract(epoch FROM clock_timestamp() - min(synced_at) FILTER (WHERE indexed_at IS NULL)), 0)::float8 AS index_age FROM segments) AS s`
+             coalesce(sum(records) FILTER (WHERE synced_at IS NOT NULL), 0)::bigint AS records FROM segments) AS s`
 	return schema.One(ctx, db, "read the backlog of the archive", pgx.RowToStructByPos[Backlog], sql)
 }
 

@@ -152,6 +152,12 @@ func SegmentToForget(ctx context.Context, db schema.DB, number int64, every time
 	return m, now, err
 }
 
+// Forgotten returns why the archive must forget an account; empty: it must not.
+func Forgotten(ctx context.Context, db schema.DB, did string) (string, error) {
+	const sql = `SELECT coalesce((SELECT reason FROM forgotten WHERE did = $1), '')`
+	return schema.One(ctx, db, "read what must be forgotten", pgx.RowTo[string], sql, did)
+}
+
 // MarkCompared records that, at a time, a version of a segment contained no data that must
 // be forgotten.
 func MarkCompared(ctx context.Context, db schema.DB, m archive.Manifest, at time.Time) error {
@@ -162,13 +168,12 @@ func MarkCompared(ctx context.Context, db schema.DB, m archive.Manifest, at time
 	return nil
 }
 
-// ReplaceSegment switches to a later version of a segment. Running attempts to index the
-// segment then count as superseded, and nothing is inserted until they are settled.
+// ReplaceSegment switches to a later version of a segment.
 func ReplaceSegment(ctx context.Context, db schema.DB, m archive.Manifest) error {
 	const sql = `
 UPDATE segments
 SET name = $2, records = $3, raw_bytes = $4, stored_bytes = $5, sha256 = $6, content = $7, rewritten = $8, origin = $9, forgotten_at = $10,
-    forget_again = false, forget_failing_since = NULL, forget_failed_at = NULL, index_attempt = index_attempt + 1, index_begun_at = clock_timestamp(), indexed_at = NULL
+    forget_again = false, forget_failing_since = NULL, forget_failed_at = NULL
 WHERE number = $1 AND rewritten < $8 AND CASE origin WHEN '' THEN content ELSE origin END = $9`
 	_, err := db.Exec(ctx, sql, m.Number, m.Name, m.Records, m.RawBytes, m.StoredBytes, m.SHA256, m.Content, m.Rewritten, m.Origin, m.ForgottenAt)
 	if err != nil {

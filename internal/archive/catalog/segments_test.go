@@ -85,20 +85,3 @@ func TestInterruptedRebuildGoesOn(t *testing.T) {
 		require.Equal(t, want, reason, sql)
 	}
 }
-
-// TestIndexAgainRaisesTheGeneration shows that the generation of every segment is raised, so that
-// ClickHouse does not drop blocks that it has stored before.
-func TestIndexAgainRaisesTheGeneration(t *testing.T) {
-	t.Parallel()
-	pool, now := schematest.New(t), time.Now()
-	m := archive.NewManifest(7, "s", "w", archive.Sum{Records: 1, SHA256: strings.Repeat("aa", 32), Content: strings.Repeat("aa", 8)}, now, now)
-	require.NoError(t, catalog.RestoreSegment(t.Context(), pool, m, "dir:/a", now))
-	for want := range 3 {
-		_, generation, err := catalog.UnindexedSegment(t.Context(), pool, 7)
-		require.NoError(t, err)
-		require.Equal(t, want, generation)
-		n, err := catalog.IndexAgain(t.Context(), pool)
-		require.NoError(t, err)
-		require.Equal(t, int64(1), n)
-	}
-}

@@ -27,7 +27,6 @@ type Rebuild struct {
 	Scope       frames.Scope
 	Remember    time.Duration // how long a server may send an event again
 	Projections schema.Projections
-	Stores      func(collection string) bool
 	Enqueue     consumer.Enqueue // of what the projections read
 	// Consume commits what a finite source yields, and returns when all of it is committed.
 	Consume func(context.Context, consumer.Config) error

@@ -43,7 +43,7 @@ func (how Rebuild) Seen(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	wires, err := r.Wires()
+	wires, err := r.wires()
 	if err != nil {
 		return err
 	}

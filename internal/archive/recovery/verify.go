@@ -12,10 +12,12 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/weir-social/weir/consumer"
 	"github.com/weir-social/weir/internal/archive"
 	"github.com/weir-social/weir/internal/archive/catalog"
+	"github.com/weir-social/weir/internal/archive/frames"
 	"github.com/weir-social/weir/schema"
 )
 
@@ -28,24 +30,50 @@ type Check struct {
 // Source is an archive, and how its records are read.
 type Source struct {
 	Store archive.Store
-	// Wires returns the wires of archived records, by name, for one goroutine.
-	Wires func() (map[string]consumer.Wire, error)
-	// Strip returns how what must be forgotten is taken out of a segment's records, in one
-	// goroutine.
-	Strip func(archive.Manifest) (archive.Strip, error)
+	// Wires returns the wires of sources, by name, for one goroutine. They decode what is wanted; nil: all events.
+	Wires  func(wanted func(collection string) bool) (map[string]consumer.Wire, error)
+	Stores func(collection string) bool
+}
+
+// wires returns the wires of archived records, by name, for one goroutine.
+func (s Source) wires() (map[string]consumer.Wire, error) {
+	wires, err := s.Wires(s.Stores)
+	if err == nil {
+		wires[catalog.WireSnapshot] = consumer.Wire{Name: catalog.WireSnapshot, Decode: decodeSnapshot}
+	}
+	return wires, err
+}
+
+// decodeSnapshot checks a part of a snapshot. Snapshots contain no events.
+func decodeSnapshot(record []byte, arrived time.Time, m *consumer.Message) {
+	m.Reset(record, arrived)
+	if _, err := catalog.ParseSnapshotPart(record); err != nil {
+		m.Refuse(&consumer.Malformed{Cause: err.Error(), Raw: record})
+	}
 }
 
 // Wire returns the wire of a segment's records, for one goroutine.
 func (s Source) Wire(m archive.Manifest) (consumer.Wire, error) {
-	wires, err := s.Wires()
-	if err != nil {
-		return consumer.Wire{}, err
+	wires, err := s.wires()
+	return wireOf(m, wires, err)
+}
+
+func wireOf(m archive.Manifest, wires map[string]consumer.Wire, err error) (consumer.Wire, error) {
+	wire, known := wires[m.Wire]
+	if err == nil && !known {
+		err = fmt.Errorf("segment %s: this version of Weir does not know the wire %s", m.Name, m.Wire)
 	}
-	wire, ok := wires[m.Wire]
-	if !ok {
-		return wire, fmt.Errorf("segment %s: this version of Weir does not know the wire %s", m.Name, m.Wire)
+	return wire, err
+}
+
+// Strip returns how what must be forgotten is taken out of a segment's records, in one goroutine.
+func (s Source) Strip(m archive.Manifest) (archive.Strip, error) {
+	if m.Wire == catalog.WireSnapshot {
+		return catalog.StripSnapshot, nil
 	}
-	return wire, nil
+	wires, err := s.Wires(nil) // what is not stored is archived too
+	wire, err := wireOf(m, wires, err)
+	return frames.Strip(wire), err
 }
 
 // Verify reads every segment of the store, checks all hashes, decodes every record, and compares the
@@ -61,7 +89,7 @@ func (s Source) Verify(ctx context.Context, db schema.DB) (check Check, err erro
 	if err != nil {
 		return Check{}, err
 	}
-	wires, err := s.Wires()
+	wires, err := s.wires()
 	if err != nil {
 		return Check{}, err
 	}
@@ -155,7 +183,7 @@ func (s Source) Export(ctx context.Context, stream string, out io.Writer) error 
 	if err != nil {
 		return err
 	}
-	wires, err := s.Wires()
+	wires, err := s.wires()
 	if err != nil {
 		return err
 	}

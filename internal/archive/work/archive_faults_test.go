@@ -17,7 +17,6 @@ import (
 	"github.com/weir-social/weir/internal/archive"
 	"github.com/weir-social/weir/internal/archive/catalog"
 	"github.com/weir-social/weir/internal/ops/health"
-	"github.com/weir-social/weir/jobs"
 )
 
 // fullDisk is a directory on a disk with little room. An object that does not fit is written in
@@ -94,7 +93,7 @@ func TestUnwritableStoreIsReported(t *testing.T) {
 	require.NoError(t, a.seal())
 	require.ErrorIs(t, a.sync(away{a.store}), errAway)
 	behind := func() (messages []string) {
-		report, err := health.Read(t.Context(), a.pool, time.Now(), health.Limits{})
+		report, err := health.Read(t.Context(), a.pool, time.Now(), health.Limits{}, Health(a.archive.Forget))
 		require.NoError(t, err)
 		for _, c := range report.Conditions {
 			if c.Name == "WeirArchiveBehind" {
@@ -119,7 +118,7 @@ func TestHourWithoutTheStore(t *testing.T) {
 	a.archive.Age = 10 * time.Minute
 	behind := func() bool {
 		t.Helper()
-		report, err := health.Read(t.Context(), a.pool, time.Now(), health.Limits{ArchiveAge: 30 * time.Minute})
+		report, err := health.Read(t.Context(), a.pool, time.Now(), health.Limits{}, Health(a.archive.Forget))
 		require.NoError(t, err)
 		for _, c := range report.Conditions {
 			if c.Name == "WeirArchiveBehind" {
@@ -188,7 +187,7 @@ func TestMountPointIsNoEmptyArchive(t *testing.T) {
 	open := a.count(`SELECT count(*) FROM archive_open`)
 	a.exec(`INSERT INTO forgotten (did, until, reason) VALUES ('did:plc:a', now(), 'deleted')`)
 	list := func() error {
-		return runJob(a, &ListForgotten{pool: a.pool, archive: a.archive}, jobs.ListForgotten{})
+		return runJob(a, &ListForgotten{pool: a.pool, archive: a.archive}, ListForgottenArgs{})
 	}
 	require.ErrorContains(t, a.sync(a.store), "mount its disk")
 	require.ErrorContains(t, list(), "mount its disk")

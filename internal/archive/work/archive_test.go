@@ -31,7 +31,6 @@ import (
 	"github.com/weir-social/weir/internal/crashpoint"
 	"github.com/weir-social/weir/internal/testing/eventually"
 	"github.com/weir-social/weir/internal/testing/schematest"
-	"github.com/weir-social/weir/jobs"
 	"github.com/weir-social/weir/workers"
 )
 
@@ -136,7 +135,7 @@ func (a *archiveTest) killedAt(point string, run func() error) {
 }
 
 func (a *archiveTest) seal() error {
-	return runJob(a, &SealSegment{pool: a.pool, archive: a.archive}, jobs.SealSegment{Stream: "s", Wire: "w"})
+	return runJob(a, &SealSegment{pool: a.pool, archive: a.archive}, SealSegmentArgs{Stream: "s", Wire: "w"})
 }
 
 // sync syncs all segments, in order.
@@ -146,7 +145,7 @@ func (a *archiveTest) sync(store archive.Store) error {
 	in := a.archive
 	in.Store = store
 	for _, number := range numbers {
-		if err := runJob(a, &SyncSegment{pool: a.pool, archive: in}, jobs.SyncSegment{Segment: number}); err != nil {
+		if err := runJob(a, &SyncSegment{pool: a.pool, archive: in}, SyncSegmentArgs{Segment: number}); err != nil {
 			return err
 		}
 	}
@@ -271,7 +270,7 @@ func TestKilledInSeal(t *testing.T) {
 	require.NoError(t, err)
 	require.Len(t, files, 1, "an orphan")
 	a.complete()
-	require.NoError(t, runJob(a, &SweepArchive{pool: a.pool, log: slog.New(slog.DiscardHandler), archive: a.archive, now: func() time.Time { return time.Now().Add(25 * time.Hour) }}, jobs.SweepArchive{}))
+	require.NoError(t, runJob(a, &SweepArchive{pool: a.pool, log: slog.New(slog.DiscardHandler), archive: a.archive, now: func() time.Time { return time.Now().Add(25 * time.Hour) }}, SweepArchiveArgs{}))
 	files, err = os.ReadDir(spool)
 	require.NoError(t, err)
 	require.Empty(t, files)
@@ -284,7 +283,7 @@ func TestUnfinishedObjectsAreSwept(t *testing.T) {
 	left := filepath.Join(strings.TrimPrefix(a.store.String(), "dir:"), ".tmp-1")
 	require.NoError(t, os.WriteFile(left, []byte("text"), 0o600))
 	sweep := func(after time.Duration) {
-		require.NoError(t, runJob(a, &SweepArchive{pool: a.pool, log: slog.New(slog.DiscardHandler), archive: a.archive, now: func() time.Time { return time.Now().Add(after) }}, jobs.SweepArchive{}))
+		require.NoError(t, runJob(a, &SweepArchive{pool: a.pool, log: slog.New(slog.DiscardHandler), archive: a.archive, now: func() time.Time { return time.Now().Add(after) }}, SweepArchiveArgs{}))
 	}
 	sweep(23 * time.Hour)
 	require.FileExists(t, left, "an object that may still be written must not be swept")
@@ -341,10 +340,10 @@ func TestLateProcess(t *testing.T) {
 	require.Equal(t, 1, a.count(`SELECT count(*) FROM segments WHERE name = '`+theirs.Name+`'`))
 	// The late process puts its file, too: an orphan.
 	require.NoError(t, a.store.Put(t.Context(), m.Name, strings.NewReader("orphan"), 6))
-	require.NoError(t, runJob(a, &SweepArchive{pool: a.pool, log: slog.New(slog.DiscardHandler), archive: a.archive, now: time.Now}, jobs.SweepArchive{}))
+	require.NoError(t, runJob(a, &SweepArchive{pool: a.pool, log: slog.New(slog.DiscardHandler), archive: a.archive, now: time.Now}, SweepArchiveArgs{}))
 	_, err = a.store.Stat(t.Context(), m.Name)
 	require.NoError(t, err, "a file that may belong to a running job must not be swept")
-	require.NoError(t, runJob(a, &SweepArchive{pool: a.pool, log: slog.New(slog.DiscardHandler), archive: a.archive, now: func() time.Time { return time.Now().Add(25 * time.Hour) }}, jobs.SweepArchive{}))
+	require.NoError(t, runJob(a, &SweepArchive{pool: a.pool, log: slog.New(slog.DiscardHandler), archive: a.archive, now: func() time.Time { return time.Now().Add(25 * time.Hour) }}, SweepArchiveArgs{}))
 	_, err = a.store.Stat(t.Context(), m.Name)
 	require.ErrorIs(t, err, archive.ErrNotFound)
 	require.Equal(t, a.records, a.stored())
@@ -361,7 +360,7 @@ func TestSweepWaitsForALock(t *testing.T) {
 	require.NoError(t, err)
 	swept := make(chan error, 1)
 	go func() {
-		swept <- runJob(a, &SweepArchive{pool: a.pool, log: slog.New(slog.DiscardHandler), archive: a.archive, now: time.Now}, jobs.SweepArchive{})
+		swept <- runJob(a, &SweepArchive{pool: a.pool, log: slog.New(slog.DiscardHandler), archive: a.archive, now: time.Now}, SweepArchiveArgs{})
 	}()
 	for range 2 { // each attempt waits for 50 ms
 		eventually.True(t, func() bool { return schematest.Blocks(t, a.pool, tx) }, time.Millisecond)

@@ -11,7 +11,6 @@ import (
 
 	"github.com/weir-social/weir/internal/archive/catalog"
 	"github.com/weir-social/weir/internal/retry"
-	"github.com/weir-social/weir/jobs"
 	"github.com/weir-social/weir/schema"
 )
 
@@ -47,35 +46,27 @@ func (a *archiver) run(ctx context.Context) {
 func (a *archiver) enqueue(ctx context.Context) error {
 	var due []river.InsertManyParams
 	if time.Since(a.swept) >= archiveSweeps {
-		due = append(due, river.InsertManyParams{Args: jobs.SweepArchive{}})
+		due = append(due, river.InsertManyParams{Args: SweepArchiveArgs{}})
 	}
 	if time.Since(a.snapped) >= a.archive.Age {
-		due = append(due, river.InsertManyParams{Args: jobs.SnapshotArchive{}})
+		due = append(due, river.InsertManyParams{Args: SnapshotArchiveArgs{}})
 	}
 	streams, err := catalog.DueStreams(ctx, a.pool, a.archive.Bytes, a.archive.Age)
 	if err != nil {
 		return err
 	}
 	for _, s := range streams {
-		due = append(due, river.InsertManyParams{Args: jobs.SealSegment{Stream: s.Stream, Wire: s.Wire}})
+		due = append(due, river.InsertManyParams{Args: SealSegmentArgs{Stream: s.Stream, Wire: s.Wire}})
 	}
 	segments, err := catalog.UnsyncedSegments(ctx, a.pool)
 	if err != nil {
 		return err
 	}
 	for _, number := range segments {
-		due = append(due, river.InsertManyParams{Args: jobs.SyncSegment{Segment: number}})
+		due = append(due, river.InsertManyParams{Args: SyncSegmentArgs{Segment: number}})
 	}
 	if due, err = a.toForget(ctx, due); err != nil {
 		return err
-	}
-	if a.archive.Index != nil {
-		if segments, err = catalog.UnindexedSegments(ctx, a.pool, indexedAtOnce); err != nil {
-			return err
-		}
-		for _, number := range segments {
-			due = append(due, river.InsertManyParams{Args: jobs.IndexSegment{Segment: number}})
-		}
 	}
 	if len(due) == 0 {
 		return nil
@@ -103,14 +94,14 @@ func (a *archiver) toForget(ctx context.Context, due []river.InsertManyParams) (
 		return due, err
 	}
 	if len(unlisted) > 0 {
-		due = append(due, river.InsertManyParams{Args: jobs.ListForgotten{}})
+		due = append(due, river.InsertManyParams{Args: ListForgottenArgs{}})
 	}
 	if a.archive.Strip == nil {
 		return due, nil
 	}
 	segments, err := catalog.SegmentsToForget(ctx, a.pool, a.archive.Forget, forgottenAtOnce)
 	for _, number := range segments {
-		due = append(due, river.InsertManyParams{Args: jobs.ForgetSegment{Segment: number}})
+		due = append(due, river.InsertManyParams{Args: ForgetSegmentArgs{Segment: number}})
 	}
 	return due, err
 }

@@ -22,7 +22,6 @@ import (
 	"github.com/weir-social/weir/internal/archive"
 	"github.com/weir-social/weir/internal/archive/catalog"
 	"github.com/weir-social/weir/internal/ops/health"
-	"github.com/weir-social/weir/jobs"
 )
 
 // file returns the path of an object.
@@ -43,17 +42,17 @@ func (f *forgetTest) damaged(name string) (repair func()) {
 
 // forgets runs the job that compares one segment with the deletions.
 func (f *forgetTest) forgets(number int64) error {
-	return runJob(f.archiveTest, &ForgetSegment{pool: f.pool, log: slog.New(slog.DiscardHandler), archive: f.archive}, jobs.ForgetSegment{Segment: number})
+	return runJob(f.archiveTest, &ForgetSegment{pool: f.pool, log: slog.New(slog.DiscardHandler), archive: f.archive}, ForgetSegmentArgs{Segment: number})
 }
 
 func (f *forgetTest) sweeps(after time.Duration) error {
-	return runJob(f.archiveTest, &SweepArchive{pool: f.pool, log: slog.New(slog.DiscardHandler), archive: f.archive, now: func() time.Time { return time.Now().Add(after) }}, jobs.SweepArchive{})
+	return runJob(f.archiveTest, &SweepArchive{pool: f.pool, log: slog.New(slog.DiscardHandler), archive: f.archive, now: func() time.Time { return time.Now().Add(after) }}, SweepArchiveArgs{})
 }
 
 // fires reports whether a condition holds.
 func (f *forgetTest) fires(condition string) bool {
 	f.t.Helper()
-	report, err := health.Read(f.t.Context(), f.pool, time.Now(), health.Limits{Forget: f.archive.Forget})
+	report, err := health.Read(f.t.Context(), f.pool, time.Now(), health.Limits{}, Health(f.archive.Forget))
 	require.NoError(f.t, err)
 	return slices.ContainsFunc(report.Conditions, func(c health.Condition) bool { return c.Name == condition })
 }
@@ -156,7 +155,7 @@ func TestSlowSegmentIsAFailure(t *testing.T) {
 		in := f.archive
 		in.Store = slowStore{f.store, expire}
 		return (&ForgetSegment{pool: f.pool, log: slog.New(slog.DiscardHandler), archive: in}).Work(rivertest.WorkContext(ctx, f.queue),
-			&river.Job[jobs.ForgetSegment]{JobRow: &rivertype.JobRow{}, Args: jobs.ForgetSegment{Segment: f.manifests()[0].Number}})
+			&river.Job[ForgetSegmentArgs]{JobRow: &rivertype.JobRow{}, Args: ForgetSegmentArgs{Segment: f.manifests()[0].Number}})
 	}
 	stopped, cancel := context.WithCancel(t.Context())
 	cancel()
@@ -429,7 +428,7 @@ func TestUnreadableList(t *testing.T) {
 	f.deletes("did:plc:1", 1)
 	f.exec(`INSERT INTO forgotten (did, until, reason, at) VALUES ('did:plc:8', now(), 'deleted', now() - interval '2 hours')`)
 	require.True(t, f.fires("WeirForgottenLists"), "the condition must hold while a deletion is on no list")
-	require.NoError(t, runJob(f.archiveTest, &ListForgotten{pool: f.pool, archive: f.archive}, jobs.ListForgotten{}))
+	require.NoError(t, runJob(f.archiveTest, &ListForgotten{pool: f.pool, archive: f.archive}, ListForgottenArgs{}))
 	require.False(t, f.fires("WeirForgottenLists"))
 }
 

@@ -15,21 +15,20 @@ import (
 	"github.com/weir-social/weir/internal/archive"
 	"github.com/weir-social/weir/internal/archive/catalog"
 	"github.com/weir-social/weir/internal/crashpoint"
-	"github.com/weir-social/weir/jobs"
 	"github.com/weir-social/weir/schema"
 	"github.com/weir-social/weir/workers"
 )
 
 // ForgetSegment rewrites segments without the data to forget.
 type ForgetSegment struct {
-	river.WorkerDefaults[jobs.ForgetSegment]
+	river.WorkerDefaults[ForgetSegmentArgs]
 	pool    *pgxpool.Pool
 	log     *slog.Logger
 	archive Config
 }
 
 // Timeout limits a run.
-func (w *ForgetSegment) Timeout(*river.Job[jobs.ForgetSegment]) time.Duration {
+func (w *ForgetSegment) Timeout(*river.Job[ForgetSegmentArgs]) time.Duration {
 	return w.archive.timeout
 }
 
@@ -41,7 +40,7 @@ func (w *ForgetSegment) Timeout(*river.Job[jobs.ForgetSegment]) time.Duration {
 // readers have finished: see SweepArchive.
 //
 // A failure is recorded: the segment waits for an hour, and health shows it.
-func (w *ForgetSegment) Work(ctx context.Context, job *river.Job[jobs.ForgetSegment]) error {
+func (w *ForgetSegment) Work(ctx context.Context, job *river.Job[ForgetSegmentArgs]) error {
 	err := w.compare(ctx, job.Args.Segment)
 	if _, snoozed := errors.AsType[*river.JobSnoozeError](err); err == nil || snoozed || errors.Is(ctx.Err(), context.Canceled) {
 		return err

@@ -20,7 +20,6 @@ import (
 	"github.com/weir-social/weir/internal/archive"
 	"github.com/weir-social/weir/internal/archive/catalog"
 	"github.com/weir-social/weir/internal/testing/schematest"
-	"github.com/weir-social/weir/jobs"
 	"github.com/weir-social/weir/schema"
 )
 
@@ -112,7 +111,7 @@ func (f *forgetTest) forget(store archive.Store) error {
 	in := f.archive
 	in.Store = store
 	for _, number := range numbers {
-		if err := runJob(f.archiveTest, &ForgetSegment{pool: f.pool, log: slog.New(slog.DiscardHandler), archive: in}, jobs.ForgetSegment{Segment: number}); err != nil {
+		if err := runJob(f.archiveTest, &ForgetSegment{pool: f.pool, log: slog.New(slog.DiscardHandler), archive: in}, ForgetSegmentArgs{Segment: number}); err != nil {
 			return err
 		}
 	}
@@ -122,7 +121,7 @@ func (f *forgetTest) forget(store archive.Store) error {
 // sweep sweeps as if this much time had passed.
 func (f *forgetTest) sweep(after time.Duration) {
 	f.t.Helper()
-	require.NoError(f.t, runJob(f.archiveTest, &SweepArchive{pool: f.pool, log: slog.New(slog.DiscardHandler), archive: f.archive, now: func() time.Time { return time.Now().Add(after) }}, jobs.SweepArchive{}))
+	require.NoError(f.t, runJob(f.archiveTest, &SweepArchive{pool: f.pool, log: slog.New(slog.DiscardHandler), archive: f.archive, now: func() time.Time { return time.Now().Add(after) }}, SweepArchiveArgs{}))
 }
 
 // complete checks that the store has exactly the records that remain, each once, and that the

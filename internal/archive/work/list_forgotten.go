@@ -9,25 +9,24 @@ import (
 
 	"github.com/weir-social/weir/internal/archive"
 	"github.com/weir-social/weir/internal/archive/catalog"
-	"github.com/weir-social/weir/jobs"
 )
 
 // ListForgotten writes lists of forgotten accounts to the store.
 type ListForgotten struct {
-	river.WorkerDefaults[jobs.ListForgotten]
+	river.WorkerDefaults[ListForgottenArgs]
 	pool    *pgxpool.Pool
 	archive Config
 }
 
 // Timeout limits a run.
-func (w *ListForgotten) Timeout(*river.Job[jobs.ListForgotten]) time.Duration {
+func (w *ListForgotten) Timeout(*river.Job[ListForgottenArgs]) time.Duration {
 	return w.archive.timeout
 }
 
 // Work stores lists until every forgotten account is on one. If a job dies before it has
 // marked the accounts, its list stays, and the next job stores the same list or a longer
 // one.
-func (w *ListForgotten) Work(ctx context.Context, _ *river.Job[jobs.ListForgotten]) error {
+func (w *ListForgotten) Work(ctx context.Context, _ *river.Job[ListForgottenArgs]) error {
 	for {
 		list, err := catalog.UnlistedAccounts(ctx, w.pool, archive.MaxForgotten)
 		if err != nil || len(list) == 0 {

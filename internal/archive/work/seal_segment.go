@@ -20,7 +20,6 @@ import (
 	"github.com/weir-social/weir/internal/archive"
 	"github.com/weir-social/weir/internal/archive/catalog"
 	"github.com/weir-social/weir/internal/crashpoint"
-	"github.com/weir-social/weir/jobs"
 	"github.com/weir-social/weir/schema"
 )
 
@@ -31,7 +30,6 @@ type Config struct {
 	Bytes    int64         // a segment is sealed at so many raw bytes; 64 MiB when zero
 	Age      time.Duration // or when a record has waited for so long; 10 min when zero
 	Remember time.Duration // how long a server may send an event again; 8 days when zero
-	Index    *Index        // nil: there is none
 
 	// Forget is how often a segment is compared with the data to forget, and rewritten if
 	// necessary; 30 days when zero.
@@ -61,17 +59,17 @@ func (a Config) withDefaults() Config {
 
 // SealSegment writes open rows into segments.
 type SealSegment struct {
-	river.WorkerDefaults[jobs.SealSegment]
+	river.WorkerDefaults[SealSegmentArgs]
 	pool    *pgxpool.Pool
 	archive Config
 }
 
 // Timeout limits a run.
-func (w *SealSegment) Timeout(*river.Job[jobs.SealSegment]) time.Duration { return w.archive.timeout }
+func (w *SealSegment) Timeout(*river.Job[SealSegmentArgs]) time.Duration { return w.archive.timeout }
 
 // Work seals one segment after another while segments are due. A job that dies leaves at
 // most a file.
-func (w *SealSegment) Work(ctx context.Context, job *river.Job[jobs.SealSegment]) error {
+func (w *SealSegment) Work(ctx context.Context, job *river.Job[SealSegmentArgs]) error {
 	of := catalog.OpenStream{Stream: job.Args.Stream, Wire: job.Args.Wire}
 	for {
 		plan, err := catalog.PlanSegment(ctx, w.pool, of, w.archive.Bytes, w.archive.Age)
@@ -109,7 +107,7 @@ func (w *SealSegment) seal(ctx context.Context, of catalog.OpenStream, plan cata
 		if err := catalog.StoreSegment(ctx, tx, m, plan.Numbers); err != nil {
 			return err
 		}
-		if _, err := river.ClientFromContext[pgx.Tx](ctx).InsertTx(ctx, tx, jobs.SyncSegment{Segment: number}, nil); err != nil {
+		if _, err := river.ClientFromContext[pgx.Tx](ctx).InsertTx(ctx, tx, SyncSegmentArgs{Segment: number}, nil); err != nil {
 			return fmt.Errorf("enqueue sync_segment: %w", err)
 		}
 		crashpoint.At(ctx, "seal: before the end")

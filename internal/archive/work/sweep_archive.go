@@ -17,7 +17,6 @@ import (
 
 	"github.com/weir-social/weir/internal/archive"
 	"github.com/weir-social/weir/internal/archive/catalog"
-	"github.com/weir-social/weir/jobs"
 	"github.com/weir-social/weir/schema"
 	"github.com/weir-social/weir/workers"
 )
@@ -25,7 +24,7 @@ import (
 // SweepArchive deletes files and objects that nothing names, and makes and drops the
 // partitions of the known events.
 type SweepArchive struct {
-	river.WorkerDefaults[jobs.SweepArchive]
+	river.WorkerDefaults[SweepArchiveArgs]
 	pool    *pgxpool.Pool
 	log     *slog.Logger
 	archive Config
@@ -33,10 +32,10 @@ type SweepArchive struct {
 }
 
 // Timeout limits a run: listing a store may take long.
-func (w *SweepArchive) Timeout(*river.Job[jobs.SweepArchive]) time.Duration { return w.archive.timeout }
+func (w *SweepArchive) Timeout(*river.Job[SweepArchiveArgs]) time.Duration { return w.archive.timeout }
 
 // Work sweeps. If ClickHouse is away, it does the rest.
-func (w *SweepArchive) Work(ctx context.Context, _ *river.Job[jobs.SweepArchive]) error {
+func (w *SweepArchive) Work(ctx context.Context, _ *river.Job[SweepArchiveArgs]) error {
 	return errors.Join(w.days(ctx), w.deletions(ctx), w.spool(), w.unfinished(ctx), w.objects(ctx), w.lists(ctx))
 }
 

@@ -14,26 +14,25 @@ import (
 	"github.com/weir-social/weir/internal/archive"
 	"github.com/weir-social/weir/internal/archive/catalog"
 	"github.com/weir-social/weir/internal/crashpoint"
-	"github.com/weir-social/weir/jobs"
 	"github.com/weir-social/weir/schema"
 	"github.com/weir-social/weir/workers"
 )
 
 // SyncSegment copies a segment to the store.
 type SyncSegment struct {
-	river.WorkerDefaults[jobs.SyncSegment]
+	river.WorkerDefaults[SyncSegmentArgs]
 	pool    *pgxpool.Pool
 	archive Config
 }
 
 // Timeout limits a run.
-func (w *SyncSegment) Timeout(*river.Job[jobs.SyncSegment]) time.Duration { return w.archive.timeout }
+func (w *SyncSegment) Timeout(*river.Job[SyncSegmentArgs]) time.Duration { return w.archive.timeout }
 
 // Work stores the segment, reads it back, stores its manifest, and only then deletes the rows.
 // The manifest decides: there is at most one for these records. If two processes do this at
 // once, or one wakes up after a long time, all of them finish with the segment that the
 // manifest names.
-func (w *SyncSegment) Work(ctx context.Context, job *river.Job[jobs.SyncSegment]) error {
+func (w *SyncSegment) Work(ctx context.Context, job *river.Job[SyncSegmentArgs]) error {
 	m, after, err := catalog.UnsyncedSegment(ctx, w.pool, job.Args.Segment)
 	switch {
 	case errors.Is(err, schema.ErrNoRows):

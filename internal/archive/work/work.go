@@ -1,5 +1,5 @@
-// Package work has the archive's workers: they seal what the commits have stored into segments, copy these to
-// the store and into ClickHouse, and rewrite them without what must be forgotten.
+// Package work is the archive as a feature. Its workers seal what the commits have stored into segments, copy these
+// to the store, and rewrite them without what must be forgotten.
 package work
 
 import (
@@ -9,7 +9,6 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/riverqueue/river"
 
-	"github.com/weir-social/weir/jobs"
 	"github.com/weir-social/weir/workers"
 )
 
@@ -22,17 +21,13 @@ func Add(b workers.Bundle, cfg Config) error {
 	workers.Add(b, &SealSegment{pool: b.Pool(), archive: cfg})
 	workers.Add(b, &SyncSegment{pool: b.Pool(), archive: cfg})
 	workers.Add(b, &SnapshotArchive{pool: b.Pool(), tables: cfg.Snapshots})
-	workers.Add(b, &IndexSegment{pool: b.Pool(), archive: cfg})
 	workers.Add(b, &ForgetSegment{pool: b.Pool(), log: b.Log(), archive: cfg})
 	workers.Add(b, &ListForgotten{pool: b.Pool(), archive: cfg})
 	workers.Add(b, &SweepArchive{pool: b.Pool(), log: b.Log(), archive: cfg, now: time.Now})
 	if cfg.Store == nil {
 		return nil
 	}
-	b.Queue(jobs.QueueArchive, 2) // one job may seal while the other waits for the store
-	if cfg.Index != nil {
-		b.Queue(jobs.QueueIndex, 1) // a segment is in memory twice, as rows and as a block
-	}
+	b.Queue(queueArchive, 2) // one job may seal while the other waits for the store
 	b.Run(func(ctx context.Context, client *river.Client[pgx.Tx]) {
 		(&archiver{pool: b.Pool(), log: b.Log(), client: client, archive: cfg}).run(ctx)
 	})

@@ -50,16 +50,35 @@ const (
 	wordsOf  = "made from the record"
 )
 
-// Tables returns the tables that are compared.
-func Tables() []Table {
+// Rows are rows that a feature leaves out of another's table.
+type Rows struct {
+	Table string
+	Where string // they fulfil this SQL condition; k is the row
+	Why   string
+}
+
+// Tables returns the tables that are compared, without these rows.
+func Tables(without ...Rows) []Table {
+	all := tables()
+	for _, out := range without {
+		for i := range all {
+			if all[i].Name == out.Table {
+				all[i].From += " AND NOT " + out.Where
+				all[i].Rows += "; and " + out.Why
+			}
+		}
+	}
+	return all
+}
+
+func tables() []Table {
 	return []Table{
 		{Name: "records", Key: []string{"collection", "did", "rkey"}, Columns: []string{"rev", "cid", "created_at", "record"},
 			From: `SELECT * FROM records AS k WHERE` + kept, Rows: purged, Without: map[string]string{"indexed_at": clock}},
 		{Name: "tombstones", Key: []string{"collection", "did", "rkey"}, Columns: []string{"rev", "deleted_at"},
 			From: `SELECT * FROM tombstones AS k WHERE` + kept + `AND NOT EXISTS (
-    SELECT FROM records AS r WHERE r.collection = k.collection AND r.did = k.did AND r.rkey = k.rkey)
-  AND NOT EXISTS (SELECT FROM forgotten AS f WHERE f.did = k.did)`,
-			Rows: purged + "; those of records that are stored again: they say nothing any more; and those of accounts that the archive has forgotten, with their deletions"},
+    SELECT FROM records AS r WHERE r.collection = k.collection AND r.did = k.did AND r.rkey = k.rkey)`,
+			Rows: purged + "; those of records that are stored again: they say nothing any more"},
 		{Name: "accounts", Key: []string{"did"}, Columns: []string{"handle", "handle_at", "display_name", "avatar", "status", "status_at", "hidden_at", "erased_rev", "not_recommended"},
 			From: `SELECT k.did, CASE WHEN k.status = 'active' THEN k.handle END AS handle, CASE WHEN k.status = 'active' THEN k.handle_at END AS handle_at, k.display_name, k.avatar, k.status, k.status_at, CASE WHEN k.status = 'hidden' THEN k.hidden_at END AS hidden_at, k.erased_rev, k.not_recommended
 FROM accounts AS k

@@ -81,20 +81,6 @@ var (
 	auditFailures   = desc("audit_failures", "Accounts that the last audit could not read.")
 	relayMissing    = desc("relay_audits_missing_events", "Events that relays of Nostr had of the last compared day, and that had never been stored.")
 	relayIncomplete = desc("relay_audits_incomplete", "Relays of Nostr whose last day could not be compared completely. Expect zero.")
-	archiveRows     = desc("archive_open_commits", "Commits that the archive's store does not have yet.")
-	archiveBytes    = desc("archive_open_bytes", "The size of what the archive's store does not have yet, decompressed.")
-	archiveOldest   = desc("archive_oldest_seconds", "Time since the oldest commit that the archive's store does not have yet; 0 if it has all.")
-	archiveUnsynced = desc("archive_unsynced_segments", "Sealed segments that are not in the archive's store yet.")
-	archiveSyncAge  = desc("archive_unsynced_seconds", "Time since the oldest segment was sealed that is not in the archive's store yet; 0 if all are.")
-	archiveSegments = desc("archive_segments", "Segments in the archive's store.")
-	archiveStored   = desc("archive_stored_bytes", "The size of the segments in the archive's store.")
-	archiveRecords  = desc("archive_records", "Records of the segments in the archive's store.")
-	indexSegments   = desc("archive_unindexed_segments", "Segments of the archive that ClickHouse does not have; 0 without WEIR_CLICKHOUSE.")
-	indexAge        = desc("archive_unindexed_seconds", "Time since the archive's store has the oldest segment that ClickHouse does not have; 0 without such a segment.")
-	forgetOverdue   = desc("archive_forget_overdue_seconds", "Time since the segment was due that has waited longest to be compared with what must be forgotten; 0 if none is due.")
-	forgetFailing   = desc("archive_forget_failing_segments", "Segments that could not be compared with what must be forgotten. Expect zero: such a file is damaged or missing.")
-	unlistedAge     = desc("archive_unlisted_seconds", "Time since the oldest forgotten account that is on no list in the archive's store; 0 if all are.")
-	unreadableLists = desc("archive_unreadable_lists", "Lists of forgotten accounts in the archive's store that cannot be read. Expect zero: exports and rebuilds fail.")
 	lagLimit        = desc("lag_limit_seconds", "WEIR_LAG_LIMIT of this process: the lag at which a stream is critical.")
 	queueLimit      = desc("queue_limit_jobs", "WEIR_QUEUE_LIMIT of this process: how many jobs of a queue may wait.")
 	databaseLimit   = desc("database_limit_bytes", "WEIR_DATABASE_LIMIT of this process: how large the database may be.")
@@ -166,7 +152,6 @@ func (c *Collector) Collect(out chan<- prometheus.Metric) {
 	sendHistories(r, gauge)
 	gauge(databaseBytes, float64(r.DatabaseBytes))
 	sendAudit(r, gauge)
-	sendArchive(r, gauge)
 	for _, f := range c.features {
 		for _, figure := range f.Figures {
 			if v := r.figures[figure.Name]; v != nil {
@@ -199,25 +184,6 @@ func (c *Collector) sendLimits(gauge func(*prometheus.Desc, float64, ...string))
 		age = c.limits.AuditAge.Seconds()
 	}
 	gauge(auditLimit, age)
-}
-
-// sendArchive exports the content and the backlog of the archive's store.
-func sendArchive(r Report, gauge func(*prometheus.Desc, float64, ...string)) {
-	a := r.Archive
-	gauge(archiveRows, float64(a.Rows))
-	gauge(archiveBytes, float64(a.Bytes))
-	gauge(archiveOldest, a.Oldest)
-	gauge(archiveUnsynced, float64(a.Unsynced))
-	gauge(archiveSyncAge, a.SyncAge)
-	gauge(archiveSegments, float64(a.Segments))
-	gauge(archiveStored, float64(a.Stored))
-	gauge(archiveRecords, float64(a.Records))
-	gauge(indexSegments, float64(a.Unindexed))
-	gauge(indexAge, a.IndexAge)
-	gauge(forgetOverdue, a.Forget.Overdue)
-	gauge(forgetFailing, float64(a.Forget.Failing))
-	gauge(unlistedAge, a.Forget.Unlisted)
-	gauge(unreadableLists, float64(a.Forget.Unreadable))
 }
 
 // sendHistories exports how far the past of collections has been read. Operators name these

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/weir-social/weir/internal/output"
 	"github.com/weir-social/weir/jobs"
 	"github.com/weir-social/weir/schema"
 )
@@ -39,7 +40,7 @@ func (r *Report) addConditions(limits Limits) {
 		add("WeirNoConsumer", Critical, "", "weir serve, or weir consume", "no consumer has ever run on this database")
 	}
 	for _, s := range r.Streams {
-		since := seconds(s.StateSince)
+		since := Seconds(s.StateSince)
 		switch {
 		case s.State == schema.StateNoConsumer:
 			add("WeirNoConsumer", Critical, s.Name, "weir serve, or weir consume", "no consumer reads stream %s", s.Name)
@@ -52,13 +53,13 @@ func (r *Report) addConditions(limits Limits) {
 			add("WeirReconnectsFail", Warning, s.Name, "weir doctor", "%d attempts to connect stream %s have failed in a row", s.Failed, s.Name)
 		}
 		if s.Lag != nil && s.State != schema.StateNoConsumer { // WeirNoConsumer covers it
-			switch lag := seconds(*s.Lag); {
+			switch lag := Seconds(*s.Lag); {
 			case lag > limits.LagCritical:
 				add("WeirLagCritical", Critical, s.Name, "weir status: the queues, the state, the database", "stream %s is %s behind", s.Name, lag)
 			case lag > limits.LagWarning:
 				add("WeirLag", Warning, s.Name, "weir status", "stream %s is %s behind", s.Name, lag)
 			}
-			if late := seconds(s.HostLag); late > limits.LagWarning {
+			if late := Seconds(s.HostLag); late > limits.LagWarning {
 				add("WeirHostLate", Warning, s.Name, "another host: WEIR_JETSTREAM or WEIR_RELAYS", "%s sends the events of stream %s %s after they were written",
 					cmp.Or(s.Host, "the host"), s.Name, late)
 			}
@@ -73,7 +74,7 @@ func (r *Report) addConditions(limits Limits) {
 			}
 			add("WeirQueueDeep", Warning, q.Name, do, "%s", message)
 		}
-		if wait := seconds(valueOf(ago(q.Oldest, r.at))); wait > unprocessedAfter && q.Running == 0 && !q.Paused {
+		if wait := Seconds(valueOf(ago(q.Oldest, r.at))); wait > unprocessedAfter && q.Running == 0 && !q.Paused {
 			add("WeirQueueUnprocessed", Warning, q.Name, "weir work, or weir work --queues "+q.Name, "no process takes the jobs of queue %s: the first has waited for %s", q.Name, wait)
 		}
 		if q.Paused {
@@ -92,7 +93,6 @@ func (r *Report) addConditions(limits Limits) {
 	}
 	r.addAuditConditions(limits, add)
 	r.Conditions = append(r.Conditions, r.problems...)
-	r.addArchiveConditions(limits, add)
 	slices.SortStableFunc(r.Conditions, func(a, b Condition) int { return cmp.Compare(a.Severity, b.Severity) }) // critical before warning
 	switch {
 	case len(r.Conditions) > 0 && r.Conditions[0].Severity == Critical:
@@ -104,34 +104,10 @@ func (r *Report) addConditions(limits Limits) {
 	}
 }
 
-// addArchiveConditions adds the problems of the archive and of its index.
-func (r *Report) addArchiveConditions(limits Limits, add func(name, severity, subject, do, message string, args ...any)) {
-	const failures = "SELECT kind, state, errors[array_upper(errors, 1)] ->> 'error' FROM river_job WHERE queue = 'archive'"
-	switch a := r.Archive; {
-	case seconds(a.SyncAge) > limits.SyncAge:
-		add("WeirArchiveBehind", Warning, "", failures, "the archive's store has not taken a segment for %s", seconds(a.SyncAge))
-	case seconds(a.Oldest) > limits.ArchiveAge:
-		add("WeirArchiveBehind", Warning, "", failures,
-			"the archive's store has lacked events for %s: %d commits, %s", seconds(a.Oldest), a.Rows, plural(a.Unsynced, "segment is sealed", "segments are sealed"))
-	}
-	if a := r.Archive; limits.IndexAge > 0 && seconds(a.IndexAge) > limits.IndexAge {
-		add("WeirIndexBehind", Warning, "", "SELECT state, errors[array_upper(errors, 1)] ->> 'error' FROM river_job WHERE queue = 'index'",
-			"ClickHouse lacks %s, the oldest for %s", plural(a.Unindexed, "segment", "segments"), seconds(a.IndexAge))
-	}
-	if f := r.Archive.Forget; seconds(f.Overdue) > limits.ForgetAge {
-		add("WeirForgetBehind", Warning, "", "SELECT args, state, errors[array_upper(errors, 1)] ->> 'error' FROM river_job WHERE kind = 'forget_segment'; weir archive verify",
-			"the archive may still have what must be forgotten: a segment has been due for %s, and %s", seconds(f.Overdue), plural(f.Failing, "segment cannot be compared", "segments cannot be compared"))
-	}
-	if f := r.Archive.Forget; seconds(f.Unlisted) > limits.ListAge || f.Unreadable > 0 {
-		add("WeirForgottenLists", Warning, "", "SELECT * FROM unreadable_lists; SELECT state, errors[array_upper(errors, 1)] ->> 'error' FROM river_job WHERE kind = 'list_forgotten'",
-			"%s of deleted accounts cannot be read, and an account has been on no list for %s", plural(f.Unreadable, "list", "lists"), seconds(f.Unlisted))
-	}
-}
-
 // gaps describes the open gaps: how many there are, how many accounts have been
 // compared, and why some cannot be closed.
 func (r *Report) gaps() string {
-	message := fmt.Sprintf("%s open, over %s", plural(r.OpenGaps, "gap is", "gaps are"), seconds(r.GapSeconds))
+	message := fmt.Sprintf("%s open, over %s", output.Count(r.OpenGaps, "gap is", "gaps are"), Seconds(r.GapSeconds))
 	if r.GapAccounts > 0 {
 		message += fmt.Sprintf("; %d of %d accounts have been compared", r.GapAccounts-r.GapWaiting, r.GapAccounts)
 	}
@@ -155,8 +131,8 @@ func (r *Report) addDeadLetterConditions(limits Limits, add func(name, severity,
 
 // addAuditConditions adds the conditions about the audits and their results.
 func (r *Report) addAuditConditions(limits Limits, add func(name, severity, subject, do, message string, args ...any)) {
-	if limits.AuditAge >= 0 && seconds(r.AuditSecondsAgo) > limits.AuditAge {
-		add("WeirAuditOld", Warning, "", "weir audit, and the log of the workers", "the posts have not been compared with their authors' repositories for %s", seconds(r.AuditSecondsAgo))
+	if limits.AuditAge >= 0 && Seconds(r.AuditSecondsAgo) > limits.AuditAge {
+		add("WeirAuditOld", Warning, "", "weir audit, and the log of the workers", "the posts have not been compared with their authors' repositories for %s", Seconds(r.AuditSecondsAgo))
 	}
 	for _, relay := range r.RelayAudits {
 		if relay.Problem != "" {
@@ -176,14 +152,6 @@ func (r *Report) addAuditConditions(limits Limits, add func(name, severity, subj
 	}
 }
 
-// plural returns a count with its noun and verb, in the singular if n is 1.
-func plural(n int64, one, more string) string {
-	if n == 1 {
-		return "1 " + one
-	}
-	return fmt.Sprintf("%d %s", n, more)
-}
-
 // unprocessedAfter is how long a job may wait in a queue in which nothing runs.
 const unprocessedAfter = 5 * time.Minute
 
@@ -194,7 +162,8 @@ func valueOf(s *float64) float64 {
 	return *s
 }
 
-func seconds(s float64) time.Duration {
+// Seconds returns a number of seconds as a duration, without fractions.
+func Seconds(s float64) time.Duration {
 	return time.Duration(s * float64(time.Second)).Round(time.Second)
 }
 

@@ -27,10 +27,6 @@ func FireAfter() map[string]time.Duration {
 		"WeirAuditFails":            0,
 		"WeirAuditScore":            0,
 		"WeirRelayAuditFails":       3 * time.Hour, // it is tried again each hour
-		"WeirArchiveBehind":         0,
-		"WeirIndexBehind":           0,
-		"WeirForgetBehind":          0,
-		"WeirForgottenLists":        0,
 	}
 }
 

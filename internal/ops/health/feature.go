@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"strings"
 	"time"
 
 	"github.com/weir-social/weir/schema"
@@ -18,7 +19,7 @@ type Feature struct {
 
 // Figure is a number of a feature: a field of the report, and a metric.
 type Figure struct {
-	Name     string // of the field
+	Name     string // of the field; that of an object has the object's name and a dot in front
 	Metric   string // the name of the metric, without weir_
 	Help     string // of the metric
 	Optional bool   // without a value, the field is null and there is no metric; otherwise it is 0
@@ -68,6 +69,19 @@ func (r Report) MarshalJSON() ([]byte, error) {
 	if err := encoder.Encode(fields(r)); err != nil || len(r.figures) == 0 {
 		return out.Bytes(), err
 	}
-	figures, err := json.Marshal(r.figures)
+	nested := map[string]any{}
+	for name, v := range r.figures {
+		in, path := nested, strings.Split(name, ".")
+		for _, object := range path[:len(path)-1] {
+			inner, ok := in[object].(map[string]any)
+			if !ok {
+				inner = map[string]any{}
+				in[object] = inner
+			}
+			in = inner
+		}
+		in[path[len(path)-1]] = v
+	}
+	figures, err := json.Marshal(nested)
 	return append(append(bytes.TrimSuffix(out.Bytes(), []byte("}\n")), ','), figures[1:]...), err
 }

@@ -23,7 +23,8 @@ func TestFeaturesAreReported(t *testing.T) {
 	pool := schematest.New(t)
 	read := Reading{}
 	feature := Feature{
-		Figures:    []Figure{{Name: "tiles", Metric: "tiles_laid", Help: "Tiles."}, {Name: "age", Metric: "tiles_age_seconds", Help: "Age.", Optional: true}},
+		Figures: []Figure{{Name: "tiles", Metric: "tiles_laid", Help: "Tiles."}, {Name: "age", Metric: "tiles_age_seconds", Help: "Age.", Optional: true},
+			{Name: "hall.walls.cracks", Metric: "cracks", Help: "Cracks."}, {Name: "hall.doors", Metric: "doors", Help: "Doors."}},
 		Conditions: []Condition{{Name: "WeirTilesBroken", Severity: Critical, Do: "look", FireAfter: time.Minute}},
 		Read:       func(context.Context, schema.DB, time.Time) (Reading, error) { return read, nil },
 	}
@@ -60,10 +61,11 @@ func TestFeaturesAreReported(t *testing.T) {
 	require.Contains(t, metrics(), "weir_tiles_laid")
 	require.NotContains(t, metrics(), "weir_tiles_age_seconds")
 
-	read = Reading{Values: map[string]float64{"tiles": 3, "age": 1.5}, Messages: map[string]string{"WeirTilesBroken": "3 <b> broken"}}
+	read = Reading{Values: map[string]float64{"tiles": 3, "age": 1.5, "hall.walls.cracks": 7, "hall.doors": 2}, Messages: map[string]string{"WeirTilesBroken": "3 <b> broken"}}
 	r := report()
 	all = fields(r)
 	require.Equal(t, []any{3.0, 1.5}, []any{all["tiles"], all["age"]})
+	require.Equal(t, map[string]any{"walls": map[string]any{"cracks": 7.0}, "doors": 2.0}, all["hall"])
 	require.Equal(t, 3.0, metrics()["weir_tiles_laid"])
 	require.Equal(t, 1.5, metrics()["weir_tiles_age_seconds"])
 	require.Equal(t, Unhealthy, r.Status)

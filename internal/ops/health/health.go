@@ -11,7 +11,6 @@ import (
 	"slices"
 	"time"
 
-	"github.com/weir-social/weir/internal/archive/catalog"
 	"github.com/weir-social/weir/internal/history"
 	"github.com/weir-social/weir/internal/nostr/directory"
 	"github.com/weir-social/weir/jobs"
@@ -43,12 +42,6 @@ type Limits struct {
 	Bytes        int64         // 3 GB: size of the database
 	AuditAge     time.Duration // 50 h: since the last audit ended, or since one was possible; negative: audits are off
 	AuditScore   float64       // 0.999: score of the last audit
-	ArchiveAge   time.Duration // 30 min: since the oldest commit that the archive's store does not have
-	SyncAge      time.Duration // 5 min: since the oldest segment was sealed that the store does not have
-	IndexAge     time.Duration // since the archive's store has had the oldest segment that ClickHouse lacks; zero: there is no ClickHouse
-	Forget       time.Duration // 30 days: how often segments of the archive are compared with the data to forget
-	ForgetAge    time.Duration // 24 h: since a segment was due to be compared
-	ListAge      time.Duration // 1 h: age of the oldest account to forget that is on no list in the archive's store
 }
 
 // DeadLetterLimit is how many new dead letters some collections may have within ten
@@ -70,11 +63,6 @@ func (l Limits) withDefaults() Limits {
 	l.Bytes = cmp.Or(l.Bytes, 3<<30)
 	l.AuditAge = cmp.Or(l.AuditAge, 50*time.Hour)
 	l.AuditScore = cmp.Or(l.AuditScore, 0.999)
-	l.ArchiveAge = cmp.Or(l.ArchiveAge, 30*time.Minute)
-	l.SyncAge = cmp.Or(l.SyncAge, 5*time.Minute)
-	l.Forget = cmp.Or(l.Forget, 30*24*time.Hour)
-	l.ForgetAge = cmp.Or(l.ForgetAge, 24*time.Hour)
-	l.ListAge = cmp.Or(l.ListAge, time.Hour)
 	return l
 }
 
@@ -121,8 +109,6 @@ type Report struct {
 	AuditSecondsAgo float64       `json:"audit_seconds_ago"` // since it ended, or since one was possible
 
 	RelayAudits []directory.Audit `json:"relay_audits"` // for each Nostr relay, the last day that was compared
-
-	Archive catalog.Backlog `json:"archive"` // what its store has, and what waits for it
 
 	at       time.Time           // of the report
 	figures  map[string]*float64 // of features, by name
@@ -192,15 +178,6 @@ func Read(ctx context.Context, db schema.DB, now time.Time, limits Limits, featu
 	}
 	if r.Histories, err = history.Histories(ctx, db); err != nil {
 		return Report{}, err
-	}
-	if r.Archive, err = catalog.ReadBacklog(ctx, db); err != nil {
-		return Report{}, err
-	}
-	if r.Archive.Forget, err = catalog.ReadForgetBacklog(ctx, db, limits.Forget); err != nil {
-		return Report{}, err
-	}
-	if limits.IndexAge == 0 {
-		r.Archive.Unindexed, r.Archive.IndexAge = 0, 0
 	}
 	for _, f := range features {
 		if err := r.readFeature(ctx, db, f); err != nil {

@@ -15,8 +15,8 @@ func (r Report) NotReady(limits Limits) (reasons []string) {
 		switch {
 		case s.State == schema.StateNoConsumer:
 			reasons = append(reasons, fmt.Sprintf("no consumer reads stream %s", s.Name))
-		case s.Lag != nil && seconds(*s.Lag) > limits.LagCritical:
-			reasons = append(reasons, fmt.Sprintf("stream %s is %s behind, more than %s", s.Name, seconds(*s.Lag), limits.LagCritical))
+		case s.Lag != nil && Seconds(*s.Lag) > limits.LagCritical:
+			reasons = append(reasons, fmt.Sprintf("stream %s is %s behind, more than %s", s.Name, Seconds(*s.Lag), limits.LagCritical))
 		}
 	}
 	return reasons

@@ -2,6 +2,8 @@ package trace
 
 import (
 	"context"
+	"encoding/json"
+	"fmt"
 	"strings"
 	"time"
 
@@ -19,12 +21,39 @@ type AccountTrace struct {
 	FeedSince   *time.Time   `json:"feed_since"`             // everything that it wrote since then is stored
 	FeedRead    *time.Time   `json:"feed_read_at"`           // when its feed was last read
 	Purged      bool         `json:"purged"`                 // after its deletion, nothing of it is left
-	Forgotten   string       `json:"forgotten,omitempty"`    // why the archive must forget it
 	Stored      []Collection `json:"stored"`                 // its records
 	Shares      int64        `json:"shares"`                 // of links
 	DeadLetters int64        `json:"dead_letters"`           // open ones
 	Resync      string       `json:"resync_cause,omitempty"` // why it is to be compared with its repository
 	Message     string       `json:"message"`                // why it counts or does not
+	Said        []Said       `json:"-"`                      // by features
+}
+
+// Part is what a feature shows of an account.
+type Part struct {
+	Field         string                                                              // of the JSON
+	Label, Format string                                                              // of the printed line
+	Read          func(ctx context.Context, db schema.DB, did string) (string, error) // empty: nothing
+}
+
+// Said is what a part says of an account.
+type Said struct {
+	Part
+	Text string
+}
+
+// MarshalJSON adds what features say to the fields.
+func (a AccountTrace) MarshalJSON() ([]byte, error) {
+	type fields AccountTrace
+	out, err := json.Marshal(fields(a))
+	for _, said := range a.Said {
+		var text []byte
+		if text, err = json.Marshal(said.Text); err != nil {
+			break
+		}
+		out = fmt.Appendf(out[:len(out)-1], ",%q:%s}", said.Field, text)
+	}
+	return out, err
 }
 
 // Collection is what is stored of an account in a collection.
@@ -36,16 +65,15 @@ type Collection struct {
 }
 
 // OfAccount collects everything known about an account.
-func OfAccount(ctx context.Context, db schema.DB, did string) (a AccountTrace, err error) {
+func OfAccount(ctx context.Context, db schema.DB, did string, parts ...Part) (a AccountTrace, err error) {
 	const row = `
 SELECT a.did IS NOT NULL, a.status_at, a.feed_since, a.feed_read_at, coalesce(a.status = 'deleted' AND a.purged_for = a.status_at, false),
-       coalesce((SELECT f.reason FROM forgotten AS f WHERE f.did = $1), ''),
        (SELECT count(*) FROM dead_letters AS d WHERE d.did = $1 AND d.state IN ('open', 'retrying')),
        coalesce((SELECT r.cause FROM resyncs AS r WHERE r.did = $1 AND r.desynchronized_at IS NOT NULL), '')
 FROM (VALUES ($1::text)) AS v (did)
 LEFT JOIN accounts AS a ON a.did = v.did`
 	a, err = schema.One(ctx, db, "read account "+did, func(r pgx.CollectableRow) (a AccountTrace, err error) {
-		return a, r.Scan(&a.Known, &a.Since, &a.FeedSince, &a.FeedRead, &a.Purged, &a.Forgotten, &a.DeadLetters, &a.Resync)
+		return a, r.Scan(&a.Known, &a.Since, &a.FeedSince, &a.FeedRead, &a.Purged, &a.DeadLetters, &a.Resync)
 	}, row, did)
 	if err != nil {
 		return a, err
@@ -74,6 +102,15 @@ ORDER BY n.name`
 		return a, err
 	}
 	a.Message = a.explain()
+	for _, part := range parts {
+		text, err := part.Read(ctx, db, did)
+		if err != nil {
+			return a, err
+		}
+		if text != "" {
+			a.Said = append(a.Said, Said{part, text})
+		}
+	}
 	return a, nil
 }
 

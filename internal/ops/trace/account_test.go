@@ -1,6 +1,9 @@
 package trace_test
 
 import (
+	"context"
+	"encoding/json"
+	"strings"
 	"testing"
 	"time"
 
@@ -8,6 +11,7 @@ import (
 
 	"github.com/weir-social/weir/internal/ops/trace"
 	"github.com/weir-social/weir/internal/testing/schematest"
+	"github.com/weir-social/weir/schema"
 )
 
 // TestAccountIsTraced shows of each account why it counts or does not, since when and by what, and what is stored of it.
@@ -23,12 +27,17 @@ INSERT INTO accounts (did, handle, status, status_at, purged_for) VALUES
     ('did:plc:hidden', 'h.example', 'hidden',    '2026-11-01T00:00:00Z', NULL),
     ('did:plc:down',   'd.example', 'takendown', '2026-11-02T00:00:00Z', NULL),
     ('did:plc:gone',   NULL,        'deleted',   '2026-11-03T00:00:00Z', '2026-11-03T00:00:00Z');
-INSERT INTO forgotten (did, until, reason) VALUES ('did:plc:gone', now(), 'deleted');
 INSERT INTO records (collection, did, rkey, rev, cid, created_at, record)
 SELECT c, 'did:plc:active', '3mptdaeh3622' || n, 'r', 'c', ('2026-11-0' || n || 'T00:00:00Z')::timestamptz, '{}'
 FROM unnest('{app.bsky.feed.post,app.bsky.feed.repost,com.example.note}'::text[]) AS c, generate_series(2, 4) AS n;
 INSERT INTO dead_letters (key, stage, did, cause, raw, raw_bytes, first_seen, last_seen) VALUES ('x', 'lexicon', 'did:plc:active', '', '', 0, now(), now())`)
 	require.NoError(t, err)
+	part := trace.Part{Field: "shelf", Read: func(_ context.Context, _ schema.DB, did string) (string, error) {
+		if did == "did:plc:gone" {
+			return `a "high" one`, nil
+		}
+		return "", nil
+	}}
 	for did, want := range map[string]string{
 		"did:plc:active":   "It counts: it is active, and followed.",
 		"did:plc:hidden":   "It does not count: at 2026-11-01T00:00:00Z, the listing of alice.example no longer showed it, and its server has not said why.",
@@ -36,11 +45,14 @@ INSERT INTO dead_letters (key, stage, did, cause, raw, raw_bytes, first_seen, la
 		"did:plc:gone":     "It does not count: it was deleted at 2026-11-03T00:00:00Z, as its server or the directory says, and purged.",
 		"did:plc:stranger": "It does not count: no watch includes it.",
 	} {
-		a, err := trace.OfAccount(t.Context(), pool, did)
+		a, err := trace.OfAccount(t.Context(), pool, did, part)
 		require.NoError(t, err)
 		require.Equal(t, want, a.Message)
 		require.Equal(t, did != "did:plc:stranger", a.Known)
-		require.Equal(t, did == "did:plc:gone", a.Forgotten == "deleted")
+		raw, err := json.Marshal(a)
+		require.NoError(t, err)
+		require.True(t, json.Valid(raw))
+		require.Equal(t, did == "did:plc:gone", strings.HasSuffix(string(raw), `,"shelf":"a \"high\" one"}`), "%s", raw)
 		if did == "did:plc:active" {
 			oldest, newest := time.Date(2026, 11, 2, 0, 0, 0, 0, time.UTC), time.Date(2026, 11, 4, 0, 0, 0, 0, time.UTC)
 			require.Len(t, a.Stored, 3)

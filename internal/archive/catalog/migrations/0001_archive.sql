@@ -20,22 +20,15 @@ CREATE TABLE segments (
     sealed_at            timestamptz NOT NULL,
     synced_at            timestamptz,
     store                text        NOT NULL DEFAULT '',
-    index_attempt        int         NOT NULL DEFAULT 0,
-    index_begun_at       timestamptz,
-    indexed_at           timestamptz,
     rewritten            int         NOT NULL DEFAULT 0,
     origin               text        NOT NULL DEFAULT '',
     forgotten_at         timestamptz,
     forget_failing_since timestamptz,
     forget_failed_at     timestamptz,
     missed_until         timestamptz,
-    forget_again         boolean     NOT NULL DEFAULT false,
-    -- weir archive index gives the blocks of a segment new tokens: ClickHouse drops a block whose token it remembers, also if its rows were
-    -- deleted meanwhile.
-    index_generation     int         NOT NULL DEFAULT 0
+    forget_again         boolean     NOT NULL DEFAULT false
 );
 CREATE INDEX segments_unsynced ON segments (number) WHERE synced_at IS NULL;
-CREATE INDEX segments_unindexed ON segments (number) WHERE indexed_at IS NULL;
 
 COMMENT ON TABLE  segments IS 'The sealed segments of the archive. A copy of each row is stored beside its segment. Not compared: of the archive and its known events.';
 COMMENT ON COLUMN segments.number IS 'Of one sequence over all streams. Some numbers may be missing.';
@@ -50,9 +43,6 @@ COMMENT ON COLUMN segments.created_from IS 'The earliest created_at of the recor
 COMMENT ON COLUMN segments.position IS 'The position of the stream: everything up to it is in this segment or an earlier one. NULL: later events were waiting when this one was sealed.';
 COMMENT ON COLUMN segments.synced_at IS 'When the copy in the store was read back and compared. NULL: not yet, and the rows in archive_open stay.';
 COMMENT ON COLUMN segments.store IS 'Where that copy is. Empty: there is none yet.';
-COMMENT ON COLUMN segments.index_attempt IS 'How many attempts to insert it into ClickHouse were begun.';
-COMMENT ON COLUMN segments.index_begun_at IS 'When the last of them was begun. Until it is settled, it may still insert rows.';
-COMMENT ON COLUMN segments.indexed_at IS 'When ClickHouse was seen to have all its events. NULL: not yet, or WEIR_CLICKHOUSE is not set.';
 COMMENT ON COLUMN segments.rewritten IS 'How often the segment was written again without what must be forgotten.';
 COMMENT ON COLUMN segments.origin IS 'The content of the first version. Empty: this is it.';
 COMMENT ON COLUMN segments.forgotten_at IS 'When it was compared with what must be forgotten the last time. NULL: never.';
@@ -60,7 +50,6 @@ COMMENT ON COLUMN segments.forget_failing_since IS 'When the comparison with wha
 COMMENT ON COLUMN segments.forget_failed_at IS 'When it failed last. NULL: the last one succeeded.';
 COMMENT ON COLUMN segments.missed_until IS 'The segment could not be compared for so long that deletions up to then were dropped without it. NULL: it missed none.';
 COMMENT ON COLUMN segments.forget_again IS 'An operator wants it to be compared at once.';
-COMMENT ON COLUMN segments.index_generation IS 'How often weir archive index began again. It is part of the tokens by which ClickHouse drops a block that comes twice.';
 
 CREATE TABLE archive_open (
     number       bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,

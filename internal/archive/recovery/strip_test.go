@@ -1,4 +1,4 @@
-package app
+package recovery
 
 import (
 	"fmt"
@@ -26,7 +26,7 @@ func TestStripsFrames(t *testing.T) {
 	}
 	const written = `,"record":{"text":"x"},"cid":"bafyreigh2akiscaildcqabsyg3dfr6chu3fgpregiymsck7e7aqa4s52zy"`
 	m := archive.Manifest{Wire: jetstream.WireName, FirstAt: at, LastAt: at}
-	strip, err := New(Config{}, nil).strip(m)
+	strip, err := sourceAt(nil).Strip(m)
 	require.NoError(t, err)
 	until := archive.Forgetting{did: {DID: did, Until: at.Add(5 * time.Minute)}}
 	for record, stays := range map[string]bool{
@@ -53,7 +53,7 @@ func TestStripsSnapshots(t *testing.T) {
 	t.Parallel()
 	at := time.Now()
 	m := archive.Manifest{Wire: catalog.WireSnapshot, FirstAt: at, LastAt: at}
-	strip, err := New(Config{}, nil).strip(m)
+	strip, err := sourceAt(nil).Strip(m)
 	require.NoError(t, err)
 	until := archive.Forgetting{"did:plc:g": {DID: "did:plc:g", Until: at}, "did:plc:b": {DID: "did:plc:b", Until: at.Add(-time.Second)}}
 	rest := strip(m, []byte(`{"table":"accounts","part":0,"last":true,"rows":[{"did":"did:plc:g","handle":"g.example","display_name":"G","avatar":"https://g.example/a","status":"hidden"},`+

@@ -1,18 +1,15 @@
-package app
+package recovery
 
 import (
 	"bytes"
 	"testing"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
 	"github.com/stretchr/testify/require"
 
 	"github.com/weir-social/weir/consumer/jetstream"
 	"github.com/weir-social/weir/internal/archive"
 	"github.com/weir-social/weir/internal/archive/dir"
-	"github.com/weir-social/weir/internal/archive/recovery"
-	"github.com/weir-social/weir/internal/collection"
 	"github.com/weir-social/weir/internal/testing/simnet"
 )
 
@@ -35,13 +32,10 @@ func BenchmarkVerify(b *testing.B) {
 	require.NoError(b, err)
 	m := archive.NewManifest(1, "main", jetstream.Wire(nil).Name, sum, time.Now(), time.Now())
 	require.NoError(b, store.Put(b.Context(), m.Name, bytes.NewReader(file.Bytes()), sum.StoredBytes))
-	stored, err := collection.Parse([]string{"app.bsky.feed.post"}, 48*time.Hour)
-	require.NoError(b, err)
-	p := App{stored: stored, signatures: &signatures{}, metrics: prometheus.NewRegistry()}
-	wires, err := p.wires(true)
+	wires, err := sourceAt(store).wires()
 	require.NoError(b, err)
 	b.SetBytes(sum.RawBytes)
 	for b.Loop() {
-		require.NoError(b, recovery.VerifySegment(b.Context(), store, m, wires))
+		require.NoError(b, VerifySegment(b.Context(), store, m, wires))
 	}
 }

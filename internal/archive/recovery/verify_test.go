@@ -1,4 +1,4 @@
-package app
+package recovery
 
 import (
 	"bytes"
@@ -9,14 +9,12 @@ import (
 	"testing"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
 	"github.com/stretchr/testify/require"
 
 	"github.com/weir-social/weir/consumer"
 	"github.com/weir-social/weir/consumer/jetstream"
 	"github.com/weir-social/weir/internal/archive"
 	"github.com/weir-social/weir/internal/archive/dir"
-	"github.com/weir-social/weir/internal/archive/recovery"
 	"github.com/weir-social/weir/internal/testing/schematest"
 )
 
@@ -47,18 +45,10 @@ func TestVerifyAcceptsWhatIsArchived(t *testing.T) {
 		require.NoError(t, err)
 		m := archive.NewManifest(number, "s", "toy", sum, time.Now(), time.Now())
 		require.NoError(t, store.Put(t.Context(), m.Name, bytes.NewReader(file.Bytes()), sum.StoredBytes))
-		return recovery.VerifySegment(t.Context(), store, m, wires)
+		return VerifySegment(t.Context(), store, m, wires)
 	}
 	require.NoError(t, verify(1, "ok", "oxo"))
 	require.ErrorIs(t, verify(2, "ok", "x"), archive.ErrCorrupt)
-}
-
-// rebuilt rebuilds the database of a process.
-func rebuilt(t *testing.T, p App) error {
-	t.Helper()
-	r, err := p.rebuilds(Rebuild{})
-	require.NoError(t, err)
-	return r.Database(t.Context())
 }
 
 // TestDamagedManifestIsAProblem shows that the other segments are still checked. An export and a
@@ -83,25 +73,24 @@ func TestDamagedManifestIsAProblem(t *testing.T) {
 		require.NoError(t, err)
 		names = append(names, m.ManifestName())
 	}
-	p := App{cfg: Config{Archive: store.String()}, pool: schematest.New(t), signatures: &signatures{}, metrics: prometheus.NewRegistry()}
+	source, pool := sourceAt(store), schematest.New(t)
 	require.NoError(t, os.WriteFile(filepath.Join(root, "s", "notes.json"), []byte("mine"), 0o600))
-	check, err := p.VerifyArchive(t.Context())
+	check, err := source.Verify(t.Context(), pool)
 	require.NoError(t, err)
 	require.Empty(t, check.Problems)
 	require.Equal(t, int64(3), check.Segments)
-	require.NoError(t, ExportArchive(t.Context(), store, "", io.Discard))
+	require.NoError(t, source.Export(t.Context(), "", io.Discard))
 
 	require.NoError(t, os.WriteFile(filepath.Join(root, names[1]), []byte("{"), 0o600))
-	p.metrics = prometheus.NewRegistry()
-	check, err = p.VerifyArchive(t.Context())
+	check, err = source.Verify(t.Context(), pool)
 	require.NoError(t, err)
 	require.Len(t, check.Problems, 1)
 	require.Contains(t, check.Problems[0], names[1])
 	require.Equal(t, int64(2), check.Segments)
-	alone, err := p.cfg.VerifyStore(t.Context())
+	alone, err := source.Verify(t.Context(), nil)
 	require.NoError(t, err)
 	require.Equal(t, check, alone)
-	for _, err := range []error{ExportArchive(t.Context(), store, "", io.Discard), rebuilt(t, p)} {
+	for _, err := range []error{source.Export(t.Context(), "", io.Discard), Rebuild{Source: source, Pool: pool}.Database(t.Context())} {
 		require.ErrorIs(t, err, archive.ErrCorrupt)
 		require.ErrorContains(t, err, names[1])
 		require.ErrorContains(t, err, "restore it from a copy")
@@ -114,8 +103,8 @@ func TestEmptyArchiveIsAnError(t *testing.T) {
 	root := t.TempDir()
 	store, err := dir.New(root)
 	require.NoError(t, err)
-	p := App{cfg: Config{Archive: store.String()}, pool: schematest.New(t), signatures: &signatures{}, metrics: prometheus.NewRegistry()}
-	for _, err := range []error{ExportArchive(t.Context(), store, "", io.Discard), rebuilt(t, p)} {
+	source, pool := sourceAt(store), schematest.New(t)
+	for _, err := range []error{source.Export(t.Context(), "", io.Discard), Rebuild{Source: source, Pool: pool}.Database(t.Context())} {
 		require.ErrorContains(t, err, "there is no archive at "+store.String())
 	}
 	out, err := archive.NewWriter(io.Discard)
@@ -124,5 +113,5 @@ func TestEmptyArchiveIsAnError(t *testing.T) {
 	require.NoError(t, err)
 	_, err = archive.PutManifest(t.Context(), store, archive.NewManifest(1, "s", jetstream.Wire(nil).Name, sum, time.Now(), time.Now()))
 	require.NoError(t, err)
-	require.ErrorContains(t, ExportArchive(t.Context(), store, "other", io.Discard), "has no segment of stream other: it has s")
+	require.ErrorContains(t, source.Export(t.Context(), "other", io.Discard), "has no segment of stream other: it has s")
 }

@@ -19,7 +19,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/weir-social/weir/internal/archive"
-	"github.com/weir-social/weir/internal/archive/clickhouse/clickhousetest"
+	"github.com/weir-social/weir/internal/clickhouse/clickhousetest"
 )
 
 // memory is a store of marks in memory, with a clock that the test moves.

@@ -1,25 +1,36 @@
 //go:build clickhouse
 
-package work
+package clickhouse
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net/http"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/riverqueue/river"
+	"github.com/riverqueue/river/rivertest"
+	"github.com/riverqueue/river/rivertype"
 	"github.com/stretchr/testify/require"
 
 	"github.com/weir-social/weir/internal/archive"
 	"github.com/weir-social/weir/internal/archive/catalog"
-	"github.com/weir-social/weir/internal/archive/clickhouse"
-	"github.com/weir-social/weir/internal/archive/clickhouse/clickhousetest"
+	"github.com/weir-social/weir/internal/archive/dir"
+	"github.com/weir-social/weir/internal/clickhouse/clickhousetest"
 	"github.com/weir-social/weir/internal/testing/eventually"
-	"github.com/weir-social/weir/jobs"
+	"github.com/weir-social/weir/internal/testing/schematest"
+	"github.com/weir-social/weir/workers"
 )
+
+var errLost = errors.New("lost")
 
 // lossy loses the responses to inserts, or the inserts themselves.
 type lossy struct {
@@ -43,11 +54,11 @@ func (l *lossy) RoundTrip(r *http.Request) (*http.Response, error) {
 	}
 	l.mu.Unlock()
 	if before {
-		return nil, errKilled
+		return nil, errLost
 	}
 	response, err := (&http.Transport{DisableKeepAlives: true}).RoundTrip(r)
 	if err == nil && lost {
-		return nil, errors.Join(errKilled, response.Body.Close())
+		return nil, errors.Join(errLost, response.Body.Close())
 	}
 	return response, err
 }
@@ -55,24 +66,34 @@ func (l *lossy) RoundTrip(r *http.Request) (*http.Response, error) {
 // indexTest is an archive with a ClickHouse server that has a view in which a duplicate would count
 // twice.
 type indexTest struct {
-	*archiveTest
-	server *clickhousetest.Server
-	lossy  *lossy
+	t       *testing.T
+	pool    *pgxpool.Pool
+	store   archive.Store
+	queue   *river.Client[pgx.Tx]
+	worker  *IndexSegment
+	server  *clickhousetest.Server
+	lossy   *lossy
+	records []string
+	last    archive.Manifest
 }
 
 func newIndexTest(t *testing.T) *indexTest {
 	t.Helper()
-	i := &indexTest{newArchiveTest(t), clickhousetest.Start(t), &lossy{}}
-	index, err := clickhouse.New(i.server.URL, i.lossy)
+	store, err := dir.New(t.TempDir())
+	require.NoError(t, err)
+	i := &indexTest{t: t, pool: schematest.New(t), store: store, server: clickhousetest.Start(t), lossy: &lossy{}}
+	i.queue, err = workers.Queue(i.pool, slog.New(slog.DiscardHandler))
+	require.NoError(t, err)
+	index, err := New(i.server.URL, i.lossy)
 	require.NoError(t, err)
 	require.NoError(t, index.Create(t.Context()))
-	i.archive.Index = &Index{ClickHouse: index, Rows: func(m archive.Manifest, s *archive.Segment) ([]clickhouse.Row, error) {
-		var rows []clickhouse.Row
+	i.worker = &IndexSegment{pool: i.pool, store: store, index: index, rows: func(m archive.Manifest, s *archive.Segment) ([]Row, error) {
+		var rows []Row
 		for record, err := range s.Records() {
 			if err != nil {
 				return nil, err
 			}
-			rows = append(rows, clickhouse.Row{ID: archive.NewID(string(record)), Source: m.Stream, Body: string(record), Position: uint32(len(rows))})
+			rows = append(rows, Row{ID: archive.NewID(string(record)), Source: m.Stream, Body: string(record), Position: uint32(len(rows))})
 		}
 		return rows, nil
 	}}
@@ -85,25 +106,67 @@ func (i *indexTest) ask(sql string) string {
 	return i.server.Ask(i.t, sql)
 }
 
-// sealed seals and syncs new records, and returns the number of their segment.
+func (i *indexTest) exec(sql string, args ...any) {
+	i.t.Helper()
+	_, err := i.pool.Exec(i.t.Context(), sql, args...)
+	require.NoError(i.t, err)
+}
+
+func (i *indexTest) count(sql string) (n int) {
+	i.t.Helper()
+	require.NoError(i.t, i.pool.QueryRow(i.t.Context(), sql).Scan(&n))
+	return n
+}
+
+// write stores a segment with these records, and returns what describes the file.
+func (i *indexTest) write(records []string, name func(archive.Sum) archive.Manifest) archive.Manifest {
+	i.t.Helper()
+	var file bytes.Buffer
+	w, err := archive.NewWriter(&file)
+	require.NoError(i.t, err)
+	for _, record := range records {
+		require.NoError(i.t, w.Add([]byte(record)))
+	}
+	sum, err := w.Close()
+	require.NoError(i.t, err)
+	m := name(sum)
+	require.NoError(i.t, i.store.Put(i.t.Context(), m.Name, bytes.NewReader(file.Bytes()), sum.StoredBytes))
+	_, err = archive.PutManifest(i.t.Context(), i.store, m)
+	require.NoError(i.t, err)
+	return m
+}
+
+// sealed stores a segment of new records, and returns its number.
 func (i *indexTest) sealed() int64 {
 	i.t.Helper()
-	i.add(12)
-	require.NoError(i.t, i.seal())
-	require.NoError(i.t, i.sync(i.store))
-	numbers, err := catalog.UnindexedSegments(i.t.Context(), i.pool, 1)
+	first := len(i.records)
+	for range 48 {
+		i.records = append(i.records, fmt.Sprintf("record %d", len(i.records)))
+	}
+	number, err := catalog.NextSegment(i.t.Context(), i.pool)
 	require.NoError(i.t, err)
-	require.Len(i.t, numbers, 1)
-	return numbers[0]
+	i.last = i.write(i.records[first:], func(sum archive.Sum) archive.Manifest {
+		return archive.NewManifest(number, "s", "w", sum, time.Now(), time.Now())
+	})
+	require.NoError(i.t, catalog.RestoreSegment(i.t.Context(), i.pool, i.last, i.store.String(), time.Now()))
+	return number
+}
+
+// rewritten stores the last segment without a record.
+func (i *indexTest) rewritten(without int) {
+	i.t.Helper()
+	remaining := slices.Delete(slices.Clone(i.records), without, without+1)
+	next := i.write(remaining, func(sum archive.Sum) archive.Manifest { return i.last.Rewrite(sum, time.Now()) })
+	require.NoError(i.t, catalog.ReplaceSegment(i.t.Context(), i.pool, next))
 }
 
 func (i *indexTest) index(segment int64) error {
-	return runJob(i.archiveTest, &IndexSegment{pool: i.pool, archive: i.archive}, jobs.IndexSegment{Segment: segment})
+	return i.worker.Work(rivertest.WorkContext(i.t.Context(), i.queue), &river.Job[IndexSegmentArgs]{JobRow: &rivertype.JobRow{}, Args: IndexSegmentArgs{Segment: segment}})
 }
 
 // settled makes the last attempts old enough to be settled.
 func (i *indexTest) settled() {
-	i.exec(`UPDATE segments SET index_begun_at = index_begun_at - $1::interval`, clickhouse.Settle)
+	i.exec(`UPDATE segments SET index_begun_at = index_begun_at - $1::interval`, Settle)
 }
 
 // once checks that every record is in ClickHouse once, in the table and in the view.
@@ -126,7 +189,7 @@ func TestIndexAtMostOnce(t *testing.T) {
 
 	lost := i.sealed()
 	i.lossy.set(false, true)
-	require.ErrorIs(t, i.index(lost), clickhouse.ErrAmbiguous)
+	require.ErrorIs(t, i.index(lost), ErrAmbiguous)
 	i.lossy.set(false, false)
 	snoozed(lost)
 	i.settled()
@@ -151,15 +214,13 @@ func TestIndexAtMostOnce(t *testing.T) {
 
 	away := i.sealed()
 	i.server.Kill(t)
-	require.ErrorIs(t, i.index(away), clickhouse.ErrAway)
-	i.add(12) // the archive grows
-	require.NoError(t, i.seal())
-	require.NoError(t, i.sync(i.store))
+	require.ErrorIs(t, i.index(away), ErrAway)
+	i.sealed() // the archive grows
 	i.server.Start(t)
 	require.NoError(t, i.index(away))
 
 	var both sync.WaitGroup
-	next, err := catalog.UnindexedSegments(t.Context(), i.pool, 1)
+	next, err := unindexedSegments(t.Context(), i.pool, 1)
 	require.NoError(t, err)
 	for range 4 {
 		both.Go(func() { i.index(next[0]) }) // some are snoozed
@@ -177,18 +238,18 @@ func TestIndexAgain(t *testing.T) {
 	i := newIndexTest(t)
 	segment := i.sealed()
 	require.NoError(t, i.index(segment))
-	marks := catalog.IndexMarks{DB: i.pool}
-	attempt, _, err := marks.Begun(t.Context(), segment)
+	m := marks{DB: i.pool}
+	attempt, _, err := m.Begun(t.Context(), segment)
 	require.NoError(t, err)
 	for range 2 { // an empty table, then a whole one
-		_, err = catalog.IndexAgain(t.Context(), i.pool)
+		_, err = indexAgain(t.Context(), i.pool)
 		require.NoError(t, err)
 		if i.lossy.inserts == 1 {
-			require.NoError(t, i.archive.Index.ClickHouse.Empty(t.Context()))
+			require.NoError(t, i.worker.index.Empty(t.Context()))
 			i.ask(`DROP TABLE sums`)
 			i.ask(`CREATE MATERIALIZED VIEW sums ENGINE = SummingMergeTree ORDER BY body AS SELECT body, toUInt64(1) AS n FROM events`)
 		}
-		require.NoError(t, marks.Indexed(t.Context(), segment, attempt), "end the attempt from before")
+		require.NoError(t, m.Indexed(t.Context(), segment, attempt), "end the attempt from before")
 		require.Equal(t, 1, i.count(`SELECT count(*) FROM segments WHERE indexed_at IS NULL`))
 		require.ErrorContains(t, i.index(segment), "JobSnoozeError")
 		i.settled()
@@ -203,18 +264,14 @@ func TestIndexAgain(t *testing.T) {
 func TestIndexForgets(t *testing.T) {
 	t.Parallel()
 	i := newIndexTest(t)
-	f := &forgetTest{i.archiveTest, map[string]bool{}}
-	f.archive.Forget, f.archive.Strip = time.Hour, stripOfTest
 	segment := i.sealed()
 	require.NoError(t, i.index(segment))
-	marks := catalog.IndexMarks{DB: i.pool}
-	attempt, _, err := marks.Begun(t.Context(), segment)
+	m := marks{DB: i.pool}
+	attempt, _, err := m.Begun(t.Context(), segment)
 	require.NoError(t, err)
-	f.due()
-	f.deletesRecord(3)
-	require.NoError(t, f.forget(f.store))
-	require.NoError(t, marks.Indexed(t.Context(), segment, attempt), "end the attempt from before")
-	begun, err := marks.Begin(t.Context(), segment, attempt)
+	i.rewritten(3)
+	require.NoError(t, m.Indexed(t.Context(), segment, attempt), "end the attempt from before")
+	begun, err := m.Begin(t.Context(), segment, attempt)
 	require.NoError(t, err)
 	require.False(t, begun, "no attempt may begin with the rows from before")
 	require.ErrorContains(t, i.index(segment), "JobSnoozeError")
@@ -227,7 +284,7 @@ func TestIndexForgets(t *testing.T) {
 	require.Equal(t, "1", i.ask(`SELECT count() FROM system.mutations`), "the rows must be deleted once, however often the job looks")
 	i.ask(`SYSTEM START MERGES events`)
 	eventually.True(t, func() bool { return i.index(segment) == nil }, 100*time.Millisecond)
-	want := fmt.Sprint(len(f.remaining()))
+	want := fmt.Sprint(len(i.records) - 1)
 	require.Equal(t, want+"\t"+want, i.ask(`SELECT count(), uniqExact(body) FROM events`))
 	require.Equal(t, "0", i.ask(`SELECT count() FROM events WHERE body = '`+i.records[3]+`'`))
 	require.Equal(t, "1", i.ask(`SELECT count(DISTINCT bitAnd(segment, 4294967295)) FROM events`))
