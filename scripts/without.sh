@@ -11,6 +11,8 @@ declare -A all=(
 	[feeds]="internal/ranking/feeds internal/web/feeds"
 	[archive]="internal/archive internal/clickhouse" # the index needs the archive
 	[clickhouse]="internal/clickhouse"
+	[cards]="workers/cards internal/links/card"
+	[links]="workers/links internal/links internal/ranking internal/web/links workers/cards internal/web/feeds"
 )
 name=${1:-}
 folders=${all[$name]:-}
