@@ -214,10 +214,7 @@ func DeleteRecords(ctx context.Context, tx pgx.Tx, deletions []Deletion, project
 	b.queueHooks(q)
 	b.queueWrites(q, new([]Key)) // locks the rows
 	b.queueDeletions(q, tx)
-	if err := tx.SendBatch(ctx, q).Close(); err != nil {
-		return fmt.Errorf("delete records: %w", err)
-	}
-	return nil
+	return Send(ctx, tx, "delete records", q)
 }
 
 // RepairRecords replaces records by their repository's version, unless the stored
@@ -294,7 +291,7 @@ ON CONFLICT DO NOTHING`
 	if _, err := tx.Exec(ctx, sql, id, keys.did, keys.collection, keys.rkey, fault, detail, maxFaultsPerKind); err != nil {
 		return fmt.Errorf("store the faults of the audit: %w", err)
 	}
-	_, err = deleteRows(ctx, tx, "delete old audits", `DELETE FROM audits WHERE ended_at < $1`, a.Ended.Add(-auditRetention))
+	_, err = Change(ctx, tx, "delete old audits", `DELETE FROM audits WHERE ended_at < $1`, a.Ended.Add(-auditRetention))
 	return err
 }
 

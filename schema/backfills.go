@@ -26,10 +26,7 @@ func TakeAPISlot(ctx context.Context, db DB, holder string, slots int, spacing, 
 
 // ReleaseAPISlot frees a slot.
 func ReleaseAPISlot(ctx context.Context, db DB, slot int, holder string) error {
-	if _, err := db.Exec(ctx, `SELECT release_api_slot($1, $2)`, holder, slot); err != nil {
-		return fmt.Errorf("release a call: %w", err)
-	}
-	return nil
+	return Exec(ctx, db, "release a call", `SELECT release_api_slot($1, $2)`, holder, slot)
 }
 
 // Feed is the stored state of an account's feed.
@@ -109,10 +106,7 @@ RETURNING id`
 // LockFeed locks an account's row. Call it before LockJob: a sync locks in that
 // order.
 func LockFeed(ctx context.Context, tx pgx.Tx, did string) error {
-	if _, err := tx.Exec(ctx, `INSERT INTO accounts AS a (did) VALUES ($1) ON CONFLICT (did) DO UPDATE SET feed_problem = a.feed_problem`, did); err != nil {
-		return fmt.Errorf("lock the feed of %s: %w", did, err)
-	}
-	return nil
+	return Exec(ctx, tx, "lock the feed of "+did, `INSERT INTO accounts AS a (did) VALUES ($1) ON CONFLICT (did) DO UPDATE SET feed_problem = a.feed_problem`, did)
 }
 
 // LockJob locks a job's row and reads its current arguments and priority: the job

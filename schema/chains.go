@@ -119,5 +119,5 @@ DELETE FROM chains
 WHERE ctid = ANY (ARRAY(
     SELECT c.ctid FROM chains AS c WHERE NOT EXISTS (SELECT FROM watch_members AS w WHERE w.did = c.did) LIMIT $1 FOR UPDATE SKIP LOCKED
 ))`
-	return deleteRows(ctx, db, "expire chains", sql, limit)
+	return Change(ctx, db, "expire chains", sql, limit)
 }

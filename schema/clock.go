@@ -2,7 +2,6 @@ package schema
 
 import (
 	"context"
-	"fmt"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -90,9 +89,5 @@ SET created_at   = least(j.created_at, now()),
     scheduled_at = CASE j.state WHEN 'available' THEN least(j.scheduled_at, now()) ELSE j.scheduled_at - l.by END
 FROM late AS l
 WHERE j.id = l.id`
-	tag, err := db.Exec(ctx, sql, back)
-	if err != nil {
-		return 0, fmt.Errorf("repair the schedule of jobs: %w", err)
-	}
-	return int(tag.RowsAffected()), nil
+	return Change(ctx, db, "repair the schedule of jobs", sql, back)
 }

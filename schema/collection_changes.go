@@ -2,7 +2,6 @@ package schema
 
 import (
 	"context"
-	"fmt"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -27,8 +26,5 @@ func ChangeCollection(ctx context.Context, db DB, c CollectionChange) error {
 	const sql = `
 INSERT INTO collections (collection, retention, stored) VALUES ($1, $2, $3)
 ON CONFLICT (collection) DO UPDATE SET retention = excluded.retention, stored = excluded.stored`
-	if _, err := db.Exec(ctx, sql, c.Collection, c.Retention, c.Stored); err != nil {
-		return fmt.Errorf("change the stored collections: %w", err)
-	}
-	return nil
+	return Exec(ctx, db, "change the stored collections", sql, c.Collection, c.Retention, c.Stored)
 }

@@ -380,10 +380,7 @@ const markRetried = `UPDATE dead_letters SET state = 'retried', state_at = now()
 
 // MarkRetried marks dead letters whose retry succeeded.
 func MarkRetried(ctx context.Context, db DB, ids []int64) error {
-	if _, err := db.Exec(ctx, markRetried, ids); err != nil {
-		return fmt.Errorf("mark dead letters as retried: %w", err)
-	}
-	return nil
+	return Exec(ctx, db, "mark dead letters as retried", markRetried, ids)
 }
 
 // LockDeadLettersToRetry locks dead letters whose retry was requested. It returns
@@ -404,11 +401,8 @@ WITH marked AS (
     RETURNING id
 )
 UPDATE dead_letters AS d SET job = m.id FROM marked AS m WHERE d.id = ANY ($1)`
-	done, err := tx.Exec(ctx, sql, ids, job, tag)
-	if err != nil {
-		return false, fmt.Errorf("record that job %d retries dead letters: %w", job, err)
-	}
-	return done.RowsAffected() > 0, nil
+	n, err := Change(ctx, tx, fmt.Sprintf("record that job %d retries dead letters", job), sql, ids, job, tag)
+	return n > 0, err
 }
 
 // RetriedBy returns the id of a record's dead letter that a job retries, or 0.
@@ -431,10 +425,7 @@ func RetryDeadLetters(ctx context.Context, db DB, f DeadLetterFilter) (int, erro
 
 // DismissDeadLetter marks a dead letter as needing no action.
 func DismissDeadLetter(ctx context.Context, db DB, id int64) error {
-	if _, err := db.Exec(ctx, `SELECT dismiss_dead_letter($1)`, id); err != nil {
-		return fmt.Errorf("dismiss: %w", err)
-	}
-	return nil
+	return Exec(ctx, db, "dismiss", `SELECT dismiss_dead_letter($1)`, id)
 }
 
 // DismissDeadLetters dismisses all open dead letters of a stage and class. It

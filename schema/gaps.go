@@ -29,10 +29,7 @@ ON CONFLICT (stream, from_at, to_at) DO NOTHING`
 
 // RecordGapProblem stores why an open gap cannot be closed.
 func RecordGapProblem(ctx context.Context, db DB, gap int64, problem string) error {
-	if _, err := db.Exec(ctx, `UPDATE gaps SET problem = $2 WHERE id = $1 AND closed_at IS NULL`, gap, problem); err != nil {
-		return fmt.Errorf("store the problem of gap %d: %w", gap, err)
-	}
-	return nil
+	return Exec(ctx, db, fmt.Sprintf("store the problem of gap %d", gap), `UPDATE gaps SET problem = $2 WHERE id = $1 AND closed_at IS NULL`, gap, problem)
 }
 
 // OpenGaps lists at most 100 open gaps that overlap an interval, oldest first.
@@ -160,10 +157,7 @@ func closeGaps(ctx context.Context, tx pgx.Tx, ids []int64, now time.Time) error
 UPDATE gaps AS g
 SET closed_at = $2, how_closed = ` + closedText + `
 WHERE g.id = ANY ($1) AND g.closed_at IS NULL AND NOT EXISTS (SELECT FROM gap_backfills AS b WHERE b.gap_id = g.id)`
-	if _, err := tx.Exec(ctx, sql, ids, now); err != nil {
-		return fmt.Errorf("close gaps: %w", err)
-	}
-	return nil
+	return Exec(ctx, tx, "close gaps", sql, ids, now)
 }
 
 // GapAccountsWithoutJob returns the accounts that open gaps wait for and that have no
@@ -197,13 +191,7 @@ WHERE a.reread_since IS NOT NULL AND a.status <> 'deleted' AND (a.reread_at IS N
 
 // accountsSince reads accounts and the time that all rows share.
 func accountsSince(ctx context.Context, tx pgx.Tx, what, sql string) (dids []string, since time.Time, err error) {
-	rows, err := tx.Query(ctx, sql)
-	if err != nil {
-		return nil, since, fmt.Errorf("%s: %w", what, err)
-	}
 	var did string
-	if _, err = pgx.ForEachRow(rows, []any{&did, &since}, func() error { dids = append(dids, did); return nil }); err != nil {
-		return nil, since, fmt.Errorf("%s: %w", what, err)
-	}
-	return dids, since, nil
+	err = Each(ctx, tx, what, []any{&did, &since}, func() error { dids = append(dids, did); return nil }, sql)
+	return dids, since, err
 }

@@ -2,7 +2,6 @@ package schema
 
 import (
 	"context"
-	"fmt"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -34,8 +33,5 @@ func ReleaseJobs(ctx context.Context, db DB, longer time.Duration, kinds ...stri
 	const sql = `
 UPDATE river_job SET state = 'available', scheduled_at = now()
 WHERE kind = ANY ($1) AND state = 'running' AND attempted_at <= clock_timestamp() - $2::interval`
-	if _, err := db.Exec(ctx, sql, kinds, longer); err != nil {
-		return fmt.Errorf("release the jobs of a killed process: %w", err)
-	}
-	return nil
+	return Exec(ctx, db, "release the jobs of a killed process", sql, kinds, longer)
 }

@@ -23,20 +23,14 @@ ON CONFLICT (job_id, degree, did) DO UPDATE
 SET times = l.times + 1, last_by = excluded.last_by
 WHERE l.last_by <> excluded.last_by`
 	did, handle, name, avatar, withheld := memberColumns(members)
-	if _, err := tx.Exec(ctx, sql, job, by, did, handle, name, avatar, withheld); err != nil {
-		return fmt.Errorf("store the accounts of the listing of job %d: %w", job, err)
-	}
-	return nil
+	return Exec(ctx, tx, fmt.Sprintf("store the accounts of the listing of job %d", job), sql, job, by, did, handle, name, avatar, withheld)
 }
 
 // UncountFollows undoes the counts of one account's follows, if by was the last
 // account that was counted.
 func UncountFollows(ctx context.Context, tx pgx.Tx, job int64, by string) error {
 	const sql = `UPDATE listing_members SET times = times - 1, last_by = '' WHERE job_id = $1 AND degree = 2 AND last_by = $2`
-	if _, err := tx.Exec(ctx, sql, job, by); err != nil {
-		return fmt.Errorf("undo the counts of the follows of %s: %w", by, err)
-	}
-	return nil
+	return Exec(ctx, tx, "undo the counts of the follows of "+by, sql, job, by)
 }
 
 // NextListingMember returns the first account of the watch's own listing that sorts
@@ -81,10 +75,7 @@ func RecordMissingMembers(ctx context.Context, db DB, job int64, checked, shown 
 INSERT INTO listing_members (job_id, degree, did, handle, display_name, avatar, last_by, times)
 SELECT $1, 0, m.did, '', '', '', '', CASE WHEN m.did = ANY ($3) THEN 1 ELSE 0 END FROM unnest($2::text[]) AS m (did)
 ON CONFLICT DO NOTHING`
-	if _, err := db.Exec(ctx, sql, job, checked, shown); err != nil {
-		return fmt.Errorf("store the hidden members: %w", err)
-	}
-	return nil
+	return Exec(ctx, db, "store the hidden members", sql, job, checked, shown)
 }
 
 // HiddenMembers returns the members that are missing from a listing because the
@@ -96,10 +87,7 @@ func HiddenMembers(ctx context.Context, tx pgx.Tx, job int64) ([]string, error) 
 
 // DropListing deletes a listing that was applied or abandoned.
 func DropListing(ctx context.Context, db DB, job int64) error {
-	if _, err := db.Exec(ctx, `DELETE FROM listing_members WHERE job_id = $1`, job); err != nil {
-		return fmt.Errorf("delete the listing of job %d: %w", job, err)
-	}
-	return nil
+	return Exec(ctx, db, fmt.Sprintf("delete the listing of job %d", job), `DELETE FROM listing_members WHERE job_id = $1`, job)
 }
 
 // DropOrphanedListings deletes at most limit rows of listings whose jobs were deleted
@@ -116,7 +104,7 @@ WITH RECURSIVE jobs (id) AS (
 )
 DELETE FROM listing_members AS l
 WHERE l.ctid = ANY (ARRAY(SELECT l.ctid FROM listing_members AS l JOIN lost ON lost.id = l.job_id LIMIT $1))`
-	return deleteRows(ctx, db, "delete orphaned listings", sql, limit)
+	return Change(ctx, db, "delete orphaned listings", sql, limit)
 }
 
 // CheckListing returns ErrNoRows if a listing that began at a time is obsolete: the

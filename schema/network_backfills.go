@@ -129,18 +129,12 @@ WHERE id = $1`
 
 // SetNetworkBackfillProblem stores why nothing is read.
 func SetNetworkBackfillProblem(ctx context.Context, db DB, id int64, problem string) error {
-	if _, err := db.Exec(ctx, `UPDATE network_backfills SET problem = $2 WHERE id = $1 AND problem <> $2`, id, problem); err != nil {
-		return fmt.Errorf("store the problem of network backfill %d: %w", id, err)
-	}
-	return nil
+	return Exec(ctx, db, fmt.Sprintf("store the problem of network backfill %d", id), `UPDATE network_backfills SET problem = $2 WHERE id = $1 AND problem <> $2`, id, problem)
 }
 
 // GiveUpNetworkBackfill cancels the backfill of a gap.
 func GiveUpNetworkBackfill(ctx context.Context, tx pgx.Tx, id int64, problem string) error {
-	if _, err := tx.Exec(ctx, `UPDATE network_backfills SET cancelled_at = now(), problem = $2 WHERE id = $1`, id, problem); err != nil {
-		return fmt.Errorf("give up the network backfill %d: %w", id, err)
-	}
-	return nil
+	return Exec(ctx, tx, fmt.Sprintf("give up the network backfill %d", id), `UPDATE network_backfills SET cancelled_at = now(), problem = $2 WHERE id = $1`, id, problem)
 }
 
 // EndNetworkBackfill completes a backfill, and closes its gap. If the archive begins later than the
@@ -161,10 +155,7 @@ WHERE n.id = $1 AND g.id = n.gap_id AND g.closed_at IS NULL`
 	if _, err := tx.Exec(ctx, gap, b.ID, begins, problem, now); err != nil {
 		return fmt.Errorf("close the gap of network backfill %d: %w", b.ID, err)
 	}
-	if _, err := tx.Exec(ctx, `UPDATE network_backfills SET completed_at = $2, problem = $3 WHERE id = $1`, b.ID, now, problem); err != nil {
-		return fmt.Errorf("end the network backfill %d: %w", b.ID, err)
-	}
-	return nil
+	return Exec(ctx, tx, fmt.Sprintf("end the network backfill %d", b.ID), `UPDATE network_backfills SET completed_at = $2, problem = $3 WHERE id = $1`, b.ID, now, problem)
 }
 
 // StreamsAdvanced reports whether a stream of the network of repositories has advanced since a
@@ -192,9 +183,6 @@ LIMIT 100`
 // CancelNetworkBackfills cancels the requested backfills that are not complete, and returns their
 // number.
 func CancelNetworkBackfills(ctx context.Context, db DB) (int64, error) {
-	tag, err := db.Exec(ctx, `UPDATE network_backfills SET cancelled_at = now() WHERE gap_id IS NULL AND completed_at IS NULL AND cancelled_at IS NULL`)
-	if err != nil {
-		return 0, fmt.Errorf("cancel the network backfills: %w", err)
-	}
-	return tag.RowsAffected(), nil
+	n, err := Change(ctx, db, "cancel the network backfills", `UPDATE network_backfills SET cancelled_at = now() WHERE gap_id IS NULL AND completed_at IS NULL AND cancelled_at IS NULL`)
+	return int64(n), err
 }

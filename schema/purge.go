@@ -75,7 +75,7 @@ WITH gone AS (
     ))
 )
 SELECT count(*) FROM gone`
-	n, err := deleteRows(ctx, db, "purge the posts of "+did, posts, did, limit)
+	n, err := Change(ctx, db, "purge the posts of "+did, posts, did, limit)
 	if err != nil {
 		return n, err
 	}
@@ -127,7 +127,7 @@ WITH going AS MATERIALIZED (
 DELETE FROM %[1]s AS p USING going AS g
 WHERE p.did = $1 AND p.collection = g.collection AND p.rkey = g.rkey AND p.tableoid = g.tableoid AND p.ctid = g.ctid`
 	pattern, stays := keepColumns(rules)
-	return deleteRows(ctx, db, "purge the "+table+" of "+did, fmt.Sprintf(sql, pgx.Identifier{table}.Sanitize()), did, pattern, stays, limit)
+	return Change(ctx, db, "purge the "+table+" of "+did, fmt.Sprintf(sql, pgx.Identifier{table}.Sanitize()), did, pattern, stays, limit)
 }
 
 // PurgeDeadLetters clears the inputs of at most limit dead letters of a purgeable
@@ -137,7 +137,7 @@ func PurgeDeadLetters(ctx context.Context, db DB, did string, limit int) (int, e
 UPDATE dead_letters
 SET ` + clearInput + `
 WHERE id = ANY (ARRAY(SELECT l.id FROM dead_letters AS l WHERE l.did = $1 AND l.raw_bytes > 0 AND` + PurgeableCondition + `LIMIT $2 FOR UPDATE OF l SKIP LOCKED))`
-	return deleteRows(ctx, db, "clear the dead letters of "+did, sql, did, limit)
+	return Change(ctx, db, "clear the dead letters of "+did, sql, did, limit)
 }
 
 // FinishPurge ends the purge of an account that has no records or projected rows left.

@@ -35,6 +35,44 @@ func All[T any](ctx context.Context, db DB, what string, row pgx.RowToFunc[T], s
 	return nil, fmt.Errorf("%s: %w", what, err)
 }
 
+// Each reads the rows that a query returns into targets, one after the other, and calls f after each.
+func Each(ctx context.Context, db DB, what string, targets []any, f func() error, sql string, args ...any) error {
+	rows, err := db.Query(ctx, sql, args...)
+	if err == nil {
+		_, err = pgx.ForEachRow(rows, targets, f)
+	}
+	if err != nil {
+		return fmt.Errorf("%s: %w", what, err)
+	}
+	return nil
+}
+
+// Change runs a statement, and returns how many rows it has changed.
+func Change(ctx context.Context, db DB, what, sql string, args ...any) (rows int, err error) {
+	tag, err := db.Exec(ctx, sql, args...)
+	if err != nil {
+		return 0, fmt.Errorf("%s: %w", what, err)
+	}
+	return int(tag.RowsAffected()), nil
+}
+
+// Exec runs a statement.
+func Exec(ctx context.Context, db DB, what, sql string, args ...any) error {
+	_, err := Change(ctx, db, what, sql, args...)
+	return err
+}
+
+// Send runs the statements of a batch in one round trip.
+func Send(ctx context.Context, db Batcher, what string, q *pgx.Batch) error {
+	if q.Len() == 0 {
+		return nil
+	}
+	if err := db.SendBatch(ctx, q).Close(); err != nil {
+		return fmt.Errorf("%s: %w", what, err)
+	}
+	return nil
+}
+
 // QueueAll queues a query. Once the batch has been read, to contains all its rows.
 func QueueAll[T any](q *pgx.Batch, what string, row pgx.RowToFunc[T], to *[]T, sql string, args ...any) {
 	q.Queue(sql, args...).Query(func(rows pgx.Rows) error {

@@ -210,11 +210,8 @@ func MoveStranded(ctx context.Context, db DB) (int64, error) {
 UPDATE river_job AS j SET queue = p.queue
 FROM projections AS p
 WHERE j.kind = p.kind AND j.state IN ('available', 'pending', 'retryable', 'scheduled') AND j.queue <> p.queue AND j.queue <> ALL (p.queues)`
-	moved, err := db.Exec(ctx, sql)
-	if err != nil {
-		return 0, fmt.Errorf("move the jobs of queues that are gone: %w", err)
-	}
-	return moved.RowsAffected(), nil
+	n, err := Change(ctx, db, "move the jobs of queues that are gone", sql)
+	return int64(n), err
 }
 
 // RunProjection adds a job that projects all stored records of a projection's

@@ -215,18 +215,12 @@ func settleRefused(ctx context.Context, tx pgx.Tx, did, condition string) error 
 UPDATE dead_letters
 SET state = 'dismissed', state_at = now()
 WHERE did = $1 AND stage = 'verify' AND class = 'permanent' AND state = 'open' AND ` + condition
-	if _, err := tx.Exec(ctx, sql, did); err != nil {
-		return fmt.Errorf("settle the dead letters of %s: %w", did, err)
-	}
-	return nil
+	return Exec(ctx, tx, "settle the dead letters of "+did, sql, did)
 }
 
 // PostponeResync records why an account could not be compared, and when to try again.
 func PostponeResync(ctx context.Context, db DB, did, problem string, wait time.Duration) error {
-	if _, err := db.Exec(ctx, `UPDATE resyncs SET problem = $2, due_at = now() + $3::interval WHERE did = $1`, did, Text(problem), wait); err != nil {
-		return fmt.Errorf("postpone the resync of %s: %w", did, err)
-	}
-	return nil
+	return Exec(ctx, db, "postpone the resync of "+did, `UPDATE resyncs SET problem = $2, due_at = now() + $3::interval WHERE did = $1`, did, Text(problem), wait)
 }
 
 // DropResync deletes the mark of an account that needs no resync any more, because nothing
@@ -235,10 +229,7 @@ func DropResync(ctx context.Context, tx pgx.Tx, did string) error {
 	if err := settleRefused(ctx, tx, did, `true`); err != nil {
 		return err
 	}
-	if _, err := tx.Exec(ctx, `DELETE FROM resyncs WHERE did = $1`, did); err != nil {
-		return fmt.Errorf("drop the resync of %s: %w", did, err)
-	}
-	return nil
+	return Exec(ctx, tx, "drop the resync of "+did, `DELETE FROM resyncs WHERE did = $1`, did)
 }
 
 // ExpireResyncs deletes the rows of accounts that were synchronized at or before a time.
@@ -250,5 +241,5 @@ WHERE ctid = ANY (ARRAY(
     SELECT ctid FROM resyncs WHERE desynchronized_at IS NULL AND synchronized_at <= $1
     ORDER BY synchronized_at LIMIT $2 FOR UPDATE SKIP LOCKED
 )) AND desynchronized_at IS NULL`
-	return deleteRows(ctx, db, "expire resyncs", sql, before, limit)
+	return Change(ctx, db, "expire resyncs", sql, before, limit)
 }

@@ -64,7 +64,7 @@ WHERE ctid = ANY (ARRAY(
 		collection[i], before[i] = d.Collection, d.Before
 	}
 	if len(tables) == 0 {
-		return deleteRows(ctx, db, "expire records", sql, collection, before, limit)
+		return Change(ctx, db, "expire records", sql, collection, before, limit)
 	}
 	keys, err := All(ctx, db, "expire records", pgx.RowToStructByPos[Key], sql+` RETURNING collection, did, rkey`, collection, before, limit)
 	if err != nil || len(keys) == 0 {
@@ -104,15 +104,7 @@ WHERE ctid = ANY (ARRAY(
     SELECT ctid FROM %[1]s WHERE %[2]s <= $1
     ORDER BY %[2]s LIMIT $2 FOR UPDATE SKIP LOCKED
 ))`
-	return deleteRows(ctx, db, "expire "+table, fmt.Sprintf(sql, table, moment), before, limit)
-}
-
-func deleteRows(ctx context.Context, db DB, what, sql string, args ...any) (int, error) {
-	tag, err := db.Exec(ctx, sql, args...)
-	if err != nil {
-		return 0, fmt.Errorf("%s: %w", what, err)
-	}
-	return int(tag.RowsAffected()), nil
+	return Change(ctx, db, "expire "+table, fmt.Sprintf(sql, table, moment), before, limit)
 }
 
 // WithErrBusy adds ErrBusy to an error of a lock timeout.

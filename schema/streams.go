@@ -197,10 +197,7 @@ INSERT INTO streams (name, wire, epoch)
 SELECT $1, $2, CASE $2 WHEN $3 THEN extract(epoch FROM clock_timestamp()) * 1000000 ELSE 0 END::bigint
 WHERE NOT EXISTS (SELECT FROM streams WHERE name = $1)
 ON CONFLICT (name) DO NOTHING`
-	if _, err := db.Exec(ctx, sql, stream, wire, WireRecording); err != nil {
-		return fmt.Errorf("make the row of stream %s: %w", stream, err)
-	}
-	return nil
+	return Exec(ctx, db, "make the row of stream "+stream, sql, stream, wire, WireRecording)
 }
 
 // StalledAfter is how long after the end of its lease a holder with an open transaction
@@ -227,10 +224,7 @@ func (l Lease) Release(ctx context.Context, db DB) error {
 UPDATE streams
 SET lease_owner = NULL, lease_expires_at = NULL, state = 'stopped', state_detail = '', state_since = now()
 WHERE name = $1 AND epoch = $2`
-	if _, err := db.Exec(ctx, sql, l.Stream, l.Epoch); err != nil {
-		return fmt.Errorf("release the lease of stream %s: %w", l.Stream, err)
-	}
-	return nil
+	return Exec(ctx, db, "release the lease of stream "+l.Stream, sql, l.Stream, l.Epoch)
 }
 
 // Heartbeat is the state of a stream, which the holder of the lease stores every second.
@@ -272,10 +266,7 @@ const WireRecording = "recording"
 // not needed any more.
 func DropRecording(ctx context.Context, db DB, stream string) error {
 	const sql = `DELETE FROM streams WHERE name = $1 AND wire = $2 AND (lease_owner IS NULL OR lease_expires_at < clock_timestamp())`
-	if _, err := db.Exec(ctx, sql, stream, WireRecording); err != nil {
-		return fmt.Errorf("remove the row of stream %s: %w", stream, err)
-	}
-	return nil
+	return Exec(ctx, db, "remove the row of stream "+stream, sql, stream, WireRecording)
 }
 
 // StreamStatuses lists all streams by name. It omits recordings, whose events are old

@@ -141,7 +141,7 @@ WHERE ctid = ANY (ARRAY(
 	for i, d := range due {
 		collection[i], before[i] = d.Collection, d.Before
 	}
-	return deleteRows(ctx, db, "expire what waits", sql, collection, before, limit)
+	return Change(ctx, db, "expire what waits", sql, collection, before, limit)
 }
 
 // WaitingSince returns, for each collection with more than most waiting records, the time

@@ -2,7 +2,6 @@ package schema
 
 import (
 	"context"
-	"fmt"
 
 	"github.com/jackc/pgx/v5"
 )
@@ -32,11 +31,8 @@ SET state = 'retrying', state_at = now(), job = NULL
 WHERE ` + waiting + ` AND state = 'open'
   AND last_seen < now() - interval '1 minute'
   AND last_seen < now() - least(interval '1 minute' * 2 ^ least(count - 1, 10), interval '1 hour')`
-	done, err := db.Exec(ctx, sql)
-	if err != nil {
-		return 0, fmt.Errorf("request the retries that are due: %w", err)
-	}
-	return done.RowsAffected(), nil
+	n, err := Change(ctx, db, "request the retries that are due", sql)
+	return int64(n), err
 }
 
 // UnprovenRecords returns the records of an account whose events wait as dead letters, in
@@ -57,8 +53,5 @@ func BuryRecords(ctx context.Context, tx pgx.Tx, deletions []Deletion) error {
 	q := &pgx.Batch{}
 	b.accounts().queueLocks(q, true)
 	b.queueTombstones(q)
-	if err := tx.SendBatch(ctx, q).Close(); err != nil {
-		return fmt.Errorf("bury records: %w", err)
-	}
-	return nil
+	return Send(ctx, tx, "bury records", q)
 }

@@ -72,34 +72,25 @@ func FindWatch(ctx context.Context, db DB, id int64) (Watch, error) {
 // exists. atLeast is for the kind second-degree; 0 means the default.
 func AddWatch(ctx context.Context, db DB, kind, target string, atLeast int) (added bool, err error) {
 	const sql = `INSERT INTO watches (kind, target, at_least) VALUES ($1, $2, coalesce(nullif($3, 0), 5)) ON CONFLICT (target, kind) DO NOTHING`
-	tag, err := db.Exec(ctx, sql, kind, target, atLeast)
-	if err != nil {
-		return false, fmt.Errorf("add the watch of %s: %w", target, err)
-	}
-	return tag.RowsAffected() > 0, nil
+	n, err := Change(ctx, db, "add the watch of "+target, sql, kind, target, atLeast)
+	return n > 0, err
 }
 
 // RemoveWatch removes the watches of a target and returns how many.
 func RemoveWatch(ctx context.Context, db DB, target string) (int, error) {
-	return deleteRows(ctx, db, "remove the watch of "+target, `DELETE FROM watches WHERE target = $1`, target)
+	return Change(ctx, db, "remove the watch of "+target, `DELETE FROM watches WHERE target = $1`, target)
 }
 
 // SyncWatches adds a job that reads the listings of all watches.
 func SyncWatches(ctx context.Context, db DB) error {
-	if _, err := db.Exec(ctx, `SELECT enqueue_job('sync_follows', 'network', '{"watch": 0}', '{every-watch}')`); err != nil {
-		return fmt.Errorf("sync the watches: %w", err)
-	}
-	return nil
+	return Exec(ctx, db, "sync the watches", `SELECT enqueue_job('sync_follows', 'network', '{"watch": 0}', '{every-watch}')`)
 }
 
 // RecordWatchProblem stores why a read that began at a time could not read a watch's
 // members, unless the watch was changed or a later read succeeded.
 func RecordWatchProblem(ctx context.Context, db DB, w Watch, began time.Time, problem string) error {
 	const sql = `UPDATE watches SET problem = $5 WHERE id = $1 AND target = $2 AND kind = $3 AND (synced_at IS NULL OR synced_at <= $4 OR synced_at > clock_timestamp())`
-	if _, err := db.Exec(ctx, sql, w.ID, w.Target, w.Kind, began, problem); err != nil {
-		return fmt.Errorf("store the problem of watch %d: %w", w.ID, err)
-	}
-	return nil
+	return Exec(ctx, db, fmt.Sprintf("store the problem of watch %d", w.ID), sql, w.ID, w.Target, w.Kind, began, problem)
 }
 
 // Followed is the set of accounts that Weir follows.
@@ -258,7 +249,7 @@ SELECT did FROM new WHERE did NOT IN (SELECT did FROM known) ORDER BY did`
 	const removed = `
 DELETE FROM watch_members AS w
 WHERE watch_id = $1 AND NOT EXISTS (SELECT FROM unnest($2::text[] || $3::text[]) AS m (did) WHERE m.did = w.did)`
-	c.Removed, err = deleteRows(ctx, tx, fmt.Sprintf("remove members of watch %d", watch), removed, watch, did, hidden)
+	c.Removed, err = Change(ctx, tx, fmt.Sprintf("remove members of watch %d", watch), removed, watch, did, hidden)
 	return err
 }
 
@@ -291,10 +282,7 @@ WHERE m.did NOT LIKE ` + NostrDIDs + `
 ORDER BY m.did
 ON CONFLICT (did) DO UPDATE SET read_at = excluded.read_at, withheld = excluded.withheld
 WHERE p.read_at IS NULL OR p.read_at < excluded.read_at AND (p.withheld <> excluded.withheld OR p.read_at < excluded.read_at - interval '12 hours')`
-	if _, err := tx.Exec(ctx, shown, did, withheld, began); err != nil {
-		return fmt.Errorf("store which members of watch %d are not shown: %w", watch, err)
-	}
-	return nil
+	return Exec(ctx, tx, fmt.Sprintf("store which members of watch %d are not shown", watch), shown, did, withheld, began)
 }
 
 // hide hides those of some members that count. It returns them: they must be read again.

@@ -2,7 +2,6 @@ package schema
 
 import (
 	"context"
-	"fmt"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -30,7 +29,7 @@ SELECT w.name FROM workers AS w, me WHERE w.name <> $2 AND me.alive_since <= clo
 
 // RescueJobs removes processes that are still lapsed, and makes their running jobs available, as
 // River's rescuer does later. It returns how many.
-func RescueJobs(ctx context.Context, pool *pgxpool.Pool, names []string, lapse time.Duration) (n int64, err error) {
+func RescueJobs(ctx context.Context, pool *pgxpool.Pool, names []string, lapse time.Duration) (int64, error) {
 	const sql = `
 WITH gone AS (DELETE FROM workers AS w WHERE w.name = ANY ($2) AND ` + lapsed + ` RETURNING w.name)
 UPDATE river_job AS j
@@ -43,9 +42,6 @@ SET state        = s.state::river_job_state,
 FROM gone, river_job AS r
 CROSS JOIN LATERAL (SELECT CASE WHEN r.metadata ? 'cancel_attempted_at' THEN 'cancelled' WHEN r.attempt < r.max_attempts THEN 'available' ELSE 'discarded' END) AS s (state)
 WHERE r.id = j.id AND j.state = 'running' AND j.attempted_by[array_upper(j.attempted_by, 1)] = gone.name`
-	done, err := pool.Exec(ctx, sql, lapse, names)
-	if err != nil {
-		return 0, fmt.Errorf("rescue the jobs of dead processes: %w", err)
-	}
-	return done.RowsAffected(), nil
+	n, err := Change(ctx, pool, "rescue the jobs of dead processes", sql, lapse, names)
+	return int64(n), err
 }

@@ -60,10 +60,7 @@ WITH due AS (
 UPDATE histories AS h SET unread = h.unread - n.n
 FROM (SELECT collection, run, count(*) AS n FROM again GROUP BY collection, run) AS n
 WHERE h.collection = n.collection AND h.run = n.run`
-	if _, err := db.Exec(ctx, sql, limit); err != nil {
-		return fmt.Errorf("retry accounts of histories: %w", err)
-	}
-	return nil
+	return schema.Exec(ctx, db, "retry accounts of histories", sql, limit)
 }
 
 // Account is an account that a history waits for.
@@ -131,10 +128,7 @@ WITH ended AS (
 UPDATE histories AS h SET done = h.done + 1, records = h.records + $4, bytes = h.bytes + $5, limited = h.limited + $6::boolean::int
 FROM ended AS e
 WHERE h.collection = $1 AND h.run = e.run`
-	if _, err := db.Exec(ctx, sql, a.Collection, a.DID, a.Run, a.Records, a.Bytes, limited); err != nil {
-		return fmt.Errorf("end the history of %s: %w", a.DID, err)
-	}
-	return nil
+	return schema.Exec(ctx, db, "end the history of "+a.DID, sql, a.Collection, a.DID, a.Run, a.Records, a.Bytes, limited)
 }
 
 // PostponeAccount records why an account cannot be read, and when to try again;
@@ -152,10 +146,7 @@ WITH postponed AS (
     RETURNING run
 )
 UPDATE histories AS h SET unread = h.unread + 1 FROM postponed AS p WHERE h.collection = $1 AND h.run = p.run`
-	if _, err := db.Exec(ctx, sql, a.Collection, a.DID, a.Run, schema.Text(problem), wait, counts, again); err != nil {
-		return fmt.Errorf("postpone the history of %s: %w", a.DID, err)
-	}
-	return nil
+	return schema.Exec(ctx, db, "postpone the history of "+a.DID, sql, a.Collection, a.DID, a.Run, schema.Text(problem), wait, counts, again)
 }
 
 // DropAccount takes an account off a history that waits for it, because it is
@@ -166,10 +157,7 @@ WITH dropped AS (
     DELETE FROM history_accounts WHERE collection = $1 AND did = $2 AND run = $3 AND state = 'waiting' RETURNING run
 )
 UPDATE histories AS h SET accounts = h.accounts - 1 FROM dropped AS d WHERE h.collection = $1 AND h.run = d.run`
-	if _, err := db.Exec(ctx, sql, a.Collection, a.DID, a.Run); err != nil {
-		return fmt.Errorf("drop %s from its history: %w", a.DID, err)
-	}
-	return nil
+	return schema.Exec(ctx, db, fmt.Sprintf("drop %s from its history", a.DID), sql, a.Collection, a.DID, a.Run)
 }
 
 // Purge deletes the record that a purgeable account was read: if the account

@@ -68,11 +68,7 @@ func Request(ctx context.Context, db schema.DB, collection string) (int64, error
 
 // Cancel cancels the histories that are not complete, and returns their number.
 func Cancel(ctx context.Context, db schema.DB) (int, error) {
-	tag, err := db.Exec(ctx, `UPDATE histories SET cancelled_at = now() WHERE completed_at IS NULL AND cancelled_at IS NULL`)
-	if err != nil {
-		return 0, fmt.Errorf("cancel histories: %w", err)
-	}
-	return int(tag.RowsAffected()), nil
+	return schema.Change(ctx, db, "cancel histories", `UPDATE histories SET cancelled_at = now() WHERE completed_at IS NULL AND cancelled_at IS NULL`)
 }
 
 // covers is true if the entry s of stored_collections covers the history h.
@@ -107,10 +103,7 @@ SELECT collection FROM stale ORDER BY collection`
 		}
 	}
 	const begin = `INSERT INTO histories (collection, reason) SELECT unnest($1::text[]), 'new' ON CONFLICT DO NOTHING`
-	if _, err := tx.Exec(ctx, begin, full); err != nil {
-		return fmt.Errorf("begin histories: %w", err)
-	}
-	return nil
+	return schema.Exec(ctx, tx, "begin histories", begin, full)
 }
 
 // Run is a run of a history that was not cancelled.
@@ -149,10 +142,7 @@ func BeginRun(ctx context.Context, db schema.DB, h Run) error {
 // SetProblem records why a history makes no progress; empty: it does.
 func SetProblem(ctx context.Context, db schema.DB, h Run, problem string) error {
 	const sql = `UPDATE histories SET problem = $3 WHERE collection = $1 AND run = $2 AND problem <> $3`
-	if _, err := db.Exec(ctx, sql, h.Collection, h.Run, schema.Text(problem)); err != nil {
-		return fmt.Errorf("record the problem of the history of %s: %w", h.Collection, err)
-	}
-	return nil
+	return schema.Exec(ctx, db, "record the problem of the history of "+h.Collection, sql, h.Collection, h.Run, schema.Text(problem))
 }
 
 // CompleteRun ends a run whose accounts have all been read, except those that cannot
@@ -205,10 +195,7 @@ WHERE l.run < excluded.run`
 	if len(names) == 0 {
 		return nil
 	}
-	if _, err := db.Exec(ctx, sql, collection, run, names, MaxNames); err != nil {
-		return fmt.Errorf("add names to the history of %s: %w", collection, err)
-	}
-	return nil
+	return schema.Exec(ctx, db, "add names to the history of "+collection, sql, collection, run, names, MaxNames)
 }
 
 // Names returns the names of all runs of a history so far, including the current
@@ -288,10 +275,7 @@ func countAccounts(ctx context.Context, tx pgx.Tx, collection string, run int, a
 		return nil
 	}
 	const sql = `UPDATE histories SET accounts = accounts + $3, completed_at = NULL WHERE collection = $1 AND run = $2`
-	if _, err := tx.Exec(ctx, sql, collection, run, added); err != nil {
-		return fmt.Errorf("count the accounts of the history of %s: %w", collection, err)
-	}
-	return nil
+	return schema.Exec(ctx, tx, "count the accounts of the history of "+collection, sql, collection, run, added)
 }
 
 // FailListing records a failed attempt at a listing. With restart, the listing starts
@@ -302,10 +286,7 @@ UPDATE history_listings
 SET host = $5, cursor = CASE WHEN $7 THEN '' ELSE cursor END, pages = CASE WHEN $7 THEN 0 ELSE pages END, seen = CASE WHEN $7 THEN 0 ELSE seen END,
     tries = tries + 1, retry_at = now() + $8::interval, problem = $6
 WHERE collection = $1 AND name = $2 AND run = $3 AND pages = $4 AND ended_at IS NULL`
-	if _, err := db.Exec(ctx, sql, l.Collection, l.Name, l.Run, l.Pages, host, schema.Text(problem), restart, wait); err != nil {
-		return fmt.Errorf("record the failed listing of %s: %w", l.Name, err)
-	}
-	return nil
+	return schema.Exec(ctx, db, "record the failed listing of "+l.Name, sql, l.Collection, l.Name, l.Run, l.Pages, host, schema.Text(problem), restart, wait)
 }
 
 // AddFollowed adds at most limit followed accounts to a run. It only adds

@@ -44,11 +44,8 @@ func ParseBlock(text string) (Block, error) {
 
 // AddBlock adds a block. added is false if it exists.
 func AddBlock(ctx context.Context, db schema.DB, b Block) (added bool, err error) {
-	tag, err := db.Exec(ctx, `INSERT INTO blocks (kind, target) VALUES ($1, $2) ON CONFLICT (target, kind) DO NOTHING`, b.Kind, b.Target)
-	if err != nil {
-		return false, fmt.Errorf("block %s: %w", b.Target, err)
-	}
-	return tag.RowsAffected() > 0, nil
+	n, err := schema.Change(ctx, db, "block "+b.Target, `INSERT INTO blocks (kind, target) VALUES ($1, $2) ON CONFLICT (target, kind) DO NOTHING`, b.Kind, b.Target)
+	return n > 0, err
 }
 
 // RemoveBlock removes a block. removed is false if there was none.
@@ -56,11 +53,8 @@ func RemoveBlock(ctx context.Context, db schema.DB, b Block) (removed bool, err 
 	const sql = `
 DELETE FROM blocks AS b
 WHERE b.kind = $1 AND (b.target = $2 OR b.kind = 'link' AND b.target = (SELECT i.identity FROM links AS l JOIN links AS i ON i.id = l.counts_as WHERE l.identity = $2))`
-	tag, err := db.Exec(ctx, sql, b.Kind, b.Target)
-	if err != nil {
-		return false, fmt.Errorf("remove the block of %s: %w", b.Target, err)
-	}
-	return tag.RowsAffected() > 0, nil
+	n, err := schema.Change(ctx, db, "remove the block of "+b.Target, sql, b.Kind, b.Target)
+	return n > 0, err
 }
 
 // Blocks lists all blocks, oldest first, with what each takes out of the counts.
@@ -86,8 +80,5 @@ func restoreBlocks(ctx context.Context, pool *pgxpool.Pool, rows []json.RawMessa
 	if len(rows) == 0 {
 		return nil
 	}
-	if _, err := pool.Exec(ctx, sql, rows); err != nil {
-		return fmt.Errorf("restore the blocks: %w", err)
-	}
-	return nil
+	return schema.Exec(ctx, pool, "restore the blocks", sql, rows)
 }

@@ -246,19 +246,13 @@ func startCard(ctx context.Context, tx pgx.Tx, f *CardFetch) error {
 
 // EndCardFetch records the end of a fetch, so that another may start.
 func EndCardFetch(ctx context.Context, db schema.DB, f CardFetch) error {
-	if _, err := db.Exec(ctx, `UPDATE card_fetches SET ended_at = clock_timestamp() WHERE id = $1`, f.ID); err != nil {
-		return fmt.Errorf("end the fetch of a page: %w", err)
-	}
-	return nil
+	return schema.Exec(ctx, db, "end the fetch of a page", `UPDATE card_fetches SET ended_at = clock_timestamp() WHERE id = $1`, f.ID)
 }
 
 // InterruptCardFetch puts back a fetch that ended with its process. It does not count as an
 // attempt.
 func InterruptCardFetch(ctx context.Context, db schema.DB, f CardFetch) error {
-	if _, err := db.Exec(ctx, `UPDATE cards SET tries = tries - 1, fetch_at = now() WHERE link_id = $1 AND tries = $2`, f.Link, f.Try); err != nil {
-		return fmt.Errorf("put back the fetch of a page: %w", err)
-	}
-	return nil
+	return schema.Exec(ctx, db, "put back the fetch of a page", `UPDATE cards SET tries = tries - 1, fetch_at = now() WHERE link_id = $1 AND tries = $2`, f.Link, f.Try)
 }
 
 // FailCardFetch stores why a page could not be read. The next attempt comes after again; 0:
@@ -268,10 +262,7 @@ func FailCardFetch(ctx context.Context, db schema.DB, f CardFetch, why string, a
 UPDATE cards
 SET status = left($3, 300), fetched_at = now(), fetch_at = CASE WHEN $4::interval > interval '0' AND tries < $5 THEN now() + $4::interval END
 WHERE link_id = $1 AND tries = $2`
-	if _, err := db.Exec(ctx, sql, f.Link, f.Try, schema.Text(why), again, CardTries); err != nil {
-		return fmt.Errorf("store why a page could not be read: %w", err)
-	}
-	return nil
+	return schema.Exec(ctx, db, "store why a page could not be read", sql, f.Link, f.Try, schema.Text(why), again, CardTries)
 }
 
 // TakeHostTurn reserves the start of a request to a host, and returns how long to wait for

@@ -116,10 +116,7 @@ func writeHeadlines(ctx context.Context, tx pgx.Tx, links []int64) error {
 	q := &pgx.Batch{}
 	queueHeadlines(q, links)
 	queueDropCards(q, links)
-	if err := tx.SendBatch(ctx, q).Close(); err != nil {
-		return fmt.Errorf("write the headlines: %w", err)
-	}
-	return nil
+	return schema.Send(ctx, tx, "write the headlines", q)
 }
 
 // PageCard describes a fetched page, as the page describes itself.
@@ -210,10 +207,7 @@ FROM (
 ) AS o
 CROSS JOIN LATERAL (SELECT l.id FROM links AS l WHERE l.id = o.link_id AND l.merged_into IS NULL LIMIT 1 FOR KEY SHARE) AS l
 ON CONFLICT DO NOTHING`
-	if _, err := s.tx.Exec(ctx, sql, *s.group, link, fetchedUntitledAt, mostVariants); err != nil {
-		return fmt.Errorf("ask for the pages of variants: %w", err)
-	}
-	return nil
+	return schema.Exec(ctx, s.tx, "ask for the pages of variants", sql, *s.group, link, fetchedUntitledAt, mostVariants)
 }
 
 // hostOf returns the host of a URL, without "www.".
@@ -249,12 +243,9 @@ WHERE link_id = $1 AND tries = $2`
 		return of.Identity
 	}
 	name, description := schema.Text(p.Title), schema.Text(p.Description)
-	done, err := s.tx.Exec(ctx, sql, f.Link, f.Try, schema.Text(p.Why), s.host, schema.Text(p.Address), identity(p.Ends), identity(p.Canonical), p.SameSite,
+	n, err := schema.Change(ctx, s.tx, "store a page", sql, f.Link, f.Try, schema.Text(p.Why), s.host, schema.Text(p.Address), identity(p.Ends), identity(p.Canonical), p.SameSite,
 		name, description, schema.Text(p.SiteName), words.Vector(name, description), s.group)
-	if err != nil {
-		return false, fmt.Errorf("store a page: %w", err)
-	}
-	return done.RowsAffected() > 0, nil
+	return n > 0, err
 }
 
 // target returns the link to merge the page's link with, or nil if there is none. column is
@@ -350,10 +341,7 @@ ORDER BY l.id FOR NO KEY UPDATE OF l`, args...)
 		links[i] = p.Link
 		s.affected = append(s.affected, p.Link, p.Counts)
 	}
-	if _, err := s.tx.Exec(ctx, `UPDATE cards SET status = $2 WHERE link_id = ANY ($1)`, links, schema.Text(why)); err != nil {
-		return fmt.Errorf("discount the titles of pages: %w", err)
-	}
-	return nil
+	return schema.Exec(ctx, s.tx, "discount the titles of pages", `UPDATE cards SET status = $2 WHERE link_id = ANY ($1)`, links, schema.Text(why))
 }
 
 // merge merges a link with the link of an address. It adds that link if nobody shares it.

@@ -154,7 +154,7 @@ func readChangesAndVotes(ctx context.Context, db database, p pending, s state) (
 }
 
 // readChanges reads the same without the correct votes.
-func readChanges(ctx context.Context, db batcher, p pending, s state) (read changesAndPosts, err error) {
+func readChanges(ctx context.Context, db schema.Batcher, p pending, s state) (read changesAndPosts, err error) {
 	q := &pgx.Batch{}
 	read.queue(q, p, s, unlimited)
 	return read, send(ctx, db, q)
@@ -268,7 +268,7 @@ type crossing struct {
 
 // readCrossings reads the rows of sharers of a network that leave one of the windows, or
 // enter it, between two times. It reads at most limit rows.
-func readCrossings(ctx context.Context, db batcher, network Network, from, to time.Time, of []int, limit int) (found []crossing, err error) {
+func readCrossings(ctx context.Context, db schema.Batcher, network Network, from, to time.Time, of []int, limit int) (found []crossing, err error) {
 	q := &pgx.Batch{}
 	queueCrossings(q, network, from, to, of, limit, &found)
 	return found, send(ctx, db, q)
@@ -384,15 +384,11 @@ LEFT JOIN LATERAL (
 	for _, k := range gone {
 		leaving[k] = struct{}{}
 	}
-	rows, err := db.Query(ctx, sql, links, n)
-	if err != nil {
-		return nil, fmt.Errorf("read the counts: %w", err)
-	}
 	var k sharing
 	var did *string
 	var sharers, h1, h3, h6, h12, h24, d7 *int
 	var last, at *time.Time
-	_, err = pgx.ForEachRow(rows, []any{&k.link, &sharers, &h1, &h3, &h6, &h12, &h24, &d7, &last, &did, &at}, func() error {
+	err := schema.Each(ctx, db, "read the counts", []any{&k.link, &sharers, &h1, &h3, &h6, &h12, &h24, &d7, &last, &did, &at}, func() error {
 		t := all[k.link]
 		if t == nil {
 			t = &corrected{row: sharers != nil}
@@ -419,9 +415,9 @@ LEFT JOIN LATERAL (
 			t.now.last = *at
 		}
 		return nil
-	})
+	}, sql, links, n)
 	if err != nil {
-		return nil, fmt.Errorf("read the counts: %w", err)
+		return nil, err
 	}
 	for _, t := range all {
 		t.now.total, t.now.in = t.old.total, t.old.in

@@ -216,15 +216,8 @@ func among(column string, n int, links []int64) string {
 }
 
 func differences(ctx context.Context, tx pgx.Tx, found func(Difference), sql string, args ...any) error {
-	rows, err := tx.Query(ctx, sql, args...)
-	if err != nil {
-		return fmt.Errorf("check the counts: %w", err)
-	}
 	var d Difference
-	if _, err := pgx.ForEachRow(rows, []any{&d.Link, &d.DID, &d.Kept, &d.Expected}, func() error { found(d); return nil }); err != nil {
-		return fmt.Errorf("check the counts: %w", err)
-	}
-	return nil
+	return schema.Each(ctx, tx, "compare", []any{&d.Link, &d.DID, &d.Kept, &d.Expected}, func() error { found(d); return nil }, sql, args...)
 }
 
 // Overtaken reports whether a transaction failed because another one committed after its

@@ -102,7 +102,7 @@ func queueClaims(q *pgx.Batch, shares []Share) {
 // ExpireClaims deletes the claims that no share names, of at most limit links with ids above after.
 // The claims of a link that a worker is sharing stay until the next call. The claims of a link that
 // is merged into another stay while it is merged. A deleted link's claims are deleted with it.
-func ExpireClaims(ctx context.Context, pool beginner, after int64, limit int) (done Examined, err error) {
+func ExpireClaims(ctx context.Context, pool Beginner, after int64, limit int) (done Examined, err error) {
 	// The second statement sees a share that was committed after the links were locked.
 	const lock = `
 WITH next AS MATERIALIZED (
@@ -134,10 +134,6 @@ DELETE FROM claims AS c WHERE c.link_id = ANY ($1) AND c.id NOT IN (SELECT n.cla
 		return Examined{}, fmt.Errorf("expire claims: %w", err)
 	}
 	return done, nil
-}
-
-type beginner interface {
-	BeginTx(ctx context.Context, options pgx.TxOptions) (pgx.Tx, error)
 }
 
 // readable returns the host and the path of a URL, decoded for readers.

@@ -2,7 +2,6 @@ package ranking
 
 import (
 	"context"
-	"fmt"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -79,10 +78,7 @@ WHERE (SELECT true FROM copies AS c WHERE c.of_did = k.did AND c.of_rkey = k.rke
 		return nil
 	}
 	collection, did, rkey := schema.Columns(len(records), func(i int) schema.Key { return records[i] })
-	if _, err := db.Exec(ctx, sql, collection, did, rkey); err != nil {
-		return fmt.Errorf("have copies counted again: %w", err)
-	}
-	return nil
+	return schema.Exec(ctx, db, "have copies counted again", sql, collection, did, rkey)
 }
 
 // ExpireCopies is ExpireSubjects for copies: it deletes those whose record has no share. It keeps

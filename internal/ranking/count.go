@@ -205,21 +205,17 @@ const unlimited = 1 << 30
 // readGone reads the rows of sharers that no window will contain again. It skips rows that change,
 // because a change deletes them.
 func readGone(ctx context.Context, tx pgx.Tx, keptFrom time.Time, c changes) ([]ballot, error) {
-	rows, err := tx.Query(ctx, `SELECT link_id, did, title_claim, title_at, title_key, url_claim, url_at, url_key FROM sharers WHERE at <= $1 ORDER BY at LIMIT $2`, keptFrom, unlimited)
-	if err != nil {
-		return nil, fmt.Errorf("read the old sharers: %w", err)
-	}
 	var gone []ballot
 	var k sharing
 	var title, url nullVote
-	_, err = pgx.ForEachRow(rows, slices.Concat([]any{&k.link, &k.did}, title.targets(), url.targets()), func() error {
+	err := schema.Each(ctx, tx, "read the old sharers", slices.Concat([]any{&k.link, &k.did}, title.targets(), url.targets()), func() error {
 		if _, ok := c[k]; !ok {
 			gone = append(gone, ballot{sharing: k, folded: votes{title.vote(), url.vote()}})
 		}
 		return nil
-	})
+	}, `SELECT link_id, did, title_claim, title_at, title_key, url_claim, url_at, url_key FROM sharers WHERE at <= $1 ORDER BY at LIMIT $2`, keptFrom, unlimited)
 	if err != nil {
-		return nil, fmt.Errorf("read the old sharers: %w", err)
+		return nil, err
 	}
 	return gone, nil
 }
@@ -372,8 +368,5 @@ func everyCount(of string) string {
 
 // CountEverything asks the counter to count everything again.
 func CountEverything(ctx context.Context, db schema.DB) error {
-	if _, err := db.Exec(ctx, `INSERT INTO pending_counts DEFAULT VALUES`); err != nil {
-		return fmt.Errorf("ask for a recount: %w", err)
-	}
-	return nil
+	return schema.Exec(ctx, db, "ask for a recount", `INSERT INTO pending_counts DEFAULT VALUES`)
 }

@@ -63,14 +63,10 @@ LEFT JOIN LATERAL (
 ) AS u ON true`
 	collection, did, rkey := schema.Columns(len(keys), func(i int) schema.Key { return keys[i] })
 	// A prepared statement may get a generic plan, which locks all partitions.
-	rows, err := db.Query(ctx, sql, pgx.QueryExecModeCacheDescribe, collection, did, rkey, slices.Min(rkey), slices.Max(rkey))
-	if err != nil {
-		return nil, false, false, fmt.Errorf("read the subjects: %w", err)
-	}
 	var n int64
 	var links []int64
 	var now, incomplete bool
-	_, err = pgx.ForEachRow(rows, []any{&n, &links, &now, &fetched, &incomplete}, func() error {
+	err = schema.Each(ctx, db, "read the subjects", []any{&n, &links, &now, &fetched, &incomplete}, func() error {
 		if due = due || now; len(links) > 0 {
 			found[keys[n-1]] = slices.Clone(links)
 		}
@@ -78,15 +74,15 @@ LEFT JOIN LATERAL (
 			missing = append(missing, keys[n-1])
 		}
 		return nil
-	})
+	}, sql, pgx.QueryExecModeCacheDescribe, collection, did, rkey, slices.Min(rkey), slices.Max(rkey))
 	if err != nil {
-		return nil, false, false, fmt.Errorf("read the subjects: %w", err)
+		return nil, false, false, err
 	}
 	return missing, fetched, due, nil
 }
 
 // add adds the missing rows, and reads these subjects again.
-func (found Subjects) add(ctx context.Context, db batcher, keys []schema.Key, fetched bool) (added []schema.Key, due bool, err error) {
+func (found Subjects) add(ctx context.Context, db schema.Batcher, keys []schema.Key, fetched bool) (added []schema.Key, due bool, err error) {
 	// The locks make a deletion of the post wait: it then deletes the new row too.
 	// LATERAL and LIMIT force one index lookup per subject, which is skipped if the
 	// subject is known.
@@ -182,19 +178,15 @@ ORDER BY l.id`
 	for i := range shares {
 		identity[i] = shares[i].Identity
 	}
-	rows, err := db.Query(ctx, sql, identity)
-	if err != nil {
-		return nil, fmt.Errorf("read the links of subjects: %w", err)
-	}
 	found := Subjects{}
 	var n, id int64
-	_, err = pgx.ForEachRow(rows, []any{&n, &id}, func() error {
+	err := schema.Each(ctx, db, "read the links of subjects", []any{&n, &id}, func() error {
 		key := shares[n-1].Key
 		found[key] = append(found[key], id)
 		return nil
-	})
+	}, sql, identity)
 	if err != nil {
-		return nil, fmt.Errorf("read the links of subjects: %w", err)
+		return nil, err
 	}
 	return found, nil
 }

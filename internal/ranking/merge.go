@@ -141,10 +141,7 @@ func lockMerges(ctx context.Context, tx pgx.Tx, links ...int64) (counts map[int6
 // locks, and everyone who shares these links waits too: a merge takes time proportional to its
 // shares.
 func waitForMerges(ctx context.Context, tx pgx.Tx) error {
-	if _, err := tx.Exec(ctx, `SELECT pg_advisory_xact_lock($1)`, int64(mergeLock)); err != nil {
-		return fmt.Errorf("wait for other merges: %w", err)
-	}
-	return nil
+	return schema.Exec(ctx, tx, "wait for other merges", `SELECT pg_advisory_xact_lock($1)`, int64(mergeLock))
 }
 
 // MergedLink is a link that is merged into another.

@@ -2,7 +2,6 @@ package ranking
 
 import (
 	"context"
-	"fmt"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -22,11 +21,8 @@ ON CONFLICT (did) DO NOTHING`
 	if len(dids) == 0 {
 		return false, nil
 	}
-	tag, err := db.Exec(ctx, sql, dids)
-	if err != nil {
-		return false, fmt.Errorf("request profiles: %w", err)
-	}
-	return tag.RowsAffected() > 0, nil
+	n, err := schema.Change(ctx, db, "request profiles", sql, dids)
+	return n > 0, err
 }
 
 // DueProfiles returns at most limit accounts whose profiles were not read since a time.
@@ -51,8 +47,5 @@ WITH due AS MATERIALIZED (
     DELETE FROM profiles AS p USING due WHERE p.did = due.did AND NOT due.withheld AND NOT due.needed
 )
 UPDATE profiles AS p SET read_at = $4, withheld = due.withheld FROM due WHERE p.did = due.did AND (due.withheld OR due.needed)`
-	if _, err := db.Exec(ctx, sql, read, shown, since, now); err != nil {
-		return fmt.Errorf("store who is shown: %w", err)
-	}
-	return nil
+	return schema.Exec(ctx, db, "store who is shown", sql, read, shown, since, now)
 }

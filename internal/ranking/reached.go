@@ -3,7 +3,6 @@ package ranking
 import (
 	"cmp"
 	"context"
-	"fmt"
 	"math"
 	"slices"
 	"time"
@@ -262,13 +261,9 @@ CROSS JOIN LATERAL (
         GROUP BY p.did
     ) AS d
 ) AS f`
-	rows, err := r.tx.Query(ctx, sql, links, r.q.least(), limit, r.q.OnlyWays(), r.watches, r.from())
-	if err != nil {
-		return nil, nil, fmt.Errorf("read when links reached the minimum: %w", err)
-	}
 	var id, read int64
 	var at *time.Time
-	_, err = pgx.ForEachRow(rows, []any{&id, &at, &read}, func() error {
+	err = schema.Each(ctx, r.tx, "read when links reached the minimum", []any{&id, &at, &read}, func() error {
 		switch {
 		case at != nil:
 			all = append(all, reached{id, earlier(*at, r.end)}) // clocks may be ahead
@@ -276,9 +271,9 @@ CROSS JOIN LATERAL (
 			undecided = append(undecided, id)
 		}
 		return nil
-	})
+	}, sql, links, r.q.least(), limit, r.q.OnlyWays(), r.watches, r.from())
 	if err != nil {
-		return nil, nil, fmt.Errorf("read when links reached the minimum: %w", err)
+		return nil, nil, err
 	}
 	return all, undecided, nil
 }

@@ -71,10 +71,7 @@ func (m *archivedMerge) restore(ctx context.Context, tx pgx.Tx) error {
 		return MergeLinks(ctx, tx, Merge{Link: link, Into: into, Why: m.Why, Now: m.MergedAt})
 	}
 	const split = `INSERT INTO link_merges (link_id, into_id, why, merged_at, split_at) VALUES ($1, $2, $3, $4, $5) ON CONFLICT (link_id) DO NOTHING`
-	if _, err := tx.Exec(ctx, split, link, into, m.Why, m.MergedAt, m.SplitAt); err != nil {
-		return fmt.Errorf("restore a split: %w", err)
-	}
-	return nil
+	return schema.Exec(ctx, tx, "restore a split", split, link, into, m.Why, m.MergedAt, m.SplitAt)
 }
 
 // ensureLink returns the id of a link, and adds it if it is missing.

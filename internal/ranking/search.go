@@ -152,13 +152,9 @@ WITH found AS MATERIALIZED (
     UNION ALL SELECT s.link_id, 4 FROM (` + texts("s.link_id", "s.words @@ $1::tsquery LIMIT $3") + ` LIMIT $3) AS s
 )
 SELECT f.place, count(*), array_agg(DISTINCT f.link_id ORDER BY f.link_id) FROM found AS f GROUP BY f.place`
-	rows, err := r.tx.Query(ctx, sql, r.text.Words, r.text.from, limit(inPosts), r.text.Address, r.text.Part, limit(inAddress), limit(inCards))
-	if err != nil {
-		return all, fmt.Errorf("find the links that match: %w", err)
-	}
 	var place, n int
 	var links []int64
-	if _, err = pgx.ForEachRow(rows, []any{&place, &n, &links}, func() error {
+	err = schema.Each(ctx, r.tx, "find the links that match", []any{&place, &n, &links}, func() error {
 		all.rows += n
 		switch at := limit(place); {
 		case n >= at && at < r.most() && len(links) < n/4:
@@ -175,10 +171,8 @@ SELECT f.place, count(*), array_agg(DISTINCT f.link_id ORDER BY f.link_id) FROM 
 			all.named = slices.Clone(links)
 		}
 		return nil
-	}); err != nil {
-		return all, fmt.Errorf("find the links that match: %w", err)
-	}
-	return all, nil
+	}, sql, r.text.Words, r.text.from, limit(inPosts), r.text.Address, r.text.Part, limit(inAddress), limit(inCards))
+	return all, err
 }
 
 // expect asks the planner how many rows match in each place. Reading rows only to find that there
@@ -220,21 +214,14 @@ func (r *reader) countMerged(ctx context.Context, named []int64) error {
 	}
 	// Only with exactly this condition does Postgres use the index links_merged.
 	const sql = `SELECT l.id, l.counts_as FROM links AS l WHERE l.id = ANY ($1) AND l.counts_as <> l.id`
-	rows, err := r.tx.Query(ctx, sql, named)
-	if err != nil {
-		return fmt.Errorf("find the links that are merged: %w", err)
-	}
 	var id, into int64
-	if _, err = pgx.ForEachRow(rows, []any{&id, &into}, func() error {
+	return schema.Each(ctx, r.tx, "find the links that are merged", []any{&id, &into}, func() error {
 		r.text.places[into] |= inCards
 		if r.text.places[id] &^= inCards; r.text.places[id] == 0 {
 			delete(r.text.places, id)
 		}
 		return nil
-	}); err != nil {
-		return fmt.Errorf("find the links that are merged: %w", err)
-	}
-	return nil
+	}, sql, named)
 }
 
 // matchEach checks each of a few matches. That is faster than checking each link.

@@ -146,7 +146,7 @@ func queueLock(q *pgx.Batch, shares []Share) {
 // popular link is new, all transactions that share it wait for the one that adds it. short reports
 // whether a new link belongs to a shortener. It returns schema.ErrBusy if a link expired meanwhile:
 // try again.
-func EnsureLinks(ctx context.Context, db batcher, shares []Share, now time.Time) (short bool, err error) {
+func EnsureLinks(ctx context.Context, db schema.Batcher, shares []Share, now time.Time) (short bool, err error) {
 	if len(shares) == 0 {
 		return false, nil
 	}

@@ -71,7 +71,7 @@ ORDER BY s.resolve_at, s.link_id`
 }
 
 // PauseShortener postpones all links of a shortener until a time.
-func PauseShortener(ctx context.Context, db batcher, site string, until time.Time) error {
+func PauseShortener(ctx context.Context, db schema.Batcher, site string, until time.Time) error {
 	q := &pgx.Batch{}
 	q.Queue(`INSERT INTO paused_shorteners (site, until) VALUES ($1, $2) ON CONFLICT (site) DO UPDATE SET until = excluded.until`, site, until)
 	q.Queue(`
@@ -80,10 +80,7 @@ FROM (
     SELECT s.link_id FROM short_links AS s JOIN links AS l ON l.id = s.link_id WHERE l.site = $1 AND s.resolve_at < $2 ORDER BY s.link_id FOR UPDATE OF s
 ) AS due
 WHERE s.link_id = due.link_id`, site, until)
-	if err := db.SendBatch(ctx, q).Close(); err != nil {
-		return fmt.Errorf("leave %s alone: %w", site, err)
-	}
-	return nil
+	return schema.Send(ctx, db, fmt.Sprintf("leave %s alone", site), q)
 }
 
 // MayGuess reports whether another link of a site may be asked that is not known as a shortener.
@@ -140,8 +137,5 @@ func ResolveShortLink(ctx context.Context, tx pgx.Tx, short ShortLink, to Share,
 // resolved again; nil: never.
 func StoreShortLinkOutcome(ctx context.Context, db schema.DB, short ShortLink, outcome string, again *time.Time) error {
 	const sql = `UPDATE short_links SET outcome = left($2, 2048), resolve_at = $3, tries = CASE WHEN $3::timestamptz IS NULL THEN tries ELSE tries + 1 END WHERE link_id = $1`
-	if _, err := db.Exec(ctx, sql, short.ID, schema.Text(outcome), again); err != nil {
-		return fmt.Errorf("store the outcome of a short link: %w", err)
-	}
-	return nil
+	return schema.Exec(ctx, db, "store the outcome of a short link", sql, short.ID, schema.Text(outcome), again)
 }

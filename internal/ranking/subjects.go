@@ -32,23 +32,18 @@ type Through struct {
 	Text     string // of a quoting post
 }
 
-// batcher is a pool, or a transaction.
-type batcher interface {
-	SendBatch(ctx context.Context, b *pgx.Batch) pgx.BatchResults
-}
-
 // send runs the queries of a batch in one round trip.
-func send(ctx context.Context, db batcher, q *pgx.Batch) error {
+func send(ctx context.Context, db schema.Batcher, q *pgx.Batch) error {
 	if q.Len() == 0 {
 		return nil
 	}
 	return db.SendBatch(ctx, q).Close()
 }
 
-// database is a batcher that runs single queries too.
+// database is a pool, or a transaction.
 type database interface {
 	schema.DB
-	batcher
+	schema.Batcher
 }
 
 // syncSubjects gives the subjects among the records the links of their own shares. A
@@ -105,10 +100,7 @@ ORDER BY c.id LIMIT $1`
 func AddChangedSubjects(ctx context.Context, db schema.DB, subjects []schema.Key) error {
 	const sql = `INSERT INTO changed_subjects (collection, did, rkey) SELECT * FROM unnest($1::text[], $2::text[], $3::text[])`
 	collection, did, rkey := schema.Columns(len(subjects), func(i int) schema.Key { return subjects[i] })
-	if _, err := db.Exec(ctx, sql, collection, did, rkey); err != nil {
-		return fmt.Errorf("have the reposts of posts projected again: %w", err)
-	}
-	return nil
+	return schema.Exec(ctx, db, "have the reposts of posts projected again", sql, collection, did, rkey)
 }
 
 // SharesThrough returns at most limit records that share something through a subject,
@@ -140,18 +132,12 @@ WHERE s.did = k.did AND s.collection = k.collection AND s.rkey = k.rkey AND s.su
   )
   AND NOT EXISTS (SELECT FROM records AS r WHERE r.did = s.did AND r.collection = s.collection AND r.rkey = s.rkey)`
 	collection, did, rkey := schema.Columns(len(records), func(i int) schema.Key { return records[i] })
-	if _, err := db.Exec(ctx, sql, subject.DID, subject.Rkey, collection, did, rkey, subject.Collection); err != nil {
-		return fmt.Errorf("drop the shares through %s/%s: %w", subject.DID, subject.Rkey, err)
-	}
-	return nil
+	return schema.Exec(ctx, db, fmt.Sprintf("drop the shares through %s/%s", subject.DID, subject.Rkey), sql, subject.DID, subject.Rkey, collection, did, rkey, subject.Collection)
 }
 
 // DropChangedSubject removes a changed subject that has been processed.
 func DropChangedSubject(ctx context.Context, db schema.DB, id int64) error {
-	if _, err := db.Exec(ctx, `DELETE FROM changed_subjects WHERE id = $1`, id); err != nil {
-		return fmt.Errorf("drop a changed subject: %w", err)
-	}
-	return nil
+	return schema.Exec(ctx, db, "drop a changed subject", `DELETE FROM changed_subjects WHERE id = $1`, id)
 }
 
 // DueSubject is a subject to fetch. Result is the outcome of the fetch.
@@ -289,10 +275,7 @@ WHERE u.did = k.did AND u.collection = k.collection AND u.rkey = k.rkey AND u.fe
 	for i := range due {
 		at[i] = due[i].FetchAt
 	}
-	if _, err := db.Exec(ctx, sql, collection, did, rkey, at, to); err != nil {
-		return fmt.Errorf("change when subjects are fetched: %w", err)
-	}
-	return nil
+	return schema.Exec(ctx, db, "change when subjects are fetched", sql, collection, did, rkey, at, to)
 }
 
 // ExpireSubjects examines at most limit rows that were last examined at or before a time. It

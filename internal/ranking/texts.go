@@ -2,7 +2,6 @@ package ranking
 
 import (
 	"context"
-	"fmt"
 	"slices"
 
 	"github.com/jackc/pgx/v5"
@@ -36,16 +35,13 @@ WHERE p.text <> ''`
 		did[i], rkey[i] = k.DID, k.Rkey
 	}
 	// A prepared statement may get a generic plan, which locks all partitions.
-	rows, err := db.Query(ctx, sql, pgx.QueryExecModeCacheDescribe, did, rkey, slices.Min(rkey), slices.Max(rkey), maxText)
-	if err == nil {
-		key, text := schema.Key{Collection: schema.PostCollection}, ""
-		_, err = pgx.ForEachRow(rows, []any{&key.DID, &key.Rkey, &text}, func() error {
-			texts[key] = text
-			return nil
-		})
-	}
+	key, text := schema.Key{Collection: schema.PostCollection}, ""
+	err := schema.Each(ctx, db, "read the texts of posts", []any{&key.DID, &key.Rkey, &text}, func() error {
+		texts[key] = text
+		return nil
+	}, sql, pgx.QueryExecModeCacheDescribe, did, rkey, slices.Min(rkey), slices.Max(rkey), maxText)
 	if err != nil {
-		return nil, fmt.Errorf("read the texts of posts: %w", err)
+		return nil, err
 	}
 	return texts, nil
 }
@@ -75,17 +71,10 @@ CROSS JOIN LATERAL (
 ) AS r
 WHERE r.text <> ''`
 	collection, did, rkey := schema.Columns(len(keys), func(i int) schema.Key { return keys[i] })
-	rows, err := db.Query(ctx, sql, collection, did, rkey, maxText)
 	var key schema.Key
 	var text string
-	if err == nil {
-		_, err = pgx.ForEachRow(rows, []any{&key.Collection, &key.DID, &key.Rkey, &text}, func() error {
-			texts[key] = text
-			return nil
-		})
-	}
-	if err != nil {
-		return fmt.Errorf("read the texts of notes: %w", err)
-	}
-	return nil
+	return schema.Each(ctx, db, "read the texts of notes", []any{&key.Collection, &key.DID, &key.Rkey, &text}, func() error {
+		texts[key] = text
+		return nil
+	}, sql, collection, did, rkey, maxText)
 }

@@ -2,11 +2,9 @@ package ranking
 
 import (
 	"context"
-	"fmt"
 	"strings"
 	"time"
 
-	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgtype"
 
 	"github.com/weir-social/weir/schema"
@@ -92,16 +90,12 @@ CROSS JOIN LATERAL (
 ) AS v
 LEFT JOIN LATERAL (` + earliestVote("title") + `) AS t ON true
 LEFT JOIN LATERAL (` + earliestVote("url") + `) AS u ON true`
-	rows, err := db.Query(ctx, sql, ids, links, pairs.links, pairs.dids, lostTitles, lostURLs)
-	if err != nil {
-		return nil, fmt.Errorf("read the sums of votes: %w", err)
-	}
 	var k claimed
 	var group *int64
 	var titles, urls int
 	var titleAt, urlAt *time.Time
 	var titleFrom, urlFrom *string
-	_, err = pgx.ForEachRow(rows, []any{&k.claim, &k.link, &group, &titles, &urls, &titleAt, &titleFrom, &urlAt, &urlFrom}, func() error {
+	err := schema.Each(ctx, db, "read the sums of votes", []any{&k.claim, &k.link, &group, &titles, &urls, &titleAt, &titleFrom, &urlAt, &urlFrom}, func() error {
 		c := all[k]
 		c.title.n, c.url.n, c.before, c.group = c.title.n+titles, c.url.n+urls, titles, group
 		if titleAt != nil {
@@ -111,9 +105,9 @@ LEFT JOIN LATERAL (` + earliestVote("url") + `) AS u ON true`
 			c.url.earlier(*urlAt, *urlFrom)
 		}
 		return nil
-	})
+	}, sql, ids, links, pairs.links, pairs.dids, lostTitles, lostURLs)
 	if err != nil {
-		return nil, fmt.Errorf("read the sums of votes: %w", err)
+		return nil, err
 	}
 	return all, nil
 }

@@ -2,7 +2,6 @@ package ranking
 
 import (
 	"context"
-	"fmt"
 	"maps"
 	"slices"
 	"time"
@@ -121,22 +120,14 @@ SELECT v.link_id, v.did, v.title_claim, v.title_at, v.title_key, v.url_claim, v.
 		claims, named, at = append(claims, p.claim), append(named, p.named), append(at, p.at)
 		collections, rkeys = append(collections, p.collection), append(rkeys, p.rkey)
 	}
-	rows, err := db.Query(ctx, sql, of.links, of.dids, claims, named, at, collections, rkeys)
-	if err != nil {
-		return fmt.Errorf("read the votes: %w", err)
-	}
 	var k sharing
 	var title, url nullVote
-	_, err = pgx.ForEachRow(rows, slices.Concat([]any{&k.link, &k.did}, title.targets(), url.targets()), func() error {
+	return schema.Each(ctx, db, "read the votes", slices.Concat([]any{&k.link, &k.did}, title.targets(), url.targets()), func() error {
 		change := c[k]
 		change.truth.votes = votes{title.vote(), url.vote()}
 		c[k] = change
 		return nil
-	})
-	if err != nil {
-		return fmt.Errorf("read the votes: %w", err)
-	}
-	return nil
+	}, sql, of.links, of.dids, claims, named, at, collections, rkeys)
 }
 
 // nullVote is a vote as read from a row.
@@ -188,21 +179,12 @@ func (c *voteColumns) add(v vote) {
 
 // addOldVotes adds the remaining rows of sharers with a vote of a post that is too old.
 func (p *pending) addOldVotes(ctx context.Context, db schema.DB, keptFrom time.Time) error {
-	rows, err := db.Query(ctx, `SELECT link_id, did FROM sharers WHERE voted_at <= $1 AND voted_at < at AND at > $1`, keptFrom)
-	if err != nil {
-		return fmt.Errorf("read the old votes: %w", err)
-	}
-	old, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (k sharing, err error) {
-		err = row.Scan(&k.link, &k.did)
-		return k, err
-	})
-	if err != nil {
-		return fmt.Errorf("read the old votes: %w", err)
-	}
-	for _, k := range old {
-		p.add(&k.link, &k.did)
-	}
-	return nil
+	var k sharing
+	return schema.Each(ctx, db, "read the old votes", []any{&k.link, &k.did}, func() error {
+		old := k
+		p.add(&old.link, &old.did)
+		return nil
+	}, `SELECT link_id, did FROM sharers WHERE voted_at <= $1 AND voted_at < at AND at > $1`, keptFrom)
 }
 
 // choose computes the rows of claim_votes that a step writes, and the links whose headlines it writes: those whose

@@ -2,7 +2,6 @@ package verdict
 
 import (
 	"context"
-	"fmt"
 
 	"github.com/jackc/pgx/v5"
 
@@ -16,17 +15,14 @@ const stages = `('lexicon', 'rules', 'reference')`
 func RetriedBy(ctx context.Context, db schema.DB, job int64) (map[schema.Key]int64, error) {
 	const sql = `SELECT collection, did, rkey, id FROM dead_letters WHERE job = $1 AND stage IN ` + stages + ` AND state = 'retrying' AND rkey IS NOT NULL`
 	found := map[schema.Key]int64{}
-	rows, err := db.Query(ctx, sql, job)
-	if err == nil {
-		var key schema.Key
-		var id int64
-		_, err = pgx.ForEachRow(rows, []any{&key.Collection, &key.DID, &key.Rkey, &id}, func() error {
-			found[key] = id
-			return nil
-		})
-	}
+	var key schema.Key
+	var id int64
+	err := schema.Each(ctx, db, "find the dead letters that the job retries", []any{&key.Collection, &key.DID, &key.Rkey, &id}, func() error {
+		found[key] = id
+		return nil
+	}, sql, job)
 	if err != nil {
-		return nil, fmt.Errorf("find the dead letters that the job retries: %w", err)
+		return nil, err
 	}
 	return found, nil
 }
@@ -48,10 +44,7 @@ func SettleDeleted(ctx context.Context, tx pgx.Tx, deleted []schema.Key) error {
 	const sql = settle + `
   AND NOT EXISTS (SELECT FROM records_other AS r WHERE r.collection = k.collection AND r.did = k.did AND r.rkey = k.rkey)`
 	collection, did, rkey := schema.Columns(len(deleted), func(i int) schema.Key { return deleted[i] })
-	if _, err := tx.Exec(ctx, sql, collection, did, rkey); err != nil {
-		return fmt.Errorf("settle the dead letters of deleted records: %w", err)
-	}
-	return nil
+	return schema.Exec(ctx, tx, "settle the dead letters of deleted records", sql, collection, did, rkey)
 }
 
 // ReplaceDeadLetters settles the open dead letters of records that pass now or have
@@ -68,8 +61,5 @@ func ReplaceDeadLetters(ctx context.Context, tx pgx.Tx, settled []schema.Key, de
 	if q.Len() == 0 {
 		return nil
 	}
-	if err := tx.SendBatch(ctx, q).Close(); err != nil {
-		return fmt.Errorf("store dead letters: %w", err)
-	}
-	return nil
+	return schema.Send(ctx, tx, "store dead letters", q)
 }

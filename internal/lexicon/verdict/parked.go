@@ -2,7 +2,6 @@ package verdict
 
 import (
 	"context"
-	"fmt"
 	"strings"
 	"time"
 
@@ -179,10 +178,7 @@ func GiveUp(ctx context.Context, db schema.DB, target schema.Key, problem string
 	const sql = `
 UPDATE parked SET state = 'missing', retry_at = NULL, problem = $4
 WHERE to_did = $2 AND to_collection = $1 AND to_rkey = $3 AND state = 'asking'`
-	if _, err := db.Exec(ctx, sql, target.Collection, target.DID, target.Rkey, schema.Text(problem)); err != nil {
-		return fmt.Errorf("give up on %s: %w", target.URI(), err)
-	}
-	return nil
+	return schema.Exec(ctx, db, "give up on "+target.URI(), sql, target.Collection, target.DID, target.Rkey, schema.Text(problem))
 }
 
 // GivenUp reports whether a target was given up while records wait for it. problem is

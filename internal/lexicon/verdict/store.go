@@ -71,10 +71,7 @@ func Store(ctx context.Context, tx pgx.Tx, judged []*Judgment) error {
 	queueReferences(q, judged)
 	queueTexts(q, judged)
 	queueParked(q, judged)
-	if err := tx.SendBatch(ctx, q).Close(); err != nil {
-		return fmt.Errorf("store verdicts: %w", err)
-	}
-	return nil
+	return schema.Send(ctx, tx, "store verdicts", q)
 }
 
 func queueVerdicts(q *pgx.Batch, judged []*Judgment) {
@@ -159,8 +156,5 @@ FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::tsvector[], $6::
 // that were recently empty make a scan of the whole table look cheap, and a prepared
 // statement keeps such a plan.
 func UseIndexes(ctx context.Context, tx pgx.Tx) error {
-	if _, err := tx.Exec(ctx, `SELECT set_config('enable_seqscan', 'off', true)`); err != nil {
-		return fmt.Errorf("set the transaction to use indexes: %w", err)
-	}
-	return nil
+	return schema.Exec(ctx, tx, "set the transaction to use indexes", `SELECT set_config('enable_seqscan', 'off', true)`)
 }

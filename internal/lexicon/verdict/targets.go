@@ -2,7 +2,6 @@ package verdict
 
 import (
 	"context"
-	"fmt"
 
 	"github.com/jackc/pgx/v5"
 
@@ -31,22 +30,19 @@ LEFT JOIN LATERAL (
 		return found, nil
 	}
 	collection, did, rkey := schema.Columns(len(keys), func(i int) schema.Key { return keys[i] })
-	rows, err := db.Query(ctx, sql, collection, did, rkey)
-	if err == nil {
-		var key schema.Key
-		var t Target
-		_, err = pgx.ForEachRow(rows, []any{&key.Collection, &key.DID, &key.Rkey, &t.CID, &t.Gone}, func() error {
-			if t.Gone {
-				t.CID = ""
-			}
-			if t != (Target{}) {
-				found[key] = t
-			}
-			return nil
-		})
-	}
+	var key schema.Key
+	var t Target
+	err := schema.Each(ctx, db, "look for the targets of references", []any{&key.Collection, &key.DID, &key.Rkey, &t.CID, &t.Gone}, func() error {
+		if t.Gone {
+			t.CID = ""
+		}
+		if t != (Target{}) {
+			found[key] = t
+		}
+		return nil
+	}, sql, collection, did, rkey)
 	if err != nil {
-		return nil, fmt.Errorf("look for the targets of references: %w", err)
+		return nil, err
 	}
 	return found, nil
 }
@@ -70,17 +66,14 @@ FROM unnest($1::text[], $2::text[], $3::text[]) AS k (collection, did, rkey)
 JOIN records_other AS r USING (collection, did, rkey)`
 	collection, did, rkey := schema.Columns(len(keys), func(i int) schema.Key { return keys[i] })
 	sizes := make(map[schema.Key]int, len(keys))
-	rows, err := db.Query(ctx, sql, collection, did, rkey)
-	if err == nil {
-		var key schema.Key
-		var size int
-		_, err = pgx.ForEachRow(rows, []any{&key.Collection, &key.DID, &key.Rkey, &size}, func() error {
-			sizes[key] = size
-			return nil
-		})
-	}
+	var key schema.Key
+	var size int
+	err := schema.Each(ctx, db, "read the sizes of records", []any{&key.Collection, &key.DID, &key.Rkey, &size}, func() error {
+		sizes[key] = size
+		return nil
+	}, sql, collection, did, rkey)
 	if err != nil {
-		return nil, fmt.Errorf("read the sizes of records: %w", err)
+		return nil, err
 	}
 	return sizes, nil
 }

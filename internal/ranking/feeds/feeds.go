@@ -244,8 +244,5 @@ func (m *memory) remember(ctx context.Context, tx pgx.Tx, entries []Entry) error
 DELETE FROM feed_entries AS e WHERE e.feed_id = $1 AND e.link_id IN (
     SELECT o.link_id FROM feed_entries AS o WHERE o.feed_id = $1 ORDER BY o.reached_at DESC, o.link_id DESC OFFSET $2
 )`, m.feed, maxFeedEntries)
-	if err := tx.SendBatch(ctx, b).Close(); err != nil {
-		return fmt.Errorf("store what a feed has published: %w", err)
-	}
-	return nil
+	return schema.Send(ctx, tx, "store what a feed has published", b)
 }
