@@ -48,7 +48,7 @@ func workCommand() *cobra.Command {
 		app.WithSystemd(func(ctx context.Context, p app.App) error {
 			return p.WithOps(ctx, false, func(ctx context.Context, p app.App) error { return p.Work(ctx, queues...) })
 		}, app.RoleWorkers))
-	cmd.Flags().StringSliceVar(&queues, "queues", nil, "the queues to process, separated by commas: process, network, backfill, resync, maintenance, alerts, cards, archive, index, and those of WEIR_QUEUES (default: all)")
+	cmd.Flags().StringSliceVar(&queues, "queues", nil, "the queues to process, separated by commas: process, network, backfill, resync, maintenance, alerts, and those of features (default: all)")
 	return cmd
 }
 

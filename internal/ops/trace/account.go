@@ -1,6 +1,7 @@
 package trace
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -45,15 +46,19 @@ type Said struct {
 // MarshalJSON adds what features say to the fields.
 func (a AccountTrace) MarshalJSON() ([]byte, error) {
 	type fields AccountTrace
-	out, err := json.Marshal(fields(a))
+	var out bytes.Buffer
+	encoder := json.NewEncoder(&out)
+	encoder.SetEscapeHTML(false) // the outer encoder decides
+	err := encoder.Encode(fields(a))
 	for _, said := range a.Said {
-		var text []byte
-		if text, err = json.Marshal(said.Text); err != nil {
-			break
+		if err == nil {
+			out.Truncate(out.Len() - len("}\n"))
+			fmt.Fprintf(&out, ",%q:", said.Field)
+			err = encoder.Encode(said.Text)
+			out.WriteString("}\n")
 		}
-		out = fmt.Appendf(out[:len(out)-1], ",%q:%s}", said.Field, text)
 	}
-	return out, err
+	return out.Bytes(), err
 }
 
 // Collection is what is stored of an account in a collection.
