@@ -167,16 +167,16 @@ func StoreCard(ctx context.Context, tx pgx.Tx, f CardFetch, p PageCard, now time
 	if err != nil {
 		return err
 	}
-	if p.Why == "" && !s.crowded {
-		switch {
-		case canonical != nil:
-			err = s.merge(ctx, f.Link, *canonical, Canonical)
-		case ends != nil:
-			err = s.merge(ctx, f.Link, *ends, Redirected)
-		}
+	to, why := canonical, Canonical
+	if to == nil {
+		to, why = ends, Redirected
+	}
+	if p.Why == "" && !s.crowded && to != nil {
+		into, err := mergeInto(ctx, tx, *to, Merge{Link: f.Link, Why: why, Now: now})
 		if err != nil {
 			return err
 		}
+		s.affected = append(s.affected, into)
 	}
 	if s.group != nil { // the counter may find now that the title is that of a wall, and not see the page yet
 		if _, err := tx.Exec(ctx, `INSERT INTO pending_counts (link_id) SELECT l.counts_as FROM links AS l WHERE l.id = $1`, f.Link); err != nil {
@@ -342,22 +342,4 @@ ORDER BY l.id FOR NO KEY UPDATE OF l`, args...)
 		s.affected = append(s.affected, p.Link, p.Counts)
 	}
 	return schema.Exec(ctx, s.tx, "discount the titles of pages", `UPDATE cards SET status = $2 WHERE link_id = ANY ($1)`, links, schema.Text(why))
-}
-
-// merge merges a link with the link of an address. It adds that link if nobody shares it.
-func (s *storing) merge(ctx context.Context, link int64, to Share, why string) error {
-	q := &pgx.Batch{}
-	queueLinks(q, []Share{to}, s.now)
-	var into int64
-	q.Queue(`SELECT l.id FROM links AS l WHERE l.identity = $1 FOR KEY SHARE`, to.Identity).QueryRow(func(row pgx.Row) error { return row.Scan(&into) })
-	if err := s.tx.SendBatch(ctx, q).Close(); err != nil {
-		return fmt.Errorf("add the link to which a page leads: %w", err)
-	}
-	s.affected = append(s.affected, into)
-	err := MergeLinks(ctx, s.tx, Merge{Link: link, Into: into, Why: why, Now: s.now})
-	var elsewhere *MergedError
-	if errors.As(err, &elsewhere) || errors.Is(err, ErrSplit) {
-		return nil
-	}
-	return err
 }

@@ -88,6 +88,23 @@ FROM links AS m WHERE m.id = $1 AND m.kept_at IS NOT NULL AND l.id = $2`, m.Link
 	return refreshHeadlines(ctx, tx, m.Link, counts[m.Into])
 }
 
+// mergeInto merges a link into the link of an address, adds that if nobody shares it, and returns its id. A link
+// that is merged elsewhere, or was split, stays as it is.
+func mergeInto(ctx context.Context, tx pgx.Tx, to Share, m Merge) (into int64, err error) {
+	q := &pgx.Batch{}
+	queueLinks(q, []Share{to}, m.Now)
+	q.Queue(`SELECT l.id FROM links AS l WHERE l.identity = $1 FOR KEY SHARE`, to.Identity).QueryRow(func(row pgx.Row) error { return row.Scan(&m.Into) })
+	if err := schema.Send(ctx, tx, "add the link to which another one leads", q); err != nil {
+		return 0, err
+	}
+	err = MergeLinks(ctx, tx, m)
+	var elsewhere *MergedError
+	if errors.As(err, &elsewhere) || errors.Is(err, ErrSplit) {
+		err = nil
+	}
+	return m.Into, err
+}
+
 // SplitLink undoes the merge of a link into another: the link counts by itself again, with the
 // links that were merged into it. It returns ErrLink or ErrNotMerged.
 func SplitLink(ctx context.Context, tx pgx.Tx, link int64, now time.Time) error {

@@ -69,37 +69,28 @@ func (r *ReachReader) Newest(ctx context.Context, published map[int64]time.Time)
 	return r.describe(ctx, all[:min(len(all), r.q.Limit)])
 }
 
-// reached is a link, and when it reached the minimum of sharers.
-type reached struct {
-	id int64
-	at time.Time
-}
-
-func sortReached(all []reached) {
-	slices.SortFunc(all, func(a, b reached) int { return cmp.Or(b.at.Compare(a.at), cmp.Compare(b.id, a.id)) })
+// sortReached sorts links by when they reached the minimum of sharers, which is their Last here.
+func sortReached(all []entry) {
+	slices.SortFunc(all, func(a, b entry) int { return cmp.Or(b.Last.Compare(a.Last), cmp.Compare(b.ID, a.ID)) })
 }
 
 // known returns the newest links that were published and still have the minimum, with the dates under
 // which they were published.
-func (r *ReachReader) known(ctx context.Context, published map[int64]time.Time) (found []reached, err error) {
-	all := make([]reached, 0, len(published))
+func (r *ReachReader) known(ctx context.Context, published map[int64]time.Time) (found []entry, err error) {
+	all := make([]entry, 0, len(published))
 	for id, at := range published {
-		all = append(all, reached{id, at})
+		all = append(all, entry{ID: id, Last: at})
 	}
 	sortReached(all)
 	for size := r.q.Limit; len(all) > 0 && len(found) < r.q.Limit; all = all[min(size, len(all)):] {
 		part := all[:min(size, len(all))]
-		ids := make([]int64, len(part))
-		for i := range part {
-			ids[i] = part[i].id
-		}
-		reach, err := r.reach(ctx, ids)
+		reach, err := r.reach(ctx, idsOf(part))
 		if err != nil {
 			return nil, err
 		}
 		still := idsOf(reach)
 		for _, link := range part {
-			if slices.Contains(still, link.id) {
+			if slices.Contains(still, link.ID) {
 				found = append(found, link)
 			}
 		}
@@ -108,7 +99,7 @@ func (r *ReachReader) known(ctx context.Context, published map[int64]time.Time) 
 }
 
 // fresh returns the newest links that were not published yet.
-func (r *ReachReader) fresh(ctx context.Context, published map[int64]time.Time) (found []reached, err error) {
+func (r *ReachReader) fresh(ctx context.Context, published map[int64]time.Time) (found []entry, err error) {
 	next, err := r.candidates(ctx)
 	if err != nil {
 		return nil, err
@@ -135,7 +126,7 @@ func (r *ReachReader) fresh(ctx context.Context, published map[int64]time.Time) 
 		found = append(found, part...)
 		sortReached(found)
 		found = found[:min(len(found), r.q.Limit)]
-		if !more || len(found) == r.q.Limit && found[r.q.Limit-1].at.After(after) {
+		if !more || len(found) == r.q.Limit && found[r.q.Limit-1].Last.After(after) {
 			return found, nil
 		}
 	}
@@ -143,7 +134,7 @@ func (r *ReachReader) fresh(ctx context.Context, published map[int64]time.Time) 
 
 // leaveOutKept removes links that had the minimum before some of their shares expired.
 // This is known only for the shares of everyone.
-func (r *ReachReader) leaveOutKept(ctx context.Context, of []reached) ([]reached, error) {
+func (r *ReachReader) leaveOutKept(ctx context.Context, of []entry) ([]entry, error) {
 	if len(of) == 0 || r.watches != nil || r.q.OnlyWays() != nil || r.q.Network != BothNetworks {
 		return of, nil
 	}
@@ -152,23 +143,19 @@ func (r *ReachReader) leaveOutKept(ctx context.Context, of []reached) ([]reached
 	if err != nil {
 		return nil, err
 	}
-	return slices.DeleteFunc(of, func(l reached) bool { return slices.Contains(before, l.id) }), nil
+	return slices.DeleteFunc(of, func(l entry) bool { return slices.Contains(before, l.ID) }), nil
 }
 
-func idsOf(all []reached) []int64 {
+func idsOf(all []entry) []int64 {
 	ids := make([]int64, len(all))
 	for i := range all {
-		ids[i] = all[i].id
+		ids[i] = all[i].ID
 	}
 	return ids
 }
 
 // describe reads the cards of links.
-func (r *ReachReader) describe(ctx context.Context, of []reached) ([]Reached, error) {
-	ids := make([]int64, len(of))
-	for i := range of {
-		ids[i] = of[i].id
-	}
+func (r *ReachReader) describe(ctx context.Context, of []entry) ([]Reached, error) {
 	const sql = `
 SELECT l.id, l.url, l.site, l.title, l.description, l.image, l.card_from, l.identity
 FROM unnest($1::bigint[]) WITH ORDINALITY AS k (id, n)
@@ -180,7 +167,7 @@ ORDER BY k.n`
 		err = row.Scan(&l.ID, &l.URL, &l.Site, &l.Title, &l.Description, &l.Image, &l.CardFrom, &identity)
 		identities[l.ID] = identity
 		return l, err
-	}, sql, ids)
+	}, sql, idsOf(of))
 	if err != nil {
 		return nil, err
 	}
@@ -189,7 +176,7 @@ ORDER BY k.n`
 	}
 	at := make(map[int64]time.Time, len(of))
 	for _, l := range of {
-		at[l.id] = l.at
+		at[l.ID] = l.Last
 	}
 	all := make([]Reached, len(links))
 	for i, l := range links {
@@ -204,15 +191,12 @@ const someShares = 4
 
 // reach returns the links that pass the filters and have the minimum of sharers, and when
 // they reached it: the time of the first share by the last of the required accounts.
-func (r *ReachReader) reach(ctx context.Context, links []int64) (all []reached, err error) {
+func (r *ReachReader) reach(ctx context.Context, links []int64) (all []entry, err error) {
 	entries := make([]entry, len(links))
 	for i, id := range links {
 		entries[i] = entry{ID: id}
 	}
-	links = links[:0:0]
-	for _, e := range r.leaveOut(entries) {
-		links = append(links, e.ID)
-	}
+	links = idsOf(r.leaveOut(entries))
 	for limit := someShares * (r.q.least() + 4); len(links) > 0; limit = math.MaxInt32 {
 		part, undecided, err := r.reachWithin(ctx, links, limit)
 		if err != nil {
@@ -220,29 +204,12 @@ func (r *ReachReader) reach(ctx context.Context, links []int64) (all []reached, 
 		}
 		all, links = append(all, part...), undecided
 	}
-	return r.filter(ctx, all)
-}
-
-// filter removes the links that the filters leave out.
-func (r *ReachReader) filter(ctx context.Context, of []reached) ([]reached, error) {
-	entries := make([]entry, len(of))
-	for i := range of {
-		entries[i] = entry{ID: of[i].id}
-	}
-	kept, err := r.keep(ctx, entries)
-	if err != nil {
-		return nil, err
-	}
-	is := make(map[int64]bool, len(kept))
-	for _, e := range kept {
-		is[e.ID] = true
-	}
-	return slices.DeleteFunc(of, func(l reached) bool { return !is[l.id] }), nil
+	return r.keep(ctx, all)
 }
 
 // reachWithin reads at most limit shares of each link. undecided are the links for which
 // that is not enough.
-func (r *ReachReader) reachWithin(ctx context.Context, links []int64, limit int) (all []reached, undecided []int64, err error) {
+func (r *ReachReader) reachWithin(ctx context.Context, links []int64, limit int) (all []entry, undecided []int64, err error) {
 	sql := `
 SELECT k.id, f.at, coalesce(f.read, 0)
 FROM unnest($1::bigint[]) AS k (id)
@@ -266,7 +233,7 @@ CROSS JOIN LATERAL (
 	err = schema.Each(ctx, r.tx, "read when links reached the minimum", []any{&id, &at, &read}, func() error {
 		switch {
 		case at != nil:
-			all = append(all, reached{id, earlier(*at, r.end)}) // clocks may be ahead
+			all = append(all, entry{ID: id, Last: earlier(*at, r.end)}) // clocks may be ahead
 		case read >= int64(limit):
 			undecided = append(undecided, id)
 		}

@@ -50,7 +50,7 @@ func (l story) foldReached(q Query) (lines []string) {
 			}
 		}
 	}
-	var all []reached
+	var all []entry
 	for id, sharers := range first {
 		if (q.By != "" && !by[id]) || (q.Site != "" && l.sites[id] != q.Site) || (q.Text != "" && !found[id]) || len(sharers) < q.least() {
 			continue
@@ -64,11 +64,11 @@ func (l story) foldReached(q Query) (lines []string) {
 		if at.After(q.At) {
 			at = q.At
 		}
-		all = append(all, reached{id, at})
+		all = append(all, entry{ID: id, Last: at})
 	}
-	slices.SortFunc(all, func(a, b reached) int { return cmp.Or(b.at.Compare(a.at), int(b.id-a.id)) })
+	slices.SortFunc(all, func(a, b entry) int { return cmp.Or(b.Last.Compare(a.Last), int(b.ID-a.ID)) })
 	for _, e := range all[:min(len(all), q.Limit)] {
-		lines = append(lines, reachedLine(e.id, e.at, l.identities[e.id], l.headline(q, e.id).title))
+		lines = append(lines, reachedLine(e.ID, e.Last, l.identities[e.ID], l.headline(q, e.ID).title))
 	}
 	return lines
 }

@@ -2,7 +2,6 @@ package ranking
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"time"
 
@@ -118,16 +117,7 @@ func ResolveShortLink(ctx context.Context, tx pgx.Tx, short ShortLink, to Share,
 	if err := waitForMerges(ctx, tx); err != nil { // before links are locked
 		return err
 	}
-	q := &pgx.Batch{}
-	queueLinks(q, []Share{to}, now)
-	var into int64
-	q.Queue(`SELECT l.id FROM links AS l WHERE l.identity = $1 FOR KEY SHARE`, to.Identity).QueryRow(func(row pgx.Row) error { return row.Scan(&into) })
-	if err := tx.SendBatch(ctx, q).Close(); err != nil {
-		return fmt.Errorf("add the link to which a short link leads: %w", err)
-	}
-	err := MergeLinks(ctx, tx, Merge{Link: short.ID, Into: into, Why: Redirected, Now: now})
-	var elsewhere *MergedError
-	if err != nil && !errors.As(err, &elsewhere) && !errors.Is(err, ErrSplit) {
+	if _, err := mergeInto(ctx, tx, to, Merge{Link: short.ID, Why: Redirected, Now: now}); err != nil {
 		return err
 	}
 	return StoreShortLinkOutcome(ctx, tx, short, to.URL, nil)

@@ -249,20 +249,9 @@ RETURNING u.collection, u.did, u.rkey, n.fetch_at, u.links <> '{}'`
 	return linked, nil
 }
 
-// FetchAgain sets the time at which subjects are fetched again, unless they were requested again
-// meanwhile.
-func FetchAgain(ctx context.Context, db schema.DB, done []DueSubject, at time.Time) error {
-	return moveDue(ctx, db, done, &at)
-}
-
-// ForgetDue ends the fetching of subjects that are not needed now. The next repost of one starts it
-// again.
-func ForgetDue(ctx context.Context, db schema.DB, due []DueSubject) error {
-	return moveDue(ctx, db, due, nil)
-}
-
-// moveDue changes requests to fetch subjects: it gives them another time, or removes them.
-func moveDue(ctx context.Context, db schema.DB, due []DueSubject, to *time.Time) error {
+// FetchAgain sets the time at which subjects are fetched again, unless they were requested again meanwhile; nil:
+// not until the next repost of one.
+func FetchAgain(ctx context.Context, db schema.DB, due []DueSubject, to *time.Time) error {
 	const sql = `
 UPDATE subjects AS u SET fetch_at = $5
 FROM unnest($1::text[], $2::text[], $3::text[], $4::timestamptz[]) AS k (collection, did, rkey, fetch_at)

@@ -154,7 +154,7 @@ func (w *subjectCheck) fetch(ctx context.Context) (done bool, err error) {
 			}
 			return !d.Needed
 		})
-		if err := ranking.ForgetDue(ctx, w.pool, idle); err != nil {
+		if err := ranking.FetchAgain(ctx, w.pool, idle, nil); err != nil {
 			return false, err
 		}
 		if err := w.fetchPosts(ctx, due); err != nil {
@@ -217,7 +217,8 @@ func (w *subjectCheck) storePosts(ctx context.Context, due []ranking.DueSubject,
 	if err := w.links.release(ctx, w.job, known); err != nil {
 		return err
 	}
-	return ranking.FetchAgain(ctx, w.pool, linked, now.Add(ranking.SubjectInterval))
+	again := now.Add(ranking.SubjectInterval)
+	return ranking.FetchAgain(ctx, w.pool, linked, &again)
 }
 
 // store stores fetched subjects. If the database refuses one, it is stored without links.
