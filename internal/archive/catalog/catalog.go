@@ -147,12 +147,9 @@ INSERT INTO segments (number, stream, wire, name, format, records, raw_bytes, st
     created_from, created_to, rewritten, origin, forgotten_at)
 VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21)
 ON CONFLICT DO NOTHING`
-	tag, err := db.Exec(ctx, sql, m.Number, m.Stream, m.Wire, m.Name, m.Format, m.Records, m.RawBytes, m.StoredBytes, m.SHA256, m.Content,
+	n, err := schema.Change(ctx, db, fmt.Sprintf("store the manifest of segment %d", m.Number), sql, m.Number, m.Stream, m.Wire, m.Name, m.Format, m.Records, m.RawBytes, m.StoredBytes, m.SHA256, m.Content,
 		m.FirstAt, m.LastAt, m.Position, m.SealedAt, synced, store, m.CreatedFrom, m.CreatedTo, m.Rewritten, m.Origin, m.ForgottenAt)
-	if err != nil {
-		return false, fmt.Errorf("store the manifest of segment %d: %w", m.Number, err)
-	}
-	return tag.RowsAffected() == 1, nil
+	return n == 1, err
 }
 
 const segmentColumns = `number, stream, wire, name, format, records, raw_bytes, stored_bytes, sha256, content, first_at, last_at, sealed_at, position, created_from, created_to, rewritten, origin, CASE WHEN rewritten > 0 AND isfinite(forgotten_at) THEN forgotten_at END`
@@ -310,10 +307,7 @@ func RestoreSegment(ctx context.Context, db schema.DB, m archive.Manifest, store
 		return err
 	}
 	const next = `SELECT setval(pg_get_serial_sequence('segments', 'number'), greatest((SELECT max(number) FROM segments), 1))`
-	if _, err := db.Exec(ctx, next); err != nil {
-		return fmt.Errorf("number the next segment: %w", err)
-	}
-	return nil
+	return schema.Exec(ctx, db, "number the next segment", next)
 }
 
 // RestorePositions makes the rows of streams with the positions in manifests, unless some of
@@ -330,8 +324,5 @@ ON CONFLICT (name) DO NOTHING`
 	for i, name := range names {
 		of[i] = positions[name]
 	}
-	if _, err := db.Exec(ctx, sql, names, of); err != nil {
-		return fmt.Errorf("restore the positions of the streams: %w", err)
-	}
-	return nil
+	return schema.Exec(ctx, db, "restore the positions of the streams", sql, names, of)
 }

@@ -34,10 +34,7 @@ WHERE f.did = l.did AND f.until = l.until AND f.listed_at IS NULL`
 	for i, f := range list {
 		did[i], until[i] = f.DID, f.Until
 	}
-	if _, err := db.Exec(ctx, sql, did, until); err != nil {
-		return fmt.Errorf("mark forgotten accounts as listed: %w", err)
-	}
-	return nil
+	return schema.Exec(ctx, db, "mark forgotten accounts as listed", sql, did, until)
 }
 
 // RestoreForgotten stores the accounts of the store's lists in a database that is being
@@ -54,10 +51,7 @@ WHERE excluded.until >= f.until`
 	for _, f := range list {
 		did, reason, until = append(did, f.DID), append(reason, f.Reason), append(until, f.Until)
 	}
-	if _, err := db.Exec(ctx, sql, did, until, reason); err != nil {
-		return fmt.Errorf("restore the forgotten accounts: %w", err)
-	}
-	return nil
+	return schema.Exec(ctx, db, "restore the forgotten accounts", sql, did, until, reason)
 }
 
 // Forget is the data that a segment must no longer contain.
@@ -162,10 +156,7 @@ func Forgotten(ctx context.Context, db schema.DB, did string) (string, error) {
 // be forgotten.
 func MarkCompared(ctx context.Context, db schema.DB, m archive.Manifest, at time.Time) error {
 	const sql = `UPDATE segments SET forgotten_at = $2, forget_again = false, forget_failing_since = NULL, forget_failed_at = NULL WHERE number = $1 AND rewritten = $3`
-	if _, err := db.Exec(ctx, sql, m.Number, at, m.Rewritten); err != nil {
-		return fmt.Errorf("mark segment %d as compared: %w", m.Number, err)
-	}
-	return nil
+	return schema.Exec(ctx, db, fmt.Sprintf("mark segment %d as compared", m.Number), sql, m.Number, at, m.Rewritten)
 }
 
 // ReplaceSegment switches to a later version of a segment.
@@ -187,10 +178,7 @@ func ForgetFailed(ctx context.Context, db schema.DB, number int64) error {
 	const sql = `
 UPDATE segments SET forget_failing_since = coalesce(forget_failing_since, clock_timestamp()), forget_failed_at = clock_timestamp()
 WHERE number = $1`
-	if _, err := db.Exec(ctx, sql, number); err != nil {
-		return fmt.Errorf("record that segment %d was not compared: %w", number, err)
-	}
-	return nil
+	return schema.Exec(ctx, db, fmt.Sprintf("record that segment %d was not compared", number), sql, number)
 }
 
 // DropDeletedRecords deletes at most limit stored deletions that every segment has been
@@ -235,20 +223,14 @@ ON CONFLICT (name) DO UPDATE SET error = excluded.error WHERE unreadable_lists.e
 	for name, cause := range unreadable {
 		names, causes = append(names, name), append(causes, schema.Text(cause))
 	}
-	if _, err := db.Exec(ctx, sql, names, causes); err != nil {
-		return fmt.Errorf("record the lists that cannot be read: %w", err)
-	}
-	return nil
+	return schema.Exec(ctx, db, "record the lists that cannot be read", sql, names, causes)
 }
 
 // ForgetAgain makes all segments due to be compared with the data to forget, and returns
 // their number.
 func ForgetAgain(ctx context.Context, db schema.DB) (int64, error) {
-	tag, err := db.Exec(ctx, `UPDATE segments SET forget_again = true, forget_failed_at = NULL WHERE synced_at IS NOT NULL`)
-	if err != nil {
-		return 0, fmt.Errorf("make all segments due: %w", err)
-	}
-	return tag.RowsAffected(), nil
+	n, err := schema.Change(ctx, db, "make all segments due", `UPDATE segments SET forget_again = true, forget_failed_at = NULL WHERE synced_at IS NOT NULL`)
+	return int64(n), err
 }
 
 // ForgetProgress says how far the archive has forgotten what it must.

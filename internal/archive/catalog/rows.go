@@ -190,10 +190,7 @@ func (r *Row) storeFresh(ctx context.Context, tx pgx.Tx, lease schema.Lease, fre
 // insertOpenRow stores a packed row with a number of records.
 func insertOpenRow(ctx context.Context, tx pgx.Tx, stream string, records int, r *Row) error {
 	const sql = `INSERT INTO archive_open (stream, wire, records, raw_bytes, blob, created_from, created_to) VALUES ($1, $2, $3, $4, $5, $6, $7)`
-	if _, err := tx.Exec(ctx, sql, stream, r.Wire, records, r.raw, r.blob, r.from, r.to); err != nil {
-		return fmt.Errorf("store a row of the archive: %w", err)
-	}
-	return nil
+	return schema.Exec(ctx, tx, "store a row of the archive", sql, stream, r.Wire, records, r.raw, r.blob, r.from, r.to)
 }
 
 // RestoreIDs records archived events as known: those of units, and the IDs of those that

@@ -38,10 +38,7 @@ func AddRelayHints(ctx context.Context, db schema.DB, did string, relays []strin
 	const sql = `
 INSERT INTO nostr_authors AS a (did, relays) VALUES ($1, $2)
 ON CONFLICT (did) DO UPDATE SET relays = excluded.relays WHERE a.relays_rev = ''`
-	if _, err := db.Exec(ctx, sql, did, relays); err != nil {
-		return fmt.Errorf("store the relays of %s: %w", did, err)
-	}
-	return nil
+	return schema.Exec(ctx, db, "store the relays of "+did, sql, did, relays)
 }
 
 // UnreadAuthors returns at most limit followed Nostr accounts whose profiles have not been read
@@ -178,9 +175,5 @@ WHERE n.did = ANY (ARRAY(
     WHERE a.read_at < $1 AND a.did <> ALL ($3::text[]) AND NOT EXISTS (SELECT FROM watch_members AS w WHERE w.did = a.did)
     LIMIT $2
 ))`
-	tag, err := db.Exec(ctx, sql, unwatched, limit, append([]string{}, owners...))
-	if err != nil {
-		return 0, fmt.Errorf("delete what relays said of accounts that nobody watches: %w", err)
-	}
-	return int(tag.RowsAffected()), nil
+	return schema.Change(ctx, db, "delete what relays said of accounts that nobody watches", sql, unwatched, limit, append([]string{}, owners...))
 }

@@ -45,10 +45,7 @@ WITH named AS (
 )
 INSERT INTO nostr_relays AS k (url, next_at) SELECT c.url, now() FROM chosen AS c ORDER BY c.url
 ON CONFLICT (url) DO UPDATE SET chosen = true WHERE NOT k.chosen`
-	if _, err := db.Exec(ctx, sql, append([]string{}, configured...), most, failingRelay); err != nil {
-		return fmt.Errorf("choose the relays of accounts: %w", err)
-	}
-	return nil
+	return schema.Exec(ctx, db, "choose the relays of accounts", sql, append([]string{}, configured...), most, failingRelay)
 }
 
 // DueRelay returns the relay that has been due for longest, with the followed accounts that name it.
@@ -83,8 +80,5 @@ func RecordRelay(ctx context.Context, db schema.DB, url string, readTo *time.Tim
 	const sql = `
 UPDATE nostr_relays SET read_to = coalesce($2, read_to), next_at = $3, problem = $4, failures = CASE WHEN $4 = '' THEN 0 ELSE failures + 1 END
 WHERE url = $1`
-	if _, err := db.Exec(ctx, sql, url, readTo, next, schema.Text(problem)); err != nil {
-		return fmt.Errorf("store how far %s was read: %w", url, err)
-	}
-	return nil
+	return schema.Exec(ctx, db, fmt.Sprintf("store how far %s was read", url), sql, url, readTo, next, schema.Text(problem))
 }
