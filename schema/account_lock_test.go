@@ -73,7 +73,7 @@ func TestDeletionIsNeverLostBesideAnotherWriter(t *testing.T) {
 		return err
 	}
 	repaired := func(ctx context.Context, tx pgx.Tx, _ schema.Lease) error {
-		return schema.DeleteRecords(ctx, tx, []schema.Deletion{deletion("a", "4")}, linksProjection())
+		return schema.DeleteRecords(ctx, tx, []schema.Deletion{deletion("a", "4")}, madeProjection())
 	}
 	created := schema.Batch{Writes: []schema.Write{post("a", "3")}}
 	copied := schema.Batch{Writes: append([]schema.Write{post("a", "3")}, many("3")...)}

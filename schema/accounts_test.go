@@ -10,7 +10,6 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/stretchr/testify/require"
 
-	"github.com/weir-social/weir/internal/ranking"
 	"github.com/weir-social/weir/internal/testing/schematest"
 	"github.com/weir-social/weir/schema"
 )
@@ -97,7 +96,7 @@ func TestPageIsNotStoredDuringTheDeletionOfItsAccount(t *testing.T) {
 func expireAccounts(t *testing.T, pool *pgxpool.Pool, now time.Time) (gone int) {
 	t.Helper()
 	for {
-		done, err := schema.ExpireAccounts(t.Context(), pool, linksProjection(), now, now.Add(-7*day), 3)
+		done, err := schema.ExpireAccounts(t.Context(), pool, madeProjection(), now, now.Add(-7*day), 3)
 		require.NoError(t, err)
 		require.LessOrEqual(t, done.Checked, 3)
 		if done.Checked == 0 {
@@ -151,7 +150,7 @@ func TestNeededAccountsHaveRows(t *testing.T) {
 	}
 	execute(t, pool, `INSERT INTO watches (target) VALUES ('w')`)
 	execute(t, pool, `INSERT INTO watch_members (watch_id, did) SELECT id, 'did:followed' FROM watches`)
-	share(t, pool, "did:shares", "1", "x", now, ranking.Card{})
+	makes(t, pool, "did:shares", "1")
 	before, with := post("1", "1"), post("1", "1")
 	before.DID, with.DID = "did:wrote", "did:writes"
 	_, err := apply(t.Context(), pool, lease, schema.Batch{Writes: []schema.Write{before}})
@@ -177,7 +176,7 @@ func TestNeededAccountsHaveRows(t *testing.T) {
 	require.Equal(t, []string{"did:gone"}, purge(t, pool, now.Add(15*day)))
 	require.Equal(t, 1, expireAccounts(t, pool, now.Add(16*day)))
 	execute(t, pool, `DELETE FROM watches`)
-	execute(t, pool, `DELETE FROM shares`)
+	execute(t, pool, `DELETE FROM waiting`)
 	execute(t, pool, `DELETE FROM records WHERE did = 'did:writes'`)
 	require.Equal(t, 3, expireAccounts(t, pool, now.Add(18*day)))
 	require.Equal(t, []string{"did:wrote h.example active"}, rows())

@@ -150,7 +150,7 @@ func TestDeletionClearsDeadLetters(t *testing.T) {
 	require.Equal(t, []string{"a", "b", "c", "d"}, kept())
 	must(apply(t.Context(), pool, lease, schema.Batch{Deletions: []schema.Deletion{deletion("a", "3")}}))
 	require.NoError(t, pgx.BeginFunc(t.Context(), pool, func(tx pgx.Tx) error {
-		return schema.DeleteRecords(t.Context(), tx, []schema.Deletion{deletion("b", "3")}, linksProjection())
+		return schema.DeleteRecords(t.Context(), tx, []schema.Deletion{deletion("b", "3")}, madeProjection())
 	}))
 	require.Equal(t, []string{"c", "d"}, kept())
 	execute(t, pool, `DELETE FROM dead_letters WHERE rkey IN ('a', 'b')`)

@@ -14,7 +14,6 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/stretchr/testify/require"
 
-	"github.com/weir-social/weir/internal/ranking"
 	"github.com/weir-social/weir/internal/testing/devpg"
 	"github.com/weir-social/weir/internal/testing/eventually"
 	"github.com/weir-social/weir/internal/testing/schematest"
@@ -271,16 +270,11 @@ func TestReadersFindTheRowsThatAPartitionTakes(t *testing.T) {
 			err = pool.QueryRow(t.Context(), `SELECT count(*) FROM records WHERE collection = $1 AND rkey = $2`, keys[0].Collection, keys[0].Rkey).Scan(&n)
 			return n, err
 		},
-		"shares": func(pool *pgxpool.Pool, keys []schema.Key) (int, error) {
-			shared, err := ranking.RecordsWithShares(t.Context(), pool, keys)
-			return len(shared), err
-		},
 	} {
 		t.Run(table, func(t *testing.T) {
 			t.Parallel()
 			pool := schematest.New(t)
 			keys := []schema.Key{key(column(t, pool, `SELECT tid_floor($1)`, noon())[0])}
-			share(t, pool, keys[0].DID, keys[0].Rkey, "x", noon(), ranking.Card{})
 			execute(t, pool, `INSERT INTO records (collection, did, rkey, rev, cid, created_at, record) VALUES ($1, $2, $3, '1', 'c', now(), '{}')`,
 				keys[0].Collection, keys[0].DID, keys[0].Rkey)
 			parent := table

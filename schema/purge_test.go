@@ -8,7 +8,6 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/weir-social/weir/internal/ranking"
 	"github.com/weir-social/weir/internal/testing/schematest"
 	"github.com/weir-social/weir/schema"
 )
@@ -25,14 +24,14 @@ func purge(t *testing.T, db schema.DB, now time.Time) []string {
 			require.LessOrEqual(t, n, 2)
 		}
 		for n := 1; n > 0; {
-			n, err = schema.PurgeProjected(t.Context(), db, "shares", did, nil, 1)
+			n, err = schema.PurgeProjected(t.Context(), db, "waiting", did, nil, 1)
 			require.NoError(t, err)
 		}
 		for n := 1; n > 0; {
 			n, err = schema.PurgeDeadLetters(t.Context(), db, did, 1)
 			require.NoError(t, err)
 		}
-		done, err := schema.FinishPurge(t.Context(), db, linksProjection(), did, nil, now, 7*day)
+		done, err := schema.FinishPurge(t.Context(), db, madeProjection(), did, nil, now, 7*day)
 		require.NoError(t, err)
 		require.True(t, done)
 	}
@@ -57,13 +56,13 @@ func TestDeletedAccountIsPurgedAndOnceMoreWhenNoReplayCanReachIt(t *testing.T) {
 			Handles: []schema.Handle{{DID: "did:plc:a", Handle: "a.example", At: now}},
 		})
 		require.NoError(t, err)
-		share(t, pool, "did:plc:a", "1", "x", now, ranking.Card{})
-		share(t, pool, "did:plc:a", "expired", "x", now.Add(-100*day), ranking.Card{})
-		share(t, pool, "did:plc:b", "1", "x", now, ranking.Card{})
+		makes(t, pool, "did:plc:a", "1")
+		makes(t, pool, "did:plc:a", "expired")
+		makes(t, pool, "did:plc:b", "1")
 	}
 	left := func() []string {
 		return column(t, pool, `
-			SELECT 'record ' || rkey FROM records UNION ALL SELECT 'share ' || did || ' ' || rkey FROM shares
+			SELECT 'record ' || rkey FROM records UNION ALL SELECT 'made ' || did || ' ' || rkey FROM waiting
 			UNION ALL SELECT 'handle ' || handle FROM accounts WHERE handle IS NOT NULL ORDER BY 1`)
 	}
 	store()
@@ -75,13 +74,13 @@ func TestDeletedAccountIsPurgedAndOnceMoreWhenNoReplayCanReachIt(t *testing.T) {
 	}
 	say("deleted", now)
 	require.Equal(t, []string{"did:plc:a"}, purge(t, pool, now))
-	require.Equal(t, []string{"share did:plc:b 1"}, left())
+	require.Equal(t, []string{"made did:plc:b 1"}, left())
 	require.Empty(t, purge(t, pool, now))
 
 	store() // as a replay does
 	require.Empty(t, purge(t, pool, now.Add(7*day-time.Second)))
 	require.Equal(t, []string{"did:plc:a"}, purge(t, pool, now.Add(7*day)))
-	require.Equal(t, []string{"share did:plc:b 1"}, left())
+	require.Equal(t, []string{"made did:plc:b 1"}, left())
 	require.Empty(t, purge(t, pool, now.Add(1000*day)), "the account must not be checked again")
 
 	say("active", now.Add(1))
@@ -103,15 +102,15 @@ func TestUnwatchedAccountIsPurgedAfterADay(t *testing.T) {
 	execute(t, pool, `INSERT INTO watch_members (watch_id, did) SELECT id, did FROM watches, unnest(ARRAY['did:1', 'did:2', 'did:3']) AS did WHERE target = 'one' OR did = 'did:2'`)
 	now := time.Now()
 	for i := range 4 {
-		share(t, pool, fmt.Sprintf("did:%d", i+1), "x", "x", now, ranking.Card{})
+		makes(t, pool, fmt.Sprintf("did:%d", i+1), "x")
 	}
 	execute(t, pool, `DELETE FROM watch_members WHERE did <> 'did:3' AND watch_id = (SELECT id FROM watches WHERE target = 'one')`)
 	require.Empty(t, purge(t, pool, now))
 	require.Equal(t, []string{"did:1", "did:2"}, purge(t, pool, now.Add(25*time.Hour)))
-	require.Equal(t, []string{"did:2", "did:3", "did:4"}, column(t, pool, `SELECT did FROM shares ORDER BY did`), "another watch includes did:2; none ever included did:4")
+	require.Equal(t, []string{"did:2", "did:3", "did:4"}, column(t, pool, `SELECT did FROM waiting ORDER BY did`), "another watch includes did:2; none ever included did:4")
 	execute(t, pool, `DELETE FROM watches`)
 	purge(t, pool, now.Add(25*time.Hour))
-	require.Len(t, column(t, pool, `SELECT did FROM shares`), 3, "without a watch the whole network is followed")
+	require.Len(t, column(t, pool, `SELECT did FROM waiting`), 3, "without a watch the whole network is followed")
 	require.Empty(t, column(t, pool, `SELECT did FROM purge_queue`))
 }
 
@@ -144,7 +143,7 @@ func TestUnwatchedAccountKeepsWhatIsKeptForEver(t *testing.T) {
 }
 
 // TestPurgeIsNotFinishedWhileSomethingIsLeft covers a worker that has locked
-// the record and will write its shares.
+// the record and will write its rows.
 func TestPurgeIsNotFinishedWhileSomethingIsLeft(t *testing.T) {
 	t.Parallel()
 	pool := schematest.New(t)
@@ -164,7 +163,7 @@ func TestPurgeIsNotFinishedWhileSomethingIsLeft(t *testing.T) {
 	n, err := schema.PurgeRecords(t.Context(), pool, "did:plc:a", nil, 10)
 	require.NoError(t, err)
 	require.Zero(t, n)
-	done, err := schema.FinishPurge(t.Context(), pool, linksProjection(), "did:plc:a", nil, noon(), day)
+	done, err := schema.FinishPurge(t.Context(), pool, madeProjection(), "did:plc:a", nil, noon(), day)
 	require.NoError(t, err)
 	require.False(t, done)
 	require.NoError(t, worker.Commit(t.Context()))
@@ -230,13 +229,14 @@ func TestPurgeIsNotFinishedWhileAnotherRecordIsLeft(t *testing.T) {
 func TestPurgeOfAPartitionedTable(t *testing.T) {
 	t.Parallel()
 	pool := schematest.New(t)
-	now := time.Now()
-	require.NoError(t, ranking.EnsureDays(t.Context(), pool, now, 7*day))
-	for i, did := range []string{"did:gone", "did:stays"} {
-		share(t, pool, did, column(t, pool, `SELECT tid_floor($1)`, now.AddDate(0, 0, i))[0], "x", now, ranking.Card{})
-	}
-	require.Equal(t, []string{"(0,1)", "(0,1)"}, column(t, pool, `SELECT ctid::text FROM shares`))
-	execute(t, pool, `INSERT INTO accounts (did, status, status_at) VALUES ('did:gone', 'deleted', $1)`, now)
-	require.Equal(t, []string{"did:gone"}, purge(t, pool, now))
-	require.Equal(t, []string{"did:stays"}, column(t, pool, `SELECT did FROM shares`))
+	execute(t, pool, `CREATE TABLE made (collection text, did text, rkey text, PRIMARY KEY (did, collection, rkey)) PARTITION BY LIST (did)`)
+	execute(t, pool, `CREATE TABLE made_gone PARTITION OF made FOR VALUES IN ('did:gone')`)
+	execute(t, pool, `CREATE TABLE made_stays PARTITION OF made FOR VALUES IN ('did:stays')`)
+	execute(t, pool, `INSERT INTO made VALUES ($1, 'did:gone', '1'), ($1, 'did:stays', '1')`, schema.PostCollection)
+	require.Equal(t, []string{"(0,1)", "(0,1)"}, column(t, pool, `SELECT ctid::text FROM made`))
+	execute(t, pool, `INSERT INTO accounts (did, status, status_at) VALUES ('did:gone', 'deleted', $1)`, time.Now())
+	n, err := schema.PurgeProjected(t.Context(), pool, "made", "did:gone", nil, 9)
+	require.NoError(t, err)
+	require.Equal(t, 1, n)
+	require.Equal(t, []string{"did:stays"}, column(t, pool, `SELECT did FROM made`))
 }

@@ -7,10 +7,8 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/stretchr/testify/require"
 
-	"github.com/weir-social/weir/internal/ranking"
 	"github.com/weir-social/weir/internal/testing/schematest"
 	"github.com/weir-social/weir/schema"
 )
@@ -23,15 +21,6 @@ func execute(t *testing.T, db schema.DB, sql string, args ...any) {
 	t.Helper()
 	_, err := db.Exec(t.Context(), sql, args...)
 	require.NoError(t, err)
-}
-
-// share stores the share of one post of an account.
-func share(t *testing.T, pool *pgxpool.Pool, did, rkey, url string, at time.Time, card ranking.Card) {
-	t.Helper()
-	k := schema.Key{Collection: schema.PostCollection, DID: did, Rkey: rkey}
-	require.NoError(t, pgx.BeginFunc(t.Context(), pool, func(tx pgx.Tx) error {
-		return ranking.ReplaceShares(t.Context(), tx, []schema.Key{k}, []ranking.Share{{Key: k, Identity: url, URL: url, Site: "site.example", How: "post", SharedAt: at, Card: card}}, at)
-	}))
 }
 
 func column(t *testing.T, db schema.DB, sql string, args ...any) []string {
