@@ -48,7 +48,7 @@ func layers() []layer {
 		{[]string{"internal/web/feeds"}, []string{"feature", "internal/ranking", "internal/ranking/feeds", "internal/web", "internal/web/links"}},
 		{[]string{"internal/web/browsertest", "internal/web/webtest"}, append(leaves(), "internal/testing/")},
 		{[]string{"internal/testing/"}, append(leaves(), "internal/testing/", "consumer/jetstream/dictionary", "schema")},
-		{[]string{"internal/ops/"}, append(leaves(), "internal/history", "internal/nostr/", "internal/ranking", "internal/links/link", "consumer", "jobs", "schema")},
+		{[]string{"internal/ops/"}, append(leaves(), "internal/history", "internal/nostr/", "consumer", "jobs", "schema")},
 
 		// The features.
 		{[]string{"internal/archive/recovery"}, append(leaves(), "internal/archive", "internal/archive/", "consumer", "consumer/recording", "schema")},
@@ -58,7 +58,7 @@ func layers() []layer {
 		{[]string{"internal/archive", "internal/archive/"}, append(leaves(), "internal/archive", "internal/archive/", "internal/testing/", "consumer", "schema")},
 		{[]string{"internal/lexicon", "internal/lexicon/"}, append(leaves(), "internal/lexicon", "internal/lexicon/", "schema")},
 		{[]string{"internal/nostr/"}, append(leaves(), "internal/nostr/", "schema")},
-		{[]string{"internal/links/commands"}, append(leaves(), "feature", "internal/links/link", "internal/ranking", "internal/web", "internal/web/links", "schema")},
+		{[]string{"internal/links/commands"}, append(leaves(), "feature", "internal/links/link", "internal/ops/trace", "internal/ranking", "internal/web", "internal/web/links", "schema")},
 		{[]string{"internal/links/", "internal/ranking"}, append(leaves(), "internal/links/", "internal/ops/health", "schema")},
 		{[]string{"internal/ranking/feeds"}, []string{"internal/ranking", "schema"}},
 		{[]string{"internal/atproto/", "internal/history"}, append(leaves(), "schema")},

@@ -16,6 +16,7 @@ import (
 	"github.com/weir-social/weir/internal/clickhouse"
 	"github.com/weir-social/weir/internal/links/commands"
 	"github.com/weir-social/weir/internal/ops/health"
+	"github.com/weir-social/weir/internal/ops/trace"
 	"github.com/weir-social/weir/internal/web/feeds"
 	"github.com/weir-social/weir/jobs"
 	"github.com/weir-social/weir/schema"
@@ -140,6 +141,15 @@ func Commands() (all []*cobra.Command) {
 				all = append(all, cmd)
 			}
 		}
+	}
+	return all
+}
+
+// TraceFeatures returns what the features add to weir trace.
+func TraceFeatures() []trace.Feature {
+	all := []trace.Feature{commands.Trace()}
+	for _, f := range Features() {
+		all = append(all, f.Trace)
 	}
 	return all
 }

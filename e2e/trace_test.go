@@ -10,6 +10,7 @@ import (
 	"github.com/bluesky-social/indigo/atproto/syntax"
 	"github.com/stretchr/testify/require"
 
+	"github.com/weir-social/weir/internal/links/commands"
 	"github.com/weir-social/weir/internal/ops/trace"
 	"github.com/weir-social/weir/internal/testing/eventually"
 	"github.com/weir-social/weir/internal/testing/schematest"
@@ -28,8 +29,8 @@ func TestTrace(t *testing.T) {
 	where := fmt.Sprintf(` WHERE did = '%s' AND rkey = '%s'`, did, e.Rkey)
 	eventually.True(t, func() bool { return count(t, pool, `SELECT count(*) FROM shares`+where) == 1 }, 20*time.Millisecond)
 	settled(t, pool)
-	record := func(name string) (trace.Record, string) { return traced[trace.Record](t, env, name) }
-	page := func(name string) (trace.Link, string) { return traced[trace.Link](t, env, name) }
+	record := func(name string) (tracedRecord, string) { return traced[tracedRecord](t, env, name) }
+	page := func(name string) (commands.Link, string) { return traced[commands.Link](t, env, name) }
 
 	// The post counts.
 	r, text := record(uri)
@@ -97,6 +98,12 @@ func TestTrace(t *testing.T) {
 	traceTheUnstored(t, env, did)
 }
 
+// tracedRecord is a record with its shares.
+type tracedRecord struct {
+	trace.Record
+	Shares []commands.Share `json:"shares"`
+}
+
 // traced is what `weir trace` prints of a record or a link, as JSON and as text.
 func traced[T any](t *testing.T, env []string, name string) (found T, text string) {
 	t.Helper()
@@ -126,7 +133,7 @@ func traceTheUnstored(t *testing.T, env []string, did string) {
 	require.Contains(t, text, "the test says so")
 	require.Len(t, r.Gaps, 1)
 	require.Len(t, r.Faults, 1)
-	l, _ := traced[trace.Link](t, env, "https://nobody.example/shared/this")
+	l, _ := traced[commands.Link](t, env, "https://nobody.example/shared/this")
 	require.Nil(t, l.Stored)
 	require.Contains(t, l.Message, "It is not ranked")
 	old, _, _ := weir(t, append(env, "WEIR_RETENTION=24h"), "trace", "at://"+did+"/app.bsky.feed.post/"+hours(-48))

@@ -40,6 +40,8 @@ type Feature struct {
 	Open func(Core) (Parts, error)
 	// Commands returns what it adds to the command weir; nil: nothing. They are made before any variable is read.
 	Commands func(Program) []*cobra.Command
+	// Trace is what weir trace tells of it.
+	Trace trace.Feature
 }
 
 // Program runs the commands of features.

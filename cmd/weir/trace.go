@@ -26,28 +26,29 @@ func traceCommand() *cobra.Command {
 		Example: "  weir trace did:plc:…\n  weir trace at://did:plc:…/app.bsky.feed.post/3k…\n  weir trace https://bsky.app/profile/alice.example/post/3k…\n  weir trace https://news.example/story",
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			target, err := trace.Parse(args[0])
+			features := app.TraceFeatures()
+			target, err := trace.Parse(args[0], features)
 			if err != nil {
 				return err
 			}
 			return app.With(cmd.Context(), func(ctx context.Context, p app.App) error {
 				out := cmd.OutOrStdout()
 				now := time.Now()
-				if target.URL != "" {
-					l, err := trace.OfLink(ctx, p.Pool(), target, now)
-					return printFound(out, asJSON, l, err, func() { printLinkTrace(out, l) })
+				if target.Other != nil {
+					found, lines, err := target.Other(ctx, p.Pool(), now)
+					return printFound(out, asJSON, found, err, func() { printLines(out, lines) })
 				}
 				did, err := p.DID(ctx, target.Actor)
 				if err != nil {
 					return err
 				}
 				if target.Collection == "" {
-					a, err := trace.OfAccount(ctx, p.Pool(), did, p.Traces()...)
+					a, err := trace.OfAccount(ctx, p.Pool(), did, features, p.Traces()...)
 					return printFound(out, asJSON, a, err, func() { printAccountTrace(out, a) })
 				}
 				var rule trace.Rule
 				rule.Retention, rule.Stored = p.Retention(target.Collection)
-				r, err := trace.OfRecord(ctx, p.Pool(), schema.Key{Collection: target.Collection, DID: did, Rkey: target.Rkey}, now, rule)
+				r, err := trace.OfRecord(ctx, p.Pool(), schema.Key{Collection: target.Collection, DID: did, Rkey: target.Rkey}, now, rule, features)
 				return printFound(out, asJSON, r, err, func() { printRecordTrace(out, r) })
 			})
 		},
@@ -65,6 +66,17 @@ func printFound(w io.Writer, asJSON bool, found any, err error, print func()) er
 		return err
 	}
 	return output.JSON(w, found)
+}
+
+// printLines prints what features know.
+func printLines(w io.Writer, lines []trace.Line) {
+	for _, l := range lines {
+		if l.What == "" {
+			fmt.Fprintln(w, web.Plain(l.Text))
+			continue
+		}
+		fmt.Fprintf(w, "%-11s %s\n", l.What, web.Plain(l.Text))
+	}
 }
 
 // at formats a time.
@@ -101,9 +113,7 @@ func printRecordTrace(w io.Writer, r trace.Record) {
 		}
 		say("stream", "%s at %s %d of %s: %s, %s", s.Name, cmp.Or(s.CursorKind, "no cursor"), s.Cursor, cmp.Or(s.Host, "no host"), last, s.Current())
 	}
-	for _, s := range r.Shares {
-		say("share", "%s %s%s of %s: %s", s.How, s.URL, named(s), at(s.SharedAt), verdicts(s.Windows))
-	}
+	printLines(w, r.Lines)
 	for _, j := range r.Jobs {
 		say("job", "%d %s, %s, attempt %d of %d, batch of %d, created %s by %s %s", j.ID, j.Kind, j.State, j.Attempt, j.MaxAttempts, j.Records, at(j.CreatedAt), strings.Join(j.By, ", "), j.Metadata)
 		for _, e := range j.Errors {
@@ -122,28 +132,6 @@ func printRecordTrace(w io.Writer, r trace.Record) {
 	for _, f := range r.Faults {
 		say("audit", "%s: %s %s", at(f.At), f.Fault, f.Detail)
 	}
-}
-
-// named names the merged link that the record of a share names.
-func named(s trace.Share) string {
-	if s.Named == "" {
-		return ""
-	}
-	return ", named as " + s.Named
-}
-
-// verdicts lists the windows in which a share counts, or the reason why it does not.
-func verdicts(all []trace.Verdict) string {
-	var in []string
-	for _, v := range all {
-		if v.Counts {
-			in = append(in, v.Window)
-		}
-	}
-	if len(in) == 0 && len(all) > 0 {
-		return "does not count: " + all[len(all)-1].Because
-	}
-	return "counts in " + strings.Join(in, ", ")
 }
 
 func printAccountTrace(w io.Writer, a trace.AccountTrace) {
@@ -170,7 +158,7 @@ func printAccountTrace(w io.Writer, a trace.AccountTrace) {
 	if len(a.Stored) == 0 {
 		say("stored", "no record")
 	}
-	say("shares", "%d", a.Shares)
+	printLines(w, a.Lines)
 	if a.DeadLetters > 0 {
 		say("dead letters", "%d", a.DeadLetters)
 	}
@@ -179,28 +167,5 @@ func printAccountTrace(w io.Writer, a trace.AccountTrace) {
 	}
 	for _, one := range a.Said {
 		say(one.Label, one.Format, one.Text)
-	}
-}
-
-func printLinkTrace(w io.Writer, l trace.Link) {
-	say := func(what, format string, args ...any) {
-		fmt.Fprintf(w, "%-11s %s\n", what, web.Plain(fmt.Sprintf(format, args...)))
-	}
-	say("link", "%s", l.URL)
-	fmt.Fprintln(w, l.Message)
-	if l.Stored == nil {
-		return
-	}
-	say("first seen", "%s", at(l.Stored.FirstSeen))
-	say("card", "%s, from %s", cmp.Or(web.Plain(l.Stored.Title), "no title"), cmp.Or(l.Stored.CardFrom, "no post"))
-	for _, r := range l.Ranks {
-		if r.Rank > 0 {
-			say("rank", "%s: %d, by %d accounts", r.Window, r.Rank, r.Sharers)
-		} else {
-			say("rank", "%s: none", r.Window)
-		}
-	}
-	for _, s := range l.Shares {
-		say("share", "at://%s/%s/%s %s, %s%s of %s: %s", s.DID, s.Collection, s.Rkey, s.Handle, s.How, named(s), at(s.SharedAt), verdicts(s.Windows))
 	}
 }

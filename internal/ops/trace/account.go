@@ -10,7 +10,6 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/weir-social/weir/internal/ranking"
 	"github.com/weir-social/weir/schema"
 )
 
@@ -23,7 +22,8 @@ type AccountTrace struct {
 	FeedRead    *time.Time   `json:"feed_read_at"`           // when its feed was last read
 	Purged      bool         `json:"purged"`                 // after its deletion, nothing of it is left
 	Stored      []Collection `json:"stored"`                 // its records
-	Shares      int64        `json:"shares"`                 // of links
+	Shares      any          `json:"shares"`                 // what features made of its records
+	Lines       []Line       `json:"-"`                      // the same for people
 	DeadLetters int64        `json:"dead_letters"`           // open ones
 	Resync      string       `json:"resync_cause,omitempty"` // why it is to be compared with its repository
 	Message     string       `json:"message"`                // why it counts or does not
@@ -70,7 +70,7 @@ type Collection struct {
 }
 
 // OfAccount collects everything known about an account.
-func OfAccount(ctx context.Context, db schema.DB, did string, parts ...Part) (a AccountTrace, err error) {
+func OfAccount(ctx context.Context, db schema.DB, did string, features []Feature, parts ...Part) (a AccountTrace, err error) {
 	const row = `
 SELECT a.did IS NOT NULL, a.status_at, a.feed_since, a.feed_read_at, coalesce(a.status = 'deleted' AND a.purged_for = a.status_at, false),
        (SELECT count(*) FROM dead_letters AS d WHERE d.did = $1 AND d.state IN ('open', 'retrying')),
@@ -103,8 +103,13 @@ ORDER BY n.name`
 	if a.Stored, err = schema.All(ctx, db, "count the records of "+did, pgx.RowToStructByName[Collection], stored, did, schema.PostCollection); err != nil {
 		return a, err
 	}
-	if a.Shares, err = ranking.CountSharesOf(ctx, db, did); err != nil {
-		return a, err
+	for _, f := range features {
+		if f.Account == nil {
+			continue
+		}
+		if err := f.Account(ctx, db, &a); err != nil {
+			return a, err
+		}
 	}
 	a.Message = a.explain()
 	for _, part := range parts {

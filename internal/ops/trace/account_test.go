@@ -45,7 +45,7 @@ INSERT INTO dead_letters (key, stage, did, cause, raw, raw_bytes, first_seen, la
 		"did:plc:gone":     "It does not count: it was deleted at 2026-11-03T00:00:00Z, as its server or the directory says, and purged.",
 		"did:plc:stranger": "It does not count: no watch includes it.",
 	} {
-		a, err := trace.OfAccount(t.Context(), pool, did, part)
+		a, err := trace.OfAccount(t.Context(), pool, did, nil, part)
 		require.NoError(t, err)
 		require.Equal(t, want, a.Message)
 		require.Equal(t, did != "did:plc:stranger", a.Known)
@@ -67,7 +67,7 @@ INSERT INTO dead_letters (key, stage, did, cause, raw, raw_bytes, first_seen, la
 		require.Empty(t, a.Stored)
 	}
 	for _, name := range []string{"did:plc:aaaaaaaaaaaaaaaaaaaaaaaa", "@did:plc:aaaaaaaaaaaaaaaaaaaaaaaa", "https://bsky.app/profile/did:plc:aaaaaaaaaaaaaaaaaaaaaaaa"} {
-		target, err := trace.Parse(name)
+		target, err := trace.Parse(name, nil)
 		require.NoError(t, err)
 		require.Equal(t, trace.Target{Actor: "did:plc:aaaaaaaaaaaaaaaaaaaaaaaa"}, target)
 	}
