@@ -37,7 +37,7 @@ func layers() []layer {
 		{[]string{"workers"}, append(leaves(), "internal/atproto/", "internal/history", "internal/ops/health", "schema")},
 		{[]string{"feature"}, []string{"consumer", "consumer/socket", "internal/collection", "internal/ops/", "internal/web", "schema", "workers"}},
 		{[]string{"workers/nostr"}, append(leaves(), "consumer", "consumer/nostr", "consumer/socket", "feature", "internal/nostr/", "internal/ops/health", "internal/web/nostr", "schema", "workers")},
-		{[]string{"workers/links", "workers/cards"}, append(leaves(), "feature", "internal/atproto/", "internal/links/", "internal/ops/health", "internal/ranking", "schema", "workers")},
+		{[]string{"workers/links", "workers/cards"}, append(leaves(), "feature", "internal/web/links", "internal/atproto/", "internal/links/", "internal/ops/health", "internal/ranking", "schema", "workers")},
 		{[]string{"workers/lexicons"}, append(leaves(), "consumer/firehose", "feature", "internal/atproto/", "internal/lexicon", "internal/lexicon/", "internal/web/records", "schema", "workers")},
 
 		// The page knows none of its parts, and no feature knows the page.

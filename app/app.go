@@ -21,7 +21,6 @@ import (
 	"github.com/weir-social/weir/feature"
 	"github.com/weir-social/weir/internal/collection"
 	"github.com/weir-social/weir/internal/web"
-	"github.com/weir-social/weir/internal/web/links"
 	"github.com/weir-social/weir/schema"
 	"github.com/weir-social/weir/workers"
 )
@@ -214,8 +213,7 @@ func (p App) page(stopping <-chan struct{}) (http.Handler, error) {
 	if err != nil {
 		return nil, err
 	}
-	parts := append([]web.Part{links.Part(p.cfg.ImageBase)}, p.parts.Pages...)
-	return web.Handler(web.Config{DB: p.pool, Now: time.Now, Keep: web.KeepPages, Proxies: proxies, URL: p.cfg.URL, Parts: parts, Stopping: stopping, Logger: p.log})
+	return web.Handler(web.Config{DB: p.pool, Now: time.Now, Keep: web.KeepPages, Proxies: proxies, URL: p.cfg.URL, Parts: p.parts.Pages, Stopping: stopping, Logger: p.log})
 }
 
 // Serve serves the page and the API on l until ctx ends.

@@ -174,8 +174,6 @@ type Config struct {
 	// Bearer, or as the password of a browser's login with any name. Without it there are no
 	// profiles.
 	OpsToken string `env:"WEIR_OPS_TOKEN" secret:"true"`
-	// Where the pictures of cards come from. Empty: no pictures.
-	ImageBase string `env:"WEIR_IMAGE_BASE" envDefault:"https://cdn.bsky.app/img/feed_thumbnail/plain/{did}/{cid}@jpeg"`
 
 	// Alerts and logs
 
@@ -219,6 +217,7 @@ func otherVariables() []string {
 func readVariables(into any) error {
 	err := env.Parse(into)
 	if err == nil {
+		unsetEmpty(reflect.ValueOf(into).Elem())
 		return nil
 	}
 	var all env.AggregateError
@@ -230,6 +229,27 @@ func readVariables(into any) error {
 		return fmt.Errorf("%s cannot be read: expected for example %q: %w", field.Tag.Get("env"), field.Tag.Get("envDefault"), wrong.Err)
 	}
 	return fmt.Errorf("read the environment: %w", err)
+}
+
+// unsetEmpty sets the variables that may be empty and are. The library takes an empty variable for one that is not set.
+func unsetEmpty(values reflect.Value) {
+	for i := range values.NumField() {
+		tag := values.Type().Field(i).Tag
+		if text, set := os.LookupEnv(tag.Get("env")); set && text == "" && tag.Get("empty") == "true" {
+			values.Field(i).SetZero()
+		}
+	}
+}
+
+// Set sets a variable of a feature that is a text.
+func (c Config) Set(name, value string) {
+	for _, values := range c.variables()[1:] {
+		for i := range values.NumField() {
+			if values.Type().Field(i).Tag.Get("env") == name {
+				values.Field(i).SetString(value)
+			}
+		}
+	}
 }
 
 // ReadConfig reads the configuration from the environment and checks it. more are features besides Weir's own.
@@ -249,10 +269,6 @@ func readConfig(c Config) (Config, error) {
 		if err := readVariables(f.Config); err != nil {
 			return Config{}, err
 		}
-	}
-	// The library treats an empty variable as unset.
-	if base, set := os.LookupEnv("WEIR_IMAGE_BASE"); set && base == "" {
-		c.ImageBase = ""
 	}
 	if err := c.checkSource(); err != nil {
 		return Config{}, err

@@ -57,7 +57,7 @@ func (c Config) effective(values reflect.Value) (all []Variable) {
 			continue
 		}
 		v := Variable{Name: tag.Get("env"), Value: shown(values.Field(i).Interface(), tag.Get("secret") == "true"), From: "default"}
-		if set, ok := os.LookupEnv(v.Name); ok && (set != "" || v.Name == "WEIR_IMAGE_BASE") {
+		if set, ok := os.LookupEnv(v.Name); ok && (set != "" || tag.Get("empty") == "true") {
 			v.From = "environment"
 		}
 		if running, ok := devpg.Running(c.Home); v.Name == "DATABASE_URL" && c.DatabaseURL == "" && ok {

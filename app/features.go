@@ -14,7 +14,6 @@ import (
 	"github.com/weir-social/weir/feature"
 	archive "github.com/weir-social/weir/internal/archive/work"
 	"github.com/weir-social/weir/internal/clickhouse"
-	"github.com/weir-social/weir/internal/links/commands"
 	"github.com/weir-social/weir/internal/ops/health"
 	"github.com/weir-social/weir/internal/ops/trace"
 	"github.com/weir-social/weir/internal/web/feeds"
@@ -129,7 +128,6 @@ type program struct{ features []feature.Feature }
 // Commands returns the commands of the features. A feature can add to the command of another.
 func Commands() (all []*cobra.Command) {
 	p := program{Features()}
-	all = commands.All(p)
 	for _, f := range p.features {
 		if f.Commands == nil {
 			continue
@@ -146,8 +144,7 @@ func Commands() (all []*cobra.Command) {
 }
 
 // TraceFeatures returns what the features add to weir trace.
-func TraceFeatures() []trace.Feature {
-	all := []trace.Feature{commands.Trace()}
+func TraceFeatures() (all []trace.Feature) {
 	for _, f := range Features() {
 		all = append(all, f.Trace)
 	}

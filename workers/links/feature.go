@@ -5,9 +5,11 @@ import (
 	"time"
 
 	"github.com/weir-social/weir/feature"
+	"github.com/weir-social/weir/internal/links/commands"
 	"github.com/weir-social/weir/internal/links/redirect"
 	"github.com/weir-social/weir/internal/ops/health"
 	"github.com/weir-social/weir/internal/ranking"
+	page "github.com/weir-social/weir/internal/web/links"
 	"github.com/weir-social/weir/schema"
 	"github.com/weir-social/weir/workers"
 )
@@ -23,12 +25,14 @@ type Variables struct {
 	// Whether shorteners such as bit.ly are asked where their links lead, so that a short link
 	// counts as the article. Only shorteners are contacted.
 	ResolveLinks bool `env:"WEIR_RESOLVE_LINKS" envDefault:"true"`
+	// Where the pictures of cards come from. Empty: no pictures.
+	ImageBase string `env:"WEIR_IMAGE_BASE" envDefault:"https://cdn.bsky.app/img/feed_thumbnail/plain/{did}/{cid}@jpeg" empty:"true"`
 }
 
 // Feature ranks the links that accounts share.
 func Feature() feature.Feature {
 	v := &Variables{}
-	return feature.Feature{Name: "links", Tables: ranking.Tables(), Config: v, Open: v.open}
+	return feature.Feature{Name: "links", Tables: ranking.Tables(), Config: v, Open: v.open, Commands: commands.All, Trace: commands.Trace()}
 }
 
 func (v *Variables) open(core feature.Core) (parts feature.Parts, err error) {
@@ -38,7 +42,7 @@ func (v *Variables) open(core feature.Core) (parts feature.Parts, err error) {
 	case v.LinkRetention < 0:
 		return parts, fmt.Errorf("WEIR_LINK_RETENTION is %s: expected a time such as 2160h, or 0 to keep such links for ever", v.LinkRetention)
 	}
-	return feature.Parts{Projections: []schema.Projection{Projection()}, Keeps: v.ShareRetention, Relations: ranking.LedgerRelations(v.ShareRetention),
+	return feature.Parts{Projections: []schema.Projection{Projection()}, Pages: []feature.Page{page.Part(v.ImageBase)}, Keeps: v.ShareRetention, Relations: ranking.LedgerRelations(v.ShareRetention),
 		Rebuilt: projectChanged, Health: []health.Feature{ranking.Health()},
 		Snapshots: []schema.SnapshotTable{ranking.MergesSnapshot(), ranking.BlocksSnapshot()}, Workers: func(b workers.Bundle) error {
 			cfg := Config{Keep: Retention{Shares: v.ShareRetention, Links: v.LinkRetention, LinksForever: v.LinkRetention == 0}, announced: announceInterval}
