@@ -197,7 +197,8 @@ type Config struct {
 	// Where weir dev and weir demo keep their Postgres.
 	Home string `env:"WEIR_HOME" envDefault:".weir"`
 
-	Simulated bool // the networks are simulated: what they name does not exist
+	Simulated bool   // the networks are simulated: what they name does not exist
+	Pictures  string // where the pictures of simulated networks come from
 
 	// features are those of the program, with their own variables.
 	features []feature.Feature
@@ -237,17 +238,6 @@ func unsetEmpty(values reflect.Value) {
 		tag := values.Type().Field(i).Tag
 		if text, set := os.LookupEnv(tag.Get("env")); set && text == "" && tag.Get("empty") == "true" {
 			values.Field(i).SetZero()
-		}
-	}
-}
-
-// Set sets a variable of a feature that is a text.
-func (c Config) Set(name, value string) {
-	for _, values := range c.variables()[1:] {
-		for i := range values.NumField() {
-			if values.Type().Field(i).Tag.Get("env") == name {
-				values.Field(i).SetString(value)
-			}
 		}
 	}
 }

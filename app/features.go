@@ -57,7 +57,7 @@ type parts struct {
 // open opens the features, in their order.
 func (c Config) open(s feature.Services) (parts, error) {
 	all := &parts{}
-	core := feature.Core{Simulated: c.Simulated, Services: s, Registry: c.registry(), Queues: append(jobs.Queues(), jobs.QueueProcess),
+	core := feature.Core{Simulated: c.Simulated, Pictures: c.Pictures, Services: s, Registry: c.registry(), Queues: append(jobs.Queues(), jobs.QueueProcess),
 		Snapshots: func() []schema.SnapshotTable { return all.Snapshots }}
 	for _, e := range core.Registry.Entries() {
 		core.Collections = append(core.Collections, e.Pattern)

@@ -76,6 +76,7 @@ type Core struct {
 	Projections schema.Projections // of the features that are listed before this one
 	Queues      []string           // the names of the queues that others have
 	Simulated   bool               // the networks are simulated: what they name does not exist
+	Pictures    string             // where the pictures of simulated networks come from
 	// Snapshots returns the tables of all features that no event describes. Call it after Open.
 	Snapshots func() []schema.SnapshotTable
 }

@@ -105,10 +105,9 @@ func demoCommand() *cobra.Command {
 // its hub. API calls and syncs are more frequent than usual, so that the demo shows more.
 func useSimnet(c *app.Config, n *simnet.Net) {
 	c.Jetstream, c.Relays, c.Start = []string{n.URL()}, []string{n.RelayURL()}, "tip"
-	c.Set("WEIR_IMAGE_BASE", n.ImageBase())
 	c.AppView, c.Directory, c.Identifier, c.AppPassword = n.AppViewURL(), n.DirectoryURL(), "", ""
 	c.Watch = []string{n.Hub().Handle}
-	c.Simulated = true
+	c.Simulated, c.Pictures = true, n.ImageBase()
 	if !app.IsSet("WEIR_API_INTERVAL") {
 		c.APIInterval = demoSpacing
 	}
