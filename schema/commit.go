@@ -155,7 +155,7 @@ func (b *Batch) Apply(ctx context.Context, tx pgx.Tx, lease Lease, careful bool)
 	if lease != (Lease{}) {
 		b.queueAdvance(q, lease)
 	}
-	b.queueErasedAuthors(q)
+	b.queueErased(q)
 	b.queueAccounts(q) // the statuses decide what is written
 	b.queueErasures(q) // and so do these
 	b.queueTombstones(q)

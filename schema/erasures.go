@@ -24,26 +24,16 @@ func (b *Batch) erasureColumns() (did, rev pgtype.FlatArray[string]) {
 	return did, rev
 }
 
-// queueErasedAuthors erases what relays said of the authors. An erasure is like a newer
-// profile, which is empty.
-func (b *Batch) queueErasedAuthors(q *pgx.Batch) {
-	if len(b.Erasures) == 0 {
-		return
+// queueErased queues what features erase.
+func (b *Batch) queueErased(q *pgx.Batch) {
+	for _, h := range b.Hooks {
+		if h.Erased != nil && len(b.Erasures) > 0 {
+			h.Erased(q, b)
+		}
 	}
-	const sql = `
-INSERT INTO nostr_authors AS n (did, profile_rev)
-SELECT e.did, e.rev FROM unnest($1::text[], $2::text[]) AS e (did, rev)
-ON CONFLICT (did) DO UPDATE
-SET profile_rev = greatest(n.profile_rev, excluded.profile_rev),
-    name        = CASE WHEN n.profile_rev > excluded.profile_rev THEN n.name ELSE '' END,
-    name_at     = CASE WHEN n.profile_rev > excluded.profile_rev THEN n.name_at END,
-    relays      = CASE WHEN n.relays_rev <> '' AND n.relays_rev <= excluded.profile_rev THEN '{}' ELSE n.relays END`
-	did, rev := b.erasureColumns()
-	q.Queue(sql, did, rev)
 }
 
-// queueErasures stores the erasures. From then on, nothing older is written. An account
-// keeps the name and picture of a newer profile only.
+// queueErasures stores the erasures. From then on, nothing older is written.
 func (b *Batch) queueErasures(q *pgx.Batch) {
 	if len(b.Erasures) == 0 {
 		return
@@ -51,13 +41,7 @@ func (b *Batch) queueErasures(q *pgx.Batch) {
 	const sql = `
 INSERT INTO accounts AS a (did, erased_rev)
 SELECT e.did, e.rev FROM unnest($1::text[], $2::text[]) AS e (did, rev)
-ON CONFLICT (did) DO UPDATE
-SET erased_rev = excluded.erased_rev,
-    (handle, display_name, avatar) = (
-        SELECT n.handle, n.display_name, n.avatar
-        FROM (VALUES (a.handle, a.display_name, a.avatar)) AS n (handle, display_name, avatar)
-        WHERE (SELECT p.profile_rev FROM nostr_authors AS p WHERE p.did = a.did) > excluded.erased_rev)
-WHERE excluded.erased_rev > coalesce(a.erased_rev, '')`
+ON CONFLICT (did) DO UPDATE SET erased_rev = excluded.erased_rev WHERE excluded.erased_rev > coalesce(a.erased_rev, '')`
 	did, rev := b.erasureColumns()
 	q.Queue(sql, did, rev)
 }

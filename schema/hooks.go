@@ -10,6 +10,9 @@ import (
 
 // Hook is what a feature does in transactions of the core. Fields may be empty.
 type Hook struct {
+	// Erased queues what follows from the erasures of a batch, names of the accounts included. It comes before the
+	// statements that write accounts.
+	Erased func(q *pgx.Batch, b *Batch)
 	// Deleted queues what follows from the deletions, statuses and erasures of a batch. It comes after the
 	// statements that store these, because an event older than the stored state changes nothing.
 	Deleted func(q *pgx.Batch, b *Batch)

@@ -19,6 +19,7 @@ import (
 	"github.com/weir-social/weir/internal/nostr/directory"
 	"github.com/weir-social/weir/internal/nostr/wellknown"
 	page "github.com/weir-social/weir/internal/web/nostr"
+	"github.com/weir-social/weir/schema"
 	"github.com/weir-social/weir/workers"
 )
 
@@ -51,7 +52,7 @@ func Feature() feature.Feature {
 		if err != nil {
 			return feature.Parts{}, err
 		}
-		return feature.Parts{Sources: []feature.Source{r.source()}, Network: r, Pages: []feature.Page{page.Part()}, Workers: r.work}, nil
+		return feature.Parts{Sources: []feature.Source{r.source()}, Network: r, Hooks: []schema.Hook{directory.Hook()}, Pages: []feature.Page{page.Part()}, Workers: r.work}, nil
 	}}
 }
 

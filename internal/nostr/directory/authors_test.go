@@ -133,7 +133,7 @@ func TestVanishedAuthorHasNoName(t *testing.T) {
 	erase := func(rev string) {
 		t.Helper()
 		require.NoError(t, pgx.BeginFunc(t.Context(), pool, func(tx pgx.Tx) error {
-			_, err := (&schema.Batch{Erasures: []schema.Erasure{{DID: a, Rev: rev, At: now}}}).Apply(t.Context(), tx, schema.Lease{}, true)
+			_, err := (&schema.Batch{Hooks: []schema.Hook{directory.Hook()}, Erasures: []schema.Erasure{{DID: a, Rev: rev, At: now}}}).Apply(t.Context(), tx, schema.Lease{}, true)
 			return err
 		}))
 	}

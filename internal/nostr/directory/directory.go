@@ -25,6 +25,32 @@ RETURNING follows_rev = $2`
 	return schema.One(ctx, tx, "store the revision of the follows of "+did, pgx.RowTo[bool], sql, did, rev)
 }
 
+// Hook erases what relays said of authors who vanish. An erasure is like a newer profile, which is empty. An account
+// keeps the name and picture of a newer profile only.
+func Hook() schema.Hook {
+	const authors = `
+INSERT INTO nostr_authors AS n (did, profile_rev)
+SELECT e.did, e.rev FROM unnest($1::text[], $2::text[]) AS e (did, rev)
+ON CONFLICT (did) DO UPDATE
+SET profile_rev = greatest(n.profile_rev, excluded.profile_rev),
+    name        = CASE WHEN n.profile_rev > excluded.profile_rev THEN n.name ELSE '' END,
+    name_at     = CASE WHEN n.profile_rev > excluded.profile_rev THEN n.name_at END,
+    relays      = CASE WHEN n.relays_rev <> '' AND n.relays_rev <= excluded.profile_rev THEN '{}' ELSE n.relays END`
+	const accounts = `
+UPDATE accounts AS a SET handle = NULL, display_name = NULL, avatar = NULL
+FROM unnest($1::text[], $2::text[]) AS e (did, rev)
+JOIN nostr_authors AS n ON n.did = e.did AND n.profile_rev <= e.rev
+WHERE a.did = e.did`
+	return schema.Hook{Erased: func(q *pgx.Batch, b *schema.Batch) {
+		var did, rev pgtype.FlatArray[string]
+		for _, e := range b.Erasures {
+			did, rev = append(did, e.DID), append(rev, e.Rev)
+		}
+		q.Queue(authors, did, rev)
+		q.Queue(accounts, did, rev)
+	}}
+}
+
 // RelaysOf returns the relays that some accounts write to, without duplicates, in alphabetical
 // order.
 func RelaysOf(ctx context.Context, db schema.DB, dids []string) ([]string, error) {
