@@ -57,7 +57,7 @@ func layers() []layer {
 			"internal/testing/", "internal/web", "schema", "workers")},
 		{[]string{"internal/archive", "internal/archive/"}, append(leaves(), "internal/archive", "internal/archive/", "internal/testing/", "consumer", "schema")},
 		{[]string{"internal/lexicon", "internal/lexicon/"}, append(leaves(), "internal/lexicon", "internal/lexicon/", "schema")},
-		{[]string{"internal/nostr/"}, append(leaves(), "internal/nostr/", "schema")},
+		{[]string{"internal/nostr/"}, append(leaves(), "internal/nostr/", "internal/ops/health", "schema")},
 		{[]string{"internal/links/commands"}, append(leaves(), "feature", "internal/links/link", "internal/ops/trace", "internal/ranking", "internal/web", "internal/web/links", "schema")},
 		{[]string{"internal/links/", "internal/ranking"}, append(leaves(), "internal/links/", "internal/ops/health", "schema")},
 		{[]string{"internal/ranking/feeds"}, []string{"internal/ranking", "schema"}},

@@ -18,6 +18,7 @@ import (
 	"github.com/weir-social/weir/internal/nostr"
 	"github.com/weir-social/weir/internal/nostr/directory"
 	"github.com/weir-social/weir/internal/nostr/wellknown"
+	"github.com/weir-social/weir/internal/ops/health"
 	page "github.com/weir-social/weir/internal/web/nostr"
 	"github.com/weir-social/weir/schema"
 	"github.com/weir-social/weir/workers"
@@ -52,7 +53,7 @@ func Feature() feature.Feature {
 		if err != nil {
 			return feature.Parts{}, err
 		}
-		return feature.Parts{Sources: []feature.Source{r.source()}, Network: r, Hooks: []schema.Hook{directory.Hook()}, Pages: []feature.Page{page.Part()}, Workers: r.work}, nil
+		return feature.Parts{Sources: []feature.Source{r.source()}, Network: r, Hooks: []schema.Hook{directory.Hook()}, Health: []health.Feature{directory.Health()}, Pages: []feature.Page{page.Part()}, Workers: r.work}, nil
 	}}
 }
 

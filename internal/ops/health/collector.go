@@ -79,8 +79,6 @@ var (
 	auditRecords    = desc("audit_records", "Posts that the last audit compared.")
 	auditAccounts   = desc("audit_accounts", "Accounts in the last audit.")
 	auditFailures   = desc("audit_failures", "Accounts that the last audit could not read.")
-	relayMissing    = desc("relay_audits_missing_events", "Events that relays of Nostr had of the last compared day, and that had never been stored.")
-	relayIncomplete = desc("relay_audits_incomplete", "Relays of Nostr whose last day could not be compared completely. Expect zero.")
 	lagLimit        = desc("lag_limit_seconds", "WEIR_LAG_LIMIT of this process: the lag at which a stream is critical.")
 	queueLimit      = desc("queue_limit_jobs", "WEIR_QUEUE_LIMIT of this process: how many jobs of a queue may wait.")
 	databaseLimit   = desc("database_limit_bytes", "WEIR_DATABASE_LIMIT of this process: how large the database may be.")
@@ -201,14 +199,6 @@ func sendHistories(r Report, gauge func(*prometheus.Desc, float64, ...string)) {
 // sendAudit exports the result of the last audit.
 func sendAudit(r Report, gauge func(*prometheus.Desc, float64, ...string)) {
 	gauge(auditAge, r.AuditSecondsAgo)
-	missing, incomplete := 0, 0
-	for _, relay := range r.RelayAudits {
-		if missing += relay.Missing; relay.Problem != "" {
-			incomplete++
-		}
-	}
-	gauge(relayMissing, float64(missing))
-	gauge(relayIncomplete, float64(incomplete))
 	a := r.Audit
 	if a == nil {
 		return

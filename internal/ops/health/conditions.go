@@ -134,11 +134,6 @@ func (r *Report) addAuditConditions(limits Limits, add func(name, severity, subj
 	if limits.AuditAge >= 0 && Seconds(r.AuditSecondsAgo) > limits.AuditAge {
 		add("WeirAuditOld", Warning, "", "weir audit, and the log of the workers", "the posts have not been compared with their authors' repositories for %s", Seconds(r.AuditSecondsAgo))
 	}
-	for _, relay := range r.RelayAudits {
-		if relay.Problem != "" {
-			add("WeirRelayAuditFails", Warning, relay.Stream, "SELECT * FROM relay_audits WHERE problem <> ''", "the relay's events of %s could not be compared completely: %s", relay.Day.Format(time.DateOnly), relay.Problem)
-		}
-	}
 	a := r.Audit
 	if a == nil {
 		return

@@ -26,7 +26,6 @@ func FireAfter() map[string]time.Duration {
 		"WeirAuditOld":              0,
 		"WeirAuditFails":            0,
 		"WeirAuditScore":            0,
-		"WeirRelayAuditFails":       3 * time.Hour, // it is tried again each hour
 	}
 }
 

@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"maps"
+	"slices"
 	"strings"
 	"time"
 
@@ -12,6 +14,7 @@ import (
 
 // Feature is what a feature of Weir adds to the report, the metrics and the alerts.
 type Feature struct {
+	Fields     []string // of the report, besides those of the figures
 	Figures    []Figure
 	Conditions []Condition // that it may report, without their messages
 	Read       func(ctx context.Context, db schema.DB, now time.Time) (Reading, error)
@@ -23,12 +26,15 @@ type Figure struct {
 	Metric   string // the name of the metric, without weir_
 	Help     string // of the metric
 	Optional bool   // without a value, the field is null and there is no metric; otherwise it is 0
+
+	MetricOnly bool // the report has no field of it
 }
 
 // Reading is what a feature read from the database.
 type Reading struct {
 	Values   map[string]float64 // by the name of the figure
-	Messages map[string]string  // of the conditions that hold, by their names
+	Fields   map[string]any     // by name; null without a value
+	Messages map[string]string  // of the conditions that hold, by their names, with a blank and the subject if they have one
 }
 
 // readFeature adds the figures and conditions of a feature.
@@ -37,26 +43,33 @@ func (r *Report) readFeature(ctx context.Context, db schema.DB, f Feature) error
 	if err != nil {
 		return err
 	}
-	r.addFigures(f, read.Values)
-	for _, c := range f.Conditions {
-		if message, holds := read.Messages[c.Name]; holds {
-			c.Message = message
-			r.problems = append(r.problems, c)
+	r.addFigures(f, read)
+	for _, name := range slices.Sorted(maps.Keys(read.Messages)) {
+		for _, c := range f.Conditions {
+			if is, subject, _ := strings.Cut(name, " "); is == c.Name {
+				c.Subject, c.Message = subject, read.Messages[name]
+				r.problems = append(r.problems, c)
+			}
 		}
 	}
 	return nil
 }
 
-func (r *Report) addFigures(f Feature, values map[string]float64) {
+func (r *Report) addFigures(f Feature, read Reading) {
 	if r.figures == nil {
-		r.figures = map[string]*float64{}
+		r.figures, r.fields = map[string]*float64{}, map[string]any{}
 	}
 	for _, figure := range f.Figures {
-		if v, known := values[figure.Name]; known || !figure.Optional {
-			r.figures[figure.Name] = &v
-		} else {
-			r.figures[figure.Name] = nil
+		var value *float64
+		if v, known := read.Values[figure.Name]; known || !figure.Optional {
+			value = &v
 		}
+		if r.figures[figure.Name] = value; !figure.MetricOnly {
+			r.fields[figure.Name] = value
+		}
+	}
+	for _, name := range f.Fields {
+		r.fields[name] = read.Fields[name]
 	}
 }
 
@@ -66,11 +79,11 @@ func (r Report) MarshalJSON() ([]byte, error) {
 	var out bytes.Buffer
 	encoder := json.NewEncoder(&out)
 	encoder.SetEscapeHTML(false) // the outer encoder decides
-	if err := encoder.Encode(fields(r)); err != nil || len(r.figures) == 0 {
+	if err := encoder.Encode(fields(r)); err != nil || len(r.fields) == 0 {
 		return out.Bytes(), err
 	}
 	nested := map[string]any{}
-	for name, v := range r.figures {
+	for name, v := range r.fields {
 		in, path := nested, strings.Split(name, ".")
 		for _, object := range path[:len(path)-1] {
 			inner, ok := in[object].(map[string]any)

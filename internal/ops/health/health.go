@@ -12,7 +12,6 @@ import (
 	"time"
 
 	"github.com/weir-social/weir/internal/history"
-	"github.com/weir-social/weir/internal/nostr/directory"
 	"github.com/weir-social/weir/jobs"
 	"github.com/weir-social/weir/schema"
 )
@@ -108,10 +107,9 @@ type Report struct {
 	Audit           *schema.Audit `json:"audit"`             // the last audit; null: none yet
 	AuditSecondsAgo float64       `json:"audit_seconds_ago"` // since it ended, or since one was possible
 
-	RelayAudits []directory.Audit `json:"relay_audits"` // for each Nostr relay, the last day that was compared
-
 	at       time.Time           // of the report
 	figures  map[string]*float64 // of features, by name
+	fields   map[string]any      // of features, by name
 	problems []Condition         // of features
 }
 
@@ -222,8 +220,7 @@ func (r *Report) readAudit(ctx context.Context, db schema.DB, now time.Time) err
 		return err
 	}
 	r.AuditSecondsAgo = max(0, now.Sub(at).Seconds())
-	r.RelayAudits, err = directory.LastAudits(ctx, db)
-	return err
+	return nil
 }
 
 // liveWithin is how old the last event of a live stream may be, by the server's clock.
@@ -341,7 +338,7 @@ func Unreachable(err error, features ...Feature) Report {
 		{Name: "WeirDatabaseDown", Severity: Critical, Message: "the database does not respond: " + err.Error(), Do: "weir doctor"},
 	}}
 	for _, f := range features {
-		r.addFigures(f, nil)
+		r.addFigures(f, Reading{})
 	}
 	return r
 }
