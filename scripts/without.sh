@@ -9,7 +9,8 @@ set -euo pipefail
 declare -A all=(
 	[lexicons]="workers/lexicons internal/lexicon internal/web/records"
 	[nostr]="consumer/nostr workers/nostr internal/nostr/directory internal/nostr/negentropy internal/nostr/wellknown internal/web/nostr
-		internal/archive/frames/nostr_test.go internal/clickhouse/nostr_test.go app/nostr_test.go"
+		internal/archive/frames/nostr_test.go internal/archive/recovery/nostr_test.go
+		internal/clickhouse/nostr_test.go app/nostr_test.go"
 	[feeds]="internal/ranking/feeds internal/web/feeds"
 	[archive]="internal/archive internal/clickhouse" # the index needs the archive
 	[clickhouse]="internal/clickhouse"
