@@ -238,8 +238,10 @@ SELECT coalesce((SELECT 'jobs ' || jsonb_agg(to_jsonb(j) - 'metadata')::text FRO
 	ctx, cancel := context.WithTimeout(t.Context(), within)
 	defer cancel()
 	if !eventually.Loop(ctx, time.Duration(max(20, len(want.records)/500))*time.Millisecond, func() bool {
-		_, err := pool.Exec(t.Context(), `INSERT INTO river_job (kind, queue, args, max_attempts, state) SELECT 'check_subjects', 'network', '{}', 3, 'available'
-			WHERE EXISTS (SELECT FROM expirations WHERE expires_at < now()) AND NOT EXISTS (SELECT FROM river_job WHERE kind = 'check_subjects' AND state IN ('available', 'running', 'scheduled', 'retryable'))`)
+		_, err := pool.Exec(t.Context(), `INSERT INTO river_job (kind, queue, args, max_attempts, state) SELECT k.kind, 'network', '{}', 3, 'available'
+			FROM (SELECT 'delete_expired' AS kind WHERE EXISTS (SELECT FROM expirations WHERE expires_at < now())
+			      UNION ALL SELECT 'check_subjects' WHERE EXISTS (SELECT FROM changed_subjects)) AS k
+			WHERE NOT EXISTS (SELECT FROM river_job AS j WHERE j.kind = k.kind AND j.state IN ('available', 'running', 'scheduled', 'retryable'))`)
 		require.NoError(t, err)
 		if err := pool.QueryRow(t.Context(), waits, len(want.records), len(want.shares)).Scan(&left); err != nil {
 			left = err.Error()

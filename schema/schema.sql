@@ -379,7 +379,7 @@ CREATE TABLE deleted_records (
 );
 CREATE INDEX deleted_records_at ON deleted_records USING btree (at);
 
--- Revisions of records that their authors let expire. The job check_subjects deletes those that are due, and the row. Not compared: what is left to do of expirations.
+-- Revisions of records that their authors let expire. The job delete_expired deletes those that are due, and the row. Not compared: what is left to do of expirations.
 CREATE TABLE expirations (
     did text COLLATE "C" NOT NULL,
     collection text COLLATE "C" NOT NULL,

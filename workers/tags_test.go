@@ -70,6 +70,7 @@ func TestTagsOfJobs(t *testing.T) {
 		{jobs.RunProjection{Name: "links"}, []string{"links"}},
 		{jobs.CheckAlerts{}, []string{"periodic"}},
 		{jobs.Expire{}, []string{"periodic"}},
+		{jobs.DeleteExpired{}, []string{"periodic"}},
 		{jobs.Audit{}, []string{"periodic"}},
 		{jobs.RetryDeadLetters{}, []string{"periodic"}},
 		{jobs.BackfillAccount{DID: "did:plc:a"}, []string{"manual"}},

@@ -155,6 +155,7 @@ func addWorkers(known Bundle, cfg Config) error {
 	Add(interruptible, &SyncFollows{pool: cfg.Pool, api: cfg.Bluesky, networks: cfg.Networks, log: cfg.Logger, window: cfg.Window, patience: cfg.JobTimeout / 2})
 	Add(interruptible, &RequestBackfill{pool: cfg.Pool, api: cfg.Bluesky, log: cfg.Logger})
 	Add(interruptible, &BackfillAccount{pool: cfg.Pool, api: cfg.Bluesky, networks: cfg.Networks, log: cfg.Logger, fromPDS: cfg.FromPDS, stored: cfg.Collections, patience: cfg.JobTimeout / 2, projections: cfg.Projections, fetched: cfg.fetched()})
+	Add(known, &DeleteExpired{bundle: known, patience: cfg.JobTimeout / 2})
 	addRepositories(interruptible, cfg)
 	Add(known, &CloseGap{pool: cfg.Pool, archive: cfg.Network, networks: cfg.Networks, log: cfg.Logger})
 	Add(interruptible, &BackfillNetwork{pool: cfg.Pool, archive: cfg.Network, log: cfg.Logger, stored: cfg.Collections, projections: cfg.Projections, jobsLimit: int(cfg.Limits.Jobs), bytesLimit: cfg.Limits.Bytes, patience: cfg.JobTimeout / 2})
@@ -244,6 +245,7 @@ func addPeriodic(b Bundle, cfg Config) {
 	b.Every(cfg.SyncInterval, jobs.SyncFollows{}, true)
 	b.Every(cfg.AlertInterval, jobs.CheckAlerts{}, true)
 	b.Every(time.Minute, jobs.RetryDeadLetters{}, true)
+	b.Every(time.Minute, jobs.DeleteExpired{}, true)
 	b.Every(time.Minute, jobs.FillCollections{}, true)
 	if cfg.Keep != nil {
 		b.Every(time.Hour, jobs.Expire{}, true)

@@ -54,7 +54,7 @@ CREATE TABLE expirations (
 ) WITH (autovacuum_vacuum_scale_factor = 0.05);
 CREATE INDEX expirations_expires_at ON expirations (expires_at);
 
-COMMENT ON TABLE  expirations IS 'Revisions of records that their authors let expire. The job check_subjects deletes those that are due, and the row. Not compared: what is left to do of expirations.';
+COMMENT ON TABLE  expirations IS 'Revisions of records that their authors let expire. The job delete_expired deletes those that are due, and the row. Not compared: what is left to do of expirations.';
 COMMENT ON COLUMN expirations.rev IS 'The latest revision that expires. A newer revision without an expiration stays.';
 COMMENT ON COLUMN expirations.expires_at IS 'When it is deleted, by the author''s word.';
 

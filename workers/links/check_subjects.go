@@ -24,7 +24,7 @@ import (
 
 // CheckSubjects updates reposts and quotes when their subjects change. It projects them again when
 // a subject was deleted or edited, fetches subjects that no stream delivers, and deletes records
-// that have waited too long or whose author let them expire. Each step is its own transaction and
+// that have waited too long. Each step is its own transaction and
 // finds its work in the tables, so the next run continues after a killed one.
 type CheckSubjects struct {
 	river.WorkerDefaults[CheckSubjectsArgs]
@@ -33,8 +33,6 @@ type CheckSubjects struct {
 	log        *slog.Logger
 	links      *ProcessPosts
 	stored     collection.Registry
-	made       schema.Projections
-	hooks      []schema.Hook
 	patience   time.Duration // how long to run before the job yields to others; shorter than the job's timeout
 	calls      int           // maximum calls per run
 	waitAtMost int           // rows of a collection in waiting
@@ -51,14 +49,14 @@ const (
 )
 
 func newCheckSubjects(b workers.Bundle, links *ProcessPosts) *CheckSubjects {
-	return &CheckSubjects{pool: b.Pool(), api: b.Bluesky(), log: b.Log(), links: links, stored: b.Collections(), made: b.Projections(), hooks: b.Hooks(),
+	return &CheckSubjects{pool: b.Pool(), api: b.Bluesky(), log: b.Log(), links: links, stored: b.Collections(),
 		patience: b.Timeout() / 2, calls: subjectCalls, waitAtMost: waitingRows, now: time.Now}
 }
 
 // Work runs until nothing is due, its calls are used up, or its time is up.
 func (w *CheckSubjects) Work(ctx context.Context, job *river.Job[CheckSubjectsArgs]) error {
 	r := &subjectCheck{w, job.JobRow, time.Now().Add(w.patience), w.calls}
-	steps := []func(context.Context) (bool, error){r.expireRecords, r.expireWaiting, r.expireSubjects, r.expireCopies, r.changed, r.fetch}
+	steps := []func(context.Context) (bool, error){r.expireWaiting, r.expireSubjects, r.expireCopies, r.changed, r.fetch}
 	for {
 		for _, step := range steps {
 			done, err := step(ctx)
@@ -297,17 +295,6 @@ func (w *subjectCheck) expireIdle(ctx context.Context, expire func(ctx context.C
 	return repeat(w.until, func() (int, error) {
 		examined, _, err := expire(ctx, w.pool, now.Add(-subjectIdle), now, expiredAtOnce)
 		return examined, err
-	})
-}
-
-// expireRecords deletes the records whose authors let them expire.
-func (w *subjectCheck) expireRecords(ctx context.Context) (done bool, err error) {
-	return repeat(w.until, func() (n int, err error) {
-		err = pgx.BeginFunc(ctx, w.pool, func(tx pgx.Tx) error {
-			n, err = schema.DeleteExpired(ctx, tx, w.made, w.now(), subjectPage, w.hooks...)
-			return err
-		})
-		return n, err
 	})
 }
 

@@ -5,7 +5,6 @@ import (
 	"context"
 	"flag"
 	"fmt"
-	"github.com/weir-social/weir/schema"
 	"log/slog"
 	"maps"
 	"slices"
@@ -105,7 +104,7 @@ func BenchmarkExpireTenDays(b *testing.B) {
 		b.StopTimer()
 		pool := schematest.New(b)
 		w := expirer(b, pool, Retention{}, workers.Retention{})
-		subjects := &CheckSubjects{pool: pool, log: slog.New(slog.DiscardHandler), links: worker(pool), made: schema.NewProjections(Projection()), patience: time.Minute, waitAtMost: waitingRows}
+		subjects := &CheckSubjects{pool: pool, log: slog.New(slog.DiscardHandler), links: worker(pool), patience: time.Minute, waitAtMost: waitingRows}
 		first := time.Date(2026, 7, 1, 0, 0, 0, 0, time.UTC)
 		sizes := map[int]map[string]float64{}
 		for d := range days {

@@ -174,7 +174,7 @@ func (c *town) waiting() []string {
 
 // checks returns the worker of check_subjects.
 func (c *town) checks() *CheckSubjects {
-	return &CheckSubjects{pool: c.pool, log: slog.New(slog.DiscardHandler), links: c.w, stored: collection.Of(collection.Entry{Pattern: "app.bsky.feed.*", Retention: 48 * time.Hour}), made: schema.NewProjections(Projection()),
+	return &CheckSubjects{pool: c.pool, log: slog.New(slog.DiscardHandler), links: c.w, stored: collection.Of(collection.Entry{Pattern: "app.bsky.feed.*", Retention: 48 * time.Hour}),
 		patience: time.Minute, calls: subjectCalls, waitAtMost: waitingRows, now: time.Now}
 }
 
