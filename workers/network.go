@@ -20,7 +20,7 @@ import (
 
 // Network is a network whose accounts have no repositories. A feature reads it for the jobs.
 type Network interface {
-	// Has reports whether an account, by its DID, or a collection is of the network.
+	// Has reports whether an account, by its DID, a collection or a stream is of the network.
 	Has(name string) bool
 	// Check returns why nothing can be read; nil: servers are configured.
 	Check() error
@@ -77,7 +77,7 @@ type Backfilled struct {
 // Networks are the networks of a process besides that of repositories.
 type Networks []Network
 
-// Of returns the network of an account, by its DID, or of a collection; nil: that of repositories.
+// Of returns the network of an account, by its DID, of a collection or of a stream; nil: that of repositories.
 func (n Networks) Of(name string) Network {
 	for _, one := range n {
 		if one.Has(name) {

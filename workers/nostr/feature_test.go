@@ -19,6 +19,10 @@ func TestRelaysOfOneHostAreStreams(t *testing.T) {
 	all, err := v.relays(core)
 	require.NoError(t, err)
 	require.Equal(t, []string{"nostr:relay.example", "nostr:relay.example/one", "nostr:relay.example/two", "nostr:other.example:8080"}, all.Streams())
+	for _, name := range append(all.Streams(), "nostr.1", "did:nostr:00") {
+		require.True(t, all.Has(name), "the archive of another network would close gaps of %s", name)
+	}
+	require.False(t, all.Has("jetstream") || all.Has("app.bsky.feed.post") || all.Has("did:plc:a"))
 	for _, again := range []string{"ws://relay.example/", "wss://relay.example/one/"} {
 		_, err := (&Variables{Relays: append([]string{again}, v.Relays...)}).relays(core)
 		require.ErrorContains(t, err, "occurs twice", again)

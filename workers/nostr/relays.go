@@ -45,9 +45,9 @@ func (r *relays) Check() error {
 	return nil
 }
 
-// Has reports whether an account or a collection is of Nostr.
+// Has reports whether an account, a collection or a stream is of Nostr.
 func (r *relays) Has(name string) bool {
-	return strings.HasPrefix(name, nostr.DIDPrefix) || strings.HasPrefix(name, nostr.Prefix)
+	return strings.HasPrefix(name, nostr.DIDPrefix) || strings.HasPrefix(name, nostr.Prefix) || strings.HasPrefix(name, network+":")
 }
 
 // ParseTarget parses an npub and the like, or a name by NIP-05. Its errors never contain a secret key.
