@@ -1,10 +1,17 @@
 package weir_test
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
+	"go/parser"
+	"go/token"
 	"io"
+	"io/fs"
+	"os"
 	"os/exec"
+	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -101,4 +108,35 @@ func TestImportsRunOneWay(t *testing.T) {
 			}
 		}
 	}
+}
+
+// TestFeaturesCanBeRemoved shows that nothing but app/features.go imports a feature that scripts/without.sh removes:
+// the rest builds without it.
+func TestFeaturesCanBeRemoved(t *testing.T) {
+	t.Parallel()
+	script, err := os.ReadFile("scripts/without.sh")
+	require.NoError(t, err)
+	lists := regexp.MustCompile(`\n\t\[(\w+)\]="([^"]+)"`).FindAllStringSubmatch(string(script), -1)
+	require.Len(t, lists, 7)
+	below := func(folders []string, path string) bool {
+		return slices.ContainsFunc(folders, func(f string) bool { return path == f || strings.HasPrefix(path, f+"/") })
+	}
+	require.NoError(t, filepath.WalkDir(".", func(path string, entry fs.DirEntry, err error) error {
+		switch {
+		case err != nil || entry.IsDir() && (below([]string{"e2e", "examples"}, path) || strings.HasPrefix(path, ".") && path != "."):
+			return cmp.Or(err, filepath.SkipDir)
+		case !strings.HasSuffix(path, ".go") || path == "app/features.go":
+			return nil
+		}
+		file, err := parser.ParseFile(token.NewFileSet(), path, nil, parser.ImportsOnly)
+		require.NoError(t, err)
+		for _, imported := range file.Imports {
+			ours, ok := strings.CutPrefix(strings.Trim(imported.Path.Value, `"`), module+"/")
+			for _, l := range lists {
+				gone := strings.Fields(l[2])
+				require.False(t, ok && below(gone, ours) && !below(gone, path), "%s imports %s: the feature %s cannot be removed", path, ours, l[1])
+			}
+		}
+		return nil
+	}))
 }

@@ -15,7 +15,7 @@ declare -A all=(
 	[archive]="internal/archive internal/clickhouse" # the index needs the archive
 	[clickhouse]="internal/clickhouse"
 	[cards]="workers/cards internal/links/card"
-	[links]="workers/links internal/links internal/ranking internal/web/links workers/cards internal/web/feeds"
+	[links]="workers/links internal/links internal/ranking internal/web/links workers/cards internal/web/feeds internal/clickhouse" # what needs links, too
 )
 name=${1:-}
 folders=${all[$name]:-}
