@@ -66,7 +66,7 @@ func layers() []layer {
 		{[]string{"internal/lexicon", "internal/lexicon/"}, append(leaves(), "internal/lexicon", "internal/lexicon/", "schema")},
 		{[]string{"internal/nostr/"}, append(leaves(), "internal/nostr/", "internal/ops/health", "schema")},
 		{[]string{"internal/links/commands"}, append(leaves(), "feature", "internal/links/link", "internal/ops/trace", "internal/ranking", "internal/web", "internal/web/links", "schema")},
-		{[]string{"internal/links/", "internal/ranking"}, append(leaves(), "internal/links/", "internal/ops/health", "schema")},
+		{[]string{"internal/links/", "internal/ranking"}, append(leaves(), "internal/links/", "internal/ops/compare", "internal/ops/health", "schema")},
 		{[]string{"internal/ranking/feeds"}, []string{"internal/ranking", "schema"}},
 		{[]string{"internal/atproto/", "internal/history"}, append(leaves(), "schema")},
 	}

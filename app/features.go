@@ -81,7 +81,7 @@ func (c Config) open(s feature.Services) (parts, error) {
 func (p *parts) add(one feature.Parts) {
 	p.Projections, p.Pages, p.Hooks = append(p.Projections, one.Projections...), append(p.Pages, one.Pages...), append(p.Hooks, one.Hooks...)
 	p.Snapshots, p.Health, p.Checks = append(p.Snapshots, one.Snapshots...), append(p.Health, one.Health...), append(p.Checks, one.Checks...)
-	p.Traces, p.Uncompared = append(p.Traces, one.Traces...), append(p.Uncompared, one.Uncompared...)
+	p.Traces, p.Compared, p.Uncompared = append(p.Traces, one.Traces...), append(p.Compared, one.Compared...), append(p.Uncompared, one.Uncompared...)
 	p.Sources = append(p.Sources, one.Sources...)
 	if one.Network != nil {
 		p.networks = append(p.networks, one.Network)

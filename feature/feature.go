@@ -146,6 +146,8 @@ type Parts struct {
 	Checks []doctor.Check
 	// Traces are what weir trace shows of an account.
 	Traces []trace.Part
+	// Compared are its tables that weir compare compares.
+	Compared []compare.Table
 	// Uncompared are rows of others' tables that weir compare leaves out.
 	Uncompared []compare.Rows
 	// Keeps is how long it keeps what its projections made of a record after the record has expired. Deletions and

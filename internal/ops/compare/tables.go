@@ -18,36 +18,20 @@ type Table struct {
 	Without map[string]string // the other columns of the table, and why they are not compared
 }
 
-// kept leaves out accounts whose records the next purge deletes: it runs at a different
+// Kept is an SQL condition on rows k: it leaves out accounts whose records the next purge deletes: it runs at a different
 // time in each database.
-const kept = ` NOT EXISTS (SELECT FROM accounts AS gone WHERE gone.did = k.did AND gone.status = 'deleted')
+const Kept = ` NOT EXISTS (SELECT FROM accounts AS gone WHERE gone.did = k.did AND gone.status = 'deleted')
   AND NOT EXISTS (SELECT FROM purge_queue AS gone WHERE gone.did = k.did) `
 
-// ofStored leaves out shares of posts that are not stored, and those that do not count.
-const ofStored = ` (k.subject_did IS NULL OR EXISTS (
-    SELECT FROM records AS p WHERE p.collection = k.subject_collection AND p.did = k.subject_did AND p.rkey = k.subject_rkey)
-  AND EXISTS (
-    SELECT FROM subjects AS u
-    WHERE u.collection = k.subject_collection AND u.did = k.subject_did AND u.rkey = k.subject_rkey AND k.named_id = ANY (u.links))
-  AND NOT EXISTS (SELECT FROM accounts AS gone WHERE gone.did = k.subject_did AND gone.status = 'deleted')) `
-
-// Why rows are left out.
-const (
-	purged = "those of deleted accounts, through their posts, and of accounts that wait for a purge: the next purge deletes them, at another moment in each database"
-	asked  = "those of quotes and reposts of posts that are not stored: the AppView is asked for their links again; and those of links that the post no longer has: they do not count, and the next check deletes them"
-)
+// Purged is why rows are left out.
+const Purged = "those of deleted accounts, through their posts, and of accounts that wait for a purge: the next purge deletes them, at another moment in each database"
 
 // Why columns are left out.
 const (
-	numbered = "every database numbers its own rows"
-	clock    = "when this database did it"
+	Numbered = "every database numbers its own rows"
+	Clock    = "when this database did it"
 	reading  = "how far servers were asked: it claims no more than the archive has, and is asked again"
 	schedule = "when a job does it next"
-	inLinks  = "compared as the identity of the link"
-	inMerges = "link_merges says it"
-	votes    = "the votes are counted again, and pages fetched again"
-	expiries = "what a link's expired shares were: the archive may have older ones than the database"
-	wordsOf  = "made from the record"
 )
 
 // Rows are rows that a feature leaves out of another's table.
@@ -57,9 +41,9 @@ type Rows struct {
 	Why   string
 }
 
-// Tables returns the tables that are compared, without these rows.
-func Tables(without ...Rows) []Table {
-	all := tables()
+// Tables returns the tables that are compared, with those of features, without these rows.
+func Tables(of []Table, without ...Rows) []Table {
+	all := append(tables(), of...)
 	for _, out := range without {
 		for i := range all {
 			if all[i].Name == out.Table {
@@ -74,11 +58,11 @@ func Tables(without ...Rows) []Table {
 func tables() []Table {
 	return []Table{
 		{Name: "records", Key: []string{"collection", "did", "rkey"}, Columns: []string{"rev", "cid", "created_at", "record"},
-			From: `SELECT * FROM records AS k WHERE` + kept, Rows: purged, Without: map[string]string{"indexed_at": clock}},
+			From: `SELECT * FROM records AS k WHERE` + Kept, Rows: Purged, Without: map[string]string{"indexed_at": Clock}},
 		{Name: "tombstones", Key: []string{"collection", "did", "rkey"}, Columns: []string{"rev", "deleted_at"},
-			From: `SELECT * FROM tombstones AS k WHERE` + kept + `AND NOT EXISTS (
+			From: `SELECT * FROM tombstones AS k WHERE` + Kept + `AND NOT EXISTS (
     SELECT FROM records AS r WHERE r.collection = k.collection AND r.did = k.did AND r.rkey = k.rkey)`,
-			Rows: purged + "; those of records that are stored again: they say nothing any more"},
+			Rows: Purged + "; those of records that are stored again: they say nothing any more"},
 		{Name: "accounts", Key: []string{"did"}, Columns: []string{"handle", "handle_at", "display_name", "avatar", "status", "status_at", "hidden_at", "erased_rev", "not_recommended"},
 			From: `SELECT k.did, CASE WHEN k.status = 'active' THEN k.handle END AS handle, CASE WHEN k.status = 'active' THEN k.handle_at END AS handle_at, k.display_name, k.avatar, k.status, k.status_at, CASE WHEN k.status = 'hidden' THEN k.hidden_at END AS hidden_at, k.erased_rev, k.not_recommended
 FROM accounts AS k
@@ -87,22 +71,10 @@ WHERE k.status <> 'active' OR k.erased_rev IS NOT NULL OR k.not_recommended OR E
 			Without: map[string]string{"handle_claimed": schedule, "handle_checked_at": schedule, "feed_since": reading, "feed_newest": reading, "feed_read_at": reading, "feed_problem": reading, "reread_since": reading, "reread_count": reading,
 				"reread_at": schedule, "purged_for": schedule, "purge_at": schedule, "check_at": schedule}},
 		{Name: "watches", Key: []string{"target", "kind"}, Columns: []string{"at_least", "added_at"},
-			Without: map[string]string{"id": numbered, "synced_at": reading, "problem": reading}},
+			Without: map[string]string{"id": Numbered, "synced_at": reading, "problem": reading}},
 		{Name: "watch_members", Key: []string{"target", "kind", "did"}, Columns: []string{"added_at"},
 			From:    `SELECT w.target, w.kind, m.did, m.added_at FROM watch_members AS m JOIN watches AS w ON w.id = m.watch_id`,
 			Without: map[string]string{"watch_id": "compared as the target and kind of the watch"}},
-		{Name: "shares", Key: []string{"collection", "did", "rkey", "named"}, Columns: []string{"link", "how", "shared_at", "subject_did", "subject_of", "subject_rkey", "gift", "copied"},
-			From:    `SELECT k.*, CASE WHEN k.subject_did IS NOT NULL THEN k.subject_collection END AS subject_of, n.identity AS named, l.identity AS link FROM shares AS k JOIN links AS n ON n.id = k.named_id JOIN links AS l ON l.id = k.link_id WHERE` + kept + `AND` + ofStored,
-			Rows:    purged + "; and " + asked,
-			Without: map[string]string{"link_id": inLinks, "named_id": inLinks, "claim_id": numbered, "stored_at": clock, "words": wordsOf, "subject_collection": "compared as subject_of, if there is a subject"}},
-		{Name: "links", Key: []string{"identity"}, Columns: []string{"site"},
-			From: `SELECT * FROM links AS l WHERE EXISTS (SELECT FROM shares AS k WHERE k.named_id = l.id AND` + kept + `AND` + ofStored + `)`, Rows: "those without a share that is compared",
-			Without: map[string]string{"id": numbered, "url": votes, "title": votes, "description": votes, "image": votes, "card_from": votes, "first_seen": clock,
-				"kept_sharers": expiries, "kept_at": expiries, "merged_into": inMerges, "counts_as": inMerges}},
-		{Name: "blocks", Key: []string{"kind", "target"}, Columns: []string{"added_at"}, Without: map[string]string{"id": numbered}},
-		{Name: "link_merges", Key: []string{"identity"}, Columns: []string{"into", "why", "merged_at", "split_at"},
-			From:    `SELECT l.identity, i.identity AS "into", m.why, m.merged_at, m.split_at FROM link_merges AS m JOIN links AS l ON l.id = m.link_id JOIN links AS i ON i.id = m.into_id`,
-			Without: map[string]string{"link_id": inLinks, "into_id": inLinks}},
 	}
 }
 

@@ -1,4 +1,4 @@
-package compare_test
+package ranking_test
 
 import (
 	"maps"
@@ -6,18 +6,12 @@ import (
 	"testing"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/stretchr/testify/require"
 
 	"github.com/weir-social/weir/internal/ops/compare"
+	"github.com/weir-social/weir/internal/ranking"
 	"github.com/weir-social/weir/internal/testing/schematest"
 )
-
-func exec(t *testing.T, pool *pgxpool.Pool, sql string) {
-	t.Helper()
-	_, err := pool.Exec(t.Context(), sql)
-	require.NoError(t, err)
-}
 
 // TestEveryTableAndColumnIsNamed shows that each is named as compared, or as omitted with the
 // reason.
@@ -35,7 +29,7 @@ ORDER BY 1`
 	left, err := compare.LeftOut(t.Context(), pool)
 	require.NoError(t, err)
 	named := slices.Concat(slices.Collect(maps.Values(left))...)
-	for _, table := range compare.Tables() {
+	for _, table := range compare.Tables(ranking.Compared()) {
 		named = append(named, table.Name)
 		const columns = `SELECT attname::text FROM pg_attribute WHERE attrelid = $1::text::regclass AND attnum > 0 AND NOT attisdropped ORDER BY 1`
 		rows, err := pool.Query(t.Context(), columns, table.Name)
@@ -61,9 +55,9 @@ func TestEveryDifferenceIsFound(t *testing.T) {
 	out := compare.Rows{Table: "tombstones", Where: `(k.did = 'did:plc:gone')`, Why: "they are gone"}
 	differences := func() (found []string) {
 		t.Helper()
-		results, err := compare.Databases(t.Context(), first, second, compare.Tables(out), func(d compare.Difference) { found = append(found, d.String()) })
+		results, err := compare.Databases(t.Context(), first, second, compare.Tables(ranking.Compared(), out), func(d compare.Difference) { found = append(found, d.String()) })
 		require.NoError(t, err)
-		require.Len(t, results, len(compare.Tables()))
+		require.Len(t, results, len(compare.Tables(ranking.Compared())))
 		return found
 	}
 	const same = `
@@ -77,15 +71,15 @@ INSERT INTO links (identity, url, site, first_seen) VALUES ('a', 'https://a.exam
 INSERT INTO shares (did, collection, rkey, link_id, named_id, how, shared_at)
 SELECT 'did:plc:1', 'app.bsky.feed.like', 'r', id, id, 'post', '2026-01-01Z' FROM links;
 INSERT INTO link_merges (link_id, into_id, why, merged_at, split_at) SELECT min(id), max(id), 'by hand', '2026-01-01Z', '2026-01-02Z' FROM links`
-	exec(t, first, same)
-	exec(t, second, `SELECT setval(pg_get_serial_sequence('links', 'id'), 1000), setval(pg_get_serial_sequence('watches', 'id'), 1000)`)
-	exec(t, second, same)
+	execute(t, first, same)
+	execute(t, second, `SELECT setval(pg_get_serial_sequence('links', 'id'), 1000), setval(pg_get_serial_sequence('watches', 'id'), 1000)`)
+	execute(t, second, same)
 	require.Empty(t, differences())
-	exec(t, first, `
+	execute(t, first, `
 INSERT INTO accounts (did, handle, status) VALUES ('did:plc:away', 'then.example', 'deactivated'), ('did:plc:gone', NULL, 'active');
 INSERT INTO watch_members (watch_id, did, added_at) SELECT id, 'did:plc:away', '2026-01-01Z' FROM watches;
 INSERT INTO tombstones (collection, did, rkey, rev, deleted_at) VALUES ('app.bsky.feed.like', 'did:plc:gone', 'gone', '3', '2026-01-01Z')`)
-	exec(t, second, `
+	execute(t, second, `
 INSERT INTO accounts (did, handle, status) VALUES ('did:plc:away', 'now.example', 'deactivated');
 INSERT INTO watch_members (watch_id, did, added_at) SELECT id, 'did:plc:away', '2026-01-01Z' FROM watches`)
 	require.Empty(t, differences(), "the archive does not have these")
@@ -100,9 +94,9 @@ INSERT INTO watch_members (watch_id, did, added_at) SELECT id, 'did:plc:away', '
 		{`UPDATE links SET site = 'c.example' WHERE identity = 'b'`, `UPDATE links SET site = 'b.example' WHERE identity = 'b'`, `links b: differs in site`},
 		{`UPDATE link_merges SET split_at = NULL`, `UPDATE link_merges SET split_at = '2026-01-02Z'`, `link_merges a: differs in split_at`},
 	} {
-		exec(t, second, c.change)
+		execute(t, second, c.change)
 		require.Contains(t, differences(), c.want)
-		exec(t, second, c.back)
+		execute(t, second, c.back)
 		require.Empty(t, differences(), c.want)
 	}
 }
