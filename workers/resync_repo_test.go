@@ -93,7 +93,7 @@ func TestResyncStoresEditsAndDeletions(t *testing.T) {
 	require.NoError(t, r.net.DeleteRecord(uri(did, deleted)))
 	_, err := r.net.EditPost(uri(did, edited), "edited")
 	require.NoError(t, err)
-	_, err = r.net.PostNow(did, "new", "https://news.example/1")
+	written, err := r.net.PostNow(did, "new", "https://news.example/1")
 	require.NoError(t, err)
 	r.puts(did, document, "self", "edited")
 	r.puts(did, note, "self", "new")
@@ -110,7 +110,7 @@ func TestResyncStoresEditsAndDeletions(t *testing.T) {
 	}
 	require.Equal(t, []string{note + " self new", document + " self edited"}, r.records(did))
 	require.Equal(t, 2, r.count(`SELECT count(*) FROM tombstones WHERE rkey IN ($1, 'gone')`, deleted))
-	r.becomes(1, `SELECT count(*) FROM links WHERE identity = 'news.example/1'`)
+	r.becomes(1, `SELECT count(*) FROM river_job WHERE kind = 'read_posts' AND state = 'completed' AND args::text LIKE '%' || $1 || '%'`, written.Rkey)
 	require.Equal(t, 1, r.fetched())
 	require.Equal(t, 1, r.count(`SELECT count(*) FROM resyncs WHERE unchanged = 0 AND rev <> '' AND problem = ''`))
 	require.Zero(t, r.refuses(did, tidBefore(time.Minute)), "no job is needed: the compared repository includes the revision")
