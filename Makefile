@@ -12,7 +12,7 @@ on_postgres = PATH="$$(scripts/postgres.sh $(POSTGRES)):$$PATH"
 export CGO_ENABLED = 0
 export GOFLAGS += -trimpath
 
-.PHONY: help postgres pgbouncer prometheus clickhouse chromium screenshots build demo run test check test-race flaky test-long test-postgres test-clickhouse lint bench bench-once bench-against breaks chaos soak fuzz clean
+.PHONY: help postgres pgbouncer prometheus clickhouse chromium screenshots build demo run test check test-race flaky test-long test-postgres test-clickhouse lint without bench bench-once bench-against breaks chaos soak fuzz clean
 
 help: ## list these targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sort | awk -F ':.*## ' '{printf "  make %-13s %s\n", $$1, $$2}'
@@ -61,6 +61,7 @@ test-long: postgres pgbouncer prometheus chromium ## run everything: all tests, 
 	$(on_postgres) go run ./scripts/suite -skip '^TestChaos$$' $(PKG)
 	$(MAKE) test-race
 	$(MAKE) test-clickhouse
+	$(MAKE) without TESTS=1
 	$(MAKE) test-postgres POSTGRES="16 17 18"
 	$(MAKE) bench-once
 	$(MAKE) chaos CHAOS=$(or $(CHAOS),20m)
@@ -84,6 +85,9 @@ lint: ## run gofmt, go vet and staticcheck
 	@unformatted=$$(gofmt -l .); [ -z "$$unformatted" ] || { echo "run gofmt -w on: $$unformatted"; exit 1; }
 	go vet -tags clickhouse ./...
 	go tool staticcheck -tags clickhouse ./...
+
+without: postgres ## prove that each feature can be removed: without it the rest builds and names nothing of it; TESTS=1 tests the rest, too
+	@for name in archive cards clickhouse feeds lexicons links nostr; do $(on_postgres) scripts/without.sh $$name $(if $(TESTS),,--build) || exit 1; done
 
 bench: postgres build ## measure throughput and cost, as ratios; SIZES=100000,1000000,10000000 adds a large size
 	$(on_postgres) go test ./e2e -run '^$$' -bench . -benchtime 1x -timeout 3h $(if $(SIZES),-sizes $(SIZES))
