@@ -12,7 +12,9 @@ import (
 func (p App) Traces() []trace.Part { return p.parts.Traces }
 
 // Compared returns the tables to compare.
-func (p App) Compared() []compare.Table { return compare.Tables(p.parts.Compared, p.parts.Uncompared...) }
+func (p App) Compared() []compare.Table {
+	return compare.Tables(p.parts.Compared, p.parts.Uncompared...)
+}
 
 // Compare compares the process's database with the one at a URL.
 func (p App) Compare(ctx context.Context, with string, report func(compare.Difference)) ([]compare.Result, error) {
