@@ -22,7 +22,7 @@ func (c Config) changed(by []schema.CollectionChange) (Config, error) {
 	for _, entry := range c.named {
 		pattern, _, _ := strings.Cut(entry, "=")
 		pattern = strings.TrimSpace(pattern)
-		if !slices.ContainsFunc(by, func(change schema.CollectionChange) bool { return change.Collection == pattern }) {
+		if !slices.ContainsFunc(by, concerns(pattern)) {
 			c.Collections = append(c.Collections, entry)
 		}
 	}
@@ -38,6 +38,11 @@ func (c Config) changed(by []schema.CollectionChange) (Config, error) {
 	return c, c.parse()
 }
 
+// concerns returns whether a change is one of an entry.
+func concerns(pattern string) func(schema.CollectionChange) bool {
+	return func(c schema.CollectionChange) bool { return c.Collection == pattern }
+}
+
 // StoredCollection is an entry of the stored collections.
 type StoredCollection struct {
 	collection.Entry
@@ -47,7 +52,7 @@ type StoredCollection struct {
 // StoredCollections lists what is stored, in order.
 func (p App) StoredCollections() (all []StoredCollection) {
 	for _, e := range p.stored.Entries() {
-		all = append(all, StoredCollection{e, slices.ContainsFunc(p.cfg.changes, func(c schema.CollectionChange) bool { return c.Collection == e.Pattern })})
+		all = append(all, StoredCollection{e, slices.ContainsFunc(p.cfg.changes, concerns(e.Pattern))})
 	}
 	return all
 }
@@ -57,7 +62,7 @@ func (p App) ChangeCollection(ctx context.Context, change schema.CollectionChang
 	if err := collection.CheckPattern(change.Collection); err != nil {
 		return err
 	}
-	others := slices.DeleteFunc(slices.Clone(p.cfg.changes), func(c schema.CollectionChange) bool { return c.Collection == change.Collection })
+	others := slices.DeleteFunc(slices.Clone(p.cfg.changes), concerns(change.Collection))
 	if _, err := p.cfg.changed(append(others, change)); err != nil {
 		return err
 	}
