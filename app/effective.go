@@ -44,13 +44,14 @@ type Variable struct{ Name, Value, From string }
 // Effective returns all variables, in the order of docs/configuration.md.
 func (c Config) Effective() []Variable {
 	var all []Variable
+	settings, _ := readSettings() // without the file, its variables are shown as the environment's
 	for _, values := range c.variables() {
-		all = append(all, c.effective(values)...)
+		all = append(all, c.effective(values, settings)...)
 	}
 	return all
 }
 
-func (c Config) effective(values reflect.Value) (all []Variable) {
+func (c Config) effective(values reflect.Value, settings map[string]string) (all []Variable) {
 	for i := range values.NumField() {
 		tag := values.Type().Field(i).Tag
 		if tag.Get("env") == "" {
@@ -59,6 +60,9 @@ func (c Config) effective(values reflect.Value) (all []Variable) {
 		v := Variable{Name: tag.Get("env"), Value: shown(values.Field(i).Interface(), tag.Get("secret") == "true"), From: "default"}
 		if set, ok := os.LookupEnv(v.Name); ok && (set != "" || tag.Get("empty") == "true") {
 			v.From = "environment"
+			if inFile, ok := settings[v.Name]; ok && inFile == set {
+				v.From = SettingsFile
+			}
 		}
 		if running, ok := devpg.Running(c.Home); v.Name == "DATABASE_URL" && c.DatabaseURL == "" && ok {
 			v.Value, v.From = shown(running, false), "the server in "+c.Home

@@ -1,7 +1,6 @@
 package e2e
 
 import (
-	"bytes"
 	"debug/elf"
 	"os"
 	"os/exec"
@@ -34,11 +33,16 @@ func secrets() map[string]string {
 // compose reads docker-compose.yml as `docker compose` does, with this in .env.
 func compose(t *testing.T, env map[string]string) (*types.Project, error) {
 	t.Helper()
+	return composeIn(t, project, env)
+}
+
+func composeIn(t *testing.T, folder string, env map[string]string) (*types.Project, error) {
+	t.Helper()
 	var pairs []string
 	for name, value := range env {
 		pairs = append(pairs, name+"="+value)
 	}
-	options, err := cli.NewProjectOptions([]string{filepath.Join(project, "docker-compose.yml")}, cli.WithEnv(pairs))
+	options, err := cli.NewProjectOptions([]string{filepath.Join(folder, "docker-compose.yml")}, cli.WithEnv(pairs))
 	require.NoError(t, err)
 	return options.LoadProject(t.Context())
 }
@@ -78,68 +82,53 @@ func TestComposeRefusesToStartOpen(t *testing.T) {
 	}
 }
 
-// TestComposePassesEverySetting shows that every setting in .env is passed on
-// to Weir, and none that Weir does not know. Variables that are not set are not
-// passed on.
-func TestComposePassesEverySetting(t *testing.T) {
+// TestComposeReadsTheSettings shows that Weir's processes get the settings that `weir init` writes, as
+// Weir itself reads them, that the file need not exist, and that what is fixed inside of a container
+// takes precedence.
+func TestComposeReadsTheSettings(t *testing.T) {
 	t.Parallel()
-	env := secrets()
-	for _, name := range known() {
-		env[name] = "from .env"
-	}
-	set, err := compose(t, env)
-	require.NoError(t, err)
-	unset, err := compose(t, secrets())
-	require.NoError(t, err)
-	for _, name := range []string{"serve", "work"} {
-		for _, variable := range known() {
-			if slices.Contains([]string{"WEIR_HOME", "WEIR_LISTEN", "WEIR_OPS_LISTEN"}, variable) { // for dev and demo, or fixed inside the container
-				continue
+	for _, kind := range []string{"reader", "records", "archive"} {
+		t.Run(kind, func(t *testing.T) {
+			t.Parallel()
+			folder := t.TempDir()
+			succeedIn(t, folder, nil, "init", kind)
+			text, err := os.ReadFile(filepath.Join(folder, app.SettingsFile))
+			require.NoError(t, err)
+			for _, m := range regexp.MustCompile(`(?m)^#?([A-Z_]+)=`).FindAllStringSubmatch(string(text), -1) {
+				require.Contains(t, app.Variables(), m[1])
 			}
-			value := set.Services[name].Environment[variable]
-			require.True(t, value != nil && *value == "from .env", "%s does not reach %s: add it to x-settings in docker-compose.yml", variable, name)
-			require.Nil(t, unset.Services[name].Environment[variable], "%s of %s", variable, name)
-		}
+			lines := string(text) + "OTEL_SERVICE_NAME='a $b \"c\" # d'\nWEIR_WORKERS=7 \n"
+			require.NoError(t, os.WriteFile(filepath.Join(folder, app.SettingsFile), []byte(lines), 0o600))
+			ours := map[string]string{}
+			for line := range strings.Lines(succeedIn(t, folder, nil, "config")) {
+				if fields := strings.Fields(line); slices.Contains(fields, app.SettingsFile) {
+					ours[fields[0]] = fields[len(fields)-1]
+				}
+			}
+			require.Equal(t, "7", ours["WEIR_WORKERS"])
+			for _, name := range []string{"docker-compose.yml", "riverui.env"} {
+				require.NoError(t, os.WriteFile(filepath.Join(folder, name), []byte(read(t, name)), 0o600))
+			}
+			all, err := composeIn(t, folder, secrets())
+			require.NoError(t, err)
+			for _, name := range []string{"serve", "work"} {
+				environment := all.Services[name].Environment
+				require.Equal(t, `a $b "c" # d`, *environment["OTEL_SERVICE_NAME"])
+				require.Equal(t, "7", *environment["WEIR_WORKERS"])
+				require.Contains(t, *environment["DATABASE_URL"], "//weir_app@postgres:5432/weir")
+				require.Equal(t, "0.0.0.0:8081", *environment["WEIR_OPS_LISTEN"])
+				for name := range ours {
+					require.Contains(t, environment, name)
+				}
+			}
+		})
 	}
-	for name, service := range set.Services {
+	without, err := compose(t, secrets())
+	require.NoError(t, err)
+	for name, service := range without.Services {
 		for variable, value := range service.Environment {
 			require.True(t, !strings.HasPrefix(variable, "WEIR_") || slices.Contains(known(), variable), "%s of %s", variable, name)
 			require.True(t, value == nil || !strings.Contains(*value, "${"), "%s of %s", variable, name)
-		}
-	}
-}
-
-// TestComposePassesTheSettingsOfTraces shows that the settings of traces are
-// passed on to Weir: those that the exporter reads, taken from its source, and
-// those of the resource, the sampler and the batches.
-func TestComposePassesTheSettingsOfTraces(t *testing.T) {
-	t.Parallel()
-	names := []string{"OTEL_SDK_DISABLED", "OTEL_SERVICE_NAME", "OTEL_RESOURCE_ATTRIBUTES", "OTEL_TRACES_EXPORTER", "OTEL_TRACES_SAMPLER", "OTEL_TRACES_SAMPLER_ARG",
-		"OTEL_BSP_SCHEDULE_DELAY", "OTEL_BSP_EXPORT_TIMEOUT", "OTEL_BSP_MAX_QUEUE_SIZE", "OTEL_BSP_MAX_EXPORT_BATCH_SIZE"}
-	folder, err := exec.CommandContext(t.Context(), "go", "list", "-m", "-f", "{{.Dir}}", "go.opentelemetry.io/otel/exporters/otlp/otlptrace/otlptracehttp").Output()
-	require.NoError(t, err)
-	source, err := os.ReadFile(filepath.Join(strings.TrimSpace(string(folder)), "internal", "otlpconfig", "envconfig.go"))
-	require.NoError(t, err)
-	_, source, found := bytes.Cut(source, []byte("func getOptionsFromEnv("))
-	require.True(t, found)
-	source, _, _ = bytes.Cut(source, []byte("\n}\n"))
-	for _, m := range regexp.MustCompile(`"((?:TRACES_)?(ENDPOINT|HEADERS|PROTOCOL|TIMEOUT|COMPRESSION|INSECURE|CERTIFICATE|CLIENT_[A-Z]+))"`).FindAllSubmatch(source, -1) {
-		names = append(names, "OTEL_EXPORTER_OTLP_"+string(m[1]))
-	}
-	require.Len(t, names, 10+18)
-	env := secrets()
-	for _, name := range names {
-		env[name] = "from .env"
-	}
-	set, err := compose(t, env)
-	require.NoError(t, err)
-	unset, err := compose(t, secrets())
-	require.NoError(t, err)
-	for _, service := range []string{"serve", "work"} {
-		for _, name := range names {
-			value := set.Services[service].Environment[name]
-			require.True(t, value != nil && *value == "from .env", "%s does not reach %s: add it to x-settings in docker-compose.yml", name, service)
-			require.Nil(t, unset.Services[service].Environment[name], "%s of %s", name, service)
 		}
 	}
 }

@@ -92,7 +92,13 @@ func start(t testing.TB, env []string, args ...string) *process {
 
 func startProgram(t testing.TB, program string, env []string, args ...string) *process {
 	t.Helper()
+	return startIn(t, "", program, env, args...)
+}
+
+func startIn(t testing.TB, folder, program string, env []string, args ...string) *process {
+	t.Helper()
 	p := &process{cmd: exec.Command(program, args...), exited: make(chan struct{})}
+	p.cmd.Dir = folder
 	p.cmd.Env = append([]string{"WEIR_FETCH_CARDS=false", "PATH=" + os.Getenv("PATH"), "HOME=" + t.TempDir(), "TMPDIR=" + os.TempDir(), "WEIR_HOME=" + t.TempDir(), "WEIR_OPS_LISTEN=127.0.0.1:0", "GORACE=halt_on_error=1"}, env...)
 	p.cmd.Stdout, p.cmd.Stderr = &p.stdout, &p.stderr
 	require.NoError(t, p.cmd.Start())
@@ -167,6 +173,14 @@ func succeed(t *testing.T, env []string, args ...string) string {
 	stdout, stderr, code := weir(t, env, args...)
 	require.Zero(t, code, stderr)
 	return stdout
+}
+
+// succeedIn runs the binary in a folder. It must not fail.
+func succeedIn(t *testing.T, folder string, env []string, args ...string) string {
+	t.Helper()
+	p := startIn(t, folder, binary, env, args...)
+	require.Zero(t, p.wait(t, patience), p.stderr.String())
+	return p.stdout.String()
 }
 
 type lockedBuffer struct {

@@ -75,7 +75,7 @@ func demoCommand() *cobra.Command {
 				}
 				defer context.AfterFunc(ctx, func() { l.Close() })()
 				p := app.New(cfg, pool)
-				announce(cmd.OutOrStdout(), what+" All data is deleted when you stop it.", l)
+				announce(cmd.OutOrStdout(), what+" All data is deleted when you stop it.", l, pool)
 				g, ctx := errgroup.WithContext(ctx)
 				g.Go(func() error {
 					return p.WithOps(ctx, true, func(ctx context.Context, p app.App) error { return p.RunAll(ctx, l) })

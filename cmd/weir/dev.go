@@ -37,7 +37,7 @@ func devCommand() *cobra.Command {
 			defer output.Stopping(ctx, cmd.OutOrStdout())()
 			return app.WithServer(ctx, cfg, devpg.Options{Dir: filepath.Join(cfg.Home, "dev"), Fsync: true}, func(pool *pgxpool.Pool) error {
 				p := app.New(cfg, pool)
-				announce(cmd.OutOrStdout(), "Weir reads "+cfg.Reads()+".", l)
+				announce(cmd.OutOrStdout(), "Weir reads "+cfg.Reads()+".", l, pool)
 				return p.WithOps(ctx, true, func(ctx context.Context, p app.App) error { return p.RunAll(ctx, l) })
 			})
 		},
@@ -63,7 +63,8 @@ func listenOrFallback(w io.Writer, address string) (net.Listener, error) {
 	return l, nil
 }
 
-// announce prints the addresses of the page and the ranking.
-func announce(w io.Writer, title string, l net.Listener) {
-	fmt.Fprintf(w, "\n  %s\n\n    the page      http://%s/\n    the ranking   bin/weir trending   (in another terminal)\n    stop          Ctrl-C\n\n", title, l.Addr())
+// announce prints the addresses of the page, the ranking and the database.
+func announce(w io.Writer, title string, l net.Listener, pool *pgxpool.Pool) {
+	fmt.Fprintf(w, "\n  %s\n\n    the page      http://%s/\n    the ranking   bin/weir trending   (in another terminal)\n    SQL           psql %s\n    stop          Ctrl-C\n\n",
+		title, l.Addr(), pool.Config().ConnString())
 }

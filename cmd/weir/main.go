@@ -33,6 +33,11 @@ func main() {
 
 // run runs the command with tracing.
 func run(ctx context.Context) error {
+	if len(os.Args) < 2 || os.Args[1] != "demo" { // which must not touch an archive, say, of the settings
+		if err := app.ReadSettings(); err != nil {
+			return err
+		}
+	}
 	stop, err := app.StartTraces(ctx)
 	if err != nil {
 		return err
@@ -57,7 +62,7 @@ func root() *cobra.Command {
 			return app.CheckVariables(os.Environ())
 		},
 	}
-	cmd.AddCommand(demoCommand(), devCommand(), serveCommand(), consumeCommand(), workCommand(), webCommand(),
+	cmd.AddCommand(demoCommand(), initCommand(), devCommand(), serveCommand(), consumeCommand(), workCommand(), webCommand(),
 		migrateCommand(), watchCommand(), collectionCommand(), backfillCommand(), deadletterCommand(), projectionCommand(), rebuildCommand(), ingestCommand(), statusCommand(), healthcheckCommand(),
 		doctorCommand(), configCommand(), auditCommand(), compareCommand(), traceCommand(), simnetCommand(), versionCommand())
 	cmd.AddCommand(app.Commands()...)
