@@ -165,3 +165,24 @@ func TestDocumentsNameTestsThatExist(t *testing.T) {
 		}
 	}
 }
+
+// TestEveryRuleHasACondition checks that each alert of Prometheus is a condition of the core or of a feature.
+func TestEveryRuleHasACondition(t *testing.T) {
+	t.Parallel()
+	rules, err := os.ReadFile("deploy/prometheus/weir.rules.yml")
+	require.NoError(t, err)
+	var source strings.Builder
+	require.NoError(t, filepath.WalkDir(".", func(path string, _ fs.DirEntry, err error) error {
+		if err != nil || !strings.HasSuffix(path, ".go") || strings.HasSuffix(path, "_test.go") {
+			return err
+		}
+		text, err := os.ReadFile(path)
+		source.Write(text)
+		return err
+	}))
+	alerts := regexp.MustCompile(`alert: (\w+)`).FindAllStringSubmatch(string(rules), -1)
+	require.NotEmpty(t, alerts)
+	for _, alert := range alerts {
+		require.Contains(t, source.String(), `"`+alert[1]+`"`)
+	}
+}

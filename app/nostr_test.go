@@ -1,6 +1,9 @@
 package app
 
 import (
+	"net/http"
+	"net/http/httptest"
+	"slices"
 	"testing"
 	"time"
 
@@ -9,6 +12,8 @@ import (
 	"github.com/weir-social/weir/consumer"
 	"github.com/weir-social/weir/consumer/nostr"
 	protocol "github.com/weir-social/weir/internal/nostr"
+	"github.com/weir-social/weir/internal/ops/doctor"
+	"github.com/weir-social/weir/internal/testing/simnet"
 	"github.com/weir-social/weir/schema"
 )
 
@@ -54,4 +59,25 @@ func TestArchivedDemandsToVanishAreObeyed(t *testing.T) {
 	wires[nostr.WireName].Decode(e.AppendNotepack(nil), time.Now(), &m)
 	require.Len(t, m.Events, 2) // the demand, and the event itself
 	require.Equal(t, consumer.KindErasure, m.Events[0].Kind)
+}
+
+// TestDoctorChecksRelays shows that each relay that does not work has a line of its own.
+func TestDoctorChecksRelays(t *testing.T) {
+	t.Parallel()
+	relays, err := simnet.NewNostr(simnet.NostrConfig{Seed: 3, Authors: 2, Now: time.Now(), Relays: []simnet.NostrRelay{{Page: 10}}})
+	require.NoError(t, err)
+	t.Cleanup(relays.Stop)
+	relay := relays.URLs()[0]
+	refuses := httptest.NewServer(http.NotFoundHandler())
+	refuses.Close()
+	nothing := "ws" + refuses.URL[len("http"):]
+	c := readsNostr(t, Config{Source: "jetstream", Verify: VerifyWhole, Collections: []string{"nostr.1"}, Retention: time.Hour}, relay, nothing)
+	const within = 20 * time.Second
+	checks := slices.DeleteFunc(c.checks(within, c.pool(within)), func(check doctor.Check) bool { return check.Name != "nostr" })
+	all := map[string]doctor.Finding{}
+	for _, f := range doctor.Run(t.Context(), within, checks...) {
+		all[f.Check] = f
+	}
+	require.Equal(t, doctor.OK, all["nostr "+relay[len("ws://"):]].Level, "%+v", all)
+	require.Equal(t, doctor.Fail, all["nostr "+nothing[len("ws://"):]].Level, "another relay does not have its events: %+v", all)
 }

@@ -53,15 +53,13 @@ func pooled(t *testing.T, told ...schema.Deletion) *pgxpool.Pool {
 func TestFewDeletionsArePlannedOnce(t *testing.T) {
 	t.Parallel()
 	pool := schematest.New(t)
-	// As in production: Postgres 18 forgets that a plan for the only partition is not allowed.
-	for _, table := range []string{"posts", "shares"} {
-		do(t, pool, `SELECT ensure_partition($1, now(), '1 day')`, table)
-	}
+	do(t, pool, `SELECT ensure_partition('posts', now(), '1 day')`) // Postgres 18 forgets that a plan for the only partition is not allowed
+	do(t, pool, `CREATE TABLE things (did text, collection text, rkey text, part int, PRIMARY KEY (did, collection, rkey, part))`)
 	tx, err := pool.Begin(t.Context())
 	require.NoError(t, err)
 	defer tx.Rollback(t.Context()) // nothing is left to roll back
 	b := schema.Batch{Deletions: []schema.Deletion{deletion("a", "1"), deletion("b", "1")}, Projections: schema.Projections{
-		{Name: "links", Collections: []string{schema.PostCollection}, Tables: []string{"shares", "subjects", "copies"}}}}
+		{Name: "made", Collections: []string{schema.PostCollection}, Tables: []string{"things", "waiting"}}}}
 	var deletes int
 	for i, queued := range schema.QueuedDeletions(&b, tx) {
 		if !strings.Contains(queued.SQL, "DELETE") {
@@ -86,7 +84,7 @@ func TestFewDeletionsArePlannedOnce(t *testing.T) {
 		require.Regexp(t, `rkey = \(?d\.rkey`, strings.Join(plan, "\n"))
 		require.NotContains(t, strings.Join(plan, "\n"), "'{x}'", "the plan must be a generic one")
 	}
-	require.Equal(t, 4, deletes)
+	require.Equal(t, 3, deletes)
 	settings := make([]string, 4)
 	require.NoError(t, tx.QueryRow(t.Context(), `SELECT current_setting('plan_cache_mode'), current_setting('enable_seqscan'), current_setting('enable_indexscan'), current_setting('enable_indexonlyscan')`).
 		Scan(&settings[0], &settings[1], &settings[2], &settings[3]))

@@ -65,10 +65,11 @@ func TestNewerDatabaseIsRefused(t *testing.T) {
 func TestDatabaseOfAMissingFeatureIsRefused(t *testing.T) {
 	t.Parallel()
 	pool := schematest.New(t)
-	part := func(sql string) fstest.MapFS { return fstest.MapFS{"0001_birds.sql": {Data: []byte(sql)}} }
+	part := func(sql string) fstest.MapFS { return fstest.MapFS{"0001_first.sql": {Data: []byte(sql)}} }
 	parts, err := schematest.Parts()
 	require.NoError(t, err)
-	all := append(slices.Clip(parts), part("-- part birds, after links\nCREATE TABLE birds (link bigint REFERENCES links)"))
+	parts = append(parts, part("-- part trees\nCREATE TABLE trees (id bigint PRIMARY KEY)"))
+	all := append(slices.Clip(parts), part("-- part birds, after trees\nCREATE TABLE birds (tree bigint REFERENCES trees)"))
 	require.NoError(t, schema.Migrate(t.Context(), pool, all...))
 	require.NoError(t, schema.Check(t.Context(), pool, all...))
 
@@ -77,7 +78,7 @@ func TestDatabaseOfAMissingFeatureIsRefused(t *testing.T) {
 	require.ErrorAs(t, schema.Check(t.Context(), pool, parts...), &missing)
 	require.Equal(t, "birds", missing.Part)
 
-	require.ErrorContains(t, schema.Migrate(t.Context(), pool, part("-- part birds, after trees\n")), "birds uses the tables of trees")
+	require.ErrorContains(t, schema.Migrate(t.Context(), pool, part("-- part birds, after hills\n")), "birds uses the tables of hills")
 	require.ErrorContains(t, schema.Migrate(t.Context(), pool, part("CREATE TABLE birds ()")), "name of its part")
 }
 

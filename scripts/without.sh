@@ -2,8 +2,9 @@
 # Proves that a feature can be removed: scripts/without.sh NAME [--build]
 #
 # In a copy of the checkout it removes the feature's folders, and its lines in app/features.go. There the rest must build,
-# migrate an empty database, and pass its short tests (e2e tests the whole, and stays out of this). No table, trigger,
-# function, variable, kind of job, metric or route of the feature may remain. --build stops before the tests.
+# migrate an empty database, and pass its short tests. No table, trigger, function, variable, kind of job, metric or route
+# of the feature may remain. --build stops before the tests. What tests the whole stays out of this: e2e, and that the
+# documents, the breaks and the tests of crashes fit all of the code.
 set -euo pipefail
 
 declare -A all=(
@@ -43,7 +44,7 @@ strings=$(
 )
 [ -n "$tables$strings" ] || { echo "there is nothing to look for: $folders" >&2; exit 1; }
 
-rm -rf $folders e2e examples
+rm -rf $folders e2e examples breaks_test.go crashpoints_test.go documents_test.go
 for folder in $folders; do
 	sed -i "\#\"github.com/weir-social/weir/$folder[/\"]#d; /\b$(basename "$folder")\.[A-Z][a-z]*()/d" app/features.go
 done

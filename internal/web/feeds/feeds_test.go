@@ -15,15 +15,16 @@ import (
 	"github.com/weir-social/weir/internal/ranking/feeds"
 	"github.com/weir-social/weir/internal/web"
 	"github.com/weir-social/weir/internal/web/links"
+	"github.com/weir-social/weir/internal/web/links/linkstest"
 	"github.com/weir-social/weir/internal/web/webtest"
 )
 
-type rig struct{ *webtest.Rig }
+type rig struct{ linkstest.Rig }
 
 // newRig returns a page that has only this part besides the ranking.
 func newRig(t *testing.T) *rig {
 	t.Helper()
-	r := &rig{webtest.New(t)}
+	r := &rig{linkstest.New(t)}
 	var err error
 	r.Handler, err = web.Handler(web.Config{
 		DB: r.Pool, Now: func() time.Time { return r.Now }, Parts: []web.Part{links.Part("https://images.example/{did}/{cid}"), Part()},

@@ -15,17 +15,18 @@ import (
 
 	"github.com/weir-social/weir/internal/testing/schematest"
 	"github.com/weir-social/weir/internal/web"
+	"github.com/weir-social/weir/internal/web/links/linkstest"
 	"github.com/weir-social/weir/internal/web/webtest"
 )
 
 func TestMain(m *testing.M) { schematest.Main(m) }
 
 // rig is a page with a database of its own.
-type rig struct{ *webtest.Rig }
+type rig struct{ linkstest.Rig }
 
 func newRig(t *testing.T) *rig {
 	t.Helper()
-	r := &rig{webtest.New(t)}
+	r := &rig{linkstest.New(t)}
 	_, r.Handler = newServer(t, web.Config{DB: r.Pool, Now: func() time.Time { return r.Now }, Logger: slog.New(slog.NewJSONHandler(r.Log, nil))})
 	return r
 }

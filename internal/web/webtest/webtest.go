@@ -63,16 +63,6 @@ func (r *Rig) Exec(sql string, args ...any) {
 	require.NoError(r.T, err)
 }
 
-// Share stores a share of url by did, ago before now.
-func (r *Rig) Share(url, did string, ago time.Duration) {
-	r.T.Helper()
-	// The link has no votes: a kept link keeps its card.
-	r.Exec(`INSERT INTO links (identity, url, site, title, first_seen, kept_sharers, kept_at) VALUES ($1, $1, 'site.example', 'Title of ' || $1, $2, 1, $2) ON CONFLICT (identity) DO NOTHING`,
-		url, r.Now)
-	r.Exec(`INSERT INTO shares (did, collection, rkey, link_id, named_id, how, shared_at)
-		SELECT $1, 'app.bsky.feed.post', gen_random_uuid()::text, id, id, 'post', $3 FROM links WHERE url = $2`, did, url, r.Now.Add(-ago))
-}
-
 // Stream stores a stream whose lease a consumer holds.
 func (r *Rig) Stream(name, state, detail string) {
 	r.T.Helper()

@@ -1,4 +1,4 @@
-package schema_test
+package e2e
 
 import (
 	"os"
@@ -19,10 +19,11 @@ import (
 func TestStatementsInDocumentsAreValid(t *testing.T) {
 	t.Parallel()
 	pool := schematest.New(t)
-	execute(t, pool, `
+	_, err := pool.Exec(t.Context(), `
 CREATE SCHEMA layers
     CREATE VIEW expression AS SELECT '' AS uri, '' AS text, now() AS created_at, '' AS verdict
     CREATE VIEW graph_edge AS SELECT '' AS edge_type`)
+	require.NoError(t, err)
 	conn, err := pool.Acquire(t.Context())
 	require.NoError(t, err)
 	defer conn.Release()

@@ -1,4 +1,4 @@
-package crashpoint_test
+package weir_test
 
 import (
 	"io/fs"
@@ -16,7 +16,7 @@ func TestEveryPointIsUsed(t *testing.T) {
 	t.Parallel()
 	point := regexp.MustCompile(`crashpoint\.At\(([^,]+), (.+)\)\n`)
 	reached, tests := map[string]string{}, strings.Builder{}
-	require.NoError(t, filepath.WalkDir("../..", func(path string, entry fs.DirEntry, err error) error {
+	require.NoError(t, filepath.WalkDir(".", func(path string, entry fs.DirEntry, err error) error {
 		if err != nil || !strings.HasSuffix(path, ".go") {
 			return err
 		}
