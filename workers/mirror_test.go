@@ -32,6 +32,7 @@ func TestMirrorStandsInForADeadServer(t *testing.T) {
 	}))
 	t.Cleanup(mirror.Close)
 	r := filling(t, func(c *Config) {
+		c.Backfill = 1 // one copy at a time is in memory; an account that finds it used is read again a minute later
 		c.Resync = ResyncLimits{Useful: time.Millisecond, Useless: time.Millisecond}
 		own := c.Bluesky.Relays()[0]
 		var err error
