@@ -41,7 +41,7 @@ func TestBothServicesStoreTheSameTables(t *testing.T) {
 	var found []*simnet.Entry
 	for i := range 3 {
 		for _, a := range n.Accounts() {
-			if e, err := n.Resync(a.DID, "found in the repository"); err == nil && len(found) < 5*(i+1) {
+			if e, err := n.FindMissed(a.DID, "found in the repository"); err == nil && len(found) < 5*(i+1) {
 				found = append(found, e)
 			}
 		}
@@ -197,9 +197,9 @@ func TestRecordsOfAResyncKeepTheNewerRevision(t *testing.T) {
 	t.Parallel()
 	n := startJetstream(t, simnet.Config{Events: true})
 	did := n.Hub().DID
-	edited, err := n.Resync(did, "to be edited")
+	edited, err := n.FindMissed(did, "to be edited")
 	require.NoError(t, err)
-	deleted, err := n.Resync(did, "to be deleted")
+	deleted, err := n.FindMissed(did, "to be deleted")
 	require.NoError(t, err)
 	_, err = n.EditPost("at://"+did+"/"+schema.PostCollection+"/"+edited.Rkey, "edited")
 	require.NoError(t, err)

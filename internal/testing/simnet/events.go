@@ -70,10 +70,10 @@ func (n *Net) EventsURL() string {
 	return "ws://" + n.Address() + "/xrpc/network.bsky.jetstream.subscribeEvents"
 }
 
-// Resync makes an account write a post that no server sees, and then the server read the
+// FindMissed makes an account write a post that no server sees, and then the server read the
 // repository: it sends a #sync, and the post with its revision. Clients of /subscribe get
 // neither, and the relay only sends the #sync.
-func (n *Net) Resync(did, text string) (*Entry, error) {
+func (n *Net) FindMissed(did, text string) (*Entry, error) {
 	if err := n.Withhold(did, true); err != nil {
 		return nil, err
 	}
