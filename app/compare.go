@@ -5,11 +5,7 @@ import (
 	"fmt"
 
 	"github.com/weir-social/weir/internal/ops/compare"
-	"github.com/weir-social/weir/internal/ops/trace"
 )
-
-// Traces returns what features show of an account.
-func (p App) Traces() []trace.Part { return p.parts.Traces }
 
 // Compared returns the tables to compare.
 func (p App) Compared() []compare.Table {

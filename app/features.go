@@ -59,9 +59,6 @@ func (c Config) open(s feature.Services) (parts, error) {
 	all := &parts{}
 	core := feature.Core{Simulated: c.Simulated, Pictures: c.Pictures, Services: s, Registry: c.registry(), Queues: append(jobs.Queues(), jobs.QueueProcess),
 		Snapshots: func() []schema.SnapshotTable { return all.Snapshots }}
-	for _, e := range core.Registry.Entries() {
-		core.Collections = append(core.Collections, e.Pattern)
-	}
 	for _, f := range c.features {
 		core.Queues = append(core.Queues, f.Queues...)
 	}
@@ -81,7 +78,7 @@ func (c Config) open(s feature.Services) (parts, error) {
 func (p *parts) add(one feature.Parts) {
 	p.Projections, p.Pages, p.Hooks = append(p.Projections, one.Projections...), append(p.Pages, one.Pages...), append(p.Hooks, one.Hooks...)
 	p.Snapshots, p.Health, p.Checks = append(p.Snapshots, one.Snapshots...), append(p.Health, one.Health...), append(p.Checks, one.Checks...)
-	p.Traces, p.Compared, p.Uncompared = append(p.Traces, one.Traces...), append(p.Compared, one.Compared...), append(p.Uncompared, one.Uncompared...)
+	p.Compared, p.Uncompared = append(p.Compared, one.Compared...), append(p.Uncompared, one.Uncompared...)
 	p.Sources = append(p.Sources, one.Sources...)
 	if one.Network != nil {
 		p.networks = append(p.networks, one.Network)

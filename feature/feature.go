@@ -70,13 +70,12 @@ type Process interface {
 // Core is what a feature may know of the process before it runs.
 type Core struct {
 	Services
-	Registry    collection.Registry
-	Unstored    bool               // a feature that is listed before this one keeps events that are not stored
-	Collections []string           // the stored collections: names, and prefixes such as "pub.layers.*"
-	Projections schema.Projections // of the features that are listed before this one
-	Queues      []string           // the names of the queues that others have
-	Simulated   bool               // the networks are simulated: what they name does not exist
-	Pictures    string             // where the pictures of simulated networks come from
+	Registry    collection.Registry // the stored collections
+	Unstored    bool                // a feature that is listed before this one keeps events that are not stored
+	Projections schema.Projections  // of the features that are listed before this one
+	Queues      []string            // the names of the queues that others have
+	Simulated   bool                // the networks are simulated: what they name does not exist
+	Pictures    string              // where the pictures of simulated networks come from
 	// Snapshots returns the tables of all features that no event describes. Call it after Open.
 	Snapshots func() []schema.SnapshotTable
 }
@@ -144,8 +143,6 @@ type Parts struct {
 	Health []health.Feature
 	// Checks are what weir doctor checks of it.
 	Checks []doctor.Check
-	// Traces are what weir trace shows of an account.
-	Traces []trace.Part
 	// Compared are its tables that weir compare compares.
 	Compared []compare.Table
 	// Uncompared are rows of others' tables that weir compare leaves out.

@@ -43,7 +43,7 @@ func traceCommand() *cobra.Command {
 					return err
 				}
 				if target.Collection == "" {
-					a, err := trace.OfAccount(ctx, p.Pool(), did, features, p.Traces()...)
+					a, err := trace.OfAccount(ctx, p.Pool(), did, features)
 					return printFound(out, asJSON, a, err, func() { printAccountTrace(out, a) })
 				}
 				var rule trace.Rule

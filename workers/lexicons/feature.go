@@ -95,11 +95,11 @@ func (v *Variables) judged(core feature.Core) (patterns []string) {
 	if v.Lexicons == "" && len(v.ResolveLexicons) == 0 {
 		return nil
 	}
-	for _, pattern := range core.Collections {
+	for _, e := range core.Registry.Entries() {
 		if !slices.ContainsFunc(core.Projections, func(p schema.Projection) bool {
-			return slices.ContainsFunc(p.Collections, func(name string) bool { return collection.Match(pattern, name) })
+			return slices.ContainsFunc(p.Collections, func(name string) bool { return collection.Match(e.Pattern, name) })
 		}) {
-			patterns = append(patterns, pattern)
+			patterns = append(patterns, e.Pattern)
 		}
 	}
 	return patterns

@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/weir-social/weir/feature"
+	"github.com/weir-social/weir/internal/collection"
 	"github.com/weir-social/weir/schema"
 )
 
@@ -18,7 +19,10 @@ func TestQueuesOfNamespaces(t *testing.T) {
 	var v Variables
 	require.NoError(t, env.Parse(&v))
 	core := func(collections ...string) feature.Core {
-		return feature.Core{Collections: collections, Queues: []string{"network", "process"}, Projections: schema.Projections{{Collections: []string{"app.bsky.feed.post"}}}}
+		stored, err := collection.Parse(collections, 0)
+		require.NoError(t, err)
+		return feature.Core{Registry: stored, Queues: []string{"network", "process"},
+			Projections: schema.Projections{{Collections: []string{"app.bsky.feed.post"}}}}
 	}
 	names := func(core feature.Core) (all []string) {
 		parts, err := v.open(core)
@@ -34,7 +38,7 @@ func TestQueuesOfNamespaces(t *testing.T) {
 	require.Empty(t, names(some))
 	v.Lexicons = t.TempDir()
 	require.Equal(t, []string{"layers_graph 2:2", "layers_integration 1:3"}, names(some))
-	require.Equal(t, []string{"pub.layers.graph.*", "pub.layers.media.media", "com.example.note"}, v.judged(some))
+	require.Equal(t, []string{"com.example.note", "pub.layers.graph.*", "pub.layers.media.media"}, v.judged(some))
 	all := names(core("app.bsky.feed.post", "pub.layers.*"))
 	require.Len(t, all, 10)
 	require.Equal(t, []string{"layers_expression 4:1", "layers_segmentation 4:1", "layers_annotation 4:1", "layers_ontology 2:2"}, all[:4])

@@ -66,7 +66,17 @@ func (d *orNever) UnmarshalText(text []byte) error {
 // Feature archives what the streams receive.
 func Feature() feature.Feature {
 	v := &Variables{}
-	return feature.Feature{Name: "archive", Tables: catalog.Tables(), Config: v, Queues: []string{queueArchive}, Open: v.open, Commands: v.commands}
+	return feature.Feature{Name: "archive", Tables: catalog.Tables(), Config: v, Queues: []string{queueArchive}, Open: v.open, Commands: v.commands,
+		Trace: trace.Feature{Account: traceAccount}}
+}
+
+// traceAccount says why the archive must forget an account.
+func traceAccount(ctx context.Context, db schema.DB, a *trace.AccountTrace) error {
+	reason, err := catalog.Forgotten(ctx, db, a.DID)
+	if reason != "" {
+		a.Said = append(a.Said, trace.Said{Field: "forgotten", Label: "archive", Format: "must forget it: %s", Text: reason})
+	}
+	return err
 }
 
 func (v *Variables) open(core feature.Core) (feature.Parts, error) {
@@ -75,7 +85,7 @@ func (v *Variables) open(core feature.Core) (feature.Parts, error) {
 		return feature.Parts{}, err
 	}
 	forget := time.Duration(v.Forget)
-	parts := feature.Parts{Health: []health.Feature{Health(forget)}, Traces: []trace.Part{{Field: "forgotten", Label: "archive", Format: "must forget it: %s", Read: catalog.Forgotten}},
+	parts := feature.Parts{Health: []health.Feature{Health(forget)},
 		Uncompared: []compare.Rows{{Table: "tombstones", Where: `EXISTS (SELECT FROM forgotten AS f WHERE f.did = k.did)`,
 			Why: "those of accounts that the archive has forgotten, with their deletions"}},
 		Hooks: []schema.Hook{catalog.Hook("")}} // what was archived before must still be forgotten

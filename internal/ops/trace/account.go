@@ -30,17 +30,11 @@ type AccountTrace struct {
 	Said        []Said       `json:"-"`                      // by features
 }
 
-// Part is what a feature shows of an account.
-type Part struct {
-	Field         string                                                              // of the JSON
-	Label, Format string                                                              // of the printed line
-	Read          func(ctx context.Context, db schema.DB, did string) (string, error) // empty: nothing
-}
-
-// Said is what a part says of an account.
+// Said is what a feature says of an account.
 type Said struct {
-	Part
-	Text string
+	Field         string // of the JSON
+	Label, Format string // of the printed line
+	Text          string
 }
 
 // MarshalJSON adds what features say to the fields.
@@ -70,7 +64,7 @@ type Collection struct {
 }
 
 // OfAccount collects everything known about an account.
-func OfAccount(ctx context.Context, db schema.DB, did string, features []Feature, parts ...Part) (a AccountTrace, err error) {
+func OfAccount(ctx context.Context, db schema.DB, did string, features []Feature) (a AccountTrace, err error) {
 	const row = `
 SELECT a.did IS NOT NULL, a.status_at, a.feed_since, a.feed_read_at, coalesce(a.status = 'deleted' AND a.purged_for = a.status_at, false),
        (SELECT count(*) FROM dead_letters AS d WHERE d.did = $1 AND d.state IN ('open', 'retrying')),
@@ -112,15 +106,6 @@ ORDER BY n.name`
 		}
 	}
 	a.Message = a.explain()
-	for _, part := range parts {
-		text, err := part.Read(ctx, db, did)
-		if err != nil {
-			return a, err
-		}
-		if text != "" {
-			a.Said = append(a.Said, Said{part, text})
-		}
-	}
 	return a, nil
 }
 

@@ -32,11 +32,11 @@ SELECT c, 'did:plc:active', '3mptdaeh3622' || n, 'r', 'c', ('2026-11-0' || n || 
 FROM unnest('{app.bsky.feed.post,app.bsky.feed.repost,com.example.note}'::text[]) AS c, generate_series(2, 4) AS n;
 INSERT INTO dead_letters (key, stage, did, cause, raw, raw_bytes, first_seen, last_seen) VALUES ('x', 'lexicon', 'did:plc:active', '', '', 0, now(), now())`)
 	require.NoError(t, err)
-	part := trace.Part{Field: "shelf", Read: func(_ context.Context, _ schema.DB, did string) (string, error) {
-		if did == "did:plc:gone" {
-			return `a "high" one`, nil
+	shelf := trace.Feature{Account: func(_ context.Context, _ schema.DB, a *trace.AccountTrace) error {
+		if a.DID == "did:plc:gone" {
+			a.Said = append(a.Said, trace.Said{Field: "shelf", Text: `a "high" one`})
 		}
-		return "", nil
+		return nil
 	}}
 	for did, want := range map[string]string{
 		"did:plc:active":   "It counts: it is active, and followed.",
@@ -45,7 +45,7 @@ INSERT INTO dead_letters (key, stage, did, cause, raw, raw_bytes, first_seen, la
 		"did:plc:gone":     "It does not count: it was deleted at 2026-11-03T00:00:00Z, as its server or the directory says, and purged.",
 		"did:plc:stranger": "It does not count: no watch includes it.",
 	} {
-		a, err := trace.OfAccount(t.Context(), pool, did, nil, part)
+		a, err := trace.OfAccount(t.Context(), pool, did, []trace.Feature{shelf})
 		require.NoError(t, err)
 		require.Equal(t, want, a.Message)
 		require.Equal(t, did != "did:plc:stranger", a.Known)
