@@ -35,7 +35,8 @@ func (c Config) changed(by []schema.CollectionChange) (Config, error) {
 			c.Collections = append(c.Collections, entry)
 		}
 	}
-	return c, c.parse()
+	err := c.parse()
+	return c, err
 }
 
 // concerns returns whether a change is one of an entry.

@@ -204,14 +204,9 @@ type Config struct {
 	features []feature.Feature
 	more     bool // it has others than Weir's
 
+	opened  parts                     // what the features bring, without services; parse opens them
 	changes []schema.CollectionChange // of the table collections, which Collections contains
 	named   []string                  // Collections without them; nil: there are none
-}
-
-// otherVariables returns variables with the same prefix that tests and tools of the
-// project read.
-func otherVariables() []string {
-	return []string{"WEIR_TEST_DATABASE_URL", "WEIR_TESTDATA", "WEIR_PG_BINARIES_URL"}
 }
 
 // readVariables fills a struct from the environment.
@@ -221,12 +216,11 @@ func readVariables(into any) error {
 		unsetEmpty(reflect.ValueOf(into).Elem())
 		return nil
 	}
-	var all env.AggregateError
-	if errors.As(err, &all) && len(all.Errors) > 0 {
+	if all, ok := errors.AsType[env.AggregateError](err); ok && len(all.Errors) > 0 {
 		err = all.Errors[0]
 	}
-	var wrong env.ParseError
-	if field, ok := reflect.TypeOf(into).Elem().FieldByName(fieldOf(err, &wrong)); ok {
+	wrong, _ := errors.AsType[env.ParseError](err)
+	if field, ok := reflect.TypeOf(into).Elem().FieldByName(wrong.Name); ok {
 		return fmt.Errorf("%s cannot be read: expected for example %q: %w", field.Tag.Get("env"), field.Tag.Get("envDefault"), wrong.Err)
 	}
 	return fmt.Errorf("read the environment: %w", err)
@@ -312,18 +306,19 @@ func readConfig(c Config) (Config, error) {
 	case c.AlertInterval < time.Second || c.AlertInterval > time.Minute:
 		return Config{}, errors.New("WEIR_ALERT_INTERVAL must be 1s to 1m: an alert fires only after its condition has been checked several times")
 	}
-	return c, c.parse()
+	err := c.parse()
+	return c, err
 }
 
-// parse returns an error if a variable that is read where it is used cannot be read.
-func (c Config) parse() error {
+// parse opens the features, and returns an error if a variable that is read where it is used cannot be read.
+func (c *Config) parse() (err error) {
 	_, stored := c.stored()
-	_, opened := c.open(feature.Services{})
+	c.opened, err = c.open(feature.Services{})
 	_, limits := c.deadLetterLimits()
 	_, webhook := c.webhook()
 	_, hosts := c.hosts()
 	_, proxies := c.proxies()
-	return cmp.Or(stored, opened, limits, webhook, hosts, proxies)
+	return cmp.Or(stored, err, limits, webhook, hosts, proxies)
 }
 
 // stored returns the registry of the stored collections.
@@ -346,12 +341,6 @@ func (c Config) stored() (collection.Registry, error) {
 func (c Config) registry() collection.Registry {
 	stored, _ := c.stored()
 	return stored
-}
-
-// fieldOf returns the name of the field that could not be parsed.
-func fieldOf(err error, wrong *env.ParseError) string {
-	errors.As(err, wrong)
-	return wrong.Name
 }
 
 // poolerTransaction is the WEIR_POOLER that keeps no session between transactions.

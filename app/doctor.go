@@ -15,7 +15,6 @@ import (
 
 	"github.com/weir-social/weir/consumer"
 	"github.com/weir-social/weir/consumer/socket"
-	"github.com/weir-social/weir/feature"
 	"github.com/weir-social/weir/internal/atproto/bluesky"
 	"github.com/weir-social/weir/internal/ops/doctor"
 	"github.com/weir-social/weir/schema"
@@ -94,12 +93,11 @@ func (c Config) pool(within time.Duration) func() (*pgxpool.Pool, error) {
 func (c Config) databaseCheck(within time.Duration, pool func() (*pgxpool.Pool, error), throwaway bool) doctor.Check {
 	stored := c.registry()
 	posts, _ := stored.Find(schema.PostCollection)
-	opened, _ := c.open(feature.Services{}) // ReadConfig has checked it
 	return doctor.DatabaseCheck(doctor.Database{
 		Open: func(context.Context) (*pgxpool.Pool, error) { return pool() },
 		Needs: doctor.Needs{Connections: int(c.Connections()) + 1, Statement: c.JobTimeout, Bytes: c.DatabaseLimit, // 1: the listener for follows
-			Throwaway: throwaway, Keep: posts.Retention, Projected: opened.Relations, Stores: stored.Stores, Transactions: c.Workers + c.BackfillWorkers + 4}, // 4: the stream, expiry, an audit, a gap
-		Projections: schema.NewProjections(opened.Projections...), Migrated: Migrated, Stream: c.Stream,
+			Throwaway: throwaway, Keep: posts.Retention, Projected: c.opened.Relations, Stores: stored.Stores, Transactions: c.Workers + c.BackfillWorkers + 4}, // 4: the stream, expiry, an audit, a gap
+		Projections: schema.NewProjections(c.opened.Projections...), Migrated: Migrated, Stream: c.Stream,
 		Pooled: c.pooled(),
 		Within: within / 2,
 	})

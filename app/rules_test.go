@@ -11,7 +11,6 @@ import (
 	"github.com/stretchr/testify/require"
 	"go.yaml.in/yaml/v3"
 
-	"github.com/weir-social/weir/feature"
 	"github.com/weir-social/weir/internal/ops/health"
 )
 
@@ -73,9 +72,7 @@ func TestConditionsMatchRules(t *testing.T) {
 	}
 	cfg, err := ReadConfig()
 	require.NoError(t, err)
-	parts, err := cfg.open(feature.Services{})
-	require.NoError(t, err)
-	for _, f := range parts.Health {
+	for _, f := range cfg.opened.Health {
 		for _, c := range f.Conditions {
 			require.NotContains(t, want, c.Name)
 			want[c.Name] = fmt.Sprint(c.Severity, " after ", c.FireAfter)

@@ -20,7 +20,7 @@ import (
 // four for the consumer, the page's queries, and five for River.
 func (c Config) Connections() int32 {
 	all := c.Workers + c.BackfillWorkers + 20
-	for _, p := range standard(c) {
+	for _, p := range c.opened.Projections {
 		for _, q := range p.Separate {
 			all += q.Workers
 		}
@@ -43,12 +43,6 @@ func New(cfg Config, pool *pgxpool.Pool) App {
 	p.projections = schema.NewProjections(p.parts.Projections...)
 	logTraceErrors(p.log)
 	return p
-}
-
-// standard returns the projections of the features.
-func standard(cfg Config) schema.Projections {
-	parts, _ := cfg.open(feature.Services{}) // ReadConfig has checked it
-	return schema.NewProjections(parts.Projections...)
 }
 
 // register writes the projections to the database. It must run before records are

@@ -50,16 +50,16 @@ func CheckArguments(arguments []string) error {
 // It also returns an error if a variable contains a secret key in Nostr's notation, because
 // `weir config` would print it. The error does not quote the key.
 func CheckVariables(environ []string) error {
-	known := append(otherVariables(), Variables()...)
+	names := append(Variables(), "WEIR_TEST_DATABASE_URL", "WEIR_TESTDATA", "WEIR_PG_BINARIES_URL") // of tests and tools
 	for _, pair := range environ {
 		name, value, _ := strings.Cut(pair, "=")
 		if strings.HasPrefix(name, "WEIR_") && protocol.ContainsSecret(value) {
 			return fmt.Errorf("%s: %w", name, protocol.ErrSecret)
 		}
-		if !strings.HasPrefix(name, "WEIR_") || slices.Contains(known, name) {
+		if !strings.HasPrefix(name, "WEIR_") || slices.Contains(names, name) {
 			continue
 		}
-		nearest := slices.MinFunc(known, func(a, b string) int {
+		nearest := slices.MinFunc(names, func(a, b string) int {
 			return levenshtein.ComputeDistance(name, a) - levenshtein.ComputeDistance(name, b)
 		})
 		return fmt.Errorf("%s is not a variable of weir: did you mean %s? (docs/configuration.md lists them all)", name, nearest)
