@@ -88,20 +88,18 @@ func backfillNetworkCommand() *cobra.Command {
 		Use:   "network",
 		Short: "Request what the archive of a Jetstream server has of the stored accounts and collections",
 		Args:  cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			return app.With(cmd.Context(), func(ctx context.Context, p app.App) error {
-				for _, name := range collections {
-					if !p.Covers(name) {
-						return fmt.Errorf("%s is not stored: name it in WEIR_COLLECTIONS first", name)
-					}
+		RunE: onDatabase(func(ctx context.Context, p app.App, cmd *cobra.Command, _ []string) error {
+			for _, name := range collections {
+				if !p.Covers(name) {
+					return fmt.Errorf("%s is not stored: name it in WEIR_COLLECTIONS first", name)
 				}
-				id, err := schema.RequestNetworkBackfill(ctx, p.Pool(), since, collections)
-				if err == nil {
-					fmt.Fprintf(cmd.OutOrStdout(), "backfill of the network requested (job %d)\n", id)
-				}
-				return err
-			})
-		},
+			}
+			id, err := schema.RequestNetworkBackfill(ctx, p.Pool(), since, collections)
+			if err == nil {
+				fmt.Fprintf(cmd.OutOrStdout(), "backfill of the network requested (job %d)\n", id)
+			}
+			return err
+		}),
 	}
 	cmd.Flags().DurationVar(&since, "since", 24*time.Hour, "how far back to read")
 	cmd.Flags().StringSliceVar(&collections, "collections", nil, "only these of the stored collections, or prefixes such as pub.layers.*")
@@ -148,32 +146,30 @@ func backfillStatusCommand() *cobra.Command {
 		Use:   "status",
 		Short: "Show the progress of the backfills",
 		Args:  cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			return app.With(cmd.Context(), func(ctx context.Context, p app.App) error {
-				b, err := schema.CountBackfills(ctx, p.Pool(), time.Now())
-				if err != nil {
-					return err
-				}
-				histories, err := history.Histories(ctx, p.Pool())
-				if err != nil {
-					return err
-				}
-				networks, err := schema.NetworkBackfills(ctx, p.Pool())
-				if err != nil {
-					return err
-				}
-				if err := printBackfills(cmd.OutOrStdout(), b); err != nil {
-					return err
-				}
-				for _, n := range networks {
-					fmt.Fprintf(cmd.OutOrStdout(), "network: %s\n", describeNetworkBackfill(n))
-				}
-				for _, h := range histories {
-					fmt.Fprintf(cmd.OutOrStdout(), "%s: %s\n", web.Plain(h.Collection), describeHistory(h))
-				}
-				return nil
-			})
-		},
+		RunE: onDatabase(func(ctx context.Context, p app.App, cmd *cobra.Command, _ []string) error {
+			b, err := schema.CountBackfills(ctx, p.Pool(), time.Now())
+			if err != nil {
+				return err
+			}
+			histories, err := history.Histories(ctx, p.Pool())
+			if err != nil {
+				return err
+			}
+			networks, err := schema.NetworkBackfills(ctx, p.Pool())
+			if err != nil {
+				return err
+			}
+			if err := printBackfills(cmd.OutOrStdout(), b); err != nil {
+				return err
+			}
+			for _, n := range networks {
+				fmt.Fprintf(cmd.OutOrStdout(), "network: %s\n", describeNetworkBackfill(n))
+			}
+			for _, h := range histories {
+				fmt.Fprintf(cmd.OutOrStdout(), "%s: %s\n", web.Plain(h.Collection), describeHistory(h))
+			}
+			return nil
+		}),
 	}
 }
 
@@ -225,32 +221,30 @@ func backfillCancelCommand() *cobra.Command {
 		Use:   "cancel",
 		Short: "Cancel every backfill that has not started, and the histories of collections",
 		Args:  cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			return app.With(cmd.Context(), func(ctx context.Context, p app.App) error {
-				queue, err := workers.Queue(p.Pool(), p.Log())
-				if err != nil {
-					return err
-				}
-				histories, err := history.Cancel(ctx, p.Pool())
-				if err != nil {
-					return err
-				}
-				networks, err := schema.CancelNetworkBackfills(ctx, p.Pool())
-				if err != nil {
-					return err
-				}
-				n, err := workers.CancelBackfills(ctx, queue)
-				if err == nil {
-					fmt.Fprintf(cmd.OutOrStdout(), "%s cancelled; running ones continue\n", output.Count(int64(n), "backfill", "backfills"))
-				}
-				if networks > 0 {
-					fmt.Fprintf(cmd.OutOrStdout(), "%s of the network cancelled\n", output.Count(networks, "backfill", "backfills"))
-				}
-				if histories > 0 {
-					fmt.Fprintf(cmd.OutOrStdout(), "%s cancelled: weir backfill add --collection continues one\n", output.Count(int64(histories), "history", "histories"))
-				}
+		RunE: onDatabase(func(ctx context.Context, p app.App, cmd *cobra.Command, _ []string) error {
+			queue, err := workers.Queue(p.Pool(), p.Log())
+			if err != nil {
 				return err
-			})
-		},
+			}
+			histories, err := history.Cancel(ctx, p.Pool())
+			if err != nil {
+				return err
+			}
+			networks, err := schema.CancelNetworkBackfills(ctx, p.Pool())
+			if err != nil {
+				return err
+			}
+			n, err := workers.CancelBackfills(ctx, queue)
+			if err == nil {
+				fmt.Fprintf(cmd.OutOrStdout(), "%s cancelled; running ones continue\n", output.Count(int64(n), "backfill", "backfills"))
+			}
+			if networks > 0 {
+				fmt.Fprintf(cmd.OutOrStdout(), "%s of the network cancelled\n", output.Count(networks, "backfill", "backfills"))
+			}
+			if histories > 0 {
+				fmt.Fprintf(cmd.OutOrStdout(), "%s cancelled: weir backfill add --collection continues one\n", output.Count(int64(histories), "history", "histories"))
+			}
+			return err
+		}),
 	}
 }

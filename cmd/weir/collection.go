@@ -63,22 +63,20 @@ func collectionListCommand() *cobra.Command {
 		Use:   "list",
 		Short: "List what is stored, and how long it is kept",
 		Args:  cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			return app.With(cmd.Context(), func(_ context.Context, p app.App) error {
-				w := tabwriter.NewWriter(cmd.OutOrStdout(), 0, 0, 2, ' ', 0)
-				fmt.Fprintln(w, "COLLECTION\tKEPT\tCHOSEN BY")
-				for _, e := range p.StoredCollections() {
-					kept, by := "for ever", "WEIR_COLLECTIONS"
-					if e.Retention != 0 {
-						kept = e.Retention.String()
-					}
-					if e.Changed {
-						by = "weir collection"
-					}
-					fmt.Fprintf(w, "%s\t%s\t%s\n", e.Pattern, kept, by)
+		RunE: onDatabase(func(_ context.Context, p app.App, cmd *cobra.Command, _ []string) error {
+			w := tabwriter.NewWriter(cmd.OutOrStdout(), 0, 0, 2, ' ', 0)
+			fmt.Fprintln(w, "COLLECTION\tKEPT\tCHOSEN BY")
+			for _, e := range p.StoredCollections() {
+				kept, by := "for ever", "WEIR_COLLECTIONS"
+				if e.Retention != 0 {
+					kept = e.Retention.String()
 				}
-				return w.Flush()
-			})
-		},
+				if e.Changed {
+					by = "weir collection"
+				}
+				fmt.Fprintf(w, "%s\t%s\t%s\n", e.Pattern, kept, by)
+			}
+			return w.Flush()
+		}),
 	}
 }

@@ -22,27 +22,25 @@ func ingestCommand() *cobra.Command {
 		Use:   "ingest FILE",
 		Short: "Feed a recorded stream (JSON lines; - for standard input) through the consumer and the workers",
 		Args:  cobra.ExactArgs(1),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			return app.With(cmd.Context(), func(ctx context.Context, p app.App) error {
-				defer output.Stopping(ctx, cmd.ErrOrStderr())()
-				file, size, err := openRecording(args[0])
-				if err != nil {
-					return err
-				}
-				defer file.Close()
-				lines := progress(cancellable(ctx, file), size)
-				if err := p.Ingest(ctx, args[0], lines, work); err != nil && ctx.Err() == nil {
-					return err
-				}
-				if err := printIngest(context.WithoutCancel(ctx), p, cmd.OutOrStdout()); err != nil {
-					return err
-				}
-				if ctx.Err() != nil {
-					return errors.New("stopped before the end of the recording: ingest it again; stored records stay as they are")
-				}
-				return nil
-			})
-		},
+		RunE: onDatabase(func(ctx context.Context, p app.App, cmd *cobra.Command, args []string) error {
+			defer output.Stopping(ctx, cmd.ErrOrStderr())()
+			file, size, err := openRecording(args[0])
+			if err != nil {
+				return err
+			}
+			defer file.Close()
+			lines := progress(cancellable(ctx, file), size)
+			if err := p.Ingest(ctx, args[0], lines, work); err != nil && ctx.Err() == nil {
+				return err
+			}
+			if err := printIngest(context.WithoutCancel(ctx), p, cmd.OutOrStdout()); err != nil {
+				return err
+			}
+			if ctx.Err() != nil {
+				return errors.New("stopped before the end of the recording: ingest it again; stored records stay as they are")
+			}
+			return nil
+		}),
 	}
 	cmd.Flags().BoolVar(&work, "work", true, "also process the jobs; otherwise they wait for other workers")
 	return cmd

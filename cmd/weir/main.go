@@ -68,3 +68,10 @@ func root() *cobra.Command {
 	cmd.AddCommand(app.Commands()...)
 	return cmd
 }
+
+// onDatabase returns the run of a command on the configured database.
+func onDatabase(run func(context.Context, app.App, *cobra.Command, []string) error) func(*cobra.Command, []string) error {
+	return func(cmd *cobra.Command, args []string) error {
+		return app.With(cmd.Context(), func(ctx context.Context, p app.App) error { return run(ctx, p, cmd, args) })
+	}
+}

@@ -27,18 +27,16 @@ func projectionListCommand() *cobra.Command {
 		Use:   "list",
 		Short: "List the projections of the database, with their unfinished jobs and dead letters",
 		Args:  cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			return app.With(cmd.Context(), func(ctx context.Context, p app.App) error {
-				found, err := schema.RegisteredProjections(ctx, p.Pool())
-				if err != nil {
-					return err
-				}
-				if asJSON {
-					return output.JSON(cmd.OutOrStdout(), found)
-				}
-				return printProjections(cmd.OutOrStdout(), found)
-			})
-		},
+		RunE: onDatabase(func(ctx context.Context, p app.App, cmd *cobra.Command, _ []string) error {
+			found, err := schema.RegisteredProjections(ctx, p.Pool())
+			if err != nil {
+				return err
+			}
+			if asJSON {
+				return output.JSON(cmd.OutOrStdout(), found)
+			}
+			return printProjections(cmd.OutOrStdout(), found)
+		}),
 	}
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
 	return cmd
@@ -66,17 +64,15 @@ func projectionRemoveCommand() *cobra.Command {
 		Use:   "remove NAME",
 		Short: "Remove a projection that no program has any more; its tables stay",
 		Args:  cobra.ExactArgs(1),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			return app.With(cmd.Context(), func(ctx context.Context, p app.App) error {
-				err := schema.RemoveProjection(ctx, p.Pool(), args[0])
-				if errors.Is(err, schema.ErrNoRows) {
-					return fmt.Errorf("there is no projection %q: `weir projection list` shows them", args[0])
-				}
-				if err == nil {
-					fmt.Fprintf(cmd.OutOrStdout(), "the projection %s is removed; a program that has it registers it again at its start\n", args[0])
-				}
-				return err
-			})
-		},
+		RunE: onDatabase(func(ctx context.Context, p app.App, cmd *cobra.Command, args []string) error {
+			err := schema.RemoveProjection(ctx, p.Pool(), args[0])
+			if errors.Is(err, schema.ErrNoRows) {
+				return fmt.Errorf("there is no projection %q: `weir projection list` shows them", args[0])
+			}
+			if err == nil {
+				fmt.Fprintf(cmd.OutOrStdout(), "the projection %s is removed; a program that has it registers it again at its start\n", args[0])
+			}
+			return err
+		}),
 	}
 }

@@ -22,19 +22,17 @@ func rebuildCommand() *cobra.Command {
 		Long: "The workers project every stored record of the projection's collections again, behind the records of the stream, and delete rows that should not exist. " +
 			"This command shows how far they are. Ending it does not stop them.",
 		Args: cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			return app.With(cmd.Context(), func(ctx context.Context, p app.App) error {
-				id, err := schema.RunProjection(ctx, p.Pool(), name)
-				if err != nil {
-					return err
-				}
-				fmt.Fprintf(cmd.OutOrStdout(), "job %d rebuilds %s: `weir projection list` shows whether it is finished\n", id, name)
-				if detach {
-					return nil
-				}
-				return followRun(ctx, cmd.OutOrStdout(), p.Pool(), id)
-			})
-		},
+		RunE: onDatabase(func(ctx context.Context, p app.App, cmd *cobra.Command, _ []string) error {
+			id, err := schema.RunProjection(ctx, p.Pool(), name)
+			if err != nil {
+				return err
+			}
+			fmt.Fprintf(cmd.OutOrStdout(), "job %d rebuilds %s: `weir projection list` shows whether it is finished\n", id, name)
+			if detach {
+				return nil
+			}
+			return followRun(ctx, cmd.OutOrStdout(), p.Pool(), id)
+		}),
 	}
 	cmd.Flags().StringVar(&name, "projection", "", "the projection: `weir projection list` shows them")
 	cmd.Flags().BoolVar(&detach, "detach", false, "do not wait for the end")

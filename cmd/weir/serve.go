@@ -16,18 +16,16 @@ func appCommand(use, short string, run func(context.Context, app.App) error) *co
 		Use:   use,
 		Short: short,
 		Args:  cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			return app.With(cmd.Context(), func(ctx context.Context, p app.App) error {
-				defer context.AfterFunc(ctx, func() {
-					p.Log().Info("stopping", "waits_for", "commits and running jobs, for 20 s at most", "second_signal", "stops at once")
-				})()
-				if err := run(ctx, p); err != nil {
-					return err
-				}
-				p.Log().Info("stopped") // a killed process does not log this
-				return nil
-			})
-		},
+		RunE: onDatabase(func(ctx context.Context, p app.App, _ *cobra.Command, _ []string) error {
+			defer context.AfterFunc(ctx, func() {
+				p.Log().Info("stopping", "waits_for", "commits and running jobs, for 20 s at most", "second_signal", "stops at once")
+			})()
+			if err := run(ctx, p); err != nil {
+				return err
+			}
+			p.Log().Info("stopped") // a killed process does not log this
+			return nil
+		}),
 	}
 }
 

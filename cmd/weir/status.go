@@ -27,19 +27,17 @@ func statusCommand() *cobra.Command {
 		Use:   "status",
 		Short: "Show the state of Weir: streams, queues, gaps, dead letters, and what to do",
 		Args:  cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			return app.With(cmd.Context(), func(ctx context.Context, p app.App) error {
-				now := time.Now()
-				report, err := p.Health(ctx, now)
-				if err != nil {
-					return err
-				}
-				if asJSON {
-					return output.JSON(cmd.OutOrStdout(), report)
-				}
-				return printStatus(cmd.OutOrStdout(), report, now)
-			})
-		},
+		RunE: onDatabase(func(ctx context.Context, p app.App, cmd *cobra.Command, _ []string) error {
+			now := time.Now()
+			report, err := p.Health(ctx, now)
+			if err != nil {
+				return err
+			}
+			if asJSON {
+				return output.JSON(cmd.OutOrStdout(), report)
+			}
+			return printStatus(cmd.OutOrStdout(), report, now)
+		}),
 	}
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON, as /health does")
 	return cmd

@@ -37,21 +37,19 @@ func watchAddCommand() *cobra.Command {
 		Example: "  weir watch add alice.example\n  weir watch add --account did:plc:…\n  weir watch add npub1…\n  weir watch add alice@example.com\n" +
 			"  weir watch add https://bsky.app/profile/alice.example/lists/3k…\n  weir watch add https://bsky.app/starter-pack/alice.example/3k…",
 		Args: cobra.ExactArgs(1),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			return app.With(cmd.Context(), func(ctx context.Context, p app.App) error {
-				w, err := p.ParseWatch(args[0], alone)
-				switch {
-				case err != nil:
-					return err
-				case cmd.Flags().Changed("second-degree"):
-					if w.Kind != schema.WatchFollows || w.Network != nil || atLeast < 1 {
-						return fmt.Errorf("--second-degree must be 1 or more, and requires a handle or DID of Bluesky")
-					}
-					w.Kind = schema.WatchSecondDegree
+		RunE: onDatabase(func(ctx context.Context, p app.App, cmd *cobra.Command, args []string) error {
+			w, err := p.ParseWatch(args[0], alone)
+			switch {
+			case err != nil:
+				return err
+			case cmd.Flags().Changed("second-degree"):
+				if w.Kind != schema.WatchFollows || w.Network != nil || atLeast < 1 {
+					return fmt.Errorf("--second-degree must be 1 or more, and requires a handle or DID of Bluesky")
 				}
-				return addWatch(ctx, p, cmd.OutOrStdout(), w, atLeast)
-			})
-		},
+				w.Kind = schema.WatchSecondDegree
+			}
+			return addWatch(ctx, p, cmd.OutOrStdout(), w, atLeast)
+		}),
 	}
 	cmd.Flags().IntVar(&atLeast, "second-degree", 0, "follow the accounts followed by at least this many of the target's follows")
 	cmd.Flags().BoolVar(&alone, "account", false, "follow the account itself instead of its follows")
@@ -173,18 +171,16 @@ func watchListCommand() *cobra.Command {
 		Use:   "list",
 		Short: "List the watches with the number of their accounts",
 		Args:  cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			return app.With(cmd.Context(), func(ctx context.Context, p app.App) error {
-				watches, err := schema.Watches(ctx, p.Pool())
-				if err != nil {
-					return err
-				}
-				if asJSON {
-					return json.NewEncoder(cmd.OutOrStdout()).Encode(watches)
-				}
-				return printWatches(cmd.OutOrStdout(), watches, time.Now())
-			})
-		},
+		RunE: onDatabase(func(ctx context.Context, p app.App, cmd *cobra.Command, _ []string) error {
+			watches, err := schema.Watches(ctx, p.Pool())
+			if err != nil {
+				return err
+			}
+			if asJSON {
+				return json.NewEncoder(cmd.OutOrStdout()).Encode(watches)
+			}
+			return printWatches(cmd.OutOrStdout(), watches, time.Now())
+		}),
 	}
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
 	return cmd
@@ -212,30 +208,28 @@ func watchRemoveCommand() *cobra.Command {
 		Use:   "remove TARGET",
 		Short: "Remove a watch: its accounts stop counting at once",
 		Args:  cobra.ExactArgs(1),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			return app.With(cmd.Context(), func(ctx context.Context, p app.App) error {
-				n, err := schema.RemoveWatch(ctx, p.Pool(), args[0]) // exactly the given text: SQL may have inserted it
+		RunE: onDatabase(func(ctx context.Context, p app.App, cmd *cobra.Command, args []string) error {
+			n, err := schema.RemoveWatch(ctx, p.Pool(), args[0]) // exactly the given text: SQL may have inserted it
+			if err != nil {
+				return err
+			}
+			if w, err := p.ParseWatch(args[0], false); err == nil && w.Target != args[0] && w.Target != "" {
+				more, err := schema.RemoveWatch(ctx, p.Pool(), w.Target)
 				if err != nil {
 					return err
 				}
-				if w, err := p.ParseWatch(args[0], false); err == nil && w.Target != args[0] && w.Target != "" {
-					more, err := schema.RemoveWatch(ctx, p.Pool(), w.Target)
-					if err != nil {
-						return err
-					}
-					n += more
-				}
-				if n == 0 {
-					return fmt.Errorf("there is no watch of %s: `weir watch list` shows the watches", args[0])
-				}
-				fmt.Fprintf(cmd.OutOrStdout(), "no longer watching %s\n", args[0])
-				left, err := schema.Watches(ctx, p.Pool())
-				if err == nil && len(left) == 0 {
-					fmt.Fprintln(cmd.OutOrStdout(), "no watch is left: the whole network is followed now")
-				}
-				return err
-			})
-		},
+				n += more
+			}
+			if n == 0 {
+				return fmt.Errorf("there is no watch of %s: `weir watch list` shows the watches", args[0])
+			}
+			fmt.Fprintf(cmd.OutOrStdout(), "no longer watching %s\n", args[0])
+			left, err := schema.Watches(ctx, p.Pool())
+			if err == nil && len(left) == 0 {
+				fmt.Fprintln(cmd.OutOrStdout(), "no watch is left: the whole network is followed now")
+			}
+			return err
+		}),
 	}
 }
 
