@@ -14,12 +14,6 @@ import (
 
 	"github.com/weir-social/weir/consumer"
 	"github.com/weir-social/weir/consumer/socket"
-	"github.com/weir-social/weir/internal/collection"
-	"github.com/weir-social/weir/internal/ops/compare"
-	"github.com/weir-social/weir/internal/ops/doctor"
-	"github.com/weir-social/weir/internal/ops/health"
-	"github.com/weir-social/weir/internal/ops/trace"
-	"github.com/weir-social/weir/internal/web"
 	"github.com/weir-social/weir/schema"
 	"github.com/weir-social/weir/workers"
 )
@@ -41,7 +35,7 @@ type Feature struct {
 	// Commands returns what it adds to the command weir; nil: nothing. They are made before any variable is read.
 	Commands func(Program) []*cobra.Command
 	// Trace is what weir trace tells of it.
-	Trace trace.Feature
+	Trace Trace
 }
 
 // Program runs the commands of features.
@@ -70,12 +64,12 @@ type Process interface {
 // Core is what a feature may know of the process before it runs.
 type Core struct {
 	Services
-	Registry    collection.Registry // the stored collections
-	Unstored    bool                // a feature that is listed before this one keeps events that are not stored
-	Projections schema.Projections  // of the features that are listed before this one
-	Queues      []string            // the names of the queues that others have
-	Simulated   bool                // the networks are simulated: what they name does not exist
-	Pictures    string              // where the pictures of simulated networks come from
+	Registry    Registry           // the stored collections
+	Unstored    bool               // a feature that is listed before this one keeps events that are not stored
+	Projections schema.Projections // of the features that are listed before this one
+	Queues      []string           // the names of the queues that others have
+	Simulated   bool               // the networks are simulated: what they name does not exist
+	Pictures    string             // where the pictures of simulated networks come from
 	// Snapshots returns the tables of all features that no event describes. Call it after Open.
 	Snapshots func() []schema.SnapshotTable
 }
@@ -116,9 +110,6 @@ type Stream struct {
 	Endpoints []string // in order of preference
 }
 
-// Page is what a feature adds to the page, the feeds and the API.
-type Page = web.Part
-
 // Parts are what a feature brings to a process.
 type Parts struct {
 	Projections []schema.Projection
@@ -140,13 +131,13 @@ type Parts struct {
 	// Snapshots are its tables that no event describes.
 	Snapshots []schema.SnapshotTable
 	// Health is what it adds to the report of Weir's health, the metrics and the alerts.
-	Health []health.Feature
+	Health []Health
 	// Checks are what weir doctor checks of it.
-	Checks []doctor.Check
+	Checks []Check
 	// Compared are its tables that weir compare compares.
-	Compared []compare.Table
+	Compared []Table
 	// Uncompared are rows of others' tables that weir compare leaves out.
-	Uncompared []compare.Rows
+	Uncompared []Rows
 	// Keeps is how long it keeps what its projections made of a record after the record has expired. Deletions and
 	// closed gaps are kept a day longer, because events that arrive late may still change it.
 	Keeps time.Duration
