@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"path/filepath"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -41,6 +42,11 @@ func initCommand() *cobra.Command {
 			}
 			if err := create(path, strings.ReplaceAll(string(text), "{folder}", folder)); err != nil {
 				return err
+			}
+			if args[0] == "archive" { // its folder must exist: otherwise, a disk that is not mounted would be an empty archive
+				if err := os.MkdirAll(filepath.Join(folder, "archive"), 0o700); err != nil {
+					return err
+				}
 			}
 			fmt.Fprintf(cmd.OutOrStdout(), "wrote %s: edit it, then run weir dev, or set DATABASE_URL in it and run weir migrate and weir serve\n", path)
 			return nil
