@@ -50,11 +50,10 @@ func layers() []layer {
 		// The page knows none of its parts, and no feature knows the page.
 		{[]string{"internal/web"}, []string{"internal/ops/health", "schema"}},
 		{[]string{"internal/web/links"}, append(leaves(), "internal/ranking", "internal/web", "schema")},
-		{[]string{"internal/web/links/linkstest"}, []string{"internal/web/webtest"}},
+		{[]string{"internal/web/links/linkstest"}, []string{"internal/testing/webtest"}},
 		{[]string{"internal/web/nostr"}, append(leaves(), "internal/web")},
 		{[]string{"internal/web/records"}, append(leaves(), "internal/lexicon/records", "internal/web", "schema")},
 		{[]string{"internal/web/feeds"}, []string{"feature", "internal/ranking", "internal/ranking/feeds", "internal/web", "internal/web/links"}},
-		{[]string{"internal/web/browsertest", "internal/web/webtest"}, append(leaves(), "internal/testing/")},
 		{[]string{"internal/testing/"}, append(leaves(), "internal/testing/", "consumer/jetstream/dictionary", "schema")},
 		{[]string{"internal/ops/"}, append(leaves(), "internal/history", "internal/nostr/", "consumer", "jobs", "schema")},
 

@@ -7,10 +7,10 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/weir-social/weir/internal/testing/browsertest"
 	"github.com/weir-social/weir/internal/testing/eventually"
 	"github.com/weir-social/weir/internal/testing/schematest"
 	"github.com/weir-social/weir/internal/testing/simnet"
-	"github.com/weir-social/weir/internal/web/browsertest"
 )
 
 // TestPageFillsLive shows that an open page says what it waits for and then offers the links that

@@ -22,10 +22,10 @@ import (
 	"github.com/chromedp/chromedp"
 	"github.com/stretchr/testify/require"
 
+	"github.com/weir-social/weir/internal/testing/browsertest"
 	"github.com/weir-social/weir/internal/testing/eventually"
 	"github.com/weir-social/weir/internal/testing/schematest"
 	"github.com/weir-social/weir/internal/testing/simnet"
-	"github.com/weir-social/weir/internal/web/browsertest"
 )
 
 // network is a simulated network with this many past events.

@@ -7,9 +7,9 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/weir-social/weir/internal/testing/browsertest"
 	"github.com/weir-social/weir/internal/testing/schematest"
-	"github.com/weir-social/weir/internal/web/browsertest"
-	"github.com/weir-social/weir/internal/web/webtest"
+	"github.com/weir-social/weir/internal/testing/webtest"
 )
 
 // TestPagesOfTheServerFitAndHaveNoBarriers shows that the start page and the pages for operators fit every screen in

@@ -9,7 +9,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/weir-social/weir/internal/web/webtest"
+	"github.com/weir-social/weir/internal/testing/webtest"
 )
 
 func TestOnlyKnownHostsAreAllowed(t *testing.T) {

@@ -14,7 +14,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/weir-social/weir/internal/web/webtest"
+	"github.com/weir-social/weir/internal/testing/webtest"
 )
 
 // startInMemory runs a server on connections in memory until the test ends.

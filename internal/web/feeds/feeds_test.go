@@ -13,10 +13,10 @@ import (
 
 	"github.com/weir-social/weir/internal/ranking"
 	"github.com/weir-social/weir/internal/ranking/feeds"
+	"github.com/weir-social/weir/internal/testing/webtest"
 	"github.com/weir-social/weir/internal/web"
 	"github.com/weir-social/weir/internal/web/links"
 	"github.com/weir-social/weir/internal/web/links/linkstest"
-	"github.com/weir-social/weir/internal/web/webtest"
 )
 
 type rig struct{ linkstest.Rig }

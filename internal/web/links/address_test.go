@@ -11,7 +11,7 @@ import (
 	"golang.org/x/net/html"
 
 	"github.com/weir-social/weir/internal/testing/schematest"
-	"github.com/weir-social/weir/internal/web/webtest"
+	"github.com/weir-social/weir/internal/testing/webtest"
 )
 
 // marked returns the current choices on a page, in order.

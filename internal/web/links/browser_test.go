@@ -16,8 +16,8 @@ import (
 	"github.com/chromedp/chromedp/kb"
 	"github.com/stretchr/testify/require"
 
+	"github.com/weir-social/weir/internal/testing/browsertest"
 	"github.com/weir-social/weir/internal/testing/schematest"
-	"github.com/weir-social/weir/internal/web/browsertest"
 )
 
 // fillNews stores links with long and short titles, pictures and faces. Link n has 60 / n sharers,

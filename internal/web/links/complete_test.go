@@ -11,8 +11,8 @@ import (
 	"golang.org/x/net/html"
 
 	"github.com/weir-social/weir/internal/ranking"
+	"github.com/weir-social/weir/internal/testing/webtest"
 	"github.com/weir-social/weir/internal/web"
-	"github.com/weir-social/weir/internal/web/webtest"
 )
 
 // TestWindowLongerThanTheLedgerSaysSinceWhen covers a window that begins before the database was

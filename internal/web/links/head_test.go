@@ -7,7 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/net/html"
 
-	"github.com/weir-social/weir/internal/web/webtest"
+	"github.com/weir-social/weir/internal/testing/webtest"
 )
 
 // TestSubtitleDescribesTheCountedAccounts shows that the subtitle does not say

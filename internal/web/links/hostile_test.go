@@ -8,8 +8,8 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/net/html"
 
+	"github.com/weir-social/weir/internal/testing/webtest"
 	"github.com/weir-social/weir/internal/web"
-	"github.com/weir-social/weir/internal/web/webtest"
 )
 
 // TestTextsOfStrangersStayText fills every column that strangers control with

@@ -12,7 +12,7 @@ import (
 	"golang.org/x/net/html"
 
 	"github.com/weir-social/weir/internal/ranking"
-	"github.com/weir-social/weir/internal/web/webtest"
+	"github.com/weir-social/weir/internal/testing/webtest"
 )
 
 // TestSharersLeadToTheShares shows that the number of sharers links to all shares, with the window

@@ -19,8 +19,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/weir-social/weir/internal/ranking"
+	"github.com/weir-social/weir/internal/testing/webtest"
 	"github.com/weir-social/weir/internal/web"
-	"github.com/weir-social/weir/internal/web/webtest"
 	"github.com/weir-social/weir/schema"
 )
 

@@ -10,7 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/net/html"
 
-	"github.com/weir-social/weir/internal/web/webtest"
+	"github.com/weir-social/weir/internal/testing/webtest"
 )
 
 // row is the visible text of one link.

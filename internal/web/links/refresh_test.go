@@ -13,8 +13,8 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/net/html"
 
+	"github.com/weir-social/weir/internal/testing/webtest"
 	"github.com/weir-social/weir/internal/web"
-	"github.com/weir-social/weir/internal/web/webtest"
 )
 
 // TestPageIsSentOnlyWhenItLooksDifferent shows that a page is sent again only

@@ -14,9 +14,9 @@ import (
 	"golang.org/x/net/html"
 
 	"github.com/weir-social/weir/internal/testing/schematest"
+	"github.com/weir-social/weir/internal/testing/webtest"
 	"github.com/weir-social/weir/internal/web"
 	"github.com/weir-social/weir/internal/web/links/linkstest"
-	"github.com/weir-social/weir/internal/web/webtest"
 )
 
 func TestMain(m *testing.M) { schematest.Main(m) }

@@ -13,8 +13,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/weir-social/weir/internal/testing/eventually"
+	"github.com/weir-social/weir/internal/testing/webtest"
 	"github.com/weir-social/weir/internal/web"
-	"github.com/weir-social/weir/internal/web/webtest"
 )
 
 // streamEvent is a snapshot or a change.

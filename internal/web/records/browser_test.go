@@ -6,8 +6,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/weir-social/weir/internal/testing/browsertest"
 	"github.com/weir-social/weir/internal/testing/schematest"
-	"github.com/weir-social/weir/internal/web/browsertest"
 )
 
 // TestRecordPageFitsAndHasNoBarriers shows that the page of a record fits every screen in both themes and

@@ -3,7 +3,7 @@ package records
 import (
 	"testing"
 
-	"github.com/weir-social/weir/internal/web/webtest"
+	"github.com/weir-social/weir/internal/testing/webtest"
 )
 
 func TestEveryTextExistsAndIsUsed(t *testing.T) {

@@ -5,7 +5,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/weir-social/weir/internal/web/webtest"
+	"github.com/weir-social/weir/internal/testing/webtest"
 )
 
 // Rig is a page with links.
