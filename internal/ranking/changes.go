@@ -79,9 +79,9 @@ type pending struct {
 	everything   bool
 }
 
-func (p *pending) add(link *int64, did *string) {
+func (p *pending) add(link *int64, did, subjectDID, subjectRkey *string) {
 	p.links, p.dids = append(p.links, link), append(p.dids, did)
-	p.subjectDIDs, p.subjectRkeys = append(p.subjectDIDs, nil), append(p.subjectRkeys, nil)
+	p.subjectDIDs, p.subjectRkeys = append(p.subjectDIDs, subjectDID), append(p.subjectRkeys, subjectRkey)
 }
 
 // whole returns the links that are counted as a whole.
@@ -99,14 +99,11 @@ const pendingColumns = `link_id, did, subject_did, subject_rkey`
 
 // distinct reads the rows without duplicates.
 func distinct(rows pgx.Rows) (p pending, taken int, err error) {
-	type key struct {
-		link       int64
-		did        string
-		subject    string
-		all        [2]bool
-		subjectDID string
+	type row struct {
+		link                         int64
+		did, subjectDID, subjectRkey string
 	}
-	seen := map[key]struct{}{}
+	seen := map[row]struct{}{}
 	var link *int64
 	var did, subjectDID, subjectRkey *string
 	_, err = pgx.ForEachRow(rows, []any{&link, &did, &subjectDID, &subjectRkey}, func() error {
@@ -115,24 +112,22 @@ func distinct(rows pgx.Rows) (p pending, taken int, err error) {
 			p.everything = true
 			return nil
 		}
-		k := key{all: [2]bool{link == nil, did == nil}}
-		if link != nil {
-			k.link = *link
-		}
-		if did != nil {
-			k.did = *did
-		}
-		if subjectDID != nil && subjectRkey != nil {
-			k.subjectDID, k.subject = *subjectDID, *subjectRkey
-		}
-		if _, ok := seen[k]; !ok {
-			seen[k] = struct{}{}
-			p.add(link, did)
-			p.subjectDIDs[len(p.dids)-1], p.subjectRkeys[len(p.dids)-1] = subjectDID, subjectRkey
+		r := row{orZero(link), orZero(did), orZero(subjectDID), orZero(subjectRkey)}
+		if _, ok := seen[r]; !ok {
+			seen[r] = struct{}{}
+			p.add(link, did, subjectDID, subjectRkey)
 		}
 		return nil
 	})
 	return p, taken, err
+}
+
+// orZero returns what p points to; nil: the zero value.
+func orZero[T any](p *T) (v T) {
+	if p != nil {
+		v = *p
+	}
+	return v
 }
 
 // eligible is a condition: the account did counts. A share counts if it has no why in judged_shares.
@@ -253,9 +248,7 @@ LEFT JOIN LATERAL (
 
 func timesOf(at []*time.Time) (t times) {
 	for i, to := range []*time.Time{&t.post, &t.quote, &t.repost} {
-		if at[i] != nil {
-			*to = *at[i]
-		}
+		*to = orZero(at[i])
 	}
 	return t
 }
@@ -266,14 +259,8 @@ type crossing struct {
 	window int
 }
 
-// readCrossings reads the rows of sharers of a network that leave one of the windows, or
-// enter it, between two times. It reads at most limit rows.
-func readCrossings(ctx context.Context, db schema.Batcher, network Network, from, to time.Time, of []int, limit int) (found []crossing, err error) {
-	q := &pgx.Batch{}
-	queueCrossings(q, network, from, to, of, limit, &found)
-	return found, send(ctx, db, q)
-}
-
+// queueCrossings queues the query that reads the rows of sharers of a network that leave one of the
+// windows, or enter it, between two times. It reads at most limit rows.
 func queueCrossings(q *pgx.Batch, network Network, from, to time.Time, of []int, limit int, found *[]crossing) {
 	if to.Before(from) {
 		from, to = to, from

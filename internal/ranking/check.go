@@ -111,24 +111,20 @@ func checkIn(ctx context.Context, tx pgx.Tx, links []int64, found func(Differenc
 			found(d)
 		}
 	}
-	if err := checkSharers(ctx, tx, s, links, counted); err != nil {
-		return done, err
-	}
-	for _, network := range []Network{BothNetworks, Nostr} {
-		if err := checkCounts(ctx, tx, network, s, links, found); err != nil {
+	for _, check := range []func() error{
+		func() error { return checkSharers(ctx, tx, s, links, counted) },
+		func() error { return checkCounts(ctx, tx, BothNetworks, s, links, found) },
+		func() error { return checkCounts(ctx, tx, Nostr, s, links, found) },
+		func() error { return checkVotes(ctx, tx, s, links, counted) },
+		func() error { return checkSums(ctx, tx, links, found) },
+		func() error { return checkWalls(ctx, tx, links, found) },
+		func() error { return checkHeadlines(ctx, tx, links, found) },
+	} {
+		if err := check(); err != nil {
 			return done, err
 		}
 	}
-	if err := checkVotes(ctx, tx, s, links, counted); err != nil {
-		return done, err
-	}
-	if err := checkSums(ctx, tx, links, found); err != nil {
-		return done, err
-	}
-	if err := checkWalls(ctx, tx, links, found); err != nil {
-		return done, err
-	}
-	return done, checkHeadlines(ctx, tx, links, found)
+	return done, nil
 }
 
 // differ is a query of the rows that differ between two queries with the same columns and a key. did is the
@@ -223,6 +219,6 @@ func differences(ctx context.Context, tx pgx.Tx, found func(Difference), sql str
 // Overtaken reports whether a transaction failed because another one committed after its
 // snapshot. A repeated transaction sees that commit.
 func Overtaken(err error) bool {
-	var pgErr *pgconn.PgError
-	return errors.As(err, &pgErr) && pgErr.Code == "40001"
+	failed, ok := errors.AsType[*pgconn.PgError](err)
+	return ok && failed.Code == "40001"
 }

@@ -11,7 +11,6 @@ import (
 	"strings"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgtype"
 
 	"github.com/weir-social/weir/internal/links/link/title"
 	"github.com/weir-social/weir/internal/words"
@@ -55,21 +54,8 @@ CROSS JOIN LATERAL (SELECT l.id FROM links AS l WHERE l.identity = i.identity LI
 WHERE (SELECT c.id FROM claims AS c WHERE c.link_id = l.id AND c.hash = i.hash LIMIT 1) IS NULL
 ON CONFLICT (link_id, hash) DO NOTHING`
 
-// hashesOf returns the hash of the claim of each share.
-func hashesOf(shares []Share) pgtype.FlatArray[[]byte] {
-	hashes := make(pgtype.FlatArray[[]byte], len(shares))
-	for i := range shares {
-		hashes[i] = shares[i].claim().hash
-	}
-	return hashes
-}
-
-// queueClaims queues insertClaims.
 func queueClaims(q *pgx.Batch, shares []Share) {
-	all := make([]claim, len(shares))
-	for i := range shares {
-		all[i] = shares[i].claim()
-	}
+	all := column(shares, func(s Share) claim { return s.claim() })
 	slices.SortFunc(all, func(a, b claim) int {
 		return cmp.Or(cmp.Compare(a.identity, b.identity), bytes.Compare(a.hash, b.hash))
 	})
@@ -77,27 +63,25 @@ func queueClaims(q *pgx.Batch, shares []Share) {
 	if len(all) == 0 {
 		return
 	}
-	column := func(of func(*claim) string) pgtype.FlatArray[string] {
-		values := make(pgtype.FlatArray[string], len(all))
-		for i := range all {
-			values[i] = of(&all[i])
-		}
-		return values
-	}
-	distinct := make(pgtype.FlatArray[[]byte], len(all))
-	said := make(pgtype.FlatArray[*string], len(all))
-	keys := make(pgtype.FlatArray[string], len(all))
-	groups := make(pgtype.FlatArray[*int64], len(all))
-	for i := range all {
-		if keys[i] = title.Key(all[i].title, all[i].site); !all[i].short {
-			groups[i] = titleGroup(keys[i], all[i].site, all[i].url)
-		}
-		distinct[i] = all[i].hash
-		said[i] = words.Vector(all[i].title, all[i].description, readable(all[i].url))
-	}
-	q.Queue(insertClaims, column(func(c *claim) string { return c.identity }), distinct, column(func(c *claim) string { return c.url }), column(func(c *claim) string { return c.site }),
-		column(func(c *claim) string { return c.title }), column(func(c *claim) string { return c.description }), column(func(c *claim) string { return c.image }), said, keys, groups)
+	q.Queue(insertClaims,
+		column(all, func(c claim) string { return c.identity }),
+		column(all, func(c claim) []byte { return c.hash }),
+		column(all, func(c claim) string { return c.url }),
+		column(all, func(c claim) string { return c.site }),
+		column(all, func(c claim) string { return c.title }),
+		column(all, func(c claim) string { return c.description }),
+		column(all, func(c claim) string { return c.image }),
+		column(all, func(c claim) *string { return words.Vector(c.title, c.description, readable(c.url)) }),
+		column(all, claim.titleKey),
+		column(all, func(c claim) *int64 {
+			if c.short {
+				return nil
+			}
+			return titleGroup(c.titleKey(), c.site, c.url)
+		}))
 }
+
+func (c claim) titleKey() string { return title.Key(c.title, c.site) }
 
 // ExpireClaims deletes the claims that no share names, of at most limit links with ids above after.
 // The claims of a link that a worker is sharing stay until the next call. The claims of a link that

@@ -180,8 +180,10 @@ func fold(ctx context.Context, tx pgx.Tx, p pending, s state, end time.Time) (*w
 
 // tally computes the counts that change: those of everyone, and those of Nostr accounts.
 func (w *written) tally(ctx context.Context, tx pgx.Tx, s state, end time.Time, c changes, leaving []sharing) error {
-	crossings, err := readCrossings(ctx, tx, BothNetworks, s.AsOf, end, []int{0, 1, 2, 3, 4, 5}, unlimited)
-	if err != nil {
+	var crossings []crossing
+	q := &pgx.Batch{}
+	queueCrossings(q, BothNetworks, s.AsOf, end, []int{0, 1, 2, 3, 4, 5}, unlimited, &crossings)
+	if err := send(ctx, tx, q); err != nil {
 		return err
 	}
 	all, err := tallies(ctx, tx, BothNetworks, s, end, c, crossings, leaving)

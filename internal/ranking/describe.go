@@ -2,7 +2,6 @@ package ranking
 
 import (
 	"context"
-	"fmt"
 	"slices"
 	"time"
 
@@ -20,10 +19,7 @@ func (r *reader) describe(ctx context.Context, entries []entry) ([]TrendingLink,
 	if r.q.Bare {
 		return bare(entries, r.q.Sort), nil
 	}
-	ids := make([]int64, len(entries))
-	for i, e := range entries {
-		ids[i] = e.ID
-	}
+	ids := idsOf(entries)
 	q := &pgx.Batch{}
 	var links []TrendingLink
 	var gifts []gift
@@ -41,8 +37,15 @@ func (r *reader) describe(ctx context.Context, entries []entry) ([]TrendingLink,
 			links[i].Gift = gifts[n].URL
 		}
 	}
-	if err := r.nameFaces(ctx, links); err != nil {
-		return nil, fmt.Errorf("name the sharers: %w", err)
+	names := map[string][]*string{}
+	for i := range links {
+		for j := range links[i].Faces {
+			f := &links[i].Faces[j]
+			names[f.DID] = append(names[f.DID], &f.DisplayName)
+		}
+	}
+	if err := addNostrNames(ctx, r.tx, names); err != nil {
+		return nil, err
 	}
 	return links, r.correctHeadlines(ctx, links)
 }

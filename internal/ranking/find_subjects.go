@@ -6,7 +6,6 @@ import (
 	"slices"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgtype"
 
 	"github.com/weir-social/weir/schema"
 )
@@ -174,17 +173,13 @@ SELECT i.n, l.id
 FROM unnest($1::text[]) WITH ORDINALITY AS i (identity, n)
 CROSS JOIN LATERAL (SELECT l.id FROM links AS l WHERE l.identity = i.identity LIMIT 1) AS l
 ORDER BY l.id`
-	identity := make(pgtype.FlatArray[string], len(shares))
-	for i := range shares {
-		identity[i] = shares[i].Identity
-	}
 	found := Subjects{}
 	var n, id int64
 	err := schema.Each(ctx, db, "read the links of subjects", []any{&n, &id}, func() error {
 		key := shares[n-1].Key
 		found[key] = append(found[key], id)
 		return nil
-	}, sql, identity)
+	}, sql, column(shares, func(s Share) string { return s.Identity }))
 	if err != nil {
 		return nil, err
 	}

@@ -280,10 +280,7 @@ WITH due AS MATERIALIZED (
 )
 SELECT (SELECT count(*) FROM settled), (SELECT count(*) FROM gone)`
 	done, err := schema.One(ctx, db, "expire links", pgx.RowToStructByPos[Expired], sql, rule.Now.Add(-rule.Grace), limit, rule.keptUntil())
-	if refused, ok := errors.AsType[*pgconn.PgError](err); ok && refused.Code == "23503" {
-		err = errors.Join(schema.ErrBusy, err)
-	}
-	return done, err
+	return done, expiredMeanwhile(err)
 }
 
 // Expired is the result of one call of ExpireLinks.

@@ -149,7 +149,13 @@ func LinkShares(ctx context.Context, db Beginner, of LinkQuery, limit int, after
 			p.Shares = p.Shares[:limit]
 			p.Next = p.Shares[limit-1].position().cursor(of)
 		}
-		if err := r.nameSharers(ctx, p.Shares); err != nil {
+		names := map[string][]*string{}
+		for i := range p.Shares {
+			if s := &p.Shares[i]; s.Why != Hidden {
+				names[s.DID] = append(names[s.DID], &s.DisplayName)
+			}
+		}
+		if err := addNostrNames(ctx, r.tx, names); err != nil {
 			return err
 		}
 		return r.addTexts(ctx, p.Shares)

@@ -138,18 +138,8 @@ func (r *linkReader) count(ctx context.Context, l *LinkSummary) error {
 	sql := markedShares + `, f AS (
     SELECT min(s.shared_at) AS at, min(min(s.shared_at)) OVER () AS began FROM s WHERE s.why IN ('', 'same_person') GROUP BY s.did
 )
-SELECT `
-	for i, column := range columns {
-		if i > 0 {
-			sql += ", "
-		}
-		sql += column
-	}
-	rows, err := r.tx.Query(ctx, sql+` FROM s`, r.args(r.of.ID, r.of.At, historyParts)...)
-	if err == nil {
-		_, err = pgx.ForEachRow(rows, to, func() error { return nil })
-	}
-	if err != nil {
+SELECT ` + strings.Join(columns, ", ") + ` FROM s`
+	if err := r.tx.QueryRow(ctx, sql, r.args(r.of.ID, r.of.At, historyParts)...).Scan(to...); err != nil {
 		return fmt.Errorf("count the shares of the link: %w", err)
 	}
 	l.Sharers, l.NotCounted, l.Ways, l.Windows = why[0], map[Reason]int{}, map[string]int{}, map[string]int{}

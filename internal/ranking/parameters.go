@@ -2,7 +2,6 @@ package ranking
 
 import (
 	"fmt"
-	"github.com/weir-social/weir/internal/words"
 	"regexp"
 	"slices"
 	"strconv"
@@ -14,6 +13,7 @@ import (
 	"github.com/bluesky-social/indigo/atproto/syntax"
 
 	"github.com/weir-social/weir/internal/nostr"
+	"github.com/weir-social/weir/internal/words"
 )
 
 // DefaultWindow is the window of a ranking if the request names none.

@@ -175,7 +175,7 @@ func TestLostVoteReadsTheOthersOnlyIfItWasTheEarliest(t *testing.T) {
 		require.NoError(t, err)
 		link, did := int64(1), fmt.Sprintf("did:plc:%d", account)
 		var asked pending
-		asked.add(&link, &did)
+		asked.add(&link, &did, nil, nil)
 		p.exec(tx, `UPDATE shares SET claim_id = 13 WHERE did = $1`, did) // another title
 		c, err := readChangesAndVotes(t.Context(), tx, asked, s)
 		require.NoError(t, err)

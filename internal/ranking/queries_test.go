@@ -78,7 +78,7 @@ func countingQueries() []composed {
 		asked("recountEverything", func(ctx context.Context, tx pgx.Tx) { recountEverything(ctx, tx, now, state{}) }),
 		asked("readChanges", func(ctx context.Context, tx pgx.Tx) {
 			p := pending{}
-			p.add(&link[0], nil)
+			p.add(&link[0], nil, nil, nil)
 			readChanges(ctx, tx, p, state{})
 		}),
 		asked("addVotes", func(ctx context.Context, tx pgx.Tx) { changes{}.addVotes(ctx, tx, []ownPost{{}}) }),

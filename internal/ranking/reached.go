@@ -36,11 +36,7 @@ func (q Query) OfLedger() (Query, error) {
 
 // NewReachReader begins to read. It returns ErrWatch if there is no such watch.
 func NewReachReader(ctx context.Context, tx pgx.Tx, q Query) (*ReachReader, error) {
-	return newReachReader(ctx, tx, q, usualLimits())
-}
-
-func newReachReader(ctx context.Context, tx pgx.Tx, q Query, l limits) (*ReachReader, error) {
-	r := &ReachReader{reader{q: q, end: q.At, limits: l, window: windows - 1}}
+	r := &ReachReader{reader{q: q, end: q.At, limits: usualLimits(), window: windows - 1}}
 	return r, r.begin(ctx, tx)
 }
 

@@ -29,9 +29,8 @@ type sharedLink struct {
 // candidates returns the links that may have the minimum of sharers, the latest shared
 // first. A link reaches the minimum at the moment of a share.
 func (r *ReachReader) candidates(ctx context.Context) (nextLinks, error) {
-	counted := r.state.Counted && r.state.MembersOnly == r.state.Watching && !r.from().Before(r.state.KeptFrom)
+	counted, err := r.countable(), error(nil)
 	if counted {
-		var err error
 		if counted, err = r.readPending(ctx, 0); err != nil {
 			return nil, err
 		}

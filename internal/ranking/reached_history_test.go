@@ -19,8 +19,9 @@ func (h *history) compareReached(t *testing.T, tx pgx.Tx, l story, q Query, limi
 	q.At, q.Window, q.Sort = later(q.At, s.AsOf), LongestWindow, Sharers
 	inner, err := tx.Begin(t.Context())
 	require.NoError(t, err)
-	r, err := newReachReader(t.Context(), inner, q, limit)
+	r, err := NewReachReader(t.Context(), inner, q)
 	require.NoError(t, err)
+	r.limits = limit
 	links, err := r.Newest(t.Context(), nil)
 	require.NoError(t, err)
 	require.NoError(t, inner.Rollback(t.Context()))
@@ -94,8 +95,9 @@ func TestReachedInOneMoment(t *testing.T) {
 			p.count()
 		}
 		require.NoError(t, snapshot(t.Context(), p.pool, func(tx pgx.Tx) error {
-			r, err := newReachReader(t.Context(), tx, Query{At: p.now, Window: LongestWindow, Sort: Sharers, AtLeast: 1, Limit: 3}, limits{pending: 5000, few: 1})
+			r, err := NewReachReader(t.Context(), tx, Query{At: p.now, Window: LongestWindow, Sort: Sharers, AtLeast: 1, Limit: 3})
 			require.NoError(t, err)
+			r.limits = limits{pending: 5000, few: 1}
 			newest, err := r.Newest(t.Context(), nil)
 			require.NoError(t, err)
 			require.Len(t, newest, 3)

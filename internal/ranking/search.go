@@ -302,10 +302,9 @@ func (r *reader) keep(ctx context.Context, of []entry) ([]entry, error) {
 	if of = r.leaveOut(of); len(of) == 0 || r.q.Site == "" && !r.text.doubtful() {
 		return of, nil
 	}
-	ids := make([]int64, len(of))
+	ids := idsOf(of)
 	read := 0 // rows to read when checking each link: few if it matches in a card or its address
-	for i, e := range of {
-		ids[i] = e.ID
+	for _, e := range of {
 		if r.text.doubtful() && r.text.places[e.ID] == inPosts {
 			read += e.Sharers
 		}

@@ -71,16 +71,10 @@ func ReplaceShares(ctx context.Context, tx pgx.Tx, records []schema.Key, shares 
 // WriteShares sends a batch with a queued Replacement. It returns schema.ErrBusy if one
 // of the links expired or was merged meanwhile: try again.
 func WriteShares(ctx context.Context, tx pgx.Tx, q *pgx.Batch) error {
-	err := tx.SendBatch(ctx, q).Close()
-	if err == nil {
-		return nil
+	if err := tx.SendBatch(ctx, q).Close(); err != nil {
+		return fmt.Errorf("write shares: %w", expiredMeanwhile(err))
 	}
-	// The link was deleted before its id was looked up, or afterwards, or was merged or split.
-	refused, ok := errors.AsType[*pgconn.PgError](err)
-	if ok && (refused.Code == "23503" || refused.Code == "23502" && (refused.ColumnName == "link_id" || refused.ColumnName == "named_id")) {
-		err = errors.Join(schema.ErrBusy, err)
-	}
-	return fmt.Errorf("write shares: %w", err)
+	return nil
 }
 
 // Replacement holds the new shares of some records. They replace all earlier shares of these
@@ -102,7 +96,7 @@ type Replacement struct {
 func (r *Replacement) Queue(q *pgx.Batch, now time.Time) {
 	queueLock(q, r.Shares)
 	queueCopies(q, r.Records, r.Copies)
-	r.queueShares(q, hashesOf(r.Shares), now)
+	r.queueShares(q, column(r.Shares, func(s Share) []byte { return s.claim().hash }), now)
 	if len(r.Subjects) > 0 {
 		collection, did, rkey := schema.Columns(len(r.Subjects), func(i int) schema.Key { return r.Subjects[i] })
 		q.Queue(syncSubjects, collection, did, rkey, slices.Min(rkey), slices.Max(rkey)).Exec(func(done pgconn.CommandTag) error {
@@ -137,8 +131,7 @@ CROSS JOIN LATERAL (SELECT FROM links AS l WHERE l.identity = i.identity LIMIT 1
 
 func queueLock(q *pgx.Batch, shares []Share) {
 	if links := distinctLinks(shares); len(links) > 0 {
-		identity, _, _ := linkColumns(links)
-		q.Queue(lockLinks, identity)
+		q.Queue(lockLinks, column(links, identityOf))
 	}
 }
 
@@ -154,30 +147,32 @@ func EnsureLinks(ctx context.Context, db schema.Batcher, shares []Share, now tim
 	queueLinks(q, shares, now)
 	queueShortLinks(q, shares, now, &short)
 	queueClaims(q, shares)
-	err = db.SendBatch(ctx, q).Close()
-	if err == nil {
-		return short, nil
+	if err := db.SendBatch(ctx, q).Close(); err != nil {
+		return false, fmt.Errorf("add links: %w", expiredMeanwhile(err))
 	}
-	return false, fmt.Errorf("add links: %w", expiredMeanwhile(err))
+	return short, nil
 }
 
-// expiredMeanwhile adds schema.ErrBusy to a foreign key error: the link existed when its id was
-// looked up.
+// expiredMeanwhile adds schema.ErrBusy to the error of a link that was deleted, merged or split
+// before its id was looked up, or afterwards.
 func expiredMeanwhile(err error) error {
-	if refused, ok := errors.AsType[*pgconn.PgError](err); ok && refused.Code == "23503" {
+	refused, ok := errors.AsType[*pgconn.PgError](err)
+	if ok && (refused.Code == "23503" || refused.Code == "23502" && (refused.ColumnName == "link_id" || refused.ColumnName == "named_id")) {
 		return errors.Join(schema.ErrBusy, err)
 	}
 	return err
 }
 
-func linkColumns(links []*Share) (identity, url, site pgtype.FlatArray[string]) {
-	n := len(links)
-	identity, url, site = make(pgtype.FlatArray[string], n), make(pgtype.FlatArray[string], n), make(pgtype.FlatArray[string], n)
-	for i, s := range links {
-		identity[i], url[i], site[i] = s.Identity, s.URL, s.Site
+// column returns a value of each element, as a column.
+func column[T, V any](all []T, of func(T) V) pgtype.FlatArray[V] {
+	values := make(pgtype.FlatArray[V], len(all))
+	for i, each := range all {
+		values[i] = of(each)
 	}
-	return identity, url, site
+	return values
 }
+
+func identityOf(s *Share) string { return s.Identity }
 
 // distinctLinks returns one share per link, sorted by identity, so that concurrent
 // transactions lock links in the same order.
@@ -190,11 +185,10 @@ func distinctLinks(shares []Share) []*Share {
 	return slices.CompactFunc(links, func(a, b *Share) bool { return a.Identity == b.Identity })
 }
 
-// queueLinks queues insertLinks.
 func queueLinks(q *pgx.Batch, shares []Share, now time.Time) {
 	if links := distinctLinks(shares); len(links) > 0 {
-		identity, url, site := linkColumns(links)
-		q.Queue(insertLinks, identity, url, site, now)
+		url, site := column(links, func(s *Share) string { return s.URL }), column(links, func(s *Share) string { return s.Site })
+		q.Queue(insertLinks, column(links, identityOf), url, site, now)
 	}
 }
 

@@ -217,12 +217,12 @@ WHERE u.did = n.did AND u.collection = n.collection AND u.rkey = n.rkey AND u.fe
 RETURNING u.collection, u.did, u.rkey, n.fetch_at, u.links <> '{}'`
 	n := len(fetched)
 	collection, did, rkey := schema.Columns(n, func(i int) schema.Key { return fetched[i].Key })
-	at, shown := make(pgtype.FlatArray[time.Time], n), make(pgtype.FlatArray[bool], n)
+	at := column(fetched, func(f FetchedSubject) time.Time { return f.FetchAt })
+	shown := column(fetched, func(f FetchedSubject) bool { return f.Shown })
 	var of pgtype.FlatArray[int32]
 	var identity pgtype.FlatArray[string]
 	var links []Share
 	for i := range fetched {
-		at[i], shown[i] = fetched[i].FetchAt, fetched[i].Shown
 		for _, l := range fetched[i].Links {
 			of, identity, links = append(of, int32(i+1)), append(identity, l.Identity), append(links, l) // a page of posts
 		}
@@ -260,10 +260,7 @@ WHERE u.did = k.did AND u.collection = k.collection AND u.rkey = k.rkey AND u.fe
 		return nil
 	}
 	collection, did, rkey := schema.Columns(len(due), func(i int) schema.Key { return due[i].Key })
-	at := make(pgtype.FlatArray[time.Time], len(due))
-	for i := range due {
-		at[i] = due[i].FetchAt
-	}
+	at := column(due, func(d DueSubject) time.Time { return d.FetchAt })
 	return schema.Exec(ctx, db, "change when subjects are fetched", sql, collection, did, rkey, at, to)
 }
 

@@ -5,7 +5,6 @@ import (
 	"slices"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgtype"
 
 	"github.com/weir-social/weir/schema"
 )
@@ -30,10 +29,7 @@ CROSS JOIN LATERAL (
     LIMIT 1
 ) AS p
 WHERE p.text <> ''`
-	did, rkey := make(pgtype.FlatArray[string], len(keys)), make(pgtype.FlatArray[string], len(keys))
-	for i, k := range keys {
-		did[i], rkey[i] = k.DID, k.Rkey
-	}
+	_, did, rkey := schema.Columns(len(keys), func(i int) schema.Key { return keys[i] })
 	// A prepared statement may get a generic plan, which locks all partitions.
 	key, text := schema.Key{Collection: schema.PostCollection}, ""
 	err := schema.Each(ctx, db, "read the texts of posts", []any{&key.DID, &key.Rkey, &text}, func() error {

@@ -182,7 +182,7 @@ func (p *pending) addOldVotes(ctx context.Context, db schema.DB, keptFrom time.T
 	var k sharing
 	return schema.Each(ctx, db, "read the old votes", []any{&k.link, &k.did}, func() error {
 		old := k
-		p.add(&old.link, &old.did)
+		p.add(&old.link, &old.did, nil, nil)
 		return nil
 	}, `SELECT link_id, did FROM sharers WHERE voted_at <= $1 AND voted_at < at AND at > $1`, keptFrom)
 }

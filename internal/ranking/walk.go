@@ -373,10 +373,8 @@ FROM sharers AS s
 WHERE s.link_id = ANY ($1) AND s.at > $4 AND ` + at + ` > $4
   AND (s.link_id, s.did) NOT IN (SELECT * FROM unnest($5::bigint[], $6::text[])) AND` + network.has("s.did") + `
 GROUP BY s.link_id`
-	ids := make([]int64, len(of))
 	found := make(map[int64]*entry, len(of))
-	for i, e := range of {
-		ids[i] = e.ID
+	for _, e := range of {
 		found[e.ID] = &entry{ID: e.ID}
 	}
 	var pending sharingColumns
@@ -385,7 +383,7 @@ GROUP BY s.link_id`
 			pending.add(k)
 		}
 	}
-	rows, err := schema.All(ctx, w.tx, "count some sharers", pgx.RowToStructByPos[entry], sql, ids, w.from(), w.end, w.earliest(), pending.links, pending.dids)
+	rows, err := schema.All(ctx, w.tx, "count some sharers", pgx.RowToStructByPos[entry], sql, idsOf(of), w.from(), w.end, w.earliest(), pending.links, pending.dids)
 	if err != nil {
 		return nil, err
 	}
