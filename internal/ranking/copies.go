@@ -2,7 +2,6 @@ package ranking
 
 import (
 	"context"
-	"time"
 
 	"github.com/jackc/pgx/v5"
 
@@ -79,12 +78,4 @@ WHERE (SELECT true FROM copies AS c WHERE c.of_did = k.did AND c.of_rkey = k.rke
 	}
 	collection, did, rkey := schema.Columns(len(records), func(i int) schema.Key { return records[i] })
 	return schema.Exec(ctx, db, "have copies counted again", sql, collection, did, rkey)
-}
-
-// ExpireCopies is ExpireSubjects for copies: it deletes those whose record has no share. It keeps
-// the rows of stored records, because a repost may share again when its subject arrives.
-func ExpireCopies(ctx context.Context, db schema.DB, before, now time.Time, limit int) (examined, deleted int, err error) {
-	return expireIdle(ctx, db, "copies", `
-EXISTS (SELECT FROM shares AS s WHERE s.did = i.did AND s.collection = i.collection AND s.rkey = i.rkey)
-OR EXISTS (SELECT FROM records AS r WHERE r.did = i.did AND r.collection = i.collection AND r.rkey = i.rkey)`, before, now, limit)
 }

@@ -167,7 +167,7 @@ func linkQueries() []composed {
 		asked("nextCard", func(ctx context.Context, tx pgx.Tx) { nextCard(ctx, tx) }),
 		asked("CountLeaving", func(ctx context.Context, tx pgx.Tx) { CountLeaving(ctx, tx, LinkRule{}, "shares_default", 0, 1) }),
 		asked("ExpireOtherShares", func(ctx context.Context, tx pgx.Tx) { ExpireOtherShares(ctx, tx, LinkRule{}, now, 1) }),
-		asked("ExpireSubjects", func(ctx context.Context, tx pgx.Tx) { ExpireSubjects(ctx, tx, now, now, 1) }),
+		asked("ExpireIdle", func(ctx context.Context, tx pgx.Tx) { ExpireIdle(ctx, tx, now, now, 1) }),
 		asked("SharesOfRecord", func(ctx context.Context, tx pgx.Tx) { SharesOfRecord(ctx, tx, Share{}.Key) }),
 	}
 }

@@ -264,30 +264,34 @@ WHERE u.did = k.did AND u.collection = k.collection AND u.rkey = k.rkey AND u.fe
 	return schema.Exec(ctx, db, "change when subjects are fetched", sql, collection, did, rkey, at, to)
 }
 
-// ExpireSubjects examines at most limit rows that were last examined at or before a time. It
-// deletes those that no share needs and no record waits for, and marks the others as examined now.
-func ExpireSubjects(ctx context.Context, db schema.DB, before, now time.Time, limit int) (examined, deleted int, err error) {
-	return expireIdle(ctx, db, "subjects", `
+// ExpireIdle examines at most limit subjects, and as many copies, that were last examined at or before
+// a time. It deletes those that no share needs and no record waits for, and marks the others as
+// examined now. It returns how many it examined. A copy stays as long as its record is stored, because
+// a repost may share again when its subject arrives.
+func ExpireIdle(ctx context.Context, db schema.DB, before, now time.Time, limit int) (examined int, err error) {
+	for _, of := range []struct{ table, needed string }{{"subjects", `
 EXISTS (SELECT FROM shares AS s WHERE s.subject_did = i.did AND s.subject_rkey = i.rkey)
-OR EXISTS (SELECT FROM waiting AS w WHERE w.for_did = i.did AND w.for_collection = i.collection AND w.for_rkey = i.rkey)`, before, now, limit)
-}
-
-// expireIdle does the same for the rows i of a table of records. needed is the condition to keep a
-// row.
-func expireIdle(ctx context.Context, db schema.DB, table, needed string, before, now time.Time, limit int) (examined, deleted int, err error) {
-	sql := `
+OR EXISTS (SELECT FROM waiting AS w WHERE w.for_did = i.did AND w.for_collection = i.collection AND w.for_rkey = i.rkey)`}, {"copies", `
+EXISTS (SELECT FROM shares AS s WHERE s.did = i.did AND s.collection = i.collection AND s.rkey = i.rkey)
+OR EXISTS (SELECT FROM records AS r WHERE r.did = i.did AND r.collection = i.collection AND r.rkey = i.rkey)`}} {
+		sql := `
 WITH old AS MATERIALIZED (
-    SELECT i.did, i.collection, i.rkey, (` + needed + `) AS needed
-    FROM ` + table + ` AS i WHERE i.checked_at <= $1 ORDER BY i.checked_at LIMIT $3
+    SELECT i.did, i.collection, i.rkey, (` + of.needed + `) AS needed
+    FROM ` + of.table + ` AS i WHERE i.checked_at <= $1 ORDER BY i.checked_at LIMIT $3
     FOR UPDATE SKIP LOCKED
 ), kept AS (
-    UPDATE ` + table + ` AS i SET checked_at = $2 FROM old AS o WHERE i.did = o.did AND i.collection = o.collection AND i.rkey = o.rkey AND o.needed
+    UPDATE ` + of.table + ` AS i SET checked_at = $2
+    FROM old AS o WHERE i.did = o.did AND i.collection = o.collection AND i.rkey = o.rkey AND o.needed
 ), gone AS (
-    DELETE FROM ` + table + ` AS i USING old AS o WHERE i.did = o.did AND i.collection = o.collection AND i.rkey = o.rkey AND NOT o.needed
-    RETURNING 1
+    DELETE FROM ` + of.table + ` AS i
+    USING old AS o WHERE i.did = o.did AND i.collection = o.collection AND i.rkey = o.rkey AND NOT o.needed
 )
-SELECT (SELECT count(*) FROM old)::int AS examined, (SELECT count(*) FROM gone)::int AS deleted`
-	type result struct{ Examined, Deleted int }
-	r, err := schema.One(ctx, db, "expire "+table, pgx.RowToStructByName[result], sql, before, now, limit)
-	return r.Examined, r.Deleted, err
+SELECT count(*) FROM old`
+		n, err := schema.One(ctx, db, "expire "+of.table, pgx.RowTo[int], sql, before, now, limit)
+		if err != nil {
+			return examined, err
+		}
+		examined += n
+	}
+	return examined, nil
 }

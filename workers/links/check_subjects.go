@@ -56,7 +56,7 @@ func newCheckSubjects(b workers.Bundle, links *ProcessPosts) *CheckSubjects {
 // Work runs until nothing is due, its calls are used up, or its time is up.
 func (w *CheckSubjects) Work(ctx context.Context, job *river.Job[CheckSubjectsArgs]) error {
 	r := &subjectCheck{w, job.JobRow, time.Now().Add(w.patience), w.calls}
-	steps := []func(context.Context) (bool, error){r.expireWaiting, r.expireSubjects, r.expireCopies, r.changed, r.fetch}
+	steps := []func(context.Context) (bool, error){r.expireWaiting, r.expireIdle, r.changed, r.fetch}
 	for {
 		for _, step := range steps {
 			done, err := step(ctx)
@@ -280,27 +280,16 @@ func (w *subjectCheck) expireWaiting(ctx context.Context) (done bool, err error)
 	return repeat(w.until, func() (int, error) { return schema.ExpireWaiting(ctx, w.pool, due, expiredAtOnce) })
 }
 
-// expireSubjects deletes subjects that no share has needed, and that nothing has waited for, for a
-// day.
-func (w *subjectCheck) expireSubjects(ctx context.Context) (done bool, err error) {
-	return w.expireIdle(ctx, ranking.ExpireSubjects)
-}
-
-// expireIdle examines the rows that have not been examined for a day.
-func (w *subjectCheck) expireIdle(ctx context.Context, expire func(ctx context.Context, db schema.DB, before, now time.Time, limit int) (examined, deleted int, err error)) (done bool, err error) {
+// expireIdle deletes subjects and copies that no share has needed, and that nothing has waited for,
+// for a day.
+func (w *subjectCheck) expireIdle(ctx context.Context) (done bool, err error) {
 	now, err := schema.EarliestTime(ctx, w.pool, w.now()) // a clock that is ahead must not make a row idle
 	if err != nil {
 		return false, err
 	}
 	return repeat(w.until, func() (int, error) {
-		examined, _, err := expire(ctx, w.pool, now.Add(-subjectIdle), now, expiredAtOnce)
-		return examined, err
+		return ranking.ExpireIdle(ctx, w.pool, now.Add(-subjectIdle), now, expiredAtOnce)
 	})
-}
-
-// expireCopies deletes rows about copies that the ledger no longer needs.
-func (w *subjectCheck) expireCopies(ctx context.Context) (done bool, err error) {
-	return w.expireIdle(ctx, ranking.ExpireCopies)
 }
 
 // repeat repeats a step until it does nothing more; done is false if the time is up.

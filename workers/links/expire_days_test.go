@@ -79,7 +79,7 @@ func expireDay(b *testing.B, pool *pgxpool.Pool, w expiring, subjects *CheckSubj
 	expired = time.Since(began)
 	subjects.now = func() time.Time { return now }
 	r := &subjectCheck{subjects, &rivertype.JobRow{}, time.Now().Add(time.Minute), 0}
-	for _, step := range []func(context.Context) (bool, error){r.expireWaiting, r.expireSubjects, r.expireCopies, r.changed} {
+	for _, step := range []func(context.Context) (bool, error){r.expireWaiting, r.expireIdle, r.changed} {
 		done, err := step(b.Context())
 		require.NoError(b, err)
 		require.True(b, done)

@@ -115,19 +115,15 @@ func (w *ProcessPosts) settle(ctx context.Context, job *rivertype.JobRow, p *sha
 	if err != nil {
 		return nil // outside a client, nothing is enqueued
 	}
-	if p.due {
-		if _, err := client.Insert(ctx, CheckSubjectsArgs{}, nil); err != nil {
-			return fmt.Errorf("enqueue a check of the subjects: %w", err)
+	for _, next := range []struct {
+		needed bool
+		args   river.JobArgs
+	}{{p.due, CheckSubjectsArgs{}}, {p.unread && w.profiles, ReadProfilesArgs{}}, {p.short && w.resolves, ResolveLinksArgs{}}} {
+		if !next.needed {
+			continue
 		}
-	}
-	if p.unread && w.profiles {
-		if _, err := client.Insert(ctx, ReadProfilesArgs{}, nil); err != nil {
-			return fmt.Errorf("enqueue the reading of profiles: %w", err)
-		}
-	}
-	if p.short && w.resolves {
-		if _, err := client.Insert(ctx, ResolveLinksArgs{}, nil); err != nil {
-			return fmt.Errorf("enqueue the resolving of short links: %w", err)
+		if _, err := client.Insert(ctx, next.args, nil); err != nil {
+			return fmt.Errorf("enqueue %s: %w", next.args.Kind(), err)
 		}
 	}
 	return nil

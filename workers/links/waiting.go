@@ -10,23 +10,17 @@ import (
 	"github.com/weir-social/weir/workers"
 )
 
-// waiters are records that wait for others: schema/waiting.go has the protocol.
-type waiters struct {
-	db         schema.DB
-	projection string
-}
-
 const releasedAtOnce = 500
 
-// release calls project with the records that wait for the known ones, about
-// releasedAtOnce at a time. project must make each of them wait anew or stop waiting. Call
-// release after the commit that made the records known. It returns false if it stopped at
-// until. Calling it again continues, because most of the projected records no longer wait.
-func (w waiters) release(ctx context.Context, known []schema.Key, until time.Time, project func([]schema.Key) error) (done bool, err error) {
+// projectWaiting calls project with the records that wait for the known ones, about releasedAtOnce at a
+// time. project must make each of them wait anew or stop waiting: schema/waiting.go has the protocol.
+// Call it after the commit that made the records known. It returns false if it stopped at until. Calling
+// it again continues, because most of the projected records no longer wait.
+func (w *ProcessPosts) projectWaiting(ctx context.Context, known []schema.Key, until time.Time, project func([]schema.Key) error) (done bool, err error) {
 	if len(known) == 0 {
 		return true, nil
 	}
-	if known, err = schema.WaitedFor(ctx, w.db, w.projection, known); err != nil {
+	if known, err = schema.WaitedFor(ctx, w.pool, Name, known); err != nil {
 		return false, err
 	}
 	var released []schema.Key // most records have few waiting for them, so several are projected at once
@@ -35,7 +29,7 @@ func (w waiters) release(ctx context.Context, known []schema.Key, until time.Tim
 			if time.Now().After(until) {
 				return false, nil
 			}
-			keys, err := schema.WaitingFor(ctx, w.db, w.projection, key, after, releasedAtOnce)
+			keys, err := schema.WaitingFor(ctx, w.pool, Name, key, after, releasedAtOnce)
 			if err != nil {
 				return false, err
 			}
@@ -60,7 +54,7 @@ func (w waiters) release(ctx context.Context, known []schema.Key, until time.Tim
 // release projects the reposts and quotes that wait for posts. If there are very many, the
 // job yields to other jobs in between.
 func (w *ProcessPosts) release(ctx context.Context, job *rivertype.JobRow, known []schema.Key) error {
-	done, err := waiters{w.pool, Name}.release(ctx, known, time.Now().Add(w.patience), func(keys []schema.Key) error {
+	done, err := w.projectWaiting(ctx, known, time.Now().Add(w.patience), func(keys []schema.Key) error {
 		return w.again(ctx, job, keys, known)
 	})
 	if err == nil && !done {

@@ -270,14 +270,13 @@ func TestReleaseContinuesWhereItStopped(t *testing.T) {
 		_, err := c.w.projected(t.Context(), keys, false, nil)
 		return err
 	}
-	waits := waiters{c.pool, c.w.Name()}
-	_, err = waits.release(t.Context(), known, until, project)
+	_, err = c.w.projectWaiting(t.Context(), known, until, project)
 	require.Error(t, err)
 	require.Len(t, c.waiting(), 10)
-	done, err := waits.release(t.Context(), known, time.Now().Add(-time.Second), project)
+	done, err := c.w.projectWaiting(t.Context(), known, time.Now().Add(-time.Second), project)
 	require.NoError(t, err)
 	require.False(t, done)
-	done, err = waits.release(t.Context(), known, until, project)
+	done, err = c.w.projectWaiting(t.Context(), known, until, project)
 	require.NoError(t, err)
 	require.True(t, done)
 	require.Equal(t, releasedAtOnce+11, c.counts(c.news))

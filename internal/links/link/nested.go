@@ -75,9 +75,7 @@ func (a *address) contained(patterns []pattern) string {
 		for _, w := range p.query {
 			switch {
 			case w.capture == 0 && w.name == "":
-				var s strings.Builder
-				(&address{query: a.query, fragment: a.fragment}).writeQuery(&s)
-				if url := s.String()[1:]; hasScheme(url) {
+				if url := a.inside("", "")[1:]; hasScheme(url) {
 					return url
 				}
 			case w.capture == 0:
@@ -143,11 +141,10 @@ func (a *address) cached(rest string) string {
 // inside returns the URL that begins at the end of a path, including the query and the
 // route.
 func (a *address) inside(scheme, rest string) string {
-	b := address{query: a.query, fragment: a.fragment}
 	var s strings.Builder
 	s.WriteString(scheme)
 	s.WriteString(rest)
-	b.writeQuery(&s)
+	a.writeQuery(&s)
 	return s.String()
 }
 
@@ -263,17 +260,13 @@ func (a *address) copied() string {
 // "--" for "-".
 func (a *address) translated(label string) string {
 	label = strings.NewReplacer("--", "-", "-", ".").Replace(label)
-	b := address{path: a.path, fragment: a.fragment}
+	b := address{fragment: a.fragment}
 	for _, p := range a.query {
 		if !strings.HasPrefix(p.name, "_x_tr_") {
 			b.query = append(b.query, p)
 		}
 	}
-	var s strings.Builder
-	s.WriteString("https://" + label)
-	s.WriteString(b.path)
-	b.writeQuery(&s)
-	return s.String()
+	return b.inside("https://"+label, a.path)
 }
 
 // withoutKind removes the kind of a copy from its time: 20260704if_, a copy in a
@@ -300,15 +293,12 @@ func isArchiveTime(segment string) bool {
 // the path, in version 2 in the parameter u with "_" for "/" and "-2F" for an encoded character.
 func (a *address) defended() string {
 	if rest, ok := strings.CutPrefix(a.path, "/v3/__"); ok {
-		b := address{query: a.query}
-		var s strings.Builder
-		s.WriteString(rest)
-		b.writeQuery(&s)
-		end := strings.LastIndex(s.String(), "__;")
-		if end < 0 || strings.Contains(s.String()[:end], "*") { // characters that are given apart
+		target := (&address{query: a.query}).inside("", rest)
+		end := strings.LastIndex(target, "__;")
+		if end < 0 || strings.Contains(target[:end], "*") { // characters that are given apart
 			return ""
 		}
-		return a.after(s.String()[:end])
+		return a.after(target[:end])
 	}
 	if a.path != "/v2/url" {
 		return ""

@@ -4,8 +4,6 @@ import (
 	"net/url"
 	"strings"
 
-	"github.com/bluesky-social/indigo/atproto/syntax"
-
 	"github.com/weir-social/weir/internal/nostr"
 )
 
@@ -46,18 +44,6 @@ func originalRecord(id string) Subject {
 		}
 	}
 	return Subject{}
-}
-
-// parseRecord parses the AT-URI of a post or a repost.
-func parseRecord(uri string) Subject {
-	if s := parseSubject(uri); s != (Subject{}) {
-		return s
-	}
-	at, err := syntax.ParseATURI(uri)
-	if err != nil || !at.Authority().IsDID() || at.Collection() != CollectionRepost || at.RecordKey() == "" || len(at.Authority()) > maxDID {
-		return Subject{}
-	}
-	return Subject{CollectionRepost, at.Authority().String(), at.RecordKey().String()}
 }
 
 // originalEvent returns the note that the address of an original names: nostr:nevent1…, or

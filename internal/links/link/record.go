@@ -115,25 +115,14 @@ type list[T any] []T
 // UnmarshalJSONFrom reads a value of any type.
 func (l *list[T]) UnmarshalJSONFrom(d *jsontext.Decoder) error {
 	*l = nil
-	if d.PeekKind() != '[' {
-		return d.SkipValue()
-	}
-	if _, err := d.ReadToken(); err != nil {
-		return err
-	}
-	for n := 0; d.PeekKind() != ']'; n++ {
-		if n >= maxList || d.PeekKind() != '{' {
-			if err := d.SkipValue(); err != nil {
-				return err
-			}
-			continue
+	n := 0
+	return elements(d, func() error {
+		if n++; n > maxList || d.PeekKind() != '{' {
+			return d.SkipValue()
 		}
 		var element T
-		if err := json.UnmarshalDecode(d, &element); err != nil {
-			return err
-		}
+		err := json.UnmarshalDecode(d, &element)
 		*l = append(*l, element)
-	}
-	_, err := d.ReadToken()
-	return err
+		return err
+	})
 }

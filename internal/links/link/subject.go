@@ -45,15 +45,23 @@ func InRepost(repost []byte) (Subject, error) {
 	return parseSubject(string(r.Subject.fields.URI)), nil
 }
 
-// parseSubject parses the AT-URI of a post. An address with a handle instead of a DID
-// names no post, because it is unknown who had the handle then.
+// parseSubject parses the AT-URI of a post.
 func parseSubject(uri string) Subject {
+	if s := parseRecord(uri); s.Collection == CollectionPost {
+		return s
+	}
+	return Subject{}
+}
+
+// parseRecord parses the AT-URI of a post or a repost. An address with a handle instead of a DID
+// names none, because it is unknown who had the handle then.
+func parseRecord(uri string) Subject {
 	at, err := syntax.ParseATURI(uri)
-	if err != nil || !at.Authority().IsDID() || at.Collection() != CollectionPost || at.RecordKey() == "" {
+	if err != nil || !at.Authority().IsDID() || at.RecordKey() == "" || len(at.Authority()) > maxDID {
 		return Subject{}
 	}
-	s := Subject{Collection: CollectionPost, DID: at.Authority().String(), Rkey: at.RecordKey().String()}
-	if len(s.DID) > maxDID {
+	s := Subject{at.Collection().String(), at.Authority().String(), at.RecordKey().String()}
+	if s.Collection != CollectionPost && s.Collection != CollectionRepost {
 		return Subject{}
 	}
 	return s
