@@ -6,6 +6,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/weir-social/weir/internal/links/link"
 	"github.com/weir-social/weir/internal/ranking"
 	"github.com/weir-social/weir/internal/testing/schematest"
 	"github.com/weir-social/weir/schema"
@@ -23,7 +24,7 @@ func TestBlockedIsNowhere(t *testing.T) {
 	for i, did := range []string{"did:plc:a", "did:plc:b", "did:plc:c"} {
 		for n, url := range []string{a, b, sub, other} {
 			if i >= n/2 { // the last two are shared by two accounts
-				share(t, pool, did, string(rune('1'+n)), url, now.Add(-time.Duration(n+1)*time.Minute), ranking.Card{})
+				share(t, pool, did, string(rune('1'+n)), url, now.Add(-time.Duration(n+1)*time.Minute), link.Card{})
 			}
 		}
 	}
@@ -69,7 +70,7 @@ func TestBlockedIsNowhere(t *testing.T) {
 		require.NoError(t, err)
 		require.True(t, added)
 	}
-	share(t, pool, "did:plc:a", "9", "https://spam.example/new", now.Add(-time.Minute), ranking.Card{})
+	share(t, pool, "did:plc:a", "9", "https://spam.example/new", now.Add(-time.Minute), link.Card{})
 	_, err = apply(t.Context(), pool, lease, schema.Batch{Statuses: []schema.Status{{DID: "did:plc:c", Status: "active", At: now}}})
 	require.NoError(t, err)
 	require.Equal(t, []string{a + " 2", other + " 1"}, shown(true))

@@ -78,9 +78,9 @@ func TestVariantsAreWanted(t *testing.T) {
 		require.ElementsMatch(t, c.wanted, column(t, p.pool, wanted), name)
 		require.NoError(t, ranking.CountEverything(t.Context(), p.pool))
 		require.Zero(t, p.counts(), name)
-		own := shareOf("paper.example/" + c.first)
+		own := shareOf("paper.example/" + c.first).Link
 		for due := true; due; {
-			due = p.fetch(func(c *ranking.PageCard) { c.Title, c.Canonical = "A long title", &own }) != ""
+			due = p.fetch(func(c *ranking.PageCard) { c.Title, c.Canonical = "A long title", own }) != ""
 		}
 		p.counts()
 		const shared = `SELECT count(*)::text FROM sharers AS s JOIN links AS l ON l.id = s.link_id WHERE l.identity = 'paper.example/' || `
@@ -100,8 +100,8 @@ func TestTitleOfThePageFindsVariants(t *testing.T) {
 	p.posts("herald.example/b", "New", "New")
 	require.Equal(t, 1+1, p.counts())
 	execute(t, p.pool, `DELETE FROM cards WHERE link_id = $1`, p.id("paper.example/b"))
-	own := shareOf("paper.example/a")
-	page := func(c *ranking.PageCard) { c.Title, c.Canonical = "New", &own }
+	own := shareOf("paper.example/a").Link
+	page := func(c *ranking.PageCard) { c.Title, c.Canonical = "New", own }
 	require.Equal(t, "paper.example/a", p.fetches(page))
 	require.Equal(t, "paper.example/b", p.fetches(page))
 	p.counts()

@@ -11,6 +11,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/weir-social/weir/internal/links/link"
 	"github.com/weir-social/weir/internal/links/link/title"
 	"github.com/weir-social/weir/internal/words"
 	"github.com/weir-social/weir/schema"
@@ -124,11 +125,11 @@ type PageCard struct {
 	Title       string
 	Description string
 	SiteName    string
-	Address     string // where the redirects ended
-	SameSite    bool   // Address has the registrable domain of the link's URL
-	Ends        *Share // Address as a link: its Identity, URL and Site; nil: it is not a link
-	Canonical   *Share // the address that the page names as its own; nil: none, or one on another site
-	Why         string // why it is not the page of an article; empty: it is one
+	Address     string    // where the redirects ended
+	SameSite    bool      // Address has the registrable domain of the link's URL
+	To          link.Link // Address as a link; zero: it is not one
+	Canonical   link.Link // the address that the page names as its own; zero: none, or one on another site
+	Why         string    // why it is not the page of an article; empty: it is one
 }
 
 // maxEnds is how many links of a host may end at an address that another link has. If more
@@ -159,7 +160,7 @@ func StoreCard(ctx context.Context, tx pgx.Tx, f CardFetch, p PageCard, now time
 	if err := s.distrustTitle(ctx); err != nil {
 		return err
 	}
-	ends, err := s.target(ctx, p.Ends, own, "ends_at")
+	ends, err := s.target(ctx, p.To, own, "ends_at")
 	if err != nil {
 		return err
 	}
@@ -168,11 +169,11 @@ func StoreCard(ctx context.Context, tx pgx.Tx, f CardFetch, p PageCard, now time
 		return err
 	}
 	to, why := canonical, Canonical
-	if to == nil {
+	if to == (link.Link{}) {
 		to, why = ends, Redirected
 	}
-	if p.Why == "" && !s.crowded && to != nil {
-		into, err := mergeInto(ctx, tx, *to, Merge{Link: f.Link, Why: why, Now: now})
+	if p.Why == "" && !s.crowded && to != (link.Link{}) {
+		into, err := mergeInto(ctx, tx, to, Merge{Link: f.Link, Why: why, Now: now})
 		if err != nil {
 			return err
 		}
@@ -236,35 +237,29 @@ UPDATE cards
 SET fetch_at = NULL, fetched_at = now(), status = $3, host = $4, address = $5, ends_at = $6, canonical = $7, same_site = $8, title = $9, description = $10, site_name = $11,
     words = coalesce($12, '')::tsvector, title_group = $13
 WHERE link_id = $1 AND tries = $2`
-	identity := func(of *Share) string {
-		if of == nil {
-			return ""
-		}
-		return of.Identity
-	}
 	name, description := schema.Text(p.Title), schema.Text(p.Description)
-	n, err := schema.Change(ctx, s.tx, "store a page", sql, f.Link, f.Try, schema.Text(p.Why), s.host, schema.Text(p.Address), identity(p.Ends), identity(p.Canonical), p.SameSite,
+	n, err := schema.Change(ctx, s.tx, "store a page", sql, f.Link, f.Try, schema.Text(p.Why), s.host, schema.Text(p.Address), p.To.Identity, p.Canonical.Identity, p.SameSite,
 		name, description, schema.Text(p.SiteName), words.Vector(name, description), s.group)
 	return n > 0, err
 }
 
-// target returns the link to merge the page's link with, or nil if there is none. column is
+// target returns the link to merge the page's link with; zero: there is none. column is
 // the column of cards with the target's identity. If too many links of the host end there,
 // the ones that were merged into it because of their pages are split again.
-func (s *storing) target(ctx context.Context, to *Share, own, column string) (*Share, error) {
-	if to == nil || to.Identity == own {
-		return nil, nil
+func (s *storing) target(ctx context.Context, to link.Link, own, column string) (none link.Link, err error) {
+	if to.Identity == "" || to.Identity == own {
+		return none, nil
 	}
 	many, err := schema.One(ctx, s.tx, "count the links that end there", pgx.RowTo[int], `
 SELECT count(*) FROM (SELECT FROM cards AS c JOIN links AS l ON l.id = c.link_id WHERE c.host = $1 AND c.`+column+` = $2 AND l.identity <> $2 LIMIT $3) AS k`, s.host, to.Identity, maxEnds+1)
 	if err != nil {
-		return nil, err
+		return none, err
 	}
 	if many > maxEnds {
-		return nil, s.distrust(ctx, to.Identity, column)
+		return none, s.distrust(ctx, to.Identity, column)
 	}
 	if u, err := url.Parse(to.URL); err != nil || strings.Trim(u.Path, "/") == "" {
-		return nil, nil // the address cannot be merged into
+		return none, nil // the address cannot be merged into
 	}
 	return to, nil
 }

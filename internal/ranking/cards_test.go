@@ -11,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/stretchr/testify/require"
 
+	"github.com/weir-social/weir/internal/links/link"
 	"github.com/weir-social/weir/internal/ranking"
 	"github.com/weir-social/weir/internal/testing/schematest"
 	"github.com/weir-social/weir/schema"
@@ -28,7 +29,7 @@ func newPress(t *testing.T) *press { return &press{t: t, pool: schematest.New(t)
 
 func shareOf(page string) ranking.Share {
 	site, _, _ := strings.Cut(page, "/")
-	return ranking.Share{Identity: page, URL: "https://" + page, Site: site, How: "post"}
+	return ranking.Share{Link: link.Link{Identity: page, URL: "https://" + page, Site: site}, How: "post"}
 }
 
 // posts has an account share a page for each title; "" means without one.
@@ -38,7 +39,7 @@ func (p *press) posts(page string, titles ...string) {
 		p.n++
 		s := shareOf(page)
 		s.Key = schema.Key{Collection: schema.PostCollection, DID: fmt.Sprintf("did:plc:%d", i), Rkey: fmt.Sprintf("%05d", p.n)}
-		s.SharedAt, s.Card = p.now.Add(-time.Hour+time.Duration(p.n)*time.Second), ranking.Card{Title: title}
+		s.SharedAt, s.Card = p.now.Add(-time.Hour+time.Duration(p.n)*time.Second), link.Card{Title: title}
 		require.NoError(p.t, pgx.BeginFunc(p.t.Context(), p.pool, func(tx pgx.Tx) error {
 			return ranking.ReplaceShares(p.t.Context(), tx, []schema.Key{s.Key}, []ranking.Share{s}, p.now)
 		}))
@@ -85,8 +86,7 @@ func (p *press) fetch(page func(*ranking.PageCard)) string {
 		return ""
 	}
 	name := strings.TrimPrefix(f.URL, "https://")
-	ends := shareOf(name)
-	c := ranking.PageCard{Title: "Page of " + name, Address: f.URL, SameSite: true, Ends: &ends}
+	c := ranking.PageCard{Title: "Page of " + name, Address: f.URL, SameSite: true, To: shareOf(name).Link}
 	if page != nil {
 		page(&c)
 	}
@@ -99,14 +99,14 @@ func (p *press) fetch(page func(*ranking.PageCard)) string {
 func leadsTo(page string) func(*ranking.PageCard) {
 	return func(c *ranking.PageCard) {
 		before, _, _ := strings.Cut(strings.TrimPrefix(c.Address, "https://"), "/")
-		to := shareOf(page)
-		c.Ends, c.Address, c.SameSite = &to, to.URL, before == to.Site
+		c.To = shareOf(page).Link
+		c.Address, c.SameSite = c.To.URL, before == c.To.Site
 	}
 }
 
 // calls makes a page name another one as its own address.
 func calls(page string) func(*ranking.PageCard) {
-	return func(c *ranking.PageCard) { to := shareOf(page); c.Canonical = &to }
+	return func(c *ranking.PageCard) { c.Canonical = shareOf(page).Link }
 }
 
 // shown returns each link as a reader sees it: the address, the sharers and the title. It requires
@@ -190,7 +190,7 @@ func TestTitleOfAnotherPageDoesNotCount(t *testing.T) {
 		"without a title":     func(c *ranking.PageCard) { c.Title, c.Why = "", "it has no title" },
 		"of a site's root":    leadsTo("b.example/"),
 		"a wall of a site":    func(c *ranking.PageCard) { leadsTo("b.example/login")(c); c.Why = "a wall" },
-		"of no link":          func(c *ranking.PageCard) { c.Ends, c.SameSite = nil, false },
+		"of no link":          func(c *ranking.PageCard) { c.To, c.SameSite = link.Link{}, false },
 		"of the root's query": leadsTo("b.example/?lang=en"),
 	} {
 		p := newPress(t)
@@ -291,7 +291,7 @@ func votesOnly(lead func(string) func(*ranking.PageCard), shown []string) (all [
 	var c ranking.PageCard
 	lead("x.example/")(&c)
 	for i, one := range shown {
-		if c.Canonical != nil {
+		if c.Canonical != (link.Link{}) {
 			one = strings.Replace(one, fmt.Sprintf("Title %d http", i+1), fmt.Sprintf("a.example/%d at:/", i+1), 1)
 		}
 		all = append(all, one)

@@ -12,6 +12,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/weir-social/weir/internal/links/link"
 	"github.com/weir-social/weir/internal/links/link/title"
 	"github.com/weir-social/weir/internal/words"
 	"github.com/weir-social/weir/schema"
@@ -29,18 +30,17 @@ type claim struct {
 	short                                bool // the site is a shortener
 }
 
-func (s *Share) claim() claim {
-	c := claim{identity: s.Identity, url: s.URL, site: s.Site, title: schema.Text(s.Card.Title), description: schema.Text(s.Card.Description), image: pictureCID(s.Card.Image), short: s.Short}
+func claimOf(l link.Link) claim {
+	c := claim{
+		identity: l.Identity, url: l.URL, site: l.Site, title: schema.Text(l.Card.Title), description: schema.Text(l.Card.Description),
+		image: l.Card.Image[strings.LastIndexByte(l.Card.Image, '/')+1:], // the CID of the blob
+		short: l.Short,
+	}
 	// No part contains NUL. Half of a SHA-256 is long enough that nobody finds two claims with the
 	// same hash.
 	sum := sha256.Sum256([]byte(c.url + "\x00" + c.title + "\x00" + c.description + "\x00" + c.image))
 	c.hash = sum[:len(sum)/2]
 	return c
-}
-
-// pictureCID returns the CID in blob:<did>/<cid>.
-func pictureCID(image string) string {
-	return image[strings.LastIndexByte(image, '/')+1:]
 }
 
 // insertClaims adds the missing claims. LATERAL and LIMIT force index lookups: with old
@@ -54,8 +54,8 @@ CROSS JOIN LATERAL (SELECT l.id FROM links AS l WHERE l.identity = i.identity LI
 WHERE (SELECT c.id FROM claims AS c WHERE c.link_id = l.id AND c.hash = i.hash LIMIT 1) IS NULL
 ON CONFLICT (link_id, hash) DO NOTHING`
 
-func queueClaims(q *pgx.Batch, shares []Share) {
-	all := column(shares, func(s Share) claim { return s.claim() })
+func queueClaims(q *pgx.Batch, links []link.Link) {
+	all := column(links, claimOf)
 	slices.SortFunc(all, func(a, b claim) int {
 		return cmp.Or(cmp.Compare(a.identity, b.identity), bytes.Compare(a.hash, b.hash))
 	})

@@ -7,17 +7,18 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/stretchr/testify/require"
 
+	"github.com/weir-social/weir/internal/links/link"
 	"github.com/weir-social/weir/internal/ranking"
 	"github.com/weir-social/weir/internal/testing/schematest"
 	"github.com/weir-social/weir/schema"
 )
 
 // says stores the claims of an account's post about the link "story".
-func says(t *testing.T, pool *pgxpool.Pool, did, rkey, url string, card ranking.Card) {
+func says(t *testing.T, pool *pgxpool.Pool, did, rkey, url string, card link.Card) {
 	t.Helper()
 	k := schema.Key{Collection: schema.PostCollection, DID: did, Rkey: rkey}
 	require.NoError(t, pgx.BeginFunc(t.Context(), pool, func(tx pgx.Tx) error {
-		s := ranking.Share{Key: k, Identity: "story", URL: url, Site: "news.example", How: "post", SharedAt: noon(), Card: card}
+		s := ranking.Share{Key: k, Link: link.Link{Identity: "story", URL: url, Site: "news.example", Card: card}, How: "post", SharedAt: noon()}
 		return ranking.ReplaceShares(t.Context(), tx, []schema.Key{k}, []ranking.Share{s}, noon())
 	}))
 }
@@ -35,14 +36,14 @@ func TestOneClaimForAllWhoSayTheSame(t *testing.T) {
 	pool := schematest.New(t)
 	const https, http = "https://news.example/story", "http://news.example/story"
 	for _, who := range []string{"a", "b", "c"} {
-		says(t, pool, who, "1", https, ranking.Card{Title: "T", Description: "D", Image: "blob:did:plc:" + who + "/cid1"})
+		says(t, pool, who, "1", https, link.Card{Title: "T", Description: "D", Image: "blob:did:plc:" + who + "/cid1"})
 	}
-	says(t, pool, "d", "1", http, ranking.Card{Title: "T", Description: "D", Image: "blob:did:plc:d/cid1"})
-	says(t, pool, "e", "1", https, ranking.Card{Title: "T", Description: "D", Image: "blob:did:plc:e/cid2"})
-	says(t, pool, "f", "1", https, ranking.Card{})
+	says(t, pool, "d", "1", http, link.Card{Title: "T", Description: "D", Image: "blob:did:plc:d/cid1"})
+	says(t, pool, "e", "1", https, link.Card{Title: "T", Description: "D", Image: "blob:did:plc:e/cid2"})
+	says(t, pool, "f", "1", https, link.Card{})
 	require.Equal(t, []string{http + " T D cid1: d", https + " T D cid1: a b c", https + " T D cid2: e", https + ": f"}, claims(t, pool))
 
-	says(t, pool, "f", "1", https, ranking.Card{Title: "T", Description: "D", Image: "blob:did:plc:f/cid2"}) // edited
+	says(t, pool, "f", "1", https, link.Card{Title: "T", Description: "D", Image: "blob:did:plc:f/cid2"}) // edited
 	execute(t, pool, `DELETE FROM shares WHERE did = 'd'`)
 	done, err := ranking.ExpireClaims(t.Context(), pool, 0, 10)
 	require.NoError(t, err)
@@ -58,13 +59,13 @@ func TestOneClaimForAllWhoSayTheSame(t *testing.T) {
 func TestClaimStaysForTheWorkerThatFoundIt(t *testing.T) {
 	t.Parallel()
 	pool := schematest.New(t)
-	says(t, pool, "a", "1", "https://news.example/story", ranking.Card{Title: "T"})
+	says(t, pool, "a", "1", "https://news.example/story", link.Card{Title: "T"})
 	execute(t, pool, `DELETE FROM shares`)
 	tx, err := pool.Begin(t.Context())
 	require.NoError(t, err)
 	defer tx.Rollback(t.Context()) // nothing is left to roll back
 	k := schema.Key{Collection: schema.PostCollection, DID: "b", Rkey: "1"}
-	all := []ranking.Share{{Key: k, Identity: "story", URL: "https://news.example/story", Site: "news.example", How: "post", SharedAt: noon(), Card: ranking.Card{Title: "T"}}}
+	all := []ranking.Share{{Key: k, Link: link.Link{Identity: "story", URL: "https://news.example/story", Site: "news.example", Card: link.Card{Title: "T"}}, How: "post", SharedAt: noon()}}
 	execute(t, tx, `SELECT FROM links WHERE identity = 'story' FOR KEY SHARE`) // as the first statement of a Replacement
 	done, err := ranking.ExpireClaims(t.Context(), pool, 0, 10)
 	require.NoError(t, err)

@@ -8,6 +8,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/weir-social/weir/internal/links/link"
 	"github.com/weir-social/weir/internal/ranking"
 	"github.com/weir-social/weir/internal/testing/schematest"
 	"github.com/weir-social/weir/schema"
@@ -22,9 +23,9 @@ func TestUnwillingAccountCountsWhereItIsFollowed(t *testing.T) {
 	lease := take(t, pool, "me")
 	now := time.Now()
 	const both, one = "https://both.example/", "https://one.example/"
-	share(t, pool, "did:plc:a", "1", both, now.Add(-time.Minute), ranking.Card{})
-	share(t, pool, "did:plc:b", "2", both, now.Add(-2*time.Minute), ranking.Card{})
-	share(t, pool, "did:plc:a", "3", one, now.Add(-3*time.Minute), ranking.Card{})
+	share(t, pool, "did:plc:a", "1", both, now.Add(-time.Minute), link.Card{})
+	share(t, pool, "did:plc:b", "2", both, now.Add(-2*time.Minute), link.Card{})
+	share(t, pool, "did:plc:a", "3", one, now.Add(-3*time.Minute), link.Card{})
 	is := func(want ...string) {
 		t.Helper()
 		for range 2 {
@@ -71,7 +72,7 @@ func TestStoredProfileWithholdsItsAccount(t *testing.T) {
 	t.Parallel()
 	pool := schematest.New(t)
 	lease := take(t, pool, "me")
-	share(t, pool, "did:plc:a", "1", "https://a.example/", time.Now().Add(-time.Minute), ranking.Card{})
+	share(t, pool, "did:plc:a", "1", "https://a.example/", time.Now().Add(-time.Minute), link.Card{})
 	execute(t, pool, `INSERT INTO accounts (did, handle, avatar) VALUES ('did:plc:a', 'a.example', 'https://x.example/')`)
 	k := schema.Key{Collection: "app.bsky.actor.profile", DID: "did:plc:a", Rkey: "self"}
 	many := strings.Repeat(`{"val": "x"}, `, 5000)

@@ -179,7 +179,7 @@ ORDER BY l.id`
 		key := shares[n-1].Key
 		found[key] = append(found[key], id)
 		return nil
-	}, sql, column(shares, func(s Share) string { return s.Identity }))
+	}, sql, column(column(shares, linkOf), identityOf))
 	if err != nil {
 		return nil, err
 	}

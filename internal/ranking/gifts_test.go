@@ -8,6 +8,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/stretchr/testify/require"
 
+	"github.com/weir-social/weir/internal/links/link"
 	"github.com/weir-social/weir/internal/ranking"
 	"github.com/weir-social/weir/internal/testing/schematest"
 	"github.com/weir-social/weir/schema"
@@ -17,7 +18,7 @@ import (
 func gives(t *testing.T, pool *pgxpool.Pool, did, identity, gift string, ago time.Duration) {
 	t.Helper()
 	k := schema.Key{Collection: schema.PostCollection, DID: did, Rkey: "1"}
-	s := ranking.Share{Key: k, Identity: identity, URL: "https://" + identity, Site: "news.example", How: "post", SharedAt: noon().Add(-ago), Gift: gift}
+	s := ranking.Share{Key: k, Link: link.Link{Identity: identity, URL: "https://" + identity, Site: "news.example", Gift: gift}, How: "post", SharedAt: noon().Add(-ago)}
 	_, err := ranking.EnsureLinks(t.Context(), pool, []ranking.Share{s}, noon())
 	require.NoError(t, err)
 	require.NoError(t, pgx.BeginFunc(t.Context(), pool, func(tx pgx.Tx) error {

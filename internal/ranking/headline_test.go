@@ -12,6 +12,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/stretchr/testify/require"
 
+	"github.com/weir-social/weir/internal/links/link"
 	"github.com/weir-social/weir/internal/ranking"
 	"github.com/weir-social/weir/internal/testing/schematest"
 	"github.com/weir-social/weir/schema"
@@ -33,7 +34,7 @@ func newStory(t *testing.T) *story {
 func (s *story) post(did string, minute int, url, card string) {
 	s.t.Helper()
 	parts := append(strings.Split(card, "|"), "", "")
-	c := ranking.Card{Title: parts[0], Description: parts[1]}
+	c := link.Card{Title: parts[0], Description: parts[1]}
 	if parts[2] != "" {
 		c.Image = "blob:" + did + "/" + parts[2]
 	}
@@ -41,7 +42,7 @@ func (s *story) post(did string, minute int, url, card string) {
 		url = "https://news.example/story"
 	}
 	k := schema.Key{Collection: schema.PostCollection, DID: did, Rkey: fmt.Sprintf("%03d", minute)}
-	share := ranking.Share{Key: k, Identity: "news.example/story", URL: url, Site: "news.example", How: "post", SharedAt: s.now.Add(time.Duration(minute-60) * time.Minute), Card: c}
+	share := ranking.Share{Key: k, Link: link.Link{Identity: "news.example/story", URL: url, Site: "news.example", Card: c}, How: "post", SharedAt: s.now.Add(time.Duration(minute-60) * time.Minute)}
 	require.NoError(s.t, pgx.BeginFunc(s.t.Context(), s.pool, func(tx pgx.Tx) error {
 		return ranking.ReplaceShares(s.t.Context(), tx, []schema.Key{k}, []ranking.Share{share}, s.now)
 	}))
@@ -241,7 +242,7 @@ func TestOtherClaimsStayReadable(t *testing.T) {
 func TestPastWindowHasTheVotesOfItsTime(t *testing.T) {
 	t.Parallel()
 	pool := schematest.New(t)
-	says(t, pool, "a", "1", "https://news.example/story", ranking.Card{Title: "T"})
+	says(t, pool, "a", "1", "https://news.example/story", link.Card{Title: "T"})
 	for _, counted := range []bool{false, true} {
 		if counted {
 			_, err := ranking.Count(t.Context(), pool, noon().AddDate(0, 4, 0))

@@ -11,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/stretchr/testify/require"
 
+	"github.com/weir-social/weir/internal/links/link"
 	"github.com/weir-social/weir/internal/ranking"
 	"github.com/weir-social/weir/internal/testing/schematest"
 	"github.com/weir-social/weir/schema"
@@ -27,10 +28,10 @@ func TestRkeyAloneDecidesTheDay(t *testing.T) {
 	pool := schematest.New(t)
 	now := noon()
 	early := tid(now.Add(time.Hour))
-	share(t, pool, "did:early", early, "u", now, ranking.Card{})
+	share(t, pool, "did:early", early, "u", now, link.Card{})
 	require.NoError(t, ranking.EnsureDays(t.Context(), pool, now, 7*day))
 	for did, rkey := range map[string]string{"did:now": tid(now), "did:past": tid(now.Add(-30 * day)), "did:soon": tid(now.Add(2 * day)), "did:future": tid(now.Add(4*day + time.Hour)), "did:self": "self"} {
-		share(t, pool, did, rkey, "u", now.Add(-100*day), ranking.Card{})
+		share(t, pool, did, rkey, "u", now.Add(-100*day), link.Card{})
 	}
 	const where = `SELECT did || ' ' || tableoid::regclass FROM shares ORDER BY did`
 	want := []string{"did:early shares_20260704_00", "did:future shares_ahead", "did:now shares_20260704_00", "did:past shares_default", "did:self shares_default", "did:soon shares_20260706_00"}
@@ -77,7 +78,7 @@ func TestStatementsOfALeavingPartitionSeeItsRows(t *testing.T) {
 	t.Parallel()
 	pool := schematest.New(t)
 	require.NoError(t, ranking.EnsureDays(t.Context(), pool, noon(), 7*day))
-	share(t, pool, "did:1", tid(noon()), "u", noon(), ranking.Card{})
+	share(t, pool, "did:1", tid(noon()), "u", noon(), link.Card{})
 	execute(t, pool, `CREATE TABLE gone (did text)`)
 	drop := func() (bool, error) {
 		return schema.DropPartition(t.Context(), pool, "shares_20260704_00", func(q *pgx.Batch) { q.Queue(`INSERT INTO gone SELECT did FROM shares_20260704_00`) })
@@ -122,7 +123,7 @@ func TestKeptLinkIsMarkedThoughItsDayIsMadeAgain(t *testing.T) {
 	pool := schematest.New(t)
 	require.NoError(t, ranking.EnsureDays(t.Context(), pool, noon(), 7*day))
 	for i := range 5 {
-		share(t, pool, fmt.Sprint("did:", i), tid(noon()), "u", noon(), ranking.Card{})
+		share(t, pool, fmt.Sprint("did:", i), tid(noon()), "u", noon(), link.Card{})
 	}
 	const part = "shares_20260704_00"
 	last, links, err := ranking.CountLeaving(t.Context(), pool, ranking.LinkRule{Now: noon(), Sharers: 5}, part, 0, 10)

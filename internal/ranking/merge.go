@@ -8,6 +8,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/weir-social/weir/internal/links/link"
 	"github.com/weir-social/weir/schema"
 )
 
@@ -90,9 +91,9 @@ FROM links AS m WHERE m.id = $1 AND m.kept_at IS NOT NULL AND l.id = $2`, m.Link
 
 // mergeInto merges a link into the link of an address, adds that if nobody shares it, and returns its id. A link
 // that is merged elsewhere, or was split, stays as it is.
-func mergeInto(ctx context.Context, tx pgx.Tx, to Share, m Merge) (into int64, err error) {
+func mergeInto(ctx context.Context, tx pgx.Tx, to link.Link, m Merge) (into int64, err error) {
 	q := &pgx.Batch{}
-	queueLinks(q, []Share{to}, m.Now)
+	queueLinks(q, []link.Link{to}, m.Now)
 	q.Queue(`SELECT l.id FROM links AS l WHERE l.identity = $1 FOR KEY SHARE`, to.Identity).QueryRow(func(row pgx.Row) error { return row.Scan(&m.Into) })
 	if err := schema.Send(ctx, tx, "add the link to which another one leads", q); err != nil {
 		return 0, err

@@ -12,6 +12,8 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/stretchr/testify/require"
+
+	"github.com/weir-social/weir/internal/links/link"
 )
 
 // merge merges and splits links, a few per turn.
@@ -44,23 +46,23 @@ func (h *history) merge(ctx context.Context, r *rand.Rand, turns <-chan struct{}
 }
 
 // fetch stores a page of a link, which often redirects to another link.
-func (h *history) fetch(ctx context.Context, tx pgx.Tx, r *rand.Rand, link, other int64) error {
-	f := CardFetch{Link: link, URL: fmt.Sprintf("https://www.host%d.example/x", r.IntN(3))}
+func (h *history) fetch(ctx context.Context, tx pgx.Tx, r *rand.Rand, of, other int64) error {
+	f := CardFetch{Link: of, URL: fmt.Sprintf("https://www.host%d.example/x", r.IntN(3))}
 	const begin = `
 INSERT INTO cards AS c (link_id, sharers, tries) VALUES ($1, 5, 1) ON CONFLICT (link_id) DO UPDATE SET tries = c.tries + 1
 RETURNING tries, coalesce((SELECT l.identity FROM links AS l WHERE l.id = $2), 'other.example/' || $2)`
-	to := &Share{URL: "https://to.example/x", Site: "to.example"}
-	if err := tx.QueryRow(ctx, begin, link, other).Scan(&f.Try, &to.Identity); err != nil {
+	to := link.Link{URL: "https://to.example/x", Site: "to.example"}
+	if err := tx.QueryRow(ctx, begin, of, other).Scan(&f.Try, &to.Identity); err != nil {
 		return err
 	}
 	p := PageCard{Title: fmt.Sprint("Page ", r.IntN(30)), Description: []string{"", "d3"}[r.IntN(2)], Address: fmt.Sprintf("https://page.example/%d", r.IntN(9)), SameSite: r.IntN(2) == 0}
 	switch r.IntN(6) {
 	case 0:
-		p.Ends = to
+		p.To = to
 	case 1:
 		p.Canonical = to
 	case 2:
-		p.Ends, p.Why = to, "a wall"
+		p.To, p.Why = to, "a wall"
 	case 3:
 		p.Title = ""
 	}

@@ -8,6 +8,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/stretchr/testify/require"
 
+	"github.com/weir-social/weir/internal/links/link"
 	"github.com/weir-social/weir/internal/ranking"
 	"github.com/weir-social/weir/internal/testing/eventually"
 	"github.com/weir-social/weir/internal/testing/schematest"
@@ -24,11 +25,11 @@ func TestNobodyWaitsForWhoWaitsToMerge(t *testing.T) {
 	require.NoError(t, err)
 	defer long.Rollback(t.Context()) // nothing is left to roll back
 	require.NoError(t, ranking.MergeLinks(t.Context(), long, ranking.Merge{Link: 1, Into: 2, Why: ranking.ByHand, Now: noon()}))
-	target := ranking.Share{Identity: "target", URL: "https://paper.example/a", Site: "paper.example"}
+	target := ranking.Share{Link: link.Link{Identity: "target", URL: "https://paper.example/a", Site: "paper.example"}}
 	resolved := make(chan error, 1)
 	go func() {
 		resolved <- pgx.BeginFunc(t.Context(), pool, func(tx pgx.Tx) error {
-			return ranking.ResolveShortLink(t.Context(), tx, ranking.ShortLink{ID: 3}, target, noon())
+			return ranking.ResolveShortLink(t.Context(), tx, ranking.ShortLink{ID: 3}, target.Link, noon())
 		})
 	}()
 	eventually.True(t, func() bool {
@@ -79,7 +80,7 @@ func TestLinkExpiresWhileItIsMerged(t *testing.T) {
 func TestLinkExpiresWhileItIsAdded(t *testing.T) {
 	t.Parallel()
 	pool := schematest.New(t)
-	all := []ranking.Share{{Identity: "bit.ly/x", URL: "https://bit.ly/x", Site: "bit.ly", Short: true}}
+	all := []ranking.Share{{Link: link.Link{Identity: "bit.ly/x", URL: "https://bit.ly/x", Site: "bit.ly", Short: true}}}
 	_, err := ranking.EnsureLinks(t.Context(), pool, all, noon())
 	require.NoError(t, err)
 	expires, err := pool.Begin(t.Context())

@@ -7,6 +7,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/require"
 
+	"github.com/weir-social/weir/internal/links/link"
 	"github.com/weir-social/weir/internal/ranking"
 	"github.com/weir-social/weir/internal/testing/eventually"
 	"github.com/weir-social/weir/internal/testing/schematest"
@@ -21,7 +22,7 @@ func TestReaderFindsTheSharesThatAPartitionTakes(t *testing.T) {
 	noon := time.Date(2026, 7, 4, 12, 0, 0, 0, time.UTC)
 	keys := []schema.Key{{Collection: schema.PostCollection, DID: "did:plc:a", Rkey: column(t, pool, `SELECT tid_floor('2026-07-04 12:00:00+00')`)[0]}}
 	require.NoError(t, pgx.BeginFunc(t.Context(), pool, func(tx pgx.Tx) error {
-		return ranking.ReplaceShares(t.Context(), tx, keys, []ranking.Share{{Key: keys[0], Identity: "x", URL: "x", Site: "site.example", How: "post", SharedAt: noon}}, noon)
+		return ranking.ReplaceShares(t.Context(), tx, keys, []ranking.Share{{Key: keys[0], Link: link.Link{Identity: "x", URL: "x", Site: "site.example"}, How: "post", SharedAt: noon}}, noon)
 	}))
 	found := make(chan error, 1)
 	n := 0

@@ -1532,7 +1532,7 @@ SELECT coalesce(max(link_id), $1), count(*) FROM leaving;
 -- ExpireOtherShares
 SELECT to_regclass($1) IS NOT NULL;
 
--- ExpireSubjects
+-- ExpireIdle
 WITH old AS MATERIALIZED (
     SELECT i.did, i.collection, i.rkey, (
 EXISTS (SELECT FROM shares AS s WHERE s.subject_did = i.did AND s.subject_rkey = i.rkey)
@@ -1540,12 +1540,13 @@ OR EXISTS (SELECT FROM waiting AS w WHERE w.for_did = i.did AND w.for_collection
     FROM subjects AS i WHERE i.checked_at <= $1 ORDER BY i.checked_at LIMIT $3
     FOR UPDATE SKIP LOCKED
 ), kept AS (
-    UPDATE subjects AS i SET checked_at = $2 FROM old AS o WHERE i.did = o.did AND i.collection = o.collection AND i.rkey = o.rkey AND o.needed
+    UPDATE subjects AS i SET checked_at = $2
+    FROM old AS o WHERE i.did = o.did AND i.collection = o.collection AND i.rkey = o.rkey AND o.needed
 ), gone AS (
-    DELETE FROM subjects AS i USING old AS o WHERE i.did = o.did AND i.collection = o.collection AND i.rkey = o.rkey AND NOT o.needed
-    RETURNING 1
+    DELETE FROM subjects AS i
+    USING old AS o WHERE i.did = o.did AND i.collection = o.collection AND i.rkey = o.rkey AND NOT o.needed
 )
-SELECT (SELECT count(*) FROM old)::int AS examined, (SELECT count(*) FROM gone)::int AS deleted;
+SELECT count(*) FROM old;
 
 -- SharesOfRecord
 SELECT s.collection AS collection, s.did AS did, s.rkey AS rkey, coalesce(a.handle, '') AS handle, l.url AS url,

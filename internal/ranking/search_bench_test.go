@@ -14,6 +14,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/stretchr/testify/require"
 
+	"github.com/weir-social/weir/internal/links/link"
 	"github.com/weir-social/weir/internal/testing/schematest"
 	"github.com/weir-social/weir/schema"
 )
@@ -91,7 +92,7 @@ func BenchmarkWords(b *testing.B) {
 			for i := range shares {
 				page := fmt.Sprintf("site%d.example/an/article/about/%d", r.IntN(500), int(float64(turns*size)*math.Pow(r.Float64(), 2)))
 				keys[i] = schema.Key{Collection: schema.PostCollection, DID: fmt.Sprintf("did:plc:%024d", r.IntN(benchAccounts)), Rkey: fmt.Sprintf("3m%011d", turn*size+i)}
-				shares[i] = Share{Key: keys[i], Identity: page, URL: "https://" + page, Site: "site.example", How: "post", SharedAt: time.Now(), Text: text(18), Card: Card{Title: text(9), Description: text(20)}}
+				shares[i] = Share{Key: keys[i], Link: link.Link{Identity: page, URL: "https://" + page, Site: "site.example", Card: link.Card{Title: text(9), Description: text(20)}}, How: "post", SharedAt: time.Now(), Text: text(18)}
 			}
 			for _, kind := range kinds {
 				without := slices.Clone(shares)

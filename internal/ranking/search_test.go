@@ -11,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/stretchr/testify/require"
 
+	"github.com/weir-social/weir/internal/links/link"
 	"github.com/weir-social/weir/internal/ranking"
 	"github.com/weir-social/weir/internal/testing/schematest"
 	"github.com/weir-social/weir/internal/words"
@@ -25,14 +26,14 @@ type library struct {
 }
 
 // add stores a post, or a note of Nostr, and its share of a page.
-func (l *library) add(did, rkey, page, text string, card ranking.Card) {
+func (l *library) add(did, rkey, page, text string, card link.Card) {
 	l.Helper()
 	k := schema.Key{Collection: schema.PostCollection, DID: did, Rkey: rkey}
 	if ranking.NetworkOf(did) == ranking.Nostr {
 		k.Collection = ranking.NoteCollection
 	}
 	execute(l.T, l.pool, `INSERT INTO records (collection, did, rkey, rev, cid, created_at, record) VALUES ($1, $2, $3, '1', '', $4, '{}') ON CONFLICT DO NOTHING`, k.Collection, did, rkey, l.now)
-	s := ranking.Share{Key: k, Identity: page, URL: "https://" + page, Site: "news.example", How: "post", SharedAt: l.now, Card: card, Text: text}
+	s := ranking.Share{Key: k, Link: link.Link{Identity: page, URL: "https://" + page, Site: "news.example", Card: card}, How: "post", SharedAt: l.now, Text: text}
 	require.NoError(l, pgx.BeginFunc(l.Context(), l.pool, func(tx pgx.Tx) error {
 		return ranking.ReplaceShares(l.Context(), tx, []schema.Key{k}, []ranking.Share{s}, l.now)
 	}))
@@ -70,9 +71,9 @@ func TestTextFindsLinks(t *testing.T) {
 	t.Parallel()
 	l := &library{t, schematest.New(t), noon()}
 	l.count()
-	l.add("did:plc:a", "1", "news.example/2026/grey-birds?x=1", "Look at “this”, Crème!", ranking.Card{Title: "The heron returns", Description: "After ten years"})
-	l.add("did:plc:b", "1", "news.example/2026/grey-birds?x=1", "I have seen one", ranking.Card{Title: "A false title"})
-	l.add("did:plc:c", "1", "other.example/Stra%C3%9Fe_100%25", "Look 寿司が食べたい", ranking.Card{})
+	l.add("did:plc:a", "1", "news.example/2026/grey-birds?x=1", "Look at “this”, Crème!", link.Card{Title: "The heron returns", Description: "After ten years"})
+	l.add("did:plc:b", "1", "news.example/2026/grey-birds?x=1", "I have seen one", link.Card{Title: "A false title"})
+	l.add("did:plc:c", "1", "other.example/Stra%C3%9Fe_100%25", "Look 寿司が食べたい", link.Card{})
 	const birds, street = "news.example/2026/grey-birds?x=1", "other.example/Stra%C3%9Fe_100%25"
 	for range 2 {
 		for text, want := range map[string][]string{
@@ -124,8 +125,8 @@ func TestTextOfADeletedPostFindsNothing(t *testing.T) {
 		l := &library{t, schematest.New(t), noon()}
 		l.count()
 		const page = "news.example/1"
-		l.add("did:plc:a", "1", page, "a seldom word", ranking.Card{Title: "A heron"})
-		l.add("did:plc:b", "1", page, "others", ranking.Card{Title: "Others"})
+		l.add("did:plc:a", "1", page, "a seldom word", link.Card{Title: "A heron"})
+		l.add("did:plc:b", "1", page, "others", link.Card{Title: "Others"})
 		if counted {
 			l.count()
 		}
@@ -144,7 +145,7 @@ func TestTextOfADeletedPostFindsNothing(t *testing.T) {
 			require.Equal(t, []string{page}, l.find(inside{tx}, "others"))
 			require.NoError(t, tx.Rollback(t.Context()))
 		}
-		l.add("did:plc:a", "1", page, "another word", ranking.Card{Title: "A heron"}) // an edit
+		l.add("did:plc:a", "1", page, "another word", link.Card{Title: "A heron"}) // an edit
 		require.Empty(t, l.find(l.pool, "seldom"))
 		require.Equal(t, []string{page}, l.find(l.pool, "another"))
 		require.Equal(t, []string{page}, l.find(l.pool, "heron"))
@@ -170,10 +171,10 @@ func TestTextOfAPostIsFoundWhileThePostIsStored(t *testing.T) {
 	require.NoError(t, ranking.EnsureDays(t.Context(), l.pool, l.now, 7*24*time.Hour))
 	tid := func(before time.Duration) string { return syntax.NewTID(l.now.Add(-before).UnixMicro(), 0).String() }
 	const early, late, other, ahead = "news.example/early", "news.example/late", "news.example/other", "news.example/ahead"
-	l.add("did:plc:a", tid(20*time.Hour), early, "written", ranking.Card{Title: "Heron"})
-	l.add("did:plc:b", tid(time.Minute), late, "written", ranking.Card{})
-	l.add("did:plc:c", "self", other, "written", ranking.Card{})
-	l.add("did:plc:d", tid(-200*24*time.Hour), ahead, "written", ranking.Card{})
+	l.add("did:plc:a", tid(20*time.Hour), early, "written", link.Card{Title: "Heron"})
+	l.add("did:plc:b", tid(time.Minute), late, "written", link.Card{})
+	l.add("did:plc:c", "self", other, "written", link.Card{})
+	l.add("did:plc:d", tid(-200*24*time.Hour), ahead, "written", link.Card{})
 	l.count()
 	require.ElementsMatch(t, []string{early, late, other, ahead}, l.find(l.pool, "written"))
 
@@ -201,9 +202,9 @@ func TestTextOfANoteIsFoundWhileTheNoteIsStored(t *testing.T) {
 	require.NoError(t, ranking.EnsureDays(t.Context(), l.pool, l.now, 7*24*time.Hour))
 	author := func(digit string) string { return "did:nostr:" + strings.Repeat(digit, 64) }
 	const low, high, post = "news.example/low", "news.example/high", "news.example/post"
-	l.add(author("a"), strings.Repeat("0", 64), low, "written zap", ranking.Card{})
-	l.add(author("b"), strings.Repeat("f", 64), high, "written", ranking.Card{})
-	l.add("did:plc:a", syntax.NewTID(l.now.Add(-time.Minute).UnixMicro(), 0).String(), post, "written", ranking.Card{})
+	l.add(author("a"), strings.Repeat("0", 64), low, "written zap", link.Card{})
+	l.add(author("b"), strings.Repeat("f", 64), high, "written", link.Card{})
+	l.add("did:plc:a", syntax.NewTID(l.now.Add(-time.Minute).UnixMicro(), 0).String(), post, "written", link.Card{})
 	for range 2 {
 		require.ElementsMatch(t, []string{low, high, post}, l.find(l.pool, "written"))
 		require.Equal(t, []string{low}, l.find(l.pool, "zap writ"))
@@ -220,8 +221,8 @@ func TestHostileTextsAreIndexedInPart(t *testing.T) {
 	t.Parallel()
 	l := &library{t, schematest.New(t), noon()}
 	long := strings.Repeat("ünbelievable", 300)
-	l.add("did:plc:a", "1", "news.example/1", "begin "+strings.Repeat("a b ' \\ : ", 1<<17)+" finish", ranking.Card{Title: "card " + strings.Repeat("x ", 1<<20), Description: long})
-	l.add("did:plc:b", "1", "news.example/2", long, ranking.Card{Title: "\xff\x00'\\:*&|!()<->"})
+	l.add("did:plc:a", "1", "news.example/1", "begin "+strings.Repeat("a b ' \\ : ", 1<<17)+" finish", link.Card{Title: "card " + strings.Repeat("x ", 1<<20), Description: long})
+	l.add("did:plc:b", "1", "news.example/2", long, link.Card{Title: "\xff\x00'\\:*&|!()<->"})
 	require.Equal(t, []string{"news.example/1"}, l.find(l.pool, "begin"))
 	require.Equal(t, []string{"news.example/1"}, l.find(l.pool, "card"))
 	require.Empty(t, l.find(l.pool, "finish"))

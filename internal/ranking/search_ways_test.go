@@ -8,6 +8,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/require"
 
+	"github.com/weir-social/weir/internal/links/link"
 	"github.com/weir-social/weir/internal/testing/schematest"
 	"github.com/weir-social/weir/schema"
 )
@@ -28,7 +29,7 @@ func TestTextFindsTheSameInEveryWay(t *testing.T) {
 				return err
 			}
 			keys = append(keys, k)
-			shares = append(shares, Share{Key: k, Identity: s.page, URL: "https://" + s.page, Site: "l.example", How: "post", SharedAt: now, Text: s.text, Card: Card{Title: s.title}})
+			shares = append(shares, Share{Key: k, Link: link.Link{Identity: s.page, URL: "https://" + s.page, Site: "l.example", Card: link.Card{Title: s.title}}, How: "post", SharedAt: now, Text: s.text})
 		}
 		return ReplaceShares(t.Context(), tx, keys, shares, now)
 	}))

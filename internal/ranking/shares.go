@@ -14,6 +14,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgtype"
 
+	"github.com/weir-social/weir/internal/links/link"
 	"github.com/weir-social/weir/internal/words"
 	"github.com/weir-social/weir/schema"
 )
@@ -21,25 +22,14 @@ import (
 // Share is one link that a record itself contains, with the card in the record.
 type Share struct {
 	schema.Key
-	Identity string // of the link: the same for all its spellings
-	URL      string // the spelling: normalised
-	Site     string // of the spelling
-	Short    bool   // the site is a shortener
-	MayShort bool   // the site may be one
+	link.Link
 	How      string // post
 	SharedAt time.Time
 	StoredAt time.Time // when the record was first stored; zero: now
-	Card     Card
-	Gift     string // a URL that opens the article for readers who have not paid; empty: none
-	Text     string // of the record
+	Text     string    // of the record
 }
 
-// Card describes a link. Its post is the share's.
-type Card struct {
-	Title       string
-	Description string
-	Image       string // blob:<did>/<cid>
-}
+func linkOf(s Share) link.Link { return s.Link }
 
 // RecordsWithShares returns those records that have shares. LATERAL and LIMIT force one index
 // lookup per record, whatever the planner assumes.
@@ -96,7 +86,7 @@ type Replacement struct {
 func (r *Replacement) Queue(q *pgx.Batch, now time.Time) {
 	queueLock(q, r.Shares)
 	queueCopies(q, r.Records, r.Copies)
-	r.queueShares(q, column(r.Shares, func(s Share) []byte { return s.claim().hash }), now)
+	r.queueShares(q, column(r.Shares, func(s Share) []byte { return claimOf(s.Link).hash }), now)
 	if len(r.Subjects) > 0 {
 		collection, did, rkey := schema.Columns(len(r.Subjects), func(i int) schema.Key { return r.Subjects[i] })
 		q.Queue(syncSubjects, collection, did, rkey, slices.Min(rkey), slices.Max(rkey)).Exec(func(done pgconn.CommandTag) error {
@@ -130,7 +120,7 @@ SELECT FROM unnest($1::text[]) AS i (identity)
 CROSS JOIN LATERAL (SELECT FROM links AS l WHERE l.identity = i.identity LIMIT 1 FOR KEY SHARE OF l) AS l`
 
 func queueLock(q *pgx.Batch, shares []Share) {
-	if links := distinctLinks(shares); len(links) > 0 {
+	if links := distinctLinks(column(shares, linkOf)); len(links) > 0 {
 		q.Queue(lockLinks, column(links, identityOf))
 	}
 }
@@ -144,9 +134,10 @@ func EnsureLinks(ctx context.Context, db schema.Batcher, shares []Share, now tim
 		return false, nil
 	}
 	q := &pgx.Batch{}
-	queueLinks(q, shares, now)
-	queueShortLinks(q, shares, now, &short)
-	queueClaims(q, shares)
+	links := column(shares, linkOf)
+	queueLinks(q, links, now)
+	queueShortLinks(q, links, now, &short)
+	queueClaims(q, links)
 	if err := db.SendBatch(ctx, q).Close(); err != nil {
 		return false, fmt.Errorf("add links: %w", expiredMeanwhile(err))
 	}
@@ -172,22 +163,21 @@ func column[T, V any](all []T, of func(T) V) pgtype.FlatArray[V] {
 	return values
 }
 
-func identityOf(s *Share) string { return s.Identity }
+func identityOf(l link.Link) string { return l.Identity }
 
-// distinctLinks returns one share per link, sorted by identity, so that concurrent
-// transactions lock links in the same order.
-func distinctLinks(shares []Share) []*Share {
-	links := make([]*Share, len(shares))
-	for i := range shares {
-		links[i] = &shares[i]
-	}
-	slices.SortFunc(links, func(a, b *Share) int { return cmp.Or(cmp.Compare(a.Identity, b.Identity), cmp.Compare(b.URL, a.URL)) })
-	return slices.CompactFunc(links, func(a, b *Share) bool { return a.Identity == b.Identity })
+// distinctLinks returns one spelling per link, sorted by identity, so that concurrent transactions
+// lock links in the same order.
+func distinctLinks(links []link.Link) []link.Link {
+	links = slices.SortedFunc(slices.Values(links), func(a, b link.Link) int {
+		return cmp.Or(cmp.Compare(a.Identity, b.Identity), cmp.Compare(b.URL, a.URL))
+	})
+	return slices.CompactFunc(links, func(a, b link.Link) bool { return a.Identity == b.Identity })
 }
 
-func queueLinks(q *pgx.Batch, shares []Share, now time.Time) {
-	if links := distinctLinks(shares); len(links) > 0 {
-		url, site := column(links, func(s *Share) string { return s.URL }), column(links, func(s *Share) string { return s.Site })
+func queueLinks(q *pgx.Batch, links []link.Link, now time.Time) {
+	if links = distinctLinks(links); len(links) > 0 {
+		url := column(links, func(l link.Link) string { return l.URL })
+		site := column(links, func(l link.Link) string { return l.Site })
 		q.Queue(insertLinks, column(links, identityOf), url, site, now)
 	}
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/stretchr/testify/require"
 
+	"github.com/weir-social/weir/internal/links/link"
 	"github.com/weir-social/weir/internal/ranking"
 	"github.com/weir-social/weir/internal/testing/schematest"
 	"github.com/weir-social/weir/schema"
@@ -73,7 +74,7 @@ func batchOf(turn, n int, now time.Time) (keys []schema.Key, shares []ranking.Sh
 	for i := range n {
 		k := schema.Key{Collection: schema.PostCollection, DID: fmt.Sprintf("did:plc:%024d", i), Rkey: syntax.NewTID(now.Add(-time.Duration(turn*n+i)*time.Second).UnixMicro(), 0).String()}
 		keys = append(keys, k)
-		shares = append(shares, ranking.Share{Key: k, Identity: fmt.Sprintf("https://site.example/%d", (turn*n+i)%5000), URL: fmt.Sprintf("https://site.example/%d", (turn*n+i)%5000), Site: "site.example", How: "post", SharedAt: now, StoredAt: now})
+		shares = append(shares, ranking.Share{Key: k, Link: link.Link{Identity: fmt.Sprintf("https://site.example/%d", (turn*n+i)%5000), URL: fmt.Sprintf("https://site.example/%d", (turn*n+i)%5000), Site: "site.example"}, How: "post", SharedAt: now, StoredAt: now})
 	}
 	return keys, shares
 }

@@ -9,6 +9,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgtype"
 
+	"github.com/weir-social/weir/internal/links/link"
 	"github.com/weir-social/weir/schema"
 )
 
@@ -31,7 +32,7 @@ const (
 
 // queueShortLinks stores which of the links are short, after they were added. If one of
 // them is new, added is set when the queue has been sent.
-func queueShortLinks(q *pgx.Batch, shares []Share, now time.Time, added *bool) {
+func queueShortLinks(q *pgx.Batch, links []link.Link, now time.Time, added *bool) {
 	// A pause in the far future was written by a clock that was ahead.
 	const sql = `
 INSERT INTO short_links (link_id, resolve_at, guess)
@@ -43,12 +44,12 @@ WHERE l.identity = ANY ($1) AND (l.identity <> ALL ($3) OR s.site IS NULL OR s.k
 ORDER BY l.id
 ON CONFLICT (link_id) DO NOTHING`
 	short, guesses := pgtype.FlatArray[string]{}, pgtype.FlatArray[string]{}
-	for i := range shares {
-		if shares[i].Short || shares[i].MayShort {
-			short = append(short, shares[i].Identity)
+	for i := range links {
+		if links[i].Short || links[i].MayShort {
+			short = append(short, links[i].Identity)
 		}
-		if shares[i].MayShort {
-			guesses = append(guesses, shares[i].Identity)
+		if links[i].MayShort {
+			guesses = append(guesses, links[i].Identity)
 		}
 	}
 	if len(short) > 0 {
@@ -113,7 +114,7 @@ WHERE s.link_id = of.link_id`
 
 // ResolveShortLink stores where a short link leads and merges it into that link. It adds
 // that link if nobody shares it. A merge that somebody has undone stays undone.
-func ResolveShortLink(ctx context.Context, tx pgx.Tx, short ShortLink, to Share, now time.Time) error {
+func ResolveShortLink(ctx context.Context, tx pgx.Tx, short ShortLink, to link.Link, now time.Time) error {
 	if err := waitForMerges(ctx, tx); err != nil { // before links are locked
 		return err
 	}

@@ -9,6 +9,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgtype"
 
+	"github.com/weir-social/weir/internal/links/link"
 	"github.com/weir-social/weir/schema"
 )
 
@@ -184,7 +185,7 @@ LIMIT $3`
 type FetchedSubject struct {
 	DueSubject
 	Shown bool
-	Links []Share // with Key, Identity, URL and Site
+	Links []link.Link
 }
 
 const (
@@ -221,7 +222,7 @@ RETURNING u.collection, u.did, u.rkey, n.fetch_at, u.links <> '{}'`
 	shown := column(fetched, func(f FetchedSubject) bool { return f.Shown })
 	var of pgtype.FlatArray[int32]
 	var identity pgtype.FlatArray[string]
-	var links []Share
+	var links []link.Link
 	for i := range fetched {
 		for _, l := range fetched[i].Links {
 			of, identity, links = append(of, int32(i+1)), append(identity, l.Identity), append(links, l) // a page of posts

@@ -13,17 +13,18 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/stretchr/testify/require"
 
+	"github.com/weir-social/weir/internal/links/link"
 	"github.com/weir-social/weir/internal/ranking"
 	"github.com/weir-social/weir/internal/testing/schematest"
 	"github.com/weir-social/weir/schema"
 )
 
 // share stores the share of one post of an account.
-func share(t *testing.T, pool *pgxpool.Pool, did, rkey, url string, at time.Time, card ranking.Card) {
+func share(t *testing.T, pool *pgxpool.Pool, did, rkey, url string, at time.Time, card link.Card) {
 	t.Helper()
 	k := schema.Key{Collection: schema.PostCollection, DID: did, Rkey: rkey}
 	require.NoError(t, pgx.BeginFunc(t.Context(), pool, func(tx pgx.Tx) error {
-		return ranking.ReplaceShares(t.Context(), tx, []schema.Key{k}, []ranking.Share{{Key: k, Identity: url, URL: url, Site: "site.example", How: "post", SharedAt: at, Card: card}}, at)
+		return ranking.ReplaceShares(t.Context(), tx, []schema.Key{k}, []ranking.Share{{Key: k, Link: link.Link{Identity: url, URL: url, Site: "site.example", Card: card}, How: "post", SharedAt: at}}, at)
 	}))
 }
 
@@ -49,12 +50,12 @@ func TestRankingCountsDistinctSharersInTheWindow(t *testing.T) {
 	pool := schematest.New(t)
 	now := time.Date(2026, 7, 4, 12, 0, 0, 0, time.UTC)
 	const a, b, c, d = "https://a.example/", "https://b.example/", "https://c.example/", "https://d.example/"
-	share(t, pool, "did:1", "1", a, now.Add(-3*time.Hour), ranking.Card{})
-	share(t, pool, "did:1", "2", a, now.Add(-2*time.Minute), ranking.Card{}) // the same account shares it twice
-	share(t, pool, "did:1", "3", b, now.Add(-50*time.Minute), ranking.Card{})
-	share(t, pool, "did:2", "1", b, now.Add(-40*time.Minute), ranking.Card{})
-	share(t, pool, "did:2", "2", c, now.Add(-time.Minute), ranking.Card{})
-	share(t, pool, "did:3", "1", d, now.Add(time.Minute), ranking.Card{}) // after the end of the window
+	share(t, pool, "did:1", "1", a, now.Add(-3*time.Hour), link.Card{})
+	share(t, pool, "did:1", "2", a, now.Add(-2*time.Minute), link.Card{}) // the same account shares it twice
+	share(t, pool, "did:1", "3", b, now.Add(-50*time.Minute), link.Card{})
+	share(t, pool, "did:2", "1", b, now.Add(-40*time.Minute), link.Card{})
+	share(t, pool, "did:2", "2", c, now.Add(-time.Minute), link.Card{})
+	share(t, pool, "did:3", "1", d, now.Add(time.Minute), link.Card{}) // after the end of the window
 	require.Equal(t, []string{b + " 2", c + " 1", a + " 1"}, ranked(t, pool, now, time.Hour), "ties by recency")
 	require.Equal(t, []string{b + " 2", a + " 1"}, ranked(t, pool, now.Add(-90*time.Second), time.Hour))
 	require.Empty(t, ranked(t, pool, now.Add(-100*time.Hour), time.Hour))
@@ -68,8 +69,8 @@ func TestDeletedPostsAndHiddenAccountsLeaveInTheirOwnTransaction(t *testing.T) {
 	const a = "https://a.example/"
 	_, err := apply(t.Context(), pool, lease, schema.Batch{Writes: []schema.Write{post("1", "1")}})
 	require.NoError(t, err)
-	share(t, pool, "did:plc:a", "1", a, now, ranking.Card{})
-	share(t, pool, "did:plc:b", "1", a, now, ranking.Card{})
+	share(t, pool, "did:plc:a", "1", a, now, link.Card{})
+	share(t, pool, "did:plc:b", "1", a, now, link.Card{})
 	require.Equal(t, []string{a + " 2"}, ranked(t, pool, now, time.Hour))
 
 	say := func(status string, at int64) {
@@ -123,10 +124,10 @@ func newCrowd(seed uint64, watched bool, now time.Time) *crowd {
 	return c
 }
 
-func (c *crowd) add(account, link int, rkey string, at time.Time) {
+func (c *crowd) add(account, page int, rkey string, at time.Time) {
 	k := schema.Key{Collection: schema.PostCollection, DID: c.did(account), Rkey: rkey}
-	u := c.url(link)
-	c.shares = append(c.shares, ranking.Share{Key: k, Identity: u, URL: u, Site: "site.example", How: "post", SharedAt: at})
+	u := c.url(page)
+	c.shares = append(c.shares, ranking.Share{Key: k, Link: link.Link{Identity: u, URL: u, Site: "site.example"}, How: "post", SharedAt: at})
 	if c.hidden(account) || !c.followed(account) || at.After(c.now) || !at.After(c.now.Add(-time.Hour)) {
 		return
 	}
@@ -215,7 +216,7 @@ func TestThousandsOfLinksByOneAccount(t *testing.T) {
 	add := func(did, rkey, page, title string) {
 		k := schema.Key{Collection: schema.PostCollection, DID: did, Rkey: rkey}
 		keys = append(keys, k)
-		shares = append(shares, ranking.Share{Key: k, Identity: page, URL: "https://" + page, Site: "site.example", How: "post", SharedAt: now.Add(-time.Minute), Card: ranking.Card{Title: title}})
+		shares = append(shares, ranking.Share{Key: k, Link: link.Link{Identity: page, URL: "https://" + page, Site: "site.example", Card: link.Card{Title: title}}, How: "post", SharedAt: now.Add(-time.Minute)})
 	}
 	for i := range many {
 		page := fmt.Sprintf("site.example/%d", i)

@@ -11,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/require"
 
+	"github.com/weir-social/weir/internal/links/link"
 	"github.com/weir-social/weir/internal/ranking"
 	"github.com/weir-social/weir/schema"
 )
@@ -21,7 +22,7 @@ func (p *press) gives(n int, page, title string) {
 	s := shareOf(page)
 	rkey := strings.NewReplacer("/", "-", "?", "-", "=", "-").Replace(page)
 	s.Key = schema.Key{Collection: schema.PostCollection, DID: fmt.Sprintf("did:plc:%d", n), Rkey: rkey}
-	s.SharedAt, s.Card = p.now.Add(-time.Hour+time.Duration(n)*time.Second), ranking.Card{Title: title}
+	s.SharedAt, s.Card = p.now.Add(-time.Hour+time.Duration(n)*time.Second), link.Card{Title: title}
 	require.NoError(p.t, pgx.BeginFunc(p.t.Context(), p.pool, func(tx pgx.Tx) error {
 		return ranking.ReplaceShares(p.t.Context(), tx, []schema.Key{s.Key}, []ranking.Share{s}, p.now)
 	}))

@@ -14,7 +14,6 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/weir-social/weir/internal/links/card"
-	"github.com/weir-social/weir/internal/links/link"
 	"github.com/weir-social/weir/internal/ranking"
 	"github.com/weir-social/weir/internal/retry"
 	"github.com/weir-social/weir/schema"
@@ -95,7 +94,7 @@ func (w *FetchCard) fetch(ctx context.Context, f ranking.CardFetch) (err error) 
 	case err != nil:
 		return ranking.FailCardFetch(storing, w.pool, f, err.Error(), max(fetchCardAgain(f.Try), min(card.RetryAfter(err), longestRetryAfter)))
 	}
-	if err = w.store(storing, f, pageCard(page)); schema.Classify(err) == schema.Data {
+	if err = w.store(storing, f, ranking.PageCard(page)); schema.Classify(err) == schema.Data {
 		return ranking.FailCardFetch(storing, w.pool, f, err.Error(), 0)
 	}
 	return err
@@ -114,16 +113,6 @@ func (w *FetchCard) store(ctx context.Context, f ranking.CardFetch, p ranking.Pa
 		}
 	}
 	return err
-}
-
-func pageCard(p card.Page) ranking.PageCard {
-	as := func(l link.Link) *ranking.Share {
-		if l.Identity == "" {
-			return nil
-		}
-		return &ranking.Share{Identity: l.Identity, URL: l.URL, Site: l.Site}
-	}
-	return ranking.PageCard{Title: p.Title, Description: p.Description, SiteName: p.SiteName, Address: p.Address, SameSite: p.SameSite, Ends: as(p.To), Canonical: as(p.Canonical), Why: p.Why}
 }
 
 const (

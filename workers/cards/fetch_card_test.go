@@ -107,7 +107,7 @@ func (r *fetching) posted(accounts int, title string, pages ...string) {
 			r.n++
 			k := schema.Key{Collection: schema.PostCollection, DID: fmt.Sprint("did:plc:", a), Rkey: fmt.Sprintf("%06d", r.n)}
 			keys = append(keys, k)
-			shares = append(shares, ranking.Share{Key: k, Identity: l.Identity, URL: l.URL, Site: l.Site, How: "post", SharedAt: time.Now().Add(-time.Minute), Card: ranking.Card{Title: title}})
+			shares = append(shares, ranking.Share{Key: k, Link: link.Link{Identity: l.Identity, URL: l.URL, Site: l.Site, Card: link.Card{Title: title}}, How: "post", SharedAt: time.Now().Add(-time.Minute)})
 		}
 	}
 	require.NoError(r.t, pgx.BeginFunc(r.t.Context(), r.pool, func(tx pgx.Tx) error {

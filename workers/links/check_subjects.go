@@ -3,7 +3,6 @@ package links
 import (
 	"context"
 	"errors"
-	"github.com/weir-social/weir/internal/bisect"
 	"log/slog"
 	"net/http"
 	"slices"
@@ -15,6 +14,7 @@ import (
 	"github.com/riverqueue/river/rivertype"
 
 	"github.com/weir-social/weir/internal/atproto/bluesky"
+	"github.com/weir-social/weir/internal/bisect"
 	"github.com/weir-social/weir/internal/collection"
 	"github.com/weir-social/weir/internal/links/link"
 	"github.com/weir-social/weir/internal/ranking"
@@ -202,7 +202,10 @@ func (w *subjectCheck) storePosts(ctx context.Context, due []ranking.DueSubject,
 		if at < 0 {
 			continue
 		}
-		fetched[i].Shown, fetched[i].Links = true, subjectLinks(d.Key, posts[at].Record, now)
+		fetched[i].Shown = true
+		if found, err := link.InPost(d.DID, posts[at].Record); err == nil { // otherwise it cannot be read
+			fetched[i].Links = found.Links
+		}
 	}
 	linked, err := w.store(ctx, fetched, now)
 	if err != nil {
@@ -241,18 +244,6 @@ func (w *CheckSubjects) store(ctx context.Context, fetched []ranking.FetchedSubj
 		return store([]ranking.FetchedSubject{one})
 	})
 	return linked, err
-}
-
-// subjectLinks returns the links of a fetched post, or none if the post cannot be read.
-func subjectLinks(key schema.Key, record []byte, now time.Time) (links []ranking.Share) {
-	found, err := link.InPost(key.DID, record)
-	if err != nil {
-		return nil
-	}
-	for _, l := range found.Links {
-		links = append(links, ranking.Share{Key: key, Identity: l.Identity, URL: l.URL, Site: l.Site, Short: l.Short, MayShort: l.MayShort})
-	}
-	return links
 }
 
 // expireWaiting deletes records that have waited longer than the retention of their collection. If

@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/weir-social/weir/internal/crashpoint"
+	"github.com/weir-social/weir/internal/links/link"
 	"github.com/weir-social/weir/internal/ranking"
 	"github.com/weir-social/weir/internal/testing/simnet"
 	"github.com/weir-social/weir/schema"
@@ -275,7 +276,7 @@ func TestFetchedPostDoesNotOutliveItsDeletion(t *testing.T) {
 	deletes()
 	v.project("b/r1") // waits again, and no fetch is requested
 	require.Empty(t, v.rows(`SELECT rkey FROM subjects`))
-	fetched := []ranking.FetchedSubject{{DueSubject: due[0], Shown: true, Links: []ranking.Share{{Identity: v.news, URL: v.news, Site: "news.example"}}}}
+	fetched := []ranking.FetchedSubject{{DueSubject: due[0], Shown: true, Links: []link.Link{{Identity: v.news, URL: v.news, Site: "news.example"}}}}
 	linked, err := v.checks.store(t.Context(), fetched, time.Now())
 	require.NoError(t, err)
 	require.Empty(t, linked, "the row of the fetched post no longer exists")

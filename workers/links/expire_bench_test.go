@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/weir-social/weir/internal/links/link"
 	"github.com/weir-social/weir/internal/ranking"
 	"github.com/weir-social/weir/internal/testing/schematest"
 	"github.com/weir-social/weir/schema"
@@ -115,7 +116,7 @@ func writers(ctx context.Context, b *testing.B, pool *pgxpool.Pool, name string,
 		for i := range 20 {
 			key := postKey(fmt.Sprintf("did:%s%06d", name, n), rkey+fmt.Sprintf("%02d", i))
 			keys = append(keys, key)
-			shares = append(shares, ranking.Share{Key: key, Identity: fmt.Sprintf("https://new.example/%d", (n*20+i)%5000), URL: fmt.Sprintf("https://new.example/%d", (n*20+i)%5000), How: "post", SharedAt: now})
+			shares = append(shares, ranking.Share{Key: key, Link: link.Link{Identity: fmt.Sprintf("https://new.example/%d", (n*20+i)%5000), URL: fmt.Sprintf("https://new.example/%d", (n*20+i)%5000)}, How: "post", SharedAt: now})
 		}
 		return ranking.ReplaceShares(b.Context(), tx, keys, shares, now)
 	}))

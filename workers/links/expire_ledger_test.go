@@ -17,6 +17,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/weir-social/weir/internal/links/link"
 	"github.com/weir-social/weir/internal/ranking"
 	"github.com/weir-social/weir/internal/testing/eventually"
 	"github.com/weir-social/weir/internal/testing/schematest"
@@ -133,7 +134,7 @@ func sharedBy(t *testing.T, pool *pgxpool.Pool, url string, from, to int, at tim
 	t.Helper()
 	for i := from; i <= to; i++ {
 		key := postKey(fmt.Sprintf("did:%d", i), tid(at, int(crc32.ChecksumIEEE([]byte(url))%1_000_000)*10+i))
-		require.NoError(t, setShares(t.Context(), pool, key, []ranking.Share{{Key: key, Identity: url, URL: url, How: "post", SharedAt: at, StoredAt: at}}, at))
+		require.NoError(t, setShares(t.Context(), pool, key, []ranking.Share{{Key: key, Link: link.Link{Identity: url, URL: url}, How: "post", SharedAt: at, StoredAt: at}}, at))
 	}
 }
 
@@ -178,7 +179,7 @@ func TestLinksOutliveTheirDayIfFiveShareThem(t *testing.T) {
 	for range 9 { // nine shares of one account are one sharer
 		sharedBy(t, pool, "nine", 1, 1, noon)
 	}
-	_, err := ranking.EnsureLinks(t.Context(), pool, []ranking.Share{{Identity: "bare", URL: "bare"}}, noon)
+	_, err := ranking.EnsureLinks(t.Context(), pool, []ranking.Share{{Link: link.Link{Identity: "bare", URL: "bare"}}}, noon)
 	require.NoError(t, err)
 	_, err = pool.Exec(t.Context(), `DELETE FROM shares WHERE did = 'did:1' AND link_id = (SELECT id FROM links WHERE url = 'taken back')`)
 	require.NoError(t, err)
@@ -298,7 +299,7 @@ func TestNoShareIsLostBesideExpiry(t *testing.T) {
 			for i := 0; i < 150 || gone.Load() <= 20; i++ { // until enough links were deleted meanwhile
 				url := fmt.Sprint("u", random.IntN(3)) // shared from time to time
 				key := postKey(fmt.Sprint("did:", n), tid(now, i))
-				shares := []ranking.Share{{Key: key, Identity: url, URL: url, How: "post", SharedAt: now}}
+				shares := []ranking.Share{{Key: key, Link: link.Link{Identity: url, URL: url}, How: "post", SharedAt: now}}
 				if _, err := ranking.EnsureLinks(t.Context(), pool, shares, now); err != nil {
 					return err
 				}
@@ -341,7 +342,7 @@ func TestLinkThatExpiresWhileItIsSharedIsAddedAgain(t *testing.T) {
 	pool := schematest.New(t)
 	now := time.Date(2026, 7, 4, 12, 0, 0, 0, time.UTC)
 	key := postKey("did:plc:a", tid(now, 1))
-	shares := []ranking.Share{{Key: key, Identity: "x", URL: "x", How: "post", SharedAt: now, Card: ranking.Card{Title: "title"}}}
+	shares := []ranking.Share{{Key: key, Link: link.Link{Identity: "x", URL: "x", Card: link.Card{Title: "title"}}, How: "post", SharedAt: now}}
 	_, err := ranking.EnsureLinks(t.Context(), pool, shares, now)
 	require.NoError(t, err)
 	expiry, err := pool.Begin(t.Context())

@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/weir-social/weir/internal/collection"
+	"github.com/weir-social/weir/internal/links/link"
 	"github.com/weir-social/weir/internal/ranking"
 	"github.com/weir-social/weir/internal/testing/schematest"
 	"github.com/weir-social/weir/jobs"
@@ -37,7 +38,7 @@ func TestPostsAreKeptForEver(t *testing.T) {
 			Deletions:   []schema.Deletion{{Key: postKey(did, "deleted"), Rev: "1", At: old}},
 			DeadLetters: []schema.DeadLetter{{Stage: schema.StageCommit, Raw: []byte(did), At: old}},
 		})
-		require.NoError(t, setShares(t.Context(), pool, key, []ranking.Share{{Key: key, Identity: did, URL: did, How: "post", SharedAt: old}}, old))
+		require.NoError(t, setShares(t.Context(), pool, key, []ranking.Share{{Key: key, Link: link.Link{Identity: did, URL: did}, How: "post", SharedAt: old}}, old))
 		_, err := pool.Exec(t.Context(), `INSERT INTO gaps (stream, from_at, to_at, reason, opened_at, closed_at) VALUES ($1, $2, $3, '', $2, $2)`, did, old, old.Add(1e9))
 		require.NoError(t, err)
 	}

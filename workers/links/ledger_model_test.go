@@ -12,6 +12,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/stretchr/testify/require"
 
+	"github.com/weir-social/weir/internal/links/link"
 	"github.com/weir-social/weir/internal/ranking"
 	"github.com/weir-social/weir/schema"
 )
@@ -215,6 +216,6 @@ func (l *ledger) change(t *testing.T, pool *pgxpool.Pool, random *rand.Rand, url
 	key := postKey(did, rkey)
 	l.share(url, key, at, now)
 	require.NoError(t, pgx.BeginFunc(t.Context(), pool, func(tx pgx.Tx) error {
-		return ranking.ReplaceShares(t.Context(), tx, nil, []ranking.Share{{Key: key, Identity: url, URL: url, How: "post", SharedAt: at, StoredAt: now}}, now)
+		return ranking.ReplaceShares(t.Context(), tx, nil, []ranking.Share{{Key: key, Link: link.Link{Identity: url, URL: url}, How: "post", SharedAt: at, StoredAt: now}}, now)
 	}))
 }

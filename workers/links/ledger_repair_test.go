@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/weir-social/weir/internal/collection"
+	"github.com/weir-social/weir/internal/links/link"
 	"github.com/weir-social/weir/internal/ranking"
 	"github.com/weir-social/weir/schema"
 	"github.com/weir-social/weir/workers"
@@ -32,7 +33,7 @@ func TestAuditComparesTheLedger(t *testing.T) {
 	r.execute(`UPDATE accounts SET feed_since = now() - interval '5 days'`)
 	for _, rkey := range []string{listed, deleted, older, before, "no-tid"} {
 		key := postKey(alice, rkey)
-		require.NoError(t, setShares(t.Context(), r.pool, key, []ranking.Share{{Key: key, Identity: rkey, URL: rkey, How: "post", SharedAt: now}}, now))
+		require.NoError(t, setShares(t.Context(), r.pool, key, []ranking.Share{{Key: key, Link: link.Link{Identity: rkey, URL: rkey}, How: "post", SharedAt: now}}, now))
 	}
 	a := workers.Auditor{Pool: r.pool, API: r.api, Projections: registered(t, r.pool), Log: slog.New(slog.DiscardHandler), Window: day,
 		Collections: collection.Of(collection.Entry{Pattern: schema.PostCollection, Retention: day})}
@@ -63,7 +64,7 @@ func TestAuditComparesProjectedSubjects(t *testing.T) {
 	now := time.Now()
 	stored, asked, fetched, hidden := tid(now.Add(-2*time.Hour), 1), tid(now.Add(-3*time.Hour), 2), tid(now.Add(-4*time.Hour), 3), tid(now.Add(-5*time.Hour), 4)
 	own := postKey(alice, stored)
-	require.NoError(t, setShares(t.Context(), r.pool, own, []ranking.Share{{Key: own, Identity: "https://a.example/", URL: "https://a.example/", How: "post", SharedAt: now}}, now))
+	require.NoError(t, setShares(t.Context(), r.pool, own, []ranking.Share{{Key: own, Link: link.Link{Identity: "https://a.example/", URL: "https://a.example/"}, How: "post", SharedAt: now}}, now))
 	_, due, err := ranking.FindSubjects(t.Context(), r.pool, []schema.Key{own, postKey(alice, asked), postKey(alice, fetched), postKey(alice, hidden)})
 	require.NoError(t, err)
 	require.True(t, due)
@@ -95,7 +96,7 @@ func TestClosedGapRemovesSharesOfDeletedPosts(t *testing.T) {
 	gone, stays := posts[1].Rkey, posts[2].Rkey
 	for _, rkey := range []string{gone, stays} {
 		key := postKey(did, rkey)
-		require.NoError(t, setShares(t.Context(), r.pool, key, []ranking.Share{{Key: key, Identity: "https://" + rkey + ".example/", URL: "https://" + rkey + ".example/", How: "post", SharedAt: time.Now()}}, time.Now()))
+		require.NoError(t, setShares(t.Context(), r.pool, key, []ranking.Share{{Key: key, Link: link.Link{Identity: "https://" + rkey + ".example/", URL: "https://" + rkey + ".example/"}, How: "post", SharedAt: time.Now()}}, time.Now()))
 	}
 	r.execute(`DELETE FROM posts WHERE did = $1 AND rkey = $2`, did, gone) // as if the post had expired
 	require.NoError(t, r.net.DeleteRecord(uri(did, gone)))

@@ -2,13 +2,13 @@ package links
 
 import (
 	"context"
-	"github.com/weir-social/weir/internal/bisect"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/riverqueue/river"
 
 	"github.com/weir-social/weir/internal/atproto/bluesky"
+	"github.com/weir-social/weir/internal/bisect"
 	"github.com/weir-social/weir/internal/ranking"
 	"github.com/weir-social/weir/schema"
 	"github.com/weir-social/weir/workers"

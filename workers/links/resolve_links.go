@@ -93,7 +93,7 @@ func (w *ResolveLinks) resolve(ctx context.Context, short ranking.ShortLink) err
 			return err
 		}
 		err := pgx.BeginFunc(ctx, w.pool, func(tx pgx.Tx) error {
-			return ranking.ResolveShortLink(ctx, tx, short, ranking.Share{Identity: to.Identity, URL: to.URL, Site: to.Site}, w.now())
+			return ranking.ResolveShortLink(ctx, tx, short, to, w.now())
 		})
 		if errors.Is(err, ranking.ErrLink) { // the link has expired meanwhile
 			return nil

@@ -245,10 +245,7 @@ func (p *sharing) add(key schema.Key, createdAt, storedAt time.Time, found *link
 	}
 	shares := make([]ranking.Share, 0, len(found.Links))
 	for _, l := range found.Links {
-		shares = append(shares, ranking.Share{
-			Key: key, Identity: l.Identity, URL: l.URL, Site: l.Site, Short: l.Short, MayShort: l.MayShort, Gift: l.Gift, How: "post", SharedAt: createdAt, StoredAt: storedAt, Text: found.Text,
-			Card: ranking.Card{Title: l.Card.Title, Description: l.Card.Description, Image: l.Card.Image},
-		})
+		shares = append(shares, ranking.Share{Key: key, Link: l, How: "post", SharedAt: createdAt, StoredAt: storedAt, Text: found.Text})
 	}
 	p.shares[key] = shares
 }

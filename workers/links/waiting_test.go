@@ -12,6 +12,7 @@ import (
 
 	"github.com/weir-social/weir/internal/collection"
 	"github.com/weir-social/weir/internal/crashpoint"
+	"github.com/weir-social/weir/internal/links/link"
 	"github.com/weir-social/weir/internal/ranking"
 	"github.com/weir-social/weir/schema"
 )
@@ -98,7 +99,7 @@ func TestSubjectAddedWhileItsSharesGrow(t *testing.T) {
 	defer tx.Rollback(context.Background()) // committed below
 	var both []ranking.Share
 	for _, identity := range append(c.rows(`SELECT identity FROM links`), "news.example/2") {
-		both = append(both, ranking.Share{Key: subject, Identity: identity, URL: "https://" + identity, Site: "news.example", How: "post", SharedAt: time.Now()})
+		both = append(both, ranking.Share{Key: subject, Link: link.Link{Identity: identity, URL: "https://" + identity, Site: "news.example"}, How: "post", SharedAt: time.Now()})
 	}
 	require.NoError(t, ranking.ReplaceShares(t.Context(), tx, []schema.Key{subject}, both, time.Now()))
 	found := make(chan ranking.Subjects)
