@@ -54,7 +54,7 @@ func layers() []layer {
 		{[]string{"internal/web/nostr"}, append(leaves(), "internal/web")},
 		{[]string{"internal/web/records"}, append(leaves(), "internal/lexicon/records", "internal/web", "schema")},
 		{[]string{"internal/web/feeds"}, []string{"feature", "internal/ranking", "internal/ranking/feeds", "internal/web", "internal/web/links"}},
-		{[]string{"internal/testing/"}, append(leaves(), "internal/testing/", "consumer/jetstream/dictionary", "schema")},
+		{[]string{"internal/testing/"}, append(leaves(), "internal/atproto/bluesky", "internal/testing/", "schema")},
 		{[]string{"internal/ops/"}, append(leaves(), "internal/history", "internal/nostr/", "consumer", "jobs", "schema")},
 
 		// The features.

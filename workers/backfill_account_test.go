@@ -11,25 +11,13 @@ import (
 	"github.com/weir-social/weir/internal/testing/eventually"
 	"github.com/weir-social/weir/internal/testing/schematest"
 	"github.com/weir-social/weir/internal/testing/simnet"
+	"github.com/weir-social/weir/internal/testing/workertest"
 	"github.com/weir-social/weir/jobs"
 	"github.com/weir-social/weir/schema"
 )
 
 // busiest returns the account with the most posts among those the hub follows.
-func (r *rig) busiest() (did string, posts int) {
-	n := map[string]int{}
-	for _, e := range r.net.Log().Entries() {
-		if e.Kind == "commit" && e.Collection == schema.PostCollection && e.Operation == "create" {
-			n[e.DID]++
-		}
-	}
-	for _, d := range r.followed() {
-		if n[d] > posts {
-			did, posts = d, n[d]
-		}
-	}
-	return did, posts
-}
+func (r *rig) busiest() (did string, posts int) { return workertest.Busiest(r.net) }
 
 func TestAccountWatchByHandle(t *testing.T) {
 	t.Parallel()

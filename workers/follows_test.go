@@ -18,6 +18,7 @@ import (
 	"github.com/weir-social/weir/internal/testing/eventually"
 	"github.com/weir-social/weir/internal/testing/schematest"
 	"github.com/weir-social/weir/internal/testing/simnet"
+	"github.com/weir-social/weir/internal/testing/workertest"
 	"github.com/weir-social/weir/jobs"
 	"github.com/weir-social/weir/schema"
 )
@@ -40,17 +41,14 @@ func newRig(t *testing.T, change func(*Config)) *rig {
 // newRigOn is a rig on a given network.
 func newRigOn(t *testing.T, network simnet.Config, change func(*Config)) *rig {
 	t.Helper()
-	n, err := simnet.New(network)
-	require.NoError(t, err)
-	require.NoError(t, n.Start("127.0.0.1:0"))
-	t.Cleanup(n.Stop)
-	api := apiOf(t, n)
+	n, api := workertest.Network(t, network)
 	r := &rig{t: t, net: n, pool: schematest.New(t), api: api}
 	t.Cleanup(r.explain)
 	cfg := Config{Pool: r.pool, Projections: registered(t, r.pool), ID: t.Name(), Bluesky: api, Logger: slog.New(slog.DiscardHandler)}
 	if change != nil {
 		change(&cfg)
 	}
+	var err error
 	r.client, err = New(withPosts(cfg))
 	require.NoError(t, err)
 	ctx, cancel := context.WithCancel(context.Background())
@@ -62,15 +60,6 @@ func newRigOn(t *testing.T, network simnet.Config, change func(*Config)) *rig {
 	r.calm = schedules(t, r.pool)
 	synced(t, r.pool)
 	return r
-}
-
-// apiOf returns a client of a network's services.
-func apiOf(t *testing.T, n *simnet.Net) *bluesky.Client {
-	t.Helper()
-	api, err := bluesky.New(bluesky.Config{AppView: n.AppViewURL(), Directory: n.DirectoryURL(), Relays: []string{n.PDSURL()}, Logger: slog.New(slog.DiscardHandler),
-		Retries: []time.Duration{time.Millisecond}})
-	require.NoError(t, err)
-	return api
 }
 
 // explain logs the watches and the jobs of a failed test.
@@ -91,14 +80,12 @@ SELECT concat_ws(E'\n',
 
 func (r *rig) count(sql string, args ...any) (n int) {
 	r.t.Helper()
-	require.NoError(r.t, r.pool.QueryRow(r.t.Context(), sql, args...).Scan(&n))
-	return n
+	return count(r.t, r.pool, sql, args...)
 }
 
 func (r *rig) execute(sql string, args ...any) {
 	r.t.Helper()
-	_, err := r.pool.Exec(r.t.Context(), sql, args...)
-	require.NoError(r.t, err)
+	execute(r.t, r.pool, sql, args...)
 }
 
 // becomes waits until a query returns the expected count.
@@ -110,7 +97,7 @@ func (r *rig) becomes(want int, sql string, args ...any) {
 // idle waits until only second reads are left, which are due in a minute.
 func (r *rig) idle() {
 	r.t.Helper()
-	r.becomes(0, `SELECT count(*) FROM river_job WHERE state IN ('available', 'running', 'retryable') OR state = 'scheduled' AND kind <> 'request_backfill'`)
+	r.becomes(0, workertest.Unfinished)
 }
 
 // holding locks rows until release is called. awaited waits for the first session that is blocked
@@ -134,14 +121,7 @@ func (r *rig) holding(lock func(tx pgx.Tx) error) (awaited, release func()) {
 // pauses pauses a queue, and returns when the client works no further jobs of it.
 func (r *rig) pauses(queue string) {
 	r.t.Helper()
-	paused, cancel := r.client.Subscribe(river.EventKindQueuePaused)
-	defer cancel()
-	require.NoError(r.t, r.client.QueuePause(r.t.Context(), queue, nil))
-	for event := range paused {
-		if event.Queue.Name == queue {
-			return
-		}
-	}
+	workertest.Pauses(r.t, r.client, queue)
 }
 
 // holdingRecords keeps a job from storing the first page that it reads from an endpoint. Other
@@ -169,12 +149,7 @@ func (r *rig) holdingFeed(did string) (awaited, release func()) {
 }
 
 // followed returns the accounts that the hub follows and the AppView shows.
-func (r *rig) followed() []string {
-	return slices.DeleteFunc(r.net.Follows(r.net.Hub().DID), func(did string) bool {
-		a, ok := r.net.Account(did)
-		return !ok || a.Status != ""
-	})
-}
+func (r *rig) followed() []string { return workertest.Followed(r.net) }
 
 // TestEveryKindOfWatchAddsItsAccounts adds the watches by SQL.
 func TestEveryKindOfWatchAddsItsAccounts(t *testing.T) {

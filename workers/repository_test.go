@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"log/slog"
 	"net/http"
-	"net/http/httptest"
 	"strconv"
 	"strings"
 	"testing"
@@ -13,10 +12,10 @@ import (
 	"github.com/bluesky-social/indigo/atproto/syntax"
 	"github.com/stretchr/testify/require"
 
-	"github.com/weir-social/weir/internal/atproto/bluesky"
 	"github.com/weir-social/weir/internal/testing/eventually"
 	"github.com/weir-social/weir/internal/testing/schematest"
 	"github.com/weir-social/weir/internal/testing/simnet"
+	"github.com/weir-social/weir/internal/testing/workertest"
 	"github.com/weir-social/weir/jobs"
 	"github.com/weir-social/weir/schema"
 )
@@ -30,24 +29,14 @@ func (r *rig) follows(dids ...string) {
 	r.becomes(len(dids), `SELECT count(*) FROM accounts WHERE feed_read_at IS NOT NULL`)
 }
 
-const addGap = `INSERT INTO gaps (stream, from_at, to_at, reason, opened_at) VALUES ('s', now() - interval '10 minutes', now(), 'a test', now())`
+const addGap = workertest.AddGap
 
-func uri(did, rkey string) string { return "at://" + did + "/" + schema.PostCollection + "/" + rkey }
+func uri(did, rkey string) string { return workertest.URI(did, rkey) }
 
 // posts returns an account's posts in its repository, newest first.
-func (r *rig) posts(did string) (all []schema.SourceRecord) {
+func (r *rig) posts(did string) []schema.SourceRecord {
 	r.t.Helper()
-	for cursor := ""; ; {
-		page, next, err := r.api.Records(r.t.Context(), did, schema.PostCollection, cursor, 100)
-		require.NoError(r.t, err)
-		for _, p := range page {
-			all = append(all, schema.SourceRecord{Rkey: p.Rkey, CID: p.CID, Record: p.Record})
-		}
-		if next == "" {
-			return all
-		}
-		cursor = next
-	}
+	return workertest.Posts(r.t, r.api, did)
 }
 
 // audits compares every followed account.
@@ -336,22 +325,8 @@ func TestAuditReadsWholeRepositories(t *testing.T) {
 // rigOfPDS returns a rig that follows an account whose PDS lists the given posts.
 func rigOfPDS(t *testing.T, list http.HandlerFunc) *rig {
 	t.Helper()
-	mux := http.NewServeMux()
-	server := httptest.NewServer(mux)
-	t.Cleanup(server.Close)
-	mux.HandleFunc("GET /{did}", func(w http.ResponseWriter, r *http.Request) {
-		fmt.Fprintf(w, `{"id": %q, "service": [{"id": "#atproto_pds", "type": "AtprotoPersonalDataServer", "serviceEndpoint": %q}]}`, r.PathValue("did"), server.URL)
-	})
-	mux.HandleFunc("GET /xrpc/com.atproto.sync.getLatestCommit", func(w http.ResponseWriter, _ *http.Request) {
-		fmt.Fprintf(w, `{"cid": "bafyreidfayvfuwqa7qlnopdjiqrxzs6blmoeu4rujcjtnci5beludirz2a", "rev": %q}`, syntax.NewTID(time.Now().UnixMicro(), 0))
-	})
-	mux.HandleFunc("GET /xrpc/com.atproto.repo.listRecords", list)
-	api, err := bluesky.New(bluesky.Config{AppView: server.URL, Directory: server.URL, Logger: slog.New(slog.DiscardHandler)})
-	require.NoError(t, err)
-	r := &rig{t: t, pool: schematest.New(t), api: api}
-	r.execute(`INSERT INTO watches (target, kind) VALUES ($1, 'account')`, alice)
-	r.execute(`INSERT INTO watch_members (watch_id, did, added_at) SELECT id, target, now() - interval '1 day' FROM watches`)
-	r.execute(`INSERT INTO accounts (did, feed_since) VALUES ($1, now() - interval '1 day')`, alice)
+	r := &rig{t: t, pool: schematest.New(t), api: workertest.PDS(t, list)}
+	workertest.Follow(t, r.pool, alice)
 	return r
 }
 

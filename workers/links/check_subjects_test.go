@@ -17,6 +17,7 @@ import (
 	"github.com/weir-social/weir/internal/links/link"
 	"github.com/weir-social/weir/internal/ranking"
 	"github.com/weir-social/weir/internal/testing/simnet"
+	"github.com/weir-social/weir/internal/testing/workertest"
 	"github.com/weir-social/weir/schema"
 )
 
@@ -39,7 +40,7 @@ func newVillage(t *testing.T) *village {
 	t.Cleanup(n.Stop)
 	v := &village{town: newTown(t), net: n}
 	v.checks = v.town.checks()
-	v.checks.api, v.checks.now = apiOf(t, n), func() time.Time { return time.Now().Add(v.later) }
+	v.checks.api, v.checks.now = workertest.API(t, n), func() time.Time { return time.Now().Add(v.later) }
 	v.execute(`INSERT INTO watches (target, kind) VALUES ('did:plc:b', 'account')`)
 	v.execute(`INSERT INTO watch_members (watch_id, did) SELECT id, 'did:plc:b' FROM watches`)
 	return v

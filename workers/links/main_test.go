@@ -2,18 +2,13 @@ package links
 
 import (
 	"context"
-	"fmt"
 	"log/slog"
 	"net/http"
-	"net/http/httptest"
-	"slices"
 	"testing"
 	"time"
 
-	"github.com/bluesky-social/indigo/atproto/syntax"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
-	"github.com/riverqueue/river"
 	"github.com/stretchr/testify/require"
 
 	"github.com/weir-social/weir/internal/atproto/bluesky"
@@ -92,11 +87,7 @@ type rig struct {
 
 func newRig(t *testing.T) *rig {
 	t.Helper()
-	n, err := simnet.New(simnet.Config{Seed: 21, Accounts: 300, Follows: 250, History: 4000, HistorySpan: 3 * time.Hour})
-	require.NoError(t, err)
-	require.NoError(t, n.Start("127.0.0.1:0"))
-	t.Cleanup(n.Stop)
-	api := apiOf(t, n)
+	n, api := workertest.Network(t, simnet.Config{Seed: 21, Accounts: 300, Follows: 250, History: 4000, HistorySpan: 3 * time.Hour})
 	r := &rig{t: t, net: n, pool: schematest.New(t), api: api}
 	r.client = client(t, workers.Config{Pool: r.pool, Projections: registered(t, r.pool), ID: t.Name(), Bluesky: api}, Config{announced: announceInterval})
 	ctx, cancel := context.WithCancel(context.Background())
@@ -110,25 +101,14 @@ func newRig(t *testing.T) *rig {
 	return r
 }
 
-// apiOf returns a client of a network's services.
-func apiOf(t *testing.T, n *simnet.Net) *bluesky.Client {
-	t.Helper()
-	api, err := bluesky.New(bluesky.Config{AppView: n.AppViewURL(), Directory: n.DirectoryURL(), Relays: []string{n.PDSURL()}, Logger: slog.New(slog.DiscardHandler),
-		Retries: []time.Duration{time.Millisecond}})
-	require.NoError(t, err)
-	return api
-}
-
 func (r *rig) count(sql string, args ...any) (n int) {
 	r.t.Helper()
-	require.NoError(r.t, r.pool.QueryRow(r.t.Context(), sql, args...).Scan(&n))
-	return n
+	return count(r.t, r.pool, sql, args...)
 }
 
 func (r *rig) execute(sql string, args ...any) {
 	r.t.Helper()
-	_, err := r.pool.Exec(r.t.Context(), sql, args...)
-	require.NoError(r.t, err)
+	execute(r.t, r.pool, sql, args...)
 }
 
 // becomes waits until a query returns the expected count.
@@ -140,45 +120,20 @@ func (r *rig) becomes(want int, sql string, args ...any) {
 // idle waits until only second reads are left, which are due in a minute.
 func (r *rig) idle() {
 	r.t.Helper()
-	r.becomes(0, `SELECT count(*) FROM river_job WHERE state IN ('available', 'running', 'retryable') OR state = 'scheduled' AND kind <> 'request_backfill'`)
+	r.becomes(0, workertest.Unfinished)
 }
 
 // pauses pauses a queue, and returns when the client works no further jobs of it.
 func (r *rig) pauses(queue string) {
 	r.t.Helper()
-	paused, cancel := r.client.Subscribe(river.EventKindQueuePaused)
-	defer cancel()
-	require.NoError(r.t, r.client.QueuePause(r.t.Context(), queue, nil))
-	for event := range paused {
-		if event.Queue.Name == queue {
-			return
-		}
-	}
+	workertest.Pauses(r.t, r.client, queue)
 }
 
 // followed returns the accounts that the hub follows and the AppView shows.
-func (r *rig) followed() []string {
-	return slices.DeleteFunc(r.net.Follows(r.net.Hub().DID), func(did string) bool {
-		a, ok := r.net.Account(did)
-		return !ok || a.Status != ""
-	})
-}
+func (r *rig) followed() []string { return workertest.Followed(r.net) }
 
 // busiest returns the account with the most posts among those the hub follows.
-func (r *rig) busiest() (did string, posts int) {
-	n := map[string]int{}
-	for _, e := range r.net.Log().Entries() {
-		if e.Kind == "commit" && e.Collection == schema.PostCollection && e.Operation == "create" {
-			n[e.DID]++
-		}
-	}
-	for _, d := range r.followed() {
-		if n[d] > posts {
-			did, posts = d, n[d]
-		}
-	}
-	return did, posts
-}
+func (r *rig) busiest() (did string, posts int) { return workertest.Busiest(r.net) }
 
 // follows adds a watch for each account, and waits until their feeds are read.
 func (r *rig) follows(dids ...string) {
@@ -190,46 +145,22 @@ func (r *rig) follows(dids ...string) {
 }
 
 // posts returns an account's posts in its repository, newest first.
-func (r *rig) posts(did string) (all []schema.SourceRecord) {
+func (r *rig) posts(did string) []schema.SourceRecord {
 	r.t.Helper()
-	for cursor := ""; ; {
-		page, next, err := r.api.Records(r.t.Context(), did, schema.PostCollection, cursor, 100)
-		require.NoError(r.t, err)
-		for _, p := range page {
-			all = append(all, schema.SourceRecord{Rkey: p.Rkey, CID: p.CID, Record: p.Record})
-		}
-		if next == "" {
-			return all
-		}
-		cursor = next
-	}
+	return workertest.Posts(r.t, r.api, did)
 }
 
 // rigOfPDS returns a rig that follows an account whose PDS lists the given posts.
 func rigOfPDS(t *testing.T, list http.HandlerFunc) *rig {
 	t.Helper()
-	mux := http.NewServeMux()
-	server := httptest.NewServer(mux)
-	t.Cleanup(server.Close)
-	mux.HandleFunc("GET /{did}", func(w http.ResponseWriter, r *http.Request) {
-		fmt.Fprintf(w, `{"id": %q, "service": [{"id": "#atproto_pds", "type": "AtprotoPersonalDataServer", "serviceEndpoint": %q}]}`, r.PathValue("did"), server.URL)
-	})
-	mux.HandleFunc("GET /xrpc/com.atproto.sync.getLatestCommit", func(w http.ResponseWriter, _ *http.Request) {
-		fmt.Fprintf(w, `{"cid": "bafyreidfayvfuwqa7qlnopdjiqrxzs6blmoeu4rujcjtnci5beludirz2a", "rev": %q}`, syntax.NewTID(time.Now().UnixMicro(), 0))
-	})
-	mux.HandleFunc("GET /xrpc/com.atproto.repo.listRecords", list)
-	api, err := bluesky.New(bluesky.Config{AppView: server.URL, Directory: server.URL, Logger: slog.New(slog.DiscardHandler)})
-	require.NoError(t, err)
-	r := &rig{t: t, pool: schematest.New(t), api: api}
-	r.execute(`INSERT INTO watches (target, kind) VALUES ($1, 'account')`, alice)
-	r.execute(`INSERT INTO watch_members (watch_id, did, added_at) SELECT id, target, now() - interval '1 day' FROM watches`)
-	r.execute(`INSERT INTO accounts (did, feed_since) VALUES ($1, now() - interval '1 day')`, alice)
+	r := &rig{t: t, pool: schematest.New(t), api: workertest.PDS(t, list)}
+	workertest.Follow(t, r.pool, alice)
 	return r
 }
 
-func uri(did, rkey string) string { return "at://" + did + "/" + schema.PostCollection + "/" + rkey }
+func uri(did, rkey string) string { return workertest.URI(did, rkey) }
 
-const addGap = `INSERT INTO gaps (stream, from_at, to_at, reason, opened_at) VALUES ('s', now() - interval '10 minutes', now(), 'a test', now())`
+const addGap = workertest.AddGap
 
 // commit stores a batch like the consumer.
 func (a author) commit(p schema.Projections, b schema.Batch) (err error) {
