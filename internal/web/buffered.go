@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/klauspost/compress/gzip"
+	"golang.org/x/sync/singleflight"
 )
 
 const (
@@ -65,24 +66,36 @@ func (s *Server) kept(handle http.HandlerFunc) http.HandlerFunc {
 	}
 	return func(w http.ResponseWriter, r *http.Request) {
 		key := cacheKey(r)
-		if found := s.findKept(key); found != nil {
+		s.cache.DropWhile(func(k keptResponse) bool { return !k.until.After(time.Now()) })
+		if found := s.cache.Find(key); found.bufferedResponse != nil {
 			found.send(w, r)
 			return
 		}
-		done := s.rendering.DoChan(key, func() (any, error) {
-			// The first client may disconnect, or already have the page, while others still wait
-			// for it.
-			shared := r.Clone(context.WithoutCancel(r.Context()))
-			shared.Header.Del("If-None-Match")
+		b, err := Shared(r.Context(), &s.rendering, key, func(ctx context.Context) (*bufferedResponse, error) {
+			shared := r.Clone(ctx)
+			shared.Header.Del("If-None-Match") // the first client may already have the page
 			b := s.renderBuffered(handle, shared)
-			s.keepResponse(key, b)
+			if size := len(key) + b.body.Len() + 1024; b.code == http.StatusOK && len(key) <= maxKeptKey && size <= maxKept/4 {
+				s.cache.Add(key, size, keptResponse{time.Now().Add(s.keep), b})
+			}
 			return b, nil
 		})
-		select {
-		case <-r.Context().Done():
-		case result := <-done:
-			result.Val.(*bufferedResponse).send(w, r)
+		if err == nil { // otherwise the client has gone
+			b.send(w, r)
 		}
+	}
+}
+
+// Shared calls f once for all who ask for the same key at the same time. The context of f is not
+// cancelled: the first client may disconnect while others still wait.
+func Shared[T any](ctx context.Context, running *singleflight.Group, key string, f func(context.Context) (T, error)) (value T, err error) {
+	done := running.DoChan(key, func() (any, error) { return f(context.WithoutCancel(ctx)) })
+	select {
+	case <-ctx.Done():
+		return value, ctx.Err()
+	case result := <-done:
+		value, _ = result.Val.(T)
+		return value, result.Err
 	}
 }
 

@@ -82,19 +82,6 @@ type keptResponse struct {
 	*bufferedResponse
 }
 
-// findKept returns a kept response; nil: there is none.
-func (s *Server) findKept(key string) *bufferedResponse {
-	s.cache.DropWhile(func(k keptResponse) bool { return !k.until.After(time.Now()) })
-	return s.cache.Find(key).bufferedResponse
-}
-
-// keepResponse keeps a response.
-func (s *Server) keepResponse(key string, b *bufferedResponse) {
-	if size := len(key) + b.body.Len() + 1024; b.code == http.StatusOK && len(key) <= maxKeptKey && size <= maxKept/4 {
-		s.cache.Add(key, size, keptResponse{time.Now().Add(s.keep), b})
-	}
-}
-
 // cacheKey identifies the content that a request asks for.
 func cacheKey(r *http.Request) string {
 	key := r.URL.Path + "?" + r.URL.RawQuery

@@ -49,11 +49,7 @@ func (i images) source() string {
 }
 
 // Image returns the URL of a stored image, blob:<did>/<cid>; "" if there is no image or if it has another form.
-func (s *Server) Image(stored string) string { return s.images.url(stored) }
-
-// url returns the URL of a stored image, blob:<did>/<cid>; "" if there is no image or
-// if it has another form.
-func (i images) url(stored string) string {
+func (i images) Image(stored string) string {
 	rest, ok := strings.CutPrefix(stored, "blob:")
 	if !ok || i.base == "" {
 		return ""

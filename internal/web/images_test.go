@@ -11,18 +11,18 @@ func TestOnlyAValidBlobIsShown(t *testing.T) {
 	cdn, err := parseImages([]Part{{Images: "https://cdn.bsky.app/img/feed_thumbnail/plain/{did}/{cid}@jpeg"}})
 	require.NoError(t, err)
 	require.Equal(t, " https://cdn.bsky.app", cdn.source())
-	require.Equal(t, "https://cdn.bsky.app/img/feed_thumbnail/plain/did:plc:abc/bafkreiabcdefgh@jpeg", cdn.url("blob:did:plc:abc/bafkreiabcdefgh"))
-	require.Equal(t, "https://cdn.bsky.app/img/feed_thumbnail/plain/did:web:a.example%253A80/bafkreiabcdefgh@jpeg", cdn.url("blob:did:web:a.example%3A80/bafkreiabcdefgh"))
+	require.Equal(t, "https://cdn.bsky.app/img/feed_thumbnail/plain/did:plc:abc/bafkreiabcdefgh@jpeg", cdn.Image("blob:did:plc:abc/bafkreiabcdefgh"))
+	require.Equal(t, "https://cdn.bsky.app/img/feed_thumbnail/plain/did:web:a.example%253A80/bafkreiabcdefgh@jpeg", cdn.Image("blob:did:web:a.example%3A80/bafkreiabcdefgh"))
 	for _, stored := range []string{
 		"", "blob:", "blob:did:plc:abc", "blob:did:plc:abc/", "blob:/bafkreiabcdefgh", "did:plc:abc/bafkreiabcdefgh", "https://evil.example/x.png",
 		"blob:did:plc:abc/../../x", "blob:did:plc:abc/bafkreiabcdefgh/../x", "blob:did:plc:abc/bafkrei?x=1#abc", "blob:did:plc:a/b/bafkreiabcdefgh",
 		"blob:did:plc:{cid}/bafkreiabcdefgh", "blob:alice.example/bafkreiabcdefgh", `blob:did:plc:abc/bafkrei"onerror="x`,
 	} {
-		require.Empty(t, cdn.url(stored), stored)
+		require.Empty(t, cdn.Image(stored), stored)
 	}
 	none, err := parseImages([]Part{{Images: ""}})
 	require.NoError(t, err)
-	require.Empty(t, none.url("blob:did:plc:abc/bafkreiabcdefgh"))
+	require.Empty(t, none.Image("blob:did:plc:abc/bafkreiabcdefgh"))
 	require.Empty(t, none.source())
 }
 

@@ -53,7 +53,7 @@ type Server struct {
 	Stopping <-chan struct{}
 
 	site
-	images    images
+	images
 	assets    assets
 	templates *template.Template
 	script    string             // the texts of the script

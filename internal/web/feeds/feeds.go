@@ -168,10 +168,11 @@ func (s *server) feed(ctx context.Context, v links.View) (*keptFeed, error) {
 	if found := s.fresh(key, s.Now()); found != nil {
 		return found, nil
 	}
-	done := s.computing.DoChan(key, func() (any, error) {
-		// The first client may disconnect while others still wait. A computation that takes longer
-		// than a request is there for the next request.
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), feedTimeout)
+	patience, cancel := context.WithTimeout(ctx, web.QueryTimeout)
+	defer cancel()
+	return web.Shared(patience, &s.computing, key, func(ctx context.Context) (*keptFeed, error) {
+		// A computation that takes longer than a request is there for the next request.
+		ctx, cancel := context.WithTimeout(ctx, feedTimeout)
 		defer cancel()
 		select {
 		case s.turns <- struct{}{}:
@@ -194,17 +195,6 @@ func (s *server) feed(ctx context.Context, v links.View) (*keptFeed, error) {
 		}
 		return nil, err
 	})
-	patience, cancel := context.WithTimeout(ctx, web.QueryTimeout) // not ctx, which the computation's goroutine reads
-	defer cancel()
-	select {
-	case <-patience.Done():
-		return nil, patience.Err()
-	case result := <-done:
-		if result.Err != nil {
-			return nil, result.Err
-		}
-		return result.Val.(*keptFeed), nil
-	}
 }
 
 // shownEntries leaves out links that are not http or https, and sets the URLs of the

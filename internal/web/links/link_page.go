@@ -1,6 +1,7 @@
 package links
 
 import (
+	"context"
 	"net/http"
 	"strconv"
 	"strings"
@@ -73,7 +74,9 @@ func (s *Server) serveLinkPage(w http.ResponseWriter, r *http.Request, request l
 	if err != nil {
 		return err
 	}
-	gaps, err := s.linkGaps(r.Context(), request)
+	ctx, cancel := context.WithTimeout(r.Context(), web.QueryTimeout)
+	defer cancel()
+	gaps, err := schema.OpenGaps(ctx, s.DB, request.query.At.Add(-request.Length), request.query.At)
 	if err != nil {
 		return err
 	}

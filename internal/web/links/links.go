@@ -5,14 +5,12 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"net/url"
 	"strconv"
 	"strings"
 	"time"
 
 	"github.com/weir-social/weir/internal/ranking"
 	"github.com/weir-social/weir/internal/web"
-	"github.com/weir-social/weir/schema"
 )
 
 // linkParameters are the parameters of a link, shareParameters those of its shares.
@@ -119,13 +117,6 @@ func giftHref(raw string) string {
 	return raw
 }
 
-// linkGaps returns the gaps that may hide shares of the window.
-func (s *Server) linkGaps(ctx context.Context, request linkRequest) ([]schema.Gap, error) {
-	ctx, cancel := context.WithTimeout(ctx, web.QueryTimeout)
-	defer cancel()
-	return schema.OpenGaps(ctx, s.DB, request.query.At.Add(-request.Length), request.query.At)
-}
-
 func (s *Server) linkShares(ctx context.Context, request linkRequest) (ranking.SharePage, error) {
 	ctx, cancel := context.WithTimeout(ctx, web.QueryTimeout)
 	defer cancel()
@@ -137,7 +128,9 @@ func (s *Server) writeLinkUnreadable(w http.ResponseWriter, r *http.Request, req
 	merged, isMerged := errors.AsType[*ranking.MergedError](err)
 	switch {
 	case isMerged: // not permanently, because a merge can be undone
-		http.Redirect(w, r, movedTo(r.URL, merged), http.StatusTemporaryRedirect)
+		moved := *r.URL
+		moved.Path = strings.Replace(moved.Path, fmt.Sprintf("/links/%d", merged.Link), fmt.Sprintf("/links/%d", merged.Into), 1)
+		http.Redirect(w, r, moved.RequestURI(), http.StatusTemporaryRedirect)
 	case errors.Is(err, ranking.ErrLink):
 		s.WriteError(w, r, http.StatusNotFound, say("error_link", strconv.FormatInt(request.query.ID, 10)))
 	case isRequest(err):
@@ -146,11 +139,4 @@ func (s *Server) writeLinkUnreadable(w http.ResponseWriter, r *http.Request, req
 		s.Log.Error("link_read_failed", "link", request.query.ID, "error", err)
 		s.WriteUnavailable(w, r)
 	}
-}
-
-// movedTo returns the same address for the link into which another is merged.
-func movedTo(u *url.URL, merged *ranking.MergedError) string {
-	moved := *u
-	moved.Path = strings.Replace(u.Path, fmt.Sprintf("/links/%d", merged.Link), fmt.Sprintf("/links/%d", merged.Into), 1)
-	return moved.RequestURI()
 }

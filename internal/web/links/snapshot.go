@@ -31,9 +31,8 @@ type snapshot struct {
 // snapshot counts the links of a view. Concurrent requests for the same view share one
 // count, which is not cached afterwards. An error is logged once for all of them.
 func (s *Server) snapshot(ctx context.Context, v View) (*snapshot, error) {
-	done := s.counting.DoChan(v.Key(), func() (any, error) {
-		// The first client may disconnect while others still wait.
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), web.QueryTimeout)
+	return web.Shared(ctx, &s.counting, v.Key(), func(ctx context.Context) (*snapshot, error) {
+		ctx, cancel := context.WithTimeout(ctx, web.QueryTimeout)
 		defer cancel()
 		snap, err := s.read(ctx, v)
 		if err != nil && !isRequest(err) {
@@ -41,15 +40,6 @@ func (s *Server) snapshot(ctx context.Context, v View) (*snapshot, error) {
 		}
 		return snap, err
 	})
-	select {
-	case <-ctx.Done():
-		return nil, ctx.Err()
-	case result := <-done:
-		if result.Err != nil {
-			return nil, result.Err
-		}
-		return result.Val.(*snapshot), nil
-	}
 }
 
 // isRequest reports whether an error is the request's fault.
