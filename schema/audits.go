@@ -71,8 +71,8 @@ type AuditCandidate struct {
 // each the time of the first of these posts. Nostr accounts have no repository to
 // compare with.
 const auditable = `
-    SELECT w.did, least(max(a.feed_since), min(w.added_at) + interval '1 minute') AS since,
-           coalesce(max(a.feed_problem), '') <> '' OR max(a.feed_since) IS NOT NULL AND max(a.reread_since) IS NULL AS ready
+    SELECT w.did, least(max(a.read_since), min(w.added_at) + interval '1 minute') AS since,
+           coalesce(max(a.feed_problem), '') <> '' OR max(a.read_since) IS NOT NULL AND max(a.reread_since) IS NULL AS ready
     FROM watch_members AS w
     LEFT JOIN accounts AS a ON a.did = w.did
     WHERE (a.status IS NULL OR a.status = 'active') AND w.did NOT LIKE ` + NostrDIDs + `

@@ -43,7 +43,7 @@ type Feed struct {
 func FindFeed(ctx context.Context, db DB, did string) (Feed, error) {
 	const sql = `
 SELECT coalesce(a.handle, '') AS handle, a.feed_newest AS newest, coalesce(a.feed_problem, '') AS problem,
-       least(a.feed_since, a.reread_since, (SELECT min(w.added_at) FROM watch_members AS w WHERE w.did = v.did)) AS complete_since,
+       least(a.read_since, a.reread_since, (SELECT min(w.added_at) FROM watch_members AS w WHERE w.did = v.did)) AS complete_since,
        coalesce(a.reread_count, 0) AS rereads_requested
 FROM (VALUES ($1::text)) AS v (did)
 LEFT JOIN accounts AS a ON a.did = v.did`
@@ -69,13 +69,13 @@ func RecordReading(ctx context.Context, tx pgx.Tx, did string, r Reading) error 
 	// The next attempt for an account that could not be read comes after as long as
 	// it has been unreadable: at least an hour, at most a day.
 	const feed = `
-INSERT INTO accounts AS a (did, feed_newest, feed_read_at, feed_problem, feed_since, reread_since, reread_at)
+INSERT INTO accounts AS a (did, feed_newest, feed_read_at, feed_problem, read_since, reread_since, reread_at)
 VALUES ($1, $2, CASE WHEN $4 = '' THEN $3::timestamptz END, $4, $5, CASE WHEN $7 THEN $6::timestamptz END, CASE WHEN $7 THEN $3::timestamptz + interval '1 hour' END)
 ON CONFLICT (did) DO UPDATE
 SET feed_newest  = greatest(a.feed_newest, excluded.feed_newest),
     feed_read_at = coalesce(excluded.feed_read_at, a.feed_read_at),
     feed_problem = excluded.feed_problem,
-    feed_since   = least(a.feed_since, excluded.feed_since),
+    read_since   = least(a.read_since, excluded.read_since),
     reread_since = CASE WHEN $8 AND a.reread_count = $9 THEN NULL ELSE least(a.reread_since, excluded.reread_since) END,
     reread_at    = CASE WHEN NOT $7 THEN a.reread_at
                         ELSE $3 + least(greatest($3 - least(a.reread_since, $6), interval '1 hour'), interval '1 day') END`

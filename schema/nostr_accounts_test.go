@@ -36,7 +36,7 @@ func TestGapsConcernTheirNetwork(t *testing.T) {
 	pool := schematest.New(t)
 	do(t, pool, `INSERT INTO watches (target) VALUES ('x')`)
 	do(t, pool, `INSERT INTO watch_members (watch_id, did, added_at) SELECT 1, d, now() - interval '1 day' FROM unnest(ARRAY['did:plc:a', 'did:plc:b', '`+nostrAccount("a")+`', '`+nostrAccount("b")+`']) AS d`)
-	do(t, pool, `INSERT INTO accounts (did, status, feed_since) SELECT did, CASE WHEN did ~ 'b$' THEN 'hidden' ELSE 'active' END, now() - interval '1 day' FROM watch_members`)
+	do(t, pool, `INSERT INTO accounts (did, status, read_since) SELECT did, CASE WHEN did ~ 'b$' THEN 'hidden' ELSE 'active' END, now() - interval '1 day' FROM watch_members`)
 	for stream, want := range map[string]string{"jetstream": "did:plc:a", "nostr:relay.example": nostrAccount("a")} {
 		do(t, pool, `INSERT INTO gaps (stream, from_at, to_at, reason, problem, opened_at) VALUES ('`+stream+`', now() - interval '1 hour', now(), 'a test', '', now())`)
 		require.NoError(t, pgx.BeginFunc(t.Context(), pool, func(tx pgx.Tx) error {

@@ -17,7 +17,7 @@ CREATE TABLE accounts (
     status text DEFAULT 'active'::text NOT NULL, -- active, deactivated, suspended, takendown, deleted, or another word of the network; hidden: the network does not show the account, and the stream has not said why; blocked: it would be active, but blocks has it. Only active accounts count.
     status_at timestamp with time zone, -- When the status was set, by the network's clock. An older event changes nothing.
     hidden_at timestamp with time zone, -- When the listing began that found the account hidden. Being active hides it until the network says so at a later time; any other status replaces hidden, whatever its time. NULL: no listing did, or a later one had it.
-    feed_since timestamp with time zone, -- Everything that the account wrote since then is stored, as long as it is kept. NULL: its posts have not been read to the end yet.
+    read_since timestamp with time zone, -- Everything that the account wrote since then is stored, as long as it is kept. NULL: its posts have not been read to the end yet.
     feed_newest timestamp with time zone, -- The newest post seen in a complete backfill. The next backfill needs to go back no further.
     feed_read_at timestamp with time zone, -- When the feed was last read to the end of a window.
     feed_problem text DEFAULT ''::text NOT NULL, -- Why the feed could not be read the last time. Empty: it could.
@@ -1746,7 +1746,7 @@ BEGIN
         RETURN NEW;
     END IF;
     IF OLD.status = 'deleted' THEN -- its posts may have been purged
-        NEW.reread_since := least(NEW.reread_since, NEW.feed_since, followed);
+        NEW.reread_since := least(NEW.reread_since, NEW.read_since, followed);
         NEW.reread_count := NEW.reread_count + 1;
     END IF;
     NEW.reread_at := now() + interval '1 hour'; -- in case the job below is lost

@@ -308,7 +308,7 @@ RETURNING did`
 func resetFeeds(ctx context.Context, tx pgx.Tx, watch int64, added []string) (withPosts []string, err error) {
 	const reset = `
 UPDATE accounts AS a
-SET feed_newest = NULL, feed_since = NULL, feed_problem = '', reread_since = tid_time(k.first), reread_count = a.reread_count + 1
+SET feed_newest = NULL, read_since = NULL, feed_problem = '', reread_since = tid_time(k.first), reread_count = a.reread_count + 1
 FROM (
     SELECT a.did, (
         SELECT min(p.rkey) FROM posts AS p
@@ -318,7 +318,7 @@ FROM (
     WHERE a.did = ANY ($1)
     ORDER BY a.did FOR UPDATE
 ) AS k
-WHERE a.did = k.did AND (k.first IS NOT NULL OR a.feed_newest IS NOT NULL OR a.feed_since IS NOT NULL OR a.feed_problem <> '' OR a.reread_since IS NOT NULL)
+WHERE a.did = k.did AND (k.first IS NOT NULL OR a.feed_newest IS NOT NULL OR a.read_since IS NOT NULL OR a.feed_problem <> '' OR a.reread_since IS NOT NULL)
 RETURNING a.did, k.first IS NOT NULL`
 	rows, err := tx.Query(ctx, reset, added)
 	if err == nil {

@@ -259,7 +259,7 @@ func TestAccountFollowedAgainIsCompared(t *testing.T) {
 	r.becomes(1, `SELECT count(*) FROM river_job WHERE kind = 'backfill_account' AND state = 'completed'`)
 	require.Zero(t, r.count(`SELECT count(*) FROM posts WHERE rkey IN ($1, $2)`, newer, older))
 	require.Equal(t, 1, r.count(`SELECT count(*) FROM posts WHERE rkey = $1 AND record ->> 'text' LIKE 'edited meanwhile%'`, edited))
-	require.Equal(t, 1, r.count(`SELECT count(*) FROM accounts WHERE did = $1 AND reread_since IS NULL AND feed_since IS NOT NULL`, did))
+	require.Equal(t, 1, r.count(`SELECT count(*) FROM accounts WHERE did = $1 AND reread_since IS NULL AND read_since IS NOT NULL`, did))
 }
 
 // TestAuditComparesBackfilledPosts shows that an audit compares posts back to
@@ -290,7 +290,7 @@ func TestAuditComparesBackfilledPosts(t *testing.T) {
 	require.Equal(t, stored/2, sum.Missing)
 	require.InDelta(t, 0.5, *sum.Score, 0.05)
 	var since time.Time
-	require.NoError(t, r.pool.QueryRow(t.Context(), `SELECT feed_since FROM accounts WHERE did = $1`, did).Scan(&since))
+	require.NoError(t, r.pool.QueryRow(t.Context(), `SELECT read_since FROM accounts WHERE did = $1`, did).Scan(&since))
 	require.WithinRange(t, since, followed.Add(-24*time.Hour), read.Add(-24*time.Hour))
 	require.Equal(t, sum.Started.Add(-24*time.Hour), *sum.From, "the audit must go back one day, as far as the feed was read")
 	require.Equal(t, stored/2, r.audits(true).Missing)

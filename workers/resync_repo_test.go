@@ -250,7 +250,7 @@ func TestResyncRespectsRetention(t *testing.T) {
 	r := resyncing(t, nil)
 	did, _ := r.busiest()
 	r.follows(did)
-	r.execute(`UPDATE accounts SET feed_since = now() - interval '100 hours' WHERE did = $1`, did)
+	r.execute(`UPDATE accounts SET read_since = now() - interval '100 hours' WHERE did = $1`, did)
 	old, recent := tidBefore(72*time.Hour), tidBefore(time.Hour)
 	for _, rkey := range []string{old, recent} {
 		r.puts(did, document, rkey, "kept for a day")

@@ -148,7 +148,7 @@ func printAccountTrace(w io.Writer, a trace.AccountTrace) {
 	fmt.Fprintln(w, web.Plain(a.Message))
 	say("status", "%s, since %s", a.Status, moment(a.Since))
 	say("watches", "%s", cmp.Or(strings.Join(a.Watches, ", "), "none"))
-	say("feed", "read %s, complete since %s", moment(a.FeedRead), moment(a.FeedSince))
+	say("feed", "read %s, complete since %s", moment(a.FeedRead), moment(a.ReadSince))
 	if a.Problem != "" {
 		say("  problem", "%s", a.Problem)
 	}

@@ -11,7 +11,7 @@ CREATE TABLE accounts (
     status       text        NOT NULL DEFAULT 'active',
     status_at    timestamptz,
     hidden_at    timestamptz,
-    feed_since   timestamptz,
+    read_since   timestamptz,
     feed_newest  timestamptz,
     feed_read_at timestamptz,
     feed_problem text        NOT NULL DEFAULT '',
@@ -40,7 +40,7 @@ COMMENT ON COLUMN accounts.handle_at IS 'When the handle was set, by the network
 COMMENT ON COLUMN accounts.status IS 'active, deactivated, suspended, takendown, deleted, or another word of the network; hidden: the network does not show the account, and the stream has not said why; blocked: it would be active, but blocks has it. Only active accounts count.';
 COMMENT ON COLUMN accounts.status_at IS 'When the status was set, by the network''s clock. An older event changes nothing.';
 COMMENT ON COLUMN accounts.hidden_at IS 'When the listing began that found the account hidden. Being active hides it until the network says so at a later time; any other status replaces hidden, whatever its time. NULL: no listing did, or a later one had it.';
-COMMENT ON COLUMN accounts.feed_since IS 'Everything that the account wrote since then is stored, as long as it is kept. NULL: its posts have not been read to the end yet.';
+COMMENT ON COLUMN accounts.read_since IS 'Everything that the account wrote since then is stored, as long as it is kept. NULL: its posts have not been read to the end yet.';
 COMMENT ON COLUMN accounts.feed_newest IS 'The newest post seen in a complete backfill. The next backfill needs to go back no further.';
 COMMENT ON COLUMN accounts.feed_read_at IS 'When the feed was last read to the end of a window.';
 COMMENT ON COLUMN accounts.feed_problem IS 'Why the feed could not be read the last time. Empty: it could.';
@@ -250,7 +250,7 @@ BEGIN
         RETURN NEW;
     END IF;
     IF OLD.status = 'deleted' THEN -- its posts may have been purged
-        NEW.reread_since := least(NEW.reread_since, NEW.feed_since, followed);
+        NEW.reread_since := least(NEW.reread_since, NEW.read_since, followed);
         NEW.reread_count := NEW.reread_count + 1;
     END IF;
     NEW.reread_at := now() + interval '1 hour'; -- in case the job below is lost

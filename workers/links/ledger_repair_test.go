@@ -30,7 +30,7 @@ func TestAuditComparesTheLedger(t *testing.T) {
 		fmt.Fprintf(w, `{%s"records": [{"uri": %q, "cid": "bafyreidfayvfuwqa7qlnopdjiqrxzs6blmoeu4rujcjtnci5beludirz2a", "value": {"text": "x"}}]}`, next, uri(alice, rkey))
 	})
 	require.NoError(t, ranking.EnsureDays(t.Context(), r.pool, now, 7*day))
-	r.execute(`UPDATE accounts SET feed_since = now() - interval '5 days'`)
+	r.execute(`UPDATE accounts SET read_since = now() - interval '5 days'`)
 	for _, rkey := range []string{listed, deleted, older, before, "no-tid"} {
 		key := postKey(alice, rkey)
 		require.NoError(t, setShares(t.Context(), r.pool, key, []ranking.Share{{Key: key, Link: link.Link{Identity: rkey, URL: rkey}, How: "post", SharedAt: now}}, now))

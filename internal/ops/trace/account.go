@@ -18,7 +18,7 @@ type AccountTrace struct {
 	Account
 	Known       bool         `json:"known"`                  // it has a row in accounts
 	Since       *time.Time   `json:"status_since"`           // by the network's clock; null: no status was ever reported
-	FeedSince   *time.Time   `json:"feed_since"`             // everything that it wrote since then is stored
+	ReadSince   *time.Time   `json:"read_since"`             // everything that it wrote since then is stored
 	FeedRead    *time.Time   `json:"feed_read_at"`           // when its feed was last read
 	Purged      bool         `json:"purged"`                 // after its deletion, nothing of it is left
 	Stored      []Collection `json:"stored"`                 // its records
@@ -66,13 +66,13 @@ type Collection struct {
 // OfAccount collects everything known about an account.
 func OfAccount(ctx context.Context, db schema.DB, did string, features []Feature) (a AccountTrace, err error) {
 	const row = `
-SELECT a.did IS NOT NULL, a.status_at, a.feed_since, a.feed_read_at, coalesce(a.status = 'deleted' AND a.purged_for = a.status_at, false),
+SELECT a.did IS NOT NULL, a.status_at, a.read_since, a.feed_read_at, coalesce(a.status = 'deleted' AND a.purged_for = a.status_at, false),
        (SELECT count(*) FROM dead_letters AS d WHERE d.did = $1 AND d.state IN ('open', 'retrying')),
        coalesce((SELECT r.cause FROM resyncs AS r WHERE r.did = $1 AND r.desynchronized_at IS NOT NULL), '')
 FROM (VALUES ($1::text)) AS v (did)
 LEFT JOIN accounts AS a ON a.did = v.did`
 	a, err = schema.One(ctx, db, "read account "+did, func(r pgx.CollectableRow) (a AccountTrace, err error) {
-		return a, r.Scan(&a.Known, &a.Since, &a.FeedSince, &a.FeedRead, &a.Purged, &a.DeadLetters, &a.Resync)
+		return a, r.Scan(&a.Known, &a.Since, &a.ReadSince, &a.FeedRead, &a.Purged, &a.DeadLetters, &a.Resync)
 	}, row, did)
 	if err != nil {
 		return a, err

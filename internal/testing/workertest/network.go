@@ -77,7 +77,7 @@ func Follow(t testing.TB, pool *pgxpool.Pool, did string) {
 	t.Helper()
 	Execute(t, pool, `INSERT INTO watches (target, kind) VALUES ($1, 'account')`, did)
 	Execute(t, pool, `INSERT INTO watch_members (watch_id, did, added_at) SELECT id, target, now() - interval '1 day' FROM watches`)
-	Execute(t, pool, `INSERT INTO accounts (did, feed_since) VALUES ($1, now() - interval '1 day')`, did)
+	Execute(t, pool, `INSERT INTO accounts (did, read_since) VALUES ($1, now() - interval '1 day')`, did)
 }
 
 // Followed returns the accounts that the hub follows and the AppView shows.
