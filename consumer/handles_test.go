@@ -56,7 +56,7 @@ func TestHandleDoesNotDependOnBatches(t *testing.T) {
 				}))
 			}
 			var handle string
-			const sql = `SELECT coalesce((SELECT CASE a.handle WHEN '' THEN 'none' ELSE a.handle END FROM accounts AS a WHERE a.did = $1 AND (a.handle_claimed OR a.handle IS NULL)), 'unknown')`
+			const sql = `SELECT coalesce((SELECT CASE a.handle WHEN '' THEN 'none' ELSE a.handle END FROM accounts AS a WHERE a.did = $1 AND (a.handle_unverified OR a.handle IS NULL)), 'unknown')`
 			require.NoError(t, pool.QueryRow(t.Context(), sql, did).Scan(&handle))
 			require.Equal(t, c.want, handle, "%s, cut %b", story, cuts)
 		}

@@ -40,7 +40,7 @@ func pageViews() (views []string) {
 	return append(views, "at_least=3", "domain=preloaded.example")
 }
 
-// paged is `weir serve` on a large ledger, while shares arrive.
+// paged is `weir serve` on many shares, while shares arrive.
 type paged struct {
 	b          *testing.B
 	serve      *process

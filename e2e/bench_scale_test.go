@@ -77,7 +77,7 @@ SELECT (max(j.finalized_at) - s.at) * count(*)::float8 / count(*) FILTER (WHERE 
 }
 
 // BenchmarkBurst processes many posts at once, and reports how long after the last of them the
-// maintained order equals that of the ledger. Readers see the exact order earlier: they correct the
+// maintained order equals that of the shares. Readers see the exact order earlier: they correct the
 // maintained one.
 func BenchmarkBurst(b *testing.B) {
 	server := benchServer(b)

@@ -112,7 +112,7 @@ func TestKindsOfLinks(t *testing.T) {
 	pool := open(t, url)
 	require.Equal(t, 2, count(t, pool, `SELECT count(*) FROM short_links WHERE NOT guess`))
 	var handles string
-	require.NoError(t, pool.QueryRow(t.Context(), `SELECT string_agg(handle || CASE WHEN handle <> '' AND handle_claimed THEN ' unverified' ELSE '' END, ', ' ORDER BY did) FROM accounts WHERE did IN ($1, $2, $3)`,
+	require.NoError(t, pool.QueryRow(t.Context(), `SELECT string_agg(handle || CASE WHEN handle <> '' AND handle_unverified THEN ' unverified' ELSE '' END, ', ' ORDER BY did) FROM accounts WHERE did IN ($1, $2, $3)`,
 		accountOf(0), accountOf(1), accountOf(2)).Scan(&handles))
 	require.Equal(t, "ada.writes.example unverified, bo.example unverified, ", handles)
 }

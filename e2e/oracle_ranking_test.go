@@ -113,7 +113,7 @@ func (tr oracle) compareTrending(links []ranking.TrendingLink, end time.Time, wi
 
 // countedProblems compares the counter's tables: `weir recount --check` compares them with a
 // recount, and the rankings that end now, which are read from them, are compared with the oracle's.
-// With --at, Weir counts the ledger instead.
+// With --at, Weir counts the shares instead.
 func (tr oracle) countedProblems(t *testing.T, env []string) (problems []string) {
 	t.Helper()
 	if found, stderr, code := weir(t, env, "recount", "--check"); code != 0 {

@@ -72,7 +72,7 @@ func (b *Batch) queueAccounts(q *pgx.Batch) {
 	// An identity event without a handle means that something changed, not that
 	// the handle is gone. Whatever it has, the handle must be verified.
 	sql := `
-INSERT INTO accounts AS a (did, status, status_at, handle, handle_at, handle_claimed)
+INSERT INTO accounts AS a (did, status, status_at, handle, handle_at, handle_unverified)
 SELECT s.did, s.status, s.status_at, ` + storedHandle("s.handle") + `, s.handle_at, s.handle_at IS NOT NULL
 FROM unnest($1::text[], $2::text[], $3::timestamptz[], $4::text[], $5::timestamptz[], $6::boolean[])
      WITH ORDINALITY AS s (did, status, status_at, handle, handle_at, needed, n)
@@ -90,7 +90,7 @@ SET status    = CASE WHEN (excluded.status_at >= coalesce(a.status_at, '-infinit
     status_at = greatest(a.status_at, excluded.status_at),
     handle    = CASE WHEN excluded.handle_at >= coalesce(a.handle_at, '-infinity') THEN coalesce(excluded.handle, a.handle) ELSE a.handle END,
     handle_at = greatest(a.handle_at, excluded.handle_at),
-    handle_claimed    = a.handle_claimed OR coalesce(excluded.handle_at >= coalesce(a.handle_at, '-infinity'), false),
+    handle_unverified    = a.handle_unverified OR coalesce(excluded.handle_at >= coalesce(a.handle_at, '-infinity'), false),
     handle_checked_at = CASE WHEN excluded.handle_at >= coalesce(a.handle_at, '-infinity') THEN NULL ELSE a.handle_checked_at END
 WHERE excluded.status_at >= coalesce(a.status_at, '-infinity') OR excluded.handle_at >= coalesce(a.handle_at, '-infinity')`
 	writes := make(map[string]bool, len(b.Writes))
@@ -168,8 +168,8 @@ func storedHandle(handle string) string {
 const HandleOwner = `
 SELECT a.did FROM accounts AS a
 WHERE a.handle = lower($1)
-  AND (NOT a.handle_claimed OR NOT EXISTS (SELECT FROM accounts AS o WHERE o.handle = a.handle AND o.did <> a.did AND o.status = 'active'))
-ORDER BY a.handle_claimed, a.status = 'active' DESC, a.handle_at DESC NULLS LAST, a.did
+  AND (NOT a.handle_unverified OR NOT EXISTS (SELECT FROM accounts AS o WHERE o.handle = a.handle AND o.did <> a.did AND o.status = 'active'))
+ORDER BY a.handle_unverified, a.status = 'active' DESC, a.handle_at DESC NULLS LAST, a.did
 LIMIT 1`
 
 // FindDID returns the account that has a handle, or ErrNoRows.
@@ -177,16 +177,16 @@ func FindDID(ctx context.Context, db DB, handle string) (string, error) {
 	return One(ctx, db, "find the handle "+handle, pgx.RowTo[string], HandleOwner, handle)
 }
 
-// ClaimedHandle is a handle that an account claims.
-type ClaimedHandle struct{ DID, Handle string }
+// UnverifiedHandle is a handle that an account claims.
+type UnverifiedHandle struct{ DID, Handle string }
 
 // RecordHandle stores whether a handle is the account's, and the time of the check. The
 // account is then its only owner. Nothing changes if the account has another handle now.
-func RecordHandle(ctx context.Context, tx pgx.Tx, h ClaimedHandle, verified bool) error {
-	const owned = `UPDATE accounts SET handle_claimed = NOT $3, handle_checked_at = now() WHERE did = $1 AND handle = $2`
+func RecordHandle(ctx context.Context, tx pgx.Tx, h UnverifiedHandle, verified bool) error {
+	const owned = `UPDATE accounts SET handle_unverified = NOT $3, handle_checked_at = now() WHERE did = $1 AND handle = $2`
 	tag, err := tx.Exec(ctx, owned, h.DID, h.Handle, verified)
 	if err == nil && verified && tag.RowsAffected() > 0 {
-		const others = `UPDATE accounts SET handle_claimed = true, handle_checked_at = NULL WHERE handle = $2 AND did <> $1 AND NOT handle_claimed`
+		const others = `UPDATE accounts SET handle_unverified = true, handle_checked_at = NULL WHERE handle = $2 AND did <> $1 AND NOT handle_unverified`
 		_, err = tx.Exec(ctx, others, h.DID, h.Handle)
 	}
 	if err != nil {

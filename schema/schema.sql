@@ -10,7 +10,7 @@ CREATE TABLE accounts (
     did text COLLATE "C" NOT NULL,
     handle text, -- In lower case. NULL: unknown; empty: it has no valid one.
     handle_at timestamp with time zone, -- When the handle was set, by the network's clock. An older event changes nothing.
-    handle_claimed boolean DEFAULT false NOT NULL, -- The account claims its handle, and nobody has verified it: others may claim it too. False: it is the only owner.
+    handle_unverified boolean DEFAULT false NOT NULL, -- The account claims its handle, and nobody has verified it: others may claim it too. False: it is the only owner.
     handle_checked_at timestamp with time zone, -- When it was last tried to verify the handle. NULL: never since the account claimed it.
     display_name text,
     avatar text,
@@ -33,7 +33,7 @@ CREATE TABLE accounts (
 );
 CREATE INDEX accounts_check ON accounts USING btree (check_at);
 CREATE INDEX accounts_handle ON accounts USING btree (handle);
-CREATE INDEX accounts_handle_claimed ON accounts USING btree (handle_checked_at NULLS FIRST) WHERE handle_claimed;
+CREATE INDEX accounts_handle_unverified ON accounts USING btree (handle_checked_at NULLS FIRST) WHERE handle_unverified;
 CREATE INDEX accounts_hidden ON accounts USING btree (did) WHERE status <> 'active'::text OR not_recommended;
 CREATE INDEX accounts_purge ON accounts USING btree (purge_at) WHERE purge_at IS NOT NULL;
 CREATE INDEX accounts_reread ON accounts USING btree (reread_at) WHERE reread_since IS NOT NULL;
@@ -302,7 +302,7 @@ CREATE TABLE copies (
 CREATE INDEX copies_checked_at ON copies USING btree (checked_at);
 CREATE INDEX copies_of ON copies USING btree (of_did, of_rkey, of_collection);
 
--- The last comparison of the counts of some links with the ledger. No row: none yet. Not compared: counted from shares, which `weir recount --check` does.
+-- The last comparison of the counts of some links with the shares. No row: none yet. Not compared: counted from shares, which `weir recount --check` does.
 CREATE TABLE count_checks (
     one boolean DEFAULT true NOT NULL,
     checked_at timestamp with time zone NOT NULL,
@@ -662,7 +662,7 @@ CREATE VIEW link_shares AS
     l.url,
     s.did,
         CASE
-            WHEN a.status = 'active'::text AND NOT a.handle_claimed THEN NULLIF(a.handle, ''::text)
+            WHEN a.status = 'active'::text AND NOT a.handle_unverified THEN NULLIF(a.handle, ''::text)
             ELSE NULL::text
         END AS handle,
         CASE
@@ -890,7 +890,7 @@ CREATE TABLE paused_shorteners (
     CONSTRAINT paused_shorteners_pkey PRIMARY KEY (site)
 );
 
--- What has changed in the ledger, or decides who counts, since it was last counted. Only appended to; the counter deletes what it has counted. Not compared: counted from shares, which `weir recount --check` does.
+-- What has changed in shares, or decides who counts, since it was last counted. Only appended to; the counter deletes what it has counted. Not compared: counted from shares, which `weir recount --check` does.
 CREATE TABLE pending_counts (
     link_id bigint, -- The link of the share that changed. NULL: every link that the account shares.
     did text COLLATE "C", -- The account of the share that changed. NULL: everyone who shares the link. All columns NULL: count everything again.
@@ -1090,7 +1090,7 @@ CREATE INDEX segments_unindexed ON segments USING btree (number) WHERE indexed_a
 CREATE INDEX segments_unsynced ON segments USING btree (number) WHERE synced_at IS NULL;
 CREATE TRIGGER index_rewritten BEFORE UPDATE OF rewritten ON segments FOR EACH ROW EXECUTE FUNCTION index_rewritten();
 
--- Every account that counts as a sharer of a link, once, as far as the ledger is counted. Only the counter writes here. Not compared: counted from shares, which `weir recount --check` does.
+-- Every account that counts as a sharer of a link, once, as far as shares are counted. Only the counter writes here. Not compared: counted from shares, which `weir recount --check` does.
 CREATE TABLE sharers (
     did text COLLATE "C" NOT NULL,
     link_id bigint NOT NULL,
@@ -1171,7 +1171,7 @@ CREATE TABLE shorteners (
     asked integer NOT NULL, -- How many links were asked; from a few on, no more of them for a month.
     asked_at timestamp with time zone NOT NULL,
     targets text[] NOT NULL, -- The identities of the links of other sites to which they lead, each once.
-    known_at timestamp with time zone, -- Since when the site counts as a shortener: three links led to three links of other sites. NULL: it does not.
+    shortener_since timestamp with time zone, -- Since when the site counts as a shortener: three links led to three links of other sites. NULL: it does not.
     CONSTRAINT shorteners_pkey PRIMARY KEY (site)
 );
 

@@ -257,14 +257,14 @@ WHERE watch_id = $1 AND NOT EXISTS (SELECT FROM unnest($2::text[] || $3::text[])
 func updateProfiles(ctx context.Context, tx pgx.Tx, watch int64, members []Member, began time.Time) error {
 	did, handle, name, avatar, withheld := memberColumns(members)
 	names := `
-INSERT INTO accounts AS a (did, handle, handle_at, handle_claimed, display_name, avatar)
+INSERT INTO accounts AS a (did, handle, handle_at, handle_unverified, display_name, avatar)
 SELECT m.did, ` + storedHandle("m.handle") + `, $5, m.handle <> '', nullif(m.name, ''), nullif(m.avatar, '')
 FROM unnest($1::text[], $2::text[], $3::text[], $4::text[]) AS m (did, handle, name, avatar)
 ORDER BY m.did
 ON CONFLICT (did) DO UPDATE
 SET handle       = coalesce(excluded.handle, a.handle),
     handle_at    = CASE WHEN excluded.handle IS DISTINCT FROM a.handle THEN excluded.handle_at ELSE a.handle_at END,
-    handle_claimed    = CASE WHEN coalesce(excluded.handle, a.handle) IS DISTINCT FROM a.handle THEN true ELSE a.handle_claimed END,
+    handle_unverified    = CASE WHEN coalesce(excluded.handle, a.handle) IS DISTINCT FROM a.handle THEN true ELSE a.handle_unverified END,
     handle_checked_at = CASE WHEN coalesce(excluded.handle, a.handle) IS DISTINCT FROM a.handle THEN NULL ELSE a.handle_checked_at END,
     display_name = CASE WHEN a.did LIKE ` + NostrDIDs + ` THEN a.display_name ELSE excluded.display_name END, -- their profiles are read separately
     avatar       = CASE WHEN a.did LIKE ` + NostrDIDs + ` THEN a.avatar ELSE excluded.avatar END,

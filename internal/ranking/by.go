@@ -10,7 +10,7 @@ import (
 )
 
 // readBy finds the links that the account of the query shares; none if it is withheld. It uses
-// only the ledger, so pending changes do not affect it.
+// only the shares, so pending changes do not affect it.
 func (r *reader) readBy(ctx context.Context) (err error) {
 	if r.q.By == "" {
 		return nil

@@ -64,7 +64,7 @@ func (t times) equal(other times) bool {
 	return t.post.Equal(other.post) && t.quote.Equal(other.quote) && t.repost.Equal(other.repost) && t.votes.equal(other.votes)
 }
 
-// change is a row of sharers that may be wrong: its current content, and the content by the ledger.
+// change is a row of sharers that may be wrong: its current content, and the content by the shares.
 type change struct{ folded, truth times }
 
 // changes are the rows of sharers that may be wrong.

@@ -12,7 +12,7 @@ import (
 	"github.com/weir-social/weir/schema"
 )
 
-// Difference is a count that differs from the ledger.
+// Difference is a count that differs from the shares.
 type Difference struct {
 	Link     int64
 	DID      string // for a row of sharers; empty: for the counts
@@ -44,7 +44,7 @@ type Checked struct {
 	Sharers int  // rows that pending_counts asks for, and that were skipped: readers correct them
 }
 
-// Check compares sharers with the ledger, the counts and claim_votes with sharers, and the
+// Check compares sharers with the shares, the counts and claim_votes with sharers, and the
 // headlines with claim_votes, all in one snapshot. It skips pending changes.
 func Check(ctx context.Context, db Beginner, found func(Difference)) (Checked, error) {
 	return check(ctx, db, nil, found)
@@ -78,7 +78,7 @@ ON CONFLICT (one) DO UPDATE SET checked_at = excluded.checked_at, links = exclud
 }
 
 func check(ctx context.Context, db Beginner, links []int64, found func(Difference)) (done Checked, err error) {
-	err = snapshot(ctx, db, func(tx pgx.Tx) error { done, err = checkIn(ctx, tx, links, found); return err })
+	err = readOnlyTx(ctx, db, func(tx pgx.Tx) error { done, err = checkIn(ctx, tx, links, found); return err })
 	if err != nil {
 		return done, fmt.Errorf("check the counts: %w", err)
 	}
@@ -138,7 +138,7 @@ WHERE k IS DISTINCT FROM t` + also + `
 ORDER BY 1, 2`
 }
 
-// checkSharers compares sharers with the ledger. It ignores dates before the longest
+// checkSharers compares sharers with the shares. It ignores dates before the longest
 // window, because their shares may have expired.
 func checkSharers(ctx context.Context, tx pgx.Tx, s state, links []int64, found func(Difference)) error {
 	sql := differ(`
@@ -162,7 +162,7 @@ func checkCounts(ctx context.Context, tx pgx.Tx, network Network, s state, links
 	}, sql, s.AsOf, links)
 }
 
-// checkVotes compares the votes in sharers with the ledger. It ignores votes from before the longest window,
+// checkVotes compares the votes in sharers with the shares. It ignores votes from before the longest window,
 // because their shares may have expired.
 func checkVotes(ctx context.Context, tx pgx.Tx, s state, links []int64, found func(Difference)) error {
 	votes := func(of string) string {

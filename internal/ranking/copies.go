@@ -9,16 +9,16 @@ import (
 )
 
 // A bridge copies records from one network to another. The copy is a record of another account of
-// the same person. It does not count while the ledger has a share of the same link by the original,
+// the same person. It does not count while there is a share of the same link by the original,
 // whether or not that share counts. A copy itself states that it is one, so a false statement harms
 // only its author.
 
-// Copy is a record that is a copy of another one. The other one need not be stored.
-type Copy struct{ Record, Of schema.Key }
+// BridgedCopy is a record that is a copy of another one. The other one need not be stored.
+type BridgedCopy struct{ Record, Of schema.Key }
 
 // queueCopies queues statements that set the copies among the records to exactly these. Shares that
 // the same batch writes later find them.
-func queueCopies(q *pgx.Batch, records []schema.Key, copies []Copy) {
+func queueCopies(q *pgx.Batch, records []schema.Key, copies []BridgedCopy) {
 	const remove = `
 DELETE FROM copies AS c
 USING unnest($1::text[], $2::text[], $3::text[]) AS r (collection, did, rkey)

@@ -30,9 +30,9 @@ func historyCollection(did string) string {
 // reports whether the record's shares stay as they are; otherwise the rest of the writer's
 // transaction writes them.
 func copyOf(q *pgx.Batch, r *rand.Rand, record schema.Key, did, rkey string) (stay bool) {
-	var copies []Copy
+	var copies []BridgedCopy
 	if r.IntN(2) > 0 {
-		copies = []Copy{{Record: record, Of: schema.Key{Collection: historyCollection(did), DID: did, Rkey: rkey}}}
+		copies = []BridgedCopy{{Record: record, Of: schema.Key{Collection: historyCollection(did), DID: did, Rkey: rkey}}}
 	}
 	queueCopies(q, []schema.Key{record}, copies)
 	q.Queue(`UPDATE shares SET copied = $4 WHERE did = $1 AND collection = $2 AND rkey = $3 AND copied <> $4`, record.DID, record.Collection, record.Rkey, len(copies) > 0)

@@ -43,12 +43,12 @@ type Counted struct {
 	More       bool // there is more to do; call Count again at once
 }
 
-// Count updates sharers and link_counts to match the ledger and the time, in one transaction. It
+// Count updates sharers and link_counts to match the shares and the time, in one transaction. It
 // takes a limited number of pending rows and advances the windows by a limited time: call it again
 // at once while More is set. If it is killed, nothing has changed.
 //
 // Its transaction has one snapshot. Changes that commit meanwhile stay pending, and do not affect
-// what it reads from the ledger.
+// what it reads from the shares.
 func Count(ctx context.Context, pool *pgxpool.Pool, now time.Time) (done Counted, err error) {
 	err = pgx.BeginTxFunc(ctx, pool, pgx.TxOptions{IsoLevel: pgx.RepeatableRead}, func(tx pgx.Tx) error {
 		done, err = count(ctx, tx, now.Truncate(time.Microsecond), countBatch)
@@ -278,7 +278,7 @@ WHERE s.did = r.did AND s.link_id = r.link_id`
 	return w.doubtful.judge(ctx, tx)
 }
 
-// recountEverything writes what differs from the ledger. It is for the first count, a jump of the
+// recountEverything writes what differs from the shares. It is for the first count, a jump of the
 // clock, the first watch and the last one, and an operator's request.
 func recountEverything(ctx context.Context, tx pgx.Tx, now time.Time, s state) (Counted, error) {
 	from := now.Add(-LongestWindow - kept)

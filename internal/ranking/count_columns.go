@@ -24,12 +24,12 @@ type sharerColumns struct {
 
 func (c *sharerColumns) add(k sharing, t times) {
 	c.sharingColumns.add(k)
-	c.post, c.quote, c.repost = append(c.post, known(t.post)), append(c.quote, known(t.quote)), append(c.repost, known(t.repost))
+	c.post, c.quote, c.repost = append(c.post, orNil(t.post)), append(c.quote, orNil(t.quote)), append(c.repost, orNil(t.repost))
 	c.title.add(t.votes.title)
 	c.url.add(t.votes.url)
 }
 
-func known(t time.Time) *time.Time {
+func orNil(t time.Time) *time.Time {
 	if t.IsZero() {
 		return nil
 	}

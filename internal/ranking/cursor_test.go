@@ -10,7 +10,7 @@ import (
 )
 
 // TestLatePageEndsWithTheCounts shows that if too many shares have left the window since the first
-// page, the next page has the time of the counts, and the ledger is not counted. It continues after
+// page, the next page has the time of the counts, and the shares are not counted. It continues after
 // the first page.
 func TestLatePageEndsWithTheCounts(t *testing.T) {
 	t.Parallel()
@@ -59,7 +59,7 @@ func TestLatePageEndsWithTheCounts(t *testing.T) {
 		q.At = first.Add(-20 * time.Minute)
 		p, err = trending(t.Context(), pool, q, limits)
 		require.NoError(t, err)
-		require.Equal(t, q.At, p.At.UTC(), "too far: counted from the ledger")
+		require.Equal(t, q.At, p.At.UTC(), "too far: counted from the shares")
 		require.True(t, p.Recounted)
 	}
 }

@@ -71,9 +71,9 @@ func (r *reader) queueDescriptions(q *pgx.Batch, entries []entry, ids []int64, t
 	}
 	schema.QueueAll(q, "describe the links", func(found pgx.CollectableRow) (l TrendingLink, err error) {
 		var dids, handles, names, avatars []string
-		var claimed, withheld []bool
+		var unverified, withheld []bool
 		var last *time.Time
-		err = found.Scan(&l.ID, &l.URL, &l.Site, &l.Title, &l.Description, &l.Image, &l.CardFrom, &l.FirstSeen, &last, &dids, &handles, &claimed, &names, &avatars, &withheld)
+		err = found.Scan(&l.ID, &l.URL, &l.Site, &l.Title, &l.Description, &l.Image, &l.CardFrom, &l.FirstSeen, &last, &dids, &handles, &unverified, &names, &avatars, &withheld)
 		l.Sharers, l.LastShared = byID[l.ID].Sharers, byID[l.ID].Last
 		if last != nil {
 			l.LastShared = *last
@@ -83,7 +83,7 @@ func (r *reader) queueDescriptions(q *pgx.Batch, entries []entry, ids []int64, t
 		}
 		l.SharedBy, l.Faces = []string{}, []Face{}
 		for i, did := range dids {
-			f := Face{DID: did, Handle: handles[i], Unverified: claimed[i], DisplayName: names[i], Avatar: avatars[i], Withheld: withheld[i], Network: NetworkOf(did)}
+			f := Face{DID: did, Handle: handles[i], Unverified: unverified[i], DisplayName: names[i], Avatar: avatars[i], Withheld: withheld[i], Network: NetworkOf(did)}
 			if f.Withheld {
 				f = Face{DID: did, Withheld: true, Network: f.Network}
 			}
@@ -112,10 +112,10 @@ func share(columns, also string) string {
 const shownColumns = `l.id, l.url, l.site, l.title, l.description, l.image, l.card_from, l.first_seen`
 
 // describeCounted describes links by the sharers of a network. $3, $4 and $5 are the rows of
-// sharers that do not match the ledger yet, and the shares that they should have; NULL: none.
+// sharers that do not match the shares yet, and the shares that they should have; NULL: none.
 func describeCounted(network Network) string {
 	return `
-SELECT ` + shownColumns + `, latest.at, f.dids, f.handles, f.claimed, f.names, f.avatars, f.withheld
+SELECT ` + shownColumns + `, latest.at, f.dids, f.handles, f.unverified, f.names, f.avatars, f.withheld
 FROM unnest($1::bigint[]) WITH ORDINALITY AS k (id, n)
 CROSS JOIN LATERAL (SELECT l.* FROM links AS l WHERE l.id = k.id LIMIT 1) AS l
 CROSS JOIN LATERAL (
@@ -142,19 +142,19 @@ func (r *reader) unreadColumns(of map[int64]entry) []any {
 	for k, c := range r.unread {
 		if _, shown := of[k.link]; shown {
 			pending.add(k)
-			at = append(at, known(c.truth.at()))
+			at = append(at, orNil(c.truth.at()))
 		}
 	}
 	return []any{pending.links, pending.dids, at}
 }
 
 // describeEveryone describes links by the shares of a network. It finds the latest sharers one
-// after the other: each is the latest account that is none of the earlier ones. Each is one walk
+// after the other: each is the latest account that is none of the earlier ones. Each is one scan
 // down an index; another sort key would turn that into a sort of everything.
 func describeEveryone(network Network) string {
 	share := func(columns, also string) string { return share(columns, ` AND`+network.has("s.did")+also) }
 	return `
-SELECT ` + shownColumns + `, a.at, f.dids, f.handles, f.claimed, f.names, f.avatars, f.withheld
+SELECT ` + shownColumns + `, a.at, f.dids, f.handles, f.unverified, f.names, f.avatars, f.withheld
 FROM unnest($1::bigint[]) WITH ORDINALITY AS k (id, n)
 CROSS JOIN LATERAL (SELECT l.* FROM links AS l WHERE l.id = k.id LIMIT 1) AS l
 CROSS JOIN LATERAL (` + share("s.did, s.shared_at AS at", " ORDER BY s.shared_at DESC LIMIT 1") + `) AS a
@@ -169,19 +169,19 @@ func faces(of string) string {
 	return `
     SELECT array_agg(f.did ORDER BY f.n)                        AS dids,
            array_agg(coalesce(p.handle, '') ORDER BY f.n)       AS handles,
-           array_agg(coalesce(p.handle_claimed AND p.handle <> '', false) ORDER BY f.n) AS claimed,
+           array_agg(coalesce(p.handle_unverified AND p.handle <> '', false) ORDER BY f.n) AS unverified,
            array_agg(coalesce(p.display_name, '') ORDER BY f.n) AS names,
            array_agg(coalesce(p.avatar, '') ORDER BY f.n)       AS avatars,
            array_agg(` + schema.Withheld("f.did") + ` ORDER BY f.n) AS withheld
     FROM ` + of + `
-    LEFT JOIN LATERAL (SELECT nullif(p.handle, 'handle.invalid') AS handle, p.handle_claimed, p.display_name, p.avatar FROM accounts AS p WHERE p.did = f.did LIMIT 1) AS p ON true
+    LEFT JOIN LATERAL (SELECT nullif(p.handle, 'handle.invalid') AS handle, p.handle_unverified, p.display_name, p.avatar FROM accounts AS p WHERE p.did = f.did LIMIT 1) AS p ON true
     WHERE f.did IS NOT NULL`
 }
 
 // describeMembers reads the profiles of the accounts $3 that shared the links $2, in
 // order.
 var describeMembers = `
-SELECT ` + shownColumns + `, NULL::timestamptz, f.dids, f.handles, f.claimed, f.names, f.avatars, f.withheld
+SELECT ` + shownColumns + `, NULL::timestamptz, f.dids, f.handles, f.unverified, f.names, f.avatars, f.withheld
 FROM unnest($1::bigint[]) WITH ORDINALITY AS k (id, n)
 CROSS JOIN LATERAL (SELECT l.* FROM links AS l WHERE l.id = k.id LIMIT 1) AS l
 CROSS JOIN LATERAL (` + faces("(SELECT f.did, f.n FROM unnest($2::bigint[], $3::text[]) WITH ORDINALITY AS f (id, did, n) WHERE f.id = k.id) AS f") + `) AS f

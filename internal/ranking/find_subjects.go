@@ -22,7 +22,7 @@ func FindSubjects(ctx context.Context, db database, keys []schema.Key) (found Su
 		return nil, false, nil
 	}
 	found = Subjects{}
-	missing, fetched, due, err := found.look(ctx, db, keys)
+	missing, fetched, due, err := found.read(ctx, db, keys)
 	if err != nil {
 		return nil, false, err
 	}
@@ -41,9 +41,9 @@ func FindSubjects(ctx context.Context, db database, keys []schema.Key) (found Su
 	return found, due, nil
 }
 
-// look reads the subjects. missing are those that have shares but no row made from them
+// read reads the subjects. missing are those that have shares but no row made from them
 // or, if strangers' posts are fetched, no row at all.
-func (found Subjects) look(ctx context.Context, db database, keys []schema.Key) (missing []schema.Key, fetched, due bool, err error) {
+func (found Subjects) read(ctx context.Context, db database, keys []schema.Key) (missing []schema.Key, fetched, due bool, err error) {
 	// LIMIT forces one index lookup per subject, and the range of the keys limits which
 	// partitions are opened.
 	const sql = `

@@ -125,12 +125,12 @@ SELECT * FROM chosen`
 	return schema.All(ctx, db, "choose the headlines", pgx.RowToStructByName[headline], sql, append(columns.args(), links, append(gone.claims, columns.claims...), append(gone.links, columns.links...))...)
 }
 
-// recountHeadlines returns the same, computed from the ledger.
+// recountHeadlines returns the same, computed from the shares.
 func recountHeadlines(ctx context.Context, db schema.DB, s state, links []int64) ([]headline, error) {
 	sql := `
 WITH ` + wallsOf(s) + `own AS MATERIALIZED (` + ownPosts(`s.link_id = ANY ($2)`) + `),` + everyVote + `, v AS MATERIALIZED (` + sumOfVotes("votes AS f WHERE true") + `),` + chosen(2, links) + `
 SELECT * FROM chosen`
-	return schema.All(ctx, db, "choose the headlines from the ledger", pgx.RowToStructByName[headline], sql, s.KeptFrom, links)
+	return schema.All(ctx, db, "choose the headlines from the shares", pgx.RowToStructByName[headline], sql, s.KeptFrom, links)
 }
 
 // livingCard is true if the link may keep its card although nobody votes for a title: the card

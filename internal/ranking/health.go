@@ -43,7 +43,7 @@ func Health() health.Feature {
 type counting struct {
 	Pending int64      // changes that are not counted yet, up to reportedPending
 	AsOf    *time.Time // the time at which the counted windows end; nil: nothing is counted yet
-	Wrong   int64      // counts of the last sample that differed from the ledger
+	Wrong   int64      // counts of the last sample that differed from the shares
 }
 
 // reportedPending is the most pending changes that are counted.

@@ -63,7 +63,7 @@ type LinkShare struct {
 
 	record, subject schema.Key
 	named           int64
-	waits           bool // the share is not in the ledger
+	waits           bool // the share is not stored
 }
 
 // SharePage is a part of the shares of a link, the latest first. Waiting shares come last.
@@ -163,7 +163,7 @@ func LinkShares(ctx context.Context, db Beginner, of LinkQuery, limit int, after
 	return p, err
 }
 
-// shares reads shares of the ledger after a position.
+// shares reads stored shares after a position.
 func (r *linkReader) shares(ctx context.Context, after sharePosition, limit int) ([]LinkShare, error) {
 	// An account may share the link many times. Its latest share that could count is looked up
 	// once.
@@ -183,12 +183,12 @@ WITH page AS MATERIALIZED (
         LIMIT 1
     ) AS latest ON true
 )
-SELECT s.did, coalesce(a.handle, ''), coalesce(a.handle_claimed AND a.handle <> '', false), coalesce(a.display_name, ''), s.collection, s.rkey, s.how, s.shared_at, coalesce(s.subject_did, ''), coalesce(s.subject_collection, ''), coalesce(s.subject_rkey, ''), ` + subjectBy("s.subject_did") + `,
+SELECT s.did, coalesce(a.handle, ''), coalesce(a.handle_unverified AND a.handle <> '', false), coalesce(a.display_name, ''), s.collection, s.rkey, s.how, s.shared_at, coalesce(s.subject_did, ''), coalesce(s.subject_collection, ''), coalesce(s.subject_rkey, ''), ` + subjectBy("s.subject_did") + `,
        coalesce(` + whyOf + `, CASE WHEN (s.shared_at, s.collection, s.rkey, s.named_id) < (p.shared_at, p.collection, p.rkey, p.named_id) THEN 'same_person' ELSE '' END),
        s.named_id, CASE WHEN s.named_id <> s.link_id THEN (SELECT l.url FROM links AS l WHERE l.id = s.named_id) ELSE '' END,` + schema.Withheld("s.did") + `,` + schema.Withheld("s.subject_did") + `
 FROM page AS s
 JOIN people AS p ON p.did = s.did
-LEFT JOIN LATERAL (SELECT nullif(a.handle, 'handle.invalid') AS handle, a.handle_claimed, a.display_name FROM accounts AS a WHERE a.did = s.did LIMIT 1) AS a ON true
+LEFT JOIN LATERAL (SELECT nullif(a.handle, 'handle.invalid') AS handle, a.handle_unverified, a.display_name FROM accounts AS a WHERE a.did = s.did LIMIT 1) AS a ON true
 ORDER BY s.shared_at DESC, s.did DESC, s.collection DESC, s.rkey DESC, s.named_id DESC`
 	return schema.All(ctx, r.tx, "read the shares of a link", func(row pgx.CollectableRow) (s LinkShare, err error) {
 		err = row.Scan(&s.DID, &s.Handle, &s.Unverified, &s.DisplayName, &s.record.Collection, &s.record.Rkey, &s.How, &s.SharedAt, &s.subject.DID, &s.subject.Collection, &s.subject.Rkey, &s.SubjectBy, &s.Why, &s.named, &s.Named, &s.Withheld, &s.SubjectWithheld)
@@ -199,7 +199,7 @@ ORDER BY s.shared_at DESC, s.did DESC, s.collection DESC, s.rkey DESC, s.named_i
 // waiting reads records that wait for posts which share the link, after a position.
 func (r *linkReader) waiting(ctx context.Context, after sharePosition, limit int) ([]LinkShare, error) {
 	sql := `
-SELECT s.did, coalesce(a.handle, ''), coalesce(a.handle_claimed AND a.handle <> '', false), coalesce(a.display_name, ''), s.collection, s.rkey,
+SELECT s.did, coalesce(a.handle, ''), coalesce(a.handle_unverified AND a.handle <> '', false), coalesce(a.display_name, ''), s.collection, s.rkey,
        CASE WHEN s.collection IN ('app.bsky.feed.repost', 'nostr.6', 'nostr.16') THEN 'repost' ELSE 'quote' END, s.since, s.for_did, s.for_collection, s.for_rkey, ` + subjectBy("s.for_did") + `,
        coalesce(` + outsiders + `, s.why, CASE WHEN EXISTS (SELECT FROM accounts AS b WHERE b.did = s.for_did AND b.status <> 'active') THEN 'subject_hidden' ELSE 'waiting' END),
        ` + schema.Withheld("s.did") + `,` + schema.Withheld("s.for_did") + `
@@ -217,7 +217,7 @@ CROSS JOIN LATERAL (
     ORDER BY w.did, w.collection, w.rkey
     LIMIT $9
 ) AS s
-LEFT JOIN LATERAL (SELECT nullif(a.handle, 'handle.invalid') AS handle, a.handle_claimed, a.display_name FROM accounts AS a WHERE a.did = s.did LIMIT 1) AS a ON true
+LEFT JOIN LATERAL (SELECT nullif(a.handle, 'handle.invalid') AS handle, a.handle_unverified, a.display_name FROM accounts AS a WHERE a.did = s.did LIMIT 1) AS a ON true
 ORDER BY s.for_did, s.for_collection, s.for_rkey, s.did, s.collection, s.rkey
 LIMIT $9`
 	return schema.All(ctx, r.tx, "read what waits for a link", func(row pgx.CollectableRow) (s LinkShare, err error) {
@@ -229,7 +229,7 @@ LIMIT $9`
 
 // subjectBy returns the verified handle of the author of a post, if the author is active.
 func subjectBy(did string) string {
-	return `coalesce((SELECT b.handle FROM accounts AS b WHERE b.did = ` + did + ` AND b.status = 'active' AND NOT b.handle_claimed), '')`
+	return `coalesce((SELECT b.handle FROM accounts AS b WHERE b.did = ` + did + ` AND b.status = 'active' AND NOT b.handle_unverified), '')`
 }
 
 // complete sets the fields that follow from the others. A hidden or withheld account keeps only its DID.

@@ -19,7 +19,7 @@ type LinkSummary struct {
 	LinkCard
 	FirstSeen   time.Time      `json:"first_seen"`
 	At          time.Time      `json:"generated_at"`
-	Shares      int            `json:"shares"`      // in the ledger
+	Shares      int            `json:"shares"`      // that are stored
 	Accounts    int            `json:"accounts"`    // accounts that wrote the shares
 	Sharers     int            `json:"sharers"`     // accounts that count in the window
 	Windows     map[string]int `json:"windows"`     // accounts that count in each window

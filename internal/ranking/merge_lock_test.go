@@ -164,7 +164,7 @@ func TestOriginalIsMergedWhileItsCopyIsWritten(t *testing.T) {
 	s = shareOf("a.example/2")
 	s.Key, s.SharedAt = schema.Key{Collection: ranking.NoteCollection, DID: "did:nostr:copy", Rkey: "1"}, p.now
 	q := &pgx.Batch{}
-	(&ranking.Replacement{Records: []schema.Key{s.Key}, Shares: []ranking.Share{s}, Copies: []ranking.Copy{{Record: s.Key, Of: original}}}).Queue(q, p.now)
+	(&ranking.Replacement{Records: []schema.Key{s.Key}, Shares: []ranking.Share{s}, Copies: []ranking.BridgedCopy{{Record: s.Key, Of: original}}}).Queue(q, p.now)
 	_, err = ranking.EnsureLinks(t.Context(), p.pool, []ranking.Share{s}, p.now)
 	require.NoError(t, err)
 	require.NoError(t, ranking.WriteShares(t.Context(), bridge, q))

@@ -44,17 +44,17 @@ func (n Network) has(did string) string {
 	return ` true `
 }
 
-// walked returns the network whose counts a ranking walks down. Nostr's counts are kept
+// scanned returns the network whose counts a ranking reads in order. Nostr's counts are kept
 // separately, beside those of both networks. A link has at most as many sharers on
 // Bluesky as on both.
-func (n Network) walked() Network {
+func (n Network) scanned() Network {
 	if n == Nostr {
 		return Nostr
 	}
 	return BothNetworks
 }
 
-// counts returns the table of counts that a ranking walks down.
+// counts returns the table of counts that a ranking reads in order.
 func (n Network) counts() string {
 	if n == Nostr {
 		return "nostr_counts"
@@ -101,7 +101,7 @@ func (n Network) leaveOutChanges(c changes) changes {
 
 // withoutNostr subtracts the Nostr sharers, who are few, from counts of both networks.
 // The links in again must be counted again: their last share may be from Nostr.
-func (w *walk) withoutNostr(ctx context.Context, of []entry) (subtracted, again []entry, err error) {
+func (w *rankScan) withoutNostr(ctx context.Context, of []entry) (subtracted, again []entry, err error) {
 	recounted, err := w.recount(ctx, Nostr, of)
 	if err != nil {
 		return nil, nil, err

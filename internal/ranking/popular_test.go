@@ -76,7 +76,7 @@ func (p *popularity) pending(sql string) (rows int) {
 	return rows
 }
 
-// check compares the counter's tables, and what readers see, with the ledger.
+// check compares the counter's tables, and what readers see, with the shares.
 func (p *popularity) check(limit int) {
 	p.Helper()
 	h := &history{pool: p.pool}
@@ -222,7 +222,7 @@ func TestPageReadsTheLatestSharersOfAPopularLink(t *testing.T) {
 	require.Less(t, db.rows, 50)
 }
 
-// fetching counts the rows of sharers, and of the ledger, that its last transaction fetched.
+// fetching counts the rows of sharers, and of the shares, that its last transaction fetched.
 type fetching struct {
 	*pgxpool.Pool
 	rows, shares int

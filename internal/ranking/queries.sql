@@ -1070,7 +1070,7 @@ WHERE (h.url <> '' AND (l.url, l.site) IS DISTINCT FROM (h.url, h.site)
   AND NOT EXISTS (SELECT FROM v WHERE v.link_id = l.id AND NOT EXISTS (SELECT FROM claims AS c WHERE c.id = v.claim_id))
 ORDER BY 1;
 
--- walk.ordered
+-- rankScan.ordered
 WITH lowest AS MATERIALIZED (
     SELECT min(f.level) AS level FROM (
         SELECT v.level FROM generate_series(width_bucket($3::int, '{2,8,32,128,512,2048,8192,32768,131072,524288,2097152}'), 1, -1) AS v (level)
@@ -1090,7 +1090,7 @@ SELECT c.link_id, c.in_6h, c.speed, c.last_at, NULL::text[]
 ORDER BY c.in_6h DESC, c.last_at DESC, c.link_id DESC
 LIMIT $6;
 
--- walk.ordered: some links of Nostr
+-- rankScan.ordered: some links of Nostr
 SELECT c.link_id, c.in_6h, c.speed, c.last_at, NULL::text[]
     FROM nostr_counts AS c
     WHERE c.level_6h >= 1 AND c.in_6h >= $1 AND c.level_6h >= width_bucket($1::int, '{2,8,32,128,512,2048,8192,32768,131072,524288,2097152}')
@@ -1099,7 +1099,7 @@ SELECT c.link_id, c.in_6h, c.speed, c.last_at, NULL::text[]
 ORDER BY c.in_6h DESC, c.last_at DESC, c.link_id DESC
 LIMIT $6;
 
--- walk.singles
+-- rankScan.singles
 SELECT s.link_id, coalesce(c.n, 1), 0, s.at, NULL::text[]
 FROM sharers AS s LEFT JOIN LATERAL (SELECT c.in_6h AS single, c.in_6h AS n FROM link_counts AS c WHERE c.link_id = s.link_id LIMIT 1) AS c ON true
 WHERE s.at > $1 AND s.at <= $2 AND (s.at, s.link_id) < ($2, $3) AND coalesce(c.single, 1) = 1 AND coalesce(c.n, 1) >= $4 AND true 
@@ -1107,7 +1107,7 @@ WHERE s.at > $1 AND s.at <= $2 AND (s.at, s.link_id) < ($2, $3) AND coalesce(c.s
 ORDER BY s.at DESC, s.link_id DESC
 LIMIT $6;
 
--- walk.singles: some links of Nostr
+-- rankScan.singles: some links of Nostr
 SELECT s.link_id, coalesce(c.n, 1), 0, s.at, NULL::text[]
 FROM unnest($7::bigint[]) AS k (id) LEFT JOIN LATERAL (SELECT c.in_6h AS single, c.in_6h AS n FROM nostr_counts AS c WHERE c.link_id = k.id LIMIT 1) AS c ON true
 CROSS JOIN LATERAL (SELECT s.link_id, s.did, s.at FROM sharers AS s WHERE coalesce(c.single, 1) = 1 AND s.link_id = k.id AND s.at > $1 OFFSET 0) AS s
@@ -1116,7 +1116,7 @@ WHERE s.at > $1 AND s.at <= $2 AND (s.at, s.link_id) < ($2, $3) AND coalesce(c.s
 ORDER BY s.at DESC, s.link_id DESC
 LIMIT $6;
 
--- walk.newest
+-- rankScan.newest
 SELECT l.id, coalesce(c.n, 1), 0, coalesce(c.last_at, s.at), NULL::text[]
 FROM links AS l
 LEFT JOIN LATERAL (SELECT c.in_6h AS n, c.last_at FROM link_counts AS c WHERE c.link_id = l.id LIMIT 1) AS c ON true
@@ -1125,7 +1125,7 @@ WHERE l.id < $2 AND coalesce(c.n, CASE WHEN s.at IS NULL THEN 0 ELSE 1 END) >= $
 ORDER BY l.id DESC
 LIMIT $5;
 
--- walk.newest: of Nostr
+-- rankScan.newest: of Nostr
 SELECT l.id, coalesce(c.n, 1), 0, coalesce(c.last_at, s.at), NULL::text[]
 FROM (
     SELECT d.id, (SELECT l.site FROM links AS l WHERE l.id = d.id) AS site
@@ -1136,7 +1136,7 @@ WHERE l.id < $2 AND coalesce(c.n, CASE WHEN s.at IS NULL THEN 0 ELSE 1 END) >= $
 ORDER BY l.id DESC
 LIMIT $5;
 
--- walk.recount: of one way
+-- rankScan.recount: of one way
 SELECT s.link_id, count(*) FILTER (WHERE greatest(s.post_at, s.quote_at) > $2), (24 * count(*) FILTER (WHERE greatest(s.post_at, s.quote_at) > $3::timestamptz - interval '1 hours') + 8 * count(*) FILTER (WHERE greatest(s.post_at, s.quote_at) > $3::timestamptz - interval '3 hours') + 4 * count(*) FILTER (WHERE greatest(s.post_at, s.quote_at) > $3::timestamptz - interval '6 hours') + 2 * count(*) FILTER (WHERE greatest(s.post_at, s.quote_at) > $3::timestamptz - interval '12 hours') + 1 * count(*) FILTER (WHERE greatest(s.post_at, s.quote_at) > $3::timestamptz - interval '24 hours')), max(greatest(s.post_at, s.quote_at)), NULL::text[]
 FROM sharers AS s
 WHERE s.link_id = ANY ($1) AND s.at > $4 AND greatest(s.post_at, s.quote_at) > $4
@@ -1230,7 +1230,7 @@ WHERE (NOT $12::boolean OR (7 & 1 > 0 AND EXISTS (SELECT FROM links AS l WHERE l
 LIMIT $13;
 
 -- queueDescriptions: everyone
-SELECT l.id, l.url, l.site, l.title, l.description, l.image, l.card_from, l.first_seen, a.at, f.dids, f.handles, f.claimed, f.names, f.avatars, f.withheld
+SELECT l.id, l.url, l.site, l.title, l.description, l.image, l.card_from, l.first_seen, a.at, f.dids, f.handles, f.unverified, f.names, f.avatars, f.withheld
 FROM unnest($1::bigint[]) WITH ORDINALITY AS k (id, n)
 CROSS JOIN LATERAL (SELECT l.* FROM links AS l WHERE l.id = k.id LIMIT 1) AS l
 CROSS JOIN LATERAL (SELECT s.did, s.shared_at AS at FROM judged_shares AS s
@@ -1242,17 +1242,17 @@ LEFT JOIN LATERAL (SELECT s.did, s.shared_at AS at FROM judged_shares AS s
 CROSS JOIN LATERAL (
     SELECT array_agg(f.did ORDER BY f.n)                        AS dids,
            array_agg(coalesce(p.handle, '') ORDER BY f.n)       AS handles,
-           array_agg(coalesce(p.handle_claimed AND p.handle <> '', false) ORDER BY f.n) AS claimed,
+           array_agg(coalesce(p.handle_unverified AND p.handle <> '', false) ORDER BY f.n) AS unverified,
            array_agg(coalesce(p.display_name, '') ORDER BY f.n) AS names,
            array_agg(coalesce(p.avatar, '') ORDER BY f.n)       AS avatars,
            array_agg( EXISTS (SELECT FROM profiles WHERE profiles.did = f.did AND profiles.withheld)  ORDER BY f.n) AS withheld
     FROM (VALUES (a.did, 1), (b.did, 2), (c.did, 3)) AS f (did, n)
-    LEFT JOIN LATERAL (SELECT nullif(p.handle, 'handle.invalid') AS handle, p.handle_claimed, p.display_name, p.avatar FROM accounts AS p WHERE p.did = f.did LIMIT 1) AS p ON true
+    LEFT JOIN LATERAL (SELECT nullif(p.handle, 'handle.invalid') AS handle, p.handle_unverified, p.display_name, p.avatar FROM accounts AS p WHERE p.did = f.did LIMIT 1) AS p ON true
     WHERE f.did IS NOT NULL) AS f
 ORDER BY k.n;
 
 -- queueDescriptions: from the counts
-SELECT l.id, l.url, l.site, l.title, l.description, l.image, l.card_from, l.first_seen, latest.at, f.dids, f.handles, f.claimed, f.names, f.avatars, f.withheld
+SELECT l.id, l.url, l.site, l.title, l.description, l.image, l.card_from, l.first_seen, latest.at, f.dids, f.handles, f.unverified, f.names, f.avatars, f.withheld
 FROM unnest($1::bigint[]) WITH ORDINALITY AS k (id, n)
 CROSS JOIN LATERAL (SELECT l.* FROM links AS l WHERE l.id = k.id LIMIT 1) AS l
 CROSS JOIN LATERAL (
@@ -1271,28 +1271,28 @@ CROSS JOIN LATERAL (
 CROSS JOIN LATERAL (
     SELECT array_agg(f.did ORDER BY f.n)                        AS dids,
            array_agg(coalesce(p.handle, '') ORDER BY f.n)       AS handles,
-           array_agg(coalesce(p.handle_claimed AND p.handle <> '', false) ORDER BY f.n) AS claimed,
+           array_agg(coalesce(p.handle_unverified AND p.handle <> '', false) ORDER BY f.n) AS unverified,
            array_agg(coalesce(p.display_name, '') ORDER BY f.n) AS names,
            array_agg(coalesce(p.avatar, '') ORDER BY f.n)       AS avatars,
            array_agg( EXISTS (SELECT FROM profiles WHERE profiles.did = f.did AND profiles.withheld)  ORDER BY f.n) AS withheld
     FROM unnest(latest.dids) WITH ORDINALITY AS f (did, n)
-    LEFT JOIN LATERAL (SELECT nullif(p.handle, 'handle.invalid') AS handle, p.handle_claimed, p.display_name, p.avatar FROM accounts AS p WHERE p.did = f.did LIMIT 1) AS p ON true
+    LEFT JOIN LATERAL (SELECT nullif(p.handle, 'handle.invalid') AS handle, p.handle_unverified, p.display_name, p.avatar FROM accounts AS p WHERE p.did = f.did LIMIT 1) AS p ON true
     WHERE f.did IS NOT NULL) AS f
 ORDER BY k.n;
 
 -- queueDescriptions: members
-SELECT l.id, l.url, l.site, l.title, l.description, l.image, l.card_from, l.first_seen, NULL::timestamptz, f.dids, f.handles, f.claimed, f.names, f.avatars, f.withheld
+SELECT l.id, l.url, l.site, l.title, l.description, l.image, l.card_from, l.first_seen, NULL::timestamptz, f.dids, f.handles, f.unverified, f.names, f.avatars, f.withheld
 FROM unnest($1::bigint[]) WITH ORDINALITY AS k (id, n)
 CROSS JOIN LATERAL (SELECT l.* FROM links AS l WHERE l.id = k.id LIMIT 1) AS l
 CROSS JOIN LATERAL (
     SELECT array_agg(f.did ORDER BY f.n)                        AS dids,
            array_agg(coalesce(p.handle, '') ORDER BY f.n)       AS handles,
-           array_agg(coalesce(p.handle_claimed AND p.handle <> '', false) ORDER BY f.n) AS claimed,
+           array_agg(coalesce(p.handle_unverified AND p.handle <> '', false) ORDER BY f.n) AS unverified,
            array_agg(coalesce(p.display_name, '') ORDER BY f.n) AS names,
            array_agg(coalesce(p.avatar, '') ORDER BY f.n)       AS avatars,
            array_agg( EXISTS (SELECT FROM profiles WHERE profiles.did = f.did AND profiles.withheld)  ORDER BY f.n) AS withheld
     FROM (SELECT f.did, f.n FROM unnest($2::bigint[], $3::text[]) WITH ORDINALITY AS f (id, did, n) WHERE f.id = k.id) AS f
-    LEFT JOIN LATERAL (SELECT nullif(p.handle, 'handle.invalid') AS handle, p.handle_claimed, p.display_name, p.avatar FROM accounts AS p WHERE p.did = f.did LIMIT 1) AS p ON true
+    LEFT JOIN LATERAL (SELECT nullif(p.handle, 'handle.invalid') AS handle, p.handle_unverified, p.display_name, p.avatar FROM accounts AS p WHERE p.did = f.did LIMIT 1) AS p ON true
     WHERE f.did IS NOT NULL) AS f
 ORDER BY k.n;
 
@@ -1305,8 +1305,8 @@ SELECT k.id, g.gift FROM unnest($1::bigint[]) AS k (id) CROSS JOIN LATERAL (
 SELECT $1::text UNION (
 SELECT a.did FROM accounts AS a
 WHERE a.handle = lower($1)
-  AND (NOT a.handle_claimed OR NOT EXISTS (SELECT FROM accounts AS o WHERE o.handle = a.handle AND o.did <> a.did AND o.status = 'active'))
-ORDER BY a.handle_claimed, a.status = 'active' DESC, a.handle_at DESC NULLS LAST, a.did
+  AND (NOT a.handle_unverified OR NOT EXISTS (SELECT FROM accounts AS o WHERE o.handle = a.handle AND o.did <> a.did AND o.status = 'active'))
+ORDER BY a.handle_unverified, a.status = 'active' DESC, a.handle_at DESC NULLS LAST, a.did
 LIMIT 1);
 
 -- reader.list
@@ -1389,7 +1389,7 @@ CROSS JOIN LATERAL (
     ) AS d
 ) AS f;
 
--- ReachReader.walk
+-- ReachReader.scan
 WITH part AS MATERIALIZED (
     SELECT s.link_id, s.at AS at FROM sharers AS s WHERE s.at <= $1 AND s.did LIKE 'did:nostr:%' ORDER BY s.at DESC LIMIT $2
 )
@@ -1414,17 +1414,17 @@ WITH page AS MATERIALIZED (
         LIMIT 1
     ) AS latest ON true
 )
-SELECT s.did, coalesce(a.handle, ''), coalesce(a.handle_claimed AND a.handle <> '', false), coalesce(a.display_name, ''), s.collection, s.rkey, s.how, s.shared_at, coalesce(s.subject_did, ''), coalesce(s.subject_collection, ''), coalesce(s.subject_rkey, ''), coalesce((SELECT b.handle FROM accounts AS b WHERE b.did = s.subject_did AND b.status = 'active' AND NOT b.handle_claimed), ''),
+SELECT s.did, coalesce(a.handle, ''), coalesce(a.handle_unverified AND a.handle <> '', false), coalesce(a.display_name, ''), s.collection, s.rkey, s.how, s.shared_at, coalesce(s.subject_did, ''), coalesce(s.subject_collection, ''), coalesce(s.subject_rkey, ''), coalesce((SELECT b.handle FROM accounts AS b WHERE b.did = s.subject_did AND b.status = 'active' AND NOT b.handle_unverified), ''),
        coalesce(coalesce(CASE WHEN $1::bigint[] IS NOT NULL AND s.why IS DISTINCT FROM 'hidden' AND NOT EXISTS (SELECT FROM watch_members AS w WHERE w.did = s.did AND w.watch_id = ANY ($1)) THEN 'not_followed' END, s.why, CASE WHEN s.shared_at <= $2 THEN 'outside_window' END), CASE WHEN (s.shared_at, s.collection, s.rkey, s.named_id) < (p.shared_at, p.collection, p.rkey, p.named_id) THEN 'same_person' ELSE '' END),
        s.named_id, CASE WHEN s.named_id <> s.link_id THEN (SELECT l.url FROM links AS l WHERE l.id = s.named_id) ELSE '' END, EXISTS (SELECT FROM profiles WHERE profiles.did = s.did AND profiles.withheld) , EXISTS (SELECT FROM profiles WHERE profiles.did = s.subject_did AND profiles.withheld) 
 FROM page AS s
 JOIN people AS p ON p.did = s.did
-LEFT JOIN LATERAL (SELECT nullif(a.handle, 'handle.invalid') AS handle, a.handle_claimed, a.display_name FROM accounts AS a WHERE a.did = s.did LIMIT 1) AS a ON true
+LEFT JOIN LATERAL (SELECT nullif(a.handle, 'handle.invalid') AS handle, a.handle_unverified, a.display_name FROM accounts AS a WHERE a.did = s.did LIMIT 1) AS a ON true
 ORDER BY s.shared_at DESC, s.did DESC, s.collection DESC, s.rkey DESC, s.named_id DESC;
 
 -- linkReader.waiting
-SELECT s.did, coalesce(a.handle, ''), coalesce(a.handle_claimed AND a.handle <> '', false), coalesce(a.display_name, ''), s.collection, s.rkey,
-       CASE WHEN s.collection IN ('app.bsky.feed.repost', 'nostr.6', 'nostr.16') THEN 'repost' ELSE 'quote' END, s.since, s.for_did, s.for_collection, s.for_rkey, coalesce((SELECT b.handle FROM accounts AS b WHERE b.did = s.for_did AND b.status = 'active' AND NOT b.handle_claimed), ''),
+SELECT s.did, coalesce(a.handle, ''), coalesce(a.handle_unverified AND a.handle <> '', false), coalesce(a.display_name, ''), s.collection, s.rkey,
+       CASE WHEN s.collection IN ('app.bsky.feed.repost', 'nostr.6', 'nostr.16') THEN 'repost' ELSE 'quote' END, s.since, s.for_did, s.for_collection, s.for_rkey, coalesce((SELECT b.handle FROM accounts AS b WHERE b.did = s.for_did AND b.status = 'active' AND NOT b.handle_unverified), ''),
        coalesce(CASE WHEN $1::bigint[] IS NOT NULL AND s.why IS DISTINCT FROM 'hidden' AND NOT EXISTS (SELECT FROM watch_members AS w WHERE w.did = s.did AND w.watch_id = ANY ($1)) THEN 'not_followed' END, s.why, CASE WHEN EXISTS (SELECT FROM accounts AS b WHERE b.did = s.for_did AND b.status <> 'active') THEN 'subject_hidden' ELSE 'waiting' END),
         EXISTS (SELECT FROM profiles WHERE profiles.did = s.did AND profiles.withheld) , EXISTS (SELECT FROM profiles WHERE profiles.did = s.for_did AND profiles.withheld) 
 FROM (
@@ -1441,7 +1441,7 @@ CROSS JOIN LATERAL (
     ORDER BY w.did, w.collection, w.rkey
     LIMIT $9
 ) AS s
-LEFT JOIN LATERAL (SELECT nullif(a.handle, 'handle.invalid') AS handle, a.handle_claimed, a.display_name FROM accounts AS a WHERE a.did = s.did LIMIT 1) AS a ON true
+LEFT JOIN LATERAL (SELECT nullif(a.handle, 'handle.invalid') AS handle, a.handle_unverified, a.display_name FROM accounts AS a WHERE a.did = s.did LIMIT 1) AS a ON true
 ORDER BY s.for_did, s.for_collection, s.for_rkey, s.did, s.collection, s.rkey
 LIMIT $9;
 

@@ -115,18 +115,20 @@ func rankingQueries() []composed {
 		return queued("queueDescriptions: "+name, func(q *pgx.Batch) { pageIn(nil, change).queueDescriptions(q, []entry{{ID: 1}}, link, &links) })
 	}
 	return []composed{
-		asked("walk.ordered", func(ctx context.Context, tx pgx.Tx) { (&walk{reader: pageIn(tx, plain)}).ordered(ctx, nil, 50) }),
-		asked("walk.ordered: some links of Nostr", func(ctx context.Context, tx pgx.Tx) {
-			(&walk{reader: pageIn(tx, nostr), only: link}).ordered(ctx, nil, 50)
+		asked("rankScan.ordered", func(ctx context.Context, tx pgx.Tx) { (&rankScan{reader: pageIn(tx, plain)}).ordered(ctx, nil, 50) }),
+		asked("rankScan.ordered: some links of Nostr", func(ctx context.Context, tx pgx.Tx) {
+			(&rankScan{reader: pageIn(tx, nostr), only: link}).ordered(ctx, nil, 50)
 		}),
-		asked("walk.singles", func(ctx context.Context, tx pgx.Tx) { (&walk{reader: pageIn(tx, plain)}).singles(ctx, nil, nil, 50) }),
-		asked("walk.singles: some links of Nostr", func(ctx context.Context, tx pgx.Tx) {
-			(&walk{reader: pageIn(tx, nostr), only: link}).singles(ctx, nil, nil, 50)
+		asked("rankScan.singles", func(ctx context.Context, tx pgx.Tx) {
+			(&rankScan{reader: pageIn(tx, plain)}).singles(ctx, nil, nil, 50)
 		}),
-		asked("walk.newest", func(ctx context.Context, tx pgx.Tx) { (&walk{reader: pageIn(tx, plain)}).newest(ctx, nil, 50) }),
-		asked("walk.newest: of Nostr", func(ctx context.Context, tx pgx.Tx) { (&walk{reader: pageIn(tx, nostr)}).newest(ctx, nil, 50) }),
-		asked("walk.recount: of one way", func(ctx context.Context, tx pgx.Tx) {
-			(&walk{reader: pageIn(tx, func(r *reader) { r.q.Ways = []string{"post", "quote"} })}).recount(ctx, Nostr, []entry{{ID: 1}})
+		asked("rankScan.singles: some links of Nostr", func(ctx context.Context, tx pgx.Tx) {
+			(&rankScan{reader: pageIn(tx, nostr), only: link}).singles(ctx, nil, nil, 50)
+		}),
+		asked("rankScan.newest", func(ctx context.Context, tx pgx.Tx) { (&rankScan{reader: pageIn(tx, plain)}).newest(ctx, nil, 50) }),
+		asked("rankScan.newest: of Nostr", func(ctx context.Context, tx pgx.Tx) { (&rankScan{reader: pageIn(tx, nostr)}).newest(ctx, nil, 50) }),
+		asked("rankScan.recount: of one way", func(ctx context.Context, tx pgx.Tx) {
+			(&rankScan{reader: pageIn(tx, func(r *reader) { r.q.Ways = []string{"post", "quote"} })}).recount(ctx, Nostr, []entry{{ID: 1}})
 		}),
 		asked("reader.recount", func(ctx context.Context, tx pgx.Tx) { pageIn(tx, plain).recount(ctx) }),
 		asked("reader.recount: of watches", func(ctx context.Context, tx pgx.Tx) { pageIn(tx, func(r *reader) { r.watches = link }).recount(ctx) }),
@@ -155,8 +157,8 @@ func linkQueries() []composed {
 		asked("ReachReader.reachWithin", func(ctx context.Context, tx pgx.Tx) {
 			(&ReachReader{*pageIn(tx, func(*reader) {})}).reachWithin(ctx, link, 1)
 		}),
-		asked("ReachReader.walk", func(ctx context.Context, tx pgx.Tx) {
-			(&ReachReader{*pageIn(tx, func(r *reader) { r.q.Network = Nostr })}).walk(true, nil)(ctx)
+		asked("ReachReader.scan", func(ctx context.Context, tx pgx.Tx) {
+			(&ReachReader{*pageIn(tx, func(r *reader) { r.q.Network = Nostr })}).scan(true, nil)(ctx)
 		}),
 		asked("linkReader.shares", func(ctx context.Context, tx pgx.Tx) { ofLink(tx).shares(ctx, sharePosition{}, 50) }),
 		asked("linkReader.waiting", func(ctx context.Context, tx pgx.Tx) { ofLink(tx).waiting(ctx, sharePosition{}, 50) }),

@@ -13,7 +13,7 @@ import (
 )
 
 // ReachReader reads, in one transaction, which links have reached the minimum of sharers of a query, and
-// when, from the ledger.
+// when, from the shares.
 type ReachReader struct{ reader }
 
 // Reached is a link that has the minimum.
@@ -23,9 +23,9 @@ type Reached struct {
 	At       time.Time // the date of the share with which it reached the minimum
 }
 
-// OfLedger returns the query for the links of the whole ledger, whatever its window, its order and its page
+// OfStoredShares returns the query for the links of all stored shares, whatever its window, its order and its page
 // are. The error means that it is not a query.
-func (q Query) OfLedger() (Query, error) {
+func (q Query) OfStoredShares() (Query, error) {
 	q.Window, q.Sort, q.After, q.Past = LongestWindow, Sharers, "", false
 	if q.At.IsZero() {
 		q.At = time.Now()
@@ -52,7 +52,7 @@ func (r *ReachReader) Newest(ctx context.Context, published map[int64]time.Time)
 	if err := r.readBy(ctx); err != nil {
 		return nil, err
 	}
-	old, err := r.known(ctx, published)
+	old, err := r.stillReached(ctx, published)
 	if err != nil {
 		return nil, err
 	}
@@ -70,9 +70,9 @@ func sortReached(all []entry) {
 	slices.SortFunc(all, func(a, b entry) int { return cmp.Or(b.Last.Compare(a.Last), cmp.Compare(b.ID, a.ID)) })
 }
 
-// known returns the newest links that were published and still have the minimum, with the dates under
+// stillReached returns the newest links that were published and still have the minimum, with the dates under
 // which they were published.
-func (r *ReachReader) known(ctx context.Context, published map[int64]time.Time) (found []entry, err error) {
+func (r *ReachReader) stillReached(ctx context.Context, published map[int64]time.Time) (found []entry, err error) {
 	all := make([]entry, 0, len(published))
 	for id, at := range published {
 		all = append(all, entry{ID: id, Last: at})
@@ -107,8 +107,8 @@ func (r *ReachReader) fresh(ctx context.Context, published map[int64]time.Time) 
 			return nil, err
 		}
 		links = slices.DeleteFunc(links, func(id int64) bool {
-			_, known := published[id]
-			skip := seen[id] || known
+			_, before := published[id]
+			skip := seen[id] || before
 			seen[id] = true
 			return skip
 		})

@@ -32,12 +32,12 @@ func BenchmarkReached(b *testing.B) {
 		b.Run(c.name, func(b *testing.B) {
 			c.q.At, c.q.Limit = now, 100
 			var took [3]time.Duration
-			q, err := c.q.OfLedger()
+			q, err := c.q.OfStoredShares()
 			require.NoError(b, err)
 			published := map[int64]time.Time{}
 			for i := range took {
 				began := time.Now()
-				require.NoError(b, snapshot(b.Context(), pool, func(tx pgx.Tx) error {
+				require.NoError(b, readOnlyTx(b.Context(), pool, func(tx pgx.Tx) error {
 					r, err := NewReachReader(b.Context(), tx, q)
 					require.NoError(b, err)
 					links, err := r.Newest(b.Context(), published)

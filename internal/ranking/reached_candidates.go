@@ -12,8 +12,8 @@ import (
 )
 
 const (
-	reachPart = 500     // links of a list that are checked together
-	maxWalk   = 500_000 // sharers that a walk passes; links that reached the minimum before these are not found
+	reachPart  = 500     // links of a list that are checked together
+	maxScanned = 500_000 // sharers that a scan passes; links that reached the minimum before these are not found
 )
 
 // nextLinks returns further links that may have the minimum. All links that it has not
@@ -43,7 +43,7 @@ func (r *ReachReader) candidates(ctx context.Context) (nextLinks, error) {
 	if listed {
 		return inParts(all, pending), nil
 	}
-	return r.walk(counted, pending), nil
+	return r.scan(counted, pending), nil
 }
 
 // list lists all candidates if they are few.
@@ -80,7 +80,7 @@ func (r *ReachReader) sharedByMembers(ctx context.Context, counted bool) (all []
 	if err := send(ctx, r.tx, q); err != nil {
 		return nil, err
 	}
-	rows, err := r.sharedInLedger(ctx, r.q.Network.leaveOutDIDs(r.members), counted)
+	rows, err := r.sharedPairs(ctx, r.q.Network.leaveOutDIDs(r.members), counted)
 	if err != nil {
 		return nil, err
 	}
@@ -101,8 +101,8 @@ func (r *ReachReader) sharedByMembers(ctx context.Context, counted bool) (all []
 	return all, nil
 }
 
-// sharedInLedger returns one row for each link that a member shares.
-func (r *ReachReader) sharedInLedger(ctx context.Context, dids []string, counted bool) ([]pair, error) {
+// sharedPairs returns one row for each link that a member shares.
+func (r *ReachReader) sharedPairs(ctx context.Context, dids []string, counted bool) ([]pair, error) {
 	if counted {
 		var rows []pair
 		q := &pgx.Batch{}
@@ -137,9 +137,9 @@ func inParts(all []sharedLink, pending []int64) nextLinks {
 	}
 }
 
-// walk reads the shares of everyone, the latest first. Among counted links, it returns
+// scan reads the shares of everyone, the latest first. Among counted links, it returns
 // only those with the minimum.
-func (r *ReachReader) walk(counted bool, pending []int64) nextLinks {
+func (r *ReachReader) scan(counted bool, pending []int64) nextLinks {
 	from, at, enough := `shares AS s`, `s.shared_at`, ``
 	if counted {
 		from, at = `sharers AS s`, `s.at`
@@ -148,7 +148,7 @@ func (r *ReachReader) walk(counted bool, pending []int64) nextLinks {
 	// All shares of the last moment are read: a part may end between two of them.
 	sql := `
 WITH part AS MATERIALIZED (
-    SELECT s.link_id, ` + at + ` AS at FROM ` + from + ` WHERE ` + at + ` <= $1 AND` + r.q.Network.walked().has("s.did") + `ORDER BY ` + at + ` DESC LIMIT $2
+    SELECT s.link_id, ` + at + ` AS at FROM ` + from + ` WHERE ` + at + ` <= $1 AND` + r.q.Network.scanned().has("s.did") + `ORDER BY ` + at + ` DESC LIMIT $2
 )
 SELECT (SELECT min(at) FROM part), (SELECT count(*) FROM part), ARRAY(
     SELECT DISTINCT p.link_id FROM part AS p
@@ -159,17 +159,17 @@ SELECT (SELECT min(at) FROM part), (SELECT count(*) FROM part), ARRAY(
 		var n int
 		var last *time.Time
 		if err := r.tx.QueryRow(ctx, sql, until, size, r.q.least(), r.q.Site).Scan(&last, &n, &links); err != nil {
-			return nil, after, false, fmt.Errorf("walk the latest shares: %w", err)
+			return nil, after, false, fmt.Errorf("scan the latest shares: %w", err)
 		}
 		links, pending = append(links, pending...), nil
 		passed += n
-		if n < size || passed >= maxWalk || last.Before(r.from()) {
+		if n < size || passed >= maxScanned || last.Before(r.from()) {
 			return links, after, false, nil
 		}
 		if !last.Before(until) { // all of one moment
-			size = maxWalk
+			size = maxScanned
 		}
-		until, size = *last, min(2*size, maxWalk)
+		until, size = *last, min(2*size, maxScanned)
 		return links, until, true, nil
 	}
 }

@@ -88,13 +88,13 @@ func TestReachedInOneMoment(t *testing.T) {
 	const links = 40
 	p := newPopularity(t, links)
 	p.exec(p.pool, `DELETE FROM shares`)
-	// The walk passes the row written last first.
+	// The scan passes the row written last first.
 	p.exec(p.pool, `INSERT INTO shares (did, collection, rkey, link_id, named_id, how, shared_at) SELECT 'did:plc:' || 1000 - id, 'c', 'r', id, id, 'post', $1 FROM links ORDER BY links.id DESC`, p.now)
 	for _, counted := range []bool{false, true} {
 		if counted {
 			p.count()
 		}
-		require.NoError(t, snapshot(t.Context(), p.pool, func(tx pgx.Tx) error {
+		require.NoError(t, readOnlyTx(t.Context(), p.pool, func(tx pgx.Tx) error {
 			r, err := NewReachReader(t.Context(), tx, Query{At: p.now, Window: LongestWindow, Sort: Sharers, AtLeast: 1, Limit: 3})
 			require.NoError(t, err)
 			r.limits = limits{pending: 5000, few: 1}

@@ -11,7 +11,7 @@ import (
 	"github.com/weir-social/weir/schema"
 )
 
-// recount ranks the links by counting all shares in the ledger. It does not depend on
+// recount ranks the links by counting all stored shares. It does not depend on
 // stored counts, and takes long when there are many shares.
 func (r *reader) recount(ctx context.Context) ([]entry, error) {
 	dids := `'{}'::text[]`

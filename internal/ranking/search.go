@@ -29,7 +29,7 @@ const (
 )
 
 // matches is a condition: the link matches the text in one of the places. It has the parameters of
-// searchArgs. It uses only the ledger, so pending
+// searchArgs. It uses only the shares, so pending
 // changes do not affect it. OFFSET keeps the planner from reading everything that matches once per
 // link.
 func matches(link, places string) string {
@@ -140,7 +140,7 @@ type listing struct {
 }
 
 // list lists at most limit matching rows in each place. If there are more, it leaves the place out,
-// unless the rows belong to few links: a walk soon finds enough of the place's links.
+// unless the rows belong to few links: a scan soon finds enough of the place's links.
 func (r *reader) list(ctx context.Context, limit func(place int) int) (all listing, err error) {
 	// The empty string keeps the planner from using the index for the second condition on the
 	// address.

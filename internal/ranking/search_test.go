@@ -40,7 +40,7 @@ func (l *library) add(did, rkey, page, text string, card link.Card) {
 }
 
 // find returns the addresses that a text finds. It requires the same from the counts and from the
-// ledger.
+// shares.
 func (l *library) find(db ranking.Beginner, text string) (found []string) {
 	l.Helper()
 	for _, past := range []bool{false, true} {

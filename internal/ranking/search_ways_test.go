@@ -71,7 +71,7 @@ func TestTextFindsTheSameInEveryWay(t *testing.T) {
 	}
 }
 
-// TestTextOfFewLinksIsListed shows that few matching links are listed: a walk would pass every link
+// TestTextOfFewLinksIsListed shows that few matching links are listed: a scan would pass every link
 // of the window to find them. If posts of many links match, checking the first links is faster.
 func TestTextOfFewLinksIsListed(t *testing.T) {
 	schematest.Long(t)
@@ -96,7 +96,7 @@ func TestTextOfFewLinksIsListed(t *testing.T) {
 func TestWalkTakesFewSteps(t *testing.T) {
 	t.Parallel()
 	for _, text := range []*searched{nil, {}} {
-		w := &walk{reader: &reader{text: text}}
+		w := &rankScan{reader: &reader{text: text}}
 		for found := range 60 { // 50 are found, and no more
 			size, passed, steps := 100, 0, 0
 			for ; passed < 20_000; steps++ {
@@ -106,6 +106,6 @@ func TestWalkTakesFewSteps(t *testing.T) {
 			require.LessOrEqual(t, steps, 15, found)
 		}
 	}
-	w := &walk{reader: &reader{text: &searched{}}}
+	w := &rankScan{reader: &reader{text: &searched{}}}
 	require.Equal(t, 2250, w.chunk(1000, 1500, 75, 75), "the next chunk must have half as many again as the other 75 should need")
 }

@@ -75,7 +75,7 @@ type Replacement struct {
 	Subjects []schema.Key // those that contain links, or did
 	Shares   []Share
 	Through  []Through
-	Copies   []Copy // the records that are copies
+	Copies   []BridgedCopy // the records that are copies
 
 	Changed bool // set when the queue was sent: a subject has other links than before
 }

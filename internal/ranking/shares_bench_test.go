@@ -17,10 +17,10 @@ import (
 	"github.com/weir-social/weir/schema"
 )
 
-// BenchmarkLedger compares shares in partitions of a day with one table without partitions,
+// BenchmarkShares compares shares in partitions of a day with one table without partitions,
 // alternately. It measures the time to store a batch of 150 shares, and the time of a commit that
 // deletes 20 posts with their shares. It prints the ratios.
-func BenchmarkLedger(b *testing.B) {
+func BenchmarkShares(b *testing.B) {
 	const shares, deletions, turns = 150, 20, 150
 	pools := map[string]*pgxpool.Pool{"partitioned": schematest.New(b), "plain": schematest.New(b)}
 	for b.Loop() {

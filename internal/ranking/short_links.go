@@ -36,11 +36,11 @@ func queueShortLinks(q *pgx.Batch, links []link.Link, now time.Time, added *bool
 	// A pause in the far future was written by a clock that was ahead.
 	const sql = `
 INSERT INTO short_links (link_id, resolve_at, guess)
-SELECT l.id, greatest($2::timestamptz, p.until), l.identity = ANY ($3) AND s.known_at IS NULL
+SELECT l.id, greatest($2::timestamptz, p.until), l.identity = ANY ($3) AND s.shortener_since IS NULL
 FROM links AS l
 LEFT JOIN paused_shorteners AS p ON p.site = l.site AND p.until <= $2::timestamptz + interval '1 hour'
 LEFT JOIN shorteners AS s ON s.site = l.site
-WHERE l.identity = ANY ($1) AND (l.identity <> ALL ($3) OR s.site IS NULL OR s.known_at IS NOT NULL OR s.asked < $4 OR s.asked_at < $2::timestamptz - $5::interval)
+WHERE l.identity = ANY ($1) AND (l.identity <> ALL ($3) OR s.site IS NULL OR s.shortener_since IS NOT NULL OR s.asked < $4 OR s.asked_at < $2::timestamptz - $5::interval)
 ORDER BY l.id
 ON CONFLICT (link_id) DO NOTHING`
 	short, guesses := pgtype.FlatArray[string]{}, pgtype.FlatArray[string]{}
@@ -85,31 +85,31 @@ WHERE s.link_id = due.link_id`, site, until)
 
 // MayGuess reports whether another link of a site may be asked that is not known as a shortener.
 func MayGuess(ctx context.Context, db schema.DB, site string, now time.Time) (bool, error) {
-	const sql = `SELECT NOT EXISTS (SELECT FROM shorteners WHERE site = $1 AND known_at IS NULL AND asked >= $2 AND asked_at >= $3::timestamptz - $4::interval)`
+	const sql = `SELECT NOT EXISTS (SELECT FROM shorteners WHERE site = $1 AND shortener_since IS NULL AND asked >= $2 AND asked_at >= $3::timestamptz - $4::interval)`
 	return schema.One(ctx, db, "look up a site that may be a shortener", pgx.RowTo[bool], sql, site, guessesAtMost, now, guessAgain)
 }
 
 // RecordGuess stores where a link of a site leads that may be a shortener: to a link of another site,
 // or "". It reports whether the site is one. If it just became one, its other links are asked too.
-func RecordGuess(ctx context.Context, tx pgx.Tx, site, identity string, now time.Time) (known bool, err error) {
+func RecordGuess(ctx context.Context, tx pgx.Tx, site, identity string, now time.Time) (isShortener bool, err error) {
 	const record = `
 INSERT INTO shorteners AS s (site, asked, asked_at, targets) VALUES ($1, 1, $3, array_remove(ARRAY[$2::text], ''))
 ON CONFLICT (site) DO UPDATE
 SET asked = CASE WHEN s.asked_at < $3::timestamptz - $5::interval THEN 1 ELSE s.asked + 1 END, asked_at = $3,
     targets = array_remove(array_append(array_remove(s.targets, $2), $2), ''),
-    known_at = CASE WHEN cardinality(array_append(array_remove(s.targets, $2), $2)) >= $4 AND $2 <> '' THEN coalesce(s.known_at, $3) ELSE s.known_at END
-RETURNING known_at IS NOT NULL`
+    shortener_since = CASE WHEN cardinality(array_append(array_remove(s.targets, $2), $2)) >= $4 AND $2 <> '' THEN coalesce(s.shortener_since, $3) ELSE s.shortener_since END
+RETURNING shortener_since IS NOT NULL`
 	const others = `
 UPDATE short_links AS s SET guess = false, resolve_at = $2, tries = 0
 FROM (SELECT s.link_id FROM short_links AS s JOIN links AS l ON l.id = s.link_id WHERE l.site = $1 AND s.guess ORDER BY s.link_id FOR UPDATE OF s) AS of
 WHERE s.link_id = of.link_id`
-	if known, err = schema.One(ctx, tx, "store where a link leads", pgx.RowTo[bool], record, site, schema.Text(identity), now, learnedAt, guessAgain); err != nil || !known {
-		return known, err
+	if isShortener, err = schema.One(ctx, tx, "store where a link leads", pgx.RowTo[bool], record, site, schema.Text(identity), now, learnedAt, guessAgain); err != nil || !isShortener {
+		return isShortener, err
 	}
 	if _, err := tx.Exec(ctx, others, site, now); err != nil {
-		return known, fmt.Errorf("have the links of a new shortener resolved: %w", err)
+		return isShortener, fmt.Errorf("have the links of a new shortener resolved: %w", err)
 	}
-	return known, nil
+	return isShortener, nil
 }
 
 // ResolveShortLink stores where a short link leads and merges it into that link. It adds

@@ -38,7 +38,7 @@ const (
 // Query selects a ranking. The zero value of every field but Window and Limit means everything.
 type Query struct {
 	At      time.Time // the time at which the windows end; now when zero
-	Past    bool      // count no share dated after At: recounts the ledger
+	Past    bool      // count no share dated after At: recounts the shares
 	Window  time.Duration
 	Sort    Sort
 	AtLeast int      // sharers in the window
@@ -94,7 +94,7 @@ type Page struct {
 	Links     []TrendingLink
 	Before    int    // the links on the pages before
 	Next      Cursor // empty at the end
-	Recounted bool   // counted from the ledger, because too many changes were pending
+	Recounted bool   // counted from the shares, because too many changes were pending
 }
 
 // errCrossed means that too many accounts entered or left a window since it was counted: the page
@@ -157,21 +157,21 @@ type reader struct {
 	asked   pending   // what the rows of pending_counts ask for
 	rows    int       // number of rows of pending_counts
 	members []string  // of the watches
-	unread  changes   // the pending changes; nil: counted from the ledger
+	unread  changes   // the pending changes; nil: counted from the shares
 	posts   []ownPost // of the changes in unread
 	limits
 }
 
 // limits decide how a page is read. They do not affect what is on it.
 type limits struct {
-	pending   int // from this many changes on, pending changes are not corrected: a recount of the ledger is faster
+	pending   int // from this many changes on, pending changes are not corrected: a recount of the shares is faster
 	crossings int // from this many crossings on, the windows end when they were last counted
 	few       int // fewer links than this are read by their ids rather than in the order of the ranking; five times as many for a text
 	many      int // from this many matches of a text in one place on, they are listed only if they belong to few links; up to five times as many
 }
 
 // Trending returns a page of the ranking. Everything is read in one snapshot: every number equals a
-// recount of the ledger at that moment, however far behind the counter is.
+// recount of the shares at that moment, however far behind the counter is.
 func Trending(ctx context.Context, db Beginner, q Query) (Page, error) {
 	return trending(ctx, db, q, usualLimits())
 }
@@ -206,7 +206,7 @@ func trending(ctx context.Context, db Beginner, q Query, l limits) (p Page, err 
 // read calls f in one snapshot, after reading the state of the counts, the watches of the query,
 // and what also queues.
 func (r *reader) read(ctx context.Context, db Beginner, f func() error, also ...func(*pgx.Batch)) error {
-	return snapshot(ctx, db, func(tx pgx.Tx) error {
+	return readOnlyTx(ctx, db, func(tx pgx.Tx) error {
 		if err := r.begin(ctx, tx, also...); err != nil {
 			return err
 		}
@@ -234,8 +234,8 @@ func (r *reader) begin(ctx context.Context, tx pgx.Tx, also ...func(*pgx.Batch))
 	return send(ctx, tx, q)
 }
 
-// snapshot calls f in one snapshot of the database.
-func snapshot(ctx context.Context, db Beginner, f func(pgx.Tx) error) error {
+// readOnlyTx calls f in one snapshot of the database.
+func readOnlyTx(ctx context.Context, db Beginner, f func(pgx.Tx) error) error {
 	tx, err := db.BeginTx(ctx, pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly})
 	if err != nil {
 		return fmt.Errorf("begin to read: %w", err)
@@ -358,7 +358,7 @@ func (r *reader) counted(ctx context.Context) (entries []entry, exact bool, err 
 	if r.watches != nil {
 		return r.watched(ctx)
 	}
-	w := &walk{reader: r}
+	w := &rankScan{reader: r}
 	if exact, err = w.correct(ctx); err != nil || !exact {
 		return nil, false, err
 	}
@@ -419,7 +419,7 @@ func topCounted(ctx context.Context, db Beginner, limit int, f func(Window, int6
 		r.end = r.state.AsOf
 		for i, w := range Windows() {
 			r.window, r.q.Window = i, w.Length
-			entries, err := (&walk{reader: r}).first(ctx, nil, limit)
+			entries, err := (&rankScan{reader: r}).first(ctx, nil, limit)
 			if err != nil {
 				return err
 			}

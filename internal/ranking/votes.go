@@ -97,7 +97,7 @@ type ownPost struct {
 	collection, rkey string
 }
 
-// addVotes adds the votes of the ledger to changes, whose own posts are these.
+// addVotes adds the votes of the shares to changes, whose own posts are these.
 func (c changes) addVotes(ctx context.Context, db schema.DB, posts []ownPost) error {
 	const sql = `
 WITH own AS MATERIALIZED (

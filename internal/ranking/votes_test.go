@@ -152,7 +152,7 @@ func latest(own []post) (last, first *post) {
 	return nil, nil
 }
 
-// walls returns the groups of titles that are walls by the ledger. Each link is a page of its own.
+// walls returns the groups of titles that are walls by the shares. Each link is a page of its own.
 func (l story) walls(from time.Time) map[int64]bool {
 	pages := map[int64]map[int64][]string{} // the accounts by link, by group
 	for link := range l.links {

@@ -77,7 +77,7 @@ func crowded(votes string) string {
 }
 
 // wallsOf is a common table expression in place of the table walls: the titles of the links $2 that
-// are walls by the ledger. It is empty, and the table serves, once something has been counted.
+// are walls by the shares. It is empty, and the table serves, once something has been counted.
 func wallsOf(s state) string {
 	if s.Counted {
 		return ""

@@ -32,7 +32,7 @@ func (r *reader) watched(ctx context.Context) (chosen []entry, exact bool, err e
 	}
 	all := *r
 	all.q.Ways, all.q.Network = nil, BothNetworks // the rows already contain only shares by these ways, of this network
-	w := &walk{reader: &all, touched: make([]entry, 0, len(rows)), only: []int64{}}
+	w := &rankScan{reader: &all, touched: make([]entry, 0, len(rows)), only: []int64{}}
 	place := make(map[int64]int, len(rows)) // index in w.touched
 	for _, s := range rows {
 		n, ok := place[s.link]

@@ -138,7 +138,7 @@ func (b *bufferedResponse) compress(r *http.Request) {
 func (b *bufferedResponse) send(w http.ResponseWriter, r *http.Request) {
 	h := w.Header()
 	maps.Copy(h, b.header)
-	if b.code == http.StatusOK && isKnown(r, h.Get("ETag")) {
+	if b.code == http.StatusOK && hasVersion(r, h.Get("ETag")) {
 		h.Del("Content-Encoding")
 		h.Del("Content-Type")
 		w.WriteHeader(http.StatusNotModified)
@@ -182,15 +182,15 @@ func acceptsGzip(r *http.Request) bool {
 func NotModified(w http.ResponseWriter, r *http.Request, etag string) bool {
 	w.Header().Set("ETag", etag)
 	w.Header().Set("Cache-Control", "no-cache") // the client may store it, but must revalidate
-	if isKnown(r, etag) {
+	if hasVersion(r, etag) {
 		w.WriteHeader(http.StatusNotModified)
 		return true
 	}
 	return false
 }
 
-// isKnown reports whether the client has the version that etag identifies.
-func isKnown(r *http.Request, etag string) bool {
+// hasVersion reports whether the client has the version that etag identifies.
+func hasVersion(r *http.Request, etag string) bool {
 	for _, header := range r.Header.Values("If-None-Match") {
 		for tag := range strings.SplitSeq(header, ",") {
 			tag = strings.TrimSpace(tag)

@@ -183,12 +183,12 @@ func parseDeadLetterFilter(raw string) (schema.DeadLetterFilter, error) {
 		return f, err
 	}
 	for name, field := range map[string]*string{"stage": &f.Stage, "state": &f.State} {
-		known := schema.Stages()
+		valid := schema.Stages()
 		if name == "state" {
-			known = schema.DeadLetterStates()
+			valid = schema.DeadLetterStates()
 		}
-		if *field = query.Get(name); query.Has(name) && !slices.Contains(known, *field) {
-			return f, WrongValue(name, *field, say("expected_one_of", strings.Join(known, ", ")))
+		if *field = query.Get(name); query.Has(name) && !slices.Contains(valid, *field) {
+			return f, WrongValue(name, *field, say("expected_one_of", strings.Join(valid, ", ")))
 		}
 	}
 	return f, nil

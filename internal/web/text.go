@@ -84,13 +84,13 @@ func Shorten(s string, limit int) string {
 
 // Person is an account as the page shows it.
 type Person struct {
-	Name    string
-	Known   bool   // the name is a handle or a DID
-	Profile string // empty if the name is neither
-	Href    string // what Weir has of the account; empty: no link
-	Face    string // the address of the account's picture; empty: none
-	Network string // set if it is not Bluesky
-	On      string // the text of a link to Profile
+	Name       string
+	Identified bool   // the name is a handle or a DID
+	Profile    string // empty if the name is neither
+	Href       string // what Weir has of the account; empty: no link
+	Face       string // the address of the account's picture; empty: none
+	Network    string // set if it is not Bluesky
+	On         string // the text of a link to Profile
 
 	Unverified string // says so; empty: the name is verified, or a DID
 }
@@ -100,17 +100,17 @@ const AppBase = "https://bsky.app/profile/"
 // NewPerson describes the account that has a name: a handle or a DID.
 func (s *Server) NewPerson(name string) Person {
 	if h, err := syntax.ParseHandle(name); err == nil && !h.IsInvalidHandle() {
-		return Person{Name: "@" + Shorten(name, MaxName), Known: true, Profile: AppBase + url.PathEscape(name), On: say("profile")}
+		return Person{Name: "@" + Shorten(name, MaxName), Identified: true, Profile: AppBase + url.PathEscape(name), On: say("profile")}
 	}
 	for _, part := range s.parts {
 		if of := part.Network; of.Account != nil {
 			if shown, profile := of.Account(name); shown != "" {
-				return Person{Name: abbreviate(shown), Known: true, Profile: profile, Network: of.Name, On: of.Profile}
+				return Person{Name: abbreviate(shown), Identified: true, Profile: profile, Network: of.Name, On: of.Profile}
 			}
 		}
 	}
 	if isDID(name) {
-		return Person{Name: abbreviate(name), Known: true, Profile: AppBase + url.PathEscape(name), On: say("profile")}
+		return Person{Name: abbreviate(name), Identified: true, Profile: AppBase + url.PathEscape(name), On: say("profile")}
 	}
 	return Person{Name: PlainLine(name, MaxName)}
 }

@@ -4,7 +4,7 @@ CREATE TABLE accounts (
     did          text COLLATE "C" PRIMARY KEY,
     handle       text,
     handle_at    timestamptz,
-    handle_claimed    boolean NOT NULL DEFAULT false,
+    handle_unverified    boolean NOT NULL DEFAULT false,
     handle_checked_at timestamptz,
     display_name text,
     avatar       text,
@@ -30,11 +30,11 @@ CREATE INDEX accounts_purge ON accounts (purge_at) WHERE purge_at IS NOT NULL;
 CREATE INDEX accounts_reread ON accounts (reread_at) WHERE reread_since IS NOT NULL;
 CREATE INDEX accounts_check ON accounts (check_at);
 CREATE INDEX accounts_handle ON accounts (handle);
-CREATE INDEX accounts_handle_claimed ON accounts (handle_checked_at NULLS FIRST) WHERE handle_claimed;
+CREATE INDEX accounts_handle_unverified ON accounts (handle_checked_at NULLS FIRST) WHERE handle_unverified;
 
 COMMENT ON TABLE  accounts IS 'Accounts that are followed, that something is stored of, or that are not active. An account without a row is active.';
 COMMENT ON COLUMN accounts.handle IS 'In lower case. NULL: unknown; empty: it has no valid one.';
-COMMENT ON COLUMN accounts.handle_claimed IS 'The account claims its handle, and nobody has verified it: others may claim it too. False: it is the only owner.';
+COMMENT ON COLUMN accounts.handle_unverified IS 'The account claims its handle, and nobody has verified it: others may claim it too. False: it is the only owner.';
 COMMENT ON COLUMN accounts.handle_checked_at IS 'When it was last tried to verify the handle. NULL: never since the account claimed it.';
 COMMENT ON COLUMN accounts.handle_at IS 'When the handle was set, by the network''s clock. An older event changes nothing.';
 COMMENT ON COLUMN accounts.status IS 'active, deactivated, suspended, takendown, deleted, or another word of the network; hidden: the network does not show the account, and the stream has not said why; blocked: it would be active, but blocks has it. Only active accounts count.';

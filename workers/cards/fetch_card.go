@@ -30,8 +30,8 @@ type FetchCard struct {
 	patience time.Duration // how long to run before the job yields to others; shorter than the job's timeout
 }
 
-// fetchCardAgain returns the wait after a number of failed attempts.
-func fetchCardAgain(tries int) time.Duration {
+// retryDelay returns the wait after a number of failed attempts.
+func retryDelay(tries int) time.Duration {
 	return []time.Duration{time.Minute, 10 * time.Minute, time.Hour}[min(tries, 3)-1]
 }
 
@@ -92,7 +92,7 @@ func (w *FetchCard) fetch(ctx context.Context, f ranking.CardFetch) (err error) 
 	case errors.As(err, &dead):
 		return ranking.FailCardFetch(storing, w.pool, f, err.Error(), 0)
 	case err != nil:
-		return ranking.FailCardFetch(storing, w.pool, f, err.Error(), max(fetchCardAgain(f.Try), min(card.RetryAfter(err), longestRetryAfter)))
+		return ranking.FailCardFetch(storing, w.pool, f, err.Error(), max(retryDelay(f.Try), min(card.RetryAfter(err), longestRetryAfter)))
 	}
 	if err = w.store(storing, f, ranking.PageCard(page)); schema.Classify(err) == schema.Data {
 		return ranking.FailCardFetch(storing, w.pool, f, err.Error(), 0)

@@ -211,11 +211,11 @@ func (w *subjectCheck) storePosts(ctx context.Context, due []ranking.DueSubject,
 	if err != nil {
 		return err
 	}
-	known := make([]schema.Key, len(linked))
+	keys := make([]schema.Key, len(linked))
 	for i, d := range linked {
-		known[i] = d.Key
+		keys[i] = d.Key
 	}
-	if err := w.links.release(ctx, w.job, known); err != nil {
+	if err := w.links.release(ctx, w.job, keys); err != nil {
 		return err
 	}
 	again := now.Add(ranking.SubjectInterval)

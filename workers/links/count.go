@@ -88,7 +88,7 @@ func (c *counter) count(ctx context.Context) error {
 	}
 }
 
-// CheckCounts compares the counts of some links with the ledger, and stores how many
+// CheckCounts compares the counts of some links with the shares, and stores how many
 // differ. It changes no counts, so it may run twice.
 type CheckCounts struct {
 	river.WorkerDefaults[CheckCountsArgs]

@@ -16,7 +16,7 @@ import (
 
 // Retention is how long shares and links are kept. A zero field gets its default.
 type Retention struct {
-	Shares       time.Duration // the ledger; 7 days
+	Shares       time.Duration // 7 days
 	LinksForever bool          // Links is ignored
 	Links        time.Duration // links that enough accounts shared, counted from when some of these shares expired; 90 days
 	Grace        time.Duration // for links without shares; 24 h
@@ -51,8 +51,8 @@ func (e *expiry) ensureDays(ctx context.Context, r *workers.Expiry) error {
 	return err
 }
 
-// ledger expires shares, and then the links that nobody shares any more.
-func (e *expiry) ledger(ctx context.Context, r *workers.Expiry) error {
+// expireShares expires shares, and then the links that nobody shares any more.
+func (e *expiry) expireShares(ctx context.Context, r *workers.Expiry) error {
 	rule := ranking.LinkRule{Now: r.Now, Sharers: e.keep.KeepSharers, Keep: e.keep.Links, Grace: e.keep.Grace}
 	if e.keep.LinksForever {
 		rule.Keep = 0

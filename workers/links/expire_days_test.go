@@ -122,7 +122,7 @@ func BenchmarkExpireTenDays(b *testing.B) {
 		for _, table := range slices.Sorted(maps.Keys(sizes[days])) {
 			since := settled
 			if slices.Contains([]string{"links", "tombstones", "unshared_links"}, table) {
-				since++ // the rows of these tables outlive the ledger by a day
+				since++ // the rows of these tables outlive the shares by a day
 			}
 			before, now := sizes[since][table], sizes[days][table]
 			if now > small {

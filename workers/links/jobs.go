@@ -58,7 +58,7 @@ func (ResolveLinksArgs) Kind() string { return "resolve_links" }
 // InsertOpts are the defaults of its inserts.
 func (ResolveLinksArgs) InsertOpts() river.InsertOpts { return jobs.Periodic(jobs.QueueNetwork, 3, 3) }
 
-// CheckCountsArgs compares the counts of a sample of links with the ledger.
+// CheckCountsArgs compares the counts of a sample of links with the shares.
 type CheckCountsArgs struct{}
 
 // Kind names the job.

@@ -48,7 +48,7 @@ func Add(b workers.Bundle, cfg Config) {
 	}
 	b.Run(newCounter(b, cfg.announced).run)
 	expiry := newExpiry(b.Pool(), cfg.Keep)
-	b.Expire(expiry.ensureDays, expiry.ledger)
+	b.Expire(expiry.ensureDays, expiry.expireShares)
 	// A new database needs partitions before its first shares. The expiry makes the later ones.
 	b.OnStart(func(ctx context.Context, _ *river.Client[pgx.Tx]) error {
 		now, err := schema.EarliestTime(ctx, b.Pool(), time.Now())

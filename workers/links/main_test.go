@@ -69,7 +69,7 @@ func expirer(t testing.TB, pool *pgxpool.Pool, keep Retention, core workers.Rete
 	t.Helper()
 	b := workers.NewBundle(workers.Config{Pool: pool, Projections: schema.NewProjections(Projection()), Logger: slog.New(slog.DiscardHandler), Collections: collection.Of(stored...)})
 	e := newExpiry(pool, keep)
-	b.Expire(e.ensureDays, e.ledger)
+	b.Expire(e.ensureDays, e.expireShares)
 	core.Projected = keep.Shares
 	w, err := workers.NewExpire(b, core)
 	require.NoError(t, err)

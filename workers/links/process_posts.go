@@ -129,20 +129,20 @@ func (w *ProcessPosts) settle(ctx context.Context, job *rivertype.JobRow, p *sha
 	return nil
 }
 
-// errRestless means that the subjects changed after each of several transactions.
-var errRestless = errors.New("the subjects of the records keep changing")
+// errSubjectsChanging means that the subjects changed after each of several transactions.
+var errSubjectsChanging = errors.New("the subjects of the records keep changing")
 
-const looks = 5 // a job whose subjects still change after this many transactions is retried
+const mostRounds = 5 // a job whose subjects still change after this many transactions is retried
 
 // projected projects records and writes their shares. The records that failed are in the failures
-// of p. fresh: the records are new, and nothing was projected from them. known: the subjects by
+// of p. fresh: the records are new, and nothing was projected from them. foundBy: the subjects by
 // which the records were found; nil: the job names the records.
-func (w *ProcessPosts) projected(ctx context.Context, keys []schema.Key, fresh bool, known []schema.Key) (p *sharing, err error) {
+func (w *ProcessPosts) projected(ctx context.Context, keys []schema.Key, fresh bool, foundBy []schema.Key) (p *sharing, err error) {
 	p = newSharing(w, len(keys))
 	if err := p.read(ctx, workers.SortedKeys(keys), fresh); err != nil {
 		return nil, err
 	}
-	p.known = known
+	p.foundBy = foundBy
 	if p.subjects, p.due, err = ranking.FindSubjects(ctx, p.db, p.subjectKeys()); err != nil {
 		return nil, err
 	}
@@ -156,25 +156,25 @@ func (w *ProcessPosts) projected(ctx context.Context, keys []schema.Key, fresh b
 		return nil, err
 	}
 	for i, keys := 0, p.keys(); len(keys) > 0; i++ {
-		if i == looks {
-			return nil, errRestless
+		if i == mostRounds {
+			return nil, errSubjectsChanging
 		}
 		if err := w.write(ctx, p, keys); err != nil {
 			return nil, err
 		}
 		p.written = true
 		crashpoint.At(ctx, "projection: after its transaction")
-		if keys, err = w.lookAgain(ctx, p); err != nil {
+		if keys, err = w.withChangedSubjects(ctx, p); err != nil {
 			return nil, err
 		}
 	}
 	return p, ranking.RecountCopies(ctx, p.db, p.keys())
 }
 
-// lookAgain returns the records whose subjects have changed since they were read. A process that
+// withChangedSubjects returns the records whose subjects have changed since they were read. A process that
 // stored a subject meanwhile did not see that the record began to wait, and one that deleted a
 // subject meanwhile did not see its share.
-func (w *ProcessPosts) lookAgain(ctx context.Context, p *sharing) (changed []schema.Key, err error) {
+func (w *ProcessPosts) withChangedSubjects(ctx context.Context, p *sharing) (changed []schema.Key, err error) {
 	if _, err := ranking.SyncSubjects(ctx, p.db, p.reprojected); err != nil {
 		return nil, err
 	}
@@ -265,7 +265,7 @@ func (w *ProcessPosts) replace(ctx context.Context, p *sharing, keys []schema.Ke
 			if ok && again || p.waited[key] {
 				waiting = append(waiting, key)
 			}
-			if ok && p.known != nil && !slices.Contains(p.known, t.Subject) {
+			if ok && p.foundBy != nil && !slices.Contains(p.foundBy, t.Subject) {
 				strays = append(strays, key)
 			}
 			shared.Records = append(shared.Records, key)
@@ -278,7 +278,7 @@ func (w *ProcessPosts) replace(ctx context.Context, p *sharing, keys []schema.Ke
 			}
 			shared.Shares = append(shared.Shares, p.shares[key]...)
 			if of := p.originals[key]; of != (link.Subject{}) {
-				shared.Copies = append(shared.Copies, ranking.Copy{Record: key, Of: schema.Key(of)})
+				shared.Copies = append(shared.Copies, ranking.BridgedCopy{Record: key, Of: schema.Key(of)})
 			}
 			if !ok {
 				continue

@@ -113,7 +113,7 @@ func (c *town) busy(random *rand.Rand, enqueue func(todo chan<- *river.Job[Proce
 				return nil
 			default:
 			}
-			if err != nil && !errors.Is(err, errRestless) && schema.Classify(err) != schema.Transient {
+			if err != nil && !errors.Is(err, errSubjectsChanging) && schema.Classify(err) != schema.Transient {
 				return err
 			}
 		}

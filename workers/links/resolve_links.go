@@ -31,9 +31,9 @@ type ResolveLinks struct {
 // the limit of all external calls.
 const resolveAtOnce = 4
 
-// resolveAgain returns the wait after a number of failed requests. ok is false if the
+// retryDelay returns the wait after a number of failed requests. ok is false if the
 // shortener is not asked again.
-func resolveAgain(tries int) (wait time.Duration, ok bool) {
+func retryDelay(tries int) (wait time.Duration, ok bool) {
 	waits := []time.Duration{time.Minute, 10 * time.Minute, time.Hour, 6 * time.Hour}
 	if tries >= len(waits) {
 		return 0, false
@@ -87,9 +87,9 @@ func (w *ResolveLinks) resolve(ctx context.Context, short ranking.ShortLink) err
 		return ctx.Err()
 	}
 	var dead *redirect.Dead
-	switch wait, ok := resolveAgain(short.Tries); {
+	switch wait, ok := retryDelay(short.Tries); {
 	case err == nil:
-		if known, err := w.learn(ctx, short, to); err != nil || !known {
+		if resolved, err := w.learn(ctx, short, to); err != nil || !resolved {
 			return err
 		}
 		err := pgx.BeginFunc(ctx, w.pool, func(tx pgx.Tx) error {
@@ -133,8 +133,8 @@ func (w *ResolveLinks) learn(ctx context.Context, short ranking.ShortLink, to li
 		if err := ranking.StoreShortLinkOutcome(ctx, tx, short, to.URL, nil); err != nil {
 			return err
 		}
-		known, err := ranking.RecordGuess(ctx, tx, short.Site, target, w.now())
-		resolved = known && target != ""
+		isShortener, err := ranking.RecordGuess(ctx, tx, short.Site, target, w.now())
+		resolved = isShortener && target != ""
 		return err
 	})
 	return resolved, err

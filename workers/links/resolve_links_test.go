@@ -252,7 +252,7 @@ func TestShortenerIsLearned(t *testing.T) {
 	r.shares(a, "3", "http://sho.example/Ab3")
 	r.becomes(4, counted)
 	r.becomes(0, waiting)
-	require.Equal(t, []string{"sho.example"}, strs(t, r.pool, `SELECT site FROM shorteners WHERE known_at IS NOT NULL`))
+	require.Equal(t, []string{"sho.example"}, strs(t, r.pool, `SELECT site FROM shorteners WHERE shortener_since IS NOT NULL`))
 	for _, site := range []string{"prk", "own", "new"} {
 		asked := 0
 		for n := range 9 {

@@ -27,7 +27,7 @@ type sharing struct {
 	revs        map[schema.Key]string          // the revision projected
 	changed     map[schema.Key]bool            // the records that changed after they were read
 	written     bool                           // a transaction has committed
-	known       []schema.Key                   // the subjects by which the records were found; nil: the job names the records
+	foundBy     []schema.Key                   // the subjects by which the records were found; nil: the job names the records
 	subjects    ranking.Subjects
 	due         bool // a subject must be fetched now, or has changed
 	short       bool // a link of a shortener is new

@@ -39,16 +39,16 @@ func (w *VerifyHandles) Work(ctx context.Context, _ *river.Job[VerifyHandlesArgs
 	if err != nil {
 		return err
 	}
-	claimed, err := ranking.ClaimedHandles(ctx, w.pool, now.Add(-handlesAgain), handlesPage)
-	if err != nil || len(claimed) == 0 {
+	unverified, err := ranking.UnverifiedHandles(ctx, w.pool, now.Add(-handlesAgain), handlesPage)
+	if err != nil || len(unverified) == 0 {
 		return err
 	}
 	asking, cancel := context.WithTimeout(ctx, w.patience)
 	defer cancel()
 	var g errgroup.Group
 	g.SetLimit(handlesAtOnce)
-	failed := make([]error, len(claimed))
-	for i, h := range claimed {
+	failed := make([]error, len(unverified))
+	for i, h := range unverified {
 		g.Go(func() error {
 			verified, err := w.api.OwnsHandle(asking, h.DID, h.Handle)
 			if asking.Err() != nil || err != nil && !workers.Refused(err) { // the services were not asked, or did not answer

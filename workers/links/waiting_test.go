@@ -259,9 +259,9 @@ func TestReleaseContinuesWhereItStopped(t *testing.T) {
 	}
 	require.NoError(t, c.w.Work(t.Context(), c.job(names...)))
 	c.posts("a/1", "", c.news)
-	known := []schema.Key{c.key("a/1")}
+	arrived := []schema.Key{c.key("a/1")}
 	c.w.patience = time.Hour
-	_, err := c.w.projected(t.Context(), known, false, nil)
+	_, err := c.w.projected(t.Context(), arrived, false, nil)
 	require.NoError(t, err)
 	pages, until := 0, time.Now().Add(time.Hour)
 	project := func(keys []schema.Key) error {
@@ -271,13 +271,13 @@ func TestReleaseContinuesWhereItStopped(t *testing.T) {
 		_, err := c.w.projected(t.Context(), keys, false, nil)
 		return err
 	}
-	_, err = c.w.projectWaiting(t.Context(), known, until, project)
+	_, err = c.w.projectWaiting(t.Context(), arrived, until, project)
 	require.Error(t, err)
 	require.Len(t, c.waiting(), 10)
-	done, err := c.w.projectWaiting(t.Context(), known, time.Now().Add(-time.Second), project)
+	done, err := c.w.projectWaiting(t.Context(), arrived, time.Now().Add(-time.Second), project)
 	require.NoError(t, err)
 	require.False(t, done)
-	done, err = c.w.projectWaiting(t.Context(), known, until, project)
+	done, err = c.w.projectWaiting(t.Context(), arrived, until, project)
 	require.NoError(t, err)
 	require.True(t, done)
 	require.Equal(t, releasedAtOnce+11, c.counts(c.news))

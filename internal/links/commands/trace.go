@@ -51,7 +51,7 @@ func traceRecord(ctx context.Context, db schema.DB, key schema.Key, now time.Tim
 	for _, f := range found {
 		s := newShare(f, now)
 		shares = append(shares, s)
-		r.Lines = append(r.Lines, trace.Line{What: "share", Text: fmt.Sprintf("%s %s%s of %s: %s", s.How, s.URL, named(s), at(s.SharedAt), verdicts(s.Windows))})
+		r.Lines = append(r.Lines, trace.Line{What: "share", Text: fmt.Sprintf("%s %s%s of %s: %s", s.How, s.URL, named(s), at(s.SharedAt), explain(s.Windows))})
 	}
 	r.Shares = shares
 	switch {
@@ -65,43 +65,43 @@ func traceRecord(ctx context.Context, db schema.DB, key schema.Key, now time.Tim
 	return nil
 }
 
-// Verdict states whether a share counts in a window, and why.
-type Verdict struct {
+// Explanation states whether a share counts in a window, and why.
+type Explanation struct {
 	Window  string `json:"window"`
 	Counts  bool   `json:"counts"`
 	Because string `json:"because"`
 }
 
-// Share is a share with its verdict in each window.
+// Share is a share with the explanation of each window.
 type Share struct {
 	ranking.TracedShare
-	Windows []Verdict `json:"windows"`
+	Windows []Explanation `json:"windows"`
 }
 
-// newShare returns a share with its verdicts.
+// newShare returns a share with its explanations.
 func newShare(s ranking.TracedShare, now time.Time) Share {
 	share := Share{TracedShare: s}
 	for _, w := range ranking.Windows() {
-		v := Verdict{Window: w.Name}
+		e := Explanation{Window: w.Name}
 		switch age := now.Sub(s.SharedAt); {
 		case s.Why == ranking.Hidden:
-			v.Because = "its account is " + s.Status
+			e.Because = "its account is " + s.Status
 		case s.Why == ranking.Blocked:
-			v.Because = "its link is blocked: weir block list"
+			e.Because = "its link is blocked: weir block list"
 		case s.Why == ranking.NotFollowed:
-			v.Because = "no watch includes its account"
+			e.Because = "no watch includes its account"
 		case s.Why == ranking.Unwilling:
-			v.Because = "its account does not want to be recommended, and nobody follows it"
+			e.Because = "its account does not want to be recommended, and nobody follows it"
 		case s.Why == ranking.SubjectHidden, s.Why == ranking.SubjectGone:
-			v.Because = "the post that it reposts or quotes was deleted, is hidden, or no longer contains the link"
+			e.Because = "the post that it reposts or quotes was deleted, is hidden, or no longer contains the link"
 		case s.Why == ranking.Copied:
-			v.Because = "it is a bridge's copy of a record that shares the link too"
+			e.Because = "it is a bridge's copy of a record that shares the link too"
 		case age >= w.Length:
-			v.Because = fmt.Sprintf("it was shared %s ago", age.Round(time.Second))
+			e.Because = fmt.Sprintf("it was shared %s ago", age.Round(time.Second))
 		default:
-			v.Counts, v.Because = true, "its account counts once, no matter how often it shares the link"
+			e.Counts, e.Because = true, "its account counts once, no matter how often it shares the link"
 		}
-		share.Windows = append(share.Windows, v)
+		share.Windows = append(share.Windows, e)
 	}
 	return share
 }
@@ -193,7 +193,7 @@ func traceLink(ctx context.Context, db ranking.DB, of link.Link, now time.Time) 
 	for _, s := range shares {
 		share := newShare(s, now)
 		l.Shares = append(l.Shares, share)
-		if !slices.ContainsFunc(share.Windows, func(v Verdict) bool { return v.Counts }) {
+		if !slices.ContainsFunc(share.Windows, func(e Explanation) bool { return e.Counts }) {
 			uncounted++
 		}
 	}
@@ -222,8 +222,8 @@ func named(s Share) string {
 	return ", named as " + s.Named
 }
 
-// verdicts lists the windows in which a share counts, or the reason why it does not.
-func verdicts(all []Verdict) string {
+// explain lists the windows in which a share counts, or the reason why it does not.
+func explain(all []Explanation) string {
 	var in []string
 	for _, v := range all {
 		if v.Counts {
@@ -256,7 +256,7 @@ func (l *Link) lines() (all []trace.Line) {
 		}
 	}
 	for _, s := range l.Shares {
-		say("share", "at://%s/%s/%s %s, %s%s of %s: %s", s.DID, s.Collection, s.Rkey, s.Handle, s.How, named(s), at(s.SharedAt), verdicts(s.Windows))
+		say("share", "at://%s/%s/%s %s, %s%s of %s: %s", s.DID, s.Collection, s.Rkey, s.Handle, s.How, named(s), at(s.SharedAt), explain(s.Windows))
 	}
 	return all
 }

@@ -78,16 +78,16 @@ func (n *named) index(name string) (int, error) {
 }
 
 // parsePattern reads a pattern.
-func parsePattern(text string, known *named) (p pattern, err error) {
+func parsePattern(text string, captured *named) (p pattern, err error) {
 	text, query, asks := strings.Cut(text, "?")
 	if after, ok := strings.CutPrefix(text, "//"); ok {
 		host, path, _ := strings.Cut(after, "/")
-		if p.host, err = parseTokens(host, known); err != nil {
+		if p.host, err = parseTokens(host, captured); err != nil {
 			return p, err
 		}
 		text = "/" + path
 	}
-	if p.path, err = parseTokens(strings.TrimSuffix(text, "/"), known); err != nil {
+	if p.path, err = parseTokens(strings.TrimSuffix(text, "/"), captured); err != nil {
 		return p, err
 	}
 	if last := len(p.path) - 1; last >= 0 {
@@ -102,7 +102,7 @@ func parsePattern(text string, known *named) (p pattern, err error) {
 			w := wanted{name: name, value: value, capture: -1}
 			if before, bare, ok := strings.Cut(value, "{"); ok {
 				w.value = before
-				if w.capture, err = known.index(strings.TrimSuffix(bare, "}")); err != nil {
+				if w.capture, err = captured.index(strings.TrimSuffix(bare, "}")); err != nil {
 					return p, err
 				}
 			}
@@ -112,9 +112,9 @@ func parsePattern(text string, known *named) (p pattern, err error) {
 	return p, nil
 }
 
-func parseTokens(text string, known *named) (tokens []token, err error) {
+func parseTokens(text string, captured *named) (tokens []token, err error) {
 	if before, ok := strings.CutSuffix(text, "/**"); ok {
-		tokens, err = parseTokens(before, known)
+		tokens, err = parseTokens(before, captured)
 		return append(tokens, token{kind: rest}), err
 	}
 	for text != "" {
@@ -132,7 +132,7 @@ func parseTokens(text string, known *named) (tokens []token, err error) {
 			if !ok {
 				return nil, fmt.Errorf("%q has no }", text)
 			}
-			t, err := parseCapture(inner, known)
+			t, err := parseCapture(inner, captured)
 			if err != nil {
 				return nil, err
 			}
@@ -142,13 +142,13 @@ func parseTokens(text string, known *named) (tokens []token, err error) {
 	return tokens, nil
 }
 
-func parseCapture(text string, known *named) (t token, err error) {
+func parseCapture(text string, captured *named) (t token, err error) {
 	name, class, classy := strings.Cut(text, ":")
 	t.kind = within
 	if bare, ok := strings.CutSuffix(name, "/"); ok {
 		t.kind, name = across, bare
 	}
-	if t.capture, err = known.index(name); err != nil || !classy {
+	if t.capture, err = captured.index(name); err != nil || !classy {
 		return t, err
 	}
 	t.kind = classed
@@ -287,23 +287,23 @@ type piece struct {
 }
 
 // parseForm reads [//HOST]/PATH[?QUERY].
-func parseForm(text string, known named) (f form, err error) {
+func parseForm(text string, captured named) (f form, err error) {
 	text, query, asks := strings.Cut(text, "?")
 	if after, ok := strings.CutPrefix(text, "//"); ok {
 		host, path, _ := strings.Cut(after, "/")
-		if f.host, err = parsePieces(host, known); err != nil {
+		if f.host, err = parsePieces(host, captured); err != nil {
 			return f, err
 		}
 		text = "/" + path
 	}
-	if f.path, err = parsePieces(text, known); err != nil || !asks {
+	if f.path, err = parsePieces(text, captured); err != nil || !asks {
 		return f, err
 	}
-	f.query, err = parsePieces(query, known)
+	f.query, err = parsePieces(query, captured)
 	return f, err
 }
 
-func parsePieces(text string, known named) (pieces []piece, err error) {
+func parsePieces(text string, captured named) (pieces []piece, err error) {
 	for text != "" {
 		before, after, found := strings.Cut(text, "{")
 		if before != "" {
@@ -313,7 +313,7 @@ func parsePieces(text string, known named) (pieces []piece, err error) {
 			break
 		}
 		name, more, _ := strings.Cut(after, "}")
-		at := slices.Index(known, name)
+		at := slices.Index(captured, name)
 		if at < 0 {
 			return nil, fmt.Errorf("{%s} is captured nowhere", name)
 		}

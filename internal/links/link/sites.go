@@ -76,12 +76,12 @@ func (p *params) add(text string) {
 	case p.values == nil:
 		p.values = map[string][]string{}
 	}
-	known, named := p.values[name]
+	before, named := p.values[name]
 	switch {
 	case !valued:
 		p.values[name] = nil
-	case !named || known != nil:
-		p.values[name] = append(known, strings.Split(values, "|")...)
+	case !named || before != nil:
+		p.values[name] = append(before, strings.Split(values, "|")...)
 	}
 }
 
@@ -272,10 +272,10 @@ func parseHosts(name string, words []string) (all []rewrite, err error) {
 			host += name
 		}
 		for _, within := range only {
-			known := named{}
+			captured := named{}
 			r := rewrite{dated: dated, all: true}
-			if r.pattern, err = parsePattern("//"+host+within, &known); err == nil {
-				r.form, err = parseForm("//"+to, known)
+			if r.pattern, err = parsePattern("//"+host+within, &captured); err == nil {
+				r.form, err = parseForm("//"+to, captured)
 			}
 			if err != nil {
 				return nil, err
@@ -298,10 +298,10 @@ func parseRewrites(on, words []string) (all []rewrite, err error) {
 		patterns = patterns[:len(patterns)-1]
 	}
 	for _, text := range patterns {
-		known := named{}
+		captured := named{}
 		var r rewrite
-		if r.pattern, err = parsePattern(text, &known); err == nil {
-			r.form, err = parseForm(to, known)
+		if r.pattern, err = parsePattern(text, &captured); err == nil {
+			r.form, err = parseForm(to, captured)
 		}
 		if err != nil {
 			return nil, err

@@ -68,7 +68,7 @@ func tables() []Table {
 FROM accounts AS k
 WHERE k.status <> 'active' OR k.erased_rev IS NOT NULL OR k.not_recommended OR EXISTS (SELECT FROM watch_members AS w WHERE w.did = k.did)`,
 			Rows: "active accounts that are not followed: which of their handles are stored depends on how batches were cut; of an account that is not active, its last handle and when it had it: it is shown to nobody, and the archive forgets that of deleted accounts",
-			Without: map[string]string{"handle_claimed": schedule, "handle_checked_at": schedule, "read_since": reading, "feed_newest": reading, "feed_read_at": reading, "feed_problem": reading, "reread_since": reading, "reread_count": reading,
+			Without: map[string]string{"handle_unverified": schedule, "handle_checked_at": schedule, "read_since": reading, "feed_newest": reading, "feed_read_at": reading, "feed_problem": reading, "reread_since": reading, "reread_count": reading,
 				"reread_at": schedule, "purged_for": schedule, "purge_at": schedule, "check_at": schedule}},
 		{Name: "watches", Key: []string{"target", "kind"}, Columns: []string{"at_least", "added_at"},
 			Without: map[string]string{"id": Numbered, "synced_at": reading, "problem": reading}},

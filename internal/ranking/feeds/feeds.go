@@ -1,7 +1,7 @@
 // Package feeds computes feeds of the ranking, and remembers what they have published.
 //
 // A feed lists the links that have reached the minimum of sharers of its view, the latest first. It
-// computes them from the ledger, and stores in feed_entries what it has published: later deletions
+// computes them from the shares, and stores in feed_entries what it has published: later deletions
 // and merges change neither ids nor dates.
 package feeds
 
@@ -58,12 +58,12 @@ type memory struct {
 	by   map[int64]published // by the link that counts
 }
 
-// Read computes the feed of a view: the newest q.Limit links whose sharers in the ledger have
+// Read computes the feed of a view: the newest q.Limit links whose stored shares have
 // reached q.AtLeast. The window and the order of the query are ignored. It returns ranking.ErrWatch if
 // there is no such watch.
 func Read(ctx context.Context, db ranking.DB, q ranking.Query) (f Feed, err error) {
 	q.AtLeast = cmp.Or(q.AtLeast, AtLeast)
-	if q, err = q.OfLedger(); err != nil {
+	if q, err = q.OfStoredShares(); err != nil {
 		return f, err
 	}
 	for {

@@ -251,13 +251,13 @@ CREATE TABLE shorteners (
     asked    int         NOT NULL,
     asked_at timestamptz NOT NULL,
     targets  text[]      NOT NULL,
-    known_at timestamptz
+    shortener_since timestamptz
 );
 
 COMMENT ON TABLE  shorteners IS 'Sites whose links look like short ones, and no rule says so. Of each, a few links are asked. Not compared: what servers said, who are asked again.';
 COMMENT ON COLUMN shorteners.asked IS 'How many links were asked; from a few on, no more of them for a month.';
 COMMENT ON COLUMN shorteners.targets IS 'The identities of the links of other sites to which they lead, each once.';
-COMMENT ON COLUMN shorteners.known_at IS 'Since when the site counts as a shortener: three links led to three links of other sites. NULL: it does not.';
+COMMENT ON COLUMN shorteners.shortener_since IS 'Since when the site counts as a shortener: three links led to three links of other sites. NULL: it does not.';
 
 CREATE TABLE paused_shorteners (
     site  text        PRIMARY KEY,

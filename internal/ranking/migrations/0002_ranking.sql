@@ -9,7 +9,7 @@ CREATE TABLE pending_counts (
     subject_rkey text COLLATE "C"
 ) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 2000, autovacuum_vacuum_insert_scale_factor = 0);
 
-COMMENT ON TABLE  pending_counts IS 'What has changed in the ledger, or decides who counts, since it was last counted. Only appended to; the counter deletes what it has counted. Not compared: counted from shares, which `weir recount --check` does.';
+COMMENT ON TABLE  pending_counts IS 'What has changed in shares, or decides who counts, since it was last counted. Only appended to; the counter deletes what it has counted. Not compared: counted from shares, which `weir recount --check` does.';
 COMMENT ON COLUMN pending_counts.link_id IS 'The link of the share that changed. NULL: every link that the account shares.';
 COMMENT ON COLUMN pending_counts.did IS 'The account of the share that changed. NULL: everyone who shares the link. All columns NULL: count everything again.';
 COMMENT ON COLUMN pending_counts.subject_did IS 'The author of a record, named with subject_rkey, that others repost, quote or copy: what they share through it, and the shares of its copies, may count again, or no longer.';
@@ -38,7 +38,7 @@ CREATE INDEX sharers_voted_at ON sharers (voted_at) WHERE voted_at < at; -- the 
 CREATE INDEX sharers_nostr_link ON sharers (link_id, at) WHERE did LIKE 'did:nostr:%';
 CREATE INDEX sharers_nostr_at ON sharers (at) WHERE did LIKE 'did:nostr:%';
 
-COMMENT ON TABLE  sharers IS 'Every account that counts as a sharer of a link, once, as far as the ledger is counted. Only the counter writes here. Not compared: counted from shares, which `weir recount --check` does.';
+COMMENT ON TABLE  sharers IS 'Every account that counts as a sharer of a link, once, as far as shares are counted. Only the counter writes here. Not compared: counted from shares, which `weir recount --check` does.';
 COMMENT ON COLUMN sharers.at IS 'The latest share of the link by the account: it counts in the windows that begin before this time.';
 COMMENT ON COLUMN sharers.post_at IS 'The latest share in a post of its own. NULL: none.';
 COMMENT ON COLUMN sharers.quote_at IS 'The latest share by quoting a post. NULL: none.';
@@ -113,7 +113,7 @@ CREATE TABLE count_checks (
     wrong      int         NOT NULL
 );
 
-COMMENT ON TABLE  count_checks IS 'The last comparison of the counts of some links with the ledger. No row: none yet. Not compared: counted from shares, which `weir recount --check` does.';
+COMMENT ON TABLE  count_checks IS 'The last comparison of the counts of some links with the shares. No row: none yet. Not compared: counted from shares, which `weir recount --check` does.';
 COMMENT ON COLUMN count_checks.wrong IS 'The counts that differed. Expect 0: weir recount --check prints them all.';
 
 -- Votes: every account that counts for a link votes for a title and a spelling. docs/decisions/links.md explains them.
@@ -415,7 +415,7 @@ CREATE VIEW link_shares AS
 SELECT s.link_id                                                                        AS link_id,
        l.url                                                                            AS url,
        s.did                                                                            AS did,
-       CASE WHEN a.status = 'active' AND NOT a.handle_claimed THEN nullif(a.handle, '') END AS handle,
+       CASE WHEN a.status = 'active' AND NOT a.handle_unverified THEN nullif(a.handle, '') END AS handle,
        CASE WHEN coalesce(a.status, 'active') = 'active' THEN a.display_name END        AS display_name,
        s.how                                                                            AS how,
        s.shared_at                                                                      AS shared_at,

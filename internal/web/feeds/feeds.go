@@ -23,7 +23,7 @@ import (
 // feedLimit is the default number of entries of a feed.
 const feedLimit = 100
 
-// feedWindow is the window of every feed: all shares in the ledger.
+// feedWindow is the window of every feed: all stored shares.
 const feedWindow = "7d"
 
 //go:embed texts.txt

@@ -82,8 +82,8 @@ func checkAtom(document string) error {
 	}
 	entries := feed.all("entry")
 	authors := len(feed.all("author")) > 0
-	known := "author category contributor generator icon id link logo rights subtitle title updated entry"
-	if err := errors.Join(feed.only(known), feed.counts("id title updated", "generator icon logo rights subtitle"), feed.constructs()); err != nil {
+	names := "author category contributor generator icon id link logo rights subtitle title updated entry"
+	if err := errors.Join(feed.only(names), feed.counts("id title updated", "generator icon logo rights subtitle"), feed.constructs()); err != nil {
 		return err
 	}
 	seen := map[string]bool{}
@@ -259,8 +259,8 @@ func checkJSONFeed(document string) (err error) {
 			continue
 		}
 		for name := range item {
-			known := "id url external_url title content_html content_text summary image banner_image date_published date_modified authors tags language attachments"
-			if !slices.Contains(strings.Fields(known), name) && !strings.HasPrefix(name, "_") {
+			names := "id url external_url title content_html content_text summary image banner_image date_published date_modified authors tags language attachments"
+			if !slices.Contains(strings.Fields(names), name) && !strings.HasPrefix(name, "_") {
 				fail("an item has %s", name)
 			}
 		}

@@ -48,29 +48,29 @@ func (s *Server) serveTrending(w http.ResponseWriter, r *http.Request) {
 		s.WriteError(w, r, http.StatusBadRequest, err.Error())
 		return
 	}
-	snap, err := s.snapshot(r.Context(), v)
+	data, err := s.pageData(r.Context(), v)
 	if err != nil {
 		s.WriteUnreadable(w, r, v, err)
 		return
 	}
-	if web.NotModified(w, r, snap.etag) {
+	if web.NotModified(w, r, data.etag) {
 		return
 	}
-	web.WriteJSON(w, http.StatusOK, snap.json())
+	web.WriteJSON(w, http.StatusOK, data.json())
 }
 
-func (snap *snapshot) json() trendingJSON {
+func (data *pageData) json() trendingJSON {
 	response := trendingJSON{
-		Window: snap.view.Name, GeneratedAt: snap.at, Complete: snap.complete, Links: snap.links, Next: snap.next,
-		Stream: make([]streamJSON, 0, len(snap.streams)), Gaps: make([]gapJSON, 0, len(snap.gaps)),
+		Window: data.view.Name, GeneratedAt: data.at, Complete: data.complete, Links: data.links, Next: data.next,
+		Stream: make([]streamJSON, 0, len(data.streams)), Gaps: make([]gapJSON, 0, len(data.gaps)),
 	}
-	for _, st := range snap.streams {
+	for _, st := range data.streams {
 		response.Stream = append(response.Stream, streamJSON{
 			Name: st.Name, Host: st.Host, State: st.Current(), Detail: web.NewStatus(st).Detail,
 			StateSince: st.StateSince.UTC(), LastEvent: utc(st.LastEvent), CaughtUp: utc(st.CaughtUp),
 		})
 	}
-	for _, g := range snap.gaps {
+	for _, g := range data.gaps {
 		response.Gaps = append(response.Gaps, gapJSON{Stream: g.Stream, From: g.From.UTC(), To: g.To.UTC(), Reason: g.Reason})
 	}
 	return response

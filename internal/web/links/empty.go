@@ -19,9 +19,9 @@ type emptyView struct {
 }
 
 // newEmpty explains the state of the stream that is closest to delivering links.
-func (s *Server) newEmpty(snap *snapshot) emptyView {
-	e := emptyStream(snap)
-	switch v := snap.view; {
+func (s *Server) newEmpty(data *pageData) emptyView {
+	e := emptyStream(data)
+	switch v := data.view; {
 	case len(s.activeFilters(v)) > 0 && e.Link != "":
 		e = emptyView{Heading: say("empty_filtered"), Text: say("empty_filtered_text", v.Words), Link: say("empty_clear"), Href: RankingHref(unfiltered(v))}
 	case e.Link != "" && v.Name != longestWindow().Name:
@@ -30,8 +30,8 @@ func (s *Server) newEmpty(snap *snapshot) emptyView {
 	default:
 		e.Link = ""
 	}
-	p := snap.progress
-	if p.Watches == 0 || len(s.activeFilters(snap.view)) > 0 {
+	p := data.progress
+	if p.Watches == 0 || len(s.activeFilters(data.view)) > 0 {
 		return e
 	}
 	switch {
@@ -54,10 +54,10 @@ func (s *Server) newEmpty(snap *snapshot) emptyView {
 }
 
 // emptyStream explains the streams. Link is set if another view may have links.
-func emptyStream(snap *snapshot) emptyView {
+func emptyStream(data *pageData) emptyView {
 	states := make(map[string]bool)
 	began, leased := false, false
-	for _, st := range snap.streams {
+	for _, st := range data.streams {
 		states[st.Current()] = true
 		began = began || st.LastEvent != nil
 		leased = leased || st.Leased
@@ -66,11 +66,11 @@ func emptyStream(snap *snapshot) emptyView {
 	if began {
 		e.Link = say("empty_longer")
 	}
-	words := snap.view.Words
+	words := data.view.Words
 	switch {
 	case (states[schema.StateLive] || states[schema.StateQuiet]) && !began:
 		e = emptyView{Heading: say("empty_started"), Text: say("empty_started_text")}
-		if snap.follows.Watches == 0 {
+		if data.follows.Watches == 0 {
 			e.Next, e.Command = say("command_follow"), "weir watch add alice.example"
 		}
 	case states[schema.StateLive] || states[schema.StateQuiet]:
@@ -83,7 +83,7 @@ func emptyStream(snap *snapshot) emptyView {
 		e.Heading, e.Text = say("empty_no_network"), say("empty_no_network_text", words)
 	case states[schema.StateNoNetwork]:
 		e.Heading, e.Text, e.Next, e.Command = say("empty_no_network"), say("empty_silent_text"), "", "weir serve"
-	case len(snap.streams) == 0:
+	case len(data.streams) == 0:
 		e = emptyView{Heading: say("empty_nothing"), Text: say("empty_nothing_text"), Next: say("command_start"), Command: "weir serve"}
 	case states[schema.StateNoConsumer]:
 		e.Heading, e.Text, e.Next, e.Command = say("empty_nobody", words), say("empty_no_consumer_text"), "", "weir serve"

@@ -7,11 +7,11 @@ import (
 )
 
 // subtitle describes whose links are counted, and in which window.
-func subtitle(snap *snapshot, v View) string {
-	f, w := snap.follows, v.window
+func subtitle(data *pageData, v View) string {
+	f, w := data.follows, v.window
 	switch {
 	case f.Watches == 0:
-		return say("head_network", w.Words, countedNetwork(v.Query.Network, snap.networks))
+		return say("head_network", w.Words, countedNetwork(v.Query.Network, data.networks))
 	case f.Accounts == 0:
 		return say("head_unread", w.Words)
 	}

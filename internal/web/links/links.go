@@ -17,7 +17,7 @@ import (
 func linkParameters() []string  { return []string{"window", "watch", "degree"} }
 func shareParameters() []string { return append(linkParameters(), "limit", "cursor") }
 
-// linkWindow is the default window of a link: all shares in the ledger.
+// linkWindow is the default window of a link: all stored shares.
 const linkWindow = "7d"
 
 // sharesJSON is the response of GET /api/v1/links/{id}/shares.

@@ -75,11 +75,11 @@ func (s *liveState) changes(before *liveState, links []ranking.TrendingLink, sho
 	c := liveChange{At: s.at, Every: s.every}
 	var entered []ranking.TrendingLink
 	for i, l := range links {
-		known, ok := before.byID[l.ID]
+		old, ok := before.byID[l.ID]
 		switch now := s.links[i]; {
 		case !ok:
 			entered = append(entered, l)
-		case known != now:
+		case old != now:
 			c.Counts = append(c.Counts, now)
 		}
 	}

@@ -29,7 +29,7 @@ type pageView struct {
 	Next     string     // address of the next page
 	API      string
 
-	Strangers string // how often the posts of accounts that are not followed are fetched again; empty: everybody counts
+	SubjectInterval string // how often the posts of accounts that are not followed are fetched again; empty: everybody counts
 }
 
 func (s *Server) servePage(w http.ResponseWriter, r *http.Request) {
@@ -41,12 +41,12 @@ func (s *Server) servePage(w http.ResponseWriter, r *http.Request) {
 	if web.Redirected(w, r, RankingHref(v)) {
 		return
 	}
-	snap, err := s.snapshot(r.Context(), v)
+	data, err := s.pageData(r.Context(), v)
 	if err != nil {
 		s.WriteUnreadable(w, r, v, err)
 		return
 	}
-	own := *snap // requests for the other density share snap
+	own := *data // requests for the other density share data
 	own.view = v
 	page := s.newPage(&own)
 	// The hash covers the ages, so that a browser gets new ones, but not the time of the request.
@@ -58,32 +58,32 @@ func (s *Server) servePage(w http.ResponseWriter, r *http.Request) {
 	if web.NotModified(w, r, `W/"`+shown+`"`) {
 		return
 	}
-	page.Now = snap.at.Format(time.RFC3339)
+	page.Now = data.at.Format(time.RFC3339)
 	s.Render(w, http.StatusOK, "page", page)
 }
 
-func (s *Server) newPage(snap *snapshot) pageView {
-	v := snap.view
+func (s *Server) newPage(data *pageData) pageView {
+	v := data.view
 	page := pageView{
-		Frame: s.NewFrame().Scripted(s.Server, "page.js"), Window: v.window, Subtitle: subtitle(snap, v), Controls: s.newControls(v, snap.watches, snap.networks), Compact: v.density == compact,
-		AsOf: web.NewTimestamp(snap.at.Truncate(time.Minute), snap.at), Reload: RankingHref(v), State: newState(snap.coverage, snap.at),
-		Statuses: web.NewStatuses(snap.streams, snap.at), Gaps: newGaps(snap.coverage, snap.at), API: apiHref("/api/v1/trending", v),
+		Frame: s.NewFrame().Scripted(s.Server, "page.js"), Window: v.window, Subtitle: subtitle(data, v), Controls: s.newControls(v, data.watches, data.networks), Compact: v.density == compact,
+		AsOf: web.NewTimestamp(data.at.Truncate(time.Minute), data.at), Reload: RankingHref(v), State: newState(data.coverage, data.at),
+		Statuses: web.NewStatuses(data.streams, data.at), Gaps: newGaps(data.coverage, data.at), API: apiHref("/api/v1/trending", v),
 	}
-	for i := range snap.links {
-		link := s.newLink(&snap.links[i], snap.at, v)
-		link.Rank = snap.before + i + 1
+	for i := range data.links {
+		link := s.newLink(&data.links[i], data.at, v)
+		link.Rank = data.before + i + 1
 		page.Links = append(page.Links, link)
 	}
 	if len(page.Links) == 0 {
-		empty := s.newEmpty(snap)
+		empty := s.newEmpty(data)
 		page.Empty = &empty
 	}
 	page.Controls.Feeds = s.Alternates(RankingHref(v.with(func(*View) {})))
-	if snap.follows.Watches > 0 {
-		page.Strangers = say("about_strangers", duration(ranking.SubjectInterval))
+	if data.follows.Watches > 0 {
+		page.SubjectInterval = say("about_subject_interval", duration(ranking.SubjectInterval))
 	}
-	if snap.next != "" {
-		page.Next = RankingHref(v.with(func(v *View) { v.Query.After = snap.next }))
+	if data.next != "" {
+		page.Next = RankingHref(v.with(func(v *View) { v.Query.After = data.next }))
 	}
 	if v.Query.After != "" {
 		page.First = RankingHref(v.with(func(*View) {}))

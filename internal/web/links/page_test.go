@@ -69,15 +69,15 @@ func TestHiddenAccountIsNeitherCountedNorNamed(t *testing.T) {
 	require.Equal(t, []row{{"Title of https://a.example/", "shared by 1", "@alice.example"}}, r.rows("/"))
 }
 
-// TestClaimedHandleIsShownAsUnverified shows that anybody may claim a handle, and that only the account
+// TestUnverifiedHandleIsShownAsSuch shows that anybody may claim a handle, and that only the account
 // for which it was verified is found by it. The placeholder of the network is no handle.
-func TestClaimedHandleIsShownAsUnverified(t *testing.T) {
+func TestUnverifiedHandleIsShownAsSuch(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
 	r.Share("https://real.example/", "did:plc:aaa", time.Minute)
 	r.Share("https://spoof.example/", "did:plc:bbb", 2*time.Minute)
 	r.Share("https://none.example/", "did:plc:ccc", 3*time.Minute)
-	r.Exec(`INSERT INTO accounts (did, handle, handle_claimed) VALUES ('did:plc:aaa', 'nytimes.com', false), ('did:plc:bbb', 'nytimes.com', true), ('did:plc:ccc', 'handle.invalid', false)`)
+	r.Exec(`INSERT INTO accounts (did, handle, handle_unverified) VALUES ('did:plc:aaa', 'nytimes.com', false), ('did:plc:bbb', 'nytimes.com', true), ('did:plc:ccc', 'handle.invalid', false)`)
 	require.Equal(t, []row{
 		{"Title of https://real.example/", "shared by 1", "@nytimes.com"},
 		{"Title of https://spoof.example/", "shared by 1", "nytimes.com unverified"},
@@ -87,7 +87,7 @@ func TestClaimedHandleIsShownAsUnverified(t *testing.T) {
 	require.Contains(t, r.Get("/"), `href="/?by=did:plc:bbb"`)
 	require.Contains(t, r.Get("/api/v1/trending"), `"shared_by":["did:plc:bbb"]`)
 	require.Contains(t, r.Get("/links/2"), "unverified")
-	r.Exec(`UPDATE accounts SET handle_claimed = true`)
+	r.Exec(`UPDATE accounts SET handle_unverified = true`)
 	require.Empty(t, r.rows("/?by=nytimes.com"), "nobody knows whose it is")
 }
 

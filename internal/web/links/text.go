@@ -50,7 +50,7 @@ func (s *Server) personOf(did, handle string, unverified bool, name string, v Vi
 // in returns a person with the address of the links that the account shared, in the window of a view. name
 // is the account's name in that address.
 func in(v View, p web.Person, name string) web.Person {
-	if id, err := syntax.ParseAtIdentifier(name); err == nil && p.Known {
+	if id, err := syntax.ParseAtIdentifier(name); err == nil && p.Identified {
 		p.Href = RankingHref(v.of(ranking.Query{By: id.Normalize().String()}))
 	}
 	return p

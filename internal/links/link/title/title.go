@@ -90,16 +90,16 @@ func Why(title, address string) string {
 
 // readable reports whether a title has letters, digits or symbols, and more of them than were lost.
 func readable(title string) bool {
-	known, lost := 0, 0
+	legible, lost := 0, 0
 	for _, r := range title {
 		switch {
 		case r == utf8.RuneError:
 			lost++
 		case unicode.In(r, unicode.L, unicode.N, unicode.So):
-			known++
+			legible++
 		}
 	}
-	return known > lost
+	return legible > lost
 }
 
 // isName reports whether a text is a host, or the name of its site: The Paper of paper.example.

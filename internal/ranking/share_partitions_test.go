@@ -143,14 +143,14 @@ func TestKeptLinkIsMarkedThoughItsDayIsMadeAgain(t *testing.T) {
 	require.Equal(t, []string{"5"}, column(t, pool, `SELECT kept_sharers::text FROM links`))
 }
 
-// TestLedgerRelationsAreCounted shows that a partition has as many indexes as LedgerRelations
+// TestShareRelationsAreCounted shows that a partition has as many indexes as ShareRelations
 // states.
-func TestLedgerRelationsAreCounted(t *testing.T) {
+func TestShareRelationsAreCounted(t *testing.T) {
 	t.Parallel()
 	pool := schematest.New(t)
 	require.NoError(t, ranking.EnsureDays(t.Context(), pool, time.Now(), 7*day))
 	const relations = `SELECT DISTINCT 1 + (SELECT count(*) FROM pg_index WHERE indrelid = to_regclass(part)) FROM partitions WHERE parent = 'shares' AND NOT ahead`
-	require.Equal(t, []string{fmt.Sprint(ranking.LedgerRelations(7*day) / schema.PartitionsOver(7*day, day))}, column(t, pool, `SELECT n::text FROM (`+relations+`) AS r (n)`))
+	require.Equal(t, []string{fmt.Sprint(ranking.ShareRelations(7*day) / schema.PartitionsOver(7*day, day))}, column(t, pool, `SELECT n::text FROM (`+relations+`) AS r (n)`))
 }
 
 // TestLinkInUseStaysDue covers another transaction that uses a link while links expire. The link

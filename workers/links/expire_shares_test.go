@@ -93,7 +93,7 @@ func TestExpiryEqualsCheckingEveryLink(t *testing.T) {
 			keep := Retention{KeepSharers: 3, Shares: 30 * time.Hour, Links: 50 * time.Hour, Grace: 20 * time.Hour}
 			now := time.Date(2026, 7, 4, 12, 0, 0, 0, time.UTC)
 			w := expirer(t, pool, keep, workers.Retention{})
-			truth := &ledger{keep: keep, oldest: now.Add(-oneDay), shares: map[ledgerKey]ledgerShare{}, links: map[string]*ledgerLink{}, hidden: map[string]bool{}, followed: map[string]bool{}}
+			truth := &shareModel{keep: keep, oldest: now.Add(-oneDay), shares: map[modelKey]modelShare{}, links: map[string]*modelLink{}, hidden: map[string]bool{}, followed: map[string]bool{}}
 			require.NoError(t, w.Run(t.Context(), now))
 			truth.expire(now)
 			kept, gone, n := 0, 0, 0

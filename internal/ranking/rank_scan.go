@@ -12,10 +12,10 @@ import (
 	"github.com/weir-social/weir/schema"
 )
 
-// walk walks down the counts of everyone, or of Nostr, in the order of the ranking. It corrects the
+// rankScan reads the counts of everyone, or of Nostr, in the order of the ranking. It corrects the
 // links with pending changes, or with sharers who left the window since the last count. It takes
 // the others as they are.
-type walk struct {
+type rankScan struct {
 	*reader
 	corrected map[int64]*corrected
 	touched   []entry // the corrected links
@@ -36,8 +36,8 @@ func (r *reader) needed() []int {
 }
 
 // correct computes what differs from the counts. exact is false if too much differs.
-func (w *walk) correct(ctx context.Context) (exact bool, err error) {
-	network := w.q.Network.walked()
+func (w *rankScan) correct(ctx context.Context) (exact bool, err error) {
+	network := w.q.Network.scanned()
 	var crossings []crossing
 	q := &pgx.Batch{}
 	queueCrossings(q, network, w.state.AsOf, w.end, w.needed(), w.crossings, &crossings)
@@ -65,19 +65,19 @@ func (w *walk) correct(ctx context.Context) (exact bool, err error) {
 	return true, nil
 }
 
-func (w *walk) entry(link int64, t tally) entry {
+func (w *rankScan) entry(link int64, t tally) entry {
 	return entry{ID: link, Sharers: t.in[w.window], Speed: t.in.speed(), Last: t.last}
 }
 
 // qualifies reports whether a link is in the ranking, judging by its counts.
-func (w *walk) qualifies(e entry) bool {
+func (w *rankScan) qualifies(e entry) bool {
 	return e.Sharers >= w.q.least() && (w.q.Sort != Speed || e.Speed > 0)
 }
 
-// candidates returns all links that may be in the ranking if they are few and a walk
+// candidates returns all links that may be in the ranking if they are few and a scan
 // would pass many others; otherwise nil.
-func (w *walk) candidates(ctx context.Context) (links []int64, err error) {
-	if links = w.listed(); links != nil && len(links) < 5*w.few { // a walk over these passes more links than one over a site
+func (w *rankScan) candidates(ctx context.Context) (links []int64, err error) {
+	if links = w.listed(); links != nil && len(links) < 5*w.few { // a scan over these passes more links than one over a site
 		return links, nil
 	}
 	if w.q.Site != "" {
@@ -87,7 +87,7 @@ func (w *walk) candidates(ctx context.Context) (links []int64, err error) {
 		}
 	}
 	if w.q.Sort == Newest {
-		sql := `SELECT s.link_id FROM sharers AS s WHERE s.at > $1 AND` + w.q.Network.walked().has("s.did") + `ORDER BY s.at LIMIT $2`
+		sql := `SELECT s.link_id FROM sharers AS s WHERE s.at > $1 AND` + w.q.Network.scanned().has("s.did") + `ORDER BY s.at LIMIT $2`
 		if links, err = schema.All(ctx, w.tx, "list the links of the window", pgx.RowTo[int64], sql, w.from(), w.few); err != nil || len(links) < w.few {
 			slices.Sort(links)
 			return nonNil(slices.Compact(links)), err
@@ -105,7 +105,7 @@ func nonNil(links []int64) []int64 {
 
 // first returns the first limit links after a position that match the ways and the network, and
 // pass the filters.
-func (w *walk) first(ctx context.Context, after *entry, limit int) ([]entry, error) {
+func (w *rankScan) first(ctx context.Context, after *entry, limit int) ([]entry, error) {
 	some, filtered := w.q.OnlyWays() != nil || w.q.Network == Bluesky, w.q.Site != "" || w.text != nil || w.by != nil
 	if !some && !filtered {
 		return w.next(ctx, after, limit)
@@ -151,7 +151,7 @@ func (w *walk) first(ctx context.Context, after *entry, limit int) ([]entry, err
 // chunk returns how many links to read next, after kept of the passed links were kept, if more are
 // needed. It is half as many again as should complete the page, because further down fewer match.
 // Each step passes at least half as many as all steps before, which keeps the number of steps low.
-func (w *walk) chunk(last, passed, kept, more int) int {
+func (w *rankScan) chunk(last, passed, kept, more int) int {
 	switch {
 	case w.text == nil && w.by == nil: // most links are kept
 		return 2 * last
@@ -162,7 +162,7 @@ func (w *walk) chunk(last, passed, kept, more int) int {
 }
 
 // next returns the next limit links after a position, whatever their ways.
-func (w *walk) next(ctx context.Context, after *entry, limit int) ([]entry, error) {
+func (w *rankScan) next(ctx context.Context, after *entry, limit int) ([]entry, error) {
 	found, err := w.untouched(ctx, after, limit+len(w.corrected))
 	if err != nil {
 		return nil, err
@@ -175,7 +175,7 @@ func (w *walk) next(ctx context.Context, after *entry, limit int) ([]entry, erro
 }
 
 // untouched returns the next limit links after a position, as counted.
-func (w *walk) untouched(ctx context.Context, after *entry, limit int) ([]entry, error) {
+func (w *rankScan) untouched(ctx context.Context, after *entry, limit int) ([]entry, error) {
 	switch {
 	case w.only != nil && len(w.only) == 0:
 		return nil, nil
@@ -194,10 +194,10 @@ func (w *walk) untouched(ctx context.Context, after *entry, limit int) ([]entry,
 	return append(found, singles...), err
 }
 
-// ordered walks the links with at least two sharers in the window of the order. The indexes have
+// ordered reads the links with at least two sharers in the window of the order. The indexes have
 // only levels of counts, so it reads all links of the levels that contain the first limit, and
 // sorts them. If only some links can match, it reads all of these.
-func (w *walk) ordered(ctx context.Context, after *entry, limit int) ([]entry, error) {
+func (w *rankScan) ordered(ctx context.Context, after *entry, limit int) ([]entry, error) {
 	window := Windows()[w.window].Name
 	count, by, level := "c.in_"+window, "c.in_"+window, "c.level_"+window
 	if w.q.Sort == Speed {
@@ -229,12 +229,12 @@ LIMIT $6`
 	if after != nil {
 		value, last, id = after.value(w.q.Sort), after.Last, after.ID
 	}
-	return schema.All(ctx, w.tx, "walk the counts", pgx.RowToStructByPos[entry], sql, w.andOnly(w.q.least(), w.q.Site, value, last, id, limit)...)
+	return schema.All(ctx, w.tx, "scan the counts", pgx.RowToStructByPos[entry], sql, w.andOnly(w.q.least(), w.q.Site, value, last, id, limit)...)
 }
 
 // andOnly adds the listed links to the arguments of a query, unless all links can be in the
 // ranking.
-func (w *walk) andOnly(args ...any) []any {
+func (w *rankScan) andOnly(args ...any) []any {
 	if w.only == nil {
 		return args
 	}
@@ -246,10 +246,10 @@ func levelOf(n string) string {
 	return `width_bucket(` + n + `::int, '{2,8,32,128,512,2048,8192,32768,131072,524288,2097152}')`
 }
 
-// singles walks the links with one sharer in the window of the order, the latest first, which is
-// their order. last is the last link found by the other walk; nil: that walk reached the end.
+// singles reads the links with one sharer in the window of the order, the latest first, which is
+// their order. last is the last link found by the other scan; nil: that scan reached the end.
 // Singles after last are not needed.
-func (w *walk) singles(ctx context.Context, after, last *entry, limit int) ([]entry, error) {
+func (w *rankScan) singles(ctx context.Context, after, last *entry, limit int) ([]entry, error) {
 	window := w.window
 	single := window
 	if w.q.Sort == Speed {
@@ -299,11 +299,11 @@ CROSS JOIN LATERAL (SELECT s.link_id, s.did, s.at FROM sharers AS s WHERE coales
 	sql := `
 SELECT s.link_id, coalesce(c.n, 1), 0, s.at, NULL::text[]
 FROM ` + those + `
-WHERE s.at > $1 AND s.at <= $2 AND (s.at, s.link_id) < ($2, $3) AND coalesce(c.single, 1) = 1 AND coalesce(c.n, 1) >= $4 AND` + w.q.Network.walked().has("s.did") + `
+WHERE s.at > $1 AND s.at <= $2 AND (s.at, s.link_id) < ($2, $3) AND coalesce(c.single, 1) = 1 AND coalesce(c.n, 1) >= $4 AND` + w.q.Network.scanned().has("s.did") + `
   AND ($5 = '' OR (SELECT l.site FROM links AS l WHERE l.id = s.link_id) = $5)
 ORDER BY s.at DESC, s.link_id DESC
 LIMIT $6`
-	found, err := schema.All(ctx, w.tx, "walk the single shares", pgx.RowToStructByPos[entry], sql, w.andOnly(from, until, id, w.q.least(), w.q.Site, limit)...)
+	found, err := schema.All(ctx, w.tx, "scan the single shares", pgx.RowToStructByPos[entry], sql, w.andOnly(from, until, id, w.q.least(), w.q.Site, limit)...)
 	for i := range found {
 		found[i].Speed = counted(found[i].Last, w.end).speed()
 	}
@@ -311,7 +311,7 @@ LIMIT $6`
 }
 
 // ageBelow returns the latest date of a share with a value below v.
-func (w *walk) ageBelow(value func(time.Time) int, v int) time.Time {
+func (w *rankScan) ageBelow(value func(time.Time) int, v int) time.Time {
 	for _, window := range Windows() {
 		if at := w.end.Add(-window.Length); value(at) < v {
 			return at
@@ -320,9 +320,9 @@ func (w *walk) ageBelow(value func(time.Time) int, v int) time.Time {
 	return time.Time{}
 }
 
-// newest walks the links in the order in which they were stored.
-func (w *walk) newest(ctx context.Context, after *entry, limit int) ([]entry, error) {
-	network, links := w.q.Network.walked(), `links`
+// newest reads the links in the order in which they were stored.
+func (w *rankScan) newest(ctx context.Context, after *entry, limit int) ([]entry, error) {
+	network, links := w.q.Network.scanned(), `links`
 	switch {
 	case w.only != nil:
 		links = `(
@@ -345,11 +345,11 @@ LIMIT $5`
 	if after != nil {
 		id = after.ID
 	}
-	return schema.All(ctx, w.tx, "walk the newest links", pgx.RowToStructByPos[entry], sql, w.andOnly(w.state.AsOf.Add(-w.q.Window), id, w.q.least(), w.q.Site, limit)...)
+	return schema.All(ctx, w.tx, "scan the newest links", pgx.RowToStructByPos[entry], sql, w.andOnly(w.state.AsOf.Add(-w.q.Window), id, w.q.least(), w.q.Site, limit)...)
 }
 
 // some counts the sharers of the links by the ways and the network of the query.
-func (w *walk) some(ctx context.Context, of []entry) (all []entry, err error) {
+func (w *rankScan) some(ctx context.Context, of []entry) (all []entry, err error) {
 	if w.q.OnlyWays() != nil {
 		return w.recount(ctx, w.q.Network, of)
 	}
@@ -362,7 +362,7 @@ func (w *walk) some(ctx context.Context, of []entry) (all []entry, err error) {
 }
 
 // recount counts the sharers of the links by the ways of the query and of a network.
-func (w *walk) recount(ctx context.Context, network Network, of []entry) (all []entry, err error) {
+func (w *rankScan) recount(ctx context.Context, network Network, of []entry) (all []entry, err error) {
 	if len(of) == 0 {
 		return nil, nil
 	}

@@ -11,9 +11,9 @@ import (
 	"github.com/weir-social/weir/schema"
 )
 
-// snapshot holds a page of a ranking and the state of the streams at one time. Requests
+// pageData holds a page of a ranking and the state of the streams at one time. Requests
 // share it, so it is never changed.
-type snapshot struct {
+type pageData struct {
 	view   View
 	at     time.Time
 	before int                    // number of links on the pages before
@@ -28,17 +28,17 @@ type snapshot struct {
 	progress schema.Progress // set if there are no links
 }
 
-// snapshot counts the links of a view. Concurrent requests for the same view share one
+// pageData counts the links of a view. Concurrent requests for the same view share one
 // count, which is not cached afterwards. An error is logged once for all of them.
-func (s *Server) snapshot(ctx context.Context, v View) (*snapshot, error) {
-	return web.Shared(ctx, &s.counting, v.Key(), func(ctx context.Context) (*snapshot, error) {
+func (s *Server) pageData(ctx context.Context, v View) (*pageData, error) {
+	return web.Shared(ctx, &s.counting, v.Key(), func(ctx context.Context) (*pageData, error) {
 		ctx, cancel := context.WithTimeout(ctx, web.QueryTimeout)
 		defer cancel()
-		snap, err := s.read(ctx, v)
+		data, err := s.read(ctx, v)
 		if err != nil && !isRequest(err) {
 			s.Log.Error("ranking_count_failed", "window", v.Name, "error", err)
 		}
-		return snap, err
+		return data, err
 	})
 }
 
@@ -48,34 +48,34 @@ func isRequest(err error) bool {
 }
 
 // read reads the coverage after the links, so that a gap that opens meanwhile is not missed.
-func (s *Server) read(ctx context.Context, v View) (*snapshot, error) {
+func (s *Server) read(ctx context.Context, v View) (*pageData, error) {
 	q := v.Query
 	q.At = s.Now().UTC()
 	page, err := ranking.Trending(ctx, s.DB, q)
 	if err != nil {
 		return nil, err
 	}
-	snap := &snapshot{view: v, at: page.At.UTC(), before: page.Before, next: page.Next}
-	if snap.coverage, err = s.readCoverage(ctx, v.Length, snap.at); err != nil {
+	data := &pageData{view: v, at: page.At.UTC(), before: page.Before, next: page.Next}
+	if data.coverage, err = s.readCoverage(ctx, v.Length, data.at); err != nil {
 		return nil, err
 	}
-	if snap.follows, err = s.follows(ctx, q); err != nil {
+	if data.follows, err = s.follows(ctx, q); err != nil {
 		return nil, err
 	}
-	if snap.watches, err = s.watchChoices(ctx, q.Watch); err != nil {
+	if data.watches, err = s.watchChoices(ctx, q.Watch); err != nil {
 		return nil, err
 	}
-	if snap.networks, err = ranking.Networks(ctx, s.DB); err != nil {
+	if data.networks, err = ranking.Networks(ctx, s.DB); err != nil {
 		return nil, err
 	}
 	if len(page.Links) == 0 {
-		if snap.progress, err = schema.ReadProgress(ctx, s.DB, q.Watch); err != nil {
+		if data.progress, err = schema.ReadProgress(ctx, s.DB, q.Watch); err != nil {
 			return nil, err
 		}
 	}
-	snap.links = s.shown(page.Links)
-	snap.etag, err = s.etag(snap)
-	return snap, err
+	data.links = s.shown(page.Links)
+	data.etag, err = s.etag(data)
+	return data, err
 }
 
 // coverage is how far the shares of a window are stored.
@@ -141,12 +141,12 @@ func (s *Server) Show(l *ranking.LinkCard) bool {
 // etag returns a weak validator. It excludes the time of the count and relative times,
 // which change although the ranking does not. The cursor of the next page contains that
 // time too, so a client gets a new cursor before its own is too old.
-func (s *Server) etag(snap *snapshot) (string, error) {
+func (s *Server) etag(data *pageData) (string, error) {
 	next := time.Time{}
-	if snap.next != "" {
-		next = snap.at.Truncate(ranking.CursorAge / 6)
+	if data.next != "" {
+		next = data.at.Truncate(ranking.CursorAge / 6)
 	}
-	version, err := web.Version([]any{s.Build(), snap.view.Key(), next, snap.links, snap.streams, snap.gaps, snap.complete, snap.follows})
+	version, err := web.Version([]any{s.Build(), data.view.Key(), next, data.links, data.streams, data.gaps, data.complete, data.follows})
 	return `W/"` + version + `"`, err
 }
 

@@ -13,9 +13,9 @@ import (
 )
 
 const (
-	ledger       = "shares"
-	ledgerAhead  = "shares_ahead"
-	ledgerOthers = "shares_default"
+	sharesTable  = "shares"
+	sharesAhead  = "shares_ahead"
+	sharesOthers = "shares_default"
 )
 
 // EnsureDays makes the partitions of shares ahead of time, a day each, or more if shares
@@ -23,20 +23,20 @@ const (
 // others use links or shares for longer than a moment. Shares of a missing day are
 // stored in the partition ahead, or in the default partition.
 func EnsureDays(ctx context.Context, db schema.DB, now time.Time, keep time.Duration) error {
-	return schema.EnsurePartitions(ctx, db, ledger, now, daySpan(keep))
+	return schema.EnsurePartitions(ctx, db, sharesTable, now, daySpan(keep))
 }
 
 func daySpan(keep time.Duration) time.Duration { return max(24*time.Hour, schema.SpanFor(keep)) }
 
-// LedgerRelations returns the maximum number of tables and indexes that contain shares.
-func LedgerRelations(keep time.Duration) int {
+// ShareRelations returns the maximum number of tables and indexes that contain shares.
+func ShareRelations(keep time.Duration) int {
 	const indexes = 8 // of a partition
 	return schema.PartitionsOver(keep, daySpan(keep)) * (1 + indexes)
 }
 
 // ExpiredDays lists the partitions of shares that end at or before a time, oldest first.
 func ExpiredDays(ctx context.Context, db schema.DB, before time.Time) ([]string, error) {
-	return schema.ExpiredPartitions(ctx, db, ledger, before)
+	return schema.ExpiredPartitions(ctx, db, sharesTable, before)
 }
 
 // CompleteSince returns the time since which all shares are stored: the beginning of the oldest
@@ -46,7 +46,7 @@ func CompleteSince(ctx context.Context, db schema.DB) (time.Time, error) {
 	if err != nil {
 		return made, err
 	}
-	oldest, err := schema.PartitionsSince(ctx, db, ledger)
+	oldest, err := schema.PartitionsSince(ctx, db, sharesTable)
 	switch {
 	case errors.Is(err, schema.ErrNoRows):
 		return made, nil
@@ -201,10 +201,10 @@ WITH old AS MATERIALIZED (
 )
 DELETE FROM shares AS s USING going AS g
 WHERE s.did = g.did AND s.collection = g.collection AND s.rkey = g.rkey AND s.named_id = g.named_id`
-	ahead, err := schema.One(ctx, db, "find "+ledgerAhead, pgx.RowTo[bool], `SELECT to_regclass($1) IS NOT NULL`, ledgerAhead)
-	tables := []string{ledgerOthers}
+	ahead, err := schema.One(ctx, db, "find "+sharesAhead, pgx.RowTo[bool], `SELECT to_regclass($1) IS NOT NULL`, sharesAhead)
+	tables := []string{sharesOthers}
 	if ahead {
-		tables = append(tables, ledgerAhead)
+		tables = append(tables, sharesAhead)
 	}
 	n := 0
 	for _, table := range tables {

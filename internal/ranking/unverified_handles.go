@@ -9,24 +9,24 @@ import (
 	"github.com/weir-social/weir/schema"
 )
 
-// ClaimedHandles returns at most limit claimed handles of active accounts that nobody has tried
+// UnverifiedHandles returns at most limit unverified handles of active accounts that nobody has tried
 // to verify since a time: first of the accounts that the top of the ranking shows, then of those
 // that are followed or share a link.
-func ClaimedHandles(ctx context.Context, db schema.DB, since time.Time, limit int) ([]schema.ClaimedHandle, error) {
-	const claimed = ` a.handle_claimed AND a.handle <> '' AND a.status = 'active' AND a.did NOT LIKE ` + schema.NostrDIDs + ` AND (a.handle_checked_at IS NULL OR a.handle_checked_at < $1)`
+func UnverifiedHandles(ctx context.Context, db schema.DB, since time.Time, limit int) ([]schema.UnverifiedHandle, error) {
+	const unverified = ` a.handle_unverified AND a.handle <> '' AND a.status = 'active' AND a.did NOT LIKE ` + schema.NostrDIDs + ` AND (a.handle_checked_at IS NULL OR a.handle_checked_at < $1)`
 	const sql = `
 WITH top AS MATERIALIZED (
     SELECT DISTINCT s.did FROM top_links AS t
     CROSS JOIN LATERAL (SELECT s.did FROM sharers AS s WHERE s.link_id = t.link_id ORDER BY s.at DESC LIMIT 3) AS s
 )
 SELECT did, handle FROM (
-    (SELECT a.did, a.handle FROM top AS t JOIN accounts AS a ON a.did = t.did WHERE` + claimed + ` LIMIT $2)
+    (SELECT a.did, a.handle FROM top AS t JOIN accounts AS a ON a.did = t.did WHERE` + unverified + ` LIMIT $2)
     UNION ALL
     (SELECT a.did, a.handle FROM accounts AS a
-     WHERE` + claimed + ` AND a.did NOT IN (SELECT t.did FROM top AS t)
+     WHERE` + unverified + ` AND a.did NOT IN (SELECT t.did FROM top AS t)
        AND (EXISTS (SELECT FROM watch_members AS w WHERE w.did = a.did) OR EXISTS (SELECT FROM sharers AS s WHERE s.did = a.did))
      ORDER BY a.handle_checked_at NULLS FIRST LIMIT $2)
 ) AS due
 LIMIT $2`
-	return schema.All(ctx, db, "find the handles to verify", pgx.RowToStructByPos[schema.ClaimedHandle], sql, since, limit)
+	return schema.All(ctx, db, "find the handles to verify", pgx.RowToStructByPos[schema.UnverifiedHandle], sql, since, limit)
 }

@@ -17,28 +17,28 @@ import (
 	"github.com/weir-social/weir/schema"
 )
 
-// ledger is a naive model: all shares and links, checked one by one.
-type ledger struct {
+// shareModel is a naive model: all shares and links, checked one by one.
+type shareModel struct {
 	keep          Retention
 	oldest, ahead time.Time // the partitions of days hold the TIDs between the two
 	swept         time.Time
-	shares        map[ledgerKey]ledgerShare
-	links         map[string]*ledgerLink
+	shares        map[modelKey]modelShare
+	links         map[string]*modelLink
 	hidden        map[string]bool
 	followed      map[string]bool // if empty, there are no watches
 }
 
-type ledgerKey struct {
+type modelKey struct {
 	schema.Key
 	url string
 }
 
-type ledgerShare struct {
+type modelShare struct {
 	shared, stored time.Time
 	inDefault      bool
 }
 
-type ledgerLink struct {
+type modelLink struct {
 	kept     int
 	keptAt   time.Time
 	unshared time.Time
@@ -46,22 +46,22 @@ type ledgerLink struct {
 
 const oneDay = 24 * time.Hour
 
-func (l *ledger) share(url string, key schema.Key, at, now time.Time) {
+func (l *shareModel) share(url string, key schema.Key, at, now time.Time) {
 	named, err := syntax.ParseTID(key.Rkey)
-	k := ledgerKey{key, url}
+	k := modelKey{key, url}
 	s, ok := l.shares[k]
 	if !ok {
-		s = ledgerShare{stored: now, inDefault: err != nil || named.Time().Before(l.oldest)}
+		s = modelShare{stored: now, inDefault: err != nil || named.Time().Before(l.oldest)}
 	}
 	s.shared = at
 	l.shares[k] = s
 	if l.links[url] == nil {
-		l.links[url] = &ledgerLink{}
+		l.links[url] = &modelLink{}
 	}
 }
 
 // shared reports whether any account shares a link, whether that counts or not.
-func (l *ledger) shared(url string) bool {
+func (l *shareModel) shared(url string) bool {
 	for k := range l.shares {
 		if k.url == url {
 			return true
@@ -71,7 +71,7 @@ func (l *ledger) shared(url string) bool {
 }
 
 // sharers returns the number of accounts that share a link and count.
-func (l *ledger) sharers(url string) int {
+func (l *shareModel) sharers(url string) int {
 	dids := map[string]bool{}
 	for k := range l.shares {
 		if k.url == url && !l.hidden[k.DID] && (len(l.followed) == 0 || l.followed[k.DID]) {
@@ -82,8 +82,8 @@ func (l *ledger) sharers(url string) int {
 }
 
 // expireShares removes shares, and keeps their links if they have enough sharers.
-func (l *ledger) expireShares(now time.Time, due func(ledgerKey, ledgerShare) bool) (kept int) {
-	var gone []ledgerKey
+func (l *shareModel) expireShares(now time.Time, due func(modelKey, modelShare) bool) (kept int) {
+	var gone []modelKey
 	for k, s := range l.shares {
 		if due(k, s) {
 			gone = append(gone, k)
@@ -100,7 +100,7 @@ func (l *ledger) expireShares(now time.Time, due func(ledgerKey, ledgerShare) bo
 	return kept
 }
 
-func (l *ledger) time(k ledgerKey) time.Time {
+func (l *shareModel) time(k modelKey) time.Time {
 	named, err := syntax.ParseTID(k.Rkey)
 	if err != nil {
 		return time.Time{}
@@ -108,7 +108,7 @@ func (l *ledger) time(k ledgerKey) time.Time {
 	return named.Time()
 }
 
-func (l *ledger) expire(now time.Time) (kept, gone int) {
+func (l *shareModel) expire(now time.Time) (kept, gone int) {
 	l.ahead = now.Add(48 * time.Hour).Truncate(oneDay).Add(oneDay)
 	before := now.Add(-l.keep.Shares)
 	for {
@@ -116,14 +116,14 @@ func (l *ledger) expire(now time.Time) (kept, gone int) {
 		if end.After(before) {
 			break
 		}
-		kept += l.expireShares(now, func(k ledgerKey, s ledgerShare) bool { return !s.inDefault && l.time(k).Before(end) })
+		kept += l.expireShares(now, func(k modelKey, s modelShare) bool { return !s.inDefault && l.time(k).Before(end) })
 		l.oldest, l.swept = end, time.Time{}
 	}
-	kept += l.expireShares(now, func(_ ledgerKey, s ledgerShare) bool { return s.inDefault && !s.stored.After(before) })
-	kept += l.expireShares(now, func(k ledgerKey, s ledgerShare) bool {
+	kept += l.expireShares(now, func(_ modelKey, s modelShare) bool { return s.inDefault && !s.stored.After(before) })
+	kept += l.expireShares(now, func(k modelKey, s modelShare) bool {
 		return !s.inDefault && !s.stored.After(before) && !l.time(k).Before(l.ahead)
 	})
-	staying := func(link *ledgerLink) bool { return link.kept > 0 && link.keptAt.After(now.Add(-l.keep.Links)) }
+	staying := func(link *modelLink) bool { return link.kept > 0 && link.keptAt.After(now.Add(-l.keep.Links)) }
 	sweep := now.Sub(l.swept) >= sweepInterval
 	if sweep {
 		l.swept = now
@@ -147,7 +147,7 @@ func (l *ledger) expire(now time.Time) (kept, gone int) {
 	return kept, gone
 }
 
-func (l *ledger) lines() []string {
+func (l *shareModel) lines() []string {
 	var lines []string
 	for url, link := range l.links {
 		lines = append(lines, fmt.Sprintf("%s %d %d %d", url, link.kept, max(0, link.keptAt.Unix()), max(0, link.unshared.Unix())))
@@ -160,7 +160,7 @@ func (l *ledger) lines() []string {
 }
 
 // decide hides or shows an account, or follows or unfollows it, in the model and in the database.
-func (l *ledger) decide(t *testing.T, pool *pgxpool.Pool, random *rand.Rand) {
+func (l *shareModel) decide(t *testing.T, pool *pgxpool.Pool, random *rand.Rand) {
 	t.Helper()
 	exec := func(sql string, args ...any) {
 		_, err := pool.Exec(t.Context(), sql, args...)
@@ -189,10 +189,10 @@ func (l *ledger) decide(t *testing.T, pool *pgxpool.Pool, random *rand.Rand) {
 
 // change adds a share of a link, or removes the shares of an account, in the model and in the
 // database.
-func (l *ledger) change(t *testing.T, pool *pgxpool.Pool, random *rand.Rand, url string, n int, now time.Time) {
+func (l *shareModel) change(t *testing.T, pool *pgxpool.Pool, random *rand.Rand, url string, n int, now time.Time) {
 	t.Helper()
 	did := fmt.Sprint("did:", random.IntN(4))
-	var old []ledgerKey
+	var old []modelKey
 	for k := range l.shares {
 		if k.DID == did && k.url == url {
 			old = append(old, k)
