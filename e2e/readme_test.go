@@ -36,7 +36,7 @@ func TestWaysIn(t *testing.T) {
 			require.Contains(t, w.run(t, "bin/weir collection list"), "com.example.*")
 		},
 		"An archive of a collection, or of Nostr": func(t *testing.T, w wayIn) {
-			require.Contains(t, w.run(t, "bin/weir archive verify"), "1")
+			require.Regexp(t, `[1-9]\d* records`, w.run(t, "bin/weir archive verify"))
 		},
 	} {
 		t.Run(heading, func(t *testing.T) {
