@@ -6,6 +6,7 @@ import (
 	"io"
 	"log/slog"
 	"net"
+	"os"
 	"path/filepath"
 
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -65,6 +66,6 @@ func listenOrFallback(w io.Writer, address string) (net.Listener, error) {
 
 // announce prints the addresses of the page, the ranking and the database.
 func announce(w io.Writer, title string, l net.Listener, pool *pgxpool.Pool) {
-	fmt.Fprintf(w, "\n  %s\n\n    the page      http://%s/\n    the ranking   bin/weir trending   (in another terminal)\n    SQL           psql %s\n    stop          Ctrl-C\n\n",
-		title, l.Addr(), pool.Config().ConnString())
+	fmt.Fprintf(w, "\n  %s\n\n    the page      http://%s/\n    the ranking   %s trending   (in another terminal)\n    SQL           psql %s\n    stop          Ctrl-C\n\n",
+		title, l.Addr(), os.Args[0], pool.Config().ConnString())
 }

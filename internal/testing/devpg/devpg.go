@@ -124,7 +124,7 @@ func (s *Server) lockFolder() error {
 		return fmt.Errorf("find the folder of Postgres: %w", err)
 	}
 	if err := os.MkdirAll(dir, 0o755); err != nil {
-		return fmt.Errorf("make the folder of Postgres: %w", err)
+		return fmt.Errorf("make the folder of Postgres, of which WEIR_HOME chooses another one: %w", err)
 	}
 	s.options.Dir = dir
 	lock, err := os.OpenFile(filepath.Join(dir, "lock"), os.O_CREATE|os.O_RDWR, 0o600)

@@ -13,6 +13,9 @@ import (
 // minVersion is the oldest supported version of Postgres.
 const minVersion = 15
 
+// howToInstall ends an error.
+const howToInstall = "`apt install postgresql` (Debian), `dnf install postgresql-server` (Fedora), `brew install postgresql@17` (macOS) or, in a checkout, `make postgres`"
+
 var versionPattern = regexp.MustCompile(`\(PostgreSQL\) (\d+)`)
 
 // usualFolders returns the usual folders of PostgreSQL's server binaries; within
@@ -73,9 +76,9 @@ func Find() (bin string, version int, err error) {
 		}
 	}
 	if tooOld > 0 {
-		return "", 0, fmt.Errorf("PostgreSQL %d is installed, but Weir needs %d or newer: `make postgres` installs it", tooOld, minVersion)
+		return "", 0, fmt.Errorf("PostgreSQL %d is installed, but Weir needs %d or newer: "+howToInstall, tooOld, minVersion)
 	}
-	return "", 0, fmt.Errorf("PostgreSQL's server binaries (initdb, postgres) were not found: `make postgres` installs them, or install PostgreSQL %d or newer", minVersion)
+	return "", 0, fmt.Errorf("PostgreSQL's server binaries (initdb, postgres) were not found; Weir needs version %d or newer: "+howToInstall, minVersion)
 }
 
 // versionIn returns the major version of the server in folder. ok is false unless
