@@ -12,7 +12,7 @@ on_postgres = PATH="$$(scripts/postgres.sh $(POSTGRES)):$$PATH"
 export CGO_ENABLED = 0
 export GOFLAGS += -trimpath
 
-.PHONY: help postgres pgbouncer prometheus clickhouse chromium screenshots build demo run test check test-race flaky test-long test-postgres test-clickhouse lint without bench bench-once bench-against breaks chaos soak fuzz clean
+.PHONY: help postgres pgbouncer prometheus clickhouse chromium screenshots build demo run test check test-race flaky test-long test-postgres test-clickhouse lint without bench bench-once bench-against breaks chaos soak fuzz release release-check clean
 
 help: ## list these targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sort | awk -F ':.*## ' '{printf "  make %-13s %s\n", $$1, $$2}'
@@ -32,8 +32,8 @@ clickhouse: ## fetch ClickHouse's server, for the tests of the archive's index, 
 chromium: ## install Chromium and axe-core, for the tests of the page, if they are missing
 	@scripts/chromium.sh
 
-build: ## build bin/weir
-	go build -o bin/weir ./cmd/weir
+build: ## build bin/weir, whose version is that of the checkout
+	go build -buildvcs=auto -o bin/weir ./cmd/weir
 
 demo: postgres build ## run everything on a simulated network; needs no configuration
 	$(on_postgres) bin/weir demo
@@ -116,10 +116,16 @@ chaos: postgres ## inject every fault for ten minutes (CHAOS=1h SEED=1 REPORT=ch
 soak: postgres ## read a steady stream for half an hour (SOAK=4h REPORT=soak.md); only the stored data may grow
 	$(on_postgres) go test ./e2e -run 'Soak$$' -count 1 -timeout 5h -v -soak $(or $(SOAK),30m) $(report)
 
+release: ## build what is released of the last commit, as VERSION=v0.1.0, into dist/
+	scripts/release.sh $(VERSION)
+
+release-check: ## as root on a Debian: build dist/ again elsewhere and compare, install it, and run it on a bare Debian
+	scripts/release_check.sh
+
 fuzz: ## run every fuzz target for a minute
 	@for target in $$(grep -rlE '^func Fuzz' --include '*_test.go' . | xargs -n1 dirname | sort -u); do \
 		for f in $$(grep -hoE '^func Fuzz[A-Za-z]+' $$target/*_test.go | cut -c6-); do \
 			echo "$$target $$f"; go test $$target -run '^$$' -fuzz "^$$f\$$" -fuzztime 60s -fuzzminimizetime 2s || exit 1; done; done
 
-clean: ## remove the build and the databases of run and demo
-	rm -rf bin .weir
+clean: ## remove the builds and the databases of run and demo
+	rm -rf bin dist .weir
