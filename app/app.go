@@ -53,18 +53,29 @@ func owner() string {
 	return fmt.Sprintf("%s/%d/%d", host, os.Getpid(), time.Now().UnixMilli())
 }
 
+// storage returns where the events of accounts are stored. stream names the stream that brings them; empty: none.
+func (p App) storage(stream string, follows func(did string) bool) (consumer.Storage, error) {
+	queue, err := workers.Queue(p.pool, p.log)
+	if err != nil {
+		return consumer.Storage{}, err
+	}
+	return consumer.Storage{
+		Pool: p.pool, Enqueue: p.projections.Enqueue(queue, stream), Resync: workers.EnqueueResyncs(queue), Projections: p.projections,
+		Hooks: p.parts.Hooks, Wanted: p.stored.Stores, Label: p.stored.Label, Follows: follows, Logger: p.log, Tracer: p.tracer,
+	}, nil
+}
+
 // consumer returns a consumer, and sets the fields that are the same for every
 // source.
 func (p App) consumer(cfg consumer.Config) (*consumer.Consumer, error) {
-	queue, err := workers.Queue(p.pool, p.log)
+	storage, err := p.storage(cfg.Stream, cfg.Follows)
 	if err != nil {
 		return nil, err
 	}
-	cfg.Pool, cfg.Enqueue, cfg.Projections, cfg.Wanted, cfg.Hooks = p.pool, p.projections.Enqueue(queue, cfg.Stream), p.projections, p.stored.Stores, p.parts.Hooks
-	if cfg.Frames == nil {
-		cfg.Frames = p.parts.frames(cfg.Follows)
+	if storage.Frames = cfg.Frames; cfg.Frames == nil {
+		storage.Frames = p.parts.frames(cfg.Follows)
 	}
-	cfg.Label, cfg.Resync = p.stored.Label, workers.EnqueueResyncs(queue)
+	cfg.Storage = storage
 	leased := cfg.Leased
 	cfg.Leased = func(ctx context.Context) error {
 		err := p.projections.Check(ctx, p.pool)
@@ -73,7 +84,7 @@ func (p App) consumer(cfg consumer.Config) (*consumer.Consumer, error) {
 		}
 		return err
 	}
-	cfg.Owner, cfg.Logger, cfg.Tracer, cfg.Keep = p.owner, p.log, p.tracer, p.postRetention()
+	cfg.Owner, cfg.Keep = p.owner, p.postRetention()
 	return consumer.New(cfg)
 }
 
@@ -179,10 +190,6 @@ func (p App) requested(ctx context.Context, everyone bool) (*consumer.Retry, err
 	if err != nil {
 		return nil, err
 	}
-	queue, err := workers.Queue(p.pool, p.log)
-	if err != nil {
-		return nil, err
-	}
 	wires, err := p.wires(false, p.stored.Stores)
 	if err != nil {
 		return nil, err
@@ -200,11 +207,9 @@ func (p App) requested(ctx context.Context, everyone bool) (*consumer.Retry, err
 		}
 		followed.take(now)
 	}
-	return &consumer.Retry{
-		Config: consumer.Config{Frames: p.parts.frames(nil), Hooks: p.parts.Hooks, Pool: p.pool, Enqueue: p.projections.Enqueue(queue, ""), Resync: workers.EnqueueResyncs(queue),
-			Projections: p.projections, Wanted: p.stored.Stores, Follows: followed.includes, Logger: p.log, Tracer: p.tracer},
-		Wires: wires, Since: agreed.Add(-keep.Tombstones),
-	}, nil
+	storage, err := p.storage("", followed.includes)
+	storage.Frames = p.parts.frames(nil)
+	return &consumer.Retry{Storage: storage, Wires: wires, Since: agreed.Add(-keep.Tombstones)}, err
 }
 
 // page returns the handler of the page and the API. stopping ends its streams.

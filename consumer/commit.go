@@ -9,8 +9,6 @@ import (
 
 	"github.com/cenkalti/backoff/v5"
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgxpool"
-	"go.opentelemetry.io/otel/trace"
 
 	"github.com/weir-social/weir/internal/crashpoint"
 	"github.com/weir-social/weir/schema"
@@ -27,17 +25,10 @@ const carefulFor = 50
 // committer commits batches in order, under one lease, or without a lease when it
 // retries dead letters.
 type committer struct {
-	pool    *pgxpool.Pool
-	enqueue Enqueue
-	resync  EnqueueResyncs
+	*Storage
 	lease   schema.Lease
-
-	projections schema.Projections
-	hooks       []schema.Hook
-	log         *slog.Logger
-	metrics     *metrics
-	named       func(collection string) string // in metrics
-	tracer      trace.Tracer
+	log     *slog.Logger
+	metrics *metrics
 
 	// exclusive: another stream, or a recording that is read at the same time, may
 	// bring the same accounts.
@@ -122,7 +113,7 @@ func (c *committer) persist(ctx context.Context, b *batch) error {
 func (c *committer) try(ctx context.Context, b *batch, write schema.Batch) error {
 	ctx, cancel := context.WithTimeout(ctx, commitTimeout)
 	defer cancel()
-	write.Position, write.Exclusive, write.Projections, write.Hooks = c.position, c.exclusive, c.projections, c.hooks
+	write.Position, write.Exclusive, write.Projections, write.Hooks = c.position, c.exclusive, c.Projections, c.Hooks
 	if b.last != nil {
 		write.Position = *b.last
 		if b.last.Host == c.position.Host {
@@ -131,21 +122,21 @@ func (c *committer) try(ctx context.Context, b *batch, write schema.Batch) error
 	}
 	stored := 0
 	crashpoint.At(ctx, "commit: before it begins")
-	err := pgx.BeginFunc(ctx, c.pool, func(tx pgx.Tx) error {
+	err := pgx.BeginFunc(ctx, c.Pool, func(tx pgx.Tx) error {
 		written, err := write.Apply(ctx, tx, c.lease, c.careful > 0)
 		if err == nil && c.lease == (schema.Lease{}) && len(write.Deletions)+len(write.Erasures) > 0 {
-			err = c.projections.Lock(ctx, tx) // tables of projections that this program does not know would keep their rows
+			err = c.Projections.Lock(ctx, tx) // tables of projections that this program does not know would keep their rows
 		}
-		if err == nil && len(write.Resyncs) > 0 && c.resync != nil {
-			err = c.resync(ctx, tx, write.Resyncs)
+		if err == nil && len(write.Resyncs) > 0 && c.Resync != nil {
+			err = c.Resync(ctx, tx, write.Resyncs)
 		}
 		if err != nil {
 			return err
 		}
 		stored = len(written)
 		crashpoint.At(ctx, "commit: position and records written")
-		if named := append(write.Stored(written), schema.NotFresh(c.projections.Deleted(write.Deletions))...); len(named) > 0 {
-			err = c.enqueue(ctx, tx, named, b.oldest)
+		if named := append(write.Stored(written), schema.NotFresh(c.Projections.Deleted(write.Deletions))...); len(named) > 0 {
+			err = c.Enqueue(ctx, tx, named, b.oldest)
 		}
 		crashpoint.At(ctx, "commit: before its end")
 		return err

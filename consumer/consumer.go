@@ -19,7 +19,6 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/prometheus/client_golang/prometheus"
 	"go.opentelemetry.io/otel/trace"
-	"go.opentelemetry.io/otel/trace/noop"
 
 	"github.com/weir-social/weir/internal/retry"
 	"github.com/weir-social/weir/schema"
@@ -40,20 +39,27 @@ type EnqueueResyncs func(ctx context.Context, tx pgx.Tx, resyncs []schema.Resync
 // wait as dead letters, it counts those instead.
 type Depth func(ctx context.Context, most int) (int, error)
 
-// Config configures a consumer. Zero durations and sizes take the defaults.
-type Config struct {
-	Stream  string // the name of the stream's row
-	Wire    string // for the row; empty: the name of the source's wire
-	Source  Source
-	Pool    *pgxpool.Pool
-	Enqueue Enqueue
-	Resync  EnqueueResyncs // for a source that verifies
-	// Projections list the rows to delete with a record.
-	Projections schema.Projections
+// Storage says which events are stored, and where.
+type Storage struct {
+	Pool        *pgxpool.Pool
+	Enqueue     Enqueue
+	Resync      EnqueueResyncs                 // for a source that verifies
+	Projections schema.Projections             // list the rows to delete with a record
 	Hooks       []schema.Hook                  // of features
 	Wanted      func(collection string) bool   // reports whether a collection is stored
 	Label       func(collection string) string // a stored collection's label in metrics; nil: its name
 	Follows     func(did string) bool          // reports whether an account's events are applied; nil: everyone's
+	Frames      FrameHook                      // of a feature; nil: none
+	Logger      *slog.Logger
+	Tracer      trace.Tracer // nil: no traces
+}
+
+// Config configures a consumer. Zero durations and sizes take the defaults.
+type Config struct {
+	Storage
+	Stream string // the name of the stream's row
+	Wire   string // for the row; empty: the name of the source's wire
+	Source Source
 
 	// Leased is called after each acquisition of the lease, before the first
 	// connection, and repeated until it succeeds. It reads the accounts to follow:
@@ -61,8 +67,6 @@ type Config struct {
 	// *schema.OutdatedError ends the consumer, because this program must store
 	// nothing.
 	Leased func(context.Context) error
-
-	Frames FrameHook // of a feature; nil: none
 
 	// With more than MaxDepth waiting jobs or events the consumer disconnects until at most
 	// half remain: the server keeps events better than the queue.
@@ -95,10 +99,8 @@ type Config struct {
 	PartitionInterval time.Duration    // 5 min: how often partitions of posts are checked; sooner after a failure
 	Now               func() time.Time // time.Now: the time around which partitions of posts are created
 
-	Owner      string // the name of this process in the lease
-	Logger     *slog.Logger
+	Owner      string                // the name of this process in the lease
 	Registerer prometheus.Registerer // nil: not exposed
-	Tracer     trace.Tracer          // nil: no traces
 
 	can Capabilities // the source's
 }
@@ -139,7 +141,6 @@ func New(cfg Config) (*Consumer, error) {
 	}
 	cfg.can = cfg.Source.Capabilities()
 	cfg.Wire = cmp.Or(cfg.Wire, cfg.can.Wire.Name)
-	cfg.Tracer = cmp.Or[trace.Tracer](cfg.Tracer, noop.Tracer{})
 	cfg.MaxDepth = cmp.Or(cfg.MaxDepth, 10_000)
 	cfg.BatchEvents = cmp.Or(cfg.BatchEvents, 4000)
 	cfg.BatchInterval = cmp.Or(cfg.BatchInterval, 100*time.Millisecond)
@@ -267,7 +268,8 @@ func (c *Consumer) releaseLease(ctx context.Context, lease schema.Lease) error {
 // connections runs one connection after another. work bounds the commits, stop ends the
 // reading.
 func (c *Consumer) connections(work, stop context.Context, lease schema.Lease) error {
-	commits := &committer{pool: c.cfg.Pool, enqueue: c.cfg.Enqueue, resync: c.cfg.Resync, lease: lease, projections: c.cfg.Projections, hooks: c.cfg.Hooks, log: c.log, metrics: c.metrics, named: c.cfg.named, tracer: c.cfg.Tracer, position: lease.Position, exclusive: c.cfg.IgnorePosition || c.cfg.can.Overlaps}
+	commits := &committer{Storage: &c.cfg.Storage, lease: lease, log: c.log, metrics: c.metrics, position: lease.Position,
+		exclusive: c.cfg.IgnorePosition || c.cfg.can.Overlaps}
 	if c.cfg.IgnorePosition {
 		commits.position = schema.Position{}
 	}

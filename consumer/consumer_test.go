@@ -45,11 +45,8 @@ const plainRecord = `{"$type":"app.bsky.feed.post","text":"hello","createdAt":"2
 func played(t *testing.T, pool *pgxpool.Pool, lines []string, change func(*consumer.Config)) *consumer.Consumer {
 	t.Helper()
 	cfg := consumer.Config{
-		Stream: "s", Wire: "recording", Pool: pool, Owner: t.Name(), IgnorePosition: true, BlockOnFullBuffer: true,
-		Source:  &recording.Source{Name: "test", Lines: strings.NewReader(strings.Join(lines, "\n")), Wire: jetstream.Wire(nil)},
-		Enqueue: func(context.Context, pgx.Tx, []schema.Stored, time.Time) error { return nil },
-		Wanted:  func(collection string) bool { return collection == schema.PostCollection },
-		Logger:  slog.New(slog.DiscardHandler),
+		Storage: consumer.Storage{Pool: pool, Enqueue: func(context.Context, pgx.Tx, []schema.Stored, time.Time) error { return nil }, Wanted: func(collection string) bool { return collection == schema.PostCollection }, Logger: slog.New(slog.DiscardHandler)},
+		Stream:  "s", Wire: "recording", Owner: t.Name(), IgnorePosition: true, BlockOnFullBuffer: true, Source: &recording.Source{Name: "test", Lines: strings.NewReader(strings.Join(lines, "\n")), Wire: jetstream.Wire(nil)},
 	}
 	if change != nil {
 		change(&cfg)

@@ -59,11 +59,8 @@ func TestOutdatedProgramReleasesLease(t *testing.T) {
 	pool := schematest.New(t)
 	outdated := &schema.OutdatedError{Name: "words", Missing: true}
 	c, err := consumer.New(consumer.Config{
-		Stream: "s", Wire: "jetstream", Pool: pool, Owner: "me", Source: &recording.Source{Lines: strings.NewReader(""), Wire: jetstream.Wire(nil)},
-		Enqueue: func(context.Context, pgx.Tx, []schema.Stored, time.Time) error { return nil },
-		Wanted:  func(string) bool { return true },
-		Leased:  func(context.Context) error { return outdated },
-		Logger:  slog.New(slog.DiscardHandler),
+		Storage: consumer.Storage{Pool: pool, Enqueue: func(context.Context, pgx.Tx, []schema.Stored, time.Time) error { return nil }, Wanted: func(string) bool { return true }, Logger: slog.New(slog.DiscardHandler)},
+		Stream:  "s", Wire: "jetstream", Owner: "me", Source: &recording.Source{Lines: strings.NewReader(""), Wire: jetstream.Wire(nil)}, Leased: func(context.Context) error { return outdated },
 	})
 	require.NoError(t, err)
 	require.ErrorIs(t, c.Run(t.Context()), outdated)

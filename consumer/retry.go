@@ -15,9 +15,7 @@ import (
 // alone. It moves no position and needs no lease. Revisions and tombstones decide
 // what is written, so it overwrites nothing newer and can be repeated.
 type Retry struct {
-	// Config sets the pool, the queue, the collections and accounts to store, and
-	// the log.
-	Config
+	Storage
 	// Wires are the wires whose dead letters can be decoded, by name.
 	Wires map[string]Wire
 	// Since is how far back deletions are known. An earlier record may have been

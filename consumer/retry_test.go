@@ -26,7 +26,7 @@ func retried(t *testing.T, pool *pgxpool.Pool, change func(*consumer.Retry)) {
 	deadLetters, err := schema.DeadLettersToRetry(t.Context(), pool, 1000, 1<<30)
 	require.NoError(t, err)
 	wire := jetstream.Wire(nil)
-	r := consumer.Retry{Wires: map[string]consumer.Wire{wire.Name: wire}, Config: consumer.Config{
+	r := consumer.Retry{Wires: map[string]consumer.Wire{wire.Name: wire}, Storage: consumer.Storage{
 		Pool: pool, Logger: slog.New(slog.DiscardHandler),
 		Wanted:  func(collection string) bool { return collection == schema.PostCollection },
 		Enqueue: func(context.Context, pgx.Tx, []schema.Stored, time.Time) error { return nil },
@@ -218,7 +218,7 @@ func TestRetryOfAnOutdatedProgramDeletesNothing(t *testing.T) {
 	_, err := pool.Exec(t.Context(), `INSERT INTO projections (name, collections, kind, queue, tables) VALUES ('later', '{app.bsky.feed.post}', 'k', 'q', '{}')`)
 	require.NoError(t, err)
 	wire := jetstream.Wire(nil)
-	r := consumer.Retry{Wires: map[string]consumer.Wire{wire.Name: wire}, Config: consumer.Config{Pool: pool, Logger: slog.New(slog.DiscardHandler),
+	r := consumer.Retry{Wires: map[string]consumer.Wire{wire.Name: wire}, Storage: consumer.Storage{Pool: pool, Logger: slog.New(slog.DiscardHandler),
 		Wanted: func(string) bool { return true }}}
 	deletion := fmt.Sprintf(`{"did":"did:plc:aaaaaaaaaaaaaaaaaaaaaaaa","time_us":1783175888000002,"kind":"commit","commit":{"rev":%q,"operation":"delete",`+
 		`"collection":"app.bsky.feed.post","rkey":"r1"}}`, rev(2))

@@ -353,7 +353,7 @@ func (s *session) metricLabels(ev *Event, kind string) counted {
 }
 
 // named returns the label of a collection in metrics.
-func (c *Config) named(collection string) string {
+func (c *Storage) named(collection string) string {
 	switch {
 	case !c.Wanted(collection):
 		return otherCollection
@@ -408,7 +408,7 @@ func (s *session) flush(ctx context.Context) error {
 }
 
 // keeps reports whether an event writes something, and its kind in metrics.
-func (c *Config) keeps(ev *Event) (bool, string) {
+func (c *Storage) keeps(ev *Event) (bool, string) {
 	if ev.Kind != KindOther && c.Follows != nil && !c.Follows(ev.Author) {
 		return false, "not_followed"
 	}
@@ -435,7 +435,7 @@ func (c *Config) keeps(ev *Event) (bool, string) {
 }
 
 // lost marks the account of a malformed input if one of its events may be lost.
-func (c *Config) lost(b *batch, bad *Malformed) {
+func (c *Storage) lost(b *batch, bad *Malformed) {
 	if bad.Lost && (c.Follows == nil || c.Follows(bad.Author)) {
 		b.desynchronize(bad.Author, bad.Error(), bad.Revision)
 	}

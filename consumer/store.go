@@ -1,13 +1,9 @@
 package consumer
 
 import (
-	"cmp"
 	"context"
 	"slices"
 	"time"
-
-	"go.opentelemetry.io/otel/trace"
-	"go.opentelemetry.io/otel/trace/noop"
 )
 
 // Store stores frames of a wire that Weir requested, like events of a stream. Events that are
@@ -76,7 +72,7 @@ const (
 
 // committer returns a committer without a lease.
 func (r *Retry) committer() *committer {
-	return &committer{pool: r.Pool, enqueue: r.Enqueue, resync: r.Resync, projections: r.Projections, hooks: r.Hooks, log: r.Logger, metrics: newMetrics(nil), named: r.named, tracer: cmp.Or[trace.Tracer](r.Tracer, noop.Tracer{}), careful: carefulFor}
+	return &committer{Storage: &r.Storage, log: r.Logger, metrics: newMetrics(nil), careful: carefulFor}
 }
 
 // batch returns an empty batch of a wire.

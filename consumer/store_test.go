@@ -29,7 +29,7 @@ func TestBulkStoresWhatIsKnownToo(t *testing.T) {
 	store := func(bulk bool, frames ...string) int {
 		t.Helper()
 		wire := jetstream.Wire(nil)
-		r := consumer.Retry{Bulk: bulk, Wires: map[string]consumer.Wire{wire.Name: wire}, Config: consumer.Config{
+		r := consumer.Retry{Bulk: bulk, Wires: map[string]consumer.Wire{wire.Name: wire}, Storage: consumer.Storage{
 			Pool: pool, Logger: slog.New(slog.DiscardHandler),
 			Wanted:  func(collection string) bool { return collection == schema.PostCollection },
 			Enqueue: func(context.Context, pgx.Tx, []schema.Stored, time.Time) error { transactions++; return nil },

@@ -1,12 +1,14 @@
 package consumer
 
 import (
+	"cmp"
 	"context"
 	"time"
 
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/codes"
 	"go.opentelemetry.io/otel/trace"
+	"go.opentelemetry.io/otel/trace/noop"
 )
 
 // traced calls persist in a span that begins with the arrival of the batch's first
@@ -16,7 +18,7 @@ func (c *committer) traced(ctx context.Context, b *batch) error {
 	if began.IsZero() {
 		began = time.Now()
 	}
-	ctx, span := c.tracer.Start(ctx, "batch", trace.WithTimestamp(began))
+	ctx, span := cmp.Or[trace.Tracer](c.Tracer, noop.Tracer{}).Start(ctx, "batch", trace.WithTimestamp(began))
 	defer span.End()
 	err := c.persist(ctx, b)
 	if !span.IsRecording() {

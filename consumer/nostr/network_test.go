@@ -65,10 +65,10 @@ func (n *network) start(relay int, change func(*consumer.Config)) (ended <-chan 
 		Config: socket.Config{Endpoints: n.URLs()[relay : relay+1], MinWait: time.Millisecond, MaxWait: 10 * time.Millisecond}})
 	require.NoError(n.t, err)
 	require.NoError(n.t, source.SetFilter(n.t.Context(), consumer.Filter{Everyone: true}))
-	cfg := consumer.Config{Stream: "nostr-" + strconv.Itoa(relay), Pool: n.pool, Owner: n.t.Name(), Source: source, Logger: slog.New(slog.DiscardHandler),
-		Start: consumer.Cursor{Kind: consumer.CursorSeq}, BatchInterval: 10 * time.Millisecond, Rewind: 10 * 24 * time.Hour, // authors' clocks are wrong by days
-		Enqueue: func(context.Context, pgx.Tx, []schema.Stored, time.Time) error { return nil },
-		Wanted:  wants}
+	cfg := consumer.Config{
+		Storage: consumer.Storage{Pool: n.pool, Logger: slog.New(slog.DiscardHandler), Enqueue: func(context.Context, pgx.Tx, []schema.Stored, time.Time) error { return nil }, Wanted: wants},
+		Stream:  "nostr-" + strconv.Itoa(relay), Owner: n.t.Name(), Source: source, Start: consumer.Cursor{Kind: consumer.CursorSeq}, BatchInterval: 10 * time.Millisecond, Rewind: 10 * 24 * time.Hour, // authors' clocks are wrong by days
+	}
 	if change != nil {
 		change(&cfg)
 	}

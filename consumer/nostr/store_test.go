@@ -45,7 +45,7 @@ func TestWhatIsAskedForIsStored(t *testing.T) {
 		return nil
 	}, nostr.Query{Kinds: []int{1}, Authors: [][32]byte{key}, Most: 100}))
 	var enqueued int
-	retry := consumer.Retry{Wires: map[string]consumer.Wire{nostr.WireName: nostr.Wire(n.verify, nil)}, Config: consumer.Config{Pool: n.pool, Logger: slog.New(slog.DiscardHandler),
+	retry := consumer.Retry{Wires: map[string]consumer.Wire{nostr.WireName: nostr.Wire(n.verify, nil)}, Storage: consumer.Storage{Pool: n.pool, Logger: slog.New(slog.DiscardHandler),
 		Wanted: func(collection string) bool { return collection == "nostr.1" },
 		Enqueue: func(_ context.Context, _ pgx.Tx, written []schema.Stored, _ time.Time) error {
 			enqueued += len(written)
@@ -80,7 +80,7 @@ func TestRefusedRequestLeavesOneDeadLetter(t *testing.T) {
 	e := signed(t, time.Now().Unix(), 5, "forged", tags...)
 	e.Sig[40] ^= 1
 	wires := map[string]consumer.Wire{nostr.WireName: nostr.Wire(n.verify, nil)}
-	retry := consumer.Retry{Wires: wires, Config: consumer.Config{Pool: n.pool, Logger: slog.New(slog.DiscardHandler), Wanted: wants}}
+	retry := consumer.Retry{Wires: wires, Storage: consumer.Storage{Pool: n.pool, Logger: slog.New(slog.DiscardHandler), Wanted: wants}}
 	frame := e.AppendNotepack(nil)
 	for range 2 {
 		written, err := retry.Store(t.Context(), nostr.WireName, [][]byte{frame}, time.Now())
@@ -115,7 +115,7 @@ func TestRefusedEventStaysADeadLetter(t *testing.T) {
 	stop()
 	require.Equal(t, 1, n.count(`SELECT count(*) FROM dead_letters`))
 	wires := map[string]consumer.Wire{nostr.WireName: nostr.Wire(n.verify, nil)}
-	retry := consumer.Retry{Wires: wires, Config: consumer.Config{Pool: n.pool, Logger: slog.New(slog.DiscardHandler), Wanted: wants}}
+	retry := consumer.Retry{Wires: wires, Storage: consumer.Storage{Pool: n.pool, Logger: slog.New(slog.DiscardHandler), Wanted: wants}}
 	_, err := retry.Store(t.Context(), nostr.WireName, [][]byte{[]byte(`["EVENT","page1",{}]`)}, time.Now())
 	require.NoError(t, err)
 	require.Equal(t, 1, n.count(`SELECT count(*) FROM dead_letters`))
@@ -141,7 +141,7 @@ func TestManyDeletionsAreNotOneTransaction(t *testing.T) {
 		frames = append(frames, signed(t, time.Now().Unix(), 5, "", tags...).AppendNotepack(nil))
 	}
 	retry := consumer.Retry{Wires: map[string]consumer.Wire{nostr.WireName: nostr.Wire(n.verify, nil)},
-		Config: consumer.Config{Pool: n.pool, Logger: slog.New(slog.DiscardHandler), Wanted: wants}}
+		Storage: consumer.Storage{Pool: n.pool, Logger: slog.New(slog.DiscardHandler), Wanted: wants}}
 	_, err := retry.Store(t.Context(), nostr.WireName, frames, time.Now())
 	require.NoError(t, err)
 	require.Equal(t, 4*1500, n.count(`SELECT count(*) FROM tombstones`))
@@ -153,7 +153,7 @@ func TestManyDeletionsAreNotOneTransaction(t *testing.T) {
 func TestErasureByAnOutdatedProgramErasesNothing(t *testing.T) {
 	t.Parallel()
 	n := newNetwork(t, simnet.NostrConfig{Seed: 12, Authors: 1, Relays: []simnet.NostrRelay{{Page: 100}}})
-	retry := consumer.Retry{Wires: map[string]consumer.Wire{nostr.WireName: nostr.Wire(n.verify, nil)}, Config: consumer.Config{Pool: n.pool, Logger: slog.New(slog.DiscardHandler),
+	retry := consumer.Retry{Wires: map[string]consumer.Wire{nostr.WireName: nostr.Wire(n.verify, nil)}, Storage: consumer.Storage{Pool: n.pool, Logger: slog.New(slog.DiscardHandler),
 		Wanted: wants, Enqueue: func(context.Context, pgx.Tx, []schema.Stored, time.Time) error { return nil }}}
 	_, err := retry.Store(t.Context(), nostr.WireName, [][]byte{signed(t, 1_700_000_000, 1, "").AppendNotepack(nil)}, time.Now())
 	require.NoError(t, err)

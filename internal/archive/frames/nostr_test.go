@@ -49,8 +49,10 @@ func (n *network) reads(hook consumer.FrameHook) {
 		source, err := nostr.New(nostr.Config{Verifier: n.verify, Config: socket.Config{Endpoints: []string{url}, MinWait: time.Millisecond, MaxWait: 10 * time.Millisecond}})
 		require.NoError(n.t, err)
 		require.NoError(n.t, source.SetFilter(n.t.Context(), consumer.Filter{Everyone: true}))
-		c, err := consumer.New(consumer.Config{Stream: "nostr-" + strconv.Itoa(relay), Pool: n.pool, Owner: n.t.Name(), Source: source, Frames: hook, Logger: slog.New(slog.DiscardHandler),
-			Start: consumer.Cursor{Kind: consumer.CursorSeq}, BatchInterval: 10 * time.Millisecond, Enqueue: enqueuesNothing, Wanted: func(string) bool { return false }})
+		c, err := consumer.New(consumer.Config{
+			Storage: consumer.Storage{Pool: n.pool, Frames: hook, Logger: slog.New(slog.DiscardHandler), Enqueue: enqueuesNothing, Wanted: func(string) bool { return false }},
+			Stream:  "nostr-" + strconv.Itoa(relay), Owner: n.t.Name(), Source: source, Start: consumer.Cursor{Kind: consumer.CursorSeq}, BatchInterval: 10 * time.Millisecond,
+		})
 		require.NoError(n.t, err)
 		ctx, stop := context.WithCancel(n.t.Context())
 		done := make(chan error, 1)
@@ -67,7 +69,7 @@ func (n *network) reads(hook consumer.FrameHook) {
 
 func (n *network) retry(hook consumer.FrameHook, wanted func(string) bool) consumer.Retry {
 	return consumer.Retry{Wires: map[string]consumer.Wire{nostr.WireName: nostr.Wire(n.verify, nil)},
-		Config: consumer.Config{Frames: hook, Pool: n.pool, Logger: slog.New(slog.DiscardHandler), Wanted: wanted, Enqueue: enqueuesNothing}}
+		Storage: consumer.Storage{Frames: hook, Pool: n.pool, Logger: slog.New(slog.DiscardHandler), Wanted: wanted, Enqueue: enqueuesNothing}}
 }
 
 func (n *network) count(sql string) (count int) {

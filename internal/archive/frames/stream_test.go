@@ -65,8 +65,8 @@ func (s *stream) start(change func(*consumer.Config)) (ended <-chan error, cance
 	source, err := s.source()
 	require.NoError(s.t, err)
 	cfg := consumer.Config{
-		Stream: "s", Pool: s.pool, Owner: s.t.Name(), Source: source, Start: consumer.Cursor{Kind: consumer.CursorSeq}, BatchInterval: 10 * time.Millisecond,
-		Logger: slog.New(slog.DiscardHandler), Enqueue: enqueuesNothing, Wanted: wantsPosts,
+		Storage: consumer.Storage{Pool: s.pool, Logger: slog.New(slog.DiscardHandler), Enqueue: enqueuesNothing, Wanted: wantsPosts},
+		Stream:  "s", Owner: s.t.Name(), Source: source, Start: consumer.Cursor{Kind: consumer.CursorSeq}, BatchInterval: 10 * time.Millisecond,
 	}
 	change(&cfg)
 	c, err := consumer.New(cfg)
@@ -112,7 +112,7 @@ func (s *stream) retries(hook consumer.FrameHook) {
 	deadLetters, err := schema.DeadLettersToRetry(s.t.Context(), s.pool, 1000, 1<<30)
 	require.NoError(s.t, err)
 	r := consumer.Retry{Wires: map[string]consumer.Wire{s.wire.Name: s.wire},
-		Config: consumer.Config{Frames: hook, Pool: s.pool, Logger: slog.New(slog.DiscardHandler), Wanted: wantsPosts, Enqueue: enqueuesNothing}}
+		Storage: consumer.Storage{Frames: hook, Pool: s.pool, Logger: slog.New(slog.DiscardHandler), Wanted: wantsPosts, Enqueue: enqueuesNothing}}
 	require.NoError(s.t, r.Run(s.t.Context(), deadLetters))
 	require.Zero(s.t, s.count(`SELECT count(*) FROM dead_letters WHERE state = 'retrying'`), "every dead letter must be settled")
 }

@@ -252,5 +252,5 @@ func (r *rebuilding) commitSegment(ctx context.Context, m archive.Manifest, reco
 		return err
 	}
 	archived := &frames.Hook{Scope: r.Scope, Follows: r.follows, Known: true, OutOfReach: m.LastAt.Before(r.reach)}
-	return r.Consume(ctx, consumer.Config{Source: &recording.Records{Name: m.Name, Wire: wire, Frames: records}, Follows: r.follows, Frames: archived})
+	return r.Consume(ctx, consumer.Config{Source: &recording.Records{Name: m.Name, Wire: wire, Frames: records}, Storage: consumer.Storage{Follows: r.follows, Frames: archived}})
 }
