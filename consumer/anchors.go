@@ -11,7 +11,7 @@ import (
 // maxAnchors is how many anchors a position holds.
 const maxAnchors = len(schema.Anchors{})
 
-func (p *Place) named() bool { return p.Identity != (Identity{}) }
+func (p *FramePosition) named() bool { return p.Identity != (Identity{}) }
 
 // hash returns the anchor's hash of the identity. Its upper half identifies the
 // account. It is stored: do not change the function without a migration.
@@ -37,7 +37,7 @@ func (n *Identity) hash() int64 {
 func sameAccount(a, b int64) bool { return a>>32 == b>>32 }
 
 // anchor returns the place of a named frame as a stored anchor.
-func (p *Place) anchor() *schema.Anchor {
+func (p *FramePosition) anchor() *schema.Anchor {
 	n := &p.Identity
 	return &schema.Anchor{Seq: p.Seq, TimeUS: p.TimeUS, Kind: n.Kind, Operation: n.Operation,
 		DID: anchorText(n.Author), Collection: anchorText(n.Collection), Rkey: anchorText(n.Key), Rev: anchorText(n.Revision)}
@@ -55,18 +55,18 @@ func anchorText(s string) string {
 // written and the date that the server gives it.
 const maxLag = 24 * time.Hour
 
-// trail holds the most recent frames of a stream: the anchors of its position, and
+// recentAnchors holds the most recent frames of a stream: the anchors of its position, and
 // how far the frames' dates lag behind their revs. Clients choose revs, so the lag
 // is a median.
-type trail struct {
+type recentAnchors struct {
 	anchors schema.Anchors // of the last marked position
 	last    *schema.Anchor // of that position; nil: it cannot be requested
 	numbers bool           // the anchors keep their sequence numbers
 	lag     time.Duration  // of the position from which the stream resumed
 
-	recent [32]anchored // a ring of the latest named frames since then
-	frames int          // how many in all
-	tail   Place        // the last of them
+	recent [32]anchored  // a ring of the latest named frames since then
+	frames int           // how many in all
+	tail   FramePosition // the last of them
 
 	lags [100]time.Duration // a ring of the lags of the latest revs
 	revs int                // how many in all
@@ -79,10 +79,10 @@ type anchored struct {
 	seq int64
 }
 
-// newTrail continues from a position. If this connection may number frames
+// newRecentAnchors continues from a position. If this connection may number frames
 // differently, the anchors' sequence numbers are dropped.
-func newTrail(from *schema.Position, sameNumbers, keepNumbers bool) trail {
-	t := trail{anchors: from.Anchors, numbers: keepNumbers, lag: from.Lag()}
+func newRecentAnchors(from *schema.Position, sameNumbers, keepNumbers bool) recentAnchors {
+	t := recentAnchors{anchors: from.Anchors, numbers: keepNumbers, lag: from.Lag()}
 	if sameNumbers {
 		t.last = from.Anchor
 		return t
@@ -93,7 +93,7 @@ func newTrail(from *schema.Position, sameNumbers, keepNumbers bool) trail {
 	return t
 }
 
-func (t *trail) add(p *Place) {
+func (t *recentAnchors) add(p *FramePosition) {
 	if !p.named() {
 		return
 	}
@@ -127,7 +127,7 @@ func addAnchor(anchors *schema.Anchors, n int, anchor schema.AnchorHash) int {
 }
 
 // mark sets the anchors and the lag of a position.
-func (t *trail) mark(p *schema.Position) {
+func (t *recentAnchors) mark(p *schema.Position) {
 	var anchors schema.Anchors
 	n := 0
 	for i := range min(t.frames, len(t.recent)) {
@@ -141,13 +141,13 @@ func (t *trail) mark(p *schema.Position) {
 		t.last = t.tail.anchor()
 	}
 	t.anchors, p.Anchors, p.Anchor = anchors, anchors, t.last
-	t.frames, t.tail = 0, Place{}
+	t.frames, t.tail = 0, FramePosition{}
 	clear(t.recent[:]) // releases the frames' memory
 	p.WrittenAt = p.LastEvent.Add(-t.median())
 }
 
 // median returns the median lag of the latest events.
-func (t *trail) median() time.Duration {
+func (t *recentAnchors) median() time.Duration {
 	n := min(t.revs, len(t.lags))
 	if n == 0 {
 		return t.lag

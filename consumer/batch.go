@@ -43,7 +43,7 @@ type batch struct {
 
 // batchFrame is a frame and the number of its events in the batch.
 type batchFrame struct {
-	Place
+	FramePosition
 	events int
 	proof  Proof // nil: none, or it is done
 	kept   any   // nil: nothing
@@ -68,7 +68,7 @@ func (b *batch) split() (first, second *batch) {
 	if b.kept != nil {
 		first.kept, second.kept = keptOf(first.frames), keptOf(second.frames)
 	}
-	at := b.frames[frames-1].Place
+	at := b.frames[frames-1].FramePosition
 	if b.last == nil || !at.named() {
 		return first, second
 	}
@@ -153,7 +153,7 @@ func (b *batch) add(ev *Event, at time.Time) bool {
 // frame's proof, unless the frame may have been seen before. moves: the position may be
 // set after this frame. beside: the frame is kept even if it has no events.
 func (b *batch) close(m *Message, began int, moves, beside bool) {
-	f := batchFrame{Place: m.Place, events: len(b.events) - began, beside: beside}
+	f := batchFrame{FramePosition: m.FramePosition, events: len(b.events) - began, beside: beside}
 	if f.events == 0 && !beside {
 		return
 	}
@@ -177,7 +177,7 @@ func (b *batch) close(m *Message, began int, moves, beside bool) {
 }
 
 // advance sets a position to just after a frame. Its host and its anchors stay.
-func advance(p *schema.Position, at *Place) {
+func advance(p *schema.Position, at *FramePosition) {
 	p.CursorKind, p.Cursor = string(CursorTime), at.TimeUS
 	if at.Seq > 0 {
 		p.CursorKind, p.Cursor = string(CursorSeq), at.Seq

@@ -90,12 +90,12 @@ func framed(end *schema.Position, sizes ...int) *batch {
 	b := &batch{wire: &Wire{}, last: end, gap: &schema.Gap{}}
 	for n, size := range sizes {
 		began := len(b.events)
-		at := Place{Seq: int64(n + 10), TimeUS: int64(n + 10), Identity: Identity{Kind: "commit", Author: "did:plc:" + strconv.Itoa(n/2), Revision: strconv.Itoa(n)}}
+		at := FramePosition{Seq: int64(n + 10), TimeUS: int64(n + 10), Identity: Identity{Kind: "commit", Author: "did:plc:" + strconv.Itoa(n/2), Revision: strconv.Itoa(n)}}
 		for range size {
 			ev := write("r"+strconv.Itoa(len(b.events)), "1")
 			b.events = append(b.events, ev)
 		}
-		b.close(&Message{Place: at}, began, true, false)
+		b.close(&Message{FramePosition: at}, began, true, false)
 	}
 	return b
 }
@@ -168,7 +168,7 @@ func TestSplitFrameMovesPositionAtItsEnd(t *testing.T) {
 func TestServerClockCannotMovePositionIntoFuture(t *testing.T) {
 	t.Parallel()
 	now := time.Now()
-	at := Place{TimeUS: now.AddDate(100, 0, 0).UnixMicro(), Arrived: now}
+	at := FramePosition{TimeUS: now.AddDate(100, 0, 0).UnixMicro(), Arrived: now}
 	require.True(t, at.happened().Equal(now))
 }
 
@@ -258,24 +258,24 @@ func TestReaderWaitsForFullBuffer(t *testing.T) {
 	})
 }
 
-// proven is a proof with a known verdict.
+// proven is a proof with a known outcome.
 type proven struct {
-	verdict Verdict
+	outcome ProofOutcome
 	started *int
 }
 
-func (p proven) Start()           { *p.started++ }
-func (p proven) Verdict() Verdict { return p.verdict }
+func (p proven) Start()                { *p.started++ }
+func (p proven) Outcome() ProofOutcome { return p.outcome }
 
 // TestUnprovenFramesAreSetAside checks that the proven frames keep their order
 // and their contents, and what is stored of each unproven event.
 func TestUnprovenFramesAreSetAside(t *testing.T) {
 	t.Parallel()
-	verdicts := []*Verdict{nil, {}, {Cause: "forged"}, {Cause: "no key now", Retry: true}, {Cause: "one of many", Drop: true}, {Cause: "again", Drop: true, Retry: true}, {}}
+	outcomes := []*ProofOutcome{nil, {}, {Cause: "forged"}, {Cause: "no key now", Retry: true}, {Cause: "one of many", Drop: true}, {Cause: "again", Drop: true, Retry: true}, {}}
 	b, started := &batch{wire: &Wire{Name: "w"}}, 0
 	var want []string
-	for n, v := range verdicts {
-		began, m := len(b.events), &Message{Place: Place{Seq: int64(n + 1)}}
+	for n, v := range outcomes {
+		began, m := len(b.events), &Message{FramePosition: FramePosition{Seq: int64(n + 1)}}
 		if v != nil {
 			m.Proof = proven{*v, &started}
 		}
@@ -291,7 +291,7 @@ func TestUnprovenFramesAreSetAside(t *testing.T) {
 		}
 		b.close(m, began, true, false)
 	}
-	b.close(&Message{Proof: proven{Verdict{}, &started}}, len(b.events), true, false) // its events are dropped
+	b.close(&Message{Proof: proven{ProofOutcome{}, &started}}, len(b.events), true, false) // its events are dropped
 	require.Equal(t, 6, started)
 	counted := 0
 	b.prove(time.Now(), nil, func(string) { counted++ })

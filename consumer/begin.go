@@ -49,7 +49,7 @@ func (c *Consumer) connect(ctx context.Context, commits *committer, anew bool) (
 		log: c.log, metrics: c.metrics, counted: map[counted]int{},
 		base: schema.Position{Host: conn.Host(), FilterHash: filter},
 	}
-	s.trail = newTrail(&from, s.resume.exact, c.cfg.can.Anchors > 1)
+	s.anchors = newRecentAnchors(&from, s.resume.exact, c.cfg.can.Anchors > 1)
 	s.resume.connected = c.clock.latest(now)
 	if s.resume.otherHost && !from.CaughtUp.IsZero() {
 		s.base.CaughtUp = from.CaughtUp.Add(-from.Lag()) // the other host may have lagged

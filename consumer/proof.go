@@ -13,12 +13,12 @@ type Proof interface {
 	// before the next message is decoded. If the message has an ID, it is called once
 	// that ID is known to be new. It may wait, for a bounded time.
 	Start()
-	// Verdict returns the outcome. It waits, for a bounded time.
-	Verdict() Verdict
+	// Outcome returns what was shown. It waits, for a bounded time.
+	Outcome() ProofOutcome
 }
 
-// A Verdict is the outcome of a Proof.
-type Verdict struct {
+// A ProofOutcome is what a Proof has shown.
+type ProofOutcome struct {
 	Cause   string         // why the events are not stored; "": they are proven
 	Retry   bool           // the cause may pass: the events wait as dead letters and are checked again
 	Drop    bool           // the events leave no dead letter, because too many were refused
@@ -54,9 +54,9 @@ func (b *batch) prove(now time.Time, seen map[ID]bool, deadLettered func(collect
 		if seen[f.ID] {
 			continue
 		}
-		var v Verdict
+		var v ProofOutcome
 		if f.proof != nil {
-			v, f.proof = f.proof.Verdict(), nil
+			v, f.proof = f.proof.Outcome(), nil
 		}
 		if len(of) == 0 { // the frame is only kept
 			if v.Cause == "" {
@@ -102,7 +102,7 @@ func (b *batch) prove(now time.Time, seen map[ID]bool, deadLettered func(collect
 }
 
 // unprovenLetter returns the dead letter of an event that is not proven.
-func (b *batch) unprovenLetter(ev *Event, v *Verdict, now time.Time) schema.DeadLetter {
+func (b *batch) unprovenLetter(ev *Event, v *ProofOutcome, now time.Time) schema.DeadLetter {
 	deadLetter := b.deadLetter(ev, now)
 	deadLetter.Stage, deadLetter.Cause = schema.StageVerify, v.Cause
 	if b.wire.Shared {

@@ -17,7 +17,7 @@ func happened(timeUS int64, arrived time.Time) time.Time {
 	return at
 }
 
-func (p *Place) happened() time.Time { return happened(p.TimeUS, p.Arrived) }
+func (p *FramePosition) happened() time.Time { return happened(p.TimeUS, p.Arrived) }
 
 // storedTime returns the time to store for an event: the server's time, even if our
 // clocks are wrong, because the tables are the fold of the stream. A time beyond

@@ -34,15 +34,15 @@ type resume struct {
 	since   time.Time   // when the first frame was decoded
 }
 
-// verdict is what to do with a frame of an open resume.
-type verdict uint8
+// resumeOutcome is what to do with a frame of an open resume.
+type resumeOutcome uint8
 
 const (
-	proceed   verdict = iota // process the frame
-	known                    // skip it: it is committed already
-	reprocess                // process it again, without moving the position: it is not after the position
-	mismatch                 // reconnect from earlier: the cursor was not honoured
-	missed                   // process it, and record a gap before the first event
+	proceed          resumeOutcome = iota // process the frame
+	alreadyCommitted                      // skip it: it is committed already
+	reprocess                             // process it again, without moving the position: it is not after the position
+	mismatch                              // reconnect from earlier: the cursor was not honoured
+	missed                                // process it, and record a gap before the first event
 )
 
 // maxFramesToAnchor is how many frames may arrive before the wait for an anchor
@@ -115,8 +115,8 @@ func (r *resume) exactCursor() Cursor {
 // open reports whether the next frames must be checked.
 func (r *resume) open() bool { return !r.settled || r.exact && !r.passed }
 
-// check returns the verdict on the next frame.
-func (r *resume) check(p *Place) verdict {
+// check returns what to do with the next frame.
+func (r *resume) check(p *FramePosition) resumeOutcome {
 	if !r.open() {
 		return proceed
 	}
@@ -144,7 +144,7 @@ func (r *resume) check(p *Place) verdict {
 
 // checkNumber checks a frame after a request by sequence number: one of the anchors
 // must arrive, with its number, before anything later than the position.
-func (r *resume) checkNumber(p *Place) verdict {
+func (r *resume) checkNumber(p *FramePosition) resumeOutcome {
 	until := r.from.Anchor.Seq
 	if r.from.CursorKind == string(CursorSeq) {
 		until = max(until, r.from.Cursor) // unnamed frames may follow the anchor
@@ -153,7 +153,7 @@ func (r *resume) checkNumber(p *Place) verdict {
 	switch {
 	case last && p.named() && *r.from.Anchor == *p.anchor():
 		r.settled, r.passed = true, p.Seq >= until
-		return known
+		return alreadyCommitted
 	case last || p.Seq < r.exactCursor().Value:
 		return mismatch // the server renumbered its frames, or began elsewhere
 	}
@@ -164,7 +164,7 @@ func (r *resume) checkNumber(p *Place) verdict {
 			return mismatch
 		default:
 			r.settled = true
-			return known
+			return alreadyCommitted
 		}
 	}
 	switch {
@@ -174,17 +174,17 @@ func (r *resume) checkNumber(p *Place) verdict {
 		r.passed = true
 		return proceed
 	case r.settled:
-		return known
+		return alreadyCommitted
 	}
 	return reprocess
 }
 
 // checkTime checks the first frame after a request for the time of the anchor.
-func (r *resume) checkTime(p *Place) verdict {
+func (r *resume) checkTime(p *FramePosition) resumeOutcome {
 	switch {
 	case *r.from.Anchor == *p.anchor():
 		r.settled, r.passed = true, true
-		return known
+		return alreadyCommitted
 	case p.happened().Before(r.from.LastEvent):
 		r.settled, r.passed = true, true // an earlier start than requested covers it
 		return proceed
@@ -196,7 +196,7 @@ func (r *resume) checkTime(p *Place) verdict {
 // because times and sequence numbers differ between hosts. A frame without a
 // revision is named by its account alone: one made after the position is a
 // different frame.
-func (r *resume) isAnchor(p *Place) bool {
+func (r *resume) isAnchor(p *FramePosition) bool {
 	if !p.named() || p.Identity.Revision == "" && eventTime(p.At, p.TimeUS, p.Arrived).After(r.last()) {
 		return false
 	}
@@ -218,7 +218,7 @@ func (r *resume) last() time.Time {
 func (r *resume) needsRevs() bool { return r.otherHost || !r.can.TimeCursor || r.can.Informal }
 
 // settle ends a resume by time for which no anchor has arrived.
-func (r *resume) settle() verdict {
+func (r *resume) settle() resumeOutcome {
 	r.settled = true
 	from, to := r.interval()
 	switch hole := to.Sub(from); {

@@ -13,14 +13,14 @@ import (
 )
 
 // stored returns the position that a commit leaves after a frame.
-func stored(at Place) schema.Position {
+func stored(at FramePosition) schema.Position {
 	p := schema.Position{Host: "here", FilterHash: "f", Anchor: at.anchor()}
 	advance(&p, &at)
 	return p
 }
 
-func at(seq int64, t time.Time, key string) Place {
-	return Place{Seq: seq, TimeUS: t.UnixMicro(), Identity: Identity{Kind: "commit", Operation: "create", Author: "did:plc:a",
+func at(seq int64, t time.Time, key string) FramePosition {
+	return FramePosition{Seq: seq, TimeUS: t.UnixMicro(), Identity: Identity{Kind: "commit", Operation: "create", Author: "did:plc:a",
 		Collection: "app.bsky.feed.post", Key: key, Revision: "3mptbyqhi7s2f"}}
 }
 
@@ -49,18 +49,18 @@ func TestResumeIsVerifiedByTheAnchor(t *testing.T) {
 	now := time.Date(2026, 7, 4, 12, 0, 0, 0, time.UTC)
 	anchor := at(7, now, "a")
 	renumbered := at(7, now, "b")
-	check := func(from schema.Position, ev Place) verdict {
+	check := func(from schema.Position, ev FramePosition) resumeOutcome {
 		r := resume{can: byTime, from: from, exact: true, threshold: 5 * time.Minute}
 		return r.check(&ev)
 	}
-	require.Equal(t, known, check(stored(anchor), anchor), "the anchor was delivered again: nothing was missed, and it is already committed")
+	require.Equal(t, alreadyCommitted, check(stored(anchor), anchor), "the anchor was delivered again: nothing was missed, and it is already committed")
 	require.Equal(t, mismatch, check(stored(anchor), renumbered), "the number now names another event")
 	require.Equal(t, mismatch, check(stored(anchor), at(8, now.Add(time.Second), "c")), "the server began at the live tip instead of the cursor")
 
 	unnumbered := anchor
 	unnumbered.Seq = 0
 	early := at(3, now.Add(-time.Minute), "z")
-	require.Equal(t, known, check(stored(unnumbered), unnumbered))
+	require.Equal(t, alreadyCommitted, check(stored(unnumbered), unnumbered))
 	require.Equal(t, proceed, check(stored(unnumbered), early), "a server that starts before the cursor covers it")
 	require.Equal(t, mismatch, check(stored(unnumbered), at(0, now.Add(time.Second), "c")))
 }
@@ -90,31 +90,31 @@ func TestResumeRequestsAnchorsOfSource(t *testing.T) {
 // number. Frames between it and the position are skipped; frames before it are processed again.
 func TestOneOfSeveralAnchorsProvesTheResume(t *testing.T) {
 	t.Parallel()
-	frame := func(seq int64, key string) Place { return at(seq, noon, key) }
+	frame := func(seq int64, key string) FramePosition { return at(seq, noon, key) }
 	p := stored(frame(70, "a"))
 	p.Cursor = 72
-	for i, of := range []Place{frame(70, "a"), frame(64, "b"), frame(51, "c")} {
+	for i, of := range []FramePosition{frame(70, "a"), frame(64, "b"), frame(51, "c")} {
 		p.Anchors[i] = schema.AnchorHash{Hash: of.Identity.hash(), Seq: of.Seq}
 	}
-	silent := Place{Seq: 71, TimeUS: 1}
+	silent := FramePosition{Seq: 71, TimeUS: 1}
 	for name, c := range map[string]struct {
-		frames []Place
-		want   []verdict
+		frames []FramePosition
+		want   []resumeOutcome
 	}{
-		"all of them":            {[]Place{frame(64, "b"), frame(66, "x"), frame(70, "a"), silent, frame(72, "y"), frame(73, "z")}, []verdict{known, known, known, known, known, proceed}},
-		"the second is gone":     {[]Place{frame(66, "x"), frame(70, "a"), silent, frame(73, "z")}, []verdict{reprocess, known, known, proceed}},
-		"the last is gone":       {[]Place{frame(64, "b"), frame(66, "x"), frame(73, "z")}, []verdict{known, known, proceed}},
-		"both are gone":          {[]Place{frame(66, "x"), frame(73, "z")}, []verdict{reprocess, mismatch}},
-		"an earlier start":       {[]Place{frame(63, "w"), frame(64, "b"), frame(73, "z")}, []verdict{reprocess, known, proceed}},
-		"far too early a start":  {[]Place{frame(50, "w")}, []verdict{mismatch}},
-		"the live tip":           {[]Place{frame(90, "z")}, []verdict{mismatch}},
-		"other numbers":          {[]Place{frame(64, "b2")}, []verdict{mismatch}},
-		"other numbers later on": {[]Place{frame(64, "b"), frame(70, "b2")}, []verdict{known, mismatch}},
-		"no name at its number":  {[]Place{{Seq: 70, TimeUS: 1}}, []verdict{mismatch}},
-		"the anchor elsewhere":   {[]Place{frame(65, "a"), frame(73, "z")}, []verdict{reprocess, mismatch}},
+		"all of them":            {[]FramePosition{frame(64, "b"), frame(66, "x"), frame(70, "a"), silent, frame(72, "y"), frame(73, "z")}, []resumeOutcome{alreadyCommitted, alreadyCommitted, alreadyCommitted, alreadyCommitted, alreadyCommitted, proceed}},
+		"the second is gone":     {[]FramePosition{frame(66, "x"), frame(70, "a"), silent, frame(73, "z")}, []resumeOutcome{reprocess, alreadyCommitted, alreadyCommitted, proceed}},
+		"the last is gone":       {[]FramePosition{frame(64, "b"), frame(66, "x"), frame(73, "z")}, []resumeOutcome{alreadyCommitted, alreadyCommitted, proceed}},
+		"both are gone":          {[]FramePosition{frame(66, "x"), frame(73, "z")}, []resumeOutcome{reprocess, mismatch}},
+		"an earlier start":       {[]FramePosition{frame(63, "w"), frame(64, "b"), frame(73, "z")}, []resumeOutcome{reprocess, alreadyCommitted, proceed}},
+		"far too early a start":  {[]FramePosition{frame(50, "w")}, []resumeOutcome{mismatch}},
+		"the live tip":           {[]FramePosition{frame(90, "z")}, []resumeOutcome{mismatch}},
+		"other numbers":          {[]FramePosition{frame(64, "b2")}, []resumeOutcome{mismatch}},
+		"other numbers later on": {[]FramePosition{frame(64, "b"), frame(70, "b2")}, []resumeOutcome{alreadyCommitted, mismatch}},
+		"no name at its number":  {[]FramePosition{{Seq: 70, TimeUS: 1}}, []resumeOutcome{mismatch}},
+		"the anchor elsewhere":   {[]FramePosition{frame(65, "a"), frame(73, "z")}, []resumeOutcome{reprocess, mismatch}},
 	} {
 		r := resume{from: p, exact: true, can: Capabilities{Exclusive: true, Anchors: 2}}
-		var got []verdict
+		var got []resumeOutcome
 		for _, f := range c.frames {
 			got = append(got, r.check(&f))
 		}
@@ -129,11 +129,11 @@ func TestOtherHostDropsSequenceNumbers(t *testing.T) {
 	p := stored(at(7, noon, "a"))
 	p.Anchors[0] = schema.AnchorHash{Hash: 1, Seq: 7}
 	same, other := p, p
-	trailed := newTrail(&p, true, true)
+	trailed := newRecentAnchors(&p, true, true)
 	trailed.mark(&same)
 	require.Equal(t, p.Anchors, same.Anchors)
 	require.Equal(t, p.Anchor, same.Anchor)
-	trailed = newTrail(&p, false, true)
+	trailed = newRecentAnchors(&p, false, true)
 	trailed.mark(&other)
 	require.Equal(t, schema.Anchors{{Hash: 1}}, other.Anchors)
 	require.Nil(t, other.Anchor)
@@ -145,7 +145,7 @@ var noon = time.Date(2026, 7, 4, 12, 0, 0, 0, time.UTC)
 // position returns a position at noon, after one event of each account.
 func position(accounts ...string) schema.Position {
 	p := stored(at(7, noon, "a"))
-	tr := newTrail(&schema.Position{}, true, false)
+	tr := newRecentAnchors(&schema.Position{}, true, false)
 	for _, did := range accounts {
 		ev := at(7, noon, "a")
 		ev.Identity.Author = did
@@ -156,9 +156,9 @@ func position(accounts ...string) schema.Position {
 	return p
 }
 
-// delivered returns the verdict on a resume by time. The server delivers these events, and then
+// delivered returns the outcome of a resume by time. The server delivers these events, and then
 // nothing for as long as an anchor may take to arrive.
-func delivered(r *resume, events ...Place) verdict {
+func delivered(r *resume, events ...FramePosition) resumeOutcome {
 	for i := range events {
 		if saw := r.check(&events[i]); r.settled {
 			return saw
@@ -169,7 +169,7 @@ func delivered(r *resume, events ...Place) verdict {
 
 func TestGapOfResumeByTime(t *testing.T) {
 	t.Parallel()
-	after := func(d time.Duration) Place { return at(1, noon.Add(d), "z") }
+	after := func(d time.Duration) FramePosition { return at(1, noon.Add(d), "z") }
 	ask := func(change func(*resume)) *resume {
 		r := &resume{can: byTime, from: position("did:plc:a", "did:plc:b"), expectsAnchor: true, threshold: 5 * time.Minute}
 		if change != nil {
@@ -238,12 +238,12 @@ func TestLaggingHostIsDetectedByRevs(t *testing.T) {
 	require.Equal(t, 24*time.Hour, cursor(30*time.Hour))
 	require.Equal(t, 5*time.Minute, cursor(-time.Hour), "the rev is in the future")
 
-	written := func(dated, rev time.Duration) Place {
+	written := func(dated, rev time.Duration) FramePosition {
 		ev := at(1, noon.Add(dated), "z")
 		ev.Identity.Revision = tid(noon.Add(rev))
 		return ev
 	}
-	otherHost := func(events ...Place) *resume {
+	otherHost := func(events ...FramePosition) *resume {
 		from.WrittenAt = noon.Add(-20 * time.Minute)
 		r := &resume{can: byTime, from: from, expectsAnchor: true, otherHost: true, threshold: 5 * time.Minute}
 		delivered(r, events...)
@@ -267,7 +267,7 @@ func TestLaggingHostIsDetectedByRevs(t *testing.T) {
 // after it. They hide a hole only if the source's dates count.
 func TestInformalDatesNeedRevs(t *testing.T) {
 	t.Parallel()
-	wrongly := func(key string) Place {
+	wrongly := func(key string) FramePosition {
 		ev := at(1, noon.Add(-time.Minute), key)
 		ev.Identity.Revision = tid(noon.Add(10 * time.Minute))
 		return ev
@@ -275,7 +275,7 @@ func TestInformalDatesNeedRevs(t *testing.T) {
 	for _, informal := range []bool{true, false} {
 		r := &resume{can: Capabilities{TimeCursor: true, Informal: informal}, from: position(), expectsAnchor: true, threshold: 5 * time.Minute}
 		delivered(r, wrongly("x"), wrongly("y"), wrongly("z"))
-		require.Equal(t, map[bool]verdict{true: missed, false: proceed}[informal], r.settle())
+		require.Equal(t, map[bool]resumeOutcome{true: missed, false: proceed}[informal], r.settle())
 	}
 }
 
@@ -285,7 +285,7 @@ func tid(at time.Time) string { return syntax.NewTID(at.UnixMicro(), 0).String()
 func TestAnchorsAreOfDifferentAccounts(t *testing.T) {
 	t.Parallel()
 	var p schema.Position
-	tr := newTrail(&p, true, false)
+	tr := newRecentAnchors(&p, true, false)
 	say := func(did, rkey string, late time.Duration) {
 		ev := at(1, noon, rkey)
 		ev.Identity.Author, ev.Identity.Revision = did, tid(noon.Add(-late).Add(time.Duration(tr.revs)))
@@ -316,7 +316,7 @@ func TestAnchorsAreOfDifferentAccounts(t *testing.T) {
 	tr.mark(&p)
 	require.WithinDuration(t, noon.Add(-time.Minute), p.WrittenAt, time.Millisecond)
 
-	resumed := newTrail(&p, true, false)
+	resumed := newRecentAnchors(&p, true, false)
 	next := p
 	resumed.mark(&next)
 	require.Equal(t, p, next, "an empty batch must keep the position")
@@ -385,13 +385,13 @@ func TestRevTime(t *testing.T) {
 // stored and its strings are unchecked.
 func TestAnchorIsStorable(t *testing.T) {
 	t.Parallel()
-	ev := Place{Seq: 1, Identity: Identity{Kind: "commit", Author: "did\x00", Key: "r\xff", Collection: string(make([]byte, 4096))}}
+	ev := FramePosition{Seq: 1, Identity: Identity{Kind: "commit", Author: "did\x00", Key: "r\xff", Collection: string(make([]byte, 4096))}}
 	a := ev.anchor()
 	require.Equal(t, "did\uFFFD", a.DID)
 	require.Equal(t, "r\uFFFD", a.Rkey)
 	require.NotContains(t, a.Collection, "\x00")
 	r := resume{can: byTime, from: schema.Position{CursorKind: "seq", Anchor: a}, exact: true}
-	require.Equal(t, known, r.check(&ev))
+	require.Equal(t, alreadyCommitted, r.check(&ev))
 }
 
 // TestLaterEventOfSameNameIsNoAnchor covers identity and account events. They are named only by
@@ -399,12 +399,12 @@ func TestAnchorIsStorable(t *testing.T) {
 func TestLaterEventOfSameNameIsNoAnchor(t *testing.T) {
 	t.Parallel()
 	for _, kind := range []string{"identity", "account", "other"} {
-		databaseTime := func(eventTime, dated time.Duration) Place {
-			return Place{Identity: Identity{Kind: kind, Author: "did:plc:a"}, At: noon.Add(eventTime), TimeUS: noon.Add(dated).UnixMicro()}
+		databaseTime := func(eventTime, dated time.Duration) FramePosition {
+			return FramePosition{Identity: Identity{Kind: kind, Author: "did:plc:a"}, At: noon.Add(eventTime), TimeUS: noon.Add(dated).UnixMicro()}
 		}
 		last := databaseTime(-time.Second, 0)
 		from := stored(last)
-		tr := newTrail(&schema.Position{}, true, false)
+		tr := newRecentAnchors(&schema.Position{}, true, false)
 		tr.add(&last)
 		tr.mark(&from)
 		ask := func(otherHost bool) *resume {

@@ -39,9 +39,9 @@ type session struct {
 	// Of the decoding goroutine.
 	open    *batch          // the batch being filled
 	message Message         // the frame being read
-	tail    Place           // the last frame with a place
+	tail    FramePosition   // the last frame with a place
 	behind  bool            // the position is behind tail
-	trail   trail           // the frames so far
+	anchors recentAnchors   // the frames so far
 	counted map[counted]int // events since the last flush
 	events  int             // events in the previous batch, to size the next
 	frames  int             // frames in the previous batch
@@ -237,12 +237,12 @@ func (s *session) frame(ctx context.Context, f Frame) error {
 		s.lag.Store(int64(m.Arrived.Sub(complete(s.resume.from))))
 	}
 	if moves && s.resume.open() {
-		saw := s.resume.check(&m.Place)
+		saw := s.resume.check(&m.FramePosition)
 		s.settled.Store(s.resume.settled)
 		switch saw {
 		case mismatch:
 			return errResume
-		case known:
+		case alreadyCommitted:
 			return nil
 		case reprocess:
 			moves = false
@@ -258,7 +258,7 @@ func (s *session) frame(ctx context.Context, f Frame) error {
 	}
 	if moves {
 		s.begin(f.Arrived)
-		at := m.Place
+		at := m.FramePosition
 		if s.cfg.can.Complete { // the place is dated by this process's clock: a clock that is ahead must not hide a gap
 			at.TimeUS -= f.Arrived.Sub(f.Earliest).Microseconds()
 		}
@@ -283,9 +283,9 @@ func (s *session) begin(arrived time.Time) {
 func (s *session) committed() { s.pending.Add(-1) }
 
 // advanceTo records that the stream has reached a frame.
-func (s *session) advanceTo(p *Place, arrived time.Time) {
+func (s *session) advanceTo(p *FramePosition, arrived time.Time) {
 	s.tail, s.behind = *p, true
-	s.trail.add(p)
+	s.anchors.add(p)
 	at := p.happened()
 	earliest, latest := s.clock.between(arrived)
 	s.lag.Store(int64(earliest.Sub(at)))
@@ -383,7 +383,7 @@ func (s *session) flush(ctx context.Context) error {
 	if s.behind && s.resume.settled {
 		at := s.base
 		advance(&at, &s.tail)
-		s.trail.mark(&at)
+		s.anchors.mark(&at)
 		if time.Duration(s.lag.Load()) < liveWithin {
 			at.CaughtUp = later(at.CaughtUp, at.LastEvent)
 		}

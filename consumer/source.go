@@ -179,7 +179,7 @@ type Frame struct {
 // A Message is a decoded frame: its place in the stream and its events. Strings and
 // bytes may share memory with the frame.
 type Message struct {
-	Place
+	FramePosition
 	Raw       []byte // the frame, decompressed
 	Events    []Event
 	Malformed []*Malformed // the unreadable parts of the frame
@@ -197,8 +197,8 @@ type Missed struct {
 // An ID identifies the events of a frame on all servers of a network.
 type ID [16]byte
 
-// A Place is a frame's place in its stream.
-type Place struct {
+// A FramePosition is where a frame is in its stream.
+type FramePosition struct {
 	Seq      int64     // the server's sequence number; 0: none
 	TimeUS   int64     // the server's time in microseconds since 1970, not unique; 0: the frame does not move the position
 	Arrived  time.Time // set by the consumer
@@ -218,7 +218,7 @@ type Identity struct {
 
 // Reset clears m for a new frame, keeping its memory.
 func (m *Message) Reset(raw []byte, arrived time.Time) {
-	m.Place = Place{Arrived: arrived}
+	m.FramePosition = FramePosition{Arrived: arrived}
 	m.Raw, m.Events, m.Malformed, m.Proof, m.Missed = raw, m.Events[:0], m.Malformed[:0], nil, nil
 }
 

@@ -114,8 +114,8 @@ func benchSigned(b *testing.B, curve string, chained bool) {
 	ratio(b, len(frames), func(i int) {
 		wire.Decode(frames[i], arrival(), &m)
 		m.Proof.Start()
-		if verdict := m.Proof.Verdict(); verdict.Cause != "" || chained && verdict.Chained.Broken != "" {
-			b.Fatal(verdict)
+		if outcome := m.Proof.Outcome(); outcome.Cause != "" || chained && outcome.Chained.Broken != "" {
+			b.Fatal(outcome)
 		}
 	}, func(i int) {
 		msg := indigoRecords(b, frames[i])

@@ -12,15 +12,15 @@ import (
 	"github.com/weir-social/weir/consumer"
 )
 
-// proved decodes a frame with only posts wanted, and returns the verdict on it.
-func proved(t *testing.T, wire consumer.Wire, frame []byte) (consumer.Verdict, *consumer.Message) {
+// proved decodes a frame with only posts wanted, and returns the outcome of its proof.
+func proved(t *testing.T, wire consumer.Wire, frame []byte) (consumer.ProofOutcome, *consumer.Message) {
 	t.Helper()
 	var m consumer.Message
 	wire.Decode(frame, arrival(), &m)
 	require.Empty(t, m.Malformed)
 	require.NotNil(t, m.Proof)
 	m.Proof.Start()
-	return m.Proof.Verdict(), &m
+	return m.Proof.Outcome(), &m
 }
 
 // TestCommitsFormAChain shows that each commit names the tree of the one before, whatever it
@@ -109,5 +109,5 @@ func TestChainNeedsTheSignature(t *testing.T) {
 	require.Equal(t, "the CAR ends within a block", got.Cause[:27])
 	got, _ = proved(t, wire, good)
 	require.NotNil(t, got.Chained)
-	require.Equal(t, consumer.Verdict{}, verdict(t, v.Patient(time.Minute), r.next()), "a retry has only a part of a commit and must not continue the chain")
+	require.Equal(t, consumer.ProofOutcome{}, outcomeOf(t, v.Patient(time.Minute), r.next()), "a retry has only a part of a commit and must not continue the chain")
 }

@@ -64,7 +64,7 @@ func TestSlowServersOfTheirOwnDocumentsDelayNobody(t *testing.T) {
 			p.Start()
 			if i%100 == 0 { // a batch is closed
 				before := time.Now()
-				require.True(t, p.Verdict().Retry)
+				require.True(t, p.Outcome().Retry)
 				if time.Since(before) > 0 {
 					waited++
 				}

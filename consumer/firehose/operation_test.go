@@ -29,7 +29,7 @@ func alone(t testing.TB, m *consumer.Message) {
 		require.Len(t, single.Events, 1)
 		want.Part = single.Events[0].Part
 		require.Equal(t, want, single.Events[0])
-		require.Equal(t, m.Place, single.Place)
+		require.Equal(t, m.FramePosition, single.FramePosition)
 	}
 	for _, bad := range m.Malformed {
 		wire.Decode(bad.Raw, arrival(), &single)

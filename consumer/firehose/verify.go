@@ -113,7 +113,7 @@ type proof struct {
 	deadLetters int      // how many dead letters the commit counts as
 	decoder     *decoder // nil: the chain is not checked
 	done        chan struct{}
-	verdict     consumer.Verdict
+	outcome     consumer.ProofOutcome
 }
 
 // Start begins the check with the key that is cached now: the key from before a later
@@ -125,7 +125,7 @@ func (p *proof) Start() {
 	if d := p.decoder; d != nil {
 		p.decoder = nil // the decoder will decode the next frame
 		if bad := d.checkCommit(); bad != nil {
-			p.verdict = consumer.Verdict{Cause: bad.Error(), Lost: true}
+			p.outcome = consumer.ProofOutcome{Cause: bad.Error(), Lost: true}
 			close(p.done)
 			return
 		}
@@ -134,26 +134,26 @@ func (p *proof) Start() {
 	v.pool <- struct{}{}
 	key := v.keys.of(p.commit.did)
 	go func() {
-		p.verdict = v.check(&p.commit, key)
+		p.outcome = v.check(&p.commit, key)
 		switch {
-		case p.verdict.Cause == "":
-			p.verdict.Chained = chained
-		case p.verdict.Retry && ownDocument(p.commit.did) && !v.unreadable.Take(p.deadLetters):
-			p.verdict.Drop, p.verdict.Lost = true, true
+		case p.outcome.Cause == "":
+			p.outcome.Chained = chained
+		case p.outcome.Retry && ownDocument(p.commit.did) && !v.unreadable.Take(p.deadLetters):
+			p.outcome.Drop, p.outcome.Lost = true, true
 		}
 		<-v.pool
 		close(p.done)
 	}()
 }
 
-func (p *proof) Verdict() consumer.Verdict {
+func (p *proof) Outcome() consumer.ProofOutcome {
 	<-p.done
-	return p.verdict
+	return p.outcome
 }
 
 // check checks a signature. If it does not match, check fetches the key once more, unless
 // the key is new: the account may have changed its key without an #identity that was seen.
-func (v *Verifier) check(c *commit, key *lookup) consumer.Verdict {
+func (v *Verifier) check(c *commit, key *lookup) consumer.ProofOutcome {
 	wait := time.NewTimer(v.cfg.Wait)
 	defer wait.Stop()
 	unsigned := c.unsigned()
@@ -164,14 +164,14 @@ func (v *Verifier) check(c *commit, key *lookup) consumer.Verdict {
 		switch {
 		case errors.Is(key.err, ErrGone):
 			v.refusals.WithLabelValues(causeGone).Inc()
-			return consumer.Verdict{Cause: key.err.Error(), Drop: true, Lost: true} // the account's records would be purged, and are
+			return consumer.ProofOutcome{Cause: key.err.Error(), Drop: true, Lost: true} // the account's records would be purged, and are
 		case errors.Is(key.err, ErrNoKey) && !errors.Is(key.err, ErrUncertain):
 			return v.refuse(c, causeNoKey, "the account has no key: "+key.err.Error())
 		case key.err != nil:
 			return v.unknown(key.err)
 		case key.key.HashAndVerify(unsigned, c.sig) == nil:
 			v.verified.Inc()
-			return consumer.Verdict{}
+			return consumer.ProofOutcome{}
 		case key.key.HashAndVerifyLenient(unsigned, c.sig) == nil:
 			return v.refuse(c, causeHighS, "the signature is not in the canonical form")
 		case !again || time.Since(key.at) < v.cfg.Refresh:
@@ -204,21 +204,21 @@ func (v *Verifier) arrives(did string, key *lookup, timeout <-chan time.Time) bo
 	}
 }
 
-// refuse returns the verdict on a forged commit.
-func (v *Verifier) refuse(c *commit, cause, words string) consumer.Verdict {
+// refuse returns the outcome of a forged commit.
+func (v *Verifier) refuse(c *commit, cause, words string) consumer.ProofOutcome {
 	v.refusals.WithLabelValues(cause).Inc()
 	kept := v.refused.Take(1)
 	if kept {
 		v.log.Warn("commit_refused", "did", c.did, "rev", c.rev, "cause", cause, "error", words)
 	}
-	return consumer.Verdict{Cause: words, Drop: !kept, Lost: cause != causeNoKey} // without a key, its repository cannot be verified either
+	return consumer.ProofOutcome{Cause: words, Drop: !kept, Lost: cause != causeNoKey} // without a key, its repository cannot be verified either
 }
 
-// unknown returns the verdict on a commit whose key cannot be fetched now: it waits as a
+// unknown returns the outcome of a commit whose key cannot be fetched now: it waits as a
 // dead letter. If the directory fails, the stream pauses, which limits how many commits
 // wait. Anybody can have accounts whose own server fails. For these a bucket limits how
 // many commits wait; the rest are read from their repositories.
-func (v *Verifier) unknown(err error) consumer.Verdict {
+func (v *Verifier) unknown(err error) consumer.ProofOutcome {
 	v.waiting.Inc()
-	return consumer.Verdict{Cause: "the account's key cannot be fetched: " + err.Error(), Retry: true}
+	return consumer.ProofOutcome{Cause: "the account's key cannot be fetched: " + err.Error(), Retry: true}
 }

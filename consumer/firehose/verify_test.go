@@ -77,15 +77,15 @@ func (r *repository) next() []byte {
 	return commitFrame(r.t, r.commit(write{"app.bsky.feed.post/" + r.clock.Next().String(), post(r.t, "a")}))
 }
 
-// verdict decodes a frame and returns the verdict on it.
-func verdict(t testing.TB, v *Verifier, frame []byte) consumer.Verdict {
+// outcomeOf decodes a frame and returns the outcome of its proof.
+func outcomeOf(t testing.TB, v *Verifier, frame []byte) consumer.ProofOutcome {
 	t.Helper()
 	var m consumer.Message
 	Wire(nil, v).Decode(frame, arrival(), &m)
 	require.Empty(t, m.Malformed)
 	require.NotNil(t, m.Proof)
 	m.Proof.Start()
-	return m.Proof.Verdict()
+	return m.Proof.Outcome()
 }
 
 func newKeys(t testing.TB) (p256, k256 atcrypto.PrivateKeyExportable) {
@@ -120,14 +120,14 @@ func TestSignaturesOfBothCurvesAreChecked(t *testing.T) {
 		r := newRepository(t)
 		r.key = c.key
 		_, v := newDirectory(r, VerifierConfig{Registerer: metrics})
-		require.Equal(t, consumer.Verdict{}, verdict(t, v, r.next()))
+		require.Equal(t, consumer.ProofOutcome{}, outcomeOf(t, v, r.next()))
 		r.key = highS{c.key}
-		require.Equal(t, "the signature is not in the canonical form", verdict(t, v, r.next()).Cause)
+		require.Equal(t, "the signature is not in the canonical form", outcomeOf(t, v, r.next()).Cause)
 		r.key = c.other
-		got := verdict(t, v, r.next())
-		require.Equal(t, consumer.Verdict{Cause: "the signature is not of the account's key", Lost: true}, got)
+		got := outcomeOf(t, v, r.next())
+		require.Equal(t, consumer.ProofOutcome{Cause: "the signature is not of the account's key", Lost: true}, got)
 		r.key = c.key
-		require.Equal(t, consumer.Verdict{}, verdict(t, v, r.next()))
+		require.Equal(t, consumer.ProofOutcome{}, outcomeOf(t, v, r.next()))
 		require.Equal(t, map[string]float64{"signature": 1, "high_s": 1, "no_key": 0, "gone": 0}, counters(t, metrics, "weir_source_refused_commits_total"))
 		require.Equal(t, map[string]float64{"": 2}, counters(t, metrics, "weir_source_verified_commits_total"))
 	}
@@ -184,8 +184,8 @@ func TestRotatedKeyIsFetched(t *testing.T) {
 	for _, announced := range []bool{true, false} {
 		r := newRepository(t)
 		d, v := newDirectory(r, VerifierConfig{Refresh: time.Nanosecond})
-		require.Empty(t, verdict(t, v, r.next()).Cause)
-		require.Empty(t, verdict(t, v, r.next()).Cause)
+		require.Empty(t, outcomeOf(t, v, r.next()).Cause)
+		require.Empty(t, outcomeOf(t, v, r.next()).Cause)
 		require.Equal(t, 1, d.count())
 		former := r.key
 		r.key, _ = newKeys(t)
@@ -194,14 +194,14 @@ func TestRotatedKeyIsFetched(t *testing.T) {
 			var m consumer.Message
 			Wire(nil, v).Decode(identityFrame(t, 7), arrival(), &m)
 			r.key = former
-			require.Equal(t, "the signature is not of the account's key", verdict(t, v, r.next()).Cause)
+			require.Equal(t, "the signature is not of the account's key", outcomeOf(t, v, r.next()).Cause)
 			require.LessOrEqual(t, d.count(), 3, "once for the #identity, once more for the failure")
 			continue
 		}
-		require.Empty(t, verdict(t, v, r.next()).Cause)
+		require.Empty(t, outcomeOf(t, v, r.next()).Cause)
 		require.Equal(t, 2, d.count())
 		r.key = former
-		require.NotEmpty(t, verdict(t, v, r.next()).Cause)
+		require.NotEmpty(t, outcomeOf(t, v, r.next()).Cause)
 	}
 }
 
@@ -211,7 +211,7 @@ func TestCommitBeforeIdentityHasFormerKey(t *testing.T) {
 	t.Parallel()
 	r := newRepository(t)
 	d, v := newDirectory(r, VerifierConfig{})
-	require.Empty(t, verdict(t, v, r.next()).Cause)
+	require.Empty(t, outcomeOf(t, v, r.next()).Cause)
 	wire := Wire(nil, v)
 	var before, m consumer.Message
 	wire.Decode(r.next(), arrival(), &before)
@@ -219,8 +219,8 @@ func TestCommitBeforeIdentityHasFormerKey(t *testing.T) {
 	r.key, _ = newKeys(t)
 	d.set(testDID, r.key, nil)
 	wire.Decode(identityFrame(t, 7), arrival(), &m)
-	require.Empty(t, before.Proof.Verdict().Cause)
-	require.Empty(t, verdict(t, v, r.next()).Cause)
+	require.Empty(t, before.Proof.Outcome().Cause)
+	require.Empty(t, outcomeOf(t, v, r.next()).Cause)
 }
 
 // TestForgeriesCauseFewLookups checks that a flood of forgeries in the name of an
@@ -233,7 +233,7 @@ func TestForgeriesCauseFewLookups(t *testing.T) {
 		r.key, _ = newKeys(t)
 		for range 3 {
 			for range 50 {
-				require.NotEmpty(t, verdict(t, v, r.next()).Cause)
+				require.NotEmpty(t, outcomeOf(t, v, r.next()).Cause)
 			}
 			time.Sleep(31 * time.Second) // synctest's
 		}
@@ -242,7 +242,7 @@ func TestForgeriesCauseFewLookups(t *testing.T) {
 		d.set(testDID, nil, fmt.Errorf("%w: made up", ErrNoKey))
 		before := d.count()
 		for range 50 {
-			require.Contains(t, verdict(t, made, r.next()).Cause, "made up")
+			require.Contains(t, outcomeOf(t, made, r.next()).Cause, "made up")
 		}
 		require.Equal(t, before+1, d.count())
 	})
@@ -258,7 +258,7 @@ func TestRefusedCommitsLeaveFewDeadLetters(t *testing.T) {
 		r.key, _ = newKeys(t)
 		kept := func() (n int) {
 			for range 20 {
-				if !verdict(t, v, r.next()).Drop {
+				if !outcomeOf(t, v, r.next()).Drop {
 					n++
 				}
 			}
@@ -281,10 +281,10 @@ func TestKeyThatCannotBeFetchedNowIsNoForgery(t *testing.T) {
 		d, v := newDirectory(r, VerifierConfig{})
 		d.set(testDID, nil, errors.New("the directory is down"))
 		start := time.Now()
-		require.Equal(t, consumer.Verdict{Cause: "the account's key cannot be fetched: the directory is down", Retry: true}, verdict(t, v, frame))
+		require.Equal(t, consumer.ProofOutcome{Cause: "the account's key cannot be fetched: the directory is down", Retry: true}, outcomeOf(t, v, frame))
 		require.Less(t, time.Since(start), time.Second)
 		d.set(testDID, nil, nil)
-		require.Equal(t, consumer.Verdict{}, verdict(t, v, frame), "a failure is not cached")
+		require.Equal(t, consumer.ProofOutcome{}, outcomeOf(t, v, frame), "a failure is not cached")
 
 		release := make(chan struct{})
 		slow := NewVerifier(VerifierConfig{Key: func(ctx context.Context, did string) (atcrypto.PublicKey, error) {
@@ -292,24 +292,24 @@ func TestKeyThatCannotBeFetchedNowIsNoForgery(t *testing.T) {
 			return d.key(ctx, did)
 		}})
 		start = time.Now()
-		require.True(t, verdict(t, slow, frame).Retry)
+		require.True(t, outcomeOf(t, slow, frame).Retry)
 		require.Equal(t, 3*time.Second, time.Since(start))
 		close(release)
 		synctest.Wait()
-		require.Equal(t, consumer.Verdict{}, verdict(t, slow, frame), "a key that arrives late must be used for the retry")
+		require.Equal(t, consumer.ProofOutcome{}, outcomeOf(t, slow, frame), "a key that arrives late must be used for the retry")
 		d.set(testDID, nil, fmt.Errorf("%w: %w", ErrNoKey, ErrGone))
 		_, gone := newDirectory(nil, VerifierConfig{Key: d.key})
-		require.True(t, verdict(t, gone, frame).Drop)
+		require.True(t, outcomeOf(t, gone, frame).Drop)
 
 		d.set(testDID, nil, fmt.Errorf("%w: %w: no such page", ErrNoKey, ErrUncertain))
 		_, uncertain := newDirectory(nil, VerifierConfig{Key: d.key})
-		require.True(t, verdict(t, uncertain, frame).Retry)
+		require.True(t, outcomeOf(t, uncertain, frame).Retry)
 		d.set(testDID, r.key, nil)
 		asked := d.count()
-		require.True(t, verdict(t, uncertain, frame).Retry)
+		require.True(t, outcomeOf(t, uncertain, frame).Retry)
 		require.Equal(t, asked, d.count(), "the key must not be looked up for every commit")
 		time.Sleep(6 * time.Minute) // synctest's
-		require.Equal(t, consumer.Verdict{}, verdict(t, uncertain, frame))
+		require.Equal(t, consumer.ProofOutcome{}, outcomeOf(t, uncertain, frame))
 	})
 }
 
@@ -330,7 +330,7 @@ func TestSilentDirectoryBlocksNoThousandCommits(t *testing.T) {
 			proofs[i].Start()
 		}
 		for _, p := range proofs {
-			require.True(t, p.Verdict().Retry)
+			require.True(t, p.Outcome().Retry)
 		}
 		require.LessOrEqual(t, time.Since(start), 10*time.Second)
 		require.LessOrEqual(t, len(v.keys.pending), maxPending)
@@ -342,7 +342,7 @@ func TestSilentDirectoryBlocksNoThousandCommits(t *testing.T) {
 		v.unreadable.Size = 0
 		p.Start()
 		<-p.done
-		require.Equal(t, []bool{true, true}, []bool{p.Verdict().Retry, p.Verdict().Drop}, "a did:web account must not fill the table of dead letters")
+		require.Equal(t, []bool{true, true}, []bool{p.Outcome().Retry, p.Outcome().Drop}, "a did:web account must not fill the table of dead letters")
 	})
 }
 
@@ -362,10 +362,10 @@ func TestServersOfTheirOwnDocumentsFillNoTable(t *testing.T) {
 				p := *m.Proof.(*proof) // the proof is of this type
 				p.commit.did = "did:web:down.example"
 				p.Start()
-				verdict := p.Verdict()
-				require.True(t, verdict.Retry)
-				require.Equal(t, verdict.Drop, verdict.Lost, "a commit that leaves no dead letter must be read from the repository")
-				if !verdict.Drop {
+				outcome := p.Outcome()
+				require.True(t, outcome.Retry)
+				require.Equal(t, outcome.Drop, outcome.Lost, "a commit that leaves no dead letter must be read from the repository")
+				if !outcome.Drop {
 					n++
 				}
 			}

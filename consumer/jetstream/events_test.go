@@ -50,7 +50,7 @@ func TestBothFormsAreTheSameEvent(t *testing.T) {
 		var message, older consumer.Message
 		new(decoder).decode([]byte(frame), arrival(), &message)
 		new(decoder).decode([]byte(old), arrival(), &older)
-		require.Equal(t, older.Place, message.Place, "the identity is that of the anchors")
+		require.Equal(t, older.FramePosition, message.FramePosition, "the identity is that of the anchors")
 	}
 	ev := accepted(t, eventSync)
 	require.Equal(t, consumer.KindSync, ev.Kind)

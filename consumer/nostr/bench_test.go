@@ -68,7 +68,7 @@ func prove(b *testing.B, proofs []consumer.Proof) {
 		p.Start()
 	}
 	for _, p := range proofs {
-		if v := p.Verdict(); v.Cause != "" {
+		if v := p.Outcome(); v.Cause != "" {
 			b.Fatal(v.Cause)
 		}
 	}

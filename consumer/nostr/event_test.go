@@ -51,7 +51,7 @@ func TestNoteIsARecord(t *testing.T) {
 	require.Contains(t, string(ev.Record), `"content":"a`+"\uFFFD"+`b"`)
 	require.Contains(t, string(ev.Record), `"id":"`+id+`"`)
 	m.Proof.Start()
-	require.Equal(t, consumer.Verdict{}, m.Proof.Verdict())
+	require.Equal(t, consumer.ProofOutcome{}, m.Proof.Outcome())
 
 	spaced := strings.Replace(strings.ReplaceAll(string(frame(e)), `","`, `" , "`), `"id"`, `"\u0069d"`, 1) // other valid JSON
 	spaced = strings.Replace(spaced, `"pubkey":"`+hex.EncodeToString(e.PubKey[:])[:1], fmt.Sprintf(`"pubkey":"\u%04x`, hex.EncodeToString(e.PubKey[:])[0]), 1)
@@ -223,9 +223,9 @@ func TestForgeriesLeaveFewDeadLetters(t *testing.T) {
 	e.Sig[40] ^= 1
 	wire.Decode(frame(e), time.Now(), m)
 	m.Proof.Start()
-	verdict := m.Proof.Verdict()
-	require.NotEmpty(t, verdict.Cause)
-	require.True(t, verdict.Drop)
+	outcome := m.Proof.Outcome()
+	require.NotEmpty(t, outcome.Cause)
+	require.True(t, outcome.Drop)
 	for _, input := range []string{"", "{}", "[]", "[7]", `["EVENT"]`, `["EVENT","s"]`, `["EVENT","s",7]`, `["OK","x"]`, "7\n", `["EOSE"]`} {
 		wire.Decode([]byte(input), time.Now(), m)
 		require.Empty(t, m.Events, input)

@@ -78,11 +78,11 @@ func (p *proof) Start() {
 	}()
 }
 
-// Verdict returns the outcome.
-func (p *proof) Verdict() consumer.Verdict {
+// Outcome returns what was shown.
+func (p *proof) Outcome() consumer.ProofOutcome {
 	if err := <-p.done; err != nil {
-		return consumer.Verdict{Cause: err.Error(), Drop: !p.verifier.keeps(causeSignature)}
+		return consumer.ProofOutcome{Cause: err.Error(), Drop: !p.verifier.keeps(causeSignature)}
 	}
 	p.verifier.verified.Inc()
-	return consumer.Verdict{}
+	return consumer.ProofOutcome{}
 }
