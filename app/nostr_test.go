@@ -45,10 +45,10 @@ func TestEachStreamFollowsItsNetwork(t *testing.T) {
 	require.ErrorContains(t, c.SetSource("nostr"), `"nostr" is no source: expected jetstream or firehose`)
 }
 
-// TestArchivedDemandsToVanishAreObeyed shows that archived requests to vanish are obeyed whatever
-// relay they name. The archive contains only requests that were obeyed, also of relays that authors
+// TestArchivedDemandsToVanishAreApplied shows that archived requests to vanish are applied whatever
+// relay they name. The archive contains only requests that were applied, also of relays that authors
 // name and of relays that are no longer configured.
-func TestArchivedDemandsToVanishAreObeyed(t *testing.T) {
+func TestArchivedDemandsToVanishAreApplied(t *testing.T) {
 	t.Parallel()
 	e := &protocol.Event{Kind: protocol.KindVanish, CreatedAt: 1_700_000_000, Tags: [][]string{{"relay", "wss://author.example/inbox"}}}
 	require.NoError(t, e.Sign([32]byte{31: 9}))

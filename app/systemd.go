@@ -172,7 +172,7 @@ func (p App) reportStatus(ctx context.Context, names []string) {
 	}
 }
 
-// status returns the verdict of weir status for these roles and the current
+// status returns the first line of weir status for these roles and the current
 // problems, in one line.
 func (p App) status(ctx context.Context, names []string) string {
 	reading, cancel := context.WithTimeout(ctx, statusTimeout)

@@ -140,8 +140,8 @@ func (tr oracle) problems(ctx context.Context, pool *pgxpool.Pool, end time.Time
 	var problems []string
 	// In one snapshot, concurrent writes of a worker cannot look like a difference
 	// between two tables.
-	snapshot := pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly}
-	err := pgx.BeginTxFunc(ctx, pool, snapshot, func(tx pgx.Tx) (err error) {
+	readOnly := pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly}
+	err := pgx.BeginTxFunc(ctx, pool, readOnly, func(tx pgx.Tx) (err error) {
 		problems, err = tr.compare(ctx, tx, end)
 		return err
 	})

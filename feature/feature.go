@@ -100,7 +100,7 @@ type Source struct {
 	Open     func(socket.Config, consumer.Filter) (consumer.Source, error)
 	// NewWire returns its wire, for one goroutine. It decodes events of wanted collections; nil: of all. archived: it
 	// decodes the archive. The signatures were checked before its records were archived; since then the hashes of the
-	// segments vouch for them. Demands to vanish that were archived were obeyed.
+	// segments vouch for them. Demands to vanish that were archived were applied.
 	NewWire func(archived bool, wanted func(collection string) bool) (consumer.Wire, error)
 }
 

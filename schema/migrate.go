@@ -43,13 +43,13 @@ func (m *migration) String() string { return m.part + "/" + m.name }
 
 // TooNewError means that the database was migrated by a newer binary.
 type TooNewError struct {
-	What            string // whose migrations: a part's name, or "river"
-	Database, Known int
+	What             string // whose migrations: a part's name, or "river"
+	Database, Binary int
 }
 
 func (e *TooNewError) Error() string {
 	return fmt.Sprintf("the database is at %s migration %d, this binary knows %d at most: run the newer binary, or restore a backup from before its upgrade",
-		e.What, e.Database, e.Known)
+		e.What, e.Database, e.Binary)
 }
 
 // UnreleasedError means that the database has a migration that no release has. It was
@@ -187,11 +187,11 @@ func Versions(features ...fs.FS) ([]string, error) {
 
 // latestRiver returns the number of the last migration of River's migrator.
 func latestRiver[T any](river *rivermigrate.Migrator[T]) int {
-	known := 0
+	newest := 0
 	for _, m := range river.AllVersions() {
-		known = max(known, m.Version)
+		newest = max(newest, m.Version)
 	}
-	return known
+	return newest
 }
 
 // Fingerprint returns a hash of all migrations, River's too.
@@ -294,7 +294,7 @@ func notApplied(ctx context.Context, conn *pgx.Conn, pool *pgxpool.Pool, all []m
 		return nil, err
 	}
 	var missing []migration
-	known := map[string]int{} // the last version of each part
+	newest := map[string]int{} // the last version of each part
 	for _, m := range all {
 		name, ok := applied[partVersion{m.part, m.version}]
 		if !ok {
@@ -303,17 +303,17 @@ func notApplied(ctx context.Context, conn *pgx.Conn, pool *pgxpool.Pool, all []m
 			return nil, &UnreleasedError{Migration: name}
 		}
 		delete(applied, partVersion{m.part, m.version})
-		known[m.part] = m.version
+		newest[m.part] = m.version
 	}
 	var refused error
 	for at, name := range applied {
 		switch {
-		case known[at.Part] == 0:
+		case newest[at.Part] == 0:
 			return nil, &MissingPartError{Part: at.Part}
-		case at.Version <= known[at.Part]:
+		case at.Version <= newest[at.Part]:
 			return nil, &UnreleasedError{Migration: name}
 		default:
-			refused = &TooNewError{What: at.Part, Database: at.Version, Known: known[at.Part]}
+			refused = &TooNewError{What: at.Part, Database: at.Version, Binary: newest[at.Part]}
 		}
 	}
 	if refused != nil {
@@ -362,7 +362,7 @@ func checkRiver(ctx context.Context, pool *pgxpool.Pool) error {
 	if err != nil {
 		return fmt.Errorf("open river's migrator: %w", err)
 	}
-	known := latestRiver(migrator)
+	newest := latestRiver(migrator)
 	exists, err := isTable(ctx, pool, "river_migration")
 	if err != nil || !exists {
 		return err
@@ -371,8 +371,8 @@ func checkRiver(ctx context.Context, pool *pgxpool.Pool) error {
 	if err != nil {
 		return err
 	}
-	if at > known {
-		return &TooNewError{What: "river", Database: at, Known: known}
+	if at > newest {
+		return &TooNewError{What: "river", Database: at, Binary: newest}
 	}
 	return nil
 }

@@ -80,16 +80,16 @@ WHERE d.datname = current_database()`
 	return One(ctx, db, "read the state of the server", pgx.RowToStructByName[Server], sql)
 }
 
-// Snapshot is a long transaction. Rows deleted since it began cannot be vacuumed.
-type Snapshot struct {
+// OldTransaction is a long transaction. Rows deleted since it began cannot be vacuumed.
+type OldTransaction struct {
 	What  string // the statement that ends it
 	Since time.Time
 }
 
-// OldSnapshots lists at most ten transactions that began before a time, including
+// OldTransactions lists at most ten transactions that began before a time, including
 // prepared ones, oldest first. It lists transactions of other roles only if
 // CanSeeSessions returns true.
-func OldSnapshots(ctx context.Context, db DB, before time.Time) ([]Snapshot, error) {
+func OldTransactions(ctx context.Context, db DB, before time.Time) ([]OldTransaction, error) {
 	const sql = `
 SELECT what AS what, since AS since FROM (
     SELECT format('SELECT pg_terminate_backend(%s)', pid) AS what, xact_start AS since
@@ -102,7 +102,7 @@ SELECT what AS what, since AS since FROM (
 WHERE since < $1
 ORDER BY since
 LIMIT 10`
-	return All(ctx, db, "list old transactions", pgx.RowToStructByName[Snapshot], sql, before)
+	return All(ctx, db, "list old transactions", pgx.RowToStructByName[OldTransaction], sql, before)
 }
 
 // CanSeeSessions reports whether this role sees when other roles' transactions began.

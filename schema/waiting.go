@@ -109,16 +109,16 @@ CROSS JOIN LATERAL (
 	return All(ctx, db, "find the records that others wait for", pgx.RowToStructByPos[Key], sql, projection, collection, did, rkey)
 }
 
-// WaitingFor returns at most limit records that wait for known, sorted, after a key.
-func WaitingFor(ctx context.Context, db DB, projection string, known, after Key, limit int) ([]Key, error) {
+// WaitingFor returns at most limit records that wait for a record, sorted, after a key.
+func WaitingFor(ctx context.Context, db DB, projection string, record, after Key, limit int) ([]Key, error) {
 	const sql = `
 SELECT w.collection, w.did, w.rkey
 FROM waiting AS w
 WHERE w.for_did = $2 AND w.for_collection = $3 AND w.for_rkey = $4 AND w.projection = $1 AND (w.did, w.collection, w.rkey) > ($5, $6, $7)
 ORDER BY w.did, w.collection, w.rkey
 LIMIT $8`
-	return All(ctx, db, "read what waits for "+known.DID+"/"+known.Collection+"/"+known.Rkey, pgx.RowToStructByPos[Key], sql,
-		projection, known.DID, known.Collection, known.Rkey, after.DID, after.Collection, after.Rkey, limit)
+	return All(ctx, db, "read what waits for "+record.DID+"/"+record.Collection+"/"+record.Rkey, pgx.RowToStructByPos[Key], sql,
+		projection, record.DID, record.Collection, record.Rkey, after.DID, after.Collection, after.Rkey, limit)
 }
 
 // ExpireWaiting deletes at most limit rows of records that began to wait at or before the

@@ -53,14 +53,14 @@ func (c *Calls) Take(ctx context.Context) (done func(), err error) {
 			return nil, err
 		}
 		received := time.Now()
-		at, known := c.clock.localTime(slot.Now, received)
+		at, read := c.clock.localTime(slot.Now, received)
 		due := at.Add(slot.Wait)
 		err = retry.Sleep(ctx, time.Until(due))
 		lateness := time.Since(due)
-		if known {
+		if read {
 			c.jitter.record(max(lateness, received.Sub(at)))
 		}
-		if err == nil && slot.Slot != nil && (spacing == 0 || known && lateness <= late) {
+		if err == nil && slot.Slot != nil && (spacing == 0 || read && lateness <= late) {
 			return func() { c.release(ctx, *slot.Slot, holder) }, nil
 		}
 		if slot.Slot != nil {
@@ -97,19 +97,19 @@ type databaseClock struct {
 const drift = time.Millisecond
 
 // localTime returns the local time of a reading of the database's clock whose
-// reply has arrived now. known is false for the first reading, because its delay
+// reply has arrived now. ok is false for the first reading, because its delay
 // is unknown.
-func (c *databaseClock) localTime(reading, now time.Time) (at time.Time, known bool) {
+func (c *databaseClock) localTime(reading, now time.Time) (at time.Time, ok bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	known = !c.at.IsZero()
+	ok = !c.at.IsZero()
 	behind := now.Sub(reading)
-	if known {
+	if ok {
 		behind = min(behind, c.behind+time.Duration(now.Sub(c.at).Seconds()*float64(drift)))
 	}
 	held := now.Sub(reading) - behind
 	c.behind, c.at = behind, now
-	return now.Add(-held), known
+	return now.Add(-held), ok
 }
 
 func (c *Calls) release(ctx context.Context, slot int, holder string) {

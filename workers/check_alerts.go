@@ -95,8 +95,8 @@ func update(alerts []health.Alert, conditions []health.Condition, now time.Time)
 	holds := map[key]bool{}
 	for _, c := range conditions {
 		k := key{c.Name, c.Subject}
-		i, known := at[k]
-		if !known {
+		i, there := at[k]
+		if !there {
 			i = len(alerts)
 			alerts = append(alerts, health.Alert{Name: c.Name, Subject: c.Subject, ResolvedAt: &now})
 			at[k] = i

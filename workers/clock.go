@@ -90,7 +90,7 @@ func (dates) InsertBegin(_ context.Context, job *rivertype.JobInsertParams) erro
 type Client struct {
 	*river.Client[pgx.Tx]
 	cfg     Config
-	known   Bundle
+	bundle  Bundle
 	clock   *clock
 	repairs int           // remaining passes over the jobs' times
 	back    time.Duration // how far the clock was just set back
@@ -115,7 +115,7 @@ func (c *Client) Start(ctx context.Context) error {
 		return err
 	}
 	c.clock.set(reading)
-	for _, start := range c.known.starts {
+	for _, start := range c.bundle.starts {
 		if err := start(ctx, c.Client); err != nil {
 			return err
 		}
@@ -131,7 +131,7 @@ func (c *Client) Start(ctx context.Context) error {
 		<-c.Stopped()
 		stop()
 	}()
-	for _, run := range c.known.runs {
+	for _, run := range c.bundle.runs {
 		go run(running, c.Client)
 	}
 	return nil
@@ -173,7 +173,7 @@ func (c *Client) readClock(ctx context.Context) error {
 	}
 	c.clock.set(read.Now)
 	if step != 0 {
-		c.PeriodicJobs().AddMany(c.known.periodicJobs(false))
+		c.PeriodicJobs().AddMany(c.bundle.periodicJobs(false))
 		c.cfg.Logger.Warn("database_clock_stepped", "by", step.Round(time.Millisecond).String())
 	}
 	if step < 0 {

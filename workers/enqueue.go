@@ -57,15 +57,15 @@ func insertBackfills(ctx context.Context, tx pgx.Tx, client inserter, dids []str
 	if err != nil {
 		return nil, 0, fmt.Errorf("enqueue %s: %w", jobs.BackfillAccount{}.Kind(), err)
 	}
-	known := map[int64]string{}
+	didOf := map[int64]string{}
 	for i, r := range results {
 		if r.UniqueSkippedAsDuplicate {
-			known[r.Job.ID] = dids[i]
+			didOf[r.Job.ID] = dids[i]
 		} else {
 			added++
 		}
 	}
-	if len(known) == 0 {
+	if len(didOf) == 0 {
 		return nil, added, nil
 	}
 	if at.IsZero() {
@@ -73,11 +73,11 @@ func insertBackfills(ctx context.Context, tx pgx.Tx, client inserter, dids []str
 			return nil, added, err
 		}
 	}
-	alive, err := schema.PromoteBackfills(ctx, tx, keysOf(known), priority, jobs.Reasons(), since, at)
+	alive, err := schema.PromoteBackfills(ctx, tx, keysOf(didOf), priority, jobs.Reasons(), since, at)
 	if err != nil {
 		return nil, added, err
 	}
-	for id, did := range known {
+	for id, did := range didOf {
 		if !slices.Contains(alive, id) {
 			again = append(again, did)
 		}

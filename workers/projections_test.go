@@ -321,9 +321,9 @@ func TestNamespacesHaveQueues(t *testing.T) {
 	waiting, err := schema.Queues(t.Context(), pool, nil)
 	require.NoError(t, err)
 	require.Len(t, waiting, 3, "the queues must be listed before any worker has served them")
-	known := Bundle{bundle: &bundle{cfg: &Config{Projections: p}, queues: map[string]int{}}}
-	addQueues(known, Config{Projections: p, Process: 8})
-	served, err := known.served()
+	bundle := Bundle{bundle: &bundle{cfg: &Config{Projections: p}, queues: map[string]int{}}}
+	addQueues(bundle, Config{Projections: p, Process: 8})
+	served, err := bundle.served()
 	require.NoError(t, err)
 	require.Equal(t, []int{8, 3, 1}, []int{served["process"].MaxWorkers, served["weir_graph"].MaxWorkers, served["weir_rest"].MaxWorkers})
 

@@ -95,12 +95,12 @@ func NewBundle(cfg Config) Bundle {
 // New builds the client that processes the queues. Start it with Start and stop it by cancelling
 // that context: running jobs have 20 s to finish.
 func New(cfg Config) (*Client, error) {
-	known := NewBundle(cfg)
-	cfg = *known.cfg
-	if err := addWorkers(known, cfg); err != nil {
+	bundle := NewBundle(cfg)
+	cfg = *bundle.cfg
+	if err := addWorkers(bundle, cfg); err != nil {
 		return nil, err
 	}
-	queues, err := known.served()
+	queues, err := bundle.served()
 	if err != nil {
 		return nil, err
 	}
@@ -112,7 +112,7 @@ func New(cfg Config) (*Client, error) {
 	client, err := river.NewClient(riverpgxv5.New(cfg.Pool), &river.Config{
 		ID:      cfg.ID,
 		Logger:  quiet(cfg.Logger),
-		Workers: known.workers,
+		Workers: bundle.workers,
 		Queues:  queues,
 
 		Test:                        river.TestConfig{Time: clock}, // the only way to set River's clock
@@ -121,7 +121,7 @@ func New(cfg Config) (*Client, error) {
 		Hooks:                       []rivertype.Hook{&dates{}, &deaths{}},
 		Middleware:                  append(keepLogs(), newMeasure(cfg.Registerer), newTraced(cfg.Tracer)),
 		PollOnly:                    cfg.PollOnly,
-		PeriodicJobs:                known.periodicJobs(true),
+		PeriodicJobs:                bundle.periodicJobs(true),
 		ReindexerIndexNames:         indexes,
 		LeaderElectionDisabled:      cfg.ProcessOnly, // a leader must know every job
 		JobTimeout:                  cfg.JobTimeout,
@@ -133,41 +133,41 @@ func New(cfg Config) (*Client, error) {
 	if err != nil {
 		return nil, fmt.Errorf("set up the workers: %w", err)
 	}
-	return &Client{Client: client, cfg: cfg, known: known, clock: clock}, nil
+	return &Client{Client: client, cfg: cfg, bundle: bundle, clock: clock}, nil
 }
 
 // addWorkers adds all workers.
-func addWorkers(known Bundle, cfg Config) error {
-	interruptible := known.Interruptible()
+func addWorkers(bundle Bundle, cfg Config) error {
+	interruptible := bundle.Interruptible()
 	for _, add := range cfg.Features {
-		if err := add(known); err != nil {
+		if err := add(bundle); err != nil {
 			return err
 		}
 	}
-	addQueues(known, cfg)
-	addPeriodic(known, cfg)
+	addQueues(bundle, cfg)
+	addPeriodic(bundle, cfg)
 	for _, row := range cfg.Projections {
-		if _, ok := known.args[row.Kind]; !ok {
+		if _, ok := bundle.args[row.Kind]; !ok {
 			return fmt.Errorf("projection %q: no worker processes its jobs of kind %s", row.Name, row.Kind)
 		}
 	}
-	Add(known, &RunProjection{pool: cfg.Pool, log: cfg.Logger, projections: cfg.Projections, records: PageRecords, patience: cfg.JobTimeout / 2})
+	Add(bundle, &RunProjection{pool: cfg.Pool, log: cfg.Logger, projections: cfg.Projections, records: PageRecords, patience: cfg.JobTimeout / 2})
 	Add(interruptible, &SyncFollows{pool: cfg.Pool, api: cfg.Bluesky, networks: cfg.Networks, log: cfg.Logger, window: cfg.Window, patience: cfg.JobTimeout / 2})
 	Add(interruptible, &RequestBackfill{pool: cfg.Pool, api: cfg.Bluesky, log: cfg.Logger})
 	Add(interruptible, &BackfillAccount{pool: cfg.Pool, api: cfg.Bluesky, networks: cfg.Networks, log: cfg.Logger, fromPDS: cfg.FromPDS, stored: cfg.Collections, patience: cfg.JobTimeout / 2, projections: cfg.Projections, fetched: cfg.fetched()})
-	Add(known, &DeleteExpired{bundle: known, patience: cfg.JobTimeout / 2})
+	Add(bundle, &DeleteExpired{bundle: bundle, patience: cfg.JobTimeout / 2})
 	addRepositories(interruptible, cfg)
-	Add(known, &CloseGap{pool: cfg.Pool, archive: cfg.Network, networks: cfg.Networks, log: cfg.Logger})
+	Add(bundle, &CloseGap{pool: cfg.Pool, archive: cfg.Network, networks: cfg.Networks, log: cfg.Logger})
 	Add(interruptible, &BackfillNetwork{pool: cfg.Pool, archive: cfg.Network, log: cfg.Logger, stored: cfg.Collections, projections: cfg.Projections, jobsLimit: int(cfg.Limits.Jobs), bytesLimit: cfg.Limits.Bytes, patience: cfg.JobTimeout / 2})
-	Add(known, &RetryDeadLetters{pool: cfg.Pool, log: cfg.Logger, projections: cfg.Projections, events: cfg.Retry, args: known.args, patience: cfg.JobTimeout / 2})
-	Add(known, &CheckAlerts{pool: cfg.Pool, log: cfg.Logger, limits: cfg.Limits, features: cfg.Health, notify: cfg.Webhook != nil, now: time.Now})
-	Add(known, &SendAlert{hook: cfg.Webhook, log: cfg.Logger, now: time.Now})
+	Add(bundle, &RetryDeadLetters{pool: cfg.Pool, log: cfg.Logger, projections: cfg.Projections, events: cfg.Retry, args: bundle.args, patience: cfg.JobTimeout / 2})
+	Add(bundle, &CheckAlerts{pool: cfg.Pool, log: cfg.Logger, limits: cfg.Limits, features: cfg.Health, notify: cfg.Webhook != nil, now: time.Now})
+	Add(bundle, &SendAlert{hook: cfg.Webhook, log: cfg.Logger, now: time.Now})
 	if cfg.Keep != nil {
-		expire, err := NewExpire(known, *cfg.Keep)
+		expire, err := NewExpire(bundle, *cfg.Keep)
 		if err != nil {
 			return err
 		}
-		Add(known, expire)
+		Add(bundle, expire)
 	}
 	Add(interruptible, &Audit{every: cfg.Audit.Every, auditor: Auditor{Pool: cfg.Pool, API: cfg.Bluesky, Projections: cfg.Projections, Log: cfg.Logger, Accounts: cfg.Audit.Accounts,
 		Window: auditWindow, Collections: cfg.Collections, Settle: auditSettle, Repair: true, Hooks: cfg.Hooks}})

@@ -40,12 +40,12 @@ func filterFlags(cmd *cobra.Command) func() (schema.DeadLetterFilter, error) {
 	}
 }
 
-// oneOf returns an error if a flag is set to an unknown value.
-func oneOf(cmd *cobra.Command, flag, value string, known []string) error {
-	if !cmd.Flags().Changed(flag) || slices.Contains(known, value) {
+// oneOf returns an error if a flag is set to none of these values.
+func oneOf(cmd *cobra.Command, flag, value string, values []string) error {
+	if !cmd.Flags().Changed(flag) || slices.Contains(values, value) {
 		return nil
 	}
-	return fmt.Errorf("--%s is %q: expected %s", flag, value, output.Or(known))
+	return fmt.Errorf("--%s is %q: expected %s", flag, value, output.Or(values))
 }
 
 // deadLetterIDs parses the numbers of dead letters.

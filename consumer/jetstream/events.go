@@ -103,8 +103,8 @@ func (d *decoder) payload(ev *consumer.Event) error {
 		case name == "$type":
 			var named string
 			err := d.text("/$type", &named)
-			var known bool
-			if d.kind, known = strings.CutPrefix(named, eventTypes); !known {
+			var ours bool
+			if d.kind, ours = strings.CutPrefix(named, eventTypes); !ours {
 				d.kind = "#" + named // of no known kind
 			}
 			switch d.kind {

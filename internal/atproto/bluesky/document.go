@@ -38,7 +38,7 @@ func (c *Client) Identity(ctx context.Context, did string) (Identity, error) {
 }
 
 // identity also reports whether the identity was cached.
-func (c *Client) identity(ctx context.Context, did string) (id Identity, known bool, err error) {
+func (c *Client) identity(ctx context.Context, did string) (id Identity, cached bool, err error) {
 	c.mu.Lock()
 	d, ok := c.documents[did]
 	c.mu.Unlock()
@@ -64,8 +64,8 @@ func (c *Client) remember(did string, d document) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if len(c.documents) >= maxDocuments {
-		for known := range c.documents { // any one: it is read again when needed
-			delete(c.documents, known)
+		for other := range c.documents { // any one: it is read again when needed
+			delete(c.documents, other)
 			break
 		}
 	}

@@ -142,7 +142,7 @@ func (c *Client) records(ctx context.Context, did, collection, cursor string, pa
 // queryPDS calls the account's own PDS. If that fails, it calls the PDS to which
 // the account has moved. The error wraps ErrGone if the account is deleted.
 func (c *Client) queryPDS(ctx context.Context, did string, r request) error {
-	at, known, err := c.identity(ctx, did)
+	at, cached, err := c.identity(ctx, did)
 	if err != nil {
 		return c.orGone(did, err)
 	}
@@ -151,7 +151,7 @@ func (c *Client) queryPDS(ctx context.Context, did string, r request) error {
 		return err
 	}
 	c.forgetDocument(did) // the account may have moved: read its document again
-	if !known || Classify(err) != Permanent {
+	if !cached || Classify(err) != Permanent {
 		return c.orGone(did, err)
 	}
 	moved, _, lookup := c.identity(ctx, did)

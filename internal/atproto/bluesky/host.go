@@ -66,9 +66,9 @@ func (c *Client) host(origin string) *host {
 		return h
 	}
 	if len(c.hosts) >= maxHosts {
-		for known, h := range c.hosts {
+		for other, h := range c.hosts {
 			if h.name == "" {
-				delete(c.hosts, known)
+				delete(c.hosts, other)
 				break
 			}
 		}

@@ -272,7 +272,7 @@ const oldSnapshot = 10 * time.Minute
 
 func snapshots(ctx context.Context, pool *pgxpool.Pool) ([]Finding, error) {
 	now := time.Now()
-	old, err := schema.OldSnapshots(ctx, pool, now.Add(-oldSnapshot))
+	old, err := schema.OldTransactions(ctx, pool, now.Add(-oldSnapshot))
 	if err != nil {
 		return nil, err
 	}

@@ -241,7 +241,7 @@ func TestOldTransactions(t *testing.T) {
 	var pid string
 	require.NoError(t, tx.QueryRow(t.Context(), `SELECT pg_backend_pid()::text FROM (SELECT pg_current_xact_id()) AS x`).Scan(&pid))
 	mine := func(before time.Time) bool {
-		old, err := schema.OldSnapshots(t.Context(), pool, before)
+		old, err := schema.OldTransactions(t.Context(), pool, before)
 		require.NoError(t, err)
 		for _, s := range old {
 			if strings.Contains(s.What, "("+pid+")") {
