@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"sync/atomic"
 	"time"
 
 	"github.com/cenkalti/backoff/v5"
@@ -40,9 +41,10 @@ type committer struct {
 
 	// position is the committed position. Only the committing goroutine uses these
 	// fields until it ends.
-	position schema.Position
-	moved    time.Time // when the position last moved; zero: not under this lease
-	stored   int       // records stored by the last transaction
+	position  schema.Position
+	moved     time.Time    // when the position last moved; zero: not under this lease
+	uncounted *atomic.Bool // is set when the position moves; nil without a lease
+	stored    int          // records stored by the last transaction
 }
 
 // commit writes a batch, and waits for the database as long as necessary. If the
@@ -147,6 +149,7 @@ func (c *committer) try(ctx context.Context, b *batch, write schema.Batch) error
 		c.position, c.stored = write.Position, stored
 		if b.last != nil {
 			c.moved = time.Now()
+			c.uncounted.Store(true)
 		}
 	}
 	return err

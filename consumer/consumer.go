@@ -123,6 +123,7 @@ type Consumer struct {
 	session        atomic.Pointer[session] // the current connection; nil between connections
 	connectFailure atomic.Pointer[Attempt] // the last attempt to connect, if it failed
 	depth          atomic.Int64            // waiting jobs while the stream is paused by backpressure, else 0
+	uncounted      atomic.Bool             // the position may have moved since the waiting jobs were counted
 	beat           MonotonicTime
 	clock          clock
 }
@@ -269,7 +270,7 @@ func (c *Consumer) releaseLease(ctx context.Context, lease schema.Lease) error {
 // reading.
 func (c *Consumer) connections(work, stop context.Context, lease schema.Lease) error {
 	commits := &committer{Storage: &c.cfg.Storage, lease: lease, log: c.log, metrics: c.metrics, position: lease.Position,
-		exclusive: c.cfg.IgnorePosition || c.cfg.can.Overlaps}
+		uncounted: &c.uncounted, exclusive: c.cfg.IgnorePosition || c.cfg.can.Overlaps}
 	if c.cfg.IgnorePosition {
 		commits.position = schema.Position{}
 	}
@@ -354,12 +355,15 @@ func (c *Consumer) leased(ctx context.Context) error {
 func (c *Consumer) heartbeat(ctx context.Context, lease schema.Lease) error {
 	tick := time.NewTicker(min(c.cfg.LeaseTTL/5, time.Second))
 	defer tick.Stop()
+	c.uncounted.Store(true)
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
 		case <-tick.C:
-			c.checkBackpressure(ctx)
+			if c.uncounted.Swap(false) || c.depth.Load() > 0 { // a quiet stream adds no jobs
+				c.checkBackpressure(ctx)
+			}
 			err := c.renew(ctx, lease)
 			c.beat.Set(time.Now())
 			if errors.Is(err, schema.ErrFenced) {
@@ -404,6 +408,7 @@ func (c *Consumer) checkBackpressure(ctx context.Context) {
 	depth, err := c.cfg.Depth(ctx, c.cfg.MaxDepth+1)
 	switch {
 	case err != nil: // the heartbeat reports the database
+		c.uncounted.Store(true)
 	case depth > limit:
 		c.depth.Store(int64(depth))
 		if s := c.session.Load(); s != nil {

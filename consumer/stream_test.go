@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -214,6 +215,39 @@ func TestFullBufferDropsTheConnectionNotEvents(t *testing.T) {
 	})
 	s.stores()
 	require.True(t, s.log.has("the database is slower than the stream"))
+	stop()
+}
+
+// TestQuietStreamCountsNoJobs checks that the waiting jobs are counted after commits only.
+func TestQuietStreamCountsNoJobs(t *testing.T) {
+	t.Parallel()
+	s := newStream(t, simnet.Config{History: 10})
+	var counts atomic.Int64
+	stop := s.run(func(cfg *consumer.Config) {
+		cfg.LeaseTTL = time.Second // a heartbeat each fifth of it
+		cfg.Depth = func(context.Context, int) (int, error) {
+			counts.Add(1)
+			return 0, nil
+		}
+	})
+	renewed := func() (at time.Time) {
+		require.NoError(t, s.pool.QueryRow(t.Context(), `SELECT lease_renewed_at FROM streams`).Scan(&at))
+		return at
+	}
+	heartbeats := func() {
+		for range 3 {
+			last := renewed()
+			eventually.True(t, func() bool { return renewed().After(last) }, 20*time.Millisecond)
+		}
+	}
+	s.reads()
+	heartbeats()
+	counted := counts.Load()
+	require.Positive(t, counted)
+	heartbeats()
+	require.Equal(t, counted, counts.Load(), "nothing was committed")
+	s.net.Play(1)
+	eventually.True(t, func() bool { return counts.Load() > counted }, 20*time.Millisecond)
 	stop()
 }
 

@@ -178,11 +178,15 @@ func BenchmarkIdle(b *testing.B) {
 			require.NoError(b, pool.QueryRow(b.Context(), `SELECT (xact_commit + xact_rollback)::float8 FROM pg_stat_database WHERE datname = current_database()`).Scan(&n))
 			return n
 		}
-		before, transacted := readSoak(b, pool, at), transactions()
+		var backend int
+		require.NoError(b, pool.QueryRow(b.Context(), `SELECT pg_backend_pid()`).Scan(&backend))
+		postgres := against{b: b, postmaster: readProcess(b, backend).parent}
+		before, transacted, worked := readSoak(b, pool, at), transactions(), postgres.postgres()
 		time.Sleep(span) // idle
 		after := readSoak(b, pool, at)
 		perMinute := time.Minute.Seconds() / after.at.Sub(before.at).Seconds()
 		b.ReportMetric(after.since(before, "process_cpu_seconds_total")*perMinute, "CPU-s/min")
+		b.ReportMetric((postgres.postgres()-worked).Seconds()*perMinute, "Postgres-CPU-s/min")
 		b.ReportMetric((transactions()-transacted)*perMinute, "transactions/min")
 		b.ReportMetric((after.wal-before.wal)*perMinute/1024, "WAL-KB/min")
 		b.ReportMetric(after.value("process_resident_memory_bytes")/(1<<20), "MB")

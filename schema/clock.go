@@ -17,17 +17,22 @@ type ClockReading struct {
 	Now   time.Time
 	Ahead bool       // jobs are dated in the future: the clock was set back
 	Lease *time.Time // the end of River's leader lease, if that is too far in the future
+	Woken int        // queues with waiting jobs
 }
 
 // ReadClock reads the database's clock. Jobs are dated when they are inserted and
-// when they start, so it checks the latest and the running jobs.
-func ReadClock(ctx context.Context, db DB) (ClockReading, error) {
+// when they start, so it checks the latest and the running jobs. It also wakes the processes
+// of those queues that have waiting jobs: River notifies of inserts only, and of one in 100 ms.
+func ReadClock(ctx context.Context, db DB, queues []string) (ClockReading, error) {
 	const sql = `
 SELECT clock_timestamp() AS now,
        EXISTS (SELECT FROM (SELECT created_at FROM river_job ORDER BY id DESC LIMIT 500) AS j WHERE j.created_at > clock_timestamp() + interval '2 seconds')
        OR EXISTS (SELECT FROM river_job WHERE state = 'running' AND attempted_at > clock_timestamp() + interval '2 seconds') AS ahead,
-       (SELECT expires_at FROM river_leader WHERE expires_at > clock_timestamp() + interval '1 minute') AS lease`
-	return One(ctx, db, "read the database's clock", pgx.RowToStructByName[ClockReading], sql)
+       (SELECT expires_at FROM river_leader WHERE expires_at > clock_timestamp() + interval '1 minute') AS lease,
+       (SELECT count(pg_notify(current_schema() || '.river_insert', jsonb_build_object('queue', q.name)::text))
+        FROM unnest($1::text[]) AS q (name)
+        WHERE count_jobs(q.name, 'available', 1) > 0) AS woken`
+	return One(ctx, db, "read the database's clock", pgx.RowToStructByName[ClockReading], sql, queues)
 }
 
 // EarliestTime returns the earliest of the process's time, the database's time and

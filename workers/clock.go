@@ -92,6 +92,7 @@ type Client struct {
 	cfg     Config
 	bundle  Bundle
 	clock   *clock
+	wakes   []string      // the queues to wake while jobs wait; none with PollOnly
 	repairs int           // remaining passes over the jobs' times
 	back    time.Duration // how far the clock was just set back
 
@@ -156,13 +157,13 @@ func (c *Client) followClock(ctx context.Context) {
 	}
 }
 
-// readClock reads the database's time. If the database's clock was set, the
-// periodic jobs are scheduled again. If it was set back, jobs that are dated in its
-// future get new times.
+// readClock reads the database's time, and wakes the queues that have waiting jobs. If
+// the database's clock was set, the periodic jobs are scheduled again. If it was set back,
+// jobs that are dated in its future get new times.
 func (c *Client) readClock(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, clockWithin)
 	defer cancel()
-	read, err := schema.ReadClock(ctx, c.cfg.Pool)
+	read, err := schema.ReadClock(ctx, c.cfg.Pool, c.wakes)
 	if err != nil {
 		return err
 	}

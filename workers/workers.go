@@ -62,7 +62,8 @@ type Config struct {
 	History        HistoryLimits
 	Audit          AuditPlan        // zero: no periodic audits
 	Queues         []string         // the queues to process; all of them when empty
-	PollOnly       bool             // poll every second, because LISTEN does not work, as behind a transaction pooler
+	PollOnly       bool             // LISTEN does not work, as behind a transaction pooler
+	PollInterval   time.Duration    // how often a queue that no notification wakes is polled; 10 s when zero, with PollOnly 1 s
 	KeepIndexes    bool             // do not rebuild indexes: the role does not own the tables
 	Limits         health.Limits    // the thresholds of the alerts
 	Health         []health.Feature // of features, whose conditions are alerts, too
@@ -86,6 +87,10 @@ func NewBundle(cfg Config) Bundle {
 	cfg.Window = cmp.Or(cfg.Window, 24*time.Hour)
 	cfg.SyncInterval = cmp.Or(cfg.SyncInterval, time.Hour)
 	cfg.AlertInterval = cmp.Or(cfg.AlertInterval, 30*time.Second)
+	if cfg.PollInterval == 0 && cfg.PollOnly {
+		cfg.PollInterval = time.Second
+	}
+	cfg.PollInterval = cmp.Or(cfg.PollInterval, 10*time.Second)
 	if cfg.Collections.Empty() {
 		cfg.Collections = collection.Of(collection.Entry{Pattern: schema.PostCollection, Retention: cfg.postRetention()})
 	}
@@ -107,6 +112,10 @@ func New(cfg Config) (*Client, error) {
 	indexes := riverIndexes()
 	if cfg.KeepIndexes {
 		indexes = []string{}
+	}
+	var wakes []string
+	if !cfg.PollOnly {
+		wakes = slices.Sorted(maps.Keys(queues))
 	}
 	clock := &clock{start: time.Now()}
 	client, err := river.NewClient(riverpgxv5.New(cfg.Pool), &river.Config{
@@ -133,7 +142,7 @@ func New(cfg Config) (*Client, error) {
 	if err != nil {
 		return nil, fmt.Errorf("set up the workers: %w", err)
 	}
-	return &Client{Client: client, cfg: cfg, bundle: bundle, clock: clock}, nil
+	return &Client{Client: client, cfg: cfg, bundle: bundle, clock: clock, wakes: wakes}, nil
 }
 
 // addWorkers adds all workers.
@@ -235,7 +244,7 @@ func (b Bundle) served() (map[string]river.QueueConfig, error) {
 		if !ok {
 			return nil, fmt.Errorf("unknown queue %q: expected some of %s", name, strings.Join(slices.Sorted(maps.Keys(b.queues)), ", "))
 		}
-		chosen[name] = river.QueueConfig{MaxWorkers: most, FetchCooldown: 50 * time.Millisecond, FetchPollInterval: time.Second}
+		chosen[name] = river.QueueConfig{MaxWorkers: most, FetchCooldown: 50 * time.Millisecond, FetchPollInterval: b.cfg.PollInterval}
 	}
 	return chosen, nil
 }
