@@ -45,6 +45,7 @@ type committer struct {
 	moved     time.Time    // when the position last moved; zero: not under this lease
 	uncounted *atomic.Bool // is set when the position moves; nil without a lease
 	stored    int          // records stored by the last transaction
+	written   int          // records stored by all transactions
 }
 
 // commit writes a batch, and waits for the database as long as necessary. If the
@@ -146,7 +147,7 @@ func (c *committer) try(ctx context.Context, b *batch, write schema.Batch) error
 	crashpoint.At(ctx, "commit: after its end")
 	if err == nil {
 		c.metrics.stored.Add(float64(stored))
-		c.position, c.stored = write.Position, stored
+		c.position, c.stored, c.written = write.Position, stored, c.written+stored
 		if b.last != nil {
 			c.moved = time.Now()
 			c.uncounted.Store(true)

@@ -22,6 +22,7 @@ func (r *Retry) Store(ctx context.Context, wire string, frames [][]byte, now tim
 		}
 		c, most = r.bulk, storedEvents
 	}
+	before := c.written
 	b := r.batch(&w, now)
 	for i, frame := range frames {
 		m := &r.message
@@ -50,17 +51,16 @@ func (r *Retry) Store(ctx context.Context, wire string, frames [][]byte, now tim
 		if b.keeps != nil {
 			seen, err := b.seen(ctx, r.Pool)
 			if err != nil {
-				return written, err
+				return c.written - before, err
 			}
 			b.dropKept(seen)
 		}
 		if err := c.commit(ctx, b); err != nil {
-			return written, err
+			return c.written - before, err
 		}
-		written += c.stored
 		b = r.batch(&w, now)
 	}
-	return written, nil
+	return c.written - before, nil
 }
 
 // Limits of one transaction of Store: the number of frames, unless it is in bulk, and the number of events after which

@@ -58,7 +58,7 @@ func TestBulkStoresWhatIsKnownToo(t *testing.T) {
 	require.Zero(t, store(true, frames...))
 	require.Equal(t, all, stored(t, pool))
 
-	store(true, refusable(2000), line(2001, `{"text":"after"}`))
+	require.Equal(t, 2, store(true, line(2001, `{"text":"before"}`), refusable(2000), line(2002, `{"text":"after"}`)), "the batch is split")
 	require.Equal(t, 1, count(t, pool, `SELECT count(*) FROM dead_letters`))
-	require.Len(t, stored(t, pool), 1500)
+	require.Len(t, stored(t, pool), 1501)
 }

@@ -58,6 +58,8 @@ func final(err error) bool {
 		switch refused.status {
 		case http.StatusTooManyRequests, http.StatusRequestTimeout, http.StatusRequestedRangeNotSatisfiable:
 			return false
+		case http.StatusNotFound: // of a segment that the server has listed
+			return refused.method != "getSegment" && refused.method != "getBlock"
 		}
 		return refused.status/100 == 4
 	}
