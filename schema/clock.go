@@ -31,7 +31,7 @@ SELECT clock_timestamp() AS now,
        (SELECT expires_at FROM river_leader WHERE expires_at > clock_timestamp() + interval '1 minute') AS lease,
        (SELECT count(pg_notify(current_schema() || '.river_insert', jsonb_build_object('queue', q.name)::text))
         FROM unnest($1::text[]) AS q (name)
-        WHERE count_jobs(q.name, 'available', 1) > 0) AS woken`
+        WHERE EXISTS (SELECT FROM river_job WHERE state = 'available') AND count_jobs(q.name, 'available', 1) > 0) AS woken`
 	return One(ctx, db, "read the database's clock", pgx.RowToStructByName[ClockReading], sql, queues)
 }
 

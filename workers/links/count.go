@@ -22,6 +22,8 @@ const (
 	countBackoff  = 30 * time.Second // the longest wait after an error
 	checkedLinks  = 300              // per check of a sample
 
+	advanceInterval = 5 * time.Second // how often the windows advance while nothing is pending
+
 	countsCheckInterval = 10 * time.Minute
 )
 
@@ -32,6 +34,8 @@ type counter struct {
 	pool *pgxpool.Pool
 	log  *slog.Logger
 	took *prometheus.HistogramVec
+
+	advanced time.Time // when the counts were last up to date
 	announcer
 }
 
@@ -62,8 +66,13 @@ func (c *counter) run(ctx context.Context, _ *river.Client[pgx.Tx]) {
 	}
 }
 
-// count counts everything that is pending.
+// count counts everything that is pending, and has the windows advance from time to time.
 func (c *counter) count(ctx context.Context) error {
+	if time.Since(c.advanced) < advanceInterval {
+		if pending, err := ranking.Pending(ctx, c.pool); err != nil || !pending {
+			return err
+		}
+	}
 	for tries := 0; ; {
 		began := time.Now()
 		done, err := ranking.Count(ctx, c.pool, began)
@@ -83,6 +92,7 @@ func (c *counter) count(ctx context.Context) error {
 		case done.Everything:
 			c.log.Info("everything_counted", "took", time.Since(began))
 		case !done.More:
+			c.advanced = time.Now()
 			return nil
 		}
 	}
