@@ -187,7 +187,7 @@ func TestMountPointIsNoEmptyArchive(t *testing.T) {
 	open := a.count(`SELECT count(*) FROM archive_open`)
 	a.exec(`INSERT INTO forgotten (did, until, reason) VALUES ('did:plc:a', now(), 'deleted')`)
 	list := func() error {
-		return runJob(a, &ListForgotten{pool: a.pool, archive: a.archive}, ListForgottenArgs{})
+		return runJob(a, &ListForgotten{quiet[ListForgottenArgs](a, a.archive)}, ListForgottenArgs{})
 	}
 	require.ErrorContains(t, a.sync(a.store), "mount its disk")
 	require.ErrorContains(t, list(), "mount its disk")

@@ -101,8 +101,8 @@ func newArchiveTest(t *testing.T) *archiveTest {
 	pool := schematest.New(t)
 	queue, err := workers.Queue(pool, slog.New(slog.DiscardHandler))
 	require.NoError(t, err)
-	a := Config{Store: store, Spool: filepath.Join(t.TempDir(), "spool"), Bytes: 10_000, Age: time.Hour}
-	return &archiveTest{t: t, pool: pool, queue: queue, store: store, archive: a.withDefaults(), ctx: t.Context()}
+	a := Config{Store: store, Spool: filepath.Join(t.TempDir(), "spool"), Bytes: 10_000, Age: time.Hour, Remember: 8 * 24 * time.Hour, Forget: 30 * 24 * time.Hour}
+	return &archiveTest{t: t, pool: pool, queue: queue, store: store, archive: a, ctx: t.Context()}
 }
 
 // add adds rows of about a kilobyte.
@@ -134,8 +134,19 @@ func (a *archiveTest) killedAt(point string, run func() error) {
 	a.ctx = a.t.Context()
 }
 
+// quiet returns a worker's common part. It logs nothing.
+func quiet[T river.JobArgs](a *archiveTest, cfg Config) worker[T] {
+	return workerOf[T](a.pool, slog.New(slog.DiscardHandler), cfg)
+}
+
+// sweepWorker returns a worker that sweeps as if this much time had passed.
+func (a *archiveTest) sweepWorker(after time.Duration) *SweepArchive {
+	now := func() time.Time { return time.Now().Add(after) }
+	return &SweepArchive{quiet[SweepArchiveArgs](a, a.archive), now}
+}
+
 func (a *archiveTest) seal() error {
-	return runJob(a, &SealSegment{pool: a.pool, archive: a.archive}, SealSegmentArgs{Stream: "s", Wire: "w"})
+	return runJob(a, &SealSegment{quiet[SealSegmentArgs](a, a.archive)}, SealSegmentArgs{Stream: "s", Wire: "w"})
 }
 
 // sync syncs all segments, in order.
@@ -145,7 +156,7 @@ func (a *archiveTest) sync(store archive.Store) error {
 	in := a.archive
 	in.Store = store
 	for _, number := range numbers {
-		if err := runJob(a, &SyncSegment{pool: a.pool, archive: in}, SyncSegmentArgs{Segment: number}); err != nil {
+		if err := runJob(a, &SyncSegment{quiet[SyncSegmentArgs](a, in)}, SyncSegmentArgs{Segment: number}); err != nil {
 			return err
 		}
 	}
@@ -270,7 +281,7 @@ func TestKilledInSeal(t *testing.T) {
 	require.NoError(t, err)
 	require.Len(t, files, 1, "an orphan")
 	a.complete()
-	require.NoError(t, runJob(a, &SweepArchive{pool: a.pool, log: slog.New(slog.DiscardHandler), archive: a.archive, now: func() time.Time { return time.Now().Add(25 * time.Hour) }}, SweepArchiveArgs{}))
+	require.NoError(t, runJob(a, a.sweepWorker(25*time.Hour), SweepArchiveArgs{}))
 	files, err = os.ReadDir(spool)
 	require.NoError(t, err)
 	require.Empty(t, files)
@@ -283,7 +294,7 @@ func TestUnfinishedObjectsAreSwept(t *testing.T) {
 	left := filepath.Join(strings.TrimPrefix(a.store.String(), "dir:"), ".tmp-1")
 	require.NoError(t, os.WriteFile(left, []byte("text"), 0o600))
 	sweep := func(after time.Duration) {
-		require.NoError(t, runJob(a, &SweepArchive{pool: a.pool, log: slog.New(slog.DiscardHandler), archive: a.archive, now: func() time.Time { return time.Now().Add(after) }}, SweepArchiveArgs{}))
+		require.NoError(t, runJob(a, a.sweepWorker(after), SweepArchiveArgs{}))
 	}
 	sweep(23 * time.Hour)
 	require.FileExists(t, left, "an object that may still be written must not be swept")
@@ -340,10 +351,10 @@ func TestLateProcess(t *testing.T) {
 	require.Equal(t, 1, a.count(`SELECT count(*) FROM segments WHERE name = '`+theirs.Name+`'`))
 	// The late process puts its file, too: an orphan.
 	require.NoError(t, a.store.Put(t.Context(), m.Name, strings.NewReader("orphan"), 6))
-	require.NoError(t, runJob(a, &SweepArchive{pool: a.pool, log: slog.New(slog.DiscardHandler), archive: a.archive, now: time.Now}, SweepArchiveArgs{}))
+	require.NoError(t, runJob(a, a.sweepWorker(0), SweepArchiveArgs{}))
 	_, err = a.store.Stat(t.Context(), m.Name)
 	require.NoError(t, err, "a file that may belong to a running job must not be swept")
-	require.NoError(t, runJob(a, &SweepArchive{pool: a.pool, log: slog.New(slog.DiscardHandler), archive: a.archive, now: func() time.Time { return time.Now().Add(25 * time.Hour) }}, SweepArchiveArgs{}))
+	require.NoError(t, runJob(a, a.sweepWorker(25*time.Hour), SweepArchiveArgs{}))
 	_, err = a.store.Stat(t.Context(), m.Name)
 	require.ErrorIs(t, err, archive.ErrNotFound)
 	require.Equal(t, a.records, a.stored())
@@ -360,7 +371,7 @@ func TestSweepWaitsForALock(t *testing.T) {
 	require.NoError(t, err)
 	swept := make(chan error, 1)
 	go func() {
-		swept <- runJob(a, &SweepArchive{pool: a.pool, log: slog.New(slog.DiscardHandler), archive: a.archive, now: time.Now}, SweepArchiveArgs{})
+		swept <- runJob(a, a.sweepWorker(0), SweepArchiveArgs{})
 	}()
 	for range 2 { // each attempt waits for 50 ms
 		eventually.True(t, func() bool { return schematest.Blocks(t, a.pool, tx) }, time.Millisecond)

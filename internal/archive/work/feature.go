@@ -98,8 +98,10 @@ func (v *Variables) open(core feature.Core) (feature.Parts, error) {
 			return err
 		}
 		sum := sha256.Sum256([]byte(store.String() + b.Pool().Config().ConnString()))
-		return Add(b, Config{Store: store, Spool: filepath.Join(os.TempDir(), "weir-archive-"+hex.EncodeToString(sum[:8])), Age: v.Interval,
-			Remember: remember, Forget: forget, Strip: source(core, store).Strip, Snapshots: core.Snapshots()})
+		return Add(b, Config{
+			Store: store, Spool: filepath.Join(os.TempDir(), "weir-archive-"+hex.EncodeToString(sum[:8])), Bytes: 64 << 20, Age: v.Interval,
+			Remember: remember, Forget: forget, Strip: source(core, store).Strip, Snapshots: core.Snapshots(),
+		})
 	}
 	if store == nil {
 		return parts, nil

@@ -5,7 +5,6 @@ import (
 	"context"
 	"fmt"
 	"io"
-	"log/slog"
 	"os"
 	"path/filepath"
 	"slices"
@@ -42,11 +41,11 @@ func (f *forgetTest) damaged(name string) (repair func()) {
 
 // forgets runs the job that compares one segment with the deletions.
 func (f *forgetTest) forgets(number int64) error {
-	return runJob(f.archiveTest, &ForgetSegment{pool: f.pool, log: slog.New(slog.DiscardHandler), archive: f.archive}, ForgetSegmentArgs{Segment: number})
+	return runJob(f.archiveTest, &ForgetSegment{quiet[ForgetSegmentArgs](f.archiveTest, f.archive)}, ForgetSegmentArgs{Segment: number})
 }
 
 func (f *forgetTest) sweeps(after time.Duration) error {
-	return runJob(f.archiveTest, &SweepArchive{pool: f.pool, log: slog.New(slog.DiscardHandler), archive: f.archive, now: func() time.Time { return time.Now().Add(after) }}, SweepArchiveArgs{})
+	return runJob(f.archiveTest, f.sweepWorker(after), SweepArchiveArgs{})
 }
 
 // fires reports whether a condition holds.
@@ -154,7 +153,7 @@ func TestSlowSegmentIsAFailure(t *testing.T) {
 	compares := func(ctx context.Context, expire func()) error {
 		in := f.archive
 		in.Store = slowStore{f.store, expire}
-		return (&ForgetSegment{pool: f.pool, log: slog.New(slog.DiscardHandler), archive: in}).Work(rivertest.WorkContext(ctx, f.queue),
+		return (&ForgetSegment{quiet[ForgetSegmentArgs](f.archiveTest, in)}).Work(rivertest.WorkContext(ctx, f.queue),
 			&river.Job[ForgetSegmentArgs]{JobRow: &rivertype.JobRow{}, Args: ForgetSegmentArgs{Segment: f.manifests()[0].Number}})
 	}
 	stopped, cancel := context.WithCancel(t.Context())
@@ -428,7 +427,7 @@ func TestUnreadableList(t *testing.T) {
 	f.deletes("did:plc:1", 1)
 	f.exec(`INSERT INTO forgotten (did, until, reason, at) VALUES ('did:plc:8', now(), 'deleted', now() - interval '2 hours')`)
 	require.True(t, f.fires("WeirForgottenLists"), "the condition must hold while a deletion is on no list")
-	require.NoError(t, runJob(f.archiveTest, &ListForgotten{pool: f.pool, archive: f.archive}, ListForgottenArgs{}))
+	require.NoError(t, runJob(f.archiveTest, &ListForgotten{quiet[ListForgottenArgs](f.archiveTest, f.archive)}, ListForgottenArgs{}))
 	require.False(t, f.fires("WeirForgottenLists"))
 }
 

@@ -5,11 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"log/slog"
 	"os"
 	"time"
 
-	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/riverqueue/river"
 
 	"github.com/weir-social/weir/internal/archive"
@@ -20,17 +18,7 @@ import (
 )
 
 // ForgetSegment rewrites segments without the data to forget.
-type ForgetSegment struct {
-	river.WorkerDefaults[ForgetSegmentArgs]
-	pool    *pgxpool.Pool
-	log     *slog.Logger
-	archive Config
-}
-
-// Timeout limits a run.
-func (w *ForgetSegment) Timeout(*river.Job[ForgetSegmentArgs]) time.Duration {
-	return w.archive.timeout
-}
+type ForgetSegment struct{ worker[ForgetSegmentArgs] }
 
 // Work compares a segment with the data to forget. If the segment contains some of it,
 // Work stores the segment's next version, reads it back, stores its manifest, and only

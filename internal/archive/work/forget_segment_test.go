@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
-	"log/slog"
 	"os"
 	"path/filepath"
 	"strings"
@@ -111,7 +110,7 @@ func (f *forgetTest) forget(store archive.Store) error {
 	in := f.archive
 	in.Store = store
 	for _, number := range numbers {
-		if err := runJob(f.archiveTest, &ForgetSegment{pool: f.pool, log: slog.New(slog.DiscardHandler), archive: in}, ForgetSegmentArgs{Segment: number}); err != nil {
+		if err := runJob(f.archiveTest, &ForgetSegment{quiet[ForgetSegmentArgs](f.archiveTest, in)}, ForgetSegmentArgs{Segment: number}); err != nil {
 			return err
 		}
 	}
@@ -121,7 +120,7 @@ func (f *forgetTest) forget(store archive.Store) error {
 // sweep sweeps as if this much time had passed.
 func (f *forgetTest) sweep(after time.Duration) {
 	f.t.Helper()
-	require.NoError(f.t, runJob(f.archiveTest, &SweepArchive{pool: f.pool, log: slog.New(slog.DiscardHandler), archive: f.archive, now: func() time.Time { return time.Now().Add(after) }}, SweepArchiveArgs{}))
+	require.NoError(f.t, runJob(f.archiveTest, f.sweepWorker(after), SweepArchiveArgs{}))
 }
 
 // complete checks that the store has exactly the records that remain, each once, and that the

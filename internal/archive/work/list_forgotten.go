@@ -2,9 +2,7 @@ package work
 
 import (
 	"context"
-	"time"
 
-	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/riverqueue/river"
 
 	"github.com/weir-social/weir/internal/archive"
@@ -12,16 +10,7 @@ import (
 )
 
 // ListForgotten writes lists of forgotten accounts to the store.
-type ListForgotten struct {
-	river.WorkerDefaults[ListForgottenArgs]
-	pool    *pgxpool.Pool
-	archive Config
-}
-
-// Timeout limits a run.
-func (w *ListForgotten) Timeout(*river.Job[ListForgottenArgs]) time.Duration {
-	return w.archive.timeout
-}
+type ListForgotten struct{ worker[ListForgottenArgs] }
 
 // Work stores lists until every forgotten account is on one. If a job dies before it has
 // marked the accounts, its list stays, and the next job stores the same list or a longer

@@ -1,7 +1,6 @@
 package work
 
 import (
-	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -23,49 +22,14 @@ import (
 	"github.com/weir-social/weir/schema"
 )
 
-// Config configures where and when segments are written.
-type Config struct {
-	Store    archive.Store // nil: this process writes none
-	Spool    string        // a directory for segments that are not in the store yet; it may be lost
-	Bytes    int64         // a segment is sealed at so many raw bytes; 64 MiB when zero
-	Age      time.Duration // or when a record has waited for so long; 10 min when zero
-	Remember time.Duration // how long a server may send an event again; 8 days when zero
-
-	// Forget is how often a segment is compared with the data to forget, and rewritten if
-	// necessary; 30 days when zero.
-	Forget time.Duration
-	// Strip returns the function that reads the records of a segment for that, for one
-	// goroutine.
-	Strip func(archive.Manifest) (archive.Strip, error)
-
-	Snapshots []schema.SnapshotTable // tables of features that the archive has as snapshots
-
-	timeout time.Duration // of a job, and how long a killed process's job stays "running"
-}
-
 const (
 	orphanAge      = 24 * time.Hour // an object that nothing names is deleted after this time
 	segmentSuffix  = ".seg.zst"
 	unfinishedFile = ".tmp-"
 )
 
-func (a Config) withDefaults() Config {
-	a.Bytes = cmp.Or(a.Bytes, 64<<20)
-	a.Age = cmp.Or(a.Age, 10*time.Minute)
-	a.Remember = cmp.Or(a.Remember, 8*24*time.Hour)
-	a.Forget = cmp.Or(a.Forget, 30*24*time.Hour)
-	return a
-}
-
 // SealSegment writes open rows into segments.
-type SealSegment struct {
-	river.WorkerDefaults[SealSegmentArgs]
-	pool    *pgxpool.Pool
-	archive Config
-}
-
-// Timeout limits a run.
-func (w *SealSegment) Timeout(*river.Job[SealSegmentArgs]) time.Duration { return w.archive.timeout }
+type SealSegment struct{ worker[SealSegmentArgs] }
 
 // Work seals one segment after another while segments are due. A job that dies leaves at
 // most a file.

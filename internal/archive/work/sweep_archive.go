@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"os"
 	"path"
 	"path/filepath"
@@ -12,7 +11,6 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/riverqueue/river"
 
 	"github.com/weir-social/weir/internal/archive"
@@ -24,17 +22,11 @@ import (
 // SweepArchive deletes files and objects that nothing names, and makes and drops the
 // partitions of the known events.
 type SweepArchive struct {
-	river.WorkerDefaults[SweepArchiveArgs]
-	pool    *pgxpool.Pool
-	log     *slog.Logger
-	archive Config
-	now     func() time.Time
+	worker[SweepArchiveArgs]
+	now func() time.Time
 }
 
-// Timeout limits a run: listing a store may take long.
-func (w *SweepArchive) Timeout(*river.Job[SweepArchiveArgs]) time.Duration { return w.archive.timeout }
-
-// Work sweeps. If ClickHouse is away, it does the rest.
+// Work sweeps. If a part fails, it does the rest.
 func (w *SweepArchive) Work(ctx context.Context, _ *river.Job[SweepArchiveArgs]) error {
 	return errors.Join(w.days(ctx), w.deletions(ctx), w.spool(), w.unfinished(ctx), w.objects(ctx), w.lists(ctx))
 }

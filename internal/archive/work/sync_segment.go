@@ -19,14 +19,7 @@ import (
 )
 
 // SyncSegment copies a segment to the store.
-type SyncSegment struct {
-	river.WorkerDefaults[SyncSegmentArgs]
-	pool    *pgxpool.Pool
-	archive Config
-}
-
-// Timeout limits a run.
-func (w *SyncSegment) Timeout(*river.Job[SyncSegmentArgs]) time.Duration { return w.archive.timeout }
+type SyncSegment struct{ worker[SyncSegmentArgs] }
 
 // Work stores the segment, reads it back, stores its manifest, and only then deletes the rows.
 // The manifest decides: there is at most one for these records. If two processes do this at
