@@ -1,10 +1,12 @@
 package clickhouse
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
-	"strconv"
+	"io"
 	"strings"
 )
 
@@ -16,15 +18,8 @@ const shown = `collection = 'app.bsky.feed.post' AND operation IN ('create', 'up
   AND author NOT IN (SELECT author FROM events WHERE operation = 'account'
                      GROUP BY author HAVING argMax(body, bitAnd(segment, 4294967295) * 4294967296 + position) != '')`
 
-// SharedLink is a link and the number of accounts that shared it.
-type SharedLink struct {
-	Link    string `json:"link"` // its identity
-	Sharers uint32 `json:"sharers"`
-	Posts   uint32 `json:"posts"`
-}
-
-// TopLinksSQL is the query of TopLinks.
-func TopLinksSQL(days, limit uint32) string {
+// topLinks is the query for the links that the most accounts shared within the last days.
+func topLinks(days, limit uint32) string {
 	return fmt.Sprintf(`SELECT link, toUInt32(uniqExact(author)) AS sharers, toUInt32(uniqExact(author, rkey)) AS posts
 FROM (SELECT author, rkey, arrayJoin(links) AS link
 FROM events
@@ -35,21 +30,8 @@ ORDER BY sharers DESC, posts DESC, link
 LIMIT %d`, days, shown, limit)
 }
 
-// TopLinks returns the links that the most accounts shared within the last days.
-func (x *Index) TopLinks(ctx context.Context, days, limit uint32) ([]SharedLink, error) {
-	return rowsAs[SharedLink](ctx, x, TopLinksSQL(days, limit))
-}
-
-// DayOfLinks counts the links that were shared on a day.
-type DayOfLinks struct {
-	Day     string `json:"day"`
-	Links   uint32 `json:"links"`
-	Sharers uint32 `json:"sharers"`
-	Posts   uint32 `json:"posts"` // with a link
-}
-
-// LinksByDaySQL is the query of LinksByDay.
-func LinksByDaySQL(days uint32) string {
+// linksByDay is the query for how many links, and posts with a link, were shared on each of the last days, in UTC.
+func linksByDay(days uint32) string {
 	return fmt.Sprintf(`SELECT day, toUInt32(uniqExact(link)) AS links,
        toUInt32(uniqExact(author)) AS sharers, toUInt32(uniqExact(author, rkey)) AS posts
 FROM (SELECT author, rkey, arrayJoin(links) AS link, toString(toDate(created_at, 'UTC')) AS day
@@ -60,19 +42,9 @@ GROUP BY day
 ORDER BY day`, days, shown)
 }
 
-// LinksByDay counts the links that were shared on each of the last days, in UTC.
-func (x *Index) LinksByDay(ctx context.Context, days uint32) ([]DayOfLinks, error) {
-	return rowsAs[DayOfLinks](ctx, x, LinksByDaySQL(days))
-}
-
-// Sharer is an account that shared a link, and when it first did, in UTC.
-type Sharer struct {
-	Author  string `json:"author"`
-	FirstAt string `json:"first_at"`
-}
-
-// FirstSharersSQL is the query of FirstSharers.
-func FirstSharersSQL(link string, limit uint32) string {
+// firstSharers is the query for the accounts that shared a link first. link is an identity. The
+// times are the accounts' claims, in UTC.
+func firstSharers(link string, limit uint32) string {
 	return fmt.Sprintf(`SELECT author, toString(min(created_at), 'UTC') AS first_at
 FROM events
 WHERE has(links, %s)
@@ -82,30 +54,26 @@ ORDER BY min(created_at), author
 LIMIT %d`, quote(link), shown, limit)
 }
 
-// FirstSharers returns the accounts that shared a link first. link is an identity. The
-// times are the accounts' claims.
-func (x *Index) FirstSharers(ctx context.Context, link string, limit uint32) ([]Sharer, error) {
-	return rowsAs[Sharer](ctx, x, FirstSharersSQL(link, limit))
-}
-
 // quote returns a text as a literal.
 func quote(s string) string {
 	return `'` + strings.NewReplacer(`\`, `\\`, `'`, `\'`).Replace(s) + `'`
 }
 
-// rowsAs runs a query and decodes its rows.
-func rowsAs[T any](ctx context.Context, x *Index, sql string) ([]T, error) {
+// read runs a query and returns its rows, by column.
+func (x *Index) read(ctx context.Context, sql string) ([]map[string]any, error) {
 	answer, err := x.query(ctx, sql+"\nFORMAT JSONEachRow")
 	if err != nil {
 		return nil, err
 	}
-	var rows []T
-	for line := range strings.Lines(string(answer)) {
-		var row T
-		if err := json.Unmarshal([]byte(line), &row); err != nil {
-			return nil, fmt.Errorf("%w: a row that cannot be read: %s", ErrAway, strconv.QuoteToASCII(line[:min(len(line), 100)]))
+	var rows []map[string]any
+	for lines := json.NewDecoder(bytes.NewReader(answer)); ; {
+		lines.UseNumber()
+		var row map[string]any
+		if err := lines.Decode(&row); errors.Is(err, io.EOF) {
+			return rows, nil
+		} else if err != nil {
+			return nil, fmt.Errorf("%w: a row that cannot be read: %w", ErrAway, err)
 		}
 		rows = append(rows, row)
 	}
-	return rows, nil
 }

@@ -8,12 +8,14 @@ import (
 	"io"
 	"maps"
 	"net/http"
+	"net/http/httptrace"
 	"net/url"
 	"regexp"
 	"slices"
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 	"unicode"
 )
@@ -161,8 +163,9 @@ func (x *Index) send(ctx context.Context, settings url.Values, body []byte) (ans
 	values := at.Query()
 	maps.Copy(values, settings)
 	at.RawQuery = values.Encode()
-	trace := &dialled{}
-	r, err := http.NewRequestWithContext(trace.context(ctx), http.MethodPost, at.String(), bytes.NewReader(body))
+	var connected atomic.Bool // without a connection, nothing was sent
+	ctx = httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{GotConn: func(httptrace.GotConnInfo) { connected.Store(true) }})
+	r, err := http.NewRequestWithContext(ctx, http.MethodPost, at.String(), bytes.NewReader(body))
 	if err != nil {
 		return nil, false, fmt.Errorf("ask ClickHouse: %w", err)
 	}
@@ -175,7 +178,7 @@ func (x *Index) send(ctx context.Context, settings url.Values, body []byte) (ans
 	}
 	response, err := x.client.Do(r)
 	if err != nil {
-		if !trace.connected.Load() {
+		if !connected.Load() {
 			return nil, false, fmt.Errorf("%w: %w", ErrAway, withoutURL(err))
 		}
 		return nil, true, withoutURL(err)

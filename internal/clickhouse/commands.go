@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"strings"
 	"text/tabwriter"
 	"time"
 
@@ -29,92 +30,61 @@ func (v *Variables) analyticsCommand(program feature.Program) *cobra.Command {
 		Use:   "analytics",
 		Short: "Query the archive's copy in WEIR_CLICKHOUSE; needs no database",
 	}
-	q := queries{program, v}
-	cmd.AddCommand(topLinksCommand(q), linksByDayCommand(q), firstSharersCommand(q))
-	return cmd
-}
-
-func topLinksCommand(q queries) *cobra.Command {
 	var days, limit uint32
-	cmd := &cobra.Command{
-		Use:   "top-links",
-		Short: "Print the links that the most accounts shared",
-		Args:  cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			return printQuery(cmd, q, "SHARERS\tPOSTS\tLINK", func(ctx context.Context, x *Index) ([]SharedLink, error) {
-				return x.TopLinks(ctx, days, limit)
-			}, func(w io.Writer, l SharedLink) {
-				fmt.Fprintf(w, "%d\t%d\t%s\n", l.Sharers, l.Posts, web.Plain(l.Link))
-			})
-		},
-	}
-	cmd.Flags().Uint32Var(&days, "days", 30, "how far back to count")
-	cmd.Flags().Uint32Var(&limit, "limit", 20, "the maximum number of links")
-	return cmd
-}
-
-func linksByDayCommand(q queries) *cobra.Command {
-	var days uint32
-	cmd := &cobra.Command{
-		Use:   "links-by-day",
-		Short: "Print how many links were shared on each day, in UTC",
-		Args:  cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			return printQuery(cmd, q, "DAY\tLINKS\tSHARERS\tPOSTS", func(ctx context.Context, x *Index) ([]DayOfLinks, error) {
-				return x.LinksByDay(ctx, days)
-			}, func(w io.Writer, d DayOfLinks) {
-				fmt.Fprintf(w, "%s\t%d\t%d\t%d\n", d.Day, d.Links, d.Sharers, d.Posts)
-			})
-		},
-	}
-	cmd.Flags().Uint32Var(&days, "days", 30, "how far back to count")
-	return cmd
-}
-
-func firstSharersCommand(q queries) *cobra.Command {
-	var limit uint32
-	cmd := &cobra.Command{
-		Use:   "first-sharers URL",
-		Short: "Print the accounts that shared a link first",
-		Args:  cobra.ExactArgs(1),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			of, err := link.Parse(args[0])
+	type query func(args []string) (string, error)
+	add := func(use, short string, args cobra.PositionalArgs, sql query, header string, columns ...string) *cobra.Command {
+		sub := &cobra.Command{Use: use, Short: short, Args: args, RunE: func(cmd *cobra.Command, args []string) error {
+			text, err := sql(args)
 			if err != nil {
-				return fmt.Errorf("%s is not a link: %w", web.Plain(args[0]), err)
+				return err
 			}
-			return printQuery(cmd, q, "FIRST\tACCOUNT", func(ctx context.Context, x *Index) ([]Sharer, error) {
-				return x.FirstSharers(ctx, of.Identity, limit)
-			}, func(w io.Writer, s Sharer) { fmt.Fprintf(w, "%s\t%s\n", s.FirstAt, web.Plain(s.Author)) })
-		},
+			return program.Without(cmd.Context(), func(ctx context.Context, _ feature.Process) error {
+				return v.print(ctx, cmd.OutOrStdout(), text, header, columns)
+			})
+		}}
+		cmd.AddCommand(sub)
+		return sub
 	}
-	cmd.Flags().Uint32Var(&limit, "limit", 20, "the maximum number of accounts")
+	top := add("top-links", "Print the links that the most accounts shared", cobra.NoArgs, func([]string) (string, error) {
+		return topLinks(days, limit), nil
+	}, "SHARERS\tPOSTS\tLINK", "sharers", "posts", "link")
+	top.Flags().Uint32Var(&days, "days", 30, "how far back to count")
+	top.Flags().Uint32Var(&limit, "limit", 20, "the maximum number of links")
+	byDay := add("links-by-day", "Print how many links were shared on each day, in UTC", cobra.NoArgs, func([]string) (string, error) {
+		return linksByDay(days), nil
+	}, "DAY\tLINKS\tSHARERS\tPOSTS", "day", "links", "sharers", "posts")
+	byDay.Flags().Uint32Var(&days, "days", 30, "how far back to count")
+	first := add("first-sharers URL", "Print the accounts that shared a link first", cobra.ExactArgs(1), func(args []string) (string, error) {
+		of, err := link.Parse(args[0])
+		if err != nil {
+			return "", fmt.Errorf("%s is not a link: %w", web.Plain(args[0]), err)
+		}
+		return firstSharers(of.Identity, limit), nil
+	}, "FIRST\tACCOUNT", "first_at", "author")
+	first.Flags().Uint32Var(&limit, "limit", 20, "the maximum number of accounts")
 	return cmd
 }
 
-// queries runs queries on the configured ClickHouse.
-type queries struct {
-	feature.Program
-	v *Variables
-}
-
-// printQuery asks the configured ClickHouse and prints the rows as a table.
-func printQuery[T any](cmd *cobra.Command, q queries, header string, ask func(context.Context, *Index) ([]T, error), row func(io.Writer, T)) error {
-	return q.Without(cmd.Context(), func(ctx context.Context, _ feature.Process) error {
-		index, err := q.v.index()
-		if err != nil {
-			return err
+// print asks the configured ClickHouse and prints these columns of the rows as a table.
+func (v *Variables) print(ctx context.Context, out io.Writer, sql, header string, columns []string) error {
+	index, err := v.index()
+	if err != nil {
+		return err
+	}
+	rows, err := index.read(ctx, sql)
+	if err != nil {
+		return err
+	}
+	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(w, header)
+	for _, row := range rows {
+		cells := make([]string, len(columns))
+		for i, name := range columns {
+			cells[i] = web.Plain(fmt.Sprint(row[name]))
 		}
-		rows, err := ask(ctx, index)
-		if err != nil {
-			return err
-		}
-		w := tabwriter.NewWriter(cmd.OutOrStdout(), 0, 0, 2, ' ', 0)
-		fmt.Fprintln(w, header)
-		for _, r := range rows {
-			row(w, r)
-		}
-		return w.Flush()
-	})
+		fmt.Fprintln(w, strings.Join(cells, "\t"))
+	}
+	return w.Flush()
 }
 
 func (v *Variables) indexCommand(program feature.Program) *cobra.Command {

@@ -18,18 +18,6 @@ import (
 	"github.com/weir-social/weir/internal/archive"
 )
 
-// Marks records the attempts to insert a segment. Each call is a transaction of its own.
-type Marks interface {
-	// Begun returns the last attempt that was begun, and how long ago that was; 0: none.
-	Begun(ctx context.Context, segment int64) (attempt int, ago time.Duration, err error)
-	// Begin records that an attempt begins. It returns false if another attempt was begun
-	// after the attempt last.
-	Begin(ctx context.Context, segment int64, last int) (bool, error)
-	// Indexed records that the segment is stored, unless another attempt was begun after
-	// the attempt last: then the rows may have been deleted meanwhile.
-	Indexed(ctx context.Context, segment int64, last int) error
-}
-
 // Settle is how long after the beginning of an attempt no part of it can arrive any more:
 // it has insertTimeout to send its block, and a server needs less than a second to store
 // a block that it has read.
@@ -66,8 +54,8 @@ func (s Segment) id() uint64 { return uint64(s.Version)<<32 | uint64(s.Number) }
 
 // Put stores the rows of a segment, unless they are stored already. After any error, the
 // next call continues: it counts the stored rows and inserts the missing ones.
-func (x *Index) Put(ctx context.Context, s Segment, marks Marks) error {
-	attempt, ago, err := marks.Begun(ctx, s.Number)
+func (x *Index) Put(ctx context.Context, s Segment, attempts marks) error {
+	attempt, ago, err := attempts.Begun(ctx, s.Number)
 	if err != nil {
 		return err
 	}
@@ -84,13 +72,13 @@ func (x *Index) Put(ctx context.Context, s Segment, marks Marks) error {
 	for len(missing) > 0 {
 		stored := len(s.Rows) - len(missing)
 		some := missing[:min(x.blockRows, len(missing))]
-		if err := x.attempt(ctx, s, some, stored, attempt, marks); err != nil {
+		if err := x.attempt(ctx, s, some, stored, attempt, attempts); err != nil {
 			return err
 		}
 		missing = missing[len(some):]
 		attempt++
 	}
-	return marks.Indexed(ctx, s.Number, attempt)
+	return attempts.Indexed(ctx, s.Number, attempt)
 }
 
 // deleting is how long a server may need to delete rows before they are counted again.
@@ -127,10 +115,10 @@ func (x *Index) deleteEarlier(ctx context.Context, s Segment) error {
 }
 
 // attempt inserts rows in addition to the stored ones, and counts.
-func (x *Index) attempt(ctx context.Context, s Segment, rows []Row, stored, last int, marks Marks) error {
+func (x *Index) attempt(ctx context.Context, s Segment, rows []Row, stored, last int, attempts marks) error {
 	body := block(s.id(), rows)
 	began := time.Now()
-	ok, err := marks.Begin(ctx, s.Number, last)
+	ok, err := attempts.Begin(ctx, s.Number, last)
 	if err != nil {
 		return err
 	}

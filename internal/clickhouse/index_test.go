@@ -3,7 +3,6 @@
 package clickhouse
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -16,59 +15,14 @@ import (
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/stretchr/testify/require"
 
 	"github.com/weir-social/weir/internal/archive"
+	"github.com/weir-social/weir/internal/archive/catalog"
 	"github.com/weir-social/weir/internal/clickhouse/clickhousetest"
+	"github.com/weir-social/weir/internal/testing/schematest"
 )
-
-// memory is a store of marks in memory, with a clock that the test moves.
-type memory struct {
-	mu      sync.Mutex
-	attempt map[int64]int
-	ago     time.Duration
-	indexed map[int64]int
-	fail    error // returned by Indexed
-}
-
-func newMemory() *memory { return &memory{attempt: map[int64]int{}, indexed: map[int64]int{}} }
-
-func (m *memory) Begun(_ context.Context, segment int64) (int, time.Duration, error) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	return m.attempt[segment], m.ago, nil
-}
-
-func (m *memory) Begin(_ context.Context, segment int64, last int) (bool, error) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if m.attempt[segment] != last {
-		return false, nil
-	}
-	m.attempt[segment]++
-	m.ago = 0
-	return true, nil
-}
-
-func (m *memory) Indexed(_ context.Context, segment int64, last int) error {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if m.fail != nil {
-		return m.fail
-	}
-	if m.attempt[segment] != last {
-		return nil
-	}
-	m.indexed[segment]++
-	return nil
-}
-
-// settled moves the clock forward until the last attempt is settled.
-func (m *memory) settled() {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	m.ago = Settle
-}
 
 // faults is a transport that makes inserts fail.
 type faults struct {
@@ -106,12 +60,14 @@ type world struct {
 	server *clickhousetest.Server
 	faults *faults
 	index  *Index
-	marks  *memory
+	pool   *pgxpool.Pool
+	marks  marks
 }
 
 func newWorld(t *testing.T) *world {
 	t.Helper()
-	w := &world{t: t, server: clickhousetest.Start(t), faults: &faults{}, marks: newMemory()}
+	pool := schematest.New(t)
+	w := &world{t: t, server: clickhousetest.Start(t), faults: &faults{}, pool: pool, marks: marks{DB: pool}}
 	w.index = w.connect(w.faults)
 	require.NoError(t, w.index.Create(t.Context()))
 	require.NoError(t, w.index.Create(t.Context()), "it exists")
@@ -141,7 +97,37 @@ func (w *world) once(s Segment) {
 	require.Equal(w.t, fmt.Sprint(len(s.Rows)), w.ask(fmt.Sprintf(`SELECT sum(n) FROM sums WHERE segment = %d`, s.Number)), "the view")
 }
 
-func (w *world) put(s Segment) error { return w.index.Put(w.t.Context(), s, w.marks) }
+func (w *world) put(s Segment) error { return w.putTo(w.index, s) }
+
+// putTo stores a segment that the archive's store has.
+func (w *world) putTo(x *Index, s Segment) error {
+	ctx, now := w.t.Context(), time.Now()
+	sum := archive.Sum{Records: int64(len(s.Rows)), SHA256: fmt.Sprintf("%064x", s.Number), Content: fmt.Sprintf("%016x", s.Number)}
+	m := archive.NewManifest(s.Number, "main", "w", sum, now, now)
+	if err := catalog.RestoreSegment(ctx, w.pool, m, "dir:/a", now); err != nil {
+		return err
+	}
+	return x.Put(ctx, s, w.marks)
+}
+
+// settled moves the attempts into the past, until they are settled.
+func (w *world) settled() {
+	w.exec(`UPDATE segments SET index_begun_at = index_begun_at - interval '1 hour'`)
+}
+
+func (w *world) exec(sql string) {
+	w.t.Helper()
+	_, err := w.pool.Exec(w.t.Context(), sql)
+	require.NoError(w.t, err)
+}
+
+// attempts returns how many attempts to insert a segment were begun, and whether it is indexed.
+func (w *world) attempts(segment int64) (begun int, indexed bool) {
+	w.t.Helper()
+	const sql = `SELECT index_attempt, indexed_at IS NOT NULL FROM segments WHERE number = $1`
+	require.NoError(w.t, w.pool.QueryRow(w.t.Context(), sql, segment).Scan(&begun, &indexed))
+	return begun, indexed
+}
 
 // segment returns a segment of random rows.
 func segment(number int64, n int) Segment {
@@ -204,7 +190,7 @@ func TestCutBody(t *testing.T) {
 		require.Equal(t, 1, w.faults.fired)
 		unsettled := &Unsettled{}
 		require.ErrorAs(t, w.put(s), &unsettled, "nothing may be sent before the attempt has settled")
-		w.marks.settled()
+		w.settled()
 	}
 	w.faults.set(nil)
 	require.Equal(t, "0", w.ask(`SELECT count() FROM events`))
@@ -226,13 +212,14 @@ func TestLostResponse(t *testing.T) {
 		return nil, errors.Join(errors.New("connection reset"), err)
 	})
 	require.ErrorIs(t, w.put(s), ErrAmbiguous)
-	w.marks.settled()
-	w.marks.fail = errors.New("Postgres is away")
-	require.ErrorIs(t, w.put(s), w.marks.fail, "the stored rows must be found by their count")
-	w.marks.fail = nil
+	w.settled()
+	w.exec(`ALTER TABLE segments ADD CONSTRAINT no_mark CHECK (indexed_at IS NULL)`)
+	require.ErrorContains(t, w.put(s), "no_mark", "the stored rows must be found by their count")
+	w.exec(`ALTER TABLE segments DROP CONSTRAINT no_mark`)
 	require.NoError(t, w.put(s))
 	require.Equal(t, 1, w.faults.fired, "one insert")
-	require.Equal(t, 1, w.marks.attempt[1])
+	begun, _ := w.attempts(1)
+	require.Equal(t, 1, begun)
 	w.once(s)
 }
 
@@ -255,10 +242,13 @@ func TestSeveralBlocks(t *testing.T) {
 	})
 	require.ErrorIs(t, w.put(s), ErrAmbiguous)
 	require.Equal(t, "200", w.ask(`SELECT count() FROM events`))
-	require.Zero(t, w.marks.indexed[1])
-	w.marks.settled()
+	_, indexed := w.attempts(1)
+	require.False(t, indexed)
+	w.settled()
 	require.NoError(t, w.put(s))
-	require.Equal(t, []int{3, 3, 1}, []int{inserts, w.marks.attempt[1], w.marks.indexed[1]})
+	begun, indexed := w.attempts(1)
+	require.True(t, indexed)
+	require.Equal(t, []int{3, 3}, []int{inserts, begun})
 	w.once(s)
 }
 
@@ -272,11 +262,13 @@ func TestFalseSuccess(t *testing.T) {
 		return &http.Response{StatusCode: http.StatusOK, Body: http.NoBody, Request: r}, nil
 	})
 	require.ErrorIs(t, w.put(s), ErrAmbiguous)
-	require.Zero(t, w.marks.indexed[1])
+	_, indexed := w.attempts(1)
+	require.False(t, indexed)
 	w.faults.set(nil)
-	w.marks.settled()
+	w.settled()
 	require.NoError(t, w.put(s))
-	require.Equal(t, 1, w.marks.indexed[1])
+	_, indexed = w.attempts(1)
+	require.True(t, indexed)
 	w.once(s)
 }
 
@@ -297,12 +289,12 @@ func TestLateInsert(t *testing.T) {
 	<-reached
 	other := w.connect(nil)
 	unsettled := &Unsettled{}
-	require.ErrorAs(t, other.Put(t.Context(), s, w.marks), &unsettled)
-	require.Equal(t, Settle, unsettled.Wait)
+	require.ErrorAs(t, w.putTo(other, s), &unsettled)
+	require.InDelta(t, Settle, unsettled.Wait, float64(time.Minute))
 	close(release)
 	require.NoError(t, <-first)
-	w.marks.settled()
-	require.NoError(t, other.Put(t.Context(), s, w.marks))
+	w.settled()
+	require.NoError(t, w.putTo(other, s))
 	w.once(s)
 }
 
@@ -316,14 +308,15 @@ func TestSecondWorker(t *testing.T) {
 		var all sync.WaitGroup
 		for range 6 {
 			all.Go(func() {
-				if w.connect(nil).Put(t.Context(), s, w.marks) == nil {
+				if w.putTo(w.connect(nil), s) == nil {
 					stored.Add(1)
 				}
 			})
 		}
 		all.Wait()
 		require.Positive(t, stored.Load())
-		require.Equal(t, 1, w.marks.attempt[number])
+		begun, _ := w.attempts(number)
+		require.Equal(t, 1, begun)
 		w.once(s)
 	}
 }
@@ -355,7 +348,7 @@ func TestKilledServer(t *testing.T) {
 		})
 		require.Error(t, w.put(s))
 		require.Equal(t, 1, w.faults.fired)
-		w.marks.settled()
+		w.settled()
 		require.ErrorIs(t, w.put(s), ErrAway)
 		w.faults.set(nil)
 		w.server.Start(t)
@@ -395,7 +388,7 @@ func TestPartialSegment(t *testing.T) {
 	require.NoError(t, w.index.insert(t.Context(), "other", block(1, half)))
 	require.NoError(t, w.put(s))
 	w.once(s)
-	w.marks.settled()
+	w.settled()
 	require.ErrorIs(t, w.put(Segment{Number: 1, Rows: s.Rows[:99]}), ErrRefused)
 	moved := segment(3, 100)
 	require.NoError(t, w.index.insert(t.Context(), "moved", block(3, moved.Rows[:50])))
@@ -419,7 +412,8 @@ func TestErrorClasses(t *testing.T) {
 	require.ErrorContains(t, err, "Code: 60")
 	w.server.Kill(t)
 	require.ErrorIs(t, w.put(segment(1, 1)), ErrAway)
-	require.Zero(t, w.marks.attempt[1], "no attempt may be begun that would have to settle")
+	begun, _ := w.attempts(1)
+	require.Zero(t, begun, "no attempt may be begun that would have to settle")
 	_, err = New("http://user:secret@host:1/a/b", nil)
 	require.Error(t, err)
 	require.NotContains(t, err.Error(), "secret")

@@ -33,7 +33,7 @@ func unindexedSegment(ctx context.Context, db schema.DB, number int64) (m archiv
 }
 
 // marks accesses the columns of segments that record attempts to insert a segment into
-// ClickHouse. All times are by the database's clock.
+// ClickHouse. All times are by the database's clock. Each call is a transaction of its own.
 type marks struct{ DB schema.DB }
 
 // Begun returns the last attempt that was begun, and how long ago that was; 0: none.
@@ -61,7 +61,7 @@ WHERE number = $1 AND index_attempt = $2 AND indexed_at IS NULL`
 }
 
 // Indexed records that ClickHouse has a segment, unless another attempt was begun after the
-// attempt last.
+// attempt last: then the rows may have been deleted meanwhile.
 func (m marks) Indexed(ctx context.Context, segment int64, last int) error {
 	const sql = `UPDATE segments SET indexed_at = clock_timestamp() WHERE number = $1 AND index_attempt = $2`
 	if _, err := m.DB.Exec(ctx, sql, segment, last); err != nil {
