@@ -89,9 +89,9 @@ func TestNewTypesLeaveOtherSchemasUsable(t *testing.T) {
 		`{"$type":"a.b.c","ratio":{"list":[1]}}`:        lexicon.Unknown,
 		`{"$type":"a.b.c","in":"at://did:web:a.b/x.y"}`: lexicon.Unknown,
 	} {
-		require.Equal(t, verdict, c.Validate("a.b.c", "self", []byte(record), lexicon.Options{}).Verdict, record)
+		require.Equal(t, verdict, c.Validate("a.b.c", "self", []byte(record)).Verdict, record)
 	}
-	require.Equal(t, lexicon.Unknown, c.Validate("a.b.d", "self", []byte(`{"$type":"a.b.d"}`), lexicon.Options{}).Verdict)
+	require.Equal(t, lexicon.Unknown, c.Validate("a.b.d", "self", []byte(`{"$type":"a.b.d"}`)).Verdict)
 }
 
 func TestLoadReadsFoldersInFolders(t *testing.T) {
@@ -134,7 +134,7 @@ func TestHashCoversWhatTheSchemaUses(t *testing.T) {
 	c, err := lexicon.New([]byte(record))
 	require.NoError(t, err)
 	require.Empty(t, c.Hash("a.b.none"))
-	require.Equal(t, c.Hash("a.b.c"), c.Validate("a.b.c", "x", []byte(`{}`), lexicon.Options{}).Hash)
+	require.Equal(t, c.Hash("a.b.c"), c.Validate("a.b.c", "x", []byte(`{}`)).Hash)
 }
 
 // TestManyValidateAtOnce shows that one catalog gives the same verdict to many goroutines.
@@ -143,7 +143,7 @@ func TestManyValidateAtOnce(t *testing.T) {
 	t.Parallel()
 	c := catalog(t)
 	validate := func() lexicon.Result {
-		return c.Validate(everything, key, with(`"node":{"children":[{}]},"either":{"$type":"example.weir.everything#leaf"},"gone":{}`), lexicon.Options{})
+		return c.Validate(everything, key, with(`"node":{"children":[{}]},"either":{"$type":"example.weir.everything#leaf"},"gone":{}`))
 	}
 	want := validate()
 	var all sync.WaitGroup

@@ -72,7 +72,7 @@ func TestHostileSchemasAndRecordsEnd(t *testing.T) {
 			t.Parallel()
 			c, err := lexicon.New(test.schema)
 			require.NoError(t, err)
-			got := c.Validate("a.b.c", "x", []byte(test.record), lexicon.Options{})
+			got := c.Validate("a.b.c", "x", []byte(test.record))
 			require.Equal(t, test.verdict, got.Verdict, got.Problems)
 			require.Equal(t, test.more, got.More)
 		})
@@ -85,18 +85,18 @@ func TestReferencesAreBounded(t *testing.T) {
 	t.Parallel()
 	c, err := lexicon.New(recordSchema("a.b.c", `"properties":{"list":{"type":"array","items":{"type":"string","format":"at-uri"}}}`))
 	require.NoError(t, err)
-	tenThousand := c.Validate("a.b.c", "x", []byte(`{"$type":"a.b.c","list":[`+times(10_000, `"at://did:plc:wq4aajammjtxdomz3e23667t/b.c.d/%d"`)+`]}`), lexicon.Options{})
+	tenThousand := c.Validate("a.b.c", "x", []byte(`{"$type":"a.b.c","list":[`+times(10_000, `"at://did:plc:wq4aajammjtxdomz3e23667t/b.c.d/%d"`)+`]}`))
 	require.Equal(t, lexicon.Valid, tenThousand.Verdict)
 	require.Len(t, tenThousand.References, 10_000)
 	require.Equal(t, "/list/9999", tenThousand.References[9999].Path)
 	require.Zero(t, tenThousand.Dropped)
 
-	most := c.Validate("a.b.c", "x", []byte(`{"$type":"a.b.c","list":[`+list(100_000, `"at://d.e/f.g.h"`)+`]}`), lexicon.Options{})
+	most := c.Validate("a.b.c", "x", []byte(`{"$type":"a.b.c","list":[`+list(100_000, `"at://d.e/f.g.h"`)+`]}`))
 	require.Len(t, most.References, 100_000, "as many as fit in a record")
 
 	const depth, uris = 150, 20_000
 	deep := `{"$type":"a.b.c","x":` + strings.Repeat(`{"`+strings.Repeat("k", 8000)+`":`, depth) + `[` + list(uris, `"at://d.e/f.g.h"`) + `]` + strings.Repeat("}", depth) + "}"
-	long := c.Validate("a.b.c", "x", []byte(deep), lexicon.Options{})
+	long := c.Validate("a.b.c", "x", []byte(deep))
 	require.Equal(t, lexicon.Valid, long.Verdict, long.Problems)
 	bytes := 0
 	for _, r := range long.References {

@@ -41,14 +41,14 @@ func agree(t testing.TB, g *generator, ours *lexicon.Catalog, theirs *indigo.Bas
 	for _, collection := range g.collections() {
 		record := g.record(collection)
 		raw := encode(t, record)
-		got := ours.Validate(collection, key, raw, lexicon.Options{})
+		got := ours.Validate(collection, key, raw)
 		require.NoError(t, indigoAccepts(theirs, collection, raw), "%s: generated: %s", note, raw)
 		require.Equal(t, lexicon.Valid, got.Verdict, "%s: %v: %s", note, got.Problems, raw)
 		for range 4 {
 			g.damage(record)
 			raw := encode(t, record)
 			err := indigoAccepts(theirs, collection, raw)
-			got := ours.Validate(collection, key, raw, lexicon.Options{})
+			got := ours.Validate(collection, key, raw)
 			require.Equal(t, err == nil, got.Verdict == lexicon.Valid, "%s: indigo: %v, we: %v: %s", note, err, got.Problems, raw)
 			if err != nil {
 				refused++
@@ -104,22 +104,21 @@ func FuzzRecord(f *testing.F) {
 		f.Add([]byte(text))
 	}
 	f.Fuzz(func(t *testing.T, record []byte) {
-		limits := lexicon.Limits{Problems: 5, Collected: 10, Bytes: 1000}
 		for _, collection := range append(ours.Collections(), "a.b.c") {
 			catalog := ours
 			if len(record)%2 == 0 {
 				catalog = strict
 			}
-			got := catalog.Validate(collection, key, record, lexicon.Options{Limits: limits})
-			require.LessOrEqual(t, len(got.Problems), 5)
-			require.LessOrEqual(t, len(got.References)+len(got.Texts), 10)
+			got := catalog.Validate(collection, key, record)
+			require.LessOrEqual(t, len(got.Problems), 20)
+			require.LessOrEqual(t, len(got.References)+len(got.Texts), 128<<10)
 			require.Equal(t, got.Verdict == lexicon.Invalid, len(got.Problems) > 0)
 			for v := range got.Root.All() {
 				v.Path()
 				v.Text()
 			}
 		}
-		got := ours.Validate("a.b.c", key, record, lexicon.Options{})
+		got := ours.Validate("a.b.c", key, record)
 		notJSON := len(got.Problems) > 0 && got.Problems[0].Rule == "json" || len(got.Problems) > 1 && got.Problems[len(got.Problems)-1].Rule == "json"
 		if len(got.Problems) == 0 || got.Problems[0].Rule != "depth" && got.Problems[0].Rule != "record_size" && got.More == 0 {
 			require.Equal(t, jsontext.Value(record).IsValid(), !notJSON, "%v", got.Problems)
@@ -140,7 +139,7 @@ func FuzzSchema(f *testing.F) {
 		}
 		c = c.Strictly(anyCollection)
 		for _, collection := range c.Collections() {
-			c.Validate(collection, key, record, lexicon.Options{})
+			c.Validate(collection, key, record)
 		}
 	})
 }
@@ -195,7 +194,7 @@ func besideIndigo(b *testing.B, folder fs.FS, records [][2]string) {
 	bytes := 0
 	for _, r := range records {
 		bytes += len(r[1])
-		got := ours.Validate(r[0], key, []byte(r[1]), lexicon.Options{})
+		got := ours.Validate(r[0], key, []byte(r[1]))
 		require.Equal(b, lexicon.Valid, got.Verdict, got.Problems)
 	}
 	rounds := max(1, 200/len(records)) // between two readings of the CPU time
@@ -204,7 +203,7 @@ func besideIndigo(b *testing.B, folder fs.FS, records [][2]string) {
 		start := cpu(b)
 		for range rounds {
 			for _, r := range records {
-				ours.Validate(r[0], key, []byte(r[1]), lexicon.Options{})
+				ours.Validate(r[0], key, []byte(r[1]))
 			}
 		}
 		middle := cpu(b)

@@ -46,7 +46,7 @@ func TestLayersReferences(t *testing.T) {
 		for _, ref := range known[collection] {
 			want[ref.Path] = true
 		}
-		got := c.Validate(collection, key, encode(t, g.record(collection)), lexicon.Options{})
+		got := c.Validate(collection, key, encode(t, g.record(collection)))
 		require.Equal(t, lexicon.Valid, got.Verdict, got.Problems)
 		found := map[string]bool{}
 		for _, ref := range got.References {
@@ -148,13 +148,13 @@ func TestLayersVerdicts(t *testing.T) {
 	}
 	for _, test := range append(agreed(), disagreed()...) {
 		name := "pub.layers." + test.collection
-		got := c.Validate(name, key, []byte(`{"$type":"`+name+`",`+created+`,`+test.fields+`}`), lexicon.Options{})
+		got := c.Validate(name, key, []byte(`{"$type":"`+name+`",`+created+`,`+test.fields+`}`))
 		require.Equal(t, test.problems, brief(got.Problems), "%s %.300s: %v", name, test.fields, got.Problems)
 		require.Equal(t, test.problems == "", got.Verdict == lexicon.Valid)
 	}
 	node26 := []byte(`{"$type":"pub.layers.graph.graphNode",` + created + `,` + node + `}`)
-	require.Equal(t, "record_key ", brief(c.Validate("pub.layers.graph.graphNode", "item-42", node26, lexicon.Options{}).Problems))
-	require.Equal(t, "record_type /$type", brief(c.Validate("pub.layers.graph.graphNode", key, []byte(strings.Replace(string(node26), "graphNode", "graphNode#main", 1)), lexicon.Options{}).Problems))
-	require.Equal(t, "record_type /$type", brief(c.Validate("pub.layers.graph.graphNode", key, []byte(strings.Replace(string(node26), "graphNode", "graphEdge", 1)), lexicon.Options{}).Problems))
-	require.Equal(t, "collection ", brief(c.Validate("pub.layers.graph.getGraphNode", key, node26, lexicon.Options{}).Problems))
+	require.Equal(t, "record_key ", brief(c.Validate("pub.layers.graph.graphNode", "item-42", node26).Problems))
+	require.Equal(t, "record_type /$type", brief(c.Validate("pub.layers.graph.graphNode", key, []byte(strings.Replace(string(node26), "graphNode", "graphNode#main", 1))).Problems))
+	require.Equal(t, "record_type /$type", brief(c.Validate("pub.layers.graph.graphNode", key, []byte(strings.Replace(string(node26), "graphNode", "graphEdge", 1))).Problems))
+	require.Equal(t, "collection ", brief(c.Validate("pub.layers.graph.getGraphNode", key, node26).Problems))
 }

@@ -90,23 +90,18 @@ type Result struct {
 	// Unlisted are the strings outside the values that the schema knows. The protocol
 	// allows them.
 	Unlisted []Value
-	// Dropped counts the references and texts that Limits left out.
+	// Dropped counts the references and texts that the limits left out.
 	Dropped int
 	// Root is the record. It is not an object if the record is not JSON.
 	Root Value
 }
 
-// Limits limit what validation returns. The zero value stands for the defaults.
-type Limits struct {
-	Problems  int // 20
-	Collected int // 131,072 references, texts and unlisted values
-	Bytes     int // 8 MiB of paths
-}
-
-// Options choose how a record is validated.
-type Options struct {
-	Limits Limits
-}
+// The limits of what validation returns.
+const (
+	maxProblems  = 20
+	maxCollected = 128 << 10 // references, texts and unlisted values
+	maxPaths     = 8 << 20   // bytes of their paths
+)
 
 // The data model's limits. The network's servers refuse larger records.
 const (

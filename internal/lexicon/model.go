@@ -119,12 +119,11 @@ func (s *scanner) blobPart(at, part uint32, expected string) {
 
 // problems is a list of limited length.
 type problems struct {
-	list  []Problem
-	more  int
-	limit int
+	list []Problem
+	more int
 }
 
-func (p *problems) room() bool { return len(p.list) < p.limit }
+func (p *problems) room() bool { return len(p.list) < maxProblems }
 
 func (p *problems) add(problem Problem) {
 	if p.room() {

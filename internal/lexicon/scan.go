@@ -16,8 +16,8 @@ type scanner struct {
 }
 
 // scan returns the nodes of a record. It is fatal if they are not the whole record.
-func scan(source string, limit int) *scanner {
-	s := &scanner{document: document{source: source}, problems: problems{limit: limit}}
+func scan(source string) *scanner {
+	s := &scanner{document: document{source: source}}
 	if len(source) > maxRecord {
 		s.refuse("record_size", strconv.Itoa(maxRecord)+" bytes of JSON at most", strconv.Itoa(len(source))+" bytes")
 		return s

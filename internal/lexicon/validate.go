@@ -1,7 +1,6 @@
 package lexicon
 
 import (
-	"cmp"
 	"slices"
 	"strings"
 
@@ -13,7 +12,6 @@ type walk struct {
 	document
 	catalog *Catalog
 	strict  bool
-	limits  Limits
 
 	problems problems
 	result   Result
@@ -23,15 +21,10 @@ type walk struct {
 
 // Validate compares a record with the schema of its collection. record is the JSON
 // from the network or the database.
-func (c *Catalog) Validate(collection, key string, record []byte, options Options) Result {
-	limits := options.Limits
-	limits.Problems = cmp.Or(limits.Problems, 20)
-	limits.Collected = cmp.Or(limits.Collected, 128<<10)
-	limits.Bytes = cmp.Or(limits.Bytes, 8<<20)
-
-	s := scan(string(record), limits.Problems)
+func (c *Catalog) Validate(collection, key string, record []byte) Result {
+	s := scan(string(record))
 	s.names = c.names
-	w := &walk{document: s.document, catalog: c, limits: limits, problems: s.problems}
+	w := &walk{document: s.document, catalog: c, problems: s.problems}
 	if r := c.records[collection]; r != nil {
 		w.result.Hash, w.strict = r.hash, r.strict
 	}
@@ -119,7 +112,7 @@ func (w *walk) lacks(name string) {
 // room returns the path of a node to collect, and whether the limits allow it.
 func (w *walk) room(at uint32) (string, bool) {
 	r := &w.result
-	if len(r.References)+len(r.Texts)+len(r.Unlisted) >= w.limits.Collected || w.paths >= w.limits.Bytes {
+	if len(r.References)+len(r.Texts)+len(r.Unlisted) >= maxCollected || w.paths >= maxPaths {
 		r.Dropped++
 		return "", false
 	}
@@ -142,7 +135,7 @@ func (w *walk) collectText(at uint32, text string) {
 }
 
 func (w *walk) unlisted(at uint32) {
-	if len(w.result.Unlisted) < w.limits.Collected {
+	if len(w.result.Unlisted) < maxCollected {
 		w.result.Unlisted = append(w.result.Unlisted, Value{&w.document, at})
 	}
 }

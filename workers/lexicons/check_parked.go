@@ -3,7 +3,6 @@ package lexicons
 import (
 	"context"
 	"fmt"
-	"github.com/weir-social/weir/workers"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -14,6 +13,7 @@ import (
 	"github.com/weir-social/weir/internal/lexicon/verdict"
 	"github.com/weir-social/weir/jobs"
 	"github.com/weir-social/weir/schema"
+	"github.com/weir-social/weir/workers"
 )
 
 // CheckParked looks for the records that parked records wait for. When such a record arrives, it

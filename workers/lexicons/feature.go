@@ -9,7 +9,6 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/weir-social/weir/consumer/firehose"
 	"github.com/weir-social/weir/feature"
 	"github.com/weir-social/weir/internal/atproto/syntax"
 	"github.com/weir-social/weir/internal/collection"
@@ -107,7 +106,7 @@ func (v *Variables) judged(core feature.Core) (patterns []string) {
 
 // config returns the configuration of the workers.
 func (v *Variables) config() Config {
-	c := Config{Resolve: v.ResolveLexicons, Strict: v.StrictLexicons, Read: firehose.ReadRecord, Rules: rules.Standard()}
+	c := Config{Resolve: v.ResolveLexicons, Strict: v.StrictLexicons, Rules: rules.Standard()}
 	if v.Lexicons != "" {
 		c.Folder = os.DirFS(v.Lexicons)
 	}

@@ -3,7 +3,6 @@ package lexicons
 import (
 	"context"
 	"errors"
-	"github.com/weir-social/weir/workers"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -13,6 +12,7 @@ import (
 	"github.com/weir-social/weir/internal/atproto/bluesky"
 	"github.com/weir-social/weir/internal/lexicon/verdict"
 	"github.com/weir-social/weir/schema"
+	"github.com/weir-social/weir/workers"
 )
 
 // FetchRecord requests a record that parked records wait for from its account's

@@ -2,7 +2,6 @@ package lexicons
 
 import (
 	"context"
-	"github.com/weir-social/weir/workers"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -12,6 +11,7 @@ import (
 	"github.com/weir-social/weir/internal/lexicon/verdict"
 	"github.com/weir-social/weir/jobs"
 	"github.com/weir-social/weir/schema"
+	"github.com/weir-social/weir/workers"
 )
 
 // JudgeAccount makes Weir judge again the records that depend on an account's records,

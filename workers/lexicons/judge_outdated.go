@@ -2,7 +2,6 @@ package lexicons
 
 import (
 	"context"
-	"github.com/weir-social/weir/workers"
 	"log/slog"
 	"slices"
 	"time"
@@ -14,6 +13,7 @@ import (
 	"github.com/weir-social/weir/internal/lexicon/verdict"
 	"github.com/weir-social/weir/jobs"
 	"github.com/weir-social/weir/schema"
+	"github.com/weir-social/weir/workers"
 )
 
 // JudgeOutdated makes Weir judge again exactly those records whose verdicts were

@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"github.com/weir-social/weir/workers"
 	"iter"
 	"slices"
 	"time"
@@ -20,6 +19,7 @@ import (
 	"github.com/weir-social/weir/internal/lexicon/verdict"
 	"github.com/weir-social/weir/jobs"
 	"github.com/weir-social/weir/schema"
+	"github.com/weir-social/weir/workers"
 )
 
 // JudgeRecords judges a batch of records. It holds their locks and uses what is stored at

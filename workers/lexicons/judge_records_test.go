@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"github.com/weir-social/weir/internal/testing/workertest"
-	"github.com/weir-social/weir/workers"
 	"log/slog"
 	"maps"
 	"math/rand/v2"
@@ -31,6 +30,7 @@ import (
 	"github.com/weir-social/weir/internal/testing/schematest"
 	"github.com/weir-social/weir/jobs"
 	"github.com/weir-social/weir/schema"
+	"github.com/weir-social/weir/workers"
 )
 
 const (

@@ -2,7 +2,6 @@ package lexicons
 
 import (
 	"context"
-	"github.com/weir-social/weir/workers"
 	"strings"
 	"time"
 
@@ -14,6 +13,7 @@ import (
 	"github.com/weir-social/weir/internal/lexicon/verdict"
 	"github.com/weir-social/weir/internal/words"
 	"github.com/weir-social/weir/schema"
+	"github.com/weir-social/weir/workers"
 )
 
 // Limits on what one record can make a judgment read and store.
@@ -57,7 +57,7 @@ type judgedRecord struct {
 func (j *judging) add(stored *schema.Record, before *verdict.Before) {
 	r := &judgedRecord{raw: stored.Record, rev: stored.Rev, before: before, read: map[schema.Key]string{}}
 	r.Record = rules.Record{DID: stored.DID, Collection: stored.Collection, Key: stored.Rkey,
-		Result: j.catalog.Validate(stored.Collection, stored.Rkey, stored.Record, lexicon.Options{})}
+		Result: j.catalog.Validate(stored.Collection, stored.Rkey, stored.Record)}
 	r.Judgment = verdict.Judgment{Key: stored.Key, CID: stored.CID, Hash: r.Hash, Verdict: r.Verdict, Problems: r.Problems}
 	for _, uri := range j.worker.rules.Required(r.Record) {
 		if key, ok := j.target(uri); ok {
@@ -170,7 +170,7 @@ func (j *judging) content(ctx context.Context, key schema.Key) (content, error) 
 		return content{}, err
 	}
 	c := content{bytes: len(raw)}
-	if result := j.catalog.Validate(key.Collection, key.Rkey, raw, lexicon.Options{}); result.Verdict == lexicon.Valid {
+	if result := j.catalog.Validate(key.Collection, key.Rkey, raw); result.Verdict == lexicon.Valid {
 		c.root = result.Root
 	}
 	if j.cached += c.bytes; j.cached > mostCached {

@@ -23,11 +23,10 @@ import (
 
 // Config configures how records are judged. It is used if the projection of Projection is registered.
 type Config struct {
-	Folder  fs.FS      // of schema files; nil: there is none
-	Strict  []string   // collections, as names or prefixes, whose records are compared strictly
-	Resolve []string   // names whose schemas are fetched from their authorities
-	TXT     LookupTXT  // nil: the system's resolver
-	Read    ReadRecord // checks the fetched schemas
+	Folder  fs.FS     // of schema files; nil: there is none
+	Strict  []string  // collections, as names or prefixes, whose records are compared strictly
+	Resolve []string  // names whose schemas are fetched from their authorities
+	TXT     LookupTXT // nil: the system's resolver
 	Rules   rules.Rules
 }
 
@@ -64,7 +63,7 @@ func Add(b workers.Bundle, cfg Config) {
 	workers.Add(b, &JudgeOutdated{pool: b.Pool(), log: b.Log(), catalogs: shared, patience: patience})
 	workers.Add(b, &CheckParked{pool: b.Pool()})
 	workers.Add(interruptible, &FetchRecord{pool: b.Pool(), api: b.Bluesky(), projections: b.Projections(), fetched: b.Fetched()})
-	workers.Add(interruptible, &ResolveLexicon{pool: b.Pool(), api: b.Bluesky(), txt: cfg.TXT, read: cfg.Read, names: cfg.Resolve})
+	workers.Add(interruptible, &ResolveLexicon{pool: b.Pool(), api: b.Bluesky(), txt: cfg.TXT, names: cfg.Resolve})
 	b.Every(time.Minute, CheckParkedArgs{}, true)
 	for _, name := range cfg.Resolve {
 		b.Every(resolveInterval, ResolveLexiconArgs{NSID: name}, true)

@@ -25,7 +25,6 @@ import (
 	"github.com/riverqueue/river/rivertest"
 	"github.com/stretchr/testify/require"
 
-	"github.com/weir-social/weir/consumer/firehose"
 	"github.com/weir-social/weir/jobs"
 	"github.com/weir-social/weir/schema"
 )
@@ -217,7 +216,7 @@ func TestLexiconIsResolved(t *testing.T) {
 	require.NoError(t, err)
 	b.server.key = public.Multibase()
 	const schemas = "com.atproto.lexicon.schema"
-	w := &ResolveLexicon{pool: b.pool, api: b.settings.Bluesky, read: firehose.ReadRecord, names: b.settings.Lexicons.Resolve, txt: func(_ context.Context, name string) ([]string, error) {
+	w := &ResolveLexicon{pool: b.pool, api: b.settings.Bluesky, names: b.settings.Lexicons.Resolve, txt: func(_ context.Context, name string) ([]string, error) {
 		if asked = append(asked, name); len(asked) > 4 {
 			return nil, &net.DNSError{IsNotFound: true}
 		}

@@ -2,13 +2,13 @@ package lexicons
 
 import (
 	"context"
-	"github.com/weir-social/weir/workers"
 	"log/slog"
 
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/riverqueue/river"
 
 	"github.com/weir-social/weir/internal/lexicon/records"
+	"github.com/weir-social/weir/workers"
 )
 
 // MakeRecordViews makes the SQL views of records, according to the schemas that are

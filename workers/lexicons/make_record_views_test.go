@@ -2,7 +2,6 @@ package lexicons
 
 import (
 	"context"
-	"github.com/weir-social/weir/workers"
 	"log/slog"
 	"testing"
 
@@ -10,6 +9,7 @@ import (
 
 	"github.com/weir-social/weir/internal/testing/schematest"
 	"github.com/weir-social/weir/jobs"
+	"github.com/weir-social/weir/workers"
 )
 
 // TestViewsAreMadeWhenSchemasChange shows that the views of records follow the stored schemas,

@@ -3,7 +3,6 @@ package lexicons
 import (
 	"context"
 	"fmt"
-	"github.com/weir-social/weir/workers"
 	"strings"
 	"sync"
 	"testing"
@@ -22,6 +21,7 @@ import (
 	"github.com/weir-social/weir/internal/testing/schematest"
 	"github.com/weir-social/weir/jobs"
 	"github.com/weir-social/weir/schema"
+	"github.com/weir-social/weir/workers"
 )
 
 func key(collection, did string, n int) schema.Key {

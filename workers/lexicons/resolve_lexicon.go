@@ -5,18 +5,18 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"github.com/weir-social/weir/workers"
 	"net"
 	"slices"
 	"strings"
 
-	"github.com/bluesky-social/indigo/atproto/atcrypto"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/riverqueue/river"
 
+	"github.com/weir-social/weir/consumer/firehose"
 	"github.com/weir-social/weir/internal/atproto/bluesky"
 	"github.com/weir-social/weir/internal/lexicon/verdict"
+	"github.com/weir-social/weir/workers"
 )
 
 // ResolveLexicon fetches the schema of a configured name. DNS names the account that
@@ -27,14 +27,8 @@ type ResolveLexicon struct {
 	pool  *pgxpool.Pool
 	api   *bluesky.Client
 	txt   LookupTXT
-	read  ReadRecord
 	names []string // the names in the configuration
 }
-
-// ReadRecord reads a CAR that proves that a repository contains a record. It returns the
-// record as JSON. It returns an error if the commit is not the account's or not signed
-// with the key, or if the record is not in it.
-type ReadRecord func(car []byte, did string, key atcrypto.PublicKey, collection, rkey string) (json []byte, err error)
 
 // LookupTXT returns the TXT records of a domain name.
 type LookupTXT func(ctx context.Context, name string) ([]string, error)
@@ -61,7 +55,7 @@ func (w *ResolveLexicon) Work(ctx context.Context, job *river.Job[ResolveLexicon
 	if err != nil {
 		return err
 	}
-	record, err := w.read(car, did, key, schemaCollection, nsid)
+	record, err := firehose.ReadRecord(car, did, key, schemaCollection, nsid)
 	if err != nil {
 		return workers.NonRetryable(err)
 	}

@@ -223,7 +223,7 @@ func TestSearchFilters(t *testing.T) {
 		"hostile": `{"languages": ["de'", "", "'x':1A", "de\\", 7, null, {"de": "de"}, "=language=de"], "langs": "de", "mimeType": ["audio"], "blob": {"mimeType": "audio/'"}}`,
 		"many":    `{"languages": [` + strings.Repeat(`"aa",`, 200) + `"de"]}`,
 	} {
-		filters := Filters(catalog.Validate("com.example.text", rkey, []byte(record), lexicon.Options{}).Root)
+		filters := Filters(catalog.Validate("com.example.text", rkey, []byte(record)).Root)
 		execute(t, pool, `INSERT INTO record_texts (collection, did, rkey, text, words) VALUES ('com.example.text', 'did:plc:a', $1, 'a heron', $$'heron':1 'language':2 $$::tsvector || coalesce($2::tsvector, ''))`, rkey, filters)
 	}
 	found := func(q Query) string {

@@ -49,7 +49,7 @@ func (s space) record(t testing.TB, collection, fields string) rules.Record {
 	fields = strings.ReplaceAll(fields, "NS", s.name)
 	name := s.name + "." + collection
 	raw := `{"$type":"` + name + `","createdAt":"2026-01-02T03:04:05Z",` + fields + `}`
-	result := s.catalog.Validate(name, key, []byte(raw), lexicon.Options{})
+	result := s.catalog.Validate(name, key, []byte(raw))
 	require.Equal(t, lexicon.Valid, result.Verdict, "%v: %s", result.Problems, raw)
 	return rules.Record{DID: did, Collection: name, Key: key, Result: result, Targets: map[string]lexicon.Value{}}
 }

@@ -58,7 +58,7 @@ func TestLayersSearchedFields(t *testing.T) {
 			}
 			find := func(field string) (called, others []lexicon.Text) {
 				record := strings.Replace(nested(field, "a heron"), "{", fmt.Sprintf(`{"$type":%q,`, collection), 1)
-				result := s.catalog.Validate(collection, key, []byte(record), lexicon.Options{})
+				result := s.catalog.Validate(collection, key, []byte(record))
 				path := "/" + strings.ReplaceAll(field, "*", "0")
 				if s.name == "pub.layers" { // our own lexicons have only some of the fields
 					require.Equal(t, []lexicon.Text{{Path: path, Value: "a heron"}}, result.Texts, "%s %s", collection, field)
