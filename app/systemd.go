@@ -184,7 +184,7 @@ func (p App) status(ctx context.Context, names []string) string {
 	if slices.Contains(names, RoleConsumer) {
 		report.SeenBy(p.owner)
 	}
-	line := report.Verdict()
+	line := report.Summary()
 	for _, c := range report.Conditions {
 		line += "; " + c.Message
 	}

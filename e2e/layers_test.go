@@ -128,7 +128,7 @@ func layersFolder(t *testing.T) string {
 // writes makes the changes, and kills the process in a commit, in a judgment and in a release.
 func (l *layered) writes(changes []layersChange) {
 	l.t.Helper()
-	points := []string{"commit: before its end", "judgment: after its transaction", "release: after the last look"}
+	points := []string{"commit: before its end", "judgment: after its transaction", "release: no target is due"}
 	for _, point := range points {
 		part := changes[:len(changes)/len(points)]
 		changes = changes[len(part):]

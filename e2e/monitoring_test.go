@@ -65,7 +65,7 @@ func TestLimitsAgreeEverywhere(t *testing.T) {
 	execute(t, database, `INSERT INTO river_job (args, kind, max_attempts, priority, queue) SELECT '{}', 'of_nobody', 1, 1, 'elsewhere' FROM generate_series(1, 78);
 		INSERT INTO river_queue (name, updated_at) VALUES ('elsewhere', now())`)
 	eventually.True(t, func() bool {
-		return count(t, pool, `SELECT count(*) FROM alerts WHERE name = 'WeirDatabaseLarge' AND fired_at IS NOT NULL OR name = 'WeirQueueDeep' AND subject = 'elsewhere'`) == 2
+		return count(t, pool, `SELECT count(*) FROM alerts WHERE name = 'WeirDatabaseLarge' AND fired_at IS NOT NULL OR name = 'WeirQueueDeep' AND component = 'elsewhere'`) == 2
 	}, 50*time.Millisecond)
 }
 

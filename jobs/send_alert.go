@@ -9,14 +9,14 @@ import (
 // SendAlert sends the webhook a message that an alert fires or is resolved. The
 // worker has the webhook's URL, which is a secret, so no job contains it.
 type SendAlert struct {
-	Name     string    `json:"name"`
-	Severity string    `json:"severity"`
-	Subject  string    `json:"subject,omitempty"` // the stream or queue; empty: all of Weir
-	Message  string    `json:"message"`           // what is wrong
-	Hint     string    `json:"hint"`              // what to do or read first
-	Since    time.Time `json:"since"`             // when the condition began
-	At       time.Time `json:"at"`                // when it fired, or was resolved
-	Resolved bool      `json:"resolved,omitempty"`
+	Name      string    `json:"name"`
+	Severity  string    `json:"severity"`
+	Component string    `json:"component,omitempty"` // the stream or queue; empty: all of Weir
+	Message   string    `json:"message"`             // what is wrong
+	Hint      string    `json:"hint"`                // what to do or read first
+	Since     time.Time `json:"since"`               // when the condition began
+	At        time.Time `json:"at"`                  // when it fired, or was resolved
+	Resolved  bool      `json:"resolved,omitempty"`
 }
 
 // Kind names the job.

@@ -50,7 +50,7 @@ CREATE TRIGGER hidden_account_removed AFTER DELETE ON accounts FOR EACH ROW WHEN
 -- One row per condition of /health that has ever held, with its latest times. Not compared: how it went, not what is stored.
 CREATE TABLE alerts (
     name text NOT NULL,
-    subject text NOT NULL, -- The stream or queue that the alert is about. Empty: all of Weir.
+    component text NOT NULL, -- The stream or queue that the alert is about. Empty: all of Weir.
     severity text NOT NULL,
     message text NOT NULL, -- What is wrong.
     hint text NOT NULL, -- What to look at first.
@@ -59,7 +59,7 @@ CREATE TABLE alerts (
     fired_at timestamp with time zone, -- When the condition had held for long enough to notify somebody. NULL: not yet.
     resolved_at timestamp with time zone, -- When the condition had been gone for long enough. NULL: not yet.
     last_notified text DEFAULT ''::text NOT NULL, -- What the latest send_alert job is about. Empty: there was none, or there is no webhook.
-    CONSTRAINT alerts_pkey PRIMARY KEY (name, subject),
+    CONSTRAINT alerts_pkey PRIMARY KEY (name, component),
     CONSTRAINT alerts_last_notified_check CHECK (last_notified = ANY (ARRAY[''::text, 'fired'::text, 'resolved'::text]))
 );
 

@@ -49,7 +49,7 @@ func (w *CheckAlerts) Work(ctx context.Context, _ *river.Job[jobs.CheckAlerts]) 
 			if message, due := pendingMessage(&alerts[i]); due && w.notify {
 				alerts[i].LastNotified = notifiedState(message)
 				messages = append(messages, river.InsertManyParams{Args: message})
-				JobLog(ctx, w.log).Warn("alert", "name", message.Name, "subject", message.Subject, "message", message.Message, "resolved", message.Resolved)
+				JobLog(ctx, w.log).Warn("alert", "name", message.Name, "component", message.Component, "message", message.Message, "resolved", message.Resolved)
 			}
 		}
 		RowLog(ctx).Info("alerts_checked", "conditions", named(report.Conditions), "messages", len(messages))
@@ -87,25 +87,25 @@ func clampTimes(alerts []health.Alert, now time.Time) {
 
 // update returns the alerts given the conditions that hold now.
 func update(alerts []health.Alert, conditions []health.Condition, now time.Time) []health.Alert {
-	type key struct{ name, subject string }
+	type key struct{ name, component string }
 	at := map[key]int{}
 	for i, a := range alerts {
-		at[key{a.Name, a.Subject}] = i
+		at[key{a.Name, a.Component}] = i
 	}
 	holds := map[key]bool{}
 	for _, c := range conditions {
-		k := key{c.Name, c.Subject}
+		k := key{c.Name, c.Component}
 		i, there := at[k]
 		if !there {
 			i = len(alerts)
-			alerts = append(alerts, health.Alert{Name: c.Name, Subject: c.Subject, ResolvedAt: &now})
+			alerts = append(alerts, health.Alert{Name: c.Name, Component: c.Component, ResolvedAt: &now})
 			at[k] = i
 		}
 		setActive(&alerts[i], c, now)
 		holds[k] = true
 	}
 	for i := range alerts {
-		if !holds[key{alerts[i].Name, alerts[i].Subject}] {
+		if !holds[key{alerts[i].Name, alerts[i].Component}] {
 			setInactive(&alerts[i], now)
 		}
 	}
@@ -136,7 +136,7 @@ func setInactive(a *health.Alert, now time.Time) {
 // pendingMessage returns the message about an alert that has not been sent. The
 // resolution is sent only if the firing was.
 func pendingMessage(a *health.Alert) (message jobs.SendAlert, due bool) {
-	message = jobs.SendAlert{Name: a.Name, Severity: a.Severity, Subject: a.Subject, Message: a.Message, Hint: a.Hint, Since: a.Since}
+	message = jobs.SendAlert{Name: a.Name, Severity: a.Severity, Component: a.Component, Message: a.Message, Hint: a.Hint, Since: a.Since}
 	switch {
 	case a.FiredAt == nil:
 		return message, false

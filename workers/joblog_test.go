@@ -70,10 +70,10 @@ func TestEveryKindLogsItsResult(t *testing.T) {
 		r.logsOf("audit", want)
 	}
 
-	_, err := r.client.Insert(t.Context(), jobs.SendAlert{Name: "WeirLag", Subject: "s", At: time.Now()}, nil)
+	_, err := r.client.Insert(t.Context(), jobs.SendAlert{Name: "WeirLag", Component: "s", At: time.Now()}, nil)
 	require.NoError(t, err)
 	r.logsOf("send_alert", `msg=attempt_failed attempt=1 outcome=snoozed error="send alert WeirLag: the webhook returned 429`)
-	r.logsOf("send_alert", "msg=alert_sent name=WeirLag subject=s resolved=false format=json")
+	r.logsOf("send_alert", "msg=alert_sent name=WeirLag component=s resolved=false format=json")
 	require.Zero(t, r.count(`SELECT count(*) FROM river_job WHERE metadata::text LIKE '%sesame%'`))
 
 	require.NoError(t, (&schema.DeadLetter{Stage: schema.StageProcess, Key: schema.Key{DID: "did:plc:a"}, Cause: "x", At: time.Now()}).Store(t.Context(), r.pool, ""))

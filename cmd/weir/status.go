@@ -45,7 +45,7 @@ func statusCommand() *cobra.Command {
 
 // printStatus prints the verdict, the conditions with their hints, and the figures.
 func printStatus(w io.Writer, r health.Report, now time.Time) error {
-	fmt.Fprintln(w, r.Verdict())
+	fmt.Fprintln(w, r.Summary())
 	for _, c := range r.Conditions {
 		fmt.Fprintf(w, "  %-8s %s %s. Look at: %s\n", c.Severity, c.Name, web.Plain(c.Message), web.Plain(c.Do))
 	}

@@ -53,7 +53,7 @@ func ReadRepository(car []byte, did string, key atcrypto.PublicKey, wanted func(
 		return nil, err
 	}
 	r.rev, r.data = strings.Clone(c.rev), c.data
-	w := walk{Repository: r, wanted: wanted, left: len(r.blocks.list)}
+	w := treeReader{Repository: r, wanted: wanted, left: len(r.blocks.list)}
 	if err := w.node(&c.data, maxLayers); err != nil {
 		return nil, fmt.Errorf("read the tree of %s: %w", did, err)
 	}
@@ -118,8 +118,8 @@ func ReadRecord(car []byte, did string, key atcrypto.PublicKey, collection, rkey
 	return json, nil
 }
 
-// walk reads a whole tree.
-type walk struct {
+// treeReader reads a whole tree.
+type treeReader struct {
 	*Repository
 	wanted func(collection string) bool
 	left   int    // nodes that may still be read: if the keys are sorted, each is read once
@@ -128,7 +128,7 @@ type walk struct {
 }
 
 // node reads a node and everything below it.
-func (w *walk) node(at *digest, layers int) error {
+func (w *treeReader) node(at *digest, layers int) error {
 	if w.left--; w.left < 0 || layers < 0 {
 		return errors.New("its nodes contain each other")
 	}
@@ -193,7 +193,7 @@ func leftOf(data []byte) (*digest, error) {
 }
 
 // leaf adds a record of a wanted collection.
-func (w *walk) leaf(key string, cid *digest) error {
+func (w *treeReader) leaf(key string, cid *digest) error {
 	if key <= w.last {
 		return fmt.Errorf("its keys are not sorted: %s", consumer.Shorten(key))
 	}

@@ -19,13 +19,13 @@ import (
 
 // asking is a connection that requests a relay's stored events. One goroutine uses it.
 type asking struct {
-	ws      *websocket.Conn
-	relay   string
-	key     *[32]byte
-	timeout time.Duration
-	query   Query
-	pages   int
-	known   bool // the relay has accepted the response to its challenge
+	ws       *websocket.Conn
+	relay    string
+	key      *[32]byte
+	timeout  time.Duration
+	query    Query
+	pages    int
+	accepted bool // the relay has accepted the response to its challenge
 }
 
 // errAuth is the error of a relay that requires authentication.
@@ -114,7 +114,7 @@ func (a *asking) page(ctx context.Context, f filter, pages *past) ([]*nostr.Even
 			case refused:
 				return nil, errKey
 			}
-			if refused = true; !a.known {
+			if refused = true; !a.accepted {
 				continue
 			}
 			if err := a.send(ctx, request); err != nil { // the relay had not read the response to its challenge before this request
@@ -140,8 +140,8 @@ func (a *asking) recognised(ctx context.Context, msg *message, refused bool) (ag
 		return false, a.authenticate(ctx, msg.sub)
 	case msg.kind == "OK" && !msg.ok:
 		return false, refusedAnswer(msg)
-	case msg.kind == "OK" && !a.known:
-		a.known = true
+	case msg.kind == "OK" && !a.accepted:
+		a.accepted = true
 		return refused, nil
 	}
 	return false, nil

@@ -19,7 +19,7 @@ type Comparison struct {
 	Query           // Most is how many events may be missing
 	Until time.Time // by the authors' dates, exclusive
 
-	Have []Known // stored events of that time, in any order
+	Have []StoredEvent // stored events of that time, in any order
 	// Unknown returns those ids that were never stored, not even for a while.
 	Unknown func(ctx context.Context, ids [][32]byte) ([][32]byte, error)
 	// Store stores events that were missing. They have the right ids, kinds and authors; their
@@ -27,8 +27,8 @@ type Comparison struct {
 	Store func(ctx context.Context, events []*nostr.Event) error
 }
 
-// Known is an event that is stored.
-type Known struct {
+// StoredEvent is an event that is stored.
+type StoredEvent struct {
 	Author [32]byte
 	negentropy.Item
 }
@@ -118,9 +118,9 @@ func (k *comparing) have() (items []negentropy.Item) {
 		key, _ := hex.DecodeString(author) // it is one
 		authors[[32]byte(key)] = true
 	}
-	for _, known := range k.Have {
-		if (k.Everyone || authors[known.Author]) && known.At >= *k.filter.Since && known.At <= *k.filter.Until {
-			items = append(items, known.Item)
+	for _, stored := range k.Have {
+		if (k.Everyone || authors[stored.Author]) && stored.At >= *k.filter.Since && stored.At <= *k.filter.Until {
+			items = append(items, stored.Item)
 		}
 	}
 	return items
@@ -225,7 +225,7 @@ func (k *comparing) named(ctx context.Context) ([][32]byte, error) {
 			case refused:
 				return nil, errKey
 			}
-			if refused = true; k.known { // the relay had not read the response to its challenge before this request
+			if refused = true; k.accepted { // the relay had not read the response to its challenge before this request
 				if err := begin(); err != nil {
 					return nil, err
 				}

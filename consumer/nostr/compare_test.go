@@ -60,7 +60,7 @@ func compare(t *testing.T, count int, relay simnet.NostrRelay) *compared {
 			x.seen[e.ID] = true
 		default:
 			id, _ := hex.DecodeString(e.ID)
-			x.c.Have = append(x.c.Have, nostr.Known{Author: keys[i%3], Item: negentropy.Item{At: e.CreatedAt, ID: [32]byte(id)}})
+			x.c.Have = append(x.c.Have, nostr.StoredEvent{Author: keys[i%3], Item: negentropy.Item{At: e.CreatedAt, ID: [32]byte(id)}})
 		}
 	}
 	net.WriteAs(0, nil, day.Unix()-1, 1, nil, "the day before")

@@ -41,7 +41,7 @@ type conn struct {
 
 	// For a relay that requires authentication.
 	waiting    map[string]filter // the subscriptions that it refused before that
-	known      bool              // it has accepted a response to its challenge
+	accepted   bool              // it has accepted a response to its challenge
 	challenges int
 }
 
@@ -250,7 +250,7 @@ func (k *conn) closed(msg *message) error {
 		if !live {
 			f, _ = k.past.request()
 		}
-		if k.waiting[msg.sub] = f; k.known { // the relay had not read the response to its challenge before this request
+		if k.waiting[msg.sub] = f; k.accepted { // the relay had not read the response to its challenge before this request
 			return k.openNow(msg.sub, f)
 		}
 		return nil
@@ -302,10 +302,10 @@ func (k *conn) authenticated(msg *message) error {
 	if !msg.ok {
 		return refusedAnswer(msg)
 	}
-	if k.known {
+	if k.accepted {
 		return nil
 	}
-	k.known = true
+	k.accepted = true
 	for sub, f := range k.waiting {
 		if err := k.openNow(sub, f); err != nil {
 			return err

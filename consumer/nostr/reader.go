@@ -22,12 +22,12 @@ import (
 
 // ReaderConfig configures a Reader. Zero values take the defaults.
 type ReaderConfig struct {
-	Relays    []string      // the operator's relays
-	Key       *[32]byte     // the secret key to authenticate with at Relays; nil: none
-	Strangers *http.Client  // connects to relays that strangers name, so it must guard addresses; nil: such relays are not read
-	Timeout   time.Duration // 10 s: to connect, and between two messages
-	UserAgent string
-	Logger    *slog.Logger
+	Relays       []string      // the operator's relays
+	Key          *[32]byte     // the secret key to authenticate with at Relays; nil: none
+	AuthorRelays *http.Client  // connects to relays that authors name, so it must guard addresses; nil: such relays are not read
+	Timeout      time.Duration // 10 s: to connect, and between two messages
+	UserAgent    string
+	Logger       *slog.Logger
 }
 
 // Reader requests stored events from relays, each over its own connection. It is safe for
@@ -48,10 +48,10 @@ var errSlow = errors.New("the relay is too slow")
 func NewReader(cfg ReaderConfig) *Reader {
 	cfg.Timeout = cmp.Or(cfg.Timeout, 10*time.Second)
 	cfg.Logger = cmp.Or(cfg.Logger, slog.New(slog.DiscardHandler))
-	if cfg.Strangers != nil {
-		guarded := *cfg.Strangers
+	if cfg.AuthorRelays != nil {
+		guarded := *cfg.AuthorRelays
 		guarded.CheckRedirect = socket.NoRedirects.CheckRedirect
-		cfg.Strangers = &guarded
+		cfg.AuthorRelays = &guarded
 	}
 	return &Reader{cfg: cfg, log: cfg.Logger}
 }
@@ -146,9 +146,9 @@ func (r *Reader) Stored(ctx context.Context, relay string, each func([]*nostr.Ev
 	return nil
 }
 
-// connect connects to a configured relay, or to one that strangers name.
+// connect connects to a configured relay, or to one that authors name.
 func (r *Reader) connect(ctx context.Context, relay string) (*asking, limits, error) {
-	client, key := r.cfg.Strangers, (*[32]byte)(nil)
+	client, key := r.cfg.AuthorRelays, (*[32]byte)(nil)
 	if slices.Contains(r.cfg.Relays, relay) {
 		client, key = socket.NoRedirects, r.cfg.Key
 	}
@@ -206,7 +206,7 @@ func (a *asking) through(ctx context.Context, pages *past, most int, each func([
 }
 
 // Latest returns the newest signed event of each kind and author from the configured relays
-// and from further ones that strangers named. unread has an error for each relay that could
+// and from further ones that authors named. unread has an error for each relay that could
 // not be read to its end. err is the error of the first configured relay if all configured
 // relays failed.
 func (r *Reader) Latest(ctx context.Context, further []string, kinds []int, authors [][32]byte) (found []*nostr.Event, unread []error, err error) {
@@ -244,7 +244,7 @@ func (r *Reader) All(ctx context.Context, further []string, ask func(ctx context
 		if same, ok := nostr.ParseRelay(relay); ok {
 			one = same
 		}
-		if asked[one] || i >= len(r.cfg.Relays) && r.cfg.Strangers == nil {
+		if asked[one] || i >= len(r.cfg.Relays) && r.cfg.AuthorRelays == nil {
 			continue
 		}
 		asked[one] = true

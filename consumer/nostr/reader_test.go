@@ -33,8 +33,8 @@ func relays(t *testing.T, authors, configured int, all ...simnet.NostrRelay) (*s
 	for i := range keys {
 		keys[i], _ = protocol.ParseKey(net.Key(i))
 	}
-	strangers := &http.Client{Transport: guard.Transport(http.DefaultTransport.(*http.Transport), true)}
-	return net, nostr.NewReader(nostr.ReaderConfig{Relays: net.URLs()[:configured], Key: &[32]byte{31: 5}, Strangers: strangers, Timeout: time.Minute}), keys
+	guarded := &http.Client{Transport: guard.Transport(http.DefaultTransport.(*http.Transport), true)}
+	return net, nostr.NewReader(nostr.ReaderConfig{Relays: net.URLs()[:configured], Key: &[32]byte{31: 5}, AuthorRelays: guarded, Timeout: time.Minute}), keys
 }
 
 func ids(events []*protocol.Event) (all []string) {
@@ -84,14 +84,14 @@ func TestLatestIsTheNewestSignedOne(t *testing.T) {
 	require.Len(t, n.Requests(0), before, "a request without authors asks for everyone: none must be sent")
 }
 
-// TestStrangersRelaysAreGuarded shows that a relay named by a stranger is not contacted in a
+// TestAuthorRelaysAreGuarded shows that a relay named by an author is not contacted in a
 // private network.
-func TestStrangersRelaysAreGuarded(t *testing.T) {
+func TestAuthorRelaysAreGuarded(t *testing.T) {
 	t.Parallel()
 	n, _, keys := relays(t, 1, 1, simnet.NostrRelay{Page: 500}, simnet.NostrRelay{Page: 500})
 	n.WriteAs(0, nil, 100, 3, nil, "")
 	guarded := &http.Client{Transport: guard.Transport(http.DefaultTransport.(*http.Transport), false)}
-	reader := nostr.NewReader(nostr.ReaderConfig{Relays: n.URLs()[:1], Strangers: guarded})
+	reader := nostr.NewReader(nostr.ReaderConfig{Relays: n.URLs()[:1], AuthorRelays: guarded})
 	found, unread, err := reader.Latest(t.Context(), n.URLs()[1:], []int{3}, keys)
 	require.NoError(t, err)
 	require.Len(t, found, 1)
@@ -115,7 +115,7 @@ func TestRelaysRedirectNowhere(t *testing.T) {
 	url := "ws" + strings.TrimPrefix(relay.URL, "http")
 	_, _, err := nostr.NewReader(nostr.ReaderConfig{Relays: []string{url}}).Latest(t.Context(), nil, []int{3}, [][32]byte{{1}})
 	require.ErrorContains(t, err, "302")
-	strangers := nostr.NewReader(nostr.ReaderConfig{Strangers: &http.Client{Transport: guard.Transport(http.DefaultTransport.(*http.Transport), true)}})
+	strangers := nostr.NewReader(nostr.ReaderConfig{AuthorRelays: &http.Client{Transport: guard.Transport(http.DefaultTransport.(*http.Transport), true)}})
 	err = strangers.Stored(t.Context(), url, func([]*protocol.Event) error { return nil }, nostr.Query{Kinds: []int{3}, Authors: [][32]byte{{1}}, Most: 1})
 	require.ErrorContains(t, err, "302")
 

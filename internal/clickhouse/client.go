@@ -106,9 +106,9 @@ func (x *Index) query(ctx context.Context, sql string) ([]byte, error) {
 	return answer, err
 }
 
-// known returns which of the wanted settings the server has: an old server refuses the
+// serverSettings returns which of the wanted settings the server has: an old server refuses the
 // others. With fresh it reads them again, because the server may have been replaced.
-func (x *Index) known(ctx context.Context, fresh bool) (map[string]bool, error) {
+func (x *Index) serverSettings(ctx context.Context, fresh bool) (map[string]bool, error) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	if x.settings != nil && !fresh {
@@ -135,7 +135,7 @@ func (x *Index) known(ctx context.Context, fresh bool) (map[string]bool, error) 
 
 // insert sends one block. token names it.
 func (x *Index) insert(ctx context.Context, token string, block []byte) error {
-	has, err := x.known(ctx, false)
+	has, err := x.serverSettings(ctx, false)
 	if err != nil {
 		return err
 	}

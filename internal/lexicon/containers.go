@@ -12,7 +12,7 @@ type arrayType struct {
 	size  between
 }
 
-func (t *arrayType) check(w *walk, at uint32) {
+func (t *arrayType) check(w *validation, at uint32) {
 	if !w.is(at, array, "an array") {
 		return
 	}
@@ -38,7 +38,7 @@ type objectType struct {
 
 // check visits every member once and counts the required ones. Only if some are
 // missing does it look for them.
-func (t *objectType) check(w *walk, at uint32) {
+func (t *objectType) check(w *validation, at uint32) {
 	if !w.is(at, object, "an object") {
 		return
 	}
@@ -63,14 +63,14 @@ func (t *objectType) check(w *walk, at uint32) {
 	}
 }
 
-func (t *objectType) undeclared(w *walk, child uint32, name string) {
+func (t *objectType) undeclared(w *validation, child uint32, name string) {
 	if w.strict && name != "$type" {
 		w.problem("undeclared", child, "no field that the schema does not declare")
 	}
 	w.sweep(child)
 }
 
-func (t *objectType) missing(w *walk, at uint32, count int) {
+func (t *objectType) missing(w *validation, at uint32, count int) {
 	if !w.problems.room() {
 		w.problems.more += count
 		return
@@ -95,10 +95,10 @@ type recordType struct {
 	strict bool
 }
 
-func (t *recordType) check(w *walk, at uint32) { t.object.check(w, at) }
+func (t *recordType) check(w *validation, at uint32) { t.object.check(w, at) }
 
 // checkKey compares the record's key, which is not part of the record.
-func (t *recordType) checkKey(w *walk, key string) {
+func (t *recordType) checkKey(w *validation, key string) {
 	ok, expected := true, ""
 	switch literal, isLiteral := strings.CutPrefix(t.key, "literal:"); {
 	case isLiteral:
@@ -119,7 +119,7 @@ type ref struct {
 	target typ // nil: not in the catalog
 }
 
-func (r *ref) check(w *walk, at uint32) {
+func (r *ref) check(w *validation, at uint32) {
 	if r.target == nil {
 		w.lacks(r.name)
 		w.sweep(at)
@@ -134,7 +134,7 @@ type unionType struct {
 }
 
 // check checks the value only against the member that the value names.
-func (t *unionType) check(w *walk, at uint32) {
+func (t *unionType) check(w *validation, at uint32) {
 	if !w.is(at, object, "an object with a $type") {
 		return
 	}
@@ -149,7 +149,7 @@ func (t *unionType) check(w *walk, at uint32) {
 	}
 }
 
-func (t *unionType) checkAs(w *walk, at, typed uint32, name string) {
+func (t *unionType) checkAs(w *validation, at, typed uint32, name string) {
 	if r := t.members[name]; r != nil {
 		r.check(w, at)
 		return

@@ -11,11 +11,13 @@ import (
 )
 
 // A typ is a type of a schema. It checks one node and the nodes inside it.
-type typ interface{ check(w *walk, at uint32) }
+type typ interface {
+	check(w *validation, at uint32)
+}
 
 type booleanType struct{ constant *bool }
 
-func (t *booleanType) check(w *walk, at uint32) {
+func (t *booleanType) check(w *validation, at uint32) {
 	if !w.is(at, boolean, "a boolean") || t.constant == nil {
 		return
 	}
@@ -30,7 +32,7 @@ type integerType struct {
 	constant         *int64
 }
 
-func (t *integerType) check(w *walk, at uint32) {
+func (t *integerType) check(w *validation, at uint32) {
 	if !w.is(at, integer, "an integer") {
 		return
 	}
@@ -59,7 +61,7 @@ type stringType struct {
 	text            bool
 }
 
-func (t *stringType) check(w *walk, at uint32) {
+func (t *stringType) check(w *validation, at uint32) {
 	if !w.is(at, str, "a string") {
 		return
 	}
@@ -96,7 +98,7 @@ func (t *stringType) check(w *walk, at uint32) {
 
 // count checks the number of graphemes. A string has at most as many graphemes as
 // bytes.
-func (t *stringType) count(w *walk, at uint32, v string) {
+func (t *stringType) count(w *validation, at uint32, v string) {
 	if t.graphemes.least == nil && int64(len(v)) <= *t.graphemes.most {
 		return
 	}
@@ -157,7 +159,7 @@ func formatName(format string) string {
 
 type bytesType struct{ size between }
 
-func (t *bytesType) check(w *walk, at uint32) {
+func (t *bytesType) check(w *validation, at uint32) {
 	if w.is(at, bytesKind, "bytes") && !t.size.holds(int64(w.nodes[at].size)) {
 		w.problem("length", at, t.size.String()+" bytes")
 	}
@@ -165,7 +167,7 @@ func (t *bytesType) check(w *walk, at uint32) {
 
 type linkType struct{}
 
-func (linkType) check(w *walk, at uint32) {
+func (linkType) check(w *validation, at uint32) {
 	if w.is(at, link, "a link") {
 		w.collect(at, Reference{Kind: Link, Target: w.text(w.member(at, "$link")), Declared: true})
 	}
@@ -177,7 +179,7 @@ type blobType struct {
 	oneOf  string // for problems
 }
 
-func (t *blobType) check(w *walk, at uint32) {
+func (t *blobType) check(w *validation, at uint32) {
 	if !w.is(at, blob, "a blob") {
 		return
 	}
@@ -204,7 +206,7 @@ func accepts(pattern, name string) bool {
 // unknownType is any object. Its content may have any shape.
 type unknownType struct{}
 
-func (unknownType) check(w *walk, at uint32) {
+func (unknownType) check(w *validation, at uint32) {
 	if w.is(at, object, "an object") {
 		w.sweep(at)
 	}
@@ -213,7 +215,7 @@ func (unknownType) check(w *walk, at uint32) {
 // tokenType is a name that stands for itself.
 type tokenType struct{ name string }
 
-func (t *tokenType) check(w *walk, at uint32) {
+func (t *tokenType) check(w *validation, at uint32) {
 	if w.is(at, str, "the token "+t.name) && w.text(at) != t.name {
 		w.problem("token", at, quote(t.name))
 	}

@@ -7,8 +7,8 @@ import (
 	"github.com/weir-social/weir/internal/atproto/syntax"
 )
 
-// walk visits the nodes of one record, following its schema.
-type walk struct {
+// validation visits the nodes of one record, following its schema.
+type validation struct {
 	document
 	catalog *Catalog
 	strict  bool
@@ -24,7 +24,7 @@ type walk struct {
 func (c *Catalog) Validate(collection, key string, record []byte) Result {
 	s := scan(string(record))
 	s.names = c.names
-	w := &walk{document: s.document, catalog: c, problems: s.problems}
+	w := &validation{document: s.document, catalog: c, problems: s.problems}
 	if r := c.records[collection]; r != nil {
 		w.result.Hash, w.strict = r.hash, r.strict
 	}
@@ -49,7 +49,7 @@ func (c *Catalog) Validate(collection, key string, record []byte) Result {
 }
 
 // record reports whether the catalog has the collection.
-func (w *walk) record(collection, key string, s *scanner) (known bool) {
+func (w *validation) record(collection, key string, s *scanner) (known bool) {
 	r := w.catalog.records[collection]
 	d := w.catalog.definitions[collection]
 	if !syntax.IsRecordKey(key) {
@@ -81,7 +81,7 @@ func (w *walk) record(collection, key string, s *scanner) (known bool) {
 
 // is reports whether a node has a kind. If not, it records a problem, unless the data
 // model has already refused the node.
-func (w *walk) is(at uint32, want kind, expected string) bool {
+func (w *validation) is(at uint32, want kind, expected string) bool {
 	switch w.nodes[at].kind {
 	case want:
 		return true
@@ -93,7 +93,7 @@ func (w *walk) is(at uint32, want kind, expected string) bool {
 	return false
 }
 
-func (w *walk) problem(rule string, at uint32, expected string) {
+func (w *validation) problem(rule string, at uint32, expected string) {
 	if !w.problems.room() {
 		w.problems.more++
 		return
@@ -102,7 +102,7 @@ func (w *walk) problem(rule string, at uint32, expected string) {
 }
 
 // lacks records that the catalog has no such definition.
-func (w *walk) lacks(name string) {
+func (w *validation) lacks(name string) {
 	if w.missing == nil {
 		w.missing = map[string]struct{}{}
 	}
@@ -110,7 +110,7 @@ func (w *walk) lacks(name string) {
 }
 
 // room returns the path of a node to collect, and whether the limits allow it.
-func (w *walk) room(at uint32) (string, bool) {
+func (w *validation) room(at uint32) (string, bool) {
 	r := &w.result
 	if len(r.References)+len(r.Texts)+len(r.Unlisted) >= maxCollected || w.paths >= maxPaths {
 		r.Dropped++
@@ -121,27 +121,27 @@ func (w *walk) room(at uint32) (string, bool) {
 	return path, true
 }
 
-func (w *walk) collect(at uint32, r Reference) {
+func (w *validation) collect(at uint32, r Reference) {
 	if path, ok := w.room(at); ok {
 		r.Path = path
 		w.result.References = append(w.result.References, r)
 	}
 }
 
-func (w *walk) collectText(at uint32, text string) {
+func (w *validation) collectText(at uint32, text string) {
 	if path, ok := w.room(at); ok {
 		w.result.Texts = append(w.result.Texts, Text{path, text})
 	}
 }
 
-func (w *walk) unlisted(at uint32) {
+func (w *validation) unlisted(at uint32) {
 	if len(w.result.Unlisted) < maxCollected {
 		w.result.Unlisted = append(w.result.Unlisted, Value{&w.document, at})
 	}
 }
 
 // reference collects an at-uri. With a CID beside it, the reference is a strong one.
-func (w *walk) reference(at uint32, uri string, declared bool) {
+func (w *validation) reference(at uint32, uri string, declared bool) {
 	r := Reference{Kind: ATURI, Target: uri, Declared: declared}
 	if n := &w.nodes[at]; n.member && w.keyOf(at) == "uri" {
 		if version := w.member(n.parent, "cid"); version != 0 && w.nodes[version].kind == str && syntax.IsCID(w.text(version)) {
@@ -151,13 +151,13 @@ func (w *walk) reference(at uint32, uri string, declared bool) {
 	w.collect(at, r)
 }
 
-func (w *walk) blobCID(at uint32) string {
+func (w *validation) blobCID(at uint32) string {
 	return w.text(w.member(w.member(at, "ref"), "$link"))
 }
 
 // sweep collects the references in parts that no schema describes: whole at-uris,
 // blobs and links.
-func (w *walk) sweep(at uint32) {
+func (w *validation) sweep(at uint32) {
 	for end := w.nodes[at].next; at < end; at++ {
 		switch n := &w.nodes[at]; n.kind {
 		case str:

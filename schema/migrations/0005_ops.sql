@@ -50,7 +50,7 @@ COMMENT ON COLUMN audit_faults.fault IS 'missing, extra, stale: as counted in au
 
 CREATE TABLE alerts (
     name          text        NOT NULL,
-    subject       text        NOT NULL,
+    component     text        NOT NULL,
     severity      text        NOT NULL,
     message       text        NOT NULL,
     hint          text        NOT NULL,
@@ -59,11 +59,11 @@ CREATE TABLE alerts (
     fired_at      timestamptz,
     resolved_at   timestamptz,
     last_notified text        NOT NULL DEFAULT '' CHECK (last_notified IN ('', 'fired', 'resolved')),
-    PRIMARY KEY (name, subject)
+    PRIMARY KEY (name, component)
 );
 
 COMMENT ON TABLE  alerts IS 'One row per condition of /health that has ever held, with its latest times. Not compared: how it went, not what is stored.';
-COMMENT ON COLUMN alerts.subject IS 'The stream or queue that the alert is about. Empty: all of Weir.';
+COMMENT ON COLUMN alerts.component IS 'The stream or queue that the alert is about. Empty: all of Weir.';
 COMMENT ON COLUMN alerts.message IS 'What is wrong.';
 COMMENT ON COLUMN alerts.hint IS 'What to look at first.';
 COMMENT ON COLUMN alerts.since IS 'When the condition began to hold.';

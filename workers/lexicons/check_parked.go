@@ -23,27 +23,27 @@ type CheckParked struct {
 	pool *pgxpool.Pool
 }
 
-// Work looks for all targets that are due. A target that was looked for often enough is requested
-// from its account's server. At its end it adds the job for the next look.
+// Work looks up all targets that are due. A target that was looked up often enough is requested
+// from its account's server. At its end it adds the job for the next targets.
 func (w *CheckParked) Work(ctx context.Context, job *river.Job[CheckParkedArgs]) error {
 	for more := true; more; {
 		err := pgx.BeginFunc(ctx, w.pool, func(tx pgx.Tx) error {
-			looks, rest, err := verdict.LookForParked(ctx, tx, workers.PageRecords)
+			targets, rest, err := verdict.DueParked(ctx, tx, workers.PageRecords)
 			if err != nil {
 				return err
 			}
 			more = rest
-			var known, last []schema.Key
-			for _, l := range looks {
+			var found, last []schema.Key
+			for _, l := range targets {
 				switch {
-				case l.Known:
-					known = append(known, l.Key)
+				case l.Found:
+					found = append(found, l.Key)
 				case l.Last:
 					last = append(last, l.Key)
 				}
 			}
-			if len(known) > 0 {
-				if err := enqueueDependents(ctx, tx, known); err != nil {
+			if len(found) > 0 {
+				if err := enqueueDependents(ctx, tx, found); err != nil {
 					return err
 				}
 			}
@@ -71,18 +71,18 @@ func (w *CheckParked) Work(ctx context.Context, job *river.Job[CheckParkedArgs])
 			return err
 		}
 	}
-	crashpoint.At(ctx, "release: after the last look")
+	crashpoint.At(ctx, "release: no target is due")
 	_, err := workers.CompleteIdle(ctx, w.pool, job, func(ctx context.Context, tx pgx.Tx) (bool, error) {
-		return true, w.lookAgain(ctx, tx, job.Args.Due)
+		return true, w.enqueueNext(ctx, tx, job.Args.Due)
 	})
 	return err
 }
 
-// lookAgain adds the job for the next look if records wait. Its second is later than this job's,
+// enqueueNext adds the next job if records wait. Its second is later than this job's,
 // because a job for the same second would not be added. Targets that became due since this job
-// looked, or that were locked then, are looked for in a second.
-func (w *CheckParked) lookAgain(ctx context.Context, tx pgx.Tx, due int64) error {
-	next, err := verdict.NextLook(ctx, tx)
+// read them, or that were locked then, are looked up in a second.
+func (w *CheckParked) enqueueNext(ctx context.Context, tx pgx.Tx, due int64) error {
+	next, err := verdict.NextDue(ctx, tx)
 	if err != nil || next == nil {
 		return err
 	}

@@ -211,7 +211,7 @@ func (w *JudgeRecords) enqueueAfter(ctx context.Context, tx pgx.Tx, judged []*ju
 			changed = append(changed, r.Judgment.Key)
 		}
 		for _, target := range r.Judgment.Waits {
-			if _, known := r.before.Waits[target]; !known {
+			if _, waited := r.before.Waits[target]; !waited {
 				waits = true
 			}
 		}
@@ -219,7 +219,7 @@ func (w *JudgeRecords) enqueueAfter(ctx context.Context, tx pgx.Tx, judged []*ju
 	if err := w.enqueueDependents(ctx, tx, changed); err != nil || !waits {
 		return err
 	}
-	return enqueueCheck(ctx, tx, time.Now().Add(verdict.FirstLook()))
+	return enqueueCheck(ctx, tx, time.Now().Add(verdict.FirstRetry()))
 }
 
 // enqueueDependents adds the job that judges the records that depend on changed ones, if
@@ -257,14 +257,14 @@ func enqueueCheck(ctx context.Context, tx pgx.Tx, at time.Time) error {
 	return insertCheck(ctx, tx, at.Unix()+1)
 }
 
-// insertCheck adds the look at a second since 1970. There is one per second.
+// insertCheck adds the job for a second since 1970. There is one per second.
 func insertCheck(ctx context.Context, tx pgx.Tx, due int64) error {
 	client, err := river.ClientFromContextSafely[pgx.Tx](ctx)
 	if err != nil {
 		return nil // outside a client, nothing is enqueued
 	}
 	if _, err := client.InsertTx(ctx, tx, CheckParkedArgs{Due: due}, nil); err != nil {
-		return fmt.Errorf("enqueue a look for parked records: %w", err)
+		return fmt.Errorf("enqueue a check of parked records: %w", err)
 	}
 	return nil
 }

@@ -332,8 +332,8 @@ func (b *bench) account(did, status string) {
 	require.NoError(b.t, b.commit(b.projections, schema.Batch{Statuses: []schema.Status{{DID: did, Status: status, At: time.Now()}}}))
 }
 
-// TestLadder shows that missing records are looked up after 1, 4 and 16 seconds.
-func TestLadder(t *testing.T) {
+// TestRetryDelays shows that missing records are looked up after 1, 4 and 16 seconds.
+func TestRetryDelays(t *testing.T) {
 	t.Parallel()
 	b := newBench(t, func(c *settings) { c.Queues = []string{jobs.QueueProcess} })
 	target := key(ontologies, "did:plc:author", 1)
@@ -342,10 +342,10 @@ func TestLadder(t *testing.T) {
 	for i, want := range []string{"waiting 1 4", "waiting 2 16", "asking 3"} {
 		execute(t, b.pool, `UPDATE parked SET retry_at = now() - interval '1 hour'`)
 		require.NoError(t, pgx.BeginFunc(t.Context(), b.pool, func(tx pgx.Tx) error {
-			looks, more, err := verdict.LookForParked(t.Context(), tx, 10)
-			require.Equal(t, []verdict.Look{{Key: target, Last: i == 2}}, looks)
+			targets, more, err := verdict.DueParked(t.Context(), tx, 10)
+			require.Equal(t, []verdict.ParkedTarget{{Key: target, Last: i == 2}}, targets)
 			require.False(t, more)
-			next, failed := verdict.NextLook(t.Context(), tx)
+			next, failed := verdict.NextDue(t.Context(), tx)
 			require.NoError(t, failed)
 			require.Equal(t, i < 2, next != nil)
 			if err == nil {
@@ -370,7 +370,7 @@ func TestParkedAtTheEndOfALook(t *testing.T) {
 	row, err := b.client.JobGet(ctx, inserted.Job.ID)
 	require.NoError(t, err)
 	var committed sync.WaitGroup
-	meanwhile := crashpoint.On(ctx, 1, "release: after the last look", func(context.Context) {
+	meanwhile := crashpoint.On(ctx, 1, "release: no target is due", func(context.Context) {
 		tx, err := b.pool.Begin(ctx)
 		require.NoError(t, err)
 		_, err = tx.Exec(ctx, `INSERT INTO parked (collection, did, rkey, to_collection, to_did, to_rkey, retry_at) VALUES ('c', 'd', 'r', 'c', 'e', 'r', now() + interval '1 second')`)

@@ -15,7 +15,7 @@ import (
 
 const (
 	mostMissing = 20_000    // maximum of missing events that one relay may bring per day
-	mostKnown   = 2_000_000 // maximum of stored records of a day that can be compared: 150 MB of memory
+	mostStored  = 2_000_000 // maximum of stored records of a day that can be compared: 150 MB of memory
 )
 
 // Streams returns the names of the configured relays' streams.
@@ -40,7 +40,7 @@ func (r *relays) Audit(ctx context.Context, stream string, from, to time.Time) (
 			c.Authors = append(c.Authors, key)
 		}
 	}
-	if c.Have, err = r.known(ctx, from, to); errors.Is(err, directory.ErrManyRecords) {
+	if c.Have, err = r.stored(ctx, from, to); errors.Is(err, directory.ErrManyRecords) {
 		return found, fmt.Errorf("%w: %w", source.ErrIncomplete, err), nil
 	}
 	if err != nil {
@@ -86,8 +86,8 @@ func (r *relays) url(stream string) string {
 	return ""
 }
 
-// known returns the stored events of a time.
-func (r *relays) known(ctx context.Context, from, to time.Time) (known []source.Known, err error) {
+// stored returns the stored events of a time.
+func (r *relays) stored(ctx context.Context, from, to time.Time) (stored []source.StoredEvent, err error) {
 	var collections []string
 	for _, kind := range r.kinds {
 		collections = append(collections, nostr.Collection(kind))
@@ -97,15 +97,15 @@ func (r *relays) known(ctx context.Context, from, to time.Time) (known []source.
 			return nil, err
 		}
 	}
-	records, err := directory.EventsBetween(ctx, r.Pool, collections, nostr.RevisionDate(from.Unix()), nostr.RevisionDate(to.Unix()), mostKnown)
+	records, err := directory.EventsBetween(ctx, r.Pool, collections, nostr.RevisionDate(from.Unix()), nostr.RevisionDate(to.Unix()), mostStored)
 	for _, record := range records {
 		author, ok := nostr.ParseDID(record.DID)
 		at, id, dated := nostr.ParseRevision(record.Rev)
 		if ok && dated {
-			known = append(known, source.Known{Author: author, Item: negentropy.Item{At: at, ID: id}})
+			stored = append(stored, source.StoredEvent{Author: author, Item: negentropy.Item{At: at, ID: id}})
 		}
 	}
-	return known, err
+	return stored, err
 }
 
 // neverSeen returns those ids whose events were never stored.

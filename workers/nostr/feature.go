@@ -90,11 +90,11 @@ func (v *Variables) relays(core feature.Core) (*relays, error) {
 		r.key = &key
 	}
 	r.verifier = source.NewVerifier(source.VerifierConfig{Registerer: core.Metrics})
-	var strangers *http.Client
+	var guarded *http.Client
 	if v.AuthorRelays > 0 {
-		strangers = &http.Client{Transport: guard.Transport(http.DefaultTransport.(*http.Transport), v.AuthorLoopback)} // it is an *http.Transport
+		guarded = &http.Client{Transport: guard.Transport(http.DefaultTransport.(*http.Transport), v.AuthorLoopback)} // it is an *http.Transport
 	}
-	r.Reader = source.NewReader(source.ReaderConfig{Relays: v.Relays, Key: r.key, Strangers: strangers, UserAgent: core.UserAgent, Logger: core.Log})
+	r.Reader = source.NewReader(source.ReaderConfig{Relays: v.Relays, Key: r.key, AuthorRelays: guarded, UserAgent: core.UserAgent, Logger: core.Log})
 	return r, nil
 }
 
@@ -108,7 +108,7 @@ func (r *relays) source() feature.Source {
 			}
 			return source.New(source.Config{Config: cfg, Kinds: kinds, Key: r.key, Verifier: r.verifier})
 		},
-		// The wire obeys demands to vanish that name one of the configured relays, or whatever relay they name if they
+		// The wire applies requests to vanish that name one of the configured relays, or whatever relay they name if they
 		// were archived.
 		NewWire: func(archived bool, _ func(string) bool) (consumer.Wire, error) {
 			if archived {
@@ -119,7 +119,7 @@ func (r *relays) source() feature.Source {
 	}
 }
 
-// wire returns the wire of events. It obeys demands to vanish that name one of these relays; nil: whatever relay they
+// wire returns the wire of events. It applies requests to vanish that name one of these relays; nil: whatever relay they
 // name.
 func (r *relays) wire(relays []string) consumer.Wire { return source.Wire(r.verifier, relays) }
 

@@ -210,7 +210,7 @@ func (r *relays) AccountPast(ctx context.Context, did string, of workers.Past) (
 // has many of one second, or does not send the newest events first.
 const mostWithoutProgress = 100_000
 
-// StreamPast also stores the requests to delete of that time: the relay may not have obeyed them.
+// StreamPast also stores the requests to delete of that time: the relay may not have applied them.
 func (r *relays) StreamPast(ctx context.Context, stream string, of workers.Past) (found workers.Backfilled, read int, next time.Time, unread, err error) {
 	sum, retry, q, err := r.past(ctx, of)
 	if err != nil {

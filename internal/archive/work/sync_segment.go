@@ -66,8 +66,8 @@ func (w *SyncSegment) Work(ctx context.Context, job *river.Job[SyncSegmentArgs])
 // unmounted disk has an empty directory, and a bucket looks empty under another prefix: a
 // segment written there would be missing from the others.
 func (a Config) present(ctx context.Context, pool *pgxpool.Pool) error {
-	const looks = 3 // one of them may have been damaged or deleted
-	last, err := catalog.LastSegments(ctx, pool, a.Store.String(), looks)
+	const tries = 3 // one of them may have been damaged or deleted
+	last, err := catalog.LastSegments(ctx, pool, a.Store.String(), tries)
 	if err != nil || len(last) == 0 {
 		return err
 	}

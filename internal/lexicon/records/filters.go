@@ -26,9 +26,9 @@ var (
 func Filters(record lexicon.Value) *string {
 	var b strings.Builder
 	left := maxFilters
-	add := func(known *regexp.Regexp, prefix, value, separator string) {
+	add := func(pattern *regexp.Regexp, prefix, value, separator string) {
 		value = strings.ToLower(value)
-		if left--; left < 0 || !known.MatchString(value) {
+		if left--; left < 0 || !pattern.MatchString(value) {
 			return
 		}
 		whole, _, _ := strings.Cut(value, separator)

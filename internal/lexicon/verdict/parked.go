@@ -15,11 +15,13 @@ import (
 // commit, a job that judges the records that refer to it again. So one of the two sees
 // the other. The consumer neither reads nor locks parked rows.
 
-// ladder returns the waits after each look.
-func ladder() []time.Duration { return []time.Duration{time.Second, 4 * time.Second, 16 * time.Second} }
+// retryDelays returns how long after a record is parked, and after each retry, its target is looked up.
+func retryDelays() []time.Duration {
+	return []time.Duration{time.Second, 4 * time.Second, 16 * time.Second}
+}
 
-// FirstLook is how long after a record is parked its target is first looked for.
-func FirstLook() time.Duration { return ladder()[0] }
+// FirstRetry is how long after a record is parked its target is first looked up.
+func FirstRetry() time.Duration { return retryDelays()[0] }
 
 // queueParked makes the waits of the judgments everything that the records wait for.
 // Waits that exist already keep their time and their attempts.
@@ -49,7 +51,7 @@ ON CONFLICT DO NOTHING`
 	allCollection, allDID, allRkey := columns(judged)
 	q.Queue(remove, allCollection, allDID, allRkey, collection, did, rkey, toCollection, toDID, toRkey)
 	if len(of) > 0 {
-		q.Queue(insert, collection, did, rkey, toCollection, toDID, toRkey, FirstLook())
+		q.Queue(insert, collection, did, rkey, toCollection, toDID, toRkey, FirstRetry())
 	}
 }
 
@@ -117,22 +119,22 @@ ORDER BY t.to_collection, t.to_rkey LIMIT $4`
 	return schema.All(ctx, db, "read what others refer to of "+did, pgx.RowToStructByPos[schema.Key], sql, did, after.Collection, after.Rkey, limit)
 }
 
-// A Look is the result of looking for a target.
-type Look struct {
+// A ParkedTarget is a record that others wait for.
+type ParkedTarget struct {
 	schema.Key
-	Known bool // it is stored, or was deleted
-	Last  bool // it was looked for often enough: next, its server is asked
+	Found bool // it is stored, or was deleted
+	Last  bool // it was looked up often enough: next, its server is asked
 }
 
-// LookForParked looks for the targets that are due, at most limit rows of them, and sets
-// when each is looked for next. more is true if others may be due.
-func LookForParked(ctx context.Context, tx pgx.Tx, limit int) (looks []Look, more bool, err error) {
+// DueParked looks up the targets that are due, at most limit rows of them, and sets
+// when each is looked up next. more is true if others may be due.
+func DueParked(ctx context.Context, tx pgx.Tx, limit int) (targets []ParkedTarget, more bool, err error) {
 	const sql = `
 WITH due AS (
     SELECT p.ctid FROM parked AS p
     WHERE p.state = 'waiting' AND p.retry_at <= now()
     ORDER BY p.retry_at LIMIT $1 FOR UPDATE SKIP LOCKED
-), looked AS (
+), retried AS (
     UPDATE parked AS p
     SET attempts = p.attempts + 1,
         state    = CASE WHEN p.attempts + 1 < $2 THEN 'waiting' ELSE 'asking' END,
@@ -140,33 +142,33 @@ WITH due AS (
     FROM due WHERE p.ctid = due.ctid
     RETURNING p.to_collection, p.to_did, p.to_rkey, p.state
 )
-SELECT l.to_collection AS collection, l.to_did AS did, l.to_rkey AS rkey, ` + known + ` AS known, bool_or(l.state = 'asking') AS last, count(*) AS rows
-FROM looked AS l
+SELECT l.to_collection AS collection, l.to_did AS did, l.to_rkey AS rkey, ` + targetFound + ` AS found, bool_or(l.state = 'asking') AS last, count(*) AS rows
+FROM retried AS l
 GROUP BY l.to_collection, l.to_did, l.to_rkey
 ORDER BY l.to_collection, l.to_did, l.to_rkey`
-	type look struct {
-		Look
+	type due struct {
+		ParkedTarget
 		Rows int
 	}
-	steps := ladder()
-	found, err := schema.All(ctx, tx, "look for what is waited for", pgx.RowToStructByName[look], sql, limit, len(steps), steps)
+	delays := retryDelays()
+	found, err := schema.All(ctx, tx, "look for what is waited for", pgx.RowToStructByName[due], sql, limit, len(delays), delays)
 	rows := 0
 	for _, l := range found {
 		rows += l.Rows
-		looks = append(looks, l.Look)
+		targets = append(targets, l.ParkedTarget)
 	}
-	return looks, rows == limit, err
+	return targets, rows == limit, err
 }
 
-// NextLook returns when the next target is due, which may be in the past. nil means that
+// NextDue returns when the next target is due, which may be in the past. nil means that
 // nothing is waiting.
-func NextLook(ctx context.Context, db schema.DB) (*time.Time, error) {
+func NextDue(ctx context.Context, db schema.DB) (*time.Time, error) {
 	const sql = `SELECT min(retry_at) FROM parked WHERE state = 'waiting'`
 	return schema.One(ctx, db, "read when to look for what is waited for", pgx.RowTo[*time.Time], sql)
 }
 
-// known is true if the target of a row l of parked is stored, or was deleted.
-const known = `(
+// targetFound is true if the target of a row l of parked is stored, or was deleted.
+const targetFound = `(
     EXISTS (SELECT FROM records_other AS r WHERE r.collection = l.to_collection AND r.did = l.to_did AND r.rkey = l.to_rkey)
     OR EXISTS (SELECT FROM tombstones AS t WHERE t.collection = l.to_collection AND t.did = l.to_did AND t.rkey = l.to_rkey)
     OR EXISTS (SELECT FROM accounts AS a WHERE a.did = l.to_did AND a.status = 'deleted')

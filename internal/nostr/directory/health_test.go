@@ -27,7 +27,7 @@ func TestRelayThatCannotBeComparedIsReported(t *testing.T) {
 	for _, c := range r.Conditions {
 		if c.Name == "WeirRelayAuditFails" {
 			require.Equal(t, 3*time.Hour, c.FireAfter)
-			fails[c.Subject] = c.Message
+			fails[c.Component] = c.Message
 		}
 	}
 	require.Equal(t, map[string]string{"nostr:b": "the relay's events of 2026-01-02 could not be compared completely: slow",

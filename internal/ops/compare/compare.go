@@ -41,9 +41,9 @@ type Result struct {
 // Databases compares each table in one snapshot of each database. It calls report for
 // every difference.
 func Databases(ctx context.Context, first, second *pgxpool.Pool, tables []Table, report func(Difference)) (results []Result, err error) {
-	snapshot := pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly}
-	err = pgx.BeginTxFunc(ctx, first, snapshot, func(a pgx.Tx) error {
-		return pgx.BeginTxFunc(ctx, second, snapshot, func(b pgx.Tx) error {
+	readOnly := pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly}
+	err = pgx.BeginTxFunc(ctx, first, readOnly, func(a pgx.Tx) error {
+		return pgx.BeginTxFunc(ctx, second, readOnly, func(b pgx.Tx) error {
 			for _, tx := range []pgx.Tx{a, b} {
 				if _, err := tx.Exec(ctx, `SELECT set_config('TimeZone', 'UTC', true), set_config('idle_in_transaction_session_timeout', '0', true)`); err != nil {
 					return fmt.Errorf("prepare the comparison: %w", err)

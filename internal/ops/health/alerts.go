@@ -21,7 +21,7 @@ const (
 // ends.
 type Alert struct {
 	Name         string
-	Subject      string // the stream or queue; empty: all of Weir
+	Component    string // the stream or queue; empty: all of Weir
 	Severity     string
 	Message      string // what is wrong
 	Hint         string // what to look at first
@@ -40,7 +40,7 @@ func LockAlerts(ctx context.Context, tx pgx.Tx) ([]Alert, error) {
 	}
 	const sql = `
 SELECT name          AS name,
-       subject       AS subject,
+       component     AS component,
        severity      AS severity,
        message       AS message,
        hint          AS hint,
@@ -50,16 +50,16 @@ SELECT name          AS name,
        resolved_at   AS resolved_at,
        last_notified AS last_notified
 FROM alerts
-ORDER BY name, subject`
+ORDER BY name, component`
 	return schema.All(ctx, tx, "read the alerts", pgx.RowToStructByName[Alert], sql)
 }
 
 // StoreAlerts inserts or replaces alerts.
 func StoreAlerts(ctx context.Context, tx pgx.Tx, alerts []Alert) error {
 	const sql = `
-INSERT INTO alerts (name, subject, severity, message, hint, since, seen_at, fired_at, resolved_at, last_notified)
+INSERT INTO alerts (name, component, severity, message, hint, since, seen_at, fired_at, resolved_at, last_notified)
 VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)
-ON CONFLICT (name, subject) DO UPDATE
+ON CONFLICT (name, component) DO UPDATE
 SET severity      = excluded.severity,
     message       = excluded.message,
     hint          = excluded.hint,
@@ -70,7 +70,7 @@ SET severity      = excluded.severity,
     last_notified = excluded.last_notified`
 	q := &pgx.Batch{}
 	for _, a := range alerts {
-		q.Queue(sql, a.Name, a.Subject, a.Severity, schema.Text(a.Message), schema.Text(a.Hint), a.Since, a.SeenAt, a.FiredAt, a.ResolvedAt, a.LastNotified)
+		q.Queue(sql, a.Name, a.Component, a.Severity, schema.Text(a.Message), schema.Text(a.Hint), a.Since, a.SeenAt, a.FiredAt, a.ResolvedAt, a.LastNotified)
 	}
 	if err := tx.SendBatch(ctx, q).Close(); err != nil {
 		return fmt.Errorf("store the alerts: %w", err)

@@ -20,11 +20,11 @@ const (
 // Condition is a current problem. Its name is also the name of the alert in
 // deploy/prometheus/weir.rules.yml and of the entry in docs/operations.md.
 type Condition struct {
-	Name     string `json:"name"`
-	Severity string `json:"severity"`
-	Subject  string `json:"subject,omitempty"` // the stream or queue; empty: all of Weir
-	Message  string `json:"message"`           // what is wrong
-	Do       string `json:"do"`                // what to do or read first
+	Name      string `json:"name"`
+	Severity  string `json:"severity"`
+	Component string `json:"component,omitempty"` // the stream or queue; empty: all of Weir
+	Message   string `json:"message"`             // what is wrong
+	Do        string `json:"do"`                  // what to do or read first
 
 	FireAfter time.Duration `json:"-"` // how long it must hold before its alert fires
 }
@@ -33,8 +33,8 @@ type Condition struct {
 // status.
 func (r *Report) addConditions(limits Limits) {
 	fireAfter := FireAfter()
-	add := func(name, severity, subject, do, message string, args ...any) {
-		r.Conditions = append(r.Conditions, Condition{Name: name, Severity: severity, Subject: subject, Message: fmt.Sprintf(message, args...), Do: do, FireAfter: fireAfter[name]})
+	add := func(name, severity, component, do, message string, args ...any) {
+		r.Conditions = append(r.Conditions, Condition{Name: name, Severity: severity, Component: component, Message: fmt.Sprintf(message, args...), Do: do, FireAfter: fireAfter[name]})
 	}
 	if len(r.Streams) == 0 {
 		add("WeirNoConsumer", Critical, "", "weir serve, or weir consume", "no consumer has ever run on this database")
@@ -117,7 +117,7 @@ func (r *Report) gaps() string {
 	return message
 }
 
-func (r *Report) addDeadLetterConditions(limits Limits, add func(name, severity, subject, do, message string, args ...any)) {
+func (r *Report) addDeadLetterConditions(limits Limits, add func(name, severity, component, do, message string, args ...any)) {
 	if r.NewDeadLetters > limits.DeadLetters {
 		add("WeirDeadLetters", Warning, "", "weir deadletter list", "%d dead letters within %s", r.NewDeadLetters, newWithin)
 	}
@@ -130,7 +130,7 @@ func (r *Report) addDeadLetterConditions(limits Limits, add func(name, severity,
 }
 
 // addAuditConditions adds the conditions about the audits and their results.
-func (r *Report) addAuditConditions(limits Limits, add func(name, severity, subject, do, message string, args ...any)) {
+func (r *Report) addAuditConditions(limits Limits, add func(name, severity, component, do, message string, args ...any)) {
 	if limits.AuditAge >= 0 && Seconds(r.AuditSecondsAgo) > limits.AuditAge {
 		add("WeirAuditOld", Warning, "", "weir audit, and the log of the workers", "the posts have not been compared with their authors' repositories for %s", Seconds(r.AuditSecondsAgo))
 	}

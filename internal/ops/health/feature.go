@@ -34,7 +34,7 @@ type Figure struct {
 type Reading struct {
 	Values   map[string]float64 // by the name of the figure
 	Fields   map[string]any     // by name; null without a value
-	Messages map[string]string  // of the conditions that hold, by their names, with a blank and the subject if they have one
+	Messages map[string]string  // of the conditions that hold, by their names, with a blank and the component if they have one
 }
 
 // readFeature adds the figures and conditions of a feature.
@@ -46,8 +46,8 @@ func (r *Report) readFeature(ctx context.Context, db schema.DB, f Feature) error
 	r.addFigures(f, read)
 	for _, name := range slices.Sorted(maps.Keys(read.Messages)) {
 		for _, c := range f.Conditions {
-			if is, subject, _ := strings.Cut(name, " "); is == c.Name {
-				c.Subject, c.Message = subject, read.Messages[name]
+			if is, component, _ := strings.Cut(name, " "); is == c.Name {
+				c.Component, c.Message = component, read.Messages[name]
 				r.problems = append(r.problems, c)
 			}
 		}

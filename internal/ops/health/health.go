@@ -356,5 +356,5 @@ func (r *Report) SeenBy(owner string) {
 	}
 }
 
-// Verdict returns the status and the state, such as "healthy: live".
-func (r Report) Verdict() string { return r.Status + ": " + r.State }
+// Summary returns the status and the state, such as "healthy: live".
+func (r Report) Summary() string { return r.Status + ": " + r.State }

@@ -205,7 +205,7 @@ INSERT INTO river_queue (name, paused_at, updated_at) VALUES ('network', now(), 
 	require.NoError(t, err)
 	names := map[string]string{}
 	for _, c := range r.Conditions {
-		names[c.Name] = c.Subject
+		names[c.Name] = c.Component
 	}
 	require.Equal(t, map[string]string{"WeirNoConsumer": "", "WeirQueueDeep": "process", "WeirQueuePaused": "network", "WeirBackfillsWait": "backfill", "WeirGapOpen": "", "WeirDatabaseLarge": "", "WeirQueueUnprocessed": "process"}, names)
 	require.EqualValues(t, 51, r.BackfillQueueDepth)
@@ -244,14 +244,14 @@ func TestUnprocessedQueues(t *testing.T) {
 	r := Report{at: noon, Queues: []schema.Depth{{Name: "unworked", Available: 1, Oldest: &old}, {Name: "slow", Available: 1, Running: 1, Oldest: &old},
 		{Name: "paused", Available: 1, Oldest: &old, Paused: true}, {Name: "new", Available: 1, Oldest: &young}, {Name: "empty"}}}
 	r.addConditions(Limits{}.withDefaults())
-	var subjects []string
+	var components []string
 	for _, c := range r.Conditions {
 		if c.Name == "WeirQueueUnprocessed" {
-			subjects = append(subjects, c.Subject)
+			components = append(components, c.Component)
 			require.Equal(t, "no process takes the jobs of queue unworked: the first has waited for 6m0s", c.Message)
 		}
 	}
-	require.Equal(t, []string{"unworked"}, subjects)
+	require.Equal(t, []string{"unworked"}, components)
 }
 
 // TestCollectionsHaveLimits shows that collections can have their own limits of dead letters. Their
@@ -267,23 +267,23 @@ FROM (VALUES ('com.example.note', 'open', 3, $1::timestamptz), ('com.example.not
              ('com.example.memo', 'retrying', 5, $1), ('com.examples.note', 'open', 2, $1), (NULL, 'open', 1, $1)) AS l (collection, state, n, at)
 CROSS JOIN LATERAL generate_series(1, l.n) AS i`, noon.Add(-time.Minute))
 	require.NoError(t, err)
-	read := func(limits ...DeadLetterLimit) (r Report, subjects []string) {
+	read := func(limits ...DeadLetterLimit) (r Report, components []string) {
 		r, err := Read(t.Context(), pool, noon, Limits{Collections: limits})
 		require.NoError(t, err)
 		for _, c := range r.Conditions {
 			if c.Name == "WeirCollectionDeadLetters" || c.Name == "WeirDeadLetters" {
-				subjects = append(subjects, c.Name+" "+c.Subject)
+				components = append(components, c.Name+" "+c.Component)
 			}
 		}
-		return r, subjects
+		return r, components
 	}
-	r, subjects := read()
+	r, components := read()
 	require.EqualValues(t, 11, r.NewDeadLetters)
-	require.Equal(t, []string{"WeirDeadLetters "}, subjects)
-	r, subjects = read(DeadLetterLimit{"com.example.note", 2}, DeadLetterLimit{"com.example.*", 5})
+	require.Equal(t, []string{"WeirDeadLetters "}, components)
+	r, components = read(DeadLetterLimit{"com.example.note", 2}, DeadLetterLimit{"com.example.*", 5})
 	require.EqualValues(t, 3, r.NewDeadLetters)
 	require.Equal(t, []CollectionDeadLetters{{"com.example.note", 3, 2}, {"com.example.*", 5, 5}}, r.CollectionDeadLetters)
-	require.Equal(t, []string{"WeirCollectionDeadLetters com.example.note"}, subjects)
-	_, subjects = read(DeadLetterLimit{"com.example.*", 7}, DeadLetterLimit{"com.example.note", 0})
-	require.Equal(t, []string{"WeirCollectionDeadLetters com.example.*"}, subjects)
+	require.Equal(t, []string{"WeirCollectionDeadLetters com.example.note"}, components)
+	_, components = read(DeadLetterLimit{"com.example.*", 7}, DeadLetterLimit{"com.example.note", 0})
+	require.Equal(t, []string{"WeirCollectionDeadLetters com.example.*"}, components)
 }
